@@ -1,0 +1,78 @@
+#include "arena.h"
+
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tess_block {
+	struct tess_block *next;
+	size_t used, room;
+	_Alignas(16) unsigned char data[];
+};
+
+void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
+{
+	struct tess_block *b = a->top;
+	size_t room = 1 << 16;
+
+	if (bytes > SIZE_MAX / 4) {
+		tess_fail(TESS_ENOMEM, "%zu bytes asked for at once", bytes);
+		return NULL;
+	}
+	bytes = (bytes + 15) & ~(size_t)15;
+	if (!b || b->room - b->used < bytes) {
+		room = bytes > room ? bytes : room;
+		b = calloc(1, sizeof *b + room);
+		if (!b) {
+			tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", room);
+			return NULL;
+		}
+		b->room = room;
+		b->next = a->top;
+		a->top = b;
+	}
+	b->used += bytes;
+	return b->data + b->used - bytes;
+}
+
+char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len)
+{
+	size_t n = strnlen(s, len);
+	char *p = tess_arena_alloc(a, n + 1);
+
+	if (p)
+		memcpy(p, s, n);
+	return p;
+}
+
+char *tess_arena_format(struct tess_arena *a, const char *fmt, ...)
+{
+	va_list ap;
+	char *p;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	p = n < 0 ? NULL : tess_arena_alloc(a, (size_t)n + 1);
+	if (p) {
+		va_start(ap, fmt);
+		vsnprintf(p, (size_t)n + 1, fmt, ap);
+		va_end(ap);
+	}
+	return p;
+}
+
+void tess_arena_free(struct tess_arena *a)
+{
+	while (a->top) {
+		struct tess_block *b = a->top;
+
+		a->top = b->next;
+		free(b);
+	}
+}

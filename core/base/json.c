@@ -1,0 +1,73 @@
+#include "json.h"
+
+#include "status.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { DEPTH = 64 };
+
+/* Jansson recurses up to 2048 deep; a checkpoint has no reason to. Quotes and escapes are skipped. */
+static bool too_deep(const char *text, size_t len)
+{
+	bool quoted = false;
+	int depth = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (quoted) {
+			i += text[i] == '\\';
+			quoted = i >= len || text[i] != '"';
+		} else if (text[i] == '"') {
+			quoted = true;
+		} else if (text[i] == '[' || text[i] == '{') {
+			if (++depth > DEPTH)
+				return true;
+		} else if (text[i] == ']' || text[i] == '}') {
+			depth--;
+		}
+	}
+	return false;
+}
+
+tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out)
+{
+	json_error_t err;
+	json_t *root;
+
+	if (too_deep(text, len))
+		return tess_fail(TESS_EINVAL, "%s: JSON nested deeper than %d levels", name, DEPTH);
+	root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &err);
+	if (!root)
+		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line, err.column, err.text);
+	*out = root;
+	return TESS_OK;
+}
+
+tess_status tess_json_load(const char *path, size_t most, json_t **out)
+{
+	tess_status st = TESS_OK;
+	char *text = NULL;
+	struct stat about;
+	size_t len = 0;
+	FILE *f;
+
+	f = fopen(path, "rb");
+	if (!f)
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path, strerror(errno));
+	if (fstat(fileno(f), &about) || !S_ISREG(about.st_mode))
+		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
+	else if ((uint64_t)about.st_size > most)
+		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path, (long long)about.st_size, most);
+	else if (!(text = malloc((size_t)about.st_size + 1)))
+		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	else if ((len = fread(text, 1, (size_t)about.st_size, f)) != (size_t)about.st_size)
+		st = tess_fail(TESS_EIO, "%s: ended after %zu of %lld bytes", path, len, (long long)about.st_size);
+	if (!st)
+		st = tess_json_parse(path, text, len, out);
+	free(text);
+	fclose(f);
+	return st;
+}

@@ -1,0 +1,66 @@
+#include "log.h"
+
+#include "option.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Thread_local int32_t rank_of_thread, size_of_thread;
+
+static int32_t level_of(const char *name, size_t len)
+{
+	static const char *const names[] = { "", "error", "warn", "info", "debug" };
+
+	for (int32_t i = TESS_ERROR; i <= TESS_DEBUG; i++)
+		if (strlen(names[i]) == len && !strncmp(names[i], name, len))
+			return i;
+	return TESS_WARN;
+}
+
+bool tess_log_on(int32_t level, const char *who)
+{
+	const char *spec = tess_option("log"), *item = spec;
+	int32_t limit = TESS_WARN;
+
+	while (*item) {
+		size_t len = strcspn(item, ","), name = strcspn(item, "=,");
+
+		if (name == len)
+			limit = level_of(item, len);
+		else if (name == strlen(who) && !strncmp(item, who, name))
+			return level <= level_of(item + name + 1, len - name - 1);
+		item += len + (item[len] == ',');
+	}
+	return level <= limit;
+}
+
+void tess_log(int32_t level, const char *who, const char *fmt, ...)
+{
+	static const char *const words[] = { "", "error: ", "warning: ", "", "debug: " };
+	char line[2304];
+	int n = 0, more;
+	va_list ap;
+
+	if (level < TESS_ERROR || level > TESS_DEBUG || !tess_log_on(level, who))
+		return;
+	if (size_of_thread > 1)
+		n = snprintf(line, sizeof line, "[%d/%d] ", rank_of_thread, size_of_thread);
+	n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s", who, words[level]);
+	va_start(ap, fmt);
+	more = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	va_end(ap);
+	n += more < 0 ? 0 : more;
+	if ((size_t)n > sizeof line - 2)
+		n = sizeof line - 2;
+	line[n++] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)n) < 0)
+		return;                 /* nowhere is left to say it */
+}
+
+void tess_log_rank(int32_t rank, int32_t size)
+{
+	rank_of_thread = rank;
+	size_of_thread = size;
+}

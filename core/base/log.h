@@ -1,0 +1,17 @@
+/* log.h - TESSERA_LOG=warn|info|debug[,part=level] on stderr; one write a line, "[rank/size]" prefixed. */
+#ifndef TESS_BASE_LOG_H
+#define TESS_BASE_LOG_H
+
+#include <stdbool.h>
+#include <tessera/plugin.h>
+
+/* `who` is the part that speaks ("gloo", "plan"); fmt has no newline. Errors and warnings by default. */
+void tess_log(int32_t level, const char *who, const char *fmt, ...) TESS_PRINTF(3, 4);
+
+/* Whether a line would be printed: for messages that are dear to make. */
+bool tess_log_on(int32_t level, const char *who);
+
+/* The prefix of this thread's lines from now on; size <= 1: none. */
+void tess_log_rank(int32_t rank, int32_t size);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * option.h - options: one table per file, {key, preset, help}; the environment's TESSERA_<KEY> wins
+ * over the preset, and an argument (tess_option_set) over both. No configuration files.
+ */
+#ifndef TESS_BASE_OPTION_H
+#define TESS_BASE_OPTION_H
+
+#include <stddef.h>
+#include <tessera/plugin.h>
+
+/*
+ * Declares a table that ends with key NULL; it and its strings stay borrowed for the life of the
+ * process. `owner` is the file or plugin it belongs to. The same table again: nothing happens.
+ * A key that another owner declared with another preset: TESS_EINVAL. Safe from any thread.
+ */
+tess_status tess_option_add(const char *owner, const struct tess_option *table);
+
+/* The value of a declared key. Never NULL: an undeclared key is "" (and a defect). Borrowed. */
+const char *tess_option(const char *key);
+
+/* The value as an integer in [lo, hi], or as seconds in nanoseconds; a sentence names the variable. */
+tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *out);
+tess_status tess_option_seconds(const char *key, int64_t *ns);
+
+/* Sets a value from an argument of the command. `value` is copied. */
+tess_status tess_option_set(const char *key, const char *value);
+
+/* The i-th declared option, for `tessera info --options`: false past the end. */
+struct tess_option_info {
+	const char *key, *preset, *help, *owner, *value, *origin;      /* "default", "environment", "argument" */
+};
+int tess_option_at(size_t i, struct tess_option_info *out);
+
+/* Warns about each TESSERA_* variable that nobody declared, with the nearest name. */
+void tess_option_check_environment(void);
+
+/* The number of edits between two words, for "did you mean". */
+size_t tess_distance(const char *a, const char *b);
+
+#endif

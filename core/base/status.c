@@ -1,0 +1,53 @@
+#include "status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ROOM = 2048 };
+
+static _Thread_local char sentence[ROOM];
+
+tess_status tess_fail(tess_status why, const char *fmt, ...)
+{
+	char text[ROOM];                /* the arguments may be the old sentence */
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	memcpy(sentence, text, strlen(text) + 1);
+	return why;
+}
+
+tess_status tess_fail_in(tess_status why, const char *fmt, ...)
+{
+	char text[ROOM];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	if (n >= 0 && n < ROOM)
+		snprintf(text + n, ROOM - (size_t)n, ": %s", sentence);
+	memcpy(sentence, text, strlen(text) + 1);
+	return why;
+}
+
+const char *tess_error(void)
+{
+	return sentence;
+}
+
+const char *tess_status_name(tess_status st)
+{
+	static const char *const names[] = {
+		"TESS_OK", "TESS_EINVAL", "TESS_ENOMEM", "TESS_ENOTSUP", "TESS_ENOENT", "TESS_EABI", "TESS_EPERM",
+		"TESS_ETIMEOUT", "TESS_EMISMATCH", "TESS_EPEER", "TESS_EABORTED", "TESS_EDEVICE", "TESS_EIO",
+		"TESS_EBUG",
+	};
+
+	if (st == TESS_PENDING)
+		return "TESS_PENDING";
+	return st <= 0 && st >= TESS_EBUG ? names[-st] : "unknown status";
+}

@@ -1,0 +1,79 @@
+/*
+ * tessera/device.h - a device computes. An op is data, as a collective is: the recorded program is a
+ * list of them, and the checker, explain, the memory plan, the cost model and run() read one record.
+ */
+#ifndef TESSERA_DEVICE_H
+#define TESSERA_DEVICE_H
+
+#include <tessera/plugin.h>
+#include <tessera/split.h>
+
+TESS_BEGIN
+
+enum { TESS_ROWS = 0, TESS_PANELS };
+struct tess_view {                      /* a value, final: never owns data */
+	void *data;
+	int32_t dtype, ndim;
+	int32_t layout, zero;           /* TESS_ROWS; TESS_PANELS: a weight [out, in] as [out/16][in][16] */
+	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* in elements; of a panel: of the rows it was made of */
+};
+
+struct tess_tree {                      /* a value, final: a sum over units [lo, hi) of n, split.h's nodes */
+	int64_t n, lo, hi;
+	int32_t first, terms;           /* its terms: term[first .. first + terms) */
+};
+struct tess_term {                      /* a value, final: what one operand adds to the leaves of a tree */
+	int32_t operand, zero;          /* leaf u is the first term's run of elements, then the second's, ... */
+	const int64_t *bound;           /* hi - lo + 1 offsets into the contracted axis; bound[0] need not be 0 */
+};
+
+/*
+ * What a record computes. docs/ops.md has the operands, numbers and meaning of each. Values are never
+ * renumbered; those of the backward are reserved here beside the op that they belong to.
+ */
+enum {
+	TESS_OP_LINEAR = 1, TESS_OP_LINEAR_DX, TESS_OP_LINEAR_DW, TESS_OP_EMBED, TESS_OP_EMBED_DW,
+	TESS_OP_NORM, TESS_OP_NORM_D, TESS_OP_ROPE, TESS_OP_ATTENTION, TESS_OP_ATTENTION_D,
+	TESS_OP_GATE, TESS_OP_GATE_D, TESS_OP_ADD, TESS_OP_SCALE, TESS_OP_LOSS, TESS_OP_LOSS_D,
+	TESS_OP_ROUTE, TESS_OP_EXPERTS, TESS_OP_ADAMW, TESS_OP_COPY, TESS_OP_FILL, TESS_OP_BIAS
+};
+
+struct tess_op {                        /* an out with one leading axis more is a Partial: [nodes, ...] */
+	uint32_t size;
+	int32_t kind;
+	int32_t nin, nout, nnum, ntree, nterm, zero;
+	const struct tess_view *in;
+	const struct tess_view *out;
+	const double *num;              /* eps, base, scale, ...; integers up to 2^53 are exact */
+	const struct tess_tree *tree;   /* several (sequences, unrelated parts): each finished, then their tree */
+	const struct tess_term *term;
+	void *stream;
+	const char *where;
+};
+TESS_TIGHT(tess_op, where);
+
+struct tess_device {
+	uint32_t size;
+	int32_t mem;                    /* TESS_HOST, TESS_CUDA */
+	const char *name, *summary;
+	/* required */
+	int32_t (*count)(void);                                         /* 0: none on this machine */
+	tess_status (*supports)(const struct tess_op *op);
+	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
+	tess_status (*alloc)(void *self, uint64_t bytes, void **out);   /* 64-byte aligned */
+	void (*free)(void *self, void *p);
+	tess_status (*run)(void *self, const struct tess_op *op);       /* queued on op->stream */
+	tess_status (*pack)(void *self, const struct tess_view *rows, struct tess_view *panels);
+	tess_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
+	tess_status (*sync)(void *self, void *stream);
+	void (*close)(void *self);
+	/* optional */
+	tess_status (*stream_open)(void *self, void **stream);
+	void (*stream_close)(void *self, void *stream);
+	tess_status (*capture)(void *self, void *stream, int32_t begin, void **graph);
+	tess_status (*replay)(void *self, void *graph, void *stream);
+};
+TESS_TIGHT(tess_device, replay);
+
+TESS_END
+#endif

@@ -1,0 +1,79 @@
+/*
+ * tessera/tessera.h - for programs: worlds, meshes, groups, and a checkpoint run with a plan.
+ *
+ * Every call that can fail returns a tess_status; after a failure tess_error() is the sentence that says
+ * what, where, the rule and a way out. What comes through **out is yours, what is returned is borrowed.
+ * No call blocks past its deadline: TESSERA_TIMEOUT seconds (default 300), or what the call is given.
+ */
+#ifndef TESSERA_TESSERA_H
+#define TESSERA_TESSERA_H
+
+#include <tessera/group.h>
+
+TESS_BEGIN
+
+/* This thread's last sentence; read it only after a failure. Borrowed, until the next failure. */
+const char *tess_error(void);
+/* "1.0.0" */
+const char *tess_version(void);
+
+/* ---- worlds: all ranks of a job ------------------------------------------------------------------ */
+struct tess_world;
+
+/*
+ * Enters the job that the environment names: tessera launch, torchrun, mpirun or srun (docs/options.md
+ * has the variables); alone: a world of one rank. Blocks until all ranks are there, or the deadline has
+ * passed. Collective. One call a process.
+ */
+tess_status tess_world_open(struct tess_world **out);
+
+/*
+ * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the first
+ * failure; its sentence is this thread's then. For tests, and for programs that want ranks as threads.
+ */
+tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg);
+
+int32_t tess_world_rank(const struct tess_world *w);
+int32_t tess_world_size(const struct tess_world *w);
+/* The name of the backend that its groups use: "loopback", "gloo", ... Borrowed. */
+const char *tess_world_backend(const struct tess_world *w);
+
+/* Tells every rank that this one gives up, and why: their pending and later calls fail with it. */
+void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence);
+
+/* Leaves in order: waits, in bounded time, until all ranks are here. Closes its groups. NULL: nothing. */
+void tess_world_close(struct tess_world *w);
+
+/* ---- groups: ranks that talk ---------------------------------------------------------------------- */
+struct tess_group;
+struct tess_work;
+
+/* The group of all ranks. Borrowed; opened with the world. */
+struct tess_group *tess_world_group(struct tess_world *w);
+int32_t tess_group_rank(const struct tess_group *g);
+int32_t tess_group_size(const struct tess_group *g);
+
+/*
+ * Runs one collective of host memory and blocks until it is done here. Fields that are 0 are filled in:
+ * mem, op (sum), print, and the deadline (now + TESSERA_TIMEOUT). All ranks make the same calls in the
+ * same order; one that does not is named in the error of every rank. Buffers stay yours but may not be
+ * touched until the group is closed if the call failed.
+ */
+tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
+/* The same without waiting; several may be outstanding. *out is yours: release it, waited for or not. */
+tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out);
+tess_status tess_work_test(struct tess_work *w);                        /* OK, PENDING or failed */
+tess_status tess_work_wait(struct tess_work *w, int64_t deadline);      /* CLOCK_MONOTONIC ns; 0: its own */
+void tess_work_release(struct tess_work *w);
+
+/* The common ones by name. `where` goes into every message. In place where src == dst. */
+tess_status tess_barrier(struct tess_group *g, const char *where);
+tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype, int32_t root,
+                           const char *where);
+tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
+                            int32_t op, const char *where);
+tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
+                            const char *where);
+
+TESS_END
+#endif
