@@ -3,6 +3,7 @@
 #include "status.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,10 @@ static bool too_deep(const char *text, size_t len)
 
 	for (size_t i = 0; i < len; i++) {
 		if (quoted) {
-			i += text[i] == '\\';
-			quoted = i >= len || text[i] != '"';
+			if (text[i] == '\\')
+				i++;
+			else
+				quoted = text[i] != '"';
 		} else if (text[i] == '"') {
 			quoted = true;
 		} else if (text[i] == '[' || text[i] == '{') {

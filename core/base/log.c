@@ -7,6 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+const struct tess_option tess_log_option = {
+	"log", "warn", "what is said on stderr: error, warn, info or debug, then part=level by commas",
+};
+
 static _Thread_local int32_t rank_of_thread, size_of_thread;
 
 static int32_t level_of(const char *name, size_t len)

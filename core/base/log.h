@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <tessera/plugin.h>
 
+/* TESSERA_LOG, which is declared from the start. */
+extern const struct tess_option tess_log_option;
+
 /* `who` is the part that speaks ("gloo", "plan"); fmt has no newline. Errors and warnings by default. */
 void tess_log(int32_t level, const char *who, const char *fmt, ...) TESS_PRINTF(3, 4);
 

@@ -5,7 +5,9 @@
 #ifndef TESS_BASE_OPTION_H
 #define TESS_BASE_OPTION_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <tessera/plugin.h>
 
 /*
@@ -18,23 +20,34 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table);
 /* The value of a declared key. Never NULL: an undeclared key is "" (and a defect). Borrowed. */
 const char *tess_option(const char *key);
 
-/* The value as an integer in [lo, hi], or as seconds in nanoseconds; a sentence names the variable. */
+/*
+ * The value as an integer in [lo, hi], or as seconds ("300", "0.5") in nanoseconds. Else TESS_EINVAL and a
+ * sentence that names the variable and the rule.
+ */
 tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *out);
 tess_status tess_option_seconds(const char *key, int64_t *ns);
 
-/* Sets a value from an argument of the command. `value` is copied. */
+/* Sets a value from an argument of the command. `value` is copied. TESS_EINVAL: nobody declared the key. */
 tess_status tess_option_set(const char *key, const char *value);
 
 /* The i-th declared option, for `tessera info --options`: false past the end. */
 struct tess_option_info {
-	const char *key, *preset, *help, *owner, *value, *origin;      /* "default", "environment", "argument" */
+	const char *key, *preset, *help, *owner, *value;
+	const char *origin;                     /* "default", "environment" or "argument" */
 };
 int tess_option_at(size_t i, struct tess_option_info *out);
 
-/* Warns about each TESSERA_* variable that nobody declared, with the nearest name. */
+/* Warns about each TESSERA_* variable that nobody declared, with the nearest name. Tables come first. */
 void tess_option_check_environment(void);
 
-/* The number of edits between two words, for "did you mean". */
+/* The number of edits between two words, of which the first 127 bytes count. */
 size_t tess_distance(const char *a, const char *b);
+
+/*
+ * For "did you mean": whether `name` is a plausible miss of `word` and nearer than *best, which it then
+ * becomes. Start with TESS_FAR.
+ */
+#define TESS_FAR SIZE_MAX
+bool tess_nearer(const char *word, const char *name, size_t *best);
 
 #endif

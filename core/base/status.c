@@ -28,8 +28,11 @@ tess_status tess_fail_in(tess_status why, const char *fmt, ...)
 	va_start(ap, fmt);
 	n = vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	if (n >= 0 && n < ROOM)
-		snprintf(text + n, ROOM - (size_t)n, ": %s", sentence);
+	if (n >= 0 && n < ROOM - 2) {
+		memcpy(text + n, ": ", 2);
+		text[ROOM - 1] = '\0';
+		memccpy(text + n + 2, sentence, '\0', (size_t)(ROOM - n - 3));
+	}
 	memcpy(sentence, text, strlen(text) + 1);
 	return why;
 }
