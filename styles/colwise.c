@@ -1,0 +1,54 @@
+/*
+ * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of y = x W^T.
+ * Fused parts that the model declares are cut each on its own, by the core.
+ */
+#include <tessera/style.h>
+
+static const struct tess_place whole = { .kind = TESS_REPLICATE };
+static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
+
+static tess_status layout(const struct tess_site *s, const char *style, struct tess_place out,
+                          struct tess_io *io)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		                     s->module, style, s->config);
+	io->in[0] = whole;
+	io->out[0] = out;
+	return TESS_OK;
+}
+
+static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "colwise", columns, out);
+}
+
+static tess_status layout_colwise_rep(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "colwise_rep", whole, out);
+}
+
+static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_home *out)
+{
+	if (p->out_dim < 0)
+		return s->host->fail(TESS_EINVAL, "%s.%s: no output dimension that colwise could cut; use replicate",
+		                     s->module, p->name);
+	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };
+	return TESS_OK;
+}
+
+static const struct tess_style colwise = {
+	.size = sizeof colwise, .name = "colwise", .summary = "cut by output; y stays cut",
+	.aliases = (const char *const[]){ "local_colwise", NULL },
+	.layout = layout_colwise, .partition_param = partition_param,
+};
+static const struct tess_style colwise_rep = {
+	.size = sizeof colwise_rep, .name = "colwise_rep", .summary = "cut by output; y is gathered",
+	.aliases = (const char *const[]){ "colwise_gather_output", "colwise_allgather", NULL },
+	.layout = layout_colwise_rep, .partition_param = partition_param,
+};
+static const struct tess_style *const styles[] = { &colwise, &colwise_rep, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "colwise", .version = "1.0",
+                .license = "Apache-2.0", .summary = "column parallel linear layers", .styles = styles };

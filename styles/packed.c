@@ -1,0 +1,137 @@
+/*
+ * tess-style-packed.so: colwise and rowwise of a fused weight, and the assertion that the model declares
+ * the parts that the plan means: "packed_colwise:parts=4,1,1", by default two equal ones. The numbers are
+ * ratios; sizes are ratios too.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/style.h>
+
+enum { MOST = 16 };
+
+static const struct tess_place whole = { .kind = TESS_REPLICATE };
+static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
+static const struct tess_place as_is = { .kind = TESS_ASIS };
+
+static int64_t common(int64_t a, int64_t b)
+{
+	return b ? common(b, a % b) : a;
+}
+
+/* The ratios that the plan asserts, in lowest terms: how many, or 0 for a configuration that is none. */
+static int ratios(const char *config, int64_t out[MOST])
+{
+	int64_t by = 0;
+	int n = 0;
+	char *end;
+
+	if (!config[0])
+		config = "parts=1,1";
+	if (strncmp(config, "parts=", 6))
+		return 0;
+	for (end = (char *)config + 5; *end && n < MOST; n++) {
+		const char *at = end + 1;
+
+		if (*at < '1' || *at > '9')
+			return 0;
+		out[n] = strtoll(at, &end, 10);
+		if (out[n] > INT32_MAX || (*end && *end != ','))
+			return 0;
+		by = common(out[n], by);
+	}
+	for (int k = 0; k < n; k++)
+		out[k] /= by;
+	return *end ? 0 : n;
+}
+
+static tess_status layout(const struct tess_site *s, const char *style, struct tess_place in,
+                          struct tess_place out, struct tess_io *io)
+{
+	int64_t want[MOST];
+
+	if (!ratios(s->config, want))
+		return s->host->fail(TESS_EINVAL, "%s: %s takes \"parts=\" and at most %d positive numbers, as in "
+		                     "parts=4,1,1, but the plan says \"%s\"", s->module, style, MOST, s->config);
+	io->in[0] = in;
+	io->out[0] = out;
+	return TESS_OK;
+}
+
+static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "packed_colwise", whole, columns, out);
+}
+
+static tess_status layout_rowwise(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "packed_rowwise", columns, whole, out);
+}
+
+static tess_status layout_local(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "local_packed_rowwise", columns, as_is, out);
+}
+
+/* Cuts `dim`, if its declared parts have the ratios of the plan. */
+static tess_status cut(const struct tess_site *s, const struct tess_param *p, int32_t dim,
+                       struct tess_home *out)
+{
+	const int64_t one[] = { p->shape[dim], 0 };
+	const int64_t *have = p->parts && p->parts[dim] ? p->parts[dim] : one;
+	int64_t want[MOST], all = 0;
+	int n = ratios(s->config, want), same, k;
+
+	for (k = 0; k < n; k++)
+		all += want[k];
+	same = p->shape[dim] % all == 0;
+	for (k = 0; same && k < n; k++)         /* stops at the 0 that ends a shorter list */
+		same = have[k] == p->shape[dim] / all * want[k];
+	if (!same || have[n])
+		return s->host->fail(TESS_EINVAL, "%s.%s: dimension %d does not consist of the parts that the plan "
+		                     "says (%s); say the model's own with :parts=, or use the style without packed_",
+		                     s->module, p->name, (int)dim, s->config[0] ? s->config : "two equal ones");
+	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim, .flags = TESS_BY_PART };
+	return TESS_OK;
+}
+
+static tess_status partition_out(const struct tess_site *s, const struct tess_param *p,
+                                 struct tess_home *out)
+{
+	if (p->out_dim < 0)
+		return s->host->fail(TESS_EINVAL, "%s.%s: no output dimension that packed_colwise could cut; "
+		                     "use replicate", s->module, p->name);
+	return cut(s, p, p->out_dim, out);
+}
+
+static tess_status partition_in(const struct tess_site *s, const struct tess_param *p,
+                                struct tess_home *out)
+{
+	if (p->in_dim >= 0)
+		return cut(s, p, p->in_dim, out);
+	if (p->out_dim < 0)
+		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension that packed_rowwise could cut; "
+		                     "use replicate", s->module, p->name);
+	out->use = whole;                       /* the bias: added once, after the sum */
+	return TESS_OK;
+}
+
+static const struct tess_style packed_colwise = {
+	.size = sizeof packed_colwise, .name = "packed_colwise",
+	.summary = "colwise, if the output consists of these parts",
+	.layout = layout_colwise, .partition_param = partition_out,
+};
+static const struct tess_style packed_rowwise = {
+	.size = sizeof packed_rowwise, .name = "packed_rowwise",
+	.summary = "rowwise, if the input consists of these parts",
+	.layout = layout_rowwise, .partition_param = partition_in,
+};
+static const struct tess_style local = {
+	.size = sizeof local, .name = "local_packed_rowwise",
+	.summary = "packed_rowwise; the module around it sums y",
+	.layout = layout_local, .partition_param = partition_in,
+};
+static const struct tess_style *const styles[] = { &packed_colwise, &packed_rowwise, &local, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "packed", .version = "1.0",
+                .license = "Apache-2.0", .summary = "fused weights, with their parts asserted",
+                .styles = styles };

@@ -1,0 +1,146 @@
+/*
+ * tess-style-prepare.so: moves what enters or leaves a module, and cuts nothing.
+ *
+ *   prepare_input:in=replicate   prepare_output:out=shard(0)   prepare_input_output:in=replicate,out=shard(0)
+ *
+ * in and out are the first argument; in1 .. in3 and out1 .. out3 are the others. A placement is replicate,
+ * shard(DIM), where a negative DIM counts from the end, partial, or asis.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/style.h>
+
+enum { IN = 1, OUT = 2 };
+
+/* Reads "shard(-1)" at *at and steps over it; 0: no placement. */
+static int read_place(const char **at, struct tess_place *out)
+{
+	static const struct { const char *name; int32_t kind; } words[] = {
+		{ "replicate", TESS_REPLICATE }, { "partial", TESS_PARTIAL }, { "asis", TESS_ASIS }
+	};
+	char *end;
+	long dim;
+
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+		if (!strncmp(*at, words[i].name, strlen(words[i].name))) {
+			*at += strlen(words[i].name);
+			*out = (struct tess_place){ .kind = words[i].kind };
+			return 1;
+		}
+	}
+	if (strncmp(*at, "shard(", 6))
+		return 0;
+	dim = strtol(*at + 6, &end, 10);
+	if (end == *at + 6 || *end != ')' || dim < -TESS_DIMS || dim >= TESS_DIMS)
+		return 0;
+	*at = end + 1;
+	*out = (struct tess_place){ .kind = TESS_SHARD, .dim = (int32_t)dim };
+	return 1;
+}
+
+/* Reads "in=replicate,out=shard(0)" as far as `sides` allow; 0: it is something else. */
+static int read_config(const char *at, int sides, struct tess_io *io)
+{
+	for (;; at++) {
+		struct tess_place *side;
+
+		if ((sides & IN) && !strncmp(at, "in", 2)) {
+			side = io->in;
+			at += 2;
+		} else if ((sides & OUT) && !strncmp(at, "out", 3)) {
+			side = io->out;
+			at += 3;
+		} else {
+			return 0;
+		}
+		if (*at >= '0' && *at < '0' + TESS_NARGS)
+			side += *at++ - '0';
+		if (*at++ != '=' || !read_place(&at, side))
+			return 0;
+		if (*at != ',')
+			return !*at;
+	}
+}
+
+static tess_status layout(const struct tess_site *s, const char *style, int sides, const char *example,
+                          struct tess_io *out)
+{
+	if (!read_config(s->config, sides, out))
+		return s->host->fail(TESS_EINVAL, "%s: %s says where values go (replicate, shard(DIM), partial, asis), "
+		                     "as in %s:%s, but the plan says \"%s\"", s->module, style, style, example,
+		                     s->config);
+	return TESS_OK;
+}
+
+static tess_status layout_input(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "prepare_input", IN, "in=replicate", out);
+}
+
+static tess_status layout_output(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "prepare_output", OUT, "out=shard(0)", out);
+}
+
+static tess_status layout_both(const struct tess_site *s, struct tess_io *out)
+{
+	return layout(s, "prepare_input_output", IN | OUT, "in=replicate,out=shard(0)", out);
+}
+
+static tess_status preset(const struct tess_site *s, const char *style, const char *config,
+                          struct tess_io *out)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		                     s->module, style, s->config);
+	read_config(config, IN | OUT, out);
+	return TESS_OK;
+}
+
+static tess_status layout_allgather(const struct tess_site *s, struct tess_io *out)
+{
+	return preset(s, "module_allgather", "in=replicate", out);
+}
+
+static tess_status layout_allgather_split(const struct tess_site *s, struct tess_io *out)
+{
+	return preset(s, "module_allgather_split", "in=replicate,out=shard(0)", out);
+}
+
+static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_home *out)
+{
+	(void)s;
+	(void)p;
+	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
+	return TESS_OK;
+}
+
+static const struct tess_style prepare_input = {
+	.size = sizeof prepare_input, .name = "prepare_input", .summary = "moves what enters (:in=replicate)",
+	.layout = layout_input, .partition_param = partition_param,
+};
+static const struct tess_style prepare_output = {
+	.size = sizeof prepare_output, .name = "prepare_output", .summary = "moves what leaves (:out=shard(0))",
+	.layout = layout_output, .partition_param = partition_param,
+};
+static const struct tess_style prepare_input_output = {
+	.size = sizeof prepare_input_output, .name = "prepare_input_output", .summary = "moves both",
+	.layout = layout_both, .partition_param = partition_param,
+};
+static const struct tess_style module_allgather = {
+	.size = sizeof module_allgather, .name = "module_allgather", .summary = "prepare_input:in=replicate",
+	.aliases = (const char *const[]){ "module_allgather_hidden_states", NULL },
+	.layout = layout_allgather, .partition_param = partition_param,
+};
+static const struct tess_style module_allgather_split = {
+	.size = sizeof module_allgather_split, .name = "module_allgather_split",
+	.summary = "prepare_input_output:in=replicate,out=shard(0)",
+	.layout = layout_allgather_split, .partition_param = partition_param,
+};
+static const struct tess_style *const styles[] = {
+	&prepare_input, &prepare_output, &prepare_input_output, &module_allgather, &module_allgather_split, NULL
+};
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "prepare", .version = "1.0",
+                .license = "Apache-2.0", .summary = "values moved around a module", .styles = styles };
