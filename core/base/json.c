@@ -3,11 +3,13 @@
 #include "status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { DEPTH = 64 };
 
@@ -56,11 +58,17 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 	struct stat about;
 	size_t len = 0;
 	FILE *f;
+	int fd;
 
-	f = fopen(path, "rb");
-	if (!f)
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path, strerror(errno));
-	if (fstat(fileno(f), &about) || !S_ISREG(about.st_mode))
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);     /* a pipe with no writer must not block */
+	f = fd < 0 ? NULL : fdopen(fd, "rb");
+	if (!f) {
+		st = tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return st;
+	}
+	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
 		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
 	else if ((uint64_t)about.st_size > most)
 		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path, (long long)about.st_size, most);

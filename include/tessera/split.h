@@ -16,7 +16,7 @@
 /* a / b rounded up; a >= 0, b > 0. */
 static inline int64_t tess_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* Where part `i` of `m` of `n` units starts; i = m: the end. n * m must fit in 63 bits. */
+/* Where part `i` of `m` of `n` units starts; i = m: the end. 0 <= i <= m; n * m must fit in 63 bits. */
 static inline int64_t tess_edge(int64_t n, int64_t m, int64_t i) { return tess_up(i * n, m); }
 
 struct tess_node {                      /* a value: units [lo, hi) = part `at` of 2^depth */
@@ -27,30 +27,31 @@ struct tess_node {                      /* a value: units [lo, hi) = part `at` o
 
 /*
  * Walks the largest nodes inside [lo, hi) of `n` units in order of units: start with *at = lo; false
- * when there is none left. 0 <= lo <= hi <= n.
+ * when there is none left. 0 <= lo <= hi <= n <= 2^30. Empty nodes are not met, and where several
+ * depths name the same units (one half of a node is empty) the smallest is given.
  */
 static inline int tess_node_next(int64_t n, int64_t lo, int64_t hi, int64_t *at, struct tess_node *out)
 {
 	struct tess_node a = { 0, n, 0, 0 };
-	int64_t left, mid;
+	int64_t mid;
 
-	(void)lo;
+	if (*at < lo)
+		*at = lo;
 	if (*at >= hi)
 		return 0;
-	/* Down from the root to the largest node that starts at *at and ends inside the run. */
+	/* Down through the nodes that hold unit *at: all that lie before it are walked, so the first that
+	 * starts there and ends in the run is the largest. One unit alone does, at depth log2(n) + 1. */
 	while (a.lo < *at || a.hi > hi) {
-		left = a.at * 2;
-		mid = tess_edge(n, (int64_t)1 << (a.depth + 1), left + 1);
 		a.depth++;
+		a.at *= 2;
+		mid = tess_edge(n, (int64_t)1 << a.depth, a.at + 1);
 		if (*at < mid) {
 			a.hi = mid;
-			a.at = left;
 		} else {
 			a.lo = mid;
-			a.at = left + 1;
+			a.at++;
 		}
 	}
-	/* A node with an empty half is that half: the deepest name is of no interest, the run is. */
 	*at = a.hi;
 	*out = a;
 	return 1;

@@ -1,0 +1,105 @@
+#include "core/base/log.h"
+#include "suite.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void level(const char *spec)
+{
+	if (spec)
+		setenv("TESSERA_LOG", spec, 1);
+	else
+		unsetenv("TESSERA_LOG");
+}
+
+START_TEST(filters)
+{
+	static const struct {
+		const char *spec, *who;
+		int32_t limit;
+	} cases[] = {
+		{ NULL, "gloo", TESS_WARN },
+		{ "", "gloo", TESS_WARN },
+		{ "error", "gloo", TESS_ERROR },
+		{ "info", "gloo", TESS_INFO },
+		{ "debug", "gloo", TESS_DEBUG },
+		{ "debug,gloo=error", "gloo", TESS_ERROR },
+		{ "debug,gloo=error", "glo", TESS_DEBUG },
+		{ "debug,gloo=error", "gloo2", TESS_DEBUG },
+		{ "gloo=debug", "gloo", TESS_DEBUG },
+		{ "gloo=debug", "plan", TESS_WARN },
+		{ "error,plan=info,gloo=debug", "gloo", TESS_DEBUG },
+		{ "error,plan=info,gloo=debug", "plan", TESS_INFO },
+		{ "error,plan=info,gloo=debug", "load", TESS_ERROR },
+		{ "plan=info,error", "load", TESS_ERROR },
+		{ "nonsense", "gloo", TESS_WARN },
+		{ ",,=,gloo=,debug,", "plan", TESS_DEBUG },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		level(cases[i].spec);
+		for (int32_t l = TESS_ERROR; l <= TESS_DEBUG; l++)
+			ck_assert_msg(tess_log_on(l, cases[i].who) == (l <= cases[i].limit), "TESSERA_LOG=%s: %s at %d",
+			              cases[i].spec ? cases[i].spec : "", cases[i].who, l);
+	}
+}
+END_TEST
+
+/* What `speak` writes to stderr. */
+static void hear(void (*speak)(void), char *out, size_t room)
+{
+	int saved = dup(STDERR_FILENO), fd[2];
+	ssize_t n;
+
+	ck_assert_int_eq(pipe(fd), 0);
+	dup2(fd[1], STDERR_FILENO);
+	close(fd[1]);
+	speak();
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	n = read(fd[0], out, room - 1);
+	out[n < 0 ? 0 : n] = '\0';
+	close(fd[0]);
+}
+
+static void speak_plainly(void)
+{
+	tess_log(TESS_INFO, "plan", "%d modules", 3);
+	tess_log(TESS_WARN, "plan", "slow");
+	tess_log(TESS_DEBUG, "plan", "not said");
+	tess_log(0, "plan", "no level");
+	tess_log(99, "plan", "no level");
+}
+
+static void speak_as_rank(void)
+{
+	tess_log_rank(2, 4);
+	tess_log(TESS_ERROR, "gloo", "gone");
+	tess_log_rank(0, 1);
+	tess_log(TESS_ERROR, "gloo", "gone");
+}
+
+static void speak_at_length(void)
+{
+	tess_log(TESS_ERROR, "gloo", "%05000d", 7);
+}
+
+START_TEST(writes_lines)
+{
+	char heard[8192];
+
+	level("info");
+	hear(speak_plainly, heard, sizeof heard);
+	ck_assert_str_eq(heard, "plan: 3 modules\nplan: warning: slow\n");
+	hear(speak_as_rank, heard, sizeof heard);
+	ck_assert_str_eq(heard, "[2/4] gloo: error: gone\ngloo: error: gone\n");
+	hear(speak_at_length, heard, sizeof heard);
+	ck_assert_uint_gt(strlen(heard), 2000);
+	ck_assert_uint_lt(strlen(heard), 2400);
+	ck_assert_ptr_eq(strchr(heard, '\n'), heard + strlen(heard) - 1);
+}
+END_TEST
+
+SUITE_MAIN("log", filters, writes_lines)
