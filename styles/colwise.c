@@ -1,6 +1,6 @@
 /*
- * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of y = x W^T.
- * Fused parts that the model declares are cut each on its own, by the core.
+ * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of y = x
+ * W^T. Fused parts that the model declares are cut each on its own, by the core.
  */
 #include <tessera/style.h>
 
@@ -11,7 +11,7 @@ static tess_status layout(const struct tess_site *s, const char *style, struct t
                           struct tess_io *io)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
 	io->in[0] = whole;
 	io->out[0] = out;
@@ -32,23 +32,37 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
                                    struct tess_home *out)
 {
 	if (p->out_dim < 0)
-		return s->host->fail(TESS_EINVAL, "%s.%s: no output dimension that colwise could cut; use replicate",
-		                     s->module, p->name);
+		return s->host->fail(TESS_EINVAL,
+		                     "%s.%s: no output dimension to cut; use replicate", s->module,
+		                     p->name);
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };
 	return TESS_OK;
 }
 
 static const struct tess_style colwise = {
-	.size = sizeof colwise, .name = "colwise", .summary = "cut by output; y stays cut",
+	.size = sizeof colwise,
+	.name = "colwise",
+	.summary = "cut by output; y stays cut",
 	.aliases = (const char *const[]){ "local_colwise", NULL },
-	.layout = layout_colwise, .partition_param = partition_param,
+	.layout = layout_colwise,
+	.partition_param = partition_param,
 };
 static const struct tess_style colwise_rep = {
-	.size = sizeof colwise_rep, .name = "colwise_rep", .summary = "cut by output; y is gathered",
+	.size = sizeof colwise_rep,
+	.name = "colwise_rep",
+	.summary = "cut by output; y is gathered",
 	.aliases = (const char *const[]){ "colwise_gather_output", "colwise_allgather", NULL },
-	.layout = layout_colwise_rep, .partition_param = partition_param,
+	.layout = layout_colwise_rep,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &colwise, &colwise_rep, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "colwise", .version = "1.0",
-                .license = "Apache-2.0", .summary = "column parallel linear layers", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "colwise",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "column parallel linear layers",
+	.styles = styles,
+};

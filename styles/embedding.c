@@ -1,6 +1,7 @@
 /*
- * tess-style-embedding.so: a table [vocabulary, hidden], cut by vocabulary (a rank gives zeros for ids that
- * are not its own, and the sum is finished) or by hidden (every rank looks up a slice of every row).
+ * tess-style-embedding.so: a table [vocabulary, hidden], cut by vocabulary (a rank gives zeros for
+ * ids that are not its own, and the sum is finished) or by hidden (every rank looks up a slice of
+ * every row).
  */
 #include <string.h>
 #include <tessera/style.h>
@@ -13,7 +14,8 @@ static tess_status layout(const struct tess_site *s, const char *style, const ch
                           struct tess_place out, struct tess_io *io)
 {
 	if (strcmp(s->kind, "embedding"))
-		return s->host->fail(TESS_EINVAL, "%s: %s places an embedding, and this is a %s; use %s",
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s places an embedding, and this is a %s; use %s",
 		                     s->module, style, s->kind, instead);
 	io->in[0] = whole;
 	io->out[0] = out;
@@ -24,7 +26,7 @@ static tess_status layout_vocab(const struct tess_site *s, const char *style, co
                                 struct tess_place out, struct tess_io *io)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
 	return layout(s, style, instead, out, io);
 }
@@ -44,9 +46,11 @@ static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out
 	int keep = !strcmp(s->config, "keep");
 
 	if (!keep && s->config[0] && strcmp(s->config, "gather"))
-		return s->host->fail(TESS_EINVAL, "%s: embedding_colwise takes gather (the rows are gathered, the "
-		                     "default) or keep (they stay cut), but the plan says \"%s\"",
-		                     s->module, s->config);
+		return s->host->fail(
+			TESS_EINVAL,
+			"%s: embedding_colwise takes gather (the default: rows are whole) "
+			"or keep (they stay cut), not \"%s\"",
+			s->module, s->config);
 	return layout(s, "embedding_colwise", "colwise_rep", keep ? columns : whole, out);
 }
 
@@ -67,25 +71,36 @@ static tess_status partition_hidden(const struct tess_site *s, const struct tess
 }
 
 static const struct tess_style embedding_rowwise = {
-	.size = sizeof embedding_rowwise, .name = "embedding_rowwise",
+	.size = sizeof embedding_rowwise,
+	.name = "embedding_rowwise",
 	.summary = "cut by vocabulary; rows are summed",
 	.aliases = (const char *const[]){ "vocab_allreduce", NULL },
-	.layout = layout_rowwise, .partition_param = partition_vocab,
+	.layout = layout_rowwise,
+	.partition_param = partition_vocab,
 };
 static const struct tess_style vocab_reduce_scatter = {
-	.size = sizeof vocab_reduce_scatter, .name = "vocab_reduce_scatter",
+	.size = sizeof vocab_reduce_scatter,
+	.name = "vocab_reduce_scatter",
 	.summary = "cut by vocabulary; rows are summed and cut by tokens",
-	.layout = layout_reduce_scatter, .partition_param = partition_vocab,
+	.layout = layout_reduce_scatter,
+	.partition_param = partition_vocab,
 };
 static const struct tess_style embedding_colwise = {
-	.size = sizeof embedding_colwise, .name = "embedding_colwise",
+	.size = sizeof embedding_colwise,
+	.name = "embedding_colwise",
 	.summary = "cut by hidden; rows are gathered (:keep: stay cut)",
-	.layout = layout_colwise, .partition_param = partition_hidden,
+	.layout = layout_colwise,
+	.partition_param = partition_hidden,
 };
-static const struct tess_style *const styles[] = {
-	&embedding_rowwise, &vocab_reduce_scatter, &embedding_colwise, NULL
-};
+static const struct tess_style *const styles[] = { &embedding_rowwise, &vocab_reduce_scatter,
+	                                           &embedding_colwise, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "embedding", .version = "1.0",
-                .license = "Apache-2.0", .summary = "embeddings cut by vocabulary or by hidden",
-                .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "embedding",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "embeddings cut by vocabulary or by hidden",
+	.styles = styles,
+};

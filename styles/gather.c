@@ -1,13 +1,14 @@
 /*
- * tess-style-gather.so: what leaves the module is made whole: a Partial is summed, a Shard is gathered.
- * One style: the value says which of the two it needs. (In Transformers' plans `gather` means the sum.)
+ * tess-style-gather.so: what leaves the module is made whole: a Partial is summed, a Shard is
+ * gathered. One style: the value says which of the two it needs. (In Transformers' plans `gather`
+ * means the sum.)
  */
 #include <tessera/style.h>
 
 static tess_status layout(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: gather takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: gather takes no configuration, not \"%s\"",
 		                     s->module, s->config);
 	out->out[0] = (struct tess_place){ .kind = TESS_REPLICATE };
 	return TESS_OK;
@@ -23,11 +24,21 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style gather = {
-	.size = sizeof gather, .name = "gather", .summary = "y is made whole: summed or gathered",
+	.size = sizeof gather,
+	.name = "gather",
+	.summary = "y is made whole: summed or gathered",
 	.aliases = (const char *const[]){ "all_reduce", "all_gather", NULL },
-	.layout = layout, .partition_param = partition_param,
+	.layout = layout,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &gather, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "gather", .version = "1.0",
-                .license = "Apache-2.0", .summary = "outputs made whole", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "gather",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "outputs made whole",
+	.styles = styles,
+};

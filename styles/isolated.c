@@ -1,13 +1,13 @@
 /*
- * tess-style-isolated.so: every rank computes the whole module by itself. A sum that the module stands in
- * is finished before, so its result enters once.
+ * tess-style-isolated.so: every rank computes the whole module by itself. A sum that the module
+ * stands in is finished before, so its result enters once.
  */
 #include <tessera/style.h>
 
 static tess_status layout(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: local takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: local takes no configuration, not \"%s\"",
 		                     s->module, s->config);
 	out->in[0] = out->out[0] = (struct tess_place){ .kind = TESS_REPLICATE };
 	return TESS_OK;
@@ -23,11 +23,21 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style local = {
-	.size = sizeof local, .name = "local", .summary = "every rank computes all of it by itself",
+	.size = sizeof local,
+	.name = "local",
+	.summary = "every rank computes all of it by itself",
 	.aliases = (const char *const[]){ "isolated", NULL },
-	.layout = layout, .partition_param = partition_param,
+	.layout = layout,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &local, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "isolated", .version = "1.0",
-                .license = "Apache-2.0", .summary = "modules that ranks compute alone", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "isolated",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "modules that ranks compute alone",
+	.styles = styles,
+};

@@ -1,7 +1,7 @@
 /*
- * tess-style-packed.so: colwise and rowwise of a fused weight, and the assertion that the model declares
- * the parts that the plan means: "packed_colwise:parts=4,1,1", by default two equal ones. The numbers are
- * ratios; sizes are ratios too.
+ * tess-style-packed.so: colwise and rowwise of a fused weight, and the assertion that the model
+ * declares the parts that the plan means: "packed_colwise:parts=4,1,1", by default two equal ones.
+ * The numbers are ratios; sizes are ratios too.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static int64_t common(int64_t a, int64_t b)
 	return b ? common(b, a % b) : a;
 }
 
-/* The ratios that the plan asserts, in lowest terms: how many, or 0 for a configuration that is none. */
+/* The ratios that the plan asserts, in lowest terms. How many; 0: the configuration is none. */
 static int ratios(const char *config, int64_t out[MOST])
 {
 	int64_t by = 0;
@@ -50,8 +50,10 @@ static tess_status layout(const struct tess_site *s, const char *style, struct t
 	int64_t want[MOST];
 
 	if (!ratios(s->config, want))
-		return s->host->fail(TESS_EINVAL, "%s: %s takes \"parts=\" and at most %d positive numbers, as in "
-		                     "parts=4,1,1, but the plan says \"%s\"", s->module, style, MOST, s->config);
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s takes parts= and at most %d positive numbers, "
+		                     "as in parts=4,1,1, not \"%s\"",
+		                     s->module, style, MOST, s->config);
 	io->in[0] = in;
 	io->out[0] = out;
 	return TESS_OK;
@@ -84,12 +86,15 @@ static tess_status cut(const struct tess_site *s, const struct tess_param *p, in
 	for (k = 0; k < n; k++)
 		all += want[k];
 	same = p->shape[dim] % all == 0;
-	for (k = 0; same && k < n; k++)         /* stops at the 0 that ends a shorter list */
+	for (k = 0; same && k < n; k++) /* stops at the 0 that ends a shorter list */
 		same = have[k] == p->shape[dim] / all * want[k];
 	if (!same || have[n])
-		return s->host->fail(TESS_EINVAL, "%s.%s: dimension %d does not consist of the parts that the plan "
-		                     "says (%s); say the model's own with :parts=, or use the style without packed_",
-		                     s->module, p->name, (int)dim, s->config[0] ? s->config : "two equal ones");
+		return s->host->fail(
+			TESS_EINVAL,
+			"%s.%s: dimension %d does not consist of the parts that the "
+			"plan says (%s); say the model's own with :parts=, or use the style "
+			"without packed_",
+			s->module, p->name, (int)dim, s->config[0] ? s->config : "two equal ones");
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim, .flags = TESS_BY_PART };
 	return TESS_OK;
 }
@@ -98,8 +103,9 @@ static tess_status partition_out(const struct tess_site *s, const struct tess_pa
                                  struct tess_home *out)
 {
 	if (p->out_dim < 0)
-		return s->host->fail(TESS_EINVAL, "%s.%s: no output dimension that packed_colwise could cut; "
-		                     "use replicate", s->module, p->name);
+		return s->host->fail(TESS_EINVAL,
+		                     "%s.%s: no output dimension to cut; use replicate", s->module,
+		                     p->name);
 	return cut(s, p, p->out_dim, out);
 }
 
@@ -109,29 +115,41 @@ static tess_status partition_in(const struct tess_site *s, const struct tess_par
 	if (p->in_dim >= 0)
 		return cut(s, p, p->in_dim, out);
 	if (p->out_dim < 0)
-		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension that packed_rowwise could cut; "
-		                     "use replicate", s->module, p->name);
-	out->use = whole;                       /* the bias: added once, after the sum */
+		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension to cut; use replicate",
+		                     s->module, p->name);
+	out->use = whole; /* the bias: added once, after the sum */
 	return TESS_OK;
 }
 
 static const struct tess_style packed_colwise = {
-	.size = sizeof packed_colwise, .name = "packed_colwise",
+	.size = sizeof packed_colwise,
+	.name = "packed_colwise",
 	.summary = "colwise, if the output consists of these parts",
-	.layout = layout_colwise, .partition_param = partition_out,
+	.layout = layout_colwise,
+	.partition_param = partition_out,
 };
 static const struct tess_style packed_rowwise = {
-	.size = sizeof packed_rowwise, .name = "packed_rowwise",
+	.size = sizeof packed_rowwise,
+	.name = "packed_rowwise",
 	.summary = "rowwise, if the input consists of these parts",
-	.layout = layout_rowwise, .partition_param = partition_in,
+	.layout = layout_rowwise,
+	.partition_param = partition_in,
 };
 static const struct tess_style local = {
-	.size = sizeof local, .name = "local_packed_rowwise",
+	.size = sizeof local,
+	.name = "local_packed_rowwise",
 	.summary = "packed_rowwise; the module around it sums y",
-	.layout = layout_local, .partition_param = partition_in,
+	.layout = layout_local,
+	.partition_param = partition_in,
 };
 static const struct tess_style *const styles[] = { &packed_colwise, &packed_rowwise, &local, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "packed", .version = "1.0",
-                .license = "Apache-2.0", .summary = "fused weights, with their parts asserted",
-                .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "packed",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "fused weights, with their parts asserted",
+	.styles = styles,
+};

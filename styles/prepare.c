@@ -1,10 +1,12 @@
 /*
  * tess-style-prepare.so: moves what enters or leaves a module, and cuts nothing.
  *
- *   prepare_input:in=replicate   prepare_output:out=shard(0)   prepare_input_output:in=replicate,out=shard(0)
+ *   prepare_input:in=replicate
+ *   prepare_output:out=shard(0)
+ *   prepare_input_output:in=replicate,out=shard(0)
  *
- * in and out are the first argument; in1 .. in3 and out1 .. out3 are the others. A placement is replicate,
- * shard(DIM), where a negative DIM counts from the end, partial, or asis.
+ * in and out are the first argument; in1 .. in3 and out1 .. out3 are the others. A placement is
+ * replicate, shard(DIM), where a negative DIM counts from the end, partial, or asis.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +17,13 @@ enum { IN = 1, OUT = 2 };
 /* Reads "shard(-1)" at *at and steps over it; 0: no placement. */
 static int read_place(const char **at, struct tess_place *out)
 {
-	static const struct { const char *name; int32_t kind; } words[] = {
-		{ "replicate", TESS_REPLICATE }, { "partial", TESS_PARTIAL }, { "asis", TESS_ASIS }
+	static const struct {
+		const char *name;
+		int32_t kind;
+	} words[] = {
+		{ "replicate", TESS_REPLICATE },
+		{ "partial", TESS_PARTIAL },
+		{ "asis", TESS_ASIS },
 	};
 	char *end;
 	long dim;
@@ -62,13 +69,18 @@ static int read_config(const char *at, int sides, struct tess_io *io)
 	}
 }
 
-static tess_status layout(const struct tess_site *s, const char *style, int sides, const char *example,
-                          struct tess_io *out)
+static tess_status layout(const struct tess_site *s, const char *style, int sides,
+                          const char *example, struct tess_io *out)
 {
-	if (!read_config(s->config, sides, out))
-		return s->host->fail(TESS_EINVAL, "%s: %s says where values go (replicate, shard(DIM), partial, asis), "
-		                     "as in %s:%s, but the plan says \"%s\"", s->module, style, style, example,
-		                     s->config);
+	struct tess_io io = { 0 };
+
+	if (!read_config(s->config, sides, &io))
+		return s->host->fail(
+			TESS_EINVAL,
+			"%s: %s takes placements (replicate, shard(DIM), partial, asis), "
+			"as in %s:%s, not \"%s\"",
+			s->module, style, style, example, s->config);
+	*out = io;
 	return TESS_OK;
 }
 
@@ -91,7 +103,7 @@ static tess_status preset(const struct tess_site *s, const char *style, const ch
                           struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
 	read_config(config, IN | OUT, out);
 	return TESS_OK;
@@ -117,30 +129,52 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style prepare_input = {
-	.size = sizeof prepare_input, .name = "prepare_input", .summary = "moves what enters (:in=replicate)",
-	.layout = layout_input, .partition_param = partition_param,
+	.size = sizeof prepare_input,
+	.name = "prepare_input",
+	.summary = "moves what enters (:in=replicate)",
+	.layout = layout_input,
+	.partition_param = partition_param,
 };
 static const struct tess_style prepare_output = {
-	.size = sizeof prepare_output, .name = "prepare_output", .summary = "moves what leaves (:out=shard(0))",
-	.layout = layout_output, .partition_param = partition_param,
+	.size = sizeof prepare_output,
+	.name = "prepare_output",
+	.summary = "moves what leaves (:out=shard(0))",
+	.layout = layout_output,
+	.partition_param = partition_param,
 };
 static const struct tess_style prepare_input_output = {
-	.size = sizeof prepare_input_output, .name = "prepare_input_output", .summary = "moves both",
-	.layout = layout_both, .partition_param = partition_param,
+	.size = sizeof prepare_input_output,
+	.name = "prepare_input_output",
+	.summary = "moves what enters and what leaves",
+	.layout = layout_both,
+	.partition_param = partition_param,
 };
 static const struct tess_style module_allgather = {
-	.size = sizeof module_allgather, .name = "module_allgather", .summary = "prepare_input:in=replicate",
+	.size = sizeof module_allgather,
+	.name = "module_allgather",
+	.summary = "prepare_input:in=replicate",
 	.aliases = (const char *const[]){ "module_allgather_hidden_states", NULL },
-	.layout = layout_allgather, .partition_param = partition_param,
+	.layout = layout_allgather,
+	.partition_param = partition_param,
 };
 static const struct tess_style module_allgather_split = {
-	.size = sizeof module_allgather_split, .name = "module_allgather_split",
+	.size = sizeof module_allgather_split,
+	.name = "module_allgather_split",
 	.summary = "prepare_input_output:in=replicate,out=shard(0)",
-	.layout = layout_allgather_split, .partition_param = partition_param,
+	.layout = layout_allgather_split,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = {
-	&prepare_input, &prepare_output, &prepare_input_output, &module_allgather, &module_allgather_split, NULL
+	&prepare_input,    &prepare_output,         &prepare_input_output,
+	&module_allgather, &module_allgather_split, NULL,
 };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "prepare", .version = "1.0",
-                .license = "Apache-2.0", .summary = "values moved around a module", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "prepare",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "values moved around a module",
+	.styles = styles,
+};

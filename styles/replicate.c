@@ -1,15 +1,17 @@
 /*
- * tess-style-replicate.so: whole on every rank, and values as they come. Where such a weight is read by a
- * computation that is cut, the sum of its gradient is derived; so the names that ask for it are aliases.
+ * tess-style-replicate.so: whole on every rank, and values as they come. Where such a weight is
+ * read by a computation that is cut, the sum of its gradient is derived; so the names that ask for
+ * it are aliases.
  */
 #include <tessera/style.h>
 
 static tess_status layout(const struct tess_site *s, struct tess_io *out)
 {
-	(void)out;                              /* zero is "as it comes" */
+	(void)out; /* zero is "as it comes" */
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: replicate takes no configuration, but the plan says \"%s\"",
-		                     s->module, s->config);
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: replicate takes no configuration, not \"%s\"", s->module,
+		                     s->config);
 	return TESS_OK;
 }
 
@@ -23,12 +25,22 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style replicate = {
-	.size = sizeof replicate, .name = "replicate", .summary = "whole on every rank; values as they come",
-	.aliases = (const char *const[]){ "replicated_with_grad_allreduce", "mla_kv_a_proj", "ep_router",
-	                                  "local_params", NULL },
-	.layout = layout, .partition_param = partition_param,
+	.size = sizeof replicate,
+	.name = "replicate",
+	.summary = "whole on every rank; values as they come",
+	.aliases = (const char *const[]){ "replicated_with_grad_allreduce", "mla_kv_a_proj",
+	                                  "ep_router", "local_params", NULL },
+	.layout = layout,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &replicate, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "replicate", .version = "1.0",
-                .license = "Apache-2.0", .summary = "what is not cut", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "replicate",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "what is not cut",
+	.styles = styles,
+};

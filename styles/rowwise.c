@@ -1,9 +1,10 @@
 /*
- * tess-style-rowwise.so: row parallel. A rank holds columns of W [out, in] and adds its share of every
- * output; the sum is finished, and only then the bias, which every rank holds whole, is added once.
+ * tess-style-rowwise.so: row parallel. A rank holds columns of W [out, in] and adds its share of
+ * every output; the sum is finished, and only then the bias, which every rank holds whole, is added
+ * once.
  *
- * Input that is whole is sliced where it stands, so there is no style of its own for it (rowwise_rep).
- * On an embedding, whose input dimension is the vocabulary, the ids stay whole.
+ * Input that is whole is sliced where it stands, so there is no style of its own for it
+ * (rowwise_rep). On an embedding, whose input dimension is the vocabulary, the ids stay whole.
  */
 #include <string.h>
 #include <tessera/style.h>
@@ -17,7 +18,7 @@ static tess_status layout(const struct tess_site *s, const char *style, struct t
                           struct tess_io *io)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, but the plan says \"%s\"",
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
 	io->in[0] = strcmp(s->kind, "embedding") ? columns : whole;
 	io->out[0] = out;
@@ -43,7 +44,7 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
                                    struct tess_home *out)
 {
 	if (p->in_dim < 0 && p->out_dim < 0)
-		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension that rowwise could cut; use replicate",
+		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension to cut; use replicate",
 		                     s->module, p->name);
 	out->use = whole;
 	if (p->in_dim >= 0)
@@ -52,20 +53,36 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style rowwise = {
-	.size = sizeof rowwise, .name = "rowwise", .summary = "cut by input; y is summed",
-	.aliases = (const char *const[]){ "rowwise_rep", "rowwise_split_input", "rowwise_allreduce", NULL },
-	.layout = layout_rowwise, .partition_param = partition_param,
+	.size = sizeof rowwise,
+	.name = "rowwise",
+	.summary = "cut by input; y is summed",
+	.aliases = (const char *const[]){ "rowwise_rep", "rowwise_split_input", "rowwise_allreduce",
+	                                  NULL },
+	.layout = layout_rowwise,
+	.partition_param = partition_param,
 };
 static const struct tess_style reduce_scatter = {
-	.size = sizeof reduce_scatter, .name = "rowwise_reduce_scatter",
+	.size = sizeof reduce_scatter,
+	.name = "rowwise_reduce_scatter",
 	.summary = "cut by input; y is summed and cut by tokens",
-	.layout = layout_reduce_scatter, .partition_param = partition_param,
+	.layout = layout_reduce_scatter,
+	.partition_param = partition_param,
 };
 static const struct tess_style local = {
-	.size = sizeof local, .name = "local_rowwise", .summary = "cut by input; the module around it sums y",
-	.layout = layout_local, .partition_param = partition_param,
+	.size = sizeof local,
+	.name = "local_rowwise",
+	.summary = "cut by input; the module around it sums y",
+	.layout = layout_local,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &rowwise, &reduce_scatter, &local, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "rowwise", .version = "1.0",
-                .license = "Apache-2.0", .summary = "row parallel linear layers", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "rowwise",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "row parallel linear layers",
+	.styles = styles,
+};

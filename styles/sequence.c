@@ -1,14 +1,15 @@
 /*
- * tess-style-sequence.so: sequence parallel. Activations [tokens, hidden] are cut by tokens, parameters
- * (of a norm) are whole.
+ * tess-style-sequence.so: sequence parallel. Activations [tokens, hidden] are cut by tokens,
+ * parameters (of a norm) are whole.
  */
 #include <tessera/style.h>
 
 static tess_status layout(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: sequence_parallel takes no configuration, but the plan says "
-		                     "\"%s\"", s->module, s->config);
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: sequence_parallel takes no configuration, not \"%s\"",
+		                     s->module, s->config);
 	out->in[0] = out->out[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = 0 };
 	return TESS_OK;
 }
@@ -23,12 +24,21 @@ static tess_status partition_param(const struct tess_site *s, const struct tess_
 }
 
 static const struct tess_style sequence_parallel = {
-	.size = sizeof sequence_parallel, .name = "sequence_parallel",
+	.size = sizeof sequence_parallel,
+	.name = "sequence_parallel",
 	.summary = "whole on every rank; values cut by tokens",
 	.aliases = (const char *const[]){ "activation", NULL },
-	.layout = layout, .partition_param = partition_param,
+	.layout = layout,
+	.partition_param = partition_param,
 };
 static const struct tess_style *const styles[] = { &sequence_parallel, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "sequence", .version = "1.0",
-                .license = "Apache-2.0", .summary = "activations cut by tokens", .styles = styles };
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "sequence",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "activations cut by tokens",
+	.styles = styles,
+};

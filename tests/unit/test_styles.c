@@ -19,7 +19,9 @@ static tess_status keep_sentence(tess_status why, const char *fmt, ...)
 	return why;
 }
 
-static const struct tess_host host = { .size = sizeof host, .abi = TESS_ABI, .fail = keep_sentence };
+static const struct tess_host host = { .size = sizeof host,
+	                               .abi = TESS_ABI,
+	                               .fail = keep_sentence };
 
 static const struct tess_plugin *plugin(const char *family)
 {
@@ -54,7 +56,10 @@ static const char *show(struct tess_place p, char text[24])
 {
 	if (p.kind == TESS_SHARD)
 		snprintf(text, 24, p.flags & TESS_BY_PART ? "by part %d" : "S%d", (int)p.dim);
-	return p.kind == TESS_SHARD ? text : p.kind == TESS_REPLICATE ? "R" : p.kind == TESS_PARTIAL ? "P" : "as is";
+	return p.kind == TESS_SHARD       ? text
+	       : p.kind == TESS_REPLICATE ? "R"
+	       : p.kind == TESS_PARTIAL   ? "P"
+	                                  : "as is";
 }
 
 static void is(const char *who, const char *what, struct tess_place got, const char *want)
@@ -67,22 +72,34 @@ static void is(const char *who, const char *what, struct tess_place got, const c
 
 static struct tess_site site(const char *kind, const char *config)
 {
-	return (struct tess_site){ .size = sizeof(struct tess_site), .nranks = 2, .host = &host, .module = "a.b",
-	                           .kind = kind, .config = config };
+	return (struct tess_site){ .size = sizeof(struct tess_site),
+		                   .nranks = 2,
+		                   .host = &host,
+		                   .module = "a.b",
+		                   .kind = kind,
+		                   .config = config };
 }
 
 static const int64_t fused[] = { 8, 2, 2, 0 }, halves[] = { 6, 6, 0 }, three[] = { 4, 4, 4, 0 };
 
-/* A weight [12, 12] whose dimensions both have these parts; in and out the other way round if `turned`. */
+/* A weight [12, 12] whose dimensions both have these parts; in and out the other way round if
+ * `turned`. */
 static struct tess_param weight(const int64_t *parts, int turned)
 {
 	static const int64_t shape[] = { 12, 12 }, units[] = { 12, 12 };
 	static const int64_t *both[2];
 
 	both[0] = both[1] = parts;
-	return (struct tess_param){ .size = sizeof(struct tess_param), .dtype = TESS_F32, .ndim = 2,
-	                            .out_dim = turned, .in_dim = !turned, .expert_dim = -1, .name = "weight",
-	                            .shape = shape, .units = units, .parts = both };
+	return (struct tess_param){ .size = sizeof(struct tess_param),
+		                    .dtype = TESS_F32,
+		                    .ndim = 2,
+		                    .out_dim = turned,
+		                    .in_dim = !turned,
+		                    .expert_dim = -1,
+		                    .name = "weight",
+		                    .shape = shape,
+		                    .units = units,
+		                    .parts = both };
 }
 
 static struct tess_param bias(const int64_t *parts)
@@ -96,9 +113,9 @@ static struct tess_param bias(const int64_t *parts)
 }
 
 static const struct row {
-	const char *family, *name, *config, *kind;      /* kind: what it is tried on */
-	const char *in, *out;                           /* layout */
-	const char *weight, *bias;                      /* weight [out, in]; bias NULL: none */
+	const char *family, *name, *config, *kind; /* kind: what it is tried on */
+	const char *in, *out; /* layout */
+	const char *weight, *bias; /* weight [out, in]; bias NULL: none */
 } table[] = {
 	{ "colwise", "colwise", "", "linear", "R", "S-1", "S0", "S0" },
 	{ "colwise", "local_colwise", "", "linear", "R", "S-1", "S0", "S0" },
@@ -135,11 +152,14 @@ static const struct row {
 	{ "isolated", "local", "", "module", "R", "R", "R", "R" },
 	{ "isolated", "isolated", "", "module", "R", "R", "R", "R" },
 	{ "prepare", "prepare_input", "in=replicate", "module", "R", "as is", "R", "R" },
-	{ "prepare", "prepare_input", "in0=shard(-1),in1=replicate", "module", "S-1", "as is", "R", "R" },
+	{ "prepare", "prepare_input", "in0=shard(-1),in1=replicate", "module", "S-1", "as is", "R",
+	  "R" },
 	{ "prepare", "prepare_output", "out=shard(0)", "module", "as is", "S0", "R", "R" },
 	{ "prepare", "prepare_output", "out=partial", "module", "as is", "P", "R", "R" },
-	{ "prepare", "prepare_input_output", "in=replicate,out=shard(0)", "module", "R", "S0", "R", "R" },
-	{ "prepare", "prepare_input_output", "out=asis,in=shard(-1)", "module", "S-1", "as is", "R", "R" },
+	{ "prepare", "prepare_input_output", "in=replicate,out=shard(0)", "module", "R", "S0", "R",
+	  "R" },
+	{ "prepare", "prepare_input_output", "out=asis,in=shard(-1)", "module", "S-1", "as is", "R",
+	  "R" },
 	{ "prepare", "module_allgather", "", "module", "R", "as is", "R", "R" },
 	{ "prepare", "module_allgather_hidden_states", "", "module", "R", "as is", "R", "R" },
 	{ "prepare", "module_allgather_split", "", "module", "R", "S0", "R", "R" },
@@ -164,7 +184,7 @@ START_TEST(places_what_the_table_says)
 		is(r->name, "out", io.out[0], r->out);
 		is(r->name, "weight", hw.use, r->weight);
 		is(r->name, "bias", hb.use, r->bias ? r->bias : "as is");
-		MUST(!hw.rest.kind && !hw.state.kind);  /* as `use` */
+		MUST(!hw.rest.kind && !hw.state.kind); /* as `use` */
 	}
 }
 END_TEST
@@ -179,23 +199,38 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 	is("colwise", "weight [in, out]", home.use, "S1");
 	ck_assert_int_eq(style("rowwise", "rowwise")->partition_param(&s, &w, &home), TESS_OK);
 	is("rowwise", "weight [in, out]", home.use, "S0");
-	ck_assert_int_eq(style("packed", "packed_colwise")->partition_param(&s, &w, &home), TESS_OK);
+	ck_assert_int_eq(style("packed", "packed_colwise")->partition_param(&s, &w, &home),
+	                 TESS_OK);
 	is("packed_colwise", "weight [in, out]", home.use, "by part 1");
 }
 END_TEST
 
 START_TEST(asserts_the_parts)
 {
-	static const struct { const char *config; const int64_t *parts; int fits; } tries[] = {
-		{ "parts=4,1,1", fused, 1 }, { "parts=8,2,2", fused, 1 }, { "", fused, 0 }, { "", NULL, 0 },
-		{ "parts=1", NULL, 1 }, { "parts=1,1,4", fused, 0 }, { "parts=4,2", fused, 0 },
-		{ "parts=4,1,1,6", fused, 0 }, { "parts=1,1,1", three, 1 }, { "parts=1,1", three, 0 },
-		{ "parts=2,1", halves, 0 }, { "parts=5,5", halves, 1 }, { "parts=5,1,1", fused, 0 },
+	static const struct {
+		const char *config;
+		const int64_t *parts;
+		int fits;
+	} tries[] = {
+		{ "parts=4,1,1", fused, 1 },
+		{ "parts=8,2,2", fused, 1 },
+		{ "", fused, 0 },
+		{ "", NULL, 0 },
+		{ "parts=1", NULL, 1 },
+		{ "parts=1,1,4", fused, 0 },
+		{ "parts=4,2", fused, 0 },
+		{ "parts=4,1,1,6", fused, 0 },
+		{ "parts=1,1,1", three, 1 },
+		{ "parts=1,1", three, 0 },
+		{ "parts=2,1", halves, 0 },
+		{ "parts=5,5", halves, 1 },
+		{ "parts=5,1,1", fused, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
 		for (int row = 0; row < 2; row++) {
-			const struct tess_style *st = style("packed", row ? "packed_rowwise" : "packed_colwise");
+			const struct tess_style *st =
+				style("packed", row ? "packed_rowwise" : "packed_colwise");
 			struct tess_site s = site("linear", tries[i].config);
 			struct tess_param w = weight(tries[i].parts, 0);
 			struct tess_home home = { 0 };
@@ -217,7 +252,8 @@ static void refuses(const char *family, const char *name, const char *kind, cons
 	struct tess_io io = { 0 };
 
 	sentence[0] = 0;
-	if (st->layout(&s, &io) != TESS_EINVAL)
+	io.in[0].kind = io.out[0].kind = -1;
+	if (st->layout(&s, &io) != TESS_EINVAL || io.in[0].kind != -1 || io.out[0].kind != -1)
 		ck_abort_msg("%s took \"%s\" on a %s", name, config, kind);
 	if (strncmp(sentence, "a.b: ", 5) || !strstr(sentence, word))
 		ck_abort_msg("%s: \"%s\" does not say %s", name, sentence, word);
@@ -225,21 +261,40 @@ static void refuses(const char *family, const char *name, const char *kind, cons
 
 START_TEST(refuses_what_it_does_not_know)
 {
-	static const char *const parts[] = { "parts=", "parts=0,1", "parts=1,", "parts=,1", "parts=1;1", "parts=-1,2",
-	                                     "parts=1,99999999999999999999", "1,1",
-	                                     "parts=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1" };
-	static const char *const moves[] = { "", "in", "in=", "in=whole", "in=shard", "in=shard()", "in=shard(x)",
-	                                     "in=shard(9)", "in4=replicate", "in=replicate,", "in=replicated",
-	                                     "out=replicate", "in=replicate;in1=asis" };
+	static const char *const parts[] = { "parts=",
+		                             "parts=0,1",
+		                             "parts=1,",
+		                             "parts=,1",
+		                             "parts=1;1",
+		                             "parts=-1,2",
+		                             "parts=1,99999999999999999999",
+		                             "1,1",
+		                             "parts=1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1" };
+	static const char *const moves[] = { "",
+		                             "in",
+		                             "in=",
+		                             "in=whole",
+		                             "in=shard",
+		                             "in=shard()",
+		                             "in=shard(x)",
+		                             "in=shard(9)",
+		                             "in4=replicate",
+		                             "in=replicate,",
+		                             "in=replicated",
+		                             "out=replicate",
+		                             "in=replicate;in1=asis" };
 
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
 		if (!table[i].config[0])
-			refuses(table[i].family, table[i].name, table[i].kind, "nonsense", "\"nonsense\"");
+			refuses(table[i].family, table[i].name, table[i].kind, "nonsense",
+			        "\"nonsense\"");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		refuses("packed", "packed_rowwise", "linear", parts[i], "parts=4,1,1");
 	for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
-		refuses("prepare", "prepare_input", "module", moves[i], "prepare_input:in=replicate");
-	refuses("prepare", "prepare_output", "module", "in=replicate", "prepare_output:out=shard(0)");
+		refuses("prepare", "prepare_input", "module", moves[i],
+		        "prepare_input:in=replicate");
+	refuses("prepare", "prepare_output", "module", "in=replicate",
+	        "prepare_output:out=shard(0)");
 	refuses("embedding", "embedding_rowwise", "linear", "", "use rowwise");
 	refuses("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
 }
@@ -247,8 +302,10 @@ END_TEST
 
 START_TEST(refuses_a_parameter_without_the_dimension)
 {
-	static const char *const names[][2] = { { "colwise", "colwise" }, { "rowwise", "rowwise" },
-	                                        { "packed", "packed_colwise" }, { "packed", "packed_rowwise" } };
+	static const char *const names[][2] = { { "colwise", "colwise" },
+		                                { "rowwise", "rowwise" },
+		                                { "packed", "packed_colwise" },
+		                                { "packed", "packed_rowwise" } };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		struct tess_site s = site("norm", "");
@@ -256,11 +313,14 @@ START_TEST(refuses_a_parameter_without_the_dimension)
 		struct tess_home home = { 0 };
 
 		p.out_dim = -1;
-		ck_assert_int_eq(style(names[i][0], names[i][1])->partition_param(&s, &p, &home), TESS_EINVAL);
-		MUST(strstr(sentence, "a.b.bias") && strstr(sentence, "replicate") && !home.use.kind);
+		ck_assert_int_eq(style(names[i][0], names[i][1])->partition_param(&s, &p, &home),
+		                 TESS_EINVAL);
+		MUST(strstr(sentence, "a.b.bias") && strstr(sentence, "replicate") &&
+		     !home.use.kind);
 	}
 }
 END_TEST
 
-SUITE_MAIN("styles", places_what_the_table_says, cuts_a_weight_that_is_stored_in_out, asserts_the_parts,
-           refuses_what_it_does_not_know, refuses_a_parameter_without_the_dimension)
+SUITE_MAIN("styles", places_what_the_table_says, cuts_a_weight_that_is_stored_in_out,
+           asserts_the_parts, refuses_what_it_does_not_know,
+           refuses_a_parameter_without_the_dimension)
