@@ -1,0 +1,69 @@
+/*
+ * registry.h - plugins by name: found, judged and opened once, and kept for the life of the process.
+ *
+ * Files are tess-<kind>-<name>.so. A backend or device opens the file of its name and no other; a style
+ * or a model is looked up in all files of its kind. Safe from any thread. Three kinds of failure: not
+ * found (TESS_ENOENT: directories tried, nearest names), refused (TESS_EABI, TESS_EPERM, TESS_EINVAL: file
+ * and rule), not usable here (TESS_ENOTSUP: the loader's or the plugin's own words).
+ */
+#ifndef TESS_REGISTRY_H
+#define TESS_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <tessera/device.h>
+#include <tessera/group.h>
+#include <tessera/model.h>
+#include <tessera/style.h>
+
+/*
+ * Puts a directory, an absolute path that is copied, before all others that are searched. TESS_EINVAL
+ * once something has been looked up.
+ */
+tess_status tess_registry_add_dir(const char *path);
+
+/*
+ * The table of a name or, for styles, an alias; models go by model_type of config.json. Borrowed. It is
+ * the core's own copy: what the plugin's header did not know yet is NULL, required operations are not.
+ */
+tess_status tess_plugin_backend(const char *name, const struct tess_backend **out);
+tess_status tess_plugin_device(const char *name, const struct tess_device **out);
+tess_status tess_plugin_style(const char *name, const struct tess_style **out);
+tess_status tess_plugin_model(const char *type, const struct tess_model **out);
+
+/* What plugins may call. Borrowed. */
+const struct tess_host *tess_registry_host(void);
+
+/* Installs the recording calls of that table; they come from a higher floor, before any site is open. */
+void tess_registry_set_recording(
+	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
+                                    struct tess_tensor **x),
+	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x));
+
+/* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
+void tess_registry_quit(void);
+
+struct tess_offer {                     /* one backend, device, style or model */
+	const char *name, *summary;
+	const char *const *aliases;     /* of a style; model_type values of a model; ends with NULL, or NULL */
+	const void *table;              /* struct tess_backend, ... */
+};
+
+struct tess_plugin_info {               /* one file; all borrowed */
+	const char *path, *kind, *origin;       /* kind "": its name tells none; origin of the directory */
+	tess_status status;             /* TESS_OK: taken */
+	const char *why;                /* why not, or what is to be said of it nevertheless; else "" */
+	uint32_t abi;                   /* as far as it was read; else 0 and "" */
+	const char *name, *version, *license, *summary;
+	const struct tess_offer *offers;
+	size_t noffers;
+};
+
+/* Opens all files that are there: dear, for `tessera info`. Fails only where memory or a search path does. */
+tess_status tess_registry_open_all(void);
+/* The i-th file found, by file name; false past the end. Without tess_registry_open_all: as known by now. */
+bool tess_registry_at(size_t i, struct tess_plugin_info *out);
+/* The i-th directory of the search path, with its origin; false past the end. */
+bool tess_registry_dir_at(size_t i, const char **path, const char **origin);
+
+#endif
