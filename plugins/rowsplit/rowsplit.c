@@ -1,0 +1,39 @@
+/* tess-style-rowsplit.so: a row-parallel linear layer that cuts its own input. */
+#include <tessera/style.h>
+
+static tess_status layout(const struct tess_site *s, struct tess_io *io)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: rowsplit takes no \"%s\"", s->module, s->config);
+	io->in[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = -1 };
+	io->out[0] = (struct tess_place){ .kind = TESS_REPLICATE };
+	return TESS_OK;
+}
+
+static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_home *home)
+{
+	(void)s;
+	home->use.kind = TESS_REPLICATE; /* the bias: added once, after the sum */
+	if (p->in_dim >= 0)
+		home->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
+	return TESS_OK;
+}
+
+static const struct tess_style rowsplit = {
+	.size = sizeof rowsplit,
+	.name = "rowsplit",
+	.summary = "row parallel, cuts its own input",
+	.layout = layout,
+	.partition_param = partition_param,
+};
+static const struct tess_style *const styles[] = { &rowsplit, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "rowsplit",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.styles = styles,
+};
