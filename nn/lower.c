@@ -1,0 +1,691 @@
+#include "build.h"
+
+#include "core/base/status.h"
+
+#include <string.h>
+
+/* ---- shapes ------------------------------------------------------------------------------------------- */
+
+int64_t tess_axis_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank, struct tess_run *runs)
+{
+	int64_t n = 0;
+
+	tess_dim_hold(d, cut ? nranks : 1, cut ? rank : 0, runs);
+	for (int64_t i = 0; i < tess_dim_pieces(d); i++)
+		n += runs[i].len;
+	return n;
+}
+
+/* The distinct bases of a dim's pieces, in order: parts that share units are added in one tree. */
+static int32_t bases(const struct tess_dim *dim, const struct tess_dim **base)
+{
+	int32_t n = 0;
+
+	for (int64_t i = 0; i < tess_dim_pieces(dim); i++) {
+		int64_t at;
+		const struct tess_dim *b = tess_dim_piece(dim, i, &at)->base;
+		int32_t k = 0;
+
+		while (k < n && base[k] != b)
+			k++;
+		if (k == n && n < TESS_MOST_TREES)
+			base[n++] = b;
+	}
+	return n;
+}
+
+int32_t tess_sum_trees(const struct tess_dim *dim, int64_t *n)
+{
+	const struct tess_dim *base[TESS_MOST_TREES];
+	int32_t count;
+
+	if (!dim) {
+		n[0] = 1;
+		return 1;
+	}
+	count = bases(dim, base);
+	for (int32_t i = 0; i < count; i++)
+		n[i] = base[i]->count;
+	return count;
+}
+
+static int64_t local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
+{
+	bool cut = tess_place_is(v->place, TESS_SHARD, axis);
+
+	return cut ? tess_dim_held(v->dim[axis], b->l->nranks, b->l->rank) : v->dim[axis]->size;
+}
+
+static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
+{
+	int64_t n[TESS_MOST_TREES];
+	struct tess_sum sum = { .ntree = tess_sum_trees(v->sum, n), .n = n };
+
+	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
+}
+
+/* ---- memory: one buffer a value, offsets when all lifetimes are known --------------------------------- */
+
+int32_t build_buffer(struct build *b, uint64_t bytes)
+{
+	struct buffer *list;
+
+	if ((b->nbuffers & (b->nbuffers - 1)) == 0) {
+		list = TESS_NEW(&b->l->arena, struct buffer, b->nbuffers ? 2 * b->nbuffers : 1);
+		if (!list) {
+			b->status = TESS_ENOMEM;
+			return 0;
+		}
+		if (b->nbuffers)
+			memcpy(list, b->buffer, sizeof *list * (size_t)b->nbuffers);
+		b->buffer = list;
+	}
+	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63, .first = b->record,
+	                                          .last = b->record };
+	return b->nbuffers++;
+}
+
+static void patch(struct build *b, struct tess_patch p)
+{
+	struct tess_lowered *l = b->l;
+	struct tess_patch *list;
+
+	if (b->status)
+		return;
+	if ((l->npatches & (l->npatches - 1)) == 0) {
+		list = TESS_NEW(&l->arena, struct tess_patch, l->npatches ? 2 * l->npatches : 1);
+		if (!list) {
+			b->status = TESS_ENOMEM;
+			return;
+		}
+		if (l->npatches)
+			memcpy(list, l->patch, sizeof *list * (size_t)l->npatches);
+		l->patch = list;
+	}
+	l->patch[l->npatches++] = p;
+}
+
+void build_point(struct build *b, void **at, const struct value *v)
+{
+	if (b->status)
+		return;
+	b->buffer[v->buffer].last = b->record;
+	/* the buffer's number stands for its offset until place_buffers */
+	patch(b, (struct tess_patch){ .at = at, .space = TESS_SPACE_STEP, .layer = v->buffer, .offset = v->offset });
+}
+
+struct value build_temp(struct build *b, int64_t nodes, int64_t rows, int64_t cols, int32_t dtype)
+{
+	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
+
+	return (struct value){ .buffer = build_buffer(b, 4 * count), .dtype = dtype, .nodes = nodes, .rows = rows,
+	                       .cols = cols, .row = cols, .node = rows * cols };
+}
+
+struct value *build_value(struct build *b, const struct tess_tensor *t)
+{
+	struct value *v = &b->value[t->id];
+
+	if (v->known)
+		return v;
+	*v = build_temp(b, 0, local_size(b, t, 0), t->ndim > 1 ? local_size(b, t, 1) : 1, t->dtype);
+	if (t->place.kind == TESS_PARTIAL) {
+		int64_t nodes = local_nodes(b, t);
+
+		b->nbuffers--;
+		*v = build_temp(b, nodes, v->rows, v->cols, t->dtype);
+		v->partial = true;
+	}
+	v->known = true;
+	return v;
+}
+
+struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+	struct value part = *v;
+
+	part.offset += 4 * (uint64_t)(row * v->row + col);
+	part.rows = rows;
+	part.cols = cols;
+	return part;
+}
+
+/* Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. */
+static void place_buffers(struct build *b)
+{
+	struct tess_lowered *l = b->l;
+
+	for (int32_t i = 0; i < b->nbuffers; i++) {
+		struct buffer *me = &b->buffer[i];
+		bool moved = true;
+
+		while (moved) {
+			moved = false;
+			for (int32_t k = i - 1; k >= 0; k--) {
+				const struct buffer *o = &b->buffer[k];
+				bool alive = o->last >= me->first && o->first <= me->last;
+
+				if (alive && o->bytes && me->offset < o->offset + o->bytes && o->offset < me->offset + me->bytes) {
+					me->offset = o->offset + o->bytes;
+					moved = true;
+				}
+			}
+		}
+		if (me->offset + me->bytes > l->bytes)
+			l->bytes = me->offset + me->bytes;
+	}
+	for (int32_t i = 0; i < l->npatches; i++)
+		if (l->patch[i].space == TESS_SPACE_STEP)
+			l->patch[i].offset += b->buffer[l->patch[i].layer].offset;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------- */
+
+struct tess_step *build_step(struct build *b, int32_t kind)
+{
+	struct tess_lowered *l = b->l;
+	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1), **list;
+
+	if (s && (l->nsteps & (l->nsteps - 1)) == 0) {
+		list = TESS_NEW(&l->arena, struct tess_step *, l->nsteps ? 2 * l->nsteps : 1);
+		if (list && l->nsteps)
+			memcpy(list, l->step, sizeof *list * (size_t)l->nsteps);
+		l->step = list;
+		s = list ? s : NULL;
+	}
+	if (!s) {
+		b->status = TESS_ENOMEM;
+		return &b->spare;
+	}
+	s->kind = kind;
+	s->record = b->record;
+	l->step[l->nsteps++] = s;
+	return s;
+}
+
+struct tess_view build_view(const struct value *v)
+{
+	struct tess_view w = { .dtype = v->dtype, .ndim = 2, .shape = { v->rows, v->cols }, .stride = { v->row, 1 } };
+
+	if (!v->partial)
+		return w;
+	return (struct tess_view){ .dtype = v->dtype, .ndim = 3, .shape = { v->nodes, v->rows, v->cols },
+	                           .stride = { v->node, v->row, 1 } };
+}
+
+struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
+{
+	struct tess_step *s = build_step(b, TESS_STEP_OP);
+	struct tess_op *op = &s->op;
+
+	*op = (struct tess_op){ .size = sizeof *op, .kind = kind, .nin = nin, .nout = nout,
+	                        .where = b->p->record[b->record]->module };
+	op->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
+	op->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
+	if (!op->in || !op->out)
+		b->status = TESS_ENOMEM;
+	return op;
+}
+
+void build_in(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+{
+	struct tess_view *at = (struct tess_view *)&op->in[i];
+
+	if (b->status)
+		return;
+	*at = build_view(v);
+	build_point(b, &at->data, v);
+}
+
+void build_out(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+{
+	struct tess_view *at = (struct tess_view *)&op->out[i];
+
+	if (b->status)
+		return;
+	*at = build_view(v);
+	build_point(b, &at->data, v);
+}
+
+void build_copy(struct build *b, const struct value *from, const struct value *to)
+{
+	struct tess_op *op;
+
+	if (!from->rows || !from->cols || (from->partial && !from->nodes))
+		return;
+	op = build_op(b, TESS_OP_COPY, 1, 1);
+	build_in(b, op, 0, from);
+	build_out(b, op, 0, to);
+}
+
+/* `num` of an op; copied. */
+static void numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
+{
+	double *copy = TESS_NEW(&b->l->arena, double, n);
+
+	if (!copy) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	memcpy(copy, num, sizeof *copy * (size_t)n);
+	op->nnum = n;
+	op->num = copy;
+}
+
+/*
+ * The trees of a contraction over `dim`: units that this rank adds, and where each unit's elements lie on
+ * its local axis. What is held but not owned is in no unit.
+ */
+static void trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
+{
+	const struct tess_dim *base[TESS_MOST_TREES];
+	int64_t pieces = tess_dim_pieces(dim);
+	struct tess_run *here = TESS_NEW(&b->l->arena, struct tess_run, pieces);
+	struct tess_term *term = TESS_NEW(&b->l->arena, struct tess_term, pieces);
+	int32_t n = bases(dim, base), nterm = 0;
+	struct tess_tree *tree = TESS_NEW(&b->l->arena, struct tess_tree, n);
+
+	if (!here || !term || !tree) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	tess_axis_runs(dim, cut, b->l->nranks, b->l->rank, here);
+	for (int32_t t = 0; t < n; t++) {
+		tree[t].n = base[t]->count;
+		tree[t].hi = tree[t].n;
+		tree[t].first = nterm;
+		for (int64_t i = 0; i < pieces; i++) {
+			int64_t at, *bound;
+			const struct tess_dim *piece = tess_dim_piece(dim, i, &at);
+
+			if (piece->base != base[t])
+				continue;
+			if (cut)
+				tess_dim_share(piece, b->l->nranks, b->l->rank, &tree[t].lo, &tree[t].hi);
+			bound = TESS_NEW(&b->l->arena, int64_t, tree[t].hi - tree[t].lo + 1);
+			for (int64_t u = tree[t].lo; u <= tree[t].hi && bound; u++)
+				bound[u - tree[t].lo] = tess_runs_find(here, pieces, at + tess_dim_starts(piece, u));
+			term[nterm++].bound = bound;
+			b->status = bound ? b->status : TESS_ENOMEM;
+		}
+		tree[t].terms = nterm - tree[t].first;
+	}
+	op->ntree = n;
+	op->tree = tree;
+	op->nterm = nterm;
+	op->term = term;
+}
+
+/* ---- records of each kind ------------------------------------------------------------------------------ */
+
+/* The elements of an axis that this rank holds of a value that is whole: a view of one run, or a copy of several. */
+static struct value held_cols(struct build *b, const struct value *x, const struct tess_dim *dim)
+{
+	int64_t pieces = tess_dim_pieces(dim), at = 0;
+	struct tess_run *run = TESS_NEW(&b->l->arena, struct tess_run, pieces);
+	struct value all, from, to;
+	int64_t n;
+
+	if (!run) {
+		b->status = TESS_ENOMEM;
+		return *x;
+	}
+	n = tess_axis_runs(dim, true, b->l->nranks, b->l->rank, run);
+	if (pieces == 1)
+		return build_part(x, 0, x->rows, run[0].at, n);
+	all = build_temp(b, 0, x->rows, n, x->dtype);
+	for (int64_t i = 0; i < pieces; i++) {
+		from = build_part(x, 0, x->rows, run[i].at, run[i].len);
+		to = build_part(&all, 0, x->rows, at, run[i].len);
+		build_copy(b, &from, &to);
+		at += run[i].len;
+	}
+	return all;
+}
+
+static int64_t held(const struct build *b, const struct tess_weight *w, int32_t axis)
+{
+	bool cut = tess_place_is(w->home.use, TESS_SHARD, axis);
+
+	return cut ? tess_dim_held(w->dim[axis], b->l->nranks, b->l->rank) : w->dim[axis]->size;
+}
+
+static struct tess_view weight_view(struct build *b, const struct tess_weight *w)
+{
+	int64_t n[2];
+	int32_t i = 0;
+
+	while (b->p->weight[i] != w)
+		i++;
+	if (b->weights)
+		return b->weights[i];
+	n[0] = held(b, w, w->in_out);
+	n[1] = w->ndim < 2 ? 0 : held(b, w, !w->in_out);
+	return (struct tess_view){ .dtype = w->dtype, .ndim = w->ndim, .shape = { n[0], n[1] },
+	                           .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
+}
+
+/* The weights of one op that add alike: those cut along `in` (or those that are not), which read `x`. */
+static void linear_group(struct build *b, const struct tess_record *rec, bool in, const struct value *x, bool cut)
+{
+	int32_t n = 0, k = 0;
+	struct tess_op *op;
+
+	for (int32_t i = 0; i < rec->nweight; i++)
+		n += (tess_weight_role(rec->weight[i]) == TESS_ROLE_IN) == in;
+	if (!n || !x->rows)
+		return;
+	op = build_op(b, TESS_OP_LINEAR, 1 + n, n);
+	build_in(b, op, 0, x);
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
+		const struct tess_weight *w = rec->weight[i];
+
+		if ((tess_weight_role(w) == TESS_ROLE_IN) != in)
+			continue;
+		((struct tess_view *)op->in)[1 + k] = weight_view(b, w);
+		build_out(b, op, k++, build_value(b, rec->out[i]));
+		if (k == 1)
+			trees(b, op, w->dim[w->in_dim], cut);
+	}
+}
+
+static void lower_linear(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_tensor *x = rec->in[0];
+	struct value *v = build_value(b, x), part = *v;
+	bool any = false;
+
+	for (int32_t i = 0; i < rec->nweight; i++)
+		any = any || tess_weight_role(rec->weight[i]) == TESS_ROLE_IN;
+	if (any && x->place.kind == TESS_REPLICATE)
+		part = held_cols(b, v, x->dim[1]);
+	linear_group(b, rec, false, v, false);
+	linear_group(b, rec, true, &part, true);
+}
+
+static void lower_embed(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0];
+	bool cut = tess_place_is(w->home.use, TESS_SHARD, 0);
+	struct value *ids = build_value(b, rec->in[0]);
+	double first;
+	struct tess_op *op;
+
+	if (w->dim[0]->nparts)
+		b->status = tess_fail(TESS_ENOTSUP, "%s: a vocabulary of several parts", rec->module);
+	if (!ids->rows || b->status)
+		return;
+	tess_axis_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
+	first = (double)b->runs[0].at;
+	op = build_op(b, TESS_OP_EMBED, 2, 1);
+	build_in(b, op, 0, ids);
+	((struct tess_view *)op->in)[0].ndim = 1;
+	((struct tess_view *)op->in)[1] = weight_view(b, w);
+	build_out(b, op, 0, build_value(b, rec->out[0]));
+	numbers(b, op, 1, &first);
+	if (cut)
+		trees(b, op, w->dim[0], true);
+}
+
+static void lower_norm(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_value(b, rec->in[0]), *y = build_value(b, rec->out[0]);
+	struct tess_op *op;
+
+	if (!x->rows)
+		return;
+	op = build_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
+	build_in(b, op, 0, x);
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
+		((struct tess_view *)op->in)[1 + i] = weight_view(b, rec->weight[i]);
+	build_out(b, op, 0, y);
+	numbers(b, op, 3, rec->num);
+	trees(b, op, rec->weight[0]->dim[0], false);
+}
+
+static void lower_bias(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_value(b, rec->in[0]), *out = build_value(b, rec->out[0]);
+	const struct tess_weight *w = rec->weight[0];
+	bool slice = tess_place_is(rec->in[0]->place, TESS_SHARD, 1) && w->home.use.kind == TESS_REPLICATE;
+	struct tess_view whole = weight_view(b, w), part;
+	int64_t pieces = slice ? tess_dim_pieces(w->dim[0]) : 1, at = 0;
+
+	b->runs[0] = (struct tess_run){ 0, whole.shape[0] };
+	if (slice)
+		tess_axis_runs(w->dim[0], true, b->l->nranks, b->l->rank, b->runs);
+	for (int64_t i = 0; i < pieces && y->rows; i++) {
+		struct value from = build_part(y, 0, y->rows, at, b->runs[i].len), to;
+		struct tess_op *op = build_op(b, TESS_OP_BIAS, 2, 1);
+
+		to = build_part(out, 0, y->rows, at, b->runs[i].len);
+		part = whole;
+		part.shape[0] = b->runs[i].len;
+		if (part.data)
+			part.data = (char *)part.data + b->runs[i].at * (part.dtype == TESS_F32 ? 4 : 2);
+		build_in(b, op, 0, &from);
+		if (!b->status)
+			((struct tess_view *)op->in)[1] = part;
+		build_out(b, op, 0, &to);
+		at += b->runs[i].len;
+	}
+}
+
+static void lower_rope(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_value(b, rec->in[0]);
+	struct tess_view *table;
+	struct tess_op *op;
+
+	b->l->rope_each = (int64_t)rec->num[0];
+	if (!x->rows || !x->cols)
+		return;
+	op = build_op(b, TESS_OP_ROPE, 3, 1);
+	build_in(b, op, 0, x);
+	build_in(b, op, 1, build_value(b, rec->in[1]));
+	build_out(b, op, 0, build_value(b, rec->out[0]));
+	numbers(b, op, 1, rec->num);
+	if (b->status)
+		return;
+	((struct tess_view *)op->in)[1].ndim = 1;
+	table = (struct tess_view *)&op->in[2];
+	*table = (struct tess_view){ .dtype = TESS_F32, .ndim = 2, .shape = { 0, b->l->rope_each },
+	                             .stride = { b->l->rope_each, 1 } };
+	patch(b, (struct tess_patch){ .at = &table->data, .space = TESS_SPACE_ROPE, .view = table });
+}
+
+static void lower_attention(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
+	bool cut = rec->in[0]->place.kind == TESS_SHARD;
+	int32_t layer = (int32_t)rec->num[2];
+	int64_t lo = 0, hi;
+	struct tess_op *op;
+
+	if (cut)
+		tess_dim_share(q, b->l->nranks, b->l->rank, &lo, &hi);
+	b->l->cache[layer] = (struct tess_cache){ build_value(b, rec->in[1])->cols / k->each, k->each };
+	if (!build_value(b, rec->in[0])->rows)
+		return;
+	op = build_op(b, TESS_OP_ATTENTION, 6, 1);
+	for (int32_t i = 0; i < 4; i++)
+		build_in(b, op, i, build_value(b, rec->in[i]));
+	build_out(b, op, 0, build_value(b, rec->out[0]));
+	numbers(b, op, 5, (double[]){ rec->num[0], rec->num[1], (double)q->each, (double)lo, (double)k->group });
+	for (int32_t i = 4; i < 6 && !b->status; i++) {
+		struct tess_view *v = (struct tess_view *)&op->in[i];
+
+		v->dtype = TESS_F32;
+		patch(b, (struct tess_patch){ .at = &v->data, .space = i == 4 ? TESS_SPACE_KEYS : TESS_SPACE_VALUES,
+		                              .layer = layer, .view = v });
+	}
+	if (!b->status)
+		((struct tess_view *)op->in)[3].ndim = 1;
+}
+
+static void lower_same(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_value(b, rec->out[0]);
+	struct tess_op *op;
+
+	if (!y->rows || !y->cols)
+		return;
+	op = build_op(b, rec->kind, rec->nin, 1);
+	for (int32_t i = 0; i < rec->nin; i++)
+		build_in(b, op, i, build_value(b, rec->in[i]));
+	build_out(b, op, 0, y);
+	numbers(b, op, rec->nnum, rec->num);
+}
+
+/* Parts of a value and its wanted rows are views: no step. */
+static void lower_split(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_value(b, rec->in[0]);
+	int64_t at = 0;
+
+	for (int32_t i = 0; i < rec->nout; i++) {
+		int64_t cols = local_size(b, rec->out[i], 1);
+
+		b->value[rec->out[i]->id] = build_part(x, 0, x->rows, at, cols);
+		at += cols;
+	}
+}
+
+static void lower_wanted(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_value(b, rec->in[0]);
+	int64_t rows = local_size(b, rec->out[0], 0);
+
+	b->value[rec->out[0]->id] = build_part(x, x->rows - rows, rows, 0, x->cols);
+}
+
+static void lower_call(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_value(b, rec->in[0]), *y = build_value(b, rec->out[0]);
+	struct value scratch = build_temp(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
+	struct tess_step *s = build_step(b, TESS_STEP_CALL);
+	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, 2);
+
+	if (!view) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	s->call = rec->call;
+	s->local = (struct tess_local){ .size = sizeof s->local, .rank = b->l->rank, .nranks = b->l->nranks,
+	                                .state = rec->state, .in = &view[0], .out = &view[1] };
+	view[0] = build_view(x);
+	view[1] = build_view(y);
+	build_point(b, &view[0].data, x);
+	build_point(b, &view[1].data, y);
+	build_point(b, &s->local.scratch, &scratch);
+}
+
+static void lower_record(struct build *b, const struct tess_record *rec)
+{
+	switch (rec->kind) {
+	case TESS_OP_LINEAR: lower_linear(b, rec); break;
+	case TESS_OP_EMBED: lower_embed(b, rec); break;
+	case TESS_OP_NORM: lower_norm(b, rec); break;
+	case TESS_OP_BIAS: lower_bias(b, rec); break;
+	case TESS_OP_ROPE: lower_rope(b, rec); break;
+	case TESS_OP_ATTENTION: lower_attention(b, rec); break;
+	case TESS_OP_GATE: case TESS_OP_ADD: lower_same(b, rec); break;
+	case TESS_REC_MOVE: build_move(b, rec); break;
+	case TESS_REC_SPLIT: lower_split(b, rec); break;
+	case TESS_REC_WANTED: lower_wanted(b, rec); break;
+	case TESS_REC_CALL: lower_call(b, rec); break;
+	default:
+		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d", rec->module, (int)rec->kind);
+	}
+}
+
+/* ---- a whole program ----------------------------------------------------------------------------------- */
+
+static int64_t most_pieces(const struct tess_program *p)
+{
+	int64_t most = 1;
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		for (int32_t a = 0; a < p->weight[i]->ndim; a++)
+			if (tess_dim_pieces(p->weight[i]->dim[a]) > most)
+				most = tess_dim_pieces(p->weight[i]->dim[a]);
+	return most;
+}
+
+tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank, const struct tess_view *weights,
+                       struct tess_lowered **out)
+{
+	struct tess_arena arena = { 0 };
+	struct tess_lowered *l = TESS_NEW(&arena, struct tess_lowered, 1);
+	struct build b = { .p = p, .l = l, .weights = weights };
+
+	if (!l)
+		return TESS_ENOMEM;
+	l->nranks = nranks;
+	l->rank = rank;
+	l->ncache = p->nattention;
+	l->cache = TESS_NEW(&arena, struct tess_cache, p->nattention + 1);
+	b.value = TESS_NEW(&arena, struct value, p->ntensors);
+	b.runs = TESS_NEW(&arena, struct tess_run, most_pieces(p));
+	l->arena = arena;
+	if (!l->cache || !b.value || !b.runs)
+		b.status = TESS_ENOMEM;
+	if (!b.status) {
+		build_point(&b, &l->ids, build_value(&b, p->ids));
+		build_point(&b, &l->positions, build_value(&b, p->positions));
+	}
+	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++)
+		lower_record(&b, p->record[b.record]);
+	if (!b.status) {                /* the inputs live from the first record on, the result past the last */
+		build_point(&b, &l->logits, build_value(&b, p->logits));
+		place_buffers(&b);
+	}
+	if (b.status) {
+		tess_lowered_free(l);
+		return b.status;
+	}
+	*out = l;
+	return TESS_OK;
+}
+
+void tess_lowered_free(struct tess_lowered *l)
+{
+	struct tess_arena arena;
+
+	if (!l)
+		return;
+	arena = l->arena;
+	tess_arena_free(&arena);
+}
+
+static void cache_view(const struct tess_lowered *l, const struct tess_patch *p, int64_t positions)
+{
+	int64_t heads = l->cache[p->layer].heads, each = l->cache[p->layer].each;
+
+	if (p->space == TESS_SPACE_KEYS)
+		*p->view = (struct tess_view){ .dtype = TESS_F32, .ndim = 4, .shape = { heads, positions / 64, each, 64 },
+		                               .stride = { positions * each, 64 * each, 64, 1 } };
+	else
+		*p->view = (struct tess_view){ .dtype = TESS_F32, .ndim = 3, .shape = { heads, positions, each },
+		                               .stride = { positions * each, each, 1 } };
+}
+
+void tess_lowered_bind(struct tess_lowered *l, const struct tess_memory *m)
+{
+	for (int32_t i = 0; i < l->npatches; i++) {
+		const struct tess_patch *p = &l->patch[i];
+
+		switch (p->space) {
+		case TESS_SPACE_STEP:
+			*p->at = (char *)m->step + p->offset;
+			break;
+		case TESS_SPACE_ROPE:
+			p->view->shape[0] = m->positions;
+			*p->at = (void *)m->rope;
+			break;
+		default:
+			cache_view(l, p, m->positions);
+			*p->at = p->space == TESS_SPACE_KEYS ? m->keys[p->layer] : m->values[p->layer];
+		}
+	}
+}

@@ -1,0 +1,574 @@
+/* ops.c - the recording functions: each op kind with its placement rule. The table is in docs/ops.md. */
+#include "record.h"
+
+#include "core/base/status.h"
+
+#include <string.h>
+
+enum { MOST_WEIGHTS = 16 };
+
+static struct tess_recorder *recorder(struct tess_nn *nn)
+{
+	return (struct tess_recorder *)nn;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------ */
+
+static const json_t *entry(struct tess_recorder *r, const char *key)
+{
+	const json_t *v = json_object_get(r->how->source->config, key);
+
+	return json_is_null(v) ? NULL : v;
+}
+
+static int64_t op_integer(struct tess_nn *nn, const char *key, int64_t preset)
+{
+	struct tess_recorder *r = recorder(nn);
+	const json_t *v = entry(r, key);
+
+	if (!v || json_is_integer(v))
+		return v ? json_integer_value(v) : preset;
+	if (json_is_boolean(v))
+		return json_is_true(v);
+	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be an integer", r->how->source->name, key);
+	return preset;
+}
+
+static double op_number(struct tess_nn *nn, const char *key, double preset)
+{
+	struct tess_recorder *r = recorder(nn);
+	const json_t *v = entry(r, key);
+
+	if (!v || json_is_number(v))
+		return v ? json_number_value(v) : preset;
+	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be a number", r->how->source->name, key);
+	return preset;
+}
+
+static const char *op_string(struct tess_nn *nn, const char *key, const char *preset)
+{
+	struct tess_recorder *r = recorder(nn);
+	const json_t *v = entry(r, key);
+
+	if (!v || json_is_string(v))
+		return v ? json_string_value(v) : preset;
+	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be a string", r->how->source->name, key);
+	return preset;
+}
+
+static int32_t op_activation(struct tess_nn *nn, const char *key, const char *preset)
+{
+	static const struct { const char *name; int32_t act; } known[] = {
+		{ "silu", TESS_SILU }, { "swish", TESS_SILU }, { "gelu", TESS_GELU }, { "gelu_new", TESS_GELU_TANH },
+		{ "gelu_pytorch_tanh", TESS_GELU_TANH }, { "relu", TESS_RELU },
+	};
+	const char *name = op_string(nn, key, preset);
+
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (!strcmp(known[i].name, name))
+			return known[i].act;
+	tess_refuse(recorder(nn), TESS_ENOTSUP, "%s: config.json: \"%s\": \"%s\" is not known; use silu, gelu, "
+	            "gelu_pytorch_tanh or relu", recorder(nn)->how->source->name, key, name);
+	return 0;
+}
+
+/* ---- dims -------------------------------------------------------------------------------------------- */
+
+static struct tess_dim *new_dim(struct tess_recorder *r, const char *name, int64_t n, int64_t each)
+{
+	struct tess_dim *d;
+
+	if (r->status)
+		return NULL;
+	if (n <= 0 || n > INT32_MAX || each > INT32_MAX / n)
+		return tess_refuse(r, TESS_EINVAL, "%s: config.json: %s: a size of %lld x %lld", r->how->source->name, name,
+		                   (long long)n, (long long)(each > 0 ? each : 1));
+	d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
+	if (!d)
+		return tess_stick(r, TESS_ENOMEM);
+	*d = (struct tess_dim){ .name = name, .size = n, .base = d, .group = 1 };
+	return d;
+}
+
+static struct tess_dim *op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each)
+{
+	struct tess_dim *d = new_dim(recorder(nn), name, n, each);
+	int64_t most = each == TESS_HIDDEN ? 8 : 32;
+
+	if (!d)
+		return NULL;
+	d->count = each > 0 ? n : n < most ? n : most;
+	if (each > 0) {
+		d->each = each;
+		d->size = n * each;
+	}
+	return d;
+}
+
+static struct tess_dim *op_shared(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_dim *d = of ? new_dim(r, name, n, of->each) : NULL;
+
+	if (!d)
+		return NULL;
+	if (of->count % n)
+		return tess_refuse(r, TESS_EINVAL, "%s: config.json: %lld %s do not divide %lld %s", r->how->source->name,
+		                   (long long)n, name, (long long)of->count, of->name);
+	d->count = n;
+	d->each = of->each;
+	d->size = n * of->each;
+	d->base = of;
+	d->group = of->count / n;
+	return d;
+}
+
+static struct tess_dim *op_fused(struct tess_nn *nn, struct tess_dim *const *parts)
+{
+	struct tess_recorder *r = recorder(nn);
+	const struct tess_dim **list;
+	struct tess_dim *d;
+	int64_t n = 0;
+
+	while (!r->status && parts[n])
+		n++;
+	if (!n)
+		return NULL;
+	list = TESS_NEW(&r->p->arena, const struct tess_dim *, n);
+	d = new_dim(r, parts[0]->name, parts[0]->size, 0);
+	if (!d || !list)
+		return NULL;
+	d->size = 0;
+	d->base = NULL;
+	d->nparts = n;
+	d->parts = list;
+	for (int64_t i = 0; i < n; i++) {
+		list[i] = parts[i];
+		d->size += parts[i]->size;
+		if (i)
+			d->name = tess_arena_format(&r->p->arena, "%s+%s", d->name, parts[i]->name);
+	}
+	return d;
+}
+
+/* ---- embed, linear, tied ------------------------------------------------------------------------------ */
+
+static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct tess_tensor *ids,
+                                    struct tess_dim *vocab, struct tess_dim *hidden)
+{
+	struct tess_recorder *r = recorder(nn);
+	const struct tess_module *m;
+	const struct tess_weight *w;
+	struct tess_place place;
+	struct tess_tensor *y;
+
+	if (r->status || !ids || !vocab || !hidden)
+		return NULL;
+	m = tess_module_open(r, tess_path(r, name), "embedding");
+	ids = m ? tess_input(r, m, ids) : NULL;
+	w = ids ? tess_weight_add(r, m, &(struct tess_weight_ask){ "weight", 2, 1, 0, { vocab, hidden }, false }) : NULL;
+	if (!w)
+		return NULL;
+	place = w->home.use.kind == TESS_REPLICATE ? ids->place : w->home.use.dim == 0 ? tess_partial() : tess_shard(1);
+	if (ids->place.kind != TESS_REPLICATE && w->home.use.kind != TESS_REPLICATE)
+		return tess_refuse(r, TESS_EINVAL, "%s: a cut table cannot look up ids that %s cut", m->site.module, ids->module);
+	y = tess_value(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place, m->site.module);
+	if (!y || !tess_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
+		return NULL;
+	y->sum = place.kind == TESS_PARTIAL ? vocab : NULL;
+	return tess_output(r, m, y);
+}
+
+/* As soon as the sum is finished; where a style leaves a Partial, nobody could add it once. */
+static struct tess_tensor *bias(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *y,
+                                const struct tess_weight *b)
+{
+	struct tess_tensor *out;
+
+	if (r->status || !y || !b)
+		return NULL;
+	if (y->place.kind == TESS_PARTIAL)
+		return tess_refuse(r, TESS_EINVAL, "%s: a bias cannot enter an unfinished sum; style %s must let its layout "
+		                   "finish it (rowwise does)", m->site.module, m->spec);
+	if (b->home.use.kind != TESS_REPLICATE && !tess_place_is(y->place, TESS_SHARD, 1))
+		return tess_refuse(r, TESS_EINVAL, "%s: the bias is cut, but the value is not; style %s must replicate it",
+		                   m->site.module, m->spec);
+	out = tess_value(r, 2, y->dim, y->place, m->site.module);
+	if (!out || !tess_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
+		return NULL;
+	return out;
+}
+
+/*
+ * Where x is moved for the weights of one op: what their layouts ask for, if that is one place; else
+ * everywhere. Shard(-1) beside other weights is a view of the whole.
+ */
+static struct tess_tensor *linear_input(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
+                                        const struct tess_module *const *m)
+{
+	struct tess_place to = { 0 };
+
+	if (n == 1)
+		return tess_input(r, m[0], x);
+	for (int32_t i = 0; i < n; i++) {
+		struct tess_place ask = m[i]->io.in[0];
+
+		if (ask.kind == TESS_ASIS)
+			continue;
+		if (tess_place_check(ask, 2, m[i]->site.module))
+			return tess_stick(r, TESS_EINVAL);
+		ask = tess_place_normal(ask, 2);
+		if (tess_place_is(ask, TESS_SHARD, 1) && !tess_place_is(x->place, TESS_SHARD, 1))
+			ask = tess_replicate();
+		to = to.kind == TESS_ASIS || tess_place_same(to, ask) ? ask : tess_replicate();
+	}
+	return tess_move(r, x, to, m[0]->site.module);
+}
+
+/* linear(x; W) -> y: R,R -> R; R,S(out) -> S(1); R,S(in) -> Partial, x is viewed; S(1),S(in) -> Partial; S(0),R -> S(0). */
+static bool linear_place(struct tess_recorder *r, const struct tess_module *m, const struct tess_tensor *x,
+                         const struct tess_weight *w, struct tess_place *out)
+{
+	int32_t role = tess_weight_role(w);
+	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+
+	if (x->place.kind == TESS_REPLICATE)
+		*out = role == TESS_ROLE_WHOLE ? tess_replicate() : role == TESS_ROLE_OUT ? tess_shard(1) : tess_partial();
+	else if (tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_IN)
+		*out = tess_partial();
+	else if (tess_place_is(x->place, TESS_SHARD, 0) && role == TESS_ROLE_WHOLE)
+		*out = tess_shard(0);
+	else
+		return tess_refuse(r, TESS_EINVAL, "%s: style %s: a weight that is %s cannot take %s from %s; %s", m->site.module,
+		                   m->spec, tess_place_text(w->home.use, a), tess_place_text(x->place, b), x->module,
+		                   tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE ?
+		                   "its style should be rowwise" : "a layout must ask for another placement") != NULL;
+	return true;
+}
+
+static struct tess_tensor *linear_output(struct tess_recorder *r, const struct tess_module *m,
+                                         const struct tess_linear *l, struct tess_tensor *y,
+                                         const struct tess_dim *out)
+{
+	const struct tess_weight *b = NULL;
+
+	if (l->flags & TESS_BIAS) {
+		b = tess_weight_add(r, m, &(struct tess_weight_ask){ "bias", 1, 0, -1, { out }, false });
+		if (!b)
+			return NULL;
+	}
+	if (b && y->place.kind != TESS_PARTIAL) {
+		y = bias(r, m, y, b);
+		b = NULL;
+	}
+	y = tess_output(r, m, y);
+	return b ? bias(r, m, y, b) : y;
+}
+
+/* One op over several weights; `w` may be a tied table's view. */
+static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n, const struct tess_module *const *m,
+                      const struct tess_weight *const *w, const struct tess_linear *l, struct tess_tensor **y)
+{
+	struct tess_tensor *raw[MOST_WEIGHTS];
+	struct tess_place place;
+
+	x = linear_input(r, x, n, m);
+	for (int32_t i = 0; i < n && x; i++) {
+		const struct tess_dim *out = w[i]->dim[w[i]->out_dim];
+
+		if (!linear_place(r, m[i], x, w[i], &place))
+			return;
+		raw[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place, m[i]->site.module);
+		if (!raw[i])
+			return;
+		raw[i]->sum = place.kind == TESS_PARTIAL ? w[i]->dim[w[i]->in_dim] : NULL;
+	}
+	if (!x || !tess_append(r, TESS_OP_LINEAR, m[0]->site.module, 1, &x, n, raw, n, w))
+		return;
+	for (int32_t i = 0; i < n; i++)
+		y[i] = linear_output(r, m[i], &l[i], raw[i], w[i]->dim[w[i]->out_dim]);
+}
+
+static const struct tess_weight *linear_weight(struct tess_recorder *r, const struct tess_module *m,
+                                               const struct tess_linear *l, const struct tess_dim *in)
+{
+	struct tess_weight_ask rows = { "weight", 2, 0, 1, { l->out, in }, false };
+	struct tess_weight_ask columns = { "weight", 2, 1, 0, { in, l->out }, true };
+
+	return tess_weight_add(r, m, l->flags & TESS_IN_OUT ? &columns : &rows);
+}
+
+static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct tess_linear *w, struct tess_tensor **y)
+{
+	struct tess_recorder *r = recorder(nn);
+	const struct tess_module *m[MOST_WEIGHTS], *with[MOST_WEIGHTS];
+	const struct tess_weight *weight[MOST_WEIGHTS];
+	struct tess_linear some[MOST_WEIGHTS];
+	struct tess_tensor *made[MOST_WEIGHTS] = { 0 };
+	int32_t n = 0, k = 0, at[MOST_WEIGHTS];
+
+	for (; w[n].name; n++) {
+		y[n] = NULL;
+		if (n == MOST_WEIGHTS)
+			tess_refuse(r, TESS_EINVAL, "%s: more than %d weights in one op", tess_path(r, w[n].name), MOST_WEIGHTS);
+		if (r->status || !x || !w[n].out)
+			return;
+		m[n] = tess_module_open(r, tess_path(r, w[n].name), "linear");
+	}
+	for (int32_t i = 0; i < n && !r->status; i++) {
+		const struct tess_weight *own = linear_weight(r, m[i], &w[i], x->dim[1]);
+
+		if (!own)
+			return;
+		if (m[i]->hooks) {      /* a weight with an input of its own is an op of its own */
+			linear_op(r, x, 1, &m[i], &own, &w[i], &y[i]);
+			continue;
+		}
+		with[k] = m[i];
+		weight[k] = own;
+		some[k] = w[i];
+		at[k++] = i;
+	}
+	if (k && !r->status)
+		linear_op(r, x, k, with, weight, some, made);
+	for (int32_t i = 0; i < k; i++)
+		y[at[i]] = r->status ? NULL : made[i];
+}
+
+static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct tess_tensor *x, const char *table)
+{
+	struct tess_recorder *r = recorder(nn);
+	const char *want = tess_arena_format(&r->p->arena, "%s.weight", table);
+	const struct tess_module *m;
+	const struct tess_weight *w = NULL;
+	struct tess_tensor *y = NULL;
+
+	if (r->status || !x || !want)
+		return NULL;
+	for (int32_t i = 0; i < r->p->nweights && !w; i++)
+		if (!strcmp(r->p->weight[i]->name, want))
+			w = r->p->weight[i];
+	if (!w)
+		return tess_refuse(r, TESS_EINVAL, "%s: tied to %s, which the model does not have", tess_path(r, name), want);
+	m = tess_module_open(r, tess_path(r, name), "linear");
+	w = m ? tess_weight_view(r, m, w) : NULL;
+	if (w)
+		linear_op(r, x, 1, &m, &w, &(struct tess_linear){ name, NULL, 0, 0 }, &y);
+	return y;
+}
+
+/* ---- rows, norm, rope, attention ---------------------------------------------------------------------- */
+
+static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_dim *rows;
+	struct tess_tensor *y;
+
+	if (r->status || !x || r->p->all)
+		return r->status ? NULL : x;
+	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
+		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows", x->module);
+	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
+	if (!rows)
+		return tess_stick(r, TESS_ENOMEM);
+	*rows = (struct tess_dim){ .name = "wanted", .size = 1, .count = x->dim[0]->count, .base = rows, .group = 1,
+	                           .empty = true, .last = true };
+	y = tess_value(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place, x->module);
+	return y && tess_append(r, TESS_REC_WANTED, "wanted", 1, &x, 1, &y, 0, NULL) ? y : NULL;
+}
+
+static const struct tess_dim *one_unit(struct tess_recorder *r, const char *name, int64_t n)
+{
+	struct tess_dim *d = new_dim(r, name, n, 0);
+
+	if (d)
+		d->count = 1;
+	return d;
+}
+
+static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct tess_tensor *x, int32_t kind,
+                                   double eps)
+{
+	struct tess_recorder *r = recorder(nn);
+	bool heads = kind & TESS_HEADS, layer = (kind & ~TESS_HEADS) == TESS_LAYER;
+	const struct tess_weight *w[2] = { 0 };
+	const struct tess_module *m;
+	const struct tess_dim *over;
+	struct tess_record *rec;
+	struct tess_tensor *y;
+	char text[TESS_PLACE_TEXT];
+
+	if (r->status || !x)
+		return NULL;
+	over = heads ? one_unit(r, "head", x->dim[1]->each) : x->dim[1];
+	m = over ? tess_module_open(r, tess_path(r, name), "norm") : NULL;
+	x = m ? tess_input(r, m, x) : NULL;
+	w[0] = x ? tess_weight_add(r, m, &(struct tess_weight_ask){ "weight", 1, -1, -1, { over }, false }) : NULL;
+	if (w[0] && layer)
+		w[1] = tess_weight_add(r, m, &(struct tess_weight_ask){ "bias", 1, -1, -1, { over }, false });
+	if (r->status || !x)
+		return NULL;
+	if (x->place.kind == TESS_PARTIAL || (tess_place_is(x->place, TESS_SHARD, 1) && !heads))
+		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s", m->site.module, x->module,
+		                   tess_place_text(x->place, text));
+	y = tess_value(r, 2, x->dim, x->place, m->site.module);
+	rec = y ? tess_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w) : NULL;
+	if (!rec)
+		return NULL;
+	rec->nnum = 3;
+	rec->num[0] = layer ? TESS_LAYER : TESS_RMS;
+	rec->num[1] = eps;
+	rec->num[2] = heads ? (double)x->dim[1]->each : 0;
+	return tess_output(r, m, y);
+}
+
+static struct tess_tensor *op_rope(struct tess_nn *nn, struct tess_tensor *x)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_tensor *in[2], *y;
+	struct tess_record *rec;
+
+	if (r->status || !x)
+		return NULL;
+	if (x->place.kind == TESS_PARTIAL)
+		return tess_refuse(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum", tess_path(r, NULL), x->module);
+	if (x->dim[1]->each <= 0 || x->dim[1]->each % 2)
+		return tess_refuse(r, TESS_EINVAL, "%s: rope needs heads of an even size, not %s of %lld", tess_path(r, NULL),
+		                   x->dim[1]->name, (long long)x->dim[1]->each);
+	in[0] = x;
+	in[1] = tess_place_is(x->place, TESS_SHARD, 0) ? tess_move(r, r->p->positions, x->place, x->module) :
+	                                                 r->p->positions;
+	y = tess_value(r, 2, x->dim, x->place, x->module);
+	rec = y && in[1] ? tess_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL) : NULL;
+	if (!rec)
+		return NULL;
+	rec->nnum = 1;
+	rec->num[0] = (double)x->dim[1]->each;
+	return y;
+}
+
+static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *q, struct tess_tensor *k,
+                                        struct tess_tensor *v, double scale, int64_t window)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_tensor *in[4] = { q, k, v, r->p->positions }, *y;
+	const char *module = tess_path(r, NULL);
+	struct tess_place to = tess_replicate();
+	struct tess_record *rec;
+
+	if (r->status || !q || !k || !v)
+		return NULL;
+	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->each)
+		return tess_refuse(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module, k->dim[1]->name, v->dim[1]->name,
+		                   q->dim[1]->name);
+	for (int32_t i = 0; i < 3; i++)
+		if (tess_place_is(in[i]->place, TESS_SHARD, 1))
+			to = tess_shard(1);
+	for (int32_t i = 0; i < 3; i++)
+		in[i] = tess_free(r, in[i], to, module);
+	y = r->status ? NULL : tess_value(r, 2, q->dim, to, module);
+	rec = y ? tess_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
+	if (!rec)
+		return NULL;
+	rec->nnum = 3;
+	rec->num[0] = scale;
+	rec->num[1] = (double)window;
+	rec->num[2] = (double)r->p->nattention++;       /* whose cache */
+	return y;
+}
+
+/* ---- elementwise ---------------------------------------------------------------------------------------- */
+
+/* Two operands: the one that is not replicated decides, the other is sliced. */
+static struct tess_record *same(struct tess_recorder *r, int32_t kind, const char *what, int32_t n,
+                                struct tess_tensor **in, struct tess_tensor **y)
+{
+	const char *module = tess_path(r, NULL), *from;
+	struct tess_tensor *decides = in[0];
+
+	for (int32_t i = 0; i < n; i++) {
+		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] || in[i]->dim[1] != in[0]->dim[1])
+			return tess_refuse(r, TESS_EINVAL, "%s: %s of %s and %s: their dimensions differ", module, what, in[0]->module,
+			                   in[i]->module);
+		if (in[i]->place.kind == TESS_PARTIAL)
+			return tess_refuse(r, TESS_EINVAL, "%s: %s of an unfinished sum of %s; let its style or a gather finish it",
+			                   module, what, in[i]->module);
+		if (decides->place.kind == TESS_REPLICATE)
+			decides = in[i];
+	}
+	from = decides->module;
+	for (int32_t i = 0; i < n; i++)
+		in[i] = tess_free(r, in[i], decides->place, module);
+	*y = r->status ? NULL : tess_value(r, in[0]->ndim, in[0]->dim, in[0]->place, from);
+	return *y ? tess_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
+}
+
+static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b, int32_t act)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_tensor *in[2] = { a, b }, *y;
+	struct tess_record *rec;
+
+	if (r->status || !a)
+		return NULL;
+	rec = same(r, TESS_OP_GATE, "a gate", b ? 2 : 1, in, &y);
+	if (!rec)
+		return NULL;
+	rec->nnum = 1;
+	rec->num[0] = act;
+	return y;
+}
+
+static struct tess_tensor *op_add(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b)
+{
+	struct tess_recorder *r = recorder(nn);
+	struct tess_tensor *in[2] = { a, b }, *y;
+
+	if (r->status || !a || !b)
+		return NULL;
+	return same(r, TESS_OP_ADD, "the sum", 2, in, &y) ? y : NULL;
+}
+
+static void op_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
+{
+	struct tess_recorder *r = recorder(nn);
+	const struct tess_dim *d = x ? x->dim[1] : NULL;
+
+	if (r->status || !x)
+		return;
+	if (!d->nparts) {
+		tess_refuse(r, TESS_EINVAL, "%s: %s was not declared as fused", x->module, d->name);
+		return;
+	}
+	if (x->place.kind == TESS_PARTIAL) {
+		tess_refuse(r, TESS_EINVAL, "%s: split of an unfinished sum of %s", tess_path(r, NULL), x->module);
+		return;
+	}
+	for (int64_t i = 0; i < d->nparts; i++)
+		part[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] }, x->place, x->module);
+	tess_append(r, TESS_REC_SPLIT, x->module, 1, &x, (int32_t)d->nparts, part, 0, NULL);
+}
+
+void tess_ops_install(struct tess_nn *nn)
+{
+	nn->integer = op_integer;
+	nn->number = op_number;
+	nn->string = op_string;
+	nn->activation = op_activation;
+	nn->dim = op_dim;
+	nn->shared = op_shared;
+	nn->fused = op_fused;
+	nn->enter = tess_enter;
+	nn->leave = tess_leave;
+	nn->embed = op_embed;
+	nn->linear = op_linear;
+	nn->tied = op_tied;
+	nn->wanted = op_wanted;
+	nn->norm = op_norm;
+	nn->rope = op_rope;
+	nn->attention = op_attention;
+	nn->gate = op_gate;
+	nn->add = op_add;
+	nn->split = op_split;
+}

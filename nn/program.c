@@ -1,0 +1,26 @@
+#include "program.h"
+
+#include <stddef.h>
+
+const char *tess_record_name(int32_t kind)
+{
+	static const struct { int32_t kind; const char *name; } names[] = {
+		{ TESS_OP_LINEAR, "linear" }, { TESS_OP_EMBED, "embed" }, { TESS_OP_NORM, "norm" }, { TESS_OP_BIAS, "bias" },
+		{ TESS_OP_ROPE, "rope" }, { TESS_OP_ATTENTION, "attention" }, { TESS_OP_GATE, "gate" }, { TESS_OP_ADD, "add" },
+		{ TESS_REC_MOVE, "move" }, { TESS_REC_SPLIT, "split" }, { TESS_REC_WANTED, "wanted" }, { TESS_REC_CALL, "call" },
+	};
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (names[i].kind == kind)
+			return names[i].name;
+	return "unknown";
+}
+
+const char *tess_move_name(struct tess_place from, struct tess_place to)
+{
+	if (from.kind == TESS_PARTIAL)
+		return to.kind == TESS_REPLICATE ? "all_reduce" : "reduce_scatter";
+	if (from.kind == TESS_SHARD)
+		return to.kind == TESS_REPLICATE ? "all_gather" : "all_to_all";
+	return to.kind == TESS_PARTIAL ? "keep" : "slice";
+}

@@ -1,0 +1,474 @@
+#include "record.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void *tess_stick(struct tess_recorder *r, tess_status why)
+{
+	if (!r->status) {
+		r->status = why;
+		r->sentence = tess_arena_copy(&r->p->arena, tess_error(), SIZE_MAX);
+	}
+	return NULL;
+}
+
+void *tess_refuse(struct tess_recorder *r, tess_status why, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	return tess_stick(r, tess_fail(why, "%s", text));
+}
+
+/* ---- modules ---------------------------------------------------------------------------------------- */
+
+const char *tess_path(struct tess_recorder *r, const char *name)
+{
+	const char *open = r->depth ? r->path[r->depth - 1].module : "";
+
+	if (!name)
+		return *open ? open : "the model";
+	return tess_arena_format(&r->p->arena, "%s%s%s", open, *open ? "." : "", name);
+}
+
+/* The rule for `path`, opened: the style, and what follows the colon. */
+static tess_status style_of(struct tess_recorder *r, struct tess_module *m, const char *path)
+{
+	int32_t rule = tess_plan_find(r->how->plan, path, r->used);
+	const char *spec = rule < 0 ? "replicate" : r->how->plan->rule[rule].style;
+	size_t len = strcspn(spec, ":");
+	const char *name = tess_arena_copy(&r->p->arena, spec, len);
+	tess_status st;
+
+	if (!name)
+		return TESS_ENOMEM;
+	m->spec = spec;
+	m->site.config = spec + len + (spec[len] == ':');
+	st = tess_plugin_style(name, &m->style);
+	if (st && rule >= 0)
+		return tess_fail_in(st, "%s: rule \"%s\" of %s", path, r->how->plan->rule[rule].pattern,
+		                    r->how->plan->origin[rule]);
+	return st;
+}
+
+static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
+{
+	struct tess_program *p = r->p;
+	struct tess_open_style *list;
+	tess_status st;
+
+	if (!m->style->open)
+		return TESS_OK;
+	list = TESS_NEW(&p->arena, struct tess_open_style, p->nopen + 1);
+	if (!list)
+		return TESS_ENOMEM;
+	st = m->style->open(&m->site, &m->site.state);
+	if (st)
+		return st;
+	if (p->nopen)
+		memcpy(list, p->open, sizeof *list * (size_t)p->nopen);
+	list[p->nopen++] = (struct tess_open_style){ m->style, m->site.state };
+	p->open = list;
+	return TESS_OK;
+}
+
+const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module, const char *kind)
+{
+	struct tess_module *m = TESS_NEW(&r->p->arena, struct tess_module, 1);
+	tess_status st = m && module ? TESS_OK : TESS_ENOMEM;
+
+	if (r->status)
+		return NULL;
+	if (!st) {
+		m->r = r;
+		m->site = (struct tess_site){ .size = sizeof m->site, .nranks = r->p->nranks, .host = tess_registry_host(),
+		                              .module = module, .kind = kind };
+		st = style_of(r, m, module);
+	}
+	if (!st)
+		st = state_open(r, m);
+	if (!st)
+		st = m->style->layout(&m->site, &m->io);
+	if (st)
+		return tess_stick(r, st);
+	m->hooks = m->style->prepare_input || m->style->prepare_output;
+	return m;
+}
+
+struct tess_tensor *tess_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt, ...)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+	struct tess_frame *frame = &r->path[r->depth];
+	char name[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(name, sizeof name, fmt, ap);
+	va_end(ap);
+	if (r->status || !x)
+		return NULL;
+	if (r->depth == (int32_t)(sizeof r->path / sizeof *r->path))
+		return tess_refuse(r, TESS_EINVAL, "%s: modules nested deeper than %d", tess_path(r, name), r->depth);
+	frame->module = tess_path(r, name);
+	frame->at = tess_module_open(r, frame->module, "module");
+	r->depth++;
+	return frame->at ? tess_input(r, frame->at, x) : NULL;
+}
+
+struct tess_tensor *tess_leave(struct tess_nn *nn, struct tess_tensor *y)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+
+	if (r->status || !y)
+		return NULL;
+	if (!r->depth)
+		return tess_refuse(r, TESS_EINVAL, "the model leaves a module that it did not enter");
+	y = tess_output(r, r->path[r->depth - 1].at, y);
+	r->depth--;
+	return y;
+}
+
+/* ---- values and records --------------------------------------------------------------------------- */
+
+struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim, const struct tess_dim *const *dim,
+                               struct tess_place place, const char *module)
+{
+	struct tess_tensor *v = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
+
+	if (!v)
+		return tess_stick(r, TESS_ENOMEM);
+	v->id = r->p->ntensors++;
+	v->dtype = TESS_F32;
+	v->ndim = ndim;
+	for (int32_t i = 0; i < ndim; i++)
+		v->dim[i] = dim[i];
+	v->place = place;
+	v->module = module;
+	return v;
+}
+
+static void *copy_list(struct tess_recorder *r, const void *list, int32_t n)
+{
+	void **copy = TESS_NEW(&r->p->arena, void *, n + 1);
+
+	if (copy && n)
+		memcpy(copy, list, sizeof *copy * (size_t)n);
+	return copy;
+}
+
+struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module, int32_t nin,
+                                struct tess_tensor *const *in, int32_t nout, struct tess_tensor *const *out,
+                                int32_t nweight, const struct tess_weight *const *weight)
+{
+	struct tess_program *p = r->p;
+	struct tess_record *rec;
+
+	if (r->status)
+		return NULL;
+	if ((p->nrecords & (p->nrecords - 1)) == 0) {   /* room for twice as many at each power of two */
+		struct tess_record **list = TESS_NEW(&p->arena, struct tess_record *, p->nrecords ? 2 * p->nrecords : 1);
+
+		if (!list)
+			return tess_stick(r, TESS_ENOMEM);
+		if (p->nrecords)
+			memcpy(list, p->record, sizeof *list * (size_t)p->nrecords);
+		p->record = list;
+	}
+	rec = TESS_NEW(&p->arena, struct tess_record, 1);
+	if (!rec)
+		return tess_stick(r, TESS_ENOMEM);
+	rec->kind = kind;
+	rec->module = module;
+	rec->nin = nin;
+	rec->nout = nout;
+	rec->nweight = nweight;
+	rec->in = copy_list(r, in, nin);
+	rec->out = copy_list(r, out, nout);
+	rec->weight = copy_list(r, weight, nweight);
+	if (!rec->in || !rec->out || !rec->weight)
+		return tess_stick(r, TESS_ENOMEM);
+	p->record[p->nrecords++] = rec;
+	return rec;
+}
+
+/* ---- moves -------------------------------------------------------------------------------------------- */
+
+bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const char *module)
+{
+	const struct tess_dim *piece;
+	int32_t most = tess_dim_most_ranks(dim, &piece);
+
+	if (r->p->nranks <= most)
+		return true;
+	tess_refuse(r, TESS_EINVAL, "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d", module,
+	            piece->base->name, (long long)tess_dim_units(piece), (int)r->p->nranks, (int)most);
+	return false;
+}
+
+static struct tess_tensor *moved_before(const struct tess_tensor *x, struct tess_place to)
+{
+	for (const struct tess_moved *m = x->moved; m; m = m->next)
+		if (tess_place_same(m->to->place, to))
+			return m->to;
+	return NULL;
+}
+
+struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
+                              const char *module)
+{
+	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+	struct tess_moved *memo;
+	struct tess_tensor *y;
+
+	if (r->status || !x || to.kind == TESS_ASIS)
+		return r->status ? NULL : x;
+	if (tess_place_check(to, x->ndim, module))
+		return tess_stick(r, TESS_EINVAL);
+	to = tess_place_normal(to, x->ndim);
+	if (tess_place_same(to, x->place))
+		return x;
+	if (to.kind == TESS_PARTIAL && x->place.kind != TESS_REPLICATE)
+		return tess_refuse(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module, tess_place_text(x->place, a),
+		                   x->module, tess_place_text(to, b));
+	if (to.kind == TESS_SHARD && !tess_can_cut(r, x->dim[to.dim], module))
+		return NULL;
+	y = moved_before(x, to);
+	if (y)
+		return y;
+	y = tess_value(r, x->ndim, x->dim, to, module);
+	memo = TESS_NEW(&r->p->arena, struct tess_moved, 1);
+	if (!y || !memo || !tess_append(r, TESS_REC_MOVE, module, 1, &x, 1, &y, 0, NULL))
+		return tess_stick(r, TESS_ENOMEM);
+	y->dtype = x->dtype;
+	*memo = (struct tess_moved){ x->moved, y };
+	x->moved = memo;
+	return y;
+}
+
+struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
+                              const char *module)
+{
+	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+
+	if (r->status || !x)
+		return NULL;
+	if (x->place.kind == TESS_REPLICATE || tess_place_same(x->place, to))
+		return tess_move(r, x, to, module);
+	return tess_refuse(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module, tess_place_text(to, a), x->module,
+	                   tess_place_text(x->place, b));
+}
+
+struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *x)
+{
+	tess_status st = TESS_OK;
+
+	if (r->status || !x)
+		return NULL;
+	if (m->style->prepare_input)
+		st = m->style->prepare_input(&m->site, 0, &x);
+	if (st)
+		return tess_stick(r, st);
+	return tess_move(r, x, m->io.in[0], m->site.module);
+}
+
+struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *y)
+{
+	tess_status st = TESS_OK;
+
+	if (r->status || !y)
+		return NULL;
+	if (m->style->prepare_output)
+		st = m->style->prepare_output(&m->site, 0, &y);
+	if (st)
+		return tess_stick(r, st);
+	return tess_move(r, y, m->io.out[0], m->site.module);
+}
+
+/* ---- what hooks may call ------------------------------------------------------------------------------ */
+
+static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
+                                     struct tess_tensor **x)
+{
+	struct tess_recorder *r = ((const struct tess_module *)s)->r;
+	struct tess_tensor *y = tess_move(r, *x, *to, s->module);
+
+	if (y)
+		*x = y;
+	return r->status;
+}
+
+static tess_status host_call(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x)
+{
+	struct tess_recorder *r = ((const struct tess_module *)s)->r;
+	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
+	struct tess_place to = f->out.kind ? tess_place_normal(f->out, (*x)->ndim) : (*x)->place;
+	struct tess_tensor *y = call ? tess_value(r, (*x)->ndim, (*x)->dim, to, s->module) : NULL;
+	struct tess_record *rec;
+
+	if (!y)
+		return r->status ? r->status : TESS_ENOMEM;
+	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
+	if (!call->run)
+		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
+	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
+		return tess_fail(TESS_EINVAL, "%s: a call sees and makes finished values; redistribute first", s->module);
+	rec = tess_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
+	if (!rec)
+		return r->status;
+	rec->call = call;
+	rec->state = s->state;
+	*x = y;
+	return TESS_OK;
+}
+
+/* ---- a whole program ---------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t h, const void *data, size_t len)
+{
+	const unsigned char *p = data;
+
+	for (size_t i = 0; i < len; i++)
+		h = (h ^ p[i]) * 0x100000001b3u;        /* FNV-1a */
+	return h;
+}
+
+static uint64_t mix_tensor(uint64_t h, const struct tess_tensor *v)
+{
+	int32_t about[] = { v->id, v->dtype, v->ndim, v->place.kind, v->place.dim, v->place.op };
+
+	h = mix(h, about, sizeof about);
+	for (int32_t i = 0; i < v->ndim; i++)
+		h = mix(h, &v->dim[i]->size, sizeof v->dim[i]->size);
+	return h;
+}
+
+/* The running hash of all records: equal on ranks that recorded the same, and the first that differs tells where. */
+static tess_status hash_records(struct tess_program *p)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	p->hash = TESS_NEW(&p->arena, uint64_t, p->nrecords);
+	if (!p->hash)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		h = mix(mix(h, &rec->kind, sizeof rec->kind), rec->module, strlen(rec->module));
+		h = mix(h, rec->num, sizeof rec->num);
+		for (int32_t k = 0; k < rec->nin; k++)
+			h = mix_tensor(h, rec->in[k]);
+		for (int32_t k = 0; k < rec->nout; k++)
+			h = mix_tensor(h, rec->out[k]);
+		for (int32_t k = 0; k < rec->nweight; k++) {
+			const struct tess_weight *w = rec->weight[k];
+
+			h = mix(mix(h, w->name, strlen(w->name)), &w->home.use.dim, sizeof w->home.use.dim);
+			h = mix(mix(h, &w->dtype, sizeof w->dtype), &w->home.use.kind, sizeof w->home.use.kind);
+		}
+		p->hash[i] = h;
+	}
+	return TESS_OK;
+}
+
+/* Of the modules that the program has, the one that is nearest to a pattern that matched none. */
+static const char *nearest_module(const struct tess_recorder *r, const char *pattern)
+{
+	const char *best = "";
+	size_t least = SIZE_MAX;
+
+	for (int32_t i = 0; i < r->p->nrecords; i++) {
+		size_t d = tess_distance(pattern, r->p->record[i]->module);
+
+		if (d < least) {
+			least = d;
+			best = r->p->record[i]->module;
+		}
+	}
+	return best;
+}
+
+static tess_status finish(struct tess_recorder *r, struct tess_tensor *logits)
+{
+	const struct tess_plan *plan = r->how->plan;
+
+	if (!r->status && !logits)
+		tess_refuse(r, TESS_EINVAL, "model %s: forward gave no logits", r->how->model->name);
+	if (!r->status && r->depth)
+		tess_refuse(r, TESS_EINVAL, "model %s: module %s was never left", r->how->model->name, tess_path(r, NULL));
+	r->p->logits = tess_move(r, logits, tess_replicate(), "the model's output");
+	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
+		if (!r->used[i])
+			tess_refuse(r, TESS_EINVAL, "%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)",
+			            plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
+			            nearest_module(r, plan->rule[i].pattern));
+	return r->status ? r->status : hash_records(r->p);
+}
+
+/* Tokens of one sequence, in units of one position: a rank may hold none. */
+static const struct tess_dim *tokens_dim(struct tess_recorder *r)
+{
+	struct tess_dim *d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
+
+	if (d)
+		*d = (struct tess_dim){ .name = "tokens", .size = r->how->ntokens, .count = r->how->ntokens, .base = d,
+		                        .group = 1, .empty = true };
+	return d;
+}
+
+tess_status tess_program_record(const struct tess_record_how *how, struct tess_program **out)
+{
+	struct tess_recorder r = { .how = how };
+	struct tess_program boot = { 0 };
+	struct tess_program *p = TESS_NEW(&boot.arena, struct tess_program, 1);
+	struct tess_tensor *logits;
+	tess_status st;
+
+	if (!p)
+		return TESS_ENOMEM;
+	*p = boot;                      /* the program lives in its own arena */
+	p->nranks = how->nranks;
+	p->ntokens = how->ntokens;
+	p->all = how->all;
+	r.p = p;
+	r.used = TESS_NEW(&p->arena, bool, how->plan->nrules + 1);
+	r.tokens = tokens_dim(&r);
+	r.nn.size = sizeof r.nn;
+	tess_ops_install(&r.nn);
+	tess_registry_set_recording(host_redistribute, host_call);
+	if (!r.used || !r.tokens)
+		return tess_program_free(p), TESS_ENOMEM;
+	p->ids = tess_value(&r, 1, &r.tokens, tess_replicate(), "the ids");
+	p->positions = tess_value(&r, 1, &r.tokens, tess_replicate(), "the positions");
+	if (!p->ids || !p->positions)
+		return tess_program_free(p), TESS_ENOMEM;
+	p->ids->dtype = p->positions->dtype = TESS_I32;
+	logits = how->model->forward(&r.nn, p->ids);
+	st = finish(&r, logits);
+	if (st) {
+		tess_fail(st, "%s", r.sentence ? r.sentence : "out of memory");
+		tess_program_free(p);
+		return st;
+	}
+	*out = p;
+	return TESS_OK;
+}
+
+void tess_program_free(struct tess_program *p)
+{
+	struct tess_arena arena;
+
+	if (!p)
+		return;
+	for (int32_t i = 0; i < p->nopen; i++)
+		if (p->open[i].style->close)
+			p->open[i].style->close(p->open[i].state);
+	arena = p->arena;
+	tess_arena_free(&arena);
+}

@@ -1,0 +1,38 @@
+#include "run.h"
+
+#include "core/base/status.h"
+
+static tess_status run_step(const struct tess_step *s, const struct tess_device *device, void *self,
+                            struct tess_group *group)
+{
+	switch (s->kind) {
+	case TESS_STEP_OP:
+		return device->run(self, &s->op);
+	case TESS_STEP_COLL:
+		return tess_group_run(group, &s->coll);
+	case TESS_STEP_SUM:
+		return tess_group_sum(group, &s->sum, s->sum_in, s->sum_out);
+	default:
+		return s->call->run(&s->local);
+	}
+}
+
+tess_status tess_lowered_run(const struct tess_lowered *l, const struct tess_device *device, void *self,
+                             struct tess_group *group)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < l->nsteps && !st; i++)
+		st = run_step(l->step[i], device, self, group);
+	return st;
+}
+
+tess_status tess_lowered_supported(const struct tess_lowered *l, const struct tess_device *device)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < l->nsteps && !st; i++)
+		if (l->step[i]->kind == TESS_STEP_OP)
+			st = device->supports(&l->step[i]->op);
+	return st;
+}

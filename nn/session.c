@@ -1,0 +1,351 @@
+#include "session.h"
+
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "nn/lower.h"
+#include "nn/record.h"
+#include "nn/rope.h"
+#include "nn/run.h"
+#include "nn/weights.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct tess_option tess_session_options[] = {
+	{ "device", "cpu", "what computes: cpu" },
+	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
+	{ NULL, NULL, NULL },
+};
+
+struct shape {                          /* a program for one number of rows, on this rank */
+	struct shape *next;
+	int64_t ntokens;
+	bool all;
+	struct tess_program *program;
+	struct tess_lowered *low;
+};
+
+struct tess_session {
+	struct tess_session_parts parts;
+	int32_t rank, nranks;
+	const struct tess_device *device;
+	void *self;
+	struct shape *shapes;           /* the first one recorded is last; its weights are held */
+	struct tess_held held;
+	struct tess_rope rope;
+	void *step;
+	uint64_t step_bytes, cache_bytes;
+	void **keys, **values;
+	int32_t ncache;
+	float *table;
+	int64_t room, next;
+};
+
+/* ---- programs ------------------------------------------------------------------------------------------ */
+
+static void shape_free(struct shape *s)
+{
+	tess_lowered_free(s->low);
+	tess_program_free(s->program);
+	free(s);
+}
+
+static tess_status shape_new(struct tess_session *s, int64_t ntokens, bool all, struct shape **out)
+{
+	struct tess_record_how how = { .model = s->parts.model, .plan = s->parts.plan, .source = s->parts.source,
+	                               .nranks = s->nranks, .ntokens = ntokens, .all = all };
+	struct shape *made = calloc(1, sizeof *made);
+	tess_status st = made ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st) {
+		made->ntokens = ntokens;
+		made->all = all;
+		st = tess_program_record(&how, &made->program);
+	}
+	if (st)
+		free(made);
+	else
+		*out = made;
+	return st;
+}
+
+static void bind(struct tess_session *s)
+{
+	struct tess_memory m = { s->step, s->table, s->keys, s->values, s->room };
+
+	for (struct shape *k = s->shapes; k; k = k->next)
+		if (k->low && s->room)
+			tess_lowered_bind(k->low, &m);
+}
+
+/* The step arena has room for the largest program; growing it moves all of them. */
+static tess_status step_room(struct tess_session *s, uint64_t bytes)
+{
+	void *more;
+	tess_status st;
+
+	if (bytes <= s->step_bytes)
+		return TESS_OK;
+	st = s->device->alloc(s->self, bytes, &more);
+	if (st)
+		return st;
+	if (s->step)
+		s->device->free(s->self, s->step);
+	s->step = more;
+	s->step_bytes = bytes;
+	return TESS_OK;
+}
+
+static tess_status shape_for(struct tess_session *s, int64_t ntokens, bool all, struct shape **out)
+{
+	struct shape *k = s->shapes;
+	tess_status st = TESS_OK;
+
+	while (k && (k->ntokens != ntokens || k->all != all))
+		k = k->next;
+	if (!k) {
+		st = shape_new(s, ntokens, all, &k);
+		if (st)
+			return st;
+		k->next = s->shapes;
+		s->shapes = k;
+	}
+	if (!k->low) {
+		st = tess_lower(k->program, s->nranks, s->rank, s->held.view, &k->low);
+		if (!st)
+			st = tess_lowered_supported(k->low, s->device);
+		if (!st)
+			st = step_room(s, k->low->bytes);
+		bind(s);
+	}
+	if (!st)
+		*out = k;
+	return st;
+}
+
+/* Ranks that recorded different programs would wait for each other: said before anything runs. */
+static tess_status compare(struct tess_session *s, const struct tess_program *p)
+{
+	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
+	int64_t *all = calloc((size_t)s->nranks, sizeof mine);
+	uint64_t *hash = NULL;
+	tess_status st;
+	int32_t other = -1;
+
+	if (!all)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_all_gather(s->parts.group, mine, all, 2, TESS_I64, "program:hash");
+	for (int32_t r = 0; r < s->nranks && !st; r++)
+		if (memcmp(all + 2 * r, all, sizeof mine) && other < 0)
+			other = r;
+	if (!st && other >= 0 && all[2 * other] != all[0]) {
+		st = tess_fail(TESS_EMISMATCH, "rank %d recorded %lld records, rank 0 %lld: they run different plans, checkpoints or "
+		               "versions", (int)other, (long long)all[2 * other], (long long)all[0]);
+	} else if (!st && other >= 0) {
+		hash = calloc((size_t)s->nranks * (size_t)p->nrecords, sizeof *hash);
+		st = hash ? tess_all_gather(s->parts.group, p->hash, hash, (uint64_t)p->nrecords, TESS_I64, "program:hashes") :
+		            tess_fail(TESS_ENOMEM, "out of memory");
+		for (int32_t i = 0; i < p->nrecords && !st; i++)
+			if (hash[(int64_t)other * p->nrecords + i] != hash[i])
+				st = tess_fail(TESS_EMISMATCH, "rank %d differs from rank 0 at record %d (%s of %s)", (int)other, (int)i,
+				               tess_record_name(p->record[i]->kind), p->record[i]->module);
+	}
+	free(hash);
+	free(all);
+	return st;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static int32_t share_of_cpus(const struct tess_session *s)
+{
+	cpu_set_t set;
+	int32_t cpus = 1, share;
+
+	if (!sched_getaffinity(0, sizeof set, &set))
+		cpus = CPU_COUNT(&set);
+	share = cpus / s->nranks;
+	return share > 1 ? share : 1;
+}
+
+static tess_status open_device(struct tess_session *s)
+{
+	int64_t threads = s->parts.threads;
+	tess_status st = tess_plugin_device(tess_option("device"), &s->device);
+
+	if (!st && !threads)
+		st = tess_option_int("threads", 0, 1024, &threads);
+	if (!st && s->device->count() < 1)
+		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", s->device->name);
+	if (!st)
+		st = s->device->open(0, threads ? (int32_t)threads : share_of_cpus(s), &s->self);
+	return st;
+}
+
+tess_status tess_session_new(const struct tess_session_parts *parts, struct tess_session **out)
+{
+	struct tess_session *s = calloc(1, sizeof *s);
+	tess_status st;
+
+	if (!s)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	s->parts = *parts;
+	s->rank = tess_group_rank(parts->group);
+	s->nranks = tess_group_size(parts->group);
+	st = tess_rope_read(parts->source->config, &s->rope);
+	if (!st)
+		st = shape_new(s, 1, false, &s->shapes);
+	if (!st)
+		st = compare(s, s->shapes->program);
+	if (!st)
+		st = open_device(s);
+	if (!st)
+		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank, s->device, s->self, &s->held);
+	if (st)
+		tess_session_free(s);
+	else
+		*out = s;
+	return st;
+}
+
+static void caches_free(struct tess_session *s)
+{
+	for (int32_t i = 0; i < s->ncache; i++) {
+		if (s->keys && s->keys[i])
+			s->device->free(s->self, s->keys[i]);
+		if (s->values && s->values[i])
+			s->device->free(s->self, s->values[i]);
+	}
+	free(s->keys);
+	free(s->values);
+	free(s->table);
+	s->keys = s->values = NULL;
+	s->table = NULL;
+	s->ncache = 0;
+	s->cache_bytes = 0;
+	s->room = 0;
+}
+
+static tess_status caches_new(struct tess_session *s, const struct tess_lowered *low, int64_t room)
+{
+	tess_status st = TESS_OK;
+
+	s->ncache = low->ncache;
+	s->keys = calloc((size_t)low->ncache + 1, sizeof *s->keys);
+	s->values = calloc((size_t)low->ncache + 1, sizeof *s->values);
+	s->table = calloc((size_t)(room * (low->rope_each + 1)), sizeof *s->table);
+	if (!s->keys || !s->values || !s->table)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int32_t i = 0; i < low->ncache && !st; i++) {
+		uint64_t bytes = 4 * (uint64_t)(low->cache[i].heads * low->cache[i].each * room);
+
+		st = s->device->alloc(s->self, bytes, &s->keys[i]);
+		if (!st)
+			st = s->device->alloc(s->self, bytes, &s->values[i]);
+		s->cache_bytes += 2 * bytes;
+	}
+	if (!st && low->rope_each)
+		st = tess_rope_table(&s->rope, low->rope_each, room, s->table);
+	return st;
+}
+
+tess_status tess_session_reserve(struct tess_session *s, int64_t positions)
+{
+	int64_t room = tess_up(positions > 0 ? positions : 1, 64) * 64;
+	struct shape *k;
+	tess_status st = positions <= INT32_MAX / 2 ? TESS_OK :
+	                 tess_fail(TESS_EINVAL, "%lld positions asked for", (long long)positions);
+
+	s->next = 0;
+	if (st || room <= s->room)
+		return st;
+	st = shape_for(s, 1, false, &k);
+	if (st)
+		return st;
+	caches_free(s);
+	st = caches_new(s, k->low, room);
+	if (st) {
+		caches_free(s);
+		return st;
+	}
+	s->room = room;
+	bind(s);
+	return TESS_OK;
+}
+
+void tess_session_rewind(struct tess_session *s, int64_t at)
+{
+	if (at < s->next)
+		s->next = at < 0 ? 0 : at;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------- */
+
+static tess_status check_ids(const struct tess_session *s, const int32_t *ids, int64_t n)
+{
+	int64_t vocab = tess_session_vocabulary(s);
+
+	if (n < 1)
+		return tess_fail(TESS_EINVAL, "a step without ids");
+	if (s->next + n > s->room)
+		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld", (long long)(s->next + n - 1),
+		                 (long long)s->room);
+	for (int64_t i = 0; i < n; i++)
+		if (ids[i] < 0 || ids[i] >= vocab)
+			return tess_fail(TESS_EINVAL, "id %d at position %lld is outside the vocabulary; use 0 to %lld", (int)ids[i],
+			                 (long long)(s->next + i), (long long)vocab - 1);
+	return TESS_OK;
+}
+
+tess_status tess_session_step(struct tess_session *s, const int32_t *ids, int64_t n, bool all,
+                              const float **logits)
+{
+	tess_status st = check_ids(s, ids, n);
+	struct shape *k;
+
+	if (!st)
+		st = shape_for(s, n, all, &k);
+	if (st)
+		return st;
+	memcpy(k->low->ids, ids, sizeof *ids * (size_t)n);
+	for (int64_t i = 0; i < n; i++)
+		((int32_t *)k->low->positions)[i] = (int32_t)(s->next + i);
+	st = tess_lowered_run(k->low, s->device, s->self, s->parts.group);
+	if (st)
+		return st;
+	s->next += n;
+	*logits = k->low->logits;
+	return TESS_OK;
+}
+
+int64_t tess_session_vocabulary(const struct tess_session *s)
+{
+	return s->shapes->program->logits->dim[1]->size;
+}
+
+struct tess_session_memory tess_session_used(const struct tess_session *s)
+{
+	return (struct tess_session_memory){ s->held.bytes, s->cache_bytes, s->step_bytes };
+}
+
+void tess_session_free(struct tess_session *s)
+{
+	if (!s)
+		return;
+	caches_free(s);
+	if (s->step)
+		s->device->free(s->self, s->step);
+	tess_held_free(&s->held);
+	while (s->shapes) {
+		struct shape *k = s->shapes;
+
+		s->shapes = k->next;
+		shape_free(k);
+	}
+	if (s->self)
+		s->device->close(s->self);
+	free(s);
+}
