@@ -1,0 +1,44 @@
+# bash completion of tessera(1)
+
+_tessera() {
+	local cur prev words cword command=
+	_init_completion -n = 2>/dev/null || {
+		words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
+		cur=${words[cword]} prev=${words[cword-1]}
+	}
+	((cword > 1)) && command=${words[1]}
+
+	case $prev in
+	--backend)
+		mapfile -t COMPREPLY < <(compgen -W 'auto gloo loopback' -- "$cur")
+		return ;;
+	--plan)
+		mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"; compgen -f -- "$cur")
+		return ;;
+	--prompt-file | --logits)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		return ;;
+	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
+	--top-k | --top-p | --min-p | --repetition-penalty | --seed)
+		return ;;
+	esac
+
+	local plan='-n --plan --plan-override' options=
+	case $command in
+	'') options='generate explain info launch --help --version' ;;
+	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
+		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
+		--json --stats --digest --logits --help" ;;
+	explain) options="$plan --program --json --help" ;;
+	info) options='--options --json --help' ;;
+	launch) options='-n --help' ;;
+	esac
+	if [[ ! $command || $cur == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+	elif [[ $command == launch ]]; then
+		mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+	else
+		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+	fi
+}
+complete -o filenames -F _tessera tessera
