@@ -82,3 +82,65 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 	fclose(f);
 	return st;
 }
+
+/* A value in a sentence: numbers as they are, anything else by its type. */
+static const char *shown(const json_t *value, char room[static 32])
+{
+	static const char *const types[] = { "an object", "a list", "text", "", "", "true", "false", "null" };
+
+	if (json_is_integer(value))
+		snprintf(room, 32, "%lld", (long long)json_integer_value(value));
+	else if (json_is_real(value))
+		snprintf(room, 32, "%.15g", json_real_value(value));
+	else
+		snprintf(room, 32, "%s", types[json_typeof(value)]);
+	return room;
+}
+
+static bool absent(const json_t *value)
+{
+	return !value || json_is_null(value);
+}
+
+tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo, int64_t hi,
+                          int64_t *out)
+{
+	const json_t *value = json_object_get(o, key);
+	char room[32];
+
+	if (absent(value))
+		return TESS_OK;
+	if (!json_is_integer(value) || json_integer_value(value) < lo || json_integer_value(value) > hi)
+		return tess_fail(TESS_EINVAL, "%s: %s: a whole number from %lld to %lld is needed, not %s", where, key,
+		                 (long long)lo, (long long)hi, shown(value, room));
+	*out = json_integer_value(value);
+	return TESS_OK;
+}
+
+tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo, double hi,
+                             double *out)
+{
+	const json_t *value = json_object_get(o, key);
+	char room[32];
+
+	if (absent(value))
+		return TESS_OK;
+	if (!json_is_number(value) || !(json_number_value(value) >= lo && json_number_value(value) <= hi))
+		return tess_fail(TESS_EINVAL, "%s: %s: a number from %g to %g is needed, not %s", where, key, lo, hi,
+		                 shown(value, room));
+	*out = json_number_value(value);
+	return TESS_OK;
+}
+
+tess_status tess_json_bool(const char *where, const json_t *o, const char *key, bool *out)
+{
+	const json_t *value = json_object_get(o, key);
+	char room[32];
+
+	if (absent(value))
+		return TESS_OK;
+	if (!json_is_boolean(value))
+		return tess_fail(TESS_EINVAL, "%s: %s: true or false is needed, not %s", where, key, shown(value, room));
+	*out = json_is_true(value);
+	return TESS_OK;
+}

@@ -1,0 +1,168 @@
+#include "math.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+_Static_assert(FLT_EVAL_METHOD == 0, "double must be computed in double");
+
+/* log(2): the first 40 bits, so that a product with an exponent is exact, and the rest. */
+#define LN2_HI 0x1.62e42fefa2p-1
+#define LN2_LO 0x1.9ef35793c7673p-41
+
+/* c[0] + c[1] * z + ... */
+static double horner(double z, const double *c, int n)
+{
+	double y = c[n - 1];
+
+	for (int i = n - 2; i >= 0; i--)
+		y = y * z + c[i];
+	return y;
+}
+#define HORNER(z, c) horner((z), (c), (int)(sizeof(c) / sizeof *(c)))
+
+/* 2^k of a normal number. */
+static double power_of_two(int64_t k)
+{
+	uint64_t bits = (uint64_t)(k + 1023) << 52;
+	double y;
+
+	memcpy(&y, &bits, sizeof y);
+	return y;
+}
+
+/* Taylor about 0 for |r| <= log(2) / 2: the first term left out is 4e-18 of the result. */
+double tess_exp_f64(double x)
+{
+	static const double c[] = {
+		1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
+		1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
+	};
+	double k, hi, lo, r, y;
+	int64_t half;
+
+	if (x != x)
+		return x;
+	if (x > 710)
+		return HUGE_VAL;
+	if (x < -746)
+		return 0;
+	k = (double)(int64_t)(x * (1 / (LN2_HI + LN2_LO)) + (x < 0 ? -0.5 : 0.5));
+	hi = x - k * LN2_HI;
+	lo = k * LN2_LO;
+	r = hi - lo;
+	y = 1 + (r + (((hi - r) - lo) + r * r * HORNER(r, c)));
+	/* In two steps, of which the first is exact: 2^k itself may be no normal number. */
+	half = (int64_t)k / 2;
+	return y * power_of_two(half) * power_of_two((int64_t)k - half);
+}
+
+/* x = 2^k * (1 + f), sqrt(1/2) < 1 + f <= sqrt(2); log(1 + f) = 2 artanh(s), s = f / (2 + f), and 2 s = f - s f. */
+double tess_log_f64(double x)
+{
+	static const double c[] = {
+		2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
+	};
+	double k = 0, f, s, z, more;
+	uint64_t bits;
+
+	if (!(x > 0) || x > DBL_MAX)
+		return x < 0 ? (double)NAN : x == 0 ? -HUGE_VAL : x;
+	if (x < DBL_MIN) {
+		x *= 0x1p54;
+		k = -54;
+	}
+	memcpy(&bits, &x, sizeof bits);
+	k += (double)((int64_t)(bits >> 52) - 1023);
+	bits = (bits & 0xfffffffffffff) | (uint64_t)1023 << 52;
+	memcpy(&f, &bits, sizeof f);
+	if (f > 0x1.6a09e667f3bcdp0) {
+		f /= 2;
+		k += 1;
+	}
+	f -= 1;
+	s = f / (2 + f);
+	z = s * s;
+	more = z * HORNER(z, c);
+	return k * LN2_HI + (f + (k * LN2_LO - s * (f - more)));
+}
+
+double tess_pow_f64(double x, double y)
+{
+	return tess_exp_f64(y * tess_log_f64(x));
+}
+
+struct angle { double hi, lo; int64_t quarter; };        /* hi + lo + quarter * pi / 2 */
+
+/* *hi + *lo minus b, where b is exact. */
+static void subtract(double *hi, double *lo, double b)
+{
+	double a = *hi, d = a - b, taken = a - d;
+
+	*lo += (a - (d + taken)) + (taken - b);
+	*hi = d;
+}
+
+/*
+ * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last one of 53:
+ * what is left of the angle has an error below 2^-86.
+ */
+static struct angle reduce(double x)
+{
+	static const double piece[] = { 0x1.921fbp0, 0x1.5110bp-22, 0x1.184698p-44 };
+	const double rest = 0x1.3198a2e037073p-69, per_quarter = 0x1.45f306dc9c883p-1;
+	double k = (double)(int64_t)(x * per_quarter + (x < 0 ? -0.5 : 0.5)), hi = x, lo = 0, sum;
+
+	for (int i = 0; i < 3; i++)
+		subtract(&hi, &lo, k * piece[i]);
+	lo -= k * rest;
+	sum = hi + lo;
+	return (struct angle){ sum, lo - (sum - hi), (int64_t)k & 3 };
+}
+
+/* Taylor about 0 for |hi| <= pi / 4: the first terms left out are 1e-19 and 3e-18 of the results. */
+static double sine(struct angle a)
+{
+	static const double c[] = {
+		-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800,
+		-1.0 / 1307674368000, 1.0 / 355687428096000,
+	};
+	double z = a.hi * a.hi;
+
+	return a.hi + (a.hi * z * HORNER(z, c) + a.lo * (1 - z / 2));
+}
+
+static double cosine(struct angle a)
+{
+	static const double c[] = {
+		1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200,
+		1.0 / 20922789888000,
+	};
+	double z = a.hi * a.hi, half = z / 2, most = 1 - half;
+
+	return most + (((1 - most) - half) + (z * z * HORNER(z, c) - a.hi * a.lo));
+}
+
+static double turned(double x, int64_t quarters)
+{
+	struct angle a;
+	double y;
+
+	if (!(x >= -0x1p31 && x <= 0x1p31))
+		return (double)NAN;
+	a = reduce(x);
+	a.quarter = (a.quarter + quarters) & 3;
+	y = a.quarter & 1 ? cosine(a) : sine(a);
+	return a.quarter & 2 ? -y : y;
+}
+
+double tess_sin_f64(double x)
+{
+	return turned(x, 0);
+}
+
+double tess_cos_f64(double x)
+{
+	return turned(x, 1);
+}

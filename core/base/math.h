@@ -1,0 +1,25 @@
+/*
+ * math.h - exp, log, pow, sin, cos in double with the same bits on every machine, which libm does not
+ * promise. Only +, -, *, / and integers, in the order written: compiled with -ffp-contract=off, rounding to
+ * nearest. exp, log, sin and cos err by less than 1 unit in the last place.
+ */
+#ifndef TESS_BASE_MATH_H
+#define TESS_BASE_MATH_H
+
+/* inf above 709.78, 0 below -745.13, subnormal results rounded once. */
+double tess_exp_f64(double x);
+
+/* -inf at 0, NaN below. */
+double tess_log_f64(double x);
+
+/* exp(y * log(x)) for x > 0: relative error below (|y * log(x)| + 2) * 2^-53, enough for a result in float. */
+double tess_pow_f64(double x, double y);
+
+/*
+ * |x| <= 2^31, NaN beyond: angles in radians. They are reduced with an error below 2^-86, which is more than
+ * 1 unit in the last place only for results below 2^-33.
+ */
+double tess_sin_f64(double x);
+double tess_cos_f64(double x);
+
+#endif
