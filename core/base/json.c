@@ -46,7 +46,8 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 		return tess_fail(TESS_EINVAL, "%s: JSON nested deeper than %d levels", name, DEPTH);
 	root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &err);
 	if (!root)
-		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line, err.column, err.text);
+		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line,
+		                 err.column, err.text);
 	*out = root;
 	return TESS_OK;
 }
@@ -60,10 +61,12 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 	FILE *f;
 	int fd;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);     /* a pipe with no writer must not block */
+	/* a pipe with no writer must not block */
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	f = fd < 0 ? NULL : fdopen(fd, "rb");
 	if (!f) {
-		st = tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path, strerror(errno));
+		st = tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,
+		               strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return st;
@@ -71,11 +74,13 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
 		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
 	else if ((uint64_t)about.st_size > most)
-		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path, (long long)about.st_size, most);
+		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path,
+		               (long long)about.st_size, most);
 	else if (!(text = malloc((size_t)about.st_size + 1)))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	else if ((len = fread(text, 1, (size_t)about.st_size, f)) != (size_t)about.st_size)
-		st = tess_fail(TESS_EIO, "%s: ended after %zu of %lld bytes", path, len, (long long)about.st_size);
+		st = tess_fail(TESS_EIO, "%s: ended after %zu of %lld bytes", path, len,
+		               (long long)about.st_size);
 	if (!st)
 		st = tess_json_parse(path, text, len, out);
 	free(text);
@@ -86,7 +91,8 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 /* A value in a sentence: numbers as they are, anything else by its type. */
 static const char *shown(const json_t *value, char room[static 32])
 {
-	static const char *const types[] = { "an object", "a list", "text", "", "", "true", "false", "null" };
+	static const char *const types[] = { "an object", "a list", "text",  "",
+		                             "",          "true",   "false", "null" };
 
 	if (json_is_integer(value))
 		snprintf(room, 32, "%lld", (long long)json_integer_value(value));
@@ -102,32 +108,35 @@ static bool absent(const json_t *value)
 	return !value || json_is_null(value);
 }
 
-tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo, int64_t hi,
-                          int64_t *out)
+tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo,
+                          int64_t hi, int64_t *out)
 {
 	const json_t *value = json_object_get(o, key);
 	char room[32];
 
 	if (absent(value))
 		return TESS_OK;
-	if (!json_is_integer(value) || json_integer_value(value) < lo || json_integer_value(value) > hi)
-		return tess_fail(TESS_EINVAL, "%s: %s: a whole number from %lld to %lld is needed, not %s", where, key,
-		                 (long long)lo, (long long)hi, shown(value, room));
+	if (!json_is_integer(value) || json_integer_value(value) < lo ||
+	    json_integer_value(value) > hi)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: %s: a whole number from %lld to %lld is needed, not %s",
+		                 where, key, (long long)lo, (long long)hi, shown(value, room));
 	*out = json_integer_value(value);
 	return TESS_OK;
 }
 
-tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo, double hi,
-                             double *out)
+tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo,
+                             double hi, double *out)
 {
 	const json_t *value = json_object_get(o, key);
 	char room[32];
 
 	if (absent(value))
 		return TESS_OK;
-	if (!json_is_number(value) || !(json_number_value(value) >= lo && json_number_value(value) <= hi))
-		return tess_fail(TESS_EINVAL, "%s: %s: a number from %g to %g is needed, not %s", where, key, lo, hi,
-		                 shown(value, room));
+	if (!json_is_number(value) ||
+	    !(json_number_value(value) >= lo && json_number_value(value) <= hi))
+		return tess_fail(TESS_EINVAL, "%s: %s: a number from %g to %g is needed, not %s",
+		                 where, key, lo, hi, shown(value, room));
 	*out = json_number_value(value);
 	return TESS_OK;
 }
@@ -140,7 +149,8 @@ tess_status tess_json_bool(const char *where, const json_t *o, const char *key, 
 	if (absent(value))
 		return TESS_OK;
 	if (!json_is_boolean(value))
-		return tess_fail(TESS_EINVAL, "%s: %s: true or false is needed, not %s", where, key, shown(value, room));
+		return tess_fail(TESS_EINVAL, "%s: %s: true or false is needed, not %s", where, key,
+		                 shown(value, room));
 	*out = json_is_true(value);
 	return TESS_OK;
 }

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 const struct tess_option tess_log_option = {
-	"log", "warn", "what is said on stderr: error, warn, info or debug, then part=level by commas",
+	"log",
+	"warn",
+	"what is said on stderr: error, warn, info or debug, then part=level by commas",
 };
 
 static _Thread_local int32_t rank_of_thread, size_of_thread;
@@ -60,7 +62,7 @@ void tess_log(int32_t level, const char *who, const char *fmt, ...)
 		n = sizeof line - 2;
 	line[n++] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return;                 /* nowhere is left to say it */
+		return; /* nowhere is left to say it */
 }
 
 void tess_log_rank(int32_t rank, int32_t size)

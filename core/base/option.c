@@ -15,7 +15,7 @@
 enum { KEY_ROOM = 64, WORD_ROOM = 128 };
 
 struct value {
-	struct value *old;              /* borrowed by somebody, so it stays */
+	struct value *old; /* borrowed by somebody, so it stays */
 	char text[];
 };
 
@@ -44,7 +44,8 @@ static bool variable_of(const char *key, char name[static KEY_ROOM])
 {
 	size_t n = (size_t)snprintf(name, KEY_ROOM, "TESSERA_%s", key);
 
-	if (!*key || n >= KEY_ROOM || strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(key))
+	if (!*key || n >= KEY_ROOM ||
+	    strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(key))
 		return false;
 	for (char *p = name; *p; p++)
 		*p = (char)toupper((unsigned char)*p);
@@ -75,23 +76,30 @@ static tess_status add_one(const char *owner, const struct tess_option *o)
 	struct entry *e = &first, *next;
 
 	if (!variable_of(o->key, name) || !o->preset || !o->help)
-		return tess_fail(TESS_EINVAL, "%s: option \"%s\": a key of a-z, 0-9 and _ (at most %zu), a preset and "
-		                 "a help text are needed", owner, o->key, KEY_ROOM - sizeof "TESSERA_");
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: option \"%s\": a key of a-z, 0-9 and _ (at most %zu), a preset and "
+			"a help text are needed",
+			owner, o->key, KEY_ROOM - sizeof "TESSERA_");
 	for (; strcmp(e->option->key, o->key) != 0; e = next) {
 		next = atomic_load(&e->next);
 		if (next)
 			continue;
 		next = calloc(1, sizeof *next);
 		if (!next)
-			return tess_fail(TESS_ENOMEM, "%s: out of memory for option %s", owner, o->key);
+			return tess_fail(TESS_ENOMEM, "%s: out of memory for option %s", owner,
+			                 o->key);
 		next->option = o;
 		next->owner = owner;
 		atomic_store(&e->next, next);
 		return TESS_OK;
 	}
 	if (e->option != o && strcmp(e->option->preset, o->preset) != 0)
-		return tess_fail(TESS_EINVAL, "%s: option %s with the preset \"%s\" is declared by %s with \"%s\"; choose "
-		                 "another key", owner, o->key, o->preset, e->owner, e->option->preset);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: option %s with the preset \"%s\" is declared by %s with \"%s\"; choose "
+			"another key",
+			owner, o->key, o->preset, e->owner, e->option->preset);
 	return TESS_OK;
 }
 
@@ -134,7 +142,8 @@ tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *ou
 		fits = !__builtin_mul_overflow(value, 10, &value) &&
 		       !__builtin_add_overflow(value, *text == '-' ? '0' - *p : *p - '0', &value);
 	if (!fits || *p || value < lo || value > hi) {
-		snprintf(rule, sizeof rule, "a whole number from %lld to %lld", (long long)lo, (long long)hi);
+		snprintf(rule, sizeof rule, "a whole number from %lld to %lld", (long long)lo,
+		         (long long)hi);
 		return unfit(key, text, rule);
 	}
 	*out = value;
@@ -180,7 +189,8 @@ tess_status tess_option_set(const char *key, const char *value)
 	struct value *v;
 
 	if (!e)
-		return tess_fail(TESS_EINVAL, "no option %s%s%s%s; `tessera info --options` lists them", key,
+		return tess_fail(TESS_EINVAL,
+		                 "no option %s%s%s%s; `tessera info --options` lists them", key,
 		                 near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 	v = malloc(sizeof *v + len);
 	if (!v)
@@ -226,9 +236,11 @@ void tess_option_check_environment(void)
 			continue;
 		near = nearest_key(key);
 		if (near && variable_of(near, near_name))
-			tess_log(TESS_WARN, "options", "nothing reads %.*s; did you mean %s?", (int)len, *var, near_name);
+			tess_log(TESS_WARN, "options", "nothing reads %.*s; did you mean %s?",
+			         (int)len, *var, near_name);
 		else
-			tess_log(TESS_WARN, "options", "nothing reads %.*s; `tessera info --options` lists what is read",
+			tess_log(TESS_WARN, "options",
+			         "nothing reads %.*s; `tessera info --options` lists what is read",
 			         (int)len, *var);
 	}
 }
@@ -241,11 +253,12 @@ size_t tess_distance(const char *a, const char *b)
 	for (size_t j = 0; j <= lb; j++)
 		row[j] = j;
 	for (size_t i = 1; i <= la; i++) {
-		size_t corner = row[0];         /* of the row above */
+		size_t corner = row[0]; /* of the row above */
 
 		row[0] = i;
 		for (size_t j = 1; j <= lb; j++) {
-			size_t change = corner + (a[i - 1] != b[j - 1]), drop = row[j] + 1, insert = row[j - 1] + 1;
+			size_t change = corner + (a[i - 1] != b[j - 1]), drop = row[j] + 1,
+			       insert = row[j - 1] + 1;
 
 			corner = row[j];
 			row[j] = change < drop ? change : drop;

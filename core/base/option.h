@@ -33,7 +33,7 @@ tess_status tess_option_set(const char *key, const char *value);
 /* The i-th declared option, for `tessera info --options`: false past the end. */
 struct tess_option_info {
 	const char *key, *preset, *help, *owner, *value;
-	const char *origin;                     /* "default", "environment" or "argument" */
+	const char *origin; /* "default", "environment" or "argument" */
 };
 int tess_option_at(size_t i, struct tess_option_info *out);
 

@@ -9,7 +9,7 @@ static _Thread_local char sentence[ROOM];
 
 tess_status tess_fail(tess_status why, const char *fmt, ...)
 {
-	char text[ROOM];                /* the arguments may be the old sentence */
+	char text[ROOM]; /* the arguments may be the old sentence */
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -45,9 +45,9 @@ const char *tess_error(void)
 const char *tess_status_name(tess_status st)
 {
 	static const char *const names[] = {
-		"TESS_OK", "TESS_EINVAL", "TESS_ENOMEM", "TESS_ENOTSUP", "TESS_ENOENT", "TESS_EABI", "TESS_EPERM",
-		"TESS_ETIMEOUT", "TESS_EMISMATCH", "TESS_EPEER", "TESS_EABORTED", "TESS_EDEVICE", "TESS_EIO",
-		"TESS_EBUG",
+		"TESS_OK",       "TESS_EINVAL",  "TESS_ENOMEM",   "TESS_ENOTSUP",   "TESS_ENOENT",
+		"TESS_EABI",     "TESS_EPERM",   "TESS_ETIMEOUT", "TESS_EMISMATCH", "TESS_EPEER",
+		"TESS_EABORTED", "TESS_EDEVICE", "TESS_EIO",      "TESS_EBUG",
 	};
 
 	if (st == TESS_PENDING)

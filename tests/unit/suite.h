@@ -31,6 +31,9 @@ static inline int suite_main(const char *name, const TTest *const *tests)
 }
 
 #define SUITE_MAIN(name, ...) \
-	int main(void) { return suite_main(name, (const TTest *const[]){ __VA_ARGS__, NULL }); }
+	int main(void) \
+	{ \
+		return suite_main(name, (const TTest *const[]){ __VA_ARGS__, NULL }); \
+	}
 
 #endif

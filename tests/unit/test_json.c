@@ -13,7 +13,8 @@ static void refuses(const char *text, size_t len, const char *part)
 	ck_assert_int_eq(tess_json_parse("config.json", text, len, &root), TESS_EINVAL);
 	ck_assert_ptr_null(root);
 	ck_assert_msg(!strncmp(tess_error(), "config.json:", 12), "%s", tess_error());
-	ck_assert_msg(strstr(tess_error(), part) != NULL, "\"%s\" has no \"%s\"", tess_error(), part);
+	ck_assert_msg(strstr(tess_error(), part) != NULL, "\"%s\" has no \"%s\"", tess_error(),
+	              part);
 }
 
 START_TEST(reads)
@@ -23,7 +24,8 @@ START_TEST(reads)
 
 	ck_assert_int_eq(tess_json_parse("x", text, strlen(text), &root), TESS_OK);
 	ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(root, "a"), 0)), 1);
-	ck_assert_str_eq(json_string_value(json_array_get(json_object_get(root, "a"), 2)), "\xc3\xa9\"[{");
+	ck_assert_str_eq(json_string_value(json_array_get(json_object_get(root, "a"), 2)),
+	                 "\xc3\xa9\"[{");
 	json_decref(root);
 }
 END_TEST

@@ -41,7 +41,8 @@ START_TEST(filters)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		level(cases[i].spec);
 		for (int32_t l = TESS_ERROR; l <= TESS_DEBUG; l++)
-			ck_assert_msg(tess_log_on(l, cases[i].who) == (l <= cases[i].limit), "TESSERA_LOG=%s: %s at %d",
+			ck_assert_msg(tess_log_on(l, cases[i].who) == (l <= cases[i].limit),
+			              "TESSERA_LOG=%s: %s at %d",
 			              cases[i].spec ? cases[i].spec : "", cases[i].who, l);
 	}
 }

@@ -15,7 +15,8 @@ static const struct tess_option table[] = {
 
 static void said(const char *part)
 {
-	ck_assert_msg(strstr(tess_error(), part) != NULL, "\"%s\" has no \"%s\"", tess_error(), part);
+	ck_assert_msg(strstr(tess_error(), part) != NULL, "\"%s\" has no \"%s\"", tess_error(),
+	              part);
 }
 
 START_TEST(argument_over_environment_over_preset)
@@ -47,10 +48,14 @@ END_TEST
 
 START_TEST(tables_are_declared_once)
 {
-	static const struct tess_option same[] = { { "threads", "0", "as there" }, { NULL, NULL, NULL } };
-	static const struct tess_option other[] = { { "threads", "1", "not as there" }, { NULL, NULL, NULL } };
-	static const struct tess_option bad[] = { { "Threads", "1", "upper case" }, { NULL, NULL, NULL } };
-	static const struct tess_option none[] = { { "lonely", NULL, "no preset" }, { NULL, NULL, NULL } };
+	static const struct tess_option same[] = { { "threads", "0", "as there" },
+		                                   { NULL, NULL, NULL } };
+	static const struct tess_option other[] = { { "threads", "1", "not as there" },
+		                                    { NULL, NULL, NULL } };
+	static const struct tess_option bad[] = { { "Threads", "1", "upper case" },
+		                                  { NULL, NULL, NULL } };
+	static const struct tess_option none[] = { { "lonely", NULL, "no preset" },
+		                                   { NULL, NULL, NULL } };
 	struct tess_option_info info;
 	size_t n = 0;
 
@@ -75,14 +80,16 @@ END_TEST
 START_TEST(reads_integers)
 {
 	static const char *const bad[] = {
-		"", " 1", "1 ", "x", "1x", "-", "+1", "0x10", "1.0", "99999999999999999999", "-1", "65",
+		"",   " 1", "1 ", "x", "1x", "-", "+1", "0x10", "1.0", "99999999999999999999",
+		"-1", "65",
 	};
 	int64_t out = 77;
 
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_THREADS", bad[i], 1);
-		ck_assert_msg(tess_option_int("threads", 0, 64, &out) == TESS_EINVAL, "\"%s\" was taken", bad[i]);
+		ck_assert_msg(tess_option_int("threads", 0, 64, &out) == TESS_EINVAL,
+		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
 		said("TESSERA_THREADS=");
 		said(bad[i]);
@@ -104,14 +111,29 @@ END_TEST
 
 START_TEST(reads_seconds)
 {
-	static const char *const bad[] = { "", ".", ".5", "-1", "1s", " 1", "1e3", "nan", "inf", "1000000001",
-		"99999999999999999999999", "1,5" };
+	static const char *const bad[] = { "",
+		                           ".",
+		                           ".5",
+		                           "-1",
+		                           "1s",
+		                           " 1",
+		                           "1e3",
+		                           "nan",
+		                           "inf",
+		                           "1000000001",
+		                           "99999999999999999999999",
+		                           "1,5" };
 	static const struct {
 		const char *text;
 		int64_t ns;
 	} good[] = {
-		{ "0", 0 }, { "300", 300000000000 }, { "0.5", 500000000 }, { "1.", 1000000000 },
-		{ "0.000000001", 1 }, { "0.0000000019", 1 }, { "2.000000010", 2000000010 },
+		{ "0", 0 },
+		{ "300", 300000000000 },
+		{ "0.5", 500000000 },
+		{ "1.", 1000000000 },
+		{ "0.000000001", 1 },
+		{ "0.0000000019", 1 },
+		{ "2.000000010", 2000000010 },
 		{ "1000000000", 1000000000000000000 },
 	};
 	int64_t out = 77;
@@ -119,7 +141,8 @@ START_TEST(reads_seconds)
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_TIMEOUT", bad[i], 1);
-		ck_assert_msg(tess_option_seconds("timeout", &out) == TESS_EINVAL, "\"%s\" was taken", bad[i]);
+		ck_assert_msg(tess_option_seconds("timeout", &out) == TESS_EINVAL,
+		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
 		said("TESSERA_TIMEOUT=");
 		said("seconds");
@@ -171,8 +194,10 @@ START_TEST(warns_of_variables_that_nobody_reads)
 	n = read(fd[0], heard, sizeof heard - 1);
 	ck_assert_int_gt(n, 0);
 	heard[n] = '\0';
-	ck_assert_msg(strstr(heard, "TESSERA_BACKEN; did you mean TESSERA_BACKEND?") != NULL, "%s", heard);
-	ck_assert_ptr_nonnull(strstr(heard, "nothing reads TESSERA_XYZZY; `tessera info --options`"));
+	ck_assert_msg(strstr(heard, "TESSERA_BACKEN; did you mean TESSERA_BACKEND?") != NULL, "%s",
+	              heard);
+	ck_assert_ptr_nonnull(
+		strstr(heard, "nothing reads TESSERA_XYZZY; `tessera info --options`"));
 	ck_assert_ptr_nonnull(strstr(heard, "TESSERA_WWW"));
 	ck_assert_ptr_null(strstr(heard, "THREADS"));
 	ck_assert_ptr_null(strstr(heard, "TESSERAX"));
@@ -204,5 +229,6 @@ START_TEST(is_safe_from_any_thread)
 }
 END_TEST
 
-SUITE_MAIN("option", argument_over_environment_over_preset, tables_are_declared_once, reads_integers, reads_seconds,
-           asks_what_was_meant, warns_of_variables_that_nobody_reads, is_safe_from_any_thread)
+SUITE_MAIN("option", argument_over_environment_over_preset, tables_are_declared_once,
+           reads_integers, reads_seconds, asks_what_was_meant, warns_of_variables_that_nobody_reads,
+           is_safe_from_any_thread)

@@ -6,7 +6,8 @@
 #include <tessera/split.h>
 
 enum { SMALL = 130, RANKS = 17 };
-static const int64_t large[] = { 172, 1000, 32000, 151936, (1 << 25) - 1, 1 << 25, (1 << 30) - 1, 1 << 30 };
+static const int64_t large[] = { 172,           1000,    32000,         151936,
+	                         (1 << 25) - 1, 1 << 25, (1 << 30) - 1, 1 << 30 };
 enum { NLARGE = sizeof large / sizeof *large };
 
 /* Every n that the properties are tried on. */
@@ -51,7 +52,8 @@ START_TEST(parts_nest)
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++)
 			for (int64_t i = 0; i <= m; i++)
-				MUST(tess_edge(size_at(s), m, i) == tess_edge(size_at(s), 2 * m, 2 * i));
+				MUST(tess_edge(size_at(s), m, i) ==
+				     tess_edge(size_at(s), 2 * m, 2 * i));
 }
 END_TEST
 
@@ -70,7 +72,8 @@ static int64_t walk(int64_t n, int64_t lo, int64_t hi)
 		MUST(a.depth >= 0 && a.depth <= 32 && a.at >= 0 && a.at < m);
 		MUST(a.lo == tess_edge(n, m, a.at));
 		MUST(a.hi == tess_edge(n, m, a.at + 1));
-		MUST(a.depth == 0 || tess_edge(n, m / 2, up) < lo || tess_edge(n, m / 2, up + 1) > hi);
+		MUST(a.depth == 0 || tess_edge(n, m / 2, up) < lo ||
+		     tess_edge(n, m / 2, up + 1) > hi);
 		end = a.hi;
 		count++;
 	}
@@ -94,7 +97,8 @@ START_TEST(nodes_of_ranks)
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++)
 			for (int64_t i = 0; i < m; i++) {
-				int64_t n = size_at(s), lo = tess_edge(n, m, i), hi = tess_edge(n, m, i + 1);
+				int64_t n = size_at(s), lo = tess_edge(n, m, i),
+					hi = tess_edge(n, m, i + 1);
 				int64_t count = walk(n, lo, hi);
 
 				if (!(m & (m - 1)))
@@ -135,7 +139,8 @@ START_TEST(nodes_of_32_units)
 		int64_t sum = 0;
 
 		for (int64_t r = 0; r < ranks; r++) {
-			int64_t count = walk(32, tess_edge(32, ranks, r), tess_edge(32, ranks, r + 1));
+			int64_t count =
+				walk(32, tess_edge(32, ranks, r), tess_edge(32, ranks, r + 1));
 
 			sum += count;
 			most = count > most ? count : most;
@@ -146,5 +151,5 @@ START_TEST(nodes_of_32_units)
 }
 END_TEST
 
-SUITE_MAIN("split", rounds_up, parts_cover_and_differ_by_one, parts_nest, nodes_of_every_run, nodes_of_ranks,
-           nodes_of_long_runs, nodes_of_32_units)
+SUITE_MAIN("split", rounds_up, parts_cover_and_differ_by_one, parts_nest, nodes_of_every_run,
+           nodes_of_ranks, nodes_of_long_runs, nodes_of_32_units)
