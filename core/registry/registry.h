@@ -34,26 +34,30 @@ tess_status tess_plugin_model(const char *type, const struct tess_model **out);
 /* What plugins may call. Borrowed. */
 const struct tess_host *tess_registry_host(void);
 
-/* Installs the recording calls of that table; they come from a higher floor, before any site is open. */
-void tess_registry_set_recording(
-	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
-                                    struct tess_tensor **x),
-	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x));
+/*
+ * Installs the recording calls of that table: redistribute and call of `from`. They come from a higher
+ * floor, before any style is asked.
+ */
+void tess_registry_set_recording(const struct tess_host *from);
 
 /* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
 void tess_registry_quit(void);
 
-struct tess_offer {                     /* one backend, device, style or model */
+/* One backend, device, style or model. `aliases`: of a style; of a model its types; NULL or ends with NULL. */
+struct tess_offer {
 	const char *name, *summary;
-	const char *const *aliases;     /* of a style; model_type values of a model; ends with NULL, or NULL */
-	const void *table;              /* struct tess_backend, ... */
+	const char *const *aliases;
+	const void *table; /* struct tess_backend, ... */
 };
 
-struct tess_plugin_info {               /* one file; all borrowed */
-	const char *path, *kind, *origin;       /* kind "": its name tells none; origin of the directory */
-	tess_status status;             /* TESS_OK: taken */
-	const char *why;                /* why not, or what is to be said of it nevertheless; else "" */
-	uint32_t abi;                   /* as far as it was read; else 0 and "" */
+/* One file; all borrowed. Strings that are not known are "". */
+struct tess_plugin_info {
+	const char *path;
+	const char *kind; /* "": its name tells none */
+	const char *origin; /* of its directory */
+	tess_status status; /* TESS_OK: taken */
+	const char *why; /* why not, or what is to be said of it nevertheless */
+	uint32_t abi; /* 0: it was not read */
 	const char *name, *version, *license, *summary;
 	const struct tess_offer *offers;
 	size_t noffers;

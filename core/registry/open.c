@@ -1,0 +1,148 @@
+/* The only dlopen: a checked file is mapped, judged, pinned and asked whether it can be used here. */
+#include "file.h"
+
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+
+#include <dlfcn.h>
+#include <fenv.h>
+#include <link.h>
+#include <string.h>
+
+/* A library built with -ffast-math would leave this thread without denormals, and with other bits. */
+static void *map(const char *real, int more)
+{
+	fenv_t before;
+	void *file;
+
+	fegetenv(&before);
+	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | more);
+	fesetenv(&before);
+	return file;
+}
+
+/* The descriptor that is defined in this very object, and the size of its symbol. */
+static tess_status find_own(void *file, const struct tess_plugin **own, uint64_t *room)
+{
+	struct link_map *mine = NULL, *where = NULL;
+	void *at = dlsym(file, "tess_plugin_v1");
+	const ElfW(Sym) *symbol = NULL;
+	Dl_info info;
+
+	if (!at)
+		return tess_fail(TESS_EABI,
+		                 "it exports no tess_plugin_v1; declare it with TESS_PLUGIN");
+	if (dlinfo(file, RTLD_DI_LINKMAP, &mine) ||
+	    !dladdr1(at, &info, (void **)&where, RTLD_DL_LINKMAP) || where != mine)
+		return tess_fail(
+			TESS_EABI,
+			"it exports no tess_plugin_v1 of its own; the one in reach is of %s",
+			where ? where->l_name : "another object");
+	if (!dladdr1(at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
+	    info.dli_saddr != at || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
+		return tess_fail(TESS_EABI,
+		                 "its tess_plugin_v1 is not data; declare it with TESS_PLUGIN");
+	*own = at;
+	*room = symbol->st_size;
+	return TESS_OK;
+}
+
+/* Its options as one table, declared under its file name. */
+static tess_status add_options(const struct tess_file *f, struct tess_arena *a)
+{
+	const struct tess_option *const *list = f->plugin.options;
+	struct tess_option *table;
+	size_t n = 0;
+
+	while (list && list[n])
+		n++;
+	table = TESS_NEW(a, struct tess_option, n + 1);
+	if (!table)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		if (!list[i]->key)
+			return tess_fail(TESS_EINVAL, "option %zu has no key", i);
+		table[i] = *list[i];
+	}
+	return tess_option_add(f->name, table);
+}
+
+static tess_status start(struct tess_file *f, const struct tess_host *host)
+{
+	tess_status st = TESS_OK;
+
+	tess_fail(TESS_OK, "%s", "");
+	if (f->plugin.init)
+		st = f->plugin.init(host);
+	f->initialised = st == TESS_OK;
+	if (f->initialised)
+		return TESS_OK;
+	if (st > TESS_OK || !*tess_error())
+		tess_fail(
+			st,
+			"its init returned %d (%s) without a reason, which is a defect of the plugin",
+			st, tess_status_name(st));
+	return TESS_ENOTSUP;
+}
+
+/* Links may give one file several names, and one file may offer several kinds: it is started once. */
+static tess_status start_once(struct tess_file *f, struct tess_registry *r)
+{
+	const struct tess_file *twin = r->opened;
+	tess_status st;
+
+	while (twin && twin->descriptor != f->descriptor)
+		twin = twin->opened;
+	f->opened = r->opened;
+	r->opened = f;
+	if (twin)
+		return twin->status ? tess_fail(twin->status, "%s", twin->why) : TESS_OK;
+	st = add_options(f, &r->arena);
+	return st ? st : start(f, &r->host);
+}
+
+static tess_status load(struct tess_file *f, struct tess_registry *r)
+{
+	const struct tess_plugin *own = NULL;
+	char real[PATH_MAX];
+	uint64_t room = 0;
+	void *file;
+	tess_status st;
+
+	st = tess_file_trust(f->path, f->dir, real);
+	if (!st)
+		st = tess_file_elf(real);
+	if (st)
+		return st;
+	file = map(real, 0);
+	if (!file)
+		return tess_fail(TESS_ENOTSUP, "the loader says: %s", dlerror());
+	st = find_own(file, &own, &room);
+	if (!st)
+		st = tess_file_judge(f, r, own, room);
+	if (!st && !map(real, RTLD_NOLOAD | RTLD_NODELETE))
+		st = tess_fail(TESS_EIO, "it cannot be pinned: %s", dlerror());
+	if (st) {
+		dlclose(file);
+		return st;
+	}
+	f->descriptor = own;
+	return start_once(f, r);
+}
+
+void tess_file_open(struct tess_file *f, struct tess_registry *r)
+{
+	f->judged = true;
+	f->status = load(f, r);
+	if (!f->status) {
+		tess_log(TESS_DEBUG, "registry", "opened %s", f->path);
+		return;
+	}
+	tess_fail_in(f->status, f->status == TESS_ENOTSUP ? "%s: not usable here" : "%s: refused",
+	             f->path);
+	f->why = tess_arena_copy(&r->arena, tess_error(), strlen(tess_error()));
+	if (!f->why)
+		f->why = "out of memory";
+	tess_log(TESS_INFO, "registry", "%s", f->why);
+}

@@ -1,0 +1,317 @@
+#include "registry.h"
+
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "file.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct tess_registry registry = {
+	.host = {
+		.size = sizeof(struct tess_host), .abi = TESS_ABI,
+		.fail = tess_fail, .log = tess_log, .option = tess_option,
+	},
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+const struct tess_host *tess_registry_host(void)
+{
+	return &registry.host;
+}
+
+void tess_registry_set_recording(const struct tess_host *from)
+{
+	pthread_mutex_lock(&lock);
+	if (registry.host.redistribute != from->redistribute || registry.host.call != from->call) {
+		registry.host.redistribute = from->redistribute;
+		registry.host.call = from->call;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+tess_status tess_registry_add_dir(const char *path)
+{
+	tess_status st;
+
+	if (*path != '/')
+		return tess_fail(TESS_EINVAL, "plugins: \"%s\" is not an absolute path", path);
+	pthread_mutex_lock(&lock);
+	if (registry.searched)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: plugins have been looked up; name directories before that",
+		               path);
+	else
+		st = tess_registry_add(&registry, path, strlen(path), "program", true);
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+static bool has_name(const struct tess_file *f, const struct tess_offer *o, const char *name)
+{
+	const char *const *more = o->aliases;
+
+	if (f->kind != TESS_MODELS && !strcmp(o->name, name))
+		return true;
+	for (; more && *more; more++)
+		if (!strcmp(*more, name))
+			return true;
+	return false;
+}
+
+/* The nearest name that there is: of files, or of what the files of this kind offer. */
+static const char *nearest(int32_t kind, const char *name)
+{
+	const char *near = NULL;
+	size_t best = TESS_FAR;
+
+	for (const struct tess_file *f = registry.files; f; f = f->next) {
+		if (f->kind != kind)
+			continue;
+		if (kind <= TESS_DEVICES && tess_nearer(name, f->stem, &best))
+			near = f->stem;
+		for (size_t i = 0; i < f->noffers; i++) {
+			const struct tess_offer *o = &f->offers[i];
+
+			if (kind != TESS_MODELS && tess_nearer(name, o->name, &best))
+				near = o->name;
+			for (const char *const *more = o->aliases; more && *more; more++)
+				if (tess_nearer(name, *more, &best))
+					near = *more;
+		}
+	}
+	return near;
+}
+
+static tess_status not_found(int32_t kind, const char *name)
+{
+	const char *near = nearest(kind, name), *word = tess_kind_names[kind];
+	char what[160], untaken[80] = "";
+	size_t n = 0;
+
+	for (const struct tess_file *f = registry.files; f; f = f->next)
+		n += f->kind == kind && f->judged && f->status;
+	if (n)
+		snprintf(untaken, sizeof untaken,
+		         "; %zu %s file%s not taken, and `tessera info` says why", n, word,
+		         n == 1 ? " was" : "s were");
+	if (kind <= TESS_DEVICES)
+		snprintf(what, sizeof what, "no tess-%s-%.80s.so", word, name);
+	else
+		snprintf(what, sizeof what,
+		         kind == TESS_MODELS ? "no file has a model of type \"%.80s\""
+		                             : "no file has a style %.80s",
+		         name);
+	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s", word, name, what,
+	                 registry.tried, near ? "; did you mean " : "", near ? near : "",
+	                 near ? "?" : "", untaken);
+}
+
+static tess_status fail_clash(int32_t kind, const char *name, const struct tess_file *a,
+                              const struct tess_file *b)
+{
+	return tess_fail(TESS_EINVAL, "%s %s: refused: two files offer it, %s and %s; remove one",
+	                 tess_kind_names[kind], name, a->path, b->path);
+}
+
+/* The only offer of `name` in the files of a kind, all of which are opened. */
+static tess_status look_up(int32_t kind, const char *name, const void **out)
+{
+	const struct tess_file *in = NULL;
+	const void *table = NULL;
+
+	for (struct tess_file *f = registry.files; f; f = f->next) {
+		if (f->kind != kind)
+			continue;
+		if (!f->judged)
+			tess_file_open(f, &registry);
+		for (size_t i = 0; i < f->noffers && !f->status; i++) {
+			if (!has_name(f, &f->offers[i], name))
+				continue;
+			if (in && in->descriptor != f->descriptor)
+				return fail_clash(kind, name, in, f);
+			in = f;
+			table = f->offers[i].table;
+		}
+	}
+	if (!table)
+		return not_found(kind, name);
+	*out = table;
+	return TESS_OK;
+}
+
+/* The offer of the file that is called so. */
+static tess_status open_named(int32_t kind, const char *name, const void **out)
+{
+	struct tess_file *f = registry.files;
+
+	while (f && (f->kind != kind || strcmp(f->stem, name) != 0))
+		f = f->next;
+	if (!f)
+		return not_found(kind, name);
+	if (!f->judged)
+		tess_file_open(f, &registry);
+	if (f->status)
+		return tess_fail(f->status, "%s", f->why);
+	*out = f->offers[0].table;
+	return TESS_OK;
+}
+
+static tess_status find(int32_t kind, const char *name, const void **out)
+{
+	tess_status st;
+
+	pthread_mutex_lock(&lock);
+	st = tess_registry_search(&registry);
+	if (!st)
+		st = kind <= TESS_DEVICES ? open_named(kind, name, out) : look_up(kind, name, out);
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+tess_status tess_plugin_backend(const char *name, const struct tess_backend **out)
+{
+	const void *table = NULL;
+	tess_status st = find(TESS_BACKENDS, name, &table);
+
+	if (!st)
+		*out = table;
+	return st;
+}
+
+tess_status tess_plugin_device(const char *name, const struct tess_device **out)
+{
+	const void *table = NULL;
+	tess_status st = find(TESS_DEVICES, name, &table);
+
+	if (!st)
+		*out = table;
+	return st;
+}
+
+tess_status tess_plugin_style(const char *name, const struct tess_style **out)
+{
+	const void *table = NULL;
+	tess_status st = find(TESS_STYLES, name, &table);
+
+	if (!st)
+		*out = table;
+	return st;
+}
+
+tess_status tess_plugin_model(const char *type, const struct tess_model **out)
+{
+	const void *table = NULL;
+	tess_status st = find(TESS_MODELS, type, &table);
+
+	if (!st)
+		*out = table;
+	return st;
+}
+
+/* A name of `b` that `a` has too, or NULL. */
+static const char *common_name(const struct tess_file *a, const struct tess_file *b)
+{
+	for (size_t i = 0; i < a->noffers; i++)
+		for (size_t j = 0; j < b->noffers; j++) {
+			const struct tess_offer *o = &b->offers[j];
+
+			if (b->kind != TESS_MODELS && has_name(a, &a->offers[i], o->name))
+				return o->name;
+			for (const char *const *more = o->aliases; more && *more; more++)
+				if (has_name(a, &a->offers[i], *more))
+					return *more;
+		}
+	return NULL;
+}
+
+/* Both files of a pair that offer one name are to say so, though the rest of them is usable. */
+static tess_status note_clashes(void)
+{
+	for (struct tess_file *a = registry.files; a; a = a->next)
+		for (struct tess_file *b = a->next; b && !a->status; b = b->next) {
+			const char *name;
+
+			if (a->kind != b->kind || b->status || a->descriptor == b->descriptor)
+				continue;
+			name = common_name(a, b);
+			if (!name)
+				continue;
+			fail_clash(a->kind, name, a, b);
+			a->why = b->why = tess_arena_copy(&registry.arena, tess_error(),
+			                                  strlen(tess_error()));
+			if (!a->why)
+				return TESS_ENOMEM;
+		}
+	return TESS_OK;
+}
+
+tess_status tess_registry_open_all(void)
+{
+	tess_status st;
+
+	pthread_mutex_lock(&lock);
+	st = tess_registry_search(&registry);
+	if (!st) {
+		for (struct tess_file *f = registry.files; f; f = f->next)
+			if (!f->judged)
+				tess_file_open(f, &registry);
+		st = note_clashes();
+	}
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+bool tess_registry_at(size_t i, struct tess_plugin_info *out)
+{
+	const struct tess_file *f;
+
+	pthread_mutex_lock(&lock);
+	for (f = registry.files; f && i; i--)
+		f = f->next;
+	if (f)
+		*out = (struct tess_plugin_info){
+			.path = f->path,
+			.origin = f->dir->origin,
+			.kind = f->kind < 0 ? "" : tess_kind_names[f->kind],
+			.status = f->status,
+			.why = f->why,
+			.abi = f->abi,
+			.name = f->plugin.name ? f->plugin.name : "",
+			.version = f->plugin.version ? f->plugin.version : "",
+			.license = f->plugin.license ? f->plugin.license : "",
+			.summary = f->plugin.summary ? f->plugin.summary : "",
+			.offers = f->offers,
+			.noffers = f->noffers,
+		};
+	pthread_mutex_unlock(&lock);
+	return f != NULL;
+}
+
+bool tess_registry_dir_at(size_t i, const char **path, const char **origin)
+{
+	const struct tess_dir *d;
+
+	pthread_mutex_lock(&lock);
+	for (d = registry.dirs; d && i; i--)
+		d = d->next;
+	if (d) {
+		*path = d->path;
+		*origin = d->origin;
+	}
+	pthread_mutex_unlock(&lock);
+	return d != NULL;
+}
+
+void tess_registry_quit(void)
+{
+	pthread_mutex_lock(&lock);
+	for (struct tess_file *f = registry.opened; f; f = f->opened) {
+		if (f->initialised && f->plugin.quit)
+			f->plugin.quit();
+		f->initialised = false;
+	}
+	pthread_mutex_unlock(&lock);
+}

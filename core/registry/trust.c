@@ -1,0 +1,96 @@
+/*
+ * Whose code may run here. Every component of the real path: nobody but its owner, root, the caller or
+ * the owner of the running libtessera (whose code runs already) could have put another file there.
+ */
+#include "file.h"
+
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uid_t owner_of_library(void)
+{
+	struct stat about;
+	Dl_info info;
+
+	if (!dladdr((void *)(uintptr_t)owner_of_library, &info) || stat(info.dli_fname, &about))
+		return geteuid();
+	return about.st_uid;
+}
+
+/* One component. `holds`: the directory that the file itself lies in, where sticky is not enough. */
+static tess_status check_component(const char *path, bool holds, const struct tess_dir *dir,
+                                   bool *warned)
+{
+	struct stat about;
+	mode_t stops = S_IWOTH;
+
+	if (lstat(path, &about))
+		return tess_fail(TESS_EPERM, "%s: %s", path, strerror(errno));
+	if (S_ISDIR(about.st_mode) && !holds && about.st_mode & S_ISVTX)
+		stops = 0;
+	if (about.st_mode & stops)
+		return tess_fail(TESS_EPERM, "%s is writable by everybody; chmod o-w it", path);
+	if (about.st_uid == 0 || about.st_uid == geteuid() || about.st_uid == owner_of_library())
+		return TESS_OK;
+	if (!dir->named)
+		return tess_fail(
+			TESS_EPERM,
+			"%s belongs to user %u, who is neither root nor you; chown it, or name "
+			"its directory in TESSERA_PLUGIN_PATH",
+			path, (unsigned)about.st_uid);
+	if (!*warned)
+		tess_log(TESS_WARN, "registry",
+		         "%s belongs to user %u; it is trusted because %s is named (%s)", path,
+		         (unsigned)about.st_uid, dir->path, dir->origin);
+	*warned = true;
+	return TESS_OK;
+}
+
+/* A canonical path, from the root down. */
+static tess_status check_path(char *real, bool file, const struct tess_dir *dir, bool *warned)
+{
+	tess_status st = check_component("/", false, dir, warned);
+	char *end = real;
+
+	while (!st && *end) {
+		char *next = end + 1 + strcspn(end + 1, "/"), kept = *next;
+		bool last = !kept, holds = file ? !last && !strchr(next + 1, '/') : last;
+
+		*next = '\0';
+		st = check_component(real, holds, dir, warned);
+		*next = kept;
+		end = next;
+	}
+	return st;
+}
+
+tess_status tess_file_trust(const char *path, const struct tess_dir *dir,
+                            char real[static PATH_MAX])
+{
+	char folder[PATH_MAX], link[PATH_MAX];
+	struct stat about;
+	bool warned = false;
+	tess_status st;
+	ssize_t n;
+
+	if (!realpath(dir->path, folder))
+		return tess_fail(TESS_EIO, "%s: %s", dir->path, strerror(errno));
+	if (!realpath(path, real)) {
+		n = errno == ENOENT ? readlink(path, link, sizeof link - 1) : -1;
+		if (n < 0)
+			return tess_fail(TESS_EIO, "%s", strerror(errno));
+		link[n] = '\0';
+		return tess_fail(TESS_EINVAL, "a dangling link to %s", link);
+	}
+	if (stat(real, &about) || !S_ISREG(about.st_mode))
+		return tess_fail(TESS_EINVAL, "not a regular file");
+	st = check_path(folder, false, dir, &warned);
+	return st ? st : check_path(real, true, dir, &warned);
+}
