@@ -1,0 +1,409 @@
+/*
+ * A rank's line to its job where ranks are processes. One small thread owns the socket: it writes what the
+ * others of this process put into the pipe and hears what the server says, the end of the connection
+ * included. Notes of calls are not worth a wake-up each: the first one after a pause goes at once, the
+ * following ones together, every few milliseconds.
+ */
+#include "link.h"
+
+#include "clock.h"
+#include "wire.h"
+
+#include <core/base/status.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250 };
+
+struct wish {                           /* a get() that waits */
+	struct wish *next;
+	int32_t id;
+	void *val;
+	uint64_t room, len;
+	bool done;
+};
+
+struct client {
+	int fd, wake;
+	int32_t rank, nranks, ids;
+	bool hosted;
+	pthread_t thread;
+	pthread_mutex_t lock;           /* of all that follows */
+	pthread_cond_t changed;
+	struct tess_pipe out;
+	bool urgent, idle;              /* `out` may not wait for its time; the thread sleeps without one */
+	bool welcome, gone, closing;
+	struct wish *wishes;
+	struct tess_listener *listener;
+	struct tess_failure first;
+};
+
+/* ---- what is heard ------------------------------------------------------------------------------------ */
+
+static void TESS_PRINTF(4, 5) fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (c->first.why)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(c->first.sentence, sizeof c->first.sentence, fmt, ap);
+	va_end(ap);
+	c->first.rank = rank;
+	c->first.why = why;
+	c->listener->failed(c->listener->arg, &c->first);
+}
+
+static void value(struct client *c, const struct tess_frame *f)
+{
+	for (struct wish *w = c->wishes; w; w = w->next)
+		if (w->id == f->b && !w->done) {
+			w->len = (uint64_t)f->a;
+			if (w->len <= w->room)
+				memcpy(w->val, f->payload, w->len);
+			w->done = true;
+		}
+}
+
+static void hear(struct client *c, const struct tess_frame *f)
+{
+	switch (f->kind) {
+	case TESS_WELCOME:
+		c->welcome = true;
+		break;
+	case TESS_VALUE:
+		value(c, f);
+		break;
+	case TESS_FAILED:
+		fail_here(c, f->a, f->b, "%s", f->payload);
+		break;
+	case TESS_REFUSED:
+		fail_here(c, c->rank, f->b, "%s", f->payload);
+		break;
+	case TESS_GONE:
+		c->gone = true;
+		break;
+	}
+	pthread_cond_broadcast(&c->changed);
+}
+
+static bool read_all(struct client *c, struct tess_pipe *in)
+{
+	bool open = tess_pipe_fill(in, c->fd), bad;
+	const struct tess_frame *f;
+
+	pthread_mutex_lock(&c->lock);
+	while ((f = tess_pipe_next(in, &bad)))
+		hear(c, f);
+	pthread_mutex_unlock(&c->lock);
+	return open && !bad;
+}
+
+static void ended(struct client *c)
+{
+	pthread_mutex_lock(&c->lock);
+	if (!c->closing && !c->gone && c->hosted)
+		fail_here(c, -1, TESS_EPEER, "the launcher, which hosts the rendezvous, has ended");
+	else if (!c->closing && !c->gone)
+		fail_here(c, 0, TESS_EPEER, "rank 0, which hosts the rendezvous, has ended");
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* Takes what may be sent now, and says whether this was the last. */
+static bool take(struct client *c, struct tess_pipe *out, bool resting)
+{
+	struct tess_pipe empty = *out;
+	bool last;
+
+	pthread_mutex_lock(&c->lock);
+	if (c->out.begin < c->out.end && (c->urgent || c->closing || !resting)) {
+		*out = c->out;
+		c->out = empty;
+		c->urgent = false;
+	}
+	last = c->closing && c->out.begin == c->out.end;
+	c->idle = !resting && out->begin == out->end;
+	pthread_mutex_unlock(&c->lock);
+	return last;
+}
+
+static void *watch(void *arg)
+{
+	struct client *c = arg;
+	struct tess_pipe in = { 0 }, out = { 0 };
+	bool open = true, last = false;
+	int64_t rest = 0;               /* nothing that can wait is sent before */
+
+	while (open) {
+		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake, .events = POLLIN } };
+		uint64_t count;
+
+		if (out.begin == out.end) {
+			last = take(c, &out, tess_now() < rest);
+			if (out.begin < out.end)
+				rest = tess_now() + BATCH_MS * (int64_t)TESS_MS;
+		}
+		open = tess_pipe_flush(&out, c->fd);
+		if (out.begin < out.end)
+			p[0].events |= POLLOUT;
+		else if (last)
+			break;
+		poll(p, 2, out.begin < out.end || tess_now() >= rest ? -1 : tess_ms_left(rest));
+		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
+			continue;
+		if (open && p[0].revents & ~POLLOUT)
+			open = read_all(c, &in);
+	}
+	if (!open) {
+		read_all(c, &in);       /* the last words of a server that has ended already */
+		ended(c);
+	}
+	tess_pipe_free(&in);
+	tess_pipe_free(&out);
+	return NULL;
+}
+
+/* ---- what is said --------------------------------------------------------------------------------------- */
+
+static void wake(struct client *c)
+{
+	uint64_t one = 1;
+
+	if (write(c->wake, &one, sizeof one) < 0)
+		return;                 /* it is awake: the count cannot be full otherwise */
+}
+
+static void say(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one, size_t len_one,
+                const void *two, size_t len_two)
+{
+	pthread_mutex_lock(&c->lock);
+	if (!tess_pipe_put(&c->out, kind, a, b, one, len_one, two, len_two))
+		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+	c->urgent = true;
+	pthread_mutex_unlock(&c->lock);
+	wake(c);
+}
+
+static void note(void *self, const struct tess_note *n)
+{
+	struct client *c = self;
+	bool asleep;
+
+	pthread_mutex_lock(&c->lock);
+	if (!tess_pipe_put(&c->out, TESS_NOTE, 0, 0, n, n->bytes, NULL, 0))
+		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+	asleep = c->idle;
+	c->idle = false;
+	pthread_mutex_unlock(&c->lock);
+	if (asleep)
+		wake(c);
+}
+
+static void late(void *self, const struct tess_key *key)
+{
+	say(self, TESS_LATE, key != NULL, 0, key, key ? sizeof *key : 0, NULL, 0);
+}
+
+static void fail(void *self, tess_status why, const char *sentence)
+{
+	say(self, TESS_FAIL, 0, why, sentence, strlen(sentence) + 1, NULL, 0);
+}
+
+static tess_status set(void *self, const char *key, const void *val, uint64_t len)
+{
+	size_t words = strlen(key);
+
+	if (!words || words > TESS_KEY_MOST || len > 1 << 20)
+		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most", key,
+		                 TESS_KEY_MOST);
+	say(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
+	return TESS_OK;
+}
+
+/* Waits, with the lock, until *flag, the first failure or the deadline. */
+static void await(struct client *c, const bool *flag, int64_t deadline)
+{
+	struct timespec until = tess_timespec(deadline);
+	int err = 0;
+
+	while (!*flag && !c->first.why && !err)
+		err = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+}
+
+static tess_status get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+{
+	struct client *c = self;
+	struct wish w = { .val = val, .room = *len };
+	size_t words = strlen(key);
+	tess_status st = TESS_OK;
+
+	if (!words || words > TESS_KEY_MOST)
+		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes", key, TESS_KEY_MOST);
+	pthread_mutex_lock(&c->lock);
+	w.id = ++c->ids;
+	w.next = c->wishes;
+	c->wishes = &w;
+	pthread_mutex_unlock(&c->lock);
+	say(c, TESS_GET, (int32_t)words, w.id, key, words, NULL, 0);
+	pthread_mutex_lock(&c->lock);
+	await(c, &w.done, deadline);
+	for (struct wish **at = &c->wishes; *at; at = &(*at)->next)
+		if (*at == &w) {
+			*at = w.next;
+			break;
+		}
+	if (!w.done && c->first.why)
+		st = tess_fail(c->first.why, "%s", c->first.sentence);
+	else if (!w.done)
+		st = tess_fail(TESS_ETIMEOUT, "the key %s was not set by the deadline", key);
+	else if (w.len > w.room)
+		st = tess_fail(TESS_EINVAL, "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64 " expected", key,
+		               w.len, w.room);
+	else
+		*len = w.len;
+	pthread_mutex_unlock(&c->lock);
+	return st;
+}
+
+/* Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the failure. */
+static void await_all(struct client *c, const bool *flag, int64_t deadline)
+{
+	pthread_mutex_lock(&c->lock);
+	await(c, flag, deadline);
+	if (!*flag && !c->first.why) {
+		pthread_mutex_unlock(&c->lock);
+		late(c, NULL);
+		pthread_mutex_lock(&c->lock);
+		await(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
+		if (!*flag)
+			fail_here(c, c->hosted ? -1 : 0, TESS_ETIMEOUT, "%s, which hosts the rendezvous, does not answer",
+			          c->hosted ? "the launcher" : "rank 0");
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void leave(void *self, int64_t deadline)
+{
+	struct client *c = self;
+
+	say(c, TESS_BYE, 0, 0, NULL, 0, NULL, 0);
+	await_all(c, &c->gone, deadline);
+}
+
+static void destroy(struct client *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	if (c->wake >= 0)
+		close(c->wake);
+	tess_pipe_free(&c->out);
+	pthread_cond_destroy(&c->changed);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+static void close_line(void *self)
+{
+	struct client *c = self;
+
+	pthread_mutex_lock(&c->lock);
+	c->closing = true;
+	pthread_mutex_unlock(&c->lock);
+	wake(c);
+	pthread_join(c->thread, NULL);
+	destroy(c);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static tess_status reach(struct client *c, const char *path, int64_t deadline)
+{
+	while ((c->fd = tess_socket_connect(path)) < 0) {
+		bool absent = errno == ENOENT || errno == ECONNREFUSED;
+
+		if (c->hosted && absent)
+			return tess_fail(TESS_EPEER, "the rendezvous at %s is not there: the launcher has ended, or "
+			                 "TESSERA_RENDEZVOUS is left over from another job", path);
+		if (!absent && errno != EAGAIN && errno != EINTR)
+			return tess_fail(TESS_EIO, "no connection to the rendezvous at %s: %s", path, strerror(errno));
+		if (tess_now() >= deadline)
+			return tess_fail(TESS_ETIMEOUT, "rank 0, which hosts the rendezvous, has not come to %s by the "
+			                 "deadline of rank %d", path, c->rank);
+		poll(NULL, 0, RETRY_MS);
+	}
+	if (tess_socket_peer(c->fd) < 0)
+		return tess_fail(TESS_EPERM, "the rendezvous at %s is served by another user", path);
+	return TESS_OK;
+}
+
+static tess_status start(struct client *c)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&c->thread, NULL, watch, c);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		return tess_fail(TESS_EIO, "no thread for the rendezvous: %s", strerror(err));
+	return TESS_OK;
+}
+
+static struct client *make(bool hosted, int32_t rank, int32_t nranks, struct tess_listener *l)
+{
+	struct client *c = calloc(1, sizeof *c);
+	pthread_condattr_t attr;
+
+	if (!c)
+		return NULL;
+	*c = (struct client){ .fd = -1, .rank = rank, .nranks = nranks, .hosted = hosted, .listener = l };
+	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	return c;
+}
+
+tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks, int64_t deadline,
+                             struct tess_listener *l, struct tess_link *out)
+{
+	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
+	struct client *c = make(hosted, rank, nranks, l);
+	tess_status st;
+
+	if (!c)
+		return tess_fail(TESS_ENOMEM, "no memory for the rendezvous");
+	st = c->wake < 0 ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s", strerror(errno))
+	                 : reach(c, path, deadline);
+	if (!st)
+		st = start(c);
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	say(c, TESS_HELLO, rank, nranks, &hello, sizeof hello, NULL, 0);
+	await_all(c, &c->welcome, deadline);
+	pthread_mutex_lock(&c->lock);
+	if (!c->welcome)
+		st = tess_fail(c->first.why, "%s", c->first.sentence);
+	pthread_mutex_unlock(&c->lock);
+	if (st) {
+		close_line(c);
+		return st;
+	}
+	*out = (struct tess_link){ .self = c, .set = set, .get = get, .note = note, .late = late, .fail = fail,
+	                           .leave = leave, .close = close_line };
+	return TESS_OK;
+}

@@ -1,0 +1,72 @@
+/*
+ * hub.h - what the ranks of a job tell each other, in one place: keys, notes of calls, the first failure.
+ *
+ * Ranks that are threads share a hub; ranks that are processes each have a connection to the server of the
+ * rendezvous, which speaks for them to its hub. So both kinds are judged by the same lines of code. Every
+ * call may come from any thread and returns at once, but for the two that take a deadline.
+ */
+#ifndef TESS_COMM_HUB_H
+#define TESS_COMM_HUB_H
+
+#include "note.h"
+
+#include <sys/types.h>
+
+struct tess_hub;
+
+enum { TESS_RANKS_MOST = 1024, TESS_SENTENCE = 1536 };
+
+struct tess_failure {
+	tess_status why;
+	int32_t rank;                   /* whom it names; -1: nobody */
+	char sentence[TESS_SENTENCE];
+};
+
+/*
+ * Is told of the first failure, once, from whichever thread brings it. The hub's lock is held: the listener
+ * may not call the hub.
+ */
+struct tess_listener {
+	struct tess_listener *next;     /* the hub's */
+	void (*failed)(void *arg, const struct tess_failure *f);
+	void *arg;
+};
+
+tess_status tess_hub_open(int32_t nranks, struct tess_hub **out);
+void tess_hub_close(struct tess_hub *h);        /* NULL: nothing */
+
+/* The listener is the caller's and is told at once if there is a failure already. */
+void tess_hub_listen(struct tess_hub *h, struct tess_listener *l);
+void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l);
+
+/* The rank is here; pid 0: a thread of this process. TESS_EINVAL: it is here already, or no such rank. */
+tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid);
+int32_t tess_hub_entered(struct tess_hub *h);   /* how many ranks have come so far */
+
+/* The rank makes no call any more. A failure if somebody waits for one of its calls. */
+void tess_hub_leave(struct tess_hub *h, int32_t rank);
+int32_t tess_hub_left(struct tess_hub *h);
+/* Blocks until all have left, or something has failed: its status; TESS_ETIMEOUT without a sentence. */
+tess_status tess_hub_wait_left(struct tess_hub *h, int64_t deadline);
+
+/* Keys are set once. `get` blocks until the key is there, something has failed, or the deadline. */
+tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, uint64_t len);
+tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val, uint64_t *len);
+/* The value, or NULL; borrowed: keys are not taken back. */
+const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len);
+
+/* `rank` makes this call: compared with what others said of the same key. */
+void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
+
+/*
+ * The deadline of `rank` has passed, in the call `key` (its note was given before); NULL: before all ranks
+ * had come, or when it had left. A failure that says who is behind, and where.
+ */
+void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key);
+
+/* Posts a failure that names `rank` (-1: nobody). Only the first one counts. */
+void tess_hub_fail(struct tess_hub *h, int32_t rank, tess_status why, const char *sentence);
+/* TESS_OK: none so far, *out untouched. */
+tess_status tess_hub_failure(struct tess_hub *h, struct tess_failure *out);
+
+#endif

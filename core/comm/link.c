@@ -1,0 +1,82 @@
+/* A rank's line to its job where ranks are threads: the hub itself. */
+#include "link.h"
+
+#include <core/base/status.h>
+#include <stdlib.h>
+
+struct line {
+	struct tess_hub *hub;
+	struct tess_listener *listener;
+	int32_t rank;
+};
+
+static tess_status set(void *self, const char *key, const void *val, uint64_t len)
+{
+	struct line *l = self;
+
+	return tess_hub_set(l->hub, key, val, len);
+}
+
+static tess_status get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+{
+	struct line *l = self;
+
+	return tess_hub_get(l->hub, key, deadline, val, len);
+}
+
+static void note(void *self, const struct tess_note *n)
+{
+	struct line *l = self;
+
+	tess_hub_note(l->hub, l->rank, n);
+}
+
+static void late(void *self, const struct tess_key *key)
+{
+	struct line *l = self;
+
+	tess_hub_late(l->hub, l->rank, key);
+}
+
+static void fail(void *self, tess_status why, const char *sentence)
+{
+	struct line *l = self;
+
+	tess_hub_fail(l->hub, l->rank, why, sentence);
+}
+
+static void leave(void *self, int64_t deadline)
+{
+	struct line *l = self;
+
+	tess_hub_leave(l->hub, l->rank);
+	if (tess_hub_wait_left(l->hub, deadline) == TESS_ETIMEOUT)
+		tess_hub_late(l->hub, l->rank, NULL);
+}
+
+static void close_line(void *self)
+{
+	struct line *l = self;
+
+	tess_hub_unlisten(l->hub, l->listener);
+	free(l);
+}
+
+tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_listener *l, struct tess_link *out)
+{
+	struct line *self = malloc(sizeof *self);
+	tess_status st;
+
+	if (!self)
+		return tess_fail(TESS_ENOMEM, "no memory for rank %d's line to its job", rank);
+	st = tess_hub_enter(h, rank, 0);
+	if (st) {
+		free(self);
+		return st;
+	}
+	*self = (struct line){ .hub = h, .listener = l, .rank = rank };
+	*out = (struct tess_link){ .self = self, .set = set, .get = get, .note = note, .late = late,
+	                           .fail = fail, .leave = leave, .close = close_line };
+	tess_hub_listen(h, l);
+	return TESS_OK;
+}

@@ -1,0 +1,164 @@
+#include "note.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
+
+const char *tess_kind_name(int32_t kind)
+{
+	static const char *const names[] = {
+		"no call", "barrier", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter",
+		"reduce_scatter", "all_to_all", "send", "recv",
+	};
+
+	return kind > 0 && kind < COUNT(names) ? names[kind] : names[0];
+}
+
+const char *tess_dtype_name(int32_t dtype)
+{
+	static const char *const names[] = {
+		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
+	};
+
+	return dtype > 0 && dtype < COUNT(names) ? names[dtype] : names[0];
+}
+
+const char *tess_op_name(int32_t op)
+{
+	static const char *const names[] = {
+		"no op", "sum", "prod", "min", "max", "band", "bor", "bxor",
+	};
+
+	return op > 0 && op < COUNT(names) ? names[op] : names[0];
+}
+
+size_t tess_note_room(int32_t nranks)
+{
+	return sizeof(struct tess_note) + (size_t)nranks * 2 * sizeof(uint64_t) + TESS_WHERE;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x)     /* the finaliser of MurmurHash3 over h and x */
+{
+	h ^= x + 0x9e3779b97f4a7c15;
+	h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
+	h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53;
+	return h ^ h >> 33;
+}
+
+bool tess_kind_reduces(int32_t kind)
+{
+	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
+}
+
+bool tess_kind_rooted(int32_t kind)
+{
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER || kind == TESS_SCATTER;
+}
+
+static uint64_t print_of(const struct tess_note *n)
+{
+	uint64_t h = mix(n->key.group, (uint64_t)n->key.channel << 32 | (uint32_t)n->total);
+
+	h = mix(h, n->key.number);
+	h = mix(h, n->key.channel ? TESS_SEND : (uint64_t)n->kind);
+	if (n->kind == TESS_BARRIER)
+		return h;
+	h = mix(h, (uint64_t)n->dtype << 8 | (uint64_t)(tess_kind_reduces(n->kind) ? n->op : 0));
+	h = mix(h, tess_kind_rooted(n->kind) ? (uint64_t)n->peer + 1 : 0);
+	h = mix(h, (uint64_t)n->ngive << 32 | n->nget);
+	if (!n->ngive && !n->nget)
+		return mix(h, n->count);
+	for (uint32_t i = 0; n->kind != TESS_ALL_TO_ALL && i < n->ngive + n->nget; i++)
+		h = mix(h, n->list[i]);
+	return h;
+}
+
+void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
+                     int32_t nranks)
+{
+	const char *where = c->where ? c->where : "";
+	size_t lists, words = strnlen(where, TESS_WHERE - 1);
+
+	*n = (struct tess_note){
+		.key = *key, .total = key->channel ? 2 : nranks, .count = c->count, .kind = c->kind,
+		.dtype = c->dtype, .op = c->op, .peer = c->peer,
+		.ngive = c->give ? (uint32_t)nranks : 0, .nget = c->get ? (uint32_t)nranks : 0,
+	};
+	if (c->give)
+		memcpy(n->list, c->give, n->ngive * sizeof *n->list);
+	if (c->get)
+		memcpy(n->list + n->ngive, c->get, n->nget * sizeof *n->list);
+	lists = (n->ngive + n->nget) * sizeof *n->list;
+	n->bytes = (uint32_t)((sizeof *n + lists + words + 8) / 8 * 8);
+	memset((char *)n->list + lists, 0, n->bytes - sizeof *n - lists);
+	memcpy((char *)n->list + lists, where, words);
+	n->print = print_of(n);
+}
+
+bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b, int32_t rank_b)
+{
+	if (a->print != b->print)
+		return false;
+	if (a->kind != TESS_ALL_TO_ALL || !a->ngive || !b->ngive)
+		return a->ngive == b->ngive;
+	return a->list[rank_b] == b->list[b->ngive + (uint32_t)rank_a] &&
+	       b->list[rank_a] == a->list[a->ngive + (uint32_t)rank_b];
+}
+
+static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t room)
+{
+	int len = 0;
+
+	for (uint32_t i = 0; i < n && (size_t)len + 24 < room; i++) {
+		if (i == 16)
+			return (size_t)len + (size_t)snprintf(text + len, room - (size_t)len, "+...");
+		len += snprintf(text + len, room - (size_t)len, "%s%" PRIu64, i ? "+" : "", list[i]);
+	}
+	return (size_t)len;
+}
+
+void tess_note_text(const struct tess_note *n, char *text, size_t room)
+{
+	const char *where = (const char *)(n->list + n->ngive + n->nget);
+	char count[560], how[48] = "";
+	size_t len = 0;
+
+	if (n->ngive)
+		len += list_text(n->list, n->ngive, count, 256);
+	if (n->ngive && n->nget)
+		len += (size_t)snprintf(count + len, sizeof count - len, " for ");
+	if (n->nget)
+		list_text(n->list + n->ngive, n->nget, count + len, 256);
+	if (!n->ngive && !n->nget)
+		snprintf(count, sizeof count, "%" PRIu64, n->count);
+	if (n->kind == TESS_ALL_REDUCE || n->kind == TESS_REDUCE_SCATTER)
+		snprintf(how, sizeof how, " (%s)", tess_op_name(n->op));
+	else if (n->kind == TESS_REDUCE)
+		snprintf(how, sizeof how, " (%s) to rank %d", tess_op_name(n->op), n->peer);
+	else if (n->kind == TESS_GATHER || n->kind == TESS_SEND)
+		snprintf(how, sizeof how, " to rank %d", n->peer);
+	else if (n->kind == TESS_BROADCAST || n->kind == TESS_SCATTER || n->kind == TESS_RECV)
+		snprintf(how, sizeof how, " from rank %d", n->peer);
+	if (n->kind == TESS_BARRIER)
+		snprintf(text, room, "barrier, call %" PRIu64 "%s%s", n->key.number, *where ? ", at " : "", where);
+	else
+		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s", tess_kind_name(n->kind), count,
+		         tess_dtype_name(n->dtype), how, n->key.channel ? "message" : "call", n->key.number,
+		         *where ? ", at " : "", where);
+}
+
+bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks)
+{
+	size_t lists;
+
+	if (bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 || bytes > tess_note_room(nranks))
+		return false;
+	if ((n->ngive && n->ngive != (uint32_t)nranks) || (n->nget && n->nget != (uint32_t)nranks))
+		return false;
+	lists = (n->ngive + n->nget) * sizeof *n->list;
+	return lists < bytes - sizeof *n && !((const char *)n)[bytes - 1] &&
+	       n->total == (n->key.channel ? 2 : nranks) &&
+	       n->key.channel <= (uint64_t)nranks * (uint64_t)nranks;
+}

@@ -1,0 +1,55 @@
+/*
+ * note.h - what a rank tells the others of a call before it makes it, so that two calls that do not fit
+ * are named instead of waited for. One block of memory: kept, compared and sent as it is.
+ */
+#ifndef TESS_COMM_NOTE_H
+#define TESS_COMM_NOTE_H
+
+#include <stdbool.h>
+#include <tessera/group.h>
+
+struct tess_key {                       /* one call of a job */
+	uint32_t group;                 /* 0: all ranks */
+	uint32_t channel;               /* 0: collectives; 1 + source * ranks + destination: send, recv */
+	uint64_t number;                /* in this channel, from 1 */
+};
+
+enum { TESS_WHERE = 104 };              /* bytes of `where` that are kept, the 0 included */
+
+struct tess_note {
+	uint32_t bytes;                 /* of all, a multiple of 8 */
+	int32_t total;                  /* ranks that make this call */
+	struct tess_key key;
+	uint64_t print, count;
+	int32_t kind, dtype, op, peer;
+	uint32_t ngive, nget;           /* entries of the lists */
+	uint64_t list[];                /* give, get, then `where`, ended by 0 */
+};
+
+/* Bytes that a note in a group of `nranks` may take. */
+size_t tess_note_room(int32_t nranks);
+
+/*
+ * Writes the note of call `c` in a group of `nranks`, with its print. What all ranks must agree on goes
+ * into the print: kind, dtype, op, root, and counts or the lists that are the same everywhere. The lists of
+ * all_to_all differ; they are compared pair by pair (tess_note_agree).
+ */
+void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
+                     int32_t nranks);
+
+/* Whether two ranks' notes of one key are one call. */
+bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b, int32_t rank_b);
+
+/* "all_reduce of 1024 f32 (sum), call 42, at layers.3.mlp.down:out" */
+void tess_note_text(const struct tess_note *n, char *text, size_t room);
+
+/* Whether `bytes` at `n`, aligned to 8, are a note that may be read; for what comes over a socket. */
+bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
+
+const char *tess_kind_name(int32_t kind);       /* "all_reduce"; never NULL */
+const char *tess_dtype_name(int32_t dtype);     /* "f32" */
+const char *tess_op_name(int32_t op);           /* "sum" */
+bool tess_kind_reduces(int32_t kind);           /* `op` is read */
+bool tess_kind_rooted(int32_t kind);            /* `peer` is the root */
+
+#endif

@@ -1,0 +1,128 @@
+#include "seat.h"
+
+#include "hub.h"
+
+#include <core/base/option.h>
+#include <core/base/status.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct starter { const char *rank, *size, *local, *local_size, *hosts; };
+
+static const struct starter starters[] = {
+	{ "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL },
+	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+	  "OMPI_COMM_WORLD_LOCAL_SIZE", NULL },
+	{ "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL },
+	{ "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES" },
+};
+
+static const struct starter *find_starter(void)
+{
+	for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
+		if (getenv(starters[i].rank) && getenv(starters[i].size))
+			return &starters[i];
+	return NULL;
+}
+
+/* The variable's value in [lo, hi]; `preset` where it is not set or not named. */
+static tess_status number(const char *name, int32_t lo, int32_t hi, int32_t preset, int32_t *out)
+{
+	const char *text = name ? getenv(name) : NULL;
+	char *end;
+	long val;
+
+	if (!text) {
+		*out = preset;
+		return TESS_OK;
+	}
+	errno = 0;
+	val = strtol(text, &end, 10);
+	if (errno || end == text || *end || val < lo || val > hi)
+		return tess_fail(TESS_EINVAL, "%s=%s: must be a number from %d to %d", name, text, lo, hi);
+	*out = (int32_t)val;
+	return TESS_OK;
+}
+
+static bool loopback(const char *addr)
+{
+	return !addr || !*addr || !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) || !strcmp(addr, "::1");
+}
+
+/* Design: one host if all ranks are local; where that is not said, if the master's address says so. */
+static tess_status one_host(const struct starter *s, int32_t size)
+{
+	int32_t local = size, hosts = 1;
+	tess_status st = number(s->local_size, 1, TESS_RANKS_MOST, getenv("MASTER_ADDR") &&
+	                        !loopback(getenv("MASTER_ADDR")) ? 0 : size, &local);
+
+	if (!st)
+		st = number(s->hosts, 1, INT32_MAX, 1, &hosts);
+	if (!st && (local != size || hosts != 1))
+		st = tess_fail(TESS_ENOTSUP, "the job's %d ranks are on several hosts, which this release does not connect; "
+		               "start all of them on one host (with LOCAL_WORLD_SIZE=%d)", size, size);
+	return st;
+}
+
+/* Whoever started us started the others: its process id and when it began. */
+static void name_by_parent(char *job, size_t room)
+{
+	char path[48], line[1024], *at;
+	uint64_t began = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+	f = fopen(path, "re");
+	at = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+	for (int field = 2; at && field < 22; field++)          /* proc(5): the 22nd, counted from ") S" */
+		at = strchr(at + 1, ' ');
+	if (at)
+		began = strtoull(at, NULL, 10);
+	if (f)
+		fclose(f);
+	snprintf(job, room, "%d-%" PRIu64, (int)getppid(), began);
+}
+
+static tess_status name_job(char *job, size_t room)
+{
+	const char *run = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
+	const char *again = getenv("TORCHELASTIC_RESTART_COUNT");
+
+	if (*tess_option("job")) {
+		if (strlen(tess_option("job")) >= room)
+			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes", tess_option("job"), room - 1);
+		snprintf(job, room, "%s", tess_option("job"));
+	} else if (run) {
+		int len = snprintf(job, room, "run-%.40s-%.8s-%.8s", run, port ? port : "", again ? again : "");
+
+		for (int i = 0; i < len; i++)
+			if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", job[i]))
+				job[i] = '_';
+	} else {
+		name_by_parent(job, room);
+	}
+	return TESS_OK;
+}
+
+tess_status tess_seat_find(struct tess_seat *out)
+{
+	const struct starter *s = find_starter();
+	struct tess_seat seat = { .size = 1, .alone = !s };
+	tess_status st;
+
+	if (!s) {
+		*out = seat;
+		return TESS_OK;
+	}
+	if ((st = number(s->size, 1, TESS_RANKS_MOST, 1, &seat.size)) ||
+	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) ||
+	    (st = number(s->local, 0, TESS_RANKS_MOST - 1, seat.rank, &seat.local)) ||
+	    (st = one_host(s, seat.size)) || (st = name_job(seat.job, sizeof seat.job)))
+		return st;
+	*out = seat;
+	return TESS_OK;
+}
