@@ -37,14 +37,14 @@ static bool too_deep(const char *text, size_t len)
 	return false;
 }
 
-tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out)
+static tess_status parse(const char *name, const char *text, size_t len, size_t flags, json_t **out)
 {
 	json_error_t err;
 	json_t *root;
 
 	if (too_deep(text, len))
 		return tess_fail(TESS_EINVAL, "%s: JSON nested deeper than %d levels", name, DEPTH);
-	root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &err);
+	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | flags, &err);
 	if (!root)
 		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line,
 		                 err.column, err.text);
@@ -52,7 +52,12 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 	return TESS_OK;
 }
 
-tess_status tess_json_load(const char *path, size_t most, json_t **out)
+tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out)
+{
+	return parse(name, text, len, 0, out);
+}
+
+static tess_status load(const char *path, size_t most, size_t flags, json_t **out)
 {
 	tess_status st = TESS_OK;
 	char *text = NULL;
@@ -82,10 +87,20 @@ tess_status tess_json_load(const char *path, size_t most, json_t **out)
 		st = tess_fail(TESS_EIO, "%s: ended after %zu of %lld bytes", path, len,
 		               (long long)about.st_size);
 	if (!st)
-		st = tess_json_parse(path, text, len, out);
+		st = parse(path, text, len, flags, out);
 	free(text);
 	fclose(f);
 	return st;
+}
+
+tess_status tess_json_load(const char *path, size_t most, json_t **out)
+{
+	return load(path, most, 0, out);
+}
+
+tess_status tess_json_load_wide(const char *path, size_t most, json_t **out)
+{
+	return load(path, most, JSON_DECODE_INT_AS_REAL, out);
 }
 
 /* A value in a sentence: numbers as they are, anything else by its type. */

@@ -15,6 +15,9 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 /* The whole file, of at most `most` bytes; TESS_ENOENT when it is not there. */
 tess_status tess_json_load(const char *path, size_t most, json_t **out);
 
+/* The same with all numbers as reals: for files that hold whole numbers of more than 64 bits. */
+tess_status tess_json_load_wide(const char *path, size_t most, json_t **out);
+
 /*
  * The value at `key` of an object; *out stays as it is where the key is missing or null. Another type, or a
  * number outside [lo, hi], is TESS_EINVAL with "where: key: ..." as its sentence.
