@@ -22,12 +22,17 @@ const struct tess_host *tess_registry_host(void)
 	return &registry.host;
 }
 
-void tess_registry_set_recording(const struct tess_host *from)
+/* clang-format off */
+void tess_registry_set_recording(
+	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
+	                            struct tess_tensor **x),
+	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x))
+/* clang-format on */
 {
 	pthread_mutex_lock(&lock);
-	if (registry.host.redistribute != from->redistribute || registry.host.call != from->call) {
-		registry.host.redistribute = from->redistribute;
-		registry.host.call = from->call;
+	if (registry.host.redistribute != redistribute || registry.host.call != call) {
+		registry.host.redistribute = redistribute;
+		registry.host.call = call;
 	}
 	pthread_mutex_unlock(&lock);
 }

@@ -34,11 +34,13 @@ tess_status tess_plugin_model(const char *type, const struct tess_model **out);
 /* What plugins may call. Borrowed. */
 const struct tess_host *tess_registry_host(void);
 
-/*
- * Installs the recording calls of that table: redistribute and call of `from`. They come from a higher
- * floor, before any style is asked.
- */
-void tess_registry_set_recording(const struct tess_host *from);
+/* Installs the recording calls of that table: they come from a higher floor, before a style is asked. */
+/* clang-format off */
+void tess_registry_set_recording(
+	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
+	                            struct tess_tensor **x),
+	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x));
+/* clang-format on */
 
 /* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
 void tess_registry_quit(void);
