@@ -15,7 +15,7 @@ struct tess_view {                      /* a value, final: never owns data */
 	void *data;
 	int32_t dtype, ndim;
 	int32_t layout, zero;           /* TESS_ROWS; TESS_PANELS: a weight [out, in] as [out/16][in][16] */
-	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* in elements; of a panel: of the rows it was made of */
+	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* in elements; panels: stride[0] from panel to panel, 16 */
 };
 
 struct tess_tree {                      /* a value, final: a sum over units [lo, hi) of n, split.h's nodes */

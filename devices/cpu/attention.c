@@ -1,0 +1,345 @@
+/*
+ * ATTENTION: two passes over the keys, a tile of queries at a time. The rows of a tile are the tokens of
+ * one head, or the heads of one token that share their keys: whatever fills it better.
+ */
+#include <math.h>
+
+#include "mathf.h"
+#include "tile.h"
+
+enum { LEVELS = 27 };                   /* the tree of KEY_UNITS units */
+
+struct attention {
+	const struct cpu *cpu;
+	const struct tess_op *op;
+	int64_t d, heads, window, lo, group;
+	float scale;
+	bool by_heads;
+	int64_t rows;                   /* of a full tile */
+	int64_t tiles;                  /* of a head, or of the heads of one key-value head */
+	int64_t pitch;                  /* of a row of scores: all keys of the cache, and some */
+};
+
+/* One tile of queries: which keys each row sees. */
+struct tile {
+	int64_t rows, head, kv, row_of_x;
+	const float *q;
+	int64_t q_pitch;
+	int64_t first[TILE_ROWS], end[TILE_ROWS];       /* positions */
+	int64_t lo, hi;                                 /* units of keys that any row sees */
+	float *score, *slots;                           /* [rows][pitch]; room for the sums */
+};
+
+/* Stores k and v of the rows of local key-value heads [lo, hi). */
+static void append(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct attention *a = arg;
+	const struct tess_view *keys = &a->op->in[4], *values = &a->op->in[5];
+	const int32_t *position = a->op->in[3].data;
+
+	(void)thread;
+	for (int64_t g = lo; g < hi; g++) {
+		for (int64_t t = 0; t < a->op->in[0].shape[0]; t++) {
+			const float *k = row_at(&a->op->in[1], t) + g * a->d, *v = row_at(&a->op->in[2], t) + g * a->d;
+			int64_t p = position[t];
+			float *to = (float *)keys->data + g * keys->stride[0] + p / KEYS * keys->stride[1] + p % KEYS;
+
+			for (int64_t i = 0; i < a->d; i++)
+				to[i * KEYS] = k[i];
+			memcpy((float *)values->data + g * values->stride[0] + p * values->stride[1], v,
+			       sizeof *v * (size_t)a->d);
+		}
+	}
+}
+
+/* q . k of all rows and the keys of all units, times scale. */
+static void score(const struct attention *a, const struct tile *t)
+{
+	const struct tess_view *keys = &a->op->in[4];
+	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
+	int panels = tile_wide((int)t->rows);
+	tile_fn *multiply;
+	const float *k;
+
+	panels = panels > KEYS / LANES ? KEYS / LANES : panels;
+	panels = panels != tile_wide((int)t->rows) ? 1 : panels;
+	multiply = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
+	for (int64_t u = t->lo; u < t->hi; u++) {
+		k = (const float *)keys->data + t->kv * keys->stride[0] + u * keys->stride[1];
+		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
+			multiply(t->q, t->q_pitch, k + j, KEYS * sizeof *k, LANES * sizeof *k, t->slots, 0, &step);
+			for (int64_t r = 0; r < t->rows; r++)
+				for (int64_t i = 0; i < panels * LANES; i++)
+					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
+						t->slots[r * panels * LANES + i] * a->scale;
+		}
+	}
+}
+
+static void fill(float *x, int64_t lo, int64_t hi, float value)
+{
+	for (int64_t i = lo; i < hi; i++)
+		x[i] = value;
+}
+
+static float largest(const float *x, int64_t n)
+{
+	float lane[LANES], m = -INFINITY;
+
+	fill(lane, 0, LANES, -INFINITY);
+	for (int64_t i = 0; i < n; i += LANES)
+		for (int l = 0; l < LANES; l++)
+			lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+	for (int l = 0; l < LANES; l++)
+		m = lane[l] > m ? lane[l] : m;
+	return m;
+}
+
+/* The finished sum of n units from `first` on, each one chain of additions; several chains side by side. */
+static float add_units(const float *x, int64_t first, int64_t n)
+{
+	enum { CHAINS = 8 };
+	float level[LEVELS], leaf[CHAINS], at;
+	int64_t depth = 0;
+	int chains;
+
+	for (int64_t u = 0; u < n; u += chains) {
+		chains = n - u < CHAINS ? (int)(n - u) : CHAINS;
+		fill(leaf, 0, CHAINS, 0.0f);
+		if (chains == CHAINS)
+			for (int i = 0; i < KEYS; i++)
+				for (int c = 0; c < CHAINS; c++)
+					leaf[c] += x[(u + c) * KEYS + i];
+		else
+			for (int c = 0; c < chains; c++)
+				for (int i = 0; i < KEYS; i++)
+					leaf[c] += x[(u + c) * KEYS + i];
+		for (int c = 0; c < chains; c++) {
+			at = leaf[c];
+			for (int m = sum_merges(first, first + u + c); m; m--)
+				at = level[--depth] + at;
+			level[depth++] = at;
+		}
+	}
+	for (at = level[--depth]; depth;)
+		at = level[--depth] + at;
+	return at + 0.0f;
+}
+
+/* Scores become weights. A masked key gets score -inf, e +0 and is left out later: its e adds nothing. */
+static void soften(const struct attention *a, const struct tile *t)
+{
+	int64_t n = (t->hi - t->lo) * KEYS, first, end;
+	float *z, m, s;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		z = t->score + r * a->pitch;
+		first = t->first[r] - t->lo * KEYS;
+		end = t->end[r] - t->lo * KEYS;
+		fill(z, 0, first, -INFINITY);
+		fill(z, end, n, -INFINITY);
+		m = largest(z, n);
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			z[i] = mathf_exp(z[i] - m);
+		fill(z, 0, first, 0.0f);
+		fill(z, end, n, 0.0f);
+		s = add_units(z, t->lo, t->hi - t->lo);
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			z[i] = z[i] / s;
+	}
+}
+
+/* Weights times values: how one tile does it. */
+struct mix {
+	const struct attention *a;
+	const struct tile *t;
+	tile_fn *all, *one;             /* rows together, and a row by itself */
+	int panels;
+	int64_t levels, pitch, room;    /* of the stack; floats between levels, and between groups of panels */
+	float *padded;                  /* [64][16]: values behind the last whole panel */
+};
+
+/* Adds weight * value over the positions [from, to) to the rows from r on, at step's level. */
+static void mix_run(const struct mix *m, tile_fn *multiply, int64_t r, int64_t from, int64_t to,
+                    struct sum_step step)
+{
+	const struct tess_view *values = &m->a->op->in[5];
+	const float *v = (const float *)values->data + m->t->kv * values->stride[0] + from * values->stride[1];
+	const float *w = m->t->score + r * m->a->pitch + from - m->t->lo * KEYS;
+	int64_t columns = m->panels * LANES, bk = values->stride[1], d = m->a->d;
+	float *slots = m->t->slots + r * columns;
+
+	step.len = (int32_t)(to - from);
+	for (int64_t j = 0; j < d; j += columns, slots += m->room) {
+		if (j + columns <= d) {
+			multiply(w, m->a->pitch, v + j, bk * 4, LANES * 4, slots, m->pitch, &step);
+			continue;
+		}
+		for (int64_t k = 0; k < to - from; k++)
+			memcpy(m->padded + k * LANES, v + k * bk + j, sizeof *v * (size_t)(d - j));
+		multiply(w, m->a->pitch, m->padded, LANES * 4, 0, slots, m->pitch, &step);
+	}
+}
+
+/*
+ * One unit. All rows go together over the keys that all of them see; the few before and behind are
+ * each row's own. A row that sees none has a leaf of +0, which is as good as none.
+ */
+static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
+{
+	const struct tile *t = m->t;
+	int64_t from[TILE_ROWS], to[TILE_ROWS], lo = u * KEYS, hi = lo + KEYS, shared_lo = lo, shared_hi = hi;
+	struct sum_step part = { .level = step.level, .fresh = 1 };
+	bool same = true;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		from[r] = t->first[r] < lo ? lo : t->first[r] > hi ? hi : t->first[r];
+		to[r] = t->end[r] > hi ? hi : t->end[r] < from[r] ? from[r] : t->end[r];
+		shared_lo = from[r] > shared_lo ? from[r] : shared_lo;
+		shared_hi = to[r] < shared_hi ? to[r] : shared_hi;
+		same = same && from[r] == from[0] && to[r] == to[0];
+	}
+	if (same) {
+		step.fresh = 1;
+		mix_run(m, m->all, 0, from[0], to[0], step);
+		return;
+	}
+	if (shared_lo >= shared_hi)
+		shared_lo = shared_hi = hi;
+	for (int64_t r = 0; r < t->rows; r++)
+		mix_run(m, m->one, r, from[r], to[r] < shared_lo ? to[r] : from[r] > shared_lo ? from[r] : shared_lo, part);
+	part.fresh = 0;
+	mix_run(m, m->all, 0, shared_lo, shared_hi, part);
+	for (int64_t r = 0; r < t->rows; r++)
+		if (to[r] > shared_hi)
+			mix_run(m, m->one, r, shared_hi, to[r], part);
+	mix_run(m, m->all, 0, hi, hi, step);
+}
+
+static void mix(const struct attention *a, const struct tile *t)
+{
+	int panels = t->rows == 1 && a->d % (TILE_WIDE_1 * LANES) == 0 ? TILE_WIDE_1 : 1;
+	struct mix m = { .a = a, .t = t, .panels = panels, .levels = 0 };
+	struct sum_step step = { .node = -1 };
+	int64_t merges, depth = 0;
+	const struct tess_view *y = &a->op->out[0];
+
+	m.all = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
+	m.one = tile_find(TESS_F32, false, 1, panels > 1);
+	m.pitch = t->rows * panels * LANES;
+	m.room = m.pitch * LEVELS;
+	m.padded = t->slots + m.room * tess_up(a->d, panels * LANES);
+	for (int64_t u = t->lo; u < t->hi; u++) {
+		merges = u + 1 < t->hi ? sum_merges(t->lo, u) : depth;
+		step.level = (int16_t)depth;
+		step.merge = (int16_t)merges;
+		step.finish = u + 1 == t->hi;
+		mix_unit(&m, u, step);
+		depth += 1 - merges;
+	}
+	for (int64_t r = 0; r < t->rows; r++) {
+		float *out = (a->by_heads ? row_at(y, t->row_of_x) + (t->head + r) * a->d
+		                          : row_at(y, t->row_of_x + r) + t->head * a->d);
+
+		for (int64_t j = 0; j < a->d; j += panels * LANES)
+			memcpy(out + j, t->slots + j / (panels * LANES) * m.room + r * panels * LANES,
+			       sizeof *out * (size_t)(a->d - j < panels * LANES ? a->d - j : panels * LANES));
+	}
+}
+
+/* Fills in tile number `i`; false where it is empty. */
+static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
+{
+	const struct tess_view *q = &a->op->in[0];
+	const int32_t *position = a->op->in[3].data;
+	int64_t outer = i / a->tiles, at = i % a->tiles * a->rows, head, end, p;
+
+	if (a->by_heads) {              /* outer: key-value head by token */
+		t->kv = outer % a->op->in[4].shape[0];
+		t->row_of_x = outer / a->op->in[4].shape[0];
+		head = (a->lo / a->group + t->kv) * a->group - a->lo;
+		end = head + a->group < a->heads ? head + a->group : a->heads;
+		t->head = (head > 0 ? head : 0) + at;
+		t->rows = end - t->head < a->rows ? end - t->head : a->rows;
+	} else {
+		t->head = outer;
+		t->kv = (a->lo + t->head) / a->group - a->lo / a->group;
+		t->row_of_x = at;
+		t->rows = q->shape[0] - at < a->rows ? q->shape[0] - at : a->rows;
+	}
+	if (t->rows <= 0)
+		return false;
+	t->q = row_at(q, t->row_of_x) + t->head * a->d;
+	t->q_pitch = a->by_heads ? a->d : q->stride[0];
+	for (int64_t r = 0; r < t->rows; r++) {
+		p = position[a->by_heads ? t->row_of_x : t->row_of_x + r];
+		t->first[r] = a->window && p >= a->window ? p - a->window + 1 : 0;
+		t->end[r] = p + 1;
+	}
+	t->lo = t->first[0] / KEYS;     /* positions rise */
+	t->hi = tess_up(t->end[t->rows - 1], KEYS);
+	return true;
+}
+
+static size_t scores_of(const struct attention *a)
+{
+	return (size_t)(TILE_ROWS * a->pitch);
+}
+
+static void attend(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct attention *a = arg;
+	struct tile t = { .score = cpu_own(a->cpu, thread) };
+
+	t.slots = t.score + scores_of(a);
+	for (int64_t i = lo; i < hi; i++) {
+		if (!tile_at(a, i, &t))
+			continue;
+		score(a, &t);
+		soften(a, &t);
+		mix(a, &t);
+	}
+}
+
+static tess_status check_positions(const struct tess_op *op)
+{
+	const int32_t *position = op->in[3].data;
+	int64_t room = op->in[4].shape[1] * KEYS;
+
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		if (position[t] < 0 || position[t] >= room || (t && position[t] <= position[t - 1]))
+			return cpu_host->fail(TESS_EINVAL, "%s: cpu: attention: position %d of row %lld; they must rise "
+			                      "and fit in a cache of %lld", op->where, (int)position[t], (long long)t,
+			                      (long long)room);
+	return TESS_OK;
+}
+
+#define run_attention CPU_NAME(run_attention)
+tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
+{
+	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0], d = (int64_t)op->num[2], share, tasks;
+	struct attention a = { .cpu = cpu, .op = op, .d = d, .heads = op->in[0].shape[1] / d,
+		.scale = (float)op->num[0], .window = (int64_t)op->num[1], .lo = (int64_t)op->num[3],
+		.group = (int64_t)op->num[4], .pitch = op->in[4].shape[1] * KEYS + LANES };
+	tess_status st = check_positions(op);
+	size_t bytes;
+
+	if (st || !tokens)
+		return st;
+	share = a.group < a.heads ? a.group : a.heads;
+	a.by_heads = share > tokens;
+	share = a.by_heads ? share : tokens;
+	a.rows = share < TILE_ROWS ? share : TILE_ROWS;
+	a.tiles = tess_up(share, a.rows);
+	tasks = a.by_heads ? kv * tokens * a.tiles : a.heads * a.tiles;
+	bytes = sizeof(float) * (scores_of(&a) + (size_t)(TILE_ROWS * LEVELS + KEYS) * (size_t)tess_up(d, LANES) *
+		LANES + TILE_ROWS * TILE_WIDEST * LANES);
+	st = cpu_own_grow(cpu, bytes);
+	if (st)
+		return st;
+	pool_run(cpu->pool, append, &a, kv, tess_up(1 << 14, tokens * d));
+	pool_run(cpu->pool, attend, &a, tasks, 1);
+	return TESS_OK;
+}

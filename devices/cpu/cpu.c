@@ -1,0 +1,271 @@
+/* tess-device-cpu.so: computes on the processor, with one order of sums and so the same bits everywhere. */
+#include <stdlib.h>
+#if defined(CPU_X86)
+#include <cpuid.h>
+#endif
+
+#include "cpu.h"
+
+enum { MOST_THREADS = 1024 };
+enum { PACK_SHARE = 1 << 16 };          /* elements of a weight that are packed in one go */
+
+const struct tess_host *cpu_host;
+
+extern const struct cpu_kernels kernels_scalar;
+#if defined(CPU_X86)
+extern const struct cpu_kernels kernels_avx2, kernels_avx512;
+#endif
+
+#if defined(CPU_X86)
+/* Which __builtin_cpu_supports of some compilers does not know. */
+static bool has_f16c(void)
+{
+	unsigned int a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+#endif
+
+static bool usable(const char *name)
+{
+#if defined(CPU_X86)
+	if (!strcmp(name, "avx512"))
+		return __builtin_cpu_supports("avx512f") && usable("avx2");
+	if (!strcmp(name, "avx2"))
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+#endif
+	return !strcmp(name, "scalar");
+}
+
+/* Best first. */
+static const struct cpu_kernels *const sets[] = {
+#if defined(CPU_X86)
+	&kernels_avx512, &kernels_avx2,
+#endif
+	&kernels_scalar,
+};
+
+static tess_status choose(const struct cpu_kernels **out)
+{
+	const char *want = cpu_host->option("cpu");
+	bool any = !strcmp(want, "auto");
+
+	for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+		if ((any || !strcmp(want, sets[i]->name)) && usable(sets[i]->name)) {
+			*out = sets[i];
+			return TESS_OK;
+		}
+	}
+	return cpu_host->fail(TESS_ENOTSUP, "TESSERA_CPU=%s: not an instruction set that this processor and this build "
+	                      "have; use auto or scalar%s%s", want, usable("avx2") ? ", avx2" : "",
+	                      usable("avx512") ? ", avx512" : "");
+}
+
+static tess_status grow(void **data, size_t *have, size_t bytes)
+{
+	void *more;
+
+	if (*have >= bytes)
+		return TESS_OK;
+	bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
+	more = aligned_alloc(64, bytes);
+	if (!more)
+		return cpu_host->fail(TESS_ENOMEM, "cpu: no %zu bytes of scratch memory", bytes);
+	free(*data);
+	*data = more;
+	*have = bytes;
+	return TESS_OK;
+}
+
+tess_status cpu_shared(struct cpu *cpu, size_t bytes, void **out)
+{
+	tess_status st = grow(&cpu->shared.data, &cpu->shared.bytes, bytes);
+
+	if (!st)
+		*out = cpu->shared.data;
+	return st;
+}
+
+tess_status cpu_own_grow(struct cpu *cpu, size_t bytes)
+{
+	size_t each = (bytes + 63) / 64 * 64;
+	tess_status st = grow(&cpu->own.data, &cpu->own.bytes, each * (size_t)cpu->nthreads);
+
+	if (!st)
+		cpu->own_each = each;
+	return st;
+}
+
+static int32_t count(void)
+{
+	return 1;
+}
+
+static void device_close(void *self)
+{
+	struct cpu *cpu = self;
+
+	if (!cpu)
+		return;
+	pool_close(cpu->pool);
+	sum_free(&cpu->sum);
+	free(cpu->shared.data);
+	free(cpu->own.data);
+	free(cpu);
+}
+
+static tess_status device_open(int32_t index, int32_t nthreads, void **self)
+{
+	struct cpu *cpu;
+	tess_status st;
+
+	if (index != 0)
+		return cpu_host->fail(TESS_EINVAL, "cpu: there is one device, number 0, and none with number %d", (int)index);
+	if (nthreads < 1 || nthreads > MOST_THREADS)
+		return cpu_host->fail(TESS_EINVAL, "cpu: %d threads; use 1 to %d", (int)nthreads, MOST_THREADS);
+	cpu = calloc(1, sizeof *cpu);
+	if (!cpu)
+		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
+	cpu->nthreads = nthreads;
+	st = choose(&cpu->kernels);
+	if (st)
+		goto out;
+	st = pool_open(nthreads, &cpu->pool);
+	if (st)
+		cpu_host->fail(st, "cpu: %d threads could not be started; use fewer", (int)nthreads);
+out:
+	if (st)
+		device_close(cpu);
+	else
+		*self = cpu;
+	return st;
+}
+
+static tess_status device_alloc(void *self, uint64_t bytes, void **out)
+{
+	void *p = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64) : NULL;
+
+	(void)self;
+	if (!p)
+		return cpu_host->fail(TESS_ENOMEM, "cpu: no memory for %llu bytes", (unsigned long long)bytes);
+	*out = p;
+	return TESS_OK;
+}
+
+static void device_free(void *self, void *p)
+{
+	(void)self;
+	free(p);
+}
+
+static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
+{
+	switch (kind) {
+	case TESS_OP_LINEAR: return k->linear;
+	case TESS_OP_EMBED: return k->embed;
+	case TESS_OP_NORM: return k->norm;
+	case TESS_OP_BIAS: return k->bias;
+	case TESS_OP_ROPE: return k->rope;
+	case TESS_OP_ATTENTION: return k->attention;
+	case TESS_OP_GATE: return k->gate;
+	case TESS_OP_ADD: return k->add;
+	case TESS_OP_COPY: return k->copy;
+	}
+	return NULL;
+}
+
+static tess_status device_run(void *self, const struct tess_op *op)
+{
+	struct cpu *cpu = self;
+	cpu_run *run = find(cpu->kernels, op->kind);
+	uint32_t saved;
+	tess_status st;
+
+	if (!run)
+		return cpu_check(op);
+	float_enter(&saved);
+	st = run(cpu, op);
+	float_leave(saved);
+	return st;
+}
+
+struct pack { const struct tess_view *rows, *panels; };
+
+/* Panels [lo, hi): the bytes of each element as they are, zeros behind the last row. */
+static void pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_view *rows = ((struct pack *)arg)->rows, *panels = ((struct pack *)arg)->panels;
+	int64_t bytes = type_bytes(rows->dtype), n = rows->shape[0], k = rows->shape[1];
+
+	(void)thread;
+	for (int64_t p = lo; p < hi; p++) {
+		char *to = (char *)panels->data + p * panels->stride[0] * bytes;
+
+		for (int64_t j = 0; j < LANES; j++) {
+			const char *from = (const char *)rows->data + (p * LANES + j) * rows->stride[0] * bytes;
+
+			for (int64_t i = 0; i < k; i++) {
+				char *at = to + (i * LANES + j) * bytes;
+
+				if (p * LANES + j >= n)
+					memset(at, 0, (size_t)bytes);
+				else
+					memcpy(at, from + i * rows->stride[1] * bytes, (size_t)bytes);
+			}
+		}
+	}
+}
+
+static tess_status device_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
+{
+	struct cpu *cpu = self;
+	struct tess_view out = { .data = panels->data, .dtype = rows->dtype, .ndim = 2, .layout = TESS_PANELS };
+	struct pack pack = { rows, &out };
+	tess_status st = cpu_check_rows(rows);
+
+	if (st)
+		return st;
+	out.shape[0] = rows->shape[0];
+	out.shape[1] = rows->shape[1];
+	out.stride[0] = rows->shape[1] * LANES;
+	out.stride[1] = LANES;
+	pool_run(cpu->pool, pack_panels, &pack, tess_up(out.shape[0], LANES),
+	         tess_up(PACK_SHARE, out.stride[0] + 1));
+	*panels = out;
+	return TESS_OK;
+}
+
+static tess_status device_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	(void)self, (void)stream;
+	memcpy(dst, src, bytes);
+	return TESS_OK;
+}
+
+static tess_status device_sync(void *self, void *stream)
+{
+	(void)self, (void)stream;
+	return TESS_OK;
+}
+
+static tess_status init(const struct tess_host *host)
+{
+	cpu_host = host;
+	return TESS_OK;
+}
+
+static const struct tess_device cpu_device = {
+	.size = sizeof cpu_device, .mem = TESS_HOST, .name = "cpu",
+	.summary = "the processor; the same bits on any of them, with any number of threads",
+	.count = count, .supports = cpu_check, .open = device_open, .alloc = device_alloc, .free = device_free,
+	.run = device_run, .pack = device_pack, .copy = device_copy, .sync = device_sync, .close = device_close,
+};
+static const struct tess_device *const devices[] = { &cpu_device, NULL };
+static const struct tess_option option = {
+	"cpu", "auto", "instructions the cpu device computes with: auto, scalar, avx2 or avx512; the bits are the same"
+};
+static const struct tess_option *const options[] = { &option, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "cpu", .version = "1.0",
+                .license = "Apache-2.0", .summary = "computes on the processor", .devices = devices,
+                .options = options, .init = init };

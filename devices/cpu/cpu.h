@@ -1,0 +1,133 @@
+/*
+ * cpu.h - what the files of the CPU device share.
+ *
+ * An op is checked (check.c), its sums become a list of steps (sum.c), and the kernels run it. Files
+ * with kernels are compiled once for each instruction set: CPU_ISA is scalar, avx2 or avx512, CPU_NAME
+ * gives their functions a name of their own, and kernels.c lists them. Same source, same operations
+ * in the same order for every output: same bits.
+ */
+#ifndef TESS_CPU_H
+#define TESS_CPU_H
+
+#include <stdbool.h>
+#include <string.h>
+#include <tessera/device.h>
+
+#include "pool.h"
+#include "sum.h"
+
+#define CPU_PASTE(a, b) a##_##b
+#define CPU_EXPAND(a, b) CPU_PASTE(a, b)
+#define CPU_NAME(name) CPU_EXPAND(name, CPU_ISA)
+
+/* Before a loop whose iterations do not depend on each other, even where it works in place. */
+#if defined(__clang__)
+#define CPU_LANES _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define CPU_LANES _Pragma("GCC ivdep")
+#else
+#define CPU_LANES
+#endif
+
+enum { LANES = 16 };                    /* columns of a panel */
+enum { KEYS = 64, KEY_UNITS = 1 << 25 };        /* attention: a unit of keys, and how many there are */
+
+struct cpu;
+typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
+
+struct cpu_kernels {
+	const char *name;
+	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *gate, *add, *copy;
+};
+
+/* An opened device. One thread at a time calls it; what it keeps is grown when needed, never shrunk. */
+struct cpu {
+	const struct cpu_kernels *kernels;
+	struct pool *pool;
+	int32_t nthreads;
+	struct sum sum;                 /* of the op that runs */
+	struct { void *data; size_t bytes; } shared, own;
+	size_t own_each;
+};
+
+extern const struct tess_host *cpu_host;
+
+/* Scratch memory for all threads together, 64-byte aligned; valid until the next call. */
+tess_status cpu_shared(struct cpu *cpu, size_t bytes, void **out);
+/* `bytes` for each thread; thread i's are at cpu_own(cpu, i). */
+tess_status cpu_own_grow(struct cpu *cpu, size_t bytes);
+static inline void *cpu_own(const struct cpu *cpu, int32_t thread)
+{
+	return (char *)cpu->own.data + cpu->own_each * (size_t)thread;
+}
+
+/* Whether the device runs `op`: all of its shapes, strides, types and sums. */
+tess_status cpu_check(const struct tess_op *op);
+/* Whether `rows` can be made into panels. */
+tess_status cpu_check_rows(const struct tess_view *rows);
+
+/* Bytes of an element; 0: no such type. */
+static inline int64_t type_bytes(int32_t dtype)
+{
+	switch (dtype) {
+	case TESS_F64: case TESS_I64: return 8;
+	case TESS_F32: case TESS_I32: return 4;
+	case TESS_BF16: case TESS_F16: return 2;
+	case TESS_I8: case TESS_U8: return 1;
+	}
+	return 0;
+}
+
+/* Element `at` of weights of any type, which lie anywhere in a mapped file. */
+static inline float f16_widen(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
+	float f;
+
+	if (rest < 0x400) {             /* zero and subnormal: exact */
+		f = (float)rest * 0x1p-24f;
+		memcpy(&bits, &f, sizeof bits);
+	} else {
+		bits = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
+		if (rest > 0x7c00)
+			bits |= 1u << 22;       /* a NaN becomes quiet, as the processor makes it */
+	}
+	bits |= sign;
+	memcpy(&f, &bits, sizeof f);
+	return f;
+}
+
+static inline float bf16_widen(uint16_t h)
+{
+	uint32_t bits = (uint32_t)h << 16;
+	float f;
+
+	memcpy(&f, &bits, sizeof f);
+	return f;
+}
+
+static inline float weight_at(const void *data, int32_t dtype, int64_t at)
+{
+	uint16_t h;
+	float f;
+
+	if (dtype == TESS_F32) {
+		memcpy(&f, (const char *)data + at * 4, sizeof f);
+		return f;
+	}
+	memcpy(&h, (const char *)data + at * 2, sizeof h);
+	return dtype == TESS_BF16 ? bf16_widen(h) : f16_widen(h);
+}
+
+/* Row `t` of activations. */
+static inline float *row_at(const struct tess_view *v, int64_t t)
+{
+	return (float *)v->data + t * v->stride[0];
+}
+
+static inline bool is_partial(const struct tess_op *op, int32_t ndim)
+{
+	return op->out[0].ndim > ndim;
+}
+
+#endif

@@ -1,0 +1,260 @@
+/* EMBED, BIAS, ROPE, GATE, ADD, COPY: every element by itself. */
+#include "cpu.h"
+#include "mathf.h"
+
+enum { SMALL = 1 << 14 };               /* elements that are not worth a second thread */
+enum { SILU = 1, GELU, GELU_TANH, RELU };       /* the acts, as docs/ops.md numbers them */
+
+struct rows { const struct tess_op *op; };
+
+/* Runs fn over the rows of out 0, in shares that are worth it. */
+static tess_status over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
+{
+	struct rows arg = { op };
+
+	pool_run(cpu->pool, fn, &arg, op->in[0].shape[0], tess_up(SMALL, op->in[0].shape[1] + 1));
+	return TESS_OK;
+}
+
+static void bias_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	const struct tess_view *b = &op->in[1];
+	int64_t columns = op->in[0].shape[1];
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *x = row_at(&op->in[0], t);
+		float *y = row_at(&op->out[0], t);
+
+		CPU_LANES
+		for (int64_t i = 0; i < columns; i++)
+			y[i] = x[i] + weight_at(b->data, b->dtype, i * b->stride[0]);
+	}
+}
+
+#define run_bias CPU_NAME(run_bias)
+tess_status run_bias(struct cpu *cpu, const struct tess_op *op)
+{
+	return over_rows(cpu, op, bias_rows);
+}
+
+static void add_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	int64_t columns = op->in[0].shape[1];
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *a = row_at(&op->in[0], t), *b = row_at(&op->in[1], t);
+		float *y = row_at(&op->out[0], t);
+
+		CPU_LANES
+		for (int64_t i = 0; i < columns; i++)
+			y[i] = a[i] + b[i];
+	}
+}
+
+#define run_add CPU_NAME(run_add)
+tess_status run_add(struct cpu *cpu, const struct tess_op *op)
+{
+	return over_rows(cpu, op, add_rows);
+}
+
+static inline float act_of(int kind, float a)
+{
+	float half = a * 0.5f;
+
+	switch (kind) {
+	case SILU:
+		return a * (1.0f / (1.0f + mathf_exp(-a)));
+	case GELU:
+		return half * (1.0f + mathf_erf(a * 0.70710678f));
+	case GELU_TANH:
+		return half * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	default:
+		return a < 0.0f ? 0.0f : a;
+	}
+}
+
+/* `kind` is a constant where this is inlined, so that the loops have no branch. */
+static inline __attribute__((always_inline)) void gate_row(int kind, const float *a, const float *b, int64_t n,
+                                                           float *y)
+{
+	if (b) {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			y[i] = act_of(kind, a[i]) * b[i];
+	} else {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			y[i] = act_of(kind, a[i]);
+	}
+}
+
+static void gate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	int64_t n = op->in[0].shape[1];
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *a = row_at(&op->in[0], t), *b = op->nin > 1 ? row_at(&op->in[1], t) : NULL;
+		float *y = row_at(&op->out[0], t);
+
+		switch ((int)op->num[0]) {
+		case SILU: gate_row(SILU, a, b, n, y); break;
+		case GELU: gate_row(GELU, a, b, n, y); break;
+		case GELU_TANH: gate_row(GELU_TANH, a, b, n, y); break;
+		default: gate_row(RELU, a, b, n, y);
+		}
+	}
+}
+
+#define run_gate CPU_NAME(run_gate)
+tess_status run_gate(struct cpu *cpu, const struct tess_op *op)
+{
+	return over_rows(cpu, op, gate_rows);
+}
+
+static void rope_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	const int32_t *position = op->in[1].data;
+	int64_t each = (int64_t)op->num[0], half = each / 2;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *c = row_at(&op->in[2], position[t]), *s = c + half;
+
+		for (int64_t h = 0; h < op->in[0].shape[1]; h += each) {
+			const float *x = row_at(&op->in[0], t) + h;
+			float *y = row_at(&op->out[0], t) + h, a, b;
+
+			CPU_LANES
+			for (int64_t i = 0; i < half; i++) {
+				a = x[i];
+				b = x[i + half];
+				y[i] = a * c[i] - b * s[i];
+				y[i + half] = b * c[i] + a * s[i];
+			}
+		}
+	}
+}
+
+#define run_rope CPU_NAME(run_rope)
+tess_status run_rope(struct cpu *cpu, const struct tess_op *op)
+{
+	const int32_t *position = op->in[1].data;
+
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		if (position[t] < 0 || position[t] >= op->in[2].shape[0])
+			return cpu_host->fail(TESS_EINVAL, "%s: cpu: rope: position %d; the table has %lld", op->where,
+			                      (int)position[t], (long long)op->in[2].shape[0]);
+	return over_rows(cpu, op, rope_rows);
+}
+
+/* The node of a Partial whose units hold element `id`; -1: none. */
+static int64_t node_of(const struct tess_op *op, int64_t id)
+{
+	struct tess_node node;
+	int64_t at, index = 0;
+
+	for (int32_t i = 0; i < op->ntree; i++) {
+		const struct tess_tree *t = &op->tree[i];
+
+		for (at = t->lo; tess_node_next(t->n, t->lo, t->hi, &at, &node); index++) {
+			for (int32_t j = 0; j < t->terms; j++) {
+				const int64_t *bound = op->term[t->first + j].bound - t->lo;
+
+				if (id >= bound[node.lo] && id < bound[node.hi])
+					return index;
+			}
+		}
+	}
+	return -1;
+}
+
+static void look_up(const struct tess_view *table, int64_t id, float *y)
+{
+	int64_t step = table->stride[1], first = id * table->stride[0];
+
+	if (table->layout == TESS_PANELS)
+		first = id / LANES * table->stride[0] + id % LANES;
+	CPU_LANES
+	for (int64_t i = 0; i < table->shape[1]; i++)
+		y[i] = weight_at(table->data, table->dtype, first + i * step) + 0.0f;
+}
+
+static void embed_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	const struct tess_view *table = &op->in[1], *y = &op->out[0];
+	int64_t nodes = is_partial(op, 2) ? y->shape[0] : 1, pitch = y->stride[y->ndim - 2], id, mine;
+	int64_t apart = is_partial(op, 2) ? y->stride[0] : 0;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0];
+		mine = id < 0 || id >= table->shape[0] ? -1 : is_partial(op, 2) ? node_of(op, id) : 0;
+		for (int64_t n = 0; n < nodes; n++) {
+			float *row = (float *)y->data + n * apart + t * pitch;
+
+			if (n == mine)
+				look_up(table, id, row);
+			else
+				memset(row, 0, sizeof *row * (size_t)table->shape[1]);
+		}
+	}
+}
+
+#define run_embed CPU_NAME(run_embed)
+tess_status run_embed(struct cpu *cpu, const struct tess_op *op)
+{
+	struct rows arg = { op };
+
+	pool_run(cpu->pool, embed_rows, &arg, op->in[0].shape[0], tess_up(SMALL, op->in[1].shape[1] + 1));
+	return TESS_OK;
+}
+
+/* A copy as three loops over bytes, the innermost over what lies together. */
+struct copy {
+	const char *from;
+	char *to;
+	int64_t n[3], from_step[3], to_step[3], bytes;
+};
+
+static void copy_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct copy *c = arg;
+
+	(void)thread;
+	for (int64_t i = lo; i < hi; i++) {
+		for (int64_t j = 0; j < c->n[1]; j++) {
+			const char *from = c->from + i * c->from_step[0] + j * c->from_step[1];
+			char *to = c->to + i * c->to_step[0] + j * c->to_step[1];
+
+			if (c->from_step[2] == c->bytes && c->to_step[2] == c->bytes) {
+				memcpy(to, from, (size_t)(c->n[2] * c->bytes));
+				continue;
+			}
+			for (int64_t k = 0; k < c->n[2]; k++)
+				memcpy(to + k * c->to_step[2], from + k * c->from_step[2], (size_t)c->bytes);
+		}
+	}
+}
+
+#define run_copy CPU_NAME(run_copy)
+tess_status run_copy(struct cpu *cpu, const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *y = &op->out[0];
+	struct copy c = { .from = x->data, .to = y->data, .bytes = type_bytes(x->dtype), .n = { 1, 1, 1 } };
+
+	for (int i = 0, axis = 3 - x->ndim; i < x->ndim; i++, axis++) {
+		c.n[axis] = x->shape[i];
+		c.from_step[axis] = x->stride[i] * c.bytes;
+		c.to_step[axis] = y->stride[i] * c.bytes;
+	}
+	pool_run(cpu->pool, copy_rows, &c, c.n[0], tess_up(SMALL, c.n[1] * c.n[2] + 1));
+	return TESS_OK;
+}

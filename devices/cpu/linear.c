@@ -1,0 +1,188 @@
+/* LINEAR: tiles of rows times panels of columns, leaf by leaf; the tree is added as leaves get ready. */
+#include "tile.h"
+
+enum { LEAF = 256 };                    /* elements of K in one step: a panel's stay in the first cache */
+enum { ROWS = 192 };                    /* rows of x that are multiplied by a panel while it is there */
+enum { SMALL = 1 << 16 };               /* products that are not worth a second thread */
+
+struct linear {
+	const struct cpu *cpu;
+	const struct tess_op *op;
+	const struct sum *sum;
+	int64_t row, rows;              /* the present block of rows of x */
+	float *packed;                  /* step by step, tile by tile: [len][rows of the tile]; NULL: x as it lies */
+	int32_t wide;                   /* panels of a wide tile */
+};
+
+/* How a weight gives its panels. */
+struct panels {
+	const char *data;
+	int32_t dtype;
+	int64_t k, panel;               /* bytes between elements and between panels */
+};
+
+static struct panels panels_of(const struct tess_view *w)
+{
+	int64_t bytes = type_bytes(w->dtype);
+
+	if (w->layout == TESS_PANELS)
+		return (struct panels){ w->data, w->dtype, LANES * bytes, w->stride[0] * bytes };
+	return (struct panels){ w->data, w->dtype, w->stride[1] * bytes, LANES * bytes };
+}
+
+/* Whether rows can be read as if they were panels: [in, out] weights, where 16 columns lie together. */
+static bool lies_in_panels(const struct tess_view *w, int64_t column)
+{
+	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
+}
+
+/* Elements [at, at + len) of 16 columns, widened: [len][16], zeros behind the last column. */
+static void fetch(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *out)
+{
+	int64_t left = w->shape[0] - column, bytes = type_bytes(w->dtype);
+	const char *from = (const char *)w->data + (column * w->stride[0] + at * w->stride[1]) * bytes;
+
+	for (int64_t j = 0; j < LANES; j++) {
+		if (j >= left) {
+			for (int64_t k = 0; k < len; k++)
+				out[k * LANES + j] = 0.0f;
+			continue;
+		}
+		for (int64_t k = 0; k < len; k++)
+			out[k * LANES + j] = weight_at(from, w->dtype, j * w->stride[0] + k * w->stride[1]);
+	}
+}
+
+/* Packs the steps [lo, hi) of the block of rows. */
+static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct linear *l = arg;
+	const struct tess_view *x = &l->op->in[0];
+	const struct sum_step *s;
+	const float *from;
+	float *to;
+	int64_t n;
+
+	(void)thread;
+	for (s = l->sum->step + lo; s < l->sum->step + hi; s++) {
+		to = l->packed + s->before * l->rows;
+		for (int64_t r = 0; r < l->rows; r += n) {
+			n = l->rows - r < TILE_ROWS ? l->rows - r : TILE_ROWS;
+			from = row_at(x, l->row + r) + s->at;
+			for (int64_t k = 0; k < s->len; k++)
+				for (int64_t i = 0; i < n; i++)
+					*to++ = from[i * x->stride[0] + k];
+		}
+	}
+}
+
+/* Copies a finished tile, or a node of it, to where it belongs. */
+static void put(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row, int64_t rows,
+                int64_t column, int64_t columns, const float *tile)
+{
+	float *out = y->data;
+	int64_t left = y->shape[y->ndim - 1] - column, pitch = y->stride[y->ndim - 2];
+
+	if (y->ndim == 3)
+		out += node * y->stride[0];
+	out += (l->row + row) * pitch + column;
+	for (int64_t r = 0; r < rows; r++)
+		memcpy(out + r * pitch, tile + r * columns,
+		       sizeof(float) * (size_t)(left < columns ? left : columns));
+}
+
+/* All rows of the block times `panels` panels from `column` on, 1 or l->wide. */
+static void multiply(const struct linear *l, int32_t weight, int64_t column, int32_t panels, float *slots)
+{
+	const struct tess_view *x = &l->op->in[0], *w = &l->op->in[1 + weight], *y = &l->op->out[weight];
+	int64_t columns = panels * LANES, pitch = l->rows * columns, n, bk, bp;
+	float *fetched = slots + (l->sum->levels * l->rows) * l->wide * LANES, *slot;
+	bool direct = lies_in_panels(w, column + columns - LANES);
+	struct panels p = panels_of(w);
+	const float *a;
+	const char *b;
+
+	p.data += column / LANES * p.panel;
+	for (const struct sum_step *s = l->sum->step; s < l->sum->step + l->sum->count; s++) {
+		b = p.data + s->at * p.k;
+		bk = p.k;
+		bp = p.panel;
+		if (!direct) {
+			fetch(w, column, s->at, s->len, fetched);
+			b = (const char *)fetched;
+			bk = LANES * (int64_t)sizeof(float);
+			bp = 0;
+		}
+		for (int64_t r = 0; r < l->rows; r += n) {
+			n = l->rows - r < TILE_ROWS ? l->rows - r : TILE_ROWS;
+			a = l->packed ? l->packed + s->before * l->rows + r * s->len : row_at(x, l->row + r) + s->at;
+			slot = slots + r * columns;
+			tile_find(direct ? w->dtype : TESS_F32, l->packed, (int)n, panels > 1)(
+				a, x->stride[0], b, bk, bp, slot, pitch, s);
+			if (s->node >= 0)
+				put(l, y, s->node, r, n, column, columns,
+				    slot + (s->level - s->merge - s->trees) * pitch);
+		}
+	}
+}
+
+static int64_t groups_of(const struct linear *l, int32_t weight)
+{
+	return tess_up(l->op->in[1 + weight].shape[0], l->wide * LANES);
+}
+
+/* Groups [lo, hi) of `wide` panels, counted over all weights. */
+static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct linear *l = arg;
+	float *slots = cpu_own(l->cpu, thread);
+	const struct tess_view *w;
+	int64_t base = 0, n, column, end;
+
+	for (int32_t i = 0; i < l->op->nout; base += n, i++) {
+		n = groups_of(l, i);
+		w = &l->op->in[1 + i];
+		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++) {
+			column = g * l->wide * LANES;
+			end = column + l->wide * LANES;
+			if (tess_up(w->shape[0], LANES) * LANES >= end && lies_in_panels(w, end - LANES)) {
+				multiply(l, i, column, l->wide, slots);
+				continue;
+			}
+			for (; column < end && column < w->shape[0]; column += LANES)
+				multiply(l, i, column, 1, slots);
+		}
+	}
+}
+
+#define run_linear CPU_NAME(run_linear)
+tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0];
+	struct linear l = { .cpu = cpu, .op = op, .sum = &cpu->sum };
+	int64_t rows = x->shape[0], most = rows < ROWS ? rows : ROWS, groups = 0, grain;
+	void *packed = NULL;
+	tess_status st;
+
+	if (!rows)
+		return TESS_OK;
+	if (sum_plan(&cpu->sum, op, is_partial(op, 2), LEAF))
+		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum", op->where);
+	l.wide = rows <= TILE_ROWS ? tile_wide((int)rows) : TILE_WIDE_6;
+	for (int32_t i = 0; i < op->nout; i++)
+		groups += groups_of(&l, i);
+	st = cpu_own_grow(cpu, sizeof(float) * (size_t)(l.sum->levels * most * l.wide * LANES + LEAF * LANES));
+	if (!st && rows > TILE_ROWS)
+		st = cpu_shared(cpu, sizeof(float) * (size_t)(most * l.sum->elements), &packed);
+	if (st)
+		return st;
+	for (l.row = 0; l.row < rows; l.row += l.rows) {
+		l.rows = rows - l.row < ROWS ? rows - l.row : ROWS;
+		l.packed = packed;
+		if (packed)
+			pool_run(cpu->pool, pack_rows, &l, l.sum->count, tess_up(SMALL, l.rows * LEAF));
+		grain = tess_up(SMALL, l.rows * l.wide * LANES * (l.sum->elements + 1));
+		pool_run(cpu->pool, multiply_groups, &l, groups, grain);
+	}
+	return TESS_OK;
+}

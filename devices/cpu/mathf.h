@@ -1,0 +1,101 @@
+/*
+ * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Straight lines of
+ * rounded operations and selects, so that a compiler may do many at once without changing a bit.
+ * Polynomials: interpolation at Chebyshev nodes, coefficients rounded to f32.
+ */
+#ifndef TESS_CPU_MATHF_H
+#define TESS_CPU_MATHF_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float mathf_from_bits(uint32_t bits)
+{
+	float f;
+
+	memcpy(&f, &bits, sizeof f);
+	return f;
+}
+
+static inline uint32_t mathf_bits(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof bits);
+	return bits;
+}
+
+/* 2^n for -126 <= n <= 127 */
+static inline float mathf_pow2(int32_t n)
+{
+	return mathf_from_bits((uint32_t)(n + 127) << 23);
+}
+
+/* e^x; error below 0.9 ulp; 0 from -104 down, inf from 89 up, a NaN stays one. */
+static inline float mathf_exp(float x)
+{
+	const float round = 0x1.8p23f;          /* its ulp is 1: a sum with it is rounded to an integer */
+	float t, n, r, p;
+	int32_t whole, half;
+
+	x = x < -104.0f ? -104.0f : x;
+	x = x > 89.0f ? 89.0f : x;
+	t = fmaf(x, 0x1.715476p+0f, round);
+	n = t - round;
+	r = fmaf(n, -0x1.62e43p-1f, x);
+	r = fmaf(n, 0x1.05c61p-29f, r);
+	p = fmaf(0x1.6d1606p-10f, r, 0x1.12106cp-7f);
+	p = fmaf(p, r, 0x1.555516p-5f);
+	p = fmaf(p, r, 0x1.5554d8p-3f);
+	p = fmaf(p, r, 0.5f);
+	p = fmaf(p, r, 1.0f);
+	p = fmaf(p, r, 1.0f);
+	/* n may be beyond the exponents of a float by itself: two exact halves, of which only the last rounds. */
+	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
+	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole;       /* a NaN's bits: any finite scale will do */
+	half = whole / 2;
+	return p * mathf_pow2(half) * mathf_pow2(whole - half);
+}
+
+/* Error below 2 ulp. */
+static inline float mathf_tanh(float x)
+{
+	float a = fabsf(x), z = x * x, p, large;
+
+	p = fmaf(0x1.36bdb2p-9f, z, -0x1.1394cap-7f);
+	p = fmaf(p, z, 0x1.64fad8p-6f);
+	p = fmaf(p, z, -0x1.ba0d94p-5f);
+	p = fmaf(p, z, 0x1.1110f6p-3f);
+	p = fmaf(p, z, -0x1.555556p-2f);
+	p = fmaf(p * z, x, x);
+	large = 1.0f - 2.0f / (mathf_exp(a + a) + 1.0f);
+	return a < 0.6f ? p : copysignf(large, x);
+}
+
+/* Error below 2 ulp. */
+static inline float mathf_erf(float x)
+{
+	float a = fabsf(x), z = x * x, p, q;
+
+	p = fmaf(0x1.4a5690p-14f, z, -0x1.a45088p-11f);
+	p = fmaf(p, z, 0x1.541270p-8f);
+	p = fmaf(p, z, -0x1.b7fabap-6f);
+	p = fmaf(p, z, 0x1.ce2d10p-4f);
+	p = fmaf(p, z, -0x1.81273ep-2f);
+	p = fmaf(p, z, 0x1.06eba8p-3f);
+	p = fmaf(p, x, x);
+	/* 1 - erf(a) = e^-q(a) for 1 <= a <= 4; erf(4) rounds to 1 */
+	a = a > 4.0f ? 4.0f : a;
+	q = fmaf(-0x1.b77830p-20f, a, 0x1.825ce4p-15f);
+	q = fmaf(q, a, -0x1.38e5e6p-11f);
+	q = fmaf(q, a, 0x1.37ecc6p-8f);
+	q = fmaf(q, a, -0x1.b0e246p-6f);
+	q = fmaf(q, a, 0x1.c2e356p-4f);
+	q = fmaf(q, a, 0x1.437eb4p-1f);
+	q = fmaf(q, a, 0x1.2156fap+0f);
+	q = fmaf(q, a, -0x1.4fb068p-12f);
+	return a < 1.0f ? p : copysignf(1.0f - mathf_exp(-q), x);
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* NORM: the sum over a row has few units and each is one chain, so several chains run side by side. */
+#include <math.h>
+
+#include "cpu.h"
+
+enum { CHAINS = 8 };
+enum { SMALL = 1 << 14 };               /* elements that are not worth a second thread */
+enum { RMS = 1, LAYER };                /* the kinds, as docs/ops.md numbers them */
+
+struct norm {
+	const struct cpu *cpu;
+	const struct tess_op *op;
+	int64_t each, runs;             /* elements of a run, and runs of a row */
+};
+
+/* The chains of n leaves, each one step: of (x - mean)^2 or of x. */
+static void add_chains(const float *x, float mean, bool squares, const struct sum_step *s, int n, float *leaf)
+{
+	int32_t shared = n == CHAINS ? s[0].len : 0;
+	float acc[CHAINS] = { 0 }, d;
+
+	for (int i = 1; i < n; i++)
+		shared = s[i].len < shared ? s[i].len : shared;
+	for (int32_t k = 0; k < shared; k++) {
+		for (int i = 0; i < CHAINS; i++) {
+			d = x[s[i].at + k] - mean;
+			acc[i] = squares ? fmaf(d, d, acc[i]) : acc[i] + d;
+		}
+	}
+	for (int i = 0; i < n; i++) {
+		for (int32_t k = shared; k < s[i].len; k++) {
+			d = x[s[i].at + k] - mean;
+			acc[i] = squares ? fmaf(d, d, acc[i]) : acc[i] + d;
+		}
+		leaf[i] = acc[i];
+	}
+}
+
+/* The finished sum over one run; level: room for the stack of the sum. */
+static float total(const struct sum *sum, const float *x, float mean, bool squares, float *level)
+{
+	const struct sum_step *s = sum->step, *end = s + sum->count;
+	float leaf[CHAINS], at;
+	int n;
+
+	for (; s < end; s += n) {
+		n = end - s < CHAINS ? (int)(end - s) : CHAINS;
+		add_chains(x, mean, squares, s, n, leaf);
+		for (int i = 0; i < n; i++) {
+			at = leaf[i];
+			for (int m = 1; m <= s[i].merge; m++)
+				at = level[s[i].level - m] + at;
+			level[s[i].level - s[i].merge] = at;
+		}
+	}
+	return level[0] + 0.0f;
+}
+
+/* What is left of the element after the weights' type: w and b as f32, in the thread's own memory. */
+static const float *widened(const struct tess_view *v, float *room)
+{
+	if (v->dtype == TESS_F32 && v->stride[0] == 1 && (uintptr_t)v->data % sizeof(float) == 0)
+		return v->data;
+	for (int64_t i = 0; i < v->shape[0]; i++)
+		room[i] = weight_at(v->data, v->dtype, i * v->stride[0]);
+	return room;
+}
+
+static void norm_run(const struct norm *n, const float *x, const float *w, const float *b, float *level, float *y)
+{
+	float eps = (float)n->op->num[1], count = (float)n->each, mean = 0.0f, s;
+
+	if (n->op->num[0] == LAYER)
+		mean = total(&n->cpu->sum, x, 0.0f, false, level) / count;
+	s = 1.0f / sqrtf(total(&n->cpu->sum, x, mean, true, level) / count + eps);
+	if (b) {
+		CPU_LANES
+		for (int64_t i = 0; i < n->each; i++)
+			y[i] = (x[i] - mean) * s * w[i] + b[i];
+	} else {
+		CPU_LANES
+		for (int64_t i = 0; i < n->each; i++)
+			y[i] = (x[i] - mean) * s * w[i];
+	}
+}
+
+static void norm_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct norm *n = arg;
+	const struct tess_op *op = n->op;
+	float *room = cpu_own(n->cpu, thread), *level = room + 2 * n->each;
+	const float *w = widened(&op->in[1], room);
+	const float *b = op->nin > 2 ? widened(&op->in[2], room + n->each) : NULL;
+
+	for (int64_t t = lo; t < hi; t++)
+		for (int64_t i = 0; i < n->runs; i++)
+			norm_run(n, row_at(&op->in[0], t) + i * n->each, w, b, level,
+			         row_at(&op->out[0], t) + i * n->each);
+}
+
+#define run_norm CPU_NAME(run_norm)
+tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
+{
+	int64_t rows = op->in[0].shape[0], columns = op->in[0].shape[1];
+	int64_t each = op->num[2] > 0 ? (int64_t)op->num[2] : columns;
+	struct norm n = { .cpu = cpu, .op = op, .each = each, .runs = columns / each };
+	tess_status st;
+
+	if (sum_plan(&cpu->sum, op, 0, INT32_MAX))
+		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum", op->where);
+	st = cpu_own_grow(cpu, sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
+	if (st)
+		return st;
+	pool_run(cpu->pool, norm_rows, &n, rows, tess_up(SMALL, columns + 1));
+	return TESS_OK;
+}

@@ -1,0 +1,165 @@
+#include "sum.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+struct walk {                           /* over one tree, or a node of it */
+	struct sum *sum;
+	const struct tess_op *op;
+	const struct tess_tree *tree;
+	int64_t lo, hi, most;
+	int32_t level;
+	bool failed;
+};
+
+static struct sum_step *push(struct walk *w)
+{
+	struct sum *s = w->sum;
+	struct sum_step *more;
+	int64_t room;
+
+	if (s->count == s->room) {
+		room = s->room ? s->room * 2 : 256;
+		more = realloc(s->step, (size_t)room * sizeof *more);
+		if (!more) {
+			w->failed = true;
+			return s->count ? &s->step[s->count - 1] : NULL;
+		}
+		s->step = more;
+		s->room = room;
+	}
+	more = &s->step[s->count++];
+	*more = (struct sum_step){ .node = -1, .level = (int16_t)w->level, .before = s->elements };
+	return more;
+}
+
+static struct sum_step *last(struct walk *w)
+{
+	return &w->sum->step[w->sum->count - 1];
+}
+
+static void leaf(struct walk *w, int64_t unit)
+{
+	const struct tess_term *term = w->op->term + w->tree->first;
+	int64_t first = w->sum->count, u = unit - w->tree->lo, at, end;
+	struct sum_step *step;
+
+	for (int32_t i = 0; i < w->tree->terms; i++) {
+		end = term[i].bound[u + 1];
+		for (at = term[i].bound[u]; at < end; at += w->most) {
+			step = push(w);
+			if (w->failed)
+				return;
+			step->at = at;
+			step->len = (int32_t)(end - at < w->most ? end - at : w->most);
+			w->sum->elements += step->len;
+		}
+	}
+	if (w->sum->count == first)
+		push(w);
+	if (w->failed)
+		return;
+	w->sum->step[first].fresh = 1;
+	w->level++;
+	if (w->level > w->sum->levels)
+		w->sum->levels = w->level;
+}
+
+/* Node (depth, at) of the tree, as far as it lies in [lo, hi); false where that is empty. */
+static bool visit(struct walk *w, int32_t depth, int64_t at)
+{
+	int64_t parts = (int64_t)1 << depth;
+	int64_t a = tess_edge(w->tree->n, parts, at), b = tess_edge(w->tree->n, parts, at + 1);
+	bool left, right;
+
+	if (a >= b || b <= w->lo || a >= w->hi || w->failed)
+		return false;
+	if (b - a == 1) {
+		leaf(w, a);
+		return true;
+	}
+	left = visit(w, depth + 1, at * 2);
+	right = visit(w, depth + 1, at * 2 + 1);
+	if (left && right && !w->failed) {
+		last(w)->merge++;
+		w->level--;
+	}
+	return left || right;
+}
+
+/* Node (depth, at) of the tree over trees, each of which is finished. */
+static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
+{
+	int64_t parts = (int64_t)1 << depth, n = w->op->ntree;
+	int64_t a = tess_edge(n, parts, at), b = tess_edge(n, parts, at + 1);
+	bool left, right;
+
+	if (a >= b || w->failed)
+		return false;
+	if (b - a == 1) {
+		w->tree = &w->op->tree[a];
+		w->lo = w->tree->lo;
+		w->hi = w->tree->hi;
+		if (!visit(w, 0, 0) || w->failed)
+			return false;
+		last(w)->finish = 1;
+		return true;
+	}
+	left = visit_trees(w, depth + 1, at * 2);
+	right = visit_trees(w, depth + 1, at * 2 + 1);
+	/* Nothing here is -0 (two numbers that are not never add up to it): no second + 0.0f is needed. */
+	if (left && right && !w->failed) {
+		last(w)->trees++;
+		w->level--;
+	}
+	return left || right;
+}
+
+static void visit_nodes(struct walk *w)
+{
+	struct tess_node node;
+	int64_t at;
+
+	for (int32_t i = 0; i < w->op->ntree; i++) {
+		w->tree = &w->op->tree[i];
+		at = w->tree->lo;
+		while (tess_node_next(w->tree->n, w->tree->lo, w->tree->hi, &at, &node)) {
+			w->lo = node.lo;
+			w->hi = node.hi;
+			visit(w, 0, 0);
+			if (w->failed)
+				return;
+			last(w)->node = w->sum->nodes++;
+			w->level = 0;
+		}
+	}
+}
+
+tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t most)
+{
+	struct walk w = { .sum = s, .op = op, .most = most };
+
+	s->count = s->elements = 0;
+	s->levels = 1;
+	s->nodes = 0;
+	if (partial) {
+		visit_nodes(&w);
+		return w.failed ? TESS_ENOMEM : TESS_OK;
+	}
+	if (!visit_trees(&w, 0, 0) && !w.failed) {      /* a sum of nothing is +0.0f */
+		push(&w);
+		if (!w.failed)
+			last(&w)->fresh = 1;
+	}
+	if (w.failed)
+		return TESS_ENOMEM;
+	last(&w)->node = 0;
+	s->nodes = 1;
+	return TESS_OK;
+}
+
+void sum_free(struct sum *s)
+{
+	free(s->step);
+	*s = (struct sum){ 0 };
+}

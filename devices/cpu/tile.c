@@ -1,0 +1,85 @@
+#include "tile.h"
+
+/* All but the pointers are constants where this is inlined: the chains stay in registers. */
+LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar, int64_t ak,
+                       const char *b, int64_t bk, int64_t bp, float *slot, int64_t pitch,
+                       const struct sum_step *step)
+{
+	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
+	const int n = rows * panels;
+
+	slot += step->level * pitch;
+	if (step->fresh) {
+#pragma GCC unroll 32
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_zero();
+	} else {
+#pragma GCC unroll 32
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_load(slot + i * LANES);
+	}
+	for (int64_t k = 0; k < step->len; k++, a += ak, b += bk) {
+#pragma GCC unroll 8
+		for (int p = 0; p < panels; p++)
+			w[p] = lanes_widen(dtype, b + p * bp);
+#pragma GCC unroll 8
+		for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+			for (int p = 0; p < panels; p++)
+				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
+		}
+	}
+	for (int m = 0; m < step->merge; m++) {
+		slot -= pitch;
+#pragma GCC unroll 32
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
+	}
+	if (step->finish) {
+#pragma GCC unroll 32
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(c[i], lanes_zero());
+	}
+	for (int m = 0; m < step->trees; m++) {
+		slot -= pitch;
+#pragma GCC unroll 32
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
+	}
+#pragma GCC unroll 32
+	for (int i = 0; i < n; i++)
+		lanes_store(slot + i * LANES, c[i]);
+}
+
+#define TILE(name, dtype, rows, panels, ar, ak) \
+	static void name(const float *a, int64_t pitch_a, const void *b, int64_t bk, int64_t bp, float *slot, \
+	                 int64_t pitch, const struct sum_step *step) \
+	{ \
+		(void)pitch_a; \
+		tile(rows, panels, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
+	}
+#define TILES_OF(type, dtype, rows, wide) \
+	TILE(type##_loose_##rows, dtype, rows, 1, pitch_a, 1) \
+	TILE(type##_loose_wide_##rows, dtype, rows, wide, pitch_a, 1) \
+	TILE(type##_packed_##rows, dtype, rows, 1, 1, rows) \
+	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 1, rows)
+#define TILES(type, dtype) \
+	TILES_OF(type, dtype, 1, TILE_WIDE_1) TILES_OF(type, dtype, 2, TILE_WIDE_3) \
+	TILES_OF(type, dtype, 3, TILE_WIDE_3) TILES_OF(type, dtype, 4, TILE_WIDE_6) \
+	TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
+#define ROW(type, kind) \
+	{ type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, type##_##kind##_5, \
+	  type##_##kind##_6 }
+#define TABLE(type) \
+	{ { ROW(type, loose), ROW(type, loose_wide) }, { ROW(type, packed), ROW(type, packed_wide) } }
+
+TILES(f32, TESS_F32)
+TILES(bf16, TESS_BF16)
+TILES(f16, TESS_F16)
+
+tile_fn *tile_find(int32_t dtype, bool packed, int rows, bool wide)
+{
+	static tile_fn *const table[3][2][2][TILE_ROWS] = { TABLE(f32), TABLE(bf16), TABLE(f16) };
+
+	return table[dtype == TESS_F32 ? 0 : dtype == TESS_BF16 ? 1 : 2][packed][wide][rows - 1];
+}

@@ -1,0 +1,336 @@
+/* LINEAR on the CPU device, bit for bit against one fmaf after the other. */
+#include "cpu.h"
+
+enum { MOST_TREES = 4, MOST_UNITS = 64, MOST_NODES = 64 };
+
+/* The trees of a contraction over K elements, and where they keep their bounds. */
+struct cut {
+	int64_t k;
+	int32_t ntree, nterm;
+	struct tess_tree tree[MOST_TREES];
+	struct tess_term term[2 * MOST_TREES];
+	int64_t bound[2 * MOST_TREES][MOST_UNITS + 1];
+};
+
+/* One more tree: units [lo, hi) of n, each `size` elements (and up to one more) of every term. */
+static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t terms, int64_t size)
+{
+	c->tree[c->ntree++] = (struct tess_tree){ .n = n, .lo = lo, .hi = hi, .first = c->nterm, .terms = terms };
+	for (int32_t i = 0; i < terms; i++) {
+		int64_t *bound = c->bound[c->nterm];
+
+		bound[0] = c->k + (c->nterm > 0 ? 1 : 0);      /* an element that is in no unit */
+		for (int64_t u = 0; u < hi - lo; u++)
+			bound[u + 1] = bound[u] + size + (int64_t)(cpu_random() % 2);
+		c->k = bound[hi - lo];
+		c->term[c->nterm].bound = bound;
+		c->nterm++;
+	}
+}
+
+struct product { const struct cut *cut; const float *x, *w; };
+
+static float leaf(const void *arg, const struct tess_tree *tree, int64_t u)
+{
+	const struct product *p = arg;
+	float acc = 0.0f;
+
+	for (int32_t i = 0; i < tree->terms; i++) {
+		const int64_t *bound = p->cut->term[tree->first + i].bound + (u - tree->lo);
+
+		for (int64_t k = bound[0]; k < bound[1]; k++)
+			acc = fmaf(p->x[k], p->w[k], acc);
+	}
+	return acc;
+}
+
+struct weight {
+	struct cpu_weights data;
+	struct tess_view rows;
+	int64_t n;
+};
+
+/* order 0: [out, in] as it lies; 1: [in, out]; 2: rows with something between. */
+static struct weight weight_make(int64_t n, int64_t k, int32_t dtype, int order)
+{
+	struct weight w = { .data = cpu_weights(dtype, n * (k + 3)), .n = n };
+
+	w.rows = (struct tess_view){ .data = w.data.data, .dtype = dtype, .ndim = 2, .shape = { n, k },
+	                             .stride = { order == 1 ? 1 : order == 2 ? k + 3 : k, order == 1 ? n : 1 } };
+	return w;
+}
+
+/* The expected out of weight w: [T, N], or [nodes, T, N] where nodes > 0. */
+static void expect(const struct cut *c, const float *x, int64_t tokens, const struct weight *w, int64_t nodes, float *out)
+{
+	float *row = malloc(sizeof *row * (size_t)(c->k + 1)), node[MOST_NODES];
+	struct product p = { .cut = c, .w = row };
+
+	for (int64_t j = 0; j < w->n; j++) {
+		for (int64_t k = 0; k < c->k; k++)
+			row[k] = w->data.value[j * w->rows.stride[0] + k * w->rows.stride[1]];
+		for (int64_t t = 0; t < tokens; t++) {
+			p.x = x + t * c->k;
+			if (!nodes)
+				out[t * w->n + j] = cpu_total(c->tree, c->ntree, leaf, &p);
+			else
+				ck_assert_int_eq(cpu_nodes(c->tree, c->ntree, leaf, &p, node), nodes);
+			for (int64_t i = 0; i < nodes; i++)
+				out[(i * tokens + t) * w->n + j] = node[i];
+		}
+	}
+	free(row);
+}
+
+/* One op with two weights on every device, from rows and from panels. */
+static void try(const struct cut *c, int64_t tokens, const int64_t n[2], bool partial, int dtype)
+{
+	struct weight w[2];
+	struct tess_view in[3], out[2];
+	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 3, .nout = 2, .in = in, .out = out,
+		.ntree = c->ntree, .nterm = c->nterm, .tree = c->tree, .term = c->term, .where = "test" };
+	float *x = cpu_floats(tokens * c->k), *want[2], *got;
+	int64_t nodes = 0, pitch;
+	void *device;
+	char what[128];
+
+	for (int32_t i = 0; partial && i < c->ntree; i++)
+		nodes += tess_node_count(c->tree[i].n, c->tree[i].lo, c->tree[i].hi);
+	in[0] = cpu_rows(x, tokens, c->k, c->k);
+	for (int i = 0; i < 2; i++) {
+		w[i] = weight_make(n[i], c->k, cpu_dtype(dtype + i), (dtype + i) % 3);
+		want[i] = malloc(sizeof(float) * (size_t)((nodes ? nodes : 1) * tokens * n[i] + 1));
+		expect(c, x, tokens, &w[i], nodes, want[i]);
+	}
+	for (int d = 0; d < 2 * CPU_TRIES; d++) {
+		device = cpu_try_open(d / 2);
+		if (!device)
+			continue;
+		for (int i = 0; i < 2; i++) {
+			pitch = n[i] + d % 3;
+			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1), sizeof *got);
+			out[i] = cpu_rows(got, tokens, n[i], pitch);
+			if (partial)
+				out[i] = (struct tess_view){ .data = got, .dtype = TESS_F32, .ndim = 3,
+					.shape = { nodes, tokens, n[i] }, .stride = { tokens * pitch, pitch, 1 } };
+			in[1 + i] = d % 2 ? cpu_pack(device, &w[i].rows) : w[i].rows;
+		}
+		cpu_run(device, &op);
+		for (int i = 0; i < 2; i++) {
+			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s", cpu_tries[d / 2].set,
+			         d % 2 ? "panels" : "rows", (int)cpu_tries[d / 2].nthreads, (long long)tokens, i,
+			         partial ? "partial" : "finished");
+			for (int64_t r = 0; r < (nodes ? nodes : !partial) * tokens; r++)
+				cpu_equal(what, (float *)out[i].data + r * (n[i] + d % 3), want[i] + r * n[i], n[i]);
+			free(out[i].data);
+			if (d % 2)
+				free(in[1 + i].data);
+		}
+		cpu_table->close(device);
+	}
+	for (int i = 0; i < 2; i++) {
+		cpu_weights_free(&w[i].data);
+		free(want[i]);
+	}
+	free(x);
+}
+
+static const int64_t tokens_of[] = { 1, 2, 5, 48 };
+enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
+
+START_TEST(finished_sums)
+{
+	static const int64_t units[] = { 1, 5, 8, 28, 32, 40 };
+	static const int64_t n[][2] = { { 1, 40 }, { 16, 17 }, { 150, 64 } };
+
+	for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+		for (int t = 0; t < NTOKENS; t++) {
+			struct cut c = { 0 };
+
+			cut_add(&c, units[u], 0, units[u], 1, units[u] == 1 ? 600 : 7);
+			try(&c, tokens_of[t], n[(u + (size_t)t) % 3], false, (int)u + t);
+		}
+	}
+}
+END_TEST
+
+START_TEST(nodes_of_ranks)
+{
+	static const int64_t n[2] = { 33, 70 };
+
+	for (int64_t units = 5; units <= 40; units += 7) {
+		for (int64_t rank = 0; rank < 3; rank++) {
+			struct cut c = { .k = 2 };
+
+			cut_add(&c, units, tess_edge(units, 3, rank), tess_edge(units, 3, rank + 1), 1, 6);
+			try(&c, tokens_of[(units + rank) % NTOKENS], n, true, (int)(units + rank));
+		}
+	}
+}
+END_TEST
+
+START_TEST(several_trees_and_terms)
+{
+	static const int64_t n[2] = { 20, 100 };
+
+	for (int t = 0; t < NTOKENS; t++) {
+		struct cut whole = { 0 }, part = { .k = 1 };
+
+		cut_add(&whole, 7, 0, 7, 2, 3);
+		cut_add(&whole, 1, 0, 1, 1, 300);
+		cut_add(&whole, 12, 0, 12, 1, 0);       /* some units are empty */
+		try(&whole, tokens_of[t], n, false, t);
+		cut_add(&part, 7, 2, 6, 2, 3);
+		cut_add(&part, 9, 4, 4, 1, 3);          /* a rank that has none of them */
+		cut_add(&part, 28, 3, 28, 1, 5);
+		try(&part, tokens_of[t], n, true, t);
+	}
+}
+END_TEST
+
+START_TEST(rows_beyond_a_block)
+{
+	static const int64_t n[2] = { 18, 5 };
+	struct cut c = { 0 };
+
+	cut_add(&c, 3, 0, 3, 1, 11);
+	try(&c, 0, n, false, 0);
+	try(&c, 7, n, false, 0);
+	try(&c, 197, n, false, 0);
+}
+END_TEST
+
+/* Ranks' nodes, added by the same tree, are the finished sum of one rank. */
+START_TEST(partials_finish_alike)
+{
+	enum { UNITS = 28, EACH = 9, N = 35, T = 5, K = UNITS * EACH };
+	struct weight w = weight_make(N, K, TESS_BF16, 0);
+	float *x = cpu_floats(T * K), whole[T * N], part[8][8 * T * N], leaves[MOST_UNITS];
+	int64_t bound[UNITS + 1], at, used[8];
+	void *device = cpu_open("auto", 2);
+
+	for (int64_t u = 0; u <= UNITS; u++)
+		bound[u] = u * EACH;
+	for (int64_t ranks = 1; ranks <= 8; ranks++) {
+		for (int64_t r = 0; r < ranks; r++) {
+			struct tess_tree tree = { .n = UNITS, .lo = tess_edge(UNITS, ranks, r), .hi = tess_edge(UNITS, ranks, r + 1),
+			                          .terms = 1 };
+			struct tess_term term = { .bound = bound };
+			int64_t nodes = tess_node_count(UNITS, tree.lo, tree.hi), first = tree.lo * EACH;
+			struct tess_view in[2] = { cpu_rows(x + first, T, (tree.hi - tree.lo) * EACH, K), w.rows };
+			struct tess_view out = { .data = part[r], .dtype = TESS_F32, .ndim = 3, .shape = { nodes, T, N },
+			                         .stride = { T * N, N, 1 } };
+			struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in,
+				.out = &out, .ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+
+			in[1].data = w.data.data + first * 2;
+			in[1].shape[1] = in[0].shape[1];
+			if (ranks == 1)
+				out = cpu_rows(whole, T, N, N);
+			cpu_run(device, &op);
+		}
+		if (ranks == 1)
+			continue;
+		for (int64_t i = 0; i < T * N; i++) {
+			/* A node is a leaf of the tree that is left when its insides are taken away: walk the units, and
+			 * let the first unit of each node stand for it. */
+			struct tess_tree tree = { .n = UNITS, .lo = 0, .hi = UNITS };
+			struct tess_node node;
+			float sum = 0.0f;
+
+			memset(used, 0, sizeof used);
+			for (int64_t u = 0; u < UNITS; u++)
+				leaves[u] = -0.0f;
+			for (int64_t r = 0; r < ranks; r++)
+				for (at = tess_edge(UNITS, ranks, r);
+				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r), tess_edge(UNITS, ranks, r + 1), &at, &node);)
+					leaves[node.lo] = part[r][used[r]++ * T * N + i];
+			cpu_node(&tree, 0, UNITS, 0, 0, cpu_tree_sum, leaves, &sum);
+			MUST(cpu_same(sum + 0.0f, whole[i]));
+		}
+	}
+	cpu_table->close(device);
+	cpu_weights_free(&w.data);
+	free(x);
+}
+END_TEST
+
+/* fma(-1e-30, 1e-30, +0) is -0: a finished sum is not, a node may be. */
+START_TEST(finished_sums_are_not_minus_zero)
+{
+	float x[48], w[16] = { 0 }, y[48 * 16];
+	int64_t bound[] = { 0, 1 };
+	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+
+	for (int i = 0; i < 48; i++)
+		x[i] = -1e-30f;
+	for (int j = 0; j < 16; j++)
+		w[j] = 1e-30f;
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int d = 0; d < CPU_TRIES; d++) {
+			void *device = cpu_try_open(d);
+			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 1, 1), cpu_rows(w, 16, 1, 1) };
+			struct tess_view out = cpu_rows(y, tokens_of[t], 16, 16);
+			struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in,
+				.out = &out, .ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+
+			if (!device)
+				continue;
+			cpu_run(device, &op);
+			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
+				MUST(cpu_same(y[i], 0.0f));
+			out = (struct tess_view){ .data = y, .dtype = TESS_F32, .ndim = 3, .shape = { 1, tokens_of[t], 16 },
+			                          .stride = { tokens_of[t] * 16, 16, 1 } };
+			cpu_run(device, &op);
+			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
+				MUST(cpu_same(y[i], -0.0f));
+			cpu_table->close(device);
+		}
+	}
+}
+END_TEST
+
+/* A run of columns of K of a weight in panels is a view of it, and so is a run of panels. */
+START_TEST(views_of_panels)
+{
+	enum { N = 40, K = 50, FROM = 13, LEN = 20 };
+	struct weight w = weight_make(N, K, TESS_BF16, 0);
+	float *x = cpu_floats(LEN), y[N], want[N];
+	int64_t bound[] = { 0, 8, LEN };
+	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+	struct tess_view in[2], out = cpu_rows(y, 1, N, N), panels;
+	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in, .out = &out,
+		.ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+	void *device = cpu_open("auto", 1);
+
+	in[0] = cpu_rows(x, 1, LEN, LEN);
+	in[1] = w.rows;
+	in[1].data = w.data.data + FROM * 2;
+	in[1].shape[1] = LEN;
+	cpu_run(device, &op);
+	memcpy(want, y, sizeof y);
+	panels = cpu_pack(device, &w.rows);
+	ck_assert_int_eq(panels.layout, TESS_PANELS);
+	ck_assert_int_eq(panels.stride[0], K * 16);
+	ck_assert_int_eq(panels.stride[1], 16);
+	in[1] = panels;
+	in[1].data = (char *)panels.data + FROM * 16 * 2;
+	in[1].shape[1] = LEN;
+	memset(y, 0, sizeof y);
+	cpu_run(device, &op);
+	cpu_equal("columns", y, want, N);
+	in[1].data = (char *)in[1].data + panels.stride[0] * 2;
+	in[1].shape[0] = out.shape[1] = N - 16;
+	cpu_run(device, &op);
+	cpu_equal("panels", y, want + 16, N - 16);
+	cpu_table->close(device);
+	free(panels.data);
+	free(x);
+	cpu_weights_free(&w.data);
+}
+END_TEST
+
+SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms, rows_beyond_a_block,
+           partials_finish_alike, finished_sums_are_not_minus_zero, views_of_panels)
