@@ -131,9 +131,10 @@ static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *par
 	size_t width = tess_width(dtype);
 
 	for (uint64_t at = 0; at < count; at += TESS_REDUCE_STEP) {
-		uint32_t n = count - at < TESS_REDUCE_STEP ? (uint32_t)(count - at) 
-		                                              : (uint32_t)TESS_REDUCE_STEP;
+		uint32_t n = TESS_REDUCE_STEP;
 
+		if (count - at < n)
+			n = (uint32_t)(count - at);
 		if (width == 2) {
 			tess_reduce_16(dtype, op, part, nparts, at, n, (uint16_t *)dst);
 			continue;
