@@ -1,4 +1,4 @@
-#include "session.h"
+#include "runner.h"
 
 #include "core/base/log.h"
 #include "core/base/option.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct tess_option tess_session_options[] = {
+const struct tess_option tess_runner_options[] = {
 	{ "device", "cpu", "what computes: cpu" },
 	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
 	{ NULL, NULL, NULL },
@@ -28,8 +28,8 @@ struct shape {                          /* a program for one number of rows, on 
 	struct tess_lowered *low;
 };
 
-struct tess_session {
-	struct tess_session_parts parts;
+struct tess_runner {
+	struct tess_runner_parts parts;
 	int32_t rank, nranks;
 	const struct tess_device *device;
 	void *self;
@@ -53,7 +53,7 @@ static void shape_free(struct shape *s)
 	free(s);
 }
 
-static tess_status shape_new(struct tess_session *s, int64_t ntokens, bool all, struct shape **out)
+static tess_status shape_new(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
 {
 	struct tess_record_how how = { .model = s->parts.model, .plan = s->parts.plan, .source = s->parts.source,
 	                               .nranks = s->nranks, .ntokens = ntokens, .all = all };
@@ -72,7 +72,7 @@ static tess_status shape_new(struct tess_session *s, int64_t ntokens, bool all, 
 	return st;
 }
 
-static void bind(struct tess_session *s)
+static void bind(struct tess_runner *s)
 {
 	struct tess_memory m = { s->step, s->table, s->keys, s->values, s->room };
 
@@ -82,7 +82,7 @@ static void bind(struct tess_session *s)
 }
 
 /* The step arena has room for the largest program; growing it moves all of them. */
-static tess_status step_room(struct tess_session *s, uint64_t bytes)
+static tess_status step_room(struct tess_runner *s, uint64_t bytes)
 {
 	void *more;
 	tess_status st;
@@ -99,7 +99,7 @@ static tess_status step_room(struct tess_session *s, uint64_t bytes)
 	return TESS_OK;
 }
 
-static tess_status shape_for(struct tess_session *s, int64_t ntokens, bool all, struct shape **out)
+static tess_status shape_for(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
 {
 	struct shape *k = s->shapes;
 	tess_status st = TESS_OK;
@@ -127,7 +127,7 @@ static tess_status shape_for(struct tess_session *s, int64_t ntokens, bool all, 
 }
 
 /* Ranks that recorded different programs would wait for each other: said before anything runs. */
-static tess_status compare(struct tess_session *s, const struct tess_program *p)
+static tess_status compare(struct tess_runner *s, const struct tess_program *p)
 {
 	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
 	int64_t *all = calloc((size_t)s->nranks, sizeof mine);
@@ -160,7 +160,7 @@ static tess_status compare(struct tess_session *s, const struct tess_program *p)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-static int32_t share_of_cpus(const struct tess_session *s)
+static int32_t share_of_cpus(const struct tess_runner *s)
 {
 	cpu_set_t set;
 	int32_t cpus = 1, share;
@@ -171,7 +171,7 @@ static int32_t share_of_cpus(const struct tess_session *s)
 	return share > 1 ? share : 1;
 }
 
-static tess_status open_device(struct tess_session *s)
+static tess_status open_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
 	tess_status st = tess_plugin_device(tess_option("device"), &s->device);
@@ -185,9 +185,9 @@ static tess_status open_device(struct tess_session *s)
 	return st;
 }
 
-tess_status tess_session_new(const struct tess_session_parts *parts, struct tess_session **out)
+tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out)
 {
-	struct tess_session *s = calloc(1, sizeof *s);
+	struct tess_runner *s = calloc(1, sizeof *s);
 	tess_status st;
 
 	if (!s)
@@ -205,13 +205,13 @@ tess_status tess_session_new(const struct tess_session_parts *parts, struct tess
 	if (!st)
 		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank, s->device, s->self, &s->held);
 	if (st)
-		tess_session_free(s);
+		tess_runner_free(s);
 	else
 		*out = s;
 	return st;
 }
 
-static void caches_free(struct tess_session *s)
+static void caches_free(struct tess_runner *s)
 {
 	for (int32_t i = 0; i < s->ncache; i++) {
 		if (s->keys && s->keys[i])
@@ -229,7 +229,7 @@ static void caches_free(struct tess_session *s)
 	s->room = 0;
 }
 
-static tess_status caches_new(struct tess_session *s, const struct tess_lowered *low, int64_t room)
+static tess_status caches_new(struct tess_runner *s, const struct tess_lowered *low, int64_t room)
 {
 	tess_status st = TESS_OK;
 
@@ -252,7 +252,7 @@ static tess_status caches_new(struct tess_session *s, const struct tess_lowered 
 	return st;
 }
 
-tess_status tess_session_reserve(struct tess_session *s, int64_t positions)
+tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 {
 	int64_t room = tess_up(positions > 0 ? positions : 1, 64) * 64;
 	struct shape *k;
@@ -276,7 +276,7 @@ tess_status tess_session_reserve(struct tess_session *s, int64_t positions)
 	return TESS_OK;
 }
 
-void tess_session_rewind(struct tess_session *s, int64_t at)
+void tess_runner_rewind(struct tess_runner *s, int64_t at)
 {
 	if (at < s->next)
 		s->next = at < 0 ? 0 : at;
@@ -284,9 +284,9 @@ void tess_session_rewind(struct tess_session *s, int64_t at)
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
-static tess_status check_ids(const struct tess_session *s, const int32_t *ids, int64_t n)
+static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)
 {
-	int64_t vocab = tess_session_vocabulary(s);
+	int64_t vocab = tess_runner_vocabulary(s);
 
 	if (n < 1)
 		return tess_fail(TESS_EINVAL, "a step without ids");
@@ -300,7 +300,7 @@ static tess_status check_ids(const struct tess_session *s, const int32_t *ids, i
 	return TESS_OK;
 }
 
-tess_status tess_session_step(struct tess_session *s, const int32_t *ids, int64_t n, bool all,
+tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
                               const float **logits)
 {
 	tess_status st = check_ids(s, ids, n);
@@ -321,17 +321,22 @@ tess_status tess_session_step(struct tess_session *s, const int32_t *ids, int64_
 	return TESS_OK;
 }
 
-int64_t tess_session_vocabulary(const struct tess_session *s)
+struct tess_group *tess_runner_group(const struct tess_runner *s)
+{
+	return s->parts.group;
+}
+
+int64_t tess_runner_vocabulary(const struct tess_runner *s)
 {
 	return s->shapes->program->logits->dim[1]->size;
 }
 
-struct tess_session_memory tess_session_used(const struct tess_session *s)
+struct tess_runner_memory tess_runner_used(const struct tess_runner *s)
 {
-	return (struct tess_session_memory){ s->held.bytes, s->cache_bytes, s->step_bytes };
+	return (struct tess_runner_memory){ s->held.bytes, s->cache_bytes, s->step_bytes };
 }
 
-void tess_session_free(struct tess_session *s)
+void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;

@@ -1,0 +1,132 @@
+#include "generate.h"
+
+#include "core/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct run {
+	struct tess_runner *s;
+	struct tess_group *group;
+	const struct tess_generate *how;
+	struct tess_sampler *sampler;   /* rank 0 only */
+	int32_t *seen;                  /* prompt and text so far */
+	int64_t nseen;
+};
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* One step; with `all` its rows go to whoever asked. *last: the row that chooses the next id. */
+static tess_status step(struct run *r, const int32_t *ids, int64_t n, const float **last)
+{
+	const float *rows;
+	tess_status st = tess_runner_step(r->s, ids, n, r->how->all, &rows);
+
+	if (st)
+		return st;
+	*last = r->how->all ? rows + (n - 1) * tess_runner_vocabulary(r->s) : rows;
+	if (r->how->all && r->how->logits && r->sampler)
+		st = r->how->logits(r->how->self, rows, n);
+	return st;
+}
+
+static tess_status prefill(struct run *r, const float **last)
+{
+	int64_t n = r->how->nprompt, chunk = r->how->chunk > 0 ? r->how->chunk : n;
+	tess_status st = TESS_OK;
+
+	for (int64_t at = 0; at < n && !st; at += chunk)
+		st = step(r, r->how->prompt + at, n - at < chunk ? n - at : chunk, last);
+	return st;
+}
+
+static bool stops(const struct tess_generate *how, int32_t id)
+{
+	for (int64_t i = 0; i < how->nstop; i++)
+		if (how->stop[i] == id)
+			return true;
+	return false;
+}
+
+/* Rank 0 chooses and says whether it was the last; the others hear it. */
+static tess_status choose(struct run *r, const float *logits, int64_t step_no, int32_t *id, int32_t *finish)
+{
+	int32_t word[2] = { 0, 0 };
+	tess_status st;
+
+	if (r->sampler) {
+		word[0] = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen, r->nseen, (uint64_t)step_no);
+		if (r->how->chosen && r->how->chosen(r->how->self, word[0], logits))
+			word[1] = TESS_FINISH_INTERRUPT;
+		else if (stops(r->how, word[0]))
+			word[1] = TESS_FINISH_STOP;
+		else if (step_no + 1 == r->how->max_tokens)
+			word[1] = TESS_FINISH_LENGTH;
+	}
+	st = tess_broadcast(r->group, word, 2, TESS_I32, 0, "generate:next");
+	if (st)
+		return st;
+	*id = word[0];
+	*finish = word[1];
+	r->seen[r->nseen++] = word[0];
+	return TESS_OK;
+}
+
+static tess_status generate(struct run *r, struct tess_generated *out)
+{
+	struct tess_generated done = { 0 };
+	double start = now();
+	const float *logits;
+	int32_t id;
+	tess_status st = prefill(r, &logits);
+
+	done.prefill = now() - start;
+	start = now();
+	if (!st && !r->how->max_tokens)
+		done.finish = TESS_FINISH_LENGTH;
+	while (!st && !done.finish) {
+		if (done.ntokens)
+			st = step(r, &id, 1, &logits);
+		if (!st)
+			st = choose(r, logits, done.ntokens, &id, &done.finish);
+		done.ntokens++;
+	}
+	done.decode = now() - start;
+	if (!st)
+		*out = done;
+	return st;
+}
+
+tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
+                                  struct tess_generated *out)
+{
+	struct run r = { .s = s, .group = tess_runner_group(s), .how = how };
+	int64_t room = how->nprompt + how->max_tokens;
+	tess_status st;
+
+	if (how->nprompt < 1)
+		return tess_fail(TESS_EINVAL, "nothing to start from: the prompt has no ids");
+	st = tess_sampling_check(&how->sampling);
+	if (!st)
+		st = tess_runner_reserve(s, room);
+	if (!st && tess_group_rank(r.group) == 0)
+		st = tess_sampler_new(tess_runner_vocabulary(s), &r.sampler);
+	r.seen = st ? NULL : malloc((size_t)(room + 1) * sizeof *r.seen);
+	if (!st && !r.seen)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st) {
+		memcpy(r.seen, how->prompt, (size_t)how->nprompt * sizeof *r.seen);
+		r.nseen = how->nprompt;
+		st = generate(&r, out);
+	}
+	free(r.seen);
+	tess_sampler_free(r.sampler);
+	return st;
+}

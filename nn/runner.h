@@ -1,0 +1,51 @@
+/*
+ * runner.h - runs a model on this rank: its weights, programs, caches and device.
+ *
+ * All calls are collective: every rank of the group makes the same ones in the same order.
+ */
+#ifndef TESS_NN_RUNNER_H
+#define TESS_NN_RUNNER_H
+
+#include "nn/plan.h"
+#include "nn/source.h"
+
+#include <stdbool.h>
+#include <tessera/tessera.h>
+
+struct tess_runner;
+
+struct tess_runner_parts {             /* all borrowed, for the life of the runner */
+	const struct tess_model *model;
+	const struct tess_plan *plan;
+	const struct tess_source *source;
+	struct tess_group *group;
+	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
+};
+
+/* Records and checks the program, compares it between the ranks, loads this rank's weights. */
+tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out);
+
+/* Room for `positions` in the caches. What was cached is forgotten. */
+tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions);
+
+/* Forgets positions from `at` on: the next step starts there. */
+void tess_runner_rewind(struct tess_runner *s, int64_t at);
+
+/*
+ * Runs `n` ids (i32) at the next positions. *logits: f32 [1, vocabulary] of the last, or [n, vocabulary] with `all`; borrowed
+ * until the next step. TESS_EINVAL: an id outside the vocabulary, no room.
+ */
+tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
+                              const float **logits);
+
+struct tess_group *tess_runner_group(const struct tess_runner *s);
+int64_t tess_runner_vocabulary(const struct tess_runner *s);
+
+struct tess_runner_memory { uint64_t weights, cache, step; };         /* bytes that this rank allocated */
+struct tess_runner_memory tess_runner_used(const struct tess_runner *s);
+
+void tess_runner_free(struct tess_runner *s);
+
+extern const struct tess_option tess_runner_options[];
+
+#endif

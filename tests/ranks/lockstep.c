@@ -1,0 +1,184 @@
+#include "lockstep.h"
+
+#include "core/base/status.h"
+#include "nn/lower.h"
+#include "nn/rope.h"
+#include "nn/weights.h"
+#include "scalar.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 16 };
+
+struct rank {
+	struct tess_held held;
+	struct tess_lowered *low;
+	struct tess_memory mem;
+	void **keys, **values;
+	float *rope;
+	int32_t at;                     /* its next step */
+};
+
+static tess_status rank_open(const struct lockstep *how, const struct tess_program *p, int32_t r, struct rank *me)
+{
+	int64_t room = tess_up(how->nids, 64) * 64;
+	struct tess_rope rope;
+	tess_status st = tess_held_load(p, how->source, how->nranks, r, &scalar_device, NULL, &me->held);
+
+	if (!st)
+		st = tess_lower(p, how->nranks, r, me->held.view, &me->low);
+	if (!st)
+		st = tess_rope_read(how->source->config, &rope);
+	if (st)
+		return st;
+	me->rope = calloc((size_t)(room * (me->low->rope_each + 1)), sizeof *me->rope);
+	if (me->low->rope_each)
+		st = tess_rope_table(&rope, me->low->rope_each, room, me->rope);
+	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
+	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
+	for (int32_t i = 0; i < me->low->ncache; i++) {
+		size_t bytes = 4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * room);
+
+		me->keys[i] = calloc(1, bytes + 1);
+		me->values[i] = calloc(1, bytes + 1);
+	}
+	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys, me->values, room };
+	tess_lowered_bind(me->low, &me->mem);
+	memcpy(me->low->ids, how->ids, 4 * (size_t)how->nids);
+	for (int64_t i = 0; i < how->nids; i++)
+		((int32_t *)me->low->positions)[i] = (int32_t)i;
+	return st;
+}
+
+static void rank_close(struct rank *me)
+{
+	for (int32_t i = 0; me->low && me->keys && i < me->low->ncache; i++) {
+		free(me->keys[i]);
+		free(me->values[i]);
+	}
+	free(me->keys);
+	free(me->values);
+	free(me->rope);
+	free(me->mem.step);
+	tess_lowered_free(me->low);
+	tess_held_free(&me->held);
+}
+
+/* Up to its next collective; NULL: the rank is done. */
+static const struct tess_step *advance(struct rank *me)
+{
+	for (; me->at < me->low->nsteps; me->at++) {
+		const struct tess_step *s = me->low->step[me->at];
+
+		if (s->kind == TESS_STEP_OP)
+			scalar_run(&s->op);
+		else if (s->kind == TESS_STEP_CALL)
+			s->call->run(&s->local);
+		else
+			return me->low->step[me->at++];
+	}
+	return NULL;
+}
+
+static void gather(int32_t n, const struct tess_step *const *s)
+{
+	for (int32_t r = 0; r < n; r++) {
+		char *dst = s[r]->coll.dst;
+
+		for (int32_t q = 0; q < n; q++) {
+			memcpy(dst, s[q]->coll.src, 4 * s[r]->coll.get[q]);
+			dst += 4 * s[r]->coll.get[q];
+		}
+	}
+}
+
+static void exchange(int32_t n, const struct tess_step *const *s)
+{
+	for (int32_t r = 0; r < n; r++) {
+		char *dst = s[r]->coll.dst;
+
+		for (int32_t q = 0; q < n; q++) {
+			const char *src = s[q]->coll.src;
+
+			for (int32_t k = 0; k < r; k++)
+				src += 4 * s[q]->coll.give[k];
+			memcpy(dst, src, 4 * s[r]->coll.get[q]);
+			dst += 4 * s[r]->coll.get[q];
+		}
+	}
+}
+
+static void add(int32_t n, const struct tess_step *const *s)
+{
+	const struct tess_sum *sum = &s[0]->sum;
+	float *scratch = malloc(4 * 64 * sum->count + 4), *out = malloc(4 * sum->count + 4);
+	const float *part[MOST];
+	uint64_t at = 0;
+
+	for (int32_t r = 0; r < n; r++)
+		part[r] = s[r]->sum_in;
+	tess_sum_finish(sum, n, part, scratch, out);
+	for (int32_t r = 0; r < n; r++) {
+		uint64_t count = sum->share ? sum->share[r] : sum->count;
+
+		memcpy(s[r]->sum_out, out + at, 4 * count);
+		at += sum->share ? count : 0;
+	}
+	free(scratch);
+	free(out);
+}
+
+/* All ranks must stand at the same collective of the same record. */
+static tess_status meet(int32_t n, const struct tess_step *const *s)
+{
+	for (int32_t r = 1; r < n; r++)
+		if (!s[r] != !s[0] || (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind)))
+			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives", (int)r);
+	if (s[0]->kind == TESS_STEP_SUM)
+		add(n, s);
+	else if (s[0]->coll.kind == TESS_ALL_GATHER)
+		gather(n, s);
+	else
+		exchange(n, s);
+	return TESS_OK;
+}
+
+static tess_status run_all(int32_t n, struct rank *rank)
+{
+	const struct tess_step *s[MOST];
+	tess_status st = TESS_OK;
+
+	do {
+		for (int32_t r = 0; r < n; r++)
+			s[r] = advance(&rank[r]);
+		if (s[0])
+			st = meet(n, s);
+	} while (!st && s[0]);
+	return st;
+}
+
+tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
+{
+	struct tess_record_how rec = { how->model, how->plan, how->source, how->nranks, how->nids, how->all };
+	struct rank rank[MOST] = { 0 };
+	struct tess_program *p = NULL;
+	tess_status st = tess_program_record(&rec, &p);
+
+	for (int32_t r = 0; r < how->nranks && !st; r++)
+		st = rank_open(how, p, r, &rank[r]);
+	if (!st)
+		st = run_all(how->nranks, rank);
+	if (!st) {
+		*count = (how->all ? how->nids : 1) * p->logits->dim[1]->size;
+		for (int32_t r = 1; r < how->nranks && !st; r++)
+			if (memcmp(rank[r].low->logits, rank[0].low->logits, 4 * (size_t)*count))
+				st = tess_fail(TESS_EBUG, "the logits of ranks 0 and %d differ", (int)r);
+		*logits = malloc(4 * (size_t)*count);
+		memcpy(*logits, rank[0].low->logits, 4 * (size_t)*count);
+	}
+	for (int32_t r = 0; r < how->nranks; r++)
+		rank_close(&rank[r]);
+	tess_program_free(p);
+	return st;
+}

@@ -1,0 +1,328 @@
+#include "scalar.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/model.h>
+
+enum { UNITS = 64 };
+
+/* ---- elements ------------------------------------------------------------------------------------------- */
+
+static float from_half(uint16_t h)
+{
+	int exp = h >> 10 & 31, man = h & 1023;
+	float v = exp == 31 ? (man ? NAN : INFINITY) :
+	          exp ? ldexpf((float)(man + 1024), exp - 25) : ldexpf((float)man, -24);
+
+	return h >> 15 ? -v : v;
+}
+
+static float load(const struct tess_view *v, int64_t at)
+{
+	uint16_t h;
+	uint32_t u;
+	float f;
+
+	if (v->dtype == TESS_F32) {
+		memcpy(&f, (const char *)v->data + 4 * at, 4);
+		return f;
+	}
+	memcpy(&h, (const char *)v->data + 2 * at, 2);
+	if (v->dtype == TESS_F16)
+		return from_half(h);
+	u = (uint32_t)h << 16;
+	memcpy(&f, &u, 4);
+	return f;
+}
+
+static float get(const struct tess_view *v, int64_t i, int64_t k)
+{
+	return load(v, i * v->stride[0] + k * v->stride[1]);
+}
+
+static float *to(const struct tess_view *v, int64_t i, int64_t k)
+{
+	return (float *)v->data + i * v->stride[0] + k * v->stride[1];
+}
+
+/* ---- the order of sums -------------------------------------------------------------------------------- */
+
+/* Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there are. */
+static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const float *leaf, float *out)
+{
+	int64_t a = tess_edge(n, (int64_t)1 << d, i), b = tess_edge(n, (int64_t)1 << d, i + 1), left, right;
+
+	if (a >= b || b <= lo || a >= hi)
+		return 0;
+	if (b - a == 1) {
+		out[0] = leaf[a - lo];
+		return 1;
+	}
+	left = nodes(n, lo, hi, d + 1, 2 * i, leaf, out);
+	right = nodes(n, lo, hi, d + 1, 2 * i + 1, leaf, out + left);
+	if (lo <= a && b <= hi && left && right) {
+		out[0] = out[0] + out[1];
+		return 1;
+	}
+	return left + right;
+}
+
+/* One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart. */
+static void contract(const struct tess_op *op, const struct tess_view *x, int64_t row, const struct tess_view *w,
+                     int64_t col, bool partial, float *out, int64_t step)
+{
+	float leaf[UNITS], part[UNITS], done[UNITS];
+	int64_t at = 0;
+
+	for (int32_t t = 0; t < op->ntree; t++) {
+		const struct tess_tree *tree = &op->tree[t];
+		int64_t count;
+
+		for (int64_t u = 0; u < tree->hi - tree->lo; u++) {
+			leaf[u] = 0;
+			for (int32_t j = tree->first; j < tree->first + tree->terms; j++)
+				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1]; k++)
+					leaf[u] = fmaf(get(x, row, k), w ? get(w, col, k) : 1, leaf[u]);
+		}
+		count = nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
+		for (int64_t i = 0; i < count && partial; i++)
+			out[at++ * step] = part[i];
+		done[t] = part[0] + 0.0f;
+	}
+	if (partial)
+		return;
+	nodes(op->ntree, 0, op->ntree, 0, 0, done, part);
+	*out = part[0] + 0.0f;
+}
+
+static void linear(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0];
+
+	for (int32_t i = 0; i < op->nout; i++) {
+		const struct tess_view *w = &op->in[1 + i], *y = &op->out[i];
+		bool partial = y->ndim == 3;
+		int64_t row = y->stride[partial], rows = y->shape[partial], cols = y->shape[partial + 1];
+
+		for (int64_t t = 0; t < rows; t++)
+			for (int64_t j = 0; j < cols; j++)
+				contract(op, x, t, w, j, partial, (float *)y->data + t * row + j, y->stride[0]);
+	}
+}
+
+/* Which of a Partial's nodes has unit u. */
+static int64_t node_of(const struct tess_tree *tree, int64_t u)
+{
+	struct tess_node node;
+	int64_t at = tree->lo, i = 0;
+
+	while (tess_node_next(tree->n, tree->lo, tree->hi, &at, &node) && at <= u)
+		i++;
+	return i;
+}
+
+static void embed(const struct tess_op *op)
+{
+	const struct tess_view *table = &op->in[1], *y = &op->out[0];
+	bool partial = y->ndim == 3;
+	int64_t row = y->stride[partial];
+
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++) {
+		int64_t id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0], node = 0;
+		bool here = id >= 0 && id < table->shape[0];
+
+		for (int64_t i = 0; partial && i < y->shape[0]; i++)
+			memset((float *)y->data + i * y->stride[0] + t * row, 0, 4 * (size_t)table->shape[1]);
+		if (!here)
+			continue;
+		if (partial) {
+			int64_t u = 0;
+
+			while (op->term[0].bound[u + 1] <= id)
+				u++;
+			node = node_of(&op->tree[0], op->tree[0].lo + u);
+		}
+		for (int64_t k = 0; k < table->shape[1]; k++)
+			((float *)y->data)[(partial ? node * y->stride[0] : 0) + t * row + k] = get(table, id, k) + 0.0f;
+	}
+}
+
+static void norm(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
+	int64_t each = op->num[2] > 0 ? (int64_t)op->num[2] : x->shape[1];
+
+	for (int64_t t = 0; t < x->shape[0]; t++) {
+		for (int64_t h = 0; h < x->shape[1]; h += each) {
+			struct tess_view v = *x;
+			float square, scale;
+
+			v.data = (float *)x->data + h;
+			contract(op, &v, t, &v, t, false, &square, 0);
+			scale = 1.0f / sqrtf(square / (float)each + (float)op->num[1]);
+			for (int64_t k = 0; k < each; k++)
+				*to(y, t, h + k) = get(x, t, h + k) * scale * load(w, k * w->stride[0]);
+		}
+	}
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------ */
+
+static void store(const struct tess_op *op, int64_t t)
+{
+	int64_t each = (int64_t)op->num[2], at = ((const int32_t *)op->in[3].data)[t];
+	const struct tess_view *k = &op->in[4], *v = &op->in[5];
+
+	for (int64_t h = 0; h < k->shape[0]; h++) {
+		for (int64_t i = 0; i < each; i++) {
+			((float *)k->data)[h * k->stride[0] + at / 64 * k->stride[1] + i * 64 + at % 64] =
+				get(&op->in[1], t, h * each + i);
+			((float *)v->data)[h * v->stride[0] + at * v->stride[1] + i] = get(&op->in[2], t, h * each + i);
+		}
+	}
+}
+
+/* Sum over keys 0..last in units of 64 of 2^25: keys to come are empty units. */
+static float over_keys(const float *w, const float *v, int64_t step, int64_t last)
+{
+	float leaf[UNITS] = { 0 }, part[UNITS];
+	int64_t n = last / 64 + 1;
+
+	for (int64_t p = 0; p <= last; p++)
+		leaf[p / 64] = v ? fmaf(w[p], v[p * step], leaf[p / 64]) : leaf[p / 64] + w[p];
+	/* an empty unit adds nothing: the tree over [0, n) of 2^25 meets in one value */
+	for (int64_t m = n; m > 1; m = (m + 1) / 2) {
+		for (int64_t i = 0; i < m; i += 2)
+			part[i / 2] = i + 1 < m ? leaf[i] + leaf[i + 1] : leaf[i];
+		memcpy(leaf, part, sizeof leaf);
+	}
+	return leaf[0] + 0.0f;
+}
+
+static void attend(const struct tess_op *op, int64_t t, int64_t h)
+{
+	int64_t each = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
+	int64_t last = ((const int32_t *)op->in[3].data)[t], kv = (lo + h) / group - lo / group;
+	const struct tess_view *k = &op->in[4], *v = &op->in[5];
+	float *z = malloc(4 * (size_t)(last + 1)), top = -INFINITY, sum;
+
+	for (int64_t p = 0; p <= last; p++) {
+		z[p] = 0;
+		for (int64_t i = 0; i < each; i++)
+			z[p] = fmaf(get(&op->in[0], t, h * each + i),
+			            ((float *)k->data)[kv * k->stride[0] + p / 64 * k->stride[1] + i * 64 + p % 64], z[p]);
+		z[p] *= (float)op->num[0];
+		top = z[p] > top ? z[p] : top;
+	}
+	for (int64_t p = 0; p <= last; p++)
+		z[p] = (float)exp((double)(z[p] - top));
+	sum = over_keys(z, NULL, 0, last);
+	for (int64_t p = 0; p <= last; p++)
+		z[p] = z[p] / sum;
+	for (int64_t i = 0; i < each; i++)
+		*to(&op->out[0], t, h * each + i) = over_keys(z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
+	free(z);
+}
+
+static void attention(const struct tess_op *op)
+{
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		store(op, t);
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		for (int64_t h = 0; h < op->in[0].shape[1] / (int64_t)op->num[2]; h++)
+			attend(op, t, h);
+}
+
+/* ---- elementwise ---------------------------------------------------------------------------------------- */
+
+static void rope(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *y = &op->out[0];
+	int64_t each = (int64_t)op->num[0], half = each / 2;
+
+	for (int64_t t = 0; t < x->shape[0]; t++) {
+		const float *row = (float *)op->in[2].data + ((const int32_t *)op->in[1].data)[t] * op->in[2].stride[0];
+
+		for (int64_t at = 0; at < x->shape[1]; at += each) {
+			for (int64_t i = 0; i < half; i++) {
+				float a = get(x, t, at + i), b = get(x, t, at + i + half);
+
+				*to(y, t, at + i) = a * row[i] - b * row[half + i];
+				*to(y, t, at + i + half) = b * row[i] + a * row[half + i];
+			}
+		}
+	}
+}
+
+static void elementwise(const struct tess_op *op)
+{
+	const struct tess_view *a = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL, *y = &op->out[0];
+
+	for (int64_t t = 0; t < y->shape[0]; t++) {
+		for (int64_t k = 0; k < y->shape[1]; k++) {
+			float v = get(a, t, k), o = !b ? 0 : op->kind == TESS_OP_BIAS ? load(b, k * b->stride[0]) : get(b, t, k);
+
+			if (op->kind == TESS_OP_GATE)
+				v = v * (1.0f / (1.0f + (float)exp((double)-v))) * (b ? o : 1);
+			else
+				v = v + o;
+			*to(y, t, k) = v;
+		}
+	}
+}
+
+static void copy(const struct tess_op *op)
+{
+	struct tess_view x = op->in[0], y = op->out[0];
+	bool deep = x.ndim == 3;
+	int64_t rows = x.shape[deep], cols = x.shape[deep + 1];
+
+	for (int64_t n = 0; n < (deep ? x.shape[0] : 1); n++)
+		for (int64_t i = 0; i < rows; i++)
+			for (int64_t k = 0; k < cols; k++)
+				memcpy((char *)y.data + 4 * ((deep ? n * y.stride[0] : 0) + i * y.stride[deep] + k * y.stride[deep + 1]),
+				       (char *)x.data + 4 * ((deep ? n * x.stride[0] : 0) + i * x.stride[deep] + k * x.stride[deep + 1]), 4);
+}
+
+void scalar_run(const struct tess_op *op)
+{
+	switch (op->kind) {
+	case TESS_OP_LINEAR: linear(op); break;
+	case TESS_OP_EMBED: embed(op); break;
+	case TESS_OP_NORM: norm(op); break;
+	case TESS_OP_ROPE: rope(op); break;
+	case TESS_OP_ATTENTION: attention(op); break;
+	case TESS_OP_BIAS: case TESS_OP_GATE: case TESS_OP_ADD: elementwise(op); break;
+	case TESS_OP_COPY: copy(op); break;
+	default: abort();
+	}
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------- */
+
+static tess_status plain_alloc(void *self, uint64_t bytes, void **out)
+{
+	(void)self;
+	*out = calloc(1, bytes);
+	return *out ? TESS_OK : TESS_ENOMEM;
+}
+
+static void plain_free(void *self, void *p)
+{
+	(void)self;
+	free(p);
+}
+
+static tess_status plain_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	(void)self, (void)stream;
+	memcpy(dst, src, bytes);
+	return TESS_OK;
+}
+
+const struct tess_device scalar_device = {
+	.size = sizeof scalar_device, .mem = TESS_HOST, .name = "scalar", .alloc = plain_alloc, .free = plain_free,
+	.copy = plain_copy,
+};

@@ -1,0 +1,332 @@
+/*
+ * The recorded program: plans and refusals, and the same bits for any number of ranks and any plan, by an
+ * interpreter that shares nothing with groups, backends and devices.
+ */
+#include "lockstep.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "hf/checkpoint.h"
+#include "hf/safetensors.h"
+#include "nn/weights.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define L "model.layers.*."
+#define QKV(q, k, v) \
+	"\"" L "self_attn.q_proj\":\"" q "\",\"" L "self_attn.k_proj\":\"" k "\",\"" L "self_attn.v_proj\":\"" v "\","
+#define ATTENTION QKV("colwise", "colwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\","
+#define MLP "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\","
+#define EMBED "\"model.embed_tokens\":\"embedding_rowwise\","
+#define HEAD "\"lm_head\":\"colwise_rep\""
+#define NORMS \
+	"\"" L "input_layernorm\":\"sequence_parallel\",\"" L "post_attention_layernorm\":\"sequence_parallel\"," \
+	"\"model.norm\":\"sequence_parallel\","
+#define SCATTER \
+	"\"model.embed_tokens\":\"vocab_reduce_scatter\",\"" L "self_attn.o_proj\":\"rowwise_reduce_scatter\"," \
+	"\"" L "mlp.down_proj\":\"rowwise_reduce_scatter\","
+#define GATHERS "\"" L "self_attn\":\"module_allgather\",\"" L "mlp\":\"module_allgather\","
+#define GATE_UP "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\","
+
+struct plan { const char *name, *json; };
+
+static const struct plan plans[] = {
+	{ "preset", "{" EMBED ATTENTION MLP HEAD "}" },
+	{ "sequence parallel", "{" SCATTER NORMS GATHERS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
+	{ "all replicate", "{\"model.norm\":\"replicate\"}" },
+	{ "q colwise, k v replicate", "{" EMBED QKV("colwise", "replicate", "replicate")
+	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "k v colwise, q replicate", "{" EMBED QKV("replicate", "colwise", "colwise")
+	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "sp without module_allgather", "{" SCATTER NORMS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
+	{ "sp, k v not in plan", "{" SCATTER NORMS GATHERS "\"" L "self_attn.q_proj\":\"colwise\"," GATE_UP HEAD "}" },
+	{ "embedding_colwise", "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION
+	  "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"}" },
+	{ "isolated mlp", "{" EMBED ATTENTION "\"" L "mlp\":\"isolated\"," HEAD "}" },
+	{ "gate missing (sliced freely)", "{" EMBED ATTENTION "\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+	{ "column half missing", "{" EMBED ATTENTION "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+	{ "lm_head cut, embed not in plan", "{" ATTENTION MLP HEAD "}" },
+	{ "embed cut, lm_head not in plan", "{" EMBED ATTENTION
+	  "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"}" },
+	{ "row cut on q", "{" EMBED QKV("rowwise", "colwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on k", "{" EMBED QKV("colwise", "rowwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on gate and up", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"rowwise\",\"" L "mlp.up_proj\":\"rowwise\","
+	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+	{ "row cut on q, k v replicate", "{" EMBED QKV("rowwise", "replicate", "replicate")
+	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on q k v", "{" EMBED QKV("rowwise", "rowwise", "rowwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on lm_head", "{" ATTENTION MLP "\"lm_head\":\"rowwise\"}" },
+	{ "row cut on lm_head, embedding_colwise", "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION MLP
+	  "\"lm_head\":\"rowwise\"}" },
+	{ "packed of one part", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"packed_colwise:parts=1\",\"" L "mlp.up_proj\":\"colwise\","
+	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+};
+/* only where no bias would enter an unfinished sum */
+static const struct plan local_plan = { "down local_rowwise, mlp gather", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"colwise\","
+	"\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"local_rowwise\",\"" L "mlp\":\"gather\"," HEAD "}" };
+
+struct refusal { const char *name, *json, *says; };
+
+static const struct refusal refusals[] = {
+	{ "down missing", "{" EMBED ATTENTION GATE_UP HEAD "}", "its style should be rowwise" },
+	{ "o missing", "{" EMBED QKV("colwise", "colwise", "colwise") MLP HEAD "}", "its style should be rowwise" },
+	{ "local_rowwise, nobody sums", "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
+	  "unfinished sum" },
+	{ "norm sequence only", "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}", "needs" },
+	{ "matches nothing", "{\"model.layers.*.q\":\"colwise\"}", "matches no module" },
+	{ "unknown style", "{\"lm_head\":\"colwize\"}", "colwise" },
+};
+
+struct fixture {
+	struct tess_checkpoint *checkpoint;
+	struct tess_source source;
+	const struct tess_model *model;
+};
+
+static void open_model(const char *dir, struct fixture *f)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
+	ck_assert_msg(!tess_checkpoint_open(path, &f->checkpoint), "%s", tess_error());
+	tess_checkpoint_source(f->checkpoint, &f->source);
+	ck_assert_msg(!tess_plugin_model("llama", &f->model), "%s", tess_error());
+}
+
+static tess_status forward(const struct fixture *f, const char *json, int32_t nranks, const int32_t *ids, int64_t n,
+                           bool all, float **logits, int64_t *count)
+{
+	struct tess_plan plan;
+	struct lockstep how = { f->model, &f->source, &plan, nranks, ids, n, all };
+	tess_status st = tess_plan_open(f->model, json, NULL, 0, &plan);
+
+	ck_assert_msg(!st, "%s", tess_error());
+	st = lockstep_run(&how, logits, count);
+	tess_plan_free(&plan);
+	return st;
+}
+
+/* Every world size that the plan accepts gives the bits of one replicated rank; the rest is refused by units. */
+static void sweep(const struct fixture *f, const struct plan *p, const int32_t *ids, int64_t n, int32_t most)
+{
+	float *want, *have;
+	int64_t count, other;
+	int32_t done = 0;
+
+	ck_assert_msg(!forward(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count), "%s", tess_error());
+	for (int32_t ranks = 1; ranks <= most; ranks++) {
+		tess_status st = forward(f, p->json, ranks, ids, n, true, &have, &other);
+
+		if (st == TESS_EINVAL && strstr(tess_error(), "units cannot be cut"))
+			continue;
+		ck_assert_msg(!st, "%s, %d ranks: %s", p->name, ranks, tess_error());
+		ck_assert_int_eq(count, other);
+		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count), "%s: other bits with %d ranks", p->name, ranks);
+		free(have);
+		done++;
+	}
+	free(want);
+	ck_assert_msg(done > 1, "%s: refused for every number of ranks: %s", p->name, tess_error());
+}
+
+static const int32_t some_ids[] = { 1, 5, 90, 33, 5, 71, 2, 64, 17, 3, 100, 42 };
+
+START_TEST(same_bits_odd)
+{
+	struct fixture f;
+
+	open_model("tests/data/goldens/llama-odd", &f);
+	sweep(&f, &plans[_i], some_ids, 12, 8);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+START_TEST(same_bits_stories)
+{
+	struct fixture f;
+
+	open_model("data", &f);
+	sweep(&f, &plans[_i], some_ids, 5, 8);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+START_TEST(local_without_bias)
+{
+	struct fixture f;
+
+	open_model("data", &f);
+	sweep(&f, &local_plan, some_ids, 5, 8);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+static void refused(const char *dir, const char *json, int32_t ranks, const char *says)
+{
+	struct fixture f;
+	float *logits;
+	int64_t count;
+	tess_status st;
+
+	open_model(dir, &f);
+	st = forward(&f, json, ranks, some_ids, 3, true, &logits, &count);
+	ck_assert_msg(st < 0, "not refused: %s", json);
+	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(), says);
+	tess_checkpoint_close(f.checkpoint);
+}
+
+START_TEST(refuses)
+{
+	refused("tests/data/goldens/llama-odd", refusals[_i].json, 2, refusals[_i].says);
+	refused("data", refusals[_i].json, 2, refusals[_i].says);
+}
+END_TEST
+
+START_TEST(refuses_more)
+{
+	/* a bias before the sum; a table cut two ways; more ranks than heads */
+	refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
+	refused("tests/data/goldens/llama-odd", "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}", 2, "the table is placed by");
+	refused("tests/data/goldens/llama-odd", plans[0].json, 7, "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
+	refused("data", plans[0].json, 12, "use 1 to 8");
+}
+END_TEST
+
+/* The last row alone, and a prefix: the same bits as in the whole. */
+START_TEST(rows_do_not_depend_on_others)
+{
+	struct fixture f;
+	float *whole, *part;
+	int64_t count, rows;
+
+	open_model("tests/data/goldens/llama-odd", &f);
+	ck_assert(!forward(&f, plans[0].json, 3, some_ids, 12, true, &whole, &count));
+	for (int64_t n = 1; n <= 12; n += 3) {
+		for (int32_t p = 0; p < 2; p++) {
+			ck_assert(!forward(&f, plans[p].json, 2 + p, some_ids, n, false, &part, &rows));
+			ck_assert(!memcmp(part, whole + (n - 1) * rows, 4 * (size_t)rows));
+			free(part);
+		}
+	}
+	free(whole);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+static int64_t records(const struct fixture *f, const char *json, int32_t ranks, uint64_t *hash)
+{
+	struct tess_plan plan;
+	struct tess_record_how how = { f->model, &plan, &f->source, ranks, 3, true };
+	struct tess_program *p;
+	int64_t n;
+
+	ck_assert(!tess_plan_open(f->model, json, NULL, 0, &plan));
+	ck_assert_msg(!tess_program_record(&how, &p), "%s", tess_error());
+	*hash = p->hash[p->nrecords - 1];
+	n = p->nrecords;
+	tess_program_free(p);
+	tess_plan_free(&plan);
+	return n;
+}
+
+START_TEST(program_is_the_same_for_all)
+{
+	struct fixture f;
+	uint64_t one, other;
+
+	open_model("tests/data/goldens/llama-odd", &f);
+	for (int32_t i = 0; i < 4; i++) {
+		int64_t n = records(&f, plans[i].json, 1, &one);
+
+		for (int32_t ranks = 2; ranks <= 6; ranks++) {
+			ck_assert_int_eq(n, records(&f, plans[i].json, ranks, &other));
+			ck_assert_msg(one == other, "%s: another program for %d ranks", plans[i].name, ranks);
+		}
+	}
+	records(&f, plans[0].json, 1, &one);
+	records(&f, plans[3].json, 1, &other);
+	ck_assert_msg(one != other, "two plans, one hash");
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* Our largest error against float64 is at most three times torch's own in float32. */
+static void golden(const char *name)
+{
+	struct fixture f;
+	struct tess_safetensors *g;
+	char path[512], key[64];
+	json_t *about;
+
+	snprintf(path, sizeof path, "tests/data/goldens/%s", name);
+	open_model(path, &f);
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT, name);
+	ck_assert_msg(!tess_safetensors_open(path, &g), "%s", tess_error());
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.json", SOURCE_ROOT, name);
+	about = json_load_file(path, 0, NULL);
+	for (int p = 0; p < 3; p++) {
+		const struct tess_slice *ids, *want;
+		int32_t list[64];
+		float *have, error = 0;
+		int64_t count;
+		double torch;
+
+		snprintf(key, sizeof key, "prompt%d.ids", p);
+		ids = tess_safetensors_find(g, key);
+		snprintf(key, sizeof key, "prompt%d.logits_f64", p);
+		want = tess_safetensors_find(g, key);
+		ck_assert(ids && want);
+		for (int64_t i = 0; i < ids->shape[0]; i++)
+			list[i] = (int32_t)((const int64_t *)ids->data)[i];
+		ck_assert_msg(!forward(&f, NULL, 2, list, ids->shape[0], true, &have, &count), "%s", tess_error());
+		for (int64_t i = 0; i < count; i++)
+			error = fmaxf(error, fabsf(have[i] - ((const float *)want->data)[i]));
+		snprintf(key, sizeof key, "prompt%d.logits", p);
+		torch = json_real_value(json_array_get(json_object_get(json_object_get(about,
+			"float32_torch_error_max_abs_and_relative"), key), 0));
+		ck_assert_msg(error <= 3 * torch, "%s prompt %d: error %g, torch float32 %g", name, p, (double)error, torch);
+		free(have);
+	}
+	json_decref(about);
+	tess_safetensors_close(g);
+	tess_checkpoint_close(f.checkpoint);
+}
+
+START_TEST(goldens)
+{
+	static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
+
+	golden(names[_i]);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("program");
+	TCase *t = tcase_create("lockstep");
+	SRunner *r = srunner_create(s);
+	int failed, n = (int)(sizeof plans / sizeof *plans);
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, same_bits_odd, 0, n);
+	tcase_add_loop_test(t, same_bits_stories, 0, n);
+	tcase_add_test(t, local_without_bias);
+	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
+	tcase_add_test(t, refuses_more);
+	tcase_add_test(t, rows_do_not_depend_on_others);
+	tcase_add_test(t, program_is_the_same_for_all);
+	tcase_add_loop_test(t, goldens, 0, 3);
+	suite_add_tcase(s, t);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
