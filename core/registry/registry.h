@@ -16,6 +16,9 @@
 #include <tessera/model.h>
 #include <tessera/style.h>
 
+/* TESSERA_PLUGIN_PATH; declared by the first look-up. */
+extern const struct tess_option tess_registry_options[];
+
 /*
  * Puts a directory, an absolute path that is copied, before all others that are searched. TESS_EINVAL
  * once something has been looked up.

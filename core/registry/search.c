@@ -14,6 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct tess_option tess_registry_options[] = {
+	{ "plugin_path", "", "directories with plugins, absolute, separated by colons" },
+	{ NULL, NULL, NULL },
+};
+
 tess_status tess_registry_add(struct tess_registry *r, const char *path, size_t len,
                               const char *origin, bool named)
 {
@@ -147,15 +152,11 @@ static tess_status list_dir(struct tess_registry *r, const struct tess_dir *dir)
 
 tess_status tess_registry_search(struct tess_registry *r)
 {
-	static const struct tess_option options[] = {
-		{ "plugin_path", "", "directories with plugins, absolute, separated by colons" },
-		{ NULL, NULL, NULL },
-	};
 	tess_status st;
 
 	if (r->searched)
 		return TESS_OK;
-	st = tess_option_add("core/registry", options);
+	st = tess_option_add("core/registry/search.c", tess_registry_options);
 	if (!st)
 		st = add_path(r, tess_option("plugin_path"));
 	if (!st)

@@ -1,0 +1,196 @@
+/* tessera info - what is here: plugins, where they were looked for, and options. */
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "tool.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+static const char *const help =
+	"usage: tessera info [--options] [--json]\n"
+	"\n"
+	"Lists the plugins that are found: backends, devices, styles and models, each with its file, and\n"
+	"the files that are not taken, each with the reason. All of them are opened for that.\n"
+	"\n"
+	"  --options   list the options instead: TESSERA_<KEY>, value, where it comes from\n"
+	"  --json      one JSON object on stdout\n"
+	"  --help      this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera info\n"
+	"  tessera info --options\n"
+	"  TESSERA_PLUGIN_PATH=/home/me/plugins tessera info --json\n";
+
+static void show_names(const struct tess_offer *o)
+{
+	const char *before = " (";
+
+	printf("%s", o->name);
+	for (const char *const *alias = o->aliases; alias && *alias; alias++) {
+		printf("%s%s", before, *alias);
+		before = ", ";
+	}
+	printf("%s", *before == ',' ? ")" : "");
+}
+
+static void show_plugin(const struct tess_plugin_info *p)
+{
+	printf("%s %s %s, ABI %u, %s: %s\n  %s (%s)\n", p->kind, p->name, p->version, p->abi,
+	       p->license, p->summary, p->path, p->origin);
+	for (size_t i = 0; i < p->noffers; i++) {
+		printf("    ");
+		show_names(&p->offers[i]);
+		printf("%s%s\n", *p->offers[i].summary ? ": " : "", p->offers[i].summary);
+	}
+	if (*p->why)
+		printf("  note: %s\n", p->why);
+}
+
+static void show_plugins(void)
+{
+	struct tess_plugin_info p;
+	const char *path, *origin;
+	bool some = false;
+
+	printf("tessera %s, plugin ABI %d\n\n", tess_version(), TESS_ABI);
+	for (size_t i = 0; tess_registry_at(i, &p); i++)
+		if (p.status == TESS_OK)
+			show_plugin(&p);
+	for (size_t i = 0; tess_registry_at(i, &p); i++) {
+		if (p.status == TESS_OK)
+			continue;
+		printf("%s%s\n", some ? "  " : "\nnot taken:\n  ", p.why);
+		some = true;
+	}
+	printf("\nlooked for in:\n");
+	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
+		printf("  %s (%s)\n", path, origin);
+}
+
+static json_t *list_of(const char *const *words)
+{
+	json_t *list = json_array();
+
+	for (; words && *words; words++)
+		json_array_append_new(list, json_string(*words));
+	return list;
+}
+
+static json_t *plugin_json(const struct tess_plugin_info *p)
+{
+	json_t *offers = json_array();
+
+	for (size_t i = 0; i < p->noffers; i++) {
+		const struct tess_offer *o = &p->offers[i];
+
+		json_array_append_new(offers,
+		                      json_pack("{s:s, s:s, s:o}", "name", o->name, "summary",
+		                                o->summary, "aliases", list_of(o->aliases)));
+	}
+	return json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:o}", "file",
+	                 p->path, "kind", p->kind, "origin", p->origin, "taken",
+	                 p->status == TESS_OK, "status", tess_status_name(p->status), "why", p->why,
+	                 "abi", (int)p->abi, "name", p->name, "version", p->version, "license",
+	                 p->license, "summary", p->summary, "offers", offers);
+}
+
+static json_t *plugins_json(void)
+{
+	json_t *plugins = json_array(), *dirs = json_array();
+	struct tess_plugin_info p;
+	const char *path, *origin;
+
+	for (size_t i = 0; tess_registry_at(i, &p); i++)
+		json_array_append_new(plugins, plugin_json(&p));
+	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
+		json_array_append_new(dirs,
+		                      json_pack("{s:s, s:s}", "path", path, "origin", origin));
+	return json_pack("{s:s, s:i, s:o, s:o}", "version", tess_version(), "abi", TESS_ABI,
+	                 "plugins", plugins, "directories", dirs);
+}
+
+static const char *variable_of(const char *key, char room[static 80])
+{
+	snprintf(room, 80, "TESSERA_%s", key);
+	for (char *p = room; *p; p++)
+		*p = (char)toupper((unsigned char)*p);
+	return room;
+}
+
+static void show_options(void)
+{
+	struct tess_option_info o;
+	char variable[80];
+
+	for (size_t i = 0; tess_option_at(i, &o); i++)
+		printf("%s=%s (%s)\n    %s\n", variable_of(o.key, variable), o.value, o.origin,
+		       o.help);
+}
+
+static json_t *options_json(void)
+{
+	json_t *list = json_array();
+	struct tess_option_info o;
+	char variable[80];
+
+	for (size_t i = 0; tess_option_at(i, &o); i++)
+		json_array_append_new(list,
+		                      json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "key", o.key,
+		                                "variable", variable_of(o.key, variable), "value",
+		                                o.value, "origin", o.origin, "default", o.preset,
+		                                "help", o.help, "owner", o.owner));
+	return json_pack("{s:o}", "options", list);
+}
+
+static int show_json(json_t *object)
+{
+	if (!object || json_dumpf(object, stdout, JSON_INDENT(2)) || putchar('\n') == EOF) {
+		json_decref(object);
+		fprintf(stderr, "tessera info: the JSON could not be written\n");
+		return 1;
+	}
+	json_decref(object);
+	return 0;
+}
+
+int tess_tool_info(int argc, char **argv)
+{
+	static const struct option flags[] = {
+		{ "options", no_argument, NULL, 'o' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	bool options = false, json = false;
+	int flag;
+
+	while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
+		if (flag == 'h')
+			return fputs(help, stdout) == EOF;
+		if (flag == '?')
+			return 2;
+		options |= flag == 'o';
+		json |= flag == 'j';
+	}
+	if (optind < argc) {
+		fprintf(stderr, "tessera info: \"%s\" is not understood; see tessera info --help\n",
+		        argv[optind]);
+		return 2;
+	}
+	if (tess_tool_options() || tess_registry_open_all()) {
+		fprintf(stderr, "tessera info: %s\n", tess_error());
+		return 1;
+	}
+	if (json)
+		return show_json(options ? options_json() : plugins_json());
+	if (options)
+		show_options();
+	else
+		show_plugins();
+	return 0;
+}

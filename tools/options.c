@@ -1,0 +1,24 @@
+#include "core/base/option.h"
+#include "core/registry/registry.h"
+#include "hf/safetensors.h"
+#include "nn/runner.h"
+#include "nn/weights.h"
+#include "tool.h"
+
+tess_status tess_tool_options(void)
+{
+	static const struct {
+		const char *owner;
+		const struct tess_option *table;
+	} tables[] = {
+		{ "core/registry/search.c", tess_registry_options },
+		{ "nn/runner.c", tess_runner_options },
+		{ "nn/weights.c", tess_weights_options },
+		{ "hf/safetensors.c", tess_load_options },
+	};
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < sizeof tables / sizeof *tables && !st; i++)
+		st = tess_option_add(tables[i].owner, tables[i].table);
+	return st;
+}
