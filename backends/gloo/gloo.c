@@ -1,0 +1,309 @@
+/*
+ * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP transport.
+ *
+ * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of who is at the other
+ * end and are not encrypted: between hosts the network itself must be trusted.
+ */
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gloo.h"
+
+static const struct tess_host *host;
+
+/* ---- which address --------------------------------------------------------------------------------- */
+
+/* A text that is the same for two processes that share a loopback interface. */
+static void here(char *out, size_t room)
+{
+	char boot[64] = "", net[64] = "";
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+	ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
+
+	if (f) {
+		if (!fgets(boot, sizeof boot, f))
+			boot[0] = '\0';
+		fclose(f);
+	}
+	boot[strcspn(boot, "\n")] = '\0';
+	net[n > 0 ? n : 0] = '\0';
+	snprintf(out, room, "%s %s", boot, net);
+}
+
+/* The address by which this host reaches MASTER_ADDR. A datagram socket that connects sends nothing. */
+static tess_status outward(const char *name, char *out, size_t room)
+{
+	const char *master = getenv("MASTER_ADDR");
+	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
+	struct sockaddr_storage own;
+	socklen_t len = sizeof own;
+	int fd = -1, found = 0;
+
+	if (master && !getaddrinfo(master, "1", &hints, &list)) {
+		fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		found = fd >= 0 && !connect(fd, list->ai_addr, list->ai_addrlen) &&
+		        !getsockname(fd, (struct sockaddr *)&own, &len) &&
+		        !getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)room, NULL, 0, NI_NUMERICHOST);
+		if (fd >= 0)
+			close(fd);
+		freeaddrinfo(list);
+	}
+	if (found && strncmp(out, "127.", 4) && strcmp(out, "::1"))
+		return TESS_OK;
+	return host->fail(TESS_EINVAL, "group %s over gloo has ranks on several hosts, and this one does not know "
+	                  "the address that others reach it by (MASTER_ADDR is %s); set TESSERA_GLOO_ADDRESS",
+	                  name, !master ? "not set" : found ? "this host's own loopback" : "not reachable");
+}
+
+/* ---- meeting --------------------------------------------------------------------------------------- */
+
+static tess_status put(const struct group *g, const struct tess_join *how, const char *what, const void *val,
+                       size_t len)
+{
+	char key[256];
+
+	snprintf(key, sizeof key, "%s/gloo/%s/%d", g->name, what, (int)g->rank);
+	return how->store->set(how->store->self, key, val, len);
+}
+
+/* `len` bytes or fewer, of member `r`; the rest is zero. */
+static tess_status get(const struct group *g, const struct tess_join *how, const char *what, int32_t r,
+                       void *val, size_t len)
+{
+	uint64_t room = len;
+	char key[256];
+	tess_status st;
+
+	memset(val, 0, len);
+	snprintf(key, sizeof key, "%s/gloo/%s/%d", g->name, what, (int)r);
+	st = how->store->get(how->store->self, key, how->deadline, val, &room);
+	if (st == TESS_ETIMEOUT)
+		return host->fail(st, "group %s over gloo: rank %d did not come until the deadline", g->name,
+		                  (int)g->world[r]);
+	return st;
+}
+
+static tess_status choose_address(struct group *g, const struct tess_join *how)
+{
+	const struct group *parent = how->parent;
+	const char *chosen = host->option("GLOO_ADDRESS");
+	char own[128], other[128];
+	int one_host = 1;
+	tess_status st;
+
+	if (parent) {
+		memcpy(g->address, parent->address, sizeof g->address);
+		return TESS_OK;
+	}
+	here(own, sizeof own);
+	st = put(g, how, "host", own, strlen(own));
+	for (int32_t r = 0; r < g->nranks && st == TESS_OK; r++) {
+		st = get(g, how, "host", r, other, sizeof other - 1);
+		other[sizeof other - 1] = '\0';
+		one_host = one_host && !strcmp(own, other);
+	}
+	if (st < 0)
+		return st;
+	if (*chosen)
+		snprintf(g->address, sizeof g->address, "%s", chosen);
+	else if (one_host)
+		snprintf(g->address, sizeof g->address, "127.0.0.1");
+	else
+		return outward(g->name, g->address, sizeof g->address);
+	return TESS_OK;
+}
+
+static int64_t left(const struct tess_join *how)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return how->deadline - ((int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
+}
+
+/* Connects to those whom this rank `calls`, or to the others. */
+static tess_status connect_some(struct group *g, const struct tess_join *how, int calls)
+{
+	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
+	char *theirs = malloc(all), why[SHIM_WHY];
+	tess_status st = theirs ? TESS_OK : host->fail(TESS_ENOMEM, "gloo: out of memory");
+
+	for (int32_t r = 0; r < g->nranks && st == TESS_OK; r++) {
+		const char *at = theirs + (size_t)g->rank * SHIM_ADDRESS;
+		int turn;
+
+		if (r == g->rank)
+			continue;
+		st = get(g, how, "address", r, theirs, all);
+		if (st < 0)
+			break;
+		turn = shim_calls(g->mesh, r, at, why);
+		if (turn == calls)
+			turn = shim_connect(g->mesh, r, at, why);
+		if (turn < 0)
+			st = host->fail(TESS_EPEER, "group %s over gloo: no connection to rank %d: %s", g->name,
+			                (int)g->world[r], why);
+	}
+	free(theirs);
+	return st;
+}
+
+/*
+ * Every rank tells where it listens, then calls its share of the others, then says so: a rank that answers
+ * waits for that in the store, which knows deadlines and the dead, and not inside Gloo, which does not.
+ */
+static tess_status meet(struct group *g, const struct tess_join *how)
+{
+	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
+	const struct group *parent = how->parent;
+	char *mine = calloc(1, all), why[SHIM_WHY], word[8];
+	int bad = 0;
+	tess_status st;
+
+	if (!mine)
+		return host->fail(TESS_ENOMEM, "gloo: out of memory");
+	bad = shim_open(g->address, g->rank, g->nranks, left(how), parent ? parent->mesh : NULL, &g->mesh, why);
+	for (int32_t r = 0; r < g->nranks && !bad; r++)
+		if (r != g->rank)
+			bad = shim_address(g->mesh, r, mine + (size_t)r * SHIM_ADDRESS, why);
+	if (bad)
+		st = host->fail(TESS_EIO, "group %s over gloo: cannot listen on %s: %s", g->name, g->address, why);
+	else
+		st = put(g, how, "address", mine, all);
+	free(mine);
+	if (st == TESS_OK)
+		st = connect_some(g, how, 1);
+	if (st == TESS_OK)
+		st = put(g, how, "called", "yes", 3);
+	for (int32_t r = 0; r < g->nranks && st == TESS_OK; r++)
+		st = get(g, how, "called", r, word, sizeof word);
+	if (st == TESS_OK)
+		st = connect_some(g, how, 0);
+	if (st == TESS_OK && shim_watch(g->mesh, why))
+		st = host->fail(TESS_EPEER, "group %s over gloo: %s", g->name, why);
+	return st;
+}
+
+/* ---- the table ------------------------------------------------------------------------------------- */
+
+static tess_status supports(const struct tess_coll *c, int32_t nranks)
+{
+	return work_supports(host, c, nranks);
+}
+
+static void close_group(void *self)
+{
+	struct group *g = self;
+
+	if (!g)
+		return;
+	/* With messages on their way: first the connections, then the memory that they name. */
+	shim_close(g->mesh, g->works != NULL);
+	work_clear(g);
+	pthread_mutex_destroy(&g->lock);
+	free(g->sent);
+	free(g->received);
+	free(g->world);
+	free(g->name);
+	free(g);
+}
+
+/* A rank that left at once could make a slower one lose its connection: all leave open together. */
+static tess_status settle(struct group *g, const struct tess_join *how)
+{
+	struct tess_coll c = {
+		.size = sizeof c, .kind = TESS_BARRIER, .deadline = how->deadline, .where = "open",
+	};
+	struct work *w;
+	tess_status st = work_start(g, &c, &w);
+
+	if (st < 0)
+		return st;
+	st = work_run(g, w, how->deadline);
+	work_release(g, w);
+	return st;
+}
+
+static tess_status open_group(const struct tess_join *how, void **self)
+{
+	size_t n = (size_t)how->nranks;
+	struct group *g = calloc(1, sizeof *g);
+	tess_status st = TESS_OK;
+
+	if (!g)
+		return host->fail(TESS_ENOMEM, "gloo: out of memory");
+	pthread_mutex_init(&g->lock, NULL);
+	g->host = host;
+	g->rank = how->rank;
+	g->nranks = how->nranks;
+	g->name = strdup(how->name);
+	g->world = malloc(n * sizeof *g->world);
+	g->sent = calloc(n, sizeof *g->sent);
+	g->received = calloc(n, sizeof *g->received);
+	if (!g->name || !g->world || !g->sent || !g->received)
+		st = host->fail(TESS_ENOMEM, "gloo: out of memory");
+	for (size_t r = 0; r < n && st == TESS_OK; r++)
+		g->world[r] = how->world ? how->world[r] : (int32_t)r;
+	if (n > 1) {
+		if (st == TESS_OK)
+			st = choose_address(g, how);
+		if (st == TESS_OK)
+			st = meet(g, how);
+		if (st == TESS_OK)
+			st = settle(g, how);
+	}
+	if (st < 0) {
+		close_group(g);
+		return st;
+	}
+	*self = g;
+	return TESS_OK;
+}
+
+static tess_status start(void *self, const struct tess_coll *c, void **work)
+{
+	struct work *w;
+	tess_status st = work_start(self, c, &w);
+
+	if (st == TESS_OK)
+		*work = w;
+	return st;
+}
+
+static tess_status test(void *self, void *work) { return work_run(self, work, 0); }
+
+static tess_status wait(void *self, void *work, int64_t deadline) { return work_run(self, work, deadline); }
+
+static void release(void *self, void *work) { work_release(self, work); }
+
+static void abort_group(void *self) { work_abort(self); }
+
+static tess_status init(const struct tess_host *h)
+{
+	host = h;
+	return TESS_OK;
+}
+
+static const struct tess_backend gloo = {
+	.size = sizeof gloo, .threads = 1, .name = "gloo",
+	.summary = "processes on one host or several, over TCP (libgloo)",
+	.supports = supports, .open = open_group, .start = start, .test = test, .wait = wait,
+	.release = release, .close = close_group, .abort = abort_group,
+};
+static const struct tess_backend *const backends[] = { &gloo, NULL };
+
+static const struct tess_option address = {
+	"GLOO_ADDRESS", "", "the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
+	"host, else the one that reaches MASTER_ADDR"
+};
+static const struct tess_option *const options[] = { &address, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "gloo", .version = "1.0",
+	.license = "Apache-2.0", .summary = "communication over libgloo", .backends = backends,
+	.options = options, .init = init,
+};
