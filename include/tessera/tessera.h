@@ -60,7 +60,11 @@ int32_t tess_group_size(const struct tess_group *g);
  * touched until the group is closed if the call failed.
  */
 tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
-/* The same without waiting; several may be outstanding. *out is yours: release it, waited for or not. */
+/*
+ * The same without waiting; several may be outstanding. *out is yours: release it. Buffers, lists and
+ * `where` belong to the group until then. A wait whose deadline passes is a failure of the job, as its own
+ * is; releasing a work that is not finished waits for it.
+ */
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out);
 tess_status tess_work_test(struct tess_work *w);                        /* OK, PENDING or failed */
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline);      /* CLOCK_MONOTONIC ns; 0: its own */
@@ -74,6 +78,41 @@ tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, ui
                             int32_t op, const char *where);
 tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
                             const char *where);
+
+/* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------------- */
+struct tess_session;
+
+struct tess_session_how {               /* zeroed but for size: the plan that the model ships with */
+	uint32_t size;
+	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
+	const char *plan;               /* "auto" or NULL, "none", a plan of the model's, a file, or JSON text */
+	const char *const *overrides;   /* "PATTERN=STYLE", laid over the plan; ends with NULL, or NULL */
+};
+
+/*
+ * Opens a Hugging Face directory on the ranks of a group: checks the plan, then reads this rank's part of
+ * each weight. Collective. *out is yours: tess_session_close, before the world is closed.
+ */
+tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_how *how,
+                              struct tess_session **out);
+
+/*
+ * Continues `prompt` (UTF-8; rank 0's counts) greedily by at most max_tokens ids, to the end that the model
+ * chooses. On rank 0 text(self, ..) gets the bytes as they come, always whole characters; not 0: stop. Collective.
+ */
+tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_t max_tokens,
+                              int (*text)(void *self, const char *bytes, size_t n), void *self);
+
+void tess_session_close(struct tess_session *s);
+
+/* ---- meshes: ranks laid out in named dimensions ------------------------------------------------------- */
+struct tess_mesh;
+
+/* "tp", or "tp=4" for a job of 4 ranks: one dimension over all ranks. Close it before the world. */
+tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
+/* This rank's group along a dimension; NULL: the mesh has none of that name. Borrowed. */
+struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dim);
+void tess_mesh_close(struct tess_mesh *m);
 
 TESS_END
 #endif

@@ -1,0 +1,346 @@
+/*
+ * The one exact reduction. The order of additions depends on the units of the trees alone: who holds a
+ * node, and which way it came, does not enter.
+ */
+#include "exact.h"
+
+#include "world.h"
+
+#include <core/base/status.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/split.h>
+
+enum {
+	LEVELS = 64,                    /* halvings of any number of units, and of trees */
+	STEP = 2048,                    /* elements that are added at a time, so that partial sums stay in cache */
+	SMALL = 64 << 10                /* bytes of a sum up to which one step is better than two */
+};
+
+int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
+{
+	int64_t nodes = 0;
+
+	for (int32_t t = 0; t < s->ntree; t++)
+		nodes += tess_node_count(s->n[t], tess_edge(s->n[t], nranks, rank),
+		                         tess_edge(s->n[t], nranks, rank + 1));
+	return nodes;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------------- */
+
+struct adder {
+	const struct tess_sum *s;
+	int32_t nranks;
+	const float *const *part;
+	float *scratch;                 /* [LEVELS][step] */
+	uint64_t step, at, n;           /* elements [at, at + n) are added now */
+	int64_t next[TESS_RANKS_MOST];  /* of each rank: the first node that is not used yet */
+};
+
+/* Elementwise, over vectors that are apart: what a compiler turns into vector instructions. */
+static void sum_of(float *restrict to, const float *restrict left, const float *restrict right, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = left[k] + right[k];
+}
+
+static void sum_into(float *restrict to, const float *restrict right, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] += right[k];
+}
+
+static void finish_into(float *restrict to, const float *restrict sum, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = sum[k] + 0.0f;  /* no finished sum is -0 */
+}
+
+static const float *add(struct adder *a, const float *left, const float *right, int level)
+{
+	float *to = a->scratch + (uint64_t)level * a->step;
+
+	if (left == to)
+		sum_into(to, right, a->n);
+	else
+		sum_of(to, left, right, a->n);
+	return to;
+}
+
+static const float *finished(struct adder *a, const float *sum, int level)
+{
+	float *to = a->scratch + (uint64_t)level * a->step;
+
+	if (sum != to) {
+		finish_into(to, sum, a->n);
+		return to;
+	}
+	for (uint64_t k = 0; k < a->n; k++)
+		to[k] += 0.0f;
+	return to;
+}
+
+/*
+ * Node (depth, i) of a tree of n units; NULL: it is empty. Whoever holds it whole gave it as one vector.
+ * Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each rank's part.
+ */
+static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int level)
+{
+	int64_t lo = tess_edge(n, (int64_t)1 << depth, i), hi = tess_edge(n, (int64_t)1 << depth, i + 1);
+	int64_t holder = lo < hi ? lo * a->nranks / n : 0;      /* the last rank that begins at lo or before */
+	const float *left, *right;
+
+	if (lo >= hi)
+		return NULL;
+	if (hi <= tess_edge(n, a->nranks, holder + 1))
+		return a->part[holder] + (uint64_t)a->next[holder]++ * a->s->count + a->at;
+	left = node(a, n, depth + 1, 2 * i, level);
+	right = node(a, n, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add(a, left, right, level) : left ? left : right;
+}
+
+/* The same tree over the trees, whose leaves are finished sums. */
+static const float *trees(struct adder *a, int depth, int64_t i, int level)
+{
+	int64_t ntree = a->s->ntree;
+	int64_t lo = tess_edge(ntree, (int64_t)1 << depth, i), hi = tess_edge(ntree, (int64_t)1 << depth, i + 1);
+	const float *left, *right;
+
+	if (lo >= hi)
+		return NULL;
+	if (hi - lo == 1) {
+		const float *sum = a->s->n[lo] ? node(a, a->s->n[lo], 0, 0, level) : NULL;
+
+		return sum ? finished(a, sum, level) : NULL;
+	}
+	left = trees(a, depth + 1, 2 * i, level);
+	right = trees(a, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add(a, left, right, level) : left ? left : right;
+}
+
+void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part, float *scratch,
+                     float *out)
+{
+	struct adder a;
+
+	a.s = s;
+	a.nranks = nranks;
+	a.part = part;
+	a.scratch = scratch;
+	a.step = s->count < STEP ? s->count : STEP;
+	for (a.at = 0; a.at < s->count; a.at += STEP) {
+		const float *sum;
+
+		a.n = s->count - a.at < STEP ? s->count - a.at : STEP;
+		memset(a.next, 0, (size_t)nranks * sizeof *a.next);
+		sum = trees(&a, 0, 0, 0);
+		if (sum)
+			finish_into(out + a.at, sum, a.n);
+		else
+			memset(out + a.at, 0, a.n * sizeof *out);
+	}
+}
+
+/* ---- moving ---------------------------------------------------------------------------------------------- */
+
+struct way {                            /* of one sum, on one rank */
+	struct tess_group *g;
+	const struct tess_sum *s;
+	const float *nodes;
+	float *out, *scratch;
+	int64_t held[TESS_RANKS_MOST];  /* nodes of each rank */
+	uint64_t slice[TESS_RANKS_MOST];        /* elements that each rank finishes */
+	uint64_t give[TESS_RANKS_MOST], get[TESS_RANKS_MOST];
+};
+
+static tess_status room(struct way *w, uint64_t floats)
+{
+	struct tess_group *g = w->g;
+	size_t bytes = floats * sizeof *g->scratch;
+
+	if (g->scratch_bytes < bytes) {
+		free(g->scratch);
+		g->scratch_bytes = 0;
+		g->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+		if (!g->scratch)
+			return tess_fail(TESS_ENOMEM, "%s: no memory for %zu bytes of sums of other ranks",
+			                 w->s->where ? w->s->where : "sum", bytes);
+		g->scratch_bytes = bytes;
+	}
+	w->scratch = g->scratch;
+	return TESS_OK;
+}
+
+static uint64_t total(const uint64_t *list, int32_t n)
+{
+	uint64_t sum = 0;
+
+	for (int32_t r = 0; r < n; r++)
+		sum += list[r];
+	return sum;
+}
+
+static bool even(const uint64_t *list, int32_t n)
+{
+	for (int32_t r = 1; r < n; r++)
+		if (list[r] != list[0])
+			return false;
+	return true;
+}
+
+static tess_status run(struct way *w, int32_t kind, const float *src, float *dst, bool give, bool get)
+{
+	int32_t me = w->g->rank;
+	struct tess_coll c = {
+		.size = sizeof c, .kind = kind, .dtype = TESS_F32, .src = src, .dst = dst,
+		.count = kind == TESS_ALL_GATHER ? w->get[me] : w->give[me],
+		.give = give ? w->give : NULL, .get = get ? w->get : NULL, .where = w->s->where,
+	};
+
+	return tess_group_run(w->g, &c);
+}
+
+/* The sum of `count` elements of every node, of which rank r's lie at from[sum of get before r]. */
+static void finish(struct way *w, const float *from, uint64_t count, float *scratch, float *out)
+{
+	struct tess_sum s = *w->s;
+	const float *part[TESS_RANKS_MOST];
+
+	s.count = count;
+	for (int32_t r = 0; r < w->g->size; r++) {
+		part[r] = from;
+		from += w->get[r];
+	}
+	tess_sum_finish(&s, w->g->size, part, scratch, out);
+}
+
+static uint64_t adding(uint64_t count)
+{
+	return LEVELS * (count < STEP ? count : STEP);
+}
+
+/* Small: every rank gets all nodes and adds them. */
+static tess_status gather_and_add(struct way *w)
+{
+	uint64_t scratch = adding(w->s->count);
+	tess_status st;
+
+	for (int32_t r = 0; r < w->g->size; r++)
+		w->get[r] = (uint64_t)w->held[r] * w->s->count;
+	st = room(w, scratch + total(w->get, w->g->size));
+	if (!st)
+		st = run(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false, !even(w->get, w->g->size));
+	if (!st)
+		finish(w, w->scratch + scratch, w->s->count, w->scratch, w->out);
+	return st;
+}
+
+/* Slices of several nodes, rank by rank: what all_to_all wants. One node is its slices already. */
+static const float *pack(const struct way *w, float *to)
+{
+	int64_t held = w->held[w->g->rank];
+	uint64_t at = 0;
+	float *begin = to;
+
+	if (held == 1)
+		return w->nodes;
+	for (int32_t r = 0; r < w->g->size; r++) {
+		for (int64_t i = 0; i < held; i++) {
+			memcpy(to, w->nodes + (uint64_t)i * w->s->count + at, w->slice[r] * sizeof *to);
+			to += w->slice[r];
+		}
+		at += w->slice[r];
+	}
+	return begin;
+}
+
+/* Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out` is its slice. */
+static tess_status exchange_and_add(struct way *w, float *out)
+{
+	int32_t me = w->g->rank, n = w->g->size;
+	uint64_t scratch = adding(w->slice[me]), come;
+	bool lists = !even(w->slice, n);
+	tess_status st;
+
+	for (int32_t r = 0; r < n; r++) {
+		w->give[r] = (uint64_t)w->held[me] * w->slice[r];
+		w->get[r] = (uint64_t)w->held[r] * w->slice[me];
+		lists |= w->held[r] != w->held[0];
+	}
+	come = total(w->get, n);
+	st = room(w, scratch + come + (w->held[me] > 1 ? total(w->give, n) : 0));
+	if (!st)
+		st = run(w, TESS_ALL_TO_ALL, pack(w, w->scratch + scratch + come), w->scratch + scratch, lists, lists);
+	if (!st)
+		finish(w, w->scratch + scratch, w->slice[me], w->scratch, out);
+	return st;
+}
+
+static tess_status large(struct way *w)
+{
+	int32_t n = w->g->size;
+	int64_t count = (int64_t)w->s->count;
+	tess_status st;
+
+	for (int32_t r = 0; r < n; r++)
+		w->slice[r] = (uint64_t)(tess_edge(count, n, r + 1) - tess_edge(count, n, r));
+	st = exchange_and_add(w, w->out + tess_edge(count, n, w->g->rank));
+	if (st)
+		return st;
+	memcpy(w->get, w->slice, (size_t)n * sizeof *w->get);
+	return run(w, TESS_ALL_GATHER, w->out, w->out, false, !even(w->slice, n));
+}
+
+/* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
+static tess_status fast(struct way *w)
+{
+	uint64_t count = w->s->count;
+	const float *src = w->nodes;
+	int32_t me = w->g->rank;
+	struct tess_coll c;
+	tess_status st;
+
+	if (w->held[me] != 1) {
+		st = room(w, count);
+		if (st)
+			return st;
+		memset(w->scratch, 0, count * sizeof *w->scratch);
+		for (int64_t i = 0; i < w->held[me]; i++)
+			for (uint64_t k = 0; k < count; k++)
+				w->scratch[k] += w->nodes[(uint64_t)i * count + k];
+		src = w->scratch;
+	}
+	c = (struct tess_coll){ .size = sizeof c, .kind = w->s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
+	                        .dtype = TESS_F32, .op = TESS_SUM, .src = src, .dst = w->out,
+	                        .count = w->s->share ? w->s->share[me] : count, .give = w->s->share,
+	                        .where = w->s->where };
+	return tess_group_run(w->g, &c);
+}
+
+tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes, float *out)
+{
+	struct way w;
+	tess_status st;
+
+	w.g = g;
+	w.s = s;
+	w.nodes = nodes;
+	w.out = out;
+	for (int32_t r = 0; r < g->size; r++)
+		w.held[r] = tess_sum_nodes(s, g->size, r);
+	if (g->size == 1) {
+		w.get[0] = 0;
+		st = room(&w, adding(s->count));
+		if (!st)
+			finish(&w, nodes, s->count, w.scratch, out);
+		return st;
+	}
+	if (g->world->fast)
+		return fast(&w);
+	if (s->share) {
+		memcpy(w.slice, s->share, (size_t)g->size * sizeof *w.slice);
+		return exchange_and_add(&w, out);
+	}
+	return s->count * sizeof *out <= SMALL ? gather_and_add(&w) : large(&w);
+}

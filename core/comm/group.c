@@ -1,0 +1,384 @@
+/* The group: the only caller of backends. It checks, numbers, compares, bounds, and poisons. */
+#include "world.h"
+
+#include "check.h"
+#include "clock.h"
+#include "emulate.h"
+
+#include <core/base/log.h>
+#include <core/base/status.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening --------------------------------------------------------------------------------------------- */
+
+static void destroy(struct tess_group *g)
+{
+	for (struct tess_work *w = g->spare, *next; w; w = next) {
+		next = w->next;
+		free(w);
+	}
+	free(g->member);
+	free(g->sent);
+	free(g->received);
+	free(g->note);
+	free(g->scratch);
+	free(g);
+}
+
+static struct tess_group *make(struct tess_world *w, const char *name, int32_t size)
+{
+	struct tess_group *g = calloc(1, sizeof *g);
+
+	if (!g)
+		return NULL;
+	*g = (struct tess_group){ .world = w, .backend = w->backend, .size = size };
+	snprintf(g->name, sizeof g->name, "%s", name);
+	g->member = calloc((size_t)size, sizeof *g->member);
+	g->sent = calloc((size_t)size, sizeof *g->sent);
+	g->received = calloc((size_t)size, sizeof *g->received);
+	g->note = malloc(tess_note_room(size));
+	if (g->member && g->sent && g->received && g->note)
+		return g;
+	destroy(g);
+	return NULL;
+}
+
+tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
+{
+	struct tess_group *g = make(w, "world", w->size);
+	struct tess_join how;
+	tess_status st;
+
+	if (!g)
+		return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", w->size);
+	g->rank = w->rank;
+	for (int32_t r = 0; r < g->size; r++)
+		g->member[r] = r;
+	how = (struct tess_join){ .size = sizeof how, .rank = g->rank, .nranks = g->size, .device = -1,
+	                          .name = g->name, .world = g->member, .store = &w->store,
+	                          .deadline = tess_now() + w->timeout };
+	st = g->backend->open(&how, &g->self);
+	if (st) {
+		destroy(g);
+		return tess_fail_in(st, "%s", w->backend->name);
+	}
+	pthread_mutex_lock(&w->lock);
+	g->next = w->groups;
+	w->groups = g;
+	if (w->failed && g->backend->abort)
+		g->backend->abort(g->self);
+	pthread_mutex_unlock(&w->lock);
+	*out = g;
+	return TESS_OK;
+}
+
+static void release(struct tess_work *w)
+{
+	if (w->emulation)
+		tess_emulation_release(w->emulation);
+	else if (w->work)
+		w->group->backend->release(w->group->self, w->work);
+}
+
+/* The work is over. After a failure it is kept until the group is closed: a late write must find it. */
+static void drop(struct tess_work *w)
+{
+	struct tess_group *g = w->group;
+
+	if (w->state)
+		return;
+	release(w);
+	tess_emulation_free(w->emulation);
+	for (struct tess_work **at = &g->live; *at; at = &(*at)->next)
+		if (*at == w) {
+			*at = w->next;
+			break;
+		}
+	w->next = g->spare;
+	g->spare = w;
+}
+
+void tess_group_close(struct tess_group *g)
+{
+	struct tess_world *w;
+
+	if (!g)
+		return;
+	w = g->world;
+	pthread_mutex_lock(&w->lock);
+	for (struct tess_group **at = &w->groups; *at; at = &(*at)->next)
+		if (*at == g) {
+			*at = g->next;
+			break;
+		}
+	pthread_mutex_unlock(&w->lock);
+	for (struct tess_work *work = g->live; work; work = work->next)
+		release(work);
+	g->backend->close(g->self);
+	for (struct tess_work *work = g->live, *next; work; work = next) {
+		next = work->next;
+		tess_emulation_free(work->emulation);
+		free(work);
+	}
+	destroy(g);
+}
+
+int32_t tess_group_rank(const struct tess_group *g)
+{
+	return g->rank;
+}
+
+int32_t tess_group_size(const struct tess_group *g)
+{
+	return g->size;
+}
+
+/* ---- starting --------------------------------------------------------------------------------------------- */
+
+static struct tess_work *take(struct tess_group *g)
+{
+	struct tess_work *w = g->spare;
+
+	if (w)
+		g->spare = w->next;
+	else
+		w = malloc(sizeof *w);
+	if (w)
+		*w = (struct tess_work){ .next = g->live, .group = g, .state = TESS_PENDING };
+	if (w)
+		g->live = w;
+	return w;
+}
+
+static void fill(const struct tess_group *g, const struct tess_coll *c, struct tess_coll *out)
+{
+	memset(out, 0, sizeof *out);
+	memcpy(out, c, c->size < sizeof *out ? c->size : sizeof *out);
+	out->size = sizeof *out;
+	if (!out->mem)
+		out->mem = TESS_HOST;
+	if (!out->op)
+		out->op = TESS_SUM;
+	if (!out->deadline)
+		out->deadline = tess_now() + g->world->timeout;
+}
+
+/* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
+static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
+{
+	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
+
+	if (c->kind == TESS_SEND)
+		return (struct tess_key){ .channel = 1 + me * n + peer, .number = ++g->sent[peer] };
+	if (c->kind == TESS_RECV)
+		return (struct tess_key){ .channel = 1 + peer * n + me, .number = ++g->received[peer] };
+	return (struct tess_key){ .number = ++g->calls };
+}
+
+static void warn(struct tess_group *g, const struct tess_coll *c)
+{
+	if (g->warned >> c->kind & 1)
+		return;
+	g->warned |= 1u << c->kind;
+	if (g->rank == 0)
+		tess_log(TESS_WARN, "comm", "backend %s has no %s of %s: it is made of messages between all ranks, up to "
+		         "%d times the bytes", g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
+		         g->size - 1);
+}
+
+static tess_status begin(struct tess_group *g, struct tess_work *w)
+{
+	const struct tess_coll *c = &w->coll;
+	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
+	tess_status st = g->backend->supports(c, g->size);
+
+	if (!st)
+		return g->backend->start(g->self, c, &w->work);
+	if (st != TESS_ENOTSUP)
+		return st;
+	if (basic)
+		return tess_fail_in(TESS_ENOTSUP, "%s: backend %s lacks %s, which every backend needs",
+		                    c->where ? c->where : "", g->backend->name, tess_kind_name(c->kind));
+	warn(g, c);
+	return tess_emulation_start(g, c, &w->emulation);
+}
+
+static void describe(struct tess_work *w, char *text, size_t room)
+{
+	tess_note_write(w->group->note, &w->coll, &w->key, w->group->size);
+	tess_note_text(w->group->note, text, room);
+}
+
+/* The call has failed here, with the backend's sentence: what the job's first failure is. */
+static tess_status failed(struct tess_work *w, tess_status why)
+{
+	struct tess_world *world = w->group->world;
+	char text[512], sentence[TESS_SENTENCE];
+
+	describe(w, text, sizeof text);
+	if (why == TESS_ETIMEOUT) {
+		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
+		w->state = tess_world_late(world, &w->key, sentence);
+	} else {
+		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name, tess_error());
+		w->state = tess_world_lost(world, why, sentence);
+	}
+	return w->state;
+}
+
+tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out)
+{
+	tess_status st = tess_world_check(g->world);
+	struct tess_coll full;
+	struct tess_work *w;
+
+	if (st)
+		return st;
+	if (c->size < TESS_UPTO(tess_coll, count))
+		return tess_fail(TESS_EINVAL, "a collective of %u bytes: its field `size` is not set", c->size);
+	fill(g, c, &full);
+	st = tess_coll_check(&full, g->rank, g->size);
+	if (st)
+		return st;
+	w = take(g);
+	if (!w)
+		return tess_fail(TESS_ENOMEM, "no memory for a call");
+	w->coll = full;
+	w->key = number(g, &full);
+	tess_note_write(g->note, &full, &w->key, g->size);
+	w->coll.print = g->note->print;
+	if (g->size > 1)
+		g->world->link.note(g->world->link.self, g->note);
+	st = tess_world_check(g->world);
+	if (!st && (st = begin(g, w)))
+		st = failed(w, st);
+	if (st)
+		return w->state = st;   /* it stays with the group */
+	*out = w;
+	return TESS_OK;
+}
+
+/* ---- finishing --------------------------------------------------------------------------------------------- */
+
+/* A backend that cannot be aborted is never waited for where it could hold us: it is asked, at growing pauses. */
+static tess_status poll_work(struct tess_group *g, void *work, int64_t deadline)
+{
+	int64_t pause = 0;
+
+	for (;;) {
+		tess_status st = g->backend->test(g->self, work);
+		struct timespec t;
+
+		if (st != TESS_PENDING)
+			return st;
+		if ((st = tess_world_check(g->world)))
+			return st;
+		if (tess_now() >= deadline)
+			return TESS_ETIMEOUT;
+		t = tess_timespec(pause);
+		nanosleep(&t, NULL);
+		pause = pause < TESS_MS ? pause + 5000 : TESS_MS;
+	}
+}
+
+tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline)
+{
+	tess_status st;
+
+	if (!g->backend->abort)
+		return poll_work(g, work, deadline);
+	st = g->backend->wait(g->self, work, deadline);
+	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
+}
+
+tess_status tess_work_test(struct tess_work *w)
+{
+	struct tess_group *g = w->group;
+	tess_status st;
+
+	if (w->state != TESS_PENDING)
+		return w->state ? tess_world_check(g->world) : TESS_OK;
+	if ((st = tess_world_check(g->world)))
+		return w->state = st;
+	st = w->emulation ? tess_emulation_test(w->emulation) : g->backend->test(g->self, w->work);
+	if (st == TESS_PENDING && tess_now() >= w->coll.deadline)
+		st = TESS_ETIMEOUT;
+	if (st == TESS_PENDING)
+		return st;
+	return st ? failed(w, st) : (w->state = TESS_OK);
+}
+
+tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
+{
+	struct tess_group *g = w->group;
+	tess_status st;
+
+	if (w->state != TESS_PENDING)
+		return w->state ? tess_world_check(g->world) : TESS_OK;
+	if ((st = tess_world_check(g->world)))
+		return w->state = st;
+	if (!deadline || deadline > w->coll.deadline)
+		deadline = w->coll.deadline;
+	st = w->emulation ? tess_emulation_wait(w->emulation, deadline) : tess_group_await(g, w->work, deadline);
+	return st ? failed(w, st) : (w->state = TESS_OK);
+}
+
+void tess_work_release(struct tess_work *w)
+{
+	if (!w)
+		return;
+	if (w->state == TESS_PENDING)
+		tess_work_wait(w, 0);
+	drop(w);
+}
+
+tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
+{
+	struct tess_work *w;
+	tess_status st = tess_group_start(g, c, &w);
+
+	if (st)
+		return st;
+	st = tess_work_wait(w, 0);
+	drop(w);
+	return st;
+}
+
+/* ---- the common ones by name -------------------------------------------------------------------------------- */
+
+tess_status tess_barrier(struct tess_group *g, const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = where };
+
+	return tess_group_run(g, &c);
+}
+
+tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype, int32_t root,
+                           const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c, .kind = TESS_BROADCAST, .dtype = dtype, .peer = root,
+	                             .src = buf, .dst = buf, .count = count, .where = where };
+
+	return tess_group_run(g, &c);
+}
+
+tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
+                            int32_t op, const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = dtype, .op = op,
+	                             .src = src, .dst = dst, .count = count, .where = where };
+
+	return tess_group_run(g, &c);
+}
+
+tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
+                            const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_GATHER, .dtype = dtype, .src = src,
+	                             .dst = dst, .count = count, .where = where };
+
+	return tess_group_run(g, &c);
+}

@@ -1,0 +1,404 @@
+#include "world.h"
+
+#include "clock.h"
+#include "seat.h"
+#include "wire.h"
+
+#include <core/base/log.h>
+#include <core/base/option.h>
+#include <core/base/status.h>
+#include <core/registry/registry.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ANSWER_MS = 250, CAUSE_MS = 500 };       /* how long a better sentence is waited for */
+
+static const struct tess_option options[] = {
+	{ "backend", "auto", "who moves data between ranks: loopback, gloo, ...; auto: one rank loopback, one host shm" },
+	{ "timeout", "300", "seconds that a call may take before the job fails" },
+	{ "reduce", "exact", "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
+	{ "job", "", "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
+	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
+	{ NULL, NULL, NULL },
+};
+
+/* ---- failure ------------------------------------------------------------------------------------------- */
+
+static void poisoned(void *arg, const struct tess_failure *f)
+{
+	struct tess_world *w = arg;
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->failed) {
+		w->first = *f;
+		for (struct tess_group *g = w->groups; g; g = g->next)
+			if (g->backend->abort)
+				g->backend->abort(g->self);
+		atomic_store(&w->failed, f->why);       /* last: who sees it finds its group aborted */
+		pthread_cond_broadcast(&w->poisoned);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+tess_status tess_world_check(struct tess_world *w)
+{
+	tess_status why = atomic_load(&w->failed);
+
+	return why ? tess_fail(why, "%s", w->first.sentence) : TESS_OK;
+}
+
+static void await_poison(struct tess_world *w, int ms)
+{
+	struct timespec until = tess_timespec(tess_now() + ms * (int64_t)TESS_MS);
+	int err = 0;
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->failed && !err)
+		err = pthread_cond_timedwait(&w->poisoned, &w->lock, &until);
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* What was posted comes back as the job's first failure; where nobody answers, it is that of this rank. */
+static tess_status conclude(struct tess_world *w, tess_status why, const char *sentence)
+{
+	struct tess_failure own = { .why = why, .rank = w->rank };
+
+	await_poison(w, ANSWER_MS);
+	snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
+	poisoned(w, &own);
+	return tess_world_check(w);
+}
+
+static void name_rank(const struct tess_world *w, const char *sentence, char *text)
+{
+	if (w->size > 1)
+		snprintf(text, TESS_SENTENCE, "rank %d: %s", w->rank, sentence);
+	else
+		snprintf(text, TESS_SENTENCE, "%s", sentence);
+}
+
+tess_status tess_world_poison(struct tess_world *w, tess_status why, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	name_rank(w, sentence, text);
+	if (!w->failed)
+		w->link.fail(w->link.self, why, text);
+	return conclude(w, why, text);
+}
+
+tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	name_rank(w, sentence, text);
+	if (!w->failed)
+		w->link.late(w->link.self, key);
+	return conclude(w, TESS_ETIMEOUT, text);
+}
+
+tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence)
+{
+	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED || why == TESS_ETIMEOUT;
+	char text[TESS_SENTENCE];
+
+	snprintf(text, sizeof text, "%s", sentence);
+	if (by_others && w->size > 1)
+		await_poison(w, CAUSE_MS);
+	return w->failed ? tess_world_check(w) : tess_world_poison(w, why, text);
+}
+
+void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	snprintf(text, sizeof text, "%s", sentence);    /* it may be tess_error() */
+	tess_world_poison(w, why < 0 ? why : TESS_EBUG, text);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+static tess_status store_set(void *self, const char *key, const void *val, uint64_t len)
+{
+	struct tess_world *w = self;
+
+	return w->link.set(w->link.self, key, val, len);
+}
+
+static tess_status store_get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+{
+	struct tess_world *w = self;
+
+	return w->link.get(w->link.self, key, deadline, val, len);
+}
+
+static tess_status read_options(struct tess_world *w)
+{
+	const char *reduce;
+	tess_status st = tess_option_add("world", options);
+
+	if (!st)
+		st = tess_option_seconds("timeout", &w->timeout);
+	if (st)
+		return st;
+	if (w->timeout <= 0)
+		return tess_fail(TESS_EINVAL, "TESSERA_TIMEOUT=%s: must be more than 0 seconds", tess_option("timeout"));
+	reduce = tess_option("reduce");
+	w->fast = !strcmp(reduce, "fast");
+	if (!w->fast && strcmp(reduce, "exact"))
+		return tess_fail(TESS_EINVAL, "TESSERA_REDUCE=%s: must be exact or fast", reduce);
+	return TESS_OK;
+}
+
+/*
+ * `auto` is a rule: one rank, or ranks that are threads, loopback; one host shm, or gloo where shm is not
+ * there (several hosts are refused before). GPUs: the device's matter.
+ */
+static tess_status choose_backend(int32_t size, bool threads, const struct tess_backend **out)
+{
+	const char *name = tess_option("backend");
+	const struct tess_backend *b;
+	tess_status st;
+
+	if (strcmp(name, "auto")) {
+		st = tess_plugin_backend(name, &b);
+	} else if (threads || size == 1) {
+		st = tess_plugin_backend("loopback", &b);
+	} else if ((st = tess_plugin_backend("shm", &b))) {
+		tess_log(st == TESS_ENOENT ? TESS_INFO : TESS_WARN, "comm", "shm is %s: gloo is used",
+		         st == TESS_ENOENT ? "not installed" : tess_error());
+		st = tess_plugin_backend("gloo", &b);
+	}
+	if (!st && threads && !b->threads)
+		st = tess_fail(TESS_EINVAL, "the ranks of backend %s are processes, not threads; start the program with "
+		               "tessera launch, or take TESSERA_BACKEND=loopback", b->name);
+	if (!st)
+		*out = b;
+	return st;
+}
+
+static tess_status make_world(int32_t rank, int32_t size, struct tess_world **out)
+{
+	struct tess_world *w = calloc(1, sizeof *w);
+	pthread_condattr_t attr;
+	tess_status st;
+
+	if (!w)
+		return tess_fail(TESS_ENOMEM, "no memory for a world");
+	st = read_options(w);
+	if (st) {
+		free(w);
+		return st;
+	}
+	w->rank = rank;
+	w->size = size;
+	w->ear = (struct tess_listener){ .failed = poisoned, .arg = w };
+	w->store = (struct tess_store){ .size = sizeof w->store, .self = w, .set = store_set, .get = store_get };
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&w->poisoned, &attr);
+	pthread_condattr_destroy(&attr);
+	tess_log_rank(rank, size);
+	*out = w;
+	return TESS_OK;
+}
+
+/* Says goodbye, if that is still worth it. */
+static void leave(struct tess_world *w)
+{
+	if (w->link.self)
+		w->link.leave(w->link.self, tess_now() + w->timeout);
+}
+
+static void destroy(struct tess_world *w)
+{
+	tess_group_close(w->all);
+	if (w->link.self)
+		w->link.close(w->link.self);
+	tess_rendezvous_close(w->server);
+	tess_hub_close(w->hub);
+	pthread_cond_destroy(&w->poisoned);
+	pthread_mutex_destroy(&w->lock);
+	free(w);
+}
+
+/* The line is there: what remains, together with all other ranks. */
+static tess_status enter(struct tess_world *w, bool threads)
+{
+	tess_status st = choose_backend(w->size, threads, &w->backend);
+
+	if (!st)
+		st = tess_group_open_all(w, &w->all);
+	return st ? tess_world_lost(w, st, tess_error()) : TESS_OK;
+}
+
+static tess_status connect_alone(struct tess_world *w)
+{
+	tess_status st = tess_hub_open(1, &w->hub);
+
+	return st ? st : tess_link_thread(w->hub, 0, &w->ear, &w->link);
+}
+
+static tess_status connect_job(struct tess_world *w, const struct tess_seat *seat)
+{
+	const char *given = tess_option("rendezvous");
+	char path[128];
+	tess_status st = TESS_OK;
+
+	if (!*given && !seat->rank)
+		st = tess_rendezvous_open(seat->job, seat->size, &w->server);
+	else if (!*given)
+		st = tess_socket_path(seat->job, path, sizeof path);
+	if (st)
+		return st;
+	return tess_link_socket(*given ? given : w->server ? tess_rendezvous_path(w->server) : path, *given != 0,
+	                        seat->rank, seat->size, tess_now() + w->timeout, &w->ear, &w->link);
+}
+
+tess_status tess_world_open(struct tess_world **out)
+{
+	struct tess_world *w;
+	struct tess_seat seat;
+	tess_status st = tess_option_add("world", options);
+
+	if (st || (st = tess_seat_find(&seat)) || (st = make_world(seat.rank, seat.size, &w)))
+		return st;
+	if (seat.size == 1 && !*tess_option("rendezvous"))
+		st = connect_alone(w);
+	else
+		st = connect_job(w, &seat);
+	if (!st)
+		st = enter(w, false);
+	if (st)
+		destroy(w);
+	else
+		*out = w;
+	return st;
+}
+
+void tess_world_close(struct tess_world *w)
+{
+	bool failed;
+
+	if (!w)
+		return;
+	failed = w->failed;
+	leave(w);
+	if (!failed && w->failed)
+		tess_log(TESS_WARN, "comm", "%s", w->first.sentence);
+	destroy(w);
+}
+
+/* ---- ranks that are threads ------------------------------------------------------------------------------ */
+
+struct spawned {
+	pthread_t thread;
+	struct tess_hub *hub;
+	int32_t rank, size;
+	tess_status (*fn)(struct tess_world *world, void *arg);
+	void *arg;
+	bool started;
+	tess_status st;
+	char sentence[TESS_SENTENCE];
+};
+
+static tess_status live(struct spawned *s)
+{
+	struct tess_world *w;
+	tess_status st = make_world(s->rank, s->size, &w);
+
+	if (st) {
+		tess_hub_fail(s->hub, s->rank, st, tess_error());
+		return st;
+	}
+	st = tess_link_thread(s->hub, s->rank, &w->ear, &w->link);
+	if (!st)
+		st = enter(w, true);
+	if (!st && (st = s->fn(w, s->arg)))
+		tess_world_fail(w, st, tess_error());
+	leave(w);
+	if (!st)
+		st = tess_world_check(w);
+	destroy(w);
+	return st;
+}
+
+static void *live_in_thread(void *arg)
+{
+	struct spawned *s = arg;
+
+	s->st = live(s);
+	if (s->st)
+		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
+	return NULL;
+}
+
+static void start_all(struct spawned *s, int32_t n)
+{
+	for (int32_t r = 0; r < n; r++) {
+		int err = pthread_create(&s[r].thread, NULL, live_in_thread, &s[r]);
+		char text[128];
+
+		s[r].started = !err;
+		if (!err)
+			continue;
+		snprintf(text, sizeof text, "no thread for rank %d of %d: %s", r, n, strerror(err));
+		tess_hub_fail(s->hub, r, TESS_EIO, text);
+		return;
+	}
+}
+
+tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
+{
+	struct tess_failure first;
+	struct tess_hub *hub;
+	struct spawned *s;
+	tess_status st = tess_hub_open(n, &hub);
+
+	if (st)
+		return st;
+	s = calloc((size_t)n, sizeof *s);
+	if (!s) {
+		tess_hub_close(hub);
+		return tess_fail(TESS_ENOMEM, "no memory for %d ranks", n);
+	}
+	for (int32_t r = 0; r < n; r++)
+		s[r] = (struct spawned){ .hub = hub, .rank = r, .size = n, .fn = fn, .arg = arg };
+	start_all(s, n);
+	for (int32_t r = 0; r < n; r++)
+		if (s[r].started)
+			pthread_join(s[r].thread, NULL);
+	st = tess_hub_failure(hub, &first);
+	if (st)
+		tess_fail(st, "%s", first.sentence);
+	for (int32_t r = 0; r < n && !st; r++)
+		if (s[r].st)
+			st = tess_fail(s[r].st, "%s", s[r].sentence);
+	free(s);
+	tess_hub_close(hub);
+	return st;
+}
+
+/* ---- what it is ------------------------------------------------------------------------------------------- */
+
+int32_t tess_world_rank(const struct tess_world *w)
+{
+	return w->rank;
+}
+
+int32_t tess_world_size(const struct tess_world *w)
+{
+	return w->size;
+}
+
+const char *tess_world_backend(const struct tess_world *w)
+{
+	return w->backend->name;
+}
+
+struct tess_group *tess_world_group(struct tess_world *w)
+{
+	return w->all;
+}

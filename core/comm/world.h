@@ -1,0 +1,79 @@
+/*
+ * world.h - the inside of worlds and groups.
+ *
+ * A world is one rank's end of a job. Whatever goes wrong, a line (link.h) brings the job's first failure
+ * here; it poisons the world: groups are aborted, so that what waits returns soon, and every later call
+ * returns that first sentence.
+ */
+#ifndef TESS_COMM_WORLD_H
+#define TESS_COMM_WORLD_H
+
+#include "link.h"
+#include "rendezvous.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <tessera/tessera.h>
+
+struct tess_world {
+	int32_t rank, size;
+	int64_t timeout;                /* ns that a call has */
+	bool fast;                      /* TESSERA_REDUCE: sums in any order */
+	const struct tess_backend *backend;
+	struct tess_store store;        /* the line, as backends see it */
+	struct tess_link link;
+	struct tess_listener ear;
+	struct tess_hub *hub;           /* ours, where we are alone; else NULL */
+	struct tess_rendezvous *server; /* ours, where rank 0 hosts it */
+	struct tess_group *all;
+	atomic_int failed;              /* the status; then `first` does not change any more */
+	struct tess_failure first;
+	pthread_mutex_t lock;           /* of `first` and the list of groups */
+	pthread_cond_t poisoned;
+	struct tess_group *groups;
+};
+
+struct tess_group {
+	struct tess_group *next;        /* the world's */
+	struct tess_world *world;
+	const struct tess_backend *backend;
+	void *self;                     /* the backend's */
+	int32_t rank, size;
+	int32_t *member;                /* world rank of each */
+	char name[32];
+	uint64_t calls;                 /* collectives so far */
+	uint64_t *sent, *received;      /* messages to and from each rank so far */
+	struct tess_note *note;         /* room for one */
+	struct tess_work *live, *spare;
+	uint32_t warned;                /* bit per kind: its emulation was told of */
+	float *scratch;                 /* of exact sums, kept between them */
+	size_t scratch_bytes;
+};
+
+struct tess_work {
+	struct tess_work *next;
+	struct tess_group *group;
+	struct tess_coll coll;          /* complete; what the backend was given */
+	struct tess_key key;
+	void *work;                     /* the backend's */
+	struct tess_emulation *emulation;       /* instead, where the backend lacks the kind */
+	tess_status state;              /* PENDING, OK or failed */
+};
+
+/* TESS_OK, or the first failure with its sentence. */
+tess_status tess_world_check(struct tess_world *w);
+/* Posts a failure that names this rank, and returns what became of it: the job's first one, poisoned. */
+tess_status tess_world_poison(struct tess_world *w, tess_status why, const char *sentence);
+/* This rank's deadline has passed in the call (NULL: outside). As above. */
+tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, const char *sentence);
+/* A backend has failed: waits a little for a cause that names a rank, else posts the backend's words. */
+tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence);
+
+/* The group of all ranks. Collective. */
+tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
+void tess_group_close(struct tess_group *g);    /* NULL: nothing */
+
+/* One wait for one of the backend's works, that a failure of the world ends. */
+tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline);
+
+#endif
