@@ -78,7 +78,7 @@ static const char *trees_of(const struct tess_op *op, int64_t length, bool parti
 
 			if (op->term[j].operand)
 				return "its only summed operand is 0";
-			if (bound[0] < 0 || bound[t->hi - t->lo] > length)
+			if (!bound || bound[0] < 0 || bound[t->hi - t->lo] > length)
 				return "a unit is not inside of the contracted axis";
 			for (int64_t u = 0; u < t->hi - t->lo; u++)
 				if (bound[u] > bound[u + 1])
@@ -259,7 +259,8 @@ static tess_status check_attention(const struct tess_op *op)
 		return bad(op, "attention", "the key-value heads must be those that the query heads read");
 	if (!is_list(&op->in[3], op->in[0].shape[0]))
 		return bad(op, "attention", "positions must be i32, one for each row");
-	if (!are_caches(&op->in[4], &op->in[5], g, d))
+	/* A plan is checked before there are caches. */
+	if ((op->in[4].ndim || op->in[5].ndim) && !are_caches(&op->in[4], &op->in[5], g, d))
 		return bad(op, "attention", "the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
 	if (!is_rows(&op->out[0], 2) || !same_shape(&op->in[0], &op->out[0]))
 		return bad(op, "attention", "the out must be f32 rows as q");

@@ -1,0 +1,76 @@
+/* exp, erf and tanh of the CPU device against libm in double. */
+#include "suite.h"
+#include "devices/cpu/mathf.h"
+
+#include <stdbool.h>
+
+/* The error of `got` in units of the last place of the float nearest to `want`. */
+static double ulps(float got, double want)
+{
+	float near = (float)want;
+	int exponent;
+
+	if (near == 0.0f || fabs(want) < 0x1p-126)
+		return fabs((double)got - want) / 0x1p-149;
+	frexpf(near, &exponent);
+	return fabs((double)got - want) / ldexp(1, exponent - 24);
+}
+
+/* Every `step`-th float from `lo` to `hi`; both of one sign. */
+static double worst(float (*own)(float), double (*true_one)(double), float lo, float hi, uint32_t step)
+{
+	uint32_t from = mathf_bits(lo), to = mathf_bits(hi), swap;
+	double most = 0, e;
+
+	if (from > to) {
+		swap = from;
+		from = to;
+		to = swap;
+	}
+	for (uint64_t b = from; b <= to; b += step) {
+		float x = mathf_from_bits((uint32_t)b);
+
+		e = ulps(own(x), true_one((double)x));
+		most = e > most ? e : most;
+	}
+	return most;
+}
+
+START_TEST(exponential)
+{
+	double up = worst(mathf_exp, exp, 1e-10f, 88.7f, 97), down = worst(mathf_exp, exp, -1e-10f, -87.3f, 97);
+	double tiny = worst(mathf_exp, exp, -87.3f, -103.9f, 7);
+
+	ck_assert_msg(up < 0.95 && down < 0.95 && tiny < 0.95, "errors %g, %g, subnormal %g ulp", up, down, tiny);
+	MUST(mathf_exp(0.0f) == 1.0f && mathf_exp(-0.0f) == 1.0f);
+	MUST(mathf_bits(mathf_exp(-INFINITY)) == 0 && mathf_bits(mathf_exp(-104.0f)) == 0);
+	MUST(mathf_bits(mathf_exp(-1e30f)) == 0);
+	MUST(isinf(mathf_exp(INFINITY)) && isinf(mathf_exp(89.0f)) && isinf(mathf_exp(1e30f)));
+	MUST(!isinf(mathf_exp(88.7f)));
+	MUST(isnan(mathf_exp(NAN)) && isnan(mathf_exp(-NAN)));
+}
+END_TEST
+
+START_TEST(error_function)
+{
+	double small = worst(mathf_erf, erf, 1e-30f, 1.0f, 97), large = worst(mathf_erf, erf, 1.0f, 10.0f, 97);
+
+	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
+	MUST(mathf_bits(mathf_erf(-0.0f)) == mathf_bits(-0.0f));
+	MUST(mathf_erf(INFINITY) == 1.0f && mathf_erf(-INFINITY) == -1.0f && isnan(mathf_erf(NAN)));
+	MUST(mathf_erf(-0.3f) == -mathf_erf(0.3f) && mathf_erf(-2.5f) == -mathf_erf(2.5f));
+}
+END_TEST
+
+START_TEST(hyperbolic_tangent)
+{
+	double small = worst(mathf_tanh, tanh, 1e-30f, 0.6f, 97), large = worst(mathf_tanh, tanh, 0.6f, 20.0f, 97);
+
+	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
+	MUST(mathf_bits(mathf_tanh(-0.0f)) == mathf_bits(-0.0f));
+	MUST(mathf_tanh(INFINITY) == 1.0f && mathf_tanh(-INFINITY) == -1.0f && isnan(mathf_tanh(NAN)));
+	MUST(mathf_tanh(-0.3f) == -mathf_tanh(0.3f) && mathf_tanh(-2.5f) == -mathf_tanh(2.5f));
+}
+END_TEST
+
+SUITE_MAIN("cpu_math", exponential, error_function, hyperbolic_tangent)

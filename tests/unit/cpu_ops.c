@@ -1,0 +1,505 @@
+/* NORM, EMBED, BIAS, ROPE, GATE, ADD, COPY, pack and the device itself, bit for bit against plain loops. */
+#include "cpu.h"
+#include "devices/cpu/mathf.h"
+
+#include <fenv.h>
+#include <pthread.h>
+
+/* An op of one out; the operands and numbers are the caller's. */
+static struct tess_op op_of(int32_t kind, const struct tess_view *in, int32_t nin, const struct tess_view *out,
+                            const double *num, int32_t nnum)
+{
+	return (struct tess_op){ .size = sizeof(struct tess_op), .kind = kind, .nin = nin, .nout = 1, .nnum = nnum,
+		.in = in, .out = out, .num = num, .where = "test" };
+}
+
+static const int64_t tokens_of[] = { 1, 2, 5, 48 };
+enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
+
+/* ---- NORM */
+
+struct row { const float *x; const int64_t *bound; float mean; bool squares; };
+
+static float row_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
+{
+	const struct row *r = arg;
+	float acc = 0.0f;
+
+	(void)tree;
+	for (int64_t k = r->bound[u]; k < r->bound[u + 1]; k++)
+		acc = r->squares ? fmaf(r->x[k] - r->mean, r->x[k] - r->mean, acc) : acc + r->x[k];
+	return acc;
+}
+
+static void norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num, const float *x,
+                     const float *w, const float *b, int64_t n, float *y)
+{
+	struct row r = { .x = x, .bound = bound };
+	float s;
+
+	if (num[0] == 2)
+		r.mean = cpu_total(tree, 1, row_leaf, &r) / (float)n;
+	r.squares = true;
+	s = 1.0f / sqrtf(cpu_total(tree, 1, row_leaf, &r) / (float)n + (float)num[1]);
+	for (int64_t i = 0; i < n; i++)
+		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * w[i] + b[i] : x[i] * s * w[i];
+}
+
+static void norm_try(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units, bool in_place, int dtype)
+{
+	int64_t columns = runs * each, bound[65];
+	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0 };
+	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+	struct cpu_weights w = cpu_weights(cpu_dtype(dtype), each), b = cpu_weights(cpu_dtype(dtype + 1), each);
+	float *x = cpu_floats(tokens * columns), *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
+	struct tess_view in[3], out;
+	struct tess_op op = op_of(TESS_OP_NORM, in, kind + 1, &out, num, 3);
+	void *device;
+
+	op.ntree = op.nterm = 1;
+	op.tree = &tree;
+	op.term = &term;
+	for (int64_t u = 0; u <= units; u++)
+		bound[u] = tess_edge(each, units, u);
+	for (int64_t i = 0; i < tokens * runs; i++)
+		norm_row(&tree, bound, num, x + i * each, w.value, b.value, each, want + i * each);
+	for (int i = 0; i < CPU_TRIES; i++) {
+		device = cpu_try_open(i);
+		if (!device)
+			continue;
+		y = malloc(sizeof *y * (size_t)(tokens * columns));
+		memcpy(y, x, sizeof *y * (size_t)(tokens * columns));
+		in[0] = cpu_rows(in_place ? y : x, tokens, columns, columns);
+		in[1] = cpu_list(w.data, w.dtype, each);
+		in[2] = cpu_list(b.data, b.dtype, each);
+		out = cpu_rows(y, tokens, columns, columns);
+		cpu_run(device, &op);
+		cpu_equal(cpu_tries[i].set, y, want, tokens * columns);
+		free(y);
+		cpu_table->close(device);
+	}
+	cpu_weights_free(&w);
+	cpu_weights_free(&b);
+	free(x);
+	free(want);
+}
+
+START_TEST(norms)
+{
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int kind = 1; kind <= 2; kind++) {
+			norm_try(kind, tokens_of[t], 1, 288, 8, t % 2, t);
+			norm_try(kind, tokens_of[t], 1, 100, 8, false, t);
+			norm_try(kind, tokens_of[t], 1, 5, 5, false, t);
+			norm_try(kind, tokens_of[t], 3, 64, 1, t % 2, t);
+			norm_try(kind, tokens_of[t], 1, 700, 28, false, t);
+		}
+	}
+}
+END_TEST
+
+/* ---- BIAS, ADD, GATE, ROPE */
+
+enum { N = 50, PITCH = 53, MOST = 48 };
+
+/* Runs op on every device with operand 0 apart and, where asked, in place; want is [tokens][N]. */
+static void rows_try(struct tess_op *op, struct tess_view *in, struct tess_view *out, const float *x, const float *want,
+                     int64_t tokens)
+{
+	float y[MOST * PITCH];
+
+	for (int i = 0; i < 2 * CPU_TRIES; i++) {
+		void *device = cpu_try_open(i / 2);
+
+		if (!device)
+			continue;
+		for (int64_t t = 0; t < tokens; t++)
+			memcpy(y + t * PITCH, x + t * N, sizeof *y * N);
+		in[0] = i % 2 ? cpu_rows(y, tokens, N, PITCH) : cpu_rows((void *)x, tokens, N, N);
+		*out = cpu_rows(y, tokens, N, PITCH);
+		cpu_run(device, op);
+		for (int64_t t = 0; t < tokens; t++)
+			cpu_equal(cpu_tries[i / 2].set, y + t * PITCH, want + t * N, N);
+		cpu_table->close(device);
+	}
+}
+
+START_TEST(bias_and_add)
+{
+	float *x = cpu_floats(MOST * N), *z = cpu_floats(MOST * N), want[MOST * N];
+	struct tess_view in[2], out;
+
+	for (int t = 0; t < NTOKENS; t++) {
+		struct tess_op bias = op_of(TESS_OP_BIAS, in, 2, &out, NULL, 0), add = op_of(TESS_OP_ADD, in, 2, &out, NULL, 0);
+		struct cpu_weights b = cpu_weights(cpu_dtype(t), N);
+
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] + b.value[i % N];
+		in[1] = cpu_list(b.data, b.dtype, N);
+		rows_try(&bias, in, &out, x, want, tokens_of[t]);
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] + z[i];
+		in[1] = cpu_rows(z, tokens_of[t], N, N);
+		rows_try(&add, in, &out, x, want, tokens_of[t]);
+		cpu_weights_free(&b);
+	}
+	free(x);
+	free(z);
+}
+END_TEST
+
+static float act(int kind, float a)
+{
+	if (kind == 1)
+		return a * (1.0f / (1.0f + mathf_exp(-a)));
+	if (kind == 2)
+		return a * 0.5f * (1.0f + mathf_erf(a * 0.70710678f));
+	if (kind == 3)
+		return a * 0.5f * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	return a < 0 ? 0 : a;
+}
+
+START_TEST(gates)
+{
+	static const float special[] = { 0.0f, -0.0f, 100.0f, -100.0f, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, 1e-40f };
+	float *x = cpu_floats(MOST * N), *b = cpu_floats(MOST * N), want[MOST * N];
+	struct tess_view in[2], out;
+
+	for (int64_t i = 0; i < MOST * N; i++)
+		x[i] *= 20;
+	memcpy(x, special, sizeof special);
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int kind = 1; kind <= 4; kind++) {
+			double num = kind;
+			struct tess_op alone = op_of(TESS_OP_GATE, in, 1, &out, &num, 1);
+			struct tess_op pair = op_of(TESS_OP_GATE, in, 2, &out, &num, 1);
+
+			for (int64_t i = 0; i < tokens_of[t] * N; i++)
+				want[i] = act(kind, x[i]);
+			rows_try(&alone, in, &out, x, want, tokens_of[t]);
+			for (int64_t i = 0; i < tokens_of[t] * N; i++)
+				want[i] = want[i] * b[i];
+			in[1] = cpu_rows(b, tokens_of[t], N, N);
+			rows_try(&pair, in, &out, x, want, tokens_of[t]);
+		}
+	}
+	free(x);
+	free(b);
+}
+END_TEST
+
+START_TEST(ropes)
+{
+	enum { EACH = 10, P = 70 };
+	float *x = cpu_floats(MOST * N), *table = cpu_floats(P * EACH), want[MOST * N];
+	int32_t position[MOST];
+	double each = EACH;
+	struct tess_view in[3], out;
+	struct tess_op op = op_of(TESS_OP_ROPE, in, 3, &out, &each, 1);
+
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int64_t r = 0; r < tokens_of[t]; r++) {
+			position[r] = (int32_t)(r + 7 * t);
+			for (int64_t i = 0; i < N; i++) {
+				const float *c = table + position[r] * EACH + i % (EACH / 2), *at = x + r * N + i;
+				bool first = i % EACH < EACH / 2;
+				float own = at[0] * c[0], other = at[first ? EACH / 2 : -(EACH / 2)] * c[EACH / 2];
+
+				want[r * N + i] = first ? own - other : own + other;
+			}
+		}
+		in[1] = cpu_list(position, TESS_I32, tokens_of[t]);
+		in[2] = cpu_rows(table, P, EACH, EACH);
+		rows_try(&op, in, &out, x, want, tokens_of[t]);
+	}
+	free(x);
+	free(table);
+}
+END_TEST
+
+/* ---- EMBED */
+
+START_TEST(embeddings)
+{
+	enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
+	int32_t ids[T] = { 100, 136, 117, 99, 137, 117 };
+	int64_t bound[UNITS + 1];
+
+	for (int dtype = 0; dtype < 3; dtype++) {
+		struct cpu_weights w = cpu_weights(cpu_dtype(dtype), V * H);
+		struct tess_view rows = { .data = w.data, .dtype = w.dtype, .ndim = 2, .shape = { V, H }, .stride = { H, 1 } };
+		struct tess_tree tree = { .n = 2 * UNITS, .lo = UNITS - 2, .hi = 2 * UNITS - 2, .terms = 1 };
+		struct tess_term term = { .bound = bound };
+		int64_t nodes = tess_node_count(tree.n, tree.lo, tree.hi);
+		float y[8 * T * H], want[8 * T * H] = { 0 }, zero[H] = { 0 };
+		double first = FIRST;
+		struct tess_view in[2] = { cpu_list(ids, TESS_I32, T) }, out;
+		struct tess_op op = op_of(TESS_OP_EMBED, in, 2, &out, &first, 1);
+
+		for (int64_t u = 0; u <= UNITS; u++)
+			bound[u] = u * 4;               /* row 36 is in no unit */
+		w.value[0] = 0.0f;
+		for (int i = 0; i < 2 * CPU_TRIES; i++) {
+			void *device = cpu_try_open(i / 2);
+
+			if (!device)
+				continue;
+			in[1] = i % 2 ? cpu_pack(device, &rows) : rows;
+			op.ntree = op.nterm = 0;
+			out = cpu_rows(y, T, H, H);
+			w.value[0] = 0.0f;
+			memset(w.data, 0, 4);
+			memset(w.data + cpu_bytes(w.dtype) - 1, 0x80, 1);       /* -0 */
+			if (i % 2) {
+				free(in[1].data);
+				in[1] = cpu_pack(device, &rows);
+			}
+			if (w.dtype != TESS_F32)
+				w.value[1] = 0.0f;
+			cpu_run(device, &op);
+			for (int t = 0; t < T; t++)
+				cpu_equal("whole", y + t * H, ids[t] >= FIRST && ids[t] < FIRST + V ?
+				          w.value + (ids[t] - FIRST) * H : zero, H);
+			op.ntree = op.nterm = 1;
+			op.tree = &tree;
+			op.term = &term;
+			out = (struct tess_view){ .data = y, .dtype = TESS_F32, .ndim = 3, .shape = { nodes, T, H },
+			                          .stride = { T * H, H, 1 } };
+			memset(want, 0, sizeof want);
+			for (int t = 0; t < T; t++) {
+				struct tess_node node;
+				int64_t at = tree.lo, n = 0, id = ids[t] - FIRST;
+
+				for (; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
+					if (id >= bound[node.lo - tree.lo] && id < bound[node.hi - tree.lo])
+						memcpy(want + (n * T + t) * H, w.value + id * H, sizeof zero);
+			}
+			memset(y, 0xff, sizeof y);
+			cpu_run(device, &op);
+			cpu_equal("nodes", y, want, nodes * T * H);
+			if (i % 2)
+				free(in[1].data);
+			cpu_table->close(device);
+		}
+		cpu_weights_free(&w);
+	}
+}
+END_TEST
+
+/* ---- COPY and pack */
+
+START_TEST(copies)
+{
+	static const int32_t types[] = { TESS_F32, TESS_BF16, TESS_I64, TESS_U8 };
+	static const int64_t width[] = { 4, 2, 8, 1 };
+	enum { A = 3, B = 4, C = 5, ALL = A * B * C };
+	unsigned char from[ALL * 8 * 2], to[ALL * 8 * 2];
+	void *device = cpu_open("auto", 2);
+
+	for (size_t i = 0; i < sizeof from; i++)
+		from[i] = (unsigned char)(i * 7 + 1);
+	for (int d = 0; d < 4; d++) {
+		for (int ndim = 0; ndim <= 3; ndim++) {
+			struct tess_view x = { .data = from, .dtype = types[d], .ndim = ndim, .shape = { A, B, C },
+			                       .stride = { B * C, C, 1 } };
+			struct tess_view y = { .data = to, .dtype = types[d], .ndim = ndim, .shape = { A, B, C },
+			                       .stride = { 1, A, A * B } };
+			struct tess_op op = op_of(TESS_OP_COPY, &x, 1, &y, NULL, 0);
+
+			memset(to, 0, sizeof to);
+			cpu_run(device, &op);
+			for (int64_t a = 0; a < (ndim > 0 ? A : 1); a++)
+				for (int64_t b = 0; b < (ndim > 1 ? B : 1); b++)
+					for (int64_t c = 0; c < (ndim > 2 ? C : 1); c++)
+						MUST(!memcmp(to + (a + A * b + A * B * c) * width[d], from + (B * C * a + C * b + c) * width[d],
+						             (size_t)width[d]));
+		}
+	}
+	cpu_table->close(device);
+}
+END_TEST
+
+START_TEST(packs)
+{
+	enum { ROWS = 35, K = 21 };
+
+	for (int i = 0; i < 6; i++) {
+		struct cpu_weights w = cpu_weights(cpu_dtype(i), ROWS * K);
+		struct tess_view rows = { .data = w.data, .dtype = w.dtype, .ndim = 2, .shape = { ROWS, K },
+		                          .stride = { i < 3 ? K : 1, i < 3 ? 1 : ROWS } }, panels;
+		int64_t bytes = cpu_bytes(w.dtype);
+		void *device = cpu_open("auto", 1 + i % 3);
+
+		panels = cpu_pack(device, &rows);
+		ck_assert_int_eq(panels.dtype, w.dtype);
+		ck_assert_int_eq(panels.shape[0], ROWS);
+		ck_assert_int_eq(panels.shape[1], K);
+		for (int64_t j = 0; j < 48; j++) {
+			for (int64_t k = 0; k < K; k++) {
+				const char *got = (const char *)panels.data + (j / 16 * panels.stride[0] + k * 16 + j % 16) * bytes;
+
+				MUST(!memcmp(got, j < ROWS ? w.data + (j * rows.stride[0] + k * rows.stride[1]) * bytes : "\0\0\0\0",
+				             (size_t)bytes));
+			}
+		}
+		MUST(((unsigned char *)panels.data)[48 * K * bytes] == 0x7f);
+		free(panels.data);
+		cpu_table->close(device);
+		cpu_weights_free(&w);
+	}
+}
+END_TEST
+
+/* ---- the device */
+
+START_TEST(opens)
+{
+	void *device = NULL, *p = NULL;
+
+	cpu_set = "auto";
+	device = cpu_open("auto", 1);
+	ck_assert_ptr_nonnull(device);
+	ck_assert_int_eq(cpu_table->count(), 1);
+	for (uint64_t bytes = 0; bytes < 200; bytes += 33) {
+		ck_assert_int_eq(cpu_table->alloc(device, bytes, &p), TESS_OK);
+		ck_assert_uint_eq((uintptr_t)p % 64, 0);
+		memset(p, 1, bytes);
+		cpu_table->free(device, p);
+	}
+	ck_assert_int_eq(cpu_table->alloc(device, UINT64_MAX, &p), TESS_ENOMEM);
+	cpu_table->free(device, NULL);
+	cpu_table->close(device);
+	cpu_table->close(NULL);
+	ck_assert_ptr_null(cpu_open("sse9", 1));
+	ck_assert_ptr_nonnull(strstr(cpu_sentence, "TESSERA_CPU=sse9"));
+	ck_assert_ptr_null(cpu_open("auto", 0));
+	ck_assert_int_eq(cpu_table->open(1, 1, &device), TESS_EINVAL);
+}
+END_TEST
+
+/* What is not supported is said with the module's name. */
+START_TEST(refuses)
+{
+	int64_t bound[] = { 0, 4, 8 }, falls[] = { 0, 9, 8 };
+	struct tess_term term = { .bound = bound };
+	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
+	float memory[64] = { 0 };
+	struct tess_view in[2] = { cpu_rows(memory, 2, 8, 8), cpu_rows(memory, 3, 8, 8) }, out = cpu_rows(memory, 2, 3, 3);
+	struct tess_op good = op_of(TESS_OP_LINEAR, in, 2, &out, NULL, 0), op;
+	void *device = cpu_open("auto", 1);
+
+#define REFUSED(change) \
+	do { \
+		struct tess_view in_was[2] = { in[0], in[1] }, out_was = out; \
+		struct tess_tree tree_was = tree; \
+		op = good; \
+		cpu_sentence[0] = 0; \
+		change; \
+		ck_assert_msg(cpu_table->supports(&op) < 0, "%s", #change); \
+		ck_assert_msg(strstr(cpu_sentence, "layers.0.mlp") == cpu_sentence, "%s: %s", #change, cpu_sentence); \
+		in[0] = in_was[0], in[1] = in_was[1], out = out_was, tree = tree_was, term.bound = bound; \
+	} while (0)
+
+	good.where = "layers.0.mlp";
+	good.ntree = good.nterm = 1;
+	good.tree = &tree;
+	good.term = &term;
+	ck_assert_int_eq(cpu_table->supports(&good), TESS_OK);
+	REFUSED(op.kind = TESS_OP_LINEAR_DX);
+	REFUSED(op.kind = 12345);
+	REFUSED(op.nin = 1);
+	REFUSED(op.ntree = 0);
+	REFUSED(in[0].dtype = TESS_BF16);
+	REFUSED(in[0].stride[0] = 7);
+	REFUSED(in[0].stride[1] = 2);
+	REFUSED(in[1].shape[1] = 7);
+	REFUSED(in[1].dtype = TESS_I8);
+	REFUSED((in[1].layout = TESS_PANELS, in[1].stride[0] = 8));
+	REFUSED(out.shape[1] = 4);
+	REFUSED(out.dtype = TESS_F64);
+	REFUSED(tree.hi = 1);
+	REFUSED(tree.n = -1);
+	REFUSED(tree.first = 1);
+	REFUSED(tree.terms = 0);
+	REFUSED(term.bound = falls);
+	REFUSED(op.kind = TESS_OP_NORM);
+	REFUSED(op.kind = TESS_OP_EMBED);
+	REFUSED(op.kind = TESS_OP_ROPE);
+	REFUSED(op.kind = TESS_OP_ATTENTION);
+	REFUSED(op.kind = TESS_OP_GATE);
+	REFUSED(op.kind = TESS_OP_BIAS);
+	REFUSED(op.kind = TESS_OP_ADD);
+	REFUSED(op.kind = TESS_OP_COPY);
+	cpu_table->close(device);
+}
+END_TEST
+
+/* A caller that flushes small numbers to zero and rounds down gets the usual bits, and its own settings back. */
+START_TEST(rounds_to_nearest)
+{
+	float x[64], want[64], y[64];
+	struct tess_view in[2] = { cpu_rows(x, 4, 16, 16), cpu_rows(x, 4, 16, 16) }, out = cpu_rows(y, 4, 16, 16);
+	struct tess_op op = op_of(TESS_OP_ADD, in, 2, &out, NULL, 0);
+
+	for (int i = 0; i < 64; i++) {
+		x[i] = i % 2 ? 1e-41f * (float)i : 0.1f;
+		want[i] = x[i] + x[i];
+	}
+	for (int i = 0; i < CPU_TRIES; i++) {
+		void *device;
+
+		fesetround(FE_DOWNWARD);
+		device = cpu_try_open(i);
+		if (device) {
+#if defined(__x86_64__)
+			uint32_t csr = __builtin_ia32_stmxcsr(), now;
+
+			__builtin_ia32_ldmxcsr(csr | 0x8040);
+			cpu_run(device, &op);
+			now = __builtin_ia32_stmxcsr();
+			__builtin_ia32_ldmxcsr(csr);
+			MUST((now & 0xe040) == ((csr | 0x8040) & 0xe040));
+#else
+			cpu_run(device, &op);
+#endif
+			MUST(fegetround() == FE_DOWNWARD);
+			cpu_table->close(device);
+			fesetround(FE_TONEAREST);
+			cpu_equal(cpu_tries[i].set, y, want, 64);
+		}
+		fesetround(FE_TONEAREST);
+	}
+}
+END_TEST
+
+/* Many small ops on more threads than cores: every share done once, and the pool always ends. */
+START_TEST(shares_work)
+{
+	enum { ROWS = 64, COLUMNS = 4096 };
+	float *x = cpu_floats(ROWS * COLUMNS), *y = calloc(ROWS * COLUMNS, sizeof *y);
+	struct tess_view in[2] = { cpu_rows(x, ROWS, COLUMNS, COLUMNS), cpu_rows(y, ROWS, COLUMNS, COLUMNS) };
+	struct tess_op op = op_of(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
+
+	for (int threads = 1; threads <= 7; threads++) {
+		void *device = cpu_open("auto", threads);
+
+		memset(y, 0, sizeof *y * ROWS * COLUMNS);
+		for (int round = 0; round < 50; round++)
+			cpu_run(device, &op);
+		for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
+			float sum = 0.0f;
+
+			for (int round = 0; round < 50; round++)
+				sum = x[i] + sum;
+			MUST(cpu_same(y[i], sum));
+		}
+		cpu_table->close(device);
+	}
+	free(x);
+	free(y);
+}
+END_TEST
+
+SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses, rounds_to_nearest,
+           shares_work)
