@@ -1,0 +1,83 @@
+/* tessera launch - starts a program as N ranks of one job on this host. */
+#include "core/base/status.h"
+#include "core/comm/launch.h"
+#include "tool.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera launch -n N [--backend B] [--timeout S] -- PROGRAM [ARGUMENT...]\n"
+	"\n"
+	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them. What a rank\n"
+	"writes comes out line by line with [rank] before it. The first rank that fails is named, the others\n"
+	"are stopped, and its exit status is the one of this command; 128 + N if signal N ended it.\n"
+	"\n"
+	"  -n N          how many ranks\n"
+	"  --backend B   who moves data between them: gloo, ... (TESSERA_BACKEND)\n"
+	"  --timeout S   seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
+	"  --help        this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera launch -n 4 -- ./train\n"
+	"  tessera launch -n 2 --backend gloo --timeout 10 -- ./sum 1000\n";
+
+static int usage(const char *what, const char *arg)
+{
+	fprintf(stderr, "tessera launch: %s%s; see tessera launch --help\n", what, arg);
+	return 2;
+}
+
+static bool read_count(const char *text, int32_t *out)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end == text || *end || n < 1 || n > INT32_MAX)
+		return false;
+	*out = (int32_t)n;
+	return true;
+}
+
+int tess_tool_launch(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "backend", required_argument, NULL, 'b' },
+		{ "timeout", required_argument, NULL, 't' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	struct tess_launch how = { 0 };
+	int status, opt;
+
+	optind = 1;
+	while ((opt = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'n':
+			if (!read_count(optarg, &how.nranks))
+				return usage("-n needs a number of ranks, not ", optarg);
+			break;
+		case 'b': how.backend = optarg; break;
+		case 't': how.timeout = optarg; break;
+		case 'h':
+			fputs(help, stdout);
+			return 0;
+		case ':':
+			return usage("this option needs a value: ", argv[optind - 1]);
+		default:
+			return usage("no such option: ", argv[optind - 1]);
+		}
+	}
+	if (!how.nranks)
+		return usage("how many ranks? give -n N", "");
+	if (optind == argc)
+		return usage("no program is given", "");
+	how.argv = argv + optind;
+	if (tess_launch(&how, &status) < 0) {
+		fprintf(stderr, "tessera launch: %s\n", tess_error());
+		return 1;
+	}
+	return status;
+}
