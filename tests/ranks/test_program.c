@@ -94,7 +94,7 @@ static void open_model(const char *dir, struct fixture *f)
 
 	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
 	ck_assert_msg(!tess_checkpoint_open(path, &f->checkpoint), "%s", tess_error());
-	tess_checkpoint_source(f->checkpoint, &f->source);
+	f->source = tess_checkpoint_source(f->checkpoint);
 	ck_assert_msg(!tess_plugin_model("llama", &f->model), "%s", tess_error());
 }
 

@@ -1,0 +1,232 @@
+#include "session.h"
+
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tess_session {
+	struct tess_planned planned;
+	struct tess_group *group;
+	struct tess_runner *runner;
+	struct tess_tokenizer *tokenizer;
+};
+
+/* ---- checkpoint and plan ------------------------------------------------------------------------------- */
+
+tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, struct tess_planned *out)
+{
+	const char *const *overrides = how ? how->overrides : NULL;
+	struct tess_planned p = { 0 };
+	int32_t n = 0;
+	tess_status st = tess_checkpoint_open(dir, &p.checkpoint);
+
+	while (overrides && overrides[n])
+		n++;
+	if (st)
+		return st;
+	p.source = tess_checkpoint_source(p.checkpoint);
+	st = tess_plugin_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
+	if (st)
+		st = tess_fail_in(st, "%s", dir);
+	if (!st)
+		st = tess_plan_open(p.model, how ? how->plan : NULL, overrides, n, &p.plan);
+	if (st)
+		tess_checkpoint_close(p.checkpoint);
+	else
+		*out = p;
+	return st;
+}
+
+void tess_planned_close(struct tess_planned *p)
+{
+	if (!p || !p->checkpoint)
+		return;
+	tess_plan_free(&p->plan);
+	tess_checkpoint_close(p->checkpoint);
+	*p = (struct tess_planned){ 0 };
+}
+
+tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens, bool all,
+                                struct tess_program **out)
+{
+	struct tess_record_how how = { p->model, &p->plan, &p->source, nranks, ntokens, all };
+
+	return tess_program_record(&how, out);
+}
+
+int64_t tess_planned_positions(const struct tess_planned *p)
+{
+	const json_t *n = json_object_get(tess_checkpoint_config(p->checkpoint)->root, "max_position_embeddings");
+
+	return json_is_integer(n) && json_integer_value(n) > 0 ? json_integer_value(n) : 0;
+}
+
+/* ---- sessions ------------------------------------------------------------------------------------------- */
+
+tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_how *how,
+                              struct tess_session **out)
+{
+	struct tess_session_how mine = { .size = sizeof mine };
+	struct tess_session *s = calloc(1, sizeof *s);
+	tess_status st;
+
+	if (!s)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	if (how)
+		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
+	s->group = g;
+	st = tess_planned_open(dir, &mine, &s->planned);
+	if (!st) {
+		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan, &s->planned.source, g, mine.threads };
+
+		st = tess_runner_new(&parts, &s->runner);
+	}
+	if (st)
+		tess_session_close(s);
+	else
+		*out = s;
+	return st;
+}
+
+void tess_session_close(struct tess_session *s)
+{
+	if (!s)
+		return;
+	tess_tokenizer_close(s->tokenizer);
+	tess_runner_free(s->runner);
+	tess_planned_close(&s->planned);
+	free(s);
+}
+
+const struct tess_planned *tess_session_planned(const struct tess_session *s)
+{
+	return &s->planned;
+}
+
+struct tess_runner *tess_session_runner(struct tess_session *s)
+{
+	return s->runner;
+}
+
+tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tokenizer **out)
+{
+	tess_status st = TESS_OK;
+
+	if (!s->tokenizer)
+		st = tess_tokenizer_open(tess_checkpoint_dir(s->planned.checkpoint), &s->tokenizer);
+	if (!st)
+		*out = s->tokenizer;
+	return st;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------ */
+
+static tess_status encode(struct tess_session *s, const char *text, size_t len, int32_t **ids, size_t *n)
+{
+	const struct tess_tokenizer *t;
+	tess_status st = tess_session_tokenizer(s, &t);
+
+	return st ? st : tess_tokenizer_encode(t, text, len, true, ids, n);
+}
+
+tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len, const int32_t *ids,
+                                int64_t nids, int32_t **out, int64_t *n)
+{
+	bool first = tess_group_rank(s->group) == 0;
+	int32_t *list = NULL;
+	size_t made = (size_t)nids;
+	int64_t count;
+	tess_status st = TESS_OK;
+
+	if (first && !ids)
+		st = encode(s, text, len, &list, &made);
+	if (st)
+		return st;
+	count = (int64_t)made;
+	st = tess_broadcast(s->group, &count, 1, TESS_I64, 0, "prompt:length");
+	if (!st && !list) {
+		list = malloc((size_t)(count + 1) * sizeof *list);
+		if (!list)
+			return tess_fail(TESS_ENOMEM, "out of memory");
+		if (first)
+			memcpy(list, ids, (size_t)count * sizeof *list);
+	}
+	if (!st)
+		st = tess_broadcast(s->group, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
+	if (st) {
+		free(list);
+		return st;
+	}
+	*out = list;
+	*n = count;
+	return TESS_OK;
+}
+
+struct stream {                         /* rank 0's ids on their way to the caller's text */
+	struct tess_decoding *decoding;
+	int (*text)(void *self, const char *bytes, size_t n);
+	void *self;
+	tess_status failed;
+};
+
+static int chosen(void *self, int32_t id, const float *logits)
+{
+	struct stream *to = self;
+	const char *bytes;
+	size_t n = 0;
+
+	(void)logits;
+	to->failed = tess_decoding_push(to->decoding, id, &bytes, &n);
+	if (to->failed)
+		return 1;
+	return n ? to->text(to->self, bytes, n) : 0;
+}
+
+static tess_status stream(struct tess_session *s, struct tess_generate *ask, struct stream *to)
+{
+	const struct tess_tokenizer *t;
+	struct tess_generated done;
+	const char *bytes;
+	size_t n = 0;
+	tess_status st = TESS_OK;
+
+	if (tess_group_rank(s->group) == 0) {
+		st = tess_session_tokenizer(s, &t);
+		if (!st)
+			st = tess_decoding_open(t, true, &to->decoding);
+		ask->self = to;
+		ask->chosen = chosen;
+	}
+	if (!st)
+		st = tess_generate_run(s->runner, ask, &done);
+	if (!st)
+		st = to->failed;
+	if (!st && to->decoding)
+		st = tess_decoding_end(to->decoding, &bytes, &n);
+	if (!st && n)
+		to->text(to->self, bytes, n);
+	tess_decoding_close(to->decoding);
+	return st;
+}
+
+tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_t max_tokens,
+                              int (*text)(void *self, const char *bytes, size_t n), void *self)
+{
+	const struct tess_generation *gen = tess_checkpoint_generation(s->planned.checkpoint);
+	struct stream to = { .text = text, .self = self };
+	struct tess_generate ask = { .max_tokens = max_tokens, .nstop = gen->neos };
+	int32_t *ids, stop[TESS_EOS_MOST];
+	tess_status st = tess_session_prompt(s, prompt, strlen(prompt), NULL, 0, &ids, &ask.nprompt);
+
+	if (st)
+		return st;
+	for (int32_t i = 0; i < gen->neos; i++)
+		stop[i] = (int32_t)gen->eos[i];
+	ask.prompt = ids;
+	ask.stop = stop;
+	st = stream(s, &ask, &to);
+	free(ids);
+	return st;
+}

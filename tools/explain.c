@@ -1,0 +1,474 @@
+/* tessera explain - what each rank of a plan would hold, compute and send, without starting ranks. */
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "hf/session.h"
+#include "nn/lower.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--tokens T] [--program] [--json]\n"
+	"\n"
+	"Records the program of a checkpoint under a plan, checks it, and prints what each of N ranks would hold\n"
+	"and send. Starts no rank and reads no weight. What is the same in each layer is printed once, with *.\n"
+	"\n"
+	"  -n N            number of ranks (default 1)\n"
+	"  --plan P        auto, none, a plan of the model's (tp, tp+sp), a file, or JSON\n"
+	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
+	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
+	"  --positions L   room in the KV cache (default 2048, at most what the checkpoint was made for)\n"
+	"  --program       the records instead, with placements\n"
+	"  --json          one object on stdout\n"
+	"  --help          this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera explain data -n 8\n"
+	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
+	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
+
+enum { MOST_OVERRIDES = 64, MOST_RANKS = 1024, NAME = 160 };
+
+struct ask {
+	const char *model, *plan, *overrides[MOST_OVERRIDES + 1];
+	int32_t ranks, noverrides;
+	int64_t tokens, positions;
+	bool program, json;
+};
+
+struct report {
+	const struct ask *ask;
+	struct tess_planned planned;
+	struct tess_program *p;
+	struct tess_lowered **low;      /* per rank */
+};
+
+/* ---- numbers -------------------------------------------------------------------------------------------------- */
+
+static int64_t width(int32_t dtype)
+{
+	return dtype == TESS_F32 || dtype == TESS_I32 ? 4 : 2;
+}
+
+static const char *dtype_name(int32_t dtype)
+{
+	return dtype == TESS_F32 ? "f32" : dtype == TESS_BF16 ? "bf16" : dtype == TESS_F16 ? "f16" : "i32";
+}
+
+static int64_t held(const struct tess_weight *w, int32_t axis, int32_t nranks, int32_t rank)
+{
+	bool cut = tess_place_is(w->home.use, TESS_SHARD, axis);
+
+	return cut ? tess_dim_held(w->dim[axis], nranks, rank) : w->dim[axis]->size;
+}
+
+static int64_t shard_bytes(const struct tess_weight *w, int32_t nranks, int32_t rank)
+{
+	int64_t n = width(w->dtype);
+
+	for (int32_t a = 0; a < w->ndim; a++)
+		n *= held(w, a, nranks, rank);
+	return n;
+}
+
+static int64_t weight_bytes(const struct report *r, int32_t rank)
+{
+	int64_t sum = 0;
+
+	for (int32_t i = 0; i < r->p->nweights; i++)
+		if (!r->p->weight[i]->table)
+			sum += shard_bytes(r->p->weight[i], r->ask->ranks, rank);
+	return sum;
+}
+
+static int64_t cache_bytes(const struct report *r, int32_t rank)
+{
+	int64_t sum = 0;
+
+	for (int32_t i = 0; i < r->low[rank]->ncache; i++)
+		sum += 8 * r->low[rank]->cache[i].heads * r->low[rank]->cache[i].each * r->ask->positions;
+	return sum;
+}
+
+/* What a rank sends in one step: each node to its adder and the sum to all others, or each block to its reader. */
+static int64_t sent_bytes(const struct report *r, const struct tess_step *s, int32_t rank)
+{
+	int64_t n = r->ask->ranks, sum = 0;
+
+	if (s->kind == TESS_STEP_SUM) {
+		int64_t nodes = tess_sum_nodes(&s->sum, (int32_t)n, rank);
+
+		return 4 * (int64_t)s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
+	}
+	if (s->coll.kind == TESS_ALL_GATHER)
+		return 4 * (int64_t)s->coll.count * (n - 1);
+	for (int32_t q = 0; q < n; q++)
+		sum += q == rank ? 0 : 4 * (int64_t)s->coll.give[q];
+	return sum;
+}
+
+/* The most that a rank sends for record `i`. */
+static int64_t most_sent(const struct report *r, int32_t record)
+{
+	int64_t most = 0;
+
+	for (int32_t k = 0; k < r->ask->ranks; k++) {
+		int64_t sum = 0;
+
+		for (int32_t i = 0; i < r->low[k]->nsteps; i++) {
+			const struct tess_step *s = r->low[k]->step[i];
+
+			if (s->record == record && (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL))
+				sum += sent_bytes(r, s, k);
+		}
+		most = sum > most ? sum : most;
+	}
+	return most;
+}
+
+static bool talks(const struct tess_record *rec)
+{
+	return rec->kind == TESS_REC_MOVE && rec->in[0]->place.kind != TESS_REPLICATE;
+}
+
+static int64_t value_bytes(const struct tess_tensor *t)
+{
+	return width(t->dtype) * t->dim[0]->size * (t->ndim > 1 ? t->dim[1]->size : 1);
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------ */
+
+/* "layers.3.mlp" -> "layers.*.mlp": what is the same in each layer is one line. */
+static const char *pattern(const char *name, char out[NAME])
+{
+	size_t n = 0;
+	bool start = true;
+
+	for (const char *c = name; *c && n < NAME - 2; start = *c == '.', c++) {
+		if (start && *c >= '0' && *c <= '9') {
+			out[n++] = '*';
+			c += strspn(c, "0123456789") - 1;
+		} else {
+			out[n++] = *c;
+		}
+	}
+	out[n] = 0;
+	return out;
+}
+
+struct lines {                          /* each different line once, with how often it came */
+	char **text;
+	int64_t *times;
+	size_t n;
+};
+
+static void line(struct lines *l, const char *text)
+{
+	size_t i = 0;
+
+	while (i < l->n && strcmp(l->text[i], text))
+		i++;
+	if (i == l->n) {
+		l->text = realloc(l->text, (l->n + 1) * sizeof *l->text);
+		l->times = realloc(l->times, (l->n + 1) * sizeof *l->times);
+		if (!l->text || !l->times)
+			abort();        /* a tool, and nothing to save */
+		l->text[l->n] = strdup(text);
+		l->times[l->n++] = 0;
+	}
+	l->times[i]++;
+}
+
+static void flush(struct lines *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->times[i] > 1)
+			printf("%s  x%lld\n", l->text[i], (long long)l->times[i]);
+		else
+			printf("%s\n", l->text[i]);
+		free(l->text[i]);
+	}
+	free(l->text);
+	free(l->times);
+	*l = (struct lines){ 0 };
+}
+
+/* "344x64", or "86..87x64" where the ranks' shards differ. */
+static void shape_text(const struct tess_weight *w, int32_t nranks, char *out, size_t room)
+{
+	size_t n = 0;
+
+	*out = 0;
+	for (int32_t a = 0; a < w->ndim && n < room; a++) {
+		int64_t lo = INT64_MAX, hi = 0;
+
+		for (int32_t r = 0; r < nranks; r++) {
+			int64_t k = held(w, a, nranks, r);
+
+			lo = k < lo ? k : lo;
+			hi = k > hi ? k : hi;
+		}
+		n += (size_t)snprintf(out + n, room - n, lo == hi ? "%s%lld" : "%s%lld..%lld", a ? "x" : "", (long long)lo,
+		                      (long long)hi);
+	}
+}
+
+static void print_weights(const struct report *r)
+{
+	char name[NAME], shape[64], place[TESS_PLACE_TEXT], text[512];
+	struct lines l = { 0 };
+
+	printf("%-46s %-24s %-12s %-16s %12s\n", "parameter", "style", "placement", "on a rank", "bytes");
+	for (int32_t i = 0; i < r->p->nweights; i++) {
+		const struct tess_weight *w = r->p->weight[i];
+		int64_t most = 0;
+
+		for (int32_t k = 0; k < r->ask->ranks; k++)
+			most = shard_bytes(w, r->ask->ranks, k) > most ? shard_bytes(w, r->ask->ranks, k) : most;
+		shape_text(w, r->ask->ranks, shape, sizeof shape);
+		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld", w->table ? "  (read again by a tied head)" :
+		         pattern(w->name, name), w->style, tess_place_text(w->home.use, place), dtype_name(w->dtype),
+		         15 - (int)strlen(dtype_name(w->dtype)), shape, (long long)(w->table ? 0 : most));
+		line(&l, text);
+	}
+	flush(&l);
+}
+
+static void print_moves(const struct report *r)
+{
+	char name[NAME], a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT], text[512];
+	struct lines l = { 0 };
+
+	printf("\n%-46s %-15s %-24s %12s %12s\n", "module", "collective", "value", "bytes", "a rank sends");
+	for (int32_t i = 0; i < r->p->nrecords; i++) {
+		const struct tess_record *rec = r->p->record[i];
+		char how[2 * TESS_PLACE_TEXT + 8];
+
+		if (!talks(rec))
+			continue;
+		snprintf(how, sizeof how, "%s -> %s", tess_place_text(rec->in[0]->place, a),
+		         tess_place_text(rec->out[0]->place, b));
+		snprintf(text, sizeof text, "%-46s %-15s %-24s %12lld %12lld", pattern(rec->module, name),
+		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how, (long long)value_bytes(rec->in[0]),
+		         (long long)most_sent(r, i));
+		line(&l, text);
+	}
+	if (!l.n)
+		printf("(nothing moves)\n");
+	flush(&l);
+}
+
+static void print_memory(const struct report *r)
+{
+	printf("\n%-8s %16s %16s %16s   (KV cache for %lld positions, step of %lld tokens)\n", "rank", "weights", "KV cache",
+	       "step", (long long)r->ask->positions, (long long)r->ask->tokens);
+	for (int32_t k = 0; k < r->ask->ranks; k++)
+		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)weight_bytes(r, k), (long long)cache_bytes(r, k),
+		       (unsigned long long)r->low[k]->bytes);
+}
+
+static void print_program(const struct report *r)
+{
+	char place[TESS_PLACE_TEXT];
+
+	for (int32_t i = 0; i < r->p->nrecords; i++) {
+		const struct tess_record *rec = r->p->record[i];
+
+		printf("%4d %-10s %-14s %-44s", (int)i, tess_record_name(rec->kind),
+		       rec->kind == TESS_REC_MOVE ? tess_move_name(rec->in[0]->place, rec->out[0]->place) : "", rec->module);
+		for (int32_t k = 0; k < rec->nin; k++)
+			printf(" v%d:%s", (int)rec->in[k]->id, tess_place_text(rec->in[k]->place, place));
+		for (int32_t k = 0; k < rec->nweight; k++)
+			printf(" W:%s", tess_place_text(rec->weight[k]->home.use, place));
+		printf(" ->");
+		for (int32_t k = 0; k < rec->nout; k++)
+			printf(" v%d:%s", (int)rec->out[k]->id, tess_place_text(rec->out[k]->place, place));
+		printf("\n");
+	}
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+
+static json_t *weights_json(const struct report *r)
+{
+	char place[TESS_PLACE_TEXT];
+	json_t *all = json_array();
+
+	for (int32_t i = 0; i < r->p->nweights; i++) {
+		const struct tess_weight *w = r->p->weight[i];
+		json_t *ranks = json_array();
+
+		if (w->table) {
+			json_decref(ranks);
+			continue;
+		}
+		for (int32_t k = 0; k < r->ask->ranks; k++) {
+			json_t *shape = json_array();
+
+			for (int32_t a = 0; a < w->ndim; a++)
+				json_array_append_new(shape, json_integer(held(w, a, r->ask->ranks, k)));
+			json_array_append_new(ranks, json_pack("{s:o, s:I}", "shape", shape, "bytes",
+			                                       (json_int_t)shard_bytes(w, r->ask->ranks, k)));
+		}
+		json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style", w->style, "dtype",
+		                                     dtype_name(w->dtype), "placement",
+		                                     tess_place_text(w->home.use, place), "ranks", ranks));
+	}
+	return all;
+}
+
+static json_t *records_json(const struct report *r)
+{
+	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+	json_t *all = json_array();
+
+	for (int32_t i = 0; i < r->p->nrecords; i++) {
+		const struct tess_record *rec = r->p->record[i];
+		bool move = rec->kind == TESS_REC_MOVE;
+
+		if (!talks(rec) && !r->ask->program)
+			continue;
+		json_array_append_new(all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i, "module", rec->module,
+			"kind", move ? tess_move_name(rec->in[0]->place, rec->out[0]->place) : tess_record_name(rec->kind),
+			"from", tess_place_text(rec->in[0]->place, a), "to", tess_place_text(rec->out[0]->place, b),
+			"bytes", (json_int_t)value_bytes(rec->in[0]), "sent", (json_int_t)(move ? most_sent(r, i) : 0)));
+	}
+	return all;
+}
+
+static void print_json(const struct report *r)
+{
+	json_t *memory = json_array(), *o;
+
+	for (int32_t k = 0; k < r->ask->ranks; k++)
+		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights", (json_int_t)weight_bytes(r, k), "cache",
+		                                        (json_int_t)cache_bytes(r, k), "step", (json_int_t)r->low[k]->bytes));
+	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->planned.model->name, "plan",
+	              r->planned.plan.name, "ranks", (int)r->ask->ranks, "tokens", (json_int_t)r->ask->tokens, "positions",
+	              (json_int_t)r->ask->positions, "parameters", weights_json(r),
+	              r->ask->program ? "program" : "collectives", records_json(r), "memory", memory);
+	json_dumpf(o, stdout, JSON_INDENT(1));
+	printf("\n");
+	json_decref(o);
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+static tess_status number(const char *name, const char *text, int64_t hi, int64_t *out)
+{
+	char *end;
+	long long v;
+
+	errno = 0;
+	v = strtoll(text, &end, 10);
+	if (end == text || *end || errno || v < 1 || v > hi)
+		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from 1 to %lld", name, text, (long long)hi);
+	*out = v;
+	return TESS_OK;
+}
+
+static tess_status parse(int argc, char **argv, struct ask *a)
+{
+	static const struct option options[] = {
+		{ "plan", required_argument, NULL, 'p' }, { "plan-override", required_argument, NULL, 'o' },
+		{ "tokens", required_argument, NULL, 't' }, { "positions", required_argument, NULL, 'l' },
+		{ "program", no_argument, NULL, 'r' }, { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	tess_status st = TESS_OK;
+	int64_t ranks = 1;
+	int opt;
+
+	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'n': st = number("-n", optarg, MOST_RANKS, &ranks); break;
+		case 't': st = number("--tokens", optarg, 1 << 20, &a->tokens); break;
+		case 'l': st = number("--positions", optarg, 1 << 30, &a->positions); break;
+		case 'p': a->plan = optarg; break;
+		case 'r': a->program = true; break;
+		case 'j': a->json = true; break;
+		case 'h': return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		case 'o':
+			if (a->noverrides == MOST_OVERRIDES)
+				st = tess_fail(TESS_EINVAL, "--plan-override: at most %d; put them into a plan file", MOST_OVERRIDES);
+			else
+				a->overrides[a->noverrides++] = optarg;
+			break;
+		default: st = tess_fail(TESS_EINVAL, "see tessera explain --help");
+		}
+	}
+	if (!st && optind + 1 != argc)
+		st = tess_fail(TESS_EINVAL, "say one MODEL: a checkpoint directory");
+	if (!st)
+		a->model = argv[optind];
+	a->ranks = (int32_t)ranks;
+	return st;
+}
+
+static tess_status lower_all(struct report *r)
+{
+	tess_status st = TESS_OK;
+
+	r->low = calloc((size_t)r->ask->ranks, sizeof *r->low);
+	if (!r->low)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int32_t k = 0; k < r->ask->ranks && !st; k++)
+		st = tess_lower(r->p, r->ask->ranks, k, NULL, &r->low[k]);
+	return st;
+}
+
+static tess_status explain(struct ask *a)
+{
+	struct tess_session_how how = { .size = sizeof how, .plan = a->plan, .overrides = a->overrides };
+	struct report r = { .ask = a };
+	tess_status st = tess_planned_open(a->model, &how, &r.planned);
+
+	if (st)
+		return st;
+	if (!a->positions) {
+		int64_t most = tess_planned_positions(&r.planned);
+
+		a->positions = most && most < 2048 ? most : 2048;
+	}
+	st = tess_planned_record(&r.planned, a->ranks, a->tokens, false, &r.p);
+	if (!st)
+		st = lower_all(&r);
+	if (!st && a->json) {
+		print_json(&r);
+	} else if (!st && a->program) {
+		print_program(&r);
+	} else if (!st) {
+		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.planned.model->name, r.planned.plan.name,
+		       (int)a->ranks, a->ranks > 1 ? "s" : "");
+		print_weights(&r);
+		print_moves(&r);
+		print_memory(&r);
+	}
+	for (int32_t k = 0; k < a->ranks && r.low; k++)
+		tess_lowered_free(r.low[k]);
+	free(r.low);
+	tess_program_free(r.p);
+	tess_planned_close(&r.planned);
+	return st;
+}
+
+int tess_tool_explain(int argc, char **argv)
+{
+	struct ask a = { .tokens = 1 };
+	tess_status st = parse(argc, argv, &a);
+
+	if (st == TESS_PENDING)
+		return 0;
+	if (st) {
+		fprintf(stderr, "tessera explain: %s\n", tess_error());
+		return 2;
+	}
+	st = explain(&a);
+	if (st)
+		fprintf(stderr, "tessera explain: %s\n", tess_error());
+	return st ? 1 : 0;
+}

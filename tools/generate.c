@@ -1,0 +1,310 @@
+/* tessera generate - text from a checkpoint on N ranks: arguments, the plan's check, and who runs it. */
+#include "generate.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/comm/seat.h"
+#include "hf/session.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera generate MODEL [options]\n"
+	"\n"
+	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, the rest goes to\n"
+	"stderr. The same bits for any number of ranks, any backend and any number of threads.\n"
+	"\n"
+	"ranks\n"
+	"  -n N                  number of ranks: threads with the loopback backend, else processes\n"
+	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
+	"  --threads T           compute threads per rank (default: the CPUs, divided)\n"
+	"plan\n"
+	"  --plan P              auto, none, a plan of the model's (tp, tp+sp), a file, or JSON {\"pattern\": \"style\"}\n"
+	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
+	"prompt\n"
+	"  --prompt TEXT         default: empty\n"
+	"  --prompt-file FILE    the file's bytes; - is stdin\n"
+	"  --ids 1,2,3           token ids; needs no tokenizer\n"
+	"  --prefill-chunk N     the prompt in pieces of N tokens (default: at once)\n"
+	"sampling\n"
+	"  --max-tokens N        at most N tokens (default: as the checkpoint says, else 256)\n"
+	"  --ignore-eos          goes on where the model would stop\n"
+	"  --temperature X       0: the most likely token (default: as the checkpoint says)\n"
+	"  --top-k N  --top-p X  --min-p X  --repetition-penalty X  --seed S\n"
+	"output\n"
+	"  --json                one object instead of text\n"
+	"  --stats               times, tokens per second, memory per rank\n"
+	"  --digest              SHA-256 over the logits that chose each token\n"
+	"  --logits FILE         the logits of every position, as safetensors\n"
+	"  --help                this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera generate data --prompt 'Once upon a time' --temperature 0\n"
+	"  tessera generate data -n 4 --backend gloo --digest --prompt 'Once upon a time'\n"
+	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n";
+
+enum {
+	OPT_BACKEND = 256, OPT_THREADS, OPT_PLAN, OPT_OVERRIDE, OPT_PROMPT, OPT_PROMPT_FILE, OPT_IDS, OPT_CHUNK, OPT_MAX,
+	OPT_IGNORE_EOS, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_PENALTY, OPT_SEED, OPT_JSON, OPT_STATS,
+	OPT_DIGEST, OPT_LOGITS, OPT_HELP
+};
+
+static const struct option options[] = {
+	{ "backend", required_argument, NULL, OPT_BACKEND }, { "threads", required_argument, NULL, OPT_THREADS },
+	{ "plan", required_argument, NULL, OPT_PLAN }, { "plan-override", required_argument, NULL, OPT_OVERRIDE },
+	{ "prompt", required_argument, NULL, OPT_PROMPT }, { "prompt-file", required_argument, NULL, OPT_PROMPT_FILE },
+	{ "ids", required_argument, NULL, OPT_IDS }, { "prefill-chunk", required_argument, NULL, OPT_CHUNK },
+	{ "max-tokens", required_argument, NULL, OPT_MAX }, { "ignore-eos", no_argument, NULL, OPT_IGNORE_EOS },
+	{ "temperature", required_argument, NULL, OPT_TEMPERATURE }, { "top-k", required_argument, NULL, OPT_TOP_K },
+	{ "top-p", required_argument, NULL, OPT_TOP_P }, { "min-p", required_argument, NULL, OPT_MIN_P },
+	{ "repetition-penalty", required_argument, NULL, OPT_PENALTY }, { "seed", required_argument, NULL, OPT_SEED },
+	{ "json", no_argument, NULL, OPT_JSON }, { "stats", no_argument, NULL, OPT_STATS },
+	{ "digest", no_argument, NULL, OPT_DIGEST }, { "logits", required_argument, NULL, OPT_LOGITS },
+	{ "help", no_argument, NULL, OPT_HELP }, { 0 },
+};
+
+/* ---- arguments ---------------------------------------------------------------------------------------------- */
+
+static tess_status read_prompt(struct ask *a, const char *path)
+{
+	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+	size_t room = 0, n = 1;
+	tess_status st = f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
+
+	while (!st && n) {
+		char *more = room - a->len < 65536 ? realloc(a->prompt, room += 65536 + room) : a->prompt;
+
+		if (!more)
+			st = tess_fail(TESS_ENOMEM, "--prompt-file %s: out of memory", path);
+		else
+			a->prompt = more;
+		n = st ? 0 : fread(a->prompt + a->len, 1, room - a->len, f);
+		a->len += n;
+	}
+	if (!st && ferror(f))
+		st = tess_fail(TESS_EIO, "--prompt-file %s: %s", path, strerror(errno));
+	if (f && f != stdin)
+		fclose(f);
+	return st;
+}
+
+static tess_status read_ids(struct ask *a, const char *text)
+{
+	const char *at = text;
+	int64_t n = 1;
+
+	for (const char *c = text; *c; c++)
+		n += *c == ',';
+	free(a->ids);
+	a->nids = 0;
+	a->ids = malloc((size_t)n * sizeof *a->ids);
+	if (!a->ids)
+		return tess_fail(TESS_ENOMEM, "--ids: out of memory");
+	for (;;) {
+		char *end;
+		long v;
+
+		errno = 0;
+		v = strtol(at, &end, 10);
+		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
+			return tess_fail(TESS_EINVAL, "--ids %s: ids are numbers from 0 on, with commas between", text);
+		a->ids[a->nids++] = (int32_t)v;
+		if (!*end)
+			return TESS_OK;
+		at = end + 1;
+	}
+}
+
+static tess_status set_prompt(struct ask *a, int opt, const char *text)
+{
+	if (a->prompt || a->ids)
+		return tess_fail(TESS_EINVAL, "say one of --prompt, --prompt-file and --ids, once");
+	if (opt == OPT_PROMPT_FILE)
+		return read_prompt(a, text);
+	if (opt == OPT_IDS)
+		return read_ids(a, text);
+	a->prompt = strdup(text);
+	a->len = strlen(text);
+	return a->prompt ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
+}
+
+static tess_status whole(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out)
+{
+	char *end;
+	long long v;
+
+	errno = 0;
+	v = strtoll(text, &end, 10);
+	if (end == text || *end || errno || v < lo || v > hi)
+		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld", name, text, (long long)lo,
+		                 (long long)hi);
+	*out = v;
+	return TESS_OK;
+}
+
+static tess_status real(const char *name, const char *text, double *out)
+{
+	char *end;
+	double v;
+
+	v = strtod(text, &end);
+	if (end == text || *end || !isfinite(v) || v < 0)
+		return tess_fail(TESS_EINVAL, "%s %s: must be a number, 0 or more", name, text);
+	*out = v;
+	return TESS_OK;
+}
+
+static tess_status set_number(struct ask *a, int opt, const char *text)
+{
+	int64_t v = 0;
+	tess_status st;
+
+	switch (opt) {
+	case 'n':
+		st = whole("-n", text, 1, 1024, &v);
+		a->ranks = (int32_t)v;
+		return st;
+	case OPT_THREADS:
+		st = whole("--threads", text, 1, 1024, &v);
+		a->threads = (int32_t)v;
+		return st;
+	case OPT_SEED:
+		st = whole("--seed", text, 0, INT64_MAX, &v);
+		a->seed = (uint64_t)v;
+		return st;
+	case OPT_CHUNK:
+		return whole("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
+	case OPT_MAX:
+		return whole("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
+	case OPT_TOP_K:
+		return whole("--top-k", text, 0, INT32_MAX, &a->top_k);
+	case OPT_TEMPERATURE:
+		return real("--temperature", text, &a->temperature);
+	case OPT_TOP_P:
+		return real("--top-p", text, &a->top_p);
+	case OPT_MIN_P:
+		return real("--min-p", text, &a->min_p);
+	default:
+		return real("--repetition-penalty", text, &a->penalty);
+	}
+}
+
+static tess_status set(struct ask *a, int opt, char *text)
+{
+	switch (opt) {
+	case OPT_BACKEND: a->backend = text; return TESS_OK;
+	case OPT_PLAN: a->plan = text; return TESS_OK;
+	case OPT_LOGITS: a->logits = text; return TESS_OK;
+	case OPT_IGNORE_EOS: a->ignore_eos = true; return TESS_OK;
+	case OPT_JSON: a->json = true; return TESS_OK;
+	case OPT_STATS: a->stats = true; return TESS_OK;
+	case OPT_DIGEST: a->digest = true; return TESS_OK;
+	case OPT_PROMPT: case OPT_PROMPT_FILE: case OPT_IDS: return set_prompt(a, opt, text);
+	case OPT_OVERRIDE:
+		if (a->noverrides == ASK_OVERRIDES)
+			return tess_fail(TESS_EINVAL, "--plan-override: at most %d; put them into a plan file", ASK_OVERRIDES);
+		a->overrides[a->noverrides++] = text;
+		return TESS_OK;
+	default:
+		return set_number(a, opt, text);
+	}
+}
+
+/* TESS_PENDING: --help was printed. */
+static tess_status parse(int argc, char **argv, struct ask *a)
+{
+	tess_status st = TESS_OK;
+	int opt;
+
+	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+		if (opt == 'h' || opt == OPT_HELP)
+			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		st = opt == '?' ? tess_fail(TESS_EINVAL, "see tessera generate --help") : set(a, opt, optarg);
+	}
+	if (!st && optind + 1 != argc)
+		st = tess_fail(TESS_EINVAL, "%s", optind < argc ? "one MODEL, please: a checkpoint directory" :
+		               "which MODEL? say a checkpoint directory; tessera generate --help says more");
+	if (!st)
+		a->model = argv[optind];
+	if (!st && a->backend)
+		st = tess_option_set("backend", a->backend);
+	return st;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------- */
+
+/* The whole plan, before a rank starts and before a weight is read. */
+static tess_status check_plan(const struct ask *a)
+{
+	struct tess_session_how how = { .size = sizeof how, .plan = a->plan, .overrides = a->overrides };
+	struct tess_program *program;
+	struct tess_planned p;
+	tess_status st = tess_planned_open(a->model, &how, &p);
+
+	if (st)
+		return st;
+	st = tess_planned_record(&p, a->ranks, 1, false, &program);
+	if (!st)
+		tess_program_free(program);
+	tess_planned_close(&p);
+	return st;
+}
+
+/* One rank of a job that somebody else started. */
+static tess_status join(struct ask *a, const struct tess_seat *seat)
+{
+	struct tess_world *world;
+	tess_status st;
+
+	if (a->ranks && a->ranks != seat->size)
+		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)a->ranks, (int)seat->rank,
+		                 (int)seat->size);
+	st = tess_world_open(&world);
+	if (st)
+		return st;
+	st = generate_rank(world, a);
+	tess_world_close(world);
+	return st;
+}
+
+static tess_status run(struct ask *a, char **argv, int *exit_status)
+{
+	struct tess_seat seat;
+	tess_status st = tess_seat_find(&seat);
+
+	if (!st && !seat.alone)
+		return join(a, &seat);
+	if (!st && !a->ranks)
+		a->ranks = 1;
+	if (!st)
+		st = check_plan(a);
+	if (st)
+		return st;
+	if (a->ranks == 1 || !strcmp(tess_option("backend"), "loopback"))
+		return tess_world_spawn(a->ranks, generate_rank, a);
+	return tess_tool_ranks(a->ranks, argv, exit_status);
+}
+
+int tess_tool_generate(int argc, char **argv)
+{
+	struct ask a = { .max_tokens = -1, .top_k = -1, .temperature = NAN, .top_p = NAN, .min_p = NAN, .penalty = NAN };
+	tess_status st = parse(argc, argv, &a);
+	int exit_status = 0;
+	bool usage = st < 0;
+
+	if (!st)
+		st = run(&a, argv, &exit_status);
+	if (st < 0)
+		fprintf(stderr, "tessera generate: %s\n", tess_error());
+	free(a.prompt);
+	free(a.ids);
+	if (st < 0)
+		return usage ? 2 : 1;
+	return exit_status ? exit_status : generate_interrupted() ? 130 : 0;
+}

@@ -1,0 +1,33 @@
+/* generate.h - what `tessera generate` was asked for, and what one rank of it does. */
+#ifndef TESS_TOOL_GENERATE_H
+#define TESS_TOOL_GENERATE_H
+
+#include "nn/sample.h"
+
+#include <stdbool.h>
+#include <tessera/tessera.h>
+
+enum { ASK_OVERRIDES = 64 };
+
+struct ask {
+	const char *model, *backend, *plan, *logits;
+	const char *overrides[ASK_OVERRIDES + 1];
+	int32_t ranks, threads, noverrides;
+	char *prompt;                   /* of `len` bytes, or NULL */
+	size_t len;
+	int32_t *ids;                   /* instead, or NULL */
+	int64_t nids, max_tokens, chunk;        /* max_tokens -1: not said */
+	bool ignore_eos, json, stats, digest;
+	/* NAN or -1: as the checkpoint says */
+	double temperature, top_p, min_p, penalty;
+	int64_t top_k;
+	uint64_t seed;
+};
+
+/* One rank, from checkpoint to the last token; rank 0 prints. A failure has been told to the other ranks. */
+tess_status generate_rank(struct tess_world *world, void *ask);
+
+/* Ctrl-C came: the text ends with the next token. */
+bool generate_interrupted(void);
+
+#endif

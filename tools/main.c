@@ -1,0 +1,64 @@
+/* tessera - the command: finds the subcommand, and nothing else. */
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "tool.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+static const struct { const char *name, *summary; int (*run)(int argc, char **argv); } tools[] = {
+	{ "generate", "text from a checkpoint on N ranks", tess_tool_generate },
+	{ "explain", "what each rank of a plan would hold and send, without starting ranks", tess_tool_explain },
+	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
+	{ "info", "plugins, where they were looked for, and options", tess_tool_info },
+};
+enum { TOOLS = sizeof tools / sizeof *tools };
+
+static int usage(FILE *to)
+{
+	fprintf(to, "usage: tessera COMMAND [arguments]\n\n");
+	for (int i = 0; i < TOOLS; i++)
+		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
+	fprintf(to, "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
+	return to == stdout ? 0 : 2;
+}
+
+static int unknown(const char *name)
+{
+	const char *near = tools[0].name;
+
+	for (int i = 1; i < TOOLS; i++)
+		if (tess_distance(name, tools[i].name) < tess_distance(name, near))
+			near = tools[i].name;
+	fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	if (argc < 2)
+		return usage(stderr);
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+		return usage(stdout);
+	if (!strcmp(argv[1], "--version")) {
+		printf("tessera %s, plugin ABI %d\n", tess_version(), TESS_ABI);
+		return 0;
+	}
+	if (tess_tool_options()) {
+		fprintf(stderr, "tessera: %s\n", tess_error());
+		return 1;
+	}
+	tess_option_check_environment();
+	for (int i = 0; i < TOOLS; i++) {
+		if (strcmp(argv[1], tools[i].name))
+			continue;
+		status = tools[i].run(argc - 1, argv + 1);
+		tess_registry_quit();
+		return status;
+	}
+	return unknown(argv[1]);
+}
