@@ -1,0 +1,470 @@
+/*
+ * tess-backend-loopback.so: ranks are threads of one process, or one rank alone. Data really move, between
+ * the ranks' own buffers; nothing is sent, and every call that does not fit is an error on all ranks.
+ *
+ * The ranks of a group share a room. A call has a number, the same on all ranks; the first rank that comes
+ * opens its meet, the last one starts the move. Ranks wait by a short spin, then on the meet's condition.
+ */
+#include "loopback.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024 };
+
+static const struct tess_host *host;
+
+struct room {
+	pthread_mutex_t lock;
+	int32_t nranks, inside;         /* ranks that have not closed it, those that never came included */
+	int32_t spin;
+	bool failed;                    /* then no piece is moved any more */
+	atomic_bool stop;               /* the same, for those who spin */
+	tess_status why;
+	char sentence[SENTENCE];
+	int32_t moving;                 /* pieces that are being moved now */
+	pthread_cond_t still;           /* ... none */
+	struct meet *open, *spare;
+};
+
+struct member {                         /* a rank in a room */
+	struct room *room;
+	int32_t rank;
+	uint64_t calls;
+	uint64_t *sent, *received;      /* messages so far, by rank */
+};
+
+/* ---- failing -------------------------------------------------------------------------------------------- */
+
+static void TESS_PRINTF(3, 4) fail_room(struct room *room, tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (room->failed)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(room->sentence, sizeof room->sentence, fmt, ap);
+	va_end(ap);
+	room->why = why;
+	room->failed = true;
+	atomic_store(&room->stop, true);
+	for (struct meet *m = room->open; m; m = m->next)
+		pthread_cond_broadcast(&m->changed);
+}
+
+static tess_status sentence(const struct room *room)
+{
+	return host->fail(room->why, "%s", room->sentence);
+}
+
+/* With the lock: until nobody touches a buffer. Moves are short, and none begins after a failure. */
+static void await_still(struct room *room)
+{
+	while (room->moving)
+		pthread_cond_wait(&room->still, &room->lock);
+}
+
+static void abort_group(void *self)
+{
+	struct member *me = self;
+
+	pthread_mutex_lock(&me->room->lock);
+	fail_room(me->room, TESS_EABORTED, "the group was aborted");
+	pthread_mutex_unlock(&me->room->lock);
+}
+
+/* ---- meets ---------------------------------------------------------------------------------------------- */
+
+static struct meet *make_meet(struct room *room)
+{
+	struct meet *m = calloc(1, sizeof *m);
+	pthread_condattr_t attr;
+
+	if (m)
+		m->call = calloc((size_t)room->nranks, sizeof *m->call);
+	if (!m || !m->call) {
+		free(m);
+		return NULL;
+	}
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	m->room = room;
+	return m;
+}
+
+static void free_meets(struct meet *m)
+{
+	for (struct meet *next; m; m = next) {
+		next = m->next;
+		pthread_cond_destroy(&m->changed);
+		free(m->call);
+		free(m);
+	}
+}
+
+/* The meet of a number, opened if this rank is the first; from < 0: of a collective. */
+static struct meet *find_meet(struct room *room, uint64_t number, int32_t from, int32_t to)
+{
+	struct meet *m = room->open;
+
+	while (m && (m->number != number || m->from != from || m->to != to))
+		m = m->next;
+	if (m)
+		return m;
+	m = room->spare;
+	if (m)
+		room->spare = m->next;
+	else
+		m = make_meet(room);
+	if (!m)
+		return NULL;
+	m->number = number;
+	m->from = from;
+	m->to = to;
+	m->expected = from < 0 ? room->nranks : 2;
+	m->arrived = m->released = m->taken = m->moved = 0;
+	atomic_store(&m->state, GATHERING);
+	for (int32_t r = 0; r < room->nranks; r++)
+		m->call[r].kind = 0;
+	m->next = room->open;
+	room->open = m;
+	return m;
+}
+
+static void close_meet(struct room *room, struct meet *m)
+{
+	for (struct meet **at = &room->open; *at; at = &(*at)->next)
+		if (*at == m) {
+			*at = m->next;
+			break;
+		}
+	m->next = room->spare;
+	room->spare = m;
+}
+
+/* Moves pieces as long as there are any. With the lock, which it gives up meanwhile. */
+static void help(struct room *room, struct meet *m)
+{
+	while (atomic_load(&m->state) == MOVING && m->taken < m->pieces && !room->failed) {
+		int32_t piece = m->taken++;
+
+		room->moving++;
+		pthread_mutex_unlock(&room->lock);
+		loopback_move(m, room->nranks, piece);
+		pthread_mutex_lock(&room->lock);
+		if (!--room->moving)
+			pthread_cond_broadcast(&room->still);
+		if (++m->moved == m->pieces) {
+			atomic_store(&m->state, DONE);
+			pthread_cond_broadcast(&m->changed);
+		}
+	}
+}
+
+static void compare(struct room *room, const struct meet *m, int32_t rank)
+{
+	for (int32_t r = 0; r < room->nranks; r++) {
+		char theirs[256], mine[256];
+		const char *what;
+
+		if (r == rank || !m->call[r].kind)
+			continue;
+		what = loopback_differ(&m->call[r], r, &m->call[rank], rank, room->nranks);
+		if (!what)
+			continue;
+		loopback_describe(&m->call[r], theirs, sizeof theirs);
+		loopback_describe(&m->call[rank], mine, sizeof mine);
+		fail_room(room, TESS_EMISMATCH, "%s differ: rank %d is in %s, but rank %d in %s", what, (int)r, theirs,
+		          (int)rank, mine);
+	}
+}
+
+/* With the lock. This rank has come to the meet with its call. */
+static void arrive(struct room *room, struct meet *m, int32_t rank, const struct tess_coll *c)
+{
+	uint64_t pieces;
+
+	m->call[rank] = *c;
+	m->arrived++;
+	compare(room, m, rank);
+	if (m->arrived < m->expected || room->failed)
+		return;
+	pieces = loopback_bytes(m, room->nranks) / PIECE + 1;
+	m->pieces = pieces < (uint64_t)room->nranks * 2 ? (int32_t)pieces : room->nranks * 2;
+	atomic_store(&m->state, MOVING);
+	if (m->pieces > 1)
+		pthread_cond_broadcast(&m->changed);
+	help(room, m);
+}
+
+/* ---- what a backend does ----------------------------------------------------------------------------------- */
+
+static tess_status supports(const struct tess_coll *c, int32_t nranks)
+{
+	if (c->mem != TESS_HOST || c->kind < TESS_BARRIER || c->kind > TESS_RECV)
+		return host->fail(TESS_ENOTSUP, "loopback moves host memory");
+	return nranks <= RANKS_MOST ? TESS_OK : host->fail(TESS_ENOTSUP, "loopback has at most %d ranks", RANKS_MOST);
+}
+
+static tess_status start(void *self, const struct tess_coll *c, void **work)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	tess_status st = TESS_OK;
+	struct meet *m;
+
+	pthread_mutex_lock(&room->lock);
+	if (room->failed) {
+		st = sentence(room);
+		goto out;
+	}
+	if (c->kind == TESS_SEND)
+		m = find_meet(room, ++me->sent[c->peer], me->rank, c->peer);
+	else if (c->kind == TESS_RECV)
+		m = find_meet(room, ++me->received[c->peer], c->peer, me->rank);
+	else
+		m = find_meet(room, ++me->calls, -1, -1);
+	if (!m) {
+		st = host->fail(TESS_ENOMEM, "loopback: no memory for a call");
+		goto out;
+	}
+	arrive(room, m, me->rank, c);
+	if (room->failed)
+		st = sentence(room);
+	else
+		*work = m;
+out:
+	pthread_mutex_unlock(&room->lock);
+	return st;
+}
+
+static tess_status test(void *self, void *work)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	struct meet *m = work;
+	tess_status st;
+
+	if (atomic_load(&m->state) == DONE)
+		return TESS_OK;
+	pthread_mutex_lock(&room->lock);
+	help(room, m);
+	st = atomic_load(&m->state) == DONE ? TESS_OK : room->failed ? sentence(room) : TESS_PENDING;
+	pthread_mutex_unlock(&room->lock);
+	return st;
+}
+
+static int64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#endif
+}
+
+/* The deadline has passed: a failure of the group, which names one who is missed. */
+static void late(struct room *room, const struct meet *m, int32_t rank)
+{
+	char text[256];
+
+	loopback_describe(&m->call[rank], text, sizeof text);
+	for (int32_t r = 0; r < room->nranks; r++)
+		if (!m->call[r].kind && (m->from < 0 || r == m->from || r == m->to)) {
+			fail_room(room, TESS_ETIMEOUT, "rank %d has not joined rank %d's %s by its deadline", (int)r,
+			          (int)rank, text);
+			return;
+		}
+	fail_room(room, TESS_ETIMEOUT, "rank %d's %s was not finished by its deadline", (int)rank, text);
+}
+
+/* What ends a spin: it is done, it has failed, or there is a piece to help with. */
+static bool worth_waking(const struct room *room, const struct meet *m)
+{
+	int state = atomic_load_explicit(&m->state, memory_order_acquire);
+
+	return state == DONE || (state == MOVING && m->pieces > 1) ||
+	       atomic_load_explicit(&room->stop, memory_order_relaxed);
+}
+
+static tess_status wait(void *self, void *work, int64_t deadline)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	struct meet *m = work;
+	struct timespec until = { .tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000 };
+	tess_status st;
+
+	for (int32_t i = 0; i < room->spin && !worth_waking(room, m); i++)
+		pause_cpu();
+	if (atomic_load(&m->state) == DONE)
+		return TESS_OK;
+	pthread_mutex_lock(&room->lock);
+	for (;;) {
+		help(room, m);
+		if (atomic_load(&m->state) == DONE || room->failed)
+			break;
+		if (pthread_cond_timedwait(&m->changed, &room->lock, &until) && now() >= deadline &&
+		    atomic_load(&m->state) != DONE)
+			late(room, m, me->rank);
+	}
+	if (atomic_load(&m->state) != DONE)
+		await_still(room);      /* the caller may do with its buffers what it likes */
+	st = atomic_load(&m->state) == DONE ? TESS_OK : sentence(room);
+	pthread_mutex_unlock(&room->lock);
+	return st;
+}
+
+static void release(void *self, void *work)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	struct meet *m = work;
+
+	pthread_mutex_lock(&room->lock);
+	if (atomic_load(&m->state) != DONE) {
+		fail_room(room, TESS_EINVAL, "rank %d released a call that was not finished", (int)me->rank);
+		await_still(room);
+	}
+	if (++m->released == m->expected)
+		close_meet(room, m);
+	pthread_mutex_unlock(&room->lock);
+}
+
+/* ---- rooms ----------------------------------------------------------------------------------------------- */
+
+struct address { int64_t pid; struct room *room; };     /* what rank 0 says in the store */
+
+static struct room *make_room(int32_t nranks)
+{
+	struct room *room = calloc(1, sizeof *room);
+	cpu_set_t set;
+
+	if (!room)
+		return NULL;
+	pthread_mutex_init(&room->lock, NULL);
+	pthread_cond_init(&room->still, NULL);
+	room->nranks = room->inside = nranks;
+	/* More ranks than CPUs: a spinning one keeps off the one that it waits for. */
+	if (!sched_getaffinity(0, sizeof set, &set))
+		room->spin = CPU_COUNT(&set) >= nranks ? 4000 : 50;
+	return room;
+}
+
+static void free_room(struct room *room)
+{
+	free_meets(room->open);
+	free_meets(room->spare);
+	pthread_cond_destroy(&room->still);
+	pthread_mutex_destroy(&room->lock);
+	free(room);
+}
+
+static tess_status find_room(const struct tess_join *how, struct room **out)
+{
+	struct address here = { .pid = getpid() };
+	uint64_t len = sizeof here;
+	char key[160];
+	tess_status st;
+
+	if (how->nranks == 1)
+		return (*out = make_room(1)) ? TESS_OK : host->fail(TESS_ENOMEM, "no memory for a group");
+	snprintf(key, sizeof key, "%s/loopback", how->name);
+	if (how->rank == 0) {
+		here.room = make_room(how->nranks);
+		if (!here.room)
+			return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks", (int)how->nranks);
+		st = how->store->set(how->store->self, key, &here, sizeof here);
+		if (st)
+			free_room(here.room);
+		else
+			*out = here.room;
+		return st;
+	}
+	st = how->store->get(how->store->self, key, how->deadline, &here, &len);
+	if (st)
+		return st;
+	if (here.pid != getpid() || len != sizeof here)
+		return host->fail(TESS_EINVAL, "its ranks are threads of one process, but rank 0 is process %" PRId64
+		                  " and rank %d process %d; take another backend for processes", here.pid, (int)how->rank,
+		                  (int)getpid());
+	*out = here.room;
+	return TESS_OK;
+}
+
+static void close_group(void *self)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	bool last;
+
+	pthread_mutex_lock(&room->lock);
+	await_still(room);
+	last = !--room->inside;
+	pthread_mutex_unlock(&room->lock);
+	if (last)
+		free_room(room);
+	free(me->sent);
+	free(me->received);
+	free(me);
+}
+
+static tess_status open_group(const struct tess_join *how, void **self)
+{
+	struct member *me;
+	tess_status st;
+
+	if (how->nranks > RANKS_MOST)
+		return host->fail(TESS_ENOTSUP, "at most %d ranks, not %d", RANKS_MOST, (int)how->nranks);
+	me = calloc(1, sizeof *me);
+	if (me) {
+		me->sent = calloc((size_t)how->nranks, sizeof *me->sent);
+		me->received = calloc((size_t)how->nranks, sizeof *me->received);
+		me->rank = how->rank;
+	}
+	if (!me || !me->sent || !me->received)
+		st = host->fail(TESS_ENOMEM, "no memory for a rank");
+	else
+		st = find_room(how, &me->room);
+	if (!st) {
+		*self = me;
+		return TESS_OK;
+	}
+	if (me) {
+		free(me->sent);
+		free(me->received);
+	}
+	free(me);
+	return st;
+}
+
+static tess_status init(const struct tess_host *h)
+{
+	host = h;
+	return TESS_OK;
+}
+
+static const struct tess_backend loopback = {
+	.size = sizeof loopback, .threads = 1, .name = "loopback",
+	.summary = "threads of one process, or one rank alone", .supports = supports, .open = open_group,
+	.start = start, .test = test, .wait = wait, .release = release, .close = close_group,
+	.abort = abort_group,
+};
+static const struct tess_backend *const backends[] = { &loopback, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "loopback", .version = "1.0",
+                .license = "Apache-2.0", .summary = "ranks as threads", .backends = backends, .init = init };
