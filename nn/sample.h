@@ -10,7 +10,7 @@
 
 struct tess_sampling {                  /* zeroed: greedy */
 	double temperature;             /* 0: the largest logit, and nothing below matters but the penalty */
-	double top_p, min_p;            /* 0: off; top_p 1: off */
+	double top_p, min_p;            /* 1 and 0: off; top_p 0: only the best */
 	double repetition_penalty;      /* 0 or 1: off */
 	int64_t top_k;                  /* 0: off */
 	uint64_t seed;

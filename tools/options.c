@@ -1,4 +1,5 @@
 #include "core/base/option.h"
+#include "core/comm/world.h"
 #include "core/registry/registry.h"
 #include "hf/safetensors.h"
 #include "nn/runner.h"
@@ -12,6 +13,7 @@ tess_status tess_tool_options(void)
 		const struct tess_option *table;
 	} tables[] = {
 		{ "core/registry/search.c", tess_registry_options },
+		{ "world", tess_world_options },
 		{ "nn/runner.c", tess_runner_options },
 		{ "nn/weights.c", tess_weights_options },
 		{ "hf/safetensors.c", tess_load_options },

@@ -14,7 +14,7 @@
 
 enum { ANSWER_MS = 250, CAUSE_MS = 500 };       /* how long a better sentence is waited for */
 
-static const struct tess_option options[] = {
+const struct tess_option tess_world_options[] = {
 	{ "backend", "auto", "who moves data between ranks: loopback, gloo, ...; auto: one rank loopback, one host shm" },
 	{ "timeout", "300", "seconds that a call may take before the job fails" },
 	{ "reduce", "exact", "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
@@ -136,7 +136,7 @@ static tess_status store_get(void *self, const char *key, int64_t deadline, void
 static tess_status read_options(struct tess_world *w)
 {
 	const char *reduce;
-	tess_status st = tess_option_add("world", options);
+	tess_status st = tess_option_add("world", tess_world_options);
 
 	if (!st)
 		st = tess_option_seconds("timeout", &w->timeout);
@@ -261,7 +261,7 @@ tess_status tess_world_open(struct tess_world **out)
 {
 	struct tess_world *w;
 	struct tess_seat seat;
-	tess_status st = tess_option_add("world", options);
+	tess_status st = tess_option_add("world", tess_world_options);
 
 	if (st || (st = tess_seat_find(&seat)) || (st = make_world(seat.rank, seat.size, &w)))
 		return st;

@@ -60,6 +60,8 @@ struct tess_work {
 	tess_status state;              /* PENDING, OK or failed */
 };
 
+extern const struct tess_option tess_world_options[];
+
 /* TESS_OK, or the first failure with its sentence. */
 tess_status tess_world_check(struct tess_world *w);
 /* Posts a failure that names this rank, and returns what became of it: the job's first one, poisoned. */

@@ -1,0 +1,212 @@
+#include "sample.h"
+
+#include "core/base/math.h"
+#include "core/base/status.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct candidate { double score; int32_t id; };
+
+struct tess_sampler {
+	int64_t vocab, n;               /* candidates that are left, best first */
+	struct candidate *list;
+	float *probability;
+	double *score;
+	bool *seen;
+};
+
+static tess_status range(const char *name, double v, double lo, double hi)
+{
+	if (v >= lo && v <= hi)         /* NaN is in no range */
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL, "%s %g: must be from %g to %g", name, v, lo, hi);
+}
+
+tess_status tess_sampling_check(const struct tess_sampling *s)
+{
+	tess_status st = range("temperature", s->temperature, 0, 1e6);
+
+	if (!st)
+		st = range("top-p", s->top_p, 0, 1);
+	if (!st)
+		st = range("min-p", s->min_p, 0, 1);
+	if (!st)
+		st = range("repetition penalty", s->repetition_penalty, 0, 1e6);
+	return st ? st : s->top_k < 0 ? tess_fail(TESS_EINVAL, "top-k %lld: must be 0 or more", (long long)s->top_k) : st;
+}
+
+tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
+{
+	struct tess_sampler *s = calloc(1, sizeof *s);
+
+	if (s) {
+		s->vocab = vocab;
+		s->list = calloc((size_t)vocab, sizeof *s->list);
+		s->probability = calloc((size_t)vocab, sizeof *s->probability);
+		s->score = calloc((size_t)vocab, sizeof *s->score);
+		s->seen = calloc((size_t)vocab, sizeof *s->seen);
+	}
+	if (!s || !s->list || !s->probability || !s->score || !s->seen) {
+		tess_sampler_free(s);
+		return tess_fail(TESS_ENOMEM, "sampling: out of memory");
+	}
+	*out = s;
+	return TESS_OK;
+}
+
+void tess_sampler_free(struct tess_sampler *s)
+{
+	if (!s)
+		return;
+	free(s->list);
+	free(s->probability);
+	free(s->score);
+	free(s->seen);
+	free(s);
+}
+
+/* transformers: a positive logit is divided, a negative one multiplied, once for each id that was there. */
+static void penalise(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
+                     const int32_t *seen, int64_t nseen)
+{
+	double p = how->repetition_penalty;
+
+	for (int64_t i = 0; i < s->vocab; i++)
+		s->score[i] = logits[i];
+	if (p == 0 || p == 1)
+		return;
+	memset(s->seen, 0, (size_t)s->vocab * sizeof *s->seen);
+	for (int64_t i = 0; i < nseen; i++) {
+		if (s->seen[seen[i]])
+			continue;
+		s->seen[seen[i]] = true;
+		s->score[seen[i]] = s->score[seen[i]] < 0 ? s->score[seen[i]] * p : s->score[seen[i]] / p;
+	}
+}
+
+static int better_first(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	if (x->score != y->score)
+		return x->score > y->score ? -1 : 1;
+	return x->id < y->id ? -1 : 1;
+}
+
+/* The k best of the sorted list, and all that are as good as the last of them. */
+static void keep_top_k(struct tess_sampler *s, int64_t k)
+{
+	if (k <= 0 || k >= s->n)
+		return;
+	while (k < s->n && s->list[k].score == s->list[k - 1].score)
+		k++;
+	s->n = k;
+}
+
+static double weight(const struct tess_sampler *s, int64_t i)
+{
+	return tess_exp_f64(s->list[i].score - s->list[0].score);
+}
+
+static double total_weight(const struct tess_sampler *s)
+{
+	double sum = 0;
+
+	for (int64_t i = s->n - 1; i >= 0; i--)
+		sum += weight(s, i);
+	return sum;
+}
+
+/* From the worst up, what together has at most 1 - p goes; the best stays. */
+static void keep_top_p(struct tess_sampler *s, double p)
+{
+	double total, below = 0;
+
+	if (p >= 1)
+		return;
+	total = total_weight(s);
+	while (s->n > 1) {
+		below += weight(s, s->n - 1) / total;
+		if (below > 1 - p)
+			break;
+		s->n--;
+	}
+}
+
+static void keep_min_p(struct tess_sampler *s, double p)
+{
+	while (p > 0 && s->n > 1 && weight(s, s->n - 1) < p)
+		s->n--;
+}
+
+/* What is left of all ids, best first. */
+static void select_candidates(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
+                              const int32_t *seen, int64_t nseen)
+{
+	penalise(s, how, logits, seen, nseen);
+	for (int64_t i = 0; i < s->vocab; i++)
+		s->list[i] = (struct candidate){ s->score[i] / (how->temperature > 0 ? how->temperature : 1), (int32_t)i };
+	s->n = s->vocab;
+	qsort(s->list, (size_t)s->n, sizeof *s->list, better_first);
+	keep_top_k(s, how->top_k);
+	keep_top_p(s, how->top_p);
+	keep_min_p(s, how->min_p);
+}
+
+const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tess_sampling *how,
+                                        const float *logits, const int32_t *seen, int64_t nseen)
+{
+	double total;
+
+	select_candidates(s, how, logits, seen, nseen);
+	total = total_weight(s);
+	memset(s->probability, 0, (size_t)s->vocab * sizeof *s->probability);
+	for (int64_t i = 0; i < s->n; i++)
+		s->probability[s->list[i].id] = (float)(weight(s, i) / total);
+	return s->probability;
+}
+
+/* Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0, 1). */
+static double uniform(uint64_t seed, uint64_t step)
+{
+	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 }, k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+
+	for (int i = 0; i < 10; i++) {
+		uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
+
+		c[0] = (uint32_t)(b >> 32) ^ c[1] ^ k[0];
+		c[2] = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
+		c[1] = (uint32_t)b;
+		c[3] = (uint32_t)a;
+		k[0] += 0x9E3779B9u;
+		k[1] += 0xBB67AE85u;
+	}
+	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
+}
+
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
+                          const int32_t *seen, int64_t nseen, uint64_t step)
+{
+	double left;
+
+	if (how->temperature == 0) {
+		int64_t best = 0;
+
+		penalise(s, how, logits, seen, nseen);
+		for (int64_t i = 1; i < s->vocab; i++)
+			if (s->score[i] > s->score[best])
+				best = i;
+		return (int32_t)best;
+	}
+	select_candidates(s, how, logits, seen, nseen);
+	left = uniform(how->seed, step) * total_weight(s);
+	for (int64_t i = 0; i < s->n - 1; i++) {
+		left -= weight(s, i);
+		if (left < 0)
+			return s->list[i].id;
+	}
+	return s->list[s->n - 1].id;
+}
