@@ -124,7 +124,7 @@ static tess_status fail_clash(int32_t kind, const char *name, const struct tess_
 /* The only offer of `name` in the files of a kind, all of which are opened. */
 static tess_status look_up(int32_t kind, const char *name, const void **out)
 {
-	const struct tess_file *in = NULL;
+	const struct tess_file *in = NULL, *refused = NULL;
 	const void *table = NULL;
 
 	for (struct tess_file *f = registry.files; f; f = f->next) {
@@ -132,6 +132,8 @@ static tess_status look_up(int32_t kind, const char *name, const void **out)
 			continue;
 		if (!f->judged)
 			tess_file_open(f, &registry);
+		if (f->status && !refused && !strcmp(f->stem, name))
+			refused = f;
 		for (size_t i = 0; i < f->noffers && !f->status; i++) {
 			if (!has_name(f, &f->offers[i], name))
 				continue;
@@ -142,7 +144,8 @@ static tess_status look_up(int32_t kind, const char *name, const void **out)
 		}
 	}
 	if (!table)
-		return not_found(kind, name);
+		return refused ? tess_fail(refused->status, "%s", refused->why)
+		               : not_found(kind, name);
 	*out = table;
 	return TESS_OK;
 }

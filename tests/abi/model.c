@@ -1,0 +1,32 @@
+/* A model of two types that records nothing; by -D of none, or of one that is no type. */
+#include <tessera/model.h>
+
+#ifndef TYPES
+#define TYPES "abi_model", "abi-Model.2",
+#endif
+
+static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	(void)nn;
+	return ids;
+}
+
+static const char *const types[] = { TYPES NULL };
+static const struct tess_model model = {
+	.size = sizeof model,
+	.name = "abi",
+	.summary = "records nothing",
+	.types = types,
+	.forward = forward,
+};
+static const struct tess_model *const models[] = { &model, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "abi",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.models = models,
+	.needs_nn = TESS_UPTO(tess_nn, split),
+};

@@ -1,0 +1,143 @@
+/* probe.h - asks abi-probe, a process of its own, about plugins in a folder of the test. */
+#ifndef TESS_TESTS_PROBE_H
+#define TESS_TESTS_PROBE_H
+
+#include "../unit/scratch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+struct answer {
+	char text[16384];
+	char heard[8192]; /* on stderr */
+	char *status, *sentence; /* the first two lines of it */
+	bool canary; /* code of a plugin has run */
+};
+
+static char folder[1024]; /* of this test: where plugins are put */
+
+static inline const char *given(const char *name)
+{
+	const char *value = getenv(name);
+
+	ck_assert_msg(value != NULL, "%s is not set; run this test with meson", name);
+	return value;
+}
+
+static inline const char *path_of(char room[static 1024], const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	ck_assert_int_lt(vsnprintf(room, 1024, fmt, ap), 1024);
+	va_end(ap);
+	return room;
+}
+
+static inline void use_folder(const char *name)
+{
+	path_of(folder, "%s/%s", scratch, name);
+	ck_assert_msg(!mkdir(folder, 0755), "%s: %s", folder, strerror(errno));
+}
+
+static inline void copy_file(const char *from, const char *to, mode_t mode)
+{
+	int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, mode);
+	char block[65536];
+	ssize_t n;
+
+	ck_assert_msg(in >= 0 && out >= 0, "%s -> %s: %s", from, to, strerror(errno));
+	while ((n = read(in, block, sizeof block)) > 0)
+		ck_assert_int_eq(write(out, block, (size_t)n), n);
+	ck_assert_int_eq(n, 0);
+	fchmod(out, mode);
+	close(in);
+	close(out);
+}
+
+/* Puts the module abi-<module>.so into the folder, under the name `as`. */
+static inline void put(const char *module, const char *as)
+{
+	char from[1024], to[1024];
+
+	path_of(from, "%s/abi-%s.so", given("ABI_DIR"), module);
+	copy_file(from, path_of(to, "%s/%s", folder, as), 0755);
+}
+
+static inline void set_environment(const char *plugin_path, const char *library_path,
+                                   const char *canary)
+{
+	setenv("TESS_CANARY", canary, 1);
+	if (plugin_path)
+		setenv("TESSERA_PLUGIN_PATH", plugin_path, 1);
+	else
+		unsetenv("TESSERA_PLUGIN_PATH");
+	if (library_path)
+		setenv("LD_LIBRARY_PATH", library_path, 1);
+}
+
+static inline void read_all(int fd, char *out, size_t room)
+{
+	size_t at = 0;
+	ssize_t n;
+
+	while ((n = read(fd, out + at, room - 1 - at)) > 0)
+		at += (size_t)n;
+	out[at] = '\0';
+	close(fd);
+}
+
+/* What abi-probe says with these directories; `kind` NULL: of all files. */
+static inline void ask_in(const char *plugin_path, const char *library_path, const char *kind,
+                          const char *name, struct answer *out)
+{
+	char probe[1024], canary[1024];
+	int said[2], heard[2], status;
+	pid_t pid;
+
+	path_of(probe, "%s/abi-probe", given("ABI_DIR"));
+	path_of(canary, "%s/canary", scratch);
+	unlink(canary);
+	ck_assert(!pipe(said) && !pipe(heard));
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (!pid) {
+		set_environment(plugin_path, library_path, canary);
+		dup2(said[1], STDOUT_FILENO);
+		dup2(heard[1], STDERR_FILENO);
+		close(said[0]);
+		close(heard[0]);
+		execl(probe, "abi-probe", kind, name, (char *)NULL);
+		_exit(127);
+	}
+	close(said[1]);
+	close(heard[1]);
+	read_all(said[0], out->text, sizeof out->text);
+	read_all(heard[0], out->heard, sizeof out->heard);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "abi-probe ended with %#x: %s",
+	              status, out->heard);
+	out->canary = !access(canary, F_OK);
+	out->status = out->text;
+	out->sentence = strchr(out->text, '\n');
+	ck_assert_msg(out->sentence != NULL, "abi-probe said \"%s\"", out->text);
+	*out->sentence++ = '\0';
+}
+
+static inline void ask(const char *kind, const char *name, struct answer *out)
+{
+	ask_in(folder, NULL, kind, name, out);
+}
+
+static inline void expect(const struct answer *a, const char *status, const char *part)
+{
+	ck_assert_msg(!strcmp(a->status, status), "%s, not %s: %s", a->status, status, a->sentence);
+	ck_assert_msg(strstr(a->sentence, part) != NULL, "\"%s\" has no \"%s\"", a->sentence, part);
+}
+
+#endif

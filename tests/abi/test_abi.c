@@ -1,0 +1,220 @@
+/* Plugins with one fault each, and of other releases: what is said of them, before code of them runs. */
+#include "probe.h"
+
+/* Compiled by meson.build; each is put as tess-style-good.so, and "good" is asked for. */
+static const struct {
+	const char *module, *status, *says;
+	bool runs; /* it was judged well, so that init has run */
+} faults[] = {
+	{ "abi", "TESS_EABI", "ABI 2, and this Tessera speaks ABI 1", false },
+	{ "size-zero", "TESS_EABI", "its descriptor says that it has 0 bytes", false },
+	{ "size-absurd", "TESS_EABI", "its descriptor says that it has 1073741824 bytes", false },
+	{ "size-small", "TESS_EABI", "its descriptor says that it has 40 bytes", false },
+	{ "size-beyond", "TESS_EABI", "and ABI 1 at least", false },
+	{ "no-descriptor", "TESS_EABI", "it exports no tess_plugin_v1; declare it with TESS_PLUGIN",
+	  false },
+	{ "function", "TESS_EABI", "its tess_plugin_v1 is not data", false },
+	{ "tiny", "TESS_EABI", "a symbol of 4 bytes", false },
+	{ "no-operation", "TESS_EABI", "style good lacks partition_param, which is required",
+	  false },
+	{ "no-layout", "TESS_EABI", "style good lacks layout, which is required", false },
+	{ "style-size-zero", "TESS_EABI", "a struct tess_style of 0 bytes", false },
+	{ "style-size-short", "TESS_EABI", "style good lacks partition_param, which is required",
+	  false },
+	{ "style-size-absurd", "TESS_EABI", "a struct tess_style of 1048576 bytes", false },
+	{ "bad-name", "TESS_EINVAL", "the name of a style, \"Bad-Name\", is not [a-z0-9_]+",
+	  false },
+	{ "no-name", "TESS_EINVAL", "the name of a style, \"\", is not [a-z0-9_]+", false },
+	{ "bad-alias", "TESS_EINVAL", "style good: \"Bad alias\" is not [a-z0-9_]+", false },
+	{ "bad-plugin-name", "TESS_EINVAL", "the plugin's name, \"../abi\", is not [a-z0-9_]+",
+	  false },
+	{ "twice", "TESS_EINVAL", "it offers the style good twice", false },
+	{ "alias-twice", "TESS_EINVAL", "it offers the style good_alias twice", false },
+	{ "no-version", "TESS_EINVAL", "plugin abi says no version", false },
+	{ "no-license", "TESS_EINVAL", "plugin abi says no license", false },
+	{ "nothing", "TESS_EINVAL", "it offers no style, and its file name says that it does",
+	  false },
+	{ "needs", "TESS_EABI", "it needs a newer Tessera: ", false },
+	{ "needs-nn", "TESS_EABI", "bytes of struct tess_nn", false },
+	{ "newer-needs", "TESS_EABI", "bytes of struct tess_host", false },
+	{ "unresolved", "TESS_ENOTSUP", "undefined symbol: tess_nowhere", false },
+	{ "option-clash", "TESS_EINVAL", "option plugin_path with the preset \"/\" is declared by",
+	  false },
+	{ "option-key", "TESS_EINVAL", "option \"ABI_GOOD\": a key of a-z, 0-9 and _", false },
+	{ "option-null", "TESS_EINVAL", "option 0 has no key", false },
+	{ "refuses", "TESS_ENOTSUP", "not usable here: no such hardware, sorry", true },
+	{ "fails", "TESS_ENOTSUP", "its init returned -12 (TESS_EIO) without a reason", true },
+	{ "fails-oddly", "TESS_ENOTSUP", "its init returned 7 (unknown status) without a reason",
+	  true },
+};
+
+START_TEST(refuses_each_fault)
+{
+	struct answer a;
+	char name[64], file[1024];
+
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+		snprintf(name, sizeof name, "fault-%s", faults[i].module);
+		use_folder(name);
+		put(faults[i].module, "tess-style-good.so");
+		path_of(file, "%s/tess-style-good.so: ", folder);
+		ask("style", "good", &a);
+		expect(&a, faults[i].status, faults[i].says);
+		ck_assert_msg(!strncmp(a.sentence, file, strlen(file)),
+		              "\"%s\" does not name the file", a.sentence);
+		ck_assert_msg(a.canary == faults[i].runs, "%s: code %s", faults[i].module,
+		              a.canary ? "has run" : "has not run");
+	}
+}
+END_TEST
+
+START_TEST(takes_a_good_one)
+{
+	static const char *const names[] = { "good", "good_alias", "good_other" };
+	struct answer a;
+
+	use_folder("good");
+	put("good", "tess-style-family.so");
+	for (size_t i = 0; i < 3; i++) {
+		ask("style", names[i], &a);
+		expect(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
+		ck_assert(a.canary);
+	}
+	use_folder("plain");
+	put("no-init", "tess-style-family.so");
+	ask("style", "good", &a);
+	expect(&a, "TESS_OK", "style good");
+}
+END_TEST
+
+/* Fields that one side does not know are not given; those of both are. */
+START_TEST(mixes_releases)
+{
+	struct answer a;
+
+	use_folder("newer");
+	put("newer", "tess-style-newer.so");
+	ask("style", "good", &a);
+	expect(&a, "TESS_OK", "style good, size ours");
+	use_folder("older");
+	put("older", "tess-style-older.so");
+	ask("style", "good_alias", &a);
+	expect(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
+}
+END_TEST
+
+START_TEST(refuses_a_name_of_two_files)
+{
+	struct answer a;
+
+	use_folder("clash");
+	put("good", "tess-style-b.so");
+	put("alias", "tess-style-a.so");
+	ask("style", "good_other", &a);
+	expect(&a, "TESS_EINVAL", "style good_other: refused: two files offer it, ");
+	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-a.so and "));
+	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-b.so; "));
+	ask("style", "other", &a);
+	expect(&a, "TESS_OK", "style other");
+	ask(NULL, NULL, &a);
+	expect(&a, "TESS_OK", "style good_other: refused: two files offer it, ");
+}
+END_TEST
+
+START_TEST(takes_one_file_of_two_names_once)
+{
+	char to[1024];
+	struct answer a;
+
+	use_folder("twins");
+	put("good", "tess-style-a.so");
+	ck_assert_int_eq(symlink("tess-style-a.so", path_of(to, "%s/tess-style-b.so", folder)), 0);
+	ask("style", "good", &a);
+	expect(&a, "TESS_OK", "style good");
+}
+END_TEST
+
+START_TEST(borrows_no_descriptor)
+{
+	char from[1024], to[1024];
+	struct answer a;
+
+	use_folder("borrowed");
+	put("borrowed", "tess-style-good.so");
+	path_of(from, "%s/libtess-abi-dependency.so", given("ABI_DIR"));
+	copy_file(from, path_of(to, "%s/libtess-abi-dependency.so", folder), 0755);
+	ask_in(folder, folder, "style", "good", &a);
+	expect(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one in reach is of ");
+	ck_assert_ptr_nonnull(strstr(a.sentence, "libtess-abi-dependency.so"));
+}
+END_TEST
+
+START_TEST(opens_backends_by_file)
+{
+	struct answer a;
+
+	use_folder("backends");
+	put("idle", "tess-backend-idle.so");
+	ask("backend", "idle", &a);
+	expect(&a, "TESS_OK", "backend idle");
+	ask("backend", "idel", &a);
+	expect(&a, "TESS_ENOENT", "backend idel: not found: no tess-backend-idel.so in ");
+	expect(&a, "TESS_ENOENT", folder);
+	expect(&a, "TESS_ENOENT", "; did you mean idle?");
+	ask("device", "idle", &a);
+	expect(&a, "TESS_ENOENT", "no tess-device-idle.so in ");
+	put("idle-no-wait", "tess-backend-idle.so");
+	ask("backend", "idle", &a);
+	expect(&a, "TESS_EABI", "backend idle lacks wait, which is required");
+	put("idle-other-name", "tess-backend-idle.so");
+	ask("backend", "idle", &a);
+	expect(&a, "TESS_EINVAL", "call the file tess-backend-busy.so");
+	put("good", "tess-backend-idle.so");
+	ask("backend", "idle", &a);
+	expect(&a, "TESS_EINVAL", "it offers no backend, and its file name says that it does");
+	ck_assert(!a.canary);
+}
+END_TEST
+
+START_TEST(finds_models_by_type)
+{
+	struct answer a;
+
+	use_folder("models");
+	put("model", "tess-model-abi.so");
+	ask("model", "abi_model", &a);
+	expect(&a, "TESS_OK", "model abi");
+	ask("model", "abi-Model.2", &a);
+	expect(&a, "TESS_OK", "model abi");
+	ask("model", "abi_modell", &a);
+	expect(&a, "TESS_ENOENT", "did you mean abi_model?");
+	ask("model", "abi", &a);
+	expect(&a, "TESS_ENOENT", "model abi: not found: no file has a model of type \"abi\" in ");
+	put("model-no-type", "tess-model-abi.so");
+	ask("model", "abi", &a);
+	expect(&a, "TESS_EINVAL", "model abi is of no model_type");
+	put("model-bad-type", "tess-model-abi.so");
+	ask("model", "abi", &a);
+	expect(&a, "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
+}
+END_TEST
+
+START_TEST(asks_what_was_meant)
+{
+	struct answer a;
+
+	use_folder("near");
+	put("good", "tess-style-family.so");
+	put("abi", "tess-style-fresh.so");
+	ask("style", "good_alia", &a);
+	expect(&a, "TESS_ENOENT", "style good_alia: not found: no file has a style good_alia in ");
+	expect(&a, "TESS_ENOENT", "; did you mean good_alias?");
+	expect(&a, "TESS_ENOENT", "; 1 style file was not taken, and `tessera info` says why");
+	ask("style", "unheard_of", &a);
+	ck_assert_ptr_null(strstr(a.sentence, "did you mean"));
+}
+END_TEST
+
+SCRATCH_MAIN("abi", refuses_each_fault, takes_a_good_one, mixes_releases,
+             refuses_a_name_of_two_files, takes_one_file_of_two_names_once, borrows_no_descriptor,
+             opens_backends_by_file, finds_models_by_type, asks_what_was_meant)
