@@ -14,7 +14,10 @@
 
 enum { JSON_MOST = 16 << 20 };
 
-struct named { const struct tess_slice *slice; const struct tess_safetensors *part; };
+struct named {
+	const struct tess_slice *slice;
+	const struct tess_safetensors *part;
+};
 
 struct tess_checkpoint {
 	struct tess_arena arena;
@@ -23,7 +26,7 @@ struct tess_checkpoint {
 	struct tess_generation generation;
 	size_t nparts, n;
 	struct tess_safetensors **part;
-	struct named *tensor;           /* by name */
+	struct named *tensor; /* by name */
 };
 
 static const char *path_of(struct tess_checkpoint *c, const char *file)
@@ -31,7 +34,7 @@ static const char *path_of(struct tess_checkpoint *c, const char *file)
 	return tess_arena_format(&c->arena, "%s/%s", c->dir, file);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------- */
 
 static tess_status configs_load(struct tess_checkpoint *c)
 {
@@ -72,11 +75,13 @@ static tess_status single_load(struct tess_checkpoint *c, const char *path)
 	c->nparts = 1;
 	st = room_make(c, 1, tess_safetensors_count(c->part[0]));
 	for (; !st && c->n < tess_safetensors_count(c->part[0]); c->n++)
-		c->tensor[c->n] = (struct named){ tess_safetensors_at(c->part[0], c->n), c->part[0] };
+		c->tensor[c->n] =
+			(struct named){ tess_safetensors_at(c->part[0], c->n), c->part[0] };
 	return st;
 }
 
-static tess_status parts_open(struct tess_checkpoint *c, const char *path, const struct tess_index *ix)
+static tess_status parts_open(struct tess_checkpoint *c, const char *path,
+                              const struct tess_index *ix)
 {
 	tess_status st = room_make(c, ix->nparts, ix->n);
 
@@ -91,7 +96,8 @@ static tess_status parts_open(struct tess_checkpoint *c, const char *path, const
 }
 
 /* What the index names is what is found. */
-static tess_status tensors_take(struct tess_checkpoint *c, const char *path, const struct tess_index *ix)
+static tess_status tensors_take(struct tess_checkpoint *c, const char *path,
+                                const struct tess_index *ix)
 {
 	size_t all = 0;
 
@@ -100,14 +106,16 @@ static tess_status tensors_take(struct tess_checkpoint *c, const char *path, con
 		const struct tess_slice *slice = tess_safetensors_find(c->part[t->part], t->name);
 
 		if (!slice)
-			return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s is not in %s", path, t->name, ix->part[t->part]);
+			return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s is not in %s", path,
+			                 t->name, ix->part[t->part]);
 		c->tensor[c->n] = (struct named){ slice, c->part[t->part] };
 	}
 	for (size_t i = 0; i < c->nparts; i++)
 		all += tess_safetensors_count(c->part[i]);
 	if (all > c->n)
-		tess_log(TESS_INFO, "hf", "%s: its parts hold %zu tensors that it does not name; they are not used", path,
-		         all - c->n);
+		tess_log(TESS_INFO, "hf",
+		         "%s: its parts hold %zu tensors that it does not name; they are not used",
+		         path, all - c->n);
 	return TESS_OK;
 }
 
@@ -126,8 +134,10 @@ static tess_status sharded_load(struct tess_checkpoint *c, const char *path)
 
 static tess_status weights_load(struct tess_checkpoint *c)
 {
-	const char *single = path_of(c, "model.safetensors"), *index = path_of(c, "model.safetensors.index.json");
-	const char *torch = path_of(c, "pytorch_model.bin"), *torch_index = path_of(c, "pytorch_model.bin.index.json");
+	const char *single = path_of(c, "model.safetensors"),
+		   *index = path_of(c, "model.safetensors.index.json");
+	const char *torch = path_of(c, "pytorch_model.bin"),
+		   *torch_index = path_of(c, "pytorch_model.bin.index.json");
 
 	if (!single || !index || !torch || !torch_index)
 		return TESS_ENOMEM;
@@ -136,9 +146,14 @@ static tess_status weights_load(struct tess_checkpoint *c)
 	if (!access(index, F_OK))
 		return sharded_load(c, index);
 	if (!access(torch, F_OK) || !access(torch_index, F_OK))
-		return tess_fail(TESS_ENOTSUP, "%s: its weights are pickled (pytorch_model.bin), which is never read; save them "
-		                 "as safetensors", c->dir);
-	return tess_fail(TESS_ENOENT, "%s: neither model.safetensors nor model.safetensors.index.json is there", c->dir);
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s: its weights are pickled (pytorch_model.bin), which is never read; save them "
+			"as safetensors",
+			c->dir);
+	return tess_fail(TESS_ENOENT,
+	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
+	                 c->dir);
 }
 
 tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
@@ -149,9 +164,11 @@ tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
 	struct stat about;
 
 	if (stat(dir, &about))
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", dir, strerror(errno));
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", dir,
+		                 strerror(errno));
 	if (!S_ISDIR(about.st_mode))
-		return tess_fail(TESS_EINVAL, "%s: the directory of a checkpoint is needed, not a file", dir);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: the directory of a checkpoint is needed, not a file", dir);
 	c = calloc(1, sizeof *c);
 	if (!c)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
@@ -182,7 +199,7 @@ void tess_checkpoint_close(struct tess_checkpoint *c)
 	free(c);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------- */
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c)
 {
@@ -222,11 +239,12 @@ static tess_status missing(const struct tess_checkpoint *c, const char *name)
 	for (size_t i = 0; i < c->n; i++)
 		if (tess_nearer(name, c->tensor[i].slice->name, &best))
 			near = c->tensor[i].slice->name;
-	return tess_fail(TESS_ENOENT, "%s: tensor %s is not among its %zu%s%.200s", c->dir, name, c->n,
-	                 near ? "; the nearest is " : "", near ? near : "");
+	return tess_fail(TESS_ENOENT, "%s: tensor %s is not among its %zu%s%.200s", c->dir, name,
+	                 c->n, near ? "; the nearest is " : "", near ? near : "");
 }
 
-tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name, struct tess_view *out)
+tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
+                                 struct tess_view *out)
 {
 	const struct named *found = bsearch(name, c->tensor, c->n, sizeof *c->tensor, by_name);
 	const struct tess_slice *s;
@@ -237,10 +255,13 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 		return missing(c, name);
 	s = found->slice;
 	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
-		return tess_fail(TESS_ENOTSUP, "%s: tensor %s: weights of dtype %s are not supported; F32, BF16 and F16 are",
-		                 tess_safetensors_path(found->part), name, s->type);
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s: tensor %s: weights of dtype %s are not supported; F32, BF16 and F16 are",
+			tess_safetensors_path(found->part), name, s->type);
 	if (s->ndim > TESS_DIMS)
-		return tess_fail(TESS_ENOTSUP, "%s: tensor %s: %d dimensions; at most %d are supported",
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s: %d dimensions; at most %d are supported",
 		                 tess_safetensors_path(found->part), name, s->ndim, TESS_DIMS);
 	view.data = (void *)(uintptr_t)s->data;
 	view.dtype = s->dtype;
@@ -274,6 +295,10 @@ static void source_drop(void *self, const void *data, uint64_t bytes)
 struct tess_source tess_checkpoint_source(struct tess_checkpoint *c)
 {
 	return (struct tess_source){
-		.self = c, .name = c->dir, .config = c->config.root, .find = source_find, .drop = source_drop,
+		.self = c,
+		.name = c->dir,
+		.config = c->config.root,
+		.find = source_find,
+		.drop = source_drop,
 	};
 }

@@ -1,4 +1,4 @@
-/* checkpoint.h - a Hugging Face directory: config.json, generation_config.json, model.safetensors or its parts. */
+/* checkpoint.h - a Hugging Face directory: its configs, and model.safetensors or its parts. */
 #ifndef TESS_HF_CHECKPOINT_H
 #define TESS_HF_CHECKPOINT_H
 
@@ -9,9 +9,10 @@
 struct tess_checkpoint;
 
 /*
- * Opens the directory and judges all of it but the values of weights. model.safetensors is taken where it lies
- * beside an index, as transformers does; tensors of a part that the index does not name are noted (info) and not
- * found. Read-only from then on, and safe from any thread: ranks that are threads share one.
+ * Opens the directory and judges all of it but the values of weights. model.safetensors is taken
+ * where it lies beside an index, as transformers does; tensors of a part that the index does not
+ * name are noted (info) and not found. Read-only from then on, and safe from any thread: ranks that
+ * are threads share one.
  */
 tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out);
 
@@ -24,10 +25,11 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight, rows, contiguous, aligned; read-only for all that tess_view's data is not const. Not there:
+ * A weight: rows, contiguous, aligned, read-only though tess_view's data is not const. Not there:
  * TESS_ENOENT with the nearest name; another type than F32, BF16 and F16: TESS_ENOTSUP.
  */
-tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name, struct tess_view *out);
+tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
+                                 struct tess_view *out);
 
 /* The whole pages inside may go, where the file is mapped; reading them again brings them back. */
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);

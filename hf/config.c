@@ -10,25 +10,38 @@
 
 enum { FILE_MOST = 16 << 20 };
 
-/* ---- config.json ------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------ */
 
 /* Sizes in any family. A dense model may say that it has 0 experts. */
-static const struct { const char *key; int64_t least, most; } sizes[] = {
-	{ "vocab_size", 1, INT32_MAX }, { "hidden_size", 1, INT32_MAX }, { "n_embd", 1, INT32_MAX },
-	{ "intermediate_size", 1, INT32_MAX }, { "n_inner", 1, INT32_MAX },
-	{ "head_dim", 1, 1 << 16 }, { "num_attention_heads", 1, 1 << 16 },
-	{ "num_key_value_heads", 1, 1 << 16 }, { "n_head", 1, 1 << 16 },
-	{ "num_hidden_layers", 1, 1 << 14 }, { "n_layer", 1, 1 << 14 },
-	{ "max_position_embeddings", 1, INT32_MAX }, { "n_positions", 1, INT32_MAX },
-	{ "sliding_window", 1, INT32_MAX }, { "moe_intermediate_size", 0, INT32_MAX },
-	{ "num_local_experts", 0, 1 << 16 }, { "num_experts", 0, 1 << 16 },
+static const struct {
+	const char *key;
+	int64_t least, most;
+} sizes[] = {
+	{ "vocab_size", 1, INT32_MAX },
+	{ "hidden_size", 1, INT32_MAX },
+	{ "n_embd", 1, INT32_MAX },
+	{ "intermediate_size", 1, INT32_MAX },
+	{ "n_inner", 1, INT32_MAX },
+	{ "head_dim", 1, 1 << 16 },
+	{ "num_attention_heads", 1, 1 << 16 },
+	{ "num_key_value_heads", 1, 1 << 16 },
+	{ "n_head", 1, 1 << 16 },
+	{ "num_hidden_layers", 1, 1 << 14 },
+	{ "n_layer", 1, 1 << 14 },
+	{ "max_position_embeddings", 1, INT32_MAX },
+	{ "n_positions", 1, INT32_MAX },
+	{ "sliding_window", 1, INT32_MAX },
+	{ "moe_intermediate_size", 0, INT32_MAX },
+	{ "num_local_experts", 0, 1 << 16 },
+	{ "num_experts", 0, 1 << 16 },
 	{ "num_experts_per_tok", 0, 1 << 16 },
 };
 
 /* Two sizes whose product is a matrix, and the elements that one can have. */
 static const char *const matrices[][2] = {
-	{ "vocab_size", "hidden_size" }, { "vocab_size", "n_embd" }, { "intermediate_size", "hidden_size" },
-	{ "n_inner", "n_embd" }, { "head_dim", "num_attention_heads" },
+	{ "vocab_size", "hidden_size" },        { "vocab_size", "n_embd" },
+	{ "intermediate_size", "hidden_size" }, { "n_inner", "n_embd" },
+	{ "head_dim", "num_attention_heads" },
 };
 static const int64_t elements_most = (int64_t)1 << 40;
 
@@ -43,13 +56,15 @@ static tess_status sizes_check(const char *path, const json_t *root)
 		a = json_integer_value(json_object_get(root, matrices[i][0]));
 		b = json_integer_value(json_object_get(root, matrices[i][1]));
 		if (b && a > elements_most / b)
-			st = tess_fail(TESS_EINVAL, "%s: %s %lld times %s %lld is more than a tensor can hold (2^40)", path,
-			               matrices[i][0], (long long)a, matrices[i][1], (long long)b);
+			st = tess_fail(
+				TESS_EINVAL,
+				"%s: %s %lld times %s %lld is more than a tensor can hold (2^40)",
+				path, matrices[i][0], (long long)a, matrices[i][1], (long long)b);
 	}
 	return st;
 }
 
-/* "Qwen3MoeForCausalLM" -> "qwen3_moe": what precedes the head, in lower case, a _ before each new word. */
+/* "Qwen3MoeForCausalLM" -> "qwen3_moe": what precedes the head, a _ before each new word. */
 static void type_from(const char *architecture, size_t room, char *out)
 {
 	static const char *const heads[] = { "ForCausalLM", "LMHeadModel" };
@@ -73,13 +88,18 @@ static void type_from(const char *architecture, size_t room, char *out)
 
 static tess_status type_of(const char *path, const json_t *root, size_t room, char *out)
 {
-	const json_t *type = json_object_get(root, "model_type"), *list = json_object_get(root, "architectures");
-	const char *name = json_string_value(type), *first = json_string_value(json_array_get(list, 0));
+	const json_t *type = json_object_get(root, "model_type"),
+		     *list = json_object_get(root, "architectures");
+	const char *name = json_string_value(type),
+		   *first = json_string_value(json_array_get(list, 0));
 
 	if (type && !json_is_null(type) && (!name || !*name || strlen(name) >= room))
-		return tess_fail(TESS_EINVAL, "%s: model_type: text of 1 to %zu bytes is needed", path, room - 1);
+		return tess_fail(TESS_EINVAL, "%s: model_type: text of 1 to %zu bytes is needed",
+		                 path, room - 1);
 	if (!name && (!first || !*first || strlen(first) >= room))
-		return tess_fail(TESS_EINVAL, "%s: neither model_type nor architectures says what model this is", path);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: neither model_type nor architectures says what model this is",
+		                 path);
 	if (name)
 		memcpy(out, name, strlen(name) + 1);
 	else
@@ -119,16 +139,37 @@ void tess_config_free(struct tess_config *c)
 	c->root = NULL;
 }
 
-/* ---- generation_config.json -------------------------------------------------------------------- */
+/* ---- generation_config.json ------------------------------------------------------------- */
 
 /* What changes the text and is not computed here, with the value that has no effect. */
-static const struct { const char *key; double neutral; } unused[] = {
-	{ "num_beams", 1 }, { "num_beam_groups", 1 }, { "no_repeat_ngram_size", 0 }, { "encoder_no_repeat_ngram_size", 0 },
-	{ "typical_p", 1 }, { "epsilon_cutoff", 0 }, { "eta_cutoff", 0 }, { "top_h", 1 }, { "penalty_alpha", 0 },
-	{ "encoder_repetition_penalty", 1 }, { "min_length", 0 }, { "min_new_tokens", 0 }, { "guidance_scale", 1 },
-	{ "suppress_tokens", 0 }, { "begin_suppress_tokens", 0 }, { "bad_words_ids", 0 }, { "force_words_ids", 0 },
-	{ "forced_bos_token_id", -1 }, { "forced_eos_token_id", -1 }, { "sequence_bias", 0 }, { "stop_strings", 0 },
-	{ "exponential_decay_length_penalty", 0 }, { "dola_layers", 0 }, { "watermarking_config", 0 },
+static const struct {
+	const char *key;
+	double neutral;
+} unused[] = {
+	{ "num_beams", 1 },
+	{ "num_beam_groups", 1 },
+	{ "no_repeat_ngram_size", 0 },
+	{ "encoder_no_repeat_ngram_size", 0 },
+	{ "typical_p", 1 },
+	{ "epsilon_cutoff", 0 },
+	{ "eta_cutoff", 0 },
+	{ "top_h", 1 },
+	{ "penalty_alpha", 0 },
+	{ "encoder_repetition_penalty", 1 },
+	{ "min_length", 0 },
+	{ "min_new_tokens", 0 },
+	{ "guidance_scale", 1 },
+	{ "suppress_tokens", 0 },
+	{ "begin_suppress_tokens", 0 },
+	{ "bad_words_ids", 0 },
+	{ "force_words_ids", 0 },
+	{ "forced_bos_token_id", -1 },
+	{ "forced_eos_token_id", -1 },
+	{ "sequence_bias", 0 },
+	{ "stop_strings", 0 },
+	{ "exponential_decay_length_penalty", 0 },
+	{ "dola_layers", 0 },
+	{ "watermarking_config", 0 },
 };
 
 static void warn_of_unused(const char *path, const json_t *g)
@@ -140,12 +181,14 @@ static void warn_of_unused(const char *path, const json_t *g)
 		    (json_is_array(value) && !json_array_size(value)) ||
 		    (json_is_number(value) && json_number_value(value) == unused[i].neutral))
 			continue;
-		tess_log(TESS_WARN, "hf", "%s: %s is not supported and has no effect", path, unused[i].key);
+		tess_log(TESS_WARN, "hf", "%s: %s is not supported and has no effect", path,
+		         unused[i].key);
 	}
 }
 
 /* An id, a list of ids, or null; *n: room, then how many. */
-static tess_status ids_read(const char *path, const json_t *o, const char *key, int32_t *n, int64_t *ids)
+static tess_status ids_read(const char *path, const json_t *o, const char *key, int32_t *n,
+                            int64_t *ids)
 {
 	const json_t *value = json_object_get(o, key);
 	const size_t count = json_is_array(value) ? json_array_size(value) : 1;
@@ -155,12 +198,16 @@ static tess_status ids_read(const char *path, const json_t *o, const char *key, 
 		return TESS_OK;
 	}
 	if (count > (size_t)*n)
-		return tess_fail(TESS_EINVAL, "%s: %s: %zu ids; at most %d are allowed", path, key, count, *n);
+		return tess_fail(TESS_EINVAL, "%s: %s: %zu ids; at most %d are allowed", path, key,
+		                 count, *n);
 	for (size_t i = 0; i < count; i++) {
 		const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
 
-		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
-			return tess_fail(TESS_EINVAL, "%s: %s: an id is a whole number from 0 to %d", path, key, INT32_MAX);
+		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+		    json_integer_value(id) > INT32_MAX)
+			return tess_fail(TESS_EINVAL,
+			                 "%s: %s: an id is a whole number from 0 to %d", path, key,
+			                 INT32_MAX);
 		ids[i] = json_integer_value(id);
 	}
 	*n = (int32_t)count;
@@ -176,7 +223,8 @@ static tess_status special_ids(const char *path, const json_t *generation, const
 	for (int i = 0; i < 3; i++) {
 		bool own = json_object_get(generation, keys[i]) != NULL;
 		int32_t n = i < 2 ? 1 : TESS_EOS_MOST;
-		tess_status st = ids_read(own ? path : "config.json", own ? generation : config, keys[i], &n, ids[i]);
+		tess_status st = ids_read(own ? path : "config.json", own ? generation : config,
+		                          keys[i], &n, ids[i]);
 
 		if (st)
 			return st;
@@ -189,7 +237,12 @@ tess_status tess_generation_make(const char *path, const json_t *generation, con
                                  struct tess_generation *out)
 {
 	struct tess_generation g = {
-		.bos = -1, .pad = -1, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = 50,
+		.bos = -1,
+		.pad = -1,
+		.temperature = 1,
+		.top_p = 1,
+		.repetition_penalty = 1,
+		.top_k = 50,
 	};
 	const json_t *o = generation;
 	tess_status st;
@@ -206,7 +259,8 @@ tess_status tess_generation_make(const char *path, const json_t *generation, con
 	if (!st)
 		st = tess_json_number(path, o, "min_p", 0, 1, &g.min_p);
 	if (!st)
-		st = tess_json_number(path, o, "repetition_penalty", 1e-6, 1e6, &g.repetition_penalty);
+		st = tess_json_number(path, o, "repetition_penalty", 1e-6, 1e6,
+		                      &g.repetition_penalty);
 	if (!st)
 		st = tess_json_int(path, o, "top_k", 0, INT32_MAX, &g.top_k);
 	if (!st)

@@ -1,4 +1,4 @@
-/* config.h - config.json and generation_config.json. Models read their own keys; what is here holds for all. */
+/* config.h - config.json and generation_config.json: what holds for all models. */
 #ifndef TESS_HF_CONFIG_H
 #define TESS_HF_CONFIG_H
 
@@ -8,33 +8,36 @@
 
 struct tess_config {
 	json_t *root;
-	/* model_type; where the file has none, made of architectures[0]: Qwen3MoeForCausalLM is qwen3_moe. */
+	/* model_type; without one, made of architectures[0]: Qwen3MoeForCausalLM is qwen3_moe. */
 	char type[64];
 };
 
 /*
- * Judges config.json: a model type, and sizes that are whole numbers and can be multiplied. Whether they fit one
- * another is the model's business. What is in *out is yours: tess_config_free; `root` is taken, failed or not.
+ * Judges config.json: a model type, and sizes that are whole numbers and can be multiplied. Whether
+ * they fit one another is the model's business. What is in *out is yours: tess_config_free; `root`
+ * is taken, failed or not.
  */
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out);
 tess_status tess_config_load(const char *path, struct tess_config *out);
 void tess_config_free(struct tess_config *c);
 
 enum { TESS_EOS_MOST = 64 };
-struct tess_generation {                /* a value: how the checkpoint asks to be sampled */
-	int64_t bos, pad;               /* ids; -1: none */
-	int64_t eos[TESS_EOS_MOST];     /* any of these ends the text */
+
+/* A value: how the checkpoint asks to be sampled. */
+struct tess_generation {
+	int64_t bos, pad; /* ids; -1: none */
+	int64_t eos[TESS_EOS_MOST]; /* any of these ends the text */
 	int32_t neos;
-	bool sample;                    /* false: greedy, whatever the rest says */
-	double temperature, top_p, min_p, repetition_penalty;   /* 1, 1, 0, 1: no effect */
-	int64_t top_k;                  /* 0: all */
-	int64_t max_new_tokens;         /* 0: not said */
+	bool sample; /* false: greedy, whatever the rest says */
+	double temperature, top_p, min_p, repetition_penalty; /* 1, 1, 0, 1: no effect */
+	int64_t top_k; /* 0: all */
+	int64_t max_new_tokens; /* 0: not said */
 };
 
 /*
- * Of generation_config.json, or NULL where there is none. Ids that it leaves out are those of config.json;
- * other keys have the presets of transformers (top_k 50). Settings that nothing here computes (beams, ...)
- * are a warning.
+ * Of generation_config.json, or NULL where there is none. Ids that it leaves out are those of
+ * config.json; other keys have the presets of transformers (top_k 50). Settings that change the
+ * text and are not computed here (beams, ...) are a warning.
  */
 tess_status tess_generation_make(const char *path, const json_t *generation, const json_t *config,
                                  struct tess_generation *out);

@@ -15,7 +15,8 @@ static int by_text(const void *a, const void *b)
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(((const struct tess_indexed *)a)->name, ((const struct tess_indexed *)b)->name);
+	return strcmp(((const struct tess_indexed *)a)->name,
+	              ((const struct tess_indexed *)b)->name);
 }
 
 /* An index may only name files beside it. */
@@ -24,13 +25,20 @@ static tess_status entry_check(const char *path, const char *name, const json_t 
 	const char *part = json_string_value(value);
 
 	if (!*name || strlen(name) > NAME_MOST)
-		return tess_fail(TESS_EINVAL, "%s: weight_map: %.64s: a name of %zu bytes; 1 to %d are allowed", path, name,
-		                 strlen(name), NAME_MOST);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: weight_map: %.64s: a name of %zu bytes; 1 to %d are allowed",
+		                 path, name, strlen(name), NAME_MOST);
 	if (!part)
-		return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s: the name of a file is needed", path, name);
-	if (!*part || strlen(part) > PART_NAME_MOST || strchr(part, '/') || !strcmp(part, ".") || !strcmp(part, ".."))
-		return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s: \"%.200s\" is not the plain name of a file in that "
-		                 "directory", path, name, part);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: weight_map: %.200s: the name of a file is needed", path,
+		                 name);
+	if (!*part || strlen(part) > PART_NAME_MOST || strchr(part, '/') || !strcmp(part, ".") ||
+	    !strcmp(part, ".."))
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: weight_map: %.200s: \"%.200s\" is not the plain name of a file in that "
+			"directory",
+			path, name, part);
 	return TESS_OK;
 }
 
@@ -88,7 +96,8 @@ static tess_status make(const char *path, const json_t *root, struct tess_index 
 	tess_status st;
 
 	if (!json_is_object(map) || !json_object_size(map))
-		return tess_fail(TESS_EINVAL, "%s: weight_map: an object {tensor: file} is needed", path);
+		return tess_fail(TESS_EINVAL, "%s: weight_map: an object {tensor: file} is needed",
+		                 path);
 	json_object_foreach(map, name, value) {
 		st = entry_check(path, name, value);
 		if (st)

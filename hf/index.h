@@ -4,17 +4,22 @@
 
 #include "core/base/arena.h"
 
-struct tess_indexed { const char *name; size_t part; };         /* a value */
+/* A value. */
+struct tess_indexed {
+	const char *name;
+	size_t part;
+};
 
 struct tess_index {
 	struct tess_arena arena;
 	size_t nparts, n;
-	const char **part;              /* plain file names, in order */
-	struct tess_indexed *tensor;    /* in order of names */
+	const char **part; /* plain file names, in order */
+	struct tess_indexed *tensor; /* in order of names */
 };
 
 /* `path` is for messages. What is in *out is yours: tess_index_free. */
-tess_status tess_index_parse(const char *path, const char *text, size_t len, struct tess_index *out);
+tess_status tess_index_parse(const char *path, const char *text, size_t len,
+                             struct tess_index *out);
 tess_status tess_index_load(const char *path, struct tess_index *out);
 void tess_index_free(struct tess_index *ix);
 

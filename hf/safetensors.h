@@ -1,6 +1,7 @@
 /*
- * safetensors.h - one file of named tensors: 8 bytes of length, a JSON header, the data. Reading enforces every
- * rule of the format; a refusal names the file, the tensor or the offset, and the rule.
+ * safetensors.h - one file of named tensors: 8 bytes of length, a JSON header, the data. Reading
+ * enforces every rule of the format; a refusal names the file, the tensor or the offset, and the
+ * rule.
  */
 #ifndef TESS_HF_SAFETENSORS_H
 #define TESS_HF_SAFETENSORS_H
@@ -10,13 +11,14 @@
 
 struct tess_safetensors;
 
-struct tess_slice {                     /* a value: one tensor as stored, rows, contiguous */
+/* A value: one tensor as stored, rows, contiguous. */
+struct tess_slice {
 	const char *name;
-	const char *type;               /* as the file spells it: "BF16" */
-	int32_t dtype;                  /* TESS_BF16, ...; 0: a type of the format that nothing here computes with */
-	int32_t ndim;                   /* may be above TESS_DIMS */
+	const char *type; /* as the file spells it: "BF16" */
+	int32_t dtype; /* TESS_BF16, ...; 0: of the format, but nothing here computes with it */
+	int32_t ndim; /* may be above TESS_DIMS */
 	const int64_t *shape;
-	const void *data;               /* aligned for its type */
+	const void *data; /* aligned for its type */
 	uint64_t bytes;
 };
 
@@ -24,8 +26,9 @@ struct tess_slice {                     /* a value: one tensor as stored, rows, 
 extern const struct tess_option tess_load_options[];
 
 /*
- * Maps the file, or reads it where TESSERA_LOAD=copy: a mapped file that is cut short while it is used kills
- * the process, so files that others may still write should be copied. Then read-only, and safe from any thread.
+ * Maps the file, or reads it where TESSERA_LOAD=copy: a mapped file that is cut short while it is
+ * used kills the process, so files that others may still write should be copied. Then read-only,
+ * and safe from any thread.
  */
 tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out);
 
@@ -40,14 +43,14 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 /* NULL: not in this file. Borrowed. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
-/* Lets go of the whole pages inside, if they are of this mapped file; they come back when they are read again. */
+/* Lets go of the whole pages inside, if they are of this mapped file; reading brings them back. */
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes);
 
 void tess_safetensors_close(struct tess_safetensors *f);
 
 /*
- * Writes beside `path`, fsyncs and renames: nobody sees half a file. Of each slice name, dtype, ndim, shape and
- * data are read; larger elements come first, which keeps all data aligned.
+ * Writes beside `path`, fsyncs and renames: nobody sees half a file. Of each slice name, dtype,
+ * ndim, shape and data are read; larger elements come first, which keeps all data aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
 

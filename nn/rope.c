@@ -12,21 +12,26 @@ static const double pi = 0x1.921fb54442d18p+1;
 static tess_status settings_of(const json_t *config, const json_t **out, const char **where)
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
-	static const char *const names[] = { "config.json: rope_scaling", "config.json: rope_parameters" };
+	static const char *const names[] = { "config.json: rope_scaling",
+		                             "config.json: rope_parameters" };
 	const char *key;
 	json_t *value;
 
 	for (int i = 0; i < 2; i++) {
 		json_t *table = json_object_get(config, keys[i]);
 
-		if (!table || json_is_null(table) || (json_is_object(table) && !json_object_size(table)))
+		if (!table || json_is_null(table) ||
+		    (json_is_object(table) && !json_object_size(table)))
 			continue;
 		if (!json_is_object(table))
 			return tess_fail(TESS_EINVAL, "%s: an object or null is needed", names[i]);
-		json_object_foreach(table, key, value)
+		json_object_foreach(table, key, value) {
 			if (json_is_object(value))
-				return tess_fail(TESS_ENOTSUP, "%s: %.64s: settings per layer type are not supported; one "
-				                 "for all layers is", names[i], key);
+				return tess_fail(
+					TESS_ENOTSUP,
+					"%s: %.64s: settings per layer type are not supported; one for all layers is",
+					names[i], key);
+		}
 		*out = table;
 		*where = names[i];
 		return TESS_OK;
@@ -54,11 +59,14 @@ static tess_status type_of(const json_t *table, const char *where, int32_t *out)
 	else if (!strcmp(text, "llama3"))
 		*out = TESS_ROPE_LLAMA3;
 	else
-		return tess_fail(TESS_ENOTSUP, "%s: rope_type \"%.64s\" is not supported; default and llama3 are", where, text);
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: rope_type \"%.64s\" is not supported; default and llama3 are",
+		                 where, text);
 	return TESS_OK;
 }
 
-static tess_status llama3_of(const json_t *config, const json_t *table, const char *where, struct tess_rope *r)
+static tess_status llama3_of(const json_t *config, const json_t *table, const char *where,
+                             struct tess_rope *r)
 {
 	const double most = 1e9;
 	tess_status st;
@@ -69,17 +77,23 @@ static tess_status llama3_of(const json_t *config, const json_t *table, const ch
 	if (!st)
 		st = tess_json_number(where, table, "high_freq_factor", 1e-9, most, &r->high);
 	if (!st)
-		st = tess_json_int("config.json", config, "original_max_position_embeddings", 1, INT32_MAX, &r->original);
+		st = tess_json_int("config.json", config, "original_max_position_embeddings", 1,
+		                   INT32_MAX, &r->original);
 	if (!st)
-		st = tess_json_int(where, table, "original_max_position_embeddings", 1, INT32_MAX, &r->original);
+		st = tess_json_int(where, table, "original_max_position_embeddings", 1, INT32_MAX,
+		                   &r->original);
 	if (st)
 		return st;
 	if (r->factor == 0 || r->low == 0 || r->high == 0 || r->original == 0)
-		return tess_fail(TESS_EINVAL, "%s: rope_type llama3 needs factor, low_freq_factor, high_freq_factor and "
-		                 "original_max_position_embeddings", where);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: rope_type llama3 needs factor, low_freq_factor, high_freq_factor and "
+			"original_max_position_embeddings",
+			where);
 	if (r->low >= r->high)
-		return tess_fail(TESS_EINVAL, "%s: low_freq_factor %g is not below high_freq_factor %g", where, r->low,
-		                 r->high);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: low_freq_factor %g is not below high_freq_factor %g", where,
+		                 r->low, r->high);
 	return TESS_OK;
 }
 
@@ -96,16 +110,21 @@ tess_status tess_rope_read(const json_t *config, struct tess_rope *out)
 	if (!st)
 		st = type_of(table, where, &r.type);
 	if (!st)
-		st = tess_json_number("config.json", config, "rope_theta", least_theta, most_theta, &r.theta);
+		st = tess_json_number("config.json", config, "rope_theta", least_theta, most_theta,
+		                      &r.theta);
 	if (!st)
-		st = tess_json_number(where, table, "rope_theta", least_theta, most_theta, &r.theta);
+		st = tess_json_number(where, table, "rope_theta", least_theta, most_theta,
+		                      &r.theta);
 	if (!st)
 		st = tess_json_number("config.json", config, "partial_rotary_factor", 0, 1, &part);
 	if (!st)
 		st = tess_json_number(where, table, "partial_rotary_factor", 0, 1, &part);
 	if (!st && part != 1)
-		st = tess_fail(TESS_ENOTSUP, "%s: partial_rotary_factor %g: only heads that are rotated as a whole (1) are "
-		               "supported", where, part);
+		st = tess_fail(
+			TESS_ENOTSUP,
+			"%s: partial_rotary_factor %g: only heads that are rotated as a whole (1) are "
+			"supported",
+			where, part);
 	if (!st && r.type == TESS_ROPE_LLAMA3)
 		st = llama3_of(config, table, where, &r);
 	if (!st)
@@ -116,7 +135,8 @@ tess_status tess_rope_read(const json_t *config, struct tess_rope *out)
 /* f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
 static float frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
-	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each), f = 1 / power;
+	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),
+	      f = 1 / power;
 	float wave = 1 / f * (float)(2 * pi), smooth;
 
 	if (r->type != TESS_ROPE_LLAMA3 || wave < (float)((double)r->original / r->high))
@@ -132,8 +152,11 @@ tess_status tess_rope_table(const struct tess_rope *r, int64_t each, int64_t pos
 	const int64_t half = each / 2;
 
 	if (each < 2 || each % 2 || each > 1 << 20 || positions < 0 || positions > INT32_MAX)
-		return tess_fail(TESS_EINVAL, "rope: heads of %lld elements and %lld positions; an even number of elements and "
-		                 "at most %d positions are needed", (long long)each, (long long)positions, INT32_MAX);
+		return tess_fail(
+			TESS_EINVAL,
+			"rope: heads of %lld elements and %lld positions; an even number of elements and "
+			"at most %d positions are needed",
+			(long long)each, (long long)positions, INT32_MAX);
 	for (int64_t i = 0; i < half; i++) {
 		double f = frequency(r, i, each);
 

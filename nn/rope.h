@@ -7,23 +7,25 @@
 
 enum { TESS_ROPE_DEFAULT = 1, TESS_ROPE_LLAMA3 };
 
-struct tess_rope {                      /* a value */
+/* A value. */
+struct tess_rope {
 	int32_t type;
-	double theta, factor, low, high;        /* factor, low and high of llama3 only */
-	int64_t original;               /* llama3: positions of the training before the scaling */
+	double theta, factor, low, high; /* factor, low and high of llama3 only */
+	int64_t original; /* llama3: positions of the training before the scaling */
 };
 
 /*
- * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`, which wins
- * as it does there); neither: theta 10000. What is not computed here (other types, a part of each head, one
- * setting per layer type) is TESS_ENOTSUP with a sentence.
+ * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
+ * which wins as it does there); neither: theta 10000. What is not computed here (other types, a
+ * part of each head, one setting per layer type) is TESS_ENOTSUP with a sentence.
  */
 tess_status tess_rope_read(const json_t *config, struct tess_rope *out);
 
 /*
- * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles: the rows of
- * docs/ops.md. An angle is, in double, position * f_i; f_i = theta^(-2i / each) is the float32 number that
- * transformers computes, up to the last place of its powf, llama3 scaling included. `each` is even.
+ * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles: the rows
+ * of docs/ops.md. An angle is, in double, position * f_i; f_i = theta^(-2i / each) is the float32
+ * number that transformers computes, up to the last place of its powf, llama3 scaling included.
+ * `each` is even.
  */
 tess_status tess_rope_table(const struct tess_rope *r, int64_t each, int64_t positions, float *out);
 

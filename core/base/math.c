@@ -36,7 +36,8 @@ static double power_of_two(int64_t k)
 double tess_exp_f64(double x)
 {
 	static const double c[] = {
-		1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
+		1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
+		1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
 		1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
 	};
 	double k, hi, lo, r, y;
@@ -58,11 +59,15 @@ double tess_exp_f64(double x)
 	return y * power_of_two(half) * power_of_two((int64_t)k - half);
 }
 
-/* x = 2^k * (1 + f), sqrt(1/2) < 1 + f <= sqrt(2); log(1 + f) = 2 artanh(s), s = f / (2 + f), and 2 s = f - s f. */
+/*
+ * x = 2^k * (1 + f), sqrt(1/2) < 1 + f <= sqrt(2); log(1 + f) = 2 artanh(s) with s = f / (2 + f),
+ * and 2 s = f - s f.
+ */
 double tess_log_f64(double x)
 {
 	static const double c[] = {
-		2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
+		2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11, 2.0 / 13,
+		2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21, 2.0 / 23,
 	};
 	double k = 0, f, s, z, more;
 	uint64_t bits;
@@ -93,7 +98,11 @@ double tess_pow_f64(double x, double y)
 	return tess_exp_f64(y * tess_log_f64(x));
 }
 
-struct angle { double hi, lo; int64_t quarter; };        /* hi + lo + quarter * pi / 2 */
+/* hi + lo + quarter * pi / 2 */
+struct angle {
+	double hi, lo;
+	int64_t quarter;
+};
 
 /* *hi + *lo minus b, where b is exact. */
 static void subtract(double *hi, double *lo, double b)
@@ -105,8 +114,8 @@ static void subtract(double *hi, double *lo, double b)
 }
 
 /*
- * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last one of 53:
- * what is left of the angle has an error below 2^-86.
+ * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last
+ * one of 53: what is left of the angle has an error below 2^-86.
  */
 static struct angle reduce(double x)
 {
@@ -121,12 +130,12 @@ static struct angle reduce(double x)
 	return (struct angle){ sum, lo - (sum - hi), (int64_t)k & 3 };
 }
 
-/* Taylor about 0 for |hi| <= pi / 4: the first terms left out are 1e-19 and 3e-18 of the results. */
+/* Taylor about 0 for |hi| <= pi / 4: the first terms left out are 1e-19 and 3e-18. */
 static double sine(struct angle a)
 {
 	static const double c[] = {
-		-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800,
-		-1.0 / 1307674368000, 1.0 / 355687428096000,
+		-1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+		-1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000,
 	};
 	double z = a.hi * a.hi;
 
@@ -136,8 +145,8 @@ static double sine(struct angle a)
 static double cosine(struct angle a)
 {
 	static const double c[] = {
-		1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200,
-		1.0 / 20922789888000,
+		1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
+		1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000,
 	};
 	double z = a.hi * a.hi, half = z / 2, most = 1 - half;
 

@@ -1,6 +1,6 @@
 /*
- * math.h - exp, log, pow, sin, cos in double with the same bits on every machine, which libm does not
- * promise. Only +, -, *, / and integers, in the order written: compiled with -ffp-contract=off, rounding to
+ * math.h - exp, log, pow, sin, cos in double with the same bits on every machine, which libm does
+ * not promise. Only +, -, *, / and integers, in the order written, without contraction, rounding to
  * nearest. exp, log, sin and cos err by less than 1 unit in the last place.
  */
 #ifndef TESS_BASE_MATH_H
@@ -12,12 +12,15 @@ double tess_exp_f64(double x);
 /* -inf at 0, NaN below. */
 double tess_log_f64(double x);
 
-/* exp(y * log(x)) for x > 0: relative error below (|y * log(x)| + 2) * 2^-53, enough for a result in float. */
+/*
+ * exp(y * log(x)) for x > 0: relative error below (|y * log(x)| + 2) * 2^-52, enough for a result
+ * in float.
+ */
 double tess_pow_f64(double x, double y);
 
 /*
- * |x| <= 2^31, NaN beyond: angles in radians. They are reduced with an error below 2^-86, which is more than
- * 1 unit in the last place only for results below 2^-33.
+ * |x| <= 2^31, NaN beyond: angles in radians. They are reduced with an error below 2^-86, which is
+ * more than 1 unit in the last place only for results below 2^-33.
  */
 double tess_sin_f64(double x);
 double tess_cos_f64(double x);

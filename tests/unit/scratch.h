@@ -1,0 +1,91 @@
+/* scratch.h - a directory of the test's own: main makes it before the tests and removes it after them. */
+#ifndef TESS_TESTS_SCRATCH_H
+#define TESS_TESTS_SCRATCH_H
+
+#include "suite.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char scratch[256];
+
+static inline void scratch_make(void)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(scratch, sizeof scratch, "%s/tessera-test-XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(scratch)) {
+		perror(scratch);
+		exit(EXIT_FAILURE);
+	}
+}
+
+static inline int scratch_forget(const char *path, const struct stat *about, int kind,
+                                 struct FTW *walk)
+{
+	(void)about, (void)kind, (void)walk;
+	return remove(path);
+}
+
+static inline void scratch_remove(void)
+{
+	nftw(scratch, scratch_forget, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The path of a file in it; valid for the next seven calls. */
+static inline const char *scratch_path(const char *name)
+{
+	static char room[8][512];
+	static unsigned next;
+	char *path = room[next++ % 8];
+
+	snprintf(path, sizeof room[0], "%s/%s", scratch, name);
+	return path;
+}
+
+static inline const char *scratch_write(const char *name, const void *bytes, size_t len)
+{
+	const char *path = scratch_path(name);
+	FILE *f = fopen(path, "wb");
+
+	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s", path);
+	return path;
+}
+
+static inline const char *scratch_text(const char *name, const char *text)
+{
+	return scratch_write(name, text, strlen(text));
+}
+
+static inline void scratch_folder(const char *name)
+{
+	ck_assert_int_eq(mkdir(scratch_path(name), 0700), 0);
+}
+
+/* A file of the checkpoint that comes with the project. */
+static inline const char *data_path(const char *name)
+{
+	static char room[4][512];
+	static unsigned next;
+	char *path = room[next++ % 4];
+	const char *folder = getenv("DATA_DIR");
+
+	snprintf(path, sizeof room[0], "%s/%s", folder ? folder : "data", name);
+	return path;
+}
+
+#define SCRATCH_MAIN(name, ...) \
+	int main(void) \
+	{ \
+		int failed; \
+\
+		scratch_make(); \
+		failed = suite_main(name, (const TTest *const[]){ __VA_ARGS__, NULL }); \
+		scratch_remove(); \
+		return failed; \
+	}
+
+#endif

@@ -1,0 +1,271 @@
+/* A directory: one file or parts, what is found in it, and what is refused. */
+#include "core/base/status.h"
+#include "hf/checkpoint.h"
+#include "scratch.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PARTS = 3 };
+
+static void part_name(int i, size_t room, char *out)
+{
+	snprintf(out, room, "model-%05d-of-%05d.safetensors", i + 1, PARTS);
+}
+
+/* The project's checkpoint in three parts; its index goes through `change` before it is written. */
+static void shard(const char *folder, void (*change)(json_t *map))
+{
+	json_t *index =
+		json_pack("{s:{s:i}, s:{}}", "metadata", "total_size", 1040128, "weight_map");
+	json_t *map = json_object_get(index, "weight_map");
+	struct tess_slice slices[PARTS][64];
+	struct tess_safetensors *f = NULL;
+	int32_t n[PARTS] = { 0 };
+	char name[64], path[128];
+
+	scratch_folder(folder);
+	ck_assert_int_eq(tess_safetensors_open(data_path("model.safetensors"), &f), TESS_OK);
+	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
+		const struct tess_slice *s = tess_safetensors_at(f, i);
+
+		slices[i % PARTS][n[i % PARTS]++] = *s;
+		part_name((int)(i % PARTS), sizeof name, name);
+		json_object_set_new(map, s->name, json_string(name));
+	}
+	for (int i = 0; i < PARTS; i++) {
+		part_name(i, sizeof name, name);
+		snprintf(path, sizeof path, "%s/%s", folder, name);
+		ck_assert_msg(!tess_safetensors_write(scratch_path(path), n[i], slices[i]), "%s",
+		              tess_error());
+	}
+	tess_safetensors_close(f);
+	if (change)
+		change(map);
+	snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+	ck_assert_int_eq(json_dump_file(index, scratch_path(path), 0), 0);
+	json_decref(index);
+	snprintf(path, sizeof path, "%s/config.json", folder);
+	scratch_text(path, "{\"model_type\": \"llama\", \"eos_token_id\": 2}");
+}
+
+START_TEST(opens_the_project_checkpoint)
+{
+	struct tess_checkpoint *c = NULL;
+	struct tess_source source;
+	struct tess_view v;
+	char dir[512];
+
+	snprintf(dir, sizeof dir, "%s/", data_path(""));
+	ck_assert_msg(!tess_checkpoint_open(dir, &c), "%s", tess_error());
+	ck_assert_str_eq(tess_checkpoint_config(c)->type, "llama");
+	ck_assert(tess_checkpoint_generation(c)->neos == 2 &&
+	          tess_checkpoint_generation(c)->eos[0] == 1);
+	ck_assert_uint_eq(tess_checkpoint_count(c), 47);
+	ck_assert_str_eq(tess_checkpoint_at(c, 0)->name, "model.embed_tokens.weight");
+	ck_assert(tess_checkpoint_dir(c)[strlen(tess_checkpoint_dir(c)) - 1] != '/');
+	source = tess_checkpoint_source(c);
+	ck_assert_int_eq(json_integer_value(json_object_get(source.config, "vocab_size")), 512);
+	ck_assert_int_eq(source.find(source.self, "model.layers.0.mlp.down_proj.weight", &v),
+	                 TESS_OK);
+	ck_assert(v.dtype == TESS_F32 && v.ndim == 2 && v.layout == TESS_ROWS && v.shape[0] == 64 &&
+	          v.shape[1] == 172);
+	ck_assert(v.stride[0] == 172 && v.stride[1] == 1);
+	source.drop(source.self, v.data, 64 * 172 * sizeof(float));
+	ck_assert(((float *)v.data)[0] != 0);
+	ck_assert_int_eq(source.find(source.self, "model.layers.0.mlp.down.weight", &v),
+	                 TESS_ENOENT);
+	ck_assert_ptr_nonnull(
+		strstr(tess_error(),
+	               "tensor model.layers.0.mlp.down.weight is not among its 47; the nearest is "
+	               "model.layers.0.mlp.down_proj.weight"));
+	ck_assert_int_eq(source.find(source.self, "wte", &v), TESS_ENOENT);
+	ck_assert_int_eq(v.shape[1], 172);
+	tess_checkpoint_close(c);
+	tess_checkpoint_close(NULL);
+}
+END_TEST
+
+START_TEST(parts_hold_the_same)
+{
+	struct tess_checkpoint *whole = NULL, *parts = NULL;
+
+	shard("sharded", NULL);
+	ck_assert_int_eq(tess_checkpoint_open(data_path("."), &whole), TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_path("sharded"), &parts), "%s", tess_error());
+	ck_assert(tess_checkpoint_generation(parts)->neos == 1 &&
+	          tess_checkpoint_generation(parts)->eos[0] == 2);
+	ck_assert_uint_eq(tess_checkpoint_count(parts), tess_checkpoint_count(whole));
+	for (size_t i = 0; i < tess_checkpoint_count(whole); i++) {
+		const struct tess_slice *a = tess_checkpoint_at(whole, i),
+					*b = tess_checkpoint_at(parts, i);
+		struct tess_view v;
+
+		ck_assert_str_eq(a->name, b->name);
+		ck_assert_uint_eq(a->bytes, b->bytes);
+		ck_assert_mem_eq(a->data, b->data, a->bytes);
+		ck_assert_int_eq(tess_checkpoint_find(parts, a->name, &v), TESS_OK);
+		ck_assert_ptr_eq(v.data, b->data);
+		tess_checkpoint_drop(parts, v.data, b->bytes);
+		ck_assert_mem_eq(a->data, b->data, a->bytes);
+	}
+	tess_checkpoint_close(whole);
+	tess_checkpoint_close(parts);
+}
+END_TEST
+
+static void forget_one(json_t *map)
+{
+	json_object_del(map, "model.norm.weight");
+}
+
+static void misplace_one(json_t *map)
+{
+	char name[64];
+
+	part_name(0, sizeof name, name);
+	if (!strcmp(json_string_value(json_object_get(map, "model.norm.weight")), name))
+		part_name(1, sizeof name, name);
+	json_object_set_new(map, "model.norm.weight", json_string(name));
+}
+
+static void invent_one(json_t *map)
+{
+	json_object_set_new(map, "lm_head.weight", json_string("model-00001-of-00003.safetensors"));
+}
+
+static void lose_part(json_t *map)
+{
+	json_object_set_new(map, "model.norm.weight",
+	                    json_string("model-00004-of-00003.safetensors"));
+}
+
+static void refused(const char *dir, const char *where, const char *why)
+{
+	struct tess_checkpoint *c = NULL;
+
+	ck_assert_msg(tess_checkpoint_open(dir, &c) < 0 && !c, "%s: \"%s\" was accepted", dir, why);
+	ck_assert_msg(strstr(tess_error(), dir) && strstr(tess_error(), where) &&
+	                      strstr(tess_error(), why),
+	              "\"%s\" has no \"%s\" or no \"%s\"", tess_error(), where, why);
+}
+
+START_TEST(judges_the_map)
+{
+	static const struct {
+		const char *folder;
+		void (*change)(json_t *map);
+		const char *where, *why;
+	} bad[] = {
+		{ "misplaced", misplace_one, "index.json: weight_map: model.norm.weight",
+		  "is not in model-0000" },
+		{ "invented", invent_one, "index.json: weight_map: lm_head.weight",
+		  "is not in model-00001" },
+		{ "lost", lose_part, "model-00004-of-00003.safetensors", "a part that is missing" },
+	};
+	struct tess_checkpoint *c = NULL;
+	struct tess_view v;
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		shard(bad[i].folder, bad[i].change);
+		refused(scratch_path(bad[i].folder), bad[i].where, bad[i].why);
+	}
+	/* A tensor that no map names is there for nobody. */
+	shard("forgotten", forget_one);
+	ck_assert_msg(!tess_checkpoint_open(scratch_path("forgotten"), &c), "%s", tess_error());
+	ck_assert_uint_eq(tess_checkpoint_count(c), 46);
+	ck_assert_int_eq(tess_checkpoint_find(c, "model.norm.weight", &v), TESS_ENOENT);
+	tess_checkpoint_close(c);
+}
+END_TEST
+
+START_TEST(refuses_indices)
+{
+	static const struct {
+		const char *text, *where, *why;
+	} bad[] = {
+		{ "", "index.json:1:", "not valid JSON" },
+		{ "[]", "weight_map", "an object {tensor: file}" },
+		{ "{}", "weight_map", "an object {tensor: file}" },
+		{ "{\"weight_map\": {}}", "weight_map", "an object {tensor: file}" },
+		{ "{\"weight_map\": [\"a\"]}", "weight_map", "an object {tensor: file}" },
+		{ "{\"weight_map\": {\"a\": 1}}", "weight_map: a", "the name of a file" },
+		{ "{\"weight_map\": {\"a\": \"../x\"}}", "weight_map: a: \"../x\"",
+		  "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "\"/etc/passwd\"",
+		  "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \"b/c.safetensors\"}}", "\"b/c.safetensors\"",
+		  "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \"..\"}}", "\"..\"", "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \".\"}}", "\".\"", "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \"\"}}", "\"\"", "not the plain name" },
+		{ "{\"weight_map\": {\"a\": \"x\\u0000.safetensors\"}}",
+		  "index.json:1:", "not valid JSON" },
+		{ "{\"weight_map\": {\"\": \"x\"}}", "weight_map: ", "a name of 0 bytes" },
+		{ "{\"weight_map\": {\"a\": \"x\", \"a\": \"y\"}}", "index.json:1:", "duplicate" },
+		{ "{\"weight_map\": {\"a\": \"absent.safetensors\"}}", "absent.safetensors",
+		  "a part that is missing" },
+		{ "{\"weight_map\": {\"a\": \"config.json\"}}", "config.json: offset 0",
+		  "a header of" },
+	};
+
+	scratch_folder("indexed");
+	scratch_text("indexed/config.json", "{\"model_type\": \"llama\"}");
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		scratch_text("indexed/model.safetensors.index.json", bad[i].text);
+		refused(scratch_path("indexed"), bad[i].where, bad[i].why);
+	}
+}
+END_TEST
+
+START_TEST(refuses_directories)
+{
+	refused(scratch_path("absent"), "", "No such file");
+	refused(scratch_text("file", "{}"), "", "not a file");
+	scratch_folder("empty");
+	refused(scratch_path("empty"), "config.json", "No such file");
+	scratch_text("empty/config.json", "{\"model_type\": \"llama\"}");
+	refused(scratch_path("empty"), "neither model.safetensors nor",
+	        "model.safetensors.index.json is there");
+	scratch_text("empty/pytorch_model.bin", "pickle");
+	refused(scratch_path("empty"), "pytorch_model.bin", "never read; save them as safetensors");
+	scratch_text("empty/model.safetensors", "\2\0\0\0\0\0\0");
+	refused(scratch_path("empty"), "model.safetensors", "length of its header");
+	scratch_text("empty/generation_config.json", "{\"eos_token_id\": {}}");
+	refused(scratch_path("empty"), "generation_config.json: eos_token_id", "an id is");
+}
+END_TEST
+
+/* Weights of a type, or of a rank, that nothing here computes with. */
+START_TEST(refuses_weights)
+{
+	static const int64_t shape[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+	const struct tess_slice slices[] = {
+		{ .name = "i8", .dtype = TESS_I8, .ndim = 1, .shape = shape, .data = "a" },
+		{ .name = "deep", .dtype = TESS_BF16, .ndim = 9, .shape = shape, .data = "ab" },
+		{ .name = "flat", .dtype = TESS_F16, .ndim = 8, .shape = shape, .data = "ab" },
+	};
+	struct tess_checkpoint *c = NULL;
+	struct tess_view v = { .ndim = 99 };
+
+	scratch_folder("odd");
+	scratch_text("odd/config.json", "{\"model_type\": \"llama\"}");
+	ck_assert_int_eq(tess_safetensors_write(scratch_path("odd/model.safetensors"), 3, slices),
+	                 TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_path("odd"), &c), "%s", tess_error());
+	ck_assert_int_eq(tess_checkpoint_find(c, "i8", &v), TESS_ENOTSUP);
+	ck_assert_ptr_nonnull(
+		strstr(tess_error(),
+	               "odd/model.safetensors: tensor i8: weights of dtype I8 are not supported"));
+	ck_assert_int_eq(tess_checkpoint_find(c, "deep", &v), TESS_ENOTSUP);
+	ck_assert_ptr_nonnull(strstr(tess_error(), "tensor deep: 9 dimensions; at most 8"));
+	ck_assert_int_eq(v.ndim, 99);
+	ck_assert_int_eq(tess_checkpoint_find(c, "flat", &v), TESS_OK);
+	ck_assert_int_eq(v.dtype, TESS_F16);
+	tess_checkpoint_close(c);
+}
+END_TEST
+
+SCRATCH_MAIN("checkpoint", opens_the_project_checkpoint, parts_hold_the_same, judges_the_map,
+             refuses_indices, refuses_directories, refuses_weights)

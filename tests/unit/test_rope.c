@@ -1,0 +1,183 @@
+/* Rotary settings in both spellings, what is refused, and the table. */
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "nn/rope.h"
+#include "suite.h"
+
+#include <math.h>
+#include <string.h>
+
+static tess_status read(const char *text, struct tess_rope *out)
+{
+	json_t *root = NULL;
+	tess_status st;
+
+	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
+	st = tess_rope_read(root, out);
+	json_decref(root);
+	return st;
+}
+
+#define LLAMA3 \
+	"\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4, " \
+	"\"original_max_position_embeddings\": 64, \"rope_type\": \"llama3\""
+
+#define OLD "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"type\": \"llama3\""
+
+START_TEST(both_spellings)
+{
+	static const char *const plain[] = {
+		"{\"rope_theta\": 500000.0}",
+		"{\"rope_theta\": 500000, \"rope_scaling\": null}",
+		"{\"rope_theta\": 500000, \"rope_scaling\": {}}",
+		"{\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"default\"}}",
+		"{\"rope_parameters\": {\"rope_theta\": 5e5, \"partial_rotary_factor\": 1.0}}",
+		"{\"rope_theta\": 1.0, \"rope_scaling\": {\"rope_theta\": 5e5, \"type\": \"default\"}}",
+	};
+	static const char *const llama3[] = {
+		"{\"rope_theta\": 5e5, \"rope_scaling\": {" LLAMA3 "}}",
+		"{\"rope_parameters\": {\"rope_theta\": 5e5, " LLAMA3 "}}",
+		"{\"rope_theta\": 5e5, \"original_max_position_embeddings\": 64, \"rope_scaling\": {" OLD
+		"}}",
+	};
+	struct tess_rope r;
+
+	ck_assert_int_eq(read("{}", &r), TESS_OK);
+	ck_assert(r.type == TESS_ROPE_DEFAULT && r.theta == 10000);
+	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+		ck_assert_msg(read(plain[i], &r) == TESS_OK, "%s", plain[i]);
+		ck_assert_msg(r.type == TESS_ROPE_DEFAULT && r.theta == 5e5, "%s", plain[i]);
+	}
+	for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++) {
+		ck_assert_msg(read(llama3[i], &r) == TESS_OK, "%s", llama3[i]);
+		ck_assert(r.type == TESS_ROPE_LLAMA3 && r.theta == 5e5 && r.factor == 8 &&
+		          r.low == 1 && r.high == 4);
+		ck_assert_int_eq(r.original, 64);
+	}
+}
+END_TEST
+
+START_TEST(refuses_with_key_and_reason)
+{
+	static const struct {
+		const char *text, *where, *why;
+	} bad[] = {
+		{ "{\"rope_theta\": \"10000\"}", "config.json: rope_theta", "not text" },
+		{ "{\"rope_theta\": 0}", "config.json: rope_theta", "a number from 1" },
+		{ "{\"rope_theta\": -5.5}", "config.json: rope_theta", "not -5.5" },
+		{ "{\"rope_parameters\": [1]}", "config.json: rope_parameters",
+		  "an object or null" },
+		{ "{\"rope_scaling\": \"llama3\"}", "config.json: rope_scaling",
+		  "an object or null" },
+		{ "{\"rope_scaling\": {\"rope_type\": 3}}", "rope_scaling: rope_type",
+		  "text is needed" },
+		{ "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+		  "rope_scaling: rope_type \"linear\"", "default and llama3 are" },
+		{ "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}",
+		  "rope_parameters: rope_type \"yarn\"", "default" },
+		{ "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
+		  "rope_parameters: full_attention", "per layer type" },
+		{ "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5",
+		  "rotated as a whole" },
+		{ "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}",
+		  "partial_rotary_factor 0.25", "as a whole" },
+		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling",
+		  "needs factor, low_freq" },
+		{ "{\"rope_scaling\": {\"factor\": 0.5, \"rope_type\": \"llama3\"}}",
+		  "rope_scaling: factor", "from 1" },
+		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
+		  "\"original_max_position_embeddings\": 64}}",
+		  "low_freq_factor 4", "not below high_freq_factor 4" },
+		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+		  "\"original_max_position_embeddings\": 6.4}}",
+		  "original_max_position_embeddings", "whole number" },
+	};
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct tess_rope r = { .type = 99 };
+
+		ck_assert_msg(read(bad[i].text, &r) < 0 && r.type == 99, "%s", bad[i].text);
+		ck_assert_msg(strstr(tess_error(), bad[i].where) &&
+		                      strstr(tess_error(), bad[i].why),
+		              "%s", tess_error());
+	}
+}
+END_TEST
+
+/* In units of the last place of b, as powf's own error is. */
+static double apart(float a, double b)
+{
+	return fabs(a - b) / (nextafterf(fabsf((float)b), INFINITY) - fabsf((float)b));
+}
+
+/* sin(f) at position 1 gives f_i back, for it is small; here f is computed by libm in double. */
+START_TEST(frequencies)
+{
+	static const double thetas[] = { 10000, 500000, 1000000 };
+	enum { MOST = 128, AT = 1 };
+	float table[2 * MOST];
+
+	for (size_t t = 0; t < 3; t++)
+		for (int64_t each = 8; each <= MOST; each += 2) {
+			struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = thetas[t] };
+
+			ck_assert_int_eq(tess_rope_table(&r, each, 2, table), TESS_OK);
+			for (int64_t i = 0; i < each / 2; i++) {
+				double f = pow(r.theta, -2.0 * (double)i / (double)each);
+
+				MUST(table[i] == 1 && table[each / 2 + i] == 0);
+				MUST(apart(table[AT * each + i], cos(f)) <= 8);
+				MUST(apart(table[AT * each + each / 2 + i], sin(f)) <= 16);
+			}
+		}
+}
+END_TEST
+
+START_TEST(llama3_scaling)
+{
+	struct tess_rope r = { TESS_ROPE_LLAMA3, 500000, 8, 1, 4, 64 },
+			 plain = { .type = TESS_ROPE_DEFAULT, .theta = 500000 };
+	enum { EACH = 12, HALF = EACH / 2 };
+	float scaled[2 * EACH], table[2 * EACH];
+	double f[HALF], smooth;
+
+	ck_assert_int_eq(tess_rope_table(&r, EACH, 2, scaled), TESS_OK);
+	ck_assert_int_eq(tess_rope_table(&plain, EACH, 2, table), TESS_OK);
+	for (int i = 0; i < HALF; i++) {
+		double wave = 2 * M_PI * pow(r.theta, 2.0 * i / EACH);
+
+		smooth = (64 / wave - 1) / 3;
+		f[i] = 2 * M_PI / wave *
+		       (wave < 16   ? 1
+		        : wave > 64 ? 1 / 8.0
+		                    : (1 - smooth) / 8 + smooth);
+		ck_assert_float_eq_tol(scaled[EACH + HALF + i], (float)sin(f[i]),
+		                       1e-6f * (float)f[i]);
+	}
+	/* Its three kinds of waves are all there. */
+	ck_assert_float_eq(scaled[EACH + HALF], table[EACH + HALF]);
+	ck_assert(f[1] < pow(r.theta, -2.0 / EACH) && f[1] > pow(r.theta, -2.0 / EACH) / 8);
+	ck_assert_float_eq(scaled[EACH + EACH - 1], table[EACH + EACH - 1] / 8);
+}
+END_TEST
+
+/* Large angles: the error is that of a float32 rounding, whatever the position. */
+START_TEST(far_positions)
+{
+	enum { EACH = 8, FAR = 100000 };
+	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000 };
+	float *table = malloc(sizeof *table * EACH * FAR);
+
+	ck_assert_ptr_nonnull(table);
+	ck_assert_int_eq(tess_rope_table(&r, EACH, FAR, table), TESS_OK);
+	for (int at = 0; at < FAR; at += 7)
+		MUST(table[(int64_t)at * EACH] == (float)cos(at) &&
+		     table[(int64_t)at * EACH + EACH / 2] == (float)sin(at));
+	free(table);
+	ck_assert_int_eq(tess_rope_table(&r, 7, 1, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_rope_table(&r, 8, -1, NULL), TESS_EINVAL);
+}
+END_TEST
+
+SUITE_MAIN("rope", both_spellings, refuses_with_key_and_reason, frequencies, llama3_scaling,
+           far_positions)
