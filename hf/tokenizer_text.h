@@ -1,0 +1,70 @@
+/* tokenizer_text.h - what the parts of the tokenizer share: text that grows, pieces of it, keys of JSON. */
+#ifndef TESS_HF_TOKENIZER_TEXT_H
+#define TESS_HF_TOKENIZER_TEXT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <tessera/plugin.h>
+
+enum {
+	TESS_TEXT_MOST = 1 << 26, /* bytes of a text, at any stage */
+	TESS_STEPS_MOST = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
+};
+
+struct tess_text {
+	char *at;
+	size_t len, room;
+}; /* {0}: empty */
+
+tess_status tess_text_add(struct tess_text *t, const char *s, size_t n);
+void tess_text_free(struct tess_text *t);
+
+/* A text in pieces, one behind the other. */
+struct tess_piece {
+	uint32_t at, len;
+	int32_t id; /* an added token: no later stage looks at it; -1: text */
+	bool first; /* begins where the input begins */
+};
+struct tess_pieces {
+	struct tess_text text;
+	struct tess_piece *piece;
+	size_t n, room;
+};
+
+/* Adds a copy of `n` bytes; nothing where n is 0. */
+tess_status tess_pieces_add(struct tess_pieces *p, const char *s, size_t n, int32_t id, bool first);
+void tess_pieces_clear(struct tess_pieces *p);
+void tess_pieces_free(struct tess_pieces *p);
+
+/* How many bytes of s[0..n) are UTF-8: n, or the offset of the first that is not. */
+size_t tess_utf8_valid(const char *s, size_t n);
+/* The character at s, of text that is valid; *cp its code point. Its bytes. */
+size_t tess_utf8_next(const char *s, int32_t *cp);
+/* The character that ends at s[n]: where it begins. n > 0. */
+size_t tess_utf8_last(const char *s, size_t n, int32_t *cp);
+size_t tess_utf8_put(int32_t cp, char out[4]);
+
+/* Unicode's White_Space. */
+bool tess_char_space(int32_t cp);
+
+/* GPT-2's alphabet: each byte as a character that can be seen. */
+size_t tess_byte_put(unsigned char byte, char out[4]);
+/* The byte that a character stands for, or -1. */
+int tess_byte_of(int32_t cp);
+tess_status tess_bytes_add(struct tess_text *t, const char *s, size_t n);
+
+/*
+ * JSON. `known` ends with NULL. Sentences name the key, and what would be accepted; callers prepend where.
+ * An absent or null key is the preset; without one (tess_key_string) it is an error.
+ */
+tess_status tess_keys_check(const json_t *object, const char *const known[]);
+tess_status tess_key_string(const json_t *object, const char *key, const char **s, size_t *n);
+tess_status tess_key_bool(const json_t *object, const char *key, bool preset, bool *out);
+tess_status tess_key_size(const json_t *object, const char *key, size_t preset, size_t most,
+                          size_t *out);
+/* Which of `names` (ended by NULL) the string at `key` is; where it is absent, `preset`, unless negative. */
+tess_status tess_key_choice(const json_t *object, const char *key, const char *const names[],
+                            int preset, int *out);
+
+#endif
