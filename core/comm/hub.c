@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 256, CALLS_MOST = 1 << 16, TEXT = 512 };
+enum { BUCKETS = 256, CALLS_MOST = 1 << 16, TEXT = 480, STATE = TEXT + 48 };
 
 struct pair {                           /* a key of the store */
 	struct pair *next;
@@ -257,14 +257,14 @@ static bool joined(const struct call *c, int32_t rank)
 static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *text, size_t room)
 {
 	const struct seat *s = &h->seat[rank];
-	char last[TEXT];
+	size_t said;
 
 	if (!s->here)
 		return "it has not come";
 	if (!s->last)
 		return s->left ? "it has left the job without a call" : "it has made no call yet";
-	tess_note_text(s->last, last, sizeof last);
-	snprintf(text, room, "%sits last call is %s", s->left ? "it has left the job; " : "", last);
+	said = (size_t)snprintf(text, room, "%sits last call is ", s->left ? "it has left the job; " : "");
+	tess_note_text(s->last, text + said, room - said);
 	return text;
 }
 
@@ -272,7 +272,7 @@ static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *tex
 static void judge_left(struct tess_hub *h, const struct call *c)
 {
 	const struct tess_note *n = c->by[0].note;
-	char text[TEXT], at[TEXT];
+	char text[TEXT], at[STATE];
 
 	for (int32_t r = 0; h->left && !h->blind && r < h->nranks; r++)
 		if (h->seat[r].left && expects(h, &n->key, r) && !joined(c, r)) {
@@ -443,7 +443,7 @@ static bool behind(const struct tess_hub *h, const struct tess_key *key, const s
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
-	char text[TEXT] = "the job", at[TEXT], more[48] = "";
+	char text[TEXT] = "the job", at[STATE], more[48] = "";
 	const char *what;
 	const struct call *c;
 	int32_t who = -1, others = 0;
