@@ -1,5 +1,6 @@
 /* generate_rank.c - one rank of `tessera generate`. */
 #include "core/base/log.h"
+#include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/session.h"
 #include "tools/generate.h"
@@ -311,6 +312,8 @@ static tess_status run(struct rank *r)
 	tess_status st = tess_session_open(tess_world_group(r->world), r->ask->model, &how, &r->session);
 
 	r->loaded = now();
+	if (!st && first)
+		tess_option_check_environment();        /* by now all that is used has said what it reads */
 	if (!st)
 		st = prepare(r);
 	if (!st && first)

@@ -52,7 +52,6 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 1;
 	}
-	tess_option_check_environment();
 	for (int i = 0; i < TOOLS; i++) {
 		if (strcmp(argv[1], tools[i].name))
 			continue;
