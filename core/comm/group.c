@@ -180,13 +180,11 @@ static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
 
 static void warn(struct tess_group *g, const struct tess_coll *c)
 {
-	if (g->warned >> c->kind & 1)
-		return;
-	g->warned |= 1u << c->kind;
-	if (g->rank == 0)
-		tess_log(TESS_WARN, "comm", "backend %s has no %s of %s: it is made of messages between all ranks, up to "
-		         "%d times the bytes", g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
-		         g->size - 1);
+	if (!g->warned && g->rank == 0 && g->size > 1)
+		tess_log(TESS_WARN, "comm", "backend %s lacks %s of %s: such calls are made of messages between all "
+		         "ranks, up to %d times the bytes", g->backend->name, tess_kind_name(c->kind),
+		         tess_dtype_name(c->dtype), g->size - 1);
+	g->warned = true;
 }
 
 static tess_status begin(struct tess_group *g, struct tess_work *w)

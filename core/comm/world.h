@@ -45,7 +45,7 @@ struct tess_group {
 	uint64_t *sent, *received;      /* messages to and from each rank so far */
 	struct tess_note *note;         /* room for one */
 	struct tess_work *live, *spare;
-	uint32_t warned;                /* bit per kind: its emulation was told of */
+	bool warned;                    /* of calls that the backend lacks */
 	float *scratch;                 /* of exact sums, kept between them */
 	size_t scratch_bytes;
 };

@@ -1,0 +1,243 @@
+#include "data.h"
+
+#include <core/base/status.h>
+#include <core/comm/note.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { GUARD = 64, RANKS = 16 };
+static const unsigned char guard = 0xa5, unset = 0x5a;
+
+/* What rank `from` has for rank `to`, element i: small enough for all dtypes and operations. */
+static int64_t value(const struct data_case *c, int32_t from, int32_t to, uint64_t i)
+{
+	int64_t v = (int64_t)((uint64_t)from * 7 + (uint64_t)to * 5 + i * 3 + i / 11 + (uint64_t)c->kind) % 6;
+
+	if (tess_kind_reduces(c->kind) && c->op == TESS_PROD)
+		return 1 + v % 2;
+	return c->dtype == TESS_U8 ? v : v - 2;
+}
+
+static void store(int32_t dtype, void *base, uint64_t i, int64_t v)
+{
+	switch (dtype) {
+	case TESS_F32: ((float *)base)[i] = (float)v; break;
+	case TESS_F64: ((double *)base)[i] = (double)v; break;
+	case TESS_BF16: ((uint16_t *)base)[i] = tess_bf16_round((float)v); break;
+	case TESS_F16: ((uint16_t *)base)[i] = tess_f16_round((float)v); break;
+	case TESS_I64: ((int64_t *)base)[i] = v; break;
+	case TESS_I32: ((int32_t *)base)[i] = (int32_t)v; break;
+	case TESS_I8: ((int8_t *)base)[i] = (int8_t)v; break;
+	case TESS_U8: ((uint8_t *)base)[i] = (uint8_t)v; break;
+	}
+}
+
+static int64_t apply(int32_t op, int64_t a, int64_t b)
+{
+	switch (op) {
+	case TESS_SUM: return a + b;
+	case TESS_PROD: return a * b;
+	case TESS_MIN: return a < b ? a : b;
+	case TESS_MAX: return a > b ? a : b;
+	case TESS_BAND: return a & b;
+	case TESS_BOR: return a | b;
+	default: return a ^ b;
+	}
+}
+
+/* Elements that rank a gives to rank b, or that belong to block b where that is the same for all a. */
+static uint64_t length(const struct data_case *c, int32_t a, int32_t b)
+{
+	if (!c->uneven)
+		return c->count;
+	if (c->kind == TESS_ALL_TO_ALL)
+		return c->count + (uint64_t)(c->in_place ? a + b : a * 2 + b * 3) % 4;
+	return c->count + (uint64_t)(b * 3 + 1) % 4 - (b == 1 && c->count ? 1 : 0);
+}
+
+struct buffers {
+	char *src, *dst, *want, *copy;
+	uint64_t nsrc, ndst;            /* bytes */
+};
+
+struct data_pending {
+	struct data_case c;
+	struct buffers b;
+	struct tess_coll coll;
+	struct tess_work *work;
+	uint64_t give[RANKS], get[RANKS];
+	int32_t rank, n;
+};
+
+static char *make(uint64_t bytes)
+{
+	char *at = malloc(bytes + 2 * GUARD);
+
+	memset(at, guard, bytes + 2 * GUARD);
+	memset(at + GUARD, unset, bytes);
+	return at + GUARD;
+}
+
+static bool intact(const char *at, uint64_t bytes)
+{
+	for (int i = 1; i <= GUARD; i++)
+		if ((unsigned char)at[-i] != guard || (unsigned char)at[bytes + (uint64_t)i - 1] != guard)
+			return false;
+	return true;
+}
+
+static uint64_t begin(const uint64_t *list, int32_t r)
+{
+	uint64_t at = 0;
+
+	for (int32_t i = 0; i < r; i++)
+		at += list[i];
+	return at;
+}
+
+/* Block `to` of this rank's src, at element `at` of `base`. */
+static void fill(struct data_pending *p, char *base, uint64_t at, int32_t to, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		store(p->c.dtype, base, at + i, value(&p->c, p->rank, to, i));
+}
+
+/* What `from` gave to `to`, or all ranks together where the kind reduces. */
+static void expect(struct data_pending *p, uint64_t at, int32_t from, int32_t to, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		int64_t v = value(&p->c, from < 0 ? 0 : from, to, i);
+
+		for (int32_t r = 1; from < 0 && r < p->n; r++)
+			v = apply(p->c.op, v, value(&p->c, r, to, i));
+		store(p->c.dtype, p->b.want, at + i, v);
+	}
+}
+
+static bool all_blocks_in(int32_t kind)
+{
+	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
+}
+
+static bool all_blocks_out(int32_t kind)
+{
+	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
+}
+
+static bool reads(const struct data_pending *p)
+{
+	return (p->c.kind != TESS_BROADCAST && p->c.kind != TESS_SCATTER) || p->rank == p->c.root;
+}
+
+static bool writes(const struct data_pending *p)
+{
+	return (p->c.kind != TESS_REDUCE && p->c.kind != TESS_GATHER) || p->rank == p->c.root;
+}
+
+static void prepare(struct data_pending *p)
+{
+	const struct data_case *c = &p->c;
+	size_t width = tess_width(c->dtype);
+	bool in = all_blocks_in(c->kind), out = all_blocks_out(c->kind), reduces = tess_kind_reduces(c->kind);
+	uint64_t mine = length(c, p->rank, p->rank);
+	bool both = c->in_place && reads(p) && writes(p);
+	uint64_t from, to;
+
+	if (!in && !out)
+		mine = c->count;        /* no blocks */
+	for (int32_t r = 0; r < p->n; r++) {
+		p->give[r] = length(c, p->rank, r);
+		p->get[r] = c->kind == TESS_ALL_TO_ALL ? length(c, r, p->rank) : length(c, r, r);
+	}
+	p->b.nsrc = (in ? begin(p->give, p->n) : mine) * width;
+	p->b.ndst = (out ? begin(p->get, p->n) : mine) * width;
+	if (both && p->b.ndst < p->b.nsrc)
+		p->b.ndst = p->b.nsrc;
+	p->b.dst = make(p->b.ndst);
+	p->b.want = make(p->b.ndst);
+	p->b.src = both ? p->b.dst : make(p->b.nsrc);
+	/* in place, a single block lies where it belongs among all */
+	from = both && out && !in ? begin(p->get, p->rank) : 0;
+	to = both && in && !out ? begin(p->give, p->rank) : 0;
+	if (reads(p) && in)
+		for (int32_t r = 0; r < p->n; r++)
+			fill(p, p->b.src, begin(p->give, r), r, p->give[r]);
+	else if (reads(p))
+		fill(p, p->b.src, from, 0, mine);
+	memcpy(p->b.want, p->b.dst, p->b.ndst);
+	if (writes(p) && out)
+		for (int32_t r = 0; r < p->n; r++)
+			expect(p, begin(p->get, r), r, in ? p->rank : 0, p->get[r]);
+	else if (writes(p))
+		expect(p, to, reduces ? -1 : c->root, in ? p->rank : 0, mine);
+	p->b.copy = make(p->b.nsrc);
+	if (!both)
+		memcpy(p->b.copy, p->b.src, p->b.nsrc);
+	p->coll = (struct tess_coll){
+		.size = sizeof p->coll, .kind = c->kind, .dtype = c->dtype, .op = c->op, .peer = c->root,
+		.src = reads(p) ? p->b.src : NULL, .dst = writes(p) ? p->b.dst : NULL, .count = mine,
+		.give = c->uneven && in ? p->give : NULL, .get = c->uneven && out ? p->get : NULL,
+		.where = "tests:data",
+	};
+}
+
+static tess_status verdict(struct data_pending *p)
+{
+	const struct data_case *c = &p->c;
+	const char *what = NULL;
+
+	if (memcmp(p->b.dst, p->b.want, p->b.ndst))
+		what = "a wrong element";
+	else if (!intact(p->b.dst, p->b.ndst) || !intact(p->b.src, p->b.nsrc > p->b.ndst || p->b.src != p->b.dst ?
+	                                                 p->b.nsrc : p->b.ndst))
+		what = "a write beside the buffer";
+	else if (p->b.src != p->b.dst && memcmp(p->b.src, p->b.copy, p->b.nsrc))
+		what = "a changed source";
+	if (!what)
+		return TESS_OK;
+	return tess_fail(TESS_EBUG, "%s: %s of %" PRIu64 " %s, %s, root %d%s%s, rank %d of %d", what,
+	                 tess_kind_name(c->kind), c->count, tess_dtype_name(c->dtype), tess_op_name(c->op), c->root,
+	                 c->uneven ? ", uneven" : "", c->in_place ? ", in place" : "", p->rank, p->n);
+}
+
+tess_status data_start(struct tess_group *g, const struct data_case *c, struct data_pending **out)
+{
+	struct data_pending *p = calloc(1, sizeof *p);
+	tess_status st;
+
+	p->c = *c;
+	p->rank = tess_group_rank(g);
+	p->n = tess_group_size(g);
+	prepare(p);
+	st = tess_group_start(g, &p->coll, &p->work);
+	if (!st)
+		*out = p;
+	return st;
+}
+
+tess_status data_finish(struct data_pending *p)
+{
+	tess_status st = tess_work_wait(p->work, 0);
+
+	tess_work_release(p->work);
+	if (st)
+		return st;              /* the buffers are the group's now */
+	st = verdict(p);
+	if (p->b.src != p->b.dst)
+		free(p->b.src - GUARD);
+	free(p->b.dst - GUARD);
+	free(p->b.want - GUARD);
+	free(p->b.copy - GUARD);
+	free(p);
+	return st;
+}
+
+tess_status data_run(struct tess_group *g, const struct data_case *c)
+{
+	struct data_pending *p;
+	tess_status st = data_start(g, c, &p);
+
+	return st ? st : data_finish(p);
+}

@@ -1,0 +1,180 @@
+/*
+ * tess-backend-minimal.so: what a backend must have and nothing more: barrier, send, recv between threads;
+ * no abort. For tests of what the group makes of it. Messages are copied into boxes, one per pair.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { RANKS = 16 };
+
+static const struct tess_host *host;
+
+struct letter { struct letter *next; uint64_t number; size_t bytes; char data[]; };
+
+struct office {
+	pthread_mutex_t lock;
+	int32_t nranks, inside, waiting;
+	uint64_t barriers;              /* that are over */
+	struct letter *box[RANKS][RANKS];
+	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS];
+};
+
+struct member { struct office *office; int32_t rank; };
+
+struct task {
+	struct tess_coll c;
+	uint64_t number;                /* of the letter; or the barrier is over when the office counts more */
+	int done;
+};
+
+static tess_status supports(const struct tess_coll *c, int32_t nranks)
+{
+	(void)nranks;
+	return c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV ? TESS_OK : TESS_ENOTSUP;
+}
+
+static tess_status open_group(const struct tess_join *how, void **self)
+{
+	struct member *me = calloc(1, sizeof *me);
+	struct office *office = NULL;
+	uint64_t len = sizeof office;
+	tess_status st;
+
+	me->rank = how->rank;
+	if (how->rank == 0) {
+		office = calloc(1, sizeof *office);
+		pthread_mutex_init(&office->lock, NULL);
+		office->nranks = office->inside = how->nranks;
+		st = how->store->set(how->store->self, "minimal", &office, sizeof office);
+	} else {
+		st = how->store->get(how->store->self, "minimal", how->deadline, &office, &len);
+	}
+	me->office = office;
+	if (st)
+		free(me);
+	else
+		*self = me;
+	return st;
+}
+
+static void send_letter(struct office *o, int32_t from, const struct tess_coll *c)
+{
+	size_t bytes = c->count * tess_width(c->dtype);
+	struct letter **at = &o->box[from][c->peer], *l = malloc(sizeof *l + bytes);
+
+	l->next = NULL;
+	l->number = ++o->sent[from][c->peer];
+	l->bytes = bytes;
+	memcpy(l->data, c->src, bytes);
+	while (*at)
+		at = &(*at)->next;
+	*at = l;
+}
+
+static tess_status start(void *self, const struct tess_coll *c, void **work)
+{
+	struct member *me = self;
+	struct office *o = me->office;
+	struct task *t = calloc(1, sizeof *t);
+
+	t->c = *c;
+	pthread_mutex_lock(&o->lock);
+	t->number = o->barriers;
+	if (c->kind == TESS_SEND)
+		send_letter(o, me->rank, c);
+	if (c->kind == TESS_RECV)
+		t->number = ++o->received[c->peer][me->rank];
+	if (c->kind == TESS_BARRIER && ++o->waiting == o->nranks) {
+		o->waiting = 0;
+		o->barriers++;
+	}
+	pthread_mutex_unlock(&o->lock);
+	t->done = c->kind == TESS_SEND;
+	*work = t;
+	return TESS_OK;
+}
+
+static int take_letter(struct letter **at, const struct task *t)
+{
+	struct letter *l;
+
+	while (*at && (*at)->number != t->number)
+		at = &(*at)->next;
+	l = *at;
+	if (!l)
+		return 0;
+	memcpy(t->c.dst, l->data, l->bytes);
+	*at = l->next;
+	free(l);
+	return 1;
+}
+
+static tess_status test(void *self, void *work)
+{
+	struct member *me = self;
+	struct office *o = me->office;
+	struct task *t = work;
+
+	if (t->done)
+		return TESS_OK;
+	pthread_mutex_lock(&o->lock);
+	if (t->c.kind == TESS_BARRIER)
+		t->done = o->barriers > t->number;
+	else
+		t->done = take_letter(&o->box[t->c.peer][me->rank], t);
+	pthread_mutex_unlock(&o->lock);
+	return t->done ? TESS_OK : TESS_PENDING;
+}
+
+static tess_status wait(void *self, void *work, int64_t deadline)
+{
+	(void)self;
+	(void)work;
+	(void)deadline;
+	return host->fail(TESS_EBUG, "minimal: wait was called, though there is no abort");
+}
+
+static void release(void *self, void *work)
+{
+	(void)self;
+	free(work);
+}
+
+static void close_group(void *self)
+{
+	struct member *me = self;
+	struct office *o = me->office;
+	int last;
+
+	pthread_mutex_lock(&o->lock);
+	last = !--o->inside;
+	pthread_mutex_unlock(&o->lock);
+	free(me);
+	if (!last)
+		return;
+	for (int i = 0; i < RANKS * RANKS; i++)
+		for (struct letter *l = o->box[i / RANKS][i % RANKS], *next; l; l = next) {
+			next = l->next;
+			free(l);
+		}
+	pthread_mutex_destroy(&o->lock);
+	free(o);
+}
+
+static tess_status init(const struct tess_host *h)
+{
+	host = h;
+	return TESS_OK;
+}
+
+static const struct tess_backend minimal = {
+	.size = sizeof minimal, .threads = 1, .name = "minimal", .summary = "the least", .supports = supports,
+	.open = open_group, .start = start, .test = test, .wait = wait, .release = release, .close = close_group,
+};
+static const struct tess_backend *const backends[] = { &minimal, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "minimal", .version = "1.0",
+                .license = "Apache-2.0", .summary = "for tests", .backends = backends, .init = init };

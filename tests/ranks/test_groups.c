@@ -1,0 +1,199 @@
+/* Every collective of a group of threads: kinds, dtypes, operations, counts, places, several at once. */
+#include "../unit/suite.h"
+#include "data.h"
+
+#include <core/base/option.h>
+#include <core/base/status.h>
+#include <core/comm/note.h>
+#include <tessera/reduce.h>
+
+static const int32_t sizes[] = { 1, 2, 3, 4, 5, 7, 8 };
+
+static bool legal(const struct data_case *c)
+{
+	if (!tess_kind_reduces(c->kind) && c->op != TESS_SUM)
+		return false;
+	if (c->op >= TESS_BAND && c->dtype <= TESS_F16)
+		return false;
+	if (c->uneven && (c->kind == TESS_BROADCAST || c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE))
+		return false;
+	return tess_kind_rooted(c->kind) || !c->root;
+}
+
+/* Kinds x dtypes x operations x counts x even x in place x roots (first, last). */
+static tess_status run_all(struct tess_world *w, void *arg)
+{
+	static const uint64_t counts[] = { 0, 1, 37 };
+	struct tess_group *g = tess_world_group(w);
+	int32_t last = tess_group_size(g) - 1;
+	int32_t kinds[2] = { TESS_BROADCAST, TESS_ALL_TO_ALL };
+	tess_status st;
+
+	(void)arg;
+	for (int32_t kind = kinds[0]; kind <= kinds[1]; kind++)
+		for (int32_t i = 0; i < 8 * 7 * 3 * 8; i++) {
+			struct data_case c = { .kind = kind, .dtype = 1 + i % 8, .op = 1 + i / 8 % 7,
+			                       .count = counts[i / 56 % 3], .uneven = i / 168 & 1,
+			                       .in_place = i / 336 & 1, .root = i / 672 & 1 ? last : 0 };
+
+			if ((i / 672 & 1 && !last) || !legal(&c))
+				continue;
+			st = data_run(g, &c);
+			if (st)
+				return st;
+		}
+	return tess_barrier(g, "tests:end");
+}
+
+/* Enough to be moved in pieces. */
+static tess_status run_large(struct tess_world *w, void *arg)
+{
+	static const struct { int32_t kind; bool uneven, in_place; } cases[] = {
+		{ TESS_BROADCAST, false, false }, { TESS_REDUCE, false, true }, { TESS_ALL_REDUCE, false, false },
+		{ TESS_ALL_REDUCE, false, true }, { TESS_ALL_GATHER, true, true },
+		{ TESS_REDUCE_SCATTER, true, true }, { TESS_ALL_TO_ALL, true, true },
+		{ TESS_ALL_TO_ALL, true, false }, { TESS_GATHER, true, false }, { TESS_SCATTER, true, true },
+	};
+	tess_status st = TESS_OK;
+
+	(void)arg;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases && !st; i++) {
+		struct data_case c = { .kind = cases[i].kind, .dtype = i % 2 ? TESS_F32 : TESS_BF16, .op = TESS_SUM,
+		                       .count = 100000, .uneven = cases[i].uneven, .in_place = cases[i].in_place };
+
+		st = data_run(tess_world_group(w), &c);
+	}
+	return st;
+}
+
+/* Twelve calls outstanding, messages among them, waited for from the last to the first. */
+static tess_status run_outstanding(struct tess_world *w, void *arg)
+{
+	enum { N = 12 };
+	struct tess_group *g = tess_world_group(w);
+	int32_t n = tess_group_size(g), me = tess_group_rank(g), to = (me + 1) % n, from = (me + n - 1) % n;
+	struct data_pending *pending[N];
+	struct tess_work *out[2], *in[2];
+	int64_t sent[2] = { me, me + 100 }, got[2] = { -1, -1 };
+	tess_status st;
+
+	(void)arg;
+	for (int i = 0; i < 2 && n > 1; i++) {
+		struct tess_coll c = { .size = sizeof c, .kind = TESS_SEND, .dtype = TESS_I64, .peer = to,
+		                       .src = &sent[i], .count = 1, .where = "tests:send" };
+
+		if ((st = tess_group_start(g, &c, &out[i])))
+			return st;
+		c = (struct tess_coll){ .size = sizeof c, .kind = TESS_RECV, .dtype = TESS_I64, .peer = from,
+		                        .dst = &got[i], .count = 1, .where = "tests:recv" };
+		if ((st = tess_group_start(g, &c, &in[i])))
+			return st;
+	}
+	for (int i = 0; i < N; i++) {
+		struct data_case c = { .kind = TESS_BROADCAST + i % 8, .dtype = TESS_F32, .op = TESS_SUM,
+		                       .count = (uint64_t)i * 10, .root = i % n, .in_place = i % 3 == 0 };
+
+		if (!tess_kind_rooted(c.kind))
+			c.root = 0;
+		if ((st = data_start(g, &c, &pending[i])))
+			return st;
+	}
+	for (int i = N - 1; i >= 0; i--)
+		if ((st = data_finish(pending[i])))
+			return st;
+	for (int i = 1; i >= 0 && n > 1; i--) {
+		while ((st = tess_work_test(in[i])) == TESS_PENDING)
+			;
+		if (st || (st = tess_work_wait(out[i], 0)))
+			return st;
+		tess_work_release(in[i]);
+		tess_work_release(out[i]);
+		if (got[i] != from + 100 * i)
+			return tess_fail(TESS_EBUG, "message %d from rank %d is %ld", i, from, (long)got[i]);
+	}
+	return TESS_OK;
+}
+
+/* 16-bit floats are added in f32 and rounded once: 256 + 1 + 1 + ... is more than 256 in bf16. */
+static tess_status run_rounding(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	uint16_t x = tess_bf16_round(tess_group_rank(g) ? 1.0f : 256.0f), y = 0;
+	tess_status st = tess_all_reduce(g, &x, &y, 1, TESS_BF16, TESS_SUM, "tests:bf16");
+
+	(void)arg;
+	if (!st && y != tess_bf16_round(256.0f + (float)(tess_group_size(g) - 1)))
+		return tess_fail(TESS_EBUG, "bf16 sum of %d ranks is %g", tess_group_size(g), (double)tess_bf16_load(y));
+	return st;
+}
+
+static tess_status run_mesh(struct tess_world *w, void *arg)
+{
+	struct tess_mesh *m;
+	tess_status st = tess_mesh_open(w, "tp", &m);
+
+	(void)arg;
+	if (st)
+		return st;
+	if (tess_mesh_group(m, "tp") != tess_world_group(w) || tess_mesh_group(m, "dp"))
+		st = tess_fail(TESS_EBUG, "the mesh \"tp\" has other groups than it should");
+	tess_mesh_close(m);
+	for (size_t i = 0; i < 4 && !st; i++) {
+		static const char *const bad[] = { "", "tp=99", "tp=", "tp,dp" };
+
+		if (tess_mesh_open(w, bad[i], &m) != TESS_EINVAL)
+			st = tess_fail(TESS_EBUG, "the mesh \"%s\" was opened", bad[i]);
+	}
+	return st;
+}
+
+static void all_sizes(tess_status (*fn)(struct tess_world *, void *))
+{
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i], tess_error());
+}
+
+START_TEST(every_kind)
+{
+	all_sizes(run_all);
+}
+END_TEST
+
+START_TEST(large_ones)
+{
+	all_sizes(run_large);
+}
+END_TEST
+
+START_TEST(several_outstanding)
+{
+	all_sizes(run_outstanding);
+}
+END_TEST
+
+START_TEST(rounded_once)
+{
+	all_sizes(run_rounding);
+}
+END_TEST
+
+START_TEST(meshes)
+{
+	all_sizes(run_mesh);
+}
+END_TEST
+
+START_TEST(made_of_messages)
+{
+	const char *dir = getenv("MINIMAL_DIR");
+
+	ck_assert_ptr_nonnull(dir);
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", dir, 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	all_sizes(run_all);
+	all_sizes(run_outstanding);
+	all_sizes(run_rounding);
+}
+END_TEST
+
+SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, meshes, made_of_messages)
