@@ -2,6 +2,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/registry/registry.h"
 #include "hf/session.h"
 #include "tools/generate.h"
 
@@ -313,7 +314,7 @@ static tess_status run(struct rank *r)
 
 	r->loaded = now();
 	if (!st && first)
-		tess_option_check_environment();        /* by now all that is used has said what it reads */
+		tess_option_check_environment(tess_registry_may_read);
 	if (!st)
 		st = prepare(r);
 	if (!st && first)

@@ -218,7 +218,7 @@ int tess_option_at(size_t i, struct tess_option_info *out)
 	return 1;
 }
 
-void tess_option_check_environment(void)
+void tess_option_check_environment(bool (*later)(const char *key))
 {
 	const size_t prefix = strlen("TESSERA_");
 
@@ -232,7 +232,7 @@ void tess_option_check_environment(void)
 		if (len < sizeof key)
 			for (size_t i = prefix; i < len; i++)
 				key[i - prefix] = (char)tolower((unsigned char)(*var)[i]);
-		if (entry_of(key))
+		if (entry_of(key) || (later && later(key)))
 			continue;
 		near = nearest_key(key);
 		if (near && variable_of(near, near_name))

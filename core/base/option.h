@@ -37,8 +37,11 @@ struct tess_option_info {
 };
 int tess_option_at(size_t i, struct tess_option_info *out);
 
-/* Warns about each TESSERA_* variable that nobody declared, with the nearest name. Tables come first. */
-void tess_option_check_environment(void);
+/*
+ * Warns about each TESSERA_* variable that nobody declared, with the nearest name. Tables come first;
+ * `later` says which keys may be declared yet (tess_registry_may_read). It may be NULL.
+ */
+void tess_option_check_environment(bool (*later)(const char *key));
 
 /* The number of edits between two words, of which the first 127 bytes count. */
 size_t tess_distance(const char *a, const char *b);

@@ -298,6 +298,20 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 	return f != NULL;
 }
 
+bool tess_registry_may_read(const char *key)
+{
+	bool may = false;
+
+	pthread_mutex_lock(&lock);
+	for (const struct tess_file *f = registry.files; f && !may; f = f->next) {
+		size_t len = strlen(f->stem);
+
+		may = !f->judged && !strncmp(key, f->stem, len) && (!key[len] || key[len] == '_');
+	}
+	pthread_mutex_unlock(&lock);
+	return may;
+}
+
 bool tess_registry_dir_at(size_t i, const char **path, const char **origin)
 {
 	const struct tess_dir *d;

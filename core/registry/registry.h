@@ -45,6 +45,12 @@ void tess_registry_set_recording(
 	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x));
 /* clang-format on */
 
+/*
+ * Whether the key of an option starts with the name of a plugin that is there but has not been opened: it
+ * may be declared yet.
+ */
+bool tess_registry_may_read(const char *key);
+
 /* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
 void tess_registry_quit(void);
 
