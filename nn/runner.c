@@ -174,8 +174,10 @@ static int32_t share_of_cpus(const struct tess_runner *s)
 static tess_status open_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
-	tess_status st = tess_plugin_device(tess_option("device"), &s->device);
+	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
 
+	if (!st)
+		st = tess_plugin_device(tess_option("device"), &s->device);
 	if (!st && !threads)
 		st = tess_option_int("threads", 0, 1024, &threads);
 	if (!st && s->device->count() < 1)

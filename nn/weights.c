@@ -204,9 +204,12 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 {
 	struct tess_held h = { .n = p->nweights, .device = device, .self = self };
 	struct load l = { .p = p, .source = source, .nranks = nranks, .rank = rank, .h = &h };
-	const char *layout = tess_option("layout");
-	tess_status st = runs_new(&l);
+	const char *layout;
+	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
 
+	if (!st)
+		st = runs_new(&l);
+	layout = tess_option("layout");
 	if (!st && strcmp(layout, "panels") && strcmp(layout, "rows"))
 		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: say panels or rows", layout);
 	l.panels = !strcmp(layout, "panels");
