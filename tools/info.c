@@ -40,8 +40,8 @@ static void show_names(const struct tess_offer *o)
 
 static void show_plugin(const struct tess_plugin_info *p)
 {
-	printf("%s %s %s, ABI %u, %s: %s\n  %s (%s)\n", p->kind, p->name, p->version, p->abi,
-	       p->license, p->summary, p->path, p->origin);
+	printf("%s %s %s, ABI %u, %s%s%s\n  %s (%s)\n", p->kind, p->name, p->version, p->abi,
+	       p->license, *p->summary ? ": " : "", p->summary, p->path, p->origin);
 	for (size_t i = 0; i < p->noffers; i++) {
 		printf("    ");
 		show_names(&p->offers[i]);
