@@ -1,0 +1,70 @@
+/* tess-style-by_hand.so: styles that communicate and compute by hand, for the tests of host->redistribute and call. */
+#include <tessera/device.h>
+#include <tessera/style.h>
+
+static tess_status as_is(const struct tess_site *s, struct tess_io *io)
+{
+	(void)s, (void)io;
+	return TESS_OK;
+}
+
+static tess_status cut_in(const struct tess_site *s, const struct tess_param *p, struct tess_home *home)
+{
+	(void)s;
+	home->use.kind = TESS_REPLICATE;
+	if (p->in_dim >= 0)
+		home->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
+	return TESS_OK;
+}
+
+static tess_status whole(const struct tess_site *s, const struct tess_param *p, struct tess_home *home)
+{
+	(void)s, (void)p;
+	home->use.kind = TESS_REPLICATE;
+	return TESS_OK;
+}
+
+static tess_status cut_x(const struct tess_site *s, int32_t arg, struct tess_tensor **x)
+{
+	(void)arg;
+	return s->host->redistribute(s, &(struct tess_place){ .kind = TESS_SHARD, .dim = -1 }, x);
+}
+
+static tess_status finish_y(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
+{
+	(void)arg;
+	return s->host->redistribute(s, &(struct tess_place){ .kind = TESS_REPLICATE }, y);
+}
+
+/* Through scratch memory, so that its use is seen: y = -x. */
+static tess_status negate(const struct tess_local *at)
+{
+	const struct tess_view *x = at->in, *y = at->out;
+	float *tmp = at->scratch;
+
+	for (int64_t i = 0; i < x->shape[0]; i++) {
+		for (int64_t k = 0; k < x->shape[1]; k++) {
+			tmp[0] = ((const float *)x->data)[i * x->stride[0] + k * x->stride[1]];
+			((float *)y->data)[i * y->stride[0] + k * y->stride[1]] = -tmp[0];
+		}
+	}
+	return TESS_OK;
+}
+
+static tess_status twice(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
+{
+	struct tess_call call = { .size = sizeof call, .run = negate, .scratch = 4 };
+	tess_status st = s->host->call(s, &call, y);
+
+	(void)arg;
+	return st ? st : s->host->call(s, &call, y);
+}
+
+static const struct tess_style by_hand = { .size = sizeof by_hand, .name = "rowsplit_by_hand", .summary = "cuts and sums by hand",
+	.layout = as_is, .partition_param = cut_in, .prepare_input = cut_x, .prepare_output = finish_y };
+static const struct tess_style negated = { .size = sizeof negated, .name = "negated_twice", .summary = "calls of its own",
+	.layout = as_is, .partition_param = whole, .prepare_output = twice };
+static const struct tess_style *const styles[] = { &by_hand, &negated, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "by_hand", .version = "1.0",
+                .license = "Apache-2.0", .summary = "for tests", .styles = styles };

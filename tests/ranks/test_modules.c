@@ -1,0 +1,240 @@
+/*
+ * Every style: its module alone on random data, uneven sizes, gives the bits of one replicated rank for 1 to 8
+ * ranks. And every redistribution, by styles that ask for it.
+ */
+#include "lockstep.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "nn/weights.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16 };
+enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11 };
+
+/* ids -> table -> norm -> block { m } -> output */
+static int flags;
+
+static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *vocab = nn->dim(nn, "vocabulary", VOCABULARY, 0), *hidden, *wide, *narrow;
+	struct tess_tensor *x, *y;
+
+	wide = nn->dim(nn, "wide", WIDE, 0);
+	narrow = nn->dim(nn, "narrow", NARROW, 0);
+	hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
+	if (flags & FUSED_IN)
+		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, narrow, NULL });
+	if (flags & FUSED)
+		wide = nn->fused(nn, (struct tess_dim *[]){ narrow, wide, wide, NULL });
+	if (flags & TWINS)
+		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
+	x = nn->embed(nn, "table", ids, vocab, hidden);
+	x = nn->enter(nn, nn->wanted(nn, nn->norm(nn, "norm", x, TESS_RMS, 1e-5)), "block");
+	nn->linear(nn, x, (struct tess_linear[]){ { "m", wide, (flags & BIAS ? TESS_BIAS : 0) |
+	                                            (flags & IN_OUT ? TESS_IN_OUT : 0), 0 }, { 0 } }, &y);
+	return nn->leave(nn, y);
+}
+
+static const struct tess_model model = { .size = sizeof model, .name = "alone", .forward = forward };
+
+/* ---- random parameters ------------------------------------------------------------------------------------- */
+
+static float random_at(uint32_t i)
+{
+	i = (i ^ 61) ^ (i >> 16);
+	i *= 9;
+	i ^= i >> 4;
+	i *= 0x27d4eb2d;
+	i ^= i >> 15;
+	return (float)(i & 0xffff) / 32768.0f - 1.0f;
+}
+
+static tess_status find(void *self, const char *name, struct tess_view *out)
+{
+	static float data[64 * 1024];
+	int64_t in = flags & FUSED_IN ? 2 * NARROW : HIDDEN;
+	int64_t wide = flags & FUSED ? NARROW + 2 * WIDE : flags & TWINS ? 2 * WIDE : WIDE;
+
+	(void)self;
+	if (data[1] == 0)
+		for (uint32_t i = 0; i < sizeof data / sizeof *data; i++)
+			data[i] = random_at(i + 1);
+	*out = (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 1, .stride = { 1 } };
+	if (!strcmp(name, "table.weight") || !strcmp(name, "block.m.weight")) {
+		out->ndim = 2;
+		out->shape[0] = *name == 't' ? VOCABULARY : flags & IN_OUT ? in : wide;
+		out->shape[1] = out->stride[0] = *name != 't' && flags & IN_OUT ? wide : in;
+		out->stride[1] = 1;
+		out->data = data + (*name == 't' ? 1 : 7777);
+	} else {
+		out->shape[0] = strcmp(name, "norm.weight") ? wide : in;
+	}
+	return TESS_OK;
+}
+
+static void drop(void *self, const void *data, uint64_t bytes) { (void)self, (void)data, (void)bytes; }
+
+/* ---- cases -------------------------------------------------------------------------------------------------- */
+
+struct alone { int flags; const char *plan; };
+
+static const struct alone cases[] = {
+	{ BIAS, "{\"block.m\":\"colwise\"}" },
+	{ BIAS, "{\"block.m\":\"local_colwise\"}" },
+	{ BIAS, "{\"block.m\":\"colwise_rep\"}" },
+	{ BIAS, "{\"block.m\":\"colwise_gather_output\"}" },
+	{ BIAS, "{\"block.m\":\"colwise_allgather\"}" },
+	{ BIAS | FUSED, "{\"block.m\":\"colwise\"}" },
+	{ BIAS, "{\"block.m\":\"rowwise\"}" },
+	{ BIAS, "{\"block.m\":\"rowwise_rep\"}" },
+	{ BIAS, "{\"block.m\":\"rowwise_split_input\"}" },
+	{ BIAS, "{\"block.m\":\"rowwise_allreduce\"}" },
+	{ BIAS, "{\"block.m\":\"rowwise_reduce_scatter\"}" },
+	{ 0, "{\"block.m\":\"local_rowwise\"}" },
+	{ BIAS | FUSED_IN, "{\"block.m\":\"rowwise\"}" },
+	{ BIAS | TWINS, "{\"block.m\":\"packed_colwise\"}" },
+	{ BIAS | FUSED, "{\"block.m\":\"packed_colwise:parts=45,70,70\"}" },
+	{ BIAS | FUSED_IN, "{\"block.m\":\"packed_rowwise\"}" },
+	{ FUSED_IN, "{\"block.m\":\"local_packed_rowwise\"}" },
+	{ BIAS, "{\"table\":\"embedding_rowwise\"}" },
+	{ BIAS, "{\"table\":\"vocab_allreduce\"}" },
+	{ BIAS, "{\"table\":\"vocab_reduce_scatter\"}" },
+	{ BIAS, "{\"table\":\"embedding_colwise\"}" },
+	{ BIAS | FUSED_IN, "{\"table\":\"embedding_colwise\"}" },
+	{ BIAS, "{\"block.m\":\"replicate\"}" },
+	{ BIAS, "{\"block.m\":\"replicated_with_grad_allreduce\"}" },
+	{ BIAS, "{\"block.m\":\"mla_kv_a_proj\"}" },
+	{ BIAS, "{\"block.m\":\"ep_router\"}" },
+	{ BIAS, "{\"norm\":\"sequence_parallel\"}" },
+	{ BIAS, "{\"norm\":\"activation\"}" },
+	{ 0, "{\"block.m\":\"local_rowwise\",\"block\":\"gather\"}" },
+	{ 0, "{\"block.m\":\"local_rowwise\",\"block\":\"all_reduce\"}" },
+	{ BIAS, "{\"block.m\":\"colwise\",\"block\":\"all_gather\"}" },
+	{ BIAS, "{\"block\":\"isolated\"}" },
+	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"local\"}" },
+	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"module_allgather\",\"block.m\":\"colwise\"}" },
+	/* redistributions: R->S0, S0->R, S0->S1, S1->S0, P->S0, P->S1, R->P */
+	{ BIAS, "{\"block\":\"prepare_input:in=shard(0)\"}" },
+	{ BIAS, "{\"block\":\"prepare_output:out=shard(0)\"}" },
+	{ BIAS, "{\"block\":\"prepare_input_output:in=shard(0),out=shard(1)\"}" },
+	{ BIAS | FUSED, "{\"block\":\"prepare_input_output:in=shard(0),out=shard(-1)\"}" },
+	{ BIAS, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
+	{ BIAS | FUSED, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
+	{ 0, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
+	{ 0, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(1)\"}" },
+	{ FUSED, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(1)\"}" },
+	{ BIAS, "{\"block\":\"prepare_output:out=partial\"}" },
+	/* weights stored [in, out] */
+	{ BIAS | IN_OUT, "{\"block.m\":\"colwise\"}" },
+	{ BIAS | IN_OUT | FUSED, "{\"block.m\":\"colwise\"}" },
+	{ BIAS | IN_OUT, "{\"block.m\":\"rowwise\"}" },
+	{ BIAS | IN_OUT | FUSED_IN, "{\"block.m\":\"rowwise\"}" },
+	/* by_hand.c */
+	{ BIAS, "{\"block.m\":\"negated_twice\"}" },
+	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all, float **logits, int64_t *count)
+{
+	static const int32_t ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
+	json_t *config = json_object();
+	struct tess_source source = { .name = "random", .config = config, .find = find, .drop = drop };
+	struct tess_plan plan;
+	struct lockstep how = { &model, &source, &plan, nranks, ids, nids, all };
+	tess_status st;
+
+	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
+	st = lockstep_run(&how, logits, count);
+	tess_plan_free(&plan);
+	json_decref(config);
+	return st;
+}
+
+static void same_bits(const char *json, int64_t nids, bool all)
+{
+	float *want, *have;
+	int64_t count, other;
+
+	ck_assert_msg(!run("none", 1, nids, all, &want, &count), "%s", tess_error());
+	for (int32_t ranks = 1; ranks <= 8; ranks++) {
+		ck_assert_msg(!run(json, ranks, nids, all, &have, &other), "%s, %d ranks: %s", json, ranks, tess_error());
+		ck_assert_int_eq(count, other);
+		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count), "%s: other bits with %d ranks", json, ranks);
+		free(have);
+	}
+	free(want);
+}
+
+START_TEST(alone)
+{
+	flags = cases[_i].flags;
+	same_bits(cases[_i].plan, IDS, true);
+	same_bits(cases[_i].plan, 3, true);     /* fewer tokens than ranks */
+	same_bits(cases[_i].plan, 1, false);
+}
+END_TEST
+
+static void refused(int how, const char *json, const char *says)
+{
+	float *logits;
+	int64_t count;
+
+	flags = how;
+	ck_assert_msg(run(json, 2, IDS, true, &logits, &count) < 0, "not refused: %s", json);
+	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(), says);
+}
+
+START_TEST(refuses)
+{
+	refused(BIAS, "{\"block.m\":\"local_rowwise\"}", "bias");
+	refused(0, "{\"block.m\":\"packed_colwise\"}", "parts");
+	refused(TWINS, "{\"block.m\":\"packed_colwise:parts=2,1\"}", "parts");
+	refused(0, "{\"block\":\"prepare_input:in=partial\"}", "Partial");
+	refused(0, "{\"block\":\"prepare_input:in=shard(7)\"}", "Shard(7)");
+	refused(0, "{\"block.n\":\"colwise\"}", "nearest: block.m");
+	refused(0, "{\"block.m\":\"colwise:gather\"}", "gather");
+}
+END_TEST
+
+/* A weight in one rank's pocket: what is not owned must not be added twice, what is cut must be all. */
+START_TEST(the_check_can_fail)
+{
+	float *one, *other;
+	int64_t count;
+
+	flags = BIAS;
+	ck_assert(!run("none", 1, IDS, true, &one, &count));
+	flags = BIAS | TWINS;
+	ck_assert(!run("{\"block.m\":\"colwise\"}", 3, IDS, true, &other, &count));
+	ck_assert(memcmp(one, other, 4 * IDS * WIDE) != 0);
+	free(one);
+	free(other);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("modules");
+	TCase *t = tcase_create("alone");
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, alone, 0, CASES);
+	tcase_add_test(t, refuses);
+	tcase_add_test(t, the_check_can_fail);
+	suite_add_tcase(s, t);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
