@@ -7,6 +7,18 @@ enum { ROOM = 2048 };
 
 static _Thread_local char sentence[ROOM];
 
+/*
+ * Keeps `text` as this thread's sentence. What it quotes may come from a hostile file: no control
+ * character reaches a terminal.
+ */
+static void keep(char *text)
+{
+	for (char *c = text; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
+	memcpy(sentence, text, strlen(text) + 1);
+}
+
 tess_status tess_fail(tess_status why, const char *fmt, ...)
 {
 	char text[ROOM]; /* the arguments may be the old sentence */
@@ -15,7 +27,7 @@ tess_status tess_fail(tess_status why, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	memcpy(sentence, text, strlen(text) + 1);
+	keep(text);
 	return why;
 }
 
@@ -33,7 +45,7 @@ tess_status tess_fail_in(tess_status why, const char *fmt, ...)
 		text[ROOM - 1] = '\0';
 		memccpy(text + n + 2, sentence, '\0', (size_t)(ROOM - n - 3));
 	}
-	memcpy(sentence, text, strlen(text) + 1);
+	keep(text);
 	return why;
 }
 

@@ -157,6 +157,15 @@ START_TEST(refuses_bad_files)
 }
 END_TEST
 
+/* What a file says is quoted without its control characters. */
+START_TEST(quotes_no_escapes)
+{
+	refused(file_write("bad", "{\"\\u001b[2J\\n\":7}", 0), "tensor ?[2J?: no dtype", "");
+	refused(file_write("bad", "{\"a\":" T("\\u001b]0;x\\u0007", "[1]", "0", "4") "}", 4),
+	        "dtype \"?]0;x?\"", "none of the format");
+}
+END_TEST
+
 /* The checkpoint of the project, cut in its data, its header and its length. */
 START_TEST(refuses_truncation)
 {
@@ -382,6 +391,6 @@ START_TEST(writes_what_it_reads)
 }
 END_TEST
 
-SCRATCH_MAIN("safetensors", refuses_bad_headers, refuses_bad_files, refuses_truncation,
-             reads_mapped_or_copied, drops_pages_that_come_back, reads_all_types_and_shapes,
-             aligns_what_is_not, writes_what_it_reads)
+SCRATCH_MAIN("safetensors", refuses_bad_headers, refuses_bad_files, quotes_no_escapes,
+             refuses_truncation, reads_mapped_or_copied, drops_pages_that_come_back,
+             reads_all_types_and_shapes, aligns_what_is_not, writes_what_it_reads)
