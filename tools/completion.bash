@@ -19,7 +19,7 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
-	--top-k | --top-p | --min-p | --repetition-penalty | --seed)
+	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout)
 		return ;;
 	esac
 
@@ -29,9 +29,9 @@ _tessera() {
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--json --stats --digest --logits --help" ;;
-	explain) options="$plan --program --json --help" ;;
+	explain) options="$plan --tokens --positions --program --json --help" ;;
 	info) options='--options --json --help' ;;
-	launch) options='-n --help' ;;
+	launch) options='-n --backend --timeout --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
