@@ -16,8 +16,8 @@ struct letter { struct letter *next; uint64_t number; size_t bytes; char data[];
 
 struct office {
 	pthread_mutex_t lock;
-	int32_t nranks, inside, waiting;
-	uint64_t barriers;              /* that are over */
+	int32_t nranks, inside;
+	uint64_t barriers[RANKS];       /* that each rank has come to */
 	struct letter *box[RANKS][RANKS];
 	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS];
 };
@@ -26,7 +26,7 @@ struct member { struct office *office; int32_t rank; };
 
 struct task {
 	struct tess_coll c;
-	uint64_t number;                /* of the letter; or the barrier is over when the office counts more */
+	uint64_t number;                /* of the letter or the barrier */
 	int done;
 };
 
@@ -82,15 +82,12 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 
 	t->c = *c;
 	pthread_mutex_lock(&o->lock);
-	t->number = o->barriers;
 	if (c->kind == TESS_SEND)
 		send_letter(o, me->rank, c);
 	if (c->kind == TESS_RECV)
 		t->number = ++o->received[c->peer][me->rank];
-	if (c->kind == TESS_BARRIER && ++o->waiting == o->nranks) {
-		o->waiting = 0;
-		o->barriers++;
-	}
+	if (c->kind == TESS_BARRIER)
+		t->number = ++o->barriers[me->rank];
 	pthread_mutex_unlock(&o->lock);
 	t->done = c->kind == TESS_SEND;
 	*work = t;
@@ -121,10 +118,12 @@ static tess_status test(void *self, void *work)
 	if (t->done)
 		return TESS_OK;
 	pthread_mutex_lock(&o->lock);
-	if (t->c.kind == TESS_BARRIER)
-		t->done = o->barriers > t->number;
-	else
+	t->done = 1;
+	if (t->c.kind == TESS_RECV)
 		t->done = take_letter(&o->box[t->c.peer][me->rank], t);
+	else
+		for (int32_t r = 0; r < o->nranks; r++)
+			t->done &= o->barriers[r] >= t->number;
 	pthread_mutex_unlock(&o->lock);
 	return t->done ? TESS_OK : TESS_PENDING;
 }

@@ -1,0 +1,278 @@
+/*
+ * The exact reduction: the same bits for any number of ranks, as a recursion over single units that knows
+ * nothing of ranks gives them.
+ */
+#include "../unit/suite.h"
+
+#include <core/base/status.h>
+#include <core/comm/exact.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+#include <tessera/split.h>
+
+enum { TREES_MOST = 7, COUNT_MOST = 40000, RANKS_MOST = 8 };
+
+struct problem {
+	struct tess_sum sum;
+	int64_t n[TREES_MOST];
+	bool share;
+	const float *want;
+};
+
+/* Element k of unit u of tree t: of very different sizes, some zero of either sign. */
+static float leaf(int32_t t, int64_t u, uint64_t k)
+{
+	uint32_t h = (uint32_t)t * 2654435761u ^ (uint32_t)u * 2246822519u ^ (uint32_t)k * 3266489917u;
+	float x;
+
+	h ^= h >> 15;
+	h *= 2246822519u;
+	h ^= h >> 13;
+	if (h % 16 == 0)
+		return h & 16 ? -0.0f : 0.0f;
+	x = (float)(int32_t)h / 2147483648.0f;
+	return h % 8 == 1 ? x * 1e6f : h % 8 == 2 ? x * 1e-6f : x;
+}
+
+/* By the definition: node (d, i) is left + right, or the one that is not empty. */
+static bool by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k, float *out)
+{
+	int64_t lo = tess_edge(n, INT64_C(1) << depth, i), hi = tess_edge(n, INT64_C(1) << depth, i + 1);
+	float left, right;
+	bool has_left, has_right;
+
+	if (lo >= hi)
+		return false;
+	if (hi - lo == 1) {
+		*out = leaf(t, lo, k);
+		return true;
+	}
+	has_left = by_definition(t, n, depth + 1, 2 * i, k, &left);
+	has_right = by_definition(t, n, depth + 1, 2 * i + 1, k, &right);
+	*out = has_left && has_right ? left + right : has_left ? left : right;
+	return true;
+}
+
+static bool trees_by_definition(const struct problem *p, int depth, int64_t i, uint64_t k, float *out)
+{
+	int64_t n = p->sum.ntree, lo = tess_edge(n, INT64_C(1) << depth, i);
+	int64_t hi = tess_edge(n, INT64_C(1) << depth, i + 1);
+	float left, right;
+	bool has_left, has_right;
+
+	if (lo >= hi)
+		return false;
+	if (hi - lo == 1) {
+		if (!by_definition((int32_t)lo, p->n[lo], 0, 0, k, out))
+			return false;
+		*out += 0.0f;
+		return true;
+	}
+	has_left = trees_by_definition(p, depth + 1, 2 * i, k, &left);
+	has_right = trees_by_definition(p, depth + 1, 2 * i + 1, k, &right);
+	*out = has_left && has_right ? left + right : has_left ? left : right;
+	return has_left || has_right;
+}
+
+/* The sum of units [lo, hi), which are one node, below node (depth, i). */
+static float whole(int32_t t, const struct tess_node *node, uint64_t k, int64_t n)
+{
+	float out = 0;
+
+	by_definition(t, n, node->depth, node->at, k, &out);
+	return out;
+}
+
+/* This rank's Partial. */
+static float *nodes_of(const struct problem *p, int32_t nranks, int32_t rank)
+{
+	uint64_t count = p->sum.count;
+	float *nodes = malloc((size_t)tess_sum_nodes(&p->sum, nranks, rank) * count * sizeof *nodes + 4), *to = nodes;
+
+	for (int32_t t = 0; t < p->sum.ntree; t++) {
+		int64_t at = tess_edge(p->n[t], nranks, rank), hi = tess_edge(p->n[t], nranks, rank + 1), lo = at;
+		struct tess_node node;
+
+		while (tess_node_next(p->n[t], lo, hi, &at, &node))
+			for (uint64_t k = 0; k < count; k++)
+				*to++ = whole(t, &node, k, p->n[t]);
+	}
+	return nodes;
+}
+
+static float *definition(const struct problem *p)
+{
+	float *want = malloc(p->sum.count * sizeof *want + 4);
+
+	for (uint64_t k = 0; k < p->sum.count; k++)
+		want[k] = trees_by_definition(p, 0, 0, k, &want[k]) ? want[k] + 0.0f : 0.0f;
+	return want;
+}
+
+/* Shares of very different sizes, some empty. */
+static void shares(uint64_t count, int32_t nranks, uint64_t *share)
+{
+	uint64_t left = count;
+
+	for (int32_t r = 0; r < nranks; r++) {
+		share[r] = r == nranks - 1 ? left : r % 3 == 1 ? 0 : left / 2;
+		left -= share[r];
+	}
+}
+
+static tess_status add(struct tess_world *w, void *arg)
+{
+	const struct problem *p = arg;
+	int32_t rank = tess_world_rank(w), n = tess_world_size(w);
+	uint64_t share[RANKS_MOST], at = 0, len = p->sum.count;
+	struct tess_sum s = p->sum;
+	float *nodes = nodes_of(p, n, rank), *out;
+	tess_status st;
+
+	if (p->share) {
+		shares(s.count, n, share);
+		for (int32_t r = 0; r < rank; r++)
+			at += share[r];
+		len = share[rank];
+		s.share = share;
+	}
+	out = malloc(len * sizeof *out + 4);
+	memset(out, 0xff, len * sizeof *out);
+	st = tess_group_sum(tess_world_group(w), &s, nodes, out);
+	if (!st && memcmp(out, p->want + at, len * sizeof *out))
+		st = tess_fail(TESS_EBUG, "%d trees, n = %" PRId64 ", %" PRIu64 " elements%s: other bits than by definition",
+		               s.ntree, p->n[0], s.count, s.share ? ", shared out" : "");
+	if (!st) {                      /* after a failure they are the group's */
+		free(nodes);
+		free(out);
+	}
+	return st;
+}
+
+static void check(struct problem *p, bool share)
+{
+	float *want;
+
+	p->sum.n = p->n;
+	p->sum.where = "tests:sum";
+	p->share = share;
+	p->want = want = definition(p);
+	for (int32_t n = 1; n <= RANKS_MOST; n++)
+		ck_assert_msg(!tess_world_spawn(n, add, p), "%d ranks: %s", n, tess_error());
+	free(want);
+}
+
+static const int64_t units[] = { 1, 3, 8, 14, 25, 28, 32, 40, 86 };
+enum { NUNITS = sizeof units / sizeof *units };
+
+START_TEST(one_tree)
+{
+	static const uint64_t counts[] = { 0, 1, 2, 7, 300 };
+
+	for (size_t i = 0; i < NUNITS; i++)
+		for (size_t c = 0; c < 5; c++)
+			for (int share = 0; share < 2; share++) {
+				struct problem p = { .sum = { .ntree = 1, .count = counts[c] }, .n = { units[i] } };
+
+				check(&p, share);
+			}
+}
+END_TEST
+
+/* More than is gathered whole, and more than is added at a time. */
+START_TEST(large_vectors)
+{
+	for (size_t i = 0; i < NUNITS; i += 2) {
+		struct problem p = { .sum = { .ntree = 1, .count = 20001 }, .n = { units[i] } };
+
+		check(&p, i % 4 == 0);
+		check(&p, i % 4 != 0);
+	}
+}
+END_TEST
+
+START_TEST(several_trees)
+{
+	static const int64_t n[][TREES_MOST] = {
+		{ 14, 2 }, { 1, 1, 1, 1, 1, 1, 1 }, { 5, 0, 3 }, { 0, 0 }, { 32, 8, 25, 3, 0, 1, 40 }, { 0, 7 },
+	};
+	static const int32_t ntree[] = { 2, 7, 3, 2, 7, 2 };
+
+	for (size_t i = 0; i < 6; i++)
+		for (int share = 0; share < 2; share++) {
+			struct problem p = { .sum = { .ntree = ntree[i], .count = i == 4 ? 17000 : 33 } };
+
+			memcpy(p.n, n[i], sizeof p.n);
+			check(&p, share);
+		}
+}
+END_TEST
+
+/* A unit of zeros of either sign, and one that is not there, give the same bits: never -0. */
+static tess_status zeros(struct tess_world *w, void *arg)
+{
+	static const int64_t n[1] = { 5 };
+	const float *units_of = arg;
+	struct tess_sum s = { .ntree = 1, .n = n, .count = 1, .where = "tests:zeros" };
+	int32_t rank = tess_world_rank(w), nranks = tess_world_size(w);
+	int64_t lo = tess_edge(5, nranks, rank), hi = tess_edge(5, nranks, rank + 1), at = lo;
+	float nodes[5], out = 1;
+	struct tess_node node;
+	int held = 0;
+	tess_status st;
+
+	while (tess_node_next(5, lo, hi, &at, &node)) {
+		nodes[held] = units_of[node.lo];
+		for (int64_t u = node.lo + 1; u < node.hi; u++)
+			nodes[held] += units_of[u];
+		held++;
+	}
+	st = tess_group_sum(tess_world_group(w), &s, nodes, &out);
+	if (!st && (out != 0 || memcmp(&out, &(float){ 0.0f }, sizeof out)))
+		st = tess_fail(TESS_EBUG, "a sum of zeros is %g", (double)out);
+	return st;
+}
+
+START_TEST(no_minus_zero)
+{
+	float minus[5] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f }, mixed[5] = { -0.0f, 0.0f, -0.0f, -0.0f, 0.0f };
+
+	for (int32_t n = 1; n <= RANKS_MOST; n++) {
+		ck_assert_msg(!tess_world_spawn(n, zeros, minus), "%d ranks: %s", n, tess_error());
+		ck_assert_msg(!tess_world_spawn(n, zeros, mixed), "%d ranks: %s", n, tess_error());
+	}
+}
+END_TEST
+
+/* TESSERA_REDUCE=fast: near, and whole numbers exact. */
+static tess_status fast(struct tess_world *w, void *arg)
+{
+	static const int64_t n[2] = { 14, 3 };
+	struct tess_sum s = { .ntree = 2, .n = n, .count = 50, .where = "tests:fast" };
+	int32_t rank = tess_world_rank(w), nranks = tess_world_size(w);
+	int64_t held = tess_sum_nodes(&s, nranks, rank), all = 0;
+	float nodes[17 * 50], out[50];
+	tess_status st;
+
+	(void)arg;
+	for (int64_t i = 0; i < held * 50; i++)
+		nodes[i] = (float)(i % 50);
+	for (int32_t r = 0; r < nranks; r++)
+		all += tess_sum_nodes(&s, nranks, r);
+	st = tess_group_sum(tess_world_group(w), &s, nodes, out);
+	for (int64_t k = 0; k < 50 && !st; k++)
+		if (out[k] != (float)(k * all))
+			st = tess_fail(TESS_EBUG, "element %" PRId64 " of the fast sum is %g", k, (double)out[k]);
+	return st;
+}
+
+START_TEST(fast_ones)
+{
+	ck_assert_int_eq(setenv("TESSERA_REDUCE", "fast", 1), 0);
+	for (int32_t n = 1; n <= RANKS_MOST; n++)
+		ck_assert_msg(!tess_world_spawn(n, fast, NULL), "%d ranks: %s", n, tess_error());
+}
+END_TEST
+
+SUITE_MAIN("exact", one_tree, large_vectors, several_trees, no_minus_zero, fast_ones)

@@ -1,0 +1,320 @@
+/* What goes wrong between threads: each failure is an error on every rank, soon, that names who and where. */
+#include "../unit/suite.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/hub.h>
+#include <stdio.h>
+#include <string.h>
+#include <tessera/tessera.h>
+#include <unistd.h>
+
+enum { N = 4, SOON_MS = 2000 };
+
+/* What each rank was told. */
+struct report {
+	tess_status st[N];
+	char sentence[N][TESS_SENTENCE];
+	int odd;                        /* which variant */
+};
+
+static tess_status note(struct report *r, struct tess_world *w, tess_status st)
+{
+	int32_t me = tess_world_rank(w);
+
+	r->st[me] = st;
+	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
+	return st;
+}
+
+/* Every rank but `but` failed with `st`, and its sentence has all these words. */
+static void all_told(const struct report *r, int but, tess_status st, const char *a, const char *b, const char *c)
+{
+	for (int i = 0; i < N; i++) {
+		const char *s = r->sentence[i];
+
+		if (i == but)
+			continue;
+		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]), s);
+		ck_assert_msg(strstr(s, a) && strstr(s, b) && strstr(s, c), "rank %d: %s: lacks %s, %s or %s", i, s, a, b, c);
+	}
+}
+
+static void soon(int64_t began)
+{
+	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
+	              (long)((tess_now() - began) / TESS_MS));
+}
+
+/* Rank 2 makes another call than the rest. */
+static tess_status differ(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	bool odd = tess_world_rank(w) == 2;
+	uint64_t give[N] = { 1, 1, 1, 1 }, get[N] = { 1, 1, 1, 1 };
+	float x[16] = { 0 }, y[16];
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .src = x, .dst = y,
+	                       .count = 4, .where = odd ? "layers.1.odd" : "layers.0.mlp" };
+	tess_status st = tess_barrier(g, "first");
+
+	if (st)
+		return note(r, w, st);
+	switch (r->odd) {
+	case 0: c.kind = odd ? TESS_BROADCAST : c.kind; break;
+	case 1: c.count = odd ? 3 : 4; break;
+	case 2: c.dtype = odd ? TESS_I32 : c.dtype; break;
+	case 3: c.op = odd ? TESS_MAX : TESS_SUM; break;
+	case 4:
+		c.kind = TESS_REDUCE;
+		c.peer = odd;
+		break;
+	case 5:
+		c.kind = TESS_ALL_GATHER;
+		c.get = get;
+		c.count = 1;
+		get[3] = odd ? 2 : 1;
+		break;
+	case 6:
+		c.kind = TESS_ALL_TO_ALL;
+		c.give = give;
+		c.get = get;
+		give[1] = odd ? 2 : 1;
+		break;
+	case 7: c.kind = odd ? TESS_BARRIER : c.kind; break;
+	}
+	return note(r, w, tess_group_run(g, &c));
+}
+
+START_TEST(calls_that_differ)
+{
+	struct report r = { .odd = _i };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, differ, &r), TESS_EMISMATCH);
+	soon(began);
+	all_told(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
+}
+END_TEST
+
+static tess_status messages(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	int32_t me = tess_world_rank(w);
+	float x[4] = { 0 };
+	struct tess_coll c = { .size = sizeof c, .kind = me ? TESS_RECV : TESS_SEND, .dtype = TESS_F32,
+	                       .peer = !me, .src = x, .dst = x, .count = me ? 3 : 4, .where = me ? "to" : "from" };
+	tess_status st = tess_barrier(tess_world_group(w), "first");
+
+	if (st || me > 1)
+		return note(r, w, st ? st : tess_barrier(tess_world_group(w), "others"));
+	return note(r, w, tess_group_run(tess_world_group(w), &c));
+}
+
+START_TEST(messages_that_differ)
+{
+	struct report r = { 0 };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, messages, &r), TESS_EMISMATCH);
+	soon(began);
+	all_told(&r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 1", "recv of 3 f32 from rank 0", "rank 1");
+}
+END_TEST
+
+/* Rank 1 is done before the rest. */
+static tess_status early(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	tess_status st = tess_barrier(g, "all");
+
+	if (st || tess_world_rank(w) == 1)
+		return st;
+	return note(arg, w, tess_barrier(g, "layers.7"));
+}
+
+START_TEST(rank_returns_early)
+{
+	struct report r = { 0 };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, early, &r), TESS_EMISMATCH);
+	soon(began);
+	all_told(&r, 1, TESS_EMISMATCH, "rank 1", "has left the job", "layers.7");
+}
+END_TEST
+
+/* Rank 3 fails by itself, while the rest wait in a call, or have started several. */
+static tess_status give_up(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.2" };
+	struct tess_work *a, *b;
+	tess_status st = tess_barrier(g, "first");
+
+	if (st)
+		return note(r, w, st);
+	if (tess_world_rank(w) == 3) {
+		usleep(20000);
+		return note(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
+	}
+	st = tess_group_start(g, &c, &a);
+	if (!st)
+		st = tess_group_start(g, &c, &b);
+	if (st)
+		return note(r, w, st);
+	if (r->odd)
+		while ((st = tess_work_test(b)) == TESS_PENDING)
+			usleep(1000);
+	else
+		st = tess_work_wait(b, 0);
+	note(r, w, st);
+	/* every later call says the same */
+	if (tess_barrier(g, "later") != st || strcmp(tess_error(), r->sentence[tess_world_rank(w)]) ||
+	    tess_work_wait(a, 0) != st)
+		r->st[tess_world_rank(w)] = TESS_EBUG;
+	tess_work_release(a);
+	tess_work_release(b);
+	return st;
+}
+
+START_TEST(rank_gives_up)
+{
+	struct report r = { .odd = _i };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, give_up, &r), TESS_ENOMEM);
+	ck_assert_msg(strstr(tess_error(), "rank 3: no memory for the cache") != NULL, "%s", tess_error());
+	soon(began);
+	all_told(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
+}
+END_TEST
+
+/* Rank 0 sleeps past the deadline of the rest. */
+static tess_status sleepy(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
+
+	if (tess_world_rank(w) == 0)
+		usleep(900000);
+	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
+	return note(r, w, tess_group_run(tess_world_group(w), &c));
+}
+
+START_TEST(deadline)
+{
+	struct report r = { 0 };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
+	soon(began);
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "it has made no call yet");
+}
+END_TEST
+
+/* The same over a backend that cannot be aborted. */
+START_TEST(without_abort)
+{
+	struct report r = { 0 };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "no call yet");
+	ck_assert_int_eq(tess_world_spawn(N, give_up, &r), TESS_ENOMEM);
+	all_told(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
+	for (r.odd = 0; r.odd < 8; r.odd++) {
+		ck_assert_int_eq(tess_world_spawn(N, differ, &r), TESS_EMISMATCH);
+		all_told(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
+	}
+	soon(began + 1000 * (int64_t)TESS_MS);
+}
+END_TEST
+
+/* Calls that are refused before anybody hears of them; the group goes on. */
+static tess_status misuse(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	uint64_t two[N] = { 2, 2, 2, 2 };
+	float x[64] = { 0 }, y[64];
+	const struct tess_coll ok = { .size = sizeof ok, .kind = TESS_ALL_GATHER, .dtype = TESS_F32, .src = x,
+	                              .dst = y, .count = 2, .where = "misuse" };
+	struct tess_coll bad[16];
+	const char *word[16];
+	int n = 0;
+
+	(void)arg;
+#define BAD(text, ...) do { bad[n] = ok; word[n] = text; bad[n].__VA_ARGS__; n++; } while (0)
+	BAD("kind 99", kind = 99);
+	BAD("dtype 77", dtype = 77);
+	BAD("dst is NULL", dst = NULL);
+	BAD("src is NULL", src = NULL);
+	BAD("overlap", dst = x + 1);
+	BAD("not aligned", dst = (char *)y + 2);
+	BAD("does not take", give = two);
+	BAD("count 3", get = two, bad[n].count = 3);
+	BAD("op 55", kind = TESS_ALL_REDUCE, bad[n].op = 55);
+	BAD("on bits", kind = TESS_ALL_REDUCE, bad[n].op = TESS_BXOR);
+	BAD("peer 4", kind = TESS_BROADCAST, bad[n].peer = N);
+	BAD("peer -1", kind = TESS_SEND, bad[n].peer = -1);
+	BAD("itself", kind = TESS_SEND, bad[n].peer = me);
+	BAD("one list", kind = TESS_ALL_TO_ALL, bad[n].give = two);
+	BAD("memory", count = UINT64_C(1) << 60);
+	BAD("size", size = 0);
+#undef BAD
+	for (int i = 0; i < n; i++)
+		if (tess_group_run(g, &bad[i]) != TESS_EINVAL || !strstr(tess_error(), word[i]))
+			return tess_fail(TESS_EBUG, "misuse %d (%s): %s", i, word[i], tess_error());
+	bad[0] = ok;
+	bad[0].mem = TESS_CUDA;
+	if (tess_group_run(g, &bad[0]) != TESS_ENOTSUP)
+		return tess_fail(TESS_EBUG, "device memory was taken");
+	return tess_group_run(g, &ok);
+}
+
+START_TEST(refused_at_once)
+{
+	ck_assert_msg(!tess_world_spawn(N, misuse, NULL), "%s", tess_error());
+}
+END_TEST
+
+START_TEST(bad_worlds)
+{
+	ck_assert_int_eq(tess_world_spawn(0, misuse, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(100000, misuse, NULL), TESS_EINVAL);
+	ck_assert_int_eq(setenv("TESSERA_REDUCE", "sometimes", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(2, misuse, NULL), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "TESSERA_REDUCE=sometimes") != NULL, "%s", tess_error());
+	ck_assert_int_eq(unsetenv("TESSERA_REDUCE"), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "lopback", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(2, misuse, NULL), TESS_ENOENT);
+	ck_assert_msg(strstr(tess_error(), "lopback") != NULL, "%s", tess_error());
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("failures");
+	TCase *tcase = tcase_create("failures");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 60);
+	tcase_add_loop_test(tcase, calls_that_differ, 0, 8);
+	tcase_add_loop_test(tcase, rank_gives_up, 0, 2);
+	tcase_add_test(tcase, messages_that_differ);
+	tcase_add_test(tcase, rank_returns_early);
+	tcase_add_test(tcase, deadline);
+	tcase_add_test(tcase, without_abort);
+	tcase_add_test(tcase, refused_at_once);
+	tcase_add_test(tcase, bad_worlds);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
