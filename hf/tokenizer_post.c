@@ -103,9 +103,11 @@ static tess_status parse(const json_t *j, const struct tess_vocab *v, int depth,
 	int type;
 
 	st = tess_key_choice(j, "type", types, -1, &type);
-	if (!st && type == TEMPLATE)
+	if (st)
+		return st;
+	if (type == TEMPLATE)
 		st = template(j, v, out);
-	else if (!st) /* ByteLevel trims the offsets of tokens, which nobody asks for here */
+	else /* ByteLevel trims the offsets of tokens, which nobody asks for here */
 		st = tess_keys_check(j, type == BYTE_LEVEL ? byte_level : sequence);
 	if (st)
 		return tess_fail_in(st, "%s", types[type]);

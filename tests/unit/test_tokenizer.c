@@ -1,0 +1,402 @@
+#include "core/base/status.h"
+#include "suite.h"
+#include "tokens.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct tess_tokenizer *open_stories(void)
+{
+	struct tess_tokenizer *t = NULL;
+	const char *dir = getenv("DATA_DIR");
+
+	ck_assert_ptr_nonnull(dir);
+	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
+	return t;
+}
+
+static void vectors(const struct tess_tokenizer *t, const char *name)
+{
+	char *path = tokens_path("TOKENS_DIR", name);
+
+	tokens_vectors(t, path);
+	free(path);
+}
+
+START_TEST(stories_encodes_as_hugging_face_does)
+{
+	struct tess_tokenizer *t = open_stories();
+
+	vectors(t, "stories260K-vectors.json");
+	tess_tokenizer_close(t);
+}
+END_TEST
+
+START_TEST(gpt2_encodes_as_its_own_encoder_does)
+{
+	struct tess_tokenizer *t = tokens_open(tokens_gpt2());
+	char *path = tokens_path("TOKENS_DIR", "gpt-2");
+
+	ck_assert_int_eq(tess_tokenizer_size(t), 50257);
+	vectors(t, "gpt2-vectors.json");
+	tokens_llamacpp(t, path);
+	free(path);
+	tess_tokenizer_close(t);
+}
+END_TEST
+
+/* ---- each step and option --------------------------------------------------------------------------- */
+
+static void apply(json_t *root, json_t *set)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(set, key, value) {
+		if (strcmp(key, "added_tokens") == 0)
+			json_array_extend(json_object_get(root, key), value);
+		else if (strncmp(key, "model.", 6) == 0)
+			json_object_set(json_object_get(root, "model"), key + 6, value);
+		else
+			json_object_set(root, key, value);
+	}
+}
+
+static size_t ids_of(const json_t *list, int32_t ids[static 32])
+{
+	for (size_t i = 0; i < json_array_size(list); i++)
+		ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+	return json_array_size(list);
+}
+
+static void check_variant(json_t *root, json_t *variant)
+{
+	char *what = json_dumps(json_object_get(variant, "set"), JSON_COMPACT), *text;
+	struct tess_tokenizer *t;
+	int32_t ids[32];
+	json_t *one;
+	size_t i, n, len;
+
+	apply(root, json_object_get(variant, "set"));
+	t = tokens_open(root);
+	json_array_foreach(json_object_get(variant, "encode"), i, one) {
+		json_t *from = json_array_get(one, 0);
+
+		tokens_expect(t, what, json_string_value(from), json_string_length(from), true,
+		              json_array_get(one, 1));
+	}
+	json_array_foreach(json_object_get(variant, "decode"), i, one) {
+		bool skip = json_is_true(json_array_get(one, 1));
+
+		n = ids_of(json_array_get(one, 0), ids);
+		ck_assert_int_eq(tess_tokenizer_decode(t, ids, n, skip, &text, &len), TESS_OK);
+		ck_assert_msg(strcmp(text, json_string_value(json_array_get(one, 2))) == 0,
+		              "%s: decodes to \"%s\", not \"%s\"", what, text,
+		              json_string_value(json_array_get(one, 2)));
+		free(text);
+		tokens_stream(t, ids, n, skip);
+	}
+	tess_tokenizer_close(t);
+	free(what);
+}
+
+START_TEST(steps_do_as_in_hugging_face)
+{
+	char *path = tokens_path("TOKENS_DIR", "variants.json"),
+	     *base = tokens_path("DATA_DIR", "tokenizer.json");
+	json_t *file = tokens_json(path), *list = json_object_get(file, "variants"), *variant;
+	json_t *gpt2 = tokens_gpt2();
+	size_t i;
+
+	ck_assert_int_ge(json_array_size(list), 70);
+	json_array_foreach(list, i, variant) {
+		const char *name = json_string_value(json_object_get(variant, "base"));
+
+		check_variant(strcmp(name, "gpt2") == 0 ? json_deep_copy(gpt2) : tokens_json(base),
+		              variant);
+	}
+	json_decref(gpt2);
+	json_decref(file);
+	free(base);
+	free(path);
+}
+END_TEST
+
+/* ---- properties ------------------------------------------------------------------------------------- */
+
+static uint32_t dice(uint32_t *state, uint32_t sides)
+{
+	*state = *state * 1664525u + 1013904223u;
+	return (uint32_t)(((uint64_t)*state * sides) >> 32);
+}
+
+/* Random text of all planes, spaces and runs. */
+static size_t babble(uint32_t *seed, char *out, size_t room)
+{
+	static const uint32_t planes[][2] = { { 0x20, 0x5f },     { 0x20, 0x5f },
+		                              { 0x20, 0x5f },     { 0x9, 5 },
+		                              { 0xa0, 0x500 },    { 0x900, 0x2000 },
+		                              { 0x3000, 0xa000 }, { 0x10000, 0x20000 } };
+	size_t n = 0;
+
+	for (size_t words = dice(seed, 20); words && n + 40 < room; words--) {
+		const uint32_t *plane = planes[dice(seed, 8)];
+
+		for (uint32_t k = dice(seed, 8); k; k--) {
+			uint32_t cp = plane[0] + dice(seed, plane[1]);
+
+			if (cp == 0x2581 || (cp >= 0xd800 && cp < 0xe000))
+				continue;
+			if (cp < 0x80)
+				out[n++] = (char)cp;
+			else if (cp < 0x800)
+				n += (size_t)sprintf(out + n, "%c%c", 0xc0 | cp >> 6,
+				                     0x80 | (cp & 0x3f));
+			else if (cp < 0x10000)
+				n += (size_t)sprintf(out + n, "%c%c%c", 0xe0 | cp >> 12,
+				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
+			else
+				n += (size_t)sprintf(out + n, "%c%c%c%c", 0xf0 | cp >> 18,
+				                     0x80 | (cp >> 12 & 0x3f),
+				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
+		}
+		if (dice(seed, 2))
+			out[n++] = ' ';
+	}
+	return n;
+}
+
+static void round_trips(const struct tess_tokenizer *t)
+{
+	uint32_t seed = 1;
+	char in[2048], *out;
+	size_t len, back, n;
+	int32_t *ids;
+
+	for (int i = 0; i < 1000; i++) {
+		len = babble(&seed, in, sizeof in);
+		ck_assert_msg(!tess_tokenizer_encode(t, in, len, true, &ids, &n), "%s",
+		              tess_error());
+		ck_assert_int_eq(tess_tokenizer_decode(t, ids, n, true, &out, &back), TESS_OK);
+		ck_assert_uint_eq(back, len);
+		ck_assert_mem_eq(in, out, len);
+		tokens_stream(t, ids, n, true);
+		free(ids);
+		free(out);
+	}
+}
+
+START_TEST(text_comes_back)
+{
+	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_gpt2());
+
+	round_trips(stories);
+	round_trips(gpt2);
+	tess_tokenizer_close(stories);
+	tess_tokenizer_close(gpt2);
+}
+END_TEST
+
+static void streams(const struct tess_tokenizer *t, uint32_t ids_below)
+{
+	uint32_t seed = 2;
+	int32_t ids[40];
+
+	for (int i = 0; i < 2000; i++) {
+		size_t n = dice(&seed, 40);
+
+		for (size_t k = 0; k < n; k++)
+			ids[k] = (int32_t)dice(&seed, ids_below) - 3;
+		tokens_stream(t, ids, n, i % 2);
+	}
+}
+
+START_TEST(any_ids_stream_to_the_text_they_decode_to)
+{
+	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_gpt2());
+
+	streams(stories, 600);
+	streams(gpt2, 50300);
+	streams(gpt2, 300);
+	tess_tokenizer_close(stories);
+	tess_tokenizer_close(gpt2);
+}
+END_TEST
+
+/* The same `unit` over and over, a megabyte of it, takes less than the test may run. */
+static void is_quick(const struct tess_tokenizer *t, const char *first, const char *unit,
+                     const char *last)
+{
+	size_t len = strlen(first), step = strlen(unit), n;
+	char *text = malloc(1100000);
+	int32_t *ids;
+
+	memcpy(text, first, len);
+	for (; len < 1000000; len += step)
+		memcpy(text + len, unit, step);
+	memcpy(text + len, last, strlen(last));
+	len += strlen(last);
+	ck_assert_msg(!tess_tokenizer_encode(t, text, len, false, &ids, &n), "%s", tess_error());
+	ck_assert_uint_gt(n, 1000);
+	free(ids);
+	free(text);
+}
+
+START_TEST(no_megabyte_is_slow)
+{
+	json_t *nfc = tokens_gpt2();
+	struct tess_tokenizer *stories = open_stories(), *gpt2;
+
+	json_object_set_new(nfc, "normalizer", json_pack("{s:s}", "type", "NFC"));
+	gpt2 = tokens_open(nfc);
+	for (int i = 0; i < 2; i++) {
+		const struct tess_tokenizer *t = i ? gpt2 : stories;
+
+		is_quick(t, "", " ", "");
+		is_quick(t, "", " ", "x");
+		is_quick(t, "", "a", "");
+		is_quick(t, "", "\n", "x");
+		is_quick(t, "", "the ", "");
+		is_quick(t, "", "<|", "");
+		is_quick(t, "a", "\xcc\x81\xcc\xa3", ""); /* marks whose classes fall and rise */
+	}
+	tess_tokenizer_close(stories);
+	tess_tokenizer_close(gpt2);
+}
+END_TEST
+
+/* ---- the interface ---------------------------------------------------------------------------------- */
+
+START_TEST(tokens_have_names)
+{
+	struct tess_tokenizer *t = open_stories();
+
+	ck_assert_int_eq(tess_tokenizer_size(t), 512);
+	ck_assert_str_eq(tess_tokenizer_token(t, 2), "</s>");
+	ck_assert_ptr_null(tess_tokenizer_token(t, 512));
+	ck_assert_ptr_null(tess_tokenizer_token(t, -1));
+	ck_assert_int_eq(tess_tokenizer_id(t, "<0x41>"), 0x41 + 3);
+	ck_assert_int_eq(tess_tokenizer_id(t, "no such token"), -1);
+	ck_assert(tess_tokenizer_special(t, 1));
+	ck_assert(!tess_tokenizer_special(t, 400));
+	ck_assert(!tess_tokenizer_special(t, 512));
+	ck_assert_int_eq(tess_tokenizer_bos(t), 1);
+	ck_assert_int_eq(tess_tokenizer_eos(t), 2);
+	tess_tokenizer_close(t);
+	tess_tokenizer_close(NULL);
+	tess_decoding_close(NULL);
+}
+END_TEST
+
+START_TEST(texts_that_are_no_text)
+{
+	struct tess_tokenizer *t = open_stories();
+	int32_t *ids = NULL;
+	size_t n = 7;
+
+	ck_assert_int_eq(tess_tokenizer_encode(t, "ab\xc3(", 4, true, &ids, &n), TESS_EINVAL);
+	ck_assert_ptr_nonnull(strstr(tess_error(), "not UTF-8 at its byte 2"));
+	ck_assert_int_eq(tess_tokenizer_encode(t, "\xed\xa0\x80", 3, true, &ids, &n), TESS_EINVAL);
+	ck_assert_ptr_null(ids);
+	ck_assert_uint_eq(n, 7);
+	ck_assert_int_eq(tess_tokenizer_encode(t, "", 0, false, &ids, &n), TESS_OK);
+	ck_assert_ptr_nonnull(ids);
+	ck_assert_uint_eq(n, 0);
+	free(ids);
+	tess_tokenizer_close(t);
+}
+END_TEST
+
+static void write_file(const char *dir, const char *name, const char *text, size_t len)
+{
+	char path[512];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	f = fopen(path, "wb");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_uint_eq(fwrite(text, 1, len, f), len);
+	fclose(f);
+}
+
+/* The ids of "x" with data/tokenizer.json and this tokenizer_config.json. */
+static tess_status with_config(const char *config, int32_t **ids, size_t *n, int32_t *eos)
+{
+	char dir[] = "/tmp/tokenizer-XXXXXX", file[512],
+	     *path = tokens_path("DATA_DIR", "tokenizer.json");
+	struct tess_tokenizer *t = NULL;
+	size_t len;
+	char *text = tokens_text(path, &len);
+	tess_status st;
+
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	write_file(dir, "tokenizer.json", text, len);
+	write_file(dir, "tokenizer_config.json", config, strlen(config));
+	snprintf(file, sizeof file, "%s/tokenizer.json", dir);
+	st = tess_tokenizer_open(file, &t);
+	if (!st) {
+		ck_assert_int_eq(tess_tokenizer_encode(t, "x", 1, true, ids, n), TESS_OK);
+		*eos = tess_tokenizer_eos(t);
+	}
+	tess_tokenizer_close(t);
+	unlink(file);
+	snprintf(file, sizeof file, "%s/tokenizer_config.json", dir);
+	unlink(file);
+	rmdir(dir);
+	free(text);
+	free(path);
+	return st;
+}
+
+START_TEST(config_says_what_begins_and_ends_a_text)
+{
+	static const struct {
+		const char *config;
+		int first, last;
+		int32_t eos;
+	} cases[] = {
+		{ "{}", 1, -1, -1 },
+		{ "{\"eos_token\": {\"content\": \"</s>\"}, \"model_max_length\": "
+		  "1000000000000000019884624838656}",
+		  1, -1, 2 },
+		{ "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", "
+		  "\"add_bos_token\": false, \"add_eos_token\": true}",
+		  -1, 2, 2 },
+		{ "{\"tokenizer_class\": \"LlamaTokenizerFast\", \"bos_token\": \"<unk>\"}", 0, -1,
+		  -1 },
+		{ "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", \"add_bos_token\": false}", 1,
+		  -1, -1 },
+	};
+	int32_t *ids, eos;
+	size_t n;
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		ck_assert_msg(!with_config(cases[i].config, &ids, &n, &eos), "%s", tess_error());
+		ck_assert_int_eq(eos, cases[i].eos);
+		ck_assert_int_eq(ids[0] < 3 ? ids[0] : -1, cases[i].first);
+		ck_assert_int_eq(ids[n - 1] < 3 ? ids[n - 1] : -1, cases[i].last);
+		free(ids);
+	}
+	ck_assert_int_eq(with_config("{\"bos_token\": \"no such\"}", &ids, &n, &eos), TESS_EINVAL);
+	ck_assert_ptr_nonnull(strstr(tess_error(), "tokenizer_config.json: bos_token: "));
+	ck_assert_int_eq(with_config("[]", &ids, &n, &eos), TESS_EINVAL);
+}
+END_TEST
+
+START_TEST(no_tokenizer)
+{
+	struct tess_tokenizer *t = NULL;
+
+	ck_assert_int_eq(tess_tokenizer_open("/nowhere", &t), TESS_ENOENT);
+	ck_assert_int_eq(tess_tokenizer_open("/", &t), TESS_ENOENT);
+	ck_assert_ptr_nonnull(strstr(tess_error(), "tokenizer.json"));
+	ck_assert_ptr_null(t);
+}
+END_TEST
+
+SUITE_MAIN("tokenizer", stories_encodes_as_hugging_face_does, gpt2_encodes_as_its_own_encoder_does,
+           steps_do_as_in_hugging_face, text_comes_back, any_ids_stream_to_the_text_they_decode_to,
+           no_megabyte_is_slow, tokens_have_names, texts_that_are_no_text,
+           config_says_what_begins_and_ends_a_text, no_tokenizer)

@@ -1,0 +1,273 @@
+/* Tokenizers that are wrong, or meant to harm: each is refused with the file, the key and the reason. */
+#include "core/base/status.h"
+#include "suite.h"
+#include "tokens.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char base[] =
+	"{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true}],"
+	" \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]},"
+	" \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"behavior\": \"Isolated\"},"
+	" \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}},"
+	" {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [5]}}},"
+	" \"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2,"
+	" \" \": 3, \"abab\": 4}, \"merges\": [\"a b\", [\"ab\", \"ab\"]]}}";
+
+static void refuses(const char *text, size_t len, const char *where, const char *why)
+{
+	struct tess_tokenizer *t = NULL;
+	tess_status st = tess_tokenizer_parse("tok.json", text, len, &t);
+
+	ck_assert_msg(st < 0, "taken, but for \"%s\": %s", why, text);
+	ck_assert_ptr_null(t);
+	ck_assert_msg(strncmp(tess_error(), "tok.json:", 9) == 0, "%s", tess_error());
+	ck_assert_msg(strstr(tess_error(), where) != NULL, "no \"%s\" in \"%s\"", where,
+	              tess_error());
+	ck_assert_msg(strstr(tess_error(), why) != NULL, "no \"%s\" in \"%s\"", why, tess_error());
+}
+
+/* The base with the value at `path` ("model.vocab.a", "" for none) replaced; NULL: the key is taken out. */
+static char *patched(const char *path, const char *value)
+{
+	json_t *root = json_loads(base, 0, NULL), *at = root, *made;
+	char keys[128], *rest = keys, *key, *text;
+
+	snprintf(keys, sizeof keys, "%s", path);
+	while ((key = strsep(&rest, ".")) && rest)
+		at = json_is_array(at) ? json_array_get(at, (size_t)atoi(key))
+		                       : json_object_get(at, key);
+	made = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+	ck_assert_msg(at != NULL && (made || !value), "the test's own patch of %s: %s", path,
+	              value);
+	if (!value)
+		json_object_del(at, key);
+	else if (json_is_array(at))
+		json_array_set_new(at, (size_t)atoi(key), made);
+	else
+		json_object_set_new(at, key, made);
+	text = json_dumps(root, 0);
+	json_decref(root);
+	return text;
+}
+
+START_TEST(the_base_is_good)
+{
+	struct tess_tokenizer *t = NULL;
+
+	ck_assert_msg(!tess_tokenizer_parse("tok.json", base, strlen(base), &t), "%s",
+	              tess_error());
+	tess_tokenizer_close(t);
+}
+END_TEST
+
+START_TEST(texts_that_are_no_json)
+{
+	char deep[400] = "{\"model\": ";
+
+	memset(deep + 10, '[', 300);
+	refuses(deep, 310, "tok.json:", "deeper than");
+	refuses("", 0, "tok.json:", "not valid JSON");
+	refuses("[]", 2, "tok.json:", "an object was expected");
+	for (size_t len = 1; len < sizeof base - 1; len += 7)
+		refuses(base, len, "tok.json:", "");
+	refuses("{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}}}", 39, "tok.json:1", "duplicate");
+	refuses("{\"model\": {\"vocab\": {\"\xff\": 0}}}", 31, "tok.json:1", "0xff");
+	refuses("{\"model\": {\"vocab\": {\"\xed\xa0\x80\": 0}}}", 33, "tok.json:1", "byte");
+	refuses("{\"model\": {\"vocab\": {\"\\ud800\": 0}}}", 36, "tok.json:1", "invalid Unicode");
+	refuses("{\"model\": {\"vocab\": {\"a\": 99999999999999999999}}}", 49, "tok.json:1",
+	        "integer");
+}
+END_TEST
+
+static const struct {
+	const char *path, *value, *where, *why;
+} bad[] = {
+	/* the file */
+	{ "extra", "1", "key \"extra\"", "known: version, truncation" },
+	{ "model", "7", "model:", "an object" },
+	{ "model", NULL, "model:", "an object" },
+	/* the model */
+	{ "model.type", "\"Unigram\"",
+	  "model: type:", "\"Unigram\" is not supported; supported: BPE" },
+	{ "model.type", "\"WordPiece\"", "model: type:", "supported: BPE" },
+	{ "model.type", "3", "model: type:", "a name was expected" },
+	{ "model.dropout", "0.1", "model: dropout:", "only null" },
+	{ "model.end_of_word_suffix", "\"</w>\"", "model: end_of_word_suffix:", "only null" },
+	{ "model.continuing_subword_prefix", "\"##\"",
+	  "model: continuing_subword_prefix:", "only null" },
+	{ "model.unk_token", "\"<unk>\"", "model: unk_token:", "\"<unk>\" is not in vocab" },
+	{ "model.unk_token", "0", "model: unk_token:", "a token or null" },
+	{ "model.byte_fallback", "1", "model: byte_fallback:", "true or false" },
+	{ "model.ignore_merges", "\"yes\"", "model: ignore_merges:", "true or false" },
+	{ "model.new_key", "true", "model: key \"new_key\"", "known: type, dropout" },
+	/* the vocabulary */
+	{ "model.vocab", "[\"a\"]", "model: vocab:", "an object of tokens" },
+	{ "model.vocab", NULL, "model: vocab:", "an object of tokens" },
+	{ "model.vocab.a", "-1", "vocab: \"a\":", "an id from 0" },
+	{ "model.vocab.a", "1.5", "vocab: \"a\":", "an id from 0" },
+	{ "model.vocab.a", "\"0\"", "vocab: \"a\":", "an id from 0" },
+	{ "model.vocab.a", "4194304", "vocab: \"a\":", "an id from 0 to 4194303" },
+	{ "model.vocab.a", "9223372036854775807", "vocab: \"a\":", "an id from 0" },
+	{ "model.vocab.a", "1", "model: vocab:", "both have id 1" },
+	{ "model.vocab", "{\"\": 0}", "model: vocab:", "empty" },
+	/* merges */
+	{ "model.merges", "{}", "model: merges:", "an array" },
+	{ "model.merges", NULL, "model: merges:", "an array" },
+	{ "model.merges.1", "\"a c\"", "model: merges[1]:", "\"c\" is not in vocab" },
+	{ "model.merges.1", "\"b a\"", "model: merges[1]:", "\"ba\" is not in vocab" },
+	{ "model.merges.1", "\"ab\"", "model: merges[1]:", "was expected" },
+	{ "model.merges.1", "\"a b c\"", "model: merges[1]:", "was expected" },
+	{ "model.merges.1", "[\"a\"]", "model: merges[1]:", "was expected" },
+	{ "model.merges.1", "[\"a\", 1]", "model: merges[1]:", "was expected" },
+	{ "model.merges.1", "null", "model: merges[1]:", "was expected" },
+	{ "model.merges.1", "\"a \"", "model: merges[1]:", "\"\" is not in vocab" },
+	/* added tokens */
+	{ "added_tokens", "{}", "added_tokens:", "an array" },
+	{ "added_tokens.0.id", "\"5\"", "added_tokens[0]: id:", "a number" },
+	{ "added_tokens.0.id", "99999999999", "added_tokens[0]: id:", "a number" },
+	{ "added_tokens.0.id", "1", "added_tokens[0]:", "\"b\" and \"<s>\" both have id 1" },
+	{ "added_tokens.0.content", "\"ab\"", "added_tokens[0]:", "\"ab\" has id 2 and id 5" },
+	{ "added_tokens.0.content", "\"\"", "added_tokens[0]:", "empty" },
+	{ "added_tokens.0.content", "null", "added_tokens[0]: content:", "a string" },
+	{ "added_tokens.0.special", "\"no\"", "added_tokens[0]: special:", "true or false" },
+	{ "added_tokens.0.weight", "1", "added_tokens[0]: key \"weight\"", "known: id" },
+	{ "added_tokens.0", "7", "added_tokens[0]: id:", "a number" },
+	/* the normalizer */
+	{ "normalizer", "{\"type\": \"Precompiled\"}",
+	  "normalizer: type:", "supported: Sequence, NFC" },
+	{ "normalizer", "[]", "normalizer: type:", "a name" },
+	{ "normalizer.normalizers", "{}", "normalizer: normalizers:", "an array" },
+	{ "normalizer.normalizers.0", "{\"type\": \"NFC\", \"x\": 1}",
+	  "normalizers[0]: NFC: key \"x\"", "known: type" },
+	{ "normalizer", "{\"type\": \"Prepend\"}", "normalizer: Prepend: prepend:", "a string" },
+	{ "normalizer", "{\"type\": \"Replace\", \"pattern\": \" \", \"content\": \"_\"}",
+	  "Replace: pattern:", "an object" },
+	{ "normalizer",
+	  "{\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, \"content\": \"_\"}",
+	  "Replace: pattern:", "0 bytes" },
+	/* the pre-tokenizer, and patterns */
+	{ "pre_tokenizer.type", "\"BertPreTokenizer\"",
+	  "pre_tokenizer: type:", "supported: Sequence, Split" },
+	{ "pre_tokenizer.behavior", "\"Glued\"",
+	  "Split: behavior:", "supported: Isolated, Removed" },
+	{ "pre_tokenizer.behavior", NULL, "Split: behavior:", "one of Isolated" },
+	{ "pre_tokenizer.invert", "0", "Split: invert:", "true or false" },
+	{ "pre_tokenizer.pattern", "{}", "Split: pattern:", "either Regex or String" },
+	{ "pre_tokenizer.pattern.Regex", "\"(a\"",
+	  "Split: pattern:", "missing closing parenthesis" },
+	{ "pre_tokenizer.pattern.Regex", "\"[a\"", "Split: pattern:", "missing terminating ]" },
+	{ "pre_tokenizer.pattern.Regex", "\"a\\\\\"", "Split: pattern:", "at end of pattern" },
+	{ "pre_tokenizer.pattern.Regex", "\"\\\\p{Nonsense}\"",
+	  "Split: pattern:", "unknown property" },
+	{ "pre_tokenizer.pattern.Regex", "\"\\\\C\"", "pattern, offset 0", "this escape" },
+	{ "pre_tokenizer.pattern.Regex", "\"a\\\\h\"", "pattern, offset 1", "this escape" },
+	{ "pre_tokenizer.pattern.Regex", "\"(?P<n>a)\"", "pattern, offset 0",
+	  "this kind of group" },
+	{ "pre_tokenizer.pattern.Regex", "\"(*LIMIT_MATCH=1)a\"", "pattern, offset 0", "(*" },
+	{ "pre_tokenizer.pattern.Regex", "\"[a&&b]\"", "pattern, offset 2", "&&" },
+	{ "pre_tokenizer.pattern.Regex", "\"a{2,3}+\"", "pattern, offset 1", "this count" },
+	{ "pre_tokenizer.pattern.Regex", "\"((a{1,999}){1,999}){1,999}\"",
+	  "Split: pattern:", "too large" },
+	{ "pre_tokenizer.pattern.Regex", "7", "pattern: Regex:", "a string" },
+	{ "pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"__\"}",
+	  "Metaspace: replacement:", "one character" },
+	{ "pre_tokenizer",
+	  "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"often\"}",
+	  "Metaspace: prepend_scheme:", "supported: always, first, never" },
+	/* the post-processor */
+	{ "post_processor.type", "\"BertProcessing\"",
+	  "post_processor: type:", "supported: Sequence, Template" },
+	{ "post_processor.single", "[]", "TemplateProcessing: single:", "\"A\" is missing" },
+	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"B\"}}",
+	  "single[0]: id:", "supported: A" },
+	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"A\"}}",
+	  "single[1]:", "second time" },
+	{ "post_processor.special_tokens", "{}",
+	  "single[0]: special_tokens: \"<s>\": ids:", "an array" },
+	{ "post_processor.special_tokens", "{\"<s>\": {\"ids\": [77]}}",
+	  "ids[0]:", "no token has this id" },
+	/* the decoder */
+	{ "decoder.type", "\"WordPiece\"", "decoder: type:", "supported: Sequence, ByteLevel" },
+	{ "decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": -1, \"stop\": 0}",
+	  "Strip: start:", "a number from 0" },
+	{ "decoder", "{\"type\": \"Strip\", \"content\": \"ab\"}",
+	  "Strip: content:", "one character" },
+	{ "decoder", "{\"type\": \"Sequence\"}", "decoder: decoders:", "an array" },
+};
+
+START_TEST(refused_with_key_and_reason)
+{
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		char *text = patched(bad[i].path, bad[i].value);
+
+		refuses(text, strlen(text), bad[i].where, bad[i].why);
+		free(text);
+	}
+}
+END_TEST
+
+START_TEST(too_many_steps)
+{
+	char text[4096] = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}";
+	char *whole;
+
+	for (int i = 0; i < 64; i++)
+		strcat(text, ", {\"type\": \"NFC\"}");
+	strcat(text, "]}");
+	whole = patched("normalizer", text);
+	refuses(whole, strlen(whole), "normalizer: normalizers[64]:", "more than 64 steps");
+	free(whole);
+}
+END_TEST
+
+/* Opens the patched base and encodes `text`. */
+static tess_status encodes(const char *path, const char *value, const char *text, size_t len)
+{
+	char *whole = patched(path, value);
+	struct tess_tokenizer *t = NULL;
+	int32_t *ids = NULL;
+	tess_status st;
+	size_t n;
+
+	ck_assert_msg(!tess_tokenizer_parse("tok.json", whole, strlen(whole), &t), "%s",
+	              tess_error());
+	st = tess_tokenizer_encode(t, text, len, true, &ids, &n);
+	tess_tokenizer_close(t);
+	free(whole);
+	free(ids);
+	return st;
+}
+
+/* A pattern whose steps double with each character, a text that doubles with each step. */
+START_TEST(limits_hold)
+{
+	static const char *const doubling =
+		"{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": "
+		"\"aaaaaaaaaa\"}";
+	char text[64], steps[4096] = "{\"type\": \"Sequence\", \"normalizers\": [";
+
+	memset(text, 'a', sizeof text);
+	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a+)+$|(a*)*b\"", "aaaaaa", 6),
+	                 TESS_OK);
+	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 63),
+	                 TESS_OK);
+	text[63] = 'b';
+	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 64),
+	                 TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "encoding a text: pattern \"(a|aa)+\\z\"") != NULL, "%s",
+	              tess_error());
+	ck_assert_msg(strstr(tess_error(), "limit") != NULL, "%s", tess_error());
+	for (int i = 0; i < 10; i++) {
+		strcat(steps, i ? "," : "");
+		strcat(steps, doubling);
+	}
+	strcat(steps, "]}");
+	ck_assert_int_eq(encodes("normalizer", steps, "a", 1), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "a text of more than") != NULL, "%s", tess_error());
+}
+END_TEST
+
+SUITE_MAIN("tokenizer_bad", the_base_is_good, texts_that_are_no_json, refused_with_key_and_reason,
+           too_many_steps, limits_hold)

@@ -1,0 +1,71 @@
+/*
+ * Tokenizers that are too large for this project, or whose terms keep them out of it. Where they are not
+ * there the test is skipped, and says so.
+ */
+#include "core/base/status.h"
+#include "suite.h"
+#include "tokens.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct {
+	const char *name, *llamacpp;
+	bool vectors;
+} all[] = {
+	{ "mistral-npm", NULL, true },
+	{ "qwen3-npm", "qwen2", true },
+	{ "llama3-npm", "llama-bpe", true },
+	{ "llama2-spm", "llama-spm", false },
+};
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void check_one(const char *name, const char *llamacpp, bool vectors)
+{
+	char *dir = tokens_path("SHARED_TOKENIZERS", name), *path;
+	struct tess_tokenizer *t = NULL;
+	double start = now();
+
+	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
+	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_size(t), now() - start);
+	if (vectors) {
+		ck_assert_int_ge(asprintf(&path, "%s/vectors.json", dir), 0);
+		tokens_vectors(t, path);
+		free(path);
+	}
+	if (llamacpp) {
+		ck_assert_int_ge(asprintf(&path, "%s/../llamacpp-vectors/%s", dir, llamacpp), 0);
+		tokens_llamacpp(t, path);
+		free(path);
+	}
+	tess_tokenizer_close(t);
+	free(dir);
+}
+
+START_TEST(large_tokenizers)
+{
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		check_one(all[i].name, all[i].llamacpp, all[i].vectors);
+}
+END_TEST
+
+int main(void)
+{
+	const char *dir = getenv("SHARED_TOKENIZERS");
+
+	if (!dir || access(dir, R_OK) != 0) {
+		printf("skipped: %s is not there; SHARED_TOKENIZERS names the directory\n",
+		       dir ? dir : "it");
+		return 77;
+	}
+	return suite_main("tokenizer_shared", (const TTest *const[]){ large_tokenizers, NULL });
+}
