@@ -147,15 +147,12 @@ static json_t *options_json(void)
 	return json_pack("{s:o}", "options", list);
 }
 
-static int show_json(json_t *object)
+static bool show_json(json_t *object)
 {
-	if (!object || json_dumpf(object, stdout, JSON_INDENT(2)) || putchar('\n') == EOF) {
-		json_decref(object);
-		fprintf(stderr, "tessera info: the JSON could not be written\n");
-		return 1;
-	}
+	bool done = object && !json_dumpf(object, stdout, JSON_INDENT(2)) && putchar('\n') != EOF;
+
 	json_decref(object);
-	return 0;
+	return done;
 }
 
 int tess_tool_info(int argc, char **argv)
@@ -166,7 +163,7 @@ int tess_tool_info(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	bool options = false, json = false;
+	bool options = false, json = false, done = true;
 	int flag;
 
 	while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
@@ -187,10 +184,14 @@ int tess_tool_info(int argc, char **argv)
 		return 1;
 	}
 	if (json)
-		return show_json(options ? options_json() : plugins_json());
-	if (options)
+		done = show_json(options ? options_json() : plugins_json());
+	else if (options)
 		show_options();
 	else
 		show_plugins();
+	if (!done || fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "tessera info: the list could not be written\n");
+		return 1;
+	}
 	return 0;
 }

@@ -39,6 +39,15 @@ static inline const char *path_of(char room[static 1024], const char *fmt, ...)
 	return room;
 }
 
+/* A file in the folder; valid for the next three calls. */
+static inline const char *file_of(const char *name)
+{
+	static char room[4][1024];
+	static unsigned next;
+
+	return path_of(room[next++ % 4], "%s/%s", folder, name);
+}
+
 static inline void use_folder(const char *name)
 {
 	path_of(folder, "%s/%s", scratch, name);

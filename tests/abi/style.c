@@ -158,5 +158,8 @@ TESS_PLUGIN = {
 	.styles = styles,
 	.options = options,
 	.init = INIT,
+#ifndef OLDER
+	.quit = canary,
+#endif
 };
 #endif

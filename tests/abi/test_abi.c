@@ -127,7 +127,7 @@ START_TEST(takes_one_file_of_two_names_once)
 	ck_assert_int_eq(symlink("tess-style-a.so", path_of(to, "%s/tess-style-b.so", folder)), 0);
 	ask("style", "good", &a);
 	expect(&a, "TESS_OK", "style good");
-	ck_assert_int_eq(a.canary, 2); /* init and layout, each once */
+	ck_assert_int_eq(a.canary, 3); /* init, layout and quit, each once */
 }
 END_TEST
 

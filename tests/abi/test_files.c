@@ -14,28 +14,20 @@ static bool is_root(const char *test)
 	return false;
 }
 
-static const char *file(const char *name)
-{
-	static char room[4][1024];
-	static unsigned next;
-
-	return path_of(room[next++ % 4], "%s/%s", folder, name);
-}
-
 static void write_file(const char *name, const void *bytes, size_t len)
 {
-	FILE *f = fopen(file(name), "wb");
+	FILE *f = fopen(file_of(name), "wb");
 
-	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s", file(name));
+	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s", file_of(name));
 }
 
 /* Overwrites bytes of a file in the folder. */
 static void patch(const char *name, long at, const void *bytes, size_t len)
 {
-	FILE *f = fopen(file(name), "r+b");
+	FILE *f = fopen(file_of(name), "r+b");
 
 	ck_assert_msg(f && !fseek(f, at, SEEK_SET) && fwrite(bytes, 1, len, f) == len && !fclose(f),
-	              "%s", file(name));
+	              "%s", file_of(name));
 }
 
 static void refused(const char *status, const char *says)
@@ -44,7 +36,7 @@ static void refused(const char *status, const char *says)
 
 	ask("style", "good", &a);
 	expect(&a, status, says);
-	expect(&a, status, file("tess-style-good.so"));
+	expect(&a, status, file_of("tess-style-good.so"));
 	ck_assert(!a.canary);
 }
 
@@ -59,16 +51,16 @@ START_TEST(refuses_what_is_no_shared_object)
 	write_file("tess-style-good.so", "", 0);
 	refused("TESS_EABI", "an empty file");
 	use_folder("dangling");
-	ck_assert_int_eq(symlink("/nowhere/tess-style-good.so", file("tess-style-good.so")), 0);
+	ck_assert_int_eq(symlink("/nowhere/tess-style-good.so", file_of("tess-style-good.so")), 0);
 	refused("TESS_EINVAL", "a dangling link to /nowhere/tess-style-good.so");
 	use_folder("loop");
-	ck_assert_int_eq(symlink("tess-style-good.so", file("tess-style-good.so")), 0);
+	ck_assert_int_eq(symlink("tess-style-good.so", file_of("tess-style-good.so")), 0);
 	refused("TESS_EIO", "symbolic links");
 	use_folder("folder");
-	ck_assert_int_eq(mkdir(file("tess-style-good.so"), 0755), 0);
+	ck_assert_int_eq(mkdir(file_of("tess-style-good.so"), 0755), 0);
 	refused("TESS_EINVAL", "not a regular file");
 	use_folder("pipe");
-	ck_assert_int_eq(mkfifo(file("tess-style-good.so"), 0644), 0);
+	ck_assert_int_eq(mkfifo(file_of("tess-style-good.so"), 0644), 0);
 	refused("TESS_EINVAL", "not a regular file");
 }
 END_TEST
@@ -100,11 +92,11 @@ START_TEST(refuses_truncated_files)
 
 	use_folder("truncated");
 	put("good", "tess-style-good.so");
-	ck_assert_int_eq(stat(file("tess-style-good.so"), &about), 0);
+	ck_assert_int_eq(stat(file_of("tess-style-good.so"), &about), 0);
 	for (off_t len = about.st_size - 1; len > 0; len = len * 3 / 4) {
 		struct answer a;
 
-		ck_assert_int_eq(truncate(file("tess-style-good.so"), len), 0);
+		ck_assert_int_eq(truncate(file_of("tess-style-good.so"), len), 0);
 		ask("style", "good", &a);
 		/* section headers at the end are read by nobody */
 		if (len < about.st_size / 2)
@@ -126,7 +118,7 @@ START_TEST(says_which_library_is_missing)
 
 	use_folder("missing");
 	put("borrowed", "tess-style-good.so");
-	f = fopen(file("tess-style-good.so"), "r+b");
+	f = fopen(file_of("tess-style-good.so"), "r+b");
 	ck_assert_ptr_nonnull(f);
 	fseek(f, 0, SEEK_END);
 	len = ftell(f);
@@ -151,7 +143,7 @@ START_TEST(refuses_what_everybody_may_write)
 
 	use_folder("open-file");
 	put("good", "tess-style-good.so");
-	chmod(file("tess-style-good.so"), 0757);
+	chmod(file_of("tess-style-good.so"), 0757);
 	refused("TESS_EPERM", "tess-style-good.so is writable by everybody; chmod o-w it");
 	use_folder("open-folder");
 	put("good", "tess-style-good.so");
@@ -191,9 +183,9 @@ START_TEST(looks_behind_links)
 
 	use_folder("target");
 	put("good", "tess-style-good.so");
-	strcpy(outer, file("tess-style-good.so"));
+	strcpy(outer, file_of("tess-style-good.so"));
 	use_folder("links");
-	ck_assert_int_eq(symlink(outer, file("tess-style-good.so")), 0);
+	ck_assert_int_eq(symlink(outer, file_of("tess-style-good.so")), 0);
 	ask("style", "good", &a);
 	expect(&a, "TESS_OK", "style good");
 	chmod(outer, 0757);
@@ -228,7 +220,7 @@ START_TEST(finds_what_lies_beside_the_library)
 	expect(&a, "TESS_OK", "style good");
 	ask_in(NULL, library, NULL, NULL, &a);
 	expect(&a, "TESS_OK", "(beside libtessera)");
-	unlink(file("tess-style-good.so"));
+	unlink(file_of("tess-style-good.so"));
 	ask_in(NULL, library, "style", "good", &a);
 	expect(&a, "TESS_ENOENT", "no file has a style good in ");
 	expect(&a, "TESS_ENOENT", folder);
@@ -243,7 +235,7 @@ START_TEST(refuses_other_owners)
 	if (!is_root("refuses_other_owners"))
 		return;
 	install("owners", library);
-	ck_assert_int_eq(chown(file("tess-style-good.so"), stranger, stranger), 0);
+	ck_assert_int_eq(chown(file_of("tess-style-good.so"), stranger, stranger), 0);
 	ask_in(NULL, library, "style", "good", &a);
 	expect(&a, "TESS_EPERM",
 	       "tess-style-good.so belongs to user 12345, who is neither root nor you");

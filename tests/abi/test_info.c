@@ -1,0 +1,116 @@
+/* The command that lists plugins and options. */
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "probe.h"
+
+/* What `tessera info ARGUMENTS` prints, stderr included where `all`; returns its exit status. */
+static int info(const char *arguments, bool all, char *out, size_t room)
+{
+	char command[2048];
+	size_t n;
+	FILE *f;
+
+	path_of(command, "'%s' info %s %s", given("TOOL"), arguments, all ? "2>&1" : "2>/dev/null");
+	f = popen(command, "r");
+	ck_assert_ptr_nonnull(f);
+	n = fread(out, 1, room - 1, f);
+	out[n] = '\0';
+	return WEXITSTATUS(pclose(f));
+}
+
+static json_t *info_json(const char *arguments)
+{
+	static char text[1 << 20];
+	json_t *root = NULL;
+
+	ck_assert_int_eq(info(arguments, false, text, sizeof text), 0);
+	ck_assert_msg(!tess_json_parse("stdout", text, strlen(text), &root), "%s", tess_error());
+	return root;
+}
+
+static json_t *plugin_in(json_t *root, const char *path)
+{
+	json_t *plugin;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "plugins"), i, plugin)
+		if (!strcmp(json_string_value(json_object_get(plugin, "file")), path))
+			return plugin;
+	ck_abort_msg("%s is not listed", path);
+	return NULL;
+}
+
+static void prepare(const char *name)
+{
+	use_folder(name);
+	setenv("TESSERA_PLUGIN_PATH", folder, 1);
+	put("good", "tess-style-zgood.so");
+	put("needs", "tess-style-zneeds.so");
+}
+
+START_TEST(lists_as_text)
+{
+	static char text[1 << 20];
+
+	prepare("text");
+	ck_assert_int_eq(info("", false, text, sizeof text), 0);
+	ck_assert_ptr_nonnull(strstr(text, "style abi 1.0, ABI 1, Apache-2.0: for tests"));
+	ck_assert_ptr_nonnull(strstr(text, "good (good_alias, good_other): for tests"));
+	ck_assert_ptr_nonnull(strstr(text, "not taken:\n"));
+	ck_assert_ptr_nonnull(
+		strstr(text, "tess-style-zneeds.so: refused: it needs a newer Tessera"));
+	ck_assert_ptr_nonnull(strstr(text, "(TESSERA_PLUGIN_PATH)"));
+}
+END_TEST
+
+START_TEST(lists_as_json)
+{
+	json_t *root, *p;
+
+	prepare("json");
+	root = info_json("--json");
+	ck_assert_int_eq(json_integer_value(json_object_get(root, "abi")), TESS_ABI);
+	p = plugin_in(root, file_of("tess-style-zgood.so"));
+	ck_assert(json_is_true(json_object_get(p, "taken")));
+	ck_assert_str_eq(json_string_value(json_object_get(p, "kind")), "style");
+	ck_assert_str_eq(json_string_value(json_object_get(p, "origin")), "TESSERA_PLUGIN_PATH");
+	p = plugin_in(root, file_of("tess-style-zneeds.so"));
+	ck_assert(json_is_false(json_object_get(p, "taken")));
+	ck_assert_str_eq(json_string_value(json_object_get(p, "status")), "TESS_EABI");
+	ck_assert_ptr_nonnull(
+		strstr(json_string_value(json_object_get(p, "why")), "newer Tessera"));
+	json_decref(root);
+}
+END_TEST
+
+START_TEST(lists_options)
+{
+	static char text[1 << 20];
+	json_t *root;
+
+	prepare("options");
+	setenv("TESSERA_ABI_GOOD", "7", 1);
+	ck_assert_int_eq(info("--options", false, text, sizeof text), 0);
+	ck_assert_ptr_nonnull(strstr(text, "TESSERA_ABI_GOOD=7 (environment)\n    for tests\n"));
+	ck_assert_ptr_nonnull(strstr(text, "TESSERA_LOG="));
+	root = info_json("--options --json");
+	ck_assert_uint_gt(json_array_size(json_object_get(root, "options")), 5);
+	json_decref(root);
+}
+END_TEST
+
+START_TEST(says_how_it_is_used)
+{
+	char text[4096];
+
+	ck_assert_int_eq(info("--help", false, text, sizeof text), 0);
+	ck_assert_ptr_nonnull(strstr(text, "usage: tessera info"));
+	ck_assert_int_eq(info("--nonsense", true, text, sizeof text), 2);
+	ck_assert_int_eq(info("extra", true, text, sizeof text), 2);
+	ck_assert_ptr_nonnull(strstr(text, "\"extra\" is not understood"));
+	ck_assert_int_eq(info("--json > /dev/full", true, text, sizeof text), 1);
+	ck_assert_int_eq(info("> /dev/full", true, text, sizeof text), 1);
+}
+END_TEST
+
+SCRATCH_MAIN("info", lists_as_text, lists_as_json, lists_options, says_how_it_is_used)
