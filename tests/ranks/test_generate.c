@@ -1,0 +1,391 @@
+/*
+ * tessera generate as its user runs it: one text and one digest per checkpoint and prompt, whatever the ranks, the
+ * backend, the threads, the kernels, the plan and the way the prompt is fed; and what is said when a rank dies.
+ */
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TOKENS = 32, FACTORS = 7, MOST_LEVELS = 10, MOST_ROWS = 200 };
+enum { COPY, PROMPT, RANKS, BACKEND, THREADS, KERNELS, FEED };
+
+static const char *const copies[] = { "data", "tests/data/stories260K-bf16", "tests/data/stories260K-f16",
+                                      "tests/data/stories260K-sharded" };
+static const int ranks[] = { 1, 2, 3, 4, 5, 8 };
+static const char *const backends[] = { "loopback", "gloo" };
+static const char *const feeds[] = { "", "--prefill-chunk 3", "--prefill-chunk 1" };
+static const char *const plans[] = { "tp", "tp+sp" };
+static const int levels[FACTORS] = { 4, 10, 6, 2, 2, 3, 6 };    /* kernels: auto, scalar, rows; feed: 3 x plan: 2 */
+
+/* ---- rows that have every pair of levels of every two factors ------------------------------------------------ */
+
+static bool seen[FACTORS][MOST_LEVELS][FACTORS][MOST_LEVELS];
+
+static int gain(const int *row)
+{
+	int n = 0;
+
+	for (int a = 0; a < FACTORS; a++)
+		for (int b = a + 1; b < FACTORS; b++)
+			n += !seen[a][row[a]][b][row[b]];
+	return n;
+}
+
+static int rows(int out[MOST_ROWS][FACTORS])
+{
+	uint32_t r = 12345;
+	int n = 0, best;
+
+	do {
+		best = 0;
+		for (int k = 0; k < 400; k++) {
+			int row[FACTORS];
+
+			for (int f = 0; f < FACTORS; f++)
+				row[f] = (int)((r = r * 1664525u + 1013904223u) >> 16) % levels[f];
+			if (gain(row) > best) {
+				best = gain(row);
+				memcpy(out[n], row, sizeof row);
+			}
+		}
+		for (int a = 0; a < FACTORS && best; a++)
+			for (int b = a + 1; b < FACTORS; b++)
+				seen[a][out[n][a]][b][out[n][b]] = true;
+		n += best > 0;
+	} while (best && n < MOST_ROWS);
+	return n;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+/* stdout of a shell command that must end well, parsed. */
+static json_t *run(const char *command)
+{
+	FILE *f = popen(command, "r");
+	json_error_t err;
+	json_t *o = json_loadf(f, 0, &err);
+
+	ck_assert_msg(pclose(f) == 0 && o, "%s: %s", command, o ? "failed" : err.text);
+	return o;
+}
+
+static json_t *golden(int copy, int prompt)
+{
+	char path[512];
+	json_t *all, *c;
+
+	snprintf(path, sizeof path, "%s/%s/golden.json", SOURCE_ROOT, copies[copy]);
+	all = json_load_file(path, 0, NULL);
+	c = json_incref(json_array_get(json_object_get(all, "cases"), (size_t)prompt));
+	json_decref(all);
+	ck_assert(c != NULL);
+	return c;
+}
+
+static json_t *generate(const int *row)
+{
+	json_t *g = golden(row[COPY], row[PROMPT]), *ids = json_object_get(g, "prompt_ids"), *said;
+	char command[8192], list[4096] = "";
+
+	for (size_t i = 0; i < json_array_size(ids); i++)
+		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld", i ? "," : "",
+		         (long long)json_integer_value(json_array_get(ids, i)));
+	snprintf(command, sizeof command, "%s%s '%s' generate '%s/%s' -n %d --backend %s --threads %d --ids %s --max-tokens %d "
+	         "--temperature 0 --json --plan %s %s", row[KERNELS] == 1 ? "TESSERA_CPU=scalar " : "",
+	         row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT, copies[row[COPY]], ranks[row[RANKS]],
+	         backends[row[BACKEND]], 1 + row[THREADS], list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
+	said = run(command);
+	json_decref(g);
+	return said;
+}
+
+static const char *digest(const json_t *said)
+{
+	return json_string_value(json_object_get(said, "digest"));
+}
+
+START_TEST(one_digest)
+{
+	static int row[MOST_ROWS][FACTORS];
+	static json_t *want[4][10];
+	int n = rows(row);
+
+	ck_assert_int_ge(n, 60);        /* 10 prompts x 6 numbers of ranks */
+	for (int i = 0; i < n; i++) {
+		json_t **ref = &want[row[i][COPY]][row[i][PROMPT]], *said;
+		int plain[FACTORS] = { row[i][COPY], row[i][PROMPT] };
+
+		if (!*ref)
+			*ref = generate(plain);
+		said = generate(row[i]);
+		ck_assert_msg(!strcmp(digest(said), digest(*ref)), "%s, prompt %d: %s with -n %d --backend %s, kernels %d, "
+		              "threads %d, feed %d; %s with one rank", copies[row[i][COPY]], row[i][PROMPT], digest(said),
+		              ranks[row[i][RANKS]], backends[row[i][BACKEND]], row[i][KERNELS], 1 + row[i][THREADS],
+		              row[i][FEED], digest(*ref));
+		json_decref(said);
+	}
+	for (int c = 0; c < 4; c++)
+		for (int p = 0; p < 10; p++)
+			json_decref(want[c][p]);
+}
+END_TEST
+
+/* The whole golden text, where no near tie decides it. */
+START_TEST(golden_text)
+{
+	int copy = _i / 10, prompt = _i % 10;
+	json_t *g = golden(copy, prompt), *ids = json_object_get(g, "ids"), *said, *have;
+	size_t n = json_array_size(json_object_get(g, "prompt_ids"));
+	char command[2048];
+
+	if (json_real_value(json_object_get(g, "min_gap_top1_top2")) > 1e-3) {
+		char *text = json_dumps(json_object_get(g, "prompt_ids"), JSON_COMPACT);
+
+		text[strlen(text) - 1] = 0;
+		snprintf(command, sizeof command, "'%s' generate '%s/%s' -n 2 --backend loopback --ids %s --max-tokens %d "
+		         "--temperature 0 --json", TESSERA, SOURCE_ROOT, copies[copy], text + 1, 513 - (int)n);
+		said = run(command);
+		have = json_object_get(said, "ids");
+		if (!strcmp(json_string_value(json_object_get(said, "finish_reason")), "stop"))
+			json_array_remove(have, json_array_size(have) - 1);     /* the golden list leaves the stop out */
+		ck_assert_int_eq(json_array_size(have), json_array_size(ids) - n);
+		for (size_t i = 0; i < json_array_size(have); i++)
+			ck_assert_int_eq(json_integer_value(json_array_get(have, i)),
+			                 json_integer_value(json_array_get(ids, n + i)));
+		json_decref(said);
+		free(text);
+	}
+	json_decref(g);
+}
+END_TEST
+
+/* ---- deaths ------------------------------------------------------------------------------------------------------ */
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct run { pid_t pid; int out; };     /* a generate that goes on for long; its stdout and stderr */
+
+static struct run start(const char *timeout)
+{
+	int p[2];
+	struct run r;
+
+	ck_assert(!pipe(p));
+	r.pid = fork();
+	if (r.pid == 0) {
+		dup2(p[1], STDOUT_FILENO);
+		dup2(p[1], STDERR_FILENO);
+		close(p[0]);
+		close(p[1]);
+		setenv("TESSERA_TIMEOUT", timeout, 1);
+		execl(TESSERA, TESSERA, "generate", SOURCE_ROOT "/data", "-n", "4", "--backend", "gloo", "--max-tokens", "500",
+		      "--ignore-eos", "--temperature", "0", "--threads", "1", (char *)NULL);
+		_exit(127);
+	}
+	close(p[1]);
+	r.out = p[0];
+	return r;
+}
+
+/* The process of that rank among the children of `parent`; 0: not yet. */
+static pid_t find_rank(pid_t parent, int rank)
+{
+	char path[300], text[4096], want[32];
+	DIR *d = opendir("/proc");
+	struct dirent *e;
+	pid_t found = 0;
+
+	snprintf(want, sizeof want, "RANK=%d", rank);
+	while (d && !found && (e = readdir(d))) {
+		int ppid = 0;
+		ssize_t n;
+		FILE *f;
+
+		snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+		f = *e->d_name > '0' && *e->d_name <= '9' ? fopen(path, "r") : NULL;
+		if (!f)
+			continue;
+		if (fscanf(f, "%*d (%*[^)]) %*c %d", &ppid) != 1 || ppid != parent)
+			ppid = 0;
+		fclose(f);
+		snprintf(path, sizeof path, "/proc/%s/environ", e->d_name);
+		f = ppid ? fopen(path, "r") : NULL;
+		if (!f)
+			continue;
+		n = (ssize_t)fread(text, 1, sizeof text - 1, f);
+		fclose(f);
+		text[n > 0 ? n : 0] = 0;
+		for (char *at = text; at < text + n && !found; at += strlen(at) + 1)
+			if (!strcmp(at, want))
+				found = atoi(e->d_name);
+	}
+	closedir(d);
+	return found;
+}
+
+/* Reads what is written until the text has begun; then all ranks are at work. */
+static void await_text(const struct run *r, char *text, size_t room)
+{
+	size_t n = 0;
+	ssize_t k;
+
+	while (n + 1 < room && (k = read(r->out, text + n, room - 1 - n)) > 0) {
+		n += (size_t)k;
+		text[n] = 0;
+		if (strstr(text, "Once"))
+			return;
+	}
+	ck_abort_msg("the text did not begin: %s", n ? text : "");
+}
+
+static int finish(const struct run *r, char *text, size_t room)
+{
+	size_t n = strlen(text);
+	ssize_t k;
+	int status;
+
+	while (n + 1 < room && (k = read(r->out, text + n, room - 1 - n)) > 0)
+		n += (size_t)k;
+	text[n] = 0;
+	close(r->out);
+	ck_assert_int_eq(waitpid(r->pid, &status, 0), r->pid);
+	return status;
+}
+
+static int count(const char *text, const char *what)
+{
+	int n = 0;
+
+	for (const char *at = text; (at = strstr(at, what)); at++)
+		n++;
+	return n;
+}
+
+static void signal_one(int sig, const char *timeout, double most)
+{
+	static char text[1 << 16];
+	struct run r = start(timeout);
+	pid_t rank, all[4];
+	double begin;
+	int status;
+
+	await_text(&r, text, sizeof text);
+	for (int i = 0; i < 4; i++)
+		ck_assert((all[i] = find_rank(r.pid, i)) > 0);
+	rank = all[2];
+	begin = now();
+	ck_assert(!kill(rank, sig));
+	status = finish(&r, text, sizeof text);
+	ck_assert_msg(now() - begin < most, "took %.2f s", now() - begin);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
+	/* the launcher and each of the three survivors name it */
+	ck_assert_msg(count(text, "rank 2") >= 4, "%s", text);
+	for (int i = 0; i < 4; i++)
+		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still there", i);
+}
+
+START_TEST(killed_rank)
+{
+	signal_one(SIGKILL, "60", 2);
+}
+END_TEST
+
+START_TEST(stopped_rank)
+{
+	signal_one(SIGSTOP, "2", 2 * 1.1 + 7);  /* the deadline, then SIGTERM, which a stopped rank does not hear, 5 s, SIGKILL */
+}
+END_TEST
+
+START_TEST(interrupted)
+{
+	static char text[1 << 16];
+	struct run r = start("60");
+	int status;
+
+	await_text(&r, text, sizeof text);
+	ck_assert(!kill(r.pid, SIGINT));
+	status = finish(&r, text, sizeof text);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %s", status, text);
+	ck_assert_msg(text[strlen(text) - 1] == '\n' && !strstr(text, "rank "), "%s", text);
+}
+END_TEST
+
+/* ---- bad input ----------------------------------------------------------------------------------------------------- */
+
+struct bad { const char *args, *says; int status; };
+
+static const struct bad bad[] = {
+	{ "", "which MODEL", 2 },
+	{ "nowhere", "nowhere", 1 },
+	{ "data -n 0", "-n 0", 2 },
+	{ "data -n 9", "heads: 8 units cannot be cut for 9 ranks; use 1 to 8", 1 },
+	{ "data --backend glu", "gloo", 1 },
+	{ "data --ids 1,x", "--ids 1,x", 2 },
+	{ "data --ids 1,512", "id 512", 1 },
+	{ "data --prompt a --ids 1", "one of --prompt", 2 },
+	{ "data --temperature hot", "--temperature hot", 2 },
+	{ "data --top-p 1.5 --temperature 1", "top-p", 1 },
+	{ "data --plan nosuch", "nosuch", 1 },
+	{ "data --plan '{\"a.b\":\"colwise\"}'", "matches no module", 1 },
+	{ "data --plan '{\"lm_head\":7}'", "must be a string", 1 },
+	{ "data --plan-override lm_head=colwize", "colwise", 1 },
+	{ "data --plan-override lm_head", "PATTERN=STYLE", 1 },
+	{ "data --plan-override model.layers.*.mlp.down_proj=colwise", "mlp", 1 },
+	{ "data --nosuch", "nosuch", 2 },
+	{ "data --prompt-file /nonexistent", "/nonexistent", 2 },
+	{ "tests/data/goldens/llama-odd -n 7 --ids 1", "heads: 6 units cannot be cut for 7 ranks; use 1 to 6", 1 },
+};
+
+START_TEST(bad_input)
+{
+	char command[2048], text[4096];
+	size_t n;
+	FILE *f;
+	int status;
+
+	snprintf(command, sizeof command, "cd '%s' && '%s' generate %s 2>&1", SOURCE_ROOT, TESSERA, bad[_i].args);
+	f = popen(command, "r");
+	n = fread(text, 1, sizeof text - 1, f);
+	text[n] = 0;
+	status = pclose(f);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad[_i].status, "%s: status %x: %s", bad[_i].args, status, text);
+	ck_assert_msg(strstr(text, bad[_i].says) != NULL, "%s: says %s", bad[_i].args, text);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("generate");
+	TCase *t = tcase_create("generate");
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	tcase_set_timeout(t, 600);
+	tcase_add_test(t, one_digest);
+	tcase_add_loop_test(t, golden_text, 0, 40);
+	tcase_add_test(t, killed_rank);
+	tcase_add_test(t, stopped_rank);
+	tcase_add_test(t, interrupted);
+	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad / sizeof *bad));
+	suite_add_tcase(s, t);
+	srunner_set_fork_status(r, CK_NOFORK);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
