@@ -90,7 +90,7 @@ static tess_status get(const struct group *g, const struct tess_join *how, const
 static tess_status choose_address(struct group *g, const struct tess_join *how)
 {
 	const struct group *parent = how->parent;
-	const char *chosen = host->option("GLOO_ADDRESS");
+	const char *chosen = host->option("gloo_address");
 	char own[128], other[128];
 	int one_host = 1;
 	tess_status st;
@@ -201,9 +201,8 @@ static void close_group(void *self)
 
 	if (!g)
 		return;
-	/* With messages on their way: first the connections, then the memory that they name. */
-	shim_close(g->mesh, g->works != NULL);
 	work_clear(g);
+	shim_close(g->mesh);
 	pthread_mutex_destroy(&g->lock);
 	free(g->sent);
 	free(g->received);
@@ -297,7 +296,7 @@ static const struct tess_backend gloo = {
 static const struct tess_backend *const backends[] = { &gloo, NULL };
 
 static const struct tess_option address = {
-	"GLOO_ADDRESS", "", "the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
+	"gloo_address", "", "the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
 	"host, else the one that reaches MASTER_ADDR"
 };
 static const struct tess_option *const options[] = { &address, NULL };

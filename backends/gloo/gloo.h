@@ -17,11 +17,12 @@ struct group {
 	uint64_t *sent, *received;      /* by peer: messages of send and recv so far */
 	tess_status failed;             /* what every later call answers with, and its sentence */
 	char why[512];
+	int cut;                        /* its connections are gone */
 	void *spare;                    /* scratch memory of the last work, kept for the next */
 	size_t spare_bytes;
 
 	pthread_mutex_t lock;           /* of the rest, which abort() touches from another thread */
-	struct work *works;             /* all that may have messages on their way */
+	struct work *works;             /* all that are not released */
 	int aborted;
 };
 
@@ -33,7 +34,7 @@ tess_status work_run(struct group *g, struct work *w, int64_t deadline);
 void work_release(struct group *g, struct work *w);
 /* From any thread: every work fails soon. */
 void work_abort(struct group *g);
-/* Frees what is left, when no connection is there any more. */
+/* Drops what is still on its way, and the spare memory. */
 void work_clear(struct group *g);
 
 #endif

@@ -34,8 +34,10 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why);
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why);
 /* When all are connected: from now on the loss of one is seen by those who wait for it. */
 int shim_watch(struct shim_mesh *m, char *why);
-/* `hard`: messages may be on their way, and are dropped. Free all of them after it. */
-void shim_close(struct shim_mesh *m, int hard);
+/* Drops all connections and what is on its way: from now on no memory of a message is touched. */
+void shim_cut(struct shim_mesh *m);
+/* Messages that have been written still arrive; none may be on its way, unless all was cut. NULL: nothing. */
+void shim_close(struct shim_mesh *m);
 
 /*
  * A message meets the one of the same slot, and the two must be of one size: Gloo ends the process where

@@ -189,14 +189,14 @@ static struct leg leg_of(const struct group *g, const struct work *w, int32_t pe
 	return adds(w->c.kind) ? to_add(g, w, peer) : to_move(g, w, peer);
 }
 
-/* What a rank gives itself. In place it is there already, but for blocks of different lengths. */
+/* What a rank gives itself. In place it is there already. */
 static void keep(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	struct leg own;
 
-	if (adds(c->kind) || c->kind == TESS_SEND || c->kind == TESS_RECV ||
-	    (rooted(c->kind) && g->rank != c->peer) || (c->src == c->dst && c->kind != TESS_ALL_TO_ALL))
+	if (adds(c->kind) || c->src == c->dst || c->kind == TESS_SEND || c->kind == TESS_RECV ||
+	    (rooted(c->kind) && g->rank != c->peer))
 		return;
 	own = to_move(g, w, g->rank);
 	if (c->kind == TESS_BROADCAST)
@@ -234,6 +234,18 @@ static tess_status late(struct group *g, const struct work *w, const struct mess
 	snprintf(g->why, sizeof g->why, "%s: group %s over gloo waited until the deadline for rank %d to %s",
 	         w->where, g->name, (int)g->world[m->peer], m->receives ? "send" : "receive");
 	return g->host->fail(TESS_ETIMEOUT, "%s", g->why);
+}
+
+/*
+ * What failed stays failed, and may not write into a caller's memory later, nor read it: Gloo's thread ends
+ * the process when that is gone. So the connections go first, which tells the others as well.
+ */
+static tess_status cut(struct group *g, tess_status st)
+{
+	if (g->failed < 0 && g->mesh && !g->cut)
+		shim_cut(g->mesh);
+	g->cut = g->failed < 0;
+	return st;
 }
 
 /* ---- messages -------------------------------------------------------------------------------------- */
@@ -433,6 +445,20 @@ static tess_status prepare(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
+/* Nothing of it is on its way any more. */
+static void discard(struct group *g, struct work *w)
+{
+	struct work **at = &g->works;
+
+	drop_messages(g, w);
+	pthread_mutex_lock(&g->lock);
+	while (*at != w)
+		at = &(*at)->next;
+	*at = w->next;
+	pthread_mutex_unlock(&g->lock);
+	free_work(g, w);
+}
+
 tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
 {
 	struct work *w;
@@ -453,8 +479,11 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	g->works = w;
 	pthread_mutex_unlock(&g->lock);
 	st = exchange(g, w);
-	if (st < 0)
-		return st;      /* some messages may be out: it stays in the list until the group is closed */
+	if (st < 0) {
+		cut(g, st);
+		discard(g, w);
+		return st;
+	}
 	keep(g, w);
 	*out = w;
 	return TESS_OK;
@@ -477,7 +506,7 @@ static tess_status proceed(struct group *g, struct work *w)
 	return exchange(g, w);
 }
 
-tess_status work_run(struct group *g, struct work *w, int64_t deadline)
+static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 {
 	char why[SHIM_WHY];
 	tess_status st;
@@ -505,24 +534,20 @@ tess_status work_run(struct group *g, struct work *w, int64_t deadline)
 	return TESS_OK;
 }
 
+tess_status work_run(struct group *g, struct work *w, int64_t deadline)
+{
+	return cut(g, progress(g, w, deadline));
+}
+
 void work_release(struct group *g, struct work *w)
 {
-	struct work **at = &g->works;
-
 	if (!w)
 		return;
-	if (work_run(g, w, w->c.deadline) != TESS_OK) {
-		/* Its memory may still be written: it stays, and with it the group as it is, until close. */
-		if (g->failed == TESS_OK)
-			g->failed = TESS_ETIMEOUT;
-		return;
+	if (work_run(g, w, w->c.deadline) != TESS_OK && g->failed == TESS_OK) {
+		g->failed = TESS_ETIMEOUT;      /* and why is known */
+		cut(g, g->failed);
 	}
-	pthread_mutex_lock(&g->lock);
-	while (*at != w)
-		at = &(*at)->next;
-	*at = w->next;
-	pthread_mutex_unlock(&g->lock);
-	free_work(g, w);
+	discard(g, w);
 }
 
 void work_abort(struct group *g)
@@ -537,13 +562,10 @@ void work_abort(struct group *g)
 
 void work_clear(struct group *g)
 {
-	struct work *w;
-
-	while ((w = g->works)) {
-		g->works = w->next;
-		drop_messages(g, w);
-		free_work(g, w);
-	}
+	if (g->works && g->mesh)
+		shim_cut(g->mesh);
+	while (g->works)
+		discard(g, g->works);
 	free(g->spare);
 	g->spare = NULL;
 }

@@ -1,0 +1,100 @@
+#include "job.h"
+
+#include <check.h>
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static _Noreturn void launch(const struct tess_launch *how, int out)
+{
+	int status;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	dup2(out, STDOUT_FILENO);
+	dup2(out, STDERR_FILENO);
+	if (tess_launch(how, &status) < 0) {
+		dprintf(STDERR_FILENO, "not launched: %s\n", tess_error());
+		_exit(125);
+	}
+	_exit(status);
+}
+
+void job_start(struct job *j, const struct tess_launch *how)
+{
+	int fd[2];
+
+	memset(j, 0, sizeof *j);
+	ck_assert(!pipe2(fd, O_CLOEXEC));
+	j->begin = (double)tess_now() / 1e9;
+	j->pid = fork();
+	ck_assert(j->pid >= 0);
+	if (!j->pid)
+		launch(how, fd[1]);
+	close(fd[1]);
+	j->output = fd[0];
+}
+
+/* false: the end */
+static int more(struct job *j)
+{
+	struct pollfd on = { .fd = j->output, .events = POLLIN };
+	ssize_t n;
+
+	ck_assert_msg(poll(&on, 1, 30000) == 1, "no output for 30 s after: %s", j->text);
+	ck_assert(j->len < sizeof j->text - 1);
+	n = read(j->output, j->text + j->len, sizeof j->text - 1 - j->len);
+	ck_assert(n >= 0);
+	j->len += (size_t)n;
+	j->text[j->len] = '\0';
+	return n > 0;
+}
+
+void job_await(struct job *j, const char *text)
+{
+	while (!strstr(j->text, text))
+		ck_assert_msg(more(j), "\"%s\" is not in: %s", text, j->text);
+}
+
+void job_finish(struct job *j)
+{
+	int status;
+
+	while (more(j))
+		;
+	close(j->output);
+	ck_assert(waitpid(j->pid, &status, 0) == j->pid);
+	j->status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+	j->seconds = (double)tess_now() / 1e9 - j->begin;
+}
+
+void job_run(struct job *j, int nranks, char *const *argv)
+{
+	struct tess_launch how = { .nranks = nranks, .argv = argv };
+	char *own[16] = { "rank" };
+
+	if (!argv[0]) {
+		for (int i = 1; argv[i]; i++)
+			own[i] = argv[i];
+		how.path = "/proc/self/exe";
+		how.argv = own;
+	}
+	job_start(j, &how);
+	job_finish(j);
+}
+
+int job_count(const struct job *j, const char *text)
+{
+	int n = 0;
+
+	for (const char *at = j->text; (at = strstr(at, text)); at++)
+		n++;
+	return n;
+}

@@ -1,0 +1,285 @@
+/* What tessera launch promises: output, first causes, exit statuses, signals, and nothing left running. */
+#include "../unit/suite.h"
+#include "job.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void shell(struct job *j, int nranks, const char *script)
+{
+	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
+
+	job_run(j, nranks, argv);
+}
+
+static void shell_start(struct job *j, int nranks, const char *script, bool stream)
+{
+	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
+	struct tess_launch how = { .nranks = nranks, .argv = argv, .stream = stream };
+
+	job_start(j, &how);
+}
+
+/* Whether process `pid` is there; zombies are not. */
+static bool lives(int pid)
+{
+	char path[64], line[256] = "";
+	const char *state;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	f = fopen(path, "r");
+	if (!f)
+		return false;
+	state = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+	fclose(f);
+	return state && state[2] != 'Z';
+}
+
+/* The pids of lines "[rank] pid N"; fails the test unless there are `n`. */
+static void pids(const struct job *j, int n, int *out)
+{
+	const char *at = j->text;
+
+	for (int i = 0; i < n; i++) {
+		at = strstr(at, "pid ");
+		ck_assert(at && sscanf(at, "pid %d", &out[i]) == 1);
+		at += 4;
+	}
+}
+
+static void all_gone(const int *pid, int n, int ms)
+{
+	int64_t until = tess_now() + ms * (int64_t)TESS_MS;
+
+	for (int i = 0; i < n; i++)
+		while (lives(pid[i])) {
+			ck_assert_msg(tess_now() < until, "process %d is still there", pid[i]);
+			usleep(10000);
+		}
+}
+
+START_TEST(lines_have_a_prefix)
+{
+	struct job j;
+
+	shell(&j, 3, "echo out; echo err >&2; printf 'no end'");
+	ck_assert_int_eq(j.status, 0);
+	for (int r = 0; r < 3; r++) {
+		char text[32];
+
+		snprintf(text, sizeof text, "[%d] out\n", r);
+		ck_assert_int_eq(job_count(&j, text), 1);
+		snprintf(text, sizeof text, "[%d] err\n", r);
+		ck_assert_int_eq(job_count(&j, text), 1);
+		snprintf(text, sizeof text, "[%d] no end\n", r);
+		ck_assert_int_eq(job_count(&j, text), 1);
+	}
+}
+END_TEST
+
+START_TEST(long_lines_are_whole)
+{
+	struct job j;
+
+	shell(&j, 2, "head -c 5000 /dev/zero | tr '\\0' a; echo; head -c 20000 /dev/zero | tr '\\0' b; echo");
+	ck_assert_int_eq(j.status, 0);
+	ck_assert_int_eq(job_count(&j, "a"), 10000);
+	ck_assert_int_eq(job_count(&j, "b"), 40000);
+	ck_assert_int_eq(job_count(&j, "] a"), 2);
+	ck_assert_int_eq(job_count(&j, "] b"), 6);      /* in pieces of 8 KiB */
+}
+END_TEST
+
+START_TEST(rank_0_may_stream)
+{
+	struct job j;
+
+	shell_start(&j, 2, "printf begin; sleep 0.2; printf ' end'; [ $RANK = 0 ] || exit 0", true);
+	job_await(&j, "begin");
+	ck_assert(!strstr(j.text, "end"));
+	job_finish(&j);
+	ck_assert_int_eq(job_count(&j, "[0]"), 0);
+	ck_assert_int_eq(job_count(&j, "[1] begin end\n"), 1);
+	ck_assert_int_eq(job_count(&j, "begin"), 2);
+}
+END_TEST
+
+START_TEST(ranks_know_who_they_are)
+{
+	struct job j;
+
+	setenv("RANK", "77", 1);
+	setenv("WORLD_SIZE", "78", 1);
+	shell(&j, 2, "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE; test -S $TESSERA_RENDEZVOUS");
+	ck_assert_int_eq(j.status, 0);
+	ck_assert_int_eq(job_count(&j, "[0] 0 of 2, 0 of 2\n"), 1);
+	ck_assert_int_eq(job_count(&j, "[1] 1 of 2, 1 of 2\n"), 1);
+}
+END_TEST
+
+START_TEST(only_rank_0_reads)
+{
+	struct job j;
+	int fd[2];
+
+	ck_assert(!pipe(fd) && write(fd[1], "hello\n", 6) == 6);
+	dup2(fd[0], STDIN_FILENO);
+	close(fd[1]);
+	shell(&j, 2, "read line; echo \"<$line>\"");
+	ck_assert_int_eq(job_count(&j, "[0] <hello>\n"), 1);
+	ck_assert_int_eq(job_count(&j, "[1] <>\n"), 1);
+}
+END_TEST
+
+START_TEST(first_failure_is_the_status)
+{
+	struct job j;
+
+	shell(&j, 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4");
+	ck_assert_int_eq(j.status, 3);
+	ck_assert_int_eq(job_count(&j, "rank 1 exited with status 3"), 1);
+	ck_assert(j.seconds < 4);
+}
+END_TEST
+
+START_TEST(a_signal_is_named)
+{
+	struct job j;
+
+	shell(&j, 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20");
+	ck_assert_int_eq(j.status, 128 + 9);
+	ck_assert_int_eq(job_count(&j, "rank 2 was killed by signal 9"), 1);
+	ck_assert(j.seconds < 4);
+}
+END_TEST
+
+START_TEST(survivors_have_last_words)
+{
+	struct job j;
+
+	shell(&j, 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6");
+	ck_assert_int_eq(j.status, 5);
+	ck_assert_int_eq(job_count(&j, "[0] seen\n"), 1);
+}
+END_TEST
+
+START_TEST(the_stubborn_are_killed)
+{
+	struct job j;
+	int pid[2];
+
+	shell(&j, 2, "trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
+	ck_assert_int_eq(j.status, 9);
+	ck_assert(j.seconds > 5.5 && j.seconds < 9);
+	pids(&j, 2, pid);
+	all_gone(pid, 2, 0);
+}
+END_TEST
+
+START_TEST(the_stopped_end_as_well)
+{
+	struct job j;
+
+	shell(&j, 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never");
+	ck_assert_int_eq(j.status, 9);
+	ck_assert(j.seconds < 4);
+}
+END_TEST
+
+START_TEST(interrupt_is_for_rank_0)
+{
+	struct job j;
+
+	shell_start(&j, 2, "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
+	            "echo up; while :; do sleep 0.05; done", false);
+	job_await(&j, "[0] up");
+	job_await(&j, "[1] up");
+	kill(j.pid, SIGINT);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 130);
+	ck_assert_int_eq(job_count(&j, "[0] text so far\n"), 1);
+	ck_assert_int_eq(job_count(&j, "error"), 0);
+	ck_assert(j.seconds < 5);
+}
+END_TEST
+
+START_TEST(terminate_ends_all)
+{
+	struct job j;
+	int pid[2];
+
+	shell_start(&j, 2, "echo pid $$; while :; do sleep 0.05; done", false);
+	job_await(&j, "[0] pid ");
+	job_await(&j, "[1] pid ");
+	kill(j.pid, SIGTERM);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 128 + SIGTERM);
+	pids(&j, 2, pid);
+	all_gone(pid, 2, 0);
+}
+END_TEST
+
+START_TEST(no_orphans)
+{
+	struct job j;
+	int pid[3];
+
+	shell_start(&j, 3, "echo pid $$; exec sleep 30", false);
+	for (int r = 0; r < 3; r++) {
+		char text[32];
+
+		snprintf(text, sizeof text, "[%d] pid ", r);
+		job_await(&j, text);
+	}
+	job_await(&j, "\n");
+	kill(j.pid, SIGKILL);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, -SIGKILL);
+	pids(&j, 3, pid);
+	all_gone(pid, 3, 2000);
+}
+END_TEST
+
+START_TEST(a_childs_pipe_does_not_hold_us)
+{
+	struct job j;
+
+	shell(&j, 1, "sleep 4 & echo done");
+	ck_assert_int_eq(j.status, 0);
+	ck_assert_int_eq(job_count(&j, "[0] done\n"), 1);
+	ck_assert(j.seconds < 6);
+}
+END_TEST
+
+START_TEST(what_cannot_be_run)
+{
+	char *const absent[] = { "no-such-program", NULL }, *const directory[] = { "/tmp", NULL };
+	struct tess_launch how = { .nranks = 2, .argv = absent };
+	int status = -1;
+
+	ck_assert_int_eq(tess_launch(&how, &status), TESS_ENOENT);
+	ck_assert(strstr(tess_error(), "no-such-program cannot be run"));
+	how.argv = directory;
+	ck_assert_int_eq(tess_launch(&how, &status), TESS_EPERM);
+	how.nranks = 0;
+	ck_assert_int_eq(tess_launch(&how, &status), TESS_EINVAL);
+	how.nranks = 2;
+	how.backend = "loopback";
+	ck_assert_int_eq(tess_launch(&how, &status), TESS_EINVAL);
+	ck_assert(strstr(tess_error(), "threads of one process"));
+	how.backend = NULL;
+	setenv("TESSERA_BACKEND", "loopback", 1);
+	ck_assert_int_eq(tess_launch(&how, &status), TESS_EINVAL);
+	ck_assert_int_eq(status, -1);
+}
+END_TEST
+
+SUITE_MAIN("launch", lines_have_a_prefix, long_lines_are_whole, rank_0_may_stream, ranks_know_who_they_are,
+           only_rank_0_reads, first_failure_is_the_status, a_signal_is_named, survivors_have_last_words,
+           the_stubborn_are_killed, the_stopped_end_as_well, interrupt_is_for_rank_0, terminate_ends_all,
+           no_orphans, a_childs_pipe_does_not_hold_us, what_cannot_be_run)
