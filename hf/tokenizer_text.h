@@ -8,7 +8,7 @@
 #include <tessera/plugin.h>
 
 enum {
-	TESS_TEXT_MOST = 1 << 26, /* bytes of a text, at any stage */
+	TESS_TEXT_MOST = 1 << 24, /* bytes of a text, at any stage */
 	TESS_STEPS_MOST = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
 };
 
