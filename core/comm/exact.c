@@ -329,6 +329,8 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	w.out = out;
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
+	if (!s->count)
+		return TESS_OK;         /* on all ranks */
 	if (g->size == 1) {
 		w.get[0] = 0;
 		st = room(&w, adding(s->count));

@@ -1,0 +1,497 @@
+/*
+ * Ranks that are processes, over the Unix socket: they meet, and whatever becomes of one is told to the rest.
+ * Without a backend; test_gloo and test_launch do the same with one.
+ */
+#include "../unit/suite.h"
+#include "process.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/link.h>
+#include <core/comm/rendezvous.h>
+#include <core/comm/wire.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 3, PATIENCE_MS = 20000 };
+
+/* ---- the ranks ------------------------------------------------------------------------------------------- */
+
+static int nranks;
+static atomic_int told;
+static struct tess_failure first;
+
+static void hear_failure(void *arg, const struct tess_failure *f)
+{
+	(void)arg;
+	first = *f;
+	atomic_store(&told, 1);
+}
+
+static struct tess_listener ear = { .failed = hear_failure };
+
+static int64_t in_ms(int ms)
+{
+	return tess_now() + ms * (int64_t)TESS_MS;
+}
+
+/* Says what failed, and ends with 3. */
+static int await_failure(const struct tess_link *l)
+{
+	for (int64_t until = in_ms(PATIENCE_MS); !atomic_load(&told) && tess_now() < until;)
+		usleep(500);
+	printf("%s\n", atomic_load(&told) ? first.sentence : "nothing was heard");
+	l->leave(l->self, in_ms(PATIENCE_MS));
+	l->close(l->self);
+	return 3;
+}
+
+static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64_t number, const char *where)
+{
+	char room[512] __attribute__((aligned(8)));
+	struct tess_coll c = { .size = sizeof c, .kind = kind, .dtype = TESS_F32, .op = TESS_SUM, .count = count,
+	                       .where = where };
+	struct tess_key key = { .number = number };
+
+	tess_note_write((void *)room, &c, &key, nranks);
+	l->note(l->self, (void *)room);
+}
+
+/* Keys set before and after they are asked for, many notes, goodbye. */
+static int meet(const struct tess_link *l, int rank, int n)
+{
+	char key[32];
+	int32_t val = 0;
+	uint64_t len;
+
+	for (int i = 0; i < n; i++) {
+		if (i == rank) {
+			usleep(2000);
+			snprintf(key, sizeof key, "rank/%d", i);
+			val = 100 + i;
+			if (l->set(l->self, key, &val, sizeof val))
+				return 1;
+		}
+	}
+	for (int i = 0; i < n; i++) {
+		snprintf(key, sizeof key, "rank/%d", i);
+		len = sizeof val;
+		if (l->get(l->self, key, in_ms(PATIENCE_MS), &val, &len) || len != sizeof val || val != 100 + i)
+			return 1;
+	}
+	len = 2;
+	if (l->get(l->self, "rank/0", in_ms(PATIENCE_MS), &val, &len) != TESS_EINVAL)
+		return 1;
+	for (uint64_t i = 1; i <= 5000; i++)
+		post(l, TESS_ALL_REDUCE, i, i, "layers.0");
+	l->leave(l->self, in_ms(PATIENCE_MS));
+	l->close(l->self);
+	if (atomic_load(&told))
+		printf("%s\n", first.sentence);
+	return atomic_load(&told) ? 1 : 0;
+}
+
+static int stall(const struct tess_link *l, int rank)
+{
+	struct tess_key key = { .number = 7 };
+
+	if (rank == 1) {
+		post(l, TESS_BARRIER, 0, 6, "layers.0");
+		usleep(100000);
+		raise(SIGSTOP);
+		return await_failure(l);
+	}
+	post(l, TESS_BARRIER, 0, 6, "layers.0");
+	post(l, TESS_BARRIER, 0, 7, "layers.1");
+	usleep(400000);
+	l->late(l->self, &key);
+	return await_failure(l);
+}
+
+static int play(const char *role, int rank, int n)
+{
+	struct tess_rendezvous *server = NULL;
+	const char *path = getenv("TEST_SOCKET");
+	char own[128];
+	struct tess_link l;
+	int rc = 1;
+
+	nranks = n;
+	if (!path && !rank && tess_rendezvous_open("tests", n, &server)) {
+		printf("%s\n", tess_error());
+		return 1;
+	}
+	if (!path && tess_socket_path("tests", own, sizeof own))
+		return 1;
+	if (tess_link_socket(path ? path : own, path != NULL, rank, n,
+	                     in_ms(strcmp(role, "hurry") ? PATIENCE_MS : 300), &ear, &l)) {
+		printf("%s\n", tess_error());
+		tess_rendezvous_close(server);
+		return 2;
+	}
+	if (!strcmp(role, "meet"))
+		rc = meet(&l, rank, n);
+	if (!strcmp(role, "wait")) {
+		printf("here\n");
+		fflush(stdout);
+		rc = await_failure(&l);
+	}
+	if (!strcmp(role, "differ")) {
+		post(&l, TESS_ALL_REDUCE, rank == 1 ? 12 : 11, 1, rank == 1 ? "layers.9" : "layers.8");
+		rc = await_failure(&l);
+	}
+	if (!strcmp(role, "early")) {
+		post(&l, TESS_ALL_REDUCE, 11, 1, "layers.8");
+		rc = await_failure(&l);
+	}
+	if (!strcmp(role, "leave")) {
+		l.leave(l.self, in_ms(PATIENCE_MS));
+		l.close(l.self);
+	}
+	if (!strcmp(role, "post")) {
+		if (rank == 1)
+			(l.fail)(l.self, TESS_ENOMEM, "rank 1: no memory for it");     /* not the macro of Check */
+		rc = await_failure(&l);
+	}
+	if (!strcmp(role, "stall"))
+		rc = stall(&l, rank);
+	tess_rendezvous_close(server);
+	return rc;
+}
+
+/* ---- the tests ------------------------------------------------------------------------------------------- */
+
+static char dir[] = "/tmp/tessera-test-XXXXXX";
+
+static void begin(void)
+{
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
+}
+
+/* Nothing is left: no socket, no lock. */
+static void end(void)
+{
+	char path[128];
+	struct dirent *e;
+	DIR *d;
+
+	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
+	d = opendir(path);
+	while (d && (e = readdir(d)))
+		ck_assert_msg(e->d_name[0] == '.', "%s is left", e->d_name);
+	if (d)
+		closedir(d);
+	rmdir(path);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+
+static struct tess_rendezvous *host(int n)
+{
+	struct tess_rendezvous *r;
+
+	ck_assert_msg(!tess_rendezvous_open(NULL, n, &r), "%s", tess_error());
+	ck_assert_int_eq(setenv("TEST_SOCKET", tess_rendezvous_path(r), 1), 0);
+	return r;
+}
+
+static void start_all(struct process *p, const char *role, int n)
+{
+	for (int i = n - 1; i >= 0; i--)        /* rank 0, who may host, is the last to come */
+		process_start(&p[i], role, i, n);
+}
+
+static void said(const struct process *p, const char *a, const char *b)
+{
+	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "it said: %s; lacks: %s or %s", p->text, a, b);
+}
+
+static void finish_all(struct process *p, int n, int but, const char *a, const char *b)
+{
+	for (int i = 0; i < n; i++)
+		process_finish(&p[i], PATIENCE_MS);
+	for (int i = 0; i < n; i++)
+		if (i != but)
+			said(&p[i], a, b);
+}
+
+/* _i: 0: hosted by the launcher; 1: by rank 0 */
+START_TEST(ranks_meet)
+{
+	struct tess_rendezvous *r = NULL;
+	struct process p[4];
+
+	begin();
+	if (!_i)
+		r = host(4);
+	start_all(p, "meet", 4);
+	for (int i = 0; i < 4; i++) {
+		process_finish(&p[i], PATIENCE_MS);
+		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
+	}
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(a_rank_is_killed)
+{
+	struct tess_rendezvous *r = NULL;
+	struct process p[N];
+	char sentence[256];
+	int victim = _i < 3 ? _i : 0;   /* 3: rank 0, who hosts */
+	int64_t began;
+	int32_t rank = -1;
+
+	begin();
+	if (_i < 3)
+		r = host(N);
+	start_all(p, "wait", N);
+	for (int i = 0; i < N; i++)
+		process_hear(&p[i]);
+	began = tess_now();
+	kill(p[victim].pid, SIGKILL);
+	finish_all(p, N, victim, "has ended", victim == 0 ? "rank 0" : victim == 1 ? "rank 1" : "rank 2");
+	for (int i = 0; i < N; i++)
+		ck_assert_msg(p[i].ended - began < 1000 * (int64_t)TESS_MS, "rank %d took %ld ms", i,
+		              (long)((p[i].ended - began) / TESS_MS));
+	if (!r) {                       /* what the dead host left is replaced by the next job of that name */
+		ck_assert_msg(!tess_rendezvous_open("tests", N, &r), "%s", tess_error());
+	} else {
+		ck_assert_int_eq(tess_rendezvous_failure(r, &rank, sentence, sizeof sentence), TESS_EPEER);
+		ck_assert_int_eq(rank, victim);
+	}
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(the_launcher_ends)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+
+	begin();
+	r = host(N);
+	start_all(p, "wait", N);
+	for (int i = 0; i < N; i++)
+		process_hear(&p[i]);
+	tess_rendezvous_close(r);
+	finish_all(p, N, -1, "the server of the rendezvous was closed", "");
+	end();
+}
+END_TEST
+
+START_TEST(the_launcher_posts)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+
+	begin();
+	r = host(N);
+	start_all(p, "wait", N);
+	for (int i = 0; i < N; i++)
+		process_hear(&p[i]);
+	tess_rendezvous_fail(r, 2, TESS_EPEER, "rank 2 was killed by SIGSEGV");
+	tess_rendezvous_fail(r, 1, TESS_EPEER, "rank 1 too");
+	finish_all(p, N, -1, "rank 2 was killed by SIGSEGV", "");
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(something_is_wrong)
+{
+	static const struct { const char *role, *a, *b; } cases[] = {
+		{ "differ", "all_reduce of 12 f32 (sum), call 1, at layers.9", "all_reduce of 11 f32 (sum), call 1, at layers.8" },
+		{ "post", "rank 1: no memory for it", "" },
+	};
+	struct tess_rendezvous *r;
+	struct process p[N];
+
+	begin();
+	r = host(N);
+	start_all(p, cases[_i].role, N);
+	finish_all(p, N, -1, cases[_i].a, cases[_i].b);
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+/* Rank 1 is done without the call that the others are in: it says goodbye, and so do they when they hear it. */
+START_TEST(a_rank_leaves_early)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+
+	begin();
+	r = host(N);
+	process_start(&p[0], "early", 0, N);
+	process_start(&p[1], "leave", 1, N);
+	process_start(&p[2], "early", 2, N);
+	finish_all(p, N, 1, "rank 1 will not join", "all_reduce of 11 f32 (sum), call 1, at layers.8");
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(a_rank_is_stopped)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+
+	begin();
+	r = host(N);
+	start_all(p, "stall", N);
+	process_finish(&p[0], PATIENCE_MS);
+	process_finish(&p[2], PATIENCE_MS);
+	said(&p[0], "rank 1 (process", "is stopped");
+	said(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
+	kill(p[1].pid, SIGCONT);        /* it hears what became of the job, and ends */
+	process_finish(&p[1], PATIENCE_MS);
+	said(&p[1], "rank 1 (process", "is stopped");
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(a_rank_never_comes)
+{
+	struct tess_rendezvous *r = NULL;
+	struct process p[N];
+	int missing = _i ? 0 : 2;       /* with a launcher; the host itself */
+
+	begin();
+	if (!_i)
+		r = host(N);
+	for (int i = 0; i < N; i++)
+		if (i != missing)
+			process_start(&p[i], "hurry", i, N);
+	for (int i = 0; i < N; i++)
+		if (i != missing) {
+			process_finish(&p[i], 3000);
+			said(&p[i], missing ? "rank 2 has not come" : "rank 0, which hosts the rendezvous, has not come",
+			     "deadline of rank");
+		}
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(ranks_that_do_not_fit)
+{
+	struct tess_rendezvous *r;
+	struct process p[3];
+
+	begin();
+	r = host(3);
+	process_start(&p[0], "wait", 0, 3);
+	process_start(&p[1], "wait", _i ? 1 : 0, _i ? 4 : 3);
+	process_finish(&p[0], PATIENCE_MS);
+	process_finish(&p[1], PATIENCE_MS);
+	for (int i = 0; i < 2; i++)
+		said(&p[i], _i ? "rank 1 was started for 4 ranks, the job has 3" : "rank 0 came twice", "");
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+/* Whoever connects and talks nonsense changes nothing. */
+START_TEST(strangers)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+	int fd[40];
+
+	begin();
+	r = host(N);
+	for (int i = 0; i < 40; i++) {
+		static const char junk[64] = "GET / HTTP/1.0\r\n\r\n";
+		static const unsigned int huge[4] = { 0xfffffff8, TESS_HELLO, 0, N };
+
+		fd[i] = tess_socket_connect(tess_rendezvous_path(r));
+		ck_assert_int_ge(fd[i], 0);
+		if (i % 4 == 1)
+			ck_assert_int_gt(write(fd[i], junk, sizeof junk), 0);
+		if (i % 4 == 2)
+			ck_assert_int_gt(write(fd[i], huge, sizeof huge), 0);
+		if (i % 4 == 3)
+			ck_assert_int_gt(write(fd[i], junk, 5), 0);
+	}
+	start_all(p, "meet", N);
+	for (int i = 0; i < N; i++) {
+		process_finish(&p[i], PATIENCE_MS);
+		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
+	}
+	for (int i = 0; i < 40; i++)
+		close(fd[i]);
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+START_TEST(places)
+{
+	struct tess_rendezvous *r, *again;
+	char path[128];
+
+	begin();
+	ck_assert_msg(!tess_rendezvous_open("tests", 1, &r), "%s", tess_error());
+	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &again), TESS_EIO);
+	ck_assert_msg(strstr(tess_error(), "a job is running") != NULL, "%s", tess_error());
+	tess_rendezvous_close(r);
+	ck_assert_msg(!tess_rendezvous_open("tests", 1, &r), "%s", tess_error());
+	tess_rendezvous_close(r);
+	ck_assert_int_eq(tess_rendezvous_open("../tests", 1, &r), TESS_EINVAL);
+	ck_assert_int_eq(tess_rendezvous_open("", 1, &r), TESS_EINVAL);
+	ck_assert_int_eq(tess_rendezvous_open(".hidden", 1, &r), TESS_EINVAL);
+	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
+	ck_assert_int_eq(chmod(path, 0750), 0);
+	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EPERM);
+	ck_assert_msg(strstr(tess_error(), "mode 0700") != NULL, "%s", tess_error());
+	ck_assert_int_eq(rmdir(path), 0);
+	ck_assert_int_eq(symlink(dir, path), 0);
+	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EPERM);
+	ck_assert_int_eq(unlink(path), 0);
+	end();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	Suite *suite;
+	TCase *tcase;
+	SRunner *runner;
+	int failed;
+
+	if (argc == 4) {
+		process_begin();
+		return play(argv[1], atoi(argv[2]), atoi(argv[3]));
+	}
+	suite = suite_create("processes");
+	tcase = tcase_create("processes");
+	runner = srunner_create(suite);
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 60);
+	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
+	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
+	tcase_add_test(tcase, the_launcher_ends);
+	tcase_add_test(tcase, the_launcher_posts);
+	tcase_add_loop_test(tcase, something_is_wrong, 0, 2);
+	tcase_add_test(tcase, a_rank_leaves_early);
+	tcase_add_test(tcase, a_rank_is_stopped);
+	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 2);
+	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
+	tcase_add_test(tcase, strangers);
+	tcase_add_test(tcase, places);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
