@@ -161,8 +161,8 @@ tess_status tess_ids_add(struct tess_ids *ids, int32_t id)
 
 struct tess_merge {
 	uint32_t left, right, rank;
-	int32_t id;
-}; /* id -1: a free slot */
+	int32_t id; /* -1: a free slot */
+};
 
 /* Where the merge of the pair is, or the free slot where it would be. */
 static struct tess_merge *merge_of(const struct tess_bpe *b, int32_t left, int32_t right)
@@ -359,12 +359,15 @@ void tess_bpe_free(struct tess_bpe *b)
 /* ---- encoding --------------------------------------------------------------------------------------- */
 
 struct symbol {
-	int32_t id, prev, next;
-}; /* id -1: merged into the one before it */
+	int32_t id; /* -1: merged into the one before it */
+	int32_t prev, next;
+};
+
+/* A merge to do. */
 struct due {
-	uint64_t when;
-	int32_t id;
-}; /* a merge to do: rank, then place; what it makes */
+	uint64_t when; /* its rank, then its place */
+	int32_t id; /* what it makes */
+};
 
 static tess_status room_for(struct tess_bpe_room *room, size_t n)
 {
@@ -373,8 +376,8 @@ static tess_status room_for(struct tess_bpe_room *room, size_t n)
 	tess_bpe_room_free(room);
 	n += n / 2 + 64;
 	room->symbol = malloc(n * sizeof(struct symbol));
-	room->queue =
-		malloc(2 * n * sizeof(struct due)); /* each merge takes one and adds two at most */
+	/* each merge takes one and adds two at most */
+	room->queue = malloc(2 * n * sizeof(struct due));
 	if (!room->symbol || !room->queue)
 		return tess_fail(TESS_ENOMEM, "out of memory: a piece of %zu bytes", n);
 	room->n = n;

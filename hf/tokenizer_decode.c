@@ -169,7 +169,7 @@ static int byte_of(const char *s, size_t n)
 	return high && low ? (int)((high - digits) % 16 * 16 + (low - digits) % 16) : -1;
 }
 
-/* The bytes so far as one token, or as so many unknown characters: a run is text as a whole, or not at all. */
+/* The bytes so far as one token, or as so many unknown characters: a run is text as a whole or not. */
 static tess_status flush_bytes(struct tess_pipe *p, size_t i)
 {
 	struct tess_text *held = &p->state[i].held;
@@ -295,7 +295,7 @@ static bool is_mark(const struct tess_decode_step *step, const char *s, size_t n
 	return n >= step->mark_len && memcmp(s, step->mark, step->mark_len) == 0;
 }
 
-/* Takes up to `start` marks off the front of a token and up to `stop` off its end, for which it must be whole. */
+/* Takes up to `start` marks off a token's front, and up to `stop` off its end: then it must be whole. */
 static tess_status strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];

@@ -6,8 +6,8 @@
 
 struct tess_normalizer {
 	struct tess_norm_step *step;
-	size_t n;
-}; /* n 0: the text as it comes */
+	size_t n; /* 0: the text as it comes */
+};
 
 /* `normalizer` of tokenizer.json, or null. */
 tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out);

@@ -12,10 +12,11 @@ enum {
 	TESS_STEPS_MOST = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
 };
 
+/* {0}: empty. */
 struct tess_text {
 	char *at;
 	size_t len, room;
-}; /* {0}: empty */
+};
 
 tess_status tess_text_add(struct tess_text *t, const char *s, size_t n);
 void tess_text_free(struct tess_text *t);
