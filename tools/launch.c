@@ -11,9 +11,10 @@
 static const char *const help =
 	"usage: tessera launch -n N [--backend B] [--timeout S] -- PROGRAM [ARGUMENT...]\n"
 	"\n"
-	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them. What a rank\n"
-	"writes comes out line by line with [rank] before it. The first rank that fails is named, the others\n"
-	"are stopped, and its exit status is the one of this command; 128 + N if signal N ended it.\n"
+	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them.\n"
+	"What a rank writes comes out line by line with [rank] before it. The first rank that\n"
+	"fails is named and the others are stopped. Its exit status is that of this command; 128 + N\n"
+	"if signal N ended it.\n"
 	"\n"
 	"  -n N          how many ranks\n"
 	"  --backend B   who moves data between them: gloo, ... (TESSERA_BACKEND)\n"
@@ -59,8 +60,12 @@ int tess_tool_launch(int argc, char **argv)
 			if (!read_count(optarg, &how.nranks))
 				return usage("-n needs a number of ranks, not ", optarg);
 			break;
-		case 'b': how.backend = optarg; break;
-		case 't': how.timeout = optarg; break;
+		case 'b':
+			how.backend = optarg;
+			break;
+		case 't':
+			how.timeout = optarg;
+			break;
 		case 'h':
 			fputs(help, stdout);
 			return 0;

@@ -1,8 +1,9 @@
 /*
- * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP transport.
+ * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP
+ * transport.
  *
- * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of who is at the other
- * end and are not encrypted: between hosts the network itself must be trusted.
+ * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of who is at the
+ * other end and are not encrypted: between hosts the network itself must be trusted.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -15,7 +16,7 @@
 
 static const struct tess_host *host;
 
-/* ---- which address --------------------------------------------------------------------------------- */
+/* ---- which address --------------------------------------------------------------------------- */
 
 /* A text that is the same for two processes that share a loopback interface. */
 static void here(char *out, size_t room)
@@ -34,7 +35,10 @@ static void here(char *out, size_t room)
 	snprintf(out, room, "%s %s", boot, net);
 }
 
-/* The address by which this host reaches MASTER_ADDR. A datagram socket that connects sends nothing. */
+/*
+ * The address by which this host reaches MASTER_ADDR. A datagram socket that connects sends
+ * nothing.
+ */
 static tess_status outward(const char *name, char *out, size_t room)
 {
 	const char *master = getenv("MASTER_ADDR");
@@ -47,22 +51,28 @@ static tess_status outward(const char *name, char *out, size_t room)
 		fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 		found = fd >= 0 && !connect(fd, list->ai_addr, list->ai_addrlen) &&
 		        !getsockname(fd, (struct sockaddr *)&own, &len) &&
-		        !getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)room, NULL, 0, NI_NUMERICHOST);
+		        !getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)room, NULL, 0,
+		                     NI_NUMERICHOST);
 		if (fd >= 0)
 			close(fd);
 		freeaddrinfo(list);
 	}
 	if (found && strncmp(out, "127.", 4) && strcmp(out, "::1"))
 		return TESS_OK;
-	return host->fail(TESS_EINVAL, "group %s over gloo has ranks on several hosts, and this one does not know "
-	                  "the address that others reach it by (MASTER_ADDR is %s); set TESSERA_GLOO_ADDRESS",
-	                  name, !master ? "not set" : found ? "this host's own loopback" : "not reachable");
+	return host->fail(
+		TESS_EINVAL,
+		"group %s over gloo has ranks on several hosts, and this one does not know "
+		"the address that others reach it by (MASTER_ADDR is %s); set TESSERA_GLOO_ADDRESS",
+		name,
+		!master ? "not set"
+		: found ? "this host's own loopback"
+			: "not reachable");
 }
 
-/* ---- meeting --------------------------------------------------------------------------------------- */
+/* ---- meeting --------------------------------------------------------------------------------- */
 
-static tess_status put(const struct group *g, const struct tess_join *how, const char *what, const void *val,
-                       size_t len)
+static tess_status put(const struct group *g, const struct tess_join *how, const char *what,
+                       const void *val, size_t len)
 {
 	char key[256];
 
@@ -71,8 +81,8 @@ static tess_status put(const struct group *g, const struct tess_join *how, const
 }
 
 /* `len` bytes or fewer, of member `r`; the rest is zero. */
-static tess_status get(const struct group *g, const struct tess_join *how, const char *what, int32_t r,
-                       void *val, size_t len)
+static tess_status get(const struct group *g, const struct tess_join *how, const char *what,
+                       int32_t r, void *val, size_t len)
 {
 	uint64_t room = len;
 	char key[256];
@@ -82,8 +92,8 @@ static tess_status get(const struct group *g, const struct tess_join *how, const
 	snprintf(key, sizeof key, "%s/gloo/%s/%d", g->name, what, (int)r);
 	st = how->store->get(how->store->self, key, how->deadline, val, &room);
 	if (st == TESS_ETIMEOUT)
-		return host->fail(st, "group %s over gloo: rank %d did not come until the deadline", g->name,
-		                  (int)g->world[r]);
+		return host->fail(st, "group %s over gloo: rank %d did not come until the deadline",
+		                  g->name, (int)g->world[r]);
 	return st;
 }
 
@@ -145,7 +155,8 @@ static tess_status connect_some(struct group *g, const struct tess_join *how, in
 		if (turn == calls)
 			turn = shim_connect(g->mesh, r, at, why);
 		if (turn < 0)
-			st = host->fail(TESS_EPEER, "group %s over gloo: no connection to rank %d: %s", g->name,
+			st = host->fail(TESS_EPEER,
+			                "group %s over gloo: no connection to rank %d: %s", g->name,
 			                (int)g->world[r], why);
 	}
 	free(theirs);
@@ -153,8 +164,9 @@ static tess_status connect_some(struct group *g, const struct tess_join *how, in
 }
 
 /*
- * Every rank tells where it listens, then calls its share of the others, then says so: a rank that answers
- * waits for that in the store, which knows deadlines and the dead, and not inside Gloo, which does not.
+ * Every rank tells where it listens, then calls its share of the others, then says so: a rank that
+ * answers waits for that in the store, which knows deadlines and the dead, and not inside Gloo,
+ * which does not.
  */
 static tess_status meet(struct group *g, const struct tess_join *how)
 {
@@ -166,12 +178,14 @@ static tess_status meet(struct group *g, const struct tess_join *how)
 
 	if (!mine)
 		return host->fail(TESS_ENOMEM, "gloo: out of memory");
-	bad = shim_open(g->address, g->rank, g->nranks, left(how), parent ? parent->mesh : NULL, &g->mesh, why);
+	bad = shim_open(g->address, g->rank, g->nranks, left(how), parent ? parent->mesh : NULL,
+	                &g->mesh, why);
 	for (int32_t r = 0; r < g->nranks && !bad; r++)
 		if (r != g->rank)
 			bad = shim_address(g->mesh, r, mine + (size_t)r * SHIM_ADDRESS, why);
 	if (bad)
-		st = host->fail(TESS_EIO, "group %s over gloo: cannot listen on %s: %s", g->name, g->address, why);
+		st = host->fail(TESS_EIO, "group %s over gloo: cannot listen on %s: %s", g->name,
+		                g->address, why);
 	else
 		st = put(g, how, "address", mine, all);
 	free(mine);
@@ -188,7 +202,7 @@ static tess_status meet(struct group *g, const struct tess_join *how)
 	return st;
 }
 
-/* ---- the table ------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
@@ -215,7 +229,10 @@ static void close_group(void *self)
 static tess_status settle(struct group *g, const struct tess_join *how)
 {
 	struct tess_coll c = {
-		.size = sizeof c, .kind = TESS_BARRIER, .deadline = how->deadline, .where = "open",
+		.size = sizeof c,
+		.kind = TESS_BARRIER,
+		.deadline = how->deadline,
+		.where = "open",
 	};
 	struct work *w;
 	tess_status st = work_start(g, &c, &w);
@@ -273,13 +290,25 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 	return st;
 }
 
-static tess_status test(void *self, void *work) { return work_run(self, work, 0); }
+static tess_status test(void *self, void *work)
+{
+	return work_run(self, work, 0);
+}
 
-static tess_status wait(void *self, void *work, int64_t deadline) { return work_run(self, work, deadline); }
+static tess_status wait(void *self, void *work, int64_t deadline)
+{
+	return work_run(self, work, deadline);
+}
 
-static void release(void *self, void *work) { work_release(self, work); }
+static void release(void *self, void *work)
+{
+	work_release(self, work);
+}
 
-static void abort_group(void *self) { work_abort(self); }
+static void abort_group(void *self)
+{
+	work_abort(self);
+}
 
 static tess_status init(const struct tess_host *h)
 {
@@ -288,21 +317,36 @@ static tess_status init(const struct tess_host *h)
 }
 
 static const struct tess_backend gloo = {
-	.size = sizeof gloo, .threads = 1, .name = "gloo",
+	.size = sizeof gloo,
+	.threads = 1,
+	.name = "gloo",
 	.summary = "processes on one host or several, over TCP (libgloo)",
-	.supports = supports, .open = open_group, .start = start, .test = test, .wait = wait,
-	.release = release, .close = close_group, .abort = abort_group,
+	.supports = supports,
+	.open = open_group,
+	.start = start,
+	.test = test,
+	.wait = wait,
+	.release = release,
+	.close = close_group,
+	.abort = abort_group,
 };
 static const struct tess_backend *const backends[] = { &gloo, NULL };
 
 static const struct tess_option address = {
-	"gloo_address", "", "the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
+	"gloo_address", "",
+	"the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
 	"host, else the one that reaches MASTER_ADDR"
 };
 static const struct tess_option *const options[] = { &address, NULL };
 
 TESS_PLUGIN = {
-	.abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "gloo", .version = "1.0",
-	.license = "Apache-2.0", .summary = "communication over libgloo", .backends = backends,
-	.options = options, .init = init,
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "gloo",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "communication over libgloo",
+	.backends = backends,
+	.options = options,
+	.init = init,
 };

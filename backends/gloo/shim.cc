@@ -28,9 +28,12 @@
 namespace tcp = gloo::transport::tcp;
 using std::chrono::milliseconds;
 
-namespace {
+namespace
+{
 
-/* The slot that nobody ever sends on: what is posted there only hears that the connection is gone. */
+/*
+ * The slot that nobody ever sends on: what is posted there only hears that the connection is gone.
+ */
 constexpr uint64_t kWatch = uint64_t(SHIM_SLOTS) + 1;
 /* How long a wait sleeps before it looks at its deadline and its peer. */
 constexpr long kLook = 20 * 1000000;
@@ -39,15 +42,18 @@ constexpr milliseconds kNever(std::chrono::hours(1000));
 
 int64_t now()
 {
-	return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+	return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch())
+	        .count();
 }
 
 /*
- * Gloo writes to sockets without MSG_NOSIGNAL, and its thread takes any signal of the process. While one
- * of these lives the thread has `which` blocked; a SIGPIPE that Gloo caused is taken back.
+ * Gloo writes to sockets without MSG_NOSIGNAL, and its thread takes any signal of the process.
+ * While one of these lives the thread has `which` blocked; a SIGPIPE that Gloo caused is taken
+ * back.
  */
-class Quiet {
-public:
+class Quiet
+{
+      public:
 	explicit Quiet(bool all)
 	{
 		sigset_t set;
@@ -59,7 +65,7 @@ public:
 	}
 	~Quiet()
 	{
-		const struct timespec none = {0, 0};
+		const struct timespec none = { 0, 0 };
 
 		if (!sigismember(&old_, SIGPIPE))
 			while (sigtimedwait(&pipe_, nullptr, &none) < 0 && errno == EINTR)
@@ -69,7 +75,7 @@ public:
 	Quiet(const Quiet &) = delete;
 	Quiet &operator=(const Quiet &) = delete;
 
-private:
+      private:
 	sigset_t pipe_, old_;
 };
 
@@ -109,26 +115,32 @@ struct shim_io {
 		stir();
 	}
 	/* Ends a wait() of now or the next one. */
-	void stir() { sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv(); }
+	void stir()
+	{
+		sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv();
+	}
 
-private:
+      private:
 	bool wait()
 	{
-		return sending_ ? buffer_->waitSend(nullptr, kNever) : buffer_->waitRecv(nullptr, kNever);
+		return sending_ ? buffer_->waitSend(nullptr, kNever)
+		                : buffer_->waitRecv(nullptr, kNever);
 	}
 
 	struct shim_mesh *const mesh_;
 	const int peer_;
 	const bool sending_;
-	std::atomic<bool> woken_{false};
+	std::atomic<bool> woken_{ false };
 	std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
 };
 
-namespace {
+namespace
+{
 
 /* Stirs the message that is waited for every now and then, from Gloo's own thread. */
-class Clock final : public tcp::Handler {
-public:
+class Clock final : public tcp::Handler
+{
+      public:
 	explicit Clock(const std::shared_ptr<tcp::Device> &device) : device_(device)
 	{
 		fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
@@ -139,7 +151,11 @@ public:
 	}
 	~Clock() override
 	{
-		device_->unregisterDescriptor(fd_, this);
+		try {
+			device_->unregisterDescriptor(fd_, this);
+		} catch (...) {
+			/* It was not there. */
+		}
 		close(fd_);
 	}
 	Clock(const Clock &) = delete;
@@ -170,7 +186,7 @@ public:
 		waiting_ = nullptr;
 	}
 
-private:
+      private:
 	void set(long first)
 	{
 		struct itimerspec t = {};
@@ -193,13 +209,16 @@ struct shim_mesh {
 	std::shared_ptr<gloo::transport::Device> device;
 	std::shared_ptr<gloo::transport::Context> context;
 	std::unique_ptr<Clock> clock;
-	std::vector<std::unique_ptr<shim_io>> watch;    /* by peer */
+	std::vector<std::unique_ptr<shim_io>> watch; /* by peer */
 
-	std::unique_ptr<gloo::transport::Pair> &pair(int peer) { return context->getPair(peer); }
+	std::unique_ptr<gloo::transport::Pair> &pair(int peer)
+	{
+		return context->getPair(peer);
+	}
 };
 
 shim_io::shim_io(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sending)
-	: mesh_(m), peer_(peer), sending_(sending), buffer_(m->context->createUnboundBuffer(at, bytes))
+    : mesh_(m), peer_(peer), sending_(sending), buffer_(m->context->createUnboundBuffer(at, bytes))
 {
 	if (sending)
 		buffer_->send(peer, slot, 0, bytes);
@@ -212,8 +231,11 @@ int shim_io::await(int64_t until)
 	for (;;) {
 		struct Armed {
 			Clock &clock;
-			~Armed() { clock.disarm(); }
-		} armed{*mesh_->clock};
+			~Armed()
+			{
+				clock.disarm();
+			}
+		} armed{ *mesh_->clock };
 		const int64_t left = until - now();
 
 		armed.clock.arm(this, left);
@@ -221,7 +243,7 @@ int shim_io::await(int64_t until)
 			return SHIM_DONE;
 		if (woken_)
 			return SHIM_WOKEN;
-		/* Gloo tells a loss to what waits for its turn, not to what is half read or half written. */
+		/* Gloo tells a loss to what waits for its turn, not to what is half done. */
 		mesh_->watch[peer_]->check();
 		if (left < kLook && now() >= until)
 			return SHIM_PENDING;
@@ -232,7 +254,7 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
               struct shim_mesh **out, char *why)
 {
 	try {
-		Quiet quiet(true);      /* for the thread that the device starts */
+		Quiet quiet(true); /* for the thread that the device starts */
 		auto mesh = std::make_unique<shim_mesh>();
 
 		mesh->rank = rank;
@@ -298,7 +320,10 @@ static void split(const void *address, const void **name, size_t *len, int *port
 int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 {
 	try {
-		/* The rule of tcp::Pair::connect: the greater one of (host, port as it is stored) calls. */
+		/*
+		 * The rule of tcp::Pair::connect: the greater one of (host, port as it is stored)
+		 * calls.
+		 */
 		const void *a, *b;
 		size_t alen, blen;
 		int aport, bport, order;
@@ -310,7 +335,8 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 		split(own, &a, &alen, &aport);
 		split(other, &b, &blen, &bport);
 		if (alen != blen)
-			throw std::runtime_error("one rank has an IPv4 address and another an IPv6 one");
+			throw std::runtime_error(
+				"one rank has an IPv4 address and another an IPv6 one");
 		order = std::memcmp(a, b, alen);
 		return order ? order > 0 : aport > bport;
 	} catch (...) {
@@ -339,7 +365,8 @@ int shim_watch(struct shim_mesh *m, char *why)
 		for (int peer = 0; peer < m->nranks; peer++) {
 			if (peer == m->rank)
 				continue;
-			m->watch[peer] = std::make_unique<shim_io>(m, peer, kWatch, nullptr, 0, false);
+			m->watch[peer] =
+				std::make_unique<shim_io>(m, peer, kWatch, nullptr, 0, false);
 		}
 		return 0;
 	} catch (...) {
@@ -387,8 +414,8 @@ int shim_send(struct shim_mesh *m, int peer, uint64_t slot, const void *src, siz
 	return post(m, peer, slot, const_cast<void *>(src), bytes, true, out, why);
 }
 
-int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, void *dst, size_t bytes, struct shim_io **out,
-              char *why)
+int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, void *dst, size_t bytes,
+              struct shim_io **out, char *why)
 {
 	return post(m, peer, slot, dst, bytes, false, out, why);
 }

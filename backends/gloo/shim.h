@@ -1,8 +1,8 @@
 /*
  * shim.h - what the backend needs of Gloo, in C: a mesh of connections, and messages on their way.
  *
- * No exception leaves shim.cc. Functions that return an int say 0 or a SHIM_ code, or -1 and a sentence in
- * `why`, which has room for SHIM_WHY bytes. Times are CLOCK_MONOTONIC, ns.
+ * No exception leaves shim.cc. Functions that return an int say 0 or a SHIM_ code, or -1 and a
+ * sentence in `why`, which has room for SHIM_WHY bytes. Times are CLOCK_MONOTONIC, ns.
  */
 #ifndef GLOO_SHIM_H
 #define GLOO_SHIM_H
@@ -16,14 +16,15 @@ extern "C" {
 
 enum { SHIM_WHY = 256, SHIM_ADDRESS = 192 };
 enum { SHIM_DONE = 0, SHIM_PENDING, SHIM_WOKEN };
-#define SHIM_SLOTS (UINT64_MAX >> 1)    /* the greatest slot of a message */
+#define SHIM_SLOTS (UINT64_MAX >> 1) /* the greatest slot of a message */
 
-struct shim_mesh;                       /* one rank's connections, and the thread that serves them */
-struct shim_io;                         /* one message; the memory must stay until it is freed */
+struct shim_mesh; /* one rank's connections, and the thread that serves them */
+struct shim_io; /* one message; the memory must stay until it is freed */
 
 /*
- * Listens on `host`, a numeric address, once for each peer, on ports that the kernel picks. No connection
- * takes longer than `patience`. `with`: a mesh whose host and thread are used too, or NULL.
+ * Listens on `host`, a numeric address, once for each peer, on ports that the kernel picks. No
+ * connection takes longer than `patience`. `with`: a mesh whose host and thread are used too, or
+ * NULL.
  */
 int shim_open(const char *host, int rank, int nranks, int64_t patience, struct shim_mesh *with,
               struct shim_mesh **out, char *why);
@@ -36,12 +37,15 @@ int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why);
 int shim_watch(struct shim_mesh *m, char *why);
 /* Drops all connections and what is on its way: from now on no memory of a message is touched. */
 void shim_cut(struct shim_mesh *m);
-/* Messages that have been written still arrive; none may be on its way, unless all was cut. NULL: nothing. */
+/*
+ * Messages that have been written still arrive; none may be on its way, unless all was cut. NULL:
+ * nothing.
+ */
 void shim_close(struct shim_mesh *m);
 
 /*
- * A message meets the one of the same slot, and the two must be of one size: Gloo ends the process where
- * they are not. So the size is part of the slot (see slot() in work.c). bytes may be 0.
+ * A message meets the one of the same slot, and the two must be of one size: Gloo ends the process
+ * where they are not. So the size is part of the slot (see slot() in work.c). bytes may be 0.
  */
 int shim_send(struct shim_mesh *m, int peer, uint64_t slot, const void *src, size_t bytes,
               struct shim_io **out, char *why);

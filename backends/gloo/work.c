@@ -1,16 +1,17 @@
 /*
- * work.c - a collective as one or two exchanges, in each of which every message is under way at once.
+ * work.c - a collective as one or two exchanges; in each, every message is under way at once.
  *
- * Gloo's own collectives are not used: they end the process where sizes differ, and close every connection
- * when one of them times out. One exchange moves what a ring does, in one step. Large reductions and
- * broadcasts cut the data in a slice per rank: each rank finishes its own, then the slices are shared.
+ * Gloo's own collectives are not used: they end the process where sizes differ, and close every
+ * connection when one of them times out. One exchange moves what a ring does, in one step. Large
+ * reductions and broadcasts cut the data in a slice per rank: each rank finishes its own, then the
+ * slices are shared.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "gloo.h"
 
-enum { LARGE = 512 * 1024 };            /* bytes to one rank from which slices are worth a second exchange */
+enum { LARGE = 512 * 1024 }; /* bytes to one rank from which slices are worth a second exchange */
 
 struct message {
 	struct shim_io *io;
@@ -22,15 +23,15 @@ struct work {
 	struct tess_coll c;
 	char where[96];
 	size_t width;
-	uint64_t print;                 /* what messages of this call have in common */
+	uint64_t print; /* what messages of this call have in common */
 	int32_t sliced, stage, done;
 	int32_t nmessages, arrived;
-	uint64_t sum;                   /* elements that this rank adds up, one vector from every rank */
-	void *mine, *total;             /* its own vector; where the sum goes */
-	const void **part;              /* the vectors of all ranks */
-	void *scratch;                  /* the others' vectors; all_to_all in place: what was in src */
-	size_t room;                    /* bytes of it */
-	struct message message[];       /* 2 per rank; then part, and what c.give and c.get point to */
+	uint64_t sum; /* elements that this rank adds up, one vector from every rank */
+	void *mine, *total; /* its own vector; where the sum goes */
+	const void **part; /* the vectors of all ranks */
+	void *scratch; /* the others' vectors; all_to_all in place: what was in src */
+	size_t room; /* bytes of it */
+	struct message message[]; /* 2 per rank; then part, and what c.give and c.get point to */
 };
 
 /* What this rank and one peer give each other in an exchange, in elements. */
@@ -41,7 +42,7 @@ struct leg {
 	int32_t gives, gets;
 };
 
-/* ---- where things lie ------------------------------------------------------------------------------ */
+/* ---- where things lie ------------------------------------------------------------------------ */
 
 static void *past(const struct work *w, const void *p, uint64_t elements)
 {
@@ -93,19 +94,24 @@ static int adds(int32_t kind)
 
 static int rooted(int32_t kind)
 {
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER || kind == TESS_SCATTER;
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
+	       kind == TESS_SCATTER;
 }
 
-/* ---- who gives what to whom ------------------------------------------------------------------------ */
+/* ---- who gives what to whom ------------------------------------------------------------------ */
 
-/* The second exchange: the finished slices, to the root or to all. A broadcast's root has them already. */
+/* The second exchange: finished slices, to the root or to all. A broadcast's root has them all. */
 static struct leg to_share(const struct group *g, const struct work *w, int32_t peer)
 {
 	const struct tess_coll *c = &w->c;
 	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
 	struct leg leg = {
-		.src = w->total, .give = slice(g, w, g->rank), .gives = 1,
-		.dst = slice_at(g, w, c->dst, peer), .get = slice(g, w, peer), .gets = 1,
+		.src = w->total,
+		.give = slice(g, w, g->rank),
+		.gives = 1,
+		.dst = slice_at(g, w, c->dst, peer),
+		.get = slice(g, w, peer),
+		.gets = 1,
 	};
 
 	if (c->kind == TESS_BROADCAST) {
@@ -124,8 +130,12 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 {
 	const struct tess_coll *c = &w->c;
 	struct leg leg = {
-		.src = c->src, .give = c->count, .gives = 1,
-		.dst = given(g, w, peer), .get = w->sum, .gets = 1,
+		.src = c->src,
+		.give = c->count,
+		.gives = 1,
+		.dst = given(g, w, peer),
+		.get = w->sum,
+		.gets = 1,
 	};
 
 	if (c->kind == TESS_REDUCE_SCATTER) {
@@ -151,33 +161,48 @@ static struct leg to_move(const struct group *g, const struct work *w, int32_t p
 	case TESS_BROADCAST:
 		if (w->sliced)
 			return (struct leg){
-				slice_at(g, w, c->src, peer), slice_at(g, w, c->dst, g->rank),
-				slice(g, w, peer), slice(g, w, g->rank), i_am_root, is_root,
+				slice_at(g, w, c->src, peer),
+				slice_at(g, w, c->dst, g->rank),
+				slice(g, w, peer),
+				slice(g, w, g->rank),
+				i_am_root,
+				is_root,
 			};
 		return (struct leg){ c->src, c->dst, c->count, c->count, i_am_root, is_root };
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
 		return (struct leg){
-			inplace && (all || i_am_root) ? block_at(w, c->src, c->get, g->rank) : past(w, c->src, 0),
+			inplace && (all || i_am_root) ? block_at(w, c->src, c->get, g->rank)
+						      : past(w, c->src, 0),
 			block_at(w, c->dst, c->get, peer),
-			c->count, block(w, c->get, peer), all || is_root, all || i_am_root,
+			c->count,
+			block(w, c->get, peer),
+			all || is_root,
+			all || i_am_root,
 		};
 	case TESS_SCATTER:
 		return (struct leg){
-			block_at(w, c->src, c->give, peer), c->dst,
-			block(w, c->give, peer), c->count, i_am_root, is_root,
+			block_at(w, c->src, c->give, peer),
+			c->dst,
+			block(w, c->give, peer),
+			c->count,
+			i_am_root,
+			is_root,
 		};
 	case TESS_ALL_TO_ALL:
 		return (struct leg){
 			block_at(w, inplace ? w->scratch : c->src, c->give, peer),
 			block_at(w, c->dst, c->get, peer),
-			block(w, c->give, peer), block(w, c->get, peer), 1, 1,
+			block(w, c->give, peer),
+			block(w, c->get, peer),
+			1,
+			1,
 		};
 	case TESS_SEND:
 		return (struct leg){ .src = c->src, .give = c->count, .gives = is_root };
 	case TESS_RECV:
 		return (struct leg){ .dst = c->dst, .get = c->count, .gets = is_root };
-	default:                                        /* a barrier: nothing, from everyone */
+	default: /* a barrier: nothing, from everyone */
 		return (struct leg){ .gives = 1, .gets = 1 };
 	}
 }
@@ -205,7 +230,7 @@ static void keep(const struct group *g, const struct work *w)
 		memcpy(own.dst, own.src, own.get * w->width);
 }
 
-/* ---- failure --------------------------------------------------------------------------------------- */
+/* ---- failure --------------------------------------------------------------------------------- */
 
 /* The first failure of the group is kept: every later call answers with it. */
 static tess_status failed(struct group *g)
@@ -216,8 +241,8 @@ static tess_status failed(struct group *g)
 static tess_status lost(struct group *g, const struct work *w, int32_t peer, const char *why)
 {
 	g->failed = TESS_EPEER;
-	snprintf(g->why, sizeof g->why, "%s: group %s over gloo lost rank %d: %s", w->where, g->name,
-	         (int)g->world[peer], why);
+	snprintf(g->why, sizeof g->why, "%s: group %s over gloo lost rank %d: %s", w->where,
+	         g->name, (int)g->world[peer], why);
 	return failed(g);
 }
 
@@ -231,14 +256,15 @@ static tess_status given_up(struct group *g, const char *where)
 /* Not the end of the group: who waits again may still see it done. */
 static tess_status late(struct group *g, const struct work *w, const struct message *m)
 {
-	snprintf(g->why, sizeof g->why, "%s: group %s over gloo waited until the deadline for rank %d to %s",
-	         w->where, g->name, (int)g->world[m->peer], m->receives ? "send" : "receive");
+	snprintf(g->why, sizeof g->why,
+	         "%s: group %s over gloo waited until the deadline for rank %d to %s", w->where,
+	         g->name, (int)g->world[m->peer], m->receives ? "send" : "receive");
 	return g->host->fail(TESS_ETIMEOUT, "%s", g->why);
 }
 
 /*
- * What failed stays failed, and may not write into a caller's memory later, nor read it: Gloo's thread ends
- * the process when that is gone. So the connections go first, which tells the others as well.
+ * What failed stays failed, and its messages are taken back: the memory of a caller that has given
+ * up is soon gone, and Gloo's thread ends the process when it finds that. It tells the others, too.
  */
 static tess_status cut(struct group *g, tess_status st)
 {
@@ -248,11 +274,11 @@ static tess_status cut(struct group *g, tess_status st)
 	return st;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * Messages meet that agree about the call, the exchange and their size; Gloo would end the process if two
- * of different size met. Calls that do not agree wait for their deadline.
+ * Messages meet that agree about the call, the exchange and their size; Gloo would end the process
+ * if two of different size met. Calls that do not agree wait for their deadline.
  */
 static uint64_t slot(const struct work *w, uint64_t bytes)
 {
@@ -263,7 +289,8 @@ static uint64_t slot(const struct work *w, uint64_t bytes)
 	return (h ^ h >> 31) & SHIM_SLOTS;
 }
 
-static tess_status post(struct group *g, struct work *w, int32_t peer, int receives, void *at, uint64_t elements)
+static tess_status post(struct group *g, struct work *w, int32_t peer, int receives, void *at,
+                        uint64_t elements)
 {
 	struct message *m = &w->message[w->nmessages];
 	uint64_t bytes = elements * w->width;
@@ -319,7 +346,7 @@ static void drop_messages(struct group *g, struct work *w)
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* ---- works ----------------------------------------------------------------------------------------- */
+/* ---- works ----------------------------------------------------------------------------------- */
 
 tess_status work_supports(const struct tess_host *host, const struct tess_coll *c, int32_t nranks)
 {
@@ -328,15 +355,18 @@ tess_status work_supports(const struct tess_host *host, const struct tess_coll *
 
 	(void)nranks;
 	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return host->fail(TESS_ENOTSUP, "gloo: unknown kind of collective %d", (int)c->kind);
+		return host->fail(TESS_ENOTSUP, "gloo: unknown kind of collective %d",
+		                  (int)c->kind);
 	if (c->kind == TESS_BARRIER)
 		return TESS_OK;
 	if (c->mem != TESS_HOST)
 		return host->fail(TESS_ENOTSUP, "gloo moves host memory only; use nccl for GPUs");
 	if (!tess_width(c->dtype))
 		return host->fail(TESS_ENOTSUP, "gloo: unknown dtype %d", (int)c->dtype);
-	if (adds(c->kind) && (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
-		return host->fail(TESS_ENOTSUP, "gloo: operation %d is not for dtype %d", (int)c->op, (int)c->dtype);
+	if (adds(c->kind) &&
+	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
+		return host->fail(TESS_ENOTSUP, "gloo: operation %d is not for dtype %d",
+		                  (int)c->op, (int)c->dtype);
 	return TESS_OK;
 }
 
@@ -376,7 +406,8 @@ static tess_status take_scratch(struct group *g, struct work *w, size_t bytes)
 	w->scratch = malloc(bytes);
 	w->room = bytes;
 	if (!w->scratch)
-		return g->host->fail(TESS_ENOMEM, "%s: no memory for %zu bytes of other ranks", w->where, bytes);
+		return g->host->fail(TESS_ENOMEM, "%s: no memory for %zu bytes of other ranks",
+		                     w->where, bytes);
 	return TESS_OK;
 }
 
@@ -392,10 +423,13 @@ static void free_work(struct group *g, struct work *w)
 	free(w);
 }
 
-/* The call as data of our own: what c points to need not outlive work_start, but for the buffers. */
+/*
+ * The call as data of our own: what c points to need not outlive work_start, but for the buffers.
+ */
 static struct work *new_work(const struct group *g, const struct tess_coll *c)
 {
-	size_t n = (size_t)g->nranks, tail = 2 * sizeof(struct message) + sizeof(void *) + 2 * sizeof(uint64_t);
+	size_t n = (size_t)g->nranks,
+	       tail = 2 * sizeof(struct message) + sizeof(void *) + 2 * sizeof(uint64_t);
 	struct work *w = calloc(1, sizeof *w + n * tail);
 	uint64_t *list;
 
@@ -410,8 +444,9 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 		w->c.give = memcpy(list, c->give, n * sizeof *list);
 	if (c->get)
 		w->c.get = memcpy(list + n, c->get, n * sizeof *list);
-	w->sliced = (n - 1) * c->count * w->width >= LARGE && (c->kind == TESS_REDUCE ||
-	            c->kind == TESS_ALL_REDUCE || (c->kind == TESS_BROADCAST && n > 2));
+	w->sliced = (n - 1) * c->count * w->width >= LARGE &&
+	            (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
+	             (c->kind == TESS_BROADCAST && n > 2));
 	return w;
 }
 
@@ -544,7 +579,7 @@ void work_release(struct group *g, struct work *w)
 	if (!w)
 		return;
 	if (work_run(g, w, w->c.deadline) != TESS_OK && g->failed == TESS_OK) {
-		g->failed = TESS_ETIMEOUT;      /* and why is known */
+		g->failed = TESS_ETIMEOUT; /* and why is known */
 		cut(g, g->failed);
 	}
 	discard(g, w);

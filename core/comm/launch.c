@@ -20,14 +20,14 @@
 #include <unistd.h>
 
 enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200 };
-enum { GIVEN = 5 };                     /* variables that a rank gets, and two options */
+enum { GIVEN = 5 }; /* variables that a rank gets, and two options */
 
 extern char **environ;
 
 struct rank {
-	pid_t pid;                      /* 0: not started, or gone */
-	int status;                     /* of waitpid, when gone */
-	bool stopped;                   /* it ended because we wanted so */
+	pid_t pid; /* 0: not started, or gone */
+	int status; /* of waitpid, when gone */
+	bool stopped; /* it ended because we wanted so */
 	struct tess_lines out, err;
 };
 
@@ -36,22 +36,25 @@ enum stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
 struct job {
 	const struct tess_launch *how;
 	struct tess_rendezvous *meet;
-	sigset_t mask;                  /* as it was */
-	int signals, report;            /* signalfd; where a rank that cannot exec says why */
+	sigset_t mask; /* as it was */
+	int signals, report; /* signalfd; where a rank that cannot exec says why */
 	int32_t alive;
 	enum stage stage;
-	int64_t until;                  /* the end of the stage; 0: none */
-	int signal;                     /* that ended the job, or 0 */
-	int32_t cause;                  /* the first rank that failed by itself, or -1 */
-	struct pollfd *on;              /* signals, then the outputs that are open, which are in line */
+	int64_t until; /* the end of the stage; 0: none */
+	int signal; /* that ended the job, or 0 */
+	int32_t cause; /* the first rank that failed by itself, or -1 */
+	struct pollfd *on; /* signals, then the outputs that are open, which are in line */
 	struct tess_lines **line;
 	struct rank rank[];
 };
 
-/* ---- starting ---------------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
 /* The variables of one rank; `own` has room for GIVEN + 2 of them. */
-struct given { char own[GIVEN + 2][160]; char **all; };
+struct given {
+	char own[GIVEN + 2][160];
+	char **all;
+};
 
 static bool is_given(const struct given *g, const char *var)
 {
@@ -74,7 +77,8 @@ static tess_status make_environment(const struct job *j, int32_t r, struct given
 	snprintf(g->own[1], sizeof g->own[1], "WORLD_SIZE=%d", how->nranks);
 	snprintf(g->own[2], sizeof g->own[2], "LOCAL_RANK=%d", r);
 	snprintf(g->own[3], sizeof g->own[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
-	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s", tess_rendezvous_path(j->meet));
+	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s",
+	         tess_rendezvous_path(j->meet));
 	if (how->backend)
 		snprintf(g->own[5], sizeof g->own[5], "TESSERA_BACKEND=%s", how->backend);
 	if (how->timeout)
@@ -94,7 +98,8 @@ static tess_status make_environment(const struct job *j, int32_t r, struct given
 }
 
 /* In the new process: only calls that are safe after a fork of a program with threads. */
-static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out, int err)
+static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out,
+                             int err)
 {
 	const struct tess_launch *how = j->how;
 	int null, why;
@@ -127,7 +132,8 @@ static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int *end)
 	int fd[2];
 
 	if (pipe2(fd, O_CLOEXEC))
-		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r, strerror(errno));
+		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r,
+		                 strerror(errno));
 	fcntl(fd[0], F_SETFL, O_NONBLOCK);
 	l->from = fd[0];
 	l->to = to;
@@ -183,13 +189,16 @@ static tess_status start_all(struct job *j)
 		st = start(j, r);
 	close(fd[1]);
 	if (!st && read(fd[0], &why, sizeof why) == sizeof why)
-		st = tess_fail(why == ENOENT ? TESS_ENOENT : why == EACCES ? TESS_EPERM : TESS_EIO,
-		               "%s cannot be run: %s", how->path ? how->path : how->argv[0], strerror(why));
+		st = tess_fail(why == ENOENT   ? TESS_ENOENT
+		               : why == EACCES ? TESS_EPERM
+		                               : TESS_EIO,
+		               "%s cannot be run: %s", how->path ? how->path : how->argv[0],
+		               strerror(why));
 	close(fd[0]);
 	return st;
 }
 
-/* ---- ending ------------------------------------------------------------------------------------------- */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 /* A stopped process does not see SIGTERM before it goes on. */
 static void send_all(const struct job *j, int sig)
@@ -225,7 +234,8 @@ static bool bad(const struct rank *rank)
 static void say_end(int status, char *text, size_t room)
 {
 	if (WIFSIGNALED(status))
-		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
+		         strsignal(WTERMSIG(status)));
 	else
 		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
 }
@@ -256,7 +266,7 @@ static void reap(struct job *j)
 		if (bad(rank) && !rank->stopped)
 			blame(j, r);
 		else if (r == 0 && j->signal == SIGINT)
-			enter(j, LAST_WORDS);   /* the one that Ctrl-C is for has ended */
+			enter(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
 	}
 }
 
@@ -282,9 +292,11 @@ static void take_signals(struct job *j)
 	reap(j);
 }
 
-/* ---- the job ------------------------------------------------------------------------------------------ */
+/* ---- the job --------------------------------------------------------------------------------- */
 
-/* Passes on output, until something else happens or `until`. false: nothing is left to listen to. */
+/*
+ * Passes on output, until something else happens or `until`. false: nothing is left to listen to.
+ */
 static bool attend(struct job *j, int64_t until)
 {
 	nfds_t n = 1;
@@ -310,7 +322,10 @@ static bool attend(struct job *j, int64_t until)
 	return n > 1;
 }
 
-/* Until no rank is left and what they wrote is passed on. A child of theirs may hold the pipes for ever. */
+/*
+ * Until no rank is left and what they wrote is passed on. A child of theirs may hold the pipes for
+ * ever.
+ */
 static void see_to_end(struct job *j)
 {
 	int64_t until;
@@ -325,7 +340,9 @@ static void see_to_end(struct job *j)
 		;
 }
 
-/* Says who failed first, and what it said to the others if that names it; the status to exit with. */
+/*
+ * Says who failed first, and what it said to the others if that names it; the status to exit with.
+ */
 static int conclude(struct job *j)
 {
 	char end[96], sentence[TESS_SENTENCE];
@@ -338,7 +355,7 @@ static int conclude(struct job *j)
 	if (r < 0)
 		return 0;
 	if (why && named >= 0 && bad(&j->rank[named]) && !j->rank[named].stopped)
-		r = named;      /* who saw it may have ended before the one that it happened to */
+		r = named; /* who saw it may have ended before the one that it happened to */
 	status = j->rank[r].status;
 	say_end(status, end, sizeof end);
 	if (why && !strstr(sentence, end))
@@ -353,10 +370,13 @@ static tess_status check(const struct tess_launch *how)
 	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
 
 	if (how->nranks < 1 || how->nranks > TESS_RANKS_MOST)
-		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks, TESS_RANKS_MOST);
+		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
+		                 TESS_RANKS_MOST);
 	if (backend && !strcmp(backend, "loopback"))
-		return tess_fail(TESS_EINVAL, "ranks over loopback are threads of one process and cannot be launched; "
-		                 "use the program's own -n, or another backend (--backend gloo)");
+		return tess_fail(
+			TESS_EINVAL,
+			"ranks over loopback are threads of one process and cannot be launched; "
+			"use the program's own -n, or another backend (--backend gloo)");
 	return TESS_OK;
 }
 

@@ -8,7 +8,9 @@
 static void put(struct tess_lines *l, const char *text, size_t len)
 {
 	struct iovec piece[] = {
-		{ l->prefix, strlen(l->prefix) }, { (void *)text, len }, { "\n", 1 },
+		{ l->prefix, strlen(l->prefix) },
+		{ (void *)text, len },
+		{ "\n", 1 },
 	};
 
 	while (writev(l->to, piece, 3) < 0 && errno == EINTR)

@@ -6,11 +6,11 @@
 #include <sys/types.h>
 
 struct job {
-	pid_t pid;                      /* of the launcher */
-	int output;                     /* its stdout and stderr */
-	char text[1 << 16];             /* what came from there, ended by 0 */
+	pid_t pid; /* of the launcher */
+	int output; /* its stdout and stderr */
+	char text[1 << 16]; /* what came from there, ended by 0 */
 	size_t len;
-	int status;                     /* its exit status; -N: killed by signal N */
+	int status; /* its exit status; -N: killed by signal N */
 	double seconds, begin;
 };
 

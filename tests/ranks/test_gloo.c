@@ -1,4 +1,7 @@
-/* The backend gloo: what it moves, and how it fails, between processes. This program is the ranks as well. */
+/*
+ * The backend gloo: what it moves, and how it fails, between processes. This program is the ranks
+ * as well.
+ */
 #include "../unit/suite.h"
 #include "data.h"
 #include "job.h"
@@ -14,9 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };        /* broadcast and on, but send and recv */
+enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER }; /* broadcast and on, but send and recv */
 
-/* ---- what a rank does ------------------------------------------------------------------------------- */
+/* ---- what a rank does ------------------------------------------------------------------------ */
 
 /* Each rank sends to the next one, and both before the last one takes what came first. */
 static tess_status around(struct tess_world *w)
@@ -32,8 +35,12 @@ static tess_status around(struct tess_world *w)
 			out[k][i] = me * 10 + k + i;
 	for (int k = 0; k < 4 && !st && n > 1; k++) {
 		struct tess_coll c = {
-			.size = sizeof c, .kind = k < 2 ? TESS_SEND : TESS_RECV, .dtype = TESS_I32,
-			.peer = k < 2 ? (me + 1) % n : before, .count = COUNT >> k % 2, .where = "around",
+			.size = sizeof c,
+			.kind = k < 2 ? TESS_SEND : TESS_RECV,
+			.dtype = TESS_I32,
+			.peer = k < 2 ? (me + 1) % n : before,
+			.count = COUNT >> k % 2,
+			.where = "around",
 		};
 
 		if (k < 2)
@@ -50,11 +57,15 @@ static tess_status around(struct tess_world *w)
 	for (int k = 0; k < 2 && !st && n > 1; k++)
 		for (int32_t i = 0; i < COUNT >> k && !st; i++)
 			if (in[k][i] != before * 10 + k + i)
-				st = tess_fail(TESS_EBUG, "message %d element %d is %d", k, i, in[k][i]);
+				st = tess_fail(TESS_EBUG, "message %d element %d is %d", k, i,
+				               in[k][i]);
 	return st;
 }
 
-/* Kinds x dtypes x operations x even x in place, with roots and counts that go round, up to 512 KiB a rank. */
+/*
+ * Kinds x dtypes x operations x even x in place, with roots and counts that go round, up to 512 KiB
+ * a rank.
+ */
 static tess_status all_moves(struct tess_world *w)
 {
 	static const uint64_t counts[] = { 1000, 0, 1, 70001, 5 };
@@ -62,13 +73,16 @@ static tess_status all_moves(struct tess_world *w)
 
 	for (int32_t i = 0; i < KINDS * 8 * 7 * 4; i++) {
 		struct data_case c = {
-			.kind = TESS_BROADCAST + i % KINDS, .dtype = TESS_F32 + i / KINDS % 8,
+			.kind = TESS_BROADCAST + i % KINDS,
+			.dtype = TESS_F32 + i / KINDS % 8,
 			.op = TESS_SUM + i / 64 % 7,
-			.uneven = i / 448 & 1, .in_place = i / 896 & 1,
+			.uneven = i / 448 & 1,
+			.in_place = i / 896 & 1,
 		};
 		bool even_only = c.kind <= TESS_ALL_REDUCE, adds = tess_kind_reduces(c.kind);
 
-		if ((c.op > TESS_SUM && !adds) || (c.uneven && even_only) || (c.op >= TESS_BAND && c.dtype <= TESS_F16))
+		if ((c.op > TESS_SUM && !adds) || (c.uneven && even_only) ||
+		    (c.op >= TESS_BAND && c.dtype <= TESS_F16))
 			continue;
 		for (int k = 0; k < 2; k++) {
 			tess_status st;
@@ -92,8 +106,11 @@ static tess_status several(struct tess_world *w)
 	for (int round = 0; round < 10 && !st; round++) {
 		for (int k = 0; k < KINDS && !st; k++) {
 			struct data_case c = {
-				.kind = TESS_BROADCAST + k, .dtype = TESS_F32, .op = TESS_SUM,
-				.count = (uint64_t)(round % 2 ? 100000 : 100), .uneven = k > 2,
+				.kind = TESS_BROADCAST + k,
+				.dtype = TESS_F32,
+				.op = TESS_SUM,
+				.count = (uint64_t)(round % 2 ? 100000 : 100),
+				.uneven = k > 2,
 			};
 
 			st = data_start(tess_world_group(w), &c, &work[k]);
@@ -109,7 +126,12 @@ static tess_status looked_at(struct tess_world *w)
 {
 	static float src[100000], dst[100000];
 	struct tess_coll c = {
-		.size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .src = src, .dst = dst, .where = "look",
+		.size = sizeof c,
+		.kind = TESS_ALL_REDUCE,
+		.dtype = TESS_F32,
+		.src = src,
+		.dst = dst,
+		.where = "look",
 	};
 	int n = tess_world_size(w);
 	tess_status st = TESS_OK;
@@ -126,7 +148,8 @@ static tess_status looked_at(struct tess_world *w)
 		tess_work_release(st ? NULL : work);
 		for (uint64_t i = 0; i < c.count && !st; i++)
 			if (dst[i] != (float)(n * round + n * (n - 1) / 2))
-				st = tess_fail(TESS_EBUG, "round %d: element %d is %g", round, (int)i, (double)dst[i]);
+				st = tess_fail(TESS_EBUG, "round %d: element %d is %g", round,
+				               (int)i, (double)dst[i]);
 	}
 	return st;
 }
@@ -142,7 +165,9 @@ static int open_files(void)
 	return n;
 }
 
-/* Groups come and go: descriptors and threads do not add up. The second of each two has a parent. */
+/*
+ * Groups come and go: descriptors and threads do not add up. The second of each two has a parent.
+ */
 static tess_status churn(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
@@ -152,8 +177,14 @@ static tess_status churn(struct tess_world *w)
 
 	for (int i = 0; i < 200 && !st; i++) {
 		struct tess_join how = {
-			.size = sizeof how, .rank = tess_world_rank(w), .nranks = n, .device = -1, .name = name,
-			.world = member, .store = &w->store, .deadline = tess_now() + w->timeout,
+			.size = sizeof how,
+			.rank = tess_world_rank(w),
+			.nranks = n,
+			.device = -1,
+			.name = name,
+			.world = member,
+			.store = &w->store,
+			.deadline = tess_now() + w->timeout,
 			.parent = i % 2 ? w->all->self : NULL,
 		};
 		void *self;
@@ -203,8 +234,14 @@ static tess_status mismatch(struct tess_world *w, const char *what)
 	static float src[4096], dst[4 * 4096];
 	int odd = tess_world_rank(w) == 1;
 	struct tess_coll c = {
-		.size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .op = TESS_SUM, .src = src, .dst = dst,
-		.count = 1000, .where = odd ? "odd.one" : "the.others",
+		.size = sizeof c,
+		.kind = TESS_ALL_REDUCE,
+		.dtype = TESS_F32,
+		.op = TESS_SUM,
+		.src = src,
+		.dst = dst,
+		.count = 1000,
+		.where = odd ? "odd.one" : "the.others",
 	};
 	tess_status st = tess_barrier(tess_world_group(w), "begin");
 
@@ -251,13 +288,17 @@ static int rank(const char *what)
 	return st ? 1 : 0;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void ranks(struct job *j, int n, const char *what, const char *timeout)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
 	struct tess_launch how = {
-		.nranks = n, .path = "/proc/self/exe", .argv = argv, .backend = "gloo", .timeout = timeout,
+		.nranks = n,
+		.path = "/proc/self/exe",
+		.argv = argv,
+		.backend = "gloo",
+		.timeout = timeout,
 	};
 
 	job_start(j, &how);
@@ -272,10 +313,26 @@ static void good(int n, const char *what)
 	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", what, n, j.status, j.text);
 }
 
-START_TEST(one_rank_moves) { good(1, "moves"); } END_TEST
-START_TEST(two_ranks_move) { good(2, "moves"); } END_TEST
-START_TEST(three_ranks_move) { good(3, "moves"); } END_TEST
-START_TEST(four_ranks_move) { good(4, "moves"); } END_TEST
+START_TEST(one_rank_moves)
+{
+	good(1, "moves");
+}
+END_TEST
+START_TEST(two_ranks_move)
+{
+	good(2, "moves");
+}
+END_TEST
+START_TEST(three_ranks_move)
+{
+	good(3, "moves");
+}
+END_TEST
+START_TEST(four_ranks_move)
+{
+	good(4, "moves");
+}
+END_TEST
 static tess_status moves_of_thread(struct tess_world *w, void *arg)
 {
 	(void)arg;
@@ -292,9 +349,21 @@ START_TEST(ranks_may_be_threads)
 }
 END_TEST
 
-START_TEST(several_at_once) { good(3, "several"); } END_TEST
-START_TEST(calls_are_looked_at) { good(3, "looked_at"); } END_TEST
-START_TEST(groups_leave_nothing) { good(3, "churn"); } END_TEST
+START_TEST(several_at_once)
+{
+	good(3, "several");
+}
+END_TEST
+START_TEST(calls_are_looked_at)
+{
+	good(3, "looked_at");
+}
+END_TEST
+START_TEST(groups_leave_nothing)
+{
+	good(3, "churn");
+}
+END_TEST
 
 /* Every survivor of 4 says that rank 2 is at fault, at most `seconds` after its last call began. */
 static void lost(const char *what, const char *timeout, double least, double most, int status)
@@ -312,20 +381,43 @@ static void lost(const char *what, const char *timeout, double least, double mos
 			continue;
 		snprintf(text, sizeof text, "[%d] failed after ", r);
 		at = strstr(j.text, text);
-		ck_assert_msg(at && sscanf(at + strlen(text), "%lf", &seconds) == 1, "%s: rank %d: %s", what, r, j.text);
+		ck_assert_msg(at && sscanf(at + strlen(text), "%lf", &seconds) == 1,
+		              "%s: rank %d: %s", what, r, j.text);
 		end = strchr(at, '\n');
 		at = strstr(at, "rank 2");
-		ck_assert_msg(at && at < end, "%s: rank %d does not name rank 2: %s", what, r, j.text);
-		ck_assert_msg(seconds >= least && seconds < most, "%s: rank %d: %s", what, r, j.text);
+		ck_assert_msg(at && at < end, "%s: rank %d does not name rank 2: %s", what, r,
+		              j.text);
+		ck_assert_msg(seconds >= least && seconds < most, "%s: rank %d: %s", what, r,
+		              j.text);
 	}
 	ck_assert_msg(!strstr(j.text, "terminate called"), "%s", j.text);
 }
 
-START_TEST(a_rank_is_killed) { lost("killed", "60", 0, 1, 128 + SIGKILL); } END_TEST
-START_TEST(a_rank_is_killed_in_a_message) { lost("killed_large", "60", 0, 1, 128 + SIGKILL); } END_TEST
-START_TEST(a_rank_exits) { lost("exits", "60", 0, 1, 1); } END_TEST
-START_TEST(a_rank_fails) { lost("fails", "60", 0, 1, 1); } END_TEST
-START_TEST(a_rank_is_stopped) { lost("stopped", "1", 0.9, 2, 1); } END_TEST
+START_TEST(a_rank_is_killed)
+{
+	lost("killed", "60", 0, 1, 128 + SIGKILL);
+}
+END_TEST
+START_TEST(a_rank_is_killed_in_a_message)
+{
+	lost("killed_large", "60", 0, 1, 128 + SIGKILL);
+}
+END_TEST
+START_TEST(a_rank_exits)
+{
+	lost("exits", "60", 0, 1, 1);
+}
+END_TEST
+START_TEST(a_rank_fails)
+{
+	lost("fails", "60", 0, 1, 1);
+}
+END_TEST
+START_TEST(a_rank_is_stopped)
+{
+	lost("stopped", "1", 0.9, 2, 1);
+}
+END_TEST
 
 /* Every rank names both callers. */
 static void differ(const char *what)
@@ -352,17 +444,43 @@ static void differ(const char *what)
 	ck_assert_msg(!strstr(j.text, "terminate called"), "%s", j.text);
 }
 
-START_TEST(kinds_differ) { differ("kind"); } END_TEST
-START_TEST(counts_differ) { differ("count"); } END_TEST
-START_TEST(dtypes_differ) { differ("dtype"); } END_TEST
+START_TEST(kinds_differ)
+{
+	differ("kind");
+}
+END_TEST
+START_TEST(counts_differ)
+{
+	differ("count");
+}
+END_TEST
+START_TEST(dtypes_differ)
+{
+	differ("dtype");
+}
+END_TEST
 
 int main(int argc, char **argv)
 {
 	if (argc > 1)
 		return rank(argv[1]);
 	return suite_main("gloo", (const TTest *const[]){
-		one_rank_moves, two_ranks_move, three_ranks_move, four_ranks_move, ranks_may_be_threads, several_at_once, calls_are_looked_at, groups_leave_nothing,
-		a_rank_is_killed, a_rank_is_killed_in_a_message, a_rank_exits, a_rank_fails, a_rank_is_stopped,
-		kinds_differ, counts_differ, dtypes_differ, NULL,
-	});
+					  one_rank_moves,
+					  two_ranks_move,
+					  three_ranks_move,
+					  four_ranks_move,
+					  ranks_may_be_threads,
+					  several_at_once,
+					  calls_are_looked_at,
+					  groups_leave_nothing,
+					  a_rank_is_killed,
+					  a_rank_is_killed_in_a_message,
+					  a_rank_exits,
+					  a_rank_fails,
+					  a_rank_is_stopped,
+					  kinds_differ,
+					  counts_differ,
+					  dtypes_differ,
+					  NULL,
+				  });
 }

@@ -1,4 +1,7 @@
-/* What tessera launch promises: output, first causes, exit statuses, signals, and nothing left running. */
+/*
+ * What tessera launch promises: output, first causes, exit statuses, signals, and nothing left
+ * running.
+ */
 #include "../unit/suite.h"
 #include "job.h"
 
@@ -86,12 +89,14 @@ START_TEST(long_lines_are_whole)
 {
 	struct job j;
 
-	shell(&j, 2, "head -c 5000 /dev/zero | tr '\\0' a; echo; head -c 20000 /dev/zero | tr '\\0' b; echo");
+	shell(&j, 2,
+	      "head -c 5000 /dev/zero | tr '\\0' a; echo;"
+	      "head -c 20000 /dev/zero | tr '\\0' b; echo");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "a"), 10000);
 	ck_assert_int_eq(job_count(&j, "b"), 40000);
 	ck_assert_int_eq(job_count(&j, "] a"), 2);
-	ck_assert_int_eq(job_count(&j, "] b"), 6);      /* in pieces of 8 KiB */
+	ck_assert_int_eq(job_count(&j, "] b"), 6); /* in pieces of 8 KiB */
 }
 END_TEST
 
@@ -115,7 +120,9 @@ START_TEST(ranks_know_who_they_are)
 
 	setenv("RANK", "77", 1);
 	setenv("WORLD_SIZE", "78", 1);
-	shell(&j, 2, "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE; test -S $TESSERA_RENDEZVOUS");
+	shell(&j, 2,
+	      "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE;"
+	      "test -S $TESSERA_RENDEZVOUS");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "[0] 0 of 2, 0 of 2\n"), 1);
 	ck_assert_int_eq(job_count(&j, "[1] 1 of 2, 1 of 2\n"), 1);
@@ -173,7 +180,8 @@ START_TEST(the_stubborn_are_killed)
 	struct job j;
 	int pid[2];
 
-	shell(&j, 2, "trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
+	shell(&j, 2,
+	      "trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
 	ck_assert_int_eq(j.status, 9);
 	ck_assert(j.seconds > 5.5 && j.seconds < 9);
 	pids(&j, 2, pid);
@@ -195,8 +203,10 @@ START_TEST(interrupt_is_for_rank_0)
 {
 	struct job j;
 
-	shell_start(&j, 2, "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
-	            "echo up; while :; do sleep 0.05; done", false);
+	shell_start(&j, 2,
+	            "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
+	            "echo up; while :; do sleep 0.05; done",
+	            false);
 	job_await(&j, "[0] up");
 	job_await(&j, "[1] up");
 	kill(j.pid, SIGINT);
@@ -279,7 +289,8 @@ START_TEST(what_cannot_be_run)
 }
 END_TEST
 
-SUITE_MAIN("launch", lines_have_a_prefix, long_lines_are_whole, rank_0_may_stream, ranks_know_who_they_are,
-           only_rank_0_reads, first_failure_is_the_status, a_signal_is_named, survivors_have_last_words,
-           the_stubborn_are_killed, the_stopped_end_as_well, interrupt_is_for_rank_0, terminate_ends_all,
-           no_orphans, a_childs_pipe_does_not_hold_us, what_cannot_be_run)
+SUITE_MAIN("launch", lines_have_a_prefix, long_lines_are_whole, rank_0_may_stream,
+           ranks_know_who_they_are, only_rank_0_reads, first_failure_is_the_status,
+           a_signal_is_named, survivors_have_last_words, the_stubborn_are_killed,
+           the_stopped_end_as_well, interrupt_is_for_rank_0, terminate_ends_all, no_orphans,
+           a_childs_pipe_does_not_hold_us, what_cannot_be_run)
