@@ -58,12 +58,9 @@ static void score(const struct attention *a, const struct tile *t)
 	const struct tess_view *keys = &a->op->in[4];
 	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
 	int panels = tile_wide((int)t->rows);
-	tile_fn *multiply;
+	tile_fn *multiply = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
 	const float *k;
 
-	panels = panels > KEYS / LANES ? KEYS / LANES : panels;
-	panels = panels != tile_wide((int)t->rows) ? 1 : panels;
-	multiply = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
 	for (int64_t u = t->lo; u < t->hi; u++) {
 		k = (const float *)keys->data + t->kv * keys->stride[0] + u * keys->stride[1];
 		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
@@ -157,7 +154,7 @@ struct mix {
 	const struct tile *t;
 	tile_fn *all, *one;             /* rows together, and a row by itself */
 	int panels;
-	int64_t levels, pitch, room;    /* of the stack; floats between levels, and between groups of panels */
+	int64_t pitch, room;            /* floats between levels of the stack, and between groups of panels */
 	float *padded;                  /* [64][16]: values behind the last whole panel */
 };
 
@@ -220,8 +217,8 @@ static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
 
 static void mix(const struct attention *a, const struct tile *t)
 {
-	int panels = t->rows == 1 && a->d % (TILE_WIDE_1 * LANES) == 0 ? TILE_WIDE_1 : 1;
-	struct mix m = { .a = a, .t = t, .panels = panels, .levels = 0 };
+	int wide = tile_wide((int)t->rows), panels = wide == TILE_WIDE_1 && a->d % (wide * LANES) == 0 ? wide : 1;
+	struct mix m = { .a = a, .t = t, .panels = panels };
 	struct sum_step step = { .node = -1 };
 	int64_t merges, depth = 0;
 	const struct tess_view *y = &a->op->out[0];

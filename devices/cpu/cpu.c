@@ -189,33 +189,6 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-struct pack { const struct tess_view *rows, *panels; };
-
-/* Panels [lo, hi): the bytes of each element as they are, zeros behind the last row. */
-static void pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
-{
-	const struct tess_view *rows = ((struct pack *)arg)->rows, *panels = ((struct pack *)arg)->panels;
-	int64_t bytes = type_bytes(rows->dtype), n = rows->shape[0], k = rows->shape[1];
-
-	(void)thread;
-	for (int64_t p = lo; p < hi; p++) {
-		char *to = (char *)panels->data + p * panels->stride[0] * bytes;
-
-		for (int64_t j = 0; j < LANES; j++) {
-			const char *from = (const char *)rows->data + (p * LANES + j) * rows->stride[0] * bytes;
-
-			for (int64_t i = 0; i < k; i++) {
-				char *at = to + (i * LANES + j) * bytes;
-
-				if (p * LANES + j >= n)
-					memset(at, 0, (size_t)bytes);
-				else
-					memcpy(at, from + i * rows->stride[1] * bytes, (size_t)bytes);
-			}
-		}
-	}
-}
-
 static tess_status device_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
 {
 	struct cpu *cpu = self;
@@ -229,7 +202,7 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 	out.shape[1] = rows->shape[1];
 	out.stride[0] = rows->shape[1] * LANES;
 	out.stride[1] = LANES;
-	pool_run(cpu->pool, pack_panels, &pack, tess_up(out.shape[0], LANES),
+	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
 	         tess_up(PACK_SHARE, out.stride[0] + 1));
 	*panels = out;
 	return TESS_OK;

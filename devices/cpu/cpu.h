@@ -38,7 +38,10 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 struct cpu_kernels {
 	const char *name;
 	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *gate, *add, *copy;
+	pool_fn *pack;                  /* over panels, of a struct pack */
 };
+
+struct pack { const struct tess_view *rows, *panels; };
 
 /* An opened device. One thread at a time calls it; what it keeps is grown when needed, never shrunk. */
 struct cpu {

@@ -1,5 +1,5 @@
 /* The kernels of one instruction set, CPU_ISA. */
-#include "cpu.h"
+#include "pack.h"
 
 cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias), CPU_NAME(run_rope),
 	CPU_NAME(run_attention), CPU_NAME(run_gate), CPU_NAME(run_add), CPU_NAME(run_copy);
@@ -12,5 +12,5 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.name = NAME(CPU_ISA), .linear = CPU_NAME(run_linear), .embed = CPU_NAME(run_embed),
 	.norm = CPU_NAME(run_norm), .bias = CPU_NAME(run_bias), .rope = CPU_NAME(run_rope),
 	.attention = CPU_NAME(run_attention), .gate = CPU_NAME(run_gate), .add = CPU_NAME(run_add),
-	.copy = CPU_NAME(run_copy),
+	.copy = CPU_NAME(run_copy), .pack = pack_panels,
 };

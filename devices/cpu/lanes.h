@@ -52,6 +52,38 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 	return (struct lanes){ _mm512_cvtph_ps(_mm256_loadu_si256(p)) };
 }
 
+/* The upper halves of all lanes: what lanes_bf16 has read. */
+LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
+{
+	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(x.v), 16)));
+}
+
+/* Lane j of r[i] goes to lane i of r[j]. */
+LANES_INLINE void lanes_transpose(struct lanes r[LANES])
+{
+	__m512 t[LANES], u[LANES];
+
+	for (int i = 0; i < LANES; i += 2) {
+		t[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
+		t[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
+	}
+	for (int i = 0; i < LANES; i += 4) {    /* u[i + c]: rows i to i + 3 of the columns c, 4 + c, ... */
+		u[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+		u[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+		u[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+		u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+	}
+	for (int c = 0; c < 4; c++) {
+		__m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x44), b = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xee);
+		__m512 d = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x44), e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xee);
+
+		r[c].v = _mm512_shuffle_f32x4(a, d, 0x88);
+		r[4 + c].v = _mm512_shuffle_f32x4(a, d, 0xdd);
+		r[8 + c].v = _mm512_shuffle_f32x4(b, e, 0x88);
+		r[12 + c].v = _mm512_shuffle_f32x4(b, e, 0xdd);
+	}
+}
+
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
@@ -100,6 +132,54 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 {
 	return (struct lanes){ _mm256_cvtph_ps(_mm_loadu_si128(p)),
 	                       _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const char *)p + 16))) };
+}
+
+/* The upper halves of all lanes: what lanes_bf16 has read. */
+LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
+{
+	__m256i lo = _mm256_srli_epi32(_mm256_castps_si256(x.lo), 16), hi = _mm256_srli_epi32(_mm256_castps_si256(x.hi), 16);
+
+	_mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8));
+}
+
+/* Element (i, j) of in goes to (j, i) of out; each has 8 rows of 8. */
+LANES_INLINE void lanes_transpose_quarter(const __m256 in[8], __m256 out[8])
+{
+	__m256 t[8], u[8];
+
+	for (int i = 0; i < 8; i += 2) {
+		t[i] = _mm256_unpacklo_ps(in[i], in[i + 1]);
+		t[i + 1] = _mm256_unpackhi_ps(in[i], in[i + 1]);
+	}
+	for (int i = 0; i < 8; i += 4) {        /* u[i + c]: rows i to i + 3 of the columns c and 4 + c */
+		u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+		u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+		u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+		u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+	}
+	for (int c = 0; c < 4; c++) {
+		out[c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
+		out[4 + c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
+	}
+}
+
+/* Lane j of r[i] goes to lane i of r[j]. */
+LANES_INLINE void lanes_transpose(struct lanes r[LANES])
+{
+	__m256 in[4][8], out[4][8];
+
+	for (int i = 0; i < 8; i++) {
+		in[0][i] = r[i].lo;
+		in[1][i] = r[i].hi;
+		in[2][i] = r[8 + i].lo;
+		in[3][i] = r[8 + i].hi;
+	}
+	for (int q = 0; q < 4; q++)
+		lanes_transpose_quarter(in[q], out[q]);
+	for (int i = 0; i < 8; i++) {
+		r[i] = (struct lanes){ out[0][i], out[2][i] };
+		r[8 + i] = (struct lanes){ out[1][i], out[3][i] };
+	}
 }
 
 #else
@@ -156,6 +236,33 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 	for (int i = 0; i < LANES; i++)
 		x.v[i] = weight_at(p, TESS_F16, i);
 	return x;
+}
+
+/* The upper halves of all lanes: what lanes_bf16 has read. */
+LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
+{
+	uint32_t bits;
+	uint16_t upper;
+
+	for (int i = 0; i < LANES; i++) {
+		memcpy(&bits, &x.v[i], sizeof bits);
+		upper = (uint16_t)(bits >> 16);
+		memcpy((char *)p + 2 * i, &upper, sizeof upper);
+	}
+}
+
+/* Lane j of r[i] goes to lane i of r[j]. */
+LANES_INLINE void lanes_transpose(struct lanes r[LANES])
+{
+	float swap;
+
+	for (int i = 0; i < LANES; i++) {
+		for (int j = 0; j < i; j++) {
+			swap = r[i].v[j];
+			r[i].v[j] = r[j].v[i];
+			r[j].v[i] = swap;
+		}
+	}
 }
 #endif
 

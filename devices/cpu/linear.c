@@ -1,4 +1,5 @@
 /* LINEAR: tiles of rows times panels of columns, leaf by leaf; the tree is added as leaves get ready. */
+#include "pack.h"
 #include "tile.h"
 
 enum { LEAF = 256 };                    /* elements of K in one step: a panel's stay in the first cache */
@@ -34,23 +35,6 @@ static struct panels panels_of(const struct tess_view *w)
 static bool lies_in_panels(const struct tess_view *w, int64_t column)
 {
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
-}
-
-/* Elements [at, at + len) of 16 columns, widened: [len][16], zeros behind the last column. */
-static void fetch(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *out)
-{
-	int64_t left = w->shape[0] - column, bytes = type_bytes(w->dtype);
-	const char *from = (const char *)w->data + (column * w->stride[0] + at * w->stride[1]) * bytes;
-
-	for (int64_t j = 0; j < LANES; j++) {
-		if (j >= left) {
-			for (int64_t k = 0; k < len; k++)
-				out[k * LANES + j] = 0.0f;
-			continue;
-		}
-		for (int64_t k = 0; k < len; k++)
-			out[k * LANES + j] = weight_at(from, w->dtype, j * w->stride[0] + k * w->stride[1]);
-	}
 }
 
 /* Packs the steps [lo, hi) of the block of rows. */
@@ -108,7 +92,7 @@ static void multiply(const struct linear *l, int32_t weight, int64_t column, int
 		bk = p.k;
 		bp = p.panel;
 		if (!direct) {
-			fetch(w, column, s->at, s->len, fetched);
+			pack_widened(w, column, s->at, s->len, fetched);
 			b = (const char *)fetched;
 			bk = LANES * (int64_t)sizeof(float);
 			bp = 0;

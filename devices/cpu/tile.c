@@ -1,5 +1,12 @@
 #include "tile.h"
 
+/* So that the chains lie in registers; not around calls of fmaf. Clang does it by itself. */
+#if defined(__FP_FAST_FMAF)
+#define TILE_UNROLL _Pragma("GCC unroll 32")
+#else
+#define TILE_UNROLL
+#endif
+
 /* All but the pointers are constants where this is inlined: the chains stay in registers. */
 LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar, int64_t ak,
                        const char *b, int64_t bk, int64_t bp, float *slot, int64_t pitch,
@@ -10,43 +17,43 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 
 	slot += step->level * pitch;
 	if (step->fresh) {
-#pragma GCC unroll 32
+		TILE_UNROLL
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_zero();
 	} else {
-#pragma GCC unroll 32
+		TILE_UNROLL
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_load(slot + i * LANES);
 	}
 	for (int64_t k = 0; k < step->len; k++, a += ak, b += bk) {
-#pragma GCC unroll 8
+		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_widen(dtype, b + p * bp);
-#pragma GCC unroll 8
+		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 8
+		TILE_UNROLL
 			for (int p = 0; p < panels; p++)
 				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
 		}
 	}
 	for (int m = 0; m < step->merge; m++) {
 		slot -= pitch;
-#pragma GCC unroll 32
+		TILE_UNROLL
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
 	}
 	if (step->finish) {
-#pragma GCC unroll 32
+		TILE_UNROLL
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_add(c[i], lanes_zero());
 	}
 	for (int m = 0; m < step->trees; m++) {
 		slot -= pitch;
-#pragma GCC unroll 32
+		TILE_UNROLL
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
 	}
-#pragma GCC unroll 32
+		TILE_UNROLL
 	for (int i = 0; i < n; i++)
 		lanes_store(slot + i * LANES, c[i]);
 }

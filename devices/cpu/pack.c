@@ -1,0 +1,73 @@
+/* Rows of weights become panels: once, as they are, or for one op, a few elements of K at a time. */
+#include "pack.h"
+
+#include "lanes.h"
+
+/* Element (j, k) of 16 rows by 16 elements, which lie together in each row, to to[k * 16 + j]. */
+LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen, char *to)
+{
+	struct lanes r[LANES];
+
+	for (int j = 0; j < LANES; j++)         /* the upper half holds any two bytes: no arithmetic follows */
+		r[j] = lanes_widen(widen || dtype == TESS_F32 ? dtype : TESS_BF16, from + j * row);
+	lanes_transpose(r);
+	for (int k = 0; k < LANES; k++) {
+		if (widen || dtype == TESS_F32)
+			lanes_store((float *)to + k * LANES, r[k]);
+		else
+			lanes_store_upper(to + k * LANES * 2, r[k]);
+	}
+}
+
+/* One panel's elements [0, len) of K from row `column` on; what is behind the last row is zero. */
+LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at, int64_t len, int32_t dtype, bool widen,
+                           char *to)
+{
+	int64_t bytes = type_bytes(dtype), out = widen ? 4 : bytes, row = w->stride[0] * bytes, k = 0, from;
+	int64_t rows = w->shape[0] - column < LANES ? w->shape[0] - column : LANES;
+	const char *data = (const char *)w->data + (column * w->stride[0] + at * w->stride[1]) * bytes;
+	float f;
+
+	if (w->stride[1] == 1 && rows == LANES)
+		for (; k + LANES <= len; k += LANES)
+			turn(data + k * bytes, row, dtype, widen, to + k * LANES * out);
+	for (; k < len; k++) {
+		for (int64_t j = 0; j < LANES; j++) {
+			char *slot = to + (k * LANES + j) * out;
+
+			from = j * w->stride[0] + k * w->stride[1];
+			if (j >= rows) {
+				memset(slot, 0, (size_t)out);
+			} else if (widen) {
+				f = weight_at(data, dtype, from);
+				memcpy(slot, &f, sizeof f);
+			} else {
+				memcpy(slot, data + from * bytes, (size_t)bytes);
+			}
+		}
+	}
+}
+
+void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to)
+{
+	switch (w->dtype) {
+	case TESS_F32: turn_all(w, column, at, len, TESS_F32, true, (char *)to); break;
+	case TESS_BF16: turn_all(w, column, at, len, TESS_BF16, true, (char *)to); break;
+	default: turn_all(w, column, at, len, TESS_F16, true, (char *)to);
+	}
+}
+
+void pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct pack *p = arg;
+	int64_t k = p->rows->shape[1], pitch = p->panels->stride[0] * type_bytes(p->rows->dtype);
+	char *to = p->panels->data;
+
+	(void)thread;
+	for (int64_t i = lo; i < hi; i++) {
+		if (p->rows->dtype == TESS_F32)
+			turn_all(p->rows, i * LANES, 0, k, TESS_F32, false, to + i * pitch);
+		else
+			turn_all(p->rows, i * LANES, 0, k, TESS_BF16, false, to + i * pitch);
+	}
+}

@@ -1,0 +1,15 @@
+/* pack.h - rows of weights become panels. */
+#ifndef TESS_CPU_PACK_H
+#define TESS_CPU_PACK_H
+
+#include "cpu.h"
+
+/* Elements [at, at + len) of K of the 16 rows from `column` on, widened: to[len][16], zeros behind the last row. */
+#define pack_widened CPU_NAME(pack_widened)
+void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to);
+
+/* A pool_fn over panels, of a struct pack. */
+#define pack_panels CPU_NAME(pack_panels)
+pool_fn pack_panels;
+
+#endif
