@@ -342,7 +342,7 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 		return st;
 	st = tess_work_wait(w, 0);
 	drop(w);
-	return st;
+	return st ? tess_world_check(g->world) : TESS_OK;       /* a release may have said something of its own */
 }
 
 /* ---- the common ones by name -------------------------------------------------------------------------------- */
