@@ -232,10 +232,10 @@ static void keep(const struct group *g, const struct work *w)
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-/* The first failure of the group is kept: every later call answers with it. */
-static tess_status failed(struct group *g)
+/* Says why, but for release, which is called when the caller knows already. */
+static tess_status say(const struct group *g, tess_status st)
 {
-	return g->host->fail(g->failed, "%s", g->why);
+	return st < 0 ? g->host->fail(st, "%s", g->why) : st;
 }
 
 static tess_status lost(struct group *g, const struct work *w, int32_t peer, const char *why)
@@ -243,14 +243,14 @@ static tess_status lost(struct group *g, const struct work *w, int32_t peer, con
 	g->failed = TESS_EPEER;
 	snprintf(g->why, sizeof g->why, "%s: group %s over gloo lost rank %d: %s", w->where,
 	         g->name, (int)g->world[peer], why);
-	return failed(g);
+	return g->failed;
 }
 
 static tess_status given_up(struct group *g, const char *where)
 {
 	g->failed = TESS_EABORTED;
 	snprintf(g->why, sizeof g->why, "%s: group %s over gloo was given up", where, g->name);
-	return failed(g);
+	return g->failed;
 }
 
 /* Not the end of the group: who waits again may still see it done. */
@@ -259,19 +259,18 @@ static tess_status late(struct group *g, const struct work *w, const struct mess
 	snprintf(g->why, sizeof g->why,
 	         "%s: group %s over gloo waited until the deadline for rank %d to %s", w->where,
 	         g->name, (int)g->world[m->peer], m->receives ? "send" : "receive");
-	return g->host->fail(TESS_ETIMEOUT, "%s", g->why);
+	return TESS_ETIMEOUT;
 }
 
 /*
  * What failed stays failed, and its messages are taken back: the memory of a caller that has given
  * up is soon gone, and Gloo's thread ends the process when it finds that. It tells the others, too.
  */
-static tess_status cut(struct group *g, tess_status st)
+static void cut(struct group *g)
 {
 	if (g->failed < 0 && g->mesh && !g->cut)
 		shim_cut(g->mesh);
 	g->cut = g->failed < 0;
-	return st;
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -500,7 +499,7 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	tess_status st;
 
 	if (g->failed < 0)
-		return failed(g);
+		return say(g, g->failed);
 	w = new_work(g, c);
 	if (!w)
 		return g->host->fail(TESS_ENOMEM, "gloo: out of memory");
@@ -515,9 +514,9 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	pthread_mutex_unlock(&g->lock);
 	st = exchange(g, w);
 	if (st < 0) {
-		cut(g, st);
+		cut(g);
 		discard(g, w);
-		return st;
+		return say(g, st);
 	}
 	keep(g, w);
 	*out = w;
@@ -548,7 +547,7 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 
 	while (!w->done) {
 		if (g->failed < 0)
-			return failed(g);
+			return g->failed;
 		for (; w->arrived < w->nmessages; w->arrived++) {
 			const struct message *m = &w->message[w->arrived];
 			int answer = shim_wait(m->io, deadline, why);
@@ -571,17 +570,19 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 
 tess_status work_run(struct group *g, struct work *w, int64_t deadline)
 {
-	return cut(g, progress(g, w, deadline));
+	tess_status st = progress(g, w, deadline);
+
+	cut(g);
+	return say(g, st);
 }
 
 void work_release(struct group *g, struct work *w)
 {
 	if (!w)
 		return;
-	if (work_run(g, w, w->c.deadline) != TESS_OK && g->failed == TESS_OK) {
+	if (progress(g, w, w->c.deadline) < 0 && g->failed == TESS_OK)
 		g->failed = TESS_ETIMEOUT; /* and why is known */
-		cut(g, g->failed);
-	}
+	cut(g);
 	discard(g, w);
 }
 
