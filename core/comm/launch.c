@@ -358,7 +358,7 @@ static int conclude(struct job *j)
 		r = named; /* who saw it may have ended before the one that it happened to */
 	status = j->rank[r].status;
 	say_end(status, end, sizeof end);
-	if (why && !WIFSIGNALED(status))
+	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
 		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
