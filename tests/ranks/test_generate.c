@@ -334,7 +334,7 @@ static const struct bad bad[] = {
 	{ "nowhere", "nowhere", 1 },
 	{ "data -n 0", "-n 0", 2 },
 	{ "data -n 9", "heads: 8 units cannot be cut for 9 ranks; use 1 to 8", 1 },
-	{ "data --backend glu", "gloo", 1 },
+	{ "data --backend glooo", "did you mean gloo", 1 },
 	{ "data --ids 1,x", "--ids 1,x", 2 },
 	{ "data --ids 1,512", "id 512", 1 },
 	{ "data --prompt a --ids 1", "one of --prompt", 2 },
