@@ -145,19 +145,24 @@ static void *watch(void *arg)
 
 	while (open) {
 		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake, .events = POLLIN } };
+		bool resting = tess_now() < rest, full;
 		uint64_t count;
 
 		if (out.begin == out.end) {
-			last = take(c, &out, tess_now() < rest);
-			if (out.begin < out.end)
+			last = take(c, &out, resting);
+			if (out.begin < out.end) {
 				rest = tess_now() + BATCH_MS * (int64_t)TESS_MS;
+				resting = true;
+			}
 		}
 		open = tess_pipe_flush(&out, c->fd);
-		if (out.begin < out.end)
+		full = out.begin < out.end;
+		if (full)
 			p[0].events |= POLLOUT;
 		else if (last)
 			break;
-		poll(p, 2, out.begin < out.end || tess_now() >= rest ? -1 : tess_ms_left(rest));
+		/* the same `resting` as take() was told: a second look at the clock would sleep over notes */
+		poll(p, 2, full || !resting ? -1 : tess_ms_left(rest));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
 		if (open && p[0].revents & ~POLLOUT)
