@@ -145,10 +145,10 @@ static void *watch(void *arg)
 
 	while (open) {
 		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake, .events = POLLIN } };
-		bool resting = tess_now() < rest, full;
+		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
 		uint64_t count;
 
-		if (out.begin == out.end) {
+		if (empty) {
 			last = take(c, &out, resting);
 			if (out.begin < out.end) {
 				rest = tess_now() + BATCH_MS * (int64_t)TESS_MS;
@@ -159,6 +159,8 @@ static void *watch(void *arg)
 		full = out.begin < out.end;
 		if (full)
 			p[0].events |= POLLOUT;
+		else if (!empty)
+			continue;               /* what was left is through: look for more */
 		else if (last)
 			break;
 		/* the same `resting` as take() was told: a second look at the clock would sleep over notes */
