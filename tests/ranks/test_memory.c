@@ -1,0 +1,319 @@
+/*
+ * Nothing is held twice. From the first byte that is read to the last token, all processes of
+ * `tessera generate` together (Pss: a page that several map counts once) have at most the model,
+ * and for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a
+ * tensor of its own or the embedding's.
+ */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	HIDDEN = 1024,
+	HEADS = 16,
+	KV_HEADS = 4,
+	FFN = 4096,
+	VOCAB = 32000,
+	LAYERS = 7,
+	KV = HIDDEN / HEADS * KV_HEADS
+};
+enum { MIB = 1 << 20, EACH = 32 * MIB };
+
+#define DIR BUILD_DIR "/memory-checkpoint"
+
+/* ---- the checkpoint -------------------------------------------------------------------------- */
+
+struct tensor {
+	const char *name;
+	int64_t rows, cols;
+};
+
+static const struct tensor of_layer[] = {
+	{ "input_layernorm", HIDDEN, 0 },       { "self_attn.q_proj", HIDDEN, HIDDEN },
+	{ "self_attn.k_proj", KV, HIDDEN },     { "self_attn.v_proj", KV, HIDDEN },
+	{ "self_attn.o_proj", HIDDEN, HIDDEN }, { "post_attention_layernorm", HIDDEN, 0 },
+	{ "mlp.gate_proj", FFN, HIDDEN },       { "mlp.up_proj", FFN, HIDDEN },
+	{ "mlp.down_proj", HIDDEN, FFN },       { 0 }
+};
+static const struct tensor top[] = { { "model.embed_tokens", VOCAB, HIDDEN },
+	                             { "model.norm", HIDDEN, 0 },
+	                             { "lm_head", VOCAB, HIDDEN },
+	                             { 0 } };
+
+static int64_t bytes_of(const struct tensor *t)
+{
+	return 2 * t->rows * (t->cols ? t->cols : 1);
+}
+
+static int64_t model_bytes(bool tied)
+{
+	int64_t n = 0;
+
+	for (const struct tensor *t = of_layer; t->name; t++)
+		n += LAYERS * bytes_of(t);
+	for (const struct tensor *t = top; t->name; t++)
+		n += tied && !strcmp(t->name, "lm_head") ? 0 : bytes_of(t);
+	return n;
+}
+
+static void entry(FILE *header, const char *prefix, const struct tensor *t, int64_t *at)
+{
+	fprintf(header, "%s\"%s%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%lld", *at ? "," : "",
+	        prefix, t->name, (long long)t->rows);
+	if (t->cols)
+		fprintf(header, ",%lld", (long long)t->cols);
+	fprintf(header, "],\"data_offsets\":[%lld,%lld]}", (long long)*at,
+	        (long long)(*at + bytes_of(t)));
+	*at += bytes_of(t);
+}
+
+static int64_t write_header(FILE *f)
+{
+	char *text, prefix[32];
+	size_t len;
+	uint64_t size;
+	int64_t at = 0;
+	FILE *header = open_memstream(&text, &len);
+
+	fputc('{', header);
+	for (const struct tensor *t = top; t->name; t++)
+		entry(header, "", t, &at);
+	for (int i = 0; i < LAYERS; i++) {
+		snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
+		for (const struct tensor *t = of_layer; t->name; t++)
+			entry(header, prefix, t, &at);
+	}
+	fprintf(header, "}");
+	while (fflush(header), len % 8)
+		fputc(' ', header);
+	fclose(header);
+	size = len;
+	fwrite(&size, 1, sizeof size, f); /* little-endian, as all machines that this runs on */
+	fwrite(text, 1, len, f);
+	free(text);
+	return at;
+}
+
+/* Weights of either sign near 0.01: bf16, four at a time. */
+static void write_weights(FILE *f, int64_t bytes)
+{
+	static uint64_t some[1 << 15];
+	uint64_t r = 1;
+
+	for (int64_t left = bytes; left > 0; left -= (int64_t)sizeof some) {
+		for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+			r ^= r << 13;
+			r ^= r >> 7;
+			r ^= r << 17;
+			some[i] = (r & 0x807f807f807f807f) | 0x3c003c003c003c00;
+		}
+		fwrite(some, 1, left < (int64_t)sizeof some ? (size_t)left : sizeof some, f);
+	}
+}
+
+static void write_config(bool tied)
+{
+	FILE *f = fopen(DIR "/config.json", "w");
+
+	ck_assert(f != NULL);
+	fprintf(f,
+	        "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_attention_heads\":%d,"
+	        "\"num_key_value_heads\":%d,"
+	        "\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"vocab_size\":%d,"
+	        "\"hidden_act\":\"silu\","
+	        "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"max_position_embeddings\":2048,"
+	        "\"tie_word_embeddings\":%s}\n",
+	        HIDDEN, HEADS, KV_HEADS, FFN, LAYERS, VOCAB, tied ? "true" : "false");
+	ck_assert(!fclose(f));
+}
+
+static void make_checkpoint(void)
+{
+	FILE *f;
+
+	ck_assert(!mkdir(DIR, 0777) || errno == EEXIST);
+	f = fopen(DIR "/model.safetensors", "w");
+	ck_assert(f != NULL);
+	write_weights(f, write_header(f));
+	ck_assert_msg(!fclose(f), "%s: %s", DIR, strerror(errno));
+}
+
+static void remove_checkpoint(void)
+{
+	unlink(DIR "/model.safetensors");
+	unlink(DIR "/config.json");
+	rmdir(DIR);
+}
+
+/* ---- memory of processes --------------------------------------------------------------------- */
+
+static int64_t pss_of(int pid)
+{
+	char path[64], line[256];
+	long long kib = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof line, f) && sscanf(line, "Pss: %lld kB", &kib) != 1)
+		;
+	if (f)
+		fclose(f);
+	return 1024 * kib;
+}
+
+/* Of the command and the ranks that it has started. */
+static int64_t pss_of_all(int pid, int *processes)
+{
+	char path[64];
+	int64_t sum = pss_of(pid);
+	int child;
+	FILE *f;
+
+	*processes = 1;
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+	f = fopen(path, "r");
+	while (f && fscanf(f, "%d", &child) == 1) {
+		sum += pss_of(child);
+		++*processes;
+	}
+	if (f)
+		fclose(f);
+	return sum;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+struct seen {
+	int64_t loading, running;
+	int processes, samples;
+};
+
+static struct seen watch(pid_t pid, int out)
+{
+	struct seen seen = { 0 };
+	struct pollfd p = { .fd = out, .events = POLLIN };
+	bool running = false;
+	char text[4096];
+	int64_t now, *most;
+	int n;
+
+	for (;;) {
+		if (poll(&p, 1, 10)) {
+			if (read(out, text, sizeof text) <= 0)
+				return seen;
+			running = true;
+		}
+		now = pss_of_all(pid, &n);
+		most = running ? &seen.running : &seen.loading;
+		*most = now > *most ? now : *most;
+		seen.processes = n > seen.processes ? n : seen.processes;
+		seen.samples += running;
+	}
+}
+
+/* Bytes that --stats gives for KV caches and steps, of all ranks. */
+static int64_t stated(FILE *err, int ranks)
+{
+	double weights, cache, step, sum = 0;
+	char line[1024], all[8192] = "";
+	int n = 0, rank;
+
+	rewind(err);
+	while (fgets(line, sizeof line, err)) {
+		strncat(all, line, sizeof all - strlen(all) - 1);
+		if (sscanf(line, "rank %d %lf MiB weights %lf MiB KV cache %lf MiB step", &rank,
+		           &weights, &cache, &step) == 4) {
+			sum += cache + step;
+			n++;
+		}
+	}
+	ck_assert_msg(n == ranks, "%d ranks of %d say what they hold: %s", n, ranks, all);
+	return (int64_t)(sum * MIB);
+}
+
+static void run(bool tied, int ranks, const char *backend)
+{
+	int64_t model = model_bytes(tied), most;
+	FILE *err = tmpfile();
+	char n[8];
+	struct seen seen;
+	int out[2], status;
+	pid_t pid;
+
+	ck_assert(model >= 256 * MIB && err && !pipe(out));
+	snprintf(n, sizeof n, "%d", ranks);
+	pid = fork();
+	if (!pid) {
+		dup2(out[1], STDOUT_FILENO);
+		dup2(fileno(err), STDERR_FILENO);
+		close(out[0]);
+		close(out[1]);
+		execl(TESSERA, TESSERA, "generate", DIR, "-n", n, "--backend", backend, "--threads",
+		      "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "24", "--temperature", "0",
+		      "--stats", (char *)NULL);
+		_exit(127);
+	}
+	close(out[1]);
+	seen = watch(pid, out[0]);
+	close(out[0]);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	most = model + stated(err, ranks) + ranks * (int64_t)EACH;
+	fclose(err);
+	printf("%s, %d rank%s, %-8s  model %.1f MiB, at most %.1f while loading, "
+	       "%.1f while decoding; allowed %.1f\n",
+	       tied ? "tied  " : "untied", ranks, ranks > 1 ? "s" : " ", backend,
+	       (double)model / MIB, (double)seen.loading / MIB, (double)seen.running / MIB,
+	       (double)most / MIB);
+	fflush(stdout);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_ge(seen.samples, 5);
+	ck_assert_int_eq(seen.processes, ranks > 1 && !strcmp(backend, "gloo") ? ranks + 1 : 1);
+	ck_assert_msg(seen.running > model / 2, "smaps say less than there can be");
+	ck_assert_int_le(seen.running, most);
+	ck_assert_int_le(seen.loading, most);
+}
+
+START_TEST(nothing_twice)
+{
+	static const int ranks[] = { 1, 2, 4 };
+	static const char *const backends[] = { "loopback", "gloo" };
+
+	write_config(_i);
+	for (int n = 0; n < 3; n++)
+		for (int b = 0; b < (n && HAVE_GLOO ? 2 : 1); b++)
+			run(_i, ranks[n], backends[b]);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("memory");
+	TCase *t = tcase_create("memory");
+	SRunner *r = srunner_create(s);
+	int failed;
+
+	if (SANITIZED) {
+		printf("skipped: sanitizers have memory of their own\n");
+		srunner_free(r);
+		return 77;
+	}
+	tcase_set_timeout(t, 120);
+	tcase_add_unchecked_fixture(t, make_checkpoint, remove_checkpoint);
+	tcase_add_loop_test(t, nothing_twice, 0, 2);
+	suite_add_tcase(s, t);
+	srunner_set_fork_status(r, CK_NOFORK);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
