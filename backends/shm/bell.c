@@ -1,0 +1,126 @@
+/*
+ * bell.c - waiting: a spin, then a yield of the CPU, then sleep until a bell rings.
+ *
+ * The one thing that two ranks must not get wrong: one puts a notice up and sees nobody asleep, while the
+ * other sees no notice and falls asleep. Each side writes, then reads what the other wrote, with a full fence
+ * between: of two such ranks one at least sees the other (model/bell.pml). A release store and an acquire load
+ * would not do, here and on x86: a store may wait in the store buffer while the load is made.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shm.h"
+
+enum { RING_AFTER = 16, YIELD_NS = 50000 };
+
+#if defined(__SANITIZE_THREAD__)
+#define WITHOUT_FENCES 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WITHOUT_FENCES 1
+#endif
+#endif
+
+static void full_fence(const struct group *g)
+{
+#ifdef WITHOUT_FENCES
+	/* TSan knows no fences: changes of one word order as much, and more */
+	atomic_fetch_add(&g->hall->sleepers, 0);
+#else
+	(void)g;
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+int64_t bell_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
+{
+	/* Shared, for the other process; woken, changed, interrupted or late: the caller looks again. */
+	syscall(SYS_futex, at, op, val, until, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static void wake(struct seat *s)
+{
+	atomic_fetch_add(&s->bell, 1);
+	futex(&s->bell, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+void bell_ring(struct group *g)
+{
+	if (!g->unrung)
+		return;
+	g->unrung = false;
+	full_fence(g);
+	if (!atomic_load_explicit(&g->hall->sleepers, memory_order_relaxed))
+		return;
+	for (int32_t r = 0; r < g->nranks; r++)
+		if (r != g->rank &&
+		    atomic_load_explicit(&seat_of(g, r)->asleep, memory_order_relaxed))
+			wake(seat_of(g, r));
+}
+
+void bell_abort(struct group *g)
+{
+	atomic_store(&g->aborted, true);
+	wake(seat_of(g, g->rank));
+}
+
+/* The bell's value is read before all is looked at once more: a ring after that look changes it. */
+static void sleep_once(struct group *g, int64_t deadline)
+{
+	struct seat *s = seat_of(g, g->rank);
+	struct timespec until = { .tv_sec = deadline / 1000000000,
+		                  .tv_nsec = deadline % 1000000000 };
+	uint32_t bell = atomic_load(&s->bell);
+	uint64_t moves = g->moves;
+
+	atomic_store(&s->asleep, 1);
+	atomic_fetch_add(&g->hall->sleepers, 1);
+	full_fence(g);
+	if (work_progress(g) == TESS_OK && g->moves == moves && !atomic_load(&g->aborted)) {
+		bell_ring(g);
+		futex(&s->bell, FUTEX_WAIT_BITSET, bell, &until);
+	}
+	atomic_fetch_sub(&g->hall->sleepers, 1);
+	atomic_store(&s->asleep, 0);
+}
+
+bool bell_pause(struct group *g, struct pause *p, int64_t deadline)
+{
+	int64_t now;
+
+	if (p->moves != g->moves)
+		*p = (struct pause){ .moves = g->moves };
+	if (p->turn++ < g->spin) {
+		/* By now the store has most likely left for the others, and the fence costs little. */
+		if (p->turn > RING_AFTER)
+			bell_ring(g);
+#if defined(__x86_64__) || defined(__i386__)
+		__builtin_ia32_pause();
+#elif defined(__aarch64__)
+		__asm__ volatile("isb");
+#endif
+		return true;
+	}
+	bell_ring(g);
+	now = bell_now();
+	if (!p->since)
+		p->since = now;
+	if (now - p->since < YIELD_NS)
+		sched_yield();
+	else
+		sleep_once(g, deadline);
+	return now < deadline;
+}

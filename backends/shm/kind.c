@@ -1,0 +1,312 @@
+/* kind.c - what each kind of collective puts into slots and takes out of them, a chunk a round. */
+#include <string.h>
+#include <tessera/split.h>
+
+#include "shm.h"
+
+uint64_t kind_block(const struct work *w, const uint64_t *list, int32_t r)
+{
+	return list ? list[r] : w->c.count;
+}
+
+uint64_t kind_begin(const struct work *w, const uint64_t *list, int32_t r)
+{
+	uint64_t at = 0;
+
+	if (!list)
+		return w->c.count * (uint64_t)r;
+	for (int32_t i = 0; i < r; i++)
+		at += list[i];
+	return at;
+}
+
+bool kind_gives(const struct group *g, const struct work *w)
+{
+	bool root = w->c.peer == g->rank;
+
+	switch (w->c.kind) {
+	case TESS_BROADCAST:
+	case TESS_SCATTER:
+		return root;
+	case TESS_REDUCE:
+	case TESS_GATHER:
+		return !root;
+	default:
+		return true;
+	}
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------ */
+
+static uint64_t largest(const struct work *w, const uint64_t *list, int32_t n)
+{
+	uint64_t most = 0;
+
+	if (!list)
+		return w->c.count;
+	for (int32_t r = 0; r < n; r++)
+		most = list[r] > most ? list[r] : most;
+	return most;
+}
+
+static void chunks(struct work *w, uint64_t most, uint64_t room)
+{
+	/* whole lines, so that no two ranks' parts share one */
+	w->chunk = room / w->width / 64 * 64;
+	w->need =
+		most <= w->chunk ? most != 0 : (uint32_t)(most / w->chunk + (most % w->chunk != 0));
+}
+
+void kind_plan(const struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	uint64_t n = (uint64_t)g->nranks, most = c->count;
+
+	switch (c->kind) {
+	case TESS_BARRIER:
+		return;
+	case TESS_BROADCAST:
+	case TESS_REDUCE:
+	case TESS_ALL_REDUCE:
+		w->bytes = most * w->width;
+		w->inlined = w->bytes <= INLINE;
+		/* with two ranks it is as much to read all of the other's as its half of the sums */
+		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > SMALL;
+		chunks(w, most, w->shares ? CHUNK * n / (n + 2) : CHUNK);
+		break;
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
+		most = largest(w, c->get, g->nranks);
+		w->bytes = kind_begin(w, c->get, g->nranks) * w->width;
+		w->inlined = most * w->width <= INLINE;
+		chunks(w, most, CHUNK);
+		break;
+	default:
+		most = largest(w, c->give, g->nranks);
+		if (c->kind == TESS_ALL_TO_ALL && largest(w, c->get, g->nranks) > most)
+			most = largest(w, c->get, g->nranks);
+		w->bytes = kind_begin(w, c->give, g->nranks) * w->width;
+		chunks(w, most, CHUNK / n);
+	}
+}
+
+/* ---- where things lie --------------------------------------------------------------------------------------- */
+
+static char *data_of(const struct group *g, const struct work *w, int32_t r, uint64_t round)
+{
+	return w->inlined ? notice_of(g, r, round)->data : segment_slot(g, r, round) + TABLE;
+}
+
+static char *past(const struct work *w, const void *p, uint64_t elements)
+{
+	return (char *)(uintptr_t)p + elements * w->width;
+}
+
+/* Elements of a block of `count` that chunk k has. */
+static uint64_t part(const struct work *w, uint64_t count, uint64_t k)
+{
+	uint64_t at = k * w->chunk;
+
+	return at >= count ? 0 : count - at < w->chunk ? count - at : w->chunk;
+}
+
+static void copy(const struct work *w, void *dst, const void *src, uint64_t elements)
+{
+	if (elements)
+		memcpy(dst, src, elements * w->width);
+}
+
+/* The block that this rank gives to all, wherever it lies. */
+static char *own_block(const struct group *g, const struct work *w)
+{
+	bool all = w->c.kind == TESS_ALL_GATHER || g->rank == w->c.peer;
+
+	return past(w, w->c.src,
+	            all && w->c.src == w->c.dst ? kind_begin(w, w->c.get, g->rank) : 0);
+}
+
+void kind_keep(const struct group *g, const struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	bool root = c->peer == g->rank;
+	uint64_t count = kind_block(w, c->get, g->rank);
+
+	if (c->src == c->dst)
+		return;
+	if (c->kind == TESS_BROADCAST && root)
+		copy(w, c->dst, c->src, c->count);
+	else if (c->kind == TESS_ALL_GATHER || (c->kind == TESS_GATHER && root))
+		copy(w, past(w, c->dst, kind_begin(w, c->get, g->rank)), c->src, count);
+	else if (c->kind == TESS_SCATTER && root)
+		copy(w, c->dst, past(w, c->src, kind_begin(w, c->give, g->rank)), c->count);
+	else if (c->kind == TESS_ALL_TO_ALL)
+		copy(w, past(w, c->dst, kind_begin(w, c->get, g->rank)),
+		     past(w, c->src, kind_begin(w, c->give, g->rank)), count);
+}
+
+/* ---- all_to_all with lists ------------------------------------------------------------------------------------ */
+
+void kind_lies(const struct group *g, const struct work *w)
+{
+	struct lie *lie = (struct lie *)(void *)segment_slot(g, g->rank, g->round);
+
+	for (int32_t r = 0; r < g->nranks; r++)
+		lie[r] = (struct lie){ kind_begin(w, w->c.give, r), w->c.give[r] };
+}
+
+struct lie kind_lie(const struct group *g, const struct work *w, int32_t r)
+{
+	if (w->c.give)
+		return ((const struct lie *)(const void *)segment_slot(g, r, g->round))[g->rank];
+	return (struct lie){ w->c.count * (uint64_t)g->rank, w->c.count };
+}
+
+tess_status kind_compare(struct group *g, const struct work *w)
+{
+	for (int32_t r = 0; r < g->nranks; r++) {
+		uint64_t count = kind_lie(g, w, r).count, expected = kind_block(w, w->c.get, r);
+
+		if (count != expected)
+			return work_fail(
+				g, TESS_EMISMATCH,
+				"%s: rank %d gives %llu elements of its all_to_all to rank %d, which "
+				"expects %llu",
+				w->c.where ? w->c.where : "", (int)g->world[r],
+				(unsigned long long)count, (int)g->world[g->rank],
+				(unsigned long long)expected);
+	}
+	return TESS_OK;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t edge(const struct group *g, uint64_t n, int32_t r)
+{
+	return (uint64_t)tess_edge((int64_t)n, g->nranks, r);
+}
+
+/* In a slot, behind the chunk that is to be added: this rank's share of the chunk before, added. */
+static char *sums_of(const struct group *g, const struct work *w, int32_t r, uint64_t round)
+{
+	return past(w, data_of(g, w, r, round), w->chunk);
+}
+
+/* `n` elements of all, which lie at `at` in this rank's src and at `offset` in slots. */
+static void add(const struct group *g, const struct work *w, uint64_t at, uint64_t offset,
+                uint64_t n, void *dst)
+{
+	const void *parts[RANKS_MOST];
+
+	for (int32_t r = 0; r < g->nranks; r++)
+		parts[r] = r == g->rank ? past(w, w->c.src, at)
+		                        : past(w, data_of(g, w, r, g->round), offset);
+	if (n)
+		tess_reduce(w->c.dtype, w->c.op, parts, g->nranks, n, dst);
+}
+
+/* Everything but this rank's share, which nobody else reads. */
+static void fill_shares(const struct group *g, const struct work *w, uint64_t k, char *data)
+{
+	uint64_t n = part(w, w->c.count, k), lo = edge(g, n, g->rank), hi = edge(g, n, g->rank + 1);
+	char *src = past(w, w->c.src, k * w->chunk);
+
+	copy(w, data, src, lo);
+	copy(w, past(w, data, hi), past(w, src, hi), n - hi);
+}
+
+/*
+ * The sums of the chunk before come in; this rank's share of chunk k goes out. It is written to the slot of
+ * the next round: all notices of this one are there, so nobody reads the one before any more.
+ */
+static void drain_shares(const struct group *g, const struct work *w, uint64_t k)
+{
+	uint64_t n, lo, at;
+
+	if (k && (w->c.kind == TESS_ALL_REDUCE || w->c.peer == g->rank)) {
+		n = part(w, w->c.count, k - 1);
+		for (int32_t r = 0; r < g->nranks; r++) {
+			at = edge(g, n, r);
+			copy(w, past(w, w->c.dst, (k - 1) * w->chunk + at),
+			     sums_of(g, w, r, g->round), edge(g, n, r + 1) - at);
+		}
+	}
+	n = part(w, w->c.count, k);
+	lo = edge(g, n, g->rank);
+	add(g, w, k * w->chunk + lo, lo, edge(g, n, g->rank + 1) - lo,
+	    sums_of(g, w, g->rank, g->round + 1));
+}
+
+static void drain_sums(const struct group *g, const struct work *w, uint64_t k)
+{
+	const struct tess_coll *c = &w->c;
+	uint64_t n, begin;
+
+	if (c->kind == TESS_REDUCE_SCATTER) {
+		n = part(w, c->count, k);
+		begin = kind_begin(w, c->give, g->rank) + k * w->chunk;
+		add(g, w, begin, (uint64_t)g->rank * w->chunk, n,
+		    past(w, c->dst, c->src == c->dst ? begin : k * w->chunk));
+	} else if (w->shares) {
+		drain_shares(g, w, k);
+	} else if (c->kind == TESS_ALL_REDUCE || c->peer == g->rank) {
+		n = part(w, c->count, k);
+		add(g, w, k * w->chunk, 0, n, past(w, c->dst, k * w->chunk));
+	}
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------------------- */
+
+void kind_fill(const struct group *g, const struct work *w, uint64_t k)
+{
+	const struct tess_coll *c = &w->c;
+	char *data = data_of(g, w, g->rank, g->round);
+	uint64_t at = k * w->chunk;
+
+	if (!kind_gives(g, w) && !w->shares)
+		return;
+	switch (c->kind) {
+	case TESS_BROADCAST:
+	case TESS_REDUCE:
+	case TESS_ALL_REDUCE:
+		if (w->shares)
+			fill_shares(g, w, k, data);
+		else
+			copy(w, data, past(w, c->src, at), part(w, c->count, k));
+		break;
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
+		copy(w, data, past(w, own_block(g, w), at), part(w, c->count, k));
+		break;
+	default:
+		for (int32_t r = 0; r < g->nranks; r++)
+			if (r != g->rank)
+				copy(w, past(w, data, (uint64_t)r * w->chunk),
+				     past(w, c->src, kind_begin(w, c->give, r) + at),
+				     part(w, kind_block(w, c->give, r), k));
+	}
+}
+
+void kind_drain(const struct group *g, const struct work *w, uint64_t k)
+{
+	const struct tess_coll *c = &w->c;
+	bool root = c->peer == g->rank, mine = c->kind == TESS_ALL_TO_ALL;
+	uint64_t at = k * w->chunk;
+
+	if (kind_adds(c->kind)) {
+		drain_sums(g, w, k);
+	} else if (c->kind == TESS_BROADCAST || c->kind == TESS_SCATTER) {
+		uint64_t offset = c->kind == TESS_SCATTER ? (uint64_t)g->rank * w->chunk : 0;
+
+		if (!root)
+			copy(w, past(w, c->dst, at),
+			     past(w, data_of(g, w, c->peer, g->round), offset),
+			     part(w, c->count, k));
+	} else if (c->kind != TESS_GATHER || root) {
+		for (int32_t r = 0; r < g->nranks; r++)
+			if (r != g->rank)
+				copy(w, past(w, c->dst, kind_begin(w, c->get, r) + at),
+				     past(w, data_of(g, w, r, g->round),
+				          mine ? (uint64_t)g->rank * w->chunk : 0),
+				     part(w, kind_block(w, c->get, r), k));
+	}
+}

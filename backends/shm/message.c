@@ -1,0 +1,85 @@
+/*
+ * message.c - send and recv: between two ranks, in order, in pieces. Two of them are under way at once, so that
+ * one is written while the other is read. `sent` and `taken` count them, and each is written by one rank.
+ */
+#include <string.h>
+
+#include "shm.h"
+
+static uint64_t length(const struct work *w)
+{
+	uint64_t left = w->c.count - w->moved, most = PIECE / w->width;
+
+	return left < most ? left : most;
+}
+
+static void moved(struct group *g, struct queue *q, struct work *w, uint64_t n)
+{
+	w->moved += n;
+	q->pieces++;
+	g->moves++;
+	g->unrung = true;
+	if (w->moved == w->c.count) {
+		w->done = true;
+		q->head = w->next;
+		g->messages--;
+	}
+}
+
+static void send_pieces(struct group *g, int32_t peer)
+{
+	struct queue *q = &g->out[peer];
+	struct pair *pair = segment_pair(g, g->rank, peer);
+
+	/* Acquire: the receiver has read the piece that is overwritten. */
+	while (q->head &&
+	       q->pieces - atomic_load_explicit(&pair->taken, memory_order_acquire) < 2) {
+		struct work *w = q->head;
+		uint64_t n = length(w);
+		struct piece *p = &pair->piece[q->pieces & 1];
+
+		*p = (struct piece){ w->c.print, w->c.count * w->width, n };
+		if (!w->moved)
+			work_card(&w->c, &pair->card[q->pieces & 1]);
+		if (n)
+			memcpy(pair->data[q->pieces & 1],
+			       (const char *)w->c.src + w->moved * w->width, n * w->width);
+		/* Release: who sees the count sees the piece. */
+		atomic_store_explicit(&pair->sent, q->pieces + 1, memory_order_release);
+		moved(g, q, w, n);
+	}
+}
+
+static tess_status receive_pieces(struct group *g, int32_t peer)
+{
+	struct queue *q = &g->in[peer];
+	struct pair *pair = segment_pair(g, peer, g->rank);
+
+	while (q->head && atomic_load_explicit(&pair->sent, memory_order_acquire) > q->pieces) {
+		struct work *w = q->head;
+		uint64_t n = length(w);
+		const struct piece *p = &pair->piece[q->pieces & 1];
+
+		if (p->print != w->c.print || p->total != w->c.count * w->width || p->len != n)
+			return work_differ(g, w, peer, &pair->card[q->pieces & 1]);
+		if (n)
+			memcpy((char *)w->c.dst + w->moved * w->width, pair->data[q->pieces & 1],
+			       n * w->width);
+		atomic_store_explicit(&pair->taken, q->pieces + 1, memory_order_release);
+		moved(g, q, w, n);
+	}
+	return TESS_OK;
+}
+
+tess_status message_progress(struct group *g)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t r = 0; r < g->nranks && !st; r++) {
+		if (g->out[r].head)
+			send_pieces(g, r);
+		if (g->in[r].head)
+			st = receive_pieces(g, r);
+	}
+	return st;
+}
