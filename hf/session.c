@@ -15,7 +15,8 @@ struct tess_session {
 
 /* ---- checkpoint and plan ------------------------------------------------------------------------------- */
 
-tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, struct tess_planned *out)
+tess_status tess_planned_open(const char *dir, const struct tess_session_how *how,
+                              struct tess_planned *out)
 {
 	const char *const *overrides = how ? how->overrides : NULL;
 	struct tess_planned p = { 0 };
@@ -48,8 +49,8 @@ void tess_planned_close(struct tess_planned *p)
 	*p = (struct tess_planned){ 0 };
 }
 
-tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens, bool all,
-                                struct tess_program **out)
+tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens,
+                                bool all, struct tess_program **out)
 {
 	struct tess_record_how how = { p->model, &p->plan, &p->source, nranks, ntokens, all };
 
@@ -58,15 +59,16 @@ tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, in
 
 int64_t tess_planned_positions(const struct tess_planned *p)
 {
-	const json_t *n = json_object_get(tess_checkpoint_config(p->checkpoint)->root, "max_position_embeddings");
+	const json_t *n = json_object_get(tess_checkpoint_config(p->checkpoint)->root,
+	                                  "max_position_embeddings");
 
 	return json_is_integer(n) && json_integer_value(n) > 0 ? json_integer_value(n) : 0;
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_how *how,
-                              struct tess_session **out)
+tess_status tess_session_open(struct tess_group *g, const char *dir,
+                              const struct tess_session_how *how, struct tess_session **out)
 {
 	struct tess_session_how mine = { .size = sizeof mine };
 	struct tess_session *s = calloc(1, sizeof *s);
@@ -79,7 +81,8 @@ tess_status tess_session_open(struct tess_group *g, const char *dir, const struc
 	s->group = g;
 	st = tess_planned_open(dir, &mine, &s->planned);
 	if (!st) {
-		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan, &s->planned.source, g, mine.threads };
+		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan,
+			                           &s->planned.source, g, mine.threads };
 
 		st = tess_runner_new(&parts, &s->runner);
 	}
@@ -123,7 +126,8 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
 
 /* ---- text ------------------------------------------------------------------------------------------------ */
 
-static tess_status encode(struct tess_session *s, const char *text, size_t len, int32_t **ids, size_t *n)
+static tess_status encode(struct tess_session *s, const char *text, size_t len, int32_t **ids,
+                          size_t *n)
 {
 	const struct tess_tokenizer *t;
 	tess_status st = tess_session_tokenizer(s, &t);
@@ -131,8 +135,8 @@ static tess_status encode(struct tess_session *s, const char *text, size_t len, 
 	return st ? st : tess_tokenizer_encode(t, text, len, true, ids, n);
 }
 
-tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len, const int32_t *ids,
-                                int64_t nids, int32_t **out, int64_t *n)
+tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len,
+                                const int32_t *ids, int64_t nids, int32_t **out, int64_t *n)
 {
 	bool first = tess_group_rank(s->group) == 0;
 	int32_t *list = NULL;
@@ -164,7 +168,7 @@ tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t
 	return TESS_OK;
 }
 
-struct stream {                         /* rank 0's ids on their way to the caller's text */
+struct stream { /* rank 0's ids on their way to the caller's text */
 	struct tess_decoding *decoding;
 	int (*text)(void *self, const char *bytes, size_t n);
 	void *self;
@@ -218,7 +222,8 @@ tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_
 	struct stream to = { .text = text, .self = self };
 	struct tess_generate ask = { .max_tokens = max_tokens, .nstop = gen->neos };
 	int32_t *ids, stop[TESS_EOS_MOST];
-	tess_status st = tess_session_prompt(s, prompt, strlen(prompt), NULL, 0, &ids, &ask.nprompt);
+	tess_status st =
+		tess_session_prompt(s, prompt, strlen(prompt), NULL, 0, &ids, &ask.nprompt);
 
 	if (st)
 		return st;

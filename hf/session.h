@@ -18,12 +18,13 @@ struct tess_planned {
 };
 
 /* *out is yours: tess_planned_close. */
-tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, struct tess_planned *out);
+tess_status tess_planned_open(const char *dir, const struct tess_session_how *how,
+                              struct tess_planned *out);
 void tess_planned_close(struct tess_planned *p);
 
 /* The program for a world of `nranks`; refused where it cannot work. *out is yours: tess_program_free. */
-tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens, bool all,
-                                struct tess_program **out);
+tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens,
+                                bool all, struct tess_program **out);
 
 /* The positions that the checkpoint was made for; 0: it does not say. */
 int64_t tess_planned_positions(const struct tess_planned *p);
@@ -37,7 +38,7 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
  * The prompt's ids on every rank: rank 0's `ids`, or, where they are NULL, what its tokenizer makes of `text`.
  * Collective. *out is yours: free.
  */
-tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len, const int32_t *ids,
-                                int64_t nids, int32_t **out, int64_t *n);
+tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len,
+                                const int32_t *ids, int64_t nids, int32_t **out, int64_t *n);
 
 #endif

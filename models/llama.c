@@ -16,7 +16,8 @@ struct config {
 static struct config read_config(struct tess_nn *nn)
 {
 	struct config c = { 0 };
-	int64_t hidden = nn->integer(nn, "hidden_size", 0), heads = nn->integer(nn, "num_attention_heads", 0);
+	int64_t hidden = nn->integer(nn, "hidden_size", 0),
+		heads = nn->integer(nn, "num_attention_heads", 0);
 	int64_t head = nn->integer(nn, "head_dim", heads ? hidden / heads : 0);
 
 	c.layers = nn->integer(nn, "num_hidden_layers", 0);
@@ -28,22 +29,28 @@ static struct config read_config(struct tess_nn *nn)
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
-	c.kv_heads = nn->shared(nn, "key-value heads", c.heads, nn->integer(nn, "num_key_value_heads", heads));
+	c.kv_heads = nn->shared(nn, "key-value heads", c.heads,
+	                        nn->integer(nn, "num_key_value_heads", heads));
 	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
 	return c;
 }
 
-static struct tess_tensor *attention(struct tess_nn *nn, const struct config *c, struct tess_tensor *x)
+static struct tess_tensor *attention(struct tess_nn *nn, const struct config *c,
+                                     struct tess_tensor *x)
 {
 	struct tess_tensor *qkv[3], *y;
 
 	x = nn->enter(nn, x, "self_attn");
-	nn->linear(nn, x, (struct tess_linear[]){ { "q_proj", c->heads, c->attention_bias, 0 },
-	                                          { "k_proj", c->kv_heads, c->attention_bias, 0 },
-	                                          { "v_proj", c->kv_heads, c->attention_bias, 0 },
-	                                          { 0 } }, qkv);
+	nn->linear(nn, x,
+	           (struct tess_linear[]){ { "q_proj", c->heads, c->attention_bias, 0 },
+	                                   { "k_proj", c->kv_heads, c->attention_bias, 0 },
+	                                   { "v_proj", c->kv_heads, c->attention_bias, 0 },
+	                                   { 0 } },
+	           qkv);
 	y = nn->attention(nn, nn->rope(nn, qkv[0]), nn->rope(nn, qkv[1]), qkv[2], c->scale, 0);
-	nn->linear(nn, y, (struct tess_linear[]){ { "o_proj", c->hidden, c->attention_bias, 0 }, { 0 } }, &y);
+	nn->linear(nn, y,
+	           (struct tess_linear[]){ { "o_proj", c->hidden, c->attention_bias, 0 }, { 0 } },
+	           &y);
 	return nn->leave(nn, y);
 }
 
@@ -52,10 +59,14 @@ static struct tess_tensor *mlp(struct tess_nn *nn, const struct config *c, struc
 	struct tess_tensor *h[2], *y;
 
 	x = nn->enter(nn, x, "mlp");
-	nn->linear(nn, x, (struct tess_linear[]){ { "gate_proj", c->ffn, c->mlp_bias, 0 },
-	                                          { "up_proj", c->ffn, c->mlp_bias, 0 }, { 0 } }, h);
+	nn->linear(nn, x,
+	           (struct tess_linear[]){ { "gate_proj", c->ffn, c->mlp_bias, 0 },
+	                                   { "up_proj", c->ffn, c->mlp_bias, 0 },
+	                                   { 0 } },
+	           h);
 	y = nn->gate(nn, h[0], h[1], c->act);
-	nn->linear(nn, y, (struct tess_linear[]){ { "down_proj", c->hidden, c->mlp_bias, 0 }, { 0 } }, &y);
+	nn->linear(nn, y,
+	           (struct tess_linear[]){ { "down_proj", c->hidden, c->mlp_bias, 0 }, { 0 } }, &y);
 	return nn->leave(nn, y);
 }
 
@@ -80,43 +91,47 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	return y;
 }
 
-static const struct tess_rule tp[] = {
-	{ "model.embed_tokens", "embedding_rowwise" },
-	{ LAYER "self_attn.q_proj", "colwise" },
-	{ LAYER "self_attn.k_proj", "colwise" },
-	{ LAYER "self_attn.v_proj", "colwise" },
-	{ LAYER "self_attn.o_proj", "rowwise" },
-	{ LAYER "mlp.gate_proj", "colwise" },
-	{ LAYER "mlp.up_proj", "colwise" },
-	{ LAYER "mlp.down_proj", "rowwise" },
-	{ "lm_head", "colwise_rep" },
-	{ 0 }
-};
+static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwise" },
+	                               { LAYER "self_attn.q_proj", "colwise" },
+	                               { LAYER "self_attn.k_proj", "colwise" },
+	                               { LAYER "self_attn.v_proj", "colwise" },
+	                               { LAYER "self_attn.o_proj", "rowwise" },
+	                               { LAYER "mlp.gate_proj", "colwise" },
+	                               { LAYER "mlp.up_proj", "colwise" },
+	                               { LAYER "mlp.down_proj", "rowwise" },
+	                               { "lm_head", "colwise_rep" },
+	                               { 0 } };
 /* between the blocks each rank has some of the tokens: the norms are cut too */
-static const struct tess_rule tp_sp[] = {
-	{ "model.embed_tokens", "vocab_reduce_scatter" },
-	{ LAYER "input_layernorm", "sequence_parallel" },
-	{ LAYER "self_attn", "module_allgather" },
-	{ LAYER "self_attn.q_proj", "colwise" },
-	{ LAYER "self_attn.k_proj", "colwise" },
-	{ LAYER "self_attn.v_proj", "colwise" },
-	{ LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
-	{ LAYER "post_attention_layernorm", "sequence_parallel" },
-	{ LAYER "mlp", "module_allgather" },
-	{ LAYER "mlp.gate_proj", "colwise" },
-	{ LAYER "mlp.up_proj", "colwise" },
-	{ LAYER "mlp.down_proj", "rowwise_reduce_scatter" },
-	{ "model.norm", "sequence_parallel" },
-	{ "lm_head", "colwise_rep" },
-	{ 0 }
-};
+static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
+	                                  { LAYER "input_layernorm", "sequence_parallel" },
+	                                  { LAYER "self_attn", "module_allgather" },
+	                                  { LAYER "self_attn.q_proj", "colwise" },
+	                                  { LAYER "self_attn.k_proj", "colwise" },
+	                                  { LAYER "self_attn.v_proj", "colwise" },
+	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
+	                                  { LAYER "mlp", "module_allgather" },
+	                                  { LAYER "mlp.gate_proj", "colwise" },
+	                                  { LAYER "mlp.up_proj", "colwise" },
+	                                  { LAYER "mlp.down_proj", "rowwise_reduce_scatter" },
+	                                  { "model.norm", "sequence_parallel" },
+	                                  { "lm_head", "colwise_rep" },
+	                                  { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
 static const char *const types[] = { "llama", NULL };
 static const struct tess_model llama = {
-	.size = sizeof llama, .name = "llama", .summary = "Llama 1 to 3", .types = types,
-	.presets = presets, .forward = forward,
+	.size = sizeof llama,
+	.name = "llama",
+	.summary = "Llama 1 to 3",
+	.types = types,
+	.presets = presets,
+	.forward = forward,
 };
 static const struct tess_model *const models[] = { &llama, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "llama", .version = "1.0",
-                .license = "Apache-2.0", .models = models };
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "llama",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };

@@ -10,8 +10,8 @@ struct run {
 	struct tess_runner *s;
 	struct tess_group *group;
 	const struct tess_generate *how;
-	struct tess_sampler *sampler;   /* rank 0 only */
-	int32_t *seen;                  /* prompt and text so far */
+	struct tess_sampler *sampler; /* rank 0 only */
+	int32_t *seen; /* prompt and text so far */
 	int64_t nseen;
 };
 
@@ -56,13 +56,15 @@ static bool stops(const struct tess_generate *how, int32_t id)
 }
 
 /* Rank 0 chooses and says whether it was the last; the others hear it. */
-static tess_status choose(struct run *r, const float *logits, int64_t step_no, int32_t *id, int32_t *finish)
+static tess_status choose(struct run *r, const float *logits, int64_t step_no, int32_t *id,
+                          int32_t *finish)
 {
 	int32_t word[2] = { 0, 0 };
 	tess_status st;
 
 	if (r->sampler) {
-		word[0] = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen, r->nseen, (uint64_t)step_no);
+		word[0] = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen,
+		                            r->nseen, (uint64_t)step_no);
 		if (r->how->chosen && r->how->chosen(r->how->self, word[0], logits))
 			word[1] = TESS_FINISH_INTERRUPT;
 		else if (stops(r->how, word[0]))
@@ -105,7 +107,7 @@ static tess_status generate(struct run *r, struct tess_generated *out)
 }
 
 tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
-                                  struct tess_generated *out)
+                              struct tess_generated *out)
 {
 	struct run r = { .s = s, .group = tess_runner_group(s), .how = how };
 	int64_t room = how->nprompt + how->max_tokens;

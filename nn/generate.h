@@ -5,13 +5,13 @@
 #include "nn/sample.h"
 #include "nn/runner.h"
 
-struct tess_generate {                  /* what is asked for; the same on all ranks, but the callbacks: rank 0 only */
-	const int32_t *prompt, *stop;   /* stop: ids that end the text */
+struct tess_generate { /* what is asked for; the same on all ranks, but the callbacks: rank 0 only */
+	const int32_t *prompt, *stop; /* stop: ids that end the text */
 	int64_t nprompt, nstop, max_tokens;
-	int64_t chunk;                  /* prompt ids a step; 0: all at once */
-	bool all;                       /* logits of every position are asked for */
+	int64_t chunk; /* prompt ids a step; 0: all at once */
+	bool all; /* logits of every position are asked for */
 	struct tess_sampling sampling;
-	void *self;                     /* of the callbacks; each may be NULL */
+	void *self; /* of the callbacks; each may be NULL */
 	/* An id was chosen, by these logits [vocabulary]; a stop id too. Not 0: enough, stop here. */
 	int (*chosen)(void *self, int32_t id, const float *logits);
 	/* With `all`: logits [n, vocabulary] of the next n positions. */
@@ -22,12 +22,12 @@ enum { TESS_FINISH_LENGTH = 1, TESS_FINISH_STOP, TESS_FINISH_INTERRUPT };
 
 struct tess_generated {
 	int32_t finish;
-	int64_t ntokens;                /* chosen, a stop id included */
-	double prefill, decode;         /* seconds */
+	int64_t ntokens; /* chosen, a stop id included */
+	double prefill, decode; /* seconds */
 };
 
 /* Collective; starts at position 0. */
 tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
-                                  struct tess_generated *out);
+                              struct tess_generated *out);
 
 #endif

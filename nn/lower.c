@@ -6,7 +6,8 @@
 
 /* ---- shapes ------------------------------------------------------------------------------------------- */
 
-int64_t tess_axis_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank, struct tess_run *runs)
+int64_t tess_axis_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
+                       struct tess_run *runs)
 {
 	int64_t n = 0;
 
@@ -47,215 +48,6 @@ int32_t tess_sum_trees(const struct tess_dim *dim, int64_t *n)
 	for (int32_t i = 0; i < count; i++)
 		n[i] = base[i]->count;
 	return count;
-}
-
-static int64_t local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
-{
-	bool cut = tess_place_is(v->place, TESS_SHARD, axis);
-
-	return cut ? tess_dim_held(v->dim[axis], b->l->nranks, b->l->rank) : v->dim[axis]->size;
-}
-
-static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
-{
-	int64_t n[TESS_MOST_TREES];
-	struct tess_sum sum = { .ntree = tess_sum_trees(v->sum, n), .n = n };
-
-	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
-}
-
-/* ---- memory: one buffer a value, offsets when all lifetimes are known --------------------------------- */
-
-int32_t build_buffer(struct build *b, uint64_t bytes)
-{
-	struct buffer *list;
-
-	if ((b->nbuffers & (b->nbuffers - 1)) == 0) {
-		list = TESS_NEW(&b->l->arena, struct buffer, b->nbuffers ? 2 * b->nbuffers : 1);
-		if (!list) {
-			b->status = TESS_ENOMEM;
-			return 0;
-		}
-		if (b->nbuffers)
-			memcpy(list, b->buffer, sizeof *list * (size_t)b->nbuffers);
-		b->buffer = list;
-	}
-	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63, .first = b->record,
-	                                          .last = b->record };
-	return b->nbuffers++;
-}
-
-static void patch(struct build *b, struct tess_patch p)
-{
-	struct tess_lowered *l = b->l;
-	struct tess_patch *list;
-
-	if (b->status)
-		return;
-	if ((l->npatches & (l->npatches - 1)) == 0) {
-		list = TESS_NEW(&l->arena, struct tess_patch, l->npatches ? 2 * l->npatches : 1);
-		if (!list) {
-			b->status = TESS_ENOMEM;
-			return;
-		}
-		if (l->npatches)
-			memcpy(list, l->patch, sizeof *list * (size_t)l->npatches);
-		l->patch = list;
-	}
-	l->patch[l->npatches++] = p;
-}
-
-void build_point(struct build *b, void **at, const struct value *v)
-{
-	if (b->status)
-		return;
-	b->buffer[v->buffer].last = b->record;
-	/* the buffer's number stands for its offset until place_buffers */
-	patch(b, (struct tess_patch){ .at = at, .space = TESS_SPACE_STEP, .layer = v->buffer, .offset = v->offset });
-}
-
-struct value build_temp(struct build *b, int64_t nodes, int64_t rows, int64_t cols, int32_t dtype)
-{
-	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
-
-	return (struct value){ .buffer = build_buffer(b, 4 * count), .dtype = dtype, .nodes = nodes, .rows = rows,
-	                       .cols = cols, .row = cols, .node = rows * cols };
-}
-
-struct value *build_value(struct build *b, const struct tess_tensor *t)
-{
-	struct value *v = &b->value[t->id];
-
-	if (v->known)
-		return v;
-	*v = build_temp(b, 0, local_size(b, t, 0), t->ndim > 1 ? local_size(b, t, 1) : 1, t->dtype);
-	if (t->place.kind == TESS_PARTIAL) {
-		int64_t nodes = local_nodes(b, t);
-
-		b->nbuffers--;
-		*v = build_temp(b, nodes, v->rows, v->cols, t->dtype);
-		v->partial = true;
-	}
-	v->known = true;
-	return v;
-}
-
-struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_t col, int64_t cols)
-{
-	struct value part = *v;
-
-	part.offset += 4 * (uint64_t)(row * v->row + col);
-	part.rows = rows;
-	part.cols = cols;
-	return part;
-}
-
-/* Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. */
-static void place_buffers(struct build *b)
-{
-	struct tess_lowered *l = b->l;
-
-	for (int32_t i = 0; i < b->nbuffers; i++) {
-		struct buffer *me = &b->buffer[i];
-		bool moved = true;
-
-		while (moved) {
-			moved = false;
-			for (int32_t k = i - 1; k >= 0; k--) {
-				const struct buffer *o = &b->buffer[k];
-				bool alive = o->last >= me->first && o->first <= me->last;
-
-				if (alive && o->bytes && me->offset < o->offset + o->bytes && o->offset < me->offset + me->bytes) {
-					me->offset = o->offset + o->bytes;
-					moved = true;
-				}
-			}
-		}
-		if (me->offset + me->bytes > l->bytes)
-			l->bytes = me->offset + me->bytes;
-	}
-	for (int32_t i = 0; i < l->npatches; i++)
-		if (l->patch[i].space == TESS_SPACE_STEP)
-			l->patch[i].offset += b->buffer[l->patch[i].layer].offset;
-}
-
-/* ---- steps -------------------------------------------------------------------------------------------- */
-
-struct tess_step *build_step(struct build *b, int32_t kind)
-{
-	struct tess_lowered *l = b->l;
-	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1), **list;
-
-	if (s && (l->nsteps & (l->nsteps - 1)) == 0) {
-		list = TESS_NEW(&l->arena, struct tess_step *, l->nsteps ? 2 * l->nsteps : 1);
-		if (list && l->nsteps)
-			memcpy(list, l->step, sizeof *list * (size_t)l->nsteps);
-		l->step = list;
-		s = list ? s : NULL;
-	}
-	if (!s) {
-		b->status = TESS_ENOMEM;
-		return &b->spare;
-	}
-	s->kind = kind;
-	s->record = b->record;
-	l->step[l->nsteps++] = s;
-	return s;
-}
-
-struct tess_view build_view(const struct value *v)
-{
-	struct tess_view w = { .dtype = v->dtype, .ndim = 2, .shape = { v->rows, v->cols }, .stride = { v->row, 1 } };
-
-	if (!v->partial)
-		return w;
-	return (struct tess_view){ .dtype = v->dtype, .ndim = 3, .shape = { v->nodes, v->rows, v->cols },
-	                           .stride = { v->node, v->row, 1 } };
-}
-
-struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
-{
-	struct tess_step *s = build_step(b, TESS_STEP_OP);
-	struct tess_op *op = &s->op;
-
-	*op = (struct tess_op){ .size = sizeof *op, .kind = kind, .nin = nin, .nout = nout,
-	                        .where = b->p->record[b->record]->module };
-	op->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
-	op->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
-	if (!op->in || !op->out)
-		b->status = TESS_ENOMEM;
-	return op;
-}
-
-void build_in(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
-{
-	struct tess_view *at = (struct tess_view *)&op->in[i];
-
-	if (b->status)
-		return;
-	*at = build_view(v);
-	build_point(b, &at->data, v);
-}
-
-void build_out(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
-{
-	struct tess_view *at = (struct tess_view *)&op->out[i];
-
-	if (b->status)
-		return;
-	*at = build_view(v);
-	build_point(b, &at->data, v);
-}
-
-void build_copy(struct build *b, const struct value *from, const struct value *to)
-{
-	struct tess_op *op;
-
-	if (!from->rows || !from->cols || (from->partial && !from->nodes))
-		return;
-	op = build_op(b, TESS_OP_COPY, 1, 1);
-	build_in(b, op, 0, from);
-	build_out(b, op, 0, to);
 }
 
 /* `num` of an op; copied. */
@@ -301,10 +93,12 @@ static void trees(struct build *b, struct tess_op *op, const struct tess_dim *di
 			if (piece->base != base[t])
 				continue;
 			if (cut)
-				tess_dim_share(piece, b->l->nranks, b->l->rank, &tree[t].lo, &tree[t].hi);
+				tess_dim_share(piece, b->l->nranks, b->l->rank, &tree[t].lo,
+				               &tree[t].hi);
 			bound = TESS_NEW(&b->l->arena, int64_t, tree[t].hi - tree[t].lo + 1);
 			for (int64_t u = tree[t].lo; u <= tree[t].hi && bound; u++)
-				bound[u - tree[t].lo] = tess_runs_find(here, pieces, at + tess_dim_starts(piece, u));
+				bound[u - tree[t].lo] = tess_runs_find(
+					here, pieces, at + tess_dim_starts(piece, u));
 			term[nterm++].bound = bound;
 			b->status = bound ? b->status : TESS_ENOMEM;
 		}
@@ -361,12 +155,15 @@ static struct tess_view weight_view(struct build *b, const struct tess_weight *w
 		return b->weights[i];
 	n[0] = held(b, w, w->in_out);
 	n[1] = w->ndim < 2 ? 0 : held(b, w, !w->in_out);
-	return (struct tess_view){ .dtype = w->dtype, .ndim = w->ndim, .shape = { n[0], n[1] },
-	                           .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
+	return (struct tess_view){ .dtype = w->dtype,
+		                   .ndim = w->ndim,
+		                   .shape = { n[0], n[1] },
+		                   .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
 }
 
 /* The weights of one op that add alike: those cut along `in` (or those that are not), which read `x`. */
-static void linear_group(struct build *b, const struct tess_record *rec, bool in, const struct value *x, bool cut)
+static void linear_group(struct build *b, const struct tess_record *rec, bool in,
+                         const struct value *x, bool cut)
 {
 	int32_t n = 0, k = 0;
 	struct tess_op *op;
@@ -412,7 +209,8 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	struct tess_op *op;
 
 	if (w->dim[0]->nparts)
-		b->status = tess_fail(TESS_ENOTSUP, "%s: a vocabulary of several parts", rec->module);
+		b->status =
+			tess_fail(TESS_ENOTSUP, "%s: a vocabulary of several parts", rec->module);
 	if (!ids->rows || b->status)
 		return;
 	tess_axis_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
@@ -447,7 +245,8 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_value(b, rec->in[0]), *out = build_value(b, rec->out[0]);
 	const struct tess_weight *w = rec->weight[0];
-	bool slice = tess_place_is(rec->in[0]->place, TESS_SHARD, 1) && w->home.use.kind == TESS_REPLICATE;
+	bool slice = tess_place_is(rec->in[0]->place, TESS_SHARD, 1) &&
+	             w->home.use.kind == TESS_REPLICATE;
 	struct tess_view whole = weight_view(b, w), part;
 	int64_t pieces = slice ? tess_dim_pieces(w->dim[0]) : 1, at = 0;
 
@@ -462,7 +261,8 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 		part = whole;
 		part.shape[0] = b->runs[i].len;
 		if (part.data)
-			part.data = (char *)part.data + b->runs[i].at * (part.dtype == TESS_F32 ? 4 : 2);
+			part.data = (char *)part.data +
+			            b->runs[i].at * (part.dtype == TESS_F32 ? 4 : 2);
 		build_in(b, op, 0, &from);
 		if (!b->status)
 			((struct tess_view *)op->in)[1] = part;
@@ -489,9 +289,12 @@ static void lower_rope(struct build *b, const struct tess_record *rec)
 		return;
 	((struct tess_view *)op->in)[1].ndim = 1;
 	table = (struct tess_view *)&op->in[2];
-	*table = (struct tess_view){ .dtype = TESS_F32, .ndim = 2, .shape = { 0, b->l->rope_each },
-	                             .stride = { b->l->rope_each, 1 } };
-	patch(b, (struct tess_patch){ .at = &table->data, .space = TESS_SPACE_ROPE, .view = table });
+	*table = (struct tess_view){ .dtype = TESS_F32,
+		                     .ndim = 2,
+		                     .shape = { 0, b->l->rope_each },
+		                     .stride = { b->l->rope_each, 1 } };
+	build_patch(b, (struct tess_patch){
+			       .at = &table->data, .space = TESS_SPACE_ROPE, .view = table });
 }
 
 static void lower_attention(struct build *b, const struct tess_record *rec)
@@ -504,20 +307,26 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 
 	if (cut)
 		tess_dim_share(q, b->l->nranks, b->l->rank, &lo, &hi);
-	b->l->cache[layer] = (struct tess_cache){ build_value(b, rec->in[1])->cols / k->each, k->each };
+	b->l->cache[layer] =
+		(struct tess_cache){ build_value(b, rec->in[1])->cols / k->each, k->each };
 	if (!build_value(b, rec->in[0])->rows)
 		return;
 	op = build_op(b, TESS_OP_ATTENTION, 6, 1);
 	for (int32_t i = 0; i < 4; i++)
 		build_in(b, op, i, build_value(b, rec->in[i]));
 	build_out(b, op, 0, build_value(b, rec->out[0]));
-	numbers(b, op, 5, (double[]){ rec->num[0], rec->num[1], (double)q->each, (double)lo, (double)k->group });
+	numbers(b, op, 5,
+	        (double[]){ rec->num[0], rec->num[1], (double)q->each, (double)lo,
+	                    (double)k->group });
 	for (int32_t i = 4; i < 6 && !b->status; i++) {
 		struct tess_view *v = (struct tess_view *)&op->in[i];
 
 		v->dtype = TESS_F32;
-		patch(b, (struct tess_patch){ .at = &v->data, .space = i == 4 ? TESS_SPACE_KEYS : TESS_SPACE_VALUES,
-		                              .layer = layer, .view = v });
+		build_patch(b, (struct tess_patch){ .at = &v->data,
+		                                    .space = i == 4 ? TESS_SPACE_KEYS
+		                                                    : TESS_SPACE_VALUES,
+		                                    .layer = layer,
+		                                    .view = v });
 	}
 	if (!b->status)
 		((struct tess_view *)op->in)[3].ndim = 1;
@@ -544,7 +353,7 @@ static void lower_split(struct build *b, const struct tess_record *rec)
 	int64_t at = 0;
 
 	for (int32_t i = 0; i < rec->nout; i++) {
-		int64_t cols = local_size(b, rec->out[i], 1);
+		int64_t cols = build_size(b, rec->out[i], 1);
 
 		b->value[rec->out[i]->id] = build_part(x, 0, x->rows, at, cols);
 		at += cols;
@@ -554,7 +363,7 @@ static void lower_split(struct build *b, const struct tess_record *rec)
 static void lower_wanted(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_value(b, rec->in[0]);
-	int64_t rows = local_size(b, rec->out[0], 0);
+	int64_t rows = build_size(b, rec->out[0], 0);
 
 	b->value[rec->out[0]->id] = build_part(x, x->rows - rows, rows, 0, x->cols);
 }
@@ -571,8 +380,12 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 		return;
 	}
 	s->call = rec->call;
-	s->local = (struct tess_local){ .size = sizeof s->local, .rank = b->l->rank, .nranks = b->l->nranks,
-	                                .state = rec->state, .in = &view[0], .out = &view[1] };
+	s->local = (struct tess_local){ .size = sizeof s->local,
+		                        .rank = b->l->rank,
+		                        .nranks = b->l->nranks,
+		                        .state = rec->state,
+		                        .in = &view[0],
+		                        .out = &view[1] };
 	view[0] = build_view(x);
 	view[1] = build_view(y);
 	build_point(b, &view[0].data, x);
@@ -583,19 +396,43 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 static void lower_record(struct build *b, const struct tess_record *rec)
 {
 	switch (rec->kind) {
-	case TESS_OP_LINEAR: lower_linear(b, rec); break;
-	case TESS_OP_EMBED: lower_embed(b, rec); break;
-	case TESS_OP_NORM: lower_norm(b, rec); break;
-	case TESS_OP_BIAS: lower_bias(b, rec); break;
-	case TESS_OP_ROPE: lower_rope(b, rec); break;
-	case TESS_OP_ATTENTION: lower_attention(b, rec); break;
-	case TESS_OP_GATE: case TESS_OP_ADD: lower_same(b, rec); break;
-	case TESS_REC_MOVE: build_move(b, rec); break;
-	case TESS_REC_SPLIT: lower_split(b, rec); break;
-	case TESS_REC_WANTED: lower_wanted(b, rec); break;
-	case TESS_REC_CALL: lower_call(b, rec); break;
+	case TESS_OP_LINEAR:
+		lower_linear(b, rec);
+		break;
+	case TESS_OP_EMBED:
+		lower_embed(b, rec);
+		break;
+	case TESS_OP_NORM:
+		lower_norm(b, rec);
+		break;
+	case TESS_OP_BIAS:
+		lower_bias(b, rec);
+		break;
+	case TESS_OP_ROPE:
+		lower_rope(b, rec);
+		break;
+	case TESS_OP_ATTENTION:
+		lower_attention(b, rec);
+		break;
+	case TESS_OP_GATE:
+	case TESS_OP_ADD:
+		lower_same(b, rec);
+		break;
+	case TESS_REC_MOVE:
+		build_move(b, rec);
+		break;
+	case TESS_REC_SPLIT:
+		lower_split(b, rec);
+		break;
+	case TESS_REC_WANTED:
+		lower_wanted(b, rec);
+		break;
+	case TESS_REC_CALL:
+		lower_call(b, rec);
+		break;
 	default:
-		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d", rec->module, (int)rec->kind);
+		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
+		                      rec->module, (int)rec->kind);
 	}
 }
 
@@ -612,8 +449,8 @@ static int64_t most_pieces(const struct tess_program *p)
 	return most;
 }
 
-tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank, const struct tess_view *weights,
-                       struct tess_lowered **out)
+tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
+                       const struct tess_view *weights, struct tess_lowered **out)
 {
 	struct tess_arena arena = { 0 };
 	struct tess_lowered *l = TESS_NEW(&arena, struct tess_lowered, 1);
@@ -636,9 +473,9 @@ tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t ran
 	}
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++)
 		lower_record(&b, p->record[b.record]);
-	if (!b.status) {                /* the inputs live from the first record on, the result past the last */
+	if (!b.status) { /* the inputs live from the first record on, the result past the last */
 		build_point(&b, &l->logits, build_value(&b, p->logits));
-		place_buffers(&b);
+		build_place(&b);
 	}
 	if (b.status) {
 		tess_lowered_free(l);
@@ -663,11 +500,15 @@ static void cache_view(const struct tess_lowered *l, const struct tess_patch *p,
 	int64_t heads = l->cache[p->layer].heads, each = l->cache[p->layer].each;
 
 	if (p->space == TESS_SPACE_KEYS)
-		*p->view = (struct tess_view){ .dtype = TESS_F32, .ndim = 4, .shape = { heads, positions / 64, each, 64 },
-		                               .stride = { positions * each, 64 * each, 64, 1 } };
+		*p->view = (struct tess_view){ .dtype = TESS_F32,
+			                       .ndim = 4,
+			                       .shape = { heads, positions / 64, each, 64 },
+			                       .stride = { positions * each, 64 * each, 64, 1 } };
 	else
-		*p->view = (struct tess_view){ .dtype = TESS_F32, .ndim = 3, .shape = { heads, positions, each },
-		                               .stride = { positions * each, each, 1 } };
+		*p->view = (struct tess_view){ .dtype = TESS_F32,
+			                       .ndim = 3,
+			                       .shape = { heads, positions, each },
+			                       .stride = { positions * each, each, 1 } };
 }
 
 void tess_lowered_bind(struct tess_lowered *l, const struct tess_memory *m)
@@ -685,7 +526,8 @@ void tess_lowered_bind(struct tess_lowered *l, const struct tess_memory *m)
 			break;
 		default:
 			cache_view(l, p, m->positions);
-			*p->at = p->space == TESS_SPACE_KEYS ? m->keys[p->layer] : m->values[p->layer];
+			*p->at = p->space == TESS_SPACE_KEYS ? m->keys[p->layer]
+			                                     : m->values[p->layer];
 		}
 	}
 }

@@ -12,9 +12,9 @@
 
 #include "core/base/status.h"
 
-struct axis {                           /* one axis of the value that is moved */
+struct axis { /* one axis of the value that is moved */
 	const struct tess_dim *dim;
-	int32_t at;                     /* 0 rows, 1 columns */
+	int32_t at; /* 0 rows, 1 columns */
 	int64_t pieces;
 };
 
@@ -64,12 +64,17 @@ static struct value block(const struct value *buffer, uint64_t at, int64_t rows,
 	return v;
 }
 
-static struct tess_coll *collective(struct build *b, int32_t kind, const struct value *src, const struct value *dst)
+static struct tess_coll *collective(struct build *b, int32_t kind, const struct value *src,
+                                    const struct value *dst)
 {
 	struct tess_coll *c = &build_step(b, TESS_STEP_COLL)->coll;
 
-	*c = (struct tess_coll){ .size = sizeof *c, .kind = kind, .dtype = src->dtype, .op = TESS_SUM, .mem = TESS_HOST,
-	                         .where = b->p->record[b->record]->module };
+	*c = (struct tess_coll){ .size = sizeof *c,
+		                 .kind = kind,
+		                 .dtype = src->dtype,
+		                 .op = TESS_SUM,
+		                 .mem = TESS_HOST,
+		                 .where = b->p->record[b->record]->module };
 	if (!b->status) {
 		build_point(b, (void **)&c->src, src);
 		build_point(b, &c->dst, dst);
@@ -129,7 +134,8 @@ static struct value owned(struct build *b, const struct value *x, const struct a
 }
 
 /* What rank q owns of an axis, which came in one dense block, to where it belongs in a value that is whole there. */
-static void spread(struct build *b, const struct value *from, const struct axis *a, int32_t q, const struct value *to)
+static void spread(struct build *b, const struct value *from, const struct axis *a, int32_t q,
+                   const struct value *to)
 {
 	struct tess_run *own = runs_new(b, a->pieces);
 	struct value src, dst;
@@ -146,7 +152,8 @@ static void spread(struct build *b, const struct value *from, const struct axis 
 	}
 }
 
-static void all_gather(struct build *b, const struct value *x, const struct tess_tensor *to, int32_t cut)
+static void all_gather(struct build *b, const struct value *x, const struct tess_tensor *to,
+                       int32_t cut)
 {
 	struct axis a = axis_of(to, cut);
 	struct value *y = build_value(b, to), mine = owned(b, x, &a), all;
@@ -176,8 +183,8 @@ static void all_gather(struct build *b, const struct value *x, const struct tess
 }
 
 /* The block of `x` that rank q will hold of axis `a`, dense at element `at` of `to`. */
-static void pack(struct build *b, const struct value *x, const struct axis *a, int32_t q, const struct value *to,
-                 uint64_t at)
+static void pack(struct build *b, const struct value *x, const struct axis *a, int32_t q,
+                 const struct value *to, uint64_t at)
 {
 	struct tess_run *hold = runs_new(b, a->pieces);
 	int64_t n, done = 0;
@@ -232,8 +239,8 @@ static void all_to_all(struct build *b, const struct value *x, const struct tess
 	}
 }
 
-static struct tess_step *sum(struct build *b, const struct tess_tensor *from, const struct value *nodes,
-                             const struct value *to)
+static struct tess_step *sum(struct build *b, const struct tess_tensor *from,
+                             const struct value *nodes, const struct value *to)
 {
 	struct tess_step *s = build_step(b, TESS_STEP_SUM);
 	int64_t *n = TESS_NEW(&b->l->arena, int64_t, TESS_MOST_TREES);
@@ -242,8 +249,10 @@ static struct tess_step *sum(struct build *b, const struct tess_tensor *from, co
 		b->status = TESS_ENOMEM;
 		return s;
 	}
-	s->sum = (struct tess_sum){ .ntree = tess_sum_trees(from->sum, n), .n = n,
-	                            .count = (uint64_t)nodes->node, .where = b->p->record[b->record]->module };
+	s->sum = (struct tess_sum){ .ntree = tess_sum_trees(from->sum, n),
+		                    .n = n,
+		                    .count = (uint64_t)nodes->node,
+		                    .where = b->p->record[b->record]->module };
 	build_point(b, (void **)&s->sum_in, nodes);
 	build_point(b, (void **)&s->sum_out, to);
 	return s;
@@ -293,7 +302,7 @@ void build_move(struct build *b, const struct tess_record *rec)
 		reduce_scatter(b, x, from, to);
 	} else if (from->place.kind == TESS_REPLICATE && to->place.kind == TESS_SHARD) {
 		slice(b, x, to);
-	} else if (from->place.kind == TESS_REPLICATE) {        /* one term, on rank 0 */
+	} else if (from->place.kind == TESS_REPLICATE) { /* one term, on rank 0 */
 		struct value *y = build_value(b, to), node = *y;
 
 		node.partial = false;

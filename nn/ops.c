@@ -12,145 +12,6 @@ static struct tess_recorder *recorder(struct tess_nn *nn)
 	return (struct tess_recorder *)nn;
 }
 
-/* ---- config.json ------------------------------------------------------------------------------------ */
-
-static const json_t *entry(struct tess_recorder *r, const char *key)
-{
-	const json_t *v = json_object_get(r->how->source->config, key);
-
-	return json_is_null(v) ? NULL : v;
-}
-
-static int64_t op_integer(struct tess_nn *nn, const char *key, int64_t preset)
-{
-	struct tess_recorder *r = recorder(nn);
-	const json_t *v = entry(r, key);
-
-	if (!v || json_is_integer(v))
-		return v ? json_integer_value(v) : preset;
-	if (json_is_boolean(v))
-		return json_is_true(v);
-	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be an integer", r->how->source->name, key);
-	return preset;
-}
-
-static double op_number(struct tess_nn *nn, const char *key, double preset)
-{
-	struct tess_recorder *r = recorder(nn);
-	const json_t *v = entry(r, key);
-
-	if (!v || json_is_number(v))
-		return v ? json_number_value(v) : preset;
-	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be a number", r->how->source->name, key);
-	return preset;
-}
-
-static const char *op_string(struct tess_nn *nn, const char *key, const char *preset)
-{
-	struct tess_recorder *r = recorder(nn);
-	const json_t *v = entry(r, key);
-
-	if (!v || json_is_string(v))
-		return v ? json_string_value(v) : preset;
-	tess_refuse(r, TESS_EINVAL, "%s: config.json: \"%s\" must be a string", r->how->source->name, key);
-	return preset;
-}
-
-static int32_t op_activation(struct tess_nn *nn, const char *key, const char *preset)
-{
-	static const struct { const char *name; int32_t act; } known[] = {
-		{ "silu", TESS_SILU }, { "swish", TESS_SILU }, { "gelu", TESS_GELU }, { "gelu_new", TESS_GELU_TANH },
-		{ "gelu_pytorch_tanh", TESS_GELU_TANH }, { "relu", TESS_RELU },
-	};
-	const char *name = op_string(nn, key, preset);
-
-	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-		if (!strcmp(known[i].name, name))
-			return known[i].act;
-	tess_refuse(recorder(nn), TESS_ENOTSUP, "%s: config.json: \"%s\": \"%s\" is not known; use silu, gelu, "
-	            "gelu_pytorch_tanh or relu", recorder(nn)->how->source->name, key, name);
-	return 0;
-}
-
-/* ---- dims -------------------------------------------------------------------------------------------- */
-
-static struct tess_dim *new_dim(struct tess_recorder *r, const char *name, int64_t n, int64_t each)
-{
-	struct tess_dim *d;
-
-	if (r->status)
-		return NULL;
-	if (n <= 0 || n > INT32_MAX || each > INT32_MAX / n)
-		return tess_refuse(r, TESS_EINVAL, "%s: config.json: %s: a size of %lld x %lld", r->how->source->name, name,
-		                   (long long)n, (long long)(each > 0 ? each : 1));
-	d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
-	if (!d)
-		return tess_stick(r, TESS_ENOMEM);
-	*d = (struct tess_dim){ .name = name, .size = n, .base = d, .group = 1 };
-	return d;
-}
-
-static struct tess_dim *op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each)
-{
-	struct tess_dim *d = new_dim(recorder(nn), name, n, each);
-	int64_t most = each == TESS_HIDDEN ? 8 : 32;
-
-	if (!d)
-		return NULL;
-	d->count = each > 0 ? n : n < most ? n : most;
-	if (each > 0) {
-		d->each = each;
-		d->size = n * each;
-	}
-	return d;
-}
-
-static struct tess_dim *op_shared(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n)
-{
-	struct tess_recorder *r = recorder(nn);
-	struct tess_dim *d = of ? new_dim(r, name, n, of->each) : NULL;
-
-	if (!d)
-		return NULL;
-	if (of->count % n)
-		return tess_refuse(r, TESS_EINVAL, "%s: config.json: %lld %s do not divide %lld %s", r->how->source->name,
-		                   (long long)n, name, (long long)of->count, of->name);
-	d->count = n;
-	d->each = of->each;
-	d->size = n * of->each;
-	d->base = of;
-	d->group = of->count / n;
-	return d;
-}
-
-static struct tess_dim *op_fused(struct tess_nn *nn, struct tess_dim *const *parts)
-{
-	struct tess_recorder *r = recorder(nn);
-	const struct tess_dim **list;
-	struct tess_dim *d;
-	int64_t n = 0;
-
-	while (!r->status && parts[n])
-		n++;
-	if (!n)
-		return NULL;
-	list = TESS_NEW(&r->p->arena, const struct tess_dim *, n);
-	d = new_dim(r, parts[0]->name, parts[0]->size, 0);
-	if (!d || !list)
-		return NULL;
-	d->size = 0;
-	d->base = NULL;
-	d->nparts = n;
-	d->parts = list;
-	for (int64_t i = 0; i < n; i++) {
-		list[i] = parts[i];
-		d->size += parts[i]->size;
-		if (i)
-			d->name = tess_arena_format(&r->p->arena, "%s+%s", d->name, parts[i]->name);
-	}
-	return d;
-}
-
 /* ---- embed, linear, tied ------------------------------------------------------------------------------ */
 
 static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct tess_tensor *ids,
@@ -166,13 +27,20 @@ static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct
 		return NULL;
 	m = tess_module_open(r, tess_path(r, name), "embedding");
 	ids = m ? tess_input(r, m, ids) : NULL;
-	w = ids ? tess_weight_add(r, m, &(struct tess_weight_ask){ "weight", 2, 1, 0, { vocab, hidden }, false }) : NULL;
+	w = ids ? tess_weight_add(
+			  r, m,
+			  &(struct tess_weight_ask){ "weight", 2, 1, 0, { vocab, hidden }, false })
+	        : NULL;
 	if (!w)
 		return NULL;
-	place = w->home.use.kind == TESS_REPLICATE ? ids->place : w->home.use.dim == 0 ? tess_partial() : tess_shard(1);
+	place = w->home.use.kind == TESS_REPLICATE ? ids->place
+	        : w->home.use.dim == 0             ? tess_partial()
+	                                           : tess_shard(1);
 	if (ids->place.kind != TESS_REPLICATE && w->home.use.kind != TESS_REPLICATE)
-		return tess_refuse(r, TESS_EINVAL, "%s: a cut table cannot look up ids that %s cut", m->site.module, ids->module);
-	y = tess_value(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place, m->site.module);
+		return tess_refuse(r, TESS_EINVAL, "%s: a cut table cannot look up ids that %s cut",
+		                   m->site.module, ids->module);
+	y = tess_value(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
+	               m->site.module);
 	if (!y || !tess_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
 		return NULL;
 	y->sum = place.kind == TESS_PARTIAL ? vocab : NULL;
@@ -180,19 +48,24 @@ static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct
 }
 
 /* As soon as the sum is finished; where a style leaves a Partial, nobody could add it once. */
-static struct tess_tensor *bias(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *y,
-                                const struct tess_weight *b)
+static struct tess_tensor *bias(struct tess_recorder *r, const struct tess_module *m,
+                                struct tess_tensor *y, const struct tess_weight *b)
 {
 	struct tess_tensor *out;
 
 	if (r->status || !y || !b)
 		return NULL;
 	if (y->place.kind == TESS_PARTIAL)
-		return tess_refuse(r, TESS_EINVAL, "%s: a bias cannot enter an unfinished sum; style %s must let its layout "
-		                   "finish it (rowwise does)", m->site.module, m->spec);
+		return tess_refuse(
+			r, TESS_EINVAL,
+			"%s: a bias cannot enter an unfinished sum; style %s must let its layout "
+			"finish it (rowwise does)",
+			m->site.module, m->spec);
 	if (b->home.use.kind != TESS_REPLICATE && !tess_place_is(y->place, TESS_SHARD, 1))
-		return tess_refuse(r, TESS_EINVAL, "%s: the bias is cut, but the value is not; style %s must replicate it",
-		                   m->site.module, m->spec);
+		return tess_refuse(
+			r, TESS_EINVAL,
+			"%s: the bias is cut, but the value is not; style %s must replicate it",
+			m->site.module, m->spec);
 	out = tess_value(r, 2, y->dim, y->place, m->site.module);
 	if (!out || !tess_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
 		return NULL;
@@ -226,23 +99,29 @@ static struct tess_tensor *linear_input(struct tess_recorder *r, struct tess_ten
 }
 
 /* linear(x; W) -> y: R,R -> R; R,S(out) -> S(1); R,S(in) -> Partial, x is viewed; S(1),S(in) -> Partial; S(0),R -> S(0). */
-static bool linear_place(struct tess_recorder *r, const struct tess_module *m, const struct tess_tensor *x,
-                         const struct tess_weight *w, struct tess_place *out)
+static bool linear_place(struct tess_recorder *r, const struct tess_module *m,
+                         const struct tess_tensor *x, const struct tess_weight *w,
+                         struct tess_place *out)
 {
 	int32_t role = tess_weight_role(w);
 	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
 
 	if (x->place.kind == TESS_REPLICATE)
-		*out = role == TESS_ROLE_WHOLE ? tess_replicate() : role == TESS_ROLE_OUT ? tess_shard(1) : tess_partial();
+		*out = role == TESS_ROLE_WHOLE ? tess_replicate()
+		       : role == TESS_ROLE_OUT ? tess_shard(1)
+		                               : tess_partial();
 	else if (tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_IN)
 		*out = tess_partial();
 	else if (tess_place_is(x->place, TESS_SHARD, 0) && role == TESS_ROLE_WHOLE)
 		*out = tess_shard(0);
 	else
-		return tess_refuse(r, TESS_EINVAL, "%s: style %s: a weight that is %s cannot take %s from %s; %s", m->site.module,
-		                   m->spec, tess_place_text(w->home.use, a), tess_place_text(x->place, b), x->module,
-		                   tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE ?
-		                   "its style should be rowwise" : "a layout must ask for another placement") != NULL;
+		return tess_refuse(r, TESS_EINVAL,
+		                   "%s: style %s: a weight that is %s cannot take %s from %s; %s",
+		                   m->site.module, m->spec, tess_place_text(w->home.use, a),
+		                   tess_place_text(x->place, b), x->module,
+		                   tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
+		                           ? "its style should be rowwise"
+		                           : "a layout must ask for another placement") != NULL;
 	return true;
 }
 
@@ -253,7 +132,8 @@ static struct tess_tensor *linear_output(struct tess_recorder *r, const struct t
 	const struct tess_weight *b = NULL;
 
 	if (l->flags & TESS_BIAS) {
-		b = tess_weight_add(r, m, &(struct tess_weight_ask){ "bias", 1, 0, -1, { out }, false });
+		b = tess_weight_add(r, m,
+		                    &(struct tess_weight_ask){ "bias", 1, 0, -1, { out }, false });
 		if (!b)
 			return NULL;
 	}
@@ -266,8 +146,9 @@ static struct tess_tensor *linear_output(struct tess_recorder *r, const struct t
 }
 
 /* One op over several weights; `w` may be a tied table's view. */
-static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n, const struct tess_module *const *m,
-                      const struct tess_weight *const *w, const struct tess_linear *l, struct tess_tensor **y)
+static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
+                      const struct tess_module *const *m, const struct tess_weight *const *w,
+                      const struct tess_linear *l, struct tess_tensor **y)
 {
 	struct tess_tensor *raw[MOST_WEIGHTS];
 	struct tess_place place;
@@ -278,7 +159,8 @@ static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
 
 		if (!linear_place(r, m[i], x, w[i], &place))
 			return;
-		raw[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place, m[i]->site.module);
+		raw[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place,
+		                    m[i]->site.module);
 		if (!raw[i])
 			return;
 		raw[i]->sum = place.kind == TESS_PARTIAL ? w[i]->dim[w[i]->in_dim] : NULL;
@@ -290,7 +172,8 @@ static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
 }
 
 static const struct tess_weight *linear_weight(struct tess_recorder *r, const struct tess_module *m,
-                                               const struct tess_linear *l, const struct tess_dim *in)
+                                               const struct tess_linear *l,
+                                               const struct tess_dim *in)
 {
 	struct tess_weight_ask rows = { "weight", 2, 0, 1, { l->out, in }, false };
 	struct tess_weight_ask columns = { "weight", 2, 1, 0, { in, l->out }, true };
@@ -298,7 +181,8 @@ static const struct tess_weight *linear_weight(struct tess_recorder *r, const st
 	return tess_weight_add(r, m, l->flags & TESS_IN_OUT ? &columns : &rows);
 }
 
-static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct tess_linear *w, struct tess_tensor **y)
+static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct tess_linear *w,
+                      struct tess_tensor **y)
 {
 	struct tess_recorder *r = recorder(nn);
 	const struct tess_module *m[MOST_WEIGHTS], *with[MOST_WEIGHTS];
@@ -310,7 +194,8 @@ static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct te
 	for (; w[n].name; n++) {
 		y[n] = NULL;
 		if (n == MOST_WEIGHTS)
-			tess_refuse(r, TESS_EINVAL, "%s: more than %d weights in one op", tess_path(r, w[n].name), MOST_WEIGHTS);
+			tess_refuse(r, TESS_EINVAL, "%s: more than %d weights in one op",
+			            tess_path(r, w[n].name), MOST_WEIGHTS);
 		if (r->status || !x || !w[n].out)
 			return;
 		m[n] = tess_module_open(r, tess_path(r, w[n].name), "linear");
@@ -320,7 +205,7 @@ static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct te
 
 		if (!own)
 			return;
-		if (m[i]->hooks) {      /* a weight with an input of its own is an op of its own */
+		if (m[i]->hooks) { /* a weight with an input of its own is an op of its own */
 			linear_op(r, x, 1, &m[i], &own, &w[i], &y[i]);
 			continue;
 		}
@@ -335,7 +220,8 @@ static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct te
 		y[at[i]] = r->status ? NULL : made[i];
 }
 
-static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct tess_tensor *x, const char *table)
+static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct tess_tensor *x,
+                                   const char *table)
 {
 	struct tess_recorder *r = recorder(nn);
 	const char *want = tess_arena_format(&r->p->arena, "%s.weight", table);
@@ -349,7 +235,8 @@ static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct 
 		if (!strcmp(r->p->weight[i]->name, want))
 			w = r->p->weight[i];
 	if (!w)
-		return tess_refuse(r, TESS_EINVAL, "%s: tied to %s, which the model does not have", tess_path(r, name), want);
+		return tess_refuse(r, TESS_EINVAL, "%s: tied to %s, which the model does not have",
+		                   tess_path(r, name), want);
 	m = tess_module_open(r, tess_path(r, name), "linear");
 	w = m ? tess_weight_view(r, m, w) : NULL;
 	if (w)
@@ -368,27 +255,33 @@ static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
 	if (r->status || !x || r->p->all)
 		return r->status ? NULL : x;
 	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
-		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows", x->module);
+		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows",
+		                   x->module);
 	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 	if (!rows)
 		return tess_stick(r, TESS_ENOMEM);
-	*rows = (struct tess_dim){ .name = "wanted", .size = 1, .count = x->dim[0]->count, .base = rows, .group = 1,
-	                           .empty = true, .last = true };
+	*rows = (struct tess_dim){ .name = "wanted",
+		                   .size = 1,
+		                   .count = x->dim[0]->count,
+		                   .base = rows,
+		                   .group = 1,
+		                   .empty = true,
+		                   .last = true };
 	y = tess_value(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place, x->module);
 	return y && tess_append(r, TESS_REC_WANTED, "wanted", 1, &x, 1, &y, 0, NULL) ? y : NULL;
 }
 
 static const struct tess_dim *one_unit(struct tess_recorder *r, const char *name, int64_t n)
 {
-	struct tess_dim *d = new_dim(r, name, n, 0);
+	struct tess_dim *d = tess_new_dim(r, name, n, 0);
 
 	if (d)
 		d->count = 1;
 	return d;
 }
 
-static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct tess_tensor *x, int32_t kind,
-                                   double eps)
+static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct tess_tensor *x,
+                                   int32_t kind, double eps)
 {
 	struct tess_recorder *r = recorder(nn);
 	bool heads = kind & TESS_HEADS, layer = (kind & ~TESS_HEADS) == TESS_LAYER;
@@ -404,14 +297,17 @@ static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct 
 	over = heads ? one_unit(r, "head", x->dim[1]->each) : x->dim[1];
 	m = over ? tess_module_open(r, tess_path(r, name), "norm") : NULL;
 	x = m ? tess_input(r, m, x) : NULL;
-	w[0] = x ? tess_weight_add(r, m, &(struct tess_weight_ask){ "weight", 1, -1, -1, { over }, false }) : NULL;
+	w[0] = x ? tess_weight_add(
+			   r, m, &(struct tess_weight_ask){ "weight", 1, -1, -1, { over }, false })
+	         : NULL;
 	if (w[0] && layer)
-		w[1] = tess_weight_add(r, m, &(struct tess_weight_ask){ "bias", 1, -1, -1, { over }, false });
+		w[1] = tess_weight_add(
+			r, m, &(struct tess_weight_ask){ "bias", 1, -1, -1, { over }, false });
 	if (r->status || !x)
 		return NULL;
 	if (x->place.kind == TESS_PARTIAL || (tess_place_is(x->place, TESS_SHARD, 1) && !heads))
-		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s", m->site.module, x->module,
-		                   tess_place_text(x->place, text));
+		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s",
+		                   m->site.module, x->module, tess_place_text(x->place, text));
 	y = tess_value(r, 2, x->dim, x->place, m->site.module);
 	rec = y ? tess_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w) : NULL;
 	if (!rec)
@@ -432,13 +328,16 @@ static struct tess_tensor *op_rope(struct tess_nn *nn, struct tess_tensor *x)
 	if (r->status || !x)
 		return NULL;
 	if (x->place.kind == TESS_PARTIAL)
-		return tess_refuse(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum", tess_path(r, NULL), x->module);
+		return tess_refuse(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum",
+		                   tess_path(r, NULL), x->module);
 	if (x->dim[1]->each <= 0 || x->dim[1]->each % 2)
-		return tess_refuse(r, TESS_EINVAL, "%s: rope needs heads of an even size, not %s of %lld", tess_path(r, NULL),
-		                   x->dim[1]->name, (long long)x->dim[1]->each);
+		return tess_refuse(r, TESS_EINVAL,
+		                   "%s: rope needs heads of an even size, not %s of %lld",
+		                   tess_path(r, NULL), x->dim[1]->name, (long long)x->dim[1]->each);
 	in[0] = x;
-	in[1] = tess_place_is(x->place, TESS_SHARD, 0) ? tess_move(r, r->p->positions, x->place, x->module) :
-	                                                 r->p->positions;
+	in[1] = tess_place_is(x->place, TESS_SHARD, 0)
+	                ? tess_move(r, r->p->positions, x->place, x->module)
+	                : r->p->positions;
 	y = tess_value(r, 2, x->dim, x->place, x->module);
 	rec = y && in[1] ? tess_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
@@ -448,8 +347,9 @@ static struct tess_tensor *op_rope(struct tess_nn *nn, struct tess_tensor *x)
 	return y;
 }
 
-static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *q, struct tess_tensor *k,
-                                        struct tess_tensor *v, double scale, int64_t window)
+static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *q,
+                                        struct tess_tensor *k, struct tess_tensor *v, double scale,
+                                        int64_t window)
 {
 	struct tess_recorder *r = recorder(nn);
 	struct tess_tensor *in[4] = { q, k, v, r->p->positions }, *y;
@@ -460,8 +360,8 @@ static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *
 	if (r->status || !q || !k || !v)
 		return NULL;
 	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->each)
-		return tess_refuse(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module, k->dim[1]->name, v->dim[1]->name,
-		                   q->dim[1]->name);
+		return tess_refuse(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
+		                   k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
 	for (int32_t i = 0; i < 3; i++)
 		if (tess_place_is(in[i]->place, TESS_SHARD, 1))
 			to = tess_shard(1);
@@ -474,7 +374,7 @@ static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *
 	rec->nnum = 3;
 	rec->num[0] = scale;
 	rec->num[1] = (double)window;
-	rec->num[2] = (double)r->p->nattention++;       /* whose cache */
+	rec->num[2] = (double)r->p->nattention++; /* whose cache */
 	return y;
 }
 
@@ -488,12 +388,16 @@ static struct tess_record *same(struct tess_recorder *r, int32_t kind, const cha
 	struct tess_tensor *decides = in[0];
 
 	for (int32_t i = 0; i < n; i++) {
-		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] || in[i]->dim[1] != in[0]->dim[1])
-			return tess_refuse(r, TESS_EINVAL, "%s: %s of %s and %s: their dimensions differ", module, what, in[0]->module,
-			                   in[i]->module);
+		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] ||
+		    in[i]->dim[1] != in[0]->dim[1])
+			return tess_refuse(r, TESS_EINVAL,
+			                   "%s: %s of %s and %s: their dimensions differ", module,
+			                   what, in[0]->module, in[i]->module);
 		if (in[i]->place.kind == TESS_PARTIAL)
-			return tess_refuse(r, TESS_EINVAL, "%s: %s of an unfinished sum of %s; let its style or a gather finish it",
-			                   module, what, in[i]->module);
+			return tess_refuse(
+				r, TESS_EINVAL,
+				"%s: %s of an unfinished sum of %s; let its style or a gather finish it",
+				module, what, in[i]->module);
 		if (decides->place.kind == TESS_REPLICATE)
 			decides = in[i];
 	}
@@ -504,7 +408,8 @@ static struct tess_record *same(struct tess_recorder *r, int32_t kind, const cha
 	return *y ? tess_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
 }
 
-static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b, int32_t act)
+static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b,
+                                   int32_t act)
 {
 	struct tess_recorder *r = recorder(nn);
 	struct tess_tensor *in[2] = { a, b }, *y;
@@ -542,23 +447,25 @@ static void op_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tens
 		return;
 	}
 	if (x->place.kind == TESS_PARTIAL) {
-		tess_refuse(r, TESS_EINVAL, "%s: split of an unfinished sum of %s", tess_path(r, NULL), x->module);
+		tess_refuse(r, TESS_EINVAL, "%s: split of an unfinished sum of %s",
+		            tess_path(r, NULL), x->module);
 		return;
 	}
 	for (int64_t i = 0; i < d->nparts; i++)
-		part[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] }, x->place, x->module);
+		part[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] },
+		                     x->place, x->module);
 	tess_append(r, TESS_REC_SPLIT, x->module, 1, &x, (int32_t)d->nparts, part, 0, NULL);
 }
 
 void tess_ops_install(struct tess_nn *nn)
 {
-	nn->integer = op_integer;
-	nn->number = op_number;
-	nn->string = op_string;
-	nn->activation = op_activation;
-	nn->dim = op_dim;
-	nn->shared = op_shared;
-	nn->fused = op_fused;
+	nn->integer = tess_op_integer;
+	nn->number = tess_op_number;
+	nn->string = tess_op_string;
+	nn->activation = tess_op_activation;
+	nn->dim = tess_op_dim;
+	nn->shared = tess_op_shared;
+	nn->fused = tess_op_fused;
 	nn->enter = tess_enter;
 	nn->leave = tess_leave;
 	nn->embed = op_embed;

@@ -19,17 +19,20 @@ static bool shape_fits(struct tess_recorder *r, const char *name, const struct t
 		         (long long)ask->dim[i]->size);
 	}
 	for (int32_t i = 0; i < v->ndim && i < 4; i++)
-		snprintf(have + strlen(have), sizeof have - strlen(have), "%s%lld", i ? ", " : "", (long long)v->shape[i]);
+		snprintf(have + strlen(have), sizeof have - strlen(have), "%s%lld", i ? ", " : "",
+		         (long long)v->shape[i]);
 	if (!same)
-		tess_refuse(r, TESS_EINVAL, "%s: %s: shape [%s], but config.json makes it [%s]", r->how->source->name, name,
-		            have, want);
+		tess_refuse(r, TESS_EINVAL, "%s: %s: shape [%s], but config.json makes it [%s]",
+		            r->how->source->name, name, have, want);
 	return same;
 }
 
 /* Units of each axis, and the sizes of fused parts: what a style may look at. */
-static bool describe(struct tess_recorder *r, const struct tess_weight_ask *ask, struct tess_param *out)
+static bool describe(struct tess_recorder *r, const struct tess_weight_ask *ask,
+                     struct tess_param *out)
 {
-	int64_t *shape = TESS_NEW(&r->p->arena, int64_t, ask->ndim), *units = TESS_NEW(&r->p->arena, int64_t, ask->ndim);
+	int64_t *shape = TESS_NEW(&r->p->arena, int64_t, ask->ndim),
+		*units = TESS_NEW(&r->p->arena, int64_t, ask->ndim);
 	const int64_t **parts = TESS_NEW(&r->p->arena, const int64_t *, ask->ndim);
 
 	for (int32_t i = 0; i < ask->ndim && shape && units && parts; i++) {
@@ -53,24 +56,30 @@ static bool describe(struct tess_recorder *r, const struct tess_weight_ask *ask,
 }
 
 /* One of the three places of a home, as the core compares it; `preset` where the style says nothing. */
-static bool settle(struct tess_recorder *r, const char *name, int32_t ndim, struct tess_place preset,
-                   struct tess_place *p)
+static bool settle(struct tess_recorder *r, const char *name, int32_t ndim,
+                   struct tess_place preset, struct tess_place *p)
 {
 	if (p->kind == TESS_ASIS)
 		*p = preset;
 	if (tess_place_check(*p, ndim, name))
 		return tess_stick(r, TESS_EINVAL) != NULL;
 	if (p->kind == TESS_PARTIAL)
-		return tess_refuse(r, TESS_EINVAL, "%s: a parameter cannot be Partial", name) != NULL;
+		return tess_refuse(r, TESS_EINVAL, "%s: a parameter cannot be Partial", name) !=
+		       NULL;
 	*p = tess_place_normal(*p, ndim);
 	return true;
 }
 
-static bool place(struct tess_recorder *r, const struct tess_module *m, const struct tess_weight_ask *ask,
-                  struct tess_weight *w)
+static bool place(struct tess_recorder *r, const struct tess_module *m,
+                  const struct tess_weight_ask *ask, struct tess_weight *w)
 {
-	struct tess_param about = { .size = sizeof about, .dtype = w->dtype, .ndim = ask->ndim, .out_dim = ask->out_dim,
-	                            .in_dim = ask->in_dim, .expert_dim = -1, .name = ask->leaf };
+	struct tess_param about = { .size = sizeof about,
+		                    .dtype = w->dtype,
+		                    .ndim = ask->ndim,
+		                    .out_dim = ask->out_dim,
+		                    .in_dim = ask->in_dim,
+		                    .expert_dim = -1,
+		                    .name = ask->leaf };
 	struct tess_home home = { 0 };
 	tess_status st;
 
@@ -80,11 +89,14 @@ static bool place(struct tess_recorder *r, const struct tess_module *m, const st
 	if (st)
 		return tess_stick(r, st) != NULL;
 	if (!settle(r, w->name, w->ndim, tess_replicate(), &home.use) ||
-	    !settle(r, w->name, w->ndim, home.use, &home.rest) || !settle(r, w->name, w->ndim, home.use, &home.state))
+	    !settle(r, w->name, w->ndim, home.use, &home.rest) ||
+	    !settle(r, w->name, w->ndim, home.use, &home.state))
 		return false;
 	if (!tess_place_same(home.use, home.rest) || !tess_place_same(home.use, home.state))
-		return tess_refuse(r, TESS_ENOTSUP, "%s: style %s keeps it elsewhere than it is used, which is for training",
-		                   w->name, m->spec) != NULL;
+		return tess_refuse(
+			       r, TESS_ENOTSUP,
+			       "%s: style %s keeps it elsewhere than it is used, which is for training",
+			       w->name, m->spec) != NULL;
 	w->home = home;
 	return home.use.kind != TESS_SHARD || tess_can_cut(r, w->dim[home.use.dim], m->site.module);
 }
@@ -94,7 +106,8 @@ static bool keep(struct tess_recorder *r, struct tess_weight *w)
 	struct tess_program *p = r->p;
 
 	if ((p->nweights & (p->nweights - 1)) == 0) {
-		struct tess_weight **list = TESS_NEW(&p->arena, struct tess_weight *, p->nweights ? 2 * p->nweights : 1);
+		struct tess_weight **list = TESS_NEW(&p->arena, struct tess_weight *,
+		                                     p->nweights ? 2 * p->nweights : 1);
 
 		if (!list)
 			return tess_stick(r, TESS_ENOMEM) != NULL;
@@ -173,13 +186,16 @@ const struct tess_weight *tess_weight_view(struct tess_recorder *r, const struct
 	w->table = table;
 	if (!place(r, m, &ask, w) || !keep(r, w))
 		return NULL;
-	if (w->home.use.kind == TESS_REPLICATE)         /* asks for nothing: as the table lies */
+	if (w->home.use.kind == TESS_REPLICATE) /* asks for nothing: as the table lies */
 		w->home = table->home;
-	if (table->home.use.kind != TESS_REPLICATE && !tess_place_same(table->home.use, w->home.use))
-		return tess_refuse(r, TESS_EINVAL, "%s: style %s wants the table %s, but %s (style %s) holds it %s; the table is "
-		                   "placed by its own module, so give both one cut", m->site.module, m->spec,
-		                   tess_place_text(w->home.use, a), table->name, table->style,
-		                   tess_place_text(table->home.use, b));
+	if (table->home.use.kind != TESS_REPLICATE &&
+	    !tess_place_same(table->home.use, w->home.use))
+		return tess_refuse(
+			r, TESS_EINVAL,
+			"%s: style %s wants the table %s, but %s (style %s) holds it %s; the table is "
+			"placed by its own module, so give both one cut",
+			m->site.module, m->spec, tess_place_text(w->home.use, a), table->name,
+			table->style, tess_place_text(table->home.use, b));
 	return w;
 }
 

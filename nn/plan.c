@@ -8,7 +8,8 @@
 
 enum { PLAN_BYTES = 16 << 20 };
 
-static tess_status add(struct tess_plan *p, const char *pattern, const char *style, const char *origin)
+static tess_status add(struct tess_plan *p, const char *pattern, const char *style,
+                       const char *origin)
 {
 	struct tess_rule *rule = TESS_NEW(&p->arena, struct tess_rule, p->nrules + 1);
 	const char **from = TESS_NEW(&p->arena, const char *, p->nrules + 1);
@@ -18,7 +19,8 @@ static tess_status add(struct tess_plan *p, const char *pattern, const char *sty
 	if (!rule || !from || !at || !how)
 		return TESS_ENOMEM;
 	if (!*at || !*how)
-		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style", origin, pattern, style);
+		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
+		                 origin, pattern, style);
 	if (p->nrules) {
 		memcpy(rule, p->rule, sizeof *rule * (size_t)p->nrules);
 		memcpy(from, p->origin, sizeof *from * (size_t)p->nrules);
@@ -54,12 +56,15 @@ static tess_status add_json(struct tess_plan *p, const json_t *root, const char 
 	if (!json_is_object(rules))
 		rules = root;
 	else if (json_object_size(root) != 1)
-		return tess_fail(TESS_ENOTSUP, "%s: only the mesh dimension \"tp\" can be planned here", name);
-	for (it = json_object_iter((json_t *)rules); it && !st; it = json_object_iter_next((json_t *)rules, it)) {
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: only the mesh dimension \"tp\" can be planned here", name);
+	for (it = json_object_iter((json_t *)rules); it && !st;
+	     it = json_object_iter_next((json_t *)rules, it)) {
 		pattern = json_object_iter_key(it);
 		style = json_object_iter_value(it);
 		if (!json_is_string(style))
-			return tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string", name, pattern);
+			return tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string",
+			                 name, pattern);
 		st = add(p, pattern, json_string_value(style), name);
 	}
 	return st;
@@ -87,33 +92,38 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	if (preset)
 		return add_preset(p, preset);
 	if (!spec || !strcmp(spec, "auto"))
-		return tess_fail(TESS_ENOTSUP, "model %s ships no plan; name one with --plan", model->name);
+		return tess_fail(TESS_ENOTSUP, "model %s ships no plan; name one with --plan",
+		                 model->name);
 	p->name = spec[0] == '{' ? "the plan" : tess_arena_copy(&p->arena, spec, SIZE_MAX);
 	if (spec[0] == '{')
 		st = tess_json_parse(p->name, spec, strlen(spec), &root);
 	else
 		st = tess_json_load(spec, PLAN_BYTES, &root);
 	if (st == TESS_ENOENT)
-		return tess_fail(st, "plan \"%s\": neither a file nor a plan that model %s ships (%s, none)", spec,
-		                 model->name, preset_named(model, NULL) ? "auto, tp, ..." : "none");
+		return tess_fail(
+			st, "plan \"%s\": neither a file nor a plan that model %s ships (%s, none)",
+			spec, model->name, preset_named(model, NULL) ? "auto, tp, ..." : "none");
 	if (!st)
 		st = add_json(p, root, p->name);
 	json_decref(root);
 	return st;
 }
 
-tess_status tess_plan_open(const struct tess_model *model, const char *spec, const char *const *overrides,
-                           int32_t n, struct tess_plan *out)
+tess_status tess_plan_open(const struct tess_model *model, const char *spec,
+                           const char *const *overrides, int32_t n, struct tess_plan *out)
 {
 	struct tess_plan p = { 0 };
 	tess_status st = add_spec(&p, model, spec);
 
 	for (int32_t i = 0; i < n && !st; i++) {
 		const char *eq = strchr(overrides[i], '=');
-		const char *pattern = eq ? tess_arena_copy(&p.arena, overrides[i], (size_t)(eq - overrides[i])) : NULL;
+		const char *pattern =
+			eq ? tess_arena_copy(&p.arena, overrides[i], (size_t)(eq - overrides[i]))
+			   : NULL;
 
 		if (!eq)
-			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": say PATTERN=STYLE", overrides[i]);
+			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": say PATTERN=STYLE",
+			               overrides[i]);
 		else
 			st = pattern ? add(&p, pattern, eq + 1, "--plan-override") : TESS_ENOMEM;
 	}

@@ -13,10 +13,10 @@
 
 struct tess_plan {
 	struct tess_arena arena;
-	const char *name;               /* "tp", a file, "inline" */
+	const char *name; /* "tp", a file, "inline" */
 	int32_t nrules;
 	struct tess_rule *rule;
-	const char **origin;            /* of each rule, for messages: the plan's name or "--plan-override" */
+	const char **origin; /* of each rule, for messages: the plan's name or "--plan-override" */
 };
 
 /*
@@ -24,8 +24,8 @@ struct tess_plan {
  * starts with '{': {pattern: style} or {"tp": {pattern: style}}. `overrides`: n texts "PATTERN=STYLE".
  * *out is yours: tess_plan_free.
  */
-tess_status tess_plan_open(const struct tess_model *model, const char *spec, const char *const *overrides,
-                           int32_t n, struct tess_plan *out);
+tess_status tess_plan_open(const struct tess_model *model, const char *spec,
+                           const char *const *overrides, int32_t n, struct tess_plan *out);
 void tess_plan_free(struct tess_plan *p);
 
 /* The rule of `path`, -1: none. Patterns that match and lose count as used: used[nrules] is set. */

@@ -17,26 +17,30 @@
 /* Records that no device runs; the others are a device's TESS_OP_... */
 enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_WANTED, TESS_REC_CALL };
 
-struct tess_tensor {                    /* a value: who makes it, what its axes mean, where it lies */
+struct tess_tensor { /* a value: who makes it, what its axes mean, where it lies */
 	int32_t id, dtype, ndim;
-	const struct tess_dim *dim[2];  /* [tokens], [tokens, features] */
+	const struct tess_dim *dim[2]; /* [tokens], [tokens, features] */
 	struct tess_place place;
-	const char *module;             /* that placed it so: a refusal names it */
-	const struct tess_dim *sum;     /* Partial: the dim that was contracted, cut over the ranks */
-	struct tess_moved *moved;       /* where it was brought already */
+	const char *module; /* that placed it so: a refusal names it */
+	const struct tess_dim *sum; /* Partial: the dim that was contracted, cut over the ranks */
+	struct tess_moved *moved; /* where it was brought already */
 };
 
-struct tess_moved { struct tess_moved *next; struct tess_tensor *to; };
+struct tess_moved {
+	struct tess_moved *next;
+	struct tess_tensor *to;
+};
 
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
 
-struct tess_weight {                    /* a parameter, as one op uses it */
-	const char *name, *style;       /* "model.norm.weight"; what the plan said */
-	int32_t dtype, ndim, out_dim, in_dim;   /* axes as stored; -1: none */
+struct tess_weight { /* a parameter, as one op uses it */
+	const char *name, *style; /* "model.norm.weight"; what the plan said */
+	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
 	struct tess_home home;
-	bool in_out;                    /* a linear weight stored [in, out]: seen as [out, in] */
-	const struct tess_weight *table;        /* a tied head: the table that it is a view of; else NULL */
+	bool in_out; /* a linear weight stored [in, out]: seen as [out, in] */
+	const struct tess_weight
+		*table; /* a tied head: the table that it is a view of; else NULL */
 };
 
 struct tess_record {
@@ -46,23 +50,27 @@ struct tess_record {
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
 	double num[6];
-	const struct tess_call *call;   /* TESS_REC_CALL: a plugin's own function */
+	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	void *state;
 };
 
-struct tess_open_style { const struct tess_style *style; void *state; };
+struct tess_open_style {
+	const struct tess_style *style;
+	void *state;
+};
 
 struct tess_program {
 	struct tess_arena arena;
 	int32_t nranks;
-	int64_t ntokens;                /* rows of a step */
-	bool all;                       /* logits of every row, not of the last one only */
+	int64_t ntokens; /* rows of a step */
+	bool all; /* logits of every row, not of the last one only */
 	int32_t nrecords, nweights, nattention, ntensors, nopen;
 	struct tess_record **record;
-	struct tess_weight **weight;    /* in the order of their first use, each name once; tied heads apart */
+	struct tess_weight *
+		*weight; /* in the order of their first use, each name once; tied heads apart */
 	struct tess_open_style *open;
 	struct tess_tensor *ids, *positions, *logits;
-	uint64_t *hash;                 /* of records 0 .. i: what ranks compare */
+	uint64_t *hash; /* of records 0 .. i: what ranks compare */
 };
 
 /* Frees a program and closes the states of its styles. NULL: nothing. */

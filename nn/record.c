@@ -53,8 +53,8 @@ static tess_status style_of(struct tess_recorder *r, struct tess_module *m, cons
 	m->site.config = spec + len + (spec[len] == ':');
 	st = tess_plugin_style(name, &m->style);
 	if (st && rule >= 0)
-		return tess_fail_in(st, "%s: rule \"%s\" of %s", path, r->how->plan->rule[rule].pattern,
-		                    r->how->plan->origin[rule]);
+		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
+		                    r->how->plan->rule[rule].pattern, r->how->plan->origin[rule]);
 	return st;
 }
 
@@ -79,7 +79,8 @@ static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
 	return TESS_OK;
 }
 
-const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module, const char *kind)
+const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
+                                           const char *kind)
 {
 	struct tess_module *m = TESS_NEW(&r->p->arena, struct tess_module, 1);
 	tess_status st = m && module ? TESS_OK : TESS_ENOMEM;
@@ -88,8 +89,11 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 		return NULL;
 	if (!st) {
 		m->r = r;
-		m->site = (struct tess_site){ .size = sizeof m->site, .nranks = r->p->nranks, .host = tess_registry_host(),
-		                              .module = module, .kind = kind };
+		m->site = (struct tess_site){ .size = sizeof m->site,
+			                      .nranks = r->p->nranks,
+			                      .host = tess_registry_host(),
+			                      .module = module,
+			                      .kind = kind };
 		st = style_of(r, m, module);
 	}
 	if (!st)
@@ -115,7 +119,8 @@ struct tess_tensor *tess_enter(struct tess_nn *nn, struct tess_tensor *x, const 
 	if (r->status || !x)
 		return NULL;
 	if (r->depth == (int32_t)(sizeof r->path / sizeof *r->path))
-		return tess_refuse(r, TESS_EINVAL, "%s: modules nested deeper than %d", tess_path(r, name), r->depth);
+		return tess_refuse(r, TESS_EINVAL, "%s: modules nested deeper than %d",
+		                   tess_path(r, name), r->depth);
 	frame->module = tess_path(r, name);
 	frame->at = tess_module_open(r, frame->module, "module");
 	r->depth++;
@@ -129,7 +134,8 @@ struct tess_tensor *tess_leave(struct tess_nn *nn, struct tess_tensor *y)
 	if (r->status || !y)
 		return NULL;
 	if (!r->depth)
-		return tess_refuse(r, TESS_EINVAL, "the model leaves a module that it did not enter");
+		return tess_refuse(r, TESS_EINVAL,
+		                   "the model leaves a module that it did not enter");
 	y = tess_output(r, r->path[r->depth - 1].at, y);
 	r->depth--;
 	return y;
@@ -137,8 +143,9 @@ struct tess_tensor *tess_leave(struct tess_nn *nn, struct tess_tensor *y)
 
 /* ---- values and records --------------------------------------------------------------------------- */
 
-struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim, const struct tess_dim *const *dim,
-                               struct tess_place place, const char *module)
+struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim,
+                               const struct tess_dim *const *dim, struct tess_place place,
+                               const char *module)
 {
 	struct tess_tensor *v = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
 
@@ -163,17 +170,20 @@ static void *copy_list(struct tess_recorder *r, const void *list, int32_t n)
 	return copy;
 }
 
-struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module, int32_t nin,
-                                struct tess_tensor *const *in, int32_t nout, struct tess_tensor *const *out,
-                                int32_t nweight, const struct tess_weight *const *weight)
+struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module,
+                                int32_t nin, struct tess_tensor *const *in, int32_t nout,
+                                struct tess_tensor *const *out, int32_t nweight,
+                                const struct tess_weight *const *weight)
 {
 	struct tess_program *p = r->p;
 	struct tess_record *rec;
 
 	if (r->status)
 		return NULL;
-	if ((p->nrecords & (p->nrecords - 1)) == 0) {   /* room for twice as many at each power of two */
-		struct tess_record **list = TESS_NEW(&p->arena, struct tess_record *, p->nrecords ? 2 * p->nrecords : 1);
+	if ((p->nrecords & (p->nrecords - 1)) ==
+	    0) { /* room for twice as many at each power of two */
+		struct tess_record **list = TESS_NEW(&p->arena, struct tess_record *,
+		                                     p->nrecords ? 2 * p->nrecords : 1);
 
 		if (!list)
 			return tess_stick(r, TESS_ENOMEM);
@@ -207,8 +217,9 @@ bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const cha
 
 	if (r->p->nranks <= most)
 		return true;
-	tess_refuse(r, TESS_EINVAL, "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d", module,
-	            piece->base->name, (long long)tess_dim_units(piece), (int)r->p->nranks, (int)most);
+	tess_refuse(r, TESS_EINVAL, "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d",
+	            module, piece->base->name, (long long)tess_dim_units(piece), (int)r->p->nranks,
+	            (int)most);
 	return false;
 }
 
@@ -235,8 +246,8 @@ struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, st
 	if (tess_place_same(to, x->place))
 		return x;
 	if (to.kind == TESS_PARTIAL && x->place.kind != TESS_REPLICATE)
-		return tess_refuse(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module, tess_place_text(x->place, a),
-		                   x->module, tess_place_text(to, b));
+		return tess_refuse(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module,
+		                   tess_place_text(x->place, a), x->module, tess_place_text(to, b));
 	if (to.kind == TESS_SHARD && !tess_can_cut(r, x->dim[to.dim], module))
 		return NULL;
 	y = moved_before(x, to);
@@ -261,11 +272,12 @@ struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, st
 		return NULL;
 	if (x->place.kind == TESS_REPLICATE || tess_place_same(x->place, to))
 		return tess_move(r, x, to, module);
-	return tess_refuse(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module, tess_place_text(to, a), x->module,
-	                   tess_place_text(x->place, b));
+	return tess_refuse(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module,
+	                   tess_place_text(to, a), x->module, tess_place_text(x->place, b));
 }
 
-struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *x)
+struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
+                               struct tess_tensor *x)
 {
 	tess_status st = TESS_OK;
 
@@ -278,7 +290,8 @@ struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module
 	return tess_move(r, x, m->io.in[0], m->site.module);
 }
 
-struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *y)
+struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m,
+                                struct tess_tensor *y)
 {
 	tess_status st = TESS_OK;
 
@@ -304,7 +317,8 @@ static tess_status host_redistribute(const struct tess_site *s, const struct tes
 	return r->status;
 }
 
-static tess_status host_call(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x)
+static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
+                             struct tess_tensor **x)
 {
 	struct tess_recorder *r = ((const struct tess_module *)s)->r;
 	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
@@ -318,7 +332,9 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	if (!call->run)
 		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
 	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL, "%s: a call sees and makes finished values; redistribute first", s->module);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: a call sees and makes finished values; redistribute first",
+		                 s->module);
 	rec = tess_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
 	if (!rec)
 		return r->status;
@@ -335,7 +351,7 @@ static uint64_t mix(uint64_t h, const void *data, size_t len)
 	const unsigned char *p = data;
 
 	for (size_t i = 0; i < len; i++)
-		h = (h ^ p[i]) * 0x100000001b3u;        /* FNV-1a */
+		h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
 	return h;
 }
 
@@ -369,8 +385,10 @@ static tess_status hash_records(struct tess_program *p)
 		for (int32_t k = 0; k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			h = mix(mix(h, w->name, strlen(w->name)), &w->home.use.dim, sizeof w->home.use.dim);
-			h = mix(mix(h, &w->dtype, sizeof w->dtype), &w->home.use.kind, sizeof w->home.use.kind);
+			h = mix(mix(h, w->name, strlen(w->name)), &w->home.use.dim,
+			        sizeof w->home.use.dim);
+			h = mix(mix(h, &w->dtype, sizeof w->dtype), &w->home.use.kind,
+			        sizeof w->home.use.kind);
 		}
 		p->hash[i] = h;
 	}
@@ -399,15 +417,19 @@ static tess_status finish(struct tess_recorder *r, struct tess_tensor *logits)
 	const struct tess_plan *plan = r->how->plan;
 
 	if (!r->status && !logits)
-		tess_refuse(r, TESS_EINVAL, "model %s: forward gave no logits", r->how->model->name);
+		tess_refuse(r, TESS_EINVAL, "model %s: forward gave no logits",
+		            r->how->model->name);
 	if (!r->status && r->depth)
-		tess_refuse(r, TESS_EINVAL, "model %s: module %s was never left", r->how->model->name, tess_path(r, NULL));
+		tess_refuse(r, TESS_EINVAL, "model %s: module %s was never left",
+		            r->how->model->name, tess_path(r, NULL));
 	r->p->logits = tess_move(r, logits, tess_replicate(), "the model's output");
 	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
 		if (!r->used[i])
-			tess_refuse(r, TESS_EINVAL, "%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)",
-			            plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
-			            nearest_module(r, plan->rule[i].pattern));
+			tess_refuse(
+				r, TESS_EINVAL,
+				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)",
+				plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
+				nearest_module(r, plan->rule[i].pattern));
 	return r->status ? r->status : hash_records(r->p);
 }
 
@@ -417,8 +439,12 @@ static const struct tess_dim *tokens_dim(struct tess_recorder *r)
 	struct tess_dim *d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 
 	if (d)
-		*d = (struct tess_dim){ .name = "tokens", .size = r->how->ntokens, .count = r->how->ntokens, .base = d,
-		                        .group = 1, .empty = true };
+		*d = (struct tess_dim){ .name = "tokens",
+			                .size = r->how->ntokens,
+			                .count = r->how->ntokens,
+			                .base = d,
+			                .group = 1,
+			                .empty = true };
 	return d;
 }
 
@@ -432,7 +458,7 @@ tess_status tess_program_record(const struct tess_record_how *how, struct tess_p
 
 	if (!p)
 		return TESS_ENOMEM;
-	*p = boot;                      /* the program lives in its own arena */
+	*p = boot; /* the program lives in its own arena */
 	p->nranks = how->nranks;
 	p->ntokens = how->ntokens;
 	p->all = how->all;

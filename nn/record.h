@@ -9,10 +9,10 @@
 struct tess_record_how {
 	const struct tess_model *model;
 	const struct tess_plan *plan;
-	const struct tess_source *source;       /* config, and shapes and dtypes of the parameters */
+	const struct tess_source *source; /* config, and shapes and dtypes of the parameters */
 	int32_t nranks;
-	int64_t ntokens;                /* rows of a step */
-	bool all;                       /* logits of every row */
+	int64_t ntokens; /* rows of a step */
+	bool all; /* logits of every row */
 };
 
 /*
@@ -24,26 +24,29 @@ tess_status tess_program_record(const struct tess_record_how *how, struct tess_p
 /* ---- what the recording functions of ops.c share ------------------------------------------------- */
 
 struct tess_recorder {
-	struct tess_nn nn;              /* first: models see this */
+	struct tess_nn nn; /* first: models see this */
 	const struct tess_record_how *how;
 	struct tess_program *p;
-	tess_status status;             /* sticks: after the first error every call does nothing */
+	tess_status status; /* sticks: after the first error every call does nothing */
 	const char *sentence;
-	bool *used;                     /* rules of the plan that matched */
+	bool *used; /* rules of the plan that matched */
 	int32_t depth;
-	struct tess_frame { const char *module; const struct tess_module *at; } path[32];
+	struct tess_frame {
+		const char *module;
+		const struct tess_module *at;
+	} path[32];
 	const struct tess_dim *tokens;
-	int64_t layer;                  /* attention records so far */
+	int64_t layer; /* attention records so far */
 };
 
-struct tess_module {                    /* a site with the style that the plan gives it */
-	struct tess_site site;          /* first: host->redistribute gets it */
+struct tess_module { /* a site with the style that the plan gives it */
+	struct tess_site site; /* first: host->redistribute gets it */
 	struct tess_recorder *r;
 	const struct tess_style *style;
-	const char *spec;               /* "packed_colwise:parts=2,1" */
+	const char *spec; /* "packed_colwise:parts=2,1" */
 	struct tess_io io;
 	bool hooks;
-	int32_t ndim;                   /* axes of the value that a hook sees */
+	int32_t ndim; /* axes of the value that a hook sees */
 };
 
 /* Fails and sticks. Returns NULL always, so that a recording function can return it. */
@@ -54,13 +57,16 @@ void *tess_stick(struct tess_recorder *r, tess_status why);
 /* "path.of.modules.NAME"; name NULL: the module that is open. */
 const char *tess_path(struct tess_recorder *r, const char *name);
 /* The module's site, its style opened and asked for its layout; `ndim_in`, `ndim_out`: axes of x and y. */
-const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module, const char *kind);
+const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
+                                           const char *kind);
 
-struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim, const struct tess_dim *const *dim,
-                               struct tess_place place, const char *module);
-struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module, int32_t nin,
-                                struct tess_tensor *const *in, int32_t nout, struct tess_tensor *const *out,
-                                int32_t nweight, const struct tess_weight *const *weight);
+struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim,
+                               const struct tess_dim *const *dim, struct tess_place place,
+                               const char *module);
+struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module,
+                                int32_t nin, struct tess_tensor *const *in, int32_t nout,
+                                struct tess_tensor *const *out, int32_t nweight,
+                                const struct tess_weight *const *weight);
 
 /* Refuses more ranks than units. */
 bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const char *module);
@@ -71,11 +77,13 @@ struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, st
 struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
                               const char *module);
 /* The module's input after its prepare_input and layout; its output after prepare_output and layout. */
-struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *x);
-struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m, struct tess_tensor *y);
+struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
+                               struct tess_tensor *x);
+struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m,
+                                struct tess_tensor *y);
 
-struct tess_weight_ask {                /* of tess_weight_add */
-	const char *leaf;               /* "weight", "bias" */
+struct tess_weight_ask { /* of tess_weight_add */
+	const char *leaf; /* "weight", "bias" */
 	int32_t ndim, out_dim, in_dim;
 	const struct tess_dim *dim[2];
 	bool in_out;
@@ -86,6 +94,18 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 /* Where the module's style would have a table that another module placed. */
 const struct tess_weight *tess_weight_view(struct tess_recorder *r, const struct tess_module *m,
                                            const struct tess_weight *table);
+
+/* Recording functions that record nothing (dims.c). */
+int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);
+double tess_op_number(struct tess_nn *nn, const char *key, double preset);
+const char *tess_op_string(struct tess_nn *nn, const char *key, const char *preset);
+int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *preset);
+struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each);
+struct tess_dim *tess_op_shared(struct tess_nn *nn, const char *name, struct tess_dim *of,
+                                int64_t n);
+struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
+/* n elements; its units are for the caller to say. */
+struct tess_dim *tess_new_dim(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
 /* Fills in the recording functions (ops.c). */
 void tess_ops_install(struct tess_nn *nn);

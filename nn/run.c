@@ -17,8 +17,8 @@ static tess_status run_step(const struct tess_step *s, const struct tess_device 
 	}
 }
 
-tess_status tess_lowered_run(const struct tess_lowered *l, const struct tess_device *device, void *self,
-                             struct tess_group *group)
+tess_status tess_lowered_run(const struct tess_lowered *l, const struct tess_device *device,
+                             void *self, struct tess_group *group)
 {
 	tess_status st = TESS_OK;
 

@@ -20,7 +20,7 @@ const struct tess_option tess_runner_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-struct shape {                          /* a program for one number of rows, on this rank */
+struct shape { /* a program for one number of rows, on this rank */
 	struct shape *next;
 	int64_t ntokens;
 	bool all;
@@ -33,7 +33,7 @@ struct tess_runner {
 	int32_t rank, nranks;
 	const struct tess_device *device;
 	void *self;
-	struct shape *shapes;           /* the first one recorded is last; its weights are held */
+	struct shape *shapes; /* the first one recorded is last; its weights are held */
 	struct tess_held held;
 	struct tess_rope rope;
 	void *step;
@@ -55,8 +55,12 @@ static void shape_free(struct shape *s)
 
 static tess_status shape_new(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
 {
-	struct tess_record_how how = { .model = s->parts.model, .plan = s->parts.plan, .source = s->parts.source,
-	                               .nranks = s->nranks, .ntokens = ntokens, .all = all };
+	struct tess_record_how how = { .model = s->parts.model,
+		                       .plan = s->parts.plan,
+		                       .source = s->parts.source,
+		                       .nranks = s->nranks,
+		                       .ntokens = ntokens,
+		                       .all = all };
 	struct shape *made = calloc(1, sizeof *made);
 	tess_status st = made ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -142,16 +146,23 @@ static tess_status compare(struct tess_runner *s, const struct tess_program *p)
 		if (memcmp(all + 2 * r, all, sizeof mine) && other < 0)
 			other = r;
 	if (!st && other >= 0 && all[2 * other] != all[0]) {
-		st = tess_fail(TESS_EMISMATCH, "rank %d recorded %lld records, rank 0 %lld: they run different plans, checkpoints or "
-		               "versions", (int)other, (long long)all[2 * other], (long long)all[0]);
+		st = tess_fail(
+			TESS_EMISMATCH,
+			"rank %d recorded %lld records, rank 0 %lld: they run different plans, checkpoints or "
+			"versions",
+			(int)other, (long long)all[2 * other], (long long)all[0]);
 	} else if (!st && other >= 0) {
 		hash = calloc((size_t)s->nranks * (size_t)p->nrecords, sizeof *hash);
-		st = hash ? tess_all_gather(s->parts.group, p->hash, hash, (uint64_t)p->nrecords, TESS_I64, "program:hashes") :
-		            tess_fail(TESS_ENOMEM, "out of memory");
+		st = hash ? tess_all_gather(s->parts.group, p->hash, hash, (uint64_t)p->nrecords,
+		                            TESS_I64, "program:hashes")
+		          : tess_fail(TESS_ENOMEM, "out of memory");
 		for (int32_t i = 0; i < p->nrecords && !st; i++)
 			if (hash[(int64_t)other * p->nrecords + i] != hash[i])
-				st = tess_fail(TESS_EMISMATCH, "rank %d differs from rank 0 at record %d (%s of %s)", (int)other, (int)i,
-				               tess_record_name(p->record[i]->kind), p->record[i]->module);
+				st = tess_fail(
+					TESS_EMISMATCH,
+					"rank %d differs from rank 0 at record %d (%s of %s)",
+					(int)other, (int)i, tess_record_name(p->record[i]->kind),
+					p->record[i]->module);
 	}
 	free(hash);
 	free(all);
@@ -205,7 +216,8 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	if (!st)
 		st = open_device(s);
 	if (!st)
-		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank, s->device, s->self, &s->held);
+		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank,
+		                    s->device, s->self, &s->held);
 	if (st)
 		tess_runner_free(s);
 	else
@@ -258,8 +270,10 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 {
 	int64_t room = tess_up(positions > 0 ? positions : 1, 64) * 64;
 	struct shape *k;
-	tess_status st = positions <= INT32_MAX / 2 ? TESS_OK :
-	                 tess_fail(TESS_EINVAL, "%lld positions asked for", (long long)positions);
+	tess_status st =
+		positions <= INT32_MAX / 2
+			? TESS_OK
+			: tess_fail(TESS_EINVAL, "%lld positions asked for", (long long)positions);
 
 	s->next = 0;
 	if (st || room <= s->room)
@@ -293,17 +307,19 @@ static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, in
 	if (n < 1)
 		return tess_fail(TESS_EINVAL, "a step without ids");
 	if (s->next + n > s->room)
-		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld", (long long)(s->next + n - 1),
-		                 (long long)s->room);
+		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
+		                 (long long)(s->next + n - 1), (long long)s->room);
 	for (int64_t i = 0; i < n; i++)
 		if (ids[i] < 0 || ids[i] >= vocab)
-			return tess_fail(TESS_EINVAL, "id %d at position %lld is outside the vocabulary; use 0 to %lld", (int)ids[i],
-			                 (long long)(s->next + i), (long long)vocab - 1);
+			return tess_fail(
+				TESS_EINVAL,
+				"id %d at position %lld is outside the vocabulary; use 0 to %lld",
+				(int)ids[i], (long long)(s->next + i), (long long)vocab - 1);
 	return TESS_OK;
 }
 
 tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
-                              const float **logits)
+                             const float **logits)
 {
 	tess_status st = check_ids(s, ids, n);
 	struct shape *k;

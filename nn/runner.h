@@ -14,12 +14,12 @@
 
 struct tess_runner;
 
-struct tess_runner_parts {             /* all borrowed, for the life of the runner */
+struct tess_runner_parts { /* all borrowed, for the life of the runner */
 	const struct tess_model *model;
 	const struct tess_plan *plan;
 	const struct tess_source *source;
 	struct tess_group *group;
-	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
+	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 };
 
 /* Records and checks the program, compares it between the ranks, loads this rank's weights. */
@@ -36,12 +36,14 @@ void tess_runner_rewind(struct tess_runner *s, int64_t at);
  * until the next step. TESS_EINVAL: an id outside the vocabulary, no room.
  */
 tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
-                              const float **logits);
+                             const float **logits);
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
 
-struct tess_runner_memory { uint64_t weights, cache, step; };         /* bytes that this rank allocated */
+struct tess_runner_memory {
+	uint64_t weights, cache, step;
+}; /* bytes that this rank allocated */
 struct tess_runner_memory tess_runner_used(const struct tess_runner *s);
 
 void tess_runner_free(struct tess_runner *s);

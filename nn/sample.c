@@ -8,10 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct candidate { double score; int32_t id; };
+struct candidate {
+	double score;
+	int32_t id;
+};
 
 struct tess_sampler {
-	int64_t vocab, n;               /* candidates that are left, best first */
+	int64_t vocab, n; /* candidates that are left, best first */
 	struct candidate *list;
 	float *probability;
 	double *score;
@@ -20,7 +23,7 @@ struct tess_sampler {
 
 static tess_status range(const char *name, double v, double lo, double hi)
 {
-	if (v >= lo && v <= hi)         /* NaN is in no range */
+	if (v >= lo && v <= hi) /* NaN is in no range */
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL, "%s %g: must be from %g to %g", name, v, lo, hi);
 }
@@ -35,7 +38,10 @@ tess_status tess_sampling_check(const struct tess_sampling *s)
 		st = range("min-p", s->min_p, 0, 1);
 	if (!st)
 		st = range("repetition penalty", s->repetition_penalty, 0, 1e6);
-	return st ? st : s->top_k < 0 ? tess_fail(TESS_EINVAL, "top-k %lld: must be 0 or more", (long long)s->top_k) : st;
+	return st             ? st
+	       : s->top_k < 0 ? tess_fail(TESS_EINVAL, "top-k %lld: must be 0 or more",
+	                                  (long long)s->top_k)
+	                      : st;
 }
 
 tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
@@ -83,7 +89,8 @@ static void penalise(struct tess_sampler *s, const struct tess_sampling *how, co
 		if (s->seen[seen[i]])
 			continue;
 		s->seen[seen[i]] = true;
-		s->score[seen[i]] = s->score[seen[i]] < 0 ? s->score[seen[i]] * p : s->score[seen[i]] / p;
+		s->score[seen[i]] =
+			s->score[seen[i]] < 0 ? s->score[seen[i]] * p : s->score[seen[i]] / p;
 	}
 }
 
@@ -143,12 +150,14 @@ static void keep_min_p(struct tess_sampler *s, double p)
 }
 
 /* What is left of all ids, best first. */
-static void select_candidates(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
-                              const int32_t *seen, int64_t nseen)
+static void select_candidates(struct tess_sampler *s, const struct tess_sampling *how,
+                              const float *logits, const int32_t *seen, int64_t nseen)
 {
 	penalise(s, how, logits, seen, nseen);
 	for (int64_t i = 0; i < s->vocab; i++)
-		s->list[i] = (struct candidate){ s->score[i] / (how->temperature > 0 ? how->temperature : 1), (int32_t)i };
+		s->list[i] = (struct candidate){
+			s->score[i] / (how->temperature > 0 ? how->temperature : 1), (int32_t)i
+		};
 	s->n = s->vocab;
 	qsort(s->list, (size_t)s->n, sizeof *s->list, better_first);
 	keep_top_k(s, how->top_k);
@@ -172,7 +181,8 @@ const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tes
 /* Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0, 1). */
 static double uniform(uint64_t seed, uint64_t step)
 {
-	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 }, k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 },
+		 k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
 
 	for (int i = 0; i < 10; i++) {
 		uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
@@ -187,8 +197,8 @@ static double uniform(uint64_t seed, uint64_t step)
 	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
 }
 
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
-                          const int32_t *seen, int64_t nseen, uint64_t step)
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how,
+                          const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
 {
 	double left;
 

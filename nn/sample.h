@@ -8,18 +8,18 @@
 
 #include <tessera/plugin.h>
 
-struct tess_sampling {                  /* zeroed: greedy */
-	double temperature;             /* 0: the largest logit, and nothing below matters but the penalty */
-	double top_p, min_p;            /* 1 and 0: off; top_p 0: only the best */
-	double repetition_penalty;      /* 0 or 1: off */
-	int64_t top_k;                  /* 0: off */
+struct tess_sampling { /* zeroed: greedy */
+	double temperature; /* 0: the largest logit, and nothing below matters but the penalty */
+	double top_p, min_p; /* 1 and 0: off; top_p 0: only the best */
+	double repetition_penalty; /* 0 or 1: off */
+	int64_t top_k; /* 0: off */
 	uint64_t seed;
 };
 
 /* TESS_EINVAL and a sentence where a number is out of its range. */
 tess_status tess_sampling_check(const struct tess_sampling *s);
 
-struct tess_sampler;                    /* memory for one vocabulary, so that no token allocates */
+struct tess_sampler; /* memory for one vocabulary, so that no token allocates */
 tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out);
 void tess_sampler_free(struct tess_sampler *s);
 
@@ -31,7 +31,7 @@ const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tes
                                         const float *logits, const int32_t *seen, int64_t nseen);
 
 /* The id of step `step` (0: the first generated). */
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
-                          const int32_t *seen, int64_t nseen, uint64_t step);
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how,
+                          const float *logits, const int32_t *seen, int64_t nseen, uint64_t step);
 
 #endif

@@ -7,8 +7,8 @@
 
 struct tess_source {
 	void *self;
-	const char *name;               /* for messages: the directory */
-	const json_t *config;           /* config.json */
+	const char *name; /* for messages: the directory */
+	const json_t *config; /* config.json */
 	/*
 	 * The parameter as stored, rows, contiguous; its data may be unaligned and stays borrowed. TESS_ENOENT with a
 	 * sentence (nearest name) when it is not there.

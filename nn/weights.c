@@ -8,7 +8,8 @@
 #include <string.h>
 
 const struct tess_option tess_weights_options[] = {
-	{ "layout", "panels", "how linear weights lie in memory: panels (fast) or rows (as in the file)" },
+	{ "layout", "panels",
+	  "how linear weights lie in memory: panels (fast) or rows (as in the file)" },
 	{ NULL, NULL, NULL },
 };
 
@@ -17,7 +18,7 @@ struct load {
 	const struct tess_source *source;
 	int32_t nranks, rank;
 	struct tess_held *h;
-	struct tess_run *run[2];        /* of the axes of the weight at hand */
+	struct tess_run *run[2]; /* of the axes of the weight at hand */
 	bool panels;
 };
 
@@ -34,7 +35,8 @@ static void *at(const struct tess_view *v, int64_t i, int64_t k)
 static bool linear_use(const struct tess_program *p, const struct tess_weight *w)
 {
 	for (int32_t i = 0; i < p->nrecords; i++)
-		for (int32_t k = 0; p->record[i]->kind == TESS_OP_LINEAR && k < p->record[i]->nweight; k++)
+		for (int32_t k = 0;
+		     p->record[i]->kind == TESS_OP_LINEAR && k < p->record[i]->nweight; k++)
 			if (p->record[i]->weight[k] == w || p->record[i]->weight[k]->table == w)
 				return true;
 	return false;
@@ -44,7 +46,8 @@ static bool linear_use(const struct tess_program *p, const struct tess_weight *w
 static bool viewed_otherwise(const struct tess_program *p, const struct tess_weight *table)
 {
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (p->weight[i]->table == table && !tess_place_same(p->weight[i]->home.use, table->home.use))
+		if (p->weight[i]->table == table &&
+		    !tess_place_same(p->weight[i]->home.use, table->home.use))
 			return true;
 	return false;
 }
@@ -59,18 +62,22 @@ static tess_status take(struct load *l, int32_t i, uint64_t bytes)
 }
 
 /* The held runs of both axes, gathered into dense rows at `dst`. */
-static void gather(const struct load *l, const struct tess_weight *w, const struct tess_view *whole, void *dst)
+static void gather(const struct load *l, const struct tess_weight *w, const struct tess_view *whole,
+                   void *dst)
 {
 	size_t one = width(whole->dtype);
-	int64_t rows = tess_dim_pieces(w->dim[0]), cols = w->ndim > 1 ? tess_dim_pieces(w->dim[1]) : 1;
+	int64_t rows = tess_dim_pieces(w->dim[0]),
+		cols = w->ndim > 1 ? tess_dim_pieces(w->dim[1]) : 1;
 	char *to = dst;
 
 	for (int64_t a = 0; a < rows; a++) {
 		for (int64_t r = 0; r < l->run[0][a].len; r++) {
 			for (int64_t b = 0; b < cols; b++) {
-				struct tess_run c = w->ndim > 1 ? l->run[1][b] : (struct tess_run){ 0, 1 };
+				struct tess_run c =
+					w->ndim > 1 ? l->run[1][b] : (struct tess_run){ 0, 1 };
 
-				memcpy(to, at(whole, l->run[0][a].at + r, c.at), (size_t)c.len * one);
+				memcpy(to, at(whole, l->run[0][a].at + r, c.at),
+				       (size_t)c.len * one);
 				to += (size_t)c.len * one;
 			}
 		}
@@ -78,8 +85,8 @@ static void gather(const struct load *l, const struct tess_weight *w, const stru
 }
 
 /* The part of a stored weight that this rank holds: a view where each axis is one run, else a dense copy. */
-static tess_status part(struct load *l, int32_t i, const struct tess_view *whole, struct tess_view *out,
-                        void **copy)
+static tess_status part(struct load *l, int32_t i, const struct tess_view *whole,
+                        struct tess_view *out, void **copy)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	bool several = false;
@@ -88,7 +95,8 @@ static tess_status part(struct load *l, int32_t i, const struct tess_view *whole
 	*out = *whole;
 	*copy = NULL;
 	for (int32_t a = 0; a < w->ndim; a++) {
-		n[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a), l->nranks, l->rank, l->run[a]);
+		n[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
+		                      l->nranks, l->rank, l->run[a]);
 		several = several || (tess_dim_pieces(w->dim[a]) > 1 && n[a] != w->dim[a]->size);
 		out->shape[a] = n[a];
 	}
@@ -109,7 +117,8 @@ static tess_status part(struct load *l, int32_t i, const struct tess_view *whole
 static tess_status to_panels(struct load *l, int32_t i, const struct tess_view *rows)
 {
 	struct tess_view *v = &l->h->view[i];
-	uint64_t bytes = (uint64_t)(tess_up(rows->shape[0], 16) * 16 * rows->shape[1]) * width(rows->dtype);
+	uint64_t bytes =
+		(uint64_t)(tess_up(rows->shape[0], 16) * 16 * rows->shape[1]) * width(rows->dtype);
 	tess_status st = take(l, i, bytes);
 
 	*v = *rows;
@@ -159,9 +168,11 @@ static tess_status load_weight(struct load *l, int32_t i)
 		                (uint64_t)(whole.shape[0] * whole.shape[1]) * width(whole.dtype));
 	} else if (copy) {
 		l->h->view[i] = rows;
-		st = keep(l, i, copy, (uint64_t)(rows.shape[0] * (w->ndim > 1 ? rows.shape[1] : 1)) * width(rows.dtype));
+		st = keep(l, i, copy,
+		          (uint64_t)(rows.shape[0] * (w->ndim > 1 ? rows.shape[1] : 1)) *
+		                  width(rows.dtype));
 	} else {
-		l->h->view[i] = rows;   /* stays in the mapping */
+		l->h->view[i] = rows; /* stays in the mapping */
 	}
 	free(copy);
 	return st;
@@ -180,8 +191,10 @@ static void load_view(struct load *l, int32_t i)
 	if (tess_place_same(w->home.use, w->table->home.use))
 		return;
 	for (int32_t a = 0; a < 2; a++) {
-		v->shape[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a), l->nranks, l->rank, l->run[a]);
-		v->data = (char *)v->data + l->run[a][0].at * v->stride[a] * (int64_t)width(v->dtype);
+		v->shape[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
+		                             l->nranks, l->rank, l->run[a]);
+		v->data =
+			(char *)v->data + l->run[a][0].at * v->stride[a] * (int64_t)width(v->dtype);
 	}
 }
 
@@ -199,8 +212,9 @@ static tess_status runs_new(struct load *l)
 	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source, int32_t nranks,
-                           int32_t rank, const struct tess_device *device, void *self, struct tess_held *out)
+tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source,
+                           int32_t nranks, int32_t rank, const struct tess_device *device,
+                           void *self, struct tess_held *out)
 {
 	struct tess_held h = { .n = p->nweights, .device = device, .self = self };
 	struct load l = { .p = p, .source = source, .nranks = nranks, .rank = rank, .h = &h };

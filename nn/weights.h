@@ -5,13 +5,14 @@
 #include "nn/program.h"
 #include "nn/source.h"
 
-struct tess_held {                      /* the weights of one rank */
-	struct tess_view *view;         /* per weight of the program: linear weights as [out, in], tables as stored */
+struct tess_held { /* the weights of one rank */
+	struct tess_view *
+		view; /* per weight of the program: linear weights as [out, in], tables as stored */
 	int32_t n;
-	uint64_t bytes;                 /* of memory of its own; the rest lies in the checkpoint's mapping */
+	uint64_t bytes; /* of memory of its own; the rest lies in the checkpoint's mapping */
 	const struct tess_device *device;
-	void *self;                     /* the opened device */
-	void **own;                     /* per weight: memory to free, or NULL */
+	void *self; /* the opened device */
+	void **own; /* per weight: memory to free, or NULL */
 };
 
 /*
@@ -19,8 +20,9 @@ struct tess_held {                      /* the weights of one rank */
  * they lie), straight from the mapping, which is dropped behind; what is looked up only stays in the mapping. The
  * source and the program must outlive *out; it is yours: tess_held_free.
  */
-tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source, int32_t nranks,
-                           int32_t rank, const struct tess_device *device, void *self, struct tess_held *out);
+tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source,
+                           int32_t nranks, int32_t rank, const struct tess_device *device,
+                           void *self, struct tess_held *out);
 void tess_held_free(struct tess_held *h);
 
 extern const struct tess_option tess_weights_options[];

@@ -44,7 +44,7 @@ struct report {
 	const struct ask *ask;
 	struct tess_planned planned;
 	struct tess_program *p;
-	struct tess_lowered **low;      /* per rank */
+	struct tess_lowered **low; /* per rank */
 };
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
@@ -56,7 +56,10 @@ static int64_t width(int32_t dtype)
 
 static const char *dtype_name(int32_t dtype)
 {
-	return dtype == TESS_F32 ? "f32" : dtype == TESS_BF16 ? "bf16" : dtype == TESS_F16 ? "f16" : "i32";
+	return dtype == TESS_F32    ? "f32"
+	       : dtype == TESS_BF16 ? "bf16"
+	       : dtype == TESS_F16  ? "f16"
+	                            : "i32";
 }
 
 static int64_t held(const struct tess_weight *w, int32_t axis, int32_t nranks, int32_t rank)
@@ -90,7 +93,8 @@ static int64_t cache_bytes(const struct report *r, int32_t rank)
 	int64_t sum = 0;
 
 	for (int32_t i = 0; i < r->low[rank]->ncache; i++)
-		sum += 8 * r->low[rank]->cache[i].heads * r->low[rank]->cache[i].each * r->ask->positions;
+		sum += 8 * r->low[rank]->cache[i].heads * r->low[rank]->cache[i].each *
+		       r->ask->positions;
 	return sum;
 }
 
@@ -122,7 +126,8 @@ static int64_t most_sent(const struct report *r, int32_t record)
 		for (int32_t i = 0; i < r->low[k]->nsteps; i++) {
 			const struct tess_step *s = r->low[k]->step[i];
 
-			if (s->record == record && (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL))
+			if (s->record == record &&
+			    (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL))
 				sum += sent_bytes(r, s, k);
 		}
 		most = sum > most ? sum : most;
@@ -160,7 +165,7 @@ static const char *pattern(const char *name, char out[NAME])
 	return out;
 }
 
-struct lines {                          /* each different line once, with how often it came */
+struct lines { /* each different line once, with how often it came */
 	char **text;
 	int64_t *times;
 	size_t n;
@@ -176,7 +181,7 @@ static void line(struct lines *l, const char *text)
 		l->text = realloc(l->text, (l->n + 1) * sizeof *l->text);
 		l->times = realloc(l->times, (l->n + 1) * sizeof *l->times);
 		if (!l->text || !l->times)
-			abort();        /* a tool, and nothing to save */
+			abort(); /* a tool, and nothing to save */
 		l->text[l->n] = strdup(text);
 		l->times[l->n++] = 0;
 	}
@@ -212,8 +217,8 @@ static void shape_text(const struct tess_weight *w, int32_t nranks, char *out, s
 			lo = k < lo ? k : lo;
 			hi = k > hi ? k : hi;
 		}
-		n += (size_t)snprintf(out + n, room - n, lo == hi ? "%s%lld" : "%s%lld..%lld", a ? "x" : "", (long long)lo,
-		                      (long long)hi);
+		n += (size_t)snprintf(out + n, room - n, lo == hi ? "%s%lld" : "%s%lld..%lld",
+		                      a ? "x" : "", (long long)lo, (long long)hi);
 	}
 }
 
@@ -222,17 +227,22 @@ static void print_weights(const struct report *r)
 	char name[NAME], shape[64], place[TESS_PLACE_TEXT], text[512];
 	struct lines l = { 0 };
 
-	printf("%-46s %-24s %-12s %-16s %12s\n", "parameter", "style", "placement", "on a rank", "bytes");
+	printf("%-46s %-24s %-12s %-16s %12s\n", "parameter", "style", "placement", "on a rank",
+	       "bytes");
 	for (int32_t i = 0; i < r->p->nweights; i++) {
 		const struct tess_weight *w = r->p->weight[i];
 		int64_t most = 0;
 
 		for (int32_t k = 0; k < r->ask->ranks; k++)
-			most = shard_bytes(w, r->ask->ranks, k) > most ? shard_bytes(w, r->ask->ranks, k) : most;
+			most = shard_bytes(w, r->ask->ranks, k) > most
+			               ? shard_bytes(w, r->ask->ranks, k)
+			               : most;
 		shape_text(w, r->ask->ranks, shape, sizeof shape);
-		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld", w->table ? "  (read again by a tied head)" :
-		         pattern(w->name, name), w->style, tess_place_text(w->home.use, place), dtype_name(w->dtype),
-		         15 - (int)strlen(dtype_name(w->dtype)), shape, (long long)(w->table ? 0 : most));
+		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld",
+		         w->table ? "  (read again by a tied head)" : pattern(w->name, name),
+		         w->style, tess_place_text(w->home.use, place), dtype_name(w->dtype),
+		         15 - (int)strlen(dtype_name(w->dtype)), shape,
+		         (long long)(w->table ? 0 : most));
 		line(&l, text);
 	}
 	flush(&l);
@@ -243,7 +253,8 @@ static void print_moves(const struct report *r)
 	char name[NAME], a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT], text[512];
 	struct lines l = { 0 };
 
-	printf("\n%-46s %-15s %-24s %12s %12s\n", "module", "collective", "value", "bytes", "a rank sends");
+	printf("\n%-46s %-15s %-24s %12s %12s\n", "module", "collective", "value", "bytes",
+	       "a rank sends");
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
 		char how[2 * TESS_PLACE_TEXT + 8];
@@ -252,9 +263,10 @@ static void print_moves(const struct report *r)
 			continue;
 		snprintf(how, sizeof how, "%s -> %s", tess_place_text(rec->in[0]->place, a),
 		         tess_place_text(rec->out[0]->place, b));
-		snprintf(text, sizeof text, "%-46s %-15s %-24s %12lld %12lld", pattern(rec->module, name),
-		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how, (long long)value_bytes(rec->in[0]),
-		         (long long)most_sent(r, i));
+		snprintf(text, sizeof text, "%-46s %-15s %-24s %12lld %12lld",
+		         pattern(rec->module, name),
+		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how,
+		         (long long)value_bytes(rec->in[0]), (long long)most_sent(r, i));
 		line(&l, text);
 	}
 	if (!l.n)
@@ -264,11 +276,12 @@ static void print_moves(const struct report *r)
 
 static void print_memory(const struct report *r)
 {
-	printf("\n%-8s %16s %16s %16s   (KV cache for %lld positions, step of %lld tokens)\n", "rank", "weights", "KV cache",
-	       "step", (long long)r->ask->positions, (long long)r->ask->tokens);
+	printf("\n%-8s %16s %16s %16s   (KV cache for %lld positions, step of %lld tokens)\n",
+	       "rank", "weights", "KV cache", "step", (long long)r->ask->positions,
+	       (long long)r->ask->tokens);
 	for (int32_t k = 0; k < r->ask->ranks; k++)
-		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)weight_bytes(r, k), (long long)cache_bytes(r, k),
-		       (unsigned long long)r->low[k]->bytes);
+		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)weight_bytes(r, k),
+		       (long long)cache_bytes(r, k), (unsigned long long)r->low[k]->bytes);
 }
 
 static void print_program(const struct report *r)
@@ -279,14 +292,19 @@ static void print_program(const struct report *r)
 		const struct tess_record *rec = r->p->record[i];
 
 		printf("%4d %-10s %-14s %-44s", (int)i, tess_record_name(rec->kind),
-		       rec->kind == TESS_REC_MOVE ? tess_move_name(rec->in[0]->place, rec->out[0]->place) : "", rec->module);
+		       rec->kind == TESS_REC_MOVE
+		               ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
+		               : "",
+		       rec->module);
 		for (int32_t k = 0; k < rec->nin; k++)
-			printf(" v%d:%s", (int)rec->in[k]->id, tess_place_text(rec->in[k]->place, place));
+			printf(" v%d:%s", (int)rec->in[k]->id,
+			       tess_place_text(rec->in[k]->place, place));
 		for (int32_t k = 0; k < rec->nweight; k++)
 			printf(" W:%s", tess_place_text(rec->weight[k]->home.use, place));
 		printf(" ->");
 		for (int32_t k = 0; k < rec->nout; k++)
-			printf(" v%d:%s", (int)rec->out[k]->id, tess_place_text(rec->out[k]->place, place));
+			printf(" v%d:%s", (int)rec->out[k]->id,
+			       tess_place_text(rec->out[k]->place, place));
 		printf("\n");
 	}
 }
@@ -310,13 +328,16 @@ static json_t *weights_json(const struct report *r)
 			json_t *shape = json_array();
 
 			for (int32_t a = 0; a < w->ndim; a++)
-				json_array_append_new(shape, json_integer(held(w, a, r->ask->ranks, k)));
-			json_array_append_new(ranks, json_pack("{s:o, s:I}", "shape", shape, "bytes",
-			                                       (json_int_t)shard_bytes(w, r->ask->ranks, k)));
+				json_array_append_new(shape,
+				                      json_integer(held(w, a, r->ask->ranks, k)));
+			json_array_append_new(
+				ranks, json_pack("{s:o, s:I}", "shape", shape, "bytes",
+			                         (json_int_t)shard_bytes(w, r->ask->ranks, k)));
 		}
-		json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style", w->style, "dtype",
-		                                     dtype_name(w->dtype), "placement",
-		                                     tess_place_text(w->home.use, place), "ranks", ranks));
+		json_array_append_new(
+			all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style",
+		                       w->style, "dtype", dtype_name(w->dtype), "placement",
+		                       tess_place_text(w->home.use, place), "ranks", ranks));
 	}
 	return all;
 }
@@ -332,10 +353,15 @@ static json_t *records_json(const struct report *r)
 
 		if (!talks(rec) && !r->ask->program)
 			continue;
-		json_array_append_new(all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i, "module", rec->module,
-			"kind", move ? tess_move_name(rec->in[0]->place, rec->out[0]->place) : tess_record_name(rec->kind),
-			"from", tess_place_text(rec->in[0]->place, a), "to", tess_place_text(rec->out[0]->place, b),
-			"bytes", (json_int_t)value_bytes(rec->in[0]), "sent", (json_int_t)(move ? most_sent(r, i) : 0)));
+		json_array_append_new(
+			all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i,
+		                       "module", rec->module, "kind",
+		                       move ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
+		                            : tess_record_name(rec->kind),
+		                       "from", tess_place_text(rec->in[0]->place, a), "to",
+		                       tess_place_text(rec->out[0]->place, b), "bytes",
+		                       (json_int_t)value_bytes(rec->in[0]), "sent",
+		                       (json_int_t)(move ? most_sent(r, i) : 0)));
 	}
 	return all;
 }
@@ -345,12 +371,15 @@ static void print_json(const struct report *r)
 	json_t *memory = json_array(), *o;
 
 	for (int32_t k = 0; k < r->ask->ranks; k++)
-		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights", (json_int_t)weight_bytes(r, k), "cache",
-		                                        (json_int_t)cache_bytes(r, k), "step", (json_int_t)r->low[k]->bytes));
-	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->planned.model->name, "plan",
-	              r->planned.plan.name, "ranks", (int)r->ask->ranks, "tokens", (json_int_t)r->ask->tokens, "positions",
-	              (json_int_t)r->ask->positions, "parameters", weights_json(r),
-	              r->ask->program ? "program" : "collectives", records_json(r), "memory", memory);
+		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights",
+		                                        (json_int_t)weight_bytes(r, k), "cache",
+		                                        (json_int_t)cache_bytes(r, k), "step",
+		                                        (json_int_t)r->low[k]->bytes));
+	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->planned.model->name,
+	              "plan", r->planned.plan.name, "ranks", (int)r->ask->ranks, "tokens",
+	              (json_int_t)r->ask->tokens, "positions", (json_int_t)r->ask->positions,
+	              "parameters", weights_json(r), r->ask->program ? "program" : "collectives",
+	              records_json(r), "memory", memory);
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
@@ -366,7 +395,8 @@ static tess_status number(const char *name, const char *text, int64_t hi, int64_
 	errno = 0;
 	v = strtoll(text, &end, 10);
 	if (end == text || *end || errno || v < 1 || v > hi)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from 1 to %lld", name, text, (long long)hi);
+		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from 1 to %lld", name,
+		                 text, (long long)hi);
 	*out = v;
 	return TESS_OK;
 }
@@ -374,9 +404,13 @@ static tess_status number(const char *name, const char *text, int64_t hi, int64_
 static tess_status parse(int argc, char **argv, struct ask *a)
 {
 	static const struct option options[] = {
-		{ "plan", required_argument, NULL, 'p' }, { "plan-override", required_argument, NULL, 'o' },
-		{ "tokens", required_argument, NULL, 't' }, { "positions", required_argument, NULL, 'l' },
-		{ "program", no_argument, NULL, 'r' }, { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' },
+		{ "plan", required_argument, NULL, 'p' },
+		{ "plan-override", required_argument, NULL, 'o' },
+		{ "tokens", required_argument, NULL, 't' },
+		{ "positions", required_argument, NULL, 'l' },
+		{ "program", no_argument, NULL, 'r' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	tess_status st = TESS_OK;
@@ -385,20 +419,37 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 
 	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
 		switch (opt) {
-		case 'n': st = number("-n", optarg, MOST_RANKS, &ranks); break;
-		case 't': st = number("--tokens", optarg, 1 << 20, &a->tokens); break;
-		case 'l': st = number("--positions", optarg, 1 << 30, &a->positions); break;
-		case 'p': a->plan = optarg; break;
-		case 'r': a->program = true; break;
-		case 'j': a->json = true; break;
-		case 'h': return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		case 'n':
+			st = number("-n", optarg, MOST_RANKS, &ranks);
+			break;
+		case 't':
+			st = number("--tokens", optarg, 1 << 20, &a->tokens);
+			break;
+		case 'l':
+			st = number("--positions", optarg, 1 << 30, &a->positions);
+			break;
+		case 'p':
+			a->plan = optarg;
+			break;
+		case 'r':
+			a->program = true;
+			break;
+		case 'j':
+			a->json = true;
+			break;
+		case 'h':
+			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		case 'o':
 			if (a->noverrides == MOST_OVERRIDES)
-				st = tess_fail(TESS_EINVAL, "--plan-override: at most %d; put them into a plan file", MOST_OVERRIDES);
+				st = tess_fail(
+					TESS_EINVAL,
+					"--plan-override: at most %d; put them into a plan file",
+					MOST_OVERRIDES);
 			else
 				a->overrides[a->noverrides++] = optarg;
 			break;
-		default: st = tess_fail(TESS_EINVAL, "see tessera explain --help");
+		default:
+			st = tess_fail(TESS_EINVAL, "see tessera explain --help");
 		}
 	}
 	if (!st && optind + 1 != argc)
@@ -423,7 +474,9 @@ static tess_status lower_all(struct report *r)
 
 static tess_status explain(struct ask *a)
 {
-	struct tess_session_how how = { .size = sizeof how, .plan = a->plan, .overrides = a->overrides };
+	struct tess_session_how how = { .size = sizeof how,
+		                        .plan = a->plan,
+		                        .overrides = a->overrides };
 	struct report r = { .ask = a };
 	tess_status st = tess_planned_open(a->model, &how, &r.planned);
 
@@ -442,8 +495,8 @@ static tess_status explain(struct ask *a)
 	} else if (!st && a->program) {
 		print_program(&r);
 	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.planned.model->name, r.planned.plan.name,
-		       (int)a->ranks, a->ranks > 1 ? "s" : "");
+		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.planned.model->name,
+		       r.planned.plan.name, (int)a->ranks, a->ranks > 1 ? "s" : "");
 		print_weights(&r);
 		print_moves(&r);
 		print_memory(&r);

@@ -50,23 +50,52 @@ static const char *const help =
 	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n";
 
 enum {
-	OPT_BACKEND = 256, OPT_THREADS, OPT_PLAN, OPT_OVERRIDE, OPT_PROMPT, OPT_PROMPT_FILE, OPT_IDS, OPT_CHUNK, OPT_MAX,
-	OPT_IGNORE_EOS, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_PENALTY, OPT_SEED, OPT_JSON, OPT_STATS,
-	OPT_DIGEST, OPT_LOGITS, OPT_HELP
+	OPT_BACKEND = 256,
+	OPT_THREADS,
+	OPT_PLAN,
+	OPT_OVERRIDE,
+	OPT_PROMPT,
+	OPT_PROMPT_FILE,
+	OPT_IDS,
+	OPT_CHUNK,
+	OPT_MAX,
+	OPT_IGNORE_EOS,
+	OPT_TEMPERATURE,
+	OPT_TOP_K,
+	OPT_TOP_P,
+	OPT_MIN_P,
+	OPT_PENALTY,
+	OPT_SEED,
+	OPT_JSON,
+	OPT_STATS,
+	OPT_DIGEST,
+	OPT_LOGITS,
+	OPT_HELP
 };
 
 static const struct option options[] = {
-	{ "backend", required_argument, NULL, OPT_BACKEND }, { "threads", required_argument, NULL, OPT_THREADS },
-	{ "plan", required_argument, NULL, OPT_PLAN }, { "plan-override", required_argument, NULL, OPT_OVERRIDE },
-	{ "prompt", required_argument, NULL, OPT_PROMPT }, { "prompt-file", required_argument, NULL, OPT_PROMPT_FILE },
-	{ "ids", required_argument, NULL, OPT_IDS }, { "prefill-chunk", required_argument, NULL, OPT_CHUNK },
-	{ "max-tokens", required_argument, NULL, OPT_MAX }, { "ignore-eos", no_argument, NULL, OPT_IGNORE_EOS },
-	{ "temperature", required_argument, NULL, OPT_TEMPERATURE }, { "top-k", required_argument, NULL, OPT_TOP_K },
-	{ "top-p", required_argument, NULL, OPT_TOP_P }, { "min-p", required_argument, NULL, OPT_MIN_P },
-	{ "repetition-penalty", required_argument, NULL, OPT_PENALTY }, { "seed", required_argument, NULL, OPT_SEED },
-	{ "json", no_argument, NULL, OPT_JSON }, { "stats", no_argument, NULL, OPT_STATS },
-	{ "digest", no_argument, NULL, OPT_DIGEST }, { "logits", required_argument, NULL, OPT_LOGITS },
-	{ "help", no_argument, NULL, OPT_HELP }, { 0 },
+	{ "backend", required_argument, NULL, OPT_BACKEND },
+	{ "threads", required_argument, NULL, OPT_THREADS },
+	{ "plan", required_argument, NULL, OPT_PLAN },
+	{ "plan-override", required_argument, NULL, OPT_OVERRIDE },
+	{ "prompt", required_argument, NULL, OPT_PROMPT },
+	{ "prompt-file", required_argument, NULL, OPT_PROMPT_FILE },
+	{ "ids", required_argument, NULL, OPT_IDS },
+	{ "prefill-chunk", required_argument, NULL, OPT_CHUNK },
+	{ "max-tokens", required_argument, NULL, OPT_MAX },
+	{ "ignore-eos", no_argument, NULL, OPT_IGNORE_EOS },
+	{ "temperature", required_argument, NULL, OPT_TEMPERATURE },
+	{ "top-k", required_argument, NULL, OPT_TOP_K },
+	{ "top-p", required_argument, NULL, OPT_TOP_P },
+	{ "min-p", required_argument, NULL, OPT_MIN_P },
+	{ "repetition-penalty", required_argument, NULL, OPT_PENALTY },
+	{ "seed", required_argument, NULL, OPT_SEED },
+	{ "json", no_argument, NULL, OPT_JSON },
+	{ "stats", no_argument, NULL, OPT_STATS },
+	{ "digest", no_argument, NULL, OPT_DIGEST },
+	{ "logits", required_argument, NULL, OPT_LOGITS },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ 0 },
 };
 
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
@@ -75,10 +104,12 @@ static tess_status read_prompt(struct ask *a, const char *path)
 {
 	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
 	size_t room = 0, n = 1;
-	tess_status st = f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
+	tess_status st =
+		f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
 
 	while (!st && n) {
-		char *more = room - a->len < 65536 ? realloc(a->prompt, room += 65536 + room) : a->prompt;
+		char *more = room - a->len < 65536 ? realloc(a->prompt, room += 65536 + room)
+		                                   : a->prompt;
 
 		if (!more)
 			st = tess_fail(TESS_ENOMEM, "--prompt-file %s: out of memory", path);
@@ -113,7 +144,9 @@ static tess_status read_ids(struct ask *a, const char *text)
 		errno = 0;
 		v = strtol(at, &end, 10);
 		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
-			return tess_fail(TESS_EINVAL, "--ids %s: ids are numbers from 0 on, with commas between", text);
+			return tess_fail(TESS_EINVAL,
+			                 "--ids %s: ids are numbers from 0 on, with commas between",
+			                 text);
 		a->ids[a->nids++] = (int32_t)v;
 		if (!*end)
 			return TESS_OK;
@@ -142,8 +175,8 @@ static tess_status whole(const char *name, const char *text, int64_t lo, int64_t
 	errno = 0;
 	v = strtoll(text, &end, 10);
 	if (end == text || *end || errno || v < lo || v > hi)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld", name, text, (long long)lo,
-		                 (long long)hi);
+		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld",
+		                 name, text, (long long)lo, (long long)hi);
 	*out = v;
 	return TESS_OK;
 }
@@ -198,17 +231,36 @@ static tess_status set_number(struct ask *a, int opt, const char *text)
 static tess_status set(struct ask *a, int opt, char *text)
 {
 	switch (opt) {
-	case OPT_BACKEND: a->backend = text; return TESS_OK;
-	case OPT_PLAN: a->plan = text; return TESS_OK;
-	case OPT_LOGITS: a->logits = text; return TESS_OK;
-	case OPT_IGNORE_EOS: a->ignore_eos = true; return TESS_OK;
-	case OPT_JSON: a->json = true; return TESS_OK;
-	case OPT_STATS: a->stats = true; return TESS_OK;
-	case OPT_DIGEST: a->digest = true; return TESS_OK;
-	case OPT_PROMPT: case OPT_PROMPT_FILE: case OPT_IDS: return set_prompt(a, opt, text);
+	case OPT_BACKEND:
+		a->backend = text;
+		return TESS_OK;
+	case OPT_PLAN:
+		a->plan = text;
+		return TESS_OK;
+	case OPT_LOGITS:
+		a->logits = text;
+		return TESS_OK;
+	case OPT_IGNORE_EOS:
+		a->ignore_eos = true;
+		return TESS_OK;
+	case OPT_JSON:
+		a->json = true;
+		return TESS_OK;
+	case OPT_STATS:
+		a->stats = true;
+		return TESS_OK;
+	case OPT_DIGEST:
+		a->digest = true;
+		return TESS_OK;
+	case OPT_PROMPT:
+	case OPT_PROMPT_FILE:
+	case OPT_IDS:
+		return set_prompt(a, opt, text);
 	case OPT_OVERRIDE:
 		if (a->noverrides == ASK_OVERRIDES)
-			return tess_fail(TESS_EINVAL, "--plan-override: at most %d; put them into a plan file", ASK_OVERRIDES);
+			return tess_fail(TESS_EINVAL,
+			                 "--plan-override: at most %d; put them into a plan file",
+			                 ASK_OVERRIDES);
 		a->overrides[a->noverrides++] = text;
 		return TESS_OK;
 	default:
@@ -225,11 +277,15 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
 		if (opt == 'h' || opt == OPT_HELP)
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == '?' ? tess_fail(TESS_EINVAL, "see tessera generate --help") : set(a, opt, optarg);
+		st = opt == '?' ? tess_fail(TESS_EINVAL, "see tessera generate --help")
+		                : set(a, opt, optarg);
 	}
 	if (!st && optind + 1 != argc)
-		st = tess_fail(TESS_EINVAL, "%s", optind < argc ? "one MODEL, please: a checkpoint directory" :
-		               "which MODEL? say a checkpoint directory; tessera generate --help says more");
+		st = tess_fail(
+			TESS_EINVAL, "%s",
+			optind < argc
+				? "one MODEL, please: a checkpoint directory"
+				: "which MODEL? say a checkpoint directory; tessera generate --help says more");
 	if (!st)
 		a->model = argv[optind];
 	if (!st && a->backend)
@@ -242,7 +298,9 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 /* The whole plan, before a rank starts and before a weight is read. */
 static tess_status check_plan(const struct ask *a)
 {
-	struct tess_session_how how = { .size = sizeof how, .plan = a->plan, .overrides = a->overrides };
+	struct tess_session_how how = { .size = sizeof how,
+		                        .plan = a->plan,
+		                        .overrides = a->overrides };
 	struct tess_program *program;
 	struct tess_planned p;
 	tess_status st = tess_planned_open(a->model, &how, &p);
@@ -263,8 +321,8 @@ static tess_status join(struct ask *a, const struct tess_seat *seat)
 	tess_status st;
 
 	if (a->ranks && a->ranks != seat->size)
-		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)a->ranks, (int)seat->rank,
-		                 (int)seat->size);
+		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d",
+		                 (int)a->ranks, (int)seat->rank, (int)seat->size);
 	st = tess_world_open(&world);
 	if (st)
 		return st;
@@ -293,7 +351,12 @@ static tess_status run(struct ask *a, char **argv, int *exit_status)
 
 int tess_tool_generate(int argc, char **argv)
 {
-	struct ask a = { .max_tokens = -1, .top_k = -1, .temperature = NAN, .top_p = NAN, .min_p = NAN, .penalty = NAN };
+	struct ask a = { .max_tokens = -1,
+		         .top_k = -1,
+		         .temperature = NAN,
+		         .top_p = NAN,
+		         .min_p = NAN,
+		         .penalty = NAN };
 	tess_status st = parse(argc, argv, &a);
 	int exit_status = 0;
 	bool usage = st < 0;

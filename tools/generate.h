@@ -13,10 +13,10 @@ struct ask {
 	const char *model, *backend, *plan, *logits;
 	const char *overrides[ASK_OVERRIDES + 1];
 	int32_t ranks, threads, noverrides;
-	char *prompt;                   /* of `len` bytes, or NULL */
+	char *prompt; /* of `len` bytes, or NULL */
 	size_t len;
-	int32_t *ids;                   /* instead, or NULL */
-	int64_t nids, max_tokens, chunk;        /* max_tokens -1: not said */
+	int32_t *ids; /* instead, or NULL */
+	int64_t nids, max_tokens, chunk; /* max_tokens -1: not said */
 	bool ignore_eos, json, stats, digest;
 	/* NAN or -1: as the checkpoint says */
 	double temperature, top_p, min_p, penalty;

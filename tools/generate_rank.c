@@ -15,15 +15,15 @@
 #include <string.h>
 #include <time.h>
 
-struct printing {                       /* rank 0's */
+struct printing { /* rank 0's */
 	const struct ask *ask;
 	struct tess_decoding *decoding; /* NULL: no tokenizer, ids are printed */
-	FILE *text;                     /* stdout, or memory for --json */
+	FILE *text; /* stdout, or memory for --json */
 	char *kept;
 	size_t kept_len;
 	crypto_hash_sha256_state digest;
 	json_t *ids;
-	float *rows;                    /* of --logits */
+	float *rows; /* of --logits */
 	int64_t nrows, room, vocab;
 	tess_status failed;
 };
@@ -54,7 +54,7 @@ static void on_interrupt(int sig)
 {
 	(void)sig;
 	interrupted = 1;
-	signal(SIGINT, SIG_DFL);        /* the second one ends the process */
+	signal(SIGINT, SIG_DFL); /* the second one ends the process */
 }
 
 bool generate_interrupted(void)
@@ -79,7 +79,8 @@ static int chosen(void *self, int32_t id, const float *logits)
 	const char *bytes = NULL;
 	size_t n = 0;
 
-	crypto_hash_sha256_update(&p->digest, (const unsigned char *)logits, (uint64_t)p->vocab * sizeof *logits);
+	crypto_hash_sha256_update(&p->digest, (const unsigned char *)logits,
+	                          (uint64_t)p->vocab * sizeof *logits);
 	json_array_append_new(p->ids, json_integer(id));
 	if (p->decoding)
 		p->failed = tess_decoding_push(p->decoding, id, &bytes, &n);
@@ -103,7 +104,8 @@ static tess_status keep_rows(void *self, const float *rows, int64_t n)
 	if (room != p->room) {
 		more = realloc(p->rows, (size_t)(room * p->vocab) * sizeof *more);
 		if (!more)
-			return tess_fail(TESS_ENOMEM, "--logits: out of memory for %lld rows", (long long)room);
+			return tess_fail(TESS_ENOMEM, "--logits: out of memory for %lld rows",
+			                 (long long)room);
 		p->rows = more;
 		p->room = room;
 	}
@@ -120,7 +122,7 @@ static tess_status printing_open(struct rank *r, struct printing *p)
 	if (!st)
 		st = tess_decoding_open(t, true, &p->decoding);
 	else if (st == TESS_ENOENT && r->ask->ids)
-		st = TESS_OK;           /* ids in, ids out */
+		st = TESS_OK; /* ids in, ids out */
 	p->ask = r->ask;
 	p->vocab = tess_runner_vocabulary(tess_session_runner(r->session));
 	p->ids = json_array();
@@ -146,7 +148,9 @@ static void printing_close(struct printing *p)
 
 static const char *finish_name(int32_t finish)
 {
-	return finish == TESS_FINISH_STOP ? "stop" : finish == TESS_FINISH_LENGTH ? "length" : "interrupt";
+	return finish == TESS_FINISH_STOP     ? "stop"
+	       : finish == TESS_FINISH_LENGTH ? "length"
+	                                      : "interrupt";
 }
 
 static double per_second(int64_t n, double seconds)
@@ -173,12 +177,12 @@ static void print_stats(const struct rank *r, const int64_t *memory)
 	fprintf(stderr, "load    %8.3f s\n", r->loaded - r->start);
 	fprintf(stderr, "prefill %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->prefill,
 	        per_second(r->how.nprompt, d->prefill), (long long)r->how.nprompt);
-	fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->decode, per_second(d->ntokens, d->decode),
-	        (long long)d->ntokens);
+	fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->decode,
+	        per_second(d->ntokens, d->decode), (long long)d->ntokens);
 	for (int32_t i = 0; i < tess_world_size(r->world); i++)
-		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n", (int)i,
-		        (double)memory[3 * i] / 1048576, (double)memory[3 * i + 1] / 1048576,
-		        (double)memory[3 * i + 2] / 1048576);
+		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n",
+		        (int)i, (double)memory[3 * i] / 1048576,
+		        (double)memory[3 * i + 1] / 1048576, (double)memory[3 * i + 2] / 1048576);
 }
 
 static json_t *numbers(const int32_t *list, int64_t n)
@@ -196,10 +200,11 @@ static tess_status print_json(const struct rank *r, struct printing *p, const ch
 	json_t *o;
 
 	fflush(p->text);
-	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}}", "prompt_ids",
-	              numbers(r->prompt, r->how.nprompt), "ids", p->ids, "text", p->kept, (int)p->kept_len,
-	              "finish_reason", finish_name(d->finish), "ranks", (int)tess_world_size(r->world), "backend",
-	              tess_world_backend(r->world), "digest", digest, "timings", "load", r->loaded - r->start, "prefill",
+	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}}",
+	              "prompt_ids", numbers(r->prompt, r->how.nprompt), "ids", p->ids, "text",
+	              p->kept, (int)p->kept_len, "finish_reason", finish_name(d->finish), "ranks",
+	              (int)tess_world_size(r->world), "backend", tess_world_backend(r->world),
+	              "digest", digest, "timings", "load", r->loaded - r->start, "prefill",
 	              d->prefill, "decode", d->decode, "prefill_tokens_per_second",
 	              per_second(r->how.nprompt, d->prefill), "decode_tokens_per_second",
 	              per_second(d->ntokens, d->decode));
@@ -214,8 +219,12 @@ static tess_status print_json(const struct rank *r, struct printing *p, const ch
 static tess_status save_logits(const struct printing *p)
 {
 	int64_t shape[2] = { p->nrows, p->vocab };
-	struct tess_slice logits = { .name = "logits", .dtype = TESS_F32, .ndim = 2, .shape = shape, .data = p->rows,
-	                             .bytes = (uint64_t)(p->nrows * p->vocab) * sizeof *p->rows };
+	struct tess_slice logits = { .name = "logits",
+		                     .dtype = TESS_F32,
+		                     .ndim = 2,
+		                     .shape = shape,
+		                     .data = p->rows,
+		                     .bytes = (uint64_t)(p->nrows * p->vocab) * sizeof *p->rows };
 
 	return tess_safetensors_write(p->ask->logits, 1, &logits);
 }
@@ -259,27 +268,37 @@ static double given(double said, double preset)
 /* What the command says, else what the checkpoint says; a checkpoint that does not sample is greedy. */
 static struct tess_sampling sampling(const struct ask *a, const struct tess_generation *g)
 {
-	return (struct tess_sampling){ .temperature = given(a->temperature, g->sample ? g->temperature : 0),
-	                               .top_p = given(a->top_p, g->top_p), .min_p = given(a->min_p, g->min_p),
-	                               .repetition_penalty = given(a->penalty, g->repetition_penalty),
-	                               .top_k = a->top_k < 0 ? g->top_k : a->top_k, .seed = a->seed };
+	return (struct tess_sampling){
+		.temperature = given(a->temperature, g->sample ? g->temperature : 0),
+		.top_p = given(a->top_p, g->top_p),
+		.min_p = given(a->min_p, g->min_p),
+		.repetition_penalty = given(a->penalty, g->repetition_penalty),
+		.top_k = a->top_k < 0 ? g->top_k : a->top_k,
+		.seed = a->seed
+	};
 }
 
 /* Within the positions that the checkpoint was made for: the last id needs none of its own. */
 static tess_status limit(struct rank *r, const struct tess_generation *g)
 {
-	int64_t room = tess_planned_positions(tess_session_planned(r->session)), n = r->ask->max_tokens;
+	int64_t room = tess_planned_positions(tess_session_planned(r->session)),
+		n = r->ask->max_tokens;
 
 	if (n < 0)
 		n = g->max_new_tokens ? g->max_new_tokens : 256;
 	if (room && r->how.nprompt > room)
-		return tess_fail(TESS_EINVAL, "the prompt has %lld ids, and the checkpoint was made for %lld positions",
-		                 (long long)r->how.nprompt, (long long)room);
+		return tess_fail(
+			TESS_EINVAL,
+			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
+			(long long)r->how.nprompt, (long long)room);
 	if (room && n > room - r->how.nprompt + 1) {
 		n = room - r->how.nprompt + 1;
 		if (r->ask->max_tokens >= 0 && tess_world_rank(r->world) == 0)
-			tess_log(TESS_WARN, "generate", "the checkpoint was made for %lld positions: at most %lld tokens after "
-			         "this prompt", (long long)room, (long long)n);
+			tess_log(
+				TESS_WARN, "generate",
+				"the checkpoint was made for %lld positions: at most %lld tokens after "
+				"this prompt",
+				(long long)room, (long long)n);
 	}
 	r->how.max_tokens = n;
 	return TESS_OK;
@@ -287,9 +306,10 @@ static tess_status limit(struct rank *r, const struct tess_generation *g)
 
 static tess_status prepare(struct rank *r)
 {
-	const struct tess_generation *g = tess_checkpoint_generation(tess_session_planned(r->session)->checkpoint);
-	tess_status st = tess_session_prompt(r->session, r->ask->prompt, r->ask->len, r->ask->ids, r->ask->nids,
-	                                     &r->prompt, &r->how.nprompt);
+	const struct tess_generation *g =
+		tess_checkpoint_generation(tess_session_planned(r->session)->checkpoint);
+	tess_status st = tess_session_prompt(r->session, r->ask->prompt, r->ask->len, r->ask->ids,
+	                                     r->ask->nids, &r->prompt, &r->how.nprompt);
 
 	if (st)
 		return st;
@@ -305,12 +325,15 @@ static tess_status prepare(struct rank *r)
 
 static tess_status run(struct rank *r)
 {
-	struct tess_session_how how = { .size = sizeof how, .threads = r->ask->threads, .plan = r->ask->plan,
-	                                .overrides = r->ask->overrides };
+	struct tess_session_how how = { .size = sizeof how,
+		                        .threads = r->ask->threads,
+		                        .plan = r->ask->plan,
+		                        .overrides = r->ask->overrides };
 	bool first = tess_world_rank(r->world) == 0;
 	struct printing p = { 0 };
 	int64_t *memory = NULL;
-	tess_status st = tess_session_open(tess_world_group(r->world), r->ask->model, &how, &r->session);
+	tess_status st =
+		tess_session_open(tess_world_group(r->world), r->ask->model, &how, &r->session);
 
 	r->loaded = now();
 	if (!st && first)

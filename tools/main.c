@@ -8,9 +8,13 @@
 #include <string.h>
 #include <tessera/tessera.h>
 
-static const struct { const char *name, *summary; int (*run)(int argc, char **argv); } tools[] = {
+static const struct {
+	const char *name, *summary;
+	int (*run)(int argc, char **argv);
+} tools[] = {
 	{ "generate", "text from a checkpoint on N ranks", tess_tool_generate },
-	{ "explain", "what each rank of a plan would hold and send, without starting ranks", tess_tool_explain },
+	{ "explain", "what each rank of a plan would hold and send, without starting ranks",
+	  tess_tool_explain },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
 	{ "info", "plugins, where they were looked for, and options", tess_tool_info },
 };
@@ -21,7 +25,8 @@ static int usage(FILE *to)
 	fprintf(to, "usage: tessera COMMAND [arguments]\n\n");
 	for (int i = 0; i < TOOLS; i++)
 		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
-	fprintf(to, "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
+	fprintf(to,
+	        "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
 	return to == stdout ? 0 : 2;
 }
 

@@ -19,14 +19,15 @@ tess_status tess_tool_ranks(int32_t n, char **argv, int *exit_status)
 	tess_status st;
 
 	if (len < 0)
-		return tess_fail(TESS_EIO, "/proc/self/exe cannot be read: the ranks run this very program");
+		return tess_fail(TESS_EIO,
+		                 "/proc/self/exe cannot be read: the ranks run this very program");
 	self[len] = 0;
 	while (argv[args])
 		args++;
 	full = calloc(args + 2, sizeof *full);
 	if (!full)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	full[0] = self;                 /* argv starts with the subcommand */
+	full[0] = self; /* argv starts with the subcommand */
 	memcpy(full + 1, argv, args * sizeof *argv);
 	how.path = self;
 	how.argv = full;

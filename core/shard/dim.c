@@ -20,7 +20,8 @@ int64_t tess_dim_units(const struct tess_dim *piece)
 	return piece->base->count;
 }
 
-void tess_dim_share(const struct tess_dim *piece, int32_t nranks, int32_t rank, int64_t *lo, int64_t *hi)
+void tess_dim_share(const struct tess_dim *piece, int32_t nranks, int32_t rank, int64_t *lo,
+                    int64_t *hi)
 {
 	*lo = tess_edge(tess_dim_units(piece), nranks, rank);
 	*hi = tess_edge(tess_dim_units(piece), nranks, rank + 1);

@@ -11,18 +11,21 @@
 
 struct tess_dim {
 	const char *name;
-	int64_t size;                   /* elements */
-	int64_t count;                  /* units of its own; 0 if it has parts */
-	int64_t each;                   /* elements of a unit (heads); 0: units by the split rule */
-	const struct tess_dim *base;    /* cut with the units of this one, often itself; NULL if it has parts */
-	int64_t group;                  /* units of the base that share one of ours */
-	int64_t nparts;                 /* 0: one piece; else each part is cut on its own */
+	int64_t size; /* elements */
+	int64_t count; /* units of its own; 0 if it has parts */
+	int64_t each; /* elements of a unit (heads); 0: units by the split rule */
+	const struct tess_dim
+		*base; /* cut with the units of this one, often itself; NULL if it has parts */
+	int64_t group; /* units of the base that share one of ours */
+	int64_t nparts; /* 0: one piece; else each part is cut on its own */
 	const struct tess_dim *const *parts;
-	bool empty;                     /* a rank may hold nothing (tokens) */
-	bool last;                      /* all elements lie in the last unit (the wanted row of a sequence) */
+	bool empty; /* a rank may hold nothing (tokens) */
+	bool last; /* all elements lie in the last unit (the wanted row of a sequence) */
 };
 
-struct tess_run { int64_t at, len; };   /* elements [at, at + len) */
+struct tess_run {
+	int64_t at, len;
+}; /* elements [at, at + len) */
 
 /* The pieces that are cut each on their own, and the first element of each: the dim itself, or its parts. */
 int64_t tess_dim_pieces(const struct tess_dim *d);
@@ -32,7 +35,8 @@ const struct tess_dim *tess_dim_piece(const struct tess_dim *d, int64_t i, int64
 int64_t tess_dim_units(const struct tess_dim *piece);
 
 /* Units [*lo, *hi) of a piece's base that rank r of P computes with; uncut: all. */
-void tess_dim_share(const struct tess_dim *piece, int32_t nranks, int32_t rank, int64_t *lo, int64_t *hi);
+void tess_dim_share(const struct tess_dim *piece, int32_t nranks, int32_t rank, int64_t *lo,
+                    int64_t *hi);
 
 /* The first element that counts with unit u of the base; u = units: the size. */
 int64_t tess_dim_starts(const struct tess_dim *piece, int64_t u);

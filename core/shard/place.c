@@ -24,11 +24,14 @@ bool tess_place_same(struct tess_place a, struct tess_place b)
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *who)
 {
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL, "%s: placement kind %d does not exist", who, (int)p.kind);
+		return tess_fail(TESS_EINVAL, "%s: placement kind %d does not exist", who,
+		                 (int)p.kind);
 	if (p.kind == TESS_SHARD && (p.dim < -ndim || p.dim >= ndim))
-		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", who, (int)p.dim, (int)ndim);
+		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", who,
+		                 (int)p.dim, (int)ndim);
 	if (p.kind == TESS_PARTIAL && p.op && p.op != TESS_SUM)
-		return tess_fail(TESS_ENOTSUP, "%s: Partial knows sums only, not op %d", who, (int)p.op);
+		return tess_fail(TESS_ENOTSUP, "%s: Partial knows sums only, not op %d", who,
+		                 (int)p.op);
 	return TESS_OK;
 }
 

@@ -21,7 +21,6 @@ static inline struct tess_place tess_partial(void)
 	return (struct tess_place){ .kind = TESS_PARTIAL, .op = TESS_SUM };
 }
 
-
 /* As a style may write it -> as the core compares it: no negative dim, op given, no flags. */
 struct tess_place tess_place_normal(struct tess_place p, int32_t ndim);
 bool tess_place_same(struct tess_place a, struct tess_place b);

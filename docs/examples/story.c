@@ -8,7 +8,7 @@
 
 static int print(void *to, const char *bytes, size_t n)
 {
-	return fwrite(bytes, 1, n, to) != n || fflush(to);      /* not 0: enough */
+	return fwrite(bytes, 1, n, to) != n || fflush(to); /* not 0: enough */
 }
 
 int main(int argc, char **argv)
@@ -20,7 +20,8 @@ int main(int argc, char **argv)
 	int failed;
 
 	if (argc != 3 || tess_world_open(&world)) {
-		fprintf(stderr, "story: %s\n", argc != 3 ? "usage: story CHECKPOINT PROMPT" : tess_error());
+		fprintf(stderr, "story: %s\n",
+		        argc != 3 ? "usage: story CHECKPOINT PROMPT" : tess_error());
 		return 1;
 	}
 	failed = tess_mesh_open(world, "tp", &mesh) ||

@@ -26,8 +26,8 @@ int main(void)
 	if (failed)
 		fprintf(stderr, "sum: %s\n", tess_error());
 	else
-		printf("rank %d of %d: the sum is %g, the last rank is %d\n", (int)me, (int)tess_group_size(all), (double)sum,
-		       (int)who[tess_group_size(all) - 1]);
+		printf("rank %d of %d: the sum is %g, the last rank is %d\n", (int)me,
+		       (int)tess_group_size(all), (double)sum, (int)who[tess_group_size(all) - 1]);
 	tess_world_close(world);
 	return failed;
 }

@@ -8,7 +8,8 @@ static tess_status as_is(const struct tess_site *s, struct tess_io *io)
 	return TESS_OK;
 }
 
-static tess_status cut_in(const struct tess_site *s, const struct tess_param *p, struct tess_home *home)
+static tess_status cut_in(const struct tess_site *s, const struct tess_param *p,
+                          struct tess_home *home)
 {
 	(void)s;
 	home->use.kind = TESS_REPLICATE;
@@ -17,7 +18,8 @@ static tess_status cut_in(const struct tess_site *s, const struct tess_param *p,
 	return TESS_OK;
 }
 
-static tess_status whole(const struct tess_site *s, const struct tess_param *p, struct tess_home *home)
+static tess_status whole(const struct tess_site *s, const struct tess_param *p,
+                         struct tess_home *home)
 {
 	(void)s, (void)p;
 	home->use.kind = TESS_REPLICATE;
@@ -60,11 +62,25 @@ static tess_status twice(const struct tess_site *s, int32_t arg, struct tess_ten
 	return st ? st : s->host->call(s, &call, y);
 }
 
-static const struct tess_style by_hand = { .size = sizeof by_hand, .name = "rowsplit_by_hand", .summary = "cuts and sums by hand",
-	.layout = as_is, .partition_param = cut_in, .prepare_input = cut_x, .prepare_output = finish_y };
-static const struct tess_style negated = { .size = sizeof negated, .name = "negated_twice", .summary = "calls of its own",
-	.layout = as_is, .partition_param = whole, .prepare_output = twice };
+static const struct tess_style by_hand = { .size = sizeof by_hand,
+	                                   .name = "rowsplit_by_hand",
+	                                   .summary = "cuts and sums by hand",
+	                                   .layout = as_is,
+	                                   .partition_param = cut_in,
+	                                   .prepare_input = cut_x,
+	                                   .prepare_output = finish_y };
+static const struct tess_style negated = { .size = sizeof negated,
+	                                   .name = "negated_twice",
+	                                   .summary = "calls of its own",
+	                                   .layout = as_is,
+	                                   .partition_param = whole,
+	                                   .prepare_output = twice };
 static const struct tess_style *const styles[] = { &by_hand, &negated, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "by_hand", .version = "1.0",
-                .license = "Apache-2.0", .summary = "for tests", .styles = styles };
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "by_hand",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "for tests",
+	        .styles = styles };

@@ -17,14 +17,16 @@ struct rank {
 	struct tess_memory mem;
 	void **keys, **values;
 	float *rope;
-	int32_t at;                     /* its next step */
+	int32_t at; /* its next step */
 };
 
-static tess_status rank_open(const struct lockstep *how, const struct tess_program *p, int32_t r, struct rank *me)
+static tess_status rank_open(const struct lockstep *how, const struct tess_program *p, int32_t r,
+                             struct rank *me)
 {
 	int64_t room = tess_up(how->nids, 64) * 64;
 	struct tess_rope rope;
-	tess_status st = tess_held_load(p, how->source, how->nranks, r, &scalar_device, NULL, &me->held);
+	tess_status st =
+		tess_held_load(p, how->source, how->nranks, r, &scalar_device, NULL, &me->held);
 
 	if (!st)
 		st = tess_lower(p, how->nranks, r, me->held.view, &me->low);
@@ -38,12 +40,14 @@ static tess_status rank_open(const struct lockstep *how, const struct tess_progr
 	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
 	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
 	for (int32_t i = 0; i < me->low->ncache; i++) {
-		size_t bytes = 4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * room);
+		size_t bytes =
+			4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * room);
 
 		me->keys[i] = calloc(1, bytes + 1);
 		me->values[i] = calloc(1, bytes + 1);
 	}
-	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys, me->values, room };
+	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys,
+		                        me->values, room };
 	tess_lowered_bind(me->low, &me->mem);
 	memcpy(me->low->ids, how->ids, 4 * (size_t)how->nids);
 	for (int64_t i = 0; i < how->nids; i++)
@@ -133,8 +137,10 @@ static void add(int32_t n, const struct tess_step *const *s)
 static tess_status meet(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 1; r < n; r++)
-		if (!s[r] != !s[0] || (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind)))
-			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives", (int)r);
+		if (!s[r] != !s[0] ||
+		    (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind)))
+			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives",
+			                 (int)r);
 	if (s[0]->kind == TESS_STEP_SUM)
 		add(n, s);
 	else if (s[0]->coll.kind == TESS_ALL_GATHER)
@@ -160,7 +166,8 @@ static tess_status run_all(int32_t n, struct rank *rank)
 
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
 {
-	struct tess_record_how rec = { how->model, how->plan, how->source, how->nranks, how->nids, how->all };
+	struct tess_record_how rec = { how->model,  how->plan, how->source,
+		                       how->nranks, how->nids, how->all };
 	struct rank rank[MOST] = { 0 };
 	struct tess_program *p = NULL;
 	tess_status st = tess_program_record(&rec, &p);
@@ -173,7 +180,8 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 		*count = (how->all ? how->nids : 1) * p->logits->dim[1]->size;
 		for (int32_t r = 1; r < how->nranks && !st; r++)
 			if (memcmp(rank[r].low->logits, rank[0].low->logits, 4 * (size_t)*count))
-				st = tess_fail(TESS_EBUG, "the logits of ranks 0 and %d differ", (int)r);
+				st = tess_fail(TESS_EBUG, "the logits of ranks 0 and %d differ",
+				               (int)r);
 		*logits = malloc(4 * (size_t)*count);
 		memcpy(*logits, rank[0].low->logits, 4 * (size_t)*count);
 	}

@@ -13,8 +13,9 @@ enum { UNITS = 64 };
 static float from_half(uint16_t h)
 {
 	int exp = h >> 10 & 31, man = h & 1023;
-	float v = exp == 31 ? (man ? NAN : INFINITY) :
-	          exp ? ldexpf((float)(man + 1024), exp - 25) : ldexpf((float)man, -24);
+	float v = exp == 31 ? (man ? NAN : INFINITY)
+	          : exp     ? ldexpf((float)(man + 1024), exp - 25)
+	                    : ldexpf((float)man, -24);
 
 	return h >> 15 ? -v : v;
 }
@@ -50,9 +51,11 @@ static float *to(const struct tess_view *v, int64_t i, int64_t k)
 /* ---- the order of sums -------------------------------------------------------------------------------- */
 
 /* Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there are. */
-static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const float *leaf, float *out)
+static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const float *leaf,
+                     float *out)
 {
-	int64_t a = tess_edge(n, (int64_t)1 << d, i), b = tess_edge(n, (int64_t)1 << d, i + 1), left, right;
+	int64_t a = tess_edge(n, (int64_t)1 << d, i), b = tess_edge(n, (int64_t)1 << d, i + 1),
+		left, right;
 
 	if (a >= b || b <= lo || a >= hi)
 		return 0;
@@ -70,8 +73,8 @@ static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const 
 }
 
 /* One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart. */
-static void contract(const struct tess_op *op, const struct tess_view *x, int64_t row, const struct tess_view *w,
-                     int64_t col, bool partial, float *out, int64_t step)
+static void contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
+                     const struct tess_view *w, int64_t col, bool partial, float *out, int64_t step)
 {
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
@@ -83,8 +86,10 @@ static void contract(const struct tess_op *op, const struct tess_view *x, int64_
 		for (int64_t u = 0; u < tree->hi - tree->lo; u++) {
 			leaf[u] = 0;
 			for (int32_t j = tree->first; j < tree->first + tree->terms; j++)
-				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1]; k++)
-					leaf[u] = fmaf(get(x, row, k), w ? get(w, col, k) : 1, leaf[u]);
+				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1];
+				     k++)
+					leaf[u] = fmaf(get(x, row, k), w ? get(w, col, k) : 1,
+					               leaf[u]);
 		}
 		count = nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
 		for (int64_t i = 0; i < count && partial; i++)
@@ -104,11 +109,13 @@ static void linear(const struct tess_op *op)
 	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *w = &op->in[1 + i], *y = &op->out[i];
 		bool partial = y->ndim == 3;
-		int64_t row = y->stride[partial], rows = y->shape[partial], cols = y->shape[partial + 1];
+		int64_t row = y->stride[partial], rows = y->shape[partial],
+			cols = y->shape[partial + 1];
 
 		for (int64_t t = 0; t < rows; t++)
 			for (int64_t j = 0; j < cols; j++)
-				contract(op, x, t, w, j, partial, (float *)y->data + t * row + j, y->stride[0]);
+				contract(op, x, t, w, j, partial, (float *)y->data + t * row + j,
+				         y->stride[0]);
 	}
 }
 
@@ -134,7 +141,8 @@ static void embed(const struct tess_op *op)
 		bool here = id >= 0 && id < table->shape[0];
 
 		for (int64_t i = 0; partial && i < y->shape[0]; i++)
-			memset((float *)y->data + i * y->stride[0] + t * row, 0, 4 * (size_t)table->shape[1]);
+			memset((float *)y->data + i * y->stride[0] + t * row, 0,
+			       4 * (size_t)table->shape[1]);
 		if (!here)
 			continue;
 		if (partial) {
@@ -145,7 +153,8 @@ static void embed(const struct tess_op *op)
 			node = node_of(&op->tree[0], op->tree[0].lo + u);
 		}
 		for (int64_t k = 0; k < table->shape[1]; k++)
-			((float *)y->data)[(partial ? node * y->stride[0] : 0) + t * row + k] = get(table, id, k) + 0.0f;
+			((float *)y->data)[(partial ? node * y->stride[0] : 0) + t * row + k] =
+				get(table, id, k) + 0.0f;
 	}
 }
 
@@ -163,7 +172,8 @@ static void norm(const struct tess_op *op)
 			contract(op, &v, t, &v, t, false, &square, 0);
 			scale = 1.0f / sqrtf(square / (float)each + (float)op->num[1]);
 			for (int64_t k = 0; k < each; k++)
-				*to(y, t, h + k) = get(x, t, h + k) * scale * load(w, k * w->stride[0]);
+				*to(y, t, h + k) =
+					get(x, t, h + k) * scale * load(w, k * w->stride[0]);
 		}
 	}
 }
@@ -177,9 +187,10 @@ static void store(const struct tess_op *op, int64_t t)
 
 	for (int64_t h = 0; h < k->shape[0]; h++) {
 		for (int64_t i = 0; i < each; i++) {
-			((float *)k->data)[h * k->stride[0] + at / 64 * k->stride[1] + i * 64 + at % 64] =
-				get(&op->in[1], t, h * each + i);
-			((float *)v->data)[h * v->stride[0] + at * v->stride[1] + i] = get(&op->in[2], t, h * each + i);
+			((float *)k->data)[h * k->stride[0] + at / 64 * k->stride[1] + i * 64 +
+			                   at % 64] = get(&op->in[1], t, h * each + i);
+			((float *)v->data)[h * v->stride[0] + at * v->stride[1] + i] =
+				get(&op->in[2], t, h * each + i);
 		}
 	}
 }
@@ -212,7 +223,9 @@ static void attend(const struct tess_op *op, int64_t t, int64_t h)
 		z[p] = 0;
 		for (int64_t i = 0; i < each; i++)
 			z[p] = fmaf(get(&op->in[0], t, h * each + i),
-			            ((float *)k->data)[kv * k->stride[0] + p / 64 * k->stride[1] + i * 64 + p % 64], z[p]);
+			            ((float *)k->data)[kv * k->stride[0] + p / 64 * k->stride[1] +
+			                               i * 64 + p % 64],
+			            z[p]);
 		z[p] *= (float)op->num[0];
 		top = z[p] > top ? z[p] : top;
 	}
@@ -222,7 +235,8 @@ static void attend(const struct tess_op *op, int64_t t, int64_t h)
 	for (int64_t p = 0; p <= last; p++)
 		z[p] = z[p] / sum;
 	for (int64_t i = 0; i < each; i++)
-		*to(&op->out[0], t, h * each + i) = over_keys(z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
+		*to(&op->out[0], t, h * each + i) =
+			over_keys(z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
 	free(z);
 }
 
@@ -243,7 +257,8 @@ static void rope(const struct tess_op *op)
 	int64_t each = (int64_t)op->num[0], half = each / 2;
 
 	for (int64_t t = 0; t < x->shape[0]; t++) {
-		const float *row = (float *)op->in[2].data + ((const int32_t *)op->in[1].data)[t] * op->in[2].stride[0];
+		const float *row = (float *)op->in[2].data +
+		                   ((const int32_t *)op->in[1].data)[t] * op->in[2].stride[0];
 
 		for (int64_t at = 0; at < x->shape[1]; at += each) {
 			for (int64_t i = 0; i < half; i++) {
@@ -258,11 +273,15 @@ static void rope(const struct tess_op *op)
 
 static void elementwise(const struct tess_op *op)
 {
-	const struct tess_view *a = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL, *y = &op->out[0];
+	const struct tess_view *a = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL,
+			       *y = &op->out[0];
 
 	for (int64_t t = 0; t < y->shape[0]; t++) {
 		for (int64_t k = 0; k < y->shape[1]; k++) {
-			float v = get(a, t, k), o = !b ? 0 : op->kind == TESS_OP_BIAS ? load(b, k * b->stride[0]) : get(b, t, k);
+			float v = get(a, t, k), o = !b ? 0
+			                            : op->kind == TESS_OP_BIAS
+			                                    ? load(b, k * b->stride[0])
+			                                    : get(b, t, k);
 
 			if (op->kind == TESS_OP_GATE)
 				v = v * (1.0f / (1.0f + (float)exp((double)-v))) * (b ? o : 1);
@@ -282,21 +301,43 @@ static void copy(const struct tess_op *op)
 	for (int64_t n = 0; n < (deep ? x.shape[0] : 1); n++)
 		for (int64_t i = 0; i < rows; i++)
 			for (int64_t k = 0; k < cols; k++)
-				memcpy((char *)y.data + 4 * ((deep ? n * y.stride[0] : 0) + i * y.stride[deep] + k * y.stride[deep + 1]),
-				       (char *)x.data + 4 * ((deep ? n * x.stride[0] : 0) + i * x.stride[deep] + k * x.stride[deep + 1]), 4);
+				memcpy((char *)y.data +
+				               4 * ((deep ? n * y.stride[0] : 0) +
+				                    i * y.stride[deep] + k * y.stride[deep + 1]),
+				       (char *)x.data +
+				               4 * ((deep ? n * x.stride[0] : 0) +
+				                    i * x.stride[deep] + k * x.stride[deep + 1]),
+				       4);
 }
 
 void scalar_run(const struct tess_op *op)
 {
 	switch (op->kind) {
-	case TESS_OP_LINEAR: linear(op); break;
-	case TESS_OP_EMBED: embed(op); break;
-	case TESS_OP_NORM: norm(op); break;
-	case TESS_OP_ROPE: rope(op); break;
-	case TESS_OP_ATTENTION: attention(op); break;
-	case TESS_OP_BIAS: case TESS_OP_GATE: case TESS_OP_ADD: elementwise(op); break;
-	case TESS_OP_COPY: copy(op); break;
-	default: abort();
+	case TESS_OP_LINEAR:
+		linear(op);
+		break;
+	case TESS_OP_EMBED:
+		embed(op);
+		break;
+	case TESS_OP_NORM:
+		norm(op);
+		break;
+	case TESS_OP_ROPE:
+		rope(op);
+		break;
+	case TESS_OP_ATTENTION:
+		attention(op);
+		break;
+	case TESS_OP_BIAS:
+	case TESS_OP_GATE:
+	case TESS_OP_ADD:
+		elementwise(op);
+		break;
+	case TESS_OP_COPY:
+		copy(op);
+		break;
+	default:
+		abort();
 	}
 }
 
@@ -323,6 +364,10 @@ static tess_status plain_copy(void *self, void *dst, const void *src, uint64_t b
 }
 
 const struct tess_device scalar_device = {
-	.size = sizeof scalar_device, .mem = TESS_HOST, .name = "scalar", .alloc = plain_alloc, .free = plain_free,
+	.size = sizeof scalar_device,
+	.mem = TESS_HOST,
+	.name = "scalar",
+	.alloc = plain_alloc,
+	.free = plain_free,
 	.copy = plain_copy,
 };

@@ -18,13 +18,16 @@
 enum { TOKENS = 32, FACTORS = 7, MOST_LEVELS = 10, MOST_ROWS = 200 };
 enum { COPY, PROMPT, RANKS, BACKEND, THREADS, KERNELS, FEED };
 
-static const char *const copies[] = { "data", "tests/data/stories260K-bf16", "tests/data/stories260K-f16",
-                                      "tests/data/stories260K-sharded" };
+static const char *const copies[] = { "data", "tests/data/stories260K-bf16",
+	                              "tests/data/stories260K-f16",
+	                              "tests/data/stories260K-sharded" };
 static const int ranks[] = { 1, 2, 3, 4, 5, 8 };
 static const char *const backends[] = { "loopback", "gloo" };
 static const char *const feeds[] = { "", "--prefill-chunk 3", "--prefill-chunk 1" };
 static const char *const plans[] = { "tp", "tp+sp" };
-static const int levels[FACTORS] = { 4, 10, 6, 2, 2, 3, 6 };    /* kernels: auto, scalar, rows; feed: 3 x plan: 2 */
+static const int levels[FACTORS] = {
+	4, 10, 6, 2, 2, 3, 6
+}; /* kernels: auto, scalar, rows; feed: 3 x plan: 2 */
 
 /* ---- rows that have every pair of levels of every two factors ------------------------------------------------ */
 
@@ -99,10 +102,14 @@ static json_t *generate(const int *row)
 	for (size_t i = 0; i < json_array_size(ids); i++)
 		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld", i ? "," : "",
 		         (long long)json_integer_value(json_array_get(ids, i)));
-	snprintf(command, sizeof command, "%s%s '%s' generate '%s/%s' -n %d --backend %s --threads %d --ids %s --max-tokens %d "
-	         "--temperature 0 --json --plan %s %s", row[KERNELS] == 1 ? "TESSERA_CPU=scalar " : "",
-	         row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT, copies[row[COPY]], ranks[row[RANKS]],
-	         backends[row[BACKEND]], 1 + row[THREADS], list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
+	snprintf(
+		command, sizeof command,
+		"%s%s '%s' generate '%s/%s' -n %d --backend %s --threads %d --ids %s --max-tokens %d "
+		"--temperature 0 --json --plan %s %s",
+		row[KERNELS] == 1 ? "TESSERA_CPU=scalar " : "",
+		row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT,
+		copies[row[COPY]], ranks[row[RANKS]], backends[row[BACKEND]], 1 + row[THREADS],
+		list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
 	said = run(command);
 	json_decref(g);
 	return said;
@@ -119,7 +126,7 @@ START_TEST(one_digest)
 	static json_t *want[4][10];
 	int n = rows(row);
 
-	ck_assert_int_ge(n, 60);        /* 10 prompts x 6 numbers of ranks */
+	ck_assert_int_ge(n, 60); /* 10 prompts x 6 numbers of ranks */
 	for (int i = 0; i < n; i++) {
 		json_t **ref = &want[row[i][COPY]][row[i][PROMPT]], *said;
 		int plain[FACTORS] = { row[i][COPY], row[i][PROMPT] };
@@ -127,10 +134,12 @@ START_TEST(one_digest)
 		if (!*ref)
 			*ref = generate(plain);
 		said = generate(row[i]);
-		ck_assert_msg(!strcmp(digest(said), digest(*ref)), "%s, prompt %d: %s with -n %d --backend %s, kernels %d, "
-		              "threads %d, feed %d; %s with one rank", copies[row[i][COPY]], row[i][PROMPT], digest(said),
-		              ranks[row[i][RANKS]], backends[row[i][BACKEND]], row[i][KERNELS], 1 + row[i][THREADS],
-		              row[i][FEED], digest(*ref));
+		ck_assert_msg(!strcmp(digest(said), digest(*ref)),
+		              "%s, prompt %d: %s with -n %d --backend %s, kernels %d, "
+		              "threads %d, feed %d; %s with one rank",
+		              copies[row[i][COPY]], row[i][PROMPT], digest(said),
+		              ranks[row[i][RANKS]], backends[row[i][BACKEND]], row[i][KERNELS],
+		              1 + row[i][THREADS], row[i][FEED], digest(*ref));
 		json_decref(said);
 	}
 	for (int c = 0; c < 4; c++)
@@ -151,12 +160,16 @@ START_TEST(golden_text)
 		char *text = json_dumps(json_object_get(g, "prompt_ids"), JSON_COMPACT);
 
 		text[strlen(text) - 1] = 0;
-		snprintf(command, sizeof command, "'%s' generate '%s/%s' -n 2 --backend loopback --ids %s --max-tokens %d "
-		         "--temperature 0 --json", TESSERA, SOURCE_ROOT, copies[copy], text + 1, 513 - (int)n);
+		snprintf(command, sizeof command,
+		         "'%s' generate '%s/%s' -n 2 --backend loopback --ids %s --max-tokens %d "
+		         "--temperature 0 --json",
+		         TESSERA, SOURCE_ROOT, copies[copy], text + 1, 513 - (int)n);
 		said = run(command);
 		have = json_object_get(said, "ids");
 		if (!strcmp(json_string_value(json_object_get(said, "finish_reason")), "stop"))
-			json_array_remove(have, json_array_size(have) - 1);     /* the golden list leaves the stop out */
+			json_array_remove(have,
+			                  json_array_size(have) -
+			                          1); /* the golden list leaves the stop out */
 		ck_assert_int_eq(json_array_size(have), json_array_size(ids) - n);
 		for (size_t i = 0; i < json_array_size(have); i++)
 			ck_assert_int_eq(json_integer_value(json_array_get(have, i)),
@@ -178,7 +191,10 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-struct run { pid_t pid; int out; };     /* a generate that goes on for long; its stdout and stderr */
+struct run {
+	pid_t pid;
+	int out;
+}; /* a generate that goes on for long; its stdout and stderr */
 
 static struct run start(const char *timeout)
 {
@@ -193,8 +209,9 @@ static struct run start(const char *timeout)
 		close(p[0]);
 		close(p[1]);
 		setenv("TESSERA_TIMEOUT", timeout, 1);
-		execl(TESSERA, TESSERA, "generate", SOURCE_ROOT "/data", "-n", "4", "--backend", "gloo", "--max-tokens", "500",
-		      "--ignore-eos", "--temperature", "0", "--threads", "1", (char *)NULL);
+		execl(TESSERA, TESSERA, "generate", SOURCE_ROOT "/data", "-n", "4", "--backend",
+		      "gloo", "--max-tokens", "500", "--ignore-eos", "--temperature", "0",
+		      "--threads", "1", (char *)NULL);
 		_exit(127);
 	}
 	close(p[1]);
@@ -307,7 +324,10 @@ END_TEST
 
 START_TEST(stopped_rank)
 {
-	signal_one(SIGSTOP, "2", 2 * 1.1 + 7);  /* the deadline, then SIGTERM, which a stopped rank does not hear, 5 s, SIGKILL */
+	signal_one(
+		SIGSTOP, "2",
+		2 * 1.1 +
+			7); /* the deadline, then SIGTERM, which a stopped rank does not hear, 5 s, SIGKILL */
 }
 END_TEST
 
@@ -320,14 +340,18 @@ START_TEST(interrupted)
 	await_text(&r, text, sizeof text);
 	ck_assert(!kill(r.pid, SIGINT));
 	status = finish(&r, text, sizeof text);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %s", status, text);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %s", status,
+	              text);
 	ck_assert_msg(text[strlen(text) - 1] == '\n' && !strstr(text, "rank "), "%s", text);
 }
 END_TEST
 
 /* ---- bad input ----------------------------------------------------------------------------------------------------- */
 
-struct bad { const char *args, *says; int status; };
+struct bad {
+	const char *args, *says;
+	int status;
+};
 
 static const struct bad bad[] = {
 	{ "", "which MODEL", 2 },
@@ -348,7 +372,8 @@ static const struct bad bad[] = {
 	{ "data --plan-override model.layers.*.mlp.down_proj=colwise", "mlp", 1 },
 	{ "data --nosuch", "nosuch", 2 },
 	{ "data --prompt-file /nonexistent", "/nonexistent", 2 },
-	{ "tests/data/goldens/llama-odd -n 7 --ids 1", "heads: 6 units cannot be cut for 7 ranks; use 1 to 6", 1 },
+	{ "tests/data/goldens/llama-odd -n 7 --ids 1",
+	  "heads: 6 units cannot be cut for 7 ranks; use 1 to 6", 1 },
 };
 
 START_TEST(bad_input)
@@ -358,12 +383,14 @@ START_TEST(bad_input)
 	FILE *f;
 	int status;
 
-	snprintf(command, sizeof command, "cd '%s' && '%s' generate %s 2>&1", SOURCE_ROOT, TESSERA, bad[_i].args);
+	snprintf(command, sizeof command, "cd '%s' && '%s' generate %s 2>&1", SOURCE_ROOT, TESSERA,
+	         bad[_i].args);
 	f = popen(command, "r");
 	n = fread(text, 1, sizeof text - 1, f);
 	text[n] = 0;
 	status = pclose(f);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad[_i].status, "%s: status %x: %s", bad[_i].args, status, text);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad[_i].status,
+	              "%s: status %x: %s", bad[_i].args, status, text);
 	ck_assert_msg(strstr(text, bad[_i].says) != NULL, "%s: says %s", bad[_i].args, text);
 }
 END_TEST

@@ -35,12 +35,19 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	x = nn->enter(nn, nn->wanted(nn, nn->norm(nn, "norm", x, TESS_RMS, 1e-5)), "block");
-	nn->linear(nn, x, (struct tess_linear[]){ { "m", wide, (flags & BIAS ? TESS_BIAS : 0) |
-	                                            (flags & IN_OUT ? TESS_IN_OUT : 0), 0 }, { 0 } }, &y);
+	nn->linear(
+		nn, x,
+		(struct tess_linear[]){
+			{ "m", wide,
+	                  (flags & BIAS ? TESS_BIAS : 0) | (flags & IN_OUT ? TESS_IN_OUT : 0), 0 },
+			{ 0 } },
+		&y);
 	return nn->leave(nn, y);
 }
 
-static const struct tess_model model = { .size = sizeof model, .name = "alone", .forward = forward };
+static const struct tess_model model = { .size = sizeof model,
+	                                 .name = "alone",
+	                                 .forward = forward };
 
 /* ---- random parameters ------------------------------------------------------------------------------------- */
 
@@ -77,11 +84,17 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 	return TESS_OK;
 }
 
-static void drop(void *self, const void *data, uint64_t bytes) { (void)self, (void)data, (void)bytes; }
+static void drop(void *self, const void *data, uint64_t bytes)
+{
+	(void)self, (void)data, (void)bytes;
+}
 
 /* ---- cases -------------------------------------------------------------------------------------------------- */
 
-struct alone { int flags; const char *plan; };
+struct alone {
+	int flags;
+	const char *plan;
+};
 
 static const struct alone cases[] = {
 	{ BIAS, "{\"block.m\":\"colwise\"}" },
@@ -117,7 +130,8 @@ static const struct alone cases[] = {
 	{ BIAS, "{\"block.m\":\"colwise\",\"block\":\"all_gather\"}" },
 	{ BIAS, "{\"block\":\"isolated\"}" },
 	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"local\"}" },
-	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"module_allgather\",\"block.m\":\"colwise\"}" },
+	{ BIAS,
+	  "{\"norm\":\"sequence_parallel\",\"block\":\"module_allgather\",\"block.m\":\"colwise\"}" },
 	/* redistributions: R->S0, S0->R, S0->S1, S1->S0, P->S0, P->S1, R->P */
 	{ BIAS, "{\"block\":\"prepare_input:in=shard(0)\"}" },
 	{ BIAS, "{\"block\":\"prepare_output:out=shard(0)\"}" },
@@ -140,11 +154,14 @@ static const struct alone cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all, float **logits, int64_t *count)
+static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all, float **logits,
+                       int64_t *count)
 {
 	static const int32_t ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
 	json_t *config = json_object();
-	struct tess_source source = { .name = "random", .config = config, .find = find, .drop = drop };
+	struct tess_source source = {
+		.name = "random", .config = config, .find = find, .drop = drop
+	};
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, nranks, ids, nids, all };
 	tess_status st;
@@ -163,9 +180,11 @@ static void same_bits(const char *json, int64_t nids, bool all)
 
 	ck_assert_msg(!run("none", 1, nids, all, &want, &count), "%s", tess_error());
 	for (int32_t ranks = 1; ranks <= 8; ranks++) {
-		ck_assert_msg(!run(json, ranks, nids, all, &have, &other), "%s, %d ranks: %s", json, ranks, tess_error());
+		ck_assert_msg(!run(json, ranks, nids, all, &have, &other), "%s, %d ranks: %s", json,
+		              ranks, tess_error());
 		ck_assert_int_eq(count, other);
-		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count), "%s: other bits with %d ranks", json, ranks);
+		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count),
+		              "%s: other bits with %d ranks", json, ranks);
 		free(have);
 	}
 	free(want);
@@ -175,7 +194,7 @@ START_TEST(alone)
 {
 	flags = cases[_i].flags;
 	same_bits(cases[_i].plan, IDS, true);
-	same_bits(cases[_i].plan, 3, true);     /* fewer tokens than ranks */
+	same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
 	same_bits(cases[_i].plan, 1, false);
 }
 END_TEST
@@ -187,7 +206,8 @@ static void refused(int how, const char *json, const char *says)
 
 	flags = how;
 	ck_assert_msg(run(json, 2, IDS, true, &logits, &count) < 0, "not refused: %s", json);
-	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(), says);
+	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(),
+	              says);
 }
 
 START_TEST(refuses)

@@ -19,65 +19,102 @@
 
 #define L "model.layers.*."
 #define QKV(q, k, v) \
-	"\"" L "self_attn.q_proj\":\"" q "\",\"" L "self_attn.k_proj\":\"" k "\",\"" L "self_attn.v_proj\":\"" v "\","
+	"\"" L "self_attn.q_proj\":\"" q "\",\"" L "self_attn.k_proj\":\"" k "\",\"" L \
+	"self_attn.v_proj\":\"" v "\","
 #define ATTENTION QKV("colwise", "colwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\","
-#define MLP "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\","
+#define MLP \
+	"\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L \
+	"mlp.down_proj\":\"rowwise\","
 #define EMBED "\"model.embed_tokens\":\"embedding_rowwise\","
 #define HEAD "\"lm_head\":\"colwise_rep\""
 #define NORMS \
-	"\"" L "input_layernorm\":\"sequence_parallel\",\"" L "post_attention_layernorm\":\"sequence_parallel\"," \
+	"\"" L "input_layernorm\":\"sequence_parallel\",\"" L \
+	"post_attention_layernorm\":\"sequence_parallel\"," \
 	"\"model.norm\":\"sequence_parallel\","
 #define SCATTER \
-	"\"model.embed_tokens\":\"vocab_reduce_scatter\",\"" L "self_attn.o_proj\":\"rowwise_reduce_scatter\"," \
+	"\"model.embed_tokens\":\"vocab_reduce_scatter\",\"" L \
+	"self_attn.o_proj\":\"rowwise_reduce_scatter\"," \
 	"\"" L "mlp.down_proj\":\"rowwise_reduce_scatter\","
 #define GATHERS "\"" L "self_attn\":\"module_allgather\",\"" L "mlp\":\"module_allgather\","
 #define GATE_UP "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\","
 
-struct plan { const char *name, *json; };
+struct plan {
+	const char *name, *json;
+};
 
 static const struct plan plans[] = {
 	{ "preset", "{" EMBED ATTENTION MLP HEAD "}" },
-	{ "sequence parallel", "{" SCATTER NORMS GATHERS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
+	{ "sequence parallel",
+	  "{" SCATTER NORMS GATHERS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
 	{ "all replicate", "{\"model.norm\":\"replicate\"}" },
-	{ "q colwise, k v replicate", "{" EMBED QKV("colwise", "replicate", "replicate")
-	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
-	{ "k v colwise, q replicate", "{" EMBED QKV("replicate", "colwise", "colwise")
-	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
-	{ "sp without module_allgather", "{" SCATTER NORMS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
-	{ "sp, k v not in plan", "{" SCATTER NORMS GATHERS "\"" L "self_attn.q_proj\":\"colwise\"," GATE_UP HEAD "}" },
-	{ "embedding_colwise", "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION
-	  "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"}" },
+	{ "q colwise, k v replicate",
+	  "{" EMBED QKV("colwise", "replicate",
+	                "replicate") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "k v colwise, q replicate",
+	  "{" EMBED QKV("replicate", "colwise",
+	                "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "sp without module_allgather",
+	  "{" SCATTER NORMS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
+	{ "sp, k v not in plan",
+	  "{" SCATTER NORMS GATHERS "\"" L "self_attn.q_proj\":\"colwise\"," GATE_UP HEAD "}" },
+	{ "embedding_colwise", "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION "\"" L
+	                       "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L
+	                       "mlp.down_proj\":\"rowwise\"}" },
 	{ "isolated mlp", "{" EMBED ATTENTION "\"" L "mlp\":\"isolated\"," HEAD "}" },
-	{ "gate missing (sliced freely)", "{" EMBED ATTENTION "\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
-	{ "column half missing", "{" EMBED ATTENTION "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+	{ "gate missing (sliced freely)",
+	  "{" EMBED ATTENTION "\"" L "mlp.up_proj\":\"colwise\",\"" L
+	  "mlp.down_proj\":\"rowwise\"," HEAD "}" },
+	{ "column half missing",
+	  "{" EMBED ATTENTION "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
 	{ "lm_head cut, embed not in plan", "{" ATTENTION MLP HEAD "}" },
-	{ "embed cut, lm_head not in plan", "{" EMBED ATTENTION
-	  "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"}" },
-	{ "row cut on q", "{" EMBED QKV("rowwise", "colwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
-	{ "row cut on k", "{" EMBED QKV("colwise", "rowwise", "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
-	{ "row cut on gate and up", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"rowwise\",\"" L "mlp.up_proj\":\"rowwise\","
+	{ "embed cut, lm_head not in plan",
+	  "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"colwise\",\"" L
+	  "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"rowwise\"}" },
+	{ "row cut on q",
+	  "{" EMBED QKV("rowwise", "colwise",
+	                "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on k",
+	  "{" EMBED QKV("colwise", "rowwise",
+	                "colwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on gate and up",
+	  "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"rowwise\",\"" L "mlp.up_proj\":\"rowwise\","
 	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
-	{ "row cut on q, k v replicate", "{" EMBED QKV("rowwise", "replicate", "replicate")
-	  "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
-	{ "row cut on q k v", "{" EMBED QKV("rowwise", "rowwise", "rowwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on q, k v replicate",
+	  "{" EMBED QKV("rowwise", "replicate",
+	                "replicate") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
+	{ "row cut on q k v",
+	  "{" EMBED QKV("rowwise", "rowwise",
+	                "rowwise") "\"" L "self_attn.o_proj\":\"rowwise\"," MLP HEAD "}" },
 	{ "row cut on lm_head", "{" ATTENTION MLP "\"lm_head\":\"rowwise\"}" },
-	{ "row cut on lm_head, embedding_colwise", "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION MLP
+	{ "row cut on lm_head, embedding_colwise",
+	  "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION MLP
 	  "\"lm_head\":\"rowwise\"}" },
-	{ "packed of one part", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"packed_colwise:parts=1\",\"" L "mlp.up_proj\":\"colwise\","
+	{ "packed of one part",
+	  "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"packed_colwise:parts=1\",\"" L
+	  "mlp.up_proj\":\"colwise\","
 	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
 };
 /* only where no bias would enter an unfinished sum */
-static const struct plan local_plan = { "down local_rowwise, mlp gather", "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"colwise\","
-	"\"" L "mlp.up_proj\":\"colwise\",\"" L "mlp.down_proj\":\"local_rowwise\",\"" L "mlp\":\"gather\"," HEAD "}" };
+static const struct plan local_plan = { "down local_rowwise, mlp gather",
+	                                "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"colwise\","
+	                                "\"" L "mlp.up_proj\":\"colwise\",\"" L
+	                                "mlp.down_proj\":\"local_rowwise\",\"" L
+	                                "mlp\":\"gather\"," HEAD "}" };
 
-struct refusal { const char *name, *json, *says; };
+struct refusal {
+	const char *name, *json, *says;
+};
 
 static const struct refusal refusals[] = {
 	{ "down missing", "{" EMBED ATTENTION GATE_UP HEAD "}", "its style should be rowwise" },
-	{ "o missing", "{" EMBED QKV("colwise", "colwise", "colwise") MLP HEAD "}", "its style should be rowwise" },
-	{ "local_rowwise, nobody sums", "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
+	{ "o missing", "{" EMBED QKV("colwise", "colwise", "colwise") MLP HEAD "}",
+	  "its style should be rowwise" },
+	{ "local_rowwise, nobody sums",
+	  "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
 	  "unfinished sum" },
-	{ "norm sequence only", "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}", "needs" },
+	{ "norm sequence only",
+	  "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}",
+	  "needs" },
 	{ "matches nothing", "{\"model.layers.*.q\":\"colwise\"}", "matches no module" },
 	{ "unknown style", "{\"lm_head\":\"colwize\"}", "colwise" },
 };
@@ -98,8 +135,8 @@ static void open_model(const char *dir, struct fixture *f)
 	ck_assert_msg(!tess_plugin_model("llama", &f->model), "%s", tess_error());
 }
 
-static tess_status forward(const struct fixture *f, const char *json, int32_t nranks, const int32_t *ids, int64_t n,
-                           bool all, float **logits, int64_t *count)
+static tess_status forward(const struct fixture *f, const char *json, int32_t nranks,
+                           const int32_t *ids, int64_t n, bool all, float **logits, int64_t *count)
 {
 	struct tess_plan plan;
 	struct lockstep how = { f->model, &f->source, &plan, nranks, ids, n, all };
@@ -112,13 +149,15 @@ static tess_status forward(const struct fixture *f, const char *json, int32_t nr
 }
 
 /* Every world size that the plan accepts gives the bits of one replicated rank; the rest is refused by units. */
-static void sweep(const struct fixture *f, const struct plan *p, const int32_t *ids, int64_t n, int32_t most)
+static void sweep(const struct fixture *f, const struct plan *p, const int32_t *ids, int64_t n,
+                  int32_t most)
 {
 	float *want, *have;
 	int64_t count, other;
 	int32_t done = 0;
 
-	ck_assert_msg(!forward(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count), "%s", tess_error());
+	ck_assert_msg(!forward(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count),
+	              "%s", tess_error());
 	for (int32_t ranks = 1; ranks <= most; ranks++) {
 		tess_status st = forward(f, p->json, ranks, ids, n, true, &have, &other);
 
@@ -126,7 +165,8 @@ static void sweep(const struct fixture *f, const struct plan *p, const int32_t *
 			continue;
 		ck_assert_msg(!st, "%s, %d ranks: %s", p->name, ranks, tess_error());
 		ck_assert_int_eq(count, other);
-		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count), "%s: other bits with %d ranks", p->name, ranks);
+		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count),
+		              "%s: other bits with %d ranks", p->name, ranks);
 		free(have);
 		done++;
 	}
@@ -176,7 +216,8 @@ static void refused(const char *dir, const char *json, int32_t ranks, const char
 	open_model(dir, &f);
 	st = forward(&f, json, ranks, some_ids, 3, true, &logits, &count);
 	ck_assert_msg(st < 0, "not refused: %s", json);
-	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(), says);
+	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(),
+	              says);
 	tess_checkpoint_close(f.checkpoint);
 }
 
@@ -191,8 +232,10 @@ START_TEST(refuses_more)
 {
 	/* a bias before the sum; a table cut two ways; more ranks than heads */
 	refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
-	refused("tests/data/goldens/llama-odd", "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}", 2, "the table is placed by");
-	refused("tests/data/goldens/llama-odd", plans[0].json, 7, "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
+	refused("tests/data/goldens/llama-odd", "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}",
+	        2, "the table is placed by");
+	refused("tests/data/goldens/llama-odd", plans[0].json, 7,
+	        "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
 	refused("data", plans[0].json, 12, "use 1 to 8");
 }
 END_TEST
@@ -208,7 +251,8 @@ START_TEST(rows_do_not_depend_on_others)
 	ck_assert(!forward(&f, plans[0].json, 3, some_ids, 12, true, &whole, &count));
 	for (int64_t n = 1; n <= 12; n += 3) {
 		for (int32_t p = 0; p < 2; p++) {
-			ck_assert(!forward(&f, plans[p].json, 2 + p, some_ids, n, false, &part, &rows));
+			ck_assert(!forward(&f, plans[p].json, 2 + p, some_ids, n, false, &part,
+			                   &rows));
 			ck_assert(!memcmp(part, whole + (n - 1) * rows, 4 * (size_t)rows));
 			free(part);
 		}
@@ -245,7 +289,8 @@ START_TEST(program_is_the_same_for_all)
 
 		for (int32_t ranks = 2; ranks <= 6; ranks++) {
 			ck_assert_int_eq(n, records(&f, plans[i].json, ranks, &other));
-			ck_assert_msg(one == other, "%s: another program for %d ranks", plans[i].name, ranks);
+			ck_assert_msg(one == other, "%s: another program for %d ranks",
+			              plans[i].name, ranks);
 		}
 	}
 	records(&f, plans[0].json, 1, &one);
@@ -265,7 +310,8 @@ static void golden(const char *name)
 
 	snprintf(path, sizeof path, "tests/data/goldens/%s", name);
 	open_model(path, &f);
-	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT, name);
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT,
+	         name);
 	ck_assert_msg(!tess_safetensors_open(path, &g), "%s", tess_error());
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.json", SOURCE_ROOT, name);
 	about = json_load_file(path, 0, NULL);
@@ -283,13 +329,18 @@ static void golden(const char *name)
 		ck_assert(ids && want);
 		for (int64_t i = 0; i < ids->shape[0]; i++)
 			list[i] = (int32_t)((const int64_t *)ids->data)[i];
-		ck_assert_msg(!forward(&f, NULL, 2, list, ids->shape[0], true, &have, &count), "%s", tess_error());
+		ck_assert_msg(!forward(&f, NULL, 2, list, ids->shape[0], true, &have, &count), "%s",
+		              tess_error());
 		for (int64_t i = 0; i < count; i++)
 			error = fmaxf(error, fabsf(have[i] - ((const float *)want->data)[i]));
 		snprintf(key, sizeof key, "prompt%d.logits", p);
-		torch = json_real_value(json_array_get(json_object_get(json_object_get(about,
-			"float32_torch_error_max_abs_and_relative"), key), 0));
-		ck_assert_msg(error <= 3 * torch, "%s prompt %d: error %g, torch float32 %g", name, p, (double)error, torch);
+		torch = json_real_value(json_array_get(
+			json_object_get(
+				json_object_get(about, "float32_torch_error_max_abs_and_relative"),
+				key),
+			0));
+		ck_assert_msg(error <= 3 * torch, "%s prompt %d: error %g, torch float32 %g", name,
+		              p, (double)error, torch);
 		free(have);
 	}
 	json_decref(about);

@@ -38,7 +38,8 @@ static int64_t history(int32_t *out)
 
 START_TEST(as_transformers)
 {
-	const json_t *c = json_array_get(json_object_get(goldens, "cases"), (size_t)_i), *params, *steps, *want;
+	const json_t *c = json_array_get(json_object_get(goldens, "cases"), (size_t)_i), *params,
+		     *steps, *want;
 	struct tess_sampling how;
 	struct tess_sampler *s;
 	float logits[MOST];
@@ -50,13 +51,17 @@ START_TEST(as_transformers)
 	params = json_object_get(c, "params");
 	steps = json_object_get(c, "steps");
 	want = json_object_get(json_array_get(steps, json_array_size(steps) - 1), "probs");
-	how = (struct tess_sampling){ param(params, "temperature", 1), param(params, "top_p", 1), param(params, "min_p", 0),
-	                              param(params, "repetition_penalty", 1), (int64_t)param(params, "top_k", 0), 0 };
+	how = (struct tess_sampling){
+		param(params, "temperature", 1),    param(params, "top_p", 1),
+		param(params, "min_p", 0),          param(params, "repetition_penalty", 1),
+		(int64_t)param(params, "top_k", 0), 0
+	};
 	ck_assert(n > 0 && n <= MOST && (int64_t)json_array_size(want) == n);
 	ck_assert(!tess_sampling_check(&how) && !tess_sampler_new(n, &s));
 	have = tess_sampler_probabilities(s, &how, logits, seen, nseen);
 	for (int64_t i = 0; i < n; i++)
-		ck_assert_msg(fabs(have[i] - json_number_value(json_array_get(want, (size_t)i))) <= 1e-6,
+		ck_assert_msg(fabs(have[i] - json_number_value(json_array_get(want, (size_t)i))) <=
+		                      1e-6,
 		              "case %d, id %lld: %g", _i, (long long)i, (double)have[i]);
 	tess_sampler_free(s);
 }
@@ -75,21 +80,24 @@ START_TEST(draws_follow_the_probabilities)
 	for (uint64_t i = 0; i < DRAWS; i++)
 		count[tess_sampler_draw(s, &how, logits, NULL, 0, i)]++;
 	p = tess_sampler_probabilities(s, &how, logits, NULL, 0);
-	for (int i = 0; i < 6; i++)     /* five standard deviations */
+	for (int i = 0; i < 6; i++) /* five standard deviations */
 		ck_assert(fabs(count[i] - DRAWS * (double)p[i]) <= 5 * sqrt(DRAWS * (double)p[i]));
 	for (int i = 0; i < 3; i++)
 		again[i] = tess_sampler_draw(s, &how, logits, NULL, 0, 5);
 	ck_assert(again[0] == again[1] && again[1] == again[2]);
 	how.temperature = 0;
-	ck_assert_int_eq(tess_sampler_draw(s, &how, logits, NULL, 0, 9), 4);    /* of equals the lowest */
+	ck_assert_int_eq(tess_sampler_draw(s, &how, logits, NULL, 0, 9),
+	                 4); /* of equals the lowest */
 	tess_sampler_free(s);
 }
 END_TEST
 
 START_TEST(refuses)
 {
-	static const struct tess_sampling bad[] = { { .temperature = -1 }, { .top_p = 1.5 }, { .min_p = -0.1 },
-	                                            { .repetition_penalty = -2 }, { .top_k = -1 }, { .temperature = NAN } };
+	static const struct tess_sampling bad[] = {
+		{ .temperature = -1 },        { .top_p = 1.5 }, { .min_p = -0.1 },
+		{ .repetition_penalty = -2 }, { .top_k = -1 },  { .temperature = NAN }
+	};
 
 	ck_assert_int_eq(tess_sampling_check(&bad[_i]), TESS_EINVAL);
 	ck_assert_str_ne(tess_error(), "");
@@ -104,7 +112,8 @@ int main(void)
 	int failed;
 
 	goldens = json_load_file(SOURCE_ROOT "/tests/data/sampling.json", 0, NULL);
-	tcase_add_loop_test(t, as_transformers, 0, (int)json_array_size(json_object_get(goldens, "cases")));
+	tcase_add_loop_test(t, as_transformers, 0,
+	                    (int)json_array_size(json_object_get(goldens, "cases")));
 	tcase_add_test(t, draws_follow_the_probabilities);
 	tcase_add_loop_test(t, refuses, 0, 6);
 	suite_add_tcase(s, t);

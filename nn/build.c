@@ -1,0 +1,232 @@
+/* build.c - values, their memory, and steps: what records are lowered with. */
+#include "build.h"
+
+#include "core/base/status.h"
+
+#include <string.h>
+
+int64_t build_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
+{
+	bool cut = tess_place_is(v->place, TESS_SHARD, axis);
+
+	return cut ? tess_dim_held(v->dim[axis], b->l->nranks, b->l->rank) : v->dim[axis]->size;
+}
+
+static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
+{
+	int64_t n[TESS_MOST_TREES];
+	struct tess_sum sum = { .ntree = tess_sum_trees(v->sum, n), .n = n };
+
+	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
+}
+
+/* ---- memory: one buffer a value, offsets when all lifetimes are known --------------------------------- */
+
+int32_t build_buffer(struct build *b, uint64_t bytes)
+{
+	struct buffer *list;
+
+	if ((b->nbuffers & (b->nbuffers - 1)) == 0) {
+		list = TESS_NEW(&b->l->arena, struct buffer, b->nbuffers ? 2 * b->nbuffers : 1);
+		if (!list) {
+			b->status = TESS_ENOMEM;
+			return 0;
+		}
+		if (b->nbuffers)
+			memcpy(list, b->buffer, sizeof *list * (size_t)b->nbuffers);
+		b->buffer = list;
+	}
+	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63,
+		                                  .first = b->record,
+		                                  .last = b->record };
+	return b->nbuffers++;
+}
+
+void build_patch(struct build *b, struct tess_patch p)
+{
+	struct tess_lowered *l = b->l;
+	struct tess_patch *list;
+
+	if (b->status)
+		return;
+	if ((l->npatches & (l->npatches - 1)) == 0) {
+		list = TESS_NEW(&l->arena, struct tess_patch, l->npatches ? 2 * l->npatches : 1);
+		if (!list) {
+			b->status = TESS_ENOMEM;
+			return;
+		}
+		if (l->npatches)
+			memcpy(list, l->patch, sizeof *list * (size_t)l->npatches);
+		l->patch = list;
+	}
+	l->patch[l->npatches++] = p;
+}
+
+void build_point(struct build *b, void **at, const struct value *v)
+{
+	if (b->status)
+		return;
+	b->buffer[v->buffer].last = b->record;
+	/* the buffer's number stands for its offset until build_place */
+	build_patch(b, (struct tess_patch){ .at = at,
+	                                    .space = TESS_SPACE_STEP,
+	                                    .layer = v->buffer,
+	                                    .offset = v->offset });
+}
+
+struct value build_temp(struct build *b, int64_t nodes, int64_t rows, int64_t cols, int32_t dtype)
+{
+	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
+
+	return (struct value){ .buffer = build_buffer(b, 4 * count),
+		               .dtype = dtype,
+		               .nodes = nodes,
+		               .rows = rows,
+		               .cols = cols,
+		               .row = cols,
+		               .node = rows * cols };
+}
+
+struct value *build_value(struct build *b, const struct tess_tensor *t)
+{
+	struct value *v = &b->value[t->id];
+
+	if (v->known)
+		return v;
+	*v = build_temp(b, 0, build_size(b, t, 0), t->ndim > 1 ? build_size(b, t, 1) : 1, t->dtype);
+	if (t->place.kind == TESS_PARTIAL) {
+		int64_t nodes = local_nodes(b, t);
+
+		b->nbuffers--;
+		*v = build_temp(b, nodes, v->rows, v->cols, t->dtype);
+		v->partial = true;
+	}
+	v->known = true;
+	return v;
+}
+
+struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+	struct value part = *v;
+
+	part.offset += 4 * (uint64_t)(row * v->row + col);
+	part.rows = rows;
+	part.cols = cols;
+	return part;
+}
+
+/* Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. */
+void build_place(struct build *b)
+{
+	struct tess_lowered *l = b->l;
+
+	for (int32_t i = 0; i < b->nbuffers; i++) {
+		struct buffer *me = &b->buffer[i];
+		bool moved = true;
+
+		while (moved) {
+			moved = false;
+			for (int32_t k = i - 1; k >= 0; k--) {
+				const struct buffer *o = &b->buffer[k];
+				bool alive = o->last >= me->first && o->first <= me->last;
+
+				if (alive && o->bytes && me->offset < o->offset + o->bytes &&
+				    o->offset < me->offset + me->bytes) {
+					me->offset = o->offset + o->bytes;
+					moved = true;
+				}
+			}
+		}
+		if (me->offset + me->bytes > l->bytes)
+			l->bytes = me->offset + me->bytes;
+	}
+	for (int32_t i = 0; i < l->npatches; i++)
+		if (l->patch[i].space == TESS_SPACE_STEP)
+			l->patch[i].offset += b->buffer[l->patch[i].layer].offset;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------- */
+
+struct tess_step *build_step(struct build *b, int32_t kind)
+{
+	struct tess_lowered *l = b->l;
+	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1), **list;
+
+	if (s && (l->nsteps & (l->nsteps - 1)) == 0) {
+		list = TESS_NEW(&l->arena, struct tess_step *, l->nsteps ? 2 * l->nsteps : 1);
+		if (list && l->nsteps)
+			memcpy(list, l->step, sizeof *list * (size_t)l->nsteps);
+		l->step = list;
+		s = list ? s : NULL;
+	}
+	if (!s) {
+		b->status = TESS_ENOMEM;
+		return &b->spare;
+	}
+	s->kind = kind;
+	s->record = b->record;
+	l->step[l->nsteps++] = s;
+	return s;
+}
+
+struct tess_view build_view(const struct value *v)
+{
+	struct tess_view w = {
+		.dtype = v->dtype, .ndim = 2, .shape = { v->rows, v->cols }, .stride = { v->row, 1 }
+	};
+
+	if (!v->partial)
+		return w;
+	return (struct tess_view){ .dtype = v->dtype,
+		                   .ndim = 3,
+		                   .shape = { v->nodes, v->rows, v->cols },
+		                   .stride = { v->node, v->row, 1 } };
+}
+
+struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
+{
+	struct tess_step *s = build_step(b, TESS_STEP_OP);
+	struct tess_op *op = &s->op;
+
+	*op = (struct tess_op){ .size = sizeof *op,
+		                .kind = kind,
+		                .nin = nin,
+		                .nout = nout,
+		                .where = b->p->record[b->record]->module };
+	op->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
+	op->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
+	if (!op->in || !op->out)
+		b->status = TESS_ENOMEM;
+	return op;
+}
+
+void build_in(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+{
+	struct tess_view *at = (struct tess_view *)&op->in[i];
+
+	if (b->status)
+		return;
+	*at = build_view(v);
+	build_point(b, &at->data, v);
+}
+
+void build_out(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+{
+	struct tess_view *at = (struct tess_view *)&op->out[i];
+
+	if (b->status)
+		return;
+	*at = build_view(v);
+	build_point(b, &at->data, v);
+}
+
+void build_copy(struct build *b, const struct value *from, const struct value *to)
+{
+	struct tess_op *op;
+
+	if (!from->rows || !from->cols || (from->partial && !from->nodes))
+		return;
+	op = build_op(b, TESS_OP_COPY, 1, 1);
+	build_in(b, op, 0, from);
+	build_out(b, op, 0, to);
+}
