@@ -47,7 +47,9 @@ static struct tess_tensor *attention(struct tess_nn *nn, const struct config *c,
 	                                   { "v_proj", c->kv_heads, c->attention_bias, 0 },
 	                                   { 0 } },
 	           qkv);
-	y = nn->attention(nn, nn->rope(nn, qkv[0]), nn->rope(nn, qkv[1]), qkv[2], c->scale, 0);
+	qkv[0] = nn->rope(nn, qkv[0]);
+	qkv[1] = nn->rope(nn, qkv[1]);
+	y = nn->attention(nn, qkv[0], qkv[1], qkv[2], c->scale, 0);
 	nn->linear(nn, y,
 	           (struct tess_linear[]){ { "o_proj", c->hidden, c->attention_bias, 0 }, { 0 } },
 	           &y);

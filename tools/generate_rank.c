@@ -208,7 +208,7 @@ static tess_status print_json(const struct rank *r, struct printing *p, const ch
 	              d->prefill, "decode", d->decode, "prefill_tokens_per_second",
 	              per_second(r->how.nprompt, d->prefill), "decode_tokens_per_second",
 	              per_second(d->ntokens, d->decode));
-	if (!o || json_dumpf(o, stdout, JSON_COMPACT) || putchar('\n') == EOF || fflush(stdout)) {
+	if (!o || json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6)) || putchar('\n') == EOF || fflush(stdout)) {
 		json_decref(o);
 		return tess_fail(TESS_EIO, "--json: could not be written");
 	}
