@@ -24,6 +24,7 @@ struct tess_file {
 	const char *stem; /* "rowsplit" */
 	int32_t kind; /* -1: the name tells none */
 	bool judged, initialised;
+	bool shadowed; /* by a file of this name in an earlier directory: no fault of its own */
 	tess_status status;
 	const char *why; /* "" or a sentence that starts with the path */
 	uint32_t abi; /* as it says, once that is known */

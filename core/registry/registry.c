@@ -97,7 +97,7 @@ static tess_status not_found(int32_t kind, const char *name)
 	size_t n = 0;
 
 	for (const struct tess_file *f = registry.files; f; f = f->next)
-		n += f->kind == kind && f->judged && f->status;
+		n += f->kind == kind && f->judged && f->status && !f->shadowed;
 	if (n)
 		snprintf(untaken, sizeof untaken,
 		         "; %zu %s file%s not taken, and `tessera info` says why", n, word,

@@ -121,7 +121,7 @@ static tess_status add_file(struct tess_registry *r, const struct tess_dir *dir,
 	*at = f;
 	if (!before)
 		return TESS_OK;
-	f->judged = true;
+	f->judged = f->shadowed = true;
 	f->status = TESS_EINVAL;
 	f->why = tess_arena_format(&r->arena, "%s: shadowed by %s", f->path, before->path);
 	return f->why ? TESS_OK : TESS_ENOMEM;
