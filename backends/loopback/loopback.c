@@ -16,28 +16,28 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024 };
+enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024, YIELDS = 20 };
 
 static const struct tess_host *host;
 
 struct room {
 	pthread_mutex_t lock;
-	int32_t nranks, inside;         /* ranks that have not closed it, those that never came included */
+	int32_t nranks, inside; /* ranks that have not closed it, those that never came included */
 	int32_t spin;
-	bool failed;                    /* then no piece is moved any more */
-	atomic_bool stop;               /* the same, for those who spin */
+	bool failed; /* then no piece is moved any more */
+	atomic_bool stop; /* the same, for those who spin */
 	tess_status why;
 	char sentence[SENTENCE];
-	int32_t moving;                 /* pieces that are being moved now */
-	pthread_cond_t still;           /* ... none */
+	int32_t moving; /* pieces that are being moved now */
+	pthread_cond_t still; /* ... none */
 	struct meet *open, *spare;
 };
 
-struct member {                         /* a rank in a room */
+struct member { /* a rank in a room */
 	struct room *room;
 	int32_t rank;
 	uint64_t calls;
-	uint64_t *sent, *received;      /* messages so far, by rank */
+	uint64_t *sent, *received; /* messages so far, by rank */
 };
 
 /* ---- failing -------------------------------------------------------------------------------------------- */
@@ -182,8 +182,8 @@ static void compare(struct room *room, const struct meet *m, int32_t rank)
 			continue;
 		loopback_describe(&m->call[r], theirs, sizeof theirs);
 		loopback_describe(&m->call[rank], mine, sizeof mine);
-		fail_room(room, TESS_EMISMATCH, "%s differ: rank %d is in %s, but rank %d in %s", what, (int)r, theirs,
-		          (int)rank, mine);
+		fail_room(room, TESS_EMISMATCH, "%s differ: rank %d is in %s, but rank %d in %s",
+		          what, (int)r, theirs, (int)rank, mine);
 	}
 }
 
@@ -211,7 +211,9 @@ static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
 	if (c->mem != TESS_HOST || c->kind < TESS_BARRIER || c->kind > TESS_RECV)
 		return host->fail(TESS_ENOTSUP, "loopback moves host memory");
-	return nranks <= RANKS_MOST ? TESS_OK : host->fail(TESS_ENOTSUP, "loopback has at most %d ranks", RANKS_MOST);
+	return nranks <= RANKS_MOST
+	               ? TESS_OK
+	               : host->fail(TESS_ENOTSUP, "loopback has at most %d ranks", RANKS_MOST);
 }
 
 static tess_status start(void *self, const struct tess_coll *c, void **work)
@@ -257,7 +259,9 @@ static tess_status test(void *self, void *work)
 		return TESS_OK;
 	pthread_mutex_lock(&room->lock);
 	help(room, m);
-	st = atomic_load(&m->state) == DONE ? TESS_OK : room->failed ? sentence(room) : TESS_PENDING;
+	st = atomic_load(&m->state) == DONE ? TESS_OK
+	     : room->failed                 ? sentence(room)
+	                                    : TESS_PENDING;
 	pthread_mutex_unlock(&room->lock);
 	return st;
 }
@@ -285,11 +289,13 @@ static void late(struct room *room, const struct meet *m, int32_t rank)
 	loopback_describe(&m->call[rank], text, sizeof text);
 	for (int32_t r = 0; r < room->nranks; r++)
 		if (!m->call[r].kind && (m->from < 0 || r == m->from || r == m->to)) {
-			fail_room(room, TESS_ETIMEOUT, "rank %d has not joined rank %d's %s by its deadline", (int)r,
+			fail_room(room, TESS_ETIMEOUT,
+			          "rank %d has not joined rank %d's %s by its deadline", (int)r,
 			          (int)rank, text);
 			return;
 		}
-	fail_room(room, TESS_ETIMEOUT, "rank %d's %s was not finished by its deadline", (int)rank, text);
+	fail_room(room, TESS_ETIMEOUT, "rank %d's %s was not finished by its deadline", (int)rank,
+	          text);
 }
 
 /* What ends a spin: it is done, it has failed, or there is a piece to help with. */
@@ -306,11 +312,15 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 	struct member *me = self;
 	struct room *room = me->room;
 	struct meet *m = work;
-	struct timespec until = { .tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000 };
+	struct timespec until = { .tv_sec = deadline / 1000000000,
+		                  .tv_nsec = deadline % 1000000000 };
 	tess_status st;
 
-	for (int32_t i = 0; i < room->spin && !worth_waking(room, m); i++)
-		pause_cpu();
+	for (int32_t i = 0; i < room->spin + YIELDS && !worth_waking(room, m); i++)
+		if (i < room->spin)
+			pause_cpu();
+		else
+			sched_yield();
 	if (atomic_load(&m->state) == DONE)
 		return TESS_OK;
 	pthread_mutex_lock(&room->lock);
@@ -323,7 +333,7 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 			late(room, m, me->rank);
 	}
 	if (atomic_load(&m->state) != DONE)
-		await_still(room);      /* the caller may do with its buffers what it likes */
+		await_still(room); /* the caller may do with its buffers what it likes */
 	st = atomic_load(&m->state) == DONE ? TESS_OK : sentence(room);
 	pthread_mutex_unlock(&room->lock);
 	return st;
@@ -337,7 +347,8 @@ static void release(void *self, void *work)
 
 	pthread_mutex_lock(&room->lock);
 	if (atomic_load(&m->state) != DONE) {
-		fail_room(room, TESS_EINVAL, "rank %d released a call that was not finished", (int)me->rank);
+		fail_room(room, TESS_EINVAL, "rank %d released a call that was not finished",
+		          (int)me->rank);
 		await_still(room);
 	}
 	if (++m->released == m->expected)
@@ -347,7 +358,10 @@ static void release(void *self, void *work)
 
 /* ---- rooms ----------------------------------------------------------------------------------------------- */
 
-struct address { int64_t pid; struct room *room; };     /* what rank 0 says in the store */
+struct address { /* what rank 0 says in the store */
+	int64_t pid;
+	struct room *room;
+};
 
 static struct room *make_room(int32_t nranks)
 {
@@ -361,7 +375,7 @@ static struct room *make_room(int32_t nranks)
 	room->nranks = room->inside = nranks;
 	/* More ranks than CPUs: a spinning one keeps off the one that it waits for. */
 	if (!sched_getaffinity(0, sizeof set, &set))
-		room->spin = CPU_COUNT(&set) >= nranks ? 4000 : 50;
+		room->spin = CPU_COUNT(&set) >= nranks ? 400 : 20;
 	return room;
 }
 
@@ -382,12 +396,14 @@ static tess_status find_room(const struct tess_join *how, struct room **out)
 	tess_status st;
 
 	if (how->nranks == 1)
-		return (*out = make_room(1)) ? TESS_OK : host->fail(TESS_ENOMEM, "no memory for a group");
+		return (*out = make_room(1)) ? TESS_OK
+		                             : host->fail(TESS_ENOMEM, "no memory for a group");
 	snprintf(key, sizeof key, "%s/loopback", how->name);
 	if (how->rank == 0) {
 		here.room = make_room(how->nranks);
 		if (!here.room)
-			return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks", (int)how->nranks);
+			return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
+			                  (int)how->nranks);
 		st = how->store->set(how->store->self, key, &here, sizeof here);
 		if (st)
 			free_room(here.room);
@@ -399,9 +415,11 @@ static tess_status find_room(const struct tess_join *how, struct room **out)
 	if (st)
 		return st;
 	if (here.pid != getpid() || len != sizeof here)
-		return host->fail(TESS_EINVAL, "its ranks are threads of one process, but rank 0 is process %" PRId64
-		                  " and rank %d process %d; take another backend for processes", here.pid, (int)how->rank,
-		                  (int)getpid());
+		return host->fail(
+			TESS_EINVAL,
+			"its ranks are threads of one process, but rank 0 is process %" PRId64
+			" and rank %d process %d; take another backend for processes",
+			here.pid, (int)how->rank, (int)getpid());
 	*out = here.room;
 	return TESS_OK;
 }
@@ -429,7 +447,8 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	tess_status st;
 
 	if (how->nranks > RANKS_MOST)
-		return host->fail(TESS_ENOTSUP, "at most %d ranks, not %d", RANKS_MOST, (int)how->nranks);
+		return host->fail(TESS_ENOTSUP, "at most %d ranks, not %d", RANKS_MOST,
+		                  (int)how->nranks);
 	me = calloc(1, sizeof *me);
 	if (me) {
 		me->sent = calloc((size_t)how->nranks, sizeof *me->sent);
@@ -459,12 +478,26 @@ static tess_status init(const struct tess_host *h)
 }
 
 static const struct tess_backend loopback = {
-	.size = sizeof loopback, .threads = 1, .name = "loopback",
-	.summary = "threads of one process, or one rank alone", .supports = supports, .open = open_group,
-	.start = start, .test = test, .wait = wait, .release = release, .close = close_group,
+	.size = sizeof loopback,
+	.threads = 1,
+	.name = "loopback",
+	.summary = "threads of one process, or one rank alone",
+	.supports = supports,
+	.open = open_group,
+	.start = start,
+	.test = test,
+	.wait = wait,
+	.release = release,
+	.close = close_group,
 	.abort = abort_group,
 };
 static const struct tess_backend *const backends[] = { &loopback, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "loopback", .version = "1.0",
-                .license = "Apache-2.0", .summary = "ranks as threads", .backends = backends, .init = init };
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "loopback",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "ranks as threads",
+	        .backends = backends,
+	        .init = init };

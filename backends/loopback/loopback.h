@@ -13,13 +13,13 @@ enum { GATHERING, MOVING, DONE };
 struct meet {
 	struct meet *next;
 	struct room *room;
-	uint64_t number;                /* of the call, or of the message from `from` to `to` */
-	int32_t from, to;               /* -1: a collective */
+	uint64_t number; /* of the call, or of the message from `from` to `to` */
+	int32_t from, to; /* -1: a collective */
 	int32_t expected, arrived, released;
 	int32_t pieces, taken, moved;
 	atomic_int state;
 	pthread_cond_t changed;
-	struct tess_coll *call;         /* [rank]; kind 0: has not come */
+	struct tess_coll *call; /* [rank]; kind 0: has not come */
 };
 
 /* What a call has that decides where its blocks lie. All ranks' calls have been compared. */
@@ -28,8 +28,8 @@ void loopback_move(const struct meet *m, int32_t nranks, int32_t piece);
 uint64_t loopback_bytes(const struct meet *m, int32_t nranks);
 
 /* NULL: `b` of rank rb fits `a` of rank ra; else what does not: "kind", "dtype", "count" ... */
-const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct tess_coll *b, int32_t rb,
-                            int32_t nranks);
+const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct tess_coll *b,
+                            int32_t rb, int32_t nranks);
 /* "all_reduce of 4 f32 at layers.3" */
 void loopback_describe(const struct tess_coll *c, char *text, size_t room);
 

@@ -7,7 +7,7 @@
 #include <tessera/reduce.h>
 #include <tessera/split.h>
 
-enum { STEP = 4096 };                   /* elements that are reduced before they are handed on, still in cache */
+enum { STEP = 4096 }; /* elements that are reduced before they are handed on, still in cache */
 
 static uint64_t size_of(const uint64_t *list, uint64_t count, int32_t r)
 {
@@ -28,12 +28,13 @@ static uint64_t begin_of(const uint64_t *list, uint64_t count, int32_t r)
 /* A piece of every block is moved at a time: elements are independent of each other. */
 struct piece {
 	const struct meet *m;
-	int32_t nranks, i;              /* piece i of m->pieces */
+	int32_t nranks, i; /* piece i of m->pieces */
 	size_t width;
 };
 
 /* Block r of all blocks, of which rank `of` has given or gets the buffer `base`. */
-static char *block(const struct piece *p, int32_t of, const void *base, const uint64_t *list, int32_t r)
+static char *block(const struct piece *p, int32_t of, const void *base, const uint64_t *list,
+                   int32_t r)
 {
 	return (char *)base + begin_of(list, p->m->call[of].count, r) * p->width;
 }
@@ -117,7 +118,7 @@ static void exchange(const struct piece *p, int32_t a, int32_t b)
 		copy(p, at_a, a_to_b, there);
 	} else if (x->src == x->dst && y->src == y->dst) {
 		swap(p, a_to_b, b_to_a, there);
-	} else if (x->src == x->dst) {          /* b_to_a goes where a_to_b still lies */
+	} else if (x->src == x->dst) { /* b_to_a goes where a_to_b still lies */
 		copy(p, at_b, a_to_b, there);
 		copy(p, at_a, b_to_a, back);
 	} else {
@@ -132,14 +133,17 @@ static void scatter(const struct piece *p)
 
 	for (int32_t r = 0; r < p->nranks; r++)
 		if (r != call->peer || root->src != root->dst)
-			copy(p, call[r].dst, block(p, call->peer, root->src, root->give, r), call[r].count);
+			copy(p, call[r].dst, block(p, call->peer, root->src, root->give, r),
+			     call[r].count);
 }
 
 void loopback_move(const struct meet *m, int32_t nranks, int32_t i)
 {
 	const struct tess_coll *call = m->call;
 	const struct tess_coll *any = m->from < 0 ? call : &call[m->from];
-	const struct piece p = { .m = m, .nranks = nranks, .i = i, .width = tess_width(any->dtype) };
+	const struct piece p = {
+		.m = m, .nranks = nranks, .i = i, .width = tess_width(any->dtype)
+	};
 
 	switch (any->kind) {
 	case TESS_BROADCAST:
@@ -166,7 +170,8 @@ void loopback_move(const struct meet *m, int32_t nranks, int32_t i)
 		break;
 	case TESS_REDUCE_SCATTER:
 		for (int32_t r = 0; r < nranks; r++)
-			reduce(&p, begin_of(call->give, call->count, r), size_of(call->give, call->count, r), r);
+			reduce(&p, begin_of(call->give, call->count, r),
+			       size_of(call->give, call->count, r), r);
 		break;
 	case TESS_ALL_TO_ALL:
 		for (int32_t a = 0; a < nranks; a++)
@@ -185,10 +190,13 @@ uint64_t loopback_bytes(const struct meet *m, int32_t nranks)
 	uint64_t all = c->count;
 
 	switch (c->kind) {
-	case TESS_GATHER: case TESS_ALL_GATHER:
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
 		all = begin_of(c->get, c->count, nranks);
 		break;
-	case TESS_SCATTER: case TESS_REDUCE_SCATTER: case TESS_ALL_TO_ALL:
+	case TESS_SCATTER:
+	case TESS_REDUCE_SCATTER:
+	case TESS_ALL_TO_ALL:
 		all = begin_of(c->give, c->count, nranks);
 		break;
 	}
@@ -209,7 +217,8 @@ static bool reduces(int32_t kind)
 
 static bool rooted(int32_t kind)
 {
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER || kind == TESS_SCATTER;
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
+	       kind == TESS_SCATTER;
 }
 
 static bool same_list(const uint64_t *a, const uint64_t *b, int32_t nranks)
@@ -217,8 +226,8 @@ static bool same_list(const uint64_t *a, const uint64_t *b, int32_t nranks)
 	return !a == !b && (!a || !memcmp(a, b, (size_t)nranks * sizeof *a));
 }
 
-const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct tess_coll *b, int32_t rb,
-                            int32_t nranks)
+const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct tess_coll *b,
+                            int32_t rb, int32_t nranks)
 {
 	if (!pairs(a->kind) && a->kind != b->kind)
 		return "kinds";
@@ -232,7 +241,10 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 		return "roots";
 	if (a->kind == TESS_ALL_TO_ALL)
 		return size_of(a->give, a->count, rb) != size_of(b->get, b->count, ra) ||
-		       size_of(b->give, b->count, ra) != size_of(a->get, a->count, rb) ? "counts" : NULL;
+		                       size_of(b->give, b->count, ra) !=
+		                               size_of(a->get, a->count, rb)
+		               ? "counts"
+		               : NULL;
 	if (!same_list(a->give, b->give, nranks) || !same_list(a->get, b->get, nranks))
 		return "lists of counts";
 	return !a->give && !a->get && a->count != b->count ? "counts" : NULL;
@@ -241,10 +253,11 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 void loopback_describe(const struct tess_coll *c, char *text, size_t room)
 {
 	static const char *const kinds[] = {
-		"nothing", "barrier", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter",
-		"reduce_scatter", "all_to_all", "send", "recv",
+		"nothing",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
+		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
 	};
-	static const char *const dtypes[] = { "", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8" };
+	static const char *const dtypes[] = { "",    "f32", "f64", "bf16", "f16",
+		                              "i64", "i32", "i8",  "u8" };
 	static const char *const ops[] = { "", "sum", "prod", "min", "max", "band", "bor", "bxor" };
 	char what[96] = "", peer[24] = "";
 
@@ -252,7 +265,8 @@ void loopback_describe(const struct tess_coll *c, char *text, size_t room)
 		snprintf(what, sizeof what, " of %" PRIu64 " %s%s%s", c->count, dtypes[c->dtype],
 		         reduces(c->kind) ? ", " : "", reduces(c->kind) ? ops[c->op] : "");
 	if (rooted(c->kind) || pairs(c->kind))
-		snprintf(peer, sizeof peer, "%s rank %d", rooted(c->kind) ? ", root" : ", with", (int)c->peer);
+		snprintf(peer, sizeof peer, "%s rank %d", rooted(c->kind) ? ", root" : ", with",
+		         (int)c->peer);
 	snprintf(text, room, "%s%s%s%s%s", kinds[c->kind], what, peer, c->where ? " at " : "",
 	         c->where ? c->where : "");
 }

@@ -9,7 +9,8 @@
 /* No buffer is larger: far below what 64 bits count, far above what there is. */
 static const uint64_t most_bytes = UINT64_C(1) << 48;
 
-static tess_status TESS_PRINTF(3, 4) refuse(const struct tess_coll *c, tess_status why, const char *fmt, ...)
+static tess_status TESS_PRINTF(3, 4)
+	refuse(const struct tess_coll *c, tess_status why, const char *fmt, ...)
 {
 	char text[512];
 	va_list ap;
@@ -28,7 +29,8 @@ static tess_status check_words(const struct tess_coll *c, int32_t rank, int32_t 
 	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
 		return refuse(c, TESS_EINVAL, "kind %d is none", c->kind);
 	if (c->mem != TESS_HOST)
-		return refuse(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory", c->mem);
+		return refuse(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
+		              c->mem);
 	if (c->kind == TESS_BARRIER)
 		return TESS_OK;
 	if (!tess_width(c->dtype))
@@ -36,10 +38,11 @@ static tess_status check_words(const struct tess_coll *c, int32_t rank, int32_t 
 	if (tess_kind_reduces(c->kind) && (c->op < TESS_SUM || c->op > TESS_BXOR))
 		return refuse(c, TESS_EINVAL, "op %d is none", c->op);
 	if (tess_kind_reduces(c->kind) && c->op >= TESS_BAND && c->dtype <= TESS_F16)
-		return refuse(c, TESS_EINVAL, "%s of %s; operations on bits are for integers", tess_op_name(c->op),
-		              tess_dtype_name(c->dtype));
+		return refuse(c, TESS_EINVAL, "%s of %s; operations on bits are for integers",
+		              tess_op_name(c->op), tess_dtype_name(c->dtype));
 	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
-		return refuse(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d", c->peer, nranks - 1);
+		return refuse(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d", c->peer,
+		              nranks - 1);
 	if (pair && c->peer == rank)
 		return refuse(c, TESS_EINVAL, "peer %d is this rank itself; copy instead", rank);
 	return TESS_OK;
@@ -56,19 +59,23 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 			return refuse(c, TESS_EINVAL, "one list of counts; give both, or none");
 		mine = NULL;
 	} else if ((c->give && !give) || (c->get && !get)) {
-		return refuse(c, TESS_EINVAL, "a list `%s`, which it does not take", c->give && !give ? "give" : "get");
+		return refuse(c, TESS_EINVAL, "a list `%s`, which it does not take",
+		              c->give && !give ? "give" : "get");
 	}
 	if (mine && mine[rank] != c->count)
-		return refuse(c, TESS_EINVAL, "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d", c->count,
-		              mine[rank], rank);
+		return refuse(c, TESS_EINVAL,
+		              "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
+		              c->count, mine[rank], rank);
 	for (int32_t r = 0; r < nranks; r++)
 		if ((c->give && c->give[r] > most_bytes) || (c->get && c->get[r] > most_bytes))
-			return refuse(c, TESS_EINVAL, "the count of rank %d is beyond all memory", r);
+			return refuse(c, TESS_EINVAL, "the count of rank %d is beyond all memory",
+			              r);
 	return TESS_OK;
 }
 
 /* Elements of src and dst that are read and written on this rank. */
-static void extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src, uint64_t *dst)
+static void extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
+                    uint64_t *dst)
 {
 	bool root = rank == c->peer, full = c->kind != TESS_BARRIER;
 
@@ -109,8 +116,11 @@ static tess_status check_in_place(const struct tess_coll *c, int32_t nranks)
 {
 	for (int32_t r = 0; c->kind == TESS_ALL_TO_ALL && c->give && r < nranks; r++)
 		if (c->give[r] != c->get[r])
-			return refuse(c, TESS_EINVAL, "in place, but rank %d is given %" PRIu64 " elements for %" PRIu64 "; use "
-			              "two buffers", r, c->give[r], c->get[r]);
+			return refuse(c, TESS_EINVAL,
+			              "in place, but rank %d is given %" PRIu64
+			              " elements for %" PRIu64 "; use "
+			              "two buffers",
+			              r, c->give[r], c->get[r]);
 	return TESS_OK;
 }
 
@@ -121,21 +131,25 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 	uint64_t from, to;
 
 	if (c->count > most_bytes)
-		return refuse(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory", c->count);
+		return refuse(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
+		              c->count);
 	extents(c, rank, nranks, &from, &to);
 	if (from > most_bytes || to > most_bytes)
-		return refuse(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory", from > to ? from : to);
+		return refuse(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
+		              from > to ? from : to);
 	if ((from && !src) || (to && !dst))
 		return refuse(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
 	if ((from && src % width) || (to && dst % width))
-		return refuse(c, TESS_EINVAL, "%s is not aligned to %s", from && src % width ? "src" : "dst",
-		              tess_dtype_name(c->dtype));
+		return refuse(c, TESS_EINVAL, "%s is not aligned to %s",
+		              from && src % width ? "src" : "dst", tess_dtype_name(c->dtype));
 	if (!from || !to)
 		return TESS_OK;
 	if (src == dst)
 		return check_in_place(c, nranks);
 	if (src < dst + to * width && dst < src + from * width)
-		return refuse(c, TESS_EINVAL, "src and dst overlap; in place is src == dst, each block where it belongs");
+		return refuse(
+			c, TESS_EINVAL,
+			"src and dst overlap; in place is src == dst, each block where it belongs");
 	return TESS_OK;
 }
 

@@ -23,7 +23,7 @@
 
 enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250 };
 
-struct wish {                           /* a get() that waits */
+struct wish { /* a get() that waits */
 	struct wish *next;
 	int32_t id;
 	void *val;
@@ -36,10 +36,10 @@ struct client {
 	int32_t rank, nranks, ids;
 	bool hosted;
 	pthread_t thread;
-	pthread_mutex_t lock;           /* of all that follows */
+	pthread_mutex_t lock; /* of all that follows */
 	pthread_cond_t changed;
 	struct tess_pipe out;
-	bool urgent, idle;              /* `out` may not wait for its time; the thread sleeps without one */
+	bool urgent, idle; /* `out` may not wait for its time; the thread sleeps without one */
 	bool welcome, gone, closing;
 	struct wish *wishes;
 	struct tess_listener *listener;
@@ -48,7 +48,8 @@ struct client {
 
 /* ---- what is heard ------------------------------------------------------------------------------------ */
 
-static void TESS_PRINTF(4, 5) fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
+static void TESS_PRINTF(4, 5)
+	fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -141,10 +142,11 @@ static void *watch(void *arg)
 	struct client *c = arg;
 	struct tess_pipe in = { 0 }, out = { 0 };
 	bool open = true, last = false;
-	int64_t rest = 0;               /* nothing that can wait is sent before */
+	int64_t rest = 0; /* nothing that can wait is sent before */
 
 	while (open) {
-		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake, .events = POLLIN } };
+		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN },
+			               { .fd = c->wake, .events = POLLIN } };
 		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
 		uint64_t count;
 
@@ -160,7 +162,7 @@ static void *watch(void *arg)
 		if (full)
 			p[0].events |= POLLOUT;
 		else if (!empty)
-			continue;               /* what was left is through: look for more */
+			continue; /* what was left is through: look for more */
 		else if (last)
 			break;
 		/* the same `resting` as take() was told: a second look at the clock would sleep over notes */
@@ -171,7 +173,7 @@ static void *watch(void *arg)
 			open = read_all(c, &in);
 	}
 	if (!open) {
-		read_all(c, &in);       /* the last words of a server that has ended already */
+		read_all(c, &in); /* the last words of a server that has ended already */
 		ended(c);
 	}
 	tess_pipe_free(&in);
@@ -186,11 +188,11 @@ static void wake(struct client *c)
 	uint64_t one = 1;
 
 	if (write(c->wake, &one, sizeof one) < 0)
-		return;                 /* it is awake: the count cannot be full otherwise */
+		return; /* it is awake: the count cannot be full otherwise */
 }
 
-static void say(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one, size_t len_one,
-                const void *two, size_t len_two)
+static void say(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one,
+                size_t len_one, const void *two, size_t len_two)
 {
 	pthread_mutex_lock(&c->lock);
 	if (!tess_pipe_put(&c->out, kind, a, b, one, len_one, two, len_two))
@@ -230,8 +232,9 @@ static tess_status set(void *self, const char *key, const void *val, uint64_t le
 	size_t words = strlen(key);
 
 	if (!words || words > TESS_KEY_MOST || len > 1 << 20)
-		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most", key,
-		                 TESS_KEY_MOST);
+		return tess_fail(TESS_EINVAL,
+		                 "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most",
+		                 key, TESS_KEY_MOST);
 	say(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
 	return TESS_OK;
 }
@@ -254,7 +257,8 @@ static tess_status get(void *self, const char *key, int64_t deadline, void *val,
 	tess_status st = TESS_OK;
 
 	if (!words || words > TESS_KEY_MOST)
-		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes", key, TESS_KEY_MOST);
+		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes", key,
+		                 TESS_KEY_MOST);
 	pthread_mutex_lock(&c->lock);
 	w.id = ++c->ids;
 	w.next = c->wishes;
@@ -273,8 +277,10 @@ static tess_status get(void *self, const char *key, int64_t deadline, void *val,
 	else if (!w.done)
 		st = tess_fail(TESS_ETIMEOUT, "the key %s was not set by the deadline", key);
 	else if (w.len > w.room)
-		st = tess_fail(TESS_EINVAL, "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64 " expected", key,
-		               w.len, w.room);
+		st = tess_fail(TESS_EINVAL,
+		               "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64
+		               " expected",
+		               key, w.len, w.room);
 	else
 		*len = w.len;
 	pthread_mutex_unlock(&c->lock);
@@ -292,7 +298,8 @@ static void await_all(struct client *c, const bool *flag, int64_t deadline)
 		pthread_mutex_lock(&c->lock);
 		await(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
 		if (!*flag)
-			fail_here(c, c->hosted ? -1 : 0, TESS_ETIMEOUT, "%s, which hosts the rendezvous, does not answer",
+			fail_here(c, c->hosted ? -1 : 0, TESS_ETIMEOUT,
+			          "%s, which hosts the rendezvous, does not answer",
 			          c->hosted ? "the launcher" : "rank 0");
 	}
 	pthread_mutex_unlock(&c->lock);
@@ -338,17 +345,25 @@ static tess_status reach(struct client *c, const char *path, int64_t deadline)
 		bool absent = errno == ENOENT || errno == ECONNREFUSED;
 
 		if (c->hosted && absent)
-			return tess_fail(TESS_EPEER, "the rendezvous at %s is not there: the launcher has ended, or "
-			                 "TESSERA_RENDEZVOUS is left over from another job", path);
+			return tess_fail(
+				TESS_EPEER,
+				"the rendezvous at %s is not there: the launcher has ended, or "
+				"TESSERA_RENDEZVOUS is left over from another job",
+				path);
 		if (!absent && errno != EAGAIN && errno != EINTR)
-			return tess_fail(TESS_EIO, "no connection to the rendezvous at %s: %s", path, strerror(errno));
+			return tess_fail(TESS_EIO, "no connection to the rendezvous at %s: %s",
+			                 path, strerror(errno));
 		if (tess_now() >= deadline)
-			return tess_fail(TESS_ETIMEOUT, "rank 0, which hosts the rendezvous, has not come to %s by the "
-			                 "deadline of rank %d", path, c->rank);
+			return tess_fail(
+				TESS_ETIMEOUT,
+				"rank 0, which hosts the rendezvous, has not come to %s by the "
+				"deadline of rank %d",
+				path, c->rank);
 		poll(NULL, 0, RETRY_MS);
 	}
 	if (tess_socket_peer(c->fd) < 0)
-		return tess_fail(TESS_EPERM, "the rendezvous at %s is served by another user", path);
+		return tess_fail(TESS_EPERM, "the rendezvous at %s is served by another user",
+		                 path);
 	return TESS_OK;
 }
 
@@ -373,7 +388,9 @@ static struct client *make(bool hosted, int32_t rank, int32_t nranks, struct tes
 
 	if (!c)
 		return NULL;
-	*c = (struct client){ .fd = -1, .rank = rank, .nranks = nranks, .hosted = hosted, .listener = l };
+	*c = (struct client){
+		.fd = -1, .rank = rank, .nranks = nranks, .hosted = hosted, .listener = l
+	};
 	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&attr);
@@ -383,8 +400,8 @@ static struct client *make(bool hosted, int32_t rank, int32_t nranks, struct tes
 	return c;
 }
 
-tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks, int64_t deadline,
-                             struct tess_listener *l, struct tess_link *out)
+tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
+                             int64_t deadline, struct tess_listener *l, struct tess_link *out)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
 	struct client *c = make(hosted, rank, nranks, l);
@@ -392,7 +409,8 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 
 	if (!c)
 		return tess_fail(TESS_ENOMEM, "no memory for the rendezvous");
-	st = c->wake < 0 ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s", strerror(errno))
+	st = c->wake < 0 ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
+	                             strerror(errno))
 	                 : reach(c, path, deadline);
 	if (!st)
 		st = start(c);
@@ -410,7 +428,13 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 		close_line(c);
 		return st;
 	}
-	*out = (struct tess_link){ .self = c, .set = set, .get = get, .note = note, .late = late, .fail = fail,
-	                           .leave = leave, .close = close_line };
+	*out = (struct tess_link){ .self = c,
+		                   .set = set,
+		                   .get = get,
+		                   .note = note,
+		                   .late = late,
+		                   .fail = fail,
+		                   .leave = leave,
+		                   .close = close_line };
 	return TESS_OK;
 }

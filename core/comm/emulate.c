@@ -14,7 +14,7 @@ struct message {
 struct tess_emulation {
 	struct tess_group *group;
 	const struct tess_coll *coll;
-	char *temp;                     /* what has come and is yet to be added, or moved */
+	char *temp; /* what has come and is yet to be added, or moved */
 	int32_t n, done;
 	struct message message[];
 };
@@ -27,10 +27,12 @@ static bool in_place(const struct tess_coll *c)
 /* Block r of a buffer with all blocks. */
 static char *block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
 {
-	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype) : NULL;
+	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype)
+	            : NULL;
 }
 
-static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at, uint64_t count)
+static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at,
+                           uint64_t count)
 {
 	struct tess_group *g = e->group;
 	struct message *m = &e->message[e->n];
@@ -41,10 +43,17 @@ static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer,
 	if (!count)
 		return TESS_OK;
 	m->coll = (struct tess_coll){
-		.size = sizeof m->coll, .kind = kind, .dtype = e->coll->dtype, .mem = e->coll->mem, .peer = peer,
-		.print = e->coll->print * 0x9e3779b97f4a7c15 + (from << 32 | to), .count = count,
-		.src = kind == TESS_SEND ? at : NULL, .dst = kind == TESS_RECV ? at : NULL,
-		.deadline = e->coll->deadline, .where = e->coll->where,
+		.size = sizeof m->coll,
+		.kind = kind,
+		.dtype = e->coll->dtype,
+		.mem = e->coll->mem,
+		.peer = peer,
+		.print = e->coll->print * 0x9e3779b97f4a7c15 + (from << 32 | to),
+		.count = count,
+		.src = kind == TESS_SEND ? at : NULL,
+		.dst = kind == TESS_RECV ? at : NULL,
+		.deadline = e->coll->deadline,
+		.where = e->coll->where,
 	};
 	st = g->backend->start(g->self, &m->coll, &m->work);
 	if (!st)
@@ -62,7 +71,8 @@ static char *parcel(const struct tess_emulation *e, int32_t r, uint64_t *count)
 	switch (c->kind) {
 	case TESS_BROADCAST:
 		return root ? (char *)c->src : NULL;
-	case TESS_REDUCE: case TESS_GATHER:
+	case TESS_REDUCE:
+	case TESS_GATHER:
 		return r == c->peer ? (char *)c->src : NULL;
 	case TESS_ALL_REDUCE:
 		return (char *)c->src;
@@ -71,7 +81,8 @@ static char *parcel(const struct tess_emulation *e, int32_t r, uint64_t *count)
 	case TESS_SCATTER:
 		*count = tess_block_size(c->give, c->count, r);
 		return root ? block(c, c->src, c->give, r) : NULL;
-	case TESS_REDUCE_SCATTER: case TESS_ALL_TO_ALL:
+	case TESS_REDUCE_SCATTER:
+	case TESS_ALL_TO_ALL:
 		*count = tess_block_size(c->give, c->count, r);
 		return block(c, c->src, c->give, r);
 	}
@@ -87,13 +98,16 @@ static char *place(const struct tess_emulation *e, int32_t r, uint64_t *count)
 
 	*count = c->count;
 	switch (c->kind) {
-	case TESS_BROADCAST: case TESS_SCATTER:
+	case TESS_BROADCAST:
+	case TESS_SCATTER:
 		return r == c->peer ? (char *)c->dst : NULL;
 	case TESS_REDUCE:
 		return root ? temp : NULL;
-	case TESS_ALL_REDUCE: case TESS_REDUCE_SCATTER:
+	case TESS_ALL_REDUCE:
+	case TESS_REDUCE_SCATTER:
 		return temp;
-	case TESS_GATHER: case TESS_ALL_GATHER:
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
 		*count = tess_block_size(c->get, c->count, r);
 		return root || c->kind == TESS_ALL_GATHER ? block(c, c->dst, c->get, r) : NULL;
 	case TESS_ALL_TO_ALL:
@@ -108,7 +122,8 @@ static uint64_t temp_elements(const struct tess_coll *c, int32_t rank, int32_t n
 	switch (c->kind) {
 	case TESS_REDUCE:
 		return rank == c->peer ? c->count * (uint64_t)nranks : 0;
-	case TESS_ALL_REDUCE: case TESS_REDUCE_SCATTER:
+	case TESS_ALL_REDUCE:
+	case TESS_REDUCE_SCATTER:
 		return c->count * (uint64_t)nranks;
 	case TESS_ALL_TO_ALL:
 		return in_place(c) ? tess_block_begin(c->get, c->count, nranks) : 0;
@@ -166,7 +181,8 @@ static void finish(struct tess_emulation *e)
 	}
 }
 
-tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c, struct tess_emulation **out)
+tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c,
+                                 struct tess_emulation **out)
 {
 	struct tess_emulation *e = calloc(1, sizeof *e + 2 * (size_t)g->size * sizeof *e->message);
 	uint64_t count, bytes = temp_elements(c, g->rank, g->size) * tess_width(c->dtype);
@@ -176,9 +192,10 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 		*e = (struct tess_emulation){ .group = g, .coll = c, .temp = malloc(bytes + 1) };
 	if (!e || !e->temp) {
 		free(e);
-		return tess_fail(TESS_ENOMEM, "no memory to make %s of messages", tess_kind_name(c->kind));
+		return tess_fail(TESS_ENOMEM, "no memory to make %s of messages",
+		                 tess_kind_name(c->kind));
 	}
-	*out = e;                       /* after a failure too: what was started has its buffers */
+	*out = e; /* after a failure too: what was started has its buffers */
 	for (int32_t i = 1; i < g->size && !st; i++) {
 		int32_t r = (g->rank + i) % g->size;
 		char *at = place(e, r, &count);

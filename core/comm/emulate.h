@@ -13,11 +13,12 @@
 struct tess_emulation;
 
 /* Starts the messages of `c`, which was checked; it stays the caller's and must outlive the emulation. */
-tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c, struct tess_emulation **out);
+tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c,
+                                 struct tess_emulation **out);
 tess_status tess_emulation_test(struct tess_emulation *e);
 tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline);
 /* Gives its works back to the backend; its memory stays, for late writes after a failure, until it is freed. */
 void tess_emulation_release(struct tess_emulation *e);
-void tess_emulation_free(struct tess_emulation *e);     /* NULL: nothing */
+void tess_emulation_free(struct tess_emulation *e); /* NULL: nothing */
 
 #endif

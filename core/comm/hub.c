@@ -12,23 +12,26 @@
 
 enum { BUCKETS = 256, CALLS_MOST = 1 << 16, TEXT = 480, STATE = TEXT + 48 };
 
-struct pair {                           /* a key of the store */
+struct pair { /* a key of the store */
 	struct pair *next;
 	uint64_t len;
 	char *val;
 	char key[];
 };
 
-struct call {                           /* a call that some of its ranks have made */
+struct call { /* a call that some of its ranks have made */
 	struct call *next;
 	int32_t arrived;
-	struct { int32_t rank; struct tess_note *note; } by[];
+	struct {
+		int32_t rank;
+		struct tess_note *note;
+	} by[];
 };
 
 struct seat {
 	pid_t pid;
 	bool here, left;
-	struct tess_note *last;         /* its last call; NULL: none yet */
+	struct tess_note *last; /* its last call; NULL: none yet */
 };
 
 struct tess_hub {
@@ -39,7 +42,7 @@ struct tess_hub {
 	struct pair *keys;
 	struct call *calls[BUCKETS];
 	int32_t ncalls;
-	bool blind;                     /* a rank ran too far ahead: some calls were not kept */
+	bool blind; /* a rank ran too far ahead: some calls were not kept */
 	int32_t nranks, entered, left;
 	struct seat seat[];
 };
@@ -50,7 +53,8 @@ tess_status tess_hub_open(int32_t nranks, struct tess_hub **out)
 	pthread_condattr_t attr;
 
 	if (nranks < 1 || nranks > TESS_RANKS_MOST)
-		return tess_fail(TESS_EINVAL, "a job of %d ranks: 1 to %d are possible", nranks, TESS_RANKS_MOST);
+		return tess_fail(TESS_EINVAL, "a job of %d ranks: 1 to %d are possible", nranks,
+		                 TESS_RANKS_MOST);
 	h = calloc(1, sizeof *h + (size_t)nranks * sizeof *h->seat);
 	if (!h)
 		return tess_fail(TESS_ENOMEM, "no memory for a job of %d ranks", nranks);
@@ -94,7 +98,8 @@ void tess_hub_close(struct tess_hub *h)
 
 /* ---- failures -------------------------------------------------------------------------------------- */
 
-static void TESS_PRINTF(4, 5) fail(struct tess_hub *h, int32_t rank, tess_status why, const char *fmt, ...)
+static void TESS_PRINTF(4, 5)
+	fail(struct tess_hub *h, int32_t rank, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -175,7 +180,9 @@ tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, u
 	memcpy(copy, val, len);
 	pthread_mutex_lock(&h->lock);
 	if (find(h, key)) {
-		st = tess_fail(TESS_EINVAL, "the key %s is set a second time; names of groups are used once", key);
+		st = tess_fail(TESS_EINVAL,
+		               "the key %s is set a second time; names of groups are used once",
+		               key);
 	} else {
 		p->next = h->keys;
 		p->val = copy;
@@ -204,7 +211,8 @@ const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len)
 	return p ? p->val : NULL;
 }
 
-tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val, uint64_t *len)
+tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val,
+                         uint64_t *len)
 {
 	struct timespec until = tess_timespec(deadline);
 	struct pair *p = NULL;
@@ -219,8 +227,10 @@ tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, 
 	else if (!p)
 		st = tess_fail(TESS_ETIMEOUT, "the key %s was not set by the deadline", key);
 	else if (p->len > *len)
-		st = tess_fail(TESS_EINVAL, "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64 " expected", key,
-		               p->len, *len);
+		st = tess_fail(TESS_EINVAL,
+		               "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64
+		               " expected",
+		               key, p->len, *len);
 	else
 		memcpy(val, p->val, *len = p->len);
 	pthread_mutex_unlock(&h->lock);
@@ -263,7 +273,8 @@ static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *tex
 		return "it has not come";
 	if (!s->last)
 		return s->left ? "it has left the job without a call" : "it has made no call yet";
-	said = (size_t)snprintf(text, room, "%sits last call is ", s->left ? "it has left the job; " : "");
+	said = (size_t)snprintf(text, room, "%sits last call is ",
+	                        s->left ? "it has left the job; " : "");
 	tess_note_text(s->last, text + said, room - said);
 	return text;
 }
@@ -277,7 +288,8 @@ static void judge_left(struct tess_hub *h, const struct call *c)
 	for (int32_t r = 0; h->left && !h->blind && r < h->nranks; r++)
 		if (h->seat[r].left && expects(h, &n->key, r) && !joined(c, r)) {
 			tess_note_text(n, text, sizeof text);
-			fail(h, r, TESS_EMISMATCH, "rank %d is in %s, but rank %d will not join: %s", c->by[0].rank, text,
+			fail(h, r, TESS_EMISMATCH,
+			     "rank %d is in %s, but rank %d will not join: %s", c->by[0].rank, text,
 			     r, whereabouts(h, r, at, sizeof at));
 		}
 }
@@ -293,8 +305,10 @@ static void judge(struct tess_hub *h, const struct call *c)
 			continue;
 		tess_note_text(c->by[i].note, theirs, sizeof theirs);
 		tess_note_text(n, mine, sizeof mine);
-		fail(h, rank, TESS_EMISMATCH, "rank %d is in %s, but rank %d in %s; all ranks make the same calls "
-		     "in the same order", c->by[i].rank, theirs, rank, mine);
+		fail(h, rank, TESS_EMISMATCH,
+		     "rank %d is in %s, but rank %d in %s; all ranks make the same calls "
+		     "in the same order",
+		     c->by[i].rank, theirs, rank, mine);
 	}
 	judge_left(h, c);
 }
@@ -306,8 +320,11 @@ static void keep(struct tess_hub *h, int32_t rank, struct tess_note *copy)
 	if (!c) {
 		if (h->ncalls == CALLS_MOST && !h->blind) {
 			h->blind = true;
-			tess_log(TESS_WARN, "comm", "a rank is more than %d calls ahead of another: calls are compared "
-			         "in part from now on", CALLS_MOST);
+			tess_log(
+				TESS_WARN, "comm",
+				"a rank is more than %d calls ahead of another: calls are compared "
+				"in part from now on",
+				CALLS_MOST);
 		}
 		c = h->blind ? NULL : malloc(sizeof *c + (size_t)copy->total * sizeof *c->by);
 		if (!c) {
@@ -356,8 +373,8 @@ tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid)
 		return tess_fail(TESS_EINVAL, "rank %d came to a job of %d ranks", rank, h->nranks);
 	pthread_mutex_lock(&h->lock);
 	if (h->seat[rank].here) {
-		st = tess_fail(TESS_EINVAL, "rank %d came twice: as process %d and as process %d", rank,
-		               (int)h->seat[rank].pid, (int)pid);
+		st = tess_fail(TESS_EINVAL, "rank %d came twice: as process %d and as process %d",
+		               rank, (int)h->seat[rank].pid, (int)pid);
 	} else {
 		h->seat[rank].here = true;
 		h->seat[rank].pid = pid;
@@ -424,14 +441,16 @@ static bool stopped(pid_t pid)
 
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
 	f = pid ? fopen(path, "re") : NULL;
-	if (f && fgets(line, sizeof line, f) && (end = strrchr(line, ')')))     /* a name may hold anything */
+	if (f && fgets(line, sizeof line, f) &&
+	    (end = strrchr(line, ')'))) /* a name may hold anything */
 		yes = end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 	if (f)
 		fclose(f);
 	return yes;
 }
 
-static bool behind(const struct tess_hub *h, const struct tess_key *key, const struct call *c, int32_t rank)
+static bool behind(const struct tess_hub *h, const struct tess_key *key, const struct call *c,
+                   int32_t rank)
 {
 	const struct seat *s = &h->seat[rank];
 
@@ -456,7 +475,8 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 		tess_note_text(c ? c->by[0].note : h->seat[rank].last, text, sizeof text);
 	/* A rank that is held is the cause; else the first one that is missed. */
 	for (int32_t r = 0; r < h->nranks; r++) {
-		bool held = h->seat[r].here && stopped(h->seat[r].pid), missing = behind(h, key, c, r);
+		bool held = h->seat[r].here && stopped(h->seat[r].pid),
+		     missing = behind(h, key, c, r);
 
 		others += missing;
 		if ((held && !asleep) || (missing && who < 0)) {
@@ -467,13 +487,18 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);
 	if (who < 0)
-		fail(h, -1, TESS_ETIMEOUT, "%s was not finished by the deadline of rank %d, though all its ranks have "
-		     "joined it", text, rank);
+		fail(h, -1, TESS_ETIMEOUT,
+		     "%s was not finished by the deadline of rank %d, though all its ranks have "
+		     "joined it",
+		     text, rank);
 	else if (asleep)
-		fail(h, who, TESS_ETIMEOUT, "rank %d (process %d) is stopped; %s was not finished by the deadline of "
-		     "rank %d", who, (int)h->seat[who].pid, text, rank);
+		fail(h, who, TESS_ETIMEOUT,
+		     "rank %d (process %d) is stopped; %s was not finished by the deadline of "
+		     "rank %d",
+		     who, (int)h->seat[who].pid, text, rank);
 	else
-		fail(h, who, TESS_ETIMEOUT, "rank %d%s %s by the deadline of rank %d: %s%s%s", who, more, what, rank,
-		     key ? text : "", key ? "; " : "", whereabouts(h, who, at, sizeof at));
+		fail(h, who, TESS_ETIMEOUT, "rank %d%s %s by the deadline of rank %d: %s%s%s", who,
+		     more, what, rank, key ? text : "", key ? "; " : "",
+		     whereabouts(h, who, at, sizeof at));
 	pthread_mutex_unlock(&h->lock);
 }

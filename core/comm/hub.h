@@ -18,7 +18,7 @@ enum { TESS_RANKS_MOST = 1024, TESS_SENTENCE = 1536 };
 
 struct tess_failure {
 	tess_status why;
-	int32_t rank;                   /* whom it names; -1: nobody */
+	int32_t rank; /* whom it names; -1: nobody */
 	char sentence[TESS_SENTENCE];
 };
 
@@ -27,13 +27,13 @@ struct tess_failure {
  * may not call the hub.
  */
 struct tess_listener {
-	struct tess_listener *next;     /* the hub's */
+	struct tess_listener *next; /* the hub's */
 	void (*failed)(void *arg, const struct tess_failure *f);
 	void *arg;
 };
 
 tess_status tess_hub_open(int32_t nranks, struct tess_hub **out);
-void tess_hub_close(struct tess_hub *h);        /* NULL: nothing */
+void tess_hub_close(struct tess_hub *h); /* NULL: nothing */
 
 /* The listener is the caller's and is told at once if there is a failure already. */
 void tess_hub_listen(struct tess_hub *h, struct tess_listener *l);
@@ -41,7 +41,7 @@ void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l);
 
 /* The rank is here; pid 0: a thread of this process. TESS_EINVAL: it is here already, or no such rank. */
 tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid);
-int32_t tess_hub_entered(struct tess_hub *h);   /* how many ranks have come so far */
+int32_t tess_hub_entered(struct tess_hub *h); /* how many ranks have come so far */
 
 /* The rank makes no call any more. A failure if somebody waits for one of its calls. */
 void tess_hub_leave(struct tess_hub *h, int32_t rank);
@@ -51,7 +51,8 @@ tess_status tess_hub_wait_left(struct tess_hub *h, int64_t deadline);
 
 /* Keys are set once. `get` blocks until the key is there, something has failed, or the deadline. */
 tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, uint64_t len);
-tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val, uint64_t *len);
+tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val,
+                         uint64_t *len);
 /* The value, or NULL; borrowed: keys are not taken back. */
 const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len);
 

@@ -62,7 +62,8 @@ static void close_line(void *self)
 	free(l);
 }
 
-tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_listener *l, struct tess_link *out)
+tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_listener *l,
+                             struct tess_link *out)
 {
 	struct line *self = malloc(sizeof *self);
 	tess_status st;
@@ -75,8 +76,14 @@ tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_liste
 		return st;
 	}
 	*self = (struct line){ .hub = h, .listener = l, .rank = rank };
-	*out = (struct tess_link){ .self = self, .set = set, .get = get, .note = note, .late = late,
-	                           .fail = fail, .leave = leave, .close = close_line };
+	*out = (struct tess_link){ .self = self,
+		                   .set = set,
+		                   .get = get,
+		                   .note = note,
+		                   .late = late,
+		                   .fail = fail,
+		                   .leave = leave,
+		                   .close = close_line };
 	tess_hub_listen(h, l);
 	return TESS_OK;
 }

@@ -23,13 +23,14 @@ struct tess_link {
 };
 
 /* The listener must live until the line is closed. */
-tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_listener *l, struct tess_link *out);
+tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_listener *l,
+                             struct tess_link *out);
 
 /*
  * Connects to the server at `path`, says which rank this is, and blocks until all ranks are there or the
  * deadline. `hosted`: the server is there already (tessera launch); else rank 0's is waited for.
  */
-tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks, int64_t deadline,
-                             struct tess_listener *l, struct tess_link *out);
+tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
+                             int64_t deadline, struct tess_listener *l, struct tess_link *out);
 
 #endif

@@ -17,11 +17,15 @@ tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_m
 	char *end = NULL;
 
 	if (!len || len >= sizeof m->name || (text[len] && text[len] != '='))
-		return tess_fail(TESS_EINVAL, "the mesh \"%s\" is not of the form tp or tp=%d: one dimension, a name of "
-		                 "a-z 0-9 _ with at most %zu letters", text, w->size, sizeof m->name - 1);
+		return tess_fail(
+			TESS_EINVAL,
+			"the mesh \"%s\" is not of the form tp or tp=%d: one dimension, a name of "
+			"a-z 0-9 _ with at most %zu letters",
+			text, w->size, sizeof m->name - 1);
 	if (text[len] && (strtol(text + len + 1, &end, 10) != w->size || *end || !text[len + 1]))
-		return tess_fail(TESS_EINVAL, "the mesh \"%s\" does not fit a job of %d ranks; use %.*s=%d", text, w->size,
-		                 (int)len, text, w->size);
+		return tess_fail(TESS_EINVAL,
+		                 "the mesh \"%s\" does not fit a job of %d ranks; use %.*s=%d",
+		                 text, w->size, (int)len, text, w->size);
 	m = calloc(1, sizeof *m);
 	if (!m)
 		return tess_fail(TESS_ENOMEM, "no memory for a mesh");

@@ -9,8 +9,8 @@
 const char *tess_kind_name(int32_t kind)
 {
 	static const char *const names[] = {
-		"no call", "barrier", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter",
-		"reduce_scatter", "all_to_all", "send", "recv",
+		"no call",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
+		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
 	};
 
 	return kind > 0 && kind < COUNT(names) ? names[kind] : names[0];
@@ -39,7 +39,7 @@ size_t tess_note_room(int32_t nranks)
 	return sizeof(struct tess_note) + (size_t)nranks * 2 * sizeof(uint64_t) + TESS_WHERE;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x)     /* the finaliser of MurmurHash3 over h and x */
+static uint64_t mix(uint64_t h, uint64_t x) /* the finaliser of MurmurHash3 over h and x */
 {
 	h ^= x + 0x9e3779b97f4a7c15;
 	h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
@@ -54,7 +54,8 @@ bool tess_kind_reduces(int32_t kind)
 
 bool tess_kind_rooted(int32_t kind)
 {
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER || kind == TESS_SCATTER;
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
+	       kind == TESS_SCATTER;
 }
 
 static uint64_t print_of(const struct tess_note *n)
@@ -82,9 +83,15 @@ void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struc
 	size_t lists, words = strnlen(where, TESS_WHERE - 1);
 
 	*n = (struct tess_note){
-		.key = *key, .total = key->channel ? 2 : nranks, .count = c->count, .kind = c->kind,
-		.dtype = c->dtype, .op = c->op, .peer = c->peer,
-		.ngive = c->give ? (uint32_t)nranks : 0, .nget = c->get ? (uint32_t)nranks : 0,
+		.key = *key,
+		.total = key->channel ? 2 : nranks,
+		.count = c->count,
+		.kind = c->kind,
+		.dtype = c->dtype,
+		.op = c->op,
+		.peer = c->peer,
+		.ngive = c->give ? (uint32_t)nranks : 0,
+		.nget = c->get ? (uint32_t)nranks : 0,
 	};
 	if (c->give)
 		memcpy(n->list, c->give, n->ngive * sizeof *n->list);
@@ -97,7 +104,8 @@ void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struc
 	n->print = print_of(n);
 }
 
-bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b, int32_t rank_b)
+bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,
+                     int32_t rank_b)
 {
 	if (a->print != b->print)
 		return false;
@@ -113,8 +121,10 @@ static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t roo
 
 	for (uint32_t i = 0; i < n && (size_t)len + 24 < room; i++) {
 		if (i == 16)
-			return (size_t)len + (size_t)snprintf(text + len, room - (size_t)len, "+...");
-		len += snprintf(text + len, room - (size_t)len, "%s%" PRIu64, i ? "+" : "", list[i]);
+			return (size_t)len +
+			       (size_t)snprintf(text + len, room - (size_t)len, "+...");
+		len += snprintf(text + len, room - (size_t)len, "%s%" PRIu64, i ? "+" : "",
+		                list[i]);
 	}
 	return (size_t)len;
 }
@@ -142,18 +152,20 @@ void tess_note_text(const struct tess_note *n, char *text, size_t room)
 	else if (n->kind == TESS_BROADCAST || n->kind == TESS_SCATTER || n->kind == TESS_RECV)
 		snprintf(how, sizeof how, " from rank %d", n->peer);
 	if (n->kind == TESS_BARRIER)
-		snprintf(text, room, "barrier, call %" PRIu64 "%s%s", n->key.number, *where ? ", at " : "", where);
-	else
-		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s", tess_kind_name(n->kind), count,
-		         tess_dtype_name(n->dtype), how, n->key.channel ? "message" : "call", n->key.number,
+		snprintf(text, room, "barrier, call %" PRIu64 "%s%s", n->key.number,
 		         *where ? ", at " : "", where);
+	else
+		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s", tess_kind_name(n->kind),
+		         count, tess_dtype_name(n->dtype), how, n->key.channel ? "message" : "call",
+		         n->key.number, *where ? ", at " : "", where);
 }
 
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks)
 {
 	size_t lists;
 
-	if (bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 || bytes > tess_note_room(nranks))
+	if (bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 ||
+	    bytes > tess_note_room(nranks))
 		return false;
 	if ((n->ngive && n->ngive != (uint32_t)nranks) || (n->nget && n->nget != (uint32_t)nranks))
 		return false;

@@ -8,22 +8,22 @@
 #include <stdbool.h>
 #include <tessera/group.h>
 
-struct tess_key {                       /* one call of a job */
-	uint32_t group;                 /* 0: all ranks */
-	uint32_t channel;               /* 0: collectives; 1 + source * ranks + destination: send, recv */
-	uint64_t number;                /* in this channel, from 1 */
+struct tess_key { /* one call of a job */
+	uint32_t group; /* 0: all ranks */
+	uint32_t channel; /* 0: collectives; 1 + source * ranks + destination: send, recv */
+	uint64_t number; /* in this channel, from 1 */
 };
 
-enum { TESS_WHERE = 104 };              /* bytes of `where` that are kept, the 0 included */
+enum { TESS_WHERE = 104 }; /* bytes of `where` that are kept, the 0 included */
 
 struct tess_note {
-	uint32_t bytes;                 /* of all, a multiple of 8 */
-	int32_t total;                  /* ranks that make this call */
+	uint32_t bytes; /* of all, a multiple of 8 */
+	int32_t total; /* ranks that make this call */
 	struct tess_key key;
 	uint64_t print, count;
 	int32_t kind, dtype, op, peer;
-	uint32_t ngive, nget;           /* entries of the lists */
-	uint64_t list[];                /* give, get, then `where`, ended by 0 */
+	uint32_t ngive, nget; /* entries of the lists */
+	uint64_t list[]; /* give, get, then `where`, ended by 0 */
 };
 
 /* Bytes that a note in a group of `nranks` may take. */
@@ -38,7 +38,8 @@ void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struc
                      int32_t nranks);
 
 /* Whether two ranks' notes of one key are one call. */
-bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b, int32_t rank_b);
+bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,
+                     int32_t rank_b);
 
 /* "all_reduce of 1024 f32 (sum), call 42, at layers.3.mlp.down:out" */
 void tess_note_text(const struct tess_note *n, char *text, size_t room);
@@ -46,10 +47,10 @@ void tess_note_text(const struct tess_note *n, char *text, size_t room);
 /* Whether `bytes` at `n`, aligned to 8, are a note that may be read; for what comes over a socket. */
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
 
-const char *tess_kind_name(int32_t kind);       /* "all_reduce"; never NULL */
-const char *tess_dtype_name(int32_t dtype);     /* "f32" */
-const char *tess_op_name(int32_t op);           /* "sum" */
-bool tess_kind_reduces(int32_t kind);           /* `op` is read */
-bool tess_kind_rooted(int32_t kind);            /* `peer` is the root */
+const char *tess_kind_name(int32_t kind); /* "all_reduce"; never NULL */
+const char *tess_dtype_name(int32_t dtype); /* "f32" */
+const char *tess_op_name(int32_t op); /* "sum" */
+bool tess_kind_reduces(int32_t kind); /* `op` is read */
+bool tess_kind_rooted(int32_t kind); /* `peer` is the root */
 
 #endif

@@ -36,10 +36,12 @@ const char *tess_rendezvous_path(const struct tess_rendezvous *r);
  * The first failure: its status, the sentence (cut to `room`), and the world rank that it names, or -1.
  * TESS_OK: none so far, the outputs are untouched. From any thread.
  */
-tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence, size_t room);
+tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
+                                    size_t room);
 
 /* Posts a failure that the host has seen ("rank 2 was killed by SIGSEGV"): told to all, if it is the first. */
-void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why, const char *sentence);
+void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
+                          const char *sentence);
 
 /* Ends the thread, tells ranks that are still there, in bounded time, and removes the socket. NULL: nothing. */
 void tess_rendezvous_close(struct tess_rendezvous *r);

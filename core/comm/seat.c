@@ -11,7 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-struct starter { const char *rank, *size, *local, *local_size, *hosts; };
+struct starter {
+	const char *rank, *size, *local, *local_size, *hosts;
+};
 
 static const struct starter starters[] = {
 	{ "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL },
@@ -43,28 +45,34 @@ static tess_status number(const char *name, int32_t lo, int32_t hi, int32_t pres
 	errno = 0;
 	val = strtol(text, &end, 10);
 	if (errno || end == text || *end || val < lo || val > hi)
-		return tess_fail(TESS_EINVAL, "%s=%s: must be a number from %d to %d", name, text, lo, hi);
+		return tess_fail(TESS_EINVAL, "%s=%s: must be a number from %d to %d", name, text,
+		                 lo, hi);
 	*out = (int32_t)val;
 	return TESS_OK;
 }
 
 static bool loopback(const char *addr)
 {
-	return !addr || !*addr || !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) || !strcmp(addr, "::1");
+	return !addr || !*addr || !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) ||
+	       !strcmp(addr, "::1");
 }
 
 /* Design: one host if all ranks are local; where that is not said, if the master's address says so. */
 static tess_status one_host(const struct starter *s, int32_t size)
 {
 	int32_t local = size, hosts = 1;
-	tess_status st = number(s->local_size, 1, TESS_RANKS_MOST, getenv("MASTER_ADDR") &&
-	                        !loopback(getenv("MASTER_ADDR")) ? 0 : size, &local);
+	tess_status st = number(
+		s->local_size, 1, TESS_RANKS_MOST,
+		getenv("MASTER_ADDR") && !loopback(getenv("MASTER_ADDR")) ? 0 : size, &local);
 
 	if (!st)
 		st = number(s->hosts, 1, INT32_MAX, 1, &hosts);
 	if (!st && (local != size || hosts != 1))
-		st = tess_fail(TESS_ENOTSUP, "the job's %d ranks are on several hosts, which this release does not connect; "
-		               "start all of them on one host (with LOCAL_WORLD_SIZE=%d)", size, size);
+		st = tess_fail(
+			TESS_ENOTSUP,
+			"the job's %d ranks are on several hosts, which this release does not connect; "
+			"start all of them on one host (with LOCAL_WORLD_SIZE=%d)",
+			size, size);
 	return st;
 }
 
@@ -78,7 +86,7 @@ static void name_by_parent(char *job, size_t room)
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
 	f = fopen(path, "re");
 	at = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-	for (int field = 2; at && field < 22; field++)          /* proc(5): the 22nd, counted from ") S" */
+	for (int field = 2; at && field < 22; field++) /* proc(5): the 22nd, counted from ") S" */
 		at = strchr(at + 1, ' ');
 	if (at)
 		began = strtoull(at, NULL, 10);
@@ -94,13 +102,16 @@ static tess_status name_job(char *job, size_t room)
 
 	if (*tess_option("job")) {
 		if (strlen(tess_option("job")) >= room)
-			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes", tess_option("job"), room - 1);
+			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes",
+			                 tess_option("job"), room - 1);
 		snprintf(job, room, "%s", tess_option("job"));
 	} else if (run) {
-		int len = snprintf(job, room, "run-%.40s-%.8s-%.8s", run, port ? port : "", again ? again : "");
+		int len = snprintf(job, room, "run-%.40s-%.8s-%.8s", run, port ? port : "",
+		                   again ? again : "");
 
 		for (int i = 0; i < len; i++)
-			if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", job[i]))
+			if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-",
+			            job[i]))
 				job[i] = '_';
 	} else {
 		name_by_parent(job, room);

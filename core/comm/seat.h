@@ -15,9 +15,9 @@
 
 struct tess_seat {
 	int32_t rank, size;
-	int32_t local;                  /* its index among the ranks of this host */
-	bool alone;                     /* nobody started it as a rank */
-	char job[96];                   /* for tess_rendezvous_open */
+	int32_t local; /* its index among the ranks of this host */
+	bool alone; /* nobody started it as a rank */
+	char job[96]; /* for tess_rendezvous_open */
 };
 
 /*

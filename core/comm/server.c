@@ -25,7 +25,7 @@
 
 enum { STRANGERS = 64, HELLO_MS = 5000, LAST_WORDS_MS = 500 };
 
-struct ask {                            /* a GET that waits for its key */
+struct ask { /* a GET that waits for its key */
 	struct ask *next;
 	int32_t id;
 	char key[];
@@ -33,10 +33,10 @@ struct ask {                            /* a GET that waits for its key */
 
 struct conn {
 	int fd;
-	int32_t rank;                   /* -1: has not said who it is */
+	int32_t rank; /* -1: has not said who it is */
 	pid_t pid;
 	int64_t since;
-	bool bye, told, drop;           /* drop: to be closed when `out` is written */
+	bool bye, told, drop; /* drop: to be closed when `out` is written */
 	struct tess_pipe in, out;
 	struct ask *asks;
 };
@@ -79,11 +79,13 @@ static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_f
 		return;
 	}
 	if (h->version != TESS_WIRE_VERSION) {
-		snprintf(text, sizeof text, "rank %d is of another version of Tessera (rendezvous %u, this is %u)", f->a,
-		         h->version, TESS_WIRE_VERSION);
+		snprintf(text, sizeof text,
+		         "rank %d is of another version of Tessera (rendezvous %u, this is %u)",
+		         f->a, h->version, TESS_WIRE_VERSION);
 		st = TESS_EABI;
 	} else if (f->b != r->nranks) {
-		snprintf(text, sizeof text, "rank %d was started for %d ranks, the job has %d", f->a, f->b, r->nranks);
+		snprintf(text, sizeof text, "rank %d was started for %d ranks, the job has %d",
+		         f->a, f->b, r->nranks);
 		st = TESS_EINVAL;
 	} else if ((st = tess_hub_enter(r->hub, f->a, c->pid))) {
 		snprintf(text, sizeof text, "%s", tess_error());
@@ -93,7 +95,7 @@ static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_f
 		return;
 	}
 	refuse(c, st, text);
-	if (!r->welcomed)               /* then a rank is missing, and would be waited for */
+	if (!r->welcomed) /* then a rank is missing, and would be waited for */
 		tess_hub_fail(r->hub, f->a, st, text);
 }
 
@@ -129,7 +131,8 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 
 	switch (f->kind) {
 	case TESS_SET:
-		if (f->a < 1 || f->a > TESS_KEY_MOST || f->b < 0 || (size_t)f->a + (size_t)f->b > len)
+		if (f->a < 1 || f->a > TESS_KEY_MOST || f->b < 0 ||
+		    (size_t)f->a + (size_t)f->b > len)
 			return false;
 		if (set(r, f))
 			tess_hub_fail(r->hub, c->rank, TESS_EINVAL, tess_error());
@@ -177,7 +180,8 @@ static void admit(struct tess_rendezvous *r)
 			close(fd);
 			continue;
 		}
-		r->conn[r->nconns++] = (struct conn){ .fd = fd, .rank = -1, .pid = pid, .since = tess_now() };
+		r->conn[r->nconns++] =
+			(struct conn){ .fd = fd, .rank = -1, .pid = pid, .since = tess_now() };
 	}
 }
 
@@ -199,7 +203,8 @@ static void lost(struct tess_rendezvous *r, const struct conn *c)
 
 	if (c->rank < 0 || c->bye)
 		return;
-	snprintf(text, sizeof text, "rank %d (process %d) has ended without leaving the job", c->rank, (int)c->pid);
+	snprintf(text, sizeof text, "rank %d (process %d) has ended without leaving the job",
+	         c->rank, (int)c->pid);
 	tess_hub_fail(r->hub, c->rank, TESS_EPEER, text);
 }
 
@@ -218,7 +223,8 @@ static bool hear(struct tess_rendezvous *r, struct conn *c)
 			break;
 	}
 	if (bad && c->rank >= 0)
-		tess_hub_fail(r->hub, c->rank, TESS_EBUG, "the rendezvous got a frame that is none");
+		tess_hub_fail(r->hub, c->rank, TESS_EBUG,
+		              "the rendezvous got a frame that is none");
 	return open && !bad;
 }
 
@@ -278,7 +284,8 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 		int64_t until = c->since + HELLO_MS * (int64_t)TESS_MS;
 
 		p[i + 2] = (struct pollfd){ .fd = c->fd,
-		                            .events = c->out.begin < c->out.end ? POLLIN | POLLOUT : POLLIN };
+			                    .events = c->out.begin < c->out.end ? POLLIN | POLLOUT
+			                                                        : POLLIN };
 		if (c->rank < 0 && (!deadline || until < deadline))
 			deadline = until;
 	}
@@ -289,7 +296,8 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 		if (read(r->wake, &count, sizeof count) < 0)
 			return;
 	}
-	for (int32_t i = n - 1; i >= 0; i--) {  /* dismiss() puts the last one, which was seen, in its place */
+	for (int32_t i = n - 1; i >= 0;
+	     i--) { /* dismiss() puts the last one, which was seen, in its place */
 		struct conn *c = &r->conn[i];
 		bool over = p[i + 2].revents & ~POLLOUT ? !hear(r, c) : false;
 
@@ -330,14 +338,16 @@ static void *serve(void *arg)
 	int64_t deadline;
 
 	if (!p) {
-		tess_hub_fail(r->hub, -1, TESS_ENOMEM, "no memory for the server of the rendezvous");
+		tess_hub_fail(r->hub, -1, TESS_ENOMEM,
+		              "no memory for the server of the rendezvous");
 		return NULL;
 	}
 	while (!r->stop)
 		turn(r, p, 0);
-	unlink(r->path);                /* whoever comes now meets the next job of this name */
+	unlink(r->path); /* whoever comes now meets the next job of this name */
 	if (tess_hub_left(r->hub) < tess_hub_entered(r->hub))
-		tess_hub_fail(r->hub, -1, TESS_EPEER, "the server of the rendezvous was closed before all ranks had left");
+		tess_hub_fail(r->hub, -1, TESS_EPEER,
+		              "the server of the rendezvous was closed before all ranks had left");
 	tell(r);
 	deadline = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
 	for (;;) {
@@ -363,7 +373,7 @@ static void wake(void *arg, const struct tess_failure *f)
 
 	(void)f;
 	if (write(r->wake, &one, sizeof one) < 0)
-		return;                 /* it is awake: the count cannot be full otherwise */
+		return; /* it is awake: the count cannot be full otherwise */
 }
 
 /* The lock of a job's name, held for its life. A file that was removed under us does not count. */
@@ -374,13 +384,17 @@ static tess_status take_lock(struct tess_rendezvous *r)
 	for (;;) {
 		r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (r->lock < 0)
-			return tess_fail(TESS_EIO, "%s cannot be opened: %s", r->lock_path, strerror(errno));
+			return tess_fail(TESS_EIO, "%s cannot be opened: %s", r->lock_path,
+			                 strerror(errno));
 		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
 			close(r->lock);
 			r->lock = -1;
-			return tess_fail(TESS_EIO, "a job is running at %s; set another TESSERA_JOB", r->path);
+			return tess_fail(TESS_EIO,
+			                 "a job is running at %s; set another TESSERA_JOB",
+			                 r->path);
 		}
-		if (!fstat(r->lock, &here) && !stat(r->lock_path, &there) && here.st_ino == there.st_ino)
+		if (!fstat(r->lock, &here) && !stat(r->lock_path, &there) &&
+		    here.st_ino == there.st_ino)
 			return TESS_OK;
 		close(r->lock);
 	}
@@ -403,7 +417,8 @@ static tess_status make_socket(struct tess_rendezvous *r, const char *job)
 	if (st)
 		return st;
 	if (unlink(r->path) && errno != ENOENT)
-		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s", r->path, strerror(errno));
+		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
+		                 r->path, strerror(errno));
 	r->listener = tess_socket_listen(r->path, r->nranks + STRANGERS);
 	if (r->listener < 0)
 		return tess_fail(TESS_EIO, "%s cannot be made: %s", r->path, strerror(errno));
@@ -420,7 +435,8 @@ static tess_status start(struct tess_rendezvous *r)
 	err = pthread_create(&r->thread, NULL, serve, r);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
-		return tess_fail(TESS_EIO, "no thread for the server of the rendezvous: %s", strerror(err));
+		return tess_fail(TESS_EIO, "no thread for the server of the rendezvous: %s",
+		                 strerror(err));
 	return TESS_OK;
 }
 
@@ -458,7 +474,8 @@ tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_re
 	r->listener = r->lock = -1;
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (r->wake < 0)
-		st = tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s", strerror(errno));
+		st = tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
+		               strerror(errno));
 	else
 		st = make_socket(r, job);
 	if (!st)
@@ -478,7 +495,8 @@ const char *tess_rendezvous_path(const struct tess_rendezvous *r)
 	return r->path;
 }
 
-tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence, size_t room)
+tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
+                                    size_t room)
 {
 	struct tess_failure f;
 	tess_status why = tess_hub_failure(r->hub, &f);
@@ -490,7 +508,8 @@ tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, ch
 	return why;
 }
 
-void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why, const char *sentence)
+void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
+                          const char *sentence)
 {
 	tess_hub_fail(r->hub, rank, why, sentence);
 }

@@ -32,8 +32,8 @@ static bool reserve(struct tess_pipe *p, size_t bytes)
 	return true;
 }
 
-bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one, size_t len_one,
-                   const void *two, size_t len_two)
+bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one,
+                   size_t len_one, const void *two, size_t len_two)
 {
 	size_t bytes = (sizeof(struct tess_frame) + len_one + len_two + 7) / 8 * 8;
 	struct tess_frame head = { .bytes = (uint32_t)bytes, .kind = kind, .a = a, .b = b };
@@ -73,7 +73,8 @@ const struct tess_frame *tess_pipe_next(struct tess_pipe *p, bool *bad)
 bool tess_pipe_flush(struct tess_pipe *p, int fd)
 {
 	while (p->begin < p->end) {
-		ssize_t n = send(fd, p->at + p->begin, p->end - p->begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n =
+			send(fd, p->at + p->begin, p->end - p->begin, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n >= 0)
 			p->begin += (size_t)n;
@@ -117,9 +118,13 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 	struct stat st;
 	int dir, all;
 
-	if (!*job || *job == '.' || job[strspn(job, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")])
-		return tess_fail(TESS_EINVAL, "the job's name \"%s\" may hold letters, digits and . _ - only, and not "
-		                 "start with a dot; set TESSERA_JOB", job);
+	if (!*job || *job == '.' ||
+	    job[strspn(job, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")])
+		return tess_fail(
+			TESS_EINVAL,
+			"the job's name \"%s\" may hold letters, digits and . _ - only, and not "
+			"start with a dot; set TESSERA_JOB",
+			job);
 	if (!base || *base != '/')
 		base = "/tmp";
 	dir = snprintf(path, room, "%s/tessera-%u", base, (unsigned)geteuid());
@@ -129,13 +134,20 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 		if (lstat(path, &st))
 			return tess_fail(TESS_EIO, "%s cannot be read: %s", path, strerror(errno));
 		if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)
-			return tess_fail(TESS_EPERM, "%s must be a directory of yours with mode 0700; remove it, or set "
-			                 "XDG_RUNTIME_DIR", path);
+			return tess_fail(
+				TESS_EPERM,
+				"%s must be a directory of yours with mode 0700; remove it, or set "
+				"XDG_RUNTIME_DIR",
+				path);
 	}
 	all = snprintf(path, room, "%s/tessera-%u/%s", base, (unsigned)geteuid(), job);
-	if (all < 0 || (size_t)all >= room || (size_t)all >= sizeof((struct sockaddr_un *)0)->sun_path)
-		return tess_fail(TESS_EINVAL, "the socket %s/tessera-%u/%s has too long a path; set a shorter TESSERA_JOB "
-		                 "or XDG_RUNTIME_DIR", base, (unsigned)geteuid(), job);
+	if (all < 0 || (size_t)all >= room ||
+	    (size_t)all >= sizeof((struct sockaddr_un *)0)->sun_path)
+		return tess_fail(
+			TESS_EINVAL,
+			"the socket %s/tessera-%u/%s has too long a path; set a shorter TESSERA_JOB "
+			"or XDG_RUNTIME_DIR",
+			base, (unsigned)geteuid(), job);
 	return TESS_OK;
 }
 

@@ -24,25 +24,41 @@
 #include <tessera/plugin.h>
 
 enum {
-	TESS_HELLO = 1, TESS_SET, TESS_GET, TESS_NOTE, TESS_LATE, TESS_FAIL, TESS_BYE,
-	TESS_WELCOME = 32, TESS_VALUE, TESS_FAILED, TESS_REFUSED, TESS_GONE
+	TESS_HELLO = 1,
+	TESS_SET,
+	TESS_GET,
+	TESS_NOTE,
+	TESS_LATE,
+	TESS_FAIL,
+	TESS_BYE,
+	TESS_WELCOME = 32,
+	TESS_VALUE,
+	TESS_FAILED,
+	TESS_REFUSED,
+	TESS_GONE
 };
 enum { TESS_WIRE_VERSION = 1, TESS_KEY_MOST = 1024, TESS_FRAME_MOST = (1 << 20) + 4096 };
 
 struct tess_frame {
-	uint32_t bytes;                 /* of all, header included */
+	uint32_t bytes; /* of all, header included */
 	uint32_t kind;
 	int32_t a, b;
 	char payload[];
 };
 
-struct tess_hello { uint32_t version; int32_t pid; };
+struct tess_hello {
+	uint32_t version;
+	int32_t pid;
+};
 
-struct tess_pipe { char *at; size_t begin, end, room; };        /* bytes in [begin, end); {0}: empty */
+struct tess_pipe { /* bytes in [begin, end); {0}: empty */
+	char *at;
+	size_t begin, end, room;
+};
 
 /* Appends a frame of two pieces (NULL, 0: none); false without memory. */
-bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one, size_t len_one,
-                   const void *two, size_t len_two);
+bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one,
+                   size_t len_one, const void *two, size_t len_two);
 /*
  * Takes out the next whole frame; NULL: none yet. *bad: what stands there is no frame. Borrowed, aligned to
  * 8, until the pipe is used again.

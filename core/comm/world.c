@@ -12,13 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ANSWER_MS = 250, CAUSE_MS = 500 };       /* how long a better sentence is waited for */
+enum { ANSWER_MS = 250, CAUSE_MS = 500 }; /* how long a better sentence is waited for */
 
 const struct tess_option tess_world_options[] = {
-	{ "backend", "auto", "who moves data between ranks: loopback, gloo, ...; auto: one rank loopback, one host shm" },
+	{ "backend", "auto",
+	  "who moves data between ranks: loopback, gloo, ...; auto: one rank loopback, one host shm" },
 	{ "timeout", "300", "seconds that a call may take before the job fails" },
-	{ "reduce", "exact", "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
-	{ "job", "", "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
+	{ "reduce", "exact",
+	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
+	{ "job", "",
+	  "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
 	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
 	{ NULL, NULL, NULL },
 };
@@ -35,7 +38,7 @@ static void poisoned(void *arg, const struct tess_failure *f)
 		for (struct tess_group *g = w->groups; g; g = g->next)
 			if (g->backend->abort)
 				g->backend->abort(g->self);
-		atomic_store(&w->failed, f->why);       /* last: who sees it finds its group aborted */
+		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
 		pthread_cond_broadcast(&w->poisoned);
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -100,7 +103,8 @@ tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, co
 
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence)
 {
-	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED || why == TESS_ETIMEOUT;
+	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
+	                 why == TESS_ETIMEOUT;
 	char text[TESS_SENTENCE];
 
 	snprintf(text, sizeof text, "%s", sentence);
@@ -113,7 +117,7 @@ void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence
 {
 	char text[TESS_SENTENCE];
 
-	snprintf(text, sizeof text, "%s", sentence);    /* it may be tess_error() */
+	snprintf(text, sizeof text, "%s", sentence); /* it may be tess_error() */
 	tess_world_poison(w, why < 0 ? why : TESS_EBUG, text);
 }
 
@@ -126,7 +130,8 @@ static tess_status store_set(void *self, const char *key, const void *val, uint6
 	return w->link.set(w->link.self, key, val, len);
 }
 
-static tess_status store_get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+static tess_status store_get(void *self, const char *key, int64_t deadline, void *val,
+                             uint64_t *len)
 {
 	struct tess_world *w = self;
 
@@ -143,7 +148,8 @@ static tess_status read_options(struct tess_world *w)
 	if (st)
 		return st;
 	if (w->timeout <= 0)
-		return tess_fail(TESS_EINVAL, "TESSERA_TIMEOUT=%s: must be more than 0 seconds", tess_option("timeout"));
+		return tess_fail(TESS_EINVAL, "TESSERA_TIMEOUT=%s: must be more than 0 seconds",
+		                 tess_option("timeout"));
 	reduce = tess_option("reduce");
 	w->fast = !strcmp(reduce, "fast");
 	if (!w->fast && strcmp(reduce, "exact"))
@@ -166,13 +172,17 @@ static tess_status choose_backend(int32_t size, bool threads, const struct tess_
 	} else if (threads || size == 1) {
 		st = tess_plugin_backend("loopback", &b);
 	} else if ((st = tess_plugin_backend("shm", &b))) {
-		tess_log(st == TESS_ENOENT ? TESS_INFO : TESS_WARN, "comm", "shm is %s: gloo is used",
+		tess_log(st == TESS_ENOENT ? TESS_INFO : TESS_WARN, "comm",
+		         "shm is %s: gloo is used",
 		         st == TESS_ENOENT ? "not installed" : tess_error());
 		st = tess_plugin_backend("gloo", &b);
 	}
 	if (!st && threads && !b->threads)
-		st = tess_fail(TESS_EINVAL, "the ranks of backend %s are processes, not threads; start the program with "
-		               "tessera launch, or take TESSERA_BACKEND=loopback", b->name);
+		st = tess_fail(
+			TESS_EINVAL,
+			"the ranks of backend %s are processes, not threads; start the program with "
+			"tessera launch, or take TESSERA_BACKEND=loopback",
+			b->name);
 	if (!st)
 		*out = b;
 	return st;
@@ -194,7 +204,9 @@ static tess_status make_world(int32_t rank, int32_t size, struct tess_world **ou
 	w->rank = rank;
 	w->size = size;
 	w->ear = (struct tess_listener){ .failed = poisoned, .arg = w };
-	w->store = (struct tess_store){ .size = sizeof w->store, .self = w, .set = store_set, .get = store_get };
+	w->store = (struct tess_store){
+		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
+	};
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -253,8 +265,11 @@ static tess_status connect_job(struct tess_world *w, const struct tess_seat *sea
 		st = tess_socket_path(seat->job, path, sizeof path);
 	if (st)
 		return st;
-	return tess_link_socket(*given ? given : w->server ? tess_rendezvous_path(w->server) : path, *given != 0,
-	                        seat->rank, seat->size, tess_now() + w->timeout, &w->ear, &w->link);
+	return tess_link_socket(*given      ? given
+	                        : w->server ? tess_rendezvous_path(w->server)
+	                                    : path,
+	                        *given != 0, seat->rank, seat->size, tess_now() + w->timeout,
+	                        &w->ear, &w->link);
 }
 
 tess_status tess_world_open(struct tess_world **out)
@@ -350,7 +365,8 @@ static void start_all(struct spawned *s, int32_t n)
 	}
 }
 
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
+tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
+                             void *arg)
 {
 	struct tess_failure first;
 	struct tess_hub *hub;

@@ -14,25 +14,47 @@
 static inline size_t tess_width(int32_t dtype)
 {
 	switch (dtype) {
-	case TESS_F64: case TESS_I64: return 8;
-	case TESS_F32: case TESS_I32: return 4;
-	case TESS_BF16: case TESS_F16: return 2;
-	case TESS_I8: case TESS_U8: return 1;
-	default: return 0;
+	case TESS_F64:
+	case TESS_I64:
+		return 8;
+	case TESS_F32:
+	case TESS_I32:
+		return 4;
+	case TESS_BF16:
+	case TESS_F16:
+		return 2;
+	case TESS_I8:
+	case TESS_U8:
+		return 1;
+	default:
+		return 0;
 	}
 }
 
-static inline uint32_t tess_bits(float x) { uint32_t u; memcpy(&u, &x, sizeof u); return u; }
-static inline float tess_float(uint32_t u) { float x; memcpy(&x, &u, sizeof x); return x; }
+static inline uint32_t tess_bits(float x)
+{
+	uint32_t u;
+	memcpy(&u, &x, sizeof u);
+	return u;
+}
+static inline float tess_float(uint32_t u)
+{
+	float x;
+	memcpy(&x, &u, sizeof x);
+	return x;
+}
 
-static inline float tess_bf16_load(uint16_t h) { return tess_float((uint32_t)h << 16); }
+static inline float tess_bf16_load(uint16_t h)
+{
+	return tess_float((uint32_t)h << 16);
+}
 
 static inline uint16_t tess_bf16_round(float x)
 {
 	uint32_t u = tess_bits(x);
 
 	if ((u & 0x7fffffff) > 0x7f800000)
-		return (uint16_t)(u >> 16 | 0x40);      /* a NaN stays one: quiet, its top bits kept */
+		return (uint16_t)(u >> 16 | 0x40); /* a NaN stays one: quiet, its top bits kept */
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
@@ -40,7 +62,7 @@ static inline float tess_f16_load(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
 
-	if (rest >= 0x7c00)                             /* infinity, NaN */
+	if (rest >= 0x7c00) /* infinity, NaN */
 		return tess_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
 	/* As f32 with the same exponent field it is 2^112 too small; the product is exact, subnormals included. */
 	return tess_float(sign | tess_bits(tess_float(rest << 13) * 0x1p112f));
@@ -53,41 +75,58 @@ static inline uint16_t tess_f16_round(float x)
 
 	if (rest > 0x7f800000)
 		return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-	if (rest >= 0x477ff000)                         /* 65520: what rounds to infinity */
+	if (rest >= 0x477ff000) /* 65520: what rounds to infinity */
 		return (uint16_t)(sign | 0x7c00);
-	if (rest < 0x38800000)                          /* subnormal: adding 0.5 leaves its bits at the bottom */
-		return (uint16_t)(sign | (uint16_t)(tess_bits(tess_float(rest) + 0.5f) - 0x3f000000));
+	if (rest < 0x38800000) /* subnormal: adding 0.5 leaves its bits at the bottom */
+		return (uint16_t)(sign |
+		                  (uint16_t)(tess_bits(tess_float(rest) + 0.5f) - 0x3f000000));
 	rest += 0xfff + (rest >> 13 & 1);
 	return (uint16_t)(sign | (uint16_t)((rest - 0x38000000) >> 13));
 }
 
-#define TESS_EACH(a) for (uint32_t k = 0; k < n; k++) acc[k] = (a); break
+#define TESS_EACH(a) \
+	for (uint32_t k = 0; k < n; k++) \
+		acc[k] = (a); \
+	break
 #define TESS_FOLD_FLOAT(name, type) \
-static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
-{ \
-	switch (op) { \
-	case TESS_SUM: TESS_EACH(acc[k] + x[k]); \
-	case TESS_PROD: TESS_EACH(acc[k] * x[k]); \
-	case TESS_MIN: TESS_EACH(acc[k] < x[k] || acc[k] != acc[k] ? acc[k] : x[k]); \
-	case TESS_MAX: TESS_EACH(acc[k] > x[k] || acc[k] != acc[k] ? acc[k] : x[k]); \
-	default: break; \
-	} \
-}
+	static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
+	{ \
+		switch (op) { \
+		case TESS_SUM: \
+			TESS_EACH(acc[k] + x[k]); \
+		case TESS_PROD: \
+			TESS_EACH(acc[k] * x[k]); \
+		case TESS_MIN: \
+			TESS_EACH(acc[k] < x[k] || acc[k] != acc[k] ? acc[k] : x[k]); \
+		case TESS_MAX: \
+			TESS_EACH(acc[k] > x[k] || acc[k] != acc[k] ? acc[k] : x[k]); \
+		default: \
+			break; \
+		} \
+	}
 /* `wide` is unsigned and as wide as int at least, so that nothing overflows but modulo 2^n */
 #define TESS_FOLD_INT(name, type, wide) \
-static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
-{ \
-	switch (op) { \
-	case TESS_SUM: TESS_EACH((type)((wide)acc[k] + (wide)x[k])); \
-	case TESS_PROD: TESS_EACH((type)((wide)acc[k] * (wide)x[k])); \
-	case TESS_MIN: TESS_EACH(acc[k] < x[k] ? acc[k] : x[k]); \
-	case TESS_MAX: TESS_EACH(acc[k] > x[k] ? acc[k] : x[k]); \
-	case TESS_BAND: TESS_EACH((type)(acc[k] & x[k])); \
-	case TESS_BOR: TESS_EACH((type)(acc[k] | x[k])); \
-	case TESS_BXOR: TESS_EACH((type)(acc[k] ^ x[k])); \
-	default: break; \
-	} \
-}
+	static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
+	{ \
+		switch (op) { \
+		case TESS_SUM: \
+			TESS_EACH((type)((wide)acc[k] + (wide)x[k])); \
+		case TESS_PROD: \
+			TESS_EACH((type)((wide)acc[k] * (wide)x[k])); \
+		case TESS_MIN: \
+			TESS_EACH(acc[k] < x[k] ? acc[k] : x[k]); \
+		case TESS_MAX: \
+			TESS_EACH(acc[k] > x[k] ? acc[k] : x[k]); \
+		case TESS_BAND: \
+			TESS_EACH((type)(acc[k] & x[k])); \
+		case TESS_BOR: \
+			TESS_EACH((type)(acc[k] | x[k])); \
+		case TESS_BXOR: \
+			TESS_EACH((type)(acc[k] ^ x[k])); \
+		default: \
+			break; \
+		} \
+	}
 TESS_FOLD_FLOAT(tess_fold_f64, double)
 TESS_FOLD_FLOAT(tess_fold_f32, float)
 TESS_FOLD_INT(tess_fold_i64, int64_t, uint64_t)
@@ -98,7 +137,7 @@ TESS_FOLD_INT(tess_fold_u8, uint8_t, uint32_t)
 #undef TESS_FOLD_FLOAT
 #undef TESS_EACH
 
-enum { TESS_REDUCE_STEP = 512 };        /* elements that are reduced before they are written */
+enum { TESS_REDUCE_STEP = 512 }; /* elements that are reduced before they are written */
 
 static inline void tess_load_16(int32_t dtype, const uint16_t *x, float *out, uint32_t n)
 {
@@ -106,8 +145,8 @@ static inline void tess_load_16(int32_t dtype, const uint16_t *x, float *out, ui
 		out[k] = dtype == TESS_BF16 ? tess_bf16_load(x[k]) : tess_f16_load(x[k]);
 }
 
-static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
-                                  uint64_t at, uint32_t n, uint16_t *dst)
+static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *part,
+                                  int32_t nparts, uint64_t at, uint32_t n, uint16_t *dst)
 {
 	float acc[TESS_REDUCE_STEP], x[TESS_REDUCE_STEP];
 
@@ -127,7 +166,11 @@ static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *
 static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
                                uint64_t count, void *dst)
 {
-	union { double f64; int64_t i64; char byte[8 * TESS_REDUCE_STEP]; } acc;
+	union {
+		double f64;
+		int64_t i64;
+		char byte[8 * TESS_REDUCE_STEP];
+	} acc;
 	size_t width = tess_width(dtype);
 
 	for (uint64_t at = 0; at < count; at += TESS_REDUCE_STEP) {
@@ -144,13 +187,26 @@ static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *par
 			const void *x = (const char *)part[r] + at * width;
 
 			switch (dtype) {
-			case TESS_F64: tess_fold_f64(op, (double *)(void *)&acc, (const double *)x, n); break;
-			case TESS_F32: tess_fold_f32(op, (float *)(void *)&acc, (const float *)x, n); break;
-			case TESS_I64: tess_fold_i64(op, (int64_t *)(void *)&acc, (const int64_t *)x, n); break;
-			case TESS_I32: tess_fold_i32(op, (int32_t *)(void *)&acc, (const int32_t *)x, n); break;
-			case TESS_I8: tess_fold_i8(op, (int8_t *)(void *)&acc, (const int8_t *)x, n); break;
-			case TESS_U8: tess_fold_u8(op, (uint8_t *)(void *)&acc, (const uint8_t *)x, n); break;
-			default: break;
+			case TESS_F64:
+				tess_fold_f64(op, (double *)(void *)&acc, (const double *)x, n);
+				break;
+			case TESS_F32:
+				tess_fold_f32(op, (float *)(void *)&acc, (const float *)x, n);
+				break;
+			case TESS_I64:
+				tess_fold_i64(op, (int64_t *)(void *)&acc, (const int64_t *)x, n);
+				break;
+			case TESS_I32:
+				tess_fold_i32(op, (int32_t *)(void *)&acc, (const int32_t *)x, n);
+				break;
+			case TESS_I8:
+				tess_fold_i8(op, (int8_t *)(void *)&acc, (const int8_t *)x, n);
+				break;
+			case TESS_U8:
+				tess_fold_u8(op, (uint8_t *)(void *)&acc, (const uint8_t *)x, n);
+				break;
+			default:
+				break;
 			}
 		}
 		memcpy((char *)dst + at * width, &acc, n * width);

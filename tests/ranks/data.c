@@ -13,7 +13,9 @@ static const unsigned char guard = 0xa5, unset = 0x5a;
 /* What rank `from` has for rank `to`, element i: small enough for all dtypes and operations. */
 static int64_t value(const struct data_case *c, int32_t from, int32_t to, uint64_t i)
 {
-	int64_t v = (int64_t)((uint64_t)from * 7 + (uint64_t)to * 5 + i * 3 + i / 11 + (uint64_t)c->kind) % 6;
+	int64_t v = (int64_t)((uint64_t)from * 7 + (uint64_t)to * 5 + i * 3 + i / 11 +
+	                      (uint64_t)c->kind) %
+	            6;
 
 	if (tess_kind_reduces(c->kind) && c->op == TESS_PROD)
 		return 1 + v % 2;
@@ -23,27 +25,50 @@ static int64_t value(const struct data_case *c, int32_t from, int32_t to, uint64
 static void store(int32_t dtype, void *base, uint64_t i, int64_t v)
 {
 	switch (dtype) {
-	case TESS_F32: ((float *)base)[i] = (float)v; break;
-	case TESS_F64: ((double *)base)[i] = (double)v; break;
-	case TESS_BF16: ((uint16_t *)base)[i] = tess_bf16_round((float)v); break;
-	case TESS_F16: ((uint16_t *)base)[i] = tess_f16_round((float)v); break;
-	case TESS_I64: ((int64_t *)base)[i] = v; break;
-	case TESS_I32: ((int32_t *)base)[i] = (int32_t)v; break;
-	case TESS_I8: ((int8_t *)base)[i] = (int8_t)v; break;
-	case TESS_U8: ((uint8_t *)base)[i] = (uint8_t)v; break;
+	case TESS_F32:
+		((float *)base)[i] = (float)v;
+		break;
+	case TESS_F64:
+		((double *)base)[i] = (double)v;
+		break;
+	case TESS_BF16:
+		((uint16_t *)base)[i] = tess_bf16_round((float)v);
+		break;
+	case TESS_F16:
+		((uint16_t *)base)[i] = tess_f16_round((float)v);
+		break;
+	case TESS_I64:
+		((int64_t *)base)[i] = v;
+		break;
+	case TESS_I32:
+		((int32_t *)base)[i] = (int32_t)v;
+		break;
+	case TESS_I8:
+		((int8_t *)base)[i] = (int8_t)v;
+		break;
+	case TESS_U8:
+		((uint8_t *)base)[i] = (uint8_t)v;
+		break;
 	}
 }
 
 static int64_t apply(int32_t op, int64_t a, int64_t b)
 {
 	switch (op) {
-	case TESS_SUM: return a + b;
-	case TESS_PROD: return a * b;
-	case TESS_MIN: return a < b ? a : b;
-	case TESS_MAX: return a > b ? a : b;
-	case TESS_BAND: return a & b;
-	case TESS_BOR: return a | b;
-	default: return a ^ b;
+	case TESS_SUM:
+		return a + b;
+	case TESS_PROD:
+		return a * b;
+	case TESS_MIN:
+		return a < b ? a : b;
+	case TESS_MAX:
+		return a > b ? a : b;
+	case TESS_BAND:
+		return a & b;
+	case TESS_BOR:
+		return a | b;
+	default:
+		return a ^ b;
 	}
 }
 
@@ -59,7 +84,7 @@ static uint64_t length(const struct data_case *c, int32_t a, int32_t b)
 
 struct buffers {
 	char *src, *dst, *want, *copy;
-	uint64_t nsrc, ndst;            /* bytes */
+	uint64_t nsrc, ndst; /* bytes */
 };
 
 struct data_pending {
@@ -83,7 +108,8 @@ static char *make(uint64_t bytes)
 static bool intact(const char *at, uint64_t bytes)
 {
 	for (int i = 1; i <= GUARD; i++)
-		if ((unsigned char)at[-i] != guard || (unsigned char)at[bytes + (uint64_t)i - 1] != guard)
+		if ((unsigned char)at[-i] != guard ||
+		    (unsigned char)at[bytes + (uint64_t)i - 1] != guard)
 			return false;
 	return true;
 }
@@ -140,13 +166,14 @@ static void prepare(struct data_pending *p)
 {
 	const struct data_case *c = &p->c;
 	size_t width = tess_width(c->dtype);
-	bool in = all_blocks_in(c->kind), out = all_blocks_out(c->kind), reduces = tess_kind_reduces(c->kind);
+	bool in = all_blocks_in(c->kind), out = all_blocks_out(c->kind),
+	     reduces = tess_kind_reduces(c->kind);
 	uint64_t mine = length(c, p->rank, p->rank);
 	bool both = c->in_place && reads(p) && writes(p);
 	uint64_t from, to;
 
 	if (!in && !out)
-		mine = c->count;        /* no blocks */
+		mine = c->count; /* no blocks */
 	for (int32_t r = 0; r < p->n; r++) {
 		p->give[r] = length(c, p->rank, r);
 		p->get[r] = c->kind == TESS_ALL_TO_ALL ? length(c, r, p->rank) : length(c, r, r);
@@ -176,9 +203,16 @@ static void prepare(struct data_pending *p)
 	if (!both)
 		memcpy(p->b.copy, p->b.src, p->b.nsrc);
 	p->coll = (struct tess_coll){
-		.size = sizeof p->coll, .kind = c->kind, .dtype = c->dtype, .op = c->op, .peer = c->root,
-		.src = reads(p) ? p->b.src : NULL, .dst = writes(p) ? p->b.dst : NULL, .count = mine,
-		.give = c->uneven && in ? p->give : NULL, .get = c->uneven && out ? p->get : NULL,
+		.size = sizeof p->coll,
+		.kind = c->kind,
+		.dtype = c->dtype,
+		.op = c->op,
+		.peer = c->root,
+		.src = reads(p) ? p->b.src : NULL,
+		.dst = writes(p) ? p->b.dst : NULL,
+		.count = mine,
+		.give = c->uneven && in ? p->give : NULL,
+		.get = c->uneven && out ? p->get : NULL,
 		.where = "tests:data",
 	};
 }
@@ -190,16 +224,18 @@ static tess_status verdict(struct data_pending *p)
 
 	if (memcmp(p->b.dst, p->b.want, p->b.ndst))
 		what = "a wrong element";
-	else if (!intact(p->b.dst, p->b.ndst) || !intact(p->b.src, p->b.nsrc > p->b.ndst || p->b.src != p->b.dst ?
-	                                                 p->b.nsrc : p->b.ndst))
+	else if (!intact(p->b.dst, p->b.ndst) ||
+	         !intact(p->b.src,
+	                 p->b.nsrc > p->b.ndst || p->b.src != p->b.dst ? p->b.nsrc : p->b.ndst))
 		what = "a write beside the buffer";
 	else if (p->b.src != p->b.dst && memcmp(p->b.src, p->b.copy, p->b.nsrc))
 		what = "a changed source";
 	if (!what)
 		return TESS_OK;
-	return tess_fail(TESS_EBUG, "%s: %s of %" PRIu64 " %s, %s, root %d%s%s, rank %d of %d", what,
-	                 tess_kind_name(c->kind), c->count, tess_dtype_name(c->dtype), tess_op_name(c->op), c->root,
-	                 c->uneven ? ", uneven" : "", c->in_place ? ", in place" : "", p->rank, p->n);
+	return tess_fail(TESS_EBUG, "%s: %s of %" PRIu64 " %s, %s, root %d%s%s, rank %d of %d",
+	                 what, tess_kind_name(c->kind), c->count, tess_dtype_name(c->dtype),
+	                 tess_op_name(c->op), c->root, c->uneven ? ", uneven" : "",
+	                 c->in_place ? ", in place" : "", p->rank, p->n);
 }
 
 tess_status data_start(struct tess_group *g, const struct data_case *c, struct data_pending **out)
@@ -223,7 +259,7 @@ tess_status data_finish(struct data_pending *p)
 
 	tess_work_release(p->work);
 	if (st)
-		return st;              /* the buffers are the group's now */
+		return st; /* the buffers are the group's now */
 	st = verdict(p);
 	if (p->b.src != p->b.dst)
 		free(p->b.src - GUARD);

@@ -10,7 +10,7 @@
 
 struct data_case {
 	int32_t kind, dtype, op, root;
-	uint64_t count;                 /* of an even block */
+	uint64_t count; /* of an even block */
 	bool uneven, in_place;
 };
 

@@ -12,28 +12,38 @@ enum { RANKS = 16 };
 
 static const struct tess_host *host;
 
-struct letter { struct letter *next; uint64_t number; size_t bytes; char data[]; };
+struct letter {
+	struct letter *next;
+	uint64_t number;
+	size_t bytes;
+	char data[];
+};
 
 struct office {
 	pthread_mutex_t lock;
 	int32_t nranks, inside;
-	uint64_t barriers[RANKS];       /* that each rank has come to */
+	uint64_t barriers[RANKS]; /* that each rank has come to */
 	struct letter *box[RANKS][RANKS];
 	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS];
 };
 
-struct member { struct office *office; int32_t rank; };
+struct member {
+	struct office *office;
+	int32_t rank;
+};
 
 struct task {
 	struct tess_coll c;
-	uint64_t number;                /* of the letter or the barrier */
+	uint64_t number; /* of the letter or the barrier */
 	int done;
 };
 
 static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
 	(void)nranks;
-	return c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV ? TESS_OK : TESS_ENOTSUP;
+	return c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV
+	               ? TESS_OK
+	               : TESS_ENOTSUP;
 }
 
 static tess_status open_group(const struct tess_join *how, void **self)
@@ -170,10 +180,25 @@ static tess_status init(const struct tess_host *h)
 }
 
 static const struct tess_backend minimal = {
-	.size = sizeof minimal, .threads = 1, .name = "minimal", .summary = "the least", .supports = supports,
-	.open = open_group, .start = start, .test = test, .wait = wait, .release = release, .close = close_group,
+	.size = sizeof minimal,
+	.threads = 1,
+	.name = "minimal",
+	.summary = "the least",
+	.supports = supports,
+	.open = open_group,
+	.start = start,
+	.test = test,
+	.wait = wait,
+	.release = release,
+	.close = close_group,
 };
 static const struct tess_backend *const backends[] = { &minimal, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "minimal", .version = "1.0",
-                .license = "Apache-2.0", .summary = "for tests", .backends = backends, .init = init };
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "minimal",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "for tests",
+	        .backends = backends,
+	        .init = init };

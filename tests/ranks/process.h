@@ -7,9 +7,9 @@
 
 struct process {
 	pid_t pid;
-	int out;                        /* what it says */
-	int status;                     /* of wait(), once it has ended */
-	int64_t ended;                  /* when, in ns */
+	int out; /* what it says */
+	int status; /* of wait(), once it has ended */
+	int64_t ended; /* when, in ns */
 	char text[4096];
 };
 

@@ -23,7 +23,8 @@ struct problem {
 /* Element k of unit u of tree t: of very different sizes, some zero of either sign. */
 static float leaf(int32_t t, int64_t u, uint64_t k)
 {
-	uint32_t h = (uint32_t)t * 2654435761u ^ (uint32_t)u * 2246822519u ^ (uint32_t)k * 3266489917u;
+	uint32_t h =
+		(uint32_t)t * 2654435761u ^ (uint32_t)u * 2246822519u ^ (uint32_t)k * 3266489917u;
 	float x;
 
 	h ^= h >> 15;
@@ -38,7 +39,8 @@ static float leaf(int32_t t, int64_t u, uint64_t k)
 /* By the definition: node (d, i) is left + right, or the one that is not empty. */
 static bool by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k, float *out)
 {
-	int64_t lo = tess_edge(n, INT64_C(1) << depth, i), hi = tess_edge(n, INT64_C(1) << depth, i + 1);
+	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
+		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
 	float left, right;
 	bool has_left, has_right;
 
@@ -54,7 +56,8 @@ static bool by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k
 	return true;
 }
 
-static bool trees_by_definition(const struct problem *p, int depth, int64_t i, uint64_t k, float *out)
+static bool trees_by_definition(const struct problem *p, int depth, int64_t i, uint64_t k,
+                                float *out)
 {
 	int64_t n = p->sum.ntree, lo = tess_edge(n, INT64_C(1) << depth, i);
 	int64_t hi = tess_edge(n, INT64_C(1) << depth, i + 1);
@@ -88,10 +91,13 @@ static float whole(int32_t t, const struct tess_node *node, uint64_t k, int64_t 
 static float *nodes_of(const struct problem *p, int32_t nranks, int32_t rank)
 {
 	uint64_t count = p->sum.count;
-	float *nodes = malloc((size_t)tess_sum_nodes(&p->sum, nranks, rank) * count * sizeof *nodes + 4), *to = nodes;
+	float *nodes = malloc(
+		      (size_t)tess_sum_nodes(&p->sum, nranks, rank) * count * sizeof *nodes + 4),
+	      *to = nodes;
 
 	for (int32_t t = 0; t < p->sum.ntree; t++) {
-		int64_t at = tess_edge(p->n[t], nranks, rank), hi = tess_edge(p->n[t], nranks, rank + 1), lo = at;
+		int64_t at = tess_edge(p->n[t], nranks, rank),
+			hi = tess_edge(p->n[t], nranks, rank + 1), lo = at;
 		struct tess_node node;
 
 		while (tess_node_next(p->n[t], lo, hi, &at, &node))
@@ -141,9 +147,11 @@ static tess_status add(struct tess_world *w, void *arg)
 	memset(out, 0xff, len * sizeof *out);
 	st = tess_group_sum(tess_world_group(w), &s, nodes, out);
 	if (!st && memcmp(out, p->want + at, len * sizeof *out))
-		st = tess_fail(TESS_EBUG, "%d trees, n = %" PRId64 ", %" PRIu64 " elements%s: other bits than by definition",
+		st = tess_fail(TESS_EBUG,
+		               "%d trees, n = %" PRId64 ", %" PRIu64
+		               " elements%s: other bits than by definition",
 		               s.ntree, p->n[0], s.count, s.share ? ", shared out" : "");
-	if (!st) {                      /* after a failure they are the group's */
+	if (!st) { /* after a failure they are the group's */
 		free(nodes);
 		free(out);
 	}
@@ -173,7 +181,8 @@ START_TEST(one_tree)
 	for (size_t i = 0; i < NUNITS; i++)
 		for (size_t c = 0; c < 5; c++)
 			for (int share = 0; share < 2; share++) {
-				struct problem p = { .sum = { .ntree = 1, .count = counts[c] }, .n = { units[i] } };
+				struct problem p = { .sum = { .ntree = 1, .count = counts[c] },
+					             .n = { units[i] } };
 
 				check(&p, share);
 			}
@@ -195,13 +204,15 @@ END_TEST
 START_TEST(several_trees)
 {
 	static const int64_t n[][TREES_MOST] = {
-		{ 14, 2 }, { 1, 1, 1, 1, 1, 1, 1 }, { 5, 0, 3 }, { 0, 0 }, { 32, 8, 25, 3, 0, 1, 40 }, { 0, 7 },
+		{ 14, 2 }, { 1, 1, 1, 1, 1, 1, 1 },    { 5, 0, 3 },
+		{ 0, 0 },  { 32, 8, 25, 3, 0, 1, 40 }, { 0, 7 },
 	};
 	static const int32_t ntree[] = { 2, 7, 3, 2, 7, 2 };
 
 	for (size_t i = 0; i < 6; i++)
 		for (int share = 0; share < 2; share++) {
-			struct problem p = { .sum = { .ntree = ntree[i], .count = i == 4 ? 17000 : 33 } };
+			struct problem p = { .sum = { .ntree = ntree[i],
+				                      .count = i == 4 ? 17000 : 33 } };
 
 			memcpy(p.n, n[i], sizeof p.n);
 			check(&p, share);
@@ -236,7 +247,8 @@ static tess_status zeros(struct tess_world *w, void *arg)
 
 START_TEST(no_minus_zero)
 {
-	float minus[5] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f }, mixed[5] = { -0.0f, 0.0f, -0.0f, -0.0f, 0.0f };
+	float minus[5] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f },
+	      mixed[5] = { -0.0f, 0.0f, -0.0f, -0.0f, 0.0f };
 
 	for (int32_t n = 1; n <= RANKS_MOST; n++) {
 		ck_assert_msg(!tess_world_spawn(n, zeros, minus), "%d ranks: %s", n, tess_error());
@@ -263,7 +275,8 @@ static tess_status fast(struct tess_world *w, void *arg)
 	st = tess_group_sum(tess_world_group(w), &s, nodes, out);
 	for (int64_t k = 0; k < 50 && !st; k++)
 		if (out[k] != (float)(k * all))
-			st = tess_fail(TESS_EBUG, "element %" PRId64 " of the fast sum is %g", k, (double)out[k]);
+			st = tess_fail(TESS_EBUG, "element %" PRId64 " of the fast sum is %g", k,
+			               (double)out[k]);
 	return st;
 }
 

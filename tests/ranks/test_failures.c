@@ -15,7 +15,7 @@ enum { N = 4, SOON_MS = 2000 };
 struct report {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
-	int odd;                        /* which variant */
+	int odd; /* which variant */
 };
 
 static tess_status note(struct report *r, struct tess_world *w, tess_status st)
@@ -28,7 +28,8 @@ static tess_status note(struct report *r, struct tess_world *w, tess_status st)
 }
 
 /* Every rank but `but` failed with `st`, and its sentence has all these words. */
-static void all_told(const struct report *r, int but, tess_status st, const char *a, const char *b, const char *c)
+static void all_told(const struct report *r, int but, tess_status st, const char *a, const char *b,
+                     const char *c)
 {
 	for (int i = 0; i < N; i++) {
 		const char *s = r->sentence[i];
@@ -36,7 +37,8 @@ static void all_told(const struct report *r, int but, tess_status st, const char
 		if (i == but)
 			continue;
 		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]), s);
-		ck_assert_msg(strstr(s, a) && strstr(s, b) && strstr(s, c), "rank %d: %s: lacks %s, %s or %s", i, s, a, b, c);
+		ck_assert_msg(strstr(s, a) && strstr(s, b) && strstr(s, c),
+		              "rank %d: %s: lacks %s, %s or %s", i, s, a, b, c);
 	}
 }
 
@@ -54,17 +56,30 @@ static tess_status differ(struct tess_world *w, void *arg)
 	bool odd = tess_world_rank(w) == 2;
 	uint64_t give[N] = { 1, 1, 1, 1 }, get[N] = { 1, 1, 1, 1 };
 	float x[16] = { 0 }, y[16];
-	struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .src = x, .dst = y,
-	                       .count = 4, .where = odd ? "layers.1.odd" : "layers.0.mlp" };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_F32,
+		               .src = x,
+		               .dst = y,
+		               .count = 4,
+		               .where = odd ? "layers.1.odd" : "layers.0.mlp" };
 	tess_status st = tess_barrier(g, "first");
 
 	if (st)
 		return note(r, w, st);
 	switch (r->odd) {
-	case 0: c.kind = odd ? TESS_BROADCAST : c.kind; break;
-	case 1: c.count = odd ? 3 : 4; break;
-	case 2: c.dtype = odd ? TESS_I32 : c.dtype; break;
-	case 3: c.op = odd ? TESS_MAX : TESS_SUM; break;
+	case 0:
+		c.kind = odd ? TESS_BROADCAST : c.kind;
+		break;
+	case 1:
+		c.count = odd ? 3 : 4;
+		break;
+	case 2:
+		c.dtype = odd ? TESS_I32 : c.dtype;
+		break;
+	case 3:
+		c.op = odd ? TESS_MAX : TESS_SUM;
+		break;
 	case 4:
 		c.kind = TESS_REDUCE;
 		c.peer = odd;
@@ -81,9 +96,12 @@ static tess_status differ(struct tess_world *w, void *arg)
 		c.get = get;
 		give[1] = odd ? 2 : 1;
 		break;
-	case 7: c.kind = odd ? TESS_BARRIER : c.kind; break;
+	case 7:
+		c.kind = odd ? TESS_BARRIER : c.kind;
+		break;
 	}
-	st = tess_group_run(g, &c);     /* whoever only gives may be through with it: told at the next call */
+	st = tess_group_run(
+		g, &c); /* whoever only gives may be through with it: told at the next call */
 	return note(r, w, st ? st : tess_barrier(g, "next"));
 }
 
@@ -103,8 +121,14 @@ static tess_status messages(struct tess_world *w, void *arg)
 	struct report *r = arg;
 	int32_t me = tess_world_rank(w);
 	float x[4] = { 0 };
-	struct tess_coll c = { .size = sizeof c, .kind = me ? TESS_RECV : TESS_SEND, .dtype = TESS_F32,
-	                       .peer = !me, .src = x, .dst = x, .count = me ? 3 : 4, .where = me ? "to" : "from" };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = me ? TESS_RECV : TESS_SEND,
+		               .dtype = TESS_F32,
+		               .peer = !me,
+		               .src = x,
+		               .dst = x,
+		               .count = me ? 3 : 4,
+		               .where = me ? "to" : "from" };
 	tess_status st = tess_barrier(tess_world_group(w), "first");
 
 	if (st || me > 1)
@@ -119,7 +143,8 @@ START_TEST(messages_that_differ)
 
 	ck_assert_int_eq(tess_world_spawn(N, messages, &r), TESS_EMISMATCH);
 	soon(began);
-	all_told(&r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 1", "recv of 3 f32 from rank 0", "rank 1");
+	all_told(&r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 1", "recv of 3 f32 from rank 0",
+	         "rank 1");
 }
 END_TEST
 
@@ -172,8 +197,8 @@ static tess_status give_up(struct tess_world *w, void *arg)
 		st = tess_work_wait(b, 0);
 	note(r, w, st);
 	/* every later call says the same */
-	if (tess_barrier(g, "later") != st || strcmp(tess_error(), r->sentence[tess_world_rank(w)]) ||
-	    tess_work_wait(a, 0) != st)
+	if (tess_barrier(g, "later") != st ||
+	    strcmp(tess_error(), r->sentence[tess_world_rank(w)]) || tess_work_wait(a, 0) != st)
 		r->st[tess_world_rank(w)] = TESS_EBUG;
 	tess_work_release(a);
 	tess_work_release(b);
@@ -186,7 +211,8 @@ START_TEST(rank_gives_up)
 	int64_t began = tess_now();
 
 	ck_assert_int_eq(tess_world_spawn(N, give_up, &r), TESS_ENOMEM);
-	ck_assert_msg(strstr(tess_error(), "rank 3: no memory for the cache") != NULL, "%s", tess_error());
+	ck_assert_msg(strstr(tess_error(), "rank 3: no memory for the cache") != NULL, "%s",
+	              tess_error());
 	soon(began);
 	all_told(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
 }
@@ -211,7 +237,8 @@ START_TEST(deadline)
 
 	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
 	soon(began);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "it has made no call yet");
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
+	         "it has made no call yet");
 }
 END_TEST
 
@@ -242,14 +269,25 @@ static tess_status misuse(struct tess_world *w, void *arg)
 	int32_t me = tess_world_rank(w);
 	uint64_t two[N] = { 2, 2, 2, 2 };
 	float x[64] = { 0 }, y[64];
-	const struct tess_coll ok = { .size = sizeof ok, .kind = TESS_ALL_GATHER, .dtype = TESS_F32, .src = x,
-	                              .dst = y, .count = 2, .where = "misuse" };
+	const struct tess_coll ok = { .size = sizeof ok,
+		                      .kind = TESS_ALL_GATHER,
+		                      .dtype = TESS_F32,
+		                      .src = x,
+		                      .dst = y,
+		                      .count = 2,
+		                      .where = "misuse" };
 	struct tess_coll bad[16];
 	const char *word[16];
 	int n = 0;
 
 	(void)arg;
-#define BAD(text, ...) do { bad[n] = ok; word[n] = text; bad[n].__VA_ARGS__; n++; } while (0)
+#define BAD(text, ...) \
+	do { \
+		bad[n] = ok; \
+		word[n] = text; \
+		bad[n].__VA_ARGS__; \
+		n++; \
+	} while (0)
 	BAD("kind 99", kind = 99);
 	BAD("dtype 77", dtype = 77);
 	BAD("dst is NULL", dst = NULL);

@@ -15,7 +15,8 @@ static bool legal(const struct data_case *c)
 		return false;
 	if (c->op >= TESS_BAND && c->dtype <= TESS_F16)
 		return false;
-	if (c->uneven && (c->kind == TESS_BROADCAST || c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE))
+	if (c->uneven &&
+	    (c->kind == TESS_BROADCAST || c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE))
 		return false;
 	return tess_kind_rooted(c->kind) || !c->root;
 }
@@ -32,9 +33,13 @@ static tess_status run_all(struct tess_world *w, void *arg)
 	(void)arg;
 	for (int32_t kind = kinds[0]; kind <= kinds[1]; kind++)
 		for (int32_t i = 0; i < 8 * 7 * 3 * 8; i++) {
-			struct data_case c = { .kind = kind, .dtype = 1 + i % 8, .op = 1 + i / 8 % 7,
-			                       .count = counts[i / 56 % 3], .uneven = i / 168 & 1,
-			                       .in_place = i / 336 & 1, .root = i / 672 & 1 ? last : 0 };
+			struct data_case c = { .kind = kind,
+				               .dtype = 1 + i % 8,
+				               .op = 1 + i / 8 % 7,
+				               .count = counts[i / 56 % 3],
+				               .uneven = i / 168 & 1,
+				               .in_place = i / 336 & 1,
+				               .root = i / 672 & 1 ? last : 0 };
 
 			if ((i / 672 & 1 && !last) || !legal(&c))
 				continue;
@@ -48,18 +53,26 @@ static tess_status run_all(struct tess_world *w, void *arg)
 /* Enough to be moved in pieces. */
 static tess_status run_large(struct tess_world *w, void *arg)
 {
-	static const struct { int32_t kind; bool uneven, in_place; } cases[] = {
-		{ TESS_BROADCAST, false, false }, { TESS_REDUCE, false, true }, { TESS_ALL_REDUCE, false, false },
-		{ TESS_ALL_REDUCE, false, true }, { TESS_ALL_GATHER, true, true },
-		{ TESS_REDUCE_SCATTER, true, true }, { TESS_ALL_TO_ALL, true, true },
-		{ TESS_ALL_TO_ALL, true, false }, { TESS_GATHER, true, false }, { TESS_SCATTER, true, true },
+	static const struct {
+		int32_t kind;
+		bool uneven, in_place;
+	} cases[] = {
+		{ TESS_BROADCAST, false, false },  { TESS_REDUCE, false, true },
+		{ TESS_ALL_REDUCE, false, false }, { TESS_ALL_REDUCE, false, true },
+		{ TESS_ALL_GATHER, true, true },   { TESS_REDUCE_SCATTER, true, true },
+		{ TESS_ALL_TO_ALL, true, true },   { TESS_ALL_TO_ALL, true, false },
+		{ TESS_GATHER, true, false },      { TESS_SCATTER, true, true },
 	};
 	tess_status st = TESS_OK;
 
 	(void)arg;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases && !st; i++) {
-		struct data_case c = { .kind = cases[i].kind, .dtype = i % 2 ? TESS_F32 : TESS_BF16, .op = TESS_SUM,
-		                       .count = 100000, .uneven = cases[i].uneven, .in_place = cases[i].in_place };
+		struct data_case c = { .kind = cases[i].kind,
+			               .dtype = i % 2 ? TESS_F32 : TESS_BF16,
+			               .op = TESS_SUM,
+			               .count = 100000,
+			               .uneven = cases[i].uneven,
+			               .in_place = cases[i].in_place };
 
 		st = data_run(tess_world_group(w), &c);
 	}
@@ -71,7 +84,8 @@ static tess_status run_outstanding(struct tess_world *w, void *arg)
 {
 	enum { N = 12 };
 	struct tess_group *g = tess_world_group(w);
-	int32_t n = tess_group_size(g), me = tess_group_rank(g), to = (me + 1) % n, from = (me + n - 1) % n;
+	int32_t n = tess_group_size(g), me = tess_group_rank(g), to = (me + 1) % n,
+		from = (me + n - 1) % n;
 	struct data_pending *pending[N];
 	struct tess_work *out[2], *in[2];
 	int64_t sent[2] = { me, me + 100 }, got[2] = { -1, -1 };
@@ -79,19 +93,33 @@ static tess_status run_outstanding(struct tess_world *w, void *arg)
 
 	(void)arg;
 	for (int i = 0; i < 2 && n > 1; i++) {
-		struct tess_coll c = { .size = sizeof c, .kind = TESS_SEND, .dtype = TESS_I64, .peer = to,
-		                       .src = &sent[i], .count = 1, .where = "tests:send" };
+		struct tess_coll c = { .size = sizeof c,
+			               .kind = TESS_SEND,
+			               .dtype = TESS_I64,
+			               .peer = to,
+			               .src = &sent[i],
+			               .count = 1,
+			               .where = "tests:send" };
 
 		if ((st = tess_group_start(g, &c, &out[i])))
 			return st;
-		c = (struct tess_coll){ .size = sizeof c, .kind = TESS_RECV, .dtype = TESS_I64, .peer = from,
-		                        .dst = &got[i], .count = 1, .where = "tests:recv" };
+		c = (struct tess_coll){ .size = sizeof c,
+			                .kind = TESS_RECV,
+			                .dtype = TESS_I64,
+			                .peer = from,
+			                .dst = &got[i],
+			                .count = 1,
+			                .where = "tests:recv" };
 		if ((st = tess_group_start(g, &c, &in[i])))
 			return st;
 	}
 	for (int i = 0; i < N; i++) {
-		struct data_case c = { .kind = TESS_BROADCAST + i % 8, .dtype = TESS_F32, .op = TESS_SUM,
-		                       .count = (uint64_t)i * 10, .root = i % n, .in_place = i % 3 == 0 };
+		struct data_case c = { .kind = TESS_BROADCAST + i % 8,
+			               .dtype = TESS_F32,
+			               .op = TESS_SUM,
+			               .count = (uint64_t)i * 10,
+			               .root = i % n,
+			               .in_place = i % 3 == 0 };
 
 		if (!tess_kind_rooted(c.kind))
 			c.root = 0;
@@ -109,7 +137,8 @@ static tess_status run_outstanding(struct tess_world *w, void *arg)
 		tess_work_release(in[i]);
 		tess_work_release(out[i]);
 		if (got[i] != from + 100 * i)
-			return tess_fail(TESS_EBUG, "message %d from rank %d is %ld", i, from, (long)got[i]);
+			return tess_fail(TESS_EBUG, "message %d from rank %d is %ld", i, from,
+			                 (long)got[i]);
 	}
 	return TESS_OK;
 }
@@ -123,7 +152,8 @@ static tess_status run_rounding(struct tess_world *w, void *arg)
 
 	(void)arg;
 	if (!st && y != tess_bf16_round(256.0f + (float)(tess_group_size(g) - 1)))
-		return tess_fail(TESS_EBUG, "bf16 sum of %d ranks is %g", tess_group_size(g), (double)tess_bf16_load(y));
+		return tess_fail(TESS_EBUG, "bf16 sum of %d ranks is %g", tess_group_size(g),
+		                 (double)tess_bf16_load(y));
 	return st;
 }
 
@@ -150,7 +180,8 @@ static tess_status run_mesh(struct tess_world *w, void *arg)
 static void all_sizes(tess_status (*fn)(struct tess_world *, void *))
 {
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i], tess_error());
+		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i],
+		              tess_error());
 }
 
 START_TEST(every_kind)
@@ -196,4 +227,5 @@ START_TEST(made_of_messages)
 }
 END_TEST
 
-SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, meshes, made_of_messages)
+SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, meshes,
+           made_of_messages)

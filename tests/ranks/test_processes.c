@@ -52,11 +52,16 @@ static int await_failure(const struct tess_link *l)
 	return 3;
 }
 
-static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64_t number, const char *where)
+static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64_t number,
+                 const char *where)
 {
 	char room[512] __attribute__((aligned(8)));
-	struct tess_coll c = { .size = sizeof c, .kind = kind, .dtype = TESS_F32, .op = TESS_SUM, .count = count,
-	                       .where = where };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = kind,
+		               .dtype = TESS_F32,
+		               .op = TESS_SUM,
+		               .count = count,
+		               .where = where };
 	struct tess_key key = { .number = number };
 
 	tess_note_write((void *)room, &c, &key, nranks);
@@ -82,7 +87,8 @@ static int meet(const struct tess_link *l, int rank, int n)
 	for (int i = 0; i < n; i++) {
 		snprintf(key, sizeof key, "rank/%d", i);
 		len = sizeof val;
-		if (l->get(l->self, key, in_ms(PATIENCE_MS), &val, &len) || len != sizeof val || val != 100 + i)
+		if (l->get(l->self, key, in_ms(PATIENCE_MS), &val, &len) || len != sizeof val ||
+		    val != 100 + i)
 			return 1;
 	}
 	len = 2;
@@ -143,7 +149,8 @@ static int play(const char *role, int rank, int n)
 		rc = await_failure(&l);
 	}
 	if (!strcmp(role, "differ")) {
-		post(&l, TESS_ALL_REDUCE, rank == 1 ? 12 : 11, 1, rank == 1 ? "layers.9" : "layers.8");
+		post(&l, TESS_ALL_REDUCE, rank == 1 ? 12 : 11, 1,
+		     rank == 1 ? "layers.9" : "layers.8");
 		rc = await_failure(&l);
 	}
 	if (!strcmp(role, "early")) {
@@ -156,7 +163,8 @@ static int play(const char *role, int rank, int n)
 	}
 	if (!strcmp(role, "post")) {
 		if (rank == 1)
-			(l.fail)(l.self, TESS_ENOMEM, "rank 1: no memory for it");     /* not the macro of Check */
+			(l.fail)(l.self, TESS_ENOMEM,
+			         "rank 1: no memory for it"); /* not the macro of Check */
 		rc = await_failure(&l);
 	}
 	if (!strcmp(role, "stall"))
@@ -203,13 +211,14 @@ static struct tess_rendezvous *host(int n)
 
 static void start_all(struct process *p, const char *role, int n)
 {
-	for (int i = n - 1; i >= 0; i--)        /* rank 0, who may host, is the last to come */
+	for (int i = n - 1; i >= 0; i--) /* rank 0, who may host, is the last to come */
 		process_start(&p[i], role, i, n);
 }
 
 static void said(const struct process *p, const char *a, const char *b)
 {
-	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "it said: %s; lacks: %s or %s", p->text, a, b);
+	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "it said: %s; lacks: %s or %s",
+	              p->text, a, b);
 }
 
 static void finish_all(struct process *p, int n, int but, const char *a, const char *b)
@@ -245,7 +254,7 @@ START_TEST(a_rank_is_killed)
 	struct tess_rendezvous *r = NULL;
 	struct process p[N];
 	char sentence[256];
-	int victim = _i < 3 ? _i : 0;   /* 3: rank 0, who hosts */
+	int victim = _i < 3 ? _i : 0; /* 3: rank 0, who hosts */
 	int64_t began;
 	int32_t rank = -1;
 
@@ -257,14 +266,18 @@ START_TEST(a_rank_is_killed)
 		process_hear(&p[i]);
 	began = tess_now();
 	kill(p[victim].pid, SIGKILL);
-	finish_all(p, N, victim, "has ended", victim == 0 ? "rank 0" : victim == 1 ? "rank 1" : "rank 2");
+	finish_all(p, N, victim, "has ended",
+	           victim == 0   ? "rank 0"
+	           : victim == 1 ? "rank 1"
+	                         : "rank 2");
 	for (int i = 0; i < N; i++)
-		ck_assert_msg(p[i].ended - began < 1000 * (int64_t)TESS_MS, "rank %d took %ld ms", i,
-		              (long)((p[i].ended - began) / TESS_MS));
-	if (!r) {                       /* what the dead host left is replaced by the next job of that name */
+		ck_assert_msg(p[i].ended - began < 1000 * (int64_t)TESS_MS, "rank %d took %ld ms",
+		              i, (long)((p[i].ended - began) / TESS_MS));
+	if (!r) { /* what the dead host left is replaced by the next job of that name */
 		ck_assert_msg(!tess_rendezvous_open("tests", N, &r), "%s", tess_error());
 	} else {
-		ck_assert_int_eq(tess_rendezvous_failure(r, &rank, sentence, sizeof sentence), TESS_EPEER);
+		ck_assert_int_eq(tess_rendezvous_failure(r, &rank, sentence, sizeof sentence),
+		                 TESS_EPEER);
 		ck_assert_int_eq(rank, victim);
 	}
 	tess_rendezvous_close(r);
@@ -308,8 +321,11 @@ END_TEST
 
 START_TEST(something_is_wrong)
 {
-	static const struct { const char *role, *a, *b; } cases[] = {
-		{ "differ", "all_reduce of 12 f32 (sum), call 1, at layers.9", "all_reduce of 11 f32 (sum), call 1, at layers.8" },
+	static const struct {
+		const char *role, *a, *b;
+	} cases[] = {
+		{ "differ", "all_reduce of 12 f32 (sum), call 1, at layers.9",
+		  "all_reduce of 11 f32 (sum), call 1, at layers.8" },
 		{ "post", "rank 1: no memory for it", "" },
 	};
 	struct tess_rendezvous *r;
@@ -335,7 +351,8 @@ START_TEST(a_rank_leaves_early)
 	process_start(&p[0], "early", 0, N);
 	process_start(&p[1], "leave", 1, N);
 	process_start(&p[2], "early", 2, N);
-	finish_all(p, N, 1, "rank 1 will not join", "all_reduce of 11 f32 (sum), call 1, at layers.8");
+	finish_all(p, N, 1, "rank 1 will not join",
+	           "all_reduce of 11 f32 (sum), call 1, at layers.8");
 	tess_rendezvous_close(r);
 	end();
 }
@@ -353,7 +370,7 @@ START_TEST(a_rank_is_stopped)
 	process_finish(&p[2], PATIENCE_MS);
 	said(&p[0], "rank 1 (process", "is stopped");
 	said(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
-	kill(p[1].pid, SIGCONT);        /* it hears what became of the job, and ends */
+	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
 	process_finish(&p[1], PATIENCE_MS);
 	said(&p[1], "rank 1 (process", "is stopped");
 	tess_rendezvous_close(r);
@@ -365,7 +382,7 @@ START_TEST(a_rank_never_comes)
 {
 	struct tess_rendezvous *r = NULL;
 	struct process p[N];
-	int missing = _i ? 0 : 2;       /* with a launcher; the host itself */
+	int missing = _i ? 0 : 2; /* with a launcher; the host itself */
 
 	begin();
 	if (!_i)
@@ -376,7 +393,9 @@ START_TEST(a_rank_never_comes)
 	for (int i = 0; i < N; i++)
 		if (i != missing) {
 			process_finish(&p[i], 3000);
-			said(&p[i], missing ? "rank 2 has not come" : "rank 0, which hosts the rendezvous, has not come",
+			said(&p[i],
+			     missing ? "rank 2 has not come"
+			             : "rank 0, which hosts the rendezvous, has not come",
 			     "deadline of rank");
 		}
 	tess_rendezvous_close(r);
@@ -396,7 +415,9 @@ START_TEST(ranks_that_do_not_fit)
 	process_finish(&p[0], PATIENCE_MS);
 	process_finish(&p[1], PATIENCE_MS);
 	for (int i = 0; i < 2; i++)
-		said(&p[i], _i ? "rank 1 was started for 4 ranks, the job has 3" : "rank 0 came twice", "");
+		said(&p[i],
+		     _i ? "rank 1 was started for 4 ranks, the job has 3" : "rank 0 came twice",
+		     "");
 	tess_rendezvous_close(r);
 	end();
 }
