@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16 };
-enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11 };
+enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16, HEADS = 32 };
+enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 9, HEAD = 6 };
 
 /* ids -> table -> norm -> block { m } -> output */
 static int flags;
@@ -33,6 +33,8 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 		wide = nn->fused(nn, (struct tess_dim *[]){ narrow, wide, wide, NULL });
 	if (flags & TWINS)
 		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
+	if (flags & HEADS)
+		wide = nn->dim(nn, "heads", NHEADS, HEAD);
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	x = nn->enter(nn, nn->wanted(nn, nn->norm(nn, "norm", x, TESS_RMS, 1e-5)), "block");
 	nn->linear(
@@ -42,6 +44,8 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	                  (flags & BIAS ? TESS_BIAS : 0) | (flags & IN_OUT ? TESS_IN_OUT : 0), 0 },
 			{ 0 } },
 		&y);
+	if (flags & HEADS)
+		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	return nn->leave(nn, y);
 }
 
@@ -67,6 +71,8 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 	int64_t in = flags & FUSED_IN ? 2 * NARROW : HIDDEN;
 	int64_t wide = flags & FUSED ? NARROW + 2 * WIDE : flags & TWINS ? 2 * WIDE : WIDE;
 
+	wide = flags & HEADS ? NHEADS * HEAD : wide;
+
 	(void)self;
 	if (data[1] == 0)
 		for (uint32_t i = 0; i < sizeof data / sizeof *data; i++)
@@ -79,7 +85,9 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 		out->stride[1] = 1;
 		out->data = data + (*name == 't' ? 1 : 7777);
 	} else {
-		out->shape[0] = strcmp(name, "norm.weight") ? wide : in;
+		out->shape[0] = strstr(name, "head_norm")     ? HEAD
+		                : strcmp(name, "norm.weight") ? wide
+		                                              : in;
 	}
 	return TESS_OK;
 }
@@ -148,6 +156,9 @@ static const struct alone cases[] = {
 	{ BIAS | IN_OUT | FUSED, "{\"block.m\":\"colwise\"}" },
 	{ BIAS | IN_OUT, "{\"block.m\":\"rowwise\"}" },
 	{ BIAS | IN_OUT | FUSED_IN, "{\"block.m\":\"rowwise\"}" },
+	/* a norm of each head, of heads that are cut */
+	{ HEADS, "{\"block.m\":\"colwise\"}" },
+	{ HEADS, "{\"block.m\":\"rowwise\"}" },
 	/* by_hand.c */
 	{ BIAS, "{\"block.m\":\"negated_twice\"}" },
 	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },

@@ -112,6 +112,9 @@ static const struct refusal refusals[] = {
 	{ "local_rowwise, nobody sums",
 	  "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
 	  "unfinished sum" },
+	{ "embedding_colwise, no gather",
+	  "{\"model.embed_tokens\":\"embedding_colwise:keep\"," ATTENTION MLP HEAD "}",
+	  "needs whole rows" },
 	{ "norm sequence only",
 	  "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}",
 	  "needs" },
@@ -262,6 +265,131 @@ START_TEST(rows_do_not_depend_on_others)
 }
 END_TEST
 
+/* ---- gate and up fused in one weight, as phi3 has them ------------------------------------------------------ */
+
+struct fused_source {
+	struct tess_source *from;
+	float *made[64]; /* to free */
+	int32_t n;
+};
+
+/* gate_up_proj is gate_proj's rows, then up_proj's. */
+static tess_status find_fused(void *self, const char *name, struct tess_view *out)
+{
+	struct fused_source *f = self;
+	const char *at = strstr(name, "gate_up_proj");
+	struct tess_view half[2];
+	char other[256];
+	int64_t n[2];
+
+	if (!at)
+		return f->from->find(f->from->self, name, out);
+	for (int i = 0; i < 2; i++) {
+		snprintf(other, sizeof other, "%.*s%s%s", (int)(at - name), name,
+		         i ? "up_proj" : "gate_proj", at + strlen("gate_up_proj"));
+		if (f->from->find(f->from->self, other, &half[i]))
+			return TESS_ENOENT;
+		n[i] = half[i].shape[0] * (half[i].ndim > 1 ? half[i].shape[1] : 1);
+	}
+	ck_assert(f->n < 64);
+	f->made[f->n] = malloc(4 * (size_t)(n[0] + n[1]));
+	memcpy(f->made[f->n], half[0].data, 4 * (size_t)n[0]);
+	memcpy(f->made[f->n] + n[0], half[1].data, 4 * (size_t)n[1]);
+	*out = half[0];
+	out->shape[0] += half[1].shape[0];
+	out->data = f->made[f->n++];
+	return TESS_OK;
+}
+
+static void drop_nothing(void *self, const void *data, uint64_t bytes)
+{
+	(void)self, (void)data, (void)bytes;
+}
+
+/* One layer's mlp between embedding and head: what fusing changes is all here. */
+static bool fuse;
+
+static struct tess_tensor *mlp_forward(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	int32_t bias = nn->integer(nn, "mlp_bias", 0) ? TESS_BIAS : 0;
+	struct tess_dim *vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
+	struct tess_dim *hidden =
+		nn->dim(nn, "hidden", nn->integer(nn, "hidden_size", 0), TESS_HIDDEN);
+	struct tess_dim *ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
+	struct tess_tensor *x, *h[2], *y;
+
+	x = nn->embed(nn, "model.embed_tokens", ids, vocab, hidden);
+	x = nn->enter(nn, nn->norm(nn, "model.norm", x, TESS_RMS, 1e-5), "model.layers.0.mlp");
+	if (fuse) {
+		struct tess_dim *both = nn->fused(nn, (struct tess_dim *[]){ ffn, ffn, NULL });
+
+		nn->linear(nn, x,
+		           (struct tess_linear[]){ { "gate_up_proj", both, bias, 0 }, { 0 } }, &y);
+		nn->split(nn, y, h);
+	} else {
+		nn->linear(nn, x,
+		           (struct tess_linear[]){ { "gate_proj", ffn, bias, 0 },
+		                                   { "up_proj", ffn, bias, 0 },
+		                                   { 0 } },
+		           h);
+	}
+	nn->linear(nn, nn->gate(nn, h[0], h[1], TESS_SILU),
+	           (struct tess_linear[]){ { "down_proj", hidden, bias, 0 }, { 0 } }, &y);
+	return nn->tied(nn, "lm_head", nn->wanted(nn, nn->leave(nn, y)), "model.embed_tokens");
+}
+
+static tess_status mlp_run(const struct fixture *f, const char *json, int32_t ranks, float **logits,
+                           int64_t *count)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "mlp",
+		                                 .forward = mlp_forward };
+	struct fused_source fused = { .from = (struct tess_source *)&f->source };
+	struct tess_source source = { &fused, "fused", f->source.config, find_fused, drop_nothing };
+	struct tess_plan plan;
+	struct lockstep how = { &model, &source, &plan, ranks, some_ids, 7, true };
+	tess_status st;
+
+	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
+	st = lockstep_run(&how, logits, count);
+	tess_plan_free(&plan);
+	for (int32_t i = 0; i < fused.n; i++)
+		free(fused.made[i]);
+	return st;
+}
+
+static const char *const fused_styles[] = { "packed_colwise", "packed_colwise:parts=1,1", "colwise",
+	                                    "rowwise", "replicate" };
+
+START_TEST(fused_gate_and_up)
+{
+	struct fixture f;
+	float *want, *have;
+	int64_t count;
+	char json[256];
+
+	open_model(_i % 2 ? "data" : "tests/data/goldens/llama-odd", &f);
+	fuse = false;
+	ck_assert_msg(!mlp_run(&f, "none", 1, &want, &count), "%s", tess_error());
+	fuse = true;
+	snprintf(json, sizeof json,
+	         "{\"*.*.*.mlp.gate_up_proj\":\"%s\",\"*.*.*.mlp.down_proj\":\"rowwise\"}",
+	         fused_styles[_i / 2]);
+	for (int32_t ranks = 1; ranks <= 8; ranks++) {
+		ck_assert_msg(!mlp_run(&f, json, ranks, &have, &count), "%s, %d ranks: %s", json,
+		              ranks, tess_error());
+		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count),
+		              "%s: other bits with %d ranks", json, ranks);
+		free(have);
+	}
+	free(want);
+	ck_assert(mlp_run(&f, "{\"*.*.*.mlp.gate_up_proj\":\"packed_colwise:parts=2,1\"}", 2, &have,
+	                  &count) < 0);
+	ck_assert_msg(strstr(tess_error(), "parts") != NULL, "%s", tess_error());
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 static int64_t records(const struct fixture *f, const char *json, int32_t ranks, uint64_t *hash)
 {
 	struct tess_plan plan;
@@ -372,6 +500,7 @@ int main(void)
 	tcase_add_test(t, local_without_bias);
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
 	tcase_add_test(t, refuses_more);
+	tcase_add_loop_test(t, fused_gate_and_up, 0, 10);
 	tcase_add_test(t, rows_do_not_depend_on_others);
 	tcase_add_test(t, program_is_the_same_for_all);
 	tcase_add_loop_test(t, goldens, 0, 3);
