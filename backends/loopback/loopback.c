@@ -388,46 +388,8 @@ static void free_room(struct room *room)
 	free(room);
 }
 
-static tess_status find_room(const struct tess_join *how, struct room **out)
+static void leave_room(struct room *room)
 {
-	struct address here = { .pid = getpid() };
-	uint64_t len = sizeof here;
-	char key[160];
-	tess_status st;
-
-	if (how->nranks == 1)
-		return (*out = make_room(1)) ? TESS_OK
-		                             : host->fail(TESS_ENOMEM, "no memory for a group");
-	snprintf(key, sizeof key, "%s/loopback", how->name);
-	if (how->rank == 0) {
-		here.room = make_room(how->nranks);
-		if (!here.room)
-			return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
-			                  (int)how->nranks);
-		st = how->store->set(how->store->self, key, &here, sizeof here);
-		if (st)
-			free_room(here.room);
-		else
-			*out = here.room;
-		return st;
-	}
-	st = how->store->get(how->store->self, key, how->deadline, &here, &len);
-	if (st)
-		return st;
-	if (here.pid != getpid() || len != sizeof here)
-		return host->fail(
-			TESS_EINVAL,
-			"its ranks are threads of one process, but rank 0 is process %" PRId64
-			" and rank %d process %d; take another backend for processes",
-			here.pid, (int)how->rank, (int)getpid());
-	*out = here.room;
-	return TESS_OK;
-}
-
-static void close_group(void *self)
-{
-	struct member *me = self;
-	struct room *room = me->room;
 	bool last;
 
 	pthread_mutex_lock(&room->lock);
@@ -436,9 +398,77 @@ static void close_group(void *self)
 	pthread_mutex_unlock(&room->lock);
 	if (last)
 		free_room(room);
+}
+
+/* Rank 0 makes the room, says where it is, and waits until all others have found it. */
+static tess_status offer_room(const struct tess_join *how, struct room **out)
+{
+	const struct tess_store *store = how->store;
+	struct address here = { .pid = getpid(), .room = make_room(how->nranks) };
+	tess_status st = TESS_OK;
+	char key[160];
+
+	if (!here.room)
+		return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
+		                  (int)how->nranks);
+	snprintf(key, sizeof key, "%s/loopback", how->name);
+	if (how->nranks > 1)
+		st = store->set(store->self, key, &here, sizeof here);
+	for (int32_t r = 1; r < how->nranks && !st; r++) {
+		char found;
+		uint64_t len = sizeof found;
+
+		snprintf(key, sizeof key, "%s/loopback/%d", how->name, (int)r);
+		st = store->get(store->self, key, how->deadline, &found, &len);
+	}
+	if (st)
+		leave_room(here.room);
+	else
+		*out = here.room;
+	return st;
+}
+
+static tess_status find_room(const struct tess_join *how, struct room **out)
+{
+	const struct tess_store *store = how->store;
+	struct address there;
+	uint64_t len = sizeof there;
+	char key[160], found = 1;
+	tess_status st;
+
+	snprintf(key, sizeof key, "%s/loopback", how->name);
+	st = store->get(store->self, key, how->deadline, &there, &len);
+	if (st)
+		return st;
+	if (there.pid != getpid() || len != sizeof there)
+		return host->fail(TESS_EINVAL,
+		                  "its ranks are threads of one process, but rank 0 is process %d "
+		                  "and rank %d process %d; take another backend for processes",
+		                  (int)there.pid, (int)how->rank, (int)getpid());
+	snprintf(key, sizeof key, "%s/loopback/%d", how->name, (int)how->rank);
+	st = store->set(store->self, key, &found, sizeof found);
+	if (st)
+		leave_room(there.room);
+	else
+		*out = there.room;
+	return st;
+}
+
+static void free_member(struct member *me)
+{
+	if (!me)
+		return;
 	free(me->sent);
 	free(me->received);
 	free(me);
+}
+
+static void close_group(void *self)
+{
+	struct member *me = self;
+
+	leave_room(me->room);
+	free_member(me);
 }
 
 static tess_status open_group(const struct tess_join *how, void **self)
@@ -458,16 +488,11 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	if (!me || !me->sent || !me->received)
 		st = host->fail(TESS_ENOMEM, "no memory for a rank");
 	else
-		st = find_room(how, &me->room);
-	if (!st) {
+		st = how->rank ? find_room(how, &me->room) : offer_room(how, &me->room);
+	if (st)
+		free_member(me);
+	else
 		*self = me;
-		return TESS_OK;
-	}
-	if (me) {
-		free(me->sent);
-		free(me->received);
-	}
-	free(me);
 	return st;
 }
 

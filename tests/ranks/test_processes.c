@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <tessera/tessera.h>
 #include <unistd.h>
 
 enum { N = 3, PATIENCE_MS = 20000 };
@@ -118,6 +119,23 @@ static int stall(const struct tess_link *l, int rank)
 	usleep(400000);
 	l->late(l->self, &key);
 	return await_failure(l);
+}
+
+/* As a program does it, started by hand: rank 0 hosts. */
+static int open_world(const char *rank, const char *n)
+{
+	struct tess_world *w;
+
+	if (setenv("RANK", rank, 1) || setenv("WORLD_SIZE", n, 1) ||
+	    setenv("TESSERA_JOB", "world", 1))
+		return 1;
+	if (tess_world_open(&w)) {
+		printf("%s\n", tess_error());
+		return 2;
+	}
+	printf("opened with %s\n", tess_world_backend(w));
+	tess_world_close(w);
+	return 0;
 }
 
 static int play(const char *role, int rank, int n)
@@ -457,6 +475,21 @@ START_TEST(strangers)
 }
 END_TEST
 
+/* Threads are wanted: every rank hears why not. An unknown backend too. */
+START_TEST(worlds_that_do_not_open)
+{
+	struct process p[2];
+
+	begin();
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", _i ? "lopback" : "loopback", 1), 0);
+	start_all(p, "world", 2);
+	finish_all(p, 2, -1, _i ? "lopback" : "its ranks are threads of one process", "rank ");
+	ck_assert_int_eq(WEXITSTATUS(p[0].status), 2);
+	ck_assert_int_eq(WEXITSTATUS(p[1].status), 2);
+	end();
+}
+END_TEST
+
 START_TEST(places)
 {
 	struct tess_rendezvous *r, *again;
@@ -493,6 +526,8 @@ int main(int argc, char **argv)
 
 	if (argc == 4) {
 		process_begin();
+		if (!strcmp(argv[1], "world"))
+			return open_world(argv[2], argv[3]);
 		return play(argv[1], atoi(argv[2]), atoi(argv[3]));
 	}
 	suite = suite_create("processes");
@@ -510,6 +545,7 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 2);
 	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
 	tcase_add_test(tcase, strangers);
+	tcase_add_loop_test(tcase, worlds_that_do_not_open, 0, 2);
 	tcase_add_test(tcase, places);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);

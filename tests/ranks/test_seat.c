@@ -1,0 +1,130 @@
+/* Which rank a process is: torchrun, mpirun, mpiexec and srun, by their variables. */
+#include "../unit/suite.h"
+
+#include <core/base/option.h>
+#include <core/base/status.h>
+#include <core/comm/seat.h>
+#include <core/comm/world.h>
+#include <string.h>
+
+static void begin(const char *const *env)
+{
+	static const char *const known[] = {
+		"RANK",
+		"WORLD_SIZE",
+		"LOCAL_RANK",
+		"LOCAL_WORLD_SIZE",
+		"MASTER_ADDR",
+		"MASTER_PORT",
+		"TORCHELASTIC_RUN_ID",
+		"TORCHELASTIC_RESTART_COUNT",
+		"OMPI_COMM_WORLD_RANK",
+		"OMPI_COMM_WORLD_SIZE",
+		"PMI_RANK",
+		"PMI_SIZE",
+		"SLURM_PROCID",
+		"SLURM_STEP_NUM_TASKS",
+		"SLURM_LOCALID",
+		"SLURM_STEP_NUM_NODES",
+		"TESSERA_JOB",
+	};
+
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		unsetenv(known[i]);
+	for (; *env; env += 2)
+		ck_assert_int_eq(setenv(env[0], env[1], 1), 0);
+	ck_assert_int_eq(tess_option_add("world", tess_world_options), TESS_OK);
+}
+
+#define ENV(...) begin((const char *const[]){ __VA_ARGS__, NULL })
+
+static struct tess_seat found(void)
+{
+	struct tess_seat s;
+
+	ck_assert_msg(!tess_seat_find(&s), "%s", tess_error());
+	return s;
+}
+
+static void refused(tess_status st, const char *word)
+{
+	struct tess_seat s;
+
+	ck_assert_int_eq(tess_seat_find(&s), st);
+	ck_assert_msg(strstr(tess_error(), word) != NULL, "%s: lacks %s", tess_error(), word);
+}
+
+START_TEST(alone)
+{
+	struct tess_seat s;
+
+	ENV("SLURM_PROCID", "3"); /* a batch script, not a step */
+	s = found();
+	ck_assert(s.alone && s.rank == 0 && s.size == 1);
+}
+END_TEST
+
+START_TEST(torchrun)
+{
+	struct tess_seat s;
+
+	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "2", "LOCAL_WORLD_SIZE", "4",
+	    "MASTER_ADDR", "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a/b c",
+	    "TORCHELASTIC_RESTART_COUNT", "1");
+	s = found();
+	ck_assert(!s.alone && s.rank == 2 && s.size == 4 && s.local == 2);
+	ck_assert_str_eq(s.job, "run-a_b_c-29500-1");
+	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2");
+	refused(TESS_ENOTSUP, "several hosts");
+}
+END_TEST
+
+START_TEST(by_hand)
+{
+	struct tess_seat a, b;
+
+	ENV("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "127.0.0.1");
+	a = found();
+	ENV("RANK", "1", "WORLD_SIZE", "2");
+	b = found();
+	ck_assert_str_eq(a.job, b.job); /* of one parent */
+	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_JOB", "mine");
+	ck_assert_str_eq(found().job, "mine");
+	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7");
+	refused(TESS_ENOTSUP, "several hosts");
+}
+END_TEST
+
+START_TEST(others)
+{
+	struct tess_seat s;
+
+	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3");
+	s = found();
+	ck_assert(s.rank == 1 && s.size == 3);
+	ENV("PMI_RANK", "4", "PMI_SIZE", "5");
+	s = found();
+	ck_assert(s.rank == 4 && s.size == 5);
+	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_LOCALID", "1",
+	    "SLURM_STEP_NUM_NODES", "1");
+	s = found();
+	ck_assert(s.rank == 1 && s.size == 8 && s.local == 1);
+	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "2");
+	refused(TESS_ENOTSUP, "several hosts");
+}
+END_TEST
+
+START_TEST(nonsense)
+{
+	ENV("RANK", "4", "WORLD_SIZE", "4");
+	refused(TESS_EINVAL, "RANK=4: must be a number from 0 to 3");
+	ENV("RANK", "-1", "WORLD_SIZE", "4");
+	refused(TESS_EINVAL, "RANK=-1");
+	ENV("RANK", "0", "WORLD_SIZE", "many");
+	refused(TESS_EINVAL, "WORLD_SIZE=many");
+	ENV("RANK", "0", "WORLD_SIZE", "99999999999999999999");
+	refused(TESS_EINVAL, "WORLD_SIZE=9999");
+}
+END_TEST
+
+SUITE_MAIN("seat", alone, torchrun, by_hand, others, nonsense)
