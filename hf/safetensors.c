@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_MOST = 100000000, NAME_MOST = 1024 };
+enum { AROUND = 64 << 10 }; /* bytes that Linux maps at one fault; whole pages */
 
 const struct tess_option tess_load_options[] = {
 	{ "load", "map", "map: checkpoints are mapped, copy: they are read into memory" },
@@ -399,16 +400,17 @@ const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f,
 
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes)
 {
-	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), map = (uintptr_t)f->map;
-	uintptr_t begin = (uintptr_t)data, end = begin + bytes;
+	const uintptr_t map = (uintptr_t)f->map, end = map + f->len;
+	uintptr_t lo = (uintptr_t)data, hi = lo + bytes;
 
-	if (!f->map || begin < map || end > map + f->len)
+	if (!f->map || lo < map || hi > end || !bytes)
 		return;
-	begin = (begin + page - 1) / page * page;
-	end = end / page * page;
-	if (begin < end)
-		madvise((void *)begin, end - begin,
-		        MADV_DONTNEED); /* advice: nothing to do where it fails */
+	/* a fault maps what lies around it too */
+	lo = lo / AROUND * AROUND;
+	hi = (hi + AROUND - 1) / AROUND * AROUND;
+	lo = lo < map ? map : lo;
+	hi = hi > end ? end : hi;
+	madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do where it fails */
 }
 
 void tess_safetensors_close(struct tess_safetensors *f)

@@ -43,7 +43,7 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 /* NULL: not in this file. Borrowed. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
-/* Lets go of the whole pages inside, if they are of this mapped file; reading brings them back. */
+/* Lets go of the pages of these bytes, if the file is mapped; reading brings them back. */
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes);
 
 void tess_safetensors_close(struct tess_safetensors *f);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
+
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "panels",
 	  "how linear weights lie in memory: panels (fast) or rows (as in the file)" },
@@ -19,6 +21,8 @@ struct load {
 	int32_t nranks, rank;
 	struct tess_held *h;
 	struct tess_run *run[2]; /* of the axes of the weight at hand */
+	void *dense; /* rows that were gathered; `room` bytes */
+	size_t room;
 	bool panels;
 };
 
@@ -61,81 +65,82 @@ static tess_status take(struct load *l, int32_t i, uint64_t bytes)
 	return st ? tess_fail_in(st, "%s", l->p->weight[i]->name) : st;
 }
 
-/* The held runs of both axes, gathered into dense rows at `dst`. */
-static void gather(const struct load *l, const struct tess_weight *w, const struct tess_view *whole,
-                   void *dst)
+/* What this rank holds of a stored weight. */
+struct part {
+	struct tess_view whole;
+	uint64_t bytes; /* of the whole */
+	int64_t rows, cols;
+	bool scattered; /* several runs, or not aligned: of no use as it lies */
+};
+
+static struct part part_of(struct load *l, const struct tess_weight *w,
+                           const struct tess_view *whole)
 {
-	size_t one = width(whole->dtype);
-	int64_t rows = tess_dim_pieces(w->dim[0]),
-		cols = w->ndim > 1 ? tess_dim_pieces(w->dim[1]) : 1;
-	char *to = dst;
+	struct part p = { .whole = *whole, .bytes = width(whole->dtype), .cols = 1 };
+	int64_t *n[2] = { &p.rows, &p.cols };
 
-	for (int64_t a = 0; a < rows; a++) {
-		for (int64_t r = 0; r < l->run[0][a].len; r++) {
+	p.scattered = (uintptr_t)whole->data % width(whole->dtype) != 0;
+	for (int32_t a = 0; a < w->ndim; a++) {
+		*n[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
+		                       l->nranks, l->rank, l->run[a]);
+		p.bytes *= (uint64_t)whole->shape[a];
+		if (tess_dim_pieces(w->dim[a]) > 1 && *n[a] != w->dim[a]->size)
+			p.scattered = true;
+	}
+	return p;
+}
+
+/* Rows [from, from + n) of the part, dense at `to`. */
+static void gather(const struct load *l, const struct tess_weight *w, const struct part *p,
+                   int64_t from, int64_t n, char *to)
+{
+	static const struct tess_run one = { 0, 1 };
+	const struct tess_run *row = l->run[0], *col = w->ndim > 1 ? l->run[1] : &one;
+	int64_t cols = w->ndim > 1 ? tess_dim_pieces(w->dim[1]) : 1;
+
+	for (int64_t a = 0; a < tess_dim_pieces(w->dim[0]); from -= row[a++].len) {
+		int64_t lo = from > 0 ? from : 0,
+			hi = from + n < row[a].len ? from + n : row[a].len;
+
+		for (int64_t r = lo; r < hi; r++) {
 			for (int64_t b = 0; b < cols; b++) {
-				struct tess_run c =
-					w->ndim > 1 ? l->run[1][b] : (struct tess_run){ 0, 1 };
+				size_t bytes = (size_t)col[b].len * width(p->whole.dtype);
 
-				memcpy(to, at(whole, l->run[0][a].at + r, c.at),
-				       (size_t)c.len * one);
-				to += (size_t)c.len * one;
+				memcpy(to, at(&p->whole, row[a].at + r, col[b].at), bytes);
+				to += bytes;
 			}
 		}
 	}
 }
 
-/* The part of a stored weight that this rank holds: a view where each axis is one run, else a dense copy. */
-static tess_status part(struct load *l, int32_t i, const struct tess_view *whole,
-                        struct tess_view *out, void **copy)
+/* The same as a view: of where they lie, or of l->dense. */
+static tess_status look(struct load *l, const struct tess_weight *w, const struct part *p,
+                        int64_t from, int64_t n, struct tess_view *out)
 {
-	const struct tess_weight *w = l->p->weight[i];
-	bool several = false;
-	int64_t n[2] = { 0, 1 };
+	size_t bytes = (size_t)(n * p->cols) * width(p->whole.dtype);
+	struct tess_view v = p->whole;
 
-	*out = *whole;
-	*copy = NULL;
-	for (int32_t a = 0; a < w->ndim; a++) {
-		n[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
-		                      l->nranks, l->rank, l->run[a]);
-		several = several || (tess_dim_pieces(w->dim[a]) > 1 && n[a] != w->dim[a]->size);
-		out->shape[a] = n[a];
-	}
-	if (!several && (uintptr_t)whole->data % width(whole->dtype) == 0) {
-		out->data = at(whole, l->run[0][0].at, w->ndim > 1 ? l->run[1][0].at : 0);
+	v.shape[0] = n;
+	if (w->ndim > 1)
+		v.shape[1] = p->cols;
+	if (!p->scattered) {
+		v.data = at(&p->whole, l->run[0][0].at + from, w->ndim > 1 ? l->run[1][0].at : 0);
+		*out = v;
 		return TESS_OK;
 	}
-	*copy = malloc((size_t)(n[0] * n[1]) * width(whole->dtype) + 1);
-	if (!*copy)
+	if (!l->dense || bytes > l->room) {
+		free(l->dense);
+		l->dense = malloc(bytes + 1);
+		l->room = bytes;
+	}
+	if (!l->dense)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", w->name);
-	gather(l, w, whole, *copy);
-	out->data = *copy;
-	out->stride[0] = n[1];
-	out->stride[1] = 1;
+	gather(l, w, p, from, n, l->dense);
+	v.data = l->dense;
+	v.stride[0] = w->ndim > 1 ? p->cols : 1;
+	v.stride[1] = 1;
+	*out = v;
 	return TESS_OK;
-}
-
-static tess_status to_panels(struct load *l, int32_t i, const struct tess_view *rows)
-{
-	struct tess_view *v = &l->h->view[i];
-	uint64_t bytes =
-		(uint64_t)(tess_up(rows->shape[0], 16) * 16 * rows->shape[1]) * width(rows->dtype);
-	tess_status st = take(l, i, bytes);
-
-	*v = *rows;
-	v->layout = TESS_PANELS;
-	v->data = l->h->own[i];
-	v->stride[0] = 16 * rows->shape[1];
-	v->stride[1] = 16;
-	return st ? st : l->h->device->pack(l->h->self, rows, v);
-}
-
-/* Rows that could not stay in the mapping. */
-static tess_status keep(struct load *l, int32_t i, const void *rows, uint64_t bytes)
-{
-	tess_status st = take(l, i, bytes);
-
-	l->h->view[i].data = l->h->own[i];
-	return st ? st : l->h->device->copy(l->h->self, l->h->own[i], rows, bytes, NULL);
 }
 
 static void exchange(struct tess_view *v)
@@ -148,33 +153,66 @@ static void exchange(struct tess_view *v)
 	v->stride[1] = stride;
 }
 
+/*
+ * Rows, or panels, in memory of our own: slab by slab, and the mapping is dropped behind, so that
+ * at no time a weight is there twice. What is stored [in, out] is one slab: some of its rows are
+ * not some of its panels.
+ */
+static tess_status own(struct load *l, int32_t i, const struct part *p, bool panels)
+{
+	const struct tess_weight *w = l->p->weight[i];
+	const struct tess_device *d = l->h->device;
+	bool turned = panels && w->in_out;
+	int64_t one = (int64_t)width(p->whole.dtype), row = p->cols * one, n;
+	int64_t outs = turned ? p->cols : p->rows, ins = turned ? p->rows : p->cols;
+	int64_t step = turned ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
+	tess_status st =
+		take(l, i, (uint64_t)((panels ? tess_up(outs, 16) * 16 : outs) * ins * one));
+	struct tess_view to = p->whole, rows;
+
+	to.layout = panels ? TESS_PANELS : TESS_ROWS;
+	to.shape[0] = outs;
+	if (w->ndim > 1)
+		to.shape[1] = ins;
+	to.stride[0] = panels ? 16 * ins : w->ndim > 1 ? ins : 1;
+	to.stride[1] = panels ? 16 : 1;
+	to.data = l->h->own[i];
+	l->h->view[i] = to;
+	for (int64_t at = 0; at < p->rows && !st; at += n) {
+		n = p->rows - at < step ? p->rows - at : step;
+		st = look(l, w, p, at, n, &rows);
+		if (st)
+			break;
+		if (turned)
+			exchange(&rows);
+		to.shape[0] = rows.shape[0];
+		to.data = (char *)l->h->own[i] + at * row;
+		st = panels ? d->pack(l->h->self, &rows, &to)
+		            : d->copy(l->h->self, to.data, rows.data, (uint64_t)(n * row), NULL);
+		l->source->drop(l->source->self, p->whole.data, p->bytes);
+	}
+	if (w->in_out && !panels)
+		exchange(&l->h->view[i]);
+	return st;
+}
+
 static tess_status load_weight(struct load *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	struct tess_view whole, rows;
-	void *copy = NULL;
-	tess_status st;
+	bool panels =
+		w->ndim == 2 && l->panels && linear_use(l->p, w) && !viewed_otherwise(l->p, w);
+	struct tess_view whole;
+	struct part p;
+	tess_status st = l->source->find(l->source->self, w->name, &whole);
 
-	st = l->source->find(l->source->self, w->name, &whole);
-	if (!st)
-		st = part(l, i, &whole, &rows, &copy);
 	if (st)
 		return st;
+	p = part_of(l, w, &whole);
+	if (panels || p.scattered)
+		return own(l, i, &p, panels);
+	st = look(l, w, &p, 0, p.rows, &l->h->view[i]); /* stays in the mapping */
 	if (w->in_out)
-		exchange(&rows);
-	if (w->ndim == 2 && l->panels && linear_use(l->p, w) && !viewed_otherwise(l->p, w)) {
-		st = to_panels(l, i, &rows);
-		l->source->drop(l->source->self, whole.data,
-		                (uint64_t)(whole.shape[0] * whole.shape[1]) * width(whole.dtype));
-	} else if (copy) {
-		l->h->view[i] = rows;
-		st = keep(l, i, copy,
-		          (uint64_t)(rows.shape[0] * (w->ndim > 1 ? rows.shape[1] : 1)) *
-		                  width(rows.dtype));
-	} else {
-		l->h->view[i] = rows; /* stays in the mapping */
-	}
-	free(copy);
+		exchange(&l->h->view[i]);
 	return st;
 }
 
@@ -238,6 +276,7 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 			st = load_weight(&l, i);
 	}
 	free(l.run[0]);
+	free(l.dense);
 	if (st)
 		tess_held_free(&h);
 	else
