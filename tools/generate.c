@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/comm/seat.h"
+#include "core/registry/registry.h"
 #include "hf/session.h"
 #include "tool.h"
 
@@ -344,7 +345,7 @@ static tess_status run(struct ask *a, char **argv, int *exit_status)
 		st = check_plan(a);
 	if (st)
 		return st;
-	if (a->ranks == 1 || !strcmp(tess_option("backend"), "loopback"))
+	if (a->ranks == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback"))
 		return tess_world_spawn(a->ranks, generate_rank, a);
 	return tess_tool_ranks(a->ranks, argv, exit_status);
 }

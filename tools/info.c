@@ -1,6 +1,7 @@
 /* tessera info - what is here: plugins, where they were looked for, and options. */
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/comm/choose.h"
 #include "core/registry/registry.h"
 #include "tool.h"
 
@@ -15,7 +16,8 @@ static const char *const help =
 	"usage: tessera info [--options] [--json]\n"
 	"\n"
 	"Lists the plugins that are found: backends, devices, styles and models, each with its file, and\n"
-	"the files that are not taken, each with the reason. All of them are opened for that.\n"
+	"the files that are not taken, each with the reason. All of them are opened for that. Then says\n"
+	"which backend a job takes, and why.\n"
 	"\n"
 	"  --options   list the options instead: TESSERA_<KEY>, value, where it comes from\n"
 	"  --json      one JSON object on stdout\n"
@@ -51,6 +53,54 @@ static void show_plugin(const struct tess_plugin_info *p)
 		printf("  note: %s\n", p->why);
 }
 
+static const struct job {
+	const char *name, *text;
+	int32_t size;
+	bool threads;
+} jobs[] = {
+	{ "one_rank", "one rank", 1, false },
+	{ "threads", "ranks that are threads", 2, true },
+	{ "processes", "ranks that are processes of this host", 2, false },
+};
+enum { JOBS = sizeof jobs / sizeof *jobs };
+
+/* The backend's name, and why it; "" and why there is none. */
+static const char *choice_of(const struct job *job, char why[static 1024])
+{
+	struct tess_choice choice;
+	tess_status st =
+		tess_backend_choose(tess_option("backend"), job->size, job->threads, &choice);
+
+	snprintf(why, 1024, "%s", st ? tess_error() : choice.why);
+	return st ? "" : choice.backend->name;
+}
+
+static void show_choices(void)
+{
+	char why[1024];
+
+	printf("\nTESSERA_BACKEND=%s chooses:\n", tess_option("backend"));
+	for (int i = 0; i < JOBS; i++) {
+		const char *name = choice_of(&jobs[i], why);
+
+		printf("  %s: %s (%s)\n", jobs[i].text, *name ? name : "none", why);
+	}
+}
+
+static json_t *choices_json(void)
+{
+	json_t *choices = json_object();
+	char why[1024];
+
+	for (int i = 0; i < JOBS; i++) {
+		const char *name = choice_of(&jobs[i], why);
+
+		json_object_set_new(choices, jobs[i].name,
+		                    json_pack("{s:s, s:s}", "backend", name, "why", why));
+	}
+	return choices;
+}
+
 static void show_plugins(void)
 {
 	struct tess_plugin_info p;
@@ -67,6 +117,7 @@ static void show_plugins(void)
 		printf("%s%s\n", some ? "  " : "\nnot taken:\n  ", p.why);
 		some = true;
 	}
+	show_choices();
 	printf("\nlooked for in:\n");
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		printf("  %s (%s)\n", path, origin);
@@ -110,8 +161,8 @@ static json_t *plugins_json(void)
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		json_array_append_new(dirs,
 		                      json_pack("{s:s, s:s}", "path", path, "origin", origin));
-	return json_pack("{s:s, s:i, s:o, s:o}", "version", tess_version(), "abi", TESS_ABI,
-	                 "plugins", plugins, "directories", dirs);
+	return json_pack("{s:s, s:i, s:o, s:o, s:o}", "version", tess_version(), "abi", TESS_ABI,
+	                 "plugins", plugins, "directories", dirs, "choices", choices_json());
 }
 
 static const char *variable_of(const char *key, char room[static 80])

@@ -7,6 +7,7 @@
 
 #include <core/base/log.h>
 #include <core/base/status.h>
+#include <core/registry/registry.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -372,7 +373,7 @@ static tess_status check(const struct tess_launch *how)
 	if (how->nranks < 1 || how->nranks > TESS_RANKS_MOST)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
 		                 TESS_RANKS_MOST);
-	if (backend && !strcmp(backend, "loopback"))
+	if (backend && !strcmp(tess_backend_below(backend), "loopback"))
 		return tess_fail(
 			TESS_EINVAL,
 			"ranks over loopback are threads of one process and cannot be launched; "

@@ -1,5 +1,6 @@
 #include "world.h"
 
+#include "choose.h"
 #include "clock.h"
 #include "seat.h"
 #include "wire.h"
@@ -157,35 +158,17 @@ static tess_status read_options(struct tess_world *w)
 	return TESS_OK;
 }
 
-/*
- * `auto` is a rule: one rank, or ranks that are threads, loopback; one host shm, or gloo where shm is not
- * there (several hosts are refused before). GPUs: the device's matter.
- */
 static tess_status choose_backend(int32_t size, bool threads, const struct tess_backend **out)
 {
-	const char *name = tess_option("backend");
-	const struct tess_backend *b;
-	tess_status st;
+	struct tess_choice choice;
+	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, &choice);
 
-	if (strcmp(name, "auto")) {
-		st = tess_plugin_backend(name, &b);
-	} else if (threads || size == 1) {
-		st = tess_plugin_backend("loopback", &b);
-	} else if ((st = tess_plugin_backend("shm", &b))) {
-		tess_log(st == TESS_ENOENT ? TESS_INFO : TESS_WARN, "comm",
-		         "shm is %s: gloo is used",
-		         st == TESS_ENOENT ? "not installed" : tess_error());
-		st = tess_plugin_backend("gloo", &b);
-	}
-	if (!st && threads && !b->threads)
-		st = tess_fail(
-			TESS_EINVAL,
-			"the ranks of backend %s are processes, not threads; start the program with "
-			"tessera launch, or take TESSERA_BACKEND=loopback",
-			b->name);
-	if (!st)
-		*out = b;
-	return st;
+	if (st)
+		return st;
+	if (choice.second)
+		tess_log(TESS_WARN, "comm", "%s is used: %s", choice.backend->name, choice.why);
+	*out = choice.backend;
+	return TESS_OK;
 }
 
 static tess_status make_world(int32_t rank, int32_t size, struct tess_world **out)

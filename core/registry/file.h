@@ -34,6 +34,12 @@ struct tess_file {
 	size_t noffers;
 };
 
+struct tess_stack { /* a backend over another */
+	struct tess_stack *next;
+	const char *name; /* "trace:gloo" */
+	struct tess_backend table;
+};
+
 struct tess_registry {
 	struct tess_arena arena;
 	struct tess_host host;
@@ -41,6 +47,7 @@ struct tess_registry {
 	const char *tried; /* all of them, for messages */
 	struct tess_file *files;
 	struct tess_file *opened; /* mapped for ever, last first */
+	struct tess_stack *stacks;
 	bool searched;
 };
 

@@ -13,6 +13,7 @@ static struct tess_registry registry = {
 	.host = {
 		.size = sizeof(struct tess_host), .abi = TESS_ABI,
 		.fail = tess_fail, .log = tess_log, .option = tess_option,
+		.backend = tess_plugin_backend,
 	},
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -179,13 +180,108 @@ static tess_status find(int32_t kind, const char *name, const void **out)
 	return st;
 }
 
+/* ---- backends over others ---------------------------------------------------------------- */
+
+/* With the lock. NULL: it was not asked for yet. */
+static const struct tess_stack *find_stack(const char *name)
+{
+	const struct tess_stack *s = registry.stacks;
+
+	while (s && strcmp(s->name, name) != 0)
+		s = s->next;
+	return s;
+}
+
+/* What `over` made, as far as both sides know it. With the lock; NULL: no memory. */
+static const struct tess_stack *keep_stack(const char *name, const struct tess_backend *theirs)
+{
+	struct tess_stack *s = TESS_NEW(&registry.arena, struct tess_stack, 1);
+	uint32_t size = theirs->size;
+
+	if (s)
+		s->name = tess_arena_copy(&registry.arena, name, strlen(name));
+	if (!s || !s->name)
+		return NULL;
+	memcpy(&s->table, theirs, size < sizeof s->table ? size : sizeof s->table);
+	s->table.size = sizeof s->table;
+	s->table.name = s->name;
+	s->next = registry.stacks;
+	registry.stacks = s;
+	return s;
+}
+
+/* The plugin is asked without the lock: it asks us for the backend below. */
+static tess_status stack_up(const struct tess_backend *top, const char *name, const char *below,
+                            const struct tess_backend **out)
+{
+	const struct tess_backend *theirs = NULL;
+	const struct tess_stack *s;
+	tess_status st;
+
+	pthread_mutex_lock(&lock);
+	s = find_stack(name);
+	pthread_mutex_unlock(&lock);
+	if (!s) {
+		st = top->over(below, &theirs);
+		if (st)
+			return tess_fail_in(st, "backend %s", name);
+		if (!theirs || theirs->size < TESS_UPTO(tess_backend, close))
+			return tess_fail(TESS_EABI,
+			                 "backend %s: %s gave no table, which is a defect of it",
+			                 name, top->name);
+		pthread_mutex_lock(&lock);
+		s = find_stack(name);
+		if (!s)
+			s = keep_stack(name, theirs);
+		pthread_mutex_unlock(&lock);
+	}
+	if (!s)
+		return tess_fail(TESS_ENOMEM, "backend %s: out of memory", name);
+	*out = &s->table;
+	return TESS_OK;
+}
+
+/* Whether the first of the names is among the others, too. */
+static bool over_itself(const char *top, const char *below)
+{
+	size_t n = strlen(top);
+
+	for (const char *at = below; at; at = strchr(at, ':')) {
+		at += *at == ':';
+		if (!strncmp(at, top, n) && (!at[n] || at[n] == ':'))
+			return true;
+	}
+	return false;
+}
+
 tess_status tess_plugin_backend(const char *name, const struct tess_backend **out)
 {
+	const char *colon = strchr(name, ':');
+	const struct tess_backend *top;
 	const void *table = NULL;
-	tess_status st = find(TESS_BACKENDS, name, &table);
+	char first[128];
+	tess_status st;
 
-	if (!st)
-		*out = table;
+	snprintf(first, sizeof first, "%.*s", colon ? (int)(colon - name) : (int)strlen(name),
+	         name);
+	st = find(TESS_BACKENDS, first, &table);
+	if (st)
+		return st;
+	top = table;
+	if (!colon && !top->over)
+		*out = top;
+	else if (!top->over)
+		st = tess_fail(TESS_EINVAL, "backend %s: %s stands over no other; say %s alone",
+		               name, first, first);
+	else if (!colon || !colon[1])
+		st = tess_fail(
+			TESS_EINVAL,
+			"backend %s stands over another; name it behind a colon, like %s:gloo",
+			first, first);
+	else if (over_itself(first, colon + 1))
+		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot stand over itself", name, first);
+	else
+		st = stack_up(top, name, colon + 1, out);
 	return st;
 }
 

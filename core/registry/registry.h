@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include <tessera/device.h>
 #include <tessera/group.h>
 #include <tessera/model.h>
@@ -28,11 +29,20 @@ tess_status tess_registry_add_dir(const char *path);
 /*
  * The table of a name or, for styles, an alias; models go by model_type of config.json. Borrowed. It is
  * the core's own copy: what the plugin's header did not know yet is NULL, required operations are not.
+ * A backend's name may say what it stands over: "trace:gloo". TESS_EINVAL: it stands over none, or must.
  */
 tess_status tess_plugin_backend(const char *name, const struct tess_backend **out);
 tess_status tess_plugin_device(const char *name, const struct tess_device **out);
 tess_status tess_plugin_style(const char *name, const struct tess_style **out);
 tess_status tess_plugin_model(const char *type, const struct tess_model **out);
+
+/* The backend at the bottom of a name: "gloo" of "trace:gloo". */
+static inline const char *tess_backend_below(const char *name)
+{
+	const char *last = strrchr(name, ':');
+
+	return last ? last + 1 : name;
+}
 
 /* What plugins may call. Borrowed. */
 const struct tess_host *tess_registry_host(void);
