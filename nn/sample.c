@@ -15,9 +15,9 @@ struct candidate {
 
 struct tess_sampler {
 	int64_t vocab, n; /* candidates that are left, best first */
-	struct candidate *list;
+	struct candidate *list, *other;
+	double *score, *weight; /* by id; of each candidate, the best one's is 1 */
 	float *probability;
-	double *score;
 	bool *seen;
 };
 
@@ -51,11 +51,13 @@ tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
 	if (s) {
 		s->vocab = vocab;
 		s->list = calloc((size_t)vocab, sizeof *s->list);
+		s->other = calloc((size_t)vocab, sizeof *s->other);
 		s->probability = calloc((size_t)vocab, sizeof *s->probability);
 		s->score = calloc((size_t)vocab, sizeof *s->score);
+		s->weight = calloc((size_t)vocab, sizeof *s->weight);
 		s->seen = calloc((size_t)vocab, sizeof *s->seen);
 	}
-	if (!s || !s->list || !s->probability || !s->score || !s->seen) {
+	if (!s || !s->list || !s->other || !s->probability || !s->score || !s->weight || !s->seen) {
 		tess_sampler_free(s);
 		return tess_fail(TESS_ENOMEM, "sampling: out of memory");
 	}
@@ -68,8 +70,10 @@ void tess_sampler_free(struct tess_sampler *s)
 	if (!s)
 		return;
 	free(s->list);
+	free(s->other);
 	free(s->probability);
 	free(s->score);
+	free(s->weight);
 	free(s->seen);
 	free(s);
 }
@@ -94,13 +98,37 @@ static void penalise(struct tess_sampler *s, const struct tess_sampling *how, co
 	}
 }
 
-static int better_first(const void *a, const void *b)
+/* Rises where scores fall. */
+static uint64_t order(double score)
 {
-	const struct candidate *x = a, *y = b;
+	uint64_t bits;
 
-	if (x->score != y->score)
-		return x->score > y->score ? -1 : 1;
-	return x->id < y->id ? -1 : 1;
+	memcpy(&bits, &score, sizeof bits);
+	return bits >> 63 ? bits : ~bits & INT64_MAX;
+}
+
+/* Best first, ties by lowest id: by some bits at a time, each time without changing the order of equals. */
+static void sort(struct tess_sampler *s)
+{
+	enum { BITS = 11, MASK = (1 << BITS) - 1 };
+	int64_t at[MASK + 1];
+
+	for (int shift = 0; shift < 64; shift += BITS) {
+		struct candidate *from = s->list, *to = s->other;
+		int64_t sum = 0, n;
+
+		memset(at, 0, sizeof at);
+		for (int64_t i = 0; i < s->n; i++)
+			at[order(from[i].score) >> shift & MASK]++;
+		for (int i = 0; i <= MASK; i++, sum += n) {
+			n = at[i];
+			at[i] = sum;
+		}
+		for (int64_t i = 0; i < s->n; i++)
+			to[at[order(from[i].score) >> shift & MASK]++] = from[i];
+		s->list = to;
+		s->other = from;
+	}
 }
 
 /* The k best of the sorted list, and all that are as good as the last of them. */
@@ -113,17 +141,12 @@ static void keep_top_k(struct tess_sampler *s, int64_t k)
 	s->n = k;
 }
 
-static double weight(const struct tess_sampler *s, int64_t i)
-{
-	return tess_exp_f64(s->list[i].score - s->list[0].score);
-}
-
 static double total_weight(const struct tess_sampler *s)
 {
 	double sum = 0;
 
 	for (int64_t i = s->n - 1; i >= 0; i--)
-		sum += weight(s, i);
+		sum += s->weight[i];
 	return sum;
 }
 
@@ -136,7 +159,7 @@ static void keep_top_p(struct tess_sampler *s, double p)
 		return;
 	total = total_weight(s);
 	while (s->n > 1) {
-		below += weight(s, s->n - 1) / total;
+		below += s->weight[s->n - 1] / total;
 		if (below > 1 - p)
 			break;
 		s->n--;
@@ -145,7 +168,7 @@ static void keep_top_p(struct tess_sampler *s, double p)
 
 static void keep_min_p(struct tess_sampler *s, double p)
 {
-	while (p > 0 && s->n > 1 && weight(s, s->n - 1) < p)
+	while (p > 0 && s->n > 1 && s->weight[s->n - 1] < p)
 		s->n--;
 }
 
@@ -153,14 +176,17 @@ static void keep_min_p(struct tess_sampler *s, double p)
 static void select_candidates(struct tess_sampler *s, const struct tess_sampling *how,
                               const float *logits, const int32_t *seen, int64_t nseen)
 {
+	double t = how->temperature > 0 ? how->temperature : 1;
+
 	penalise(s, how, logits, seen, nseen);
-	for (int64_t i = 0; i < s->vocab; i++)
-		s->list[i] = (struct candidate){
-			s->score[i] / (how->temperature > 0 ? how->temperature : 1), (int32_t)i
-		};
+	for (int64_t i = 0; i < s->vocab;
+	     i++) /* + 0: no score is -0, which is 0 but would come after it */
+		s->list[i] = (struct candidate){ s->score[i] / t + 0.0, (int32_t)i };
 	s->n = s->vocab;
-	qsort(s->list, (size_t)s->n, sizeof *s->list, better_first);
+	sort(s);
 	keep_top_k(s, how->top_k);
+	for (int64_t i = 0; i < s->n; i++)
+		s->weight[i] = tess_exp_f64(s->list[i].score - s->list[0].score);
 	keep_top_p(s, how->top_p);
 	keep_min_p(s, how->min_p);
 }
@@ -174,7 +200,7 @@ const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tes
 	total = total_weight(s);
 	memset(s->probability, 0, (size_t)s->vocab * sizeof *s->probability);
 	for (int64_t i = 0; i < s->n; i++)
-		s->probability[s->list[i].id] = (float)(weight(s, i) / total);
+		s->probability[s->list[i].id] = (float)(s->weight[i] / total);
 	return s->probability;
 }
 
@@ -214,7 +240,7 @@ int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *ho
 	select_candidates(s, how, logits, seen, nseen);
 	left = uniform(how->seed, step) * total_weight(s);
 	for (int64_t i = 0; i < s->n - 1; i++) {
-		left -= weight(s, i);
+		left -= s->weight[i];
 		if (left < 0)
 			return s->list[i].id;
 	}
