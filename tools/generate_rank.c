@@ -79,8 +79,9 @@ static int chosen(void *self, int32_t id, const float *logits)
 	const char *bytes = NULL;
 	size_t n = 0;
 
-	crypto_hash_sha256_update(&p->digest, (const unsigned char *)logits,
-	                          (uint64_t)p->vocab * sizeof *logits);
+	if (p->ask->digest || p->ask->json)
+		crypto_hash_sha256_update(&p->digest, (const unsigned char *)logits,
+		                          (uint64_t)p->vocab * sizeof *logits);
 	json_array_append_new(p->ids, json_integer(id));
 	if (p->decoding)
 		p->failed = tess_decoding_push(p->decoding, id, &bytes, &n);
@@ -208,7 +209,8 @@ static tess_status print_json(const struct rank *r, struct printing *p, const ch
 	              d->prefill, "decode", d->decode, "prefill_tokens_per_second",
 	              per_second(r->how.nprompt, d->prefill), "decode_tokens_per_second",
 	              per_second(d->ntokens, d->decode));
-	if (!o || json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6)) || putchar('\n') == EOF || fflush(stdout)) {
+	if (!o || json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6)) ||
+	    putchar('\n') == EOF || fflush(stdout)) {
 		json_decref(o);
 		return tess_fail(TESS_EIO, "--json: could not be written");
 	}
