@@ -20,9 +20,20 @@ enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024, YIELDS = 20 };
 
 static const struct tess_host *host;
 
+/*
+ * The open rooms of this process: all that its ranks have in common. A pointer handed over through the
+ * store would not do: a job that fails while it is opened frees what another rank is about to enter.
+ */
+static pthread_mutex_t rooms_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct room *rooms;
+static uint64_t last_id;
+
 struct room {
-	pthread_mutex_t lock;
-	int32_t nranks, inside; /* ranks that have not closed it, those that never came included */
+	struct room *next; /* in `rooms`, under their lock, with id and inside */
+	uint64_t id;
+	int32_t inside; /* ranks that have it open */
+	pthread_mutex_t lock; /* of all that follows */
+	int32_t nranks;
 	int32_t spin;
 	bool failed; /* then no piece is moved any more */
 	atomic_bool stop; /* the same, for those who spin */
@@ -360,7 +371,7 @@ static void release(void *self, void *work)
 
 struct address { /* what rank 0 says in the store */
 	int64_t pid;
-	struct room *room;
+	uint64_t id;
 };
 
 static struct room *make_room(int32_t nranks)
@@ -372,7 +383,8 @@ static struct room *make_room(int32_t nranks)
 		return NULL;
 	pthread_mutex_init(&room->lock, NULL);
 	pthread_cond_init(&room->still, NULL);
-	room->nranks = room->inside = nranks;
+	room->nranks = nranks;
+	room->inside = 1;
 	/* More ranks than CPUs: a spinning one keeps off the one that it waits for. */
 	if (!sched_getaffinity(0, sizeof set, &set))
 		room->spin = CPU_COUNT(&set) >= nranks ? 400 : 20;
@@ -394,23 +406,50 @@ static void leave_room(struct room *room)
 
 	pthread_mutex_lock(&room->lock);
 	await_still(room);
-	last = !--room->inside;
 	pthread_mutex_unlock(&room->lock);
+	pthread_mutex_lock(&rooms_lock);
+	last = !--room->inside;
+	for (struct room **at = &rooms; last && *at; at = &(*at)->next)
+		if (*at == room) {
+			*at = room->next;
+			break;
+		}
+	pthread_mutex_unlock(&rooms_lock);
 	if (last)
 		free_room(room);
+}
+
+/* The room of this id, entered; NULL: rank 0 has left it. */
+static struct room *enter_room(uint64_t id)
+{
+	struct room *room;
+
+	pthread_mutex_lock(&rooms_lock);
+	for (room = rooms; room && room->id != id;)
+		room = room->next;
+	if (room)
+		room->inside++;
+	pthread_mutex_unlock(&rooms_lock);
+	return room;
 }
 
 /* Rank 0 makes the room, says where it is, and waits until all others have found it. */
 static tess_status offer_room(const struct tess_join *how, struct room **out)
 {
 	const struct tess_store *store = how->store;
-	struct address here = { .pid = getpid(), .room = make_room(how->nranks) };
+	struct address here = { .pid = getpid() };
+	struct room *room = make_room(how->nranks);
 	tess_status st = TESS_OK;
 	char key[160];
 
-	if (!here.room)
+	if (!room)
 		return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
 		                  (int)how->nranks);
+	pthread_mutex_lock(&rooms_lock);
+	here.id = room->id = ++last_id;
+	room->next = rooms;
+	rooms = room;
+	pthread_mutex_unlock(&rooms_lock);
 	snprintf(key, sizeof key, "%s/loopback", how->name);
 	if (how->nranks > 1)
 		st = store->set(store->self, key, &here, sizeof here);
@@ -422,9 +461,9 @@ static tess_status offer_room(const struct tess_join *how, struct room **out)
 		st = store->get(store->self, key, how->deadline, &found, &len);
 	}
 	if (st)
-		leave_room(here.room);
+		leave_room(room);
 	else
-		*out = here.room;
+		*out = room;
 	return st;
 }
 
@@ -432,6 +471,7 @@ static tess_status find_room(const struct tess_join *how, struct room **out)
 {
 	const struct tess_store *store = how->store;
 	struct address there;
+	struct room *room;
 	uint64_t len = sizeof there;
 	char key[160], found = 1;
 	tess_status st;
@@ -445,12 +485,15 @@ static tess_status find_room(const struct tess_join *how, struct room **out)
 		                  "its ranks are threads of one process, but rank 0 is process %d "
 		                  "and rank %d process %d; take another backend for processes",
 		                  (int)there.pid, (int)how->rank, (int)getpid());
+	room = enter_room(there.id);
+	if (!room)
+		return host->fail(TESS_EABORTED, "rank 0 has left the group");
 	snprintf(key, sizeof key, "%s/loopback/%d", how->name, (int)how->rank);
 	st = store->set(store->self, key, &found, sizeof found);
 	if (st)
-		leave_room(there.room);
+		leave_room(room);
 	else
-		*out = there.room;
+		*out = room;
 	return st;
 }
 

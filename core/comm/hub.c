@@ -263,14 +263,14 @@ static bool joined(const struct call *c, int32_t rank)
 	return false;
 }
 
-/* "its last call is ...", of a rank that is missed. */
+/* "its last call is ...", of a rank that is missed; "": it has not come at all. */
 static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *text, size_t room)
 {
 	const struct seat *s = &h->seat[rank];
 	size_t said;
 
 	if (!s->here)
-		return "it has not come";
+		return "";
 	if (!s->last)
 		return s->left ? "it has left the job without a call" : "it has made no call yet";
 	said = (size_t)snprintf(text, room, "%sits last call is ",
@@ -463,7 +463,7 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
 	char text[TEXT] = "the job", at[STATE], more[48] = "";
-	const char *what;
+	const char *what, *state;
 	const struct call *c;
 	int32_t who = -1, others = 0;
 	bool asleep = false;
@@ -484,6 +484,7 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 			asleep = held;
 		}
 	}
+	state = who < 0 ? "" : whereabouts(h, who, at, sizeof at);
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);
 	if (who < 0)
@@ -497,8 +498,7 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
 		     "rank %d",
 		     who, (int)h->seat[who].pid, text, rank);
 	else
-		fail(h, who, TESS_ETIMEOUT, "rank %d%s %s by the deadline of rank %d: %s%s%s", who,
-		     more, what, rank, key ? text : "", key ? "; " : "",
-		     whereabouts(h, who, at, sizeof at));
+		fail(h, who, TESS_ETIMEOUT, "rank %d%s %s by the deadline of rank %d%s%s%s%s", who,
+		     more, what, rank, key ? ": " : "", key ? text : "", *state ? "; " : "", state);
 	pthread_mutex_unlock(&h->lock);
 }

@@ -218,6 +218,27 @@ START_TEST(rank_gives_up)
 }
 END_TEST
 
+/* One fails while the others may still be on their way in. */
+static tess_status at_once(struct tess_world *w, void *arg)
+{
+	const int *who = arg;
+
+	if (tess_world_rank(w) == *who)
+		return tess_fail(TESS_EDEVICE, "no device");
+	return tess_barrier(tess_world_group(w), "all");
+}
+
+START_TEST(rank_fails_at_once)
+{
+	for (int i = 0; i < 40; i++) {
+		int who = i % N;
+
+		ck_assert_int_eq(tess_world_spawn(N, at_once, &who), TESS_EDEVICE);
+		ck_assert_msg(strstr(tess_error(), "no device") != NULL, "%s", tess_error());
+	}
+}
+END_TEST
+
 /* Rank 0 sleeps past the deadline of the rest. */
 static tess_status sleepy(struct tess_world *w, void *arg)
 {
@@ -346,6 +367,7 @@ int main(void)
 	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, calls_that_differ, 0, 8);
 	tcase_add_loop_test(tcase, rank_gives_up, 0, 2);
+	tcase_add_test(tcase, rank_fails_at_once);
 	tcase_add_test(tcase, messages_that_differ);
 	tcase_add_test(tcase, rank_returns_early);
 	tcase_add_test(tcase, deadline);
