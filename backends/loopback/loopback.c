@@ -1,9 +1,11 @@
 /*
- * tess-backend-loopback.so: ranks are threads of one process, or one rank alone. Data really move, between
- * the ranks' own buffers; nothing is sent, and every call that does not fit is an error on all ranks.
+ * tess-backend-loopback.so: ranks are threads of one process, or one rank alone. Data really move,
+ * between the ranks' own buffers; nothing is sent, and every call that does not fit is an error on
+ * all ranks.
  *
- * The ranks of a group share a room. A call has a number, the same on all ranks; the first rank that comes
- * opens its meet, the last one starts the move. Ranks wait by a short spin, then on the meet's condition.
+ * The ranks of a group share a room. A call has a number, the same on all ranks; the first rank
+ * that comes opens its meet, the last one starts the move. Ranks wait by a short spin, then on the
+ * meet's condition.
  */
 #include "loopback.h"
 
@@ -21,8 +23,9 @@ enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024, YIELDS = 20 };
 static const struct tess_host *host;
 
 /*
- * The open rooms of this process: all that its ranks have in common. A pointer handed over through the
- * store would not do: a job that fails while it is opened frees what another rank is about to enter.
+ * The open rooms of this process: all that its ranks have in common. A pointer handed over through
+ * the store would not do: a job that fails while it is opened frees what another rank is about to
+ * enter.
  */
 static pthread_mutex_t rooms_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct room *rooms;
@@ -51,7 +54,7 @@ struct member { /* a rank in a room */
 	uint64_t *sent, *received; /* messages so far, by rank */
 };
 
-/* ---- failing -------------------------------------------------------------------------------------------- */
+/* ---- failing --------------------------------------------------------------------------------- */
 
 static void TESS_PRINTF(3, 4) fail_room(struct room *room, tess_status why, const char *fmt, ...)
 {
@@ -74,7 +77,9 @@ static tess_status sentence(const struct room *room)
 	return host->fail(room->why, "%s", room->sentence);
 }
 
-/* With the lock: until nobody touches a buffer. Moves are short, and none begins after a failure. */
+/*
+ * With the lock: until nobody touches a buffer. Moves are short, and none begins after a failure.
+ */
 static void await_still(struct room *room)
 {
 	while (room->moving)
@@ -90,7 +95,7 @@ static void abort_group(void *self)
 	pthread_mutex_unlock(&me->room->lock);
 }
 
-/* ---- meets ---------------------------------------------------------------------------------------------- */
+/* ---- meets ----------------------------------------------------------------------------------- */
 
 static struct meet *make_meet(struct room *room)
 {
@@ -216,12 +221,14 @@ static void arrive(struct room *room, struct meet *m, int32_t rank, const struct
 	help(room, m);
 }
 
-/* ---- what a backend does ----------------------------------------------------------------------------------- */
+/* ---- what a backend does --------------------------------------------------------------------- */
 
 static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
 	if (c->mem != TESS_HOST || c->kind < TESS_BARRIER || c->kind > TESS_RECV)
 		return host->fail(TESS_ENOTSUP, "loopback moves host memory");
+	if (c->kind != TESS_BARRIER && !tess_width(c->dtype))
+		return host->fail(TESS_ENOTSUP, "loopback: unknown dtype %d", (int)c->dtype);
 	return nranks <= RANKS_MOST
 	               ? TESS_OK
 	               : host->fail(TESS_ENOTSUP, "loopback has at most %d ranks", RANKS_MOST);
@@ -367,7 +374,7 @@ static void release(void *self, void *work)
 	pthread_mutex_unlock(&room->lock);
 }
 
-/* ---- rooms ----------------------------------------------------------------------------------------------- */
+/* ---- rooms ----------------------------------------------------------------------------------- */
 
 struct address { /* what rank 0 says in the store */
 	int64_t pid;

@@ -9,7 +9,10 @@
 
 enum { GATHERING, MOVING, DONE };
 
-/* One call. The last rank that comes starts the move; ranks that wait help with it, a piece at a time. */
+/*
+ * One call. The last rank that comes starts the move; ranks that wait help with it, a piece at a
+ * time.
+ */
 struct meet {
 	struct meet *next;
 	struct room *room;

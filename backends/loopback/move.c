@@ -72,7 +72,9 @@ static void swap(const struct piece *p, char *a, char *b, uint64_t count)
 	}
 }
 
-/* Adds `count` elements that begin at `offset` of every rank's src, for rank `only` (-1: for all). */
+/*
+ * Adds `count` elements that begin at `offset` of every rank's src, for rank `only` (-1: for all).
+ */
 static void reduce(const struct piece *p, uint64_t offset, uint64_t count, int32_t only)
 {
 	const struct tess_coll *call = p->m->call;
@@ -97,7 +99,9 @@ static void reduce(const struct piece *p, uint64_t offset, uint64_t count, int32
 	}
 }
 
-/* Rank `from` gives its block to rank `to`, which keeps all blocks. In place it lies there already. */
+/*
+ * Rank `from` gives its block to rank `to`, which keeps all blocks. In place it lies there already.
+ */
 static void hand_over(const struct piece *p, int32_t from, int32_t to)
 {
 	const struct tess_coll *call = p->m->call, *c = &call[from];
@@ -203,7 +207,7 @@ uint64_t loopback_bytes(const struct meet *m, int32_t nranks)
 	return c->kind == TESS_BARRIER ? 0 : all * tess_width(c->dtype);
 }
 
-/* ---- comparing ------------------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
 static bool pairs(int32_t kind)
 {

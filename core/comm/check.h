@@ -5,8 +5,9 @@
 #include <tessera/reduce.h>
 
 /*
- * TESS_EINVAL or TESS_ENOTSUP, and a sentence that begins with `where`, unless rank `rank` of `nranks` may
- * run `c`: buffers that are read or written are there, aligned, and overlap only as "in place" allows.
+ * TESS_EINVAL or TESS_ENOTSUP, and a sentence that begins with `where`, unless rank `rank` of
+ * `nranks` may run `c`: buffers that are read or written are there, aligned, and overlap only as
+ * "in place" allows.
  */
 tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks);
 

@@ -1,9 +1,9 @@
 /*
  * emulate.h - collectives that a backend lacks, made of send and recv.
  *
- * Each is one step: all messages are started at once, and what is to be added is added here, in order of
- * ranks, when they have come. So it can be outstanding like any other, and needs no thread. The price is
- * bytes: an all_reduce sends the whole vector to every other rank.
+ * Each is one step: all messages are started at once, and what is to be added is added here, in
+ * order of ranks, when they have come. So it can be outstanding like any other, and needs no
+ * thread. The price is bytes: an all_reduce sends the whole vector to every other rank.
  */
 #ifndef TESS_COMM_EMULATE_H
 #define TESS_COMM_EMULATE_H
@@ -12,12 +12,18 @@
 
 struct tess_emulation;
 
-/* Starts the messages of `c`, which was checked; it stays the caller's and must outlive the emulation. */
+/*
+ * Starts the messages of `c`, which was checked; it stays the caller's and must outlive the
+ * emulation.
+ */
 tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c,
                                  struct tess_emulation **out);
 tess_status tess_emulation_test(struct tess_emulation *e);
 tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline);
-/* Gives its works back to the backend; its memory stays, for late writes after a failure, until it is freed. */
+/*
+ * Gives its works back to the backend; its memory stays, for late writes after a failure, until it
+ * is freed.
+ */
 void tess_emulation_release(struct tess_emulation *e);
 void tess_emulation_free(struct tess_emulation *e); /* NULL: nothing */
 

@@ -96,7 +96,7 @@ void tess_hub_close(struct tess_hub *h)
 	free(h);
 }
 
-/* ---- failures -------------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 static void TESS_PRINTF(4, 5)
 	fail(struct tess_hub *h, int32_t rank, tess_status why, const char *fmt, ...)
@@ -155,7 +155,7 @@ void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l)
 	pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------ */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static struct pair *find(struct tess_hub *h, const char *key)
 {
@@ -237,7 +237,7 @@ tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, 
 	return st;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static bool expects(const struct tess_hub *h, const struct tess_key *key, int32_t rank)
 {
@@ -363,7 +363,7 @@ void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n)
 	pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- who is here, who is behind ---------------------------------------------------------------------- */
+/* ---- who is here, who is behind -------------------------------------------------------------- */
 
 tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid)
 {

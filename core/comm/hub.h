@@ -1,9 +1,11 @@
 /*
- * hub.h - what the ranks of a job tell each other, in one place: keys, notes of calls, the first failure.
+ * hub.h - what the ranks of a job tell each other, in one place: keys, notes of calls, the first
+ * failure.
  *
- * Ranks that are threads share a hub; ranks that are processes each have a connection to the server of the
- * rendezvous, which speaks for them to its hub. So both kinds are judged by the same lines of code. Every
- * call may come from any thread and returns at once, but for the two that take a deadline.
+ * Ranks that are threads share a hub; ranks that are processes each have a connection to the server
+ * of the rendezvous, which speaks for them to its hub. So both kinds are judged by the same lines
+ * of code. Every call may come from any thread and returns at once, but for the two that take a
+ * deadline.
  */
 #ifndef TESS_COMM_HUB_H
 #define TESS_COMM_HUB_H
@@ -23,8 +25,8 @@ struct tess_failure {
 };
 
 /*
- * Is told of the first failure, once, from whichever thread brings it. The hub's lock is held: the listener
- * may not call the hub.
+ * Is told of the first failure, once, from whichever thread brings it. The hub's lock is held: the
+ * listener may not call the hub.
  */
 struct tess_listener {
 	struct tess_listener *next; /* the hub's */
@@ -39,14 +41,20 @@ void tess_hub_close(struct tess_hub *h); /* NULL: nothing */
 void tess_hub_listen(struct tess_hub *h, struct tess_listener *l);
 void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l);
 
-/* The rank is here; pid 0: a thread of this process. TESS_EINVAL: it is here already, or no such rank. */
+/*
+ * The rank is here; pid 0: a thread of this process. TESS_EINVAL: it is here already, or no such
+ * rank.
+ */
 tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid);
 int32_t tess_hub_entered(struct tess_hub *h); /* how many ranks have come so far */
 
 /* The rank makes no call any more. A failure if somebody waits for one of its calls. */
 void tess_hub_leave(struct tess_hub *h, int32_t rank);
 int32_t tess_hub_left(struct tess_hub *h);
-/* Blocks until all have left, or something has failed: its status; TESS_ETIMEOUT without a sentence. */
+/*
+ * Blocks until all have left, or something has failed: its status; TESS_ETIMEOUT without a
+ * sentence.
+ */
 tess_status tess_hub_wait_left(struct tess_hub *h, int64_t deadline);
 
 /* Keys are set once. `get` blocks until the key is there, something has failed, or the deadline. */
@@ -60,8 +68,8 @@ const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len);
 void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
 
 /*
- * The deadline of `rank` has passed, in the call `key` (its note was given before); NULL: before all ranks
- * had come, or when it had left. A failure that says who is behind, and where.
+ * The deadline of `rank` has passed, in the call `key` (its note was given before); NULL: before
+ * all ranks had come, or when it had left. A failure that says who is behind, and where.
  */
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key);
 

@@ -1,4 +1,7 @@
-/* The mesh: names for the dimensions in which ranks are laid out. One dimension, over all ranks, for now. */
+/*
+ * The mesh: names for the dimensions in which ranks are laid out. One dimension, over all ranks,
+ * for now.
+ */
 #include "world.h"
 
 #include <core/base/status.h>

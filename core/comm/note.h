@@ -1,6 +1,6 @@
 /*
- * note.h - what a rank tells the others of a call before it makes it, so that two calls that do not fit
- * are named instead of waited for. One block of memory: kept, compared and sent as it is.
+ * note.h - what a rank tells the others of a call before it makes it, so that two calls that do not
+ * fit are named instead of waited for. One block of memory: kept, compared and sent as it is.
  */
 #ifndef TESS_COMM_NOTE_H
 #define TESS_COMM_NOTE_H
@@ -30,9 +30,9 @@ struct tess_note {
 size_t tess_note_room(int32_t nranks);
 
 /*
- * Writes the note of call `c` in a group of `nranks`, with its print. What all ranks must agree on goes
- * into the print: kind, dtype, op, root, and counts or the lists that are the same everywhere. The lists of
- * all_to_all differ; they are compared pair by pair (tess_note_agree).
+ * Writes the note of call `c` in a group of `nranks`, with its print. What all ranks must agree on
+ * goes into the print: kind, dtype, op, root, and counts or the lists that are the same everywhere.
+ * The lists of all_to_all differ; they are compared pair by pair (tess_note_agree).
  */
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks);
@@ -44,7 +44,9 @@ bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tes
 /* "all_reduce of 1024 f32 (sum), call 42, at layers.3.mlp.down:out" */
 void tess_note_text(const struct tess_note *n, char *text, size_t room);
 
-/* Whether `bytes` at `n`, aligned to 8, are a note that may be read; for what comes over a socket. */
+/*
+ * Whether `bytes` at `n`, aligned to 8, are a note that may be read; for what comes over a socket.
+ */
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
 
 const char *tess_kind_name(int32_t kind); /* "all_reduce"; never NULL */

@@ -110,7 +110,7 @@ void tess_pipe_free(struct tess_pipe *p)
 	*p = (struct tess_pipe){ 0 };
 }
 
-/* ---- sockets --------------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 tess_status tess_socket_path(const char *job, char *path, size_t room)
 {

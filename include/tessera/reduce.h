@@ -1,8 +1,10 @@
 /*
- * tessera/reduce.h - elements: their width, 16-bit floats, and the seven operations over several vectors.
+ * tessera/reduce.h - elements: their width, 16-bit floats, and the seven operations over several
+ * vectors.
  *
- * Only inline functions, so that every backend reduces alike: in order of the parts, 16-bit floats in f32
- * rounded once (to nearest, ties to even), integers modulo 2^n, min and max give NaN where one part has it.
+ * Only inline functions, so that every backend reduces alike: in order of the parts, 16-bit floats
+ * in f32 rounded once (to nearest, ties to even), integers modulo 2^n, min and max give NaN where
+ * one part has it.
  */
 #ifndef TESSERA_REDUCE_H
 #define TESSERA_REDUCE_H
@@ -64,7 +66,10 @@ static inline float tess_f16_load(uint16_t h)
 
 	if (rest >= 0x7c00) /* infinity, NaN */
 		return tess_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-	/* As f32 with the same exponent field it is 2^112 too small; the product is exact, subnormals included. */
+	/*
+	 * As f32 with the same exponent field it is 2^112 too small; the product is exact,
+	 * subnormals included.
+	 */
 	return tess_float(sign | tess_bits(tess_float(rest << 13) * 0x1p112f));
 }
 
@@ -160,8 +165,8 @@ static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *
 }
 
 /*
- * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, and overlap
- * none otherwise. Operations on bits are for integers only.
+ * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, and
+ * overlap none otherwise. Operations on bits are for integers only.
  */
 static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
                                uint64_t count, void *dst)

@@ -72,7 +72,9 @@ static int64_t apply(int32_t op, int64_t a, int64_t b)
 	}
 }
 
-/* Elements that rank a gives to rank b, or that belong to block b where that is the same for all a. */
+/*
+ * Elements that rank a gives to rank b, or that belong to block b where that is the same for all a.
+ */
 static uint64_t length(const struct data_case *c, int32_t a, int32_t b)
 {
 	if (!c->uneven)

@@ -1,6 +1,7 @@
 /*
- * data.h - every collective on data whose result is known exactly: small integers in any dtype, in any
- * order. One case is run by all ranks of a group, each of which checks what it got, to the byte.
+ * data.h - every collective on data whose result is known exactly: small integers in any dtype, in
+ * any order. One case is run by all ranks of a group, each of which checks what it got, to the
+ * byte.
  */
 #ifndef TESS_TESTS_DATA_H
 #define TESS_TESTS_DATA_H

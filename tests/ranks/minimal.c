@@ -1,6 +1,7 @@
 /*
- * tess-backend-minimal.so: what a backend must have and nothing more: barrier, send, recv between threads;
- * no abort. For tests of what the group makes of it. Messages are copied into boxes, one per pair.
+ * tess-backend-minimal.so: what a backend must have and nothing more: barrier, send, recv between
+ * threads; no abort. For tests of what the group makes of it. Messages are copied into boxes, one
+ * per pair.
  */
 #include <pthread.h>
 #include <stdio.h>

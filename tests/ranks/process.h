@@ -1,4 +1,7 @@
-/* process.h - ranks that are processes: this program again, with a role, that dies with whoever started it. */
+/*
+ * process.h - ranks that are processes: this program again, with a role, that dies with whoever
+ * started it.
+ */
 #ifndef TESS_TESTS_PROCESS_H
 #define TESS_TESTS_PROCESS_H
 

@@ -1,6 +1,6 @@
 /*
- * The exact reduction: the same bits for any number of ranks, as a recursion over single units that knows
- * nothing of ranks gives them.
+ * The exact reduction: the same bits for any number of ranks, as a recursion over single units that
+ * knows nothing of ranks gives them.
  */
 #include "../unit/suite.h"
 

@@ -1,4 +1,7 @@
-/* What goes wrong between threads: each failure is an error on every rank, soon, that names who and where. */
+/*
+ * What goes wrong between threads: each failure is an error on every rank, soon, that names who and
+ * where.
+ */
 #include "../unit/suite.h"
 
 #include <core/base/status.h>

@@ -1,4 +1,7 @@
-/* Every collective of a group of threads: kinds, dtypes, operations, counts, places, several at once. */
+/*
+ * Every collective of a group of threads: kinds, dtypes, operations, counts, places, several at
+ * once.
+ */
 #include "../unit/suite.h"
 #include "data.h"
 

@@ -1,6 +1,6 @@
 /*
- * Ranks that are processes, over the Unix socket: they meet, and whatever becomes of one is told to the rest.
- * Without a backend; test_gloo and test_launch do the same with one.
+ * Ranks that are processes, over the Unix socket: they meet, and whatever becomes of one is told to
+ * the rest. Without a backend; test_gloo and test_launch do the same with one.
  */
 #include "../unit/suite.h"
 #include "process.h"
@@ -22,7 +22,7 @@
 
 enum { N = 3, PATIENCE_MS = 20000 };
 
-/* ---- the ranks ------------------------------------------------------------------------------------------- */
+/* ---- the ranks ------------------------------------------------------------------------------- */
 
 static int nranks;
 static atomic_int told;
@@ -191,7 +191,7 @@ static int play(const char *role, int rank, int n)
 	return rc;
 }
 
-/* ---- the tests ------------------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 static char dir[] = "/tmp/tessera-test-XXXXXX";
 
@@ -358,7 +358,10 @@ START_TEST(something_is_wrong)
 }
 END_TEST
 
-/* Rank 1 is done without the call that the others are in: it says goodbye, and so do they when they hear it. */
+/*
+ * Rank 1 is done without the call that the others are in: it says goodbye, and so do they when they
+ * hear it.
+ */
 START_TEST(a_rank_leaves_early)
 {
 	struct tess_rendezvous *r;
