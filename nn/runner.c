@@ -3,6 +3,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/comm/room.h"
 #include "core/registry/registry.h"
 #include "nn/lower.h"
 #include "nn/record.h"
@@ -37,6 +38,7 @@ struct tess_runner {
 	struct tess_held held;
 	struct tess_rope rope;
 	void *step;
+	bool step_shared;               /* the group's, not the device's */
 	uint64_t step_bytes, cache_bytes;
 	void **keys, **values;
 	int32_t ncache;
@@ -85,20 +87,52 @@ static void bind(struct tess_runner *s)
 			tess_lowered_bind(k->low, &m);
 }
 
-/* The step arena has room for the largest program; growing it moves all of them. */
+static void step_free(struct tess_runner *s)
+{
+	if (s->step_shared)
+		tess_group_free(s->parts.group, s->step);
+	else if (s->step)
+		s->device->free(s->self, s->step);
+	s->step = NULL;
+}
+
+/* Where the ranks can, they see each other's steps: then a collective copies nothing on the way. */
+static tess_status step_alloc(struct tess_runner *s, uint64_t *bytes, void **out, bool *shared)
+{
+	tess_status st = TESS_ENOTSUP;
+
+	*shared = s->device->mem == TESS_HOST && tess_group_shares(s->parts.group);
+	if (*shared)
+		st = tess_group_alloc(s->parts.group, bytes, out);
+	if (st != TESS_ENOTSUP && st != TESS_ENOMEM)
+		return st;
+	*shared = false;
+	return s->device->alloc(s->self, *bytes, out);
+}
+
+/*
+ * The step arena has room for the largest program; growing it moves all of them. All ranks come here for
+ * the same programs, but need different room: memory that they share grows where it is too small for one.
+ */
 static tess_status step_room(struct tess_runner *s, uint64_t bytes)
 {
+	int64_t short_of = bytes > s->step_bytes;
 	void *more;
-	tess_status st;
+	bool shared;
+	tess_status st = TESS_OK;
 
-	if (bytes <= s->step_bytes)
-		return TESS_OK;
-	st = s->device->alloc(s->self, bytes, &more);
+	if (tess_group_shares(s->parts.group))
+		st = tess_all_reduce(s->parts.group, &short_of, &short_of, 1, TESS_I64, TESS_MAX, "step");
+	if (st || !short_of)
+		return st;
+	if (bytes < s->step_bytes)
+		bytes = s->step_bytes;
+	st = step_alloc(s, &bytes, &more, &shared);
 	if (st)
 		return st;
-	if (s->step)
-		s->device->free(s->self, s->step);
+	step_free(s);
 	s->step = more;
+	s->step_shared = shared;
 	s->step_bytes = bytes;
 	return TESS_OK;
 }
@@ -359,8 +393,7 @@ void tess_runner_free(struct tess_runner *s)
 	if (!s)
 		return;
 	caches_free(s);
-	if (s->step)
-		s->device->free(s->self, s->step);
+	step_free(s);
 	tess_held_free(&s->held);
 	while (s->shapes) {
 		struct shape *k = s->shapes;

@@ -95,22 +95,14 @@ static bool pull(const struct group *g, const struct work *w, int32_t r, uint64_
 static bool add(const struct group *g, const struct work *w, uint64_t at, uint64_t n,
                 char *const *dst, int32_t ndst)
 {
-	uint64_t step = STEP / w->width;
-	const void *parts[RANKS_MOST];
 	char *src[RANKS_MOST];
 
 	for (int32_t r = 0; r < g->nranks; r++)
 		if (!reach(g, w, r, false, at, n, &src[r]))
 			return false;
-	for (uint64_t k = 0; k < n; k += step) {
-		uint64_t len = n - k < step ? n - k : step;
-
-		for (int32_t r = 0; r < g->nranks; r++)
-			parts[r] = past(w, src[r], k);
-		tess_reduce(w->c.dtype, w->c.op, parts, g->nranks, len, past(w, dst[0], k));
-		for (int32_t i = 1; i < ndst; i++)
-			memcpy(past(w, dst[i], k), past(w, dst[0], k), len * w->width);
-	}
+	if (n)
+		move_sum(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
+		         (void *const *)dst, ndst);
 	return true;
 }
 
@@ -170,7 +162,7 @@ static bool move(const struct group *g, const struct work *w)
 		if (!reach(g, w, c->peer, true, kind_begin(w, c->get, g->rank), c->count, &dst))
 			return false;
 		if (c->count)
-			memcpy(dst, c->src, c->count * w->width);
+			move_to(dst, c->src, c->count * w->width);
 		return true;
 	case TESS_REDUCE_SCATTER:
 		begin = kind_begin(w, c->give, g->rank);

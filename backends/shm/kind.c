@@ -110,6 +110,13 @@ static uint64_t part(const struct work *w, uint64_t count, uint64_t k)
 	return at >= count ? 0 : count - at < w->chunk ? count - at : w->chunk;
 }
 
+/* Into this rank's slot. */
+static void put(const struct work *w, void *dst, const void *src, uint64_t elements)
+{
+	if (elements)
+		move_to(dst, src, elements * w->width);
+}
+
 static void copy(const struct work *w, void *dst, const void *src, uint64_t elements)
 {
 	if (elements)
@@ -201,7 +208,7 @@ static void add(const struct group *g, const struct work *w, uint64_t at, uint64
 		parts[r] = r == g->rank ? past(w, w->c.src, at)
 		                        : past(w, data_of(g, w, r, g->round), offset);
 	if (n)
-		tess_reduce(w->c.dtype, w->c.op, parts, g->nranks, n, dst);
+		move_sum(w->c.dtype, w->c.op, parts, g->nranks, n, &dst, 1);
 }
 
 /* Everything but this rank's share, which nobody else reads. */
@@ -210,8 +217,8 @@ static void fill_shares(const struct group *g, const struct work *w, uint64_t k,
 	uint64_t n = part(w, w->c.count, k), lo = edge(g, n, g->rank), hi = edge(g, n, g->rank + 1);
 	char *src = past(w, w->c.src, k * w->chunk);
 
-	copy(w, data, src, lo);
-	copy(w, past(w, data, hi), past(w, src, hi), n - hi);
+	put(w, data, src, lo);
+	put(w, past(w, data, hi), past(w, src, hi), n - hi);
 }
 
 /*
@@ -271,18 +278,18 @@ void kind_fill(const struct group *g, const struct work *w, uint64_t k)
 		if (w->shares)
 			fill_shares(g, w, k, data);
 		else
-			copy(w, data, past(w, c->src, at), part(w, c->count, k));
+			put(w, data, past(w, c->src, at), part(w, c->count, k));
 		break;
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		copy(w, data, past(w, own_block(g, w), at), part(w, c->count, k));
+		put(w, data, past(w, own_block(g, w), at), part(w, c->count, k));
 		break;
 	default:
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
-				copy(w, past(w, data, (uint64_t)r * w->chunk),
-				     past(w, c->src, kind_begin(w, c->give, r) + at),
-				     part(w, kind_block(w, c->give, r), k));
+				put(w, past(w, data, (uint64_t)r * w->chunk),
+				    past(w, c->src, kind_begin(w, c->give, r) + at),
+				    part(w, kind_block(w, c->give, r), k));
 	}
 }
 

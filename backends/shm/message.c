@@ -44,6 +44,7 @@ static void send_pieces(struct group *g, int32_t peer)
 		if (n)
 			memcpy(pair->data[q->pieces & 1],
 			       (const char *)w->c.src + w->moved * w->width, n * w->width);
+		move_fence();
 		/* Release: who sees the count sees the piece. */
 		atomic_store_explicit(&pair->sent, q->pieces + 1, memory_order_release);
 		moved(g, q, w, n);

@@ -225,6 +225,14 @@ tess_status kind_compare(struct group *g, const struct work *w);
 bool direct_offer(const struct group *g, const struct work *w, struct ref *src, struct ref *dst);
 tess_status direct_move(struct group *g, const struct work *w);
 
+/* ---- move.c: copying and adding ---- */
+/* Into memory that others have read; they may be told after move_fence. */
+void move_to(void *dst, const void *src, size_t n);
+void move_fence(void);
+/* `n` elements of each, in order of src. dst[0] is this rank's, or nobody has read it; it may be one of src. */
+void move_sum(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+              void *const *dst, int32_t ndst);
+
 /* ---- message.c: send and recv ---- */
 tess_status message_progress(struct group *g);
 

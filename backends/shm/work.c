@@ -119,6 +119,7 @@ static void post(struct group *g, struct work *w)
 		introduce(g, w, n);
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
 		kind_fill(g, w, chunk_of(w));
+	move_fence();
 	/* Release: who sees the round sees the notice, the slot, and what was written into its own memory. */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
 	w->posted = true;

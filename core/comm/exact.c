@@ -12,9 +12,11 @@
 #include <tessera/split.h>
 
 enum {
-	LEVELS = 64,                    /* halvings of any number of units, and of trees */
-	STEP = 2048,                    /* elements that are added at a time, so that partial sums stay in cache */
-	SMALL = 64 << 10                /* bytes of a sum up to which one step is better than two */
+	LEVELS = 64, /* halvings of any number of units, and of trees */
+	STEP = 2048, /* elements that are added at a time, so that partial sums stay in cache */
+	SMALL = 64 << 10, /* bytes of a sum up to which one step is better than two */
+	TINY = 2 << 10, /* the same, where the second step copies nothing */
+	LINE = 16 /* elements of a cache line */
 };
 
 int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
@@ -32,14 +34,16 @@ int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
 struct adder {
 	const struct tess_sum *s;
 	int32_t nranks;
+	uint64_t stride; /* elements from one node to the next */
 	const float *const *part;
-	float *scratch;                 /* [LEVELS][step] */
-	uint64_t step, at, n;           /* elements [at, at + n) are added now */
-	int64_t next[TESS_RANKS_MOST];  /* of each rank: the first node that is not used yet */
+	float *scratch; /* [LEVELS][step] */
+	uint64_t step, at, n; /* elements [at, at + n) are added now */
+	int64_t next[TESS_RANKS_MOST]; /* of each rank: the first node that is not used yet */
 };
 
 /* Elementwise, over vectors that are apart: what a compiler turns into vector instructions. */
-static void sum_of(float *restrict to, const float *restrict left, const float *restrict right, uint64_t n)
+static void sum_of(float *restrict to, const float *restrict left, const float *restrict right,
+                   uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
 		to[k] = left[k] + right[k];
@@ -54,7 +58,7 @@ static void sum_into(float *restrict to, const float *restrict right, uint64_t n
 static void finish_into(float *restrict to, const float *restrict sum, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
-		to[k] = sum[k] + 0.0f;  /* no finished sum is -0 */
+		to[k] = sum[k] + 0.0f; /* no finished sum is -0 */
 }
 
 static const float *add(struct adder *a, const float *left, const float *right, int level)
@@ -87,14 +91,16 @@ static const float *finished(struct adder *a, const float *sum, int level)
  */
 static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int level)
 {
-	int64_t lo = tess_edge(n, (int64_t)1 << depth, i), hi = tess_edge(n, (int64_t)1 << depth, i + 1);
-	int64_t holder = lo < hi ? lo * a->nranks / n : 0;      /* the last rank that begins at lo or before */
+	int64_t lo = tess_edge(n, (int64_t)1 << depth, i),
+		hi = tess_edge(n, (int64_t)1 << depth, i + 1);
+	int64_t holder =
+		lo < hi ? lo * a->nranks / n : 0; /* the last rank that begins at lo or before */
 	const float *left, *right;
 
 	if (lo >= hi)
 		return NULL;
 	if (hi <= tess_edge(n, a->nranks, holder + 1))
-		return a->part[holder] + (uint64_t)a->next[holder]++ * a->s->count + a->at;
+		return a->part[holder] + (uint64_t)a->next[holder]++ * a->stride + a->at;
 	left = node(a, n, depth + 1, 2 * i, level);
 	right = node(a, n, depth + 1, 2 * i + 1, left ? level + 1 : level);
 	return left && right ? add(a, left, right, level) : left ? left : right;
@@ -104,7 +110,8 @@ static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int l
 static const float *trees(struct adder *a, int depth, int64_t i, int level)
 {
 	int64_t ntree = a->s->ntree;
-	int64_t lo = tess_edge(ntree, (int64_t)1 << depth, i), hi = tess_edge(ntree, (int64_t)1 << depth, i + 1);
+	int64_t lo = tess_edge(ntree, (int64_t)1 << depth, i),
+		hi = tess_edge(ntree, (int64_t)1 << depth, i + 1);
 	const float *left, *right;
 
 	if (lo >= hi)
@@ -119,13 +126,15 @@ static const float *trees(struct adder *a, int depth, int64_t i, int level)
 	return left && right ? add(a, left, right, level) : left ? left : right;
 }
 
-void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part, float *scratch,
-                     float *out)
+/* The sums, to `nout` places: one after another while they are in cache. */
+static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
+                       const float *const *part, float *scratch, float *const *out, int32_t nout)
 {
 	struct adder a;
 
 	a.s = s;
 	a.nranks = nranks;
+	a.stride = stride;
 	a.part = part;
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
@@ -136,21 +145,29 @@ void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *cons
 		memset(a.next, 0, (size_t)nranks * sizeof *a.next);
 		sum = trees(&a, 0, 0, 0);
 		if (sum)
-			finish_into(out + a.at, sum, a.n);
+			finish_into(out[0] + a.at, sum, a.n);
 		else
-			memset(out + a.at, 0, a.n * sizeof *out);
+			memset(out[0] + a.at, 0, a.n * sizeof **out);
+		for (int32_t i = 1; i < nout; i++)
+			memcpy(out[i] + a.at, out[0] + a.at, a.n * sizeof **out);
 	}
+}
+
+void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
+                     float *scratch, float *out)
+{
+	finish_all(s, nranks, s->count, part, scratch, &out, 1);
 }
 
 /* ---- moving ---------------------------------------------------------------------------------------------- */
 
-struct way {                            /* of one sum, on one rank */
+struct way { /* of one sum, on one rank */
 	struct tess_group *g;
 	const struct tess_sum *s;
 	const float *nodes;
 	float *out, *scratch;
-	int64_t held[TESS_RANKS_MOST];  /* nodes of each rank */
-	uint64_t slice[TESS_RANKS_MOST];        /* elements that each rank finishes */
+	int64_t held[TESS_RANKS_MOST]; /* nodes of each rank */
+	uint64_t slice[TESS_RANKS_MOST]; /* elements that each rank finishes */
 	uint64_t give[TESS_RANKS_MOST], get[TESS_RANKS_MOST];
 };
 
@@ -164,7 +181,8 @@ static tess_status room(struct way *w, uint64_t floats)
 		g->scratch_bytes = 0;
 		g->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
 		if (!g->scratch)
-			return tess_fail(TESS_ENOMEM, "%s: no memory for %zu bytes of sums of other ranks",
+			return tess_fail(TESS_ENOMEM,
+			                 "%s: no memory for %zu bytes of sums of other ranks",
 			                 w->s->where ? w->s->where : "sum", bytes);
 		g->scratch_bytes = bytes;
 	}
@@ -189,13 +207,20 @@ static bool even(const uint64_t *list, int32_t n)
 	return true;
 }
 
-static tess_status run(struct way *w, int32_t kind, const float *src, float *dst, bool give, bool get)
+static tess_status run(struct way *w, int32_t kind, const float *src, float *dst, bool give,
+                       bool get)
 {
 	int32_t me = w->g->rank;
 	struct tess_coll c = {
-		.size = sizeof c, .kind = kind, .dtype = TESS_F32, .src = src, .dst = dst,
+		.size = sizeof c,
+		.kind = kind,
+		.dtype = TESS_F32,
+		.src = src,
+		.dst = dst,
 		.count = kind == TESS_ALL_GATHER ? w->get[me] : w->give[me],
-		.give = give ? w->give : NULL, .get = get ? w->get : NULL, .where = w->s->where,
+		.give = give ? w->give : NULL,
+		.get = get ? w->get : NULL,
+		.where = w->s->where,
 	};
 
 	return tess_group_run(w->g, &c);
@@ -230,7 +255,8 @@ static tess_status gather_and_add(struct way *w)
 		w->get[r] = (uint64_t)w->held[r] * w->s->count;
 	st = room(w, scratch + total(w->get, w->g->size));
 	if (!st)
-		st = run(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false, !even(w->get, w->g->size));
+		st = run(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false,
+		         !even(w->get, w->g->size));
 	if (!st)
 		finish(w, w->scratch + scratch, w->s->count, w->scratch, w->out);
 	return st;
@@ -247,7 +273,8 @@ static const float *pack(const struct way *w, float *to)
 		return w->nodes;
 	for (int32_t r = 0; r < w->g->size; r++) {
 		for (int64_t i = 0; i < held; i++) {
-			memcpy(to, w->nodes + (uint64_t)i * w->s->count + at, w->slice[r] * sizeof *to);
+			memcpy(to, w->nodes + (uint64_t)i * w->s->count + at,
+			       w->slice[r] * sizeof *to);
 			to += w->slice[r];
 		}
 		at += w->slice[r];
@@ -271,25 +298,95 @@ static tess_status exchange_and_add(struct way *w, float *out)
 	come = total(w->get, n);
 	st = room(w, scratch + come + (w->held[me] > 1 ? total(w->give, n) : 0));
 	if (!st)
-		st = run(w, TESS_ALL_TO_ALL, pack(w, w->scratch + scratch + come), w->scratch + scratch, lists, lists);
+		st = run(w, TESS_ALL_TO_ALL, pack(w, w->scratch + scratch + come),
+		         w->scratch + scratch, lists, lists);
 	if (!st)
 		finish(w, w->scratch + scratch, w->slice[me], w->scratch, out);
 	return st;
 }
 
+/* What rank r finishes of a sum that all get: whole lines, so that no line is written by two. */
+static uint64_t slice_of(uint64_t count, int32_t nranks, int32_t r)
+{
+	int64_t lines = tess_up((int64_t)count, LINE);
+	uint64_t lo = (uint64_t)tess_edge(lines, nranks, r) * LINE,
+		 hi = (uint64_t)tess_edge(lines, nranks, r + 1) * LINE;
+
+	return (hi < count ? hi : count) - (lo < count ? lo : count);
+}
+
 static tess_status large(struct way *w)
 {
 	int32_t n = w->g->size;
-	int64_t count = (int64_t)w->s->count;
-	tess_status st;
+	tess_status st = exchange_and_add(w, w->out + total(w->slice, w->g->rank));
 
-	for (int32_t r = 0; r < n; r++)
-		w->slice[r] = (uint64_t)(tess_edge(count, n, r + 1) - tess_edge(count, n, r));
-	st = exchange_and_add(w, w->out + tess_edge(count, n, w->g->rank));
 	if (st)
 		return st;
 	memcpy(w->get, w->slice, (size_t)n * sizeof *w->get);
 	return run(w, TESS_ALL_GATHER, w->out, w->out, false, !even(w->slice, n));
+}
+
+/* ---- where it lies ------------------------------------------------------------------------------------------ */
+
+struct spot {
+	int64_t room, nodes, out;
+}; /* of one rank, in bytes from the beginning of its part of a room */
+
+static struct spot find_spot(const struct way *w)
+{
+	uint64_t bytes = (uint64_t)w->held[w->g->rank] * w->s->count * sizeof(float);
+	const struct tess_room *room = bytes ? tess_group_room(w->g, w->nodes, bytes) : w->g->rooms;
+	struct spot at = { 0 };
+
+	if (!room)
+		return at;
+	at.nodes = bytes ? (const char *)w->nodes - room->mine : 0;
+	if (!w->s->share) {
+		if (tess_group_room(w->g, w->out, w->s->count * sizeof(float)) != room)
+			return at;
+		at.out = (const char *)w->out - room->mine;
+	}
+	at.room = room->id;
+	return at;
+}
+
+/*
+ * Nodes in memory that all ranks address: each adds its slice where the nodes lie, into every rank's `out`.
+ * What says where they lie says as well that they are there; a barrier says that nobody reads them any more.
+ * false: a rank's are elsewhere.
+ */
+static tess_status add_in_place(struct way *w, bool *done)
+{
+	int32_t me = w->g->rank, n = w->g->size, nout = 0;
+	struct spot mine = find_spot(w), all[TESS_RANKS_MOST];
+	const float *part[TESS_RANKS_MOST];
+	float *out[TESS_RANKS_MOST];
+	struct tess_sum s = *w->s;
+	uint64_t begin = total(w->slice, me);
+	tess_status st = tess_all_gather(w->g, &mine, all, 3, TESS_I64, s.where);
+
+	*done = false;
+	for (int32_t r = 0; r < n && !st; r++)
+		if (!all[r].room)
+			return TESS_OK;
+	s.count = w->slice[me];
+	if (!st)
+		st = room(w, adding(s.count));
+	if (st)
+		return st;
+	for (int32_t i = 0; i < n; i++) {
+		int32_t r = (me + i) % n;
+		char *base = tess_group_room_of(w->g, all[r].room)->peer[r];
+
+		part[r] = (const float *)(void *)(base + all[r].nodes) + begin;
+		if (!s.share)
+			out[nout++] = (float *)(void *)(base + all[r].out) + begin;
+	}
+	if (s.share)
+		out[nout++] = w->out;
+	finish_all(&s, n, w->s->count, part, w->scratch, out, nout);
+	*done = true;
+	return tess_barrier(w->g, s.where);
 }
 
 /* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
@@ -311,16 +408,23 @@ static tess_status fast(struct way *w)
 				w->scratch[k] += w->nodes[(uint64_t)i * count + k];
 		src = w->scratch;
 	}
-	c = (struct tess_coll){ .size = sizeof c, .kind = w->s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
-	                        .dtype = TESS_F32, .op = TESS_SUM, .src = src, .dst = w->out,
-	                        .count = w->s->share ? w->s->share[me] : count, .give = w->s->share,
-	                        .where = w->s->where };
+	c = (struct tess_coll){ .size = sizeof c,
+		                .kind = w->s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
+		                .dtype = TESS_F32,
+		                .op = TESS_SUM,
+		                .src = src,
+		                .dst = w->out,
+		                .count = w->s->share ? w->s->share[me] : count,
+		                .give = w->s->share,
+		                .where = w->s->where };
 	return tess_group_run(w->g, &c);
 }
 
-tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes, float *out)
+tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
+                           float *out)
 {
 	struct way w;
+	bool done;
 	tess_status st;
 
 	w.g = g;
@@ -330,7 +434,7 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
 	if (!s->count)
-		return TESS_OK;         /* on all ranks */
+		return TESS_OK; /* on all ranks */
 	if (g->size == 1) {
 		w.get[0] = 0;
 		st = room(&w, adding(s->count));
@@ -340,9 +444,11 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	}
 	if (g->world->fast)
 		return fast(&w);
-	if (s->share) {
-		memcpy(w.slice, s->share, (size_t)g->size * sizeof *w.slice);
-		return exchange_and_add(&w, out);
-	}
-	return s->count * sizeof *out <= SMALL ? gather_and_add(&w) : large(&w);
+	if (!s->share && s->count * sizeof *out <= (g->rooms ? TINY : SMALL))
+		return gather_and_add(&w);
+	for (int32_t r = 0; r < g->size; r++)
+		w.slice[r] = s->share ? s->share[r] : slice_of(s->count, g->size, r);
+	if (g->rooms && ((st = add_in_place(&w, &done)) || done))
+		return st;
+	return s->share ? exchange_and_add(&w, out) : large(&w);
 }

@@ -20,6 +20,10 @@ static void destroy(struct tess_group *g)
 		next = w->next;
 		free(w);
 	}
+	for (struct tess_room *room = g->rooms, *next; room; room = next) {
+		next = room->next;
+		free(room);
+	}
 	free(g->member);
 	free(g->sent);
 	free(g->received);
@@ -57,9 +61,14 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 	g->rank = w->rank;
 	for (int32_t r = 0; r < g->size; r++)
 		g->member[r] = r;
-	how = (struct tess_join){ .size = sizeof how, .rank = g->rank, .nranks = g->size, .device = -1,
-	                          .name = g->name, .world = g->member, .store = &w->store,
-	                          .deadline = tess_now() + w->timeout };
+	how = (struct tess_join){ .size = sizeof how,
+		                  .rank = g->rank,
+		                  .nranks = g->size,
+		                  .device = -1,
+		                  .name = g->name,
+		                  .world = g->member,
+		                  .store = &w->store,
+		                  .deadline = tess_now() + w->timeout };
 	st = g->backend->open(&how, &g->self);
 	if (st) {
 		destroy(g);
@@ -174,16 +183,19 @@ static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
 	if (c->kind == TESS_SEND)
 		return (struct tess_key){ .channel = 1 + me * n + peer, .number = ++g->sent[peer] };
 	if (c->kind == TESS_RECV)
-		return (struct tess_key){ .channel = 1 + peer * n + me, .number = ++g->received[peer] };
+		return (struct tess_key){ .channel = 1 + peer * n + me,
+			                  .number = ++g->received[peer] };
 	return (struct tess_key){ .number = ++g->calls };
 }
 
 static void warn(struct tess_group *g, const struct tess_coll *c)
 {
 	if (!g->warned && g->rank == 0 && g->size > 1)
-		tess_log(TESS_WARN, "comm", "backend %s lacks %s of %s: such calls are made of messages between all "
-		         "ranks, up to %d times the bytes", g->backend->name, tess_kind_name(c->kind),
-		         tess_dtype_name(c->dtype), g->size - 1);
+		tess_log(TESS_WARN, "comm",
+		         "backend %s lacks %s of %s: such calls are made of messages between all "
+		         "ranks, up to %d times the bytes",
+		         g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
+		         g->size - 1);
 	g->warned = true;
 }
 
@@ -198,8 +210,9 @@ static tess_status begin(struct tess_group *g, struct tess_work *w)
 	if (st != TESS_ENOTSUP)
 		return st;
 	if (basic)
-		return tess_fail_in(TESS_ENOTSUP, "%s: backend %s lacks %s, which every backend needs",
-		                    c->where ? c->where : "", g->backend->name, tess_kind_name(c->kind));
+		return tess_fail_in(
+			TESS_ENOTSUP, "%s: backend %s lacks %s, which every backend needs",
+			c->where ? c->where : "", g->backend->name, tess_kind_name(c->kind));
 	warn(g, c);
 	return tess_emulation_start(g, c, &w->emulation);
 }
@@ -221,13 +234,15 @@ static tess_status failed(struct tess_work *w, tess_status why)
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
 		w->state = tess_world_late(world, &w->key, sentence);
 	} else {
-		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name, tess_error());
+		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name,
+		         tess_error());
 		w->state = tess_world_lost(world, why, sentence);
 	}
 	return w->state;
 }
 
-tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out)
+tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
+                             struct tess_work **out)
 {
 	tess_status st = tess_world_check(g->world);
 	struct tess_coll full;
@@ -236,7 +251,8 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, st
 	if (st)
 		return st;
 	if (c->size < TESS_UPTO(tess_coll, count))
-		return tess_fail(TESS_EINVAL, "a collective of %u bytes: its field `size` is not set", c->size);
+		return tess_fail(TESS_EINVAL,
+		                 "a collective of %u bytes: its field `size` is not set", c->size);
 	fill(g, c, &full);
 	st = tess_coll_check(&full, g->rank, g->size);
 	if (st)
@@ -254,7 +270,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, st
 	if (!st && (st = begin(g, w)))
 		st = failed(w, st);
 	if (st)
-		return w->state = st;   /* it stays with the group */
+		return w->state = st; /* it stays with the group */
 	*out = w;
 	return TESS_OK;
 }
@@ -320,7 +336,8 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 		return w->state = st;
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
-	st = w->emulation ? tess_emulation_wait(w->emulation, deadline) : tess_group_await(g, w->work, deadline);
+	st = w->emulation ? tess_emulation_wait(w->emulation, deadline)
+	                  : tess_group_await(g, w->work, deadline);
 	return st ? failed(w, st) : (w->state = TESS_OK);
 }
 
@@ -342,7 +359,7 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 		return st;
 	st = tess_work_wait(w, 0);
 	drop(w);
-	return st ? tess_world_check(g->world) : TESS_OK;       /* a release may have said something of its own */
+	return st;
 }
 
 /* ---- the common ones by name -------------------------------------------------------------------------------- */
@@ -354,29 +371,46 @@ tess_status tess_barrier(struct tess_group *g, const char *where)
 	return tess_group_run(g, &c);
 }
 
-tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype, int32_t root,
-                           const char *where)
+tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype,
+                           int32_t root, const char *where)
 {
-	const struct tess_coll c = { .size = sizeof c, .kind = TESS_BROADCAST, .dtype = dtype, .peer = root,
-	                             .src = buf, .dst = buf, .count = count, .where = where };
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_BROADCAST,
+		                     .dtype = dtype,
+		                     .peer = root,
+		                     .src = buf,
+		                     .dst = buf,
+		                     .count = count,
+		                     .where = where };
 
 	return tess_group_run(g, &c);
 }
 
-tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
-                            int32_t op, const char *where)
+tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count,
+                            int32_t dtype, int32_t op, const char *where)
 {
-	const struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_REDUCE, .dtype = dtype, .op = op,
-	                             .src = src, .dst = dst, .count = count, .where = where };
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_REDUCE,
+		                     .dtype = dtype,
+		                     .op = op,
+		                     .src = src,
+		                     .dst = dst,
+		                     .count = count,
+		                     .where = where };
 
 	return tess_group_run(g, &c);
 }
 
-tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
-                            const char *where)
+tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count,
+                            int32_t dtype, const char *where)
 {
-	const struct tess_coll c = { .size = sizeof c, .kind = TESS_ALL_GATHER, .dtype = dtype, .src = src,
-	                             .dst = dst, .count = count, .where = where };
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_GATHER,
+		                     .dtype = dtype,
+		                     .src = src,
+		                     .dst = dst,
+		                     .count = count,
+		                     .where = where };
 
 	return tess_group_run(g, &c);
 }

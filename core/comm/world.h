@@ -10,6 +10,7 @@
 
 #include "link.h"
 #include "rendezvous.h"
+#include "room.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,47 +18,49 @@
 
 struct tess_world {
 	int32_t rank, size;
-	int64_t timeout;                /* ns that a call has */
-	bool fast;                      /* TESSERA_REDUCE: sums in any order */
+	int64_t timeout; /* ns that a call has */
+	bool fast; /* TESSERA_REDUCE: sums in any order */
 	const struct tess_backend *backend;
-	struct tess_store store;        /* the line, as backends see it */
+	struct tess_store store; /* the line, as backends see it */
 	struct tess_link link;
 	struct tess_listener ear;
-	struct tess_hub *hub;           /* ours, where we are alone; else NULL */
+	struct tess_hub *hub; /* ours, where we are alone; else NULL */
 	struct tess_rendezvous *server; /* ours, where rank 0 hosts it */
 	struct tess_group *all;
-	atomic_int failed;              /* the status; then `first` does not change any more */
+	atomic_int failed; /* the status; then `first` does not change any more */
 	struct tess_failure first;
-	pthread_mutex_t lock;           /* of `first` and the list of groups */
+	pthread_mutex_t lock; /* of `first` and the list of groups */
 	pthread_cond_t poisoned;
 	struct tess_group *groups;
 };
 
 struct tess_group {
-	struct tess_group *next;        /* the world's */
+	struct tess_group *next; /* the world's */
 	struct tess_world *world;
 	const struct tess_backend *backend;
-	void *self;                     /* the backend's */
+	void *self; /* the backend's */
 	int32_t rank, size;
-	int32_t *member;                /* world rank of each */
+	int32_t *member; /* world rank of each */
 	char name[32];
-	uint64_t calls;                 /* collectives so far */
-	uint64_t *sent, *received;      /* messages to and from each rank so far */
-	struct tess_note *note;         /* room for one */
+	uint64_t calls; /* collectives so far */
+	uint64_t *sent, *received; /* messages to and from each rank so far */
+	struct tess_note *note; /* room for one */
 	struct tess_work *live, *spare;
-	bool warned;                    /* of calls that the backend lacks */
-	float *scratch;                 /* of exact sums, kept between them */
+	bool warned; /* of calls that the backend lacks */
+	float *scratch; /* of exact sums, kept between them */
 	size_t scratch_bytes;
+	struct tess_room *rooms; /* memory that all its ranks address */
+	int64_t nrooms; /* so far */
 };
 
 struct tess_work {
 	struct tess_work *next;
 	struct tess_group *group;
-	struct tess_coll coll;          /* complete; what the backend was given */
+	struct tess_coll coll; /* complete; what the backend was given */
 	struct tess_key key;
-	void *work;                     /* the backend's */
-	struct tess_emulation *emulation;       /* instead, where the backend lacks the kind */
-	tess_status state;              /* PENDING, OK or failed */
+	void *work; /* the backend's */
+	struct tess_emulation *emulation; /* instead, where the backend lacks the kind */
+	tess_status state; /* PENDING, OK or failed */
 };
 
 extern const struct tess_option tess_world_options[];
@@ -73,7 +76,7 @@ tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *s
 
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
-void tess_group_close(struct tess_group *g);    /* NULL: nothing */
+void tess_group_close(struct tess_group *g); /* NULL: nothing */
 
 /* One wait for one of the backend's works, that a failure of the world ends. */
 tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline);
