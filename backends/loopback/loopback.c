@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/reduce.h>
 #include <time.h>
 #include <unistd.h>
 
