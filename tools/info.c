@@ -56,11 +56,12 @@ static void show_plugin(const struct tess_plugin_info *p)
 static const struct job {
 	const char *name, *text;
 	int32_t size;
-	bool threads;
+	bool threads, hosts;
 } jobs[] = {
-	{ "one_rank", "one rank", 1, false },
-	{ "threads", "ranks that are threads", 2, true },
-	{ "processes", "ranks that are processes of this host", 2, false },
+	{ "one_rank", "one rank", 1, false, false },
+	{ "threads", "ranks that are threads", 2, true, false },
+	{ "processes", "ranks that are processes of this host", 2, false, false },
+	{ "hosts", "ranks on several hosts", 2, false, true },
 };
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
@@ -68,8 +69,8 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 static const char *choice_of(const struct job *job, char why[static 1024])
 {
 	struct tess_choice choice;
-	tess_status st =
-		tess_backend_choose(tess_option("backend"), job->size, job->threads, &choice);
+	tess_status st = tess_backend_choose(tess_option("backend"), job->size, job->threads,
+	                                     job->hosts, &choice);
 
 	snprintf(why, 1024, "%s", st ? tess_error() : choice.why);
 	return st ? "" : choice.backend->name;

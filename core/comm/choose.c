@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Several hosts are refused before, and GPUs are the device's matter. */
-static tess_status choose_by_rule(int32_t size, bool threads, struct tess_choice *c)
+/* GPUs are the device's matter. */
+static tess_status choose_by_rule(int32_t size, bool threads, bool hosts, struct tess_choice *c)
 {
 	tess_status st;
 
@@ -15,6 +15,10 @@ static tess_status choose_by_rule(int32_t size, bool threads, struct tess_choice
 		         size == 1 ? "one rank has nobody to talk to"
 		                   : "the ranks are threads of one process");
 		return tess_plugin_backend("loopback", &c->backend);
+	}
+	if (hosts) {
+		snprintf(c->why, sizeof c->why, "the ranks are on several hosts");
+		return tess_plugin_backend("gloo", &c->backend);
 	}
 	snprintf(c->why, sizeof c->why, "the ranks share this host, where shm is the fastest");
 	st = tess_plugin_backend("shm", &c->backend);
@@ -26,11 +30,11 @@ static tess_status choose_by_rule(int32_t size, bool threads, struct tess_choice
 	return tess_plugin_backend("gloo", &c->backend);
 }
 
-tess_status tess_backend_choose(const char *name, int32_t size, bool threads,
+tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out)
 {
 	struct tess_choice c = { .why = "TESSERA_BACKEND says so" };
-	tess_status st = !strcmp(name, "auto") ? choose_by_rule(size, threads, &c)
+	tess_status st = !strcmp(name, "auto") ? choose_by_rule(size, threads, hosts, &c)
 	                                       : tess_plugin_backend(name, &c.backend);
 
 	if (!st && threads && !c.backend->threads)
@@ -39,6 +43,10 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads,
 			"the ranks of backend %s are processes, not threads; start the program with "
 			"tessera launch, or take TESSERA_BACKEND=loopback",
 			c.backend->name);
+	if (!st && hosts && !strcmp(tess_backend_below(name), "shm"))
+		st = tess_fail(TESS_EINVAL,
+		               "the ranks are on several hosts, and those of shm share one; take "
+		               "TESSERA_BACKEND=gloo");
 	if (!st)
 		*out = c;
 	return st;

@@ -14,9 +14,10 @@ struct tess_choice {
 /*
  * What a world of `size` ranks takes that was told `name`, as TESSERA_BACKEND has it. "auto" is a
  * rule: one rank, or ranks that are threads, loopback; ranks of one host shm, else gloo. Fails as
- * tess_plugin_backend does, or with TESS_EINVAL where ranks are threads and the backend's are not.
+ * tess_plugin_backend does, or with TESS_EINVAL where ranks are threads and the backend's are not,
+ * or are on several hosts and it is shm.
  */
-tess_status tess_backend_choose(const char *name, int32_t size, bool threads,
+tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * A rank's line to its job where ranks are processes. One small thread owns the socket: it writes what the
- * others of this process put into the pipe and hears what the server says, the end of the connection
- * included. Notes of calls are not worth a wake-up each: the first one after a pause goes at once, the
- * following ones together, every few milliseconds.
+ * A rank's line to its job where ranks are processes. One small thread owns the socket: it writes
+ * what the others of this process put into the pipe and hears what the server says, the end of the
+ * connection included. Notes of calls are not worth a wake-up each: the first one after a pause
+ * goes at once, the following ones together, every few milliseconds.
  */
 #include "link.h"
 
@@ -46,7 +46,7 @@ struct client {
 	struct tess_failure first;
 };
 
-/* ---- what is heard ------------------------------------------------------------------------------------ */
+/* ---- what is heard --------------------------------------------------------------------------- */
 
 static void TESS_PRINTF(4, 5)
 	fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
@@ -165,7 +165,10 @@ static void *watch(void *arg)
 			continue; /* what was left is through: look for more */
 		else if (last)
 			break;
-		/* the same `resting` as take() was told: a second look at the clock would sleep over notes */
+		/*
+		 * the same `resting` as take() was told: a second look at the clock would sleep
+		 * over notes
+		 */
 		poll(p, 2, full || !resting ? -1 : tess_ms_left(rest));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
@@ -181,7 +184,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* ---- what is said --------------------------------------------------------------------------------------- */
+/* ---- what is said ---------------------------------------------------------------------------- */
 
 static void wake(struct client *c)
 {
@@ -287,7 +290,10 @@ static tess_status get(void *self, const char *key, int64_t deadline, void *val,
 	return st;
 }
 
-/* Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the failure. */
+/*
+ * Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the
+ * failure.
+ */
 static void await_all(struct client *c, const bool *flag, int64_t deadline)
 {
 	pthread_mutex_lock(&c->lock);
@@ -317,8 +323,7 @@ static void destroy(struct client *c)
 {
 	if (c->fd >= 0)
 		close(c->fd);
-	if (c->wake >= 0)
-		close(c->wake);
+	close(c->wake);
 	tess_pipe_free(&c->out);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->lock);
@@ -337,7 +342,7 @@ static void close_line(void *self)
 	destroy(c);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static tess_status reach(struct client *c, const char *path, int64_t deadline)
 {
@@ -381,44 +386,49 @@ static tess_status start(struct client *c)
 	return TESS_OK;
 }
 
-static struct client *make(bool hosted, int32_t rank, int32_t nranks, struct tess_listener *l)
+static tess_status make(bool hosted, int32_t rank, int32_t nranks, struct tess_listener *l,
+                        struct client **out)
 {
 	struct client *c = calloc(1, sizeof *c);
+	int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	pthread_condattr_t attr;
+	tess_status st;
 
-	if (!c)
-		return NULL;
-	*c = (struct client){
-		.fd = -1, .rank = rank, .nranks = nranks, .hosted = hosted, .listener = l
-	};
-	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!c || wake < 0) {
+		st = c ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
+		                   strerror(errno))
+		       : tess_fail(TESS_ENOMEM, "no memory for the rendezvous");
+		if (wake >= 0)
+			close(wake);
+		free(c);
+		return st;
+	}
+	*c = (struct client){ .fd = -1,
+		              .wake = wake,
+		              .rank = rank,
+		              .nranks = nranks,
+		              .hosted = hosted,
+		              .listener = l };
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	return c;
+	*out = c;
+	return TESS_OK;
 }
 
-tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
-                             int64_t deadline, struct tess_listener *l, struct tess_link *out)
+/* Says who this is, over the connection that is there; `c` goes into *out, or is destroyed. */
+static tess_status enter(struct client *c, int64_t deadline, struct tess_link *out)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
-	struct client *c = make(hosted, rank, nranks, l);
-	tess_status st;
+	tess_status st = start(c);
 
-	if (!c)
-		return tess_fail(TESS_ENOMEM, "no memory for the rendezvous");
-	st = c->wake < 0 ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
-	                             strerror(errno))
-	                 : reach(c, path, deadline);
-	if (!st)
-		st = start(c);
 	if (st) {
 		destroy(c);
 		return st;
 	}
-	say(c, TESS_HELLO, rank, nranks, &hello, sizeof hello, NULL, 0);
+	say(c, TESS_HELLO, c->rank, c->nranks, &hello, sizeof hello, NULL, 0);
 	await_all(c, &c->welcome, deadline);
 	pthread_mutex_lock(&c->lock);
 	if (!c->welcome)
@@ -437,4 +447,37 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 		                   .leave = leave,
 		                   .close = close_line };
 	return TESS_OK;
+}
+
+tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
+                             int64_t deadline, struct tess_listener *l, struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(hosted, rank, nranks, l, &c);
+
+	if (st)
+		return st;
+	st = reach(c, path, deadline);
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	return enter(c, deadline, out);
+}
+
+tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
+                            int32_t rank, int32_t nranks, int64_t deadline, struct tess_listener *l,
+                            struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(false, rank, nranks, l, &c);
+
+	if (st)
+		return st;
+	st = tess_net_connect(at, secret, deadline, &c->fd);
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	return enter(c, deadline, out);
 }

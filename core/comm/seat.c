@@ -57,23 +57,54 @@ static bool loopback(const char *addr)
 	       !strcmp(addr, "::1");
 }
 
-/* Design: one host if all ranks are local; where that is not said, if the master's address says so. */
-static tess_status one_host(const struct starter *s, int32_t size)
+/* One host if all ranks are local; where that is not said, if the master's address says so. */
+static tess_status find_hosts(const struct starter *s, struct tess_seat *seat)
 {
-	int32_t local = size, hosts = 1;
-	tess_status st = number(
-		s->local_size, 1, TESS_RANKS_MOST,
-		getenv("MASTER_ADDR") && !loopback(getenv("MASTER_ADDR")) ? 0 : size, &local);
+	const char *master = getenv("MASTER_ADDR");
+	int32_t local = seat->size, hosts = 1;
+	tess_status st = number(s->local_size, 1, TESS_RANKS_MOST, seat->size, &local);
 
 	if (!st)
 		st = number(s->hosts, 1, INT32_MAX, 1, &hosts);
-	if (!st && (local != size || hosts != 1))
+	if (st)
+		return st;
+	if ((s->local_size && getenv(s->local_size)) || (s->hosts && getenv(s->hosts)))
+		seat->hosts = local != seat->size || hosts != 1;
+	else
+		seat->hosts = seat->size > 1 && !loopback(master);
+	return TESS_OK;
+}
+
+static tess_status find_meeting(struct tess_seat *seat)
+{
+	const char *master = getenv("MASTER_ADDR");
+	int64_t own = 0;
+	int32_t port = 0;
+	tess_status st = TESS_OK;
+
+	if (!seat->hosts)
+		return TESS_OK;
+	if (!master || !*master || strlen(master) >= sizeof seat->at.addr)
+		return tess_fail(
+			TESS_EINVAL,
+			"the job's %d ranks are on several hosts and do not know where to meet; set "
+			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT",
+			seat->size);
+	if (*tess_option("port"))
+		st = tess_option_int("port", 1, 65535, &own);
+	else
+		st = number("MASTER_PORT", 1, 65534, 0, &port);
+	if (!st && !own && !port)
 		st = tess_fail(
-			TESS_ENOTSUP,
-			"the job's %d ranks are on several hosts, which this release does not connect; "
-			"start all of them on one host (with LOCAL_WORLD_SIZE=%d)",
-			size, size);
-	return st;
+			TESS_EINVAL,
+			"the job's %d ranks are on several hosts and have no port to meet at; "
+			"set TESSERA_PORT, or MASTER_PORT, which it follows",
+			seat->size);
+	if (st)
+		return st;
+	snprintf(seat->at.addr, sizeof seat->at.addr, "%s", master);
+	snprintf(seat->at.port, sizeof seat->at.port, "%d", own ? (int)own : port + 1);
+	return TESS_OK;
 }
 
 /* Whoever started us started the others: its process id and when it began. */
@@ -95,10 +126,29 @@ static void name_by_parent(char *job, size_t room)
 	snprintf(job, room, "%d-%" PRIu64, (int)getppid(), began);
 }
 
-static tess_status name_job(char *job, size_t room)
+static const char *word(const char *name)
 {
-	const char *run = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
-	const char *again = getenv("TORCHELASTIC_RESTART_COUNT");
+	const char *text = getenv(name);
+
+	return text ? text : "";
+}
+
+/* What is written into a path, and a sentence. */
+static void sanitize(char *job)
+{
+	static const char good[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+	for (; *job; job++)
+		if (!strchr(good, *job))
+			*job = '_';
+}
+
+static tess_status name_job(const struct starter *s, struct tess_seat *seat)
+{
+	const char *run = getenv("TORCHELASTIC_RUN_ID"), *slurm = getenv("SLURM_JOB_ID");
+	size_t room = sizeof seat->job;
+	char *job = seat->job;
 
 	if (*tess_option("job")) {
 		if (strlen(tess_option("job")) >= room)
@@ -106,13 +156,15 @@ static tess_status name_job(char *job, size_t room)
 			                 tess_option("job"), room - 1);
 		snprintf(job, room, "%s", tess_option("job"));
 	} else if (run) {
-		int len = snprintf(job, room, "run-%.40s-%.8s-%.8s", run, port ? port : "",
-		                   again ? again : "");
-
-		for (int i = 0; i < len; i++)
-			if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-",
-			            job[i]))
-				job[i] = '_';
+		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, word("MASTER_PORT"),
+		         word("TORCHELASTIC_RESTART_COUNT"));
+		sanitize(job);
+	} else if (slurm && s->hosts) {
+		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, word("SLURM_STEP_ID"),
+		         word("SLURM_RESTART_COUNT"));
+		sanitize(job);
+	} else if (seat->hosts) {
+		snprintf(job, room, "port-%s", seat->at.port);
 	} else {
 		name_by_parent(job, room);
 	}
@@ -132,7 +184,7 @@ tess_status tess_seat_find(struct tess_seat *out)
 	if ((st = number(s->size, 1, TESS_RANKS_MOST, 1, &seat.size)) ||
 	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) ||
 	    (st = number(s->local, 0, TESS_RANKS_MOST - 1, seat.rank, &seat.local)) ||
-	    (st = one_host(s, seat.size)) || (st = name_job(seat.job, sizeof seat.job)))
+	    (st = find_hosts(s, &seat)) || (st = find_meeting(&seat)) || (st = name_job(s, &seat)))
 		return st;
 	*out = seat;
 	return TESS_OK;

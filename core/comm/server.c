@@ -1,6 +1,10 @@
 /*
  * The server of a rendezvous: one thread that turns frames of many connections into calls of one
  * hub.
+ *
+ * A connection is a stranger's until it has said which rank it is. Between hosts it proves the
+ * secret before that (secret.h), and until then nothing that it says is looked at and no memory is
+ * taken for it.
  */
 #include "rendezvous.h"
 
@@ -16,6 +20,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +32,8 @@
 #include <unistd.h>
 
 enum { STRANGERS = 64, HELLO_MS = 5000, LAST_WORDS_MS = 500 };
+/* At a time; few enough that a connection is heard several times before newer ones push it out. */
+enum { ADMITTED = 8 };
 
 struct ask { /* a GET that waits for its key */
 	struct ask *next;
@@ -36,16 +43,22 @@ struct ask { /* a GET that waits for its key */
 
 struct conn {
 	int fd;
-	int32_t rank; /* -1: has not said who it is */
-	pid_t pid;
+	int32_t rank; /* -1: a stranger */
+	pid_t pid; /* as the kernel says; between hosts, as the rank says */
+	char from[48]; /* between hosts: the peer's address */
 	int64_t since;
+	bool proven; /* it holds the secret; on one host: it is of our user */
+	uint32_t heard; /* bytes of: */
+	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
 	bool bye, told, drop; /* drop: to be closed when `out` is written */
 	struct tess_pipe in, out;
 	struct ask *asks;
 };
 
 struct tess_rendezvous {
-	char path[128], lock_path[136];
+	char path[128], lock_path[136]; /* "": between hosts */
+	struct tess_secret secret;
+	bool hosts;
 	int listener, lock, wake;
 	pthread_t thread;
 	atomic_bool stop;
@@ -71,16 +84,34 @@ static void refuse(struct conn *c, tess_status why, const char *sentence)
 	c->drop = true;
 }
 
+/* "process 12", and where it is. */
+static const char *whose(const struct conn *c, char *text, size_t room)
+{
+	snprintf(text, room, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
+	return text;
+}
+
+static const struct conn *holder(const struct tess_rendezvous *r, int32_t rank)
+{
+	for (int32_t i = 0; i < r->nconns; i++)
+		if (rank >= 0 && r->conn[i].rank == rank)
+			return &r->conn[i];
+	return NULL;
+}
+
 static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_frame *f)
 {
 	const struct tess_hello *h = (const void *)f->payload;
-	char text[256];
+	char text[256], one[96], two[96];
+	const struct conn *other;
 	tess_status st;
 
 	if (f->kind != TESS_HELLO || f->bytes != sizeof *f + sizeof *h) {
 		c->drop = true;
 		return;
 	}
+	if (r->hosts)
+		c->pid = h->pid;
 	if (h->version != TESS_WIRE_VERSION) {
 		snprintf(text, sizeof text,
 		         "rank %d is of another version of Tessera (rendezvous %u, this is %u)",
@@ -90,7 +121,11 @@ static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_f
 		snprintf(text, sizeof text, "rank %d was started for %d ranks, the job has %d",
 		         f->a, f->b, r->nranks);
 		st = TESS_EINVAL;
-	} else if ((st = tess_hub_enter(r->hub, f->a, c->pid))) {
+	} else if ((other = holder(r, f->a))) {
+		snprintf(text, sizeof text, "rank %d came twice: as %s and as %s", f->a,
+		         whose(other, one, sizeof one), whose(c, two, sizeof two));
+		st = TESS_EINVAL;
+	} else if ((st = tess_hub_enter(r->hub, f->a, r->hosts ? 0 : c->pid))) {
 		snprintf(text, sizeof text, "%s", tess_error());
 	}
 	if (!st) {
@@ -170,24 +205,6 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void admit(struct tess_rendezvous *r)
-{
-	for (;;) {
-		int fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		pid_t pid;
-
-		if (fd < 0)
-			return;
-		pid = tess_socket_peer(fd);
-		if (pid < 0 || r->nconns == r->nranks + STRANGERS) {
-			close(fd);
-			continue;
-		}
-		r->conn[r->nconns++] =
-			(struct conn){ .fd = fd, .rank = -1, .pid = pid, .since = tess_now() };
-	}
-}
-
 static void dismiss(struct tess_rendezvous *r, struct conn *c)
 {
 	close(c->fd);
@@ -200,14 +217,72 @@ static void dismiss(struct tess_rendezvous *r, struct conn *c)
 	*c = r->conn[--r->nconns];
 }
 
+/* Makes room by the stranger that is here for longest. False: there is none. */
+static bool push_out(struct tess_rendezvous *r)
+{
+	struct conn *oldest = NULL;
+
+	for (int32_t i = 0; i < r->nconns; i++)
+		if (r->conn[i].rank < 0 && (!oldest || r->conn[i].since < oldest->since))
+			oldest = &r->conn[i];
+	if (oldest)
+		dismiss(r, oldest);
+	return oldest != NULL;
+}
+
+static void admit(struct tess_rendezvous *r)
+{
+	for (int i = 0; i < ADMITTED; i++) {
+		struct conn c = { .rank = -1, .since = tess_now(), .proven = !r->hosts };
+
+		c.fd = r->hosts ? tess_net_accept(r->listener, c.from)
+		                : accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (c.fd < 0) {
+			if (errno == EMFILE || errno == ENFILE)
+				push_out(r);
+			return;
+		}
+		c.pid = r->hosts ? 0 : tess_socket_peer(c.fd);
+		if (c.pid < 0 || (r->nconns == r->nranks + STRANGERS && !push_out(r)))
+			close(c.fd);
+		else
+			r->conn[r->nconns++] = c;
+	}
+}
+
+/* What a stranger says: a nonce, for which it gets ours, and its proof, for which it gets ours. */
+static bool greet(struct tess_rendezvous *r, struct conn *c)
+{
+	unsigned char proof[TESS_PROOF];
+	uint32_t before = c->heard;
+	ssize_t n = recv(c->fd, c->greeting + before, sizeof c->greeting - before, MSG_DONTWAIT);
+
+	if (n <= 0)
+		return n < 0 && (errno == EAGAIN || errno == EINTR);
+	c->heard += (uint32_t)n;
+	if (before < TESS_NONCE && c->heard >= TESS_NONCE) {
+		tess_nonce_make(c->nonce);
+		if (send(c->fd, c->nonce, TESS_NONCE, MSG_NOSIGNAL | MSG_DONTWAIT) != TESS_NONCE)
+			return false;
+	}
+	if (c->heard < sizeof c->greeting)
+		return true;
+	if (!tess_secret_check(&r->secret, TESS_CLIENT, c->greeting, c->nonce,
+	                       c->greeting + TESS_NONCE))
+		return false;
+	c->proven = true;
+	tess_secret_prove(&r->secret, TESS_SERVER, c->greeting, c->nonce, proof);
+	return send(c->fd, proof, TESS_PROOF, MSG_NOSIGNAL | MSG_DONTWAIT) == TESS_PROOF;
+}
+
 static void lost(struct tess_rendezvous *r, const struct conn *c)
 {
-	char text[128];
+	char text[192], who[96];
 
 	if (c->rank < 0 || c->bye)
 		return;
-	snprintf(text, sizeof text, "rank %d (process %d) has ended without leaving the job",
-	         c->rank, (int)c->pid);
+	snprintf(text, sizeof text, "rank %d (%s) has ended without leaving the job", c->rank,
+	         whose(c, who, sizeof who));
 	tess_hub_fail(r->hub, c->rank, TESS_EPEER, text);
 }
 
@@ -215,7 +290,11 @@ static void lost(struct tess_rendezvous *r, const struct conn *c)
 static bool hear(struct tess_rendezvous *r, struct conn *c)
 {
 	const struct tess_frame *f;
-	bool open = tess_pipe_fill(&c->in, c->fd), bad = false;
+	bool open, bad = false;
+
+	if (!c->proven)
+		return greet(r, c);
+	open = tess_pipe_fill(&c->in, c->fd);
 
 	while (!c->drop && (f = tess_pipe_next(&c->in, &bad))) {
 		if (c->rank < 0)
@@ -347,7 +426,8 @@ static void *serve(void *arg)
 	}
 	while (!r->stop)
 		turn(r, p, 0);
-	unlink(r->path); /* whoever comes now meets the next job of this name */
+	if (!r->hosts)
+		unlink(r->path); /* whoever comes now meets the next job of this name */
 	if (tess_hub_left(r->hub) < tess_hub_entered(r->hub))
 		tess_hub_fail(r->hub, -1, TESS_EPEER,
 		              "the server of the rendezvous was closed before all ranks had left");
@@ -445,10 +525,10 @@ static tess_status start(struct tess_rendezvous *r)
 
 static void destroy(struct tess_rendezvous *r)
 {
-	if (r->listener >= 0) {
+	if (r->listener >= 0)
 		close(r->listener);
+	if (r->listener >= 0 && !r->hosts)
 		unlink(r->path);
-	}
 	if (r->lock >= 0) {
 		unlink(r->lock_path);
 		close(r->lock);
@@ -456,10 +536,11 @@ static void destroy(struct tess_rendezvous *r)
 	if (r->wake >= 0)
 		close(r->wake);
 	tess_hub_close(r->hub);
+	sodium_memzero(&r->secret, sizeof r->secret);
 	free(r);
 }
 
-tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
+static tess_status make(int32_t nranks, struct tess_rendezvous **out)
 {
 	struct tess_hub *hub;
 	struct tess_rendezvous *r;
@@ -476,11 +557,19 @@ tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_re
 	r->nranks = nranks;
 	r->listener = r->lock = -1;
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (r->wake < 0)
+	if (r->wake < 0) {
 		st = tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
 		               strerror(errno));
-	else
-		st = make_socket(r, job);
+		destroy(r);
+		return st;
+	}
+	*out = r;
+	return TESS_OK;
+}
+
+/* The socket is there, or `st` says why not: what remains. */
+static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess_rendezvous **out)
+{
 	if (!st)
 		st = start(r);
 	if (st) {
@@ -488,9 +577,31 @@ tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_re
 		return st;
 	}
 	r->ear = (struct tess_listener){ .failed = wake, .arg = r };
-	tess_hub_listen(hub, &r->ear);
+	tess_hub_listen(r->hub, &r->ear);
 	*out = r;
 	return TESS_OK;
+}
+
+tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
+{
+	struct tess_rendezvous *r;
+	tess_status st = make(nranks, &r);
+
+	return st ? st : finish(r, make_socket(r, job), out);
+}
+
+tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
+                                       const struct tess_secret *secret, int32_t nranks,
+                                       struct tess_rendezvous **out)
+{
+	struct tess_rendezvous *r;
+	tess_status st = make(nranks, &r);
+
+	if (st)
+		return st;
+	r->hosts = true;
+	r->secret = *secret;
+	return finish(r, tess_net_listen(at, &r->listener), out);
 }
 
 const char *tess_rendezvous_path(const struct tess_rendezvous *r)

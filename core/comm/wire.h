@@ -1,5 +1,5 @@
 /*
- * wire.h - frames over the rendezvous socket, one host: native integers, every frame a multiple of 8 bytes.
+ * wire.h - frames over the rendezvous socket: native integers, every frame a multiple of 8 bytes.
  *
  *   to the server     a          b              payload
  *   HELLO             rank       ranks          version and pid (struct tess_hello)
@@ -60,8 +60,8 @@ struct tess_pipe { /* bytes in [begin, end); {0}: empty */
 bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one,
                    size_t len_one, const void *two, size_t len_two);
 /*
- * Takes out the next whole frame; NULL: none yet. *bad: what stands there is no frame. Borrowed, aligned to
- * 8, until the pipe is used again.
+ * Takes out the next whole frame; NULL: none yet. *bad: what stands there is no frame. Borrowed,
+ * aligned to 8, until the pipe is used again.
  */
 const struct tess_frame *tess_pipe_next(struct tess_pipe *p, bool *bad);
 /* Writes, or reads, what goes without blocking. False: the connection has ended. */
@@ -70,8 +70,9 @@ bool tess_pipe_fill(struct tess_pipe *p, int fd);
 void tess_pipe_free(struct tess_pipe *p);
 
 /*
- * The directory ${XDG_RUNTIME_DIR:-/tmp}/tessera-UID, made with mode 0700 where it is missing, and the path
- * of `job`'s socket in it. TESS_EPERM: it is not ours, or open to others; TESS_EINVAL: the name.
+ * The directory ${XDG_RUNTIME_DIR:-/tmp}/tessera-UID, made with mode 0700 where it is missing, and
+ * the path of `job`'s socket in it. TESS_EPERM: it is not ours, or open to others; TESS_EINVAL: the
+ * name.
  */
 tess_status tess_socket_path(const char *job, char *path, size_t room);
 /* Makes, or connects, a socket; -1 with errno. Closed on exec, not blocking. */

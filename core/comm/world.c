@@ -9,6 +9,7 @@
 #include <core/base/option.h>
 #include <core/base/status.h>
 #include <core/registry/registry.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,9 @@ const struct tess_option tess_world_options[] = {
 	{ "job", "",
 	  "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
 	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
+	{ "port", "", "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
+	{ "secret_file", "",
+	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
 	{ NULL, NULL, NULL },
 };
 
@@ -161,10 +165,12 @@ static tess_status read_options(struct tess_world *w)
 	return TESS_OK;
 }
 
-static tess_status choose_backend(int32_t size, bool threads, const struct tess_backend **out)
+static tess_status choose_backend(int32_t size, bool threads, bool hosts,
+                                  const struct tess_backend **out)
 {
 	struct tess_choice choice;
-	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, &choice);
+	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, hosts,
+	                                     &choice);
 
 	if (st)
 		return st;
@@ -223,9 +229,9 @@ static void destroy(struct tess_world *w)
 }
 
 /* The line is there: what remains, together with all other ranks. */
-static tess_status enter(struct tess_world *w, bool threads)
+static tess_status enter(struct tess_world *w, bool threads, bool hosts)
 {
-	tess_status st = choose_backend(w->size, threads, &w->backend);
+	tess_status st = choose_backend(w->size, threads, hosts, &w->backend);
 
 	if (!st)
 		st = tess_group_open_all(w, &w->all);
@@ -258,6 +264,20 @@ static tess_status connect_job(struct tess_world *w, const struct tess_seat *sea
 	                        &w->ear, &w->link);
 }
 
+static tess_status connect_hosts(struct tess_world *w, const struct tess_seat *seat)
+{
+	struct tess_secret secret;
+	tess_status st = tess_secret_load(tess_option("secret_file"), seat->job, &secret);
+
+	if (!st && !seat->rank)
+		st = tess_rendezvous_open_hosts(&seat->at, &secret, seat->size, &w->server);
+	if (!st)
+		st = tess_link_hosts(&seat->at, &secret, seat->rank, seat->size,
+		                     tess_now() + w->timeout, &w->ear, &w->link);
+	sodium_memzero(&secret, sizeof secret);
+	return st;
+}
+
 tess_status tess_world_open(struct tess_world **out)
 {
 	struct tess_world *w;
@@ -268,10 +288,12 @@ tess_status tess_world_open(struct tess_world **out)
 		return st;
 	if (seat.size == 1 && !*tess_option("rendezvous"))
 		st = connect_alone(w);
+	else if (seat.hosts)
+		st = connect_hosts(w, &seat);
 	else
 		st = connect_job(w, &seat);
 	if (!st)
-		st = enter(w, false);
+		st = enter(w, false, seat.hosts);
 	if (st)
 		destroy(w);
 	else
@@ -316,7 +338,7 @@ static tess_status live(struct spawned *s)
 	}
 	st = tess_link_thread(s->hub, s->rank, &w->ear, &w->link);
 	if (!st)
-		st = enter(w, true);
+		st = enter(w, true, false);
 	if (!st && (st = s->fn(w, s->arg)))
 		tess_world_fail(w, st, tess_error());
 	leave(w);

@@ -16,6 +16,10 @@ static void begin(const char *const *env)
 		"LOCAL_WORLD_SIZE",
 		"MASTER_ADDR",
 		"MASTER_PORT",
+		"TESSERA_PORT",
+		"SLURM_JOB_ID",
+		"SLURM_STEP_ID",
+		"SLURM_RESTART_COUNT",
 		"TORCHELASTIC_RUN_ID",
 		"TORCHELASTIC_RESTART_COUNT",
 		"OMPI_COMM_WORLD_RANK",
@@ -74,8 +78,15 @@ START_TEST(torchrun)
 	s = found();
 	ck_assert(!s.alone && s.rank == 2 && s.size == 4 && s.local == 2);
 	ck_assert_str_eq(s.job, "run-a_b_c-29500-1");
-	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2");
-	refused(TESS_ENOTSUP, "several hosts");
+	ck_assert(!s.hosts);
+	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2", "MASTER_ADDR",
+	    "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a", "TORCHELASTIC_RESTART_COUNT",
+	    "2");
+	s = found();
+	ck_assert(s.hosts);
+	ck_assert_str_eq(s.at.addr, "node7");
+	ck_assert_str_eq(s.at.port, "29501"); /* torchrun listens at the one before */
+	ck_assert_str_eq(s.job, "run-a-29500-2");
 }
 END_TEST
 
@@ -90,8 +101,17 @@ START_TEST(by_hand)
 	ck_assert_str_eq(a.job, b.job); /* of one parent */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_JOB", "mine");
 	ck_assert_str_eq(found().job, "mine");
+	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "TESSERA_PORT", "4000");
+	a = found();
+	ck_assert(a.hosts);
+	ck_assert_str_eq(a.at.port, "4000");
+	ck_assert_str_eq(a.job, "port-4000"); /* the parents differ */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7");
-	refused(TESS_ENOTSUP, "several hosts");
+	refused(TESS_EINVAL, "set TESSERA_PORT");
+	ENV("RANK", "1", "WORLD_SIZE", "2", "LOCAL_WORLD_SIZE", "1");
+	refused(TESS_EINVAL, "set MASTER_ADDR");
+	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "MASTER_PORT", "65535");
+	refused(TESS_EINVAL, "MASTER_PORT=65535");
 }
 END_TEST
 
@@ -108,9 +128,16 @@ START_TEST(others)
 	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_LOCALID", "1",
 	    "SLURM_STEP_NUM_NODES", "1");
 	s = found();
-	ck_assert(s.rank == 1 && s.size == 8 && s.local == 1);
-	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "2");
-	refused(TESS_ENOTSUP, "several hosts");
+	ck_assert(s.rank == 1 && s.size == 8 && s.local == 1 && !s.hosts);
+	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "1",
+	    "MASTER_ADDR", "node7");
+	ck_assert(!found().hosts);
+	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "2",
+	    "SLURM_JOB_ID", "123", "SLURM_STEP_ID", "4", "MASTER_ADDR", "node7", "MASTER_PORT",
+	    "29500");
+	s = found();
+	ck_assert(s.hosts);
+	ck_assert_str_eq(s.job, "slurm-123-4-");
 }
 END_TEST
 

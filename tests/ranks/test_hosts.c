@@ -1,0 +1,605 @@
+/*
+ * Ranks of several hosts: they meet over TCP, behind a secret. The hosts are this one, at 127.0.0.1,
+ * and two network namespaces where that is possible. This program is the ranks as well.
+ */
+#include "../unit/suite.h"
+#include "crowd.h"
+#include "process.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/world.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 4, PATIENCE_MS = 30000 };
+enum { GROWTH_KIB = SANITIZED ? 1 << 20 : 1024 }; /* sanitizers keep what is freed */
+
+/* ---- what a rank does ------------------------------------------------------------------------ */
+
+static tess_status add(struct tess_world *w)
+{
+	int32_t n = tess_world_size(w), val[2] = { tess_world_rank(w) + 1, 1 };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_I32,
+		               .op = TESS_SUM,
+		               .count = 2,
+		               .src = val,
+		               .dst = val,
+		               .where = "add" };
+	tess_status st = tess_group_run(tess_world_group(w), &c);
+
+	if (!st && (val[0] != n * (n + 1) / 2 || val[1] != n))
+		st = tess_fail(TESS_EBUG, "the sum is %d, %d", val[0], val[1]);
+	return st;
+}
+
+/* Adds, says so, and adds again when the file TEST_HOLD is gone. */
+static tess_status work(struct tess_world *w)
+{
+	const char *hold = getenv("TEST_HOLD");
+	tess_status st = add(w);
+
+	if (!st) {
+		printf("ready\n");
+		fflush(stdout);
+	}
+	while (!st && hold && !access(hold, F_OK))
+		usleep(2000);
+	return st ? st : add(w);
+}
+
+static int rank(const char *role, const char *number, const char *n)
+{
+	const char *space = getenv("TEST_SPACE");
+	struct tess_world *w;
+	char path[64];
+	tess_status st;
+	int fd;
+
+	setenv("RANK", number, 1);
+	setenv("WORLD_SIZE", n, 1);
+	if (!strcmp(role, "other"))
+		setenv("TESSERA_SECRET_FILE", getenv("TEST_OTHER_SECRET"), 1);
+	if (!strcmp(role, "elsewhere"))
+		setenv("TESSERA_JOB", "another", 1);
+	if (!strcmp(role, "hurry"))
+		setenv("TESSERA_TIMEOUT", "1", 1);
+	if (space) { /* the first half on one host, the second on the other */
+		snprintf(path, sizeof path, "/run/netns/%s%d", space, 2 * atoi(number) / atoi(n));
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0 || setns(fd, CLONE_NEWNET))
+			return 9;
+		close(fd);
+	}
+	st = tess_world_open(&w);
+	if (!st) {
+		st = work(w);
+		if (st)
+			printf("%s\n", tess_error());
+		tess_world_close(w);
+		return st ? 3 : 0;
+	}
+	printf("%s\n", tess_error());
+	return 2;
+}
+
+/* ---- the stage ------------------------------------------------------------------------------- */
+
+static char dir[] = "/tmp/tessera-test-XXXXXX", secret[64], other[64], hold[64], port[8];
+
+static void put_file(const char *path, const char *text, int mode)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	ck_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	ck_assert(!fchmod(fd, (mode_t)mode));
+	close(fd);
+}
+
+/* A port of 127.0.0.1 that nobody has. */
+static void find_port(void)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET };
+	socklen_t len = sizeof to;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	ck_assert(!bind(fd, (void *)&to, sizeof to) && !getsockname(fd, (void *)&to, &len));
+	snprintf(port, sizeof port, "%d", ntohs(to.sin_port));
+	close(fd);
+}
+
+static void begin(void)
+{
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	snprintf(secret, sizeof secret, "%s/secret", dir);
+	snprintf(other, sizeof other, "%s/other", dir);
+	snprintf(hold, sizeof hold, "%s/hold", dir);
+	put_file(secret, "0123456789abcdef0123456789abcdef\n", 0600);
+	put_file(other, "0123456789abcdef0123456789abcdeF\n", 0600);
+	find_port();
+	setenv("XDG_RUNTIME_DIR", dir, 1);
+	setenv("LOCAL_WORLD_SIZE", "1", 1);
+	setenv("MASTER_ADDR", "127.0.0.1", 1);
+	setenv("TESSERA_PORT", port, 1);
+	setenv("TESSERA_SECRET_FILE", secret, 1);
+	setenv("TEST_OTHER_SECRET", other, 1);
+	setenv("TESSERA_JOB", "tests", 1);
+	setenv("TESSERA_BACKEND", "gloo", 1);
+	setenv("TESSERA_TIMEOUT", "20", 1);
+}
+
+/* Nothing is left but the files of the test. */
+static void end(void)
+{
+	unlink(secret);
+	unlink(other);
+	unlink(hold);
+	ck_assert_msg(!rmdir(dir), "%s: %s", dir, strerror(errno));
+}
+
+static void said(const struct process *p, const char *text)
+{
+	ck_assert_msg(strstr(p->text, text) != NULL, "it said: %s; lacks: %s", p->text, text);
+}
+
+static void finish(struct process *p, int status, const char *text)
+{
+	process_finish(p, PATIENCE_MS);
+	said(p, text);
+	ck_assert_int_eq(WEXITSTATUS(p->status), status);
+}
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+START_TEST(ranks_meet)
+{
+	struct process p[N];
+
+	begin();
+	for (int i = N - 1; i >= 0;
+	     i--) /* rank 0, which the others wait for, is the last to come */
+		process_start(&p[i], "work", i, N);
+	for (int i = 0; i < N; i++)
+		finish(&p[i], 0, "ready");
+	end();
+}
+END_TEST
+
+START_TEST(a_rank_is_killed)
+{
+	struct process p[3];
+	int64_t began;
+
+	begin();
+	put_file(hold, "", 0600);
+	setenv("TEST_HOLD", hold, 1);
+	for (int i = 0; i < 3; i++)
+		process_start(&p[i], "work", i, 3);
+	for (int i = 0; i < 3; i++)
+		process_hear(&p[i]);
+	began = tess_now();
+	kill(p[_i].pid, SIGKILL);
+	unlink(hold);
+	for (int i = 0; i < 3; i++) {
+		process_finish(&p[i], PATIENCE_MS);
+		if (i == _i)
+			continue;
+		said(&p[i], _i == 0 ? "rank 0" : _i == 1 ? "rank 1 (process" : "rank 2 (process");
+		said(&p[i], _i == 0 ? "has ended" : "of 127.0.0.1) has ended");
+		ck_assert(p[i].ended - began < 1000 * (int64_t)TESS_MS);
+	}
+	end();
+}
+END_TEST
+
+/* Rank 1 does not belong: it says so at once, and rank 0 names it at the deadline. */
+START_TEST(one_does_not_belong)
+{
+	struct process p[2];
+
+	begin();
+	process_start(&p[0], "hurry", 0, 2);
+	process_start(&p[1], _i ? "elsewhere" : "other", 1, 2);
+	finish(&p[1], 2, "does not take this rank's proof");
+	finish(&p[0], 2, "rank 1 has not come by the deadline of rank 0");
+	end();
+}
+END_TEST
+
+START_TEST(ranks_that_do_not_fit)
+{
+	struct process p[2];
+
+	begin();
+	process_start(&p[0], "hurry", 0, 3);
+	process_start(&p[1], "hurry", _i ? 1 : 0, _i ? 4 : 3);
+	if (_i) {
+		finish(&p[0], 2, "rank 1 was started for 4 ranks, the job has 3");
+		finish(&p[1], 2, "rank 1 was started for 4 ranks, the job has 3");
+	} else { /* the second rank 0 finds the port taken */
+		process_finish(&p[0], PATIENCE_MS);
+		process_finish(&p[1], PATIENCE_MS);
+		said(strstr(p[0].text, "is taken") ? &p[0] : &p[1], "maybe by another job");
+	}
+	end();
+}
+END_TEST
+
+START_TEST(a_rank_comes_twice)
+{
+	struct process p[3];
+
+	begin();
+	for (int i = 0; i < 3; i++)
+		process_start(&p[i], "work", i ? 1 : 0, 3);
+	for (int i = 0; i < 3; i++) {
+		finish(&p[i], 2, "rank 1 came twice: as process ");
+		said(&p[i], " of 127.0.0.1 and as process ");
+	}
+	end();
+}
+END_TEST
+
+START_TEST(bad_secrets)
+{
+	static const struct {
+		const char *text;
+		int mode;
+		const char *says;
+	} cases[] = {
+		{ "0123456789abcdef0123456789abcde \n\n", 0600, "has 31 bytes, fewer than 32" },
+		{ "0123456789abcdef0123456789abcdef", 0640, "has mode 0640 and is open to others" },
+		{ "0123456789abcdef0123456789abcdef", 0604, "chmod 600" },
+		{ "", 0600, "head -c 32 /dev/urandom | base64 >" },
+	};
+	struct tess_secret s;
+
+	begin();
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		put_file(secret, cases[i].text, cases[i].mode);
+		ck_assert_int_ne(tess_secret_load(secret, "job", &s), TESS_OK);
+		ck_assert_msg(strstr(tess_error(), cases[i].says) != NULL, "%s", tess_error());
+	}
+	ck_assert_int_eq(tess_secret_load("", "job", &s), TESS_EINVAL);
+	ck_assert(strstr(tess_error(), "umask 077") && strstr(tess_error(), "scp -p"));
+	ck_assert_int_eq(tess_secret_load("/nowhere", "job", &s), TESS_ENOENT);
+	ck_assert_int_eq(tess_secret_load(dir, "job", &s), TESS_EPERM);
+	ck_assert_int_eq(unlink(secret), 0);
+	ck_assert_int_eq(symlink(other, secret), 0);
+	ck_assert_int_eq(tess_secret_load(secret, "job", &s), TESS_EPERM);
+	end();
+}
+END_TEST
+
+/* Known answers: HMAC-SHA-256 as Python's hmac computes it. */
+START_TEST(proofs)
+{
+	static const char known[] =
+		"\xd9\xbc\xad\x4c\xa4\x7c\x68\x60\x82\x2e\x76\xc1\x69\x52\x06\x48"
+		"\x35\xd4\x72\xdf\x76\xe0\x64\x64\xf4\xa1\xab\xc0\x95\x94\xcc\x82";
+	unsigned char client[TESS_NONCE], server[TESS_NONCE], proof[TESS_PROOF];
+	struct tess_secret s, t;
+
+	begin();
+	ck_assert_msg(!tess_secret_load(secret, "tests", &s), "%s", tess_error());
+	ck_assert_msg(!tess_secret_load(secret, "other", &t), "%s", tess_error());
+	memset(client, 1, sizeof client);
+	memset(server, 2, sizeof server);
+	tess_secret_prove(&s, TESS_CLIENT, client, server, proof);
+	ck_assert_mem_eq(proof, known, TESS_PROOF);
+	ck_assert(tess_secret_check(&s, TESS_CLIENT, client, server, proof));
+	ck_assert(!tess_secret_check(&s, TESS_SERVER, client, server, proof));
+	ck_assert(!tess_secret_check(&s, TESS_CLIENT, server, client, proof));
+	ck_assert(!tess_secret_check(&t, TESS_CLIENT, client, server, proof));
+	proof[31] ^= 1;
+	ck_assert(!tess_secret_check(&s, TESS_CLIENT, client, server, proof));
+	tess_nonce_make(client);
+	tess_nonce_make(server);
+	ck_assert_mem_ne(client, server, TESS_NONCE);
+	end();
+}
+END_TEST
+
+START_TEST(no_way_to_meet)
+{
+	static const struct {
+		const char *addr, *port, *file, *says;
+	} cases[] = {
+		{ "127.0.0.1", "0", NULL, "TESSERA_PORT" },
+		{ "127.0.0.1", NULL, "", "scp -p" },
+		{ "0.0.0.0", NULL, NULL, "stands for every address" },
+		{ "192.0.2.1", NULL, NULL, "is an address of the host of rank 0" },
+		{ "no.such.host.invalid", NULL, NULL, "is not known as a host" },
+		{ "", NULL, NULL, "set MASTER_ADDR" },
+	};
+	struct process p;
+
+	begin();
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		setenv("MASTER_ADDR", cases[i].addr, 1);
+		setenv("TESSERA_PORT", cases[i].port ? cases[i].port : port, 1);
+		setenv("TESSERA_SECRET_FILE", cases[i].file ? cases[i].file : secret, 1);
+		process_start(&p, "hurry", 0, 2);
+		finish(&p, 2, cases[i].says);
+	}
+	setenv("MASTER_ADDR", "127.0.0.1", 1);
+	process_start(&p, "hurry", 1, 2);
+	finish(&p, 2, "rank 0, which hosts the rendezvous, has not come to 127.0.0.1");
+	end();
+}
+END_TEST
+
+START_TEST(memory_is_not_shared_between_hosts)
+{
+	struct process p[2];
+
+	begin();
+	setenv("TESSERA_BACKEND", "shm", 1);
+	for (int i = 0; i < 2; i++)
+		process_start(&p[i], "work", i, 2);
+	for (int i = 0; i < 2; i++)
+		finish(&p[i], 2, "take TESSERA_BACKEND=gloo");
+	end();
+}
+END_TEST
+
+/* ---- who listens ----------------------------------------------------------------------------- */
+
+static bool holds_inode(int pid, unsigned long inode)
+{
+	char path[300], want[64], link[64];
+	bool found = false;
+	struct dirent *e;
+	DIR *d;
+
+	snprintf(want, sizeof want, "socket:[%lu]", inode);
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	d = opendir(path);
+	while (d && !found && (e = readdir(d))) {
+		ssize_t n;
+
+		snprintf(path, sizeof path, "/proc/%d/fd/%s", pid, e->d_name);
+		n = readlink(path, link, sizeof link - 1);
+		link[n > 0 ? n : 0] = '\0';
+		found = !strcmp(link, want);
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+/* How many TCP sockets `pid` listens at, and how many of them at 127.0.0.1. */
+static void listeners(int pid, int *all, int *loop)
+{
+	static const char *const files[] = { "/proc/net/tcp", "/proc/net/tcp6" };
+
+	*all = *loop = 0;
+	for (int i = 0; i < 2; i++) {
+		char line[512], addr[64];
+		unsigned int state;
+		unsigned long inode;
+		FILE *f = fopen(files[i], "r");
+
+		while (f && fgets(line, sizeof line, f)) {
+			if (sscanf(line, " %*d: %63s %*s %x %*s %*s %*s %*s %*s %lu", addr, &state,
+			           &inode) != 3 ||
+			    state != 0x0a || !holds_inode(pid, inode))
+				continue;
+			++*all;
+			*loop += !strncmp(addr, "0100007F:", 9);
+		}
+		if (f)
+			fclose(f);
+	}
+}
+
+/* One host: nobody listens at TCP. Several: rank 0, at the one address (Gloo's own beside it). */
+START_TEST(who_listens)
+{
+	struct process p[2];
+	int all[2], loop[2];
+
+	begin();
+	put_file(hold, "", 0600);
+	setenv("TEST_HOLD", hold, 1);
+	setenv("LOCAL_WORLD_SIZE", _i ? "1" : "2", 1);
+	setenv("TESSERA_BACKEND", _i ? "gloo" : "shm", 1);
+	for (int i = 0; i < 2; i++)
+		process_start(&p[i], "work", i, 2);
+	for (int i = 0; i < 2; i++) {
+		process_hear(&p[i]);
+		listeners(p[i].pid, &all[i], &loop[i]);
+	}
+	unlink(hold);
+	for (int i = 0; i < 2; i++)
+		finish(&p[i], 0, "ready");
+	if (_i)
+		ck_assert_int_eq(all[0], all[1] + 1);
+	else
+		ck_assert(all[0] == 0 && all[1] == 0);
+	ck_assert(all[0] == loop[0] && all[1] == loop[1]);
+	if (!_i) {
+		char path[96];
+
+		snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
+		rmdir(path);
+	}
+	end();
+}
+END_TEST
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+static long resident_kib(int pid)
+{
+	char path[64], line[256];
+	long kib = -1;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	f = fopen(path, "r");
+	while (f && kib < 0 && fgets(line, sizeof line, f))
+		sscanf(line, "VmRSS: %ld", &kib);
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+static void await_made(const struct crowd *c, int n)
+{
+	int64_t until = tess_now() + 60000 * (int64_t)TESS_MS;
+
+	while (crowd_made(c) < n) {
+		ck_assert_msg(tess_now() < until, "%d strangers came, not %d", crowd_made(c), n);
+		usleep(1000);
+	}
+}
+
+/* They come before, while and after the ranks meet. TEST_STRANGERS: how many; script/strangers. */
+START_TEST(strangers)
+{
+	const char *many = getenv("TEST_STRANGERS");
+	int n = many ? atoi(many) : 800;
+	struct tess_secret s, other_job;
+	struct process p[N];
+	struct crowd *crowd;
+	long before, after, late;
+	int64_t began, ready;
+	pid_t pid;
+
+	begin();
+	put_file(hold, "", 0600);
+	setenv("TEST_HOLD", hold, 1);
+	ck_assert_msg(!tess_secret_load(secret, "tests", &s), "%s", tess_error());
+	ck_assert_msg(!tess_secret_load(secret, "others", &other_job), "%s", tess_error());
+	process_start(&p[0], "work", 0, N);
+	pid = crowd_start(port, &s, &other_job, n, &crowd);
+	await_made(crowd, n / 10);
+	before = resident_kib(p[0].pid);
+	await_made(crowd, n / 2);
+	after = resident_kib(p[0].pid);
+	began = tess_now();
+	for (int i = 1; i < N; i++)
+		process_start(&p[i], "work", i, N);
+	for (int i = 0; i < N; i++)
+		process_hear(&p[i]);
+	ready = tess_now();
+	late = resident_kib(p[0].pid);
+	crowd_finish(pid, crowd);
+	printf("%d strangers: 0 accepted; rank 0 holds %ld, then %ld KiB; with the job %ld, then "
+	       "%ld KiB; ready in %ld ms\n",
+	       crowd_made(crowd), before, after, late, resident_kib(p[0].pid),
+	       (long)((ready - began) / TESS_MS));
+	ck_assert_int_ge(crowd_made(crowd), n * 9 / 10);
+	ck_assert_int_le(after - before, GROWTH_KIB);
+	ck_assert_int_le(resident_kib(p[0].pid) - late, GROWTH_KIB);
+	unlink(hold);
+	for (int i = 0; i < N; i++)
+		finish(&p[i], 0, "ready");
+	end();
+}
+END_TEST
+
+/* ---- two hosts ------------------------------------------------------------------------------- */
+
+/* Two network namespaces with a cable between them; 1: not here. */
+static int make_hosts(const char *name)
+{
+	char command[1024];
+
+	snprintf(
+		command, sizeof command,
+		"exec 2>/dev/null; ip netns add %s0 && ip netns add %s1 &&"
+		"ip link add %sa netns %s0 type veth peer name %sb netns %s1 &&"
+		"ip -n %s0 addr add 10.231.7.1/24 dev %sa && ip -n %s1 addr add 10.231.7.2/24 dev %sb &&"
+		"ip -n %s0 link set %sa up && ip -n %s1 link set %sb up &&"
+		"ip -n %s0 link set lo up && ip -n %s1 link set lo up",
+		name, name, name, name, name, name, name, name, name, name, name, name, name, name,
+		name, name);
+	return geteuid() ? 1 : system(command) != 0;
+}
+
+static void unmake_hosts(const char *name)
+{
+	char command[128];
+
+	snprintf(command, sizeof command, "ip netns del %s0; ip netns del %s1", name, name);
+	if (system(command))
+		printf("%s0 and %s1 are left\n", name, name);
+}
+
+START_TEST(two_hosts)
+{
+	char name[16];
+	struct process p[N];
+
+	snprintf(name, sizeof name, "tt%d", (int)getpid());
+	if (make_hosts(name)) {
+		unmake_hosts(name);
+		printf("skipped: two hosts need root, ip and network namespaces\n");
+		return;
+	}
+	begin();
+	setenv("TEST_SPACE", name, 1);
+	setenv("MASTER_ADDR", "10.231.7.1", 1);
+	setenv("LOCAL_WORLD_SIZE", "2", 1);
+	setenv("TESSERA_BACKEND", "auto", 1);
+	for (int i = N - 1; i >= 0; i--)
+		process_start(&p[i], "work", i, N);
+	for (int i = 0; i < N; i++)
+		process_finish(&p[i], PATIENCE_MS);
+	unmake_hosts(name);
+	for (int i = 0; i < N; i++) {
+		said(&p[i], "ready");
+		ck_assert_int_eq(p[i].status, 0);
+	}
+	end();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	Suite *suite;
+	TCase *tcase;
+	SRunner *runner;
+	int failed;
+
+	if (argc == 4) {
+		process_begin();
+		return rank(argv[1], argv[2], argv[3]);
+	}
+	suite = suite_create("hosts");
+	tcase = tcase_create("hosts");
+	runner = srunner_create(suite);
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 120);
+	tcase_add_test(tcase, ranks_meet);
+	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 3);
+	tcase_add_loop_test(tcase, one_does_not_belong, 0, 2);
+	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
+	tcase_add_test(tcase, a_rank_comes_twice);
+	tcase_add_test(tcase, bad_secrets);
+	tcase_add_test(tcase, proofs);
+	tcase_add_test(tcase, no_way_to_meet);
+	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
+	tcase_add_loop_test(tcase, who_listens, 0, 2);
+	tcase_add_test(tcase, strangers);
+	tcase_add_test(tcase, two_hosts);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
