@@ -1,0 +1,56 @@
+/*
+ * member.h - one rank of a group over MPI: mpi.c enters and leaves it, work.c moves what it is asked to,
+ * errand.c makes the calls of MPI that block.
+ */
+#ifndef MPI_MEMBER_H
+#define MPI_MEMBER_H
+
+#include <mpi.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <tessera/reduce.h>
+
+struct work;
+
+struct group {
+	MPI_Comm comm; /* MPI_COMM_NULL: one rank, which talks to nobody */
+	int32_t rank, nranks;
+	int32_t *world; /* world rank of each member, for sentences */
+	char *name;
+	int tags; /* 1 to tags are for collectives */
+	struct work *works, *spare; /* not released; to be used again */
+	atomic_bool aborted;
+	tess_status failed; /* what every later call answers with, and its sentence */
+	char why[512];
+};
+
+extern const struct tess_host *mpi_host;
+int64_t mpi_now(void); /* CLOCK_MONOTONIC, ns */
+
+/* ---- errand.c: what only a thread that may be left behind can call ---- */
+
+/*
+ * MPI is up. Fails where the deadline passes, where the job has failed, and where MPI has other ranks
+ * than the job.
+ */
+tess_status errand_init(const struct tess_join *how);
+/* A communicator of the members of `how`, and how many tags it has. */
+tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags);
+void errand_close(MPI_Comm *comm);
+/* One MiB as a type: MPI counts with ints. */
+MPI_Datatype errand_mebi(void);
+/* From now on MPI is let alone: a call that waits for a dead rank would never return. */
+void errand_lose(void);
+/* MPI_Finalize, unless a group has failed. For the end of the process; once. */
+void errand_finish(void);
+
+/* ---- work.c ---- */
+tess_status work_supports(const struct tess_coll *c, int32_t nranks);
+tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out);
+tess_status work_test(struct group *g, struct work *w);
+tess_status work_wait(struct group *g, struct work *w, int64_t deadline);
+/* An unfinished one is finished first, since the peers count on it. */
+void work_release(struct group *g, struct work *w);
+void work_clear(struct group *g);
+
+#endif

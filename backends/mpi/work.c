@@ -1,0 +1,624 @@
+/*
+ * work.c - a collective as one or two steps; in each, every message is under way at once.
+ *
+ * MPI's own collectives are not used: where ranks disagree about one it ends with a wrong result and no
+ * error, it cannot be taken back once somebody is dead, and it knows no 16-bit floats. A message here
+ * carries the fingerprint of its call as its tag, so that calls which differ never meet, and a receive
+ * can be cancelled. Large vectors are cut in a slice per rank, and the second step gathers the slices.
+ */
+#include "member.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LARGE = 64 * 1024 }; /* bytes from which slices are worth a second step */
+enum { SPINS = 200, YIELD_MS = 20, SLEEP_NS = 50000 };
+enum { PART = 1 << 30 }; /* bytes of a message that are counted one by one: MPI counts with ints */
+
+/* What this rank and one other give each other in a step, in bytes. A NULL pointer: nothing. */
+struct leg {
+	const char *src;
+	char *dst;
+	uint64_t give, get;
+};
+
+struct work {
+	struct work *next;
+	struct tess_coll c;
+	char where[96];
+	size_t width;
+	int32_t step, steps;
+	bool done;
+	int32_t nrequests, arrived;
+	uint64_t sum; /* elements that this rank adds up, from every rank */
+	void *total; /* where the sum goes */
+	char *scratch;
+	size_t room;
+	/* by rank; in one piece with the work, and kept with it */
+	struct leg *leg;
+	const void **part;
+	uint64_t *slice; /* elements */
+	uint64_t *list; /* two: what c.give and c.get point to */
+	MPI_Request *request; /* four a rank */
+	struct ask {
+		int32_t peer;
+		int count; /* < 0: it sends */
+		MPI_Datatype type;
+	} * ask;
+};
+
+/* ---- failure --------------------------------------------------------------------------------- */
+
+static tess_status TESS_PRINTF(3, 4) fail(struct group *g, tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (g->failed < 0)
+		return g->failed;
+	va_start(ap, fmt);
+	vsnprintf(g->why, sizeof g->why, fmt, ap);
+	va_end(ap);
+	return g->failed = why;
+}
+
+static tess_status say(const struct group *g)
+{
+	return mpi_host->fail(g->failed, "%s", g->why);
+}
+
+static tess_status lost(struct group *g, const struct work *w, int32_t peer, int err)
+{
+	char text[MPI_MAX_ERROR_STRING] = "";
+	int len, class = MPI_ERR_OTHER;
+
+	MPI_Error_class(err, &class);
+	if (class == MPI_ERR_TRUNCATE)
+		return fail(g, TESS_EMISMATCH, "%s: rank %d sends more than rank %d takes",
+		            w->where, (int)g->world[peer], (int)g->world[g->rank]);
+	MPI_Error_string(err, text, &len);
+	return fail(g, TESS_EPEER, "%s: group %s over mpi lost rank %d: %s", w->where, g->name,
+	            (int)g->world[peer], text);
+}
+
+/* ---- planning: who gives what to whom -------------------------------------------------------- */
+
+static char *past(const struct work *w, const void *p, uint64_t elements)
+{
+	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
+}
+
+static uint64_t begin(const uint64_t *list, int32_t r)
+{
+	uint64_t at = 0;
+
+	for (int32_t i = 0; i < r; i++)
+		at += list[i];
+	return at;
+}
+
+/* One step: everyone gives to everyone, but as `from`, `to` and `spared` say. Counts in elements. */
+struct plan {
+	const void *src;
+	void *dst;
+	const uint64_t *give, *get; /* a block for each rank, one after another; NULL: */
+	uint64_t ngive, nget; /* blocks of one length, 0: none, */
+	bool same_src, same_dst; /* or the same block for all */
+	int32_t from, to; /* the only rank that gives, or takes; -1: all */
+	int32_t spared; /* a rank that takes nothing; -1: none */
+};
+
+static void lay(const struct group *g, struct work *w, const struct plan *p)
+{
+	bool gives = p->from < 0 || p->from == g->rank;
+	bool takes = (p->to < 0 || p->to == g->rank) && p->spared != g->rank;
+	uint64_t src = 0, dst = 0;
+
+	for (int32_t r = 0; r < g->nranks; r++) {
+		uint64_t give = p->give ? p->give[r] : p->ngive;
+		uint64_t get = p->get ? p->get[r] : p->nget;
+		bool to = gives && (p->to < 0 || p->to == r) && p->spared != r;
+		bool from = takes && (p->from < 0 || p->from == r);
+
+		w->leg[r] = (struct leg){
+			.src = past(w, p->src, src),
+			.dst = past(w, p->dst, dst),
+			.give = to ? give * w->width : 0,
+			.get = from ? get * w->width : 0,
+		};
+		src += p->same_src ? 0 : give;
+		dst += p->same_dst ? 0 : get;
+	}
+}
+
+/* The first step of a sum: `mine` are the elements that this rank adds, `total` is where they go. */
+static void plan_sum(const struct group *g, struct work *w, struct plan *p)
+{
+	const struct tess_coll *c = &w->c;
+	const uint64_t *blocks = w->steps == 2 ? w->slice : c->give;
+	bool to_all = c->kind == TESS_ALL_REDUCE, in_blocks = w->steps == 2;
+	uint64_t at = 0;
+
+	w->sum = c->count;
+	w->total = c->dst;
+	if (c->kind == TESS_REDUCE_SCATTER || in_blocks) {
+		at = blocks ? begin(blocks, g->rank) : c->count * (uint64_t)g->rank;
+		w->sum = blocks ? blocks[g->rank] : c->count;
+		p->give = blocks;
+		p->same_src = false;
+	} else if (!to_all) {
+		p->to = c->peer;
+		w->sum = g->rank == c->peer ? c->count : 0;
+	}
+	w->part[g->rank] = past(w, c->src, at);
+	if (in_blocks && (to_all || g->rank == c->peer))
+		w->total = past(w, c->dst, at);
+	else if (in_blocks)
+		w->total = w->scratch;
+	else if (c->kind == TESS_REDUCE_SCATTER && c->src == c->dst)
+		w->total = past(w, c->dst, at);
+	p->dst = w->scratch;
+	p->nget = w->sum;
+	p->same_dst = false;
+}
+
+static void plan_first(const struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	bool root = g->rank == c->peer, in_place = c->src == c->dst;
+	struct plan p = { .src = c->src,
+		          .dst = c->dst,
+		          .ngive = c->count,
+		          .nget = c->count,
+		          .same_src = true,
+		          .same_dst = true,
+		          .from = -1,
+		          .to = -1,
+		          .spared = -1 };
+
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		p.from = p.spared = c->peer; /* its own copy is made elsewhere */
+		if (w->steps == 2) {
+			p.give = w->slice;
+			p.same_src = false;
+			p.dst = past(w, c->dst, begin(w->slice, g->rank));
+			p.nget = w->slice[g->rank];
+		}
+		break;
+	case TESS_GATHER:
+		p.to = c->peer;
+		/* fall through */
+	case TESS_ALL_GATHER:
+		p.get = c->get;
+		p.same_dst = false;
+		if (in_place && (root || c->kind == TESS_ALL_GATHER))
+			p.src = past(w, c->dst,
+			             c->get ? begin(c->get, g->rank)
+			                    : c->count * (uint64_t)g->rank);
+		break;
+	case TESS_SCATTER:
+		p.from = c->peer;
+		p.give = c->give;
+		p.same_src = false;
+		p.nget = root && in_place ? 0 : c->count;
+		break;
+	case TESS_ALL_TO_ALL:
+		p.src = in_place ? w->scratch : c->src;
+		p.give = c->give;
+		p.get = c->get;
+		p.same_src = p.same_dst = false;
+		break;
+	case TESS_SEND:
+		p.from = g->rank;
+		p.to = c->peer;
+		break;
+	case TESS_RECV:
+		p.from = c->peer;
+		p.to = g->rank;
+		break;
+	case TESS_BARRIER:
+		p.ngive = p.nget = 0;
+		break;
+	default:
+		plan_sum(g, w, &p);
+	}
+	lay(g, w, &p);
+}
+
+/* Slices, finished by their ranks, to all or to the root. A broadcast's root has them. */
+static void plan_second(const struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	struct plan p = { .src = w->total,
+		          .dst = c->dst,
+		          .ngive = w->slice[g->rank],
+		          .get = w->slice,
+		          .same_src = true,
+		          .from = -1,
+		          .to = c->kind == TESS_REDUCE ? c->peer : -1,
+		          .spared = c->kind == TESS_BROADCAST ? c->peer : -1 };
+
+	if (c->kind == TESS_BROADCAST)
+		p.src = past(w, g->rank == c->peer ? c->src : c->dst, begin(w->slice, g->rank));
+	lay(g, w, &p);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* Between two ranks messages of one tag stay in order: send and recv share 0. */
+static int tag_of(const struct group *g, const struct work *w)
+{
+	uint64_t h = w->c.print ^ 0x9e3779b97f4a7c15u * (uint64_t)(w->step + 1);
+
+	if (w->c.kind == TESS_SEND || w->c.kind == TESS_RECV)
+		return 0;
+	h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
+	h = (h ^ h >> 27) * 0x94d049bb133111ebu;
+	return 1 + (int)((h ^ h >> 31) % (uint64_t)g->tags);
+}
+
+/* `out` NULL: receives into `in`. A long one in two: so many MiB, and the rest. */
+static tess_status post(struct group *g, struct work *w, int32_t peer, const char *out, char *in,
+                        uint64_t bytes)
+{
+	int tag = tag_of(g, w);
+	bool again;
+
+	do {
+		MPI_Datatype type = bytes >= PART ? errand_mebi() : MPI_BYTE;
+		uint64_t unit = bytes >= PART ? 1 << 20 : 1;
+		int err, count = (int)(bytes / unit);
+		MPI_Request *request = &w->request[w->nrequests];
+
+		if (out)
+			err = MPI_Isend(out, count, type, peer, tag, g->comm, request);
+		else
+			err = MPI_Irecv(in, count, type, peer, tag, g->comm, request);
+		if (err)
+			return lost(g, w, peer, err);
+		w->ask[w->nrequests++] = (struct ask){ peer, out ? -1 : count, type };
+		bytes -= (uint64_t)count * unit;
+		again = bytes > 0;
+		if (out)
+			out += (uint64_t)count * unit;
+		else
+			in += (uint64_t)count * unit;
+	} while (again);
+	return TESS_OK;
+}
+
+/* Posts a step, what is received first. */
+static tess_status post_step(struct group *g, struct work *w)
+{
+	static char nothing;
+	bool barrier = w->c.kind == TESS_BARRIER;
+	tess_status st = TESS_OK;
+
+	w->nrequests = w->arrived = 0;
+	for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
+		int32_t peer = (g->rank + i) % g->nranks;
+
+		if (w->leg[peer].get || barrier)
+			st = post(g, w, peer, NULL, barrier ? &nothing : w->leg[peer].dst,
+			          w->leg[peer].get);
+	}
+	for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
+		int32_t peer = (g->rank + i) % g->nranks;
+
+		if (w->leg[peer].give || barrier)
+			st = post(g, w, peer, barrier ? &nothing : w->leg[peer].src, NULL,
+			          w->leg[peer].give);
+	}
+	return st;
+}
+
+/* TESS_OK: all messages of the step are through. */
+static tess_status test_step(struct group *g, struct work *w)
+{
+	for (; w->arrived < w->nrequests; w->arrived++) {
+		const struct ask *ask = &w->ask[w->arrived];
+		int done = 0, count = 0, err;
+		MPI_Status status;
+
+		err = MPI_Test(&w->request[w->arrived], &done, &status);
+		if (err)
+			return lost(g, w, ask->peer, err);
+		if (!done)
+			return TESS_PENDING;
+		if (ask->count > 0)
+			MPI_Get_count(&status, ask->type, &count);
+		if (ask->count > 0 && count != ask->count)
+			return fail(g, TESS_EMISMATCH, "%s: rank %d sends less than rank %d takes",
+			            w->where, (int)g->world[ask->peer], (int)g->world[g->rank]);
+	}
+	return TESS_OK;
+}
+
+/* ---- works ----------------------------------------------------------------------------------- */
+
+static bool adds(int32_t kind)
+{
+	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
+}
+
+tess_status work_supports(const struct tess_coll *c, int32_t nranks)
+{
+	bool whole = c->dtype != TESS_F32 && c->dtype != TESS_F64 && c->dtype != TESS_BF16 &&
+	             c->dtype != TESS_F16;
+
+	(void)nranks;
+	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
+		return mpi_host->fail(TESS_ENOTSUP, "kind %d is none that is known", (int)c->kind);
+	if (c->kind == TESS_BARRIER)
+		return TESS_OK;
+	if (c->mem != TESS_HOST)
+		return mpi_host->fail(TESS_ENOTSUP, "mpi moves host memory only");
+	if (!tess_width(c->dtype))
+		return mpi_host->fail(TESS_ENOTSUP, "dtype %d is none that is known",
+		                      (int)c->dtype);
+	if (adds(c->kind) &&
+	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
+		return mpi_host->fail(TESS_ENOTSUP, "operation %d is not for dtype %d", (int)c->op,
+		                      (int)c->dtype);
+	return TESS_OK;
+}
+
+static void free_work(struct work *w)
+{
+	if (!w)
+		return;
+	free(w->scratch);
+	free(w);
+}
+
+/* One that was used before, or a new one. */
+static struct work *take_work(struct group *g)
+{
+	size_t n = (size_t)g->nranks;
+	struct work *w = g->spare;
+	char *at;
+
+	if (w) {
+		g->spare = w->next;
+		return w;
+	}
+	w = calloc(1, sizeof *w + n * (sizeof *w->leg + sizeof *w->part + 3 * sizeof *w->slice +
+	                               4 * (sizeof *w->request + sizeof *w->ask)));
+	if (!w)
+		return NULL;
+	at = (char *)(w + 1);
+	w->leg = (struct leg *)(void *)at;
+	w->part = (const void **)(w->leg + n);
+	w->slice = (uint64_t *)(w->part + n);
+	w->list = w->slice + n;
+	w->request = (MPI_Request *)(w->list + 2 * n);
+	w->ask = (struct ask *)(w->request + 4 * n);
+	return w;
+}
+
+static tess_status need(struct work *w, size_t bytes)
+{
+	if (bytes <= w->room)
+		return TESS_OK;
+	free(w->scratch);
+	w->scratch = malloc(bytes);
+	w->room = w->scratch ? bytes : 0;
+	if (!w->scratch)
+		return mpi_host->fail(TESS_ENOMEM, "%s: no memory for %zu bytes of other ranks",
+		                      w->where, bytes);
+	return TESS_OK;
+}
+
+/* The call as data of our own; what c points to need not outlive the start, but for the buffers. */
+static void copy_call(const struct group *g, struct work *w, const struct tess_coll *c)
+{
+	size_t n = (size_t)g->nranks;
+	bool cut = c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
+	           (c->kind == TESS_BROADCAST && n > 2);
+
+	memset(&w->c, 0, sizeof w->c);
+	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
+	snprintf(w->where, sizeof w->where, "%s", w->c.where ? w->c.where : "a collective");
+	w->c.where = w->where;
+	if (c->kind == TESS_BARRIER)
+		w->c.count = 0;
+	if (c->give)
+		w->c.give = memcpy(w->list, c->give, n * sizeof *w->list);
+	if (c->get)
+		w->c.get = memcpy(w->list + n, c->get, n * sizeof *w->list);
+	w->width = c->kind == TESS_BARRIER ? 0 : tess_width(c->dtype);
+	w->step = 0;
+	w->steps = cut && n > 1 && (n - 1) * c->count * w->width >= LARGE ? 2 : 1;
+	w->sum = 0;
+	w->done = false;
+	for (size_t r = 0; w->steps == 2 && r < n; r++)
+		w->slice[r] = c->count / n + (r < c->count % n);
+}
+
+/* Memory, the own part of what is moved, and the first step. */
+static tess_status prepare(struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	uint64_t n = (uint64_t)g->nranks, most = c->count;
+	bool in_place = c->src == c->dst, swaps = c->kind == TESS_ALL_TO_ALL && in_place;
+	const struct leg *own;
+	tess_status st = TESS_OK;
+
+	if (adds(c->kind) && w->steps == 2)
+		most = w->slice[0];
+	if (adds(c->kind))
+		st = need(w, most * n * w->width);
+	else if (swaps)
+		st = need(w, (c->give ? begin(c->give, g->nranks) : c->count * n) * w->width);
+	if (st < 0)
+		return st;
+	if (swaps && c->src)
+		memcpy(w->scratch, c->src,
+		       (c->give ? begin(c->give, g->nranks) : c->count * n) * w->width);
+	plan_first(g, w);
+	own = &w->leg[g->rank];
+	if (c->kind == TESS_BROADCAST && g->rank == c->peer && !in_place && c->count)
+		memcpy(c->dst, c->src, c->count * w->width);
+	else if (!adds(c->kind) && own->give && own->get && own->src != own->dst)
+		memcpy(own->dst, own->src, own->get);
+	return TESS_OK;
+}
+
+/* What follows when a step is through: adding, and the second step. */
+static tess_status proceed(struct group *g, struct work *w)
+{
+	if (w->step == 0 && w->sum) {
+		for (int32_t r = 0; r < g->nranks; r++)
+			if (r != g->rank)
+				w->part[r] = past(w, w->scratch, w->sum * (uint64_t)r);
+		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
+	}
+	if (++w->step == w->steps) {
+		w->done = true;
+		return TESS_OK;
+	}
+	plan_second(g, w);
+	return post_step(g, w);
+}
+
+/* As far as it gets at once. */
+static tess_status advance(struct group *g, struct work *w)
+{
+	tess_status st = TESS_OK;
+
+	while (!w->done && st == TESS_OK) {
+		st = test_step(g, w);
+		if (st == TESS_OK)
+			st = proceed(g, w);
+	}
+	return st;
+}
+
+/* All that is under way gets on: others may wait for another work than this rank does. */
+static tess_status progress(struct group *g, const struct work *w)
+{
+	for (struct work *each = g->works; each && !w->done; each = each->next) {
+		if (g->failed < 0)
+			break;
+		if (atomic_load(&g->aborted))
+			fail(g, TESS_EABORTED, "%s: group %s over mpi was given up", w->where,
+			     g->name);
+		else
+			advance(g, each);
+	}
+	if (w->done)
+		return TESS_OK;
+	return g->failed < 0 ? g->failed : TESS_PENDING;
+}
+
+tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+{
+	struct work *w;
+	tess_status st;
+
+	if (g->failed < 0)
+		return say(g);
+	if (atomic_load(&g->aborted))
+		return mpi_host->fail(TESS_EABORTED, "group %s over mpi was given up", g->name);
+	w = take_work(g);
+	if (!w)
+		return mpi_host->fail(TESS_ENOMEM, "no memory for a call");
+	copy_call(g, w, c);
+	st = prepare(g, w);
+	if (st < 0) {
+		free_work(w);
+		return st;
+	}
+	w->next = g->works;
+	g->works = w; /* also where it fails: messages of it may be under way */
+	if (post_step(g, w) < 0)
+		return say(g);
+	*out = w;
+	return TESS_OK;
+}
+
+tess_status work_test(struct group *g, struct work *w)
+{
+	tess_status st = progress(g, w);
+
+	return st < 0 ? say(g) : st;
+}
+
+/* MPI gets on only while it is called, so a wait is a poll that grows patient. */
+static void rest(int turn, int64_t since)
+{
+	struct timespec t = { .tv_nsec = SLEEP_NS };
+
+	if (turn < SPINS)
+		return;
+	if (mpi_now() - since < YIELD_MS * INT64_C(1000000))
+		sched_yield();
+	else
+		nanosleep(&t, NULL);
+}
+
+tess_status work_wait(struct group *g, struct work *w, int64_t deadline)
+{
+	int64_t since = mpi_now();
+
+	for (int turn = 0;; turn++) {
+		tess_status st = progress(g, w);
+
+		if (st != TESS_PENDING)
+			return st < 0 ? say(g) : st;
+		if (mpi_now() >= deadline)
+			return mpi_host->fail(
+				TESS_ETIMEOUT,
+				"%s: group %s over mpi waited until the deadline for rank %d",
+				w->where, g->name, (int)g->world[w->ask[w->arrived].peer]);
+		rest(turn, since);
+	}
+}
+
+void work_release(struct group *g, struct work *w)
+{
+	if (!w)
+		return;
+	if (!w->done && g->failed == TESS_OK && work_wait(g, w, w->c.deadline) == TESS_ETIMEOUT)
+		fail(g, TESS_ETIMEOUT, "%s: released, and not finished by its deadline", w->where);
+	if (!w->done)
+		return; /* its messages may be under way until the group is closed */
+	for (struct work **at = &g->works; *at; at = &(*at)->next)
+		if (*at == w) {
+			*at = w->next;
+			break;
+		}
+	w->next = g->spare;
+	g->spare = w;
+}
+
+/* What has not come by now shall not be written into memory that is soon gone. */
+static void cancel(struct work *w)
+{
+	for (int32_t i = w->arrived; i < w->nrequests; i++)
+		if (w->ask[i].count >= 0 && w->request[i] != MPI_REQUEST_NULL) {
+			MPI_Cancel(&w->request[i]);
+			MPI_Request_free(&w->request[i]);
+		}
+}
+
+void work_clear(struct group *g)
+{
+	while (g->works) {
+		struct work *w = g->works;
+
+		g->works = w->next;
+		cancel(w);
+		free_work(w);
+	}
+	while (g->spare) {
+		struct work *w = g->spare;
+
+		g->spare = w->next;
+		free_work(w);
+	}
+}

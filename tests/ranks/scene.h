@@ -1,0 +1,22 @@
+/*
+ * scene.h - what a rank of a test does, whatever backend moves its data: by name, in a process of its own.
+ *
+ *   moves       every kind, dtype and operation, even and uneven, in place and not, exact
+ *   several     outstanding at once, and finished in another order on each rank
+ *   churn       200 groups that come and go
+ *   loop N      sums of N elements until something fails; then "[RANK] failed after SECONDS: SENTENCE"
+ *   killed N    the same, but rank 1 ends itself by SIGKILL; stopped N: by SIGSTOP
+ *   odd WHAT    rank 1 asks for another kind, count or dtype; all say what they were told
+ *   calls N     N sums of 100 elements, where each has the right result
+ */
+#ifndef TESTS_SCENE_H
+#define TESTS_SCENE_H
+
+#include <tessera/tessera.h>
+
+/* Enters the job of the environment, plays, leaves. Returns the exit status. */
+int scene_main(int argc, char **argv);
+/* In a world that is there. */
+tess_status scene_play(struct tess_world *w, const char *name, const char *arg);
+
+#endif
