@@ -176,11 +176,11 @@ tess_status kind_compare(struct group *g, const struct work *w)
 		if (count != expected)
 			return work_fail(
 				g, TESS_EMISMATCH,
-				"%s: rank %d gives %llu elements of its all_to_all to rank %d, which "
-				"expects %llu",
-				w->c.where ? w->c.where : "", (int)g->world[r],
-				(unsigned long long)count, (int)g->world[g->rank],
-				(unsigned long long)expected);
+				"rank %d gives %llu elements of all_to_all at %.*s to rank %d, "
+				"which expects %llu at %s",
+				(int)g->world[r], (unsigned long long)count, WHERE,
+				seat_of(g, r)->card[g->round & 1].where, (int)g->world[g->rank],
+				(unsigned long long)expected, w->c.where ? w->c.where : "");
 	}
 	return TESS_OK;
 }

@@ -149,6 +149,7 @@ static const struct tess_backend shm = {
 	.alloc = alloc,
 	.free = free_room,
 	.abort = abort_group,
+	.compares = 1,
 };
 static const struct tess_backend *const backends[] = { &shm, NULL };
 

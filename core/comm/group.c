@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NOTE_EVERY = 1000 * TESS_MS, SLOW = 5 * TESS_MS };
+
 /* ---- opening --------------------------------------------------------------------------------------------- */
 
 static void destroy(struct tess_group *g)
@@ -162,7 +164,7 @@ static struct tess_work *take(struct tess_group *g)
 	return w;
 }
 
-static void fill(const struct tess_group *g, const struct tess_coll *c, struct tess_coll *out)
+static void fill(const struct tess_group *g, const struct tess_coll *c, int64_t now, struct tess_coll *out)
 {
 	memset(out, 0, sizeof *out);
 	memcpy(out, c, c->size < sizeof *out ? c->size : sizeof *out);
@@ -172,7 +174,7 @@ static void fill(const struct tess_group *g, const struct tess_coll *c, struct t
 	if (!out->op)
 		out->op = TESS_SUM;
 	if (!out->deadline)
-		out->deadline = tess_now() + g->world->timeout;
+		out->deadline = now + g->world->timeout;
 }
 
 /* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
@@ -223,12 +225,59 @@ static void describe(struct tess_work *w, char *text, size_t room)
 	tess_note_text(w->group->note, text, room);
 }
 
+/*
+ * Where the backend compares calls, the others are told only of those that take long, now and then of one
+ * that does not, and of the last: who makes a call has made all that come before it.
+ */
+static void post(struct tess_group *g, int64_t now)
+{
+	if (g->size > 1)
+		g->world->link.note(g->world->link.self, g->note);
+	g->untold = false;
+	g->due = now + NOTE_EVERY;
+}
+
+static void tell(struct tess_work *w)
+{
+	struct tess_group *g = w->group;
+
+	if (!w->slow)
+		return;
+	tess_note_write(g->note, &w->coll, &w->key, g->size);
+	post(g, tess_now());
+	w->slow = 0;
+}
+
+void tess_group_tell(struct tess_group *g)
+{
+	if (g->untold)
+		post(g, 0);
+}
+
+/* Writes down what the call is, and tells the others if they are to know at once. */
+static void announce(struct tess_work *w, int64_t now)
+{
+	struct tess_group *g = w->group;
+
+	if (w->key.channel)
+		tess_group_tell(g);     /* messages have numbers of their own */
+	tess_note_write(g->note, &w->coll, &w->key, g->size);
+	w->coll.print = g->note->print;
+	g->untold = true;
+	w->slow = now + SLOW;
+	if (g->backend->compares && !w->key.channel && now < g->due)
+		return;
+	post(g, now);
+	w->slow = 0;
+}
+
 /* The call has failed here, with the backend's sentence: what the job's first failure is. */
 static tess_status failed(struct tess_work *w, tess_status why)
 {
 	struct tess_world *world = w->group->world;
 	char text[512], sentence[TESS_SENTENCE];
 
+	tell(w);
 	describe(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
@@ -245,6 +294,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
 {
 	tess_status st = tess_world_check(g->world);
+	int64_t now = tess_now();
 	struct tess_coll full;
 	struct tess_work *w;
 
@@ -253,7 +303,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	if (c->size < TESS_UPTO(tess_coll, count))
 		return tess_fail(TESS_EINVAL,
 		                 "a collective of %u bytes: its field `size` is not set", c->size);
-	fill(g, c, &full);
+	fill(g, c, now, &full);
 	st = tess_coll_check(&full, g->rank, g->size);
 	if (st)
 		return st;
@@ -262,13 +312,12 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
 	w->coll = full;
 	w->key = number(g, &full);
-	tess_note_write(g->note, &full, &w->key, g->size);
-	w->coll.print = g->note->print;
-	if (g->size > 1)
-		g->world->link.note(g->world->link.self, g->note);
+	announce(w, now);
 	st = tess_world_check(g->world);
 	if (!st && (st = begin(g, w)))
 		st = failed(w, st);
+	if (w->emulation)
+		tell(w);
 	if (st)
 		return w->state = st; /* it stays with the group */
 	*out = w;
@@ -318,11 +367,33 @@ tess_status tess_work_test(struct tess_work *w)
 	if ((st = tess_world_check(g->world)))
 		return w->state = st;
 	st = w->emulation ? tess_emulation_test(w->emulation) : g->backend->test(g->self, w->work);
-	if (st == TESS_PENDING && tess_now() >= w->coll.deadline)
+	if (st == TESS_PENDING) {
+		int64_t now = tess_now();
+
+		if (now >= w->slow)
+			tell(w);
+		if (now < w->coll.deadline)
+			return st;
 		st = TESS_ETIMEOUT;
-	if (st == TESS_PENDING)
-		return st;
+	}
 	return st ? failed(w, st) : (w->state = TESS_OK);
+}
+
+/* Until it is slow, and then to the end. */
+static tess_status await(struct tess_work *w, int64_t deadline)
+{
+	struct tess_group *g = w->group;
+	tess_status st;
+
+	if (w->emulation)
+		return tess_emulation_wait(w->emulation, deadline);
+	if (!w->slow || w->slow >= deadline)
+		return tess_group_await(g, w->work, deadline);
+	st = tess_group_await(g, w->work, w->slow);
+	if (st != TESS_ETIMEOUT)
+		return st;
+	tell(w);
+	return tess_group_await(g, w->work, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
@@ -336,8 +407,7 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 		return w->state = st;
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
-	st = w->emulation ? tess_emulation_wait(w->emulation, deadline)
-	                  : tess_group_await(g, w->work, deadline);
+	st = await(w, deadline);
 	return st ? failed(w, st) : (w->state = TESS_OK);
 }
 

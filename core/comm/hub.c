@@ -31,7 +31,8 @@ struct call { /* a call that some of its ranks have made */
 struct seat {
 	pid_t pid;
 	bool here, left;
-	struct tess_note *last; /* its last call; NULL: none yet */
+	struct tess_note *last; /* its last call that is known; NULL: none yet */
+	struct tess_key reached; /* the last collective */
 };
 
 struct tess_hub {
@@ -41,7 +42,7 @@ struct tess_hub {
 	struct tess_listener *listeners;
 	struct pair *keys;
 	struct call *calls[BUCKETS];
-	int32_t ncalls;
+	int32_t ncalls, sweep_at;
 	bool blind; /* a rank ran too far ahead: some calls were not kept */
 	int32_t nranks, entered, left;
 	struct seat seat[];
@@ -255,12 +256,15 @@ static struct call **slot(struct tess_hub *h, const struct tess_key *key)
 	return at;
 }
 
-static bool joined(const struct call *c, int32_t rank)
+/* Calls are made in order: a rank that is in a later one has made this. */
+static bool joined(const struct tess_hub *h, const struct call *c, int32_t rank)
 {
+	const struct tess_key *key = &c->by[0].note->key, *reached = &h->seat[rank].reached;
+
 	for (int32_t i = 0; i < c->arrived; i++)
 		if (c->by[i].rank == rank)
 			return true;
-	return false;
+	return !key->channel && reached->group == key->group && reached->number >= key->number;
 }
 
 /* "its last call is ...", of a rank that is missed; "": it has not come at all. */
@@ -286,7 +290,7 @@ static void judge_left(struct tess_hub *h, const struct call *c)
 	char text[TEXT], at[STATE];
 
 	for (int32_t r = 0; h->left && !h->blind && r < h->nranks; r++)
-		if (h->seat[r].left && expects(h, &n->key, r) && !joined(c, r)) {
+		if (h->seat[r].left && expects(h, &n->key, r) && !joined(h, c, r)) {
 			tess_note_text(n, text, sizeof text);
 			fail(h, r, TESS_EMISMATCH,
 			     "rank %d is in %s, but rank %d will not join: %s", c->by[0].rank, text,
@@ -313,10 +317,34 @@ static void judge(struct tess_hub *h, const struct call *c)
 	judge_left(h, c);
 }
 
+/* Calls that all have made, though not all have said so, are over. */
+static void sweep(struct tess_hub *h)
+{
+	for (int i = 0; i < BUCKETS; i++)
+		for (struct call **at = &h->calls[i], *c; (c = *at);) {
+			bool over = true;
+
+			for (int32_t r = 0; r < h->nranks && over; r++)
+				over = !expects(h, &c->by[0].note->key, r) || joined(h, c, r);
+			if (!over) {
+				at = &c->next;
+				continue;
+			}
+			*at = c->next;
+			h->ncalls--;
+			call_free(c);
+		}
+	h->sweep_at = 2 * h->ncalls + BUCKETS;
+}
+
 static void keep(struct tess_hub *h, int32_t rank, struct tess_note *copy)
 {
-	struct call **at = slot(h, &copy->key), *c = *at;
+	struct call **at, *c;
 
+	if (h->ncalls >= h->sweep_at)
+		sweep(h);
+	at = slot(h, &copy->key);
+	c = *at;
 	if (!c) {
 		if (h->ncalls == CALLS_MOST && !h->blind) {
 			h->blind = true;
@@ -354,6 +382,9 @@ void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n)
 	last = realloc(h->seat[rank].last, n->bytes);
 	if (last)
 		h->seat[rank].last = memcpy(last, n, n->bytes);
+	if (!n->key.channel && (n->key.group != h->seat[rank].reached.group ||
+	                        n->key.number > h->seat[rank].reached.number))
+		h->seat[rank].reached = n->key;
 	if (!copy)
 		h->blind = true;
 	else if (h->first.why)
@@ -455,7 +486,7 @@ static bool behind(const struct tess_hub *h, const struct tess_key *key, const s
 	const struct seat *s = &h->seat[rank];
 
 	if (key)
-		return c && expects(h, key, rank) && !joined(c, rank);
+		return c && expects(h, key, rank) && !joined(h, c, rank);
 	return h->entered < h->nranks ? !s->here : !s->left;
 }
 

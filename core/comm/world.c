@@ -212,6 +212,8 @@ static tess_status make_world(int32_t rank, int32_t size, struct tess_world **ou
 /* Says goodbye, if that is still worth it. */
 static void leave(struct tess_world *w)
 {
+	for (struct tess_group *g = w->groups; g; g = g->next)
+		tess_group_tell(g);
 	if (w->link.self)
 		w->link.leave(w->link.self, tess_now() + w->timeout);
 }

@@ -44,7 +44,9 @@ struct tess_group {
 	char name[32];
 	uint64_t calls; /* collectives so far */
 	uint64_t *sent, *received; /* messages to and from each rank so far */
-	struct tess_note *note; /* room for one */
+	struct tess_note *note; /* of the last call */
+	bool untold; /* nobody was told of it */
+	int64_t due; /* when somebody is to be told of a call again */
 	struct tess_work *live, *spare;
 	bool warned; /* of calls that the backend lacks */
 	float *scratch; /* of exact sums, kept between them */
@@ -60,6 +62,7 @@ struct tess_work {
 	struct tess_key key;
 	void *work; /* the backend's */
 	struct tess_emulation *emulation; /* instead, where the backend lacks the kind */
+	int64_t slow; /* from when on the others are told where this rank is; 0: they were */
 	tess_status state; /* PENDING, OK or failed */
 };
 
@@ -77,6 +80,8 @@ tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *s
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
 void tess_group_close(struct tess_group *g); /* NULL: nothing */
+/* Before this rank leaves: how far it came. */
+void tess_group_tell(struct tess_group *g);
 
 /* One wait for one of the backend's works, that a failure of the world ends. */
 tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline);

@@ -1,6 +1,6 @@
 /*
- * The backend gloo: what it moves, and how it fails, between processes. This program is the ranks
- * as well.
+ * A backend of processes: what it moves, and how it fails. This program is the ranks as well.
+ * TEST_BACKEND names the backend; gloo if it does not.
  */
 #include "../unit/suite.h"
 #include "data.h"
@@ -290,6 +290,13 @@ static int rank(const char *what)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
+static const char *backend(void)
+{
+	const char *name = getenv("TEST_BACKEND");
+
+	return name ? name : "gloo";
+}
+
 static void ranks(struct job *j, int n, const char *what, const char *timeout)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
@@ -297,7 +304,7 @@ static void ranks(struct job *j, int n, const char *what, const char *timeout)
 		.nranks = n,
 		.path = "/proc/self/exe",
 		.argv = argv,
-		.backend = "gloo",
+		.backend = backend(),
 		.timeout = timeout,
 	};
 
@@ -343,7 +350,7 @@ START_TEST(ranks_may_be_threads)
 {
 	tess_status st;
 
-	setenv("TESSERA_BACKEND", "gloo", 1);
+	setenv("TESSERA_BACKEND", backend(), 1);
 	st = tess_world_spawn(3, moves_of_thread, NULL);
 	ck_assert_msg(!st, "%s", tess_error());
 }
@@ -464,7 +471,7 @@ int main(int argc, char **argv)
 {
 	if (argc > 1)
 		return rank(argv[1]);
-	return suite_main("gloo", (const TTest *const[]){
+	return suite_main(backend(), (const TTest *const[]){
 					  one_rank_moves,
 					  two_ranks_move,
 					  three_ranks_move,
