@@ -1,6 +1,6 @@
 /*
- * ATTENTION: two passes over the keys, a tile of queries at a time. The rows of a tile are the tokens of
- * one head, or the heads of one token that share their keys: whatever fills it better.
+ * ATTENTION: two passes over the keys, a tile of queries at a time. The rows of a tile are the
+ * tokens of one head, or the heads of one token that share their keys: whatever fills it better.
  */
 #include <math.h>
 
@@ -40,14 +40,16 @@ static void append(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	(void)thread;
 	for (int64_t g = lo; g < hi; g++) {
 		for (int64_t t = 0; t < a->op->in[0].shape[0]; t++) {
-			const float *k = row_at(&a->op->in[1], t) + g * a->d, *v = row_at(&a->op->in[2], t) + g * a->d;
+			const float *k = row_at(&a->op->in[1], t) + g * a->d;
+			const float *v = row_at(&a->op->in[2], t) + g * a->d;
 			int64_t p = position[t];
-			float *to = (float *)keys->data + g * keys->stride[0] + p / KEYS * keys->stride[1] + p % KEYS;
+			float *to = (float *)keys->data + g * keys->stride[0];
 
+			to += p / KEYS * keys->stride[1] + p % KEYS;
 			for (int64_t i = 0; i < a->d; i++)
 				to[i * KEYS] = k[i];
-			memcpy((float *)values->data + g * values->stride[0] + p * values->stride[1], v,
-			       sizeof *v * (size_t)a->d);
+			to = (float *)values->data + g * values->stride[0] + p * values->stride[1];
+			memcpy(to, v, sizeof *v * (size_t)a->d);
 		}
 	}
 }
@@ -64,7 +66,8 @@ static void score(const struct attention *a, const struct tile *t)
 	for (int64_t u = t->lo; u < t->hi; u++) {
 		k = (const float *)keys->data + t->kv * keys->stride[0] + u * keys->stride[1];
 		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
-			multiply(t->q, t->q_pitch, k + j, KEYS * sizeof *k, LANES * sizeof *k, t->slots, 0, &step);
+			multiply(t->q, t->q_pitch, k + j, KEYS * sizeof *k, LANES * sizeof *k,
+			         t->slots, 0, &step);
 			for (int64_t r = 0; r < t->rows; r++)
 				for (int64_t i = 0; i < panels * LANES; i++)
 					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
@@ -92,7 +95,7 @@ static float largest(const float *x, int64_t n)
 	return m;
 }
 
-/* The finished sum of n units from `first` on, each one chain of additions; several chains side by side. */
+/* The finished sum of n units from `first` on: chains of additions, several side by side. */
 static float add_units(const float *x, int64_t first, int64_t n)
 {
 	enum { CHAINS = 8 };
@@ -123,7 +126,7 @@ static float add_units(const float *x, int64_t first, int64_t n)
 	return at + 0.0f;
 }
 
-/* Scores become weights. A masked key gets score -inf, e +0 and is left out later: its e adds nothing. */
+/* Scores become weights. A masked key has e = +0, which adds nothing. */
 static void soften(const struct attention *a, const struct tile *t)
 {
 	int64_t n = (t->hi - t->lo) * KEYS, first, end;
@@ -139,8 +142,6 @@ static void soften(const struct attention *a, const struct tile *t)
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = mathf_exp(z[i] - m);
-		fill(z, 0, first, 0.0f);
-		fill(z, end, n, 0.0f);
 		s = add_units(z, t->lo, t->hi - t->lo);
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
@@ -154,16 +155,17 @@ struct mix {
 	const struct tile *t;
 	tile_fn *all, *one;             /* rows together, and a row by itself */
 	int panels;
-	int64_t pitch, room;            /* floats between levels of the stack, and between groups of panels */
+	int64_t pitch, room;            /* floats between levels, and between groups of panels */
 	float *padded;                  /* [64][16]: values behind the last whole panel */
 };
 
-/* Adds weight * value over the positions [from, to) to the rows from r on, at step's level. */
+/* One step of the sum of weight * value, over the positions [from, to), for rows from r on. */
 static void mix_run(const struct mix *m, tile_fn *multiply, int64_t r, int64_t from, int64_t to,
                     struct sum_step step)
 {
 	const struct tess_view *values = &m->a->op->in[5];
-	const float *v = (const float *)values->data + m->t->kv * values->stride[0] + from * values->stride[1];
+	const float *v = (const float *)values->data + m->t->kv * values->stride[0] +
+	                 from * values->stride[1];
 	const float *w = m->t->score + r * m->a->pitch + from - m->t->lo * KEYS;
 	int64_t columns = m->panels * LANES, bk = values->stride[1], d = m->a->d;
 	float *slots = m->t->slots + r * columns;
@@ -187,7 +189,8 @@ static void mix_run(const struct mix *m, tile_fn *multiply, int64_t r, int64_t f
 static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
 {
 	const struct tile *t = m->t;
-	int64_t from[TILE_ROWS], to[TILE_ROWS], lo = u * KEYS, hi = lo + KEYS, shared_lo = lo, shared_hi = hi;
+	int64_t from[TILE_ROWS], to[TILE_ROWS], lo = u * KEYS, hi = lo + KEYS;
+	int64_t shared_lo = lo, shared_hi = hi;
 	struct sum_step part = { .level = step.level, .fresh = 1 };
 	bool same = true;
 
@@ -206,7 +209,7 @@ static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
 	if (shared_lo >= shared_hi)
 		shared_lo = shared_hi = hi;
 	for (int64_t r = 0; r < t->rows; r++)
-		mix_run(m, m->one, r, from[r], to[r] < shared_lo ? to[r] : from[r] > shared_lo ? from[r] : shared_lo, part);
+		mix_run(m, m->one, r, from[r], to[r] < shared_lo ? to[r] : shared_lo, part);
 	part.fresh = 0;
 	mix_run(m, m->all, 0, shared_lo, shared_hi, part);
 	for (int64_t r = 0; r < t->rows; r++)
@@ -215,19 +218,38 @@ static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
 	mix_run(m, m->all, 0, hi, hi, step);
 }
 
+/* Copies the finished rows, which lie at level 0, to the out. */
+static void put(const struct mix *m)
+{
+	const struct tile *t = m->t;
+	int64_t columns = m->panels * LANES, d = m->a->d, row, head, n;
+	const float *from;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		row = m->a->by_heads ? t->row_of_x : t->row_of_x + r;
+		head = m->a->by_heads ? t->head + r : t->head;
+		from = t->slots + r * columns;
+		for (int64_t j = 0; j < d; j += columns, from += m->room) {
+			n = d - j < columns ? d - j : columns;
+			memcpy(row_at(&m->a->op->out[0], row) + head * d + j, from,
+			       sizeof *from * (size_t)n);
+		}
+	}
+}
+
 static void mix(const struct attention *a, const struct tile *t)
 {
-	int wide = tile_wide((int)t->rows), panels = wide == TILE_WIDE_1 && a->d % (wide * LANES) == 0 ? wide : 1;
-	struct mix m = { .a = a, .t = t, .panels = panels };
+	int wide = tile_wide((int)t->rows);
+	bool fits = wide == TILE_WIDE_1 && a->d % (wide * LANES) == 0;
+	struct mix m = { .a = a, .t = t, .panels = fits ? wide : 1 };
 	struct sum_step step = { .node = -1 };
 	int64_t merges, depth = 0;
-	const struct tess_view *y = &a->op->out[0];
 
-	m.all = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
-	m.one = tile_find(TESS_F32, false, 1, panels > 1);
-	m.pitch = t->rows * panels * LANES;
+	m.all = tile_find(TESS_F32, false, (int)t->rows, fits);
+	m.one = tile_find(TESS_F32, false, 1, fits);
+	m.pitch = t->rows * m.panels * LANES;
 	m.room = m.pitch * LEVELS;
-	m.padded = t->slots + m.room * tess_up(a->d, panels * LANES);
+	m.padded = t->slots + m.room * tess_up(a->d, m.panels * LANES);
 	for (int64_t u = t->lo; u < t->hi; u++) {
 		merges = u + 1 < t->hi ? sum_merges(t->lo, u) : depth;
 		step.level = (int16_t)depth;
@@ -236,14 +258,7 @@ static void mix(const struct attention *a, const struct tile *t)
 		mix_unit(&m, u, step);
 		depth += 1 - merges;
 	}
-	for (int64_t r = 0; r < t->rows; r++) {
-		float *out = (a->by_heads ? row_at(y, t->row_of_x) + (t->head + r) * a->d
-		                          : row_at(y, t->row_of_x + r) + t->head * a->d);
-
-		for (int64_t j = 0; j < a->d; j += panels * LANES)
-			memcpy(out + j, t->slots + j / (panels * LANES) * m.room + r * panels * LANES,
-			       sizeof *out * (size_t)(a->d - j < panels * LANES ? a->d - j : panels * LANES));
-	}
+	put(&m);
 }
 
 /* Fills in tile number `i`; false where it is empty. */
@@ -280,9 +295,9 @@ static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
 	return true;
 }
 
-static size_t scores_of(const struct attention *a)
+static int64_t scores_of(const struct attention *a)
 {
-	return (size_t)(TILE_ROWS * a->pitch);
+	return TILE_ROWS * a->pitch;
 }
 
 static void attend(void *arg, int64_t lo, int64_t hi, int32_t thread)
@@ -307,8 +322,9 @@ static tess_status check_positions(const struct tess_op *op)
 
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		if (position[t] < 0 || position[t] >= room || (t && position[t] <= position[t - 1]))
-			return cpu_host->fail(TESS_EINVAL, "%s: cpu: attention: position %d of row %lld; they must rise "
-			                      "and fit in a cache of %lld", op->where, (int)position[t], (long long)t,
+			return cpu_host->fail(TESS_EINVAL, "%s: cpu: attention: position %d of row "
+			                      "%lld; they must rise and fit in a cache of %lld",
+			                      op->where, (int)position[t], (long long)t,
 			                      (long long)room);
 	return TESS_OK;
 }
@@ -316,24 +332,28 @@ static tess_status check_positions(const struct tess_op *op)
 #define run_attention CPU_NAME(run_attention)
 tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
-	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0], d = (int64_t)op->num[2], share, tasks;
-	struct attention a = { .cpu = cpu, .op = op, .d = d, .heads = op->in[0].shape[1] / d,
-		.scale = (float)op->num[0], .window = (int64_t)op->num[1], .lo = (int64_t)op->num[3],
-		.group = (int64_t)op->num[4], .pitch = op->in[4].shape[1] * KEYS + LANES };
+	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0], d = (int64_t)op->num[2];
+	struct attention a = {
+		.cpu = cpu, .op = op, .d = d, .heads = op->in[0].shape[1] / d,
+		.scale = (float)op->num[0], .window = (int64_t)op->num[1],
+		.lo = (int64_t)op->num[3], .group = (int64_t)op->num[4],
+		.pitch = op->in[4].shape[1] * KEYS + LANES,
+	};
+	int64_t share = a.group < a.heads ? a.group : a.heads, tasks, floats;
 	tess_status st = check_positions(op);
-	size_t bytes;
 
 	if (st || !tokens)
 		return st;
-	share = a.group < a.heads ? a.group : a.heads;
 	a.by_heads = share > tokens;
 	share = a.by_heads ? share : tokens;
-	a.rows = share < TILE_ROWS ? share : TILE_ROWS;
+	/* Not so many rows in a tile that threads have nothing to do. */
+	a.rows = a.by_heads ? tess_up(share, tess_up(cpu->nthreads, kv * tokens)) : share;
+	a.rows = a.rows < TILE_ROWS ? a.rows : TILE_ROWS;
 	a.tiles = tess_up(share, a.rows);
 	tasks = a.by_heads ? kv * tokens * a.tiles : a.heads * a.tiles;
-	bytes = sizeof(float) * (scores_of(&a) + (size_t)(TILE_ROWS * LEVELS + KEYS) * (size_t)tess_up(d, LANES) *
-		LANES + TILE_ROWS * TILE_WIDEST * LANES);
-	st = cpu_own_grow(cpu, bytes);
+	floats = scores_of(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES +
+	         KEYS * LANES + TILE_ROWS * TILE_WIDEST * LANES;
+	st = cpu_own_grow(cpu, sizeof(float) * (size_t)floats);
 	if (st)
 		return st;
 	pool_run(cpu->pool, append, &a, kv, tess_up(1 << 14, tokens * d));

@@ -3,9 +3,14 @@
 
 enum { MOST_UNITS = 1 << 30 };
 
+static const char *where(const struct tess_op *op)
+{
+	return op->where ? op->where : "an op";
+}
+
 static tess_status bad(const struct tess_op *op, const char *kind, const char *rule)
 {
-	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: %s: %s", op->where ? op->where : "an op", kind, rule);
+	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: %s: %s", where(op), kind, rule);
 }
 
 static bool is_weight(int32_t dtype)
@@ -16,17 +21,20 @@ static bool is_weight(int32_t dtype)
 /* Rows of activations, or one axis more in front: nodes. */
 static bool is_rows(const struct tess_view *v, int32_t ndim)
 {
-	if (v->dtype != TESS_F32 || v->layout != TESS_ROWS || v->ndim != ndim || v->stride[ndim - 1] != 1)
+	if (v->dtype != TESS_F32 || v->layout != TESS_ROWS || v->ndim != ndim ||
+	    v->stride[ndim - 1] != 1)
 		return false;
 	for (int32_t i = 0; i < ndim; i++)
-		if (v->shape[i] < 0 || (i < ndim - 1 && v->stride[i] < v->shape[i + 1] && v->shape[i] > 1))
+		if (v->shape[i] < 0 ||
+		    (i < ndim - 1 && v->stride[i] < v->shape[i + 1] && v->shape[i] > 1))
 			return false;
 	return true;
 }
 
 static bool is_list(const struct tess_view *v, int64_t n)
 {
-	return v->dtype == TESS_I32 && v->layout == TESS_ROWS && v->ndim == 1 && v->shape[0] == n && v->stride[0] == 1;
+	return v->dtype == TESS_I32 && v->layout == TESS_ROWS && v->ndim == 1 && v->shape[0] == n &&
+	       v->stride[0] == 1;
 }
 
 /* A vector of weights. */
@@ -40,7 +48,8 @@ static bool is_matrix(const struct tess_view *v)
 	if (!is_weight(v->dtype) || v->ndim != 2 || v->shape[0] < 0 || v->shape[1] < 0)
 		return false;
 	if (v->layout == TESS_PANELS)
-		return v->stride[1] == LANES && v->stride[0] % LANES == 0 && v->stride[0] >= v->shape[1] * LANES;
+		return v->stride[1] == LANES && v->stride[0] % LANES == 0 &&
+		       v->stride[0] >= v->shape[1] * LANES;
 	return v->layout == TESS_ROWS;
 }
 
@@ -98,12 +107,13 @@ static int64_t nodes_of(const struct tess_op *op)
 }
 
 /* Whether y is [rows, columns], or the op's nodes of that. */
-static bool is_sum(const struct tess_op *op, const struct tess_view *y, int64_t rows, int64_t columns)
+static bool is_sum(const struct tess_op *op, const struct tess_view *y, int64_t rows,
+                   int64_t columns)
 {
 	bool partial = y->ndim == 3;
 
-	return is_rows(y, partial ? 3 : 2) && y->shape[y->ndim - 2] == rows && y->shape[y->ndim - 1] == columns &&
-		(!partial || y->shape[0] == nodes_of(op));
+	return is_rows(y, partial ? 3 : 2) && y->shape[y->ndim - 2] == rows &&
+	       y->shape[y->ndim - 1] == columns && (!partial || y->shape[0] == nodes_of(op));
 }
 
 static tess_status check_linear(const struct tess_op *op)
@@ -123,10 +133,12 @@ static tess_status check_linear(const struct tess_op *op)
 		const struct tess_view *w = &op->in[1 + i];
 
 		if (!is_matrix(w) || w->shape[1] != op->in[0].shape[1])
-			return bad(op, "linear", "a weight must be [N, K] in f32, bf16 or f16, in rows, or in panels with "
-			           "stride[1] = 16 and stride[0] = what lies between panels");
-		if ((op->out[i].ndim == 3) != partial || !is_sum(op, &op->out[i], op->in[0].shape[0], w->shape[0]))
-			return bad(op, "linear", "an out must be f32 rows [T, N], or [nodes, T, N] for all weights alike");
+			return bad(op, "linear", "a weight must be [N, K] in f32, bf16 or f16, in "
+			           "rows, or in panels of strides that fit");
+		if ((op->out[i].ndim == 3) != partial ||
+		    !is_sum(op, &op->out[i], op->in[0].shape[0], w->shape[0]))
+			return bad(op, "linear", "an out must be f32 rows [T, N], or for all "
+			           "weights alike [nodes, T, N]");
 	}
 	return TESS_OK;
 }
@@ -137,11 +149,13 @@ static tess_status check_embed(const struct tess_op *op)
 	bool partial;
 
 	if (op->nin != 2 || op->nout != 1 || op->nnum != 1)
-		return bad(op, "embed", "it takes ids and a table, gives one out, and has one number");
+		return bad(op, "embed",
+		           "it takes ids and a table, gives one out, and has one number");
 	if (op->in[0].ndim != 1 || !is_list(&op->in[0], op->in[0].shape[0]))
 		return bad(op, "embed", "ids must be i32, one after the other");
 	if (!is_matrix(&op->in[1]) || !is_integer(op->num[0], 0, 0x1p53))
-		return bad(op, "embed", "the table must be [V, H] in f32, bf16 or f16, the first id an integer");
+		return bad(op, "embed",
+		           "the table must be [V, H] in f32, bf16 or f16, the first id an integer");
 	partial = op->out[0].ndim == 3;
 	why = partial ? trees_of(op, op->in[1].shape[0], true) : NULL;
 	if (why)
@@ -160,7 +174,8 @@ static tess_status check_norm(const struct tess_op *op)
 		return bad(op, "norm", "its numbers are kind (1 RMS, 2 LAYER), eps, each");
 	if (op->nout != 1 || op->nin < 2 || op->nin > 3 || (op->nin == 3 && op->num[0] != 2))
 		return bad(op, "norm", "it takes x and w, LAYER also b, and gives one out");
-	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) || !same_shape(&op->in[0], &op->out[0]))
+	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) ||
+	    !same_shape(&op->in[0], &op->out[0]))
 		return bad(op, "norm", "x and y must be f32 rows [T, H]");
 	columns = op->in[0].shape[1];
 	if (!is_integer(op->num[2], 0, (double)columns))
@@ -170,7 +185,8 @@ static tess_status check_norm(const struct tess_op *op)
 		return bad(op, "norm", "runs of `each` elements must fill a row");
 	for (int32_t i = 1; i < op->nin; i++)
 		if (!is_vector(&op->in[i], each))
-			return bad(op, "norm", "w and b must have one element for each that is summed, in f32, bf16 or f16");
+			return bad(op, "norm", "w and b must be f32, bf16 or f16, with one element "
+			           "for each that is summed");
 	why = trees_of(op, each, false);
 	if (why)
 		return bad(op, "norm", why);
@@ -184,7 +200,8 @@ static tess_status check_rows(const struct tess_op *op, const char *kind, int32_
 {
 	if (op->nin != nin || op->nout != 1)
 		return bad(op, kind, "it has another number of operands");
-	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) || !same_shape(&op->in[0], &op->out[0]))
+	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) ||
+	    !same_shape(&op->in[0], &op->out[0]))
 		return bad(op, kind, "operands and out must be f32 rows [T, N] of one shape");
 	return TESS_OK;
 }
@@ -210,7 +227,8 @@ static tess_status check_pair(const struct tess_op *op, const char *kind)
 static tess_status check_gate(const struct tess_op *op)
 {
 	if (op->nnum != 1 || !is_integer(op->num[0], 1, 4))
-		return bad(op, "gate", "its number is the act: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
+		return bad(op, "gate",
+		           "its number is the act: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
 	return op->nin == 1 ? check_rows(op, "gate", 1) : check_pair(op, "gate");
 }
 
@@ -232,10 +250,11 @@ static tess_status check_rope(const struct tess_op *op)
 
 static bool are_caches(const struct tess_view *k, const struct tess_view *v, int64_t g, int64_t d)
 {
-	return k->dtype == TESS_F32 && v->dtype == TESS_F32 && k->ndim == 4 && v->ndim == 3 && k->shape[0] == g &&
-		v->shape[0] == g && k->shape[2] == d && k->shape[3] == KEYS && v->shape[1] == k->shape[1] * KEYS &&
-		v->shape[2] == d && k->stride[3] == 1 && k->stride[2] == KEYS && k->stride[1] >= d * KEYS &&
-		v->stride[2] == 1 && v->stride[1] >= d;
+	return k->dtype == TESS_F32 && v->dtype == TESS_F32 && k->ndim == 4 && v->ndim == 3 &&
+	       k->shape[0] == g && v->shape[0] == g && k->shape[2] == d && k->shape[3] == KEYS &&
+	       v->shape[1] == k->shape[1] * KEYS && v->shape[2] == d && k->stride[3] == 1 &&
+	       k->stride[2] == KEYS && k->stride[1] >= d * KEYS && v->stride[2] == 1 &&
+	       v->stride[1] >= d;
 }
 
 static tess_status check_attention(const struct tess_op *op)
@@ -243,25 +262,31 @@ static tess_status check_attention(const struct tess_op *op)
 	int64_t d, heads, g, lo, group;
 
 	if (op->nin != 6 || op->nout != 1 || op->nnum != 5)
-		return bad(op, "attention", "it takes q, k, v, positions and two caches, and has five numbers");
+		return bad(op, "attention",
+		           "it takes q, k, v, positions and two caches, and has five numbers");
 	for (int i = 0; i < 3; i++)
 		if (!is_rows(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
-			return bad(op, "attention", "q, k and v must be f32 rows of the same tokens");
+			return bad(op, "attention",
+			           "q, k and v must be f32 rows of the same tokens");
 	if (!is_integer(op->num[1], 0, 0x1p31) || !is_integer(op->num[2], 1, 0x1p20) ||
 	    !is_integer(op->num[3], 0, 0x1p31) || !is_integer(op->num[4], 1, 0x1p31))
-		return bad(op, "attention", "window, d, lo and group must be integers, d and group at least 1");
+		return bad(op, "attention",
+		           "window, d, lo and group must be integers, d and group at least 1");
 	d = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
 	heads = op->in[0].shape[1] / d;
 	g = op->in[1].shape[1] / d;
-	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d || !same_shape(&op->in[1], &op->in[2]))
+	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d ||
+	    !same_shape(&op->in[1], &op->in[2]))
 		return bad(op, "attention", "heads of d elements must fill q, k and v");
 	if ((lo + heads - 1) / group - lo / group + 1 != g)
-		return bad(op, "attention", "the key-value heads must be those that the query heads read");
+		return bad(op, "attention",
+		           "the key-value heads must be those that the query heads read");
 	if (!is_list(&op->in[3], op->in[0].shape[0]))
 		return bad(op, "attention", "positions must be i32, one for each row");
 	/* A plan is checked before there are caches. */
 	if ((op->in[4].ndim || op->in[5].ndim) && !are_caches(&op->in[4], &op->in[5], g, d))
-		return bad(op, "attention", "the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
+		return bad(op, "attention",
+		           "the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
 	if (!is_rows(&op->out[0], 2) || !same_shape(&op->in[0], &op->out[0]))
 		return bad(op, "attention", "the out must be f32 rows as q");
 	return TESS_OK;
@@ -294,13 +319,14 @@ tess_status cpu_check(const struct tess_op *op)
 	case TESS_OP_ADD: return check_pair(op, "add");
 	case TESS_OP_COPY: return check_copy(op);
 	}
-	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: ops of kind %d are not known to this device; its version is older "
-	                      "than the program's", op->where ? op->where : "an op", (int)op->kind);
+	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: this device has no ops of kind %d; use "
+	                      "another one, or a newer version", where(op), (int)op->kind);
 }
 
 tess_status cpu_check_rows(const struct tess_view *rows)
 {
 	if (rows->layout == TESS_ROWS && is_matrix(rows))
 		return TESS_OK;
-	return cpu_host->fail(TESS_ENOTSUP, "cpu: only rows [N, K] in f32, bf16 or f16 become panels");
+	return cpu_host->fail(TESS_ENOTSUP,
+	                      "cpu: only rows [N, K] in f32, bf16 or f16 become panels");
 }

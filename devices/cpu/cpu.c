@@ -1,5 +1,7 @@
-/* tess-device-cpu.so: computes on the processor, with one order of sums and so the same bits everywhere. */
+/* tess-device-cpu.so: computes on the processor, in one order of sums: the same bits everywhere. */
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #if defined(CPU_X86)
 #include <cpuid.h>
 #endif
@@ -7,6 +9,7 @@
 #include "cpu.h"
 
 enum { MOST_THREADS = 1024 };
+enum { LARGE = 1 << 20 };               /* bytes of memory that is asked for in large pages */
 enum { PACK_SHARE = 1 << 16 };          /* elements of a weight that are packed in one go */
 
 const struct tess_host *cpu_host;
@@ -14,9 +17,7 @@ const struct tess_host *cpu_host;
 extern const struct cpu_kernels kernels_scalar;
 #if defined(CPU_X86)
 extern const struct cpu_kernels kernels_avx2, kernels_avx512;
-#endif
 
-#if defined(CPU_X86)
 /* Which __builtin_cpu_supports of some compilers does not know. */
 static bool has_f16c(void)
 {
@@ -32,7 +33,8 @@ static bool usable(const char *name)
 	if (!strcmp(name, "avx512"))
 		return __builtin_cpu_supports("avx512f") && usable("avx2");
 	if (!strcmp(name, "avx2"))
-		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+		       has_f16c();
 #endif
 	return !strcmp(name, "scalar");
 }
@@ -56,9 +58,9 @@ static tess_status choose(const struct cpu_kernels **out)
 			return TESS_OK;
 		}
 	}
-	return cpu_host->fail(TESS_ENOTSUP, "TESSERA_CPU=%s: not an instruction set that this processor and this build "
-	                      "have; use auto or scalar%s%s", want, usable("avx2") ? ", avx2" : "",
-	                      usable("avx512") ? ", avx512" : "");
+	return cpu_host->fail(TESS_ENOTSUP, "TESSERA_CPU=%s: not an instruction set that this "
+	                      "processor and this build have; use auto, scalar%s%s", want,
+	                      usable("avx2") ? ", avx2" : "", usable("avx512") ? ", avx512" : "");
 }
 
 static tess_status grow(void **data, size_t *have, size_t bytes)
@@ -96,6 +98,14 @@ tess_status cpu_own_grow(struct cpu *cpu, size_t bytes)
 	return st;
 }
 
+tess_status cpu_plan(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t most)
+{
+	if (sum_plan(&cpu->sum, op, partial, most))
+		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum",
+		                      op->where);
+	return TESS_OK;
+}
+
 static int32_t count(void)
 {
 	return 1;
@@ -120,9 +130,12 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 	tess_status st;
 
 	if (index != 0)
-		return cpu_host->fail(TESS_EINVAL, "cpu: there is one device, number 0, and none with number %d", (int)index);
+		return cpu_host->fail(TESS_EINVAL,
+		                      "cpu: there is one device, number 0, and none with number %d",
+		                      (int)index);
 	if (nthreads < 1 || nthreads > MOST_THREADS)
-		return cpu_host->fail(TESS_EINVAL, "cpu: %d threads; use 1 to %d", (int)nthreads, MOST_THREADS);
+		return cpu_host->fail(TESS_EINVAL, "cpu: %d threads; use 1 to %d", (int)nthreads,
+		                      MOST_THREADS);
 	cpu = calloc(1, sizeof *cpu);
 	if (!cpu)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
@@ -132,7 +145,8 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 		goto out;
 	st = pool_open(nthreads, &cpu->pool);
 	if (st)
-		cpu_host->fail(st, "cpu: %d threads could not be started; use fewer", (int)nthreads);
+		cpu_host->fail(st, "cpu: %d threads could not be started; use fewer",
+		               (int)nthreads);
 out:
 	if (st)
 		device_close(cpu);
@@ -141,13 +155,26 @@ out:
 	return st;
 }
 
+/* What is read from end to end at each step is read faster in large pages, and filled faster. */
+static void advise(void *p, uint64_t bytes)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
+
+	if (bytes >= LARGE)
+		madvise((void *)begin, (uintptr_t)p + bytes - begin, MADV_HUGEPAGE);
+}
+
 static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 {
-	void *p = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64) : NULL;
+	void *p = NULL;
 
 	(void)self;
+	if (bytes <= SIZE_MAX - 64)
+		p = aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
 	if (!p)
-		return cpu_host->fail(TESS_ENOMEM, "cpu: no memory for %llu bytes", (unsigned long long)bytes);
+		return cpu_host->fail(TESS_ENOMEM, "cpu: no memory for %llu bytes",
+		                      (unsigned long long)bytes);
+	advise(p, bytes);
 	*out = p;
 	return TESS_OK;
 }
@@ -183,7 +210,7 @@ static tess_status device_run(void *self, const struct tess_op *op)
 
 	if (!run)
 		return cpu_check(op);
-	float_enter(&saved);
+	saved = float_enter();
 	st = run(cpu, op);
 	float_leave(saved);
 	return st;
@@ -192,16 +219,16 @@ static tess_status device_run(void *self, const struct tess_op *op)
 static tess_status device_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
 {
 	struct cpu *cpu = self;
-	struct tess_view out = { .data = panels->data, .dtype = rows->dtype, .ndim = 2, .layout = TESS_PANELS };
+	struct tess_view out = {
+		.data = panels->data, .dtype = rows->dtype, .ndim = 2, .layout = TESS_PANELS,
+		.shape = { rows->shape[0], rows->shape[1] },
+		.stride = { rows->shape[1] * LANES, LANES },
+	};
 	struct pack pack = { rows, &out };
 	tess_status st = cpu_check_rows(rows);
 
 	if (st)
 		return st;
-	out.shape[0] = rows->shape[0];
-	out.shape[1] = rows->shape[1];
-	out.stride[0] = rows->shape[1] * LANES;
-	out.stride[1] = LANES;
 	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
 	         tess_up(PACK_SHARE, out.stride[0] + 1));
 	*panels = out;
@@ -230,15 +257,17 @@ static tess_status init(const struct tess_host *host)
 static const struct tess_device cpu_device = {
 	.size = sizeof cpu_device, .mem = TESS_HOST, .name = "cpu",
 	.summary = "the processor; the same bits on any of them, with any number of threads",
-	.count = count, .supports = cpu_check, .open = device_open, .alloc = device_alloc, .free = device_free,
-	.run = device_run, .pack = device_pack, .copy = device_copy, .sync = device_sync, .close = device_close,
+	.count = count, .supports = cpu_check, .open = device_open, .alloc = device_alloc,
+	.free = device_free, .run = device_run, .pack = device_pack, .copy = device_copy,
+	.sync = device_sync, .close = device_close,
 };
 static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {
-	"cpu", "auto", "instructions the cpu device computes with: auto, scalar, avx2 or avx512; the bits are the same"
+	"cpu", "auto",
+	"instructions of the cpu device: auto, scalar, avx2 or avx512; the bits are the same"
 };
 static const struct tess_option *const options[] = { &option, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "cpu", .version = "1.0",
-                .license = "Apache-2.0", .summary = "computes on the processor", .devices = devices,
-                .options = options, .init = init };
+TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "cpu",
+                .version = "1.0", .license = "Apache-2.0", .summary = "computes on the processor",
+                .devices = devices, .options = options, .init = init };

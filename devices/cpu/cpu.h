@@ -1,10 +1,10 @@
 /*
  * cpu.h - what the files of the CPU device share.
  *
- * An op is checked (check.c), its sums become a list of steps (sum.c), and the kernels run it. Files
- * with kernels are compiled once for each instruction set: CPU_ISA is scalar, avx2 or avx512, CPU_NAME
- * gives their functions a name of their own, and kernels.c lists them. Same source, same operations
- * in the same order for every output: same bits.
+ * An op is checked (check.c), its sums become a list of steps (sum.c), and the kernels run it.
+ * Files with kernels are compiled once for each instruction set: CPU_ISA is scalar, avx2 or avx512,
+ * CPU_NAME gives their functions a name of their own, and kernels.c lists them. Same source, same
+ * operations in the same order for every output: same bits.
  */
 #ifndef TESS_CPU_H
 #define TESS_CPU_H
@@ -30,7 +30,7 @@
 #endif
 
 enum { LANES = 16 };                    /* columns of a panel */
-enum { KEYS = 64, KEY_UNITS = 1 << 25 };        /* attention: a unit of keys, and how many there are */
+enum { KEYS = 64, KEY_UNITS = 1 << 25 };        /* a unit of keys, and how many units */
 
 struct cpu;
 typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
@@ -43,7 +43,7 @@ struct cpu_kernels {
 
 struct pack { const struct tess_view *rows, *panels; };
 
-/* An opened device. One thread at a time calls it; what it keeps is grown when needed, never shrunk. */
+/* An opened device. One thread at a time calls it; what it keeps grows and never shrinks. */
 struct cpu {
 	const struct cpu_kernels *kernels;
 	struct pool *pool;
@@ -64,6 +64,9 @@ static inline void *cpu_own(const struct cpu *cpu, int32_t thread)
 	return (char *)cpu->own.data + cpu->own_each * (size_t)thread;
 }
 
+/* The steps of op's sums become cpu->sum; see sum.h. */
+tess_status cpu_plan(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t most);
+
 /* Whether the device runs `op`: all of its shapes, strides, types and sums. */
 tess_status cpu_check(const struct tess_op *op);
 /* Whether `rows` can be made into panels. */
@@ -81,7 +84,6 @@ static inline int64_t type_bytes(int32_t dtype)
 	return 0;
 }
 
-/* Element `at` of weights of any type, which lie anywhere in a mapped file. */
 static inline float f16_widen(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
@@ -93,7 +95,7 @@ static inline float f16_widen(uint16_t h)
 	} else {
 		bits = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
 		if (rest > 0x7c00)
-			bits |= 1u << 22;       /* a NaN becomes quiet, as the processor makes it */
+			bits |= 1u << 22;       /* quiet, as the processor makes a NaN */
 	}
 	bits |= sign;
 	memcpy(&f, &bits, sizeof f);
@@ -109,6 +111,7 @@ static inline float bf16_widen(uint16_t h)
 	return f;
 }
 
+/* Element `at` of weights of any type, which may lie at any address. */
 static inline float weight_at(const void *data, int32_t dtype, int64_t at)
 {
 	uint16_t h;
@@ -128,6 +131,7 @@ static inline float *row_at(const struct tess_view *v, int64_t t)
 	return (float *)v->data + t * v->stride[0];
 }
 
+/* Whether the out has one axis more than what is finished. */
 static inline bool is_partial(const struct tess_op *op, int32_t ndim)
 {
 	return op->out[0].ndim > ndim;

@@ -7,7 +7,7 @@ enum { SILU = 1, GELU, GELU_TANH, RELU };       /* the acts, as docs/ops.md numb
 
 struct rows { const struct tess_op *op; };
 
-/* Runs fn over the rows of out 0, in shares that are worth it. */
+/* Runs fn over the rows of in 0, in shares that are worth it. */
 static tess_status over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
 {
 	struct rows arg = { op };
@@ -78,8 +78,8 @@ static inline float act_of(int kind, float a)
 }
 
 /* `kind` is a constant where this is inlined, so that the loops have no branch. */
-static inline __attribute__((always_inline)) void gate_row(int kind, const float *a, const float *b, int64_t n,
-                                                           float *y)
+static inline __attribute__((always_inline))
+void gate_row(int kind, const float *a, const float *b, int64_t n, float *y)
 {
 	if (b) {
 		CPU_LANES
@@ -99,7 +99,8 @@ static void gate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *a = row_at(&op->in[0], t), *b = op->nin > 1 ? row_at(&op->in[1], t) : NULL;
+		const float *a = row_at(&op->in[0], t);
+		const float *b = op->nin > 1 ? row_at(&op->in[1], t) : NULL;
 		float *y = row_at(&op->out[0], t);
 
 		switch ((int)op->num[0]) {
@@ -149,8 +150,9 @@ tess_status run_rope(struct cpu *cpu, const struct tess_op *op)
 
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		if (position[t] < 0 || position[t] >= op->in[2].shape[0])
-			return cpu_host->fail(TESS_EINVAL, "%s: cpu: rope: position %d; the table has %lld", op->where,
-			                      (int)position[t], (long long)op->in[2].shape[0]);
+			return cpu_host->fail(TESS_EINVAL, "%s: cpu: rope: position %d; the table "
+			                      "has %lld", op->where, (int)position[t],
+			                      (long long)op->in[2].shape[0]);
 	return over_rows(cpu, op, rope_rows);
 }
 
@@ -190,15 +192,17 @@ static void embed_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const struct tess_view *table = &op->in[1], *y = &op->out[0];
-	int64_t nodes = is_partial(op, 2) ? y->shape[0] : 1, pitch = y->stride[y->ndim - 2], id, mine;
-	int64_t apart = is_partial(op, 2) ? y->stride[0] : 0;
+	bool partial = is_partial(op, 2);
+	int64_t nodes = partial ? y->shape[0] : 1, apart = partial ? y->stride[0] : 0, id, mine;
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
 		id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0];
-		mine = id < 0 || id >= table->shape[0] ? -1 : is_partial(op, 2) ? node_of(op, id) : 0;
+		mine = partial ? node_of(op, id) : 0;
+		if (id < 0 || id >= table->shape[0])
+			mine = -1;
 		for (int64_t n = 0; n < nodes; n++) {
-			float *row = (float *)y->data + n * apart + t * pitch;
+			float *row = (float *)y->data + n * apart + t * y->stride[y->ndim - 2];
 
 			if (n == mine)
 				look_up(table, id, row);
@@ -213,7 +217,8 @@ tess_status run_embed(struct cpu *cpu, const struct tess_op *op)
 {
 	struct rows arg = { op };
 
-	pool_run(cpu->pool, embed_rows, &arg, op->in[0].shape[0], tess_up(SMALL, op->in[1].shape[1] + 1));
+	pool_run(cpu->pool, embed_rows, &arg, op->in[0].shape[0],
+	         tess_up(SMALL, op->in[1].shape[1] + 1));
 	return TESS_OK;
 }
 
@@ -239,7 +244,8 @@ static void copy_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 				continue;
 			}
 			for (int64_t k = 0; k < c->n[2]; k++)
-				memcpy(to + k * c->to_step[2], from + k * c->from_step[2], (size_t)c->bytes);
+				memcpy(to + k * c->to_step[2], from + k * c->from_step[2],
+				       (size_t)c->bytes);
 		}
 	}
 }
@@ -248,8 +254,9 @@ static void copy_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 tess_status run_copy(struct cpu *cpu, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-	struct copy c = { .from = x->data, .to = y->data, .bytes = type_bytes(x->dtype), .n = { 1, 1, 1 } };
+	struct copy c = { .from = x->data, .to = y->data, .n = { 1, 1, 1 } };
 
+	c.bytes = type_bytes(x->dtype);
 	for (int i = 0, axis = 3 - x->ndim; i < x->ndim; i++, axis++) {
 		c.n[axis] = x->shape[i];
 		c.from_step[axis] = x->stride[i] * c.bytes;

@@ -1,8 +1,9 @@
 /* The kernels of one instruction set, CPU_ISA. */
 #include "pack.h"
 
-cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias), CPU_NAME(run_rope),
-	CPU_NAME(run_attention), CPU_NAME(run_gate), CPU_NAME(run_add), CPU_NAME(run_copy);
+cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias),
+	CPU_NAME(run_rope), CPU_NAME(run_attention), CPU_NAME(run_gate), CPU_NAME(run_add),
+	CPU_NAME(run_copy);
 
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)

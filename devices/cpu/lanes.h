@@ -1,6 +1,6 @@
 /*
- * lanes.h - sixteen floats at once, by the instruction set that the file is compiled for. A lane is an
- * output, never a term of a sum, so all of these give the same bits.
+ * lanes.h - sixteen floats at once, by the instruction set that the file is compiled for. A lane is
+ * an output, never a term of a sum, so all of these give the same bits.
  */
 #ifndef TESS_CPU_LANES_H
 #define TESS_CPU_LANES_H
@@ -55,7 +55,9 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 /* The upper halves of all lanes: what lanes_bf16 has read. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
-	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(x.v), 16)));
+	__m512i upper = _mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
+
+	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16(upper));
 }
 
 /* Lane j of r[i] goes to lane i of r[j]. */
@@ -67,15 +69,18 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 		t[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
 		t[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
 	}
-	for (int i = 0; i < LANES; i += 4) {    /* u[i + c]: rows i to i + 3 of the columns c, 4 + c, ... */
+	/* u[i + c]: rows i to i + 3 of the columns c, 4 + c, ... */
+	for (int i = 0; i < LANES; i += 4) {
 		u[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
 		u[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
 		u[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
 		u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
 	}
 	for (int c = 0; c < 4; c++) {
-		__m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x44), b = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xee);
-		__m512 d = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x44), e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xee);
+		__m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x44);
+		__m512 b = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xee);
+		__m512 d = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x44);
+		__m512 e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xee);
 
 		r[c].v = _mm512_shuffle_f32x4(a, d, 0x88);
 		r[4 + c].v = _mm512_shuffle_f32x4(a, d, 0xdd);
@@ -120,7 +125,9 @@ LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 
 LANES_INLINE __m256 lanes_bf16_half(const void *p)
 {
-	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+	__m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+
+	return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
 LANES_INLINE struct lanes lanes_bf16(const void *p)
@@ -130,14 +137,17 @@ LANES_INLINE struct lanes lanes_bf16(const void *p)
 
 LANES_INLINE struct lanes lanes_f16(const void *p)
 {
+	const void *high = (const char *)p + 16;
+
 	return (struct lanes){ _mm256_cvtph_ps(_mm_loadu_si128(p)),
-	                       _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const char *)p + 16))) };
+	                       _mm256_cvtph_ps(_mm_loadu_si128(high)) };
 }
 
 /* The upper halves of all lanes: what lanes_bf16 has read. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
-	__m256i lo = _mm256_srli_epi32(_mm256_castps_si256(x.lo), 16), hi = _mm256_srli_epi32(_mm256_castps_si256(x.hi), 16);
+	__m256i lo = _mm256_srli_epi32(_mm256_castps_si256(x.lo), 16);
+	__m256i hi = _mm256_srli_epi32(_mm256_castps_si256(x.hi), 16);
 
 	_mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8));
 }
@@ -151,7 +161,8 @@ LANES_INLINE void lanes_transpose_quarter(const __m256 in[8], __m256 out[8])
 		t[i] = _mm256_unpacklo_ps(in[i], in[i + 1]);
 		t[i + 1] = _mm256_unpackhi_ps(in[i], in[i + 1]);
 	}
-	for (int i = 0; i < 8; i += 4) {        /* u[i + c]: rows i to i + 3 of the columns c and 4 + c */
+	/* u[i + c]: rows i to i + 3 of the columns c and 4 + c */
+	for (int i = 0; i < 8; i += 4) {
 		u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
 		u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
 		u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
@@ -268,7 +279,9 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 
 LANES_INLINE struct lanes lanes_widen(int32_t dtype, const void *p)
 {
-	return dtype == TESS_F32 ? lanes_load(p) : dtype == TESS_BF16 ? lanes_bf16(p) : lanes_f16(p);
+	if (dtype == TESS_F32)
+		return lanes_load(p);
+	return dtype == TESS_BF16 ? lanes_bf16(p) : lanes_f16(p);
 }
 
 #endif

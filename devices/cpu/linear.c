@@ -1,9 +1,10 @@
-/* LINEAR: tiles of rows times panels of columns, leaf by leaf; the tree is added as leaves get ready. */
+/* LINEAR: tiles of rows times panels of columns, leaf by leaf, and the tree as leaves get ready. */
 #include "pack.h"
 #include "tile.h"
 
-enum { LEAF = 256 };                    /* elements of K in one step: a panel's stay in the first cache */
-enum { ROWS = 192 };                    /* rows of x that are multiplied by a panel while it is there */
+enum { LEAF = 256 };                    /* elements of K in a step: a panel's fit in a cache */
+enum { ROWS = 192, FEW_ROWS = 48 };     /* rows of x that meet a panel while it is there */
+enum { PACKED = 1 << 21 };              /* elements of packed rows that are enough */
 enum { SMALL = 1 << 16 };               /* products that are not worth a second thread */
 
 struct linear {
@@ -11,7 +12,7 @@ struct linear {
 	const struct tess_op *op;
 	const struct sum *sum;
 	int64_t row, rows;              /* the present block of rows of x */
-	float *packed;                  /* step by step, tile by tile: [len][rows of the tile]; NULL: x as it lies */
+	float *packed;                  /* by step, by tile: [len][rows]; NULL: x as it lies */
 	int32_t wide;                   /* panels of a wide tile */
 };
 
@@ -31,7 +32,7 @@ static struct panels panels_of(const struct tess_view *w)
 	return (struct panels){ w->data, w->dtype, w->stride[1] * bytes, LANES * bytes };
 }
 
-/* Whether rows can be read as if they were panels: [in, out] weights, where 16 columns lie together. */
+/* Whether 16 columns lie together, as in panels: so they do in rows of [in, out] weights. */
 static bool lies_in_panels(const struct tess_view *w, int64_t column)
 {
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
@@ -61,8 +62,8 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 }
 
 /* Copies a finished tile, or a node of it, to where it belongs. */
-static void put(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row, int64_t rows,
-                int64_t column, int64_t columns, const float *tile)
+static void put(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row,
+                int64_t rows, int64_t column, int64_t columns, const float *tile)
 {
 	float *out = y->data;
 	int64_t left = y->shape[y->ndim - 1] - column, pitch = y->stride[y->ndim - 2];
@@ -76,11 +77,12 @@ static void put(const struct linear *l, const struct tess_view *y, int64_t node,
 }
 
 /* All rows of the block times `panels` panels from `column` on, 1 or l->wide. */
-static void multiply(const struct linear *l, int32_t weight, int64_t column, int32_t panels, float *slots)
+static void multiply(const struct linear *l, int32_t weight, int64_t column, int32_t panels,
+                     float *slots)
 {
-	const struct tess_view *x = &l->op->in[0], *w = &l->op->in[1 + weight], *y = &l->op->out[weight];
+	const struct tess_view *x = &l->op->in[0], *w = &l->op->in[1 + weight];
 	int64_t columns = panels * LANES, pitch = l->rows * columns, n, bk, bp;
-	float *fetched = slots + (l->sum->levels * l->rows) * l->wide * LANES, *slot;
+	float *fetched = slots + l->sum->levels * l->rows * l->wide * LANES, *slot;
 	bool direct = lies_in_panels(w, column + columns - LANES);
 	struct panels p = panels_of(w);
 	const float *a;
@@ -99,12 +101,13 @@ static void multiply(const struct linear *l, int32_t weight, int64_t column, int
 		}
 		for (int64_t r = 0; r < l->rows; r += n) {
 			n = l->rows - r < TILE_ROWS ? l->rows - r : TILE_ROWS;
-			a = l->packed ? l->packed + s->before * l->rows + r * s->len : row_at(x, l->row + r) + s->at;
+			a = l->packed ? l->packed + s->before * l->rows + r * s->len
+			              : row_at(x, l->row + r) + s->at;
 			slot = slots + r * columns;
 			tile_find(direct ? w->dtype : TESS_F32, l->packed, (int)n, panels > 1)(
 				a, x->stride[0], b, bk, bp, slot, pitch, s);
 			if (s->node >= 0)
-				put(l, y, s->node, r, n, column, columns,
+				put(l, &l->op->out[weight], s->node, r, n, column, columns,
 				    slot + (s->level - s->merge - s->trees) * pitch);
 		}
 	}
@@ -129,7 +132,8 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++) {
 			column = g * l->wide * LANES;
 			end = column + l->wide * LANES;
-			if (tess_up(w->shape[0], LANES) * LANES >= end && lies_in_panels(w, end - LANES)) {
+			if (tess_up(w->shape[0], LANES) * LANES >= end &&
+			    lies_in_panels(w, end - LANES)) {
 				multiply(l, i, column, l->wide, slots);
 				continue;
 			}
@@ -139,32 +143,45 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
+/* A multiple of TILE_ROWS, but for the last block. */
+static int64_t rows_of_block(int64_t rows, int64_t elements)
+{
+	int64_t most = PACKED / (elements + 1) / TILE_ROWS * TILE_ROWS;
+
+	most = most > ROWS ? ROWS : most < FEW_ROWS ? FEW_ROWS : most;
+	return rows < most ? rows : most;
+}
+
 #define run_linear CPU_NAME(run_linear)
 tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0];
 	struct linear l = { .cpu = cpu, .op = op, .sum = &cpu->sum };
-	int64_t rows = x->shape[0], most = rows < ROWS ? rows : ROWS, groups = 0, grain;
+	int64_t rows = x->shape[0], groups = 0, most, floats, grain;
 	void *packed = NULL;
 	tess_status st;
 
 	if (!rows)
 		return TESS_OK;
-	if (sum_plan(&cpu->sum, op, is_partial(op, 2), LEAF))
-		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum", op->where);
+	st = cpu_plan(cpu, op, is_partial(op, 2), LEAF);
+	if (st)
+		return st;
+	most = rows_of_block(rows, l.sum->elements);
 	l.wide = rows <= TILE_ROWS ? tile_wide((int)rows) : TILE_WIDE_6;
 	for (int32_t i = 0; i < op->nout; i++)
 		groups += groups_of(&l, i);
-	st = cpu_own_grow(cpu, sizeof(float) * (size_t)(l.sum->levels * most * l.wide * LANES + LEAF * LANES));
+	floats = l.sum->levels * most * l.wide * LANES + LEAF * LANES;
+	st = cpu_own_grow(cpu, sizeof(float) * (size_t)floats);
 	if (!st && rows > TILE_ROWS)
 		st = cpu_shared(cpu, sizeof(float) * (size_t)(most * l.sum->elements), &packed);
 	if (st)
 		return st;
 	for (l.row = 0; l.row < rows; l.row += l.rows) {
-		l.rows = rows - l.row < ROWS ? rows - l.row : ROWS;
+		l.rows = rows - l.row < most ? rows - l.row : most;
 		l.packed = packed;
 		if (packed)
-			pool_run(cpu->pool, pack_rows, &l, l.sum->count, tess_up(SMALL, l.rows * LEAF));
+			pool_run(cpu->pool, pack_rows, &l, l.sum->count,
+			         tess_up(SMALL, l.rows * LEAF));
 		grain = tess_up(SMALL, l.rows * l.wide * LANES * (l.sum->elements + 1));
 		pool_run(cpu->pool, multiply_groups, &l, groups, grain);
 	}

@@ -1,6 +1,6 @@
 /*
- * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Straight lines of
- * rounded operations and selects, so that a compiler may do many at once without changing a bit.
+ * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Straight lines
+ * of rounded operations and selects, so that a compiler may do many at once without changing a bit.
  * Polynomials: interpolation at Chebyshev nodes, coefficients rounded to f32.
  */
 #ifndef TESS_CPU_MATHF_H
@@ -35,7 +35,7 @@ static inline float mathf_pow2(int32_t n)
 /* e^x; error below 0.95 ulp; 0 from -104 down, inf from 89 up, a NaN stays one. */
 static inline float mathf_exp(float x)
 {
-	const float round = 0x1.8p23f;          /* its ulp is 1: a sum with it is rounded to an integer */
+	const float round = 0x1.8p23f;          /* its ulp is 1: a sum with it is an integer */
 	float t, n, r, p;
 	int32_t whole, half;
 
@@ -51,9 +51,9 @@ static inline float mathf_exp(float x)
 	p = fmaf(p, r, 0.5f);
 	p = fmaf(p, r, 1.0f);
 	p = fmaf(p, r, 1.0f);
-	/* n may be beyond the exponents of a float by itself: two exact halves, of which only the last rounds. */
+	/* 2^n may be no float: two factors that are, of which only the last one rounds. */
 	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
-	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole;       /* a NaN's bits: any finite scale will do */
+	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole;        /* where t is a NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
 }

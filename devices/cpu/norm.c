@@ -1,4 +1,4 @@
-/* NORM: the sum over a row has few units and each is one chain, so several chains run side by side. */
+/* NORM: the sum over a row has few units, each one chain, so several chains run side by side. */
 #include <math.h>
 
 #include "cpu.h"
@@ -14,7 +14,8 @@ struct norm {
 };
 
 /* The chains of n leaves, each one step: of (x - mean)^2 or of x. */
-static void add_chains(const float *x, float mean, bool squares, const struct sum_step *s, int n, float *leaf)
+static void add_chains(const float *x, float mean, bool squares, const struct sum_step *s, int n,
+                       float *leaf)
 {
 	int32_t shared = n == CHAINS ? s[0].len : 0;
 	float acc[CHAINS] = { 0 }, d;
@@ -56,7 +57,7 @@ static float total(const struct sum *sum, const float *x, float mean, bool squar
 	return level[0] + 0.0f;
 }
 
-/* What is left of the element after the weights' type: w and b as f32, in the thread's own memory. */
+/* w or b as floats: in `room` unless they are. */
 static const float *widened(const struct tess_view *v, float *room)
 {
 	if (v->dtype == TESS_F32 && v->stride[0] == 1 && (uintptr_t)v->data % sizeof(float) == 0)
@@ -66,7 +67,8 @@ static const float *widened(const struct tess_view *v, float *room)
 	return room;
 }
 
-static void norm_run(const struct norm *n, const float *x, const float *w, const float *b, float *level, float *y)
+static void norm_run(const struct norm *n, const float *x, const float *w, const float *b,
+                     float *level, float *y)
 {
 	float eps = (float)n->op->num[1], count = (float)n->each, mean = 0.0f, s;
 
@@ -106,9 +108,9 @@ tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 	struct norm n = { .cpu = cpu, .op = op, .each = each, .runs = columns / each };
 	tess_status st;
 
-	if (sum_plan(&cpu->sum, op, 0, INT32_MAX))
-		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum", op->where);
-	st = cpu_own_grow(cpu, sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
+	st = cpu_plan(cpu, op, false, INT32_MAX);
+	if (!st)
+		st = cpu_own_grow(cpu, sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
 	if (st)
 		return st;
 	pool_run(cpu->pool, norm_rows, &n, rows, tess_up(SMALL, columns + 1));

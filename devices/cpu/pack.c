@@ -1,4 +1,4 @@
-/* Rows of weights become panels: once, as they are, or for one op, a few elements of K at a time. */
+/* Rows of weights become panels: once, bytes as they are, or widened, for a step of one op. */
 #include "pack.h"
 
 #include "lanes.h"
@@ -8,7 +8,8 @@ LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen,
 {
 	struct lanes r[LANES];
 
-	for (int j = 0; j < LANES; j++)         /* the upper half holds any two bytes: no arithmetic follows */
+	/* the upper half holds any two bytes: no arithmetic follows */
+	for (int j = 0; j < LANES; j++)
 		r[j] = lanes_widen(widen || dtype == TESS_F32 ? dtype : TESS_BF16, from + j * row);
 	lanes_transpose(r);
 	for (int k = 0; k < LANES; k++) {
@@ -20,17 +21,19 @@ LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen,
 }
 
 /* One panel's elements [0, len) of K from row `column` on; what is behind the last row is zero. */
-LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at, int64_t len, int32_t dtype, bool widen,
-                           char *to)
+LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
+                           int32_t dtype, bool widen, char *to)
 {
-	int64_t bytes = type_bytes(dtype), out = widen ? 4 : bytes, row = w->stride[0] * bytes, k = 0, from;
+	int64_t bytes = type_bytes(dtype), out = widen ? 4 : bytes, k = 0, from;
 	int64_t rows = w->shape[0] - column < LANES ? w->shape[0] - column : LANES;
-	const char *data = (const char *)w->data + (column * w->stride[0] + at * w->stride[1]) * bytes;
+	const char *data = w->data;
 	float f;
 
+	data += (column * w->stride[0] + at * w->stride[1]) * bytes;
 	if (w->stride[1] == 1 && rows == LANES)
 		for (; k + LANES <= len; k += LANES)
-			turn(data + k * bytes, row, dtype, widen, to + k * LANES * out);
+			turn(data + k * bytes, w->stride[0] * bytes, dtype, widen,
+			     to + k * LANES * out);
 	for (; k < len; k++) {
 		for (int64_t j = 0; j < LANES; j++) {
 			char *slot = to + (k * LANES + j) * out;

@@ -4,7 +4,7 @@
 
 #include "cpu.h"
 
-/* Elements [at, at + len) of K of the 16 rows from `column` on, widened: to[len][16], zeros behind the last row. */
+/* Elements [at, at + len) of the 16 rows from `column` on, widened: to[len][16]. */
 #define pack_widened CPU_NAME(pack_widened)
 void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to);
 

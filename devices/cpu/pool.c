@@ -10,11 +10,9 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <fenv.h>
 #endif
 
-enum { SPINS = 2000 };                  /* some 30 us: ops follow each other faster than threads wake up */
+enum { SPINS = 2000 }; /* some 30 us: ops follow each other faster than threads wake up */
 
 /* What one call of pool_run shares out; on the caller's stack. */
 struct job {
@@ -48,11 +46,13 @@ struct worker {
 };
 
 #if defined(__x86_64__)
-void float_enter(uint32_t *saved)
+uint32_t float_enter(void)
 {
-	*saved = _mm_getcsr();
-	if ((*saved & 0xffc0) != 0x1f80)
+	uint32_t saved = _mm_getcsr();
+
+	if ((saved & 0xffc0) != 0x1f80)
 		_mm_setcsr(0x1f80);
+	return saved;
 }
 
 void float_leave(uint32_t saved)
@@ -61,14 +61,14 @@ void float_leave(uint32_t saved)
 		_mm_setcsr(saved);
 }
 #elif defined(__aarch64__)
-void float_enter(uint32_t *saved)
+uint32_t float_enter(void)
 {
 	uint64_t fpcr;
 
 	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-	*saved = (uint32_t)fpcr;
 	if (fpcr)
 		__asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+	return (uint32_t)fpcr;
 }
 
 void float_leave(uint32_t saved)
@@ -77,8 +77,15 @@ void float_leave(uint32_t saved)
 		__asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)saved));
 }
 #else
-void float_enter(uint32_t *saved) { *saved = 0; }
-void float_leave(uint32_t saved) { (void)saved; }
+uint32_t float_enter(void)
+{
+	return 0;
+}
+
+void float_leave(uint32_t saved)
+{
+	(void)saved;
+}
 #endif
 
 static void pause_cpu(void)
@@ -124,9 +131,8 @@ static void *work(void *arg)
 {
 	struct worker *me = arg;
 	struct pool *p = me->pool;
-	uint32_t saved;
 
-	float_enter(&saved);
+	float_enter();
 	while (!atomic_load(&p->stop)) {
 		for (int i = 0; i < SPINS && idle(p); i++)
 			pause_cpu();

@@ -7,7 +7,7 @@
 
 struct pool;
 
-/* A share of the work: [lo, hi) of its count; 0 <= thread < nthreads, no two at a time with the same. */
+/* A share of the work: [lo, hi) of its count. 0 <= thread < nthreads; no two have the same. */
 typedef void pool_fn(void *arg, int64_t lo, int64_t hi, int32_t thread);
 
 /* nthreads counts the caller: 1 starts none. */
@@ -21,10 +21,10 @@ void pool_close(struct pool *p);
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 
 /*
- * Round to nearest, nothing flushed to zero, no traps: set for this thread; *saved is what to restore. A
- * library built with -ffast-math changes them for the thread that loads it.
+ * Sets round to nearest, nothing flushed to zero, no traps for this thread; returns what was there.
+ * A library built with -ffast-math changes them for the thread that loads it.
  */
-void float_enter(uint32_t *saved);
+uint32_t float_enter(void);
 void float_leave(uint32_t saved);
 
 #endif

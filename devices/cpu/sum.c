@@ -107,7 +107,10 @@ static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 	}
 	left = visit_trees(w, depth + 1, at * 2);
 	right = visit_trees(w, depth + 1, at * 2 + 1);
-	/* Nothing here is -0 (two numbers that are not never add up to it): no second + 0.0f is needed. */
+	/*
+	 * Nothing here is -0 (two numbers that are not never add up to it): no second + 0.0f is
+	 * needed.
+	 */
 	if (left && right && !w->failed) {
 		last(w)->trees++;
 		w->level--;

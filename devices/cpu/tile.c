@@ -31,7 +31,7 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 			w[p] = lanes_widen(dtype, b + p * bp);
 		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
-		TILE_UNROLL
+			TILE_UNROLL
 			for (int p = 0; p < panels; p++)
 				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
 		}
@@ -53,21 +53,21 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
 	}
-		TILE_UNROLL
+	TILE_UNROLL
 	for (int i = 0; i < n; i++)
 		lanes_store(slot + i * LANES, c[i]);
 }
 
 #define TILE(name, dtype, rows, panels, ar, ak) \
-	static void name(const float *a, int64_t pitch_a, const void *b, int64_t bk, int64_t bp, float *slot, \
-	                 int64_t pitch, const struct sum_step *step) \
+	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
+	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		(void)pitch_a; \
+		(void)apart; \
 		tile(rows, panels, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
 	}
 #define TILES_OF(type, dtype, rows, wide) \
-	TILE(type##_loose_##rows, dtype, rows, 1, pitch_a, 1) \
-	TILE(type##_loose_wide_##rows, dtype, rows, wide, pitch_a, 1) \
+	TILE(type##_loose_##rows, dtype, rows, 1, apart, 1) \
+	TILE(type##_loose_wide_##rows, dtype, rows, wide, apart, 1) \
 	TILE(type##_packed_##rows, dtype, rows, 1, 1, rows) \
 	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 1, rows)
 #define TILES(type, dtype) \
@@ -75,10 +75,11 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 	TILES_OF(type, dtype, 3, TILE_WIDE_3) TILES_OF(type, dtype, 4, TILE_WIDE_6) \
 	TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
 #define ROW(type, kind) \
-	{ type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, type##_##kind##_5, \
-	  type##_##kind##_6 }
+	{ type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
+	  type##_##kind##_5, type##_##kind##_6 }
 #define TABLE(type) \
-	{ { ROW(type, loose), ROW(type, loose_wide) }, { ROW(type, packed), ROW(type, packed_wide) } }
+	{ { ROW(type, loose), ROW(type, loose_wide) }, \
+	  { ROW(type, packed), ROW(type, packed_wide) } }
 
 TILES(f32, TESS_F32)
 TILES(bf16, TESS_BF16)

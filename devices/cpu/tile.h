@@ -1,4 +1,4 @@
-/* tile.h - the one inner loop of LINEAR and ATTENTION: a few rows times a few panels, one step of a sum. */
+/* tile.h - the inner loop of LINEAR and ATTENTION: a step of a sum for some rows and panels. */
 #ifndef TESS_CPU_TILE_H
 #define TESS_CPU_TILE_H
 
@@ -21,16 +21,16 @@ static inline int tile_wide(int rows)
 }
 
 /*
- * a: element (r, k) of the rows at r * ar + k * ak; both strides are `rows` and 1 (packed), or ar and 1.
- * b: panels `bp` bytes apart, their elements k `bk` bytes apart: 16 columns each.
- * slot: [rows][panels * 16] of level 0, the next level `pitch` floats further; all as the step says.
+ * a: the step's elements of each row: packed as [len][rows], or `ar` floats between rows.
+ * b: the step's elements of each panel, 16 columns each: `bk` bytes between elements, `bp` between
+ * panels. slot: level 0 of the stack, [rows][panels * 16]; `pitch` floats between levels.
  */
 typedef void tile_fn(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, float *slot,
                      int64_t pitch, const struct sum_step *step);
 
 /*
- * For 1 <= rows <= TILE_ROWS. packed: rows interleaved, `ar` is not read. panels: 1, or what is wide: tile_wide(rows) of
- * rows as they lie, TILE_WIDE_6 of packed ones.
+ * 1 <= rows <= TILE_ROWS. How many panels: one, or where `wide`, tile_wide(rows) for rows as they
+ * lie and TILE_WIDE_6 for packed ones.
  */
 #define tile_find CPU_NAME(tile_find)
 tile_fn *tile_find(int32_t dtype, bool packed, int rows, bool wide);

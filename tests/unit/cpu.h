@@ -1,6 +1,6 @@
 /*
- * cpu.h - for the tests of the CPU device: opens the built plugin with a host of its own, makes numbers
- * and views, and adds in the order of docs/ops.md as plainly as can be.
+ * cpu.h - for the tests of the CPU device: opens the built plugin with a host of its own, makes
+ * numbers and views, and adds in the order of docs/ops.md as plainly as can be.
  */
 #ifndef TESS_TESTS_CPU_H
 #define TESS_TESTS_CPU_H
@@ -60,7 +60,8 @@ static inline void *cpu_open(const char *set, int32_t nthreads)
 
 struct cpu_try { const char *set; int32_t nthreads; };
 static const struct cpu_try cpu_tries[] = {
-	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "avx2", 3 }, { "avx512", 1 }, { "avx512", 2 },
+	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 },   { "avx2", 2 },
+	{ "avx2", 3 },   { "avx512", 1 }, { "avx512", 2 },
 };
 enum { CPU_TRIES = sizeof cpu_tries / sizeof *cpu_tries };
 
@@ -120,7 +121,8 @@ static inline uint16_t cpu_f16(void)
 
 static inline double cpu_f16_value(uint16_t h)
 {
-	double m = h & 0x3ff, e = h >> 10 & 31, v = e == 0 ? ldexp(m, -24) : ldexp(m + 1024, (int)e - 25);
+	int e = h >> 10 & 31;
+	double v = e ? ldexp((h & 0x3ff) + 1024, e - 25) : ldexp(h & 0x3ff, -24);
 
 	return h & 0x8000 ? -v : v;
 }
@@ -174,20 +176,62 @@ static inline void cpu_equal(const char *what, const float *got, const float *wa
 {
 	for (int64_t i = 0; i < n; i++)
 		if (!cpu_same(got[i], want[i]))
-			ck_abort_msg("%s: element %lld is %a, not %a", what, (long long)i, (double)got[i], (double)want[i]);
+			ck_abort_msg("%s: element %lld is %a, not %a", what, (long long)i,
+			             (double)got[i], (double)want[i]);
 }
 
 /* ---- views */
 
 static inline struct tess_view cpu_rows(void *data, int64_t rows, int64_t columns, int64_t pitch)
 {
-	return (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 2, .shape = { rows, columns },
-	                           .stride = { pitch, 1 } };
+	return (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 2,
+	                           .shape = { rows, columns }, .stride = { pitch, 1 } };
+}
+
+/* The nodes of a Partial, one after the other. */
+static inline struct tess_view cpu_partial(void *data, int64_t nodes, int64_t rows, int64_t columns,
+                                           int64_t pitch)
+{
+	return (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 3,
+	                           .shape = { nodes, rows, columns },
+	                           .stride = { rows * pitch, pitch, 1 } };
 }
 
 static inline struct tess_view cpu_list(void *data, int32_t dtype, int64_t n)
 {
-	return (struct tess_view){ .data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 } };
+	return (struct tess_view){ .data = data, .dtype = dtype, .ndim = 1, .shape = { n },
+	                           .stride = { 1 } };
+}
+
+static inline struct tess_view cpu_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
+                                          int64_t stride_n, int64_t stride_k)
+{
+	return (struct tess_view){ .data = w->data, .dtype = w->dtype, .ndim = 2, .shape = { n, k },
+	                           .stride = { stride_n, stride_k } };
+}
+
+/* An op of one out; the operands and numbers stay the caller's. */
+static inline struct tess_op cpu_op(int32_t kind, const struct tess_view *in, int32_t nin,
+                                    const struct tess_view *out, const double *num, int32_t nnum)
+{
+	return (struct tess_op){ .size = sizeof(struct tess_op), .kind = kind, .nin = nin,
+	                         .nout = 1, .nnum = nnum, .in = in, .out = out, .num = num,
+	                         .where = "test" };
+}
+
+/* The same with sums. */
+static inline struct tess_op cpu_sums(int32_t kind, const struct tess_view *in, int32_t nin,
+                                      const struct tess_view *out, const double *num, int32_t nnum,
+                                      const struct tess_tree *tree, int32_t ntree,
+                                      const struct tess_term *term, int32_t nterm)
+{
+	struct tess_op op = cpu_op(kind, in, nin, out, num, nnum);
+
+	op.tree = tree;
+	op.ntree = ntree;
+	op.term = term;
+	op.nterm = nterm;
+	return op;
 }
 
 /* A weight as panels in memory of its own: free(view.data). */
@@ -207,8 +251,8 @@ static inline struct tess_view cpu_pack(void *device, const struct tess_view *ro
 /* The value of the leaf of unit u of a tree. */
 typedef float cpu_leaf(const void *arg, const struct tess_tree *tree, int64_t u);
 
-static inline bool cpu_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth, int64_t at, cpu_leaf *leaf,
-                            const void *arg, float *out)
+static inline bool cpu_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
+                            int64_t at, cpu_leaf *leaf, const void *arg, float *out)
 {
 	int64_t m = (int64_t)1 << depth, a = tess_edge(t->n, m, at), b = tess_edge(t->n, m, at + 1);
 	float left = 0, right = 0;
@@ -242,7 +286,8 @@ static inline float cpu_finish(const float *sum, int32_t n)
 	return out + 0.0f;
 }
 
-static inline float cpu_total(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf, const void *arg)
+static inline float cpu_total(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+                              const void *arg)
 {
 	float sum[64], out;
 
@@ -255,13 +300,15 @@ static inline float cpu_total(const struct tess_tree *tree, int32_t ntree, cpu_l
 }
 
 /* All nodes of all trees; returns how many. */
-static inline int64_t cpu_nodes(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf, const void *arg, float *out)
+static inline int64_t cpu_nodes(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+                                const void *arg, float *out)
 {
 	struct tess_node node;
 	int64_t n = 0, at;
 
 	for (int32_t i = 0; i < ntree; i++)
-		for (at = tree[i].lo; tess_node_next(tree[i].n, tree[i].lo, tree[i].hi, &at, &node);)
+		for (at = tree[i].lo;
+		     tess_node_next(tree[i].n, tree[i].lo, tree[i].hi, &at, &node);)
 			cpu_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
 	return n;
 }

@@ -7,10 +7,17 @@ struct model {
 	double scale;
 };
 
-static struct model model(int64_t heads, int64_t lo, int64_t group, int64_t d, int64_t window, int64_t blocks)
+static struct model model(int64_t heads, int64_t lo, int64_t group, int64_t d, int64_t window,
+                          int64_t blocks)
 {
-	return (struct model){ .heads = heads, .lo = lo, .group = group, .d = d, .window = window, .blocks = blocks,
-		.kv = (lo + heads - 1) / group - lo / group + 1, .scale = 1 / sqrt((double)d) };
+	return (struct model){ .heads = heads,
+		               .lo = lo,
+		               .group = group,
+		               .d = d,
+		               .window = window,
+		               .blocks = blocks,
+		               .kv = (lo + heads - 1) / group - lo / group + 1,
+		               .scale = 1 / sqrt((double)d) };
 }
 
 struct caches { float *k, *v; };
@@ -35,22 +42,31 @@ static void caches_free(struct caches *c)
 struct inputs { float *q, *k, *v; int32_t *position; };
 
 /* Tokens [from, to) of the inputs as one op. */
-static void attend(void *device, const struct model *m, const struct inputs *x, const struct caches *c, int64_t from,
-                   int64_t to, float *out)
+static void attend(void *device, const struct model *m, const struct inputs *x,
+                   const struct caches *c, int64_t from, int64_t to, float *out)
 {
-	int64_t nq = m->heads * m->d, nk = m->kv * m->d, n = to - from, room = m->blocks * 64 * m->d;
-	double num[] = { m->scale, (double)m->window, (double)m->d, (double)m->lo, (double)m->group };
+	int64_t nq = m->heads * m->d, nk = m->kv * m->d, n = to - from,
+		room = m->blocks * 64 * m->d;
+	double num[] = { m->scale, (double)m->window, (double)m->d, (double)m->lo,
+		         (double)m->group };
 	struct tess_view y = cpu_rows(out + from * nq, n, nq, nq);
 	struct tess_view in[6] = {
-		cpu_rows(x->q + from * nq, n, nq, nq), cpu_rows(x->k + from * nk, n, nk, nk),
-		cpu_rows(x->v + from * nk, n, nk, nk), cpu_list(x->position + from, TESS_I32, n),
-		{ .data = c->k, .dtype = TESS_F32, .ndim = 4, .shape = { m->kv, m->blocks, m->d, 64 },
+		cpu_rows(x->q + from * nq, n, nq, nq),
+		cpu_rows(x->k + from * nk, n, nk, nk),
+		cpu_rows(x->v + from * nk, n, nk, nk),
+		cpu_list(x->position + from, TESS_I32, n),
+		{ .data = c->k,
+		  .dtype = TESS_F32,
+		  .ndim = 4,
+		  .shape = { m->kv, m->blocks, m->d, 64 },
 		  .stride = { room, 64 * m->d, 64, 1 } },
-		{ .data = c->v, .dtype = TESS_F32, .ndim = 3, .shape = { m->kv, m->blocks * 64, m->d },
+		{ .data = c->v,
+		  .dtype = TESS_F32,
+		  .ndim = 3,
+		  .shape = { m->kv, m->blocks * 64, m->d },
 		  .stride = { room, m->d, 1 } },
 	};
-	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_ATTENTION, .nin = 6, .nout = 1, .nnum = 5, .in = in,
-		.out = &y, .num = num, .where = "test" };
+	struct tess_op op = cpu_op(TESS_OP_ATTENTION, in, 6, &y, num, 5);
 
 	cpu_run(device, &op);
 }
@@ -134,7 +150,8 @@ static void try(const struct model *m, int64_t tokens)
 	static const int64_t chunks[] = { 1 << 20, 1, 5, 29 };
 	int64_t nq = m->heads * m->d;
 	struct inputs x = inputs_make(m, tokens);
-	float *want = malloc(sizeof(float) * (size_t)(tokens * nq)), *got = malloc(sizeof(float) * (size_t)(tokens * nq));
+	float *want = malloc(sizeof(float) * (size_t)(tokens * nq)),
+	      *got = malloc(sizeof(float) * (size_t)(tokens * nq));
 	char what[128];
 
 	for (int64_t t = 0; t < tokens; t++)
@@ -148,10 +165,12 @@ static void try(const struct model *m, int64_t tokens)
 
 			memset(got, 0, sizeof(float) * (size_t)(tokens * nq));
 			for (int64_t t = 0; t < tokens; t += chunks[k])
-				attend(device, m, &x, &c, t, t + chunks[k] < tokens ? t + chunks[k] : tokens, got);
-			snprintf(what, sizeof what, "%s, %d threads, chunks of %lld, %lld heads of %lld, window %lld",
-			         cpu_tries[i].set, (int)cpu_tries[i].nthreads, (long long)chunks[k], (long long)m->heads,
-			         (long long)m->d, (long long)m->window);
+				attend(device, m, &x, &c, t,
+				       t + chunks[k] < tokens ? t + chunks[k] : tokens, got);
+			snprintf(what, sizeof what,
+			         "%s, %d threads, chunks of %lld, %lld heads of %lld, window %lld",
+			         cpu_tries[i].set, (int)cpu_tries[i].nthreads, (long long)chunks[k],
+			         (long long)m->heads, (long long)m->d, (long long)m->window);
 			cpu_equal(what, got, want, tokens * nq);
 			caches_free(&c);
 		}
@@ -173,7 +192,8 @@ END_TEST
 
 START_TEST(heads_of_a_rank)
 {
-	struct model m = model(5, 3, 4, 24, 0, 3);      /* global heads 3..7: the last of one group, all of the next */
+	/* global heads 3..7: the last of one group, all of the next */
+	struct model m = model(5, 3, 4, 24, 0, 3);
 
 	try(&m, 130);
 }
@@ -181,7 +201,8 @@ END_TEST
 
 START_TEST(wide_heads)
 {
-	struct model a = model(2, 0, 1, 64, 0, 6), b = model(1, 0, 1, 128, 0, 3), c = model(3, 0, 3, 80, 0, 2);
+	struct model a = model(2, 0, 1, 64, 0, 6), b = model(1, 0, 1, 128, 0, 3),
+		     c = model(3, 0, 3, 80, 0, 2);
 
 	try(&a, 333);
 	try(&b, 140);
@@ -209,7 +230,10 @@ START_TEST(windows)
 }
 END_TEST
 
-/* The same prompt once more from an earlier position: what is behind it in the cache must not be seen. */
+/*
+ * The same prompt once more from an earlier position: what is behind it in the cache must not be
+ * seen.
+ */
 START_TEST(rewound)
 {
 	enum { N = 100, AT = 70 };
@@ -232,7 +256,10 @@ START_TEST(rewound)
 }
 END_TEST
 
-/* An infinite value of a key that a query does not see stays out of it, though a tile's other queries do see it. */
+/*
+ * An infinite value of a key that a query does not see stays out of it, though a tile's other
+ * queries do see it.
+ */
 START_TEST(masked_values_are_absent)
 {
 	struct model m = model(2, 0, 1, 16, 0, 1);
@@ -266,14 +293,26 @@ START_TEST(refuses_positions)
 	void *device = cpu_open("auto", 1);
 	float out[48];
 	struct tess_view in[6] = {
-		cpu_rows(x.q, 3, 16, 16), cpu_rows(x.k, 3, 16, 16), cpu_rows(x.v, 3, 16, 16), cpu_list(x.position, TESS_I32, 3),
-		{ .data = c.k, .dtype = TESS_F32, .ndim = 4, .shape = { 1, 1, 16, 64 }, .stride = { 1024, 1024, 64, 1 } },
-		{ .data = c.v, .dtype = TESS_F32, .ndim = 3, .shape = { 1, 64, 16 }, .stride = { 1024, 16, 1 } },
+		cpu_rows(x.q, 3, 16, 16),
+		cpu_rows(x.k, 3, 16, 16),
+		cpu_rows(x.v, 3, 16, 16),
+		cpu_list(x.position, TESS_I32, 3),
+		{ .data = c.k,
+		  .dtype = TESS_F32,
+		  .ndim = 4,
+		  .shape = { 1, 1, 16, 64 },
+		  .stride = { 1024, 1024, 64, 1 } },
+		{ .data = c.v,
+		  .dtype = TESS_F32,
+		  .ndim = 3,
+		  .shape = { 1, 64, 16 },
+		  .stride = { 1024, 16, 1 } },
 	};
 	struct tess_view y = cpu_rows(out, 3, 16, 16);
-	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_ATTENTION, .nin = 6, .nout = 1, .nnum = 5, .in = in,
-		.out = &y, .num = (double[]){ 1, 0, 16, 0, 1 }, .where = "layers.3.attn" };
+	struct tess_op op =
+		cpu_op(TESS_OP_ATTENTION, in, 6, &y, (double[]){ 1, 0, 16, 0, 1 }, 5);
 
+	op.where = "layers.3.attn";
 	x.position[2] = 64;
 	ck_assert_int_eq(cpu_table->run(device, &op), TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(cpu_sentence, "layers.3.attn"));
@@ -285,5 +324,5 @@ START_TEST(refuses_positions)
 }
 END_TEST
 
-SUITE_MAIN("cpu_attention", heads_that_share_keys, heads_of_a_rank, wide_heads, small_heads, windows, rewound,
-           masked_values_are_absent, refuses_positions)
+SUITE_MAIN("cpu_attention", heads_that_share_keys, heads_of_a_rank, wide_heads, small_heads,
+           windows, rewound, masked_values_are_absent, refuses_positions)

@@ -1,6 +1,18 @@
 /* LINEAR on the CPU device, bit for bit against one fmaf after the other. */
 #include "cpu.h"
 
+/* An out for each weight. */
+static struct tess_op linear(const struct tess_view *in, int32_t nin, const struct tess_view *out,
+                             const struct tess_tree *tree, int32_t ntree,
+                             const struct tess_term *term, int32_t nterm)
+{
+	struct tess_op op =
+		cpu_sums(TESS_OP_LINEAR, in, nin, out, NULL, 0, tree, ntree, term, nterm);
+
+	op.nout = nin - 1;
+	return op;
+}
+
 enum { MOST_TREES = 4, MOST_UNITS = 64, MOST_NODES = 64 };
 
 /* The trees of a contraction over K elements, and where they keep their bounds. */
@@ -15,7 +27,8 @@ struct cut {
 /* One more tree: units [lo, hi) of n, each `size` elements (and up to one more) of every term. */
 static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t terms, int64_t size)
 {
-	c->tree[c->ntree++] = (struct tess_tree){ .n = n, .lo = lo, .hi = hi, .first = c->nterm, .terms = terms };
+	c->tree[c->ntree++] =
+		(struct tess_tree){ .n = n, .lo = lo, .hi = hi, .first = c->nterm, .terms = terms };
 	for (int32_t i = 0; i < terms; i++) {
 		int64_t *bound = c->bound[c->nterm];
 
@@ -55,13 +68,16 @@ static struct weight weight_make(int64_t n, int64_t k, int32_t dtype, int order)
 {
 	struct weight w = { .data = cpu_weights(dtype, n * (k + 3)), .n = n };
 
-	w.rows = (struct tess_view){ .data = w.data.data, .dtype = dtype, .ndim = 2, .shape = { n, k },
-	                             .stride = { order == 1 ? 1 : order == 2 ? k + 3 : k, order == 1 ? n : 1 } };
+	if (order == 1)
+		w.rows = cpu_matrix(&w.data, n, k, 1, n);
+	else
+		w.rows = cpu_matrix(&w.data, n, k, order == 2 ? k + 3 : k, 1);
 	return w;
 }
 
 /* The expected out of weight w: [T, N], or [nodes, T, N] where nodes > 0. */
-static void expect(const struct cut *c, const float *x, int64_t tokens, const struct weight *w, int64_t nodes, float *out)
+static void expect(const struct cut *c, const float *x, int64_t tokens, const struct weight *w,
+                   int64_t nodes, float *out)
 {
 	float *row = malloc(sizeof *row * (size_t)(c->k + 1)), node[MOST_NODES];
 	struct product p = { .cut = c, .w = row };
@@ -74,7 +90,8 @@ static void expect(const struct cut *c, const float *x, int64_t tokens, const st
 			if (!nodes)
 				out[t * w->n + j] = cpu_total(c->tree, c->ntree, leaf, &p);
 			else
-				ck_assert_int_eq(cpu_nodes(c->tree, c->ntree, leaf, &p, node), nodes);
+				ck_assert_int_eq(cpu_nodes(c->tree, c->ntree, leaf, &p, node),
+				                 nodes);
 			for (int64_t i = 0; i < nodes; i++)
 				out[(i * tokens + t) * w->n + j] = node[i];
 		}
@@ -87,8 +104,7 @@ static void try(const struct cut *c, int64_t tokens, const int64_t n[2], bool pa
 {
 	struct weight w[2];
 	struct tess_view in[3], out[2];
-	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 3, .nout = 2, .in = in, .out = out,
-		.ntree = c->ntree, .nterm = c->nterm, .tree = c->tree, .term = c->term, .where = "test" };
+	struct tess_op op = linear(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
 	float *x = cpu_floats(tokens * c->k), *want[2], *got;
 	int64_t nodes = 0, pitch;
 	void *device;
@@ -108,20 +124,22 @@ static void try(const struct cut *c, int64_t tokens, const int64_t n[2], bool pa
 			continue;
 		for (int i = 0; i < 2; i++) {
 			pitch = n[i] + d % 3;
-			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1), sizeof *got);
+			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1),
+			             sizeof *got);
 			out[i] = cpu_rows(got, tokens, n[i], pitch);
 			if (partial)
-				out[i] = (struct tess_view){ .data = got, .dtype = TESS_F32, .ndim = 3,
-					.shape = { nodes, tokens, n[i] }, .stride = { tokens * pitch, pitch, 1 } };
+				out[i] = cpu_partial(got, nodes, tokens, n[i], pitch);
 			in[1 + i] = d % 2 ? cpu_pack(device, &w[i].rows) : w[i].rows;
 		}
 		cpu_run(device, &op);
 		for (int i = 0; i < 2; i++) {
-			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s", cpu_tries[d / 2].set,
-			         d % 2 ? "panels" : "rows", (int)cpu_tries[d / 2].nthreads, (long long)tokens, i,
+			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s",
+			         cpu_tries[d / 2].set, d % 2 ? "panels" : "rows",
+			         (int)cpu_tries[d / 2].nthreads, (long long)tokens, i,
 			         partial ? "partial" : "finished");
 			for (int64_t r = 0; r < (nodes ? nodes : !partial) * tokens; r++)
-				cpu_equal(what, (float *)out[i].data + r * (n[i] + d % 3), want[i] + r * n[i], n[i]);
+				cpu_equal(what, (float *)out[i].data + r * (n[i] + d % 3),
+				          want[i] + r * n[i], n[i]);
 			free(out[i].data);
 			if (d % 2)
 				free(in[1 + i].data);
@@ -162,7 +180,8 @@ START_TEST(nodes_of_ranks)
 		for (int64_t rank = 0; rank < 3; rank++) {
 			struct cut c = { .k = 2 };
 
-			cut_add(&c, units, tess_edge(units, 3, rank), tess_edge(units, 3, rank + 1), 1, 6);
+			cut_add(&c, units, tess_edge(units, 3, rank), tess_edge(units, 3, rank + 1),
+			        1, 6);
 			try(&c, tokens_of[(units + rank) % NTOKENS], n, true, (int)(units + rank));
 		}
 	}
@@ -213,15 +232,18 @@ START_TEST(partials_finish_alike)
 		bound[u] = u * EACH;
 	for (int64_t ranks = 1; ranks <= 8; ranks++) {
 		for (int64_t r = 0; r < ranks; r++) {
-			struct tess_tree tree = { .n = UNITS, .lo = tess_edge(UNITS, ranks, r), .hi = tess_edge(UNITS, ranks, r + 1),
-			                          .terms = 1 };
+			struct tess_tree tree = { .n = UNITS,
+				                  .lo = tess_edge(UNITS, ranks, r),
+				                  .hi = tess_edge(UNITS, ranks, r + 1),
+				                  .terms = 1 };
 			struct tess_term term = { .bound = bound };
-			int64_t nodes = tess_node_count(UNITS, tree.lo, tree.hi), first = tree.lo * EACH;
-			struct tess_view in[2] = { cpu_rows(x + first, T, (tree.hi - tree.lo) * EACH, K), w.rows };
-			struct tess_view out = { .data = part[r], .dtype = TESS_F32, .ndim = 3, .shape = { nodes, T, N },
-			                         .stride = { T * N, N, 1 } };
-			struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in,
-				.out = &out, .ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+			int64_t nodes = tess_node_count(UNITS, tree.lo, tree.hi),
+				first = tree.lo * EACH;
+			struct tess_view in[2] = {
+				cpu_rows(x + first, T, (tree.hi - tree.lo) * EACH, K), w.rows
+			};
+			struct tess_view out = cpu_partial(part[r], nodes, T, N, N);
+			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
 
 			in[1].data = w.data.data + first * 2;
 			in[1].shape[1] = in[0].shape[1];
@@ -232,8 +254,10 @@ START_TEST(partials_finish_alike)
 		if (ranks == 1)
 			continue;
 		for (int64_t i = 0; i < T * N; i++) {
-			/* A node is a leaf of the tree that is left when its insides are taken away: walk the units, and
-			 * let the first unit of each node stand for it. */
+			/*
+			 * A node is added as a leaf is, once its insides are gone: let its first
+			 * unit stand for it, and -0, which adds nothing, for the others.
+			 */
 			struct tess_tree tree = { .n = UNITS, .lo = 0, .hi = UNITS };
 			struct tess_node node;
 			float sum = 0.0f;
@@ -243,7 +267,8 @@ START_TEST(partials_finish_alike)
 				leaves[u] = -0.0f;
 			for (int64_t r = 0; r < ranks; r++)
 				for (at = tess_edge(UNITS, ranks, r);
-				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r), tess_edge(UNITS, ranks, r + 1), &at, &node);)
+				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r),
+				                    tess_edge(UNITS, ranks, r + 1), &at, &node);)
 					leaves[node.lo] = part[r][used[r]++ * T * N + i];
 			cpu_node(&tree, 0, UNITS, 0, 0, cpu_tree_sum, leaves, &sum);
 			MUST(cpu_same(sum + 0.0f, whole[i]));
@@ -270,18 +295,17 @@ START_TEST(finished_sums_are_not_minus_zero)
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int d = 0; d < CPU_TRIES; d++) {
 			void *device = cpu_try_open(d);
-			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 1, 1), cpu_rows(w, 16, 1, 1) };
+			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 1, 1),
+				                   cpu_rows(w, 16, 1, 1) };
 			struct tess_view out = cpu_rows(y, tokens_of[t], 16, 16);
-			struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in,
-				.out = &out, .ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
 
 			if (!device)
 				continue;
 			cpu_run(device, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
 				MUST(cpu_same(y[i], 0.0f));
-			out = (struct tess_view){ .data = y, .dtype = TESS_F32, .ndim = 3, .shape = { 1, tokens_of[t], 16 },
-			                          .stride = { tokens_of[t] * 16, 16, 1 } };
+			out = cpu_partial(y, 1, tokens_of[t], 16, 16);
 			cpu_run(device, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
 				MUST(cpu_same(y[i], -0.0f));
@@ -301,8 +325,7 @@ START_TEST(views_of_panels)
 	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
 	struct tess_term term = { .bound = bound };
 	struct tess_view in[2], out = cpu_rows(y, 1, N, N), panels;
-	struct tess_op op = { .size = sizeof op, .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = in, .out = &out,
-		.ntree = 1, .nterm = 1, .tree = &tree, .term = &term, .where = "test" };
+	struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
 	void *device = cpu_open("auto", 1);
 
 	in[0] = cpu_rows(x, 1, LEN, LEN);
@@ -332,5 +355,6 @@ START_TEST(views_of_panels)
 }
 END_TEST
 
-SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms, rows_beyond_a_block,
-           partials_finish_alike, finished_sums_are_not_minus_zero, views_of_panels)
+SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
+           rows_beyond_a_block, partials_finish_alike, finished_sums_are_not_minus_zero,
+           views_of_panels)

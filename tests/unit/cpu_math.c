@@ -17,7 +17,8 @@ static double ulps(float got, double want)
 }
 
 /* Every `step`-th float from `lo` to `hi`; both of one sign. */
-static double worst(float (*own)(float), double (*true_one)(double), float lo, float hi, uint32_t step)
+static double worst(float (*own)(float), double (*true_one)(double), float lo, float hi,
+                    uint32_t step)
 {
 	uint32_t from = mathf_bits(lo), to = mathf_bits(hi), swap;
 	double most = 0, e;
@@ -38,10 +39,12 @@ static double worst(float (*own)(float), double (*true_one)(double), float lo, f
 
 START_TEST(exponential)
 {
-	double up = worst(mathf_exp, exp, 1e-10f, 88.7f, 97), down = worst(mathf_exp, exp, -1e-10f, -87.3f, 97);
+	double up = worst(mathf_exp, exp, 1e-10f, 88.7f, 97),
+	       down = worst(mathf_exp, exp, -1e-10f, -87.3f, 97);
 	double tiny = worst(mathf_exp, exp, -87.3f, -103.9f, 7);
 
-	ck_assert_msg(up < 0.95 && down < 0.95 && tiny < 0.95, "errors %g, %g, subnormal %g ulp", up, down, tiny);
+	ck_assert_msg(up < 0.95 && down < 0.95 && tiny < 0.95, "errors %g, %g, subnormal %g ulp",
+	              up, down, tiny);
 	MUST(mathf_exp(0.0f) == 1.0f && mathf_exp(-0.0f) == 1.0f);
 	MUST(mathf_bits(mathf_exp(-INFINITY)) == 0 && mathf_bits(mathf_exp(-104.0f)) == 0);
 	MUST(mathf_bits(mathf_exp(-1e30f)) == 0);
@@ -53,7 +56,8 @@ END_TEST
 
 START_TEST(error_function)
 {
-	double small = worst(mathf_erf, erf, 1e-30f, 1.0f, 97), large = worst(mathf_erf, erf, 1.0f, 10.0f, 97);
+	double small = worst(mathf_erf, erf, 1e-30f, 1.0f, 97),
+	       large = worst(mathf_erf, erf, 1.0f, 10.0f, 97);
 
 	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
 	MUST(mathf_bits(mathf_erf(-0.0f)) == mathf_bits(-0.0f));
@@ -64,11 +68,13 @@ END_TEST
 
 START_TEST(hyperbolic_tangent)
 {
-	double small = worst(mathf_tanh, tanh, 1e-30f, 0.6f, 97), large = worst(mathf_tanh, tanh, 0.6f, 20.0f, 97);
+	double small = worst(mathf_tanh, tanh, 1e-30f, 0.6f, 97),
+	       large = worst(mathf_tanh, tanh, 0.6f, 20.0f, 97);
 
 	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
 	MUST(mathf_bits(mathf_tanh(-0.0f)) == mathf_bits(-0.0f));
-	MUST(mathf_tanh(INFINITY) == 1.0f && mathf_tanh(-INFINITY) == -1.0f && isnan(mathf_tanh(NAN)));
+	MUST(mathf_tanh(INFINITY) == 1.0f && mathf_tanh(-INFINITY) == -1.0f &&
+	     isnan(mathf_tanh(NAN)));
 	MUST(mathf_tanh(-0.3f) == -mathf_tanh(0.3f) && mathf_tanh(-2.5f) == -mathf_tanh(2.5f));
 }
 END_TEST

@@ -1,17 +1,12 @@
-/* NORM, EMBED, BIAS, ROPE, GATE, ADD, COPY, pack and the device itself, bit for bit against plain loops. */
+/*
+ * NORM, EMBED, BIAS, ROPE, GATE, ADD, COPY, pack and the device itself, bit for bit against plain
+ * loops.
+ */
 #include "cpu.h"
 #include "devices/cpu/mathf.h"
 
 #include <fenv.h>
 #include <pthread.h>
-
-/* An op of one out; the operands and numbers are the caller's. */
-static struct tess_op op_of(int32_t kind, const struct tess_view *in, int32_t nin, const struct tess_view *out,
-                            const double *num, int32_t nnum)
-{
-	return (struct tess_op){ .size = sizeof(struct tess_op), .kind = kind, .nin = nin, .nout = 1, .nnum = nnum,
-		.in = in, .out = out, .num = num, .where = "test" };
-}
 
 static const int64_t tokens_of[] = { 1, 2, 5, 48 };
 enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
@@ -31,8 +26,8 @@ static float row_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 	return acc;
 }
 
-static void norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num, const float *x,
-                     const float *w, const float *b, int64_t n, float *y)
+static void norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num,
+                     const float *x, const float *w, const float *b, int64_t n, float *y)
 {
 	struct row r = { .x = x, .bound = bound };
 	float s;
@@ -45,21 +40,22 @@ static void norm_row(const struct tess_tree *tree, const int64_t *bound, const d
 		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * w[i] + b[i] : x[i] * s * w[i];
 }
 
-static void norm_try(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units, bool in_place, int dtype)
+static void norm_try(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
+                     bool in_place, int dtype)
 {
 	int64_t columns = runs * each, bound[65];
 	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0 };
 	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
 	struct tess_term term = { .bound = bound };
-	struct cpu_weights w = cpu_weights(cpu_dtype(dtype), each), b = cpu_weights(cpu_dtype(dtype + 1), each);
-	float *x = cpu_floats(tokens * columns), *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
+	struct cpu_weights w = cpu_weights(cpu_dtype(dtype), each),
+			   b = cpu_weights(cpu_dtype(dtype + 1), each);
+	float *x = cpu_floats(tokens * columns),
+	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
 	struct tess_view in[3], out;
-	struct tess_op op = op_of(TESS_OP_NORM, in, kind + 1, &out, num, 3);
+	struct tess_op op =
+		cpu_sums(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
 	void *device;
 
-	op.ntree = op.nterm = 1;
-	op.tree = &tree;
-	op.term = &term;
 	for (int64_t u = 0; u <= units; u++)
 		bound[u] = tess_edge(each, units, u);
 	for (int64_t i = 0; i < tokens * runs; i++)
@@ -104,8 +100,8 @@ END_TEST
 enum { N = 50, PITCH = 53, MOST = 48 };
 
 /* Runs op on every device with operand 0 apart and, where asked, in place; want is [tokens][N]. */
-static void rows_try(struct tess_op *op, struct tess_view *in, struct tess_view *out, const float *x, const float *want,
-                     int64_t tokens)
+static void rows_try(struct tess_op *op, struct tess_view *in, struct tess_view *out,
+                     const float *x, const float *want, int64_t tokens)
 {
 	float y[MOST * PITCH];
 
@@ -131,7 +127,8 @@ START_TEST(bias_and_add)
 	struct tess_view in[2], out;
 
 	for (int t = 0; t < NTOKENS; t++) {
-		struct tess_op bias = op_of(TESS_OP_BIAS, in, 2, &out, NULL, 0), add = op_of(TESS_OP_ADD, in, 2, &out, NULL, 0);
+		struct tess_op bias = cpu_op(TESS_OP_BIAS, in, 2, &out, NULL, 0),
+			       add = cpu_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
 		struct cpu_weights b = cpu_weights(cpu_dtype(t), N);
 
 		for (int64_t i = 0; i < tokens_of[t] * N; i++)
@@ -162,7 +159,8 @@ static float act(int kind, float a)
 
 START_TEST(gates)
 {
-	static const float special[] = { 0.0f, -0.0f, 100.0f, -100.0f, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, 1e-40f };
+	static const float special[] = { 0.0f,   -0.0f,    100.0f,    -100.0f, 1e30f,
+		                         -1e30f, INFINITY, -INFINITY, NAN,     1e-40f };
 	float *x = cpu_floats(MOST * N), *b = cpu_floats(MOST * N), want[MOST * N];
 	struct tess_view in[2], out;
 
@@ -172,8 +170,8 @@ START_TEST(gates)
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int kind = 1; kind <= 4; kind++) {
 			double num = kind;
-			struct tess_op alone = op_of(TESS_OP_GATE, in, 1, &out, &num, 1);
-			struct tess_op pair = op_of(TESS_OP_GATE, in, 2, &out, &num, 1);
+			struct tess_op alone = cpu_op(TESS_OP_GATE, in, 1, &out, &num, 1);
+			struct tess_op pair = cpu_op(TESS_OP_GATE, in, 2, &out, &num, 1);
 
 			for (int64_t i = 0; i < tokens_of[t] * N; i++)
 				want[i] = act(kind, x[i]);
@@ -196,15 +194,17 @@ START_TEST(ropes)
 	int32_t position[MOST];
 	double each = EACH;
 	struct tess_view in[3], out;
-	struct tess_op op = op_of(TESS_OP_ROPE, in, 3, &out, &each, 1);
+	struct tess_op op = cpu_op(TESS_OP_ROPE, in, 3, &out, &each, 1);
 
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int64_t r = 0; r < tokens_of[t]; r++) {
 			position[r] = (int32_t)(r + 7 * t);
 			for (int64_t i = 0; i < N; i++) {
-				const float *c = table + position[r] * EACH + i % (EACH / 2), *at = x + r * N + i;
+				const float *c = table + position[r] * EACH + i % (EACH / 2),
+					    *at = x + r * N + i;
 				bool first = i % EACH < EACH / 2;
-				float own = at[0] * c[0], other = at[first ? EACH / 2 : -(EACH / 2)] * c[EACH / 2];
+				float own = at[0] * c[0],
+				      other = at[first ? EACH / 2 : -(EACH / 2)] * c[EACH / 2];
 
 				want[r * N + i] = first ? own - other : own + other;
 			}
@@ -220,25 +220,62 @@ END_TEST
 
 /* ---- EMBED */
 
+enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
+static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 };  /* two are not in the table */
+
+static bool in_table(int t)
+{
+	return ids[t] >= FIRST && ids[t] < FIRST + V;
+}
+
+static void embed_whole(void *device, struct tess_view *in, const float *table)
+{
+	static const float zero[H];
+	double first = FIRST;
+	float y[T * H];
+	struct tess_view out = cpu_rows(y, T, H, H);
+	struct tess_op op = cpu_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
+
+	cpu_run(device, &op);
+	for (int t = 0; t < T; t++)
+		cpu_equal("whole", y + t * H, in_table(t) ? table + (ids[t] - FIRST) * H : zero, H);
+}
+
+static void embed_nodes(void *device, struct tess_view *in, const float *table)
+{
+	int64_t bound[UNITS + 1], nodes, at, n = 0;
+	struct tess_tree tree = { 2 * UNITS, UNITS - 2, 2 * UNITS - 2, 0, 1 };
+	struct tess_term term = { .bound = bound };
+	struct tess_node node;
+	double first = FIRST;
+	float y[8 * T * H], want[8 * T * H] = { 0 };
+	struct tess_view out;
+	struct tess_op op = cpu_sums(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
+
+	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
+	out = cpu_partial(y, nodes, T, H, H);
+	for (int64_t u = 0; u <= UNITS; u++)
+		bound[u] = u * 4;                       /* the last row is in no unit */
+	for (at = tree.lo; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
+		for (int t = 0; t < T; t++)
+			if (ids[t] - FIRST >= bound[node.lo - tree.lo] &&
+			    ids[t] - FIRST < bound[node.hi - tree.lo])
+				memcpy(want + (n * T + t) * H, table + (ids[t] - FIRST) * H,
+				       sizeof *want * H);
+	memset(y, 0xff, sizeof y);
+	cpu_run(device, &op);
+	cpu_equal("nodes", y, want, nodes * T * H);
+}
+
 START_TEST(embeddings)
 {
-	enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
-	int32_t ids[T] = { 100, 136, 117, 99, 137, 117 };
-	int64_t bound[UNITS + 1];
-
 	for (int dtype = 0; dtype < 3; dtype++) {
 		struct cpu_weights w = cpu_weights(cpu_dtype(dtype), V * H);
-		struct tess_view rows = { .data = w.data, .dtype = w.dtype, .ndim = 2, .shape = { V, H }, .stride = { H, 1 } };
-		struct tess_tree tree = { .n = 2 * UNITS, .lo = UNITS - 2, .hi = 2 * UNITS - 2, .terms = 1 };
-		struct tess_term term = { .bound = bound };
-		int64_t nodes = tess_node_count(tree.n, tree.lo, tree.hi);
-		float y[8 * T * H], want[8 * T * H] = { 0 }, zero[H] = { 0 };
-		double first = FIRST;
-		struct tess_view in[2] = { cpu_list(ids, TESS_I32, T) }, out;
-		struct tess_op op = op_of(TESS_OP_EMBED, in, 2, &out, &first, 1);
+		struct tess_view rows = cpu_matrix(&w, V, H, H, 1), in[2];
 
-		for (int64_t u = 0; u <= UNITS; u++)
-			bound[u] = u * 4;               /* row 36 is in no unit */
+		in[0] = cpu_list((void *)ids, TESS_I32, T);
+		memset(w.data, 0, (size_t)cpu_bytes(w.dtype));
+		w.data[cpu_bytes(w.dtype) - 1] = (char)0x80;    /* -0, which becomes +0 */
 		w.value[0] = 0.0f;
 		for (int i = 0; i < 2 * CPU_TRIES; i++) {
 			void *device = cpu_try_open(i / 2);
@@ -246,38 +283,8 @@ START_TEST(embeddings)
 			if (!device)
 				continue;
 			in[1] = i % 2 ? cpu_pack(device, &rows) : rows;
-			op.ntree = op.nterm = 0;
-			out = cpu_rows(y, T, H, H);
-			w.value[0] = 0.0f;
-			memset(w.data, 0, 4);
-			memset(w.data + cpu_bytes(w.dtype) - 1, 0x80, 1);       /* -0 */
-			if (i % 2) {
-				free(in[1].data);
-				in[1] = cpu_pack(device, &rows);
-			}
-			if (w.dtype != TESS_F32)
-				w.value[1] = 0.0f;
-			cpu_run(device, &op);
-			for (int t = 0; t < T; t++)
-				cpu_equal("whole", y + t * H, ids[t] >= FIRST && ids[t] < FIRST + V ?
-				          w.value + (ids[t] - FIRST) * H : zero, H);
-			op.ntree = op.nterm = 1;
-			op.tree = &tree;
-			op.term = &term;
-			out = (struct tess_view){ .data = y, .dtype = TESS_F32, .ndim = 3, .shape = { nodes, T, H },
-			                          .stride = { T * H, H, 1 } };
-			memset(want, 0, sizeof want);
-			for (int t = 0; t < T; t++) {
-				struct tess_node node;
-				int64_t at = tree.lo, n = 0, id = ids[t] - FIRST;
-
-				for (; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
-					if (id >= bound[node.lo - tree.lo] && id < bound[node.hi - tree.lo])
-						memcpy(want + (n * T + t) * H, w.value + id * H, sizeof zero);
-			}
-			memset(y, 0xff, sizeof y);
-			cpu_run(device, &op);
-			cpu_equal("nodes", y, want, nodes * T * H);
+			embed_whole(device, in, w.value);
+			embed_nodes(device, in, w.value);
 			if (i % 2)
 				free(in[1].data);
 			cpu_table->close(device);
@@ -301,19 +308,27 @@ START_TEST(copies)
 		from[i] = (unsigned char)(i * 7 + 1);
 	for (int d = 0; d < 4; d++) {
 		for (int ndim = 0; ndim <= 3; ndim++) {
-			struct tess_view x = { .data = from, .dtype = types[d], .ndim = ndim, .shape = { A, B, C },
-			                       .stride = { B * C, C, 1 } };
-			struct tess_view y = { .data = to, .dtype = types[d], .ndim = ndim, .shape = { A, B, C },
-			                       .stride = { 1, A, A * B } };
-			struct tess_op op = op_of(TESS_OP_COPY, &x, 1, &y, NULL, 0);
+			struct tess_view x = { .data = from,
+				               .dtype = types[d],
+				               .ndim = ndim,
+				               .shape = { A, B, C },
+				               .stride = { B * C, C, 1 } };
+			struct tess_view y = { .data = to,
+				               .dtype = types[d],
+				               .ndim = ndim,
+				               .shape = { A, B, C },
+				               .stride = { 1, A, A * B } };
+			struct tess_op op = cpu_op(TESS_OP_COPY, &x, 1, &y, NULL, 0);
 
 			memset(to, 0, sizeof to);
 			cpu_run(device, &op);
 			for (int64_t a = 0; a < (ndim > 0 ? A : 1); a++)
 				for (int64_t b = 0; b < (ndim > 1 ? B : 1); b++)
 					for (int64_t c = 0; c < (ndim > 2 ? C : 1); c++)
-						MUST(!memcmp(to + (a + A * b + A * B * c) * width[d], from + (B * C * a + C * b + c) * width[d],
-						             (size_t)width[d]));
+						MUST(!memcmp(
+							to + (a + A * b + A * B * c) * width[d],
+							from + (B * C * a + C * b + c) * width[d],
+							(size_t)width[d]));
 		}
 	}
 	cpu_table->close(device);
@@ -326,8 +341,8 @@ START_TEST(packs)
 
 	for (int i = 0; i < 6; i++) {
 		struct cpu_weights w = cpu_weights(cpu_dtype(i), ROWS * K);
-		struct tess_view rows = { .data = w.data, .dtype = w.dtype, .ndim = 2, .shape = { ROWS, K },
-		                          .stride = { i < 3 ? K : 1, i < 3 ? 1 : ROWS } }, panels;
+		struct tess_view rows = cpu_matrix(&w, ROWS, K, i < 3 ? K : 1, i < 3 ? 1 : ROWS);
+		struct tess_view panels;
 		int64_t bytes = cpu_bytes(w.dtype);
 		void *device = cpu_open("auto", 1 + i % 3);
 
@@ -337,9 +352,11 @@ START_TEST(packs)
 		ck_assert_int_eq(panels.shape[1], K);
 		for (int64_t j = 0; j < 48; j++) {
 			for (int64_t k = 0; k < K; k++) {
-				const char *got = (const char *)panels.data + (j / 16 * panels.stride[0] + k * 16 + j % 16) * bytes;
+				int64_t at = j / 16 * panels.stride[0] + k * 16 + j % 16;
+				int64_t from = j * rows.stride[0] + k * rows.stride[1];
+				const char *want = j < ROWS ? w.data + from * bytes : "\0\0\0\0";
 
-				MUST(!memcmp(got, j < ROWS ? w.data + (j * rows.stride[0] + k * rows.stride[1]) * bytes : "\0\0\0\0",
+				MUST(!memcmp((char *)panels.data + at * bytes, want,
 				             (size_t)bytes));
 			}
 		}
@@ -385,8 +402,10 @@ START_TEST(refuses)
 	struct tess_term term = { .bound = bound };
 	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
 	float memory[64] = { 0 };
-	struct tess_view in[2] = { cpu_rows(memory, 2, 8, 8), cpu_rows(memory, 3, 8, 8) }, out = cpu_rows(memory, 2, 3, 3);
-	struct tess_op good = op_of(TESS_OP_LINEAR, in, 2, &out, NULL, 0), op;
+	struct tess_view in[2] = { cpu_rows(memory, 2, 8, 8), cpu_rows(memory, 3, 8, 8) },
+			 out = cpu_rows(memory, 2, 3, 3);
+	struct tess_op op, good =
+		cpu_sums(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
 	void *device = cpu_open("auto", 1);
 
 #define REFUSED(change) \
@@ -397,14 +416,13 @@ START_TEST(refuses)
 		cpu_sentence[0] = 0; \
 		change; \
 		ck_assert_msg(cpu_table->supports(&op) < 0, "%s", #change); \
-		ck_assert_msg(strstr(cpu_sentence, "layers.0.mlp") == cpu_sentence, "%s: %s", #change, cpu_sentence); \
-		in[0] = in_was[0], in[1] = in_was[1], out = out_was, tree = tree_was, term.bound = bound; \
+		ck_assert_msg(strstr(cpu_sentence, "layers.0.mlp") == cpu_sentence, "%s: %s", \
+		              #change, cpu_sentence); \
+		in[0] = in_was[0], in[1] = in_was[1], out = out_was, tree = tree_was; \
+		term.bound = bound; \
 	} while (0)
 
 	good.where = "layers.0.mlp";
-	good.ntree = good.nterm = 1;
-	good.tree = &tree;
-	good.term = &term;
 	ck_assert_int_eq(cpu_table->supports(&good), TESS_OK);
 	REFUSED(op.kind = TESS_OP_LINEAR_DX);
 	REFUSED(op.kind = 12345);
@@ -435,12 +453,16 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* A caller that flushes small numbers to zero and rounds down gets the usual bits, and its own settings back. */
+/*
+ * A caller that flushes small numbers to zero and rounds down gets the usual bits, and its own
+ * settings back.
+ */
 START_TEST(rounds_to_nearest)
 {
 	float x[64], want[64], y[64];
-	struct tess_view in[2] = { cpu_rows(x, 4, 16, 16), cpu_rows(x, 4, 16, 16) }, out = cpu_rows(y, 4, 16, 16);
-	struct tess_op op = op_of(TESS_OP_ADD, in, 2, &out, NULL, 0);
+	struct tess_view in[2] = { cpu_rows(x, 4, 16, 16), cpu_rows(x, 4, 16, 16) },
+			 out = cpu_rows(y, 4, 16, 16);
+	struct tess_op op = cpu_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
 
 	for (int i = 0; i < 64; i++) {
 		x[i] = i % 2 ? 1e-41f * (float)i : 0.1f;
@@ -478,8 +500,9 @@ START_TEST(shares_work)
 {
 	enum { ROWS = 64, COLUMNS = 4096 };
 	float *x = cpu_floats(ROWS * COLUMNS), *y = calloc(ROWS * COLUMNS, sizeof *y);
-	struct tess_view in[2] = { cpu_rows(x, ROWS, COLUMNS, COLUMNS), cpu_rows(y, ROWS, COLUMNS, COLUMNS) };
-	struct tess_op op = op_of(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
+	struct tess_view in[2] = { cpu_rows(x, ROWS, COLUMNS, COLUMNS),
+		                   cpu_rows(y, ROWS, COLUMNS, COLUMNS) };
+	struct tess_op op = cpu_op(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
 
 	for (int threads = 1; threads <= 7; threads++) {
 		void *device = cpu_open("auto", threads);
@@ -501,5 +524,5 @@ START_TEST(shares_work)
 }
 END_TEST
 
-SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses, rounds_to_nearest,
-           shares_work)
+SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses,
+           rounds_to_nearest, shares_work)

@@ -1,0 +1,205 @@
+/*
+ * kernels.c - how fast LINEAR of a device is: GB/s of weights for one token, GFLOP/s for many,
+ * beside a plain read of the same memory.
+ *
+ *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512 as everywhere
+ */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/device.h>
+#include <time.h>
+
+enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 };   /* several weights: none stays in a cache */
+
+static const struct tess_device *device;
+static void *self;
+
+static tess_status fail(tess_status why, const char *fmt, ...)
+{
+	va_list list;
+
+	va_start(list, fmt);
+	vfprintf(stderr, fmt, list);
+	va_end(list);
+	fputc('\n', stderr);
+	return why;
+}
+
+static const char *option(const char *key)
+{
+	const char *value = getenv("TESSERA_CPU");
+
+	(void)key;
+	return value ? value : "auto";
+}
+
+static int must(tess_status st)
+{
+	if (st < 0)
+		exit(EXIT_FAILURE);
+	return st;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *room(int64_t bytes)
+{
+	void *p;
+
+	must(device->alloc(self, (uint64_t)bytes, &p));
+	return p;
+}
+
+/* Weights in (-0.5, 0.5) of the type. */
+static struct tess_view weight(int32_t dtype, int64_t n, int64_t k)
+{
+	int64_t bytes = dtype == TESS_F32 ? 4 : 2;
+	struct tess_view w = { .dtype = dtype, .ndim = 2, .shape = { n, k }, .stride = { k, 1 } };
+	uint32_t seed = 1, bits;
+	char *at = room(n * k * bytes);
+	float f;
+
+	w.data = at;
+	for (int64_t i = 0; i < n * k; i++) {
+		seed = seed * 1664525 + 1013904223;
+		f = (float)(seed >> 8) * 0x1p-24f - 0.5f;
+		memcpy(&bits, &f, sizeof bits);
+		if (dtype == TESS_BF16)
+			bits >>= 16;
+		if (dtype == TESS_F16)
+			bits = (seed >> 16 & 0x83ff) | 0x3400;
+		memcpy(at + i * bytes, &bits, (size_t)bytes);
+	}
+	return w;
+}
+
+/* Seconds of the fastest round of one LINEAR of M rows by each of the weights in turn. */
+static double linear(const struct tess_view *w, int64_t rows)
+{
+	int64_t n = w->shape[0], k = w->shape[1], bound[UNITS + 1];
+	struct tess_tree tree = { .n = UNITS, .hi = UNITS, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+	struct tess_view in[2] = { { .data = room(rows * k * 4),
+		                     .dtype = TESS_F32,
+		                     .ndim = 2,
+		                     .shape = { rows, k },
+		                     .stride = { k, 1 } } };
+	struct tess_view out = { .data = room(rows * n * 4),
+		                 .dtype = TESS_F32,
+		                 .ndim = 2,
+		                 .shape = { rows, n },
+		                 .stride = { n, 1 } };
+	struct tess_op op = { .size = sizeof op,
+		              .kind = TESS_OP_LINEAR,
+		              .nin = 2,
+		              .nout = 1,
+		              .in = in,
+		              .out = &out,
+		              .ntree = 1,
+		              .nterm = 1,
+		              .tree = &tree,
+		              .term = &term,
+		              .where = "bench" };
+	double best = 1e9, start;
+
+	for (int64_t i = 0; i < rows * k; i++)
+		((float *)in[0].data)[i] = (float)(i % 97) * 0.01f - 0.5f;
+	for (int u = 0; u <= UNITS; u++)
+		bound[u] = tess_edge(k, UNITS, u);
+	in[1] = *w;
+	must(device->supports(&op));
+	for (int i = 0; i < ROUNDS * WEIGHTS; i++) {
+		in[1] = w[i % WEIGHTS];
+		start = now();
+		must(device->run(self, &op));
+		start = now() - start;
+		best = start < best ? start : best;
+	}
+	device->free(self, in[0].data);
+	device->free(self, out.data);
+	return best;
+}
+
+/*
+ * GB/s of a sum over memory by eight lanes of 64 bits at a time: what a compiler makes of a loop.
+ */
+static double read_memory(const struct tess_view *w, int64_t bytes)
+{
+	double best = 1e9, start;
+	volatile uint64_t sink;
+
+	for (int i = 0; i < ROUNDS * WEIGHTS; i++) {
+		const uint64_t *p = w[i % WEIGHTS].data;
+		uint64_t sum[8] = { 0 };
+
+		start = now();
+		for (int64_t k = 0; k < bytes / 64; k++)
+			for (int l = 0; l < 8; l++)
+				sum[l] += p[8 * k + l];
+		start = now() - start;
+		best = start < best ? start : best;
+		sink = sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
+		(void)sink;
+	}
+	return (double)bytes / best * 1e-9;
+}
+
+static void measure(const char *name, int32_t dtype, int64_t m, int64_t n, int64_t k)
+{
+	struct tess_view rows[WEIGHTS], panels[WEIGHTS];
+	int64_t bytes = n * k * (dtype == TESS_F32 ? 4 : 2);
+	double products = 2e-9 * (double)m * (double)n * (double)k, gb = 1e-9 * (double)bytes,
+	       start;
+
+	for (int i = 0; i < WEIGHTS; i++) {
+		rows[i] = weight(dtype, n, k);
+		panels[i].data = room(bytes + 64 * k);
+		start = now();
+		must(device->pack(self, &rows[i], &panels[i]));
+		start = now() - start;
+	}
+	printf("%-5s plain read %5.1f GB/s | panels: decode %5.1f GB/s, prefill %5.1f GFLOP/s | "
+	       "rows: decode %5.1f GB/s, "
+	       "prefill %5.1f GFLOP/s | pack %4.1f GB/s\n",
+	       name, read_memory(rows, bytes), gb / linear(panels, 1), products / linear(panels, m),
+	       gb / linear(rows, 1), products / linear(rows, m), gb / start);
+	for (int i = 0; i < WEIGHTS; i++) {
+		device->free(self, rows[i].data);
+		device->free(self, panels[i].data);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct tess_host host = {
+		.size = sizeof host, .abi = TESS_ABI, .fail = fail, .option = option
+	};
+	int64_t m = argc > 2 ? atoll(argv[2]) : 48, n = argc > 3 ? atoll(argv[3]) : 8192;
+	int64_t k = argc > 4 ? atoll(argv[4]) : 2048, threads = argc > 5 ? atoll(argv[5]) : 1;
+	void *file = dlopen(argc > 1 ? argv[1] : TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+	const struct tess_plugin *plugin = file ? dlsym(file, "tess_plugin_v1") : NULL;
+
+	if (!plugin || !plugin->devices) {
+		fprintf(stderr, "kernels: %s\n", file ? "the file has no device" : dlerror());
+		return EXIT_FAILURE;
+	}
+	must(plugin->init(&host));
+	device = plugin->devices[0];
+	must(device->open(0, (int32_t)threads, &self));
+	printf("M %lld, N %lld, K %lld, %lld threads, %s\n", (long long)m, (long long)n,
+	       (long long)k, (long long)threads, option("cpu"));
+	measure("f32", TESS_F32, m, n, k);
+	measure("bf16", TESS_BF16, m, n, k);
+	measure("f16", TESS_F16, m, n, k);
+	device->close(self);
+	return EXIT_SUCCESS;
+}
