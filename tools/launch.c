@@ -9,21 +9,24 @@
 #include <string.h>
 
 static const char *const help =
-	"usage: tessera launch -n N [--backend B] [--timeout S] -- PROGRAM [ARGUMENT...]\n"
+	"usage: tessera launch -n N [OPTION...] -- PROGRAM [ARGUMENT...]\n"
 	"\n"
 	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them.\n"
 	"What a rank writes comes out line by line with [rank] before it. The first rank that\n"
 	"fails is named and the others are stopped. Its exit status is that of this command; 128 + N\n"
-	"if signal N ended it.\n"
+	"if signal N ended it. No process that a rank has started is left.\n"
 	"\n"
-	"  -n N          how many ranks\n"
-	"  --backend B   who moves data between them: gloo, ... (TESSERA_BACKEND)\n"
-	"  --timeout S   seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
-	"  --help        this text\n"
+	"  -n N              how many ranks\n"
+	"  --backend B       who moves data between them: shm, gloo, ... (TESSERA_BACKEND)\n"
+	"  --timeout S       seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
+	"  --max-restarts N  start the whole job again when it has failed, up to N times\n"
+	"  --log-dir DIR     write what each rank says to DIR/rank-R.log as well\n"
+	"  --help            this text\n"
 	"\n"
 	"examples:\n"
 	"  tessera launch -n 4 -- ./train\n"
-	"  tessera launch -n 2 --backend gloo --timeout 10 -- ./sum 1000\n";
+	"  tessera launch -n 2 --backend gloo --timeout 10 -- ./sum 1000\n"
+	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n";
 
 static int usage(const char *what, const char *arg)
 {
@@ -31,12 +34,12 @@ static int usage(const char *what, const char *arg)
 	return 2;
 }
 
-static bool read_count(const char *text, int32_t *out)
+static bool read_count(const char *text, long least, int32_t *out)
 {
 	char *end;
 	long n = strtol(text, &end, 10);
 
-	if (end == text || *end || n < 1 || n > INT32_MAX)
+	if (end == text || *end || n < least || n > INT32_MAX)
 		return false;
 	*out = (int32_t)n;
 	return true;
@@ -47,6 +50,8 @@ int tess_tool_launch(int argc, char **argv)
 	static const struct option options[] = {
 		{ "backend", required_argument, NULL, 'b' },
 		{ "timeout", required_argument, NULL, 't' },
+		{ "max-restarts", required_argument, NULL, 'r' },
+		{ "log-dir", required_argument, NULL, 'l' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -57,7 +62,7 @@ int tess_tool_launch(int argc, char **argv)
 	while ((opt = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
-			if (!read_count(optarg, &how.nranks))
+			if (!read_count(optarg, 1, &how.nranks))
 				return usage("-n needs a number of ranks, not ", optarg);
 			break;
 		case 'b':
@@ -65,6 +70,13 @@ int tess_tool_launch(int argc, char **argv)
 			break;
 		case 't':
 			how.timeout = optarg;
+			break;
+		case 'r':
+			if (!read_count(optarg, 0, &how.restarts))
+				return usage("--max-restarts needs a number, not ", optarg);
+			break;
+		case 'l':
+			how.log_dir = optarg;
 			break;
 		case 'h':
 			fputs(help, stdout);

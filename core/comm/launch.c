@@ -1,370 +1,37 @@
+/*
+ * A launcher is two processes: the one that is called, and its child, which runs the job (job.h).
+ * Each stands guard over the other. When the first is killed the second ends all ranks; when the
+ * second is killed the kernel kills the ranks, and what they have started becomes the first one's.
+ */
 #include "launch.h"
 
+#include "brood.h"
 #include "clock.h"
 #include "hub.h"
-#include "lines.h"
-#include "rendezvous.h"
+#include "job.h"
 
 #include <core/base/log.h>
 #include <core/base/status.h>
 #include <core/registry/registry.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200 };
-enum { GIVEN = 5 }; /* variables that a rank gets, and two options */
+enum { SWEEP_MS = 2000 };
 
-extern char **environ;
-
-struct rank {
-	pid_t pid; /* 0: not started, or gone */
-	int status; /* of waitpid, when gone */
-	bool stopped; /* it ended because we wanted so */
-	struct tess_lines out, err;
+struct verdict { /* of the child, over a pipe */
+	tess_status st;
+	int exit_status;
+	char sentence[TESS_SENTENCE];
 };
-
-enum stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
-
-struct job {
-	const struct tess_launch *how;
-	struct tess_rendezvous *meet;
-	sigset_t mask; /* as it was */
-	int signals, report; /* signalfd; where a rank that cannot exec says why */
-	int32_t alive;
-	enum stage stage;
-	int64_t until; /* the end of the stage; 0: none */
-	int signal; /* that ended the job, or 0 */
-	int32_t cause; /* the first rank that failed by itself, or -1 */
-	struct pollfd *on; /* signals, then the outputs that are open, which are in line */
-	struct tess_lines **line;
-	struct rank rank[];
-};
-
-/* ---- starting -------------------------------------------------------------------------------- */
-
-/* The variables of one rank; `own` has room for GIVEN + 2 of them. */
-struct given {
-	char own[GIVEN + 2][160];
-	char **all;
-};
-
-static bool is_given(const struct given *g, const char *var)
-{
-	size_t len = strcspn(var, "=");
-
-	for (size_t i = 0; i < GIVEN + 2; i++)
-		if (*g->own[i] && !strncmp(g->own[i], var, len) && g->own[i][len] == '=')
-			return true;
-	return false;
-}
-
-/* Ours but for those that are given; made before the fork, after which malloc is not safe. */
-static tess_status make_environment(const struct job *j, int32_t r, struct given *g)
-{
-	const struct tess_launch *how = j->how;
-	size_t n = 0, at = 0;
-
-	memset(g, 0, sizeof *g);
-	snprintf(g->own[0], sizeof g->own[0], "RANK=%d", r);
-	snprintf(g->own[1], sizeof g->own[1], "WORLD_SIZE=%d", how->nranks);
-	snprintf(g->own[2], sizeof g->own[2], "LOCAL_RANK=%d", r);
-	snprintf(g->own[3], sizeof g->own[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
-	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s",
-	         tess_rendezvous_path(j->meet));
-	if (how->backend)
-		snprintf(g->own[5], sizeof g->own[5], "TESSERA_BACKEND=%s", how->backend);
-	if (how->timeout)
-		snprintf(g->own[6], sizeof g->own[6], "TESSERA_TIMEOUT=%s", how->timeout);
-	while (environ[n])
-		n++;
-	g->all = calloc(n + GIVEN + 3, sizeof *g->all);
-	if (!g->all)
-		return tess_fail(TESS_ENOMEM, "no memory for the environment of a rank");
-	for (size_t i = 0; i < GIVEN + 2; i++)
-		if (*g->own[i])
-			g->all[at++] = g->own[i];
-	for (size_t i = 0; i < n; i++)
-		if (!is_given(g, environ[i]))
-			g->all[at++] = environ[i];
-	return TESS_OK;
-}
-
-/* In the new process: only calls that are safe after a fork of a program with threads. */
-static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out,
-                             int err)
-{
-	const struct tess_launch *how = j->how;
-	int null, why;
-
-	/* Whatever ends the launcher ends the rank; also if it has happened since the fork. */
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-		_exit(127);
-	if (out >= 0)
-		dup2(out, STDOUT_FILENO);
-	if (err >= 0)
-		dup2(err, STDERR_FILENO);
-	if (r > 0) {
-		null = open("/dev/null", O_RDONLY);
-		dup2(null, STDIN_FILENO);
-		close(null);
-	}
-	sigprocmask(SIG_SETMASK, &j->mask, NULL);
-	if (how->path)
-		execve(how->path, how->argv, vars);
-	else
-		execvpe(how->argv[0], how->argv, vars);
-	why = errno;
-	if (write(j->report, &why, sizeof why) < 0)
-		_exit(126);
-	_exit(127);
-}
-
-static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int *end)
-{
-	int fd[2];
-
-	if (pipe2(fd, O_CLOEXEC))
-		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r,
-		                 strerror(errno));
-	fcntl(fd[0], F_SETFL, O_NONBLOCK);
-	l->from = fd[0];
-	l->to = to;
-	snprintf(l->prefix, sizeof l->prefix, "[%d] ", r);
-	*end = fd[1];
-	return TESS_OK;
-}
-
-static tess_status start(struct job *j, int32_t r)
-{
-	struct rank *rank = &j->rank[r];
-	pid_t parent = getpid(), pid;
-	int out = -1, err = -1;
-	struct given given;
-	tess_status st = make_environment(j, r, &given);
-
-	if (!st && !(j->how->stream && r == 0)) {
-		st = listen_to(&rank->out, r, STDOUT_FILENO, &out);
-		if (!st)
-			st = listen_to(&rank->err, r, STDERR_FILENO, &err);
-	}
-	if (st)
-		goto out;
-	pid = fork();
-	if (pid == 0)
-		become(j, r, parent, given.all, out, err);
-	if (pid > 0) {
-		rank->pid = pid;
-		j->alive++;
-	} else {
-		st = tess_fail(TESS_EIO, "rank %d cannot be started: %s", r, strerror(errno));
-	}
-out:
-	free(given.all);
-	if (out >= 0)
-		close(out);
-	if (err >= 0)
-		close(err);
-	return st;
-}
-
-/* `report` ends when every rank runs its program; an errno in it is why one does not. */
-static tess_status start_all(struct job *j)
-{
-	const struct tess_launch *how = j->how;
-	tess_status st = TESS_OK;
-	int fd[2], why = 0;
-
-	if (pipe2(fd, O_CLOEXEC))
-		return tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
-	j->report = fd[1];
-	for (int32_t r = 0; r < how->nranks && !st; r++)
-		st = start(j, r);
-	close(fd[1]);
-	if (!st && read(fd[0], &why, sizeof why) == sizeof why)
-		st = tess_fail(why == ENOENT   ? TESS_ENOENT
-		               : why == EACCES ? TESS_EPERM
-		                               : TESS_EIO,
-		               "%s cannot be run: %s", how->path ? how->path : how->argv[0],
-		               strerror(why));
-	close(fd[0]);
-	return st;
-}
-
-/* ---- ending ---------------------------------------------------------------------------------- */
-
-/* A stopped process does not see SIGTERM before it goes on. */
-static void send_all(const struct job *j, int sig)
-{
-	for (int32_t r = 0; r < j->how->nranks; r++) {
-		if (!j->rank[r].pid)
-			continue;
-		kill(j->rank[r].pid, sig);
-		if (sig == SIGTERM)
-			kill(j->rank[r].pid, SIGCONT);
-	}
-}
-
-static void enter(struct job *j, enum stage stage)
-{
-	static const int last[] = { 0, LAST_WORDS_MS, TERM_MS, 0 };
-
-	if (stage <= j->stage)
-		return;
-	j->stage = stage;
-	j->until = last[stage] ? tess_now() + last[stage] * (int64_t)TESS_MS : 0;
-	if (stage == TERMINATING)
-		send_all(j, SIGTERM);
-	if (stage == KILLING)
-		send_all(j, SIGKILL);
-}
-
-static bool bad(const struct rank *rank)
-{
-	return !rank->pid && (!WIFEXITED(rank->status) || WEXITSTATUS(rank->status));
-}
-
-static void say_end(int status, char *text, size_t room)
-{
-	if (WIFSIGNALED(status))
-		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
-		         strsignal(WTERMSIG(status)));
-	else
-		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
-}
-
-/* A rank has ended badly by itself: the others are told, and have a moment. */
-static void blame(struct job *j, int32_t r)
-{
-	char end[96], text[160];
-
-	if (j->cause < 0)
-		j->cause = r;
-	say_end(j->rank[r].status, end, sizeof end);
-	snprintf(text, sizeof text, "rank %d %s", r, end);
-	tess_rendezvous_fail(j->meet, r, TESS_EPEER, text);
-	enter(j, LAST_WORDS);
-}
-
-static void reap(struct job *j)
-{
-	for (int32_t r = 0; r < j->how->nranks; r++) {
-		struct rank *rank = &j->rank[r];
-
-		if (!rank->pid || waitpid(rank->pid, &rank->status, WNOHANG) != rank->pid)
-			continue;
-		rank->pid = 0;
-		rank->stopped = j->signal || j->stage >= TERMINATING;
-		j->alive--;
-		if (bad(rank) && !rank->stopped)
-			blame(j, r);
-		else if (r == 0 && j->signal == SIGINT)
-			enter(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
-	}
-}
-
-/* The terminal has sent its SIGINT to the ranks as well; kill(1) has not. */
-static void take_signals(struct job *j)
-{
-	struct signalfd_siginfo info;
-
-	while (read(j->signals, &info, sizeof info) == sizeof info) {
-		int sig = (int)info.ssi_signo;
-
-		if (sig == SIGCHLD)
-			continue;
-		if (sig == SIGINT && !j->signal) {
-			if (info.ssi_code != SI_KERNEL)
-				send_all(j, SIGINT);
-		} else {
-			enter(j, TERMINATING);
-		}
-		if (!j->signal)
-			j->signal = sig;
-	}
-	reap(j);
-}
-
-/* ---- the job --------------------------------------------------------------------------------- */
-
-/*
- * Passes on output, until something else happens or `until`. false: nothing is left to listen to.
- */
-static bool attend(struct job *j, int64_t until)
-{
-	nfds_t n = 1;
-
-	j->on[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
-	for (int32_t r = 0; r < j->how->nranks; r++) {
-		struct tess_lines *both[] = { &j->rank[r].out, &j->rank[r].err };
-
-		for (int i = 0; i < 2; i++) {
-			if (both[i]->from < 0)
-				continue;
-			j->line[n] = both[i];
-			j->on[n++] = (struct pollfd){ .fd = both[i]->from, .events = POLLIN };
-		}
-	}
-	if (poll(j->on, n, until ? tess_ms_left(until) : -1) < 0)
-		return true;
-	for (nfds_t i = 1; i < n; i++)
-		if (j->on[i].revents)
-			tess_lines_pump(j->line[i]);
-	if (j->on[0].revents)
-		take_signals(j);
-	return n > 1;
-}
-
-/*
- * Until no rank is left and what they wrote is passed on. A child of theirs may hold the pipes for
- * ever.
- */
-static void see_to_end(struct job *j)
-{
-	int64_t until;
-
-	while (j->alive) {
-		attend(j, j->until);
-		if (j->until && tess_now() >= j->until)
-			enter(j, j->stage + 1);
-	}
-	until = tess_now() + DRAIN_MS * (int64_t)TESS_MS;
-	while (tess_now() < until && attend(j, until))
-		;
-}
-
-/*
- * Says who failed first, and what it said to the others if that names it; the status to exit with.
- */
-static int conclude(struct job *j)
-{
-	char end[96], sentence[TESS_SENTENCE];
-	int32_t named = -1, r = j->cause;
-	tess_status why = tess_rendezvous_failure(j->meet, &named, sentence, sizeof sentence);
-	int status;
-
-	if (j->signal)
-		return 128 + j->signal;
-	if (r < 0)
-		return 0;
-	if (why && named >= 0 && bad(&j->rank[named]) && !j->rank[named].stopped)
-		r = named; /* who saw it may have ended before the one that it happened to */
-	status = j->rank[r].status;
-	say_end(status, end, sizeof end);
-	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
-		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
-	else
-		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
-	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
 
 static tess_status check(const struct tess_launch *how)
 {
@@ -378,80 +45,116 @@ static tess_status check(const struct tess_launch *how)
 			TESS_EINVAL,
 			"ranks over loopback are threads of one process and cannot be launched; "
 			"use the program's own -n, or another backend (--backend gloo)");
+	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
+		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
+		                 how->log_dir, strerror(errno));
 	return TESS_OK;
 }
 
-/* Before the server's thread is made, so that it never takes one of these signals. */
-static tess_status block_signals(struct job *j)
+/* ---- the child ------------------------------------------------------------------------------- */
+
+static tess_status run(const struct tess_launch *how, struct tess_attempt *attempt, int *status)
+{
+	for (;; attempt->number++) {
+		struct tess_end end;
+		tess_status st = tess_job_run(how, attempt, &end);
+
+		if (st)
+			return st;
+		*status = end.status;
+		if (!end.status || end.by_signal || attempt->number == how->restarts)
+			return TESS_OK;
+		tess_log(TESS_WARN, "launch", "the job has failed and starts again (%d of %d)",
+		         attempt->number + 1, how->restarts);
+	}
+}
+
+static _Noreturn void be_child(const struct tess_launch *how, struct tess_attempt *attempt,
+                               int report)
+{
+	struct verdict v = { .st = TESS_OK };
+
+	if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != attempt->parent)
+		_exit(1);
+	tess_brood_adopt(true);
+	v.st = run(how, attempt, &v.exit_status);
+	if (v.st)
+		snprintf(v.sentence, sizeof v.sentence, "%s", tess_error());
+	_exit(write(report, &v, sizeof v) != sizeof v);
+}
+
+/* ---- the one that is called ------------------------------------------------------------------ */
+
+static tess_status block_signals(sigset_t *old, int *fd)
 {
 	sigset_t set;
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return j->signals < 0 ? tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno)) : TESS_OK;
+	tess_job_signals(&set);
+	pthread_sigmask(SIG_BLOCK, &set, old);
+	*fd = signalfd(-1, &set, SFD_CLOEXEC);
+	if (*fd >= 0)
+		return TESS_OK;
+	pthread_sigmask(SIG_SETMASK, old, NULL);
+	return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
 }
 
-static struct job *make_job(const struct tess_launch *how)
+/* Passes signals on to the child until it ends; what the terminal sends it has got itself. */
+static int await(pid_t child, int signals)
 {
-	size_t n = (size_t)how->nranks, most = 2 * n + 1;
-	struct job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
+	struct signalfd_siginfo info;
+	int status;
 
-	if (!j)
-		return NULL;
-	j->how = how;
-	j->cause = -1;
-	j->signals = -1;
-	for (size_t r = 0; r < n; r++)
-		j->rank[r].out.from = j->rank[r].err.from = -1;
-	j->on = calloc(most, sizeof *j->on);
-	j->line = calloc(most, sizeof *j->line);
-	pthread_sigmask(SIG_BLOCK, NULL, &j->mask);
-	return j;
-}
-
-static void free_job(struct job *j)
-{
-	for (int32_t r = 0; r < j->how->nranks; r++) {
-		tess_lines_end(&j->rank[r].out);
-		tess_lines_end(&j->rank[r].err);
+	while (waitpid(child, &status, WNOHANG) != child) {
+		if (read(signals, &info, sizeof info) != sizeof info)
+			continue;
+		if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
+			kill(child, (int)info.ssi_signo);
 	}
-	tess_rendezvous_close(j->meet);
-	if (j->signals >= 0)
-		close(j->signals);
-	pthread_sigmask(SIG_SETMASK, &j->mask, NULL);
-	free(j->on);
-	free(j->line);
-	free(j);
+	return status;
 }
 
 tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 {
+	struct tess_attempt attempt = { .parent = getpid() };
+	struct verdict v;
+	int report[2], signals, status;
+	pid_t child;
 	tess_status st = check(how);
-	struct job *j;
 
-	if (st)
+	if (st || (st = block_signals(&attempt.mask, &signals)))
 		return st;
-	j = make_job(how);
-	if (!j || !j->on || !j->line)
-		st = tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
-	if (!st)
-		st = block_signals(j);
-	if (!st)
-		st = tess_rendezvous_open(NULL, how->nranks, &j->meet);
-	if (!st)
-		st = start_all(j);
-	if (st && j)
-		enter(j, KILLING);
-	if (j)
-		see_to_end(j);
-	if (!st)
-		*exit_status = conclude(j);
-	if (j)
-		free_job(j);
+	if (pipe2(report, O_CLOEXEC)) {
+		st = tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
+		goto out;
+	}
+	tess_brood_adopt(true);
+	child = fork();
+	if (!child) {
+		close(report[0]);
+		close(signals);
+		be_child(how, &attempt, report[1]);
+	}
+	close(report[1]);
+	if (child < 0) {
+		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
+	} else {
+		status = await(child, signals);
+		if (read(report[0], &v, sizeof v) != sizeof v) {
+			tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+			st = tess_fail(TESS_EIO,
+			               "the launcher was killed by signal %d, and the job "
+			               "with it",
+			               WTERMSIG(status));
+		} else if (v.st) {
+			st = tess_fail(v.st, "%s", v.sentence);
+		} else {
+			*exit_status = v.exit_status;
+		}
+	}
+	tess_brood_adopt(false);
+	close(report[0]);
+out:
+	close(signals);
+	pthread_sigmask(SIG_SETMASK, &attempt.mask, NULL);
 	return st;
 }

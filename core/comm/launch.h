@@ -12,6 +12,8 @@ struct tess_launch {
 	const char *backend; /* TESSERA_BACKEND of the ranks; NULL: as it is */
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: as it is */
 	bool stream; /* rank 0 writes to our own stdout and stderr, without a prefix */
+	const char *log_dir; /* gets a file rank-R.log of the lines of each rank; NULL: none */
+	int32_t restarts; /* how often a job that has failed is started again */
 };
 
 /*
@@ -22,12 +24,14 @@ struct tess_launch {
  *
  * The first rank that fails is named on stderr; the others get a second to say what they know, then
  * SIGTERM, and SIGKILL after 5 s. SIGTERM and SIGHUP to us do the same at once. SIGINT is passed
- * on, and rank 0 has the time it wants; a second one is SIGTERM. If this process dies the kernel
- * kills the ranks.
+ * on, and rank 0 has the time it wants; a second one is SIGTERM. At the end, also if this process
+ * is killed, every process that a rank has started is killed, unless it is another user's.
+ *
+ * A rank that ends with status 0 and has not joined the job that another one has joined fails it.
+ * A job that starts again has another name; TORCHELASTIC_RESTART_COUNT says how often it has.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 130 after
- * SIGINT, 143 after SIGTERM. Call it from a thread that lives on, with no other thread that waits
- * for SIGCHLD, SIGINT, SIGTERM or SIGHUP. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose
+ * SIGINT, 143 after SIGTERM. Call it before there are threads or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose
  * ranks are threads; TESS_ENOENT, TESS_EPERM, TESS_EIO: the program cannot be run.
  */
 tess_status tess_launch(const struct tess_launch *how, int *exit_status);

@@ -15,6 +15,8 @@ static void put(struct tess_lines *l, const char *text, size_t len)
 
 	while (writev(l->to, piece, 3) < 0 && errno == EINTR)
 		;
+	while (l->log >= 0 && writev(l->log, piece + 1, 2) < 0 && errno == EINTR)
+		;
 }
 
 bool tess_lines_pump(struct tess_lines *l)

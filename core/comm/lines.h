@@ -9,6 +9,7 @@
 
 struct tess_lines {
 	int from, to; /* from: non-blocking, -1 when it has ended */
+	int log; /* a file that gets the lines without the prefix; -1: none */
 	char prefix[16];
 	char text[8192]; /* a line that has no end yet; a longer one is cut in pieces */
 	size_t len;

@@ -59,6 +59,12 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
                           const char *sentence);
 
 /*
+ * The process of this rank has ended without an error: if it has not joined, while others have, it
+ * is missed, and they hear so.
+ */
+void tess_rendezvous_ended(struct tess_rendezvous *r, int32_t rank);
+
+/*
  * Ends the thread, tells ranks that are still there, in bounded time, and removes the socket. NULL:
  * nothing.
  */

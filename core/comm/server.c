@@ -55,6 +55,11 @@ struct conn {
 	struct ask *asks;
 };
 
+struct seat {
+	atomic_bool ended; /* its process */
+	bool came;
+};
+
 struct tess_rendezvous {
 	char path[128], lock_path[136]; /* "": between hosts */
 	struct tess_secret secret;
@@ -65,6 +70,7 @@ struct tess_rendezvous {
 	struct tess_hub *hub;
 	struct tess_listener ear;
 	int32_t nranks;
+	struct seat *seat; /* of each rank */
 	bool welcomed, gone;
 	int32_t nconns;
 	struct conn conn[];
@@ -130,6 +136,7 @@ static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_f
 	}
 	if (!st) {
 		c->rank = f->a;
+		r->seat[c->rank].came = true;
 		return;
 	}
 	refuse(c, st, text);
@@ -328,6 +335,26 @@ static void answer(struct tess_rendezvous *r, struct conn *c)
 	}
 }
 
+/* A rank whose process has ended will not come: whoever waits for it hears so. */
+static void miss(struct tess_rendezvous *r)
+{
+	int32_t waits = -1;
+	char text[128];
+
+	for (int32_t i = 0; i < r->nranks; i++)
+		if (r->seat[i].came)
+			waits = i;
+	for (int32_t i = 0; i < r->nranks && waits >= 0; i++) {
+		if (r->seat[i].came || !atomic_load(&r->seat[i].ended))
+			continue;
+		snprintf(text, sizeof text,
+		         "rank %d has ended without joining the job, in which rank %d waits", i,
+		         waits);
+		tess_hub_fail(r->hub, i, TESS_EPEER, text);
+		return;
+	}
+}
+
 /* What all ranks are to hear now. */
 static void tell(struct tess_rendezvous *r)
 {
@@ -393,6 +420,8 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	}
 	if (p[1].revents)
 		admit(r);
+	if (!r->welcomed)
+		miss(r);
 	tell(r);
 	for (int32_t i = r->nconns - 1; i >= 0; i--) {
 		struct conn *c = &r->conn[i];
@@ -537,6 +566,7 @@ static void destroy(struct tess_rendezvous *r)
 		close(r->wake);
 	tess_hub_close(r->hub);
 	sodium_memzero(&r->secret, sizeof r->secret);
+	free(r->seat);
 	free(r);
 }
 
@@ -557,9 +587,9 @@ static tess_status make(int32_t nranks, struct tess_rendezvous **out)
 	r->nranks = nranks;
 	r->listener = r->lock = -1;
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (r->wake < 0) {
-		st = tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
-		               strerror(errno));
+	r->seat = calloc((size_t)nranks, sizeof *r->seat);
+	if (r->wake < 0 || !r->seat) {
+		st = tess_fail(TESS_ENOMEM, "no event descriptor or memory for the rendezvous");
 		destroy(r);
 		return st;
 	}
@@ -626,6 +656,12 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
                           const char *sentence)
 {
 	tess_hub_fail(r->hub, rank, why, sentence);
+}
+
+void tess_rendezvous_ended(struct tess_rendezvous *r, int32_t rank)
+{
+	atomic_store(&r->seat[rank].ended, true);
+	wake(r, NULL);
 }
 
 void tess_rendezvous_close(struct tess_rendezvous *r)

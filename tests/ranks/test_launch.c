@@ -7,6 +7,7 @@
 
 #include <core/base/status.h>
 #include <core/comm/clock.h>
+#include <core/comm/world.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,20 @@ static void pids(const struct job *j, int n, int *out)
 		ck_assert(at && sscanf(at, "pid %d", &out[i]) == 1);
 		at += 4;
 	}
+}
+
+/* The first child of a process. */
+static pid_t child_of(pid_t pid)
+{
+	char path[64];
+	int child = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+	f = fopen(path, "r");
+	ck_assert(f && fscanf(f, "%d", &child) == 1);
+	fclose(f);
+	return child;
 }
 
 static void all_gone(const int *pid, int n, int ms)
@@ -255,6 +270,171 @@ START_TEST(no_orphans)
 }
 END_TEST
 
+/* Even one that has left for a session of its own, and does not listen to signals. */
+static const char orphan[] =
+	"setsid sh -c 'trap \"\" TERM HUP INT; echo pid $$; while :; do sleep 0.05; done' & ";
+
+/* _i: how it ends. 0: by itself, 1: the launcher is killed, 2: so is its child, 3: SIGTERM */
+START_TEST(no_orphans_of_ranks)
+{
+	char script[256];
+	struct job j;
+	int pid[2];
+
+	snprintf(script, sizeof script, "%s sleep %s", orphan, _i ? "30" : "0.3");
+	shell_start(&j, 2, script, false);
+	job_await(&j, "[0] pid ");
+	job_await(&j, "[1] pid ");
+	if (_i == 1)
+		kill(j.pid, SIGKILL);
+	if (_i == 2)
+		kill(child_of(j.pid), SIGKILL);
+	if (_i == 3)
+		kill(j.pid, SIGTERM);
+	job_finish(&j);
+	pids(&j, 2, pid);
+	all_gone(pid, 2, 2000);
+	ck_assert_int_eq(j.status, _i == 0 ? 0 : _i == 1 ? -SIGKILL : _i == 2 ? 125 : 143);
+	if (_i == 2)
+		ck_assert_int_eq(job_count(&j, "the launcher was killed by signal 9"), 1);
+	ck_assert(j.seconds < 10);
+}
+END_TEST
+
+static const char *in_directory(const char *name, char *path, size_t room)
+{
+	snprintf(path, room, "%s/%s", getenv("TEST_DIR"), name);
+	return path;
+}
+
+static void make_directory(void)
+{
+	static char dir[] = "/tmp/tessera-test-XXXXXX";
+
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	setenv("TEST_DIR", dir, 1);
+}
+
+static void expect_file(const char *name, const char *want)
+{
+	char path[128], text[512] = "";
+	FILE *f = fopen(in_directory(name, path, sizeof path), "r");
+
+	ck_assert_msg(f != NULL, "%s is not there", path);
+	text[fread(text, 1, sizeof text - 1, f)] = '\0';
+	fclose(f);
+	unlink(path);
+	ck_assert_str_eq(text, want);
+}
+
+START_TEST(logs_of_ranks)
+{
+	char *argv[] = { "sh", "-c",
+		         "echo out $RANK; sleep 0.1; echo err >&2; sleep 0.1; printf end", NULL };
+	struct tess_launch how = { .nranks = 2, .argv = argv };
+	char path[128];
+	struct job j;
+
+	make_directory();
+	how.log_dir = in_directory("logs", path, sizeof path);
+	for (int i = 0; i < 2; i++) { /* the second time over the first */
+		job_start(&j, &how);
+		job_finish(&j);
+		ck_assert_int_eq(j.status, 0);
+		ck_assert_int_eq(job_count(&j, "[1] out 1\n"), 1);
+	}
+	expect_file("logs/rank-0.log", "out 0\nerr\nend\n");
+	expect_file("logs/rank-1.log", "out 1\nerr\nend\n");
+	rmdir(path);
+	ck_assert_int_eq(rmdir(getenv("TEST_DIR")), 0);
+	how.log_dir = "/nowhere/logs";
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 125);
+	ck_assert_int_eq(job_count(&j, "/nowhere/logs cannot be made"), 1);
+}
+END_TEST
+
+/* _i: how many restarts are allowed of a job that succeeds the third time */
+START_TEST(a_job_starts_again)
+{
+	char *argv[] = { "sh", "-c",
+		         "echo at $TESSERA_RENDEZVOUS;"
+		         "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exec echo done;"
+		         "[ $RANK = 0 ] && exit 7; sleep 30",
+		         NULL };
+	struct tess_launch how = { .nranks = 2, .argv = argv, .restarts = _i };
+	char path[128];
+	struct job j;
+
+	make_directory();
+	how.log_dir = getenv("TEST_DIR");
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, _i < 2 ? 7 : 0);
+	ck_assert_int_eq(job_count(&j, "starts again"), _i < 2 ? _i : 2);
+	ck_assert_int_eq(job_count(&j, "rank 0 exited with status 7"), _i < 2 ? _i + 1 : 2);
+	ck_assert_int_eq(job_count(&j, "] done\n"), _i < 2 ? 0 : 2);
+	ck_assert(_i < 1 || strstr(j.text, "(1 of "));
+	if (_i >= 1) { /* another name */
+		char *first = strstr(j.text, "[0] at "), *again = strstr(first + 1, "[0] at ");
+
+		ck_assert(again && strncmp(first, again, strcspn(first, "\n") + 1));
+	}
+	unlink(in_directory("rank-0.log", path, sizeof path));
+	unlink(in_directory("rank-1.log", path, sizeof path));
+	ck_assert_int_eq(rmdir(getenv("TEST_DIR")), 0);
+}
+END_TEST
+
+START_TEST(what_is_stopped_does_not_start_again)
+{
+	char *argv[] = { "sh", "-c", "echo up; sleep 30", NULL };
+	struct tess_launch how = { .nranks = 2, .argv = argv, .restarts = 5 };
+	struct job j;
+
+	job_start(&j, &how);
+	job_await(&j, "[0] up");
+	job_await(&j, "[1] up");
+	kill(j.pid, SIGTERM);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 143);
+	ck_assert_int_eq(job_count(&j, "up"), 2);
+}
+END_TEST
+
+/* Rank 1 ends well, but rank 0 waits for it. */
+START_TEST(a_rank_does_not_join)
+{
+	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
+	char *argv[] = { "rank", "join", NULL };
+	struct job j;
+
+	how.argv = argv;
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 2);
+	ck_assert_int_ge(job_count(&j, "rank 1 has ended without joining the job, in which rank 0"),
+	                 1);
+	ck_assert(j.seconds < 5);
+}
+END_TEST
+
+/* The rendezvous is that of a job which is over. */
+START_TEST(a_job_is_stale)
+{
+	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
+	char *argv[] = { "rank", "stale", NULL };
+	struct job j;
+
+	how.argv = argv;
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 2);
+	ck_assert_int_ge(job_count(&j, "TESSERA_RENDEZVOUS is left over from another job"), 1);
+}
+END_TEST
+
 START_TEST(a_childs_pipe_does_not_hold_us)
 {
 	struct job j;
@@ -262,7 +442,7 @@ START_TEST(a_childs_pipe_does_not_hold_us)
 	shell(&j, 1, "sleep 4 & echo done");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "[0] done\n"), 1);
-	ck_assert(j.seconds < 6);
+	ck_assert(j.seconds < 3);
 }
 END_TEST
 
@@ -289,8 +469,59 @@ START_TEST(what_cannot_be_run)
 }
 END_TEST
 
-SUITE_MAIN("launch", lines_have_a_prefix, long_lines_are_whole, rank_0_may_stream,
-           ranks_know_who_they_are, only_rank_0_reads, first_failure_is_the_status,
-           a_signal_is_named, survivors_have_last_words, the_stubborn_are_killed,
-           the_stopped_end_as_well, interrupt_is_for_rank_0, terminate_ends_all, no_orphans,
-           a_childs_pipe_does_not_hold_us, what_cannot_be_run)
+/* As a rank: 2 if there is no world. */
+static int rank(const char *role)
+{
+	struct tess_world *w;
+
+	if (!strcmp(role, "join") && !strcmp(getenv("RANK"), "1"))
+		return 0;
+	if (!strcmp(role, "stale"))
+		setenv("TESSERA_RENDEZVOUS", "/tmp/no-such-job", 1);
+	if (!tess_world_open(&w)) {
+		tess_world_close(w);
+		return 0;
+	}
+	fprintf(stderr, "%s\n", tess_error());
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	const TTest *const tests[] = { lines_have_a_prefix,
+		                       long_lines_are_whole,
+		                       rank_0_may_stream,
+		                       ranks_know_who_they_are,
+		                       only_rank_0_reads,
+		                       first_failure_is_the_status,
+		                       a_signal_is_named,
+		                       survivors_have_last_words,
+		                       the_stubborn_are_killed,
+		                       the_stopped_end_as_well,
+		                       interrupt_is_for_rank_0,
+		                       terminate_ends_all,
+		                       no_orphans,
+		                       logs_of_ranks,
+		                       what_is_stopped_does_not_start_again,
+		                       a_rank_does_not_join,
+		                       a_job_is_stale,
+		                       a_childs_pipe_does_not_hold_us,
+		                       what_cannot_be_run };
+	Suite *suite = suite_create("launch");
+	TCase *tcase = tcase_create("launch");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	if (argc > 1)
+		return rank(argv[1]);
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 120);
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+		tcase_add_test(tcase, tests[i]);
+	tcase_add_loop_test(tcase, no_orphans_of_ranks, 0, 4);
+	tcase_add_loop_test(tcase, a_job_starts_again, 0, 4);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,471 @@
+#include "job.h"
+
+#include "brood.h"
+#include "clock.h"
+#include "hub.h"
+#include "lines.h"
+#include "rendezvous.h"
+
+#include <core/base/log.h>
+#include <core/base/status.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
+enum { GIVEN = 6 }; /* variables that a rank gets, and two options */
+
+extern char **environ;
+
+struct rank {
+	pid_t pid; /* 0: not started, or gone */
+	int status; /* of waitpid, when gone */
+	bool stopped; /* it ended because we wanted so */
+	struct tess_lines out, err;
+	int log; /* a file of its own, or -1 */
+};
+
+enum stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
+
+struct job {
+	const struct tess_launch *how;
+	const struct tess_attempt *attempt;
+	struct tess_rendezvous *meet;
+	int signals, report; /* signalfd; where a rank that cannot exec says why */
+	int32_t alive;
+	enum stage stage;
+	int64_t until; /* the end of the stage; 0: none */
+	int signal; /* that ended the job, or 0 */
+	int32_t cause; /* the first rank that failed by itself, or -1 */
+	struct pollfd *on; /* signals, then the outputs that are open, which are in line */
+	struct tess_lines **line;
+	struct rank rank[];
+};
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* The variables of one rank; `own` has room for GIVEN + 2 of them. */
+struct given {
+	char own[GIVEN + 2][160];
+	char **all;
+};
+
+static bool is_given(const struct given *g, const char *var)
+{
+	size_t len = strcspn(var, "=");
+
+	for (size_t i = 0; i < GIVEN + 2; i++)
+		if (*g->own[i] && !strncmp(g->own[i], var, len) && g->own[i][len] == '=')
+			return true;
+	return false;
+}
+
+/* Ours but for those that are given; made before the fork, after which malloc is not safe. */
+static tess_status make_environment(const struct job *j, int32_t r, struct given *g)
+{
+	const struct tess_launch *how = j->how;
+	size_t n = 0, at = 0;
+
+	memset(g, 0, sizeof *g);
+	snprintf(g->own[0], sizeof g->own[0], "RANK=%d", r);
+	snprintf(g->own[1], sizeof g->own[1], "WORLD_SIZE=%d", how->nranks);
+	snprintf(g->own[2], sizeof g->own[2], "LOCAL_RANK=%d", r);
+	snprintf(g->own[3], sizeof g->own[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
+	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s",
+	         tess_rendezvous_path(j->meet));
+	snprintf(g->own[5], sizeof g->own[5], "TORCHELASTIC_RESTART_COUNT=%d", j->attempt->number);
+	if (how->backend)
+		snprintf(g->own[6], sizeof g->own[6], "TESSERA_BACKEND=%s", how->backend);
+	if (how->timeout)
+		snprintf(g->own[7], sizeof g->own[7], "TESSERA_TIMEOUT=%s", how->timeout);
+	while (environ[n])
+		n++;
+	g->all = calloc(n + GIVEN + 3, sizeof *g->all);
+	if (!g->all)
+		return tess_fail(TESS_ENOMEM, "no memory for the environment of a rank");
+	for (size_t i = 0; i < GIVEN + 2; i++)
+		if (*g->own[i])
+			g->all[at++] = g->own[i];
+	for (size_t i = 0; i < n; i++)
+		if (!is_given(g, environ[i]))
+			g->all[at++] = environ[i];
+	return TESS_OK;
+}
+
+/* In the new process: only calls that are safe after a fork of a program with threads. */
+static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out,
+                             int err)
+{
+	const struct tess_launch *how = j->how;
+	int null, why;
+
+	/* Whatever ends the launcher ends the rank; also if it has happened since the fork. */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+		_exit(127);
+	if (out >= 0)
+		dup2(out, STDOUT_FILENO);
+	if (err >= 0)
+		dup2(err, STDERR_FILENO);
+	if (r > 0) {
+		null = open("/dev/null", O_RDONLY);
+		dup2(null, STDIN_FILENO);
+		close(null);
+	}
+	sigprocmask(SIG_SETMASK, &j->attempt->mask, NULL);
+	if (how->path)
+		execve(how->path, how->argv, vars);
+	else
+		execvpe(how->argv[0], how->argv, vars);
+	why = errno;
+	if (write(j->report, &why, sizeof why) < 0)
+		_exit(126);
+	_exit(127);
+}
+
+static tess_status open_log(const struct job *j, int32_t r, int *out)
+{
+	const struct tess_launch *how = j->how;
+	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+	char path[4096];
+
+	if (!how->log_dir)
+		return TESS_OK;
+	snprintf(path, sizeof path, "%s/rank-%d.log", how->log_dir, r);
+	*out = open(path, j->attempt->number ? flags : flags | O_TRUNC, 0666);
+	if (*out < 0)
+		return tess_fail(TESS_EIO, "the log %s cannot be written: %s", path,
+		                 strerror(errno));
+	if (j->attempt->number)
+		dprintf(*out, "---- restart %d of %d ----\n", j->attempt->number, how->restarts);
+	return TESS_OK;
+}
+
+static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int log, int *end)
+{
+	int fd[2];
+
+	if (pipe2(fd, O_CLOEXEC))
+		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r,
+		                 strerror(errno));
+	fcntl(fd[0], F_SETFL, O_NONBLOCK);
+	l->from = fd[0];
+	l->to = to;
+	l->log = log;
+	snprintf(l->prefix, sizeof l->prefix, "[%d] ", r);
+	*end = fd[1];
+	return TESS_OK;
+}
+
+static tess_status start(struct job *j, int32_t r)
+{
+	struct rank *rank = &j->rank[r];
+	pid_t parent = getpid(), pid;
+	int out = -1, err = -1;
+	struct given given;
+	tess_status st = make_environment(j, r, &given);
+
+	if (!st)
+		st = open_log(j, r, &rank->log);
+	if (!st && !(j->how->stream && r == 0)) {
+		st = listen_to(&rank->out, r, STDOUT_FILENO, rank->log, &out);
+		if (!st)
+			st = listen_to(&rank->err, r, STDERR_FILENO, rank->log, &err);
+	}
+	if (st)
+		goto out;
+	pid = fork();
+	if (pid == 0)
+		become(j, r, parent, given.all, out, err);
+	if (pid > 0) {
+		rank->pid = pid;
+		j->alive++;
+	} else {
+		st = tess_fail(TESS_EIO, "rank %d cannot be started: %s", r, strerror(errno));
+	}
+out:
+	free(given.all);
+	if (out >= 0)
+		close(out);
+	if (err >= 0)
+		close(err);
+	return st;
+}
+
+/* `report` ends when every rank runs its program; an errno in it is why one does not. */
+static tess_status start_all(struct job *j)
+{
+	const struct tess_launch *how = j->how;
+	tess_status st = TESS_OK;
+	int fd[2], why = 0;
+
+	if (pipe2(fd, O_CLOEXEC))
+		return tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
+	j->report = fd[1];
+	for (int32_t r = 0; r < how->nranks && !st; r++)
+		st = start(j, r);
+	close(fd[1]);
+	if (!st && read(fd[0], &why, sizeof why) == sizeof why)
+		st = tess_fail(why == ENOENT   ? TESS_ENOENT
+		               : why == EACCES ? TESS_EPERM
+		                               : TESS_EIO,
+		               "%s cannot be run: %s", how->path ? how->path : how->argv[0],
+		               strerror(why));
+	close(fd[0]);
+	return st;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+/* A stopped process does not see SIGTERM before it goes on. */
+static void send_all(const struct job *j, int sig)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		if (!j->rank[r].pid)
+			continue;
+		kill(j->rank[r].pid, sig);
+		if (sig == SIGTERM)
+			kill(j->rank[r].pid, SIGCONT);
+	}
+}
+
+static void enter(struct job *j, enum stage stage)
+{
+	static const int last[] = { 0, LAST_WORDS_MS, TERM_MS, 0 };
+
+	if (stage <= j->stage)
+		return;
+	j->stage = stage;
+	j->until = last[stage] ? tess_now() + last[stage] * (int64_t)TESS_MS : 0;
+	if (stage == TERMINATING)
+		send_all(j, SIGTERM);
+	if (stage == KILLING)
+		send_all(j, SIGKILL);
+}
+
+static bool bad(const struct rank *rank)
+{
+	return !rank->pid && (!WIFEXITED(rank->status) || WEXITSTATUS(rank->status));
+}
+
+static void say_end(int status, char *text, size_t room)
+{
+	if (WIFSIGNALED(status))
+		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
+		         strsignal(WTERMSIG(status)));
+	else
+		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
+}
+
+/* A rank has ended badly by itself: the others are told, and have a moment. */
+static void blame(struct job *j, int32_t r)
+{
+	char end[96], text[160];
+
+	if (j->cause < 0)
+		j->cause = r;
+	say_end(j->rank[r].status, end, sizeof end);
+	snprintf(text, sizeof text, "rank %d %s", r, end);
+	tess_rendezvous_fail(j->meet, r, TESS_EPEER, text);
+	enter(j, LAST_WORDS);
+}
+
+static void reap(struct job *j)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		struct rank *rank = &j->rank[r];
+
+		if (!rank->pid || waitpid(rank->pid, &rank->status, WNOHANG) != rank->pid)
+			continue;
+		rank->pid = 0;
+		rank->stopped = j->signal || j->stage >= TERMINATING;
+		j->alive--;
+		if (!bad(rank))
+			tess_rendezvous_ended(j->meet, r);
+		if (bad(rank) && !rank->stopped)
+			blame(j, r);
+		else if (r == 0 && j->signal == SIGINT)
+			enter(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
+	}
+}
+
+/* The terminal has sent its SIGINT to the ranks as well; kill(1) has not. */
+static void take_signals(struct job *j)
+{
+	struct signalfd_siginfo info;
+
+	while (read(j->signals, &info, sizeof info) == sizeof info) {
+		int sig = (int)info.ssi_signo;
+
+		if (sig == SIGCHLD)
+			continue;
+		if (getppid() != j->attempt->parent) /* the launcher has been killed */
+			enter(j, KILLING);
+		if (sig == SIGINT && !j->signal) {
+			if (info.ssi_code != SI_KERNEL)
+				send_all(j, SIGINT);
+		} else {
+			enter(j, TERMINATING);
+		}
+		if (!j->signal)
+			j->signal = sig;
+	}
+	reap(j);
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+/*
+ * Passes on output, until something else happens or `until`. false: nothing is left to listen to.
+ */
+static bool attend(struct job *j, int64_t until)
+{
+	nfds_t n = 1;
+
+	j->on[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		struct tess_lines *both[] = { &j->rank[r].out, &j->rank[r].err };
+
+		for (int i = 0; i < 2; i++) {
+			if (both[i]->from < 0)
+				continue;
+			j->line[n] = both[i];
+			j->on[n++] = (struct pollfd){ .fd = both[i]->from, .events = POLLIN };
+		}
+	}
+	if (poll(j->on, n, until ? tess_ms_left(until) : -1) < 0)
+		return true;
+	for (nfds_t i = 1; i < n; i++)
+		if (j->on[i].revents)
+			tess_lines_pump(j->line[i]);
+	if (j->on[0].revents)
+		take_signals(j);
+	return n > 1;
+}
+
+/*
+ * Until no rank is left and what they wrote is passed on. A child of theirs may hold the pipes for
+ * ever.
+ */
+static void see_to_end(struct job *j)
+{
+	int64_t until;
+
+	while (j->alive) {
+		attend(j, j->until);
+		if (j->until && tess_now() >= j->until)
+			enter(j, j->stage + 1);
+	}
+	until = tess_now() + DRAIN_MS * (int64_t)TESS_MS;
+	while (tess_now() < until && attend(j, until))
+		;
+}
+
+/*
+ * Says who failed first, and what it said to the others if that names it; the status to exit with.
+ */
+static int conclude(struct job *j)
+{
+	char end[96], sentence[TESS_SENTENCE];
+	int32_t named = -1, r = j->cause;
+	tess_status why = tess_rendezvous_failure(j->meet, &named, sentence, sizeof sentence);
+	int status;
+
+	if (j->signal)
+		return 128 + j->signal;
+	if (r < 0)
+		return 0;
+	if (why && named >= 0 && bad(&j->rank[named]) && !j->rank[named].stopped)
+		r = named; /* who saw it may have ended before the one that it happened to */
+	status = j->rank[r].status;
+	say_end(status, end, sizeof end);
+	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
+		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
+	else
+		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void tess_job_signals(sigset_t *out)
+{
+	sigemptyset(out);
+	sigaddset(out, SIGCHLD);
+	sigaddset(out, SIGINT);
+	sigaddset(out, SIGTERM);
+	sigaddset(out, SIGHUP);
+}
+
+static struct job *make_job(const struct tess_launch *how, const struct tess_attempt *attempt)
+{
+	size_t n = (size_t)how->nranks, most = 2 * n + 1;
+	struct job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
+
+	if (!j)
+		return NULL;
+	j->how = how;
+	j->attempt = attempt;
+	j->cause = -1;
+	j->signals = -1;
+	for (size_t r = 0; r < n; r++)
+		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
+	j->on = calloc(most, sizeof *j->on);
+	j->line = calloc(most, sizeof *j->line);
+	return j;
+}
+
+static void free_job(struct job *j)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		tess_lines_end(&j->rank[r].out);
+		tess_lines_end(&j->rank[r].err);
+		if (j->rank[r].log >= 0)
+			close(j->rank[r].log);
+	}
+	tess_rendezvous_close(j->meet);
+	if (j->signals >= 0)
+		close(j->signals);
+	free(j->on);
+	free(j->line);
+	free(j);
+}
+
+static tess_status open_job(struct job *j)
+{
+	sigset_t set;
+
+	tess_job_signals(&set);
+	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (j->signals < 0)
+		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
+	return tess_rendezvous_open(NULL, j->how->nranks, &j->meet);
+}
+
+tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
+                         struct tess_end *out)
+{
+	struct job *j = make_job(how, attempt);
+	tess_status st;
+
+	if (!j)
+		return tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
+	st = j->on && j->line ? open_job(j)
+	                      : tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
+	if (!st)
+		st = start_all(j);
+	if (st)
+		enter(j, KILLING);
+	if (j->signals >= 0)
+		see_to_end(j);
+	if (!st)
+		*out = (struct tess_end){ .status = conclude(j), .by_signal = j->signal != 0 };
+	free_job(j);
+	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	return st;
+}
