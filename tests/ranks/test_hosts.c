@@ -573,7 +573,7 @@ END_TEST
 int main(int argc, char **argv)
 {
 	Suite *suite;
-	TCase *tcase;
+	TCase *tcase, *crowded;
 	SRunner *runner;
 	int failed;
 
@@ -596,8 +596,11 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, no_way_to_meet);
 	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
 	tcase_add_loop_test(tcase, who_listens, 0, 2);
-	tcase_add_test(tcase, strangers);
 	tcase_add_test(tcase, two_hosts);
+	crowded = tcase_create("strangers");
+	suite_add_tcase(suite, crowded);
+	tcase_set_timeout(crowded, 120);
+	tcase_add_test(crowded, strangers);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
