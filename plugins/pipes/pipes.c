@@ -1,0 +1,230 @@
+/* tess-backend-pipes.so: ranks of one host talk over pipes. The least that a backend must have. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <tessera/reduce.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS = 64 };
+
+static const struct tess_host *host;
+
+struct work {
+	struct work *next;
+	struct tess_coll c;
+	char *at;
+	uint64_t left; /* bytes of a message; of a barrier: its number */
+};
+
+struct group {
+	int32_t rank, n;
+	int in[2 * RANKS], out[2 * RANKS]; /* [2 * rank]: messages, [2 * rank + 1]: barriers */
+	uint64_t barriers, come[RANKS]; /* started by this rank; that each rank has come to */
+	struct work *works; /* in the order of their start */
+};
+
+static tess_status supports(const struct tess_coll *c, int32_t n)
+{
+	int message = (c->kind == TESS_SEND || c->kind == TESS_RECV) && tess_width(c->dtype);
+
+	if ((message || c->kind == TESS_BARRIER) && c->mem == TESS_HOST && n <= RANKS)
+		return TESS_OK;
+	return host->fail(TESS_ENOTSUP, "pipes: barrier, send and recv of host memory, %d ranks",
+	                  RANKS);
+}
+
+static tess_status start(void *self, const struct tess_coll *c, void **work)
+{
+	struct group *g = self;
+	struct work *w = calloc(1, sizeof *w), **end = &g->works;
+
+	if (!w)
+		return host->fail(TESS_ENOMEM, "pipes: no memory for a call");
+	w->c = *c;
+	w->at = c->kind == TESS_SEND ? (char *)(uintptr_t)c->src : c->dst;
+	w->left = c->kind == TESS_BARRIER ? ++g->barriers : c->count * tess_width(c->dtype);
+	for (int32_t r = 0; r < g->n && c->kind == TESS_BARRIER; r++)
+		if (write(g->out[2 * r + 1], "b", 1) != 1) {
+			free(w);
+			return host->fail(TESS_EIO, "pipes: no barrier with rank %d", (int)r);
+		}
+	while (*end)
+		end = &(*end)->next;
+	*work = *end = w;
+	return TESS_OK;
+}
+
+/* All messages move that can: another rank may wait for any of them. Those of a pair keep their order. */
+static void advance(struct group *g)
+{
+	char busy[2][RANKS] = { { 0 } }, tokens[256];
+	ssize_t n;
+
+	for (int32_t r = 0; r < g->n; r++)
+		while ((n = read(g->in[2 * r + 1], tokens, sizeof tokens)) > 0)
+			g->come[r] += (uint64_t)n;
+	for (struct work *w = g->works; w; w = w->next) {
+		int32_t r = w->c.peer, out = w->c.kind == TESS_SEND;
+
+		if (w->c.kind == TESS_BARRIER || busy[out][r])
+			continue;
+		while (w->left && (n = out ? write(g->out[2 * r], w->at, w->left)
+		                           : read(g->in[2 * r], w->at, w->left)) > 0) {
+			w->at += n;
+			w->left -= (uint64_t)n;
+		}
+		busy[out][r] = w->left > 0;
+	}
+}
+
+static tess_status test(void *self, void *work)
+{
+	struct group *g = self;
+	struct work *w = work;
+
+	advance(g);
+	if (w->c.kind != TESS_BARRIER)
+		return w->left ? TESS_PENDING : TESS_OK;
+	for (int32_t r = 0; r < g->n; r++)
+		if (g->come[r] < w->left)
+			return TESS_PENDING;
+	return TESS_OK;
+}
+
+static tess_status wait(void *self, void *work, int64_t deadline)
+{
+	struct timespec now, nap = { .tv_nsec = 50000 };
+	tess_status st;
+
+	while ((st = test(self, work)) == TESS_PENDING) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec >= deadline)
+			return host->fail(TESS_ETIMEOUT, "pipes: not done by the deadline");
+		nanosleep(&nap, NULL);
+	}
+	return st;
+}
+
+static void release(void *self, void *work)
+{
+	struct work **at = &((struct group *)self)->works;
+
+	while (*at != work)
+		at = &(*at)->next;
+	*at = (*at)->next;
+	free(work);
+}
+
+static void close_group(void *self)
+{
+	struct group *g = self;
+
+	for (int p = 0; p < 2 * g->n; p++) {
+		close(g->in[p]);
+		close(g->out[p]);
+	}
+	free(g);
+}
+
+/* What a rank tells the others: where the pipes begin that it reads. */
+struct address {
+	int32_t pid, end[2 * RANKS];
+};
+
+/*
+ * Both ends, so that it is no SIGPIPE to write to a rank that has died: the core sees to the dead.
+ */
+static tess_status reach(struct group *g, const struct tess_join *how, int32_t r)
+{
+	struct address there;
+	uint64_t len = sizeof there;
+	char text[160];
+	tess_status st;
+
+	snprintf(text, sizeof text, "%s/pipes/%d", how->name, (int)r);
+	st = how->store->get(how->store->self, text, how->deadline, &there, &len);
+	for (int lane = 0; lane < 2 && !st; lane++) {
+		snprintf(text, sizeof text, "/proc/%d/fd/%d", (int)there.pid,
+		         (int)there.end[2 * g->rank + lane]);
+		g->out[2 * r + lane] = open(text, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+		if (g->out[2 * r + lane] < 0)
+			st = host->fail(TESS_EIO, "pipes: rank %d's pipe %s cannot be opened",
+			                (int)r, text);
+	}
+	return st;
+}
+
+static tess_status open_group(const struct tess_join *how, void **self)
+{
+	struct tess_coll all_here = { .size = sizeof all_here, .kind = TESS_BARRIER };
+	struct group *g = calloc(1, sizeof *g);
+	struct address here = { .pid = getpid() };
+	tess_status st = TESS_OK;
+	void *work;
+	char key[160];
+
+	if (!g || how->nranks > RANKS) {
+		free(g);
+		return host->fail(TESS_ENOTSUP, "pipes: no group of %d ranks", (int)how->nranks);
+	}
+	g->rank = how->rank;
+	g->n = how->nranks;
+	for (int p = 0; p < 2 * g->n; p++) {
+		int end[2] = { -1, -1 };
+
+		if (pipe2(end, O_CLOEXEC | O_NONBLOCK))
+			st = host->fail(TESS_EIO, "pipes: no pipe");
+		g->in[p] = end[0];
+		here.end[p] = end[1];
+		g->out[p] = -1;
+	}
+	snprintf(key, sizeof key, "%s/pipes/%d", how->name, (int)g->rank);
+	if (!st)
+		st = how->store->set(how->store->self, key, &here, sizeof here);
+	for (int32_t r = 0; r < g->n && !st; r++)
+		st = reach(g, how, r);
+	if (!st && !(st = start(g, &all_here, &work))) {
+		st = wait(g, work, how->deadline);
+		release(g, work);
+	}
+	for (int p = 0; p < 2 * g->n; p++)
+		close(here.end[p]); /* all have opened it by now */
+	if (st)
+		close_group(g);
+	else
+		*self = g;
+	return st;
+}
+
+static tess_status init(const struct tess_host *h)
+{
+	host = h;
+	return TESS_OK;
+}
+
+static const struct tess_backend pipes = {
+	.size = sizeof pipes,
+	.threads = 1,
+	.name = "pipes",
+	.summary = "ranks of one host, over pipes",
+	.supports = supports,
+	.open = open_group,
+	.start = start,
+	.test = test,
+	.wait = wait,
+	.release = release,
+	.close = close_group,
+};
+static const struct tess_backend *const backends[] = { &pipes, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "pipes",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.backends = backends,
+	.init = init,
+};

@@ -1,0 +1,399 @@
+/*
+ * tess-backend-wrong_NAME.so: a small backend over threads, with barrier, all_reduce, all_gather, send and
+ * recv, in many builds, each of which is wrong in one way (WRONG). `tessera conform` must find and name it;
+ * RIGHT conforms.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <tessera/reduce.h>
+#include <unistd.h>
+
+enum {
+	RIGHT,
+	DROPS_ELEMENT,
+	ROUNDS_TWICE,
+	IGNORES_IN_PLACE,
+	LOSES_WAKE_UP,
+	LEAKS_FD,
+	WRITES_PAST,
+	LEAKS_MEMORY,
+	CHANGES_SOURCE,
+	LEAVES_EARLY,
+	HANGS,
+	OVERTAKES,
+	CRASHES,
+	ADDS_IN_FLOAT,
+	BLOCKS_IN_TEST,
+	FORGETS_ABORT,
+	SWAPS_BLOCKS,
+	HIDES_GAP
+};
+enum { RANKS = 16 };
+
+static const struct tess_host *host;
+static void *volatile leak;
+
+/* One call of all ranks, or one message: from `from` to `to`. */
+struct meet {
+	struct meet *next;
+	uint64_t number;
+	int32_t from, to, expected, arrived, released, done;
+	struct tess_coll call[RANKS];
+};
+
+struct room {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int32_t nranks, inside, aborted;
+	struct meet *meets;
+	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS], calls[RANKS];
+	unsigned wakes;
+};
+
+struct member {
+	struct room *room;
+	int32_t rank;
+};
+
+static tess_status supports(const struct tess_coll *c, int32_t nranks)
+{
+	int has = c->kind == TESS_BARRIER || c->kind == TESS_ALL_REDUCE ||
+	          c->kind == TESS_ALL_GATHER || c->kind == TESS_SEND || c->kind == TESS_RECV;
+
+	if (!has || (c->kind != TESS_BARRIER && !tess_width(c->dtype)) || nranks > RANKS)
+		return host->fail(TESS_ENOTSUP, "wrong lacks it");
+	if (WRONG == HIDES_GAP && c->kind == TESS_ALL_REDUCE && c->dtype == TESS_F16)
+		return host->fail(TESS_ENOTSUP, "wrong lacks it");
+	return TESS_OK;
+}
+
+/* ---- what is moved ------------------------------------------------------------------------------------------- */
+
+static void add_in_float(const struct tess_coll *c, const void *const *part, int32_t n, double *out)
+{
+	for (uint64_t i = 0; i < c->count; i++) {
+		float sum = 0;
+
+		for (int32_t r = 0; r < n; r++)
+			sum += (float)((const double *)part[r])[i];
+		out[i] = (double)sum;
+	}
+}
+
+static void add(const struct tess_coll *c, const void *const *part, int32_t n, void *out)
+{
+	uint64_t count = c->count;
+	const void *two[2] = { out };
+
+	if (WRONG == DROPS_ELEMENT && count > 1)
+		count--;
+	if (WRONG == ADDS_IN_FLOAT && c->dtype == TESS_F64 && c->op == TESS_SUM) {
+		add_in_float(c, part, n, out);
+	} else if (WRONG == ROUNDS_TWICE) {
+		memcpy(out, part[0], count * tess_width(c->dtype));
+		for (int32_t r = 1; r < n; r++) {
+			two[1] = part[r];
+			tess_reduce(c->dtype, c->op, two, 2, count, out);
+		}
+	} else {
+		tess_reduce(c->dtype, c->op, part, n, count, out);
+	}
+}
+
+static void all_reduce(struct meet *m, int32_t n)
+{
+	uint64_t bytes = m->call[0].count * tess_width(m->call[0].dtype);
+	const void *part[RANKS] = { NULL };
+	char *sum = malloc(bytes + 1);
+
+	for (int32_t r = 0; r < n; r++)
+		part[r] = m->call[r].src;
+	if (WRONG == IGNORES_IN_PLACE) {
+		for (int32_t r = 0; r < n; r++) /* over what later ranks read */
+			add(&m->call[r], part, n, m->call[r].dst);
+	} else {
+		memset(sum, 0, bytes);
+		add(&m->call[0], part, n, sum);
+		for (int32_t r = 0; r < n; r++)
+			memcpy(m->call[r].dst, sum, bytes);
+	}
+	if (WRONG == WRITES_PAST && bytes)
+		((char *)m->call[n - 1].dst)[bytes] = 0;
+	if (WRONG == CHANGES_SOURCE && bytes && m->call[0].src != m->call[0].dst)
+		memset((char *)(uintptr_t)m->call[0].src, 0, 1);
+	if (WRONG == CRASHES && m->call[0].count == 65)
+		raise(SIGSEGV);
+	free(sum);
+}
+
+static void all_gather(const struct meet *m, int32_t n)
+{
+	size_t width = tess_width(m->call[0].dtype);
+
+	for (int32_t r = 0; r < n; r++) {
+		const struct tess_coll *c = &m->call[r];
+		uint64_t at = 0;
+
+		for (int32_t from = 0; from < n; from++) {
+			const struct tess_coll *other =
+				&m->call[WRONG == SWAPS_BLOCKS && !c->get ? n - 1 - from : from];
+			uint64_t count = other->count;
+			const char *src = other->src;
+			uint64_t begin = 0;
+
+			for (int32_t k = 0; k < from; k++)
+				begin += m->call[k].count;
+			if (other->src == other->dst && src)
+				src += begin * width;
+			if (count && (char *)c->dst + at * width != src)
+				memcpy((char *)c->dst + at * width, src, count * width);
+			at += count;
+		}
+	}
+}
+
+static void move(struct room *room, struct meet *m)
+{
+	const struct tess_coll *to;
+
+	if (m->from >= 0) {
+		uint64_t count = m->call[m->from].count;
+
+		to = &m->call[m->to];
+		if (count > to->count)
+			count = to->count;
+		if (count)
+			memcpy(to->dst, m->call[m->from].src, count * tess_width(to->dtype));
+	} else if (m->call[0].kind == TESS_ALL_REDUCE) {
+		all_reduce(m, room->nranks);
+	} else if (m->call[0].kind == TESS_ALL_GATHER) {
+		all_gather(m, room->nranks);
+	}
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------- */
+
+static struct meet *find(struct room *room, uint64_t number, int32_t from, int32_t to, int sending)
+{
+	struct meet *m = room->meets;
+
+	if (WRONG == OVERTAKES && from >= 0 && !sending) /* the last letter first */
+		for (struct meet *late = room->meets; late; late = late->next)
+			if (late->from == from && late->to == to && late->arrived == 1 &&
+			    late->call[from].kind)
+				return late;
+	while (m && (m->number != number || m->from != from || m->to != to))
+		m = m->next;
+	if (m)
+		return m;
+	m = calloc(1, sizeof *m);
+	*m = (struct meet){ .next = room->meets,
+		            .number = number,
+		            .from = from,
+		            .to = to,
+		            .expected = from < 0 ? room->nranks : 2 };
+	return room->meets = m;
+}
+
+static void announce(struct room *room)
+{
+	if (WRONG == LOSES_WAKE_UP && ++room->wakes % 64 == 0)
+		return;
+	pthread_cond_broadcast(&room->changed);
+}
+
+static tess_status start(void *self, const struct tess_coll *c, void **work)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	struct meet *m;
+
+	pthread_mutex_lock(&room->lock);
+	if (c->kind == TESS_SEND)
+		m = find(room, ++room->sent[me->rank][c->peer], me->rank, c->peer, 1);
+	else if (c->kind == TESS_RECV)
+		m = find(room, ++room->received[c->peer][me->rank], c->peer, me->rank, 0);
+	else
+		m = find(room, ++room->calls[me->rank], -1, -1, 1);
+	m->call[me->rank] = *c;
+	if (++m->arrived == m->expected) {
+		move(room, m);
+		m->done = 1;
+		announce(room);
+	}
+	if (WRONG == LEAVES_EARLY && c->kind == TESS_BARRIER)
+		m->done = m->arrived * 2 >= m->expected;
+	pthread_mutex_unlock(&room->lock);
+	*work = m;
+	return room->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_OK;
+}
+
+static tess_status state(const struct room *room, const struct meet *m)
+{
+	if (m->done)
+		return TESS_OK;
+	return room->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_PENDING;
+}
+
+static tess_status test(void *self, void *work)
+{
+	struct member *me = self;
+	tess_status st;
+
+	if (WRONG == BLOCKS_IN_TEST)
+		usleep(600000);
+	pthread_mutex_lock(&me->room->lock);
+	st = state(me->room, work);
+	pthread_mutex_unlock(&me->room->lock);
+	return st;
+}
+
+static tess_status wait(void *self, void *work, int64_t deadline)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	struct timespec until = { .tv_sec = deadline / 1000000000,
+		                  .tv_nsec = deadline % 1000000000 };
+	tess_status st;
+	int err = 0;
+
+	pthread_mutex_lock(&room->lock);
+	while ((st = state(room, work)) == TESS_PENDING && (WRONG == HANGS || !err))
+		err = WRONG == HANGS ? pthread_cond_wait(&room->changed, &room->lock)
+		                     : pthread_cond_timedwait(&room->changed, &room->lock, &until);
+	if (WRONG == LOSES_WAKE_UP && err)
+		st = TESS_PENDING;
+	pthread_mutex_unlock(&room->lock);
+	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
+}
+
+static void drop(struct room *room, struct meet *m)
+{
+	for (struct meet **at = &room->meets; *at; at = &(*at)->next)
+		if (*at == m) {
+			*at = m->next;
+			break;
+		}
+	free(m);
+}
+
+static void release(void *self, void *work)
+{
+	struct member *me = self;
+	struct meet *m = work;
+
+	pthread_mutex_lock(&me->room->lock);
+	if (++m->released == m->expected)
+		drop(me->room, m);
+	pthread_mutex_unlock(&me->room->lock);
+}
+
+static void abort_group(void *self)
+{
+	struct member *me = self;
+
+	pthread_mutex_lock(&me->room->lock);
+	me->room->aborted = WRONG != FORGETS_ABORT;
+	pthread_cond_broadcast(&me->room->changed);
+	pthread_mutex_unlock(&me->room->lock);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
+
+static struct room *make_room(int32_t nranks)
+{
+	struct room *room = calloc(1, sizeof *room);
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&room->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&room->changed, &attr);
+	room->nranks = room->inside = nranks;
+	return room;
+}
+
+static tess_status open_group(const struct tess_join *how, void **self)
+{
+	struct member *me = calloc(1, sizeof *me);
+	uint64_t here[2] = { (uint64_t)getpid() }, len = sizeof here;
+	char key[200];
+	tess_status st;
+
+	me->rank = how->rank;
+	snprintf(key, sizeof key, "%s/wrong", how->name);
+	if (how->rank == 0) {
+		me->room = make_room(how->nranks);
+		here[1] = (uintptr_t)me->room;
+		st = how->store->set(how->store->self, key, here, sizeof here);
+	} else {
+		st = how->store->get(how->store->self, key, how->deadline, here, &len);
+		me->room = (struct room *)(uintptr_t)here[1];
+	}
+	if (!st && here[0] != (uint64_t)getpid())
+		st = host->fail(TESS_EINVAL, "wrong: its ranks are threads of one process");
+	if (st) {
+		free(me);
+		return st;
+	}
+	if (WRONG == LEAKS_FD)
+		eventfd(0, EFD_CLOEXEC);
+	if (WRONG == LEAKS_MEMORY)
+		leak = malloc(500);
+	*self = me;
+	return TESS_OK;
+}
+
+static void close_group(void *self)
+{
+	struct member *me = self;
+	struct room *room = me->room;
+	int last;
+
+	pthread_mutex_lock(&room->lock);
+	last = !--room->inside;
+	pthread_mutex_unlock(&room->lock);
+	free(me);
+	if (!last)
+		return;
+	while (room->meets)
+		drop(room, room->meets);
+	pthread_cond_destroy(&room->changed);
+	pthread_mutex_destroy(&room->lock);
+	free(room);
+}
+
+static tess_status init(const struct tess_host *h)
+{
+	host = h;
+	return TESS_OK;
+}
+
+static const struct tess_backend wrong = {
+	.size = sizeof wrong,
+	.threads = 1,
+	.name = NAME,
+	.summary = "wrong in one way",
+	.supports = supports,
+	.open = open_group,
+	.start = start,
+	.test = test,
+	.wait = wait,
+	.release = release,
+	.close = close_group,
+	.abort = abort_group,
+};
+static const struct tess_backend *const backends[] = { &wrong, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = NAME,
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "for tests of tessera conform",
+	        .backends = backends,
+	        .init = init };

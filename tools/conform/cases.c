@@ -1,0 +1,239 @@
+/*
+ * Which cases are run: a cover in pairs. A fault rarely needs more than two things to come together (a dtype
+ * and a count, in place and a root), so every two values of every two factors meet in one case; kind x dtype
+ * x op are a single factor, so that all three of these meet with every other value.
+ */
+#include "conform.h"
+
+#include "core/base/status.h"
+#include "core/comm/note.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t counts[] = {
+	0,  1,  2,   3,    7,    8,    15,   16,   17,    31,     63,
+	64, 65, 127, 1000, 1023, 1024, 1025, 4097, 65536, 123567, 1048577
+};
+
+/* ---- factors ------------------------------------------------------------------------------------------------ */
+
+enum { MOVE, COUNT, ROOT, UNEVEN, IN_PLACE, SHIFTED, SPECIAL, LOOKED, FACTORS };
+enum { MOVES_MOST = 256, PAIRS = MOVES_MOST * 32 };
+
+struct cover {
+	int32_t n, levels[FACTORS];
+	struct {
+		int32_t kind, dtype, op;
+	} move[MOVES_MOST];
+	unsigned char
+		*met[FACTORS][FACTORS]; /* [a][b][level of a * levels[b] + level of b], a < b */
+	uint64_t luck;
+};
+
+static void list_moves(struct cover *v)
+{
+	for (int32_t kind = TESS_BROADCAST; kind <= TESS_SEND; kind++)
+		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
+			for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
+				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
+				    (op >= TESS_BAND && conform_is_float(dtype)))
+					continue;
+				v->move[v->levels[MOVE]].kind = kind;
+				v->move[v->levels[MOVE]].dtype = dtype;
+				v->move[v->levels[MOVE]++].op = op;
+			}
+}
+
+static bool possible(const struct cover *v, const int32_t *level)
+{
+	int32_t kind = v->move[level[MOVE]].kind, op = v->move[level[MOVE]].op;
+	bool reduces = tess_kind_reduces(kind);
+
+	if (level[ROOT] && !tess_kind_rooted(kind))
+		return false;
+	if (level[UNEVEN] && (kind <= TESS_ALL_REDUCE || kind == TESS_SEND))
+		return false;
+	if (level[IN_PLACE] && kind == TESS_SEND)
+		return false;
+	return !level[SPECIAL] ||
+	       (reduces && conform_is_float(v->move[level[MOVE]].dtype) && op != TESS_PROD);
+}
+
+static int32_t pick(struct cover *v, int32_t levels)
+{
+	v->luck = conform_mix(v->luck, 1, 2);
+	return (int32_t)(v->luck % (uint64_t)levels);
+}
+
+static unsigned char *pair(const struct cover *v, const int32_t *level, int a, int b)
+{
+	return &v->met[a][b][level[a] * v->levels[b] + level[b]];
+}
+
+static int32_t gain(const struct cover *v, const int32_t *level)
+{
+	int32_t sum = 0;
+
+	for (int a = 0; a < FACTORS; a++)
+		for (int b = a + 1; b < FACTORS; b++)
+			sum += !*pair(v, level, a, b);
+	return sum;
+}
+
+/* A case that has levels x of a and y of b, and as many other new pairs as a few tries find. */
+static bool complete(struct cover *v, int a, int32_t x, int b, int32_t y, int32_t *best)
+{
+	int32_t level[FACTORS], most = 0;
+
+	for (int i = 0, found = 0; i < 400 && found < 12; i++) {
+		for (int f = 0; f < FACTORS; f++)
+			level[f] = f == a ? x : f == b ? y : pick(v, v->levels[f]);
+		/* what is rarely possible is tried less often, or most tries were in vain */
+		if (a != ROOT && b != ROOT && i % 2)
+			level[ROOT] = 0;
+		if (a != SPECIAL && b != SPECIAL && i % 4)
+			level[SPECIAL] = 0;
+		if (a != UNEVEN && b != UNEVEN && i % 3)
+			level[UNEVEN] = 0;
+		if (!possible(v, level))
+			continue;
+		found++;
+		if (gain(v, level) > most) {
+			most = gain(v, level);
+			memcpy(best, level, sizeof level);
+		}
+	}
+	return most > 0;
+}
+
+static struct conform_case as_case(const struct cover *v, const int32_t *level)
+{
+	bool blocks = v->move[level[MOVE]].kind > TESS_ALL_REDUCE &&
+	              v->move[level[MOVE]].kind < TESS_SEND;
+	struct conform_case c = {
+		.kind = v->move[level[MOVE]].kind,
+		.dtype = v->move[level[MOVE]].dtype,
+		.op = v->move[level[MOVE]].op,
+		.root = level[ROOT],
+		.count = counts[level[COUNT]],
+		.uneven = level[UNEVEN],
+		.in_place = level[IN_PLACE],
+		.shifted = level[SHIFTED],
+		.special = level[SPECIAL],
+		.looked = level[LOOKED],
+	};
+
+	if (blocks && c.count > 65536)
+		c.count /= (uint64_t)v->n; /* as much in all as the other kinds move */
+	return c;
+}
+
+/* ---- the list ----------------------------------------------------------------------------------------------- */
+
+static bool begin_cover(struct cover *v, int32_t n, bool quick)
+{
+	int32_t all = (int32_t)(sizeof counts / sizeof *counts);
+
+	*v = (struct cover){ .n = n, .luck = (uint64_t)n };
+	list_moves(v);
+	v->levels[COUNT] = quick ? all - 1 : all;
+	v->levels[ROOT] = n;
+	for (int f = UNEVEN; f < FACTORS; f++)
+		v->levels[f] = 2;
+	for (int a = 0; a < FACTORS; a++)
+		for (int b = a + 1; b < FACTORS; b++)
+			if (!(v->met[a][b] =
+			              calloc((size_t)v->levels[a] * (size_t)v->levels[b], 1)))
+				return false;
+	return true;
+}
+
+static void end_cover(struct cover *v)
+{
+	for (int a = 0; a < FACTORS; a++)
+		for (int b = a + 1; b < FACTORS; b++)
+			free(v->met[a][b]);
+}
+
+/* In 30 s every move meets every fifth count; in minutes all but the largest ones. */
+static bool dear(const struct cover *v, int32_t i, bool quick)
+{
+	return (quick || counts[i % v->levels[COUNT]] > 65536) && (i + i / v->levels[COUNT]) % 5;
+}
+
+static uint32_t walk(struct cover *v, bool quick, struct conform_case *list, uint32_t room)
+{
+	uint32_t at = 0;
+
+	for (int a = 0; a < FACTORS; a++)
+		for (int b = a + 1; b < FACTORS; b++)
+			for (int32_t i = 0; i < v->levels[a] * v->levels[b] && at < room; i++) {
+				int32_t level[FACTORS];
+
+				if (v->met[a][b][i] ||
+				    (a == MOVE && b == COUNT && dear(v, i, quick)))
+					continue;
+				if (!complete(v, a, i / v->levels[b], b, i % v->levels[b], level))
+					continue;
+				for (int k = 0; k < FACTORS; k++)
+					for (int l = k + 1; l < FACTORS; l++)
+						*pair(v, level, k, l) = 1;
+				list[at++] = as_case(v, level);
+			}
+	return at;
+}
+
+tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases)
+{
+	struct conform_case *list = malloc(PAIRS * sizeof *list);
+	struct cover v;
+
+	if (!list || !begin_cover(&v, n, quick)) {
+		free(list);
+		return tess_fail(TESS_ENOMEM, "no memory for the list of cases");
+	}
+	*ncases = walk(&v, quick, list, PAIRS);
+	*out = list;
+	end_cover(&v);
+	return TESS_OK;
+}
+
+struct conform_case conform_case_any(int32_t n, uint32_t i)
+{
+	static const int32_t dtypes[] = { TESS_F32, TESS_BF16, TESS_I32, TESS_U8 };
+	static const uint64_t sizes[] = { 5, 1000, 40000, 0, 257 };
+	uint64_t h = conform_mix(i, 77, (uint64_t)n);
+	struct conform_case c = {
+		.kind = TESS_BROADCAST + (int32_t)(h % (TESS_SEND - TESS_BROADCAST + 1)),
+		.dtype = dtypes[h >> 8 & 3],
+		.op = h >> 12 & 1 ? TESS_SUM : TESS_MAX,
+		.count = sizes[(h >> 16) % 5],
+		.in_place = h >> 24 & 1,
+		.looked = h >> 26 & 1,
+	};
+
+	c.uneven = c.kind > TESS_ALL_REDUCE && c.kind < TESS_SEND && (h >> 25 & 1);
+	c.in_place = c.in_place && c.kind != TESS_SEND;
+	c.root = tess_kind_rooted(c.kind) ? (int32_t)((h >> 32) % (uint64_t)n) : 0;
+	if (!tess_kind_reduces(c.kind))
+		c.op = TESS_SUM;
+	return c;
+}
+
+void conform_case_text(const struct conform_case *c, char *text, size_t room)
+{
+	char op[24] = "", root[24] = "";
+
+	if (tess_kind_reduces(c->kind))
+		snprintf(op, sizeof op, " (%s)", tess_op_name(c->op));
+	if (tess_kind_rooted(c->kind))
+		snprintf(root, sizeof root, ", root %d", (int)c->root);
+	snprintf(text, room, "%s of %" PRIu64 " %s%s%s%s%s%s%s",
+	         c->kind == TESS_SEND ? "send and recv" : tess_kind_name(c->kind), c->count,
+	         tess_dtype_name(c->dtype), op, root, c->uneven ? ", uneven" : "",
+	         c->in_place ? ", in place" : "", c->shifted ? ", aligned to elements only" : "",
+	         c->special ? ", with NaN, infinities and subnormals" : "");
+}

@@ -1,0 +1,181 @@
+/* tessera conform - whether a backend keeps what group.h promises. */
+#include "conform.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "tools/tool.h"
+
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND] FILE.so|NAME\n"
+	"\n"
+	"Runs a backend through what tessera/group.h promises, on 1 to N ranks of this host: all kinds, dtypes\n"
+	"and operations, to the bit, in place and not, with guards around every buffer; several calls at\n"
+	"once, several groups; misuse, mismatch, death, timeouts; a thousand lives. Each fault is told with its\n"
+	"case, its rank, what was got and expected, and the rule. It takes minutes.\n"
+	"\n"
+	"  --ranks N        at most N ranks, 2 to 8 (default 8)\n"
+	"  --quick          half a minute: fewer counts, ranks and repetitions\n"
+	"  --part PART      only this row of the table, which the last line then speaks of\n"
+	"  --tap            the Test Anything Protocol instead of a table\n"
+	"  --start COMMAND  the ranks are started by this command of the shell, in which $N is their number; what\n"
+	"                   it is to start is put behind it\n"
+	"  --help           this text\n"
+	"\n"
+	"Kinds that the backend lacks are listed in FILE.gaps beside it. A call has TESSERA_TIMEOUT seconds (10).\n"
+	"The exit status is 0 if it conforms, 1 if not, 2 for wrong usage.\n"
+	"\n"
+	"examples:\n"
+	"  tessera conform shm\n"
+	"  tessera conform --quick ./tess-backend-mine.so\n";
+
+static int usage(const char *what, const char *arg)
+{
+	fprintf(stderr, "tessera conform: %s%s; see tessera conform --help\n", what, arg);
+	return 2;
+}
+
+/* "/dir/tess-backend-NAME.so": the directory is the first to be searched, by the ranks too. */
+static tess_status find_file(const char *file, char name[static 128])
+{
+	static const char prefix[] = "tess-backend-";
+	const char *before = getenv("TESSERA_PLUGIN_PATH");
+	char real[PATH_MAX], path[2 * PATH_MAX], *base;
+	size_t len;
+
+	if (!realpath(file, real))
+		return tess_fail(TESS_ENOENT, "%s is not there", file);
+	base = strrchr(real, '/');
+	*base++ = '\0';
+	len = strlen(base);
+	if (strncmp(base, prefix, strlen(prefix)) != 0 || len < sizeof prefix + 3 || len > 100 ||
+	    strcmp(base + len - 3, ".so") != 0)
+		return tess_fail(TESS_EINVAL, "%s: a backend is in a file tess-backend-NAME.so",
+		                 base);
+	snprintf(name, 128, "%.*s", (int)(len - strlen(prefix) - 3), base + strlen(prefix));
+	if (snprintf(path, sizeof path, "%s%s%s", real, before ? ":" : "", before ? before : "") >=
+	    (int)sizeof path)
+		return tess_fail(TESS_EINVAL, "TESSERA_PLUGIN_PATH is too long");
+	setenv("TESSERA_PLUGIN_PATH", path, 1);
+	return TESS_OK;
+}
+
+static tess_status read_timeout(double *out)
+{
+	const char *text = getenv("TESSERA_TIMEOUT");
+	char *end;
+
+	*out = 10;
+	if (!text)
+		return TESS_OK;
+	*out = strtod(text, &end);
+	if (end == text || *end || !(*out > 0 && *out < 1e6))
+		return tess_fail(TESS_EINVAL, "TESSERA_TIMEOUT=%s: must be seconds, more than 0",
+		                 text);
+	return TESS_OK;
+}
+
+/* What an outer job has told this process is not for the ranks of ours. */
+static void forget_job(void)
+{
+	static const char *const variables[] = { "RANK",
+		                                 "WORLD_SIZE",
+		                                 "LOCAL_RANK",
+		                                 "LOCAL_WORLD_SIZE",
+		                                 "TESSERA_RENDEZVOUS",
+		                                 "TESSERA_JOB",
+		                                 "TESSERA_REDUCE" };
+
+	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+		unsetenv(variables[i]);
+}
+
+static int run(const struct conform_options *how)
+{
+	struct conform_report *r;
+	tess_status st;
+
+	setenv("TESSERA_BACKEND", how->backend, 1);
+	forget_job();
+	r = conform_report_open(how);
+	st = r ? conform_drive(how, r) : tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		return conform_report_close(r);
+	fprintf(stderr, "tessera conform: %s\n", tess_error());
+	free(r);
+	return 1;
+}
+
+static bool is_part(const char *name)
+{
+	for (int32_t p = 0; p < conform_nparts; p++)
+		if (!strcmp(conform_parts[p].name, name))
+			return true;
+	return !strcmp(name, "gaps");
+}
+
+int tess_tool_conform(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "ranks", required_argument, NULL, 'r' },
+		{ "quick", no_argument, NULL, 'q' },
+		{ "tap", no_argument, NULL, 't' },
+		{ "start", required_argument, NULL, 's' },
+		{ "part", required_argument, NULL, 'p' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	struct conform_options how = { .most = CONFORM_RANKS };
+	char name[128], *end;
+	int opt;
+
+	if (argc == 3 && !strcmp(argv[1], "@rank"))
+		return conform_rank_main(argv[2]);
+	optind = 1;
+	while ((opt = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (opt) {
+		case 'r':
+			how.most = (int32_t)strtol(optarg, &end, 10);
+			if (end == optarg || *end || how.most < 2 || how.most > CONFORM_RANKS)
+				return usage("--ranks needs 2 to 8, not ", optarg);
+			break;
+		case 'q':
+			how.quick = true;
+			break;
+		case 't':
+			how.tap = true;
+			break;
+		case 'p':
+			how.part = optarg;
+			break;
+		case 's':
+			how.start = optarg;
+			break;
+		case 'h':
+			return fputs(help, stdout) == EOF;
+		case ':':
+			return usage("this option needs a value: ", argv[optind - 1]);
+		default:
+			return usage("no such option: ", argv[optind - 1]);
+		}
+	}
+	if (optind + 1 != argc)
+		return usage(optind == argc ? "which backend? give its name or its file"
+		                            : "one backend at a time, not also ",
+		             optind == argc ? "" : argv[optind + 1]);
+	if (how.part && !is_part(how.part))
+		return usage("there is no part ", how.part);
+	snprintf(name, sizeof name, "%s", argv[optind]);
+	how.backend = name;
+	if ((strchr(argv[optind], '/') || strstr(argv[optind], ".so")) &&
+	    find_file(argv[optind], name))
+		return usage(tess_error(), "");
+	if (read_timeout(&how.timeout))
+		return usage(tess_error(), "");
+	return run(&how);
+}

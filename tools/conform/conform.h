@@ -1,0 +1,247 @@
+/*
+ * conform.h - whether a backend keeps what group.h promises.
+ *
+ * The command never opens the backend itself: each job is a process (its ranks are threads) or a process
+ * per rank, so that a backend may hang or crash and the command goes on. What a job is to do and what
+ * its ranks have found lies on a board, memory that they share with the command: a rank that dies has said
+ * by then what it was doing.
+ */
+#ifndef TESS_CONFORM_H
+#define TESS_CONFORM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <tessera/tessera.h>
+
+enum { CONFORM_RANKS = 8, CONFORM_BLAMES = 3, CONFORM_DOING = 256, CONFORM_TEXT = 1800 };
+enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_BXOR };
+
+struct conform_job {
+	int32_t part; /* of conform_parts */
+	int32_t nranks, variant;
+	uint32_t first; /* the case to begin with, after one that has broken the job */
+	bool threads, quick,
+		foreign; /* foreign: started by another launcher, which may end survivors */
+	double timeout; /* TESSERA_TIMEOUT, seconds */
+};
+
+enum { CONFORM_ABSENT, CONFORM_HERE, CONFORM_THROUGH };
+/* What a rank is inside of, for when it does not come back. */
+enum {
+	CONFORM_ITSELF,
+	CONFORM_OPEN,
+	CONFORM_START,
+	CONFORM_TEST,
+	CONFORM_WAIT,
+	CONFORM_RELEASE,
+	CONFORM_CLOSE
+};
+
+struct conform_blame {
+	char what[CONFORM_DOING], text[CONFORM_TEXT];
+};
+
+struct conform_seat { /* written by its rank only */
+	atomic_uint beats; /* grows as long as the rank gets on */
+	atomic_int state, step;
+	atomic_uint blamed; /* also those that `blame` has no room for */
+	uint32_t at, cases; /* the case that it is in; how many it has finished */
+	char doing[CONFORM_DOING]; /* the case in words: a dead rank's last ones */
+	struct conform_blame blame[CONFORM_BLAMES];
+};
+
+struct conform_found { /* by the first job, which asks the plugin what it is */
+	bool opened, threads, abort, batch, alloc;
+	char name[64], summary[160], path[512];
+	/* Bit n of an entry: not supported by a group of n ranks. [kind][dtype][op], op 0 where none is read. */
+	uint16_t lacks[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];
+};
+
+struct conform_board {
+	struct conform_job job;
+	struct conform_found found;
+	_Atomic int64_t died; /* when the victim of a scene went; CLOCK_MONOTONIC ns */
+	atomic_int victim; /* it, or -1 */
+	atomic_int mark[CONFORM_RANKS]; /* for what ranks want to know of each other */
+	struct conform_seat seat[CONFORM_RANKS];
+};
+
+/* One rank of a job. */
+struct conform_rank {
+	struct tess_world *world;
+	struct tess_group *group;
+	const struct tess_backend *backend;
+	struct conform_board *board;
+	const struct conform_job *job;
+	struct conform_seat *seat;
+	int32_t rank, n;
+};
+
+/* Says what the rank does now, and that it gets on. */
+void conform_doing(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+/* Says what it calls now. */
+void conform_step(struct conform_rank *me, int step);
+/* The rank has found a fault in what it was doing. */
+void conform_blame(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+
+/* ---- parts ---------------------------------------------------------------------------------------- */
+
+struct conform_part {
+	const char *name, *about;
+	/*
+	 * A failure ends the job and is blamed on the rank with its sentence. In a scene a failure is what
+	 * is wanted, and the rank judges it itself.
+	 */
+	tess_status (*run)(struct conform_rank *me);
+	uint32_t ranks, quick_ranks; /* bit n: with n ranks */
+	bool scene;
+	bool again; /* with ranks as threads too, where processes come first */
+	double timeout; /* TESSERA_TIMEOUT; 0: that of the others */
+	int32_t variants, quick_variants, thread_variants; /* 0: there is one, without a name */
+	const char *(*variant)(int32_t i); /* its name */
+};
+extern const struct conform_part conform_parts[];
+extern const int32_t conform_nparts;
+
+/* flow.c, groups.c, faults.c: see conform_parts */
+tess_status conform_run_open(struct conform_rank *me);
+tess_status conform_run_data(struct conform_rank *me);
+tess_status conform_run_barrier(struct conform_rank *me);
+tess_status conform_run_several(struct conform_rank *me);
+tess_status conform_run_messages(struct conform_rank *me);
+tess_status conform_run_wait(struct conform_rank *me);
+tess_status conform_run_groups(struct conform_rank *me);
+tess_status conform_run_extras(struct conform_rank *me);
+tess_status conform_run_life(struct conform_rank *me);
+tess_status conform_run_misuse(struct conform_rank *me);
+tess_status conform_run_abort(struct conform_rank *me);
+tess_status conform_run_mismatch(struct conform_rank *me);
+tess_status conform_run_death(struct conform_rank *me);
+tess_status conform_run_timeout(struct conform_rank *me);
+const char *conform_mismatch_name(int32_t i);
+const char *conform_death_name(int32_t i);
+const char *conform_timeout_name(int32_t i);
+
+/* ---- cases ---------------------------------------------------------------------------------------- */
+
+struct conform_case {
+	int32_t kind, dtype, op, root;
+	uint64_t count; /* of an even block */
+	bool uneven, in_place;
+	bool shifted; /* buffers begin one element after a multiple of 64 bytes */
+	bool special; /* NaN, infinities and subnormals among the numbers */
+	bool looked; /* asked with test() until it is done, not waited for */
+};
+
+/*
+ * The cases for groups of n: every kind x dtype x op, and each two values of any two of count, kind, dtype,
+ * op, uneven, in place, root and the rest in one case at least (more than once unless `quick`). The same list
+ * on every rank. *out is yours: free. TESS_ENOMEM.
+ */
+tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
+/* "all_reduce of 17 f32 (sum), in place" */
+void conform_case_text(const struct conform_case *c, char *text, size_t room);
+/* The i-th of many cases of moderate size, for parts that run several at once. */
+struct conform_case conform_case_any(int32_t n, uint32_t i);
+
+/*
+ * The buffers of one case on one rank, with guards around them, and what must be there in the end. The
+ * numbers are such that every order of adding gives the same bits. send: to the next rank, and recv from
+ * the one before.
+ */
+struct conform_data {
+	struct conform_case c;
+	int32_t rank, n;
+	int32_t ncolls; /* 1; 2: send and recv; 0: a message of one rank to itself */
+	struct tess_coll coll[2];
+	uint64_t give[CONFORM_RANKS], get[CONFORM_RANKS];
+	char *src, *dst, *want, *copy;
+	uint64_t nsrc, ndst; /* bytes */
+};
+
+tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
+                              struct conform_data **out);
+/* TESS_EBUG and a sentence: what is wrong where, what was expected, the rule. */
+tess_status conform_data_verdict(const struct conform_data *d);
+void conform_data_free(struct conform_data *d); /* NULL: nothing */
+
+/* Element i of what rank `from` gives to rank `to` (-1: to all), for a kind that reduces. */
+union conform_number {
+	double real;
+	uint64_t bits;
+};
+union conform_number conform_number(const struct conform_case *c, int32_t from, int32_t to,
+                                    uint64_t i, int32_t n);
+/* All ranks' numbers together. */
+union conform_number conform_together(const struct conform_case *c, int32_t to, uint64_t i,
+                                      int32_t n);
+void conform_store(int32_t dtype, void *base, uint64_t i, union conform_number v);
+bool conform_is_float(int32_t dtype);
+/* A well-mixed number that depends on all three. */
+uint64_t conform_mix(uint64_t a, uint64_t b, uint64_t c);
+
+/* ---- a group without the core's help: direct.c --------------------------------------------- */
+
+struct conform_direct { /* opened through the backend's table */
+	void *self;
+	int32_t rank, n; /* in it */
+};
+
+/* With the ranks of `member` (world ranks, m of them, this one among them). parent: a group or NULL. */
+tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
+                                int32_t m, void *parent, struct conform_direct *out);
+void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
+/* Until it is done: wait() where the core would wait, else test(). */
+tess_status conform_direct_await(struct conform_rank *me, const struct conform_direct *g,
+                                 void *work, int64_t deadline);
+/* Start, await, release. */
+tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
+                               const struct tess_coll *c);
+/* Whether the backend does all of `d` by itself in a group of d->n. */
+bool conform_direct_can(const struct conform_rank *me, const struct conform_data *d);
+
+/* ---- the command ----------------------------------------------------------------------------------- */
+
+/* The ranks of one job: what `tessera conform @rank BOARD` runs. Returns the exit status. */
+int conform_rank_main(const char *board);
+
+struct conform_options {
+	const char *backend; /* its name */
+	const char *start; /* a command that starts ranks, or NULL */
+	const char *part; /* the only part, or NULL */
+	int32_t most; /* ranks */
+	double timeout; /* of calls, seconds */
+	bool quick, tap;
+};
+
+/*
+ * Runs all jobs and tells the report. The backend is found by name (TESSERA_PLUGIN_PATH). A failure is
+ * one of the command itself.
+ */
+struct conform_report;
+tess_status conform_drive(const struct conform_options *how, struct conform_report *r);
+
+/* stdout: a table with progress on a terminal, or TAP. NULL: no memory. */
+struct conform_report *conform_report_open(const struct conform_options *how);
+/* What was found, and how its ranks are made. */
+void conform_report_head(struct conform_report *r, const struct conform_found *f,
+                         const char *ranks);
+/* A row: a part. */
+void conform_report_begin(struct conform_report *r, const char *part, const char *about);
+void conform_report_progress(struct conform_report *r, int32_t nranks, const char *variant,
+                             uint32_t cases);
+/* A job of the row begins, its faults follow, it ends. nranks 0: has none; variant NULL: has no name. */
+void conform_report_job(struct conform_report *r, int32_t nranks, const char *variant);
+void conform_report_fault(struct conform_report *r, const char *what, const char *text);
+void conform_report_job_end(struct conform_report *r, uint32_t cases);
+void conform_report_end(struct conform_report *r);
+void conform_report_note(struct conform_report *r, const char *text);
+/* For the verdict; copied. */
+void conform_report_gaps(struct conform_report *r, const char *gaps);
+/* Prints the verdict in a line, and frees. The exit status: 0 or 1. */
+int conform_report_close(struct conform_report *r);
+
+/* Compares what the backend lacks with tess-backend-NAME.gaps beside it: one job of the report. */
+tess_status conform_judge_gaps(const struct conform_found *f, struct conform_report *r);
+
+#endif

@@ -1,0 +1,398 @@
+/* The buffers of one case on one rank: filled, guarded, and judged to the byte. */
+#include "conform.h"
+
+#include "core/base/status.h"
+#include "core/comm/note.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { GUARD = 64, LINE = 64 };
+static const unsigned char guard = 0xa5, unset = 0x5a;
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+/* `bytes` that begin `shift` after a multiple of LINE, between two guards, which reach to its ends. */
+static char *make(uint64_t bytes, size_t shift)
+{
+	uint64_t all = (2 * GUARD + bytes + LINE + LINE - 1) / LINE * LINE;
+	char *block = aligned_alloc(LINE, all);
+
+	if (!block)
+		return NULL;
+	memset(block, guard, all);
+	memset(block + GUARD + shift, unset, bytes);
+	return block + GUARD + shift;
+}
+
+static void unmake(char *at, size_t shift)
+{
+	if (at)
+		free(at - GUARD - shift);
+}
+
+static size_t shift_of(const struct conform_case *c)
+{
+	return c->shifted ? tess_width(c->dtype) : 0;
+}
+
+/* How many bytes before or after a buffer have been written: negative before. */
+static int trespass(const char *at, uint64_t bytes)
+{
+	for (int i = 1; i <= GUARD; i++)
+		if ((unsigned char)at[-i] != guard)
+			return -i;
+	for (int i = GUARD; i >= 1; i--)
+		if ((unsigned char)at[bytes + (uint64_t)i - 1] != guard)
+			return i;
+	return 0;
+}
+
+/* ---- what lies where ---------------------------------------------------------------------------------- */
+
+/* Elements that rank a gives to rank b, or that belong to block b where that is the same for all a. */
+static uint64_t length(const struct conform_case *c, int32_t a, int32_t b)
+{
+	if (!c->uneven)
+		return c->count;
+	if (c->kind == TESS_ALL_TO_ALL)
+		return c->count + (uint64_t)(c->in_place ? a + b : a * 2 + b * 3) % 4;
+	if (b == 1 && c->count)
+		return 0; /* a rank that has nothing */
+	return c->count + (uint64_t)(b * 3 + 1) % 4;
+}
+
+static uint64_t begin(const uint64_t *list, int32_t r)
+{
+	uint64_t at = 0;
+
+	for (int32_t i = 0; i < r; i++)
+		at += list[i];
+	return at;
+}
+
+static bool blocks_in(int32_t kind)
+{
+	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
+}
+
+static bool blocks_out(int32_t kind)
+{
+	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
+}
+
+static bool reads(const struct conform_data *d)
+{
+	return (d->c.kind != TESS_BROADCAST && d->c.kind != TESS_SCATTER) || d->rank == d->c.root;
+}
+
+static bool writes(const struct conform_data *d)
+{
+	return (d->c.kind != TESS_REDUCE && d->c.kind != TESS_GATHER) || d->rank == d->c.root;
+}
+
+/* Kinds that only move get all bits there are: NaNs with a payload, subnormals, both zeros. */
+static void write_bits(const struct conform_data *d, char *base, uint64_t at, int32_t from,
+                       int32_t to, uint64_t n)
+{
+	size_t width = tess_width(d->c.dtype);
+	uint64_t bytes = n * width;
+
+	for (uint64_t i = 0; i < bytes; i += 8) {
+		uint64_t h = conform_mix((uint64_t)d->c.kind,
+		                         (uint64_t)from << 32 | (uint64_t)(to + 1), i + 1);
+
+		memcpy(base + at * width + i, &h, bytes - i < 8 ? bytes - i : 8);
+	}
+}
+
+/* What rank `from` (< 0: all together) gives to rank `to`, at element `at`. */
+static void write_block(const struct conform_data *d, char *base, uint64_t at, int32_t from,
+                        int32_t to, uint64_t n)
+{
+	if (!tess_kind_reduces(d->c.kind)) {
+		write_bits(d, base, at, from, to, n);
+		return;
+	}
+	for (uint64_t i = 0; i < n; i++)
+		conform_store(d->c.dtype, base, at + i,
+		              from < 0 ? conform_together(&d->c, to, i, d->n)
+		                       : conform_number(&d->c, from, to, i, d->n));
+}
+
+/* ---- one message to the next rank ----------------------------------------------------------------------- */
+
+static void plan_message(struct conform_data *d)
+{
+	int32_t next = (d->rank + 1) % d->n, before = (d->rank + d->n - 1) % d->n;
+	struct tess_coll c = {
+		.size = sizeof c, .dtype = d->c.dtype, .count = d->c.count, .where = "conform"
+	};
+
+	write_bits(d, d->src, 0, d->rank, next, d->c.count);
+	if (d->n == 1)
+		return;
+	write_bits(d, d->want, 0, before, d->rank, d->c.count);
+	d->coll[0] = d->coll[1] = c;
+	d->coll[0].kind = TESS_SEND;
+	d->coll[0].peer = next;
+	d->coll[0].src = d->src;
+	d->coll[1].kind = TESS_RECV;
+	d->coll[1].peer = before;
+	d->coll[1].dst = d->dst;
+	d->ncolls = 2;
+}
+
+/* ---- one collective --------------------------------------------------------------------------------------- */
+
+static void plan_lists(struct conform_data *d)
+{
+	for (int32_t r = 0; r < d->n; r++) {
+		d->give[r] = length(&d->c, d->rank, r);
+		d->get[r] = d->c.kind == TESS_ALL_TO_ALL ? length(&d->c, r, d->rank)
+		                                         : length(&d->c, r, r);
+	}
+}
+
+static uint64_t own_block(const struct conform_data *d)
+{
+	bool blocks = blocks_in(d->c.kind) || blocks_out(d->c.kind);
+
+	return blocks ? length(&d->c, d->rank, d->rank) : d->c.count;
+}
+
+static bool one_buffer(const struct conform_data *d)
+{
+	return d->c.in_place && reads(d) && writes(d);
+}
+
+static void plan_collective(struct conform_data *d)
+{
+	const struct conform_case *c = &d->c;
+	bool in = blocks_in(c->kind), out = blocks_out(c->kind), both = one_buffer(d);
+	uint64_t mine = own_block(d);
+	/* in place, a single block lies where it belongs among all */
+	uint64_t from = both && out && !in ? begin(d->get, d->rank) : 0;
+	uint64_t to = both && in && !out ? begin(d->give, d->rank) : 0;
+
+	if (reads(d) && in)
+		for (int32_t r = 0; r < d->n; r++)
+			write_block(d, d->src, begin(d->give, r), d->rank, r, d->give[r]);
+	else if (reads(d))
+		write_block(d, d->src, from, d->rank, -1, mine);
+	if (both)
+		memcpy(d->want, d->dst, d->ndst);
+	if (writes(d) && out)
+		for (int32_t r = 0; r < d->n; r++)
+			write_block(d, d->want, begin(d->get, r), r, in ? d->rank : -1, d->get[r]);
+	else if (writes(d))
+		write_block(d, d->want, to, tess_kind_reduces(c->kind) ? -1 : c->root,
+		            in ? d->rank : -1, mine);
+	/* elsewhere a buffer may be NULL, or not: it is not touched */
+	d->coll[0] = (struct tess_coll){
+		.size = sizeof d->coll[0],
+		.kind = c->kind,
+		.dtype = c->dtype,
+		.op = c->op,
+		.peer = c->root,
+		.src = reads(d) || c->shifted ? d->src : NULL,
+		.dst = writes(d) || c->shifted ? d->dst : NULL,
+		.count = mine,
+		.give = c->uneven && in ? d->give : NULL,
+		.get = c->uneven && out ? d->get : NULL,
+		.where = "conform",
+	};
+	d->ncolls = 1;
+}
+
+tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
+                              struct conform_data **out)
+{
+	struct conform_data *d = calloc(1, sizeof *d);
+	size_t width = tess_width(c->dtype), shift = shift_of(c);
+	uint64_t most;
+
+	if (!d)
+		return tess_fail(TESS_ENOMEM, "no memory for a case");
+	*d = (struct conform_data){ .c = *c, .rank = rank, .n = n };
+	plan_lists(d);
+	d->nsrc = (blocks_in(c->kind) ? begin(d->give, n) : own_block(d)) * width;
+	d->ndst = (blocks_out(c->kind) ? begin(d->get, n) : own_block(d)) * width;
+	most = d->nsrc > d->ndst ? d->nsrc : d->ndst;
+	if (one_buffer(d))
+		d->nsrc = d->ndst = most;
+	d->dst = make(d->ndst, shift);
+	d->want = make(d->ndst, shift);
+	d->src = one_buffer(d) ? d->dst : make(d->nsrc, shift);
+	d->copy = make(d->nsrc, shift);
+	if (!d->dst || !d->want || !d->src || !d->copy) {
+		conform_data_free(d);
+		return tess_fail(TESS_ENOMEM, "no memory for a case of %" PRIu64 " bytes", most);
+	}
+	if (c->kind == TESS_SEND)
+		plan_message(d);
+	else
+		plan_collective(d);
+	memcpy(d->copy, d->src, d->nsrc);
+	*out = d;
+	return TESS_OK;
+}
+
+void conform_data_free(struct conform_data *d)
+{
+	size_t shift;
+
+	if (!d)
+		return;
+	shift = shift_of(&d->c);
+	if (d->src != d->dst)
+		unmake(d->src, shift);
+	unmake(d->dst, shift);
+	unmake(d->want, shift);
+	unmake(d->copy, shift);
+	free(d);
+}
+
+/* ---- the verdict ------------------------------------------------------------------------------------------- */
+
+static double load_real(int32_t dtype, const void *base, uint64_t i)
+{
+	switch (dtype) {
+	case TESS_F32:
+		return ((const float *)base)[i];
+	case TESS_F64:
+		return ((const double *)base)[i];
+	case TESS_BF16:
+		return tess_bf16_load(((const uint16_t *)base)[i]);
+	default:
+		return tess_f16_load(((const uint16_t *)base)[i]);
+	}
+}
+
+static int64_t load_whole(int32_t dtype, const void *base, uint64_t i)
+{
+	switch (dtype) {
+	case TESS_I64:
+		return ((const int64_t *)base)[i];
+	case TESS_I32:
+		return ((const int32_t *)base)[i];
+	case TESS_I8:
+		return ((const int8_t *)base)[i];
+	default:
+		return ((const uint8_t *)base)[i];
+	}
+}
+
+/* "258 (0x4381)", "what was there before" */
+static void say_element(int32_t dtype, const char *base, uint64_t i, char *text, size_t room)
+{
+	size_t width = tess_width(dtype), at;
+	const unsigned char *byte = (const unsigned char *)base + i * width;
+
+	if (conform_is_float(dtype))
+		at = (size_t)snprintf(text, room, "%.9g (0x", load_real(dtype, base, i));
+	else
+		at = (size_t)snprintf(text, room, "%" PRId64 " (0x", load_whole(dtype, base, i));
+	for (size_t k = width; k > 0; k--)
+		at += (size_t)snprintf(text + at, room - at, "%02x", byte[k - 1]);
+	snprintf(text + at, room - at, ")");
+}
+
+static bool same_element(const struct conform_data *d, uint64_t i)
+{
+	size_t width = tess_width(d->c.dtype);
+
+	if (!memcmp(d->dst + i * width, d->want + i * width, width))
+		return true;
+	return tess_kind_reduces(d->c.kind) && conform_is_float(d->c.dtype) &&
+	       isnan(load_real(d->c.dtype, d->dst, i)) && isnan(load_real(d->c.dtype, d->want, i));
+}
+
+static bool still_unset(const struct conform_data *d, uint64_t i)
+{
+	size_t width = tess_width(d->c.dtype);
+
+	for (size_t k = 0; k < width; k++)
+		if ((unsigned char)d->dst[i * width + k] != unset)
+			return false;
+	return true;
+}
+
+static const char *rule(const struct conform_case *c)
+{
+	if (c->in_place)
+		return "in place (src == dst) each block lies at its own place in the one buffer, and is read before it "
+		       "is overwritten";
+	if (c->kind == TESS_SEND)
+		return "a message arrives bit by bit as it was sent, and messages from one rank in the order of its sends";
+	if (!tess_kind_reduces(c->kind))
+		return "block r is the run that belongs to rank r, and moves bit by bit as it is";
+	if (c->special)
+		return "a NaN gives NaN, infinities and subnormals count as they are";
+	if (tess_width(c->dtype) == 2)
+		return "16-bit floats are reduced in f32 and rounded once, in the end";
+	if (!conform_is_float(c->dtype))
+		return "integers are reduced in their own type, modulo 2^n";
+	return "floats are reduced in their own type: these numbers give the same bits in every order";
+}
+
+static tess_status judge_elements(const struct conform_data *d)
+{
+	uint64_t n = d->ndst / tess_width(d->c.dtype), wrong = 0, first = 0;
+	char got[64], want[64];
+
+	if (!memcmp(d->dst, d->want, d->ndst))
+		return TESS_OK;
+	for (uint64_t i = 0; i < n; i++) {
+		if (same_element(d, i))
+			continue;
+		if (!wrong++)
+			first = i;
+	}
+	if (!wrong)
+		return TESS_OK;
+	say_element(d->c.dtype, d->dst, first, got, sizeof got);
+	say_element(d->c.dtype, d->want, first, want, sizeof want);
+	return tess_fail(TESS_EBUG,
+	                 "dst[%" PRIu64 "] is %s%s, expected %s; %" PRIu64 " of %" PRIu64
+	                 " elements are wrong. "
+	                 "The rule: %s",
+	                 first, got, still_unset(d, first) ? ", which was not written" : "", want,
+	                 wrong, n, rule(&d->c));
+}
+
+static tess_status judge_guards(const char *name, const char *at, uint64_t bytes)
+{
+	int off = trespass(at, bytes);
+
+	if (!off)
+		return TESS_OK;
+	return tess_fail(TESS_EBUG,
+	                 "%d byte%s %s the %" PRIu64
+	                 " bytes of %s %s written. The rule: nothing outside the "
+	                 "blocks is touched",
+	                 off < 0 ? -off : off, off * off == 1 ? "" : "s",
+	                 off < 0 ? "before" : "past", bytes, name, off * off == 1 ? "was" : "were");
+}
+
+tess_status conform_data_verdict(const struct conform_data *d)
+{
+	tess_status st = d->ncolls || d->c.kind != TESS_SEND ? judge_elements(d) : TESS_OK;
+
+	if (!st)
+		st = judge_guards("dst", d->dst, d->ndst);
+	if (!st)
+		st = judge_guards("src", d->src, d->nsrc);
+	for (uint64_t i = 0; !st && d->src != d->dst && i < d->nsrc; i++)
+		if (d->src[i] != d->copy[i])
+			st = tess_fail(TESS_EBUG,
+			               "src was changed at byte %" PRIu64
+			               ". The rule: src is read only unless it is "
+			               "dst",
+			               i);
+	return st;
+}

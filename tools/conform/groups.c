@@ -1,0 +1,378 @@
+/*
+ * Groups beside the group of all ranks: interleaved calls, other orders of ranks, parts of them, their opening
+ * and closing a thousand times, and what a backend may offer beyond the least.
+ */
+#include "conform.h"
+
+#include "core/base/status.h"
+#include "core/comm/clock.h"
+#include "core/comm/world.h"
+
+#include <dirent.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- calls in a second group ------------------------------------------------------------------------------ */
+
+struct both {
+	struct conform_data *data;
+	void *work[2];
+};
+
+static tess_status begin(struct conform_rank *me, const struct conform_direct *g,
+                         const struct conform_case *c, struct both *out)
+{
+	tess_status st = conform_data_make(c, g->rank, g->n, &out->data);
+
+	if (!st && !conform_direct_can(me, out->data)) { /* all can send */
+		struct conform_case message = {
+			.kind = TESS_SEND, .dtype = c->dtype, .op = TESS_SUM, .count = c->count
+		};
+
+		conform_data_free(out->data);
+		st = conform_data_make(&message, g->rank, g->n, &out->data);
+	}
+	for (int32_t k = 0; !st && k < out->data->ncolls; k++) {
+		out->data->coll[k].mem = TESS_HOST;
+		out->data->coll[k].deadline = tess_now() + me->world->timeout;
+		conform_step(me, CONFORM_START);
+		st = me->backend->start(g->self, &out->data->coll[k], &out->work[k]);
+	}
+	return st;
+}
+
+static tess_status finish(struct conform_rank *me, const struct conform_direct *g, struct both *b)
+{
+	struct conform_data *d = b->data;
+	tess_status st = TESS_OK;
+
+	for (int32_t k = d->ncolls - 1; k >= 0 && !st; k--)
+		st = conform_direct_await(me, g, b->work[k], d->coll[k].deadline);
+	if (st == TESS_ETIMEOUT)
+		tess_fail(
+			st,
+			"it was not done within %g s. The rule: what all ranks have started and wait for gets done",
+			me->job->timeout);
+	if (st)
+		return st;
+	conform_step(me, CONFORM_RELEASE);
+	for (int32_t k = 0; k < d->ncolls; k++)
+		me->backend->release(g->self, b->work[k]);
+	conform_step(me, CONFORM_ITSELF);
+	if (conform_data_verdict(d))
+		conform_blame(me, "%s", tess_error());
+	conform_data_free(d);
+	me->seat->cases++;
+	return TESS_OK;
+}
+
+static void name_case(struct conform_rank *me, const struct conform_case *c, const char *where)
+{
+	char text[CONFORM_DOING];
+
+	conform_case_text(c, text, sizeof text);
+	conform_doing(me, "%s, %s", text, where);
+}
+
+/*
+ * Calls in both groups are under way at once; even ranks start them in one order, odd ranks in the other. All wait
+ * in one order: a backend need not work for one group while a rank waits in another.
+ */
+static tess_status interleave(struct conform_rank *me, struct conform_direct *two,
+                              const char *where)
+{
+	int rounds = me->job->quick ? 20 : 200;
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < rounds && !st; i++) {
+		struct conform_direct all = { .self = me->world->all->self,
+			                      .rank = me->rank,
+			                      .n = me->n };
+		struct conform_direct *g[2] = { me->rank % 2 ? two : &all,
+			                        me->rank % 2 ? &all : two };
+		struct conform_case c[2];
+		struct both b[2];
+
+		for (int k = 0; k < 2 && !st; k++) {
+			c[k] = conform_case_any(g[k]->n, (uint32_t)(2 * i + (g[k] == two)));
+			name_case(me, &c[k], where);
+			st = begin(me, g[k], &c[k], &b[k]);
+		}
+		for (int k = 0; k < 2 && !st; k++) {
+			int j = (i + me->rank) % 2 ? 1 - k : k;
+
+			name_case(me, &c[j], where);
+			st = finish(me, g[j], &b[j]);
+		}
+	}
+	return st;
+}
+
+static tess_status with_group(struct conform_rank *me, const char *name, const int32_t *member,
+                              int32_t m, void *parent, const char *where)
+{
+	struct conform_direct g;
+	tess_status st;
+
+	conform_doing(me, "opening %s", where);
+	st = conform_direct_open(me, name, member, m, parent, &g);
+	if (st)
+		return st;
+	st = interleave(me, &g, where);
+	if (!st)
+		conform_direct_close(me, &g);
+	return st;
+}
+
+tess_status conform_run_groups(struct conform_rank *me)
+{
+	int32_t same[CONFORM_RANKS], reversed[CONFORM_RANKS], half[CONFORM_RANKS], m = 0;
+	const char *name = me->rank % 2 ? "conform.odd" : "conform.even";
+	tess_status st;
+
+	for (int32_t r = 0; r < me->n; r++) {
+		same[r] = r;
+		reversed[r] = me->n - 1 - r;
+		if (r % 2 == me->rank % 2)
+			half[m++] = r;
+	}
+	st = with_group(me, "conform.second", same, me->n, NULL, "in one of two groups");
+	if (!st)
+		st = with_group(me, "conform.reversed", reversed, me->n, NULL,
+		                "in one of two groups, the second with its ranks reversed");
+	if (!st)
+		st = with_group(me, name, half, m, NULL,
+		                "in one of two groups, the second of every other rank");
+	if (!st)
+		st = with_group(me, "conform.child", same, me->n, me->world->all->self,
+		                "in one of two groups, the second opened with the first as parent");
+	return st;
+}
+
+/* ---- what is optional ---------------------------------------------------------------------------------------- */
+
+static tess_status try_batch(struct conform_rank *me, const struct conform_direct *g)
+{
+	struct conform_case c = {
+		.kind = TESS_SEND, .dtype = TESS_I32, .op = TESS_SUM, .count = 5000
+	};
+	const struct tess_coll *list[2];
+	struct conform_data *d;
+	void *work;
+	tess_status st = conform_data_make(&c, g->rank, g->n, &d);
+
+	conform_doing(me, "batch of a send and a recv");
+	if (st || !d->ncolls)
+		return st;
+	for (int k = 0; k < 2; k++) {
+		d->coll[k].mem = TESS_HOST;
+		d->coll[k].deadline = tess_now() + me->world->timeout;
+		list[k] = &d->coll[k];
+	}
+	conform_step(me, CONFORM_START);
+	st = me->backend->batch(g->self, list, 2, &work);
+	if (!st)
+		st = conform_direct_await(me, g, work, d->coll[0].deadline);
+	if (st)
+		return st;
+	me->backend->release(g->self, work);
+	if (conform_data_verdict(d))
+		conform_blame(me, "%s", tess_error());
+	conform_data_free(d);
+	return TESS_OK;
+}
+
+static tess_status barrier_in(struct conform_rank *me, const struct conform_direct *g)
+{
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "conform" };
+
+	return conform_direct_run(me, g, &c);
+}
+
+/* Every rank writes its number all over its memory; every rank reads that of all whom it can reach. */
+static tess_status try_alloc(struct conform_rank *me, const struct conform_direct *g,
+                             uint64_t bytes)
+{
+	void *peers[CONFORM_RANKS] = { NULL }, *mine = NULL;
+	tess_status st;
+
+	conform_doing(me, "alloc of %d bytes", (int)bytes);
+	conform_step(me, CONFORM_OPEN);
+	st = me->backend->alloc(g->self, bytes, &mine, peers);
+	conform_step(me, CONFORM_ITSELF);
+	if (st)
+		return st;
+	if (!mine || (uintptr_t)mine % 64)
+		conform_blame(me, "mine is %p. The rule: memory that is aligned to 64 bytes", mine);
+	if (peers[g->rank] != mine)
+		conform_blame(me, "peers[%d], this rank's own entry, is %p, expected mine, %p",
+		              (int)g->rank, peers[g->rank], mine);
+	memset(mine, 16 + (int)g->rank, bytes);
+	st = barrier_in(me, g);
+	for (int32_t r = 0; r < g->n && !st; r++)
+		for (uint64_t i = 0; peers[r] && i < bytes; i++)
+			if (((unsigned char *)peers[r])[i] != 16 + r) {
+				conform_blame(
+					me,
+					"byte %d of rank %d's memory is %d, expected %d. The rule: peers[r] is what rank r "
+					"was given as mine",
+					(int)i, (int)r, ((unsigned char *)peers[r])[i],
+					16 + (int)r);
+				break;
+			}
+	if (!st)
+		st = barrier_in(me, g);
+	if (!st && me->backend->free)
+		me->backend->free(g->self, mine);
+	return st;
+}
+
+tess_status conform_run_extras(struct conform_rank *me)
+{
+	struct conform_direct all = { .self = me->world->all->self, .rank = me->rank, .n = me->n };
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 20 && !st && me->backend->batch; i++, me->seat->cases++)
+		st = try_batch(me, &all);
+	for (int i = 0; i < 20 && !st && me->backend->alloc; i++, me->seat->cases++)
+		st = try_alloc(me, &all, i % 2 ? 1 << 20 : 24);
+	return st;
+}
+
+/* ---- a thousand lives ------------------------------------------------------------------------------------------ */
+
+struct belongings {
+	long fds, threads, heap, mapped;
+};
+
+static long entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	long n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static void take_stock(struct belongings *b)
+{
+	struct mallinfo2 m = mallinfo2();
+	FILE *f = fopen("/proc/self/statm", "re");
+	long pages = 0;
+
+	if (f && fscanf(f, "%ld", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	*b = (struct belongings){ .fds = entries("/proc/self/fd"),
+		                  .threads = entries("/proc/self/task"),
+		                  .heap = (long)(m.uordblks + m.hblkhd),
+		                  .mapped = pages * 4096 };
+}
+
+/* What the rendezvous keeps of each key, where it is in this process. */
+struct counted {
+	const struct tess_store *real;
+	atomic_long *bytes;
+};
+
+static tess_status counted_set(void *self, const char *key, const void *val, uint64_t len)
+{
+	const struct counted *c = self;
+
+	atomic_fetch_add(c->bytes, (long)(strlen(key) + len + 256));
+	return c->real->set(c->real->self, key, val, len);
+}
+
+static tess_status counted_get(void *self, const char *key, int64_t deadline, void *val,
+                               uint64_t *len)
+{
+	const struct counted *c = self;
+
+	return c->real->get(c->real->self, key, deadline, val, len);
+}
+
+static void grown(struct conform_rank *me, const char *what, long before, long after, long most,
+                  int rounds)
+{
+	if (after - before > most)
+		conform_blame(
+			me,
+			"%s: %ld became %ld in %d times. The rule: close gives back all that open took",
+			what, before, after, rounds);
+}
+
+static atomic_long stored; /* by all ranks of this process */
+
+static tess_status live(struct conform_rank *me, int round, bool parent)
+{
+	struct counted counted = { .real = &me->world->store, .bytes = &stored };
+	struct tess_store store = {
+		.size = sizeof store, .self = &counted, .set = counted_set, .get = counted_get
+	};
+	int32_t member[CONFORM_RANKS];
+	char name[32];
+	struct tess_join how = { .size = sizeof how,
+		                 .rank = me->rank,
+		                 .nranks = me->n,
+		                 .device = -1,
+		                 .name = name,
+		                 .world = member,
+		                 .store = &store,
+		                 .deadline = tess_now() + me->world->timeout,
+		                 .parent = parent ? me->world->all->self : NULL };
+	struct conform_direct g = { .rank = me->rank, .n = me->n };
+	tess_status st;
+
+	for (int32_t r = 0; r < me->n; r++)
+		member[r] = r;
+	snprintf(name, sizeof name, "conform.life.%d", round);
+	conform_step(me, CONFORM_OPEN);
+	st = me->backend->open(&how, &g.self);
+	if (!st)
+		st = barrier_in(me, &g);
+	if (!st)
+		conform_direct_close(me, &g);
+	return st;
+}
+
+tess_status conform_run_life(struct conform_rank *me)
+{
+	int rounds = me->job->quick ? 100 : 1000, warm = rounds / 10;
+	struct belongings before = { 0 }, after;
+	tess_status st = TESS_OK;
+	long kept = 0;
+
+	for (int i = 0; i < rounds && !st; i++) {
+		conform_doing(me, "open and close, time %d of %d", i + 1, rounds);
+		if (i == warm) {
+			/* all ranks are between two lives, also where they share this process */
+			st = tess_barrier(me->group, "conform");
+			take_stock(&before);
+			kept = atomic_load(&stored);
+			if (!st)
+				st = tess_barrier(me->group, "conform");
+		}
+		if (!st)
+			st = live(me, i, i % 2);
+		me->seat->cases++;
+	}
+	if (!st)
+		st = tess_barrier(me->group, "conform");
+	if (st)
+		return st;
+	take_stock(&after);
+	kept = me->job->threads ? atomic_load(&stored) - kept : 0; /* else it is in the launcher */
+	rounds -= warm;
+	conform_doing(me, "open and close");
+	grown(me, "open descriptors", before.fds, after.fds, 2, rounds);
+	grown(me, "threads", before.threads, after.threads, 2, rounds);
+	grown(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + 8192, rounds);
+	grown(me, "mapped bytes", before.mapped, after.mapped, kept + (8 << 20), rounds);
+	return tess_barrier(me->group, "conform");
+}

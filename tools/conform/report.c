@@ -1,0 +1,188 @@
+/* What the user sees: a table with a row a part, or TAP with a point a job; and a verdict. */
+#include "conform.h"
+
+#include "core/comm/clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct conform_report {
+	bool tap, live, quick;
+	const char *backend, *only;
+	int64_t begun, row_begun;
+	/* the row */
+	char part[64], faulty[512]; /* faulty: all parts with faults so far */
+	char text[16384]; /* its faults */
+	size_t len;
+	uint32_t ranks, cases, points;
+	/* the job */
+	char job[128];
+	int32_t nranks;
+	bool bad, row_bad;
+	/* in all */
+	unsigned long all_cases;
+	int point, faults;
+	char gaps[512];
+};
+
+struct conform_report *conform_report_open(const struct conform_options *how)
+{
+	struct conform_report *r = calloc(1, sizeof *r);
+
+	if (!r)
+		return NULL;
+	r->tap = how->tap;
+	r->live = !how->tap && isatty(STDOUT_FILENO);
+	r->quick = how->quick;
+	r->backend = how->backend;
+	r->only = how->part;
+	r->begun = tess_now();
+	if (r->tap)
+		printf("TAP version 13\n");
+	return r;
+}
+
+void conform_report_head(struct conform_report *r, const struct conform_found *f, const char *ranks)
+{
+	const char *hash = r->tap ? "# " : "";
+
+	printf("%s%s: %s\n%s%s; its ranks are %s\n", hash, f->name, f->summary, hash, f->path,
+	       ranks);
+	if (!r->tap)
+		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+}
+
+void conform_report_begin(struct conform_report *r, const char *part, const char *about)
+{
+	snprintf(r->part, sizeof r->part, "%s", part);
+	r->row_begun = tess_now();
+	r->len = 0;
+	r->ranks = r->cases = r->points = 0;
+	r->row_bad = false;
+	if (r->live) {
+		printf("\r\033[K  %-18s %s", part, about);
+		fflush(stdout);
+	}
+}
+
+void conform_report_progress(struct conform_report *r, int32_t nranks, const char *variant,
+                             uint32_t cases)
+{
+	if (!r->live)
+		return;
+	printf("\r\033[K  %-18s %d rank%s%s%s, case %u", r->part, (int)nranks,
+	       nranks == 1 ? "" : "s", variant ? ", " : "", variant ? variant : "",
+	       (unsigned)cases);
+	fflush(stdout);
+}
+
+void conform_report_job(struct conform_report *r, int32_t nranks, const char *variant)
+{
+	size_t n = 0;
+
+	r->bad = false;
+	r->nranks = nranks;
+	r->job[0] = '\0';
+	if (nranks)
+		n = (size_t)snprintf(r->job, sizeof r->job, ", %d rank%s", (int)nranks,
+		                     nranks == 1 ? "" : "s");
+	if (variant)
+		snprintf(r->job + n, sizeof r->job - n, ", %s", variant);
+}
+
+/* To the row's text; what does not fit is cut. */
+static void TESS_PRINTF(2, 3) add(struct conform_report *r, const char *fmt, ...)
+{
+	size_t room = sizeof r->text - r->len;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(r->text + r->len, room, fmt, ap);
+	va_end(ap);
+	r->len += n > 0 && (size_t)n < room ? (size_t)n : room - 1;
+}
+
+void conform_report_fault(struct conform_report *r, const char *what, const char *text)
+{
+	r->faults++;
+	if (!r->row_bad) {
+		size_t n = strlen(r->faulty);
+
+		snprintf(r->faulty + n, sizeof r->faulty - n, "%s%s", n ? ", " : "", r->part);
+	}
+	r->bad = r->row_bad = true;
+	if (r->tap)
+		add(r, "# %s%s%s\n", what, *what ? ": " : "", text);
+	else
+		add(r, "      %s%s%s%s: %s\n", r->part, r->job, *what ? ": " : "", what, text);
+}
+
+void conform_report_job_end(struct conform_report *r, uint32_t cases)
+{
+	r->cases += cases;
+	r->all_cases += cases;
+	r->ranks |= UINT32_C(1) << r->nranks;
+	r->points++;
+	r->point++;
+	if (!r->tap)
+		return;
+	printf("%sok %d - %s%s: %u cases\n", r->bad ? "not " : "", r->point, r->part, r->job,
+	       (unsigned)cases);
+	fputs(r->bad ? r->text : "", stdout);
+	fflush(stdout);
+	r->len = 0;
+}
+
+void conform_report_end(struct conform_report *r)
+{
+	char ranks[64] = "";
+	double took = (double)(tess_now() - r->row_begun) / 1e9;
+
+	if (r->tap || !r->points)
+		return;
+	for (int32_t n = 1; n <= CONFORM_RANKS; n++)
+		if (r->ranks >> n & 1)
+			snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "%s%d",
+			         *ranks ? " " : "", (int)n);
+	printf("%s  %-18s %-16s %7u  %6.1f s  %s\n", r->live ? "\r\033[K" : "", r->part, ranks,
+	       (unsigned)r->cases, took, r->row_bad ? "FAILED" : "ok");
+	fputs(r->row_bad ? r->text : "", stdout);
+	fflush(stdout);
+}
+
+void conform_report_note(struct conform_report *r, const char *text)
+{
+	printf("%s%s\n", r->tap ? "# " : "  ", text);
+}
+
+void conform_report_gaps(struct conform_report *r, const char *gaps)
+{
+	snprintf(r->gaps, sizeof r->gaps, "%s", gaps);
+}
+
+int conform_report_close(struct conform_report *r)
+{
+	double took = (double)(tess_now() - r->begun) / 1e9;
+	bool good = !r->faults;
+
+	if (r->live)
+		printf("\r\033[K");
+	if (r->tap)
+		printf("1..%d\n# ", r->point);
+	else
+		printf("\n");
+	if (good)
+		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->backend,
+		       r->only ? " in " : "", r->only ? r->only : "",
+		       r->quick ? ", as far as --quick looks" : "", r->all_cases, took,
+		       *r->gaps ? "; the core fills its gaps: " : "", r->gaps);
+	else
+		printf("%s does not conform: %d fault%s in %s\n", r->backend, r->faults,
+		       r->faults == 1 ? "" : "s", r->faulty);
+	free(r);
+	return good ? 0 : 1;
+}
