@@ -178,14 +178,16 @@ int scene_main(int argc, char **argv)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	st = tess_world_open(&w);
-	if (!st) {
+	if (st) {
+		fprintf(stderr, "open: %s\n", tess_error());
+	} else {
 		st = scene_play(w, argv[1], argc > 2 ? argv[2] : "0");
-		if (st)
+		if (st) {
+			fprintf(stderr, "%s: %s\n", argv[1], tess_error());
 			tess_world_fail(w, st, tess_error());
+		}
 		tess_world_close(w);
 	}
-	if (st)
-		fprintf(stderr, "%s: %s\n", argv[1], tess_error());
 	tess_registry_quit();
 	return st ? 1 : 0;
 }
