@@ -8,6 +8,7 @@
  */
 #include <string.h>
 #include <tessera/split.h>
+#include <tessera/stream.h>
 
 #include "shm.h"
 
@@ -101,8 +102,8 @@ static bool add(const struct group *g, const struct work *w, uint64_t at, uint64
 		if (!reach(g, w, r, false, at, n, &src[r]))
 			return false;
 	if (n)
-		move_sum(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
-		         (void *const *)dst, ndst);
+		sum_to(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
+		       (void *const *)dst, ndst);
 	return true;
 }
 
@@ -162,7 +163,7 @@ static bool move(const struct group *g, const struct work *w)
 		if (!reach(g, w, c->peer, true, kind_begin(w, c->get, g->rank), c->count, &dst))
 			return false;
 		if (c->count)
-			move_to(dst, c->src, c->count * w->width);
+			tess_stream(dst, c->src, c->count * w->width);
 		return true;
 	case TESS_REDUCE_SCATTER:
 		begin = kind_begin(w, c->give, g->rank);

@@ -1,6 +1,7 @@
 /* kind.c - what each kind of collective puts into slots and takes out of them, a chunk a round. */
 #include <string.h>
 #include <tessera/split.h>
+#include <tessera/stream.h>
 
 #include "shm.h"
 
@@ -110,17 +111,19 @@ static uint64_t part(const struct work *w, uint64_t count, uint64_t k)
 	return at >= count ? 0 : count - at < w->chunk ? count - at : w->chunk;
 }
 
-/* Into this rank's slot. */
-static void put(const struct work *w, void *dst, const void *src, uint64_t elements)
-{
-	if (elements)
-		move_to(dst, src, elements * w->width);
-}
-
 static void copy(const struct work *w, void *dst, const void *src, uint64_t elements)
 {
 	if (elements)
 		memcpy(dst, src, elements * w->width);
+}
+
+/* Into this rank's slot. */
+static void put(const struct work *w, void *dst, const void *src, uint64_t elements)
+{
+	if (elements * w->width >= TESS_STREAM_LEAST)
+		tess_stream(dst, src, elements * w->width);
+	else
+		copy(w, dst, src, elements);
 }
 
 /* The block that this rank gives to all, wherever it lies. */
@@ -208,7 +211,7 @@ static void add(const struct group *g, const struct work *w, uint64_t at, uint64
 		parts[r] = r == g->rank ? past(w, w->c.src, at)
 		                        : past(w, data_of(g, w, r, g->round), offset);
 	if (n)
-		move_sum(w->c.dtype, w->c.op, parts, g->nranks, n, &dst, 1);
+		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, &dst, 1);
 }
 
 /* Everything but this rank's share, which nobody else reads. */

@@ -3,6 +3,7 @@
  * one is written while the other is read. `sent` and `taken` count them, and each is written by one rank.
  */
 #include <string.h>
+#include <tessera/stream.h>
 
 #include "shm.h"
 
@@ -11,6 +12,14 @@ static uint64_t length(const struct work *w)
 	uint64_t left = w->c.count - w->moved, most = PIECE / w->width;
 
 	return left < most ? left : most;
+}
+
+static void put(void *dst, const void *src, size_t bytes)
+{
+	if (bytes >= TESS_STREAM_LEAST)
+		tess_stream(dst, src, bytes);
+	else if (bytes)
+		memcpy(dst, src, bytes);
 }
 
 static void moved(struct group *g, struct queue *q, struct work *w, uint64_t n)
@@ -41,10 +50,9 @@ static void send_pieces(struct group *g, int32_t peer)
 		*p = (struct piece){ w->c.print, w->c.count * w->width, n };
 		if (!w->moved)
 			work_card(&w->c, &pair->card[q->pieces & 1]);
-		if (n)
-			memcpy(pair->data[q->pieces & 1],
-			       (const char *)w->c.src + w->moved * w->width, n * w->width);
-		move_fence();
+		put(pair->data[q->pieces & 1], (const char *)w->c.src + w->moved * w->width,
+		    n * w->width);
+		tess_stream_end();
 		/* Release: who sees the count sees the piece. */
 		atomic_store_explicit(&pair->sent, q->pieces + 1, memory_order_release);
 		moved(g, q, w, n);

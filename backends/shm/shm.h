@@ -21,7 +21,7 @@
 
 enum {
 	RANKS_MOST = 64,
-	SMALL = 4096, /* bytes that are faster through slots (one round) than in place (two) */
+	SMALL = 2048, /* bytes that are faster through slots (one round) than in place (two) */
 	TABLE = RANKS_MOST * 16, /* bytes of a slot where all_to_all says how its blocks lie */
 	CHUNK = 128 << 10, /* bytes of a slot for data */
 	PIECE = 32 << 10, /* bytes of a message that are under way at once, twice */
@@ -225,13 +225,13 @@ tess_status kind_compare(struct group *g, const struct work *w);
 bool direct_offer(const struct group *g, const struct work *w, struct ref *src, struct ref *dst);
 tess_status direct_move(struct group *g, const struct work *w);
 
-/* ---- move.c: copying and adding ---- */
-/* Into memory that others have read; they may be told after move_fence. */
-void move_to(void *dst, const void *src, size_t n);
-void move_fence(void);
-/* `n` elements of each, in order of src. dst[0] is this rank's, or nobody has read it; it may be one of src. */
-void move_sum(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-              void *const *dst, int32_t ndst);
+/* ---- sum.c ---- */
+/*
+ * `n` elements of each, in order of src, to every dst. dst[0] is this rank's own and may be one of
+ * src; the others have been read by other ranks, who may be told after tess_stream_end.
+ */
+void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+            void *const *dst, int32_t ndst);
 
 /* ---- message.c: send and recv ---- */
 tess_status message_progress(struct group *g);

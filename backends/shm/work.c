@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/stream.h>
 
 #include "shm.h"
 
@@ -119,7 +120,7 @@ static void post(struct group *g, struct work *w)
 		introduce(g, w, n);
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
 		kind_fill(g, w, chunk_of(w));
-	move_fence();
+	tess_stream_end();
 	/* Release: who sees the round sees the notice, the slot, and what was written into its own memory. */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
 	w->posted = true;

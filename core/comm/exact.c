@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/split.h>
+#include <tessera/stream.h>
 
 enum {
 	LEVELS = 64, /* halvings of any number of units, and of trees */
-	STEP = 2048, /* elements that are added at a time, so that partial sums stay in cache */
+	STEP = 1024, /* elements that are added at a time, so that partial sums stay in cache */
 	SMALL = 64 << 10, /* bytes of a sum up to which one step is better than two */
 	TINY = 2 << 10, /* the same, where the second step copies nothing */
 	LINE = 16 /* elements of a cache line */
@@ -126,10 +127,45 @@ static const float *trees(struct adder *a, int depth, int64_t i, int level)
 	return left && right ? add(a, left, right, level) : left ? left : right;
 }
 
+static void finish_sum(float *restrict to, const float *restrict left, const float *restrict right,
+                       uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = left[k] + right[k] + 0.0f;
+}
+
+/* One tree over several ranks, as most sums are: its last addition and the end of it at once. */
+static void finish_tree(struct adder *a, float *out)
+{
+	int64_t n = a->s->n[0];
+	const float *left = node(a, n, 1, 0, 0), *right = node(a, n, 1, 1, left ? 1 : 0);
+
+	if (left && right)
+		finish_sum(out, left, right, a->n);
+	else
+		finish_into(out, left ? left : right, a->n);
+}
+
+static void finish_trees(struct adder *a, float *out)
+{
+	const float *sum = trees(a, 0, 0, 0);
+
+	if (sum)
+		finish_into(out, sum, a->n);
+	else
+		memset(out, 0, a->n * sizeof *out);
+}
+
+static void copy(void *dst, const void *src, size_t n)
+{
+	memcpy(dst, src, n);
+}
+
 /* The sums, to `nout` places: one after another while they are in cache. */
 static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
                        const float *const *part, float *scratch, float *const *out, int32_t nout)
 {
+	bool streams = nout > 1 && s->count * sizeof **out >= TESS_STREAM_LEAST;
 	struct adder a;
 
 	a.s = s;
@@ -139,18 +175,18 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
 	for (a.at = 0; a.at < s->count; a.at += STEP) {
-		const float *sum;
-
 		a.n = s->count - a.at < STEP ? s->count - a.at : STEP;
 		memset(a.next, 0, (size_t)nranks * sizeof *a.next);
-		sum = trees(&a, 0, 0, 0);
-		if (sum)
-			finish_into(out[0] + a.at, sum, a.n);
+		if (s->ntree == 1 && s->n[0] && nranks > 1)
+			finish_tree(&a, out[0] + a.at);
 		else
-			memset(out[0] + a.at, 0, a.n * sizeof **out);
+			finish_trees(&a, out[0] + a.at);
 		for (int32_t i = 1; i < nout; i++)
-			memcpy(out[i] + a.at, out[0] + a.at, a.n * sizeof **out);
+			(streams ? tess_stream : copy)(out[i] + a.at, out[0] + a.at,
+			                               a.n * sizeof **out);
 	}
+	if (streams)
+		tess_stream_end();
 }
 
 void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
@@ -328,26 +364,28 @@ static tess_status large(struct way *w)
 
 /* ---- where it lies ------------------------------------------------------------------------------------------ */
 
+struct place { /* in a room of the group, of one rank */
+	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
+};
 struct spot {
-	int64_t room, nodes, out;
-}; /* of one rank, in bytes from the beginning of its part of a room */
+	struct place nodes, out;
+};
 
-static struct spot find_spot(const struct way *w)
+static struct place find_place(const struct tess_group *g, const float *p, uint64_t count)
 {
-	uint64_t bytes = (uint64_t)w->held[w->g->rank] * w->s->count * sizeof(float);
-	const struct tess_room *room = bytes ? tess_group_room(w->g, w->nodes, bytes) : w->g->rooms;
-	struct spot at = { 0 };
+	const struct tess_room *room = count ? tess_group_room(g, p, count * sizeof *p) : g->rooms;
+	struct place at = { 0 };
 
-	if (!room)
-		return at;
-	at.nodes = bytes ? (const char *)w->nodes - room->mine : 0;
-	if (!w->s->share) {
-		if (tess_group_room(w->g, w->out, w->s->count * sizeof(float)) != room)
-			return at;
-		at.out = (const char *)w->out - room->mine;
+	if (room) {
+		at.room = room->id;
+		at.at = count ? (const char *)p - room->mine : 0;
 	}
-	at.room = room->id;
 	return at;
+}
+
+static float *reach(const struct tess_group *g, int32_t r, const struct place *at)
+{
+	return (float *)(void *)((char *)tess_group_room_of(g, at->room)->peer[r] + at->at);
 }
 
 /*
@@ -358,16 +396,19 @@ static struct spot find_spot(const struct way *w)
 static tess_status add_in_place(struct way *w, bool *done)
 {
 	int32_t me = w->g->rank, n = w->g->size, nout = 0;
-	struct spot mine = find_spot(w), all[TESS_RANKS_MOST];
+	struct spot mine, all[TESS_RANKS_MOST];
 	const float *part[TESS_RANKS_MOST];
 	float *out[TESS_RANKS_MOST];
 	struct tess_sum s = *w->s;
 	uint64_t begin = total(w->slice, me);
-	tess_status st = tess_all_gather(w->g, &mine, all, 3, TESS_I64, s.where);
+	tess_status st;
 
+	mine.nodes = find_place(w->g, w->nodes, (uint64_t)w->held[me] * s.count);
+	mine.out = find_place(w->g, w->out, s.share ? 0 : s.count);
 	*done = false;
+	st = tess_all_gather(w->g, &mine, all, sizeof mine / 8, TESS_I64, s.where);
 	for (int32_t r = 0; r < n && !st; r++)
-		if (!all[r].room)
+		if (!all[r].nodes.room || !all[r].out.room)
 			return TESS_OK;
 	s.count = w->slice[me];
 	if (!st)
@@ -376,11 +417,10 @@ static tess_status add_in_place(struct way *w, bool *done)
 		return st;
 	for (int32_t i = 0; i < n; i++) {
 		int32_t r = (me + i) % n;
-		char *base = tess_group_room_of(w->g, all[r].room)->peer[r];
 
-		part[r] = (const float *)(void *)(base + all[r].nodes) + begin;
+		part[r] = reach(w->g, r, &all[r].nodes) + begin;
 		if (!s.share)
-			out[nout++] = (float *)(void *)(base + all[r].out) + begin;
+			out[nout++] = reach(w->g, r, &all[r].out) + begin;
 	}
 	if (s.share)
 		out[nout++] = w->out;
