@@ -614,7 +614,7 @@ static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess
 
 tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
 {
-	struct tess_rendezvous *r;
+	struct tess_rendezvous *r = NULL;
 	tess_status st = make(nranks, &r);
 
 	return st ? st : finish(r, make_socket(r, job), out);
@@ -624,7 +624,7 @@ tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
                                        const struct tess_secret *secret, int32_t nranks,
                                        struct tess_rendezvous **out)
 {
-	struct tess_rendezvous *r;
+	struct tess_rendezvous *r = NULL;
 	tess_status st = make(nranks, &r);
 
 	if (st)
