@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS = 3 };
+enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS = 3, TAKEN_MS = 1000 };
 
 static tess_status find(const struct tess_hosts *at, int flags, struct addrinfo **list)
 {
@@ -63,7 +63,7 @@ static void tune(int fd)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-static int listen_at(const struct addrinfo *a)
+static int try_to_listen(const struct addrinfo *a)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, err;
 
@@ -76,6 +76,17 @@ static int listen_at(const struct addrinfo *a)
 	close(fd);
 	errno = err;
 	return -1;
+}
+
+/* The job before this one may not have ended quite. */
+static int listen_at(const struct addrinfo *a)
+{
+	int64_t until = tess_now() + TAKEN_MS * (int64_t)TESS_MS;
+	int fd;
+
+	while ((fd = try_to_listen(a)) < 0 && errno == EADDRINUSE && tess_now() < until)
+		poll(NULL, 0, RETRY_MS);
+	return fd;
 }
 
 tess_status tess_net_listen(const struct tess_hosts *at, int *out)

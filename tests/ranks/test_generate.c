@@ -219,8 +219,23 @@ static struct run start(const char *timeout)
 	return r;
 }
 
-/* The process of that rank among the children of `parent`; 0: not yet. */
-static pid_t find_rank(pid_t parent, int rank)
+static pid_t parent_of(pid_t pid)
+{
+	char path[64];
+	int parent = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	f = fopen(path, "r");
+	if (f && fscanf(f, "%*d (%*[^)]) %*c %d", &parent) != 1)
+		parent = 0;
+	if (f)
+		fclose(f);
+	return parent;
+}
+
+/* The process of that rank, a child of a child of the launcher; 0: not yet. */
+static pid_t find_rank(pid_t launcher, int rank)
 {
 	char path[300], text[4096], want[32];
 	DIR *d = opendir("/proc");
@@ -229,19 +244,14 @@ static pid_t find_rank(pid_t parent, int rank)
 
 	snprintf(want, sizeof want, "RANK=%d", rank);
 	while (d && !found && (e = readdir(d))) {
-		int ppid = 0;
 		ssize_t n;
 		FILE *f;
 
-		snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
-		f = *e->d_name > '0' && *e->d_name <= '9' ? fopen(path, "r") : NULL;
-		if (!f)
+		if (*e->d_name < '1' || *e->d_name > '9' ||
+		    parent_of(parent_of(atoi(e->d_name))) != launcher)
 			continue;
-		if (fscanf(f, "%*d (%*[^)]) %*c %d", &ppid) != 1 || ppid != parent)
-			ppid = 0;
-		fclose(f);
 		snprintf(path, sizeof path, "/proc/%s/environ", e->d_name);
-		f = ppid ? fopen(path, "r") : NULL;
+		f = fopen(path, "r");
 		if (!f)
 			continue;
 		n = (ssize_t)fread(text, 1, sizeof text - 1, f);

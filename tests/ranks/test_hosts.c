@@ -1,166 +1,21 @@
 /*
- * Ranks of several hosts: they meet over TCP, behind a secret. The hosts are this one, at 127.0.0.1,
- * and two network namespaces where that is possible. This program is the ranks as well.
+ * Ranks of several hosts: they meet over TCP, behind a secret. The hosts are this one, and two
+ * network namespaces where that is possible. This program is the ranks as well.
  */
 #include "../unit/suite.h"
-#include "crowd.h"
-#include "process.h"
+#include "stage.h"
 
 #include <core/base/status.h>
 #include <core/comm/clock.h>
-#include <core/comm/world.h>
+#include <core/comm/secret.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N = 4, PATIENCE_MS = 30000 };
-enum { GROWTH_KIB = SANITIZED ? 1 << 20 : 1024 }; /* sanitizers keep what is freed */
-
-/* ---- what a rank does ------------------------------------------------------------------------ */
-
-static tess_status add(struct tess_world *w)
-{
-	int32_t n = tess_world_size(w), val[2] = { tess_world_rank(w) + 1, 1 };
-	struct tess_coll c = { .size = sizeof c,
-		               .kind = TESS_ALL_REDUCE,
-		               .dtype = TESS_I32,
-		               .op = TESS_SUM,
-		               .count = 2,
-		               .src = val,
-		               .dst = val,
-		               .where = "add" };
-	tess_status st = tess_group_run(tess_world_group(w), &c);
-
-	if (!st && (val[0] != n * (n + 1) / 2 || val[1] != n))
-		st = tess_fail(TESS_EBUG, "the sum is %d, %d", val[0], val[1]);
-	return st;
-}
-
-/* Adds, says so, and adds again when the file TEST_HOLD is gone. */
-static tess_status work(struct tess_world *w)
-{
-	const char *hold = getenv("TEST_HOLD");
-	tess_status st = add(w);
-
-	if (!st) {
-		printf("ready\n");
-		fflush(stdout);
-	}
-	while (!st && hold && !access(hold, F_OK))
-		usleep(2000);
-	return st ? st : add(w);
-}
-
-static int rank(const char *role, const char *number, const char *n)
-{
-	const char *space = getenv("TEST_SPACE");
-	struct tess_world *w;
-	char path[64];
-	tess_status st;
-	int fd;
-
-	setenv("RANK", number, 1);
-	setenv("WORLD_SIZE", n, 1);
-	if (!strcmp(role, "other"))
-		setenv("TESSERA_SECRET_FILE", getenv("TEST_OTHER_SECRET"), 1);
-	if (!strcmp(role, "elsewhere"))
-		setenv("TESSERA_JOB", "another", 1);
-	if (!strcmp(role, "hurry"))
-		setenv("TESSERA_TIMEOUT", "1", 1);
-	if (space) { /* the first half on one host, the second on the other */
-		snprintf(path, sizeof path, "/run/netns/%s%d", space, 2 * atoi(number) / atoi(n));
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0 || setns(fd, CLONE_NEWNET))
-			return 9;
-		close(fd);
-	}
-	st = tess_world_open(&w);
-	if (!st) {
-		st = work(w);
-		if (st)
-			printf("%s\n", tess_error());
-		tess_world_close(w);
-		return st ? 3 : 0;
-	}
-	printf("%s\n", tess_error());
-	return 2;
-}
-
-/* ---- the stage ------------------------------------------------------------------------------- */
-
-static char dir[] = "/tmp/tessera-test-XXXXXX", secret[64], other[64], hold[64], port[8];
-
-static void put_file(const char *path, const char *text, int mode)
-{
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-	ck_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	ck_assert(!fchmod(fd, (mode_t)mode));
-	close(fd);
-}
-
-/* A port of 127.0.0.1 that nobody has. */
-static void find_port(void)
-{
-	struct sockaddr_in to = { .sin_family = AF_INET };
-	socklen_t len = sizeof to;
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	ck_assert(!bind(fd, (void *)&to, sizeof to) && !getsockname(fd, (void *)&to, &len));
-	snprintf(port, sizeof port, "%d", ntohs(to.sin_port));
-	close(fd);
-}
-
-static void begin(void)
-{
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	snprintf(secret, sizeof secret, "%s/secret", dir);
-	snprintf(other, sizeof other, "%s/other", dir);
-	snprintf(hold, sizeof hold, "%s/hold", dir);
-	put_file(secret, "0123456789abcdef0123456789abcdef\n", 0600);
-	put_file(other, "0123456789abcdef0123456789abcdeF\n", 0600);
-	find_port();
-	setenv("XDG_RUNTIME_DIR", dir, 1);
-	setenv("LOCAL_WORLD_SIZE", "1", 1);
-	setenv("MASTER_ADDR", "127.0.0.1", 1);
-	setenv("TESSERA_PORT", port, 1);
-	setenv("TESSERA_SECRET_FILE", secret, 1);
-	setenv("TEST_OTHER_SECRET", other, 1);
-	setenv("TESSERA_JOB", "tests", 1);
-	setenv("TESSERA_BACKEND", "gloo", 1);
-	setenv("TESSERA_TIMEOUT", "20", 1);
-}
-
-/* Nothing is left but the files of the test. */
-static void end(void)
-{
-	unlink(secret);
-	unlink(other);
-	unlink(hold);
-	ck_assert_msg(!rmdir(dir), "%s: %s", dir, strerror(errno));
-}
-
-static void said(const struct process *p, const char *text)
-{
-	ck_assert_msg(strstr(p->text, text) != NULL, "it said: %s; lacks: %s", p->text, text);
-}
-
-static void finish(struct process *p, int status, const char *text)
-{
-	process_finish(p, PATIENCE_MS);
-	said(p, text);
-	ck_assert_int_eq(WEXITSTATUS(p->status), status);
-}
+enum { N = 4 };
 
 /* ---- the tests ------------------------------------------------------------------------------- */
 
@@ -441,78 +296,6 @@ START_TEST(who_listens)
 }
 END_TEST
 
-/* ---- strangers ------------------------------------------------------------------------------- */
-
-static long resident_kib(int pid)
-{
-	char path[64], line[256];
-	long kib = -1;
-	FILE *f;
-
-	snprintf(path, sizeof path, "/proc/%d/status", pid);
-	f = fopen(path, "r");
-	while (f && kib < 0 && fgets(line, sizeof line, f))
-		sscanf(line, "VmRSS: %ld", &kib);
-	if (f)
-		fclose(f);
-	return kib;
-}
-
-static void await_made(const struct crowd *c, int n)
-{
-	int64_t until = tess_now() + 60000 * (int64_t)TESS_MS;
-
-	while (crowd_made(c) < n) {
-		ck_assert_msg(tess_now() < until, "%d strangers came, not %d", crowd_made(c), n);
-		usleep(1000);
-	}
-}
-
-/* They come before, while and after the ranks meet. TEST_STRANGERS: how many; script/strangers. */
-START_TEST(strangers)
-{
-	const char *many = getenv("TEST_STRANGERS");
-	int n = many ? atoi(many) : 800;
-	struct tess_secret s, other_job;
-	struct process p[N];
-	struct crowd *crowd;
-	long before, after, late;
-	int64_t began, ready;
-	pid_t pid;
-
-	begin();
-	put_file(hold, "", 0600);
-	setenv("TEST_HOLD", hold, 1);
-	ck_assert_msg(!tess_secret_load(secret, "tests", &s), "%s", tess_error());
-	ck_assert_msg(!tess_secret_load(secret, "others", &other_job), "%s", tess_error());
-	process_start(&p[0], "work", 0, N);
-	pid = crowd_start(port, &s, &other_job, n, &crowd);
-	await_made(crowd, n / 10);
-	before = resident_kib(p[0].pid);
-	await_made(crowd, n / 2);
-	after = resident_kib(p[0].pid);
-	began = tess_now();
-	for (int i = 1; i < N; i++)
-		process_start(&p[i], "work", i, N);
-	for (int i = 0; i < N; i++)
-		process_hear(&p[i]);
-	ready = tess_now();
-	late = resident_kib(p[0].pid);
-	crowd_finish(pid, crowd);
-	printf("%d strangers: 0 accepted; rank 0 holds %ld, then %ld KiB; with the job %ld, then "
-	       "%ld KiB; ready in %ld ms\n",
-	       crowd_made(crowd), before, after, late, resident_kib(p[0].pid),
-	       (long)((ready - began) / TESS_MS));
-	ck_assert_int_ge(crowd_made(crowd), n * 9 / 10);
-	ck_assert_int_le(after - before, GROWTH_KIB);
-	ck_assert_int_le(resident_kib(p[0].pid) - late, GROWTH_KIB);
-	unlink(hold);
-	for (int i = 0; i < N; i++)
-		finish(&p[i], 0, "ready");
-	end();
-}
-END_TEST
-
 /* ---- two hosts ------------------------------------------------------------------------------- */
 
 /* Two network namespaces with a cable between them; 1: not here. */
@@ -573,7 +356,7 @@ END_TEST
 int main(int argc, char **argv)
 {
 	Suite *suite;
-	TCase *tcase, *crowded;
+	TCase *tcase;
 	SRunner *runner;
 	int failed;
 
@@ -597,10 +380,6 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
 	tcase_add_loop_test(tcase, who_listens, 0, 2);
 	tcase_add_test(tcase, two_hosts);
-	crowded = tcase_create("strangers");
-	suite_add_tcase(suite, crowded);
-	tcase_set_timeout(crowded, 120);
-	tcase_add_test(crowded, strangers);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
