@@ -15,26 +15,33 @@ _tessera() {
 	--plan)
 		mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"; compgen -f -- "$cur")
 		return ;;
+	--part)
+		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras life abort
+			misuse mismatch death timeout' -- "$cur")
+		return ;;
 	--prompt-file | --logits)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
-	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout)
+	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --ranks | --start)
 		return ;;
 	esac
 
 	local plan='-n --plan --plan-override' options=
 	case $command in
-	'') options='generate explain info launch --help --version' ;;
+	'') options='generate explain conform info launch --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--json --stats --digest --logits --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;
+	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --timeout --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+	elif [[ $command == conform ]]; then
+		mapfile -t COMPREPLY < <(compgen -W 'gloo loopback mpi shm' -- "$cur"; compgen -f -X '!*.so' -- "$cur")
 	elif [[ $command == launch ]]; then
 		mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 	else

@@ -8,6 +8,7 @@
 int tess_tool_generate(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
 int tess_tool_launch(int argc, char **argv);
+int tess_tool_conform(int argc, char **argv);
 int tess_tool_info(int argc, char **argv);
 
 /* Runs this very command, argv as main got it, as `n` rank processes and waits; rank 0 speaks for all. */

@@ -103,7 +103,7 @@ struct conform_part {
 extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
 
-/* flow.c, groups.c, faults.c: see conform_parts */
+/* flow.c, waits.c, groups.c, faults.c: see conform_parts */
 tess_status conform_run_open(struct conform_rank *me);
 tess_status conform_run_data(struct conform_rank *me);
 tess_status conform_run_barrier(struct conform_rank *me);

@@ -1,0 +1,237 @@
+/* Waiting, and being told: test() does not block, wait() comes back in time, abort() ends what waits. */
+#include "conform.h"
+
+#include "core/base/status.h"
+#include "core/comm/clock.h"
+#include "core/comm/world.h"
+
+#include <pthread.h>
+
+static double seconds(int64_t ns)
+{
+	return (double)ns / 1e9;
+}
+
+/* ---- waiting and being told --------------------------------------------------------------------------------- */
+
+static tess_status open_all(struct conform_rank *me, const char *name, struct conform_direct *g)
+{
+	int32_t member[CONFORM_RANKS];
+
+	for (int32_t r = 0; r < me->n; r++)
+		member[r] = r;
+	conform_doing(me, "opening a group");
+	return conform_direct_open(me, name, member, me->n, NULL, g);
+}
+
+/* A receive for which nothing has been sent: test() and wait() must come back. Ends the group. */
+static tess_status wait_in_vain(struct conform_rank *me, const struct conform_direct *g,
+                                void **work)
+{
+	static _Thread_local int32_t nowhere;
+	const struct tess_backend *b = me->backend;
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_RECV,
+		               .dtype = TESS_I32,
+		               .mem = TESS_HOST,
+		               .count = 1,
+		               .peer = (me->rank + 1) % me->n,
+		               .dst = &nowhere,
+		               .where = "conform",
+		               .deadline = tess_now() + me->world->timeout };
+	int64_t begin;
+	tess_status st = b->start(g->self, &c, work);
+
+	conform_doing(me, "test() of a recv that nobody sends to");
+	conform_step(me, CONFORM_TEST);
+	for (int i = 0; i < 10 && !st; i++) {
+		begin = tess_now();
+		st = b->test(g->self, *work);
+		if (st == TESS_OK)
+			conform_blame(
+				me,
+				"it is done. The rule: test() returns TESS_PENDING until the call is done");
+		if (tess_now() - begin > 500 * (int64_t)TESS_MS)
+			conform_blame(me, "it took %.2f s. The rule: test() does not block",
+			              seconds(tess_now() - begin));
+		st = st == TESS_PENDING ? TESS_OK : st;
+	}
+	if (st || !b->abort)
+		return st;
+	conform_doing(me, "wait() for 0.2 s in a recv that nobody sends to");
+	conform_step(me, CONFORM_WAIT);
+	begin = tess_now();
+	st = b->wait(g->self, *work, begin + 200 * (int64_t)TESS_MS);
+	if (st != TESS_PENDING && st != TESS_ETIMEOUT)
+		conform_blame(
+			me,
+			"it returned %s. The rule: at its deadline wait() returns TESS_ETIMEOUT, or TESS_PENDING",
+			st ? tess_status_name(st) : "TESS_OK");
+	else if (tess_now() - begin < 190 * (int64_t)TESS_MS ||
+	         tess_now() - begin > 1200 * (int64_t)TESS_MS)
+		conform_blame(me,
+		              "it returned after %.2f s. The rule: wait() returns at its deadline",
+		              seconds(tess_now() - begin));
+	return TESS_OK;
+}
+
+/* One call of a kind that all have, or of the one that is used most. */
+static struct conform_case common_case(struct conform_rank *me, int i)
+{
+	struct conform_case c = { .kind = TESS_ALL_REDUCE,
+		                  .dtype = TESS_F32,
+		                  .op = TESS_SUM,
+		                  .count = i % 3 ? 3 : 3000 };
+	struct tess_coll coll = { .size = sizeof coll,
+		                  .kind = c.kind,
+		                  .dtype = c.dtype,
+		                  .op = c.op,
+		                  .mem = TESS_HOST,
+		                  .count = c.count };
+
+	if (i % 2 || me->backend->supports(&coll, me->n))
+		c.kind = TESS_SEND;
+	return c;
+}
+
+/* Many waits, each with ranks that come at other moments: a waker that was missed shows up as a late return. */
+static tess_status wake_ups(struct conform_rank *me, const struct conform_direct *g)
+{
+	int rounds = me->job->quick ? 400 : 4000;
+	int64_t limit = 3000 * (int64_t)TESS_MS;
+	tess_status st = TESS_OK;
+
+	conform_doing(me, "wait() for calls to which ranks come at other moments");
+	for (int i = 0; i < rounds && !st; i++) {
+		struct conform_case c = common_case(me, i);
+		uint64_t luck = conform_mix((uint64_t)i, (uint64_t)me->rank, 5);
+		struct timespec pause = { .tv_nsec = (long)(luck % 400) * 1000 };
+		struct conform_data *d;
+		void *work[2];
+
+		if (luck >> 32 & 1)
+			nanosleep(&pause, NULL);
+		st = conform_data_make(&c, me->rank, me->n, &d);
+		for (int32_t k = 0; k < d->ncolls && !st; k++) {
+			d->coll[k].mem = TESS_HOST;
+			d->coll[k].deadline = tess_now() + limit;
+			conform_step(me, CONFORM_START);
+			st = me->backend->start(g->self, &d->coll[k], &work[k]);
+		}
+		for (int32_t k = d->ncolls - 1; k >= 0 && !st; k--) {
+			st = conform_direct_await(me, g, work[k], d->coll[k].deadline);
+			if (st == TESS_ETIMEOUT)
+				return tess_fail(
+					st,
+					"wait() %d came back only at its deadline, 3 s after the call began%s. The rule: "
+					"wait() returns as soon as the call is done",
+					i,
+					me->backend->test(g->self, work[k])
+						? ""
+						: ", though test() then says that it is "
+						  "done: a wake-up was lost");
+			if (!st)
+				me->backend->release(g->self, work[k]);
+		}
+		if (!st)
+			conform_data_free(d);
+		me->seat->cases++;
+		conform_step(me, CONFORM_ITSELF);
+	}
+	return st;
+}
+
+tess_status conform_run_wait(struct conform_rank *me)
+{
+	struct conform_direct g;
+	void *work = NULL;
+	tess_status st = open_all(me, "conform.wake", &g);
+
+	if (st || (st = wake_ups(me, &g)))
+		return st;
+	conform_direct_close(me, &g);
+	if ((st = open_all(me, "conform.wait", &g)) || (st = wait_in_vain(me, &g, &work)))
+		return st;
+	/* nobody leaves a group that others still ask about; and as the core ends one that has failed */
+	if ((st = tess_barrier(me->group, "conform")))
+		return st;
+	conform_step(me, CONFORM_RELEASE);
+	if (me->backend->abort)
+		me->backend->abort(g.self);
+	me->backend->release(g.self, work);
+	conform_direct_close(me, &g);
+	me->seat->cases++;
+	return TESS_OK;
+}
+
+struct aborter {
+	struct conform_rank *me;
+	struct conform_direct *g;
+	int64_t when;
+};
+
+static void *abort_later(void *arg)
+{
+	struct aborter *a = arg;
+	struct timespec pause = tess_timespec(100 * (int64_t)TESS_MS);
+
+	nanosleep(&pause, NULL);
+	a->when = tess_now();
+	a->me->backend->abort(a->g->self);
+	return NULL;
+}
+
+tess_status conform_run_abort(struct conform_rank *me)
+{
+	struct conform_direct g;
+	struct aborter a = { .me = me, .g = &g };
+	int32_t nowhere = 0;
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_RECV,
+		               .dtype = TESS_I32,
+		               .mem = TESS_HOST,
+		               .count = 1,
+		               .peer = (me->rank + 1) % me->n,
+		               .dst = &nowhere,
+		               .where = "conform",
+		               .deadline = tess_now() + me->world->timeout };
+	void *work = NULL, *more = NULL;
+	pthread_t thread;
+	tess_status st;
+
+	if (!me->backend->abort)
+		return TESS_OK; /* the core polls with test() */
+	if ((st = open_all(me, "conform.abort", &g)) ||
+	    (st = me->backend->start(g.self, &c, &work)))
+		return st;
+	conform_doing(me, "abort() from another thread while this one waits in a recv");
+	if (pthread_create(&thread, NULL, abort_later, &a))
+		return tess_fail(TESS_EIO, "no thread");
+	conform_step(me, CONFORM_WAIT);
+	st = me->backend->wait(g.self, work, tess_now() + me->world->timeout);
+	pthread_join(thread, NULL);
+	if (st >= 0)
+		conform_blame(me, "wait() returned %s. The rule: every pending call fails",
+		              st ? "TESS_PENDING" : "TESS_OK");
+	else if (tess_now() - a.when > 1000 * (int64_t)TESS_MS)
+		conform_blame(
+			me,
+			"wait() returned %.2f s later. The rule: every pending call fails soon, within 1 s",
+			seconds(tess_now() - a.when));
+	conform_step(me, CONFORM_START);
+	st = me->backend->start(g.self, &c, &more);
+	if (!st)
+		st = me->backend->test(g.self, more);
+	if (st >= 0)
+		conform_blame(me, "a later call returned %s. The rule: every later call fails soon",
+		              st ? "TESS_PENDING" : "TESS_OK");
+	if ((st = tess_barrier(me->group, "conform")))
+		return st;
+	conform_step(me, CONFORM_RELEASE);
+	me->backend->release(g.self, work);
+	if (more)
+		me->backend->release(g.self, more);
+	conform_direct_close(me, &g);
+	me->seat->cases++;
+	return TESS_OK;
+}
