@@ -83,6 +83,29 @@ START_TEST(lists_as_json)
 }
 END_TEST
 
+START_TEST(says_what_auto_chooses)
+{
+	static char text[1 << 20];
+	json_t *root, *choice;
+
+	prepare("choices");
+	unsetenv("TESSERA_BACKEND");
+	ck_assert_int_eq(info("", false, text, sizeof text), 0);
+	ck_assert_ptr_nonnull(strstr(text, "TESSERA_BACKEND=auto chooses:\n"));
+	ck_assert_ptr_nonnull(strstr(text, "  one rank: loopback (one rank has nobody to talk to)\n"));
+	root = info_json("--json");
+	choice = json_object_get(json_object_get(root, "choices"), "processes");
+	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");
+	json_decref(root);
+	setenv("TESSERA_BACKEND", "shn", 1);
+	root = info_json("--json");
+	choice = json_object_get(json_object_get(root, "choices"), "threads");
+	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
+	ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(choice, "why")), "did you mean shm"));
+	json_decref(root);
+}
+END_TEST
+
 START_TEST(lists_options)
 {
 	static char text[1 << 20];
@@ -113,4 +136,5 @@ START_TEST(says_how_it_is_used)
 }
 END_TEST
 
-SCRATCH_MAIN("info", lists_as_text, lists_as_json, lists_options, says_how_it_is_used)
+SCRATCH_MAIN("info", lists_as_text, lists_as_json, says_what_auto_chooses, lists_options,
+             says_how_it_is_used)
