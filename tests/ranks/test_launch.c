@@ -507,13 +507,16 @@ int main(int argc, char **argv)
 		                       a_job_is_stale,
 		                       a_childs_pipe_does_not_hold_us,
 		                       what_cannot_be_run };
-	Suite *suite = suite_create("launch");
-	TCase *tcase = tcase_create("launch");
-	SRunner *runner = srunner_create(suite);
+	Suite *suite;
+	TCase *tcase;
+	SRunner *runner;
 	int failed;
 
 	if (argc > 1)
 		return rank(argv[1]);
+	suite = suite_create("launch");
+	tcase = tcase_create("launch");
+	runner = srunner_create(suite);
 	suite_add_tcase(suite, tcase);
 	tcase_set_timeout(tcase, 120);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
