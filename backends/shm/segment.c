@@ -99,23 +99,21 @@ static void unmap(struct map *m)
 	free(m);
 }
 
-/* A memfd of a size that nobody can change, with all its memory there if `now`. */
-static tess_status make_file(const struct group *g, size_t bytes, bool now, int *out)
+/* A memfd of a size that nobody can change. Its pages come when they are written. */
+static tess_status make_file(const struct group *g, size_t bytes, int *out)
 {
-	int fd = memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING), err = 0;
+	int fd = memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd < 0)
 		return g->host->fail(TESS_EIO, "no shared memory: memfd_create: %s",
 		                     strerror(errno));
 	if (ftruncate(fd, (off_t)bytes) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-		err = errno;
-	else if (now)
-		err = posix_fallocate(fd, 0, (off_t)bytes);
-	if (err) {
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		tess_status st = g->host->fail(TESS_ENOMEM, "no %zu bytes of shared memory: %s",
+		                               bytes, strerror(errno));
+
 		close(fd);
-		return g->host->fail(TESS_ENOMEM, "no %zu bytes of shared memory: %s", bytes,
-		                     strerror(err));
+		return st;
 	}
 	*out = fd;
 	return TESS_OK;
@@ -337,7 +335,7 @@ static tess_status enter_first(struct group *g, const struct tess_join *how,
 		return g->host->fail(TESS_EIO, "no random bytes: %s", strerror(errno));
 	for (size_t i = 0; i < sizeof name; i++)
 		snprintf(a.name + 2 * i, 3, "%02x", name[i]);
-	st = make_file(g, segment_bytes(g->nranks), false, &fd);
+	st = make_file(g, segment_bytes(g->nranks), &fd);
 	if (!st)
 		st = map_file(g, fd, segment_bytes(g->nranks), &g->map);
 	if (st)
@@ -457,12 +455,32 @@ static tess_status tell(struct group *g, const char *where, uint64_t print, stru
 	return st;
 }
 
+/* Asked before: a memfd grows until the kernel ends processes to make room for it. */
+static bool is_there(size_t bytes)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	unsigned long long kib = UINT64_MAX;
+	char line[128];
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return bytes / 1024 < kib;
+}
+
 /* Rank 0: makes it and gives it to all before they ask for it. */
 static tess_status found_room(struct group *g, uint64_t bytes, struct map **out)
 {
 	int fd;
-	tess_status st = make_file(g, bytes, true, &fd);
+	tess_status st;
 
+	if (!is_there(bytes))
+		return g->host->fail(TESS_ENOMEM,
+		                     "%llu bytes of shared memory are more than there is",
+		                     (unsigned long long)bytes);
+	st = make_file(g, bytes, &fd);
 	if (st)
 		return st;
 	st = map_file(g, fd, bytes, out);

@@ -98,9 +98,38 @@ struct data_pending {
 	int32_t rank, n;
 };
 
+static _Thread_local struct {
+	char *begin, *at, *end;
+} place; /* of buffers, as far as there is room */
+
+void data_place(void *memory, uint64_t bytes)
+{
+	place.begin = place.at = memory;
+	place.end = place.begin + bytes;
+}
+
+static char *take(uint64_t bytes)
+{
+	char *at = place.at;
+
+	bytes = (bytes + 63) / 64 * 64;
+	if (!at || (uint64_t)(place.end - at) < bytes)
+		return malloc(bytes);
+	place.at += bytes;
+	return at;
+}
+
+static void drop(char *at)
+{
+	uintptr_t begin = (uintptr_t)place.begin, end = (uintptr_t)place.end;
+
+	if ((uintptr_t)at < begin || (uintptr_t)at >= end)
+		free(at);
+}
+
 static char *make(uint64_t bytes)
 {
-	char *at = malloc(bytes + 2 * GUARD);
+	char *at = take(bytes + 2 * GUARD);
 
 	memset(at, guard, bytes + 2 * GUARD);
 	memset(at + GUARD, unset, bytes);
@@ -264,10 +293,10 @@ tess_status data_finish(struct data_pending *p)
 		return st; /* the buffers are the group's now */
 	st = verdict(p);
 	if (p->b.src != p->b.dst)
-		free(p->b.src - GUARD);
-	free(p->b.dst - GUARD);
-	free(p->b.want - GUARD);
-	free(p->b.copy - GUARD);
+		drop(p->b.src - GUARD);
+	drop(p->b.dst - GUARD);
+	drop(p->b.want - GUARD);
+	drop(p->b.copy - GUARD);
 	free(p);
 	return st;
 }
@@ -275,7 +304,9 @@ tess_status data_finish(struct data_pending *p)
 tess_status data_run(struct tess_group *g, const struct data_case *c)
 {
 	struct data_pending *p;
-	tess_status st = data_start(g, c, &p);
+	tess_status st;
 
+	place.at = place.begin;
+	st = data_start(g, c, &p);
 	return st ? st : data_finish(p);
 }

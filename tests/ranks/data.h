@@ -23,4 +23,10 @@ struct data_pending;
 tess_status data_start(struct tess_group *g, const struct data_case *c, struct data_pending **out);
 tess_status data_finish(struct data_pending *p);
 
+/*
+ * Where the buffers of this thread's cases are made from now on, as long as there is room for all of
+ * data_run's; NULL: anywhere.
+ */
+void data_place(void *memory, uint64_t bytes);
+
 #endif

@@ -1,0 +1,397 @@
+/*
+ * What only shm has: memory that all ranks address, and what it must not leave behind. The rest is
+ * tested as that of the other backends is (groups, failures, exact, gloo). This program is the ranks
+ * as well.
+ */
+#include "../unit/suite.h"
+#include "data.h"
+#include "job.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/exact.h>
+#include <core/comm/world.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <tessera/split.h>
+#include <unistd.h>
+
+enum { ROOM = 24 << 20, KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
+
+/* ---- rooms ----------------------------------------------------------------------------------- */
+
+/* Kinds x even x in place x roots, small enough for slots and too large for them. */
+static tess_status all_kinds(struct tess_world *w)
+{
+	static const uint64_t counts[] = { 0, 1, 37, 5000, 60001 };
+	int32_t last = tess_world_size(w) - 1;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < KINDS * 5 * 2 * 2 * 2 && !st; i++) {
+		struct data_case c = {
+			.kind = TESS_BROADCAST + i % KINDS,
+			.count = counts[i / KINDS % 5],
+			.uneven = i / KINDS / 5 & 1,
+			.in_place = i / KINDS / 10 & 1,
+			.root = i / KINDS / 20 & 1 ? last : 0,
+			.dtype = TESS_F32 + (i % 5 ? 0 : i % 8),
+			.op = i % 3 ? TESS_SUM : TESS_MAX,
+		};
+
+		if (c.kind == TESS_BROADCAST || c.kind == TESS_REDUCE || c.kind == TESS_ALL_REDUCE)
+			c.uneven = false;
+		if (c.kind != TESS_REDUCE && c.kind != TESS_ALL_REDUCE &&
+		    c.kind != TESS_REDUCE_SCATTER)
+			c.op = TESS_SUM;
+		if (c.kind == TESS_ALL_REDUCE || c.kind == TESS_ALL_GATHER ||
+		    c.kind == TESS_REDUCE_SCATTER || c.kind == TESS_ALL_TO_ALL)
+			c.root = 0;
+		st = data_run(tess_world_group(w), &c);
+	}
+	return st;
+}
+
+/* All buffers of all ranks in a room; of some ranks only; of none. */
+static tess_status rooms(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	uint64_t bytes = ROOM;
+	void *mine;
+	tess_status st;
+
+	(void)arg;
+	if (tess_world_size(w) == 1)
+		return tess_group_alloc(g, &bytes, &mine) == TESS_ENOTSUP ? all_kinds(w)
+		                                                          : TESS_EBUG;
+	st = tess_group_alloc(g, &bytes, &mine);
+	if (!st) {
+		data_place(mine, bytes);
+		st = all_kinds(w);
+	}
+	if (!st) {
+		data_place(tess_world_rank(w) % 2 ? mine : NULL, bytes);
+		st = all_kinds(w);
+	}
+	if (!st) {
+		data_place(mine, 100000); /* too small for most */
+		st = all_kinds(w);
+	}
+	data_place(NULL, 0);
+	if (!st)
+		tess_group_free(g, mine);
+	return st;
+}
+
+/* Sums of nodes in rooms have the bits of sums of nodes that lie elsewhere. */
+static tess_status sums(struct tess_world *w, void *arg)
+{
+	static const int64_t units[] = { 32, 5, 25 };
+	static const uint64_t counts[] = { 1, 100, 700, 20001 };
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w), n = tess_world_size(w);
+	uint64_t bytes = ROOM, share[8];
+	float *mine, *nodes, *out, *other;
+	tess_status st = tess_group_alloc(g, &bytes, (void **)&mine);
+
+	(void)arg;
+	nodes = malloc(ROOM / 2);
+	other = malloc(ROOM / 8);
+	for (int i = 0; i < 24 && !st; i++) {
+		struct tess_sum s = { .ntree = 1 + i % 2,
+			              .n = units + i % 3 % 2,
+			              .count = counts[i / 6],
+			              .where = "sums" };
+		uint64_t all = (uint64_t)tess_sum_nodes(&s, n, me) * s.count, len = s.count;
+
+		for (int32_t r = 0; r < n; r++)
+			share[r] = (uint64_t)(tess_edge((int64_t)s.count, n, r + 1) -
+			                      tess_edge((int64_t)s.count, n, r));
+		if (i % 4 == 3) {
+			s.share = share;
+			len = share[me];
+		}
+		for (uint64_t k = 0; k < all; k++)
+			nodes[k] = mine[k + 16 * (uint64_t)me] =
+				(float)((k * 7919 + (uint64_t)me * 31) % 1009) / 7 - 70;
+		out = mine + (ROOM / 4 / sizeof *mine);
+		st = tess_group_sum(g, &s, nodes, other);
+		if (!st)
+			st = tess_group_sum(g, &s, mine + 16 * me, out);
+		if (!st && memcmp(out, other, len * sizeof *out))
+			st = tess_fail(TESS_EBUG, "sum %d has other bits in a room", i);
+	}
+	free(nodes);
+	free(other);
+	return st;
+}
+
+static tess_status other_sizes(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	void *mine, *peers[8];
+
+	(void)arg;
+	return g->backend->alloc(g->self, tess_world_rank(w) == 1 ? 4096 : 8192, &mine, peers);
+}
+
+static tess_status too_much(struct tess_world *w, void *arg)
+{
+	uint64_t bytes = UINT64_C(1) << 46;
+	void *mine;
+	tess_status st = tess_group_alloc(tess_world_group(w), &bytes, &mine);
+
+	(void)arg;
+	if (st != TESS_ENOMEM)
+		return tess_fail(TESS_EBUG, "64 TiB of memory: %s", tess_status_name(st));
+	return tess_barrier(tess_world_group(w), "still there");
+}
+
+/* ---- what must not add up -------------------------------------------------------------------- */
+
+static int count_of(const char *path)
+{
+	DIR *dir = opendir(path);
+	int n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static long mapped(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	long pages = 0;
+
+	if (f && fscanf(f, "%ld", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	return pages * 4096;
+}
+
+static atomic_bool enough;
+
+/* Calls all sockets of the kind that shm uses, and says nothing, or nonsense. */
+static void *bother(void *arg)
+{
+	long *calls = arg;
+	char line[512];
+
+	while (!atomic_load(&enough)) {
+		FILE *f = fopen("/proc/net/unix", "re");
+
+		while (f && fgets(line, sizeof line, f)) {
+			struct sockaddr_un at = { .sun_family = AF_UNIX };
+			char *name = strchr(line, '@');
+			int fd;
+
+			if (!name || strcspn(name, "\n") != 33)
+				continue;
+			memcpy(at.sun_path + 1, name + 1, 32);
+			fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+			if (!connect(fd, (struct sockaddr *)&at,
+			             offsetof(struct sockaddr_un, sun_path) + 33)) {
+				++*calls;
+				if (*calls % 2)
+					send(fd, line, 24, MSG_NOSIGNAL | MSG_DONTWAIT);
+			}
+			close(fd);
+		}
+		if (f)
+			fclose(f);
+	}
+	return NULL;
+}
+
+static tess_status group_once(struct tess_world *w, int i)
+{
+	int32_t member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	char name[32];
+	struct tess_join how = { .size = sizeof how,
+		                 .rank = tess_world_rank(w),
+		                 .nranks = tess_world_size(w),
+		                 .device = -1,
+		                 .name = name,
+		                 .world = member,
+		                 .store = &w->store,
+		                 .deadline = tess_now() + w->timeout };
+	void *self, *mine, *peers[8];
+	tess_status st;
+
+	snprintf(name, sizeof name, "group %d", i);
+	st = w->backend->open(&how, &self);
+	if (st)
+		return st;
+	st = w->backend->alloc(self, 100000, &mine, peers);
+	if (!st && i % 2)
+		w->backend->free(self, mine);
+	w->backend->close(self);
+	return st;
+}
+
+/* 1000 groups, each with a room; nothing is left of them. Somebody bothers rank 0 meanwhile. */
+static tess_status come_and_go(struct tess_world *w)
+{
+	int files = 0;
+	long before = 0, calls = 0;
+	pthread_t thread;
+	tess_status st = TESS_OK;
+
+	if (tess_world_rank(w) == 2)
+		pthread_create(&thread, NULL, bother, &calls);
+	for (int i = 0; i < 1000 && !st; i++) {
+		if (i == 50) {
+			files = count_of("/proc/self/fd");
+			before = mapped();
+		}
+		if (i % 50 == 0 && tess_world_rank(w) == 0)
+			fprintf(stderr, "%d groups\n", i); /* who hears nothing gives up */
+		st = group_once(w, i);
+	}
+	if (tess_world_rank(w) == 2) {
+		atomic_store(&enough, true);
+		pthread_join(thread, NULL);
+		if (!st && !calls)
+			st = tess_fail(TESS_EBUG, "nobody was called");
+	}
+	if (!st && count_of("/proc/self/fd") > files + 1)
+		st = tess_fail(TESS_EBUG, "%d descriptors became %d", files,
+		               count_of("/proc/self/fd"));
+	if (!st && mapped() > before + (4 << 20))
+		st = tess_fail(TESS_EBUG, "%ld mapped bytes became %ld", before, mapped());
+	return st;
+}
+
+/* Who waits long sleeps. */
+static tess_status wait_long(struct tess_world *w, void *arg)
+{
+	struct rusage before, after;
+	long us;
+	tess_status st = tess_barrier(tess_world_group(w), "first");
+
+	(void)arg;
+	if (tess_world_rank(w) == 0)
+		usleep(400000);
+	getrusage(RUSAGE_THREAD, &before);
+	if (!st)
+		st = tess_barrier(tess_world_group(w), "long");
+	getrusage(RUSAGE_THREAD, &after);
+	us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 + after.ru_utime.tv_usec -
+	     before.ru_utime.tv_usec + (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+	     after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+	if (!st && us > 100000)
+		st = tess_fail(TESS_EBUG, "a wait of 400 ms took %ld us of a CPU", us);
+	return st;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static int rank(const char *what)
+{
+	struct tess_world *w;
+	tess_status st = tess_world_open(&w);
+
+	if (!st) {
+		st = !strcmp(what, "rooms")  ? rooms(w, NULL)
+		     : !strcmp(what, "sums") ? sums(w, NULL)
+		                             : come_and_go(w);
+		if (st)
+			fprintf(stderr, "%s\n", tess_error());
+		tess_world_close(w);
+	}
+	return st ? 1 : 0;
+}
+
+static void processes(int n, const char *what)
+{
+	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
+	struct tess_launch how = { .nranks = n,
+		                   .path = "/proc/self/exe",
+		                   .argv = argv,
+		                   .backend = "shm",
+		                   .timeout = "60" };
+	struct job j;
+
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", what, n, j.status, j.text);
+}
+
+static tess_status threads(int n, tess_status (*fn)(struct tess_world *, void *))
+{
+	setenv("TESSERA_BACKEND", "shm", 1);
+	return tess_world_spawn(n, fn, NULL);
+}
+
+START_TEST(rooms_of_threads)
+{
+	for (int n = 1; n <= 5; n++)
+		ck_assert_msg(!threads(n, rooms), "%d ranks: %s", n, tess_error());
+}
+END_TEST
+
+START_TEST(rooms_of_processes)
+{
+	processes(2, "rooms");
+	processes(3, "rooms");
+}
+END_TEST
+
+START_TEST(exact_sums)
+{
+	for (int n = 2; n <= 5; n++)
+		ck_assert_msg(!threads(n, sums), "%d ranks: %s", n, tess_error());
+	processes(3, "sums");
+}
+END_TEST
+
+START_TEST(rooms_of_other_sizes)
+{
+	ck_assert_int_eq(threads(3, other_sizes), TESS_EMISMATCH);
+	ck_assert_msg(strstr(tess_error(), "4096") && strstr(tess_error(), "8192"), "%s",
+	              tess_error());
+}
+END_TEST
+
+START_TEST(rooms_too_large)
+{
+	ck_assert_msg(!threads(3, too_much), "%s", tess_error());
+}
+END_TEST
+
+START_TEST(groups_come_and_go)
+{
+	processes(3, "groups");
+}
+END_TEST
+
+START_TEST(long_waits_sleep)
+{
+	ck_assert_msg(!threads(2, wait_long), "%s", tess_error());
+	ck_assert_msg(!threads(5, wait_long), "%s", tess_error());
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		return rank(argv[1]);
+	return suite_main("shm", (const TTest *const[]){
+					 rooms_of_threads,
+					 rooms_of_processes,
+					 exact_sums,
+					 rooms_of_other_sizes,
+					 rooms_too_large,
+					 groups_come_and_go,
+					 long_waits_sleep,
+					 NULL,
+				 });
+}
