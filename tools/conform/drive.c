@@ -303,11 +303,23 @@ static uint32_t next_case(const struct conform_board *b)
 	return most + 1;
 }
 
-static bool failed_call(const struct drive *d)
+/*
+ * Its ranks have said that all is well, but it has not ended so: a crash at the end, or what a
+ * sanitizer has found.
+ */
+static bool ended_badly(struct drive *d)
 {
-	const struct conform_part *part = &conform_parts[d->board->job.part];
+	char end[1200], text[1300];
 
-	return !part->scene && d->status != 0;
+	if (conform_parts[d->board->job.part].scene || !d->status)
+		return false;
+	for (int32_t r = 0; r < d->board->job.nranks; r++)
+		if (atomic_load(&d->board->seat[r].blamed))
+			return true;
+	say_end(d, end, sizeof end);
+	snprintf(text, sizeof text, "all ranks got through, then: %s", end);
+	conform_report_fault(d->report, "", text);
+	return true;
 }
 
 /* A job, and again behind the case that broke it. */
@@ -325,7 +337,7 @@ static tess_status run_and_judge(struct drive *d, struct conform_job job)
 			return st;
 		through = judge(d);
 		done += cases(d->board);
-		if (through && !failed_call(d))
+		if (through && !ended_badly(d))
 			break;
 		d->broken++;
 		job.first = next_case(d->board);
