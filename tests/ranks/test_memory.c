@@ -306,16 +306,18 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("memory");
-	TCase *t = tcase_create("memory");
-	SRunner *r = srunner_create(s);
+	Suite *s;
+	TCase *t;
+	SRunner *r;
 	int failed;
 
 	if (SANITIZED) {
 		printf("skipped: sanitizers have memory of their own\n");
-		srunner_free(r);
 		return 77;
 	}
+	s = suite_create("memory");
+	t = tcase_create("memory");
+	r = srunner_create(s);
 	tcase_set_timeout(t, 120);
 	tcase_add_unchecked_fixture(t, make_checkpoint, remove_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
