@@ -78,28 +78,37 @@ static bool has_wide(void)
 }
 #endif
 
-/* How many lines of f32 may be added from registers: where it is worth it, and streams fall on lines. */
-static uint64_t lines_of(int32_t dtype, int32_t op, int32_t nsrc, uint64_t n, void *const *dst,
+/* f32 sums from registers, as far as streams fall on whole lines; returns how many elements. */
+static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
                          int32_t ndst)
 {
-	if (dtype != TESS_F32 || op != TESS_SUM || nsrc > STREAMS)
-		return 0;
+	uint64_t k = n / 16 * 16;
+
 	for (int32_t i = 1; i < ndst; i++)
 		if ((uintptr_t)dst[i] % TESS_STREAM_LINE)
 			return 0;
-	return n / 16;
+	if (k)
+		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst);
+	for (; k < n; k++) {
+		float sum = src[0][k];
+
+		for (int32_t r = 1; r < nsrc; r++)
+			sum += src[r][k];
+		for (int32_t i = 0; i < ndst; i++)
+			dst[i][k] = sum;
+	}
+	return n;
 }
 
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
             void *const *dst, int32_t ndst)
 {
 	size_t width = tess_width(dtype);
-	uint64_t step = STEP / width, lines = lines_of(dtype, op, nsrc, n, dst, ndst);
+	uint64_t step = STEP / width, k = 0;
 
-	if (lines)
-		(has_wide() ? add_f32_wide : add_f32)((const float *const *)src, nsrc, lines,
-		                                      (float *const *)dst, ndst);
-	for (uint64_t k = 16 * lines; k < n; k += step) {
+	if (dtype == TESS_F32 && op == TESS_SUM && nsrc <= STREAMS)
+		k = add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst);
+	for (; k < n; k += step) {
 		uint64_t len = n - k < step ? n - k : step;
 		char *sum = (char *)dst[0] + k * width;
 		const void *part[RANKS_MOST];
