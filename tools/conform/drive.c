@@ -276,6 +276,8 @@ static bool judge(struct drive *d)
 
 		if (atomic_load(&s->state) == CONFORM_THROUGH || atomic_load(&b->victim) == r)
 			continue;
+		if (b->job.foreign && !d->hung && conform_parts[b->job.part].scene)
+			continue; /* its launcher ends all when one has ended */
 		through = false;
 		if (all == 0 && said++ < FAULTS_MOST)
 			blame_lost(d, r);
