@@ -42,13 +42,23 @@ void job_start(struct job *j, const struct tess_launch *how)
 	j->output = fd[0];
 }
 
+/* How long a job may be silent: what the suite allows its tests, as Check does. */
+static int patience(void)
+{
+	const char *times = getenv("CK_TIMEOUT_MULTIPLIER");
+	double by = times ? atof(times) : 1;
+
+	return (int)(30000 * (by > 1 ? by : 1));
+}
+
 /* false: the end */
 static int more(struct job *j)
 {
 	struct pollfd on = { .fd = j->output, .events = POLLIN };
 	ssize_t n;
 
-	ck_assert_msg(poll(&on, 1, 30000) == 1, "no output for 30 s after: %s", j->text);
+	ck_assert_msg(poll(&on, 1, patience()) == 1, "no output for %d s after: %s",
+	              patience() / 1000, j->text);
 	ck_assert(j->len < sizeof j->text - 1);
 	n = read(j->output, j->text + j->len, sizeof j->text - 1 - j->len);
 	ck_assert(n >= 0);
