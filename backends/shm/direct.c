@@ -36,7 +36,7 @@ bool direct_offer(const struct group *g, const struct work *w, struct ref *src, 
 	uint64_t at;
 
 	*src = *dst = (struct ref){ .room = 0 };
-	if (w->bytes <= SMALL)
+	if (w->bytes <= g->small)
 		return false;
 	switch (c->kind) {
 	case TESS_BROADCAST:

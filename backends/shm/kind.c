@@ -72,7 +72,7 @@ void kind_plan(const struct group *g, struct work *w)
 		w->bytes = most * w->width;
 		w->inlined = w->bytes <= INLINE;
 		/* with two ranks it is as much to read all of the other's as its half of the sums */
-		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > SMALL;
+		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
 		chunks(w, most, w->shares ? CHUNK * n / (n + 2) : CHUNK);
 		break;
 	case TESS_GATHER:

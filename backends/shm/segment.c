@@ -22,7 +22,7 @@
 
 #include "shm.h"
 
-enum { SPIN = 2000 };
+enum { SPIN = 500, SMALL = 2048, SMALL_CROWDED = 8 << 10 };
 
 struct address { /* what rank 0 says in the store */
 	int64_t pid;
@@ -404,9 +404,11 @@ tess_status segment_enter(struct group *g, const struct tess_join *how,
 {
 	tess_status st = g->rank ? enter_next(g, how, process) : enter_first(g, how, process);
 
+	if (st)
+		return st;
 	/* With more ranks than CPUs, one that spins keeps off the one that it waits for. */
-	if (!st && g->hall->cpus >= g->nranks)
-		g->spin = SPIN;
+	g->spin = g->hall->cpus < g->nranks ? 0 : SPIN;
+	g->small = g->hall->cpus < g->nranks ? SMALL_CROWDED : SMALL;
 	return st;
 }
 

@@ -21,7 +21,6 @@
 
 enum {
 	RANKS_MOST = 64,
-	SMALL = 2048, /* bytes that are faster through slots (one round) than in place (two) */
 	TABLE = RANKS_MOST * 16, /* bytes of a slot where all_to_all says how its blocks lie */
 	CHUNK = 128 << 10, /* bytes of a slot for data */
 	PIECE = 32 << 10, /* bytes of a message that are under way at once, twice */
@@ -140,6 +139,7 @@ struct group {
 	uint64_t moves; /* counts whatever goes on */
 	bool unrung; /* something was put up since the bells were rung */
 	int32_t spin; /* turns of a wait before it gives up the CPU */
+	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
 	atomic_bool aborted;
 	tess_status failed;
 	char why[512];
