@@ -19,7 +19,7 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras life abort
 			misuse mismatch death timeout' -- "$cur")
 		return ;;
-	--prompt-file | --logits)
+	--prompt-file | --logits | --log-dir)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
@@ -36,7 +36,7 @@ _tessera() {
 	explain) options="$plan --tokens --positions --program --json --help" ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
-	launch) options='-n --backend --timeout --help' ;;
+	launch) options='-n --backend --timeout --max-restarts --log-dir --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
