@@ -10,7 +10,7 @@ _tessera() {
 
 	case $prev in
 	--backend)
-		mapfile -t COMPREPLY < <(compgen -W 'auto gloo loopback' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "auto gloo loopback shm" -- "$cur")
 		return ;;
 	--plan)
 		mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"; compgen -f -- "$cur")
@@ -23,7 +23,8 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
-	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --ranks | --start)
+	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
+	--ranks | --start)
 		return ;;
 	esac
 
