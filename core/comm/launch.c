@@ -113,11 +113,30 @@ static int await(pid_t child, int signals)
 	return status;
 }
 
+/* What the child says, or how it ended without a word. */
+static tess_status judge(int status, int report, int *exit_status)
+{
+	struct verdict v;
+
+	if (read(report, &v, sizeof v) == sizeof v) {
+		if (v.st)
+			return tess_fail(v.st, "%s", v.sentence);
+		*exit_status = v.exit_status;
+		return TESS_OK;
+	}
+	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) { /* nobody reads on: "| head" */
+		*exit_status = 128 + SIGPIPE;
+		return TESS_OK;
+	}
+	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
+	                 WTERMSIG(status));
+}
+
 tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 {
 	struct tess_attempt attempt = { .parent = getpid() };
-	struct verdict v;
-	int report[2], signals, status;
+	int report[2], signals;
 	pid_t child;
 	tess_status st = check(how);
 
@@ -135,22 +154,10 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 		be_child(how, &attempt, report[1]);
 	}
 	close(report[1]);
-	if (child < 0) {
+	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
-	} else {
-		status = await(child, signals);
-		if (read(report[0], &v, sizeof v) != sizeof v) {
-			tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
-			st = tess_fail(TESS_EIO,
-			               "the launcher was killed by signal %d, and the job "
-			               "with it",
-			               WTERMSIG(status));
-		} else if (v.st) {
-			st = tess_fail(v.st, "%s", v.sentence);
-		} else {
-			*exit_status = v.exit_status;
-		}
-	}
+	else
+		st = judge(await(child, signals), report[0], exit_status);
 	tess_brood_adopt(false);
 	close(report[0]);
 out:

@@ -31,7 +31,7 @@ struct tess_launch {
  * A job that starts again has another name; TORCHELASTIC_RESTART_COUNT says how often it has.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 130 after
- * SIGINT, 143 after SIGTERM. Call it before there are threads or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose
+ * SIGINT, 143 after SIGTERM, 141 when nobody reads what is written. Call it before there are threads or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose
  * ranks are threads; TESS_ENOENT, TESS_EPERM, TESS_EIO: the program cannot be run.
  */
 tess_status tess_launch(const struct tess_launch *how, int *exit_status);

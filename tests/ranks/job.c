@@ -36,8 +36,10 @@ void job_start(struct job *j, const struct tess_launch *how)
 	j->begin = (double)tess_now() / 1e9;
 	j->pid = fork();
 	ck_assert(j->pid >= 0);
-	if (!j->pid)
+	if (!j->pid) {
+		close(fd[0]);
 		launch(how, fd[1]);
+	}
 	close(fd[1]);
 	j->output = fd[0];
 }

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void shell(struct job *j, int nranks, const char *script)
@@ -246,6 +247,24 @@ START_TEST(terminate_ends_all)
 	ck_assert_int_eq(j.status, 128 + SIGTERM);
 	pids(&j, 2, pid);
 	all_gone(pid, 2, 0);
+}
+END_TEST
+
+START_TEST(nobody_reads)
+{
+	struct job j;
+	int pid[2], status;
+
+	signal(SIGPIPE, SIG_DFL);
+	shell_start(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", false);
+	job_await(&j, "[0] pid ");
+	job_await(&j, "[1] pid ");
+	job_await(&j, "more");
+	close(j.output);
+	ck_assert_int_eq(waitpid(j.pid, &status, 0), j.pid);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGPIPE);
+	pids(&j, 2, pid);
+	all_gone(pid, 2, 1000);
 }
 END_TEST
 
@@ -500,6 +519,7 @@ int main(int argc, char **argv)
 		                       the_stopped_end_as_well,
 		                       interrupt_is_for_rank_0,
 		                       terminate_ends_all,
+		                       nobody_reads,
 		                       no_orphans,
 		                       logs_of_ranks,
 		                       what_is_stopped_does_not_start_again,
