@@ -38,6 +38,12 @@ static bool lies_in_panels(const struct tess_view *w, int64_t column)
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
 }
 
+/* How many of the rows that are left make the next tile: about as many as the others. */
+static int64_t rows_of_tile(int64_t left)
+{
+	return tess_up(left, tess_up(left, TILE_ROWS));
+}
+
 /* Packs the steps [lo, hi) of the block of rows. */
 static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
@@ -52,7 +58,7 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	for (s = l->sum->step + lo; s < l->sum->step + hi; s++) {
 		to = l->packed + s->before * l->rows;
 		for (int64_t r = 0; r < l->rows; r += n) {
-			n = l->rows - r < TILE_ROWS ? l->rows - r : TILE_ROWS;
+			n = rows_of_tile(l->rows - r);
 			from = row_at(x, l->row + r) + s->at;
 			for (int64_t k = 0; k < s->len; k++)
 				for (int64_t i = 0; i < n; i++)
@@ -100,7 +106,7 @@ static void multiply(const struct linear *l, int32_t weight, int64_t column, int
 			bp = 0;
 		}
 		for (int64_t r = 0; r < l->rows; r += n) {
-			n = l->rows - r < TILE_ROWS ? l->rows - r : TILE_ROWS;
+			n = rows_of_tile(l->rows - r);
 			a = l->packed ? l->packed + s->before * l->rows + r * s->len
 			              : row_at(x, l->row + r) + s->at;
 			slot = slots + r * columns;
