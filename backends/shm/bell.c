@@ -1,10 +1,11 @@
 /*
  * bell.c - waiting: a spin, then a yield of the CPU, then sleep until a bell rings.
  *
- * The one thing that two ranks must not get wrong: one puts a notice up and sees nobody asleep, while the
- * other sees no notice and falls asleep. Each side writes, then reads what the other wrote, with a full fence
- * between: of two such ranks one at least sees the other (model/bell.pml). A release store and an acquire load
- * would not do, here and on x86: a store may wait in the store buffer while the load is made.
+ * The one thing that two ranks must not get wrong: one puts a notice up and sees nobody asleep,
+ * while the other sees no notice and falls asleep. Each side writes, then reads what the other
+ * wrote, with a full fence between: of two such ranks one at least sees the other
+ * (model/bell.pml). A release store and an acquire load would not do, here and on x86: a store may
+ * wait in the store buffer while the load is made.
  */
 #include <errno.h>
 #include <limits.h>
@@ -47,7 +48,10 @@ int64_t bell_now(void)
 
 static void futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
 {
-	/* Shared, for the other process; woken, changed, interrupted or late: the caller looks again. */
+	/*
+	 * Shared, for the other process; woken, changed, interrupted or late: the caller looks
+	 * again.
+	 */
 	syscall(SYS_futex, at, op, val, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -104,7 +108,10 @@ bool bell_pause(struct group *g, struct pause *p, int64_t deadline)
 	if (p->moves != g->moves)
 		*p = (struct pause){ .moves = g->moves };
 	if (p->turn++ < g->spin) {
-		/* By now the store has most likely left for the others, and the fence costs little. */
+		/*
+		 * By now the store has most likely left for the others, and the fence costs
+		 * little.
+		 */
 		if (p->turn > RING_AFTER)
 			bell_ring(g);
 #if defined(__x86_64__) || defined(__i386__)

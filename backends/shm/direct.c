@@ -1,10 +1,11 @@
 /*
- * direct.c - collectives between buffers in memory that all ranks see: nothing is copied on the way.
+ * direct.c - collectives between buffers in memory that all ranks see: nothing is copied on the
+ * way.
  *
- * The first round says where the buffers are and that they may be used; the second that nobody uses them any
- * more. Between them every rank reads what it needs of the others' src; where all get the sum, each adds its
- * own part and writes it into every dst, so that a byte crosses between two ranks once to be added and once
- * as a sum.
+ * The first round says where the buffers are and that they may be used; the second that nobody
+ * uses them any more. Between them every rank reads what it needs of the others' src; where all
+ * get the sum, each adds its own part and writes it into every dst, so that a byte crosses between
+ * two ranks once to be added and once as a sum.
  */
 #include <string.h>
 #include <tessera/split.h>
@@ -50,7 +51,7 @@ bool direct_offer(const struct group *g, const struct work *w, struct ref *src, 
 		return seen_by_all(g, w, past(w, c->src, at), c->count, src);
 	case TESS_REDUCE_SCATTER:
 		return seen_by_all(g, w, c->src, w->bytes / w->width, src);
-	case TESS_ALL_TO_ALL: /* in place, what comes would lie where something is still to be read */
+	case TESS_ALL_TO_ALL: /* in place, what comes would lie over what is yet to be read */
 		return c->src != c->dst &&
 		       seen_by_all(g, w, c->src, kind_begin(w, c->give, g->nranks), src);
 	case TESS_REDUCE:
@@ -62,7 +63,7 @@ bool direct_offer(const struct group *g, const struct work *w, struct ref *src, 
 	}
 }
 
-/* ---- moving ------------------------------------------------------------------------------------------------- */
+/* ---- moving ---------------------------------------------------------------------------------- */
 
 /* Elements [at, at + n) of rank r's src or dst; false: it named no memory that there is. */
 static bool reach(const struct group *g, const struct work *w, int32_t r, bool dst, uint64_t at,
@@ -107,7 +108,10 @@ static bool add(const struct group *g, const struct work *w, uint64_t at, uint64
 	return true;
 }
 
-/* This rank's part of the sums, whole lines, into every dst: its own first, while the parts are read. */
+/*
+ * This rank's part of the sums, whole lines, into every dst: its own first, while the parts are
+ * read.
+ */
 static bool add_own_part(const struct group *g, const struct work *w)
 {
 	uint64_t count = w->c.count, each = LINE / w->width;
@@ -183,6 +187,6 @@ tess_status direct_move(struct group *g, const struct work *w)
 		return TESS_OK;
 	return work_fail(
 		g, TESS_EBUG,
-		"%s: a rank names memory that this one does not have; it was freed on some ranks only",
+		"%s: a rank names memory that is not here; it was freed on some ranks only",
 		w->c.where ? w->c.where : "a collective");
 }

@@ -37,7 +37,7 @@ bool kind_gives(const struct group *g, const struct work *w)
 	}
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------ */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 static uint64_t largest(const struct work *w, const uint64_t *list, int32_t n)
 {
@@ -71,7 +71,9 @@ void kind_plan(const struct group *g, struct work *w)
 	case TESS_ALL_REDUCE:
 		w->bytes = most * w->width;
 		w->inlined = w->bytes <= INLINE;
-		/* with two ranks it is as much to read all of the other's as its half of the sums */
+		/*
+		 * with two ranks it is as much to read all of the other's as its half of the sums
+		 */
 		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
 		chunks(w, most, w->shares ? CHUNK * n / (n + 2) : CHUNK);
 		break;
@@ -91,7 +93,7 @@ void kind_plan(const struct group *g, struct work *w)
 	}
 }
 
-/* ---- where things lie --------------------------------------------------------------------------------------- */
+/* ---- where things lie ------------------------------------------------------------------------ */
 
 static char *data_of(const struct group *g, const struct work *w, int32_t r, uint64_t round)
 {
@@ -154,7 +156,7 @@ void kind_keep(const struct group *g, const struct work *w)
 		     past(w, c->src, kind_begin(w, c->give, g->rank)), count);
 }
 
-/* ---- all_to_all with lists ------------------------------------------------------------------------------------ */
+/* ---- all_to_all with lists ------------------------------------------------------------------- */
 
 void kind_lies(const struct group *g, const struct work *w)
 {
@@ -188,7 +190,7 @@ tess_status kind_compare(struct group *g, const struct work *w)
 	return TESS_OK;
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------------ */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 static uint64_t edge(const struct group *g, uint64_t n, int32_t r)
 {
@@ -225,8 +227,9 @@ static void fill_shares(const struct group *g, const struct work *w, uint64_t k,
 }
 
 /*
- * The sums of the chunk before come in; this rank's share of chunk k goes out. It is written to the slot of
- * the next round: all notices of this one are there, so nobody reads the one before any more.
+ * The sums of the chunk before come in; this rank's share of chunk k goes out. It is written to
+ * the slot of the next round: all notices of this one are there, so nobody reads the one before
+ * any more.
  */
 static void drain_shares(const struct group *g, const struct work *w, uint64_t k)
 {
@@ -264,7 +267,7 @@ static void drain_sums(const struct group *g, const struct work *w, uint64_t k)
 	}
 }
 
-/* ---- chunks ---------------------------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 void kind_fill(const struct group *g, const struct work *w, uint64_t k)
 {

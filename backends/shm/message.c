@@ -1,6 +1,7 @@
 /*
- * message.c - send and recv: between two ranks, in order, in pieces. Two of them are under way at once, so that
- * one is written while the other is read. `sent` and `taken` count them, and each is written by one rank.
+ * message.c - send and recv: between two ranks, in order, in pieces. Two of them are under way at
+ * once, so that one is written while the other is read. `sent` and `taken` count them, and each is
+ * written by one rank.
  */
 #include <string.h>
 #include <tessera/stream.h>

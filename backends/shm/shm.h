@@ -1,14 +1,16 @@
 /*
  * shm.h - what the ranks of a group share, and what a rank keeps for itself.
  *
- * A collective is a number of rounds. In a round every rank puts up a notice, with its data beside it, waits
- * for the notices of all, and reads what it needs of the others' data. Notices and slots are there twice and
- * take turns by the parity of the round: whoever has seen all notices of round n + 1 knows that every rank is
- * done with reading round n, and may write to its slot for round n + 2. So a small collective is one round,
- * nothing is ever handed back, and all that happens between two ranks is one store and one load.
+ * A collective is a number of rounds. In a round every rank puts up a notice, with its data beside
+ * it, waits for the notices of all, and reads what it needs of the others' data. Notices and slots
+ * are there twice and take turns by the parity of the round: whoever has seen all notices of round
+ * n + 1 knows that every rank is done with reading round n, and may write to its slot for round n
+ * + 2. So a small collective is one round, nothing is ever handed back, and all that happens
+ * between two ranks is one store and one load.
  *
- * Buffers in memory from alloc() are read and written where they are: one round to say where, the work, and
- * one round to say that it is done. Other buffers go through the slots, a chunk each round.
+ * Buffers in memory from alloc() are read and written where they are: one round to say where, the
+ * work, and one round to say that it is done. Other buffers go through the slots, a chunk each
+ * round.
  */
 #ifndef SHM_H
 #define SHM_H
@@ -28,20 +30,20 @@ enum {
 	WHERE = 104
 };
 
-/* ---- shared ------------------------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
+/* Memory that all ranks see; room 0: none. */
 struct ref {
 	uint32_t room, zero;
 	uint64_t at;
-}; /* memory that all ranks see; room 0: none */
+};
 
 enum { DIRECT = 1, FILLED = 2 };
 
 struct notice { /* one cache line */
 	_Atomic uint64_t round; /* written last: what it is for, and that the rest is there */
 	uint64_t print;
-	uint32_t
-		able; /* DIRECT: its buffers may be used as they lie; FILLED: chunk 0 is in the slot */
+	uint32_t able; /* DIRECT: buffers may be used as they lie; FILLED: chunk 0 is in the slot */
 	uint32_t need; /* chunks that it has to move */
 	union {
 		struct {
@@ -83,7 +85,7 @@ struct hall { /* the segment begins with it */
 	alignas(128) struct seat seat[];
 };
 
-/* ---- of one rank --------------------------------------------------------------------------------------- */
+/* ---- of one rank ----------------------------------------------------------------------------- */
 
 struct map { /* shared memory as this process sees it; its ranks share it */
 	char *base;
@@ -109,15 +111,15 @@ struct work {
 	uint64_t skip; /* rounds before the first chunk */
 	uint32_t able, need; /* the weakest and the largest of all ranks */
 	bool inlined; /* the data are in the notice */
-	bool shares; /* of each chunk every rank adds its share, and the sums follow a round later */
+	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
 	bool posted, done;
 	uint64_t moved; /* of a message: elements so far */
 };
 
 struct queue {
 	struct work *head, *tail;
-	uint64_t pieces;
-}; /* pieces: of messages, so far */
+	uint64_t pieces; /* of messages, so far */
+};
 
 struct group {
 	const struct tess_host *host;
@@ -155,14 +157,40 @@ static inline struct notice *notice_of(const struct group *g, int32_t r, uint64_
 	return &seat_of(g, r)->notice[round & 1];
 }
 
-/* ---- segment.c: memory and how it is handed over ---- */
-size_t segment_bytes(int32_t nranks);
+/* ---- line.c: sockets between rank 0 and the others, over which descriptors go ---------------- */
+enum { CALLERS = 128 };
+struct callers { /* of our user, who have not said who they are */
+	int fd[CALLERS], n;
+};
+struct address { /* what rank 0 says in the store */
+	int64_t pid;
+	unsigned char process[16], token[16];
+	struct map *map; /* for threads of this process */
+	char name[40]; /* of the socket, behind a 0 */
+};
+
+tess_status line_listen(const struct group *g, const char *name, int *out);
+tess_status line_call(struct group *g, const struct address *a, int64_t deadline);
+/* Takes all calls that are there: strangers must not fill the queue in which ranks wait. */
+void line_answer(struct group *g, int ear, struct callers *c, const struct address *a);
+void line_hang_up(struct callers *c);
+tess_status line_give(const struct group *g, int32_t r, int fd);
+/* What rank 0 has given, of `bytes`: it is there already. */
+tess_status line_take(const struct group *g, size_t bytes, int *out);
+
+/* ---- segment.c: shared memory ---------------------------------------------------------------- */
+/* A file of a size that nobody can change. Its pages come when they are written. */
+tess_status segment_file(const struct group *g, size_t bytes, int *out);
+tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map **out);
+void segment_unmap(struct map *m);
 char *segment_slot(const struct group *g, int32_t r, uint64_t round);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);
 /* Enters the hall of a group: made by rank 0, then handed to the others. */
 tess_status segment_enter(struct group *g, const struct tess_join *how,
                           const unsigned char *process);
 void segment_leave(struct group *g);
+
+/* ---- room.c ---------------------------------------------------------------------------------- */
 tess_status room_alloc(struct group *g, uint64_t bytes, void **mine, void **peers);
 void room_free(struct group *g, void *mine);
 /* Where `bytes` at `p` lie, if in memory that all see. */
@@ -170,11 +198,16 @@ struct ref room_find(const struct group *g, const void *p, uint64_t bytes);
 /* What rank r means by it; NULL: it names no such memory. */
 char *room_at(const struct group *g, int32_t r, struct ref at, uint64_t bytes);
 
-/* ---- bell.c: waiting ---- */
+/* ---- bell.c: waiting ------------------------------------------------------------------------- */
 int64_t bell_now(void);
-/* After something was put up, before this rank does anything else for long: wakes those who sleep. */
+/*
+ * After something was put up, before this rank does anything else for long: wakes those who sleep.
+ */
 void bell_ring(struct group *g);
-/* One step of a wait, zeroed before the first; the longer the later. False: the deadline has passed. */
+/*
+ * One step of a wait, zeroed before the first; the longer the later. False: the deadline has
+ * passed.
+ */
 struct pause {
 	int32_t turn;
 	int64_t since;
@@ -183,7 +216,7 @@ struct pause {
 bool bell_pause(struct group *g, struct pause *p, int64_t deadline);
 void bell_abort(struct group *g);
 
-/* ---- work.c: what is under way; collectives as rounds ---- */
+/* ---- work.c: what is under way; collectives as rounds ---------------------------------------- */
 tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out);
 tess_status work_test(struct group *g, struct work *w);
 tess_status work_wait(struct group *g, struct work *w, int64_t deadline);
@@ -199,11 +232,14 @@ tess_status work_differ(struct group *g, const struct work *w, int32_t r,
 bool kind_adds(int32_t kind);
 bool kind_rooted(int32_t kind);
 
-/* ---- kind.c: what each kind puts into slots and takes out of them ---- */
+/* ---- kind.c: what each kind puts into slots and takes out of them ---------------------------- */
 void kind_plan(const struct group *g, struct work *w);
 /* Whether this rank puts anything into its slot. */
 bool kind_gives(const struct group *g, const struct work *w);
-/* Chunk `k`: before this round's notice, and after all notices are there. After the last one the sums come in. */
+/*
+ * Chunk `k`: before this round's notice, and after all notices are there. After the last one the
+ * sums come in.
+ */
 void kind_fill(const struct group *g, const struct work *w, uint64_t k);
 void kind_drain(const struct group *g, const struct work *w, uint64_t k);
 /* What a rank gives itself. */
@@ -220,12 +256,12 @@ struct lie kind_lie(const struct group *g, const struct work *w, int32_t r);
 /* A block of another length than expected is a mismatch. */
 tess_status kind_compare(struct group *g, const struct work *w);
 
-/* ---- direct.c: in memory that all see ---- */
+/* ---- direct.c: in memory that all see -------------------------------------------------------- */
 /* The refs of this rank's notice; whether its buffers can be used as they lie. */
 bool direct_offer(const struct group *g, const struct work *w, struct ref *src, struct ref *dst);
 tess_status direct_move(struct group *g, const struct work *w);
 
-/* ---- sum.c ---- */
+/* ---- sum.c ----------------------------------------------------------------------------------- */
 /*
  * `n` elements of each, in order of src, to every dst. dst[0] is this rank's own and may be one of
  * src; the others have been read by other ranks, who may be told after tess_stream_end.
@@ -233,7 +269,7 @@ tess_status direct_move(struct group *g, const struct work *w);
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
             void *const *dst, int32_t ndst);
 
-/* ---- message.c: send and recv ---- */
+/* ---- message.c: send and recv ---------------------------------------------------------------- */
 tess_status message_progress(struct group *g);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { LOOKS = 40 }; /* at the others' notices before start() returns */
 
-/* ---- failing -------------------------------------------------------------------------------------------- */
+/* ---- failing --------------------------------------------------------------------------------- */
 
 /* The first failure of the group is kept: every later call answers with it. */
 tess_status work_fail(struct group *g, tess_status why, const char *fmt, ...)
@@ -89,7 +89,7 @@ tess_status work_differ(struct group *g, const struct work *w, int32_t r, const 
 	                 (int)g->world[g->rank], mine, (int)g->world[r], other);
 }
 
-/* ---- rounds ---------------------------------------------------------------------------------------------- */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* Which chunk this round is about; before the first one: `need` or more. */
 static uint64_t chunk_of(const struct work *w)
@@ -97,7 +97,10 @@ static uint64_t chunk_of(const struct work *w)
 	return w->round - w->skip;
 }
 
-/* The first notice of a call says what it is, how much there is to move, and where it lies or that it is here. */
+/*
+ * The first notice of a call says what it is, how much there is to move, and where it lies or that
+ * it is here.
+ */
 static void introduce(struct group *g, struct work *w, struct notice *n)
 {
 	bool direct = !w->inlined && direct_offer(g, w, &n->at.src, &n->at.dst);
@@ -113,8 +116,8 @@ static void introduce(struct group *g, struct work *w, struct notice *n)
 }
 
 /*
- * The others have read the next notice's line, two rounds ago: it is taken back from them while this
- * rank waits, not when it has something to say.
+ * The others have read the next notice's line, two rounds ago: it is taken back from them while
+ * this rank waits, not when it has something to say.
  */
 static void own_soon(struct notice *next)
 {
@@ -134,7 +137,10 @@ static void post(struct group *g, struct work *w)
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
 		kind_fill(g, w, chunk_of(w));
 	tess_stream_end();
-	/* Release: who sees the round sees the notice, the slot, and what was written into its own memory. */
+	/*
+	 * Release: who sees the round sees the notice, the slot, and what was written into its own
+	 * memory.
+	 */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
 	w->posted = true;
 	g->unrung = true;
@@ -149,7 +155,10 @@ static tess_status look(struct group *g, struct work *w)
 	for (; g->seen < g->nranks; g->seen++) {
 		const struct notice *n = notice_of(g, g->seen, g->round);
 
-		/* Acquire, for what the notice announces; bell.c has the fence for those who sleep. */
+		/*
+		 * Acquire, for what the notice announces; bell.c has the fence for those who
+		 * sleep.
+		 */
 		if (atomic_load_explicit(&n->round, memory_order_acquire) != g->round)
 			return TESS_PENDING;
 		g->moves++;
@@ -227,7 +236,7 @@ tess_status work_progress(struct group *g)
 	return g->messages ? message_progress(g) : TESS_OK;
 }
 
-/* ---- works ----------------------------------------------------------------------------------------------- */
+/* ---- works ----------------------------------------------------------------------------------- */
 
 static tess_status state(struct group *g, const struct work *w)
 {

@@ -1,6 +1,6 @@
 /*
- * The one exact reduction. The order of additions depends on the units of the trees alone: who holds a
- * node, and which way it came, does not enter.
+ * The one exact reduction. The order of additions depends on the units of the trees alone: who
+ * holds a node, and which way it came, does not enter.
  */
 #include "exact.h"
 
@@ -30,7 +30,7 @@ int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
 	return nodes;
 }
 
-/* ---- adding ---------------------------------------------------------------------------------------------- */
+/* ---- adding ---------------------------------------------------------------------------------- */
 
 struct adder {
 	const struct tess_sum *s;
@@ -87,8 +87,9 @@ static const float *finished(struct adder *a, const float *sum, int level)
 }
 
 /*
- * Node (depth, i) of a tree of n units; NULL: it is empty. Whoever holds it whole gave it as one vector.
- * Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each rank's part.
+ * Node (depth, i) of a tree of n units; NULL: it is empty. Whoever holds it whole gave it as one
+ * vector. Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each
+ * rank's part.
  */
 static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int level)
 {
@@ -195,7 +196,7 @@ void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *cons
 	finish_all(s, nranks, s->count, part, scratch, &out, 1);
 }
 
-/* ---- moving ---------------------------------------------------------------------------------------------- */
+/* ---- moving ---------------------------------------------------------------------------------- */
 
 struct way { /* of one sum, on one rank */
 	struct tess_group *g;
@@ -318,7 +319,10 @@ static const float *pack(const struct way *w, float *to)
 	return begin;
 }
 
-/* Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out` is its slice. */
+/*
+ * Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out`
+ * is its slice.
+ */
 static tess_status exchange_and_add(struct way *w, float *out)
 {
 	int32_t me = w->g->rank, n = w->g->size;
@@ -362,7 +366,7 @@ static tess_status large(struct way *w)
 	return run(w, TESS_ALL_GATHER, w->out, w->out, false, !even(w->slice, n));
 }
 
-/* ---- where it lies ------------------------------------------------------------------------------------------ */
+/* ---- where it lies --------------------------------------------------------------------------- */
 
 struct place { /* in a room of the group, of one rank */
 	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
@@ -389,9 +393,9 @@ static float *reach(const struct tess_group *g, int32_t r, const struct place *a
 }
 
 /*
- * Nodes in memory that all ranks address: each adds its slice where the nodes lie, into every rank's `out`.
- * What says where they lie says as well that they are there; a barrier says that nobody reads them any more.
- * false: a rank's are elsewhere.
+ * Nodes in memory that all ranks address: each adds its slice where the nodes lie, into every
+ * rank's `out`. What says where they lie says as well that they are there; a barrier says that
+ * nobody reads them any more. false: a rank's are elsewhere.
  */
 static tess_status add_in_place(struct way *w, bool *done)
 {

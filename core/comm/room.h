@@ -1,6 +1,6 @@
 /*
- * room.h - memory of a group that all its ranks address, where the backend has such: what lies there
- * is read and written by the others without a copy.
+ * room.h - memory of a group that all its ranks address, where the backend has such: what lies
+ * there is read and written by the others without a copy.
  */
 #ifndef TESS_COMM_ROOM_H
 #define TESS_COMM_ROOM_H

@@ -2,8 +2,8 @@
  * tessera/stream.h - copies into memory that another core has read.
  *
  * A line that another core holds must be taken away from it before it can be written, and cores do
- * not do that ahead of time, as they fetch what is read: on a machine with two groups of cores 28 ns
- * a line against 4. Stores that pass the caches spare it.
+ * not do that ahead of time, as they fetch what is read: on a machine with two groups of cores 28
+ * ns a line against 4. Stores that pass the caches spare it.
  */
 #ifndef TESSERA_STREAM_H
 #define TESSERA_STREAM_H

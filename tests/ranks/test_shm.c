@@ -1,7 +1,7 @@
 /*
  * What only shm has: memory that all ranks address, and what it must not leave behind. The rest is
- * tested as that of the other backends is (groups, failures, exact, gloo). This program is the ranks
- * as well.
+ * tested as that of the other backends is (groups, failures, exact, gloo). This program is the
+ * ranks as well.
  */
 #include "../unit/suite.h"
 #include "data.h"
