@@ -8,10 +8,14 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "gloo.h"
 
-enum { LARGE = 512 * 1024 }; /* bytes to one rank from which slices are worth a second exchange */
+enum {
+	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
+	PEEK_NS = 200000, /* how often other works are looked after while one is waited for */
+};
 
 struct message {
 	struct shim_io *io;
@@ -540,6 +544,43 @@ static tess_status proceed(struct group *g, struct work *w)
 	return exchange(g, w);
 }
 
+static tess_status progress(struct group *g, struct work *w, int64_t deadline);
+
+/*
+ * Ranks may wait for their works in any order: the second exchanges of the others go on meanwhile.
+ * Whether one of them is still to come.
+ */
+static int help_others(struct group *g, const struct work *w)
+{
+	int more = 0;
+
+	for (struct work *o = g->works; o && g->failed == TESS_OK; o = o->next) {
+		if (o == w || o->done || o->stage == o->sliced)
+			continue;
+		progress(g, o, 0); /* what fails fails the group */
+		more |= !o->done && o->stage < o->sliced;
+	}
+	return more;
+}
+
+static int await(struct group *g, const struct work *w, const struct message *m, int64_t deadline,
+                 char *why)
+{
+	struct timespec t;
+	int64_t now, until;
+	int answer;
+
+	do {
+		int more = deadline && help_others(g, w);
+
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+		until = more && now + PEEK_NS < deadline ? now + PEEK_NS : deadline;
+		answer = shim_wait(m->io, until, why);
+	} while (answer == SHIM_PENDING && until != deadline && g->failed == TESS_OK);
+	return answer;
+}
+
 static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 {
 	char why[SHIM_WHY];
@@ -550,8 +591,10 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 			return g->failed;
 		for (; w->arrived < w->nmessages; w->arrived++) {
 			const struct message *m = &w->message[w->arrived];
-			int answer = shim_wait(m->io, deadline, why);
+			int answer = await(g, w, m, deadline, why);
 
+			if (g->failed < 0)
+				return g->failed;
 			if (answer < 0)
 				return lost(g, w, m->peer, why);
 			if (answer == SHIM_WOKEN)
