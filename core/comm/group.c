@@ -240,11 +240,14 @@ static void post(struct tess_group *g, int64_t now)
 static void tell(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
+	int64_t now = tess_now();
 
 	if (!w->slow)
 		return;
+	if (g->untold && memcmp(&g->note->key, &w->key, sizeof w->key))
+		post(g, now); /* of a later call, which would be forgotten */
 	tess_note_write(g->note, &w->coll, &w->key, g->size);
-	post(g, tess_now());
+	post(g, now);
 	w->slow = 0;
 }
 

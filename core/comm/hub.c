@@ -364,6 +364,11 @@ static void keep(struct tess_hub *h, int32_t rank, struct tess_note *copy)
 		*at = c;
 		h->ncalls++;
 	}
+	for (int32_t i = 0; i < c->arrived; i++)
+		if (c->by[i].rank == rank) {
+			free(copy); /* said before */
+			return;
+		}
 	c->by[c->arrived].rank = rank;
 	c->by[c->arrived++].note = copy;
 	judge(h, c);
