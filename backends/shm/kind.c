@@ -205,7 +205,7 @@ static char *sums_of(const struct group *g, const struct work *w, int32_t r, uin
 
 /* `n` elements of all, which lie at `at` in this rank's src and at `offset` in slots. */
 static void add(const struct group *g, const struct work *w, uint64_t at, uint64_t offset,
-                uint64_t n, void *dst)
+                uint64_t n, void *const *dst, int32_t ndst)
 {
 	const void *parts[RANKS_MOST];
 
@@ -213,7 +213,7 @@ static void add(const struct group *g, const struct work *w, uint64_t at, uint64
 		parts[r] = r == g->rank ? past(w, w->c.src, at)
 		                        : past(w, data_of(g, w, r, g->round), offset);
 	if (n)
-		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, &dst, 1);
+		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst);
 }
 
 /* Everything but this rank's share, which nobody else reads. */
@@ -233,37 +233,39 @@ static void fill_shares(const struct group *g, const struct work *w, uint64_t k,
  */
 static void drain_shares(const struct group *g, const struct work *w, uint64_t k)
 {
-	uint64_t n, lo, at;
+	bool mine = w->c.kind == TESS_ALL_REDUCE || w->c.peer == g->rank;
+	uint64_t n = k ? part(w, w->c.count, k - 1) : 0, lo, at;
+	void *dst[2];
 
-	if (k && (w->c.kind == TESS_ALL_REDUCE || w->c.peer == g->rank)) {
-		n = part(w, w->c.count, k - 1);
-		for (int32_t r = 0; r < g->nranks; r++) {
-			at = edge(g, n, r);
+	for (int32_t r = 0; r < g->nranks && mine; r++) {
+		at = edge(g, n, r);
+		if (r != g->rank)
 			copy(w, past(w, w->c.dst, (k - 1) * w->chunk + at),
 			     sums_of(g, w, r, g->round), edge(g, n, r + 1) - at);
-		}
 	}
 	n = part(w, w->c.count, k);
 	lo = edge(g, n, g->rank);
-	add(g, w, k * w->chunk + lo, lo, edge(g, n, g->rank + 1) - lo,
-	    sums_of(g, w, g->rank, g->round + 1));
+	at = k * w->chunk + lo;
+	dst[0] = past(w, w->c.dst, at);
+	dst[mine] = sums_of(g, w, g->rank, g->round + 1);
+	add(g, w, at, lo, edge(g, n, g->rank + 1) - lo, dst, 1 + mine);
 }
 
 static void drain_sums(const struct group *g, const struct work *w, uint64_t k)
 {
 	const struct tess_coll *c = &w->c;
-	uint64_t n, begin;
+	uint64_t n = part(w, c->count, k), at = k * w->chunk;
+	void *dst = past(w, c->dst, at);
 
 	if (c->kind == TESS_REDUCE_SCATTER) {
-		n = part(w, c->count, k);
-		begin = kind_begin(w, c->give, g->rank) + k * w->chunk;
-		add(g, w, begin, (uint64_t)g->rank * w->chunk, n,
-		    past(w, c->dst, c->src == c->dst ? begin : k * w->chunk));
+		at += kind_begin(w, c->give, g->rank);
+		if (c->src == c->dst)
+			dst = past(w, c->dst, at);
+		add(g, w, at, (uint64_t)g->rank * w->chunk, n, &dst, 1);
 	} else if (w->shares) {
 		drain_shares(g, w, k);
 	} else if (c->kind == TESS_ALL_REDUCE || c->peer == g->rank) {
-		n = part(w, c->count, k);
-		add(g, w, k * w->chunk, 0, n, past(w, c->dst, k * w->chunk));
+		add(g, w, at, 0, n, &dst, 1);
 	}
 }
 
