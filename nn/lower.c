@@ -438,17 +438,6 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 
 /* ---- a whole program ----------------------------------------------------------------------------------- */
 
-static int64_t most_pieces(const struct tess_program *p)
-{
-	int64_t most = 1;
-
-	for (int32_t i = 0; i < p->nweights; i++)
-		for (int32_t a = 0; a < p->weight[i]->ndim; a++)
-			if (tess_dim_pieces(p->weight[i]->dim[a]) > most)
-				most = tess_dim_pieces(p->weight[i]->dim[a]);
-	return most;
-}
-
 tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
                        const struct tess_view *weights, struct tess_lowered **out)
 {
@@ -463,7 +452,7 @@ tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t ran
 	l->ncache = p->nattention;
 	l->cache = TESS_NEW(&arena, struct tess_cache, p->nattention + 1);
 	b.value = TESS_NEW(&arena, struct value, p->ntensors);
-	b.runs = TESS_NEW(&arena, struct tess_run, most_pieces(p));
+	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_pieces(p));
 	l->arena = arena;
 	if (!l->cache || !b.value || !b.runs)
 		b.status = TESS_ENOMEM;

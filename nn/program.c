@@ -30,3 +30,17 @@ const char *tess_move_name(struct tess_place from, struct tess_place to)
 		return to.kind == TESS_REPLICATE ? "all_gather" : "all_to_all";
 	return to.kind == TESS_PARTIAL ? "keep" : "slice";
 }
+
+int64_t tess_program_pieces(const struct tess_program *p)
+{
+	int64_t most = 1;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		for (int32_t a = 0; a < p->weight[i]->ndim; a++) {
+			int64_t pieces = tess_dim_pieces(p->weight[i]->dim[a]);
+
+			most = pieces > most ? pieces : most;
+		}
+	}
+	return most;
+}

@@ -82,6 +82,9 @@ const char *tess_record_name(int32_t kind);
 /* What a move does: "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "keep". */
 const char *tess_move_name(struct tess_place from, struct tess_place to);
 
+/* The most pieces that an axis of a weight is cut in: room for the runs of any of them. */
+int64_t tess_program_pieces(const struct tess_program *p);
+
 /* How a linear record uses a weight: TESS_ROLE_... */
 int32_t tess_weight_role(const struct tess_weight *w);
 

@@ -239,12 +239,8 @@ static void load_view(struct load *l, int32_t i)
 /* Room for the runs of the axis that has the most pieces. */
 static tess_status runs_new(struct load *l)
 {
-	int64_t most = 1;
+	int64_t most = tess_program_pieces(l->p);
 
-	for (int32_t i = 0; i < l->p->nweights; i++)
-		for (int32_t a = 0; a < l->p->weight[i]->ndim; a++)
-			if (tess_dim_pieces(l->p->weight[i]->dim[a]) > most)
-				most = tess_dim_pieces(l->p->weight[i]->dim[a]);
 	l->run[0] = calloc((size_t)most * 2, sizeof *l->run[0]);
 	l->run[1] = l->run[0] ? l->run[0] + most : NULL;
 	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
