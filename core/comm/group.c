@@ -7,86 +7,13 @@
 
 #include <core/base/log.h>
 #include <core/base/status.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { NOTE_EVERY = 1000 * TESS_MS, SLOW = 5 * TESS_MS };
 
-/* ---- opening --------------------------------------------------------------------------------------------- */
-
-static void destroy(struct tess_group *g)
-{
-	for (struct tess_work *w = g->spare, *next; w; w = next) {
-		next = w->next;
-		free(w);
-	}
-	for (struct tess_room *room = g->rooms, *next; room; room = next) {
-		next = room->next;
-		free(room);
-	}
-	free(g->member);
-	free(g->sent);
-	free(g->received);
-	free(g->note);
-	free(g->scratch);
-	free(g);
-}
-
-static struct tess_group *make(struct tess_world *w, const char *name, int32_t size)
-{
-	struct tess_group *g = calloc(1, sizeof *g);
-
-	if (!g)
-		return NULL;
-	*g = (struct tess_group){ .world = w, .backend = w->backend, .size = size };
-	snprintf(g->name, sizeof g->name, "%s", name);
-	g->member = calloc((size_t)size, sizeof *g->member);
-	g->sent = calloc((size_t)size, sizeof *g->sent);
-	g->received = calloc((size_t)size, sizeof *g->received);
-	g->note = malloc(tess_note_room(size));
-	if (g->member && g->sent && g->received && g->note)
-		return g;
-	destroy(g);
-	return NULL;
-}
-
-tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
-{
-	struct tess_group *g = make(w, "world", w->size);
-	struct tess_join how;
-	tess_status st;
-
-	if (!g)
-		return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", w->size);
-	g->rank = w->rank;
-	for (int32_t r = 0; r < g->size; r++)
-		g->member[r] = r;
-	how = (struct tess_join){ .size = sizeof how,
-		                  .rank = g->rank,
-		                  .nranks = g->size,
-		                  .device = -1,
-		                  .name = g->name,
-		                  .world = g->member,
-		                  .store = &w->store,
-		                  .deadline = tess_now() + w->timeout };
-	st = g->backend->open(&how, &g->self);
-	if (st) {
-		destroy(g);
-		return tess_fail_in(st, "%s", w->backend->name);
-	}
-	pthread_mutex_lock(&w->lock);
-	g->next = w->groups;
-	w->groups = g;
-	if (w->failed && g->backend->abort)
-		g->backend->abort(g->self);
-	pthread_mutex_unlock(&w->lock);
-	*out = g;
-	return TESS_OK;
-}
-
-static void release(struct tess_work *w)
+void tess_work_return(struct tess_work *w)
 {
 	if (w->emulation)
 		tess_emulation_release(w->emulation);
@@ -101,7 +28,7 @@ static void drop(struct tess_work *w)
 
 	if (w->state)
 		return;
-	release(w);
+	tess_work_return(w);
 	tess_emulation_free(w->emulation);
 	for (struct tess_work **at = &g->live; *at; at = &(*at)->next)
 		if (*at == w) {
@@ -110,41 +37,6 @@ static void drop(struct tess_work *w)
 		}
 	w->next = g->spare;
 	g->spare = w;
-}
-
-void tess_group_close(struct tess_group *g)
-{
-	struct tess_world *w;
-
-	if (!g)
-		return;
-	w = g->world;
-	pthread_mutex_lock(&w->lock);
-	for (struct tess_group **at = &w->groups; *at; at = &(*at)->next)
-		if (*at == g) {
-			*at = g->next;
-			break;
-		}
-	pthread_mutex_unlock(&w->lock);
-	for (struct tess_work *work = g->live; work; work = work->next)
-		release(work);
-	g->backend->close(g->self);
-	for (struct tess_work *work = g->live, *next; work; work = next) {
-		next = work->next;
-		tess_emulation_free(work->emulation);
-		free(work);
-	}
-	destroy(g);
-}
-
-int32_t tess_group_rank(const struct tess_group *g)
-{
-	return g->rank;
-}
-
-int32_t tess_group_size(const struct tess_group *g)
-{
-	return g->size;
 }
 
 /* ---- starting --------------------------------------------------------------------------------------------- */
@@ -433,57 +325,4 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	st = tess_work_wait(w, 0);
 	drop(w);
 	return st;
-}
-
-/* ---- the common ones by name -------------------------------------------------------------------------------- */
-
-tess_status tess_barrier(struct tess_group *g, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = where };
-
-	return tess_group_run(g, &c);
-}
-
-tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype,
-                           int32_t root, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_BROADCAST,
-		                     .dtype = dtype,
-		                     .peer = root,
-		                     .src = buf,
-		                     .dst = buf,
-		                     .count = count,
-		                     .where = where };
-
-	return tess_group_run(g, &c);
-}
-
-tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count,
-                            int32_t dtype, int32_t op, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_ALL_REDUCE,
-		                     .dtype = dtype,
-		                     .op = op,
-		                     .src = src,
-		                     .dst = dst,
-		                     .count = count,
-		                     .where = where };
-
-	return tess_group_run(g, &c);
-}
-
-tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count,
-                            int32_t dtype, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_ALL_GATHER,
-		                     .dtype = dtype,
-		                     .src = src,
-		                     .dst = dst,
-		                     .count = count,
-		                     .where = where };
-
-	return tess_group_run(g, &c);
 }

@@ -83,6 +83,8 @@ void tess_group_close(struct tess_group *g); /* NULL: nothing */
 /* Before this rank leaves: how far it came. */
 void tess_group_tell(struct tess_group *g);
 
+/* Gives the backend what it holds for the work; the work's own memory stays, for late writes. */
+void tess_work_return(struct tess_work *w);
 /* One wait for one of the backend's works, that a failure of the world ends. */
 tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline);
 
