@@ -4,7 +4,6 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/comm/seat.h"
-#include "core/registry/registry.h"
 #include "hf/session.h"
 #include "tool.h"
 
@@ -315,39 +314,20 @@ static tess_status check_plan(const struct ask *a)
 	return st;
 }
 
-/* One rank of a job that somebody else started. */
-static tess_status join(struct ask *a, const struct tess_seat *seat)
-{
-	struct tess_world *world;
-	tess_status st;
-
-	if (a->ranks && a->ranks != seat->size)
-		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d",
-		                 (int)a->ranks, (int)seat->rank, (int)seat->size);
-	st = tess_world_open(&world);
-	if (st)
-		return st;
-	st = generate_rank(world, a);
-	tess_world_close(world);
-	return st;
-}
-
 static tess_status run(struct ask *a, char **argv, int *exit_status)
 {
 	struct tess_seat seat;
 	tess_status st = tess_seat_find(&seat);
 
 	if (!st && !seat.alone)
-		return join(a, &seat);
+		return tess_tool_join(a->ranks, &seat, generate_rank, a);
 	if (!st && !a->ranks)
 		a->ranks = 1;
 	if (!st)
 		st = check_plan(a);
 	if (st)
 		return st;
-	if (a->ranks == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback"))
-		return tess_world_spawn(a->ranks, generate_rank, a);
-	return tess_tool_ranks(a->ranks, argv, exit_status);
+	return tess_tool_ranks(a->ranks, argv, generate_rank, a, exit_status);
 }
 
 int tess_tool_generate(int argc, char **argv)

@@ -1,7 +1,9 @@
-/* ranks.c - a command that runs itself as N rank processes. */
+/* ranks.c - a command whose work is done by ranks: those of a job it is in, threads, or itself as N processes. */
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/comm/launch.h"
+#include "core/comm/seat.h"
+#include "core/registry/registry.h"
 #include "tool.h"
 
 #include <limits.h>
@@ -9,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-tess_status tess_tool_ranks(int32_t n, char **argv, int *exit_status)
+static tess_status start(int32_t n, char **argv, int *exit_status)
 {
 	struct tess_launch how = { .nranks = n, .backend = tess_option("backend"), .stream = true };
 	char self[PATH_MAX];
@@ -34,4 +36,30 @@ tess_status tess_tool_ranks(int32_t n, char **argv, int *exit_status)
 	st = tess_launch(&how, exit_status);
 	free(full);
 	return st;
+}
+
+tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
+                           tess_status (*run)(struct tess_world *w, void *arg), void *arg)
+{
+	struct tess_world *world;
+	tess_status st;
+
+	if (n && n != seat->size)
+		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)n,
+		                 (int)seat->rank, (int)seat->size);
+	st = tess_world_open(&world);
+	if (st)
+		return st;
+	st = run(world, arg);
+	tess_world_close(world);
+	return st;
+}
+
+tess_status tess_tool_ranks(int32_t n, char **argv,
+                            tess_status (*run)(struct tess_world *w, void *arg), void *arg,
+                            int *exit_status)
+{
+	if (n == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback"))
+		return tess_world_spawn(n, run, arg);
+	return start(n, argv, exit_status);
 }
