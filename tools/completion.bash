@@ -19,28 +19,45 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras life abort
 			misuse mismatch death timeout' -- "$cur")
 		return ;;
-	--prompt-file | --logits | --log-dir)
+	--kind)
+		mapfile -t COMPREPLY < <(compgen -W 'barrier broadcast reduce all_reduce gather all_gather scatter
+			reduce_scatter all_to_all send_recv' -- "$cur")
+		return ;;
+	--dtype)
+		mapfile -t COMPREPLY < <(compgen -W 'f64 f32 bf16 f16 i64 i32 i8 u8' -- "$cur")
+		return ;;
+	--op)
+		mapfile -t COMPREPLY < <(compgen -W 'sum prod min max band bor bxor' -- "$cur")
+		return ;;
+	--sum)
+		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
+		return ;;
+	--prompt-file | --logits | --log-dir | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
-	--ranks | --start)
+	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
 	esac
 
 	local plan='-n --plan --plan-override' options=
 	case $command in
-	'') options='generate explain conform info launch --help --version' ;;
+	'') options='generate explain bench conform info launch --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--json --stats --digest --logits --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;
+	bench) options='-n -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
+		--no-check --json --svg --help' ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --timeout --max-restarts --log-dir --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+	elif [[ $command == bench ]]; then
+		mapfile -t COMPREPLY < <(compgen -W comm -- "$cur")
 	elif [[ $command == conform ]]; then
 		mapfile -t COMPREPLY < <(compgen -W 'gloo loopback mpi shm' -- "$cur"; compgen -f -X '!*.so' -- "$cur")
 	elif [[ $command == launch ]]; then

@@ -16,6 +16,7 @@ static const struct {
 	{ "explain", "what each rank of a plan would hold and send, without starting ranks",
 	  tess_tool_explain },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
+	{ "bench", "latency and bandwidth of collectives", tess_tool_bench },
 	{ "conform", "whether a backend keeps what its interface promises", tess_tool_conform },
 	{ "info", "plugins, where they were looked for, and options", tess_tool_info },
 };

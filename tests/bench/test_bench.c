@@ -1,0 +1,269 @@
+/* tessera bench comm as its user runs it: what it prints adds up, wrong data and wrong arguments are found. */
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Runs `tessera bench` with these arguments; returns its exit status. out: of stdout and stderr, or NULL. */
+static int __attribute__((format(printf, 3, 4))) run(char *out, size_t room, const char *fmt, ...)
+{
+	char command[1024], rest[4096];
+	size_t len = 0, n;
+	va_list ap;
+	FILE *f;
+
+	n = (size_t)snprintf(command, sizeof command, "%s bench ", TESSERA);
+	va_start(ap, fmt);
+	vsnprintf(command + n, sizeof command - n, fmt, ap);
+	va_end(ap);
+	f = popen(command, "r");
+	ck_assert_ptr_nonnull(f);
+	while (out && len + 1 < room && (n = fread(out + len, 1, room - 1 - len, f)))
+		len += n;
+	if (out)
+		out[len] = '\0';
+	while (fread(rest, 1, sizeof rest, f))
+		;
+	return WEXITSTATUS(pclose(f));
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *args, *series[3];
+	int ranks;
+	double factor; /* busbw over algbw */
+	json_int_t bytes[3]; /* of the rows */
+} runs[] = {
+	{ "comm -n 2 --backend shm -b 4 -e 64K -f 128",
+	  { "exact", "fast" },
+	  2,
+	  1,
+	  { 4, 512, 65536 } },
+	{ "comm -n 3 --backend loopback -b 12 -e 12K -f 32",
+	  { "exact", "fast" },
+	  3,
+	  4.0 / 3,
+	  { 12, 384, 12288 } },
+	{ "comm -n 2 --limit -b 1M -e 1M", { "exact", "fast", "copy_in" }, 2, 1, { 1 << 20 } },
+	{ "comm -n 3 --own --kind all_gather --dtype bf16 -b 4 -e 3000 -f 300",
+	  { "all_gather" },
+	  3,
+	  2.0 / 3,
+	  { 1200 } },
+	{ "comm -n 4 --backend loopback --kind reduce_scatter -b 64 -e 64",
+	  { "exact", "fast" },
+	  4,
+	  0.75,
+	  { 64 } },
+	{ "comm -n 2 --kind reduce --op max --dtype i8 --root 1 --in-place -b 7 -e 7",
+	  { "fast" },
+	  2,
+	  1,
+	  { 7 } },
+	{ "comm -n 3 --kind send_recv -b 4K -e 4K", { "send_recv" }, 3, 1, { 4096 } },
+	{ "comm -n 2 --sum fast -b 16 -e 16", { "fast" }, 2, 1, { 16 } },
+	{ "comm -n 2 --kind barrier", { "barrier" }, 2, 1, { 0 } },
+};
+
+static double number(const json_t *o, const char *key)
+{
+	const json_t *v = json_object_get(o, key);
+
+	ck_assert_msg(json_is_number(v), "%s is not there", key);
+	return json_number_value(v);
+}
+
+static void judge_cell(const json_t *row, const char *series, double factor)
+{
+	const json_t *cell = json_object_get(row, series), *wrong = json_object_get(cell, "wrong");
+	double us = number(cell, "us"), algbw = number(cell, "algbw");
+
+	ck_assert_msg(us > 0 && number(cell, "least_us") <= us, "%s takes %g us", series, us);
+	ck_assert_double_ge(number(cell, "samples"), 5);
+	ck_assert_double_eq_tol(algbw, number(row, "bytes") / us / 1e3, algbw * 1e-4 + 1e-9);
+	ck_assert_double_eq_tol(number(cell, "busbw"), algbw * factor, algbw * 1e-4 + 1e-9);
+	if (strncmp(series, "copy", 4) != 0)
+		ck_assert_msg(json_is_integer(wrong) && !json_integer_value(wrong),
+		              "%s: wrong elements", series);
+	else
+		ck_assert(json_is_null(wrong));
+}
+
+START_TEST(numbers_add_up)
+{
+	static char out[1 << 16];
+	json_t *all, *rows;
+	json_error_t err;
+	size_t n = 0;
+
+	ck_assert_int_eq(run(out, sizeof out, "%s --seconds 0.01 --json", runs[_i].args), 0);
+	all = json_loads(out, JSON_REJECT_DUPLICATES, &err);
+	ck_assert_msg(all != NULL, "%s: %s", err.text, out);
+	ck_assert_int_eq(json_integer_value(json_object_get(all, "ranks")), runs[_i].ranks);
+	rows = json_object_get(all, "sizes");
+	while (n < 3 && (runs[_i].bytes[n] || !n)) {
+		const json_t *row = json_array_get(rows, n);
+
+		ck_assert_int_eq(json_integer_value(json_object_get(row, "bytes")),
+		                 runs[_i].bytes[n]);
+		for (int s = 0; s < 3 && runs[_i].series[s]; s++)
+			judge_cell(row, runs[_i].series[s], runs[_i].factor);
+		n++;
+	}
+	ck_assert_uint_eq(json_array_size(rows), n);
+	json_decref(all);
+}
+END_TEST
+
+/* A backend that drops the last element of a sum: one of 16 is wrong. */
+START_TEST(wrong_elements_are_found)
+{
+	char out[4096];
+
+	setenv("TESSERA_PLUGIN_PATH", WRONG_DIR, 1);
+	ck_assert_int_eq(run(out, sizeof out,
+	                     "comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 2>&1"),
+	                 1);
+	ck_assert_ptr_nonnull(strstr(out, "      1\n"));
+	ck_assert_ptr_nonnull(strstr(out, "elements were wrong"));
+	ck_assert_int_eq(
+		run(out, sizeof out,
+	            "comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 --no-check"),
+		0);
+	ck_assert_ptr_nonnull(strstr(out, "      -\n"));
+}
+END_TEST
+
+/* ---- the chart ----------------------------------------------------------------------------------------------- */
+
+/* Whether every tag of an XML text is closed by its own name, and nothing but white space lies outside. */
+static bool well_formed(const char *at)
+{
+	char open[32][16];
+	int depth = 0, roots = 0;
+
+	while (*at) {
+		size_t len;
+
+		if (*at != '<') {
+			if (*at == '&' || *at == '>' || (!depth && !strchr(" \n", *at)))
+				return false;
+			at++;
+			continue;
+		}
+		len = strcspn(at + 1, " />\n");
+		if (at[1] == '/') {
+			len = strcspn(at + 2, ">");
+			if (!depth-- || strlen(open[depth]) != len ||
+			    strncmp(open[depth], at + 2, len) != 0)
+				return false;
+		} else {
+			const char *end = strchr(at, '>');
+
+			if (!len || len > 15 || depth == 32 || !end || (!depth && roots++))
+				return false;
+			if (end[-1] != '/')
+				snprintf(open[depth++], sizeof *open, "%.*s", (int)len, at + 1);
+		}
+		at = strchr(at, '>') + 1;
+	}
+	return !depth && roots == 1;
+}
+
+static size_t count(const char *text, const char *what)
+{
+	size_t n = 0;
+
+	for (; (text = strstr(text, what)); text++)
+		n++;
+	return n;
+}
+
+START_TEST(chart)
+{
+	static char text[1 << 16];
+	FILE *f;
+
+	ck_assert_int_eq(run(NULL, 0, "comm -e 64K --seconds 0.01 --svg " BUILD_DIR "/chart.svg"),
+	                 0);
+	f = fopen(BUILD_DIR "/chart.svg", "r");
+	ck_assert_ptr_nonnull(f);
+	text[fread(text, 1, sizeof text - 1, f)] = '\0';
+	fclose(f);
+	ck_assert(!well_formed("<svg><b></svg>") && !well_formed("<svg></svg>x"));
+	ck_assert(well_formed(text));
+	ck_assert_ptr_nonnull(strstr(text, "prefers-color-scheme: dark"));
+	/* two panels, two series, eight sizes */
+	ck_assert_uint_eq(count(text, "<path class=\"line"), 4);
+	ck_assert_uint_eq(count(text, "<title>"), 2 * 2 * 8);
+	ck_assert_uint_eq(count(text, "nan") + count(text, "inf"), 0);
+}
+END_TEST
+
+/* ---- what is refused ----------------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *args, *words;
+	int status;
+} bad[] = {
+	{ "", "say comm", 2 },
+	{ "com", "all that can be measured", 2 },
+	{ "comm more", "all that can be measured", 2 },
+	{ "comm -n 0", "from 1 to 1024", 2 },
+	{ "comm -b 5X", "4096 or 4K", 2 },
+	{ "comm -b -4", "4096 or 4K", 2 },
+	{ "comm -e 8G", "from 1 to 4G", 2 },
+	{ "comm -b 1M -e 4K", "-b is more than -e", 2 },
+	{ "comm -f 1", "from 2 to", 2 },
+	{ "comm --kind all_reduc", "did you mean all_reduce", 2 },
+	{ "comm --kind recv", "did you mean", 2 },
+	{ "comm --dtype f23", "did you mean f32", 2 },
+	{ "comm --op add", "did you mean", 2 },
+	{ "comm --op band", "whole numbers", 2 },
+	{ "comm -n 2 --kind reduce --root 2", "ranks 0 to 1", 2 },
+	{ "comm --sum exact --dtype bf16", "only all_reduce", 2 },
+	{ "comm --sum exact --in-place", "only all_reduce", 2 },
+	{ "comm --in-place --kind barrier", "nothing that could be", 2 },
+	{ "comm --svg x --kind barrier", "no sizes", 2 },
+	{ "comm --seconds 0", "more than 0", 2 },
+	{ "comm --samples 4", "from 5", 2 },
+	{ "comm -n", "needs a value", 2 },
+	{ "comm --limit --own", "without --own", 1 },
+	{ "comm -n 1 --kind send_recv", "another rank", 1 },
+	{ "comm -n 1 --svg /nowhere/x.svg", "/nowhere/x.svg", 1 },
+};
+
+START_TEST(refused)
+{
+	char out[8192];
+
+	ck_assert_int_eq(run(out, sizeof out, "%s 2>&1", bad[_i].args), bad[_i].status);
+	ck_assert_msg(strstr(out, bad[_i].words) != NULL, "%s: %s", bad[_i].args, out);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("bench");
+	TCase *t = tcase_create("bench");
+	SRunner *r;
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, numbers_add_up, 0, (int)(sizeof runs / sizeof *runs));
+	tcase_add_test(t, wrong_elements_are_found);
+	tcase_add_test(t, chart);
+	tcase_add_loop_test(t, refused, 0, (int)(sizeof bad / sizeof *bad));
+	suite_add_tcase(s, t);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}

@@ -1,0 +1,109 @@
+/*
+ * bench.h - `tessera bench comm`: what is asked, one call, and what was measured.
+ *
+ * A series is one way to make the call; several are measured side by side for each size. `bytes` are those of
+ * the whole vector: what a rank has before or after the call, whichever is more.
+ */
+#ifndef TESS_BENCH_H
+#define TESS_BENCH_H
+
+#include "core/comm/hub.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <tessera/tessera.h>
+
+/*
+ * BENCH_EXACT: the sum whose bits do not depend on the ranks, as a session makes it. BENCH_PLAIN: the backend's
+ * own. The rest is what copying alone takes: BENCH_IN reads of every other rank the part that this one needs,
+ * BENCH_IN_OUT as much again, which a sum that all ranks get has to bring.
+ */
+enum { BENCH_EXACT, BENCH_PLAIN, BENCH_IN, BENCH_IN_OUT, BENCH_SERIES };
+enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };
+/* Sends to the next rank and receives from the one before. */
+#define BENCH_SEND_RECV TESS_SEND
+
+struct bench_ask {
+	int32_t ranks; /* 0: not said */
+	int32_t kind, dtype, op, root, sum;
+	uint64_t least, most; /* bytes */
+	int32_t factor; /* from one size to the next */
+	double seconds; /* of each cell */
+	int32_t samples; /* of each cell, at most */
+	bool in_place, own, limit, check, json;
+	const char *svg; /* a file, or NULL */
+};
+
+struct bench_cell {
+	double us, fastest; /* the median, and the least, of the slowest rank */
+	int32_t samples; /* 0: not measured */
+	int64_t wrong; /* elements, on all ranks; -1: not checked */
+};
+
+struct bench_row {
+	uint64_t bytes, count; /* count: as the call's, of one rank */
+	struct bench_cell cell[BENCH_SERIES];
+};
+
+struct bench_result {
+	const struct bench_ask *ask;
+	int32_t nranks, ncpus;
+	const char *backend;
+	bool shared; /* tensors lie in memory that the ranks share */
+	bool has[BENCH_SERIES];
+	struct bench_row *row;
+	size_t nrows;
+};
+
+/* ---- one call: call.c ----------------------------------------------------------------------- */
+
+struct bench_call {
+	struct tess_group *group;
+	const struct bench_ask *ask;
+	int32_t rank, n, series;
+	size_t width;
+	uint64_t count; /* as in tess_coll */
+	char *src, *dst; /* equal: in place */
+	uint64_t room; /* bytes of each */
+	uint64_t share[TESS_RANKS_MOST]; /* of an exact sum that is shared out */
+};
+
+const char *bench_kind_name(int32_t kind);
+/* Elements of one rank for a vector of `bytes`; 0: too few for these ranks. */
+uint64_t bench_count(const struct bench_ask *a, int32_t n, uint64_t bytes);
+/* Bytes of the whole vector. */
+uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count);
+/* Bytes that `rank` gives, and that it gets, in a call of `count`. */
+uint64_t bench_give(const struct bench_ask *a, int32_t n, int32_t rank, int32_t series,
+                    uint64_t count);
+uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count);
+tess_status bench_call_run(struct bench_call *c);
+/* Collective: fills, calls once, and counts the wrong elements of all ranks. */
+tess_status bench_call_check(struct bench_call *c, int64_t *wrong);
+
+/* ---- a rank: rank.c -------------------------------------------------------------------------- */
+
+/* Measures and, on rank 0, tells. `ask` is a struct bench_ask. TESS_EBUG: elements were wrong. */
+tess_status bench_rank(struct tess_world *w, void *ask);
+
+/* ---- what is told: table.c, chart.c ---------------------------------------------------------- */
+
+/* "exact", "fast"; of kinds that have no sum, the kind. */
+const char *bench_series_name(const struct bench_ask *a, int32_t series);
+/*
+ * GB/s: `bytes` over the time; and times what hardware has to carry of them, so that it can be held against the
+ * speed of a link whatever the kind and the ranks.
+ */
+double bench_algbw(const struct bench_row *r, int32_t series);
+double bench_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series);
+/* "64 KiB" */
+void bench_size_text(uint64_t bytes, char text[static 32]);
+
+void bench_table_head(const struct bench_result *b);
+void bench_table_row(const struct bench_result *b, const struct bench_row *r);
+void bench_table_end(const struct bench_result *b);
+tess_status bench_json(const struct bench_result *b);
+/* A chart of times and bus bandwidths over sizes that stands by itself. */
+tess_status bench_chart(const struct bench_result *b, FILE *f);
+
+#endif

@@ -1,0 +1,301 @@
+/* One call: where its data lie, how it is made, and whether what came is right. */
+#include "bench.h"
+
+#include "core/base/status.h"
+#include "core/comm/exact.h"
+#include "core/comm/note.h"
+#include "core/comm/room.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+static const int64_t units[1] = { 32 }; /* of an exact sum: as many as most dimensions have */
+
+const char *bench_kind_name(int32_t kind)
+{
+	return kind == BENCH_SEND_RECV ? "send_recv" : tess_kind_name(kind);
+}
+
+static bool blocks_in(int32_t kind)
+{
+	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
+}
+
+static bool blocks_out(int32_t kind)
+{
+	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
+}
+
+static uint64_t blocks(const struct bench_ask *a, int32_t n)
+{
+	return blocks_in(a->kind) || blocks_out(a->kind) ? (uint64_t)n : 1;
+}
+
+uint64_t bench_count(const struct bench_ask *a, int32_t n, uint64_t bytes)
+{
+	return a->kind == TESS_BARRIER ? 0 : bytes / tess_width(a->dtype) / blocks(a, n);
+}
+
+uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count)
+{
+	return count * blocks(a, n) * tess_width(a->dtype);
+}
+
+static struct tess_sum sum_of(const struct bench_call *c)
+{
+	bool shared = c->ask->kind == TESS_REDUCE_SCATTER;
+
+	return (struct tess_sum){ .ntree = 1,
+		                  .n = units,
+		                  .count = c->count * blocks(c->ask, c->n),
+		                  .share = shared ? c->share : NULL,
+		                  .where = "bench" };
+}
+
+static int64_t vectors_of(int32_t series, int32_t n, int32_t rank)
+{
+	const struct tess_sum s = { .ntree = 1, .n = units };
+
+	return series == BENCH_EXACT ? tess_sum_nodes(&s, n, rank) : 1;
+}
+
+uint64_t bench_give(const struct bench_ask *a, int32_t n, int32_t rank, int32_t series,
+                    uint64_t count)
+{
+	uint64_t elements = blocks_in(a->kind) ? count * (uint64_t)n : count;
+
+	return elements * (uint64_t)vectors_of(series, n, rank) * tess_width(a->dtype);
+}
+
+uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count)
+{
+	return (blocks_out(a->kind) ? count * (uint64_t)n : count) * tess_width(a->dtype);
+}
+
+/* ---- making it --------------------------------------------------------------------------------- */
+
+/* The part of every other rank's vector that this one needs, into memory of its own. */
+static void copy_in(const struct bench_call *c)
+{
+	const struct tess_room *room = tess_group_room(c->group, c->src, c->room);
+	uint64_t each = bench_bytes(c->ask, c->n, c->count) / (uint64_t)c->n;
+
+	for (int32_t i = 1; i < c->n; i++) {
+		const char *theirs = room->peer[(c->rank + i) % c->n];
+
+		memcpy(c->dst + (uint64_t)i * each, theirs + (uint64_t)c->rank * each, each);
+	}
+}
+
+static tess_status both_ways(struct bench_call *c, struct tess_coll *coll)
+{
+	struct tess_coll back = *coll;
+	struct tess_work *out = NULL, *in = NULL;
+	tess_status st;
+
+	coll->peer = (c->rank + 1) % c->n;
+	coll->dst = NULL;
+	back.kind = TESS_RECV;
+	back.peer = (c->rank + c->n - 1) % c->n;
+	back.src = NULL;
+	st = tess_group_start(c->group, &back, &in);
+	if (!st)
+		st = tess_group_start(c->group, coll, &out);
+	if (!st)
+		st = tess_work_wait(out, 0);
+	if (!st)
+		st = tess_work_wait(in, 0);
+	tess_work_release(out);
+	tess_work_release(in);
+	return st;
+}
+
+tess_status bench_call_run(struct bench_call *c)
+{
+	const struct bench_ask *a = c->ask;
+	struct tess_coll coll = {
+		.size = sizeof coll,
+		.kind = a->kind,
+		.dtype = a->kind == TESS_BARRIER ? 0 : a->dtype,
+		.op = tess_kind_reduces(a->kind) ? a->op : 0,
+		.peer = tess_kind_rooted(a->kind) ? a->root : 0,
+		.src = c->src,
+		.dst = c->dst,
+		.count = c->count,
+		.where = "bench",
+	};
+	struct tess_sum sum;
+
+	switch (c->series) {
+	case BENCH_IN_OUT:
+		copy_in(c);
+		/* fallthrough */
+	case BENCH_IN:
+		copy_in(c);
+		return TESS_OK;
+	case BENCH_EXACT:
+		sum = sum_of(c);
+		return tess_group_sum(c->group, &sum, (const float *)(const void *)c->src,
+		                      (float *)(void *)c->dst);
+	default:
+		if (a->kind == BENCH_SEND_RECV)
+			return both_ways(c, &coll);
+		return tess_group_run(c->group, &coll);
+	}
+}
+
+/* ---- judging it -------------------------------------------------------------------------------- */
+
+enum { CHUNK = 512 };
+
+/* Element i of a vector of `from`. What is reduced is 1 or 2: every order and type gives the same. */
+static void write_element(const struct bench_ask *a, int32_t from, int64_t vector, uint64_t i,
+                          char *to)
+{
+	uint64_t h = (i + 1) * 0x9e3779b97f4a7c15u ^
+	             (((uint64_t)from << 8 | (uint64_t)vector) + 1) * 0xc2b2ae3d27d4eb4fu;
+	int64_t whole = 1 + (int64_t)(h >> 63);
+	double real = (double)whole;
+	float single = (float)whole;
+	uint16_t half;
+
+	h ^= h >> 32;
+	if (!tess_kind_reduces(a->kind)) {
+		memcpy(to, &h, tess_width(a->dtype));
+		return;
+	}
+	switch (a->dtype) {
+	case TESS_F64:
+		memcpy(to, &real, sizeof real);
+		break;
+	case TESS_F32:
+		memcpy(to, &single, sizeof single);
+		break;
+	case TESS_BF16:
+	case TESS_F16:
+		half = a->dtype == TESS_BF16 ? tess_bf16_round(single) : tess_f16_round(single);
+		memcpy(to, &half, sizeof half);
+		break;
+	default: /* little-endian: its first bytes are the narrower number */
+		memcpy(to, &whole, tess_width(a->dtype));
+		break;
+	}
+}
+
+static void write_elements(const struct bench_ask *a, int32_t from, int64_t vector, uint64_t begin,
+                           uint64_t n, char *to)
+{
+	size_t width = tess_width(a->dtype);
+
+	for (uint64_t i = 0; i < n; i++)
+		write_element(a, from, vector, begin + i, to + i * width);
+}
+
+/* What `from` gives: elements [begin, begin + m) of it, all ranks' together where they are reduced. */
+static void expect(const struct bench_call *c, int32_t from, uint64_t begin, uint64_t m,
+                   char *scratch, const void **part, char *want)
+{
+	uint64_t step = CHUNK * c->width;
+	int32_t parts = 0;
+
+	if (!tess_kind_reduces(c->ask->kind)) {
+		write_elements(c->ask, from, 0, begin, m, want);
+		return;
+	}
+	for (int32_t r = 0; r < c->n; r++)
+		for (int64_t v = 0; v < vectors_of(c->series, c->n, r); v++) {
+			char *to = scratch + (uint64_t)parts * step;
+
+			write_elements(c->ask, r, v, begin, m, to);
+			part[parts++] = to;
+		}
+	tess_reduce(c->ask->dtype, c->ask->op, part, parts, m, want);
+}
+
+static int64_t differ(const char *a, const char *b, uint64_t n, size_t width)
+{
+	int64_t wrong = 0;
+
+	if (!memcmp(a, b, n * width))
+		return 0;
+	for (uint64_t i = 0; i < n; i++)
+		wrong += memcmp(a + i * width, b + i * width, width) != 0;
+	return wrong;
+}
+
+/* Block `b` of what came. */
+static int64_t judge_block(const struct bench_call *c, uint64_t b, char *scratch, const void **part,
+                           char *want)
+{
+	const struct bench_ask *a = c->ask;
+	bool in = blocks_in(a->kind), out = blocks_out(a->kind), in_place = c->src == c->dst;
+	int32_t from = out                    ? (int32_t)b
+	               : a->kind == TESS_SEND ? (c->rank + c->n - 1) % c->n
+	                                      : a->root;
+	uint64_t begin = in ? (uint64_t)c->rank * c->count : 0;
+	/* in place a block lies where it belongs among all */
+	uint64_t at = out ? b * c->count : in_place && in ? begin : 0;
+	int64_t wrong = 0;
+
+	if (a->kind == TESS_SCATTER && in_place && c->rank != a->root)
+		at = 0; /* only the root has them all */
+	for (uint64_t i = 0; i < c->count; i += CHUNK) {
+		uint64_t m = c->count - i < CHUNK ? c->count - i : CHUNK;
+
+		expect(c, from, begin + i, m, scratch, part, want);
+		wrong += differ(c->dst + (at + i) * c->width, want, m, c->width);
+	}
+	return wrong;
+}
+
+static tess_status judge(const struct bench_call *c, int64_t *wrong)
+{
+	const struct bench_ask *a = c->ask;
+	bool reads = a->kind != TESS_BARRIER &&
+	             ((a->kind != TESS_REDUCE && a->kind != TESS_GATHER) || c->rank == a->root);
+	size_t parts = 0, chunk = CHUNK * c->width;
+	const void **part;
+	char *scratch;
+
+	for (int32_t r = 0; r < c->n; r++)
+		parts += (size_t)vectors_of(c->series, c->n, r);
+	part = calloc(parts, sizeof *part);
+	scratch = malloc((parts + 1) * chunk + 1);
+	if (!part || !scratch) {
+		free(part);
+		free(scratch);
+		return tess_fail(TESS_ENOMEM, "no memory to check %zu vectors", parts);
+	}
+	*wrong = 0;
+	for (uint64_t b = 0; reads && b < (blocks_out(a->kind) ? (uint64_t)c->n : 1); b++)
+		*wrong += judge_block(c, b, scratch, part, scratch + parts * chunk);
+	free(part);
+	free(scratch);
+	return TESS_OK;
+}
+
+tess_status bench_call_check(struct bench_call *c, int64_t *wrong)
+{
+	const struct bench_ask *a = c->ask;
+	uint64_t vector = blocks_in(a->kind) ? c->count * (uint64_t)c->n : c->count;
+	bool moved = c->src == c->dst &&
+	             (a->kind == TESS_ALL_GATHER || (a->kind == TESS_GATHER && c->rank == a->root));
+	char *src = c->src + (moved ? (uint64_t)c->rank * vector * c->width : 0);
+	int64_t mine, all;
+	tess_status st = TESS_OK;
+
+	memset(c->dst, 0xff, bench_get(a, c->n, c->count));
+	for (int64_t v = 0; v < vectors_of(c->series, c->n, c->rank); v++)
+		write_elements(a, c->rank, v, 0, vector, src + (uint64_t)v * vector * c->width);
+	st = tess_barrier(c->group, "bench");
+	if (!st)
+		st = bench_call_run(c);
+	if (!st)
+		st = judge(c, &mine);
+	if (!st)
+		st = tess_all_reduce(c->group, &mine, &all, 1, TESS_I64, TESS_SUM, "bench");
+	if (!st)
+		*wrong = all;
+	return st;
+}

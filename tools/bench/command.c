@@ -1,0 +1,298 @@
+/* tessera bench comm - latency and bandwidth of collectives. */
+#include "bench.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/comm/note.h"
+#include "core/comm/seat.h"
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera bench comm [OPTION...]\n"
+	"\n"
+	"Times a collective over sizes, as nccl-tests prints it: algbw is the vector over the time; busbw is what a\n"
+	"link carries of it, which can be held against the link's speed whatever the kind and the ranks. The\n"
+	"time is the median of the slowest rank; each sample begins with data just written and a barrier. A sum\n"
+	"of f32 is timed both exact, as sessions add, and fast, as the backend adds by itself.\n"
+	"\n"
+	"what\n"
+	"  -n N            ranks: processes, or threads over loopback (default 2)\n"
+	"  --backend B     shm, gloo, loopback, ... (TESSERA_BACKEND)\n"
+	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather, scatter,\n"
+	"                  reduce_scatter, all_to_all, send_recv\n"
+	"  --dtype T       f64, f32 (default), bf16, f16, i64, i32, i8, u8\n"
+	"  --op O          sum (default), prod, min, max, band, bor, bxor\n"
+	"  --root R        the root of what has one (default 0)\n"
+	"  --sum S         exact, fast or both (default)\n"
+	"  --in-place      the result takes the place of the data\n"
+	"  --own           memory of the program's own, also where ranks can share memory\n"
+	"  --limit         also what copying alone takes, out of memory that the ranks share\n"
+	"sizes\n"
+	"  -b BYTES        the least (default 4); K, M and G may follow\n"
+	"  -e BYTES        the most (default 64M)\n"
+	"  -f FACTOR       from one to the next (default 4)\n"
+	"how long\n"
+	"  --seconds S     for each time that is printed (default 0.25)\n"
+	"  --samples N     for each time, at most (default 200)\n"
+	"  --no-check      do not compare what came\n"
+	"output\n"
+	"  --json          one object instead of the table\n"
+	"  --svg FILE      a chart as well\n"
+	"  --help          this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera bench comm -n 4\n"
+	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M -f 2\n"
+	"  tessera bench comm --limit --svg shm.svg\n";
+
+enum {
+	OPT_BACKEND = 256,
+	OPT_KIND,
+	OPT_DTYPE,
+	OPT_OP,
+	OPT_ROOT,
+	OPT_SUM,
+	OPT_IN_PLACE,
+	OPT_OWN,
+	OPT_LIMIT,
+	OPT_SECONDS,
+	OPT_SAMPLES,
+	OPT_NO_CHECK,
+	OPT_JSON,
+	OPT_SVG,
+};
+
+static const struct option options[] = {
+	{ "backend", required_argument, NULL, OPT_BACKEND },
+	{ "kind", required_argument, NULL, OPT_KIND },
+	{ "dtype", required_argument, NULL, OPT_DTYPE },
+	{ "op", required_argument, NULL, OPT_OP },
+	{ "root", required_argument, NULL, OPT_ROOT },
+	{ "sum", required_argument, NULL, OPT_SUM },
+	{ "in-place", no_argument, NULL, OPT_IN_PLACE },
+	{ "own", no_argument, NULL, OPT_OWN },
+	{ "limit", no_argument, NULL, OPT_LIMIT },
+	{ "seconds", required_argument, NULL, OPT_SECONDS },
+	{ "samples", required_argument, NULL, OPT_SAMPLES },
+	{ "no-check", no_argument, NULL, OPT_NO_CHECK },
+	{ "json", no_argument, NULL, OPT_JSON },
+	{ "svg", required_argument, NULL, OPT_SVG },
+	{ "help", no_argument, NULL, 'h' },
+	{ 0 },
+};
+
+static const uint64_t most_bytes = UINT64_C(4) << 30;
+
+/* ---- arguments -------------------------------------------------------------------------------------- */
+
+static tess_status whole(const char *name, const char *text, int64_t lo, int64_t hi, int32_t *out)
+{
+	char *end;
+	long long v;
+
+	errno = 0;
+	v = strtoll(text, &end, 10);
+	if (end == text || *end || errno || v < lo || v > hi)
+		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld",
+		                 name, text, (long long)lo, (long long)hi);
+	*out = (int32_t)v;
+	return TESS_OK;
+}
+
+static tess_status size(const char *name, const char *text, uint64_t *out)
+{
+	static const char letters[] = "KMG";
+	unsigned long long v;
+	const char *letter;
+	char *end;
+	int shift = 0;
+
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	letter = *end ? strchr(letters, *end) : NULL;
+	if (letter) {
+		shift = 10 * (int)(letter - letters + 1);
+		end++;
+	}
+	if (*text < '0' || *text > '9' || *end || errno || !v || v > most_bytes >> shift)
+		return tess_fail(TESS_EINVAL,
+		                 "%s %s: must be a number of bytes from 1 to 4G, as "
+		                 "4096 or 4K",
+		                 name, text);
+	*out = (uint64_t)v << shift;
+	return TESS_OK;
+}
+
+/* The number from `lo` to `hi` whose name is `text`. */
+static tess_status named(const char *option, const char *text, int32_t lo, int32_t hi,
+                         const char *(*name)(int32_t), int32_t *out)
+{
+	int32_t near = lo;
+
+	for (int32_t i = lo; i <= hi; i++) {
+		if (!strcmp(text, name(i))) {
+			*out = i;
+			return TESS_OK;
+		}
+		if (tess_distance(text, name(i)) < tess_distance(text, name(near)))
+			near = i;
+	}
+	return tess_fail(TESS_EINVAL, "%s %s: there is no such thing; did you mean %s?", option,
+	                 text, name(near));
+}
+
+static const char *sum_name(int32_t sum)
+{
+	static const char *const names[] = {
+		[BENCH_BOTH] = "both", [BENCH_ONLY_EXACT] = "exact", [BENCH_ONLY_FAST] = "fast"
+	};
+
+	return names[sum];
+}
+
+static tess_status set(struct bench_ask *a, int opt, const char *text)
+{
+	char *end;
+
+	switch (opt) {
+	case 'n':
+		return whole("-n", text, 1, 1024, &a->ranks);
+	case 'b':
+		return size("-b", text, &a->least);
+	case 'e':
+		return size("-e", text, &a->most);
+	case 'f':
+		return whole("-f", text, 2, 1 << 20, &a->factor);
+	case OPT_BACKEND:
+		return tess_option_set("backend", text);
+	case OPT_KIND:
+		return named("--kind", text, TESS_BARRIER, BENCH_SEND_RECV, bench_kind_name,
+		             &a->kind);
+	case OPT_DTYPE:
+		return named("--dtype", text, TESS_F32, TESS_U8, tess_dtype_name, &a->dtype);
+	case OPT_OP:
+		return named("--op", text, TESS_SUM, TESS_BXOR, tess_op_name, &a->op);
+	case OPT_ROOT:
+		return whole("--root", text, 0, 1023, &a->root);
+	case OPT_SUM:
+		return named("--sum", text, BENCH_BOTH, BENCH_ONLY_FAST, sum_name, &a->sum);
+	case OPT_SAMPLES:
+		return whole("--samples", text, 5, 1000000, &a->samples);
+	case OPT_SECONDS:
+		a->seconds = strtod(text, &end);
+		if (end == text || *end || !(a->seconds > 0 && a->seconds <= 3600))
+			return tess_fail(TESS_EINVAL,
+			                 "--seconds %s: must be more than 0, at most 3600", text);
+		return TESS_OK;
+	default:
+		a->in_place |= opt == OPT_IN_PLACE;
+		a->own |= opt == OPT_OWN;
+		a->limit |= opt == OPT_LIMIT;
+		a->json |= opt == OPT_JSON;
+		a->check &= opt != OPT_NO_CHECK;
+		if (opt == OPT_SVG)
+			a->svg = text;
+		return TESS_OK;
+	}
+}
+
+/* What does not go together. */
+static tess_status judge(const struct bench_ask *a)
+{
+	bool sums = a->kind == TESS_ALL_REDUCE || a->kind == TESS_REDUCE_SCATTER;
+	bool moves = a->kind == TESS_BARRIER || a->kind == BENCH_SEND_RECV;
+
+	if (a->least > a->most)
+		return tess_fail(TESS_EINVAL,
+		                 "-b is more than -e: %" PRIu64 " and %" PRIu64 " bytes", a->least,
+		                 a->most);
+	if (tess_kind_reduces(a->kind) && a->op >= TESS_BAND && a->dtype <= TESS_F16)
+		return tess_fail(TESS_EINVAL, "--op %s is for whole numbers, not for %s",
+		                 tess_op_name(a->op), tess_dtype_name(a->dtype));
+	if (a->ranks && a->root >= a->ranks && tess_kind_rooted(a->kind))
+		return tess_fail(TESS_EINVAL, "--root %d: there are ranks 0 to %d", (int)a->root,
+		                 (int)a->ranks - 1);
+	if (a->in_place && moves)
+		return tess_fail(TESS_EINVAL, "--in-place: %s has nothing that could be",
+		                 bench_kind_name(a->kind));
+	if (a->sum == BENCH_ONLY_EXACT &&
+	    (!sums || a->dtype != TESS_F32 || a->op != TESS_SUM || a->in_place))
+		return tess_fail(TESS_EINVAL,
+		                 "--sum exact: only all_reduce and reduce_scatter of f32, "
+		                 "sum, out of place, are made that way");
+	if (a->svg && a->kind == TESS_BARRIER)
+		return tess_fail(TESS_EINVAL, "--svg: a barrier has no sizes to draw");
+	return TESS_OK;
+}
+
+/* TESS_PENDING: --help was printed. */
+static tess_status parse(int argc, char **argv, struct bench_ask *a)
+{
+	tess_status st = TESS_OK;
+	int opt;
+
+	optind = 1;
+	while (!st && (opt = getopt_long(argc, argv, ":n:b:e:f:h", options, NULL)) != -1) {
+		if (opt == 'h')
+			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		if (opt == ':' || opt == '?')
+			st = tess_fail(TESS_EINVAL, "%s %s; see tessera bench --help",
+			               opt == ':' ? "this option needs a value:"
+			                          : "no such option:",
+			               argv[optind - 1]);
+		else
+			st = set(a, opt, optarg);
+	}
+	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
+		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
+		               optind == argc ? "what is to be measured? say comm"
+		                              : "comm is all that can be measured");
+	return st ? st : judge(a);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+static tess_status run(struct bench_ask *a, char **argv, int *exit_status)
+{
+	struct tess_seat seat;
+	tess_status st = tess_option_set("reduce", "exact");
+
+	if (!st)
+		st = tess_seat_find(&seat);
+	if (st)
+		return st;
+	if (!seat.alone)
+		return tess_tool_join(a->ranks, &seat, bench_rank, a);
+	if (!a->ranks)
+		a->ranks = 2;
+	return tess_tool_ranks(a->ranks, argv, bench_rank, a, exit_status);
+}
+
+int tess_tool_bench(int argc, char **argv)
+{
+	struct bench_ask a = { .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_F32,
+		               .op = TESS_SUM,
+		               .least = 4,
+		               .most = 64 << 20,
+		               .factor = 4,
+		               .seconds = 0.25,
+		               .samples = 200,
+		               .check = true };
+	tess_status st = parse(argc, argv, &a);
+	int exit_status = 0;
+	bool usage = st < 0;
+
+	if (!st)
+		st = run(&a, argv, &exit_status);
+	if (st < 0)
+		fprintf(stderr, "tessera bench: %s\n", tess_error());
+	return usage ? 2 : st < 0 ? 1 : exit_status;
+}
