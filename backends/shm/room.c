@@ -78,11 +78,8 @@ static tess_status join_room(struct group *g, uint64_t bytes, const struct word 
 	int fd;
 	tess_status st;
 
-	if (g->line[0] < 0) {
-		*out = (struct map *)(uintptr_t)first->map;
-		atomic_fetch_add(&(*out)->users, 1);
-		return TESS_OK;
-	}
+	if (g->line[0] < 0)
+		return segment_share(g, (struct map *)(uintptr_t)first->map, out);
 	st = line_take(g, bytes, &fd);
 	if (st)
 		return st;

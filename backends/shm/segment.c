@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,13 @@ struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)
 
 /* ---- maps ------------------------------------------------------------------------------------ */
 
+/*
+ * The maps of this process. A pointer to one, handed over by another rank, is only good as long as it
+ * is here: a group that fails while it is opened unmaps what another rank is about to enter.
+ */
+static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct map *maps;
+
 tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map **out)
 {
 	struct map *m = malloc(sizeof *m);
@@ -68,16 +76,46 @@ tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map 
 		return g->host->fail(TESS_ENOMEM, "no room to map %zu bytes of shared memory: %s",
 		                     bytes, strerror(errno));
 	}
-	m->base = base;
-	m->bytes = bytes;
-	atomic_init(&m->users, 1);
+	pthread_mutex_lock(&maps_lock);
+	*m = (struct map){ .next = maps, .base = base, .bytes = bytes, .users = 1 };
+	maps = m;
+	pthread_mutex_unlock(&maps_lock);
+	*out = m;
+	return TESS_OK;
+}
+
+tess_status segment_share(const struct group *g, struct map *theirs, struct map **out)
+{
+	struct map *m;
+
+	pthread_mutex_lock(&maps_lock);
+	for (m = maps; m && m != theirs;)
+		m = m->next;
+	if (m)
+		m->users++;
+	pthread_mutex_unlock(&maps_lock);
+	if (!m)
+		return g->host->fail(TESS_EABORTED, "rank %d has left the group",
+		                     (int)g->world[0]);
 	*out = m;
 	return TESS_OK;
 }
 
 void segment_unmap(struct map *m)
 {
-	if (!m || atomic_fetch_sub(&m->users, 1) > 1)
+	bool last;
+
+	if (!m)
+		return;
+	pthread_mutex_lock(&maps_lock);
+	last = !--m->users;
+	for (struct map **at = &maps; last && *at; at = &(*at)->next)
+		if (*at == m) {
+			*at = m->next;
+			break;
+		}
+	pthread_mutex_unlock(&maps_lock);
+	if (!last)
 		return;
 	munmap(m->base, m->bytes);
 	free(m);
@@ -159,7 +197,6 @@ static tess_status hand_over(struct group *g, const struct tess_join *how, int e
 {
 	struct callers callers = { .n = 0 };
 	cpu_set_t all;
-	int32_t here = 0;
 	tess_status st = TESS_OK;
 
 	CPU_ZERO(&all);
@@ -171,7 +208,6 @@ static tess_status hand_over(struct group *g, const struct tess_join *how, int e
 		if (st)
 			break;
 		CPU_OR(&all, &all, &other.cpus);
-		here += other.thread != 0;
 		if (!other.thread && g->line[r] < 0)
 			st = g->host->fail(TESS_EPEER, "rank %d has not called", (int)g->world[r]);
 	}
@@ -182,7 +218,6 @@ static tess_status hand_over(struct group *g, const struct tess_join *how, int e
 	line_hang_up(&callers);
 	if (st || g->nranks == 1)
 		return st;
-	atomic_fetch_add(&g->map->users, here); /* nobody else touches it before all are told */
 	return put(g, how, "ready", "yes", 3);
 }
 
@@ -234,17 +269,13 @@ static tess_status enter_next(struct group *g, const struct tess_join *how,
 		return st;
 	here.thread = a.pid == getpid() && !memcmp(a.process, process, sizeof a.process);
 	sched_getaffinity(0, sizeof here.cpus, &here.cpus);
-	if (!here.thread) {
-		a.name[sizeof a.name - 1] = '\0';
-		st = line_call(g, &a, how->deadline);
-	}
+	a.name[sizeof a.name - 1] = '\0';
+	st = here.thread ? segment_share(g, a.map, &g->map) : line_call(g, &a, how->deadline);
 	snprintf(key, sizeof key, "%d", (int)g->rank);
 	if (!st)
 		st = put(g, how, key, &here, sizeof here);
 	if (!st)
 		st = get(g, how, "ready", 0, yes, sizeof yes);
-	if (!st && here.thread)
-		g->map = a.map; /* rank 0 has counted this one among its users */
 	if (!st && !here.thread)
 		st = line_take(g, segment_bytes(g->nranks), &fd);
 	if (!st && !here.thread)

@@ -88,9 +88,10 @@ struct hall { /* the segment begins with it */
 /* ---- of one rank ----------------------------------------------------------------------------- */
 
 struct map { /* shared memory as this process sees it; its ranks share it */
+	struct map *next; /* of the process; under their lock, with users */
 	char *base;
 	size_t bytes;
-	_Atomic int32_t users;
+	int32_t users;
 };
 
 struct room { /* from alloc: `bytes` for each rank, `stride` apart */
@@ -182,6 +183,8 @@ tess_status line_take(const struct group *g, size_t bytes, int *out);
 /* A file of a size that nobody can change. Its pages come when they are written. */
 tess_status segment_file(const struct group *g, size_t bytes, int *out);
 tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map **out);
+/* The map of another rank of this process, if it is still there. */
+tess_status segment_share(const struct group *g, struct map *theirs, struct map **out);
 void segment_unmap(struct map *m);
 char *segment_slot(const struct group *g, int32_t r, uint64_t round);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);

@@ -6,6 +6,7 @@
 #include "core/registry/registry.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,6 +153,11 @@ int conform_rank_main(const char *path)
 	if (board->job.part < 0)
 		return find(board);
 	if (board->job.threads) {
+		/*
+		 * Where a sanitizer has a heap of its own, the first call makes glibc's, for the
+		 * thread that calls: two ranks at once would both take it for theirs.
+		 */
+		mallinfo2();
 		st = tess_world_spawn(board->job.nranks, live, board);
 		if (st && !atomic_load(&board->seat[0].state))
 			return not_opened(board);
