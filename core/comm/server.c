@@ -224,14 +224,21 @@ static void dismiss(struct tess_rendezvous *r, struct conn *c)
 	*c = r->conn[--r->nconns];
 }
 
-/* Makes room by the stranger that is here for longest. False: there is none. */
+/*
+ * Makes room by the stranger that is here for longest. False: there is none. Who has proven the
+ * secret is no stranger, though it has not said its rank yet.
+ */
 static bool push_out(struct tess_rendezvous *r)
 {
 	struct conn *oldest = NULL;
 
-	for (int32_t i = 0; i < r->nconns; i++)
-		if (r->conn[i].rank < 0 && (!oldest || r->conn[i].since < oldest->since))
-			oldest = &r->conn[i];
+	for (int32_t i = 0; i < r->nconns; i++) {
+		struct conn *c = &r->conn[i];
+
+		if (c->rank < 0 && !(r->hosts && c->proven) &&
+		    (!oldest || c->since < oldest->since))
+			oldest = c;
+	}
 	if (oldest)
 		dismiss(r, oldest);
 	return oldest != NULL;
