@@ -32,7 +32,7 @@ _tessera() {
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
-	--prompt-file | --logits | --log-dir | --svg)
+	--prompt-file | --logits | --log-dir | --flight | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
@@ -46,13 +46,13 @@ _tessera() {
 	'') options='generate explain bench conform info launch --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
-		--json --stats --digest --logits --help" ;;
+		--json --stats --digest --logits --flight --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;
 	bench) options='-n -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
-	launch) options='-n --backend --timeout --max-restarts --log-dir --help' ;;
+	launch) options='-n --backend --timeout --max-restarts --log-dir --flight --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")

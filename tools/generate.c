@@ -42,6 +42,7 @@ static const char *const help =
 	"  --stats               times, tokens per second, memory per rank\n"
 	"  --digest              SHA-256 over the logits that chose each token\n"
 	"  --logits FILE         the logits of every position, as safetensors\n"
+	"  --flight DIR          after a failure, the last calls of all ranks in DIR/flight.json (TESSERA_FLIGHT)\n"
 	"  --help                this text\n"
 	"\n"
 	"examples:\n"
@@ -70,6 +71,7 @@ enum {
 	OPT_STATS,
 	OPT_DIGEST,
 	OPT_LOGITS,
+	OPT_FLIGHT,
 	OPT_HELP
 };
 
@@ -94,6 +96,7 @@ static const struct option options[] = {
 	{ "stats", no_argument, NULL, OPT_STATS },
 	{ "digest", no_argument, NULL, OPT_DIGEST },
 	{ "logits", required_argument, NULL, OPT_LOGITS },
+	{ "flight", required_argument, NULL, OPT_FLIGHT },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ 0 },
 };
@@ -240,6 +243,9 @@ static tess_status set(struct ask *a, int opt, char *text)
 	case OPT_LOGITS:
 		a->logits = text;
 		return TESS_OK;
+	case OPT_FLIGHT:
+		a->flight = text;
+		return TESS_OK;
 	case OPT_IGNORE_EOS:
 		a->ignore_eos = true;
 		return TESS_OK;
@@ -319,6 +325,9 @@ static tess_status run(struct ask *a, char **argv, int *exit_status)
 	struct tess_seat seat;
 	tess_status st = tess_seat_find(&seat);
 
+	/* whoever launched this rank has told it where its record goes */
+	if (!st && a->flight && (seat.alone || !*tess_option("flight")))
+		st = tess_option_set("flight", a->flight);
 	if (!st && !seat.alone)
 		return tess_tool_join(a->ranks, &seat, generate_rank, a);
 	if (!st && !a->ranks)

@@ -10,7 +10,7 @@
 enum { ASK_OVERRIDES = 64 };
 
 struct ask {
-	const char *model, *backend, *plan, *logits;
+	const char *model, *backend, *plan, *logits, *flight;
 	const char *overrides[ASK_OVERRIDES + 1];
 	int32_t ranks, threads, noverrides;
 	char *prompt; /* of `len` bytes, or NULL */

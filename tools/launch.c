@@ -1,4 +1,5 @@
 /* tessera launch - starts a program as N ranks of one job on this host. */
+#include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/comm/launch.h"
 #include "tool.h"
@@ -16,17 +17,22 @@ static const char *const help =
 	"fails is named and the others are stopped. Its exit status is that of this command; 128 + N\n"
 	"if signal N ended it. No process that a rank has started is left.\n"
 	"\n"
+	"When the job has failed, and at SIGUSR1 while it runs, a line says which rank is behind,\n"
+	"in which call, and where the others wait.\n"
+	"\n"
 	"  -n N              how many ranks\n"
 	"  --backend B       who moves data between them: shm, gloo, ... (TESSERA_BACKEND)\n"
 	"  --timeout S       seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
 	"  --max-restarts N  start the whole job again when it has failed, up to N times\n"
 	"  --log-dir DIR     write what each rank says to DIR/rank-R.log as well\n"
+	"  --flight DIR      keep the last 256 calls of all ranks in DIR/flight.json (TESSERA_FLIGHT)\n"
 	"  --help            this text\n"
 	"\n"
 	"examples:\n"
 	"  tessera launch -n 4 -- ./train\n"
 	"  tessera launch -n 2 --backend gloo --timeout 10 -- ./sum 1000\n"
-	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n";
+	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n"
+	"  tessera launch -n 8 --flight logs -- ./train & sleep 60; kill -USR1 $!\n";
 
 static int usage(const char *what, const char *arg)
 {
@@ -52,10 +58,12 @@ int tess_tool_launch(int argc, char **argv)
 		{ "timeout", required_argument, NULL, 't' },
 		{ "max-restarts", required_argument, NULL, 'r' },
 		{ "log-dir", required_argument, NULL, 'l' },
+		{ "flight", required_argument, NULL, 'f' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct tess_launch how = { 0 };
+	const char *flight = tess_option("flight");
+	struct tess_launch how = { .flight = *flight ? flight : NULL };
 	int status, opt;
 
 	optind = 1;
@@ -77,6 +85,9 @@ int tess_tool_launch(int argc, char **argv)
 			break;
 		case 'l':
 			how.log_dir = optarg;
+			break;
+		case 'f':
+			how.flight = optarg;
 			break;
 		case 'h':
 			fputs(help, stdout);

@@ -13,7 +13,11 @@
 
 static tess_status start(int32_t n, char **argv, int *exit_status)
 {
-	struct tess_launch how = { .nranks = n, .backend = tess_option("backend"), .stream = true };
+	const char *flight = tess_option("flight");
+	struct tess_launch how = { .nranks = n,
+		                   .backend = tess_option("backend"),
+		                   .stream = true,
+		                   .flight = *flight ? flight : NULL };
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 	size_t args = 0;

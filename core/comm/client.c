@@ -40,7 +40,7 @@ struct client {
 	pthread_cond_t changed;
 	struct tess_pipe out;
 	bool urgent, idle; /* `out` may not wait for its time; the thread sleeps without one */
-	bool welcome, gone, closing;
+	bool welcome, gone, closing, asked;
 	struct wish *wishes;
 	struct tess_listener *listener;
 	struct tess_failure first;
@@ -92,19 +92,26 @@ static void hear(struct client *c, const struct tess_frame *f)
 	case TESS_GONE:
 		c->gone = true;
 		break;
+	case TESS_RECORD:
+		c->asked = true;
+		break;
 	}
 	pthread_cond_broadcast(&c->changed);
 }
 
 static bool read_all(struct client *c, struct tess_pipe *in)
 {
-	bool open = tess_pipe_fill(in, c->fd), bad;
+	bool open = tess_pipe_fill(in, c->fd), bad, asked;
 	const struct tess_frame *f;
 
 	pthread_mutex_lock(&c->lock);
 	while ((f = tess_pipe_next(in, &bad)))
 		hear(c, f);
+	asked = c->asked;
+	c->asked = false;
 	pthread_mutex_unlock(&c->lock);
+	if (asked)
+		c->listener->record(c->listener->arg);
 	return open && !bad;
 }
 
@@ -145,8 +152,9 @@ static void *watch(void *arg)
 	int64_t rest = 0; /* nothing that can wait is sent before */
 
 	while (open) {
-		struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN },
-			               { .fd = c->wake, .events = POLLIN } };
+		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
+			               { .fd = c->wake, .events = POLLIN },
+			               { .fd = c->listener->knock, .events = POLLIN } };
 		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
 		uint64_t count;
 
@@ -169,9 +177,11 @@ static void *watch(void *arg)
 		 * the same `resting` as take() was told: a second look at the clock would sleep
 		 * over notes
 		 */
-		poll(p, 2, full || !resting ? -1 : tess_ms_left(rest));
+		poll(p, 3, full || !resting ? -1 : tess_ms_left(rest));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
+		if (p[2].revents && read(c->listener->knock, &count, sizeof count) > 0)
+			c->listener->record(c->listener->arg);
 		if (open && p[0].revents & ~POLLOUT)
 			open = read_all(c, &in);
 	}

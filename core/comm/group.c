@@ -158,12 +158,20 @@ static void announce(struct tess_work *w, int64_t now)
 		tess_group_tell(g);     /* messages have numbers of their own */
 	tess_note_write(g->note, &w->coll, &w->key, g->size);
 	w->coll.print = g->note->print;
+	w->flight = tess_flight_begin(g->world->flight, g->name, g->note, now);
 	g->untold = true;
 	w->slow = now + SLOW;
 	if (g->backend->compares && !w->key.channel && now < g->due)
 		return;
 	post(g, now);
 	w->slow = 0;
+}
+
+/* How it has ended, for its caller and for the recorder. */
+static tess_status settle(struct tess_work *w, tess_status st)
+{
+	tess_flight_end(w->group->world->flight, w->flight, st);
+	return w->state = st;
 }
 
 /* The call has failed here, with the backend's sentence: what the job's first failure is. */
@@ -173,6 +181,7 @@ static tess_status failed(struct tess_work *w, tess_status why)
 	char text[512], sentence[TESS_SENTENCE];
 
 	tell(w);
+	settle(w, why); /* before the record is written */
 	describe(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
@@ -214,7 +223,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	if (w->emulation)
 		tell(w);
 	if (st)
-		return w->state = st; /* it stays with the group */
+		return settle(w, st); /* it stays with the group */
 	*out = w;
 	return TESS_OK;
 }
@@ -260,7 +269,7 @@ tess_status tess_work_test(struct tess_work *w)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return w->state = st;
+		return settle(w, st);
 	st = w->emulation ? tess_emulation_test(w->emulation) : g->backend->test(g->self, w->work);
 	if (st == TESS_PENDING) {
 		int64_t now = tess_now();
@@ -271,7 +280,7 @@ tess_status tess_work_test(struct tess_work *w)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? failed(w, st) : (w->state = TESS_OK);
+	return st ? failed(w, st) : settle(w, TESS_OK);
 }
 
 /* Until it is slow, and then to the end. */
@@ -299,11 +308,11 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return w->state = st;
+		return settle(w, st);
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
 	st = await(w, deadline);
-	return st ? failed(w, st) : (w->state = TESS_OK);
+	return st ? failed(w, st) : settle(w, TESS_OK);
 }
 
 void tess_work_release(struct tess_work *w)

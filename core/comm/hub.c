@@ -283,6 +283,19 @@ static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *tex
 	return text;
 }
 
+uint64_t tess_hub_whereabouts(struct tess_hub *h, int32_t rank, char *text, size_t room)
+{
+	const struct tess_key *reached = &h->seat[rank].reached;
+	char at[STATE];
+	uint64_t number;
+
+	pthread_mutex_lock(&h->lock);
+	snprintf(text, room, "%s", whereabouts(h, rank, at, sizeof at));
+	number = reached->group ? 0 : reached->number;
+	pthread_mutex_unlock(&h->lock);
+	return number;
+}
+
 /* Somebody waits in `c` for a rank that has left. */
 static void judge_left(struct tess_hub *h, const struct call *c)
 {

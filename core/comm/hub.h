@@ -31,6 +31,9 @@ struct tess_failure {
 struct tess_listener {
 	struct tess_listener *next; /* the hub's */
 	void (*failed)(void *arg, const struct tess_failure *f);
+	/* Over a socket: is asked to write its record, or `knock` (a descriptor, or -1) is readable. */
+	void (*record)(void *arg);
+	int knock;
 	void *arg;
 };
 
@@ -72,6 +75,12 @@ void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
  * all ranks had come, or when it had left. A failure that says who is behind, and where.
  */
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key);
+
+/*
+ * "its last call is all_reduce ..., call 41, at ...", as far as the rank has told; "" before it has come.
+ * Returns the number of the last collective of all ranks that it has told of, or 0.
+ */
+uint64_t tess_hub_whereabouts(struct tess_hub *h, int32_t rank, char *text, size_t room);
 
 /* Posts a failure that names `rank` (-1: nobody). Only the first one counts. */
 void tess_hub_fail(struct tess_hub *h, int32_t rank, tess_status why, const char *sentence);

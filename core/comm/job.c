@@ -1,9 +1,12 @@
 #include "job.h"
 
+#include "behind.h"
 #include "brood.h"
 #include "clock.h"
+#include "flight.h"
 #include "hub.h"
 #include "lines.h"
+#include "records.h"
 #include "rendezvous.h"
 
 #include <core/base/log.h>
@@ -21,7 +24,8 @@
 #include <unistd.h>
 
 enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
-enum { GIVEN = 6 }; /* variables that a rank gets, and two options */
+enum { RECORDS_MS = 1000, LOOK_MS = 10 }; /* how long records are waited for, and looked for */
+enum { GIVEN = 7 }; /* variables that a rank gets, and two options */
 
 extern char **environ;
 
@@ -44,6 +48,7 @@ struct job {
 	enum stage stage;
 	int64_t until; /* the end of the stage; 0: none */
 	int signal; /* that ended the job, or 0 */
+	int64_t records; /* until when those that somebody wants are waited for; 0: nobody does */
 	int32_t cause; /* the first rank that failed by itself, or -1 */
 	struct pollfd *on; /* signals, then the outputs that are open, which are in line */
 	struct tess_lines **line;
@@ -82,10 +87,11 @@ static tess_status make_environment(const struct job *j, int32_t r, struct given
 	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s",
 	         tess_rendezvous_path(j->meet));
 	snprintf(g->own[5], sizeof g->own[5], "TORCHELASTIC_RESTART_COUNT=%d", j->attempt->number);
+	snprintf(g->own[6], sizeof g->own[6], "TESSERA_FLIGHT=%s", j->attempt->records);
 	if (how->backend)
-		snprintf(g->own[6], sizeof g->own[6], "TESSERA_BACKEND=%s", how->backend);
+		snprintf(g->own[7], sizeof g->own[7], "TESSERA_BACKEND=%s", how->backend);
 	if (how->timeout)
-		snprintf(g->own[7], sizeof g->own[7], "TESSERA_TIMEOUT=%s", how->timeout);
+		snprintf(g->own[8], sizeof g->own[8], "TESSERA_TIMEOUT=%s", how->timeout);
 	while (environ[n])
 		n++;
 	g->all = calloc(n + GIVEN + 3, sizeof *g->all);
@@ -264,6 +270,74 @@ static void say_end(int status, char *text, size_t room)
 		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
 }
 
+/* ---- where the ranks are --------------------------------------------------------------------- */
+
+static void describe_lost(const struct job *j, int32_t r, struct tess_lost *l)
+{
+	const struct rank *rank = &j->rank[r];
+
+	if (rank->pid || rank->stopped)
+		snprintf(l->how, sizeof l->how, "did not answer");
+	else
+		say_end(rank->status, l->how, sizeof l->how);
+	l->reached = tess_rendezvous_whereabouts(j->meet, r, l->told, sizeof l->told);
+}
+
+static void keep(const struct job *j, const json_t *merged)
+{
+	int32_t again = j->attempt->number;
+	char path[4096], number[16] = "";
+
+	if (!j->how->flight)
+		return;
+	if (again)
+		snprintf(number, sizeof number, "-%d", again);
+	snprintf(path, sizeof path, "%s/flight%s.json", j->how->flight, number);
+	if (tess_flight_store(path, merged))
+		tess_log(TESS_WARN, "launch", "%s", tess_error());
+}
+
+/* Says which rank is behind, from the records that are there. */
+static void say_behind(const struct job *j, int32_t level)
+{
+	int32_t n = j->how->nranks;
+	struct tess_lost *lost = calloc((size_t)n, sizeof *lost);
+	char sentence[TESS_SENTENCE];
+	json_t *merged = NULL;
+
+	for (int32_t r = 0; lost && r < n; r++)
+		describe_lost(j, r, &lost[r]);
+	if (lost && *j->attempt->records &&
+	    !tess_behind_find(j->attempt->records, n, lost, &merged, sentence,
+	                      sizeof sentence)) {
+		if (*sentence)
+			tess_log(level, "launch", "%s", sentence);
+		keep(j, merged);
+	}
+	json_decref(merged);
+	free(lost);
+}
+
+static void want_records(struct job *j)
+{
+	tess_records_clear(j->attempt->records);
+	tess_rendezvous_record(j->meet);
+	j->records = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
+}
+
+/* The records that were wanted are there, or the time for them is over. */
+static void look_for_records(struct job *j)
+{
+	bool all = true;
+
+	for (int32_t r = 0; r < j->how->nranks; r++)
+		all &= !j->rank[r].pid || tess_records_has(j->attempt->records, r);
+	if (!all && tess_now() < j->records)
+		return;
+	j->records = 0;
+	say_behind(j, TESS_WARN);
+}
+
 /* A rank has ended badly by itself: the others are told, and have a moment. */
 static void blame(struct job *j, int32_t r)
 {
@@ -306,6 +380,10 @@ static void take_signals(struct job *j)
 
 		if (sig == SIGCHLD)
 			continue;
+		if (sig == SIGUSR1) {
+			want_records(j);
+			continue;
+		}
 		if (getppid() != j->attempt->parent) /* the launcher has been killed */
 			enter(j, KILLING);
 		if (sig == SIGINT && !j->signal) {
@@ -359,7 +437,12 @@ static void see_to_end(struct job *j)
 	int64_t until;
 
 	while (j->alive) {
-		attend(j, j->until);
+		if (j->records) {
+			attend(j, tess_now() + LOOK_MS * (int64_t)TESS_MS);
+			look_for_records(j);
+		} else {
+			attend(j, j->until);
+		}
 		if (j->until && tess_now() >= j->until)
 			enter(j, j->stage + 1);
 	}
@@ -390,6 +473,7 @@ static int conclude(struct job *j)
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
 		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
+	say_behind(j, TESS_ERROR);
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -400,6 +484,7 @@ void tess_job_signals(sigset_t *out)
 	sigaddset(out, SIGINT);
 	sigaddset(out, SIGTERM);
 	sigaddset(out, SIGHUP);
+	sigaddset(out, SIGUSR1);
 }
 
 static struct job *make_job(const struct tess_launch *how, const struct tess_attempt *attempt)
@@ -440,6 +525,7 @@ static tess_status open_job(struct job *j)
 {
 	sigset_t set;
 
+	tess_records_clear(j->attempt->records); /* of the attempt before */
 	tess_job_signals(&set);
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)

@@ -10,6 +10,7 @@
 struct tess_attempt {
 	int32_t number; /* from 0 */
 	sigset_t mask; /* of the ranks */
+	const char *records; /* an empty directory for the records of ranks, or "" */
 	pid_t parent; /* ours: when it is gone the ranks are killed */
 };
 

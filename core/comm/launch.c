@@ -7,8 +7,10 @@
 
 #include "brood.h"
 #include "clock.h"
+#include "flight.h"
 #include "hub.h"
 #include "job.h"
+#include "records.h"
 
 #include <core/base/log.h>
 #include <core/base/status.h>
@@ -48,6 +50,9 @@ static tess_status check(const struct tess_launch *how)
 	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
 		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
 		                 how->log_dir, strerror(errno));
+	if (how->flight && tess_flight_on(how->flight) && mkdir(how->flight, 0777) && errno != EEXIST)
+		return tess_fail(TESS_EIO, "the directory of records %s cannot be made: %s",
+		                 how->flight, strerror(errno));
 	return TESS_OK;
 }
 
@@ -80,6 +85,8 @@ static _Noreturn void be_child(const struct tess_launch *how, struct tess_attemp
 	v.st = run(how, attempt, &v.exit_status);
 	if (v.st)
 		snprintf(v.sentence, sizeof v.sentence, "%s", tess_error());
+	if (getppid() != attempt->parent)
+		tess_records_end(attempt->records);
 	_exit(write(report, &v, sizeof v) != sizeof v);
 }
 
@@ -135,13 +142,17 @@ static tess_status judge(int status, int report, int *exit_status)
 
 tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 {
-	struct tess_attempt attempt = { .parent = getpid() };
+	char records[160];
+	struct tess_attempt attempt = { .parent = getpid(), .records = records };
 	int report[2], signals;
 	pid_t child;
 	tess_status st = check(how);
 
 	if (st || (st = block_signals(&attempt.mask, &signals)))
 		return st;
+	*records = '\0';
+	if (!how->flight || tess_flight_on(how->flight))
+		tess_records_make(records, sizeof records);
 	if (pipe2(report, O_CLOEXEC)) {
 		st = tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
 		goto out;
@@ -161,6 +172,7 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	tess_brood_adopt(false);
 	close(report[0]);
 out:
+	tess_records_end(records);
 	close(signals);
 	pthread_sigmask(SIG_SETMASK, &attempt.mask, NULL);
 	return st;

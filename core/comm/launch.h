@@ -13,6 +13,7 @@ struct tess_launch {
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: as it is */
 	bool stream; /* rank 0 writes to our own stdout and stderr, without a prefix */
 	const char *log_dir; /* gets a file rank-R.log of the lines of each rank; NULL: none */
+	const char *flight; /* gets flight.json, the last calls of all ranks; NULL: none; "off": no records */
 	int32_t restarts; /* how often a job that has failed is started again */
 };
 
@@ -26,6 +27,9 @@ struct tess_launch {
  * SIGTERM, and SIGKILL after 5 s. SIGTERM and SIGHUP to us do the same at once. SIGINT is passed
  * on, and rank 0 has the time it wants; a second one is SIGTERM. At the end, also if this process
  * is killed, every process that a rank has started is killed, unless it is another user's.
+ *
+ * Every rank records its last calls (flight.h) in a directory of ours. When the job fails a line says
+ * which rank is behind, in which call; so it does at SIGUSR1 to us, and the job goes on.
  *
  * A rank that ends with status 0 and has not joined the job that another one has joined fails it.
  * A job that starts again has another name; TORCHELASTIC_RESTART_COUNT says how often it has.

@@ -64,6 +64,13 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
  */
 void tess_rendezvous_ended(struct tess_rendezvous *r, int32_t rank);
 
+/* Every rank that is here writes down its last calls (flight.h), soon. */
+void tess_rendezvous_record(struct tess_rendezvous *r);
+
+/* What is known of a rank's last call, as tess_hub_whereabouts(). */
+uint64_t tess_rendezvous_whereabouts(struct tess_rendezvous *r, int32_t rank, char *text,
+                                     size_t room);
+
 /*
  * Ends the thread, tells ranks that are still there, in bounded time, and removes the socket. NULL:
  * nothing.

@@ -50,6 +50,7 @@ struct conn {
 	bool proven; /* it holds the secret; on one host: it is of our user */
 	uint32_t heard; /* bytes of: */
 	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
+	unsigned recorded; /* how often it was asked for its record */
 	bool bye, told, drop; /* drop: to be closed when `out` is written */
 	struct tess_pipe in, out;
 	struct ask *asks;
@@ -72,6 +73,7 @@ struct tess_rendezvous {
 	int32_t nranks;
 	struct seat *seat; /* of each rank */
 	bool welcomed, gone;
+	atomic_uint records; /* how often they are wanted */
 	int32_t nconns;
 	struct conn conn[];
 };
@@ -369,6 +371,7 @@ static void tell(struct tess_rendezvous *r)
 	bool failed = tess_hub_failure(r->hub, &f) != TESS_OK;
 	bool welcome = !r->welcomed && tess_hub_entered(r->hub) == r->nranks;
 	bool gone = !r->gone && tess_hub_left(r->hub) == r->nranks;
+	unsigned records = atomic_load(&r->records);
 
 	for (int32_t i = 0; i < r->nconns; i++) {
 		struct conn *c = &r->conn[i];
@@ -383,6 +386,9 @@ static void tell(struct tess_rendezvous *r)
 		if (failed && !c->told)
 			post(c, TESS_FAILED, f.rank, f.why, f.sentence, strlen(f.sentence) + 1);
 		c->told |= failed;
+		if (c->recorded != records)
+			post(c, TESS_RECORD, 0, 0, NULL, 0);
+		c->recorded = records;
 	}
 	r->welcomed |= welcome;
 	r->gone |= gone;
@@ -669,6 +675,18 @@ void tess_rendezvous_ended(struct tess_rendezvous *r, int32_t rank)
 {
 	atomic_store(&r->seat[rank].ended, true);
 	wake(r, NULL);
+}
+
+void tess_rendezvous_record(struct tess_rendezvous *r)
+{
+	atomic_fetch_add(&r->records, 1);
+	wake(r, NULL);
+}
+
+uint64_t tess_rendezvous_whereabouts(struct tess_rendezvous *r, int32_t rank, char *text,
+                                     size_t room)
+{
+	return tess_hub_whereabouts(r->hub, rank, text, room);
 }
 
 void tess_rendezvous_close(struct tess_rendezvous *r)

@@ -15,6 +15,7 @@
  *   FAILED            rank       status         sentence, ended by 0
  *   REFUSED           -          status         sentence, ended by 0; the connection ends
  *   GONE              -          -              all ranks have said BYE
+ *   RECORD            -          -              write down the last calls (flight.h)
  */
 #ifndef TESS_COMM_WIRE_H
 #define TESS_COMM_WIRE_H
@@ -35,7 +36,8 @@ enum {
 	TESS_VALUE,
 	TESS_FAILED,
 	TESS_REFUSED,
-	TESS_GONE
+	TESS_GONE,
+	TESS_RECORD
 };
 enum { TESS_WIRE_VERSION = 1, TESS_KEY_MOST = 1024, TESS_FRAME_MOST = (1 << 20) + 4096 };
 

@@ -2,6 +2,7 @@
 
 #include "choose.h"
 #include "clock.h"
+#include "knock.h"
 #include "seat.h"
 #include "wire.h"
 
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ANSWER_MS = 250, CAUSE_MS = 500 }; /* how long a better sentence is waited for */
 
@@ -28,8 +30,54 @@ const struct tess_option tess_world_options[] = {
 	{ "port", "", "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
 	{ "secret_file", "",
 	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
+	{ "flight", "",
+	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },
 };
+
+/* ---- the record ------------------------------------------------------------------------------ */
+
+static json_t *groups(const struct tess_world *w)
+{
+	json_t *all = json_array();
+
+	for (const struct tess_group *g = w->groups; g; g = g->next) {
+		json_t *ranks = json_array();
+
+		for (int32_t i = 0; i < g->size; i++)
+			json_array_append_new(ranks, json_integer(g->member[i]));
+		json_array_append_new(
+			all, json_pack("{s:s, s:o}", "name", g->name, "ranks", ranks));
+	}
+	return all;
+}
+
+/* Writes down where this rank is, with the lock; `f` is why, NULL: somebody wants to know. */
+static void record(struct tess_world *w, const struct tess_failure *f)
+{
+	json_t *about;
+
+	if (!w->flight)
+		return;
+	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
+	                  "process", (int)getpid(), "backend", w->groups ? w->groups->backend->name : "",
+	                  "groups", groups(w));
+	if (about && f)
+		json_object_set_new(about, "failure", json_string(f->sentence));
+	if (!about || tess_flight_write(w->flight, about))
+		tess_log(TESS_WARN, "comm", "%s",
+		         about ? tess_error() : "no memory for the flight record");
+}
+
+static void record_wanted(void *arg)
+{
+	struct tess_world *w = arg;
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->failed) /* then it was written, as things were */
+		record(w, NULL);
+	pthread_mutex_unlock(&w->lock);
+}
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
@@ -40,6 +88,7 @@ static void poisoned(void *arg, const struct tess_failure *f)
 	pthread_mutex_lock(&w->lock);
 	if (!w->failed) {
 		w->first = *f;
+		record(w, f); /* before anybody hears of it, and may end */
 		for (struct tess_group *g = w->groups; g; g = g->next)
 			if (g->backend->abort)
 				g->backend->abort(g->self);
@@ -189,13 +238,17 @@ static tess_status make_world(int32_t rank, int32_t size, struct tess_world **ou
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a world");
 	st = read_options(w);
+	if (!st)
+		st = tess_flight_open(tess_option("flight"), &w->flight);
 	if (st) {
 		free(w);
 		return st;
 	}
 	w->rank = rank;
 	w->size = size;
-	w->ear = (struct tess_listener){ .failed = poisoned, .arg = w };
+	w->ear = (struct tess_listener){
+		.failed = poisoned, .record = record_wanted, .knock = -1, .arg = w
+	};
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
 	};
@@ -225,6 +278,8 @@ static void destroy(struct tess_world *w)
 		w->link.close(w->link.self);
 	tess_rendezvous_close(w->server);
 	tess_hub_close(w->hub);
+	tess_knock_close(w->ear.knock);
+	tess_flight_close(w->flight);
 	pthread_cond_destroy(&w->poisoned);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
@@ -284,11 +339,15 @@ tess_status tess_world_open(struct tess_world **out)
 {
 	struct tess_world *w;
 	struct tess_seat seat;
+	bool alone;
 	tess_status st = tess_option_add("world", tess_world_options);
 
 	if (st || (st = tess_seat_find(&seat)) || (st = make_world(seat.rank, seat.size, &w)))
 		return st;
-	if (seat.size == 1 && !*tess_option("rendezvous"))
+	alone = seat.size == 1 && !*tess_option("rendezvous");
+	if (w->flight && !alone)
+		w->ear.knock = tess_knock_open();
+	if (alone)
 		st = connect_alone(w);
 	else if (seat.hosts)
 		st = connect_hosts(w, &seat);

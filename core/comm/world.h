@@ -8,6 +8,7 @@
 #ifndef TESS_COMM_WORLD_H
 #define TESS_COMM_WORLD_H
 
+#include "flight.h"
 #include "link.h"
 #include "rendezvous.h"
 #include "room.h"
@@ -27,6 +28,7 @@ struct tess_world {
 	struct tess_hub *hub; /* ours, where we are alone; else NULL */
 	struct tess_rendezvous *server; /* ours, where rank 0 hosts it */
 	struct tess_group *all;
+	struct tess_flight *flight; /* of the calls in all groups; NULL: not recorded */
 	atomic_int failed; /* the status; then `first` does not change any more */
 	struct tess_failure first;
 	pthread_mutex_t lock; /* of `first` and the list of groups */
@@ -62,6 +64,7 @@ struct tess_work {
 	struct tess_key key;
 	void *work; /* the backend's */
 	struct tess_emulation *emulation; /* instead, where the backend lacks the kind */
+	uint64_t flight; /* its number in the recorder */
 	int64_t slow; /* from when on the others are told where this rank is; 0: they were */
 	tess_status state; /* PENDING, OK or failed */
 };

@@ -1,0 +1,51 @@
+/*
+ * flight.h - the flight recorder: the last calls of a rank, over all its groups, for whoever asks
+ * afterwards where it was. Kept only where there is a directory to write them to (TESSERA_FLIGHT).
+ *
+ * A call costs a copy of its note (note.h) and one look at the clock: no lock, no memory. The calls
+ * may be made by several threads, and written down by any other one meanwhile.
+ */
+#ifndef TESS_COMM_FLIGHT_H
+#define TESS_COMM_FLIGHT_H
+
+#include "note.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { TESS_FLIGHT_CALLS = 256 };
+
+struct tess_flight;
+
+/* What the option says: whether it is a directory. */
+static inline bool tess_flight_on(const char *dir)
+{
+	return *dir && strcmp(dir, "off") != 0;
+}
+
+/*
+ * `dir` is made if it is missing. *out is NULL where it is "" or "off". TESS_EIO: it cannot be made;
+ * TESS_ENOMEM.
+ */
+tess_status tess_flight_open(const char *dir, struct tess_flight **out);
+void tess_flight_close(struct tess_flight *f); /* NULL: nothing */
+
+/* A call begins at `now` in the group of that name; its number, for tess_flight_end(). 0: f is NULL. */
+uint64_t tess_flight_begin(struct tess_flight *f, const char *group, const struct tess_note *n,
+                           int64_t now);
+/* It has ended, `st` says how. Once a call; number 0: nothing. */
+void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st);
+
+/*
+ * Writes the calls, and what `about` says of the rank (an object, which is taken; "rank" must be in
+ * it), to rank-R.json in the directory, whole or not at all, for nobody but this user. NULL: nothing.
+ */
+tess_status tess_flight_write(struct tess_flight *f, json_t *about);
+
+/* The path of the record of `rank` in `dir`. */
+void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room);
+
+/* Writes an object to `path`: whole or not at all, mode 0600. */
+tess_status tess_flight_store(const char *path, const json_t *what);
+
+#endif
