@@ -57,7 +57,7 @@ static const json_t *members(const struct view *v, const char *group)
 	return NULL;
 }
 
-/* The last call of a channel that a rank has made; of what its record does not reach back to, all. */
+/* The last call of a channel that a rank has made, as far as its record reaches back. */
 static int64_t reached(const struct view *v, int32_t rank, const char *group, int64_t channel)
 {
 	const json_t *calls = calls_of(v, rank), *c;
@@ -68,10 +68,13 @@ static int64_t reached(const struct view *v, int32_t rank, const char *group, in
 		if (number_of(c, "channel") == channel && !strcmp(text_of(c, "group"), group) &&
 		    number_of(c, "number") > last)
 			last = number_of(c, "number");
-	return last || number_of(v->record[rank], "made") <= TESS_FLIGHT_CALLS ? last : INT64_MAX;
+	return last;
 }
 
-/* Whom rank `me` waits for in a call that it has not finished: who is lost first, then who is furthest behind. */
+/*
+ * Whom rank `me` waits for in a call that it has not finished: who is lost first, then who is furthest behind.
+ * Whose record does not reach back to that group has not made the call either: else it would be over.
+ */
 static int32_t awaited_in(const struct view *v, int32_t me, const json_t *call)
 {
 	const char *group = text_of(call, "group");

@@ -18,9 +18,9 @@ enum { TESS_FLIGHT_CALLS = 256 };
 struct tess_flight;
 
 /* What the option says: whether it is a directory. */
-static inline bool tess_flight_on(const char *dir)
+static inline bool tess_flight_on(const char *option)
 {
-	return *dir && strcmp(dir, "off") != 0;
+	return *option && strcmp(option, "off") != 0;
 }
 
 /*

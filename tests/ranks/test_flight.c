@@ -1,0 +1,583 @@
+/* The flight recorder: what ranks leave behind, and what a launcher reads from it. */
+#include "../unit/suite.h"
+#include "job.h"
+
+#include <core/base/json.h>
+#include <core/base/status.h>
+#include <core/comm/behind.h>
+#include <core/comm/clock.h>
+#include <core/comm/flight.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <tessera/tessera.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/tessera-flight-XXXXXX";
+
+static void make_directory(void)
+{
+	ck_assert(mkdtemp(dir) != NULL);
+}
+
+/* Removes it, and says how many files were in it. */
+static int end_directory(void)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int files = 0;
+
+	while (d && (e = readdir(d)))
+		files += *e->d_name != '.' && !unlinkat(dirfd(d), e->d_name, 0);
+	closedir(d);
+	ck_assert_int_eq(rmdir(dir), 0);
+	return files;
+}
+
+static json_t *load(const char *name)
+{
+	char path[128];
+	struct stat st;
+	json_t *j;
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	ck_assert_msg(!tess_json_load(path, 4 << 20, &j), "%s: %s", path, tess_error());
+	ck_assert(!stat(path, &st) && (st.st_mode & 0777) == 0600);
+	return j;
+}
+
+static json_int_t number(const json_t *o, const char *key)
+{
+	const json_t *n = json_object_get(o, key);
+
+	ck_assert_msg(json_is_integer(n), "no number %s", key);
+	return json_integer_value(n);
+}
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	ck_assert_msg(s != NULL, "no text %s", key);
+	return s;
+}
+
+/* ---- one record ------------------------------------------------------------------------------- */
+
+static struct tess_note *note_of(uint64_t call, uint64_t *room)
+{
+	const struct tess_key key = { .number = call };
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_REDUCE,
+		                     .dtype = TESS_F32,
+		                     .op = TESS_MAX,
+		                     .count = call,
+		                     .where = "layers.0" };
+
+	tess_note_write((void *)room, &c, &key, 4);
+	return (void *)room;
+}
+
+/* Of 700 calls the last 256 are there, in order; every third is not finished, every fifth has failed. */
+START_TEST(keeps_the_last)
+{
+	uint64_t room[256];
+	struct tess_flight *f;
+	json_t *j, *calls;
+
+	make_directory();
+	ck_assert(!tess_flight_open(dir, &f));
+	for (uint64_t i = 1; i <= 700; i++) {
+		uint64_t at = tess_flight_begin(f, "tp", note_of(i, room), tess_now());
+
+		if (i % 3)
+			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER);
+	}
+	tess_flight_end(f, 10, TESS_OK); /* whose place another call has */
+	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 3)));
+	tess_flight_close(f);
+	j = load("rank-3.json");
+	calls = json_object_get(j, "calls");
+	ck_assert_int_eq(number(j, "made"), 700);
+	ck_assert_uint_eq(json_array_size(calls), TESS_FLIGHT_CALLS);
+	for (size_t i = 0; i < TESS_FLIGHT_CALLS; i++) {
+		const json_t *c = json_array_get(calls, i);
+		json_int_t n = 700 - TESS_FLIGHT_CALLS + 1 + (json_int_t)i;
+		const char *state = n % 3 == 0 ? "started" : n % 5 ? "finished" : "failed";
+
+		ck_assert_int_eq(number(c, "number"), n);
+		ck_assert_int_eq(number(c, "count"), n);
+		ck_assert_str_eq(text(c, "state"), state);
+		ck_assert_str_eq(text(c, "group"), "tp");
+		ck_assert_str_eq(text(c, "op"), "max");
+		ck_assert_str_eq(text(c, "where"), "layers.0");
+		if (n % 3)
+			ck_assert_int_ge(number(c, state), number(c, "started"));
+	}
+	json_decref(j);
+	ck_assert_int_eq(end_directory(), 1);
+}
+END_TEST
+
+/* Lists that do not fit are left out, and the name of a place is not touched by it. */
+START_TEST(keeps_long_lists_out)
+{
+	enum { RANKS = 100 };
+	static uint64_t room[1024], list[RANKS];
+	const struct tess_key key = { .number = 1 };
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_TO_ALL,
+		                     .dtype = TESS_I8,
+		                     .count = 77,
+		                     .give = list,
+		                     .get = list,
+		                     .where = "experts.17:route" };
+	struct tess_flight *f;
+	const json_t *call;
+	json_t *j;
+
+	make_directory();
+	ck_assert(!tess_flight_open(dir, &f));
+	tess_note_write((void *)room, &c, &key, RANKS);
+	tess_flight_begin(f, "world", (void *)room, 1);
+	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0)));
+	tess_flight_close(f);
+	j = load("rank-0.json");
+	call = json_array_get(json_object_get(j, "calls"), 0);
+	ck_assert_str_eq(text(call, "where"), "experts.17:route");
+	ck_assert_int_eq(number(call, "count"), 77);
+	ck_assert(!json_object_get(call, "give"));
+	json_decref(j);
+	end_directory();
+}
+END_TEST
+
+static void *make_calls(void *arg)
+{
+	struct tess_flight *f = arg;
+	uint64_t room[256];
+
+	for (uint64_t i = 1; i <= 20000; i++)
+		tess_flight_end(f, tess_flight_begin(f, "world", note_of(i, room), tess_now()), 0);
+	return NULL;
+}
+
+/* While two threads make calls: what is read is whole. */
+START_TEST(is_written_meanwhile)
+{
+	struct tess_flight *f;
+	pthread_t thread[2];
+
+	make_directory();
+	ck_assert(!tess_flight_open(dir, &f));
+	for (int i = 0; i < 2; i++)
+		ck_assert(!pthread_create(&thread[i], NULL, make_calls, f));
+	for (int i = 0; i < 10; i++) {
+		const json_t *c;
+		json_t *j;
+		size_t k;
+
+		ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0)));
+		j = load("rank-0.json");
+		json_array_foreach(json_object_get(j, "calls"), k, c)
+			ck_assert(number(c, "count") == number(c, "number"));
+		json_decref(j);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	tess_flight_close(f);
+	ck_assert_int_eq(end_directory(), 1);
+}
+END_TEST
+
+START_TEST(is_off)
+{
+	struct tess_flight *f = (void *)1;
+
+	ck_assert(!tess_flight_open("off", &f) && !f);
+	ck_assert(!tess_flight_open("", &f) && !f);
+	ck_assert_uint_eq(tess_flight_begin(f, "world", NULL, 0), 0);
+	tess_flight_end(f, 0, TESS_OK);
+	ck_assert_int_eq(tess_flight_open("/nowhere/records", &f), TESS_EIO);
+	ck_assert(strstr(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records"));
+}
+END_TEST
+
+/* ---- jobs ------------------------------------------------------------------------------------- */
+
+/* Runs `role` on 4 ranks; the merged record, or NULL where none was kept. */
+static json_t *run(struct job *j, const char *role)
+{
+	char *argv[] = { "rank", (char *)(uintptr_t)role, NULL };
+	const struct tess_launch how = { .nranks = 4,
+		                         .path = "/proc/self/exe",
+		                         .argv = argv,
+		                         .timeout = "60",
+		                         .flight = dir };
+	char path[128];
+
+	make_directory();
+	setenv("XDG_RUNTIME_DIR", dir, 1); /* sockets and the directory of records */
+	job_start(j, &how);
+	job_finish(j);
+	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
+	ck_assert_msg(!rmdir(path), "something is left in %s; %s", path, j->text);
+	snprintf(path, sizeof path, "%s/flight.json", dir);
+	return access(path, F_OK) ? NULL : load("flight.json");
+}
+
+/* The record of each role: who is behind, and the sentence. */
+static const struct {
+	const char *role;
+	int behind; /* -1: nobody */
+	const char *says[3];
+} ends[] = {
+	{ "sleep", 2,
+	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	    "; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
+	{ "kill", 2,
+	  { "rank 2 was killed by signal 9 (Killed) and left no record",
+	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
+	{ "stop", 2,
+	  { "rank 2 did not answer and left no record",
+	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
+	{ "differ", -1,
+	  { "no rank is behind; ranks 0, 1 and 3 are in barrier, call 301, at the.end",
+	    "; rank 2 is in all_reduce of 7 f32 (sum), call 301, at the.odd" } },
+	{ "message", 2,
+	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	    "; ranks 0 and 1 are in barrier, call 301, at the.end",
+	    "; rank 3 is in recv of 5 f32 from rank 2, message 1, at from.2" } },
+	{ "circle", -1,
+	  { "ranks wait for each other", "rank 0 is in recv of 1 f32 from rank 1, message 1, at a",
+	    "rank 1 is in recv of 1 f32 from rank 0, message 1, at b" } },
+};
+
+START_TEST(names_who_is_behind)
+{
+	struct job j;
+	json_t *all = run(&j, ends[_i].role);
+	const json_t *who, *records, *r;
+	size_t i;
+
+	ck_assert_int_ne(j.status, 0);
+	ck_assert_msg(all != NULL, "no record; %s", j.text);
+	for (int k = 0; k < 3 && ends[_i].says[k]; k++) {
+		ck_assert_msg(strstr(text(all, "sentence"), ends[_i].says[k]), "%s: lacks \"%s\": %s",
+		              ends[_i].role, ends[_i].says[k], text(all, "sentence"));
+		ck_assert_msg(strstr(j.text, text(all, "sentence")), "%s", j.text);
+	}
+	who = json_object_get(all, "behind");
+	ck_assert(ends[_i].behind < 0 ? json_is_null(who) : json_integer_value(who) == 2);
+	records = json_object_get(all, "records");
+	ck_assert_uint_eq(json_array_size(records), 4);
+	json_array_foreach(records, i, r) {
+		ck_assert_int_eq(number(r, "rank"), (json_int_t)i);
+		if (json_object_get(r, "lost"))
+			continue;
+		ck_assert_str_ne(text(r, "failure"), "");
+		ck_assert_uint_eq(json_array_size(json_object_get(r, "calls")), 256);
+	}
+	json_decref(all);
+	ck_assert_int_eq(end_directory(), 1);
+}
+END_TEST
+
+START_TEST(says_nothing_of_strangers)
+{
+	struct job j;
+	json_t *all = run(&j, "no.rank");
+
+	ck_assert_int_eq(j.status, 3);
+	ck_assert_int_eq(job_count(&j, "launch:"), 1);
+	ck_assert_str_eq(text(all, "sentence"), "");
+	json_decref(all);
+	end_directory();
+}
+END_TEST
+
+START_TEST(success_leaves_nothing)
+{
+	struct job j;
+
+	ck_assert(!run(&j, "fine"));
+	ck_assert_int_eq(j.status, 0);
+	ck_assert_int_eq(job_count(&j, "launch"), 0);
+	ck_assert_int_eq(end_directory(), 0);
+}
+END_TEST
+
+/* Each rank holds until it is told to go on; rank 2 makes one call less. */
+START_TEST(a_running_job_is_asked)
+{
+	char *argv[] = { "rank", "hold", NULL };
+	const struct tess_launch how = { .nranks = 4,
+		                         .path = "/proc/self/exe",
+		                         .argv = argv,
+		                         .flight = dir };
+	char go[128];
+	struct job j;
+	json_t *all;
+
+	make_directory();
+	setenv("GO", dir, 1);
+	job_start(&j, &how);
+	job_await(&j, "[2] holds");
+	job_await(&j, "[3] waits");
+	usleep(50000);
+	kill(j.pid, SIGUSR1);
+	job_await(&j, "launch: warning: rank 2 is behind: its last call was all_reduce of 64 f32 "
+	              "(sum), call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301");
+	snprintf(go, sizeof go, "%s/go", dir);
+	fclose(fopen(go, "w"));
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 0);
+	all = load("flight.json");
+	for (size_t r = 0; r < 4; r++) {
+		const json_t *record = json_array_get(json_object_get(all, "records"), r),
+			     *calls = json_object_get(record, "calls");
+
+		ck_assert_uint_eq(json_array_size(calls), 256);
+		ck_assert_str_eq(text(json_array_get(calls, 255), "state"),
+		                 r == 2 ? "finished" : "started");
+		ck_assert_str_eq(text(json_array_get(calls, 254), "state"), "finished");
+		ck_assert(!json_object_get(record, "failure"));
+	}
+	json_decref(all);
+	ck_assert_int_eq(end_directory(), 2);
+}
+END_TEST
+
+/* Ranks that somebody else has started: each has its own file, also where its program never looks up. */
+START_TEST(a_rank_is_asked)
+{
+	pid_t pid[2];
+	char path[128];
+
+	make_directory();
+	setenv("TESSERA_FLIGHT", dir, 1);
+	setenv("TESSERA_JOB", dir + strlen("/tmp/"), 1);
+	setenv("WORLD_SIZE", "2", 1);
+	for (int r = 0; r < 2; r++) {
+		pid[r] = fork();
+		if (pid[r])
+			continue;
+		setenv("RANK", r ? "1" : "0", 1);
+		execl("/proc/self/exe", "rank", "spin", NULL);
+		_exit(127);
+	}
+	snprintf(path, sizeof path, "%s/ready", dir);
+	for (int i = 0; i < 2000 && access(path, F_OK); i++)
+		usleep(10000);
+	kill(pid[0], SIGUSR1);
+	for (int r = 0; r < 1; r++) {
+		json_t *j;
+
+		snprintf(path, sizeof path, "%s/rank-0.json", dir);
+		for (int i = 0; i < 1000 && access(path, F_OK); i++)
+			usleep(10000);
+		j = load("rank-0.json");
+		ck_assert_int_eq(number(j, "process"), pid[0]);
+		ck_assert_int_eq(number(j, "made"), 300);
+		json_decref(j);
+	}
+	for (int r = 0; r < 2; r++)
+		kill(pid[r], SIGKILL);
+	end_directory();
+}
+END_TEST
+
+START_TEST(handlers_of_programs_stay)
+{
+	struct job j;
+
+	ck_assert(!run(&j, "handler"));
+	ck_assert_int_eq(j.status, 0);
+	ck_assert_int_eq(job_count(&j, "heard it myself"), 4);
+	end_directory();
+}
+END_TEST
+
+/* ---- threads ---------------------------------------------------------------------------------- */
+
+static tess_status give_up(struct tess_world *w, void *arg)
+{
+	tess_status st = tess_barrier(tess_world_group(w), "first");
+
+	(void)arg;
+	if (!st && tess_world_rank(w) == 1)
+		return tess_fail(TESS_EINVAL, "no more");
+	return st ? st : tess_barrier(tess_world_group(w), "second");
+}
+
+START_TEST(threads_leave_records)
+{
+	struct tess_lost lost[3] = { { .how = "" } };
+	char sentence[1024], path[128];
+	json_t *all;
+
+	make_directory();
+	setenv("TESSERA_FLIGHT", dir, 1);
+	ck_assert_int_eq(tess_world_spawn(3, give_up, NULL), TESS_EINVAL);
+	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
+	ck_assert_msg(strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
+	              "%s", sentence);
+	json_decref(all);
+
+	/* a record that is none is lost */
+	snprintf(path, sizeof path, "%s/rank-0.json", dir);
+	fclose(fopen(path, "w"));
+	snprintf(lost[0].how, sizeof lost[0].how, "went away");
+	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
+	ck_assert_msg(strstr(sentence, "rank 0 went away and left no record"), "%s", sentence);
+	json_decref(all);
+	ck_assert_int_eq(end_directory(), 3);
+}
+END_TEST
+
+/* ---- what ranks do ----------------------------------------------------------------------------- */
+
+static float x[64];
+static int64_t deadline; /* of the last calls; 0: the job's */
+
+static tess_status recv_from(struct tess_group *g, int32_t peer, uint64_t count, const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_RECV,
+		                     .dtype = TESS_F32,
+		                     .peer = peer,
+		                     .dst = x,
+		                     .count = count,
+		                     .deadline = deadline,
+		                     .where = where };
+
+	return tess_group_run(g, &c);
+}
+
+static void heard(int sig)
+{
+	(void)sig;
+	if (write(STDOUT_FILENO, "heard it myself\n", 16) < 0)
+		_exit(9);
+}
+
+static void hold(const char *file)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/%s", getenv("GO"), file);
+	printf("holds\n");
+	fflush(stdout);
+	while (access(path, F_OK))
+		usleep(1000);
+}
+
+/* It says that it spins, and does so for longer than anybody waits. */
+static _Noreturn void spin(void)
+{
+	char path[128];
+	volatile int forever = 1;
+
+	snprintf(path, sizeof path, "%s/ready", getenv("TESSERA_FLIGHT"));
+	fclose(fopen(path, "w"));
+	while (forever)
+		;
+	_exit(0);
+}
+
+/* What rank 2 does that the others do not. */
+static tess_status stray(struct tess_group *g, const char *role)
+{
+	usleep(50000); /* the others are in their next call by then */
+	if (!strcmp(role, "sleep") || !strcmp(role, "message"))
+		usleep(700000);
+	else if (!strcmp(role, "kill"))
+		raise(SIGKILL);
+	else if (!strcmp(role, "stop"))
+		raise(SIGSTOP);
+	else if (!strcmp(role, "spin"))
+		spin();
+	else if (!strcmp(role, "hold"))
+		hold("go");
+	else if (!strcmp(role, "differ"))
+		return tess_all_reduce(g, x, x, 7, TESS_F32, TESS_SUM, "the.odd");
+	return TESS_OK;
+}
+
+static tess_status play(struct tess_group *g, const char *role)
+{
+	struct tess_coll end = { .size = sizeof end, .kind = TESS_BARRIER, .where = "the.end" };
+	int32_t me = tess_group_rank(g), n = tess_group_size(g);
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 300 && !st; i++) {
+		char where[32];
+
+		snprintf(where, sizeof where, "layers.%d", i);
+		st = tess_all_reduce(g, x, x, 64, TESS_F32, TESS_SUM, where);
+	}
+	if (!st && me == (n > 2 ? 2 : 0))
+		st = stray(g, role);
+	else if (strcmp(role, "hold") != 0)
+		deadline = tess_now() + 300 * (int64_t)TESS_MS;
+	if (!st && me == 3 && !strcmp(role, "message"))
+		st = recv_from(g, 2, 5, "from.2");
+	if (!st && me < 2 && !strcmp(role, "circle"))
+		st = recv_from(g, 1 - me, 1, me ? "b" : "a");
+	if (!st && !strcmp(role, "handler"))
+		raise(SIGUSR1);
+	if (!st && me == 3 && !strcmp(role, "hold")) {
+		printf("waits\n");
+		fflush(stdout);
+	}
+	end.deadline = deadline;
+	return st ? st : tess_group_run(g, &end);
+}
+
+static int rank(const char *role)
+{
+	struct tess_world *w;
+	tess_status st;
+
+	if (!strcmp(role, "no.rank"))
+		return strcmp(getenv("RANK"), "1") ? (int)sleep(10) : 3;
+	if (!strcmp(role, "handler"))
+		signal(SIGUSR1, heard);
+	st = tess_world_open(&w);
+	if (!st) {
+		st = play(tess_world_group(w), role);
+		tess_world_close(w);
+	}
+	return st ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	const TTest *const tests[] = { keeps_the_last,       keeps_long_lists_out,
+		                       is_written_meanwhile, is_off,
+		                       says_nothing_of_strangers, success_leaves_nothing,
+		                       a_running_job_is_asked, a_rank_is_asked,
+		                       handlers_of_programs_stay, threads_leave_records };
+	Suite *suite;
+	TCase *tcase;
+	SRunner *runner;
+	int failed;
+
+	if (argc > 1)
+		return rank(argv[1]);
+	suite = suite_create("flight");
+	tcase = tcase_create("flight");
+	runner = srunner_create(suite);
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 120);
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+		tcase_add_test(tcase, tests[i]);
+	tcase_add_loop_test(tcase, names_who_is_behind, 0, sizeof ends / sizeof *ends);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
