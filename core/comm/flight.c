@@ -248,24 +248,41 @@ void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room)
 	snprintf(path, room, "%s/rank-%d.json", dir, rank);
 }
 
+/* 0, or errno. */
+static int write_all(int fd, const char *text)
+{
+	size_t left = strlen(text);
+
+	while (left) {
+		ssize_t n = write(fd, text, left);
+
+		if (n < 0 && errno != EINTR)
+			return errno;
+		text += n < 0 ? 0 : n;
+		left -= n < 0 ? 0 : (size_t)n;
+	}
+	return 0;
+}
+
 tess_status tess_flight_store(const char *path, const json_t *what)
 {
-	char now[4096];
+	char now[4096], *words = json_dumps(what, JSON_INDENT(1)); /* dumpfd() writes word by word */
 	int fd, err;
 
+	if (!words)
+		return tess_fail(TESS_ENOMEM, "no memory for the record %s", path);
 	snprintf(now, sizeof now, "%s.XXXXXX", path);
 	fd = mkostemp(now, O_CLOEXEC);
-	if (fd < 0)
-		return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path,
-		                 strerror(errno));
-	err = json_dumpfd(what, fd, JSON_INDENT(1)) ? EIO : 0;
-	if (close(fd))
+	err = fd < 0 ? errno : write_all(fd, words);
+	free(words);
+	if (fd >= 0 && close(fd) && !err)
 		err = errno;
 	if (!err && rename(now, path))
 		err = errno;
 	if (!err)
 		return TESS_OK;
-	unlink(now);
+	if (fd >= 0)
+		unlink(now);
 	return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path, strerror(err));
 }
 
