@@ -1,345 +1,520 @@
 /*
- * comm.c - latency and bandwidth of collectives: our backends beside Open MPI, interleaved in one run.
+ * comm.c - our backends beside Gloo's own calls, torch.distributed's and Open MPI's, interleaved in one run.
  *
- *	comm [-n RANKS,RANKS] [-r ROUNDS] [-m MOST_BYTES] [-o OPERATION] [-b]
+ *	comm [-n RANKS,...] [-p RANKS,...] [-r ROUNDS] [-m MOST_BYTES] [-s SECONDS] [-o KIND] [-w WHO,...]
  *
- * Columns: shm with tensors in memory that the ranks share (as a session has them), shm with memory
- * of the program's own, gloo, Open MPI; what copying alone costs here; how many times shm is as
- * fast; and how near it is to copying. `in` is what a rank at least reads of what the others have
- * just written: its part of all their vectors, or of a sum's terms; `in, out` the same and then the
- * finished parts of the others, which a sum has to bring to every rank as well. Each cell is the best
- * median of all rounds: other work on the machine only ever adds. -b leaves what came unread between
- * two calls, as benchmarks of this kind often do: then whoever wrote it still holds it.
+ * Every round starts each contender anew, one after the other; each cell is the best median of all rounds, since
+ * other work on the machine only ever adds. Of Gloo's algorithms, which are all measured, the best of each size
+ * counts. All are timed by tools/bench/measure.h. Prints Markdown. -p: for which numbers of ranks the price of the
+ * exact sum is measured (none: -p 0); -w: only these contenders.
  */
-#include <core/base/status.h>
-#include <core/comm/exact.h>
-#include <core/comm/room.h>
-#include <core/comm/world.h>
-#include <sched.h>
+#include <errno.h>
+#include <ftw.h>
+#include <jansson.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "measure.h"
+enum { SIZES = 16, RANKS_MOST = 64, ARGS = 24 }; /* size i: 4^(i + 1) bytes */
+enum { SHM, OWN, EXACT, IN, IN_OUT, GLOO, GLOO_EXACT, PEER_GLOO, PEER_TORCH, PEER_MPI, COLUMNS };
 
-enum { SIZES = 27, ROUNDS_MOST = 64 };
-
-/* ---- a rank ---------------------------------------------------------------------------------- */
-
-static struct tess_group *group;
-static float *dst, *src;
-static uint64_t room_bytes;
-static int32_t nranks;
-
-static void must(tess_status st)
-{
-	if (!st)
-		return;
-	fprintf(stderr, "comm: %s\n", tess_error());
-	exit(EXIT_FAILURE);
-}
-
-static void barrier(void)
-{
-	must(tess_barrier(group, "bench"));
-}
-
-static void all_reduce(uint64_t bytes)
-{
-	must(tess_all_reduce(group, src, dst, bytes / 4, TESS_F32, TESS_SUM, "bench"));
-}
-
-static void exact(uint64_t bytes)
-{
-	static const int64_t units[1] = { 32 };
-	struct tess_sum s = { .ntree = 1, .n = units, .count = bytes / 4, .where = "bench" };
-
-	must(tess_group_sum(group, &s, src, dst));
-}
-
-static void all_gather(uint64_t bytes)
-{
-	must(tess_all_gather(group, src, dst, bytes / 4 / (uint64_t)nranks, TESS_F32, "bench"));
-}
-
-static void reduce_scatter(uint64_t bytes)
-{
-	struct tess_coll c = {
-		.size = sizeof c,
-		.kind = TESS_REDUCE_SCATTER,
-		.dtype = TESS_F32,
-		.op = TESS_SUM,
-		.src = src,
-		.dst = dst,
-		.count = bytes / 4 / (uint64_t)nranks,
-		.where = "bench",
-	};
-
-	must(tess_group_run(group, &c));
-}
-
-/* The limit: this rank's part of what the others have written, into memory of its own. */
-static void copy_in(uint64_t bytes)
-{
-	const struct tess_room *room = tess_group_room(group, src, room_bytes);
-	uint64_t each = bytes / (uint64_t)nranks;
-	int32_t me = tess_group_rank(group);
-
-	for (int32_t i = 1; i < nranks; i++)
-		memcpy((char *)dst + (uint64_t)i * each,
-		       (char *)room->peer[(me + i) % nranks] + (uint64_t)me * each, each);
-}
-
-static void copy_in_out(uint64_t bytes)
-{
-	copy_in(bytes);
-	copy_in(bytes);
-}
-
-static float *memory(uint64_t bytes, bool own)
-{
-	void *p;
-
-	if (!own && tess_group_shares(group)) {
-		must(tess_group_alloc(group, &bytes, &p));
-		return p;
-	}
-	p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-	if (!p)
-		must(tess_fail(TESS_ENOMEM, "no memory"));
-	return memset(p, 0, bytes);
-}
-
-static int rank(const char *only, uint64_t most, bool own)
-{
-	static const struct {
-		const char *name;
-		void (*run)(uint64_t bytes);
-	} ops[] = {
-		{ "all_reduce", all_reduce }, { "exact", exact },
-		{ "all_gather", all_gather }, { "reduce_scatter", reduce_scatter },
-		{ "copy_in", copy_in },       { "copy_in_out", copy_in_out },
-	};
-	struct tess_world *w;
-	struct contender c = { .barrier = barrier };
-
-	must(tess_world_open(&w));
-	group = tess_world_group(w);
-	nranks = tess_group_size(group);
-	room_bytes = most;
-	c.rank = tess_group_rank(group);
-	c.src = src = memory(most, own);
-	c.dst = dst = memory(most, own);
-	c.blind = getenv("COMM_BLIND") != NULL;
-	for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-		bool limit = ops[i].run == copy_in || ops[i].run == copy_in_out;
-
-		if (*only && strcmp(only, ops[i].name) && !limit)
-			continue;
-		if (limit && (own || !tess_group_shares(group)))
-			continue;
-		c.run = ops[i].run;
-		measure_sizes(&c, ops[i].name, most);
-	}
-	barrier();
-	tess_world_close(w);
-	return 0;
-}
-
-/* ---- all of them ----------------------------------------------------------------------------- */
-
-enum { SHARED, OWN, GLOO, MPI, WHO };
-enum { REDUCE, EXACT, GATHER, SCATTER, IN, IN_OUT, WHAT };
-
-static const char *const who_name[WHO] = { "shm", "shm, own", "gloo", "Open MPI" };
-static const char *const what_name[WHAT] = {
-	"all_reduce", "exact", "all_gather", "reduce_scatter", "copy_in", "copy_in_out",
+static const char *const titles[COLUMNS] = {
+	"shm",  "own",         "exact", "in",          "in, out",
+	"gloo", "gloo, exact", "Gloo",  "torch, gloo", "Open MPI",
 };
 
-struct result {
-	double us[WHO][WHAT][SIZES]; /* 0: none */
+struct cell {
+	double us; /* 0: none */
+	char algorithm[24]; /* of PEER_GLOO */
 };
 
-static void keep(struct result *r, int who, const char *line)
+struct results {
+	struct cell cell[COLUMNS][SIZES];
+};
+
+static struct {
+	const char *kind, *who, *seconds;
+	uint64_t most;
+	int rounds;
+	char most_text[24];
+	char versions[4][256]; /* that peers have told */
+	int nversions;
+} how = { .kind = "all_reduce", .seconds = "0.1", .most = 64 << 20, .rounds = 3 };
+
+/* ---- what is kept ------------------------------------------------------------------------------------ */
+
+static void keep(struct results *r, int column, uint64_t bytes, double us, const char *algorithm)
 {
-	char name[32];
-	unsigned long long bytes;
-	double us;
+	struct cell *c;
 	int size = 0;
 
-	if (sscanf(line, "%31s %llu %lf", name, &bytes, &us) != 3)
-		return;
-	while (bytes >> (size + 1))
+	while (UINT64_C(4) << 2 * size < bytes)
 		size++;
-	for (int what = 0; what < WHAT; what++)
-		if (!strcmp(name, what_name[what]) && size < SIZES &&
-		    (!r->us[who][what][size] || us < r->us[who][what][size]))
-			r->us[who][what][size] = us;
-}
-
-/* As mpirun does where there are enough. Not for Gloo, whose threads would be bound to one CPU. */
-static void bind_to_cpu(int r, int n)
-{
-	cpu_set_t all, one;
-
-	CPU_ZERO(&one);
-	if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < n)
+	if (size >= SIZES || us <= 0)
 		return;
-	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &all) && !r--)
-			CPU_SET(cpu, &one);
-	sched_setaffinity(0, sizeof one, &one);
+	c = &r->cell[column][size];
+	if (c->us > 0 && c->us <= us)
+		return;
+	c->us = us;
+	snprintf(c->algorithm, sizeof c->algorithm, "%s", algorithm);
 }
 
-static _Noreturn void become(int who, int r, int n, const char *only, const char *most, int out)
+static void keep_version(const char *text)
 {
-	char number[16], size[16], ranks[16], mpi[4096];
-	ssize_t len = readlink("/proc/self/exe", mpi, sizeof mpi - 8);
+	for (int i = 0; i < how.nversions; i++)
+		if (!strcmp(how.versions[i], text))
+			return;
+	if (how.nversions < 4)
+		snprintf(how.versions[how.nversions++], sizeof *how.versions, "%s", text);
+}
+
+/* "ALGORITHM BYTES MICROSECONDS" lines of a peer, and one that tells its version. */
+static int read_lines(FILE *in, struct results *r, int column)
+{
+	char line[256], name[24];
+	unsigned long long bytes;
+	double us;
+	int lines = 0;
+
+	while (fgets(line, sizeof line, in)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (!strncmp(line, "version ", 8)) {
+			keep_version(line + 8);
+		} else if (sscanf(line, "%23s %llu %lf", name, &bytes, &us) == 3) {
+			keep(r, column, bytes, us, name);
+			lines++;
+		}
+	}
+	return lines;
+}
+
+/* What `tessera bench comm --json` says; columns: of its series. */
+static int read_json(FILE *in, struct results *r, const int columns[4])
+{
+	static const char *const series[] = { "fast", "exact", "copy_in", "copy_in_out" };
+	json_t *all = json_loadf(in, 0, NULL), *row;
+	size_t i, rows = json_array_size(json_object_get(all, "sizes"));
+
+	json_array_foreach(json_object_get(all, "sizes"), i, row) {
+		for (int s = 0; s < 4; s++) {
+			json_t *cell = json_object_get(row, series[s]);
+
+			if (!cell && !s) /* of what is no sum there is one series */
+				cell = json_object_get(row, how.kind);
+			keep(r, columns[s],
+			     (uint64_t)json_integer_value(json_object_get(row, "bytes")),
+			     json_number_value(json_object_get(cell, "us")), "");
+		}
+	}
+	json_decref(all);
+	return (int)rows;
+}
+
+/* ---- who is started ---------------------------------------------------------------------------------- */
+
+static const struct contender {
+	const char *name;
+	bool ours;
+	int columns[4]; /* of ours: fast, exact, copy_in, copy_in_out; else the first */
+	const char *args[8]; /* of tessera bench comm */
+} contenders[] = {
+	{ "shm", true, { SHM, EXACT, IN, IN_OUT }, { "--backend", "shm", "--limit" } },
+	{ "own", true, { OWN, OWN, OWN, OWN }, { "--backend", "shm", "--own", "--sum", "fast" } },
+	{ "gloo", true, { GLOO, GLOO_EXACT, GLOO, GLOO }, { "--backend", "gloo" } },
+	{ "Gloo", false, { PEER_GLOO }, { 0 } },
+	{ "torch", false, { PEER_TORCH }, { 0 } },
+	{ "mpi", false, { PEER_MPI }, { 0 } },
+};
+enum { CONTENDERS = sizeof contenders / sizeof *contenders };
+static bool missing[CONTENDERS];
+
+/* A file beside this program. */
+static const char *beside(const char *name, char path[static 4096])
+{
+	ssize_t len = readlink("/proc/self/exe", path, 4000);
+	char *slash;
+
+	path[len > 0 ? len : 0] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, name);
+	return path;
+}
+
+static void set_number(const char *name, int value)
+{
+	char text[16];
+
+	snprintf(text, sizeof text, "%d", value);
+	setenv(name, text, 1);
+}
+
+/* Ours as its user starts it; the others, one process of a rank each, with what they need to find each other. */
+static _Noreturn void become(const struct contender *c, int rank, int n, int out)
+{
+	char program[4096], ranks[16];
+	const char *argv[ARGS] = { TESSERA, "bench",       "comm",      "--json",
+		                   "-n",    ranks,         "--kind",    how.kind,
+		                   "-e",    how.most_text, "--seconds", how.seconds };
+	size_t argc = 12;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(out, STDOUT_FILENO);
-	if (who == SHARED || who == OWN)
-		bind_to_cpu(r, n);
-	snprintf(number, sizeof number, "%d", r);
-	snprintf(size, sizeof size, "%d", n);
 	snprintf(ranks, sizeof ranks, "%d", n);
-	if (who == MPI) {
-		strcpy(mpi + (len > 0 ? len : 0), "_mpi");
-		setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-		setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-		execlp("mpirun", "mpirun", "--oversubscribe", "-np", ranks, mpi, most,
-		       getenv("COMM_BLIND") ? "blind" : NULL, (char *)NULL);
+	if (c->ours) {
+		for (int i = 0; c->args[i]; i++)
+			argv[argc++] = c->args[i];
+		execv(argv[0], (char *const *)argv);
 		_exit(127);
 	}
-	setenv("RANK", number, 1);
-	setenv("WORLD_SIZE", size, 1);
-	setenv("LOCAL_RANK", number, 1);
-	setenv("LOCAL_WORLD_SIZE", size, 1);
-	setenv("TESSERA_BACKEND", who == GLOO ? "gloo" : "shm", 1);
-	execl("/proc/self/exe", "comm", "rank", only, most, who == OWN ? "own" : "shared",
-	      (char *)NULL);
+	set_number("RANK", rank);
+	set_number("WORLD_SIZE", n);
+	setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+	setenv("OMP_NUM_THREADS", "1", 1);
+	setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+	setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+	switch (c->columns[0]) {
+	case PEER_GLOO:
+		beside("comm_gloo", program);
+		execl(program, program, how.kind, how.most_text, how.seconds, (char *)NULL);
+		break;
+	case PEER_TORCH:
+		execl(PYTHON, PYTHON, SOURCE "/comm_torch.py", how.kind, how.most_text, how.seconds,
+		      (char *)NULL);
+		break;
+	default:
+		beside("comm_mpi", program);
+		execlp("mpirun", "mpirun", "--oversubscribe", "-np", ranks, program, how.kind,
+		       how.most_text, how.seconds, (char *)NULL);
+	}
 	_exit(127);
 }
 
-static void run(struct result *result, int who, int n, const char *only, const char *most)
+static int forget(const char *path, const struct stat *about, int type, struct FTW *at)
 {
-	int started = who == MPI ? 1 : n, fd[2];
-	char line[256];
+	(void)about;
+	(void)type;
+	(void)at;
+	return remove(path);
+}
+
+/* Whether it had something to say. */
+static bool start(const struct contender *c, int n, struct results *r)
+{
+	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], said;
+	char store[] = "/tmp/bench-comm-XXXXXX";
 	FILE *in;
 
-	if (pipe(fd))
-		exit(EXIT_FAILURE);
-	for (int r = 0; r < started; r++)
-		if (!fork())
-			become(who, r, n, only, most, fd[1]);
+	if (!mkdtemp(store) || pipe(fd))
+		return false;
+	setenv("COMM_STORE", store, 1);
+	fflush(stdout);
+	for (int rank = 0; rank < started; rank++)
+		if (!fork()) {
+			close(fd[0]);
+			become(c, rank, n, fd[1]);
+		}
 	close(fd[1]);
 	in = fdopen(fd[0], "r");
-	while (in && fgets(line, sizeof line, in))
-		keep(result, who, line);
-	if (in)
-		fclose(in);
-	for (int r = 0; r < started; r++)
+	said = c->ours ? read_json(in, r, c->columns) : read_lines(in, r, c->columns[0]);
+	fclose(in);
+	for (int rank = 0; rank < started; rank++)
 		wait(NULL);
+	nftw(store, forget, 4, FTW_DEPTH | FTW_PHYS);
+	return said > 0;
 }
 
-static void cell(double us)
+static bool chosen(const char *list, const char *name)
 {
-	if (us)
-		printf(" %10.2f", us);
+	const char *at = list ? strstr(list, name) : NULL;
+
+	return !list || (at && (at == list || at[-1] == ',') && strchr(",", at[strlen(name)]));
+}
+
+/* Whether a peer is here. One that is not is told once, not a failure. */
+static bool here(size_t i)
+{
+	static const char *const way_out[] = { [PEER_GLOO] = "libgloo is missing",
+		                               [PEER_TORCH] = "run bench/setup",
+		                               [PEER_MPI] = "Open MPI is missing" };
+	const struct contender *c = &contenders[i];
+	char path[4096];
+	bool found = true;
+
+	if (c->columns[0] == PEER_GLOO)
+		found = !access(beside("comm_gloo", path), X_OK);
+	else if (c->columns[0] == PEER_MPI)
+		found = !access(beside("comm_mpi", path), X_OK);
+	else if (c->columns[0] == PEER_TORCH)
+		found = !access(PYTHON, X_OK);
+	if (!found && !missing[i])
+		fprintf(stderr, "comm: skipped: %s (%s)\n", c->name, way_out[c->columns[0]]);
+	missing[i] |= !found;
+	return found;
+}
+
+static bool measure(struct results *r, int n)
+{
+	for (int round = 0; round < how.rounds; round++)
+		for (size_t i = 0; i < CONTENDERS; i++) {
+			if (!chosen(how.who, contenders[i].name) || !here(i))
+				continue;
+			fprintf(stderr, "comm: %d ranks, round %d of %d: %s\n", n, round + 1,
+			        how.rounds, contenders[i].name);
+			if (!start(&contenders[i], n, r)) {
+				fprintf(stderr, "comm: %s has failed\n", contenders[i].name);
+				return false;
+			}
+		}
+	return true;
+}
+
+/* ---- what is printed --------------------------------------------------------------------------------- */
+
+static void print_cell(double us)
+{
+	if (us > 0)
+		printf(" %.*f |", us < 100 ? 2 : us < 1000 ? 1 : 0, us);
 	else
-		printf(" %10s", "-");
+		printf(" - |");
 }
 
-static void ratio(double them, double us)
+/* How many times `us` is as fast. */
+static void print_ratio(double them, double us)
 {
-	if (them && us)
-		printf(" %9.1fx", them / us);
+	if (them > 0 && us > 0)
+		printf(" %.*fx |", them / us < 10 ? 2 : 1, them / us);
 	else
-		printf(" %10s", "-");
+		printf(" - |");
 }
 
-static void share(double bound, double us)
+/* How near `us` is to what copying alone takes. */
+static void print_share(double bound, double us)
 {
-	if (bound && us)
-		printf(" %9.0f%%", 100 * bound / us);
+	if (bound > 0 && us > 0)
+		printf(" %.0f%% |", 100 * bound / us);
 	else
-		printf(" %10s", "-");
+		printf(" - |");
 }
 
-static void table(const struct result *r, int n, int what)
+static bool has(const struct results *r, int column)
 {
-	/* An exact sum has no counterpart: it is held against the others' sums in any order. */
-	int other = what == EXACT ? REDUCE : what;
+	for (int s = 0; s < SIZES; s++)
+		if (r->cell[column][s].us > 0)
+			return true;
+	return false;
+}
 
-	printf("\n%s f32, %d ranks: microseconds\n%10s", what_name[what], n, "bytes");
-	for (int who = 0; who < WHO; who++)
-		printf(" %10s", who_name[who]);
-	printf(" %10s %10s %10s %10s %10s %10s %10s\n", "in", "in, out", "x gloo", "x MPI",
-	       "own x MPI", "of in", "of in, out");
-	for (int size = 0; size < SIZES; size++) {
-		double us = r->us[SHARED][what][size];
-
-		if (!us)
+/* Columns from `first` to `last`, those that were measured. */
+static void print_columns(const struct results *r, int first, int last, int size)
+{
+	for (int c = first; c <= last; c++) {
+		if (!has(r, c))
 			continue;
-		printf("%10llu", 1ull << size);
-		for (int who = 0; who < WHO; who++)
-			cell(r->us[who][who < MPI ? what : other][size]);
-		cell(r->us[SHARED][IN][size]);
-		cell(r->us[SHARED][IN_OUT][size]);
-		ratio(r->us[GLOO][what][size], us);
-		ratio(r->us[MPI][other][size], us);
-		ratio(r->us[MPI][other][size], r->us[OWN][what][size]);
-		share(r->us[SHARED][IN][size], us);
-		share(r->us[SHARED][IN_OUT][size], us);
+		if (size < 0)
+			printf(" %s |", titles[c]);
+		else
+			print_cell(r->cell[c][size].us);
+	}
+}
+
+static void print_rule(int columns)
+{
+	printf("\n|");
+	for (int i = 0; i < columns; i++)
+		printf("--:|");
+	putchar('\n');
+}
+
+static int columns_of(const struct results *r, int first, int last)
+{
+	int n = 0;
+
+	for (int c = first; c <= last; c++)
+		n += has(r, c);
+	return n;
+}
+
+static void print_shm(const struct results *r, int n)
+{
+	printf("\n%s, f32, %d ranks:\n\n| bytes |", how.kind, n);
+	print_columns(r, SHM, IN_OUT, -1);
+	printf(" Gloo's best | Open MPI | shm : Gloo | shm : Open MPI | own : Open MPI | of in | of in, out |");
+	print_rule(columns_of(r, SHM, IN_OUT) + 8);
+	for (int s = 0; s < SIZES; s++) {
+		double us = r->cell[SHM][s].us, gloo = r->cell[PEER_GLOO][s].us,
+		       mpi = r->cell[PEER_MPI][s].us;
+
+		if (us <= 0)
+			continue;
+		printf("| %llu |", 4ull << 2 * s);
+		print_columns(r, SHM, IN_OUT, s);
+		print_cell(gloo);
+		print_cell(mpi);
+		print_ratio(gloo, us);
+		print_ratio(mpi, us);
+		print_ratio(mpi, r->cell[OWN][s].us);
+		print_share(r->cell[IN][s].us, us);
+		print_share(r->cell[IN_OUT][s].us, us);
 		putchar('\n');
 	}
 }
 
-static int all(const char *ranks, int rounds, const char *most, const char *only)
+static void print_gloo(const struct results *r, int n)
 {
-	for (const char *at = ranks; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-		struct result r = { 0 };
-		int n = atoi(at);
+	printf("\n%s, f32, %d ranks, over TCP:\n\n| bytes |", how.kind, n);
+	print_columns(r, GLOO, GLOO_EXACT, -1);
+	printf(" Gloo's best | which | torch, gloo | gloo : Gloo's best | exact : Gloo's best | "
+	       "gloo : torch | exact : torch |");
+	print_rule(columns_of(r, GLOO, GLOO_EXACT) + 8);
+	for (int s = 0; s < SIZES; s++) {
+		double us = r->cell[GLOO][s].us, exact = r->cell[GLOO_EXACT][s].us;
+		const struct cell *gloo = &r->cell[PEER_GLOO][s];
+		double torch = r->cell[PEER_TORCH][s].us;
 
-		for (int i = 0; i < rounds; i++)
-			for (int who = 0; who < WHO; who++)
-				run(&r, who, n, only, most);
-		for (int what = 0; what < IN; what++)
-			if (!*only || !strcmp(only, what_name[what]))
-				table(&r, n, what);
-		fflush(stdout);
+		if (us <= 0)
+			continue;
+		printf("| %llu |", 4ull << 2 * s);
+		print_columns(r, GLOO, GLOO_EXACT, s);
+		print_cell(gloo->us);
+		printf(" %s |", gloo->us > 0 ? gloo->algorithm : "-");
+		print_cell(torch);
+		print_ratio(gloo->us, us);
+		print_ratio(gloo->us, exact);
+		print_ratio(torch, us);
+		print_ratio(torch, exact);
+		putchar('\n');
 	}
-	return 0;
+}
+
+/* The exact sum over the one in any order, both over shm. */
+static void print_prices(const struct results *r, const int *ranks, int nranks)
+{
+	printf("\nThe exact sum over shm: microseconds, and its price, over those of the sum in any order:\n\n| bytes |");
+	for (int i = 0; i < nranks; i++)
+		printf(" %d ranks | price |", ranks[i]);
+	print_rule(2 * nranks + 1);
+	for (int s = 0; s < SIZES; s++) {
+		if (r[0].cell[EXACT][s].us <= 0)
+			continue;
+		printf("| %llu |", 4ull << 2 * s);
+		for (int i = 0; i < nranks; i++) {
+			print_cell(r[i].cell[EXACT][s].us);
+			print_ratio(r[i].cell[EXACT][s].us, r[i].cell[SHM][s].us);
+		}
+		putchar('\n');
+	}
+}
+
+static void print_machine(void)
+{
+	char line[256], cpu[160] = "a CPU";
+	FILE *f = fopen("/proc/cpuinfo", "r");
+	struct utsname u;
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "model name : %159[^\n]", cpu) == 1)
+			break;
+	if (f)
+		fclose(f);
+	uname(&u);
+	printf("%ld x %s; Linux %s; compiler %s", sysconf(_SC_NPROCESSORS_ONLN), cpu, u.release,
+	       __VERSION__);
+	for (int i = 0; i < how.nversions; i++)
+		printf("; %s", how.versions[i]);
+	putchar('\n');
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------- */
+
+static int read_ranks(const char *list, int ranks[static RANKS_MOST])
+{
+	int n = 0;
+
+	for (const char *at = list; at && n < RANKS_MOST;
+	     at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+		ranks[n] = atoi(at);
+		n += ranks[n] > 0;
+	}
+	return n;
+}
+
+static bool side_by_side(const char *list)
+{
+	int ranks[RANKS_MOST], n = read_ranks(list, ranks);
+
+	for (int i = 0; i < n; i++) {
+		struct results r = { 0 };
+
+		if (!measure(&r, ranks[i]))
+			return false;
+		if (!i)
+			print_machine();
+		if (has(&r, SHM))
+			print_shm(&r, ranks[i]);
+		if (has(&r, GLOO))
+			print_gloo(&r, ranks[i]);
+	}
+	return true;
+}
+
+static bool prices(const char *list)
+{
+	int ranks[RANKS_MOST], n = read_ranks(list, ranks);
+	struct results *r = n ? calloc((size_t)n, sizeof *r) : NULL;
+	bool good = r || !n;
+
+	how.kind = "all_reduce";
+	how.who = "shm";
+	for (int i = 0; i < n && good; i++)
+		good = measure(&r[i], ranks[i]);
+	if (good && n)
+		print_prices(r, ranks, n);
+	free(r);
+	return good;
 }
 
 int main(int argc, char **argv)
 {
-	const char *ranks = "2,4", *most = "67108864", *only = "";
-	int rounds = 3, c;
+	const char *ranks = "2,4", *priced = "2,3,4,5,6,7,8";
+	int c;
 
-	if (argc == 5 && !strcmp(argv[1], "rank"))
-		return rank(argv[2], strtoull(argv[3], NULL, 10), !strcmp(argv[4], "own"));
-	while ((c = getopt(argc, argv, "n:r:m:o:b")) != -1)
+	while ((c = getopt(argc, argv, "n:p:r:m:s:o:w:")) != -1)
 		switch (c) {
 		case 'n':
 			ranks = optarg;
 			break;
+		case 'p':
+			priced = optarg;
+			break;
 		case 'r':
-			rounds = atoi(optarg);
+			how.rounds = atoi(optarg);
 			break;
 		case 'm':
-			most = optarg;
+			how.most = strtoull(optarg, NULL, 10);
+			break;
+		case 's':
+			how.seconds = optarg;
 			break;
 		case 'o':
-			only = optarg;
+			how.kind = optarg;
 			break;
-		case 'b':
-			setenv("COMM_BLIND", "1", 1);
+		case 'w':
+			how.who = optarg;
 			break;
 		default:
 			return 2;
 		}
-	return all(ranks, rounds, most, only);
+	snprintf(how.most_text, sizeof how.most_text, "%llu", (unsigned long long)how.most);
+	if (!side_by_side(ranks))
+		return 1;
+	/* beyond that it is memory that is measured */
+	snprintf(how.most_text, sizeof how.most_text, "%d", 4 << 20);
+	return prices(priced) ? 0 : 1;
 }

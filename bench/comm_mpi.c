@@ -1,57 +1,68 @@
-/*
- * comm_mpi.c - the collectives of an MPI, timed as comm.c times ours. Started by it, with mpirun.
- */
+/* comm_mpi.c - an MPI's own collectives, for bench/comm. Started by it, with mpirun. */
 #include <mpi.h>
 #include <string.h>
 
-#include "measure.h"
+#include "peer.h"
 
-static float *src, *dst;
-static int nranks;
-
-static void barrier(void)
+static int barrier(void *self)
 {
-	MPI_Barrier(MPI_COMM_WORLD);
+	(void)self;
+	return MPI_Barrier(MPI_COMM_WORLD);
 }
 
-static void all_reduce(uint64_t bytes)
+static int greatest(void *self, double *x)
 {
-	MPI_Allreduce(src, dst, (int)(bytes / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+	(void)self;
+	return MPI_Allreduce(MPI_IN_PLACE, x, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
 }
 
-static void all_gather(uint64_t bytes)
+static int all_reduce(void *self)
 {
-	int each = (int)(bytes / 4) / nranks;
+	struct peer *p = self;
 
-	MPI_Allgather(src, each, MPI_FLOAT, dst, each, MPI_FLOAT, MPI_COMM_WORLD);
+	return MPI_Allreduce(p->src, p->dst, (int)(p->bytes / 4), MPI_FLOAT, MPI_SUM,
+	                     MPI_COMM_WORLD);
 }
 
-static void reduce_scatter(uint64_t bytes)
+static int all_gather(void *self)
 {
-	MPI_Reduce_scatter_block(src, dst, (int)(bytes / 4) / nranks, MPI_FLOAT, MPI_SUM,
-	                         MPI_COMM_WORLD);
+	struct peer *p = self;
+	int each = (int)(p->bytes / 4) / p->nranks;
+
+	return MPI_Allgather(p->src, each, MPI_FLOAT, p->dst, each, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static int reduce_scatter(void *self)
+{
+	struct peer *p = self;
+
+	return MPI_Reduce_scatter_block(p->src, p->dst, (int)(p->bytes / 4) / p->nranks, MPI_FLOAT,
+	                                MPI_SUM, MPI_COMM_WORLD);
 }
 
 int main(int argc, char **argv)
 {
-	uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 1 << 20;
-	struct contender c = { .barrier = barrier };
+	struct contender c = { .barrier = barrier, .greatest = greatest };
+	char version[MPI_MAX_LIBRARY_VERSION_STRING];
+	struct peer p = { 0 };
+	int len;
 
 	MPI_Init(&argc, &argv);
-	MPI_Comm_rank(MPI_COMM_WORLD, &c.rank);
-	MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-	c.src = src = malloc(most);
-	dst = malloc(most);
-	if (!src || !dst)
-		return 1;
-	c.dst = memset(dst, 0, most);
-	c.blind = argc > 2;
-	c.run = all_reduce;
-	measure_sizes(&c, "all_reduce", most);
-	c.run = all_gather;
-	measure_sizes(&c, "all_gather", most);
-	c.run = reduce_scatter;
-	measure_sizes(&c, "reduce_scatter", most);
+	if (argc != 4)
+		return 2;
+	peer_read(&p, argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &p.rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &p.nranks);
+	MPI_Get_library_version(version, &len);
+	version[strcspn(version, ",")] = '\0';
+	if (p.rank == 0)
+		printf("version %s\n", version);
+	c.run = !strcmp(p.kind, "all_gather")   ? all_gather
+	        : !strcmp(p.kind, "all_reduce") ? all_reduce
+	                                        : reduce_scatter;
+	for (p.bytes = 4; p.bytes <= p.most; p.bytes *= 4)
+		if (peer_time(&p, &c, "mpi"))
+			return 1;
 	MPI_Finalize();
 	return 0;
 }
