@@ -94,8 +94,8 @@ static bool pull(const struct group *g, const struct work *w, int32_t r, uint64_
 }
 
 /* Sums of [at, at + n), to `ndst` buffers. */
-static bool add(const struct group *g, const struct work *w, uint64_t at, uint64_t n,
-                char *const *dst, int32_t ndst)
+static bool add(struct group *g, const struct work *w, uint64_t at, uint64_t n, char *const *dst,
+                int32_t ndst)
 {
 	char *src[RANKS_MOST];
 
@@ -104,7 +104,8 @@ static bool add(const struct group *g, const struct work *w, uint64_t at, uint64
 			return false;
 	if (n)
 		sum_to(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
-		       (void *const *)dst, ndst);
+		       (void *const *)dst, ndst,
+		       ndst > 1 ? tess_pace_of(g->direct, w->bytes) : NULL);
 	return true;
 }
 
@@ -112,7 +113,7 @@ static bool add(const struct group *g, const struct work *w, uint64_t at, uint64
  * This rank's part of the sums, whole lines, into every dst: its own first, while the parts are
  * read.
  */
-static bool add_own_part(const struct group *g, const struct work *w)
+static bool add_own_part(struct group *g, const struct work *w)
 {
 	uint64_t count = w->c.count, each = LINE / w->width;
 	int64_t lines = tess_up((int64_t)count, (int64_t)each);
@@ -148,7 +149,7 @@ static bool pull_all(const struct group *g, const struct work *w)
 	return true;
 }
 
-static bool move(const struct group *g, const struct work *w)
+static bool move(struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	bool root = c->peer == g->rank;

@@ -204,8 +204,8 @@ static char *sums_of(const struct group *g, const struct work *w, int32_t r, uin
 }
 
 /* `n` elements of all, which lie at `at` in this rank's src and at `offset` in slots. */
-static void add(const struct group *g, const struct work *w, uint64_t at, uint64_t offset,
-                uint64_t n, void *const *dst, int32_t ndst)
+static void add(struct group *g, const struct work *w, uint64_t at, uint64_t offset, uint64_t n,
+                void *const *dst, int32_t ndst)
 {
 	const void *parts[RANKS_MOST];
 
@@ -213,7 +213,8 @@ static void add(const struct group *g, const struct work *w, uint64_t at, uint64
 		parts[r] = r == g->rank ? past(w, w->c.src, at)
 		                        : past(w, data_of(g, w, r, g->round), offset);
 	if (n)
-		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst);
+		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst,
+		       ndst > 1 ? tess_pace_of(g->shares, w->bytes) : NULL);
 }
 
 /* Everything but this rank's share, which nobody else reads. */
@@ -231,7 +232,7 @@ static void fill_shares(const struct group *g, const struct work *w, uint64_t k,
  * the slot of the next round: all notices of this one are there, so nobody reads the one before
  * any more.
  */
-static void drain_shares(const struct group *g, const struct work *w, uint64_t k)
+static void drain_shares(struct group *g, const struct work *w, uint64_t k)
 {
 	bool mine = w->c.kind == TESS_ALL_REDUCE || w->c.peer == g->rank;
 	uint64_t n = k ? part(w, w->c.count, k - 1) : 0, lo, at;
@@ -251,7 +252,7 @@ static void drain_shares(const struct group *g, const struct work *w, uint64_t k
 	add(g, w, at, lo, edge(g, n, g->rank + 1) - lo, dst, 1 + mine);
 }
 
-static void drain_sums(const struct group *g, const struct work *w, uint64_t k)
+static void drain_sums(struct group *g, const struct work *w, uint64_t k)
 {
 	const struct tess_coll *c = &w->c;
 	uint64_t n = part(w, c->count, k), at = k * w->chunk;
@@ -301,7 +302,7 @@ void kind_fill(const struct group *g, const struct work *w, uint64_t k)
 	}
 }
 
-void kind_drain(const struct group *g, const struct work *w, uint64_t k)
+void kind_drain(struct group *g, const struct work *w, uint64_t k)
 {
 	const struct tess_coll *c = &w->c;
 	bool root = c->peer == g->rank, mine = c->kind == TESS_ALL_TO_ALL;

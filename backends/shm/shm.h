@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 #include <tessera/reduce.h>
+#include <tessera/stream.h>
 
 enum {
 	RANKS_MOST = 64,
@@ -142,6 +143,7 @@ struct group {
 	uint64_t moves; /* counts whatever goes on */
 	bool unrung; /* something was put up since the bells were rung */
 	int32_t spin; /* turns of a wait before it gives up the CPU */
+	struct tess_pace direct[TESS_PACES], shares[TESS_PACES]; /* of sums in place, in slots */
 	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
 	atomic_bool aborted;
 	tess_status failed;
@@ -244,7 +246,7 @@ bool kind_gives(const struct group *g, const struct work *w);
  * sums come in.
  */
 void kind_fill(const struct group *g, const struct work *w, uint64_t k);
-void kind_drain(const struct group *g, const struct work *w, uint64_t k);
+void kind_drain(struct group *g, const struct work *w, uint64_t k);
 /* What a rank gives itself. */
 void kind_keep(const struct group *g, const struct work *w);
 uint64_t kind_block(const struct work *w, const uint64_t *list, int32_t r);
@@ -267,10 +269,11 @@ tess_status direct_move(struct group *g, const struct work *w);
 /* ---- sum.c ----------------------------------------------------------------------------------- */
 /*
  * `n` elements of each, in order of src, to every dst. dst[0] is this rank's own and may be one of
- * src; the others have been read by other ranks, who may be told after tess_stream_end.
+ * src; the others have been read by other ranks, who may be told after tess_stream_end, and are
+ * written at `pace` (NULL: past the caches).
  */
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst);
+            void *const *dst, int32_t ndst, struct tess_pace *pace);
 
 /* ---- message.c: send and recv ---------------------------------------------------------------- */
 tess_status message_progress(struct group *g);

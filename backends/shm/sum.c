@@ -2,7 +2,7 @@
  * sum.c - sums of several ranks' vectors, into one or several.
  *
  * f32 sums, which is what models ask for, are added from registers and written to all places from
- * there, past the caches of the others; it is the chain of additions of tess_reduce.
+ * there; it is the chain of additions of tess_reduce.
  */
 #include <string.h>
 #include <tessera/stream.h>
@@ -22,47 +22,57 @@ struct eight {
 /* The first `lines` lines of sums; dst but for the first are aligned to lines. */
 static inline __attribute__((always_inline)) void add_lines(const float *const *src, int32_t nsrc,
                                                             uint64_t lines, float *const *dst,
-                                                            int32_t ndst)
+                                                            int32_t ndst, bool through)
 {
 	for (uint64_t k = 0; k < 16 * lines; k += 16) {
 		const struct eight *from = (const struct eight *)(const void *)(src[0] + k);
-		struct eight *to = (struct eight *)(void *)(dst[0] + k),
-			     sum[2] = { from[0], from[1] };
+		struct eight *to = (struct eight *)(void *)(dst[0] + k), sum[2];
+		float low __attribute__((vector_size(32))) = from[0].x;
+		float high __attribute__((vector_size(32))) = from[1].x;
 
 		for (int32_t r = 1; r < nsrc; r++) {
 			from = (const struct eight *)(const void *)(src[r] + k);
-			sum[0].x += from[0].x;
-			sum[1].x += from[1].x;
+			low += from[0].x;
+			high += from[1].x;
 		}
-		to[0] = sum[0];
-		to[1] = sum[1];
-		for (int32_t i = 1; i < ndst; i++)
-			tess_stream_one(dst[i] + k, sum);
+		to[0].x = sum[0].x = low;
+		to[1].x = sum[1].x = high;
+		for (int32_t i = 1; i < ndst; i++) {
+			to = (struct eight *)(void *)(dst[i] + k);
+			if (!through) {
+				tess_stream_one(to, sum);
+				continue;
+			}
+			to[0].x = low;
+			to[1].x = high;
+		}
 	}
 }
 
-/* Two ranks are constants, so that pointers stay in registers. */
+/* What two ranks do is made of constants, so that pointers stay in registers. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
                                                           uint64_t lines, float *const *dst,
-                                                          int32_t ndst)
+                                                          int32_t ndst, bool through)
 {
 	const float *from[2] = { src[0], src[nsrc - 1] };
 	float *to[2] = { dst[0], dst[ndst - 1] };
 
 	if (nsrc == 2 && ndst == 1)
-		add_lines(from, 2, lines, to, 1);
+		add_lines(from, 2, lines, to, 1, false);
+	else if (nsrc == 2 && ndst == 2 && through)
+		add_lines(from, 2, lines, to, 2, true);
 	else if (nsrc == 2 && ndst == 2)
-		add_lines(from, 2, lines, to, 2);
+		add_lines(from, 2, lines, to, 2, false);
 	else
-		add_lines(src, nsrc, lines, dst, ndst);
+		add_lines(src, nsrc, lines, dst, ndst, through);
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static void add_f32_wide(const float *const *src, int32_t nsrc,
                                                          uint64_t lines, float *const *dst,
-                                                         int32_t ndst)
+                                                         int32_t ndst, bool through)
 {
-	add_f32(src, nsrc, lines, dst, ndst);
+	add_f32(src, nsrc, lines, dst, ndst, through);
 }
 
 static bool has_wide(void)
@@ -80,7 +90,7 @@ static bool has_wide(void)
 
 /* f32 sums from registers, as far as streams fall on whole lines; returns how many elements. */
 static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
-                         int32_t ndst)
+                         int32_t ndst, bool through)
 {
 	uint64_t k = n / 16 * 16;
 
@@ -88,7 +98,7 @@ static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, floa
 		if ((uintptr_t)dst[i] % TESS_STREAM_LINE)
 			return 0;
 	if (k)
-		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst);
+		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst, through);
 	for (; k < n; k++) {
 		float sum = src[0][k];
 
@@ -100,14 +110,15 @@ static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, floa
 	return n;
 }
 
-void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst)
+static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+                     void *const *dst, int32_t ndst, bool through)
 {
 	size_t width = tess_width(dtype);
 	uint64_t step = STEP / width, k = 0;
 
 	if (dtype == TESS_F32 && op == TESS_SUM && nsrc <= STREAMS)
-		k = add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst);
+		k = add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst,
+		             through);
 	for (; k < n; k += step) {
 		uint64_t len = n - k < step ? n - k : step;
 		char *sum = (char *)dst[0] + k * width;
@@ -116,7 +127,39 @@ void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uin
 		for (int32_t r = 0; r < nsrc; r++)
 			part[r] = (const char *)src[r] + k * width;
 		tess_reduce(dtype, op, part, nsrc, len, sum);
-		for (int32_t i = 1; i < ndst; i++)
-			tess_stream((char *)dst[i] + k * width, sum, len * width);
+		for (int32_t i = 1; i < ndst; i++) {
+			char *to = (char *)dst[i] + k * width;
+
+			if (through)
+				memcpy(to, sum, len * width);
+			else
+				tess_stream(to, sum, len * width);
+		}
 	}
+}
+
+void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+            void *const *dst, int32_t ndst, struct tess_pace *pace)
+{
+	size_t width = tess_width(dtype);
+	const void *from[RANKS_MOST];
+	void *to[RANKS_MOST];
+	bool through = false;
+	uint64_t tried = 0;
+
+	if (pace)
+		tried = tess_pace_try(pace, n * width, &through) / width;
+	if (tried) {
+		int64_t begin = bell_now();
+
+		sum_some(dtype, op, src, nsrc, tried, dst, ndst, through);
+		tess_pace_took(pace, tried * width, bell_now() - begin);
+	}
+	if (tried == n)
+		return;
+	for (int32_t r = 0; r < nsrc; r++)
+		from[r] = (const char *)src[r] + tried * width;
+	for (int32_t i = 0; i < ndst; i++)
+		to[i] = (char *)dst[i] + tried * width;
+	sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace && pace->through);
 }

@@ -4,6 +4,7 @@
  */
 #include "exact.h"
 
+#include "clock.h"
 #include "world.h"
 
 #include <core/base/status.h>
@@ -157,16 +158,32 @@ static void finish_trees(struct adder *a, float *out)
 		memset(out, 0, a->n * sizeof *out);
 }
 
-static void copy(void *dst, const void *src, size_t n)
+/* Elements [at, end) of the sums, to `nout` places: one after another while they are in cache. */
+static void finish_some(struct adder *a, uint64_t at, uint64_t end, float *const *out, int32_t nout,
+                        bool through)
 {
-	memcpy(dst, src, n);
+	for (a->at = at; a->at < end; a->at += STEP) {
+		a->n = end - a->at < STEP ? end - a->at : STEP;
+		memset(a->next, 0, (size_t)a->nranks * sizeof *a->next);
+		if (a->s->ntree == 1 && a->s->n[0] && a->nranks > 1)
+			finish_tree(a, out[0] + a->at);
+		else
+			finish_trees(a, out[0] + a->at);
+		for (int32_t i = 1; i < nout; i++)
+			if (through)
+				memcpy(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
+			else
+				tess_stream(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
+	}
 }
 
-/* The sums, to `nout` places: one after another while they are in cache. */
+/* out[0] is this rank's, the others are written at `pace` (NULL: past the caches). */
 static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
-                       const float *const *part, float *scratch, float *const *out, int32_t nout)
+                       const float *const *part, float *scratch, float *const *out, int32_t nout,
+                       struct tess_pace *pace)
 {
-	bool streams = nout > 1 && s->count * sizeof **out >= TESS_STREAM_LEAST;
+	uint64_t tried = 0;
+	bool through;
 	struct adder a;
 
 	a.s = s;
@@ -175,25 +192,22 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
 	a.part = part;
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
-	for (a.at = 0; a.at < s->count; a.at += STEP) {
-		a.n = s->count - a.at < STEP ? s->count - a.at : STEP;
-		memset(a.next, 0, (size_t)nranks * sizeof *a.next);
-		if (s->ntree == 1 && s->n[0] && nranks > 1)
-			finish_tree(&a, out[0] + a.at);
-		else
-			finish_trees(&a, out[0] + a.at);
-		for (int32_t i = 1; i < nout; i++)
-			(streams ? tess_stream : copy)(out[i] + a.at, out[0] + a.at,
-			                               a.n * sizeof **out);
+	if (pace)
+		tried = tess_pace_try(pace, s->count * sizeof **out, &through) / sizeof **out;
+	if (tried) {
+		int64_t begin = tess_now();
+
+		finish_some(&a, 0, tried, out, nout, through);
+		tess_pace_took(pace, tried * sizeof **out, tess_now() - begin);
 	}
-	if (streams)
-		tess_stream_end();
+	finish_some(&a, tried, s->count, out, nout, pace && pace->through);
+	tess_stream_end();
 }
 
 void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
                      float *scratch, float *out)
 {
-	finish_all(s, nranks, s->count, part, scratch, &out, 1);
+	finish_all(s, nranks, s->count, part, scratch, &out, 1, NULL);
 }
 
 /* ---- moving ---------------------------------------------------------------------------------- */
@@ -428,7 +442,8 @@ static tess_status add_in_place(struct way *w, bool *done)
 	}
 	if (s.share)
 		out[nout++] = w->out;
-	finish_all(&s, n, w->s->count, part, w->scratch, out, nout);
+	finish_all(&s, n, w->s->count, part, w->scratch, out, nout,
+	           nout > 1 ? tess_pace_of(w->g->pace, w->s->count * sizeof **out) : NULL);
 	*done = true;
 	return tess_barrier(w->g, s.where);
 }

@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <tessera/stream.h>
 #include <tessera/tessera.h>
 
 struct tess_world {
@@ -53,6 +54,7 @@ struct tess_group {
 	bool warned; /* of calls that the backend lacks */
 	float *scratch; /* of exact sums, kept between them */
 	size_t scratch_bytes;
+	struct tess_pace pace[TESS_PACES]; /* of exact sums in rooms */
 	struct tess_room *rooms; /* memory that all its ranks address */
 	int64_t nrooms; /* so far */
 };

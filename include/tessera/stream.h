@@ -2,12 +2,14 @@
  * tessera/stream.h - copies into memory that another core has read.
  *
  * A line that another core holds must be taken away from it before it can be written, and cores do
- * not do that ahead of time, as they fetch what is read: on a machine with two groups of cores 28
- * ns a line against 4. Stores that pass the caches spare it.
+ * not do that ahead of time, as they fetch what is read: 7 ns a line, 28 where the cores belong to
+ * two groups. Stores that pass the caches spare it, for 3 to 5 ns; and where the other core holds
+ * the line no more, stores through the caches take 1.
  */
 #ifndef TESSERA_STREAM_H
 #define TESSERA_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -53,6 +55,60 @@ static inline void tess_stream_end(void)
 #if defined(__SSE2__)
 	_mm_sfence();
 #endif
+}
+
+/*
+ * Which way is faster is measured: nothing else tells where the cores are and what they hold. Of
+ * vectors of about one size some bytes are timed, written one way for a few calls and then the
+ * other, as what cores hold comes from how it was written last; then all go the faster way, until
+ * so many bytes have gone it that measuring again costs next to nothing. Vectors that caches do not
+ * hold go past them. Zeroed before the first; each rank has its own.
+ */
+struct tess_pace {
+	uint64_t bytes; /* since it was measured */
+	int64_t best[2]; /* ns for 1 MiB: past the caches, through them */
+	int32_t tries;
+	bool through;
+};
+enum {
+	TESS_PACES = 10, /* sizes: below 16 KiB, 32 KiB, .. 8 MiB */
+	TESS_PACE_TRIES = 4, /* of each way */
+	TESS_PACE_MOST = 32 << 10, /* bytes of a try */
+	TESS_PACE_AGAIN = 256 << 20 /* bytes after which it is measured again */
+};
+
+/* NULL: past the caches. */
+static inline struct tess_pace *tess_pace_of(struct tess_pace all[TESS_PACES], uint64_t bytes)
+{
+	int i = 0;
+
+	while (i < TESS_PACES && bytes >> (14 + i))
+		i++;
+	return i < TESS_PACES ? &all[i] : NULL;
+}
+
+/* How many of the next `bytes` are to be timed, and which way they go; the rest goes p->through. */
+static inline uint64_t tess_pace_try(struct tess_pace *p, uint64_t bytes, bool *through)
+{
+	p->bytes += bytes;
+	if (p->tries == 2 * TESS_PACE_TRIES && p->bytes < TESS_PACE_AGAIN)
+		return 0;
+	p->tries %= 2 * TESS_PACE_TRIES;
+	*through = p->tries >= TESS_PACE_TRIES;
+	return bytes < TESS_PACE_MOST ? bytes : (uint64_t)TESS_PACE_MOST;
+}
+
+static inline void tess_pace_took(struct tess_pace *p, uint64_t bytes, int64_t ns)
+{
+	int64_t *best = &p->best[p->tries / TESS_PACE_TRIES];
+	int64_t each = (int64_t)(((uint64_t)ns << 20) / bytes);
+
+	if (p->tries % TESS_PACE_TRIES == 0 || each < *best)
+		*best = each;
+	if (++p->tries < 2 * TESS_PACE_TRIES)
+		return;
+	p->through = p->best[1] < p->best[0];
+	p->bytes = 0;
 }
 
 #endif
