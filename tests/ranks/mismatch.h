@@ -1,0 +1,32 @@
+/*
+ * mismatch.h - ranks whose calls do not fit, made from a seed: which rank is odd, what it does
+ * otherwise, and what all have done before.
+ */
+#ifndef TESTS_MISMATCH_H
+#define TESTS_MISMATCH_H
+
+#include <tessera/tessera.h>
+
+enum { MISMATCH_RANKS = 8, MISMATCH_EARLIER = 3 };
+
+struct mismatch {
+	int32_t n, odd, other; /* other: a rank that is not odd; of a pair, its peer */
+	int32_t what; /* differs: mismatch_name() */
+	int32_t kind, dtype, op, root; /* of the call, as all others make it */
+	int32_t odd_kind, odd_dtype, odd_op; /* where they differ */
+	uint64_t count, odd_count;
+	int32_t earlier; /* calls that fit */
+};
+
+void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out);
+/* "a count", "a call is missing" */
+const char *mismatch_name(const struct mismatch *m);
+
+/*
+ * One rank's calls. Returns the failure that it was told of, TESS_EMISMATCH and a sentence as it must
+ * be; TESS_EBUG and what is wrong where the sentence does not name both ranks, both calls and both
+ * modules, nothing fails, or what earlier calls have brought has changed.
+ */
+tess_status mismatch_play(struct tess_world *w, const struct mismatch *m);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * 200 jobs in which one rank's calls do not fit those of the others: each ends in an error on every rank that
+ * names both ranks, both calls and both modules, and what earlier calls have brought stays.
+ */
+#include "../unit/suite.h"
+#include "mismatch.h"
+
+#include <core/base/status.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CASES = 200 };
+
+struct played {
+	struct mismatch m;
+	tess_status st[MISMATCH_RANKS];
+	char sentence[MISMATCH_RANKS][1600];
+};
+
+static tess_status play(struct tess_world *w, void *arg)
+{
+	struct played *p = arg;
+	int32_t me = tess_world_rank(w);
+
+	p->st[me] = mismatch_play(w, &p->m);
+	snprintf(p->sentence[me], sizeof p->sentence[me], "%s", p->st[me] ? tess_error() : "no error");
+	return p->st[me];
+}
+
+START_TEST(calls_that_do_not_fit)
+{
+	const char *seed = getenv("MISMATCH_SEED"), *cases = getenv("MISMATCH_CASES");
+	int n = cases ? atoi(cases) : CASES;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t s = (seed ? strtoull(seed, NULL, 10) : 1) + (uint64_t)i;
+		struct played p = { .st = { 0 } };
+
+		mismatch_make(s, 2 + (int32_t)(s % 4), &p.m);
+		ck_assert_int_eq(tess_world_spawn(p.m.n, play, &p), TESS_EMISMATCH);
+		for (int32_t r = 0; r < p.m.n; r++)
+			ck_assert_msg(p.st[r] == TESS_EMISMATCH, "MISMATCH_SEED=%d, %s, rank %d of %d: %s",
+			              (int)s, mismatch_name(&p.m), r, p.m.n, p.sentence[r]);
+	}
+}
+END_TEST
+
+SUITE_MAIN("mismatch", calls_that_do_not_fit)
