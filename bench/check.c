@@ -1,0 +1,137 @@
+/*
+ * check.c - what the checks of a call cost: an all_reduce of f32 through a group, which checks, numbers,
+ * fingerprints and tells it, beside the same call given straight to the backend; both in one run, in turn.
+ *
+ *	check [BYTES]        on 2 threads; or as a rank of a job, over its backend (TESSERA_BACKEND):
+ *	tessera launch -n 2 --backend shm -- bench/check
+ *	tessera launch -n 2 --backend gloo -- bench/check
+ *	mpirun -n 2 -x TESSERA_BACKEND=mpi bench/check
+ *
+ * Prints the best median of all rounds for each, and what the checks add to it.
+ */
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/seat.h>
+#include <core/comm/world.h>
+#include <stdio.h>
+
+#include "tools/bench/measure.h"
+
+enum { ROUNDS = 9, SAMPLES = 400 };
+
+struct end { /* one rank's */
+	struct tess_group *group;
+	float *src, *dst;
+	uint64_t bytes;
+};
+
+static void must(tess_status st)
+{
+	if (!st)
+		return;
+	fprintf(stderr, "check: %s\n", tess_error());
+	exit(EXIT_FAILURE);
+}
+
+static int barrier(void *self)
+{
+	const struct end *e = self;
+
+	return tess_barrier(e->group, "bench");
+}
+
+static int greatest(void *self, double *x)
+{
+	const struct end *e = self;
+
+	return tess_all_reduce(e->group, x, x, 1, TESS_F64, TESS_MAX, "bench");
+}
+
+static int checked(void *self)
+{
+	const struct end *e = self;
+
+	return tess_all_reduce(e->group, e->src, e->dst, e->bytes / 4, TESS_F32, TESS_SUM, "bench");
+}
+
+/* One fingerprint for all calls: it fits, and is compared where the backend does that by itself. */
+static int unchecked(void *self)
+{
+	const struct end *e = self;
+	struct tess_group *g = e->group;
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_REDUCE,
+		                     .dtype = TESS_F32,
+		                     .op = TESS_SUM,
+		                     .mem = TESS_HOST,
+		                     .print = 1,
+		                     .src = e->src,
+		                     .dst = e->dst,
+		                     .count = e->bytes / 4,
+		                     .deadline = tess_now() + g->world->timeout,
+		                     .where = "bench" };
+	void *work;
+	tess_status st = g->backend->start(g->self, &c, &work);
+
+	if (st)
+		return st;
+	st = g->backend->wait(g->self, work, c.deadline);
+	g->backend->release(g->self, work);
+	return st;
+}
+
+static tess_status rank(struct tess_world *w, void *arg)
+{
+	struct end e = { .group = tess_world_group(w), .bytes = *(const uint64_t *)arg };
+	double times[SAMPLES], best[2] = { 0 };
+	struct contender c = { .self = &e,
+		               .give = e.bytes,
+		               .get = e.bytes,
+		               .batch = measure_batch(e.bytes),
+		               .seconds = 0.1,
+		               .room = times,
+		               .most = SAMPLES,
+		               .barrier = barrier,
+		               .greatest = greatest };
+	struct measured m;
+
+	c.src = e.src = calloc(e.bytes, 1);
+	c.dst = e.dst = calloc(e.bytes, 1);
+	if (!e.src || !e.dst)
+		must(tess_fail(TESS_ENOMEM, "no memory"));
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		double *b = &best[i % 2];
+
+		c.run = i % 2 ? unchecked : checked;
+		must(measure(&c, &m));
+		*b = i < 2 || m.us < *b ? m.us : *b;
+	}
+	if (!tess_world_rank(w))
+		printf("%-8s %d ranks, all_reduce of %llu bytes: %.2f us checked, %.2f us not: %+.1f%%\n",
+		       tess_world_backend(w), tess_world_size(w), (unsigned long long)e.bytes, best[0],
+		       best[1], 100 * (best[0] / best[1] - 1));
+	free(e.src);
+	free(e.dst);
+	return TESS_OK;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) & ~UINT64_C(3) : 1 << 20;
+	struct tess_world *world;
+	struct tess_seat seat;
+
+	if (bytes < 4 || bytes > 1 << 30) {
+		fprintf(stderr, "usage: check [BYTES]\n");
+		return 2;
+	}
+	must(tess_seat_find(&seat));
+	if (seat.alone) {
+		must(tess_world_spawn(2, rank, &bytes));
+		return 0;
+	}
+	must(tess_world_open(&world));
+	must(rank(world, &bytes));
+	tess_world_close(world);
+	return 0;
+}
