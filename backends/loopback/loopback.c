@@ -38,6 +38,7 @@ struct room {
 	int32_t inside; /* ranks that have it open */
 	pthread_mutex_t lock; /* of all that follows */
 	int32_t nranks;
+	int32_t *world; /* the world rank of each, for sentences */
 	int32_t spin;
 	bool failed; /* then no piece is moved any more */
 	atomic_bool stop; /* the same, for those who spin */
@@ -197,10 +198,10 @@ static void compare(struct room *room, const struct meet *m, int32_t rank)
 		what = loopback_differ(&m->call[r], r, &m->call[rank], rank, room->nranks);
 		if (!what)
 			continue;
-		loopback_describe(&m->call[r], theirs, sizeof theirs);
-		loopback_describe(&m->call[rank], mine, sizeof mine);
+		loopback_describe(&m->call[r], room->world, theirs, sizeof theirs);
+		loopback_describe(&m->call[rank], room->world, mine, sizeof mine);
 		fail_room(room, TESS_EMISMATCH, "%s differ: rank %d is in %s, but rank %d in %s",
-		          what, (int)r, theirs, (int)rank, mine);
+		          what, (int)room->world[r], theirs, (int)room->world[rank], mine);
 	}
 }
 
@@ -305,16 +306,16 @@ static void late(struct room *room, const struct meet *m, int32_t rank)
 {
 	char text[256];
 
-	loopback_describe(&m->call[rank], text, sizeof text);
+	loopback_describe(&m->call[rank], room->world, text, sizeof text);
 	for (int32_t r = 0; r < room->nranks; r++)
 		if (!m->call[r].kind && (m->from < 0 || r == m->from || r == m->to)) {
 			fail_room(room, TESS_ETIMEOUT,
-			          "rank %d has not joined rank %d's %s by its deadline", (int)r,
-			          (int)rank, text);
+			          "rank %d has not joined rank %d's %s by its deadline",
+			          (int)room->world[r], (int)room->world[rank], text);
 			return;
 		}
-	fail_room(room, TESS_ETIMEOUT, "rank %d's %s was not finished by its deadline", (int)rank,
-	          text);
+	fail_room(room, TESS_ETIMEOUT, "rank %d's %s was not finished by its deadline",
+	          (int)room->world[rank], text);
 }
 
 /* What ends a spin: it is done, it has failed, or there is a piece to help with. */
@@ -367,7 +368,7 @@ static void release(void *self, void *work)
 	pthread_mutex_lock(&room->lock);
 	if (atomic_load(&m->state) != DONE) {
 		fail_room(room, TESS_EINVAL, "rank %d released a call that was not finished",
-		          (int)me->rank);
+		          (int)room->world[me->rank]);
 		await_still(room);
 	}
 	if (++m->released == m->expected)
@@ -382,13 +383,19 @@ struct address { /* what rank 0 says in the store */
 	uint64_t id;
 };
 
-static struct room *make_room(int32_t nranks)
+static struct room *make_room(const struct tess_join *how)
 {
+	size_t bytes = (size_t)how->nranks * sizeof *how->world;
+	int32_t nranks = how->nranks, *world = malloc(bytes);
 	struct room *room = calloc(1, sizeof *room);
 	cpu_set_t set;
 
-	if (!room)
+	if (!room || !world) {
+		free(room);
+		free(world);
 		return NULL;
+	}
+	room->world = memcpy(world, how->world, bytes);
 	pthread_mutex_init(&room->lock, NULL);
 	pthread_cond_init(&room->still, NULL);
 	room->nranks = nranks;
@@ -405,6 +412,7 @@ static void free_room(struct room *room)
 	free_meets(room->spare);
 	pthread_cond_destroy(&room->still);
 	pthread_mutex_destroy(&room->lock);
+	free(room->world);
 	free(room);
 }
 
@@ -446,7 +454,7 @@ static tess_status offer_room(const struct tess_join *how, struct room **out)
 {
 	const struct tess_store *store = how->store;
 	struct address here = { .pid = getpid() };
-	struct room *room = make_room(how->nranks);
+	struct room *room = make_room(how);
 	tess_status st = TESS_OK;
 	char key[160];
 

@@ -33,7 +33,7 @@ uint64_t loopback_bytes(const struct meet *m, int32_t nranks);
 /* NULL: `b` of rank rb fits `a` of rank ra; else what does not: "kind", "dtype", "count" ... */
 const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct tess_coll *b,
                             int32_t rb, int32_t nranks);
-/* "all_reduce of 4 f32 at layers.3" */
-void loopback_describe(const struct tess_coll *c, char *text, size_t room);
+/* "all_reduce of 4 f32 at layers.3"; world: the world rank of each rank */
+void loopback_describe(const struct tess_coll *c, const int32_t *world, char *text, size_t room);
 
 #endif

@@ -254,7 +254,7 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 	return !a->give && !a->get && a->count != b->count ? "counts" : NULL;
 }
 
-void loopback_describe(const struct tess_coll *c, char *text, size_t room)
+void loopback_describe(const struct tess_coll *c, const int32_t *world, char *text, size_t room)
 {
 	static const char *const kinds[] = {
 		"nothing",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
@@ -270,7 +270,7 @@ void loopback_describe(const struct tess_coll *c, char *text, size_t room)
 		         reduces(c->kind) ? ", " : "", reduces(c->kind) ? ops[c->op] : "");
 	if (rooted(c->kind) || pairs(c->kind))
 		snprintf(peer, sizeof peer, "%s rank %d", rooted(c->kind) ? ", root" : ", with",
-		         (int)c->peer);
+		         (int)world[c->peer]);
 	snprintf(text, room, "%s%s%s%s%s", kinds[c->kind], what, peer, c->where ? " at " : "",
 	         c->where ? c->where : "");
 }

@@ -171,7 +171,7 @@ static void say_call(struct words *w, const json_t *call)
 	const char *group = text_of(call, "group");
 
 	say(w, "%s", text_of(call, "text"));
-	if (*group && strcmp(group, "world") && !strstr(text_of(call, "text"), group))
+	if (*group && strcmp(group, "world") && !strstr(text_of(call, "text"), " in group "))
 		say(w, ", in group %s", group);
 }
 

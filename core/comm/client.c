@@ -230,9 +230,19 @@ static void note(void *self, const struct tess_note *n)
 		wake(c);
 }
 
-static void late(void *self, const struct tess_key *key)
+static void late(void *self, const struct tess_key *key, int32_t n)
 {
-	say(self, TESS_LATE, key != NULL, 0, key, key ? sizeof *key : 0, NULL, 0);
+	say(self, TESS_LATE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
+}
+
+static void group(void *self, const struct tess_roster *r)
+{
+	say(self, TESS_GROUP, 0, 0, r, r->bytes, NULL, 0);
+}
+
+static void group_leave(void *self, uint32_t id)
+{
+	say(self, TESS_GROUP_BYE, (int32_t)id, 0, NULL, 0, NULL, 0);
 }
 
 static void fail(void *self, tess_status why, const char *sentence)
@@ -310,7 +320,7 @@ static void await_all(struct client *c, const bool *flag, int64_t deadline)
 	await(c, flag, deadline);
 	if (!*flag && !c->first.why) {
 		pthread_mutex_unlock(&c->lock);
-		late(c, NULL);
+		late(c, NULL, 0);
 		pthread_mutex_lock(&c->lock);
 		await(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
 		if (!*flag)
@@ -453,6 +463,8 @@ static tess_status enter(struct client *c, int64_t deadline, struct tess_link *o
 		                   .get = get,
 		                   .note = note,
 		                   .late = late,
+		                   .group = group,
+		                   .group_leave = group_leave,
 		                   .fail = fail,
 		                   .leave = leave,
 		                   .close = close_line };

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME = 32, NOTE = sizeof(struct tess_note) + 16 * sizeof(uint64_t) + TESS_WHERE };
+enum { NAME = TESS_ROSTER_KEY, NOTE = sizeof(struct tess_note) + 16 * sizeof(uint64_t) + TESS_WHERE };
 enum { WORDS = (NAME + NOTE) / sizeof(uint64_t), ONGOING = 0, FINISHED, FAILED, STATE_BITS = 2 };
 
 /*
@@ -184,14 +184,16 @@ static json_t *text(const char *s)
 	return t ? t : json_string("");
 }
 
-static json_t *of_call(const struct call *c)
+static json_t *of_call(const struct call *c, const struct tess_rosters *who)
 {
+	static const struct tess_roster nobody = { 0 };
 	static const char *const states[] = { "started", "finished", "failed" };
 	const struct tess_note *n = c->note;
+	const struct tess_roster *r = who->find(who->arg, n->key.group);
 	char words[640];
 	json_t *o;
 
-	tess_note_text(n, words, sizeof words);
+	tess_note_text(n, r ? r : &nobody, words, sizeof words);
 	o = json_pack("{s:I, s:o, s:i, s:I, s:s, s:s, s:o, s:o, s:I}", "index",
 	              (json_int_t)c->number, "group", text(c->group), "channel",
 	              (int)n->key.channel, "number", (json_int_t)n->key.number, "kind",
@@ -218,7 +220,7 @@ static json_t *of_call(const struct call *c)
 	return o;
 }
 
-static json_t *of_calls(const struct tess_flight *f)
+static json_t *of_calls(const struct tess_flight *f, const struct tess_rosters *who)
 {
 	uint64_t calls = atomic_load(&f->calls), first;
 	struct call c = { .note = malloc(NOTE) };
@@ -227,7 +229,7 @@ static json_t *of_calls(const struct tess_flight *f)
 	first = calls > TESS_FLIGHT_CALLS ? calls - TESS_FLIGHT_CALLS : 0;
 	for (uint64_t i = first + 1; a && i <= calls; i++)
 		if (load(f, i, &c))
-			json_array_append_new(a, of_call(&c));
+			json_array_append_new(a, of_call(&c, who));
 	free(c.note);
 	return a;
 }
@@ -286,7 +288,7 @@ tess_status tess_flight_store(const char *path, const json_t *what)
 	return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path, strerror(err));
 }
 
-tess_status tess_flight_write(struct tess_flight *f, json_t *about)
+tess_status tess_flight_write(struct tess_flight *f, json_t *about, const struct tess_rosters *who)
 {
 	char path[4096];
 	tess_status st = TESS_OK;
@@ -295,7 +297,7 @@ tess_status tess_flight_write(struct tess_flight *f, json_t *about)
 		goto out;
 	if (json_object_set_new(about, "clock", clocks()) ||
 	    json_object_set_new(about, "made", json_integer((json_int_t)atomic_load(&f->calls))) ||
-	    json_object_set_new(about, "calls", of_calls(f))) {
+	    json_object_set_new(about, "calls", of_calls(f, who))) {
 		st = tess_fail(TESS_ENOMEM, "no memory for the flight record");
 		goto out;
 	}

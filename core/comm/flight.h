@@ -36,11 +36,17 @@ uint64_t tess_flight_begin(struct tess_flight *f, const char *group, const struc
 /* It has ended, `st` says how. Once a call; number 0: nothing. */
 void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st);
 
+/* Who is in a group; NULL: it is closed. */
+struct tess_rosters {
+	const struct tess_roster *(*find)(void *arg, uint32_t id);
+	void *arg;
+};
+
 /*
  * Writes the calls, and what `about` says of the rank (an object, which is taken; "rank" must be in
  * it), to rank-R.json in the directory, whole or not at all, for nobody but this user. NULL: nothing.
  */
-tess_status tess_flight_write(struct tess_flight *f, json_t *about);
+tess_status tess_flight_write(struct tess_flight *f, json_t *about, const struct tess_rosters *who);
 
 /* The path of the record of `rank` in `dir`. */
 void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room);

@@ -74,31 +74,41 @@ static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
 {
 	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
 
-	if (c->kind == TESS_SEND)
-		return (struct tess_key){ .channel = 1 + me * n + peer, .number = ++g->sent[peer] };
-	if (c->kind == TESS_RECV)
-		return (struct tess_key){ .channel = 1 + peer * n + me,
-			                  .number = ++g->received[peer] };
-	return (struct tess_key){ .number = ++g->calls };
+	struct tess_key key = { .group = g->roster->id };
+
+	if (c->kind == TESS_SEND) {
+		key.channel = 1 + me * n + peer;
+		key.number = ++g->sent[peer];
+	} else if (c->kind == TESS_RECV) {
+		key.channel = 1 + peer * n + me;
+		key.number = ++g->received[peer];
+	} else {
+		key.number = ++g->calls;
+	}
+	return key;
 }
 
-static void warn(struct tess_group *g, const struct tess_coll *c)
+/* Once in a job. */
+static void warn(const struct tess_group *g, const struct tess_coll *c)
 {
-	if (!g->warned && g->rank == 0 && g->size > 1)
+	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
 		tess_log(TESS_WARN, "comm",
 		         "backend %s lacks %s of %s: such calls are made of messages between all "
 		         "ranks, up to %d times the bytes",
 		         g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
 		         g->size - 1);
-	g->warned = true;
+	g->world->warned = true;
 }
 
 static tess_status begin(struct tess_group *g, struct tess_work *w)
 {
 	const struct tess_coll *c = &w->coll;
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
-	tess_status st = g->backend->supports(c, g->size);
+	tess_status st;
 
+	if (!g->self)
+		return tess_emulation_start(g, c, &w->emulation);
+	st = g->backend->supports(c, g->size);
 	if (!st)
 		return g->backend->start(g->self, c, &w->work);
 	if (st != TESS_ENOTSUP)
@@ -114,7 +124,7 @@ static tess_status begin(struct tess_group *g, struct tess_work *w)
 static void describe(struct tess_work *w, char *text, size_t room)
 {
 	tess_note_write(w->group->note, &w->coll, &w->key, w->group->size);
-	tess_note_text(w->group->note, text, room);
+	tess_note_text(w->group->note, w->group->roster, text, room);
 }
 
 /*
@@ -158,7 +168,7 @@ static void announce(struct tess_work *w, int64_t now)
 		tess_group_tell(g);     /* messages have numbers of their own */
 	tess_note_write(g->note, &w->coll, &w->key, g->size);
 	w->coll.print = g->note->print;
-	w->flight = tess_flight_begin(g->world->flight, g->name, g->note, now);
+	w->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
 	g->untold = true;
 	w->slow = now + SLOW;
 	if (g->backend->compares && !w->key.channel && now < g->due)
@@ -185,7 +195,7 @@ static tess_status failed(struct tess_work *w, tess_status why)
 	describe(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
-		w->state = tess_world_late(world, &w->key, sentence);
+		w->state = tess_world_late(world, &w->key, 1, sentence);
 	} else {
 		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name,
 		         tess_error());

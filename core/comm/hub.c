@@ -1,64 +1,31 @@
 #include "hub.h"
 
 #include "clock.h"
+#include "ledger.h"
 
-#include <core/base/log.h>
 #include <core/base/status.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 256, CALLS_MOST = 1 << 16, TEXT = 480, STATE = TEXT + 48 };
-
-struct pair { /* a key of the store */
-	struct pair *next;
-	uint64_t len;
-	char *val;
-	char key[];
-};
-
-struct call { /* a call that some of its ranks have made */
-	struct call *next;
-	int32_t arrived;
-	struct {
-		int32_t rank;
-		struct tess_note *note;
-	} by[];
-};
-
-struct seat {
-	pid_t pid;
-	bool here, left;
-	struct tess_note *last; /* its last call that is known; NULL: none yet */
-	struct tess_key reached; /* the last collective */
-};
-
-struct tess_hub {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	struct tess_failure first;
-	struct tess_listener *listeners;
-	struct pair *keys;
-	struct call *calls[BUCKETS];
-	int32_t ncalls, sweep_at;
-	bool blind; /* a rank ran too far ahead: some calls were not kept */
-	int32_t nranks, entered, left;
-	struct seat seat[];
-};
-
 tess_status tess_hub_open(int32_t nranks, struct tess_hub **out)
 {
 	struct tess_hub *h;
+	struct tess_roster *all;
 	pthread_condattr_t attr;
 
 	if (nranks < 1 || nranks > TESS_RANKS_MOST)
 		return tess_fail(TESS_EINVAL, "a job of %d ranks: 1 to %d are possible", nranks,
 		                 TESS_RANKS_MOST);
 	h = calloc(1, sizeof *h + (size_t)nranks * sizeof *h->seat);
-	if (!h)
+	all = tess_roster_new(0, "world", nranks);
+	if (!h || !all || !tess_ledger_group(h, all)) {
+		free(h);
+		free(all);
 		return tess_fail(TESS_ENOMEM, "no memory for a job of %d ranks", nranks);
+	}
+	free(all);
 	h->nranks = nranks;
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_condattr_init(&attr);
@@ -69,29 +36,12 @@ tess_status tess_hub_open(int32_t nranks, struct tess_hub **out)
 	return TESS_OK;
 }
 
-static void call_free(struct call *c)
-{
-	for (int32_t i = 0; i < c->arrived; i++)
-		free(c->by[i].note);
-	free(c);
-}
-
 void tess_hub_close(struct tess_hub *h)
 {
 	if (!h)
 		return;
-	for (struct pair *p = h->keys, *next; p; p = next) {
-		next = p->next;
-		free(p->val);
-		free(p);
-	}
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct call *c = h->calls[i], *next; c; c = next) {
-			next = c->next;
-			call_free(c);
-		}
-	for (int32_t r = 0; r < h->nranks; r++)
-		free(h->seat[r].last);
+	tess_ledger_free(h);
+	tess_pairs_free(&h->keys);
 	pthread_cond_destroy(&h->changed);
 	pthread_mutex_destroy(&h->lock);
 	free(h);
@@ -99,8 +49,7 @@ void tess_hub_close(struct tess_hub *h)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-static void TESS_PRINTF(4, 5)
-	fail(struct tess_hub *h, int32_t rank, tess_status why, const char *fmt, ...)
+void tess_hub_blame(struct tess_hub *h, int32_t rank, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -119,7 +68,7 @@ static void TESS_PRINTF(4, 5)
 void tess_hub_fail(struct tess_hub *h, int32_t rank, tess_status why, const char *sentence)
 {
 	pthread_mutex_lock(&h->lock);
-	fail(h, rank, why, "%s", sentence);
+	tess_hub_blame(h, rank, why, "%s", sentence);
 	pthread_mutex_unlock(&h->lock);
 }
 
@@ -158,54 +107,23 @@ void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static struct pair *find(struct tess_hub *h, const char *key)
-{
-	struct pair *p = h->keys;
-
-	while (p && strcmp(p->key, key))
-		p = p->next;
-	return p;
-}
-
 tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, uint64_t len)
 {
-	struct pair *p = malloc(sizeof *p + strlen(key) + 1);
-	char *copy = malloc(len + 1);
-	tess_status st = TESS_OK;
+	tess_status st;
 
-	if (!p || !copy) {
-		st = tess_fail(TESS_ENOMEM, "no memory for the key %s", key);
-		goto out;
-	}
-	memcpy(p->key, key, strlen(key) + 1);
-	memcpy(copy, val, len);
 	pthread_mutex_lock(&h->lock);
-	if (find(h, key)) {
-		st = tess_fail(TESS_EINVAL,
-		               "the key %s is set a second time; names of groups are used once",
-		               key);
-	} else {
-		p->next = h->keys;
-		p->val = copy;
-		p->len = len;
-		h->keys = p;
-		p = NULL;
-		copy = NULL;
-		pthread_cond_broadcast(&h->changed);
-	}
+	st = tess_pairs_set(&h->keys, key, val, len);
+	pthread_cond_broadcast(&h->changed);
 	pthread_mutex_unlock(&h->lock);
-out:
-	free(copy);
-	free(p);
 	return st;
 }
 
 const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len)
 {
-	struct pair *p;
+	const struct tess_pair *p;
 
 	pthread_mutex_lock(&h->lock);
-	p = find(h, key);
+	p = tess_pairs_find(&h->keys, key);
 	pthread_mutex_unlock(&h->lock);
 	if (p)
 		*len = p->len;
@@ -216,12 +134,12 @@ tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, 
                          uint64_t *len)
 {
 	struct timespec until = tess_timespec(deadline);
-	struct pair *p = NULL;
+	const struct tess_pair *p = NULL;
 	tess_status st = TESS_OK;
 	int err = 0;
 
 	pthread_mutex_lock(&h->lock);
-	while (!h->first.why && !(p = find(h, key)) && !err)
+	while (!h->first.why && !(p = tess_pairs_find(&h->keys, key)) && !err)
 		err = pthread_cond_timedwait(&h->changed, &h->lock, &until);
 	if (h->first.why)
 		st = tess_fail(h->first.why, "%s", h->first.sentence);
@@ -238,177 +156,60 @@ tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, 
 	return st;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- groups and calls ------------------------------------------------------------------------ */
 
-static bool expects(const struct tess_hub *h, const struct tess_key *key, int32_t rank)
+void tess_hub_group(struct tess_hub *h, int32_t rank, const struct tess_roster *r)
 {
-	uint32_t n = (uint32_t)h->nranks, pair = key->channel - 1;
+	const struct hub_group *g;
 
-	return !key->channel || pair / n == (uint32_t)rank || pair % n == (uint32_t)rank;
+	pthread_mutex_lock(&h->lock);
+	g = tess_ledger_group_of(h, r->id);
+	if (!g)
+		g = tess_ledger_group(h, r);
+	if (!g)
+		tess_hub_blame(h, rank, TESS_ENOMEM, "no memory for a group of %d ranks", r->n);
+	else if (g->roster->bytes != r->bytes || memcmp(g->roster, r, r->bytes))
+		tess_hub_blame(h, rank, TESS_EBUG, "rank %d has another group %s than the others",
+		               rank, r->name);
+	pthread_mutex_unlock(&h->lock);
 }
 
-static struct call **slot(struct tess_hub *h, const struct tess_key *key)
+int32_t tess_hub_group_size(struct tess_hub *h, int32_t rank, uint32_t id)
 {
-	struct call **at = &h->calls[(key->number + key->channel * 7 + key->group * 31) % BUCKETS];
+	const struct hub_group *g;
+	int32_t n = 0;
 
-	while (*at && memcmp(&(*at)->by[0].note->key, key, sizeof *key))
-		at = &(*at)->next;
-	return at;
+	pthread_mutex_lock(&h->lock);
+	g = tess_ledger_group_of(h, id);
+	if (g && tess_roster_place(g->roster, rank) >= 0)
+		n = g->roster->n;
+	pthread_mutex_unlock(&h->lock);
+	return n;
 }
 
-/* Calls are made in order: a rank that is in a later one has made this. */
-static bool joined(const struct tess_hub *h, const struct call *c, int32_t rank)
+void tess_hub_group_leave(struct tess_hub *h, int32_t rank, uint32_t id)
 {
-	const struct tess_key *key = &c->by[0].note->key, *reached = &h->seat[rank].reached;
-
-	for (int32_t i = 0; i < c->arrived; i++)
-		if (c->by[i].rank == rank)
-			return true;
-	return !key->channel && reached->group == key->group && reached->number >= key->number;
-}
-
-/* "its last call is ...", of a rank that is missed; "": it has not come at all. */
-static const char *whereabouts(const struct tess_hub *h, int32_t rank, char *text, size_t room)
-{
-	const struct seat *s = &h->seat[rank];
-	size_t said;
-
-	if (!s->here)
-		return "";
-	if (!s->last)
-		return s->left ? "it has left the job without a call" : "it has made no call yet";
-	said = (size_t)snprintf(text, room, "%sits last call is ",
-	                        s->left ? "it has left the job; " : "");
-	tess_note_text(s->last, text + said, room - said);
-	return text;
+	pthread_mutex_lock(&h->lock);
+	tess_ledger_group_left(h, tess_ledger_group_of(h, id), rank);
+	pthread_mutex_unlock(&h->lock);
 }
 
 uint64_t tess_hub_whereabouts(struct tess_hub *h, int32_t rank, char *text, size_t room)
 {
-	const struct tess_key *reached = &h->seat[rank].reached;
-	char at[STATE];
+	char at[HUB_STATE];
 	uint64_t number;
 
 	pthread_mutex_lock(&h->lock);
-	snprintf(text, room, "%s", whereabouts(h, rank, at, sizeof at));
-	number = reached->group ? 0 : reached->number;
+	snprintf(text, room, "%s", tess_ledger_whereabouts(h, rank, NULL, at, sizeof at));
+	number = tess_ledger_group_of(h, 0)->member[rank].reached;
 	pthread_mutex_unlock(&h->lock);
 	return number;
 }
 
-/* Somebody waits in `c` for a rank that has left. */
-static void judge_left(struct tess_hub *h, const struct call *c)
-{
-	const struct tess_note *n = c->by[0].note;
-	char text[TEXT], at[STATE];
-
-	for (int32_t r = 0; h->left && !h->blind && r < h->nranks; r++)
-		if (h->seat[r].left && expects(h, &n->key, r) && !joined(h, c, r)) {
-			tess_note_text(n, text, sizeof text);
-			fail(h, r, TESS_EMISMATCH,
-			     "rank %d is in %s, but rank %d will not join: %s", c->by[0].rank, text,
-			     r, whereabouts(h, r, at, sizeof at));
-		}
-}
-
-static void judge(struct tess_hub *h, const struct call *c)
-{
-	int32_t last = c->arrived - 1, rank = c->by[last].rank;
-	const struct tess_note *n = c->by[last].note;
-	char mine[TEXT], theirs[TEXT];
-
-	for (int32_t i = 0; i < last; i++) {
-		if (tess_note_agree(c->by[i].note, c->by[i].rank, n, rank))
-			continue;
-		tess_note_text(c->by[i].note, theirs, sizeof theirs);
-		tess_note_text(n, mine, sizeof mine);
-		fail(h, rank, TESS_EMISMATCH,
-		     "rank %d is in %s, but rank %d in %s; all ranks make the same calls "
-		     "in the same order",
-		     c->by[i].rank, theirs, rank, mine);
-	}
-	judge_left(h, c);
-}
-
-/* Calls that all have made, though not all have said so, are over. */
-static void sweep(struct tess_hub *h)
-{
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct call **at = &h->calls[i], *c; (c = *at);) {
-			bool over = true;
-
-			for (int32_t r = 0; r < h->nranks && over; r++)
-				over = !expects(h, &c->by[0].note->key, r) || joined(h, c, r);
-			if (!over) {
-				at = &c->next;
-				continue;
-			}
-			*at = c->next;
-			h->ncalls--;
-			call_free(c);
-		}
-	h->sweep_at = 2 * h->ncalls + BUCKETS;
-}
-
-static void keep(struct tess_hub *h, int32_t rank, struct tess_note *copy)
-{
-	struct call **at, *c;
-
-	if (h->ncalls >= h->sweep_at)
-		sweep(h);
-	at = slot(h, &copy->key);
-	c = *at;
-	if (!c) {
-		if (h->ncalls == CALLS_MOST && !h->blind) {
-			h->blind = true;
-			tess_log(
-				TESS_WARN, "comm",
-				"a rank is more than %d calls ahead of another: calls are compared "
-				"in part from now on",
-				CALLS_MOST);
-		}
-		c = h->blind ? NULL : malloc(sizeof *c + (size_t)copy->total * sizeof *c->by);
-		if (!c) {
-			free(copy);
-			return;
-		}
-		c->next = NULL;
-		c->arrived = 0;
-		*at = c;
-		h->ncalls++;
-	}
-	for (int32_t i = 0; i < c->arrived; i++)
-		if (c->by[i].rank == rank) {
-			free(copy); /* said before */
-			return;
-		}
-	c->by[c->arrived].rank = rank;
-	c->by[c->arrived++].note = copy;
-	judge(h, c);
-	if (c->arrived == c->by[0].note->total) {
-		*at = c->next;
-		h->ncalls--;
-		call_free(c);
-	}
-}
-
 void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n)
 {
-	struct tess_note *last, *copy = malloc(n->bytes);
-
 	pthread_mutex_lock(&h->lock);
-	last = realloc(h->seat[rank].last, n->bytes);
-	if (last)
-		h->seat[rank].last = memcpy(last, n, n->bytes);
-	if (!n->key.channel && (n->key.group != h->seat[rank].reached.group ||
-	                        n->key.number > h->seat[rank].reached.number))
-		h->seat[rank].reached = n->key;
-	if (!copy)
-		h->blind = true;
-	else if (h->first.why)
-		free(copy);
-	else
-		keep(h, rank, memcpy(copy, n, n->bytes));
+	tess_ledger_note(h, tess_ledger_group_of(h, n->key.group), rank, n);
 	pthread_mutex_unlock(&h->lock);
 }
 
@@ -449,9 +250,7 @@ void tess_hub_leave(struct tess_hub *h, int32_t rank)
 	if (!h->seat[rank].left) {
 		h->seat[rank].left = true;
 		h->left++;
-		for (int i = 0; i < BUCKETS; i++)
-			for (struct call *c = h->calls[i]; c; c = c->next)
-				judge_left(h, c);
+		tess_ledger_left(h);
 		pthread_cond_broadcast(&h->changed);
 	}
 	pthread_mutex_unlock(&h->lock);
@@ -498,56 +297,63 @@ static bool stopped(pid_t pid)
 	return yes;
 }
 
-static bool behind(const struct tess_hub *h, const struct tess_key *key, const struct call *c,
-                   int32_t rank)
+/* Outside of calls the job waits for those who have not come, or have not left. */
+static bool behind(const struct tess_hub *h, int32_t rank)
 {
-	const struct seat *s = &h->seat[rank];
-
-	if (key)
-		return c && expects(h, key, rank) && !joined(h, c, rank);
-	return h->entered < h->nranks ? !s->here : !s->left;
+	return h->entered < h->nranks ? !h->seat[rank].here : !h->seat[rank].left;
 }
 
-void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key)
+enum { NOBODY, MISSED, CROSSED, ASLEEP };
+
+void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key, int32_t n)
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
-	char text[TEXT] = "the job", at[STATE], more[48] = "";
+	const struct hub_seat *self = &h->seat[rank];
+	char text[HUB_TEXT] = "the job", at[HUB_STATE], more[48] = "";
 	const char *what, *state;
-	const struct call *c;
+	const struct hub_call *c;
 	int32_t who = -1, others = 0;
-	bool asleep = false;
+	int worst = NOBODY;
 
 	pthread_mutex_lock(&h->lock);
-	c = key ? *slot(h, key) : NULL;
-	what = missed[key ? 2 : h->entered == h->nranks];
-	if (key && h->seat[rank].last)
-		tess_note_text(c ? c->by[0].note : h->seat[rank].last, text, sizeof text);
-	/* A rank that is held is the cause; else the first one that is missed. */
+	c = tess_ledger_awaited(h, key, n);
+	what = missed[n ? 2 : h->entered == h->nranks];
+	if (c)
+		tess_note_text(c->by[0].note, c->group->roster, text, sizeof text);
+	else if (n && self->last)
+		tess_note_text(self->last, self->in->roster, text, sizeof text);
+	/* A rank that is held is the cause; else one that waits for this rank elsewhere, or is just missed. */
 	for (int32_t r = 0; r < h->nranks; r++) {
-		bool held = h->seat[r].here && stopped(h->seat[r].pid),
-		     missing = behind(h, key, c, r);
+		bool lacks = c ? tess_ledger_lacks(c, r) : !n && behind(h, r);
+		int how = h->seat[r].here && stopped(h->seat[r].pid) ? ASLEEP
+		          : !lacks                                   ? NOBODY
+		          : tess_ledger_waits(h, r, rank)            ? CROSSED
+		                                                     : MISSED;
 
-		others += missing;
-		if ((held && !asleep) || (missing && who < 0)) {
+		others += lacks;
+		if (how > worst) {
 			who = r;
-			asleep = held;
+			worst = how;
 		}
 	}
-	state = who < 0 ? "" : whereabouts(h, who, at, sizeof at);
+	state = who < 0 ? "" : tess_ledger_whereabouts(h, who, NULL, at, sizeof at);
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);
 	if (who < 0)
-		fail(h, -1, TESS_ETIMEOUT,
-		     "%s was not finished by the deadline of rank %d, though all its ranks have "
-		     "joined it",
-		     text, rank);
-	else if (asleep)
-		fail(h, who, TESS_ETIMEOUT,
-		     "rank %d (process %d) is stopped; %s was not finished by the deadline of "
-		     "rank %d",
-		     who, (int)h->seat[who].pid, text, rank);
+		tess_hub_blame(
+			h, -1, TESS_ETIMEOUT,
+			"%s was not finished by the deadline of rank %d, though all its ranks have "
+			"joined it",
+			text, rank);
+	else if (worst == ASLEEP)
+		tess_hub_blame(
+			h, who, TESS_ETIMEOUT,
+			"rank %d (process %d) is stopped; %s was not finished by the deadline of "
+			"rank %d",
+			who, (int)h->seat[who].pid, text, rank);
 	else
-		fail(h, who, TESS_ETIMEOUT, "rank %d%s %s by the deadline of rank %d%s%s%s%s", who,
-		     more, what, rank, key ? ": " : "", key ? text : "", *state ? "; " : "", state);
+		tess_hub_blame(h, who, TESS_ETIMEOUT,
+		               "rank %d%s %s by the deadline of rank %d%s%s%s%s", who, more, what,
+		               rank, n ? ": " : "", n ? text : "", *state ? "; " : "", state);
 	pthread_mutex_unlock(&h->lock);
 }

@@ -11,6 +11,7 @@
 #define TESS_COMM_HUB_H
 
 #include "note.h"
+#include "roster.h"
 
 #include <sys/types.h>
 
@@ -64,17 +65,26 @@ tess_status tess_hub_wait_left(struct tess_hub *h, int64_t deadline);
 tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, uint64_t len);
 tess_status tess_hub_get(struct tess_hub *h, const char *key, int64_t deadline, void *val,
                          uint64_t *len);
-/* The value, or NULL; borrowed: keys are not taken back. */
+/* The value, or NULL; borrowed until its group is over. */
 const void *tess_hub_find(struct tess_hub *h, const char *key, uint64_t *len);
 
-/* `rank` makes this call: compared with what others said of the same key. */
+/*
+ * `rank` is a member of this group of its own and makes calls in it from now on, until it leaves it. Every
+ * member says so; the roster is copied. When all have left it, its keys are dropped.
+ */
+void tess_hub_group(struct tess_hub *h, int32_t rank, const struct tess_roster *r);
+void tess_hub_group_leave(struct tess_hub *h, int32_t rank, uint32_t id);
+/* How many ranks it has; 0: there is none, or `rank` is no member. */
+int32_t tess_hub_group_size(struct tess_hub *h, int32_t rank, uint32_t id);
+
+/* `rank` makes this call, in a group of its own: compared with what others said of the same key. */
 void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
 
 /*
- * The deadline of `rank` has passed, in the call `key` (its note was given before); NULL: before
+ * The deadline of `rank` has passed, in the `n` calls `key` (their notes were given before); n 0: before
  * all ranks had come, or when it had left. A failure that says who is behind, and where.
  */
-void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key);
+void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key, int32_t n);
 
 /*
  * "its last call is all_reduce ..., call 41, at ...", as far as the rank has told; "" before it has come.

@@ -31,11 +31,25 @@ static void note(void *self, const struct tess_note *n)
 	tess_hub_note(l->hub, l->rank, n);
 }
 
-static void late(void *self, const struct tess_key *key)
+static void late(void *self, const struct tess_key *key, int32_t n)
 {
 	struct line *l = self;
 
-	tess_hub_late(l->hub, l->rank, key);
+	tess_hub_late(l->hub, l->rank, key, n);
+}
+
+static void group(void *self, const struct tess_roster *r)
+{
+	struct line *l = self;
+
+	tess_hub_group(l->hub, l->rank, r);
+}
+
+static void group_leave(void *self, uint32_t id)
+{
+	struct line *l = self;
+
+	tess_hub_group_leave(l->hub, l->rank, id);
 }
 
 static void fail(void *self, tess_status why, const char *sentence)
@@ -51,7 +65,7 @@ static void leave(void *self, int64_t deadline)
 
 	tess_hub_leave(l->hub, l->rank);
 	if (tess_hub_wait_left(l->hub, deadline) == TESS_ETIMEOUT)
-		tess_hub_late(l->hub, l->rank, NULL);
+		tess_hub_late(l->hub, l->rank, NULL, 0);
 }
 
 static void close_line(void *self)
@@ -81,6 +95,8 @@ tess_status tess_link_thread(struct tess_hub *h, int32_t rank, struct tess_liste
 		                   .get = get,
 		                   .note = note,
 		                   .late = late,
+		                   .group = group,
+		                   .group_leave = group_leave,
 		                   .fail = fail,
 		                   .leave = leave,
 		                   .close = close_line };

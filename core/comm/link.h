@@ -17,7 +17,9 @@ struct tess_link {
 	tess_status (*set)(void *self, const char *key, const void *val, uint64_t len);
 	tess_status (*get)(void *self, const char *key, int64_t deadline, void *val, uint64_t *len);
 	void (*note)(void *self, const struct tess_note *n);
-	void (*late)(void *self, const struct tess_key *key);
+	void (*late)(void *self, const struct tess_key *key, int32_t n);
+	void (*group)(void *self, const struct tess_roster *r);
+	void (*group_leave)(void *self, uint32_t id);
 	void (*fail)(void *self, tess_status why, const char *sentence);
 	/*
 	 * Says goodbye and waits for that of all others. What fails meanwhile is told to the

@@ -129,10 +129,28 @@ static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t roo
 	return (size_t)len;
 }
 
-void tess_note_text(const struct tess_note *n, char *text, size_t room)
+/* " (sum) to rank 2", the rank being that of the world */
+static void how_text(const struct tess_note *n, const struct tess_roster *r, char *text,
+                     size_t room)
+{
+	bool member = n->peer >= 0 && n->peer < r->n;
+	int32_t peer = member ? r->member[n->peer] : n->peer;
+
+	*text = '\0';
+	if (n->kind == TESS_ALL_REDUCE || n->kind == TESS_REDUCE_SCATTER)
+		snprintf(text, room, " (%s)", tess_op_name(n->op));
+	else if (n->kind == TESS_REDUCE)
+		snprintf(text, room, " (%s) to rank %d", tess_op_name(n->op), peer);
+	else if (n->kind == TESS_GATHER || n->kind == TESS_SEND)
+		snprintf(text, room, " to rank %d", peer);
+	else if (n->kind == TESS_BROADCAST || n->kind == TESS_SCATTER || n->kind == TESS_RECV)
+		snprintf(text, room, " from rank %d", peer);
+}
+
+void tess_note_text(const struct tess_note *n, const struct tess_roster *r, char *text, size_t room)
 {
 	const char *where = (const char *)(n->list + n->ngive + n->nget);
-	char count[560], how[48] = "";
+	char count[560], how[48], group[160] = "";
 	size_t len = 0;
 
 	if (n->ngive)
@@ -143,28 +161,25 @@ void tess_note_text(const struct tess_note *n, char *text, size_t room)
 		list_text(n->list + n->ngive, n->nget, count + len, 256);
 	if (!n->ngive && !n->nget)
 		snprintf(count, sizeof count, "%" PRIu64, n->count);
-	if (n->kind == TESS_ALL_REDUCE || n->kind == TESS_REDUCE_SCATTER)
-		snprintf(how, sizeof how, " (%s)", tess_op_name(n->op));
-	else if (n->kind == TESS_REDUCE)
-		snprintf(how, sizeof how, " (%s) to rank %d", tess_op_name(n->op), n->peer);
-	else if (n->kind == TESS_GATHER || n->kind == TESS_SEND)
-		snprintf(how, sizeof how, " to rank %d", n->peer);
-	else if (n->kind == TESS_BROADCAST || n->kind == TESS_SCATTER || n->kind == TESS_RECV)
-		snprintf(how, sizeof how, " from rank %d", n->peer);
+	how_text(n, r, how, sizeof how);
+	if (r->id) {
+		memcpy(group, " in ", 4);
+		tess_roster_text(r, group + 4, sizeof group - 4);
+	}
 	if (n->kind == TESS_BARRIER)
-		snprintf(text, room, "barrier, call %" PRIu64 "%s%s", n->key.number,
+		snprintf(text, room, "barrier, call %" PRIu64 "%s%s%s", n->key.number, group,
 		         *where ? ", at " : "", where);
 	else
-		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s", tess_kind_name(n->kind),
+		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s%s", tess_kind_name(n->kind),
 		         count, tess_dtype_name(n->dtype), how, n->key.channel ? "message" : "call",
-		         n->key.number, *where ? ", at " : "", where);
+		         n->key.number, group, *where ? ", at " : "", where);
 }
 
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks)
 {
 	size_t lists;
 
-	if (bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 ||
+	if (nranks < 1 || bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 ||
 	    bytes > tess_note_room(nranks))
 		return false;
 	if ((n->ngive && n->ngive != (uint32_t)nranks) || (n->nget && n->nget != (uint32_t)nranks))

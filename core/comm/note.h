@@ -5,11 +5,12 @@
 #ifndef TESS_COMM_NOTE_H
 #define TESS_COMM_NOTE_H
 
-#include <stdbool.h>
+#include "roster.h"
+
 #include <tessera/group.h>
 
 struct tess_key { /* one call of a job */
-	uint32_t group; /* 0: all ranks */
+	uint32_t group; /* its id; 0: all ranks */
 	uint32_t channel; /* 0: collectives; 1 + source * ranks + destination: send, recv */
 	uint64_t number; /* in this channel, from 1 */
 };
@@ -37,15 +38,20 @@ size_t tess_note_room(int32_t nranks);
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks);
 
-/* Whether two ranks' notes of one key are one call. */
+/* Whether two ranks' notes of one key are one call; the ranks are those in their group. */
 bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,
                      int32_t rank_b);
 
-/* "all_reduce of 1024 f32 (sum), call 42, at layers.3.mlp.down:out" */
-void tess_note_text(const struct tess_note *n, char *text, size_t room);
+/*
+ * "all_reduce of 1024 f32 (sum), call 42 in group dp/1 of ranks 1, 3, at layers.3.mlp.down:out"; the group of
+ * all ranks goes without saying. Peers are named by their world ranks.
+ */
+void tess_note_text(const struct tess_note *n, const struct tess_roster *r, char *text,
+                    size_t room);
 
 /*
- * Whether `bytes` at `n`, aligned to 8, are a note that may be read; for what comes over a socket.
+ * Whether `bytes` at `n`, aligned to 8, are a note of a group of `nranks` that may be read; for what comes
+ * over a socket.
  */
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
 

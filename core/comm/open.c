@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAME_MOST = 15 }; /* letters of a name, before its colour */
+
 static void destroy(struct tess_group *g)
 {
 	for (struct tess_work *w = g->spare, *next; w; w = next) {
@@ -18,7 +20,7 @@ static void destroy(struct tess_group *g)
 		next = room->next;
 		free(room);
 	}
-	free(g->member);
+	free(g->roster);
 	free(g->sent);
 	free(g->received);
 	free(g->note);
@@ -26,44 +28,55 @@ static void destroy(struct tess_group *g)
 	free(g);
 }
 
-static struct tess_group *make(struct tess_world *w, const char *name, int32_t size)
+/* The roster becomes the group's; NULL: no memory, and it is freed. */
+static struct tess_group *make(struct tess_world *w, struct tess_roster *who)
 {
 	struct tess_group *g = calloc(1, sizeof *g);
+	size_t n = who ? (size_t)who->n : 0;
 
-	if (!g)
+	if (!g || !who) {
+		free(g);
+		free(who);
 		return NULL;
-	*g = (struct tess_group){ .world = w, .backend = w->backend, .size = size };
-	snprintf(g->name, sizeof g->name, "%s", name);
-	g->member = calloc((size_t)size, sizeof *g->member);
-	g->sent = calloc((size_t)size, sizeof *g->sent);
-	g->received = calloc((size_t)size, sizeof *g->received);
-	g->note = malloc(tess_note_room(size));
-	if (g->member && g->sent && g->received && g->note)
+	}
+	*g = (struct tess_group){
+		.world = w, .backend = w->backend, .roster = who, .size = who->n
+	};
+	g->rank = tess_roster_place(who, w->rank);
+	tess_roster_key(who, g->key);
+	g->sent = calloc(n, sizeof *g->sent);
+	g->received = calloc(n, sizeof *g->received);
+	g->note = malloc(tess_note_room(who->n));
+	if (g->sent && g->received && g->note)
 		return g;
 	destroy(g);
 	return NULL;
 }
 
-tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
+static tess_status no_memory(int32_t n)
 {
-	struct tess_group *g = make(w, "world", w->size);
-	struct tess_join how;
-	tess_status st;
+	return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", n);
+}
 
-	if (!g)
-		return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", w->size);
-	g->rank = w->rank;
-	for (int32_t r = 0; r < g->size; r++)
-		g->member[r] = r;
-	how = (struct tess_join){ .size = sizeof how,
-		                  .rank = g->rank,
-		                  .nranks = g->size,
-		                  .device = -1,
-		                  .name = g->name,
-		                  .world = g->member,
-		                  .store = &w->store,
-		                  .deadline = tess_now() + w->timeout };
-	st = g->backend->open(&how, &g->self);
+/* Together with all members; a group of one rank needs nobody. The group is the world's then, or is destroyed. */
+static tess_status enter(struct tess_group *g, const struct tess_group *parent)
+{
+	struct tess_world *w = g->world;
+	struct tess_join how = { .size = sizeof how,
+		                 .rank = g->rank,
+		                 .nranks = g->size,
+		                 .device = -1,
+		                 .name = g->key,
+		                 .world = g->roster->member,
+		                 .store = &w->store,
+		                 .parent = parent ? parent->self : NULL,
+		                 .deadline = tess_now() + w->timeout };
+	tess_status st = TESS_OK;
+
+	if (parent && g->size > 1)
+		w->link.group(w->link.self, g->roster);
+	if (!parent || g->size > 1)
+		st = g->backend->open(&how, &g->self);
 	if (st) {
 		destroy(g);
 		return tess_fail_in(st, "%s", w->backend->name);
@@ -71,12 +84,132 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 	pthread_mutex_lock(&w->lock);
 	g->next = w->groups;
 	w->groups = g;
-	if (w->failed && g->backend->abort)
+	if (w->failed && g->self && g->backend->abort)
 		g->backend->abort(g->self);
 	pthread_mutex_unlock(&w->lock);
-	*out = g;
 	return TESS_OK;
 }
+
+tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
+{
+	struct tess_group *g = make(w, tess_roster_new(0, "world", w->size));
+	tess_status st = g ? enter(g, NULL) : no_memory(w->size);
+
+	if (!st)
+		*out = g;
+	return st;
+}
+
+/* ---- groups of some ranks -------------------------------------------------------------------- */
+
+struct wish { /* what a rank says of itself */
+	int64_t colour, key;
+	int64_t number; /* of its splits so far: what makes ids unique */
+	char name[32];
+};
+
+struct candidate {
+	int64_t key;
+	int32_t rank; /* in the parent */
+};
+
+static int by_key(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->rank - y->rank;
+}
+
+static tess_status check_name(const char *name)
+{
+	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
+
+	if (len && !name[len] && len <= NAME_MOST)
+		return TESS_OK;
+	return tess_fail(
+		TESS_EINVAL,
+		"a group cannot be named \"%.40s\": a name is 1 to %d letters of a-z 0-9 _", name,
+		NAME_MOST);
+}
+
+/* All ranks of the parent have called the groups by one name, or all hear who has not. */
+static tess_status check_names(const struct tess_group *parent, const struct wish *all)
+{
+	char text[256];
+
+	for (int32_t r = 1; r < parent->size; r++) {
+		if (!strcmp(all[r].name, all[0].name))
+			continue;
+		snprintf(text, sizeof text,
+		         "a split of group %s is named %s by rank %d, but %s by rank %d; all ranks "
+		         "make the same calls in the same order",
+		         parent->roster->name, all[0].name, parent->roster->member[0], all[r].name,
+		         parent->roster->member[r]);
+		return tess_world_poison(parent->world, TESS_EMISMATCH, text);
+	}
+	return TESS_OK;
+}
+
+/* The ranks of this one's colour, in order; NULL: no memory. */
+static struct tess_roster *assemble(const struct tess_group *parent, const struct wish *all)
+{
+	const int32_t *world = parent->roster->member;
+	const struct wish *mine = &all[parent->rank];
+	struct candidate *c = calloc((size_t)parent->size, sizeof *c);
+	struct tess_roster *who = NULL;
+	char name[TESS_GROUP_NAME];
+	uint32_t id, size = (uint32_t)parent->world->size;
+	int32_t n = 0;
+
+	for (int32_t r = 0; c && r < parent->size; r++)
+		if (all[r].colour == mine->colour)
+			c[n++] = (struct candidate){ .key = all[r].key, .rank = r };
+	if (c) {
+		qsort(c, (size_t)n, sizeof *c, by_key);
+		id = 1 + (uint32_t)world[c[0].rank] + size * (uint32_t)all[c[0].rank].number;
+		snprintf(name, sizeof name, "%.*s/%d", NAME_MOST, mine->name, (int)mine->colour);
+		who = tess_roster_new(id, name, n);
+	}
+	for (int32_t i = 0; who && i < n; i++)
+		who->member[i] = world[c[i].rank];
+	free(c);
+	return who;
+}
+
+tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
+                             const char *name, struct tess_group **out)
+{
+	struct tess_world *w = parent->world;
+	struct wish mine = { .colour = colour, .key = key }, *all;
+	struct tess_group *g = NULL;
+	tess_status st;
+
+	if (!name)
+		name = "split";
+	st = check_name(name);
+	if (st)
+		return st;
+	memcpy(mine.name, name, strlen(name));
+	mine.number = atomic_fetch_add(&w->splits, 1);
+	all = calloc((size_t)parent->size, sizeof *all);
+	st = all ? tess_all_gather(parent, &mine, all, sizeof mine / sizeof(int64_t), TESS_I64,
+	                           "tess_group_split")
+	         : no_memory(parent->size);
+	if (!st)
+		st = check_names(parent, all);
+	if (!st && colour >= 0) {
+		g = make(w, assemble(parent, all));
+		st = g ? enter(g, parent) : no_memory(parent->size);
+		if (st) /* the others wait for this rank */
+			st = tess_world_lost(w, st, tess_error());
+	}
+	free(all);
+	if (!st)
+		*out = colour < 0 ? NULL : g;
+	return st;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void tess_group_close(struct tess_group *g)
 {
@@ -94,7 +227,12 @@ void tess_group_close(struct tess_group *g)
 	pthread_mutex_unlock(&w->lock);
 	for (struct tess_work *work = g->live; work; work = work->next)
 		tess_work_return(work);
-	g->backend->close(g->self);
+	if (g->roster->id && g->size > 1 && !w->left) {
+		tess_group_tell(g);
+		w->link.group_leave(w->link.self, g->roster->id);
+	}
+	if (g->self)
+		g->backend->close(g->self);
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;
 		tess_emulation_free(work->emulation);
@@ -102,6 +240,8 @@ void tess_group_close(struct tess_group *g)
 	}
 	destroy(g);
 }
+
+/* ---- what it is ------------------------------------------------------------------------------ */
 
 int32_t tess_group_rank(const struct tess_group *g)
 {
@@ -111,4 +251,14 @@ int32_t tess_group_rank(const struct tess_group *g)
 int32_t tess_group_size(const struct tess_group *g)
 {
 	return g->size;
+}
+
+int32_t tess_group_member(const struct tess_group *g, int32_t rank)
+{
+	return rank >= 0 && rank < g->size ? g->roster->member[rank] : -1;
+}
+
+const char *tess_group_name(const struct tess_group *g)
+{
+	return g->roster->name;
 }

@@ -175,6 +175,7 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 {
 	size_t len = f->bytes - sizeof *f;
 	const struct tess_note *n = (const void *)f->payload;
+	const struct tess_roster *who = (const void *)f->payload;
 
 	switch (f->kind) {
 	case TESS_SET:
@@ -190,14 +191,26 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 		ask(c, f->payload, (size_t)f->a, f->b);
 		return true;
 	case TESS_NOTE:
-		if (!tess_note_valid(n, len, r->nranks))
+		if (len < sizeof *n ||
+		    !tess_note_valid(n, len, tess_hub_group_size(r->hub, c->rank, n->key.group)))
 			return false;
 		tess_hub_note(r->hub, c->rank, n);
 		return true;
 	case TESS_LATE:
-		if (f->a && len != sizeof(struct tess_key))
+		if (f->a < 0 || len != (size_t)f->a * sizeof(struct tess_key))
 			return false;
-		tess_hub_late(r->hub, c->rank, f->a ? (const void *)f->payload : NULL);
+		tess_hub_late(r->hub, c->rank, (const void *)f->payload, f->a);
+		return true;
+	case TESS_GROUP:
+		if (!tess_roster_valid(who, len, r->nranks) ||
+		    tess_roster_place(who, c->rank) < 0)
+			return false;
+		tess_hub_group(r->hub, c->rank, who);
+		return true;
+	case TESS_GROUP_BYE:
+		if (!f->a || !tess_hub_group_size(r->hub, c->rank, (uint32_t)f->a))
+			return false;
+		tess_hub_group_leave(r->hub, c->rank, (uint32_t)f->a);
 		return true;
 	case TESS_FAIL:
 		if (!len || f->payload[len - 1] || f->b >= 0)

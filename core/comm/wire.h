@@ -6,7 +6,9 @@
  *   SET               key bytes  value bytes    key, value
  *   GET               key bytes  id             key
  *   NOTE              -          -              struct tess_note
- *   LATE              1: in key  -              struct tess_key
+ *   LATE              calls      -              as many struct tess_key
+ *   GROUP             -          -              struct tess_roster
+ *   GROUP_BYE         id         -
  *   FAIL              -          status         sentence, ended by 0
  *   BYE               -          -
  *   to a rank
@@ -32,6 +34,8 @@ enum {
 	TESS_LATE,
 	TESS_FAIL,
 	TESS_BYE,
+	TESS_GROUP,
+	TESS_GROUP_BYE,
 	TESS_WELCOME = 32,
 	TESS_VALUE,
 	TESS_FAILED,
@@ -39,7 +43,7 @@ enum {
 	TESS_GONE,
 	TESS_RECORD
 };
-enum { TESS_WIRE_VERSION = 1, TESS_KEY_MOST = 1024, TESS_FRAME_MOST = (1 << 20) + 4096 };
+enum { TESS_WIRE_VERSION = 2, TESS_KEY_MOST = 1024, TESS_FRAME_MOST = (1 << 20) + 4096 };
 
 struct tess_frame {
 	uint32_t bytes; /* of all, header included */

@@ -45,16 +45,27 @@ static json_t *groups(const struct tess_world *w)
 		json_t *ranks = json_array();
 
 		for (int32_t i = 0; i < g->size; i++)
-			json_array_append_new(ranks, json_integer(g->member[i]));
+			json_array_append_new(ranks, json_integer(g->roster->member[i]));
 		json_array_append_new(
-			all, json_pack("{s:s, s:o}", "name", g->name, "ranks", ranks));
+			all, json_pack("{s:s, s:o}", "name", g->key, "ranks", ranks));
 	}
 	return all;
+}
+
+static const struct tess_roster *roster_of(void *arg, uint32_t id)
+{
+	const struct tess_world *w = arg;
+	const struct tess_group *g = w->groups;
+
+	while (g && g->roster->id != id)
+		g = g->next;
+	return g ? g->roster : NULL;
 }
 
 /* Writes down where this rank is, with the lock; `f` is why, NULL: somebody wants to know. */
 static void record(struct tess_world *w, const struct tess_failure *f)
 {
+	const struct tess_rosters rosters = { .find = roster_of, .arg = w };
 	json_t *about;
 
 	if (!w->flight)
@@ -64,7 +75,7 @@ static void record(struct tess_world *w, const struct tess_failure *f)
 	                  "groups", groups(w));
 	if (about && f)
 		json_object_set_new(about, "failure", json_string(f->sentence));
-	if (!about || tess_flight_write(w->flight, about))
+	if (!about || tess_flight_write(w->flight, about, &rosters))
 		tess_log(TESS_WARN, "comm", "%s",
 		         about ? tess_error() : "no memory for the flight record");
 }
@@ -90,7 +101,7 @@ static void poisoned(void *arg, const struct tess_failure *f)
 		w->first = *f;
 		record(w, f); /* before anybody hears of it, and may end */
 		for (struct tess_group *g = w->groups; g; g = g->next)
-			if (g->backend->abort)
+			if (g->self && g->backend->abort)
 				g->backend->abort(g->self);
 		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
 		pthread_cond_broadcast(&w->poisoned);
@@ -148,13 +159,14 @@ tess_status tess_world_poison(struct tess_world *w, tess_status why, const char 
 	return conclude(w, why, text);
 }
 
-tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, const char *sentence)
+tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, int32_t n,
+                            const char *sentence)
 {
 	char text[TESS_SENTENCE];
 
 	name_rank(w, sentence, text);
 	if (!w->failed)
-		w->link.late(w->link.self, key);
+		w->link.late(w->link.self, key, n);
 	return conclude(w, TESS_ETIMEOUT, text);
 }
 
@@ -267,13 +279,15 @@ static void leave(struct tess_world *w)
 {
 	for (struct tess_group *g = w->groups; g; g = g->next)
 		tess_group_tell(g);
+	w->left = true;
 	if (w->link.self)
 		w->link.leave(w->link.self, tess_now() + w->timeout);
 }
 
 static void destroy(struct tess_world *w)
 {
-	tess_group_close(w->all);
+	while (w->groups)
+		tess_group_close(w->groups);
 	if (w->link.self)
 		w->link.close(w->link.self);
 	tess_rendezvous_close(w->server);

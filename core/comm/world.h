@@ -34,24 +34,26 @@ struct tess_world {
 	struct tess_failure first;
 	pthread_mutex_t lock; /* of `first` and the list of groups */
 	pthread_cond_t poisoned;
-	struct tess_group *groups;
+	struct tess_group *groups; /* the newest first */
+	atomic_uint splits; /* groups that were split here, for ids */
+	bool left; /* it has said goodbye */
+	bool warned; /* of calls that the backend lacks */
 };
 
 struct tess_group {
 	struct tess_group *next; /* the world's */
 	struct tess_world *world;
 	const struct tess_backend *backend;
-	void *self; /* the backend's */
+	void *self; /* the backend's; NULL: one rank, which needs none */
 	int32_t rank, size;
-	int32_t *member; /* world rank of each */
-	char name[32];
+	struct tess_roster *roster;
+	char key[TESS_ROSTER_KEY]; /* its name, unique in the job */
 	uint64_t calls; /* collectives so far */
 	uint64_t *sent, *received; /* messages to and from each rank so far */
 	struct tess_note *note; /* of the last call */
 	bool untold; /* nobody was told of it */
 	int64_t due; /* when somebody is to be told of a call again */
 	struct tess_work *live, *spare;
-	bool warned; /* of calls that the backend lacks */
 	float *scratch; /* of exact sums, kept between them */
 	size_t scratch_bytes;
 	struct tess_pace pace[TESS_PACES]; /* of exact sums in rooms */
@@ -77,14 +79,14 @@ extern const struct tess_option tess_world_options[];
 tess_status tess_world_check(struct tess_world *w);
 /* Posts a failure that names this rank, and returns what became of it: the job's first one, poisoned. */
 tess_status tess_world_poison(struct tess_world *w, tess_status why, const char *sentence);
-/* This rank's deadline has passed in the call (NULL: outside). As above. */
-tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, const char *sentence);
+/* This rank's deadline has passed in these calls. As above. */
+tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, int32_t n,
+                            const char *sentence);
 /* A backend has failed: waits a little for a cause that names a rank, else posts the backend's words. */
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence);
 
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
-void tess_group_close(struct tess_group *g); /* NULL: nothing */
 /* Before this rank leaves: how far it came. */
 void tess_group_tell(struct tess_group *g);
 

@@ -52,6 +52,24 @@ struct tess_work;
 struct tess_group *tess_world_group(struct tess_world *w);
 int32_t tess_group_rank(const struct tess_group *g);
 int32_t tess_group_size(const struct tess_group *g);
+/* The world rank of the group's rank `rank`; -1: it has none such. */
+int32_t tess_group_member(const struct tess_group *g, int32_t rank);
+/* "world", "dp/1". Borrowed. */
+const char *tess_group_name(const struct tess_group *g);
+
+/*
+ * Makes groups of the ranks of `parent`: those of one colour become a group, ordered by key, then by rank
+ * in the parent. A negative colour: this rank is in none, and *out is NULL. `name`: 1 to 15 letters of
+ * a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split". Collective over the parent;
+ * *out is yours: close it, at the latest with the world.
+ */
+tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key, const char *name,
+                             struct tess_group **out);
+/*
+ * This rank leaves a group that it has split off: each does by itself, and the parent may go first. A
+ * member that calls it afterwards gets an error. NULL: nothing.
+ */
+void tess_group_close(struct tess_group *g);
 
 /*
  * Runs one collective of host memory and blocks until it is done here. Fields that are 0 are filled in:
@@ -79,6 +97,27 @@ tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, ui
 tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
                             const char *where);
 
+/* ---- meshes: ranks laid out in named dimensions ------------------------------------------------------- */
+struct tess_mesh;
+
+/*
+ * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 8 dimensions,
+ * whose sizes multiply to the ranks that there are. One may be left out and is computed: "dp,tp=4", "tp".
+ * Opens a group along each dimension. Collective; *out is yours: close it before the world.
+ */
+tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
+/* Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest. Collective. */
+tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims);
+/*
+ * This rank's group along a dimension, or over those of a slice that was opened; NULL: there is none. It may
+ * be the world's own group. Borrowed, until the mesh is closed.
+ */
+struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
+/* Ranks along dimensions, and this rank's place among them, for slices too that were not opened; 0 and -1: no such. */
+int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
+int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
+void tess_mesh_close(struct tess_mesh *m);
+
 /* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------------- */
 struct tess_session;
 
@@ -104,15 +143,6 @@ tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_
                               int (*text)(void *self, const char *bytes, size_t n), void *self);
 
 void tess_session_close(struct tess_session *s);
-
-/* ---- meshes: ranks laid out in named dimensions ------------------------------------------------------- */
-struct tess_mesh;
-
-/* "tp", or "tp=4" for a job of 4 ranks: one dimension over all ranks. Close it before the world. */
-tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
-/* This rank's group along a dimension; NULL: the mesh has none of that name. Borrowed. */
-struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dim);
-void tess_mesh_close(struct tess_mesh *m);
 
 TESS_END
 #endif

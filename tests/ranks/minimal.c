@@ -52,16 +52,18 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	struct member *me = calloc(1, sizeof *me);
 	struct office *office = NULL;
 	uint64_t len = sizeof office;
+	char key[64];
 	tess_status st;
 
+	snprintf(key, sizeof key, "%s/minimal", how->name);
 	me->rank = how->rank;
 	if (how->rank == 0) {
 		office = calloc(1, sizeof *office);
 		pthread_mutex_init(&office->lock, NULL);
 		office->nranks = office->inside = how->nranks;
-		st = how->store->set(how->store->self, "minimal", &office, sizeof office);
+		st = how->store->set(how->store->self, key, &office, sizeof office);
 	} else {
-		st = how->store->get(how->store->self, "minimal", how->deadline, &office, &len);
+		st = how->store->get(how->store->self, key, how->deadline, &office, &len);
 	}
 	me->office = office;
 	if (st)

@@ -1,6 +1,7 @@
 #include "scene.h"
 
 #include "data.h"
+#include "subgroups.h"
 
 #include <core/base/status.h>
 #include <core/comm/clock.h>
@@ -161,6 +162,10 @@ tess_status scene_play(struct tess_world *w, const char *name, const char *arg)
 		return several(w);
 	if (!strcmp(name, "churn"))
 		return churn(w);
+	if (!strcmp(name, "groups"))
+		return subgroups_all(w);
+	if (!strcmp(name, "splits"))
+		return subgroups_churn(w);
 	if (!strcmp(name, "odd"))
 		return odd(w, arg);
 	if (!strcmp(name, "calls"))

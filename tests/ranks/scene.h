@@ -3,7 +3,9 @@
  *
  *   moves       every kind, dtype and operation, even and uneven, in place and not, exact
  *   several     outstanding at once, and finished in another order on each rank
- *   churn       200 groups that come and go
+ *   churn       200 groups that come and go, of the backend alone
+ *   groups      groups of some ranks, and meshes
+ *   splits      200 groups that come and go
  *   loop N      sums of N elements until something fails; then "[RANK] failed after SECONDS: SENTENCE"
  *   killed N    the same, but rank 1 ends itself by SIGKILL; stopped N: by SIGSTOP
  *   odd WHAT    rank 1 asks for another kind, count or dtype; all say what they were told

@@ -5,6 +5,7 @@
 #include "../unit/suite.h"
 #include "data.h"
 #include "job.h"
+#include "subgroups.h"
 
 #include <core/base/status.h>
 #include <core/comm/clock.h>
@@ -175,7 +176,7 @@ static tess_status churn(struct tess_world *w)
 	char name[32];
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 200 && !st; i++) {
+	for (int i = 0; i < 80 && !st; i++) {
 		struct tess_join how = {
 			.size = sizeof how,
 			.rank = tess_world_rank(w),
@@ -199,19 +200,22 @@ static tess_status churn(struct tess_world *w)
 	return st;
 }
 
-/* All ranks reduce on and on; rank 2 goes, as `how` says, in the middle of it. */
+/* All ranks reduce on and on, "apart" all but rank 2; rank 2 goes, as `how` says, in the middle of it. */
 static tess_status until_lost(struct tess_world *w, const char *how, uint64_t count)
 {
 	float *x = calloc(count, sizeof *x);
 	int64_t leave = tess_now() + 200 * (int64_t)TESS_MS, last = tess_now();
+	struct tess_group *g = tess_world_group(w);
 	tess_status st = x ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
+	if (!st && !strcmp(how, "killed_apart"))
+		st = tess_group_split(g, tess_world_rank(w) == 2, 0, "apart", &g);
 	while (!st) {
 		last = tess_now();
-		st = tess_all_reduce(tess_world_group(w), x, x, count, TESS_F32, TESS_SUM, "loop");
+		st = tess_all_reduce(g, x, x, count, TESS_F32, TESS_SUM, "loop");
 		if (tess_world_rank(w) != 2 || tess_now() < leave)
 			continue;
-		if (!strcmp(how, "killed") || !strcmp(how, "killed_large"))
+		if (!strncmp(how, "killed", 6))
 			raise(SIGKILL);
 		else if (!strcmp(how, "stopped"))
 			raise(SIGSTOP);
@@ -267,6 +271,10 @@ static tess_status act(struct tess_world *w, const char *what)
 		return looked_at(w);
 	if (!strcmp(what, "churn"))
 		return churn(w);
+	if (!strcmp(what, "groups"))
+		return subgroups_all(w);
+	if (!strcmp(what, "splits"))
+		return subgroups_churn(w);
 	if (!strcmp(what, "kind") || !strcmp(what, "count") || !strcmp(what, "dtype"))
 		return mismatch(w, what);
 	return until_lost(w, what, !strcmp(what, "killed_large") ? 4 << 20 : 4096);
@@ -366,9 +374,16 @@ START_TEST(calls_are_looked_at)
 	good(3, "looked_at");
 }
 END_TEST
+START_TEST(groups_of_some_ranks)
+{
+	good(3, "groups");
+	good(4, "groups");
+}
+END_TEST
 START_TEST(groups_leave_nothing)
 {
 	good(3, "churn");
+	good(3, "splits");
 }
 END_TEST
 
@@ -408,6 +423,11 @@ END_TEST
 START_TEST(a_rank_is_killed_in_a_message)
 {
 	lost("killed_large", "60", 0, 1, 128 + SIGKILL);
+}
+END_TEST
+START_TEST(a_rank_of_another_group_is_killed)
+{
+	lost("killed_apart", "60", 0, 1, 128 + SIGKILL);
 }
 END_TEST
 START_TEST(a_rank_exits)
@@ -479,9 +499,11 @@ int main(int argc, char **argv)
 					  ranks_may_be_threads,
 					  several_at_once,
 					  calls_are_looked_at,
+					  groups_of_some_ranks,
 					  groups_leave_nothing,
 					  a_rank_is_killed,
 					  a_rank_is_killed_in_a_message,
+					  a_rank_of_another_group_is_killed,
 					  a_rank_exits,
 					  a_rank_fails,
 					  a_rank_is_stopped,

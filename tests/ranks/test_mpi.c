@@ -73,6 +73,8 @@ END_TEST
 START_TEST(opens_and_closes_groups)
 {
 	good("-n 3", "churn");
+	good("-n 3", "splits");
+	good("-n 4", "groups");
 }
 END_TEST
 

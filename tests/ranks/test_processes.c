@@ -117,7 +117,7 @@ static int stall(const struct tess_link *l, int rank)
 	post(l, TESS_BARRIER, 0, 6, "layers.0");
 	post(l, TESS_BARRIER, 0, 7, "layers.1");
 	usleep(400000);
-	l->late(l->self, &key);
+	l->late(l->self, &key, 1);
 	return await_failure(l);
 }
 

@@ -1,0 +1,427 @@
+#include "subgroups.h"
+
+#include "data.h"
+
+#include <core/base/status.h>
+#include <core/comm/exact.h>
+#include <core/comm/note.h>
+#include <core/comm/room.h>
+#include <dirent.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/split.h>
+
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+/* The group has these world ranks in this order, and they can talk. */
+static tess_status is_of(struct tess_group *g, const char *name, const int32_t *want, int32_t n)
+{
+	int32_t me = tess_group_rank(g), got[64] = { 0 };
+	tess_status st;
+
+	if (tess_group_size(g) != n || strcmp(tess_group_name(g), name))
+		return tess_fail(TESS_EBUG, "group %s has %d ranks; expected %s of %d",
+		                 tess_group_name(g), tess_group_size(g), name, n);
+	if (tess_group_member(g, -1) != -1 || tess_group_member(g, n) != -1)
+		return tess_fail(TESS_EBUG, "group %s has members beyond its %d", name, n);
+	st = tess_all_gather(g, &want[me], got, 1, TESS_I32, "is_of");
+	for (int32_t r = 0; r < n && !st; r++)
+		if (tess_group_member(g, r) != want[r] || got[r] != want[r])
+			st = tess_fail(TESS_EBUG,
+			               "rank %d of group %s is %d, and says %d; expected %d", r,
+			               name, tess_group_member(g, r), got[r], want[r]);
+	return st;
+}
+
+static tess_status every_kind(struct tess_group *g)
+{
+	static const uint64_t counts[] = { 3, 0, 40000 };
+	int32_t n = tess_group_size(g);
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < 3 * 8 && !st; i++) {
+		struct data_case c = { .kind = TESS_BROADCAST + i % 8,
+			               .dtype = i % 2 ? TESS_F32 : TESS_BF16,
+			               .op = TESS_SUM,
+			               .count = counts[i / 8],
+			               .in_place = i % 3 == 0 };
+
+		c.root = tess_kind_rooted(c.kind) ? n - 1 : 0;
+		st = data_run(g, &c);
+	}
+	return st ? st : tess_barrier(g, "every_kind");
+}
+
+static tess_status by_parity(struct tess_world *w, bool reversed)
+{
+	int32_t me = tess_world_rank(w), n = tess_world_size(w), parity = me % 2, m = 0;
+	int32_t want[64];
+	struct tess_group *g = NULL;
+	char name[16];
+	tess_status st =
+		tess_group_split(tess_world_group(w), parity, reversed ? -me : 7, "parity", &g);
+
+	if (st)
+		return st;
+	for (int32_t r = parity; r < n; r += 2)
+		want[m++] = r;
+	for (int32_t i = 0; reversed && i < m / 2; i++) {
+		int32_t low = want[i];
+
+		want[i] = want[m - 1 - i];
+		want[m - 1 - i] = low;
+	}
+	snprintf(name, sizeof name, "parity/%d", parity);
+	st = is_of(g, name, want, m);
+	if (!st)
+		st = every_kind(g);
+	if (!st)
+		tess_group_close(g);
+	return st;
+}
+
+/* The middle ranks are in a group; the others are not, and go on. */
+static tess_status some_outside(struct tess_world *w)
+{
+	int32_t me = tess_world_rank(w), n = tess_world_size(w), m = 0, want[64];
+	bool inside = me && me < n - 1;
+	struct tess_group *g = tess_world_group(w);
+	tess_status st = tess_group_split(g, inside ? 3 : -1, 0, NULL, &g);
+
+	if (!st && !g != !inside)
+		return tess_fail(TESS_EBUG, "rank %d of %d got %p", me, n, (void *)g);
+	for (int32_t r = 1; r < n - 1; r++)
+		want[m++] = r;
+	if (!st && g)
+		st = is_of(g, "split/3", want, m);
+	if (!st)
+		st = tess_barrier(tess_world_group(w), "outside");
+	if (!st)
+		tess_group_close(g);
+	return st;
+}
+
+/* Halves of halves down to single ranks; the parents are closed before their children. */
+static tess_status halves(struct tess_world *w)
+{
+	struct tess_group *g[8] = { tess_world_group(w) };
+	int depth = 0;
+	tess_status st = TESS_OK;
+
+	while (tess_group_size(g[depth]) > 1 && !st) {
+		int32_t n = tess_group_size(g[depth]),
+			high = tess_group_rank(g[depth]) >= (n + 1) / 2;
+		int32_t first = tess_group_member(g[depth], high ? (n + 1) / 2 : 0), want[64];
+
+		st = tess_group_split(g[depth], high, 0, "half", &g[depth + 1]);
+		if (st)
+			break;
+		n = high ? n / 2 : (n + 1) / 2;
+		for (int32_t i = 0; i < n; i++)
+			want[i] = first + i;
+		st = is_of(g[++depth], high ? "half/1" : "half/0", want, n);
+	}
+	if (!st)
+		st = every_kind(g[depth]);
+	for (int i = 1; i <= depth && !st; i++)
+		tess_group_close(g[i]);
+	return st;
+}
+
+tess_status subgroups_split(struct tess_world *w)
+{
+	tess_status st = by_parity(w, false);
+
+	if (!st)
+		st = by_parity(w, true);
+	if (!st)
+		st = some_outside(w);
+	return st ? st : halves(w);
+}
+
+/* ---- several groups at once ------------------------------------------------------------------ */
+
+tess_status subgroups_mixed(struct tess_world *w)
+{
+	enum { GROUPS = 3, KINDS = 4, ALL = GROUPS * KINDS };
+	int32_t me = tess_world_rank(w), n = tess_world_size(w);
+	struct tess_group *g[GROUPS] = { tess_world_group(w) };
+	struct data_pending *work[ALL];
+	tess_status st = tess_group_split(g[0], me % 2, -me, "parity", &g[1]);
+
+	if (!st)
+		st = tess_group_split(g[0], me >= n / 2, 0, "half", &g[2]);
+	for (int round = 0; round < 6 && !st; round++) {
+		for (int i = 0; i < ALL && !st; i++) {
+			int which = (i + me) % GROUPS, call = i / GROUPS;
+			struct tess_group *at = g[which];
+			struct data_case c = { .kind = TESS_ALL_REDUCE + call,
+				               .dtype = TESS_I32,
+				               .op = TESS_SUM,
+				               .count = round % 2 ? 20000 : 20 };
+
+			c.root = tess_kind_rooted(c.kind) ? tess_group_size(at) - 1 : 0;
+			st = data_start(at, &c, &work[which * KINDS + call]);
+		}
+		for (int i = 0; i < ALL && !st; i++) {
+			int call = i % KINDS;
+
+			st = data_finish(work[i - call + (me % 2 ? KINDS - 1 - call : call)]);
+		}
+	}
+	if (!st)
+		tess_group_close(g[1 + me % 2]);
+	if (!st)
+		tess_group_close(g[2 - me % 2]);
+	return st;
+}
+
+/* ---- exact sums ------------------------------------------------------------------------------ */
+
+static float leaf(int64_t unit, uint64_t k)
+{
+	uint32_t h = (uint32_t)unit * 2246822519u ^ (uint32_t)k * 3266489917u;
+
+	h ^= h >> 15;
+	h *= 2654435761u;
+	return (float)(int32_t)h * (h % 8 ? 1.0f : 1e-5f);
+}
+
+/* Node (depth, i) of the tree over n units, by the definition. False: it is empty. */
+static bool node(int64_t n, int depth, int64_t i, uint64_t k, float *out)
+{
+	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
+		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
+	float left, right;
+	bool has_left, has_right;
+
+	if (lo >= hi)
+		return false;
+	if (hi - lo == 1) {
+		*out = leaf(lo, k);
+		return true;
+	}
+	has_left = node(n, depth + 1, 2 * i, k, &left);
+	has_right = node(n, depth + 1, 2 * i + 1, k, &right);
+	*out = has_left && has_right ? left + right : has_left ? left : right;
+	return true;
+}
+
+/* This rank's nodes go to `to`; every rank gets the sum that the definition says, to the bit. */
+static tess_status sum_in(struct tess_group *g, int64_t n, uint64_t count, float *to, float *out)
+{
+	struct tess_sum s = { .ntree = 1, .n = &n, .count = count, .where = "subgroups:sum" };
+	int32_t ranks = tess_group_size(g), me = tess_group_rank(g);
+	int64_t lo = tess_edge(n, ranks, me), hi = tess_edge(n, ranks, me + 1), at = lo;
+	const float *nodes = to;
+	struct tess_node one;
+	tess_status st;
+
+	while (tess_node_next(n, lo, hi, &at, &one))
+		for (uint64_t k = 0; k < count; k++)
+			node(n, one.depth, one.at, k, to++);
+	st = tess_group_sum(g, &s, nodes, out);
+	for (uint64_t k = 0; k < count && !st; k++) {
+		float want = 0;
+
+		node(n, 0, 0, k, &want);
+		want += 0.0f;
+		if (memcmp(&out[k], &want, sizeof want))
+			st = tess_fail(TESS_EBUG, "element %d of a sum over %s is %a; expected %a",
+			               (int)k, tess_group_name(g), (double)out[k], (double)want);
+	}
+	return st;
+}
+
+tess_status subgroups_exact(struct tess_world *w)
+{
+	enum { UNITS = 11, MOST = 20000 };
+	uint64_t bytes = (2 * UNITS + 1) * MOST * sizeof(float);
+	int32_t me = tess_world_rank(w);
+	struct tess_group *g;
+	float *memory = malloc(bytes);
+	void *shared;
+	tess_status st = memory ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
+
+	if (!st)
+		st = tess_group_split(tess_world_group(w), me % 2, -me, "parity", &g);
+	for (int i = 0; i < 2 && !st; i++)
+		st = sum_in(g, UNITS, i ? MOST : 100, memory, memory + 2 * UNITS * MOST);
+	if (!st && tess_group_shares(g)) {
+		st = tess_group_alloc(g, &bytes, &shared);
+		if (!st)
+			st = sum_in(g, UNITS, MOST, shared, (float *)shared + 2 * UNITS * MOST);
+		if (!st)
+			st = tess_barrier(g, "end");
+		if (!st)
+			tess_group_free(g, shared);
+	}
+	if (!st)
+		tess_group_close(g);
+	free(memory);
+	return st;
+}
+
+/* ---- meshes ---------------------------------------------------------------------------------- */
+
+/* The group of the slice has the ranks that differ from this one in these strides and sizes only. */
+static tess_status check_slice(const struct tess_mesh *m, const char *dims, const int32_t *size,
+                               const int32_t *stride, int32_t ndims)
+{
+	struct tess_group *g = tess_mesh_group(m, dims);
+	int32_t me, base, all = 1, got = 0;
+	tess_status st;
+
+	if (!g)
+		return tess_fail(TESS_EBUG, "the mesh has no group %s", dims);
+	base = me = tess_group_member(g, tess_group_rank(g));
+	for (int32_t i = 0; i < ndims; i++) {
+		base -= me / stride[i] % size[i] * stride[i];
+		all *= size[i];
+	}
+	if (tess_group_size(g) != all || tess_mesh_size(m, dims) != all ||
+	    tess_mesh_rank(m, dims) != tess_group_rank(g))
+		return tess_fail(TESS_EBUG,
+		                 "rank %d: slice %s: %d of %d, but the group has %d of %d", me,
+		                 dims, tess_mesh_rank(m, dims), tess_mesh_size(m, dims),
+		                 tess_group_rank(g), tess_group_size(g));
+	for (int32_t r = 0; r < all; r++) {
+		int32_t rest = r, want = base;
+
+		for (int32_t i = ndims - 1; i >= 0; i--) {
+			want += rest % size[i] * stride[i];
+			rest /= size[i];
+		}
+		if (tess_group_member(g, r) != want)
+			return tess_fail(TESS_EBUG, "rank %d of slice %s is %d; expected %d", r,
+			                 dims, tess_group_member(g, r), want);
+		got += want;
+	}
+	st = tess_all_reduce(g, &me, &base, 1, TESS_I32, TESS_SUM, "check_slice");
+	return st || base == got ? st
+	                         : tess_fail(TESS_EBUG, "the sum along %s is %d; expected %d", dims,
+	                                     base, got);
+}
+
+static tess_status play_mesh(struct tess_world *w, int32_t a, int32_t b, int32_t c)
+{
+	const int32_t size[3] = { a, b, c }, stride[3] = { b * c, c, 1 };
+	struct tess_mesh *m;
+	char text[64];
+	tess_status st;
+
+	snprintf(text, sizeof text, a % 2 ? "pp=%d,dp=%d,tp" : "pp=%d,dp=%d,tp=%d", a, b, c);
+	st = tess_mesh_open(w, text, &m);
+	if (st)
+		return st;
+	st = check_slice(m, "pp", size, stride, 1);
+	if (!st)
+		st = check_slice(m, "dp", size + 1, stride + 1, 1);
+	if (!st)
+		st = check_slice(m, "tp", size + 2, stride + 2, 1);
+	if (!st && (tess_mesh_group(m, "dp,tp") || tess_mesh_group(m, "ep")))
+		st = tess_fail(TESS_EBUG, "mesh %s has slices that were not opened", text);
+	if (!st && !(st = tess_mesh_slice(m, "dp,tp")))
+		st = check_slice(m, "dp,tp", size + 1, stride + 1, 2);
+	if (!st && !(st = tess_mesh_slice(m, "tp,pp")))
+		st = check_slice(m, "tp,pp", (int32_t[]){ c, a }, (int32_t[]){ 1, b * c }, 2);
+	if (!st && !(st = tess_mesh_slice(m, "pp,dp,tp")) &&
+	    tess_mesh_group(m, "pp,dp,tp") != tess_world_group(w))
+		st = tess_fail(TESS_EBUG,
+		               "the slice of all of mesh %s is another group than the world's",
+		               text);
+	if (!st)
+		tess_mesh_close(m);
+	return st;
+}
+
+tess_status subgroups_meshes(struct tess_world *w)
+{
+	int32_t n = tess_world_size(w);
+	tess_status st = TESS_OK;
+
+	for (int32_t a = 1; a <= n; a++)
+		for (int32_t b = 1; a * b <= n; b++)
+			if (n % (a * b) == 0 && !st)
+				st = play_mesh(w, a, b, n / a / b);
+	return st;
+}
+
+tess_status subgroups_all(struct tess_world *w)
+{
+	tess_status st = subgroups_split(w);
+
+	if (!st)
+		st = subgroups_mixed(w);
+	if (!st)
+		st = subgroups_exact(w);
+	return st ? st : subgroups_meshes(w);
+}
+
+/* ---- groups that come and go ----------------------------------------------------------------- */
+
+static long open_files(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	long n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+/* Two groups of which each rank is in one; odd ranks close them in the other order. */
+static tess_status live(struct tess_world *w, int round)
+{
+	int32_t me = tess_world_rank(w);
+	struct tess_group *a, *b;
+	int32_t x = 1, y = 0;
+	tess_status st = tess_group_split(tess_world_group(w), (me + round) % 2, -me, "a", &a);
+
+	if (!st)
+		st = tess_group_split(tess_world_group(w), 0, round % 3 ? me : -me, "b", &b);
+	if (!st)
+		st = tess_all_reduce(a, &x, &y, 1, TESS_I32, TESS_SUM, "live.a");
+	if (!st && y != tess_group_size(a))
+		st = tess_fail(TESS_EBUG, "a sum of ones is %d", y);
+	if (!st)
+		st = tess_all_reduce(b, &x, &y, 1, TESS_I32, TESS_SUM, "live.b");
+	if (!st)
+		tess_group_close(me % 2 ? a : b);
+	if (!st)
+		tess_group_close(me % 2 ? b : a);
+	return st;
+}
+
+tess_status subgroups_churn(struct tess_world *w)
+{
+	enum { ROUNDS = 100, WARM = 10, SPARE = 96 << 10 };
+	long files = 0;
+	size_t heap = 0;
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < ROUNDS + WARM && !st; i++) {
+		if (i == WARM) {
+			/* all ranks are between two lives, also where they are threads */
+			st = tess_barrier(tess_world_group(w), "warm");
+			files = open_files();
+			heap = mallinfo2().uordblks;
+			if (!st)
+				st = tess_barrier(tess_world_group(w), "begin");
+		}
+		if (!st)
+			st = live(w, i);
+	}
+	if (!st)
+		st = tess_barrier(tess_world_group(w), "end");
+	if (!st && open_files() > files + 2)
+		st = tess_fail(TESS_EBUG, "%ld open files became %ld", files, open_files());
+	if (!st && mallinfo2().uordblks > heap + SPARE)
+		st = tess_fail(TESS_EBUG, "%zu bytes of heap became %zu", heap,
+		               mallinfo2().uordblks);
+	return st ? st : tess_barrier(tess_world_group(w), "counted");
+}

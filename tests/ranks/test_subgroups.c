@@ -1,0 +1,322 @@
+/* Groups of some ranks and meshes, between threads: what they do, and how they fail. */
+#include "../unit/suite.h"
+#include "subgroups.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/hub.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 4, SOON_MS = 2000 };
+
+static tess_status play_all(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	return subgroups_all(w);
+}
+
+static tess_status play_churn(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	return subgroups_churn(w);
+}
+
+START_TEST(groups_and_meshes)
+{
+	for (int32_t n = 1; n <= 8; n++)
+		ck_assert_msg(!tess_world_spawn(n, play_all, NULL), "%d ranks: %s", n,
+		              tess_error());
+}
+END_TEST
+
+START_TEST(come_and_go)
+{
+	ck_assert_msg(!tess_world_spawn(3, play_churn, NULL), "%s", tess_error());
+}
+END_TEST
+
+START_TEST(made_of_messages)
+{
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	for (int32_t n = 2; n <= 6; n += 2)
+		ck_assert_msg(!tess_world_spawn(n, play_all, NULL), "%d ranks: %s", n,
+		              tess_error());
+}
+END_TEST
+
+static tess_status bad_ones(struct tess_world *w, void *arg)
+{
+	static const struct {
+		const char *mesh, *word;
+	} bad[] = {
+		{ "", "form" },
+		{ "tp=", "form" },
+		{ "tp=4x", "form" },
+		{ "tp=-4", "form" },
+		{ "dp,,tp", "form" },
+		{ "dp=4,", "form" },
+		{ "Dp=4", "form" },
+		{ "a_name_that_is_long=4", "form" },
+		{ "tp=0", "form" },
+		{ "dp=2,tp=2 ", "form" },
+		{ "dp=2,dp=2", "two dimensions dp" },
+		{ "dp,tp", "leaves out" },
+		{ "tp=99", "job of 4 ranks" },
+		{ "dp=2,tp=3", "job of 4 ranks" },
+		{ "dp,tp=3", "cannot be cut into dp of 3" },
+		{ "a=1000,b=1000,c=1000,d=1000,e=1000,f=1000,g=1000", "job of 4 ranks" },
+		{ "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=4", "form" },
+	};
+	struct tess_group *g = tess_world_group(w);
+	struct tess_mesh *m;
+	tess_status st;
+
+	(void)arg;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		if (tess_mesh_open(w, bad[i].mesh, &m) != TESS_EINVAL ||
+		    !strstr(tess_error(), bad[i].word))
+			return tess_fail(TESS_EBUG, "the mesh \"%s\": %s", bad[i].mesh,
+			                 tess_error());
+	if (tess_group_split(g, 0, 0, "no name", &g) != TESS_EINVAL ||
+	    tess_group_split(g, 0, 0, "", &g) != TESS_EINVAL ||
+	    tess_group_split(g, 0, 0, "sixteen_letters_", &g) != TESS_EINVAL)
+		return tess_fail(TESS_EBUG, "a bad name was taken");
+	st = tess_mesh_open(w, "dp=2,tp", &m);
+	if (st)
+		return st;
+	if (tess_mesh_slice(m, "pp") != TESS_EINVAL || tess_mesh_slice(m, "dp,dp") != TESS_EINVAL ||
+	    tess_mesh_slice(m, "dp,") != TESS_EINVAL || tess_mesh_slice(m, "") != TESS_EINVAL ||
+	    tess_mesh_size(m, "pp") || tess_mesh_rank(m, "tp,pp") != -1)
+		st = tess_fail(TESS_EBUG, "a bad slice was taken");
+	tess_mesh_close(m);
+	return st ? st : tess_barrier(g, "after");
+}
+
+START_TEST(refused_at_once)
+{
+	ck_assert_msg(!tess_world_spawn(N, bad_ones, NULL), "%s", tess_error());
+}
+END_TEST
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* What each rank was told. */
+struct report {
+	tess_status st[N];
+	char sentence[N][TESS_SENTENCE];
+	int odd; /* which variant */
+};
+
+static tess_status note(struct report *r, struct tess_world *w, tess_status st)
+{
+	int32_t me = tess_world_rank(w);
+
+	r->st[me] = st;
+	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
+	return st;
+}
+
+/* Every rank but `but` has failed with `st`, soon, and its sentence has all these words; they end with NULL. */
+static void all_told(tess_status (*fn)(struct tess_world *, void *), struct report *r, int but,
+                     tess_status st, const char *const *words)
+{
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, fn, r), st);
+	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
+	              (long)((tess_now() - began) / TESS_MS));
+	for (int i = 0; i < N; i++) {
+		if (i == but)
+			continue;
+		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]),
+		              r->sentence[i]);
+		for (const char *const *word = words; *word; word++)
+			ck_assert_msg(strstr(r->sentence[i], *word) != NULL,
+			              "rank %d: %s: lacks %s", i, r->sentence[i], *word);
+	}
+}
+#define TOLD(fn, r, but, st, ...) \
+	all_told(fn, r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
+
+/* Ranks 1 and 3 are dp/1; rank 3 asks for something else there, or sends what is not received. */
+static tess_status differ(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *all = tess_world_group(w), *g;
+	int32_t me = tess_world_rank(w);
+	float x[8] = { 0 }, y[8];
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_F32,
+		               .src = x,
+		               .dst = y,
+		               .count = me == 3 ? 3 : 4,
+		               .where = me == 3 ? "layers.1.odd" : "layers.0.mlp" };
+	tess_status st = tess_group_split(all, me % 2, 0, "dp", &g);
+
+	if (!st)
+		st = tess_barrier(g, "first");
+	if (r->odd) {
+		c.kind = me == 1 ? TESS_SEND : TESS_RECV;
+		c.peer = me == 1;
+	}
+	if (!st && me % 2)
+		st = tess_group_run(g, &c);
+	/* whoever only gives may be through with it: told at the next call */
+	return note(r, w, st ? st : tess_barrier(all, "next"));
+}
+
+START_TEST(calls_that_differ)
+{
+	struct report r = { 0 };
+
+	TOLD(differ, &r, -1, TESS_EMISMATCH, "rank 1 ", "rank 3 ", "layers.1.odd", "layers.0.mlp",
+	     "all_reduce of 3 f32 (sum)", "all_reduce of 4 f32 (sum)",
+	     "call 2 in group dp/1 of ranks 1, 3, at");
+	r.odd = 1;
+	TOLD(differ, &r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 3, message 1 in group dp/1",
+	     "recv of 3 f32 from rank 1, message 1 in group dp/1 of ranks 1, 3");
+}
+END_TEST
+
+/* Rank 3 makes the call in the group of all ranks that rank 1 makes in dp/1; the others are in neither. */
+static tess_status wrong_group(struct tess_world *w, void *arg)
+{
+	struct tess_group *all = tess_world_group(w), *g;
+	int32_t me = tess_world_rank(w);
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_BARRIER,
+		               .where = me == 3 ? "wrong" : "right" };
+	tess_status st = tess_group_split(all, me % 2, 0, "dp", &g);
+
+	if (st)
+		return note(arg, w, st);
+	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
+	if (me % 2)
+		return note(arg, w, tess_group_run(me == 3 ? all : g, &c));
+	usleep(600000);
+	return note(arg, w, tess_barrier(g, "later"));
+}
+
+START_TEST(call_on_the_wrong_group)
+{
+	struct report r = { 0 };
+
+	TOLD(wrong_group, &r, -1, TESS_ETIMEOUT, "rank 1", "rank 3", "at right",
+	     "in group dp/1 of ranks 1, 3", "barrier, call 2, at wrong");
+}
+END_TEST
+
+/* Rank 0 waits for rank 2, which sleeps; rank 3, of the other group, gives up. */
+static tess_status stand_by(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g;
+	int32_t me = tess_world_rank(w);
+	tess_status st = tess_group_split(tess_world_group(w), me % 2, 0, "dp", &g);
+
+	if (st)
+		return note(r, w, st);
+	if (me == 3) {
+		usleep(20000);
+		return note(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
+	}
+	if (me == 2)
+		usleep(500000);
+	return note(r, w, tess_barrier(g, "layers.2"));
+}
+
+START_TEST(rank_of_another_group_fails)
+{
+	struct report r = { 0 };
+
+	TOLD(stand_by, &r, 3, TESS_ENOMEM, "rank 3", "no memory for the cache");
+}
+END_TEST
+
+/* Rank 2 closes its group, while rank 0 makes one more call there. */
+static tess_status leave_early(struct tess_world *w, void *arg)
+{
+	struct tess_group *all = tess_world_group(w), *g;
+	int32_t me = tess_world_rank(w);
+	tess_status st = tess_group_split(all, me % 2, 0, "dp", &g);
+
+	for (int i = 0; i < 3 && !st; i++)
+		st = tess_barrier(g, "before");
+	if (!st && me == 2)
+		tess_group_close(g);
+	if (!st && me == 0)
+		st = tess_barrier(g, "after");
+	return note(arg, w, st ? st : tess_barrier(all, "all"));
+}
+
+START_TEST(member_leaves_early)
+{
+	struct report r = { 0 };
+
+	TOLD(leave_early, &r, -1, TESS_EMISMATCH,
+	     "rank 0 is in barrier, call 4 in group dp/0 of ranks 0, 2", "at after",
+	     "rank 2 will not join: it has closed the group");
+}
+END_TEST
+
+/* Rank 1 splits by another name; makes another call; opens another mesh. */
+static tess_status disagree(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *all = tess_world_group(w), *g;
+	bool odd = tess_world_rank(w) == 1;
+	struct tess_mesh *m;
+	tess_status st = tess_barrier(all, "first"); /* all are here */
+
+	if (st)
+		return note(r, w, st);
+	if (r->odd == 2)
+		st = tess_mesh_open(w, odd ? "dp=4,tp=1" : "dp,tp=2", &m);
+	else if (r->odd && odd)
+		st = tess_barrier(all, "odd");
+	else
+		st = tess_group_split(all, 0, 0, odd ? "tp" : "dp", &g);
+	return note(r, w, st ? st : tess_barrier(all, "next"));
+}
+
+START_TEST(splits_that_differ)
+{
+	struct report r = { 0 };
+
+	TOLD(disagree, &r, -1, TESS_EMISMATCH, "split of group world", "named dp by rank 0",
+	     "tp by rank 1");
+	r.odd = 1;
+	TOLD(disagree, &r, -1, TESS_EMISMATCH, "rank 1", "barrier", "at odd", "tess_group_split");
+	r.odd = 2;
+	TOLD(disagree, &r, -1, TESS_EMISMATCH, "rank 1", "\"dp=4,tp=1\" here",
+	     "\"dp=2,tp=2\" on rank 0");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("subgroups");
+	TCase *tcase = tcase_create("subgroups");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	suite_add_tcase(suite, tcase);
+	tcase_set_timeout(tcase, 60);
+	tcase_add_test(tcase, groups_and_meshes);
+	tcase_add_test(tcase, come_and_go);
+	tcase_add_test(tcase, made_of_messages);
+	tcase_add_test(tcase, refused_at_once);
+	tcase_add_test(tcase, calls_that_differ);
+	tcase_add_test(tcase, call_on_the_wrong_group);
+	tcase_add_test(tcase, rank_of_another_group_fails);
+	tcase_add_test(tcase, member_leaves_early);
+	tcase_add_test(tcase, splits_that_differ);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
