@@ -127,7 +127,7 @@ START_TEST(one_digest)
 	int n = rows(row);
 
 	ck_assert_int_ge(n, 60); /* 10 prompts x 6 numbers of ranks */
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n; i += THIN) {
 		json_t **ref = &want[row[i][COPY]][row[i][PROMPT]], *said;
 		int plain[FACTORS] = { row[i][COPY], row[i][PROMPT] };
 
@@ -151,7 +151,7 @@ END_TEST
 /* The whole golden text, where no near tie decides it. */
 START_TEST(golden_text)
 {
-	int copy = _i / 10, prompt = _i % 10;
+	int copy = _i * THIN / 10, prompt = _i * THIN % 10;
 	json_t *g = golden(copy, prompt), *ids = json_object_get(g, "ids"), *said, *have;
 	size_t n = json_array_size(json_object_get(g, "prompt_ids"));
 	char command[2048];
@@ -414,7 +414,7 @@ int main(void)
 
 	tcase_set_timeout(t, 600);
 	tcase_add_test(t, one_digest);
-	tcase_add_loop_test(t, golden_text, 0, 40);
+	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);

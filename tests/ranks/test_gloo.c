@@ -72,7 +72,7 @@ static tess_status all_moves(struct tess_world *w)
 	static const uint64_t counts[] = { 1000, 0, 1, 70001, 5 };
 	int32_t n = tess_world_size(w), turn = 0;
 
-	for (int32_t i = 0; i < KINDS * 8 * 7 * 4; i++) {
+	for (int32_t i = 0; i < KINDS * 8 * 7 * 4; i += THIN) {
 		struct data_case c = {
 			.kind = TESS_BROADCAST + i % KINDS,
 			.dtype = TESS_F32 + i / KINDS % 8,
@@ -176,7 +176,7 @@ static tess_status churn(struct tess_world *w)
 	char name[32];
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 80 && !st; i++) {
+	for (int i = 0; i < 40 && !st; i++) {
 		struct tess_join how = {
 			.size = sizeof how,
 			.rank = tess_world_rank(w),

@@ -35,7 +35,7 @@ static tess_status run_all(struct tess_world *w, void *arg)
 
 	(void)arg;
 	for (int32_t kind = kinds[0]; kind <= kinds[1]; kind++)
-		for (int32_t i = 0; i < 8 * 7 * 3 * 8; i++) {
+		for (int32_t i = 0; i < 8 * 7 * 3 * 8; i += THIN) {
 			struct data_case c = { .kind = kind,
 				               .dtype = 1 + i % 8,
 				               .op = 1 + i / 8 % 7,

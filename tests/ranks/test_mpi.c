@@ -13,6 +13,7 @@
 
 static char text[1 << 16];
 static double seconds;
+static int patience = 60; /* s; mpirun waits for a stopped rank as long as it is let */
 
 /* `mpirun ARGS COMMAND`, with what it and its ranks say in `text`. The exit status. */
 static int mpirun(const char *env, const char *args, const char *command)
@@ -24,8 +25,8 @@ static int mpirun(const char *env, const char *args, const char *command)
 
 	snprintf(line, sizeof line,
 	         "%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
-	         "timeout -k 5 60 mpirun --oversubscribe %s %s 2>&1 </dev/null",
-	         env, args, command);
+	         "timeout -k 5 %d mpirun --oversubscribe %s %s 2>&1 </dev/null",
+	         env, patience, args, command);
 	f = popen(line, "r");
 	MUST(f);
 	n = fread(text, 1, sizeof text - 1, f);
@@ -119,6 +120,7 @@ END_TEST
 
 START_TEST(names_a_stopped_rank)
 {
+	patience = 8;
 	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
 	has_failed(0, 2.5, "rank 1");
 	has_failed(2, 2.5, "rank 1");

@@ -32,7 +32,7 @@ static tess_status all_kinds(struct tess_world *w)
 	int32_t last = tess_world_size(w) - 1;
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < KINDS * 5 * 2 * 2 * 2 && !st; i++) {
+	for (int32_t i = 0; i < KINDS * 5 * 2 * 2 * 2 && !st; i += THIN) {
 		struct data_case c = {
 			.kind = TESS_BROADCAST + i % KINDS,
 			.count = counts[i / KINDS % 5],
