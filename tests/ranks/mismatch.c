@@ -279,7 +279,7 @@ static tess_status hear(struct tess_group *g, bool odd)
 	return st;
 }
 
-tess_status mismatch_play(struct tess_world *w, const struct mismatch *m)
+tess_status mismatch_play(struct tess_world *w, const struct mismatch *m, void **kept)
 {
 	struct tess_group *g = tess_world_group(w);
 	struct memory *my = calloc(1, sizeof *my);
@@ -287,6 +287,7 @@ tess_status mismatch_play(struct tess_world *w, const struct mismatch *m)
 
 	if (st)
 		return st;
+	*kept = my;
 	memset(my->before, 77, GUARD);
 	memset(my->after, 77, GUARD);
 	st = make_earlier(g, m, my); /* who is slow may hear of it here already */
@@ -295,6 +296,6 @@ tess_status mismatch_play(struct tess_world *w, const struct mismatch *m)
 	if (!st)
 		st = hear(g, tess_group_rank(g) == m->odd);
 	st = judge(m, st);
-	changed = check_earlier(m, my); /* the buffers are the group's until it is closed */
+	changed = check_earlier(m, my);
 	return changed ? changed : st;
 }

@@ -25,8 +25,9 @@ const char *mismatch_name(const struct mismatch *m);
 /*
  * One rank's calls. Returns the failure that it was told of, TESS_EMISMATCH and a sentence as it must
  * be; TESS_EBUG and what is wrong where the sentence does not name both ranks, both calls and both
- * modules, nothing fails, or what earlier calls have brought has changed.
+ * modules, nothing fails, or what earlier calls have brought has changed. *kept: the
+ * buffers, which are the group's until the world is closed; free it then.
  */
-tess_status mismatch_play(struct tess_world *w, const struct mismatch *m);
+tess_status mismatch_play(struct tess_world *w, const struct mismatch *m, void **kept);
 
 #endif

@@ -14,6 +14,7 @@ enum { CASES = 200 };
 struct played {
 	struct mismatch m;
 	tess_status st[MISMATCH_RANKS];
+	void *kept[MISMATCH_RANKS];
 	char sentence[MISMATCH_RANKS][1600];
 };
 
@@ -22,7 +23,7 @@ static tess_status play(struct tess_world *w, void *arg)
 	struct played *p = arg;
 	int32_t me = tess_world_rank(w);
 
-	p->st[me] = mismatch_play(w, &p->m);
+	p->st[me] = mismatch_play(w, &p->m, &p->kept[me]);
 	snprintf(p->sentence[me], sizeof p->sentence[me], "%s", p->st[me] ? tess_error() : "no error");
 	return p->st[me];
 }
@@ -38,6 +39,8 @@ START_TEST(calls_that_do_not_fit)
 
 		mismatch_make(s, 2 + (int32_t)(s % 4), &p.m);
 		ck_assert_int_eq(tess_world_spawn(p.m.n, play, &p), TESS_EMISMATCH);
+		for (int32_t r = 0; r < p.m.n; r++)
+			free(p.kept[r]);
 		for (int32_t r = 0; r < p.m.n; r++)
 			ck_assert_msg(p.st[r] == TESS_EMISMATCH, "MISMATCH_SEED=%d, %s, rank %d of %d: %s",
 			              (int)s, mismatch_name(&p.m), r, p.m.n, p.sentence[r]);
