@@ -3,6 +3,7 @@
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/note.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,9 +91,10 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 /* Of one rank: what earlier calls have brought, and the buffers of those that differ. */
 struct memory {
 	float sum[MISMATCH_EARLIER][MOST], all[MISMATCH_EARLIER][MISMATCH_RANKS];
-	char src[2][8 * (MOST + 4) * MISMATCH_RANKS];
-	char before[GUARD], dst[2][8 * (MOST + 4) * MISMATCH_RANKS], after[GUARD];
+	alignas(8) char src[2][8 * (MOST + 4) * MISMATCH_RANKS];
+	alignas(8) char before[GUARD], dst[2][8 * (MOST + 4) * MISMATCH_RANKS], after[GUARD];
 	uint64_t give[MISMATCH_RANKS], get[MISMATCH_RANKS];
+	float one[MISMATCH_EARLIER];
 	int32_t earlier; /* how many are done */
 };
 
@@ -107,13 +109,12 @@ static tess_status make_earlier(struct tess_group *g, const struct mismatch *m, 
 	tess_status st = TESS_OK;
 
 	for (int32_t k = 0; k < m->earlier && !st; k++) {
-		float one = term(k, me, 0);
-
 		for (int i = 0; i < MOST; i++)
 			my->sum[k][i] = term(k, me, i);
+		my->one[k] = term(k, me, 0);
 		st = tess_all_reduce(g, my->sum[k], my->sum[k], MOST, TESS_F32, TESS_SUM, "earlier");
 		if (!st)
-			st = tess_all_gather(g, &one, my->all[k], 1, TESS_F32, "earlier");
+			st = tess_all_gather(g, &my->one[k], my->all[k], 1, TESS_F32, "earlier");
 		my->earlier += !st;
 	}
 	return st;
