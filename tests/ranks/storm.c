@@ -1,0 +1,244 @@
+/*
+ * storm.c - one job of script/storm: a random sequence of collectives, on data whose result is known, in
+ * which one rank does a random thing at a random moment.
+ *
+ *	storm SEED FAULT N SECONDS DIR         as a rank of a job of N, or on N threads over loopback
+ *
+ * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may do one). SECONDS: what a
+ * call has. In DIR each rank leaves said-R: its status, when it was told (CLOCK_MONOTONIC, ns), how many
+ * descriptors more are open than before, and the sentence; the victim leaves fault: its rank, its
+ * process, the moment.
+ */
+#include "data.h"
+#include "mismatch.h"
+
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/note.h>
+#include <core/comm/seat.h>
+#include <core/comm/world.h>
+#include <core/registry/registry.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct storm {
+	const char *fault, *dir;
+	uint64_t seed;
+	int32_t n, victim, at, calls; /* the victim's fault is at the at-th of the calls */
+	uint64_t delay_us; /* after that call has begun */
+	double seconds;
+	int fds; /* before */
+};
+
+static uint64_t draw(uint64_t *state, uint64_t below) /* SplitMix64 */
+{
+	uint64_t x = *state += 0x9e3779b97f4a7c15;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+	x = (x ^ x >> 27) * 0x94d049bb133111eb;
+	return (x ^ x >> 31) % below;
+}
+
+/* ---- what is left behind --------------------------------------------------------------------------- */
+
+static int count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+static void leave(const struct storm *s, const char *name, const char *text)
+{
+	char path[512], made[512];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", s->dir, name);
+	snprintf(made, sizeof made, "%s/.%s", s->dir, name);
+	f = fopen(made, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f) || rename(made, path))
+		perror(path);
+}
+
+static void say(const struct storm *s, int32_t rank, tess_status st, int64_t when, const char *fds,
+                const char *sentence)
+{
+	char text[2048], name[32];
+
+	snprintf(text, sizeof text, "%s %" PRId64 " %s %s\n", st ? tess_status_name(st) : "fine",
+	         when, fds, st ? sentence : "");
+	snprintf(name, sizeof name, "said-%d", rank);
+	leave(s, name, text);
+}
+
+static void begin_fault(const struct storm *s)
+{
+	char text[48];
+
+	snprintf(text, sizeof text, "%d %d %" PRId64 "\n", s->victim, (int)getpid(), tess_now());
+	leave(s, "fault", text);
+}
+
+/* ---- the victim ------------------------------------------------------------------------------------- */
+
+static void *strike(void *arg)
+{
+	const struct storm *s = arg;
+	struct timespec pause = tess_timespec((int64_t)s->delay_us * 1000);
+
+	nanosleep(&pause, NULL);
+	begin_fault(s);
+	if (!strcmp(s->fault, "exit"))
+		_exit(3);
+	kill(getpid(), !strcmp(s->fault, "kill") ? SIGKILL : SIGSTOP);
+	return NULL;
+}
+
+static bool is_signal(const struct storm *s)
+{
+	return !strcmp(s->fault, "kill") || !strcmp(s->fault, "stop") || !strcmp(s->fault, "exit");
+}
+
+/* A thread can only end, or give up. */
+static tess_status end_thread(const struct storm *s)
+{
+	begin_fault(s);
+	return tess_fail(TESS_EIO, "the disk is full");
+}
+
+static void dally(const struct storm *s)
+{
+	double share = !strcmp(s->fault, "late") ? 0.4 : 1.6;
+	struct timespec pause = tess_timespec((int64_t)(s->seconds * share * 1e9));
+
+	begin_fault(s);
+	nanosleep(&pause, NULL);
+}
+
+/* ---- the sequence ----------------------------------------------------------------------------------- */
+
+static struct data_case next_case(uint64_t *state, int32_t n)
+{
+	struct data_case c = { .kind = TESS_BROADCAST +
+		                       (int32_t)draw(state, TESS_ALL_TO_ALL - TESS_BARRIER),
+		               .dtype = TESS_F32 + (int32_t)draw(state, 8),
+		               .op = TESS_SUM + (int32_t)draw(state, 4),
+		               .count = draw(state, 8) ? draw(state, 3000) : draw(state, 200000) };
+
+	c.uneven = draw(state, 2) && c.kind > TESS_ALL_REDUCE;
+	c.in_place = draw(state, 2);
+	c.root = tess_kind_rooted(c.kind) ? (int32_t)draw(state, (uint64_t)n) : 0;
+	return c;
+}
+
+static tess_status run(struct tess_world *w, const struct storm *s, bool threads)
+{
+	struct tess_group *g = tess_world_group(w);
+	bool victim = tess_world_rank(w) == s->victim, struck = false;
+	uint64_t state = s->seed;
+	pthread_t striker;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < s->calls && !st; i++) {
+		struct data_case c = next_case(&state, s->n);
+
+		if (victim && i == s->at && is_signal(s)) {
+			if (threads)
+				return end_thread(s);
+			struck = !pthread_create(&striker, NULL, strike, (void *)(uintptr_t)s);
+		} else if (victim && i == s->at && !strncmp(s->fault, "late", 4)) {
+			dally(s);
+		}
+		if (i == s->at && !strcmp(s->fault, "mismatch")) {
+			struct mismatch m;
+
+			mismatch_make(s->seed, s->n, &m);
+			return mismatch_play(w, &m);
+		}
+		st = data_run(g, &c);
+	}
+	if (struck)
+		pthread_join(striker, NULL);
+	return st ? st : tess_barrier(g, "the.end");
+}
+
+static tess_status play(struct tess_world *w, void *arg)
+{
+	const struct storm *s = arg;
+	int32_t me = tess_world_rank(w);
+	tess_status st;
+
+	w->timeout = (int64_t)(s->seconds * 1e9);
+	st = run(w, s, true);
+	say(s, me, st, tess_now(), "0", tess_error());
+	return st;
+}
+
+static int be_rank(const struct storm *s, int32_t me)
+{
+	char sentence[TESS_SENTENCE] = "", fds[16];
+	struct tess_world *w;
+	tess_status st = tess_world_open(&w);
+	int64_t when;
+
+	if (st) {
+		say(s, me, st, tess_now(), "0", tess_error());
+		return 4;
+	}
+	w->timeout = (int64_t)(s->seconds * 1e9);
+	st = run(w, s, false);
+	when = tess_now();
+	if (st)
+		snprintf(sentence, sizeof sentence, "%s", tess_error());
+	say(s, me, st, when, "?", sentence); /* it may not get out */
+	if (st)
+		tess_world_fail(w, st, sentence);
+	tess_world_close(w);
+	tess_registry_quit();
+	snprintf(fds, sizeof fds, "%d", count_fds() - s->fds);
+	say(s, me, st, when, fds, sentence);
+	return st ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct storm s = { .fds = count_fds() };
+	struct tess_seat seat;
+	uint64_t state;
+	tess_status st;
+
+	if (argc != 6) {
+		fprintf(stderr, "usage: storm SEED FAULT N SECONDS DIR\n");
+		return 2;
+	}
+	s.seed = state = strtoull(argv[1], NULL, 10);
+	s.fault = argv[2];
+	s.n = (int32_t)atoi(argv[3]);
+	s.seconds = atof(argv[4]);
+	s.dir = argv[5];
+	s.calls = 5 + (int32_t)draw(&state, 40);
+	s.at = (int32_t)draw(&state, (uint64_t)s.calls);
+	s.delay_us = draw(&state, 2) ? draw(&state, 3000) : 0;
+	s.victim = (int32_t)draw(&state, (uint64_t)s.n);
+	st = tess_seat_find(&seat);
+	if (st) {
+		fprintf(stderr, "storm: %s\n", tess_error());
+		return 2;
+	}
+	if (!seat.alone)
+		return be_rank(&s, seat.rank);
+	st = tess_world_spawn(s.n, play, &s);
+	tess_registry_quit();
+	return st ? 1 : 0;
+}
