@@ -305,6 +305,19 @@ static bool behind(const struct tess_hub *h, int32_t rank)
 
 enum { NOBODY, MISSED, CROSSED, ASLEEP };
 
+/* A rank that `c` lacks may wait for another one that it lacks, and so on: the end of that chain. */
+static int32_t follow(struct tess_hub *h, const struct hub_call *c, int32_t who)
+{
+	int32_t next = who;
+
+	for (int32_t steps = 0; steps < h->nranks && next >= 0 && tess_ledger_lacks(c, next);
+	     steps++) {
+		who = next;
+		next = tess_ledger_awaits(h, who);
+	}
+	return who;
+}
+
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key, int32_t n)
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
@@ -336,6 +349,8 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 			worst = how;
 		}
 	}
+	if (c && worst == MISSED)
+		who = follow(h, c, who);
 	state = who < 0 ? "" : tess_ledger_whereabouts(h, who, NULL, at, sizeof at);
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);

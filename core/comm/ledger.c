@@ -325,6 +325,14 @@ bool tess_ledger_waits(struct tess_hub *h, int32_t rank, int32_t other)
 	return c && tess_ledger_lacks(c, other);
 }
 
+int32_t tess_ledger_awaits(struct tess_hub *h, int32_t rank)
+{
+	for (int32_t r = 0; r < h->nranks; r++)
+		if (r != rank && tess_ledger_waits(h, rank, r))
+			return r;
+	return -1;
+}
+
 const char *tess_ledger_whereabouts(const struct tess_hub *h, int32_t rank,
                                     const struct hub_group *g, char *text, size_t room)
 {

@@ -79,6 +79,8 @@ const struct hub_call *tess_ledger_awaited(struct tess_hub *h, const struct tess
 bool tess_ledger_lacks(const struct hub_call *c, int32_t rank);
 /* Whether the last call of `rank` lacks the other one. */
 bool tess_ledger_waits(struct tess_hub *h, int32_t rank, int32_t other);
+/* Whom the last call of `rank` lacks; -1: nobody, as far as is known. */
+int32_t tess_ledger_awaits(struct tess_hub *h, int32_t rank);
 /*
  * "its last call is ...", of a rank that is missed in `g` (NULL: in the job); "": it has not come at all.
  * What is returned is `text` or lives as long.

@@ -136,7 +136,12 @@ static tess_status conclude(struct tess_world *w, tess_status why, const char *s
 	struct tess_failure own = { .why = why, .rank = w->rank };
 
 	await_poison(w, ANSWER_MS);
-	snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
+	if (w->size == 1)
+		snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
+	else
+		snprintf(own.sentence, sizeof own.sentence,
+		         "%.1400s; %s, which hosts the rendezvous, does not answer", sentence,
+		         *tess_option("rendezvous") ? "the launcher" : "rank 0");
 	poisoned(w, &own);
 	return tess_world_check(w);
 }

@@ -256,6 +256,38 @@ static tess_status sleepy(struct tess_world *w, void *arg)
 	return note(r, w, tess_group_run(tess_world_group(w), &c));
 }
 
+/* Rank 3 sleeps, rank 1 waits for its message, and the others for both. */
+static tess_status sleepy_chain(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	int32_t me = tess_world_rank(w);
+	static float x; /* the group's until it is closed */
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
+
+	if (me == 3)
+		usleep(900000);
+	if (me == 1)
+		c = (struct tess_coll){ .size = sizeof c,
+			                .kind = TESS_RECV,
+			                .dtype = TESS_F32,
+			                .peer = 3,
+			                .dst = &x,
+			                .count = 1 };
+	else
+		c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
+	return note(r, w, tess_group_run(tess_world_group(w), &c));
+}
+
+START_TEST(deadline_of_a_chain)
+{
+	struct report r = { .odd = 0 };
+
+	ck_assert_int_eq(tess_world_spawn(N, sleepy_chain, &r), TESS_ETIMEOUT);
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined", "layers.5",
+	         "it has made no call yet");
+}
+END_TEST
+
 START_TEST(deadline)
 {
 	struct report r = { 0 };
@@ -376,6 +408,7 @@ int main(void)
 	tcase_add_test(tcase, messages_that_differ);
 	tcase_add_test(tcase, rank_returns_early);
 	tcase_add_test(tcase, deadline);
+	tcase_add_test(tcase, deadline_of_a_chain);
 	tcase_add_test(tcase, without_abort);
 	tcase_add_test(tcase, refused_at_once);
 	tcase_add_test(tcase, bad_worlds);
