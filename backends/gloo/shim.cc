@@ -1,29 +1,36 @@
-/* shim.cc - the only C++ of the house: Gloo's TCP transport behind the functions of shim.h. */
+/*
+ * shim.cc - the only C++ of the house: Gloo's TCP transport behind the functions of shim.h.
+ *
+ * A message of Gloo's waits until the other side has said that it has a place for it. Small ones do not: each rank
+ * keeps places for a few of every other rank's, which are posted from the beginning, and a message goes as soon as
+ * it is there, with its slot in front. Where it goes then is the business of this file.
+ */
 #include "shim.h"
 
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <system_error>
 #include <vector>
 
-#include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
-#include <gloo/transport/unbound_buffer.h>
+#include <gloo/transport/tcp/pair.h>
+#include <gloo/transport/tcp/unbound_buffer.h>
 
 namespace tcp = gloo::transport::tcp;
 using std::chrono::milliseconds;
@@ -31,14 +38,31 @@ using std::chrono::milliseconds;
 namespace
 {
 
+constexpr uint64_t kWatch =
+	uint64_t(SHIM_SLOTS) + 1; /* nobody ever sends on it: it hears of a loss */
+constexpr uint64_t kSmall = kWatch + 1; /* the slot of all small messages */
+constexpr size_t kSmallMost =
+	64 * 1024; /* bytes; one more copy at each end is less than a round trip */
 /*
- * The slot that nobody ever sends on: what is posted there only hears that the connection is gone.
+ * A rank has kPlaces for small messages of a peer, which tells how many it has taken with each of its own messages,
+ * or in one for that purpose when kTell were not told. Of kData that were not told, none more is sent but such.
+ * They are answers to messages that came: at most kData / kTell + 1 are on their way, and have a place.
  */
-constexpr uint64_t kWatch = uint64_t(SHIM_SLOTS) + 1;
-/* How long a wait sleeps before it looks at its deadline and its peer. */
-constexpr long kLook = 20 * 1000000;
-/* A wait of Gloo's that times out closes every connection of the mesh, so none ever does. */
-constexpr milliseconds kNever(std::chrono::hours(1000));
+constexpr uint64_t kPlaces = 8, kData = 5, kTell = 3;
+static_assert(kData + kData / kTell + 1 < kPlaces, "a message could find no place");
+
+constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it looks at its peer */
+/* ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be woken */
+constexpr int64_t kPoll = 100 * 1000;
+constexpr int64_t kFlush =
+	INT64_C(1000000000); /* ns that the end waits for the kernel to take what was sent */
+
+int cpus()
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
 
 int64_t now()
 {
@@ -96,157 +120,368 @@ void explain(char *why) noexcept
 	why[SHIM_WHY - 1] = '\0';
 }
 
-} /* namespace */
+/* Memory that Gloo reads or writes, one message at a time. */
+class Piece final : public tcp::UnboundBuffer
+{
+      public:
+	using tcp::UnboundBuffer::UnboundBuffer;
 
-/* One message, or a watch; at most one thread waits for one at a time. */
-struct shim_io {
-	shim_io(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sending);
+	bool done(bool sent)
+	{
+		std::lock_guard<std::mutex> lock(m_);
 
-	int await(int64_t until);
-	/* Throws where the connection is gone. Only of a watch, on which nothing ever arrives. */
-	void check()
-	{
-		stir();
-		wait();
+		return over(sent);
 	}
-	void wake()
+	/* The connection is gone, after what was done was done. */
+	bool lost()
 	{
-		woken_ = true;
-		stir();
+		std::lock_guard<std::mutex> lock(m_);
+
+		return ex_ != nullptr;
 	}
-	/* Ends a wait() of now or the next one. */
+	/* Until it is done, `until`, or stir() after `woken` was set. */
+	void sleep(bool sent, int64_t until, const std::atomic<bool> &woken)
+	{
+		std::unique_lock<std::mutex> lock(m_);
+		const int64_t left = std::min(until - now(), kLook);
+
+		if (!over(sent) && !ex_ && !woken && left > 0)
+			(sent ? sendCv_ : recvCv_).wait_for(lock, std::chrono::nanoseconds(left));
+	}
 	void stir()
 	{
-		sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv();
+		std::lock_guard<std::mutex> lock(m_);
+
+		sendCv_.notify_all();
+		recvCv_.notify_all();
+	}
+	void check()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+	}
+	/* Before it is used again. */
+	void renew()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		sendCompletions_ = recvCompletions_ = 0;
+	}
+	gloo::WeakNonOwningPtr<tcp::UnboundBuffer> weak() const
+	{
+		return getWeakNonOwningPtr();
 	}
 
       private:
-	bool wait()
+	bool over(bool sent)
 	{
-		return sending_ ? buffer_->waitSend(nullptr, kNever)
-		                : buffer_->waitRecv(nullptr, kNever);
+		return (sent ? sendCompletions_ : recvCompletions_) > 0;
+	}
+};
+
+/* A connection on which a message need not be asked for. */
+class Pair final : public tcp::Pair
+{
+      public:
+	using tcp::Pair::Pair;
+
+	/* A place for a message; in the order of the messages of this slot. Also before it is connected. */
+	void expect(Piece *p, uint64_t slot)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		localPendingRecv_[slot].emplace_back(p->weak(), 0, p->size);
+	}
+	/* The peer has a place for it. */
+	void push(Piece *p, uint64_t slot, size_t bytes)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		sendUnboundBuffer(p->weak(), slot, 0, bytes);
+	}
+};
+
+class Context final : public tcp::Context
+{
+      public:
+	using tcp::Context::Context;
+
+	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override
+	{
+		pairs_[peer] = std::make_unique<Pair>(this, device_.get(), peer, getTimeout());
+		return pairs_[peer];
+	}
+	void close()
+	{
+		for (auto &pair : pairs_)
+			pair.reset();
+	}
+	Pair *to(int peer)
+	{
+		return static_cast<Pair *>(pairs_[peer].get());
+	}
+};
+
+/* What a small message begins with. */
+struct Head {
+	uint64_t slot, taken; /* taken: how many the sender has taken of the receiver's so far */
+	uint64_t bytes; /* that follow; kNone: it only tells */
+};
+constexpr uint64_t kNone = UINT64_MAX;
+
+} /* namespace */
+
+/* One message; at most one thread waits for one at a time. */
+struct shim_io {
+	shim_io(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sends)
+	    : mesh(m), peer(peer), slot(slot), at(static_cast<char *>(at)), bytes(bytes),
+	      sends(sends)
+	{
 	}
 
-	struct shim_mesh *const mesh_;
-	const int peer_;
-	const bool sending_;
-	std::atomic<bool> woken_{ false };
-	std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+	struct shim_mesh *const mesh;
+	const int peer;
+	const uint64_t slot;
+	char *const at;
+	const size_t bytes;
+	const bool sends;
+	bool done = false; /* of a small one */
+	std::atomic<bool> woken{ false };
+	std::unique_ptr<Piece> piece; /* of a large one */
 };
 
 namespace
 {
 
-/* Stirs the message that is waited for every now and then, from Gloo's own thread. */
-class Clock final : public tcp::Handler
+/* Small messages to and from one peer. All but stir() is for the thread that uses the mesh. */
+class Lane
 {
       public:
-	explicit Clock(const std::shared_ptr<tcp::Device> &device) : device_(device)
+	Lane(const std::shared_ptr<Context> &context, int peer)
+	    : pair_(context->to(peer)), watch_(context, nullptr, 0),
+	      memory_(new char[2 * kPlaces * kRoom]) /* which is not touched before it is used */
 	{
-		fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-		if (fd_ < 0)
-			throw std::system_error(errno, std::generic_category(), "timerfd_create");
-		set(kLook);
-		device_->registerDescriptor(fd_, EPOLLIN, this);
+		for (size_t i = 0; i < 2 * kPlaces; i++)
+			(i < kPlaces ? in_ : out_)
+				.push_back(std::make_unique<Piece>(
+					context, memory_.get() + i * kRoom, kRoom));
+		for (auto &place : in_)
+			pair_->expect(place.get(), kSmall);
+		pair_->expect(&watch_, kWatch);
 	}
-	~Clock() override
+
+	void send(shim_io *io)
+	{
+		if (unsent_.empty() && sent_ - known_ < kData)
+			push(io->slot, io->at, io->bytes, io);
+		else
+			unsent_.push_back(io);
+	}
+	void receive(shim_io *io)
+	{
+		for (auto early = early_.begin(); early != early_.end(); ++early) {
+			if (early->slot != io->slot)
+				continue;
+			std::memcpy(io->at, early->data.data(), early->data.size());
+			io->done = true;
+			early_.erase(early);
+			return;
+		}
+		expected_.push_back(io);
+	}
+	void forget(shim_io *io)
+	{
+		(io->sends ? unsent_ : expected_).remove(io);
+	}
+	/* Does for a moment what Gloo's thread would have to be woken for. */
+	void poll()
 	{
 		try {
-			device_->unregisterDescriptor(fd_, this);
+			pair_->handleEvents(EPOLLIN);
 		} catch (...) {
-			/* It was not there. */
+			/* The connection is gone, as lost() will say. */
 		}
-		close(fd_);
 	}
-	Clock(const Clock &) = delete;
-	Clock &operator=(const Clock &) = delete;
-
-	void handleEvents(int) override
+	/* Takes what has come, and sends what that makes room for. */
+	void take()
 	{
-		std::lock_guard<std::mutex> lock(mutex_);
-		uint64_t ticks;
+		while (in_[taken_ % kPlaces]->done(false)) {
+			Piece *place = in_[taken_ % kPlaces].get();
+			Head head;
 
-		if (read(fd_, &ticks, sizeof ticks) > 0 && waiting_)
-			waiting_->stir();
-	}
-	void arm(shim_io *io, int64_t left)
-	{
-		{
-			std::lock_guard<std::mutex> lock(mutex_);
-
-			waiting_ = io;
+			std::memcpy(&head, place->ptr, sizeof head);
+			known_ = std::max(known_, head.taken);
+			if (head.bytes != kNone)
+				deliver(head, static_cast<char *>(place->ptr) + sizeof head);
+			place->renew();
+			taken_++;
+			answer(place);
 		}
-		if (left < kLook)
-			set(left > 0 ? left : 1);
 	}
-	void disarm()
+	/* Until something has come, `until`, or stir() after `woken` was set. */
+	void sleep(int64_t until, const std::atomic<bool> &woken)
 	{
-		std::lock_guard<std::mutex> lock(mutex_);
+		in_[taken_ % kPlaces]->sleep(false, until, woken);
+	}
+	void stir()
+	{
+		for (auto &place : in_)
+			place->stir();
+	}
+	/*
+	 * The connection is gone; what had come before lies there. Gloo tells that to what waits for its turn, not to
+	 * what is half done.
+	 */
+	bool lost()
+	{
+		return watch_.lost();
+	}
+	[[noreturn]] void tell_loss()
+	{
+		watch_.check();
+		throw std::logic_error("the connection is gone");
+	}
+	/* Until all that was sent is at least the kernel's. */
+	void flush(int64_t until)
+	{
+		static const std::atomic<bool> never{ false };
 
-		waiting_ = nullptr;
+		for (uint64_t i = known_; i < sent_; i++)
+			while (!out_[i % kPlaces]->done(true) && !lost() && now() < until)
+				out_[i % kPlaces]->sleep(true, until, never);
 	}
 
       private:
-	void set(long first)
-	{
-		struct itimerspec t = {};
+	static constexpr size_t kRoom = sizeof(Head) + kSmallMost;
 
-		t.it_interval.tv_nsec = kLook;
-		t.it_value.tv_nsec = first;
-		timerfd_settime(fd_, 0, &t, nullptr);
+	struct Early { /* came before anybody asked for it */
+		uint64_t slot;
+		std::vector<char> data;
+	};
+
+	void push(uint64_t slot, const char *at, uint64_t bytes, shim_io *io)
+	{
+		Piece *piece = out_[sent_ % kPlaces].get(); /* its last message was taken */
+		const Head head = { slot, taken_, bytes };
+		const size_t length = bytes == kNone ? 0 : bytes;
+
+		piece->renew();
+		std::memcpy(piece->ptr, &head, sizeof head);
+		if (length)
+			std::memcpy(static_cast<char *>(piece->ptr) + sizeof head, at, length);
+		pair_->push(piece, kSmall, sizeof head + length);
+		sent_++;
+		told_ = taken_;
+		if (io)
+			io->done = true;
+	}
+	/* A message was taken out of `place`. What has come counts, even if the answer finds nobody. */
+	void answer(Piece *place)
+	{
+		try {
+			pair_->expect(place, kSmall);
+			for (; !unsent_.empty() && sent_ - known_ < kData; unsent_.pop_front())
+				push(unsent_.front()->slot, unsent_.front()->at,
+				     unsent_.front()->bytes, unsent_.front());
+			if (taken_ - told_ >= kTell)
+				push(0, nullptr, kNone, nullptr);
+		} catch (...) {
+			/* The connection is gone, as lost() will say. */
+		}
+	}
+	void deliver(const Head &head, const char *data)
+	{
+		for (auto at = expected_.begin(); at != expected_.end(); ++at) {
+			if ((*at)->slot != head.slot)
+				continue;
+			if (head.bytes)
+				std::memcpy((*at)->at, data, head.bytes);
+			(*at)->done = true;
+			expected_.erase(at);
+			return;
+		}
+		early_.push_back({ head.slot, std::vector<char>(data, data + head.bytes) });
 	}
 
-	const std::shared_ptr<tcp::Device> device_;
-	int fd_;
-	std::mutex mutex_;
-	shim_io *waiting_ = nullptr;
+	Pair *const pair_;
+	Piece watch_;
+	const std::unique_ptr<char[]> memory_;
+	std::vector<std::unique_ptr<Piece>> in_, out_;
+	/* messages sent; how many of them are known to be taken; taken of the peer's; how many of them it was told */
+	uint64_t sent_ = 0, known_ = 0, taken_ = 0, told_ = 0;
+	std::list<shim_io *> unsent_, expected_;
+	std::list<Early> early_;
 };
 
 } /* namespace */
 
 struct shim_mesh {
 	int rank, nranks;
+	bool crowded; /* more ranks than CPUs */
 	std::shared_ptr<gloo::transport::Device> device;
-	std::shared_ptr<gloo::transport::Context> context;
-	std::unique_ptr<Clock> clock;
-	std::vector<std::unique_ptr<shim_io>> watch; /* by peer */
+	std::shared_ptr<Context> context;
+	std::vector<std::unique_ptr<Lane>> lane; /* by peer */
 
-	std::unique_ptr<gloo::transport::Pair> &pair(int peer)
+	Pair *pair(int peer)
 	{
-		return context->getPair(peer);
+		return context->to(peer);
+	}
+	/* From all peers: they may wait for room in order to go on. */
+	void take()
+	{
+		for (auto &l : lane)
+			if (l)
+				l->take();
 	}
 };
 
-shim_io::shim_io(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sending)
-    : mesh_(m), peer_(peer), sending_(sending), buffer_(m->context->createUnboundBuffer(at, bytes))
+static int await_large(shim_io *io, int64_t until)
 {
-	if (sending)
-		buffer_->send(peer, slot, 0, bytes);
-	else
-		buffer_->recv(peer, slot, 0, bytes);
+	Lane *lane = io->mesh->lane[io->peer].get();
+
+	for (;;) {
+		const bool lost = lane->lost(); /* before it is seen what had come by then */
+
+		if (io->piece->done(io->sends))
+			return SHIM_DONE;
+		if (io->woken)
+			return SHIM_WOKEN;
+		if (lost)
+			lane->tell_loss();
+		if (now() >= until)
+			return SHIM_PENDING;
+		io->piece->sleep(io->sends, until, io->woken);
+	}
 }
 
-int shim_io::await(int64_t until)
+static int await_small(shim_io *io, int64_t until)
 {
-	for (;;) {
-		struct Armed {
-			Clock &clock;
-			~Armed()
-			{
-				clock.disarm();
-			}
-		} armed{ *mesh_->clock };
-		const int64_t left = until - now();
+	Lane *lane = io->mesh->lane[io->peer].get();
+	const int64_t polls = std::min(until, now() + kPoll);
 
-		armed.clock.arm(this, left);
-		if (wait())
+	for (;;) {
+		const bool lost = lane->lost();
+		int64_t t;
+
+		io->mesh->take();
+		if (io->done)
 			return SHIM_DONE;
-		if (woken_)
+		if (io->woken)
 			return SHIM_WOKEN;
-		/* Gloo tells a loss to what waits for its turn, not to what is half done. */
-		mesh_->watch[peer_]->check();
-		if (left < kLook && now() >= until)
+		if (lost)
+			lane->tell_loss();
+		t = now();
+		if (t >= until)
 			return SHIM_PENDING;
+		if (t >= polls)
+			lane->sleep(until, io->woken);
+		else
+			lane->poll();
+		if (t < polls && io->mesh->crowded)
+			sched_yield();
 	}
 }
 
@@ -263,14 +498,19 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
 		auto device = std::dynamic_pointer_cast<tcp::Device>(mesh->device);
 		if (!device)
 			throw std::logic_error("Gloo's TCP device is not one");
-		mesh->clock = std::make_unique<Clock>(device);
-		mesh->context = mesh->device->createContext(rank, nranks);
+		mesh->context = std::make_shared<Context>(device, rank, nranks);
+		mesh->crowded = nranks > cpus();
 		/* Gloo waits five times as long as it is told for a connection. */
 		mesh->context->setTimeout(
 			std::max(milliseconds(1), milliseconds(patience / 5 / 1000000)));
-		for (int peer = 0; peer < nranks; peer++)
-			if (peer != rank)
-				mesh->context->createPair(peer);
+		mesh->lane.resize(nranks);
+		for (int peer = 0; peer < nranks; peer++) {
+			if (peer == rank)
+				continue;
+			mesh->context->createPair(peer);
+			/* at once: a peer that is ready may send before this one is */
+			mesh->lane[peer] = std::make_unique<Lane>(mesh->context, peer);
+		}
 		*out = mesh.release();
 		return 0;
 	} catch (...) {
@@ -356,25 +596,6 @@ int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why)
 	}
 }
 
-int shim_watch(struct shim_mesh *m, char *why)
-{
-	try {
-		Quiet quiet(false);
-
-		m->watch.resize(m->nranks);
-		for (int peer = 0; peer < m->nranks; peer++) {
-			if (peer == m->rank)
-				continue;
-			m->watch[peer] =
-				std::make_unique<shim_io>(m, peer, kWatch, nullptr, 0, false);
-		}
-		return 0;
-	} catch (...) {
-		explain(why);
-		return -1;
-	}
-}
-
 void shim_cut(struct shim_mesh *m)
 {
 	try {
@@ -388,19 +609,39 @@ void shim_cut(struct shim_mesh *m)
 
 void shim_close(struct shim_mesh *m)
 {
+	if (!m)
+		return;
 	try {
+		for (auto &lane : m->lane)
+			if (lane)
+				lane->flush(now() + kFlush);
+		m->context->close(); /* before the places go; what was written still arrives */
 		delete m;
 	} catch (...) {
 		/* What is left is closed by the kernel. */
 	}
 }
 
-static int post(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sending,
+static int post(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sends,
                 struct shim_io **out, char *why)
 {
 	try {
 		Quiet quiet(false);
-		*out = new shim_io(m, peer, slot, at, bytes, sending);
+		auto io = std::make_unique<shim_io>(m, peer, slot, at, bytes, sends);
+		Lane *lane = m->lane[peer].get();
+
+		if (bytes > kSmallMost) {
+			io->piece = std::make_unique<Piece>(m->context, at, bytes);
+			if (sends)
+				io->piece->send(peer, slot, 0, bytes);
+			else
+				io->piece->recv(peer, slot, 0, bytes);
+		} else if (sends) {
+			lane->send(io.get());
+		} else {
+			lane->receive(io.get());
+		}
+		*out = io.release();
 		return 0;
 	} catch (...) {
 		explain(why);
@@ -422,8 +663,12 @@ int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, void *dst, size_t by
 
 int shim_wait(struct shim_io *io, int64_t until, char *why)
 {
+	if (io->done)
+		return SHIM_DONE;
 	try {
-		return io->await(until);
+		Quiet quiet(false); /* what has come may let another message go */
+
+		return io->piece ? await_large(io, until) : await_small(io, until);
 	} catch (...) {
 		explain(why);
 		return -1;
@@ -433,7 +678,11 @@ int shim_wait(struct shim_io *io, int64_t until, char *why)
 void shim_wake(struct shim_io *io)
 {
 	try {
-		io->wake();
+		io->woken = true;
+		if (io->piece)
+			io->piece->stir();
+		else
+			io->mesh->lane[io->peer]->stir();
 	} catch (...) {
 		/* A mutex that cannot be locked: the deadline wakes the waiter. */
 	}
@@ -442,6 +691,8 @@ void shim_wake(struct shim_io *io)
 void shim_free(struct shim_io *io)
 {
 	try {
+		if (!io->piece && !io->done)
+			io->mesh->lane[io->peer]->forget(io);
 		delete io;
 	} catch (...) {
 	}

@@ -33,8 +33,6 @@ int shim_address(struct shim_mesh *m, int peer, void *out, char *why);
 /* 1 where this rank calls and `peer`, who is at `address`, answers; else 0. */
 int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why);
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why);
-/* When all are connected: from now on the loss of one is seen by those who wait for it. */
-int shim_watch(struct shim_mesh *m, char *why);
 /* Drops all connections and what is on its way: from now on no memory of a message is touched. */
 void shim_cut(struct shim_mesh *m);
 /*
