@@ -61,29 +61,26 @@ static tess_status parse_replace(const json_t *j, struct tess_decode_step *s)
 {
 	static const char *const known[] = { "type", "pattern", "content", NULL };
 	tess_status st = tess_keys_check(j, known);
-	const char *content;
 
 	if (!st)
 		st = tess_regex_parse(j, "pattern", &s->pattern);
-	if (!st)
-		st = tess_key_string(j, "content", &content, &s->len);
-	if (st)
-		return st;
-	s->content = malloc(s->len + 1);
-	if (!s->content)
-		return tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", s->len);
-	memcpy(s->content, content, s->len + 1);
-	return TESS_OK;
+	return st ? st : tess_key_copy(j, "content", &s->content, &s->len);
 }
 
-static tess_status parse_step(const json_t *j, struct tess_decode_step *s)
+static tess_status parse_step(void *arg, const json_t *j, int type)
 {
 	static const char *const plain[] = { "type", NULL };
 	static const char *const byte_level[] = { "type", "add_prefix_space", "trim_offsets",
 		                                  "use_regex", NULL };
+	struct tess_decoder *d = arg;
+	struct tess_decode_step *s = &d->step[d->n];
 	bool split;
 
-	switch (s->type) {
+	if (d->n == TESS_STEPS_MOST)
+		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
+	d->n++;
+	s->type = type;
+	switch (type) {
 	case STRIP:
 		return parse_strip(j, s);
 	case REPLACE:
@@ -91,40 +88,8 @@ static tess_status parse_step(const json_t *j, struct tess_decode_step *s)
 	case METASPACE:
 		return tess_metaspace_parse(j, s->mark, &s->mark_len, &s->prepend, &split);
 	default:
-		return tess_keys_check(j, s->type == BYTE_LEVEL ? byte_level : plain);
+		return tess_keys_check(j, type == BYTE_LEVEL ? byte_level : plain);
 	}
-}
-
-static tess_status parse(const json_t *j, struct tess_decoder *out)
-{
-	static const char *const keys[] = { "type", "decoders", NULL };
-	const json_t *list = json_object_get(j, "decoders");
-	json_t *item;
-	tess_status st;
-	size_t i;
-	int type;
-
-	st = tess_key_choice(j, "type", types, -1, &type);
-	if (st)
-		return st;
-	if (type != SEQUENCE) {
-		if (out->n == TESS_STEPS_MOST)
-			return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
-		out->step[out->n].type = type;
-		st = parse_step(j, &out->step[out->n++]);
-		return st ? tess_fail_in(st, "%s", types[type]) : TESS_OK;
-	}
-	st = tess_keys_check(j, keys);
-	if (!st && !json_is_array(list))
-		st = tess_fail(TESS_EINVAL, "decoders: an array was expected");
-	json_array_foreach(list, i, item) {
-		if (st)
-			break;
-		st = parse(item, out);
-		if (st)
-			tess_fail_in(st, "decoders[%zu]", i);
-	}
-	return st;
 }
 
 tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out)
@@ -138,7 +103,7 @@ tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out)
 		out->step[out->n++].type = SPACED;
 		return TESS_OK;
 	}
-	st = parse(j, out);
+	st = tess_steps_parse(j, "decoders", types, parse_step, out);
 	return st ? tess_fail_in(st, "decoder") : TESS_OK;
 }
 

@@ -33,28 +33,19 @@ struct tess_norm_step {
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-static tess_status parse_content(const json_t *j, const char *key, struct tess_norm_step *s)
-{
-	const char *content;
-	tess_status st = tess_key_string(j, key, &content, &s->len);
-
-	if (st)
-		return st;
-	s->content = malloc(s->len + 1);
-	if (!s->content)
-		return tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", s->len);
-	memcpy(s->content, content, s->len + 1);
-	return TESS_OK;
-}
-
-static tess_status parse_step(const json_t *j, int type, struct tess_norm_step *s)
+static tess_status parse_step(void *arg, const json_t *j, int type)
 {
 	static const char *const plain[] = { "type", NULL };
 	static const char *const strip[] = { "type", "strip_left", "strip_right", NULL };
 	static const char *const prepend[] = { "type", "prepend", NULL };
 	static const char *const replace[] = { "type", "pattern", "content", NULL };
+	struct tess_normalizer *norm = arg;
+	struct tess_norm_step *s = &norm->step[norm->n];
 	tess_status st;
 
+	if (norm->n == TESS_STEPS_MOST)
+		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
+	norm->n++;
 	s->type = type;
 	switch (type) {
 	case STRIP:
@@ -64,46 +55,15 @@ static tess_status parse_step(const json_t *j, int type, struct tess_norm_step *
 		return st ? st : tess_key_bool(j, "strip_right", true, &s->right);
 	case PREPEND:
 		st = tess_keys_check(j, prepend);
-		return st ? st : parse_content(j, "prepend", s);
+		return st ? st : tess_key_copy(j, "prepend", &s->content, &s->len);
 	case REPLACE:
 		st = tess_keys_check(j, replace);
 		if (!st)
 			st = tess_regex_parse(j, "pattern", &s->pattern);
-		return st ? st : parse_content(j, "content", s);
+		return st ? st : tess_key_copy(j, "content", &s->content, &s->len);
 	default:
 		return tess_keys_check(j, plain);
 	}
-}
-
-static tess_status parse(const json_t *j, struct tess_normalizer *out)
-{
-	static const char *const keys[] = { "type", "normalizers", NULL };
-	const json_t *list = json_object_get(j, "normalizers");
-	json_t *item;
-	tess_status st;
-	size_t i;
-	int type;
-
-	st = tess_key_choice(j, "type", types, -1, &type);
-	if (st)
-		return st;
-	if (type != SEQUENCE) {
-		if (out->n == TESS_STEPS_MOST)
-			return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
-		st = parse_step(j, type, &out->step[out->n++]);
-		return st ? tess_fail_in(st, "%s", types[type]) : TESS_OK;
-	}
-	st = tess_keys_check(j, keys);
-	if (!st && !json_is_array(list))
-		st = tess_fail(TESS_EINVAL, "normalizers: an array was expected");
-	json_array_foreach(list, i, item) {
-		if (st)
-			break;
-		st = parse(item, out);
-		if (st)
-			tess_fail_in(st, "normalizers[%zu]", i);
-	}
-	return st;
 }
 
 tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out)
@@ -116,7 +76,7 @@ tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out)
 	out->step = calloc(TESS_STEPS_MOST, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a normalizer");
-	st = parse(j, out);
+	st = tess_steps_parse(j, "normalizers", types, parse_step, out);
 	return st ? tess_fail_in(st, "normalizer") : TESS_OK;
 }
 

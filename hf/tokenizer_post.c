@@ -89,48 +89,33 @@ static tess_status template(const json_t *j, const struct tess_vocab *v, struct 
 
 enum { SEQUENCE, TEMPLATE, BYTE_LEVEL };
 
-static tess_status parse(const json_t *j, const struct tess_vocab *v, int depth,
-                         struct tess_post *out)
+struct reading {
+	const struct tess_vocab *vocab;
+	struct tess_post *out;
+};
+
+static tess_status parse_step(void *arg, const json_t *j, int type)
 {
-	static const char *const types[] = { "Sequence", "TemplateProcessing", "ByteLevel", NULL };
 	static const char *const byte_level[] = { "type", "add_prefix_space", "trim_offsets",
 		                                  "use_regex", NULL };
-	static const char *const sequence[] = { "type", "processors", NULL };
-	const json_t *list = json_object_get(j, "processors");
-	json_t *item;
-	tess_status st;
-	size_t i;
-	int type;
+	const struct reading *r = arg;
 
-	st = tess_key_choice(j, "type", types, -1, &type);
-	if (st)
-		return st;
 	if (type == TEMPLATE)
-		st = template(j, v, out);
-	else /* ByteLevel trims the offsets of tokens, which nobody asks for here */
-		st = tess_keys_check(j, type == BYTE_LEVEL ? byte_level : sequence);
-	if (st)
-		return tess_fail_in(st, "%s", types[type]);
-	if (type != SEQUENCE)
-		return TESS_OK;
-	if (!json_is_array(list) || depth)
-		return tess_fail(TESS_EINVAL, "processors: one array was expected");
-	json_array_foreach(list, i, item) {
-		st = parse(item, v, depth + 1, out);
-		if (st)
-			return tess_fail_in(st, "processors[%zu]", i);
-	}
-	return TESS_OK;
+		return template(j, r->vocab, r->out);
+	/* ByteLevel trims the offsets of tokens, which nobody asks for here */
+	return tess_keys_check(j, byte_level);
 }
 
 tess_status tess_post_parse(const json_t *j, const struct tess_vocab *v, struct tess_post *out)
 {
+	static const char *const types[] = { "Sequence", "TemplateProcessing", "ByteLevel", NULL };
+	struct reading r = { .vocab = v, .out = out };
 	tess_status st;
 
 	*out = (struct tess_post){ .bos = -1, .eos = -1 };
 	if (!j || json_is_null(j))
 		return TESS_OK;
-	st = parse(j, v, 0, out);
+	st = tess_steps_parse(j, "processors", types, parse_step, &r);
 	return st ? tess_fail_in(st, "post_processor") : TESS_OK;
 }
 

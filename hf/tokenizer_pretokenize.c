@@ -180,48 +180,19 @@ static tess_status parse_whitespace_split(const json_t *j, struct tess_pretokeni
 	return st ? st : cut_add(out, "\\s", 2, false, REMOVED, false);
 }
 
-static tess_status parse_sequence(const json_t *j, struct tess_pretokenizer *out);
+static const char *const types[] = { "Sequence",    "Split",  "ByteLevel",
+	                             "Metaspace",   "Digits", "Punctuation",
+	                             "CharDelimiterSplit", "Whitespace", "WhitespaceSplit",
+	                             NULL };
 
-static tess_status parse(const json_t *j, struct tess_pretokenizer *out)
+static tess_status parse_step(void *arg, const json_t *j, int type)
 {
-	static const char *const types[] = {
-		"Sequence",        "Split",       "ByteLevel",          "Metaspace",
-		"Digits",          "Punctuation", "CharDelimiterSplit", "Whitespace",
-		"WhitespaceSplit", NULL
-	};
 	static tess_status (*const parsers[])(const json_t *j, struct tess_pretokenizer *out) = {
-		parse_sequence,  parse_split,      parse_byte_level,
-		parse_metaspace, parse_digits,     parse_punctuation,
-		parse_delimiter, parse_whitespace, parse_whitespace_split
+		NULL,         parse_split,       parse_byte_level, parse_metaspace,       parse_digits,
+		parse_punctuation, parse_delimiter, parse_whitespace, parse_whitespace_split
 	};
-	tess_status st;
-	int type;
 
-	st = tess_key_choice(j, "type", types, -1, &type);
-	if (st)
-		return st;
-	st = parsers[type](j, out);
-	return st ? tess_fail_in(st, "%s", types[type]) : TESS_OK;
-}
-
-static tess_status parse_sequence(const json_t *j, struct tess_pretokenizer *out)
-{
-	static const char *const known[] = { "type", "pretokenizers", NULL };
-	const json_t *list = json_object_get(j, "pretokenizers");
-	tess_status st = tess_keys_check(j, known);
-	json_t *item;
-	size_t i;
-
-	if (!st && !json_is_array(list))
-		st = tess_fail(TESS_EINVAL, "pretokenizers: an array was expected");
-	json_array_foreach(list, i, item) {
-		if (st)
-			break;
-		st = parse(item, out);
-		if (st)
-			tess_fail_in(st, "pretokenizers[%zu]", i);
-	}
-	return st;
+	return parsers[type](j, arg);
 }
 
 tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *out)
@@ -234,7 +205,7 @@ tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *o
 	out->step = calloc(TESS_STEPS_MOST, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a pre-tokenizer");
-	st = parse(j, out);
+	st = tess_steps_parse(j, "pretokenizers", types, parse_step, out);
 	return st ? tess_fail_in(st, "pre_tokenizer") : TESS_OK;
 }
 

@@ -259,3 +259,51 @@ tess_status tess_key_choice(const json_t *object, const char *key, const char *c
 	*out = i;
 	return TESS_OK;
 }
+
+tess_status tess_key_copy(const json_t *object, const char *key, char **out, size_t *len)
+{
+	const char *s;
+	size_t n;
+	tess_status st = tess_key_string(object, key, &s, &n);
+	char *copy;
+
+	if (st)
+		return st;
+	copy = malloc(n + 1);
+	if (!copy)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", n);
+	memcpy(copy, s, n + 1);
+	*out = copy;
+	*len = n;
+	return TESS_OK;
+}
+
+tess_status tess_steps_parse(const json_t *stage, const char *list, const char *const types[],
+                             tess_status (*step)(void *arg, const json_t *j, int type), void *arg)
+{
+	const char *const known[] = { "type", list, NULL };
+	const json_t *steps = json_object_get(stage, list);
+	json_t *item;
+	tess_status st;
+	size_t i;
+	int type;
+
+	st = tess_key_choice(stage, "type", types, -1, &type);
+	if (st)
+		return st;
+	if (type) {
+		st = step(arg, stage, type);
+		return st ? tess_fail_in(st, "%s", types[type]) : TESS_OK;
+	}
+	st = tess_keys_check(stage, known);
+	if (!st && !json_is_array(steps))
+		st = tess_fail(TESS_EINVAL, "%s: an array was expected", list);
+	json_array_foreach(steps, i, item) {
+		if (st)
+			break;
+		st = tess_steps_parse(item, list, types, step, arg);
+		if (st)
+			tess_fail_in(st, "%s[%zu]", list, i);
+	}
+	return st;
+}

@@ -67,5 +67,14 @@ tess_status tess_key_size(const json_t *object, const char *key, size_t preset, 
 /* Which of `names` (ended by NULL) the string at `key` is; where it is absent, `preset`, unless negative. */
 tess_status tess_key_choice(const json_t *object, const char *key, const char *const names[],
                             int preset, int *out);
+/* A copy of the string at `key`, ended by a 0 that *len does not count; the caller's to free. */
+tess_status tess_key_copy(const json_t *object, const char *key, char **out, size_t *len);
+
+/*
+ * A stage of a tokenizer: one step, or a Sequence of such under the key `list`. step() gets each in order,
+ * with the index of its type in `types` (ended by NULL), of which the first is "Sequence".
+ */
+tess_status tess_steps_parse(const json_t *stage, const char *list, const char *const types[],
+                             tess_status (*step)(void *arg, const json_t *j, int type), void *arg);
 
 #endif
