@@ -180,17 +180,23 @@ static tess_status parse_whitespace_split(const json_t *j, struct tess_pretokeni
 	return st ? st : cut_add(out, "\\s", 2, false, REMOVED, false);
 }
 
-static const char *const types[] = { "Sequence",    "Split",  "ByteLevel",
-	                             "Metaspace",   "Digits", "Punctuation",
-	                             "CharDelimiterSplit", "Whitespace", "WhitespaceSplit",
-	                             NULL };
+static const char *const types[] = {
+	"Sequence",           "Split",      "ByteLevel",       "Metaspace", "Digits", "Punctuation",
+	"CharDelimiterSplit", "Whitespace", "WhitespaceSplit", NULL
+};
 
 static tess_status parse_step(void *arg, const json_t *j, int type)
 {
-	static tess_status (*const parsers[])(const json_t *j, struct tess_pretokenizer *out) = {
-		NULL,         parse_split,       parse_byte_level, parse_metaspace,       parse_digits,
-		parse_punctuation, parse_delimiter, parse_whitespace, parse_whitespace_split
-	};
+	static tess_status (*const parsers[])(
+		const json_t *j, struct tess_pretokenizer *out) = { NULL,
+		                                                    parse_split,
+		                                                    parse_byte_level,
+		                                                    parse_metaspace,
+		                                                    parse_digits,
+		                                                    parse_punctuation,
+		                                                    parse_delimiter,
+		                                                    parse_whitespace,
+		                                                    parse_whitespace_split };
 
 	return parsers[type](j, arg);
 }

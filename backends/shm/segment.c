@@ -95,8 +95,7 @@ tess_status segment_share(const struct group *g, struct map *theirs, struct map 
 		m->users++;
 	pthread_mutex_unlock(&maps_lock);
 	if (!m)
-		return g->host->fail(TESS_EABORTED, "rank %d has left the group",
-		                     (int)g->world[0]);
+		return g->host->fail(TESS_EABORTED, "rank %d has left the group", (int)g->world[0]);
 	*out = m;
 	return TESS_OK;
 }

@@ -202,8 +202,7 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 		tess_hub_late(r->hub, c->rank, (const void *)f->payload, f->a);
 		return true;
 	case TESS_GROUP:
-		if (!tess_roster_valid(who, len, r->nranks) ||
-		    tess_roster_place(who, c->rank) < 0)
+		if (!tess_roster_valid(who, len, r->nranks) || tess_roster_place(who, c->rank) < 0)
 			return false;
 		tess_hub_group(r->hub, c->rank, who);
 		return true;
