@@ -24,18 +24,14 @@ static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
 
 int32_t build_buffer(struct build *b, uint64_t bytes)
 {
-	struct buffer *list;
+	struct buffer *list = tess_arena_grow(&b->l->arena, b->buffer, (size_t)b->nbuffers,
+	                                      sizeof *list);
 
-	if ((b->nbuffers & (b->nbuffers - 1)) == 0) {
-		list = TESS_NEW(&b->l->arena, struct buffer, b->nbuffers ? 2 * b->nbuffers : 1);
-		if (!list) {
-			b->status = TESS_ENOMEM;
-			return 0;
-		}
-		if (b->nbuffers)
-			memcpy(list, b->buffer, sizeof *list * (size_t)b->nbuffers);
-		b->buffer = list;
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return 0;
 	}
+	b->buffer = list;
 	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63,
 		                                  .first = b->record,
 		                                  .last = b->record };
@@ -49,16 +45,12 @@ void build_patch(struct build *b, struct tess_patch p)
 
 	if (b->status)
 		return;
-	if ((l->npatches & (l->npatches - 1)) == 0) {
-		list = TESS_NEW(&l->arena, struct tess_patch, l->npatches ? 2 * l->npatches : 1);
-		if (!list) {
-			b->status = TESS_ENOMEM;
-			return;
-		}
-		if (l->npatches)
-			memcpy(list, l->patch, sizeof *list * (size_t)l->npatches);
-		l->patch = list;
+	list = tess_arena_grow(&l->arena, l->patch, (size_t)l->npatches, sizeof *list);
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return;
 	}
+	l->patch = list;
 	l->patch[l->npatches++] = p;
 }
 
@@ -150,19 +142,15 @@ void build_place(struct build *b)
 struct tess_step *build_step(struct build *b, int32_t kind)
 {
 	struct tess_lowered *l = b->l;
-	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1), **list;
+	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1);
+	struct tess_step **list = tess_arena_grow(&l->arena, l->step, (size_t)l->nsteps,
+	                                          sizeof *list);
 
-	if (s && (l->nsteps & (l->nsteps - 1)) == 0) {
-		list = TESS_NEW(&l->arena, struct tess_step *, l->nsteps ? 2 * l->nsteps : 1);
-		if (list && l->nsteps)
-			memcpy(list, l->step, sizeof *list * (size_t)l->nsteps);
-		l->step = list;
-		s = list ? s : NULL;
-	}
-	if (!s) {
+	if (!s || !list) {
 		b->status = TESS_ENOMEM;
 		return &b->spare;
 	}
+	l->step = list;
 	s->kind = kind;
 	s->record = b->record;
 	l->step[l->nsteps++] = s;

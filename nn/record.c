@@ -176,21 +176,14 @@ struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const cha
                                 const struct tess_weight *const *weight)
 {
 	struct tess_program *p = r->p;
-	struct tess_record *rec;
+	struct tess_record *rec, **list;
 
 	if (r->status)
 		return NULL;
-	if ((p->nrecords & (p->nrecords - 1)) ==
-	    0) { /* room for twice as many at each power of two */
-		struct tess_record **list = TESS_NEW(&p->arena, struct tess_record *,
-		                                     p->nrecords ? 2 * p->nrecords : 1);
-
-		if (!list)
-			return tess_stick(r, TESS_ENOMEM);
-		if (p->nrecords)
-			memcpy(list, p->record, sizeof *list * (size_t)p->nrecords);
-		p->record = list;
-	}
+	list = tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
+	if (!list)
+		return tess_stick(r, TESS_ENOMEM);
+	p->record = list;
 	rec = TESS_NEW(&p->arena, struct tess_record, 1);
 	if (!rec)
 		return tess_stick(r, TESS_ENOMEM);

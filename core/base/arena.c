@@ -39,6 +39,18 @@ void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 	return b->data + b->used - bytes;
 }
 
+void *tess_arena_grow(struct tess_arena *a, void *list, size_t n, size_t each)
+{
+	void *longer;
+
+	if (n & (n - 1))
+		return list;
+	longer = tess_arena_alloc(a, each * (n ? 2 * n : 1));
+	if (longer && n)
+		memcpy(longer, list, each * n);
+	return longer;
+}
+
 char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len)
 {
 	size_t n = strnlen(s, len);

@@ -11,6 +11,11 @@ struct tess_arena { struct tess_block *top; };  /* {0}: empty */
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes);
 /* A copy of at most `len` bytes of `s`, ended by 0. */
 char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len);
+/*
+ * Room for one more entry, of `each` bytes, of a list of n: the list as it is, or, where n is a power of
+ * two, a copy twice as long. NULL (and a sentence) without memory. The list begins as NULL.
+ */
+void *tess_arena_grow(struct tess_arena *a, void *list, size_t n, size_t each);
 char *tess_arena_format(struct tess_arena *a, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* Frees everything; the arena is empty and usable again. */
 void tess_arena_free(struct tess_arena *a);

@@ -72,5 +72,22 @@ START_TEST(says_when_there_is_none)
 }
 END_TEST
 
-SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on, copies_and_formats,
+/* A list of any length, entry by entry; those that were there stay as they are. */
+START_TEST(grows)
+{
+	struct tess_arena a = { 0 };
+	int *list = NULL;
+
+	for (size_t n = 0; n < 100; n++) {
+		list = tess_arena_grow(&a, list, n, sizeof *list);
+		ck_assert_ptr_nonnull(list);
+		list[n] = (int)n;
+		for (size_t i = 0; i <= n; i++)
+			MUST(list[i] == (int)i);
+	}
+	tess_arena_free(&a);
+}
+END_TEST
+
+SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on, copies_and_formats, grows,
            says_when_there_is_none)
