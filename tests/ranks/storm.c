@@ -147,6 +147,7 @@ static tess_status run(struct tess_world *w, const struct storm *s, bool threads
 	struct tess_group *g = tess_world_group(w);
 	bool victim = tess_world_rank(w) == s->victim, struck = false;
 	uint64_t state = s->seed;
+	void *kept; /* until the process ends */
 	pthread_t striker;
 	tess_status st = TESS_OK;
 
@@ -164,7 +165,7 @@ static tess_status run(struct tess_world *w, const struct storm *s, bool threads
 			struct mismatch m;
 
 			mismatch_make(s->seed, s->n, &m);
-			return mismatch_play(w, &m);
+			return mismatch_play(w, &m, &kept);
 		}
 		st = data_run(g, &c);
 	}
