@@ -6,10 +6,15 @@
  * wrote, with a full fence between: of two such ranks one at least sees the other
  * (model/bell.pml). A release store and an acquire load would not do, here and on x86: a store may
  * wait in the store buffer while the load is made.
+ *
+ * Who puts up a notice does so in every call, and his fence would wait for the line of the notice
+ * to come from another core; who falls asleep has time. Where the kernel can (membarrier), the
+ * sleeper makes the fence of all: on each CPU that runs a rank, between two of its instructions.
  */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -17,7 +22,7 @@
 
 #include "shm.h"
 
-enum { RING_AFTER = 16, YIELD_NS = 50000 };
+enum { RING_AFTER = 16, YIELD_NS = 50000, NAP_NS = 1000000 };
 
 #if defined(__SANITIZE_THREAD__)
 #define WITHOUT_FENCES 1
@@ -35,6 +40,15 @@ static void full_fence(const struct group *g)
 #else
 	(void)g;
 	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+bool bell_fenced(void)
+{
+#ifdef WITHOUT_FENCES
+	return false;
+#else
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
 #endif
 }
 
@@ -66,7 +80,10 @@ void bell_ring(struct group *g)
 	if (!g->unrung)
 		return;
 	g->unrung = false;
-	full_fence(g);
+	if (g->fenced)
+		atomic_signal_fence(memory_order_seq_cst);
+	else
+		full_fence(g);
 	if (!atomic_load_explicit(&g->hall->sleepers, memory_order_relaxed))
 		return;
 	for (int32_t r = 0; r < g->nranks; r++)
@@ -85,14 +102,19 @@ void bell_abort(struct group *g)
 static void sleep_once(struct group *g, int64_t deadline)
 {
 	struct seat *s = seat_of(g, g->rank);
-	struct timespec until = { .tv_sec = deadline / 1000000000,
-		                  .tv_nsec = deadline % 1000000000 };
 	uint32_t bell = atomic_load(&s->bell);
 	uint64_t moves = g->moves;
+	struct timespec until;
 
 	atomic_store(&s->asleep, 1);
 	atomic_fetch_add(&g->hall->sleepers, 1);
 	full_fence(g);
+	/* Where this rank may not fence the others, one of them may not see it in time: a nap. */
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) &&
+	    deadline > bell_now() + NAP_NS)
+		deadline = bell_now() + NAP_NS;
+	until = (struct timespec){ .tv_sec = deadline / 1000000000,
+		                   .tv_nsec = deadline % 1000000000 };
 	if (work_progress(g) == TESS_OK && g->moves == moves && !atomic_load(&g->aborted)) {
 		bell_ring(g);
 		futex(&s->bell, FUTEX_WAIT_BITSET, bell, &until);
@@ -114,11 +136,7 @@ bool bell_pause(struct group *g, struct pause *p, int64_t deadline)
 		 */
 		if (p->turn > RING_AFTER)
 			bell_ring(g);
-#if defined(__x86_64__) || defined(__i386__)
-		__builtin_ia32_pause();
-#elif defined(__aarch64__)
-		__asm__ volatile("isb");
-#endif
+		bell_relax();
 		return true;
 	}
 	bell_ring(g);

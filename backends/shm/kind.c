@@ -52,6 +52,11 @@ static uint64_t largest(const struct work *w, const uint64_t *list, int32_t n)
 
 static void chunks(struct work *w, uint64_t most, uint64_t room)
 {
+	if (w->inlined) {
+		w->chunk = most;
+		w->need = most != 0;
+		return;
+	}
 	/* whole lines, so that no two ranks' parts share one */
 	w->chunk = room / w->width / 64 * 64;
 	w->need =

@@ -297,6 +297,7 @@ tess_status segment_enter(struct group *g, const struct tess_join *how,
 
 	if (st)
 		return st;
+	g->fenced = bell_fenced();
 	/* With more ranks than CPUs, one that spins keeps off the one that it waits for. */
 	g->spin = g->hall->cpus < g->nranks ? 0 : SPIN;
 	g->small = g->hall->cpus < g->nranks ? SMALL_CROWDED : SMALL;

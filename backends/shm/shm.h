@@ -142,6 +142,7 @@ struct group {
 	struct work *works, *spare;
 	uint64_t moves; /* counts whatever goes on */
 	bool unrung; /* something was put up since the bells were rung */
+	bool fenced; /* by those who fall asleep */
 	int32_t spin; /* turns of a wait before it gives up the CPU */
 	struct tess_pace direct[TESS_PACES], shares[TESS_PACES]; /* of sums in place, in slots */
 	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
@@ -205,6 +206,17 @@ char *room_at(const struct group *g, int32_t r, struct ref at, uint64_t bytes);
 
 /* ---- bell.c: waiting ------------------------------------------------------------------------- */
 int64_t bell_now(void);
+/* Whether sleepers will fence this process, which need not do it then. */
+bool bell_fenced(void);
+/* Between two looks: who asks for a line all the time keeps it from its writer. */
+static inline void bell_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
 /*
  * After something was put up, before this rank does anything else for long: wakes those who sleep.
  */

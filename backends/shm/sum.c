@@ -88,15 +88,15 @@ static bool has_wide(void)
 }
 #endif
 
-/* f32 sums from registers, as far as streams fall on whole lines; returns how many elements. */
-static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
-                         int32_t ndst, bool through)
+/* f32 sums from registers, where streams fall on whole lines; else false, and nothing is done. */
+static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
+                     int32_t ndst, bool through)
 {
 	uint64_t k = n / 16 * 16;
 
 	for (int32_t i = 1; i < ndst; i++)
 		if ((uintptr_t)dst[i] % TESS_STREAM_LINE)
-			return 0;
+			return false;
 	if (k)
 		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst, through);
 	for (; k < n; k++) {
@@ -107,19 +107,18 @@ static uint64_t add_fast(int32_t nsrc, const float *const *src, uint64_t n, floa
 		for (int32_t i = 0; i < ndst; i++)
 			dst[i][k] = sum;
 	}
-	return n;
+	return true;
 }
 
-static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-                     void *const *dst, int32_t ndst, bool through)
+/* Apart, for the room on the stack that only these need. */
+static __attribute__((noinline)) void sum_any(int32_t dtype, int32_t op, const void *const *src,
+                                              int32_t nsrc, uint64_t n, void *const *dst,
+                                              int32_t ndst, bool through)
 {
 	size_t width = tess_width(dtype);
-	uint64_t step = STEP / width, k = 0;
+	uint64_t step = STEP / width;
 
-	if (dtype == TESS_F32 && op == TESS_SUM && nsrc <= STREAMS)
-		k = add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst,
-		             through);
-	for (; k < n; k += step) {
+	for (uint64_t k = 0; k < n; k += step) {
 		uint64_t len = n - k < step ? n - k : step;
 		char *sum = (char *)dst[0] + k * width;
 		const void *part[RANKS_MOST];
@@ -138,28 +137,44 @@ static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t 
 	}
 }
 
-void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst, struct tess_pace *pace)
+static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+                     void *const *dst, int32_t ndst, bool through)
+{
+	if (dtype != TESS_F32 || op != TESS_SUM || nsrc > STREAMS ||
+	    !add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst, through))
+		sum_any(dtype, op, src, nsrc, n, dst, ndst, through);
+}
+
+/* Some of it is timed, the rest done as that told. */
+static __attribute__((noinline)) void sum_at_pace(int32_t dtype, int32_t op, const void *const *src,
+                                                  int32_t nsrc, uint64_t n, void *const *dst,
+                                                  int32_t ndst, struct tess_pace *pace)
 {
 	size_t width = tess_width(dtype);
 	const void *from[RANKS_MOST];
 	void *to[RANKS_MOST];
 	bool through = false;
-	uint64_t tried = 0;
+	uint64_t tried = tess_pace_try(pace, n * width, &through) / width;
 
-	if (pace)
-		tried = tess_pace_try(pace, n * width, &through) / width;
 	if (tried) {
 		int64_t begin = bell_now();
 
 		sum_some(dtype, op, src, nsrc, tried, dst, ndst, through);
 		tess_pace_took(pace, tried * width, bell_now() - begin);
 	}
-	if (tried == n)
-		return;
 	for (int32_t r = 0; r < nsrc; r++)
 		from[r] = (const char *)src[r] + tried * width;
 	for (int32_t i = 0; i < ndst; i++)
 		to[i] = (char *)dst[i] + tried * width;
-	sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace && pace->through);
+	if (tried < n)
+		sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace->through);
+}
+
+void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+            void *const *dst, int32_t ndst, struct tess_pace *pace)
+{
+	if (pace)
+		sum_at_pace(dtype, op, src, nsrc, n, dst, ndst, pace);
+	else
+		sum_some(dtype, op, src, nsrc, n, dst, ndst, false);
 }

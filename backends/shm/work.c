@@ -7,7 +7,7 @@
 
 #include "shm.h"
 
-enum { LOOKS = 40 }; /* at the others' notices before start() returns */
+enum { LOOKS = 40, PEEKS = 20 };
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
@@ -115,19 +115,6 @@ static void introduce(struct group *g, struct work *w, struct notice *n)
 		kind_lies(g, w);
 }
 
-/*
- * The others have read the next notice's line, two rounds ago: it is taken back from them while
- * this rank waits, not when it has something to say.
- */
-static void own_soon(struct notice *next)
-{
-#if defined(__x86_64__)
-	__asm__ volatile("prefetchw %0" : : "m"(*next));
-#else
-	__builtin_prefetch(next, 1);
-#endif
-}
-
 static void post(struct group *g, struct work *w)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
@@ -146,7 +133,6 @@ static void post(struct group *g, struct work *w)
 	g->unrung = true;
 	g->seen = 0;
 	g->moves++;
-	own_soon(notice_of(g, g->rank, g->round + 1));
 }
 
 /* Whether all notices of this round are there; the first ones are compared. */
@@ -263,19 +249,25 @@ static struct work *take(struct group *g)
 	return w;
 }
 
-/* Calls that take no longer than a look around are over when this returns. */
+/* One round needs no more of this rank than its notice; of several the first are looked for. */
 tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
 {
 	struct work *w;
-	tess_status st = TESS_OK;
+	int32_t looks;
+	tess_status st;
 
 	if (g->failed)
 		return work_fail(g, g->failed, "group %s over shm has failed", g->name);
 	w = take(g);
 	if (!w)
 		return g->host->fail(TESS_ENOMEM, "shm: out of memory");
-	*w = (struct work){ .all = w->all, .c = *c, .able = DIRECT | FILLED };
+	w->c = *c;
 	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
+	w->next = NULL;
+	w->bytes = w->chunk = w->round = w->rounds = w->skip = w->moved = 0;
+	w->able = DIRECT | FILLED;
+	w->need = 0;
+	w->inlined = w->shares = w->posted = w->done = false;
 	if (c->kind == TESS_SEND || c->kind == TESS_RECV) {
 		push(c->kind == TESS_SEND ? &g->out[c->peer] : &g->in[c->peer], w);
 		g->messages++;
@@ -283,8 +275,12 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 		kind_plan(g, w);
 		push(&g->calls, w);
 	}
-	for (int32_t i = 0; i <= (g->spin ? LOOKS : 0) && !st && !w->done; i++)
+	looks = g->spin && w->bytes > g->small ? LOOKS : 0;
+	st = work_progress(g);
+	for (int32_t i = 0; i < looks && !st && !w->done; i++) {
+		bell_relax();
 		st = work_progress(g);
+	}
 	bell_ring(g);
 	if (!st)
 		*out = w;
@@ -309,11 +305,25 @@ static tess_status late(struct group *g, const struct work *w)
 		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
 }
 
+/* A short look at the one line that is waited for, for the little that it takes between two cores. */
+static void peek(const struct group *g)
+{
+	const struct notice *n = notice_of(g, g->seen, g->round);
+
+	for (int32_t i = 0; i < PEEKS; i++) {
+		if (atomic_load_explicit(&n->round, memory_order_relaxed) == g->round)
+			break;
+		bell_relax();
+	}
+}
+
 tess_status work_wait(struct group *g, struct work *w, int64_t deadline)
 {
 	struct pause p = { .turn = 0 };
 	tess_status st;
 
+	if (!w->done && w == g->calls.head && g->spin && !g->messages && g->seen < g->nranks)
+		peek(g);
 	while ((st = state(g, w)) == TESS_PENDING) {
 		work_progress(g);
 		if (!w->done && !g->failed && !bell_pause(g, &p, deadline))

@@ -54,6 +54,8 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 	bool get = c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER;
 	const uint64_t *mine = give ? c->give : c->get;
 
+	if (!c->give && !c->get)
+		return TESS_OK;
 	if (c->kind == TESS_ALL_TO_ALL) {
 		if (!c->give != !c->get)
 			return refuse(c, TESS_EINVAL, "one list of counts; give both, or none");
@@ -128,6 +130,7 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 {
 	size_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
+	uintptr_t astray = width - 1; /* bits that an aligned address has not: widths are powers of 2 */
 	uint64_t from, to;
 
 	if (c->count > most_bytes)
@@ -139,9 +142,9 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 		              from > to ? from : to);
 	if ((from && !src) || (to && !dst))
 		return refuse(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
-	if ((from && src % width) || (to && dst % width))
+	if ((from && src & astray) || (to && dst & astray))
 		return refuse(c, TESS_EINVAL, "%s is not aligned to %s",
-		              from && src % width ? "src" : "dst", tess_dtype_name(c->dtype));
+		              from && src & astray ? "src" : "dst", tess_dtype_name(c->dtype));
 	if (!from || !to)
 		return TESS_OK;
 	if (src == dst)

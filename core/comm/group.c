@@ -49,24 +49,31 @@ static struct tess_work *take(struct tess_group *g)
 		g->spare = w->next;
 	else
 		w = malloc(sizeof *w);
-	if (w)
-		*w = (struct tess_work){ .next = g->live, .group = g, .state = TESS_PENDING };
-	if (w)
-		g->live = w;
-	return w;
+	if (!w)
+		return NULL;
+	w->group = g;
+	w->work = NULL;
+	w->emulation = NULL;
+	w->state = TESS_PENDING;
+	w->next = g->live;
+	return g->live = w;
 }
 
 static void fill(const struct tess_group *g, const struct tess_coll *c, int64_t now, struct tess_coll *out)
 {
-	memset(out, 0, sizeof *out);
-	memcpy(out, c, c->size < sizeof *out ? c->size : sizeof *out);
+	if (c->size >= sizeof *out) {
+		*out = *c;
+	} else {
+		memset(out, 0, sizeof *out);
+		memcpy(out, c, c->size);
+	}
 	out->size = sizeof *out;
 	if (!out->mem)
 		out->mem = TESS_HOST;
 	if (!out->op)
 		out->op = TESS_SUM;
 	if (!out->deadline)
-		out->deadline = now + g->world->timeout;
+		out->deadline = now + TESS_TICK + g->world->timeout;
 }
 
 /* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
@@ -159,22 +166,35 @@ void tess_group_tell(struct tess_group *g)
 		post(g, 0);
 }
 
-/* Writes down what the call is, and tells the others if they are to know at once. */
-static void announce(struct tess_work *w, int64_t now)
+/* Writes down what the call is. */
+static void note(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
 
-	if (w->key.channel)
-		tess_group_tell(g);     /* messages have numbers of their own */
 	tess_note_write(g->note, &w->coll, &w->key, g->size);
-	w->coll.print = g->note->print;
-	w->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
 	g->untold = true;
-	w->slow = now + SLOW;
-	if (g->backend->compares && !w->key.channel && now < g->due)
-		return;
-	post(g, now);
-	w->slow = 0;
+}
+
+/*
+ * Tells the others of the call, if they are to know at once, and the recorder. False: nobody is to
+ * know yet, and the note can be written while the call is under way.
+ */
+static bool announce(struct tess_work *w, int64_t now)
+{
+	struct tess_group *g = w->group;
+	bool tells = !g->backend->compares || w->key.channel || now >= g->due;
+
+	w->flight = 0;
+	w->slow = tells ? 0 : now + SLOW;
+	if (w->key.channel)
+		tess_group_tell(g); /* messages have numbers of their own */
+	if (!tells && !g->world->flight)
+		return false;
+	note(w);
+	w->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
+	if (tells)
+		post(g, now);
+	return true;
 }
 
 /* How it has ended, for its caller and for the recorder. */
@@ -208,28 +228,33 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
 {
 	tess_status st = tess_world_check(g->world);
-	int64_t now = tess_now();
-	struct tess_coll full;
+	int64_t now = g->world->flight ? tess_now() : tess_now_roughly();
 	struct tess_work *w;
+	bool noted;
 
 	if (st)
 		return st;
 	if (c->size < TESS_UPTO(tess_coll, count))
 		return tess_fail(TESS_EINVAL,
 		                 "a collective of %u bytes: its field `size` is not set", c->size);
-	fill(g, c, now, &full);
-	st = tess_coll_check(&full, g->rank, g->size);
-	if (st)
-		return st;
 	w = take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
-	w->coll = full;
-	w->key = number(g, &full);
-	announce(w, now);
+	fill(g, c, now, &w->coll);
+	st = tess_coll_check(&w->coll, g->rank, g->size);
+	if (st) {
+		w->state = TESS_OK;
+		drop(w);
+		return st;
+	}
+	w->key = number(g, &w->coll);
+	w->coll.print = tess_note_print(&w->coll, &w->key, g->size);
+	noted = announce(w, now);
 	st = tess_world_check(g->world);
 	if (!st && (st = begin(g, w)))
 		st = failed(w, st);
+	else if (!noted)
+		note(w);
 	if (w->emulation)
 		tell(w);
 	if (st)

@@ -58,22 +58,35 @@ bool tess_kind_rooted(int32_t kind)
 	       kind == TESS_SCATTER;
 }
 
-static uint64_t print_of(const struct tess_note *n)
+static uint64_t mix_list(uint64_t h, const uint64_t *list, int32_t n)
 {
-	uint64_t h = mix(n->key.group, (uint64_t)n->key.channel << 32 | (uint32_t)n->total);
-
-	h = mix(h, n->key.number);
-	h = mix(h, n->key.channel ? TESS_SEND : (uint64_t)n->kind);
-	if (n->kind == TESS_BARRIER)
-		return h;
-	h = mix(h, (uint64_t)n->dtype << 8 | (uint64_t)(tess_kind_reduces(n->kind) ? n->op : 0));
-	h = mix(h, tess_kind_rooted(n->kind) ? (uint64_t)n->peer + 1 : 0);
-	h = mix(h, (uint64_t)n->ngive << 32 | n->nget);
-	if (!n->ngive && !n->nget)
-		return mix(h, n->count);
-	for (uint32_t i = 0; n->kind != TESS_ALL_TO_ALL && i < n->ngive + n->nget; i++)
-		h = mix(h, n->list[i]);
+	for (int32_t r = 0; r < n; r++)
+		h = mix(h, list[r]);
 	return h;
+}
+
+/* Which call it is, and what: hashed side by side, since every call waits for its print. */
+uint64_t tess_note_print(const struct tess_coll *c, const struct tess_key *key, int32_t nranks)
+{
+	uint64_t which = (uint64_t)key->group << 32 | key->channel;
+	uint64_t what = key->channel ? TESS_SEND : (uint64_t)c->kind;
+
+	which = mix(which, key->number ^ (uint64_t)(key->channel ? 2 : nranks) << 48);
+	if (c->kind == TESS_BARRIER)
+		return mix(which, what);
+	what |= (uint64_t)c->dtype << 8 | (uint64_t)(c->give != NULL) << 24 |
+	        (uint64_t)(c->get != NULL) << 25;
+	if (tess_kind_reduces(c->kind))
+		what |= (uint64_t)c->op << 16;
+	if (tess_kind_rooted(c->kind))
+		what |= ((uint64_t)c->peer + 1) << 32;
+	if (!c->give && !c->get)
+		return mix(which, mix(what, c->count));
+	if (c->give && c->kind != TESS_ALL_TO_ALL)
+		what = mix_list(what, c->give, nranks);
+	if (c->get && c->kind != TESS_ALL_TO_ALL)
+		what = mix_list(what, c->get, nranks);
+	return mix(which, what);
 }
 
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
@@ -82,26 +95,24 @@ void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struc
 	const char *where = c->where ? c->where : "";
 	size_t lists, words = strnlen(where, TESS_WHERE - 1);
 
-	*n = (struct tess_note){
-		.key = *key,
-		.total = key->channel ? 2 : nranks,
-		.count = c->count,
-		.kind = c->kind,
-		.dtype = c->dtype,
-		.op = c->op,
-		.peer = c->peer,
-		.ngive = c->give ? (uint32_t)nranks : 0,
-		.nget = c->get ? (uint32_t)nranks : 0,
-	};
+	n->key = *key;
+	n->total = key->channel ? 2 : nranks;
+	n->print = c->print;
+	n->count = c->count;
+	n->kind = c->kind;
+	n->dtype = c->dtype;
+	n->op = c->op;
+	n->peer = c->peer;
+	n->ngive = c->give ? (uint32_t)nranks : 0;
+	n->nget = c->get ? (uint32_t)nranks : 0;
 	if (c->give)
 		memcpy(n->list, c->give, n->ngive * sizeof *n->list);
 	if (c->get)
 		memcpy(n->list + n->ngive, c->get, n->nget * sizeof *n->list);
-	lists = (n->ngive + n->nget) * sizeof *n->list;
-	n->bytes = (uint32_t)((sizeof *n + lists + words + 8) / 8 * 8);
-	memset((char *)n->list + lists, 0, n->bytes - sizeof *n - lists);
-	memcpy((char *)n->list + lists, where, words);
-	n->print = print_of(n);
+	lists = n->ngive + n->nget;
+	n->bytes = (uint32_t)(sizeof *n + lists * sizeof *n->list + (words + 8) / 8 * 8);
+	n->list[lists + words / 8] = 0; /* what follows the last of the words */
+	memcpy(n->list + lists, where, words);
 }
 
 bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,

@@ -31,10 +31,13 @@ struct tess_note {
 size_t tess_note_room(int32_t nranks);
 
 /*
- * Writes the note of call `c` in a group of `nranks`, with its print. What all ranks must agree on
- * goes into the print: kind, dtype, op, root, and counts or the lists that are the same everywhere.
- * The lists of all_to_all differ; they are compared pair by pair (tess_note_agree).
+ * The print of call `c` in a group of `nranks`: what all ranks must agree on, kind, dtype, op, root,
+ * and counts or the lists that are the same everywhere. The lists of all_to_all differ; they are
+ * compared pair by pair (tess_note_agree).
  */
+uint64_t tess_note_print(const struct tess_coll *c, const struct tess_key *key, int32_t nranks);
+
+/* Writes the note of call `c`, which has its print. */
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks);
 

@@ -109,11 +109,9 @@ static void poisoned(void *arg, const struct tess_failure *f)
 	pthread_mutex_unlock(&w->lock);
 }
 
-tess_status tess_world_check(struct tess_world *w)
+tess_status tess_world_why(struct tess_world *w)
 {
-	tess_status why = atomic_load(&w->failed);
-
-	return why ? tess_fail(why, "%s", w->first.sentence) : TESS_OK;
+	return tess_fail(atomic_load(&w->failed), "%s", w->first.sentence);
 }
 
 static void await_poison(struct tess_world *w, int ms)

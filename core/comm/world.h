@@ -75,8 +75,12 @@ struct tess_work {
 
 extern const struct tess_option tess_world_options[];
 
-/* TESS_OK, or the first failure with its sentence. */
-tess_status tess_world_check(struct tess_world *w);
+/* TESS_OK, or the first failure with its sentence: inline, for every call asks three times. */
+tess_status tess_world_why(struct tess_world *w);
+static inline tess_status tess_world_check(struct tess_world *w)
+{
+	return atomic_load(&w->failed) ? tess_world_why(w) : TESS_OK;
+}
 /* Posts a failure that names this rank, and returns what became of it: the job's first one, poisoned. */
 tess_status tess_world_poison(struct tess_world *w, tess_status why, const char *sentence);
 /* This rank's deadline has passed in these calls. As above. */

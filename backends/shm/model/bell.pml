@@ -4,8 +4,9 @@
  * Two ranks, ROUNDS rounds. Each puts up its notice, then rings for whoever sleeps; then waits for the
  * other's notice, and sleeps where it is not there. A store goes into its rank's buffer first, and
  * from there to memory at any time later, in order: that is what x86 does, and the least that every
- * machine does. A fence waits until the buffer is empty. Without the fences (-DWITHOUT_FENCES) a rank
- * sleeps for ever, which is an invalid end state.
+ * machine does. Who falls asleep fences all ranks (membarrier), one after another. Where it fences
+ * itself only (-DOWN_FENCE) a rank sleeps for ever, which is an invalid end state; unless those who
+ * ring fence themselves as well (-DEACH_FENCES).
  */
 #define ROUNDS 3
 
@@ -13,10 +14,15 @@ byte notice[2], asleep[2], bell[2], sleepers;
 chan buffer[2] = [4] of { bit, byte }; /* 0: notice, 1: asleep; the value */
 byte ended;
 
-#ifdef WITHOUT_FENCES
-#define fence(me) skip
+#if defined(EACH_FENCES)
+#define fence_ringer(me) empty(buffer[me])
+#define fence_sleeper(me) empty(buffer[me])
+#elif defined(OWN_FENCE)
+#define fence_ringer(me) skip
+#define fence_sleeper(me) empty(buffer[me])
 #else
-#define fence(me) empty(buffer[me])
+#define fence_ringer(me) skip
+#define fence_sleeper(me) empty(buffer[me]); empty(buffer[1 - me])
 #endif
 
 /* A change of one word in memory: it empties the buffer on x86, but C does not promise that. */
@@ -37,7 +43,7 @@ proctype memory(bit me)
 
 inline ring(me)
 {
-	fence(me);
+	fence_ringer(me);
 	if
 	:: sleepers > 0 ->
 		if
@@ -63,7 +69,7 @@ proctype rank(bit me)
 			seen = bell[me];
 			buffer[me]!1, 1;
 			sleepers++;
-			fence(me);
+			fence_sleeper(me);
 			if
 			:: notice[1 - me] >= round
 			:: else -> bell[me] != seen /* asleep */
