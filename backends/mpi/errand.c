@@ -93,13 +93,12 @@ static bool start_thread(void)
 	return mpi.running;
 }
 
-/* The job's first failure, if there is one: what is asked for is never there. */
-static tess_status job_state(const struct tess_join *how)
+/* What is asked for is never there. */
+tess_status errand_state(const struct tess_store *store)
 {
 	uint64_t len = 1;
 	char none;
-	tess_status st =
-		how->store->get(how->store->self, "mpi never says", mpi_now(), &none, &len);
+	tess_status st = store->get(store->self, "mpi never says", mpi_now(), &none, &len);
 
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
@@ -142,7 +141,7 @@ static tess_status send(struct errand *e, const struct tess_join *how, int64_t d
 		if (e->done)
 			break;
 		pthread_mutex_unlock(&mpi.lock);
-		st = how ? job_state(how) : TESS_OK;
+		st = how ? errand_state(how->store) : TESS_OK;
 		if (st == TESS_OK && mpi_now() >= deadline)
 			st = mpi_host->fail(TESS_ETIMEOUT, "%s did not return by the deadline",
 			                    what);

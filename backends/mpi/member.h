@@ -17,6 +17,7 @@ struct group {
 	int32_t rank, nranks;
 	int32_t *world; /* world rank of each member, for sentences */
 	char *name;
+	struct tess_store store;
 	int tags; /* 1 to tags are for collectives */
 	struct work *works, *spare; /* not released; to be used again */
 	atomic_bool aborted;
@@ -37,6 +38,8 @@ tess_status errand_init(const struct tess_join *how);
 /* A communicator of the members of `how`, and how many tags it has. */
 tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags);
 void errand_close(MPI_Comm *comm);
+/* TESS_OK, or the job's first failure. */
+tess_status errand_state(const struct tess_store *store);
 /* One MiB as a type: MPI counts with ints. */
 MPI_Datatype errand_mebi(void);
 /* From now on MPI is let alone: a call that waits for a dead rank would never return. */

@@ -16,6 +16,14 @@ static tess_status supports(const struct tess_coll *c, int32_t nranks)
 	return work_supports(c, nranks);
 }
 
+/* A group that was given up while all ranks of the job are well has cost nothing but itself. */
+static bool has_lost_mpi(const struct group *g)
+{
+	if (g->failed < 0 && g->failed != TESS_EABORTED)
+		return true;
+	return g->aborted && errand_state(&g->store) != TESS_OK;
+}
+
 static void close_group(void *self)
 {
 	struct group *g = self;
@@ -23,7 +31,7 @@ static void close_group(void *self)
 	if (!g)
 		return;
 	work_clear(g);
-	if (g->failed < 0 || g->aborted)
+	if (has_lost_mpi(g))
 		errand_lose();
 	errand_close(&g->comm);
 	free(g->world);
@@ -42,6 +50,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	g->comm = MPI_COMM_NULL;
 	g->rank = how->rank;
 	g->nranks = how->nranks;
+	g->store = *how->store;
 	g->name = strdup(how->name);
 	g->world = malloc(n * sizeof *g->world);
 	if (!g->name || !g->world)
