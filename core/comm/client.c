@@ -21,7 +21,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250 };
+enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250, FORGET_MS = 200 };
 
 struct wish { /* a get() that waits */
 	struct wish *next;
@@ -35,6 +35,7 @@ struct client {
 	int fd, wake;
 	int32_t rank, nranks, ids;
 	bool hosted;
+	char path[128]; /* of the server; "": on another host */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of all that follows */
 	pthread_cond_t changed;
@@ -126,6 +127,17 @@ static void ended(struct client *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
+/* What a rank 0 that was killed has left; a dying process lets go of its connections before its lock. */
+static void forget_server(const struct client *c)
+{
+	int64_t until = tess_now() + FORGET_MS * (int64_t)TESS_MS;
+
+	if (c->hosted || !*c->path)
+		return;
+	while (!tess_socket_forget(c->path) && tess_now() < until)
+		poll(NULL, 0, RETRY_MS);
+}
+
 /* Takes what may be sent now, and says whether this was the last. */
 static bool take(struct client *c, struct tess_pipe *out, bool resting)
 {
@@ -188,6 +200,7 @@ static void *watch(void *arg)
 	if (!open) {
 		read_all(c, &in); /* the last words of a server that has ended already */
 		ended(c);
+		forget_server(c);
 	}
 	tess_pipe_free(&in);
 	tess_pipe_free(&out);
@@ -479,6 +492,7 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 
 	if (st)
 		return st;
+	snprintf(c->path, sizeof c->path, "%s", path);
 	st = reach(c, path, deadline);
 	if (st) {
 		destroy(c);

@@ -477,6 +477,14 @@ static int conclude(struct job *j)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+void tess_job_name(const struct tess_attempt *a, int32_t n, char *text, size_t room)
+{
+	if (n)
+		snprintf(text, room, "%s.%d", a->name, n);
+	else
+		snprintf(text, room, "%s", a->name);
+}
+
 void tess_job_signals(sigset_t *out)
 {
 	sigemptyset(out);
@@ -523,6 +531,7 @@ static void free_job(struct job *j)
 
 static tess_status open_job(struct job *j)
 {
+	char name[96];
 	sigset_t set;
 
 	tess_records_clear(j->attempt->records); /* of the attempt before */
@@ -530,7 +539,8 @@ static tess_status open_job(struct job *j)
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
-	return tess_rendezvous_open(NULL, j->how->nranks, &j->meet);
+	tess_job_name(j->attempt, j->attempt->number, name, sizeof name);
+	return tess_rendezvous_open(name, j->how->nranks, &j->meet);
 }
 
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,

@@ -11,12 +11,15 @@
 #include "hub.h"
 #include "job.h"
 #include "records.h"
+#include "wire.h"
 
 #include <core/base/log.h>
 #include <core/base/status.h>
 #include <core/registry/registry.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,8 +123,29 @@ static int await(pid_t child, int signals)
 	return status;
 }
 
+/* What a child that was killed has left: the sockets of its attempts. */
+static void forget_sockets(const struct tess_attempt *attempt)
+{
+	char dir[128], path[400];
+	struct dirent *e;
+	DIR *d;
+
+	if (tess_socket_path(attempt->name, dir, sizeof dir))
+		return;
+	*strrchr(dir, '/') = '\0';
+	d = opendir(dir);
+	while (d && (e = readdir(d))) {
+		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+		if (!strncmp(e->d_name, attempt->name, strlen(attempt->name)))
+			tess_socket_forget(path);
+	}
+	if (d)
+		closedir(d);
+}
+
 /* What the child says, or how it ended without a word. */
-static tess_status judge(int status, int report, int *exit_status)
+static tess_status judge(const struct tess_attempt *attempt, int status, int report,
+                         int *exit_status)
 {
 	struct verdict v;
 
@@ -132,6 +156,7 @@ static tess_status judge(int status, int report, int *exit_status)
 		return TESS_OK;
 	}
 	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	forget_sockets(attempt);
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) { /* nobody reads on: "| head" */
 		*exit_status = 128 + SIGPIPE;
 		return TESS_OK;
@@ -150,6 +175,7 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 
 	if (st || (st = block_signals(&attempt.mask, &signals)))
 		return st;
+	snprintf(attempt.name, sizeof attempt.name, "%d-%" PRId64, (int)attempt.parent, tess_now());
 	*records = '\0';
 	if (!how->flight || tess_flight_on(how->flight))
 		tess_records_make(records, sizeof records);
@@ -168,7 +194,7 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
 	else
-		st = judge(await(child, signals), report[0], exit_status);
+		st = judge(&attempt, await(child, signals), report[0], exit_status);
 	tess_brood_adopt(false);
 	close(report[0]);
 out:

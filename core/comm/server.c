@@ -31,7 +31,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, HELLO_MS = 5000, LAST_WORDS_MS = 500 };
+enum { STRANGERS = 64, HELLO_MS = 5000, LAST_WORDS_MS = 500, LOCK_MS = 200, RETRY_MS = 5 };
 /* At a time; few enough that a connection is heard several times before newer ones push it out. */
 enum { ADMITTED = 8 };
 
@@ -513,9 +513,13 @@ static void wake(void *arg, const struct tess_failure *f)
 		return; /* it is awake: the count cannot be full otherwise */
 }
 
-/* The lock of a job's name, held for its life. A file that was removed under us does not count. */
+/*
+ * The lock of a job's name, held for its life. A file that was removed under us does not count, and whoever
+ * removes what a dead job has left (tess_socket_forget) has it for a moment.
+ */
 static tess_status take_lock(struct tess_rendezvous *r)
 {
+	int64_t until = tess_now() + LOCK_MS * (int64_t)TESS_MS;
 	struct stat here, there;
 
 	for (;;) {
@@ -526,6 +530,10 @@ static tess_status take_lock(struct tess_rendezvous *r)
 		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
 			close(r->lock);
 			r->lock = -1;
+			if (tess_now() < until) {
+				poll(NULL, 0, RETRY_MS);
+				continue;
+			}
 			return tess_fail(TESS_EIO,
 			                 "a job is running at %s; set another TESSERA_JOB",
 			                 r->path);

@@ -2,9 +2,11 @@
 
 #include <core/base/status.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -190,6 +192,26 @@ int tess_socket_connect(const char *path)
 	if (fd >= 0 && connect(fd, (void *)&to, sizeof to))
 		return give_up(fd);
 	return fd;
+}
+
+bool tess_socket_forget(const char *path)
+{
+	char lock[136];
+	struct stat here, there;
+	bool dead;
+	int fd;
+
+	snprintf(lock, sizeof lock, "%s.lock", path);
+	fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return errno == ENOENT;
+	dead = !flock(fd, LOCK_EX | LOCK_NB);
+	if (dead && !fstat(fd, &here) && !stat(lock, &there) && here.st_ino == there.st_ino) {
+		unlink(path);
+		unlink(lock);
+	}
+	close(fd);
+	return dead;
 }
 
 pid_t tess_socket_peer(int fd)

@@ -84,6 +84,11 @@ tess_status tess_socket_path(const char *job, char *path, size_t room);
 /* Makes, or connects, a socket; -1 with errno. Closed on exec, not blocking. */
 int tess_socket_listen(const char *path, int backlog);
 int tess_socket_connect(const char *path);
+/*
+ * Removes the socket at `path`, and the lock beside it, if nobody serves it any more: whoever does holds the
+ * lock. False: somebody does.
+ */
+bool tess_socket_forget(const char *path);
 /* The process at the other end of a socket, if it is of our user; else -1. */
 pid_t tess_socket_peer(int fd);
 

@@ -175,8 +175,10 @@ tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, in
 
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence)
 {
+	/* a backend that does not compare calls knows half of a difference */
 	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
-	                 why == TESS_ETIMEOUT;
+	                 why == TESS_ETIMEOUT ||
+	                 (why == TESS_EMISMATCH && w->backend && !w->backend->compares);
 	char text[TESS_SENTENCE];
 
 	snprintf(text, sizeof text, "%s", sentence);

@@ -289,6 +289,20 @@ START_TEST(no_orphans)
 }
 END_TEST
 
+static const char *in_directory(const char *name, char *path, size_t room)
+{
+	snprintf(path, room, "%s/%s", getenv("TEST_DIR"), name);
+	return path;
+}
+
+static void make_directory(void)
+{
+	static char dir[] = "/tmp/tessera-test-XXXXXX";
+
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	setenv("TEST_DIR", dir, 1);
+}
+
 /* Even one that has left for a session of its own, and does not listen to signals. */
 static const char orphan[] =
 	"setsid sh -c 'trap \"\" TERM HUP INT; echo pid $$; while :; do sleep 0.05; done' & ";
@@ -296,10 +310,12 @@ static const char orphan[] =
 /* _i: how it ends. 0: by itself, 1: the launcher is killed, 2: so is its child, 3: SIGTERM */
 START_TEST(no_orphans_of_ranks)
 {
-	char script[256];
+	char script[256], path[128];
 	struct job j;
 	int pid[2];
 
+	make_directory();
+	setenv("XDG_RUNTIME_DIR", getenv("TEST_DIR"), 1);
 	snprintf(script, sizeof script, "%s sleep %s", orphan, _i ? "30" : "0.3");
 	shell_start(&j, 2, script, false);
 	job_await(&j, "[0] pid ");
@@ -317,22 +333,12 @@ START_TEST(no_orphans_of_ranks)
 	if (_i == 2)
 		ck_assert_int_eq(job_count(&j, "the launcher was killed by signal 9"), 1);
 	ck_assert(j.seconds < 10);
+	snprintf(path, sizeof path, "%s/tessera-%u", getenv("TEST_DIR"), (unsigned)geteuid());
+	for (int i = 0; i < 200 && rmdir(path); i++) /* a child of a launcher that was killed sees to it */
+		usleep(10000);
+	ck_assert_msg(!rmdir(getenv("TEST_DIR")), "something is left in %s", path);
 }
 END_TEST
-
-static const char *in_directory(const char *name, char *path, size_t room)
-{
-	snprintf(path, room, "%s/%s", getenv("TEST_DIR"), name);
-	return path;
-}
-
-static void make_directory(void)
-{
-	static char dir[] = "/tmp/tessera-test-XXXXXX";
-
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	setenv("TEST_DIR", dir, 1);
-}
 
 static void expect_file(const char *name, const char *want)
 {
