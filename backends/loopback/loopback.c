@@ -21,7 +21,7 @@
 
 enum { RANKS_MOST = 1024, PIECE = 128 << 10, SENTENCE = 1024, YIELDS = 20 };
 
-static const struct tess_host *host;
+const struct tess_host *loopback_host;
 
 /*
  * The open rooms of this process: all that its ranks have in common. A pointer handed over through
@@ -76,7 +76,7 @@ static void TESS_PRINTF(3, 4) fail_room(struct room *room, tess_status why, cons
 
 static tess_status sentence(const struct room *room)
 {
-	return host->fail(room->why, "%s", room->sentence);
+	return loopback_host->fail(room->why, "%s", room->sentence);
 }
 
 /*
@@ -228,15 +228,17 @@ static void arrive(struct room *room, struct meet *m, int32_t rank, const struct
 static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
 	if (c->mem != TESS_HOST || c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return host->fail(TESS_ENOTSUP, "loopback moves host memory");
+		return loopback_host->fail(TESS_ENOTSUP, "loopback moves host memory");
 	if (c->kind != TESS_BARRIER && !tess_width(c->dtype))
-		return host->fail(TESS_ENOTSUP, "loopback: unknown dtype %d", (int)c->dtype);
+		return loopback_host->fail(TESS_ENOTSUP, "loopback: unknown dtype %d",
+		                           (int)c->dtype);
 	return nranks <= RANKS_MOST
 	               ? TESS_OK
-	               : host->fail(TESS_ENOTSUP, "loopback has at most %d ranks", RANKS_MOST);
+	               : loopback_host->fail(TESS_ENOTSUP, "loopback has at most %d ranks",
+	                                     RANKS_MOST);
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+tess_status loopback_start(void *self, const struct tess_coll *c, void **work)
 {
 	struct member *me = self;
 	struct room *room = me->room;
@@ -255,7 +257,7 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 	else
 		m = find_meet(room, ++me->calls, -1, -1);
 	if (!m) {
-		st = host->fail(TESS_ENOMEM, "loopback: no memory for a call");
+		st = loopback_host->fail(TESS_ENOMEM, "loopback: no memory for a call");
 		goto out;
 	}
 	arrive(room, m, me->rank, c);
@@ -268,13 +270,15 @@ out:
 	return st;
 }
 
-static tess_status test(void *self, void *work)
+tess_status loopback_test(void *self, void *work)
 {
 	struct member *me = self;
 	struct room *room = me->room;
 	struct meet *m = work;
 	tess_status st;
 
+	if (m->work.n)
+		return loopback_batch_test(self, work);
 	if (atomic_load(&m->state) == DONE)
 		return TESS_OK;
 	pthread_mutex_lock(&room->lock);
@@ -327,7 +331,7 @@ static bool worth_waking(const struct room *room, const struct meet *m)
 	       atomic_load_explicit(&room->stop, memory_order_relaxed);
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+tess_status loopback_wait(void *self, void *work, int64_t deadline)
 {
 	struct member *me = self;
 	struct room *room = me->room;
@@ -336,6 +340,8 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 		                  .tv_nsec = deadline % 1000000000 };
 	tess_status st;
 
+	if (m->work.n)
+		return loopback_batch_wait(self, work, deadline);
 	for (int32_t i = 0; i < room->spin + YIELDS && !worth_waking(room, m); i++)
 		if (i < room->spin)
 			pause_cpu();
@@ -359,12 +365,16 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 	return st;
 }
 
-static void release(void *self, void *work)
+void loopback_release(void *self, void *work)
 {
 	struct member *me = self;
 	struct room *room = me->room;
 	struct meet *m = work;
 
+	if (m->work.n) {
+		loopback_batch_release(self, work);
+		return;
+	}
 	pthread_mutex_lock(&room->lock);
 	if (atomic_load(&m->state) != DONE) {
 		fail_room(room, TESS_EINVAL, "rank %d released a call that was not finished",
@@ -459,8 +469,8 @@ static tess_status offer_room(const struct tess_join *how, struct room **out)
 	char key[160];
 
 	if (!room)
-		return host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
-		                  (int)how->nranks);
+		return loopback_host->fail(TESS_ENOMEM, "no memory for a group of %d ranks",
+		                           (int)how->nranks);
 	pthread_mutex_lock(&rooms_lock);
 	here.id = room->id = ++last_id;
 	room->next = rooms;
@@ -497,13 +507,14 @@ static tess_status find_room(const struct tess_join *how, struct room **out)
 	if (st)
 		return st;
 	if (there.pid != getpid() || len != sizeof there)
-		return host->fail(TESS_EINVAL,
-		                  "its ranks are threads of one process, but rank 0 is process %d "
-		                  "and rank %d process %d; take another backend for processes",
-		                  (int)there.pid, (int)how->rank, (int)getpid());
+		return loopback_host->fail(
+			TESS_EINVAL,
+			"its ranks are threads of one process, but rank 0 is process %d "
+			"and rank %d process %d; take another backend for processes",
+			(int)there.pid, (int)how->rank, (int)getpid());
 	room = enter_room(there.id);
 	if (!room)
-		return host->fail(TESS_EABORTED, "rank 0 has left the group");
+		return loopback_host->fail(TESS_EABORTED, "rank 0 has left the group");
 	snprintf(key, sizeof key, "%s/loopback/%d", how->name, (int)how->rank);
 	st = store->set(store->self, key, &found, sizeof found);
 	if (st)
@@ -536,8 +547,8 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	tess_status st;
 
 	if (how->nranks > RANKS_MOST)
-		return host->fail(TESS_ENOTSUP, "at most %d ranks, not %d", RANKS_MOST,
-		                  (int)how->nranks);
+		return loopback_host->fail(TESS_ENOTSUP, "at most %d ranks, not %d", RANKS_MOST,
+		                           (int)how->nranks);
 	me = calloc(1, sizeof *me);
 	if (me) {
 		me->sent = calloc((size_t)how->nranks, sizeof *me->sent);
@@ -545,7 +556,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 		me->rank = how->rank;
 	}
 	if (!me || !me->sent || !me->received)
-		st = host->fail(TESS_ENOMEM, "no memory for a rank");
+		st = loopback_host->fail(TESS_ENOMEM, "no memory for a rank");
 	else
 		st = how->rank ? find_room(how, &me->room) : offer_room(how, &me->room);
 	if (st)
@@ -557,7 +568,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 
 static tess_status init(const struct tess_host *h)
 {
-	host = h;
+	loopback_host = h;
 	return TESS_OK;
 }
 
@@ -568,11 +579,12 @@ static const struct tess_backend loopback = {
 	.summary = "threads of one process, or one rank alone",
 	.supports = supports,
 	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
+	.start = loopback_start,
+	.test = loopback_test,
+	.wait = loopback_wait,
+	.release = loopback_release,
 	.close = close_group,
+	.batch = loopback_batch,
 	.abort = abort_group,
 };
 static const struct tess_backend *const backends[] = { &loopback, NULL };

@@ -9,11 +9,18 @@
 
 enum { GATHERING, MOVING, DONE };
 
+extern const struct tess_host *loopback_host;
+
+struct work {
+	uint32_t n; /* calls of a batch (batch.c); 0: a meet */
+};
+
 /*
  * One call. The last rank that comes starts the move; ranks that wait help with it, a piece at a
  * time.
  */
 struct meet {
+	struct work work;
 	struct meet *next;
 	struct room *room;
 	uint64_t number; /* of the call, or of the message from `from` to `to` */
@@ -35,5 +42,15 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
                             int32_t rb, int32_t nranks);
 /* "all_reduce of 4 f32 at layers.3"; world: the world rank of each rank */
 void loopback_describe(const struct tess_coll *c, const int32_t *world, char *text, size_t room);
+
+tess_status loopback_start(void *self, const struct tess_coll *c, void **work);
+tess_status loopback_test(void *self, void *work);
+tess_status loopback_wait(void *self, void *work, int64_t deadline);
+void loopback_release(void *self, void *work);
+
+tess_status loopback_batch(void *self, const struct tess_coll *const *c, uint32_t n, void **work);
+tess_status loopback_batch_test(void *self, struct work *work);
+tess_status loopback_batch_wait(void *self, struct work *work, int64_t deadline);
+void loopback_batch_release(void *self, struct work *work);
 
 #endif

@@ -12,12 +12,21 @@ struct message {
 };
 
 struct tess_emulation {
+	struct tess_emulation *next; /* of a batch */
 	struct tess_group *group;
 	const struct tess_coll *coll;
 	char *temp; /* what has come and is yet to be added, or moved */
 	int32_t n, done;
+	bool whole; /* the backend has the call: one message, which is all of it */
+	bool over;
 	struct message message[];
 };
+
+/* The backend's group that it goes over. */
+static void *self_of(const struct tess_emulation *e)
+{
+	return e->whole || !e->group->aside ? e->group->self : e->group->aside;
+}
 
 static bool in_place(const struct tess_coll *c)
 {
@@ -55,7 +64,7 @@ static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer,
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = g->backend->start(g->self, &m->coll, &m->work);
+	st = g->backend->start(self_of(e), &m->coll, &m->work);
 	if (!st)
 		e->n++;
 	return st;
@@ -163,6 +172,8 @@ static void finish(struct tess_emulation *e)
 	uint64_t count;
 	char *own;
 
+	if (e->whole)
+		return;
 	if (tess_kind_reduces(c->kind)) {
 		if (c->kind != TESS_REDUCE || me == c->peer)
 			add(e);
@@ -213,43 +224,103 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 	return st;
 }
 
-tess_status tess_emulation_test(struct tess_emulation *e)
+/* A call that the backend has. */
+static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
+                               struct tess_emulation **out)
+{
+	struct tess_emulation *e = calloc(1, sizeof *e + sizeof *e->message);
+	tess_status st;
+
+	if (!e)
+		return tess_fail(TESS_ENOMEM, "no memory for a call of a batch");
+	e->group = g;
+	e->coll = c;
+	e->whole = true;
+	*out = e;
+	st = g->backend->start(g->self, c, &e->message->work);
+	if (!st)
+		e->n = 1;
+	return st;
+}
+
+tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
+                                 struct tess_emulation **out)
+{
+	tess_status st = TESS_OK;
+
+	for (uint32_t i = 0; i < n && !st; i++) {
+		if (g->self && !g->backend->supports(c[i], g->size))
+			st = start_whole(g, c[i], out);
+		else
+			st = tess_emulation_start(g, c[i], out);
+		if (*out)
+			out = &(*out)->next;
+	}
+	return st;
+}
+
+/* The state of one, without its batch. */
+static tess_status look(struct tess_emulation *e)
 {
 	const struct tess_backend *b = e->group->backend;
 
 	for (; e->done < e->n; e->done++) {
-		tess_status st = b->test(e->group->self, e->message[e->done].work);
+		tess_status st = b->test(self_of(e), e->message[e->done].work);
 
 		if (st)
 			return st;
 	}
-	finish(e);
+	if (!e->over)
+		finish(e);
+	e->over = true;
 	return TESS_OK;
+}
+
+/* All are looked at, so that all get on. */
+tess_status tess_emulation_test(struct tess_emulation *e)
+{
+	tess_status all = TESS_OK;
+
+	for (; e; e = e->next) {
+		tess_status st = look(e);
+
+		if (st < 0)
+			return st;
+		if (st)
+			all = st;
+	}
+	return all;
 }
 
 tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline)
 {
-	for (; e->done < e->n; e->done++) {
-		tess_status st = tess_group_await(e->group, e->message[e->done].work, deadline);
+	for (; e; e = e->next) {
+		for (; e->done < e->n; e->done++) {
+			tess_status st = tess_group_await(e->group, self_of(e),
+			                                  e->message[e->done].work, deadline);
 
-		if (st)
-			return st;
+			if (st)
+				return st;
+		}
+		look(e);
 	}
-	finish(e);
 	return TESS_OK;
 }
 
 void tess_emulation_release(struct tess_emulation *e)
 {
-	for (int32_t i = 0; i < e->n; i++)
-		e->group->backend->release(e->group->self, e->message[i].work);
-	e->n = 0;
+	for (; e; e = e->next) {
+		for (int32_t i = 0; i < e->n; i++)
+			e->group->backend->release(self_of(e), e->message[i].work);
+		e->n = 0;
+	}
 }
 
 void tess_emulation_free(struct tess_emulation *e)
 {
-	if (!e)
-		return;
-	free(e->temp);
-	free(e);
+	for (struct tess_emulation *next; e; e = next) {
+		next = e->next;
+		free(e->temp);
+		free(e);
+	}
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { NOTE_EVERY = 1000 * TESS_MS, SLOW = 5 * TESS_MS };
+enum { ASKED = 64 }; /* calls of a batch that the others are asked about */
 
 void tess_work_return(struct tess_work *w)
 {
@@ -19,6 +20,12 @@ void tess_work_return(struct tess_work *w)
 		tess_emulation_release(w->emulation);
 	else if (w->work)
 		w->group->backend->release(w->group->self, w->work);
+}
+
+void tess_work_free(struct tess_work *w)
+{
+	tess_emulation_free(w->emulation);
+	free(w->batch);
 }
 
 /* The work is over. After a failure it is kept until the group is closed: a late write must find it. */
@@ -29,7 +36,7 @@ static void drop(struct tess_work *w)
 	if (w->state)
 		return;
 	tess_work_return(w);
-	tess_emulation_free(w->emulation);
+	tess_work_free(w);
 	for (struct tess_work **at = &g->live; *at; at = &(*at)->next)
 		if (*at == w) {
 			*at = w->next;
@@ -54,13 +61,18 @@ static struct tess_work *take(struct tess_group *g)
 	w->group = g;
 	w->work = NULL;
 	w->emulation = NULL;
+	w->batch = NULL;
 	w->state = TESS_PENDING;
 	w->next = g->live;
 	return g->live = w;
 }
 
-static void fill(const struct tess_group *g, const struct tess_coll *c, int64_t now, struct tess_coll *out)
+static tess_status complete(const struct tess_group *g, const struct tess_coll *c, int64_t now,
+                            struct tess_coll *out)
 {
+	if (c->size < TESS_UPTO(tess_coll, count))
+		return tess_fail(TESS_EINVAL,
+		                 "a collective of %u bytes: its field `size` is not set", c->size);
 	if (c->size >= sizeof *out) {
 		*out = *c;
 	} else {
@@ -74,13 +86,13 @@ static void fill(const struct tess_group *g, const struct tess_coll *c, int64_t 
 		out->op = TESS_SUM;
 	if (!out->deadline)
 		out->deadline = now + TESS_TICK + g->world->timeout;
+	return tess_coll_check(out, g->rank, g->size);
 }
 
 /* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
 static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
 {
 	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
-
 	struct tess_key key = { .group = g->roster->id };
 
 	if (c->kind == TESS_SEND) {
@@ -107,31 +119,62 @@ static void warn(const struct tess_group *g, const struct tess_coll *c)
 	g->world->warned = true;
 }
 
-static tess_status begin(struct tess_group *g, struct tess_work *w)
+/* *has: the backend does; else it is made of messages. */
+static tess_status look_up(const struct tess_group *g, const struct tess_coll *c, bool *has)
 {
-	const struct tess_coll *c = &w->coll;
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
-	tess_status st;
+	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
 
-	if (!g->self)
-		return tess_emulation_start(g, c, &w->emulation);
-	st = g->backend->supports(c, g->size);
-	if (!st)
-		return g->backend->start(g->self, c, &w->work);
+	*has = !st;
 	if (st != TESS_ENOTSUP)
 		return st;
-	if (basic)
-		return tess_fail_in(
-			TESS_ENOTSUP, "%s: backend %s lacks %s, which every backend needs",
-			c->where ? c->where : "", g->backend->name, tess_kind_name(c->kind));
+	if (g->self && basic)
+		return tess_fail_in(st, "%s: backend %s lacks %s, which every backend needs",
+		                    c->where ? c->where : "", g->backend->name,
+		                    tess_kind_name(c->kind));
 	warn(g, c);
-	return tess_emulation_start(g, c, &w->emulation);
+	return TESS_OK;
 }
 
+static tess_status begin(struct tess_group *g, struct tess_work *w)
+{
+	bool has;
+	tess_status st = look_up(g, &w->coll, &has);
+
+	if (st)
+		return st;
+	return has ? g->backend->start(g->self, &w->coll, &w->work)
+	           : tess_emulation_start(g, &w->coll, &w->emulation);
+}
+
+/* As one where the backend can; else one by one. */
+static tess_status begin_batch(struct tess_group *g, struct tess_work *w)
+{
+	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
+	tess_status st = c ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for %u calls", w->n);
+	bool whole = g->self && g->backend->batch, has;
+
+	for (uint32_t i = 0; i < w->n && !st; i++) {
+		c[i] = &w->batch[i].coll;
+		st = look_up(g, c[i], &has);
+		whole = whole && !st && has;
+	}
+	if (!st && whole)
+		st = g->backend->batch(g->self, c, w->n, &w->work);
+	else if (!st)
+		st = tess_emulation_batch(g, c, w->n, &w->emulation);
+	free(c);
+	return st;
+}
+
+/* Of a batch, its first call. */
 static void describe(struct tess_work *w, char *text, size_t room)
 {
 	tess_note_write(w->group->note, &w->coll, &w->key, w->group->size);
 	tess_note_text(w->group->note, w->group->roster, text, room);
+	if (w->batch)
+		snprintf(text + strlen(text), room - strlen(text), ", the first of a batch of %u",
+		         w->n);
 }
 
 /*
@@ -146,17 +189,26 @@ static void post(struct tess_group *g, int64_t now)
 	g->due = now + NOTE_EVERY;
 }
 
+static void tell_one(struct tess_group *g, const struct tess_coll *c, const struct tess_key *key,
+                     int64_t now)
+{
+	if (g->untold && memcmp(&g->note->key, key, sizeof *key))
+		post(g, now); /* of a later call, which would be forgotten */
+	tess_note_write(g->note, c, key, g->size);
+	post(g, now);
+}
+
 static void tell(struct tess_work *w)
 {
-	struct tess_group *g = w->group;
 	int64_t now = tess_now();
 
 	if (!w->slow)
 		return;
-	if (g->untold && memcmp(&g->note->key, &w->key, sizeof w->key))
-		post(g, now); /* of a later call, which would be forgotten */
-	tess_note_write(g->note, &w->coll, &w->key, g->size);
-	post(g, now);
+	if (!w->batch)
+		tell_one(w->group, &w->coll, &w->key, now);
+	for (uint32_t i = 0; w->batch && i < w->n; i++)
+		if (w->batch[i].untold)
+			tell_one(w->group, &w->batch[i].coll, &w->batch[i].key, now);
 	w->slow = 0;
 }
 
@@ -200,22 +252,41 @@ static bool announce(struct tess_work *w, int64_t now)
 /* How it has ended, for its caller and for the recorder. */
 static tess_status settle(struct tess_work *w, tess_status st)
 {
-	tess_flight_end(w->group->world->flight, w->flight, st);
+	struct tess_flight *f = w->group->world->flight;
+
+	if (!w->batch)
+		tess_flight_end(f, w->flight, st);
+	for (uint32_t i = 0; w->batch && i < w->n; i++)
+		tess_flight_end(f, w->batch[i].flight, st);
 	return w->state = st;
 }
 
-/* The call has failed here, with the backend's sentence: what the job's first failure is. */
-static tess_status failed(struct tess_work *w, tess_status why)
+/* This rank's deadline has passed: who is behind, and in which of the calls? */
+static tess_status late(struct tess_work *w, const char *sentence)
+{
+	struct tess_key key[ASKED] = { w->key };
+	int32_t n = w->batch ? 0 : 1;
+
+	for (uint32_t i = 0; w->batch && i < w->n && n < ASKED; i++)
+		key[n++] = w->batch[i].key;
+	return tess_world_late(w->group->world, key, n, sentence);
+}
+
+/*
+ * The call has failed here, with the backend's sentence: what the job's first failure is. A backend that has
+ * run out of time before `deadline` has heard so from another rank, who says it better.
+ */
+static tess_status failed(struct tess_work *w, tess_status why, int64_t deadline)
 {
 	struct tess_world *world = w->group->world;
-	char text[512], sentence[TESS_SENTENCE];
+	char text[560], sentence[TESS_SENTENCE];
 
 	tell(w);
 	settle(w, why); /* before the record is written */
 	describe(w, text, sizeof text);
-	if (why == TESS_ETIMEOUT) {
+	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
-		w->state = tess_world_late(world, &w->key, 1, sentence);
+		w->state = late(w, sentence);
 	} else {
 		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name,
 		         tess_error());
@@ -234,14 +305,10 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 
 	if (st)
 		return st;
-	if (c->size < TESS_UPTO(tess_coll, count))
-		return tess_fail(TESS_EINVAL,
-		                 "a collective of %u bytes: its field `size` is not set", c->size);
 	w = take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
-	fill(g, c, now, &w->coll);
-	st = tess_coll_check(&w->coll, g->rank, g->size);
+	st = complete(g, c, now, &w->coll);
 	if (st) {
 		w->state = TESS_OK;
 		drop(w);
@@ -252,9 +319,84 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	noted = announce(w, now);
 	st = tess_world_check(g->world);
 	if (!st && (st = begin(g, w)))
-		st = failed(w, st);
+		st = failed(w, st, w->coll.deadline);
 	else if (!noted)
 		note(w);
+	if (w->emulation)
+		tell(w);
+	if (st)
+		return settle(w, st); /* it stays with the group */
+	*out = w;
+	return TESS_OK;
+}
+
+/* One call of a batch: told and written down before any of them begins. */
+static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t now)
+{
+	c->key = number(g, &c->coll);
+	c->coll.print = tess_note_print(&c->coll, &c->key, g->size);
+	c->untold = g->backend->compares && !c->key.channel && now < g->due;
+	if (c->key.channel)
+		tess_group_tell(g); /* messages have numbers of their own */
+	tess_note_write(g->note, &c->coll, &c->key, g->size);
+	g->untold = true;
+	c->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
+	if (!c->untold)
+		post(g, now);
+	return c->untold;
+}
+
+/* All are checked before the first is announced. */
+static tess_status prepare(struct tess_work *w, const struct tess_coll *const *c)
+{
+	int64_t now = tess_now();
+	tess_status st = TESS_OK;
+
+	w->slow = 0;
+	for (uint32_t i = 0; i < w->n && !st; i++)
+		st = complete(w->group, c[i], now, &w->batch[i].coll);
+	for (uint32_t i = 0; i < w->n && !st; i++)
+		if (announce_in(w->group, &w->batch[i], now))
+			w->slow = now + SLOW;
+	if (st)
+		return st;
+	w->coll = w->batch->coll;
+	w->key = w->batch->key;
+	for (uint32_t i = 1; i < w->n; i++)
+		if (w->batch[i].coll.deadline < w->coll.deadline)
+			w->coll.deadline = w->batch[i].coll.deadline;
+	return TESS_OK;
+}
+
+tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
+                             struct tess_work **out)
+{
+	tess_status st = tess_world_check(g->world);
+	struct tess_work_call *calls;
+	struct tess_work *w;
+
+	if (st)
+		return st;
+	calls = calloc(n ? n : 1, sizeof *calls);
+	w = calls ? take(g) : NULL;
+	if (!w) {
+		free(calls);
+		return tess_fail(TESS_ENOMEM, "no memory for %u calls", n);
+	}
+	w->batch = calls;
+	w->n = n;
+	st = n ? prepare(w, c) : TESS_OK;
+	if (!n || st) { /* nothing is under way */
+		w->state = TESS_OK;
+		if (st)
+			drop(w);
+		else
+			*out = w;
+		return st;
+	}
+	st = tess_world_check(g->world);
+	if (!st && (st = begin_batch(g, w)))
+		st = failed(w, st, w->coll.deadline);
 	if (w->emulation)
 		tell(w);
 	if (st)
@@ -266,12 +408,12 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 /* ---- finishing --------------------------------------------------------------------------------------------- */
 
 /* A backend that cannot be aborted is never waited for where it could hold us: it is asked, at growing pauses. */
-static tess_status poll_work(struct tess_group *g, void *work, int64_t deadline)
+static tess_status poll_work(struct tess_group *g, void *self, void *work, int64_t deadline)
 {
 	int64_t pause = 0;
 
 	for (;;) {
-		tess_status st = g->backend->test(g->self, work);
+		tess_status st = g->backend->test(self, work);
 		struct timespec t;
 
 		if (st != TESS_PENDING)
@@ -286,13 +428,13 @@ static tess_status poll_work(struct tess_group *g, void *work, int64_t deadline)
 	}
 }
 
-tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline)
+tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline)
 {
 	tess_status st;
 
 	if (!g->backend->abort)
-		return poll_work(g, work, deadline);
-	st = g->backend->wait(g->self, work, deadline);
+		return poll_work(g, self, work, deadline);
+	st = g->backend->wait(self, work, deadline);
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
@@ -315,7 +457,7 @@ tess_status tess_work_test(struct tess_work *w)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? failed(w, st) : settle(w, TESS_OK);
+	return st ? failed(w, st, w->coll.deadline) : settle(w, TESS_OK);
 }
 
 /* Until it is slow, and then to the end. */
@@ -327,12 +469,12 @@ static tess_status await(struct tess_work *w, int64_t deadline)
 	if (w->emulation)
 		return tess_emulation_wait(w->emulation, deadline);
 	if (!w->slow || w->slow >= deadline)
-		return tess_group_await(g, w->work, deadline);
-	st = tess_group_await(g, w->work, w->slow);
+		return tess_group_await(g, g->self, w->work, deadline);
+	st = tess_group_await(g, g->self, w->work, w->slow);
 	if (st != TESS_ETIMEOUT)
 		return st;
 	tell(w);
-	return tess_group_await(g, w->work, deadline);
+	return tess_group_await(g, g->self, w->work, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
@@ -347,7 +489,7 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
 	st = await(w, deadline);
-	return st ? failed(w, st) : settle(w, TESS_OK);
+	return st ? failed(w, st, deadline) : settle(w, TESS_OK);
 }
 
 void tess_work_release(struct tess_work *w)

@@ -58,10 +58,43 @@ static tess_status no_memory(int32_t n)
 	return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", n);
 }
 
+/* Whether the backend lacks a collective that the group makes of messages. */
+static bool lacks_any(const struct tess_group *g)
+{
+	struct tess_coll c = { .size = sizeof c, .mem = TESS_HOST };
+
+	for (c.kind = TESS_BROADCAST; c.kind <= TESS_ALL_TO_ALL; c.kind++)
+		for (c.dtype = TESS_F32; c.dtype <= TESS_U8; c.dtype++)
+			for (c.op = TESS_SUM; c.op <= TESS_BXOR; c.op++)
+				if ((c.op == TESS_SUM || tess_kind_reduces(c.kind)) &&
+				    (c.op < TESS_BAND || c.dtype > TESS_F16) &&
+				    g->backend->supports(&c, g->size))
+					return true;
+	return false;
+}
+
+void tess_group_abort(struct tess_group *g)
+{
+	if (g->self && g->backend->abort)
+		g->backend->abort(g->self);
+	if (g->aside && g->backend->abort)
+		g->backend->abort(g->aside);
+}
+
+/* The backend's groups. */
+static void leave(struct tess_group *g)
+{
+	if (g->aside)
+		g->backend->close(g->aside);
+	if (g->self)
+		g->backend->close(g->self);
+}
+
 /* Together with all members; a group of one rank needs nobody. The group is the world's then, or is destroyed. */
 static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 {
 	struct tess_world *w = g->world;
+	char aside[TESS_ROSTER_KEY + 8];
 	struct tess_join how = { .size = sizeof how,
 		                 .rank = g->rank,
 		                 .nranks = g->size,
@@ -77,15 +110,23 @@ static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 		w->link.group(w->link.self, g->roster);
 	if (!parent || g->size > 1)
 		st = g->backend->open(&how, &g->self);
+	if (!st && g->size > 1 && lacks_any(g)) {
+		snprintf(aside, sizeof aside, "%s/aside", g->key);
+		how.name = aside;
+		how.parent = g->self;
+		st = g->backend->open(&how, &g->aside);
+	}
 	if (st) {
+		st = tess_fail_in(st, "%s", w->backend->name);
+		leave(g);
 		destroy(g);
-		return tess_fail_in(st, "%s", w->backend->name);
+		return st;
 	}
 	pthread_mutex_lock(&w->lock);
 	g->next = w->groups;
 	w->groups = g;
-	if (w->failed && g->self && g->backend->abort)
-		g->backend->abort(g->self);
+	if (w->failed)
+		tess_group_abort(g);
 	pthread_mutex_unlock(&w->lock);
 	return TESS_OK;
 }
@@ -231,11 +272,10 @@ void tess_group_close(struct tess_group *g)
 		tess_group_tell(g);
 		w->link.group_leave(w->link.self, g->roster->id);
 	}
-	if (g->self)
-		g->backend->close(g->self);
+	leave(g);
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;
-		tess_emulation_free(work->emulation);
+		tess_work_free(work);
 		free(work);
 	}
 	destroy(g);

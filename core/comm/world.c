@@ -101,8 +101,7 @@ static void poisoned(void *arg, const struct tess_failure *f)
 		w->first = *f;
 		record(w, f); /* before anybody hears of it, and may end */
 		for (struct tess_group *g = w->groups; g; g = g->next)
-			if (g->self && g->backend->abort)
-				g->backend->abort(g->self);
+			tess_group_abort(g);
 		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
 		pthread_cond_broadcast(&w->poisoned);
 	}

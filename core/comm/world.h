@@ -45,6 +45,7 @@ struct tess_group {
 	struct tess_world *world;
 	const struct tess_backend *backend;
 	void *self; /* the backend's; NULL: one rank, which needs none */
+	void *aside; /* a second one, for what is made of messages: they must not meet the program's */
 	int32_t rank, size;
 	struct tess_roster *roster;
 	char key[TESS_ROSTER_KEY]; /* its name, unique in the job */
@@ -61,14 +62,23 @@ struct tess_group {
 	int64_t nrooms; /* so far */
 };
 
+struct tess_work_call { /* of a batch */
+	struct tess_coll coll;
+	struct tess_key key;
+	uint64_t flight;
+	bool untold; /* the others do not know of it */
+};
+
 struct tess_work {
 	struct tess_work *next;
 	struct tess_group *group;
 	struct tess_coll coll; /* complete; what the backend was given */
 	struct tess_key key;
 	void *work; /* the backend's */
-	struct tess_emulation *emulation; /* instead, where the backend lacks the kind */
+	struct tess_emulation *emulation; /* instead, where the backend lacks the kind, or batches */
 	uint64_t flight; /* its number in the recorder */
+	struct tess_work_call *batch; /* its calls: `coll` is the first, with the earliest deadline */
+	uint32_t n; /* of them */
 	int64_t slow; /* from when on the others are told where this rank is; 0: they were */
 	tess_status state; /* PENDING, OK or failed */
 };
@@ -94,9 +104,12 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
 /* Before this rank leaves: how far it came. */
 void tess_group_tell(struct tess_group *g);
 
-/* Gives the backend what it holds for the work; the work's own memory stays, for late writes. */
+/* Gives the backend what it holds for the work; its own memory stays, for late writes. */
 void tess_work_return(struct tess_work *w);
-/* One wait for one of the backend's works, that a failure of the world ends. */
-tess_status tess_group_await(struct tess_group *g, void *work, int64_t deadline);
+void tess_work_free(struct tess_work *w); /* all but itself */
+/* One wait for a work of one of the backend's groups, that a failure of the world ends. */
+tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline);
+/* So that all that waits in the group returns soon. */
+void tess_group_abort(struct tess_group *g);
 
 #endif

@@ -84,6 +84,12 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
  * is; releasing a work that is not finished waits for it.
  */
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out);
+/*
+ * Starts n calls, in this order, as one work, which is done when all are. None begins if one is refused.
+ * Messages of a batch may come in any order on each rank; what one rank batches another may call singly.
+ */
+tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
+                             struct tess_work **out);
 tess_status tess_work_test(struct tess_work *w);                        /* OK, PENDING or failed */
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline);      /* CLOCK_MONOTONIC ns; 0: its own */
 void tess_work_release(struct tess_work *w);

@@ -1,5 +1,6 @@
 #include "scene.h"
 
+#include "batches.h"
 #include "data.h"
 #include "subgroups.h"
 
@@ -162,6 +163,8 @@ tess_status scene_play(struct tess_world *w, const char *name, const char *arg)
 		return several(w);
 	if (!strcmp(name, "churn"))
 		return churn(w);
+	if (!strcmp(name, "batches"))
+		return batches_play(tess_world_group(w));
 	if (!strcmp(name, "groups"))
 		return subgroups_all(w);
 	if (!strcmp(name, "splits"))

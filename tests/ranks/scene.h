@@ -4,6 +4,7 @@
  *   moves       every kind, dtype and operation, even and uneven, in place and not, exact
  *   several     outstanding at once, and finished in another order on each rank
  *   churn       200 groups that come and go, of the backend alone
+ *   batches     calls started as one
  *   groups      groups of some ranks, and meshes
  *   splits      200 groups that come and go
  *   loop N      sums of N elements until something fails; then "[RANK] failed after SECONDS: SENTENCE"

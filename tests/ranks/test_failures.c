@@ -320,6 +320,58 @@ START_TEST(without_abort)
 }
 END_TEST
 
+/* Rank 0 waits for a message from each of the others; rank 2 sends none, or a shorter one. */
+static tess_status batch(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	float x[N][4] = { { 0 } };
+	struct tess_coll c[N - 1];
+	const struct tess_coll *list[N - 1];
+	struct tess_work *work;
+	tess_status st = tess_barrier(g, "first");
+
+	for (int32_t i = 0; i < N - 1; i++) {
+		c[i] = (struct tess_coll){ .size = sizeof c[i],
+			                   .kind = me ? TESS_SEND : TESS_RECV,
+			                   .dtype = TESS_F32,
+			                   .peer = me ? 0 : i + 1,
+			                   .src = x[0],
+			                   .dst = x[i],
+			                   .count = me == 2 ? 3 : 4,
+			                   .where = me ? "to" : "from",
+			                   .deadline = tess_now() + 300 * (int64_t)TESS_MS };
+		list[i] = &c[i];
+	}
+	if (st || (me == 2 && !r->odd))
+		usleep(st ? 0 : 600000);
+	else
+		st = tess_group_batch(g, list, me ? 1 : N - 1, &work);
+	if (!st && (me != 2 || r->odd)) {
+		st = tess_work_wait(work, 0);
+		tess_work_release(work);
+	}
+	/* a message may be gone before anybody sees that it differs: the next call tells */
+	return note(r, w, st ? st : tess_barrier(g, "later"));
+}
+
+START_TEST(batches)
+{
+	struct report r = { 0 };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_ETIMEOUT);
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
+	         "recv of 4 f32 from rank 2, message 1, at from", "barrier, call 1");
+	r.odd = 1;
+	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_EMISMATCH);
+	all_told(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",
+	         "recv of 4 f32 from rank 2");
+	soon(began);
+}
+END_TEST
+
 /* Calls that are refused before anybody hears of them; the group goes on. */
 static tess_status misuse(struct tess_world *w, void *arg)
 {
@@ -409,6 +461,7 @@ int main(void)
 	tcase_add_test(tcase, rank_returns_early);
 	tcase_add_test(tcase, deadline);
 	tcase_add_test(tcase, deadline_of_a_chain);
+	tcase_add_test(tcase, batches);
 	tcase_add_test(tcase, without_abort);
 	tcase_add_test(tcase, refused_at_once);
 	tcase_add_test(tcase, bad_worlds);

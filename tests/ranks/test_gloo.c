@@ -3,6 +3,7 @@
  * TEST_BACKEND names the backend; gloo if it does not.
  */
 #include "../unit/suite.h"
+#include "batches.h"
 #include "data.h"
 #include "job.h"
 #include "subgroups.h"
@@ -271,6 +272,8 @@ static tess_status act(struct tess_world *w, const char *what)
 		return looked_at(w);
 	if (!strcmp(what, "churn"))
 		return churn(w);
+	if (!strcmp(what, "batches"))
+		return batches_play(tess_world_group(w));
 	if (!strcmp(what, "groups"))
 		return subgroups_all(w);
 	if (!strcmp(what, "splits"))
@@ -367,6 +370,7 @@ END_TEST
 START_TEST(several_at_once)
 {
 	good(3, "several");
+	good(3, "batches");
 }
 END_TEST
 START_TEST(calls_are_looked_at)

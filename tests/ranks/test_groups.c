@@ -3,6 +3,7 @@
  * once.
  */
 #include "../unit/suite.h"
+#include "batches.h"
 #include "data.h"
 
 #include <core/base/option.h>
@@ -160,6 +161,18 @@ static tess_status run_rounding(struct tess_world *w, void *arg)
 	return st;
 }
 
+/* In the group of all ranks, and in one of some. */
+static tess_status run_batches(struct tess_world *w, void *arg)
+{
+	struct tess_group *g;
+	tess_status st = batches_play(tess_world_group(w));
+
+	(void)arg;
+	if (!st)
+		st = tess_group_split(tess_world_group(w), tess_world_rank(w) % 2, 0, NULL, &g);
+	return st ? st : batches_play(g);
+}
+
 static tess_status run_mesh(struct tess_world *w, void *arg)
 {
 	struct tess_mesh *m;
@@ -171,12 +184,6 @@ static tess_status run_mesh(struct tess_world *w, void *arg)
 	if (tess_mesh_group(m, "tp") != tess_world_group(w) || tess_mesh_group(m, "dp"))
 		st = tess_fail(TESS_EBUG, "the mesh \"tp\" has other groups than it should");
 	tess_mesh_close(m);
-	for (size_t i = 0; i < 4 && !st; i++) {
-		static const char *const bad[] = { "", "tp=99", "tp=", "tp,dp" };
-
-		if (tess_mesh_open(w, bad[i], &m) != TESS_EINVAL)
-			st = tess_fail(TESS_EBUG, "the mesh \"%s\" was opened", bad[i]);
-	}
 	return st;
 }
 
@@ -211,6 +218,12 @@ START_TEST(rounded_once)
 }
 END_TEST
 
+START_TEST(batches)
+{
+	all_sizes(run_batches);
+}
+END_TEST
+
 START_TEST(meshes)
 {
 	all_sizes(run_mesh);
@@ -227,8 +240,9 @@ START_TEST(made_of_messages)
 	all_sizes(run_all);
 	all_sizes(run_outstanding);
 	all_sizes(run_rounding);
+	all_sizes(run_batches);
 }
 END_TEST
 
-SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, meshes,
+SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, batches, meshes,
            made_of_messages)

@@ -68,6 +68,7 @@ START_TEST(has_several_under_way)
 {
 	good("-n 2", "several");
 	good("-n 3", "several");
+	good("-n 3", "batches");
 }
 END_TEST
 

@@ -25,8 +25,10 @@ static tess_status play_churn(struct tess_world *w, void *arg)
 
 START_TEST(groups_and_meshes)
 {
-	for (int32_t n = 1; n <= 8; n++)
-		ck_assert_msg(!tess_world_spawn(n, play_all, NULL), "%d ranks: %s", n,
+	static const int32_t sizes[] = { 1, 2, 3, 4, 6, 8 };
+
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		ck_assert_msg(!tess_world_spawn(sizes[i], play_all, NULL), "%d ranks: %s", sizes[i],
 		              tess_error());
 }
 END_TEST
