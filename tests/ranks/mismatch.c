@@ -9,8 +9,9 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, PAIR, MESSAGE, MESSAGE_DTYPE, WHATS };
-enum { MOST = 3000, GUARD = 64, PATIENCE_MS = 20000 };
+enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, PAIR, MESSAGE, MESSAGE_DTYPE, GROUP };
+enum { GROUP_EACH = 40 }; /* only a deadline ends this one: one in so many */
+enum { MOST = 3000, GUARD = 64, PATIENCE_MS = 20000, DEADLINE_MS = 400 };
 static const char odd_where[] = "layers.7.odd:out", where[] = "layers.3.mlp.down:out";
 
 static uint64_t draw(uint64_t *state, uint64_t below) /* SplitMix64 */
@@ -28,7 +29,8 @@ const char *mismatch_name(const struct mismatch *m)
 		                             "a count", "a root",  "the order",
 		                             "a call is missing", "a list of counts",
 		                             "the counts of a pair", "the count of a message",
-		                             "the dtype of a message" };
+		                             "the dtype of a message",
+		                             "the group" };
 
 	return names[m->what];
 }
@@ -54,6 +56,8 @@ static bool fits(const struct mismatch *m)
 	case KIND:
 	case ORDER:
 		return true;
+	case GROUP: /* a call that no rank finishes alone */
+		return m->kind == TESS_ALL_REDUCE || m->kind == TESS_ALL_GATHER;
 	default:
 		return m->kind != TESS_BARRIER;
 	}
@@ -66,7 +70,7 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 
 	m.odd = (int32_t)draw(&s, (uint64_t)n);
 	m.other = other_than(&s, m.odd, 0, n);
-	m.what = (int32_t)draw(&s, WHATS);
+	m.what = draw(&s, GROUP_EACH) ? (int32_t)draw(&s, GROUP) : GROUP;
 	do
 		m.kind = TESS_BARRIER + (int32_t)draw(&s, TESS_ALL_TO_ALL);
 	while (!fits(&m));
@@ -79,6 +83,8 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 	m.odd_op = other_than(&s, m.op, TESS_SUM, TESS_MAX + 1);
 	m.root = m.other;
 	m.count = draw(&s, 4) ? 1 + draw(&s, MOST) : draw(&s, 2);
+	if (m.what == GROUP)
+		m.count++;
 	do
 		m.odd_count = draw(&s, MOST);
 	while (m.odd_count == m.count);
@@ -206,7 +212,9 @@ static struct tess_coll call(const struct mismatch *m, int32_t me, bool odd, int
 	return c;
 }
 
-static tess_status differ(struct tess_group *g, const struct mismatch *m, struct memory *my)
+/* twin: another group of the same ranks. */
+static tess_status differ(struct tess_group *g, struct tess_group *twin, const struct mismatch *m,
+                          struct memory *my)
 {
 	int32_t me = tess_group_rank(g);
 	bool odd = me == m->odd;
@@ -215,6 +223,11 @@ static tess_status differ(struct tess_group *g, const struct mismatch *m, struct
 
 	if (is_message(m) && !odd && me != m->other)
 		return TESS_OK;
+	if (m->what == GROUP) {
+		st = tess_barrier(g, "together");
+		one.deadline = tess_now() + DEADLINE_MS * (int64_t)TESS_MS;
+		return st ? st : tess_group_run(odd ? twin : g, &one);
+	}
 	if (m->what != MISSING || !odd)
 		st = tess_group_run(g, &one);
 	if (st || m->what != ORDER)
@@ -253,17 +266,19 @@ static tess_status judge(const struct mismatch *m, tess_status st)
 	snprintf(s, sizeof s, "%s", tess_error());
 	if (!st)
 		return tess_fail(TESS_EBUG, "all calls were done");
-	if (st != TESS_EMISMATCH)
+	if (st != (m->what == GROUP ? TESS_ETIMEOUT : TESS_EMISMATCH))
 		return tess_fail(TESS_EBUG, "%s: %s", tess_status_name(st), s);
 	if (!names_rank(s, m->odd) || !names_another(s, m) ||
-	    (m->what >= PAIR && !names_rank(s, m->other)))
+	    (m->what >= PAIR && m->what < GROUP && !names_rank(s, m->other)))
 		return tess_fail(TESS_EBUG, "the ranks %d and %d are not named: %s", m->odd,
 		                 m->other, s);
 	if (!strstr(s, odd_where) || !strstr(s, where))
 		return tess_fail(TESS_EBUG, "both modules are not named: %s", s);
 	if (!strstr(s, one) || !strstr(s, two))
 		return tess_fail(TESS_EBUG, "%s and %s are not named: %s", one, two, s);
-	return st;
+	if (m->what == GROUP && !strstr(s, "group twin"))
+		return tess_fail(TESS_EBUG, "the group is not named: %s", s);
+	return tess_fail(TESS_EMISMATCH, "%s", s);
 }
 
 /* Whose own calls were done hears of it in one of the next. */
@@ -282,7 +297,7 @@ static tess_status hear(struct tess_group *g, bool odd)
 
 tess_status mismatch_play(struct tess_world *w, const struct mismatch *m, void **kept)
 {
-	struct tess_group *g = tess_world_group(w);
+	struct tess_group *g = tess_world_group(w), *twin = NULL; /* closed with the world */
 	struct memory *my = calloc(1, sizeof *my);
 	tess_status st = my ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory"), changed;
 
@@ -291,9 +306,12 @@ tess_status mismatch_play(struct tess_world *w, const struct mismatch *m, void *
 	*kept = my;
 	memset(my->before, 77, GUARD);
 	memset(my->after, 77, GUARD);
-	st = make_earlier(g, m, my); /* who is slow may hear of it here already */
+	if (m->what == GROUP)
+		st = tess_group_split(g, 0, 0, "twin", &twin);
 	if (!st)
-		st = differ(g, m, my);
+		st = make_earlier(g, m, my); /* who is slow may hear of it here already */
+	if (!st)
+		st = differ(g, twin, m, my);
 	if (!st)
 		st = hear(g, tess_group_rank(g) == m->odd);
 	st = judge(m, st);

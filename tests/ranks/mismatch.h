@@ -23,7 +23,7 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out);
 const char *mismatch_name(const struct mismatch *m);
 
 /*
- * One rank's calls. Returns the failure that it was told of, TESS_EMISMATCH and a sentence as it must
+ * One rank's calls. Returns TESS_EMISMATCH and the sentence that it was told, where that is as it must
  * be; TESS_EBUG and what is wrong where the sentence does not name both ranks, both calls and both
  * modules, nothing fails, or what earlier calls have brought has changed. *kept: the
  * buffers, which are the group's until the world is closed; free it then.
