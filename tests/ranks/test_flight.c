@@ -260,6 +260,10 @@ static const struct {
 	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
 	    "; ranks 0 and 1 are in barrier, call 301, at the.end",
 	    "; rank 3 is in recv of 5 f32 from rank 2, message 1, at from.2" } },
+	{ "chain", 2,
+	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 30",
+	    "; ranks 0 and 1 are in barrier, call 30",
+	    "; rank 3 is in barrier, call 1 in group odd/1 of ranks 1, 3, at among.odd" } },
 	{ "circle", -1,
 	  { "ranks wait for each other", "rank 0 is in recv of 1 f32 from rank 1, message 1, at a",
 	    "rank 1 is in recv of 1 f32 from rank 0, message 1, at b" } },
@@ -501,7 +505,7 @@ static _Noreturn void spin(void)
 static tess_status stray(struct tess_group *g, const char *role)
 {
 	usleep(50000); /* the others are in their next call by then */
-	if (!strcmp(role, "sleep") || !strcmp(role, "message"))
+	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
 		usleep(700000);
 	else if (!strcmp(role, "kill"))
 		raise(SIGKILL);
@@ -520,8 +524,11 @@ static tess_status play(struct tess_group *g, const char *role)
 {
 	struct tess_coll end = { .size = sizeof end, .kind = TESS_BARRIER, .where = "the.end" };
 	int32_t me = tess_group_rank(g), n = tess_group_size(g);
+	struct tess_group *odd = NULL; /* closed with the world */
 	tess_status st = TESS_OK;
 
+	if (!strcmp(role, "chain"))
+		st = tess_group_split(g, me % 2, 0, "odd", &odd);
 	for (int i = 0; i < 300 && !st; i++) {
 		char where[32];
 
@@ -543,6 +550,10 @@ static tess_status play(struct tess_group *g, const char *role)
 		fflush(stdout);
 	}
 	end.deadline = deadline;
+	if (!st && me == 3 && odd) {
+		end.where = "among.odd";
+		st = tess_group_run(odd, &end);
+	}
 	return st ? st : tess_group_run(g, &end);
 }
 
