@@ -254,11 +254,13 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 
 void tess_group_close(struct tess_group *g)
 {
+	char said[TESS_SENTENCE];
 	struct tess_world *w;
 
 	if (!g)
 		return;
 	w = g->world;
+	snprintf(said, sizeof said, "%s", tess_error());
 	pthread_mutex_lock(&w->lock);
 	for (struct tess_group **at = &w->groups; *at; at = &(*at)->next)
 		if (*at == g) {
@@ -279,6 +281,7 @@ void tess_group_close(struct tess_group *g)
 		free(work);
 	}
 	destroy(g);
+	tess_fail(TESS_OK, "%s", said); /* what a backend says of works that it drops is no news */
 }
 
 /* ---- what it is ------------------------------------------------------------------------------ */
