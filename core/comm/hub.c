@@ -305,13 +305,16 @@ static bool behind(const struct tess_hub *h, int32_t rank)
 
 enum { NOBODY, MISSED, CROSSED, ASLEEP };
 
-/* A rank that `c` lacks may wait for another one that it lacks, and so on: the end of that chain. */
+/*
+ * A rank that is missed may itself wait for another one, and so on: the end of that chain, as far as it goes
+ * over ranks that `c` lacks (NULL: over any).
+ */
 static int32_t follow(struct tess_hub *h, const struct hub_call *c, int32_t who)
 {
 	int32_t next = who;
 
-	for (int32_t steps = 0; steps < h->nranks && next >= 0 && tess_ledger_lacks(c, next);
-	     steps++) {
+	for (int32_t steps = 0;
+	     steps < h->nranks && next >= 0 && (!c || tess_ledger_lacks(c, next)); steps++) {
 		who = next;
 		next = tess_ledger_awaits(h, who);
 	}
@@ -322,10 +325,10 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
 	const struct hub_seat *self = &h->seat[rank];
-	char text[HUB_TEXT] = "the job", at[HUB_STATE], more[48] = "";
+	char text[HUB_TEXT] = "the job", at[HUB_STATE], more[48] = "", waits[48] = "";
 	const char *what, *state;
 	const struct hub_call *c;
-	int32_t who = -1, others = 0;
+	int32_t who = -1, others = 0, last;
 	int worst = NOBODY;
 
 	pthread_mutex_lock(&h->lock);
@@ -349,8 +352,12 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 			worst = how;
 		}
 	}
-	if (c && worst == MISSED)
+	if (c && worst == MISSED) {
 		who = follow(h, c, who);
+		last = follow(h, NULL, who);
+		if (last != who && last != rank)
+			snprintf(waits, sizeof waits, "; it waits for rank %d", last);
+	}
 	state = who < 0 ? "" : tess_ledger_whereabouts(h, who, NULL, at, sizeof at);
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);
@@ -368,7 +375,8 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 			who, (int)h->seat[who].pid, text, rank);
 	else
 		tess_hub_blame(h, who, TESS_ETIMEOUT,
-		               "rank %d%s %s by the deadline of rank %d%s%s%s%s", who, more, what,
-		               rank, n ? ": " : "", n ? text : "", *state ? "; " : "", state);
+		               "rank %d%s %s by the deadline of rank %d%s%s%s%s%s", who, more,
+		               what, rank, n ? ": " : "", n ? text : "", *state ? "; " : "",
+		               state, waits);
 	pthread_mutex_unlock(&h->lock);
 }

@@ -142,18 +142,49 @@ static struct data_case next_case(uint64_t *state, int32_t n)
 	return c;
 }
 
+/* Several cases under way at once, waited for in another order on every other rank. */
+static tess_status run_together(struct tess_group *g, uint64_t *state)
+{
+	struct data_pending *p[4];
+	int n = 2 + (int)draw(state, 3), begun = 0;
+	tess_status st = TESS_OK;
+
+	while (begun < n && !st) {
+		struct data_case c = next_case(state, tess_group_size(g));
+
+		st = data_start(g, &c, &p[begun]);
+		begun += !st;
+	}
+	for (int i = 0; i < begun && !st; i++)
+		st = data_finish(p[tess_group_rank(g) % 2 ? i : begun - 1 - i]);
+	return st;
+}
+
+/* The i-th step: a case or several, in the group of all ranks or in that of some; alike in the group. */
+static tess_status step(struct tess_group *all, struct tess_group *some, const struct storm *s,
+                        int32_t i)
+{
+	uint64_t state = s->seed + (uint64_t)i * 1000003;
+	struct tess_group *g = some && !draw(&state, 4) ? some : all;
+	struct data_case c;
+
+	if (!draw(&state, 4))
+		return run_together(g, &state);
+	c = next_case(&state, tess_group_size(g));
+	return data_run(g, &c);
+}
+
 static tess_status run(struct tess_world *w, const struct storm *s, bool threads)
 {
-	struct tess_group *g = tess_world_group(w);
+	struct tess_group *g = tess_world_group(w), *some = NULL; /* closed with the world */
 	bool victim = tess_world_rank(w) == s->victim, struck = false;
-	uint64_t state = s->seed;
 	void *kept; /* until the process ends */
 	pthread_t striker;
 	tess_status st = TESS_OK;
 
+	if (s->seed % 2)
+		st = tess_group_split(g, tess_world_rank(w) % 2, 0, "some", &some);
 	for (int32_t i = 0; i < s->calls && !st; i++) {
-		struct data_case c = next_case(&state, s->n);
-
 		if (victim && i == s->at && is_signal(s)) {
 			if (threads)
 				return end_thread(s);
@@ -167,7 +198,7 @@ static tess_status run(struct tess_world *w, const struct storm *s, bool threads
 			mismatch_make(s->seed, s->n, &m);
 			return mismatch_play(w, &m, &kept);
 		}
-		st = data_run(g, &c);
+		st = step(g, some, s, i);
 	}
 	if (struck)
 		pthread_join(striker, NULL);
