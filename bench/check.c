@@ -108,8 +108,8 @@ static tess_status rank(struct tess_world *w, void *arg)
 	}
 	if (!tess_world_rank(w))
 		printf("%-8s %d ranks, all_reduce of %llu bytes: %.2f us checked, %.2f us not: %+.1f%%\n",
-		       tess_world_backend(w), tess_world_size(w), (unsigned long long)e.bytes, best[0],
-		       best[1], 100 * (best[0] / best[1] - 1));
+		       tess_world_backend(w), tess_world_size(w), (unsigned long long)e.bytes,
+		       best[0], best[1], 100 * (best[0] / best[1] - 1));
 	free(e.src);
 	free(e.dst);
 	return TESS_OK;

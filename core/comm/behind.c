@@ -226,8 +226,8 @@ static void say_others(struct words *w, const struct view *v, int32_t but)
 /* Who has finished a call of these kinds has got something from every rank. */
 static bool is_joint(const json_t *call)
 {
-	static const char *const kinds[] = { "barrier", "all_reduce", "all_gather", "reduce_scatter",
-		                             "all_to_all" };
+	static const char *const kinds[] = { "barrier", "all_reduce", "all_gather",
+		                             "reduce_scatter", "all_to_all" };
 
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
 		if (!strcmp(text_of(call, "kind"), kinds[i]))
@@ -244,7 +244,8 @@ static const json_t *last_finished(const struct view *v, const struct tess_lost 
 
 	for (int32_t r = 0; r < v->nranks; r++)
 		json_array_foreach(calls_of(v, r), i, c)
-			if (!is_pending(c) && is_joint(c) && !strcmp(text_of(c, "group"), "world") &&
+			if (!is_pending(c) && is_joint(c) &&
+			    !strcmp(text_of(c, "group"), "world") &&
 			    number_of(c, "number") > number) {
 				number = number_of(c, "number");
 				last = c;

@@ -13,7 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME = TESS_ROSTER_KEY, NOTE = sizeof(struct tess_note) + 16 * sizeof(uint64_t) + TESS_WHERE };
+enum {
+	NAME = TESS_ROSTER_KEY,
+	NOTE = sizeof(struct tess_note) + 16 * sizeof(uint64_t) + TESS_WHERE
+};
 enum { WORDS = (NAME + NOTE) / sizeof(uint64_t), ONGOING = 0, FINISHED, FAILED, STATE_BITS = 2 };
 
 /*
@@ -268,7 +271,8 @@ static int write_all(int fd, const char *text)
 
 tess_status tess_flight_store(const char *path, const json_t *what)
 {
-	char now[4096], *words = json_dumps(what, JSON_INDENT(1)); /* dumpfd() writes word by word */
+	char *words = json_dumps(what, JSON_INDENT(1)); /* json_dumpfd() writes word by word */
+	char now[4096];
 	int fd, err;
 
 	if (!words)

@@ -375,8 +375,8 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 			who, (int)h->seat[who].pid, text, rank);
 	else
 		tess_hub_blame(h, who, TESS_ETIMEOUT,
-		               "rank %d%s %s by the deadline of rank %d%s%s%s%s%s", who, more,
-		               what, rank, n ? ": " : "", n ? text : "", *state ? "; " : "",
-		               state, waits);
+		               "rank %d%s %s by the deadline of rank %d%s%s%s%s%s", who, more, what,
+		               rank, n ? ": " : "", n ? text : "", *state ? "; " : "", state,
+		               waits);
 	pthread_mutex_unlock(&h->lock);
 }

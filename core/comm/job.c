@@ -308,8 +308,7 @@ static void say_behind(const struct job *j, int32_t level)
 	for (int32_t r = 0; lost && r < n; r++)
 		describe_lost(j, r, &lost[r]);
 	if (lost && *j->attempt->records &&
-	    !tess_behind_find(j->attempt->records, n, lost, &merged, sentence,
-	                      sizeof sentence)) {
+	    !tess_behind_find(j->attempt->records, n, lost, &merged, sentence, sizeof sentence)) {
 		if (*sentence)
 			tess_log(level, "launch", "%s", sentence);
 		keep(j, merged);

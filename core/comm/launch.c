@@ -53,7 +53,8 @@ static tess_status check(const struct tess_launch *how)
 	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
 		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
 		                 how->log_dir, strerror(errno));
-	if (how->flight && tess_flight_on(how->flight) && mkdir(how->flight, 0777) && errno != EEXIST)
+	if (how->flight && tess_flight_on(how->flight) && mkdir(how->flight, 0777) &&
+	    errno != EEXIST)
 		return tess_fail(TESS_EIO, "the directory of records %s cannot be made: %s",
 		                 how->flight, strerror(errno));
 	return TESS_OK;

@@ -13,7 +13,8 @@ struct tess_launch {
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: as it is */
 	bool stream; /* rank 0 writes to our own stdout and stderr, without a prefix */
 	const char *log_dir; /* gets a file rank-R.log of the lines of each rank; NULL: none */
-	const char *flight; /* gets flight.json, the last calls of all ranks; NULL: none; "off": no records */
+	/* Gets flight.json, the last calls of all ranks; NULL: it is not kept; "off": not recorded. */
+	const char *flight;
 	int32_t restarts; /* how often a job that has failed is started again */
 };
 

@@ -27,7 +27,8 @@ const struct tess_option tess_world_options[] = {
 	{ "job", "",
 	  "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
 	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
-	{ "port", "", "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
+	{ "port", "",
+	  "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
 	{ "secret_file", "",
 	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
 	{ "flight", "",
@@ -46,8 +47,7 @@ static json_t *groups(const struct tess_world *w)
 
 		for (int32_t i = 0; i < g->size; i++)
 			json_array_append_new(ranks, json_integer(g->roster->member[i]));
-		json_array_append_new(
-			all, json_pack("{s:s, s:o}", "name", g->key, "ranks", ranks));
+		json_array_append_new(all, json_pack("{s:s, s:o}", "name", g->key, "ranks", ranks));
 	}
 	return all;
 }
@@ -71,8 +71,8 @@ static void record(struct tess_world *w, const struct tess_failure *f)
 	if (!w->flight)
 		return;
 	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
-	                  "process", (int)getpid(), "backend", w->groups ? w->groups->backend->name : "",
-	                  "groups", groups(w));
+	                  "process", (int)getpid(), "backend",
+	                  w->groups ? w->groups->backend->name : "", "groups", groups(w));
 	if (about && f)
 		json_object_set_new(about, "failure", json_string(f->sentence));
 	if (!about || tess_flight_write(w->flight, about, &rosters))
@@ -234,8 +234,7 @@ static tess_status choose_backend(int32_t size, bool threads, bool hosts,
                                   const struct tess_backend **out)
 {
 	struct tess_choice choice;
-	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, hosts,
-	                                     &choice);
+	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, hosts, &choice);
 
 	if (st)
 		return st;

@@ -25,10 +25,16 @@ static uint64_t draw(uint64_t *state, uint64_t below) /* SplitMix64 */
 
 const char *mismatch_name(const struct mismatch *m)
 {
-	static const char *const names[] = { "a kind",  "a dtype", "an operation",
-		                             "a count", "a root",  "the order",
-		                             "a call is missing", "a list of counts",
-		                             "the counts of a pair", "the count of a message",
+	static const char *const names[] = { "a kind",
+		                             "a dtype",
+		                             "an operation",
+		                             "a count",
+		                             "a root",
+		                             "the order",
+		                             "a call is missing",
+		                             "a list of counts",
+		                             "the counts of a pair",
+		                             "the count of a message",
 		                             "the dtype of a message",
 		                             "the group" };
 
@@ -118,7 +124,8 @@ static tess_status make_earlier(struct tess_group *g, const struct mismatch *m, 
 		for (int i = 0; i < MOST; i++)
 			my->sum[k][i] = term(k, me, i);
 		my->one[k] = term(k, me, 0);
-		st = tess_all_reduce(g, my->sum[k], my->sum[k], MOST, TESS_F32, TESS_SUM, "earlier");
+		st = tess_all_reduce(g, my->sum[k], my->sum[k], MOST, TESS_F32, TESS_SUM,
+		                     "earlier");
 		if (!st)
 			st = tess_all_gather(g, &my->one[k], my->all[k], 1, TESS_F32, "earlier");
 		my->earlier += !st;
@@ -135,8 +142,8 @@ static tess_status check_earlier(const struct mismatch *m, const struct memory *
 			for (int32_t r = 0; r < m->n; r++)
 				sum += term(k, r, i);
 			if (my->sum[k][i] != sum || (i < m->n && my->all[k][i] != term(k, i, 0)))
-				return tess_fail(TESS_EBUG, "earlier call %d: element %d has changed",
-				                 k, i);
+				return tess_fail(TESS_EBUG,
+				                 "earlier call %d: element %d has changed", k, i);
 		}
 	for (int i = 0; i < GUARD; i++)
 		if (my->before[i] != 77 || my->after[i] != 77)
@@ -180,7 +187,7 @@ static int32_t kind_of(const struct mismatch *m, int32_t me, bool odd)
 	if (is_message(m))
 		return (m->odd < m->other) == (me == m->odd) ? TESS_SEND : TESS_RECV;
 	return odd && (m->what == KIND || m->what == ORDER || m->what == MISSING) ? m->odd_kind
-	                                                                           : m->kind;
+	                                                                          : m->kind;
 }
 
 /* The i-th buffers; the call as all others make it, or as the odd one does. */

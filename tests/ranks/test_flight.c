@@ -221,11 +221,9 @@ END_TEST
 static json_t *run(struct job *j, const char *role)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)role, NULL };
-	const struct tess_launch how = { .nranks = 4,
-		                         .path = "/proc/self/exe",
-		                         .argv = argv,
-		                         .timeout = "60",
-		                         .flight = dir };
+	const struct tess_launch how = {
+		.nranks = 4, .path = "/proc/self/exe", .argv = argv, .timeout = "60", .flight = dir
+	};
 	char path[128];
 
 	make_directory();
@@ -244,27 +242,34 @@ static const struct {
 	int behind; /* -1: nobody */
 	const char *says[3];
 } ends[] = {
-	{ "sleep", 2,
+	{ "sleep",
+	  2,
 	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
 	    "; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
-	{ "kill", 2,
+	{ "kill",
+	  2,
 	  { "rank 2 was killed by signal 9 (Killed) and left no record",
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
-	{ "stop", 2,
+	{ "stop",
+	  2,
 	  { "rank 2 did not answer and left no record",
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
-	{ "differ", -1,
+	{ "differ",
+	  -1,
 	  { "no rank is behind; ranks 0, 1 and 3 are in barrier, call 301, at the.end",
 	    "; rank 2 is in all_reduce of 7 f32 (sum), call 301, at the.odd" } },
-	{ "message", 2,
+	{ "message",
+	  2,
 	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
 	    "; ranks 0 and 1 are in barrier, call 301, at the.end",
 	    "; rank 3 is in recv of 5 f32 from rank 2, message 1, at from.2" } },
-	{ "chain", 2,
+	{ "chain",
+	  2,
 	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 30",
 	    "; ranks 0 and 1 are in barrier, call 30",
 	    "; rank 3 is in barrier, call 1 in group odd/1 of ranks 1, 3, at among.odd" } },
-	{ "circle", -1,
+	{ "circle",
+	  -1,
 	  { "ranks wait for each other", "rank 0 is in recv of 1 f32 from rank 1, message 1, at a",
 	    "rank 1 is in recv of 1 f32 from rank 0, message 1, at b" } },
 };
@@ -279,8 +284,9 @@ START_TEST(names_who_is_behind)
 	ck_assert_int_ne(j.status, 0);
 	ck_assert_msg(all != NULL, "no record; %s", j.text);
 	for (int k = 0; k < 3 && ends[_i].says[k]; k++) {
-		ck_assert_msg(strstr(text(all, "sentence"), ends[_i].says[k]), "%s: lacks \"%s\": %s",
-		              ends[_i].role, ends[_i].says[k], text(all, "sentence"));
+		ck_assert_msg(strstr(text(all, "sentence"), ends[_i].says[k]),
+		              "%s: lacks \"%s\": %s", ends[_i].role, ends[_i].says[k],
+		              text(all, "sentence"));
 		ck_assert_msg(strstr(j.text, text(all, "sentence")), "%s", j.text);
 	}
 	if (!strcmp(ends[_i].role, "kill")) /* closing the world has not changed what was said */
@@ -329,10 +335,9 @@ END_TEST
 START_TEST(a_running_job_is_asked)
 {
 	char *argv[] = { "rank", "hold", NULL };
-	const struct tess_launch how = { .nranks = 4,
-		                         .path = "/proc/self/exe",
-		                         .argv = argv,
-		                         .flight = dir };
+	const struct tess_launch how = {
+		.nranks = 4, .path = "/proc/self/exe", .argv = argv, .flight = dir
+	};
 	char go[128];
 	struct job j;
 	json_t *all;
@@ -438,8 +443,9 @@ START_TEST(threads_leave_records)
 	setenv("TESSERA_FLIGHT", dir, 1);
 	ck_assert_int_eq(tess_world_spawn(3, give_up, NULL), TESS_EINVAL);
 	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
-	ck_assert_msg(strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
-	              "%s", sentence);
+	ck_assert_msg(
+		strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
+		"%s", sentence);
 	json_decref(all);
 
 	/* a record that is none is lost */
@@ -580,11 +586,16 @@ static int rank(const char *role)
 
 int main(int argc, char **argv)
 {
-	const TTest *const tests[] = { keeps_the_last,       keeps_long_lists_out,
-		                       is_written_meanwhile, is_off,
-		                       says_nothing_of_strangers, success_leaves_nothing,
-		                       a_running_job_is_asked, a_rank_is_asked,
-		                       handlers_of_programs_stay, threads_leave_records };
+	const TTest *const tests[] = { keeps_the_last,
+		                       keeps_long_lists_out,
+		                       is_written_meanwhile,
+		                       is_off,
+		                       says_nothing_of_strangers,
+		                       success_leaves_nothing,
+		                       a_running_job_is_asked,
+		                       a_rank_is_asked,
+		                       handlers_of_programs_stay,
+		                       threads_leave_records };
 	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;

@@ -334,7 +334,8 @@ START_TEST(no_orphans_of_ranks)
 		ck_assert_int_eq(job_count(&j, "the launcher was killed by signal 9"), 1);
 	ck_assert(j.seconds < 10);
 	snprintf(path, sizeof path, "%s/tessera-%u", getenv("TEST_DIR"), (unsigned)geteuid());
-	for (int i = 0; i < 200 && rmdir(path); i++) /* a child of a launcher that was killed sees to it */
+	for (int i = 0; i < 200 && rmdir(path);
+	     i++) /* a child of a launcher that was killed sees to it */
 		usleep(10000);
 	ck_assert_msg(!rmdir(getenv("TEST_DIR")), "something is left in %s", path);
 }

@@ -24,7 +24,8 @@ static tess_status play(struct tess_world *w, void *arg)
 	int32_t me = tess_world_rank(w);
 
 	p->st[me] = mismatch_play(w, &p->m, &p->kept[me]);
-	snprintf(p->sentence[me], sizeof p->sentence[me], "%s", p->st[me] ? tess_error() : "no error");
+	snprintf(p->sentence[me], sizeof p->sentence[me], "%s",
+	         p->st[me] ? tess_error() : "no error");
 	return p->st[me];
 }
 
@@ -42,8 +43,9 @@ START_TEST(calls_that_do_not_fit)
 		for (int32_t r = 0; r < p.m.n; r++)
 			free(p.kept[r]);
 		for (int32_t r = 0; r < p.m.n; r++)
-			ck_assert_msg(p.st[r] == TESS_EMISMATCH, "MISMATCH_SEED=%d, %s, rank %d of %d: %s",
-			              (int)s, mismatch_name(&p.m), r, p.m.n, p.sentence[r]);
+			ck_assert_msg(p.st[r] == TESS_EMISMATCH,
+			              "MISMATCH_SEED=%d, %s, rank %d of %d: %s", (int)s,
+			              mismatch_name(&p.m), r, p.m.n, p.sentence[r]);
 	}
 }
 END_TEST

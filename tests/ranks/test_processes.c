@@ -293,7 +293,8 @@ START_TEST(a_rank_is_killed)
 		ck_assert_msg(p[i].ended - began < 1000 * (int64_t)TESS_MS, "rank %d took %ld ms",
 		              i, (long)((p[i].ended - began) / TESS_MS));
 	if (!r) { /* what the dead host left is removed by the others; a job may have the name again */
-		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir, (unsigned)geteuid());
+		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir,
+		         (unsigned)geteuid());
 		ck_assert_msg(access(sentence, F_OK), "%s is left", sentence);
 		ck_assert_msg(!tess_rendezvous_open("tests", N, &r), "%s", tess_error());
 	} else {
