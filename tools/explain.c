@@ -5,7 +5,6 @@
 #include "nn/lower.h"
 #include "tool.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -387,20 +386,6 @@ static void print_json(const struct report *r)
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
-static tess_status number(const char *name, const char *text, int64_t hi, int64_t *out)
-{
-	char *end;
-	long long v;
-
-	errno = 0;
-	v = strtoll(text, &end, 10);
-	if (end == text || *end || errno || v < 1 || v > hi)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from 1 to %lld", name,
-		                 text, (long long)hi);
-	*out = v;
-	return TESS_OK;
-}
-
 static tess_status parse(int argc, char **argv, struct ask *a)
 {
 	static const struct option options[] = {
@@ -420,13 +405,13 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
-			st = number("-n", optarg, MOST_RANKS, &ranks);
+			st = tess_tool_whole("-n", optarg, 1, MOST_RANKS, &ranks);
 			break;
 		case 't':
-			st = number("--tokens", optarg, 1 << 20, &a->tokens);
+			st = tess_tool_whole("--tokens", optarg, 1, 1 << 20, &a->tokens);
 			break;
 		case 'l':
-			st = number("--positions", optarg, 1 << 30, &a->positions);
+			st = tess_tool_whole("--positions", optarg, 1, 1 << 30, &a->positions);
 			break;
 		case 'p':
 			a->plan = optarg;

@@ -170,20 +170,6 @@ static tess_status set_prompt(struct ask *a, int opt, const char *text)
 	return a->prompt ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
 }
 
-static tess_status whole(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out)
-{
-	char *end;
-	long long v;
-
-	errno = 0;
-	v = strtoll(text, &end, 10);
-	if (end == text || *end || errno || v < lo || v > hi)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld",
-		                 name, text, (long long)lo, (long long)hi);
-	*out = v;
-	return TESS_OK;
-}
-
 static tess_status real(const char *name, const char *text, double *out)
 {
 	char *end;
@@ -203,23 +189,23 @@ static tess_status set_number(struct ask *a, int opt, const char *text)
 
 	switch (opt) {
 	case 'n':
-		st = whole("-n", text, 1, 1024, &v);
+		st = tess_tool_whole("-n", text, 1, 1024, &v);
 		a->ranks = (int32_t)v;
 		return st;
 	case OPT_THREADS:
-		st = whole("--threads", text, 1, 1024, &v);
+		st = tess_tool_whole("--threads", text, 1, 1024, &v);
 		a->threads = (int32_t)v;
 		return st;
 	case OPT_SEED:
-		st = whole("--seed", text, 0, INT64_MAX, &v);
+		st = tess_tool_whole("--seed", text, 0, INT64_MAX, &v);
 		a->seed = (uint64_t)v;
 		return st;
 	case OPT_CHUNK:
-		return whole("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
+		return tess_tool_whole("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
 	case OPT_MAX:
-		return whole("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
+		return tess_tool_whole("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
 	case OPT_TOP_K:
-		return whole("--top-k", text, 0, INT32_MAX, &a->top_k);
+		return tess_tool_whole("--top-k", text, 0, INT32_MAX, &a->top_k);
 	case OPT_TEMPERATURE:
 		return real("--temperature", text, &a->temperature);
 	case OPT_TOP_P:

@@ -1,6 +1,7 @@
 /* tessera launch - starts a program as N ranks of one job on this host. */
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/comm/hub.h"
 #include "core/comm/launch.h"
 #include "tool.h"
 
@@ -40,12 +41,11 @@ static int usage(const char *what, const char *arg)
 	return 2;
 }
 
-static bool read_count(const char *text, long least, int32_t *out)
+static bool read_count(const char *name, const char *text, int64_t least, int32_t *out)
 {
-	char *end;
-	long n = strtol(text, &end, 10);
+	int64_t n;
 
-	if (end == text || *end || n < least || n > INT32_MAX)
+	if (tess_tool_whole(name, text, least, TESS_RANKS_MOST, &n))
 		return false;
 	*out = (int32_t)n;
 	return true;
@@ -70,8 +70,8 @@ int tess_tool_launch(int argc, char **argv)
 	while ((opt = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
-			if (!read_count(optarg, 1, &how.nranks))
-				return usage("-n needs a number of ranks, not ", optarg);
+			if (!read_count("-n", optarg, 1, &how.nranks))
+				return usage(tess_error(), "");
 			break;
 		case 'b':
 			how.backend = optarg;
@@ -80,8 +80,8 @@ int tess_tool_launch(int argc, char **argv)
 			how.timeout = optarg;
 			break;
 		case 'r':
-			if (!read_count(optarg, 0, &how.restarts))
-				return usage("--max-restarts needs a number, not ", optarg);
+			if (!read_count("--max-restarts", optarg, 0, &how.restarts))
+				return usage(tess_error(), "");
 			break;
 		case 'l':
 			how.log_dir = optarg;

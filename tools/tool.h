@@ -14,6 +14,10 @@ int tess_tool_bench(int argc, char **argv);
 int tess_tool_conform(int argc, char **argv);
 int tess_tool_info(int argc, char **argv);
 
+/* The value `text` of the argument `name`: a whole number, lo to hi. */
+tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int64_t hi,
+                            int64_t *out);
+
 /* Runs run(world, arg) as the rank of a job that somebody else started. n: what -n has said, or 0. */
 tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
                            tess_status (*run)(struct tess_world *w, void *arg), void *arg);

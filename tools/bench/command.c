@@ -94,16 +94,12 @@ static const uint64_t most_bytes = UINT64_C(4) << 30;
 
 static tess_status whole(const char *name, const char *text, int64_t lo, int64_t hi, int32_t *out)
 {
-	char *end;
-	long long v;
+	int64_t v;
+	tess_status st = tess_tool_whole(name, text, lo, hi, &v);
 
-	errno = 0;
-	v = strtoll(text, &end, 10);
-	if (end == text || *end || errno || v < lo || v > hi)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a whole number from %lld to %lld",
-		                 name, text, (long long)lo, (long long)hi);
-	*out = (int32_t)v;
-	return TESS_OK;
+	if (!st)
+		*out = (int32_t)v;
+	return st;
 }
 
 static tess_status size(const char *name, const char *text, uint64_t *out)
