@@ -16,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ANSWER_MS = 250, CAUSE_MS = 500 }; /* how long a better sentence is waited for */
+/* How long a better sentence is waited for: an answer for a tenth of what a call has, within these. */
+enum { ANSWER_MS = 250, ANSWER_MOST_MS = 5000, CAUSE_MS = 500 };
 
 const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
@@ -131,8 +132,11 @@ static void await_poison(struct tess_world *w, int ms)
 static tess_status conclude(struct tess_world *w, tess_status why, const char *sentence)
 {
 	struct tess_failure own = { .why = why, .rank = w->rank };
+	int64_t ms = w->timeout / 10 / TESS_MS;
 
-	await_poison(w, ANSWER_MS);
+	await_poison(w, ms < ANSWER_MS        ? ANSWER_MS
+	                : ms > ANSWER_MOST_MS ? ANSWER_MOST_MS
+	                                      : (int)ms);
 	if (w->size == 1)
 		snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
 	else

@@ -180,9 +180,10 @@ static tess_status run(struct tess_world *w, const struct storm *s, bool threads
 	bool victim = tess_world_rank(w) == s->victim, struck = false;
 	void *kept; /* until the process ends */
 	pthread_t striker;
-	tess_status st = TESS_OK;
+	tess_status st = tess_barrier(
+		g, "the.begin"); /* a rank that fails at once fails the opening of the rest */
 
-	if (s->seed % 2)
+	if (!st && s->seed % 2)
 		st = tess_group_split(g, tess_world_rank(w) % 2, 0, "some", &some);
 	for (int32_t i = 0; i < s->calls && !st; i++) {
 		if (victim && i == s->at && is_signal(s)) {
