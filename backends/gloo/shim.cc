@@ -180,50 +180,68 @@ class Piece final : public tcp::UnboundBuffer
 	}
 };
 
-/* A connection on which a message need not be asked for. */
-class Pair final : public tcp::Pair
-{
-      public:
-	using tcp::Pair::Pair;
-
-	/* A place for a message; in the order of the messages of this slot. Also before it is connected. */
-	void expect(Piece *p, uint64_t slot)
-	{
-		std::lock_guard<std::mutex> lock(m_);
-
-		throwIfException();
-		localPendingRecv_[slot].emplace_back(p->weak(), 0, p->size);
-	}
-	/* The peer has a place for it. */
-	void push(Piece *p, uint64_t slot, size_t bytes)
-	{
-		std::lock_guard<std::mutex> lock(m_);
-
-		throwIfException();
-		sendUnboundBuffer(p->weak(), slot, 0, bytes);
-	}
-};
-
 class Context final : public tcp::Context
 {
       public:
 	using tcp::Context::Context;
 
-	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override
+	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
+	class Pair *to(int peer);
+	/* Whether `peer` has told of a place that is not used yet; then it is. The lock of the pair is held. */
+	bool has_place(uint64_t slot, int peer)
 	{
-		pairs_[peer] = std::make_unique<Pair>(this, device_.get(), peer, getTimeout());
-		return pairs_[peer];
+		Mutator mutator(*this, slot, peer);
+
+		return mutator.shiftRemotePendingRecv();
 	}
 	void close()
 	{
 		for (auto &pair : pairs_)
 			pair.reset();
 	}
-	Pair *to(int peer)
+};
+
+/*
+ * A connection as Gloo has it, but the receiver alone tells of its place, and not where it is known. (Gloo's sender
+ * tells as well, for those who receive from anybody.)
+ */
+class Pair final : public tcp::Pair
+{
+      public:
+	using tcp::Pair::Pair;
+
+	/* A place for a message; in the order of the messages of this slot. Known: also before it is connected. */
+	void receive(Piece *p, uint64_t slot, bool known)
 	{
-		return static_cast<Pair *>(pairs_[peer].get());
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		localPendingRecv_[slot].emplace_back(p->weak(), 0, p->size);
+		if (!known)
+			sendNotifyRecvReady(slot, p->size);
+	}
+	void send(Piece *p, uint64_t slot, size_t bytes, bool known)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		if (known || static_cast<Context *>(context_)->has_place(slot, rank_))
+			sendUnboundBuffer(p->weak(), slot, 0, bytes);
+		else
+			localPendingSend_[slot].emplace_back(p->weak(), 0, bytes);
 	}
 };
+
+std::unique_ptr<gloo::transport::Pair> &Context::createPair(int peer)
+{
+	pairs_[peer] = std::make_unique<Pair>(this, device_.get(), peer, getTimeout());
+	return pairs_[peer];
+}
+
+Pair *Context::to(int peer)
+{
+	return static_cast<Pair *>(pairs_[peer].get());
+}
 
 /* What a small message begins with. */
 struct Head {
@@ -269,8 +287,8 @@ class Lane
 				.push_back(std::make_unique<Piece>(
 					context, memory_.get() + i * kRoom, kRoom));
 		for (auto &place : in_)
-			pair_->expect(place.get(), kSmall);
-		pair_->expect(&watch_, kWatch);
+			pair_->receive(place.get(), kSmall, true);
+		pair_->receive(&watch_, kWatch, true);
 	}
 
 	void send(shim_io *io)
@@ -283,9 +301,10 @@ class Lane
 	void receive(shim_io *io)
 	{
 		for (auto early = early_.begin(); early != early_.end(); ++early) {
-			if (early->slot != io->slot)
+			if (early->slot != io->slot || early->data.size() != io->bytes)
 				continue;
-			std::memcpy(io->at, early->data.data(), early->data.size());
+			if (io->bytes)
+				std::memcpy(io->at, early->data.data(), io->bytes);
 			io->done = true;
 			early_.erase(early);
 			return;
@@ -314,7 +333,7 @@ class Lane
 
 			std::memcpy(&head, place->ptr, sizeof head);
 			known_ = std::max(known_, head.taken);
-			if (head.bytes != kNone)
+			if (head.bytes <= kSmallMost)
 				deliver(head, static_cast<char *>(place->ptr) + sizeof head);
 			place->renew();
 			taken_++;
@@ -372,7 +391,7 @@ class Lane
 		std::memcpy(piece->ptr, &head, sizeof head);
 		if (length)
 			std::memcpy(static_cast<char *>(piece->ptr) + sizeof head, at, length);
-		pair_->push(piece, kSmall, sizeof head + length);
+		pair_->send(piece, kSmall, sizeof head + length, true);
 		sent_++;
 		told_ = taken_;
 		if (io)
@@ -382,7 +401,7 @@ class Lane
 	void answer(Piece *place)
 	{
 		try {
-			pair_->expect(place, kSmall);
+			pair_->receive(place, kSmall, true);
 			for (; !unsent_.empty() && sent_ - known_ < kData; unsent_.pop_front())
 				push(unsent_.front()->slot, unsent_.front()->at,
 				     unsent_.front()->bytes, unsent_.front());
@@ -395,7 +414,7 @@ class Lane
 	void deliver(const Head &head, const char *data)
 	{
 		for (auto at = expected_.begin(); at != expected_.end(); ++at) {
-			if ((*at)->slot != head.slot)
+			if ((*at)->slot != head.slot || (*at)->bytes != head.bytes)
 				continue;
 			if (head.bytes)
 				std::memcpy((*at)->at, data, head.bytes);
@@ -622,8 +641,8 @@ void shim_close(struct shim_mesh *m)
 	}
 }
 
-static int post(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sends,
-                struct shim_io **out, char *why)
+static int post(struct shim_mesh *m, int peer, uint64_t slot, bool known, void *at, size_t bytes,
+                bool sends, struct shim_io **out, char *why)
 {
 	try {
 		Quiet quiet(false);
@@ -633,9 +652,9 @@ static int post(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t b
 		if (bytes > kSmallMost) {
 			io->piece = std::make_unique<Piece>(m->context, at, bytes);
 			if (sends)
-				io->piece->send(peer, slot, 0, bytes);
+				m->pair(peer)->send(io->piece.get(), slot, bytes, known);
 			else
-				io->piece->recv(peer, slot, 0, bytes);
+				m->pair(peer)->receive(io->piece.get(), slot, known);
 		} else if (sends) {
 			lane->send(io.get());
 		} else {
@@ -649,16 +668,16 @@ static int post(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t b
 	}
 }
 
-int shim_send(struct shim_mesh *m, int peer, uint64_t slot, const void *src, size_t bytes,
-              struct shim_io **out, char *why)
+int shim_send(struct shim_mesh *m, int peer, uint64_t slot, int known, const void *src,
+              size_t bytes, struct shim_io **out, char *why)
 {
-	return post(m, peer, slot, const_cast<void *>(src), bytes, true, out, why);
+	return post(m, peer, slot, known, const_cast<void *>(src), bytes, true, out, why);
 }
 
-int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, void *dst, size_t bytes,
+int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, int known, void *dst, size_t bytes,
               struct shim_io **out, char *why)
 {
-	return post(m, peer, slot, dst, bytes, false, out, why);
+	return post(m, peer, slot, known, dst, bytes, false, out, why);
 }
 
 int shim_wait(struct shim_io *io, int64_t until, char *why)

@@ -44,10 +44,12 @@ void shim_close(struct shim_mesh *m);
 /*
  * A message meets the one of the same slot, and the two must be of one size: Gloo ends the process
  * where they are not. So the size is part of the slot (see slot() in work.c). bytes may be 0.
+ * known, on both sides: the receiver posts it before it sends a message that the sender waits for
+ * first, so that it need not be told that there is a place.
  */
-int shim_send(struct shim_mesh *m, int peer, uint64_t slot, const void *src, size_t bytes,
-              struct shim_io **out, char *why);
-int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, void *dst, size_t bytes,
+int shim_send(struct shim_mesh *m, int peer, uint64_t slot, int known, const void *src,
+              size_t bytes, struct shim_io **out, char *why);
+int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, int known, void *dst, size_t bytes,
               struct shim_io **out, char *why);
 /* Waits until done, woken or `until`; 0: only looks. A time-out costs nothing: wait again. */
 int shim_wait(struct shim_io *io, int64_t until, char *why);

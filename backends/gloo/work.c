@@ -1,10 +1,11 @@
 /*
- * work.c - a collective as one or two exchanges; in each, every message is under way at once.
+ * work.c - a collective as one or more exchanges; in each, every message is under way at once.
  *
  * Gloo's own collectives are not used: they end the process where sizes differ, and close every
  * connection when one of them times out. One exchange moves what a ring does, in one step. Large
  * reductions and broadcasts cut the data in a slice per rank: each rank finishes its own, then the
- * slices are shared.
+ * slices are shared. Slices go in pieces, so that what is under way and what was just added stays
+ * in cache: each exchange has the next piece to be added, and shares the one before.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,9 @@
 
 enum {
 	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
+	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
+	AT_ONCE = 1024 * 1024,
+	PIECE = 256 * 1024,
 	PEEK_NS = 200000, /* how often other works are looked after while one is waited for */
 };
 
@@ -28,14 +32,17 @@ struct work {
 	char where[96];
 	size_t width;
 	uint64_t print; /* what messages of this call have in common */
-	int32_t sliced, stage, done;
-	int32_t nmessages, arrived;
+	int32_t pieces; /* of each rank's slice; 0: the vector is not sliced */
+	int32_t stage, done; /* stages 0 to `pieces` are exchanges */
+	int32_t nmessages[2], arrived; /* nmessages: of even and odd stages; arrived: of this one */
+	uint64_t step; /* elements of a piece, but for the last one of a slice */
 	uint64_t sum; /* elements that this rank adds up, one vector from every rank */
 	void *mine, *total; /* its own vector; where the sum goes */
 	const void **part; /* the vectors of all ranks */
 	void *scratch; /* the others' vectors; all_to_all in place: what was in src */
 	size_t room; /* bytes of it */
-	struct message message[]; /* 2 per rank; then part, and what c.give and c.get point to */
+	struct message *message[2]; /* of even and odd stages, 4 per rank */
+	struct message all[]; /* then part, and what c.give and c.get point to */
 };
 
 /* What this rank and one peer give each other in an exchange, in elements. */
@@ -80,15 +87,35 @@ static uint64_t slice(const struct group *g, const struct work *w, int32_t r)
 	return edge(g, w, r + 1) - edge(g, w, r);
 }
 
-static void *slice_at(const struct group *g, const struct work *w, const void *p, int32_t r)
+/* Piece k of rank r's slice; 0 past the end of one that is an element shorter than others. */
+static uint64_t piece(const struct group *g, const struct work *w, int32_t r, int32_t k)
 {
-	return past(w, p, edge(g, w, r));
+	uint64_t all = slice(g, w, r), at = w->step * (uint64_t)k;
+
+	return at >= all ? 0 : all - at < w->step ? all - at : w->step;
 }
 
-/* In scratch memory: the vector that `peer` gave to be added. */
-static void *given(const struct group *g, const struct work *w, int32_t peer)
+static void *piece_at(const struct group *g, const struct work *w, const void *p, int32_t r,
+                      int32_t k)
 {
-	return past(w, w->scratch, w->sum * (uint64_t)(peer < g->rank ? peer : peer - 1));
+	return past(w, p, edge(g, w, r) + w->step * (uint64_t)k);
+}
+
+/* In scratch memory: what `peer` gave to be added, of this stage and the next one in turn. */
+static void *given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+{
+	uint64_t each = w->pieces ? w->step : w->sum;
+	int32_t i = (peer < g->rank ? peer : peer - 1) + (k & 1) * (g->nranks - 1);
+
+	return past(w, w->scratch, each * (uint64_t)i);
+}
+
+/* Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until it is sent. */
+static void *total_at(const struct group *g, const struct work *w, int32_t k)
+{
+	if (w->c.kind == TESS_REDUCE && g->rank != w->c.peer)
+		return past(w, w->scratch, w->step * 2 * (uint64_t)(g->nranks - 1));
+	return piece_at(g, w, w->c.dst, g->rank, k);
 }
 
 static int adds(int32_t kind)
@@ -104,22 +131,22 @@ static int rooted(int32_t kind)
 
 /* ---- who gives what to whom ------------------------------------------------------------------ */
 
-/* The second exchange: finished slices, to the root or to all. A broadcast's root has them all. */
-static struct leg to_share(const struct group *g, const struct work *w, int32_t peer)
+/* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
+static struct leg to_share(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	const struct tess_coll *c = &w->c;
 	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
 	struct leg leg = {
-		.src = w->total,
-		.give = slice(g, w, g->rank),
+		.src = total_at(g, w, k),
+		.give = piece(g, w, g->rank, k),
 		.gives = 1,
-		.dst = slice_at(g, w, c->dst, peer),
-		.get = slice(g, w, peer),
+		.dst = piece_at(g, w, c->dst, peer, k),
+		.get = piece(g, w, peer, k),
 		.gets = 1,
 	};
 
 	if (c->kind == TESS_BROADCAST) {
-		leg.src = slice_at(g, w, i_am_root ? c->src : c->dst, g->rank);
+		leg.src = piece_at(g, w, i_am_root ? c->src : c->dst, g->rank, k);
 		leg.gives = !is_root;
 		leg.gets = !i_am_root;
 	} else if (c->kind == TESS_REDUCE) {
@@ -129,15 +156,15 @@ static struct leg to_share(const struct group *g, const struct work *w, int32_t 
 	return leg;
 }
 
-/* The first exchange of a sum: what each adds. */
-static struct leg to_add(const struct group *g, const struct work *w, int32_t peer)
+/* What each adds: all of it, or piece k of its slice. */
+static struct leg to_add(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	const struct tess_coll *c = &w->c;
 	struct leg leg = {
 		.src = c->src,
 		.give = c->count,
 		.gives = 1,
-		.dst = given(g, w, peer),
+		.dst = given(g, w, peer, k),
 		.get = w->sum,
 		.gets = 1,
 	};
@@ -145,9 +172,10 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 	if (c->kind == TESS_REDUCE_SCATTER) {
 		leg.src = block_at(w, c->src, c->give, peer);
 		leg.give = block(w, c->give, peer);
-	} else if (w->sliced) {
-		leg.src = slice_at(g, w, c->src, peer);
-		leg.give = slice(g, w, peer);
+	} else if (w->pieces) {
+		leg.src = piece_at(g, w, c->src, peer, k);
+		leg.give = piece(g, w, peer, k);
+		leg.get = piece(g, w, g->rank, k);
 	} else if (c->kind == TESS_REDUCE) {
 		leg.gives = peer == c->peer;
 		leg.gets = g->rank == c->peer;
@@ -155,7 +183,7 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 	return leg;
 }
 
-static struct leg to_move(const struct group *g, const struct work *w, int32_t peer)
+static struct leg to_move(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	const struct tess_coll *c = &w->c;
 	int all = !rooted(c->kind), inplace = c->src == c->dst;
@@ -163,12 +191,12 @@ static struct leg to_move(const struct group *g, const struct work *w, int32_t p
 
 	switch (c->kind) {
 	case TESS_BROADCAST:
-		if (w->sliced)
+		if (w->pieces)
 			return (struct leg){
-				slice_at(g, w, c->src, peer),
-				slice_at(g, w, c->dst, g->rank),
-				slice(g, w, peer),
-				slice(g, w, g->rank),
+				piece_at(g, w, c->src, peer, k),
+				piece_at(g, w, c->dst, g->rank, k),
+				piece(g, w, peer, k),
+				piece(g, w, g->rank, k),
 				i_am_root,
 				is_root,
 			};
@@ -211,13 +239,6 @@ static struct leg to_move(const struct group *g, const struct work *w, int32_t p
 	}
 }
 
-static struct leg leg_of(const struct group *g, const struct work *w, int32_t peer)
-{
-	if (w->stage > 0)
-		return to_share(g, w, peer);
-	return adds(w->c.kind) ? to_add(g, w, peer) : to_move(g, w, peer);
-}
-
 /* What a rank gives itself. In place it is there already. */
 static void keep(const struct group *g, const struct work *w)
 {
@@ -227,7 +248,7 @@ static void keep(const struct group *g, const struct work *w)
 	if (adds(c->kind) || c->src == c->dst || c->kind == TESS_SEND || c->kind == TESS_RECV ||
 	    (rooted(c->kind) && g->rank != c->peer))
 		return;
-	own = to_move(g, w, g->rank);
+	own = to_move(g, w, g->rank, 0);
 	if (c->kind == TESS_BROADCAST)
 		own = (struct leg){ .src = c->src, .dst = c->dst, .get = c->count };
 	if (own.get)
@@ -280,41 +301,61 @@ static void cut(struct group *g)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * Messages meet that agree about the call, the exchange and their size; Gloo would end the process
+ * Messages meet that agree about the call, their place in it and their size; Gloo would end the process
  * if two of different size met. Calls that do not agree wait for their deadline.
  */
-static uint64_t slot(const struct work *w, uint64_t bytes)
+static uint64_t slot(const struct work *w, uint64_t place, uint64_t bytes)
 {
-	uint64_t h = w->print ^ 0x9e3779b97f4a7c15u * (bytes * 4 + (uint64_t)w->stage + 1);
+	uint64_t h = w->print ^ 0x9e3779b97f4a7c15u * ((bytes + 1) ^ place << 40);
 
 	h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
 	h = (h ^ h >> 27) * 0x94d049bb133111ebu;
 	return (h ^ h >> 31) & SHIM_SLOTS;
 }
 
-static tess_status post(struct group *g, struct work *w, int32_t peer, int receives, void *at,
-                        uint64_t elements)
+/* What is received, or sent, in a stage: pieces to be shared, or to be added or moved. */
+static tess_status post(struct group *g, struct work *w, int32_t stage, int32_t peer, int shares,
+                        int receives)
 {
-	struct message *m = &w->message[w->nmessages];
-	uint64_t bytes = elements * w->width;
+	int32_t k = shares ? stage - 1 : stage, i = stage & 1;
+	struct leg leg = shares            ? to_share(g, w, peer, k)
+	                 : adds(w->c.kind) ? to_add(g, w, peer, k)
+	                                   : to_move(g, w, peer, k);
+	uint64_t bytes = (receives ? leg.get : leg.give) * w->width;
+	uint64_t meets = slot(w, (uint64_t)k * 2 + (uint64_t)shares, bytes);
+	/* in every stage each has something for each, which is sent when the places of the next one are there */
+	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE, bad;
+	struct message *m = &w->message[i][w->nmessages[i]];
 	char why[SHIM_WHY];
-	int bad;
 
-	if (!bytes && w->c.kind != TESS_BARRIER)
+	if (!(receives ? leg.gets : leg.gives) || (!bytes && w->c.kind != TESS_BARRIER))
 		return TESS_OK;
 	if (receives)
-		bad = shim_recv(g->mesh, peer, slot(w, bytes), at, bytes, &m->io, why);
+		bad = shim_recv(g->mesh, peer, meets, known, leg.dst, bytes, &m->io, why);
 	else
-		bad = shim_send(g->mesh, peer, slot(w, bytes), at, bytes, &m->io, why);
+		bad = shim_send(g->mesh, peer, meets, known, leg.src, bytes, &m->io, why);
 	if (bad)
 		return lost(g, w, peer, why);
 	m->peer = peer;
 	m->receives = receives;
-	w->nmessages++;
+	w->nmessages[i]++;
 	return TESS_OK;
 }
 
-/* Posts one exchange, what is received first: a message leaves only when its place is known. */
+static tess_status post_all(struct group *g, struct work *w, int32_t stage, int receives)
+{
+	tess_status st = TESS_OK;
+
+	for (int shares = 1; shares >= 0; shares--) {
+		if (shares ? !stage : stage == w->pieces && stage)
+			continue;
+		for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++)
+			st = post(g, w, stage, (g->rank + i) % g->nranks, shares, receives);
+	}
+	return st;
+}
+
+/* Posts one exchange: a message leaves when the places of this stage, and of the next one, are there. */
 static tess_status exchange(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
@@ -324,27 +365,23 @@ static tess_status exchange(struct group *g, struct work *w)
 	pthread_mutex_lock(&g->lock);
 	if (g->aborted)
 		st = given_up(g, w->where);
-	for (int32_t receives = 1; receives >= 0; receives--) {
-		for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
-			int32_t peer = (g->rank + i) % g->nranks;
-			struct leg leg = leg_of(g, w, peer);
-
-			if (receives && leg.gets)
-				st = post(g, w, peer, 1, leg.dst, leg.get);
-			else if (!receives && leg.gives)
-				st = post(g, w, peer, 0, (void *)(uintptr_t)leg.src, leg.give);
-		}
-	}
+	if (st == TESS_OK && !w->stage)
+		st = post_all(g, w, 0, 1);
+	if (st == TESS_OK && w->stage < w->pieces)
+		st = post_all(g, w, w->stage + 1, 1);
+	if (st == TESS_OK)
+		st = post_all(g, w, w->stage, 0);
 	pthread_mutex_unlock(&g->lock);
 	return st;
 }
 
-static void drop_messages(struct group *g, struct work *w)
+/* Those of stages that are even, or odd. */
+static void drop_messages(struct group *g, struct work *w, int32_t odd)
 {
 	pthread_mutex_lock(&g->lock);
-	for (int32_t i = 0; i < w->nmessages; i++)
-		shim_free(w->message[i].io);
-	w->nmessages = 0;
+	for (int32_t i = 0; i < w->nmessages[odd]; i++)
+		shim_free(w->message[odd][i].io);
+	w->nmessages[odd] = 0;
 	w->arrived = 0;
 	pthread_mutex_unlock(&g->lock);
 }
@@ -373,20 +410,20 @@ tess_status work_supports(const struct tess_host *host, const struct tess_coll *
 	return TESS_OK;
 }
 
-/* How much a rank adds, and where. */
+/* How much this rank adds in this stage, and where. */
 static void plan_sum(const struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	int i_am_root = g->rank == c->peer;
 
-	if (c->kind == TESS_REDUCE_SCATTER) {
+	if (w->pieces) {
+		w->sum = w->stage < w->pieces ? piece(g, w, g->rank, w->stage) : 0;
+		w->mine = piece_at(g, w, c->src, g->rank, w->stage);
+		w->total = total_at(g, w, w->stage);
+	} else if (c->kind == TESS_REDUCE_SCATTER) {
 		w->sum = block(w, c->give, g->rank);
 		w->mine = block_at(w, c->src, c->give, g->rank);
 		w->total = c->src == c->dst ? w->mine : c->dst;
-	} else if (w->sliced) {
-		w->sum = slice(g, w, g->rank);
-		w->mine = slice_at(g, w, c->src, g->rank);
-		w->total = slice_at(g, w, c->dst, g->rank);
 	} else {
 		w->sum = c->kind == TESS_ALL_REDUCE || i_am_root ? c->count : 0;
 		w->mine = past(w, c->src, 0);
@@ -432,7 +469,7 @@ static void free_work(struct group *g, struct work *w)
 static struct work *new_work(const struct group *g, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks,
-	       tail = 2 * sizeof(struct message) + sizeof(void *) + 2 * sizeof(uint64_t);
+	       tail = 8 * sizeof(struct message) + sizeof(void *) + 2 * sizeof(uint64_t);
 	struct work *w = calloc(1, sizeof *w + n * tail);
 	uint64_t *list;
 
@@ -441,15 +478,20 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
 	snprintf(w->where, sizeof w->where, "%s", w->c.where ? w->c.where : "a collective");
 	w->width = c->kind == TESS_BARRIER ? 0 : tess_width(c->dtype);
-	w->part = (const void **)(w->message + 2 * n);
+	w->message[0] = w->all;
+	w->message[1] = w->all + 4 * n;
+	w->part = (const void **)(w->all + 8 * n);
 	list = (uint64_t *)(w->part + n);
 	if (c->give)
 		w->c.give = memcpy(list, c->give, n * sizeof *list);
 	if (c->get)
 		w->c.get = memcpy(list + n, c->get, n * sizeof *list);
-	w->sliced = (n - 1) * c->count * w->width >= LARGE &&
-	            (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
-	             (c->kind == TESS_BROADCAST && n > 2));
+	if ((n - 1) * c->count * w->width >= LARGE &&
+	    (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
+	     (c->kind == TESS_BROADCAST && n > 2))) {
+		w->step = (AT_ONCE / n > PIECE ? AT_ONCE / n : PIECE) / w->width;
+		w->pieces = (int32_t)((slice(g, w, 0) + w->step - 1) / w->step);
+	}
 	return w;
 }
 
@@ -462,7 +504,8 @@ static tess_status prepare(struct group *g, struct work *w)
 
 	if (adds(c->kind)) {
 		plan_sum(g, w);
-		bytes = w->sum * w->width * (size_t)(g->nranks - 1);
+		bytes = w->pieces ? w->step * w->width * (size_t)(2 * g->nranks - 1)
+		                  : w->sum * w->width * (size_t)(g->nranks - 1);
 	} else if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src) {
 		bytes = (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
 	}
@@ -471,8 +514,6 @@ static tess_status prepare(struct group *g, struct work *w)
 		return st;
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
 		memcpy(w->scratch, c->src, bytes);
-	if (c->kind == TESS_REDUCE && w->sliced && g->rank != c->peer)
-		w->total = w->scratch;
 	/* send and recv have an order of their own between two ranks, whatever else is under way */
 	if (c->kind == TESS_SEND)
 		w->print = ~g->sent[c->peer]++;
@@ -488,7 +529,8 @@ static void discard(struct group *g, struct work *w)
 {
 	struct work **at = &g->works;
 
-	drop_messages(g, w);
+	drop_messages(g, w, 0);
+	drop_messages(g, w, 1);
 	pthread_mutex_lock(&g->lock);
 	while (*at != w)
 		at = &(*at)->next;
@@ -527,16 +569,18 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	return TESS_OK;
 }
 
-/* What follows when an exchange is over: adding, and the second exchange. */
+/* What follows when an exchange is over: adding, and the next exchange. */
 static tess_status proceed(struct group *g, struct work *w)
 {
-	drop_messages(g, w);
-	if (w->stage == 0 && w->sum) {
+	drop_messages(g, w, w->stage & 1);
+	if (adds(w->c.kind))
+		plan_sum(g, w);
+	if (w->sum) {
 		for (int32_t r = 0; r < g->nranks; r++)
-			w->part[r] = r == g->rank ? w->mine : given(g, w, r);
+			w->part[r] = r == g->rank ? w->mine : given(g, w, r, w->stage);
 		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
 	}
-	if (w->stage == w->sliced) {
+	if (w->stage == w->pieces) {
 		w->done = 1;
 		return TESS_OK;
 	}
@@ -555,10 +599,10 @@ static int help_others(struct group *g, const struct work *w)
 	int more = 0;
 
 	for (struct work *o = g->works; o && g->failed == TESS_OK; o = o->next) {
-		if (o == w || o->done || o->stage == o->sliced)
+		if (o == w || o->done || o->stage == o->pieces)
 			continue;
 		progress(g, o, 0); /* what fails fails the group */
-		more |= !o->done && o->stage < o->sliced;
+		more |= !o->done && o->stage < o->pieces;
 	}
 	return more;
 }
@@ -589,8 +633,8 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 	while (!w->done) {
 		if (g->failed < 0)
 			return g->failed;
-		for (; w->arrived < w->nmessages; w->arrived++) {
-			const struct message *m = &w->message[w->arrived];
+		for (; w->arrived < w->nmessages[w->stage & 1]; w->arrived++) {
+			const struct message *m = &w->message[w->stage & 1][w->arrived];
 			int answer = await(g, w, m, deadline, why);
 
 			if (g->failed < 0)
@@ -634,8 +678,9 @@ void work_abort(struct group *g)
 	pthread_mutex_lock(&g->lock);
 	g->aborted = 1;
 	for (struct work *w = g->works; w; w = w->next)
-		for (int32_t i = 0; i < w->nmessages; i++)
-			shim_wake(w->message[i].io);
+		for (int32_t odd = 0; odd < 2; odd++)
+			for (int32_t i = 0; i < w->nmessages[odd]; i++)
+				shim_wake(w->message[odd][i].io);
 	pthread_mutex_unlock(&g->lock);
 }
 
