@@ -386,7 +386,8 @@ tess_status conform_run_life(struct conform_rank *me)
 	grown(me, "open descriptors", before.fds, after.fds, 2, rounds);
 	grown(me, "threads", before.threads, after.threads, 2, rounds);
 	/* free blocks that glibc keeps for a thread count as used: they vary */
-	grown(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + (16 << 10), rounds);
+	grown(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + (16 << 10),
+	      rounds);
 	grown(me, "mapped bytes", before.mapped, after.mapped, kept + (8 << 20), rounds);
 	return tess_barrier(me->group, "conform");
 }
