@@ -5,6 +5,8 @@
 
 #include "shm.h"
 
+enum { FILLS_MOST = 4 << 20 }; /* bytes from which on all vectors fill slots alike */
+
 uint64_t kind_block(const struct work *w, const uint64_t *list, int32_t r)
 {
 	return list ? list[r] : w->c.count;
@@ -80,29 +82,31 @@ void kind_plan(const struct group *g, struct work *w)
 		 * with two ranks it is as much to read all of the other's as its half of the sums
 		 */
 		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
-		chunks(w, most, w->shares ? CHUNK * n / (n + 2) : CHUNK);
+		chunks(w, most, w->shares ? g->chunk * n / (n + 2) : g->chunk);
 		break;
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
 		most = largest(w, c->get, g->nranks);
 		w->bytes = kind_begin(w, c->get, g->nranks) * w->width;
 		w->inlined = most * w->width <= INLINE;
-		chunks(w, most, CHUNK);
+		chunks(w, most, g->chunk);
 		break;
 	default:
 		most = largest(w, c->give, g->nranks);
 		if (c->kind == TESS_ALL_TO_ALL && largest(w, c->get, g->nranks) > most)
 			most = largest(w, c->get, g->nranks);
 		w->bytes = kind_begin(w, c->give, g->nranks) * w->width;
-		chunks(w, most, CHUNK / n);
+		chunks(w, most, g->chunk / n);
 	}
+	w->few = w->bytes <= FEW && !(c->kind == TESS_ALL_TO_ALL && c->give);
 }
 
 /* ---- where things lie ------------------------------------------------------------------------ */
 
 static char *data_of(const struct group *g, const struct work *w, int32_t r, uint64_t round)
 {
-	return w->inlined ? notice_of(g, r, round)->data : segment_slot(g, r, round) + TABLE;
+	return w->inlined ? notice_of(g, r, round)->data
+	                  : segment_slot(g, r, round, w->few) + TABLE;
 }
 
 static char *past(const struct work *w, const void *p, uint64_t elements)
@@ -124,13 +128,34 @@ static void copy(const struct work *w, void *dst, const void *src, uint64_t elem
 		memcpy(dst, src, elements * w->width);
 }
 
-/* Into this rank's slot. */
-static void put(const struct work *w, void *dst, const void *src, uint64_t elements)
+static void copy_past(const struct work *w, void *dst, const void *src, uint64_t elements)
 {
-	if (elements * w->width >= TESS_STREAM_LEAST)
-		tess_stream(dst, src, elements * w->width);
-	else
+	tess_stream(dst, src, elements * w->width);
+}
+
+/* Into this rank's slot; that of a large vector is timed now and then, when all have been written. */
+static void put(struct group *g, const struct work *w, void *dst, const void *src,
+                uint64_t elements)
+{
+	uint64_t bytes = elements * w->width;
+	struct tess_pace *pace;
+	bool through;
+	int64_t begin;
+
+	if (bytes < TESS_STREAM_LEAST) {
 		copy(w, dst, src, elements);
+		return;
+	}
+	if (!g->filling)
+		segment_touch(g);
+	pace = tess_pace_of(g->fills, w->bytes < FILLS_MOST ? w->bytes : FILLS_MOST);
+	if (!tess_pace_try(pace, bytes, &through)) {
+		(pace->through ? copy : copy_past)(w, dst, src, elements);
+		return;
+	}
+	begin = bell_now();
+	(through ? copy : copy_past)(w, dst, src, elements);
+	tess_pace_took(pace, bytes, bell_now() - begin);
 }
 
 /* The block that this rank gives to all, wherever it lies. */
@@ -165,7 +190,7 @@ void kind_keep(const struct group *g, const struct work *w)
 
 void kind_lies(const struct group *g, const struct work *w)
 {
-	struct lie *lie = (struct lie *)(void *)segment_slot(g, g->rank, g->round);
+	struct lie *lie = (struct lie *)(void *)segment_slot(g, g->rank, g->round, w->few);
 
 	for (int32_t r = 0; r < g->nranks; r++)
 		lie[r] = (struct lie){ kind_begin(w, w->c.give, r), w->c.give[r] };
@@ -174,7 +199,8 @@ void kind_lies(const struct group *g, const struct work *w)
 struct lie kind_lie(const struct group *g, const struct work *w, int32_t r)
 {
 	if (w->c.give)
-		return ((const struct lie *)(const void *)segment_slot(g, r, g->round))[g->rank];
+		return ((const struct lie *)(const void *)segment_slot(g, r, g->round,
+		                                                       w->few))[g->rank];
 	return (struct lie){ w->c.count * (uint64_t)g->rank, w->c.count };
 }
 
@@ -223,13 +249,13 @@ static void add(struct group *g, const struct work *w, uint64_t at, uint64_t off
 }
 
 /* Everything but this rank's share, which nobody else reads. */
-static void fill_shares(const struct group *g, const struct work *w, uint64_t k, char *data)
+static void fill_shares(struct group *g, const struct work *w, uint64_t k, char *data)
 {
 	uint64_t n = part(w, w->c.count, k), lo = edge(g, n, g->rank), hi = edge(g, n, g->rank + 1);
 	char *src = past(w, w->c.src, k * w->chunk);
 
-	put(w, data, src, lo);
-	put(w, past(w, data, hi), past(w, src, hi), n - hi);
+	put(g, w, data, src, lo);
+	put(g, w, past(w, data, hi), past(w, src, hi), n - hi);
 }
 
 /*
@@ -277,7 +303,7 @@ static void drain_sums(struct group *g, const struct work *w, uint64_t k)
 
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
-void kind_fill(const struct group *g, const struct work *w, uint64_t k)
+void kind_fill(struct group *g, const struct work *w, uint64_t k)
 {
 	const struct tess_coll *c = &w->c;
 	char *data = data_of(g, w, g->rank, g->round);
@@ -292,16 +318,16 @@ void kind_fill(const struct group *g, const struct work *w, uint64_t k)
 		if (w->shares)
 			fill_shares(g, w, k, data);
 		else
-			put(w, data, past(w, c->src, at), part(w, c->count, k));
+			put(g, w, data, past(w, c->src, at), part(w, c->count, k));
 		break;
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		put(w, data, past(w, own_block(g, w), at), part(w, c->count, k));
+		put(g, w, data, past(w, own_block(g, w), at), part(w, c->count, k));
 		break;
 	default:
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
-				put(w, past(w, data, (uint64_t)r * w->chunk),
+				put(g, w, past(w, data, (uint64_t)r * w->chunk),
 				    past(w, c->src, kind_begin(w, c->give, r) + at),
 				    part(w, kind_block(w, c->give, r), k));
 	}

@@ -35,7 +35,7 @@ static size_t slots_at(int32_t nranks)
 
 static size_t pairs_at(int32_t nranks)
 {
-	return slots_at(nranks) + (size_t)nranks * 2 * (TABLE + CHUNK);
+	return slots_at(nranks) + (size_t)nranks * (SLOTS / CHUNK) * (TABLE + CHUNK);
 }
 
 static size_t segment_bytes(int32_t nranks)
@@ -43,9 +43,24 @@ static size_t segment_bytes(int32_t nranks)
 	return pairs_at(nranks) + (size_t)nranks * (size_t)nranks * sizeof(struct pair);
 }
 
-char *segment_slot(const struct group *g, int32_t r, uint64_t round)
+char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool few)
 {
-	return g->map->base + slots_at(g->nranks) + ((size_t)r * 2 + (round & 1)) * (TABLE + CHUNK);
+	uint64_t slot = few ? round % 2 : 2 + round % (g->slots - 2);
+
+	return g->map->base + slots_at(g->nranks) +
+	       ((size_t)r * g->slots + slot) * (TABLE + g->chunk);
+}
+
+/* Pages that come while copies are timed would tell nothing of the copies. */
+void segment_touch(struct group *g)
+{
+	char *first = segment_slot(g, g->rank, 0, true);
+
+	madvise(first - (uintptr_t)first % 4096, g->slots * (TABLE + g->chunk),
+	        MADV_POPULATE_WRITE);
+	for (int i = 0; i < TESS_PACES; i++)
+		g->fills[i].settles = (int32_t)g->slots;
+	g->filling = true;
 }
 
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)
@@ -300,6 +315,8 @@ tess_status segment_enter(struct group *g, const struct tess_join *how,
 	g->fenced = bell_fenced();
 	/* With more ranks than CPUs, one that spins keeps off the one that it waits for. */
 	g->spin = g->hall->cpus < g->nranks ? 0 : SPIN;
+	g->chunk = g->hall->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
+	g->slots = SLOTS / g->chunk;
 	g->small = g->hall->cpus < g->nranks ? SMALL_CROWDED : SMALL;
 	return st;
 }

@@ -2,11 +2,12 @@
  * shm.h - what the ranks of a group share, and what a rank keeps for itself.
  *
  * A collective is a number of rounds. In a round every rank puts up a notice, with its data beside
- * it, waits for the notices of all, and reads what it needs of the others' data. Notices and slots
- * are there twice and take turns by the parity of the round: whoever has seen all notices of round
- * n + 1 knows that every rank is done with reading round n, and may write to its slot for round n
- * + 2. So a small collective is one round, nothing is ever handed back, and all that happens
- * between two ranks is one store and one load.
+ * it, waits for the notices of all, and reads what it needs of the others' data. Notices are there
+ * twice and take turns by the parity of the round: whoever has seen all notices of round n + 1
+ * knows that every rank is done with reading round n, and may write what belongs to round n + 2. So
+ * a small collective is one round, nothing is ever handed back, and all that happens between two
+ * ranks is one store and one load. Slots take turns as well, but there are many: when one comes
+ * again it has left the caches of its readers, from where lines are dear to take back.
  *
  * Buffers in memory from alloc() are read and written where they are: one round to say where, the
  * work, and one round to say that it is done. Other buffers go through the slots, a chunk each
@@ -25,7 +26,11 @@
 enum {
 	RANKS_MOST = 64,
 	TABLE = RANKS_MOST * 16, /* bytes of a slot where all_to_all says how its blocks lie */
-	CHUNK = 128 << 10, /* bytes of a slot for data */
+	CHUNK = 32 << 10, /* bytes of a slot for data: few, so that they are read while near */
+	CHUNK_LARGE = 128 << 10, /* where a round costs more: many ranks, or turns on the CPU */
+	FEW_RANKS = 4,
+	SLOTS = 2 << 20, /* bytes of data in all slots of a rank */
+	FEW = 4 << 10, /* bytes of a call whose lines stay near with any number of slots */
 	PIECE = 32 << 10, /* bytes of a message that are under way at once, twice */
 	INLINE = 40, /* bytes of data that fit into the notice */
 	WHERE = 104
@@ -113,6 +118,7 @@ struct work {
 	uint64_t skip; /* rounds before the first chunk */
 	uint32_t able, need; /* the weakest and the largest of all ranks */
 	bool inlined; /* the data are in the notice */
+	bool few; /* they are so small, on all ranks alike, that two slots do */
 	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
 	bool posted, done;
 	uint64_t moved; /* of a message: elements so far */
@@ -145,6 +151,9 @@ struct group {
 	bool fenced; /* by those who fall asleep */
 	int32_t spin; /* turns of a wait before it gives up the CPU */
 	struct tess_pace direct[TESS_PACES], shares[TESS_PACES]; /* of sums in place, in slots */
+	struct tess_pace fills[TESS_PACES]; /* of slots */
+	bool filling; /* the slots have their pages */
+	uint64_t chunk, slots; /* bytes of data in a slot; how many a rank has */
 	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
 	atomic_bool aborted;
 	tess_status failed;
@@ -189,7 +198,10 @@ tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map 
 /* The map of another rank of this process, if it is still there. */
 tess_status segment_share(const struct group *g, struct map *theirs, struct map **out);
 void segment_unmap(struct map *m);
-char *segment_slot(const struct group *g, int32_t r, uint64_t round);
+/* Small calls take turns with two, all others with the rest. */
+char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool few);
+/* This rank's slots are about to be filled. */
+void segment_touch(struct group *g);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);
 /* Enters the hall of a group: made by rank 0, then handed to the others. */
 tess_status segment_enter(struct group *g, const struct tess_join *how,
@@ -257,7 +269,7 @@ bool kind_gives(const struct group *g, const struct work *w);
  * Chunk `k`: before this round's notice, and after all notices are there. After the last one the
  * sums come in.
  */
-void kind_fill(const struct group *g, const struct work *w, uint64_t k);
+void kind_fill(struct group *g, const struct work *w, uint64_t k);
 void kind_drain(struct group *g, const struct work *w, uint64_t k);
 /* What a rank gives itself. */
 void kind_keep(const struct group *g, const struct work *w);

@@ -267,7 +267,7 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	w->bytes = w->chunk = w->round = w->rounds = w->skip = w->moved = 0;
 	w->able = DIRECT | FILLED;
 	w->need = 0;
-	w->inlined = w->shares = w->posted = w->done = false;
+	w->inlined = w->few = w->shares = w->posted = w->done = false;
 	if (c->kind == TESS_SEND || c->kind == TESS_RECV) {
 		push(c->kind == TESS_SEND ? &g->out[c->peer] : &g->in[c->peer], w);
 		g->messages++;

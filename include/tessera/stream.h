@@ -68,6 +68,7 @@ struct tess_pace {
 	uint64_t bytes; /* since it was measured */
 	int64_t best[2]; /* ns for 1 MiB: past the caches, through them */
 	int32_t tries;
+	int32_t settles; /* first tries through the caches that do not count, unless they take too long */
 	bool through;
 };
 enum {
@@ -91,21 +92,25 @@ static inline struct tess_pace *tess_pace_of(struct tess_pace all[TESS_PACES], u
 static inline uint64_t tess_pace_try(struct tess_pace *p, uint64_t bytes, bool *through)
 {
 	p->bytes += bytes;
-	if (p->tries == 2 * TESS_PACE_TRIES && p->bytes < TESS_PACE_AGAIN)
-		return 0;
-	p->tries %= 2 * TESS_PACE_TRIES;
+	if (p->tries == 2 * TESS_PACE_TRIES + p->settles) {
+		if (p->bytes < TESS_PACE_AGAIN)
+			return 0;
+		p->tries = 0;
+	}
 	*through = p->tries >= TESS_PACE_TRIES;
 	return bytes < TESS_PACE_MOST ? bytes : (uint64_t)TESS_PACE_MOST;
 }
 
 static inline void tess_pace_took(struct tess_pace *p, uint64_t bytes, int64_t ns)
 {
-	int64_t *best = &p->best[p->tries / TESS_PACE_TRIES];
-	int64_t each = (int64_t)(((uint64_t)ns << 20) / bytes);
+	int32_t i = p->tries++ - TESS_PACE_TRIES; /* tries through the caches before this */
+	int64_t *best = &p->best[i >= 0], each = (int64_t)(((uint64_t)ns << 20) / bytes);
 
-	if (p->tries % TESS_PACE_TRIES == 0 || each < *best)
+	if (i == -TESS_PACE_TRIES || i == 0 || i == p->settles || each < *best)
 		*best = each;
-	if (++p->tries < 2 * TESS_PACE_TRIES)
+	if (i == TESS_PACE_TRIES && p->best[1] > 3 * p->best[0])
+		p->tries = 2 * TESS_PACE_TRIES + p->settles;
+	if (p->tries < 2 * TESS_PACE_TRIES + p->settles)
 		return;
 	p->through = p->best[1] < p->best[0];
 	p->bytes = 0;

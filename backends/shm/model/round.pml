@@ -4,7 +4,8 @@
  * RANKS ranks, ROUNDS rounds. A rank writes its slot of the round's parity, puts up its notice, waits
  * for all notices, then reads all slots, one after another, at its own pace. When all notices are
  * there it may already write to its slot of the next round, as sums do (kind.c). Each slot must hold
- * what was written for the round. With one slot (-DONE_SLOT) it does not.
+ * what was written for the round. With one slot (-DONE_SLOT) it does not. (Two are the fewest: most
+ * calls take turns with more.)
  */
 #define RANKS 3
 #define ROUNDS 4
