@@ -309,8 +309,9 @@ static void say_behind(const struct job *j, int32_t level)
 		describe_lost(j, r, &lost[r]);
 	if (lost && *j->attempt->records &&
 	    !tess_behind_find(j->attempt->records, n, lost, &merged, sentence, sizeof sentence)) {
-		if (*sentence)
-			tess_log(level, "launch", "%s", sentence);
+		if (*sentence || level == TESS_WARN) /* somebody has asked */
+			tess_log(level, "launch", "%s",
+			         *sentence ? sentence : "no rank is in a call");
 		keep(j, merged);
 	}
 	json_decref(merged);
