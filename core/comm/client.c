@@ -132,7 +132,7 @@ static void forget_server(const struct client *c)
 {
 	int64_t until = tess_now() + FORGET_MS * (int64_t)TESS_MS;
 
-	if (c->hosted || !*c->path)
+	if (c->hosted || !*c->path || c->gone)
 		return;
 	while (!tess_socket_forget(c->path) && tess_now() < until)
 		poll(NULL, 0, RETRY_MS);
