@@ -5,8 +5,9 @@
  *
  * Every round starts each contender anew, one after the other; each cell is the best median of all rounds, since
  * other work on the machine only ever adds. Of Gloo's algorithms, which are all measured, the best of each size
- * counts; since most of them work in place only, our gloo is measured so too, and the better of both counts. All are timed by tools/bench/measure.h. Prints Markdown. -p: for which numbers of ranks the price of the
- * exact sum is measured (none: -p 0); -w: only these contenders.
+ * counts; since most of them work in place only, our gloo is measured so too, and the better of both counts. All
+ * are timed by tools/bench/measure.h. Prints Markdown. -p: for which numbers of ranks the price of the exact sum is
+ * measured (none: -p 0); -w: only these contenders.
  */
 #include <errno.h>
 #include <ftw.h>

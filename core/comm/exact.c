@@ -18,6 +18,9 @@ enum {
 	STEP = 1024, /* elements that are added at a time, so that partial sums stay in cache */
 	SMALL = 64 << 10, /* bytes of a sum up to which one step is better than two */
 	TINY = 2 << 10, /* the same, where the second step copies nothing */
+	/* bytes of a large sum that go at once, of all ranks and of each: what is moved and added stays in cache */
+	AT_ONCE = 1 << 20,
+	EACH = 512 << 10,
 	LINE = 16 /* elements of a cache line */
 };
 
@@ -217,6 +220,7 @@ struct way { /* of one sum, on one rank */
 	const struct tess_sum *s;
 	const float *nodes;
 	float *out, *scratch;
+	uint64_t at; /* the element that the piece begins with that is summed now */
 	int64_t held[TESS_RANKS_MOST]; /* nodes of each rank */
 	uint64_t slice[TESS_RANKS_MOST]; /* elements that each rank finishes */
 	uint64_t give[TESS_RANKS_MOST], get[TESS_RANKS_MOST];
@@ -317,11 +321,11 @@ static tess_status gather_and_add(struct way *w)
 static const float *pack(const struct way *w, float *to)
 {
 	int64_t held = w->held[w->g->rank];
-	uint64_t at = 0;
+	uint64_t at = w->at;
 	float *begin = to;
 
 	if (held == 1)
-		return w->nodes;
+		return w->nodes + at;
 	for (int32_t r = 0; r < w->g->size; r++) {
 		for (int64_t i = 0; i < held; i++) {
 			memcpy(to, w->nodes + (uint64_t)i * w->s->count + at,
@@ -369,15 +373,54 @@ static uint64_t slice_of(uint64_t count, int32_t nranks, int32_t r)
 	return (hi < count ? hi : count) - (lo < count ? lo : count);
 }
 
-static tess_status large(struct way *w)
+/* Finished slices to all, of a piece: the work is the caller's, and so is `get` as long. */
+static tess_status share_out(const struct way *w, uint64_t *get, struct tess_work **work)
 {
 	int32_t n = w->g->size;
-	tess_status st = exchange_and_add(w, w->out + total(w->slice, w->g->rank));
+	struct tess_coll c = {
+		.size = sizeof c,
+		.kind = TESS_ALL_GATHER,
+		.dtype = TESS_F32,
+		.src = w->out + w->at,
+		.dst = w->out + w->at,
+		.count = w->slice[w->g->rank],
+		.get = even(w->slice, n) ? NULL : get,
+		.where = w->s->where,
+	};
 
-	if (st)
-		return st;
-	memcpy(w->get, w->slice, (size_t)n * sizeof *w->get);
-	return run(w, TESS_ALL_GATHER, w->out, w->out, false, !even(w->slice, n));
+	memcpy(get, w->slice, (size_t)n * sizeof *get);
+	return tess_group_start(w->g, &c, work);
+}
+
+/* A piece is shared out while the next one comes and is added. */
+static tess_status large(struct way *w)
+{
+	int32_t n = w->g->size, me = w->g->rank, i = 0;
+	uint64_t step = (n * EACH > AT_ONCE ? n * EACH : AT_ONCE) / sizeof *w->out, m;
+	uint64_t get[2][TESS_RANKS_MOST];
+	struct tess_work *before = NULL, *work = NULL;
+	tess_status st = TESS_OK;
+
+	for (w->at = 0; w->at < w->s->count && !st; w->at += m, i ^= 1) {
+		uint64_t left = w->s->count - w->at;
+
+		m = left < 2 * step ? left : step;
+		for (int32_t r = 0; r < n; r++)
+			w->slice[r] = slice_of(m, n, r);
+		st = exchange_and_add(w, w->out + w->at + total(w->slice, me));
+		if (!st && before)
+			st = tess_work_wait(before, 0);
+		tess_work_release(before);
+		before = NULL;
+		if (!st)
+			st = share_out(w, get[i], &work);
+		if (!st)
+			before = work;
+	}
+	if (!st)
+		st = tess_work_wait(before, 0);
+	tess_work_release(before);
+	return st;
 }
 
 /* ---- where it lies --------------------------------------------------------------------------- */
@@ -490,6 +533,7 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	w.s = s;
 	w.nodes = nodes;
 	w.out = out;
+	w.at = 0;
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
 	if (!s->count)
