@@ -1,5 +1,7 @@
 #include "mismatch.h"
 
+#include "draw.h"
+
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/note.h>
@@ -13,15 +15,6 @@ enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, PAIR, MESSAGE, MESSA
 enum { GROUP_EACH = 40 }; /* only a deadline ends this one: one in so many */
 enum { MOST = 3000, GUARD = 64, PATIENCE_MS = 20000, DEADLINE_MS = 400 };
 static const char odd_where[] = "layers.7.odd:out", where[] = "layers.3.mlp.down:out";
-
-static uint64_t draw(uint64_t *state, uint64_t below) /* SplitMix64 */
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15;
-
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-	x = (x ^ x >> 27) * 0x94d049bb133111eb;
-	return (x ^ x >> 31) % below;
-}
 
 const char *mismatch_name(const struct mismatch *m)
 {

@@ -10,6 +10,7 @@
  * process, the moment.
  */
 #include "data.h"
+#include "draw.h"
 #include "mismatch.h"
 
 #include <core/base/status.h>
@@ -35,15 +36,6 @@ struct storm {
 	double seconds;
 	int fds; /* before */
 };
-
-static uint64_t draw(uint64_t *state, uint64_t below) /* SplitMix64 */
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15;
-
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-	x = (x ^ x >> 27) * 0x94d049bb133111eb;
-	return (x ^ x >> 31) % below;
-}
 
 /* ---- what is left behind --------------------------------------------------------------------------- */
 
