@@ -338,7 +338,7 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 		tess_note_text(c->by[0].note, c->group->roster, text, sizeof text);
 	else if (n && self->last)
 		tess_note_text(self->last, self->in->roster, text, sizeof text);
-	/* A rank that is held is the cause; else one that waits for this rank elsewhere, or is just missed. */
+	/* A rank that is held is the cause; else one that waits for this one elsewhere, or is missed. */
 	for (int32_t r = 0; r < h->nranks; r++) {
 		bool lacks = c ? tess_ledger_lacks(c, r) : !n && behind(h, r);
 		int how = h->seat[r].here && stopped(h->seat[r].pid) ? ASLEEP

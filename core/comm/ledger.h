@@ -72,7 +72,10 @@ void tess_ledger_note(struct tess_hub *h, struct hub_group *g, int32_t rank,
 /* After somebody has left the job. */
 void tess_ledger_left(struct tess_hub *h);
 
-/* Of the calls that a rank waits for, the first one that lacks somebody; else the first that is known, or NULL. */
+/*
+ * Of the calls that a rank waits for, the first one that lacks somebody; else the first that is known,
+ * or NULL.
+ */
 const struct hub_call *tess_ledger_awaited(struct tess_hub *h, const struct tess_key *key,
                                            int32_t n);
 /* Whether the call lacks this rank, which is expected. */

@@ -101,11 +101,10 @@ static tess_status complete(struct tess_mesh *m, const char *text)
 	if (open && ranks % known == 0)
 		open->size = (int32_t)(ranks / known);
 	else if (open)
-		return tess_fail(
-			TESS_EINVAL,
-			"the mesh \"%.100s\" does not fit a job of %d ranks: they cannot be cut "
-			"into %s of %d",
-			text, ranks, open->name, (int)known);
+		return tess_fail(TESS_EINVAL,
+		                 "the mesh \"%.100s\" does not fit a job of %d ranks: that is no "
+		                 "multiple of %d, so there is no size for %s",
+		                 text, ranks, (int)known, open->name);
 	else if (known != ranks)
 		return tess_fail(
 			TESS_EINVAL,

@@ -90,7 +90,10 @@ static void leave(struct tess_group *g)
 		g->backend->close(g->self);
 }
 
-/* Together with all members; a group of one rank needs nobody. The group is the world's then, or is destroyed. */
+/*
+ * Together with all members; a group of one rank needs nobody. The group is the world's then, or is
+ * destroyed.
+ */
 static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 {
 	struct tess_world *w = g->world;

@@ -31,7 +31,10 @@ void tess_roster_text(const struct tess_roster *r, char *text, size_t room);
 enum { TESS_ROSTER_KEY = TESS_GROUP_NAME + 12 };
 void tess_roster_key(const struct tess_roster *r, char text[TESS_ROSTER_KEY]);
 
-/* Whether `bytes` at `r`, aligned to 8, are that of a group of some of `nranks`; for what comes over a socket. */
+/*
+ * Whether `bytes` at `r`, aligned to 8, are that of a group of some of `nranks`; for what comes over a
+ * socket.
+ */
 bool tess_roster_valid(const struct tess_roster *r, size_t bytes, int32_t nranks);
 
 #endif

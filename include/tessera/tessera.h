@@ -61,7 +61,8 @@ const char *tess_group_name(const struct tess_group *g);
  * Makes groups of the ranks of `parent`: those of one colour become a group, ordered by key, then by rank
  * in the parent. A negative colour: this rank is in none, and *out is NULL. `name`: 1 to 15 letters of
  * a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split". Collective over the parent;
- * *out is yours: close it, at the latest with the world.
+ * *out is yours: close it, at the latest with the world. A rank that waits in one group need not get on in
+ * another: works of several groups are waited for in the same order on all ranks.
  */
 tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key, const char *name,
                              struct tess_group **out);
@@ -107,19 +108,25 @@ tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, ui
 struct tess_mesh;
 
 /*
- * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 8 dimensions,
- * whose sizes multiply to the ranks that there are. One may be left out and is computed: "dp,tp=4", "tp".
- * Opens a group along each dimension. Collective; *out is yours: close it before the world.
+ * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 8
+ * dimensions, whose sizes multiply to the ranks that there are. One may be left out and is computed:
+ * "dp,tp=4", "tp". Opens a group along each dimension. Collective; *out is yours: close it before the world.
  */
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
-/* Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest. Collective. */
+/*
+ * Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest.
+ * Collective over the world; again for the same ones: nothing.
+ */
 tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims);
 /*
  * This rank's group along a dimension, or over those of a slice that was opened; NULL: there is none. It may
  * be the world's own group. Borrowed, until the mesh is closed.
  */
 struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
-/* Ranks along dimensions, and this rank's place among them, for slices too that were not opened; 0 and -1: no such. */
+/*
+ * How many ranks there are along dimensions, and this one's place among them, whether or not a slice of
+ * them was opened; 0, -1: there are no such.
+ */
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
 void tess_mesh_close(struct tess_mesh *m);

@@ -68,7 +68,7 @@ static tess_status bad_ones(struct tess_world *w, void *arg)
 		{ "dp,tp", "leaves out" },
 		{ "tp=99", "job of 4 ranks" },
 		{ "dp=2,tp=3", "job of 4 ranks" },
-		{ "dp,tp=3", "cannot be cut into dp of 3" },
+		{ "dp,tp=3", "no size for dp" },
 		{ "a=1000,b=1000,c=1000,d=1000,e=1000,f=1000,g=1000", "job of 4 ranks" },
 		{ "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=4", "form" },
 	};
@@ -121,7 +121,7 @@ static tess_status note(struct report *r, struct tess_world *w, tess_status st)
 	return st;
 }
 
-/* Every rank but `but` has failed with `st`, soon, and its sentence has all these words; they end with NULL. */
+/* Every rank but `but` has failed with `st`, soon, and its sentence has all these words. */
 static void all_told(tess_status (*fn)(struct tess_world *, void *), struct report *r, int but,
                      tess_status st, const char *const *words)
 {
