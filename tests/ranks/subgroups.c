@@ -409,7 +409,7 @@ static size_t heap(void)
 
 tess_status subgroups_churn(struct tess_world *w)
 {
-	enum { ROUNDS = 100, WARM = 10, SPARE = 96 << 10 };
+	enum { ROUNDS = 100, WARM = 10, SPARE = 32 << 10 };
 	long files = 0;
 	size_t bytes = 0;
 	tess_status st = TESS_OK;
