@@ -1,259 +1,16 @@
 /*
- * work.c - a collective as one or more exchanges; in each, every message is under way at once.
+ * work.c - a collective under way: its messages, and what follows when they have come.
  *
  * Gloo's own collectives are not used: they end the process where sizes differ, and close every
- * connection when one of them times out. One exchange moves what a ring does, in one step. Large
- * reductions and broadcasts cut the data in a slice per rank: each rank finishes its own, then the
- * slices are shared. Slices go in pieces, so that what is under way and what was just added stays
- * in cache: each exchange has the next piece to be added, and shares the one before.
+ * connection when one of them times out. In an exchange (plan.h) every message is under way at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "gloo.h"
+#include "plan.h"
 
-enum {
-	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
-	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
-	AT_ONCE = 1024 * 1024,
-	PIECE = 256 * 1024,
-	PEEK_NS = 200000, /* how often other works are looked after while one is waited for */
-};
-
-struct message {
-	struct shim_io *io;
-	int32_t peer, receives;
-};
-
-struct work {
-	struct work *next;
-	struct tess_coll c;
-	char where[96];
-	size_t width;
-	uint64_t print; /* what messages of this call have in common */
-	int32_t pieces; /* of each rank's slice; 0: the vector is not sliced */
-	int32_t stage, done; /* stages 0 to `pieces` are exchanges */
-	int32_t nmessages[2], arrived; /* nmessages: of even and odd stages; arrived: of this one */
-	uint64_t step; /* elements of a piece, but for the last one of a slice */
-	uint64_t sum; /* elements that this rank adds up, one vector from every rank */
-	void *mine, *total; /* its own vector; where the sum goes */
-	const void **part; /* the vectors of all ranks */
-	void *scratch; /* the others' vectors; all_to_all in place: what was in src */
-	size_t room; /* bytes of it */
-	struct message *message[2]; /* of even and odd stages, 4 per rank */
-	struct message all[]; /* then part, and what c.give and c.get point to */
-};
-
-/* What this rank and one peer give each other in an exchange, in elements. */
-struct leg {
-	const void *src;
-	void *dst;
-	uint64_t give, get;
-	int32_t gives, gets;
-};
-
-/* ---- where things lie ------------------------------------------------------------------------ */
-
-static void *past(const struct work *w, const void *p, uint64_t elements)
-{
-	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
-}
-
-static uint64_t block(const struct work *w, const uint64_t *list, int32_t r)
-{
-	return list ? list[r] : w->c.count;
-}
-
-/* Block r of a buffer; r = nranks: its end. */
-static void *block_at(const struct work *w, const void *p, const uint64_t *list, int32_t r)
-{
-	uint64_t at = 0;
-
-	for (int32_t i = 0; i < r; i++)
-		at += block(w, list, i);
-	return past(w, p, at);
-}
-
-static uint64_t edge(const struct group *g, const struct work *w, int32_t r)
-{
-	uint64_t n = (uint64_t)g->nranks, at = (uint64_t)r, count = w->c.count;
-
-	return count / n * at + (count % n < at ? count % n : at);
-}
-
-static uint64_t slice(const struct group *g, const struct work *w, int32_t r)
-{
-	return edge(g, w, r + 1) - edge(g, w, r);
-}
-
-/* Piece k of rank r's slice; 0 past the end of one that is an element shorter than others. */
-static uint64_t piece(const struct group *g, const struct work *w, int32_t r, int32_t k)
-{
-	uint64_t all = slice(g, w, r), at = w->step * (uint64_t)k;
-
-	return at >= all ? 0 : all - at < w->step ? all - at : w->step;
-}
-
-static void *piece_at(const struct group *g, const struct work *w, const void *p, int32_t r,
-                      int32_t k)
-{
-	return past(w, p, edge(g, w, r) + w->step * (uint64_t)k);
-}
-
-/* In scratch memory: what `peer` gave to be added, of this stage and the next one in turn. */
-static void *given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
-{
-	uint64_t each = w->pieces ? w->step : w->sum;
-	int32_t i = (peer < g->rank ? peer : peer - 1) + (k & 1) * (g->nranks - 1);
-
-	return past(w, w->scratch, each * (uint64_t)i);
-}
-
-/* Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until it is sent. */
-static void *total_at(const struct group *g, const struct work *w, int32_t k)
-{
-	if (w->c.kind == TESS_REDUCE && g->rank != w->c.peer)
-		return past(w, w->scratch, w->step * 2 * (uint64_t)(g->nranks - 1));
-	return piece_at(g, w, w->c.dst, g->rank, k);
-}
-
-static int adds(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
-static int rooted(int32_t kind)
-{
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
-	       kind == TESS_SCATTER;
-}
-
-/* ---- who gives what to whom ------------------------------------------------------------------ */
-
-/* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
-static struct leg to_share(const struct group *g, const struct work *w, int32_t peer, int32_t k)
-{
-	const struct tess_coll *c = &w->c;
-	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
-	struct leg leg = {
-		.src = total_at(g, w, k),
-		.give = piece(g, w, g->rank, k),
-		.gives = 1,
-		.dst = piece_at(g, w, c->dst, peer, k),
-		.get = piece(g, w, peer, k),
-		.gets = 1,
-	};
-
-	if (c->kind == TESS_BROADCAST) {
-		leg.src = piece_at(g, w, i_am_root ? c->src : c->dst, g->rank, k);
-		leg.gives = !is_root;
-		leg.gets = !i_am_root;
-	} else if (c->kind == TESS_REDUCE) {
-		leg.gives = is_root;
-		leg.gets = i_am_root;
-	}
-	return leg;
-}
-
-/* What each adds: all of it, or piece k of its slice. */
-static struct leg to_add(const struct group *g, const struct work *w, int32_t peer, int32_t k)
-{
-	const struct tess_coll *c = &w->c;
-	struct leg leg = {
-		.src = c->src,
-		.give = c->count,
-		.gives = 1,
-		.dst = given(g, w, peer, k),
-		.get = w->sum,
-		.gets = 1,
-	};
-
-	if (c->kind == TESS_REDUCE_SCATTER) {
-		leg.src = block_at(w, c->src, c->give, peer);
-		leg.give = block(w, c->give, peer);
-	} else if (w->pieces) {
-		leg.src = piece_at(g, w, c->src, peer, k);
-		leg.give = piece(g, w, peer, k);
-		leg.get = piece(g, w, g->rank, k);
-	} else if (c->kind == TESS_REDUCE) {
-		leg.gives = peer == c->peer;
-		leg.gets = g->rank == c->peer;
-	}
-	return leg;
-}
-
-static struct leg to_move(const struct group *g, const struct work *w, int32_t peer, int32_t k)
-{
-	const struct tess_coll *c = &w->c;
-	int all = !rooted(c->kind), inplace = c->src == c->dst;
-	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
-
-	switch (c->kind) {
-	case TESS_BROADCAST:
-		if (w->pieces)
-			return (struct leg){
-				piece_at(g, w, c->src, peer, k),
-				piece_at(g, w, c->dst, g->rank, k),
-				piece(g, w, peer, k),
-				piece(g, w, g->rank, k),
-				i_am_root,
-				is_root,
-			};
-		return (struct leg){ c->src, c->dst, c->count, c->count, i_am_root, is_root };
-	case TESS_GATHER:
-	case TESS_ALL_GATHER:
-		return (struct leg){
-			inplace && (all || i_am_root) ? block_at(w, c->src, c->get, g->rank)
-						      : past(w, c->src, 0),
-			block_at(w, c->dst, c->get, peer),
-			c->count,
-			block(w, c->get, peer),
-			all || is_root,
-			all || i_am_root,
-		};
-	case TESS_SCATTER:
-		return (struct leg){
-			block_at(w, c->src, c->give, peer),
-			c->dst,
-			block(w, c->give, peer),
-			c->count,
-			i_am_root,
-			is_root,
-		};
-	case TESS_ALL_TO_ALL:
-		return (struct leg){
-			block_at(w, inplace ? w->scratch : c->src, c->give, peer),
-			block_at(w, c->dst, c->get, peer),
-			block(w, c->give, peer),
-			block(w, c->get, peer),
-			1,
-			1,
-		};
-	case TESS_SEND:
-		return (struct leg){ .src = c->src, .give = c->count, .gives = is_root };
-	case TESS_RECV:
-		return (struct leg){ .dst = c->dst, .get = c->count, .gets = is_root };
-	default: /* a barrier: nothing, from everyone */
-		return (struct leg){ .gives = 1, .gets = 1 };
-	}
-}
-
-/* What a rank gives itself. In place it is there already. */
-static void keep(const struct group *g, const struct work *w)
-{
-	const struct tess_coll *c = &w->c;
-	struct leg own;
-
-	if (adds(c->kind) || c->src == c->dst || c->kind == TESS_SEND || c->kind == TESS_RECV ||
-	    (rooted(c->kind) && g->rank != c->peer))
-		return;
-	own = to_move(g, w, g->rank, 0);
-	if (c->kind == TESS_BROADCAST)
-		own = (struct leg){ .src = c->src, .dst = c->dst, .get = c->count };
-	if (own.get)
-		memcpy(own.dst, own.src, own.get * w->width);
-}
+enum { PEEK_NS = 200000 }; /* how often other works are looked after while one is waited for */
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
@@ -318,9 +75,7 @@ static tess_status post(struct group *g, struct work *w, int32_t stage, int32_t 
                         int receives)
 {
 	int32_t k = shares ? stage - 1 : stage, i = stage & 1;
-	struct leg leg = shares            ? to_share(g, w, peer, k)
-	                 : adds(w->c.kind) ? to_add(g, w, peer, k)
-	                                   : to_move(g, w, peer, k);
+	struct leg leg = plan_leg(g, w, peer, k, shares);
 	uint64_t bytes = (receives ? leg.get : leg.give) * w->width;
 	uint64_t meets = slot(w, (uint64_t)k * 2 + (uint64_t)shares, bytes);
 	/* in every stage each has something for each, which is sent when the places of the next one are there */
@@ -403,32 +158,11 @@ tess_status work_supports(const struct tess_host *host, const struct tess_coll *
 		return host->fail(TESS_ENOTSUP, "gloo moves host memory only; use nccl for GPUs");
 	if (!tess_width(c->dtype))
 		return host->fail(TESS_ENOTSUP, "gloo: unknown dtype %d", (int)c->dtype);
-	if (adds(c->kind) &&
+	if (plan_adds(c->kind) &&
 	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
 		return host->fail(TESS_ENOTSUP, "gloo: operation %d is not for dtype %d",
 		                  (int)c->op, (int)c->dtype);
 	return TESS_OK;
-}
-
-/* How much this rank adds in this stage, and where. */
-static void plan_sum(const struct group *g, struct work *w)
-{
-	const struct tess_coll *c = &w->c;
-	int i_am_root = g->rank == c->peer;
-
-	if (w->pieces) {
-		w->sum = w->stage < w->pieces ? piece(g, w, g->rank, w->stage) : 0;
-		w->mine = piece_at(g, w, c->src, g->rank, w->stage);
-		w->total = total_at(g, w, w->stage);
-	} else if (c->kind == TESS_REDUCE_SCATTER) {
-		w->sum = block(w, c->give, g->rank);
-		w->mine = block_at(w, c->src, c->give, g->rank);
-		w->total = c->src == c->dst ? w->mine : c->dst;
-	} else {
-		w->sum = c->kind == TESS_ALL_REDUCE || i_am_root ? c->count : 0;
-		w->mine = past(w, c->src, 0);
-		w->total = c->dst;
-	}
 }
 
 /* Large memory is dear to map again for every call: the group keeps one piece. */
@@ -486,12 +220,8 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 		w->c.give = memcpy(list, c->give, n * sizeof *list);
 	if (c->get)
 		w->c.get = memcpy(list + n, c->get, n * sizeof *list);
-	if ((n - 1) * c->count * w->width >= LARGE &&
-	    (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
-	     (c->kind == TESS_BROADCAST && n > 2))) {
-		w->step = (AT_ONCE / n > PIECE ? AT_ONCE / n : PIECE) / w->width;
-		w->pieces = (int32_t)((slice(g, w, 0) + w->step - 1) / w->step);
-	}
+	plan_slices(g, w);
+	plan_sum(g, w);
 	return w;
 }
 
@@ -499,17 +229,9 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 static tess_status prepare(struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
-	size_t bytes = 0;
-	tess_status st;
+	size_t bytes = plan_scratch(g, w);
+	tess_status st = take_scratch(g, w, bytes);
 
-	if (adds(c->kind)) {
-		plan_sum(g, w);
-		bytes = w->pieces ? w->step * w->width * (size_t)(2 * g->nranks - 1)
-		                  : w->sum * w->width * (size_t)(g->nranks - 1);
-	} else if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src) {
-		bytes = (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
-	}
-	st = take_scratch(g, w, bytes);
 	if (st < 0)
 		return st;
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
@@ -564,7 +286,7 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 		discard(g, w);
 		return say(g, st);
 	}
-	keep(g, w);
+	plan_keep(g, w);
 	*out = w;
 	return TESS_OK;
 }
@@ -573,11 +295,10 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 static tess_status proceed(struct group *g, struct work *w)
 {
 	drop_messages(g, w, w->stage & 1);
-	if (adds(w->c.kind))
-		plan_sum(g, w);
+	plan_sum(g, w);
 	if (w->sum) {
 		for (int32_t r = 0; r < g->nranks; r++)
-			w->part[r] = r == g->rank ? w->mine : given(g, w, r, w->stage);
+			w->part[r] = r == g->rank ? w->mine : plan_given(g, w, r, w->stage);
 		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
 	}
 	if (w->stage == w->pieces) {

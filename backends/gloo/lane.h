@@ -1,0 +1,376 @@
+/*
+ * lane.h - messages over Gloo's TCP transport; C++, and a part of shim.cc.
+ *
+ * A message of Gloo's waits until the other side has said that it has a place for it. Small ones do not: each rank
+ * keeps places for a few of every other rank's, which are posted from the beginning, and a message goes as soon as
+ * it is there, with its slot in front. Where it goes then is the business of its lane.
+ */
+#ifndef GLOO_LANE_H
+#define GLOO_LANE_H
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <gloo/transport/tcp/unbound_buffer.h>
+
+#include "shim.h"
+
+namespace tcp = gloo::transport::tcp;
+
+namespace shim
+{
+
+/* Nobody ever sends on it: what is posted there hears of a loss. */
+constexpr uint64_t kWatch = uint64_t(SHIM_SLOTS) + 1;
+constexpr uint64_t kSmall = kWatch + 1; /* the slot of all small messages */
+/* Bytes up to which one more copy at each end takes less time than a round trip. */
+constexpr size_t kSmallMost = 64 * 1024;
+/*
+ * A rank has kPlaces for small messages of a peer, which tells how many it has taken with each of its own messages,
+ * or in one for that purpose when kTell were not told. Of kData that were not told, none more is sent but such.
+ * They are answers to messages that came: at most kData / kTell + 1 are on their way, and have a place.
+ */
+constexpr uint64_t kPlaces = 8, kData = 5, kTell = 3;
+static_assert(kData + kData / kTell + 1 < kPlaces, "a message could find no place");
+
+constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it looks at its peer */
+/* ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be woken */
+constexpr int64_t kPoll = 100 * 1000;
+/* ns that the end waits for the kernel to take what was sent */
+constexpr int64_t kFlush = 1000000000;
+
+inline int64_t now()
+{
+	return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch())
+	        .count();
+}
+
+/* Memory that Gloo reads or writes, one message at a time. */
+class Piece final : public tcp::UnboundBuffer
+{
+      public:
+	using tcp::UnboundBuffer::UnboundBuffer;
+
+	bool done(bool sent)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		return over(sent);
+	}
+	/* The connection is gone, after what was done was done. */
+	bool lost()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		return ex_ != nullptr;
+	}
+	/* Until it is done, `until`, or stir() after `woken` was set. */
+	void sleep(bool sent, int64_t until, const std::atomic<bool> &woken)
+	{
+		std::unique_lock<std::mutex> lock(m_);
+		const int64_t left = std::min(until - now(), kLook);
+
+		if (!over(sent) && !ex_ && !woken && left > 0)
+			(sent ? sendCv_ : recvCv_).wait_for(lock, std::chrono::nanoseconds(left));
+	}
+	void stir()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		sendCv_.notify_all();
+		recvCv_.notify_all();
+	}
+	void check()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+	}
+	/* Before it is used again. */
+	void renew()
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		sendCompletions_ = recvCompletions_ = 0;
+	}
+	gloo::WeakNonOwningPtr<tcp::UnboundBuffer> weak() const
+	{
+		return getWeakNonOwningPtr();
+	}
+
+      private:
+	bool over(bool sent)
+	{
+		return (sent ? sendCompletions_ : recvCompletions_) > 0;
+	}
+};
+
+class Context final : public tcp::Context
+{
+      public:
+	using tcp::Context::Context;
+
+	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
+	class Pair *to(int peer);
+	/* Whether `peer` has told of a place that is not used yet; then it is. The lock of the pair is held. */
+	bool has_place(uint64_t slot, int peer)
+	{
+		Mutator mutator(*this, slot, peer);
+
+		return mutator.shiftRemotePendingRecv();
+	}
+	void close()
+	{
+		for (auto &pair : pairs_)
+			pair.reset();
+	}
+};
+
+/*
+ * A connection as Gloo has it, but the receiver alone tells of its place, and not where it is known. (Gloo's sender
+ * tells as well, for those who receive from anybody.)
+ */
+class Pair final : public tcp::Pair
+{
+      public:
+	using tcp::Pair::Pair;
+
+	/* A place for a message; in the order of the messages of this slot. Known: also before it is connected. */
+	void receive(Piece *p, uint64_t slot, bool known)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		localPendingRecv_[slot].emplace_back(p->weak(), 0, p->size);
+		if (!known)
+			sendNotifyRecvReady(slot, p->size);
+	}
+	void send(Piece *p, uint64_t slot, size_t bytes, bool known)
+	{
+		std::lock_guard<std::mutex> lock(m_);
+
+		throwIfException();
+		if (known || static_cast<Context *>(context_)->has_place(slot, rank_))
+			sendUnboundBuffer(p->weak(), slot, 0, bytes);
+		else
+			localPendingSend_[slot].emplace_back(p->weak(), 0, bytes);
+	}
+};
+
+inline std::unique_ptr<gloo::transport::Pair> &Context::createPair(int peer)
+{
+	pairs_[peer] = std::make_unique<Pair>(this, device_.get(), peer, getTimeout());
+	return pairs_[peer];
+}
+
+inline Pair *Context::to(int peer)
+{
+	return static_cast<Pair *>(pairs_[peer].get());
+}
+
+/* What a small message begins with. */
+struct Head {
+	uint64_t slot, taken; /* taken: how many the sender has taken of the receiver's so far */
+	uint64_t bytes; /* that follow; kNone: it only tells */
+};
+constexpr uint64_t kNone = UINT64_MAX;
+
+} /* namespace shim */
+
+/* One message; at most one thread waits for one at a time. */
+struct shim_io {
+	shim_io(struct shim_mesh *m, int peer, uint64_t slot, void *at, size_t bytes, bool sends)
+	    : mesh(m), peer(peer), slot(slot), at(static_cast<char *>(at)), bytes(bytes),
+	      sends(sends)
+	{
+	}
+
+	struct shim_mesh *const mesh;
+	const int peer;
+	const uint64_t slot;
+	char *const at;
+	const size_t bytes;
+	const bool sends;
+	bool done = false; /* of a small one */
+	std::atomic<bool> woken{ false };
+	std::unique_ptr<shim::Piece> piece; /* of a large one */
+};
+
+namespace shim
+{
+
+/* Small messages to and from one peer. All but stir() is for the thread that uses the mesh. */
+class Lane
+{
+      public:
+	Lane(const std::shared_ptr<Context> &context, int peer)
+	    : pair_(context->to(peer)), watch_(context, nullptr, 0),
+	      memory_(new char[2 * kPlaces * kRoom]) /* which is not touched before it is used */
+	{
+		for (size_t i = 0; i < 2 * kPlaces; i++)
+			(i < kPlaces ? in_ : out_)
+				.push_back(std::make_unique<Piece>(
+					context, memory_.get() + i * kRoom, kRoom));
+		for (auto &place : in_)
+			pair_->receive(place.get(), kSmall, true);
+		pair_->receive(&watch_, kWatch, true);
+	}
+
+	void send(shim_io *io)
+	{
+		if (unsent_.empty() && sent_ - known_ < kData)
+			push(io->slot, io->at, io->bytes, io);
+		else
+			unsent_.push_back(io);
+	}
+	void receive(shim_io *io)
+	{
+		for (auto early = early_.begin(); early != early_.end(); ++early) {
+			if (early->slot != io->slot || early->data.size() != io->bytes)
+				continue;
+			if (io->bytes)
+				std::memcpy(io->at, early->data.data(), io->bytes);
+			io->done = true;
+			early_.erase(early);
+			return;
+		}
+		expected_.push_back(io);
+	}
+	void forget(shim_io *io)
+	{
+		(io->sends ? unsent_ : expected_).remove(io);
+	}
+	/* Does for a moment what Gloo's thread would have to be woken for. */
+	void poll()
+	{
+		try {
+			pair_->handleEvents(EPOLLIN);
+		} catch (...) {
+			/* The connection is gone, as lost() will say. */
+		}
+	}
+	/* Takes what has come, and sends what that makes room for. */
+	void take()
+	{
+		while (in_[taken_ % kPlaces]->done(false)) {
+			Piece *place = in_[taken_ % kPlaces].get();
+			Head head;
+
+			std::memcpy(&head, place->ptr, sizeof head);
+			known_ = std::max(known_, head.taken);
+			if (head.bytes <= kSmallMost)
+				deliver(head, static_cast<char *>(place->ptr) + sizeof head);
+			place->renew();
+			taken_++;
+			answer(place);
+		}
+	}
+	/* Until something has come, `until`, or stir() after `woken` was set. */
+	void sleep(int64_t until, const std::atomic<bool> &woken)
+	{
+		in_[taken_ % kPlaces]->sleep(false, until, woken);
+	}
+	void stir()
+	{
+		for (auto &place : in_)
+			place->stir();
+	}
+	/*
+	 * The connection is gone; what had come before lies there. Gloo tells that to what waits for its turn, not to
+	 * what is half done.
+	 */
+	bool lost()
+	{
+		return watch_.lost();
+	}
+	[[noreturn]] void tell_loss()
+	{
+		watch_.check();
+		throw std::logic_error("the connection is gone");
+	}
+	/* Until all that was sent is at least the kernel's. */
+	void flush(int64_t until)
+	{
+		static const std::atomic<bool> never{ false };
+
+		for (uint64_t i = known_; i < sent_; i++)
+			while (!out_[i % kPlaces]->done(true) && !lost() && now() < until)
+				out_[i % kPlaces]->sleep(true, until, never);
+	}
+
+      private:
+	static constexpr size_t kRoom = sizeof(Head) + kSmallMost;
+
+	struct Early { /* came before anybody asked for it */
+		uint64_t slot;
+		std::vector<char> data;
+	};
+
+	void push(uint64_t slot, const char *at, uint64_t bytes, shim_io *io)
+	{
+		Piece *piece = out_[sent_ % kPlaces].get(); /* its last message was taken */
+		const Head head = { slot, taken_, bytes };
+		const size_t length = bytes == kNone ? 0 : bytes;
+
+		piece->renew();
+		std::memcpy(piece->ptr, &head, sizeof head);
+		if (length)
+			std::memcpy(static_cast<char *>(piece->ptr) + sizeof head, at, length);
+		pair_->send(piece, kSmall, sizeof head + length, true);
+		sent_++;
+		told_ = taken_;
+		if (io)
+			io->done = true;
+	}
+	/* A message was taken out of `place`. What has come counts, even if the answer finds nobody. */
+	void answer(Piece *place)
+	{
+		try {
+			pair_->receive(place, kSmall, true);
+			for (; !unsent_.empty() && sent_ - known_ < kData; unsent_.pop_front())
+				push(unsent_.front()->slot, unsent_.front()->at,
+				     unsent_.front()->bytes, unsent_.front());
+			if (taken_ - told_ >= kTell)
+				push(0, nullptr, kNone, nullptr);
+		} catch (...) {
+			/* The connection is gone, as lost() will say. */
+		}
+	}
+	void deliver(const Head &head, const char *data)
+	{
+		for (auto at = expected_.begin(); at != expected_.end(); ++at) {
+			if ((*at)->slot != head.slot || (*at)->bytes != head.bytes)
+				continue;
+			if (head.bytes)
+				std::memcpy((*at)->at, data, head.bytes);
+			(*at)->done = true;
+			expected_.erase(at);
+			return;
+		}
+		early_.push_back({ head.slot, std::vector<char>(data, data + head.bytes) });
+	}
+
+	Pair *const pair_;
+	Piece watch_;
+	const std::unique_ptr<char[]> memory_;
+	std::vector<std::unique_ptr<Piece>> in_, out_;
+	/* messages sent; how many of them are known to be taken; taken of the peer's; how many of them it was told */
+	uint64_t sent_ = 0, known_ = 0, taken_ = 0, told_ = 0;
+	std::list<shim_io *> unsent_, expected_;
+	std::list<Early> early_;
+};
+
+} /* namespace shim */
+
+#endif

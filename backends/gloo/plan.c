@@ -1,0 +1,268 @@
+/* plan.c - see plan.h. */
+#include "plan.h"
+
+enum {
+	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
+	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
+	AT_ONCE = 1024 * 1024,
+	PIECE = 256 * 1024,
+};
+
+/* ---- where things lie ------------------------------------------------------------------------ */
+
+static void *past(const struct work *w, const void *p, uint64_t elements)
+{
+	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
+}
+
+static uint64_t block(const struct work *w, const uint64_t *list, int32_t r)
+{
+	return list ? list[r] : w->c.count;
+}
+
+/* Block r of a buffer; r = nranks: its end. */
+static void *block_at(const struct work *w, const void *p, const uint64_t *list, int32_t r)
+{
+	uint64_t at = 0;
+
+	for (int32_t i = 0; i < r; i++)
+		at += block(w, list, i);
+	return past(w, p, at);
+}
+
+static uint64_t edge(const struct group *g, const struct work *w, int32_t r)
+{
+	uint64_t n = (uint64_t)g->nranks, at = (uint64_t)r, count = w->c.count;
+
+	return count / n * at + (count % n < at ? count % n : at);
+}
+
+static uint64_t slice(const struct group *g, const struct work *w, int32_t r)
+{
+	return edge(g, w, r + 1) - edge(g, w, r);
+}
+
+/* Piece k of rank r's slice; 0 past the end of one that is an element shorter than others. */
+static uint64_t piece(const struct group *g, const struct work *w, int32_t r, int32_t k)
+{
+	uint64_t all = slice(g, w, r), at = w->step * (uint64_t)k;
+
+	return at >= all ? 0 : all - at < w->step ? all - at : w->step;
+}
+
+static void *piece_at(const struct group *g, const struct work *w, const void *p, int32_t r,
+                      int32_t k)
+{
+	return past(w, p, edge(g, w, r) + w->step * (uint64_t)k);
+}
+
+void *plan_given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+{
+	uint64_t each = w->pieces ? w->step : w->sum;
+	int32_t i = (peer < g->rank ? peer : peer - 1) + (k & 1) * (g->nranks - 1);
+
+	return past(w, w->scratch, each * (uint64_t)i);
+}
+
+/* Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until it is sent. */
+static void *total_at(const struct group *g, const struct work *w, int32_t k)
+{
+	if (w->c.kind == TESS_REDUCE && g->rank != w->c.peer)
+		return past(w, w->scratch, w->step * 2 * (uint64_t)(g->nranks - 1));
+	return piece_at(g, w, w->c.dst, g->rank, k);
+}
+
+int plan_adds(int32_t kind)
+{
+	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
+}
+
+static int rooted(int32_t kind)
+{
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
+	       kind == TESS_SCATTER;
+}
+
+/* ---- who gives what to whom ------------------------------------------------------------------ */
+
+/* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
+static struct leg to_share(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+{
+	const struct tess_coll *c = &w->c;
+	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
+	struct leg leg = {
+		.src = total_at(g, w, k),
+		.give = piece(g, w, g->rank, k),
+		.gives = 1,
+		.dst = piece_at(g, w, c->dst, peer, k),
+		.get = piece(g, w, peer, k),
+		.gets = 1,
+	};
+
+	if (c->kind == TESS_BROADCAST) {
+		leg.src = piece_at(g, w, i_am_root ? c->src : c->dst, g->rank, k);
+		leg.gives = !is_root;
+		leg.gets = !i_am_root;
+	} else if (c->kind == TESS_REDUCE) {
+		leg.gives = is_root;
+		leg.gets = i_am_root;
+	}
+	return leg;
+}
+
+/* What each adds: all of it, or piece k of its slice. */
+static struct leg to_add(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+{
+	const struct tess_coll *c = &w->c;
+	struct leg leg = {
+		.src = c->src,
+		.give = c->count,
+		.gives = 1,
+		.dst = plan_given(g, w, peer, k),
+		.get = w->sum,
+		.gets = 1,
+	};
+
+	if (c->kind == TESS_REDUCE_SCATTER) {
+		leg.src = block_at(w, c->src, c->give, peer);
+		leg.give = block(w, c->give, peer);
+	} else if (w->pieces) {
+		leg.src = piece_at(g, w, c->src, peer, k);
+		leg.give = piece(g, w, peer, k);
+		leg.get = piece(g, w, g->rank, k);
+	} else if (c->kind == TESS_REDUCE) {
+		leg.gives = peer == c->peer;
+		leg.gets = g->rank == c->peer;
+	}
+	return leg;
+}
+
+static struct leg to_move(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+{
+	const struct tess_coll *c = &w->c;
+	int all = !rooted(c->kind), inplace = c->src == c->dst;
+	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
+
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		if (w->pieces)
+			return (struct leg){
+				piece_at(g, w, c->src, peer, k),
+				piece_at(g, w, c->dst, g->rank, k),
+				piece(g, w, peer, k),
+				piece(g, w, g->rank, k),
+				i_am_root,
+				is_root,
+			};
+		return (struct leg){ c->src, c->dst, c->count, c->count, i_am_root, is_root };
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
+		return (struct leg){
+			inplace && (all || i_am_root) ? block_at(w, c->src, c->get, g->rank)
+						      : past(w, c->src, 0),
+			block_at(w, c->dst, c->get, peer),
+			c->count,
+			block(w, c->get, peer),
+			all || is_root,
+			all || i_am_root,
+		};
+	case TESS_SCATTER:
+		return (struct leg){
+			block_at(w, c->src, c->give, peer),
+			c->dst,
+			block(w, c->give, peer),
+			c->count,
+			i_am_root,
+			is_root,
+		};
+	case TESS_ALL_TO_ALL:
+		return (struct leg){
+			block_at(w, inplace ? w->scratch : c->src, c->give, peer),
+			block_at(w, c->dst, c->get, peer),
+			block(w, c->give, peer),
+			block(w, c->get, peer),
+			1,
+			1,
+		};
+	case TESS_SEND:
+		return (struct leg){ .src = c->src, .give = c->count, .gives = is_root };
+	case TESS_RECV:
+		return (struct leg){ .dst = c->dst, .get = c->count, .gets = is_root };
+	default: /* a barrier: nothing, from everyone */
+		return (struct leg){ .gives = 1, .gets = 1 };
+	}
+}
+
+struct leg plan_leg(const struct group *g, const struct work *w, int32_t peer, int32_t k,
+                    int shares)
+{
+	if (shares)
+		return to_share(g, w, peer, k);
+	return plan_adds(w->c.kind) ? to_add(g, w, peer, k) : to_move(g, w, peer, k);
+}
+
+void plan_keep(const struct group *g, const struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	struct leg own;
+
+	if (plan_adds(c->kind) || c->src == c->dst || c->kind == TESS_SEND ||
+	    c->kind == TESS_RECV || (rooted(c->kind) && g->rank != c->peer))
+		return;
+	own = to_move(g, w, g->rank, 0);
+	if (c->kind == TESS_BROADCAST)
+		own = (struct leg){ .src = c->src, .dst = c->dst, .get = c->count };
+	if (own.get)
+		memcpy(own.dst, own.src, own.get * w->width);
+}
+
+/* ---- how it goes ----------------------------------------------------------------------------- */
+
+void plan_slices(const struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	size_t n = (size_t)g->nranks;
+
+	if ((n - 1) * c->count * w->width < LARGE)
+		return;
+	if (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
+	    (c->kind == TESS_BROADCAST && n > 2)) {
+		w->step = (AT_ONCE / n > PIECE ? AT_ONCE / n : PIECE) / w->width;
+		w->pieces = (int32_t)((slice(g, w, 0) + w->step - 1) / w->step);
+	}
+}
+
+void plan_sum(const struct group *g, struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	int i_am_root = g->rank == c->peer;
+
+	w->sum = 0;
+	if (!plan_adds(c->kind))
+		return;
+	if (w->pieces) {
+		w->sum = w->stage < w->pieces ? piece(g, w, g->rank, w->stage) : 0;
+		w->mine = piece_at(g, w, c->src, g->rank, w->stage);
+		w->total = total_at(g, w, w->stage);
+	} else if (c->kind == TESS_REDUCE_SCATTER) {
+		w->sum = block(w, c->give, g->rank);
+		w->mine = block_at(w, c->src, c->give, g->rank);
+		w->total = c->src == c->dst ? w->mine : c->dst;
+	} else {
+		w->sum = c->kind == TESS_ALL_REDUCE || i_am_root ? c->count : 0;
+		w->mine = past(w, c->src, 0);
+		w->total = c->dst;
+	}
+}
+
+size_t plan_scratch(const struct group *g, const struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+
+	if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src)
+		return (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
+	if (!plan_adds(c->kind))
+		return 0;
+	return w->pieces ? w->step * w->width * (size_t)(2 * g->nranks - 1)
+	                 : w->sum * w->width * (size_t)(g->nranks - 1);
+}
