@@ -6,100 +6,48 @@
  * secret before that (secret.h), and until then nothing that it says is looked at and no memory is
  * taken for it.
  */
-#include "rendezvous.h"
+#include "server.h"
 
 #include "clock.h"
-#include "hub.h"
-#include "wire.h"
 
 #include <core/base/log.h>
 #include <core/base/status.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sodium.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, HELLO_MS = 5000, LAST_WORDS_MS = 500, LOCK_MS = 200, RETRY_MS = 5 };
+enum { HELLO_MS = 5000, LAST_WORDS_MS = 500 };
 /* At a time; few enough that a connection is heard several times before newer ones push it out. */
 enum { ADMITTED = 8 };
 
-struct ask { /* a GET that waits for its key */
-	struct ask *next;
-	int32_t id;
-	char key[];
-};
-
-struct conn {
-	int fd;
-	int32_t rank; /* -1: a stranger */
-	pid_t pid; /* as the kernel says; between hosts, as the rank says */
-	char from[48]; /* between hosts: the peer's address */
-	int64_t since;
-	bool proven; /* it holds the secret; on one host: it is of our user */
-	uint32_t heard; /* bytes of: */
-	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
-	unsigned recorded; /* how often it was asked for its record */
-	bool bye, told, drop; /* drop: to be closed when `out` is written */
-	struct tess_pipe in, out;
-	struct ask *asks;
-};
-
-struct seat {
-	atomic_bool ended; /* its process */
-	bool came;
-};
-
-struct tess_rendezvous {
-	char path[128], lock_path[136]; /* "": between hosts */
-	struct tess_secret secret;
-	bool hosts;
-	int listener, lock, wake;
-	pthread_t thread;
-	atomic_bool stop;
-	struct tess_hub *hub;
-	struct tess_listener ear;
-	int32_t nranks;
-	struct seat *seat; /* of each rank */
-	bool welcomed, gone;
-	atomic_uint records; /* how often they are wanted */
-	int32_t nconns;
-	struct conn conn[];
-};
-
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void post(struct conn *c, uint32_t kind, int32_t a, int32_t b, const void *data, size_t len)
+static void post(struct tess_conn *c, uint32_t kind, int32_t a, int32_t b, const void *data,
+                 size_t len)
 {
 	if (!tess_pipe_put(&c->out, kind, a, b, data, len, NULL, 0))
 		c->drop = true;
 }
 
-static void refuse(struct conn *c, tess_status why, const char *sentence)
+static void refuse(struct tess_conn *c, tess_status why, const char *sentence)
 {
 	post(c, TESS_REFUSED, 0, why, sentence, strlen(sentence) + 1);
 	c->drop = true;
 }
 
 /* "process 12", and where it is. */
-static const char *whose(const struct conn *c, char *text, size_t room)
+static const char *whose(const struct tess_conn *c, char *text, size_t room)
 {
 	snprintf(text, room, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
 	return text;
 }
 
-static const struct conn *holder(const struct tess_rendezvous *r, int32_t rank)
+static const struct tess_conn *holder(const struct tess_rendezvous *r, int32_t rank)
 {
 	for (int32_t i = 0; i < r->nconns; i++)
 		if (rank >= 0 && r->conn[i].rank == rank)
@@ -107,11 +55,11 @@ static const struct conn *holder(const struct tess_rendezvous *r, int32_t rank)
 	return NULL;
 }
 
-static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_frame *f)
+static void hello(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
 {
 	const struct tess_hello *h = (const void *)f->payload;
 	char text[256], one[96], two[96];
-	const struct conn *other;
+	const struct tess_conn *other;
 	tess_status st;
 
 	if (f->kind != TESS_HELLO || f->bytes != sizeof *f + sizeof *h) {
@@ -146,9 +94,9 @@ static void hello(struct tess_rendezvous *r, struct conn *c, const struct tess_f
 		tess_hub_fail(r->hub, f->a, st, text);
 }
 
-static void ask(struct conn *c, const char *key, size_t len, int32_t id)
+static void ask(struct tess_conn *c, const char *key, size_t len, int32_t id)
 {
-	struct ask *a = malloc(sizeof *a + len + 1);
+	struct tess_ask *a = malloc(sizeof *a + len + 1);
 
 	if (!a) {
 		c->drop = true;
@@ -171,7 +119,7 @@ static tess_status set(struct tess_rendezvous *r, const struct tess_frame *f)
 }
 
 /* False: it is no such frame. */
-static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_frame *f)
+static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
 {
 	size_t len = f->bytes - sizeof *f;
 	const struct tess_note *n = (const void *)f->payload;
@@ -226,12 +174,12 @@ static bool obey(struct tess_rendezvous *r, struct conn *c, const struct tess_fr
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void dismiss(struct tess_rendezvous *r, struct conn *c)
+static void dismiss(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	close(c->fd);
 	tess_pipe_free(&c->in);
 	tess_pipe_free(&c->out);
-	for (struct ask *a = c->asks, *next; a; a = next) {
+	for (struct tess_ask *a = c->asks, *next; a; a = next) {
 		next = a->next;
 		free(a);
 	}
@@ -244,10 +192,10 @@ static void dismiss(struct tess_rendezvous *r, struct conn *c)
  */
 static bool push_out(struct tess_rendezvous *r)
 {
-	struct conn *oldest = NULL;
+	struct tess_conn *oldest = NULL;
 
 	for (int32_t i = 0; i < r->nconns; i++) {
-		struct conn *c = &r->conn[i];
+		struct tess_conn *c = &r->conn[i];
 
 		if (c->rank < 0 && !(r->hosts && c->proven) &&
 		    (!oldest || c->since < oldest->since))
@@ -261,7 +209,7 @@ static bool push_out(struct tess_rendezvous *r)
 static void admit(struct tess_rendezvous *r)
 {
 	for (int i = 0; i < ADMITTED; i++) {
-		struct conn c = { .rank = -1, .since = tess_now(), .proven = !r->hosts };
+		struct tess_conn c = { .rank = -1, .since = tess_now(), .proven = !r->hosts };
 
 		c.fd = r->hosts ? tess_net_accept(r->listener, c.from)
 		                : accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -271,7 +219,7 @@ static void admit(struct tess_rendezvous *r)
 			return;
 		}
 		c.pid = r->hosts ? 0 : tess_socket_peer(c.fd);
-		if (c.pid < 0 || (r->nconns == r->nranks + STRANGERS && !push_out(r)))
+		if (c.pid < 0 || (r->nconns == r->nranks + TESS_STRANGERS && !push_out(r)))
 			close(c.fd);
 		else
 			r->conn[r->nconns++] = c;
@@ -279,7 +227,7 @@ static void admit(struct tess_rendezvous *r)
 }
 
 /* What a stranger says: a nonce, for which it gets ours, and its proof, for which it gets ours. */
-static bool greet(struct tess_rendezvous *r, struct conn *c)
+static bool greet(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	unsigned char proof[TESS_PROOF];
 	uint32_t before = c->heard;
@@ -303,7 +251,7 @@ static bool greet(struct tess_rendezvous *r, struct conn *c)
 	return send(c->fd, proof, TESS_PROOF, MSG_NOSIGNAL | MSG_DONTWAIT) == TESS_PROOF;
 }
 
-static void lost(struct tess_rendezvous *r, const struct conn *c)
+static void lost(struct tess_rendezvous *r, const struct tess_conn *c)
 {
 	char text[192], who[96];
 
@@ -315,7 +263,7 @@ static void lost(struct tess_rendezvous *r, const struct conn *c)
 }
 
 /* Reads what is there. False: the connection is over. */
-static bool hear(struct tess_rendezvous *r, struct conn *c)
+static bool hear(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	const struct tess_frame *f;
 	bool open, bad = false;
@@ -338,9 +286,9 @@ static bool hear(struct tess_rendezvous *r, struct conn *c)
 	return open && !bad;
 }
 
-static void answer(struct tess_rendezvous *r, struct conn *c)
+static void answer(struct tess_rendezvous *r, struct tess_conn *c)
 {
-	struct ask **at = &c->asks, *a;
+	struct tess_ask **at = &c->asks, *a;
 
 	while ((a = *at)) {
 		uint64_t len;
@@ -386,7 +334,7 @@ static void tell(struct tess_rendezvous *r)
 	unsigned records = atomic_load(&r->records);
 
 	for (int32_t i = 0; i < r->nconns; i++) {
-		struct conn *c = &r->conn[i];
+		struct tess_conn *c = &r->conn[i];
 
 		if (c->rank < 0)
 			continue;
@@ -414,7 +362,7 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	p[0] = (struct pollfd){ .fd = r->wake, .events = POLLIN };
 	p[1] = (struct pollfd){ .fd = r->listener, .events = POLLIN };
 	for (int32_t i = 0; i < n; i++) {
-		const struct conn *c = &r->conn[i];
+		const struct tess_conn *c = &r->conn[i];
 		int64_t until = c->since + HELLO_MS * (int64_t)TESS_MS;
 
 		p[i + 2] = (struct pollfd){ .fd = c->fd,
@@ -432,7 +380,7 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	}
 	for (int32_t i = n - 1; i >= 0;
 	     i--) { /* dismiss() puts the last one, which was seen, in its place */
-		struct conn *c = &r->conn[i];
+		struct tess_conn *c = &r->conn[i];
 		bool over = p[i + 2].revents & ~POLLOUT ? !hear(r, c) : false;
 
 		if (c->rank < 0 && tess_now() > c->since + HELLO_MS * (int64_t)TESS_MS)
@@ -449,7 +397,7 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 		miss(r);
 	tell(r);
 	for (int32_t i = r->nconns - 1; i >= 0; i--) {
-		struct conn *c = &r->conn[i];
+		struct tess_conn *c = &r->conn[i];
 		bool open = tess_pipe_flush(&c->out, c->fd);
 
 		if (!open || (c->drop && c->out.begin == c->out.end)) {
@@ -467,10 +415,10 @@ static bool unsaid(const struct tess_rendezvous *r)
 	return false;
 }
 
-static void *serve(void *arg)
+void *tess_server_run(void *arg)
 {
 	struct tess_rendezvous *r = arg;
-	struct pollfd *p = calloc((size_t)r->nranks + STRANGERS + 2, sizeof *p);
+	struct pollfd *p = calloc((size_t)r->nranks + TESS_STRANGERS + 2, sizeof *p);
 	int64_t deadline;
 
 	if (!p) {
@@ -499,222 +447,4 @@ static void *serve(void *arg)
 		dismiss(r, &r->conn[r->nconns - 1]);
 	free(p);
 	return NULL;
-}
-
-/* ---- the host's side ------------------------------------------------------------------------- */
-
-static void wake(void *arg, const struct tess_failure *f)
-{
-	struct tess_rendezvous *r = arg;
-	uint64_t one = 1;
-
-	(void)f;
-	if (write(r->wake, &one, sizeof one) < 0)
-		return; /* it is awake: the count cannot be full otherwise */
-}
-
-/*
- * The lock of a job's name, held for its life. A file that was removed under us does not count, and whoever
- * removes what a dead job has left (tess_socket_forget) has it for a moment.
- */
-static tess_status take_lock(struct tess_rendezvous *r)
-{
-	int64_t until = tess_now() + LOCK_MS * (int64_t)TESS_MS;
-	struct stat here, there;
-
-	for (;;) {
-		r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-		if (r->lock < 0)
-			return tess_fail(TESS_EIO, "%s cannot be opened: %s", r->lock_path,
-			                 strerror(errno));
-		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
-			close(r->lock);
-			r->lock = -1;
-			if (tess_now() < until) {
-				poll(NULL, 0, RETRY_MS);
-				continue;
-			}
-			return tess_fail(TESS_EIO,
-			                 "a job is running at %s; set another TESSERA_JOB",
-			                 r->path);
-		}
-		if (!fstat(r->lock, &here) && !stat(r->lock_path, &there) &&
-		    here.st_ino == there.st_ino)
-			return TESS_OK;
-		close(r->lock);
-	}
-}
-
-static tess_status make_socket(struct tess_rendezvous *r, const char *job)
-{
-	char own[64];
-	tess_status st;
-
-	if (!job) {
-		snprintf(own, sizeof own, "%d-%" PRId64, (int)getpid(), tess_now());
-		job = own;
-	}
-	st = tess_socket_path(job, r->path, sizeof r->path);
-	if (st)
-		return st;
-	snprintf(r->lock_path, sizeof r->lock_path, "%s.lock", r->path);
-	st = take_lock(r);
-	if (st)
-		return st;
-	if (unlink(r->path) && errno != ENOENT)
-		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
-		                 r->path, strerror(errno));
-	r->listener = tess_socket_listen(r->path, r->nranks + STRANGERS);
-	if (r->listener < 0)
-		return tess_fail(TESS_EIO, "%s cannot be made: %s", r->path, strerror(errno));
-	return TESS_OK;
-}
-
-static tess_status start(struct tess_rendezvous *r)
-{
-	sigset_t all, old;
-	int err;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&r->thread, NULL, serve, r);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (err)
-		return tess_fail(TESS_EIO, "no thread for the server of the rendezvous: %s",
-		                 strerror(err));
-	return TESS_OK;
-}
-
-static void destroy(struct tess_rendezvous *r)
-{
-	if (r->listener >= 0)
-		close(r->listener);
-	if (r->listener >= 0 && !r->hosts)
-		unlink(r->path);
-	if (r->lock >= 0) {
-		unlink(r->lock_path);
-		close(r->lock);
-	}
-	if (r->wake >= 0)
-		close(r->wake);
-	tess_hub_close(r->hub);
-	sodium_memzero(&r->secret, sizeof r->secret);
-	free(r->seat);
-	free(r);
-}
-
-static tess_status make(int32_t nranks, struct tess_rendezvous **out)
-{
-	struct tess_hub *hub;
-	struct tess_rendezvous *r;
-	tess_status st = tess_hub_open(nranks, &hub);
-
-	if (st)
-		return st;
-	r = calloc(1, sizeof *r + ((size_t)nranks + STRANGERS) * sizeof *r->conn);
-	if (!r) {
-		tess_hub_close(hub);
-		return tess_fail(TESS_ENOMEM, "no memory for the server of the rendezvous");
-	}
-	r->hub = hub;
-	r->nranks = nranks;
-	r->listener = r->lock = -1;
-	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r->seat = calloc((size_t)nranks, sizeof *r->seat);
-	if (r->wake < 0 || !r->seat) {
-		st = tess_fail(TESS_ENOMEM, "no event descriptor or memory for the rendezvous");
-		destroy(r);
-		return st;
-	}
-	*out = r;
-	return TESS_OK;
-}
-
-/* The socket is there, or `st` says why not: what remains. */
-static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess_rendezvous **out)
-{
-	if (!st)
-		st = start(r);
-	if (st) {
-		destroy(r);
-		return st;
-	}
-	r->ear = (struct tess_listener){ .failed = wake, .arg = r };
-	tess_hub_listen(r->hub, &r->ear);
-	*out = r;
-	return TESS_OK;
-}
-
-tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
-{
-	struct tess_rendezvous *r = NULL;
-	tess_status st = make(nranks, &r);
-
-	return st ? st : finish(r, make_socket(r, job), out);
-}
-
-tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
-                                       const struct tess_secret *secret, int32_t nranks,
-                                       struct tess_rendezvous **out)
-{
-	struct tess_rendezvous *r = NULL;
-	tess_status st = make(nranks, &r);
-
-	if (st)
-		return st;
-	r->hosts = true;
-	r->secret = *secret;
-	return finish(r, tess_net_listen(at, &r->listener), out);
-}
-
-const char *tess_rendezvous_path(const struct tess_rendezvous *r)
-{
-	return r->path;
-}
-
-tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
-                                    size_t room)
-{
-	struct tess_failure f;
-	tess_status why = tess_hub_failure(r->hub, &f);
-
-	if (why) {
-		*rank = f.rank;
-		snprintf(sentence, room, "%s", f.sentence);
-	}
-	return why;
-}
-
-void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
-                          const char *sentence)
-{
-	tess_hub_fail(r->hub, rank, why, sentence);
-}
-
-void tess_rendezvous_ended(struct tess_rendezvous *r, int32_t rank)
-{
-	atomic_store(&r->seat[rank].ended, true);
-	wake(r, NULL);
-}
-
-void tess_rendezvous_record(struct tess_rendezvous *r)
-{
-	atomic_fetch_add(&r->records, 1);
-	wake(r, NULL);
-}
-
-uint64_t tess_rendezvous_whereabouts(struct tess_rendezvous *r, int32_t rank, char *text,
-                                     size_t room)
-{
-	return tess_hub_whereabouts(r->hub, rank, text, room);
-}
-
-void tess_rendezvous_close(struct tess_rendezvous *r)
-{
-	if (!r)
-		return;
-	r->stop = true;
-	wake(r, NULL);
-	pthread_join(r->thread, NULL);
-	destroy(r);
 }

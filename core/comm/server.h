@@ -1,0 +1,60 @@
+/* server.h - the inside of a rendezvous: rendezvous.c opens and closes it, server.c is its thread. */
+#ifndef TESS_COMM_SERVER_H
+#define TESS_COMM_SERVER_H
+
+#include "hub.h"
+#include "rendezvous.h"
+#include "wire.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { TESS_STRANGERS = 64 }; /* connections that are kept beside those of the ranks */
+
+struct tess_ask { /* a GET that waits for its key */
+	struct tess_ask *next;
+	int32_t id;
+	char key[];
+};
+
+struct tess_conn {
+	int fd;
+	int32_t rank; /* -1: a stranger */
+	pid_t pid; /* as the kernel says; between hosts, as the rank says */
+	char from[48]; /* between hosts: the peer's address */
+	int64_t since;
+	bool proven; /* it holds the secret; on one host: it is of our user */
+	uint32_t heard; /* bytes of: */
+	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
+	unsigned recorded; /* how often it was asked for its record */
+	bool bye, told, drop; /* drop: to be closed when `out` is written */
+	struct tess_pipe in, out;
+	struct tess_ask *asks;
+};
+
+struct tess_arrival {
+	atomic_bool ended; /* its process */
+	bool came;
+};
+
+struct tess_rendezvous {
+	char path[128], lock_path[136]; /* "": between hosts */
+	struct tess_secret secret;
+	bool hosts;
+	int listener, lock, wake;
+	pthread_t thread;
+	atomic_bool stop;
+	struct tess_hub *hub;
+	struct tess_listener ear;
+	int32_t nranks;
+	struct tess_arrival *seat; /* of each rank */
+	bool welcomed, gone;
+	atomic_uint records; /* how often they are wanted */
+	int32_t nconns;
+	struct tess_conn conn[];
+};
+
+/* The thread: serves r (a struct tess_rendezvous) until r->stop. */
+void *tess_server_run(void *r);
+
+#endif
