@@ -10,6 +10,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -116,6 +117,7 @@ class Piece final : public tcp::UnboundBuffer
 	}
 };
 
+/* The ranks of a mesh; its connections are of the class below. */
 class Context final : public tcp::Context
 {
       public:
