@@ -407,35 +407,58 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 
 /* ---- finishing --------------------------------------------------------------------------------------------- */
 
-/* A backend that cannot be aborted is never waited for where it could hold us: it is asked, at growing pauses. */
-static tess_status poll_work(struct tess_group *g, void *self, void *work, int64_t deadline)
+tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline)
+{
+	tess_status st = g->backend->wait(self, work, deadline);
+
+	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
+}
+
+static tess_status look(struct tess_work *w)
+{
+	struct tess_group *g = w->group;
+
+	return w->emulation ? tess_emulation_test(w->emulation)
+	                    : g->backend->test(g->self, w->work);
+}
+
+/*
+ * The backend knows two groups where the program knows one, and need not work for the one while this
+ * rank is in the other: what is under way in either gets on. What fails will be found by who waits for it.
+ */
+static void stir(const struct tess_work *w)
+{
+	const struct tess_group *g = w->group;
+
+	for (struct tess_work *o = g->aside ? g->live : NULL; o; o = o->next)
+		if (o != w && o->state == TESS_PENDING)
+			look(o);
+}
+
+/* Asks at growing pauses, and never waits in the backend, where it could be held. */
+static tess_status poll_work(struct tess_work *w, int64_t deadline)
 {
 	int64_t pause = 0;
 
 	for (;;) {
-		tess_status st = g->backend->test(self, work);
+		tess_status st = look(w);
 		struct timespec t;
+		int64_t now;
 
 		if (st != TESS_PENDING)
 			return st;
-		if ((st = tess_world_check(g->world)))
+		stir(w);
+		if ((st = tess_world_check(w->group->world)))
 			return st;
-		if (tess_now() >= deadline)
+		now = tess_now();
+		if (now >= deadline)
 			return TESS_ETIMEOUT;
+		if (now >= w->slow)
+			tell(w);
 		t = tess_timespec(pause);
 		nanosleep(&t, NULL);
 		pause = pause < TESS_MS ? pause + 5000 : TESS_MS;
 	}
-}
-
-tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline)
-{
-	tess_status st;
-
-	if (!g->backend->abort)
-		return poll_work(g, self, work, deadline);
-	st = g->backend->wait(self, work, deadline);
-	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
 tess_status tess_work_test(struct tess_work *w)
@@ -447,10 +470,11 @@ tess_status tess_work_test(struct tess_work *w)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
 		return settle(w, st);
-	st = w->emulation ? tess_emulation_test(w->emulation) : g->backend->test(g->self, w->work);
+	st = look(w);
 	if (st == TESS_PENDING) {
 		int64_t now = tess_now();
 
+		stir(w);
 		if (now >= w->slow)
 			tell(w);
 		if (now < w->coll.deadline)
@@ -466,6 +490,8 @@ static tess_status await(struct tess_work *w, int64_t deadline)
 	struct tess_group *g = w->group;
 	tess_status st;
 
+	if (!g->backend->abort || g->aside)
+		return poll_work(w, deadline);
 	if (w->emulation)
 		return tess_emulation_wait(w->emulation, deadline);
 	if (!w->slow || w->slow >= deadline)

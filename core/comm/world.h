@@ -107,7 +107,7 @@ void tess_group_tell(struct tess_group *g);
 /* Gives the backend what it holds for the work; its own memory stays, for late writes. */
 void tess_work_return(struct tess_work *w);
 void tess_work_free(struct tess_work *w); /* all but itself */
-/* One wait for a work of one of the backend's groups, that a failure of the world ends. */
+/* One wait in one of the backend's groups, that a failure of the world ends; TESS_ETIMEOUT: late. */
 tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline);
 /* So that all that waits in the group returns soon. */
 void tess_group_abort(struct tess_group *g);
