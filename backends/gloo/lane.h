@@ -149,7 +149,7 @@ class Pair final : public tcp::Pair
 	using tcp::Pair::Pair;
 
 	/* A place for a message; in the order of the messages of this slot. Known: also before it is connected. */
-	void receive(Piece *p, uint64_t slot, bool known)
+	void expect(Piece *p, uint64_t slot, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
@@ -158,7 +158,7 @@ class Pair final : public tcp::Pair
 		if (!known)
 			sendNotifyRecvReady(slot, p->size);
 	}
-	void send(Piece *p, uint64_t slot, size_t bytes, bool known)
+	void give(Piece *p, uint64_t slot, size_t bytes, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
@@ -225,8 +225,8 @@ class Lane
 				.push_back(std::make_unique<Piece>(
 					context, memory_.get() + i * kRoom, kRoom));
 		for (auto &place : in_)
-			pair_->receive(place.get(), kSmall, true);
-		pair_->receive(&watch_, kWatch, true);
+			pair_->expect(place.get(), kSmall, true);
+		pair_->expect(&watch_, kWatch, true);
 	}
 
 	void send(shim_io *io)
@@ -329,7 +329,7 @@ class Lane
 		std::memcpy(piece->ptr, &head, sizeof head);
 		if (length)
 			std::memcpy(static_cast<char *>(piece->ptr) + sizeof head, at, length);
-		pair_->send(piece, kSmall, sizeof head + length, true);
+		pair_->give(piece, kSmall, sizeof head + length, true);
 		sent_++;
 		told_ = taken_;
 		if (io)
@@ -339,7 +339,7 @@ class Lane
 	void answer(Piece *place)
 	{
 		try {
-			pair_->receive(place, kSmall, true);
+			pair_->expect(place, kSmall, true);
 			for (; !unsent_.empty() && sent_ - known_ < kData; unsent_.pop_front())
 				push(unsent_.front()->slot, unsent_.front()->at,
 				     unsent_.front()->bytes, unsent_.front());

@@ -292,9 +292,9 @@ static int post(struct shim_mesh *m, int peer, uint64_t slot, bool known, void *
 		if (bytes > kSmallMost) {
 			io->piece = std::make_unique<Piece>(m->context, at, bytes);
 			if (sends)
-				m->pair(peer)->send(io->piece.get(), slot, bytes, known);
+				m->pair(peer)->give(io->piece.get(), slot, bytes, known);
 			else
-				m->pair(peer)->receive(io->piece.get(), slot, known);
+				m->pair(peer)->expect(io->piece.get(), slot, known);
 		} else if (sends) {
 			lane->send(io.get());
 		} else {
