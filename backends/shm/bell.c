@@ -22,7 +22,7 @@
 
 #include "shm.h"
 
-enum { RING_AFTER = 16, YIELD_NS = 50000, NAP_NS = 1000000 };
+enum { RING_AFTER = 16, YIELD_NS = 50000, NAP_NS = 1000000, NEAR = 40 };
 
 #if defined(__SANITIZE_THREAD__)
 #define WITHOUT_FENCES 1
@@ -123,13 +123,37 @@ static void sleep_once(struct group *g, int64_t deadline)
 	atomic_store(&s->asleep, 0);
 }
 
+void bell_place(struct group *g)
+{
+	int32_t cpu = g->spin ? 0 : sched_getcpu() + 1;
+
+	if (cpu == g->cpu)
+		return;
+	g->cpu = cpu;
+	atomic_store_explicit(&seat_of(g, g->rank)->cpu, cpu, memory_order_relaxed);
+}
+
+/*
+ * With fewer CPUs than ranks: whether all that are waited for have a CPU of their own. Then they
+ * are about to come, and a yield would only bring somebody who waits as well.
+ */
+static bool all_elsewhere(const struct group *g)
+{
+	for (int32_t r = g->seen; r < g->nranks; r++)
+		if (atomic_load_explicit(&notice_of(g, r, g->round)->round, memory_order_relaxed) !=
+		            g->round &&
+		    atomic_load_explicit(&seat_of(g, r)->cpu, memory_order_relaxed) == g->cpu)
+			return false;
+	return g->calls.head && !g->messages;
+}
+
 bool bell_pause(struct group *g, struct pause *p, int64_t deadline)
 {
 	int64_t now;
 
 	if (p->moves != g->moves)
 		*p = (struct pause){ .moves = g->moves };
-	if (p->turn++ < g->spin) {
+	if (p->turn++ < (g->spin ? g->spin : NEAR) && (g->spin || all_elsewhere(g))) {
 		/*
 		 * By now the store has most likely left for the others, and the fence costs
 		 * little.

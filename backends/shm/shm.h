@@ -68,6 +68,7 @@ struct card { /* the call in words, for the others' error messages */
 struct seat { /* of one rank; written by it alone, but for the bell */
 	alignas(128) _Atomic uint32_t bell;
 	_Atomic uint32_t asleep;
+	_Atomic int32_t cpu; /* the last it was on, plus 1, where there are more ranks than CPUs */
 	alignas(128) struct notice notice[2];
 	alignas(128) struct card card[2];
 };
@@ -149,7 +150,8 @@ struct group {
 	uint64_t moves; /* counts whatever goes on */
 	bool unrung; /* something was put up since the bells were rung */
 	bool fenced; /* by those who fall asleep */
-	int32_t spin; /* turns of a wait before it gives up the CPU */
+	int32_t spin; /* turns of a wait before it gives up the CPU; 0: others wait for it */
+	int32_t cpu; /* as its seat says */
 	struct tess_pace direct[TESS_PACES], shares[TESS_PACES]; /* of sums in place, in slots */
 	struct tess_pace fills[TESS_PACES]; /* of slots */
 	bool filling; /* the slots have their pages */
@@ -233,6 +235,8 @@ static inline void bell_relax(void)
  * After something was put up, before this rank does anything else for long: wakes those who sleep.
  */
 void bell_ring(struct group *g);
+/* Before a notice is put up: who waits for it may want to know from where it comes. */
+void bell_place(struct group *g);
 /*
  * One step of a wait, zeroed before the first; the longer the later. False: the deadline has
  * passed.

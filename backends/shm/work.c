@@ -119,6 +119,7 @@ static void post(struct group *g, struct work *w)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
 
+	bell_place(g);
 	if (w->round == 0)
 		introduce(g, w, n);
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
