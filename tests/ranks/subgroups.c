@@ -407,30 +407,43 @@ static size_t heap(void)
 #endif
 }
 
+struct stock {
+	size_t bytes;
+	long files;
+};
+
+/* What there is while all ranks are between two lives: one after the other, for counting files takes memory. */
+static tess_status take_stock(struct tess_world *w, struct stock *out)
+{
+	tess_status st = tess_barrier(tess_world_group(w), "still");
+
+	out->bytes = heap();
+	if (!st)
+		st = tess_barrier(tess_world_group(w), "bytes");
+	out->files = open_files();
+	return st ? st : tess_barrier(tess_world_group(w), "files");
+}
+
 tess_status subgroups_churn(struct tess_world *w)
 {
 	enum { ROUNDS = 100, WARM = 10, SPARE = 32 << 10 };
-	long files = 0;
-	size_t bytes = 0;
+	struct stock before, after;
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < ROUNDS + WARM && !st; i++) {
-		if (i == WARM) {
-			/* all ranks are between two lives, also where they are threads */
-			st = tess_barrier(tess_world_group(w), "warm");
-			files = open_files();
-			bytes = heap();
-			if (!st)
-				st = tess_barrier(tess_world_group(w), "begin");
-		}
+		if (i == WARM)
+			st = take_stock(w, &before);
 		if (!st)
 			st = live(w, i);
 	}
 	if (!st)
-		st = tess_barrier(tess_world_group(w), "end");
-	if (!st && open_files() > files + 2)
-		st = tess_fail(TESS_EBUG, "%ld open files became %ld", files, open_files());
-	if (!st && heap() > bytes + SPARE)
-		st = tess_fail(TESS_EBUG, "%zu bytes of heap became %zu", bytes, heap());
-	return st ? st : tess_barrier(tess_world_group(w), "counted");
+		st = take_stock(w, &after);
+	if (st)
+		return st;
+	if (after.files > before.files + 2)
+		return tess_fail(TESS_EBUG, "%ld open files became %ld", before.files, after.files);
+	if (after.bytes > before.bytes + SPARE)
+		return tess_fail(TESS_EBUG, "%zu bytes of heap became %zu", before.bytes,
+		                 after.bytes);
+	return TESS_OK;
 }
