@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -441,22 +442,29 @@ END_TEST
 static tess_status give_up(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");
+	atomic_int *through = arg;
 
-	(void)arg;
-	if (!st && tess_world_rank(w) == 1)
-		return tess_fail(TESS_EINVAL, "no more");
-	return st ? st : tess_barrier(tess_world_group(w), "second");
+	if (st)
+		return st;
+	atomic_fetch_add(through, 1);
+	if (tess_world_rank(w) != 1)
+		return tess_barrier(tess_world_group(w), "second");
+	while (atomic_load(through) < 3)
+		usleep(1000);
+	usleep(100000); /* the others are in the second one */
+	return tess_fail(TESS_EINVAL, "no more");
 }
 
 START_TEST(threads_leave_records)
 {
 	struct tess_lost lost[3] = { { .how = "" } };
 	char sentence[1024], path[128];
+	atomic_int through = 0;
 	json_t *all;
 
 	make_directory();
 	setenv("TESSERA_FLIGHT", dir, 1);
-	ck_assert_int_eq(tess_world_spawn(3, give_up, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(3, give_up, &through), TESS_EINVAL);
 	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(
 		strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
