@@ -12,7 +12,7 @@
 #include <tessera/device.h>
 #include <time.h>
 
-enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 };   /* several weights: none stays in a cache */
+enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 }; /* several weights: none stays in a cache */
 
 static const struct tess_device *device;
 static void *self;

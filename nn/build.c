@@ -24,8 +24,8 @@ static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
 
 int32_t build_buffer(struct build *b, uint64_t bytes)
 {
-	struct buffer *list = tess_arena_grow(&b->l->arena, b->buffer, (size_t)b->nbuffers,
-	                                      sizeof *list);
+	struct buffer *list =
+		tess_arena_grow(&b->l->arena, b->buffer, (size_t)b->nbuffers, sizeof *list);
 
 	if (!list) {
 		b->status = TESS_ENOMEM;
@@ -143,8 +143,8 @@ struct tess_step *build_step(struct build *b, int32_t kind)
 {
 	struct tess_lowered *l = b->l;
 	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1);
-	struct tess_step **list = tess_arena_grow(&l->arena, l->step, (size_t)l->nsteps,
-	                                          sizeof *list);
+	struct tess_step **list =
+		tess_arena_grow(&l->arena, l->step, (size_t)l->nsteps, sizeof *list);
 
 	if (!s || !list) {
 		b->status = TESS_ENOMEM;

@@ -38,7 +38,7 @@ struct tess_runner {
 	struct tess_held held;
 	struct tess_rope rope;
 	void *step;
-	bool step_shared;               /* the group's, not the device's */
+	bool step_shared; /* the group's, not the device's */
 	uint64_t step_bytes, cache_bytes;
 	void **keys, **values;
 	int32_t ncache;
@@ -122,7 +122,8 @@ static tess_status step_room(struct tess_runner *s, uint64_t bytes)
 	tess_status st = TESS_OK;
 
 	if (tess_group_shares(s->parts.group))
-		st = tess_all_reduce(s->parts.group, &short_of, &short_of, 1, TESS_I64, TESS_MAX, "step");
+		st = tess_all_reduce(s->parts.group, &short_of, &short_of, 1, TESS_I64, TESS_MAX,
+		                     "step");
 	if (st || !short_of)
 		return st;
 	if (bytes < s->step_bytes)

@@ -5,7 +5,10 @@
 #include <stddef.h>
 #include <tessera/plugin.h>
 
-struct tess_arena { struct tess_block *top; };  /* {0}: empty */
+/* {0}: empty. */
+struct tess_arena {
+	struct tess_block *top;
+};
 
 /* `bytes` zeroed, 16-byte aligned, valid until tess_arena_free; NULL (and a sentence) without memory. */
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes);

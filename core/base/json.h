@@ -22,10 +22,10 @@ tess_status tess_json_load_wide(const char *path, size_t most, json_t **out);
  * The value at `key` of an object; *out stays as it is where the key is missing or null. Another type, or a
  * number outside [lo, hi], is TESS_EINVAL with "where: key: ..." as its sentence.
  */
-tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo, int64_t hi,
-                          int64_t *out);
-tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo, double hi,
-                             double *out);
+tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo,
+                          int64_t hi, int64_t *out);
+tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo,
+                             double hi, double *out);
 tess_status tess_json_bool(const char *where, const json_t *o, const char *key, bool *out);
 
 #endif

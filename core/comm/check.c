@@ -130,7 +130,8 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 {
 	size_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
-	uintptr_t astray = width - 1; /* bits that an aligned address has not: widths are powers of 2 */
+	uintptr_t astray =
+		width - 1; /* bits that an aligned address has not: widths are powers of 2 */
 	uint64_t from, to;
 
 	if (c->count > most_bytes)

@@ -11,12 +11,15 @@
 
 #include <tessera/tessera.h>
 
-struct tess_sum {                       /* equal on all ranks, but for `share` read by all alike */
+struct tess_sum { /* equal on all ranks, but for `share` read by all alike */
 	int32_t ntree;
-	const int64_t *n;               /* units of each tree */
-	uint64_t count;                 /* elements of one node */
-	const uint64_t *share;          /* NULL: every rank gets the sum. Else rank r gets share[r] elements, which
-	                                   follow those of lower ranks and together are `count` */
+	const int64_t *n; /* units of each tree */
+	uint64_t count; /* elements of one node */
+	/*
+	 * NULL: every rank gets the sum. Else rank r gets share[r] elements, which follow those of
+	 * lower ranks and together are `count`.
+	 */
+	const uint64_t *share;
 	const char *where;
 };
 
@@ -28,13 +31,14 @@ int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank);
  * overlapping nodes. Scratch memory is the group's own and is kept between calls. With TESSERA_REDUCE=fast
  * the rank's nodes are added here and the backend sums as it likes.
  */
-tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes, float *out);
+tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
+                           float *out);
 
 /*
  * The same addition where all Partials lie in this process: part[r] is rank r's nodes. Needs no group;
  * scratch: 64 * count f32. What tess_group_sum and the interpreter of the tests share.
  */
-void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part, float *scratch,
-                     float *out);
+void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
+                     float *scratch, float *out);
 
 #endif

@@ -75,9 +75,9 @@ struct tess_work {
 	struct tess_coll coll; /* complete; what the backend was given */
 	struct tess_key key;
 	void *work; /* the backend's */
-	struct tess_emulation *emulation; /* instead, where the backend lacks the kind, or batches */
+	struct tess_emulation *emulation; /* instead, where the backend lacks what it is */
 	uint64_t flight; /* its number in the recorder */
-	struct tess_work_call *batch; /* its calls: `coll` is the first, with the earliest deadline */
+	struct tess_work_call *batch; /* its calls; `coll`: the first, the earliest deadline */
 	uint32_t n; /* of them */
 	int64_t slow; /* from when on the others are told where this rank is; 0: they were */
 	tess_status state; /* PENDING, OK or failed */

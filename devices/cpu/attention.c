@@ -7,7 +7,7 @@
 #include "mathf.h"
 #include "tile.h"
 
-enum { LEVELS = 27 };                   /* the tree of KEY_UNITS units */
+enum { LEVELS = 27 }; /* the tree of KEY_UNITS units */
 
 struct attention {
 	const struct cpu *cpu;
@@ -15,9 +15,9 @@ struct attention {
 	int64_t d, heads, window, lo, group;
 	float scale;
 	bool by_heads;
-	int64_t rows;                   /* of a full tile */
-	int64_t tiles;                  /* of a head, or of the heads of one key-value head */
-	int64_t pitch;                  /* of a row of scores: all keys of the cache, and some */
+	int64_t rows; /* of a full tile */
+	int64_t tiles; /* of a head, or of the heads of one key-value head */
+	int64_t pitch; /* of a row of scores: all keys of the cache, and some */
 };
 
 /* One tile of queries: which keys each row sees. */
@@ -25,9 +25,9 @@ struct tile {
 	int64_t rows, head, kv, row_of_x;
 	const float *q;
 	int64_t q_pitch;
-	int64_t first[TILE_ROWS], end[TILE_ROWS];       /* positions */
-	int64_t lo, hi;                                 /* units of keys that any row sees */
-	float *score, *slots;                           /* [rows][pitch]; room for the sums */
+	int64_t first[TILE_ROWS], end[TILE_ROWS]; /* positions */
+	int64_t lo, hi; /* units of keys that any row sees */
+	float *score, *slots; /* [rows][pitch]; room for the sums */
 };
 
 /* Stores k and v of the rows of local key-value heads [lo, hi). */
@@ -153,10 +153,10 @@ static void soften(const struct attention *a, const struct tile *t)
 struct mix {
 	const struct attention *a;
 	const struct tile *t;
-	tile_fn *all, *one;             /* rows together, and a row by itself */
+	tile_fn *all, *one; /* rows together, and a row by itself */
 	int panels;
-	int64_t pitch, room;            /* floats between levels, and between groups of panels */
-	float *padded;                  /* [64][16]: values behind the last whole panel */
+	int64_t pitch, room; /* floats between levels, and between groups of panels */
+	float *padded; /* [64][16]: values behind the last whole panel */
 };
 
 /* One step of the sum of weight * value, over the positions [from, to), for rows from r on. */
@@ -268,7 +268,7 @@ static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
 	const int32_t *position = a->op->in[3].data;
 	int64_t outer = i / a->tiles, at = i % a->tiles * a->rows, head, end, p;
 
-	if (a->by_heads) {              /* outer: key-value head by token */
+	if (a->by_heads) { /* outer: key-value head by token */
 		t->kv = outer % a->op->in[4].shape[0];
 		t->row_of_x = outer / a->op->in[4].shape[0];
 		head = (a->lo / a->group + t->kv) * a->group - a->lo;
@@ -290,7 +290,7 @@ static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
 		t->first[r] = a->window && p >= a->window ? p - a->window + 1 : 0;
 		t->end[r] = p + 1;
 	}
-	t->lo = t->first[0] / KEYS;     /* positions rise */
+	t->lo = t->first[0] / KEYS; /* positions rise */
 	t->hi = tess_up(t->end[t->rows - 1], KEYS);
 	return true;
 }
@@ -322,7 +322,8 @@ static tess_status check_positions(const struct tess_op *op)
 
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		if (position[t] < 0 || position[t] >= room || (t && position[t] <= position[t - 1]))
-			return cpu_host->fail(TESS_EINVAL, "%s: cpu: attention: position %d of row "
+			return cpu_host->fail(TESS_EINVAL,
+			                      "%s: cpu: attention: position %d of row "
 			                      "%lld; they must rise and fit in a cache of %lld",
 			                      op->where, (int)position[t], (long long)t,
 			                      (long long)room);
@@ -334,9 +335,14 @@ tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
 	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0], d = (int64_t)op->num[2];
 	struct attention a = {
-		.cpu = cpu, .op = op, .d = d, .heads = op->in[0].shape[1] / d,
-		.scale = (float)op->num[0], .window = (int64_t)op->num[1],
-		.lo = (int64_t)op->num[3], .group = (int64_t)op->num[4],
+		.cpu = cpu,
+		.op = op,
+		.d = d,
+		.heads = op->in[0].shape[1] / d,
+		.scale = (float)op->num[0],
+		.window = (int64_t)op->num[1],
+		.lo = (int64_t)op->num[3],
+		.group = (int64_t)op->num[4],
 		.pitch = op->in[4].shape[1] * KEYS + LANES,
 	};
 	int64_t share = a.group < a.heads ? a.group : a.heads, tasks, floats;
@@ -351,8 +357,8 @@ tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 	a.rows = a.rows < TILE_ROWS ? a.rows : TILE_ROWS;
 	a.tiles = tess_up(share, a.rows);
 	tasks = a.by_heads ? kv * tokens * a.tiles : a.heads * a.tiles;
-	floats = scores_of(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES +
-	         KEYS * LANES + TILE_ROWS * TILE_WIDEST * LANES;
+	floats = scores_of(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES + KEYS * LANES +
+	         TILE_ROWS * TILE_WIDEST * LANES;
 	st = cpu_own_grow(cpu, sizeof(float) * (size_t)floats);
 	if (st)
 		return st;

@@ -133,11 +133,13 @@ static tess_status check_linear(const struct tess_op *op)
 		const struct tess_view *w = &op->in[1 + i];
 
 		if (!is_matrix(w) || w->shape[1] != op->in[0].shape[1])
-			return bad(op, "linear", "a weight must be [N, K] in f32, bf16 or f16, in "
+			return bad(op, "linear",
+			           "a weight must be [N, K] in f32, bf16 or f16, in "
 			           "rows, or in panels of strides that fit");
 		if ((op->out[i].ndim == 3) != partial ||
 		    !is_sum(op, &op->out[i], op->in[0].shape[0], w->shape[0]))
-			return bad(op, "linear", "an out must be f32 rows [T, N], or for all "
+			return bad(op, "linear",
+			           "an out must be f32 rows [T, N], or for all "
 			           "weights alike [nodes, T, N]");
 	}
 	return TESS_OK;
@@ -185,7 +187,8 @@ static tess_status check_norm(const struct tess_op *op)
 		return bad(op, "norm", "runs of `each` elements must fill a row");
 	for (int32_t i = 1; i < op->nin; i++)
 		if (!is_vector(&op->in[i], each))
-			return bad(op, "norm", "w and b must be f32, bf16 or f16, with one element "
+			return bad(op, "norm",
+			           "w and b must be f32, bf16 or f16, with one element "
 			           "for each that is summed");
 	why = trees_of(op, each, false);
 	if (why)
@@ -309,18 +312,29 @@ static tess_status check_copy(const struct tess_op *op)
 tess_status cpu_check(const struct tess_op *op)
 {
 	switch (op->kind) {
-	case TESS_OP_LINEAR: return check_linear(op);
-	case TESS_OP_EMBED: return check_embed(op);
-	case TESS_OP_NORM: return check_norm(op);
-	case TESS_OP_BIAS: return check_bias(op);
-	case TESS_OP_ROPE: return check_rope(op);
-	case TESS_OP_ATTENTION: return check_attention(op);
-	case TESS_OP_GATE: return check_gate(op);
-	case TESS_OP_ADD: return check_pair(op, "add");
-	case TESS_OP_COPY: return check_copy(op);
+	case TESS_OP_LINEAR:
+		return check_linear(op);
+	case TESS_OP_EMBED:
+		return check_embed(op);
+	case TESS_OP_NORM:
+		return check_norm(op);
+	case TESS_OP_BIAS:
+		return check_bias(op);
+	case TESS_OP_ROPE:
+		return check_rope(op);
+	case TESS_OP_ATTENTION:
+		return check_attention(op);
+	case TESS_OP_GATE:
+		return check_gate(op);
+	case TESS_OP_ADD:
+		return check_pair(op, "add");
+	case TESS_OP_COPY:
+		return check_copy(op);
 	}
-	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: this device has no ops of kind %d; use "
-	                      "another one, or a newer version", where(op), (int)op->kind);
+	return cpu_host->fail(TESS_ENOTSUP,
+	                      "%s: cpu: this device has no ops of kind %d; use "
+	                      "another one, or a newer version",
+	                      where(op), (int)op->kind);
 }
 
 tess_status cpu_check_rows(const struct tess_view *rows)

@@ -9,8 +9,8 @@
 #include "cpu.h"
 
 enum { MOST_THREADS = 1024 };
-enum { LARGE = 1 << 20 };               /* bytes of memory that is asked for in large pages */
-enum { PACK_SHARE = 1 << 16 };          /* elements of a weight that are packed in one go */
+enum { LARGE = 1 << 20 }; /* bytes of memory that is asked for in large pages */
+enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that are packed in one go */
 
 const struct tess_host *cpu_host;
 
@@ -42,7 +42,8 @@ static bool usable(const char *name)
 /* Best first. */
 static const struct cpu_kernels *const sets[] = {
 #if defined(CPU_X86)
-	&kernels_avx512, &kernels_avx2,
+	&kernels_avx512,
+	&kernels_avx2,
 #endif
 	&kernels_scalar,
 };
@@ -58,9 +59,11 @@ static tess_status choose(const struct cpu_kernels **out)
 			return TESS_OK;
 		}
 	}
-	return cpu_host->fail(TESS_ENOTSUP, "TESSERA_CPU=%s: not an instruction set that this "
-	                      "processor and this build have; use auto, scalar%s%s", want,
-	                      usable("avx2") ? ", avx2" : "", usable("avx512") ? ", avx512" : "");
+	return cpu_host->fail(TESS_ENOTSUP,
+	                      "TESSERA_CPU=%s: not an instruction set that this "
+	                      "processor and this build have; use auto, scalar%s%s",
+	                      want, usable("avx2") ? ", avx2" : "",
+	                      usable("avx512") ? ", avx512" : "");
 }
 
 static tess_status grow(void **data, size_t *have, size_t bytes)
@@ -188,15 +191,24 @@ static void device_free(void *self, void *p)
 static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
 {
 	switch (kind) {
-	case TESS_OP_LINEAR: return k->linear;
-	case TESS_OP_EMBED: return k->embed;
-	case TESS_OP_NORM: return k->norm;
-	case TESS_OP_BIAS: return k->bias;
-	case TESS_OP_ROPE: return k->rope;
-	case TESS_OP_ATTENTION: return k->attention;
-	case TESS_OP_GATE: return k->gate;
-	case TESS_OP_ADD: return k->add;
-	case TESS_OP_COPY: return k->copy;
+	case TESS_OP_LINEAR:
+		return k->linear;
+	case TESS_OP_EMBED:
+		return k->embed;
+	case TESS_OP_NORM:
+		return k->norm;
+	case TESS_OP_BIAS:
+		return k->bias;
+	case TESS_OP_ROPE:
+		return k->rope;
+	case TESS_OP_ATTENTION:
+		return k->attention;
+	case TESS_OP_GATE:
+		return k->gate;
+	case TESS_OP_ADD:
+		return k->add;
+	case TESS_OP_COPY:
+		return k->copy;
 	}
 	return NULL;
 }
@@ -220,7 +232,10 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 {
 	struct cpu *cpu = self;
 	struct tess_view out = {
-		.data = panels->data, .dtype = rows->dtype, .ndim = 2, .layout = TESS_PANELS,
+		.data = panels->data,
+		.dtype = rows->dtype,
+		.ndim = 2,
+		.layout = TESS_PANELS,
 		.shape = { rows->shape[0], rows->shape[1] },
 		.stride = { rows->shape[1] * LANES, LANES },
 	};
@@ -255,11 +270,20 @@ static tess_status init(const struct tess_host *host)
 }
 
 static const struct tess_device cpu_device = {
-	.size = sizeof cpu_device, .mem = TESS_HOST, .name = "cpu",
+	.size = sizeof cpu_device,
+	.mem = TESS_HOST,
+	.name = "cpu",
 	.summary = "the processor; the same bits on any of them, with any number of threads",
-	.count = count, .supports = cpu_check, .open = device_open, .alloc = device_alloc,
-	.free = device_free, .run = device_run, .pack = device_pack, .copy = device_copy,
-	.sync = device_sync, .close = device_close,
+	.count = count,
+	.supports = cpu_check,
+	.open = device_open,
+	.alloc = device_alloc,
+	.free = device_free,
+	.run = device_run,
+	.pack = device_pack,
+	.copy = device_copy,
+	.sync = device_sync,
+	.close = device_close,
 };
 static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {
@@ -268,6 +292,12 @@ static const struct tess_option option = {
 };
 static const struct tess_option *const options[] = { &option, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI, .size = sizeof(struct tess_plugin), .name = "cpu",
-                .version = "1.0", .license = "Apache-2.0", .summary = "computes on the processor",
-                .devices = devices, .options = options, .init = init };
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "cpu",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "computes on the processor",
+	        .devices = devices,
+	        .options = options,
+	        .init = init };

@@ -29,8 +29,8 @@
 #define CPU_LANES
 #endif
 
-enum { LANES = 16 };                    /* columns of a panel */
-enum { KEYS = 64, KEY_UNITS = 1 << 25 };        /* a unit of keys, and how many units */
+enum { LANES = 16 }; /* columns of a panel */
+enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* a unit of keys, and how many units */
 
 struct cpu;
 typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
@@ -38,18 +38,23 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 struct cpu_kernels {
 	const char *name;
 	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *gate, *add, *copy;
-	pool_fn *pack;                  /* over panels, of a struct pack */
+	pool_fn *pack; /* over panels, of a struct pack */
 };
 
-struct pack { const struct tess_view *rows, *panels; };
+struct pack {
+	const struct tess_view *rows, *panels;
+};
 
 /* An opened device. One thread at a time calls it; what it keeps grows and never shrinks. */
 struct cpu {
 	const struct cpu_kernels *kernels;
 	struct pool *pool;
 	int32_t nthreads;
-	struct sum sum;                 /* of the op that runs */
-	struct { void *data; size_t bytes; } shared, own;
+	struct sum sum; /* of the op that runs */
+	struct {
+		void *data;
+		size_t bytes;
+	} shared, own;
 	size_t own_each;
 };
 
@@ -76,10 +81,18 @@ tess_status cpu_check_rows(const struct tess_view *rows);
 static inline int64_t type_bytes(int32_t dtype)
 {
 	switch (dtype) {
-	case TESS_F64: case TESS_I64: return 8;
-	case TESS_F32: case TESS_I32: return 4;
-	case TESS_BF16: case TESS_F16: return 2;
-	case TESS_I8: case TESS_U8: return 1;
+	case TESS_F64:
+	case TESS_I64:
+		return 8;
+	case TESS_F32:
+	case TESS_I32:
+		return 4;
+	case TESS_BF16:
+	case TESS_F16:
+		return 2;
+	case TESS_I8:
+	case TESS_U8:
+		return 1;
 	}
 	return 0;
 }
@@ -89,13 +102,13 @@ static inline float f16_widen(uint16_t h)
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
 	float f;
 
-	if (rest < 0x400) {             /* zero and subnormal: exact */
+	if (rest < 0x400) { /* zero and subnormal: exact */
 		f = (float)rest * 0x1p-24f;
 		memcpy(&bits, &f, sizeof bits);
 	} else {
 		bits = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
 		if (rest > 0x7c00)
-			bits |= 1u << 22;       /* quiet, as the processor makes a NaN */
+			bits |= 1u << 22; /* quiet, as the processor makes a NaN */
 	}
 	bits |= sign;
 	memcpy(&f, &bits, sizeof f);

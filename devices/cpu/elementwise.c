@@ -2,10 +2,12 @@
 #include "cpu.h"
 #include "mathf.h"
 
-enum { SMALL = 1 << 14 };               /* elements that are not worth a second thread */
-enum { SILU = 1, GELU, GELU_TANH, RELU };       /* the acts, as docs/ops.md numbers them */
+enum { SMALL = 1 << 14 }; /* elements that are not worth a second thread */
+enum { SILU = 1, GELU, GELU_TANH, RELU }; /* the acts, as docs/ops.md numbers them */
 
-struct rows { const struct tess_op *op; };
+struct rows {
+	const struct tess_op *op;
+};
 
 /* Runs fn over the rows of in 0, in shares that are worth it. */
 static tess_status over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
@@ -78,8 +80,8 @@ static inline float act_of(int kind, float a)
 }
 
 /* `kind` is a constant where this is inlined, so that the loops have no branch. */
-static inline __attribute__((always_inline))
-void gate_row(int kind, const float *a, const float *b, int64_t n, float *y)
+static inline __attribute__((always_inline)) void gate_row(int kind, const float *a, const float *b,
+                                                           int64_t n, float *y)
 {
 	if (b) {
 		CPU_LANES
@@ -104,10 +106,17 @@ static void gate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		float *y = row_at(&op->out[0], t);
 
 		switch ((int)op->num[0]) {
-		case SILU: gate_row(SILU, a, b, n, y); break;
-		case GELU: gate_row(GELU, a, b, n, y); break;
-		case GELU_TANH: gate_row(GELU_TANH, a, b, n, y); break;
-		default: gate_row(RELU, a, b, n, y);
+		case SILU:
+			gate_row(SILU, a, b, n, y);
+			break;
+		case GELU:
+			gate_row(GELU, a, b, n, y);
+			break;
+		case GELU_TANH:
+			gate_row(GELU_TANH, a, b, n, y);
+			break;
+		default:
+			gate_row(RELU, a, b, n, y);
 		}
 	}
 }
@@ -150,8 +159,10 @@ tess_status run_rope(struct cpu *cpu, const struct tess_op *op)
 
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		if (position[t] < 0 || position[t] >= op->in[2].shape[0])
-			return cpu_host->fail(TESS_EINVAL, "%s: cpu: rope: position %d; the table "
-			                      "has %lld", op->where, (int)position[t],
+			return cpu_host->fail(TESS_EINVAL,
+			                      "%s: cpu: rope: position %d; the table "
+			                      "has %lld",
+			                      op->where, (int)position[t],
 			                      (long long)op->in[2].shape[0]);
 	return over_rows(cpu, op, rope_rows);
 }

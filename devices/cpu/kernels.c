@@ -10,8 +10,15 @@ cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(
 
 extern const struct cpu_kernels CPU_NAME(kernels);
 const struct cpu_kernels CPU_NAME(kernels) = {
-	.name = NAME(CPU_ISA), .linear = CPU_NAME(run_linear), .embed = CPU_NAME(run_embed),
-	.norm = CPU_NAME(run_norm), .bias = CPU_NAME(run_bias), .rope = CPU_NAME(run_rope),
-	.attention = CPU_NAME(run_attention), .gate = CPU_NAME(run_gate), .add = CPU_NAME(run_add),
-	.copy = CPU_NAME(run_copy), .pack = pack_panels,
+	.name = NAME(CPU_ISA),
+	.linear = CPU_NAME(run_linear),
+	.embed = CPU_NAME(run_embed),
+	.norm = CPU_NAME(run_norm),
+	.bias = CPU_NAME(run_bias),
+	.rope = CPU_NAME(run_rope),
+	.attention = CPU_NAME(run_attention),
+	.gate = CPU_NAME(run_gate),
+	.add = CPU_NAME(run_add),
+	.copy = CPU_NAME(run_copy),
+	.pack = pack_panels,
 };

@@ -12,7 +12,9 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 
-struct lanes { __m512 v; };
+struct lanes {
+	__m512 v;
+};
 
 LANES_INLINE struct lanes lanes_zero(void)
 {
@@ -92,7 +94,9 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 
-struct lanes { __m256 lo, hi; };
+struct lanes {
+	__m256 lo, hi;
+};
 
 LANES_INLINE struct lanes lanes_zero(void)
 {
@@ -140,7 +144,7 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 	const void *high = (const char *)p + 16;
 
 	return (struct lanes){ _mm256_cvtph_ps(_mm_loadu_si128(p)),
-	                       _mm256_cvtph_ps(_mm_loadu_si128(high)) };
+		               _mm256_cvtph_ps(_mm_loadu_si128(high)) };
 }
 
 /* The upper halves of all lanes: what lanes_bf16 has read. */
@@ -196,7 +200,9 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 #else
 #include <math.h>
 
-struct lanes { float v[LANES]; };
+struct lanes {
+	float v[LANES];
+};
 
 LANES_INLINE struct lanes lanes_zero(void)
 {

@@ -2,25 +2,25 @@
 #include "pack.h"
 #include "tile.h"
 
-enum { LEAF = 256 };                    /* elements of K in a step: a panel's fit in a cache */
-enum { ROWS = 192, FEW_ROWS = 48 };     /* rows of x that meet a panel while it is there */
-enum { PACKED = 1 << 21 };              /* elements of packed rows that are enough */
-enum { SMALL = 1 << 16 };               /* products that are not worth a second thread */
+enum { LEAF = 256 }; /* elements of K in a step: a panel's fit in a cache */
+enum { ROWS = 192, FEW_ROWS = 48 }; /* rows of x that meet a panel while it is there */
+enum { PACKED = 1 << 21 }; /* elements of packed rows that are enough */
+enum { SMALL = 1 << 16 }; /* products that are not worth a second thread */
 
 struct linear {
 	const struct cpu *cpu;
 	const struct tess_op *op;
 	const struct sum *sum;
-	int64_t row, rows;              /* the present block of rows of x */
-	float *packed;                  /* by step, by tile: [len][rows]; NULL: x as it lies */
-	int32_t wide;                   /* panels of a wide tile */
+	int64_t row, rows; /* the present block of rows of x */
+	float *packed; /* by step, by tile: [len][rows]; NULL: x as it lies */
+	int32_t wide; /* panels of a wide tile */
 };
 
 /* How a weight gives its panels. */
 struct panels {
 	const char *data;
 	int32_t dtype;
-	int64_t k, panel;               /* bytes between elements and between panels */
+	int64_t k, panel; /* bytes between elements and between panels */
 };
 
 static struct panels panels_of(const struct tess_view *w)
@@ -110,8 +110,8 @@ static void multiply(const struct linear *l, int32_t weight, int64_t column, int
 			a = l->packed ? l->packed + s->before * l->rows + r * s->len
 			              : row_at(x, l->row + r) + s->at;
 			slot = slots + r * columns;
-			tile_find(direct ? w->dtype : TESS_F32, l->packed, (int)n, panels > 1)(
-				a, x->stride[0], b, bk, bp, slot, pitch, s);
+			tile_find(direct ? w->dtype : TESS_F32, l->packed, (int)n,
+			          panels > 1)(a, x->stride[0], b, bk, bp, slot, pitch, s);
 			if (s->node >= 0)
 				put(l, &l->op->out[weight], s->node, r, n, column, columns,
 				    slot + (s->level - s->merge - s->trees) * pitch);

@@ -35,7 +35,7 @@ static inline float mathf_pow2(int32_t n)
 /* e^x; error below 0.95 ulp; 0 from -104 down, inf from 89 up, a NaN stays one. */
 static inline float mathf_exp(float x)
 {
-	const float round = 0x1.8p23f;          /* its ulp is 1: a sum with it is an integer */
+	const float round = 0x1.8p23f; /* its ulp is 1: a sum with it is an integer */
 	float t, n, r, p;
 	int32_t whole, half;
 
@@ -43,7 +43,7 @@ static inline float mathf_exp(float x)
 	x = x > 89.0f ? 89.0f : x;
 	t = fmaf(x, 0x1.715476p+0f, round);
 	n = t - round;
-	r = fmaf(n, -0x1.62e4p-1f, x);          /* exact: ln 2 in 16 bits, and the rest */
+	r = fmaf(n, -0x1.62e4p-1f, x); /* exact: ln 2 in 16 bits, and the rest */
 	r = fmaf(n, -0x1.7f7d1cp-20f, r);
 	p = fmaf(0x1.6d1606p-10f, r, 0x1.12106cp-7f);
 	p = fmaf(p, r, 0x1.555516p-5f);
@@ -53,7 +53,7 @@ static inline float mathf_exp(float x)
 	p = fmaf(p, r, 1.0f);
 	/* 2^n may be no float: two factors that are, of which only the last one rounds. */
 	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
-	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole;        /* where t is a NaN */
+	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* where t is a NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
 }

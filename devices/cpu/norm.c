@@ -4,13 +4,13 @@
 #include "cpu.h"
 
 enum { CHAINS = 8 };
-enum { SMALL = 1 << 14 };               /* elements that are not worth a second thread */
-enum { RMS = 1, LAYER };                /* the kinds, as docs/ops.md numbers them */
+enum { SMALL = 1 << 14 }; /* elements that are not worth a second thread */
+enum { RMS = 1, LAYER }; /* the kinds, as docs/ops.md numbers them */
 
 struct norm {
 	const struct cpu *cpu;
 	const struct tess_op *op;
-	int64_t each, runs;             /* elements of a run, and runs of a row */
+	int64_t each, runs; /* elements of a run, and runs of a row */
 };
 
 /* The chains of n leaves, each one step: of (x - mean)^2 or of x. */

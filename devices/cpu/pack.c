@@ -54,9 +54,14 @@ LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at
 void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to)
 {
 	switch (w->dtype) {
-	case TESS_F32: turn_all(w, column, at, len, TESS_F32, true, (char *)to); break;
-	case TESS_BF16: turn_all(w, column, at, len, TESS_BF16, true, (char *)to); break;
-	default: turn_all(w, column, at, len, TESS_F16, true, (char *)to);
+	case TESS_F32:
+		turn_all(w, column, at, len, TESS_F32, true, (char *)to);
+		break;
+	case TESS_BF16:
+		turn_all(w, column, at, len, TESS_BF16, true, (char *)to);
+		break;
+	default:
+		turn_all(w, column, at, len, TESS_F16, true, (char *)to);
 	}
 }
 

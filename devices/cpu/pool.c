@@ -30,13 +30,13 @@ struct pool {
 	 */
 	_Alignas(64) _Atomic uint64_t ticket;
 	_Alignas(64) _Atomic uint32_t done;
-	_Alignas(64) _Atomic int32_t asleep;    /* threads that wait for work */
-	_Atomic bool waiting;                   /* the caller waits for the last share */
+	_Alignas(64) _Atomic int32_t asleep; /* threads that wait for work */
+	_Atomic bool waiting; /* the caller waits for the last share */
 	_Atomic(struct job *) job;
 	_Atomic bool stop;
 	pthread_mutex_t lock;
 	pthread_cond_t work, finished;
-	struct worker *worker;          /* nthreads - 1 */
+	struct worker *worker; /* nthreads - 1 */
 };
 
 struct worker {

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-struct walk {                           /* over one tree, or a node of it */
+struct walk { /* over one tree, or a node of it */
 	struct sum *sum;
 	const struct tess_op *op;
 	const struct tess_tree *tree;
@@ -149,7 +149,7 @@ tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64
 		visit_nodes(&w);
 		return w.failed ? TESS_ENOMEM : TESS_OK;
 	}
-	if (!visit_trees(&w, 0, 0) && !w.failed) {      /* a sum of nothing is +0.0f */
+	if (!visit_trees(&w, 0, 0) && !w.failed) { /* a sum of nothing is +0.0f */
 		push(&w);
 		if (!w.failed)
 			last(&w)->fresh = 1;

@@ -10,21 +10,21 @@
 #include <tessera/device.h>
 
 struct sum_step {
-	int64_t at, before;             /* first element; elements of all earlier steps */
+	int64_t at, before; /* first element; elements of all earlier steps */
 	int32_t len;
-	int32_t node;                   /* is then this node of the out; -1: stays on the stack */
-	int16_t level;                  /* of the chain */
-	int16_t merge;                  /* then so many times: left (the level below) + this */
-	int16_t trees;                  /* then, tree over trees, so many times more */
-	uint8_t fresh;                  /* starts a leaf at +0.0f; 0: goes on at `level` */
-	uint8_t finish;                 /* between merge and trees: + 0.0f */
+	int32_t node; /* is then this node of the out; -1: stays on the stack */
+	int16_t level; /* of the chain */
+	int16_t merge; /* then so many times: left (the level below) + this */
+	int16_t trees; /* then, tree over trees, so many times more */
+	uint8_t fresh; /* starts a leaf at +0.0f; 0: goes on at `level` */
+	uint8_t finish; /* between merge and trees: + 0.0f */
 };
 
 struct sum {
-	struct sum_step *step;          /* {0}: empty; sum_free */
+	struct sum_step *step; /* {0}: empty; sum_free */
 	int64_t count, room;
-	int64_t elements;               /* of all steps */
-	int32_t levels, nodes;          /* depth of the stack; nodes made: 1 when it finishes */
+	int64_t elements; /* of all steps */
+	int32_t levels, nodes; /* depth of the stack; nodes made: 1 when it finishes */
 };
 
 /*

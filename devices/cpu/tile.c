@@ -71,15 +71,22 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 	TILE(type##_packed_##rows, dtype, rows, 1, 1, rows) \
 	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 1, rows)
 #define TILES(type, dtype) \
-	TILES_OF(type, dtype, 1, TILE_WIDE_1) TILES_OF(type, dtype, 2, TILE_WIDE_3) \
+	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
+	TILES_OF(type, dtype, 2, TILE_WIDE_3) \
 	TILES_OF(type, dtype, 3, TILE_WIDE_3) TILES_OF(type, dtype, 4, TILE_WIDE_6) \
-	TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
+		TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
 #define ROW(type, kind) \
-	{ type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
-	  type##_##kind##_5, type##_##kind##_6 }
+	{ \
+		type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
+			type##_##kind##_5, type##_##kind##_6 \
+	}
 #define TABLE(type) \
-	{ { ROW(type, loose), ROW(type, loose_wide) }, \
-	  { ROW(type, packed), ROW(type, packed_wide) } }
+	{ \
+		{ ROW(type, loose), ROW(type, loose_wide) }, \
+		{ \
+			ROW(type, packed), ROW(type, packed_wide) \
+		} \
+	}
 
 TILES(f32, TESS_F32)
 TILES(bf16, TESS_BF16)

@@ -92,7 +92,8 @@ START_TEST(says_what_auto_chooses)
 	unsetenv("TESSERA_BACKEND");
 	ck_assert_int_eq(info("", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_BACKEND=auto chooses:\n"));
-	ck_assert_ptr_nonnull(strstr(text, "  one rank: loopback (one rank has nobody to talk to)\n"));
+	ck_assert_ptr_nonnull(
+		strstr(text, "  one rank: loopback (one rank has nobody to talk to)\n"));
 	root = info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "processes");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");
@@ -101,7 +102,8 @@ START_TEST(says_what_auto_chooses)
 	root = info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "threads");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
-	ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(choice, "why")), "did you mean shm"));
+	ck_assert_ptr_nonnull(
+		strstr(json_string_value(json_object_get(choice, "why")), "did you mean shm"));
 	json_decref(root);
 }
 END_TEST

@@ -79,9 +79,9 @@ START_TEST(torchrun)
 	ck_assert(!s.alone && s.rank == 2 && s.size == 4 && s.local == 2);
 	ck_assert_str_eq(s.job, "run-a_b_c-29500-1");
 	ck_assert(!s.hosts);
-	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2", "MASTER_ADDR",
-	    "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a", "TORCHELASTIC_RESTART_COUNT",
-	    "2");
+	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2",
+	    "MASTER_ADDR", "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a",
+	    "TORCHELASTIC_RESTART_COUNT", "2");
 	s = found();
 	ck_assert(s.hosts);
 	ck_assert_str_eq(s.at.addr, "node7");

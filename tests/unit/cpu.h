@@ -15,7 +15,7 @@
 #include <string.h>
 #include <tessera/device.h>
 
-static const char *cpu_set;                     /* TESSERA_CPU of the device that is opened next */
+static const char *cpu_set; /* TESSERA_CPU of the device that is opened next */
 static char cpu_sentence[512];
 static const struct tess_device *cpu_table;
 
@@ -39,7 +39,10 @@ static inline const char *cpu_option(const char *key)
 static inline void *cpu_open(const char *set, int32_t nthreads)
 {
 	static const struct tess_host host = {
-		.size = sizeof host, .abi = TESS_ABI, .fail = cpu_fail, .option = cpu_option,
+		.size = sizeof host,
+		.abi = TESS_ABI,
+		.fail = cpu_fail,
+		.option = cpu_option,
 	};
 	const struct tess_plugin *plugin;
 	void *file, *self = NULL;
@@ -58,7 +61,10 @@ static inline void *cpu_open(const char *set, int32_t nthreads)
 
 /* ---- what every op is tried with */
 
-struct cpu_try { const char *set; int32_t nthreads; };
+struct cpu_try {
+	const char *set;
+	int32_t nthreads;
+};
 static const struct cpu_try cpu_tries[] = {
 	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 },   { "avx2", 2 },
 	{ "avx2", 3 },   { "avx512", 1 }, { "avx512", 2 },
@@ -138,7 +144,11 @@ static inline int32_t cpu_dtype(int i)
 }
 
 /* n weights of a type, at an odd address, and what they are as floats. */
-struct cpu_weights { int32_t dtype; char *room, *data; float *value; };
+struct cpu_weights {
+	int32_t dtype;
+	char *room, *data;
+	float *value;
+};
 
 static inline struct cpu_weights cpu_weights(int32_t dtype, int64_t n)
 {
@@ -184,39 +194,54 @@ static inline void cpu_equal(const char *what, const float *got, const float *wa
 
 static inline struct tess_view cpu_rows(void *data, int64_t rows, int64_t columns, int64_t pitch)
 {
-	return (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 2,
-	                           .shape = { rows, columns }, .stride = { pitch, 1 } };
+	return (struct tess_view){ .data = data,
+		                   .dtype = TESS_F32,
+		                   .ndim = 2,
+		                   .shape = { rows, columns },
+		                   .stride = { pitch, 1 } };
 }
 
 /* The nodes of a Partial, one after the other. */
 static inline struct tess_view cpu_partial(void *data, int64_t nodes, int64_t rows, int64_t columns,
                                            int64_t pitch)
 {
-	return (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 3,
-	                           .shape = { nodes, rows, columns },
-	                           .stride = { rows * pitch, pitch, 1 } };
+	return (struct tess_view){ .data = data,
+		                   .dtype = TESS_F32,
+		                   .ndim = 3,
+		                   .shape = { nodes, rows, columns },
+		                   .stride = { rows * pitch, pitch, 1 } };
 }
 
 static inline struct tess_view cpu_list(void *data, int32_t dtype, int64_t n)
 {
-	return (struct tess_view){ .data = data, .dtype = dtype, .ndim = 1, .shape = { n },
-	                           .stride = { 1 } };
+	return (struct tess_view){
+		.data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 }
+	};
 }
 
 static inline struct tess_view cpu_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
                                           int64_t stride_n, int64_t stride_k)
 {
-	return (struct tess_view){ .data = w->data, .dtype = w->dtype, .ndim = 2, .shape = { n, k },
-	                           .stride = { stride_n, stride_k } };
+	return (struct tess_view){ .data = w->data,
+		                   .dtype = w->dtype,
+		                   .ndim = 2,
+		                   .shape = { n, k },
+		                   .stride = { stride_n, stride_k } };
 }
 
 /* An op of one out; the operands and numbers stay the caller's. */
 static inline struct tess_op cpu_op(int32_t kind, const struct tess_view *in, int32_t nin,
                                     const struct tess_view *out, const double *num, int32_t nnum)
 {
-	return (struct tess_op){ .size = sizeof(struct tess_op), .kind = kind, .nin = nin,
-	                         .nout = 1, .nnum = nnum, .in = in, .out = out, .num = num,
-	                         .where = "test" };
+	return (struct tess_op){ .size = sizeof(struct tess_op),
+		                 .kind = kind,
+		                 .nin = nin,
+		                 .nout = 1,
+		                 .nnum = nnum,
+		                 .in = in,
+		                 .out = out,
+		                 .num = num,
+		                 .where = "test" };
 }
 
 /* The same with sums. */

@@ -20,7 +20,9 @@ static struct model model(int64_t heads, int64_t lo, int64_t group, int64_t d, i
 		               .scale = 1 / sqrt((double)d) };
 }
 
-struct caches { float *k, *v; };
+struct caches {
+	float *k, *v;
+};
 
 /* Filled with NaN: what a kernel reads of keys that are not there must not be seen. */
 static struct caches caches_make(const struct model *m)
@@ -39,7 +41,10 @@ static void caches_free(struct caches *c)
 	free(c->v);
 }
 
-struct inputs { float *q, *k, *v; int32_t *position; };
+struct inputs {
+	float *q, *k, *v;
+	int32_t *position;
+};
 
 /* Tokens [from, to) of the inputs as one op. */
 static void attend(void *device, const struct model *m, const struct inputs *x,
@@ -74,7 +79,8 @@ static void attend(void *device, const struct model *m, const struct inputs *x,
 static struct inputs inputs_make(const struct model *m, int64_t tokens)
 {
 	struct inputs x = { cpu_floats(tokens * m->heads * m->d), cpu_floats(tokens * m->kv * m->d),
-		cpu_floats(tokens * m->kv * m->d), malloc(sizeof(int32_t) * (size_t)tokens) };
+		            cpu_floats(tokens * m->kv * m->d),
+		            malloc(sizeof(int32_t) * (size_t)tokens) };
 
 	for (int64_t i = 0; i < tokens * m->heads * m->d; i++)
 		x.q[i] *= 8;
@@ -93,7 +99,10 @@ static void inputs_free(struct inputs *x)
 
 /* ---- the plain one */
 
-struct terms { const float *w, *v; int64_t first, end, step; };
+struct terms {
+	const float *w, *v;
+	int64_t first, end, step;
+};
 
 static float leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
@@ -309,8 +318,7 @@ START_TEST(refuses_positions)
 		  .stride = { 1024, 16, 1 } },
 	};
 	struct tess_view y = cpu_rows(out, 3, 16, 16);
-	struct tess_op op =
-		cpu_op(TESS_OP_ATTENTION, in, 6, &y, (double[]){ 1, 0, 16, 0, 1 }, 5);
+	struct tess_op op = cpu_op(TESS_OP_ATTENTION, in, 6, &y, (double[]){ 1, 0, 16, 0, 1 }, 5);
 
 	op.where = "layers.3.attn";
 	x.position[2] = 64;

@@ -32,7 +32,7 @@ static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t te
 	for (int32_t i = 0; i < terms; i++) {
 		int64_t *bound = c->bound[c->nterm];
 
-		bound[0] = c->k + (c->nterm > 0 ? 1 : 0);      /* an element that is in no unit */
+		bound[0] = c->k + (c->nterm > 0 ? 1 : 0); /* an element that is in no unit */
 		for (int64_t u = 0; u < hi - lo; u++)
 			bound[u + 1] = bound[u] + size + (int64_t)(cpu_random() % 2);
 		c->k = bound[hi - lo];
@@ -41,7 +41,10 @@ static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t te
 	}
 }
 
-struct product { const struct cut *cut; const float *x, *w; };
+struct product {
+	const struct cut *cut;
+	const float *x, *w;
+};
 
 static float leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
@@ -103,7 +106,7 @@ static void expect(const struct cut *c, const float *x, int64_t tokens, const st
 static void try(const struct cut *c, int64_t tokens, const int64_t n[2], bool partial, int dtype)
 {
 	struct weight w[2];
-	struct tess_view in[3], out[2];
+	struct tess_view in[3] = { 0 }, out[2] = { 0 };
 	struct tess_op op = linear(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
 	float *x = cpu_floats(tokens * c->k), *want[2], *got;
 	int64_t nodes = 0, pitch;
@@ -197,10 +200,10 @@ START_TEST(several_trees_and_terms)
 
 		cut_add(&whole, 7, 0, 7, 2, 3);
 		cut_add(&whole, 1, 0, 1, 1, 300);
-		cut_add(&whole, 12, 0, 12, 1, 0);       /* some units are empty */
+		cut_add(&whole, 12, 0, 12, 1, 0); /* some units are empty */
 		try(&whole, tokens_of[t], n, false, t);
 		cut_add(&part, 7, 2, 6, 2, 3);
-		cut_add(&part, 9, 4, 4, 1, 3);          /* a rank that has none of them */
+		cut_add(&part, 9, 4, 4, 1, 3); /* a rank that has none of them */
 		cut_add(&part, 28, 3, 28, 1, 5);
 		try(&part, tokens_of[t], n, true, t);
 	}

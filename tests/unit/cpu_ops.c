@@ -13,7 +13,12 @@ enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
 
 /* ---- NORM */
 
-struct row { const float *x; const int64_t *bound; float mean; bool squares; };
+struct row {
+	const float *x;
+	const int64_t *bound;
+	float mean;
+	bool squares;
+};
 
 static float row_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
@@ -52,8 +57,7 @@ static void norm_try(int kind, int64_t tokens, int64_t runs, int64_t each, int64
 	float *x = cpu_floats(tokens * columns),
 	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
 	struct tess_view in[3], out;
-	struct tess_op op =
-		cpu_sums(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
+	struct tess_op op = cpu_sums(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
 	void *device;
 
 	for (int64_t u = 0; u <= units; u++)
@@ -221,7 +225,7 @@ END_TEST
 /* ---- EMBED */
 
 enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
-static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 };  /* two are not in the table */
+static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two are not in the table */
 
 static bool in_table(int t)
 {
@@ -255,7 +259,7 @@ static void embed_nodes(void *device, struct tess_view *in, const float *table)
 	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
 	out = cpu_partial(y, nodes, T, H, H);
 	for (int64_t u = 0; u <= UNITS; u++)
-		bound[u] = u * 4;                       /* the last row is in no unit */
+		bound[u] = u * 4; /* the last row is in no unit */
 	for (at = tree.lo; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
 		for (int t = 0; t < T; t++)
 			if (ids[t] - FIRST >= bound[node.lo - tree.lo] &&
@@ -275,7 +279,7 @@ START_TEST(embeddings)
 
 		in[0] = cpu_list((void *)ids, TESS_I32, T);
 		memset(w.data, 0, (size_t)cpu_bytes(w.dtype));
-		w.data[cpu_bytes(w.dtype) - 1] = (char)0x80;    /* -0, which becomes +0 */
+		w.data[cpu_bytes(w.dtype) - 1] = (char)0x80; /* -0, which becomes +0 */
 		w.value[0] = 0.0f;
 		for (int i = 0; i < 2 * CPU_TRIES; i++) {
 			void *device = cpu_try_open(i / 2);
@@ -404,8 +408,8 @@ START_TEST(refuses)
 	float memory[64] = { 0 };
 	struct tess_view in[2] = { cpu_rows(memory, 2, 8, 8), cpu_rows(memory, 3, 8, 8) },
 			 out = cpu_rows(memory, 2, 3, 3);
-	struct tess_op op, good =
-		cpu_sums(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
+	struct tess_op op,
+		good = cpu_sums(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
 	void *device = cpu_open("auto", 1);
 
 #define REFUSED(change) \

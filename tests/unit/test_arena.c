@@ -89,5 +89,5 @@ START_TEST(grows)
 }
 END_TEST
 
-SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on, copies_and_formats, grows,
-           says_when_there_is_none)
+SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on, copies_and_formats,
+           grows, says_when_there_is_none)
