@@ -253,7 +253,7 @@ static void embed_nodes(void *device, struct tess_view *in, const float *table)
 	struct tess_node node;
 	double first = FIRST;
 	float y[8 * T * H], want[8 * T * H] = { 0 };
-	struct tess_view out;
+	struct tess_view out = { 0 };
 	struct tess_op op = cpu_sums(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
 
 	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
