@@ -105,6 +105,15 @@ void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l)
 	pthread_mutex_unlock(&h->lock);
 }
 
+void tess_hub_record(struct tess_hub *h)
+{
+	pthread_mutex_lock(&h->lock);
+	for (struct tess_listener *l = h->listeners; l; l = l->next)
+		if (l->record)
+			l->record(l->arg);
+	pthread_mutex_unlock(&h->lock);
+}
+
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 tess_status tess_hub_set(struct tess_hub *h, const char *key, const void *val, uint64_t len)

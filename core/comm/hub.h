@@ -32,7 +32,7 @@ struct tess_failure {
 struct tess_listener {
 	struct tess_listener *next; /* the hub's */
 	void (*failed)(void *arg, const struct tess_failure *f);
-	/* Over a socket: is asked to write its record, or `knock` (a descriptor, or -1) is readable. */
+	/* Is asked to write its record; over a socket also where `knock` (a descriptor, or -1) is readable. */
 	void (*record)(void *arg);
 	int knock;
 	void *arg;
@@ -44,6 +44,8 @@ void tess_hub_close(struct tess_hub *h); /* NULL: nothing */
 /* The listener is the caller's and is told at once if there is a failure already. */
 void tess_hub_listen(struct tess_hub *h, struct tess_listener *l);
 void tess_hub_unlisten(struct tess_hub *h, struct tess_listener *l);
+/* Asks all listeners for their records. As with a failure, they may not call the hub. */
+void tess_hub_record(struct tess_hub *h);
 
 /*
  * The rank is here; pid 0: a thread of this process. TESS_EINVAL: it is here already, or no such

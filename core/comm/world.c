@@ -10,10 +10,13 @@
 #include <core/base/option.h>
 #include <core/base/status.h>
 #include <core/registry/registry.h>
+#include <errno.h>
+#include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 /* How long a better sentence is waited for: an answer for a tenth of what a call has, within these. */
@@ -404,6 +407,7 @@ struct spawned {
 	int32_t rank, size;
 	tess_status (*fn)(struct tess_world *world, void *arg);
 	void *arg;
+	int over; /* an eventfd that counts who has ended; -1: nobody asks */
 	bool started;
 	tess_status st;
 	char sentence[TESS_SENTENCE];
@@ -433,11 +437,32 @@ static tess_status live(struct spawned *s)
 static void *live_in_thread(void *arg)
 {
 	struct spawned *s = arg;
+	uint64_t one = 1;
 
 	s->st = live(s);
 	if (s->st)
 		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
+	if (s->over >= 0 && write(s->over, &one, sizeof one) < 0)
+		tess_log(TESS_ERROR, "comm", "the end of rank %d cannot be told: %s", s->rank,
+		         strerror(errno));
 	return NULL;
+}
+
+/* Until all of them have ended: at SIGUSR1 they write their records. */
+static void attend(struct tess_hub *hub, int over, int knock, uint64_t n)
+{
+	uint64_t ended = 0, count;
+
+	while (ended < n) {
+		struct pollfd p[2] = { { .fd = over, .events = POLLIN },
+			               { .fd = knock, .events = POLLIN } };
+
+		poll(p, 2, -1);
+		if (p[0].revents && read(over, &count, sizeof count) > 0)
+			ended += count;
+		if (p[1].revents && read(knock, &count, sizeof count) > 0)
+			tess_hub_record(hub);
+	}
 }
 
 static void start_all(struct spawned *s, int32_t n)
@@ -455,14 +480,38 @@ static void start_all(struct spawned *s, int32_t n)
 	}
 }
 
+/* Starts all of them, and returns when they have ended. */
+static void run_all(struct tess_hub *hub, struct spawned *s, int32_t n)
+{
+	int knock = tess_flight_on(tess_option("flight")) ? tess_knock_open() : -1;
+	int over = knock >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
+	uint64_t started = 0;
+
+	for (int32_t r = 0; r < n; r++)
+		s[r].over = over;
+	start_all(s, n);
+	for (int32_t r = 0; r < n; r++)
+		started += s[r].started;
+	if (over >= 0)
+		attend(hub, over, knock, started);
+	for (int32_t r = 0; r < n; r++)
+		if (s[r].started)
+			pthread_join(s[r].thread, NULL);
+	if (over >= 0)
+		close(over);
+	tess_knock_close(knock);
+}
+
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg)
 {
+	tess_status st = tess_option_add("world", tess_world_options);
 	struct tess_failure first;
 	struct tess_hub *hub;
 	struct spawned *s;
-	tess_status st = tess_hub_open(n, &hub);
 
+	if (!st)
+		st = tess_hub_open(n, &hub);
 	if (st)
 		return st;
 	s = calloc((size_t)n, sizeof *s);
@@ -472,10 +521,7 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 	}
 	for (int32_t r = 0; r < n; r++)
 		s[r] = (struct spawned){ .hub = hub, .rank = r, .size = n, .fn = fn, .arg = arg };
-	start_all(s, n);
-	for (int32_t r = 0; r < n; r++)
-		if (s[r].started)
-			pthread_join(s[r].thread, NULL);
+	run_all(hub, s, n);
 	st = tess_hub_failure(hub, &first);
 	if (st)
 		tess_fail(st, "%s", first.sentence);

@@ -482,6 +482,39 @@ START_TEST(threads_leave_records)
 }
 END_TEST
 
+/* Rank 0 has the signal sent, and waits until all are written. */
+static tess_status ask_for_records(struct tess_world *w, void *arg)
+{
+	tess_status st = tess_barrier(tess_world_group(w), "first");
+	char path[128];
+
+	(void)arg;
+	if (!st && !tess_world_rank(w)) {
+		kill(getpid(), SIGUSR1);
+		for (int r = 0; r < 3; r++) {
+			snprintf(path, sizeof path, "%s/rank-%d.json", dir, r);
+			for (int i = 0; i < 1000 && access(path, F_OK); i++)
+				usleep(10000);
+		}
+	}
+	return st ? st : tess_barrier(tess_world_group(w), "second");
+}
+
+START_TEST(threads_are_asked)
+{
+	json_t *j;
+
+	make_directory();
+	setenv("TESSERA_FLIGHT", dir, 1);
+	ck_assert_msg(!tess_world_spawn(3, ask_for_records, NULL), "%s", tess_error());
+	j = load("rank-0.json");
+	ck_assert_int_eq(number(j, "made"), 1);
+	ck_assert_int_eq(number(j, "ranks"), 3);
+	json_decref(j);
+	ck_assert_int_eq(end_directory(), 3);
+}
+END_TEST
+
 /* ---- what ranks do ----------------------------------------------------------------------------- */
 
 static float x[64];
@@ -619,7 +652,8 @@ int main(int argc, char **argv)
 		                       nobody_is_in_a_call,
 		                       a_rank_is_asked,
 		                       handlers_of_programs_stay,
-		                       threads_leave_records };
+		                       threads_leave_records,
+		                       threads_are_asked };
 	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;
