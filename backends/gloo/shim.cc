@@ -104,6 +104,7 @@ static int await_large(shim_io *io, int64_t until)
 	for (;;) {
 		const bool lost = lane->lost(); /* before it is seen what had come by then */
 
+		io->mesh->take(); /* of other works; their senders wait for room */
 		if (io->piece->done(io->sends))
 			return SHIM_DONE;
 		if (io->woken)
