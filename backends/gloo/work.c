@@ -380,6 +380,10 @@ tess_status work_run(struct group *g, struct work *w, int64_t deadline)
 {
 	tess_status st = progress(g, w, deadline);
 
+	if (st == TESS_PENDING) { /* who asks one over and over must not keep the others back */
+		help_others(g, w);
+		st = g->failed < 0 ? g->failed : TESS_PENDING;
+	}
 	cut(g);
 	return say(g, st);
 }
