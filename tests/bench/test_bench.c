@@ -1,4 +1,6 @@
 /* tessera bench comm as its user runs it: what it prints adds up, wrong data and wrong arguments are found. */
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <jansson.h>
 #include <math.h>
@@ -250,20 +252,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("bench");
-	TCase *t = tcase_create("bench");
 	SRunner *r;
-	int failed;
+	TCase *t = suite_begin("bench", 60, &r);
 
-	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, numbers_add_up, 0, (int)(sizeof runs / sizeof *runs));
 	tcase_add_test(t, wrong_elements_are_found);
 	tcase_add_test(t, chart);
 	tcase_add_loop_test(t, refused, 0, (int)(sizeof bad / sizeof *bad));
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

@@ -447,13 +447,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("failures");
-	TCase *tcase = tcase_create("failures");
-	SRunner *runner = srunner_create(suite);
-	int failed;
+	SRunner *runner;
+	TCase *tcase = suite_begin("failures", 60, &runner);
 
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 60);
 	tcase_add_loop_test(tcase, calls_that_differ, 0, 8);
 	tcase_add_loop_test(tcase, rank_gives_up, 0, 2);
 	tcase_add_test(tcase, rank_fails_at_once);
@@ -465,8 +461,5 @@ int main(void)
 	tcase_add_test(tcase, without_abort);
 	tcase_add_test(tcase, refused_at_once);
 	tcase_add_test(tcase, bad_worlds);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_end(runner);
 }

@@ -654,23 +654,14 @@ int main(int argc, char **argv)
 		                       handlers_of_programs_stay,
 		                       threads_leave_records,
 		                       threads_are_asked };
-	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;
-	int failed;
 
 	if (argc > 1)
 		return rank(argv[1]);
-	suite = suite_create("flight");
-	tcase = tcase_create("flight");
-	runner = srunner_create(suite);
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 120);
+	tcase = suite_begin("flight", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
 	tcase_add_loop_test(tcase, names_who_is_behind, 0, sizeof ends / sizeof *ends);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_end(runner);
 }

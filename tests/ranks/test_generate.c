@@ -2,6 +2,8 @@
  * tessera generate as its user runs it: one text and one digest per checkpoint and prompt, whatever the ranks, the
  * backend, the threads, the kernels, the plan and the way the prompt is fed; and what is said when a rank dies.
  */
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
@@ -407,22 +409,15 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("generate");
-	TCase *t = tcase_create("generate");
-	SRunner *r = srunner_create(s);
-	int failed;
+	SRunner *r;
+	TCase *t = suite_begin("generate", 600, &r);
 
-	tcase_set_timeout(t, 600);
 	tcase_add_test(t, one_digest);
 	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);
 	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad / sizeof *bad));
-	suite_add_tcase(s, t);
 	srunner_set_fork_status(r, CK_NOFORK);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

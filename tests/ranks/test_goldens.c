@@ -4,6 +4,8 @@
  */
 #include "hf/safetensors.h"
 
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <jansson.h>
 #include <math.h>
@@ -166,18 +168,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("goldens");
-	TCase *t = tcase_create("goldens");
-	SRunner *r = srunner_create(s);
-	int failed;
+	SRunner *r;
+	TCase *t = suite_begin("goldens", 120, &r);
 
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, logits, 0, 9);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, 3);
-	suite_add_tcase(s, t);
 	srunner_set_fork_status(r, CK_NOFORK);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

@@ -365,20 +365,14 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;
-	int failed;
 
 	if (argc == 4) {
 		process_begin();
 		return rank(argv[1], argv[2], argv[3]);
 	}
-	suite = suite_create("hosts");
-	tcase = tcase_create("hosts");
-	runner = srunner_create(suite);
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 120);
+	tcase = suite_begin("hosts", 120, &runner);
 	tcase_add_test(tcase, ranks_meet);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 3);
 	tcase_add_loop_test(tcase, one_does_not_belong, 0, 2);
@@ -391,8 +385,5 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
 	tcase_add_loop_test(tcase, who_listens, 0, 2);
 	tcase_add_test(tcase, two_hosts);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_end(runner);
 }

@@ -534,24 +534,15 @@ int main(int argc, char **argv)
 		                       a_job_is_stale,
 		                       a_childs_pipe_does_not_hold_us,
 		                       what_cannot_be_run };
-	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;
-	int failed;
 
 	if (argc > 1)
 		return rank(argv[1]);
-	suite = suite_create("launch");
-	tcase = tcase_create("launch");
-	runner = srunner_create(suite);
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 120);
+	tcase = suite_begin("launch", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
 	tcase_add_loop_test(tcase, no_orphans_of_ranks, 0, 4);
 	tcase_add_loop_test(tcase, a_job_starts_again, 0, 4);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_end(runner);
 }

@@ -4,6 +4,8 @@
  * and for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a
  * tensor of its own or the embedding's.
  */
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -306,25 +308,16 @@ END_TEST
 
 int main(void)
 {
-	Suite *s;
 	TCase *t;
 	SRunner *r;
-	int failed;
 
 	if (SANITIZED) {
 		printf("skipped: sanitizers have memory of their own\n");
 		return 77;
 	}
-	s = suite_create("memory");
-	t = tcase_create("memory");
-	r = srunner_create(s);
-	tcase_set_timeout(t, 120);
+	t = suite_begin("memory", 120, &r);
 	tcase_add_unchecked_fixture(t, make_checkpoint, remove_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
-	suite_add_tcase(s, t);
 	srunner_set_fork_status(r, CK_NOFORK);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

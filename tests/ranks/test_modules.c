@@ -9,6 +9,8 @@
 #include "core/registry/registry.h"
 #include "nn/weights.h"
 
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,21 +253,14 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("modules");
-	TCase *t = tcase_create("alone");
-	SRunner *r = srunner_create(s);
-	int failed;
+	SRunner *r;
+	TCase *t = suite_begin("modules", 120, &r);
 
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, alone, 0, CASES);
 	tcase_add_test(t, refuses);
 	tcase_add_test(t, the_check_can_fail);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

@@ -526,10 +526,8 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-	Suite *suite;
 	TCase *tcase;
 	SRunner *runner;
-	int failed;
 
 	if (argc == 4) {
 		process_begin();
@@ -537,11 +535,7 @@ int main(int argc, char **argv)
 			return open_world(argv[2], argv[3]);
 		return play(argv[1], atoi(argv[2]), atoi(argv[3]));
 	}
-	suite = suite_create("processes");
-	tcase = tcase_create("processes");
-	runner = srunner_create(suite);
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 60);
+	tcase = suite_begin("processes", 60, &runner);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
 	tcase_add_test(tcase, the_launcher_ends);
@@ -554,8 +548,5 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, strangers);
 	tcase_add_loop_test(tcase, worlds_that_do_not_open, 0, 2);
 	tcase_add_test(tcase, places);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_end(runner);
 }

@@ -11,6 +11,8 @@
 #include "hf/safetensors.h"
 #include "nn/weights.h"
 
+#include "../unit/suite.h"
+
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -486,15 +488,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("program");
-	TCase *t = tcase_create("lockstep");
-	SRunner *r = srunner_create(s);
-	int failed, n = (int)(sizeof plans / sizeof *plans);
+	SRunner *r;
+	TCase *t = suite_begin("program", 120, &r);
+	int n = (int)(sizeof plans / sizeof *plans);
 
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, same_bits_odd, 0, n);
 	tcase_add_loop_test(t, same_bits_stories, 0, n);
 	tcase_add_test(t, local_without_bias);
@@ -504,9 +504,5 @@ int main(void)
 	tcase_add_test(t, rows_do_not_depend_on_others);
 	tcase_add_test(t, program_is_the_same_for_all);
 	tcase_add_loop_test(t, goldens, 0, 3);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return suite_end(r);
 }

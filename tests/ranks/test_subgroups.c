@@ -301,13 +301,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("subgroups");
-	TCase *tcase = tcase_create("subgroups");
-	SRunner *runner = srunner_create(suite);
-	int failed;
+	SRunner *runner;
+	TCase *tcase = suite_begin("subgroups", 60, &runner);
 
-	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 60);
 	tcase_add_test(tcase, groups_and_meshes);
 	tcase_add_test(tcase, come_and_go);
 	tcase_add_test(tcase, made_of_messages);
@@ -317,8 +313,5 @@ int main(void)
 	tcase_add_test(tcase, rank_of_another_group_fails);
 	tcase_add_test(tcase, member_leaves_early);
 	tcase_add_test(tcase, splits_that_differ);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_end(runner);
 }

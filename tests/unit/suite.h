@@ -12,22 +12,38 @@
 			ck_abort_msg("%s", #condition); \
 	} while (0)
 
-/* `tests` ends with NULL; each runs in a process of its own (but with CK_FORK=no). */
-static inline int suite_main(const char *name, const TTest *const *tests)
+/* A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it. */
+static inline TCase *suite_begin(const char *name, double seconds, SRunner **out)
 {
 	Suite *suite = suite_create(name);
 	TCase *tcase = tcase_create(name);
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	suite_add_tcase(suite, tcase);
-	tcase_set_timeout(tcase, 120);
-	for (; *tests; tests++)
-		tcase_add_test(tcase, *tests);
+	tcase_set_timeout(tcase, seconds);
+	*out = srunner_create(suite);
+	return tcase;
+}
+
+/* The exit status. */
+static inline int suite_end(SRunner *runner)
+{
+	int failed;
+
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* `tests` ends with NULL; each runs in a process of its own (but with CK_FORK=no). */
+static inline int suite_main(const char *name, const TTest *const *tests)
+{
+	SRunner *runner;
+	TCase *tcase = suite_begin(name, 120, &runner);
+
+	for (; *tests; tests++)
+		tcase_add_test(tcase, *tests);
+	return suite_end(runner);
 }
 
 #define SUITE_MAIN(name, ...) \

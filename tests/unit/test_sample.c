@@ -1,6 +1,8 @@
 /* Processed probabilities against transformers' own processors (tests/data/sampling.json), and draws. */
 #include "nn/sample.h"
 
+#include "suite.h"
+
 #include <check.h>
 #include <jansson.h>
 #include <math.h>
@@ -106,9 +108,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("sample");
-	TCase *t = tcase_create("sample");
-	SRunner *r = srunner_create(s);
+	SRunner *r;
+	TCase *t = suite_begin("sample", 4, &r);
 	int failed;
 
 	goldens = json_load_file(SOURCE_ROOT "/tests/data/sampling.json", 0, NULL);
@@ -116,11 +117,8 @@ int main(void)
 	                    (int)json_array_size(json_object_get(goldens, "cases")));
 	tcase_add_test(t, draws_follow_the_probabilities);
 	tcase_add_loop_test(t, refuses, 0, 6);
-	suite_add_tcase(s, t);
 	srunner_set_fork_status(r, CK_NOFORK);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
+	failed = suite_end(r);
 	json_decref(goldens);
-	return failed != 0;
+	return failed;
 }
