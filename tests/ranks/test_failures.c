@@ -3,53 +3,9 @@
  * where.
  */
 #include "../unit/suite.h"
+#include "report.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/hub.h>
-#include <stdio.h>
-#include <string.h>
-#include <tessera/tessera.h>
 #include <unistd.h>
-
-enum { N = 4, SOON_MS = 2000 };
-
-/* What each rank was told. */
-struct report {
-	tess_status st[N];
-	char sentence[N][TESS_SENTENCE];
-	int odd; /* which variant */
-};
-
-static tess_status note(struct report *r, struct tess_world *w, tess_status st)
-{
-	int32_t me = tess_world_rank(w);
-
-	r->st[me] = st;
-	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
-	return st;
-}
-
-/* Every rank but `but` failed with `st`, and its sentence has all these words. */
-static void all_told(const struct report *r, int but, tess_status st, const char *a, const char *b,
-                     const char *c)
-{
-	for (int i = 0; i < N; i++) {
-		const char *s = r->sentence[i];
-
-		if (i == but)
-			continue;
-		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]), s);
-		ck_assert_msg(strstr(s, a) && strstr(s, b) && strstr(s, c),
-		              "rank %d: %s: lacks %s, %s or %s", i, s, a, b, c);
-	}
-}
-
-static void soon(int64_t began)
-{
-	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
-	              (long)((tess_now() - began) / TESS_MS));
-}
 
 /* Rank 2 makes another call than the rest. */
 static tess_status differ(struct tess_world *w, void *arg)

@@ -1,15 +1,9 @@
 /* Groups of some ranks and meshes, between threads: what they do, and how they fail. */
 #include "../unit/suite.h"
+#include "report.h"
 #include "subgroups.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/hub.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-enum { N = 4, SOON_MS = 2000 };
 
 static tess_status play_all(struct tess_world *w, void *arg)
 {
@@ -105,43 +99,15 @@ END_TEST
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* What each rank was told. */
-struct report {
-	tess_status st[N];
-	char sentence[N][TESS_SENTENCE];
-	int odd; /* which variant */
-};
-
-static tess_status note(struct report *r, struct tess_world *w, tess_status st)
-{
-	int32_t me = tess_world_rank(w);
-
-	r->st[me] = st;
-	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
-	return st;
-}
-
-/* Every rank but `but` has failed with `st`, soon, and its sentence has all these words. */
-static void all_told(tess_status (*fn)(struct tess_world *, void *), struct report *r, int but,
-                     tess_status st, const char *const *words)
-{
-	int64_t began = tess_now();
-
-	ck_assert_int_eq(tess_world_spawn(N, fn, r), st);
-	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
-	              (long)((tess_now() - began) / TESS_MS));
-	for (int i = 0; i < N; i++) {
-		if (i == but)
-			continue;
-		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]),
-		              r->sentence[i]);
-		for (const char *const *word = words; *word; word++)
-			ck_assert_msg(strstr(r->sentence[i], *word) != NULL,
-			              "rank %d: %s: lacks %s", i, r->sentence[i], *word);
-	}
-}
-#define TOLD(fn, r, but, st, ...) \
-	all_told(fn, r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
+/* The job of fn ends soon, with what all_told() says of it. */
+#define TOLD(fn, r, but, status, ...) \
+	do { \
+		int64_t began = tess_now(); \
+\
+		ck_assert_int_eq(tess_world_spawn(N, fn, r), status); \
+		soon(began); \
+		all_told(r, but, status, __VA_ARGS__); \
+	} while (0)
 
 /* Ranks 1 and 3 are dp/1; rank 3 asks for something else there, or sends what is not received. */
 static tess_status differ(struct tess_world *w, void *arg)

@@ -1,0 +1,54 @@
+/* report.h - what each rank of a job of N threads was told, and that it is what it must be. */
+#ifndef TESTS_REPORT_H
+#define TESTS_REPORT_H
+
+#include <check.h>
+#include <core/base/status.h>
+#include <core/comm/clock.h>
+#include <core/comm/hub.h>
+#include <stdio.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+enum { N = 4, SOON_MS = 2000 };
+
+struct report {
+	tess_status st[N];
+	char sentence[N][TESS_SENTENCE];
+	int odd; /* which variant */
+};
+
+/* This rank was told `st`, which it returns. */
+static inline tess_status note(struct report *r, struct tess_world *w, tess_status st)
+{
+	int32_t me = tess_world_rank(w);
+
+	r->st[me] = st;
+	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
+	return st;
+}
+
+static inline void soon(int64_t began)
+{
+	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
+	              (long)((tess_now() - began) / TESS_MS));
+}
+
+/* Every rank but `but` has failed with `st`, and its sentence has all these words; they end with NULL. */
+static inline void all_told_words(const struct report *r, int but, tess_status st,
+                                  const char *const *words)
+{
+	for (int i = 0; i < N; i++) {
+		if (i == but)
+			continue;
+		ck_assert_msg(r->st[i] == st, "rank %d: %s: %s", i, tess_status_name(r->st[i]),
+		              r->sentence[i]);
+		for (const char *const *word = words; *word; word++)
+			ck_assert_msg(strstr(r->sentence[i], *word) != NULL,
+			              "rank %d: %s: lacks %s", i, r->sentence[i], *word);
+	}
+}
+#define all_told(r, but, st, ...) \
+	all_told_words(r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
+
+#endif
