@@ -11,6 +11,7 @@
  */
 #include "data.h"
 #include "draw.h"
+#include "entries.h"
 #include "mismatch.h"
 
 #include <core/base/status.h>
@@ -19,7 +20,6 @@
 #include <core/comm/seat.h>
 #include <core/comm/world.h>
 #include <core/registry/registry.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -38,18 +38,6 @@ struct storm {
 };
 
 /* ---- what is left behind --------------------------------------------------------------------------- */
-
-static int count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (d && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
-	return n;
-}
 
 static void leave(const struct storm *s, const char *name, const char *text)
 {
@@ -231,14 +219,14 @@ static int be_rank(const struct storm *s, int32_t me)
 		tess_world_fail(w, st, sentence);
 	tess_world_close(w);
 	tess_registry_quit();
-	snprintf(fds, sizeof fds, "%d", count_fds() - s->fds);
+	snprintf(fds, sizeof fds, "%d", entries("/proc/self/fd") - s->fds);
 	say(s, me, st, when, fds, sentence);
 	return st ? 1 : 0;
 }
 
 int main(int argc, char **argv)
 {
-	struct storm s = { .fds = count_fds() };
+	struct storm s = { .fds = entries("/proc/self/fd") };
 	struct tess_seat seat;
 	uint64_t state;
 	tess_status st;

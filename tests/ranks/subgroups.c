@@ -1,12 +1,12 @@
 #include "subgroups.h"
 
 #include "data.h"
+#include "entries.h"
 
 #include <core/base/status.h>
 #include <core/comm/exact.h>
 #include <core/comm/note.h>
 #include <core/comm/room.h>
-#include <dirent.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -362,18 +362,6 @@ tess_status subgroups_all(struct tess_world *w)
 
 /* ---- groups that come and go ----------------------------------------------------------------- */
 
-static long open_files(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	long n = 0;
-
-	while (dir && readdir(dir))
-		n++;
-	if (dir)
-		closedir(dir);
-	return n;
-}
-
 /* Two groups of which each rank is in one; odd ranks close them in the other order. */
 static tess_status live(struct tess_world *w, int round)
 {
@@ -409,7 +397,7 @@ static size_t heap(void)
 
 struct stock {
 	size_t bytes;
-	long files;
+	int files;
 };
 
 /* What there is while all ranks are between two lives: one after the other, for counting files takes memory. */
@@ -420,7 +408,7 @@ static tess_status take_stock(struct tess_world *w, struct stock *out)
 	out->bytes = heap();
 	if (!st)
 		st = tess_barrier(tess_world_group(w), "bytes");
-	out->files = open_files();
+	out->files = entries("/proc/self/fd");
 	return st ? st : tess_barrier(tess_world_group(w), "files");
 }
 
@@ -441,7 +429,7 @@ tess_status subgroups_churn(struct tess_world *w)
 	if (st)
 		return st;
 	if (after.files > before.files + 2)
-		return tess_fail(TESS_EBUG, "%ld open files became %ld", before.files, after.files);
+		return tess_fail(TESS_EBUG, "%d open files became %d", before.files, after.files);
 	if (after.bytes > before.bytes + SPARE)
 		return tess_fail(TESS_EBUG, "%zu bytes of heap became %zu", before.bytes,
 		                 after.bytes);

@@ -5,6 +5,7 @@
 #include "../unit/suite.h"
 #include "batches.h"
 #include "data.h"
+#include "entries.h"
 #include "job.h"
 #include "subgroups.h"
 
@@ -13,7 +14,6 @@
 #include <core/comm/note.h>
 #include <core/comm/world.h>
 #include <core/registry/registry.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -156,24 +156,13 @@ static tess_status looked_at(struct tess_world *w)
 	return st;
 }
 
-static int open_files(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (dir && readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
-
 /*
  * Groups come and go: descriptors and threads do not add up. The second of each two has a parent.
  */
 static tess_status churn(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-	int before = open_files();
+	int before = entries("/proc/self/fd");
 	char name[32];
 	tess_status st = TESS_OK;
 
@@ -196,8 +185,9 @@ static tess_status churn(struct tess_world *w)
 		if (!st)
 			w->backend->close(self);
 	}
-	if (!st && open_files() != before)
-		st = tess_fail(TESS_EBUG, "%d descriptors became %d", before, open_files());
+	if (!st && entries("/proc/self/fd") != before)
+		st = tess_fail(TESS_EBUG, "%d descriptors became %d", before,
+		               entries("/proc/self/fd"));
 	return st;
 }
 

@@ -5,13 +5,13 @@
  */
 #include "../unit/suite.h"
 #include "data.h"
+#include "entries.h"
 #include "job.h"
 
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/exact.h>
 #include <core/comm/world.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -153,18 +153,6 @@ static tess_status too_much(struct tess_world *w, void *arg)
 
 /* ---- what must not add up -------------------------------------------------------------------- */
 
-static int count_of(const char *path)
-{
-	DIR *dir = opendir(path);
-	int n = 0;
-
-	while (dir && readdir(dir))
-		n++;
-	if (dir)
-		closedir(dir);
-	return n;
-}
-
 static long mapped(void)
 {
 	FILE *f = fopen("/proc/self/statm", "re");
@@ -249,7 +237,7 @@ static tess_status come_and_go(struct tess_world *w)
 		pthread_create(&thread, NULL, bother, &calls);
 	for (int i = 0; i < 1000 && !st; i++) {
 		if (i == 50) {
-			files = count_of("/proc/self/fd");
+			files = entries("/proc/self/fd");
 			before = mapped();
 		}
 		if (i % 50 == 0 && tess_world_rank(w) == 0)
@@ -262,9 +250,9 @@ static tess_status come_and_go(struct tess_world *w)
 		if (!st && !calls)
 			st = tess_fail(TESS_EBUG, "nobody was called");
 	}
-	if (!st && count_of("/proc/self/fd") > files + 1)
+	if (!st && entries("/proc/self/fd") > files + 1)
 		st = tess_fail(TESS_EBUG, "%d descriptors became %d", files,
-		               count_of("/proc/self/fd"));
+		               entries("/proc/self/fd"));
 	if (!st && mapped() > before + (4 << 20))
 		st = tess_fail(TESS_EBUG, "%ld mapped bytes became %ld", before, mapped());
 	return st;
