@@ -223,7 +223,7 @@ struct conform_case conform_case_any(int32_t n, uint32_t i)
 	return c;
 }
 
-void conform_case_text(const struct conform_case *c, char *text, size_t room)
+void conform_doing_case(struct conform_rank *me, const struct conform_case *c, const char *among)
 {
 	char op[24] = "", root[24] = "";
 
@@ -231,9 +231,11 @@ void conform_case_text(const struct conform_case *c, char *text, size_t room)
 		snprintf(op, sizeof op, " (%s)", tess_op_name(c->op));
 	if (tess_kind_rooted(c->kind))
 		snprintf(root, sizeof root, ", root %d", (int)c->root);
-	snprintf(text, room, "%s of %" PRIu64 " %s%s%s%s%s%s%s",
-	         c->kind == TESS_SEND ? "send and recv" : tess_kind_name(c->kind), c->count,
-	         tess_dtype_name(c->dtype), op, root, c->uneven ? ", uneven" : "",
-	         c->in_place ? ", in place" : "", c->shifted ? ", aligned to elements only" : "",
-	         c->special ? ", with NaN, infinities and subnormals" : "");
+	conform_doing(me, "%s of %" PRIu64 " %s%s%s%s%s%s%s%s%s",
+	              c->kind == TESS_SEND ? "send and recv" : tess_kind_name(c->kind), c->count,
+	              tess_dtype_name(c->dtype), op, root, c->uneven ? ", uneven" : "",
+	              c->in_place ? ", in place" : "",
+	              c->shifted ? ", aligned to elements only" : "",
+	              c->special ? ", with NaN, infinities and subnormals" : "", among ? ", " : "",
+	              among ? among : "");
 }

@@ -139,8 +139,8 @@ struct conform_case {
  * on every rank. *out is yours: free. TESS_ENOMEM.
  */
 tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
-/* "all_reduce of 17 f32 (sum), in place" */
-void conform_case_text(const struct conform_case *c, char *text, size_t room);
+/* Says that the rank does this case now: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
+void conform_doing_case(struct conform_rank *me, const struct conform_case *c, const char *among);
 /* The i-th of many cases of moderate size, for parts that run several at once. */
 struct conform_case conform_case_any(int32_t n, uint32_t i);
 

@@ -60,14 +60,6 @@ static tess_status finish(struct conform_rank *me, struct call *call)
 	return TESS_OK;
 }
 
-static void name_case(struct conform_rank *me, const struct conform_case *c, const char *among)
-{
-	char text[CONFORM_DOING];
-
-	conform_case_text(c, text, sizeof text);
-	conform_doing(me, "%s%s", text, among);
-}
-
 /* ---- nothing but a group ---- */
 
 tess_status conform_run_open(struct conform_rank *me)
@@ -89,7 +81,7 @@ tess_status conform_run_data(struct conform_rank *me)
 		struct call call;
 
 		me->seat->at = i;
-		name_case(me, &list[i], "");
+		conform_doing_case(me, &list[i], NULL);
 		st = begin(me, &list[i], &call);
 		if (!st)
 			st = finish(me, &call);
@@ -155,15 +147,16 @@ tess_status conform_run_several(struct conform_rank *me)
 			struct conform_case c =
 				conform_case_any(me->n, (uint32_t)round * AT_ONCE + k);
 
-			name_case(me, &c, ", one of 6 at once");
+			conform_doing_case(me, &c, "one of 6 at once");
 			dawdle(luck >> k);
 			st = begin(me, &c, &call[k]);
 		}
 		for (uint32_t k = 0; k < AT_ONCE && !st; k++) {
 			uint32_t i = shuffled(luck, k, AT_ONCE);
 
-			name_case(me, &call[i].data->c,
-			          ", one of 6 at once, waited for in another order on each rank");
+			conform_doing_case(
+				me, &call[i].data->c,
+				"one of 6 at once, waited for in another order on each rank");
 			st = finish(me, &call[i]);
 		}
 	}

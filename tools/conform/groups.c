@@ -68,14 +68,6 @@ static tess_status finish(struct conform_rank *me, const struct conform_direct *
 	return TESS_OK;
 }
 
-static void name_case(struct conform_rank *me, const struct conform_case *c, const char *where)
-{
-	char text[CONFORM_DOING];
-
-	conform_case_text(c, text, sizeof text);
-	conform_doing(me, "%s, %s", text, where);
-}
-
 /*
  * Calls in both groups are under way at once; even ranks start them in one order, odd ranks in the other. All wait
  * in one order: a backend need not work for one group while a rank waits in another.
@@ -97,13 +89,13 @@ static tess_status interleave(struct conform_rank *me, struct conform_direct *tw
 
 		for (int k = 0; k < 2 && !st; k++) {
 			c[k] = conform_case_any(g[k]->n, (uint32_t)(2 * i + (g[k] == two)));
-			name_case(me, &c[k], where);
+			conform_doing_case(me, &c[k], where);
 			st = begin(me, g[k], &c[k], &b[k]);
 		}
 		for (int k = 0; k < 2 && !st; k++) {
 			int j = (i + me->rank) % 2 ? 1 - k : k;
 
-			name_case(me, &c[j], where);
+			conform_doing_case(me, &c[j], where);
 			st = finish(me, g[j], &b[j]);
 		}
 	}

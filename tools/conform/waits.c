@@ -24,21 +24,27 @@ static tess_status open_all(struct conform_rank *me, const char *name, struct co
 	return conform_direct_open(me, name, member, me->n, NULL, g);
 }
 
+/* A receive of one number that nobody sends. */
+static struct tess_coll recv_in_vain(const struct conform_rank *me, int32_t *nowhere)
+{
+	return (struct tess_coll){ .size = sizeof(struct tess_coll),
+		                   .kind = TESS_RECV,
+		                   .dtype = TESS_I32,
+		                   .mem = TESS_HOST,
+		                   .count = 1,
+		                   .peer = (me->rank + 1) % me->n,
+		                   .dst = nowhere,
+		                   .where = "conform",
+		                   .deadline = tess_now() + me->world->timeout };
+}
+
 /* A receive for which nothing has been sent: test() and wait() must come back. Ends the group. */
 static tess_status wait_in_vain(struct conform_rank *me, const struct conform_direct *g,
                                 void **work)
 {
 	static _Thread_local int32_t nowhere;
 	const struct tess_backend *b = me->backend;
-	struct tess_coll c = { .size = sizeof c,
-		               .kind = TESS_RECV,
-		               .dtype = TESS_I32,
-		               .mem = TESS_HOST,
-		               .count = 1,
-		               .peer = (me->rank + 1) % me->n,
-		               .dst = &nowhere,
-		               .where = "conform",
-		               .deadline = tess_now() + me->world->timeout };
+	struct tess_coll c = recv_in_vain(me, &nowhere);
 	int64_t begin;
 	tess_status st = b->start(g->self, &c, work);
 
@@ -186,15 +192,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 	struct conform_direct g;
 	struct aborter a = { .me = me, .g = &g };
 	int32_t nowhere = 0;
-	struct tess_coll c = { .size = sizeof c,
-		               .kind = TESS_RECV,
-		               .dtype = TESS_I32,
-		               .mem = TESS_HOST,
-		               .count = 1,
-		               .peer = (me->rank + 1) % me->n,
-		               .dst = &nowhere,
-		               .where = "conform",
-		               .deadline = tess_now() + me->world->timeout };
+	struct tess_coll c = recv_in_vain(me, &nowhere);
 	void *work = NULL, *more = NULL;
 	pthread_t thread;
 	tess_status st;
