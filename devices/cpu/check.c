@@ -304,7 +304,7 @@ static tess_status check_copy(const struct tess_op *op)
 	x = &op->in[0], y = &op->out[0];
 	if (x->ndim > 3 || x->layout != TESS_ROWS || y->layout != TESS_ROWS)
 		return bad(op, "copy", "it has at most 3 axes and knows no panels");
-	if (!type_bytes(x->dtype) || x->dtype != y->dtype || !same_shape(x, y))
+	if (!tess_width(x->dtype) || x->dtype != y->dtype || !same_shape(x, y))
 		return bad(op, "copy", "both sides must have one shape and one type");
 	return TESS_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <tessera/device.h>
+#include <tessera/reduce.h>
 
 #include "pool.h"
 #include "sum.h"
@@ -77,26 +78,6 @@ tess_status cpu_check(const struct tess_op *op);
 /* Whether `rows` can be made into panels. */
 tess_status cpu_check_rows(const struct tess_view *rows);
 
-/* Bytes of an element; 0: no such type. */
-static inline int64_t type_bytes(int32_t dtype)
-{
-	switch (dtype) {
-	case TESS_F64:
-	case TESS_I64:
-		return 8;
-	case TESS_F32:
-	case TESS_I32:
-		return 4;
-	case TESS_BF16:
-	case TESS_F16:
-		return 2;
-	case TESS_I8:
-	case TESS_U8:
-		return 1;
-	}
-	return 0;
-}
-
 static inline float f16_widen(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
@@ -115,15 +96,6 @@ static inline float f16_widen(uint16_t h)
 	return f;
 }
 
-static inline float bf16_widen(uint16_t h)
-{
-	uint32_t bits = (uint32_t)h << 16;
-	float f;
-
-	memcpy(&f, &bits, sizeof f);
-	return f;
-}
-
 /* Element `at` of weights of any type, which may lie at any address. */
 static inline float weight_at(const void *data, int32_t dtype, int64_t at)
 {
@@ -135,7 +107,7 @@ static inline float weight_at(const void *data, int32_t dtype, int64_t at)
 		return f;
 	}
 	memcpy(&h, (const char *)data + at * 2, sizeof h);
-	return dtype == TESS_BF16 ? bf16_widen(h) : f16_widen(h);
+	return dtype == TESS_BF16 ? tess_bf16_load(h) : f16_widen(h);
 }
 
 /* Row `t` of activations. */

@@ -267,7 +267,7 @@ tess_status run_copy(struct cpu *cpu, const struct tess_op *op)
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];
 	struct copy c = { .from = x->data, .to = y->data, .n = { 1, 1, 1 } };
 
-	c.bytes = type_bytes(x->dtype);
+	c.bytes = (int64_t)tess_width(x->dtype);
 	for (int i = 0, axis = 3 - x->ndim; i < x->ndim; i++, axis++) {
 		c.n[axis] = x->shape[i];
 		c.from_step[axis] = x->stride[i] * c.bytes;

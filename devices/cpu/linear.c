@@ -25,7 +25,7 @@ struct panels {
 
 static struct panels panels_of(const struct tess_view *w)
 {
-	int64_t bytes = type_bytes(w->dtype);
+	int64_t bytes = (int64_t)tess_width(w->dtype);
 
 	if (w->layout == TESS_PANELS)
 		return (struct panels){ w->data, w->dtype, LANES * bytes, w->stride[0] * bytes };

@@ -24,7 +24,7 @@ LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen,
 LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
                            int32_t dtype, bool widen, char *to)
 {
-	int64_t bytes = type_bytes(dtype), out = widen ? 4 : bytes, k = 0, from;
+	int64_t bytes = (int64_t)tess_width(dtype), out = widen ? 4 : bytes, k = 0, from;
 	int64_t rows = w->shape[0] - column < LANES ? w->shape[0] - column : LANES;
 	const char *data = w->data;
 	float f;
@@ -68,7 +68,8 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 void pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct pack *p = arg;
-	int64_t k = p->rows->shape[1], pitch = p->panels->stride[0] * type_bytes(p->rows->dtype);
+	int64_t width = (int64_t)tess_width(p->rows->dtype), pitch = p->panels->stride[0] * width;
+	int64_t k = p->rows->shape[1];
 	char *to = p->panels->data;
 
 	(void)thread;
