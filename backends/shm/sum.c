@@ -2,7 +2,7 @@
  * sum.c - sums of several ranks' vectors, into one or several.
  *
  * f32 sums, which is what models ask for, are added from registers and written to all places from
- * there; it is the chain of additions of tess_reduce.
+ * there; it is the tree of additions of tess_reduce.
  */
 #include <string.h>
 #include <tessera/stream.h>
@@ -11,6 +11,7 @@
 
 enum {
 	STREAMS = 8, /* vectors that are read at once */
+	LEVELS = 3, /* log2 of them */
 	STEP = 8 << 10 /* bytes that are added before they are handed on, still in cache */
 };
 
@@ -19,37 +20,58 @@ struct eight {
 	float x __attribute__((vector_size(32)));
 } __attribute__((packed, aligned(4), may_alias));
 
+struct sixteen { /* a line */
+	float low __attribute__((vector_size(32))), high __attribute__((vector_size(32)));
+};
+
+static inline __attribute__((always_inline)) struct sixteen add(struct sixteen a, struct sixteen b)
+{
+	a.low += b.low;
+	a.high += b.high;
+	return a;
+}
+
+/* From element k on: the first of a pair waits for the second, pairs for pairs, the last for nobody. */
+static inline __attribute__((always_inline)) struct sixteen add_line(const float *const *src,
+                                                                     int32_t nsrc, uint64_t k)
+{
+	struct sixteen waits[LEVELS + 1] = { 0 }, sum = { 0 };
+
+	for (int32_t r = 0; r < nsrc; r++) {
+		const struct eight *from = (const struct eight *)(const void *)(src[r] + k);
+		int level = 0;
+
+		sum = (struct sixteen){ from[0].x, from[1].x };
+		for (; r >> level && (r >> level & 1 || r == nsrc - 1); level++)
+			if (r >> level & 1)
+				sum = add(waits[level], sum);
+		waits[level] = sum;
+	}
+	return add(sum, (struct sixteen){ 0 }); /* no sum is -0 */
+}
+
 /* The first `lines` lines of sums; dst but for the first are aligned to lines. */
 static inline __attribute__((always_inline)) void add_lines(const float *const *src, int32_t nsrc,
                                                             uint64_t lines, float *const *dst,
                                                             int32_t ndst, bool through)
 {
 	for (uint64_t k = 0; k < 16 * lines; k += 16) {
-		const struct eight *from = (const struct eight *)(const void *)(src[0] + k);
-		struct eight *to = (struct eight *)(void *)(dst[0] + k), sum[2];
-		float low __attribute__((vector_size(32))) = from[0].x;
-		float high __attribute__((vector_size(32))) = from[1].x;
+		struct sixteen sum = add_line(src, nsrc, k);
 
-		for (int32_t r = 1; r < nsrc; r++) {
-			from = (const struct eight *)(const void *)(src[r] + k);
-			low += from[0].x;
-			high += from[1].x;
-		}
-		to[0].x = sum[0].x = low;
-		to[1].x = sum[1].x = high;
-		for (int32_t i = 1; i < ndst; i++) {
-			to = (struct eight *)(void *)(dst[i] + k);
-			if (!through) {
-				tess_stream_one(to, sum);
+		for (int32_t i = 0; i < ndst; i++) {
+			struct eight *to = (struct eight *)(void *)(dst[i] + k);
+
+			if (i && !through) {
+				tess_stream_one(to, &sum);
 				continue;
 			}
-			to[0].x = low;
-			to[1].x = high;
+			to[0].x = sum.low;
+			to[1].x = sum.high;
 		}
 	}
 }
 
-/* What two ranks do is made of constants, so that pointers stay in registers. */
+/* What two ranks do is made of constants, so that pointers stay in registers; of four, the tree. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
                                                           uint64_t lines, float *const *dst,
                                                           int32_t ndst, bool through)
@@ -63,6 +85,8 @@ static inline __attribute__((always_inline)) void add_f32(const float *const *sr
 		add_lines(from, 2, lines, to, 2, true);
 	else if (nsrc == 2 && ndst == 2)
 		add_lines(from, 2, lines, to, 2, false);
+	else if (nsrc == 4)
+		add_lines(src, 4, lines, dst, ndst, through);
 	else
 		add_lines(src, nsrc, lines, dst, ndst, through);
 }
@@ -88,6 +112,17 @@ static bool has_wide(void)
 }
 #endif
 
+static float add_one(const float *const *src, int32_t nsrc, uint64_t k)
+{
+	int32_t first = 1;
+
+	if (nsrc == 1)
+		return src[0][k];
+	while (2 * first < nsrc)
+		first *= 2;
+	return add_one(src, first, k) + add_one(src + first, nsrc - first, k);
+}
+
 /* f32 sums from registers, where streams fall on whole lines; else false, and nothing is done. */
 static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
                      int32_t ndst, bool through)
@@ -100,10 +135,8 @@ static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *c
 	if (k)
 		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst, through);
 	for (; k < n; k++) {
-		float sum = src[0][k];
+		float sum = add_one(src, nsrc, k) + 0.0f;
 
-		for (int32_t r = 1; r < nsrc; r++)
-			sum += src[r][k];
 		for (int32_t i = 0; i < ndst; i++)
 			dst[i][k] = sum;
 	}

@@ -2,9 +2,10 @@
  * tessera/reduce.h - elements: their width, 16-bit floats, and the seven operations over several
  * vectors.
  *
- * Only inline functions, so that every backend reduces alike: in order of the parts, 16-bit floats
- * in f32 rounded once (to nearest, ties to even), integers modulo 2^n, min and max give NaN where
- * one part has it.
+ * Only inline functions, so that every backend reduces alike: 16-bit floats in f32 rounded once (to
+ * nearest, ties to even), integers modulo 2^n, min and max give NaN where one part has it, no sum of
+ * floats is -0, and parts go together as neighbours: ((0 op 1) op (2 op 3)) op 4. Of 2^k parts that is
+ * the tree of split.h: a backend that adds f32 in this way may say that it is `exact`.
  */
 #ifndef TESSERA_REDUCE_H
 #define TESSERA_REDUCE_H
@@ -98,7 +99,7 @@ static inline uint16_t tess_f16_round(float x)
 	{ \
 		switch (op) { \
 		case TESS_SUM: \
-			TESS_EACH(acc[k] + x[k]); \
+			TESS_EACH(acc[k] + x[k] + 0); \
 		case TESS_PROD: \
 			TESS_EACH(acc[k] * x[k]); \
 		case TESS_MIN: \
@@ -144,24 +145,90 @@ TESS_FOLD_INT(tess_fold_u8, uint8_t, uint32_t)
 
 enum { TESS_REDUCE_STEP = 512 }; /* elements that are reduced before they are written */
 
-static inline void tess_load_16(int32_t dtype, const uint16_t *x, float *out, uint32_t n)
-{
-	for (uint32_t k = 0; k < n; k++)
-		out[k] = dtype == TESS_BF16 ? tess_bf16_load(x[k]) : tess_f16_load(x[k]);
-}
+union tess_acc {
+	double f64[TESS_REDUCE_STEP];
+	float f32[TESS_REDUCE_STEP]; /* of 16-bit floats, too */
+	int64_t i64[TESS_REDUCE_STEP];
+	int32_t i32[TESS_REDUCE_STEP];
+	int8_t i8[TESS_REDUCE_STEP];
+	uint8_t u8[TESS_REDUCE_STEP];
+};
 
-static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *part,
-                                  int32_t nparts, uint64_t at, uint32_t n, uint16_t *dst)
+static inline void tess_acc_load(int32_t dtype, const void *from, uint32_t n, union tess_acc *acc)
 {
-	float acc[TESS_REDUCE_STEP], x[TESS_REDUCE_STEP];
+	const uint16_t *x = (const uint16_t *)from;
 
-	tess_load_16(dtype, (const uint16_t *)part[0] + at, acc, n);
-	for (int32_t r = 1; r < nparts; r++) {
-		tess_load_16(dtype, (const uint16_t *)part[r] + at, x, n);
-		tess_fold_f32(op, acc, x, n);
+	if (dtype != TESS_BF16 && dtype != TESS_F16) {
+		memcpy(acc, from, n * tess_width(dtype));
+		return;
 	}
 	for (uint32_t k = 0; k < n; k++)
-		dst[at + k] = dtype == TESS_BF16 ? tess_bf16_round(acc[k]) : tess_f16_round(acc[k]);
+		acc->f32[k] = dtype == TESS_BF16 ? tess_bf16_load(x[k]) : tess_f16_load(x[k]);
+}
+
+static inline void tess_acc_store(int32_t dtype, const union tess_acc *acc, uint32_t n, void *to)
+{
+	uint16_t *x = (uint16_t *)to;
+
+	if (dtype != TESS_BF16 && dtype != TESS_F16) {
+		memcpy(to, acc, n * tess_width(dtype));
+		return;
+	}
+	for (uint32_t k = 0; k < n; k++)
+		x[k] = dtype == TESS_BF16 ? tess_bf16_round(acc->f32[k])
+		                          : tess_f16_round(acc->f32[k]);
+}
+
+/* x: as in acc. */
+static inline void tess_acc_fold(int32_t dtype, int32_t op, union tess_acc *acc, const void *x,
+                                 uint32_t n)
+{
+	switch (dtype) {
+	case TESS_F64:
+		tess_fold_f64(op, acc->f64, (const double *)x, n);
+		break;
+	case TESS_F32:
+	case TESS_BF16:
+	case TESS_F16:
+		tess_fold_f32(op, acc->f32, (const float *)x, n);
+		break;
+	case TESS_I64:
+		tess_fold_i64(op, acc->i64, (const int64_t *)x, n);
+		break;
+	case TESS_I32:
+		tess_fold_i32(op, acc->i32, (const int32_t *)x, n);
+		break;
+	case TESS_I8:
+		tess_fold_i8(op, acc->i8, (const int8_t *)x, n);
+		break;
+	case TESS_U8:
+		tess_fold_u8(op, acc->u8, (const uint8_t *)x, n);
+		break;
+	default:
+		break;
+	}
+}
+
+/* n elements of all parts, from byte `at` on: as many as are a power of two, op the rest. */
+static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *part,
+                                  int32_t nparts, uint64_t at, uint32_t n, union tess_acc *acc)
+{
+	int32_t first = 1;
+	union tess_acc rest;
+
+	if (nparts == 1) {
+		tess_acc_load(dtype, (const char *)part[0] + at, n, acc);
+		return;
+	}
+	while (2 * first < nparts)
+		first *= 2;
+	tess_acc_parts(dtype, op, part, first, at, n, acc);
+	if (nparts - first == 1 && tess_width(dtype) != 2) { /* from where it lies */
+		tess_acc_fold(dtype, op, acc, (const char *)part[first] + at, n);
+		return;
+	}
+	tess_acc_parts(dtype, op, part + first, nparts - first, at, n, &rest);
+	tess_acc_fold(dtype, op, acc, &rest, n);
 }
 
 /*
@@ -171,50 +238,16 @@ static inline void tess_reduce_16(int32_t dtype, int32_t op, const void *const *
 static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
                                uint64_t count, void *dst)
 {
-	union {
-		double f64;
-		int64_t i64;
-		char byte[8 * TESS_REDUCE_STEP];
-	} acc;
 	size_t width = tess_width(dtype);
+	union tess_acc acc;
 
 	for (uint64_t at = 0; at < count; at += TESS_REDUCE_STEP) {
 		uint32_t n = TESS_REDUCE_STEP;
 
 		if (count - at < n)
 			n = (uint32_t)(count - at);
-		if (width == 2) {
-			tess_reduce_16(dtype, op, part, nparts, at, n, (uint16_t *)dst);
-			continue;
-		}
-		memcpy(&acc, (const char *)part[0] + at * width, n * width);
-		for (int32_t r = 1; r < nparts; r++) {
-			const void *x = (const char *)part[r] + at * width;
-
-			switch (dtype) {
-			case TESS_F64:
-				tess_fold_f64(op, (double *)(void *)&acc, (const double *)x, n);
-				break;
-			case TESS_F32:
-				tess_fold_f32(op, (float *)(void *)&acc, (const float *)x, n);
-				break;
-			case TESS_I64:
-				tess_fold_i64(op, (int64_t *)(void *)&acc, (const int64_t *)x, n);
-				break;
-			case TESS_I32:
-				tess_fold_i32(op, (int32_t *)(void *)&acc, (const int32_t *)x, n);
-				break;
-			case TESS_I8:
-				tess_fold_i8(op, (int8_t *)(void *)&acc, (const int8_t *)x, n);
-				break;
-			case TESS_U8:
-				tess_fold_u8(op, (uint8_t *)(void *)&acc, (const uint8_t *)x, n);
-				break;
-			default:
-				break;
-			}
-		}
-		memcpy((char *)dst + at * width, &acc, n * width);
+		tess_acc_parts(dtype, op, part, nparts, at * width, n, &acc);
+		tess_acc_store(dtype, &acc, n, (char *)dst + at * width);
 	}
 }
 
