@@ -369,6 +369,7 @@ static tess_status over(const char *name, const struct tess_backend **out)
 		table = faulty;
 		table.threads = below.threads;
 		table.compares = below.compares;
+		table.exact = below.exact;
 		table.join = below.join ? join : NULL;
 		table.alloc = below.alloc ? alloc : NULL;
 		table.free = below.free ? free_memory : NULL;

@@ -327,6 +327,7 @@ static const struct tess_backend gloo = {
 	.release = release,
 	.close = close_group,
 	.abort = abort_group,
+	.exact = 1,
 };
 static const struct tess_backend *const backends[] = { &gloo, NULL };
 

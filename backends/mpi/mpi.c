@@ -120,6 +120,7 @@ static const struct tess_backend mpi = {
 	.release = release,
 	.close = close_group,
 	.abort = abort_group,
+	.exact = 1,
 };
 static const struct tess_backend *const backends[] = { &mpi, NULL };
 

@@ -150,6 +150,7 @@ static const struct tess_backend shm = {
 	.free = free_room,
 	.abort = abort_group,
 	.compares = 1,
+	.exact = 1,
 };
 static const struct tess_backend *const backends[] = { &shm, NULL };
 

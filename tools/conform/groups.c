@@ -6,10 +6,12 @@
 
 #include "core/base/status.h"
 #include "core/comm/clock.h"
+#include "core/comm/note.h"
 #include "core/comm/world.h"
 
 #include <dirent.h>
 #include <malloc.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +223,84 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	return st;
 }
 
+/* Of very different sizes: the bits of a sum tell the order in which it was added. */
+static float rough(int32_t rank, uint64_t k)
+{
+	uint64_t h = conform_mix((uint64_t)rank + 1, k + 1, 7);
+
+	return k % 13 == 5 ? -0.0f : ldexpf((float)(int32_t)h, (int)(h >> 40) % 20);
+}
+
+/* Neighbours first, and no -0. */
+static float rough_sum(int32_t n, uint64_t k)
+{
+	float sum[CONFORM_RANKS] = { 0 };
+
+	for (int32_t r = 0; r < n; r++)
+		sum[r] = rough(r, k);
+	for (; n > 1; n /= 2)
+		for (int32_t r = 0; r < n / 2; r++)
+			sum[r] = sum[2 * r] + sum[2 * r + 1];
+	return sum[0] + 0.0f;
+}
+
+static tess_status try_exact(struct conform_rank *me, const struct conform_direct *g, int32_t kind,
+                             uint64_t count, bool in_place)
+{
+	uint64_t blocks = kind == TESS_REDUCE_SCATTER ? (uint64_t)g->n : 1;
+	uint64_t at = blocks > 1 ? count * (uint64_t)g->rank : 0;
+	float *src = malloc(blocks * count * sizeof *src),
+	      *dst = in_place ? src : malloc(count * 4);
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = kind,
+		               .dtype = TESS_F32,
+		               .op = TESS_SUM,
+		               .mem = TESS_HOST,
+		               .src = src,
+		               .dst = dst,
+		               .count = count,
+		               .where = "conform" };
+	const float *got = dst + (in_place ? at : 0);
+	tess_status st = src && dst ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for a sum");
+
+	conform_doing(me, "exact %s of %d f32%s", tess_kind_name(kind), (int)count,
+	              in_place ? ", in place" : "");
+	if (st || me->backend->supports(&c, g->n))
+		goto out;
+	for (uint64_t k = 0; k < blocks * count; k++)
+		src[k] = rough(g->rank, k);
+	st = conform_direct_run(me, g, &c);
+	if (st)
+		return st; /* a late write must find the buffers */
+	for (uint64_t k = 0; k < count; k++) {
+		float want = rough_sum(g->n, at + k);
+
+		if (!memcmp(&got[k], &want, sizeof want))
+			continue;
+		conform_blame(
+			me,
+			"element %d is %a, expected %a. The rule: a backend that says that it is "
+			"exact adds the f32 of 2^k ranks as neighbours, and no sum is -0",
+			(int)k, (double)got[k], (double)want);
+		break;
+	}
+out:
+	free(in_place ? NULL : dst);
+	free(src);
+	return st;
+}
+
+static tess_status try_sums(struct conform_rank *me, const struct conform_direct *g)
+{
+	static const uint64_t counts[] = { 1, 24, 1000, 16385, 70000, 300001 };
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 24 && !st; i++, me->seat->cases++)
+		st = try_exact(me, g, i % 2 ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE, counts[i / 4],
+		               i / 2 % 2);
+	return st;
+}
+
 tess_status conform_run_extras(struct conform_rank *me)
 {
 	struct conform_direct all = { .self = me->world->all->self, .rank = me->rank, .n = me->n };
@@ -230,6 +310,8 @@ tess_status conform_run_extras(struct conform_rank *me)
 		st = try_batch(me, &all);
 	for (int i = 0; i < 20 && !st && me->backend->alloc; i++, me->seat->cases++)
 		st = try_alloc(me, &all, i % 2 ? 1 << 20 : 24);
+	if (!st && me->backend->exact && me->n > 1 && !(me->n & (me->n - 1)))
+		st = try_sums(me, &all);
 	return st;
 }
 
