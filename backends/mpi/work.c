@@ -6,7 +6,7 @@
  * carries the fingerprint of its call as its tag, so that calls which differ never meet, and a receive
  * can be cancelled. Large vectors are cut in a slice per rank, and the second step gathers the slices.
  */
-#include "member.h"
+#include "work.h"
 
 #include <sched.h>
 #include <stdarg.h>
@@ -18,38 +18,6 @@
 enum { LARGE = 64 * 1024 }; /* bytes from which slices are worth a second step */
 enum { SPINS = 200, YIELD_MS = 20, SLEEP_NS = 50000 };
 enum { PART = 1 << 30 }; /* bytes of a message that are counted one by one: MPI counts with ints */
-
-/* What this rank and one other give each other in a step, in bytes. A NULL pointer: nothing. */
-struct leg {
-	const char *src;
-	char *dst;
-	uint64_t give, get;
-};
-
-struct work {
-	struct work *next;
-	struct tess_coll c;
-	char where[96];
-	size_t width;
-	int32_t step, steps;
-	bool done;
-	int32_t nrequests, arrived;
-	uint64_t sum; /* elements that this rank adds up, from every rank */
-	void *total; /* where the sum goes */
-	char *scratch;
-	size_t room;
-	/* by rank; in one piece with the work, and kept with it */
-	struct leg *leg;
-	const void **part;
-	uint64_t *slice; /* elements */
-	uint64_t *list; /* two: what c.give and c.get point to */
-	MPI_Request *request; /* four a rank */
-	struct ask {
-		int32_t peer;
-		int count; /* < 0: it sends */
-		MPI_Datatype type;
-	} * ask;
-};
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
@@ -82,169 +50,6 @@ static tess_status lost(struct group *g, const struct work *w, int32_t peer, int
 	MPI_Error_string(err, text, &len);
 	return fail(g, TESS_EPEER, "%s: group %s over mpi lost rank %d: %s", w->where, g->name,
 	            (int)g->world[peer], text);
-}
-
-/* ---- planning: who gives what to whom -------------------------------------------------------- */
-
-static char *past(const struct work *w, const void *p, uint64_t elements)
-{
-	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
-}
-
-static uint64_t begin(const uint64_t *list, int32_t r)
-{
-	uint64_t at = 0;
-
-	for (int32_t i = 0; i < r; i++)
-		at += list[i];
-	return at;
-}
-
-/* One step: everyone gives to everyone, but as `from`, `to` and `spared` say. Counts in elements. */
-struct plan {
-	const void *src;
-	void *dst;
-	const uint64_t *give, *get; /* a block for each rank, one after another; NULL: */
-	uint64_t ngive, nget; /* blocks of one length, 0: none, */
-	bool same_src, same_dst; /* or the same block for all */
-	int32_t from, to; /* the only rank that gives, or takes; -1: all */
-	int32_t spared; /* a rank that takes nothing; -1: none */
-};
-
-static void lay(const struct group *g, struct work *w, const struct plan *p)
-{
-	bool gives = p->from < 0 || p->from == g->rank;
-	bool takes = (p->to < 0 || p->to == g->rank) && p->spared != g->rank;
-	uint64_t src = 0, dst = 0;
-
-	for (int32_t r = 0; r < g->nranks; r++) {
-		uint64_t give = p->give ? p->give[r] : p->ngive;
-		uint64_t get = p->get ? p->get[r] : p->nget;
-		bool to = gives && (p->to < 0 || p->to == r) && p->spared != r;
-		bool from = takes && (p->from < 0 || p->from == r);
-
-		w->leg[r] = (struct leg){
-			.src = past(w, p->src, src),
-			.dst = past(w, p->dst, dst),
-			.give = to ? give * w->width : 0,
-			.get = from ? get * w->width : 0,
-		};
-		src += p->same_src ? 0 : give;
-		dst += p->same_dst ? 0 : get;
-	}
-}
-
-/* The first step of a sum: `mine` are the elements that this rank adds, `total` is where they go. */
-static void plan_sum(const struct group *g, struct work *w, struct plan *p)
-{
-	const struct tess_coll *c = &w->c;
-	const uint64_t *blocks = w->steps == 2 ? w->slice : c->give;
-	bool to_all = c->kind == TESS_ALL_REDUCE, in_blocks = w->steps == 2;
-	uint64_t at = 0;
-
-	w->sum = c->count;
-	w->total = c->dst;
-	if (c->kind == TESS_REDUCE_SCATTER || in_blocks) {
-		at = blocks ? begin(blocks, g->rank) : c->count * (uint64_t)g->rank;
-		w->sum = blocks ? blocks[g->rank] : c->count;
-		p->give = blocks;
-		p->same_src = false;
-	} else if (!to_all) {
-		p->to = c->peer;
-		w->sum = g->rank == c->peer ? c->count : 0;
-	}
-	w->part[g->rank] = past(w, c->src, at);
-	if (in_blocks && (to_all || g->rank == c->peer))
-		w->total = past(w, c->dst, at);
-	else if (in_blocks)
-		w->total = w->scratch;
-	else if (c->kind == TESS_REDUCE_SCATTER && c->src == c->dst)
-		w->total = past(w, c->dst, at);
-	p->dst = w->scratch;
-	p->nget = w->sum;
-	p->same_dst = false;
-}
-
-static void plan_first(const struct group *g, struct work *w)
-{
-	const struct tess_coll *c = &w->c;
-	bool root = g->rank == c->peer, in_place = c->src == c->dst;
-	struct plan p = { .src = c->src,
-		          .dst = c->dst,
-		          .ngive = c->count,
-		          .nget = c->count,
-		          .same_src = true,
-		          .same_dst = true,
-		          .from = -1,
-		          .to = -1,
-		          .spared = -1 };
-
-	switch (c->kind) {
-	case TESS_BROADCAST:
-		p.from = p.spared = c->peer; /* its own copy is made elsewhere */
-		if (w->steps == 2) {
-			p.give = w->slice;
-			p.same_src = false;
-			p.dst = past(w, c->dst, begin(w->slice, g->rank));
-			p.nget = w->slice[g->rank];
-		}
-		break;
-	case TESS_GATHER:
-		p.to = c->peer;
-		/* fall through */
-	case TESS_ALL_GATHER:
-		p.get = c->get;
-		p.same_dst = false;
-		if (in_place && (root || c->kind == TESS_ALL_GATHER))
-			p.src = past(w, c->dst,
-			             c->get ? begin(c->get, g->rank)
-			                    : c->count * (uint64_t)g->rank);
-		break;
-	case TESS_SCATTER:
-		p.from = c->peer;
-		p.give = c->give;
-		p.same_src = false;
-		p.nget = root && in_place ? 0 : c->count;
-		break;
-	case TESS_ALL_TO_ALL:
-		p.src = in_place ? w->scratch : c->src;
-		p.give = c->give;
-		p.get = c->get;
-		p.same_src = p.same_dst = false;
-		break;
-	case TESS_SEND:
-		p.from = g->rank;
-		p.to = c->peer;
-		break;
-	case TESS_RECV:
-		p.from = c->peer;
-		p.to = g->rank;
-		break;
-	case TESS_BARRIER:
-		p.ngive = p.nget = 0;
-		break;
-	default:
-		plan_sum(g, w, &p);
-	}
-	lay(g, w, &p);
-}
-
-/* Slices, finished by their ranks, to all or to the root. A broadcast's root has them. */
-static void plan_second(const struct group *g, struct work *w)
-{
-	const struct tess_coll *c = &w->c;
-	struct plan p = { .src = w->total,
-		          .dst = c->dst,
-		          .ngive = w->slice[g->rank],
-		          .get = w->slice,
-		          .same_src = true,
-		          .from = -1,
-		          .to = c->kind == TESS_REDUCE ? c->peer : -1,
-		          .spared = c->kind == TESS_BROADCAST ? c->peer : -1 };
-
-	if (c->kind == TESS_BROADCAST)
-		p.src = past(w, g->rank == c->peer ? c->src : c->dst, begin(w->slice, g->rank));
-	lay(g, w, &p);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -453,12 +258,12 @@ static tess_status prepare(struct group *g, struct work *w)
 	if (adds(c->kind))
 		st = need(w, most * n * w->width);
 	else if (swaps)
-		st = need(w, (c->give ? begin(c->give, g->nranks) : c->count * n) * w->width);
+		st = need(w, (c->give ? work_begin(c->give, g->nranks) : c->count * n) * w->width);
 	if (st < 0)
 		return st;
 	if (swaps && c->src)
 		memcpy(w->scratch, c->src,
-		       (c->give ? begin(c->give, g->nranks) : c->count * n) * w->width);
+		       (c->give ? work_begin(c->give, g->nranks) : c->count * n) * w->width);
 	plan_first(g, w);
 	own = &w->leg[g->rank];
 	if (c->kind == TESS_BROADCAST && g->rank == c->peer && !in_place && c->count)
@@ -474,7 +279,7 @@ static tess_status proceed(struct group *g, struct work *w)
 	if (w->step == 0 && w->sum) {
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
-				w->part[r] = past(w, w->scratch, w->sum * (uint64_t)r);
+				w->part[r] = work_past(w, w->scratch, w->sum * (uint64_t)r);
 		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
 	}
 	if (++w->step == w->steps) {
