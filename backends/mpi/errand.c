@@ -9,7 +9,6 @@
  */
 #include "member.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,10 +71,21 @@ static void *run_errands(void *arg)
 	return arg;
 }
 
+bool errand_thread(void *(*run)(void *arg), void *arg, pthread_t *out)
+{
+	sigset_t all, before;
+	int err;
+
+	sigfillset(&all); /* signals are the program's */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(out, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !err;
+}
+
 static bool start_thread(void)
 {
 	pthread_condattr_t attr;
-	sigset_t all, before;
 	pthread_t thread;
 
 	if (mpi.running)
@@ -84,12 +94,9 @@ static bool start_thread(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&mpi.changed, &attr);
 	pthread_condattr_destroy(&attr);
-	sigfillset(&all); /* signals are the program's */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	mpi.running = !pthread_create(&thread, NULL, run_errands, NULL);
+	mpi.running = errand_thread(run_errands, NULL, &thread);
 	if (mpi.running)
 		pthread_detach(thread);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return mpi.running;
 }
 
@@ -114,10 +121,10 @@ static void pause_until(int64_t deadline)
 }
 
 /*
- * Has *e run, one at a time, and waits for it; how NULL: whatever becomes of the job. TESS_OK: it is
+ * Has *e run, one at a time, and waits for it; store NULL: whatever becomes of the job. TESS_OK: it is
  * done, and e->err is MPI's answer. Else MPI is lost and so is *e, which may still be run.
  */
-static tess_status send(struct errand *e, const struct tess_join *how, int64_t deadline,
+static tess_status send(struct errand *e, const struct tess_store *store, int64_t deadline,
                         const char *what)
 {
 	tess_status st = TESS_OK;
@@ -141,7 +148,7 @@ static tess_status send(struct errand *e, const struct tess_join *how, int64_t d
 		if (e->done)
 			break;
 		pthread_mutex_unlock(&mpi.lock);
-		st = how ? errand_state(how->store) : TESS_OK;
+		st = store ? errand_state(store) : TESS_OK;
 		if (st == TESS_OK && mpi_now() >= deadline)
 			st = mpi_host->fail(TESS_ETIMEOUT, "%s did not return by the deadline",
 			                    what);
@@ -229,9 +236,9 @@ static struct errand *new_errand(int (*run)(struct errand *e), const int32_t *me
 	return e;
 }
 
-tess_status errand_init(const struct tess_join *how)
+tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *store,
+                        int64_t deadline)
 {
-	int32_t me = how->world[how->rank];
 	struct errand *e;
 	tess_status st;
 
@@ -241,13 +248,13 @@ tess_status errand_init(const struct tess_join *how)
 		return mpi_host->fail(
 			TESS_EINVAL,
 			"the ranks of backend mpi are started by mpirun: mpirun -n %d PROGRAM",
-			(int)how->nranks);
+			(int)nranks);
 	e = new_errand(run_init, NULL, 0);
 	if (!e)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for MPI_Init_thread");
-	mpi.patience = how->deadline - mpi_now();
+	mpi.patience = deadline - mpi_now();
 	mpi.pid = getpid();
-	st = send(e, how, how->deadline, "MPI_Init_thread");
+	st = send(e, store, deadline, "MPI_Init_thread");
 	if (st < 0)
 		return st;
 	mpi.up = true; /* the job's first group is opened alone */
@@ -261,12 +268,12 @@ tess_status errand_init(const struct tess_join *how)
 			"MPI is at thread level %d of 0 to 3, and MPI_THREAD_MULTIPLE (3) is "
 			"needed; let the program call MPI_Init_thread with it, or not at all",
 			mpi.level);
-	if (st == TESS_OK && mpi.rank != me)
+	if (st == TESS_OK && mpi.rank != rank)
 		st = mpi_host->fail(
 			TESS_EINVAL,
 			"this process is rank %d of the job, but rank %d of %d for MPI; start "
 			"the ranks by mpirun alone",
-			(int)me, mpi.rank, mpi.size);
+			(int)rank, mpi.rank, mpi.size);
 	if (st < 0)
 		errand_lose();
 	return st;
@@ -307,6 +314,36 @@ static int key_of(const char *name)
 	return (int)(h % 32000);
 }
 
+static int run_dup(struct errand *e)
+{
+	int err = MPI_Comm_dup(mpi.all, &e->comm);
+
+	return err ? err : MPI_Comm_set_errhandler(e->comm, MPI_ERRORS_RETURN);
+}
+
+tess_status errand_open_all(int32_t nranks, int64_t deadline, MPI_Comm *comm)
+{
+	struct errand *e;
+	tess_status st;
+
+	if (nranks != mpi.size)
+		return mpi_host->fail(
+			TESS_EINVAL,
+			"the job has %d ranks, but MPI has %d; start all of them by one "
+			"mpirun",
+			(int)nranks, mpi.size);
+	e = new_errand(run_dup, NULL, 0);
+	if (!e)
+		return mpi_host->fail(TESS_ENOMEM, "no memory for a communicator");
+	st = send(e, NULL, deadline, "MPI_Comm_dup");
+	if (st < 0)
+		return st;
+	st = e->err ? complain("MPI_Comm_dup", e->err) : TESS_OK;
+	*comm = e->comm;
+	free(e);
+	return st;
+}
+
 tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags)
 {
 	struct errand *e;
@@ -323,7 +360,7 @@ tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags)
 	if (!e)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for a communicator");
 	e->key = key_of(how->name);
-	st = send(e, how, how->deadline, "MPI_Comm_create_group");
+	st = send(e, how->store, how->deadline, "MPI_Comm_create_group");
 	if (st < 0)
 		return st;
 	st = e->err ? complain("MPI_Comm_create_group", e->err) : TESS_OK;
@@ -387,6 +424,8 @@ void errand_finish(void)
 {
 	bool up;
 
+	if (mpi.up && mpi.pid == getpid())
+		line_finish();
 	pthread_mutex_lock(&mpi.lock);
 	up = mpi.up && mpi.ours && !mpi.lost && mpi.pid == getpid();
 	mpi.ours = false;

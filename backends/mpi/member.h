@@ -1,11 +1,12 @@
 /*
  * member.h - one rank of a group over MPI: mpi.c enters and leaves it, work.c moves what it is asked to,
- * errand.c makes the calls of MPI that block.
+ * errand.c makes the calls of MPI that block, line.c brings ranks of several hosts together.
  */
 #ifndef MPI_MEMBER_H
 #define MPI_MEMBER_H
 
 #include <mpi.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <tessera/reduce.h>
@@ -31,10 +32,13 @@ int64_t mpi_now(void); /* CLOCK_MONOTONIC, ns */
 /* ---- errand.c: what only a thread that may be left behind can call ---- */
 
 /*
- * MPI is up. Fails where the deadline passes, where the job has failed, and where MPI has other ranks
- * than the job.
+ * MPI is up; `rank` is that of the job. Fails where the deadline passes, where the job has failed (store
+ * NULL: it has none yet), and where MPI has other ranks than the job.
  */
-tess_status errand_init(const struct tess_join *how);
+tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *store,
+                        int64_t deadline);
+/* A communicator of all ranks, for the life of the process. */
+tess_status errand_open_all(int32_t nranks, int64_t deadline, MPI_Comm *comm);
 /* A communicator of the members of `how`, and how many tags it has. */
 tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags);
 void errand_close(MPI_Comm *comm);
@@ -46,6 +50,14 @@ MPI_Datatype errand_mebi(void);
 void errand_lose(void);
 /* MPI_Finalize, unless a group has failed. For the end of the process; once. */
 void errand_finish(void);
+/* A thread that gets no signals. */
+bool errand_thread(void *(*run)(void *arg), void *arg, pthread_t *out);
+
+/* ---- line.c: tess_backend.meet ---- */
+
+tess_status line_open(int32_t rank, int32_t nranks, int64_t deadline, int32_t *line, int32_t *end);
+/* What has been said goes out, in bounded time; then the thread ends. None is running: nothing. */
+void line_finish(void);
 
 /* ---- work.c ---- */
 tess_status work_supports(const struct tess_coll *c, int32_t nranks);

@@ -2,7 +2,8 @@
  * tess-backend-mpi.so: ranks are processes that mpirun has started, and talk over its MPI.
  *
  * Who is there and who has died is heard through the rendezvous of the job, as with every backend; MPI
- * moves the data. Its connections are as open as the network they use.
+ * moves the data, and between hosts what ranks say at the rendezvous as well. Its connections are as open
+ * as the network they use.
  */
 #include "member.h"
 
@@ -58,7 +59,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	else
 		memcpy(g->world, how->world, n * sizeof *g->world);
 	if (n > 1 && st == TESS_OK)
-		st = errand_init(how);
+		st = errand_init(how->world[how->rank], how->nranks, how->store, how->deadline);
 	if (n > 1 && st == TESS_OK)
 		st = errand_open(how, &g->comm, &g->tags);
 	if (st < 0) {
@@ -102,6 +103,11 @@ static void abort_group(void *self)
 	atomic_store(&g->aborted, true);
 }
 
+static tess_status meet(int32_t rank, int32_t nranks, int64_t deadline, int32_t *line, int32_t *end)
+{
+	return line_open(rank, nranks, deadline, line, end);
+}
+
 static tess_status init(const struct tess_host *host)
 {
 	mpi_host = host;
@@ -121,6 +127,7 @@ static const struct tess_backend mpi = {
 	.close = close_group,
 	.abort = abort_group,
 	.exact = 1,
+	.meet = meet,
 };
 static const struct tess_backend *const backends[] = { &mpi, NULL };
 

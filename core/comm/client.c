@@ -517,3 +517,17 @@ tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secre
 	}
 	return enter(c, deadline, out);
 }
+
+tess_status tess_link_line(int line, int32_t rank, int32_t nranks, int64_t deadline,
+                           struct tess_listener *l, struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(false, rank, nranks, l, &c);
+
+	if (st) {
+		close(line);
+		return st;
+	}
+	c->fd = line;
+	return enter(c, deadline, out);
+}

@@ -48,4 +48,8 @@ tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secre
                             int32_t rank, int32_t nranks, int64_t deadline, struct tess_listener *l,
                             struct tess_link *out);
 
+/* The same over a line to rank 0's server that is there (tess_backend.meet), which becomes ours. */
+tess_status tess_link_line(int line, int32_t rank, int32_t nranks, int64_t deadline,
+                           struct tess_listener *l, struct tess_link *out);
+
 #endif

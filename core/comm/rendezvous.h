@@ -1,6 +1,6 @@
 /*
  * rendezvous.h - where the ranks of a job meet: on one host a Unix socket, between hosts a TCP port
- * of rank 0's.
+ * of rank 0's, or lines that a backend's library has (MPI).
  *
  * Every rank keeps one connection to the server from its first word to its goodbye. Over it go the
  * keys that backends exchange, the fingerprints of collectives, and the first failure: a connection
@@ -39,6 +39,10 @@ tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_re
  */
 tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
                                        const struct tess_secret *secret, int32_t nranks,
+                                       struct tess_rendezvous **out);
+
+/* The same at the ends of lines that lead to all ranks (tess_backend.meet), which become ours; nobody else can come. */
+tess_status tess_rendezvous_open_lines(const int32_t *end, int32_t nranks,
                                        struct tess_rendezvous **out);
 
 /* The socket, for TESSERA_RENDEZVOUS; "" between hosts. Borrowed. */

@@ -75,7 +75,7 @@ static tess_status find_hosts(const struct starter *s, struct tess_seat *seat)
 	return TESS_OK;
 }
 
-static tess_status find_meeting(struct tess_seat *seat)
+static tess_status find_address(const struct tess_seat *seat, struct tess_hosts *at)
 {
 	const char *master = getenv("MASTER_ADDR");
 	int64_t own = 0;
@@ -84,7 +84,7 @@ static tess_status find_meeting(struct tess_seat *seat)
 
 	if (!seat->hosts)
 		return TESS_OK;
-	if (!master || !*master || strlen(master) >= sizeof seat->at.addr)
+	if (!master || !*master || strlen(master) >= sizeof at->addr)
 		return tess_fail(
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and do not know where to meet; set "
@@ -102,8 +102,8 @@ static tess_status find_meeting(struct tess_seat *seat)
 			seat->size);
 	if (st)
 		return st;
-	snprintf(seat->at.addr, sizeof seat->at.addr, "%s", master);
-	snprintf(seat->at.port, sizeof seat->at.port, "%d", own ? (int)own : port + 1);
+	snprintf(at->addr, sizeof at->addr, "%s", master);
+	snprintf(at->port, sizeof at->port, "%d", own ? (int)own : port + 1);
 	return TESS_OK;
 }
 
@@ -144,11 +144,12 @@ static void sanitize(char *job)
 			*job = '_';
 }
 
-static tess_status name_job(const struct starter *s, struct tess_seat *seat)
+static tess_status name_job(const struct tess_seat *seat, struct tess_meeting *m)
 {
 	const char *run = getenv("TORCHELASTIC_RUN_ID"), *slurm = getenv("SLURM_JOB_ID");
-	size_t room = sizeof seat->job;
-	char *job = seat->job;
+	const struct starter *s = find_starter();
+	size_t room = sizeof m->job;
+	char *job = m->job;
 
 	if (*tess_option("job")) {
 		if (strlen(tess_option("job")) >= room)
@@ -159,12 +160,12 @@ static tess_status name_job(const struct starter *s, struct tess_seat *seat)
 		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, word("MASTER_PORT"),
 		         word("TORCHELASTIC_RESTART_COUNT"));
 		sanitize(job);
-	} else if (slurm && s->hosts) {
+	} else if (slurm && s && s->hosts) {
 		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, word("SLURM_STEP_ID"),
 		         word("SLURM_RESTART_COUNT"));
 		sanitize(job);
 	} else if (seat->hosts) {
-		snprintf(job, room, "port-%s", seat->at.port);
+		snprintf(job, room, "port-%s", m->at.port);
 	} else {
 		name_by_parent(job, room);
 	}
@@ -184,8 +185,20 @@ tess_status tess_seat_find(struct tess_seat *out)
 	if ((st = number(s->size, 1, TESS_RANKS_MOST, 1, &seat.size)) ||
 	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) ||
 	    (st = number(s->local, 0, TESS_RANKS_MOST - 1, seat.rank, &seat.local)) ||
-	    (st = find_hosts(s, &seat)) || (st = find_meeting(&seat)) || (st = name_job(s, &seat)))
+	    (st = find_hosts(s, &seat)))
 		return st;
 	*out = seat;
 	return TESS_OK;
+}
+
+tess_status tess_seat_meet(const struct tess_seat *seat, struct tess_meeting *out)
+{
+	struct tess_meeting m = { 0 };
+	tess_status st = find_address(seat, &m.at);
+
+	if (!st)
+		st = name_job(seat, &m);
+	if (!st)
+		*out = m;
+	return st;
 }

@@ -18,16 +18,22 @@ struct tess_seat {
 	int32_t rank, size;
 	int32_t local; /* its index among the ranks of this host */
 	bool alone; /* nobody started it as a rank */
-	bool hosts; /* the ranks are on several hosts, and meet `at` */
-	struct tess_hosts at;
-	char job[96]; /* the same for all ranks of the job, and for no other job */
+	bool hosts; /* the ranks are on several hosts */
 };
 
-/*
- * TESS_EINVAL: a variable that is no number, a rank that is not below its size, or several hosts
- * that do not know where to meet. The job is TESSERA_JOB, else torchrun's run, port and restart,
- * else Slurm's job, step and restart, else the port of several hosts, else whoever started us.
- */
+struct tess_meeting {
+	char job[96]; /* the same for all ranks of the job, and for no other job */
+	struct tess_hosts at; /* where ranks of several hosts meet */
+};
+
+/* TESS_EINVAL: a variable that is no number, or a rank that is not below its size. */
 tess_status tess_seat_find(struct tess_seat *out);
+
+/*
+ * TESS_EINVAL: several hosts that do not know where to meet. The job is TESSERA_JOB, else torchrun's
+ * run, port and restart, else Slurm's job, step and restart, else the port of several hosts, else
+ * whoever started us.
+ */
+tess_status tess_seat_meet(const struct tess_seat *seat, struct tess_meeting *out);
 
 #endif

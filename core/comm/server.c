@@ -354,6 +354,13 @@ static void tell(struct tess_rendezvous *r)
 	r->gone |= gone;
 }
 
+/* Whether it is to say soon which rank it is; until when. */
+static bool is_stranger(const struct tess_conn *c, int64_t *until)
+{
+	*until = c->since + HELLO_MS * (int64_t)TESS_MS;
+	return c->rank < 0 && !c->expected;
+}
+
 /* Waits for news, at most until `deadline` (0: as long as it takes). */
 static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
@@ -363,12 +370,12 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	p[1] = (struct pollfd){ .fd = r->listener, .events = POLLIN };
 	for (int32_t i = 0; i < n; i++) {
 		const struct tess_conn *c = &r->conn[i];
-		int64_t until = c->since + HELLO_MS * (int64_t)TESS_MS;
+		int64_t until;
 
 		p[i + 2] = (struct pollfd){ .fd = c->fd,
 			                    .events = c->out.begin < c->out.end ? POLLIN | POLLOUT
 			                                                        : POLLIN };
-		if (c->rank < 0 && (!deadline || until < deadline))
+		if (is_stranger(c, &until) && (!deadline || until < deadline))
 			deadline = until;
 	}
 	poll(p, (nfds_t)n + 2, deadline ? tess_ms_left(deadline) : -1);
@@ -382,10 +389,9 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	     i--) { /* dismiss() puts the last one, which was seen, in its place */
 		struct tess_conn *c = &r->conn[i];
 		bool over = p[i + 2].revents & ~POLLOUT ? !hear(r, c) : false;
+		int64_t until;
 
-		if (c->rank < 0 && tess_now() > c->since + HELLO_MS * (int64_t)TESS_MS)
-			over = true;
-		if (over) {
+		if (over || (is_stranger(c, &until) && tess_now() > until)) {
 			lost(r, c);
 			tess_pipe_flush(&c->out, c->fd);
 			dismiss(r, c);

@@ -24,6 +24,7 @@ struct tess_conn {
 	char from[48]; /* between hosts: the peer's address */
 	int64_t since;
 	bool proven; /* it holds the secret; on one host: it is of our user */
+	bool expected; /* a rank's, whenever it comes */
 	uint32_t heard; /* bytes of: */
 	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
 	unsigned recorded; /* how often it was asked for its record */

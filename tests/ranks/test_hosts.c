@@ -3,6 +3,7 @@
  * network namespaces where that is possible. This program is the ranks as well.
  */
 #include "../unit/suite.h"
+#include "cable.h"
 #include "stage.h"
 
 #include <core/base/status.h>
@@ -308,43 +309,14 @@ END_TEST
 
 /* ---- two hosts ------------------------------------------------------------------------------- */
 
-/* Two network namespaces with a cable between them; 1: not here. */
-static int make_hosts(const char *name)
-{
-	char command[1024];
-
-	snprintf(
-		command, sizeof command,
-		"exec 2>/dev/null; ip netns add %s0 && ip netns add %s1 &&"
-		"ip link add %sa netns %s0 type veth peer name %sb netns %s1 &&"
-		"ip -n %s0 addr add 10.231.7.1/24 dev %sa && ip -n %s1 addr add 10.231.7.2/24 dev %sb &&"
-		"ip -n %s0 link set %sa up && ip -n %s1 link set %sb up &&"
-		"ip -n %s0 link set lo up && ip -n %s1 link set lo up",
-		name, name, name, name, name, name, name, name, name, name, name, name, name, name,
-		name, name);
-	return geteuid() ? 1 : system(command) != 0;
-}
-
-static void unmake_hosts(const char *name)
-{
-	char command[128];
-
-	snprintf(command, sizeof command, "ip netns del %s0; ip netns del %s1", name, name);
-	if (system(command))
-		printf("%s0 and %s1 are left\n", name, name);
-}
-
 START_TEST(two_hosts)
 {
 	char name[16];
 	struct process p[N];
 
 	snprintf(name, sizeof name, "tt%d", (int)getpid());
-	if (make_hosts(name)) {
-		unmake_hosts(name);
-		printf("skipped: two hosts need root, ip and network namespaces\n");
+	if (!cable_lay(name))
 		return;
-	}
 	begin();
 	setenv("TEST_SPACE", name, 1);
 	setenv("MASTER_ADDR", "10.231.7.1", 1);
@@ -354,7 +326,7 @@ START_TEST(two_hosts)
 		process_start(&p[i], "work", i, N);
 	for (int i = 0; i < N; i++)
 		process_finish(&p[i], PATIENCE_MS);
-	unmake_hosts(name);
+	cable_take(name);
 	for (int i = 0; i < N; i++) {
 		said(&p[i], "ready");
 		ck_assert_int_eq(p[i].status, 0);

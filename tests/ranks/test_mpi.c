@@ -3,17 +3,23 @@
  * program is the ranks as well.
  */
 #include "../unit/suite.h"
+#include "cable.h"
+#include "mismatch.h"
 #include "scene.h"
 
+#include <core/base/status.h>
 #include <core/comm/clock.h>
+#include <core/registry/registry.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char text[1 << 16];
 static double seconds;
 static int patience = 60; /* s; mpirun waits for a stopped rank as long as it is let */
+static char launcher[512] = "mpirun --oversubscribe";
 
 /* `mpirun ARGS COMMAND`, with what it and its ranks say in `text`. The exit status. */
 static int mpirun(const char *env, const char *args, const char *command)
@@ -25,8 +31,8 @@ static int mpirun(const char *env, const char *args, const char *command)
 
 	snprintf(line, sizeof line,
 	         "%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
-	         "timeout -k 5 %d mpirun --oversubscribe %s %s 2>&1 </dev/null",
-	         env, patience, args, command);
+	         "timeout -k 5 %d %s %s %s 2>&1 </dev/null",
+	         env, patience, launcher, args, command);
 	f = popen(line, "r");
 	MUST(f);
 	n = fread(text, 1, sizeof text - 1, f);
@@ -150,6 +156,90 @@ START_TEST(names_both_where_calls_differ)
 }
 END_TEST
 
+enum { MISMATCHES = 24 };
+
+/* A rank that says what it was told of calls that do not fit, made from the seed. */
+static int differ(const char *seed)
+{
+	struct mismatch m;
+	struct tess_world *w;
+	void *kept = NULL;
+	tess_status st = tess_world_open(&w);
+
+	if (!st) {
+		mismatch_make(strtoull(seed, NULL, 10), tess_world_size(w), &m);
+		st = mismatch_play(w, &m, &kept);
+		printf("[%d] %s: %s\n", tess_world_rank(w), tess_status_name(st), tess_error());
+		fflush(stdout);
+		tess_world_close(w);
+	}
+	free(kept);
+	tess_registry_quit();
+	return st == TESS_EMISMATCH ? 0 : 1;
+}
+
+START_TEST(names_all_that_does_not_fit)
+{
+	char scene[32], args[48], said[48];
+
+	for (int seed = 1; seed <= MISMATCHES; seed++) {
+		int n = 2 + seed % 3;
+
+		snprintf(scene, sizeof scene, "mismatch %d", seed);
+		snprintf(args, sizeof args, "--enable-recovery -n %d", n);
+		play("TESSERA_TIMEOUT=20", args, scene);
+		for (int r = 0; r < n; r++) {
+			snprintf(said, sizeof said, "[%d] TESS_EMISMATCH: ", r);
+			ck_assert_msg(strstr(text, said) != NULL, "%s, %d ranks: %s", scene, n,
+			              text);
+		}
+	}
+}
+END_TEST
+
+/* mpirun as if it were on the first of two hosts, between which it goes to and fro with ssh. */
+static void move_to_hosts(const char *name, const char *agent)
+{
+	FILE *f = fopen(agent, "w");
+
+	ck_assert_ptr_nonnull(f);
+	fprintf(f,
+	        "#!/bin/sh\nshift\nexec ip netns exec %s1 unshare --uts sh -c "
+	        "'hostname %s1; exec sh -c \"$*\"' sh \"$@\"\n",
+	        name, name);
+	ck_assert_int_eq(fchmod(fileno(f), 0700), 0);
+	ck_assert_int_eq(fclose(f), 0);
+	snprintf(launcher, sizeof launcher,
+	         "ip netns exec %s0 unshare --uts sh -c 'hostname %s0; exec \"$@\"' sh mpirun "
+	         "--oversubscribe --mca plm_rsh_agent %s --host 10.231.7.1:2,10.231.7.2:2 "
+	         "-x TESSERA_BACKEND -x TESSERA_TIMEOUT",
+	         name, name, agent);
+}
+
+/* MPI carries what ranks of several hosts tell each other: neither an address nor a secret is named. */
+START_TEST(meets_over_hosts)
+{
+	char name[16], agent[64], said[2048];
+	int moved;
+
+	snprintf(name, sizeof name, "tm%d", (int)getpid());
+	if (!cable_lay(name))
+		return;
+	snprintf(agent, sizeof agent, "/tmp/tessera-test-%s", name);
+	move_to_hosts(name, agent);
+	moved = play("TESSERA_TIMEOUT=30", "-n 4", "moves");
+	snprintf(said, sizeof said, "%.2000s", text);
+	patience = 6; /* with --enable-recovery mpirun stays */
+	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 4", "killed 4000");
+	unlink(agent);
+	cable_take(name);
+	ck_assert_msg(!moved, "status %d: %s", moved, said);
+	for (int r = 0; r < 4; r++)
+		if (r != 1)
+			has_failed(r, 2.5, "rank 1 has not joined by the deadline");
+}
+END_TEST
+
 /* The last line that begins with "digest". */
 static void digest_of(const char *where, char out[static 96])
 {
@@ -200,6 +290,8 @@ END_TEST
 
 int main(int argc, char **argv)
 {
+	if (argc > 2 && !strcmp(argv[1], "mismatch"))
+		return differ(argv[2]);
 	if (argc > 1)
 		return scene_main(argc, argv);
 	if (mpirun("", "-n 1", "true")) {
@@ -210,5 +302,6 @@ int main(int argc, char **argv)
 					 moves_all, has_several_under_way, opens_and_closes_groups,
 					 names_a_dead_rank, ends_with_a_dead_rank,
 					 names_a_stopped_rank, names_both_where_calls_differ,
+					 names_all_that_does_not_fit, meets_over_hosts,
 					 generates_the_same_bits, says_how_it_is_started, NULL });
 }
