@@ -24,7 +24,7 @@ static const char *const help =
 	"  --part PART      only this row of the table, which the last line then speaks of\n"
 	"  --tap            the Test Anything Protocol instead of a table\n"
 	"  --start COMMAND  the ranks are started by this command of the shell, in which $N is their number; what\n"
-	"                   it is to start is put behind it\n"
+	"                   it is to start is put behind it. Those of mpi are started by mpirun\n"
 	"  --help           this text\n"
 	"\n"
 	"Kinds that the backend lacks are listed in FILE.gaps beside it. A call has TESSERA_TIMEOUT seconds (10).\n"

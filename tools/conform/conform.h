@@ -51,7 +51,7 @@ struct conform_seat { /* written by its rank only */
 };
 
 struct conform_found { /* by the first job, which asks the plugin what it is */
-	bool opened, threads, abort, batch, alloc;
+	bool opened, threads, abort, batch, alloc, meets;
 	char name[64], summary[160], path[512];
 	/* Bit n of an entry: not supported by a group of n ranks. [kind][dtype][op], op 0 where none is read. */
 	uint16_t lacks[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];

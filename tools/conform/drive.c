@@ -62,12 +62,17 @@ enum {
 	FAULTS_MOST = 3,
 	LOG = 4096,
 	GRACE = 5,
+	LAST_MS = 1000,
 	NAP_MS = 10,
 	SHOW_MS = 200
 };
 
+/* Where a backend's library brings the ranks together, they are started by its launcher. */
+static const char mpirun[] = "mpirun --oversubscribe --enable-recovery -n $N";
+
 struct drive {
 	const struct conform_options *how;
+	const char *start; /* the command that starts ranks, or NULL */
 	struct conform_report *report;
 	struct conform_board *board;
 	char path[64], self[PATH_MAX];
@@ -98,10 +103,10 @@ static _Noreturn void become_ranks(struct drive *d)
 	setenv("TESSERA_TIMEOUT", timeout, 1);
 	if (job->part < 0 || job->threads) {
 		execv(d->self, argv);
-	} else if (d->how->start) {
+	} else if (d->start) {
 		snprintf(timeout, sizeof timeout, "%d", (int)job->nranks);
 		setenv("N", timeout, 1);
-		snprintf(command, sizeof command, "exec %s \"$@\"", d->how->start);
+		snprintf(command, sizeof command, "exec %s \"$@\"", d->start);
 		execl("/bin/sh", "sh", "-c", command, "sh", argv[0], argv[1], argv[2], argv[3],
 		      NULL);
 	} else {
@@ -138,6 +143,17 @@ static const char *variant_name(const struct conform_job *job)
 	return part && part->variant ? part->variant(job->variant) : NULL;
 }
 
+/* A foreign launcher waits for a rank that is stopped, for ever, when all others have ended. */
+static bool is_victim_alone(const struct conform_board *b)
+{
+	int victim = atomic_load(&b->victim);
+
+	for (int32_t r = 0; r < b->job.nranks; r++)
+		if (r != victim && atomic_load(&b->seat[r].state) != CONFORM_THROUGH)
+			return false;
+	return b->job.foreign && victim >= 0;
+}
+
 /* Until it has ended, or no rank has got on for longer than any call may take. */
 static void watch(struct drive *d, pid_t pid)
 {
@@ -159,6 +175,8 @@ static void watch(struct drive *d, pid_t pid)
 			                        cases(d->board));
 			shown = tess_now();
 		}
+		if (is_victim_alone(d->board))
+			patience = LAST_MS * (int64_t)TESS_MS;
 		if (tess_now() - last > patience) {
 			d->hung = true;
 			kill(-pid, SIGKILL);
@@ -372,7 +390,7 @@ static tess_status run_part(struct drive *d, int32_t p, bool threads, bool again
 				                   .variant = v,
 				                   .threads = threads,
 				                   .quick = how->quick,
-				                   .foreign = how->start != NULL,
+				                   .foreign = d->start != NULL,
 				                   .timeout = part->timeout > 0 ? part->timeout
 				                                                : how->timeout };
 
@@ -383,20 +401,39 @@ static tess_status run_part(struct drive *d, int32_t p, bool threads, bool again
 	return st;
 }
 
+/* A launcher that has started no rank: what it has written says why. */
+static tess_status not_started(struct drive *d)
+{
+	char log[LOG];
+	ssize_t n = pread(d->log, log, sizeof log, 0);
+
+	if (n > 0)
+		fwrite(log, 1, (size_t)n, stderr);
+	return tess_fail(TESS_EIO, "no rank was started by \"%s\", which has ended with status %d",
+	                 d->start, WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1);
+}
+
 /* Ranks that are processes come first, where the backend has them. */
 static tess_status choose(struct drive *d, bool *processes)
 {
 	struct conform_job job = {
 		.part = 0, .nranks = 2, .quick = true, .timeout = d->how->timeout
 	};
+	const struct conform_seat *seat = d->board->seat;
+	bool came = false;
 	tess_status st;
 
 	*processes = true;
-	if (!d->board->found.threads || d->how->start)
+	if (!d->board->found.threads && !d->start)
 		return TESS_OK;
 	st = run_job(d, &job);
-	for (int32_t r = 0; r < 2; r++)
-		*processes = *processes && atomic_load(&d->board->seat[r].state) == CONFORM_THROUGH;
+	for (int32_t r = 0; r < 2; r++) {
+		came = came || atomic_load(&seat[r].state) || atomic_load(&seat[r].blamed);
+		*processes = *processes && atomic_load(&seat[r].state) == CONFORM_THROUGH;
+	}
+	if (d->start && !st && !came)
+		st = not_started(d);
+	*processes = *processes || d->start;
 	return st;
 }
 
@@ -405,10 +442,13 @@ static tess_status run_all(struct drive *d)
 	struct conform_job job = { .part = -1, .timeout = d->how->timeout };
 	const struct conform_found *f = &d->board->found;
 	bool processes = true;
+	char made[256];
 	tess_status st;
 
 	if ((st = run_job(d, &job)))
 		return st;
+	if (f->meets && !d->start)
+		d->start = mpirun;
 	if (!f->opened) {
 		conform_report_begin(d->report, "plugin", "is found and opened");
 		conform_report_job(d->report, 0, NULL);
@@ -419,10 +459,12 @@ static tess_status run_all(struct drive *d)
 	}
 	if ((st = choose(d, &processes)))
 		return st;
-	conform_report_head(d->report, f,
-	                    !processes   ? "threads"
-	                    : f->threads ? "processes, and threads"
-	                                 : "processes");
+	snprintf(made, sizeof made, "%s%s%s",
+	         !processes   ? "threads"
+	         : f->threads ? "processes, and threads"
+	                      : "processes",
+	         d->start ? ", started by " : "", d->start ? d->start : "");
+	conform_report_head(d->report, f, made);
 	st = conform_judge_gaps(f, d->report);
 	for (int32_t p = 0; p < conform_nparts && !st; p++) {
 		if (d->how->part && strcmp(d->how->part, conform_parts[p].name) != 0)
@@ -440,6 +482,7 @@ static tess_status run_all(struct drive *d)
 tess_status conform_drive(const struct conform_options *how, struct conform_report *r)
 {
 	struct drive d = { .how = how,
+		           .start = how->start,
 		           .report = r,
 		           .board = MAP_FAILED,
 		           .log = memfd_create("output", MFD_CLOEXEC) };

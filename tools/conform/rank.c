@@ -93,6 +93,7 @@ static int find(struct conform_board *board)
 	f->abort = b->abort;
 	f->batch = b->batch;
 	f->alloc = b->alloc;
+	f->meets = b->meet;
 	for (size_t i = 0; tess_registry_at(i, &p); i++)
 		for (size_t k = 0; k < p.noffers; k++)
 			if (p.offers[k].table == b)
