@@ -2,6 +2,8 @@
 #include "plan.h"
 
 enum {
+	LINE = 16, /* elements that are not parted */
+	HALVES = 1 << 20, /* bytes up to which fewer messages gain more than pieces do in cache */
 	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
 	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
 	AT_ONCE = 1024 * 1024,
@@ -56,7 +58,8 @@ static void *piece_at(const struct group *g, const struct work *w, const void *p
 	return past(w, p, edge(g, w, r) + w->step * (uint64_t)k);
 }
 
-void *plan_given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+/* In scratch memory: what `peer` gave to be added, of stage k and the next one in turn. */
+static void *given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	uint64_t each = w->pieces ? w->step : w->sum;
 	int32_t i = (peer < g->rank ? peer : peer - 1) + (k & 1) * (g->nranks - 1);
@@ -118,7 +121,7 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 		.src = c->src,
 		.give = c->count,
 		.gives = 1,
-		.dst = plan_given(g, w, peer, k),
+		.dst = given(g, w, peer, k),
 		.get = w->sum,
 		.gets = 1,
 	};
@@ -201,6 +204,68 @@ struct leg plan_leg(const struct group *g, const struct work *w, int32_t peer, i
 	return plan_adds(w->c.kind) ? to_add(g, w, peer, k) : to_move(g, w, peer, k);
 }
 
+/* ---- by halves --------------------------------------------------------------------------------- */
+
+struct run {
+	uint64_t at, n;
+};
+
+/* What rank r has after s halvings: the second half where it was the second of two. */
+static struct run half(const struct work *w, int32_t r, int32_t s)
+{
+	struct run h = { 0, w->c.count };
+
+	for (int32_t k = 0; k < s; k++) {
+		uint64_t first = (h.n / 2 + LINE - 1) / LINE * LINE;
+
+		h.at += r >> k & 1 ? first : 0;
+		h.n = r >> k & 1 ? h.n - first : first;
+	}
+	return h;
+}
+
+/* In scratch memory, where halves lie one after another: that of stage s. */
+static void *half_given(const struct group *g, const struct work *w, int32_t s)
+{
+	uint64_t at = 0;
+
+	for (int32_t k = 1; k <= s; k++)
+		at += half(w, g->rank, k).n;
+	return past(w, w->scratch, at);
+}
+
+struct leg plan_half(const struct group *g, const struct work *w, int32_t stage, int32_t *peer)
+{
+	int adds = stage < w->halvings;
+	int32_t s = adds ? stage : 2 * w->halvings - 1 - stage, other = g->rank ^ 1 << s;
+	struct run mine = half(w, g->rank, s + 1), theirs = half(w, other, s + 1);
+	struct run give = adds ? theirs : mine, get = adds ? mine : theirs;
+
+	*peer = other;
+	return (struct leg){
+		past(w, stage ? w->c.dst : w->c.src, give.at),
+		adds ? half_given(g, w, s) : past(w, w->c.dst, get.at),
+		give.n,
+		get.n,
+		1,
+		1,
+	};
+}
+
+static void sum_half(const struct group *g, struct work *w)
+{
+	struct run mine = half(w, g->rank, w->stage + 1);
+	int second = g->rank >> w->stage & 1;
+
+	if (w->stage >= w->halvings)
+		return;
+	w->sum = mine.n;
+	w->parts = 2;
+	w->part[second] = past(w, w->stage ? w->c.dst : w->c.src, mine.at);
+	w->part[!second] = half_given(g, w, w->stage);
+	w->total = past(w, w->c.dst, mine.at);
+}
+
 void plan_keep(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
@@ -218,41 +283,63 @@ void plan_keep(const struct group *g, const struct work *w)
 
 /* ---- how it goes ----------------------------------------------------------------------------- */
 
-void plan_slices(const struct group *g, struct work *w)
+/* Each stage rounds: 16-bit floats are rounded once. */
+static int halves(const struct group *g, const struct work *w)
+{
+	const struct tess_coll *c = &w->c;
+	size_t bytes = c->count * w->width;
+
+	return c->kind == TESS_ALL_REDUCE && c->dtype != TESS_BF16 && c->dtype != TESS_F16 &&
+	       g->nranks > 2 && !(g->nranks & (g->nranks - 1)) && bytes <= HALVES &&
+	       c->count >= 2 * LINE * (uint64_t)g->nranks; /* no half is empty */
+}
+
+void plan_stages(const struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	size_t n = (size_t)g->nranks;
 
 	if ((n - 1) * c->count * w->width < LARGE)
 		return;
-	if (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
-	    (c->kind == TESS_BROADCAST && n > 2)) {
+	if (halves(g, w)) {
+		while (1 << w->halvings < g->nranks)
+			w->halvings++;
+		w->last = 2 * w->halvings;
+	} else if (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
+	           (c->kind == TESS_BROADCAST && n > 2)) {
 		w->step = (AT_ONCE / n > PIECE ? AT_ONCE / n : PIECE) / w->width;
 		w->pieces = (int32_t)((slice(g, w, 0) + w->step - 1) / w->step);
+		w->last = w->pieces;
 	}
 }
 
 void plan_sum(const struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
-	int i_am_root = g->rank == c->peer;
+	void *mine = past(w, c->src, 0);
 
 	w->sum = 0;
 	if (!plan_adds(c->kind))
 		return;
+	if (w->halvings) {
+		sum_half(g, w);
+		return;
+	}
 	if (w->pieces) {
 		w->sum = w->stage < w->pieces ? piece(g, w, g->rank, w->stage) : 0;
-		w->mine = piece_at(g, w, c->src, g->rank, w->stage);
+		mine = piece_at(g, w, c->src, g->rank, w->stage);
 		w->total = total_at(g, w, w->stage);
 	} else if (c->kind == TESS_REDUCE_SCATTER) {
 		w->sum = block(w, c->give, g->rank);
-		w->mine = block_at(w, c->src, c->give, g->rank);
-		w->total = c->src == c->dst ? w->mine : c->dst;
+		mine = block_at(w, c->src, c->give, g->rank);
+		w->total = c->src == c->dst ? mine : c->dst;
 	} else {
-		w->sum = c->kind == TESS_ALL_REDUCE || i_am_root ? c->count : 0;
-		w->mine = past(w, c->src, 0);
+		w->sum = c->kind == TESS_ALL_REDUCE || g->rank == c->peer ? c->count : 0;
 		w->total = c->dst;
 	}
+	w->parts = g->nranks;
+	for (int32_t r = 0; r < g->nranks; r++)
+		w->part[r] = r == g->rank ? mine : given(g, w, r, w->stage);
 }
 
 size_t plan_scratch(const struct group *g, const struct work *w)
@@ -263,6 +350,8 @@ size_t plan_scratch(const struct group *g, const struct work *w)
 		return (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
 	if (!plan_adds(c->kind))
 		return 0;
+	if (w->halvings)
+		return c->count * w->width;
 	return w->pieces ? w->step * w->width * (size_t)(2 * g->nranks - 1)
 	                 : w->sum * w->width * (size_t)(g->nranks - 1);
 }

@@ -70,47 +70,83 @@ static uint64_t slot(const struct work *w, uint64_t place, uint64_t bytes)
 	return (h ^ h >> 31) & SHIM_SLOTS;
 }
 
-/* What is received, or sent, in a stage: pieces to be shared, or to be added or moved. */
-static tess_status post(struct group *g, struct work *w, int32_t stage, int32_t peer, int shares,
-                        int receives)
+/* Of a leg what is received, or sent, into one of the two lists. */
+static tess_status post(struct group *g, struct work *w, int32_t list, int32_t peer,
+                        const struct leg *leg, uint64_t place, int known, int receives)
 {
-	int32_t k = shares ? stage - 1 : stage, i = stage & 1;
-	struct leg leg = plan_leg(g, w, peer, k, shares);
-	uint64_t bytes = (receives ? leg.get : leg.give) * w->width;
-	uint64_t meets = slot(w, (uint64_t)k * 2 + (uint64_t)shares, bytes);
-	/* in every stage each has something for each, which is sent when the places of the next one are there */
-	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE, bad;
-	struct message *m = &w->message[i][w->nmessages[i]];
+	uint64_t bytes = (receives ? leg->get : leg->give) * w->width;
+	uint64_t meets = slot(w, place, bytes);
+	struct message *m = &w->message[list][w->nmessages[list]];
 	char why[SHIM_WHY];
+	int bad;
 
-	if (!(receives ? leg.gets : leg.gives) || (!bytes && w->c.kind != TESS_BARRIER))
+	if (!(receives ? leg->gets : leg->gives) || (!bytes && w->c.kind != TESS_BARRIER))
 		return TESS_OK;
 	if (receives)
-		bad = shim_recv(g->mesh, peer, meets, known, leg.dst, bytes, &m->io, why);
+		bad = shim_recv(g->mesh, peer, meets, known, leg->dst, bytes, &m->io, why);
 	else
-		bad = shim_send(g->mesh, peer, meets, known, leg.src, bytes, &m->io, why);
+		bad = shim_send(g->mesh, peer, meets, known, leg->src, bytes, &m->io, why);
 	if (bad)
 		return lost(g, w, peer, why);
 	m->peer = peer;
 	m->receives = receives;
-	w->nmessages[i]++;
+	w->nmessages[list]++;
 	return TESS_OK;
 }
 
+/* Pieces to be shared, and to be added or moved. */
 static tess_status post_all(struct group *g, struct work *w, int32_t stage, int receives)
 {
+	/* in every stage each has something for each, which is sent when the places of the next one are there */
+	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE;
 	tess_status st = TESS_OK;
 
 	for (int shares = 1; shares >= 0; shares--) {
+		int32_t k = shares ? stage - 1 : stage;
+
 		if (shares ? !stage : stage == w->pieces && stage)
 			continue;
-		for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++)
-			st = post(g, w, stage, (g->rank + i) % g->nranks, shares, receives);
+		for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
+			int32_t peer = (g->rank + i) % g->nranks;
+			struct leg leg = plan_leg(g, w, peer, k, shares);
+
+			st = post(g, w, stage & 1, peer, &leg, (uint64_t)(2 * k + shares), known,
+			          receives);
+		}
 	}
 	return st;
 }
 
-/* Posts one exchange: a message leaves when the places of this stage, and of the next one, are there. */
+/* A message leaves when the places of this stage, and of the next one, are there. */
+static tess_status post_stage(struct group *g, struct work *w)
+{
+	tess_status st = w->stage ? TESS_OK : post_all(g, w, 0, 1);
+
+	if (st == TESS_OK && w->stage < w->pieces)
+		st = post_all(g, w, w->stage + 1, 1);
+	return st == TESS_OK ? post_all(g, w, w->stage, 0) : st;
+}
+
+static tess_status post_half(struct group *g, struct work *w, int32_t stage, int receives)
+{
+	int32_t peer;
+	struct leg leg = plan_half(g, w, stage, &peer);
+	int known = stage >= w->halvings; /* it comes from whom this rank has given its half */
+
+	return post(g, w, !receives, peer, &leg, (uint64_t)stage, known, receives);
+}
+
+/* All places are there before the first message leaves. */
+static tess_status post_halves(struct group *g, struct work *w)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t s = 0; !w->stage && s < w->last && st == TESS_OK; s++)
+		st = post_half(g, w, s, 1);
+	return st == TESS_OK && w->stage < w->last ? post_half(g, w, w->stage, 0) : st;
+}
+
+/* Posts what belongs to this stage. */
 static tess_status exchange(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
@@ -120,25 +156,32 @@ static tess_status exchange(struct group *g, struct work *w)
 	pthread_mutex_lock(&g->lock);
 	if (g->aborted)
 		st = given_up(g, w->where);
-	if (st == TESS_OK && !w->stage)
-		st = post_all(g, w, 0, 1);
-	if (st == TESS_OK && w->stage < w->pieces)
-		st = post_all(g, w, w->stage + 1, 1);
 	if (st == TESS_OK)
-		st = post_all(g, w, w->stage, 0);
+		st = w->halvings ? post_halves(g, w) : post_stage(g, w);
 	pthread_mutex_unlock(&g->lock);
 	return st;
 }
 
-/* Those of stages that are even, or odd. */
-static void drop_messages(struct group *g, struct work *w, int32_t odd)
+static void drop_messages(struct group *g, struct work *w, int32_t list)
 {
 	pthread_mutex_lock(&g->lock);
-	for (int32_t i = 0; i < w->nmessages[odd]; i++)
-		shim_free(w->message[odd][i].io);
-	w->nmessages[odd] = 0;
+	for (int32_t i = 0; i < w->nmessages[list]; i++)
+		shim_free(w->message[list][i].io);
+	w->nmessages[list] = 0;
 	w->arrived = 0;
 	pthread_mutex_unlock(&g->lock);
+}
+
+/* Which list is awaited in this stage: by halves what is received, and in the end what was sent. */
+static int32_t awaited(const struct work *w)
+{
+	return w->halvings ? w->stage == w->last : w->stage & 1;
+}
+
+/* How many of them have come when the stage is over. */
+static int32_t due(const struct work *w)
+{
+	return w->halvings && w->stage < w->last ? w->stage + 1 : w->nmessages[awaited(w)];
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
@@ -220,7 +263,7 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 		w->c.give = memcpy(list, c->give, n * sizeof *list);
 	if (c->get)
 		w->c.get = memcpy(list + n, c->get, n * sizeof *list);
-	plan_slices(g, w);
+	plan_stages(g, w);
 	plan_sum(g, w);
 	return w;
 }
@@ -294,14 +337,12 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 /* What follows when an exchange is over: adding, and the next exchange. */
 static tess_status proceed(struct group *g, struct work *w)
 {
-	drop_messages(g, w, w->stage & 1);
+	if (due(w) == w->nmessages[awaited(w)])
+		drop_messages(g, w, awaited(w));
 	plan_sum(g, w);
-	if (w->sum) {
-		for (int32_t r = 0; r < g->nranks; r++)
-			w->part[r] = r == g->rank ? w->mine : plan_given(g, w, r, w->stage);
-		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
-	}
-	if (w->stage == w->pieces) {
+	if (w->sum)
+		tess_reduce(w->c.dtype, w->c.op, w->part, w->parts, w->sum, w->total);
+	if (w->stage == w->last) {
 		w->done = 1;
 		return TESS_OK;
 	}
@@ -320,10 +361,10 @@ static int help_others(struct group *g, const struct work *w)
 	int more = 0;
 
 	for (struct work *o = g->works; o && g->failed == TESS_OK; o = o->next) {
-		if (o == w || o->done || o->stage == o->pieces)
+		if (o == w || o->done || o->stage == o->last)
 			continue;
 		progress(g, o, 0); /* what fails fails the group */
-		more |= !o->done && o->stage < o->pieces;
+		more |= !o->done && o->stage < o->last;
 	}
 	return more;
 }
@@ -354,8 +395,8 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 	while (!w->done) {
 		if (g->failed < 0)
 			return g->failed;
-		for (; w->arrived < w->nmessages[w->stage & 1]; w->arrived++) {
-			const struct message *m = &w->message[w->stage & 1][w->arrived];
+		for (; w->arrived < due(w); w->arrived++) {
+			const struct message *m = &w->message[awaited(w)][w->arrived];
 			int answer = await(g, w, m, deadline, why);
 
 			if (g->failed < 0)
