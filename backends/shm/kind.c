@@ -71,8 +71,6 @@ void kind_plan(const struct group *g, struct work *w)
 	uint64_t n = (uint64_t)g->nranks, most = c->count;
 
 	switch (c->kind) {
-	case TESS_BARRIER:
-		return;
 	case TESS_BROADCAST:
 	case TESS_REDUCE:
 	case TESS_ALL_REDUCE:

@@ -18,7 +18,7 @@
 
 #include "shm.h"
 
-enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = 2048, SMALL_CROWDED = 8 << 10 };
+enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = FEW, SMALL_CROWDED = 8 << 10 };
 
 /* What the others say in the store. */
 struct coming {

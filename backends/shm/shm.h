@@ -59,7 +59,8 @@ struct notice { /* one cache line */
 	};
 };
 
-struct card { /* the call in words, for the others' error messages */
+struct card { /* the call in words, for the others' error messages; it may come after the notice */
+	_Atomic uint64_t round; /* written last */
 	int32_t kind, dtype, op, peer;
 	uint64_t count;
 	char where[WHERE];
@@ -118,6 +119,7 @@ struct work {
 	uint64_t round, rounds; /* done; in all, known after the first */
 	uint64_t skip; /* rounds before the first chunk */
 	uint32_t able, need; /* the weakest and the largest of all ranks */
+	bool small; /* one round does it all (small.c) */
 	bool inlined; /* the data are in the notice */
 	bool few; /* they are so small, on all ranks alike, that two slots do */
 	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
@@ -260,10 +262,19 @@ tess_status work_progress(struct group *g);
 /* The group's first failure, which this is if there was none. */
 tess_status work_fail(struct group *g, tess_status why, const char *fmt, ...) TESS_PRINTF(3, 4);
 void work_card(const struct tess_coll *c, struct card *out);
+/* Writes this rank's card of this round. */
+void work_introduce(struct group *g, const struct tess_coll *c);
 tess_status work_differ(struct group *g, const struct work *w, int32_t r,
                         const struct card *theirs);
 bool kind_adds(int32_t kind);
 bool kind_rooted(int32_t kind);
+
+/* ---- small.c: calls of one round ------------------------------------------------------------- */
+/* Whether the call is one; all ranks agree. */
+bool small_plan(const struct group *g, const struct tess_coll *c, struct work *w);
+void small_post(struct group *g, const struct tess_coll *c, const struct work *w);
+/* When all notices are there. */
+void small_take(const struct group *g, const struct work *w);
 
 /* ---- kind.c: what each kind puts into slots and takes out of them ---------------------------- */
 void kind_plan(const struct group *g, struct work *w);

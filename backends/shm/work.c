@@ -1,4 +1,5 @@
 /* work.c - collectives as rounds, one after another; what is under way; and how the group fails. */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 #include "shm.h"
 
-enum { LOOKS = 40, PEEKS = 20 };
+enum { LOOKS = 40, PEEKS = 20, CARD_NS = 500000000 };
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
@@ -77,6 +78,30 @@ void work_card(const struct tess_coll *c, struct card *out)
 	out->where[len] = '\0';
 }
 
+void work_introduce(struct group *g, const struct tess_coll *c)
+{
+	struct card *card = &seat_of(g, g->rank)->card[g->round & 1];
+
+	work_card(c, card);
+	/* Release: who sees the round sees the rest. */
+	atomic_store_explicit(&card->round, g->round, memory_order_release);
+}
+
+/* It follows the notice at once, unless its rank is stopped in between: then it says nothing. */
+static const struct card *card_of(const struct group *g, int32_t r)
+{
+	static const struct card nothing = { .kind = 0 };
+	const struct card *card = &seat_of(g, r)->card[g->round & 1];
+	int64_t until = bell_now() + CARD_NS;
+
+	while (atomic_load_explicit(&card->round, memory_order_acquire) != g->round) {
+		if (bell_now() > until)
+			return &nothing;
+		sched_yield();
+	}
+	return card;
+}
+
 tess_status work_differ(struct group *g, const struct work *w, int32_t r, const struct card *theirs)
 {
 	struct card own;
@@ -105,7 +130,7 @@ static void introduce(struct group *g, struct work *w, struct notice *n)
 {
 	bool direct = !w->inlined && direct_offer(g, w, &n->at.src, &n->at.dst);
 
-	work_card(&w->c, &seat_of(g, g->rank)->card[g->round & 1]);
+	work_introduce(g, &w->c);
 	n->print = w->c.print;
 	n->need = w->need;
 	n->able = direct ? DIRECT : FILLED;
@@ -115,11 +140,10 @@ static void introduce(struct group *g, struct work *w, struct notice *n)
 		kind_lies(g, w);
 }
 
-static void post(struct group *g, struct work *w)
+static void post_large(struct group *g, struct work *w)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
 
-	bell_place(g);
 	if (w->round == 0)
 		introduce(g, w, n);
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
@@ -130,6 +154,15 @@ static void post(struct group *g, struct work *w)
 	 * memory.
 	 */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
+}
+
+static void post(struct group *g, const struct tess_coll *c, struct work *w)
+{
+	bell_place(g);
+	if (w->small)
+		small_post(g, c, w);
+	else
+		post_large(g, w);
 	w->posted = true;
 	g->unrung = true;
 	g->seen = 0;
@@ -152,7 +185,9 @@ static tess_status look(struct group *g, struct work *w)
 		if (w->round)
 			continue;
 		if (n->print != w->c.print)
-			return work_differ(g, w, g->seen, &seat_of(g, g->seen)->card[g->round & 1]);
+			return work_differ(g, w, g->seen, card_of(g, g->seen));
+		if (w->small)
+			continue;
 		w->able &= n->able;
 		if (w->need < n->need)
 			w->need = n->need;
@@ -178,13 +213,13 @@ static tess_status choose(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-static tess_status advance(struct group *g, struct work *w)
+static tess_status advance_large(struct group *g, struct work *w)
 {
 	tess_status st;
 
 	do {
 		if (!w->posted)
-			post(g, w);
+			post(g, &w->c, w);
 		st = look(g, w);
 		if (!st && !w->round)
 			st = choose(g, w);
@@ -196,6 +231,23 @@ static tess_status advance(struct group *g, struct work *w)
 		w->round++;
 		g->round++;
 	} while (w->round < w->rounds);
+	w->done = true;
+	return TESS_OK;
+}
+
+static tess_status advance(struct group *g, struct work *w)
+{
+	tess_status st;
+
+	if (!w->small)
+		return advance_large(g, w);
+	if (!w->posted)
+		post(g, &w->c, w);
+	st = look(g, w);
+	if (st)
+		return st;
+	small_take(g, w);
+	g->round++;
 	w->done = true;
 	return TESS_OK;
 }
@@ -262,21 +314,25 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	w = take(g);
 	if (!w)
 		return g->host->fail(TESS_ENOMEM, "shm: out of memory");
-	w->c = *c;
 	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	w->next = NULL;
 	w->bytes = w->chunk = w->round = w->rounds = w->skip = w->moved = 0;
 	w->able = DIRECT | FILLED;
 	w->need = 0;
-	w->inlined = w->few = w->shares = w->posted = w->done = false;
+	w->small = w->inlined = w->few = w->shares = w->posted = w->done = false;
+	w->small = small_plan(g, c, w);
+	if (w->small && !g->calls.head)
+		post(g, c, w); /* before anything else, as the others wait for it */
+	w->c = *c;
 	if (c->kind == TESS_SEND || c->kind == TESS_RECV) {
 		push(c->kind == TESS_SEND ? &g->out[c->peer] : &g->in[c->peer], w);
 		g->messages++;
 	} else {
-		kind_plan(g, w);
+		if (!w->small)
+			kind_plan(g, w);
 		push(&g->calls, w);
 	}
-	looks = g->spin && w->bytes > g->small ? LOOKS : 0;
+	looks = g->spin && !w->small && w->bytes > g->small ? LOOKS : 0;
 	st = work_progress(g);
 	for (int32_t i = 0; i < looks && !st && !w->done; i++) {
 		bell_relax();

@@ -75,9 +75,8 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 	return TESS_OK;
 }
 
-/* Elements of src and dst that are read and written on this rank. */
-static void extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
-                    uint64_t *dst)
+void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
+                       uint64_t *dst)
 {
 	bool root = rank == c->peer, full = c->kind != TESS_BARRIER;
 
@@ -137,7 +136,7 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 	if (c->count > most_bytes)
 		return refuse(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
 		              c->count);
-	extents(c, rank, nranks, &from, &to);
+	tess_coll_extents(c, rank, nranks, &from, &to);
 	if (from > most_bytes || to > most_bytes)
 		return refuse(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
 		              from > to ? from : to);

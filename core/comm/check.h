@@ -11,6 +11,10 @@
  */
 tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks);
 
+/* Elements of src and dst that are read and written on this rank. */
+void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
+                       uint64_t *dst);
+
 /* Elements of block r, and where it begins; blocks of `count`, or as the list says. */
 static inline uint64_t tess_block_size(const uint64_t *list, uint64_t count, int32_t r)
 {

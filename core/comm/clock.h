@@ -15,17 +15,6 @@ static inline int64_t tess_now(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Up to a tick of the kernel behind, TESS_TICK at most, for a quarter of the price of tess_now. */
-enum { TESS_TICK = 10 * TESS_MS };
-
-static inline int64_t tess_now_roughly(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static inline struct timespec tess_timespec(int64_t ns)
 {
 	return (struct timespec){ .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ enum {
 	NOTE = sizeof(struct tess_note) + 16 * sizeof(uint64_t) + TESS_WHERE
 };
 enum { WORDS = (NAME + NOTE) / sizeof(uint64_t), ONGOING = 0, FINISHED, FAILED, STATE_BITS = 2 };
+enum { PATIENCE = 100 * TESS_MS };
 
 /*
  * One call. Who writes it sets `number` to 0, stores the rest, and then `number`: who reads finds the
@@ -97,16 +99,19 @@ static void store_long(struct slot *s, const struct tess_note *n)
 	store(s, (NAME + sizeof head) / 8, (const char *)n->list + lists, head.bytes - sizeof head);
 }
 
-uint64_t tess_flight_begin(struct tess_flight *f, const char *group, const struct tess_note *n,
-                           int64_t now)
+uint64_t tess_flight_number(struct tess_flight *f)
+{
+	return f ? atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) + 1 : 0;
+}
+
+void tess_flight_begin(struct tess_flight *f, uint64_t number, const char *group,
+                       const struct tess_note *n, int64_t now)
 {
 	char name[NAME] = "";
-	uint64_t number;
 	struct slot *s;
 
-	if (!f)
-		return 0;
-	number = atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) + 1;
+	if (!number)
+		return;
 	s = &f->slot[number % TESS_FLIGHT_CALLS];
 	atomic_store_explicit(&s->number, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->end, number << STATE_BITS | ONGOING, memory_order_release);
@@ -118,10 +123,9 @@ uint64_t tess_flight_begin(struct tess_flight *f, const char *group, const struc
 	else
 		store_long(s, n);
 	atomic_store_explicit(&s->number, number, memory_order_release);
-	return number;
 }
 
-void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st)
+void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now)
 {
 	uint64_t ongoing = number << STATE_BITS | ONGOING, took;
 	struct slot *s;
@@ -129,7 +133,7 @@ void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st)
 	if (!number)
 		return;
 	s = &f->slot[number % TESS_FLIGHT_CALLS];
-	took = (uint64_t)(tess_now() - atomic_load_explicit(&s->began, memory_order_relaxed));
+	took = (uint64_t)(now - atomic_load_explicit(&s->began, memory_order_relaxed));
 	atomic_compare_exchange_strong_explicit(&s->end, &ongoing,
 	                                        took << STATE_BITS | (st ? FAILED : FINISHED),
 	                                        memory_order_release, memory_order_relaxed);
@@ -146,6 +150,16 @@ static bool sound(const struct call *c)
 	return n->bytes > sizeof *n && n->bytes <= NOTE && n->bytes % 8 == 0 &&
 	       lists < n->bytes - sizeof *n && !((const char *)n)[n->bytes - 1] &&
 	       memchr(c->group, 0, sizeof c->group);
+}
+
+/* Until the call is written down, or a later one in its place, or nobody waits for it any more. */
+static void await(const struct tess_flight *f, uint64_t number, int64_t until)
+{
+	const struct slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
+
+	while (atomic_load_explicit(&s->number, memory_order_acquire) < number &&
+	       tess_now() < until)
+		sched_yield();
 }
 
 /* False: the call is being written, or not there any more. */
@@ -227,12 +241,15 @@ static json_t *of_calls(const struct tess_flight *f, const struct tess_rosters *
 {
 	uint64_t calls = atomic_load(&f->calls), first;
 	struct call c = { .note = malloc(NOTE) };
+	int64_t until = tess_now() + PATIENCE;
 	json_t *a = c.note ? json_array() : NULL;
 
 	first = calls > TESS_FLIGHT_CALLS ? calls - TESS_FLIGHT_CALLS : 0;
-	for (uint64_t i = first + 1; a && i <= calls; i++)
+	for (uint64_t i = first + 1; a && i <= calls; i++) {
+		await(f, i, until);
 		if (load(f, i, &c))
 			json_array_append_new(a, of_call(&c, who));
+	}
 	free(c.note);
 	return a;
 }

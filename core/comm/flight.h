@@ -2,7 +2,7 @@
  * flight.h - the flight recorder: the last calls of a rank, over all its groups, for whoever asks
  * afterwards where it was. Kept only where there is a directory to write them to (TESSERA_FLIGHT).
  *
- * A call costs a copy of its note (note.h) and one look at the clock: no lock, no memory. The calls
+ * A call costs a copy of its note (note.h): no lock, no memory; the times are the caller's. The calls
  * may be made by several threads, and written down by any other one meanwhile.
  */
 #ifndef TESS_COMM_FLIGHT_H
@@ -30,11 +30,16 @@ static inline bool tess_flight_on(const char *option)
 tess_status tess_flight_open(const char *dir, struct tess_flight **out);
 void tess_flight_close(struct tess_flight *f); /* NULL: nothing */
 
-/* A call begins at `now` in the group of that name; its number, for tess_flight_end(). 0: f is NULL. */
-uint64_t tess_flight_begin(struct tess_flight *f, const char *group, const struct tess_note *n,
-                           int64_t now);
-/* It has ended, `st` says how. Once a call; number 0: nothing. */
-void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st);
+/*
+ * A call begins: its number. 0: f is NULL. Others may see of it before it is written down, which must
+ * follow soon: a record that is written meanwhile waits a little for it.
+ */
+uint64_t tess_flight_number(struct tess_flight *f);
+/* Call `number` has begun at `now` in the group of that name. 0: nothing. */
+void tess_flight_begin(struct tess_flight *f, uint64_t number, const char *group,
+                       const struct tess_note *n, int64_t now);
+/* It has ended at `now`, not before it began; `st` says how. Once a call; number 0: nothing. */
+void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now);
 
 /* Who is in a group; NULL: it is closed. */
 struct tess_rosters {

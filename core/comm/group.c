@@ -67,14 +67,42 @@ static struct tess_work *take(struct tess_group *g)
 	return g->live = w;
 }
 
-static tess_status complete(const struct tess_group *g, const struct tess_coll *c, int64_t now,
-                            struct tess_coll *out)
+/*
+ * Field by field: the caller has written them so, a moment ago, and a wide load of what is still on its
+ * way to the cache in parts waits until all of it is there.
+ */
+static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 {
+#define COPY(field) *(volatile __typeof__(out->field) *)&out->field = c->field
+	COPY(kind);
+	COPY(dtype);
+	COPY(op);
+	COPY(mem);
+	COPY(peer);
+	COPY(src);
+	COPY(dst);
+	COPY(count);
+	COPY(give);
+	COPY(get);
+	COPY(stream);
+	COPY(deadline);
+	COPY(where);
+#undef COPY
+}
+
+/* Checked; *shape: that it has, if it is kept. */
+static tess_status complete(struct tess_group *g, const struct tess_coll *c, int64_t now,
+                            struct tess_coll *out, struct tess_shape **shape)
+{
+	bool whole = c->size >= sizeof *out;
+	tess_status st;
+
 	if (c->size < TESS_UPTO(tess_coll, count))
 		return tess_fail(TESS_EINVAL,
 		                 "a collective of %u bytes: its field `size` is not set", c->size);
-	if (c->size >= sizeof *out) {
-		*out = *c;
+	*shape = whole && c->kind > 0 && c->kind <= TESS_RECV ? &g->shape[c->kind] : NULL;
+	if (whole) {
+		copy_fields(out, c);
 	} else {
 		memset(out, 0, sizeof *out);
 		memcpy(out, c, c->size);
@@ -85,8 +113,21 @@ static tess_status complete(const struct tess_group *g, const struct tess_coll *
 	if (!out->op)
 		out->op = TESS_SUM;
 	if (!out->deadline)
-		out->deadline = now + TESS_TICK + g->world->timeout;
-	return tess_coll_check(out, g->rank, g->size);
+		out->deadline = now + g->world->timeout;
+	if (*shape && tess_shape_fits(*shape, c))
+		return TESS_OK;
+	st = tess_coll_check(out, g->rank, g->size);
+	if (st || out->give || out->get)
+		*shape = NULL;
+	else if (*shape)
+		tess_shape_learn(*shape, c, out, g->rank, g->size);
+	return st;
+}
+
+static uint64_t print(const struct tess_group *g, const struct tess_coll *c,
+                      const struct tess_key *key, const struct tess_shape *shape)
+{
+	return tess_note_print(shape ? shape->what : tess_note_what(c, g->size), key, g->size);
 }
 
 /* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
@@ -136,13 +177,15 @@ static tess_status look_up(const struct tess_group *g, const struct tess_coll *c
 	return TESS_OK;
 }
 
-static tess_status begin(struct tess_group *g, struct tess_work *w)
+static tess_status begin(struct tess_group *g, struct tess_work *w, struct tess_shape *shape)
 {
-	bool has;
-	tess_status st = look_up(g, &w->coll, &has);
+	bool has = shape && shape->has > 0;
+	tess_status st = has ? TESS_OK : look_up(g, &w->coll, &has);
 
 	if (st)
 		return st;
+	if (shape)
+		shape->has = has ? 1 : -1;
 	return has ? g->backend->start(g->self, &w->coll, &w->work)
 	           : tess_emulation_start(g, &w->coll, &w->emulation);
 }
@@ -218,34 +261,33 @@ void tess_group_tell(struct tess_group *g)
 		post(g, 0);
 }
 
-/* Writes down what the call is. */
-static void note(struct tess_work *w)
+/* Writes down what the call is, for others and for the recorder. */
+static void note(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
 
 	tess_note_write(g->note, &w->coll, &w->key, g->size);
 	g->untold = true;
+	tess_flight_begin(g->world->flight, w->flight, g->key, g->note, now);
 }
 
 /*
- * Tells the others of the call, if they are to know at once, and the recorder. False: nobody is to
- * know yet, and the note can be written while the call is under way.
+ * Tells the others of the call, if they are to know at once. False: nobody is to know yet, and the
+ * note can be written while the call is under way.
  */
 static bool announce(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
 	bool tells = !g->backend->compares || w->key.channel || now >= g->due;
 
-	w->flight = 0;
+	w->flight = tess_flight_number(g->world->flight);
 	w->slow = tells ? 0 : now + SLOW;
 	if (w->key.channel)
 		tess_group_tell(g); /* messages have numbers of their own */
-	if (!tells && !g->world->flight)
+	if (!tells)
 		return false;
-	note(w);
-	w->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
-	if (tells)
-		post(g, now);
+	note(w, now);
+	post(g, now);
 	return true;
 }
 
@@ -253,11 +295,12 @@ static bool announce(struct tess_work *w, int64_t now)
 static tess_status settle(struct tess_work *w, tess_status st)
 {
 	struct tess_flight *f = w->group->world->flight;
+	int64_t now = f ? tess_ticks_now(&w->group->ticks) : 0;
 
 	if (!w->batch)
-		tess_flight_end(f, w->flight, st);
+		tess_flight_end(f, w->flight, st, now);
 	for (uint32_t i = 0; w->batch && i < w->n; i++)
-		tess_flight_end(f, w->batch[i].flight, st);
+		tess_flight_end(f, w->batch[i].flight, st, now);
 	return w->state = st;
 }
 
@@ -298,8 +341,9 @@ static tess_status failed(struct tess_work *w, tess_status why, int64_t deadline
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
 {
-	tess_status st = tess_world_check(g->world);
-	int64_t now = g->world->flight ? tess_now() : tess_now_roughly();
+	tess_status st = tess_world_check(g->world), lost;
+	int64_t now = tess_ticks_now(&g->ticks);
+	struct tess_shape *shape;
 	struct tess_work *w;
 	bool noted;
 
@@ -308,20 +352,21 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	w = take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
-	st = complete(g, c, now, &w->coll);
+	st = complete(g, c, now, &w->coll, &shape);
 	if (st) {
 		w->state = TESS_OK;
 		drop(w);
 		return st;
 	}
 	w->key = number(g, &w->coll);
-	w->coll.print = tess_note_print(&w->coll, &w->key, g->size);
+	w->coll.print = print(g, &w->coll, &w->key, shape);
 	noted = announce(w, now);
-	st = tess_world_check(g->world);
-	if (!st && (st = begin(g, w)))
+	lost = tess_world_check(g->world);
+	st = lost ? lost : begin(g, w, shape);
+	if (!noted)
+		note(w, now);
+	if (st && !lost)
 		st = failed(w, st, w->coll.deadline);
-	else if (!noted)
-		note(w);
 	if (w->emulation)
 		tell(w);
 	if (st)
@@ -334,13 +379,14 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
 	c->key = number(g, &c->coll);
-	c->coll.print = tess_note_print(&c->coll, &c->key, g->size);
+	c->coll.print = print(g, &c->coll, &c->key, NULL);
 	c->untold = g->backend->compares && !c->key.channel && now < g->due;
 	if (c->key.channel)
 		tess_group_tell(g); /* messages have numbers of their own */
 	tess_note_write(g->note, &c->coll, &c->key, g->size);
 	g->untold = true;
-	c->flight = tess_flight_begin(g->world->flight, g->key, g->note, now);
+	c->flight = tess_flight_number(g->world->flight);
+	tess_flight_begin(g->world->flight, c->flight, g->key, g->note, now);
 	if (!c->untold)
 		post(g, now);
 	return c->untold;
@@ -349,12 +395,13 @@ static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t 
 /* All are checked before the first is announced. */
 static tess_status prepare(struct tess_work *w, const struct tess_coll *const *c)
 {
-	int64_t now = tess_now();
+	int64_t now = tess_ticks_now(&w->group->ticks);
+	struct tess_shape *shape;
 	tess_status st = TESS_OK;
 
 	w->slow = 0;
 	for (uint32_t i = 0; i < w->n && !st; i++)
-		st = complete(w->group, c[i], now, &w->batch[i].coll);
+		st = complete(w->group, c[i], now, &w->batch[i].coll, &shape);
 	for (uint32_t i = 0; i < w->n && !st; i++)
 		if (announce_in(w->group, &w->batch[i], now))
 			w->slow = now + SLOW;

@@ -65,15 +65,13 @@ static uint64_t mix_list(uint64_t h, const uint64_t *list, int32_t n)
 	return h;
 }
 
-/* Which call it is, and what: hashed side by side, since every call waits for its print. */
-uint64_t tess_note_print(const struct tess_coll *c, const struct tess_key *key, int32_t nranks)
+uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks)
 {
-	uint64_t which = (uint64_t)key->group << 32 | key->channel;
-	uint64_t what = key->channel ? TESS_SEND : (uint64_t)c->kind;
+	bool pair = c->kind == TESS_SEND || c->kind == TESS_RECV;
+	uint64_t what = pair ? TESS_SEND : (uint64_t)c->kind;
 
-	which = mix(which, key->number ^ (uint64_t)(key->channel ? 2 : nranks) << 48);
 	if (c->kind == TESS_BARRIER)
-		return mix(which, what);
+		return mix(what, 0);
 	what |= (uint64_t)c->dtype << 8 | (uint64_t)(c->give != NULL) << 24 |
 	        (uint64_t)(c->get != NULL) << 25;
 	if (tess_kind_reduces(c->kind))
@@ -81,12 +79,22 @@ uint64_t tess_note_print(const struct tess_coll *c, const struct tess_key *key, 
 	if (tess_kind_rooted(c->kind))
 		what |= ((uint64_t)c->peer + 1) << 32;
 	if (!c->give && !c->get)
-		return mix(which, mix(what, c->count));
+		return mix(what, c->count);
 	if (c->give && c->kind != TESS_ALL_TO_ALL)
 		what = mix_list(what, c->give, nranks);
 	if (c->get && c->kind != TESS_ALL_TO_ALL)
 		what = mix_list(what, c->get, nranks);
-	return mix(which, what);
+	return mix(what, 0);
+}
+
+/* Every call waits for it: products side by side, then mixed once. */
+uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks)
+{
+	uint64_t where = ((uint64_t)key->group << 32 | key->channel) * 0x9fb21c651e98df25;
+	uint64_t which =
+		(key->number ^ (uint64_t)(key->channel ? 2 : nranks) << 48) * 0xd6e8feb86659fd93;
+
+	return mix(what, where + which);
 }
 
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,

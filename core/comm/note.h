@@ -31,11 +31,13 @@ struct tess_note {
 size_t tess_note_room(int32_t nranks);
 
 /*
- * The print of call `c` in a group of `nranks`: what all ranks must agree on, kind, dtype, op, root,
- * and counts or the lists that are the same everywhere. The lists of all_to_all differ; they are
- * compared pair by pair (tess_note_agree).
+ * What all ranks of a group of `nranks` must agree on of call `c`: kind, dtype, op, root, and counts or
+ * the lists that are the same everywhere. The lists of all_to_all differ; they are compared pair by
+ * pair (tess_note_agree).
  */
-uint64_t tess_note_print(const struct tess_coll *c, const struct tess_key *key, int32_t nranks);
+uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks);
+/* The print of such a call: what it is, and which. */
+uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks);
 
 /* Writes the note of call `c`, which has its print. */
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,

@@ -12,6 +12,8 @@
 #include "link.h"
 #include "rendezvous.h"
 #include "room.h"
+#include "shape.h"
+#include "ticks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -51,6 +53,8 @@ struct tess_group {
 	char key[TESS_ROSTER_KEY]; /* its name, unique in the job */
 	uint64_t calls; /* collectives so far */
 	uint64_t *sent, *received; /* messages to and from each rank so far */
+	struct tess_ticks ticks; /* the time, for each call */
+	struct tess_shape shape[TESS_RECV + 1]; /* of the last call of each kind that had no lists */
 	struct tess_note *note; /* of the last call */
 	bool untold; /* nobody was told of it */
 	int64_t due; /* when somebody is to be told of a call again */

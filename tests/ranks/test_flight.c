@@ -101,12 +101,13 @@ START_TEST(keeps_the_last)
 	make_directory();
 	ck_assert(!tess_flight_open(dir, &f));
 	for (uint64_t i = 1; i <= 700; i++) {
-		uint64_t at = tess_flight_begin(f, "tp", note_of(i, room), tess_now());
+		uint64_t at = tess_flight_number(f);
 
+		tess_flight_begin(f, at, "tp", note_of(i, room), tess_now());
 		if (i % 3)
-			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER);
+			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER, tess_now());
 	}
-	tess_flight_end(f, 10, TESS_OK); /* whose place another call has */
+	tess_flight_end(f, 10, TESS_OK, tess_now()); /* whose place another call has */
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 3), &nobody));
 	tess_flight_close(f);
 	j = load("rank-3.json");
@@ -152,7 +153,7 @@ START_TEST(keeps_long_lists_out)
 	make_directory();
 	ck_assert(!tess_flight_open(dir, &f));
 	tess_note_write((void *)room, &c, &key, RANKS);
-	tess_flight_begin(f, "world", (void *)room, 1);
+	tess_flight_begin(f, tess_flight_number(f), "world", (void *)room, 1);
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &nobody));
 	tess_flight_close(f);
 	j = load("rank-0.json");
@@ -170,8 +171,12 @@ static void *make_calls(void *arg)
 	struct tess_flight *f = arg;
 	uint64_t room[256];
 
-	for (uint64_t i = 1; i <= 20000; i++)
-		tess_flight_end(f, tess_flight_begin(f, "world", note_of(i, room), tess_now()), 0);
+	for (int64_t i = 1; i <= 20000; i++) {
+		uint64_t at = tess_flight_number(f);
+
+		tess_flight_begin(f, at, "world", note_of((uint64_t)i, room), i);
+		tess_flight_end(f, at, TESS_OK, i + 1);
+	}
 	return NULL;
 }
 
@@ -209,8 +214,9 @@ START_TEST(is_off)
 
 	ck_assert(!tess_flight_open("off", &f) && !f);
 	ck_assert(!tess_flight_open("", &f) && !f);
-	ck_assert_uint_eq(tess_flight_begin(f, "world", NULL, 0), 0);
-	tess_flight_end(f, 0, TESS_OK);
+	ck_assert_uint_eq(tess_flight_number(f), 0);
+	tess_flight_begin(f, 0, "world", NULL, 0);
+	tess_flight_end(f, 0, TESS_OK, 0);
 	ck_assert_int_eq(tess_flight_open("/nowhere/records", &f), TESS_EIO);
 	ck_assert(strstr(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records"));
 }

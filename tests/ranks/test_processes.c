@@ -65,7 +65,7 @@ static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64
 		               .where = where };
 	struct tess_key key = { .number = number };
 
-	c.print = tess_note_print(&c, &key, nranks);
+	c.print = tess_note_print(tess_note_what(&c, nranks), &key, nranks);
 	tess_note_write((void *)room, &c, &key, nranks);
 	l->note(l->self, (void *)room);
 }

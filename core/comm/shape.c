@@ -1,0 +1,19 @@
+#include "shape.h"
+
+#include "check.h"
+#include "note.h"
+
+void tess_shape_learn(struct tess_shape *s, const struct tess_coll *given,
+                      const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	uint64_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
+
+	*s = (struct tess_shape){ .in_place = c->src == c->dst,
+		                  .count = c->count,
+		                  .astray = width - 1,
+		                  .what = tess_note_what(c, nranks) };
+	memcpy(s->word, tess_shape_words(given), sizeof s->word);
+	tess_coll_extents(c, rank, nranks, &s->src, &s->dst);
+	s->src *= width;
+	s->dst *= width;
+}

@@ -1,0 +1,74 @@
+/* The time from the CPU's counter: never back, and never far from the system's clock. */
+#include "suite.h"
+
+#include <check.h>
+#include <core/comm/clock.h>
+#include <core/comm/ticks.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { CLOSE = 20000 }; /* ns */
+
+/* How far it is from the clock: looked at before and after, and again where this thread was held up. */
+static int64_t apart(struct tess_ticks *t)
+{
+	int64_t least = INT64_MAX;
+
+	for (int i = 0; i < 100 && least > CLOSE; i++) {
+		int64_t before = tess_now(), now = tess_ticks_now(t), after = tess_now();
+		int64_t off = now < before ? before - now : now > after ? now - after : 0;
+
+		least = off < least ? off : least;
+	}
+	return least;
+}
+
+START_TEST(goes_with_the_clock)
+{
+	struct tess_ticks t = { 0 };
+	int64_t begin = tess_now(), last = 0, worst = 0;
+
+	for (uint64_t i = 0; tess_now() < begin + 100 * TESS_MS; i++) {
+		int64_t now = tess_ticks_now(&t);
+
+		ck_assert_int_ge(now, last);
+		last = now;
+		if (i % 1000 == 0 && apart(&t) > worst)
+			worst = apart(&t);
+	}
+	ck_assert_int_lt(worst, CLOSE);
+	if (t.counts > 0)
+		ck_assert(t.rate && t.span); /* it was measured, and is what was asked */
+}
+END_TEST
+
+/* A counter that jumps, or that was measured wrong, is left for the clock, and measured anew. */
+START_TEST(leaves_a_counter_that_jumps)
+{
+	struct timespec ms = tess_timespec(2 * TESS_MS);
+	struct tess_ticks t = { 0 };
+	int64_t last;
+
+	tess_ticks_now(&t);
+	nanosleep(&ms, NULL);
+	tess_ticks_now(&t);
+	if (t.counts < 0)
+		return;
+	ck_assert(t.span);
+	t.at += t.span; /* as if it stood behind on this CPU */
+	last = tess_ticks_now(&t);
+	ck_assert_int_lt(apart(&t), CLOSE);
+	nanosleep(&ms, NULL);
+	t.at -= 2 * t.span;
+	t.from -= 2 * t.span; /* as if it had gone fast */
+	ck_assert_int_ge(tess_ticks_now(&t), last);
+	ck_assert_uint_eq(t.span, 0);
+	ck_assert_int_lt(apart(&t), CLOSE);
+	nanosleep(&ms, NULL);
+	tess_ticks_now(&t);
+	ck_assert(t.span);
+	ck_assert_int_lt(apart(&t), CLOSE);
+}
+END_TEST
+
+SUITE_MAIN("ticks", goes_with_the_clock, leaves_a_counter_that_jumps)
