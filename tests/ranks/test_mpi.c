@@ -127,7 +127,7 @@ END_TEST
 
 START_TEST(names_a_stopped_rank)
 {
-	patience = 8;
+	patience = 6;
 	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
 	has_failed(0, 2.5, "rank 1");
 	has_failed(2, 2.5, "rank 1");

@@ -22,7 +22,7 @@ struct conform_job {
 	uint32_t first; /* the case to begin with, after one that has broken the job */
 	bool threads, quick,
 		foreign; /* foreign: started by another launcher, which may end survivors */
-	double timeout; /* TESSERA_TIMEOUT, seconds */
+	double timeout; /* of calls, once the ranks are together; seconds */
 };
 
 enum { CONFORM_ABSENT, CONFORM_HERE, CONFORM_THROUGH };
@@ -96,7 +96,7 @@ struct conform_part {
 	uint32_t ranks, quick_ranks; /* bit n: with n ranks */
 	bool scene;
 	bool again; /* with ranks as threads too, where processes come first */
-	double timeout; /* TESSERA_TIMEOUT; 0: that of the others */
+	double timeout; /* of its calls, seconds; 0: that of the others */
 	int32_t variants, quick_variants, thread_variants; /* 0: there is one, without a name */
 	const char *(*variant)(int32_t i); /* its name */
 };

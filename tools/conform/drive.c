@@ -99,7 +99,7 @@ static _Noreturn void become_ranks(struct drive *d)
 	dup2(null, STDIN_FILENO);
 	dup2(d->log, STDOUT_FILENO);
 	dup2(d->log, STDERR_FILENO);
-	snprintf(timeout, sizeof timeout, "%g", job->timeout);
+	snprintf(timeout, sizeof timeout, "%g", d->how->timeout);
 	setenv("TESSERA_TIMEOUT", timeout, 1);
 	if (job->part < 0 || job->threads) {
 		execv(d->self, argv);
@@ -158,7 +158,8 @@ static bool is_victim_alone(const struct conform_board *b)
 static void watch(struct drive *d, pid_t pid)
 {
 	const struct conform_job *job = &d->board->job;
-	int64_t patience = (int64_t)((job->timeout * 1.5 + GRACE) * 1e9), last = tess_now(),
+	double longest = job->timeout > d->how->timeout ? job->timeout : d->how->timeout;
+	int64_t patience = (int64_t)((longest * 1.5 + GRACE) * 1e9), last = tess_now(),
 		shown = last;
 	struct timespec nap = tess_timespec(NAP_MS * (int64_t)TESS_MS);
 	unsigned before = 0;

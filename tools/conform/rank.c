@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/comm/note.h"
+#include "core/comm/world.h"
 #include "core/registry/registry.h"
 
 #include <fcntl.h>
@@ -118,6 +119,7 @@ static tess_status live(struct tess_world *w, void *arg)
 		                   .n = tess_world_size(w) };
 	tess_status st = tess_plugin_backend(tess_world_backend(w), &me.backend);
 
+	w->timeout = (int64_t)(board->job.timeout * 1e9);
 	me.seat = &board->seat[me.rank];
 	atomic_store(&me.seat->state, CONFORM_HERE);
 	if (!st)
