@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SLURM_PORT = 15000, SLURM_PORTS = 10000 };
+
 struct starter {
 	const char *rank, *size, *local, *local_size, *hosts;
 };
@@ -57,15 +59,45 @@ static bool loopback(const char *addr)
 	       !strcmp(addr, "::1");
 }
 
+/*
+ * Whoever set RANK by hand may have left it over, or forgotten half of it. Under torchrun, and tessera launch,
+ * the others' variables are of a job around this one.
+ */
+static tess_status check_by_hand(void)
+{
+	const struct starter *hand = &starters[0];
+	const char *rank = getenv(hand->rank), *size = getenv(hand->size);
+
+	if (!rank != !size)
+		return tess_fail(TESS_EINVAL, "%s=%s is set, and %s is not; set both or neither",
+		                 rank ? hand->rank : hand->size, rank ? rank : size,
+		                 rank ? hand->size : hand->rank);
+	if (!rank || getenv("TORCHELASTIC_RUN_ID") || *tess_option("rendezvous"))
+		return TESS_OK;
+	for (size_t i = 1; i < sizeof starters / sizeof *starters; i++) {
+		const char *other = getenv(starters[i].rank), *n = getenv(starters[i].size);
+
+		if (other && n && !strcmp(n, size) && strcmp(other, rank) != 0)
+			return tess_fail(
+				TESS_EINVAL,
+				"RANK=%s and %s=%s say which of %s ranks this is; unset RANK "
+				"and WORLD_SIZE, or the other",
+				rank, starters[i].rank, other, size);
+	}
+	return TESS_OK;
+}
+
 /* One host if all ranks are local; where that is not said, if the master's address says so. */
 static tess_status find_hosts(const struct starter *s, struct tess_seat *seat)
 {
 	const char *master = getenv("MASTER_ADDR");
 	int32_t local = seat->size, hosts = 1;
-	tess_status st = number(s->local_size, 1, TESS_RANKS_MOST, seat->size, &local);
+	tess_status st = number(s->local_size, 1, seat->size, seat->size, &local);
 
 	if (!st)
-		st = number(s->hosts, 1, INT32_MAX, 1, &hosts);
+		st = number(s->local, 0, local - 1, seat->rank, &seat->local);
+	if (!st)
+		st = number(s->hosts, 1, seat->size, 1, &hosts);
 	if (st)
 		return st;
 	if ((s->local_size && getenv(s->local_size)) || (s->hosts && getenv(s->hosts)))
@@ -75,36 +107,92 @@ static tess_status find_hosts(const struct starter *s, struct tess_seat *seat)
 	return TESS_OK;
 }
 
+/* The first of "node[1-3,7],other", where rank 0 of a step is: "node1". */
+static void first_node(const char *list, char *node, size_t room)
+{
+	size_t n = 0;
+
+	for (; *list && *list != ',' && n + 1 < room; list++) {
+		if (*list == '[') {
+			list++;
+			while (*list && !strchr("-,]", *list) && n + 1 < room)
+				node[n++] = *list++;
+			list += strcspn(list, "]");
+			if (!*list)
+				break;
+		} else {
+			node[n++] = *list;
+		}
+	}
+	node[n] = '\0';
+}
+
+/* MASTER_ADDR, or what Slurm says. */
+static void find_master(char *addr, size_t room)
+{
+	const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
+	const struct starter *s = find_starter();
+
+	*addr = '\0';
+	if (master && strlen(master) < room)
+		snprintf(addr, room, "%s", master);
+	else if (!master && s && s->hosts && nodes)
+		first_node(nodes, addr, room);
+}
+
+/* TESSERA_PORT, the one after MASTER_PORT, or one made of Slurm's job and step; 0: none. */
+static tess_status find_port(int32_t *out)
+{
+	const struct starter *s = find_starter();
+	int32_t job = 0, step = 0, port = 0;
+	int64_t own = 0;
+	tess_status st;
+
+	if (*tess_option("port")) {
+		st = tess_option_int("port", 1, 65535, &own);
+		*out = (int32_t)own;
+		return st;
+	}
+	st = number("MASTER_PORT", 1, 65534, 0, &port);
+	if (!st && !port && s && s->hosts) {
+		st = number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
+		if (!st)
+			st = number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
+		port = job ? SLURM_PORT + (job % SLURM_PORTS * 8 + step) % SLURM_PORTS : 0;
+		*out = port;
+		return st;
+	}
+	*out = port ? port + 1 : 0;
+	return st;
+}
+
 static tess_status find_address(const struct tess_seat *seat, struct tess_hosts *at)
 {
-	const char *master = getenv("MASTER_ADDR");
-	int64_t own = 0;
-	int32_t port = 0;
-	tess_status st = TESS_OK;
+	int32_t port;
+	tess_status st;
 
 	if (!seat->hosts)
 		return TESS_OK;
-	if (!master || !*master || strlen(master) >= sizeof at->addr)
+	find_master(at->addr, sizeof at->addr);
+	if (!*at->addr)
 		return tess_fail(
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and do not know where to meet; set "
-			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT",
-			seat->size);
-	if (*tess_option("port"))
-		st = tess_option_int("port", 1, 65535, &own);
-	else
-		st = number("MASTER_PORT", 1, 65534, 0, &port);
-	if (!st && !own && !port)
+			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT%s",
+			seat->size,
+			getenv("OMPI_COMM_WORLD_SIZE")
+				? "; or take TESSERA_BACKEND=mpi, whose ranks meet through MPI"
+				: "");
+	st = find_port(&port);
+	if (!st && !port)
 		st = tess_fail(
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and have no port to meet at; "
 			"set TESSERA_PORT, or MASTER_PORT, which it follows",
 			seat->size);
-	if (st)
-		return st;
-	snprintf(at->addr, sizeof at->addr, "%s", master);
-	snprintf(at->port, sizeof at->port, "%d", own ? (int)own : port + 1);
-	return TESS_OK;
+	if (!st)
+		snprintf(at->port, sizeof at->port, "%d", port);
+	return st;
 }
 
 /* Whoever started us started the others: its process id and when it began. */
@@ -176,16 +264,16 @@ tess_status tess_seat_find(struct tess_seat *out)
 {
 	const struct starter *s = find_starter();
 	struct tess_seat seat = { .size = 1, .alone = !s };
-	tess_status st;
+	tess_status st = check_by_hand();
 
+	if (st)
+		return st;
 	if (!s) {
 		*out = seat;
 		return TESS_OK;
 	}
 	if ((st = number(s->size, 1, TESS_RANKS_MOST, 1, &seat.size)) ||
-	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) ||
-	    (st = number(s->local, 0, TESS_RANKS_MOST - 1, seat.rank, &seat.local)) ||
-	    (st = find_hosts(s, &seat)))
+	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) || (st = find_hosts(s, &seat)))
 		return st;
 	*out = seat;
 	return TESS_OK;

@@ -6,8 +6,8 @@
  *   mpiexec (Hydra)            PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
  *   srun                       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_STEP_NUM_NODES
  * The first row whose rank and size are both set counts; none: one rank, alone. Ranks of several
- * hosts meet at MASTER_ADDR, at port TESSERA_PORT, or else the one after MASTER_PORT, where
- * torchrun itself listens.
+ * hosts meet at MASTER_ADDR, or else the first node of Slurm's step, at port TESSERA_PORT, or else
+ * the one after MASTER_PORT, where torchrun itself listens, or one made of Slurm's job and step.
  */
 #ifndef TESS_COMM_SEAT_H
 #define TESS_COMM_SEAT_H
@@ -26,7 +26,10 @@ struct tess_meeting {
 	struct tess_hosts at; /* where ranks of several hosts meet */
 };
 
-/* TESS_EINVAL: a variable that is no number, or a rank that is not below its size. */
+/*
+ * TESS_EINVAL: a variable that is no number, a rank that is not below its size, half of what says so, or
+ * a rank set by hand that is not that of mpirun or srun.
+ */
 tess_status tess_seat_find(struct tess_seat *out);
 
 /*

@@ -58,8 +58,8 @@ int rank(const char *role, const char *number, const char *n)
 	tess_status st;
 	int fd;
 
-	setenv("RANK", number, 1);
-	setenv("WORLD_SIZE", n, 1);
+	setenv(getenv("SLURM_JOB_ID") ? "SLURM_PROCID" : "RANK", number, 1);
+	setenv(getenv("SLURM_JOB_ID") ? "SLURM_STEP_NUM_TASKS" : "WORLD_SIZE", n, 1);
 	if (!strcmp(role, "other"))
 		setenv("TESSERA_SECRET_FILE", getenv("TEST_OTHER_SECRET"), 1);
 	if (!strcmp(role, "elsewhere"))

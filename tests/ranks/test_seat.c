@@ -30,7 +30,13 @@ static void begin(const char *const *env)
 		"SLURM_STEP_NUM_TASKS",
 		"SLURM_LOCALID",
 		"SLURM_STEP_NUM_NODES",
+		"SLURM_STEP_NODELIST",
+		"OMPI_COMM_WORLD_LOCAL_RANK",
+		"OMPI_COMM_WORLD_LOCAL_SIZE",
+		"MPI_LOCALRANKID",
+		"MPI_LOCALNRANKS",
 		"TESSERA_JOB",
+		"TESSERA_RENDEZVOUS",
 	};
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -166,6 +172,82 @@ START_TEST(others)
 }
 END_TEST
 
+/* What srun 22.05 sets for a rank of `srun -N 2 -n 6`, and of a second step beside it. */
+#define SRUN(step, nodes, list) \
+	"SLURM_JOB_ID", "123", "SLURM_JOBID", "123", "SLURM_JOB_NODELIST", "node[1-3,7]", \
+		"SLURM_JOB_NUM_NODES", "4", "SLURM_NNODES", "4", "SLURM_NTASKS", "6", \
+		"SLURM_NPROCS", "6", "SLURM_STEP_ID", step, "SLURM_STEPID", step, \
+		"SLURM_STEP_NODELIST", list, "SLURM_STEP_NUM_NODES", nodes, \
+		"SLURM_STEP_NUM_TASKS", "6", "SLURM_STEP_TASKS_PER_NODE", "3(x2)", "SLURM_PROCID", \
+		"4", "SLURM_NODEID", "1", "SLURM_LOCALID", "1", "SLURM_GTIDS", "3,4,5", \
+		"SLURM_TASKS_PER_NODE", "3(x2)"
+
+START_TEST(srun)
+{
+	static const char *const lists[][2] = {
+		{ "node[1-3,7]", "node1" }, { "node[007-012]", "node007" },
+		{ "node[7,9]", "node7" },   { "alone", "alone" },
+		{ "a,b[1-2]", "a" },        { "rack[1-2]node[3-4].site", "rack1node3.site" },
+		{ "node[1", "node1" },
+	};
+	struct tess_meeting m;
+	struct tess_seat s;
+
+	ENV(SRUN("0", "2", "node[1-2]"));
+	s = found();
+	ck_assert(!s.alone && s.rank == 4 && s.size == 6 && s.local == 1 && s.hosts);
+	m = met();
+	ck_assert_str_eq(m.job, "slurm-123-0-");
+	ck_assert_str_eq(m.at.addr, "node1");
+	ck_assert_str_eq(m.at.port, "15984");
+	ENV(SRUN("1", "2", "node[1-2]"));
+	ck_assert_str_eq(met().at.port, "15985"); /* not where the step before listens */
+	ck_assert_str_eq(met().job, "slurm-123-1-");
+	ENV(SRUN("1", "1", "node1"), "SLURM_RESTART_COUNT", "2");
+	ck_assert(!found().hosts);
+	ck_assert_str_eq(met().job, "slurm-123-1-2");
+	ENV(SRUN("0", "2", "node[1-2]"), "MASTER_ADDR", "10.0.0.1", "MASTER_PORT", "29500");
+	ck_assert_str_eq(met().at.addr, "10.0.0.1");
+	ck_assert_str_eq(met().at.port, "29501");
+	ENV(SRUN("0", "2", "node[1-2]"), "TESSERA_PORT", "4000");
+	ck_assert_str_eq(met().at.port, "4000");
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+		ENV(SRUN("0", "2", lists[i][0]));
+		ck_assert_str_eq(met().at.addr, lists[i][1]);
+	}
+}
+END_TEST
+
+START_TEST(several_starters)
+{
+	ENV("RANK", "1");
+	refused("RANK=1 is set, and WORLD_SIZE is not");
+	ENV("WORLD_SIZE", "4");
+	refused("WORLD_SIZE=4 is set, and RANK is not");
+	ENV("RANK", "0", "WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE",
+	    "4");
+	refused("RANK=0 and OMPI_COMM_WORLD_RANK=2 say which of 4 ranks this is; unset RANK");
+	ENV("RANK", "2", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
+	refused("RANK=2 and SLURM_PROCID=4");
+	ENV("RANK", "4", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
+	ck_assert_int_eq(found().rank, 4);
+	ENV("RANK", "3", "WORLD_SIZE", "6", "TORCHELASTIC_RUN_ID", "a", SRUN("0", "1", "node1"));
+	ck_assert_int_eq(found().rank, 3); /* an agent of torchrun on each node */
+	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_RENDEZVOUS", "/tmp/a",
+	    SRUN("0", "1", "node1"));
+	ck_assert_int_eq(found().rank, 1); /* tessera launch within a step */
+	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", SRUN("0", "1", "node1"));
+	ck_assert_int_eq(found().size, 2); /* mpirun within an allocation */
+	ENV("RANK", "1", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "8");
+	refused("LOCAL_WORLD_SIZE=8: must be a number from 1 to 4");
+	ENV("RANK", "1", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCAL_RANK", "2");
+	refused("LOCAL_RANK=2: must be a number from 0 to 1");
+	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE",
+	    "2");
+	lost("TESSERA_BACKEND=mpi");
+}
+END_TEST
+
 START_TEST(nonsense)
 {
 	ENV("RANK", "4", "WORLD_SIZE", "4");
@@ -179,4 +261,4 @@ START_TEST(nonsense)
 }
 END_TEST
 
-SUITE_MAIN("seat", alone, torchrun, by_hand, others, nonsense)
+SUITE_MAIN("seat", alone, torchrun, by_hand, others, srun, several_starters, nonsense)
