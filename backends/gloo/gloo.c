@@ -36,23 +36,27 @@ static void here(char *out, size_t room)
 }
 
 /*
- * The address by which this host reaches MASTER_ADDR. A datagram socket that connects sends
+ * The address by which this host reaches that of rank 0. A datagram socket that connects sends
  * nothing.
  */
-static tess_status outward(const char *name, char *out, size_t room)
+static tess_status outward(const struct tess_join *how, char *out, size_t room)
 {
-	const char *master = getenv("MASTER_ADDR");
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
+	char master[256] = "";
+	uint64_t len = sizeof master - 1;
 	struct sockaddr_storage own;
-	socklen_t len = sizeof own;
+	socklen_t own_len = sizeof own;
 	int fd = -1, found = 0;
+	tess_status st = how->store->get(how->store->self, "meeting", how->deadline, master, &len);
 
-	if (master && !getaddrinfo(master, "1", &hints, &list)) {
+	if (st < 0)
+		return st;
+	if (*master && !getaddrinfo(master, "1", &hints, &list)) {
 		fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 		found = fd >= 0 && !connect(fd, list->ai_addr, list->ai_addrlen) &&
-		        !getsockname(fd, (struct sockaddr *)&own, &len) &&
-		        !getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)room, NULL, 0,
-		                     NI_NUMERICHOST);
+		        !getsockname(fd, (struct sockaddr *)&own, &own_len) &&
+		        !getnameinfo((struct sockaddr *)&own, own_len, out, (socklen_t)room, NULL,
+		                     0, NI_NUMERICHOST);
 		if (fd >= 0)
 			close(fd);
 		freeaddrinfo(list);
@@ -61,12 +65,12 @@ static tess_status outward(const char *name, char *out, size_t room)
 		return TESS_OK;
 	return host->fail(
 		TESS_EINVAL,
-		"group %s over gloo has ranks on several hosts, and this one does not know "
-		"the address that others reach it by (MASTER_ADDR is %s); set TESSERA_GLOO_ADDRESS",
-		name,
-		!master ? "not set"
-		: found ? "this host's own loopback"
-			: "not reachable");
+		"group %s over gloo has ranks on several hosts, and this one does not know the "
+		"address that others reach it by (they meet at %s%s); set TESSERA_GLOO_ADDRESS",
+		how->name, *master ? master : "no address",
+		!*master ? ""
+		: found  ? ", this host's own loopback"
+			 : ", which is not reachable");
 }
 
 /* ---- meeting --------------------------------------------------------------------------------- */
@@ -123,7 +127,7 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 	else if (one_host)
 		snprintf(g->address, sizeof g->address, "127.0.0.1");
 	else
-		return outward(g->name, g->address, sizeof g->address);
+		return outward(how, g->address, sizeof g->address);
 	return TESS_OK;
 }
 

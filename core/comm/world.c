@@ -393,9 +393,11 @@ static tess_status connect_ranks(struct tess_world *w, const struct tess_seat *s
 	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_backend(below, &b) && b->meet)
 		return connect_through(w, b);
 	st = tess_seat_meet(seat, &m);
-	if (st)
-		return st;
-	return seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
+	if (!st)
+		st = seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
+	if (!st && !w->rank)
+		st = w->link.set(w->link.self, "meeting", m.at.addr, strlen(m.at.addr) + 1);
+	return st;
 }
 
 tess_status tess_world_open(struct tess_world **out)
