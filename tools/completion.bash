@@ -29,6 +29,9 @@ _tessera() {
 	--op)
 		mapfile -t COMPREPLY < <(compgen -W 'sum prod min max band bor bxor' -- "$cur")
 		return ;;
+	--bind)
+		mapfile -t COMPREPLY < <(compgen -W 'auto cpu none' -- "$cur")
+		return ;;
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
@@ -52,7 +55,7 @@ _tessera() {
 		--no-check --json --svg --help' ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
-	launch) options='-n --backend --timeout --max-restarts --log-dir --flight --help' ;;
+	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;
 	esac
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")

@@ -23,6 +23,8 @@ static const char *const help =
 	"\n"
 	"  -n N              how many ranks\n"
 	"  --backend B       who moves data between them: shm, gloo, ... (TESSERA_BACKEND)\n"
+	"  --bind HOW        cpu: each rank to one CPU, none; auto: cpu where ranks outnumber CPUs, share\n"
+	"                    memory and divide evenly (TESSERA_BIND)\n"
 	"  --timeout S       seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
 	"  --max-restarts N  start the whole job again when it has failed, up to N times\n"
 	"  --log-dir DIR     write what each rank says to DIR/rank-R.log as well\n"
@@ -32,6 +34,7 @@ static const char *const help =
 	"examples:\n"
 	"  tessera launch -n 4 -- ./train\n"
 	"  tessera launch -n 2 --backend gloo --timeout 10 -- ./sum 1000\n"
+	"  tessera launch -n 8 --bind none -- ./train\n"
 	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n"
 	"  tessera launch -n 8 --flight logs -- ./train & sleep 60; kill -USR1 $!\n";
 
@@ -55,6 +58,7 @@ int tess_tool_launch(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "backend", required_argument, NULL, 'b' },
+		{ "bind", required_argument, NULL, 'c' },
 		{ "timeout", required_argument, NULL, 't' },
 		{ "max-restarts", required_argument, NULL, 'r' },
 		{ "log-dir", required_argument, NULL, 'l' },
@@ -63,7 +67,7 @@ int tess_tool_launch(int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	const char *flight = tess_option("flight");
-	struct tess_launch how = { .flight = *flight ? flight : NULL };
+	struct tess_launch how = { .bind = tess_option("bind"), .flight = *flight ? flight : NULL };
 	int status, opt;
 
 	optind = 1;
@@ -75,6 +79,9 @@ int tess_tool_launch(int argc, char **argv)
 			break;
 		case 'b':
 			how.backend = optarg;
+			break;
+		case 'c':
+			how.bind = optarg;
 			break;
 		case 't':
 			how.timeout = optarg;

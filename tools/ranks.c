@@ -17,6 +17,7 @@ static tess_status start(int32_t n, char **argv, int *exit_status)
 	struct tess_launch how = { .nranks = n,
 		                   .backend = tess_option("backend"),
 		                   .stream = true,
+		                   .bind = tess_option("bind"),
 		                   .flight = *flight ? flight : NULL };
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);

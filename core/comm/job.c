@@ -1,6 +1,7 @@
 #include "job.h"
 
 #include "behind.h"
+#include "bind.h"
 #include "brood.h"
 #include "clock.h"
 #include "flight.h"
@@ -106,6 +107,19 @@ static tess_status make_environment(const struct job *j, int32_t r, struct given
 	return TESS_OK;
 }
 
+/* It keeps to what it had where it cannot be bound. */
+static void bind_rank(const struct job *j, int32_t r)
+{
+	const struct tess_launch *how = j->how;
+	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
+	cpu_set_t ours, mine;
+
+	if (!sched_getaffinity(0, sizeof ours, &ours) &&
+	    tess_bind(how->bind ? how->bind : "auto", backend ? backend : "auto", &ours, r,
+	              how->nranks, &mine))
+		sched_setaffinity(0, sizeof mine, &mine);
+}
+
 /* In the new process: only calls that are safe after a fork of a program with threads. */
 static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out,
                              int err)
@@ -116,6 +130,7 @@ static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char 
 	/* Whatever ends the launcher ends the rank; also if it has happened since the fork. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
 		_exit(127);
+	bind_rank(j, r);
 	if (out >= 0)
 		dup2(out, STDOUT_FILENO);
 	if (err >= 0)

@@ -5,6 +5,7 @@
  */
 #include "launch.h"
 
+#include "bind.h"
 #include "brood.h"
 #include "clock.h"
 #include "flight.h"
@@ -41,6 +42,7 @@ struct verdict { /* of the child, over a pipe */
 static tess_status check(const struct tess_launch *how)
 {
 	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
+	tess_status st;
 
 	if (how->nranks < 1 || how->nranks > TESS_RANKS_MOST)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
@@ -50,6 +52,8 @@ static tess_status check(const struct tess_launch *how)
 			TESS_EINVAL,
 			"ranks over loopback are threads of one process and cannot be launched; "
 			"use the program's own -n, or another backend (--backend gloo)");
+	if (how->bind && (st = tess_bind_check(how->bind)))
+		return st;
 	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
 		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
 		                 how->log_dir, strerror(errno));

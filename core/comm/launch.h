@@ -11,6 +11,7 @@ struct tess_launch {
 	char *const *argv; /* ends with NULL */
 	const char *backend; /* TESSERA_BACKEND of the ranks; NULL: as it is */
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: as it is */
+	const char *bind; /* to CPUs: auto, cpu or none (bind.h); NULL: auto */
 	bool stream; /* rank 0 writes to our own stdout and stderr, without a prefix */
 	const char *log_dir; /* gets a file rank-R.log of the lines of each rank; NULL: none */
 	/* Gets flight.json, the last calls of all ranks; NULL: it is not kept; "off": not recorded. */

@@ -35,6 +35,8 @@ const struct tess_option tess_world_options[] = {
 	  "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
 	{ "secret_file", "",
 	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
+	{ "bind", "auto",
+	  "ranks that tessera starts on this host: cpu (each on one CPU), none; auto: cpu where CPUs share ranks of shm evenly" },
 	{ "flight", "",
 	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },

@@ -8,6 +8,7 @@
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/world.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -142,6 +143,35 @@ START_TEST(ranks_know_who_they_are)
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "[0] 0 of 2, 0 of 2\n"), 1);
 	ck_assert_int_eq(job_count(&j, "[1] 1 of 2, 1 of 2\n"), 1);
+}
+END_TEST
+
+/* As many ranks on each CPU that there is, and each rank on one. */
+START_TEST(ranks_are_bound)
+{
+	char *argv[] = { "sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL };
+	struct tess_launch how = { .argv = argv, .bind = "cpu" };
+	cpu_set_t ours;
+	struct job j;
+
+	ck_assert(!sched_getaffinity(0, sizeof ours, &ours));
+	if (CPU_COUNT(&ours) < 2 || CPU_COUNT(&ours) > 16)
+		return; /* nothing to choose, or more ranks than a test should start */
+	how.nranks = 2 * CPU_COUNT(&ours);
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_eq(j.status, 0);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		char text[40];
+
+		snprintf(text, sizeof text, "list:\t%d\n", cpu);
+		ck_assert_int_eq(job_count(&j, text), CPU_ISSET(cpu, &ours) ? 2 : 0);
+	}
+	how.bind = "socket";
+	job_start(&j, &how);
+	job_finish(&j);
+	ck_assert_int_ne(j.status, 0);
+	ck_assert(strstr(j.text, "cannot be bound as \"socket\""));
 }
 END_TEST
 
@@ -518,6 +548,7 @@ int main(int argc, char **argv)
 		                       long_lines_are_whole,
 		                       rank_0_may_stream,
 		                       ranks_know_who_they_are,
+		                       ranks_are_bound,
 		                       only_rank_0_reads,
 		                       first_failure_is_the_status,
 		                       a_signal_is_named,

@@ -230,12 +230,17 @@ static size_t rows_at_most(const struct bench_ask *a)
 static tess_status prepare(struct rank *r)
 {
 	const struct bench_ask *a = r->ask;
-	cpu_set_t cpus;
+	cpu_set_t mine, cpus;
 	tess_status st = choose_series(r);
 
 	if (st)
 		return st;
-	r->result.ncpus = sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : CPU_COUNT(&cpus);
+	CPU_ZERO(&mine);
+	sched_getaffinity(0, sizeof mine, &mine);
+	st = tess_all_reduce(r->group, &mine, &cpus, sizeof mine / 8, TESS_I64, TESS_BOR, "bench");
+	if (st)
+		return st;
+	r->result.ncpus = CPU_COUNT(&cpus);
 	r->result.row = calloc(rows_at_most(a), sizeof *r->result.row);
 	r->times = calloc((size_t)a->samples, sizeof *r->times);
 	if (!r->result.row || !r->times)
