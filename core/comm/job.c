@@ -416,7 +416,7 @@ static void take_signals(struct job *j)
 /* ---- the job --------------------------------------------------------------------------------- */
 
 /*
- * Passes on output, until something else happens or `until`. false: nothing is left to listen to.
+ * Passes on output, until something else happens or `until`. false: no rank is left, and no output.
  */
 static bool attend(struct job *j, int64_t until)
 {
@@ -433,6 +433,8 @@ static bool attend(struct job *j, int64_t until)
 			j->on[n++] = (struct pollfd){ .fd = both[i]->from, .events = POLLIN };
 		}
 	}
+	if (n == 1 && !j->alive)
+		return false;
 	if (poll(j->on, n, until ? tess_ms_left(until) : -1) < 0)
 		return true;
 	for (nfds_t i = 1; i < n; i++)
@@ -440,7 +442,7 @@ static bool attend(struct job *j, int64_t until)
 			tess_lines_pump(j->line[i]);
 	if (j->on[0].revents)
 		take_signals(j);
-	return n > 1;
+	return true;
 }
 
 /*
