@@ -114,13 +114,16 @@ static int32_t awaited_by(const struct view *v, int32_t rank)
 }
 
 /*
- * The end of the chain of ranks that wait: who itself waits for nobody. -1: nobody waits for another;
- * -2: they wait in a circle.
+ * Who is lost and waited for; else the end of the chain of ranks that wait: who itself waits for nobody.
+ * -1: nobody waits for another; -2: they wait in a circle.
  */
 static int32_t find_last(const struct view *v)
 {
 	int32_t at = -1;
 
+	for (int32_t r = 0; r < v->nranks; r++)
+		if (v->awaited[r] >= 0 && !v->record[v->awaited[r]])
+			return v->awaited[r];
 	for (int32_t r = 0; r < v->nranks && at < 0; r++)
 		at = v->awaited[r];
 	for (int32_t steps = 0; at >= 0 && v->awaited[at] >= 0; steps++) {
@@ -263,7 +266,7 @@ static void say_lost(struct words *w, const struct view *v, int32_t rank)
 		say(w, "the last call that others finished with it was ");
 		say_call(w, last);
 	} else if (*lost->told) {
-		say(w, "as far as it told, %s", lost->told);
+		say(w, "%s", lost->told);
 	} else {
 		say(w, "it had not come");
 	}

@@ -485,6 +485,40 @@ START_TEST(threads_leave_records)
 }
 END_TEST
 
+/* The record of a rank that is in one message, with rank `peer` of the channel. */
+static void write_record(int rank, const char *kind, int channel, int number, int peer)
+{
+	char path[128];
+	json_t *j = json_pack(
+		"{s:i, s:[{s:s, s:[i, i, i, i]}], s:[{s:s, s:s, s:i, s:i, s:i, s:s, s:s}]}", "rank",
+		rank, "groups", "name", "world", "ranks", 0, 1, 2, 3, "calls", "kind", kind,
+		"group", "world", "channel", channel, "number", number, "peer", peer, "state",
+		"started", "text", kind);
+
+	snprintf(path, sizeof path, "%s/rank-%d.json", dir, rank);
+	ck_assert(j && !json_dump_file(j, path, 0));
+	json_decref(j);
+}
+
+/* Rank 1 is about to take another message of rank 0, but rank 3 waits for one that has died. */
+START_TEST(the_lost_come_first)
+{
+	struct tess_lost lost[4] = { [2] = { .how = "was killed" } };
+	char sentence[1024];
+	json_t *all;
+
+	make_directory();
+	write_record(0, "send", 2, 44, 1);
+	write_record(1, "recv", 2, 43, 0);
+	write_record(3, "recv", 12, 50, 2);
+	ck_assert(!tess_behind_find(dir, 4, lost, &all, sentence, sizeof sentence));
+	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
+	ck_assert_int_eq(number(all, "behind"), 2);
+	json_decref(all);
+	ck_assert_int_eq(end_directory(), 3);
+}
+END_TEST
+
 /* Rank 0 has the signal sent, and waits until all are written. */
 static tess_status ask_for_records(struct tess_world *w, void *arg)
 {
@@ -656,6 +690,7 @@ int main(int argc, char **argv)
 		                       a_rank_is_asked,
 		                       handlers_of_programs_stay,
 		                       threads_leave_records,
+		                       the_lost_come_first,
 		                       threads_are_asked };
 	TCase *tcase;
 	SRunner *runner;
