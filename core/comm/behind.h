@@ -9,7 +9,7 @@
 struct tess_lost {
 	char how[128]; /* "was killed by signal 9 (Killed)" */
 	uint64_t reached; /* the last call of all ranks that it told of, or 0 */
-	char told[528]; /* "its last call is barrier, call 3, at end"; "": it never came */
+	char told[528]; /* "the last call that it told of is ..."; "": it never came */
 };
 
 /*

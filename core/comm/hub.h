@@ -89,7 +89,7 @@ void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key, int32_t n);
 
 /*
- * "its last call is all_reduce ..., call 41, at ...", as far as the rank has told; "" before it has come.
+ * "the last call that it told of is all_reduce ..., call 41, at ..."; "" before it has come.
  * Returns the number of the last collective of all ranks that it has told of, or 0.
  */
 uint64_t tess_hub_whereabouts(struct tess_hub *h, int32_t rank, char *text, size_t room);

@@ -344,11 +344,12 @@ const char *tess_ledger_whereabouts(const struct tess_hub *h, int32_t rank,
 	if (!s->here)
 		return "";
 	if (!s->last) {
-		snprintf(text, room, "%s%s", *state ? state : "it has made no call yet",
+		snprintf(text, room, "%s%s", *state ? state : "it has told of no call yet",
 		         *state ? " without a call" : "");
 		return text;
 	}
-	said = (size_t)snprintf(text, room, "%s%sits last call is ", state, *state ? "; " : "");
+	said = *state ? (size_t)snprintf(text, room, "%s; its last call is ", state)
+	              : (size_t)snprintf(text, room, "the last call that it told of is ");
 	tess_note_text(s->last, s->in->roster, text + said, room - said);
 	return text;
 }

@@ -85,7 +85,8 @@ bool tess_ledger_waits(struct tess_hub *h, int32_t rank, int32_t other);
 /* Whom the last call of `rank` lacks; -1: nobody, as far as is known. */
 int32_t tess_ledger_awaits(struct tess_hub *h, int32_t rank);
 /*
- * "its last call is ...", of a rank that is missed in `g` (NULL: in the job); "": it has not come at all.
+ * "the last call that it told of is ...", or that it has left, of a rank that is missed in `g` (NULL: in the
+ * job); "": it has not come at all.
  * What is returned is `text` or lives as long.
  */
 const char *tess_ledger_whereabouts(const struct tess_hub *h, int32_t rank,

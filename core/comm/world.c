@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* How long a better sentence is waited for: an answer for a tenth of what a call has, within these. */
-enum { ANSWER_MS = 250, ANSWER_MOST_MS = 5000, CAUSE_MS = 500 };
+enum { ANSWER_MS = 250, ANSWER_MOST_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
 
 const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
@@ -183,15 +183,15 @@ tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, in
 
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence)
 {
-	/* a backend that does not compare calls knows half of a difference */
+	/* of a difference a backend knows one call, or one that compares a part of both */
 	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
-	                 why == TESS_ETIMEOUT ||
-	                 (why == TESS_EMISMATCH && w->backend && !w->backend->compares);
+	                 why == TESS_ETIMEOUT || why == TESS_EMISMATCH;
+	bool both = why == TESS_EMISMATCH && w->backend && w->backend->compares;
 	char text[TESS_SENTENCE];
 
 	snprintf(text, sizeof text, "%s", sentence);
 	if (by_others && w->size > 1)
-		await_poison(w, CAUSE_MS);
+		await_poison(w, both ? CALLS_MS : CAUSE_MS);
 	return w->failed ? tess_world_check(w) : tess_world_poison(w, why, text);
 }
 

@@ -240,7 +240,7 @@ START_TEST(deadline_of_a_chain)
 
 	ck_assert_int_eq(tess_world_spawn(N, sleepy_chain, &r), TESS_ETIMEOUT);
 	all_told(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined", "layers.5",
-	         "it has made no call yet");
+	         "it has told of no call yet");
 }
 END_TEST
 
@@ -252,7 +252,7 @@ START_TEST(deadline)
 	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
 	soon(began);
 	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
-	         "it has made no call yet");
+	         "it has told of no call yet");
 }
 END_TEST
 
@@ -319,7 +319,8 @@ START_TEST(batches)
 
 	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_ETIMEOUT);
 	all_told(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
-	         "recv of 4 f32 from rank 2, message 1, at from", "its last call is barrier");
+	         "recv of 4 f32 from rank 2, message 1, at from",
+	         "the last call that it told of is barrier");
 	r.odd = 1;
 	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_EMISMATCH);
 	all_told(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",
