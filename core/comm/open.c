@@ -255,6 +255,13 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+void tess_group_finish(struct tess_group *g)
+{
+	for (struct tess_work *work = g->live; work; work = work->next)
+		if (work->state == TESS_PENDING)
+			tess_work_wait(work, 0);
+}
+
 void tess_group_close(struct tess_group *g)
 {
 	char said[TESS_SENTENCE];
@@ -264,6 +271,8 @@ void tess_group_close(struct tess_group *g)
 		return;
 	w = g->world;
 	snprintf(said, sizeof said, "%s", tess_error());
+	if (!w->left)
+		tess_group_finish(g);
 	pthread_mutex_lock(&w->lock);
 	for (struct tess_group **at = &w->groups; *at; at = &(*at)->next)
 		if (*at == g) {

@@ -290,6 +290,8 @@ static tess_status make_world(int32_t rank, int32_t size, struct tess_world **ou
 static void leave(struct tess_world *w)
 {
 	for (struct tess_group *g = w->groups; g; g = g->next)
+		tess_group_finish(g);
+	for (struct tess_group *g = w->groups; g; g = g->next)
 		tess_group_tell(g);
 	w->left = true;
 	if (w->link.self)

@@ -105,6 +105,8 @@ tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *s
 
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
+/* Waits for what is under way, as the others may need this rank for it; at once after a failure. */
+void tess_group_finish(struct tess_group *g);
 /* Before this rank leaves: how far it came. */
 void tess_group_tell(struct tess_group *g);
 

@@ -41,7 +41,10 @@ const char *tess_world_backend(const struct tess_world *w);
 /* Tells every rank that this one gives up, and why: their pending and later calls fail with it. */
 void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence);
 
-/* Leaves in order: waits, in bounded time, until all ranks are here. Closes its groups. NULL: nothing. */
+/*
+ * Leaves in order: waits, in bounded time, for works that are not finished and until all ranks are here. Closes
+ * its groups. NULL: nothing.
+ */
 void tess_world_close(struct tess_world *w);
 
 /* ---- groups: ranks that talk ---------------------------------------------------------------------- */
@@ -67,8 +70,9 @@ const char *tess_group_name(const struct tess_group *g);
 tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key, const char *name,
                              struct tess_group **out);
 /*
- * This rank leaves a group that it has split off: each does by itself, and the parent may go first. A
- * member that calls it afterwards gets an error. NULL: nothing.
+ * This rank leaves a group that it has split off: each does by itself, and the parent may go first. Works
+ * that are not finished are waited for, all are released. A member that calls it afterwards gets an error.
+ * NULL: nothing.
  */
 void tess_group_close(struct tess_group *g);
 

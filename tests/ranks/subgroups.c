@@ -349,6 +349,47 @@ tess_status subgroups_meshes(struct tess_world *w)
 	return st;
 }
 
+/* ---- leaving while calls are under way ------------------------------------------------------- */
+
+tess_status subgroups_leave(struct tess_world *w)
+{
+	enum { COUNT = 1 << 20 };
+	static float first[2][COUNT]; /* of rank 0, whose second call outlives this function */
+	struct tess_group *g = tess_world_group(w);
+	bool leaves = tess_world_rank(w) == 0;
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 2 && !st; i++) {
+		float *x = leaves ? first[i] : calloc(COUNT, sizeof *x), n = 0;
+		struct tess_coll c = { .size = sizeof c,
+			               .kind = TESS_ALL_REDUCE,
+			               .dtype = TESS_F32,
+			               .src = x,
+			               .dst = x,
+			               .count = COUNT,
+			               .where = "subgroups:leave" };
+		struct tess_work *work;
+
+		if (!x)
+			return tess_fail(TESS_ENOMEM, "no memory");
+		x[COUNT - 1] = 1;
+		if (i == 0)
+			st = tess_group_split(g, 0, 0, "leave", &g);
+		n = (float)tess_group_size(g);
+		if (!st)
+			st = leaves ? tess_group_start(g, &c, &work) : tess_group_run(g, &c);
+		if (!st && i == 0)
+			tess_group_close(g);
+		if (!st && (!leaves || i == 0) && x[COUNT - 1] != n)
+			st = tess_fail(TESS_EBUG, "a sum of ones is %g of %g ranks",
+			               (double)x[COUNT - 1], (double)n);
+		if (!leaves)
+			free(x);
+		g = tess_world_group(w);
+	}
+	return st;
+}
+
 tess_status subgroups_all(struct tess_world *w)
 {
 	tess_status st = subgroups_split(w);
@@ -357,7 +398,9 @@ tess_status subgroups_all(struct tess_world *w)
 		st = subgroups_mixed(w);
 	if (!st)
 		st = subgroups_exact(w);
-	return st ? st : subgroups_meshes(w);
+	if (!st)
+		st = subgroups_meshes(w);
+	return st ? st : subgroups_leave(w);
 }
 
 /* ---- groups that come and go ----------------------------------------------------------------- */

@@ -18,6 +18,10 @@ tess_status subgroups_mixed(struct tess_world *w);
 tess_status subgroups_exact(struct tess_world *w);
 /* Every mesh of up to three dimensions that fits the world, with its slices. */
 tess_status subgroups_meshes(struct tess_world *w);
+/*
+ * Rank 0 closes a group, and leaves the world after this, while it is in calls that the others need it for.
+ */
+tess_status subgroups_leave(struct tess_world *w);
 /* All of these. */
 tess_status subgroups_all(struct tess_world *w);
 /* 200 groups that come and go, in different orders, leave nothing behind. */
