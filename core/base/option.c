@@ -245,6 +245,11 @@ void tess_option_check_environment(bool (*later)(const char *key))
 	}
 }
 
+static char lower(char c)
+{
+	return c >= 'A' && c <= 'Z' ? (char)(c + 'a' - 'A') : c;
+}
+
 size_t tess_distance(const char *a, const char *b)
 {
 	size_t la = strnlen(a, WORD_ROOM - 1), lb = strnlen(b, WORD_ROOM - 1);
@@ -257,8 +262,8 @@ size_t tess_distance(const char *a, const char *b)
 
 		row[0] = i;
 		for (size_t j = 1; j <= lb; j++) {
-			size_t change = corner + (a[i - 1] != b[j - 1]), drop = row[j] + 1,
-			       insert = row[j - 1] + 1;
+			size_t change = corner + (lower(a[i - 1]) != lower(b[j - 1])),
+			       drop = row[j] + 1, insert = row[j - 1] + 1;
 
 			corner = row[j];
 			row[j] = change < drop ? change : drop;

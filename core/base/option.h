@@ -43,7 +43,7 @@ int tess_option_at(size_t i, struct tess_option_info *out);
  */
 void tess_option_check_environment(bool (*later)(const char *key));
 
-/* The number of edits between two words, of which the first 127 bytes count. */
+/* The number of edits between two words, in capitals or not, of which the first 127 bytes count. */
 size_t tess_distance(const char *a, const char *b);
 
 /*

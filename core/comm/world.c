@@ -4,15 +4,12 @@
 #include "clock.h"
 #include "knock.h"
 #include "seat.h"
-#include "wire.h"
 
 #include <core/base/log.h>
 #include <core/base/option.h>
 #include <core/base/status.h>
-#include <core/registry/registry.h>
 #include <errno.h>
 #include <poll.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,11 +310,32 @@ static void destroy(struct tess_world *w)
 	free(w);
 }
 
+/* Each rank takes the backend that rank 0 takes. Threads cannot differ. */
+static tess_status compare_backends(struct tess_world *w)
+{
+	const char *mine = w->backend->name;
+	char theirs[128] = "";
+	uint64_t len = sizeof theirs - 1;
+	tess_status st;
+
+	if (!w->rank)
+		return w->link.set(w->link.self, "backend", mine, strlen(mine) + 1);
+	st = w->link.get(w->link.self, "backend", tess_now() + w->timeout, theirs, &len);
+	if (!st && strcmp(mine, theirs) != 0)
+		st = tess_fail(TESS_EINVAL,
+		               "it takes the backend %s, and rank 0 %s; all ranks take one, by "
+		               "TESSERA_BACKEND",
+		               mine, theirs);
+	return st;
+}
+
 /* The line is there: what remains, together with all other ranks. */
 static tess_status enter(struct tess_world *w, bool threads, bool hosts)
 {
 	tess_status st = choose_backend(w->size, threads, hosts, &w->backend);
 
+	if (!st && !threads && w->size > 1)
+		st = compare_backends(w);
 	if (!st)
 		st = tess_group_open_all(w, &w->all);
 	return st ? tess_world_lost(w, st, tess_error()) : TESS_OK;
@@ -328,80 +346,6 @@ static tess_status connect_alone(struct tess_world *w)
 	tess_status st = tess_hub_open(1, &w->hub);
 
 	return st ? st : tess_link_thread(w->hub, 0, &w->ear, &w->link);
-}
-
-static tess_status connect_job(struct tess_world *w, const char *job)
-{
-	const char *given = tess_option("rendezvous");
-	char path[128];
-	tess_status st = TESS_OK;
-
-	if (!*given && !w->rank)
-		st = tess_rendezvous_open(job, w->size, &w->server);
-	else if (!*given)
-		st = tess_socket_path(job, path, sizeof path);
-	if (st)
-		return st;
-	return tess_link_socket(*given      ? given
-	                        : w->server ? tess_rendezvous_path(w->server)
-	                                    : path,
-	                        *given != 0, w->rank, w->size, tess_now() + w->timeout, &w->ear,
-	                        &w->link);
-}
-
-static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting *m)
-{
-	struct tess_secret secret;
-	tess_status st = tess_secret_load(tess_option("secret_file"), m->job, &secret);
-
-	if (!st && !w->rank)
-		st = tess_rendezvous_open_hosts(&m->at, &secret, w->size, &w->server);
-	if (!st)
-		st = tess_link_hosts(&m->at, &secret, w->rank, w->size, tess_now() + w->timeout,
-		                     &w->ear, &w->link);
-	sodium_memzero(&secret, sizeof secret);
-	return st;
-}
-
-/* Where the backend's own library has brought the ranks together. */
-static tess_status connect_through(struct tess_world *w, const struct tess_backend *b)
-{
-	int64_t deadline = tess_now() + w->timeout;
-	int32_t line, *end = calloc((size_t)w->size, sizeof *end);
-	tess_status st;
-
-	if (!end)
-		return tess_fail(TESS_ENOMEM, "no memory for the lines of %d ranks", w->size);
-	st = b->meet(w->rank, w->size, deadline, &line, end);
-	if (st) {
-		free(end);
-		return tess_fail_in(st, "%s", b->name);
-	}
-	if (!w->rank)
-		st = tess_rendezvous_open_lines(end, w->size, &w->server);
-	free(end);
-	if (!st)
-		return tess_link_line(line, w->rank, w->size, deadline, &w->ear, &w->link);
-	close(line);
-	return st;
-}
-
-static tess_status connect_ranks(struct tess_world *w, const struct tess_seat *seat)
-{
-	const char *below = tess_backend_below(tess_option("backend"));
-	const struct tess_backend *b;
-	struct tess_meeting m;
-	tess_status st;
-
-	/* one that cannot be had is spoken of when all ranks are there to hear it */
-	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_backend(below, &b) && b->meet)
-		return connect_through(w, b);
-	st = tess_seat_meet(seat, &m);
-	if (!st)
-		st = seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
-	if (!st && !w->rank)
-		st = w->link.set(w->link.self, "meeting", m.at.addr, strlen(m.at.addr) + 1);
-	return st;
 }
 
 tess_status tess_world_open(struct tess_world **out)
@@ -416,7 +360,7 @@ tess_status tess_world_open(struct tess_world **out)
 	alone = seat.size == 1 && !*tess_option("rendezvous");
 	if (w->flight && !alone)
 		w->ear.knock = tess_knock_open();
-	st = alone ? connect_alone(w) : connect_ranks(w, &seat);
+	st = alone ? connect_alone(w) : tess_world_connect(w, &seat);
 	if (!st)
 		st = enter(w, false, seat.hosts);
 	if (st)

@@ -20,6 +20,8 @@
 #include <tessera/stream.h>
 #include <tessera/tessera.h>
 
+struct tess_seat;
+
 struct tess_world {
 	int32_t rank, size;
 	int64_t timeout; /* ns that a call has */
@@ -54,7 +56,8 @@ struct tess_group {
 	uint64_t calls; /* collectives so far */
 	uint64_t *sent, *received; /* messages to and from each rank so far */
 	struct tess_ticks ticks; /* the time, for each call */
-	struct tess_shape shape[TESS_RECV + 1]; /* of the last call of each kind that had no lists */
+	struct tess_shape
+		shape[TESS_RECV + 1]; /* of the last call of each kind that had no lists */
 	struct tess_note *note; /* of the last call */
 	bool untold; /* nobody was told of it */
 	int64_t due; /* when somebody is to be told of a call again */
@@ -102,6 +105,9 @@ tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, in
                             const char *sentence);
 /* A backend has failed: waits a little for a cause that names a rank, else posts the backend's words. */
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence);
+
+/* The line to the job, and on rank 0 the server, where nobody else hosts it. With all other ranks. */
+tess_status tess_world_connect(struct tess_world *w, const struct tess_seat *seat);
 
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);

@@ -97,6 +97,9 @@ static tess_status not_found(int32_t kind, const char *name)
 	char what[160], untaken[80] = "";
 	size_t n = 0;
 
+	if (!*name && kind <= TESS_DEVICES)
+		return tess_fail(TESS_ENOENT, "the name of the %s is empty; name one, or unset %s",
+		                 word, kind == TESS_DEVICES ? "TESSERA_DEVICE" : "TESSERA_BACKEND");
 	for (const struct tess_file *f = registry.files; f; f = f->next)
 		n += f->kind == kind && f->judged && f->status && !f->shadowed;
 	if (n)

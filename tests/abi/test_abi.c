@@ -158,6 +158,11 @@ START_TEST(opens_backends_by_file)
 	expect(&a, "TESS_ENOENT", "backend idel: not found: no tess-backend-idel.so in ");
 	expect(&a, "TESS_ENOENT", folder);
 	expect(&a, "TESS_ENOENT", "; did you mean idle?");
+	ask("backend", "IDLE", &a);
+	expect(&a, "TESS_ENOENT", "; did you mean idle?");
+	ask("backend", "", &a);
+	expect(&a, "TESS_ENOENT",
+	       "the name of the backend is empty; name one, or unset TESSERA_BACKEND");
 	ask("device", "idle", &a);
 	expect(&a, "TESS_ENOENT", "no tess-device-idle.so in ");
 	put("idle-no-wait", "tess-backend-idle.so");

@@ -497,6 +497,21 @@ START_TEST(worlds_that_do_not_open)
 }
 END_TEST
 
+START_TEST(ranks_that_take_two_backends)
+{
+	struct process p[N];
+
+	begin();
+	for (int i = 0; i < N; i++) {
+		ck_assert_int_eq(setenv("TESSERA_BACKEND", i == 1 ? "loopback" : "shm", 1), 0);
+		process_start(&p[i], "world", i, N);
+	}
+	finish_all(p, N, -1, "rank 1: it takes the backend loopback, and rank 0 shm; all ranks",
+	           "TESSERA_BACKEND");
+	end();
+}
+END_TEST
+
 START_TEST(places)
 {
 	struct tess_rendezvous *r, *again;
@@ -547,6 +562,7 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
 	tcase_add_test(tcase, strangers);
 	tcase_add_loop_test(tcase, worlds_that_do_not_open, 0, 2);
+	tcase_add_test(tcase, ranks_that_take_two_backends);
 	tcase_add_test(tcase, places);
 	return suite_end(runner);
 }

@@ -167,6 +167,7 @@ START_TEST(asks_what_was_meant)
 	ck_assert_uint_eq(tess_distance("kitten", "sitting"), 3);
 	ck_assert_uint_eq(tess_distance("sitting", "kitten"), 3);
 	ck_assert_uint_eq(tess_distance("colwise", "colwise"), 0);
+	ck_assert_uint_eq(tess_distance("SHM", "shm"), 0);
 }
 END_TEST
 
