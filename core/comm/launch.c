@@ -17,7 +17,6 @@
 #include <core/base/log.h>
 #include <core/base/status.h>
 #include <core/registry/registry.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -128,26 +127,6 @@ static int await(pid_t child, int signals)
 	return status;
 }
 
-/* What a child that was killed has left: the sockets of its attempts. */
-static void forget_sockets(const struct tess_attempt *attempt)
-{
-	char dir[128], path[400];
-	struct dirent *e;
-	DIR *d;
-
-	if (tess_socket_path(attempt->name, dir, sizeof dir))
-		return;
-	*strrchr(dir, '/') = '\0';
-	d = opendir(dir);
-	while (d && (e = readdir(d))) {
-		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-		if (!strncmp(e->d_name, attempt->name, strlen(attempt->name)))
-			tess_socket_forget(path);
-	}
-	if (d)
-		closedir(d);
-}
-
 /* What the child says, or how it ended without a word. */
 static tess_status judge(const struct tess_attempt *attempt, int status, int report,
                          int *exit_status)
@@ -161,7 +140,7 @@ static tess_status judge(const struct tess_attempt *attempt, int status, int rep
 		return TESS_OK;
 	}
 	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
-	forget_sockets(attempt);
+	tess_socket_sweep(attempt->name); /* of all that it has tried */
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) { /* nobody reads on: "| head" */
 		*exit_status = 128 + SIGPIPE;
 		return TESS_OK;

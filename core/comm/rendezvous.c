@@ -31,7 +31,7 @@ static void wake(void *arg, const struct tess_failure *f)
 
 /*
  * The lock of a job's name, held for its life. A file that was removed under us does not count, and whoever
- * removes what a dead job has left (tess_socket_forget) has it for a moment.
+ * removes what dead jobs have left (tess_socket_sweep) has it for a moment.
  */
 static tess_status take_lock(struct tess_rendezvous *r)
 {
@@ -77,6 +77,7 @@ static tess_status make_socket(struct tess_rendezvous *r, const char *job)
 	st = take_lock(r);
 	if (st)
 		return st;
+	tess_socket_sweep(""); /* where all ranks are killed at once nobody is left to do it */
 	if (unlink(r->path) && errno != ENOENT)
 		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
 		                 r->path, strerror(errno));

@@ -1,6 +1,7 @@
 #include "wire.h"
 
 #include <core/base/status.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -212,6 +213,30 @@ bool tess_socket_forget(const char *path)
 	}
 	close(fd);
 	return dead;
+}
+
+void tess_socket_sweep(const char *prefix)
+{
+	static const char tail[] = ".lock"; /* a socket that is served has one */
+	char dir[128], path[400];
+	struct dirent *e;
+	DIR *d;
+
+	if (tess_socket_path("any", dir, sizeof dir))
+		return;
+	*strrchr(dir, '/') = '\0';
+	d = opendir(dir);
+	while (d && (e = readdir(d))) {
+		size_t len = strlen(e->d_name), job = len - (sizeof tail - 1);
+
+		if (len < sizeof tail || strcmp(e->d_name + job, tail) ||
+		    strncmp(e->d_name, prefix, strlen(prefix)))
+			continue;
+		snprintf(path, sizeof path, "%s/%.*s", dir, (int)job, e->d_name);
+		tess_socket_forget(path);
+	}
+	if (d)
+		closedir(d);
 }
 
 pid_t tess_socket_peer(int fd)

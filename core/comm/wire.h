@@ -89,6 +89,8 @@ int tess_socket_connect(const char *path);
  * lock. False: somebody does.
  */
 bool tess_socket_forget(const char *path);
+/* The same, of all jobs whose names begin so. */
+void tess_socket_sweep(const char *prefix);
 /* The process at the other end of a socket, if it is of our user; else -1. */
 pid_t tess_socket_peer(int fd);
 

@@ -307,6 +307,34 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
+/* The socket and the lock of a job as a host leaves them that is killed with all its ranks. */
+static void leave_behind(const char *job, char path[static 128], char lock[static 136])
+{
+	ck_assert(!tess_socket_path(job, path, 128));
+	close(tess_socket_listen(path, 1));
+	snprintf(lock, 136, "%s.lock", path);
+	fclose(fopen(lock, "w"));
+	ck_assert(!access(path, F_OK) && !access(lock, F_OK));
+}
+
+/* What a dead job has left goes when the next one begins; a job that runs is left alone. */
+START_TEST(the_next_job_clears_up)
+{
+	struct tess_rendezvous *running, *next;
+	char path[128], lock[136];
+
+	begin();
+	ck_assert(!tess_rendezvous_open("runs", N, &running));
+	leave_behind("gone", path, lock);
+	ck_assert(!tess_rendezvous_open("next", N, &next));
+	ck_assert_msg(access(path, F_OK) && access(lock, F_OK), "%s is left", path);
+	ck_assert(!access(tess_rendezvous_path(running), F_OK));
+	tess_rendezvous_close(next);
+	tess_rendezvous_close(running);
+	end();
+}
+END_TEST
+
 START_TEST(the_launcher_ends)
 {
 	struct tess_rendezvous *r;
@@ -553,6 +581,7 @@ int main(int argc, char **argv)
 	tcase = suite_begin("processes", 60, &runner);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
+	tcase_add_test(tcase, the_next_job_clears_up);
 	tcase_add_test(tcase, the_launcher_ends);
 	tcase_add_test(tcase, the_launcher_posts);
 	tcase_add_loop_test(tcase, something_is_wrong, 0, 2);
