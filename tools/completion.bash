@@ -10,7 +10,7 @@ _tessera() {
 
 	case $prev in
 	--backend)
-		mapfile -t COMPREPLY < <(compgen -W "auto gloo loopback shm" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "auto gloo loopback mpi shm" -- "$cur")
 		return ;;
 	--plan)
 		mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"; compgen -f -- "$cur")

@@ -34,10 +34,11 @@ static int usage(FILE *to)
 
 static int unknown(const char *name)
 {
-	const char *near = tools[0].name;
+	const char *near = "--help";
+	size_t best = TESS_FAR;
 
-	for (int i = 1; i < TOOLS; i++)
-		if (tess_distance(name, tools[i].name) < tess_distance(name, near))
+	for (int i = 0; i < TOOLS; i++)
+		if (tess_nearer(name, tools[i].name, &best))
 			near = tools[i].name;
 	fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
 	return 2;

@@ -130,18 +130,21 @@ static tess_status size(const char *name, const char *text, uint64_t *out)
 static tess_status named(const char *option, const char *text, int32_t lo, int32_t hi,
                          const char *(*name)(int32_t), int32_t *out)
 {
-	int32_t near = lo;
+	char all[160] = "";
+	size_t len = 0;
 
 	for (int32_t i = lo; i <= hi; i++) {
 		if (!strcmp(text, name(i))) {
 			*out = i;
 			return TESS_OK;
 		}
-		if (tess_distance(text, name(i)) < tess_distance(text, name(near)))
-			near = i;
+		len += (size_t)snprintf(all + len, sizeof all - len, "%s%s",
+		                        i == lo   ? ""
+		                        : i == hi ? " or "
+		                                  : ", ",
+		                        name(i));
 	}
-	return tess_fail(TESS_EINVAL, "%s %s: there is no such thing; did you mean %s?", option,
-	                 text, name(near));
+	return tess_fail(TESS_EINVAL, "%s %s: must be %s", option, text, all);
 }
 
 static const char *sum_name(int32_t sum)

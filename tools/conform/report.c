@@ -112,7 +112,7 @@ void conform_report_fault(struct conform_report *r, const char *what, const char
 	if (!r->row_bad) {
 		size_t n = strlen(r->faulty);
 
-		snprintf(r->faulty + n, sizeof r->faulty - n, "%s%s", n ? ", " : "", r->part);
+		snprintf(r->faulty + n, sizeof r->faulty - n, "%s%s", n ? "; " : "", r->part);
 	}
 	r->bad = r->row_bad = true;
 	if (r->tap)
