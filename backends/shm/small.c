@@ -70,25 +70,31 @@ void small_post(struct group *g, const struct tess_coll *c, const struct work *w
 	work_introduce(g, c);
 }
 
-/* As tess_reduce does: no sum is -0. */
-static void add_two(const float *a, const float *b, uint64_t n, float *dst)
+/* Two ranks' few floats; as tess_reduce does, no sum is -0. */
+static void add_two(const struct group *g, const struct work *w)
 {
-	for (uint64_t k = 0; k < n; k++)
-		dst[k] = a[k] + b[k] + 0.0f;
+	const float *mine = w->c.src;
+	const float *theirs = (const float *)(const void *)data_of(g, w, !g->rank);
+	const float *first = g->rank ? theirs : mine, *second = g->rank ? mine : theirs;
+	float *dst = w->c.dst;
+
+	for (uint64_t k = 0; k < w->c.count; k++)
+		dst[k] = first[k] + second[k] + 0.0f;
 }
 
 static void add(const struct group *g, const struct work *w)
 {
-	bool plain = w->c.dtype == TESS_F32 && w->c.op == TESS_SUM;
 	const void *part[RANKS_MOST];
 	void *dst = w->c.dst;
 
+	if (g->nranks == 2 && w->c.count <= ONE_BY_ONE && w->c.dtype == TESS_F32 &&
+	    w->c.op == TESS_SUM) {
+		add_two(g, w);
+		return;
+	}
 	for (int32_t r = 0; r < g->nranks; r++)
 		part[r] = r == g->rank ? w->c.src : data_of(g, w, r);
-	if (plain && g->nranks == 2 && w->c.count <= ONE_BY_ONE)
-		add_two(part[0], part[1], w->c.count, dst);
-	else
-		sum_to(w->c.dtype, w->c.op, part, g->nranks, w->c.count, &dst, 1, NULL);
+	sum_to(w->c.dtype, w->c.op, part, g->nranks, w->c.count, &dst, 1, NULL);
 }
 
 void small_take(const struct group *g, const struct work *w)

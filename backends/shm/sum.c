@@ -24,17 +24,18 @@ struct sixteen { /* a line */
 	float low __attribute__((vector_size(32))), high __attribute__((vector_size(32)));
 };
 
-static inline __attribute__((always_inline)) struct sixteen add(struct sixteen a, struct sixteen b)
+static inline __attribute__((always_inline)) void add(const struct sixteen *a,
+                                                      const struct sixteen *b, struct sixteen *out)
 {
-	a.low += b.low;
-	a.high += b.high;
-	return a;
+	out->low = a->low + b->low;
+	out->high = a->high + b->high;
 }
 
 /* From element k on: the first of a pair waits for the second, pairs for pairs, the last for nobody. */
 static inline __attribute__((always_inline)) struct sixteen add_line(const float *const *src,
                                                                      int32_t nsrc, uint64_t k)
 {
+	const struct sixteen zero = { 0 };
 	struct sixteen waits[LEVELS + 1] = { 0 }, sum = { 0 };
 
 	for (int32_t r = 0; r < nsrc; r++) {
@@ -44,10 +45,11 @@ static inline __attribute__((always_inline)) struct sixteen add_line(const float
 		sum = (struct sixteen){ from[0].x, from[1].x };
 		for (; r >> level && (r >> level & 1 || r == nsrc - 1); level++)
 			if (r >> level & 1)
-				sum = add(waits[level], sum);
+				add(&waits[level], &sum, &sum);
 		waits[level] = sum;
 	}
-	return add(sum, (struct sixteen){ 0 }); /* no sum is -0 */
+	add(&sum, &zero, &sum); /* no sum is -0 */
+	return sum;
 }
 
 /* The first `lines` lines of sums; dst but for the first are aligned to lines. */

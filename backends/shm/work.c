@@ -302,11 +302,29 @@ static struct work *take(struct group *g)
 	return w;
 }
 
+/* Of a call that is not small: what it needs, and its place in a queue. */
+static void line_up(struct group *g, struct work *w)
+{
+	bool sends = w->c.kind == TESS_SEND;
+
+	w->bytes = w->chunk = w->rounds = w->skip = w->moved = 0;
+	w->able = DIRECT | FILLED;
+	w->need = 0;
+	w->inlined = w->few = w->shares = false;
+	if (sends || w->c.kind == TESS_RECV) {
+		push(sends ? &g->out[w->c.peer] : &g->in[w->c.peer], w);
+		g->messages++;
+		return;
+	}
+	kind_plan(g, w);
+	push(&g->calls, w);
+}
+
 /* One round needs no more of this rank than its notice; of several the first are looked for. */
 tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
 {
 	struct work *w;
-	int32_t looks;
+	int32_t looks = 0;
 	tess_status st;
 
 	if (g->failed)
@@ -314,25 +332,20 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 	w = take(g);
 	if (!w)
 		return g->host->fail(TESS_ENOMEM, "shm: out of memory");
-	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	w->next = NULL;
-	w->bytes = w->chunk = w->round = w->rounds = w->skip = w->moved = 0;
-	w->able = DIRECT | FILLED;
-	w->need = 0;
-	w->small = w->inlined = w->few = w->shares = w->posted = w->done = false;
+	w->round = 0;
+	w->posted = w->done = false;
+	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	w->small = small_plan(g, c, w);
 	if (w->small && !g->calls.head)
 		post(g, c, w); /* before anything else, as the others wait for it */
 	w->c = *c;
-	if (c->kind == TESS_SEND || c->kind == TESS_RECV) {
-		push(c->kind == TESS_SEND ? &g->out[c->peer] : &g->in[c->peer], w);
-		g->messages++;
-	} else {
-		if (!w->small)
-			kind_plan(g, w);
+	if (w->small) {
 		push(&g->calls, w);
+	} else {
+		line_up(g, w);
+		looks = g->spin && w->bytes > g->small ? LOOKS : 0;
 	}
-	looks = g->spin && !w->small && w->bytes > g->small ? LOOKS : 0;
 	st = work_progress(g);
 	for (int32_t i = 0; i < looks && !st && !w->done; i++) {
 		bell_relax();

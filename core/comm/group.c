@@ -36,7 +36,8 @@ static void drop(struct tess_work *w)
 	if (w->state)
 		return;
 	tess_work_return(w);
-	tess_work_free(w);
+	if (w->emulation || w->batch)
+		tess_work_free(w);
 	for (struct tess_work **at = &g->live; *at; at = &(*at)->next)
 		if (*at == w) {
 			*at = w->next;
