@@ -108,6 +108,8 @@ START_TEST(numbers_add_up)
 	all = json_loads(out, JSON_REJECT_DUPLICATES, &err);
 	ck_assert_msg(all != NULL, "%s: %s", err.text, out);
 	ck_assert_int_eq(json_integer_value(json_object_get(all, "ranks")), runs[_i].ranks);
+	ck_assert_double_gt(number(all, "ready"), 0);
+	ck_assert_double_lt(number(all, "ready"), 60);
 	rows = json_object_get(all, "sizes");
 	while (n < 3 && (runs[_i].bytes[n] || !n)) {
 		const json_t *row = json_array_get(rows, n);

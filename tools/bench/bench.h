@@ -48,6 +48,7 @@ struct bench_row {
 struct bench_result {
 	const struct bench_ask *ask;
 	int32_t nranks, ncpus;
+	double ready; /* seconds from the start of the command until all ranks had met; 0: not known */
 	const char *backend;
 	bool shared; /* tensors lie in memory that the ranks share */
 	bool has[BENCH_SERIES];

@@ -96,9 +96,9 @@ static bool priced(const struct bench_result *b)
 
 void bench_table_head(const struct bench_result *b)
 {
-	printf("# %s: %d ranks on %d CPUs over %s, %s memory, %s\n", bench_kind_name(b->ask->kind),
-	       (int)b->nranks, (int)b->ncpus, b->backend, memory_name(b),
-	       b->ask->in_place ? "in place" : "out of place");
+	printf("# %s: %d ranks on %d CPUs over %s, %s memory, %s, ready in %.2f s\n",
+	       bench_kind_name(b->ask->kind), (int)b->nranks, (int)b->ncpus, b->backend,
+	       memory_name(b), b->ask->in_place ? "in place" : "out of place", b->ready);
 	printf("#%11s %12s %6s %6s %5s", "", "", "", "", "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
@@ -193,12 +193,13 @@ tess_status bench_json(const struct bench_result *b)
 			json_array_append_new(names, json_string(bench_series_name(a, s)));
 	for (size_t i = 0; i < b->nrows; i++)
 		json_array_append_new(rows, row_json(b, &b->row[i]));
-	all = json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o}", "version",
-	                tess_version(), "kind", bench_kind_name(a->kind), "ranks", (int)b->nranks,
-	                "cpus", (int)b->ncpus, "backend", b->backend, "memory", memory_name(b),
-	                "in_place", (int)a->in_place, "dtype", dtype_name(a), "op", op_name(a),
-	                "root", tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(),
-	                "series", names, "sizes", rows);
+	all = json_pack("{s:s, s:s, s:i, s:i, s:f, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o}",
+	                "version", tess_version(), "kind", bench_kind_name(a->kind), "ranks",
+	                (int)b->nranks, "cpus", (int)b->ncpus, "ready", b->ready, "backend",
+	                b->backend, "memory", memory_name(b), "in_place", (int)a->in_place, "dtype",
+	                dtype_name(a), "op", op_name(a), "root",
+	                tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(), "series",
+	                names, "sizes", rows);
 	if (!all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
 		st = tess_fail(TESS_ENOMEM, "--json: out of memory");
 	putchar('\n');
