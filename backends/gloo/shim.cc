@@ -4,7 +4,9 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -58,6 +60,45 @@ class Quiet
 	sigset_t pipe_, old_;
 };
 
+/*
+ * Gloo's thread sleeps for 10 ms at a time, and who opens or ends a connection waits for its next turn. While one
+ * of these lives there is something to read all the time, and it turns without delay. It may end after the device.
+ */
+class Hurry
+{
+      public:
+	explicit Hurry(tcp::Device &device) : fd_(eventfd(1, EFD_CLOEXEC))
+	{
+		static Idle idle; /* Gloo may call it a moment longer */
+
+		if (fd_ >= 0)
+			device.registerDescriptor(fd_, EPOLLIN, &idle);
+	}
+	~Hurry()
+	{
+		eventfd_t value;
+
+		if (fd_ < 0)
+			return;
+		eventfd_read(fd_, &value); /* for what a fork may have kept of it */
+		close(fd_);
+	}
+	Hurry(const Hurry &) = delete;
+	Hurry &operator=(const Hurry &) = delete;
+
+      private:
+	struct Idle final : tcp::Handler {
+		void handleEvents(int) override
+		{
+			const struct timespec pause = { 0, 20000 }; /* for others to run */
+
+			nanosleep(&pause, nullptr);
+		}
+	};
+
+	const int fd_;
+};
+
 /* In a handler: the current exception as a sentence, without the place in Gloo's source. */
 void explain(char *why) noexcept
 {
@@ -80,7 +121,7 @@ void explain(char *why) noexcept
 struct shim_mesh {
 	int rank, nranks;
 	bool crowded; /* more ranks than CPUs */
-	std::shared_ptr<gloo::transport::Device> device;
+	std::shared_ptr<tcp::Device> device;
 	std::shared_ptr<Context> context;
 	std::vector<std::unique_ptr<Lane>> lane; /* by peer */
 
@@ -154,11 +195,12 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
 
 		mesh->rank = rank;
 		mesh->nranks = nranks;
-		mesh->device = with ? with->device : tcp::CreateDevice(tcp::attr(host));
-		auto device = std::dynamic_pointer_cast<tcp::Device>(mesh->device);
-		if (!device)
+		mesh->device = with ? with->device
+		                    : std::dynamic_pointer_cast<tcp::Device>(
+					      tcp::CreateDevice(tcp::attr(host)));
+		if (!mesh->device)
 			throw std::logic_error("Gloo's TCP device is not one");
-		mesh->context = std::make_shared<Context>(device, rank, nranks);
+		mesh->context = std::make_shared<Context>(mesh->device, rank, nranks);
 		mesh->crowded = nranks > cpus();
 		/* Gloo waits five times as long as it is told for a connection. */
 		mesh->context->setTimeout(
@@ -248,6 +290,8 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why)
 {
 	try {
+		Hurry hurry(*m->device);
+
 		m->pair(peer)->connect(address_of(m, peer, address));
 		return 0;
 	} catch (...) {
@@ -259,6 +303,8 @@ int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why)
 void shim_cut(struct shim_mesh *m)
 {
 	try {
+		Hurry hurry(*m->device);
+
 		for (int peer = 0; peer < m->nranks; peer++)
 			if (peer != m->rank && m->pair(peer))
 				m->pair(peer)->close();
@@ -275,6 +321,7 @@ void shim_close(struct shim_mesh *m)
 		for (auto &lane : m->lane)
 			if (lane)
 				lane->flush(now() + kFlush);
+		Hurry hurry(*m->device);
 		m->context->close(); /* before the places go; what was written still arrives */
 		delete m;
 	} catch (...) {
