@@ -255,6 +255,12 @@ tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *s
 	mpi.patience = deadline - mpi_now();
 	mpi.pid = getpid();
 	st = send(e, store, deadline, "MPI_Init_thread");
+	if (st == TESS_ETIMEOUT && !store)
+		return mpi_host->fail(
+			st,
+			"MPI_Init_thread did not return by the deadline: it waits for "
+			"all %d ranks, and does not say which has not come",
+			(int)nranks);
 	if (st < 0)
 		return st;
 	mpi.up = true; /* the job's first group is opened alone */

@@ -197,6 +197,13 @@ START_TEST(names_all_that_does_not_fit)
 }
 END_TEST
 
+static bool rank_is(const char *rank)
+{
+	const char *mine = getenv("OMPI_COMM_WORLD_RANK");
+
+	return mine && !strcmp(mine, rank);
+}
+
 /* mpirun as if it were on the first of two hosts, between which it goes to and fro with ssh. */
 static void move_to_hosts(const char *name, const char *agent)
 {
@@ -219,8 +226,8 @@ static void move_to_hosts(const char *name, const char *agent)
 /* MPI carries what ranks of several hosts tell each other: neither an address nor a secret is named. */
 START_TEST(meets_over_hosts)
 {
-	char name[16], agent[64], said[2048];
-	int moved;
+	char name[16], agent[64], said[2048], missed[2048];
+	int moved, absent;
 
 	snprintf(name, sizeof name, "tm%d", (int)getpid());
 	if (!cable_lay(name))
@@ -229,11 +236,15 @@ START_TEST(meets_over_hosts)
 	move_to_hosts(name, agent);
 	moved = play("TESSERA_TIMEOUT=30", "-n 4", "moves");
 	snprintf(said, sizeof said, "%.2000s", text);
+	absent = play("TESSERA_TIMEOUT=1", "-n 4", "absent");
+	snprintf(missed, sizeof missed, "%.2000s", text);
 	patience = 6; /* with --enable-recovery mpirun stays */
 	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 4", "killed 4000");
 	unlink(agent);
 	cable_take(name);
 	ck_assert_msg(!moved, "status %d: %s", moved, said);
+	ck_assert_msg(absent > 0 && strstr(missed, "it waits for all 4 ranks"), "status %d: %s",
+	              absent, missed);
 	for (int r = 0; r < 4; r++)
 		if (r != 1)
 			has_failed(r, 2.5, "rank 1 has not joined by the deadline");
@@ -292,6 +303,8 @@ int main(int argc, char **argv)
 {
 	if (argc > 2 && !strcmp(argv[1], "mismatch"))
 		return differ(argv[2]);
+	if (argc > 1 && !strcmp(argv[1], "absent") && rank_is("2"))
+		return pause();
 	if (argc > 1)
 		return scene_main(argc, argv);
 	if (mpirun("", "-n 1", "true")) {
