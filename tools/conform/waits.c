@@ -107,7 +107,6 @@ static tess_status wake_ups(struct conform_rank *me, const struct conform_direct
 	int64_t limit = 3000 * (int64_t)TESS_MS;
 	tess_status st = TESS_OK;
 
-	conform_doing(me, "wait() for calls to which ranks come at other moments");
 	for (int i = 0; i < rounds && !st; i++) {
 		struct conform_case c = common_case(me, i);
 		uint64_t luck = conform_mix((uint64_t)i, (uint64_t)me->rank, 5);
@@ -115,6 +114,8 @@ static tess_status wake_ups(struct conform_rank *me, const struct conform_direct
 		struct conform_data *d;
 		void *work[2];
 
+		conform_doing(me, "wait() %d of %d, to which ranks come at other moments", i,
+		              rounds);
 		if (luck >> 32 & 1)
 			nanosleep(&pause, NULL);
 		st = conform_data_make(&c, me->rank, me->n, &d);
