@@ -105,7 +105,11 @@ static void draw_series(const struct panel *p, int32_t series, FILE *f)
 		bench_size_text(b->row[i].bytes, size);
 		fprintf(f, "<circle class=\"s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\">", (int)series,
 		        at_size(p, b->row[i].bytes), at_value(p, v));
-		fprintf(f, "<title>%s: %.4g</title></circle>\n", size, v);
+		fprintf(f, "<title>%s: %.*f</title></circle>\n", size,
+		        v < 10     ? 3
+		        : v < 1000 ? 1
+		                   : 0,
+		        v);
 	}
 }
 
