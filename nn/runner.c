@@ -327,12 +327,6 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 	return TESS_OK;
 }
 
-void tess_runner_rewind(struct tess_runner *s, int64_t at)
-{
-	if (at < s->next)
-		s->next = at < 0 ? 0 : at;
-}
-
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
 static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)

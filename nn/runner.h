@@ -28,9 +28,6 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 /* Room for `positions` in the caches. What was cached is forgotten. */
 tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions);
 
-/* Forgets positions from `at` on: the next step starts there. */
-void tess_runner_rewind(struct tess_runner *s, int64_t at);
-
 /*
  * Runs `n` ids (i32) at the next positions. *logits: f32 [1, vocabulary] of the last, or [n, vocabulary] with `all`; borrowed
  * until the next step. TESS_EINVAL: an id outside the vocabulary, no room.

@@ -494,10 +494,11 @@ static int conclude(struct job *j)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-void tess_job_name(const struct tess_attempt *a, int32_t n, char *text, size_t room)
+/* Its name at the rendezvous. */
+static void name_attempt(const struct tess_attempt *a, char *text, size_t room)
 {
-	if (n)
-		snprintf(text, room, "%s.%d", a->name, n);
+	if (a->number)
+		snprintf(text, room, "%s.%d", a->name, a->number);
 	else
 		snprintf(text, room, "%s", a->name);
 }
@@ -556,7 +557,7 @@ static tess_status open_job(struct job *j)
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
-	tess_job_name(j->attempt, j->attempt->number, name, sizeof name);
+	name_attempt(j->attempt, name, sizeof name);
 	return tess_rendezvous_open(name, j->how->nranks, &j->meet);
 }
 

@@ -10,7 +10,7 @@
 struct tess_attempt {
 	int32_t number; /* from 0 */
 	sigset_t mask; /* of the ranks */
-	char name[64]; /* of the job; tess_job_name() says that of an attempt */
+	char name[64]; /* of the job; that of an attempt begins with it */
 	const char *records; /* an empty directory for the records of ranks, or "" */
 	pid_t parent; /* ours: when it is gone the ranks are killed */
 };
@@ -20,9 +20,6 @@ struct tess_end {
 	int status;
 	bool by_signal;
 };
-
-/* The name of the n-th attempt, for the rendezvous. */
-void tess_job_name(const struct tess_attempt *a, int32_t n, char *text, size_t room);
 
 /* The signals that a launcher takes; they are blocked, from before the first thread on. */
 void tess_job_signals(sigset_t *out);

@@ -92,10 +92,9 @@ tess_status bench_rank(struct tess_world *w, void *ask);
 /* "exact", "fast"; of kinds that have no sum, the kind. */
 const char *bench_series_name(const struct bench_ask *a, int32_t series);
 /*
- * GB/s: `bytes` over the time; and times what hardware has to carry of them, so that it can be held against the
+ * GB/s: `bytes` over the time, times what hardware has to carry of them, so that it can be held against the
  * speed of a link whatever the kind and the ranks.
  */
-double bench_algbw(const struct bench_row *r, int32_t series);
 double bench_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series);
 /* "64 KiB" */
 void bench_size_text(uint64_t bytes, char text[static 32]);

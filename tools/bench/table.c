@@ -29,7 +29,8 @@ void bench_size_text(uint64_t bytes, char text[static 32])
 	snprintf(text, 32, "%.4g %s", size, units[unit]);
 }
 
-double bench_algbw(const struct bench_row *r, int32_t series)
+/* GB/s: the bytes over the time. */
+static double algbw(const struct bench_row *r, int32_t series)
 {
 	double us = r->cell[series].us;
 
@@ -60,7 +61,7 @@ static double links(int32_t kind, int32_t n)
 
 double bench_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series)
 {
-	return bench_algbw(r, series) * links(b->ask->kind, b->nranks);
+	return algbw(r, series) * links(b->ask->kind, b->nranks);
 }
 
 static double average(const struct bench_result *b, int32_t series)
@@ -120,7 +121,7 @@ static void show_cell(const struct bench_result *b, const struct bench_row *r, i
 {
 	const struct bench_cell *c = &r->cell[s];
 
-	printf("  %11.2f %7.2f %7.2f", c->us, bench_algbw(r, s), bench_busbw(b, r, s));
+	printf("  %11.2f %7.2f %7.2f", c->us, algbw(r, s), bench_busbw(b, r, s));
 	if (c->wrong < 0)
 		printf(" %6s", "-");
 	else
@@ -166,7 +167,7 @@ static json_t *cell_json(const struct bench_result *b, const struct bench_row *r
 	const struct bench_cell *c = &r->cell[s];
 
 	return json_pack("{s:f, s:f, s:i, s:f, s:f, s:o}", "us", c->us, "least_us", c->fastest,
-	                 "samples", (int)c->samples, "algbw", bench_algbw(r, s), "busbw",
+	                 "samples", (int)c->samples, "algbw", algbw(r, s), "busbw",
 	                 bench_busbw(b, r, s), "wrong",
 	                 c->wrong < 0 ? json_null() : json_integer(c->wrong));
 }
