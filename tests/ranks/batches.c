@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 16, MOST = 30000 };
+enum { RANKS = 16, MOST = 30000, LARGE = 300001, LARGE_RANKS = 5 };
 
 /* What one rank sends to all, and gets from all. */
 struct parcels {
@@ -93,6 +93,36 @@ static tess_status all_to_all(struct tess_group *g, struct parcels *p, uint64_t 
 	return st;
 }
 
+/* More than any buffer on the way holds, from each to all others: none may wait until another has come. */
+static tess_status large(struct tess_group *g)
+{
+	int32_t n = tess_group_size(g), me = tess_group_rank(g);
+	int32_t *mine = malloc(LARGE * sizeof *mine), *in = malloc((size_t)n * LARGE * sizeof *in);
+	struct tess_coll c[2 * LARGE_RANKS];
+	uint32_t ncalls = 0;
+	tess_status st = mine && in ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
+
+	for (uint64_t i = 0; i < LARGE && !st; i++)
+		mine[i] = word(me, 0, i);
+	for (int32_t r = 0; r < n && !st; r++)
+		if (r != me) {
+			c[ncalls++] = message(TESS_SEND, r, mine, LARGE);
+			c[ncalls++] = message(TESS_RECV, r, in + r * (int64_t)LARGE, LARGE);
+		}
+	if (!st)
+		st = run_shuffled(g, c, ncalls, false);
+	if (st)
+		return st; /* the buffers are the group's */
+	for (int32_t r = 0; r < n && !st; r++)
+		for (uint64_t i = 0; i < LARGE && r != me && !st; i++)
+			if (in[(uint64_t)r * LARGE + i] != word(r, 0, i))
+				st = tess_fail(TESS_EBUG, "element %d from rank %d is %d", (int)i,
+				               r, in[(uint64_t)r * LARGE + i]);
+	free(mine);
+	free(in);
+	return st;
+}
+
 /* Two sums and, between them, messages around the ring; odd ranks make the calls singly. */
 static tess_status mixed(struct tess_group *g, struct parcels *p, uint64_t count)
 {
@@ -161,6 +191,8 @@ tess_status batches_play(struct tess_group *g)
 		st = mixed(g, p, counts[i] + 10 * !counts[i]);
 	if (!st)
 		st = odd_ones(g, p);
+	for (int i = 0; i < 2 && !st && tess_group_size(g) <= LARGE_RANKS; i++)
+		st = large(g);
 	free(p);
 	return st ? st : tess_barrier(g, "batches:end");
 }
