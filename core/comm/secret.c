@@ -82,10 +82,13 @@ tess_status tess_secret_load(const char *path, const char *job, struct tess_secr
 	if (sodium_init() < 0)
 		return tess_fail(TESS_EIO, "libsodium finds no random numbers");
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 && errno == ELOOP)
+		return tess_fail(TESS_EPERM,
+		                 "the secret %s is a symbolic link; name the file itself in "
+		                 "TESSERA_SECRET_FILE",
+		                 path);
 	if (fd < 0)
-		return tess_fail(errno == ENOENT  ? TESS_ENOENT
-		                 : errno == ELOOP ? TESS_EPERM
-		                                  : TESS_EIO,
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO,
 		                 "the secret %s (TESSERA_SECRET_FILE) cannot be opened: %s", path,
 		                 strerror(errno));
 	st = check_file(path, fd);

@@ -146,6 +146,7 @@ START_TEST(bad_secrets)
 	ck_assert_int_eq(unlink(secret), 0);
 	ck_assert_int_eq(symlink(other, secret), 0);
 	ck_assert_int_eq(tess_secret_load(secret, "job", &s), TESS_EPERM);
+	ck_assert_msg(strstr(tess_error(), "is a symbolic link"), "%s", tess_error());
 	end();
 }
 END_TEST
