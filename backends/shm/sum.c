@@ -11,7 +11,6 @@
 
 enum {
 	STREAMS = 8, /* vectors that are read at once */
-	LEVELS = 3, /* log2 of them */
 	STEP = 8 << 10 /* bytes that are added before they are handed on, still in cache */
 };
 
@@ -31,22 +30,59 @@ static inline __attribute__((always_inline)) void add(const struct sixteen *a,
 	out->high = a->high + b->high;
 }
 
-/* From element k on: the first of a pair waits for the second, pairs for pairs, the last for nobody. */
+static inline __attribute__((always_inline)) void load(const float *const *src, uint64_t k,
+                                                       struct sixteen *out)
+{
+	const struct eight *from = (const struct eight *)(const void *)(*src + k);
+
+	out->low = from[0].x;
+	out->high = from[1].x;
+}
+
+/* Up to three, from element k on: two, and the third. */
+static inline __attribute__((always_inline)) void add_few(const float *const *src, int32_t nsrc,
+                                                          uint64_t k, struct sixteen *out)
+{
+	struct sixteen next;
+
+	load(src, k, out);
+	if (nsrc > 1) {
+		load(src + 1, k, &next);
+		add(out, &next, out);
+	}
+	if (nsrc > 2) {
+		load(src + 2, k, &next);
+		add(out, &next, out);
+	}
+}
+
+static inline __attribute__((always_inline)) void add_four(const float *const *src, uint64_t k,
+                                                           struct sixteen *out)
+{
+	struct sixteen right;
+
+	add_few(src, 2, k, out);
+	add_few(src + 2, 2, k, &right);
+	add(out, &right, out);
+}
+
+/* Up to eight, as tess_reduce adds them: pairs, pairs of pairs, and what is left over last. */
 static inline __attribute__((always_inline)) struct sixteen add_line(const float *const *src,
                                                                      int32_t nsrc, uint64_t k)
 {
 	const struct sixteen zero = { 0 };
-	struct sixteen waits[LEVELS + 1] = { 0 }, sum = { 0 };
+	struct sixteen sum, right;
 
-	for (int32_t r = 0; r < nsrc; r++) {
-		const struct eight *from = (const struct eight *)(const void *)(src[r] + k);
-		int level = 0;
-
-		sum = (struct sixteen){ from[0].x, from[1].x };
-		for (; r >> level && (r >> level & 1 || r == nsrc - 1); level++)
-			if (r >> level & 1)
-				add(&waits[level], &sum, &sum);
-		waits[level] = sum;
+	if (nsrc < 4)
+		add_few(src, nsrc, k, &sum);
+	else
+		add_four(src, k, &sum);
+	if (nsrc > 4) {
+		if (nsrc == STREAMS)
+			add_four(src + 4, k, &right);
+		else
+			add_few(src + 4, nsrc - 4, k, &right);
+		add(&sum, &right, &sum);
 	}
 	add(&sum, &zero, &sum); /* no sum is -0 */
 	return sum;
