@@ -491,48 +491,49 @@ static tess_status add_in_place(struct way *w, bool *done)
 	return tess_barrier(w->g, s.where);
 }
 
-/* Whether the tree over ranks is the order in which the backend adds, one node of each. */
-static bool backend_adds(const struct way *w)
+/* Whether the backend adds as the tree does: 2^k ranks that have units hold one node each. */
+static bool backend_adds(const struct tess_group *g, const struct tess_sum *s)
 {
-	int32_t n = w->g->size;
-
-	if (!w->g->backend->exact || n & (n - 1) || w->s->ntree > 1)
-		return false;
-	for (int32_t r = 0; r < n; r++)
-		if (w->held[r] != 1)
-			return false;
-	return true;
+	return g->backend->exact && !(g->size & (g->size - 1)) && s->ntree == 1 &&
+	       s->n[0] >= g->size;
 }
 
-/* This rank's nodes in order, then as the backend adds. */
-static tess_status leave_to_backend(struct way *w)
+/* One vector of this rank: all of its nodes. */
+static tess_status leave_to_backend(struct tess_group *g, const struct tess_sum *s,
+                                    const float *src, float *out)
+{
+	struct tess_coll c = {
+		.size = sizeof c,
+		.kind = s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
+		.dtype = TESS_F32,
+		.op = TESS_SUM,
+		.src = src,
+		.dst = out,
+		.count = s->share ? s->share[g->rank] : s->count,
+		.give = s->share,
+		.where = s->where,
+	};
+
+	return tess_group_run(g, &c);
+}
+
+/* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
+static tess_status fast(struct way *w)
 {
 	uint64_t count = w->s->count;
-	const float *src = w->nodes;
-	int32_t me = w->g->rank;
-	struct tess_coll c;
+	int64_t held = tess_sum_nodes(w->s, w->g->size, w->g->rank);
 	tess_status st;
 
-	if (w->held[me] != 1) {
-		st = room(w, count);
-		if (st)
-			return st;
-		memset(w->scratch, 0, count * sizeof *w->scratch);
-		for (int64_t i = 0; i < w->held[me]; i++)
-			for (uint64_t k = 0; k < count; k++)
-				w->scratch[k] += w->nodes[(uint64_t)i * count + k];
-		src = w->scratch;
-	}
-	c = (struct tess_coll){ .size = sizeof c,
-		                .kind = w->s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
-		                .dtype = TESS_F32,
-		                .op = TESS_SUM,
-		                .src = src,
-		                .dst = w->out,
-		                .count = w->s->share ? w->s->share[me] : count,
-		                .give = w->s->share,
-		                .where = w->s->where };
-	return tess_group_run(w->g, &c);
+	if (held == 1)
+		return leave_to_backend(w->g, w->s, w->nodes, w->out);
+	st = room(w, count);
+	if (st)
+		return st;
+	memset(w->scratch, 0, count * sizeof *w->scratch);
+	for (int64_t i = 0; i < held; i++)
+		for (uint64_t k = 0; k < count; k++)
+			w->scratch[k] += w->nodes[(uint64_t)i * count + k];
+	return leave_to_backend(w->g, w->s, w->scratch, w->out);
 }
 
 tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
@@ -542,15 +543,19 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	bool done;
 	tess_status st;
 
+	if (!s->count)
+		return TESS_OK; /* on all ranks */
+	if (g->size > 1 && backend_adds(g, s))
+		return leave_to_backend(g, s, nodes, out);
 	w.g = g;
 	w.s = s;
 	w.nodes = nodes;
 	w.out = out;
 	w.at = 0;
+	if (g->size > 1 && g->world->fast)
+		return fast(&w);
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
-	if (!s->count)
-		return TESS_OK; /* on all ranks */
 	if (g->size == 1) {
 		w.get[0] = 0;
 		st = room(&w, adding(s->count));
@@ -558,8 +563,6 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 			finish(&w, nodes, s->count, w.scratch, out);
 		return st;
 	}
-	if (g->world->fast || backend_adds(&w)) /* TESSERA_REDUCE=fast */
-		return leave_to_backend(&w);
 	if (!s->share && s->count * sizeof *out <= (g->rooms ? TINY : SMALL))
 		return gather_and_add(&w);
 	for (int32_t r = 0; r < g->size; r++)
