@@ -360,12 +360,14 @@ END_TEST
 START_TEST(several_at_once)
 {
 	good(3, "several");
+	good(4, "several"); /* its sums go by halves */
 	good(3, "batches");
 }
 END_TEST
 START_TEST(calls_are_looked_at)
 {
 	good(3, "looked_at");
+	good(4, "looked_at");
 }
 END_TEST
 START_TEST(groups_of_some_ranks)
