@@ -156,12 +156,25 @@ static bool take(struct client *c, struct tess_pipe *out, bool resting)
 	return last;
 }
 
+/* Between hosts nobody sees whether a process is alive: it says so, once all are here. Returns when to say it again. */
+static int64_t say_alive(struct client *c, int64_t when)
+{
+	if (tess_now() < when)
+		return when;
+	pthread_mutex_lock(&c->lock);
+	if (c->welcome && !c->closing && tess_pipe_put(&c->out, TESS_ALIVE, 0, 0, NULL, 0, NULL, 0))
+		c->urgent = true;
+	pthread_mutex_unlock(&c->lock);
+	return tess_now() + TESS_ALIVE_MS * (int64_t)TESS_MS;
+}
+
 static void *watch(void *arg)
 {
 	struct client *c = arg;
 	struct tess_pipe in = { 0 }, out = { 0 };
 	bool open = true, last = false;
 	int64_t rest = 0; /* nothing that can wait is sent before */
+	int64_t alive = *c->path ? INT64_MAX : 0; /* when to say that it is */
 
 	while (open) {
 		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
@@ -169,7 +182,9 @@ static void *watch(void *arg)
 			               { .fd = c->listener->knock, .events = POLLIN } };
 		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
 		uint64_t count;
+		int64_t until;
 
+		alive = say_alive(c, alive);
 		if (empty) {
 			last = take(c, &out, resting);
 			if (out.begin < out.end) {
@@ -189,7 +204,8 @@ static void *watch(void *arg)
 		 * the same `resting` as take() was told: a second look at the clock would sleep
 		 * over notes
 		 */
-		poll(p, 3, full || !resting ? -1 : tess_ms_left(rest));
+		until = full || !resting || alive < rest ? alive : rest;
+		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
 		if (p[2].revents && read(c->listener->knock, &count, sizeof count) > 0)

@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "ledger.h"
+#include "wire.h"
 
 #include <core/base/status.h>
 #include <inttypes.h>
@@ -243,6 +244,13 @@ tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid)
 	return st;
 }
 
+void tess_hub_heard(struct tess_hub *h, int32_t rank)
+{
+	pthread_mutex_lock(&h->lock);
+	h->seat[rank].heard = tess_now();
+	pthread_mutex_unlock(&h->lock);
+}
+
 int32_t tess_hub_entered(struct tess_hub *h)
 {
 	int32_t n;
@@ -306,13 +314,21 @@ static bool stopped(pid_t pid)
 	return yes;
 }
 
+/* For how long a rank that says now and then that it is alive has not said so; 0: it has, or need not. */
+static double silent(const struct hub_seat *s)
+{
+	int64_t for_ns = s->heard && !s->left ? tess_now() - s->heard : 0;
+
+	return for_ns > TESS_SILENT_MS * (int64_t)TESS_MS ? (double)for_ns / 1e9 : 0;
+}
+
 /* Outside of calls the job waits for those who have not come, or have not left. */
 static bool behind(const struct tess_hub *h, int32_t rank)
 {
 	return h->entered < h->nranks ? !h->seat[rank].here : !h->seat[rank].left;
 }
 
-enum { NOBODY, MISSED, CROSSED, ASLEEP };
+enum { NOBODY, MISSED, CROSSED, SILENT, ASLEEP };
 
 /*
  * A rank that is missed may itself wait for another one, and so on: the end of that chain, as far as it goes
@@ -351,6 +367,7 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 	for (int32_t r = 0; r < h->nranks; r++) {
 		bool lacks = c ? tess_ledger_lacks(c, r) : !n && behind(h, r);
 		int how = h->seat[r].here && stopped(h->seat[r].pid) ? ASLEEP
+		          : silent(&h->seat[r]) > 0                  ? SILENT
 		          : !lacks                                   ? NOBODY
 		          : tess_ledger_waits(h, r, rank)            ? CROSSED
 		                                                     : MISSED;
@@ -382,6 +399,12 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 			"rank %d (process %d) is stopped; %s was not finished by the deadline of "
 			"rank %d",
 			who, (int)h->seat[who].pid, text, rank);
+	else if (worst == SILENT)
+		tess_hub_blame(
+			h, who, TESS_ETIMEOUT,
+			"rank %d has not been heard of for %.1f s: it has ended, is stopped or out of "
+			"reach; %s was not finished by the deadline of rank %d",
+			who, silent(&h->seat[who]), text, rank);
 	else
 		tess_hub_blame(h, who, TESS_ETIMEOUT,
 		               "rank %d%s %s by the deadline of rank %d%s%s%s%s%s", who, more, what,

@@ -54,6 +54,12 @@ void tess_hub_record(struct tess_hub *h);
 tess_status tess_hub_enter(struct tess_hub *h, int32_t rank, pid_t pid);
 int32_t tess_hub_entered(struct tess_hub *h); /* how many ranks have come so far */
 
+/*
+ * Something has come from this rank, of another host, where nobody sees what becomes of its process: it will
+ * say so every TESS_ALIVE_MS.
+ */
+void tess_hub_heard(struct tess_hub *h, int32_t rank);
+
 /* The rank makes no call any more. A failure if somebody waits for one of its calls. */
 void tess_hub_leave(struct tess_hub *h, int32_t rank);
 int32_t tess_hub_left(struct tess_hub *h);

@@ -35,6 +35,7 @@ struct hub_call { /* a call that some of its ranks have made */
 
 struct hub_seat {
 	pid_t pid;
+	int64_t heard; /* when, of a rank of another host; else 0 */
 	bool here, left;
 	struct tess_note *last; /* its last call that is known; NULL: none yet */
 	struct hub_group *in; /* the group of that call */

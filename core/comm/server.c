@@ -164,6 +164,8 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 			return false;
 		tess_hub_fail(r->hub, c->rank, f->b, f->payload);
 		return true;
+	case TESS_ALIVE:
+		return true;
 	case TESS_BYE:
 		c->bye = true;
 		tess_hub_leave(r->hub, c->rank);
@@ -271,7 +273,8 @@ static bool hear(struct tess_rendezvous *r, struct tess_conn *c)
 	if (!c->proven)
 		return greet(r, c);
 	open = tess_pipe_fill(&c->in, c->fd);
-
+	if (r->hosts && c->rank >= 0)
+		tess_hub_heard(r->hub, c->rank);
 	while (!c->drop && (f = tess_pipe_next(&c->in, &bad))) {
 		if (c->rank < 0)
 			hello(r, c, f);
@@ -341,6 +344,8 @@ static void tell(struct tess_rendezvous *r)
 		answer(r, c);
 		if (welcome)
 			post(c, TESS_WELCOME, 0, 0, NULL, 0);
+		if (welcome && r->hosts)
+			tess_hub_heard(r->hub, c->rank);
 		if (gone)
 			post(c, TESS_GONE, 0, 0, NULL, 0);
 		if (failed && !c->told)
@@ -361,6 +366,18 @@ static bool is_stranger(const struct tess_conn *c, int64_t *until)
 	return c->rank < 0 && !c->expected;
 }
 
+/* A server that has not looked for news for so long has missed what ranks said. */
+static void forgive(struct tess_rendezvous *r)
+{
+	int64_t now = tess_now();
+	bool deaf = now - r->turned > (TESS_SILENT_MS - TESS_ALIVE_MS) * (int64_t)TESS_MS;
+
+	for (int32_t i = 0; i < r->nconns && deaf; i++)
+		if (r->conn[i].rank >= 0)
+			tess_hub_heard(r->hub, r->conn[i].rank);
+	r->turned = now;
+}
+
 /* Waits for news, at most until `deadline` (0: as long as it takes). */
 static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
@@ -379,6 +396,8 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 			deadline = until;
 	}
 	poll(p, (nfds_t)n + 2, deadline ? tess_ms_left(deadline) : -1);
+	if (r->hosts)
+		forgive(r);
 	if (p[0].revents) {
 		uint64_t count;
 

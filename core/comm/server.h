@@ -48,6 +48,7 @@ struct tess_rendezvous {
 	struct tess_hub *hub;
 	struct tess_listener ear;
 	int32_t nranks;
+	int64_t turned; /* when it last looked for news */
 	struct tess_arrival *seat; /* of each rank */
 	bool welcomed, gone;
 	atomic_uint records; /* how often they are wanted */

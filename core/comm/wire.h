@@ -11,6 +11,7 @@
  *   GROUP_BYE         id         -
  *   FAIL              -          status         sentence, ended by 0
  *   BYE               -          -
+ *   ALIVE             -          -              now and then, between hosts
  *   to a rank
  *   WELCOME           -          -              all ranks are here
  *   VALUE             value bytes  id           value
@@ -36,6 +37,7 @@ enum {
 	TESS_BYE,
 	TESS_GROUP,
 	TESS_GROUP_BYE,
+	TESS_ALIVE,
 	TESS_WELCOME = 32,
 	TESS_VALUE,
 	TESS_FAILED,
@@ -43,7 +45,14 @@ enum {
 	TESS_GONE,
 	TESS_RECORD
 };
-enum { TESS_WIRE_VERSION = 2, TESS_KEY_MOST = 1024, TESS_FRAME_MOST = (1 << 20) + 4096 };
+enum {
+	TESS_WIRE_VERSION = 3,
+	TESS_ALIVE_MS = 250, /* between two of a rank */
+	TESS_SILENT_MS =
+		5 * TESS_ALIVE_MS, /* of a rank that has ended, is stopped, or out of reach */
+	TESS_KEY_MOST = 1024,
+	TESS_FRAME_MOST = (1 << 20) + 4096
+};
 
 struct tess_frame {
 	uint32_t bytes; /* of all, header included */

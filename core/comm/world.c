@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* How long a better sentence is waited for: an answer for a tenth of what a call has, within these. */
+/* How long a better sentence is waited for: an answer for about a tenth of what a call has, within these. */
 enum { ANSWER_MS = 250, ANSWER_MOST_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
 
 const struct tess_option tess_world_options[] = {
@@ -134,7 +134,7 @@ static void await_poison(struct tess_world *w, int ms)
 static tess_status conclude(struct tess_world *w, tess_status why, const char *sentence)
 {
 	struct tess_failure own = { .why = why, .rank = w->rank };
-	int64_t ms = w->timeout / 10 / TESS_MS;
+	int64_t ms = w->timeout / 11 / TESS_MS; /* so that it is heard within a tenth */
 
 	await_poison(w, ms < ANSWER_MS        ? ANSWER_MS
 	                : ms > ANSWER_MOST_MS ? ANSWER_MOST_MS

@@ -61,6 +61,29 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
+/* Of a process on another host only its silence is seen. */
+START_TEST(a_rank_is_stopped)
+{
+	struct process p[3];
+
+	begin();
+	put_file(hold, "", 0600);
+	setenv("TEST_HOLD", hold, 1);
+	setenv("TESSERA_TIMEOUT", "2", 1);
+	for (int i = 0; i < 3; i++)
+		process_start(&p[i], "work", i, 3);
+	for (int i = 0; i < 3; i++)
+		process_hear(&p[i]);
+	kill(p[1].pid, SIGSTOP);
+	unlink(hold);
+	finish(&p[0], 3, "rank 1 has not been heard of for ");
+	finish(&p[2], 3, "rank 1 has not been heard of for ");
+	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
+	finish(&p[1], 3, "rank 1 has not been heard of for ");
+	end();
+}
+END_TEST
+
 /* Rank 1 does not belong: it says so at once, and rank 0 names it at the deadline. */
 START_TEST(one_does_not_belong)
 {
@@ -364,6 +387,7 @@ int main(int argc, char **argv)
 	tcase = suite_begin("hosts", 120, &runner);
 	tcase_add_test(tcase, ranks_meet);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 3);
+	tcase_add_test(tcase, a_rank_is_stopped);
 	tcase_add_loop_test(tcase, one_does_not_belong, 0, 2);
 	tcase_add_test(tcase, ranks_that_do_not_fit);
 	tcase_add_test(tcase, the_port_is_taken);

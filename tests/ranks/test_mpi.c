@@ -247,7 +247,7 @@ START_TEST(meets_over_hosts)
 	              absent, missed);
 	for (int r = 0; r < 4; r++)
 		if (r != 1)
-			has_failed(r, 2.5, "rank 1 has not joined by the deadline");
+			has_failed(r, 2.5, "rank 1 has not been heard of for ");
 }
 END_TEST
 
