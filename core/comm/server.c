@@ -118,6 +118,34 @@ static tess_status set(struct tess_rendezvous *r, const struct tess_frame *f)
 	return tess_hub_set(r->hub, key, f->payload + f->a, (uint64_t)f->b);
 }
 
+/* Who is behind is asked when all others have been heard: what they have said may lie here already. */
+static void late(struct tess_conn *c, const struct tess_key *key, int32_t n)
+{
+	struct tess_key *copy = n ? malloc((size_t)n * sizeof *key) : NULL;
+
+	if (n && !copy) {
+		c->drop = true;
+		return;
+	}
+	if (n)
+		memcpy(copy, key, (size_t)n * sizeof *key);
+	free(c->key);
+	c->key = copy;
+	c->nkeys = n;
+	c->late = true;
+}
+
+static void judge_late(struct tess_rendezvous *r)
+{
+	for (int32_t i = 0; i < r->nconns; i++) {
+		struct tess_conn *c = &r->conn[i];
+
+		if (c->late)
+			tess_hub_late(r->hub, c->rank, c->key, c->nkeys);
+		c->late = false;
+	}
+}
+
 /* False: it is no such frame. */
 static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
 {
@@ -147,7 +175,7 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 	case TESS_LATE:
 		if (f->a < 0 || len != (size_t)f->a * sizeof(struct tess_key))
 			return false;
-		tess_hub_late(r->hub, c->rank, (const void *)f->payload, f->a);
+		late(c, (const void *)f->payload, f->a);
 		return true;
 	case TESS_GROUP:
 		if (!tess_roster_valid(who, len, r->nranks) || tess_roster_place(who, c->rank) < 0)
@@ -181,6 +209,7 @@ static void dismiss(struct tess_rendezvous *r, struct tess_conn *c)
 	close(c->fd);
 	tess_pipe_free(&c->in);
 	tess_pipe_free(&c->out);
+	free(c->key);
 	for (struct tess_ask *a = c->asks, *next; a; a = next) {
 		next = a->next;
 		free(a);
@@ -416,6 +445,7 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 			dismiss(r, c);
 		}
 	}
+	judge_late(r);
 	if (p[1].revents)
 		admit(r);
 	if (!r->welcomed)
