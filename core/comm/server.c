@@ -135,15 +135,11 @@ static void late(struct tess_conn *c, const struct tess_key *key, int32_t n)
 	c->late = true;
 }
 
-static void judge_late(struct tess_rendezvous *r)
+static void judge_late(struct tess_rendezvous *r, struct tess_conn *c)
 {
-	for (int32_t i = 0; i < r->nconns; i++) {
-		struct tess_conn *c = &r->conn[i];
-
-		if (c->late)
-			tess_hub_late(r->hub, c->rank, c->key, c->nkeys);
-		c->late = false;
-	}
+	if (c->late)
+		tess_hub_late(r->hub, c->rank, c->key, c->nkeys);
+	c->late = false;
 }
 
 /* False: it is no such frame. */
@@ -195,6 +191,7 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 	case TESS_ALIVE:
 		return true;
 	case TESS_BYE:
+		judge_late(r, c); /* why it leaves */
 		c->bye = true;
 		tess_hub_leave(r->hub, c->rank);
 		return true;
@@ -445,7 +442,8 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 			dismiss(r, c);
 		}
 	}
-	judge_late(r);
+	for (int32_t i = 0; i < r->nconns; i++)
+		judge_late(r, &r->conn[i]);
 	if (p[1].revents)
 		admit(r);
 	if (!r->welcomed)
