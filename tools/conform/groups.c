@@ -352,7 +352,7 @@ static long mapped(void)
 	return bytes;
 }
 
-static void take_stock(struct belongings *b)
+static void count(struct belongings *b)
 {
 	struct mallinfo2 m = mallinfo2();
 
@@ -360,6 +360,22 @@ static void take_stock(struct belongings *b)
 		                  .threads = entries("/proc/self/task"),
 		                  .heap = (long)(m.uordblks + m.hblkhd),
 		                  .mapped = mapped() };
+}
+
+/*
+ * While all ranks are between two lives. One rank after the other: counting takes memory and files, which
+ * ranks that share this process would count too.
+ */
+static tess_status take_stock(struct conform_rank *me, struct belongings *b)
+{
+	tess_status st = tess_barrier(me->group, "conform");
+
+	for (int32_t r = 0; r < me->n && !st; r++) {
+		if (r == me->rank)
+			count(b);
+		st = tess_barrier(me->group, "conform");
+	}
+	return st;
 }
 
 /* What the rendezvous keeps of each key, where it is in this process. */
@@ -438,9 +454,7 @@ tess_status conform_run_life(struct conform_rank *me)
 	for (int i = 0; i < rounds && !st; i++) {
 		conform_doing(me, "open and close, time %d of %d", i + 1, rounds);
 		if (i == warm) {
-			/* all ranks are between two lives, also where they share this process */
-			st = tess_barrier(me->group, "conform");
-			take_stock(&before);
+			st = take_stock(me, &before);
 			kept = atomic_load(&stored);
 			if (!st)
 				st = tess_barrier(me->group, "conform");
@@ -450,10 +464,9 @@ tess_status conform_run_life(struct conform_rank *me)
 		me->seat->cases++;
 	}
 	if (!st)
-		st = tess_barrier(me->group, "conform");
+		st = take_stock(me, &after);
 	if (st)
 		return st;
-	take_stock(&after);
 	kept = me->job->threads ? atomic_load(&stored) - kept : 0; /* else it is in the launcher */
 	rounds -= warm;
 	conform_doing(me, "open and close");
