@@ -280,12 +280,11 @@ static tess_status prepare(struct group *g, struct work *w)
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
 		memcpy(w->scratch, c->src, bytes);
 	/* send and recv have an order of their own between two ranks, whatever else is under way */
+	w->print = c->print;
 	if (c->kind == TESS_SEND)
-		w->print = ~g->sent[c->peer]++;
+		w->print ^= ~g->sent[c->peer]++;
 	else if (c->kind == TESS_RECV)
-		w->print = ~g->received[c->peer]++;
-	else
-		w->print = c->print;
+		w->print ^= ~g->received[c->peer]++;
 	return TESS_OK;
 }
 

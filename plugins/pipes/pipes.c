@@ -11,11 +11,12 @@ enum { RANKS = 64 };
 
 static const struct tess_host *host;
 
+/* A message is the print of its call, then its bytes: those of calls that differ must never mix. */
 struct work {
 	struct work *next;
 	struct tess_coll c;
 	char *at;
-	uint64_t left; /* bytes of a message; of a barrier: its number */
+	uint64_t print, body, left; /* body: bytes after the print; left: of a barrier its number */
 };
 
 struct group {
@@ -43,8 +44,10 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 	if (!w)
 		return host->fail(TESS_ENOMEM, "pipes: no memory for a call");
 	w->c = *c;
-	w->at = c->kind == TESS_SEND ? (char *)(uintptr_t)c->src : c->dst;
-	w->left = c->kind == TESS_BARRIER ? ++g->barriers : c->count * tess_width(c->dtype);
+	w->print = c->print;
+	w->at = (char *)&w->print;
+	w->body = c->count * tess_width(c->dtype);
+	w->left = c->kind == TESS_BARRIER ? ++g->barriers : sizeof w->print;
 	for (int32_t r = 0; r < g->n && c->kind == TESS_BARRIER; r++)
 		if (write(g->out[2 * r + 1], "b", 1) != 1) {
 			free(w);
@@ -74,8 +77,13 @@ static void advance(struct group *g)
 		                           : read(g->in[2 * r], w->at, w->left)) > 0) {
 			w->at += n;
 			w->left -= (uint64_t)n;
+			if (w->left || w->print != w->c.print)
+				continue;
+			w->at = out ? (char *)(uintptr_t)w->c.src : w->c.dst;
+			w->left = w->body;
+			w->body = 0;
 		}
-		busy[out][r] = w->left > 0;
+		busy[out][r] = w->left > 0 || w->print != w->c.print;
 	}
 }
 
@@ -85,8 +93,13 @@ static tess_status test(void *self, void *work)
 	struct work *w = work;
 
 	advance(g);
+	if (w->c.kind != TESS_BARRIER && w->left)
+		return TESS_PENDING;
+	if (w->print != w->c.print)
+		return host->fail(TESS_EMISMATCH, "pipes: rank %d sends for another call",
+		                  (int)w->c.peer);
 	if (w->c.kind != TESS_BARRIER)
-		return w->left ? TESS_PENDING : TESS_OK;
+		return TESS_OK;
 	for (int32_t r = 0; r < g->n; r++)
 		if (g->come[r] < w->left)
 			return TESS_PENDING;

@@ -192,6 +192,26 @@ static tess_status differing_call(struct conform_rank *me, int32_t what, float *
 	return tess_group_run(me->group, &c);
 }
 
+/* Whether a rank's first call needs what only a rank has whose call differs. */
+static bool needs_odd(const struct conform_rank *me, int32_t what)
+{
+	switch (what) {
+	case KIND:
+	case DTYPE:
+	case OP:
+	case COUNT:
+	case LISTS:
+		return true;
+	case ORDER:
+	case MISSING:
+		return me->rank != ODD;
+	case MESSAGE:
+		return me->rank == 0;
+	default: /* a root has all it needs, and its own listeners hear it */
+		return false;
+	}
+}
+
 /* The calls of one rank, up to the one that fails. */
 static tess_status differ(struct conform_rank *me, int32_t what, float *x)
 {
@@ -205,6 +225,10 @@ static tess_status differ(struct conform_rank *me, int32_t what, float *x)
 		st = tess_broadcast(me->group, x, MANY, TESS_F32, 0, where);
 	else if (!odd)
 		st = all_reduce(me, x, where);
+	if (!st && needs_odd(me, what))
+		conform_blame(
+			me,
+			"the call was done. The rule: between calls whose prints differ no byte moves");
 	/* ranks whose own call was in order hear of it in the next one */
 	return st ? st : tess_barrier(me->group, where);
 }
