@@ -1,5 +1,6 @@
 /* The flight recorder: what ranks leave behind, and what a launcher reads from it. */
 #include "../unit/suite.h"
+#include "flight.h"
 #include "job.h"
 
 #include <core/base/json.h>
@@ -552,131 +553,6 @@ START_TEST(threads_are_asked)
 }
 END_TEST
 
-/* ---- what ranks do ----------------------------------------------------------------------------- */
-
-static float x[64];
-static int64_t deadline; /* of the last calls; 0: the job's */
-
-static tess_status recv_from(struct tess_group *g, int32_t peer, uint64_t count, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_RECV,
-		                     .dtype = TESS_F32,
-		                     .peer = peer,
-		                     .dst = x,
-		                     .count = count,
-		                     .deadline = deadline,
-		                     .where = where };
-
-	return tess_group_run(g, &c);
-}
-
-static void heard(int sig)
-{
-	(void)sig;
-	if (write(STDOUT_FILENO, "heard it myself\n", 16) < 0)
-		_exit(9);
-}
-
-static void hold(const char *file)
-{
-	char path[128];
-
-	snprintf(path, sizeof path, "%s/%s", getenv("GO"), file);
-	printf("holds\n");
-	fflush(stdout);
-	while (access(path, F_OK))
-		usleep(1000);
-}
-
-/* It says that it spins, and does so for longer than anybody waits. */
-static _Noreturn void spin(void)
-{
-	char path[128];
-	volatile int forever = 1;
-
-	snprintf(path, sizeof path, "%s/ready", getenv("TESSERA_FLIGHT"));
-	fclose(fopen(path, "w"));
-	while (forever)
-		;
-	_exit(0);
-}
-
-/* What rank 2 does that the others do not. */
-static tess_status stray(struct tess_group *g, const char *role)
-{
-	usleep(50000); /* the others are in their next call by then */
-	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
-		usleep(700000);
-	else if (!strcmp(role, "kill"))
-		raise(SIGKILL);
-	else if (!strcmp(role, "stop"))
-		raise(SIGSTOP);
-	else if (!strcmp(role, "spin"))
-		spin();
-	else if (!strcmp(role, "hold"))
-		hold("go");
-	else if (!strcmp(role, "differ"))
-		return tess_all_reduce(g, x, x, 7, TESS_F32, TESS_SUM, "the.odd");
-	return TESS_OK;
-}
-
-static tess_status play(struct tess_group *g, const char *role)
-{
-	struct tess_coll end = { .size = sizeof end, .kind = TESS_BARRIER, .where = "the.end" };
-	int32_t me = tess_group_rank(g), n = tess_group_size(g);
-	struct tess_group *odd = NULL; /* closed with the world */
-	tess_status st = TESS_OK;
-
-	if (!strcmp(role, "chain"))
-		st = tess_group_split(g, me % 2, 0, "odd", &odd);
-	for (int i = 0; i < 300 && !st; i++) {
-		char where[32];
-
-		snprintf(where, sizeof where, "layers.%d", i);
-		st = tess_all_reduce(g, x, x, 64, TESS_F32, TESS_SUM, where);
-	}
-	if (!st && me == (n > 2 ? 2 : 0))
-		st = stray(g, role);
-	else if (strcmp(role, "hold") != 0)
-		deadline = tess_now() + 300 * (int64_t)TESS_MS;
-	if (!st && me == 3 && !strcmp(role, "message"))
-		st = recv_from(g, 2, 5, "from.2");
-	if (!st && me < 2 && !strcmp(role, "circle"))
-		st = recv_from(g, 1 - me, 1, me ? "b" : "a");
-	if (!st && !strcmp(role, "handler"))
-		raise(SIGUSR1);
-	if (!st && me == 3 && !strcmp(role, "hold")) {
-		printf("waits\n");
-		fflush(stdout);
-	}
-	end.deadline = deadline;
-	if (!st && me == 3 && odd) {
-		end.where = "among.odd";
-		st = tess_group_run(odd, &end);
-	}
-	return st ? st : tess_group_run(g, &end);
-}
-
-static int rank(const char *role)
-{
-	struct tess_world *w;
-	tess_status st;
-
-	if (!strcmp(role, "no.rank"))
-		return strcmp(getenv("RANK"), "1") ? (int)sleep(10) : 3;
-	if (!strcmp(role, "handler"))
-		signal(SIGUSR1, heard);
-	st = tess_world_open(&w);
-	if (!st) {
-		st = play(tess_world_group(w), role);
-		tess_world_close(w);
-	}
-	if (st)
-		fprintf(stderr, "told: %s\n", tess_error());
-	return st ? 1 : 0;
-}
-
 int main(int argc, char **argv)
 {
 	const TTest *const tests[] = { keeps_the_last,
@@ -696,7 +572,7 @@ int main(int argc, char **argv)
 	SRunner *runner;
 
 	if (argc > 1)
-		return rank(argv[1]);
+		return flight_rank(argv[1]);
 	tcase = suite_begin("flight", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
