@@ -1,13 +1,12 @@
 /*
  * comm.c - our backends beside Gloo's own calls, torch.distributed's and Open MPI's, interleaved in one run.
  *
- *	comm [-n RANKS,...] [-p RANKS,...] [-r ROUNDS] [-m MOST_BYTES] [-s SECONDS] [-o KIND] [-w WHO,...]
+ *	comm -h
  *
  * Every round starts each contender anew, one after the other; each cell is the best median of all rounds, since
  * other work on the machine only ever adds. Of Gloo's algorithms, which are all measured, the best of each size
  * counts; since most of them work in place only, our gloo is measured so too, and the better of both counts. All
- * are timed by tools/bench/measure.h. Prints Markdown. -p: for which numbers of ranks the price of the exact sum is
- * measured (none: -p 0); -w: only these contenders.
+ * are timed by tools/bench/measure.h.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -482,18 +481,31 @@ static bool prices(const char *list)
 	return good;
 }
 
-int main(int argc, char **argv)
+static const char usage[] =
+	"usage: comm [-n RANKS,...] [-p RANKS,...] [-r ROUNDS] [-m BYTES] [-s SECONDS] [-o KIND] [-w WHO,...]\n"
+	"\n"
+	"Our backends beside Gloo's own collectives, torch.distributed's over gloo, and Open MPI's, in turn;\n"
+	"prints Markdown. What is not there is left out, with a line that says so. Five minutes.\n"
+	"\n"
+	"  -n RANKS,...  numbers of ranks (2,4)\n"
+	"  -p RANKS,...  numbers of ranks for the price of the exact sum (2,3,4,5,6,7,8); 0: it is left out\n"
+	"  -r ROUNDS     each contender is started so often; the best median counts (3)\n"
+	"  -m BYTES      sizes from 4 bytes to BYTES (67108864)\n"
+	"  -s SECONDS    for each size of each series (0.1)\n"
+	"  -o KIND       the collective (all_reduce)\n"
+	"  -w WHO,...    only these of shm, own, gloo, Gloo, torch, mpi\n";
+
+static bool read_options(int argc, char **argv, const char **ranks, const char **priced)
 {
-	const char *ranks = "2,4", *priced = "2,3,4,5,6,7,8";
 	int c;
 
 	while ((c = getopt(argc, argv, "n:p:r:m:s:o:w:")) != -1)
 		switch (c) {
 		case 'n':
-			ranks = optarg;
+			*ranks = optarg;
 			break;
 		case 'p':
-			priced = optarg;
+			*priced = optarg;
 			break;
 		case 'r':
 			how.rounds = atoi(optarg);
@@ -511,8 +523,23 @@ int main(int argc, char **argv)
 			how.who = optarg;
 			break;
 		default:
-			return 2;
+			return false;
 		}
+	return optind == argc && how.rounds > 0 && how.most >= 4 && atof(how.seconds) > 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *ranks = "2,4", *priced = "2,3,4,5,6,7,8";
+
+	if (argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
+		fputs(usage, stdout);
+		return 0;
+	}
+	if (!read_options(argc, argv, &ranks, &priced)) {
+		fputs(usage, stderr);
+		return 2;
+	}
 	snprintf(how.most_text, sizeof how.most_text, "%llu", (unsigned long long)how.most);
 	if (!side_by_side(ranks))
 		return 1;
