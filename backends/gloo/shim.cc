@@ -121,6 +121,7 @@ void explain(char *why) noexcept
 struct shim_mesh {
 	int rank, nranks;
 	bool crowded; /* more ranks than CPUs */
+	bool cut = false; /* its connections are closed */
 	std::shared_ptr<tcp::Device> device;
 	std::shared_ptr<Context> context;
 	std::vector<std::unique_ptr<Lane>> lane; /* by peer */
@@ -302,6 +303,7 @@ int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why)
 
 void shim_cut(struct shim_mesh *m)
 {
+	m->cut = true;
 	try {
 		Hurry hurry(*m->device);
 
@@ -319,7 +321,7 @@ void shim_close(struct shim_mesh *m)
 		return;
 	try {
 		for (auto &lane : m->lane)
-			if (lane)
+			if (lane && !m->cut) /* else nothing more goes out, and nobody says so */
 				lane->flush(now() + kFlush);
 		Hurry hurry(*m->device);
 		m->context->close(); /* before the places go; what was written still arrives */
