@@ -75,17 +75,6 @@ static void *total_at(const struct group *g, const struct work *w, int32_t k)
 	return piece_at(g, w, w->c.dst, g->rank, k);
 }
 
-int plan_adds(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
-static int rooted(int32_t kind)
-{
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
-	       kind == TESS_SCATTER;
-}
-
 /* ---- who gives what to whom ------------------------------------------------------------------ */
 
 /* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
@@ -143,7 +132,7 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 static struct leg to_move(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	const struct tess_coll *c = &w->c;
-	int all = !rooted(c->kind), inplace = c->src == c->dst;
+	int all = !tess_kind_rooted(c->kind), inplace = c->src == c->dst;
 	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
 
 	switch (c->kind) {
@@ -201,7 +190,7 @@ struct leg plan_leg(const struct group *g, const struct work *w, int32_t peer, i
 {
 	if (shares)
 		return to_share(g, w, peer, k);
-	return plan_adds(w->c.kind) ? to_add(g, w, peer, k) : to_move(g, w, peer, k);
+	return tess_kind_reduces(w->c.kind) ? to_add(g, w, peer, k) : to_move(g, w, peer, k);
 }
 
 /* ---- by halves --------------------------------------------------------------------------------- */
@@ -271,8 +260,8 @@ void plan_keep(const struct group *g, const struct work *w)
 	const struct tess_coll *c = &w->c;
 	struct leg own;
 
-	if (plan_adds(c->kind) || c->src == c->dst || c->kind == TESS_SEND ||
-	    c->kind == TESS_RECV || (rooted(c->kind) && g->rank != c->peer))
+	if (tess_kind_reduces(c->kind) || c->src == c->dst || c->kind == TESS_SEND ||
+	    c->kind == TESS_RECV || (tess_kind_rooted(c->kind) && g->rank != c->peer))
 		return;
 	own = to_move(g, w, g->rank, 0);
 	if (c->kind == TESS_BROADCAST)
@@ -319,7 +308,7 @@ void plan_sum(const struct group *g, struct work *w)
 	void *mine = past(w, c->src, 0);
 
 	w->sum = 0;
-	if (!plan_adds(c->kind))
+	if (!tess_kind_reduces(c->kind))
 		return;
 	if (w->halvings) {
 		sum_half(g, w);
@@ -348,7 +337,7 @@ size_t plan_scratch(const struct group *g, const struct work *w)
 
 	if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src)
 		return (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
-	if (!plan_adds(c->kind))
+	if (!tess_kind_reduces(c->kind))
 		return 0;
 	if (w->halvings)
 		return c->count * w->width;

@@ -48,7 +48,6 @@ struct leg {
 	int32_t gives, gets;
 };
 
-int plan_adds(int32_t kind);
 /* Whether it goes in slices, and in which pieces, or by halves. */
 void plan_stages(const struct group *g, struct work *w);
 /* What this rank adds in this stage, and where to; w->sum = 0: nothing. */

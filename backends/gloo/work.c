@@ -201,7 +201,7 @@ tess_status work_supports(const struct tess_host *host, const struct tess_coll *
 		return host->fail(TESS_ENOTSUP, "gloo moves host memory only; use nccl for GPUs");
 	if (!tess_width(c->dtype))
 		return host->fail(TESS_ENOTSUP, "gloo: unknown dtype %d", (int)c->dtype);
-	if (plan_adds(c->kind) &&
+	if (tess_kind_reduces(c->kind) &&
 	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
 		return host->fail(TESS_ENOTSUP, "gloo: operation %d is not for dtype %d",
 		                  (int)c->op, (int)c->dtype);

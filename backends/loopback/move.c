@@ -214,17 +214,6 @@ static bool pairs(int32_t kind)
 	return kind == TESS_SEND || kind == TESS_RECV;
 }
 
-static bool reduces(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
-static bool rooted(int32_t kind)
-{
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
-	       kind == TESS_SCATTER;
-}
-
 static bool same_list(const uint64_t *a, const uint64_t *b, int32_t nranks)
 {
 	return !a == !b && (!a || !memcmp(a, b, (size_t)nranks * sizeof *a));
@@ -239,9 +228,9 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 		return NULL;
 	if (a->dtype != b->dtype)
 		return "dtypes";
-	if (reduces(a->kind) && a->op != b->op)
+	if (tess_kind_reduces(a->kind) && a->op != b->op)
 		return "operations";
-	if (rooted(a->kind) && a->peer != b->peer)
+	if (tess_kind_rooted(a->kind) && a->peer != b->peer)
 		return "roots";
 	if (a->kind == TESS_ALL_TO_ALL)
 		return size_of(a->give, a->count, rb) != size_of(b->get, b->count, ra) ||
@@ -267,10 +256,11 @@ void loopback_describe(const struct tess_coll *c, const int32_t *world, char *te
 
 	if (c->kind != TESS_BARRIER)
 		snprintf(what, sizeof what, " of %" PRIu64 " %s%s%s", c->count, dtypes[c->dtype],
-		         reduces(c->kind) ? ", " : "", reduces(c->kind) ? ops[c->op] : "");
-	if (rooted(c->kind) || pairs(c->kind))
-		snprintf(peer, sizeof peer, "%s rank %d", rooted(c->kind) ? ", root" : ", with",
-		         (int)world[c->peer]);
+		         tess_kind_reduces(c->kind) ? ", " : "",
+		         tess_kind_reduces(c->kind) ? ops[c->op] : "");
+	if (tess_kind_rooted(c->kind) || pairs(c->kind))
+		snprintf(peer, sizeof peer, "%s rank %d",
+		         tess_kind_rooted(c->kind) ? ", root" : ", with", (int)world[c->peer]);
 	snprintf(text, room, "%s%s%s%s%s", kinds[c->kind], what, peer, c->where ? " at " : "",
 	         c->where ? c->where : "");
 }

@@ -145,11 +145,6 @@ static tess_status test_step(struct group *g, struct work *w)
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
-static bool adds(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
 tess_status work_supports(const struct tess_coll *c, int32_t nranks)
 {
 	bool whole = c->dtype != TESS_F32 && c->dtype != TESS_F64 && c->dtype != TESS_BF16 &&
@@ -165,7 +160,7 @@ tess_status work_supports(const struct tess_coll *c, int32_t nranks)
 	if (!tess_width(c->dtype))
 		return mpi_host->fail(TESS_ENOTSUP, "dtype %d is none that is known",
 		                      (int)c->dtype);
-	if (adds(c->kind) &&
+	if (tess_kind_reduces(c->kind) &&
 	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
 		return mpi_host->fail(TESS_ENOTSUP, "operation %d is not for dtype %d", (int)c->op,
 		                      (int)c->dtype);
@@ -253,9 +248,9 @@ static tess_status prepare(struct group *g, struct work *w)
 	const struct leg *own;
 	tess_status st = TESS_OK;
 
-	if (adds(c->kind) && w->steps == 2)
+	if (tess_kind_reduces(c->kind) && w->steps == 2)
 		most = w->slice[0];
-	if (adds(c->kind))
+	if (tess_kind_reduces(c->kind))
 		st = need(w, most * n * w->width);
 	else if (swaps)
 		st = need(w, (c->give ? work_begin(c->give, g->nranks) : c->count * n) * w->width);
@@ -268,7 +263,7 @@ static tess_status prepare(struct group *g, struct work *w)
 	own = &w->leg[g->rank];
 	if (c->kind == TESS_BROADCAST && g->rank == c->peer && !in_place && c->count)
 		memcpy(c->dst, c->src, c->count * w->width);
-	else if (!adds(c->kind) && own->give && own->get && own->src != own->dst)
+	else if (!tess_kind_reduces(c->kind) && own->give && own->get && own->src != own->dst)
 		memcpy(own->dst, own->src, own->get);
 	return TESS_OK;
 }

@@ -337,7 +337,7 @@ void kind_drain(struct group *g, const struct work *w, uint64_t k)
 	bool root = c->peer == g->rank, mine = c->kind == TESS_ALL_TO_ALL;
 	uint64_t at = k * w->chunk;
 
-	if (kind_adds(c->kind)) {
+	if (tess_kind_reduces(c->kind)) {
 		drain_sums(g, w, k);
 	} else if (c->kind == TESS_BROADCAST || c->kind == TESS_SCATTER) {
 		uint64_t offset = c->kind == TESS_SCATTER ? (uint64_t)g->rank * w->chunk : 0;

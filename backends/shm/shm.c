@@ -28,7 +28,7 @@ static tess_status supports(const struct tess_coll *c, int32_t nranks)
 		return host->fail(TESS_ENOTSUP, "shm moves host memory; take nccl for GPUs");
 	if (!tess_width(c->dtype))
 		return host->fail(TESS_ENOTSUP, "shm: dtype %d is none", (int)c->dtype);
-	if (kind_adds(c->kind) &&
+	if (tess_kind_reduces(c->kind) &&
 	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
 		return host->fail(TESS_ENOTSUP, "shm: operation %d is not for dtype %d", (int)c->op,
 		                  (int)c->dtype);

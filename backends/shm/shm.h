@@ -266,8 +266,6 @@ void work_card(const struct tess_coll *c, struct card *out);
 void work_introduce(struct group *g, const struct tess_coll *c);
 tess_status work_differ(struct group *g, const struct work *w, int32_t r,
                         const struct card *theirs);
-bool kind_adds(int32_t kind);
-bool kind_rooted(int32_t kind);
 
 /* ---- small.c: calls of one round ------------------------------------------------------------- */
 /* Whether the call is one; all ranks agree. */

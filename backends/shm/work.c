@@ -26,17 +26,6 @@ tess_status work_fail(struct group *g, tess_status why, const char *fmt, ...)
 	return g->host->fail(g->failed, "%s", g->why);
 }
 
-bool kind_adds(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
-bool kind_rooted(int32_t kind)
-{
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
-	       kind == TESS_SCATTER;
-}
-
 static void describe(const struct group *g, const struct card *c, char *text, size_t room)
 {
 	static const char *const kinds[] = {
@@ -52,9 +41,10 @@ static void describe(const struct group *g, const struct card *c, char *text, si
 
 	if (named && c->kind != TESS_BARRIER)
 		snprintf(what, sizeof what, " of %llu %s%s%s%s", (unsigned long long)c->count,
-		         dtypes[c->dtype], kind_adds(c->kind) ? " (" : "",
-		         kind_adds(c->kind) ? ops[c->op] : "", kind_adds(c->kind) ? ")" : "");
-	if (named && (kind_rooted(c->kind) || c->kind >= TESS_SEND))
+		         dtypes[c->dtype], tess_kind_reduces(c->kind) ? " (" : "",
+		         tess_kind_reduces(c->kind) ? ops[c->op] : "",
+		         tess_kind_reduces(c->kind) ? ")" : "");
+	if (named && (tess_kind_rooted(c->kind) || c->kind >= TESS_SEND))
 		snprintf(root, sizeof root, "%s rank %d",
 		         c->kind == TESS_SEND   ? " to"
 		         : c->kind == TESS_RECV ? " from"

@@ -155,8 +155,6 @@ static void write_down(struct group *g, struct work *w, tess_status st)
 	static const char *const ops[] = { "", "sum", "prod", "min", "max", "band", "bor", "bxor" };
 	struct track *t = g->track;
 	const struct tess_coll *c = &w->c;
-	bool adds = c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
-	            c->kind == TESS_REDUCE_SCATTER;
 	int64_t end = now();
 	char where[256], more[64] = "", wait[48] = "";
 
@@ -165,8 +163,7 @@ static void write_down(struct group *g, struct work *w, tess_status st)
 	w->written = true;
 	t->busy &= ~(UINT64_C(1) << w->lane);
 	file_escape(w->where, where, sizeof where);
-	if (c->kind == TESS_SEND || c->kind == TESS_RECV || c->kind == TESS_BROADCAST ||
-	    c->kind == TESS_REDUCE || c->kind == TESS_GATHER || c->kind == TESS_SCATTER)
+	if (c->kind == TESS_SEND || c->kind == TESS_RECV || tess_kind_rooted(c->kind))
 		snprintf(more, sizeof more, ",\"peer\":%d", (int)c->peer);
 	if (w->wait)
 		snprintf(wait, sizeof wait, ",\"waited_us\":%.3f", micro(end - w->wait));
@@ -177,8 +174,8 @@ static void write_down(struct group *g, struct work *w, tess_status st)
 	      "%s%s,\"status\":%d}}",
 	      kinds[c->kind], st < 0 ? "failed" : "comm", micro(w->begin + t->offset - t->base),
 	      micro(end - w->begin), (int)t->rank, (int)w->lane, where, w->bytes, c->count,
-	      c->kind == TESS_BARRIER ? "" : dtypes[c->dtype], adds ? ops[c->op] : "", g->name,
-	      w->call, more, wait, (int)st);
+	      c->kind == TESS_BARRIER ? "" : dtypes[c->dtype],
+	      tess_kind_reduces(c->kind) ? ops[c->op] : "", g->name, w->call, more, wait, (int)st);
 	if (st < 0 || end - t->flushed > flush_each)
 		flush(t, st < 0 ? second / 2 : second / 50);
 }

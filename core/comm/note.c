@@ -47,17 +47,6 @@ static uint64_t mix(uint64_t h, uint64_t x) /* the finaliser of MurmurHash3 over
 	return h ^ h >> 33;
 }
 
-bool tess_kind_reduces(int32_t kind)
-{
-	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
-}
-
-bool tess_kind_rooted(int32_t kind)
-{
-	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
-	       kind == TESS_SCATTER;
-}
-
 static uint64_t mix_list(uint64_t h, const uint64_t *list, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)

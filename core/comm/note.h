@@ -7,7 +7,7 @@
 
 #include "roster.h"
 
-#include <tessera/group.h>
+#include <tessera/reduce.h>
 
 struct tess_key { /* one call of a job */
 	uint32_t group; /* its id; 0: all ranks */
@@ -63,7 +63,5 @@ bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
 const char *tess_kind_name(int32_t kind); /* "all_reduce"; never NULL */
 const char *tess_dtype_name(int32_t dtype); /* "f32" */
 const char *tess_op_name(int32_t op); /* "sum" */
-bool tess_kind_reduces(int32_t kind); /* `op` is read */
-bool tess_kind_rooted(int32_t kind); /* `peer` is the root */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * tessera/reduce.h - elements: their width, 16-bit floats, and the seven operations over several
+ * tessera/reduce.h - kinds of calls; elements: their width, 16-bit floats, and the seven operations over several
  * vectors.
  *
  * Only inline functions, so that every backend reduces alike: 16-bit floats in f32 rounded once (to
@@ -12,6 +12,19 @@
 
 #include <string.h>
 #include <tessera/group.h>
+
+/* Whether a call of this kind reads `op`. */
+static inline int tess_kind_reduces(int32_t kind)
+{
+	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
+}
+
+/* Whether its `peer` is a root. */
+static inline int tess_kind_rooted(int32_t kind)
+{
+	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
+	       kind == TESS_SCATTER;
+}
 
 /* Bytes of one element; 0: no such dtype. */
 static inline size_t tess_width(int32_t dtype)
