@@ -3,11 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const kinds[] = { "barrier",    "broadcast",  "reduce",  "all_reduce",
-	                             "gather",     "all_gather", "scatter", "reduce_scatter",
-	                             "all_to_all", "send",       "recv" };
-enum { KINDS = sizeof kinds / sizeof *kinds };
+#include <tessera/names.h>
 
 /* What cannot be read: the word, and what may stand there. */
 static tess_status refuse(const struct tess_host *host, const struct rule *r, const char *word,
@@ -80,9 +76,9 @@ static bool read_action(const char *text, struct rule *r)
 
 static bool read_kind(const char *text, int32_t *kind)
 {
-	for (int32_t i = 0; i < KINDS; i++)
-		if (!strcmp(text, kinds[i])) {
-			*kind = TESS_BARRIER + i;
+	for (int32_t i = TESS_BARRIER; i <= TESS_RECV; i++)
+		if (!strcmp(text, tess_kind_name(i))) {
+			*kind = i;
 			return true;
 		}
 	return false;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <tessera/names.h>
 #include <tessera/reduce.h>
 #include <tessera/split.h>
 
@@ -245,22 +246,15 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 
 void loopback_describe(const struct tess_coll *c, const int32_t *world, char *text, size_t room)
 {
-	static const char *const kinds[] = {
-		"nothing",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
-		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
-	};
-	static const char *const dtypes[] = { "",    "f32", "f64", "bf16", "f16",
-		                              "i64", "i32", "i8",  "u8" };
-	static const char *const ops[] = { "", "sum", "prod", "min", "max", "band", "bor", "bxor" };
 	char what[96] = "", peer[24] = "";
 
 	if (c->kind != TESS_BARRIER)
-		snprintf(what, sizeof what, " of %" PRIu64 " %s%s%s", c->count, dtypes[c->dtype],
-		         tess_kind_reduces(c->kind) ? ", " : "",
-		         tess_kind_reduces(c->kind) ? ops[c->op] : "");
+		snprintf(what, sizeof what, " of %" PRIu64 " %s%s%s", c->count,
+		         tess_dtype_name(c->dtype), tess_kind_reduces(c->kind) ? ", " : "",
+		         tess_kind_reduces(c->kind) ? tess_op_name(c->op) : "");
 	if (tess_kind_rooted(c->kind) || pairs(c->kind))
 		snprintf(peer, sizeof peer, "%s rank %d",
 		         tess_kind_rooted(c->kind) ? ", root" : ", with", (int)world[c->peer]);
-	snprintf(text, room, "%s%s%s%s%s", kinds[c->kind], what, peer, c->where ? " at " : "",
-	         c->where ? c->where : "");
+	snprintf(text, room, "%s%s%s%s%s", tess_kind_name(c->kind), what, peer,
+	         c->where ? " at " : "", c->where ? c->where : "");
 }

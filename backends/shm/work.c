@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 #include <tessera/stream.h>
 
 #include "shm.h"
@@ -28,21 +29,14 @@ tess_status work_fail(struct group *g, tess_status why, const char *fmt, ...)
 
 static void describe(const struct group *g, const struct card *c, char *text, size_t room)
 {
-	static const char *const kinds[] = {
-		"nothing",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
-		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
-	};
-	static const char *const dtypes[] = { "",    "f32", "f64", "bf16", "f16",
-		                              "i64", "i32", "i8",  "u8" };
-	static const char *const ops[] = { "", "sum", "prod", "min", "max", "band", "bor", "bxor" };
 	bool named = c->kind > 0 && c->kind <= TESS_RECV && c->dtype >= 0 && c->dtype <= TESS_U8 &&
 	             c->op >= 0 && c->op <= TESS_BXOR && c->peer >= 0 && c->peer < g->nranks;
 	char what[80] = "", root[32] = "";
 
 	if (named && c->kind != TESS_BARRIER)
 		snprintf(what, sizeof what, " of %llu %s%s%s%s", (unsigned long long)c->count,
-		         dtypes[c->dtype], tess_kind_reduces(c->kind) ? " (" : "",
-		         tess_kind_reduces(c->kind) ? ops[c->op] : "",
+		         tess_dtype_name(c->dtype), tess_kind_reduces(c->kind) ? " (" : "",
+		         tess_kind_reduces(c->kind) ? tess_op_name(c->op) : "",
 		         tess_kind_reduces(c->kind) ? ")" : "");
 	if (named && (tess_kind_rooted(c->kind) || c->kind >= TESS_SEND))
 		snprintf(root, sizeof root, "%s rank %d",
@@ -50,8 +44,8 @@ static void describe(const struct group *g, const struct card *c, char *text, si
 		         : c->kind == TESS_RECV ? " from"
 		                                : ", root",
 		         (int)g->world[c->peer]);
-	snprintf(text, room, "%s%s%s%s%.*s", kinds[named ? c->kind : 0], what, root,
-	         c->where[0] ? " at " : "", WHERE - 1, c->where);
+	snprintf(text, room, "%s%s%s%s%.*s", named ? tess_kind_name(c->kind) : "nothing", what,
+	         root, c->where[0] ? " at " : "", WHERE - 1, c->where);
 }
 
 void work_card(const struct tess_coll *c, struct card *out)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 #include <tessera/reduce.h>
 #include <time.h>
 #include <unistd.h>
@@ -146,13 +147,6 @@ static uint64_t bytes_of(const struct tess_coll *c, int32_t n)
 /* The call is over, as `st` says. */
 static void write_down(struct group *g, struct work *w, tess_status st)
 {
-	static const char *const kinds[] = { "?",          "barrier",    "broadcast",
-		                             "reduce",     "all_reduce", "gather",
-		                             "all_gather", "scatter",    "reduce_scatter",
-		                             "all_to_all", "send",       "recv" };
-	static const char *const dtypes[] = { "",    "f32", "f64", "bf16", "f16",
-		                              "i64", "i32", "i8",  "u8" };
-	static const char *const ops[] = { "", "sum", "prod", "min", "max", "band", "bor", "bxor" };
 	struct track *t = g->track;
 	const struct tess_coll *c = &w->c;
 	int64_t end = now();
@@ -172,10 +166,12 @@ static void write_down(struct group *g, struct work *w, tess_status st)
 	      "\"tid\":%d,\"args\":{\"where\":\"%s\",\"bytes\":%" PRIu64 ",\"count\":%" PRIu64
 	      ",\"dtype\":\"%s\",\"op\":\"%s\",\"group\":\"%s\",\"call\":%" PRIu64
 	      "%s%s,\"status\":%d}}",
-	      kinds[c->kind], st < 0 ? "failed" : "comm", micro(w->begin + t->offset - t->base),
-	      micro(end - w->begin), (int)t->rank, (int)w->lane, where, w->bytes, c->count,
-	      c->kind == TESS_BARRIER ? "" : dtypes[c->dtype],
-	      tess_kind_reduces(c->kind) ? ops[c->op] : "", g->name, w->call, more, wait, (int)st);
+	      tess_kind_name(c->kind), st < 0 ? "failed" : "comm",
+	      micro(w->begin + t->offset - t->base), micro(end - w->begin), (int)t->rank,
+	      (int)w->lane, where, w->bytes, c->count,
+	      c->kind == TESS_BARRIER ? "" : tess_dtype_name(c->dtype),
+	      tess_kind_reduces(c->kind) ? tess_op_name(c->op) : "", g->name, w->call, more, wait,
+	      (int)st);
 	if (st < 0 || end - t->flushed > flush_each)
 		flush(t, st < 0 ? second / 2 : second / 50);
 }

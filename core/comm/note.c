@@ -4,36 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))
-
-const char *tess_kind_name(int32_t kind)
-{
-	static const char *const names[] = {
-		"no call",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
-		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
-	};
-
-	return kind > 0 && kind < COUNT(names) ? names[kind] : names[0];
-}
-
-const char *tess_dtype_name(int32_t dtype)
-{
-	static const char *const names[] = {
-		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
-	};
-
-	return dtype > 0 && dtype < COUNT(names) ? names[dtype] : names[0];
-}
-
-const char *tess_op_name(int32_t op)
-{
-	static const char *const names[] = {
-		"no op", "sum", "prod", "min", "max", "band", "bor", "bxor",
-	};
-
-	return op > 0 && op < COUNT(names) ? names[op] : names[0];
-}
-
 size_t tess_note_room(int32_t nranks)
 {
 	return sizeof(struct tess_note) + (size_t)nranks * 2 * sizeof(uint64_t) + TESS_WHERE;

@@ -7,6 +7,7 @@
 
 #include "roster.h"
 
+#include <tessera/names.h>
 #include <tessera/reduce.h>
 
 struct tess_key { /* one call of a job */
@@ -59,9 +60,5 @@ void tess_note_text(const struct tess_note *n, const struct tess_roster *r, char
  * over a socket.
  */
 bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks);
-
-const char *tess_kind_name(int32_t kind); /* "all_reduce"; never NULL */
-const char *tess_dtype_name(int32_t dtype); /* "f32" */
-const char *tess_op_name(int32_t op); /* "sum" */
 
 #endif

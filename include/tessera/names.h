@@ -1,0 +1,45 @@
+/*
+ * tessera/names.h - what calls, element types and operations are called, for messages and options.
+ *
+ * Only inline functions; none returns NULL: of a number that names nothing they say "no call", "no dtype",
+ * "no op".
+ */
+#ifndef TESSERA_NAMES_H
+#define TESSERA_NAMES_H
+
+#include <tessera/group.h>
+
+static inline const char *tess_name_of(const char *const *names, int32_t n, int32_t i)
+{
+	return names[i > 0 && i < n ? i : 0];
+}
+
+static inline const char *tess_kind_name(int32_t kind) /* "all_reduce" */
+{
+	static const char *const names[] = {
+		"no call",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
+		"all_gather", "scatter", "reduce_scatter", "all_to_all", "send",       "recv",
+	};
+
+	return tess_name_of(names, TESS_RECV + 1, kind);
+}
+
+static inline const char *tess_dtype_name(int32_t dtype) /* "f32" */
+{
+	static const char *const names[] = {
+		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
+	};
+
+	return tess_name_of(names, TESS_U8 + 1, dtype);
+}
+
+static inline const char *tess_op_name(int32_t op) /* "sum" */
+{
+	static const char *const names[] = {
+		"no op", "sum", "prod", "min", "max", "band", "bor", "bxor",
+	};
+
+	return tess_name_of(names, TESS_BXOR + 1, op);
+}
+
+#endif
