@@ -339,6 +339,17 @@ static tess_status failed(struct tess_work *w, tess_status why, int64_t deadline
 	return w->state;
 }
 
+/* What has begun is the caller's; what could not stays with the group. */
+static tess_status hand_out(struct tess_work *w, tess_status st, struct tess_work **out)
+{
+	if (w->emulation)
+		tell(w);
+	if (st)
+		return settle(w, st);
+	*out = w;
+	return TESS_OK;
+}
+
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
 {
@@ -368,12 +379,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 		note(w, now);
 	if (st && !lost)
 		st = failed(w, st, w->coll.deadline);
-	if (w->emulation)
-		tell(w);
-	if (st)
-		return settle(w, st); /* it stays with the group */
-	*out = w;
-	return TESS_OK;
+	return hand_out(w, st, out);
 }
 
 /* One call of a batch: told and written down before any of them begins. */
@@ -445,12 +451,7 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	st = tess_world_check(g->world);
 	if (!st && (st = begin_batch(g, w)))
 		st = failed(w, st, w->coll.deadline);
-	if (w->emulation)
-		tell(w);
-	if (st)
-		return settle(w, st); /* it stays with the group */
-	*out = w;
-	return TESS_OK;
+	return hand_out(w, st, out);
 }
 
 /* ---- finishing --------------------------------------------------------------------------------------------- */
