@@ -7,6 +7,7 @@
 #ifndef TESS_BENCH_H
 #define TESS_BENCH_H
 
+#include "core/comm/exact.h"
 #include "core/comm/hub.h"
 
 #include <stdbool.h>
@@ -63,10 +64,13 @@ struct bench_call {
 	const struct bench_ask *ask;
 	int32_t rank, n, series;
 	size_t width;
-	uint64_t count; /* as in tess_coll */
 	char *src, *dst; /* equal: in place */
 	uint64_t room; /* bytes of each */
-	uint64_t share[TESS_RANKS_MOST]; /* of an exact sum that is shared out */
+	/* bench_call_size */
+	uint64_t count; /* as in tess_coll */
+	struct tess_coll coll;
+	struct tess_sum sum;
+	uint64_t share[TESS_RANKS_MOST]; /* of a sum that is shared out */
 };
 
 const char *bench_kind_name(int32_t kind);
@@ -78,6 +82,8 @@ uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count);
 uint64_t bench_give(const struct bench_ask *a, int32_t n, int32_t rank, int32_t series,
                     uint64_t count);
 uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count);
+/* What each call of `count` is, before the first of them. */
+void bench_call_size(struct bench_call *c, uint64_t count);
 tess_status bench_call_run(struct bench_call *c);
 /* Collective: fills, calls once, and counts the wrong elements of all ranks. */
 tess_status bench_call_check(struct bench_call *c, int64_t *wrong);

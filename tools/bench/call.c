@@ -2,7 +2,6 @@
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/comm/exact.h"
 #include "core/comm/note.h"
 #include "core/comm/room.h"
 
@@ -42,17 +41,6 @@ uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count)
 	return count * blocks(a, n) * tess_width(a->dtype);
 }
 
-static struct tess_sum sum_of(const struct bench_call *c)
-{
-	bool shared = c->ask->kind == TESS_REDUCE_SCATTER;
-
-	return (struct tess_sum){ .ntree = 1,
-		                  .n = units,
-		                  .count = c->count * blocks(c->ask, c->n),
-		                  .share = shared ? c->share : NULL,
-		                  .where = "bench" };
-}
-
 static int64_t vectors_of(int32_t series, int32_t n, int32_t rank)
 {
 	const struct tess_sum s = { .ntree = 1, .n = units };
@@ -75,6 +63,31 @@ uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count)
 
 /* ---- making it --------------------------------------------------------------------------------- */
 
+void bench_call_size(struct bench_call *c, uint64_t count)
+{
+	const struct bench_ask *a = c->ask;
+
+	c->count = count;
+	for (int32_t i = 0; i < c->n; i++)
+		c->share[i] = count;
+	c->coll = (struct tess_coll){
+		.size = sizeof c->coll,
+		.kind = a->kind,
+		.dtype = a->kind == TESS_BARRIER ? 0 : a->dtype,
+		.op = tess_kind_reduces(a->kind) ? a->op : 0,
+		.peer = tess_kind_rooted(a->kind) ? a->root : 0,
+		.src = c->src,
+		.dst = c->dst,
+		.count = count,
+		.where = "bench",
+	};
+	c->sum = (struct tess_sum){ .ntree = 1,
+		                    .n = units,
+		                    .count = count * blocks(a, c->n),
+		                    .share = a->kind == TESS_REDUCE_SCATTER ? c->share : NULL,
+		                    .where = "bench" };
+}
+
 /* The part of every other rank's vector that this one needs, into memory of its own. */
 static void copy_in(const struct bench_call *c)
 {
@@ -88,20 +101,21 @@ static void copy_in(const struct bench_call *c)
 	}
 }
 
-static tess_status both_ways(struct bench_call *c, struct tess_coll *coll)
+static tess_status both_ways(struct bench_call *c)
 {
-	struct tess_coll back = *coll;
+	struct tess_coll there = c->coll, back = c->coll;
 	struct tess_work *out = NULL, *in = NULL;
 	tess_status st;
 
-	coll->peer = (c->rank + 1) % c->n;
-	coll->dst = NULL;
+	there.kind = TESS_SEND;
+	there.peer = (c->rank + 1) % c->n;
+	there.dst = NULL;
 	back.kind = TESS_RECV;
 	back.peer = (c->rank + c->n - 1) % c->n;
 	back.src = NULL;
 	st = tess_group_start(c->group, &back, &in);
 	if (!st)
-		st = tess_group_start(c->group, coll, &out);
+		st = tess_group_start(c->group, &there, &out);
 	if (!st)
 		st = tess_work_wait(out, 0);
 	if (!st)
@@ -113,20 +127,6 @@ static tess_status both_ways(struct bench_call *c, struct tess_coll *coll)
 
 tess_status bench_call_run(struct bench_call *c)
 {
-	const struct bench_ask *a = c->ask;
-	struct tess_coll coll = {
-		.size = sizeof coll,
-		.kind = a->kind,
-		.dtype = a->kind == TESS_BARRIER ? 0 : a->dtype,
-		.op = tess_kind_reduces(a->kind) ? a->op : 0,
-		.peer = tess_kind_rooted(a->kind) ? a->root : 0,
-		.src = c->src,
-		.dst = c->dst,
-		.count = c->count,
-		.where = "bench",
-	};
-	struct tess_sum sum;
-
 	switch (c->series) {
 	case BENCH_IN_OUT:
 		copy_in(c);
@@ -135,13 +135,11 @@ tess_status bench_call_run(struct bench_call *c)
 		copy_in(c);
 		return TESS_OK;
 	case BENCH_EXACT:
-		sum = sum_of(c);
-		return tess_group_sum(c->group, &sum, (const float *)(const void *)c->src,
+		return tess_group_sum(c->group, &c->sum, (const float *)(const void *)c->src,
 		                      (float *)(void *)c->dst);
 	default:
-		if (a->kind == BENCH_SEND_RECV)
-			return both_ways(c, &coll);
-		return tess_group_run(c->group, &coll);
+		return c->ask->kind == BENCH_SEND_RECV ? both_ways(c)
+		                                       : tess_group_run(c->group, &c->coll);
 	}
 }
 

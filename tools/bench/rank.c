@@ -207,11 +207,9 @@ static tess_status measure_all(struct rank *r)
 	for (uint64_t bytes = a->least; bytes <= a->most && !st; bytes *= (uint64_t)a->factor) {
 		struct bench_row *row = &b->row[b->nrows];
 
-		call->count = bench_count(a, call->n, bytes);
+		bench_call_size(call, bench_count(a, call->n, bytes));
 		if (!call->count && a->kind != TESS_BARRIER)
 			continue;
-		for (int32_t i = 0; i < call->n; i++)
-			call->share[i] = call->count;
 		*row = (struct bench_row){ .bytes = bench_bytes(a, call->n, call->count),
 			                   .count = call->count };
 		for (int32_t s = 0; s < BENCH_SERIES && !st; s++)

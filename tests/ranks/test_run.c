@@ -1,0 +1,201 @@
+/*
+ * Calls that are waited for at once, again and again, so that they take the short way through a backend
+ * that has one: two ranks, a CPU for each. What they give, and what goes wrong in them.
+ */
+#include "../unit/suite.h"
+#include "report.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { ROUNDS = 600, MOST = 300, ALIKE = 20 };
+
+static uint32_t draw(uint32_t *seed)
+{
+	*seed = *seed * 1664525u + 1013904223u;
+	return *seed >> 8;
+}
+
+/* Now and then a rank is late: by less than the other looks, by more, and by so much that it sleeps. */
+static void dawdle(uint32_t *seed)
+{
+	static const useconds_t us[] = { 1, 10, 100, 1000 };
+	uint32_t x = draw(seed) % 64;
+
+	if (x < 4)
+		usleep(us[x]);
+}
+
+/* One call of the kind, with what must come of it: of small whole numbers, exact in any order. */
+static tess_status make(struct tess_group *g, int32_t me, int32_t kind, uint64_t n, int in_place)
+{
+	float src[MOST], dst[2 * MOST], *from = in_place ? dst : src;
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = kind,
+		               .dtype = TESS_F32,
+		               .src = from,
+		               .dst = dst,
+		               .peer = kind == TESS_BROADCAST,
+		               .count = n,
+		               .where = in_place ? "in/place" : "apart" };
+	tess_status st;
+
+	if (kind == TESS_ALL_GATHER && in_place)
+		from = dst + (uint64_t)me * n;
+	for (uint64_t i = 0; i < n; i++)
+		from[i] = (float)(i + 1) * (me ? 1000 : 1);
+	if (kind == TESS_BARRIER)
+		c.src = c.dst = NULL;
+	st = tess_group_run(g, &c);
+	for (uint64_t i = 0; !st && i < n; i++) {
+		float x = (float)(i + 1);
+
+		if (kind == TESS_ALL_REDUCE)
+			ck_assert_msg(dst[i] == 1001 * x, "[%d] is %g", (int)i, (double)dst[i]);
+		else if (kind == TESS_BROADCAST)
+			ck_assert_msg(dst[i] == 1000 * x, "[%d] is %g", (int)i, (double)dst[i]);
+		else if (kind == TESS_ALL_GATHER)
+			ck_assert_msg(dst[i] == x && dst[n + i] == 1000 * x, "[%d] is %g, %g",
+			              (int)i, (double)dst[i], (double)dst[n + i]);
+	}
+	return st;
+}
+
+/* Calls of one kind and size come in rows; in some rows another one is under way meanwhile. */
+static tess_status rows(struct tess_world *w, void *arg)
+{
+	static const int32_t kinds[] = { TESS_ALL_REDUCE, TESS_BARRIER, TESS_BROADCAST,
+		                         TESS_ALL_GATHER };
+	static const uint64_t counts[] = { 1, 2, 3, 10, 11, 64, 65, MOST };
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	uint32_t both = 1, own = 77 + (uint32_t)me; /* what ranks agree on, and what they do not */
+	int32_t seen = me + 1, sum;
+	struct tess_coll beside = { .size = sizeof beside,
+		                    .kind = TESS_ALL_REDUCE,
+		                    .dtype = TESS_I32,
+		                    .src = &seen,
+		                    .dst = &sum,
+		                    .count = 1,
+		                    .where = "beside" };
+	tess_status st = TESS_OK;
+
+	(void)arg;
+	for (int i = 0; i < ROUNDS && !st; i++) {
+		int32_t kind = kinds[draw(&both) % 4];
+		uint64_t n = kind == TESS_BARRIER ? 0 : counts[draw(&both) % 8];
+		int in_place = draw(&both) % 2, length = 1 + (int)(draw(&both) % ALIKE);
+		struct tess_work *work = NULL;
+
+		sum = 0;
+		if (draw(&both) % 8 == 0)
+			st = tess_group_start(g, &beside, &work);
+		for (int k = 0; k < length && !st; k++) {
+			dawdle(&own);
+			st = make(g, me, kind, n, in_place);
+		}
+		if (work && !st)
+			st = tess_work_wait(work, 0);
+		ck_assert(st || !work || sum == 3);
+		tess_work_release(work);
+	}
+	return st;
+}
+
+START_TEST(gives_what_it_must)
+{
+	ck_assert_msg(!tess_world_spawn(2, rows, NULL), "%s", tess_error());
+}
+END_TEST
+
+/* Both ranks have made the same calls again and again; then each makes one of two that it knows. */
+static tess_status differ(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	float x[40] = { 0 }, y[80];
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < ALIKE && !st; i++) {
+		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
+		if (!st)
+			st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
+	}
+	if (!st && tess_world_rank(w) == r->odd)
+		st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
+	else if (!st)
+		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
+	return note(r, w, st);
+}
+
+START_TEST(calls_that_differ)
+{
+	struct report r = { .odd = _i };
+	int64_t began = tess_now();
+
+	ck_assert_int_eq(tess_world_spawn(2, differ, &r), TESS_EMISMATCH);
+	soon(began);
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < 4; k++) {
+			static const char *const words[] = { "layers.0.mlp", "layers.1.odd",
+				                             "rank 0", "rank 1" };
+
+			ck_assert_int_eq(r.st[i], TESS_EMISMATCH);
+			ck_assert_msg(strstr(r.sentence[i], words[k]) != NULL, "rank %d: %s", i,
+			              r.sentence[i]);
+		}
+}
+END_TEST
+
+enum { NEVER, ENDS };
+
+/* Rank 1 comes to the last call after the other's deadline, or not at all. */
+static tess_status missing(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	float x = 1, y;
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_F32,
+		               .src = &x,
+		               .dst = &y,
+		               .count = 1,
+		               .where = "the last" };
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < ALIKE && !st; i++)
+		st = tess_group_run(g, &c);
+	if (!st && tess_world_rank(w) == 1) {
+		if (r->odd == ENDS)
+			return note(r, w, TESS_OK);
+		usleep(400000);
+	}
+	c.deadline = tess_now() + 200 * (int64_t)TESS_MS;
+	return note(r, w, st ? st : tess_group_run(g, &c));
+}
+
+START_TEST(rank_that_does_not_come)
+{
+	struct report r = { .odd = _i };
+	int64_t began = tess_now();
+
+	ck_assert_int_lt(tess_world_spawn(2, missing, &r), 0);
+	soon(began);
+	ck_assert_int_eq(r.st[0], _i == NEVER ? TESS_ETIMEOUT : TESS_EMISMATCH);
+	ck_assert_msg(strstr(r.sentence[0], "rank 1") && strstr(r.sentence[0], "the last"), "%s",
+	              r.sentence[0]);
+	ck_assert_int_eq(r.st[1], _i == NEVER ? TESS_ETIMEOUT : TESS_OK);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *runner;
+	TCase *tcase = suite_begin("run", 60, &runner);
+
+	tcase_add_test(tcase, gives_what_it_must);
+	tcase_add_loop_test(tcase, calls_that_differ, 0, 2);
+	tcase_add_loop_test(tcase, rank_that_does_not_come, NEVER, ENDS + 1);
+	return suite_end(runner);
+}

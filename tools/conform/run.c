@@ -1,0 +1,106 @@
+/* Calls from begin to end in one: tess_backend.run, where it is there. */
+#include "conform.h"
+
+#include "core/base/status.h"
+#include "core/comm/clock.h"
+#include "core/comm/world.h"
+
+#include <stdlib.h>
+
+struct books { /* of one call */
+	struct tess_coll *coll;
+	int64_t timeout;
+	uint64_t looks; /* that the backend may take */
+	uint64_t asked;
+};
+
+static int32_t meanwhile(void *arg)
+{
+	struct books *b = arg;
+
+	if (!b->asked++)
+		b->coll->deadline = tess_now() + b->timeout;
+	return b->asked <= b->looks;
+}
+
+/* One call, in one; or, as the others of its group may do, started and waited for. */
+static tess_status make(struct conform_rank *me, const struct conform_direct *g,
+                        struct conform_data *d, uint64_t luck)
+{
+	struct books b = { .coll = &d->coll[0],
+		           .timeout = me->world->timeout,
+		           .looks = luck >> 8 & 1 ? luck >> 16 & 255 : 0 };
+	void *work = NULL;
+	tess_status st;
+
+	if (luck & 1)
+		return conform_direct_run(me, g, b.coll);
+	b.coll->mem = TESS_HOST;
+	conform_step(me, CONFORM_START);
+	st = me->backend->run(g->self, b.coll, meanwhile, &b, &work);
+	conform_step(me, CONFORM_ITSELF);
+	if (st < 0)
+		return st;
+	if (!b.asked)
+		conform_blame(me,
+		              "run() returned %s and never called meanwhile(). The rule: it is "
+		              "called at least once unless run fails",
+		              st ? "TESS_PENDING" : "TESS_OK");
+	if (st == TESS_OK)
+		return st;
+	if (!work)
+		return tess_fail(TESS_EBUG, "run() returned TESS_PENDING without a work. The rule: "
+		                            "*work is as start gives it");
+	st = conform_direct_await(me, g, work, tess_now() + b.timeout);
+	conform_step(me, CONFORM_RELEASE);
+	me->backend->release(g->self, work);
+	conform_step(me, CONFORM_ITSELF);
+	return st;
+}
+
+static tess_status try_case(struct conform_rank *me, const struct conform_direct *g,
+                            const struct conform_case *c, uint64_t luck)
+{
+	struct timespec pause = tess_timespec((int64_t)(luck >> 32 & 63) * 1000);
+	struct conform_data *d;
+	tess_status st = conform_data_make(c, g->rank, g->n, &d);
+
+	if (st)
+		return st;
+	if (d->ncolls == 1 && conform_direct_can(me, d)) {
+		if (luck & 2)
+			nanosleep(&pause, NULL);
+		st = make(me, g, d, luck);
+		if (st)
+			return st; /* the buffers stay, as a late write must find them */
+		if (conform_data_verdict(d))
+			conform_blame(me, "%s", tess_error());
+		me->seat->cases++;
+	}
+	conform_data_free(d);
+	return TESS_OK;
+}
+
+tess_status conform_run_run(struct conform_rank *me)
+{
+	struct conform_direct g;
+	struct conform_case *list;
+	uint32_t n;
+	tess_status st;
+
+	if (!me->backend->run)
+		return TESS_OK;
+	st = conform_cases(me->n, me->job->quick, &list, &n);
+	if (!st)
+		st = conform_direct_open(me, "conform.run", me->group->roster->member, me->n, NULL,
+		                         &g);
+	for (uint32_t i = 0; !st && i < n; i++) {
+		conform_doing_case(me, &list[i], "in one");
+		st = try_case(me, &g, &list[i], conform_mix(i, (uint64_t)me->rank, 7));
+	}
+	if (st)
+		return st;
+	free(list);
+	conform_direct_close(me, &g);
+	return TESS_OK;
+}
