@@ -75,14 +75,9 @@ static void wake(struct seat *s)
 	futex(&s->bell, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-void bell_ring(struct group *g)
+void bell_wake(struct group *g)
 {
-	if (!g->unrung)
-		return;
-	g->unrung = false;
-	if (g->fenced)
-		atomic_signal_fence(memory_order_seq_cst);
-	else
+	if (!g->fenced)
 		full_fence(g);
 	if (!atomic_load_explicit(&g->hall->sleepers, memory_order_relaxed))
 		return;

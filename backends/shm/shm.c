@@ -151,6 +151,7 @@ static const struct tess_backend shm = {
 	.abort = abort_group,
 	.compares = 1,
 	.exact = 1,
+	.run = small_run,
 };
 static const struct tess_backend *const backends[] = { &shm, NULL };
 

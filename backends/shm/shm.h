@@ -120,7 +120,7 @@ struct work {
 	uint64_t skip; /* rounds before the first chunk */
 	uint32_t able, need; /* the weakest and the largest of all ranks */
 	bool small; /* one round does it all (small.c) */
-	bool inlined; /* the data are in the notice */
+	bool inlined; /* of a call that is not small: the data are in the notice */
 	bool few; /* they are so small, on all ranks alike, that two slots do */
 	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
 	bool posted, done;
@@ -233,10 +233,19 @@ static inline void bell_relax(void)
 	__asm__ volatile("isb");
 #endif
 }
+void bell_wake(struct group *g);
 /*
  * After something was put up, before this rank does anything else for long: wakes those who sleep.
  */
-void bell_ring(struct group *g);
+static inline void bell_ring(struct group *g)
+{
+	if (!g->unrung)
+		return;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (!g->fenced || atomic_load_explicit(&g->hall->sleepers, memory_order_relaxed))
+		bell_wake(g);
+	g->unrung = false;
+}
 /* Before a notice is put up: who waits for it may want to know from where it comes. */
 void bell_place(struct group *g);
 /*
@@ -253,6 +262,8 @@ void bell_abort(struct group *g);
 
 /* ---- work.c: what is under way; collectives as rounds ---------------------------------------- */
 tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out);
+/* The same of a small call that is up already. */
+tess_status work_adopt(struct group *g, const struct tess_coll *c, struct work **out);
 tess_status work_test(struct group *g, struct work *w);
 tess_status work_wait(struct group *g, struct work *w, int64_t deadline);
 void work_release(struct group *g, struct work *w);
@@ -269,10 +280,13 @@ tess_status work_differ(struct group *g, const struct work *w, int32_t r,
 
 /* ---- small.c: calls of one round ------------------------------------------------------------- */
 /* Whether the call is one; all ranks agree. */
-bool small_plan(const struct group *g, const struct tess_coll *c, struct work *w);
-void small_post(struct group *g, const struct tess_coll *c, const struct work *w);
+bool small_plan(const struct group *g, const struct tess_coll *c, uint64_t *bytes);
+void small_post(struct group *g, const struct tess_coll *c, uint64_t bytes);
 /* When all notices are there. */
-void small_take(const struct group *g, const struct work *w);
+void small_take(const struct group *g, const struct tess_coll *c, uint64_t bytes);
+/* tess_backend.run */
+tess_status small_run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *arg),
+                      void *arg, void **work);
 
 /* ---- kind.c: what each kind puts into slots and takes out of them ---------------------------- */
 void kind_plan(const struct group *g, struct work *w);

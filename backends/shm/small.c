@@ -2,114 +2,221 @@
  * small.c - calls whose data are a few lines, in one round and one pass: each rank puts its data and its
  * notice up, waits for those of all, and takes what it needs.
  *
- * Nobody waits for anything else of a call: what its error messages need is written down while the
+ * Nobody waits for anything else of a call: all that is written down of it is written while the
  * notice is on its way.
  */
 #include <string.h>
 
 #include "shm.h"
 
-enum { ONE_BY_ONE = 16 }; /* floats that are added before wider registers are worth their call */
+enum { CLAIM = 1024 };
+enum { ONE_BY_ONE = 64 }; /* floats that are added before wider registers are worth their call */
 
-bool small_plan(const struct group *g, const struct tess_coll *c, struct work *w)
+bool small_plan(const struct group *g, const struct tess_coll *c, uint64_t *bytes)
 {
 	bool gathers = c->kind == TESS_ALL_GATHER;
-	uint64_t count = c->kind == TESS_BARRIER ? 0 : c->count;
 
-	if (c->kind != TESS_BARRIER && c->kind != TESS_BROADCAST && c->kind != TESS_ALL_REDUCE &&
-	    (!gathers || c->get))
+	if (c->kind == TESS_BARRIER) {
+		*bytes = 0;
+		return true;
+	}
+	if (c->kind != TESS_ALL_REDUCE && c->kind != TESS_BROADCAST && (!gathers || c->get))
 		return false;
-	if (count > FEW || count * w->width * (gathers ? (uint64_t)g->nranks : 1) > FEW)
-		return false;
-	w->bytes = count * w->width;
-	w->inlined = w->bytes <= INLINE;
-	return true;
+	*bytes = c->count * tess_width(c->dtype);
+	return c->count <= FEW && *bytes * (gathers ? (uint64_t)g->nranks : 1) <= FEW;
 }
 
-/* A word or two, which memcpy() would go a long way for. */
-static inline void copy(void *dst, const void *src, size_t n)
+/* For a word memcpy() would go a long way. */
+static inline void copy(void *to, const void *from, size_t n)
 {
-	const char *from = src;
-	char *to = dst;
-	uint32_t x;
-
-	if (n > 2 * sizeof x) {
+	if (n == 4)
+		memcpy(to, from, 4);
+	else if (n == 8)
+		memcpy(to, from, 8);
+	else
 		memcpy(to, from, n);
-		return;
-	}
-	for (; n >= sizeof x; n -= sizeof x, from += sizeof x, to += sizeof x) {
-		memcpy(&x, from, sizeof x);
-		memcpy(to, &x, sizeof x);
-	}
-	for (; n; n--)
-		*to++ = *from++;
 }
 
-static char *data_of(const struct group *g, const struct work *w, int32_t r)
+static inline char *data_of(const struct group *g, uint64_t bytes, int32_t r)
 {
-	return w->inlined ? notice_of(g, r, g->round)->data
-	                  : segment_slot(g, r, g->round, true) + TABLE;
+	return bytes <= INLINE ? notice_of(g, r, g->round)->data
+	                       : segment_slot(g, r, g->round, true) + TABLE;
 }
 
-static const char *own_block(const struct group *g, const struct tess_coll *c, uint64_t bytes)
+static inline const char *own_block(const struct group *g, const struct tess_coll *c,
+                                    uint64_t bytes)
 {
 	bool in_place = c->kind == TESS_ALL_GATHER && c->src == c->dst;
 
 	return (const char *)c->src + (in_place ? (uint64_t)g->rank * bytes : 0);
 }
 
-void small_post(struct group *g, const struct tess_coll *c, const struct work *w)
+static inline void post(struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
 
-	if (w->bytes && (c->kind != TESS_BROADCAST || c->peer == g->rank))
-		copy(data_of(g, w, g->rank), own_block(g, c, w->bytes), w->bytes);
+	if (bytes && (c->kind != TESS_BROADCAST || c->peer == g->rank))
+		copy(data_of(g, bytes, g->rank), own_block(g, c, bytes), bytes);
 	n->print = c->print;
 	/* Release: who sees the round sees the notice and the data. */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
-	work_introduce(g, c);
+	g->unrung = true;
+	g->seen = 0;
+	g->moves++;
 }
 
-/* Two ranks' few floats; as tess_reduce does, no sum is -0. */
-static void add_two(const struct group *g, const struct work *w)
+/* Brings a line here to be written: what __builtin_prefetch() does only if the compiler is told the CPU. */
+static inline void own(const char *line)
 {
-	const float *mine = w->c.src;
-	const float *theirs = (const float *)(const void *)data_of(g, w, !g->rank);
-	const float *first = g->rank ? theirs : mine, *second = g->rank ? mine : theirs;
-	float *dst = w->c.dst;
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw %0" : : "m"(*line));
+#else
+	__builtin_prefetch(line, 1);
+#endif
+}
 
-	for (uint64_t k = 0; k < w->c.count; k++)
+/* Two ranks' few floats; as tess_reduce does, no sum is -0. In place each is read before it is written. */
+static inline void add_two(const struct group *g, const struct tess_coll *c, uint64_t bytes)
+{
+	const float *mine = c->src;
+	const float *theirs = (const float *)(const void *)data_of(g, bytes, !g->rank);
+	const float *first = g->rank ? theirs : mine, *second = g->rank ? mine : theirs;
+	float *dst = c->dst;
+
+#pragma GCC ivdep
+	for (uint64_t k = 0; k < c->count; k++)
 		dst[k] = first[k] + second[k] + 0.0f;
 }
 
-static void add(const struct group *g, const struct work *w)
+static __attribute__((noinline)) void add(const struct group *g, const struct tess_coll *c,
+                                          uint64_t bytes)
 {
 	const void *part[RANKS_MOST];
-	void *dst = w->c.dst;
+	void *dst = c->dst;
 
-	if (g->nranks == 2 && w->c.count <= ONE_BY_ONE && w->c.dtype == TESS_F32 &&
-	    w->c.op == TESS_SUM) {
-		add_two(g, w);
-		return;
-	}
 	for (int32_t r = 0; r < g->nranks; r++)
-		part[r] = r == g->rank ? w->c.src : data_of(g, w, r);
-	sum_to(w->c.dtype, w->c.op, part, g->nranks, w->c.count, &dst, 1, NULL);
+		part[r] = r == g->rank ? c->src : data_of(g, bytes, r);
+	sum_to(c->dtype, c->op, part, g->nranks, c->count, &dst, 1, NULL);
 }
 
-void small_take(const struct group *g, const struct work *w)
+static __attribute__((noinline)) void gather(const struct group *g, const struct tess_coll *c,
+                                             uint64_t bytes)
 {
-	const struct tess_coll *c = &w->c;
 	char *dst = c->dst;
 
-	if (!w->bytes)
-		return;
-	if (c->kind == TESS_ALL_REDUCE)
-		add(g, w);
-	else if (c->kind == TESS_BROADCAST && (g->rank != c->peer || c->src != dst))
-		copy(dst, g->rank == c->peer ? c->src : data_of(g, w, c->peer), w->bytes);
-	for (int32_t r = 0; c->kind == TESS_ALL_GATHER && r < g->nranks; r++)
+	for (int32_t r = 0; r < g->nranks; r++)
 		if (r != g->rank || c->src != dst)
-			copy(dst + (uint64_t)r * w->bytes, r == g->rank ? c->src : data_of(g, w, r),
-			     w->bytes);
+			copy(dst + (uint64_t)r * bytes,
+			     r == g->rank ? c->src : data_of(g, bytes, r), bytes);
+}
+
+/*
+ * Asks for the lines that this rank writes next, if the next call is like this one: the others have
+ * read them, and until they are told to forget them no store gets through. With other calls it is in vain.
+ */
+static inline void claim(const struct group *g, uint64_t bytes)
+{
+	const char *next = (const char *)notice_of(g, g->rank, g->round + 1);
+
+	own(next);
+	if (bytes <= INLINE)
+		return;
+	next = segment_slot(g, g->rank, g->round + 1, true) + TABLE;
+	for (uint64_t at = 0; at < bytes && at < CLAIM; at += 64)
+		own(next + at);
+}
+
+static inline void take(const struct group *g, const struct tess_coll *c, uint64_t bytes)
+{
+	claim(g, bytes);
+	if (!bytes)
+		return;
+	if (c->kind == TESS_ALL_REDUCE && g->nranks == 2 && c->count <= ONE_BY_ONE &&
+	    c->dtype == TESS_F32 && c->op == TESS_SUM)
+		add_two(g, c, bytes);
+	else if (c->kind == TESS_ALL_REDUCE)
+		add(g, c, bytes);
+	else if (c->kind == TESS_ALL_GATHER)
+		gather(g, c, bytes);
+	else if (c->kind == TESS_BROADCAST && (g->rank != c->peer || c->src != c->dst))
+		copy(c->dst, g->rank == c->peer ? c->src : data_of(g, bytes, c->peer), bytes);
+}
+
+void small_post(struct group *g, const struct tess_coll *c, uint64_t bytes)
+{
+	post(g, c, bytes);
+}
+
+void small_take(const struct group *g, const struct tess_coll *c, uint64_t bytes)
+{
+	take(g, c, bytes);
+}
+
+/* Whether the notices of all are there, before meanwhile() has no time any more, and of this call. */
+static inline bool all_come(struct group *g, const struct tess_coll *c,
+                            int32_t (*meanwhile)(void *), void *arg)
+{
+	bool more = meanwhile(arg);
+	int32_t seen = 0;
+
+	while (seen < g->nranks) {
+		const struct notice *n = notice_of(g, seen, g->round);
+
+		if (atomic_load_explicit(&n->round, memory_order_acquire) == g->round) {
+			if (n->print != c->print)
+				return false;
+			seen++;
+		} else if (more) {
+			if (g->fenced)
+				bell_ring(g);
+			bell_relax();
+			more = meanwhile(arg);
+		} else {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Calls that are not small, and those that nobody can look for: as they are started else. */
+static tess_status run_long(struct group *g, const struct tess_coll *c,
+                            int32_t (*meanwhile)(void *), void *arg, void **work)
+{
+	struct work *w;
+	tess_status st = work_start(g, c, &w);
+
+	meanwhile(arg);
+	if (st)
+		return st;
+	w->c.deadline = c->deadline;
+	*work = w;
+	return TESS_PENDING;
+}
+
+static tess_status adopt(struct group *g, const struct tess_coll *c, void **work)
+{
+	struct work *w;
+	tess_status st = work_adopt(g, c, &w);
+
+	if (st)
+		return st;
+	*work = w;
+	return TESS_PENDING;
+}
+
+tess_status small_run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *arg),
+                      void *arg, void **work)
+{
+	struct group *g = self;
+	uint64_t bytes;
+
+	if (!g->spin || g->failed || g->calls.head || g->messages || !small_plan(g, c, &bytes))
+		return run_long(g, c, meanwhile, arg, work);
+	post(g, c, bytes);
+	if (!all_come(g, c, meanwhile, arg))
+		return adopt(g, c, work);
+	take(g, c, bytes);
+	g->round++;
+	bell_ring(g);
+	return TESS_OK;
 }

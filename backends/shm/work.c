@@ -128,6 +128,7 @@ static void post_large(struct group *g, struct work *w)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
 
+	bell_place(g);
 	if (w->round == 0)
 		introduce(g, w, n);
 	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
@@ -138,19 +139,19 @@ static void post_large(struct group *g, struct work *w)
 	 * memory.
 	 */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
-}
-
-static void post(struct group *g, const struct tess_coll *c, struct work *w)
-{
-	bell_place(g);
-	if (w->small)
-		small_post(g, c, w);
-	else
-		post_large(g, w);
 	w->posted = true;
 	g->unrung = true;
 	g->seen = 0;
 	g->moves++;
+}
+
+/* Of a small call, its one notice, and what it is in words. */
+static void show(struct group *g, const struct tess_coll *c, struct work *w)
+{
+	bell_place(g);
+	small_post(g, c, w->bytes);
+	work_introduce(g, c);
+	w->posted = true;
 }
 
 /* Whether all notices of this round are there; the first ones are compared. */
@@ -203,7 +204,7 @@ static tess_status advance_large(struct group *g, struct work *w)
 
 	do {
 		if (!w->posted)
-			post(g, &w->c, w);
+			post_large(g, w);
 		st = look(g, w);
 		if (!st && !w->round)
 			st = choose(g, w);
@@ -226,11 +227,11 @@ static tess_status advance(struct group *g, struct work *w)
 	if (!w->small)
 		return advance_large(g, w);
 	if (!w->posted)
-		post(g, &w->c, w);
+		show(g, &w->c, w);
 	st = look(g, w);
 	if (st)
 		return st;
-	small_take(g, w);
+	small_take(g, &w->c, w->bytes);
 	g->round++;
 	w->done = true;
 	return TESS_OK;
@@ -291,8 +292,9 @@ static void line_up(struct group *g, struct work *w)
 {
 	bool sends = w->c.kind == TESS_SEND;
 
-	w->bytes = w->chunk = w->rounds = w->skip = w->moved = 0;
+	w->chunk = w->rounds = w->skip = w->moved = 0;
 	w->able = DIRECT | FILLED;
+	w->bytes = 0;
 	w->need = 0;
 	w->inlined = w->few = w->shares = false;
 	if (sends || w->c.kind == TESS_RECV) {
@@ -304,25 +306,30 @@ static void line_up(struct group *g, struct work *w)
 	push(&g->calls, w);
 }
 
-/* One round needs no more of this rank than its notice; of several the first are looked for. */
-tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+/* Of a small call, all that it takes to put it up. NULL: *why. */
+static struct work *prepare(struct group *g, const struct tess_coll *c, tess_status *why)
 {
-	struct work *w;
-	int32_t looks = 0;
-	tess_status st;
+	struct work *w = g->failed ? NULL : take(g);
 
-	if (g->failed)
-		return work_fail(g, g->failed, "group %s over shm has failed", g->name);
-	w = take(g);
-	if (!w)
-		return g->host->fail(TESS_ENOMEM, "shm: out of memory");
+	if (!w) {
+		*why = g->failed ? work_fail(g, g->failed, "group %s has failed", g->name)
+		                 : g->host->fail(TESS_ENOMEM, "shm: out of memory");
+		return NULL;
+	}
 	w->next = NULL;
 	w->round = 0;
 	w->posted = w->done = false;
 	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
-	w->small = small_plan(g, c, w);
-	if (w->small && !g->calls.head)
-		post(g, c, w); /* before anything else, as the others wait for it */
+	w->small = small_plan(g, c, &w->bytes);
+	return w;
+}
+
+/* One round needs no more of this rank than its notice; of several the first are looked for. */
+static tess_status go_on(struct group *g, const struct tess_coll *c, struct work *w)
+{
+	int32_t looks = 0;
+	tess_status st;
+
 	w->c = *c;
 	if (w->small) {
 		push(&g->calls, w);
@@ -336,6 +343,35 @@ tess_status work_start(struct group *g, const struct tess_coll *c, struct work *
 		st = work_progress(g);
 	}
 	bell_ring(g);
+	return st;
+}
+
+/* A small call is put up before anything else, as the others wait for it. */
+tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+{
+	tess_status st;
+	struct work *w = prepare(g, c, &st);
+
+	if (!w)
+		return st;
+	if (w->small && !g->calls.head)
+		show(g, c, w);
+	st = go_on(g, c, w);
+	if (!st)
+		*out = w;
+	return st;
+}
+
+tess_status work_adopt(struct group *g, const struct tess_coll *c, struct work **out)
+{
+	tess_status st;
+	struct work *w = prepare(g, c, &st);
+
+	if (!w)
+		return st;
+	work_introduce(g, c);
+	w->posted = true;
+	st = go_on(g, c, w);
 	if (!st)
 		*out = w;
 	return st;

@@ -77,7 +77,7 @@ void tess_flight_close(struct tess_flight *f)
 
 /* ---- recording --------------------------------------------------------------------------------- */
 
-static void store(struct slot *s, size_t at, const void *from, size_t bytes)
+static inline void store(struct slot *s, size_t at, const void *from, size_t bytes)
 {
 	for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
 		uint64_t x;
@@ -104,10 +104,9 @@ uint64_t tess_flight_number(struct tess_flight *f)
 	return f ? atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) + 1 : 0;
 }
 
-void tess_flight_begin(struct tess_flight *f, uint64_t number, const char *group,
+void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_ROSTER_KEY],
                        const struct tess_note *n, int64_t now)
 {
-	char name[NAME] = "";
 	struct slot *s;
 
 	if (!number)
@@ -116,12 +115,13 @@ void tess_flight_begin(struct tess_flight *f, uint64_t number, const char *group
 	atomic_store_explicit(&s->number, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->end, number << STATE_BITS | ONGOING, memory_order_release);
 	atomic_store_explicit(&s->began, now, memory_order_release);
-	memcpy(name, group, strnlen(group, NAME - 1));
-	store(s, 0, name, NAME);
-	if (n->bytes <= NOTE)
-		store(s, NAME / 8, n, n->bytes);
-	else
+	store(s, 0, group, NAME);
+	if (n->bytes <= NOTE) {
+		store(s, NAME / 8, n, sizeof *n);
+		store(s, (NAME + sizeof *n) / 8, n->list, n->bytes - sizeof *n);
+	} else {
 		store_long(s, n);
+	}
 	atomic_store_explicit(&s->number, number, memory_order_release);
 }
 

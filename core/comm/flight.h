@@ -35,8 +35,8 @@ void tess_flight_close(struct tess_flight *f); /* NULL: nothing */
  * follow soon: a record that is written meanwhile waits a little for it.
  */
 uint64_t tess_flight_number(struct tess_flight *f);
-/* Call `number` has begun at `now` in the group of that name. 0: nothing. */
-void tess_flight_begin(struct tess_flight *f, uint64_t number, const char *group,
+/* Call `number` has begun at `now` in the group of that name, with zeros behind it. 0: nothing. */
+void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_ROSTER_KEY],
                        const struct tess_note *n, int64_t now);
 /* It has ended at `now`, not before it began; `st` says how. Once a call; number 0: nothing. */
 void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now);

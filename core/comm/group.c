@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOTE_EVERY = 1000 * TESS_MS, SLOW = 5 * TESS_MS };
+enum { NOTE_EVERY = 1000 * TESS_MS };
 enum { ASKED = 64 }; /* calls of a batch that the others are asked about */
 
 void tess_work_return(struct tess_work *w)
@@ -28,8 +28,7 @@ void tess_work_free(struct tess_work *w)
 	free(w->batch);
 }
 
-/* The work is over. After a failure it is kept until the group is closed: a late write must find it. */
-static void drop(struct tess_work *w)
+void tess_work_drop(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
 
@@ -49,7 +48,7 @@ static void drop(struct tess_work *w)
 
 /* ---- starting --------------------------------------------------------------------------------------------- */
 
-static struct tess_work *take(struct tess_group *g)
+struct tess_work *tess_work_take(struct tess_group *g)
 {
 	struct tess_work *w = g->spare;
 
@@ -101,7 +100,7 @@ static tess_status complete(struct tess_group *g, const struct tess_coll *c, int
 	if (c->size < TESS_UPTO(tess_coll, count))
 		return tess_fail(TESS_EINVAL,
 		                 "a collective of %u bytes: its field `size` is not set", c->size);
-	*shape = whole && c->kind > 0 && c->kind <= TESS_RECV ? &g->shape[c->kind] : NULL;
+	*shape = whole ? tess_group_shape(g, c->kind) : NULL;
 	if (whole) {
 		copy_fields(out, c);
 	} else {
@@ -122,6 +121,8 @@ static tess_status complete(struct tess_group *g, const struct tess_coll *c, int
 		*shape = NULL;
 	else if (*shape)
 		tess_shape_learn(*shape, c, out, g->rank, g->size);
+	if (*shape == g->noted)
+		g->noted = NULL; /* it is another one now */
 	return st;
 }
 
@@ -129,24 +130,6 @@ static uint64_t print(const struct tess_group *g, const struct tess_coll *c,
                       const struct tess_key *key, const struct tess_shape *shape)
 {
 	return tess_note_print(shape ? shape->what : tess_note_what(c, g->size), key, g->size);
-}
-
-/* The next number of its channel. A message has one channel per pair and direction, seen alike at both ends. */
-static struct tess_key number(struct tess_group *g, const struct tess_coll *c)
-{
-	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
-	struct tess_key key = { .group = g->roster->id };
-
-	if (c->kind == TESS_SEND) {
-		key.channel = 1 + me * n + peer;
-		key.number = ++g->sent[peer];
-	} else if (c->kind == TESS_RECV) {
-		key.channel = 1 + peer * n + me;
-		key.number = ++g->received[peer];
-	} else {
-		key.number = ++g->calls;
-	}
-	return key;
 }
 
 /* Once in a job. */
@@ -221,11 +204,7 @@ static void describe(struct tess_work *w, char *text, size_t room)
 		         w->n);
 }
 
-/*
- * Where the backend compares calls, the others are told only of those that take long, now and then of one
- * that does not, and of the last: who makes a call has made all that come before it.
- */
-static void post(struct tess_group *g, int64_t now)
+void tess_call_post(struct tess_group *g, int64_t now)
 {
 	if (g->size > 1)
 		g->world->link.note(g->world->link.self, g->note);
@@ -237,9 +216,10 @@ static void tell_one(struct tess_group *g, const struct tess_coll *c, const stru
                      int64_t now)
 {
 	if (g->untold && memcmp(&g->note->key, key, sizeof *key))
-		post(g, now); /* of a later call, which would be forgotten */
+		tess_call_post(g, now); /* of a later call, which would be forgotten */
 	tess_note_write(g->note, c, key, g->size);
-	post(g, now);
+	g->noted = NULL;
+	tess_call_post(g, now);
 }
 
 static void tell(struct tess_work *w)
@@ -259,17 +239,16 @@ static void tell(struct tess_work *w)
 void tess_group_tell(struct tess_group *g)
 {
 	if (g->untold)
-		post(g, 0);
+		tess_call_post(g, 0);
 }
 
-/* Writes down what the call is, for others and for the recorder. */
-static void note(struct tess_work *w, int64_t now)
+void tess_call_note(struct tess_group *g, const struct tess_coll *c, const struct tess_key *key,
+                    uint64_t flight, int64_t now)
 {
-	struct tess_group *g = w->group;
-
-	tess_note_write(g->note, &w->coll, &w->key, g->size);
+	tess_note_write(g->note, c, key, g->size);
+	g->noted = NULL;
 	g->untold = true;
-	tess_flight_begin(g->world->flight, w->flight, g->key, g->note, now);
+	tess_flight_begin(g->world->flight, flight, g->key, g->note, now);
 }
 
 /*
@@ -282,13 +261,13 @@ static bool announce(struct tess_work *w, int64_t now)
 	bool tells = !g->backend->compares || w->key.channel || now >= g->due;
 
 	w->flight = tess_flight_number(g->world->flight);
-	w->slow = tells ? 0 : now + SLOW;
+	w->slow = tells ? 0 : now + TESS_SLOW;
 	if (w->key.channel)
 		tess_group_tell(g); /* messages have numbers of their own */
 	if (!tells)
 		return false;
-	note(w, now);
-	post(g, now);
+	tess_call_note(g, &w->coll, &w->key, w->flight, now);
+	tess_call_post(g, now);
 	return true;
 }
 
@@ -316,11 +295,7 @@ static tess_status late(struct tess_work *w, const char *sentence)
 	return tess_world_late(w->group->world, key, n, sentence);
 }
 
-/*
- * The call has failed here, with the backend's sentence: what the job's first failure is. A backend that has
- * run out of time before `deadline` has heard so from another rank, who says it better.
- */
-static tess_status failed(struct tess_work *w, tess_status why, int64_t deadline)
+tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadline)
 {
 	struct tess_world *world = w->group->world;
 	char text[560], sentence[TESS_SENTENCE];
@@ -361,41 +336,39 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 
 	if (st)
 		return st;
-	w = take(g);
+	w = tess_work_take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
 	st = complete(g, c, now, &w->coll, &shape);
 	if (st) {
 		w->state = TESS_OK;
-		drop(w);
+		tess_work_drop(w);
 		return st;
 	}
-	w->key = number(g, &w->coll);
+	w->key = tess_call_number(g, &w->coll);
 	w->coll.print = print(g, &w->coll, &w->key, shape);
 	noted = announce(w, now);
 	lost = tess_world_check(g->world);
 	st = lost ? lost : begin(g, w, shape);
 	if (!noted)
-		note(w, now);
+		tess_call_note(g, &w->coll, &w->key, w->flight, now);
 	if (st && !lost)
-		st = failed(w, st, w->coll.deadline);
+		st = tess_work_failed(w, st, w->coll.deadline);
 	return hand_out(w, st, out);
 }
 
 /* One call of a batch: told and written down before any of them begins. */
 static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
-	c->key = number(g, &c->coll);
+	c->key = tess_call_number(g, &c->coll);
 	c->coll.print = print(g, &c->coll, &c->key, NULL);
 	c->untold = g->backend->compares && !c->key.channel && now < g->due;
 	if (c->key.channel)
 		tess_group_tell(g); /* messages have numbers of their own */
-	tess_note_write(g->note, &c->coll, &c->key, g->size);
-	g->untold = true;
 	c->flight = tess_flight_number(g->world->flight);
-	tess_flight_begin(g->world->flight, c->flight, g->key, g->note, now);
+	tess_call_note(g, &c->coll, &c->key, c->flight, now);
 	if (!c->untold)
-		post(g, now);
+		tess_call_post(g, now);
 	return c->untold;
 }
 
@@ -411,7 +384,7 @@ static tess_status prepare(struct tess_work *w, const struct tess_coll *const *c
 		st = complete(w->group, c[i], now, &w->batch[i].coll, &shape);
 	for (uint32_t i = 0; i < w->n && !st; i++)
 		if (announce_in(w->group, &w->batch[i], now))
-			w->slow = now + SLOW;
+			w->slow = now + TESS_SLOW;
 	if (st)
 		return st;
 	w->coll = w->batch->coll;
@@ -432,7 +405,7 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	if (st)
 		return st;
 	calls = calloc(n ? n : 1, sizeof *calls);
-	w = calls ? take(g) : NULL;
+	w = calls ? tess_work_take(g) : NULL;
 	if (!w) {
 		free(calls);
 		return tess_fail(TESS_ENOMEM, "no memory for %u calls", n);
@@ -443,14 +416,14 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	if (!n || st) { /* nothing is under way */
 		w->state = TESS_OK;
 		if (st)
-			drop(w);
+			tess_work_drop(w);
 		else
 			*out = w;
 		return st;
 	}
 	st = tess_world_check(g->world);
 	if (!st && (st = begin_batch(g, w)))
-		st = failed(w, st, w->coll.deadline);
+		st = tess_work_failed(w, st, w->coll.deadline);
 	return hand_out(w, st, out);
 }
 
@@ -530,7 +503,7 @@ tess_status tess_work_test(struct tess_work *w)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? failed(w, st, w->coll.deadline) : settle(w, TESS_OK);
+	return st ? tess_work_failed(w, st, w->coll.deadline) : settle(w, TESS_OK);
 }
 
 /* Until it is slow, and then to the end. */
@@ -564,7 +537,7 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
 	st = await(w, deadline);
-	return st ? failed(w, st, deadline) : settle(w, TESS_OK);
+	return st ? tess_work_failed(w, st, deadline) : settle(w, TESS_OK);
 }
 
 void tess_work_release(struct tess_work *w)
@@ -573,17 +546,5 @@ void tess_work_release(struct tess_work *w)
 		return;
 	if (w->state == TESS_PENDING)
 		tess_work_wait(w, 0);
-	drop(w);
-}
-
-tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
-{
-	struct tess_work *w;
-	tess_status st = tess_group_start(g, c, &w);
-
-	if (st)
-		return st;
-	st = tess_work_wait(w, 0);
-	drop(w);
-	return st;
+	tess_work_drop(w);
 }

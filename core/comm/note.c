@@ -9,18 +9,10 @@ size_t tess_note_room(int32_t nranks)
 	return sizeof(struct tess_note) + (size_t)nranks * 2 * sizeof(uint64_t) + TESS_WHERE;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x) /* the finaliser of MurmurHash3 over h and x */
-{
-	h ^= x + 0x9e3779b97f4a7c15;
-	h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
-	h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53;
-	return h ^ h >> 33;
-}
-
 static uint64_t mix_list(uint64_t h, const uint64_t *list, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)
-		h = mix(h, list[r]);
+		h = tess_note_mix(h, list[r]);
 	return h;
 }
 
@@ -30,7 +22,7 @@ uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks)
 	uint64_t what = pair ? TESS_SEND : (uint64_t)c->kind;
 
 	if (c->kind == TESS_BARRIER)
-		return mix(what, 0);
+		return tess_note_mix(what, 0);
 	what |= (uint64_t)c->dtype << 8 | (uint64_t)(c->give != NULL) << 24 |
 	        (uint64_t)(c->get != NULL) << 25;
 	if (tess_kind_reduces(c->kind))
@@ -38,48 +30,59 @@ uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks)
 	if (tess_kind_rooted(c->kind))
 		what |= ((uint64_t)c->peer + 1) << 32;
 	if (!c->give && !c->get)
-		return mix(what, c->count);
+		return tess_note_mix(what, c->count);
 	if (c->give && c->kind != TESS_ALL_TO_ALL)
 		what = mix_list(what, c->give, nranks);
 	if (c->get && c->kind != TESS_ALL_TO_ALL)
 		what = mix_list(what, c->get, nranks);
-	return mix(what, 0);
+	return tess_note_mix(what, 0);
 }
 
-/* Every call waits for it: products side by side, then mixed once. */
-uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks)
+static inline void write_where(struct tess_note *n, uint64_t *at, const char *where)
 {
-	uint64_t where = ((uint64_t)key->group << 32 | key->channel) * 0x9fb21c651e98df25;
-	uint64_t which =
-		(key->number ^ (uint64_t)(key->channel ? 2 : nranks) << 48) * 0xd6e8feb86659fd93;
+	size_t len = where ? strnlen(where, TESS_WHERE - 1) : 0;
+	uint64_t *last = at + len / 8;
 
-	return mix(what, where + which);
+	n->bytes = (uint32_t)((const char *)(last + 1) - (const char *)n);
+	*last = 0; /* what follows the last of the letters */
+	memcpy(at, where ? where : "", len);
+}
+
+static __attribute__((noinline)) void write_lists(struct tess_note *n, const struct tess_coll *c)
+{
+	if (c->give)
+		memcpy(n->list, c->give, n->ngive * sizeof *n->list);
+	if (c->get)
+		memcpy(n->list + n->ngive, c->get, n->nget * sizeof *n->list);
 }
 
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks)
 {
-	const char *where = c->where ? c->where : "";
-	size_t lists, words = strnlen(where, TESS_WHERE - 1);
+	uint32_t ngive = c->give ? (uint32_t)nranks : 0, nget = c->get ? (uint32_t)nranks : 0;
 
-	n->key = *key;
-	n->total = key->channel ? 2 : nranks;
-	n->print = c->print;
-	n->count = c->count;
-	n->kind = c->kind;
-	n->dtype = c->dtype;
-	n->op = c->op;
-	n->peer = c->peer;
-	n->ngive = c->give ? (uint32_t)nranks : 0;
-	n->nget = c->get ? (uint32_t)nranks : 0;
-	if (c->give)
-		memcpy(n->list, c->give, n->ngive * sizeof *n->list);
-	if (c->get)
-		memcpy(n->list + n->ngive, c->get, n->nget * sizeof *n->list);
-	lists = n->ngive + n->nget;
-	n->bytes = (uint32_t)(sizeof *n + lists * sizeof *n->list + (words + 8) / 8 * 8);
-	n->list[lists + words / 8] = 0; /* what follows the last of the words */
-	memcpy(n->list + lists, where, words);
+	*n = (struct tess_note){
+		.total = key->channel ? 2 : nranks,
+		.key = *key,
+		.print = c->print,
+		.count = c->count,
+		.kind = c->kind,
+		.dtype = c->dtype,
+		.op = c->op,
+		.peer = c->peer,
+		.ngive = ngive,
+		.nget = nget,
+	};
+	if (ngive || nget)
+		write_lists(n, c);
+	write_where(n, n->list + ngive + nget, c->where);
+}
+
+void tess_note_repeat(struct tess_note *n, uint64_t print, uint64_t number, const char *where)
+{
+	n->key.number = number;
+	n->print = print;
+	write_where(n, n->list, where);
 }
 
 bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,

@@ -37,12 +37,31 @@ size_t tess_note_room(int32_t nranks);
  * pair (tess_note_agree).
  */
 uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks);
-/* The print of such a call: what it is, and which. */
-uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks);
+
+static inline uint64_t tess_note_mix(uint64_t h,
+                                     uint64_t x) /* the finaliser of MurmurHash3 over h and x */
+{
+	h ^= x + 0x9e3779b97f4a7c15;
+	h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
+	h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53;
+	return h ^ h >> 33;
+}
+
+/* The print of such a call: what it is, and which. Every call waits for it: products side by side, then mixed once. */
+static inline uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks)
+{
+	uint64_t where = ((uint64_t)key->group << 32 | key->channel) * 0x9fb21c651e98df25;
+	uint64_t which =
+		(key->number ^ (uint64_t)(key->channel ? 2 : nranks) << 48) * 0xd6e8feb86659fd93;
+
+	return tess_note_mix(what, where + which);
+}
 
 /* Writes the note of call `c`, which has its print. */
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks);
+/* Makes it that of another call without lists that differs in no more than this. */
+void tess_note_repeat(struct tess_note *n, uint64_t print, uint64_t number, const char *where);
 
 /* Whether two ranks' notes of one key are one call; the ranks are those in their group. */
 bool tess_note_agree(const struct tess_note *a, int32_t rank_a, const struct tess_note *b,

@@ -44,6 +44,7 @@ static struct tess_group *make(struct tess_world *w, struct tess_roster *who)
 	};
 	g->rank = tess_roster_place(who, w->rank);
 	tess_roster_key(who, g->key);
+	tess_ticks_look(&g->ticks); /* how fast they are is known by the time the ranks have met */
 	g->sent = calloc(n, sizeof *g->sent);
 	g->received = calloc(n, sizeof *g->received);
 	g->note = malloc(tess_note_room(who->n));

@@ -8,11 +8,12 @@ void tess_shape_learn(struct tess_shape *s, const struct tess_coll *given,
 {
 	uint64_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 
-	*s = (struct tess_shape){ .in_place = c->src == c->dst,
-		                  .count = c->count,
+	*s = (struct tess_shape){ .call = *c,
+		                  .op = given->op,
+		                  .mem = given->mem,
+		                  .in_place = c->src == c->dst,
 		                  .astray = width - 1,
 		                  .what = tess_note_what(c, nranks) };
-	memcpy(s->word, tess_shape_words(given), sizeof s->word);
 	tess_coll_extents(c, rank, nranks, &s->src, &s->dst);
 	s->src *= width;
 	s->dst *= width;

@@ -6,30 +6,17 @@
 #define TESS_COMM_SHAPE_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <string.h>
 #include <tessera/group.h>
 
-enum { TESS_SHAPE_WORDS = 5 };
-
-/* Kind, dtype, op, mem, peer: they lie side by side. */
-static inline const char *tess_shape_words(const struct tess_coll *c)
-{
-	return (const char *)c + offsetof(struct tess_coll, kind);
-}
-
 struct tess_shape { /* zeroed: of no call */
-	int32_t word[TESS_SHAPE_WORDS];
+	struct tess_coll call; /* complete; the last one's buffers, print and place */
+	int32_t op, mem; /* as they were given */
 	bool in_place;
-	uint64_t count;
 	uint64_t src, dst; /* bytes that this rank reads and writes there */
 	uint64_t astray; /* bits that the address of no element has */
 	uint64_t what; /* for its print (note.h) */
 	int32_t has; /* the backend makes such calls: -1: no, 1: yes, 0: it was not asked */
 };
-_Static_assert(offsetof(struct tess_coll, peer) - offsetof(struct tess_coll, kind) ==
-                       (TESS_SHAPE_WORDS - 1) * sizeof(int32_t),
-               "words of a call");
 
 /*
  * A call without lists that rank `rank` of `nranks` may make, as its caller gave it, and with what was
@@ -43,8 +30,9 @@ static inline bool tess_shape_fits(const struct tess_shape *s, const struct tess
 {
 	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
 
-	if (memcmp(s->word, tess_shape_words(c), sizeof s->word) || s->count != c->count ||
-	    c->give || c->get || s->in_place != (src == dst))
+	if (s->call.kind != c->kind || s->call.dtype != c->dtype || s->op != c->op ||
+	    s->mem != c->mem || s->call.peer != c->peer || s->call.count != c->count || c->give ||
+	    c->get || s->in_place != (src == dst))
 		return false;
 	if ((s->src && !src) || (s->dst && !dst) || (src | dst) & s->astray)
 		return false;

@@ -59,6 +59,7 @@ struct tess_group {
 	struct tess_shape
 		shape[TESS_RECV + 1]; /* of the last call of each kind that had no lists */
 	struct tess_note *note; /* of the last call */
+	const struct tess_shape *noted; /* of which shape it is; NULL: not known */
 	bool untold; /* nobody was told of it */
 	int64_t due; /* when somebody is to be told of a call again */
 	struct tess_work *live, *spare;
@@ -116,6 +117,50 @@ void tess_group_finish(struct tess_group *g);
 /* Before this rank leaves: how far it came. */
 void tess_group_tell(struct tess_group *g);
 
+/* ---- a call, step by step ------------------------------------------------------------------------- */
+
+enum { TESS_SLOW = 5 * 1000 * 1000 }; /* ns; the others are told of a call that takes longer */
+
+/* The shape of the last call of that kind; NULL: there is no such kind. */
+static inline struct tess_shape *tess_group_shape(struct tess_group *g, int32_t kind)
+{
+	return kind > 0 && kind <= TESS_RECV ? &g->shape[kind] : NULL;
+}
+/* The next of its channel. A message has one channel per pair and direction, seen alike at both ends. */
+static inline struct tess_key tess_call_number(struct tess_group *g, const struct tess_coll *c)
+{
+	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
+	struct tess_key key = { .group = g->roster->id };
+
+	if (c->kind == TESS_SEND) {
+		key.channel = 1 + me * n + peer;
+		key.number = ++g->sent[peer];
+	} else if (c->kind == TESS_RECV) {
+		key.channel = 1 + peer * n + me;
+		key.number = ++g->received[peer];
+	} else {
+		key.number = ++g->calls;
+	}
+	return key;
+}
+/* Writes down what the call is, for others and for the recorder, where it has the number `flight`. */
+void tess_call_note(struct tess_group *g, const struct tess_coll *c, const struct tess_key *key,
+                    uint64_t flight, int64_t now);
+/*
+ * Tells the others of the call noted last. Where the backend compares calls, they are told only of those that
+ * take long, now and then (g->due) of one that does not, and of the last: who makes a call has made all
+ * that come before it.
+ */
+void tess_call_post(struct tess_group *g, int64_t now);
+/* A work for a call, among those that are under way. NULL: no memory. */
+struct tess_work *tess_work_take(struct tess_group *g);
+/*
+ * The call has failed here, with the backend's sentence: what the job's first failure is. A backend that has
+ * run out of time before `deadline` has heard so from another rank, who says it better.
+ */
+tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadline);
+/* The work is over. After a failure it is kept until the group is closed: a late write must find it. */
+void tess_work_drop(struct tess_work *w);
 /* Gives the backend what it holds for the work; its own memory stays, for late writes. */
 void tess_work_return(struct tess_work *w);
 void tess_work_free(struct tess_work *w); /* all but itself */

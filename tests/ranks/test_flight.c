@@ -77,6 +77,7 @@ static const struct tess_roster *find_none(void *arg, uint32_t id)
 }
 
 static const struct tess_rosters nobody = { .find = find_none };
+static const char tp[TESS_ROSTER_KEY] = "tp", world[TESS_ROSTER_KEY] = "world";
 
 static struct tess_note *note_of(uint64_t call, uint64_t *room)
 {
@@ -104,7 +105,7 @@ START_TEST(keeps_the_last)
 	for (uint64_t i = 1; i <= 700; i++) {
 		uint64_t at = tess_flight_number(f);
 
-		tess_flight_begin(f, at, "tp", note_of(i, room), tess_now());
+		tess_flight_begin(f, at, tp, note_of(i, room), tess_now());
 		if (i % 3)
 			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER, tess_now());
 	}
@@ -154,7 +155,7 @@ START_TEST(keeps_long_lists_out)
 	make_directory();
 	ck_assert(!tess_flight_open(dir, &f));
 	tess_note_write((void *)room, &c, &key, RANKS);
-	tess_flight_begin(f, tess_flight_number(f), "world", (void *)room, 1);
+	tess_flight_begin(f, tess_flight_number(f), world, (void *)room, 1);
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &nobody));
 	tess_flight_close(f);
 	j = load("rank-0.json");
@@ -175,7 +176,7 @@ static void *make_calls(void *arg)
 	for (int64_t i = 1; i <= 20000; i++) {
 		uint64_t at = tess_flight_number(f);
 
-		tess_flight_begin(f, at, "world", note_of((uint64_t)i, room), i);
+		tess_flight_begin(f, at, world, note_of((uint64_t)i, room), i);
 		tess_flight_end(f, at, TESS_OK, i + 1);
 	}
 	return NULL;
@@ -216,7 +217,7 @@ START_TEST(is_off)
 	ck_assert(!tess_flight_open("off", &f) && !f);
 	ck_assert(!tess_flight_open("", &f) && !f);
 	ck_assert_uint_eq(tess_flight_number(f), 0);
-	tess_flight_begin(f, 0, "world", NULL, 0);
+	tess_flight_begin(f, 0, world, NULL, 0);
 	tess_flight_end(f, 0, TESS_OK, 0);
 	ck_assert_int_eq(tess_flight_open("/nowhere/records", &f), TESS_EIO);
 	ck_assert(strstr(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records"));

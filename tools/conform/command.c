@@ -22,7 +22,7 @@ static const char *const help =
 	"  --ranks N        at most N ranks, 2 to 8 (default 8)\n"
 	"  --quick          half a minute: fewer counts, ranks and repetitions\n"
 	"  --part PART      only this row of the table, which the last line then speaks of: gaps, open, wait, data,\n"
-	"                   barrier, several, messages, groups, extras, life, abort, misuse, mismatch, death, timeout\n"
+	"                   barrier, several, messages, groups, extras, run, life, abort, misuse, mismatch, death, timeout\n"
 	"  --tap            the Test Anything Protocol instead of a table\n"
 	"  --start COMMAND  the ranks are started by this command of the shell, in which $N is their number; what\n"
 	"                   it is to start is put behind it. Those of mpi are started by mpirun\n"
