@@ -43,14 +43,6 @@ static size_t segment_bytes(int32_t nranks)
 	return pairs_at(nranks) + (size_t)nranks * (size_t)nranks * sizeof(struct pair);
 }
 
-char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool few)
-{
-	uint64_t slot = few ? round % 2 : 2 + round % (g->slots - 2);
-
-	return g->map->base + slots_at(g->nranks) +
-	       ((size_t)r * g->slots + slot) * (TABLE + g->chunk);
-}
-
 /* Pages that come while copies are timed would tell nothing of the copies. */
 void segment_touch(struct group *g)
 {
@@ -317,6 +309,7 @@ tess_status segment_enter(struct group *g, const struct tess_join *how,
 	g->spin = g->hall->cpus < g->nranks ? 0 : SPIN;
 	g->chunk = g->hall->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
 	g->slots = SLOTS / g->chunk;
+	g->slot = g->map->base + slots_at(g->nranks);
 	g->small = g->hall->cpus < g->nranks ? SMALL_CROWDED : SMALL;
 	return st;
 }

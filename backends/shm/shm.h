@@ -158,6 +158,7 @@ struct group {
 	struct tess_pace fills[TESS_PACES]; /* of slots */
 	bool filling; /* the slots have their pages */
 	uint64_t chunk, slots; /* bytes of data in a slot; how many a rank has */
+	char *slot; /* the first of all */
 	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
 	atomic_bool aborted;
 	tess_status failed;
@@ -203,7 +204,12 @@ tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map 
 tess_status segment_share(const struct group *g, struct map *theirs, struct map **out);
 void segment_unmap(struct map *m);
 /* Small calls take turns with two, all others with the rest. */
-char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool few);
+static inline char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool few)
+{
+	uint64_t slot = few ? round % 2 : 2 + round % (g->slots - 2);
+
+	return g->slot + ((size_t)r * g->slots + slot) * (TABLE + g->chunk);
+}
 /* This rank's slots are about to be filled. */
 void segment_touch(struct group *g);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);

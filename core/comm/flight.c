@@ -79,6 +79,7 @@ void tess_flight_close(struct tess_flight *f)
 
 static inline void store(struct slot *s, size_t at, const void *from, size_t bytes)
 {
+#pragma GCC unroll 8
 	for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
 		uint64_t x;
 
