@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
+#include <tessera/reduce.h>
 
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--tokens T] [--program] [--json]\n"
@@ -48,19 +50,6 @@ struct report {
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
 
-static int64_t width(int32_t dtype)
-{
-	return dtype == TESS_F32 || dtype == TESS_I32 ? 4 : 2;
-}
-
-static const char *dtype_name(int32_t dtype)
-{
-	return dtype == TESS_F32    ? "f32"
-	       : dtype == TESS_BF16 ? "bf16"
-	       : dtype == TESS_F16  ? "f16"
-	                            : "i32";
-}
-
 static int64_t held(const struct tess_weight *w, int32_t axis, int32_t nranks, int32_t rank)
 {
 	bool cut = tess_place_is(w->home.use, TESS_SHARD, axis);
@@ -70,7 +59,7 @@ static int64_t held(const struct tess_weight *w, int32_t axis, int32_t nranks, i
 
 static int64_t shard_bytes(const struct tess_weight *w, int32_t nranks, int32_t rank)
 {
-	int64_t n = width(w->dtype);
+	int64_t n = (int64_t)tess_width(w->dtype);
 
 	for (int32_t a = 0; a < w->ndim; a++)
 		n *= held(w, a, nranks, rank);
@@ -141,7 +130,8 @@ static bool talks(const struct tess_record *rec)
 
 static int64_t value_bytes(const struct tess_tensor *t)
 {
-	return width(t->dtype) * t->dim[0]->size * (t->ndim > 1 ? t->dim[1]->size : 1);
+	return (int64_t)tess_width(t->dtype) * t->dim[0]->size *
+	       (t->ndim > 1 ? t->dim[1]->size : 1);
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------ */
@@ -239,8 +229,8 @@ static void print_weights(const struct report *r)
 		shape_text(w, r->ask->ranks, shape, sizeof shape);
 		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld",
 		         w->table ? "  (read again by a tied head)" : pattern(w->name, name),
-		         w->style, tess_place_text(w->home.use, place), dtype_name(w->dtype),
-		         15 - (int)strlen(dtype_name(w->dtype)), shape,
+		         w->style, tess_place_text(w->home.use, place), tess_dtype_name(w->dtype),
+		         15 - (int)strlen(tess_dtype_name(w->dtype)), shape,
 		         (long long)(w->table ? 0 : most));
 		line(&l, text);
 	}
@@ -335,7 +325,7 @@ static json_t *weights_json(const struct report *r)
 		}
 		json_array_append_new(
 			all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style",
-		                       w->style, "dtype", dtype_name(w->dtype), "placement",
+		                       w->style, "dtype", tess_dtype_name(w->dtype), "placement",
 		                       tess_place_text(w->home.use, place), "ranks", ranks));
 	}
 	return all;

@@ -84,8 +84,8 @@ static double age(pid_t pid)
 		return 0;
 	text[fread(text, 1, sizeof text - 1, f)] = '\0';
 	fclose(f);
-	rest = strrchr(text,
-	               ')'); /* the 2nd of its fields; the 22nd is when it began, after boot */
+	/* the 2nd of its fields ends so; the 22nd is when it began, after boot */
+	rest = strrchr(text, ')');
 	for (int field = 2; rest && field < 22; field++)
 		rest = strchr(rest + 1, ' ');
 	if (!rest || sscanf(rest, "%llu", &ticks) != 1)

@@ -260,7 +260,6 @@ static tess_status try_exact(struct conform_rank *me, const struct conform_direc
 		               .dst = dst,
 		               .count = count,
 		               .where = "conform" };
-	const float *got = dst + (in_place ? at : 0);
 	tess_status st = src && dst ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for a sum");
 
 	conform_doing(me, "exact %s of %d f32%s", tess_kind_name(kind), (int)count,
@@ -273,6 +272,7 @@ static tess_status try_exact(struct conform_rank *me, const struct conform_direc
 	if (st)
 		return st; /* a late write must find the buffers */
 	for (uint64_t k = 0; k < count; k++) {
+		const float *got = dst + (in_place ? at : 0);
 		float want = rough_sum(g->n, at + k);
 
 		if (!memcmp(&got[k], &want, sizeof want))
