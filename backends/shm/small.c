@@ -9,8 +9,10 @@
 
 #include "shm.h"
 
-enum { CLAIM = 1024 };
-enum { ONE_BY_ONE = 64 }; /* floats that are added before wider registers are worth their call */
+enum {
+	ONE_BY_ONE = 64, /* floats that are added before wider registers are worth their call */
+	CLAIM = 1024 /* bytes that are asked for ahead; of more, most is not there in time */
+};
 
 bool small_plan(const struct group *g, const struct tess_coll *c, uint64_t *bytes)
 {
@@ -51,7 +53,7 @@ static inline const char *own_block(const struct group *g, const struct tess_col
 	return (const char *)c->src + (in_place ? (uint64_t)g->rank * bytes : 0);
 }
 
-static inline void post(struct group *g, const struct tess_coll *c, uint64_t bytes)
+inline void small_post(struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	struct notice *n = notice_of(g, g->rank, g->round);
 
@@ -65,10 +67,11 @@ static inline void post(struct group *g, const struct tess_coll *c, uint64_t byt
 	g->moves++;
 }
 
-/* Brings a line here to be written: what __builtin_prefetch() does only if the compiler is told the CPU. */
+/* Brings a line here to be written. */
 static inline void own(const char *line)
 {
 #if defined(__x86_64__)
+	/* __builtin_prefetch() would bring it to be read. Where the CPU lacks this it does nothing. */
 	__asm__ volatile("prefetchw %0" : : "m"(*line));
 #else
 	__builtin_prefetch(line, 1);
@@ -88,6 +91,7 @@ static inline void add_two(const struct group *g, const struct tess_coll *c, uin
 		dst[k] = first[k] + second[k] + 0.0f;
 }
 
+/* This and gather() stand apart, so that small_run() need not save registers for what they call. */
 static __attribute__((noinline)) void add(const struct group *g, const struct tess_coll *c,
                                           uint64_t bytes)
 {
@@ -126,7 +130,7 @@ static inline void claim(const struct group *g, uint64_t bytes)
 		own(next + at);
 }
 
-static inline void take(const struct group *g, const struct tess_coll *c, uint64_t bytes)
+inline void small_take(const struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	claim(g, bytes);
 	if (!bytes)
@@ -140,16 +144,6 @@ static inline void take(const struct group *g, const struct tess_coll *c, uint64
 		gather(g, c, bytes);
 	else if (c->kind == TESS_BROADCAST && (g->rank != c->peer || c->src != c->dst))
 		copy(c->dst, g->rank == c->peer ? c->src : data_of(g, bytes, c->peer), bytes);
-}
-
-void small_post(struct group *g, const struct tess_coll *c, uint64_t bytes)
-{
-	post(g, c, bytes);
-}
-
-void small_take(const struct group *g, const struct tess_coll *c, uint64_t bytes)
-{
-	take(g, c, bytes);
 }
 
 /* Whether the notices of all are there, before meanwhile() has no time any more, and of this call. */
@@ -212,10 +206,10 @@ tess_status small_run(void *self, const struct tess_coll *c, int32_t (*meanwhile
 
 	if (!g->spin || g->failed || g->calls.head || g->messages || !small_plan(g, c, &bytes))
 		return run_long(g, c, meanwhile, arg, work);
-	post(g, c, bytes);
+	small_post(g, c, bytes);
 	if (!all_come(g, c, meanwhile, arg))
 		return adopt(g, c, work);
-	take(g, c, bytes);
+	small_take(g, c, bytes);
 	g->round++;
 	bell_ring(g);
 	return TESS_OK;
