@@ -135,11 +135,15 @@ static void late(struct tess_conn *c, const struct tess_key *key, int32_t n)
 	c->late = true;
 }
 
+/* Who asks that and leaves has left for it. */
 static void judge_late(struct tess_rendezvous *r, struct tess_conn *c)
 {
-	if (c->late)
-		tess_hub_late(r->hub, c->rank, c->key, c->nkeys);
+	if (!c->late)
+		return;
 	c->late = false;
+	tess_hub_late(r->hub, c->rank, c->key, c->nkeys);
+	if (c->bye)
+		tess_hub_leave(r->hub, c->rank);
 }
 
 /* False: it is no such frame. */
@@ -191,9 +195,9 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 	case TESS_ALIVE:
 		return true;
 	case TESS_BYE:
-		judge_late(r, c); /* why it leaves */
 		c->bye = true;
-		tess_hub_leave(r->hub, c->rank);
+		if (!c->late)
+			tess_hub_leave(r->hub, c->rank);
 		return true;
 	}
 	return false;
@@ -430,20 +434,21 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 		if (read(r->wake, &count, sizeof count) < 0)
 			return;
 	}
-	for (int32_t i = n - 1; i >= 0;
-	     i--) { /* dismiss() puts the last one, which was seen, in its place */
+	for (int32_t i = 0; i < n; i++)
+		if (p[i + 2].revents & ~POLLOUT && !hear(r, &r->conn[i]))
+			r->conn[i].over = true;
+	for (int32_t i = 0; i < n; i++)
+		judge_late(r, &r->conn[i]);
+	for (int32_t i = n - 1; i >= 0; i--) { /* dismiss() puts the last one in its place */
 		struct tess_conn *c = &r->conn[i];
-		bool over = p[i + 2].revents & ~POLLOUT ? !hear(r, c) : false;
 		int64_t until;
 
-		if (over || (is_stranger(c, &until) && tess_now() > until)) {
+		if (c->over || (is_stranger(c, &until) && tess_now() > until)) {
 			lost(r, c);
 			tess_pipe_flush(&c->out, c->fd);
 			dismiss(r, c);
 		}
 	}
-	for (int32_t i = 0; i < r->nconns; i++)
-		judge_late(r, &r->conn[i]);
 	if (p[1].revents)
 		admit(r);
 	if (!r->welcomed)

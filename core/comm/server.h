@@ -29,6 +29,7 @@ struct tess_conn {
 	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
 	unsigned recorded; /* how often it was asked for its record */
 	bool bye, told, drop; /* drop: to be closed when `out` is written */
+	bool over; /* nothing more comes from it */
 	bool late; /* its deadline has passed, in these calls: */
 	int32_t nkeys;
 	struct tess_key *key;

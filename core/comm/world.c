@@ -113,6 +113,7 @@ static void poisoned(void *arg, const struct tess_failure *f)
 
 tess_status tess_world_why(struct tess_world *w)
 {
+	atomic_store(&w->told, true);
 	return tess_fail(atomic_load(&w->failed), "%s", w->first.sentence);
 }
 
@@ -372,13 +373,13 @@ tess_status tess_world_open(struct tess_world **out)
 
 void tess_world_close(struct tess_world *w)
 {
-	bool failed;
+	bool told;
 
 	if (!w)
 		return;
-	failed = w->failed;
+	told = w->told;
 	leave(w);
-	if (!failed && w->failed)
+	if (w->failed && !told)
 		tess_log(TESS_WARN, "comm", "%s", w->first.sentence);
 	destroy(w);
 }

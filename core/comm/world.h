@@ -35,6 +35,7 @@ struct tess_world {
 	struct tess_group *all;
 	struct tess_flight *flight; /* of the calls in all groups; NULL: not recorded */
 	atomic_int failed; /* the status; then `first` does not change any more */
+	atomic_bool told; /* a call has returned the failure */
 	struct tess_failure first;
 	pthread_mutex_t lock; /* of `first` and the list of groups */
 	pthread_cond_t poisoned;
