@@ -11,6 +11,7 @@
 
 enum {
 	ONE_BY_ONE = 64, /* floats that are added before wider registers are worth their call */
+	PEEKS = 40, /* one after another, as the books take about as long as a notice */
 	CLAIM = 1024 /* bytes that are asked for ahead; of more, most is not there in time */
 };
 
@@ -151,7 +152,7 @@ static inline bool all_come(struct group *g, const struct tess_coll *c,
                             int32_t (*meanwhile)(void *), void *arg)
 {
 	bool more = meanwhile(arg);
-	int32_t seen = 0;
+	int32_t seen = 0, peeks = PEEKS;
 
 	while (seen < g->nranks) {
 		const struct notice *n = notice_of(g, seen, g->round);
@@ -160,6 +161,8 @@ static inline bool all_come(struct group *g, const struct tess_coll *c,
 			if (n->print != c->print)
 				return false;
 			seen++;
+		} else if (peeks > 0) {
+			peeks--;
 		} else if (more) {
 			if (g->fenced)
 				bell_ring(g);
