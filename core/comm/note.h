@@ -38,8 +38,8 @@ size_t tess_note_room(int32_t nranks);
  */
 uint64_t tess_note_what(const struct tess_coll *c, int32_t nranks);
 
-static inline uint64_t tess_note_mix(uint64_t h,
-                                     uint64_t x) /* the finaliser of MurmurHash3 over h and x */
+/* The finaliser of MurmurHash3 over h and x. */
+static inline uint64_t tess_note_mix(uint64_t h, uint64_t x)
 {
 	h ^= x + 0x9e3779b97f4a7c15;
 	h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
@@ -47,7 +47,10 @@ static inline uint64_t tess_note_mix(uint64_t h,
 	return h ^ h >> 33;
 }
 
-/* The print of such a call: what it is, and which. Every call waits for it: products side by side, then mixed once. */
+/*
+ * The print of such a call: what it is, and which. Every call waits for it: products side by side, then
+ * mixed once.
+ */
 static inline uint64_t tess_note_print(uint64_t what, const struct tess_key *key, int32_t nranks)
 {
 	uint64_t where = ((uint64_t)key->group << 32 | key->channel) * 0x9fb21c651e98df25;
