@@ -26,7 +26,7 @@ static tess_status tell(struct group *g, const char *where, uint64_t print, stru
 		.where = where,
 	};
 	struct work *w;
-	tess_status st = work_start(g, &c, &w);
+	tess_status st = work_start(g, &c, false, &w);
 
 	if (st)
 		return st;

@@ -89,7 +89,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 static tess_status start(void *self, const struct tess_coll *c, void **work)
 {
 	struct work *w;
-	tess_status st = work_start(self, c, &w);
+	tess_status st = work_start(self, c, false, &w);
 
 	if (!st)
 		*work = w;

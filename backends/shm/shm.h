@@ -267,9 +267,8 @@ bool bell_pause(struct group *g, struct pause *p, int64_t deadline);
 void bell_abort(struct group *g);
 
 /* ---- work.c: what is under way; collectives as rounds ---------------------------------------- */
-tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out);
-/* The same of a small call that is up already. */
-tess_status work_adopt(struct group *g, const struct tess_coll *c, struct work **out);
+/* up: it is small, and its notice is there already. */
+tess_status work_start(struct group *g, const struct tess_coll *c, bool up, struct work **out);
 tess_status work_test(struct group *g, struct work *w);
 tess_status work_wait(struct group *g, struct work *w, int64_t deadline);
 void work_release(struct group *g, struct work *w);

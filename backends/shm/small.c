@@ -175,28 +175,18 @@ static inline bool all_come(struct group *g, const struct tess_coll *c,
 	return true;
 }
 
-/* Calls that are not small, and those that nobody can look for: as they are started else. */
-static tess_status run_long(struct group *g, const struct tess_coll *c,
-                            int32_t (*meanwhile)(void *), void *arg, void **work)
+/* As a call that is started: it is not small, nobody can look for it, or it is up and not over. */
+static tess_status go_on(struct group *g, const struct tess_coll *c, bool up,
+                         int32_t (*meanwhile)(void *), void *arg, void **work)
 {
 	struct work *w;
-	tess_status st = work_start(g, c, &w);
+	tess_status st = work_start(g, c, up, &w);
 
-	meanwhile(arg);
+	if (!up)
+		meanwhile(arg);
 	if (st)
 		return st;
 	w->c.deadline = c->deadline;
-	*work = w;
-	return TESS_PENDING;
-}
-
-static tess_status adopt(struct group *g, const struct tess_coll *c, void **work)
-{
-	struct work *w;
-	tess_status st = work_adopt(g, c, &w);
-
-	if (st)
-		return st;
 	*work = w;
 	return TESS_PENDING;
 }
@@ -208,10 +198,10 @@ tess_status small_run(void *self, const struct tess_coll *c, int32_t (*meanwhile
 	uint64_t bytes;
 
 	if (!g->spin || g->failed || g->calls.head || g->messages || !small_plan(g, c, &bytes))
-		return run_long(g, c, meanwhile, arg, work);
+		return go_on(g, c, false, meanwhile, arg, work);
 	small_post(g, c, bytes);
 	if (!all_come(g, c, meanwhile, arg))
-		return adopt(g, c, work);
+		return go_on(g, c, true, meanwhile, arg, work);
 	small_take(g, c, bytes);
 	g->round++;
 	bell_ring(g);

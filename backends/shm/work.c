@@ -312,7 +312,7 @@ static struct work *prepare(struct group *g, const struct tess_coll *c, tess_sta
 	struct work *w = g->failed ? NULL : take(g);
 
 	if (!w) {
-		*why = g->failed ? work_fail(g, g->failed, "group %s has failed", g->name)
+		*why = g->failed ? work_fail(g, g->failed, "group %s over shm has failed", g->name)
 		                 : g->host->fail(TESS_ENOMEM, "shm: out of memory");
 		return NULL;
 	}
@@ -347,30 +347,18 @@ static tess_status go_on(struct group *g, const struct tess_coll *c, struct work
 }
 
 /* A small call is put up before anything else, as the others wait for it. */
-tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+tess_status work_start(struct group *g, const struct tess_coll *c, bool up, struct work **out)
 {
 	tess_status st;
 	struct work *w = prepare(g, c, &st);
 
 	if (!w)
 		return st;
-	if (w->small && !g->calls.head)
+	if (up)
+		work_introduce(g, c);
+	else if (w->small && !g->calls.head)
 		show(g, c, w);
-	st = go_on(g, c, w);
-	if (!st)
-		*out = w;
-	return st;
-}
-
-tess_status work_adopt(struct group *g, const struct tess_coll *c, struct work **out)
-{
-	tess_status st;
-	struct work *w = prepare(g, c, &st);
-
-	if (!w)
-		return st;
-	work_introduce(g, c);
-	w->posted = true;
+	w->posted |= up;
 	st = go_on(g, c, w);
 	if (!st)
 		*out = w;
