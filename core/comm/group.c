@@ -242,15 +242,6 @@ void tess_group_tell(struct tess_group *g)
 		tess_call_post(g, 0);
 }
 
-void tess_call_note(struct tess_group *g, const struct tess_coll *c, const struct tess_key *key,
-                    uint64_t flight, int64_t now)
-{
-	tess_note_write(g->note, c, key, g->size);
-	g->noted = NULL;
-	g->untold = true;
-	tess_flight_begin(g->world->flight, flight, g->key, g->note, now);
-}
-
 /*
  * Tells the others of the call, if they are to know at once. False: nobody is to know yet, and the
  * note can be written while the call is under way.
@@ -266,7 +257,7 @@ static bool announce(struct tess_work *w, int64_t now)
 		tess_group_tell(g); /* messages have numbers of their own */
 	if (!tells)
 		return false;
-	tess_call_note(g, &w->coll, &w->key, w->flight, now);
+	tess_call_note(g, &w->coll, &w->key, NULL, w->flight, now);
 	tess_call_post(g, now);
 	return true;
 }
@@ -351,7 +342,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	lost = tess_world_check(g->world);
 	st = lost ? lost : begin(g, w, shape);
 	if (!noted)
-		tess_call_note(g, &w->coll, &w->key, w->flight, now);
+		tess_call_note(g, &w->coll, &w->key, NULL, w->flight, now);
 	if (st && !lost)
 		st = tess_work_failed(w, st, w->coll.deadline);
 	return hand_out(w, st, out);
@@ -366,7 +357,7 @@ static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t 
 	if (c->key.channel)
 		tess_group_tell(g); /* messages have numbers of their own */
 	c->flight = tess_flight_number(g->world->flight);
-	tess_call_note(g, &c->coll, &c->key, c->flight, now);
+	tess_call_note(g, &c->coll, &c->key, NULL, c->flight, now);
 	if (!c->untold)
 		tess_call_post(g, now);
 	return c->untold;

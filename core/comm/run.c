@@ -27,13 +27,7 @@ static void book(struct quick *q)
 	q->begun = q->now;
 	c->deadline = q->deadline ? q->deadline : q->now + g->world->timeout;
 	q->flight = tess_flight_number(g->world->flight);
-	if (g->noted == q->shape)
-		tess_note_repeat(g->note, c->print, q->key.number, c->where);
-	else
-		tess_note_write(g->note, c, &q->key, g->size);
-	g->noted = q->shape;
-	g->untold = true;
-	tess_flight_begin(g->world->flight, q->flight, g->key, g->note, q->now);
+	tess_call_note(g, c, &q->key, q->shape, q->flight, q->now);
 	if (q->now >= g->due)
 		tess_call_post(g, q->now);
 }
@@ -90,8 +84,10 @@ static tess_status run_quick(struct tess_group *g, const struct tess_coll *c,
 {
 	struct quick q; /* no more of it is written than is needed */
 	void *work;
-	tess_status st;
+	tess_status st = tess_world_check(g->world);
 
+	if (st)
+		return st;
 	q.group = g;
 	q.shape = shape;
 	q.deadline = c->deadline;
@@ -111,12 +107,10 @@ static tess_status run_quick(struct tess_group *g, const struct tess_coll *c,
 
 tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 {
-	tess_status st = tess_world_check(g->world);
 	struct tess_shape *shape;
 	struct tess_work *w;
+	tess_status st;
 
-	if (st)
-		return st;
 	if (is_quick(g, c, &shape))
 		return run_quick(g, c, shape);
 	st = tess_group_start(g, c, &w);

@@ -144,9 +144,22 @@ static inline struct tess_key tess_call_number(struct tess_group *g, const struc
 	}
 	return key;
 }
-/* Writes down what the call is, for others and for the recorder, where it has the number `flight`. */
-void tess_call_note(struct tess_group *g, const struct tess_coll *c, const struct tess_key *key,
-                    uint64_t flight, int64_t now);
+/*
+ * Writes down what the call is, for others and for the recorder, where it has the number `flight`.
+ * shape: it has, or NULL.
+ */
+static inline void tess_call_note(struct tess_group *g, const struct tess_coll *c,
+                                  const struct tess_key *key, const struct tess_shape *shape,
+                                  uint64_t flight, int64_t now)
+{
+	if (shape && shape == g->noted)
+		tess_note_repeat(g->note, c->print, key->number, c->where);
+	else
+		tess_note_write(g->note, c, key, g->size);
+	g->noted = shape;
+	g->untold = true;
+	tess_flight_begin(g->world->flight, flight, g->key, g->note, now);
+}
 /*
  * Tells the others of the call noted last. Where the backend compares calls, they are told only of those that
  * take long, now and then (g->due) of one that does not, and of the last: who makes a call has made all
