@@ -191,10 +191,16 @@ struct conform_direct { /* opened through the backend's table */
 /* With the ranks of `member` (world ranks, m of them, this one among them). parent: a group or NULL. */
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out);
+/* With all ranks. */
+tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
+                                    struct conform_direct *out);
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
 /* Until it is done: wait() where the core would wait, else test(). */
 tess_status conform_direct_await(struct conform_rank *me, const struct conform_direct *g,
                                  void *work, int64_t deadline);
+/* Await, release. */
+tess_status conform_direct_end(struct conform_rank *me, const struct conform_direct *g, void *work,
+                               int64_t deadline);
 /* Start, await, release. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);

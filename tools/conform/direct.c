@@ -28,6 +28,13 @@ tess_status conform_direct_open(struct conform_rank *me, const char *name, const
 	return st;
 }
 
+tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
+                                    struct conform_direct *out)
+{
+	conform_doing(me, "opening a group");
+	return conform_direct_open(me, name, me->group->roster->member, me->n, NULL, out);
+}
+
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g)
 {
 	conform_step(me, CONFORM_CLOSE);
@@ -54,6 +61,17 @@ tess_status conform_direct_await(struct conform_rank *me, const struct conform_d
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
+tess_status conform_direct_end(struct conform_rank *me, const struct conform_direct *g, void *work,
+                               int64_t deadline)
+{
+	tess_status st = conform_direct_await(me, g, work, deadline);
+
+	conform_step(me, CONFORM_RELEASE);
+	me->backend->release(g->self, work);
+	conform_step(me, CONFORM_ITSELF);
+	return st;
+}
+
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c)
 {
@@ -65,13 +83,7 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 	own.deadline = tess_now() + me->world->timeout;
 	conform_step(me, CONFORM_START);
 	st = me->backend->start(g->self, &own, &work);
-	if (st)
-		return st;
-	st = conform_direct_await(me, g, work, own.deadline);
-	conform_step(me, CONFORM_RELEASE);
-	me->backend->release(g->self, work);
-	conform_step(me, CONFORM_ITSELF);
-	return st;
+	return st ? st : conform_direct_end(me, g, work, own.deadline);
 }
 
 bool conform_direct_can(const struct conform_rank *me, const struct conform_data *d)

@@ -51,11 +51,7 @@ static tess_status make(struct conform_rank *me, const struct conform_direct *g,
 	if (!work)
 		return tess_fail(TESS_EBUG, "run() returned TESS_PENDING without a work. The rule: "
 		                            "*work is as start gives it");
-	st = conform_direct_await(me, g, work, tess_now() + b.timeout);
-	conform_step(me, CONFORM_RELEASE);
-	me->backend->release(g->self, work);
-	conform_step(me, CONFORM_ITSELF);
-	return st;
+	return conform_direct_end(me, g, work, tess_now() + b.timeout);
 }
 
 static tess_status try_case(struct conform_rank *me, const struct conform_direct *g,
@@ -92,8 +88,7 @@ tess_status conform_run_run(struct conform_rank *me)
 		return TESS_OK;
 	st = conform_cases(me->n, me->job->quick, &list, &n);
 	if (!st)
-		st = conform_direct_open(me, "conform.run", me->group->roster->member, me->n, NULL,
-		                         &g);
+		st = conform_direct_open_all(me, "conform.run", &g);
 	for (uint32_t i = 0; !st && i < n; i++) {
 		conform_doing_case(me, &list[i], "in one");
 		st = try_case(me, &g, &list[i], conform_mix(i, (uint64_t)me->rank, 7));

@@ -14,16 +14,6 @@ static double seconds(int64_t ns)
 
 /* ---- waiting and being told --------------------------------------------------------------------------------- */
 
-static tess_status open_all(struct conform_rank *me, const char *name, struct conform_direct *g)
-{
-	int32_t member[CONFORM_RANKS];
-
-	for (int32_t r = 0; r < me->n; r++)
-		member[r] = r;
-	conform_doing(me, "opening a group");
-	return conform_direct_open(me, name, member, me->n, NULL, g);
-}
-
 /* A receive of one number that nobody sends. */
 static struct tess_coll recv_in_vain(const struct conform_rank *me, int32_t *nowhere)
 {
@@ -152,12 +142,13 @@ tess_status conform_run_wait(struct conform_rank *me)
 {
 	struct conform_direct g;
 	void *work = NULL;
-	tess_status st = open_all(me, "conform.wake", &g);
+	tess_status st = conform_direct_open_all(me, "conform.wake", &g);
 
 	if (st || (st = wake_ups(me, &g)))
 		return st;
 	conform_direct_close(me, &g);
-	if ((st = open_all(me, "conform.wait", &g)) || (st = wait_in_vain(me, &g, &work)))
+	if ((st = conform_direct_open_all(me, "conform.wait", &g)) ||
+	    (st = wait_in_vain(me, &g, &work)))
 		return st;
 	/* nobody leaves a group that others still ask about; and as the core ends one that has failed */
 	if ((st = tess_barrier(me->group, "conform")))
@@ -200,7 +191,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 
 	if (!me->backend->abort)
 		return TESS_OK; /* the core polls with test() */
-	if ((st = open_all(me, "conform.abort", &g)) ||
+	if ((st = conform_direct_open_all(me, "conform.abort", &g)) ||
 	    (st = me->backend->start(g.self, &c, &work)))
 		return st;
 	conform_doing(me, "abort() from another thread while this one waits in a recv");
