@@ -62,7 +62,7 @@ static tess_status stray(struct tess_group *g, const char *role)
 {
 	usleep(50000); /* the others are in their next call by then */
 	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
-		usleep(700000);
+		usleep(1500000);
 	else if (!strcmp(role, "kill"))
 		raise(SIGKILL);
 	else if (!strcmp(role, "stop"))
@@ -101,7 +101,7 @@ static tess_status play(struct tess_group *g, const char *role)
 		st = recv_from(g, 1 - me, 1, me ? "b" : "a");
 	if (!st && !strcmp(role, "handler"))
 		raise(SIGUSR1);
-	if (!st && me == 3 && !strcmp(role, "hold")) {
+	if (!st && me != 2 && !strcmp(role, "hold")) {
 		printf("waits\n");
 		fflush(stdout);
 	}

@@ -6,9 +6,11 @@
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/hub.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <tessera/tessera.h>
+#include <unistd.h>
 
 enum { N = 4, SOON_MS = 2000 };
 
@@ -16,6 +18,7 @@ struct report {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
 	int odd; /* which variant */
+	atomic_int told; /* how many have noted */
 };
 
 /* This rank was told `st`, which it returns. */
@@ -25,7 +28,15 @@ static inline tess_status note(struct report *r, struct tess_world *w, tess_stat
 
 	r->st[me] = st;
 	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
+	atomic_fetch_add(&r->told, 1);
 	return st;
+}
+
+/* Whoever must come too late does so once `n` ranks were told, however slow the machine is. */
+static inline void await_told(struct report *r, int n)
+{
+	for (int ms = 0; atomic_load(&r->told) < n && ms < 10 * SOON_MS; ms++)
+		usleep(1000);
 }
 
 static inline void soon(int64_t began)

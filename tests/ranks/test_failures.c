@@ -207,7 +207,7 @@ static tess_status sleepy(struct tess_world *w, void *arg)
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	if (tess_world_rank(w) == 0)
-		usleep(900000);
+		await_told(r, N - 1);
 	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
 	return note(r, w, tess_group_run(tess_world_group(w), &c));
 }
@@ -221,7 +221,7 @@ static tess_status sleepy_chain(struct tess_world *w, void *arg)
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	if (me == 3)
-		usleep(900000);
+		await_told(r, N - 1);
 	if (me == 1)
 		c = (struct tess_coll){ .size = sizeof c,
 			                .kind = TESS_RECV,
@@ -300,9 +300,9 @@ static tess_status batch(struct tess_world *w, void *arg)
 			                   .deadline = tess_now() + 300 * (int64_t)TESS_MS };
 		list[i] = &c[i];
 	}
-	if (st || (me == 2 && !r->odd))
-		usleep(st ? 0 : 600000);
-	else
+	if (!st && me == 2 && !r->odd)
+		await_told(r, N - 1);
+	else if (!st)
 		st = tess_group_batch(g, list, me ? 1 : N - 1, &work);
 	if (!st && (me != 2 || r->odd)) {
 		st = tess_work_wait(work, 0);

@@ -355,6 +355,8 @@ START_TEST(a_running_job_is_asked)
 	setenv("GO", dir, 1);
 	job_start(&j, &how);
 	job_await(&j, "[2] holds");
+	job_await(&j, "[0] waits");
+	job_await(&j, "[1] waits");
 	job_await(&j, "[3] waits");
 	usleep(50000);
 	kill(j.pid, SIGUSR1);

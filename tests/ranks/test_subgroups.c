@@ -165,7 +165,7 @@ static tess_status wrong_group(struct tess_world *w, void *arg)
 	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
 	if (me % 2)
 		return note(arg, w, tess_group_run(me == 3 ? all : g, &c));
-	usleep(600000);
+	await_told(arg, 2);
 	return note(arg, w, tess_barrier(g, "later"));
 }
 
@@ -193,7 +193,7 @@ static tess_status stand_by(struct tess_world *w, void *arg)
 		return note(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
 	}
 	if (me == 2)
-		usleep(500000);
+		await_told(r, N - 1);
 	return note(r, w, tess_barrier(g, "layers.2"));
 }
 
