@@ -30,6 +30,7 @@ enum {
 	ADDS_IN_LINE,
 	BLOCKS_IN_TEST,
 	FORGETS_ABORT,
+	ABORTS_LATE,
 	SWAPS_BLOCKS,
 	HIDES_GAP,
 	RUNS_EARLY,
@@ -295,8 +296,8 @@ static void release(void *self, void *work)
 	pthread_mutex_unlock(&me->room->lock);
 }
 
-static tess_status run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *), void *arg,
-                       void **work)
+static tess_status run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *),
+                       void *arg, void **work)
 {
 	void *own;
 	tess_status st = start(self, c, &own);
@@ -317,6 +318,8 @@ static void abort_group(void *self)
 {
 	struct member *me = self;
 
+	if (WRONG == ABORTS_LATE)
+		usleep(1200000);
 	pthread_mutex_lock(&me->room->lock);
 	me->room->aborted = WRONG != FORGETS_ABORT;
 	pthread_cond_broadcast(&me->room->changed);

@@ -45,6 +45,7 @@ struct conform_seat { /* written by its rank only */
 	atomic_uint beats; /* grows as long as the rank gets on */
 	atomic_int state, step;
 	atomic_uint blamed; /* also those that `blame` has no room for */
+	atomic_uint blamed_time; /* of these, those that only speak of time */
 	uint32_t at, cases; /* the case that it is in; how many it has finished */
 	char doing[CONFORM_DOING]; /* the case in words: a dead rank's last ones */
 	struct conform_blame blame[CONFORM_BLAMES];
@@ -83,6 +84,8 @@ void conform_doing(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2,
 void conform_step(struct conform_rank *me, int step);
 /* The rank has found a fault in what it was doing. */
 void conform_blame(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+/* What it did took another time than it may: no fault yet, as a busy machine may be at fault. */
+void conform_blame_time(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
 

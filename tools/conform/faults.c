@@ -366,7 +366,7 @@ static void judge_loss(struct conform_rank *me, int32_t victim, int64_t told)
 		conform_blame(me, "it failed before rank %d went: \"%s\"", (int)victim,
 		              tess_error());
 	else if (took > limit)
-		conform_blame(
+		conform_blame_time(
 			me,
 			"the error came %.2f s after rank %d went. The rule: every survivor is told within %g s",
 			took, (int)victim, limit);
@@ -461,12 +461,15 @@ tess_status conform_run_timeout(struct conform_rank *me)
 		c.deadline = begin + (int64_t)(limit * 1e9);
 	conform_step(me, CONFORM_WAIT);
 	st = tess_group_run(me->group, &c);
+	/* who was stopped may find all that it needs there, before it hears what came meanwhile */
+	if (!st && me->rank == victim && what == STOPPED)
+		st = tess_barrier(me->group, "conform");
 	conform_step(me, CONFORM_ITSELF);
 	took = seconds(tess_now() - begin);
 	me->seat->cases++;
 	if (what == LATE) {
 		if (st)
-			conform_blame(
+			conform_blame_time(
 				me, "\"%s\". The rule: who comes before the deadline is waited for",
 				tess_error());
 	} else if (me->rank == victim) {
@@ -477,7 +480,7 @@ tess_status conform_run_timeout(struct conform_rank *me)
 	} else if (!st) {
 		conform_blame(me, "the call was done, though rank %d had not come", (int)victim);
 	} else if (took < limit - 0.02 || took > limit * 1.1 + 0.3) {
-		conform_blame(
+		conform_blame_time(
 			me,
 			"the error came after %.2f s. The rule: at the deadline, %g s, or 10%% later at most",
 			took, limit);

@@ -30,20 +30,34 @@ void conform_step(struct conform_rank *me, int step)
 	atomic_store(&me->seat->step, step);
 }
 
-void conform_blame(struct conform_rank *me, const char *fmt, ...)
+static void blame(struct conform_seat *seat, const char *fmt, va_list ap)
 {
-	unsigned i = atomic_load(&me->seat->blamed);
-	va_list ap;
+	unsigned i = atomic_load(&seat->blamed);
 
 	if (i < CONFORM_BLAMES) {
-		struct conform_blame *b = &me->seat->blame[i];
-
-		snprintf(b->what, sizeof b->what, "%s", me->seat->doing);
-		va_start(ap, fmt);
-		vsnprintf(b->text, sizeof b->text, fmt, ap);
-		va_end(ap);
+		snprintf(seat->blame[i].what, sizeof seat->blame[i].what, "%s", seat->doing);
+		vsnprintf(seat->blame[i].text, sizeof seat->blame[i].text, fmt, ap);
 	}
-	atomic_store(&me->seat->blamed, i + 1);
+	atomic_store(&seat->blamed, i + 1);
+}
+
+void conform_blame(struct conform_rank *me, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	blame(me->seat, fmt, ap);
+	va_end(ap);
+}
+
+void conform_blame_time(struct conform_rank *me, const char *fmt, ...)
+{
+	va_list ap;
+
+	atomic_fetch_add(&me->seat->blamed_time, 1);
+	va_start(ap, fmt);
+	blame(me->seat, fmt, ap);
+	va_end(ap);
 }
 
 /* ---- what the plugin is ------------------------------------------------------------------------------------ */

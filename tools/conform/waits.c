@@ -204,7 +204,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 		conform_blame(me, "wait() returned %s. The rule: every pending call fails",
 		              st ? "TESS_PENDING" : "TESS_OK");
 	else if (tess_now() - a.when > 1000 * (int64_t)TESS_MS)
-		conform_blame(
+		conform_blame_time(
 			me,
 			"wait() returned %.2f s later. The rule: every pending call fails soon, within 1 s",
 			seconds(tess_now() - a.when));
