@@ -474,11 +474,12 @@ tess_status conform_run_timeout(struct conform_rank *me)
 				tess_error());
 	} else if (me->rank == victim) {
 		if (!st)
-			conform_blame(
+			conform_blame_time(
 				me,
 				"its late call was done. The rule: after a failure every later call fails");
 	} else if (!st) {
-		conform_blame(me, "the call was done, though rank %d had not come", (int)victim);
+		conform_blame_time(me, "the call was done, though rank %d had not come",
+		                   (int)victim);
 	} else if (took < limit - 0.02 || took > limit * 1.1 + 0.3) {
 		conform_blame_time(
 			me,
