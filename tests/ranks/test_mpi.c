@@ -129,8 +129,8 @@ START_TEST(names_a_stopped_rank)
 {
 	patience = 6;
 	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
-	has_failed(0, 2.5, "rank 1");
-	has_failed(2, 2.5, "rank 1");
+	has_failed(0, 3.5, "rank 1");
+	has_failed(2, 3.5, "rank 1");
 }
 END_TEST
 
