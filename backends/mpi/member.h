@@ -1,6 +1,7 @@
 /*
  * member.h - one rank of a group over MPI: mpi.c enters and leaves it, work.c moves what it is asked to,
- * errand.c makes the calls of MPI that block, line.c brings ranks of several hosts together.
+ * errand.c makes the calls of MPI that block, line.c brings ranks of several hosts together, caught.c ends
+ * who is kept by a call that must not block.
  */
 #ifndef MPI_MEMBER_H
 #define MPI_MEMBER_H
@@ -22,6 +23,9 @@ struct group {
 	int tags; /* 1 to tags are for collectives */
 	struct work *works, *spare; /* not released; to be used again */
 	atomic_bool aborted;
+	atomic_uint turn; /* odd: inside of MPI */
+	atomic_bool watched, closing;
+	pthread_t watcher; /* where `watched` */
 	tess_status failed; /* what every later call answers with, and its sentence */
 	char why[512];
 };
@@ -52,6 +56,20 @@ void errand_lose(void);
 void errand_finish(void);
 /* A thread that gets no signals. */
 bool errand_thread(void *(*run)(void *arg), void *arg, pthread_t *out);
+
+/* ---- caught.c ---- */
+
+/* Into a call of MPI that returns at once, and out of it; by the one thread that works with the group. */
+static inline void caught_turn(struct group *g)
+{
+	unsigned turn = atomic_load_explicit(&g->turn, memory_order_relaxed);
+
+	atomic_store_explicit(&g->turn, turn + 1, memory_order_relaxed);
+}
+/* The group is given up: whoever is kept inside of MPI for 2 s from now on ends the process. Once. */
+void caught_watch(struct group *g);
+/* Nobody will be inside again. */
+void caught_end(struct group *g);
 
 /* ---- line.c: tess_backend.meet ---- */
 

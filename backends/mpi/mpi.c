@@ -32,6 +32,7 @@ static void close_group(void *self)
 	if (!g)
 		return;
 	work_clear(g);
+	caught_end(g);
 	if (has_lost_mpi(g))
 		errand_lose();
 	errand_close(&g->comm);
@@ -100,7 +101,8 @@ static void abort_group(void *self)
 {
 	struct group *g = self;
 
-	atomic_store(&g->aborted, true);
+	if (!atomic_exchange(&g->aborted, true))
+		caught_watch(g);
 }
 
 static tess_status meet(int32_t rank, int32_t nranks, int64_t deadline, int32_t *line, int32_t *end)

@@ -79,10 +79,12 @@ static tess_status post(struct group *g, struct work *w, int32_t peer, const cha
 		int err, count = (int)(bytes / unit);
 		MPI_Request *request = &w->request[w->nrequests];
 
+		caught_turn(g);
 		if (out)
 			err = MPI_Isend(out, count, type, peer, tag, g->comm, request);
 		else
 			err = MPI_Irecv(in, count, type, peer, tag, g->comm, request);
+		caught_turn(g);
 		if (err)
 			return lost(g, w, peer, err);
 		w->ask[w->nrequests++] = (struct ask){ peer, out ? -1 : count, type };
@@ -129,7 +131,9 @@ static tess_status test_step(struct group *g, struct work *w)
 		int done = 0, count = 0, err;
 		MPI_Status status;
 
+		caught_turn(g);
 		err = MPI_Test(&w->request[w->arrived], &done, &status);
+		caught_turn(g);
 		if (err)
 			return lost(g, w, ask->peer, err);
 		if (!done)
@@ -397,13 +401,15 @@ void work_release(struct group *g, struct work *w)
 }
 
 /* What has not come by now shall not be written into memory that is soon gone. */
-static void cancel(struct work *w)
+static void cancel(struct group *g, struct work *w)
 {
+	caught_turn(g);
 	for (int32_t i = w->arrived; i < w->nrequests; i++)
 		if (w->ask[i].count >= 0 && w->request[i] != MPI_REQUEST_NULL) {
 			MPI_Cancel(&w->request[i]);
 			MPI_Request_free(&w->request[i]);
 		}
+	caught_turn(g);
 }
 
 void work_clear(struct group *g)
@@ -412,7 +418,7 @@ void work_clear(struct group *g)
 		struct work *w = g->works;
 
 		g->works = w->next;
-		cancel(w);
+		cancel(g, w);
 		free_work(w);
 	}
 	while (g->spare) {

@@ -125,6 +125,16 @@ START_TEST(ends_with_a_dead_rank)
 }
 END_TEST
 
+/* Rank 0 does not come back from MPI_Test: the others are told, and it ends. */
+START_TEST(ends_who_is_caught_in_mpi)
+{
+	play("TESSERA_TIMEOUT=2 LD_PRELOAD='" STUCK "'", "--enable-recovery -n 3", "killed 4000");
+	has_failed(2, 3.5, "rank ");
+	ck_assert_msg(strstr(text, "rank 0 of group world is caught inside MPI"), "%s", text);
+	ck_assert_msg(seconds < 15, "%f s", seconds);
+}
+END_TEST
+
 START_TEST(names_a_stopped_rank)
 {
 	patience = 6;
@@ -314,7 +324,8 @@ int main(int argc, char **argv)
 	return suite_main("mpi", (const TTest *const[]){
 					 moves_all, has_several_under_way, opens_and_closes_groups,
 					 names_a_dead_rank, ends_with_a_dead_rank,
-					 names_a_stopped_rank, names_both_where_calls_differ,
-					 names_all_that_does_not_fit, meets_over_hosts,
-					 generates_the_same_bits, says_how_it_is_started, NULL });
+					 ends_who_is_caught_in_mpi, names_a_stopped_rank,
+					 names_both_where_calls_differ, names_all_that_does_not_fit,
+					 meets_over_hosts, generates_the_same_bits,
+					 says_how_it_is_started, NULL });
 }
