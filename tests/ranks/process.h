@@ -23,6 +23,9 @@ void process_hear(struct process *p);
 /* Collects the rest of what it says, and its end; fails the test if that takes longer than `ms`. */
 void process_finish(struct process *p, int ms);
 
+/* scene(which) takes less than a second, in ns: one of some times, as the machine may be busy. */
+void process_in_a_second(int64_t (*scene)(int which), int which);
+
 /* In a started process: dies with its parent. To be called first. */
 void process_begin(void);
 

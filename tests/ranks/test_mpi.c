@@ -11,6 +11,7 @@
 #include <core/comm/clock.h>
 #include <core/registry/registry.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -86,8 +87,8 @@ START_TEST(opens_and_closes_groups)
 }
 END_TEST
 
-/* `rank` says that it has failed, in `most` seconds or less, by a sentence that has `what`. */
-static void has_failed(int rank, double most, const char *what)
+/* `rank` says that it has failed, by a sentence that has `what`; after so many seconds. */
+static double failed_after(int rank, const char *what)
 {
 	char begin[48], line[2048];
 	const char *at;
@@ -98,7 +99,16 @@ static void has_failed(int rank, double most, const char *what)
 	ck_assert_msg(at && sscanf(at + strlen(begin), "%lf", &after) == 1, "rank %d: %s", rank,
 	              text);
 	snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
-	ck_assert_msg(strstr(line, what) && after <= most, "rank %d: %s", rank, line);
+	ck_assert_msg(strstr(line, what) != NULL, "rank %d: %s", rank, line);
+	return after;
+}
+
+/* It does so in `most` seconds or less. */
+static void has_failed(int rank, double most, const char *what)
+{
+	double after = failed_after(rank, what);
+
+	ck_assert_msg(after <= most, "rank %d took %g s: %s", rank, after, text);
 }
 
 /* mpirun would end the rest itself: --enable-recovery lets them say what they know. */
@@ -135,12 +145,18 @@ START_TEST(ends_who_is_caught_in_mpi)
 }
 END_TEST
 
+/* At the deadline: one of some times, on a busy machine. */
 START_TEST(names_a_stopped_rank)
 {
+	bool soon = false;
+
 	patience = 6;
-	play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
-	has_failed(0, 3.5, "rank 1");
-	has_failed(2, 3.5, "rank 1");
+	for (int i = 0; i < 3 && !soon; i++) {
+		play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
+		soon = failed_after(0, "rank 1") <= 2.5;
+		soon = failed_after(2, "rank 1") <= 2.5 && soon;
+	}
+	ck_assert_msg(soon, "%s", text);
 }
 END_TEST
 
@@ -257,7 +273,7 @@ START_TEST(meets_over_hosts)
 	              absent, missed);
 	for (int r = 0; r < 4; r++)
 		if (r != 1)
-			has_failed(r, 5, "rank 1 has not been heard of for ");
+			has_failed(r, 4.5, "rank 1 has not been heard of for ");
 }
 END_TEST
 
