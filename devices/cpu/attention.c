@@ -95,7 +95,10 @@ static float largest(const float *x, int64_t n)
 	return m;
 }
 
-/* The finished sum of n units from `first` on: chains of additions, several side by side. */
+/*
+ * The finished sum of n units from `first` on: chains of additions, several side by side. They start at
+ * +0 and add no negative term, so no sum is -0, and the + 0.0f of a finished sum would change nothing.
+ */
 static float add_units(const float *x, int64_t first, int64_t n)
 {
 	enum { CHAINS = 8 };
@@ -123,7 +126,7 @@ static float add_units(const float *x, int64_t first, int64_t n)
 	}
 	for (at = level[--depth]; depth;)
 		at = level[--depth] + at;
-	return at + 0.0f;
+	return at;
 }
 
 /* Scores become weights. A masked key has e = +0, which adds nothing. */

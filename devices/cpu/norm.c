@@ -37,7 +37,10 @@ static void add_chains(const float *x, float mean, bool squares, const struct su
 	}
 }
 
-/* The finished sum over one run; level: room for the stack of the sum. */
+/*
+ * The finished sum over one run; level: room for the stack of the sum. Chains start at +0 and add plain
+ * terms or squares, and +0 + x is -0 for no such x: the + 0.0f of a finished sum would change nothing.
+ */
 static float total(const struct sum *sum, const float *x, float mean, bool squares, float *level)
 {
 	const struct sum_step *s = sum->step, *end = s + sum->count;
@@ -54,7 +57,7 @@ static float total(const struct sum *sum, const float *x, float mean, bool squar
 			level[s[i].level - s[i].merge] = at;
 		}
 	}
-	return level[0] + 0.0f;
+	return level[0];
 }
 
 /* w or b as floats: in `room` unless they are. */
