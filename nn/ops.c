@@ -246,6 +246,14 @@ static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct 
 
 /* ---- rows, norm, rope, attention ---------------------------------------------------------------------- */
 
+/* What makes whole rows of a value that has none. */
+static const char *rows_made_whole(const struct tess_tensor *x)
+{
+	return x->place.kind == TESS_PARTIAL
+	               ? "let its style (rowwise) or a gather around it finish the sum"
+	               : "use colwise_rep there (embedding_colwise for an embedding), which gathers";
+}
+
 static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
 {
 	struct tess_recorder *r = recorder(nn);
@@ -255,8 +263,8 @@ static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
 	if (r->status || !x || r->p->all)
 		return r->status ? NULL : x;
 	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
-		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows",
-		                   x->module);
+		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows; %s",
+		                   x->module, rows_made_whole(x));
 	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 	if (!rows)
 		return tess_stick(r, TESS_ENOMEM);
@@ -306,8 +314,9 @@ static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct 
 	if (r->status || !x)
 		return NULL;
 	if (x->place.kind == TESS_PARTIAL || (tess_place_is(x->place, TESS_SHARD, 1) && !heads))
-		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s",
-		                   m->site.module, x->module, tess_place_text(x->place, text));
+		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s; %s",
+		                   m->site.module, x->module, tess_place_text(x->place, text),
+		                   rows_made_whole(x));
 	y = tess_value(r, 2, x->dim, x->place, m->site.module);
 	rec = y ? tess_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w) : NULL;
 	if (!rec)
@@ -432,7 +441,7 @@ static struct tess_tensor *op_add(struct tess_nn *nn, struct tess_tensor *a, str
 
 	if (r->status || !a || !b)
 		return NULL;
-	return same(r, TESS_OP_ADD, "the sum", 2, in, &y) ? y : NULL;
+	return same(r, TESS_OP_ADD, "an addition", 2, in, &y) ? y : NULL;
 }
 
 static void op_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)

@@ -113,10 +113,10 @@ static const struct refusal refusals[] = {
 	  "its style should be rowwise" },
 	{ "local_rowwise, nobody sums",
 	  "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
-	  "unfinished sum" },
+	  "an addition of an unfinished sum of" },
 	{ "embedding_colwise, no gather",
 	  "{\"model.embed_tokens\":\"embedding_colwise:keep\"," ATTENTION MLP HEAD "}",
-	  "needs whole rows" },
+	  "use colwise_rep there (embedding_colwise for an embedding)" },
 	{ "norm sequence only",
 	  "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}",
 	  "needs" },
@@ -395,7 +395,12 @@ END_TEST
 static int64_t records(const struct fixture *f, const char *json, int32_t ranks, uint64_t *hash)
 {
 	struct tess_plan plan;
-	struct tess_record_how how = { f->model, &plan, &f->source, ranks, 3, true };
+	struct tess_record_how how = { .model = f->model,
+		                       .plan = &plan,
+		                       .source = &f->source,
+		                       .nranks = ranks,
+		                       .ntokens = 3,
+		                       .all = true };
 	struct tess_program *p;
 	int64_t n;
 
