@@ -54,6 +54,11 @@ const char *tess_error(void)
 	return sentence;
 }
 
+void tess_error_clear(void)
+{
+	*sentence = '\0';
+}
+
 const char *tess_status_name(tess_status st)
 {
 	static const char *const names[] = {

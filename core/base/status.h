@@ -14,6 +14,9 @@ tess_status tess_fail_in(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3
 /* This thread's last sentence; only to be read after a failure. Borrowed, until the next failure. */
 const char *tess_error(void);
 
+/* Forgets it, so that a call that fails without one can be told. */
+void tess_error_clear(void);
+
 /* "TESS_EINVAL"; never NULL. */
 const char *tess_status_name(tess_status st);
 

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <core/base/status.h>
+#include <core/registry/returned.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +65,7 @@ static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer,
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = g->backend->start(self_of(e), &m->coll, &m->work);
+	st = TESS_PLUGIN_CALL(g->backend, m->coll.where, start, self_of(e), &m->coll, &m->work);
 	if (!st)
 		e->n++;
 	return st;
@@ -237,7 +238,7 @@ static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
 	e->coll = c;
 	e->whole = true;
 	*out = e;
-	st = g->backend->start(g->self, c, &e->message->work);
+	st = TESS_PLUGIN_CALL(g->backend, c->where, start, g->self, c, &e->message->work);
 	if (!st)
 		e->n = 1;
 	return st;
@@ -267,8 +268,10 @@ static tess_status look(struct tess_emulation *e)
 	for (; e->done < e->n; e->done++) {
 		tess_status st = b->test(self_of(e), e->message[e->done].work);
 
-		if (st)
+		if (st == TESS_PENDING)
 			return st;
+		if (st)
+			return tess_plugin_judge(b, b->name, "test", e->coll->where, st);
 	}
 	if (!e->over)
 		finish(e);

@@ -7,6 +7,7 @@
 
 #include <core/base/log.h>
 #include <core/base/status.h>
+#include <core/registry/returned.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,8 @@ static tess_status look_up(const struct tess_group *g, const struct tess_coll *c
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
 	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
 
+	if (st != TESS_ENOTSUP) /* which needs no sentence */
+		st = tess_plugin_returned(g->backend, g->backend->name, "supports", c->where, st);
 	*has = !st;
 	if (st != TESS_ENOTSUP)
 		return st;
@@ -170,7 +173,7 @@ static tess_status begin(struct tess_group *g, struct tess_work *w, struct tess_
 		return st;
 	if (shape)
 		shape->has = has ? 1 : -1;
-	return has ? g->backend->start(g->self, &w->coll, &w->work)
+	return has ? TESS_PLUGIN_CALL(g->backend, w->coll.where, start, g->self, &w->coll, &w->work)
 	           : tess_emulation_start(g, &w->coll, &w->emulation);
 }
 
@@ -187,7 +190,7 @@ static tess_status begin_batch(struct tess_group *g, struct tess_work *w)
 		whole = whole && !st && has;
 	}
 	if (!st && whole)
-		st = g->backend->batch(g->self, c, w->n, &w->work);
+		st = TESS_PLUGIN_CALL(g->backend, w->coll.where, batch, g->self, c, w->n, &w->work);
 	else if (!st)
 		st = tess_emulation_batch(g, c, w->n, &w->emulation);
 	free(c);
@@ -420,19 +423,28 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 
 /* ---- finishing --------------------------------------------------------------------------------------------- */
 
+static tess_status judge(const struct tess_group *g, const char *function, tess_status st)
+{
+	return tess_plugin_returned(g->backend, g->backend->name, function, NULL, st);
+}
+
 tess_status tess_group_await(struct tess_group *g, void *self, void *work, int64_t deadline)
 {
 	tess_status st = g->backend->wait(self, work, deadline);
 
-	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
+	return st == TESS_PENDING || st == TESS_ETIMEOUT ? TESS_ETIMEOUT : judge(g, "wait", st);
 }
 
 static tess_status look(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
 
-	return w->emulation ? tess_emulation_test(w->emulation)
-	                    : g->backend->test(g->self, w->work);
+	tess_status st;
+
+	if (w->emulation)
+		return tess_emulation_test(w->emulation);
+	st = g->backend->test(g->self, w->work);
+	return st == TESS_PENDING ? st : judge(g, "test", st);
 }
 
 /*

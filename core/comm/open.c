@@ -4,6 +4,7 @@
 #include "clock.h"
 
 #include <core/base/status.h>
+#include <core/registry/returned.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,12 +114,12 @@ static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 	if (parent && g->size > 1)
 		w->link.group(w->link.self, g->roster);
 	if (!parent || g->size > 1)
-		st = g->backend->open(&how, &g->self);
+		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
 	if (!st && g->size > 1 && lacks_any(g)) {
 		snprintf(aside, sizeof aside, "%s/aside", g->key);
 		how.name = aside;
 		how.parent = g->self;
-		st = g->backend->open(&how, &g->aside);
+		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->aside);
 	}
 	if (st) {
 		st = tess_fail_in(st, "%s", w->backend->name);

@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include <core/base/status.h>
+#include <core/registry/returned.h>
 #include <stdlib.h>
 
 bool tess_group_shares(const struct tess_group *g)
@@ -44,7 +45,7 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	room = room_new(g, (uint64_t)most);
 	if (!room)
 		return tess_world_lost(g->world, TESS_ENOMEM, "no memory for a room");
-	st = g->backend->alloc(g->self, room->bytes, &mine, room->peer);
+	st = TESS_PLUGIN_CALL(g->backend, NULL, alloc, g->self, room->bytes, &mine, room->peer);
 	if (st) {
 		free(room);
 		return st == TESS_ENOMEM ? st : tess_world_lost(g->world, st, tess_error());

@@ -7,6 +7,7 @@
 #include "world.h"
 
 #include <core/base/status.h>
+#include <core/registry/returned.h>
 
 enum { LOOK = 2000 }; /* ns that are spent on looks before the call goes on as a work */
 
@@ -73,6 +74,7 @@ static tess_status go_on(struct quick *q, tess_status st, void *work)
 		w->work = work;
 		st = tess_work_wait(w, 0);
 	} else {
+		st = tess_plugin_judge(g->backend, g->backend->name, "run", w->coll.where, st);
 		st = tess_work_failed(w, st, w->coll.deadline);
 	}
 	tess_work_drop(w);

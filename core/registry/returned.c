@@ -1,0 +1,42 @@
+#include "returned.h"
+
+#include "registry.h"
+
+#include <stdio.h>
+
+/* "style rowsplit (/dir/tess-style-rowsplit.so)"; a table that no file offers has its name alone. */
+static void name_plugin(const void *table, const char *name, char *text, size_t room)
+{
+	struct tess_plugin_info info;
+
+	for (size_t i = 0; tess_registry_at(i, &info); i++)
+		for (size_t k = 0; k < info.noffers; k++)
+			if (info.offers[k].table == table) {
+				snprintf(text, room, "%s %s (%s)", info.kind, name, info.path);
+				return;
+			}
+	snprintf(text, room, "plugin %s", name);
+}
+
+tess_status tess_plugin_judge(const void *table, const char *name, const char *function,
+                              const char *where, tess_status st)
+{
+	bool failure = st < TESS_OK && st >= TESS_EBUG;
+	char plugin[512];
+
+	if (failure && *tess_error())
+		return st;
+	name_plugin(table, name, plugin, sizeof plugin);
+	if (failure)
+		return tess_fail(
+			st,
+			"%s%s%s: %s() failed (%s) without a sentence, which is a defect of the plugin; it "
+			"fails by host->fail()",
+			where ? where : "", where ? ": " : "", plugin, function,
+			tess_status_name(st));
+	return tess_fail(
+		TESS_EABI,
+		"%s%s%s: %s() returned %d, which is no status and a defect of the plugin; it returns "
+		"TESS_OK, or what host->fail() returns",
+		where ? where : "", where ? ": " : "", plugin, function, (int)st);
+}
