@@ -2,6 +2,7 @@
 
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "nn/agree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,12 @@ void tess_planned_close(struct tess_planned *p)
 tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens,
                                 bool all, struct tess_program **out)
 {
-	struct tess_record_how how = { p->model, &p->plan, &p->source, nranks, ntokens, all };
+	struct tess_record_how how = { .model = p->model,
+		                       .plan = &p->plan,
+		                       .source = &p->source,
+		                       .nranks = nranks,
+		                       .ntokens = ntokens,
+		                       .all = all };
 
 	return tess_program_record(&how, out);
 }
@@ -79,7 +85,7 @@ tess_status tess_session_open(struct tess_group *g, const char *dir,
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
 	s->group = g;
-	st = tess_planned_open(dir, &mine, &s->planned);
+	st = tess_agree(g, tess_planned_open(dir, &mine, &s->planned), "session");
 	if (!st) {
 		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan,
 			                           &s->planned.source, g, mine.threads };
@@ -146,17 +152,19 @@ tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t
 
 	if (first && !ids)
 		st = encode(s, text, len, &list, &made);
+	st = tess_agree(s->group, st, "prompt");
 	if (st)
 		return st;
 	count = (int64_t)made;
 	st = tess_broadcast(s->group, &count, 1, TESS_I64, 0, "prompt:length");
 	if (!st && !list) {
 		list = malloc((size_t)(count + 1) * sizeof *list);
-		if (!list)
-			return tess_fail(TESS_ENOMEM, "out of memory");
-		if (first)
+		if (list && first)
 			memcpy(list, ids, (size_t)count * sizeof *list);
 	}
+	if (!st)
+		st = tess_agree(s->group, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"),
+		                "prompt");
 	if (!st)
 		st = tess_broadcast(s->group, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
 	if (st) {
@@ -172,7 +180,6 @@ struct stream { /* rank 0's ids on their way to the caller's text */
 	struct tess_decoding *decoding;
 	int (*text)(void *self, const char *bytes, size_t n);
 	void *self;
-	tess_status failed;
 };
 
 static int chosen(void *self, int32_t id, const float *logits)
@@ -180,12 +187,12 @@ static int chosen(void *self, int32_t id, const float *logits)
 	struct stream *to = self;
 	const char *bytes;
 	size_t n = 0;
+	tess_status st = tess_decoding_push(to->decoding, id, &bytes, &n);
 
 	(void)logits;
-	to->failed = tess_decoding_push(to->decoding, id, &bytes, &n);
-	if (to->failed)
-		return 1;
-	return n ? to->text(to->self, bytes, n) : 0;
+	if (st)
+		return st;
+	return n && to->text(to->self, bytes, n);
 }
 
 static tess_status stream(struct tess_session *s, struct tess_generate *ask, struct stream *to)
@@ -203,14 +210,18 @@ static tess_status stream(struct tess_session *s, struct tess_generate *ask, str
 		ask->self = to;
 		ask->chosen = chosen;
 	}
-	if (!st)
-		st = tess_generate_run(s->runner, ask, &done);
-	if (!st)
-		st = to->failed;
-	if (!st && to->decoding)
+	st = tess_agree(s->group, st, "text");
+	if (st)
+		goto out;
+	st = tess_generate_run(s->runner, ask, &done);
+	if (st)
+		goto out;
+	if (to->decoding)
 		st = tess_decoding_end(to->decoding, &bytes, &n);
 	if (!st && n)
 		to->text(to->self, bytes, n);
+	st = tess_agree(s->group, st, "text");
+out:
 	tess_decoding_close(to->decoding);
 	return st;
 }

@@ -1,7 +1,11 @@
 #include "generate.h"
 
 #include "core/base/status.h"
+#include "nn/agree.h"
+#include "nn/check.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,6 +17,8 @@ struct run {
 	struct tess_sampler *sampler; /* rank 0 only */
 	int32_t *seen; /* prompt and text so far */
 	int64_t nseen;
+	tess_status failed; /* of a callback; told to all with the next id */
+	char sentence[1024];
 };
 
 static double now(void)
@@ -21,6 +27,22 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Of rank 0 alone: the others are in the next call, and hear it there. */
+static void keep_failure(struct run *r, tess_status st)
+{
+	r->failed = st;
+	if (st)
+		snprintf(r->sentence, sizeof r->sentence, "%s", tess_error());
+}
+
+/* Rank 0's failure, on all ranks. */
+static tess_status share_failure(struct run *r)
+{
+	if (r->failed)
+		tess_fail(r->failed, "%s", r->sentence);
+	return tess_agree(r->group, r->failed, "generate");
 }
 
 /* One step; with `all` its rows go to whoever asked. *last: the row that chooses the next id. */
@@ -32,9 +54,9 @@ static tess_status step(struct run *r, const int32_t *ids, int64_t n, const floa
 	if (st)
 		return st;
 	*last = r->how->all ? rows + (n - 1) * tess_runner_vocabulary(r->s) : rows;
-	if (r->how->all && r->how->logits && r->sampler)
-		st = r->how->logits(r->how->self, rows, n);
-	return st;
+	if (r->how->all && r->how->logits && r->sampler && !r->failed)
+		keep_failure(r, r->how->logits(r->how->self, rows, n));
+	return TESS_OK;
 }
 
 static tess_status prefill(struct run *r, const float **last)
@@ -55,24 +77,59 @@ static bool stops(const struct tess_generate *how, int32_t id)
 	return false;
 }
 
-/* Rank 0 chooses and says whether it was the last; the others hear it. */
+/* They would choose the first id, or any. */
+static tess_status check_logits(const struct run *r, const float *logits)
+{
+	int64_t n = tess_runner_vocabulary(r->s), at = tess_find_not_finite(logits, n), odd = 0;
+
+	for (int64_t i = at; at >= 0 && i < n; i++)
+		odd += !isfinite(logits[i]);
+	if (at < 0)
+		return TESS_OK;
+	return tess_fail(
+		TESS_EINVAL,
+		"%lld of the %lld logits that choose an id at position %lld are not "
+		"finite (id %lld: %s); a weight of the checkpoint is, or a value grows too "
+		"large: --check or TESSERA_CHECK=1 names the first module where that is so",
+		(long long)odd, (long long)n, (long long)r->nseen, (long long)at,
+		isnan(logits[at]) ? "NaN" : "Inf");
+}
+
+/* On rank 0: the id, and TESS_FINISH_... where it is the last. */
+static tess_status draw(struct run *r, const float *logits, int64_t step_no, int32_t *id,
+                        int32_t *finish)
+{
+	tess_status st = check_logits(r, logits);
+	int enough = 0;
+
+	if (st)
+		return st;
+	*id = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen, r->nseen,
+	                        (uint64_t)step_no);
+	if (r->how->chosen)
+		enough = r->how->chosen(r->how->self, *id, logits);
+	if (enough < 0)
+		return enough;
+	*finish = enough                              ? TESS_FINISH_INTERRUPT
+	          : stops(r->how, *id)                ? TESS_FINISH_STOP
+	          : step_no + 1 == r->how->max_tokens ? TESS_FINISH_LENGTH
+	                                              : 0;
+	return TESS_OK;
+}
+
+/* Rank 0 chooses and says whether it was the last, or failed; the others hear it. */
 static tess_status choose(struct run *r, const float *logits, int64_t step_no, int32_t *id,
                           int32_t *finish)
 {
-	int32_t word[2] = { 0, 0 };
+	int32_t word[3] = { 0, 0, 0 };
 	tess_status st;
 
-	if (r->sampler) {
-		word[0] = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen,
-		                            r->nseen, (uint64_t)step_no);
-		if (r->how->chosen && r->how->chosen(r->how->self, word[0], logits))
-			word[1] = TESS_FINISH_INTERRUPT;
-		else if (stops(r->how, word[0]))
-			word[1] = TESS_FINISH_STOP;
-		else if (step_no + 1 == r->how->max_tokens)
-			word[1] = TESS_FINISH_LENGTH;
-	}
-	st = tess_broadcast(r->group, word, 2, TESS_I32, 0, "generate:next");
+	if (r->sampler && !r->failed)
+		keep_failure(r, draw(r, logits, step_no, &word[0], &word[1]));
+	word[2] = r->failed != 0;
+	st = tess_broadcast(r->group, word, 3, TESS_I32, 0, "generate:next");
+	if (!st && word[2])
+		st = share_failure(r);
 	if (st)
 		return st;
 	*id = word[0];
@@ -85,14 +142,16 @@ static tess_status generate(struct run *r, struct tess_generated *out)
 {
 	struct tess_generated done = { 0 };
 	double start = now();
-	const float *logits;
+	const float *logits = NULL;
 	int32_t id;
 	tess_status st = prefill(r, &logits);
 
 	done.prefill = now() - start;
 	start = now();
-	if (!st && !r->how->max_tokens)
+	if (!st && !r->how->max_tokens) {
 		done.finish = TESS_FINISH_LENGTH;
+		st = share_failure(r);
+	}
 	while (!st && !done.finish) {
 		if (done.ntokens)
 			st = step(r, &id, 1, &logits);
@@ -123,6 +182,7 @@ tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate 
 	r.seen = st ? NULL : malloc((size_t)(room + 1) * sizeof *r.seen);
 	if (!st && !r.seen)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_agree(r.group, st, "generate");
 	if (!st) {
 		memcpy(r.seen, how->prompt, (size_t)how->nprompt * sizeof *r.seen);
 		r.nseen = how->nprompt;

@@ -12,9 +12,10 @@ struct tess_generate { /* what is asked for; the same on all ranks, but the call
 	bool all; /* logits of every position are asked for */
 	struct tess_sampling sampling;
 	void *self; /* of the callbacks; each may be NULL */
-	/* An id was chosen, by these logits [vocabulary]; a stop id too. Not 0: enough, stop here. */
+	/* An id was chosen, by these logits [vocabulary]; a stop id too. 1: enough, stop here; a tess_status:
+	 * failed, on all ranks. */
 	int (*chosen)(void *self, int32_t id, const float *logits);
-	/* With `all`: logits [n, vocabulary] of the next n positions. */
+	/* With `all`: logits [n, vocabulary] of the next n positions. Failed: on all ranks. */
 	tess_status (*logits)(void *self, const float *rows, int64_t n);
 };
 
@@ -26,7 +27,10 @@ struct tess_generated {
 	double prefill, decode; /* seconds */
 };
 
-/* Collective; starts at position 0. */
+/*
+ * Collective; starts at position 0. TESS_EINVAL: NaN or Inf among the logits that choose an id. What fails on one
+ * rank, fails on all with its sentence.
+ */
 tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
                               struct tess_generated *out);
 

@@ -1,5 +1,7 @@
 #include "build.h"
 
+#include "check.h"
+
 #include "core/base/status.h"
 
 #include <string.h>
@@ -380,6 +382,8 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 		return;
 	}
 	s->call = rec->call;
+	s->style = rec->style;
+	s->where = rec->module;
 	s->local = (struct tess_local){ .size = sizeof s->local,
 		                        .rank = b->l->rank,
 		                        .nranks = b->l->nranks,
@@ -460,8 +464,11 @@ tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t ran
 		build_point(&b, &l->ids, build_value(&b, p->ids));
 		build_point(&b, &l->positions, build_value(&b, p->positions));
 	}
-	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++)
+	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
 		lower_record(&b, p->record[b.record]);
+		if (p->check && !b.status)
+			build_checks(&b, p->record[b.record]);
+	}
 	if (!b.status) { /* the inputs live from the first record on, the result past the last */
 		build_point(&b, &l->logits, build_value(&b, p->logits));
 		build_place(&b);

@@ -9,7 +9,14 @@
 #include "core/comm/exact.h"
 #include "nn/program.h"
 
-enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL };
+enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL, TESS_STEP_CHECK };
+
+struct tess_check { /* a value that a record has made, as this rank holds it */
+	const struct tess_record *record;
+	const struct tess_tensor *tensor;
+	int32_t nranks, rank;
+	struct tess_view view;
+};
 
 struct tess_step {
 	int32_t kind, record; /* the record that it is part of */
@@ -18,8 +25,11 @@ struct tess_step {
 	struct tess_sum sum; /* SUM, of sum_in to sum_out */
 	const float *sum_in;
 	float *sum_out;
-	const struct tess_call *call; /* CALL */
+	const struct tess_call *call; /* CALL, of a module's style */
+	const struct tess_style *style;
+	const char *where;
 	struct tess_local local;
+	struct tess_check check; /* CHECK */
 };
 
 enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_KEYS, TESS_SPACE_VALUES };

@@ -2,6 +2,7 @@
 #include "record.h"
 
 #include "core/base/status.h"
+#include "core/registry/returned.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -85,7 +86,7 @@ static bool place(struct tess_recorder *r, const struct tess_module *m,
 
 	if (!describe(r, ask, &about))
 		return tess_stick(r, TESS_ENOMEM) != NULL;
-	st = m->style->partition_param(&m->site, &about, &home);
+	st = TESS_PLUGIN_CALL(m->style, m->site.module, partition_param, &m->site, &about, &home);
 	if (st)
 		return tess_stick(r, st) != NULL;
 	if (!settle(r, w->name, w->ndim, tess_replicate(), &home.use) ||

@@ -51,6 +51,7 @@ struct tess_record {
 	const struct tess_weight *const *weight;
 	double num[6];
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
+	const struct tess_style *style; /* that made it */
 	void *state;
 };
 
@@ -64,6 +65,7 @@ struct tess_program {
 	int32_t nranks;
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row, not of the last one only */
+	bool check; /* what each record makes is looked at when it runs */
 	int32_t nrecords, nweights, nattention, ntensors, nopen;
 	struct tess_record **record;
 	struct tess_weight *

@@ -3,6 +3,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "core/registry/returned.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
 	list = TESS_NEW(&p->arena, struct tess_open_style, p->nopen + 1);
 	if (!list)
 		return TESS_ENOMEM;
-	st = m->style->open(&m->site, &m->site.state);
+	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
 	if (st)
 		return st;
 	if (p->nopen)
@@ -99,7 +100,7 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 	if (!st)
 		st = state_open(r, m);
 	if (!st)
-		st = m->style->layout(&m->site, &m->io);
+		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
 	if (st)
 		return tess_stick(r, st);
 	m->hooks = m->style->prepare_input || m->style->prepare_output;
@@ -269,6 +270,14 @@ struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, st
 	                   tess_place_text(to, a), x->module, tess_place_text(x->place, b));
 }
 
+static void *refuse_no_value(struct tess_recorder *r, const struct tess_module *m, const char *hook)
+{
+	return tess_refuse(r, TESS_EABI,
+	                   "%s: style %s: %s() left no value (NULL), which is a defect of it; *%c "
+	                   "is a value that the host's calls made, or stays as it came",
+	                   m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
+}
+
 struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
                                struct tess_tensor *x)
 {
@@ -277,9 +286,11 @@ struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module
 	if (r->status || !x)
 		return NULL;
 	if (m->style->prepare_input)
-		st = m->style->prepare_input(&m->site, 0, &x);
+		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_input, &m->site, 0, &x);
 	if (st)
 		return tess_stick(r, st);
+	if (!x && !r->status)
+		return refuse_no_value(r, m, "prepare_input");
 	return tess_move(r, x, m->io.in[0], m->site.module);
 }
 
@@ -291,9 +302,11 @@ struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_modul
 	if (r->status || !y)
 		return NULL;
 	if (m->style->prepare_output)
-		st = m->style->prepare_output(&m->site, 0, &y);
+		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_output, &m->site, 0, &y);
 	if (st)
 		return tess_stick(r, st);
+	if (!y && !r->status)
+		return refuse_no_value(r, m, "prepare_output");
 	return tess_move(r, y, m->io.out[0], m->site.module);
 }
 
@@ -315,10 +328,19 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 {
 	struct tess_recorder *r = ((const struct tess_module *)s)->r;
 	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
-	struct tess_place to = f->out.kind ? tess_place_normal(f->out, (*x)->ndim) : (*x)->place;
-	struct tess_tensor *y = call ? tess_value(r, (*x)->ndim, (*x)->dim, to, s->module) : NULL;
+	struct tess_tensor *y = NULL;
 	struct tess_record *rec;
+	struct tess_place to;
 
+	if (r->status)
+		return r->status;
+	if (!*x)
+		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
+	if (tess_place_check(f->out, (*x)->ndim, s->module))
+		return TESS_EINVAL;
+	to = f->out.kind ? tess_place_normal(f->out, (*x)->ndim) : (*x)->place;
+	if (call)
+		y = tess_value(r, (*x)->ndim, (*x)->dim, to, s->module);
 	if (!y)
 		return r->status ? r->status : TESS_ENOMEM;
 	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
@@ -332,6 +354,7 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	if (!rec)
 		return r->status;
 	rec->call = call;
+	rec->style = ((const struct tess_module *)s)->style;
 	rec->state = s->state;
 	*x = y;
 	return TESS_OK;
@@ -455,6 +478,7 @@ tess_status tess_program_record(const struct tess_record_how *how, struct tess_p
 	p->nranks = how->nranks;
 	p->ntokens = how->ntokens;
 	p->all = how->all;
+	p->check = how->check;
 	r.p = p;
 	r.used = TESS_NEW(&p->arena, bool, how->plan->nrules + 1);
 	r.tokens = tokens_dim(&r);

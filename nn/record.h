@@ -13,6 +13,7 @@ struct tess_record_how {
 	int32_t nranks;
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row */
+	bool check; /* steps that compare ranks and look for NaN and Inf, after each record */
 };
 
 /*

@@ -1,19 +1,25 @@
 #include "run.h"
 
 #include "core/base/status.h"
+#include "core/registry/returned.h"
+#include "nn/check.h"
 
 static tess_status run_step(const struct tess_step *s, const struct tess_device *device, void *self,
                             struct tess_group *group)
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
-		return device->run(self, &s->op);
+		return TESS_PLUGIN_CALL(device, s->op.where, run, self, &s->op);
 	case TESS_STEP_COLL:
 		return tess_group_run(group, &s->coll);
 	case TESS_STEP_SUM:
 		return tess_group_sum(group, &s->sum, s->sum_in, s->sum_out);
+	case TESS_STEP_CHECK:
+		return tess_check_run(&s->check, group);
 	default:
-		return s->call->run(&s->local);
+		tess_error_clear();
+		return tess_plugin_returned(s->style, s->style->name, "run", s->where,
+		                            s->call->run(&s->local));
 	}
 }
 
@@ -33,6 +39,7 @@ tess_status tess_lowered_supported(const struct tess_lowered *l, const struct te
 
 	for (int32_t i = 0; i < l->nsteps && !st; i++)
 		if (l->step[i]->kind == TESS_STEP_OP)
-			st = device->supports(&l->step[i]->op);
+			st = TESS_PLUGIN_CALL(device, l->step[i]->op.where, supports,
+			                      &l->step[i]->op);
 	return st;
 }

@@ -5,6 +5,8 @@
 #include "core/base/status.h"
 #include "core/comm/room.h"
 #include "core/registry/registry.h"
+#include "core/registry/returned.h"
+#include "nn/agree.h"
 #include "nn/lower.h"
 #include "nn/record.h"
 #include "nn/rope.h"
@@ -18,6 +20,8 @@
 const struct tess_option tess_runner_options[] = {
 	{ "device", "cpu", "what computes: cpu" },
 	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
+	{ "check", "0",
+	  "1: after each module, compares what ranks are to hold alike, and looks for NaN and Inf" },
 	{ NULL, NULL, NULL },
 };
 
@@ -44,6 +48,7 @@ struct tess_runner {
 	int32_t ncache;
 	float *table;
 	int64_t room, next;
+	bool check; /* TESSERA_CHECK */
 };
 
 /* ---- programs ------------------------------------------------------------------------------------------ */
@@ -62,7 +67,8 @@ static tess_status shape_new(struct tess_runner *s, int64_t ntokens, bool all, s
 		                       .source = s->parts.source,
 		                       .nranks = s->nranks,
 		                       .ntokens = ntokens,
-		                       .all = all };
+		                       .all = all,
+		                       .check = s->check };
 	struct shape *made = calloc(1, sizeof *made);
 	tess_status st = made ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -107,7 +113,7 @@ static tess_status step_alloc(struct tess_runner *s, uint64_t *bytes, void **out
 	if (st != TESS_ENOTSUP && st != TESS_ENOMEM)
 		return st;
 	*shared = false;
-	return s->device->alloc(s->self, *bytes, out);
+	return TESS_PLUGIN_CALL(s->device, "step", alloc, s->self, *bytes, out);
 }
 
 /*
@@ -220,16 +226,26 @@ static int32_t share_of_cpus(const struct tess_runner *s)
 static tess_status open_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
-	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
+	tess_status st = tess_plugin_device(tess_option("device"), &s->device);
 
-	if (!st)
-		st = tess_plugin_device(tess_option("device"), &s->device);
 	if (!st && !threads)
 		st = tess_option_int("threads", 0, 1024, &threads);
 	if (!st && s->device->count() < 1)
 		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", s->device->name);
 	if (!st)
-		st = s->device->open(0, threads ? (int32_t)threads : share_of_cpus(s), &s->self);
+		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0,
+		                      threads ? (int32_t)threads : share_of_cpus(s), &s->self);
+	return st;
+}
+
+static tess_status read_options(struct tess_runner *s)
+{
+	int64_t check = 0;
+	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
+
+	if (!st)
+		st = tess_option_int("check", 0, 1, &check);
+	s->check = check;
 	return st;
 }
 
@@ -243,16 +259,23 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->parts = *parts;
 	s->rank = tess_group_rank(parts->group);
 	s->nranks = tess_group_size(parts->group);
-	st = tess_rope_read(parts->source->config, &s->rope);
+	st = read_options(s);
+	if (!st)
+		st = tess_rope_read(parts->source->config, &s->rope);
 	if (!st)
 		st = shape_new(s, 1, false, &s->shapes);
+	st = tess_agree(parts->group, st, "program");
 	if (!st)
 		st = compare(s, s->shapes->program);
-	if (!st)
-		st = open_device(s);
+	if (st) {
+		tess_runner_free(s);
+		return st;
+	}
+	st = open_device(s);
 	if (!st)
 		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank,
 		                    s->device, s->self, &s->held);
+	st = tess_agree(parts->group, st, "weights");
 	if (st)
 		tess_runner_free(s);
 	else
@@ -291,9 +314,10 @@ static tess_status caches_new(struct tess_runner *s, const struct tess_lowered *
 	for (int32_t i = 0; i < low->ncache && !st; i++) {
 		uint64_t bytes = 4 * (uint64_t)(low->cache[i].heads * low->cache[i].each * room);
 
-		st = s->device->alloc(s->self, bytes, &s->keys[i]);
+		st = TESS_PLUGIN_CALL(s->device, "cache", alloc, s->self, bytes, &s->keys[i]);
 		if (!st)
-			st = s->device->alloc(s->self, bytes, &s->values[i]);
+			st = TESS_PLUGIN_CALL(s->device, "cache", alloc, s->self, bytes,
+			                      &s->values[i]);
 		s->cache_bytes += 2 * bytes;
 	}
 	if (!st && low->rope_each)

@@ -2,6 +2,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/registry/returned.h"
 #include "nn/lower.h"
 
 #include <stdlib.h>
@@ -58,7 +59,8 @@ static bool viewed_otherwise(const struct tess_program *p, const struct tess_wei
 
 static tess_status take(struct load *l, int32_t i, uint64_t bytes)
 {
-	tess_status st = l->h->device->alloc(l->h->self, bytes ? bytes : 64, &l->h->own[i]);
+	tess_status st = TESS_PLUGIN_CALL(l->h->device, NULL, alloc, l->h->self, bytes ? bytes : 64,
+	                                  &l->h->own[i]);
 
 	if (!st)
 		l->h->bytes += bytes;
@@ -187,8 +189,9 @@ static tess_status own(struct load *l, int32_t i, const struct part *p, bool pan
 			exchange(&rows);
 		to.shape[0] = rows.shape[0];
 		to.data = (char *)l->h->own[i] + at * row;
-		st = panels ? d->pack(l->h->self, &rows, &to)
-		            : d->copy(l->h->self, to.data, rows.data, (uint64_t)(n * row), NULL);
+		st = panels ? TESS_PLUGIN_CALL(d, w->name, pack, l->h->self, &rows, &to)
+		            : TESS_PLUGIN_CALL(d, w->name, copy, l->h->self, to.data, rows.data,
+		                               (uint64_t)(n * row), NULL);
 		l->source->drop(l->source->self, p->whole.data, p->bytes);
 	}
 	if (w->in_out && !panels)

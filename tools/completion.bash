@@ -49,7 +49,7 @@ _tessera() {
 	'') options='generate explain bench conform info launch --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
-		--json --stats --digest --logits --flight --help" ;;
+		--check --json --stats --digest --logits --flight --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;
 	bench) options='-n -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;

@@ -38,6 +38,7 @@ static const char *const help =
 	"  --temperature X       0: the most likely token (default: as the checkpoint says)\n"
 	"  --top-k N  --top-p X  --min-p X  --repetition-penalty X  --seed S\n"
 	"output\n"
+	"  --check               after each module, compares ranks and looks for NaN and Inf (TESSERA_CHECK)\n"
 	"  --json                one object instead of text\n"
 	"  --stats               times, tokens per second, memory per rank\n"
 	"  --digest              SHA-256 over the logits that chose each token\n"
@@ -67,6 +68,7 @@ enum {
 	OPT_MIN_P,
 	OPT_PENALTY,
 	OPT_SEED,
+	OPT_CHECK,
 	OPT_JSON,
 	OPT_STATS,
 	OPT_DIGEST,
@@ -92,6 +94,7 @@ static const struct option options[] = {
 	{ "min-p", required_argument, NULL, OPT_MIN_P },
 	{ "repetition-penalty", required_argument, NULL, OPT_PENALTY },
 	{ "seed", required_argument, NULL, OPT_SEED },
+	{ "check", no_argument, NULL, OPT_CHECK },
 	{ "json", no_argument, NULL, OPT_JSON },
 	{ "stats", no_argument, NULL, OPT_STATS },
 	{ "digest", no_argument, NULL, OPT_DIGEST },
@@ -235,6 +238,8 @@ static tess_status set(struct ask *a, int opt, char *text)
 	case OPT_IGNORE_EOS:
 		a->ignore_eos = true;
 		return TESS_OK;
+	case OPT_CHECK:
+		return tess_option_set("check", "1");
 	case OPT_JSON:
 		a->json = true;
 		return TESS_OK;

@@ -91,7 +91,7 @@ static int chosen(void *self, int32_t id, const float *logits)
 		fwrite(bytes, 1, n, p->text);
 	if (p->text == stdout && fflush(stdout))
 		p->failed = tess_fail(TESS_EIO, "stdout: nobody reads the text any more");
-	return p->failed || generate_interrupted();
+	return p->failed ? p->failed : generate_interrupted();
 }
 
 static tess_status keep_rows(void *self, const float *rows, int64_t n)

@@ -150,9 +150,14 @@ static tess_status conclude(struct tess_world *w, tess_status why, const char *s
 	return tess_world_check(w);
 }
 
+/* A sentence that all ranks have agreed on names its rank already. */
 static void name_rank(const struct tess_world *w, const char *sentence, char *text)
 {
-	if (w->size > 1)
+	int rank, named = 0;
+
+	if (sscanf(sentence, "rank %d: %n", &rank, &named) == 1 && named)
+		snprintf(text, TESS_SENTENCE, "%s", sentence);
+	else if (w->size > 1)
 		snprintf(text, TESS_SENTENCE, "rank %d: %s", w->rank, sentence);
 	else
 		snprintf(text, TESS_SENTENCE, "%s", sentence);

@@ -166,8 +166,12 @@ static tess_status run_all(int32_t n, struct rank *rank)
 
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
 {
-	struct tess_record_how rec = { how->model,  how->plan, how->source,
-		                       how->nranks, how->nids, how->all };
+	struct tess_record_how rec = { .model = how->model,
+		                       .plan = how->plan,
+		                       .source = how->source,
+		                       .nranks = how->nranks,
+		                       .ntokens = how->nids,
+		                       .all = how->all };
 	struct rank rank[MOST] = { 0 };
 	struct tess_program *p = NULL;
 	tess_status st = tess_program_record(&rec, &p);

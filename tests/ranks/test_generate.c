@@ -183,6 +183,26 @@ START_TEST(golden_text)
 }
 END_TEST
 
+/* Looking at every value changes none, cut by columns and by tokens. */
+START_TEST(check_changes_no_bit)
+{
+	static const char *const command =
+		"'%s' generate '%s/data' -n 3 --backend loopback --plan %s --prompt 'One day' "
+		"--max-tokens 8 --json %s";
+	json_t *said[2];
+	char text[2048];
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(text, sizeof text, command, TESSERA, SOURCE_ROOT, plans[_i],
+		         i ? "--check" : "");
+		said[i] = run(text);
+	}
+	ck_assert_str_eq(digest(said[1]), digest(said[0]));
+	json_decref(said[0]);
+	json_decref(said[1]);
+}
+END_TEST
+
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
 static double now(void)
@@ -414,6 +434,7 @@ int main(void)
 
 	tcase_add_test(t, one_digest);
 	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
+	tcase_add_loop_test(t, check_changes_no_bit, 0, 2);
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);

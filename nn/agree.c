@@ -1,0 +1,32 @@
+#include "agree.h"
+
+#include "core/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SENTENCE = 1024 };
+
+tess_status tess_agree(struct tess_group *g, tess_status st, const char *where)
+{
+	int32_t n = tess_group_size(g), first = 0, *all = calloc((size_t)n, sizeof *all);
+	char sentence[SENTENCE];
+	tess_status came;
+
+	if (!all)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", where);
+	snprintf(sentence, sizeof sentence, "%s", st ? tess_error() : "");
+	came = tess_all_gather(g, &st, all, 1, TESS_I32, where);
+	while (!came && first < n && !all[first])
+		first++;
+	st = came || first == n ? TESS_OK : all[first];
+	free(all);
+	if (st)
+		came = tess_broadcast(g, sentence, SENTENCE, TESS_I8, first, where);
+	if (came)
+		return came;
+	if (!st)
+		return TESS_OK;
+	return n > 1 ? tess_fail(st, "rank %d: %s", (int)first, sentence)
+	             : tess_fail(st, "%s", sentence);
+}

@@ -1,0 +1,215 @@
+#include "check.h"
+
+#include "core/base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct finding { /* of one rank; moved as 5 x i64 */
+	int64_t hash, found;
+	int64_t row, column; /* of the whole value */
+	int64_t bits; /* what lies there */
+};
+enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
+
+void build_checks(struct build *b, const struct tess_record *rec)
+{
+	bool view = rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_WANTED;
+
+	for (int32_t i = 0; i < rec->nout && !view && !b->status; i++) {
+		const struct value *v = build_value(b, rec->out[i]);
+		struct tess_step *s = build_step(b, TESS_STEP_CHECK);
+
+		s->check = (struct tess_check){ .record = rec,
+			                        .tensor = rec->out[i],
+			                        .nranks = b->l->nranks,
+			                        .rank = b->l->rank,
+			                        .view = build_view(v) };
+		build_point(b, &s->check.view.data, v);
+	}
+}
+
+static uint32_t bits_at(const struct tess_view *v, int64_t node, int64_t row, int64_t column)
+{
+	int32_t a = v->ndim == 3;
+	const uint32_t *data = v->data;
+
+	return data[(a ? node * v->stride[0] : 0) + row * v->stride[a] + column];
+}
+
+/* Exponents of ones alone: NaN and Inf. */
+static bool not_finite(uint32_t bits)
+{
+	return (bits & 0x7f800000) == 0x7f800000;
+}
+
+int64_t tess_find_not_finite(const float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (!isfinite(x[i]))
+			return i;
+	return -1;
+}
+
+/* Where element `at` of this rank's part of an axis lies in the whole. */
+static int64_t find_global(const struct tess_check *c, int32_t axis, int64_t at)
+{
+	const struct tess_dim *d = axis < c->tensor->ndim ? c->tensor->dim[axis] : NULL;
+	struct tess_run *run;
+	int64_t i = 0;
+
+	if (!d || !tess_place_is(c->tensor->place, TESS_SHARD, axis))
+		return at;
+	run = calloc((size_t)tess_dim_pieces(d), sizeof *run);
+	if (!run)
+		return at;
+	tess_axis_runs(d, true, c->nranks, c->rank, run);
+	while (at >= run[i].len)
+		at -= run[i++].len;
+	at += run[i].at;
+	free(run);
+	return at;
+}
+
+static void fill_in(const struct tess_check *c, int64_t row, int64_t column, uint32_t bits,
+                    struct finding *out)
+{
+	out->found = 1;
+	out->row = find_global(c, 0, row);
+	out->column = find_global(c, 1, column);
+	out->bits = bits;
+}
+
+/* Hashes this rank's part, and finds its first NaN or Inf. */
+static struct finding scan(const struct tess_check *c)
+{
+	const struct tess_view *v = &c->view;
+	int32_t a = v->ndim == 3;
+	int64_t nodes = a ? v->shape[0] : 1;
+	struct finding f = { 0 };
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (int64_t i = 0; i < nodes; i++)
+		for (int64_t r = 0; r < v->shape[a]; r++)
+			for (int64_t k = 0; k < v->shape[a + 1]; k++) {
+				uint32_t bits = bits_at(v, i, r, k);
+
+				hash = (hash ^ bits) * 0x100000001b3u;
+				if (!f.found && v->dtype == TESS_F32 && not_finite(bits))
+					fill_in(c, r, k, bits, &f);
+			}
+	f.hash = (int64_t)(hash ^ hash >> 32);
+	return f;
+}
+
+/* The first rank of those that have the same, of which there are most. */
+static int32_t find_majority(const struct finding *all, int32_t n)
+{
+	int32_t best = 0, most = 0;
+
+	for (int32_t r = 0; r < n; r++) {
+		int32_t same = 0;
+
+		for (int32_t q = 0; q < n; q++)
+			same += all[q].hash == all[r].hash;
+		if (same > most) {
+			most = same;
+			best = r;
+		}
+	}
+	return best;
+}
+
+static double number(const struct tess_check *c, int64_t bits)
+{
+	uint32_t low = (uint32_t)bits;
+	float f;
+
+	if (c->view.dtype != TESS_F32)
+		return (double)(int32_t)low;
+	memcpy(&f, &low, sizeof f);
+	return (double)f;
+}
+
+static tess_status fail_not_finite(const struct tess_check *c, const struct finding *f,
+                                   int32_t rank)
+{
+	return tess_fail(
+		TESS_EINVAL,
+		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this step that "
+		"is no finite number; look at this module's weights, and at what its style or plugin does",
+		c->record->module, tess_record_name(c->record->kind),
+		isnan(number(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
+		(long long)f->column);
+}
+
+/* The first element that differs from what rank `from` has, which is sent to all. */
+static tess_status find_difference(const struct tess_check *c, struct tess_group *g, int32_t from,
+                                   uint32_t *theirs, struct finding *out)
+{
+	int64_t rows = c->view.shape[0], columns = c->view.shape[1];
+	tess_status st;
+
+	for (int64_t i = 0; i < rows * columns; i++)
+		theirs[i] = bits_at(&c->view, 0, i / columns, i % columns);
+	st = tess_broadcast(g, theirs, (uint64_t)(rows * columns), TESS_I32, from,
+	                    c->record->module);
+	*out = (struct finding){ 0 };
+	for (int64_t i = 0; i < rows * columns && !st && !out->found; i++) {
+		uint32_t mine = bits_at(&c->view, 0, i / columns, i % columns);
+
+		if (mine != theirs[i])
+			fill_in(c, i / columns, i % columns, mine, out);
+	}
+	return st;
+}
+
+/* All ranks come here: `all` says that they differ. */
+static tess_status fail_difference(const struct tess_check *c, struct tess_group *g,
+                                   struct finding *all, int32_t n)
+{
+	int64_t columns = c->view.shape[1], odd = 0;
+	int32_t from = find_majority(all, n);
+	uint32_t *theirs = malloc((size_t)(c->view.shape[0] * columns + 1) * sizeof *theirs);
+	struct finding mine;
+	tess_status st = theirs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = find_difference(c, g, from, theirs, &mine);
+	if (!st)
+		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
+	while (!st && odd < n - 1 && !all[odd].found)
+		odd++;
+	if (!st)
+		st = tess_fail(
+			TESS_EMISMATCH,
+			"%s: %s gives %.9g on rank %d, and %.9g on rank %d, at row %lld, column %lld, where "
+			"all ranks are to hold the same; its style, or a plugin's function, lets ranks differ",
+			c->record->module, tess_record_name(c->record->kind),
+			number(c, all[odd].bits), (int)odd,
+			number(c, theirs[all[odd].row * columns + all[odd].column]), (int)from,
+			(long long)all[odd].row, (long long)all[odd].column);
+	free(theirs);
+	return st;
+}
+
+tess_status tess_check_run(const struct tess_check *c, struct tess_group *g)
+{
+	int32_t n = tess_group_size(g);
+	struct finding mine = scan(c), *all = calloc((size_t)n, sizeof *all);
+	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	bool same = true;
+
+	if (!st)
+		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
+	for (int32_t r = 0; r < n && !st; r++) {
+		if (all[r].found)
+			st = fail_not_finite(c, &all[r], r);
+		same = same && all[r].hash == all[0].hash;
+	}
+	if (!st && !same && c->tensor->place.kind == TESS_REPLICATE)
+		st = fail_difference(c, g, all, n);
+	free(all);
+	return st;
+}

@@ -1,0 +1,200 @@
+/*
+ * Plugins with a defect, and values that no token can be chosen by: each is one sentence, the same on all ranks,
+ * that names the plugin, its function and the module, or the module, the rank and the element.
+ */
+#include "../unit/suite.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+#define MODULE "model.layers.1.mlp.up_proj"
+
+enum { RANKS = 2 };
+
+struct outcome {
+	const char *override, *prompt;
+	tess_status st[RANKS];
+	char sentence[RANKS][1200];
+};
+
+static int ignore(void *self, const char *bytes, size_t n)
+{
+	(void)self, (void)bytes, (void)n;
+	return 0;
+}
+
+/* Each rank by itself: what one of them is told must not come from the other's tess_world_fail. */
+static tess_status open_and_run(struct tess_world *w, void *arg)
+{
+	struct outcome *o = arg;
+	const char *overrides[] = { o->override, NULL };
+	struct tess_session_how how = { .size = sizeof how, .threads = 1, .overrides = overrides };
+	struct tess_session *session = NULL;
+	int32_t me = tess_world_rank(w);
+	tess_status st =
+		tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &session);
+
+	if (!st)
+		st = tess_session_text(session, o->prompt ? o->prompt : "One day", 2, ignore, NULL);
+	o->st[me] = st;
+	snprintf(o->sentence[me], sizeof o->sentence[me], "%s", st ? tess_error() : "");
+	if (!tess_barrier(tess_world_group(w), "after the failure") && o->prompt && session)
+		st = tess_session_text(session, "One day", 2, ignore, NULL);
+	tess_session_close(session);
+	return o->prompt ? st : TESS_OK;
+}
+
+static struct outcome run(const char *override, const char *prompt)
+{
+	struct outcome o = { .override = override, .prompt = prompt };
+
+	ck_assert_msg(!tess_world_spawn(RANKS, open_and_run, &o), "%s", tess_error());
+	return o;
+}
+
+/* `says`: parts, with | between. */
+static void check_says(const struct outcome *o, tess_status why, const char *says)
+{
+	char parts[512];
+
+	for (int r = 0; r < RANKS; r++) {
+		ck_assert_msg(o->st[r] == why, "rank %d: %s: %s", r, tess_status_name(o->st[r]),
+		              o->sentence[r]);
+		ck_assert_str_eq(o->sentence[r], o->sentence[0]);
+		snprintf(parts, sizeof parts, "%s", says);
+		for (char *p = strtok(parts, "|"); p; p = strtok(NULL, "|"))
+			ck_assert_msg(strstr(o->sentence[r], p) != NULL, "not \"%s\": %s", p,
+			              o->sentence[r]);
+	}
+}
+
+static const struct defect {
+	const char *config, *says;
+	tess_status why;
+} defects[] = {
+	{ "layout=7", "layout() returned 7", TESS_EABI },
+	{ "layout=-99", "layout() returned -99", TESS_EABI },
+	{ "layout=silent", "layout() failed (TESS_EIO) without a sentence", TESS_EIO },
+	{ "partition=7", "partition_param() returned 7", TESS_EABI },
+	{ "open=7", "open() returned 7", TESS_EABI },
+	{ "input=7", "prepare_input() returned 7", TESS_EABI },
+	{ "input=silent", "prepare_input() failed (TESS_EIO) without a sentence", TESS_EIO },
+	{ "input=null", "prepare_input() left no value", TESS_EABI },
+	{ "output=null", "prepare_output() left no value", TESS_EABI },
+	{ "call=7", "run() returned 7", TESS_EABI },
+	{ "call=silent", "run() failed (TESS_EIO) without a sentence", TESS_EIO },
+};
+
+START_TEST(style_is_named)
+{
+	char override[128], says[256];
+	struct outcome o;
+
+	snprintf(override, sizeof override, MODULE "=defective:%s", defects[_i].config);
+	snprintf(says, sizeof says, MODULE "|style defective|%s", defects[_i].says);
+	o = run(override, NULL);
+	check_says(&o, defects[_i].why, says);
+	if (!strstr(defects[_i].config, "null"))
+		check_says(&o, defects[_i].why, "tess-style-defective.so");
+}
+END_TEST
+
+START_TEST(device_is_named)
+{
+	struct outcome o;
+
+	ck_assert(!setenv("TESSERA_DEVICE", "defective", 1));
+	ck_assert(!setenv("DEFECT", _i ? "open=silent" : "open=7", 1));
+	o = run(NULL, NULL);
+	check_says(&o, _i ? TESS_EIO : TESS_EABI,
+	           _i ? "device defective|tess-device-defective.so|open() failed (TESS_EIO)"
+	              : "device defective|tess-device-defective.so|open() returned 7");
+}
+END_TEST
+
+static tess_status one_barrier(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	return tess_barrier(tess_world_group(w), "layers.3");
+}
+
+START_TEST(backend_is_named)
+{
+	static const char *const functions[] = { "open", "start", "wait" };
+	char defect[32], says[64];
+
+	snprintf(defect, sizeof defect, "%s=%s", functions[_i / 2], _i % 2 ? "silent" : "7");
+	snprintf(says, sizeof says, "%s() %s", functions[_i / 2],
+	         _i % 2 ? "failed (TESS_EIO) without a sentence" : "returned 7");
+	ck_assert(!setenv("TESSERA_BACKEND", "defective", 1));
+	ck_assert(!setenv("DEFECT", defect, 1));
+	ck_assert_int_eq(tess_world_spawn(RANKS, one_barrier, NULL), _i % 2 ? TESS_EIO : TESS_EABI);
+	ck_assert_msg(strstr(tess_error(), says) &&
+	                      strstr(tess_error(), "tess-backend-defective.so"),
+	              "%s", tess_error());
+}
+END_TEST
+
+/* ---- values --------------------------------------------------------------------------------------------- */
+
+/* "One day" is 3 ids with the one that begins the text: the last but one row is row 1. */
+START_TEST(check_finds_what_differs)
+{
+	struct outcome o;
+
+	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
+	o = run(MODULE "=defective:drift", NULL);
+	check_says(&o, TESS_EMISMATCH,
+	           MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
+}
+END_TEST
+
+/* Columns are those of the whole value: rank 1 holds the second half of 172. */
+START_TEST(check_finds_nan)
+{
+	struct outcome o;
+
+	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
+	o = run(MODULE "=defective:nan", NULL);
+	check_says(&o, TESS_EINVAL, MODULE ": call gives NaN on rank 1, at row 1, column 88:");
+}
+END_TEST
+
+START_TEST(no_token_is_chosen_by_nan)
+{
+	struct outcome o;
+
+	ck_assert(!setenv("TESSERA_CHECK", "0", 1));
+	o = run("model.norm=defective:nan_all", NULL);
+	check_says(&o, TESS_EINVAL, "rank 0: 512 of the 512 logits|at position 3 |NaN|--check");
+}
+END_TEST
+
+/* The session goes on afterwards: run() fails where it does not. */
+START_TEST(prompt_fails_on_all_ranks)
+{
+	struct outcome o = run(NULL, "One \xff\xfe");
+
+	check_says(&o, TESS_EINVAL, "rank 0: the text is not UTF-8 at its byte 4");
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *runner;
+	TCase *tcase = suite_begin("plugins", 60, &runner);
+
+	tcase_add_loop_test(tcase, style_is_named, 0, sizeof defects / sizeof *defects);
+	tcase_add_loop_test(tcase, device_is_named, 0, 2);
+	tcase_add_loop_test(tcase, backend_is_named, 0, 6);
+	tcase_add_test(tcase, check_finds_what_differs);
+	tcase_add_test(tcase, check_finds_nan);
+	tcase_add_test(tcase, no_token_is_chosen_by_nan);
+	tcase_add_test(tcase, prompt_fails_on_all_ranks);
+	return suite_end(runner);
+}
