@@ -113,7 +113,7 @@ static const struct refusal refusals[] = {
 	  "its style should be rowwise" },
 	{ "local_rowwise, nobody sums",
 	  "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
-	  "an addition of an unfinished sum of" },
+	  "unfinished sum" },
 	{ "embedding_colwise, no gather",
 	  "{\"model.embed_tokens\":\"embedding_colwise:keep\"," ATTENTION MLP HEAD "}",
 	  "use colwise_rep there (embedding_colwise for an embedding)" },
@@ -235,7 +235,8 @@ END_TEST
 
 START_TEST(refuses_more)
 {
-	/* a bias before the sum; a table cut two ways; more ranks than heads */
+	/* a sum that nobody finishes; a bias before it; a table cut two ways; more ranks than heads */
+	refused("data", refusals[2].json, 2, "model.layers.0: an addition of an unfinished sum of");
 	refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
 	refused("tests/data/goldens/llama-odd", "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}",
 	        2, "the table is placed by");
