@@ -53,5 +53,7 @@ void tess_safetensors_close(struct tess_safetensors *f);
  * ndim, shape and data are read; larger elements come first, which keeps all data aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
+/* Whether a file can be made there, before the work that fills it; `path` itself is left as it is. */
+tess_status tess_safetensors_try(const char *path);
 
 #endif

@@ -131,21 +131,46 @@ static void sync_folder(const char *path)
 	}
 }
 
+/* *fd: a new file beside `path`, which takes its place when it is whole; *beside, its name, is yours: free. */
+static tess_status open_beside(const char *path, char **beside, int *fd)
+{
+	struct stat about;
+
+	*beside = NULL;
+	if (!stat(path, &about) && !S_ISREG(about.st_mode))
+		return tess_fail(TESS_EINVAL, "%s: not a regular file; it would be replaced", path);
+	if (asprintf(beside, "%s.%ld.part", path, (long)getpid()) < 0) {
+		*beside = NULL;
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	}
+	*fd = open(*beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	return *fd >= 0 ? TESS_OK
+	                : tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+tess_status tess_safetensors_try(const char *path)
+{
+	char *beside;
+	int fd;
+	tess_status st = open_beside(path, &beside, &fd);
+
+	if (!st) {
+		close(fd);
+		unlink(beside);
+	}
+	free(beside);
+	return st;
+}
+
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices)
 {
 	struct laid *laid = calloc((size_t)n + 1, sizeof *laid);
 	char *header = NULL, *beside = NULL;
 	tess_status st = TESS_OK;
-	struct stat about;
 	uint64_t len = 0;
 	int fd = -1;
 
-	if (!stat(path, &about) && !S_ISREG(about.st_mode)) {
-		st = tess_fail(TESS_EINVAL, "%s: not a regular file; it would be replaced", path);
-		goto out;
-	}
-	if (!laid || asprintf(&beside, "%s.%ld.part", path, (long)getpid()) < 0) {
-		beside = NULL;
+	if (!laid) {
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 		goto out;
 	}
@@ -159,11 +184,9 @@ tess_status tess_safetensors_write(const char *path, int32_t n, const struct tes
 		               path);
 		goto out;
 	}
-	fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (fd < 0) {
-		st = tess_fail(TESS_EIO, "%s: %s", beside, strerror(errno));
+	st = open_beside(path, &beside, &fd);
+	if (st)
 		goto out;
-	}
 	if (!put_file(fd, header, len, n, laid) || rename(beside, path)) {
 		st = tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 		unlink(beside);

@@ -223,30 +223,49 @@ static int32_t share_of_cpus(const struct tess_runner *s)
 	return share > 1 ? share : 1;
 }
 
+static tess_status find_device(const struct tess_device **device, int64_t *threads)
+{
+	tess_status st = tess_plugin_device(tess_option("device"), device);
+
+	if (!st && !*threads)
+		st = tess_option_int("threads", 0, 1024, threads);
+	if (!st && (*device)->count() < 1)
+		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", (*device)->name);
+	return st;
+}
+
 static tess_status open_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
-	tess_status st = tess_plugin_device(tess_option("device"), &s->device);
+	tess_status st = find_device(&s->device, &threads);
 
-	if (!st && !threads)
-		st = tess_option_int("threads", 0, 1024, &threads);
-	if (!st && s->device->count() < 1)
-		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", s->device->name);
 	if (!st)
 		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0,
 		                      threads ? (int32_t)threads : share_of_cpus(s), &s->self);
 	return st;
 }
 
-static tess_status read_options(struct tess_runner *s)
+static tess_status read_options(bool *check)
 {
-	int64_t check = 0;
+	int64_t value = 0;
 	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
 
 	if (!st)
-		st = tess_option_int("check", 0, 1, &check);
-	s->check = check;
+		st = tess_option_int("check", 0, 1, &value);
+	*check = value;
 	return st;
+}
+
+tess_status tess_runner_check_options(int32_t threads)
+{
+	const struct tess_device *device;
+	int64_t n = threads;
+	bool answer;
+	tess_status st = read_options(&answer);
+
+	if (!st)
+		st = find_device(&device, &n);
+	return st ? st : tess_weights_panels(&answer);
 }
 
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out)
@@ -259,7 +278,7 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->parts = *parts;
 	s->rank = tess_group_rank(parts->group);
 	s->nranks = tess_group_size(parts->group);
-	st = read_options(s);
+	st = read_options(&s->check);
 	if (!st)
 		st = tess_rope_read(parts->source->config, &s->rope);
 	if (!st)
@@ -353,22 +372,25 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
-static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)
+tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocab)
 {
-	int64_t vocab = tess_runner_vocabulary(s);
-
-	if (n < 1)
-		return tess_fail(TESS_EINVAL, "a step without ids");
-	if (s->next + n > s->room)
-		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
-		                 (long long)(s->next + n - 1), (long long)s->room);
 	for (int64_t i = 0; i < n; i++)
 		if (ids[i] < 0 || ids[i] >= vocab)
 			return tess_fail(
 				TESS_EINVAL,
 				"id %d at position %lld is outside the vocabulary; use 0 to %lld",
-				(int)ids[i], (long long)(s->next + i), (long long)vocab - 1);
+				(int)ids[i], (long long)(first + i), (long long)vocab - 1);
 	return TESS_OK;
+}
+
+static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)
+{
+	if (n < 1)
+		return tess_fail(TESS_EINVAL, "a step without ids");
+	if (s->next + n > s->room)
+		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
+		                 (long long)(s->next + n - 1), (long long)s->room);
+	return tess_ids_check(ids, n, s->next, tess_runner_vocabulary(s));
 }
 
 tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,

@@ -22,6 +22,14 @@ struct tess_runner_parts { /* all borrowed, for the life of the runner */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 };
 
+/*
+ * What tess_runner_new would refuse of TESSERA_DEVICE, TESSERA_THREADS (unless `threads` are given) and
+ * TESSERA_LAYOUT, before there is a group.
+ */
+tess_status tess_runner_check_options(int32_t threads);
+/* TESS_EINVAL: an id outside the vocabulary; the first of the `n` is at the position `first`. */
+tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocab);
+
 /* Records and checks the program, compares it between the ranks, loads this rank's weights. */
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out);
 

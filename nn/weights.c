@@ -249,21 +249,28 @@ static tess_status runs_new(struct load *l)
 	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
+tess_status tess_weights_panels(bool *out)
+{
+	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
+	const char *layout = tess_option("layout");
+
+	if (!st && strcmp(layout, "panels") && strcmp(layout, "rows"))
+		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: say panels or rows", layout);
+	if (!st)
+		*out = !strcmp(layout, "panels");
+	return st;
+}
+
 tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source,
                            int32_t nranks, int32_t rank, const struct tess_device *device,
                            void *self, struct tess_held *out)
 {
 	struct tess_held h = { .n = p->nweights, .device = device, .self = self };
 	struct load l = { .p = p, .source = source, .nranks = nranks, .rank = rank, .h = &h };
-	const char *layout;
-	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
+	tess_status st = tess_weights_panels(&l.panels);
 
 	if (!st)
 		st = runs_new(&l);
-	layout = tess_option("layout");
-	if (!st && strcmp(layout, "panels") && strcmp(layout, "rows"))
-		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: say panels or rows", layout);
-	l.panels = !strcmp(layout, "panels");
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
 	h.own = calloc((size_t)p->nweights + 1, sizeof *h.own);
 	if (!st && (!h.view || !h.own))

@@ -26,5 +26,7 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 void tess_held_free(struct tess_held *h);
 
 extern const struct tess_option tess_weights_options[];
+/* TESSERA_LAYOUT: whether linear weights become panels. */
+tess_status tess_weights_panels(bool *out);
 
 #endif

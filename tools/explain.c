@@ -13,17 +13,19 @@
 #include <tessera/reduce.h>
 
 static const char *const help =
-	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--tokens T] [--program] [--json]\n"
+	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--tokens T]\n"
+	"       [--positions L] [--program] [--json] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N ranks would hold\n"
-	"and send. Starts no rank and reads no weight. What is the same in each layer is printed once, with *.\n"
+	"and send. Starts no rank and reads no weight. What is the same in each layer is printed once, with *,\n"
+	"and how many times it is there.\n"
 	"\n"
 	"  -n N            number of ranks (default 1)\n"
 	"  --plan P        auto, none, a plan of the model's (tp, tp+sp), a file, or JSON\n"
 	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
 	"  --positions L   room in the KV cache (default 2048, at most what the checkpoint was made for)\n"
-	"  --program       the records instead, with placements\n"
+	"  --program       the records instead, with placements; with --json: the records too\n"
 	"  --json          one object on stdout\n"
 	"  --help          this text\n"
 	"\n"
@@ -180,10 +182,7 @@ static void line(struct lines *l, const char *text)
 static void flush(struct lines *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
-		if (l->times[i] > 1)
-			printf("%s  x%lld\n", l->text[i], (long long)l->times[i]);
-		else
-			printf("%s\n", l->text[i]);
+		printf("%s %6lld\n", l->text[i], (long long)l->times[i]);
 		free(l->text[i]);
 	}
 	free(l->text);
@@ -216,8 +215,8 @@ static void print_weights(const struct report *r)
 	char name[NAME], shape[64], place[TESS_PLACE_TEXT], text[512];
 	struct lines l = { 0 };
 
-	printf("%-46s %-24s %-12s %-16s %12s\n", "parameter", "style", "placement", "on a rank",
-	       "bytes");
+	printf("%-46s %-24s %-12s %-16s %12s %6s\n", "parameter", "style", "placement",
+	       "shard of a rank", "bytes of it", "times");
 	for (int32_t i = 0; i < r->p->nweights; i++) {
 		const struct tess_weight *w = r->p->weight[i];
 		int64_t most = 0;
@@ -241,9 +240,11 @@ static void print_moves(const struct report *r)
 {
 	char name[NAME], a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT], text[512];
 	struct lines l = { 0 };
+	bool sums = false;
 
-	printf("\n%-46s %-15s %-24s %12s %12s\n", "module", "collective", "value", "bytes",
-	       "a rank sends");
+	printf("\n%-46s %-15s %-24s %14s %14s %6s\n", "module", "collective", "from -> to",
+	       "bytes of value", "bytes a rank", "times");
+	printf("%-46s %-15s %-24s %14s %14s\n", "", "", "", "", "sends, at most");
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
 		char how[2 * TESS_PLACE_TEXT + 8];
@@ -252,7 +253,8 @@ static void print_moves(const struct report *r)
 			continue;
 		snprintf(how, sizeof how, "%s -> %s", tess_place_text(rec->in[0]->place, a),
 		         tess_place_text(rec->out[0]->place, b));
-		snprintf(text, sizeof text, "%-46s %-15s %-24s %12lld %12lld",
+		sums = sums || rec->in[0]->place.kind == TESS_PARTIAL;
+		snprintf(text, sizeof text, "%-46s %-15s %-24s %14lld %14lld",
 		         pattern(rec->module, name),
 		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how,
 		         (long long)value_bytes(rec->in[0]), (long long)most_sent(r, i));
@@ -261,13 +263,18 @@ static void print_moves(const struct report *r)
 	if (!l.n)
 		printf("(nothing moves)\n");
 	flush(&l);
+	if (sums)
+		printf("(sums keep their order: to all_reduce and to reduce_scatter a Partial, ranks "
+		       "may exchange its\nnodes by all_gather or all_to_all, which is then the call "
+		       "that a failure names)\n");
 }
 
 static void print_memory(const struct report *r)
 {
-	printf("\n%-8s %16s %16s %16s   (KV cache for %lld positions, step of %lld tokens)\n",
-	       "rank", "weights", "KV cache", "step", (long long)r->ask->positions,
-	       (long long)r->ask->tokens);
+	printf("\nbytes that a rank holds (KV cache for %lld positions, step of %lld token%s)\n\n"
+	       "%-8s %16s %16s %16s\n",
+	       (long long)r->ask->positions, (long long)r->ask->tokens,
+	       r->ask->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
 	for (int32_t k = 0; k < r->ask->ranks; k++)
 		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)weight_bytes(r, k),
 		       (long long)cache_bytes(r, k), (unsigned long long)r->low[k]->bytes);
@@ -331,26 +338,59 @@ static json_t *weights_json(const struct report *r)
 	return all;
 }
 
-static json_t *records_json(const struct report *r)
+static json_t *collectives_json(const struct report *r)
 {
 	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
 	json_t *all = json_array();
 
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
-		bool move = rec->kind == TESS_REC_MOVE;
 
-		if (!talks(rec) && !r->ask->program)
+		if (!talks(rec))
 			continue;
 		json_array_append_new(
 			all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i,
 		                       "module", rec->module, "kind",
-		                       move ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
-		                            : tess_record_name(rec->kind),
+		                       tess_move_name(rec->in[0]->place, rec->out[0]->place),
 		                       "from", tess_place_text(rec->in[0]->place, a), "to",
 		                       tess_place_text(rec->out[0]->place, b), "bytes",
 		                       (json_int_t)value_bytes(rec->in[0]), "sent",
-		                       (json_int_t)(move ? most_sent(r, i) : 0)));
+		                       (json_int_t)most_sent(r, i)));
+	}
+	return all;
+}
+
+static json_t *values_json(struct tess_tensor *const *v, int32_t n)
+{
+	char place[TESS_PLACE_TEXT];
+	json_t *all = json_array();
+
+	for (int32_t i = 0; i < n; i++)
+		json_array_append_new(all,
+		                      json_pack("{s:i, s:s}", "value", (int)v[i]->id, "placement",
+		                                tess_place_text(v[i]->place, place)));
+	return all;
+}
+
+/* What --program prints. */
+static json_t *program_json(const struct report *r)
+{
+	json_t *all = json_array();
+
+	for (int32_t i = 0; i < r->p->nrecords; i++) {
+		const struct tess_record *rec = r->p->record[i];
+		bool move = rec->kind == TESS_REC_MOVE;
+		json_t *weights = json_array();
+
+		for (int32_t k = 0; k < rec->nweight; k++)
+			json_array_append_new(weights, json_string(rec->weight[k]->name));
+		json_array_append_new(
+			all, json_pack("{s:i, s:s, s:s, s:o, s:o, s:o}", "record", (int)i, "module",
+		                       rec->module, "kind",
+		                       move ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
+		                            : tess_record_name(rec->kind),
+		                       "in", values_json(rec->in, rec->nin), "parameters", weights,
+		                       "out", values_json(rec->out, rec->nout)));
 	}
 	return all;
 }
@@ -367,8 +407,10 @@ static void print_json(const struct report *r)
 	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->planned.model->name,
 	              "plan", r->planned.plan.name, "ranks", (int)r->ask->ranks, "tokens",
 	              (json_int_t)r->ask->tokens, "positions", (json_int_t)r->ask->positions,
-	              "parameters", weights_json(r), r->ask->program ? "program" : "collectives",
-	              records_json(r), "memory", memory);
+	              "parameters", weights_json(r), "collectives", collectives_json(r), "memory",
+	              memory);
+	if (r->ask->program)
+		json_object_set_new(o, "program", program_json(r));
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
@@ -447,22 +489,28 @@ static tess_status lower_all(struct report *r)
 	return st;
 }
 
-static tess_status explain(struct ask *a)
+static tess_status explain(struct ask *a, bool *usage)
 {
 	struct tess_session_how how = { .size = sizeof how,
 		                        .plan = a->plan,
 		                        .overrides = a->overrides };
 	struct report r = { .ask = a };
+	int64_t most;
 	tess_status st = tess_planned_open(a->model, &how, &r.planned);
 
 	if (st)
 		return st;
-	if (!a->positions) {
-		int64_t most = tess_planned_positions(&r.planned);
-
-		a->positions = most && most < 2048 ? most : 2048;
+	most = tess_planned_positions(&r.planned);
+	if (most && a->positions > most) {
+		*usage = true;
+		st = tess_fail(TESS_EINVAL,
+		               "--positions %lld: the checkpoint was made for %lld positions",
+		               (long long)a->positions, (long long)most);
 	}
-	st = tess_planned_record(&r.planned, a->ranks, a->tokens, false, &r.p);
+	if (!a->positions)
+		a->positions = most && most < 2048 ? most : 2048;
+	if (!st)
+		st = tess_planned_record(&r.planned, a->ranks, a->tokens, false, &r.p);
 	if (!st)
 		st = lower_all(&r);
 	if (!st && a->json) {
@@ -488,15 +536,13 @@ int tess_tool_explain(int argc, char **argv)
 {
 	struct ask a = { .tokens = 1 };
 	tess_status st = parse(argc, argv, &a);
+	bool usage = st < 0;
 
 	if (st == TESS_PENDING)
 		return 0;
-	if (st) {
-		fprintf(stderr, "tessera explain: %s\n", tess_error());
-		return 2;
-	}
-	st = explain(&a);
+	if (!st)
+		st = explain(&a, &usage);
 	if (st)
 		fprintf(stderr, "tessera explain: %s\n", tess_error());
-	return st ? 1 : 0;
+	return st ? usage ? 2 : 1 : 0;
 }

@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/comm/seat.h"
+#include "hf/safetensors.h"
 #include "hf/session.h"
 #include "tool.h"
 
@@ -13,9 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static const char *const help =
-	"usage: tessera generate MODEL [options]\n"
+	"usage: tessera generate MODEL [-n N] [--backend B] [--threads T] [--plan P]\n"
+	"       [--plan-override PATTERN=STYLE] [--prompt TEXT | --prompt-file FILE | --ids 1,2,3]\n"
+	"       [--prefill-chunk N] [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
+	"       [--min-p X] [--repetition-penalty X] [--seed S] [--json] [--stats] [--digest]\n"
+	"       [--logits FILE] [--flight DIR] [--help]\n"
 	"\n"
 	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, the rest goes to\n"
 	"stderr. The same bits for any number of ranks, any backend and any number of threads.\n"
@@ -110,6 +117,7 @@ static tess_status read_prompt(struct ask *a, const char *path)
 {
 	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
 	size_t room = 0, n = 1;
+	int again;
 	tess_status st =
 		f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
 
@@ -128,6 +136,15 @@ static tess_status read_prompt(struct ask *a, const char *path)
 		st = tess_fail(TESS_EIO, "--prompt-file %s: %s", path, strerror(errno));
 	if (f && f != stdin)
 		fclose(f);
+	if (st || f != stdin)
+		return st;
+	/* rank 0 may be a process of its own, which reads our stdin */
+	again = memfd_create("prompt", 0);
+	if (again < 0 || write(again, a->prompt, a->len) != (ssize_t)a->len ||
+	    lseek(again, 0, SEEK_SET) || dup2(again, STDIN_FILENO) < 0)
+		st = tess_fail(TESS_EIO, "--prompt-file -: it cannot be kept: %s", strerror(errno));
+	if (again > STDIN_FILENO)
+		close(again);
 	return st;
 }
 
@@ -173,14 +190,15 @@ static tess_status set_prompt(struct ask *a, int opt, const char *text)
 	return a->prompt ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
 }
 
-static tess_status real(const char *name, const char *text, double *out)
+static tess_status real(const char *name, const char *text, double lo, double hi, double *out)
 {
 	char *end;
 	double v;
 
 	v = strtod(text, &end);
-	if (end == text || *end || !isfinite(v) || v < 0)
-		return tess_fail(TESS_EINVAL, "%s %s: must be a number, 0 or more", name, text);
+	if (end == text || *end || !(v >= lo && v <= hi)) /* NaN is in no range */
+		return tess_fail(TESS_EINVAL, "%s %s: must be a number from %g to %g", name, text,
+		                 lo, hi);
 	*out = v;
 	return TESS_OK;
 }
@@ -210,13 +228,13 @@ static tess_status set_number(struct ask *a, int opt, const char *text)
 	case OPT_TOP_K:
 		return tess_tool_whole("--top-k", text, 0, INT32_MAX, &a->top_k);
 	case OPT_TEMPERATURE:
-		return real("--temperature", text, &a->temperature);
+		return real("--temperature", text, 0, 1e6, &a->temperature);
 	case OPT_TOP_P:
-		return real("--top-p", text, &a->top_p);
+		return real("--top-p", text, 0, 1, &a->top_p);
 	case OPT_MIN_P:
-		return real("--min-p", text, &a->min_p);
+		return real("--min-p", text, 0, 1, &a->min_p);
 	default:
-		return real("--repetition-penalty", text, &a->penalty);
+		return real("--repetition-penalty", text, 1e-6, 1e6, &a->penalty);
 	}
 }
 
@@ -292,21 +310,51 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 
 /* ---- running ------------------------------------------------------------------------------------------------- */
 
-/* The whole plan, before a rank starts and before a weight is read. */
+/* The prompt as rank 0 will read it. */
+static tess_status check_prompt(const struct ask *a, const struct tess_planned *p, int64_t vocab)
+{
+	struct tess_tokenizer *t = NULL;
+	int32_t *made = NULL;
+	size_t n = (size_t)a->nids;
+	tess_status st = TESS_OK;
+
+	if (!a->ids)
+		st = tess_tokenizer_open(tess_checkpoint_dir(p->checkpoint), &t);
+	if (t)
+		st = tess_tokenizer_encode(t, a->prompt, a->len, true, &made, &n);
+	if (t && st)
+		st = tess_fail_in(st, "the prompt");
+	if (!st)
+		st = tess_ids_check(made ? made : a->ids, (int64_t)n, 0, vocab);
+	if (!st)
+		st = generate_check_length(p, (int64_t)n);
+	tess_tokenizer_close(t);
+	free(made);
+	return st;
+}
+
+/*
+ * The whole plan, before a rank starts and before a weight is read; and of ranks that are processes all that each
+ * of them would say again.
+ */
 static tess_status check_plan(const struct ask *a)
 {
 	struct tess_session_how how = { .size = sizeof how,
 		                        .plan = a->plan,
 		                        .overrides = a->overrides };
-	struct tess_program *program;
+	struct tess_program *program = NULL;
 	struct tess_planned p;
 	tess_status st = tess_planned_open(a->model, &how, &p);
 
 	if (st)
 		return st;
 	st = tess_planned_record(&p, a->ranks, 1, false, &program);
-	if (!st)
-		tess_program_free(program);
+	if (!st && !tess_tool_has_threads(a->ranks)) {
+		st = tess_runner_check_options(a->threads);
+		if (!st)
+			st = check_prompt(a, &p, program->logits->dim[1]->size);
+	}
+	tess_program_free(program);
 	tess_planned_close(&p);
 	return st;
 }
@@ -323,6 +371,8 @@ static tess_status run(struct ask *a, char **argv, int *exit_status)
 		return tess_tool_join(a->ranks, &seat, generate_rank, a);
 	if (!st && !a->ranks)
 		a->ranks = 1;
+	if (!st && a->logits)
+		st = tess_safetensors_try(a->logits);
 	if (!st)
 		st = check_plan(a);
 	if (st)

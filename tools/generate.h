@@ -2,7 +2,7 @@
 #ifndef TESS_TOOL_GENERATE_H
 #define TESS_TOOL_GENERATE_H
 
-#include "nn/sample.h"
+#include "hf/session.h"
 
 #include <stdbool.h>
 #include <tessera/tessera.h>
@@ -23,6 +23,9 @@ struct ask {
 	int64_t top_k;
 	uint64_t seed;
 };
+
+/* TESS_EINVAL: a prompt of `n` ids has no room in the positions that the checkpoint was made for. */
+tess_status generate_check_length(const struct tess_planned *p, int64_t n);
 
 /* One rank, from checkpoint to the last token; rank 0 prints. A failure has been told to the other ranks. */
 tess_status generate_rank(struct tess_world *world, void *ask);

@@ -5,6 +5,7 @@
 #include "core/registry/registry.h"
 #include "hf/session.h"
 #include "tools/generate.h"
+#include "tools/tool.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -89,9 +90,9 @@ static int chosen(void *self, int32_t id, const float *logits)
 		fprintf(p->text, "%s%d", json_array_size(p->ids) > 1 ? "," : "", (int)id);
 	if (n)
 		fwrite(bytes, 1, n, p->text);
-	if (p->text == stdout && fflush(stdout))
-		p->failed = tess_fail(TESS_EIO, "stdout: nobody reads the text any more");
-	return p->failed ? p->failed : generate_interrupted();
+	if (p->failed)
+		return p->failed;
+	return generate_interrupted() || (p->text == stdout && !tess_tool_flush());
 }
 
 static tess_status keep_rows(void *self, const float *rows, int64_t n)
@@ -209,11 +210,11 @@ static tess_status print_json(const struct rank *r, struct printing *p, const ch
 	              d->prefill, "decode", d->decode, "prefill_tokens_per_second",
 	              per_second(r->how.nprompt, d->prefill), "decode_tokens_per_second",
 	              per_second(d->ntokens, d->decode));
-	if (!o || json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6)) ||
-	    putchar('\n') == EOF || fflush(stdout)) {
-		json_decref(o);
-		return tess_fail(TESS_EIO, "--json: could not be written");
-	}
+	if (!o)
+		return tess_fail(TESS_ENOMEM, "--json: out of memory");
+	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+	putchar('\n');
+	tess_tool_flush();
 	json_decref(o);
 	return TESS_OK;
 }
@@ -246,8 +247,7 @@ static tess_status print_end(const struct rank *r, struct printing *p, const int
 	fwrite(n ? bytes : "", 1, n, p->text);
 	if (!r->ask->json) {
 		putchar('\n');
-		if (fflush(stdout))
-			return tess_fail(TESS_EIO, "stdout: the text could not be written");
+		tess_tool_flush();
 	}
 	crypto_hash_sha256_final(&p->digest, hash);
 	sodium_bin2hex(digest, sizeof digest, hash, sizeof hash);
@@ -280,19 +280,28 @@ static struct tess_sampling sampling(const struct ask *a, const struct tess_gene
 	};
 }
 
+tess_status generate_check_length(const struct tess_planned *p, int64_t n)
+{
+	int64_t room = tess_planned_positions(p);
+
+	if (!room || n <= room)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "the prompt has %lld ids, and the checkpoint was made for %lld positions",
+	                 (long long)n, (long long)room);
+}
+
 /* Within the positions that the checkpoint was made for: the last id needs none of its own. */
 static tess_status limit(struct rank *r, const struct tess_generation *g)
 {
-	int64_t room = tess_planned_positions(tess_session_planned(r->session)),
-		n = r->ask->max_tokens;
+	const struct tess_planned *planned = tess_session_planned(r->session);
+	int64_t room = tess_planned_positions(planned), n = r->ask->max_tokens;
+	tess_status st = generate_check_length(planned, r->how.nprompt);
 
+	if (st)
+		return st;
 	if (n < 0)
 		n = g->max_new_tokens ? g->max_new_tokens : 256;
-	if (room && r->how.nprompt > room)
-		return tess_fail(
-			TESS_EINVAL,
-			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
-			(long long)r->how.nprompt, (long long)room);
 	if (room && n > room - r->how.nprompt + 1) {
 		n = room - r->how.nprompt + 1;
 		if (r->ask->max_tokens >= 0 && tess_world_rank(r->world) == 0)

@@ -11,7 +11,8 @@
 #include <string.h>
 
 static const char *const help =
-	"usage: tessera launch -n N [OPTION...] -- PROGRAM [ARGUMENT...]\n"
+	"usage: tessera launch -n N [--backend B] [--bind HOW] [--timeout S] [--max-restarts N] [--log-dir DIR]\n"
+	"       [--flight DIR] [--help] -- PROGRAM [ARGUMENT...]\n"
 	"\n"
 	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them.\n"
 	"What a rank writes comes out line by line with [rank] before it. The first rank that\n"
@@ -52,6 +53,16 @@ static bool read_count(const char *name, const char *text, int64_t least, int32_
 		return false;
 	*out = (int32_t)n;
 	return true;
+}
+
+/* What the ranks would all refuse. */
+static tess_status check_options(const struct tess_launch *how)
+{
+	tess_status st = how->backend ? tess_option_set("backend", how->backend) : TESS_OK;
+
+	if (!st && how->timeout)
+		st = tess_option_set("timeout", how->timeout);
+	return st ? st : tess_tool_check_job(how->nranks);
 }
 
 int tess_tool_launch(int argc, char **argv)
@@ -110,7 +121,7 @@ int tess_tool_launch(int argc, char **argv)
 	if (optind == argc)
 		return usage("no program is given", "");
 	how.argv = argv + optind;
-	if (tess_launch(&how, &status) < 0) {
+	if (check_options(&how) || tess_launch(&how, &status) < 0) {
 		fprintf(stderr, "tessera launch: %s\n", tess_error());
 		return 1;
 	}

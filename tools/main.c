@@ -1,4 +1,5 @@
 /* tessera - the command: finds the subcommand, and nothing else. */
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
@@ -29,7 +30,7 @@ static int usage(FILE *to)
 		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
 	fprintf(to,
 	        "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
-	return to == stdout ? 0 : 2;
+	return to == stdout ? tess_tool_finish("--help", 0) : 2;
 }
 
 static int unknown(const char *name)
@@ -56,6 +57,10 @@ int main(int argc, char **argv)
 		printf("tessera %s, plugin ABI %d\n", tess_version(), TESS_ABI);
 		return 0;
 	}
+	if (tess_log_check()) {
+		fprintf(stderr, "tessera: %s\n", tess_error());
+		return 2;
+	}
 	if (tess_tool_options()) {
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 1;
@@ -65,7 +70,7 @@ int main(int argc, char **argv)
 			continue;
 		status = tools[i].run(argc - 1, argv + 1);
 		tess_registry_quit();
-		return status;
+		return tess_tool_finish(tools[i].name, status);
 	}
 	return unknown(argv[1]);
 }

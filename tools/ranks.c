@@ -1,15 +1,47 @@
 /* ranks.c - a command whose work is done by ranks: those of a job it is in, threads, or itself as N processes. */
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/comm/choose.h"
 #include "core/comm/launch.h"
 #include "core/comm/seat.h"
+#include "core/comm/world.h"
 #include "core/registry/registry.h"
 #include "tool.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+tess_status tess_tool_check_job(int32_t n)
+{
+	struct tess_choice choice;
+	tess_status st = tess_world_check_options();
+
+	if (!st)
+		st = tess_backend_choose(tess_option("backend"), n, false, false, &choice);
+	if (!st && choice.backend->meet)
+		st = tess_fail(
+			TESS_EINVAL,
+			"the ranks of backend %s are started by a launcher of its own, as in "
+			"mpirun -n %d PROGRAM",
+			choice.backend->name, (int)n);
+	return st;
+}
+
+/* The warnings of the plugin path have been given here: all plugins that the ranks open have been looked for. */
+static tess_status silence_registry(void)
+{
+	char *log;
+	bool done = asprintf(&log, "%s,registry=error", tess_option("log")) >= 0 &&
+	            !setenv("TESSERA_LOG", log, 1);
+
+	if (!done)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	free(log);
+	return TESS_OK;
+}
 
 static tess_status start(int32_t n, char **argv, int *exit_status)
 {
@@ -24,6 +56,7 @@ static tess_status start(int32_t n, char **argv, int *exit_status)
 	size_t args = 0;
 	char **full;
 	tess_status st;
+	int output;
 
 	if (len < 0)
 		return tess_fail(TESS_EIO,
@@ -38,7 +71,10 @@ static tess_status start(int32_t n, char **argv, int *exit_status)
 	memcpy(full + 1, argv, args * sizeof *argv);
 	how.path = self;
 	how.argv = full;
-	st = tess_launch(&how, exit_status);
+	st = tess_tool_output_lend(&output);
+	if (!st)
+		st = tess_launch(&how, exit_status);
+	tess_tool_output_hear(output);
 	free(full);
 	return st;
 }
@@ -55,16 +91,27 @@ tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
 	st = tess_world_open(&world);
 	if (st)
 		return st;
+	tess_tool_output_join();
 	st = run(world, arg);
 	tess_world_close(world);
 	return st;
+}
+
+bool tess_tool_has_threads(int32_t n)
+{
+	return n == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback");
 }
 
 tess_status tess_tool_ranks(int32_t n, char **argv,
                             tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                             int *exit_status)
 {
-	if (n == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback"))
+	tess_status st;
+
+	if (tess_tool_has_threads(n))
 		return tess_world_spawn(n, run, arg);
-	return start(n, argv, exit_status);
+	st = tess_tool_check_job(n);
+	if (!st)
+		st = silence_registry();
+	return st ? st : start(n, argv, exit_status);
 }

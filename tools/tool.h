@@ -2,6 +2,7 @@
 #ifndef TESS_TOOL_H
 #define TESS_TOOL_H
 
+#include <stdbool.h>
 #include <tessera/tessera.h>
 
 struct tess_seat;
@@ -18,12 +19,30 @@ int tess_tool_info(int argc, char **argv);
 tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int64_t hi,
                             int64_t *out);
 
+/*
+ * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so that its ranks
+ * part as they should, and tess_tool_finish, called last, says why and gives the exit status: `status`, or 1.
+ */
+bool tess_tool_flush(void);
+int tess_tool_finish(const char *command, int status);
+/*
+ * In a rank: from now on a reader that goes away ends the output, not the process, for which others wait. Where
+ * the command has lent its ranks a descriptor, rank 0 tells of the failure through it: the command hears it then.
+ */
+void tess_tool_output_join(void);
+tess_status tess_tool_output_lend(int *fd);
+void tess_tool_output_hear(int fd);
+
+/* TESS_...: what each of `n` ranks that are processes would say again of its options and its backend. */
+tess_status tess_tool_check_job(int32_t n);
+/* Whether the ranks of a command with -n are threads of it: one rank, or the backend is loopback. */
+bool tess_tool_has_threads(int32_t n);
 /* Runs run(world, arg) as the rank of a job that somebody else started. n: what -n has said, or 0. */
 tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
                            tess_status (*run)(struct tess_world *w, void *arg), void *arg);
 /*
- * Runs it on n ranks: threads where there is one or the backend is loopback, else processes that run this
- * very command, argv as main got it, and join; rank 0 speaks for all. exit_status: theirs; threads leave it.
+ * Runs it on n ranks: threads, else processes that run this very command, argv as main got it, and join; rank 0
+ * speaks for all. What they would all refuse is refused first. exit_status: theirs; threads leave it.
  */
 tess_status tess_tool_ranks(int32_t n, char **argv,
                             tess_status (*run)(struct tess_world *w, void *arg), void *arg,

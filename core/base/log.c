@@ -1,6 +1,7 @@
 #include "log.h"
 
 #include "option.h"
+#include "status.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,14 +16,41 @@ const struct tess_option tess_log_option = {
 
 static _Thread_local int32_t rank_of_thread, size_of_thread;
 
-static int32_t level_of(const char *name, size_t len)
+/* 0: no such level. */
+static int32_t find_level(const char *name, size_t len)
 {
 	static const char *const names[] = { "", "error", "warn", "info", "debug" };
 
 	for (int32_t i = TESS_ERROR; i <= TESS_DEBUG; i++)
 		if (strlen(names[i]) == len && !strncmp(names[i], name, len))
 			return i;
-	return TESS_WARN;
+	return 0;
+}
+
+static int32_t level_of(const char *name, size_t len)
+{
+	int32_t level = find_level(name, len);
+
+	return level ? level : TESS_WARN;
+}
+
+tess_status tess_log_check(void)
+{
+	const char *item = tess_option("log");
+
+	while (*item) {
+		size_t len = strcspn(item, ","), name = strcspn(item, "=,"),
+		       at = name < len ? name + 1 : 0;
+
+		if (len && !find_level(item + at, len - at))
+			return tess_fail(
+				TESS_EINVAL,
+				"TESSERA_LOG=%s: \"%.*s\" is no level; use error, warn, info "
+				"or debug, then part=level by commas",
+				tess_option("log"), (int)(len - at), item + at);
+		item += len + (item[len] == ',');
+	}
+	return TESS_OK;
 }
 
 bool tess_log_on(int32_t level, const char *who)

@@ -8,6 +8,9 @@
 /* TESSERA_LOG, which is declared from the start. */
 extern const struct tess_option tess_log_option;
 
+/* TESS_EINVAL where it names a level that there is not: such a level counts as warn. */
+tess_status tess_log_check(void);
+
 /* `who` is the part that speaks ("gloo", "plan"); fmt has no newline. Errors and warnings by default. */
 void tess_log(int32_t level, const char *who, const char *fmt, ...) TESS_PRINTF(3, 4);
 

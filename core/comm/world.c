@@ -242,6 +242,13 @@ static tess_status read_options(struct tess_world *w)
 	return TESS_OK;
 }
 
+tess_status tess_world_check_options(void)
+{
+	struct tess_world w;
+
+	return read_options(&w);
+}
+
 static tess_status choose_backend(int32_t size, bool threads, bool hosts,
                                   const struct tess_backend **out)
 {

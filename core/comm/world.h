@@ -71,6 +71,9 @@ struct tess_group {
 	int64_t nrooms; /* so far */
 };
 
+/* TESS_EINVAL where an option that every world reads has no value that it may have. */
+tess_status tess_world_check_options(void);
+
 struct tess_work_call { /* of a batch */
 	struct tess_coll coll;
 	struct tess_key key;

@@ -15,7 +15,9 @@
 #include <string.h>
 
 static const char *const help =
-	"usage: tessera bench comm [OPTION...]\n"
+	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O] [--root R] [--sum S]\n"
+	"       [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES] [-f FACTOR] [--seconds S] [--samples N]\n"
+	"       [--no-check] [--json] [--svg FILE] [--help]\n"
 	"\n"
 	"Times a collective over sizes, as nccl-tests prints it: algbw is the vector over the time; busbw is what a\n"
 	"link carries of it, which can be held against the link's speed whatever the kind and the ranks. The\n"

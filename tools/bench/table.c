@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/comm/note.h"
+#include "tools/tool.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -114,7 +115,7 @@ void bench_table_head(const struct bench_result *b)
 		if (b->has[s])
 			printf("  %11s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
 	putchar('\n');
-	fflush(stdout);
+	tess_tool_flush();
 }
 
 static void show_cell(const struct bench_result *b, const struct bench_row *r, int32_t s)
@@ -141,7 +142,7 @@ void bench_table_row(const struct bench_result *b, const struct bench_row *r)
 	if (priced(b))
 		printf("  %5.2fx", r->cell[BENCH_EXACT].us / r->cell[BENCH_PLAIN].us);
 	putchar('\n');
-	fflush(stdout);
+	tess_tool_flush();
 }
 
 void bench_table_end(const struct bench_result *b)
@@ -201,8 +202,9 @@ tess_status bench_json(const struct bench_result *b)
 	                dtype_name(a), "op", op_name(a), "root",
 	                tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(), "series",
 	                names, "sizes", rows);
-	if (!all || json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
+	if (!all)
 		st = tess_fail(TESS_ENOMEM, "--json: out of memory");
+	json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');
 	json_decref(all);
 	return st;

@@ -12,7 +12,8 @@
 #include <string.h>
 
 static const char *const help =
-	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND] FILE.so|NAME\n"
+	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND]\n"
+	"       [--help] FILE.so|NAME\n"
 	"\n"
 	"Runs a backend through what tessera/group.h promises, on 1 to N ranks of this host: all kinds, dtypes\n"
 	"and operations, to the bit, in place and not, with guards around every buffer; several calls at\n"

@@ -1,0 +1,145 @@
+/*
+ * What the command says when it fails: what can be known before ranks start is one sentence, whatever their number;
+ * output that cannot be written is told and no success.
+ */
+#include "../unit/suite.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct sentence {
+	const char *command; /* of the shell; $T is tessera, $GONE a pipe that nobody reads */
+	int status, lines; /* lines: on stderr, at most */
+	const char *says; /* in the first line of stderr; "": nothing */
+};
+
+static const struct sentence once[] = {
+	{ "$T generate data -n 3 --backend gluu --prompt a", 1, 1, "backend gluu: not found: " },
+	{ "TESSERA_THREADS=abc $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "TESSERA_THREADS=abc" },
+	{ "TESSERA_DEVICE=cuda $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "device cuda: not found" },
+	{ "TESSERA_LAYOUT=odd $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "TESSERA_LAYOUT=odd" },
+	{ "TESSERA_TIMEOUT=soon $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "TESSERA_TIMEOUT=soon" },
+	{ "TESSERA_REDUCE=odd $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "TESSERA_REDUCE=odd" },
+	{ "$T generate data -n 3 --backend shm --prompt \"$(printf 'a\\377')\"", 1, 1,
+	  "the prompt: the text is not UTF-8 at its byte 1" },
+	{ "$T generate data -n 3 --backend shm --ids 1,600", 1, 1,
+	  "id 600 at position 1 is outside the vocabulary" },
+	{ "$T generate data -n 3 --backend shm --prompt-file data/tokenizer.json", 1, 1,
+	  "the checkpoint was made for 512 positions" },
+	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
+	  0, 1, "\"odd\" is passed over" },
+	{ "$T bench comm -n 3 --backend gluu", 1, 1, "backend gluu: not found: " },
+	{ "$T launch -n 3 --backend gluu -- true", 1, 1, "backend gluu: not found: " },
+	{ "$T launch -n 3 --timeout soon -- true", 1, 1, "TESSERA_TIMEOUT=soon" },
+	{ "$T generate data --logits /nowhere/x.st", 1, 1, "generate: /nowhere/x.st: cannot be " },
+	{ "$T generate data -n 3 --backend shm --logits data", 1, 1, "data: not a regular file" },
+	{ "TESSERA_LOG=verbose $T info", 2, 1, "\"verbose\" is no level; use error, warn" },
+	{ "TESSERA_LOG=warn,shm=loud $T generate data", 2, 1, "\"loud\" is no level" },
+	{ "$T explain data --positions 513", 2, 1,
+	  "--positions 513: the checkpoint was made for 512" },
+	/* a reader that has gone: 141 is SIGPIPE */
+	{ "$T generate data -n 2 --backend loopback --max-tokens 8 >&$GONE", 141, 0, "" },
+	{ "$T generate data -n 2 --backend shm --max-tokens 8 >&$GONE", 141, 0, "" },
+	{ "$T explain data >&$GONE", 141, 0, "" },
+	{ "$T bench comm -n 2 -e 4 --samples 5 --backend shm >&$GONE", 141, 0, "" },
+	{ "trap '' PIPE; $T info >&$GONE", 1, 1, "info: stdout: Broken pipe" },
+	/* no room */
+	{ "$T generate data --max-tokens 2 >/dev/full", 1, 1, "generate: stdout: No space left" },
+	{ "$T generate data -n 2 --backend loopback --max-tokens 2 --json >/dev/full", 1, 1,
+	  "generate: stdout: No space left" },
+	{ "$T generate data -n 2 --backend shm --max-tokens 2 >/dev/full", 1, 1,
+	  "generate: stdout: No space left" },
+	{ "$T bench comm -n 1 -e 4 --samples 5 >/dev/full", 1, 1, "bench: stdout: No space left" },
+	{ "$T explain data >/dev/full", 1, 1, "explain: stdout: No space left" },
+	{ "$T explain data --json >/dev/full", 1, 1, "explain: stdout: No space left" },
+	{ "$T info >/dev/full", 1, 1, "info: stdout: No space left" },
+	{ "$T info --options --json >/dev/full", 1, 1, "info: stdout: No space left" },
+	{ "$T --help >/dev/full", 1, 1, "stdout: No space left" },
+};
+
+/* The exit status of a command in the folder of the sources, and what it says on stderr. */
+static int run(const char *command, char *text, size_t room)
+{
+	char number[16];
+	int gone[2], status;
+	size_t n;
+	FILE *f;
+
+	ck_assert(!chdir(SOURCE_ROOT) && !pipe(gone));
+	close(gone[0]);
+	snprintf(number, sizeof number, "%d", gone[1]);
+	setenv("GONE", number, 1);
+	setenv("T", TESSERA, 1);
+	setenv("COMMAND", command, 1);
+	f = popen("exec bash -c \"$COMMAND\" 2>&1 >/dev/null", "r");
+	n = fread(text, 1, room - 1, f);
+	text[n] = 0;
+	status = pclose(f);
+	close(gone[1]);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+START_TEST(says_it_once)
+{
+	const struct sentence *s = &once[_i];
+	char text[8192], *end;
+	int status = run(s->command, text, sizeof text), lines = 0;
+
+	for (const char *c = text; *c; c++)
+		lines += *c == '\n';
+	ck_assert_msg(status == s->status, "%s: status %d: %s", s->command, status, text);
+	ck_assert_msg(lines <= s->lines, "%s: %d lines: %s", s->command, lines, text);
+	end = strchr(text, '\n');
+	if (end)
+		*end = 0;
+	ck_assert_msg(strstr(text, s->says) != NULL, "%s: says %s", s->command, text);
+}
+END_TEST
+
+/* Rank 0 of several processes reads the prompt that the command has read from its stdin. */
+START_TEST(prompt_of_stdin)
+{
+	char text[256];
+	int status = run("diff <($T generate data --prompt Once --max-tokens 8 --temperature 0) "
+	                 "<(printf Once | $T generate data -n 2 --backend shm --prompt-file - "
+	                 "--max-tokens 8 --temperature 0) >&2",
+	                 text, sizeof text);
+
+	ck_assert_msg(!status, "%s", text);
+}
+END_TEST
+
+/* What is there of the file stays until the new one is whole, and nothing is left beside it. */
+START_TEST(logits_are_tried_first)
+{
+	char text[1024];
+	int status = run("D=$(mktemp -d); echo old >$D/x.st; $T generate data --logits $D/x.st "
+	                 "--plan nosuch; cat $D/x.st >&2; ls $D >&2; rm -r $D",
+	                 text, sizeof text);
+
+	ck_assert_int_eq(status, 0);
+	ck_assert_msg(strstr(text, "\nold\nx.st\n") != NULL, "%s", text);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("sentences", 120, &r);
+
+	signal(SIGPIPE, SIG_DFL);
+	tcase_add_loop_test(t, says_it_once, 0, (int)(sizeof once / sizeof *once));
+	tcase_add_test(t, prompt_of_stdin);
+	tcase_add_test(t, logits_are_tried_first);
+	return suite_end(r);
+}
