@@ -145,6 +145,7 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 	struct tess_module own = *m;
 	struct tess_weight *w;
 	tess_status st;
+	int32_t rule;
 
 	if (r->status)
 		return NULL;
@@ -152,7 +153,9 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 	if (!w)
 		return NULL;
 	/* a rule for the parameter itself wins over its module's */
-	if (tess_plan_find(r->how->plan, w->name, r->used) >= 0) {
+	if (tess_plan_find(r->how->plan, w->name, r->used, &rule))
+		return tess_stick(r, TESS_EINVAL);
+	if (rule >= 0) {
 		const struct tess_module *at = tess_module_open(r, w->name, m->site.kind);
 
 		if (!at)

@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include "core/base/json.h"
+#include "core/base/option.h"
 #include "core/base/status.h"
 
 #include <stdlib.h>
@@ -11,8 +12,9 @@ enum { PLAN_BYTES = 16 << 20 };
 static tess_status add(struct tess_plan *p, const char *pattern, const char *style,
                        const char *origin)
 {
-	struct tess_rule *rule = TESS_NEW(&p->arena, struct tess_rule, p->nrules + 1);
-	const char **from = TESS_NEW(&p->arena, const char *, p->nrules + 1);
+	struct tess_rule *rule =
+		tess_arena_grow(&p->arena, p->rule, (size_t)p->nrules, sizeof *rule);
+	const char **from = tess_arena_grow(&p->arena, p->origin, (size_t)p->nrules, sizeof *from);
 	char *at = tess_arena_copy(&p->arena, pattern, SIZE_MAX);
 	char *how = tess_arena_copy(&p->arena, style, SIZE_MAX);
 
@@ -21,10 +23,6 @@ static tess_status add(struct tess_plan *p, const char *pattern, const char *sty
 	if (!*at || !*how)
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
-	if (p->nrules) {
-		memcpy(rule, p->rule, sizeof *rule * (size_t)p->nrules);
-		memcpy(from, p->origin, sizeof *from * (size_t)p->nrules);
-	}
 	rule[p->nrules] = (struct tess_rule){ at, how };
 	from[p->nrules] = origin;
 	p->rule = rule;
@@ -43,21 +41,39 @@ static tess_status add_preset(struct tess_plan *p, const struct tess_preset *pre
 	return st;
 }
 
+/* A key with rules of its own is a mesh dimension. */
+static tess_status check_dimensions(const json_t *root, const char *name)
+{
+	bool tp = json_is_object(json_object_get(root, "tp"));
+	const char *odd = tp && json_object_size(root) > 1 ? "tp" : NULL;
+
+	for (void *it = json_object_iter((json_t *)root); it;
+	     it = json_object_iter_next((json_t *)root, it))
+		if (json_is_object(json_object_iter_value(it)) &&
+		    strcmp(json_object_iter_key(it), "tp") != 0)
+			odd = json_object_iter_key(it);
+	if (odd)
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s: \"%s\" has rules of its own, as a mesh dimension has; a plan has "
+			"one dimension, tp: {pattern: style} or {\"tp\": {pattern: style}}",
+			name, odd);
+	return TESS_OK;
+}
+
 /* {pattern: style}, or that below the mesh dimension that is cut. */
 static tess_status add_json(struct tess_plan *p, const json_t *root, const char *name)
 {
 	const json_t *rules = json_object_get(root, "tp"), *style;
 	const char *pattern;
-	tess_status st = TESS_OK;
+	tess_status st;
 	void *it;
 
 	if (!json_is_object(root))
 		return tess_fail(TESS_EINVAL, "%s: a plan is an object {pattern: style}", name);
+	st = check_dimensions(root, name);
 	if (!json_is_object(rules))
 		rules = root;
-	else if (json_object_size(root) != 1)
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: only the mesh dimension \"tp\" can be planned here", name);
 	for (it = json_object_iter((json_t *)rules); it && !st;
 	     it = json_object_iter_next((json_t *)rules, it)) {
 		pattern = json_object_iter_key(it);
@@ -76,6 +92,27 @@ static const struct tess_preset *preset_named(const struct tess_model *model, co
 		if (!name || !strcmp(s->name, name))
 			return s;
 	return NULL;
+}
+
+/* "auto, none, tp, tp+sp", and the one that `spec` may have meant. */
+static tess_status refuse_name(struct tess_plan *p, const struct tess_model *model,
+                               const char *spec)
+{
+	const char *list = model->presets && model->presets->name ? "auto, none" : "none";
+	const char *near = NULL;
+	size_t best = TESS_FAR;
+
+	for (const struct tess_preset *s = model->presets; list && s && s->name; s++) {
+		list = tess_arena_format(&p->arena, "%s, %s", list, s->name);
+		if (tess_nearer(spec, s->name, &best))
+			near = s->name;
+	}
+	if (!list)
+		return TESS_ENOMEM;
+	return tess_fail(TESS_ENOENT,
+	                 "plan \"%s\": neither a file nor a plan of model %s, which has %s%s%s%s",
+	                 spec, model->name, list, near ? "; did you mean " : "", near ? near : "",
+	                 near ? "?" : "");
 }
 
 static tess_status add_spec(struct tess_plan *p, const struct tess_model *model, const char *spec)
@@ -100,9 +137,7 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	else
 		st = tess_json_load(spec, PLAN_BYTES, &root);
 	if (st == TESS_ENOENT)
-		return tess_fail(
-			st, "plan \"%s\": neither a file nor a plan that model %s ships (%s, none)",
-			spec, model->name, preset_named(model, NULL) ? "auto, tp, ..." : "none");
+		return refuse_name(p, model, spec);
 	if (!st)
 		st = add_json(p, root, p->name);
 	json_decref(root);
@@ -115,6 +150,7 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 	struct tess_plan p = { 0 };
 	tess_status st = add_spec(&p, model, spec);
 
+	p.nplanned = p.nrules;
 	for (int32_t i = 0; i < n && !st; i++) {
 		const char *eq = strchr(overrides[i], '=');
 		const char *pattern =
@@ -155,21 +191,51 @@ static bool fits(const char *pattern, const char *path)
 	}
 }
 
-int32_t tess_plan_find(const struct tess_plan *p, const char *path, bool *used)
+/* The less, the more specific: overrides come first, then patterns with few `*`. */
+static int32_t rate_rule(const struct tess_plan *p, int32_t i)
+{
+	int32_t n = i < p->nplanned ? 1 << 16 : 0;
+
+	for (const char *c = p->rule[i].pattern; *c; c++)
+		n += *c == '*';
+	return n;
+}
+
+tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out)
 {
 	const char *below = strchr(path, '.');
-	int32_t exact = -1, any = -1;
+	int32_t best = -1, rival = -1, least = INT32_MAX;
 
 	for (int32_t i = 0; i < p->nrules; i++) {
 		const char *pattern = p->rule[i].pattern;
-		bool same = !strcmp(pattern, path) || (below && !strcmp(pattern, below + 1));
+		int32_t rate;
 
-		if (!same && !fits(pattern, path) && !(below && fits(pattern, below + 1)))
+		if (!fits(pattern, path) && !(below && fits(pattern, below + 1)))
 			continue;
 		used[i] = true;
-		if (same)
-			exact = i;
-		any = i;
+		rate = rate_rule(p, i);
+		if (rate < least) {
+			least = rate;
+			best = i;
+			rival = -1;
+		} else if (rate == least && strcmp(p->rule[i].style, p->rule[best].style)) {
+			rival = i;
+		}
 	}
-	return exact >= 0 ? exact : any;
+	if (rival >= 0)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: the rules \"%s\": \"%s\" and \"%s\": \"%s\" of %s match it "
+		                 "equally well and differ; a rule with fewer * decides",
+		                 path, p->rule[best].pattern, p->rule[best].style,
+		                 p->rule[rival].pattern, p->rule[rival].style, p->origin[best]);
+	*out = best;
+	return TESS_OK;
+}
+
+bool tess_pattern_is_glob(const char *pattern)
+{
+	for (const char *at = strchr(pattern, '*'); at; at = strchr(at + 1, '*'))
+		if ((at > pattern && at[-1] != '.') || (at[1] && at[1] != '.'))
+			return true;
+	return false;
 }

@@ -1,7 +1,8 @@
 /*
- * plan.h - which module is cut how: {pattern: style}. A pattern is a dotted path in which `*` stands for one
- * component, full or below the base model; the exact path wins over a pattern, a later rule over an
- * earlier one; a parameter falls back to its module; what nothing matches is replicated.
+ * plan.h - which module is cut how: {pattern: style}. A pattern is a dotted path in which `*` stands for one whole
+ * component, full or below the base model. Of the rules that match a module an override wins over the plan's, then
+ * the one with fewer `*`; where several are left that differ the plan is refused, whatever their order. A parameter
+ * without a rule of its own has its module's; what nothing matches is replicated.
  */
 #ifndef TESS_NN_PLAN_H
 #define TESS_NN_PLAN_H
@@ -14,7 +15,7 @@
 struct tess_plan {
 	struct tess_arena arena;
 	const char *name; /* "tp", a file, "inline" */
-	int32_t nrules;
+	int32_t nrules, nplanned; /* the first nplanned are the plan's, the others override */
 	struct tess_rule *rule;
 	const char **origin; /* of each rule, for messages: the plan's name or "--plan-override" */
 };
@@ -28,7 +29,12 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out);
 void tess_plan_free(struct tess_plan *p);
 
-/* The rule of `path`, -1: none. Patterns that match and lose count as used: used[nrules] is set. */
-int32_t tess_plan_find(const struct tess_plan *p, const char *path, bool *used);
+/*
+ * The rule of the module or parameter `path`, -1: none. Patterns that match and lose count as used: used[nrules] is set.
+ * TESS_EINVAL: rules of one specificity contradict each other.
+ */
+tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out);
+/* Whether a component of the pattern has `*` beside other characters, so that it matches nothing. */
+bool tess_pattern_is_glob(const char *pattern);
 
 #endif

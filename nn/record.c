@@ -42,12 +42,16 @@ const char *tess_path(struct tess_recorder *r, const char *name)
 /* The rule for `path`, opened: the style, and what follows the colon. */
 static tess_status style_of(struct tess_recorder *r, struct tess_module *m, const char *path)
 {
-	int32_t rule = tess_plan_find(r->how->plan, path, r->used);
-	const char *spec = rule < 0 ? "replicate" : r->how->plan->rule[rule].style;
-	size_t len = strcspn(spec, ":");
-	const char *name = tess_arena_copy(&r->p->arena, spec, len);
-	tess_status st;
+	int32_t rule;
+	tess_status st = tess_plan_find(r->how->plan, path, r->used, &rule);
+	const char *spec, *name;
+	size_t len;
 
+	if (st)
+		return st;
+	spec = rule < 0 ? "replicate" : r->how->plan->rule[rule].style;
+	len = strcspn(spec, ":");
+	name = tess_arena_copy(&r->p->arena, spec, len);
 	if (!name)
 		return TESS_ENOMEM;
 	m->spec = spec;
@@ -95,6 +99,8 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 			                      .host = tess_registry_host(),
 			                      .module = module,
 			                      .kind = kind };
+		m->before = r->modules;
+		r->modules = m;
 		st = style_of(r, m, module);
 	}
 	if (!st)
@@ -417,12 +423,12 @@ static const char *nearest_module(const struct tess_recorder *r, const char *pat
 	const char *best = "";
 	size_t least = SIZE_MAX;
 
-	for (int32_t i = 0; i < r->p->nrecords; i++) {
-		size_t d = tess_distance(pattern, r->p->record[i]->module);
+	for (const struct tess_module *m = r->modules; m; m = m->before) {
+		size_t d = tess_distance(pattern, m->site.module);
 
-		if (d < least) {
+		if (d <= least) { /* of several the one that comes first in the model */
 			least = d;
-			best = r->p->record[i]->module;
+			best = m->site.module;
 		}
 	}
 	return best;
@@ -443,9 +449,12 @@ static tess_status finish(struct tess_recorder *r, struct tess_tensor *logits)
 		if (!r->used[i])
 			tess_refuse(
 				r, TESS_EINVAL,
-				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)",
+				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)%s",
 				plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
-				nearest_module(r, plan->rule[i].pattern));
+				nearest_module(r, plan->rule[i].pattern),
+				tess_pattern_is_glob(plan->rule[i].pattern)
+					? "; * stands for a whole component of a name, not for a part of it"
+					: "");
 	return r->status ? r->status : hash_records(r->p);
 }
 

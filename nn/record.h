@@ -36,12 +36,14 @@ struct tess_recorder {
 		const char *module;
 		const struct tess_module *at;
 	} path[32];
+	const struct tess_module *modules; /* all that were opened, the last first */
 	const struct tess_dim *tokens;
 	int64_t layer; /* attention records so far */
 };
 
 struct tess_module { /* a site with the style that the plan gives it */
 	struct tess_site site; /* first: host->redistribute gets it */
+	const struct tess_module *before; /* the one that was opened before it */
 	struct tess_recorder *r;
 	const struct tess_style *style;
 	const char *spec; /* "packed_colwise:parts=2,1" */

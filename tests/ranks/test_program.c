@@ -14,6 +14,7 @@
 #include "../unit/suite.h"
 
 #include <check.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,13 @@ static const struct refusal refusals[] = {
 	  "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}",
 	  "needs" },
 	{ "matches nothing", "{\"model.layers.*.q\":\"colwise\"}", "matches no module" },
+	{ "a part of a component", "{\"" L "self_attn.*_proj\":\"replicate\"}",
+	  "* stands for a whole component" },
+	{ "an internal record is no suggestion", "{\"want\":\"replicate\"}", "(nearest: model)" },
+	{ "equally specific",
+	  "{\"model.layers.1.*.down_proj\":\"replicate\",\"" L "mlp.down_proj\":\"rowwise\"}",
+	  "model.layers.1.mlp.down_proj: the rules \"model.layers.1.*.down_proj\": \"replicate\" and "
+	  "\"model.layers.*.mlp.down_proj\": \"rowwise\" of the plan match it equally well" },
 	{ "unknown style", "{\"lm_head\":\"colwize\"}", "colwise" },
 };
 
@@ -243,6 +251,121 @@ START_TEST(refuses_more)
 	refused("tests/data/goldens/llama-odd", plans[0].json, 7,
 	        "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
 	refused("data", plans[0].json, 12, "use 1 to 8");
+}
+END_TEST
+
+struct precedence {
+	const char *json, *over[3], *path, *style; /* style: what the path gets */
+};
+
+#define DOWN "model.layers.1.mlp.down_proj"
+static const struct precedence precedences[] = {
+	{ "{}", { 0 }, DOWN, "" },
+	/* fewer * win, whatever the order */
+	{ "{\"" DOWN "\":\"a\",\"model.layers.*.mlp.down_proj\":\"b\"}", { 0 }, DOWN, "a" },
+	{ "{\"model.layers.*.mlp.down_proj\":\"b\",\"" DOWN "\":\"a\"}", { 0 }, DOWN, "a" },
+	{ "{\"model.layers.*.mlp.*\":\"b\",\"*.layers.1.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
+	{ "{\"*.*.*.mlp.*\":\"c\",\"layers.*.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
+	/* equally specific, and of one mind */
+	{ "{\"model.layers.1.*.down_proj\":\"a\",\"model.layers.*.mlp.down_proj\":\"a\"}",
+	  { 0 },
+	  DOWN,
+	  "a" },
+	/* what contradicts itself does not matter where a more specific rule decides */
+	{ "{\"model.*.1.mlp.down_proj\":\"b\",\"model.layers.*.mlp.down_proj\":\"c\",\"" DOWN
+	  "\":\"a\"}",
+	  { 0 },
+	  DOWN,
+	  "a" },
+	/* an override wins over the plan */
+	{ "{\"" DOWN "\":\"b\"}", { "*.*.*.mlp.*=a" }, DOWN, "a" },
+	{ "{\"" DOWN "\":\"b\"}", { DOWN "=a", "*.*.*.mlp.*=c" }, DOWN, "a" },
+	/* refused */
+	{ "{\"model.*.1.mlp.down_proj\":\"b\",\"model.layers.*.mlp.down_proj\":\"c\"}",
+	  { 0 },
+	  DOWN,
+	  NULL },
+	{ "{\"layers.*.mlp.down_proj\":\"b\",\"model.layers.*.mlp.down_proj\":\"c\"}",
+	  { 0 },
+	  DOWN,
+	  NULL },
+	{ "{}", { DOWN "=a", DOWN "=b" }, DOWN, NULL },
+};
+
+START_TEST(precedence)
+{
+	const struct precedence *c = &precedences[_i];
+	static const struct tess_model model = { .name = "none" };
+	bool used[4] = { false };
+	struct tess_plan plan;
+	int32_t n = 0, rule;
+	tess_status st;
+
+	while (c->over[n])
+		n++;
+	ck_assert_msg(!tess_plan_open(&model, c->json, c->over, n, &plan), "%s", tess_error());
+	st = tess_plan_find(&plan, c->path, used, &rule);
+	if (!c->style)
+		ck_assert_msg(st == TESS_EINVAL && strstr(tess_error(), "equally well"), "%s: %d",
+		              c->json, (int)st);
+	else
+		ck_assert_msg(!st && !strcmp(rule < 0 ? "" : plan.rule[rule].style, c->style),
+		              "%s: %s", c->json, st ? tess_error() : plan.rule[rule].style);
+	for (int32_t i = 0; i < plan.nrules; i++)
+		ck_assert(used[i]);
+	tess_plan_free(&plan);
+}
+END_TEST
+
+static const struct refusal bad_plans[] = {
+	{ "a name", "tpsp", "auto, none, tp, tp+sp; did you mean tp+sp?" },
+	{ "a dimension", "{\"dp\":{\"lm_head\":\"colwise\"}}", "\"dp\" has rules of its own" },
+	{ "two dimensions", "{\"dp\":{},\"tp\":{}}", "\"dp\" has rules of its own" },
+	{ "a dimension and a rule", "{\"tp\":{},\"lm_head\":\"colwise\"}",
+	  "a plan has one dimension, tp" },
+};
+
+START_TEST(refuses_to_open)
+{
+	struct tess_plan plan;
+	struct fixture f;
+
+	open_model("data", &f);
+	for (size_t i = 0; i < sizeof bad_plans / sizeof *bad_plans; i++) {
+		ck_assert(tess_plan_open(f.model, bad_plans[i].json, NULL, 0, &plan) < 0);
+		ck_assert_msg(strstr(tess_error(), bad_plans[i].says) != NULL, "%s: %s",
+		              bad_plans[i].name, tess_error());
+	}
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+static size_t heap(void)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	return m.uordblks + m.hblkhd;
+}
+
+/* A long plan is held once, not once for each of its rules. */
+START_TEST(long_plan)
+{
+	enum { RULES = 20000, ONE = 64 };
+	char *json = malloc(RULES * ONE);
+	size_t len = 0, before;
+	static const struct tess_model model = { .name = "none" };
+	struct tess_plan plan;
+
+	for (int i = 0; i < RULES; i++)
+		len += (size_t)snprintf(json + len, ONE, "%s\"layers.%d\":\"colwise\"",
+		                        i ? "," : "{", i);
+	strcpy(json + len, "}");
+	before = heap();
+	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
+	ck_assert_int_eq(plan.nrules, RULES);
+	ck_assert_msg(heap() - before < 16 << 20, "%zu bytes", heap() - before);
+	tess_plan_free(&plan);
+	free(json);
 }
 END_TEST
 
@@ -506,6 +629,9 @@ int main(void)
 	tcase_add_test(t, local_without_bias);
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
 	tcase_add_test(t, refuses_more);
+	tcase_add_loop_test(t, precedence, 0, (int)(sizeof precedences / sizeof *precedences));
+	tcase_add_test(t, refuses_to_open);
+	tcase_add_test(t, long_plan);
 	tcase_add_loop_test(t, fused_gate_and_up, 0, 10);
 	tcase_add_test(t, rows_do_not_depend_on_others);
 	tcase_add_test(t, program_is_the_same_for_all);
