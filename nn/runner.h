@@ -23,8 +23,8 @@ struct tess_runner_parts { /* all borrowed, for the life of the runner */
 };
 
 /*
- * What tess_runner_new would refuse of TESSERA_DEVICE, TESSERA_THREADS (unless `threads` are given) and
- * TESSERA_LAYOUT, before there is a group.
+ * What tess_runner_new would refuse of TESSERA_DEVICE, TESSERA_THREADS (unless `threads` are given), TESSERA_CHECK
+ * and TESSERA_LAYOUT, before there is a group.
  */
 tess_status tess_runner_check_options(int32_t threads);
 /* TESS_EINVAL: an id outside the vocabulary; the first of the `n` is at the position `first`. */
