@@ -243,6 +243,8 @@ void conform_report_progress(struct conform_report *r, int32_t nranks, const cha
 /* A job of the row begins, its faults follow, it ends. nranks 0: has none; variant NULL: has no name. */
 void conform_report_job(struct conform_report *r, int32_t nranks, const char *variant);
 void conform_report_fault(struct conform_report *r, const char *what, const char *text);
+/* The end of what its ranks have written and logged, below its faults. */
+void conform_report_output(struct conform_report *r, const char *text);
 void conform_report_job_end(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
 void conform_report_note(struct conform_report *r, const char *text);

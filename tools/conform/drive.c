@@ -216,26 +216,43 @@ static tess_status run_job(struct drive *d, const struct conform_job *job)
 
 /* ---- what it has left ----------------------------------------------------------------------------------------- */
 
-static void say_end(const struct drive *d, char *text, size_t room)
+/* Shows the end of what the job has written and logged, in whole lines. */
+static void show_output(const struct drive *d)
 {
 	char log[LOG + 1];
-	ssize_t n = pread(d->log, log, LOG, 0);
-	char *last;
+	off_t size = lseek(d->log, 0, SEEK_END), at = size > LOG ? size - LOG : 0;
+	ssize_t n = pread(d->log, log, LOG, at);
+	char *line;
 
-	if (WIFSIGNALED(d->status) && !d->hung)
-		snprintf(text, room, "killed by signal %d (%s)", WTERMSIG(d->status),
-		         strsignal(WTERMSIG(d->status)));
-	else
-		snprintf(text, room, "exit status %d",
-		         WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1);
-	log[n > 0 ? n : 0] = '\0';
+	n = n > 0 ? n : 0;
 	while (n > 0 && log[n - 1] == '\n')
-		log[--n] = '\0';
-	last = strrchr(log, '\n');
-	last = last ? last + 1 : log;
-	if (*last)
-		snprintf(text + strlen(text), room - strlen(text),
-		         "; the last line that it wrote: %.900s", last);
+		n--;
+	log[n] = '\0';
+	line = at ? strchr(log, '\n') : NULL;
+	conform_report_output(d->report, line ? line + 1 : log);
+}
+
+static bool is_blamed(const struct conform_board *b)
+{
+	bool blamed = false;
+
+	for (int32_t r = 0; r < CONFORM_RANKS; r++)
+		blamed = blamed || atomic_load(&b->seat[r].blamed);
+	return blamed;
+}
+
+/* A launcher ends with the status of its rank, as a shell would give it. */
+static void say_end(const struct drive *d, char *text, size_t room)
+{
+	int status = WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1;
+	int sig = WIFSIGNALED(d->status) && !d->hung    ? WTERMSIG(d->status)
+	          : status > 128 && status < 128 + NSIG ? status - 128
+	                                                : 0;
+
+	if (sig)
+		snprintf(text, room, "killed by signal %d (%s)", sig, strsignal(sig));
+	else
+		snprintf(text, room, "exit status %d", status);
 }
 
 static void blame_lost(const struct drive *d, int32_t r)
@@ -245,7 +262,7 @@ static void blame_lost(const struct drive *d, int32_t r)
 	const struct conform_seat *s = &d->board->seat[r];
 	bool inside = atomic_load(&s->step) != CONFORM_ITSELF,
 	     here = atomic_load(&s->state) == CONFORM_HERE;
-	char text[2 * CONFORM_TEXT], end[1200] = "";
+	char text[2 * CONFORM_TEXT], end[128] = "";
 
 	if (!d->hung)
 		say_end(d, end, sizeof end);
@@ -271,14 +288,34 @@ static bool told(const struct drive *d, int32_t r, const char *text)
 	return false;
 }
 
-/* Faults that ranks have found, each told once; then ranks that are lost. Whether all got through. */
+/* A rank that has ended by itself is told of first: what the others blame is that. Whether all got through. */
+static bool judge_lost(struct drive *d, unsigned *said)
+{
+	const struct conform_board *b = d->board;
+	bool through = true, blamed = is_blamed(b);
+
+	for (int32_t r = 0; r < b->job.nranks && b->job.part >= 0; r++) {
+		const struct conform_seat *s = &b->seat[r];
+
+		if (atomic_load(&s->state) == CONFORM_THROUGH || atomic_load(&b->victim) == r)
+			continue;
+		if (b->job.foreign && !d->hung && conform_parts[b->job.part].scene)
+			continue; /* its launcher ends all when one has ended */
+		through = false;
+		if ((!blamed || (!d->hung && !atomic_load(&s->blamed))) && (*said)++ < FAULTS_MOST)
+			blame_lost(d, r);
+	}
+	return through;
+}
+
+/* Ranks that are lost, then faults that ranks have found, each told once. Whether all got through. */
 static bool judge(struct drive *d)
 {
 	const struct conform_board *b = d->board;
 	int32_t n = b->job.nranks ? b->job.nranks : 1;
 	unsigned said = 0, all = 0;
 	char text[CONFORM_TEXT + 64];
-	bool through = true;
+	bool through = judge_lost(d, &said);
 
 	for (int32_t r = 0; r < n; r++) {
 		const struct conform_seat *s = &b->seat[r];
@@ -292,17 +329,6 @@ static bool judge(struct drive *d)
 			conform_report_fault(d->report, s->blame[i].what, text);
 			said++;
 		}
-	}
-	for (int32_t r = 0; r < n && b->job.part >= 0; r++) {
-		const struct conform_seat *s = &b->seat[r];
-
-		if (atomic_load(&s->state) == CONFORM_THROUGH || atomic_load(&b->victim) == r)
-			continue;
-		if (b->job.foreign && !d->hung && conform_parts[b->job.part].scene)
-			continue; /* its launcher ends all when one has ended */
-		through = false;
-		if (all == 0 && said++ < FAULTS_MOST)
-			blame_lost(d, r);
 	}
 	if (b->job.part < 0 && !b->found.opened && !all) {
 		blame_lost(d, 0);
@@ -333,13 +359,12 @@ static uint32_t next_case(const struct conform_board *b)
  */
 static bool ended_badly(struct drive *d)
 {
-	char end[1200], text[1300];
+	char end[128], text[200];
 
 	if (conform_parts[d->board->job.part].scene || !d->status)
 		return false;
-	for (int32_t r = 0; r < d->board->job.nranks; r++)
-		if (atomic_load(&d->board->seat[r].blamed))
-			return true;
+	if (is_blamed(d->board))
+		return true;
 	say_end(d, end, sizeof end);
 	snprintf(text, sizeof text, "all ranks got through, then: %s", end);
 	conform_report_fault(d->report, "", text);
@@ -383,7 +408,10 @@ static tess_status run_and_judge(struct drive *d, struct conform_job job)
 			return st;
 		through = judge(d);
 		done += cases(d->board);
-		if (through && !ended_badly(d))
+		through = through && !ended_badly(d);
+		if (!through || is_blamed(d->board))
+			show_output(d);
+		if (through)
 			break;
 		d->broken++;
 		job.first = next_case(d->board);
@@ -479,6 +507,7 @@ static tess_status run_all(struct drive *d)
 		conform_report_begin(d->report, "plugin", "is found and opened");
 		conform_report_job(d->report, 0, NULL);
 		judge(d);
+		show_output(d);
 		conform_report_job_end(d->report, 0);
 		conform_report_end(d->report);
 		return TESS_OK;

@@ -165,24 +165,31 @@ tess_status conform_run_several(struct conform_rank *me)
 
 /* ---- messages -------------------------------------------------------------------------------------------------- */
 
-enum { LETTERS = 4, LETTER_MOST = 70000 };
-static const uint64_t letter_size[LETTERS] = { 1, 3000, LETTER_MOST, 17 };
+/* Several of one size, which only their order tells apart; then as many small ones as a backend may keep. */
+enum { LETTERS = 8, SMALL_LETTERS = 64 };
+
+static uint64_t letter_size(int32_t letters, int32_t number)
+{
+	static const uint64_t sizes[LETTERS] = { 1, 3000, 70000, 17, 17, 3000, 1, 70000 };
+
+	return letters == LETTERS ? sizes[number] : 1 + (uint64_t)(number / 2 % 5);
+}
 
 struct mail {
 	struct tess_work *work;
 	int32_t *text;
-	int32_t peer, number;
+	int32_t peer, number, letters; /* number: of so many letters to or from the peer */
 	bool out;
 };
 
 static int32_t letter(int32_t from, int32_t to, int32_t number, uint64_t i)
 {
-	return (int32_t)((from * 10 + to) * 10 + number) * 100000 + (int32_t)i;
+	return ((from * CONFORM_RANKS + to) * SMALL_LETTERS + number) * 100000 + (int32_t)i;
 }
 
 static tess_status post(struct conform_rank *me, struct mail *m)
 {
-	uint64_t n = letter_size[m->number];
+	uint64_t n = letter_size(m->letters, m->number);
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = m->out ? TESS_SEND : TESS_RECV,
 		               .dtype = TESS_I32,
@@ -199,7 +206,7 @@ static tess_status post(struct conform_rank *me, struct mail *m)
 		c.src = m->text;
 	else
 		c.dst = m->text;
-	conform_doing(me, "message %d of %d %s rank %d", (int)m->number + 1, LETTERS,
+	conform_doing(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->letters,
 	              m->out ? "to" : "from", (int)m->peer);
 	conform_step(me, CONFORM_START);
 	return tess_group_start(me->group, &c, &m->work);
@@ -209,12 +216,12 @@ static tess_status collect(struct conform_rank *me, struct mail *m)
 {
 	tess_status st;
 
-	conform_doing(me, "message %d of %d %s rank %d", (int)m->number + 1, LETTERS,
+	conform_doing(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->letters,
 	              m->out ? "to" : "from", (int)m->peer);
 	st = await(me, m->work, m->number % 2);
 	tess_work_release(m->work);
 	conform_step(me, CONFORM_ITSELF);
-	for (uint64_t i = 0; !st && !m->out && i < letter_size[m->number]; i++)
+	for (uint64_t i = 0; !st && !m->out && i < letter_size(m->letters, m->number); i++)
 		if (m->text[i] != letter(m->peer, me->rank, m->number, i)) {
 			conform_blame(
 				me,
@@ -231,21 +238,22 @@ static tess_status collect(struct conform_rank *me, struct mail *m)
 }
 
 /*
- * All pairs, both ways, 4 messages each: the receives are there before a collective, the sends come after it;
+ * All pairs, both ways, so many messages each: the receives are there before a collective, the sends come after it;
  * finished from the last to the first.
  */
-static tess_status mail_round(struct conform_rank *me, bool receive_first)
+static tess_status mail_round(struct conform_rank *me, int32_t letters, bool receive_first)
 {
-	struct mail mail[2 * LETTERS * CONFORM_RANKS];
+	struct mail mail[2 * SMALL_LETTERS * CONFORM_RANKS];
 	tess_status st = TESS_OK;
 	int n = 0;
 
 	for (int turn = 0; turn < 2 && !st; turn++) {
-		for (int32_t k = 0; k < LETTERS * me->n && !st; k++) {
-			if (k / LETTERS == me->rank)
+		for (int32_t k = 0; k < letters * me->n && !st; k++) {
+			if (k / letters == me->rank)
 				continue;
-			mail[n] = (struct mail){ .peer = k / LETTERS,
-				                 .number = k % LETTERS,
+			mail[n] = (struct mail){ .peer = k / letters,
+				                 .number = k % letters,
+				                 .letters = letters,
 				                 .out = receive_first ? turn : !turn };
 			st = post(me, &mail[n++]);
 		}
@@ -265,6 +273,6 @@ tess_status conform_run_messages(struct conform_rank *me)
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < rounds && !st; i++)
-		st = mail_round(me, i % 2);
+		st = mail_round(me, i % 4 < 2 ? LETTERS : SMALL_LETTERS, i % 2);
 	return st;
 }

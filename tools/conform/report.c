@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { OUTPUT_LINES = 12 };
+
 struct conform_report {
 	bool tap, live, quick;
 	const char *backend, *only;
@@ -119,6 +121,22 @@ void conform_report_fault(struct conform_report *r, const char *what, const char
 		add(r, "# %s%s%s\n", what, *what ? ": " : "", text);
 	else
 		add(r, "      %s%s%s%s: %s\n", r->part, r->job, *what ? ": " : "", what, text);
+}
+
+void conform_report_output(struct conform_report *r, const char *text)
+{
+	const char *indent = r->tap ? "#   | " : "        | ", *from = text + strlen(text);
+	int lines = 0;
+
+	if (!*text)
+		return;
+	while (from > text && (from[-1] != '\n' || ++lines < OUTPUT_LINES))
+		from--;
+	add(r, "%sthe end of what its ranks wrote:\n", r->tap ? "# " : "      ");
+	for (size_t len; *from; from += len + (from[len] == '\n')) {
+		len = strcspn(from, "\n");
+		add(r, "%s%.*s\n", indent, (int)len, from);
+	}
 }
 
 void conform_report_job_end(struct conform_report *r, uint32_t cases)
