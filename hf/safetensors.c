@@ -2,7 +2,6 @@
 
 #include "core/base/arena.h"
 #include "core/base/json.h"
-#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/types.h"
@@ -31,24 +30,35 @@ struct tess_safetensors {
 	void *map, *copy; /* the file, mapped or read; both NULL: the caller's */
 	const unsigned char *bytes;
 	uint64_t len, start; /* start: of the data */
-	size_t n;
-	struct tess_slice *slice; /* by name */
+	uint64_t copied; /* bytes of `copy` */
+	size_t n, room;
+	struct tess_slice *slice; /* by name; malloc'ed */
+	bool metadata;
 };
 
 /* ---- the header ------------------------------------------------------------------------- */
 
-static tess_status header_of(struct tess_safetensors *f, json_t **out)
+static uint64_t header_size(const unsigned char *bytes)
+{
+	uint64_t size = 0;
+
+	for (int i = LENGTH - 1; i >= 0; i--)
+		size = size << 8 | bytes[i];
+	return size;
+}
+
+/* Where the header ends. */
+static tess_status header_check(struct tess_safetensors *f)
 {
 	const unsigned long long len = f->len;
-	uint64_t size = 0;
+	uint64_t size;
 
 	if (len < LENGTH)
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: %llu bytes; a file begins with the length of its header, 8 bytes",
 			f->path, len);
-	for (int i = LENGTH - 1; i >= 0; i--)
-		size = size << 8 | f->bytes[i];
+	size = header_size(f->bytes);
 	if (size > HEADER_MOST)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: offset 0: a header of %llu bytes; %d are allowed", f->path,
@@ -62,7 +72,7 @@ static tess_status header_of(struct tess_safetensors *f, json_t **out)
 		return tess_fail(TESS_EINVAL, "%s: offset 8: the header does not begin with {",
 		                 f->path);
 	f->start = LENGTH + size;
-	return tess_json_parse(f->path, (const char *)f->bytes + LENGTH, size, out);
+	return TESS_OK;
 }
 
 /* "__metadata__": text by text. */
@@ -140,7 +150,7 @@ static tess_status place_read(struct tess_safetensors *f, const json_t *offsets,
 			TESS_EINVAL,
 			"data_offsets [%lld, %lld] are %lld bytes; dtype and shape make %llu",
 			begin, end, end - begin, bytes);
-	s->data = f->bytes + f->start + begin;
+	s->begin = (uint64_t)begin;
 	return TESS_OK;
 }
 
@@ -184,87 +194,100 @@ static int by_place(const void *a, const void *b)
 {
 	const struct tess_slice *x = a, *y = b;
 
-	if (x->data != y->data)
-		return (const char *)x->data < (const char *)y->data ? -1 : 1;
+	if (x->begin != y->begin)
+		return x->begin < y->begin ? -1 : 1;
 	return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
 /* All data belong to one tensor each: no overlap, no hole, nothing behind the last. */
 static tess_status cover_check(struct tess_safetensors *f)
 {
-	const unsigned char *at = f->bytes + f->start, *end = f->bytes + f->len;
+	const uint64_t end = f->len - f->start;
+	uint64_t at = 0;
 
 	qsort(f->slice, f->n, sizeof *f->slice, by_place);
 	for (size_t i = 0; i < f->n; i++) {
 		const struct tess_slice *s = &f->slice[i];
-		const unsigned char *begin = s->data;
 
-		if (begin != at)
-			return tess_fail(
-				TESS_EINVAL, "%s: tensor %s: its data begin at %llu, %s at %llu",
-				f->path, s->name, (unsigned long long)(begin - f->bytes - f->start),
-				begin < at ? "inside those of another tensor, which end"
-					   : "after a hole",
-				(unsigned long long)(at - f->bytes - f->start));
-		at = begin + s->bytes;
+		if (s->begin != at)
+			return tess_fail(TESS_EINVAL,
+			                 "%s: tensor %s: its data begin at %llu, %s at %llu",
+			                 f->path, s->name, (unsigned long long)s->begin,
+			                 s->begin < at ? "inside those of another tensor, which end"
+			                               : "after a hole",
+			                 (unsigned long long)at);
+		at += s->bytes;
 	}
 	if (at != end)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: offset %llu: %llu bytes that belong to no tensor", f->path,
-		                 (unsigned long long)(at - f->bytes),
+		                 (unsigned long long)(f->start + at),
 		                 (unsigned long long)(end - at));
-	qsort(f->slice, f->n, sizeof *f->slice, by_name);
 	return TESS_OK;
 }
 
-/* Files of old writers, or with odd sizes in an odd order: what lies unaligned is copied. */
-static tess_status align(struct tess_safetensors *f)
+static tess_status names_check(struct tess_safetensors *f)
 {
-	uint64_t copied = 0;
-
-	for (size_t i = 0; i < f->n; i++) {
-		struct tess_slice *s = &f->slice[i];
-		const uintptr_t size = (uintptr_t)tess_type_named(s->type)->bits / 8;
-		void *copy;
-
-		if (size < 2 || (uintptr_t)s->data % size == 0)
-			continue;
-		copy = tess_arena_alloc(&f->arena, s->bytes);
-		if (!copy)
-			return tess_fail_in(TESS_ENOMEM, "%s: tensor %s", f->path, s->name);
-		memcpy(copy, s->data, s->bytes);
-		s->data = copy;
-		copied += s->bytes;
-	}
-	if (copied)
-		tess_log(TESS_INFO, "hf", "%s: %llu bytes lie unaligned and were copied", f->path,
-		         (unsigned long long)copied);
+	qsort(f->slice, f->n, sizeof *f->slice, by_name);
+	for (size_t i = 1; i < f->n; i++)
+		if (!strcmp(f->slice[i - 1].name, f->slice[i].name))
+			return tess_fail(TESS_EINVAL, "%s: tensor %s: duplicate name", f->path,
+			                 f->slice[i].name);
 	return TESS_OK;
+}
+
+static tess_status member_read(void *self, const char *name, json_t *entry)
+{
+	struct tess_safetensors *f = self;
+	struct tess_slice *more;
+	tess_status st;
+
+	if (!strcmp(name, "__metadata__")) {
+		if (f->metadata)
+			return tess_fail(TESS_EINVAL, "%s: __metadata__: duplicate name", f->path);
+		f->metadata = true;
+		return metadata_check(f, entry);
+	}
+	if (f->n == f->room) {
+		more = realloc(f->slice, 2 * f->room * sizeof *more);
+		if (!more)
+			return tess_fail(TESS_ENOMEM, "%s: out of memory for %zu tensors", f->path,
+			                 2 * f->room);
+		f->slice = more;
+		f->room *= 2;
+	}
+	f->slice[f->n] = (struct tess_slice){ 0 };
+	st = entry_read(f, name, entry, &f->slice[f->n]);
+	if (st)
+		return tess_fail_in(st, "%s: tensor %.200s", f->path, name);
+	f->n++;
+	return TESS_OK;
+}
+
+/* Tensor by tensor: the whole header as JSON would take ten times its text. */
+static tess_status header_read(struct tess_safetensors *f)
+{
+	tess_status st = header_check(f);
+
+	if (!st)
+		st = tess_json_members(f->path, (const char *)f->bytes + LENGTH, f->start - LENGTH,
+		                       member_read, f);
+	if (!st)
+		st = names_check(f);
+	if (!st)
+		st = cover_check(f);
+	if (!st)
+		qsort(f->slice, f->n, sizeof *f->slice, by_name);
+	return st;
 }
 
 static tess_status read_all(struct tess_safetensors *f)
 {
-	tess_status st = TESS_OK;
-	json_t *root = NULL, *entry;
-	const char *name;
+	tess_status st = header_read(f);
 
-	st = header_of(f, &root);
-	if (st)
-		return st;
-	f->slice = TESS_NEW(&f->arena, struct tess_slice, json_object_size(root));
-	st = f->slice ? TESS_OK : TESS_ENOMEM;
-	json_object_foreach(root, name, entry) {
-		if (st)
-			break;
-		if (!strcmp(name, "__metadata__"))
-			st = metadata_check(f, entry);
-		else if ((st = entry_read(f, name, entry, &f->slice[f->n++])))
-			tess_fail_in(st, "%s: tensor %.200s", f->path, name);
-	}
-	json_decref(root);
-	if (!st)
-		st = cover_check(f);
-	return st ? st : align(f);
+	for (size_t i = 0; i < f->n && !st; i++)
+		f->slice[i].data = f->bytes + f->start + f->slice[i].begin;
+	return st;
 }
 
 /* ---- opening ---------------------------------------------------------------------------- */
@@ -276,9 +299,11 @@ static tess_status make(const char *path, struct tess_safetensors **out)
 	if (!f)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	f->path = tess_arena_copy(&f->arena, path, strlen(path));
-	if (!f->path) {
-		free(f);
-		return TESS_ENOMEM;
+	f->room = 64;
+	f->slice = malloc(f->room * sizeof *f->slice);
+	if (!f->path || !f->slice) {
+		tess_safetensors_close(f);
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	}
 	*out = f;
 	return TESS_OK;
@@ -302,27 +327,46 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
 	return st;
 }
 
-static tess_status copy_in(struct tess_safetensors *f, int fd)
+/* The first `len` bytes of the file. */
+static tess_status copy_in(struct tess_safetensors *f, int fd, uint64_t len)
 {
 	uint64_t done = 0;
 	ssize_t got = 1;
 
-	f->copy = malloc(f->len ? f->len : 1);
+	free(f->copy);
+	f->copy = malloc(len ? len : 1);
+	f->copied = len;
 	if (!f->copy)
-		return tess_fail(TESS_ENOMEM,
-		                 "%s: out of memory for %llu bytes (TESSERA_LOAD=copy)", f->path,
-		                 (unsigned long long)f->len);
-	while (done < f->len && got != 0) {
-		got = read(fd, (char *)f->copy + done, f->len - done);
+		return tess_fail(TESS_ENOMEM, "%s: out of memory for %llu bytes", f->path,
+		                 (unsigned long long)len);
+	while (done < len && got != 0) {
+		got = pread(fd, (char *)f->copy + done, len - done, (off_t)done);
 		if (got < 0 && errno != EINTR)
 			return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
 		done += got > 0 ? (uint64_t)got : 0;
 	}
-	if (done < f->len)
+	if (done < len)
 		return tess_fail(TESS_EIO, "%s: ended after %llu of %llu bytes", f->path,
 		                 (unsigned long long)done, (unsigned long long)f->len);
 	f->bytes = f->copy;
 	return TESS_OK;
+}
+
+/* Header and no data: as much as header_check will look at. */
+static tess_status header_in(struct tess_safetensors *f, int fd)
+{
+	tess_status st = copy_in(f, fd, f->len < LENGTH ? f->len : LENGTH);
+
+	if (!st && f->len >= LENGTH && header_size(f->bytes) <= HEADER_MOST &&
+	    header_size(f->bytes) <= f->len - LENGTH)
+		st = copy_in(f, fd, LENGTH + header_size(f->bytes));
+	if (!st)
+		st = header_read(f);
+	free(f->copy);
+	f->copy = NULL;
+	f->bytes = NULL;
+	f->copied = 0;
+	return st;
 }
 
 static tess_status map_in(struct tess_safetensors *f, int fd)
@@ -338,7 +382,7 @@ static tess_status map_in(struct tess_safetensors *f, int fd)
 	return TESS_OK;
 }
 
-tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out)
+static tess_status open_file(const char *path, bool header, struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = NULL;
 	struct stat about;
@@ -364,8 +408,11 @@ tess_status tess_safetensors_open(const char *path, struct tess_safetensors **ou
 		goto out;
 	}
 	f->len = (uint64_t)about.st_size;
-	st = *load == 'c' ? copy_in(f, fd) : map_in(f, fd);
-	if (!st)
+	if (header)
+		st = header_in(f, fd);
+	else
+		st = *load == 'c' ? copy_in(f, fd, f->len) : map_in(f, fd);
+	if (!st && !header)
 		st = read_all(f);
 	if (!st)
 		*out = f;
@@ -374,6 +421,21 @@ out:
 		tess_safetensors_close(f);
 	close(fd);
 	return st;
+}
+
+tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out)
+{
+	return open_file(path, false, out);
+}
+
+tess_status tess_safetensors_open_header(const char *path, struct tess_safetensors **out)
+{
+	return open_file(path, true, out);
+}
+
+uint64_t tess_safetensors_memory(const struct tess_safetensors *f)
+{
+	return f->copied;
 }
 
 const char *tess_safetensors_path(const struct tess_safetensors *f)
@@ -420,6 +482,7 @@ void tess_safetensors_close(struct tess_safetensors *f)
 	if (f->map)
 		munmap(f->map, f->len);
 	free(f->copy);
+	free(f->slice);
 	tess_arena_free(&f->arena);
 	free(f);
 }

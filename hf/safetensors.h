@@ -18,8 +18,8 @@ struct tess_slice {
 	int32_t dtype; /* TESS_BF16, ...; 0: of the format, but nothing here computes with it */
 	int32_t ndim; /* may be above TESS_DIMS */
 	const int64_t *shape;
-	const void *data; /* aligned for its type */
-	uint64_t bytes;
+	const void *data; /* as it lies: of any alignment; NULL where only the header was read */
+	uint64_t bytes, begin; /* begin: of the data, from the first tensor's */
 };
 
 /* TESSERA_LOAD, for `tessera info --options`; opening a file declares it too. */
@@ -32,7 +32,10 @@ extern const struct tess_option tess_load_options[];
  */
 tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out);
 
-/* The same of bytes that stay the caller's, valid until the close; `path` is for messages. */
+/* Reads the header alone: what tensors there are. */
+tess_status tess_safetensors_open_header(const char *path, struct tess_safetensors **out);
+
+/* As tess_safetensors_open, of bytes that stay the caller's, valid until the close; `path` is for messages. */
 tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t len,
                                    struct tess_safetensors **out);
 
@@ -42,6 +45,9 @@ size_t tess_safetensors_count(const struct tess_safetensors *f);
 const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, size_t i);
 /* NULL: not in this file. Borrowed. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
+
+/* Bytes of the file that were read into memory of this process. */
+uint64_t tess_safetensors_memory(const struct tess_safetensors *f);
 
 /* Lets go of the pages of these bytes, if the file is mapped; reading brings them back. */
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes);

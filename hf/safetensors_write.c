@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH = 8 };
+enum { LENGTH = 8, TRIES = 1000 };
 
 struct laid {
 	const struct tess_slice *slice;
@@ -139,11 +139,17 @@ static tess_status open_beside(const char *path, char **beside, int *fd)
 	*beside = NULL;
 	if (!stat(path, &about) && !S_ISREG(about.st_mode))
 		return tess_fail(TESS_EINVAL, "%s: not a regular file; it would be replaced", path);
-	if (asprintf(beside, "%s.%ld.part", path, (long)getpid()) < 0) {
-		*beside = NULL;
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	*fd = -1;
+	errno = EEXIST;
+	/* what a killed run of this number has left keeps its name */
+	for (int i = 0; *fd < 0 && errno == EEXIST && i < TRIES; i++) {
+		free(*beside);
+		if (asprintf(beside, "%s.%ld-%d.part", path, (long)getpid(), i) < 0) {
+			*beside = NULL;
+			return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+		}
+		*fd = open(*beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	}
-	*fd = open(*beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	return *fd >= 0 ? TESS_OK
 	                : tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 }

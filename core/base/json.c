@@ -13,9 +13,17 @@
 
 enum { DEPTH = 64 };
 
-/* Jansson recurses up to 2048 deep; a checkpoint has no reason to. Quotes and escapes are skipped. */
-static bool too_deep(const char *text, size_t len)
+/* Bytes that Jansson takes, rounded up: an object or a list that is empty, and each value in one. */
+enum { OBJECT = 256, LIST = 128, VALUE = 112 };
+
+/*
+ * Jansson recurses up to 2048 deep, and takes up to a hundred bytes of memory for one of text; a
+ * checkpoint has no reason to. Quotes and escapes are skipped. `each`: members are freed one by one.
+ */
+static tess_status check_cost(const char *name, const char *text, size_t len, bool each)
 {
+	const uint64_t most = 512 << 20;
+	uint64_t bytes = len, most_bytes = 0;
 	bool quoted = false;
 	int depth = 0;
 
@@ -28,28 +36,127 @@ static bool too_deep(const char *text, size_t len)
 		} else if (text[i] == '"') {
 			quoted = true;
 		} else if (text[i] == '[' || text[i] == '{') {
+			bytes += text[i] == '{' ? OBJECT : LIST;
 			if (++depth > DEPTH)
-				return true;
+				return tess_fail(TESS_EINVAL,
+				                 "%s: JSON nested deeper than %d levels", name,
+				                 DEPTH);
 		} else if (text[i] == ']' || text[i] == '}') {
 			depth--;
+		} else if (text[i] == ',') {
+			most_bytes = bytes > most_bytes ? bytes : most_bytes;
+			bytes = each && depth == 1 ? 0 : bytes + VALUE;
 		}
 	}
-	return false;
+	bytes = bytes > most_bytes ? bytes : most_bytes;
+	if (bytes > most)
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: its JSON would take %llu MiB of memory; at most %llu are allowed",
+			name, (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
+	return TESS_OK;
 }
 
 static tess_status parse(const char *name, const char *text, size_t len, size_t flags, json_t **out)
 {
+	tess_status st = check_cost(name, text, len, false);
 	json_error_t err;
 	json_t *root;
 
-	if (too_deep(text, len))
-		return tess_fail(TESS_EINVAL, "%s: JSON nested deeper than %d levels", name, DEPTH);
+	if (st)
+		return st;
 	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | flags, &err);
 	if (!root)
 		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line,
 		                 err.column, err.text);
 	*out = root;
 	return TESS_OK;
+}
+
+/* ---- member by member ------------------------------------------------------------------- */
+
+struct scan {
+	const char *name, *text;
+	size_t len, at;
+};
+
+static tess_status fail_at(const struct scan *s, size_t at, const char *why)
+{
+	int line = 1, column = 1;
+
+	for (size_t i = 0; i < at && i < s->len; i++) {
+		column = s->text[i] == '\n' ? 1 : column + 1;
+		line += s->text[i] == '\n';
+	}
+	return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", s->name, line, column, why);
+}
+
+/* Whether the next character that is no space is `c`, which is passed then. */
+static bool take_char(struct scan *s, char c)
+{
+	while (s->at < s->len && memchr(" \t\r\n", s->text[s->at], 4))
+		s->at++;
+	if (s->at == s->len || s->text[s->at] != c)
+		return false;
+	s->at++;
+	return true;
+}
+
+/* The value that begins here. */
+static tess_status next_value(struct scan *s, json_t **out)
+{
+	json_error_t err;
+
+	*out = json_loadb(s->text + s->at, s->len - s->at,
+	                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &err);
+	if (!*out)
+		return fail_at(s, s->at + (size_t)(err.position > 0 ? err.position - 1 : 0),
+		               err.text);
+	s->at += (size_t)err.position;
+	return TESS_OK;
+}
+
+static tess_status next_member(struct scan *s,
+                               tess_status (*member)(void *self, const char *key, json_t *value),
+                               void *self)
+{
+	json_t *key = NULL, *value = NULL;
+	tess_status st = next_value(s, &key);
+
+	if (!st && !json_is_string(key))
+		st = fail_at(s, s->at, "string expected");
+	if (!st && !take_char(s, ':'))
+		st = fail_at(s, s->at, "':' expected");
+	if (!st)
+		st = next_value(s, &value);
+	if (!st)
+		st = member(self, json_string_value(key), value);
+	json_decref(key);
+	json_decref(value);
+	return st;
+}
+
+tess_status tess_json_members(const char *name, const char *text, size_t len,
+                              tess_status (*member)(void *self, const char *key, json_t *value),
+                              void *self)
+{
+	struct scan s = { name, text, len, 0 };
+	tess_status st = check_cost(name, text, len, true);
+
+	if (st)
+		return st;
+	if (!take_char(&s, '{'))
+		return fail_at(&s, s.at, "'{' expected");
+	if (!take_char(&s, '}')) {
+		do
+			st = next_member(&s, member, self);
+		while (!st && take_char(&s, ','));
+		if (!st && !take_char(&s, '}'))
+			st = fail_at(&s, s.at, "'}' expected");
+	}
+	if (!st && (take_char(&s, 0) || s.at < s.len))
+		st = fail_at(&s, s.at, "end of file expected");
+	return st;
 }
 
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out)

@@ -8,9 +8,17 @@
 
 /*
  * Parses `len` bytes; `name` (a file) starts the sentence, which has line, column or offset and reason.
- * At most 64 levels deep. *out is yours: json_decref.
+ * At most 64 levels deep, and of at most 512 MiB in memory. *out is yours: json_decref.
  */
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out);
+
+/*
+ * Parses the object that `text` is one member at a time and hands each to `member`, until one fails: of a file
+ * with many, one is in memory. `value` is borrowed. Keys that are there twice are for `member` to see.
+ */
+tess_status tess_json_members(const char *name, const char *text, size_t len,
+                              tess_status (*member)(void *self, const char *key, json_t *value),
+                              void *self);
 
 /* The whole file, of at most `most` bytes; TESS_ENOENT when it is not there. */
 tess_status tess_json_load(const char *path, size_t most, json_t **out);

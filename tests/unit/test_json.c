@@ -120,4 +120,72 @@ START_TEST(loads_files)
 }
 END_TEST
 
-SUITE_MAIN("json", reads, refuses_with_place_and_reason, limits_depth, loads_files)
+/* A list of objects that would take gigabytes is not read; so much text in one string is nothing. */
+START_TEST(limits_memory)
+{
+	enum { MANY = 2 << 20, EACH = 3 };
+	char *text = malloc(MANY * EACH + 1);
+	json_t *root = NULL;
+
+	ck_assert_ptr_nonnull(text);
+	for (int i = 0; i < MANY; i++)
+		memcpy(text + EACH * i, "{},", EACH);
+	text[0] = '[';
+	text[MANY * EACH - 1] = ']';
+	refuses(text, MANY * EACH, "MiB of memory; at most 512");
+	memset(text, 'x', MANY * EACH);
+	text[0] = text[MANY * EACH - 1] = '"';
+	memcpy(text, "[\"", 2);
+	memcpy(text + MANY * EACH - 2, "\"]", 2);
+	ck_assert_int_eq(tess_json_parse("x", text, MANY * EACH, &root), TESS_OK);
+	json_decref(root);
+	free(text);
+}
+END_TEST
+
+static tess_status list_member(void *self, const char *key, json_t *value)
+{
+	char *list = self;
+
+	if (!json_is_integer(value))
+		return tess_fail(TESS_EINVAL, "member %s", key);
+	sprintf(list + strlen(list), "%s=%lld ", key, (long long)json_integer_value(value));
+	return TESS_OK;
+}
+
+START_TEST(reads_member_by_member)
+{
+	static const struct {
+		const char *text, *list, *why;
+	} cases[] = {
+		{ "{}", "", NULL },
+		{ " {\n} ", "", NULL },
+		{ "{\"a\":1,\"b\" : 2\n,\"a\":3}\n", "a=1 b=2 a=3 ", NULL },
+		{ "{\"\\u00e9,\\\"{\":1}", "\xc3\xa9,\"{=1 ", NULL },
+		{ "", "", "x:1:1: not valid JSON: '{' expected" },
+		{ "[]", "", "'{' expected" },
+		{ "{", "", "x:1:2: not valid JSON" },
+		{ "{\"a\":1", "a=1 ", "x:1:7: not valid JSON: '}' expected" },
+		{ "{\"a\":1,\n}", "a=1 ", "x:2:" },
+		{ "{\"a\":1}\n{", "a=1 ", "x:2:1: not valid JSON: end of file expected" },
+		{ "{\"a\":{\"b\":1,\"b\":1}}", "", "duplicate" },
+		{ "{\"a\":1,\"b\":null,\"c\":1}", "a=1 ", "member b" },
+		{ "{\"a\\u0000\":1}", "", "not valid JSON" },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char list[256] = "";
+		tess_status st = tess_json_members("x", cases[i].text, strlen(cases[i].text),
+		                                   list_member, list);
+
+		ck_assert_msg((st == TESS_OK) == !cases[i].why, "%s: %s", cases[i].text,
+		              st ? tess_error() : "accepted");
+		ck_assert_str_eq(list, cases[i].list);
+		ck_assert_msg(!st || strstr(tess_error(), cases[i].why), "%s: %s", cases[i].text,
+		              tess_error());
+	}
+}
+END_TEST
+
+SUITE_MAIN("json", reads, refuses_with_place_and_reason, limits_depth, limits_memory,
+           reads_member_by_member, loads_files)

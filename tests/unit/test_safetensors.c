@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/resource.h>
 
 /* A file of this header and `data` bytes that count up. *len: its length; malloc'ed. */
 static unsigned char *file_of(const char *header, size_t data, size_t *len)
@@ -59,7 +60,16 @@ START_TEST(refuses_bad_headers)
 		{ "{\"a\":", 0, ":1:", "not valid JSON" },
 		{ "{}x", 0, ":1:", "end of file expected" },
 		{ "{\"a\":" T("F32", "[1]", "0", "4") ",\"a\":" T("F32", "[1]", "0", "4") "}", 4,
-		  ":1:", "duplicate" },
+		  "tensor a", "duplicate" },
+		{ "{\"a\":" T("F32", "[0]", "0", "0") ",\"b\":" T(
+			  "F32", "[0]", "0", "0") ",\"a\":" T("F32", "[0]", "0", "0") "}",
+		  0, "tensor a", "duplicate" },
+		{ "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__", "duplicate" },
+		{ "{\"a\" 1}", 0, ":1:", "':' expected" },
+		{ "{\"a\":1 \"b\":1}", 0, "tensor a", "no dtype" },
+		{ "{\"a\":" T("F32", "[0]", "0", "0") " \"b\":1}", 0, ":1:", "'}' expected" },
+		{ "{\"a\":" T("F32", "[0]", "0", "0") ",}", 0, ":1:", "not valid JSON" },
+		{ "{7:1}", 0, ":1:", "string expected" },
 		{ "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"I8\"}}", 4, ":1:", "duplicate" },
 		{ "{\"\xff\":1}", 0, ":1:", "decode byte 0xff" },
 		{ "{\"a\\u0000b\":1}", 0, ":1:", "not valid JSON" },
@@ -305,24 +315,104 @@ START_TEST(reads_all_types_and_shapes)
 }
 END_TEST
 
-/* Headers of 61 to 64 bytes, and an odd tensor in front. */
-START_TEST(aligns_what_is_not)
+/* Headers of 61 to 68 bytes, and an odd tensor in front: the data stay where they lie. */
+START_TEST(copies_nothing)
 {
 	struct tess_safetensors *f = NULL;
 	char header[256] =
 		"{\"b\":" T("I8", "[3]", "0", "3") ",\"a\":" T("F64", "[2]", "3", "19") "}";
 
 	for (int pad = 0; pad < 8; pad++, strcat(header, " ")) {
-		const struct tess_slice *s;
+		const char *a, *b;
 
 		ck_assert_int_eq(tess_safetensors_open(file_write("good", header, 19), &f),
 		                 TESS_OK);
-		s = tess_safetensors_find(f, "a");
-		ck_assert_uint_eq((uintptr_t)s->data % sizeof(double), 0);
-		for (unsigned char i = 0; i < 16; i++)
-			ck_assert_uint_eq(((const unsigned char *)s->data)[i], 3 + i);
+		ck_assert_uint_eq(tess_safetensors_memory(f), 0);
+		a = tess_safetensors_find(f, "a")->data;
+		b = tess_safetensors_find(f, "b")->data;
+		ck_assert_ptr_eq(a, b + 3);
+		for (char i = 0; i < 19; i++)
+			ck_assert_int_eq(b[(int)i], i);
 		tess_safetensors_close(f);
 	}
+	setenv("TESSERA_LOAD", "copy", 1);
+	ck_assert_int_eq(tess_safetensors_open(scratch_path("good"), &f), TESS_OK);
+	ck_assert_uint_eq(tess_safetensors_memory(f), 8 + strlen(header) - 1 + 19);
+	tess_safetensors_close(f);
+	unsetenv("TESSERA_LOAD");
+}
+END_TEST
+
+START_TEST(reads_headers_alone)
+{
+	const char *path = data_path("model.safetensors");
+	struct tess_safetensors *all = NULL, *f = NULL;
+
+	setenv("TESSERA_LOAD", "copy", 1);
+	ck_assert_int_eq(tess_safetensors_open(path, &all), TESS_OK);
+	ck_assert_msg(!tess_safetensors_open_header(path, &f), "%s", tess_error());
+	unsetenv("TESSERA_LOAD");
+	ck_assert_uint_eq(tess_safetensors_memory(f), 0);
+	ck_assert_uint_eq(tess_safetensors_count(f), tess_safetensors_count(all));
+	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
+		const struct tess_slice *a = tess_safetensors_at(all, i),
+					*b = tess_safetensors_at(f, i);
+
+		ck_assert_str_eq(a->name, b->name);
+		ck_assert(a->ndim == b->ndim && a->bytes == b->bytes && a->begin == b->begin);
+		ck_assert_ptr_null(b->data);
+	}
+	tess_safetensors_close(all);
+	tess_safetensors_close(f);
+	/* and judges them as it does when all is read: the end of the data too */
+	f = NULL;
+	ck_assert_int_eq(
+		tess_safetensors_open_header(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), &f),
+		TESS_EINVAL);
+	ck_assert_int_eq(tess_safetensors_open_header(scratch_write("bad", "\3", 1), &f),
+	                 TESS_EINVAL);
+	ck_assert_int_eq(tess_safetensors_open_header(
+				 file_write("bad", "{\"a\":" T("F32", "[1]", "0", "4") "}", 3), &f),
+	                 TESS_EINVAL);
+	ck_assert_ptr_null(f);
+}
+END_TEST
+
+/* KiB, at most so far. */
+static long memory_most(void)
+{
+	struct rusage used;
+
+	ck_assert_int_eq(getrusage(RUSAGE_SELF, &used), 0);
+	return used.ru_maxrss;
+}
+
+/* Many tensors of no bytes: memory in proportion to their names. */
+START_TEST(many_tensors_cost_little)
+{
+	enum { MANY = 300000, EACH = 300 };
+	struct tess_safetensors *f = NULL;
+	FILE *out = fopen(scratch_path("many"), "wb");
+	uint64_t len;
+	long before;
+
+	ck_assert_ptr_nonnull(out);
+	fprintf(out, "12345678{");
+	for (int i = 0; i < MANY; i++)
+		fprintf(out, "%s\"t%d\":" T("F32", "[0]", "0", "0"), i ? "," : "", i);
+	fprintf(out, "}");
+	len = (uint64_t)ftell(out) - sizeof len;
+	rewind(out);
+	fwrite(&len, 1, sizeof len, out); /* little-endian, as all machines that this runs on */
+	ck_assert_int_eq(fclose(out), 0);
+	before = memory_most();
+	ck_assert_msg(!tess_safetensors_open(scratch_path("many"), &f), "%s", tess_error());
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what was freed */
+	ck_assert_int_lt(memory_most() - before, MANY / 1024 * EACH);
+#endif
+	ck_assert_uint_eq(tess_safetensors_count(f), MANY);
+	ck_assert_ptr_nonnull(tess_safetensors_find(f, "t299999"));
+	tess_safetensors_close(f);
 }
 END_TEST
 
@@ -391,6 +481,26 @@ START_TEST(writes_what_it_reads)
 }
 END_TEST
 
+/* What a killed run with this process's number has left is in nobody's way, and stays. */
+START_TEST(writes_beside_what_was_left)
+{
+	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };
+	struct tess_safetensors *f = NULL;
+	char name[64];
+
+	snprintf(name, sizeof name, "again.%ld-0.part", (long)getpid());
+	scratch_text(name, "half");
+	ck_assert_msg(!tess_safetensors_write(scratch_path("again"), 1, &one), "%s", tess_error());
+	ck_assert_int_eq(tess_safetensors_open(scratch_path("again"), &f), TESS_OK);
+	ck_assert_mem_eq(tess_safetensors_find(f, "one")->data, "abcd", 4);
+	tess_safetensors_close(f);
+	ck_assert_int_eq(access(scratch_path(name), F_OK), 0);
+	snprintf(name, sizeof name, "again.%ld-1.part", (long)getpid());
+	ck_assert_int_ne(access(scratch_path(name), F_OK), 0);
+}
+END_TEST
+
 SCRATCH_MAIN("safetensors", refuses_bad_headers, refuses_bad_files, quotes_no_escapes,
              refuses_truncation, reads_mapped_or_copied, drops_pages_that_come_back,
-             reads_all_types_and_shapes, aligns_what_is_not, writes_what_it_reads)
+             reads_all_types_and_shapes, copies_nothing, reads_headers_alone,
+             many_tensors_cost_little, writes_what_it_reads, writes_beside_what_was_left)
