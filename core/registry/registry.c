@@ -91,10 +91,24 @@ static const char *nearest(int32_t kind, const char *name)
 	return near;
 }
 
+/* The model types that there are: "; the types are gpt2, llama"; "" where there is none. */
+static const char *list_types(size_t room, char *out)
+{
+	size_t at = 0;
+
+	*out = 0;
+	for (const struct tess_file *f = registry.files; f; f = f->next)
+		for (size_t i = 0; f->kind == TESS_MODELS && i < f->noffers; i++)
+			for (const char *const *t = f->offers[i].aliases; t && *t && at < room; t++)
+				at += (size_t)snprintf(out + at, room - at, "%s%.80s",
+				                       at ? ", " : "; the types are ", *t);
+	return out;
+}
+
 static tess_status not_found(int32_t kind, const char *name)
 {
 	const char *near = nearest(kind, name), *word = tess_kind_names[kind];
-	char what[160], untaken[80] = "";
+	char what[160], untaken[80] = "", types[512] = "";
 	size_t n = 0;
 
 	if (!*name && kind <= TESS_DEVICES)
@@ -113,9 +127,11 @@ static tess_status not_found(int32_t kind, const char *name)
 		         kind == TESS_MODELS ? "no file has a model of type \"%.80s\""
 		                             : "no file has a style %.80s",
 		         name);
-	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s", word, name, what,
+	if (kind == TESS_MODELS)
+		list_types(sizeof types, types);
+	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s%s", word, name, what,
 	                 registry.tried, near ? "; did you mean " : "", near ? near : "",
-	                 near ? "?" : "", untaken);
+	                 near ? "?" : "", types, untaken);
 }
 
 static tess_status fail_clash(int32_t kind, const char *name, const struct tess_file *a,
