@@ -24,6 +24,9 @@ struct tess_checkpoint {
 	const char *dir;
 	struct tess_config config;
 	struct tess_generation generation;
+	const char *config_path, *generation_path;
+	json_t *generation_root; /* NULL: there is no such file */
+	bool headers; /* only those are read */
 	size_t nparts, n;
 	struct tess_safetensors **part;
 	struct named *tensor; /* by name */
@@ -38,21 +41,31 @@ static const char *path_of(struct tess_checkpoint *c, const char *file)
 
 static tess_status configs_load(struct tess_checkpoint *c)
 {
-	const char *path = path_of(c, "config.json"), *more = path_of(c, "generation_config.json");
-	json_t *generation = NULL;
 	tess_status st;
 
-	if (!path || !more)
+	c->config_path = path_of(c, "config.json");
+	c->generation_path = path_of(c, "generation_config.json");
+	if (!c->config_path || !c->generation_path)
 		return TESS_ENOMEM;
-	st = tess_config_load(path, &c->config);
-	if (st)
-		return st;
-	st = tess_json_load(more, JSON_MOST, &generation);
+	st = tess_config_load(c->config_path, &c->config);
+	if (st == TESS_ENOENT)
+		return tess_fail(st,
+		                 "%s: no config.json is there; the directory of a checkpoint holds "
+		                 "config.json, model.safetensors or its parts with "
+		                 "model.safetensors.index.json, and tokenizer.json",
+		                 c->dir);
+	if (!st)
+		st = tess_json_load(c->generation_path, JSON_MOST, &c->generation_root);
 	if (st && st != TESS_ENOENT)
 		return st;
-	st = tess_generation_make(more, generation, c->config.root, &c->generation);
-	json_decref(generation);
-	return st;
+	return tess_generation_make(c->generation_path, c->generation_root, c->config_path,
+	                            c->config.root, &c->generation);
+}
+
+void tess_checkpoint_warn(const struct tess_checkpoint *c)
+{
+	tess_generation_warn(c->generation_path, c->generation_root, c->config_path,
+	                     c->config.root);
 }
 
 static tess_status room_make(struct tess_checkpoint *c, size_t nparts, size_t n)
@@ -64,12 +77,19 @@ static tess_status room_make(struct tess_checkpoint *c, size_t nparts, size_t n)
 	return c->part && (c->tensor || !n) ? TESS_OK : TESS_ENOMEM;
 }
 
+static tess_status part_open(const struct tess_checkpoint *c, const char *path,
+                             struct tess_safetensors **out)
+{
+	return c->headers ? tess_safetensors_open_header(path, out)
+	                  : tess_safetensors_open(path, out);
+}
+
 static tess_status single_load(struct tess_checkpoint *c, const char *path)
 {
 	tess_status st = room_make(c, 1, 0);
 
 	if (!st)
-		st = tess_safetensors_open(path, &c->part[0]);
+		st = part_open(c, path, &c->part[0]);
 	if (st)
 		return st;
 	c->nparts = 1;
@@ -88,7 +108,7 @@ static tess_status parts_open(struct tess_checkpoint *c, const char *path,
 	for (; !st && c->nparts < ix->nparts; c->nparts += !st) {
 		const char *part = path_of(c, ix->part[c->nparts]);
 
-		st = part ? tess_safetensors_open(part, &c->part[c->nparts]) : TESS_ENOMEM;
+		st = part ? part_open(c, part, &c->part[c->nparts]) : TESS_ENOMEM;
 		if (st == TESS_ENOENT)
 			tess_fail_in(st, "%s: weight_map names a part that is missing", path);
 	}
@@ -156,22 +176,43 @@ static tess_status weights_load(struct tess_checkpoint *c)
 	                 c->dir);
 }
 
-tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
+/* "ORG/NAME" names a model on a hub as well. */
+static bool looks_like_id(const char *path)
 {
-	struct tess_checkpoint *c;
-	size_t len = strlen(dir);
-	tess_status st = TESS_OK;
+	const char *slash = strchr(path, '/');
+
+	return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && *path != '.';
+}
+
+static tess_status dir_check(const char *dir)
+{
 	struct stat about;
 
 	if (stat(dir, &about))
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", dir,
-		                 strerror(errno));
+		return tess_fail(
+			errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s%s", dir, strerror(errno),
+			errno == ENOENT && looks_like_id(dir)
+				? "; nothing is downloaded: if this is the id of a model on a "
+				  "hub, fetch it first and name its directory"
+				: "");
 	if (!S_ISDIR(about.st_mode))
 		return tess_fail(TESS_EINVAL,
 		                 "%s: the directory of a checkpoint is needed, not a file", dir);
+	return TESS_OK;
+}
+
+static tess_status open_dir(const char *dir, bool headers, struct tess_checkpoint **out)
+{
+	tess_status st = dir_check(dir);
+	struct tess_checkpoint *c;
+	size_t len = strlen(dir);
+
+	if (st)
+		return st;
 	c = calloc(1, sizeof *c);
 	if (!c)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
+	c->headers = headers;
 	while (len > 1 && dir[len - 1] == '/')
 		len--;
 	c->dir = tess_arena_copy(&c->arena, dir, len);
@@ -188,6 +229,16 @@ tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
 	return st;
 }
 
+tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
+{
+	return open_dir(dir, false, out);
+}
+
+tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out)
+{
+	return open_dir(dir, true, out);
+}
+
 void tess_checkpoint_close(struct tess_checkpoint *c)
 {
 	if (!c)
@@ -195,6 +246,7 @@ void tess_checkpoint_close(struct tess_checkpoint *c)
 	for (size_t i = 0; i < c->nparts; i++)
 		tess_safetensors_close(c->part[i]);
 	tess_config_free(&c->config);
+	json_decref(c->generation_root);
 	tess_arena_free(&c->arena);
 	free(c);
 }
@@ -246,7 +298,8 @@ static tess_status missing(const struct tess_checkpoint *c, const char *name)
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out)
 {
-	const struct named *found = bsearch(name, c->tensor, c->n, sizeof *c->tensor, by_name);
+	const struct named *found =
+		c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, by_name) : NULL;
 	const struct tess_slice *s;
 	struct tess_view view = { 0 };
 	int64_t stride = 1;
@@ -282,6 +335,15 @@ void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uin
 		tess_safetensors_drop(c->part[i], data, bytes);
 }
 
+uint64_t tess_checkpoint_memory(const struct tess_checkpoint *c)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < c->nparts; i++)
+		bytes += tess_safetensors_memory(c->part[i]);
+	return bytes;
+}
+
 static tess_status source_find(void *self, const char *name, struct tess_view *out)
 {
 	return tess_checkpoint_find(self, name, out);
@@ -292,6 +354,11 @@ static void source_drop(void *self, const void *data, uint64_t bytes)
 	tess_checkpoint_drop(self, data, bytes);
 }
 
+static const char *source_at(void *self, size_t i)
+{
+	return tess_checkpoint_at(self, i)->name;
+}
+
 struct tess_source tess_checkpoint_source(struct tess_checkpoint *c)
 {
 	return (struct tess_source){
@@ -300,5 +367,7 @@ struct tess_source tess_checkpoint_source(struct tess_checkpoint *c)
 		.config = c->config.root,
 		.find = source_find,
 		.drop = source_drop,
+		.count = c->n,
+		.at = source_at,
 	};
 }

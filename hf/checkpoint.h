@@ -16,6 +16,12 @@ struct tess_checkpoint;
  */
 tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out);
 
+/* The same of headers alone: the data of what is found is NULL. For checks that read no weight. */
+tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out);
+
+/* Logs what in the configs has no effect: settings that are not computed here, ids that no token has. */
+void tess_checkpoint_warn(const struct tess_checkpoint *c);
+
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);
 const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c);
 const struct tess_generation *tess_checkpoint_generation(const struct tess_checkpoint *c);
@@ -25,7 +31,7 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight: rows, contiguous, aligned, read-only though tess_view's data is not const. Not there:
+ * A weight: rows, contiguous, of any alignment, read-only though tess_view's data is not const. Not there:
  * TESS_ENOENT with the nearest name; another type than F32, BF16 and F16: TESS_ENOTSUP.
  */
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
@@ -33,6 +39,9 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 
 /* The whole pages inside may go, where the file is mapped; reading them again brings them back. */
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);
+
+/* Bytes of its files that were read into memory of this process (TESSERA_LOAD=copy). */
+uint64_t tess_checkpoint_memory(const struct tess_checkpoint *c);
 
 /* The checkpoint as nn sees it; valid until the close. */
 struct tess_source tess_checkpoint_source(struct tess_checkpoint *c);

@@ -45,13 +45,20 @@ static const char *const matrices[][2] = {
 };
 static const int64_t elements_most = (int64_t)1 << 40;
 
+/* What is added to a variance. */
+static const char *const epsilons[] = { "rms_norm_eps", "norm_eps", "norm_epsilon",
+	                                "layer_norm_eps", "layer_norm_epsilon" };
+
 static tess_status sizes_check(const char *path, const json_t *root)
 {
 	int64_t a, b, any = 0;
 	tess_status st = TESS_OK;
+	double eps = 0;
 
 	for (size_t i = 0; !st && i < sizeof sizes / sizeof *sizes; i++)
 		st = tess_json_int(path, root, sizes[i].key, sizes[i].least, sizes[i].most, &any);
+	for (size_t i = 0; !st && i < sizeof epsilons / sizeof *epsilons; i++)
+		st = tess_json_number(path, root, epsilons[i], 0, 1, &eps);
 	for (size_t i = 0; !st && i < sizeof matrices / sizeof *matrices; i++) {
 		a = json_integer_value(json_object_get(root, matrices[i][0]));
 		b = json_integer_value(json_object_get(root, matrices[i][1]));
@@ -62,6 +69,21 @@ static tess_status sizes_check(const char *path, const json_t *root)
 				path, matrices[i][0], (long long)a, matrices[i][1], (long long)b);
 	}
 	return st;
+}
+
+/* Its numbers would be read as weights, without their scales. */
+static tess_status quantization_check(const char *path, const json_t *root)
+{
+	const json_t *q = json_object_get(root, "quantization_config");
+	const char *method = json_string_value(json_object_get(q, "quant_method"));
+
+	if (!q || json_is_null(q) || (json_is_object(q) && !json_object_size(q)))
+		return TESS_OK;
+	return tess_fail(
+		TESS_ENOTSUP,
+		"%s: quantization_config: the weights are quantised%s%.64s, a format that is "
+		"not read; use a checkpoint whose weights are F32, BF16 or F16",
+		path, method ? " by " : "", method ? method : "");
 }
 
 /* "Qwen3MoeForCausalLM" -> "qwen3_moe": what precedes the head, a _ before each new word. */
@@ -116,6 +138,8 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 		st = tess_fail(TESS_EINVAL, "%s: an object is needed", path);
 	if (!st)
 		st = type_of(path, root, sizeof c.type, c.type);
+	if (!st)
+		st = quantization_check(path, root);
 	if (!st)
 		st = sizes_check(path, root);
 	if (st)
@@ -186,46 +210,67 @@ static void warn_of_unused(const char *path, const json_t *g)
 	}
 }
 
-/* An id, a list of ids, or null; *n: room, then how many. */
-static tess_status ids_read(const char *path, const json_t *o, const char *key, int32_t *n,
-                            int64_t *ids)
+/* Ids are below this. */
+static int64_t vocabulary_of(const json_t *config)
+{
+	const json_t *size = json_object_get(config, "vocab_size");
+
+	return json_is_integer(size) ? json_integer_value(size) : (int64_t)INT32_MAX + 1;
+}
+
+static size_t ids_count(const json_t *value)
+{
+	if (!value || json_is_null(value))
+		return 0;
+	return json_is_array(value) ? json_array_size(value) : 1;
+}
+
+static const json_t *ids_at(const json_t *value, size_t i)
+{
+	return json_is_array(value) ? json_array_get(value, i) : value;
+}
+
+/* An id, a list of ids, or null; *n: room, then how many. What no token has is left out. */
+static tess_status ids_read(const char *path, const json_t *o, const char *key, int64_t vocab,
+                            int32_t *n, int64_t *ids)
 {
 	const json_t *value = json_object_get(o, key);
-	const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+	const size_t count = ids_count(value);
+	int32_t kept = 0;
 
-	if (!value || json_is_null(value)) {
-		*n = 0;
-		return TESS_OK;
-	}
 	if (count > (size_t)*n)
 		return tess_fail(TESS_EINVAL, "%s: %s: %zu ids; at most %d are allowed", path, key,
 		                 count, *n);
 	for (size_t i = 0; i < count; i++) {
-		const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+		const json_t *id = ids_at(value, i);
 
-		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-		    json_integer_value(id) > INT32_MAX)
-			return tess_fail(TESS_EINVAL,
-			                 "%s: %s: an id is a whole number from 0 to %d", path, key,
-			                 INT32_MAX);
-		ids[i] = json_integer_value(id);
+		if (!json_is_integer(id))
+			return tess_fail(TESS_EINVAL, "%s: %s: an id is a whole number from 0 on",
+			                 path, key);
+		if (json_integer_value(id) >= 0 && json_integer_value(id) < vocab)
+			ids[kept++] = json_integer_value(id);
 	}
-	*n = (int32_t)count;
+	*n = kept;
 	return TESS_OK;
 }
 
-static tess_status special_ids(const char *path, const json_t *generation, const json_t *config,
-                               struct tess_generation *g)
+/* Those of config.json are judged too where generation_config.json has its own. */
+static tess_status special_ids(const char *path, const json_t *generation, const char *config_path,
+                               const json_t *config, struct tess_generation *g)
 {
 	static const char *const keys[] = { "bos_token_id", "pad_token_id", "eos_token_id" };
-	int64_t *const ids[] = { &g->bos, &g->pad, g->eos };
+	int64_t *const ids[] = { &g->bos, &g->pad, g->eos }, vocab = vocabulary_of(config);
 
 	for (int i = 0; i < 3; i++) {
-		bool own = json_object_get(generation, keys[i]) != NULL;
-		int32_t n = i < 2 ? 1 : TESS_EOS_MOST;
-		tess_status st = ids_read(own ? path : "config.json", own ? generation : config,
-		                          keys[i], &n, ids[i]);
+		int32_t n = i < 2 ? 1 : TESS_EOS_MOST, own = n;
+		tess_status st = ids_read(config_path, config, keys[i], vocab, &n, ids[i]);
 
+		if (!st && json_object_get(generation, keys[i])) {
+			if (i < 2)
+				*ids[i] = -1;
+			st = ids_read(path, generation, keys[i], vocab, &own, ids[i]);
+			n = own;
+		}
 		if (st)
 			return st;
 		g->neos = i < 2 ? 0 : n;
@@ -233,7 +278,32 @@ static tess_status special_ids(const char *path, const json_t *generation, const
 	return TESS_OK;
 }
 
-tess_status tess_generation_make(const char *path, const json_t *generation, const json_t *config,
+static void warn_of_ids(const char *path, const json_t *o, int64_t vocab)
+{
+	const json_t *value = json_object_get(o, "eos_token_id");
+
+	for (size_t i = 0; i < ids_count(value); i++) {
+		long long id = json_integer_value(ids_at(value, i));
+
+		if (id < 0 || id >= vocab)
+			tess_log(TESS_WARN, "hf",
+			         "%s: eos_token_id: no token has the id %lld, which never ends a "
+			         "text; ids are 0 to %lld",
+			         path, id, (long long)vocab - 1);
+	}
+}
+
+void tess_generation_warn(const char *path, const json_t *generation, const char *config_path,
+                          const json_t *config)
+{
+	bool own = json_object_get(generation, "eos_token_id") != NULL;
+
+	warn_of_ids(own ? path : config_path, own ? generation : config, vocabulary_of(config));
+	warn_of_unused(path, generation);
+}
+
+tess_status tess_generation_make(const char *path, const json_t *generation,
+                                 const char *config_path, const json_t *config,
                                  struct tess_generation *out)
 {
 	struct tess_generation g = {
@@ -249,7 +319,7 @@ tess_status tess_generation_make(const char *path, const json_t *generation, con
 
 	if (o && !json_is_object(o))
 		return tess_fail(TESS_EINVAL, "%s: an object is needed", path);
-	st = special_ids(path, o, config, &g);
+	st = special_ids(path, o, config_path, config, &g);
 	if (!st)
 		st = tess_json_bool(path, o, "do_sample", &g.sample);
 	if (!st)
@@ -265,9 +335,7 @@ tess_status tess_generation_make(const char *path, const json_t *generation, con
 		st = tess_json_int(path, o, "top_k", 0, INT32_MAX, &g.top_k);
 	if (!st)
 		st = tess_json_int(path, o, "max_new_tokens", 1, INT32_MAX, &g.max_new_tokens);
-	if (st)
-		return st;
-	warn_of_unused(path, o);
-	*out = g;
-	return TESS_OK;
+	if (!st)
+		*out = g;
+	return st;
 }

@@ -13,8 +13,8 @@ struct tess_config {
 };
 
 /*
- * Judges config.json: a model type, and sizes that are whole numbers and can be multiplied. Whether
- * they fit one another is the model's business. What is in *out is yours: tess_config_free; `root`
+ * Judges config.json: a model type, weights that are not quantised, numbers in their ranges, and
+ * sizes that are whole numbers and can be multiplied. Whether they fit one another is the model's business. What is in *out is yours: tess_config_free; `root`
  * is taken, failed or not.
  */
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out);
@@ -36,10 +36,18 @@ struct tess_generation {
 
 /*
  * Of generation_config.json, or NULL where there is none. Ids that it leaves out are those of
- * config.json; other keys have the presets of transformers (top_k 50). Settings that change the
- * text and are not computed here (beams, ...) are a warning.
+ * config.json; other keys have the presets of transformers (top_k 50). Ids that no token has are
+ * left out.
  */
-tess_status tess_generation_make(const char *path, const json_t *generation, const json_t *config,
+tess_status tess_generation_make(const char *path, const json_t *generation,
+                                 const char *config_path, const json_t *config,
                                  struct tess_generation *out);
+
+/*
+ * Logs what was left out: end-of-text ids that no token has, and settings that change the text and
+ * are not computed here (beams, ...).
+ */
+void tess_generation_warn(const char *path, const json_t *generation, const char *config_path,
+                          const json_t *config);
 
 #endif

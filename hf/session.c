@@ -3,6 +3,8 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "nn/agree.h"
+#include "nn/rope.h"
+#include "nn/unexpected.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +18,27 @@ struct tess_session {
 
 /* ---- checkpoint and plan ------------------------------------------------------------------------------- */
 
-tess_status tess_planned_open(const char *dir, const struct tess_session_how *how,
+tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, bool headers,
                               struct tess_planned *out)
 {
 	const char *const *overrides = how ? how->overrides : NULL;
 	struct tess_planned p = { 0 };
 	int32_t n = 0;
-	tess_status st = tess_checkpoint_open(dir, &p.checkpoint);
+	tess_status st = headers ? tess_checkpoint_open_headers(dir, &p.checkpoint)
+	                         : tess_checkpoint_open(dir, &p.checkpoint);
+	struct tess_rope rope;
 
 	while (overrides && overrides[n])
 		n++;
 	if (st)
 		return st;
 	p.source = tess_checkpoint_source(p.checkpoint);
+	p.source.ignore_unexpected = how && how->ignore_unexpected;
 	st = tess_plugin_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
 		st = tess_fail_in(st, "%s", dir);
+	if (!st)
+		st = tess_rope_read(p.source.name, p.source.config, &rope);
 	if (!st)
 		st = tess_plan_open(p.model, how ? how->plan : NULL, overrides, n, &p.plan);
 	if (st)
@@ -59,8 +66,23 @@ tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, in
 		                       .nranks = nranks,
 		                       .ntokens = ntokens,
 		                       .all = all };
+	struct tess_program *program;
+	tess_status st = tess_program_record(&how, &program);
 
-	return tess_program_record(&how, out);
+	if (st)
+		return st;
+	st = tess_unexpected_check(program, p->model, &p->source, false);
+	if (st)
+		tess_program_free(program);
+	else
+		*out = program;
+	return st;
+}
+
+void tess_planned_warn(const struct tess_planned *p, const struct tess_program *program)
+{
+	tess_checkpoint_warn(p->checkpoint);
+	tess_unexpected_check(program, p->model, &p->source, true);
 }
 
 int64_t tess_planned_positions(const struct tess_planned *p)
@@ -85,7 +107,9 @@ tess_status tess_session_open(struct tess_group *g, const char *dir,
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
 	s->group = g;
-	st = tess_agree(g, tess_planned_open(dir, &mine, &s->planned), "session");
+	st = tess_agree(g, tess_planned_open(dir, &mine, false, &s->planned), "session");
+	if (!st && tess_group_rank(g) == 0)
+		tess_checkpoint_warn(s->planned.checkpoint);
 	if (!st) {
 		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan,
 			                           &s->planned.source, g, mine.threads };

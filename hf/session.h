@@ -17,14 +17,23 @@ struct tess_planned {
 	struct tess_plan plan;
 };
 
-/* *out is yours: tess_planned_close. */
-tess_status tess_planned_open(const char *dir, const struct tess_session_how *how,
+/*
+ * Judges all that needs no rank and no program. `headers`: of the weights, only what there is. *out is yours:
+ * tess_planned_close.
+ */
+tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, bool headers,
                               struct tess_planned *out);
 void tess_planned_close(struct tess_planned *p);
 
-/* The program for a world of `nranks`; refused where it cannot work. *out is yours: tess_program_free. */
+/*
+ * The program for a world of `nranks`; refused where it cannot work, or leaves out what the checkpoint has.
+ * *out is yours: tess_program_free.
+ */
 tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens,
                                 bool all, struct tess_program **out);
+
+/* Logs what of the checkpoint has no effect; a session does on its rank 0. */
+void tess_planned_warn(const struct tess_planned *p, const struct tess_program *program);
 
 /* The positions that the checkpoint was made for; 0: it does not say. */
 int64_t tess_planned_positions(const struct tess_planned *p);

@@ -121,6 +121,8 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
 static const char *const types[] = { "llama", NULL };
+/* computed from rope_theta; older checkpoints have it too */
+static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
 static const struct tess_model llama = {
 	.size = sizeof llama,
 	.name = "llama",
@@ -128,6 +130,7 @@ static const struct tess_model llama = {
 	.types = types,
 	.presets = presets,
 	.forward = forward,
+	.unexpected = unexpected,
 };
 static const struct tess_model *const models[] = { &llama, NULL };
 

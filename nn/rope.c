@@ -4,16 +4,18 @@
 #include "core/base/math.h"
 #include "core/base/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const double pi = 0x1.921fb54442d18p+1;
 
-/* The object that holds the settings, or NULL; `where` names it in sentences. */
-static tess_status settings_of(const json_t *config, const json_t **out, const char **where)
+enum { WHERE = 4096 };
+
+/* The object that holds the settings, or NULL; `where`, until now config.json, names it in sentences. */
+static tess_status settings_of(const json_t *config, const json_t **out, char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
-	static const char *const names[] = { "config.json: rope_scaling",
-		                             "config.json: rope_parameters" };
+	const size_t len = strlen(where);
 	const char *key;
 	json_t *value;
 
@@ -23,17 +25,17 @@ static tess_status settings_of(const json_t *config, const json_t **out, const c
 		if (!table || json_is_null(table) ||
 		    (json_is_object(table) && !json_object_size(table)))
 			continue;
+		snprintf(where + len, WHERE - len, ": %s", keys[i]);
 		if (!json_is_object(table))
-			return tess_fail(TESS_EINVAL, "%s: an object or null is needed", names[i]);
+			return tess_fail(TESS_EINVAL, "%s: an object or null is needed", where);
 		json_object_foreach(table, key, value) {
 			if (json_is_object(value))
 				return tess_fail(
 					TESS_ENOTSUP,
 					"%s: %.64s: settings per layer type are not supported; one for all layers is",
-					names[i], key);
+					where, key);
 		}
 		*out = table;
-		*where = names[i];
 		return TESS_OK;
 	}
 	return TESS_OK;
@@ -65,8 +67,8 @@ static tess_status type_of(const json_t *table, const char *where, int32_t *out)
 	return TESS_OK;
 }
 
-static tess_status llama3_of(const json_t *config, const json_t *table, const char *where,
-                             struct tess_rope *r)
+static tess_status llama3_of(const char *path, const json_t *config, const json_t *table,
+                             const char *where, struct tess_rope *r)
 {
 	const double most = 1e9;
 	tess_status st;
@@ -77,8 +79,8 @@ static tess_status llama3_of(const json_t *config, const json_t *table, const ch
 	if (!st)
 		st = tess_json_number(where, table, "high_freq_factor", 1e-9, most, &r->high);
 	if (!st)
-		st = tess_json_int("config.json", config, "original_max_position_embeddings", 1,
-		                   INT32_MAX, &r->original);
+		st = tess_json_int(path, config, "original_max_position_embeddings", 1, INT32_MAX,
+		                   &r->original);
 	if (!st)
 		st = tess_json_int(where, table, "original_max_position_embeddings", 1, INT32_MAX,
 		                   &r->original);
@@ -97,26 +99,28 @@ static tess_status llama3_of(const json_t *config, const json_t *table, const ch
 	return TESS_OK;
 }
 
-tess_status tess_rope_read(const json_t *config, struct tess_rope *out)
+tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
 {
 	const double least_theta = 1, most_theta = 1e30;
 	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000 };
-	const char *where = "config.json";
+	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
 	double part = 1;
 	tess_status st;
 
-	st = settings_of(config, &table, &where);
+	snprintf(path, sizeof path, "%.3900s/config.json", dir);
+	memcpy(where, path, sizeof where);
+	st = settings_of(config, &table, where);
 	if (!st)
 		st = type_of(table, where, &r.type);
 	if (!st)
-		st = tess_json_number("config.json", config, "rope_theta", least_theta, most_theta,
+		st = tess_json_number(path, config, "rope_theta", least_theta, most_theta,
 		                      &r.theta);
 	if (!st)
 		st = tess_json_number(where, table, "rope_theta", least_theta, most_theta,
 		                      &r.theta);
 	if (!st)
-		st = tess_json_number("config.json", config, "partial_rotary_factor", 0, 1, &part);
+		st = tess_json_number(path, config, "partial_rotary_factor", 0, 1, &part);
 	if (!st)
 		st = tess_json_number(where, table, "partial_rotary_factor", 0, 1, &part);
 	if (!st && part != 1)
@@ -126,7 +130,7 @@ tess_status tess_rope_read(const json_t *config, struct tess_rope *out)
 			"supported",
 			where, part);
 	if (!st && r.type == TESS_ROPE_LLAMA3)
-		st = llama3_of(config, table, where, &r);
+		st = llama3_of(path, config, table, where, &r);
 	if (!st)
 		*out = r;
 	return st;

@@ -17,9 +17,10 @@ struct tess_rope {
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
  * which wins as it does there); neither: theta 10000. What is not computed here (other types, a
- * part of each head, one setting per layer type) is TESS_ENOTSUP with a sentence.
+ * part of each head, one setting per layer type) is TESS_ENOTSUP with a sentence, which begins with
+ * the path of config.json in `dir`.
  */
-tess_status tess_rope_read(const json_t *config, struct tess_rope *out);
+tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
 
 /*
  * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles: the rows

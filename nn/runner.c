@@ -11,6 +11,7 @@
 #include "nn/record.h"
 #include "nn/rope.h"
 #include "nn/run.h"
+#include "nn/unexpected.h"
 #include "nn/weights.h"
 
 #include <sched.h>
@@ -280,9 +281,12 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->nranks = tess_group_size(parts->group);
 	st = read_options(&s->check);
 	if (!st)
-		st = tess_rope_read(parts->source->config, &s->rope);
+		st = tess_rope_read(parts->source->name, parts->source->config, &s->rope);
 	if (!st)
 		st = shape_new(s, 1, false, &s->shapes);
+	if (!st)
+		st = tess_unexpected_check(s->shapes->program, parts->model, parts->source,
+		                           s->rank == 0);
 	st = tess_agree(parts->group, st, "program");
 	if (!st)
 		st = compare(s, s->shapes->program);

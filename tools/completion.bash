@@ -44,7 +44,7 @@ _tessera() {
 		return ;;
 	esac
 
-	local plan='-n --plan --plan-override' options=
+	local plan='-n --plan --plan-override --ignore-unexpected' options=
 	case $command in
 	'') options='generate explain bench conform info launch --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens

@@ -13,8 +13,8 @@
 #include <tessera/reduce.h>
 
 static const char *const help =
-	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--tokens T]\n"
-	"       [--positions L] [--program] [--json] [--help]\n"
+	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
+	"       [--tokens T] [--positions L] [--program] [--json] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N ranks would hold\n"
 	"and send. Starts no rank and reads no weight. What is the same in each layer is printed once, with *,\n"
@@ -23,6 +23,7 @@ static const char *const help =
 	"  -n N            number of ranks (default 1)\n"
 	"  --plan P        auto, none, a plan of the model's (tp, tp+sp), a file, or JSON\n"
 	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
+	"  --ignore-unexpected   leaves out tensors that no module asks for, with a warning\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
 	"  --positions L   room in the KV cache (default 2048, at most what the checkpoint was made for)\n"
 	"  --program       the records instead, with placements; with --json: the records too\n"
@@ -40,7 +41,7 @@ struct ask {
 	const char *model, *plan, *overrides[MOST_OVERRIDES + 1];
 	int32_t ranks, noverrides;
 	int64_t tokens, positions;
-	bool program, json;
+	bool program, json, ignore_unexpected;
 };
 
 struct report {
@@ -423,6 +424,7 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	static const struct option options[] = {
 		{ "plan", required_argument, NULL, 'p' },
 		{ "plan-override", required_argument, NULL, 'o' },
+		{ "ignore-unexpected", no_argument, NULL, 'i' },
 		{ "tokens", required_argument, NULL, 't' },
 		{ "positions", required_argument, NULL, 'l' },
 		{ "program", no_argument, NULL, 'r' },
@@ -447,6 +449,9 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 			break;
 		case 'p':
 			a->plan = optarg;
+			break;
+		case 'i':
+			a->ignore_unexpected = true;
 			break;
 		case 'r':
 			a->program = true;
@@ -493,10 +498,11 @@ static tess_status explain(struct ask *a, bool *usage)
 {
 	struct tess_session_how how = { .size = sizeof how,
 		                        .plan = a->plan,
-		                        .overrides = a->overrides };
+		                        .overrides = a->overrides,
+		                        .ignore_unexpected = a->ignore_unexpected };
 	struct report r = { .ask = a };
 	int64_t most;
-	tess_status st = tess_planned_open(a->model, &how, &r.planned);
+	tess_status st = tess_planned_open(a->model, &how, true, &r.planned);
 
 	if (st)
 		return st;
@@ -511,8 +517,10 @@ static tess_status explain(struct ask *a, bool *usage)
 		a->positions = most && most < 2048 ? most : 2048;
 	if (!st)
 		st = tess_planned_record(&r.planned, a->ranks, a->tokens, false, &r.p);
-	if (!st)
+	if (!st) {
+		tess_planned_warn(&r.planned, r.p);
 		st = lower_all(&r);
+	}
 	if (!st && a->json) {
 		print_json(&r);
 	} else if (!st && a->program) {

@@ -34,6 +34,7 @@ static const char *const help =
 	"plan\n"
 	"  --plan P              auto, none, a plan of the model's (tp, tp+sp), a file, or JSON {\"pattern\": \"style\"}\n"
 	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
+	"  --ignore-unexpected   leaves out tensors that no module asks for, with a warning\n"
 	"prompt\n"
 	"  --prompt TEXT         default: empty\n"
 	"  --prompt-file FILE    the file's bytes; - is stdin\n"
@@ -63,6 +64,7 @@ enum {
 	OPT_THREADS,
 	OPT_PLAN,
 	OPT_OVERRIDE,
+	OPT_IGNORE_UNEXPECTED,
 	OPT_PROMPT,
 	OPT_PROMPT_FILE,
 	OPT_IDS,
@@ -89,6 +91,7 @@ static const struct option options[] = {
 	{ "threads", required_argument, NULL, OPT_THREADS },
 	{ "plan", required_argument, NULL, OPT_PLAN },
 	{ "plan-override", required_argument, NULL, OPT_OVERRIDE },
+	{ "ignore-unexpected", no_argument, NULL, OPT_IGNORE_UNEXPECTED },
 	{ "prompt", required_argument, NULL, OPT_PROMPT },
 	{ "prompt-file", required_argument, NULL, OPT_PROMPT_FILE },
 	{ "ids", required_argument, NULL, OPT_IDS },
@@ -253,6 +256,9 @@ static tess_status set(struct ask *a, int opt, char *text)
 	case OPT_FLIGHT:
 		a->flight = text;
 		return TESS_OK;
+	case OPT_IGNORE_UNEXPECTED:
+		a->ignore_unexpected = true;
+		return TESS_OK;
 	case OPT_IGNORE_EOS:
 		a->ignore_eos = true;
 		return TESS_OK;
@@ -341,10 +347,11 @@ static tess_status check_plan(const struct ask *a)
 {
 	struct tess_session_how how = { .size = sizeof how,
 		                        .plan = a->plan,
-		                        .overrides = a->overrides };
+		                        .overrides = a->overrides,
+		                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_program *program = NULL;
 	struct tess_planned p;
-	tess_status st = tess_planned_open(a->model, &how, &p);
+	tess_status st = tess_planned_open(a->model, &how, true, &p);
 
 	if (st)
 		return st;

@@ -17,7 +17,7 @@ struct ask {
 	size_t len;
 	int32_t *ids; /* instead, or NULL */
 	int64_t nids, max_tokens, chunk; /* max_tokens -1: not said */
-	bool ignore_eos, json, stats, digest;
+	bool ignore_eos, ignore_unexpected, json, stats, digest;
 	/* NAN or -1: as the checkpoint says */
 	double temperature, top_p, min_p, penalty;
 	int64_t top_k;

@@ -164,7 +164,8 @@ static double per_second(int64_t n, double seconds)
 static tess_status memory_of_all(struct rank *r, int64_t **out)
 {
 	struct tess_runner_memory m = tess_runner_used(tess_session_runner(r->session));
-	int64_t mine[3] = { (int64_t)m.weights, (int64_t)m.cache, (int64_t)m.step };
+	uint64_t copied = tess_checkpoint_memory(tess_session_planned(r->session)->checkpoint);
+	int64_t mine[3] = { (int64_t)(m.weights + copied), (int64_t)m.cache, (int64_t)m.step };
 
 	*out = malloc((size_t)tess_world_size(r->world) * sizeof mine);
 	if (!*out)
@@ -339,7 +340,8 @@ static tess_status run(struct rank *r)
 	struct tess_session_how how = { .size = sizeof how,
 		                        .threads = r->ask->threads,
 		                        .plan = r->ask->plan,
-		                        .overrides = r->ask->overrides };
+		                        .overrides = r->ask->overrides,
+		                        .ignore_unexpected = r->ask->ignore_unexpected };
 	bool first = tess_world_rank(r->world) == 0;
 	struct printing p = { 0 };
 	int64_t *memory = NULL;

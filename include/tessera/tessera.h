@@ -143,6 +143,7 @@ struct tess_session_how {               /* zeroed but for size: the plan that th
 	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	const char *plan;               /* "auto" or NULL, "none", a plan of the model's, a file, or JSON text */
 	const char *const *overrides;   /* "PATTERN=STYLE", laid over the plan; ends with NULL, or NULL */
+	int32_t ignore_unexpected, zero; /* tensors that no module asks for: not an error but a warning */
 };
 
 /*

@@ -14,8 +14,8 @@ static void rope(const json_t *root)
 	float table[POSITIONS * EACH];
 	struct tess_rope r;
 
-	if (tess_rope_read(root, &r)) {
-		MUST(!strncmp(tess_error(), "config.json", 11));
+	if (tess_rope_read("dir", root, &r)) {
+		MUST(!strncmp(tess_error(), "dir/config.json", 15));
 		return;
 	}
 	MUST(!tess_rope_table(&r, EACH, POSITIONS, table));
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (tess_json_parse("file", (const char *)bytes, len, &root))
 		return 0;
 	rope(root);
-	if (!tess_generation_make("file", root, root, &g))
+	if (!tess_generation_make("file", root, "config", root, &g))
 		MUST(g.neos >= 0 && g.neos <= TESS_EOS_MOST && g.top_p >= 0 && g.top_p <= 1 &&
 		     g.top_k >= 0);
 	if (tess_config_make("file", root, &c))

@@ -31,7 +31,7 @@ static tess_status rank_open(const struct lockstep *how, const struct tess_progr
 	if (!st)
 		st = tess_lower(p, how->nranks, r, me->held.view, &me->low);
 	if (!st)
-		st = tess_rope_read(how->source->config, &rope);
+		st = tess_rope_read(how->source->name, how->source->config, &rope);
 	if (st)
 		return st;
 	me->rope = calloc((size_t)(room * (me->low->rope_each + 1)), sizeof *me->rope);

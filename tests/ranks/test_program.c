@@ -471,7 +471,11 @@ static tess_status mlp_run(const struct fixture *f, const char *json, int32_t ra
 		                                 .name = "mlp",
 		                                 .forward = mlp_forward };
 	struct fused_source fused = { .from = (struct tess_source *)&f->source };
-	struct tess_source source = { &fused, "fused", f->source.config, find_fused, drop_nothing };
+	struct tess_source source = { .self = &fused,
+		                      .name = "fused",
+		                      .config = f->source.config,
+		                      .find = find_fused,
+		                      .drop = drop_nothing };
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, ranks, some_ids, 7, true };
 	tess_status st;

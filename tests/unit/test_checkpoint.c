@@ -222,9 +222,13 @@ END_TEST
 START_TEST(refuses_directories)
 {
 	refused(scratch_path("absent"), "", "No such file");
+	ck_assert_ptr_null(strstr(tess_error(), "downloaded"));
+	refused("org/Some-Model-7B", "", "No such file or directory; nothing is downloaded");
 	refused(scratch_text("file", "{}"), "", "not a file");
 	scratch_folder("empty");
-	refused(scratch_path("empty"), "config.json", "No such file");
+	refused(scratch_path("empty"),
+	        "no config.json is there; the directory of a checkpoint holds",
+	        "model.safetensors.index.json, and tokenizer.json");
 	scratch_text("empty/config.json", "{\"model_type\": \"llama\"}");
 	refused(scratch_path("empty"), "neither model.safetensors nor",
 	        "model.safetensors.index.json is there");
@@ -267,5 +271,40 @@ START_TEST(refuses_weights)
 }
 END_TEST
 
+/* A file without tensors has none; under UBSan this says too that no search gets a null pointer. */
+START_TEST(no_tensors)
+{
+	struct tess_checkpoint *c = NULL;
+	struct tess_view v;
+
+	scratch_folder("none");
+	scratch_text("none/config.json", "{\"model_type\": \"llama\"}");
+	ck_assert_int_eq(tess_safetensors_write(scratch_path("none/model.safetensors"), 0, NULL),
+	                 TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_path("none"), &c), "%s", tess_error());
+	ck_assert_int_eq(tess_checkpoint_find(c, "a", &v), TESS_ENOENT);
+	ck_assert_ptr_nonnull(strstr(tess_error(), "tensor a is not among its 0"));
+	tess_checkpoint_close(c);
+}
+END_TEST
+
+START_TEST(opens_headers)
+{
+	struct tess_checkpoint *c = NULL;
+	struct tess_view v;
+
+	setenv("TESSERA_LOAD", "copy", 1);
+	ck_assert_int_eq(tess_checkpoint_open_headers(data_path("."), &c), TESS_OK);
+	ck_assert_uint_eq(tess_checkpoint_memory(c), 0);
+	ck_assert_int_eq(tess_checkpoint_find(c, "model.embed_tokens.weight", &v), TESS_OK);
+	ck_assert(!v.data && v.shape[0] == 512 && v.shape[1] == 64 && v.dtype == TESS_F32);
+	tess_checkpoint_close(c);
+	ck_assert_int_eq(tess_checkpoint_open(data_path("."), &c), TESS_OK);
+	ck_assert_uint_gt(tess_checkpoint_memory(c), 512 * 64 * 4);
+	tess_checkpoint_close(c);
+	unsetenv("TESSERA_LOAD");
+}
+END_TEST
+
 SCRATCH_MAIN("checkpoint", opens_the_project_checkpoint, parts_hold_the_same, judges_the_map,
-             refuses_indices, refuses_directories, refuses_weights)
+             refuses_indices, refuses_directories, refuses_weights, no_tensors, opens_headers)

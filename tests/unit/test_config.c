@@ -76,6 +76,13 @@ START_TEST(refuses_configs)
 		  "config.json:1:", "too big integer" },
 		{ "{\"model_type\": \"a\", \"rms_norm_eps\": 1e999}",
 		  "config.json:1:", "overflow" },
+		{ "{\"model_type\": \"a\", \"rms_norm_eps\": -1}", "rms_norm_eps", "not -1" },
+		{ "{\"model_type\": \"a\", \"layer_norm_epsilon\": \"small\"}",
+		  "layer_norm_epsilon", "not text" },
+		{ "{\"model_type\": \"a\", \"quantization_config\": {\"quant_method\": \"gptq\"}}",
+		  "quantization_config", "quantised by gptq, a format that is not read" },
+		{ "{\"model_type\": \"a\", \"quantization_config\": true}", "quantization_config",
+		  "not read" },
 		{ "{\"model_type\": \"a\", \"model_type\": \"b\"}", "config.json:1:", "duplicate" },
 		{ "{\"model_type\": \"\xc3\x28\"}", "config.json:1:", "decode byte" },
 		{ "{\"model_type\": \"a\"", "config.json:1:", "not valid JSON" },
@@ -97,7 +104,8 @@ END_TEST
 static tess_status generation(const char *text, const char *config, struct tess_generation *g)
 {
 	json_t *own = text ? parsed(text) : NULL, *root = parsed(config);
-	tess_status st = tess_generation_make("generation_config.json", own, root, g);
+	tess_status st =
+		tess_generation_make("generation_config.json", own, "config.json", root, g);
 
 	json_decref(own);
 	json_decref(root);
@@ -134,6 +142,16 @@ START_TEST(reads_generation)
 	ck_assert_int_eq(generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}", &g),
 	                 TESS_OK);
 	ck_assert_int_eq(g.neos, 0);
+	/* ids that no token has, in both files */
+	ck_assert_int_eq(generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
+	                            "{\"vocab_size\": 512, \"pad_token_id\": -1}", &g),
+	                 TESS_OK);
+	ck_assert(g.neos == 1 && g.eos[0] == 9 && g.pad == -1);
+	/* config.json is judged too where it is not read */
+	ck_assert_int_eq(generation("{\"eos_token_id\": 2}", "{\"eos_token_id\": \"x\"}", &g),
+	                 TESS_EINVAL);
+	ck_assert_str_eq(tess_error(),
+	                 "config.json: eos_token_id: an id is a whole number from 0 on");
 }
 END_TEST
 
@@ -144,8 +162,7 @@ START_TEST(refuses_generation)
 	} bad[] = {
 		{ "[]", "generation_config.json", "an object" },
 		{ "{\"eos_token_id\": \"</s>\"}", "eos_token_id", "an id is a whole number" },
-		{ "{\"eos_token_id\": [2, -1]}", "eos_token_id", "an id is a whole number" },
-		{ "{\"eos_token_id\": 4294967296}", "eos_token_id", "from 0 to 2147483647" },
+		{ "{\"eos_token_id\": [2, \"a\"]}", "eos_token_id", "an id is a whole number" },
 		{ "{\"bos_token_id\": [1, 2]}", "bos_token_id", "2 ids; at most 1" },
 		{ "{\"pad_token_id\": 1.5}", "pad_token_id", "an id is a whole number" },
 		{ "{\"do_sample\": 1}", "do_sample", "true or false" },

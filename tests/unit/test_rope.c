@@ -13,7 +13,7 @@ static tess_status read(const char *text, struct tess_rope *out)
 	tess_status st;
 
 	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
-	st = tess_rope_read(root, out);
+	st = tess_rope_read("dir", root, out);
 	json_decref(root);
 	return st;
 }

@@ -1,0 +1,182 @@
+#include "unexpected.h"
+
+#include "core/base/arena.h"
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/model.h>
+#include <tessera/reduce.h>
+
+enum { SHOWN = 3, ROWS_COMPARED = 64 };
+
+struct expected {
+	const char *name;
+	const struct tess_weight *table; /* not NULL: the weight of a head that is tied to it */
+};
+
+struct names { /* the first of a list, and how many it has */
+	const char *first[SHOWN];
+	size_t n;
+};
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct expected *)a)->name, ((const struct expected *)b)->name);
+}
+
+/* What the program reads, and what it could have instead of a tied head; in order of names. */
+static tess_status list_expected(const struct tess_program *p, struct tess_arena *arena,
+                                 struct expected **out, size_t *n)
+{
+	struct expected *list = TESS_NEW(arena, struct expected, p->nweights + p->nrecords);
+
+	if (!list)
+		return TESS_ENOMEM;
+	*n = 0;
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			list[(*n)++].name = p->weight[i]->name;
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		if (!rec->nweight || !rec->weight[0]->table)
+			continue;
+		list[*n] = (struct expected){ tess_arena_format(arena, "%s.weight", rec->module),
+			                      rec->weight[0]->table };
+		if (!list[(*n)++].name)
+			return TESS_ENOMEM;
+	}
+	qsort(list, *n, sizeof *list, by_name);
+	*out = list;
+	return TESS_OK;
+}
+
+static bool may_be_there(const struct tess_model *model, const char *name)
+{
+	for (const char *const *pattern = model->unexpected; pattern && *pattern; pattern++)
+		if (!fnmatch(*pattern, name, 0))
+			return true;
+	return false;
+}
+
+static const char *list_names(const struct names *list, size_t room, char *out)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < list->n && i < SHOWN; i++)
+		at += (size_t)snprintf(out + at, room - at, "%s%.200s",
+		                       !i                 ? ""
+		                       : i + 1 == list->n ? " and "
+		                                          : ", ",
+		                       list->first[i]);
+	if (list->n > SHOWN)
+		snprintf(out + at, room - at, " and %zu more", list->n - SHOWN);
+	return out;
+}
+
+/* The module whose parameter has the nearest name. */
+static const char *nearest_module(const struct tess_program *p, const char *name,
+                                  struct tess_arena *arena)
+{
+	const struct tess_weight *near = NULL;
+	size_t least = SIZE_MAX;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		size_t d = tess_distance(name, p->weight[i]->name);
+
+		if (d < least) {
+			least = d;
+			near = p->weight[i];
+		}
+	}
+	return near ? tess_arena_copy(arena, near->name,
+	                              (size_t)(strrchr(near->name, '.') - near->name))
+	            : NULL;
+}
+
+static tess_status refuse(const struct tess_program *p, const struct tess_model *model,
+                          const struct tess_source *source, const struct names *list,
+                          struct tess_arena *arena)
+{
+	const char *module = nearest_module(p, list->first[0], arena);
+	char text[1024];
+
+	return tess_fail(
+		TESS_EINVAL,
+		"%s: no module of model %s asks for %s (the nearest is %s): config.json, or "
+		"the model, does not fit this checkpoint; --ignore-unexpected leaves out what "
+		"is not asked for",
+		source->name, model->name, list_names(list, sizeof text, text),
+		module ? module : "none");
+}
+
+/* Some rows tell: a table and a head that were trained apart have none in common. */
+static bool same_values(const struct tess_view *a, const struct tess_view *b)
+{
+	int64_t rows = a->shape[0], step = rows / ROWS_COMPARED + 1;
+	size_t bytes;
+
+	if (a->dtype != b->dtype || a->ndim != 2 || b->ndim != 2 || b->shape[0] != rows ||
+	    a->shape[1] != b->shape[1])
+		return false;
+	bytes = (size_t)a->shape[1] * tess_width(a->dtype);
+	for (int64_t i = 0; i < rows; i += step)
+		if (memcmp((const char *)a->data + (size_t)i * bytes,
+		           (const char *)b->data + (size_t)i * bytes, bytes) != 0)
+			return false;
+	return true;
+}
+
+static void warn_of_tied(const struct tess_source *source, const struct expected *e)
+{
+	struct tess_view head = { 0 }, table = { 0 };
+	uint64_t bytes;
+
+	if (source->find(source->self, e->name, &head) ||
+	    source->find(source->self, e->table->name, &table) || !head.data || !table.data)
+		return;
+	if (!same_values(&head, &table))
+		tess_log(
+			TESS_WARN, "hf",
+			"%s: %s is not %s, but config.json ties the two (tie_word_embeddings): it is "
+			"not used",
+			source->name, e->name, e->table->name);
+	bytes = (uint64_t)(head.shape[0] * head.stride[0]) * tess_width(head.dtype);
+	source->drop(source->self, head.data, bytes);
+}
+
+tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
+                                  const struct tess_source *source, bool warn)
+{
+	struct tess_arena arena = { 0 };
+	struct expected *list = NULL;
+	struct names names = { 0 };
+	char text[1024];
+	size_t n = 0;
+	tess_status st = list_expected(p, &arena, &list, &n);
+
+	for (size_t i = 0; i < source->count && !st; i++) {
+		const struct expected key = { source->at(source->self, i), NULL };
+		const struct expected *e = bsearch(&key, list, n, sizeof *list, by_name);
+
+		if (e && e->table && warn)
+			warn_of_tied(source, e);
+		if (e || may_be_there(model, key.name))
+			continue;
+		if (names.n < SHOWN)
+			names.first[names.n] = key.name;
+		names.n++;
+	}
+	if (!st && names.n && !source->ignore_unexpected)
+		st = refuse(p, model, source, &names, &arena);
+	else if (!st && names.n && warn)
+		tess_log(TESS_WARN, "hf", "%s: no module asks for %s; ignored", source->name,
+		         list_names(&names, sizeof text, text));
+	tess_arena_free(&arena);
+	return st;
+}
