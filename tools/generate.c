@@ -19,10 +19,10 @@
 
 static const char *const help =
 	"usage: tessera generate MODEL [-n N] [--backend B] [--threads T] [--plan P]\n"
-	"       [--plan-override PATTERN=STYLE] [--prompt TEXT | --prompt-file FILE | --ids 1,2,3]\n"
-	"       [--prefill-chunk N] [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
-	"       [--min-p X] [--repetition-penalty X] [--seed S] [--json] [--stats] [--digest]\n"
-	"       [--logits FILE] [--flight DIR] [--help]\n"
+	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
+	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N] [--max-tokens N] [--ignore-eos]\n"
+	"       [--temperature X] [--top-k N] [--top-p X] [--min-p X] [--repetition-penalty X] [--seed S]\n"
+	"       [--json] [--stats] [--digest] [--logits FILE] [--flight DIR] [--help]\n"
 	"\n"
 	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, the rest goes to\n"
 	"stderr. The same bits for any number of ranks, any backend and any number of threads.\n"
