@@ -3,10 +3,14 @@
 #include "option.h"
 #include "status.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { WAIT_MS = 1000 }; /* for a stderr that does not block and has no room */
 
 const struct tess_option tess_log_option = {
 	"log",
@@ -89,8 +93,12 @@ void tess_log(int32_t level, const char *who, const char *fmt, ...)
 	if ((size_t)n > sizeof line - 2)
 		n = sizeof line - 2;
 	line[n++] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return; /* nowhere is left to say it */
+	while (write(STDERR_FILENO, line, (size_t)n) < 0) {
+		struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+		if (errno != EINTR && (errno != EAGAIN || poll(&p, 1, WAIT_MS) != 1))
+			return; /* nowhere is left to say it */
+	}
 }
 
 void tess_log_rank(int32_t rank, int32_t size)

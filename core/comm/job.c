@@ -1,9 +1,9 @@
 #include "job.h"
 
 #include "behind.h"
-#include "bind.h"
 #include "brood.h"
 #include "clock.h"
+#include "exec.h"
 #include "flight.h"
 #include "hub.h"
 #include "lines.h"
@@ -19,16 +19,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
 enum { RECORDS_MS = 1000, LOOK_MS = 10 }; /* how long records are waited for, and looked for */
-enum { GIVEN = 7 }; /* variables that a rank gets, and two options */
-
-extern char **environ;
+enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
 struct rank {
 	pid_t pid; /* 0: not started, or gone */
@@ -51,105 +48,16 @@ struct job {
 	int signal; /* that ended the job, or 0 */
 	int64_t records; /* until when those that somebody wants are waited for; 0: nobody does */
 	int32_t cause; /* the first rank that failed by itself, or -1 */
-	struct pollfd *on; /* signals, then the outputs that are open, which are in line */
+	const char *unwritten; /* what could not be written, or NULL; why: */
+	int error;
+	struct tess_sink out, err; /* our stdout and stderr */
+	struct pollfd *on; /* signals, sinks, then the outputs in line */
 	struct tess_lines **line;
+	nfds_t turn; /* which of them is looked at first */
 	struct rank rank[];
 };
 
 /* ---- starting -------------------------------------------------------------------------------- */
-
-/* The variables of one rank; `own` has room for GIVEN + 2 of them. */
-struct given {
-	char own[GIVEN + 2][160];
-	char **all;
-};
-
-static bool is_given(const struct given *g, const char *var)
-{
-	size_t len = strcspn(var, "=");
-
-	for (size_t i = 0; i < GIVEN + 2; i++)
-		if (*g->own[i] && !strncmp(g->own[i], var, len) && g->own[i][len] == '=')
-			return true;
-	return false;
-}
-
-/* Ours but for those that are given; made before the fork, after which malloc is not safe. */
-static tess_status make_environment(const struct job *j, int32_t r, struct given *g)
-{
-	const struct tess_launch *how = j->how;
-	size_t n = 0, at = 0;
-
-	memset(g, 0, sizeof *g);
-	snprintf(g->own[0], sizeof g->own[0], "RANK=%d", r);
-	snprintf(g->own[1], sizeof g->own[1], "WORLD_SIZE=%d", how->nranks);
-	snprintf(g->own[2], sizeof g->own[2], "LOCAL_RANK=%d", r);
-	snprintf(g->own[3], sizeof g->own[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
-	snprintf(g->own[4], sizeof g->own[4], "TESSERA_RENDEZVOUS=%s",
-	         tess_rendezvous_path(j->meet));
-	snprintf(g->own[5], sizeof g->own[5], "TORCHELASTIC_RESTART_COUNT=%d", j->attempt->number);
-	snprintf(g->own[6], sizeof g->own[6], "TESSERA_FLIGHT=%s", j->attempt->records);
-	if (how->backend)
-		snprintf(g->own[7], sizeof g->own[7], "TESSERA_BACKEND=%s", how->backend);
-	if (how->timeout)
-		snprintf(g->own[8], sizeof g->own[8], "TESSERA_TIMEOUT=%s", how->timeout);
-	while (environ[n])
-		n++;
-	g->all = calloc(n + GIVEN + 3, sizeof *g->all);
-	if (!g->all)
-		return tess_fail(TESS_ENOMEM, "no memory for the environment of a rank");
-	for (size_t i = 0; i < GIVEN + 2; i++)
-		if (*g->own[i])
-			g->all[at++] = g->own[i];
-	for (size_t i = 0; i < n; i++)
-		if (!is_given(g, environ[i]))
-			g->all[at++] = environ[i];
-	return TESS_OK;
-}
-
-/* It keeps to what it had where it cannot be bound. */
-static void bind_rank(const struct job *j, int32_t r)
-{
-	const struct tess_launch *how = j->how;
-	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
-	cpu_set_t ours, mine;
-
-	if (!sched_getaffinity(0, sizeof ours, &ours) &&
-	    tess_bind(how->bind ? how->bind : "auto", backend ? backend : "auto", &ours, r,
-	              how->nranks, &mine))
-		sched_setaffinity(0, sizeof mine, &mine);
-}
-
-/* In the new process: only calls that are safe after a fork of a program with threads. */
-static _Noreturn void become(const struct job *j, int32_t r, pid_t parent, char **vars, int out,
-                             int err)
-{
-	const struct tess_launch *how = j->how;
-	int null, why;
-
-	/* Whatever ends the launcher ends the rank; also if it has happened since the fork. */
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-		_exit(127);
-	bind_rank(j, r);
-	if (out >= 0)
-		dup2(out, STDOUT_FILENO);
-	if (err >= 0)
-		dup2(err, STDERR_FILENO);
-	if (r > 0) {
-		null = open("/dev/null", O_RDONLY);
-		dup2(null, STDIN_FILENO);
-		close(null);
-	}
-	sigprocmask(SIG_SETMASK, &j->attempt->mask, NULL);
-	if (how->path)
-		execve(how->path, how->argv, vars);
-	else
-		execvpe(how->argv[0], how->argv, vars);
-	why = errno;
-	if (write(j->report, &why, sizeof why) < 0)
-		_exit(126);
-	_exit(127);
-}
 
 static tess_status open_log(const struct job *j, int32_t r, int *out)
 {
@@ -169,7 +77,8 @@ static tess_status open_log(const struct job *j, int32_t r, int *out)
 	return TESS_OK;
 }
 
-static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int log, int *end)
+static tess_status listen_to(struct tess_lines *l, int32_t r, struct tess_sink *to, int log,
+                             int *end)
 {
 	int fd[2];
 
@@ -180,6 +89,7 @@ static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int log, i
 	l->from = fd[0];
 	l->to = to;
 	l->log = log;
+	l->left = SIZE_MAX;
 	snprintf(l->prefix, sizeof l->prefix, "[%d] ", r);
 	*end = fd[1];
 	return TESS_OK;
@@ -188,23 +98,24 @@ static tess_status listen_to(struct tess_lines *l, int32_t r, int to, int log, i
 static tess_status start(struct job *j, int32_t r)
 {
 	struct rank *rank = &j->rank[r];
-	pid_t parent = getpid(), pid;
 	int out = -1, err = -1;
-	struct given given;
-	tess_status st = make_environment(j, r, &given);
+	pid_t pid;
+	struct tess_exec exec = { .rank = r, .parent = getpid(), .report = j->report };
+	tess_status st =
+		tess_exec_prepare(&exec, j->how, j->attempt, tess_rendezvous_path(j->meet));
 
 	if (!st)
 		st = open_log(j, r, &rank->log);
 	if (!st && !(j->how->stream && r == 0)) {
-		st = listen_to(&rank->out, r, STDOUT_FILENO, rank->log, &out);
+		st = listen_to(&rank->out, r, &j->out, rank->log, &out);
 		if (!st)
-			st = listen_to(&rank->err, r, STDERR_FILENO, rank->log, &err);
+			st = listen_to(&rank->err, r, &j->err, rank->log, &err);
 	}
 	if (st)
 		goto out;
 	pid = fork();
 	if (pid == 0)
-		become(j, r, parent, given.all, out, err);
+		tess_exec_become(&exec, out, err);
 	if (pid > 0) {
 		rank->pid = pid;
 		j->alive++;
@@ -212,7 +123,7 @@ static tess_status start(struct job *j, int32_t r)
 		st = tess_fail(TESS_EIO, "rank %d cannot be started: %s", r, strerror(errno));
 	}
 out:
-	free(given.all);
+	tess_exec_free(&exec);
 	if (out >= 0)
 		close(out);
 	if (err >= 0)
@@ -415,39 +326,90 @@ static void take_signals(struct job *j)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-/*
- * Passes on output, until something else happens or `until`. false: no rank is left, and no output.
- */
-static bool attend(struct job *j, int64_t until)
+/* Nothing of it is to be lost without a word: what cannot be written ends the job. */
+static void check_written(struct job *j)
 {
-	nfds_t n = 1;
+	const struct tess_sink *sink[] = { &j->out, &j->err };
 
+	for (int i = 0; i < 2 && !j->unwritten; i++)
+		if (sink[i]->error) {
+			j->unwritten = i ? "standard error" : "standard output";
+			j->error = sink[i]->error;
+		}
+	for (int32_t r = 0; r < j->how->nranks && !j->unwritten; r++) {
+		const struct rank *rank = &j->rank[r];
+
+		if (rank->out.error || rank->err.error) {
+			j->unwritten = "a log of the ranks";
+			j->error = rank->out.error ? rank->out.error : rank->err.error;
+		}
+	}
+	if (!j->unwritten || j->stage >= TERMINATING)
+		return;
+	if (j->error == EPIPE && !j->signal) /* its reader has ended: "| head" */
+		j->signal = SIGPIPE;
+	enter(j, TERMINATING);
+}
+
+/* The descriptors to wait for; how many. *ready: there is something to do without waiting. */
+static nfds_t list_descriptors(struct job *j, bool *ready)
+{
+	struct tess_sink *sink[] = { &j->out, &j->err };
+	nfds_t n = FIXED;
+
+	*ready = false;
 	j->on[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
+	for (int i = 0; i < 2; i++)
+		j->on[1 + i] = (struct pollfd){ .fd = tess_sink_waits(sink[i]) ? sink[i]->fd : -1,
+			                        .events = POLLOUT };
 	for (int32_t r = 0; r < j->how->nranks; r++) {
 		struct tess_lines *both[] = { &j->rank[r].out, &j->rank[r].err };
 
 		for (int i = 0; i < 2; i++) {
-			if (both[i]->from < 0)
+			if (tess_lines_over(both[i]))
 				continue;
+			*ready |= both[i]->full && !tess_sink_waits(both[i]->to);
 			j->line[n] = both[i];
-			j->on[n++] = (struct pollfd){ .fd = both[i]->from, .events = POLLIN };
+			j->on[n++] = (struct pollfd){
+				.fd = tess_lines_hungry(both[i]) ? both[i]->from : -1,
+				.events = POLLIN,
+			};
 		}
 	}
-	if (n == 1 && !j->alive)
+	return n;
+}
+
+/*
+ * Passes on output, a piece of each rank, until something else happens or `until`; signals first. false: no
+ * rank is left, and no output.
+ */
+static bool attend(struct job *j, int64_t until)
+{
+	bool ready;
+	nfds_t n = list_descriptors(j, &ready), lines = n - FIXED;
+
+	if (!lines && !j->alive && !tess_sink_waits(&j->out) && !tess_sink_waits(&j->err))
 		return false;
-	if (poll(j->on, n, until ? tess_ms_left(until) : -1) < 0)
+	if (poll(j->on, n, ready ? 0 : until ? tess_ms_left(until) : -1) < 0)
 		return true;
-	for (nfds_t i = 1; i < n; i++)
-		if (j->on[i].revents)
-			tess_lines_pump(j->line[i]);
 	if (j->on[0].revents)
 		take_signals(j);
+	for (nfds_t i = 0; i < lines; i++) { /* not always the same one finds room first */
+		nfds_t at = FIXED + (i + j->turn) % lines;
+
+		if (j->on[at].revents || j->line[at]->full)
+			tess_lines_pump(j->line[at]);
+	}
+	j->turn++;
+	tess_sink_flush(&j->out);
+	tess_sink_flush(&j->err);
+	check_written(j);
 	return true;
 }
 
 /*
- * Until no rank is left and what they wrote is passed on. A child of theirs may hold the pipes for
- * ever.
+ * Until no rank is left and what they wrote is passed on, however slow it is read; after a signal that has
+ * an end. A child of theirs that holds a pipe is killed; one that cannot be is not waited for.
  */
 static void see_to_end(struct job *j)
 {
@@ -466,6 +428,16 @@ static void see_to_end(struct job *j)
 	until = tess_now() + DRAIN_MS * (int64_t)TESS_MS;
 	while (tess_now() < until && attend(j, until))
 		;
+	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		tess_lines_last(&j->rank[r].out);
+		tess_lines_last(&j->rank[r].err);
+	}
+	until = 0;
+	do {
+		if (j->signal && !until)
+			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
+	} while (attend(j, until) && !(until && tess_now() >= until));
 }
 
 /*
@@ -505,17 +477,20 @@ static void name_attempt(const struct tess_attempt *a, char *text, size_t room)
 
 void tess_job_signals(sigset_t *out)
 {
+	struct sigaction hup;
+
 	sigemptyset(out);
 	sigaddset(out, SIGCHLD);
 	sigaddset(out, SIGINT);
 	sigaddset(out, SIGTERM);
-	sigaddset(out, SIGHUP);
+	if (sigaction(SIGHUP, NULL, &hup) || hup.sa_handler != SIG_IGN)
+		sigaddset(out, SIGHUP);
 	sigaddset(out, SIGUSR1);
 }
 
 static struct job *make_job(const struct tess_launch *how, const struct tess_attempt *attempt)
 {
-	size_t n = (size_t)how->nranks, most = 2 * n + 1;
+	size_t n = (size_t)how->nranks, most = 2 * n + FIXED;
 	struct job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
 
 	if (!j)
@@ -526,6 +501,8 @@ static struct job *make_job(const struct tess_launch *how, const struct tess_att
 	j->signals = -1;
 	for (size_t r = 0; r < n; r++)
 		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
+	tess_sink_open(&j->out, STDOUT_FILENO);
+	tess_sink_open(&j->err, STDERR_FILENO);
 	j->on = calloc(most, sizeof *j->on);
 	j->line = calloc(most, sizeof *j->line);
 	return j;
@@ -534,11 +511,13 @@ static struct job *make_job(const struct tess_launch *how, const struct tess_att
 static void free_job(struct job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
-		tess_lines_end(&j->rank[r].out);
-		tess_lines_end(&j->rank[r].err);
+		tess_lines_close(&j->rank[r].out);
+		tess_lines_close(&j->rank[r].err);
 		if (j->rank[r].log >= 0)
 			close(j->rank[r].log);
 	}
+	tess_sink_close(&j->out);
+	tess_sink_close(&j->err);
 	tess_rendezvous_close(j->meet);
 	if (j->signals >= 0)
 		close(j->signals);
@@ -579,7 +558,9 @@ tess_status tess_job_run(const struct tess_launch *how, const struct tess_attemp
 		see_to_end(j);
 	if (!st)
 		*out = (struct tess_end){ .status = conclude(j), .by_signal = j->signal != 0 };
+	if (!st && j->unwritten && j->error != EPIPE)
+		st = tess_fail(TESS_EIO, "%s cannot be written: %s; the job was ended",
+		               j->unwritten, strerror(j->error));
 	free_job(j);
-	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
 	return st;
 }

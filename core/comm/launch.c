@@ -88,6 +88,7 @@ static _Noreturn void be_child(const struct tess_launch *how, struct tess_attemp
 
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != attempt->parent)
 		_exit(1);
+	signal(SIGPIPE, SIG_IGN); /* output that is not read is an error of the write */
 	tess_brood_adopt(true);
 	v.st = run(how, attempt, &v.exit_status);
 	if (v.st)
@@ -99,17 +100,26 @@ static _Noreturn void be_child(const struct tess_launch *how, struct tess_attemp
 
 /* ---- the one that is called ------------------------------------------------------------------ */
 
-static tess_status block_signals(sigset_t *old, int *fd)
+/* Where SIGCHLD is ignored the end of a child is never seen; the others are only blocked, and come. */
+static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd)
 {
+	const struct sigaction preset = { .sa_handler = SIG_DFL };
 	sigset_t set;
 
 	tess_job_signals(&set);
-	pthread_sigmask(SIG_BLOCK, &set, old);
 	*fd = signalfd(-1, &set, SFD_CLOEXEC);
-	if (*fd >= 0)
-		return TESS_OK;
-	pthread_sigmask(SIG_SETMASK, old, NULL);
-	return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
+	if (*fd < 0)
+		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
+	pthread_sigmask(SIG_BLOCK, &set, mask);
+	sigaction(SIGCHLD, &preset, chld);
+	return TESS_OK;
+}
+
+static void restore_signals(const sigset_t *mask, const struct sigaction *chld, int fd)
+{
+	close(fd);
+	sigaction(SIGCHLD, chld, NULL);
+	pthread_sigmask(SIG_SETMASK, mask, NULL);
 }
 
 /* Passes signals on to the child until it ends; what the terminal sends it has got itself. */
@@ -141,10 +151,6 @@ static tess_status judge(const struct tess_attempt *attempt, int status, int rep
 	}
 	tess_brood_end(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
 	tess_socket_sweep(attempt->name); /* of all that it has tried */
-	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) { /* nobody reads on: "| head" */
-		*exit_status = 128 + SIGPIPE;
-		return TESS_OK;
-	}
 	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
 	                 WTERMSIG(status));
 }
@@ -153,16 +159,17 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 {
 	char records[160];
 	struct tess_attempt attempt = { .parent = getpid(), .records = records };
-	int report[2], signals;
+	struct sigaction chld;
+	int report[2], signals, lock = -1;
 	pid_t child;
 	tess_status st = check(how);
 
-	if (st || (st = block_signals(&attempt.mask, &signals)))
+	if (st || (st = block_signals(&attempt.mask, &chld, &signals)))
 		return st;
 	snprintf(attempt.name, sizeof attempt.name, "%d-%" PRId64, (int)attempt.parent, tess_now());
 	*records = '\0';
 	if (!how->flight || tess_flight_on(how->flight))
-		tess_records_make(records, sizeof records);
+		lock = tess_records_make(records, sizeof records);
 	if (pipe2(report, O_CLOEXEC)) {
 		st = tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
 		goto out;
@@ -183,7 +190,8 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	close(report[0]);
 out:
 	tess_records_end(records);
-	close(signals);
-	pthread_sigmask(SIG_SETMASK, &attempt.mask, NULL);
+	if (lock >= 0)
+		close(lock);
+	restore_signals(&attempt.mask, &chld, signals);
 	return st;
 }

@@ -27,7 +27,10 @@ struct tess_launch {
  *
  * The first rank that fails is named on stderr; the others get a second to say what they know, then
  * SIGTERM, and SIGKILL after 5 s. SIGTERM and SIGHUP to us do the same at once. SIGINT is passed
- * on, and rank 0 has the time it wants; a second one is SIGTERM. At the end, also if this process
+ * on, and rank 0 has the time it wants; a second one is SIGTERM. None of them, nor SIGCHLD or SIGUSR1, need
+ * be at its default in the caller, and ranks have them so, but for a SIGHUP that is ignored (nohup): it stays so.
+ *
+ * Output that nobody reads yet waits with its writer; what cannot be written ends the job: TESS_EIO. At the end, also if this process
  * is killed, every process that a rank has started is killed, unless it is another user's.
  *
  * Every rank records its last calls (flight.h) in a directory of ours. When the job fails a line says
@@ -37,8 +40,9 @@ struct tess_launch {
  * A job that starts again has another name; TORCHELASTIC_RESTART_COUNT says how often it has.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 130 after
- * SIGINT, 143 after SIGTERM, 141 when nobody reads what is written. Call it before there are threads or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose
- * ranks are threads; TESS_ENOENT, TESS_EPERM, TESS_EIO: the program cannot be run.
+ * SIGINT, 143 after SIGTERM, 141 when what is written has no reader any more. Call it before there are threads
+ * or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose ranks are threads; TESS_ENOENT,
+ * TESS_EPERM, TESS_EIO: the program cannot be run.
  */
 tess_status tess_launch(const struct tess_launch *how, int *exit_status);
 

@@ -13,13 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void launch(const struct tess_launch *how, int out)
+static _Noreturn void launch(const struct tess_launch *how, int out, int err)
 {
 	int status;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(out, STDOUT_FILENO);
-	dup2(out, STDERR_FILENO);
+	dup2(err, STDERR_FILENO);
 	if (tess_launch(how, &status) < 0) {
 		dprintf(STDERR_FILENO, "not launched: %s\n", tess_error());
 		_exit(125);
@@ -27,7 +27,7 @@ static _Noreturn void launch(const struct tess_launch *how, int out)
 	_exit(status);
 }
 
-void job_start(struct job *j, const struct tess_launch *how)
+void job_start_to(struct job *j, const struct tess_launch *how, int out)
 {
 	int fd[2];
 
@@ -38,10 +38,15 @@ void job_start(struct job *j, const struct tess_launch *how)
 	ck_assert(j->pid >= 0);
 	if (!j->pid) {
 		close(fd[0]);
-		launch(how, fd[1]);
+		launch(how, out < 0 ? fd[1] : out, fd[1]);
 	}
 	close(fd[1]);
 	j->output = fd[0];
+}
+
+void job_start(struct job *j, const struct tess_launch *how)
+{
+	job_start_to(j, how, -1);
 }
 
 /* How long a job may be silent: what the suite allows its tests, as Check does. */

@@ -16,6 +16,8 @@ struct job {
 
 /* Fails the test where something does not work that is not under test. */
 void job_start(struct job *j, const struct tess_launch *how);
+/* The same, with its stdout there; -1: where its stderr is. */
+void job_start_to(struct job *j, const struct tess_launch *how, int out);
 /* Reads until `text` was written; fails the test if the output ends or 30 s have passed. */
 void job_await(struct job *j, const char *text);
 void job_finish(struct job *j);
