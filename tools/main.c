@@ -5,9 +5,13 @@
 #include "core/registry/registry.h"
 #include "tool.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <tessera/tessera.h>
+#include <unistd.h>
 
 static const struct {
 	const char *name, *summary;
@@ -45,10 +49,26 @@ static int unknown(const char *name)
 	return 2;
 }
 
+/* Of stdin, stdout and stderr one that is missing would be the next file, and get what is meant for it. */
+static bool open_missing(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 int main(int argc, char **argv)
 {
 	int status;
 
+	if (!open_missing())
+		return 1;
+	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	if (argc < 2)
 		return usage(stderr);
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))

@@ -378,6 +378,23 @@ START_TEST(interrupted)
 }
 END_TEST
 
+/* With no stdin, stdout and stderr nothing else takes their place. */
+START_TEST(closed_descriptors)
+{
+	char command[2048], path[64];
+	int status, there;
+
+	snprintf(path, sizeof path, "/tmp/tessera-logits-%d", (int)getpid());
+	snprintf(command, sizeof command,
+	         "cd '%s' && exec '%s' generate data -n 2 --backend shm --max-tokens 3 --logits %s "
+	         "<&- >&- 2>&-",
+	         SOURCE_ROOT, TESSERA, path);
+	status = system(command);
+	there = !unlink(path);
+	ck_assert_msg(!status && there, "status %x, %s", status, there ? "a file" : "no file");
+}
+END_TEST
+
 /* ---- bad input ----------------------------------------------------------------------------------------------------- */
 
 struct bad {
@@ -440,6 +457,7 @@ int main(void)
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);
+	tcase_add_test(t, closed_descriptors);
 	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad / sizeof *bad));
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
