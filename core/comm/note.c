@@ -163,6 +163,8 @@ bool tess_note_valid(const struct tess_note *n, size_t bytes, int32_t nranks)
 	if (nranks < 1 || bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 ||
 	    bytes > tess_note_room(nranks))
 		return false;
+	if (n->kind == TESS_ALL_TO_ALL && !n->ngive != !n->nget)
+		return false; /* they are compared pair by pair */
 	if ((n->ngive && n->ngive != (uint32_t)nranks) || (n->nget && n->nget != (uint32_t)nranks))
 		return false;
 	lists = (n->ngive + n->nget) * sizeof *n->list;

@@ -6,6 +6,7 @@
 #include "mismatch.h"
 
 #include <core/base/status.h>
+#include <core/comm/note.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,4 +51,29 @@ START_TEST(calls_that_do_not_fit)
 }
 END_TEST
 
-SUITE_MAIN("mismatch", calls_that_do_not_fit)
+/* Counts of an all_to_all are compared pair by pair: there are both lists, or none. _i: 1: to; 2: from; 3: both */
+START_TEST(half_a_note)
+{
+	uint64_t room[64], counts[4] = { 1, 2, 3, 4 };
+	struct tess_note *n = (void *)room;
+	struct tess_key key = { .number = 1 };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_TO_ALL,
+		               .dtype = TESS_F32,
+		               .give = _i & 1 ? counts : NULL,
+		               .get = _i & 2 ? counts : NULL };
+
+	tess_note_write(n, &c, &key, 4);
+	ck_assert(tess_note_valid(n, n->bytes, 4) == (_i == 0 || _i == 3));
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *runner;
+	TCase *tcase = suite_begin("mismatch", 120, &runner);
+
+	tcase_add_test(tcase, calls_that_do_not_fit);
+	tcase_add_loop_test(tcase, half_a_note, 0, 4);
+	return suite_end(runner);
+}
