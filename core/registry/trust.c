@@ -1,6 +1,7 @@
 /*
- * Whose code may run here. Every component of the real path: nobody but its owner, root, the caller or
- * the owner of the running libtessera (whose code runs already) could have put another file there.
+ * Whose code may run here. Every component of the real path: nobody but its owner, root, the caller,
+ * a group of the caller's or the owner of the running libtessera (whose code runs already) could have put another
+ * file there.
  */
 #include "file.h"
 
@@ -24,19 +25,29 @@ static uid_t owner_of_library(void)
 	return about.st_uid;
 }
 
+/* Of root, or one that the caller is in. */
+static bool is_own_group(gid_t gid)
+{
+	return !gid || gid == getegid() || group_member(gid);
+}
+
 /* One component. `holds`: the directory that the file itself lies in, where sticky is not enough. */
 static tess_status check_component(const char *path, bool holds, const struct tess_dir *dir,
                                    bool *warned)
 {
 	struct stat about;
-	mode_t stops = S_IWOTH;
+	mode_t open = 0;
 
 	if (lstat(path, &about))
 		return tess_fail(TESS_EPERM, "%s: %s", path, strerror(errno));
-	if (S_ISDIR(about.st_mode) && !holds && about.st_mode & S_ISVTX)
-		stops = 0;
-	if (about.st_mode & stops)
+	if (!S_ISDIR(about.st_mode) || holds || !(about.st_mode & S_ISVTX))
+		open = about.st_mode & (S_IWOTH | S_IWGRP);
+	if (open & S_IWOTH)
 		return tess_fail(TESS_EPERM, "%s is writable by everybody; chmod o-w it", path);
+	if (open && !is_own_group(about.st_gid))
+		return tess_fail(TESS_EPERM,
+		                 "%s is writable by group %u, which is not yours; chmod g-w it",
+		                 path, (unsigned)about.st_gid);
 	if (about.st_uid == 0 || about.st_uid == geteuid() || about.st_uid == owner_of_library())
 		return TESS_OK;
 	if (!dir->named)

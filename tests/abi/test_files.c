@@ -157,6 +157,33 @@ START_TEST(refuses_what_everybody_may_write)
 }
 END_TEST
 
+/* The file, then its folder. */
+START_TEST(refuses_what_another_group_may_write)
+{
+	static const char *const said[] = {
+		"tess-style-good.so is writable by group 12345, which is not yours; chmod g-w it",
+		"group is writable by group 12345, which is not yours; chmod g-w it",
+	};
+	struct answer a;
+
+	use_folder("group");
+	put("good", "tess-style-good.so");
+	for (int i = 0; i < 2; i++) {
+		const char *what = i ? folder : file_of("tess-style-good.so");
+
+		ck_assert_int_eq(chmod(what, 0775), 0);
+		ask("style", "good", &a);
+		expect(&a, "TESS_OK", "style good");
+		if (!is_root("refuses_what_another_group_may_write"))
+			continue;
+		ck_assert_int_eq(chown(what, 0, stranger), 0);
+		ck_assert_int_eq(chmod(what, 0775), 0);
+		refused("TESS_EPERM", said[i]);
+		ck_assert_int_eq(chmod(what, 0755), 0);
+	}
+}
+END_TEST
+
 /* An ancestor that everybody may write to is as bad, unless it is sticky as /tmp is. */
 START_TEST(looks_at_ancestors)
 {
@@ -329,6 +356,7 @@ END_TEST
 
 SCRATCH_MAIN("files", refuses_what_is_no_shared_object, refuses_other_machines,
              refuses_truncated_files, says_which_library_is_missing,
-             refuses_what_everybody_may_write, looks_at_ancestors, looks_behind_links,
-             finds_what_lies_beside_the_library, refuses_other_owners,
-             refuses_folders_of_other_owners, shadows_by_order_of_directories, wants_names_of_files)
+             refuses_what_everybody_may_write, refuses_what_another_group_may_write,
+             looks_at_ancestors, looks_behind_links, finds_what_lies_beside_the_library,
+             refuses_other_owners, refuses_folders_of_other_owners, shadows_by_order_of_directories,
+             wants_names_of_files)
