@@ -10,24 +10,79 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-void tess_records_make(char *path, size_t room)
+#define TAIL ".records"
+
+enum { TRIES = 100 };
+
+/* The lock of the directory, taken at once or not at all; -1: it is gone, or another has the lock. */
+static int lock_directory(const char *path)
 {
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	struct stat about;
+
+	if (fd < 0 || (!flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &about) && about.st_nlink))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+int tess_records_make(char *path, size_t room)
+{
+	int fd = -1, tries = 0;
 	tess_status st;
 	char name[64];
 
-	snprintf(name, sizeof name, "%d-%" PRId64 ".records", (int)getpid(), tess_now());
+	snprintf(name, sizeof name, "%d-%" PRId64 TAIL, (int)getpid(), tess_now());
 	st = tess_socket_path(name, path, room);
-	if (!st && mkdir(path, 0700))
-		st = tess_fail(TESS_EIO, "%s cannot be made: %s", path, strerror(errno));
+	while (!st && fd < 0 && tries++ < TRIES) {
+		if (tries > 1) /* it was swept before it was locked */
+			poll(NULL, 0, 1);
+		if (mkdir(path, 0700) && errno != EEXIST)
+			st = tess_fail(TESS_EIO, "%s cannot be made: %s", path, strerror(errno));
+		else
+			fd = lock_directory(path);
+	}
+	if (fd >= 0)
+		return fd;
 	if (!st)
-		return;
+		tess_fail(TESS_EIO, "%s cannot be locked", path);
 	*path = '\0';
 	tess_log(TESS_WARN, "launch", "the ranks' calls are not recorded: %s", tess_error());
+	return -1;
+}
+
+void tess_records_sweep(void)
+{
+	char dir[128], path[400];
+	struct dirent *e;
+	DIR *d;
+
+	if (tess_socket_path("any", dir, sizeof dir))
+		return;
+	*strrchr(dir, '/') = '\0';
+	d = opendir(dir);
+	while (d && (e = readdir(d))) {
+		size_t len = strlen(e->d_name);
+		int fd;
+
+		if (len < sizeof TAIL || strcmp(e->d_name + len + 1 - sizeof TAIL, TAIL))
+			continue;
+		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+		fd = lock_directory(path);
+		if (fd < 0)
+			continue;
+		tess_records_end(path);
+		close(fd);
+	}
+	if (d)
+		closedir(d);
 }
 
 void tess_records_clear(const char *path)

@@ -6,8 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A new one beside the sockets of jobs (wire.h), for this user alone. "": none can be made, which is said. */
-void tess_records_make(char *path, size_t room);
+/*
+ * A new one beside the sockets of jobs (wire.h), for this user alone. "": none can be made, which is said.
+ * Returns a descriptor, its lock, to be closed at the end; or -1.
+ */
+int tess_records_make(char *path, size_t room);
+/*
+ * Removes the directories of launchers that are gone. Who makes one holds its lock until it, and all processes that
+ * it has forked, have ended.
+ */
+void tess_records_sweep(void);
 /* Empties it; "": nothing. */
 void tess_records_clear(const char *path);
 /* Removes it with what is in it; "": nothing. */

@@ -1,5 +1,6 @@
 /* The host's side of a rendezvous: its socket, its lock, its thread. */
 #include "clock.h"
+#include "records.h"
 #include "server.h"
 
 #include <core/base/status.h>
@@ -41,8 +42,10 @@ static tess_status take_lock(struct tess_rendezvous *r)
 	for (;;) {
 		r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (r->lock < 0)
-			return tess_fail(TESS_EIO, "%s cannot be opened: %s", r->lock_path,
-			                 strerror(errno));
+			return tess_fail(TESS_EIO,
+			                 "%s cannot be opened: %s; set XDG_RUNTIME_DIR to a "
+			                 "directory of yours",
+			                 r->lock_path, strerror(errno));
 		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
 			close(r->lock);
 			r->lock = -1;
@@ -78,6 +81,7 @@ static tess_status make_socket(struct tess_rendezvous *r, const char *job)
 	if (st)
 		return st;
 	tess_socket_sweep(""); /* where all ranks are killed at once nobody is left to do it */
+	tess_records_sweep();
 	if (unlink(r->path) && errno != ENOENT)
 		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
 		                 r->path, strerror(errno));

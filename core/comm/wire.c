@@ -133,7 +133,10 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 	dir = snprintf(path, room, "%s/tessera-%u", base, (unsigned)geteuid());
 	if (dir > 0 && (size_t)dir < room) {
 		if (mkdir(path, 0700) && errno != EEXIST)
-			return tess_fail(TESS_EIO, "%s cannot be made: %s", path, strerror(errno));
+			return tess_fail(TESS_EIO,
+			                 "%s, where ranks meet, cannot be made: %s; set "
+			                 "XDG_RUNTIME_DIR to a directory of yours",
+			                 path, strerror(errno));
 		if (lstat(path, &st))
 			return tess_fail(TESS_EIO, "%s cannot be read: %s", path, strerror(errno));
 		if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)

@@ -8,6 +8,7 @@
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/link.h>
+#include <core/comm/records.h>
 #include <core/comm/rendezvous.h>
 #include <core/comm/wire.h>
 #include <dirent.h>
@@ -123,7 +124,7 @@ static int stall(const struct tess_link *l, int rank)
 }
 
 /* As a program does it, started by hand: rank 0 hosts. */
-static int open_world(const char *rank, const char *n)
+static int open_world(const char *role, const char *rank, const char *n)
 {
 	struct tess_world *w;
 
@@ -135,6 +136,8 @@ static int open_world(const char *rank, const char *n)
 		return 2;
 	}
 	printf("opened with %s\n", tess_world_backend(w));
+	if (!strcmp(role, "exit"))
+		return 0;
 	tess_world_close(w);
 	return 0;
 }
@@ -327,16 +330,43 @@ static void leave_behind(const char *job, char path[static 128], char lock[stati
 START_TEST(the_next_job_clears_up)
 {
 	struct tess_rendezvous *running, *next;
-	char path[128], lock[136];
+	char path[128], lock[136], dead[160], alive[160], record[176];
+	int held;
 
 	begin();
 	ck_assert(!tess_rendezvous_open("runs", N, &running));
 	leave_behind("gone", path, lock);
+	held = tess_records_make(dead, sizeof dead);
+	ck_assert_int_ge(held, 0);
+	close(held); /* as the system does it for a launcher that was killed */
+	snprintf(record, sizeof record, "%s/rank-0.json", dead);
+	fclose(fopen(record, "w"));
+	held = tess_records_make(alive, sizeof alive);
 	ck_assert(!tess_rendezvous_open("next", N, &next));
 	ck_assert_msg(access(path, F_OK) && access(lock, F_OK), "%s is left", path);
+	ck_assert_msg(access(dead, F_OK), "%s is left", dead);
 	ck_assert(!access(tess_rendezvous_path(running), F_OK));
+	ck_assert(!access(alive, F_OK));
+	tess_records_end(alive);
+	close(held);
 	tess_rendezvous_close(next);
 	tess_rendezvous_close(running);
+	end();
+}
+END_TEST
+
+/* A job by hand whose ranks end without closing it. */
+START_TEST(a_job_that_was_not_closed)
+{
+	struct tess_rendezvous *next;
+	struct process p[2];
+
+	begin();
+	start_all(p, "exit", 2);
+	for (int i = 0; i < 2; i++)
+		process_finish(&p[i], PATIENCE_MS);
+	ck_assert(!tess_rendezvous_open("next", N, &next));
+	tess_rendezvous_close(next);
 	end();
 }
 END_TEST
@@ -569,6 +599,10 @@ START_TEST(places)
 	ck_assert_int_eq(symlink(dir, path), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EPERM);
 	ck_assert_int_eq(unlink(path), 0);
+	/* as a /tmp that is read-only */
+	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", "/proc", 1), 0);
+	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EIO);
+	ck_assert_msg(strstr(tess_error(), "set XDG_RUNTIME_DIR") != NULL, "%s", tess_error());
 	end();
 }
 END_TEST
@@ -580,14 +614,15 @@ int main(int argc, char **argv)
 
 	if (argc == 4) {
 		process_begin();
-		if (!strcmp(argv[1], "world"))
-			return open_world(argv[2], argv[3]);
+		if (!strcmp(argv[1], "world") || !strcmp(argv[1], "exit"))
+			return open_world(argv[1], argv[2], argv[3]);
 		return play(argv[1], atoi(argv[2]), atoi(argv[3]));
 	}
 	tcase = suite_begin("processes", 60, &runner);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
 	tcase_add_test(tcase, the_next_job_clears_up);
+	tcase_add_test(tcase, a_job_that_was_not_closed);
 	tcase_add_test(tcase, the_launcher_ends);
 	tcase_add_test(tcase, the_launcher_posts);
 	tcase_add_loop_test(tcase, something_is_wrong, 0, 2);
