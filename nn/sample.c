@@ -37,7 +37,7 @@ tess_status tess_sampling_check(const struct tess_sampling *s)
 	if (!st)
 		st = range("min-p", s->min_p, 0, 1);
 	if (!st)
-		st = range("repetition penalty", s->repetition_penalty, 1e-6, 1e6);
+		st = range("repetition penalty", s->repetition_penalty, 0, 1e6);
 	return st             ? st
 	       : s->top_k < 0 ? tess_fail(TESS_EINVAL, "top-k %lld: must be 0 or more",
 	                                  (long long)s->top_k)
