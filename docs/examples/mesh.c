@@ -1,7 +1,8 @@
 /*
  * mesh.c - ranks in two dimensions: each gives its number, and gets the sum along either one and over both.
  *
- *   cc mesh.c $(pkg-config --cflags --libs tessera) -o mesh && tessera launch -n 4 -- ./mesh dp=2,tp
+ *   cc mesh.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o mesh
+ *   tessera launch -n 4 -- ./mesh dp=2,tp
  */
 #include <stdio.h>
 #include <tessera/tessera.h>

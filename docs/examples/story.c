@@ -1,7 +1,8 @@
 /*
  * story.c - a checkpoint, cut by a plan over the ranks of a mesh, that tells a story.
  *
- *   cc story.c $(pkg-config --cflags --libs tessera) -o story && tessera launch -n 2 -- ./story data 'Once upon a time'
+ *   cc story.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o story
+ *   tessera launch -n 2 -- ./story data 'Once upon a time'
  */
 #include <stdio.h>
 #include <tessera/tessera.h>

@@ -1,7 +1,8 @@
 /*
  * sum.c - groups alone: each rank gives its number, all get the sum and who is there.
  *
- *   cc sum.c $(pkg-config --cflags --libs tessera) -o sum && tessera launch -n 4 -- ./sum
+ *   cc sum.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o sum
+ *   tessera launch -n 4 -- ./sum
  */
 #include <stdio.h>
 #include <tessera/tessera.h>
