@@ -1,23 +1,37 @@
 # bash completion of tessera(1)
 
+# those that are found, own ones too, then what stands over another one
+_tessera_backends() {
+	tessera info 2>/dev/null | awk -v over="$1" '
+		$1 == "backend" && $2 != "trace" && $2 != "faulty" { print $2; if (over) print "trace:" $2 "\nfaulty:" $2 }'
+}
+
+# For the word in cur; bash takes what follows a colon for a word of its own.
+_tessera_backend() {
+	mapfile -t COMPREPLY < <(compgen -W "auto $(_tessera_backends over)" -- "$cur")
+	[[ $cur != *:* || $COMP_WORDBREAKS != *:* ]] || COMPREPLY=("${COMPREPLY[@]#"${cur%:*}:"}")
+}
+
 _tessera() {
 	local cur prev words cword command=
-	_init_completion -n = 2>/dev/null || {
+	_init_completion -n =: 2>/dev/null || {
 		words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
 		cur=${words[cword]} prev=${words[cword-1]}
+		[[ $cur != : ]] || cur=$prev: prev=${words[cword-2]}
+		[[ $prev != : ]] || cur=${words[cword-2]}:$cur prev=${words[cword-3]}
 	}
 	((cword > 1)) && command=${words[1]}
 
 	case $prev in
 	--backend)
-		mapfile -t COMPREPLY < <(compgen -W "auto gloo loopback mpi shm" -- "$cur")
+		_tessera_backend
 		return ;;
 	--plan)
-		mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"; compgen -f -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'auto none tp tp+sp' -- "$cur"; compgen -f -- "$cur")
 		return ;;
 	--part)
-		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras life abort
-			misuse mismatch death timeout' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras run life
+			abort misuse mismatch death timeout' -- "$cur")
 		return ;;
 	--kind)
 		mapfile -t COMPREPLY < <(compgen -W 'barrier broadcast reduce all_reduce gather all_gather scatter
@@ -46,7 +60,7 @@ _tessera() {
 
 	local plan='-n --plan --plan-override --ignore-unexpected' options=
 	case $command in
-	'') options='generate explain bench conform info launch --help --version' ;;
+	'') options='bench conform explain generate info launch help --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
@@ -62,7 +76,7 @@ _tessera() {
 	elif [[ $command == bench ]]; then
 		mapfile -t COMPREPLY < <(compgen -W comm -- "$cur")
 	elif [[ $command == conform ]]; then
-		mapfile -t COMPREPLY < <(compgen -W 'gloo loopback mpi shm' -- "$cur"; compgen -f -X '!*.so' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$(_tessera_backends)" -- "$cur"; compgen -f -X '!*.so' -- "$cur")
 	elif [[ $command == launch ]]; then
 		mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 	else

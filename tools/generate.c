@@ -22,7 +22,7 @@ static const char *const help =
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
 	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N] [--max-tokens N] [--ignore-eos]\n"
 	"       [--temperature X] [--top-k N] [--top-p X] [--min-p X] [--repetition-penalty X] [--seed S]\n"
-	"       [--json] [--stats] [--digest] [--logits FILE] [--flight DIR] [--help]\n"
+	"       [--json] [--stats] [--digest] [--check] [--logits FILE] [--flight DIR] [--help]\n"
 	"\n"
 	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, the rest goes to\n"
 	"stderr. The same bits for any number of ranks, any backend and any number of threads.\n"
