@@ -263,10 +263,13 @@ static tess_status device_sync(void *self, void *stream)
 	return TESS_OK;
 }
 
+/* A TESSERA_CPU that is none is refused here already: once, before there are ranks. */
 static tess_status init(const struct tess_host *host)
 {
+	const struct cpu_kernels *kernels;
+
 	cpu_host = host;
-	return TESS_OK;
+	return choose(&kernels);
 }
 
 static const struct tess_device cpu_device = {

@@ -24,6 +24,8 @@ static const struct sentence once[] = {
 	  "TESSERA_THREADS=abc" },
 	{ "TESSERA_DEVICE=cuda $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "device cuda: not found" },
+	{ "TESSERA_CPU=sse9 $T generate data -n 3 --backend shm --prompt a", 1, 1,
+	  "TESSERA_CPU=sse9: not an instruction set" },
 	{ "TESSERA_LAYOUT=odd $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "TESSERA_LAYOUT=odd" },
 	{ "TESSERA_TIMEOUT=soon $T generate data -n 3 --backend shm --prompt a", 1, 1,

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <tessera/device.h>
 
-static const char *cpu_set; /* TESSERA_CPU of the device that is opened next */
+static const char *cpu_set = "auto"; /* TESSERA_CPU of the device that is opened next */
 static char cpu_sentence[512];
 static const struct tess_device *cpu_table;
 
