@@ -134,6 +134,26 @@ START_TEST(logits_are_tried_first)
 }
 END_TEST
 
+/* One object has both; its records name what they read and write; each column of the tables has a name. */
+START_TEST(explains)
+{
+	char text[4096];
+	int status = run("{ $T explain data -n 2 --json --program | tr -d ' \\n' | grep -oE "
+	                 "'\"(collectives|program)\":.{2}|\"record\":0.{99}' | sort -u; "
+	                 "$T explain data -n 2 | grep -E '^parameter|^module|^rank|^bytes'; } >&2",
+	                 text, sizeof text);
+
+	ck_assert_int_eq(status, 0);
+	ck_assert_msg(strstr(text, "\"collectives\":[{") && strstr(text, "\"program\":[{") &&
+	                      strstr(text, "\"in\":[{\"value\":"),
+	              "%s", text);
+	ck_assert_msg(strstr(text, "bytes of it  times\n") &&
+	                      strstr(text, "bytes a rank  times\n") &&
+	                      strstr(text, "bytes that a rank holds (KV cache for 512 positions"),
+	              "%s", text);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -143,5 +163,6 @@ int main(void)
 	tcase_add_loop_test(t, says_it_once, 0, (int)(sizeof once / sizeof *once));
 	tcase_add_test(t, prompt_of_stdin);
 	tcase_add_test(t, logits_are_tried_first);
+	tcase_add_test(t, explains);
 	return suite_end(r);
 }
