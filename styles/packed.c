@@ -81,11 +81,10 @@ static tess_status cut(const struct tess_site *s, const struct tess_param *p, in
 	const int64_t one[] = { p->shape[dim], 0 };
 	const int64_t *have = p->parts && p->parts[dim] ? p->parts[dim] : one;
 	int64_t want[MOST], all = 0;
-	int n = ratios(s->config, want), same, k;
+	int n = ratios(s->config, want), same = 1, k;
 
 	for (k = 0; k < n; k++)
 		all += want[k];
-	same = p->shape[dim] % all == 0;
 	for (k = 0; same && k < n; k++) /* stops at the 0 that ends a shorter list */
 		same = have[k] == p->shape[dim] / all * want[k];
 	if (!same || have[n])

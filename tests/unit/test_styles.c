@@ -81,14 +81,19 @@ static struct tess_site site(const char *kind, const char *config)
 }
 
 static const int64_t fused[] = { 8, 2, 2, 0 }, halves[] = { 6, 6, 0 }, three[] = { 4, 4, 4, 0 };
+static const int64_t thirteen[] = { 6, 6, 1, 0 }, seven[] = { 3, 4, 0 };
 
-/* A weight [12, 12] whose dimensions both have these parts; in and out the other way round if
+/* A weight whose dimensions both have these parts, or 12 elements; in and out the other way round if
  * `turned`. */
 static struct tess_param weight(const int64_t *parts, int turned)
 {
-	static const int64_t shape[] = { 12, 12 }, units[] = { 12, 12 };
-	static const int64_t *both[2];
+	static int64_t shape[2];
+	static const int64_t units[] = { 12, 12 }, *both[2];
 
+	shape[0] = parts ? 0 : 12;
+	for (int i = 0; parts && parts[i]; i++)
+		shape[0] += parts[i];
+	shape[1] = shape[0];
 	both[0] = both[1] = parts;
 	return (struct tess_param){ .size = sizeof(struct tess_param),
 		                    .dtype = TESS_F32,
@@ -225,6 +230,12 @@ START_TEST(asserts_the_parts)
 		{ "parts=2,1", halves, 0 },
 		{ "parts=5,5", halves, 1 },
 		{ "parts=5,1,1", fused, 0 },
+		{ "parts=1,1", thirteen, 0 }, /* fewer than there are */
+		{ "parts=1", thirteen, 0 },
+		{ "parts=6,6,1", thirteen, 1 },
+		{ "", seven, 0 },
+		{ "parts=3,4", seven, 1 },
+		{ "parts=1,2,1", seven, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
