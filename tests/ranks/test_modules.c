@@ -16,9 +16,11 @@
 #include <string.h>
 
 enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16, HEADS = 32 };
+enum { GROUPED = 64, MIXED_IN = 128, WHOLE = 256 };
 enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 9, HEAD = 6 };
+enum { GROUPS = 3, SOME = 13 };
 
-/* ids -> table -> norm -> block { m } -> output */
+/* ids -> table -> norm -> block { m } -> output; WHOLE: whole numbers and no norm, so that every sum is exact */
 static int flags;
 
 static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
@@ -31,14 +33,22 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
 	if (flags & FUSED_IN)
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, narrow, NULL });
+	if (flags &
+	    MIXED_IN) /* parts of unlike units: a tree of sums each, and two terms in the first */
+		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, nn->dim(nn, "some", SOME, 0),
+		                                              narrow, NULL });
 	if (flags & FUSED)
 		wide = nn->fused(nn, (struct tess_dim *[]){ narrow, wide, wide, NULL });
 	if (flags & TWINS)
 		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
 	if (flags & HEADS)
 		wide = nn->dim(nn, "heads", NHEADS, HEAD);
+	if (flags & GROUPED) /* ranks hold heads that another owns */
+		wide = nn->shared(nn, "groups", nn->dim(nn, "heads", NHEADS, HEAD), GROUPS);
 	x = nn->embed(nn, "table", ids, vocab, hidden);
-	x = nn->enter(nn, nn->wanted(nn, nn->norm(nn, "norm", x, TESS_RMS, 1e-5)), "block");
+	if (!(flags & WHOLE))
+		x = nn->norm(nn, "norm", x, TESS_RMS, 1e-5);
+	x = nn->enter(nn, nn->wanted(nn, x), "block");
 	nn->linear(
 		nn, x,
 		(struct tess_linear[]){
@@ -67,18 +77,27 @@ static float random_at(uint32_t i)
 	return (float)(i & 0xffff) / 32768.0f - 1.0f;
 }
 
+static int64_t hidden_size(void)
+{
+	return flags & FUSED_IN ? 2 * NARROW : flags & MIXED_IN ? 2 * NARROW + SOME : HIDDEN;
+}
+
 static tess_status find(void *self, const char *name, struct tess_view *out)
 {
-	static float data[64 * 1024];
-	int64_t in = flags & FUSED_IN ? 2 * NARROW : HIDDEN;
+	static float fractions[64 * 1024], wholes[64 * 1024];
+	static bool made;
+	float *data = flags & WHOLE ? wholes : fractions;
+	int64_t in = hidden_size();
 	int64_t wide = flags & FUSED ? NARROW + 2 * WIDE : flags & TWINS ? 2 * WIDE : WIDE;
 
-	wide = flags & HEADS ? NHEADS * HEAD : wide;
+	wide = flags & HEADS ? NHEADS * HEAD : flags & GROUPED ? GROUPS * HEAD : wide;
 
 	(void)self;
-	if (data[1] == 0)
-		for (uint32_t i = 0; i < sizeof data / sizeof *data; i++)
-			data[i] = random_at(i + 1);
+	for (uint32_t i = 0; !made && i < sizeof wholes / sizeof *wholes; i++) {
+		fractions[i] = random_at(i + 1);
+		wholes[i] = (float)(int)(8 * fractions[i]);
+	}
+	made = true;
 	*out = (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 1, .stride = { 1 } };
 	if (!strcmp(name, "table.weight") || !strcmp(name, "block.m.weight")) {
 		out->ndim = 2;
@@ -161,22 +180,28 @@ static const struct alone cases[] = {
 	/* a norm of each head, of heads that are cut */
 	{ HEADS, "{\"block.m\":\"colwise\"}" },
 	{ HEADS, "{\"block.m\":\"rowwise\"}" },
+	/* heads that several ranks hold and one owns: S1->R, S1->S0, P->S1, R->S1 */
+	{ GROUPED | BIAS, "{\"block.m\":\"colwise\"}" },
+	{ GROUPED, "{\"block.m\":\"colwise_rep\"}" },
+	{ GROUPED | BIAS, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
+	{ GROUPED, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(1)\"}" },
+	{ GROUPED, "{\"block\":\"prepare_output:out=shard(1)\"}" },
 	/* by_hand.c */
 	{ BIAS, "{\"block.m\":\"negated_twice\"}" },
 	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },
 };
 enum { CASES = sizeof cases / sizeof *cases };
+static const int32_t some_ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
 
 static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all, float **logits,
                        int64_t *count)
 {
-	static const int32_t ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
 	json_t *config = json_object();
 	struct tess_source source = {
 		.name = "random", .config = config, .find = find, .drop = drop
 	};
 	struct tess_plan plan;
-	struct lockstep how = { &model, &source, &plan, nranks, ids, nids, all };
+	struct lockstep how = { &model, &source, &plan, nranks, some_ids, nids, all };
 	tess_status st;
 
 	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
@@ -209,6 +234,47 @@ START_TEST(alone)
 	same_bits(cases[_i].plan, IDS, true);
 	same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
 	same_bits(cases[_i].plan, 1, false);
+}
+END_TEST
+
+/* Not against another run, which could have the same fault, but against sums of integers. */
+START_TEST(sums_are_of_all_parts)
+{
+	static const int kinds[] = { 0, FUSED_IN, MIXED_IN, MIXED_IN | IN_OUT, MIXED_IN | BIAS };
+	static const char *const plans[] = { "none", "{\"block.m\":\"rowwise\"}",
+		                             "{\"block.m\":\"colwise\"}",
+		                             "{\"table\":\"embedding_colwise:keep\","
+		                             "\"block.m\":\"rowwise\"}" };
+	struct tess_view table, w, b;
+	int64_t in, count, sum;
+	float *have;
+
+	flags = kinds[_i] | WHOLE;
+	in = hidden_size();
+	ck_assert(!find(NULL, "table.weight", &table) && !find(NULL, "block.m.weight", &w) &&
+	          !find(NULL, "block.m.bias", &b));
+	for (int32_t at = 0; at < 8 * 4; at++) {
+		ck_assert_msg(!run(plans[at % 4], 1 + at / 4, IDS, true, &have, &count), "%s",
+		              tess_error());
+		ck_assert_int_eq(count, IDS * WIDE);
+		for (int64_t i = 0; i < count; i++) {
+			const float *x = (float *)table.data + some_ids[i / WIDE] * in;
+			int64_t k = i % WIDE, step = flags & IN_OUT ? 1 : in;
+
+			sum = flags & BIAS ? (int64_t)((float *)b.data)[k] : 0;
+			for (int64_t j = 0; j < in; j++)
+				sum += (int64_t)(x[j] *
+				                 ((float *)
+				                          w.data)[k * step +
+				                                  j * (flags & IN_OUT ? WIDE : 1)]);
+			if (have[i] != (float)sum)
+				ck_abort_msg("%s, %d ranks: element %lld is %g, not %lld",
+				             plans[at % 4], (int)(1 + at / 4), (long long)i,
+				             (double)have[i], (long long)sum);
+		}
+		free(have);
+	}
+	ck_assert_int_ne(sum, 0); /* there was something to add */
 }
 END_TEST
 
@@ -260,6 +326,7 @@ int main(void)
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, alone, 0, CASES);
+	tcase_add_loop_test(t, sums_are_of_all_parts, 0, 5);
 	tcase_add_test(t, refuses);
 	tcase_add_test(t, the_check_can_fail);
 	return suite_end(r);
