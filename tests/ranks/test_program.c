@@ -541,6 +541,36 @@ static int64_t records(const struct fixture *f, const char *json, int32_t ranks,
 	return n;
 }
 
+/* Attention's biases and those of the mlp are two questions. */
+START_TEST(biases_are_asked_for_apart)
+{
+	struct fixture f;
+	struct tess_plan plan;
+	struct tess_program *p;
+	json_t *config;
+	int found[2] = { 0 };
+
+	open_model("tests/data/goldens/llama-odd", &f);
+	config = json_copy((json_t *)f.source.config);
+	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
+	f.source.config = config;
+	f.source.count = 0; /* those that are not asked for are no matter here */
+	ck_assert(!tess_plan_open(f.model, NULL, NULL, 0, &plan));
+	ck_assert_msg(!tess_program_record(&(struct tess_record_how){ f.model, &plan, &f.source, 1,
+	                                                              3, true, false },
+	                                   &p),
+	              "%s", tess_error());
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (strstr(p->weight[i]->name, "_proj.bias"))
+			found[!!strstr(p->weight[i]->name, "mlp.")]++;
+	ck_assert_msg(found[_i] == 0 && found[!_i] > 0, "%d and %d biases", found[0], found[1]);
+	tess_program_free(p);
+	tess_plan_free(&plan);
+	json_decref(config);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 START_TEST(program_is_the_same_for_all)
 {
 	struct fixture f;
@@ -638,6 +668,7 @@ int main(void)
 	tcase_add_test(t, long_plan);
 	tcase_add_loop_test(t, fused_gate_and_up, 0, 10);
 	tcase_add_test(t, rows_do_not_depend_on_others);
+	tcase_add_loop_test(t, biases_are_asked_for_apart, 0, 2);
 	tcase_add_test(t, program_is_the_same_for_all);
 	tcase_add_loop_test(t, goldens, 0, 3);
 	return suite_end(r);
