@@ -1,0 +1,326 @@
+/* What is known of a call before it is made: what it may be, what it reads, who is in its group; and the store's keys. */
+#include "core/comm/check.h"
+#include "core/comm/note.h"
+#include "core/comm/pairs.h"
+#include "core/comm/roster.h"
+#include "core/comm/shape.h"
+
+#include "suite.h"
+
+#include <core/base/status.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANK = 1, RANKS = 3, COUNT = 4 };
+static _Alignas(64) char memory[512]; /* src at 0, dst from 256 on */
+static uint64_t lists[2][RANKS] = { { 5, COUNT, 6 }, { 5, COUNT, 6 } };
+
+static struct tess_coll call(int32_t kind)
+{
+	return (struct tess_coll){ .size = sizeof(struct tess_coll),
+		                   .kind = kind,
+		                   .dtype = TESS_F32,
+		                   .op = TESS_SUM,
+		                   .mem = TESS_HOST,
+		                   .src = memory,
+		                   .dst = memory + 256,
+		                   .count = COUNT,
+		                   .where = "here" };
+}
+
+/* A call of one kind, changed as `...` says, is refused with these words; NULL: it is taken. */
+#define CHECK(words, of, ...) \
+	do { \
+		struct tess_coll c = call(of); \
+		const char *says = words; \
+		tess_status st; \
+\
+		__VA_ARGS__; \
+		st = tess_coll_check(&c, RANK, RANKS); \
+		if (says ? !st || !strstr(tess_error(), says) || \
+		                    strncmp(tess_error(), "here: ", 6) \
+		         : st != TESS_OK) \
+			ck_abort_msg("line %d: %d: %s", __LINE__, st, st ? tess_error() : ""); \
+	} while (0)
+
+START_TEST(words)
+{
+	CHECK("kind 0", 0, );
+	CHECK("kind 12", TESS_RECV + 1, );
+	CHECK(NULL, TESS_BARRIER, c.dtype = 0; c.src = c.dst = NULL);
+	CHECK("memory of kind", TESS_BARRIER, c.mem = TESS_CUDA);
+	CHECK("dtype 0", TESS_ALL_GATHER, c.dtype = 0);
+	for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
+		bool bits = op >= TESS_BAND;
+
+		CHECK(NULL, TESS_ALL_REDUCE, c.op = op; c.dtype = TESS_I32);
+		CHECK(NULL, TESS_ALL_GATHER, c.op = op);
+		CHECK(bits ? "on bits" : NULL, TESS_ALL_REDUCE, c.op = op; c.dtype = TESS_F32);
+		CHECK(bits ? "on bits" : NULL, TESS_REDUCE, c.op = op; c.dtype = TESS_F16);
+	}
+	CHECK("op 0", TESS_REDUCE_SCATTER, c.op = 0);
+	CHECK("op 8", TESS_REDUCE, c.op = TESS_BXOR + 1);
+	for (int32_t kind = TESS_BROADCAST; kind <= TESS_RECV; kind++) {
+		bool peers = kind >= TESS_SEND || tess_kind_rooted(kind);
+
+		CHECK(peers ? "peer 3" : NULL, kind, c.peer = RANKS);
+		CHECK(peers ? "peer -1" : NULL, kind, c.peer = -1);
+		CHECK(NULL, kind, c.peer = RANKS - 1);
+		CHECK(kind >= TESS_SEND ? "itself" : NULL, kind, c.peer = RANK);
+	}
+}
+END_TEST
+
+START_TEST(counts)
+{
+	for (int32_t kind = TESS_BROADCAST; kind <= TESS_RECV; kind++) {
+		bool gives = kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER;
+		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
+		bool both = kind == TESS_ALL_TO_ALL;
+
+		CHECK(gives ? NULL : both ? "one list" : "does not take", kind, c.give = lists[0]);
+		CHECK(gets ? NULL : both ? "one list" : "does not take", kind, c.get = lists[0]);
+		CHECK(both ? NULL : "does not take", kind, c.give = lists[0]; c.get = lists[1];
+		      c.count = both ? 77 : COUNT);
+		if (gives || gets)
+			CHECK("count 3, but the list has 4 for rank 1", kind, c.count = 3;
+			      *(gives ? &c.give : &c.get) = lists[0]);
+		CHECK("beyond all memory", kind, c.count = UINT64_C(1) << 48 | 1);
+	}
+	CHECK("beyond all memory", TESS_ALL_GATHER, c.count = UINT64_C(1) << 47); /* of all ranks */
+	CHECK("count of rank 2 is beyond", TESS_ALL_GATHER,
+	      c.get = (uint64_t[]){ 0, COUNT, UINT64_MAX - 2 });
+}
+END_TEST
+
+START_TEST(extents)
+{
+	enum { ALL = COUNT * RANKS, LISTED = 5 + COUNT + 6 };
+	static const struct {
+		uint64_t src, dst; /* on a rank that is no root */
+		uint64_t root_src, root_dst;
+	} want[] = {
+		[TESS_BARRIER] = { 0, 0, 0, 0 },
+		[TESS_BROADCAST] = { 0, COUNT, COUNT, COUNT },
+		[TESS_REDUCE] = { COUNT, 0, COUNT, COUNT },
+		[TESS_ALL_REDUCE] = { COUNT, COUNT, COUNT, COUNT },
+		[TESS_GATHER] = { COUNT, 0, COUNT, ALL },
+		[TESS_ALL_GATHER] = { COUNT, ALL, COUNT, ALL },
+		[TESS_SCATTER] = { 0, COUNT, ALL, COUNT },
+		[TESS_REDUCE_SCATTER] = { ALL, COUNT, ALL, COUNT },
+		[TESS_ALL_TO_ALL] = { ALL, ALL, ALL, ALL },
+		[TESS_SEND] = { COUNT, 0, COUNT, 0 },
+		[TESS_RECV] = { 0, COUNT, 0, COUNT },
+	};
+	uint64_t src, dst;
+
+	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV; kind++)
+		for (int listed = 0; listed < 2; listed++)
+			for (int32_t root = 0; root < 2; root++) {
+				struct tess_coll c = call(kind);
+				uint64_t s = root ? want[kind].root_src : want[kind].src;
+				uint64_t d = root ? want[kind].root_dst : want[kind].dst;
+
+				c.peer = root ? RANK : 0;
+				c.give = c.get = listed ? lists[0] : NULL;
+				tess_coll_extents(&c, RANK, RANKS, &src, &dst);
+				if (src != (listed && s == ALL ? (uint64_t)LISTED : s) ||
+				    dst != (listed && d == ALL ? (uint64_t)LISTED : d))
+					ck_abort_msg("kind %d, root %d: %d and %d", (int)kind,
+					             (int)root, (int)src, (int)dst);
+			}
+}
+END_TEST
+
+START_TEST(buffers)
+{
+	static const int32_t types[] = { TESS_F64,  TESS_I64, TESS_F32, TESS_I32,
+		                         TESS_BF16, TESS_F16, TESS_I8,  TESS_U8 };
+
+	CHECK("src is NULL", TESS_ALL_REDUCE, c.src = NULL);
+	CHECK("dst is NULL", TESS_ALL_REDUCE, c.dst = NULL);
+	CHECK(NULL, TESS_ALL_REDUCE, c.src = c.dst = NULL; c.count = 0);
+	CHECK(NULL, TESS_BROADCAST, c.src = NULL); /* of another root */
+	CHECK("src is NULL", TESS_BROADCAST, c.src = NULL; c.peer = RANK);
+	CHECK(NULL, TESS_REDUCE, c.dst = NULL);
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+		for (size_t off = 1; off < 16; off++) {
+			const char *no = off % tess_width(types[i]) ? "is not aligned" : NULL;
+
+			CHECK(no, TESS_ALL_REDUCE, c.dtype = types[i]; c.src = memory + off);
+			CHECK(no, TESS_ALL_REDUCE, c.dtype = types[i]; c.dst = memory + 256 + off);
+		}
+	for (int off = -32; off <= 32; off += 4) {
+		const char *no = off && off > -16 && off < 16 ? "overlap" : NULL;
+
+		CHECK(no, TESS_ALL_REDUCE, c.src = memory + 256 + off);
+	}
+	CHECK("overlap", TESS_ALL_GATHER, c.src = memory + 256 + 4 * (COUNT * RANKS - 1));
+	CHECK(NULL, TESS_ALL_GATHER, c.src = memory + 256 + 4 * COUNT * RANKS);
+	CHECK(NULL, TESS_ALL_TO_ALL, c.src = c.dst; c.give = lists[0]; c.get = lists[1]);
+	CHECK("in place, but rank 2", TESS_ALL_TO_ALL, c.src = c.dst; c.give = lists[0];
+	      c.get = (uint64_t[]){ 5, COUNT, 7 });
+}
+END_TEST
+
+/* What ranks must agree on is in the number that they compare; what is a rank's own is not. */
+START_TEST(numbers_of_calls)
+{
+	for (int32_t kind = TESS_BROADCAST; kind <= TESS_ALL_TO_ALL; kind++) {
+		struct tess_coll first = call(kind), c;
+		uint64_t what = tess_note_what(&first, RANKS), listed, own[RANKS] = { 5, COUNT, 7 };
+		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
+		const uint64_t **list = gets ? &c.get : &c.give;
+
+#define WHAT(...) (c = first, (void)(__VA_ARGS__), tess_note_what(&c, RANKS))
+		MUST(WHAT(c.dtype = TESS_I32) != what);
+		MUST((WHAT(c.op = TESS_MAX) != what) == tess_kind_reduces(kind));
+		MUST((WHAT(c.peer = 2) != what) == tess_kind_rooted(kind));
+		MUST(WHAT(c.count = COUNT + 1) != what);
+		MUST(WHAT(c.src = NULL, c.dst = memory, c.where = "there", c.deadline = 1) == what);
+		for (int32_t other = TESS_BARRIER; other < kind; other++)
+			MUST(WHAT(c.kind = other) != what);
+		if (kind == TESS_ALL_TO_ALL)
+			break; /* its lists are compared by pairs of ranks */
+		listed = WHAT(*list = lists[0]);
+		MUST(listed != what);
+		MUST(WHAT(*list = lists[1]) == listed);
+		MUST(WHAT(*list = own) != listed);
+		MUST(WHAT(*list = lists[0], c.count = COUNT + 1) ==
+		     listed); /* a rank's own length */
+	}
+}
+END_TEST
+
+/* What rank 0 gives rank 2 of three is what rank 2 gets, and the other way round. */
+START_TEST(lists_of_a_pair)
+{
+	uint64_t give[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
+		 get[2][RANKS] = { { 9, 9, 6 }, { 3, 9, 9 } };
+	struct tess_note *n[2] = { malloc(tess_note_room(RANKS)), malloc(tess_note_room(RANKS)) };
+	struct tess_key key = { 0 };
+	struct tess_coll c = call(TESS_ALL_TO_ALL);
+
+	MUST(n[0] && n[1]);
+	for (int wrong = 0; wrong < 3; wrong++) {
+		get[0][2] = wrong == 1 ? 7 : 6;
+		get[1][0] = wrong == 2 ? 4 : 3;
+		for (int i = 0; i < 2; i++) {
+			c.give = give[i];
+			c.get = get[i];
+			tess_note_write(n[i], &c, &key, RANKS);
+		}
+		MUST(tess_note_agree(n[0], 0, n[1], 2) == !wrong);
+		MUST(tess_note_agree(n[1], 2, n[0], 0) == !wrong);
+	}
+	n[0]->print++;
+	MUST(!tess_note_agree(n[0], 0, n[1], 2));
+	free(n[0]);
+	free(n[1]);
+}
+END_TEST
+
+/* A call is taken without a look only where it is the last one of its kind, but for its buffers. */
+START_TEST(repeated_calls)
+{
+	struct tess_coll first = call(TESS_ALL_GATHER), c;
+	struct tess_shape s;
+
+	tess_shape_learn(&s, &first, &first, RANK, RANKS);
+	ck_assert(tess_shape_fits(&s, &first));
+#define UNLIKE(...) \
+	c = first; \
+	__VA_ARGS__; \
+	ck_assert(!tess_shape_fits(&s, &c))
+	UNLIKE(c.kind = TESS_ALL_TO_ALL);
+	UNLIKE(c.dtype = TESS_I32);
+	UNLIKE(c.op = TESS_MAX);
+	UNLIKE(c.mem = TESS_CUDA);
+	UNLIKE(c.peer = 2);
+	UNLIKE(c.count = COUNT + 1);
+	UNLIKE(c.get = lists[0]);
+	UNLIKE(c.give = lists[0]);
+	UNLIKE(c.src = c.dst);
+	UNLIKE(c.src = NULL);
+	UNLIKE(c.dst = NULL);
+	UNLIKE(c.src = memory + 2);
+	UNLIKE(c.dst = memory + 258);
+	UNLIKE(c.dst = memory + 4 * COUNT - 4);
+	UNLIKE(c.src = memory + 256 + 4 * COUNT * RANKS - 4);
+#undef UNLIKE
+	c.src = memory + 256 + 4 * COUNT * RANKS;
+	ck_assert(tess_shape_fits(&s, &c));
+	c.dst = memory + 128;
+	c.src = memory + 128 - 4 * COUNT;
+	ck_assert(tess_shape_fits(&s, &c));
+}
+END_TEST
+
+static struct tess_roster *roster(int32_t a, int32_t b, int32_t c)
+{
+	struct tess_roster *r = tess_roster_new(9, "dp/1", 3);
+
+	ck_assert(r != NULL);
+	memcpy(r->member, (int32_t[]){ a, b, c }, 3 * sizeof a);
+	return r;
+}
+
+static bool valid(struct tess_roster *r, size_t more, int32_t nranks)
+{
+	bool is = tess_roster_valid(r, r->bytes + more, nranks);
+
+	free(r);
+	return is;
+}
+
+START_TEST(rosters)
+{
+	struct tess_roster *r = roster(4, 0, 2);
+	char text[100];
+
+	ck_assert_int_eq(tess_roster_place(r, 4), 0);
+	ck_assert_int_eq(tess_roster_place(r, 2), 2);
+	ck_assert_int_eq(tess_roster_place(r, 1), -1);
+	tess_roster_text(r, text, sizeof text);
+	ck_assert_str_eq(text, "group dp/1 of ranks 4, 0, 2");
+	tess_roster_key(r, text);
+	ck_assert_str_eq(text, "dp/1#9");
+	ck_assert(valid(r, 0, 5));
+	ck_assert(!valid(roster(4, 0, 2), 8, 5));
+	ck_assert(!valid(roster(4, 0, 2), 0, 4)); /* rank 4 of 4 */
+	ck_assert(!valid(roster(4, 0, -1), 0, 5));
+	ck_assert(!valid(roster(4, 0, 4), 0, 5)); /* twice */
+	r = roster(4, 0, 2);
+	r->id = 0;
+	ck_assert(!valid(r, 0, 5));
+	r = roster(4, 0, 2);
+	memset(r->name, 'x', sizeof r->name); /* without an end */
+	ck_assert(!valid(r, 0, 5));
+}
+END_TEST
+
+START_TEST(keys)
+{
+	static const char *const names[] = { "dp", "dp/a", "dp/a/b", "dp2", "dp2/a", "d" };
+	static const bool left[] = { true, false, false, true, true, true };
+	struct tess_pairs all = { 0 };
+	const struct tess_pair *p;
+
+	for (size_t i = 0; i < 6; i++)
+		ck_assert(!tess_pairs_set(&all, names[i], &i, sizeof i));
+	ck_assert_int_eq(tess_pairs_set(&all, "dp/a", "", 0), TESS_EINVAL);
+	ck_assert(strstr(tess_error(), "the key dp/a is set a second time") != NULL);
+	p = tess_pairs_find(&all, "dp2");
+	ck_assert(p && p->len == sizeof(size_t) && *(size_t *)(void *)p->val == 3);
+	ck_assert(!tess_pairs_find(&all, "dp/"));
+	tess_pairs_drop(&all, "dp");
+	for (size_t i = 0; i < 6; i++)
+		ck_assert_msg(!!tess_pairs_find(&all, names[i]) == left[i], "%s", names[i]);
+	tess_pairs_free(&all);
+	ck_assert(!tess_pairs_find(&all, "d"));
+}
+END_TEST
+
+SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair,
+           repeated_calls, rosters, keys)

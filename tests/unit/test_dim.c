@@ -1,0 +1,188 @@
+/* Who holds and owns which elements of a dim, against a walk over single elements; and placements. */
+#include "core/shard/dim.h"
+#include "core/shard/place.h"
+
+#include "suite.h"
+
+#include <core/base/status.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 13, MOST = 400, PIECES = 3 };
+
+static struct tess_dim plain(int64_t size, int64_t count)
+{
+	return (struct tess_dim){ .name = "plain", .size = size, .count = count, .group = 1 };
+}
+
+static struct tess_dim heads(int64_t n, int64_t each, int64_t group)
+{
+	return (struct tess_dim){
+		.name = "heads", .size = n * each, .count = n, .each = each, .group = group
+	};
+}
+
+/* The first and the last unit of the base that read element e of a piece. */
+static void readers(const struct tess_dim *p, int64_t e, int64_t *first, int64_t *last)
+{
+	int64_t u = 0;
+
+	if (p->last)
+		u = p->count - 1;
+	else if (p->each)
+		u = e / p->each;
+	else /* unit u begins at u * size / count, rounded up */
+		while ((u + 1) * p->size <= e * p->count)
+			u++;
+	*first = u * p->group;
+	*last = *first + p->group - 1;
+}
+
+static bool inside(const struct tess_run *runs, int64_t n, int64_t e)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (e >= runs[i].at && e < runs[i].at + runs[i].len)
+			return true;
+	return false;
+}
+
+/* One rank of n: element by element. */
+static void check_rank(const struct tess_dim *d, int32_t n, int32_t r, int32_t owners[MOST])
+{
+	struct tess_run hold[PIECES], own[PIECES];
+	int64_t pieces = tess_dim_pieces(d), held = 0, owned = 0, at, first, last;
+
+	tess_dim_hold(d, n, r, hold);
+	tess_dim_own(d, n, r, own);
+	for (int64_t i = 0; i < pieces; i++) {
+		const struct tess_dim *p = tess_dim_piece(d, i, &at);
+		int64_t units = p->base->count;
+
+		for (int64_t e = 0; e < p->size; e++) {
+			bool holds = false, owns = false;
+
+			readers(p, e, &first, &last);
+			for (int64_t u = first; u <= last; u++) /* unit u is rank r's */
+				if ((units * r + n - 1) / n <= u &&
+				    u < (units * (r + 1) + n - 1) / n) {
+					holds = true;
+					owns = owns || u == first;
+				}
+			if (inside(hold, pieces, at + e) != holds ||
+			    inside(own, pieces, at + e) != owns)
+				ck_abort_msg("%s, %d ranks: rank %d, element %lld", d->name, (int)n,
+				             (int)r, (long long)(at + e));
+			if (holds)
+				MUST(tess_runs_find(hold, pieces, at + e) == held);
+			MUST(tess_dim_starts(p, first) <= e && e < tess_dim_starts(p, first + 1));
+			held += holds;
+			owned += owns;
+			owners[at + e] += owns;
+		}
+	}
+	MUST(tess_dim_held(d, n, r) == held && tess_dim_owned(d, n, r) == owned);
+}
+
+static void check_dim(const struct tess_dim *d)
+{
+	int32_t owners[MOST];
+
+	for (int32_t n = 1; n <= RANKS; n++) {
+		memset(owners, 0, sizeof owners);
+		for (int32_t r = 0; r < n; r++)
+			check_rank(d, n, r, owners);
+		for (int64_t e = 0; e < d->size; e++)
+			MUST(owners[e] == 1);
+	}
+}
+
+START_TEST(every_element_is_held_by_its_readers)
+{
+	static const int64_t groups[][3] = { { 9, 6, 3 }, { 8, 4, 2 }, { 12, 1, 4 }, { 7, 3, 7 } };
+	struct tess_dim d[] = { plain(70, 32), plain(32, 32),  plain(11, 11), plain(44, 8),
+		                plain(1, 1),   heads(9, 6, 1), heads(5, 1, 1) };
+
+	for (size_t i = 0; i < sizeof d / sizeof *d; i++) {
+		d[i].base = &d[i];
+		check_dim(&d[i]);
+	}
+	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+		int64_t of = groups[i][0], each = groups[i][1], group = groups[i][2];
+		struct tess_dim base = heads(of, each, 1), shared = heads(of / group, each, group);
+
+		base.base = shared.base = &base;
+		check_dim(&shared);
+	}
+}
+END_TEST
+
+START_TEST(pieces_are_cut_each_on_its_own)
+{
+	struct tess_dim q = heads(8, 3, 1), kv = heads(2, 3, 4), ffn = plain(45, 32), *base = &q;
+	const struct tess_dim *qkv[] = { &q, &kv, &kv }, *mixed[] = { &ffn, &kv, &ffn }, *piece;
+	struct tess_dim d = { .name = "qkv", .size = 36, .nparts = 3, .parts = qkv };
+
+	q.base = kv.base = base;
+	ffn.base = &ffn;
+	check_dim(&d);
+	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8);
+	ck_assert_ptr_eq(piece, &q);
+	d = (struct tess_dim){ .name = "mixed", .size = 96, .nparts = 3, .parts = mixed };
+	check_dim(&d);
+	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8); /* the second limits */
+	ck_assert_ptr_eq(piece, &kv);
+	ck_assert_int_eq(tess_dim_pieces(&d), 3);
+	ck_assert_int_eq(tess_dim_pieces(&q), 1);
+}
+END_TEST
+
+START_TEST(tokens_limit_nobody)
+{
+	struct tess_dim tokens = plain(3, 3), last = plain(1, 5);
+	const struct tess_dim *piece;
+
+	tokens.empty = last.empty = last.last = true;
+	tokens.base = &tokens;
+	last.base = &last;
+	check_dim(&tokens);
+	check_dim(&last);
+	ck_assert_int_eq(tess_dim_most_ranks(&tokens, &piece), INT32_MAX);
+	ck_assert_int_eq(tess_dim_most_ranks(&last, &piece), INT32_MAX);
+	for (int32_t n = 1; n <= RANKS; n++) /* whoever has the last of 5 tokens */
+		for (int32_t r = 0; r < n; r++)
+			ck_assert_int_eq(tess_dim_held(&last, n, r),
+			                 tess_edge(5, n, r) < 5 && tess_edge(5, n, r + 1) == 5);
+}
+END_TEST
+
+START_TEST(placements_are_compared_as_the_core_writes_them)
+{
+	struct tess_place by_part = { .kind = TESS_SHARD, .dim = -1, .flags = TESS_BY_PART };
+	struct tess_place sum = { .kind = TESS_PARTIAL },
+			  most = { .kind = TESS_PARTIAL, .op = TESS_MAX };
+	struct tess_place dim = { .kind = TESS_REPLICATE, .dim = 1 };
+	char text[TESS_PLACE_TEXT];
+
+	MUST(tess_place_same(tess_place_normal(by_part, 2), tess_shard(1)));
+	MUST(tess_place_same(tess_place_normal(tess_shard(-2), 2), tess_shard(0)));
+	MUST(tess_place_same(tess_place_normal(sum, 2), tess_partial()));
+	MUST(tess_place_same(tess_place_normal(dim, 2), tess_replicate()));
+	MUST(!tess_place_same(tess_shard(0), tess_shard(1)));
+	MUST(!tess_place_same(tess_replicate(), tess_shard(0)));
+	MUST(!tess_place_same(tess_partial(), most));
+	MUST(!tess_place_check(tess_shard(1), 2, "a") && !tess_place_check(tess_shard(-2), 2, "a"));
+	MUST(tess_place_check(tess_shard(2), 2, "a") == TESS_EINVAL &&
+	     !strcmp(tess_error(), "a: Shard(2) of a tensor with 2 axes"));
+	MUST(tess_place_check(tess_shard(-3), 2, "a") == TESS_EINVAL);
+	MUST(tess_place_check((struct tess_place){ .kind = TESS_PARTIAL + 1 }, 2, "a") ==
+	     TESS_EINVAL);
+	MUST(tess_place_check((struct tess_place){ .kind = TESS_ASIS - 1 }, 2, "a") == TESS_EINVAL);
+	MUST(tess_place_check(most, 2, "a") == TESS_ENOTSUP && !tess_place_check(sum, 2, "a"));
+	ck_assert_str_eq(tess_place_text(tess_shard(1), text), "Shard(1)");
+	ck_assert_str_eq(tess_place_text(tess_partial(), text), "Partial");
+	ck_assert_str_eq(tess_place_text(tess_replicate(), text), "Replicate");
+}
+END_TEST
+
+SUITE_MAIN("dim", every_element_is_held_by_its_readers, pieces_are_cut_each_on_its_own,
+           tokens_limit_nobody, placements_are_compared_as_the_core_writes_them)
