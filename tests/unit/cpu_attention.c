@@ -332,5 +332,37 @@ START_TEST(refuses_positions)
 }
 END_TEST
 
+/* Query heads [lo, lo + heads) in groups of `group` read as many key-value heads as there must be. */
+START_TEST(refuses_other_heads)
+{
+	enum { D = 4 };
+	float room[8 * D] = { 0 };
+	int32_t position = 0;
+	void *device = cpu_open("auto", 1);
+
+	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
+		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
+		double num[] = { 1, 0, D, (double)lo, (double)group };
+		struct tess_view in[6] = { cpu_rows(room, 1, heads * D, heads * D),
+			                   cpu_rows(room, 1, g * D, g * D),
+			                   cpu_rows(room, 1, g * D, g * D),
+			                   cpu_list(&position, TESS_I32, 1) };
+		struct tess_view y = cpu_rows(room, 1, heads * D, heads * D);
+		struct tess_op op = cpu_op(TESS_OP_ATTENTION, in, 6, &y, num, 5);
+		bool read[8] = { false };
+		int64_t count = 0;
+
+		for (int64_t h = lo; h < lo + heads; h++) {
+			count += !read[h / group];
+			read[h / group] = true;
+		}
+		if ((cpu_table->supports(&op) == TESS_OK) != (count == g))
+			ck_abort_msg("heads %d from %d, groups of %d: %d", (int)heads, (int)lo,
+			             (int)group, (int)g);
+	}
+	cpu_table->close(device);
+}
+END_TEST
+
 SUITE_MAIN("cpu_attention", heads_that_share_keys, heads_of_a_rank, wide_heads, small_heads,
-           windows, rewound, masked_values_are_absent, refuses_positions)
+           windows, rewound, masked_values_are_absent, refuses_positions, refuses_other_heads)

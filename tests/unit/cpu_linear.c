@@ -1,6 +1,9 @@
 /* LINEAR on the CPU device, bit for bit against one fmaf after the other. */
 #include "cpu.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 /* An out for each weight. */
 static struct tess_op linear(const struct tess_view *in, int32_t nin, const struct tess_view *out,
                              const struct tess_tree *tree, int32_t ntree,
@@ -358,6 +361,75 @@ START_TEST(views_of_panels)
 }
 END_TEST
 
+/* What the scratch was used for before does not enter. */
+START_TEST(a_sum_of_nothing_is_zero)
+{
+	float x[48 * 4], w[40 * 4], y[48 * 40];
+	int64_t bound[] = { 0, 4 }, none[] = { 2 };
+	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 }, empty = { .terms = 1 };
+	struct tess_term term = { .bound = bound }, no_term = { .bound = none };
+
+	for (int i = 0; i < 48 * 4; i++)
+		x[i] = w[i % 160] = 1;
+	for (int d = 0; d < CPU_TRIES; d++) {
+		void *device = cpu_try_open(d);
+
+		for (int t = 0; t < NTOKENS && device; t++) {
+			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 4, 4),
+				                   cpu_rows(w, 40, 4, 4) };
+			struct tess_view out = cpu_rows(y, tokens_of[t], 40, 40);
+			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1),
+				       nothing = linear(in, 2, &out, &empty, 1, &no_term, 1);
+
+			cpu_run(device, &op);
+			MUST(y[0] == 4 && y[tokens_of[t] * 40 - 1] == 4);
+			cpu_run(device, &nothing);
+			for (int64_t i = 0; i < tokens_of[t] * 40; i++)
+				MUST(cpu_same(y[i], 0.0f));
+		}
+		if (device)
+			cpu_table->close(device);
+	}
+}
+END_TEST
+
+/* Where a mapping ends with the weight, nothing behind it is looked at. */
+START_TEST(reads_the_weight_only)
+{
+	enum { K = 5, MOST_N = 33 };
+	long page = sysconf(_SC_PAGESIZE);
+	char *map = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE,
+	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	float x[K] = { 1, 2, 3, 4, 5 }, y[MOST_N];
+	int64_t bound[] = { 0, K };
+	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+
+	ck_assert(map != MAP_FAILED && !mprotect(map + page, (size_t)page, PROT_NONE));
+	for (int i = 0; i < 3 * 2 * MOST_N * CPU_TRIES; i++) {
+		int64_t n = 1 + i / 6 % MOST_N, in_out = i / 3 % 2;
+		int32_t dtype = cpu_dtype(i);
+		struct tess_view in[2] = { cpu_rows(x, 1, K, K) }, out = cpu_rows(y, 1, n, n);
+		struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
+		void *device = cpu_try_open(i / (6 * MOST_N));
+
+		if (!device)
+			continue;
+		in[1] = (struct tess_view){ .data = map + page - n * K * cpu_bytes(dtype),
+			                    .dtype = dtype,
+			                    .ndim = 2,
+			                    .shape = { n, K },
+			                    .stride = { in_out ? 1 : K, in_out ? n : 1 } };
+		memset(y, 0xff, sizeof y);
+		cpu_run(device, &op);
+		for (int64_t k = 0; k < n; k++)
+			MUST(y[k] == 0);
+		cpu_table->close(device);
+	}
+	munmap(map, 2 * (size_t)page);
+}
+END_TEST
+
 SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
            rows_beyond_a_block, partials_finish_alike, finished_sums_are_not_minus_zero,
-           views_of_panels)
+           views_of_panels, a_sum_of_nothing_is_zero, reads_the_weight_only)

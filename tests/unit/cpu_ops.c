@@ -374,6 +374,70 @@ END_TEST
 
 /* ---- the device */
 
+/* A vector of weights need not be dense: a column of a table. */
+START_TEST(strided_vectors)
+{
+	enum { ROWS = 3, APART = 5 };
+	static const double num[] = { 2, 1e-5, 0 };
+	float *x = cpu_floats(ROWS * N), *table = cpu_floats(N * APART), y[ROWS * N],
+	      want[ROWS * N];
+	float w[N], b[N];
+	int64_t bound[] = { 0, N };
+	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+
+	for (int i = 0; i < N; i++) {
+		w[i] = table[i * APART];
+		b[i] = table[i * APART + 1];
+	}
+	for (int i = 0; i < 2 * CPU_TRIES; i++) {
+		void *device = cpu_try_open(i / 2);
+		struct tess_view in[3] = { cpu_rows(x, ROWS, N, N) },
+				 out = cpu_rows(want, ROWS, N, N);
+		struct tess_op op =
+			i % 2 ? cpu_op(TESS_OP_BIAS, in, 2, &out, NULL, 0)
+			      : cpu_sums(TESS_OP_NORM, in, 3, &out, num, 3, &tree, 1, &term, 1);
+
+		if (!device)
+			continue;
+		in[1] = cpu_list(w, TESS_F32, N);
+		in[2] = cpu_list(b, TESS_F32, N);
+		cpu_run(device, &op);
+		in[1] = cpu_list(table, TESS_F32, N);
+		in[2] = cpu_list(table + 1, TESS_F32, N);
+		in[1].stride[0] = in[2].stride[0] = APART;
+		out.data = y;
+		cpu_run(device, &op);
+		cpu_equal(cpu_tries[i / 2].set, y, want, ROWS * N);
+		cpu_table->close(device);
+	}
+	free(x);
+	free(table);
+}
+END_TEST
+
+/* Of a table of 3 positions, those are 0 to 2. */
+START_TEST(ropes_within_the_table)
+{
+	static const int32_t tries[] = { 0, 2, 3, -1 };
+	static const double each[] = { 4 };
+	float x[8] = { 0 }, y[8], table[3 * 4] = { 0 };
+	void *device = cpu_open("auto", 1);
+
+	for (int i = 0; i < 8; i++) {
+		int32_t position[2] = { tries[i % 4], tries[i % 4] };
+		struct tess_view in[3] = { cpu_rows(x, 2, 4, 4), cpu_list(position, TESS_I32, 2),
+			                   cpu_rows(table, 3, 4, 4) };
+		struct tess_view out = cpu_rows(y, 2, 4, 4);
+		struct tess_op op = cpu_op(TESS_OP_ROPE, in, 3, &out, each, 1);
+
+		position[i / 4] = 1;
+		ck_assert_int_eq(cpu_table->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
+	}
+	cpu_table->close(device);
+}
+END_TEST
+
 START_TEST(opens)
 {
 	void *device = NULL, *p = NULL;
@@ -402,7 +466,7 @@ END_TEST
 /* What is not supported is said with the module's name. */
 START_TEST(refuses)
 {
-	int64_t bound[] = { 0, 4, 8 }, falls[] = { 0, 9, 8 };
+	int64_t bound[] = { 0, 4, 8 }, falls[] = { 0, 9, 8 }, beyond[] = { 0, 4, 9 };
 	struct tess_term term = { .bound = bound };
 	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
 	float memory[64] = { 0 };
@@ -445,6 +509,7 @@ START_TEST(refuses)
 	REFUSED(tree.first = 1);
 	REFUSED(tree.terms = 0);
 	REFUSED(term.bound = falls);
+	REFUSED(term.bound = beyond);
 	REFUSED(op.kind = TESS_OP_NORM);
 	REFUSED(op.kind = TESS_OP_EMBED);
 	REFUSED(op.kind = TESS_OP_ROPE);
@@ -535,4 +600,4 @@ START_TEST(shares_work)
 END_TEST
 
 SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses,
-           rounds_to_nearest, shares_work)
+           rounds_to_nearest, shares_work, strided_vectors, ropes_within_the_table)
