@@ -1,7 +1,8 @@
 /*
  * tess-backend-minimal.so: what a backend must have and nothing more: barrier, send, recv between
  * threads; no abort. For tests of what the group makes of it. Messages are copied into boxes, one
- * per pair.
+ * per pair, and out of them as soon as they can be. Built again with something amiss: LACKS a kind that all must have, has no
+ * THREADS, or a batch that refuses whatever it is given (BATCH).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -9,13 +10,23 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
+#ifndef NAME
+#define NAME "minimal"
+#endif
+#ifndef LACKS
+#define LACKS 0
+#endif
+#ifndef THREADS
+#define THREADS 1
+#endif
+
 enum { RANKS = 16 };
 
 static const struct tess_host *host;
 
 struct letter {
 	struct letter *next;
-	uint64_t number;
+	uint64_t number, print;
 	size_t bytes;
 	char data[];
 };
@@ -42,6 +53,8 @@ struct task {
 static tess_status supports(const struct tess_coll *c, int32_t nranks)
 {
 	(void)nranks;
+	if (c->kind == LACKS)
+		return TESS_ENOTSUP;
 	return c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV
 	               ? TESS_OK
 	               : TESS_ENOTSUP;
@@ -80,11 +93,27 @@ static void send_letter(struct office *o, int32_t from, const struct tess_coll *
 
 	l->next = NULL;
 	l->number = ++o->sent[from][c->peer];
+	l->print = c->print;
 	l->bytes = bytes;
 	memcpy(l->data, c->src, bytes);
 	while (*at)
 		at = &(*at)->next;
 	*at = l;
+}
+
+static int take_letter(struct letter **at, const struct task *t)
+{
+	struct letter *l;
+
+	while (*at && (*at)->number != t->number)
+		at = &(*at)->next;
+	l = *at;
+	if (!l || l->print != t->c.print) /* between calls that differ nothing moves */
+		return 0;
+	memcpy(t->c.dst, l->data, l->bytes);
+	*at = l->next;
+	free(l);
+	return 1;
 }
 
 static tess_status start(void *self, const struct tess_coll *c, void **work)
@@ -99,27 +128,14 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 		send_letter(o, me->rank, c);
 	if (c->kind == TESS_RECV)
 		t->number = ++o->received[c->peer][me->rank];
+	if (c->kind == TESS_RECV)
+		t->done = take_letter(&o->box[c->peer][me->rank], t);
 	if (c->kind == TESS_BARRIER)
 		t->number = ++o->barriers[me->rank];
 	pthread_mutex_unlock(&o->lock);
-	t->done = c->kind == TESS_SEND;
+	t->done |= c->kind == TESS_SEND;
 	*work = t;
 	return TESS_OK;
-}
-
-static int take_letter(struct letter **at, const struct task *t)
-{
-	struct letter *l;
-
-	while (*at && (*at)->number != t->number)
-		at = &(*at)->next;
-	l = *at;
-	if (!l)
-		return 0;
-	memcpy(t->c.dst, l->data, l->bytes);
-	*at = l->next;
-	free(l);
-	return 1;
 }
 
 static tess_status test(void *self, void *work)
@@ -148,6 +164,15 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 	(void)deadline;
 	return host->fail(TESS_EBUG, "minimal: wait was called, though there is no abort");
 }
+
+#ifdef BATCH
+static tess_status batch(void *self, const struct tess_coll *const *c, uint32_t n, void **work)
+{
+	(void)self, (void)c, (void)work;
+	return host->fail(TESS_EBUG, "minimal: a batch of %u calls, not all of which it has",
+	                  (unsigned)n);
+}
+#endif
 
 static void release(void *self, void *work)
 {
@@ -184,8 +209,8 @@ static tess_status init(const struct tess_host *h)
 
 static const struct tess_backend minimal = {
 	.size = sizeof minimal,
-	.threads = 1,
-	.name = "minimal",
+	.threads = THREADS,
+	.name = NAME,
 	.summary = "the least",
 	.supports = supports,
 	.open = open_group,
@@ -194,12 +219,15 @@ static const struct tess_backend minimal = {
 	.wait = wait,
 	.release = release,
 	.close = close_group,
+#ifdef BATCH
+	.batch = batch,
+#endif
 };
 static const struct tess_backend *const backends[] = { &minimal, NULL };
 
 TESS_PLUGIN = { .abi = TESS_ABI,
 	        .size = sizeof(struct tess_plugin),
-	        .name = "minimal",
+	        .name = NAME,
 	        .version = "1.0",
 	        .license = "Apache-2.0",
 	        .summary = "for tests",

@@ -5,6 +5,7 @@
 #include "../unit/suite.h"
 #include "report.h"
 
+#include <core/base/option.h>
 #include <unistd.h>
 
 /* Rank 2 makes another call than the rest. */
@@ -212,6 +213,55 @@ static tess_status sleepy(struct tess_world *w, void *arg)
 	return note(r, w, tess_group_run(tess_world_group(w), &c));
 }
 
+enum { OF_CALL, OF_WAIT, OF_BATCH, OF_JOB, DEADLINES };
+
+/* Of several deadlines the first one ends the wait of the rest for rank 0. */
+static tess_status first_deadline(struct tess_world *w, void *arg)
+{
+	struct report *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	int64_t near = tess_now() + 300 * (int64_t)TESS_MS, far = near + 60000 * (int64_t)TESS_MS;
+	struct tess_coll c[2] = {
+		{ .size = sizeof *c, .kind = TESS_BARRIER, .where = "layers.5" },
+		{ .size = sizeof *c, .kind = TESS_BARRIER, .where = "layers.6" }
+	};
+	const struct tess_coll *list[] = { &c[0], &c[1] };
+	struct tess_work *work;
+	tess_status st;
+
+	if (tess_world_rank(w) == 0) {
+		await_told(r, N - 1);
+		return note(r, w, tess_barrier(g, "late"));
+	}
+	if (r->odd == OF_JOB)
+		return note(r, w, tess_barrier(g, "layers.5"));
+	c[r->odd == OF_BATCH].deadline = r->odd == OF_WAIT ? far : near;
+	st = r->odd == OF_BATCH ? tess_group_batch(g, list, 2, &work)
+	                        : tess_group_start(g, &c[0], &work);
+	if (st)
+		return note(r, w, st);
+	st = note(r, w,
+	          tess_work_wait(work, r->odd == OF_CALL   ? far
+	                               : r->odd == OF_WAIT ? near
+	                                                   : 0));
+	tess_work_release(work);
+	return st;
+}
+
+START_TEST(deadline_that_is_first)
+{
+	struct report r = { .odd = _i };
+	int64_t began;
+
+	if (_i == OF_JOB)
+		ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "1", 1), 0);
+	began = tess_now();
+	ck_assert_int_eq(tess_world_spawn(N, first_deadline, &r), TESS_ETIMEOUT);
+	soon(began);
+	all_told(&r, -1, TESS_ETIMEOUT, "rank 0", "layers.5");
+}
+END_TEST
+
 /* Rank 3 sleeps, rank 1 waits for its message, and the others for both. */
 static tess_status sleepy_chain(struct tess_world *w, void *arg)
 {
@@ -388,6 +438,58 @@ START_TEST(refused_at_once)
 }
 END_TEST
 
+/* A batch of a sum, which the backend lacks, and a barrier; and a message to the next rank. */
+static tess_status lacking(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	float x = 1, y = 0;
+	struct tess_coll sum = { .size = sizeof sum,
+		                 .kind = TESS_ALL_REDUCE,
+		                 .dtype = TESS_F32,
+		                 .op = TESS_SUM,
+		                 .src = &x,
+		                 .dst = &y,
+		                 .count = 1 };
+	struct tess_coll barrier = { .size = sizeof barrier, .kind = TESS_BARRIER }, send = sum;
+	struct tess_work *work;
+	tess_status st;
+
+	(void)arg;
+	if (strcmp(tess_option("backend"), "batcher")) {
+		send.kind = TESS_SEND;
+		send.peer = !tess_world_rank(w);
+		return tess_group_run(g, &send);
+	}
+	st = tess_group_batch(g, (const struct tess_coll *[]){ &barrier, &sum }, 2, &work);
+	if (!st)
+		st = tess_work_wait(work, 0);
+	if (!st && y != 2)
+		st = tess_fail(TESS_EBUG, "the sum is %g", (double)y);
+	tess_work_release(work);
+	return st;
+}
+
+START_TEST(backends_that_lack_something)
+{
+	static const struct {
+		const char *backend, *says;
+		tess_status st;
+	} tries[] = {
+		{ "forked", "the ranks of backend forked are processes, not threads", TESS_EINVAL },
+		{ "mute", "backend mute lacks send, which every backend needs", TESS_ENOTSUP },
+		{ "batcher", "", TESS_OK },
+	};
+
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
+	for (size_t i = 0; i < 3; i++) {
+		ck_assert_int_eq(setenv("TESSERA_BACKEND", tries[i].backend, 1), 0);
+		ck_assert_msg(tess_world_spawn(2, lacking, NULL) == tries[i].st &&
+		                      strstr(tess_error(), tries[i].says),
+		              "%s: %s", tries[i].backend, tess_error());
+	}
+}
+END_TEST
+
 START_TEST(bad_worlds)
 {
 	ck_assert_int_eq(tess_world_spawn(0, misuse, NULL), TESS_EINVAL);
@@ -416,7 +518,9 @@ int main(void)
 	tcase_add_test(tcase, deadline_of_a_chain);
 	tcase_add_test(tcase, batches);
 	tcase_add_test(tcase, without_abort);
+	tcase_add_loop_test(tcase, deadline_that_is_first, 0, DEADLINES);
 	tcase_add_test(tcase, refused_at_once);
+	tcase_add_test(tcase, backends_that_lack_something);
 	tcase_add_test(tcase, bad_worlds);
 	return suite_end(runner);
 }

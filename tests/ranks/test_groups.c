@@ -161,6 +161,30 @@ static tess_status run_rounding(struct tess_world *w, void *arg)
 	return st;
 }
 
+/* Floats are added by rank, as neighbours, whoever adds them and whichever came first. */
+static tess_status run_order(struct tess_world *w, void *arg)
+{
+	static const float values[] = { 1e8f, 1, -1e8f, 3, 1e-3f, 16777216, -7, 1e8f };
+	struct tess_group *g = tess_world_group(w);
+	int32_t n = tess_group_size(g), me = tess_group_rank(g);
+	const void *part[8];
+	float got = 0, want;
+	tess_status st = TESS_OK;
+
+	(void)arg;
+	for (int32_t i = 0; i < n; i++)
+		part[i] = &values[i];
+	tess_reduce(TESS_F32, TESS_SUM, part, n, 1, &want);
+	for (int i = 0; i < 2 && !st; i++, got = i ? values[me] : 0) {
+		st = tess_all_reduce(g, i ? &got : &values[me], &got, 1, TESS_F32, TESS_SUM,
+		                     "order");
+		if (!st && memcmp(&got, &want, sizeof got))
+			st = tess_fail(TESS_EBUG, "%d ranks: %.9g, not %.9g", n, (double)got,
+			               (double)want);
+	}
+	return st;
+}
+
 /* In the group of all ranks, and in one of some. */
 static tess_status run_batches(struct tess_world *w, void *arg)
 {
@@ -218,6 +242,12 @@ START_TEST(rounded_once)
 }
 END_TEST
 
+START_TEST(added_by_rank)
+{
+	all_sizes(run_order);
+}
+END_TEST
+
 START_TEST(batches)
 {
 	all_sizes(run_batches);
@@ -240,9 +270,10 @@ START_TEST(made_of_messages)
 	all_sizes(run_all);
 	all_sizes(run_outstanding);
 	all_sizes(run_rounding);
+	all_sizes(run_order);
 	all_sizes(run_batches);
 }
 END_TEST
 
-SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, batches, meshes,
-           made_of_messages)
+SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, added_by_rank,
+           batches, meshes, made_of_messages)

@@ -11,6 +11,7 @@
 #include <core/base/status.h>
 #include <core/comm/clock.h>
 #include <core/comm/exact.h>
+#include <core/comm/room.h>
 #include <core/comm/world.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -60,7 +61,8 @@ static tess_status all_kinds(struct tess_world *w)
 static tess_status rooms(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
-	uint64_t bytes = ROOM;
+	uint64_t bytes =
+		ROOM - 4096 * (uint64_t)(tess_world_rank(w) % 3); /* as many as any asks for */
 	void *mine;
 	tess_status st;
 
@@ -69,6 +71,11 @@ static tess_status rooms(struct tess_world *w, void *arg)
 		return tess_group_alloc(g, &bytes, &mine) == TESS_ENOTSUP ? all_kinds(w)
 		                                                          : TESS_EBUG;
 	st = tess_group_alloc(g, &bytes, &mine);
+	if (!st &&
+	    (bytes != ROOM || !tess_group_room(g, mine, ROOM) ||
+	     tess_group_room(g, mine, ROOM + 1) || tess_group_room(g, (char *)mine + 1, ROOM) ||
+	     tess_group_room(g, (char *)mine - 1, 1)))
+		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", ROOM, (int)bytes);
 	if (!st) {
 		data_place(mine, bytes);
 		st = all_kinds(w);
@@ -95,12 +102,13 @@ static tess_status sums(struct tess_world *w, void *arg)
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
 	uint64_t bytes = ROOM, share[8];
-	float *mine, *nodes, *out, *other;
+	float *mine, *nodes, *out, *other, *apart;
 	tess_status st = tess_group_alloc(g, &bytes, (void **)&mine);
 
 	(void)arg;
 	nodes = malloc(ROOM / 2);
 	other = malloc(ROOM / 8);
+	apart = malloc(ROOM / 8);
 	for (int i = 0; i < 24 && !st; i++) {
 		struct tess_sum s = { .ntree = 1 + i % 2,
 			              .n = units + i % 3 % 2,
@@ -118,15 +126,58 @@ static tess_status sums(struct tess_world *w, void *arg)
 		for (uint64_t k = 0; k < all; k++)
 			nodes[k] = mine[k + 16 * (uint64_t)me] =
 				(float)((k * 7919 + (uint64_t)me * 31) % 1009) / 7 - 70;
-		out = mine + (ROOM / 4 / sizeof *mine);
 		st = tess_group_sum(g, &s, nodes, other);
-		if (!st)
-			st = tess_group_sum(g, &s, mine + 16 * me, out);
-		if (!st && memcmp(out, other, len * sizeof *out))
-			st = tess_fail(TESS_EBUG, "sum %d has other bits in a room", i);
+		for (int32_t odd = 0; odd < (i < 12 ? 1 : 3) && !st;
+		     odd++) { /* of the last rank, something lies elsewhere */
+			bool last = me == n - 1;
+			float *from = odd == 1 && last ? nodes : mine + 16 * me;
+
+			out = odd == 2 && last ? apart : mine + (ROOM / 4 / sizeof *mine);
+			memset(out, 0xff, len * sizeof *out);
+			st = tess_group_sum(g, &s, from, out);
+			if (!st && memcmp(out, other, len * sizeof *out))
+				st = tess_fail(TESS_EBUG, "sum %d.%d has other bits in a room", i,
+				               (int)odd);
+		}
 	}
+	free(apart);
 	free(nodes);
 	free(other);
+	return st;
+}
+
+/* Nodes in rooms are their ranks' own again after the sum, however long another one reads them. */
+static tess_status reuse(struct tess_world *w, void *arg)
+{
+	enum { MANY = 1 << 18 };
+	static const int64_t units[] = { 8 };
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w), n = tess_world_size(w);
+	uint64_t bytes = ROOM, share[8] = { 0 };
+	struct tess_sum s = {
+		.ntree = 1, .n = units, .count = MANY, .share = share, .where = "reuse"
+	};
+	uint64_t all = (uint64_t)tess_sum_nodes(&s, n, me) * MANY;
+	float *mine, *out = malloc(MANY * sizeof *out);
+	int64_t nodes = 0;
+	tess_status st = tess_group_alloc(g, &bytes, (void **)&mine);
+
+	(void)arg;
+	for (int32_t r = 0; r < n; r++)
+		nodes += tess_sum_nodes(&s, n, r);
+	for (int32_t i = 0; i < 2 * n && !st; i++) { /* one rank adds all */
+		memset(share, 0, sizeof share);
+		share[i % n] = MANY;
+		for (uint64_t k = 0; k < all; k++)
+			mine[k] = (float)i;
+		st = tess_group_sum(g, &s, mine, out);
+		memset(mine, 0xff, all * sizeof *mine);
+		for (uint64_t k = 0; k < share[me] && !st; k++)
+			if (out[k] != (float)(nodes * i))
+				st = tess_fail(TESS_EBUG, "sum %d: element %d is %g", (int)i,
+				               (int)k, (double)out[k]);
+	}
+	free(out);
 	return st;
 }
 
@@ -337,6 +388,8 @@ START_TEST(exact_sums)
 {
 	for (int n = 2; n <= 5; n++)
 		ck_assert_msg(!threads(n, sums), "%d ranks: %s", n, tess_error());
+	for (int n = 2; n <= 3; n++)
+		ck_assert_msg(!threads(n, reuse), "%d ranks: %s", n, tess_error());
 	processes(3, "sums");
 }
 END_TEST
