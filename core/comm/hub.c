@@ -387,7 +387,9 @@ void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key,
 	state = who < 0 ? "" : tess_ledger_whereabouts(h, who, NULL, at, sizeof at);
 	if (others > 1)
 		snprintf(more, sizeof more, " (one of %d such ranks)", others);
-	if (who < 0)
+	if (who < 0 && n && !key->number)
+		; /* the backend knows more of what all ranks have come to, and says it */
+	else if (who < 0)
 		tess_hub_blame(
 			h, -1, TESS_ETIMEOUT,
 			"%s was not finished by the deadline of rank %d, though all its ranks have "

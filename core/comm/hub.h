@@ -90,7 +90,8 @@ void tess_hub_note(struct tess_hub *h, int32_t rank, const struct tess_note *n);
 
 /*
  * The deadline of `rank` has passed, in the `n` calls `key` (their notes were given before); n 0: before
- * all ranks had come, or when it had left. A failure that says who is behind, and where.
+ * all ranks had come, or when it had left. A failure that says who is behind, and where; of an opening that all have
+ * come to nothing.
  */
 void tess_hub_late(struct tess_hub *h, int32_t rank, const struct tess_key *key, int32_t n);
 

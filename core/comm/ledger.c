@@ -79,7 +79,7 @@ static struct hub_call **slot(struct tess_hub *h, const struct tess_key *key)
 	return at;
 }
 
-/* Calls are made in order: a rank that is in a later one has made this. */
+/* Calls are made in order: a rank that is in a later one has made this, the opening (0) included. */
 static bool joined(const struct hub_call *c, int32_t place)
 {
 	const struct tess_key *key = &c->by[0].note->key;
@@ -87,7 +87,7 @@ static bool joined(const struct hub_call *c, int32_t place)
 	for (int32_t i = 0; i < c->arrived; i++)
 		if (c->by[i].rank == c->group->roster->member[place])
 			return true;
-	return !key->channel && c->group->member[place].reached >= key->number;
+	return !key->channel && c->group->member[place].reached >= (key->number ? key->number : 1);
 }
 
 static bool missing(const struct hub_call *c, int32_t place)
@@ -343,7 +343,7 @@ const char *tess_ledger_whereabouts(const struct tess_hub *h, int32_t rank,
 
 	if (!s->here)
 		return "";
-	if (!s->last) {
+	if (!s->last || (!s->last->key.number && !s->in->roster->id)) {
 		snprintf(text, room, "%s%s", *state ? state : "it has told of no call yet",
 		         *state ? " without a call" : "");
 		return text;

@@ -78,6 +78,15 @@ void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struc
 	write_where(n, n->list + ngive + nget, c->where);
 }
 
+void tess_note_opening(struct tess_note *n, uint32_t id, int32_t nranks)
+{
+	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER };
+	const struct tess_key key = { .group = id };
+
+	c.print = tess_note_print(tess_note_what(&c, nranks), &key, nranks);
+	tess_note_write(n, &c, &key, nranks);
+}
+
 void tess_note_repeat(struct tess_note *n, uint64_t print, uint64_t number, const char *where)
 {
 	n->key.number = number;
@@ -147,7 +156,10 @@ void tess_note_text(const struct tess_note *n, const struct tess_roster *r, char
 		memcpy(group, " in ", 4);
 		tess_roster_text(r, group + 4, sizeof group - 4);
 	}
-	if (n->kind == TESS_BARRIER)
+	if (!n->key.number)
+		snprintf(text, room, "the opening of %s",
+		         r->id ? group + 4 : "the group of all ranks");
+	else if (n->kind == TESS_BARRIER)
 		snprintf(text, room, "barrier, call %" PRIu64 "%s%s%s", n->key.number, group,
 		         *where ? ", at " : "", where);
 	else

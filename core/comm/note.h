@@ -13,7 +13,7 @@
 struct tess_key { /* one call of a job */
 	uint32_t group; /* its id; 0: all ranks */
 	uint32_t channel; /* 0: collectives; 1 + source * ranks + destination: send, recv */
-	uint64_t number; /* in this channel, from 1 */
+	uint64_t number; /* in this channel, from 1; 0: the opening of the group */
 };
 
 enum { TESS_WHERE = 104 }; /* bytes of `where` that are kept, the 0 included */
@@ -63,6 +63,8 @@ static inline uint64_t tess_note_print(uint64_t what, const struct tess_key *key
 /* Writes the note of call `c`, which has its print. */
 void tess_note_write(struct tess_note *n, const struct tess_coll *c, const struct tess_key *key,
                      int32_t nranks);
+/* Writes the note of the opening of group `id`, which has the number 0: a barrier before all calls. */
+void tess_note_opening(struct tess_note *n, uint32_t id, int32_t nranks);
 /* Makes it that of another call without lists that differs in no more than this. */
 void tess_note_repeat(struct tess_note *n, uint64_t print, uint64_t number, const char *where);
 

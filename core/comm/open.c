@@ -60,6 +60,27 @@ static tess_status no_memory(int32_t n)
 	return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", n);
 }
 
+void tess_opening_post(struct tess_world *w, uint32_t id, int32_t nranks)
+{
+	uint64_t room[sizeof(struct tess_note) / 8 + 1];
+	struct tess_note *n = (void *)room;
+
+	if (nranks < 2)
+		return;
+	tess_note_opening(n, id, nranks);
+	w->link.note(w->link.self, n);
+}
+
+tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status why,
+                                const char *sentence)
+{
+	const struct tess_key key = { .group = id };
+
+	if (why == TESS_ETIMEOUT && w->size > 1 && !w->failed)
+		w->link.late(w->link.self, &key, 1);
+	return tess_world_lost(w, why, sentence);
+}
+
 /* Whether the backend lacks a collective that the group makes of messages. */
 static bool lacks_any(const struct tess_group *g)
 {
@@ -111,8 +132,10 @@ static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 		                 .deadline = tess_now() + w->timeout };
 	tess_status st = TESS_OK;
 
-	if (parent && g->size > 1)
+	if (parent && g->size > 1) {
 		w->link.group(w->link.self, g->roster);
+		tess_opening_post(w, g->roster->id, g->size);
+	}
 	if (!parent || g->size > 1)
 		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
 	if (!st && g->size > 1 && lacks_any(g)) {
@@ -228,6 +251,7 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 	struct tess_world *w = parent->world;
 	struct wish mine = { .colour = colour, .key = key }, *all;
 	struct tess_group *g = NULL;
+	uint32_t id;
 	tess_status st;
 
 	if (!name)
@@ -245,9 +269,10 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 		st = check_names(parent, all);
 	if (!st && colour >= 0) {
 		g = make(w, assemble(parent, all));
+		id = g ? g->roster->id : 0;
 		st = g ? enter(g, parent) : no_memory(parent->size);
 		if (st) /* the others wait for this rank */
-			st = tess_world_lost(w, st, tess_error());
+			st = tess_opening_failed(w, id, st, tess_error());
 	}
 	free(all);
 	if (!st)

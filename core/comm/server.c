@@ -408,6 +408,21 @@ static void forgive(struct tess_rendezvous *r)
 	r->turned = now;
 }
 
+/* Of connections of this process, or of all others. */
+static void flush_all(struct tess_rendezvous *r, bool own)
+{
+	for (int32_t i = r->nconns - 1; i >= 0; i--) {
+		struct tess_conn *c = &r->conn[i];
+
+		if ((c->pid == getpid()) != own)
+			continue;
+		if (!tess_pipe_flush(&c->out, c->fd) || (c->drop && c->out.begin == c->out.end)) {
+			lost(r, c);
+			dismiss(r, c);
+		}
+	}
+}
+
 /* Waits for news, at most until `deadline` (0: as long as it takes). */
 static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
@@ -454,15 +469,10 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 	if (!r->welcomed)
 		miss(r);
 	tell(r);
-	for (int32_t i = r->nconns - 1; i >= 0; i--) {
-		struct tess_conn *c = &r->conn[i];
-		bool open = tess_pipe_flush(&c->out, c->fd);
-
-		if (!open || (c->drop && c->out.begin == c->out.end)) {
-			lost(r, c);
-			dismiss(r, c);
-		}
-	}
+	flush_all(
+		r,
+		false); /* a rank of this process may end it, and the server, when it hears of a failure */
+	flush_all(r, true);
 }
 
 static bool unsaid(const struct tess_rendezvous *r)

@@ -8,12 +8,9 @@
 #include <core/base/log.h>
 #include <core/base/option.h>
 #include <core/base/status.h>
-#include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 /* How long a better sentence is waited for: an answer for about a tenth of what a call has, within these. */
@@ -263,7 +260,7 @@ static tess_status choose_backend(int32_t size, bool threads, bool hosts,
 	return TESS_OK;
 }
 
-static tess_status make_world(int32_t rank, int32_t size, struct tess_world **out)
+tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 {
 	struct tess_world *w = calloc(1, sizeof *w);
 	pthread_condattr_t attr;
@@ -296,8 +293,7 @@ static tess_status make_world(int32_t rank, int32_t size, struct tess_world **ou
 	return TESS_OK;
 }
 
-/* Says goodbye, if that is still worth it. */
-static void leave(struct tess_world *w)
+void tess_world_leave(struct tess_world *w)
 {
 	for (struct tess_group *g = w->groups; g; g = g->next)
 		tess_group_finish(g);
@@ -308,7 +304,7 @@ static void leave(struct tess_world *w)
 		w->link.leave(w->link.self, tess_now() + w->timeout);
 }
 
-static void destroy(struct tess_world *w)
+void tess_world_destroy(struct tess_world *w)
 {
 	while (w->groups)
 		tess_group_close(w->groups);
@@ -342,16 +338,17 @@ static tess_status compare_backends(struct tess_world *w)
 	return st;
 }
 
-/* The line is there: what remains, together with all other ranks. */
-static tess_status enter(struct tess_world *w, bool threads, bool hosts)
+tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts)
 {
 	tess_status st = choose_backend(w->size, threads, hosts, &w->backend);
 
+	if (!st)
+		tess_opening_post(w, 0, w->size);
 	if (!st && !threads && w->size > 1)
 		st = compare_backends(w);
 	if (!st)
 		st = tess_group_open_all(w, &w->all);
-	return st ? tess_world_lost(w, st, tess_error()) : TESS_OK;
+	return st ? tess_opening_failed(w, 0, st, tess_error()) : TESS_OK;
 }
 
 static tess_status connect_alone(struct tess_world *w)
@@ -368,16 +365,16 @@ tess_status tess_world_open(struct tess_world **out)
 	bool alone;
 	tess_status st = tess_option_add("world", tess_world_options);
 
-	if (st || (st = tess_seat_find(&seat)) || (st = make_world(seat.rank, seat.size, &w)))
+	if (st || (st = tess_seat_find(&seat)) || (st = tess_world_make(seat.rank, seat.size, &w)))
 		return st;
 	alone = seat.size == 1 && !*tess_option("rendezvous");
 	if (w->flight && !alone)
 		w->ear.knock = tess_knock_open();
 	st = alone ? connect_alone(w) : tess_world_connect(w, &seat);
 	if (!st)
-		st = enter(w, false, seat.hosts);
+		st = tess_world_enter(w, false, seat.hosts);
 	if (st)
-		destroy(w);
+		tess_world_destroy(w);
 	else
 		*out = w;
 	return st;
@@ -390,144 +387,10 @@ void tess_world_close(struct tess_world *w)
 	if (!w)
 		return;
 	told = w->told;
-	leave(w);
+	tess_world_leave(w);
 	if (w->failed && !told)
 		tess_log(TESS_WARN, "comm", "%s", w->first.sentence);
-	destroy(w);
-}
-
-/* ---- ranks that are threads ------------------------------------------------------------------ */
-
-struct spawned {
-	pthread_t thread;
-	struct tess_hub *hub;
-	int32_t rank, size;
-	tess_status (*fn)(struct tess_world *world, void *arg);
-	void *arg;
-	int over; /* an eventfd that counts who has ended; -1: nobody asks */
-	bool started;
-	tess_status st;
-	char sentence[TESS_SENTENCE];
-};
-
-static tess_status live(struct spawned *s)
-{
-	struct tess_world *w;
-	tess_status st = make_world(s->rank, s->size, &w);
-
-	if (st) {
-		tess_hub_fail(s->hub, s->rank, st, tess_error());
-		return st;
-	}
-	st = tess_link_thread(s->hub, s->rank, &w->ear, &w->link);
-	if (!st)
-		st = enter(w, true, false);
-	if (!st && (st = s->fn(w, s->arg)))
-		tess_world_fail(w, st, tess_error());
-	leave(w);
-	if (!st)
-		st = tess_world_check(w);
-	destroy(w);
-	return st;
-}
-
-static void *live_in_thread(void *arg)
-{
-	struct spawned *s = arg;
-	uint64_t one = 1;
-
-	s->st = live(s);
-	if (s->st)
-		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
-	if (s->over >= 0 && write(s->over, &one, sizeof one) < 0)
-		tess_log(TESS_ERROR, "comm", "the end of rank %d cannot be told: %s", s->rank,
-		         strerror(errno));
-	return NULL;
-}
-
-/* Until all of them have ended: at SIGUSR1 they write their records. */
-static void attend(struct tess_hub *hub, int over, int knock, uint64_t n)
-{
-	uint64_t ended = 0, count;
-
-	while (ended < n) {
-		struct pollfd p[2] = { { .fd = over, .events = POLLIN },
-			               { .fd = knock, .events = POLLIN } };
-
-		poll(p, 2, -1);
-		if (p[0].revents && read(over, &count, sizeof count) > 0)
-			ended += count;
-		if (p[1].revents && read(knock, &count, sizeof count) > 0)
-			tess_hub_record(hub);
-	}
-}
-
-static void start_all(struct spawned *s, int32_t n)
-{
-	for (int32_t r = 0; r < n; r++) {
-		int err = pthread_create(&s[r].thread, NULL, live_in_thread, &s[r]);
-		char text[128];
-
-		s[r].started = !err;
-		if (!err)
-			continue;
-		snprintf(text, sizeof text, "no thread for rank %d of %d: %s", r, n, strerror(err));
-		tess_hub_fail(s->hub, r, TESS_EIO, text);
-		return;
-	}
-}
-
-/* Starts all of them, and returns when they have ended. */
-static void run_all(struct tess_hub *hub, struct spawned *s, int32_t n)
-{
-	int knock = tess_flight_on(tess_option("flight")) ? tess_knock_open() : -1;
-	int over = knock >= 0 ? eventfd(0, EFD_CLOEXEC) : -1;
-	uint64_t started = 0;
-
-	for (int32_t r = 0; r < n; r++)
-		s[r].over = over;
-	start_all(s, n);
-	for (int32_t r = 0; r < n; r++)
-		started += s[r].started;
-	if (over >= 0)
-		attend(hub, over, knock, started);
-	for (int32_t r = 0; r < n; r++)
-		if (s[r].started)
-			pthread_join(s[r].thread, NULL);
-	if (over >= 0)
-		close(over);
-	tess_knock_close(knock);
-}
-
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
-                             void *arg)
-{
-	tess_status st = tess_option_add("world", tess_world_options);
-	struct tess_failure first;
-	struct tess_hub *hub;
-	struct spawned *s;
-
-	if (!st)
-		st = tess_hub_open(n, &hub);
-	if (st)
-		return st;
-	s = calloc((size_t)n, sizeof *s);
-	if (!s) {
-		tess_hub_close(hub);
-		return tess_fail(TESS_ENOMEM, "no memory for %d ranks", n);
-	}
-	for (int32_t r = 0; r < n; r++)
-		s[r] = (struct spawned){ .hub = hub, .rank = r, .size = n, .fn = fn, .arg = arg };
-	run_all(hub, s, n);
-	st = tess_hub_failure(hub, &first);
-	if (st)
-		tess_fail(st, "%s", first.sentence);
-	for (int32_t r = 0; r < n && !st; r++)
-		if (s[r].st)
-			st = tess_fail(s[r].st, "%s", s[r].sentence);
-	free(s);
-	tess_hub_close(hub);
-	return st;
+	tess_world_destroy(w);
 }
 
 /* ---- what it is ------------------------------------------------------------------------------ */

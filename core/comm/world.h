@@ -111,6 +111,22 @@ tess_status tess_world_late(struct tess_world *w, const struct tess_key *key, in
 /* A backend has failed: waits a little for a cause that names a rank, else posts the backend's words. */
 tess_status tess_world_lost(struct tess_world *w, tess_status why, const char *sentence);
 
+/* A world without a line, where the options are right. */
+tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out);
+/* The line is there: what remains, together with all other ranks. */
+tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts);
+/* Says goodbye, if that is still worth it. */
+void tess_world_leave(struct tess_world *w);
+void tess_world_destroy(struct tess_world *w);
+
+/*
+ * This rank comes to the opening of a group of its own, as all members do; what became of it where that has
+ * failed: the job's first failure, which after the deadline names a rank that has not come.
+ */
+void tess_opening_post(struct tess_world *w, uint32_t id, int32_t nranks);
+tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status why,
+                                const char *sentence);
+
 /* The line to the job, and on rank 0 the server, where nobody else hosts it. With all other ranks. */
 tess_status tess_world_connect(struct tess_world *w, const struct tess_seat *seat);
 

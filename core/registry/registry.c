@@ -442,6 +442,14 @@ bool tess_registry_dir_at(size_t i, const char **path, const char **origin)
 	return d != NULL;
 }
 
+void tess_registry_keep(void)
+{
+	pthread_mutex_lock(&lock);
+	for (struct tess_file *f = registry.opened; f; f = f->opened)
+		f->initialised = false;
+	pthread_mutex_unlock(&lock);
+}
+
 void tess_registry_quit(void)
 {
 	pthread_mutex_lock(&lock);

@@ -61,6 +61,9 @@ void tess_registry_set_recording(
  */
 bool tess_registry_may_read(const char *key);
 
+/* A thread that cannot be ended may be in a plugin: quit() is called of none of them. */
+void tess_registry_keep(void);
+
 /* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
 void tess_registry_quit(void);
 

@@ -30,6 +30,9 @@ tess_status tess_world_open(struct tess_world **out);
 /*
  * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the first
  * failure; its sentence is this thread's then. For tests, and for programs that want ranks as threads.
+ * After a failure each rank has TESSERA_TIMEOUT to return. One that does not, as it hangs in code of its own, is
+ * said on stderr after a second, named in the sentence at the end, and left behind: its thread may still use
+ * what `arg` points to, so end the process.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg);
 

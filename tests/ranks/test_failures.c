@@ -306,6 +306,31 @@ START_TEST(deadline)
 }
 END_TEST
 
+/* Rank 2 never comes back from code of its own, while the others wait for it. */
+static tess_status hang(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	tess_status st = tess_barrier(g, "first");
+
+	while (!st && tess_world_rank(w) == 2)
+		pause();
+	return note(arg, w, st ? st : tess_barrier(g, "layers.4"));
+}
+
+START_TEST(rank_hangs)
+{
+	static struct report r; /* that rank may still use it */
+
+	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(N, hang, &r), TESS_ETIMEOUT);
+	ck_assert_msg(strstr(tess_error(), "rank 2 has not joined by the deadline of rank ") &&
+	                      strstr(tess_error(), "barrier, call 2, at layers.4") &&
+	                      strstr(tess_error(), "rank 2 has not returned and is left behind"),
+	              "%s", tess_error());
+	all_told(&r, 2, TESS_ETIMEOUT, "rank 2", "layers.4");
+}
+END_TEST
+
 /* The same over a backend that cannot be aborted. */
 START_TEST(without_abort)
 {
@@ -516,6 +541,7 @@ int main(void)
 	tcase_add_test(tcase, rank_returns_early);
 	tcase_add_test(tcase, deadline);
 	tcase_add_test(tcase, deadline_of_a_chain);
+	tcase_add_test(tcase, rank_hangs);
 	tcase_add_test(tcase, batches);
 	tcase_add_test(tcase, without_abort);
 	tcase_add_loop_test(tcase, deadline_that_is_first, 0, DEADLINES);

@@ -160,6 +160,18 @@ START_TEST(names_a_stopped_rank)
 }
 END_TEST
 
+/* Where it is stopped before MPI_Init_thread, in which the others wait for it. */
+START_TEST(names_a_rank_stopped_before_mpi)
+{
+	patience = 6;
+	play("TESSERA_TIMEOUT=2 TESSERA_FAULTY=rank=1,call=0,do=stop",
+	     "--enable-recovery -n 3 env TESSERA_BACKEND=faulty:mpi", "loop 100");
+	ck_assert_msg(strstr(text, "rank 1 (process") &&
+	                      strstr(text, "is stopped; the opening of the group of all ranks"),
+	              "%s", text);
+}
+END_TEST
+
 START_TEST(names_both_where_calls_differ)
 {
 	static const char *const scenes[] = { "odd kind", "odd count", "odd dtype" };
@@ -337,11 +349,12 @@ int main(int argc, char **argv)
 		printf("skipped: no mpirun of Open MPI that runs: %s\n", text);
 		return 77;
 	}
-	return suite_main("mpi", (const TTest *const[]){
-					 moves_all, has_several_under_way, opens_and_closes_groups,
-					 names_a_dead_rank, ends_with_a_dead_rank,
-					 ends_who_is_caught_in_mpi, names_a_stopped_rank,
-					 names_both_where_calls_differ, names_all_that_does_not_fit,
-					 meets_over_hosts, generates_the_same_bits,
-					 says_how_it_is_started, NULL });
+	return suite_main("mpi",
+	                  (const TTest *const[]){
+				  moves_all, has_several_under_way, opens_and_closes_groups,
+				  names_a_dead_rank, ends_with_a_dead_rank,
+				  ends_who_is_caught_in_mpi, names_a_stopped_rank,
+				  names_a_rank_stopped_before_mpi, names_both_where_calls_differ,
+				  names_all_that_does_not_fit, meets_over_hosts,
+				  generates_the_same_bits, says_how_it_is_started, NULL });
 }

@@ -16,6 +16,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tessera/tessera.h>
@@ -316,6 +318,52 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
+static void say_hello(int fd, int32_t rank, pid_t pid)
+{
+	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)pid };
+	struct tess_pipe out = { 0 };
+
+	ck_assert(tess_pipe_put(&out, TESS_HELLO, rank, N, &hello, sizeof hello, NULL, 0));
+	ck_assert(tess_pipe_flush(&out, fd));
+	tess_pipe_free(&out);
+}
+
+static int count_bytes(int fd)
+{
+	int n = 0;
+
+	ck_assert(!ioctl(fd, FIONREAD, &n));
+	return n;
+}
+
+/* The rank of the server's process may end it when it hears of a failure: the others hear of it before. */
+START_TEST(the_host_hears_last)
+{
+	for (int i = 0; i < 100; i++) {
+		struct tess_rendezvous *r;
+		struct tess_frame welcome;
+		int fd[N][2], end[N];
+
+		for (int k = 0; k < N; k++) {
+			ck_assert(!socketpair(AF_UNIX, SOCK_STREAM, 0, fd[k]));
+			end[N - 1 - k] = fd[k][1]; /* the host's is the last */
+		}
+		ck_assert(!tess_rendezvous_open_lines(end, N, &r));
+		for (int k = 0; k < N; k++)
+			say_hello(fd[k][0], k, k ? 1 : getpid());
+		for (int k = 0; k < N; k++)
+			ck_assert(read(fd[k][0], &welcome, sizeof welcome) == sizeof welcome);
+		close(fd[1][0]);
+		while (!count_bytes(fd[0][0]))
+			;
+		ck_assert_msg(count_bytes(fd[2][0]) > 0, "rank 0 heard before rank 2");
+		tess_rendezvous_close(r);
+		close(fd[0][0]);
+		close(fd[2][0]);
+	}
+}
+END_TEST
+
 /* The socket and the lock of a job as a host leaves them that is killed with all its ranks. */
 static void leave_behind(const char *job, char path[static 128], char lock[static 136])
 {
@@ -462,6 +510,34 @@ START_TEST(a_rank_is_stopped)
 	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
 	process_finish(&p[1], PATIENCE_MS);
 	said(&p[1], "rank 1 (process", "is stopped");
+	tess_rendezvous_close(r);
+	end();
+}
+END_TEST
+
+/* The ranks have met; one is stopped as it begins to open the group of all. _i: which */
+START_TEST(a_rank_is_stopped_before_it_opens)
+{
+	struct tess_rendezvous *r;
+	struct process p[N];
+	char rule[48], who[32];
+
+	begin();
+	r = host(N);
+	snprintf(rule, sizeof rule, "rank=%d,call=0,do=stop", _i);
+	snprintf(who, sizeof who, "rank %d (process", _i);
+	ck_assert(!setenv("TESSERA_RENDEZVOUS", tess_rendezvous_path(r), 1));
+	ck_assert(!setenv("TESSERA_BACKEND", "faulty:shm", 1));
+	ck_assert(!setenv("TESSERA_FAULTY", rule, 1));
+	ck_assert(!setenv("TESSERA_TIMEOUT", "1", 1));
+	start_all(p, "world", N);
+	for (int i = 0; i < N; i++)
+		if (i != _i) {
+			process_finish(&p[i], PATIENCE_MS);
+			said(&p[i], who, "is stopped; the opening of the group of all ranks");
+		}
+	kill(p[_i].pid, SIGKILL);
+	process_finish(&p[_i], PATIENCE_MS);
 	tess_rendezvous_close(r);
 	end();
 }
@@ -628,6 +704,8 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tcase, something_is_wrong, 0, 2);
 	tcase_add_test(tcase, a_rank_leaves_early);
 	tcase_add_test(tcase, a_rank_is_stopped);
+	tcase_add_loop_test(tcase, a_rank_is_stopped_before_it_opens, 0, N);
+	tcase_add_test(tcase, the_host_hears_last);
 	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 2);
 	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
 	tcase_add_test(tcase, strangers);
