@@ -1,6 +1,6 @@
 /*
- * What is wrong with a checkpoint is one sentence, the same of explain and of generate, which starts no rank for it; what of
- * it has no effect is said once.
+ * What is wrong with a checkpoint is one sentence, the same of explain and of generate, which starts
+ * no rank for it; what of it has no effect is said once.
  */
 #include "../unit/scratch.h"
 #include "hf/safetensors.h"
@@ -278,6 +278,36 @@ START_TEST(any_alignment)
 }
 END_TEST
 
+/* MiB that rank 0 says its weights take. */
+static double stated_weights(const char *folder)
+{
+	char text[TEXT], *at;
+	double mib = 0;
+
+	ck_assert_msg(!run("generate", folder, STORY " --stats", true, text), "%s", text);
+	at = strstr(text, "rank 0 ");
+	ck_assert_msg(at && sscanf(at, "rank 0 %lf MiB weights", &mib) == 1, "%s", text);
+	return mib;
+}
+
+/* Each rank has all of a file that is read and not mapped. */
+START_TEST(counts_what_is_copied)
+{
+	double mapped, copied;
+	struct stat about;
+
+	open_file();
+	write_checkpoint("counted", "{}", "{}");
+	ck_assert_int_eq(stat(scratch_path("counted/model.safetensors"), &about), 0);
+	mapped = stated_weights("counted");
+	setenv("TESSERA_LOAD", "copy", 1);
+	copied = stated_weights("counted");
+	unsetenv("TESSERA_LOAD");
+	ck_assert_double_ge_tol(copied - mapped, (double)about.st_size / (1 << 20), 0.011);
+	tess_safetensors_close(file);
+}
+END_TEST
+
 int main(void)
 {
 	int failed;
@@ -291,6 +321,7 @@ int main(void)
 	tcase_add_loop_test(t, refuses_before_ranks_start, 0, (int)(sizeof bad / sizeof *bad));
 	tcase_add_test(t, warns_once);
 	tcase_add_test(t, any_alignment);
+	tcase_add_test(t, counts_what_is_copied);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;
