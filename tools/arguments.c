@@ -19,3 +19,10 @@ tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int6
 	*out = v;
 	return TESS_OK;
 }
+
+tess_status tess_tool_refuse_option(const char *command, int opt, const char *word)
+{
+	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
+	                 opt == ':' ? "this option needs a value:" : "no such option:", word,
+	                 command);
+}

@@ -436,7 +436,7 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	int64_t ranks = 1;
 	int opt;
 
-	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
 			st = tess_tool_whole("-n", optarg, 1, MOST_RANKS, &ranks);
@@ -471,7 +471,7 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 				a->overrides[a->noverrides++] = optarg;
 			break;
 		default:
-			st = tess_fail(TESS_EINVAL, "see tessera explain --help");
+			st = tess_tool_refuse_option("explain", opt, argv[optind - 1]);
 		}
 	}
 	if (!st && optind + 1 != argc)

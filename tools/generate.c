@@ -295,11 +295,12 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	tess_status st = TESS_OK;
 	int opt;
 
-	while (!st && (opt = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
 		if (opt == 'h' || opt == OPT_HELP)
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == '?' ? tess_fail(TESS_EINVAL, "see tessera generate --help")
-		                : set(a, opt, optarg);
+		st = opt == '?' || opt == ':'
+		             ? tess_tool_refuse_option("generate", opt, argv[optind - 1])
+		             : set(a, opt, optarg);
 	}
 	if (!st && optind + 1 != argc)
 		st = tess_fail(

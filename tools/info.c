@@ -220,11 +220,14 @@ int tess_tool_info(int argc, char **argv)
 	bool options = false, json = false, done = true;
 	int flag;
 
-	while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
+	while ((flag = getopt_long(argc, argv, ":h", flags, NULL)) != -1) {
 		if (flag == 'h')
 			return fputs(help, stdout) == EOF;
-		if (flag == '?')
+		if (flag == '?' || flag == ':') {
+			tess_tool_refuse_option("info", flag, argv[optind - 1]);
+			fprintf(stderr, "tessera info: %s\n", tess_error());
 			return 2;
+		}
 		options |= flag == 'o';
 		json |= flag == 'j';
 	}

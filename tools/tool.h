@@ -19,6 +19,9 @@ int tess_tool_info(int argc, char **argv);
 tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int64_t hi,
                             int64_t *out);
 
+/* getopt's ':' or '?', which `word` was: TESS_EINVAL, and the sentence that getopt does not print itself. */
+tess_status tess_tool_refuse_option(const char *command, int opt, const char *word);
+
 /*
  * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so that its ranks
  * part as they should, and tess_tool_finish, called last, says why and gives the exit status: `status`, or 1.

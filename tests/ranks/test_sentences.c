@@ -49,6 +49,13 @@ static const struct sentence once[] = {
 	{ "TESSERA_LOG=warn,shm=loud $T generate data", 2, 1, "\"loud\" is no level" },
 	{ "$T explain data --positions 513", 2, 1,
 	  "--positions 513: the checkpoint was made for 512" },
+	{ "$T generate data --nosuch", 2, 1, "generate: no such option: --nosuch; see" },
+	{ "$T generate data --plan", 2, 1, "generate: this option needs a value: --plan" },
+	{ "$T explain data --nosuch", 2, 1, "explain: no such option: --nosuch; see" },
+	{ "$T info --nosuch", 2, 1, "info: no such option: --nosuch; see" },
+	{ "$T bench comm --nosuch", 2, 1, "bench: no such option: --nosuch; see" },
+	{ "$T conform --nosuch shm", 2, 1, "conform: no such option: --nosuch; see" },
+	{ "$T launch -n 2 --nosuch -- true", 2, 1, "launch: no such option: --nosuch; see" },
 	/* a reader that has gone: 141 is SIGPIPE */
 	{ "$T generate data -n 2 --backend loopback --max-tokens 8 >&$GONE", 141, 0, "" },
 	{ "$T generate data -n 2 --backend shm --max-tokens 8 >&$GONE", 141, 0, "" },

@@ -244,10 +244,7 @@ static tess_status parse(int argc, char **argv, struct bench_ask *a)
 		if (opt == 'h')
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		if (opt == ':' || opt == '?')
-			st = tess_fail(TESS_EINVAL, "%s %s; see tessera bench --help",
-			               opt == ':' ? "this option needs a value:"
-			                          : "no such option:",
-			               argv[optind - 1]);
+			st = tess_tool_refuse_option("bench", opt, argv[optind - 1]);
 		else
 			st = set(a, opt, optarg);
 	}
