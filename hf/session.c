@@ -6,6 +6,7 @@
 #include "nn/rope.h"
 #include "nn/unexpected.h"
 
+#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,8 +96,8 @@ int64_t tess_planned_positions(const struct tess_planned *p)
 
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
-tess_status tess_session_open(struct tess_group *g, const char *dir,
-                              const struct tess_session_how *how, struct tess_session **out)
+static tess_status open_session(struct tess_group *g, const char *dir,
+                                const struct tess_session_how *how, struct tess_session **out)
 {
 	struct tess_session_how mine = { .size = sizeof mine };
 	struct tess_session *s = calloc(1, sizeof *s);
@@ -120,6 +121,20 @@ tess_status tess_session_open(struct tess_group *g, const char *dir,
 		tess_session_close(s);
 	else
 		*out = s;
+	return st;
+}
+
+/* Numbers of config.json are read, and tables made, in the default state, whatever the caller's is. */
+tess_status tess_session_open(struct tess_group *g, const char *dir,
+                              const struct tess_session_how *how, struct tess_session **out)
+{
+	fenv_t callers;
+	tess_status st;
+
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = open_session(g, dir, how, out);
+	fesetenv(&callers);
 	return st;
 }
 

@@ -4,6 +4,7 @@
 #include "nn/agree.h"
 #include "nn/check.h"
 
+#include <fenv.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,8 +166,8 @@ static tess_status generate(struct run *r, struct tess_generated *out)
 	return st;
 }
 
-tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
-                              struct tess_generated *out)
+static tess_status open_and_generate(struct tess_runner *s, const struct tess_generate *how,
+                                     struct tess_generated *out)
 {
 	struct run r = { .s = s, .group = tess_runner_group(s), .how = how };
 	int64_t room = how->nprompt + how->max_tokens;
@@ -190,5 +191,19 @@ tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate 
 	}
 	free(r.seen);
 	tess_sampler_free(r.sampler);
+	return st;
+}
+
+/* Steps and samples in the default floating-point state, whatever the caller's is. */
+tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
+                              struct tess_generated *out)
+{
+	fenv_t callers;
+	tess_status st;
+
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = open_and_generate(s, how, out);
+	fesetenv(&callers);
 	return st;
 }

@@ -17,6 +17,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/float.h>
 
 const struct tess_option tess_runner_options[] = {
 	{ "device", "cpu", "what computes: cpu" },
@@ -413,6 +414,8 @@ tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t 
 	st = tess_lowered_run(k->low, s->device, s->self, s->parts.group);
 	if (st)
 		return st;
+	for (int64_t i = 0; all && i < n * tess_runner_vocabulary(s); i++)
+		((float *)k->low->logits)[i] = tess_one_nan(((float *)k->low->logits)[i]);
 	s->next += n;
 	*logits = k->low->logits;
 	return TESS_OK;

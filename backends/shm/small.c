@@ -86,10 +86,12 @@ static inline void add_two(const struct group *g, const struct tess_coll *c, uin
 	const float *theirs = (const float *)(const void *)data_of(g, bytes, !g->rank);
 	const float *first = g->rank ? theirs : mine, *second = g->rank ? mine : theirs;
 	float *dst = c->dst;
+	uint32_t saved = tess_float_enter();
 
 #pragma GCC ivdep
 	for (uint64_t k = 0; k < c->count; k++)
-		dst[k] = first[k] + second[k] + 0.0f;
+		dst[k] = tess_one_nan(first[k] + second[k] + 0.0f);
+	tess_float_leave(saved);
 }
 
 /* This and gather() stand apart, so that small_run() need not save registers for what they call. */

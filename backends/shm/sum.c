@@ -39,6 +39,17 @@ static inline __attribute__((always_inline)) void load(const float *const *src, 
 	out->high = from[1].x;
 }
 
+/* Every NaN becomes the one of tess_one_nan. */
+static inline __attribute__((always_inline)) void unite(struct sixteen *s)
+{
+	int32_t low __attribute__((vector_size(32))) = s->low == s->low;
+	int32_t high __attribute__((vector_size(32))) = s->high == s->high;
+	const int32_t nan = 0x7fc00000;
+
+	s->low = (__typeof__(s->low))(((__typeof__(low))s->low & low) | (nan & ~low));
+	s->high = (__typeof__(s->high))(((__typeof__(high))s->high & high) | (nan & ~high));
+}
+
 /* Up to three, from element k on: two, and the third. */
 static inline __attribute__((always_inline)) void add_few(const float *const *src, int32_t nsrc,
                                                           uint64_t k, struct sixteen *out)
@@ -85,6 +96,7 @@ static inline __attribute__((always_inline)) struct sixteen add_line(const float
 		add(&sum, &right, &sum);
 	}
 	add(&sum, &zero, &sum); /* no sum is -0 */
+	unite(&sum);
 	return sum;
 }
 
@@ -173,7 +185,7 @@ static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *c
 	if (k)
 		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst, through);
 	for (; k < n; k++) {
-		float sum = add_one(src, nsrc, k) + 0.0f;
+		float sum = tess_one_nan(add_one(src, nsrc, k) + 0.0f);
 
 		for (int32_t i = 0; i < ndst; i++)
 			dst[i][k] = sum;
@@ -244,8 +256,11 @@ static __attribute__((noinline)) void sum_at_pace(int32_t dtype, int32_t op, con
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
             void *const *dst, int32_t ndst, struct tess_pace *pace)
 {
+	uint32_t saved = tess_float_enter();
+
 	if (pace)
 		sum_at_pace(dtype, op, src, nsrc, n, dst, ndst, pace);
 	else
 		sum_some(dtype, op, src, nsrc, n, dst, ndst, false);
+	tess_float_leave(saved);
 }

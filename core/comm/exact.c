@@ -10,6 +10,7 @@
 #include <core/base/status.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/float.h>
 #include <tessera/split.h>
 #include <tessera/stream.h>
 
@@ -63,7 +64,7 @@ static void sum_into(float *restrict to, const float *restrict right, uint64_t n
 static void finish_into(float *restrict to, const float *restrict sum, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
-		to[k] = sum[k] + 0.0f; /* no finished sum is -0 */
+		to[k] = tess_one_nan(sum[k] + 0.0f); /* no finished sum is -0 */
 }
 
 static const float *add(struct adder *a, const float *left, const float *right, int level)
@@ -136,7 +137,7 @@ static void finish_sum(float *restrict to, const float *restrict left, const flo
                        uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
-		to[k] = left[k] + right[k] + 0.0f;
+		to[k] = tess_one_nan(left[k] + right[k] + 0.0f);
 }
 
 /* One tree over several ranks, as most sums are: its last addition and the end of it at once. */
@@ -186,6 +187,7 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
                        struct tess_pace *pace)
 {
 	uint64_t tried = 0;
+	uint32_t saved = tess_float_enter();
 	bool through;
 	struct adder a;
 
@@ -205,6 +207,7 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
 	}
 	finish_some(&a, tried, s->count, out, nout, pace && pace->through);
 	tess_stream_end();
+	tess_float_leave(saved);
 }
 
 void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,

@@ -1,6 +1,7 @@
 /* tess-device-cpu.so: computes on the processor, in one order of sums: the same bits everywhere. */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <tessera/float.h>
 #include <unistd.h>
 #if defined(CPU_X86)
 #include <cpuid.h>
@@ -222,9 +223,9 @@ static tess_status device_run(void *self, const struct tess_op *op)
 
 	if (!run)
 		return cpu_check(op);
-	saved = float_enter();
+	saved = tess_float_enter();
 	st = run(cpu, op);
-	float_leave(saved);
+	tess_float_leave(saved);
 	return st;
 }
 

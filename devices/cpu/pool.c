@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/float.h>
 #include <tessera/split.h>
 
 #if defined(__x86_64__)
@@ -44,49 +45,6 @@ struct worker {
 	int32_t thread;
 	pthread_t id;
 };
-
-#if defined(__x86_64__)
-uint32_t float_enter(void)
-{
-	uint32_t saved = _mm_getcsr();
-
-	if ((saved & 0xffc0) != 0x1f80)
-		_mm_setcsr(0x1f80);
-	return saved;
-}
-
-void float_leave(uint32_t saved)
-{
-	if ((saved & 0xffc0) != 0x1f80)
-		_mm_setcsr(saved);
-}
-#elif defined(__aarch64__)
-uint32_t float_enter(void)
-{
-	uint64_t fpcr;
-
-	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-	if (fpcr)
-		__asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
-	return (uint32_t)fpcr;
-}
-
-void float_leave(uint32_t saved)
-{
-	if (saved)
-		__asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)saved));
-}
-#else
-uint32_t float_enter(void)
-{
-	return 0;
-}
-
-void float_leave(uint32_t saved)
-{
-	(void)saved;
-}
-#endif
 
 static void pause_cpu(void)
 {
@@ -132,7 +90,7 @@ static void *work(void *arg)
 	struct worker *me = arg;
 	struct pool *p = me->pool;
 
-	float_enter();
+	tess_float_enter();
 	while (!atomic_load(&p->stop)) {
 		for (int i = 0; i < SPINS && idle(p); i++)
 			pause_cpu();

@@ -20,11 +20,4 @@ void pool_close(struct pool *p);
  */
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 
-/*
- * Sets round to nearest, nothing flushed to zero, no traps for this thread; returns what was there.
- * A library built with -ffast-math changes them for the thread that loads it.
- */
-uint32_t float_enter(void);
-void float_leave(uint32_t saved);
-
 #endif

@@ -3,14 +3,15 @@
  * vectors.
  *
  * Only inline functions, so that every backend reduces alike: 16-bit floats in f32 rounded once (to
- * nearest, ties to even), integers modulo 2^n, min and max give NaN where one part has it, no sum of
- * floats is -0, and parts go together as neighbours: ((0 op 1) op (2 op 3)) op 4. Of 2^k parts that is
+ * nearest, ties to even), integers modulo 2^n, min and max give NaN where one part has it, every NaN is
+ * one, no sum of floats is -0, and parts go together as neighbours: ((0 op 1) op (2 op 3)) op 4. Of 2^k parts that is
  * the tree of split.h: a backend that adds f32 in this way may say that it is `exact`.
  */
 #ifndef TESSERA_REDUCE_H
 #define TESSERA_REDUCE_H
 
 #include <string.h>
+#include <tessera/float.h>
 #include <tessera/group.h>
 
 /* Whether a call of this kind reads `op`. */
@@ -244,6 +245,17 @@ static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *
 	tess_acc_fold(dtype, op, acc, &rest, n);
 }
 
+/* 16-bit floats, which are f32 here, keep a NaN's top bits. */
+static inline void tess_acc_one_nan(int32_t dtype, union tess_acc *acc, uint32_t n)
+{
+	if (dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16)
+		for (uint32_t k = 0; k < n; k++)
+			acc->f32[k] = tess_one_nan(acc->f32[k]);
+	if (dtype == TESS_F64)
+		for (uint32_t k = 0; k < n; k++)
+			acc->f64[k] = acc->f64[k] == acc->f64[k] ? acc->f64[k] : __builtin_nan("");
+}
+
 /*
  * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, and
  * overlap none otherwise. Operations on bits are for integers only.
@@ -252,6 +264,7 @@ static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *par
                                uint64_t count, void *dst)
 {
 	size_t width = tess_width(dtype);
+	uint32_t saved = tess_float_enter();
 	union tess_acc acc;
 
 	for (uint64_t at = 0; at < count; at += TESS_REDUCE_STEP) {
@@ -260,8 +273,10 @@ static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *par
 		if (count - at < n)
 			n = (uint32_t)(count - at);
 		tess_acc_parts(dtype, op, part, nparts, at * width, n, &acc);
+		tess_acc_one_nan(dtype, &acc, n);
 		tess_acc_store(dtype, &acc, n, (char *)dst + at * width);
 	}
+	tess_float_leave(saved);
 }
 
 #endif

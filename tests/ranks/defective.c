@@ -86,6 +86,12 @@ static tess_status make_all_nan(const struct tess_local *at)
 	return change(at, NAN, 1);
 }
 
+/* So small that what is computed from it is denormal. */
+static tess_status make_tiny(const struct tess_local *at)
+{
+	return change(at, 1e-38f, 1);
+}
+
 static tess_status return_odd(const struct tess_local *at)
 {
 	(void)at;
@@ -106,6 +112,7 @@ static tess_status prepare_output(const struct tess_site *s, int32_t arg, struct
 	call.run = is(s, "drift")         ? drift
 	           : is(s, "nan")         ? make_nan
 	           : is(s, "nan_all")     ? make_all_nan
+	           : is(s, "tiny")        ? make_tiny
 	           : is(s, "call=7")      ? return_odd
 	           : is(s, "call=silent") ? fail_silently
 	                                  : NULL;

@@ -1,0 +1,181 @@
+/*
+ * The floating-point state of the host program: whatever it is when ranks start, the logits and the sums have the
+ * bits of the default state, denormals and rounding included, it is there again afterwards, and a NaN is one NaN.
+ */
+#include "../unit/suite.h"
+
+#include "core/base/status.h"
+#include "hf/session.h"
+
+#include <fenv.h>
+#include <string.h>
+#include <tessera/tessera.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+enum { STATES = 5, TOKENS = 3, MOST = 40000 };
+
+struct seen {
+	uint64_t digest;
+	bool denormal;
+};
+
+/* FTZ and DAZ, or a way of rounding; 0: as it comes. */
+static void set_state(int state)
+{
+	static const int round[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO,
+		                     FE_TONEAREST };
+
+	ck_assert(!fesetround(round[state]));
+#if defined(__SSE2__)
+	if (state == STATES - 1)
+		_mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+
+/* What the state does, by doing it: 1 + 2^-30 up, down, and half of the smallest normal number. */
+static bool has_state(int state)
+{
+	static const float high[] = { 1, 1 + 0x1p-23f, 1, 1, 1 },
+			   low[] = { 1, 1, 1 - 0x1p-24f, 1 - 0x1p-24f, 1 };
+	volatile float one = 1, tiny = 0x1p-30f, least = 0x1p-126f;
+	float up = one + tiny, down = one - tiny, half = least * 0.5f;
+#if defined(__SSE2__)
+	bool flushed = state == STATES - 1;
+#else
+	bool flushed = false;
+#endif
+
+	return up == high[state] && down == low[state] && (half == 0) == flushed;
+}
+
+static int digest(void *self, int32_t id, const float *logits)
+{
+	struct seen *seen = self;
+
+	(void)id;
+	for (int i = 0; i < 512; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &logits[i], sizeof bits);
+		seen->digest = (seen->digest ^ bits) * 0x100000001b3u;
+		seen->denormal |= bits & 0x7fffffff && !(bits & 0x7f800000);
+	}
+	return 0;
+}
+
+struct ask {
+	int state;
+	struct seen seen;
+};
+
+/* Logits that are denormal, added over the ranks: the style makes what enters the head tiny. */
+static tess_status run(struct tess_world *w, void *arg)
+{
+	static const char *const overrides[] = { "model.norm=defective:tiny",
+		                                 "model.embed_tokens=embedding_colwise",
+		                                 "lm_head=rowwise", NULL };
+	static const int32_t prompt[] = { 1, 403, 407, 261, 378 };
+	struct ask *ask = arg;
+	struct tess_session_how how = { .size = sizeof how, .threads = 2, .overrides = overrides };
+	struct tess_generate generate = { .prompt = prompt,
+		                          .nprompt = 5,
+		                          .max_tokens = TOKENS,
+		                          .sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
+		                          .self = &ask->seen,
+		                          .chosen = digest };
+	struct tess_generated done;
+	struct tess_session *s = NULL;
+	tess_status st = tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &s);
+
+	if (!st)
+		st = tess_generate_run(tess_session_runner(s), &generate, &done);
+	MUST(has_state(ask->state));
+	tess_session_close(s);
+	return st;
+}
+
+START_TEST(logits_have_the_same_bits)
+{
+	uint64_t want = 0;
+
+	for (int n = 1; n <= 3; n++)
+		for (int state = 0; state < STATES; state++) {
+			struct ask ask = { .state = state };
+
+			set_state(state);
+			ck_assert(has_state(state));
+			ck_assert_msg(!tess_world_spawn(n, run, &ask), "%s", tess_error());
+			fesetenv(FE_DFL_ENV);
+			want = want ? want : ask.seen.digest;
+			ck_assert(ask.seen.denormal);
+			ck_assert_msg(ask.seen.digest == want, "%d ranks, state %d", n, state);
+		}
+}
+END_TEST
+
+static float from_bits(uint32_t bits)
+{
+	float x;
+
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+/* By turns: denormal parts, a sum that is rounded, two NaNs. */
+static float part(int32_t rank, int i)
+{
+	return from_bits(i % 3 == 0   ? 0x100 + (uint32_t)i
+	                 : i % 3 == 1 ? (rank ? 0x33000001 : 0x3f800000)
+	                              : (rank ? 0xffc00002 : 0x7fc00001));
+}
+
+static uint32_t sum_of(int32_t nranks, int i)
+{
+	return i % 3 == 0   ? (uint32_t)nranks * (0x100 + (uint32_t)i)
+	       : i % 3 == 2 ? 0x7fc00000
+	                    : 0x3f800000; /* 1 and some 2^-25: 1 */
+}
+
+static tess_status add(struct tess_world *w, void *arg)
+{
+	static const uint64_t counts[] = { 7, 300, 5000, MOST };
+	int32_t me = tess_world_rank(w), n = tess_world_size(w);
+	float *x = malloc(MOST * sizeof *x), *y = malloc(MOST * sizeof *y);
+	tess_status st = TESS_OK;
+	uint32_t bits;
+
+	MUST(x && y);
+	for (int i = 0; i < MOST; i++)
+		x[i] = part(me, i);
+	for (int k = 0; k < 12 && !st; k++) { /* again, for calls that are like the last */
+		uint64_t count = counts[k / 3];
+
+		st = tess_all_reduce(tess_world_group(w), x, y, count, TESS_F32, TESS_SUM, "add");
+		for (uint64_t i = 0; i < count && !st; i++) {
+			memcpy(&bits, &y[i], sizeof bits);
+			if (bits != sum_of(n, (int)i))
+				st = tess_fail(TESS_EBUG, "%d of %d is %x", (int)i, (int)count,
+				               bits);
+		}
+	}
+	MUST(has_state(*(int *)arg));
+	free(x);
+	free(y);
+	return st;
+}
+
+START_TEST(sums_have_the_same_bits)
+{
+	for (int n = 2; n <= 3; n++)
+		for (int state = 0; state < STATES; state++) {
+			set_state(state);
+			ck_assert_msg(!tess_world_spawn(n, add, &state), "%d ranks, state %d: %s",
+			              n, state, tess_error());
+			fesetenv(FE_DFL_ENV);
+		}
+}
+END_TEST
+
+SUITE_MAIN("float", logits_have_the_same_bits, sums_have_the_same_bits)
