@@ -6,6 +6,7 @@
 #include "tool.h"
 
 #include <fcntl.h>
+#include <fenv.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,6 +69,7 @@ int main(int argc, char **argv)
 
 	if (!open_missing())
 		return 1;
+	fesetenv(FE_DFL_ENV); /* what a preloaded library has set would change the numbers of options */
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	if (argc < 2)
 		return usage(stderr);

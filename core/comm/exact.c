@@ -224,10 +224,42 @@ struct way { /* of one sum, on one rank */
 	const float *nodes;
 	float *out, *scratch;
 	uint64_t at; /* the element that the piece begins with that is summed now */
-	int64_t held[TESS_RANKS_MOST]; /* nodes of each rank */
-	uint64_t slice[TESS_RANKS_MOST]; /* elements that each rank finishes */
-	uint64_t give[TESS_RANKS_MOST], get[TESS_RANKS_MOST];
+	/* an entry for each rank, in memory of the group: a thread's stack may be small */
+	int64_t *held; /* nodes */
+	uint64_t *slice; /* elements that it finishes */
+	uint64_t *give, *get, *shared[2];
+	struct spot *spot;
+	const float **part;
+	float **to;
 };
+
+struct place { /* in a room of the group, of one rank */
+	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
+};
+struct spot {
+	struct place nodes, out;
+};
+
+static tess_status lists(struct way *w)
+{
+	const size_t n = (size_t)w->g->size;
+	const size_t each = 6 * sizeof *w->get + sizeof *w->spot + 2 * sizeof(void *);
+
+	if (!w->g->lists)
+		w->g->lists = calloc(n, each);
+	if (!w->g->lists)
+		return tess_fail(TESS_ENOMEM, "no memory for the lists of a sum");
+	w->spot = w->g->lists;
+	w->held = (int64_t *)(w->spot + n);
+	w->slice = (uint64_t *)(w->held + n);
+	w->give = w->slice + n;
+	w->get = w->give + n;
+	w->shared[0] = w->get + n;
+	w->shared[1] = w->shared[0] + n;
+	w->part = (const float **)(void *)(w->shared[1] + n);
+	w->to = (float **)(w->part + n);
+	return TESS_OK;
+}
 
 static tess_status room(struct way *w, uint64_t floats)
 {
@@ -288,14 +320,13 @@ static tess_status run(struct way *w, int32_t kind, const float *src, float *dst
 static void finish(struct way *w, const float *from, uint64_t count, float *scratch, float *out)
 {
 	struct tess_sum s = *w->s;
-	const float *part[TESS_RANKS_MOST];
 
 	s.count = count;
 	for (int32_t r = 0; r < w->g->size; r++) {
-		part[r] = from;
+		w->part[r] = from;
 		from += w->get[r];
 	}
-	tess_sum_finish(&s, w->g->size, part, scratch, out);
+	tess_sum_finish(&s, w->g->size, w->part, scratch, out);
 }
 
 static uint64_t adding(uint64_t count)
@@ -400,7 +431,6 @@ static tess_status large(struct way *w)
 {
 	int32_t n = w->g->size, me = w->g->rank, i = 0;
 	uint64_t step = (n * EACH > AT_ONCE ? n * EACH : AT_ONCE) / sizeof *w->out, m;
-	uint64_t get[2][TESS_RANKS_MOST];
 	struct tess_work *before = NULL, *work = NULL;
 	tess_status st = TESS_OK;
 
@@ -416,7 +446,7 @@ static tess_status large(struct way *w)
 		tess_work_release(before);
 		before = NULL;
 		if (!st)
-			st = share_out(w, get[i], &work);
+			st = share_out(w, w->shared[i], &work);
 		if (!st)
 			before = work;
 	}
@@ -427,13 +457,6 @@ static tess_status large(struct way *w)
 }
 
 /* ---- where it lies --------------------------------------------------------------------------- */
-
-struct place { /* in a room of the group, of one rank */
-	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
-};
-struct spot {
-	struct place nodes, out;
-};
 
 static struct place find_place(const struct tess_group *g, const float *p, uint64_t count)
 {
@@ -460,9 +483,9 @@ static float *reach(const struct tess_group *g, int32_t r, const struct place *a
 static tess_status add_in_place(struct way *w, bool *done)
 {
 	int32_t me = w->g->rank, n = w->g->size, nout = 0;
-	struct spot mine, all[TESS_RANKS_MOST];
-	const float *part[TESS_RANKS_MOST];
-	float *out[TESS_RANKS_MOST];
+	struct spot mine, *all = w->spot;
+	const float **part = w->part;
+	float **out = w->to;
 	struct tess_sum s = *w->s;
 	uint64_t begin = total(w->slice, me);
 	tess_status st;
@@ -542,7 +565,7 @@ static tess_status fast(struct way *w)
 tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                            float *out)
 {
-	struct way w;
+	struct way w = { .g = g, .s = s, .nodes = nodes, .out = out };
 	bool done;
 	tess_status st;
 
@@ -550,13 +573,11 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 		return TESS_OK; /* on all ranks */
 	if (g->size > 1 && backend_adds(g, s))
 		return leave_to_backend(g, s, nodes, out);
-	w.g = g;
-	w.s = s;
-	w.nodes = nodes;
-	w.out = out;
-	w.at = 0;
 	if (g->size > 1 && g->world->fast)
 		return fast(&w);
+	st = lists(&w);
+	if (st)
+		return st;
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
 	if (g->size == 1) {

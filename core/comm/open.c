@@ -26,6 +26,7 @@ static void destroy(struct tess_group *g)
 	free(g->received);
 	free(g->note);
 	free(g->scratch);
+	free(g->lists);
 	free(g);
 }
 

@@ -66,6 +66,7 @@ struct tess_group {
 	struct tess_work *live, *spare;
 	float *scratch; /* of exact sums, kept between them */
 	size_t scratch_bytes;
+	void *lists; /* the same: entries for each rank */
 	struct tess_pace pace[TESS_PACES]; /* of exact sums in rooms */
 	struct tess_room *rooms; /* memory that all its ranks address */
 	int64_t nrooms; /* so far */

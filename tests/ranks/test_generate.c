@@ -203,6 +203,21 @@ START_TEST(check_changes_no_bit)
 }
 END_TEST
 
+/* 96 KiB for each thread, the first one included; sanitizers need more for themselves. */
+START_TEST(small_stack)
+{
+#if !defined(__SANITIZE_ADDRESS__)
+	char command[1024];
+
+	snprintf(command, sizeof command,
+	         "ulimit -s 96; '%s' generate '%s/data' -n 3 --backend %s --prompt 'One day' "
+	         "--max-tokens 4 --json",
+	         TESSERA, SOURCE_ROOT, _i ? "shm" : "loopback");
+	json_decref(run(command));
+#endif
+}
+END_TEST
+
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
 static double now(void)
@@ -454,6 +469,7 @@ int main(void)
 	tcase_add_test(t, one_digest);
 	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
 	tcase_add_loop_test(t, check_changes_no_bit, 0, 2);
+	tcase_add_loop_test(t, small_stack, 0, 2);
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);
