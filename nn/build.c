@@ -107,28 +107,50 @@ struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_
 	return part;
 }
 
-/* Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. */
+/* The lowest offset at which `me` overlaps none of those alive. */
+static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive, int32_t n)
+{
+	uint64_t at = 0;
+	bool moved = true;
+
+	while (moved) {
+		moved = false;
+		for (int32_t k = 0; k < n; k++) {
+			const struct buffer *o = alive[k];
+
+			if (o->bytes && at < o->offset + o->bytes && o->offset < at + me->bytes) {
+				at = o->offset + o->bytes;
+				moved = true;
+			}
+		}
+	}
+	return at;
+}
+
+/*
+ * Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. In that
+ * order a buffer that has ended once is never met again.
+ */
 void build_place(struct build *b)
 {
 	struct tess_lowered *l = b->l;
+	struct buffer **alive = TESS_NEW(&l->arena, struct buffer *, b->nbuffers + 1);
+	int32_t n = 0;
 
+	if (!alive) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
 	for (int32_t i = 0; i < b->nbuffers; i++) {
 		struct buffer *me = &b->buffer[i];
-		bool moved = true;
+		int32_t kept = 0;
 
-		while (moved) {
-			moved = false;
-			for (int32_t k = i - 1; k >= 0; k--) {
-				const struct buffer *o = &b->buffer[k];
-				bool alive = o->last >= me->first && o->first <= me->last;
-
-				if (alive && o->bytes && me->offset < o->offset + o->bytes &&
-				    o->offset < me->offset + me->bytes) {
-					me->offset = o->offset + o->bytes;
-					moved = true;
-				}
-			}
-		}
+		for (int32_t k = 0; k < n; k++)
+			if (alive[k]->last >= me->first)
+				alive[kept++] = alive[k];
+		n = kept;
+		me->offset = find_offset(me, alive, n);
+		alive[n++] = me;
 		if (me->offset + me->bytes > l->bytes)
 			l->bytes = me->offset + me->bytes;
 	}

@@ -149,12 +149,9 @@ static int64_t held(const struct build *b, const struct tess_weight *w, int32_t 
 static struct tess_view weight_view(struct build *b, const struct tess_weight *w)
 {
 	int64_t n[2];
-	int32_t i = 0;
 
-	while (b->p->weight[i] != w)
-		i++;
 	if (b->weights)
-		return b->weights[i];
+		return b->weights[w->index];
 	n[0] = held(b, w, w->in_out);
 	n[1] = w->ndim < 2 ? 0 : held(b, w, !w->in_out);
 	return (struct tess_view){ .dtype = w->dtype,

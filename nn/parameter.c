@@ -116,6 +116,7 @@ static bool keep(struct tess_recorder *r, struct tess_weight *w)
 			memcpy(list, p->weight, sizeof *list * (size_t)p->nweights);
 		p->weight = list;
 	}
+	w->index = p->nweights;
 	p->weight[p->nweights++] = w;
 	return true;
 }

@@ -35,6 +35,7 @@ enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
 
 struct tess_weight { /* a parameter, as one op uses it */
 	const char *name, *style; /* "model.norm.weight"; what the plan said */
+	int32_t index; /* among the program's weights */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
 	struct tess_home home;

@@ -71,14 +71,12 @@ static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
 
 	if (!m->style->open)
 		return TESS_OK;
-	list = TESS_NEW(&p->arena, struct tess_open_style, p->nopen + 1);
+	list = tess_arena_grow(&p->arena, p->open, (size_t)p->nopen, sizeof *list);
 	if (!list)
 		return TESS_ENOMEM;
 	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
 	if (st)
 		return st;
-	if (p->nopen)
-		memcpy(list, p->open, sizeof *list * (size_t)p->nopen);
 	list[p->nopen++] = (struct tess_open_style){ m->style, m->site.state };
 	p->open = list;
 	return TESS_OK;

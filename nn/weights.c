@@ -24,7 +24,7 @@ struct load {
 	struct tess_run *run[2]; /* of the axes of the weight at hand */
 	void *dense; /* rows that were gathered; `room` bytes */
 	size_t room;
-	bool panels;
+	bool *panels; /* of each weight; NULL: rows are asked for */
 };
 
 static size_t width(int32_t dtype)
@@ -37,24 +37,33 @@ static void *at(const struct tess_view *v, int64_t i, int64_t k)
 	return (char *)v->data + (i * v->stride[0] + k * v->stride[1]) * (int64_t)width(v->dtype);
 }
 
-static bool linear_use(const struct tess_program *p, const struct tess_weight *w)
+/*
+ * Which weights may lie in panels: those that linear records read, themselves or by a head that is tied to
+ * them. Not a table whose head reads another part than the rank holds: panels would not start where it does.
+ */
+static tess_status find_panels(struct load *l)
 {
-	for (int32_t i = 0; i < p->nrecords; i++)
-		for (int32_t k = 0;
-		     p->record[i]->kind == TESS_OP_LINEAR && k < p->record[i]->nweight; k++)
-			if (p->record[i]->weight[k] == w || p->record[i]->weight[k]->table == w)
-				return true;
-	return false;
-}
+	const struct tess_program *p = l->p;
 
-/* A head that reads another part of its table than the table's rank holds: panels would not start where it does. */
-static bool viewed_otherwise(const struct tess_program *p, const struct tess_weight *table)
-{
-	for (int32_t i = 0; i < p->nweights; i++)
-		if (p->weight[i]->table == table &&
-		    !tess_place_same(p->weight[i]->home.use, table->home.use))
-			return true;
-	return false;
+	l->panels = calloc((size_t)p->nweights + 1, sizeof *l->panels);
+	if (!l->panels)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		for (int32_t k = 0; rec->kind == TESS_OP_LINEAR && k < rec->nweight; k++) {
+			const struct tess_weight *w = rec->weight[k];
+
+			l->panels[w->table ? w->table->index : w->index] = true;
+		}
+	}
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i], *table = w->table;
+
+		if (table && !tess_place_same(w->home.use, table->home.use))
+			l->panels[table->index] = false;
+	}
+	return TESS_OK;
 }
 
 static tess_status take(struct load *l, int32_t i, uint64_t bytes)
@@ -202,8 +211,7 @@ static tess_status own(struct load *l, int32_t i, const struct part *p, bool pan
 static tess_status load_weight(struct load *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	bool panels =
-		w->ndim == 2 && l->panels && linear_use(l->p, w) && !viewed_otherwise(l->p, w);
+	bool panels = w->ndim == 2 && l->panels && l->panels[i];
 	struct tess_view whole;
 	struct part p;
 	tess_status st = l->source->find(l->source->self, w->name, &whole);
@@ -224,11 +232,8 @@ static void load_view(struct load *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	struct tess_view *v = &l->h->view[i];
-	int32_t table = 0;
 
-	while (l->p->weight[table] != w->table)
-		table++;
-	*v = l->h->view[table];
+	*v = l->h->view[w->table->index];
 	if (tess_place_same(w->home.use, w->table->home.use))
 		return;
 	for (int32_t a = 0; a < 2; a++) {
@@ -267,10 +272,13 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 {
 	struct tess_held h = { .n = p->nweights, .device = device, .self = self };
 	struct load l = { .p = p, .source = source, .nranks = nranks, .rank = rank, .h = &h };
-	tess_status st = tess_weights_panels(&l.panels);
+	bool panels = false;
+	tess_status st = tess_weights_panels(&panels);
 
 	if (!st)
 		st = runs_new(&l);
+	if (!st && panels)
+		st = find_panels(&l);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
 	h.own = calloc((size_t)p->nweights + 1, sizeof *h.own);
 	if (!st && (!h.view || !h.own))
@@ -283,6 +291,7 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 	}
 	free(l.run[0]);
 	free(l.dense);
+	free(l.panels);
 	if (st)
 		tess_held_free(&h);
 	else

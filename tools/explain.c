@@ -106,21 +106,35 @@ static int64_t sent_bytes(const struct report *r, const struct tess_step *s, int
 	return sum;
 }
 
+/* The first step of a record or of a later one: steps are in the order of records. */
+static int32_t find_step(const struct tess_lowered *l, int32_t record)
+{
+	int32_t lo = 0, hi = l->nsteps;
+
+	while (lo < hi) {
+		int32_t middle = lo + (hi - lo) / 2;
+
+		if (l->step[middle]->record < record)
+			lo = middle + 1;
+		else
+			hi = middle;
+	}
+	return lo;
+}
+
 /* The most that a rank sends for record `i`. */
 static int64_t most_sent(const struct report *r, int32_t record)
 {
 	int64_t most = 0;
 
 	for (int32_t k = 0; k < r->ask->ranks; k++) {
+		const struct tess_lowered *l = r->low[k];
 		int64_t sum = 0;
 
-		for (int32_t i = 0; i < r->low[k]->nsteps; i++) {
-			const struct tess_step *s = r->low[k]->step[i];
-
-			if (s->record == record &&
-			    (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL))
-				sum += sent_bytes(r, s, k);
-		}
+		for (int32_t i = find_step(l, record);
+		     i < l->nsteps && l->step[i]->record == record; i++)
+			if (l->step[i]->kind == TESS_STEP_SUM || l->step[i]->kind == TESS_STEP_COLL)
+				sum += sent_bytes(r, l->step[i], k);
 		most = sum > most ? sum : most;
 	}
 	return most;

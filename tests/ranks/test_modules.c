@@ -7,6 +7,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "nn/lower.h"
 #include "nn/weights.h"
 
 #include "../unit/suite.h"
@@ -14,6 +15,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16, HEADS = 32 };
 enum { GROUPED = 64, MIXED_IN = 128, WHOLE = 256 };
@@ -317,6 +319,79 @@ START_TEST(the_check_can_fail)
 }
 END_TEST
 
+/* ---- many layers --------------------------------------------------------------------------------------------- */
+
+static int nlayers;
+
+static struct tess_tensor *forward_layers(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
+	struct tess_tensor *x =
+		nn->embed(nn, "table", ids, nn->dim(nn, "vocabulary", VOCABULARY, 0), hidden);
+
+	for (int i = 0; i < nlayers; i++) {
+		struct tess_tensor *y;
+
+		y = nn->enter(nn, x, "layers.%d", i);
+		nn->linear(nn, y, (struct tess_linear[]){ { "m", hidden, 0, 0 }, { 0 } }, &y);
+		x = nn->add(nn, x, nn->leave(nn, y));
+	}
+	return nn->wanted(nn, x);
+}
+
+static tess_status find_square(void *self, const char *name, struct tess_view *out)
+{
+	static float data[VOCABULARY * HIDDEN];
+
+	(void)self;
+	*out = (struct tess_view){ .data = data,
+		                   .dtype = TESS_F32,
+		                   .ndim = 2,
+		                   .shape = { *name == 't' ? VOCABULARY : HIDDEN, HIDDEN },
+		                   .stride = { HIDDEN, 1 } };
+	return TESS_OK;
+}
+
+/* CPU seconds to record and lower a model of n layers for one of two ranks. */
+static double time_layers(int n)
+{
+	static const struct tess_model many = { .size = sizeof many,
+		                                .name = "many",
+		                                .forward = forward_layers };
+	const struct tess_source source = { .find = find_square, .drop = drop, .name = "random" };
+	struct tess_plan plan;
+	struct tess_record_how how = {
+		.model = &many, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 1
+	};
+	struct tess_program *p = NULL;
+	struct tess_lowered *low = NULL;
+	clock_t began = clock();
+
+	nlayers = n;
+	ck_assert(!tess_plan_open(&many, "{\"layers.*.m\":\"rowwise\"}", NULL, 0, &plan));
+	ck_assert_msg(!tess_program_record(&how, &p), "%s", tess_error());
+	ck_assert_msg(!tess_lower(p, 2, 1, NULL, &low), "%s", tess_error());
+	tess_lowered_free(low);
+	tess_program_free(p);
+	tess_plan_free(&plan);
+	return (double)(clock() - began) / CLOCKS_PER_SEC;
+}
+
+/* 32 times the layers: 32 times as long, not 1024. */
+START_TEST(time_grows_with_layers)
+{
+	double few = time_layers(500), many;
+
+	for (int i = 0; i < 4; i++) { /* the shortest: nothing else has run */
+		double again = time_layers(500);
+
+		few = again < few ? again : few;
+	}
+	many = time_layers(16000);
+	ck_assert_msg(many < 128 * few, "%g s for 500 layers, %g s for 16000", few, many);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -329,5 +404,6 @@ int main(void)
 	tcase_add_loop_test(t, sums_are_of_all_parts, 0, 5);
 	tcase_add_test(t, refuses);
 	tcase_add_test(t, the_check_can_fail);
+	tcase_add_test(t, time_grows_with_layers);
 	return suite_end(r);
 }
