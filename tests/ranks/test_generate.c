@@ -183,18 +183,23 @@ START_TEST(golden_text)
 }
 END_TEST
 
-/* Looking at every value changes none, cut by columns and by tokens. */
-START_TEST(check_changes_no_bit)
+/* Looking at every value changes none; a tied head may read another part of its table than the rank holds. */
+static const char *const alike[][2] = {
+	{ "-n 3 --plan tp", "-n 3 --plan tp --check" },
+	{ "-n 3 --plan tp+sp", "-n 3 --plan tp+sp --check" },
+	{ "-n 1", "-n 3 --plan-override model.embed_tokens=replicate" },
+};
+
+START_TEST(same_bits)
 {
-	static const char *const command =
-		"'%s' generate '%s/data' -n 3 --backend loopback --plan %s --prompt 'One day' "
-		"--max-tokens 8 --json %s";
 	json_t *said[2];
 	char text[2048];
 
 	for (int i = 0; i < 2; i++) {
-		snprintf(text, sizeof text, command, TESSERA, SOURCE_ROOT, plans[_i],
-		         i ? "--check" : "");
+		snprintf(text, sizeof text,
+		         "'%s' generate '%s/data' --backend loopback --prompt 'One day' "
+		         "--max-tokens 8 --json %s",
+		         TESSERA, SOURCE_ROOT, alike[_i][i]);
 		said[i] = run(text);
 	}
 	ck_assert_str_eq(digest(said[1]), digest(said[0]));
@@ -468,7 +473,7 @@ int main(void)
 
 	tcase_add_test(t, one_digest);
 	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
-	tcase_add_loop_test(t, check_changes_no_bit, 0, 2);
+	tcase_add_loop_test(t, same_bits, 0, sizeof alike / sizeof *alike);
 	tcase_add_loop_test(t, small_stack, 0, 2);
 	tcase_add_test(t, killed_rank);
 	tcase_add_test(t, stopped_rank);
