@@ -1,20 +1,22 @@
 /*
  * A runner and the text that is generated with it, in one process: where a text ends, what is fed and given out, and
- * that it starts anew. Greedy, so that ids are known.
+ * that it starts anew; and the same through a session. Greedy, so that ids are known.
  */
-#include "hf/checkpoint.h"
-#include "nn/generate.h"
+#include "hf/session.h"
 
 #include "../unit/suite.h"
 
 #include <core/base/status.h>
 #include <core/registry/registry.h>
 #include <check.h>
+#include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MOST = 16, PROMPT = 7, ROOM = 64 };
+enum { MOST = 64, PROMPT = 7, ROOM = 64 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
 struct open { /* a runner of the checkpoint in data, on one rank */
@@ -132,6 +134,10 @@ static tess_status ends(struct tess_world *w, void *arg)
 			&text, &done));
 		HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	}
+	text.enough = 5; /* where a stop comes too, its reader is asked first */
+	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
+	                  &text, &done));
+	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 5);
 	text.enough = 3;
 	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &text, &done));
 	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 3);
@@ -169,7 +175,7 @@ static tess_status feeds(struct tess_world *w, void *arg)
 		HOLDS(!memcmp(have.id, want.id, sizeof want.id) &&
 		      !memcmp(have.rows, want.rows, bytes));
 	}
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 4, .chunk = 3 }, &have,
+	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 4, .chunk = 4 }, &have,
 	                  &done));
 	HOLDS(!have.nrows && !memcmp(have.id, want.id, sizeof want.id));
 	free(want.rows);
@@ -181,7 +187,7 @@ static tess_status feeds(struct tess_world *w, void *arg)
 /* An id that was in the prompt or was chosen is penalised from then on: no id comes twice. */
 static tess_status penalises(struct tess_world *w, void *arg)
 {
-	struct tess_generate how = { .max_tokens = 12, .sampling = { .repetition_penalty = 1e6 } };
+	struct tess_generate how = { .max_tokens = 40, .sampling = { .repetition_penalty = 1e6 } };
 	struct open o = { 0 };
 	struct text text = { 0 };
 	struct tess_generated done;
@@ -247,6 +253,118 @@ static tess_status differs(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
+/* ---- sessions ----------------------------------------------------------------------------------------------------- */
+
+enum { STORY = 6 };
+
+struct story { /* what rank 0 is told */
+	const char *dir;
+	int64_t max;
+	char text[512];
+	size_t n;
+	int32_t id[STORY];
+};
+
+static int hear(void *self, const char *bytes, size_t n)
+{
+	struct story *s = self;
+
+	memcpy(s->text + s->n, bytes, n);
+	s->n += n;
+	s->text[s->n] = 0;
+	return 0;
+}
+
+static tess_status tell(struct tess_world *w, void *arg)
+{
+	struct story *to = arg;
+	bool first = tess_world_rank(w) == 0;
+	struct tess_session *s;
+
+	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
+	to->n = first ? 0 : to->n;
+	/* the prompt of another rank is not looked at */
+	HOLDS(!tess_session_text(s, first ? "Once upon a time" : "\xff", to->max, hear, to));
+	tess_session_close(s);
+	return TESS_OK;
+}
+
+static int note_id(void *self, int32_t id, const float *logits)
+{
+	struct story *s = self;
+
+	(void)logits;
+	s->id[s->n++] = id;
+	return 0;
+}
+
+static tess_status learn_ids(struct tess_world *w, void *arg)
+{
+	struct story *to = arg;
+	struct tess_generate how = { .max_tokens = STORY, .chosen = note_id, .self = to };
+	struct tess_generated done;
+	struct tess_session *s;
+	int32_t *ids;
+
+	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
+	HOLDS(!tess_session_prompt(s, "Once upon a time", 16, NULL, 0, &ids, &how.nprompt));
+	how.prompt = ids;
+	how.sampling.repetition_penalty = 1;
+	HOLDS(!tess_generate_run(tess_session_runner(s), &how, &done));
+	free(ids);
+	tess_session_close(s);
+	return TESS_OK;
+}
+
+static void write_json(const char *dir, const char *file, json_t *o)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/%s", dir, file);
+	ck_assert(o && !json_dump_file(o, path, 0));
+	json_decref(o);
+}
+
+/* A copy of the checkpoint with these two ends of text, in which token `id` is the byte E2. */
+static void make_checkpoint(char *dir, int32_t end, int32_t other_end, int32_t id)
+{
+	static const char *const same[] = { "config.json", "model.safetensors",
+		                            "tokenizer_config.json" };
+	json_t *t = json_load_file(SOURCE_ROOT "/data/tokenizer.json", 0, NULL), *vocab, *value;
+	const char *token;
+	char from[512], to[128];
+
+	ck_assert(t && mkdtemp(dir));
+	for (int i = 0; i < 3; i++) {
+		snprintf(from, sizeof from, "%s/data/%s", SOURCE_ROOT, same[i]);
+		snprintf(to, sizeof to, "%s/%s", dir, same[i]);
+		ck_assert(!symlink(from, to));
+	}
+	write_json(dir, "generation_config.json",
+	           json_pack("{s:[i,i]}", "eos_token_id", end, other_end));
+	vocab = json_object_get(json_object_get(t, "model"), "vocab");
+	json_object_foreach(vocab, token, value)
+		if (json_integer_value(value) == id)
+			break;
+	json_object_set(vocab, token, json_object_get(vocab, "<0xE2>"));
+	json_object_set_new(vocab, "<0xE2>", json_integer(id));
+	write_json(dir, "tokenizer.json", t);
+}
+
+static void remove_checkpoint(const char *dir)
+{
+	static const char *const files[] = { "config.json", "model.safetensors",
+		                             "tokenizer_config.json", "generation_config.json",
+		                             "tokenizer.json" };
+	char path[128];
+
+	for (int i = 0; i < 5; i++) {
+		snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+		unlink(path);
+	}
+	rmdir(dir);
+}
+
 static void on_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), void *arg)
 {
 	if (tess_world_spawn(n, fn, arg))
@@ -290,6 +408,44 @@ START_TEST(ranks_with_other_programs_are_told)
 }
 END_TEST
 
+START_TEST(a_story_ends_at_any_end_of_text)
+{
+	char dir[] = "/tmp/test_runner.XXXXXX";
+	struct story ids = { .dir = SOURCE_ROOT "/data" }, four = { .dir = ids.dir, .max = 4 };
+	struct story story = { .dir = dir, .max = STORY };
+
+	on_ranks(1, learn_ids, &ids);
+	on_ranks(2, tell, &four);
+	ck_assert_uint_gt(four.n, 0);
+	for (int i = 0; i < 2; i++) {
+		make_checkpoint(strcpy(dir, "/tmp/test_runner.XXXXXX"), i ? 7 : ids.id[3],
+		                i ? ids.id[3] : 7, 511);
+		on_ranks(2, tell, &story);
+		ck_assert_str_eq(story.text, four.text);
+		remove_checkpoint(dir);
+	}
+}
+END_TEST
+
+/* Half a character is held back for its other half; at the end it is given out as what it is not. */
+START_TEST(a_story_ends_with_all_that_came)
+{
+	char dir[] = "/tmp/test_runner.XXXXXX";
+	struct story ids = { .dir = SOURCE_ROOT "/data" }, three = { .dir = ids.dir, .max = 3 };
+	struct story story = { .dir = dir, .max = 4 };
+
+	on_ranks(1, learn_ids, &ids);
+	on_ranks(1, tell, &three);
+	make_checkpoint(dir, 7, 7, ids.id[3]);
+	on_ranks(1, tell, &story);
+	remove_checkpoint(dir);
+	ck_assert_uint_eq(story.n, three.n + 3);
+	ck_assert(!memcmp(story.text, three.text, three.n));
+	ck_assert_str_eq(story.text + three.n, "\xef\xbf\xbd");
+}
+END_TEST
+
 SUITE_MAIN("runner", a_text_ends_where_it_is_asked_to, a_prompt_may_come_in_chunks,
            what_was_there_is_penalised, a_step_is_refused_as_a_whole,
-           ranks_with_other_programs_are_told)
+           ranks_with_other_programs_are_told, a_story_ends_at_any_end_of_text,
+           a_story_ends_with_all_that_came)
