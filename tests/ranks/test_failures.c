@@ -506,6 +506,7 @@ START_TEST(backends_that_lack_something)
 	};
 
 	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "20", 1), 0);
 	for (size_t i = 0; i < 3; i++) {
 		ck_assert_int_eq(setenv("TESSERA_BACKEND", tries[i].backend, 1), 0);
 		ck_assert_msg(tess_world_spawn(2, lacking, NULL) == tries[i].st &&

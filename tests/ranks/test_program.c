@@ -571,6 +571,36 @@ START_TEST(biases_are_asked_for_apart)
 }
 END_TEST
 
+struct wrong_size {
+	const char *key, *says;
+	int value;
+};
+
+static const struct wrong_size sizes[] = {
+	{ "num_key_value_heads", "3 key-value heads do not divide 8 heads", 3 },
+	{ "vocab_size", "shape [512, 64], but config.json makes it [500, 64]", 500 },
+	{ "intermediate_size", "shape [172, 64], but config.json makes it [171, 64]", 171 },
+	{ "intermediate_size", "shape [172, 64], but config.json makes it [173, 64]", 173 },
+};
+
+START_TEST(sizes_must_fit)
+{
+	struct fixture f;
+	json_t *config;
+	float *logits;
+	int64_t count;
+
+	open_model("data", &f);
+	config = json_copy((json_t *)f.source.config);
+	json_object_set_new(config, sizes[_i].key, json_integer(sizes[_i].value));
+	f.source.config = config;
+	ck_assert_int_eq(forward(&f, NULL, 1, some_ids, 3, true, &logits, &count), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), sizes[_i].says) != NULL, "%s", tess_error());
+	json_decref(config);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 START_TEST(program_is_the_same_for_all)
 {
 	struct fixture f;
@@ -669,6 +699,7 @@ int main(void)
 	tcase_add_loop_test(t, fused_gate_and_up, 0, 10);
 	tcase_add_test(t, rows_do_not_depend_on_others);
 	tcase_add_loop_test(t, biases_are_asked_for_apart, 0, 2);
+	tcase_add_loop_test(t, sizes_must_fit, 0, (int)(sizeof sizes / sizeof *sizes));
 	tcase_add_test(t, program_is_the_same_for_all);
 	tcase_add_loop_test(t, goldens, 0, 3);
 	return suite_end(r);

@@ -106,6 +106,24 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* What is just as likely as min-p asks stays. */
+START_TEST(min_p_keeps_its_edge)
+{
+	static const float logits[] = { 2, 1, 2, -1, 2 };
+	struct tess_sampling how = {
+		.temperature = 1, .top_p = 1, .min_p = 1, .repetition_penalty = 1
+	};
+	struct tess_sampler *s;
+	const float *have;
+
+	ck_assert(!tess_sampler_new(5, &s));
+	have = tess_sampler_probabilities(s, &how, logits, NULL, 0);
+	for (int i = 0; i < 5; i++)
+		ck_assert(have[i] == (i % 2 ? 0 : 1.0f / 3));
+	tess_sampler_free(s);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -116,6 +134,7 @@ int main(void)
 	tcase_add_loop_test(t, as_transformers, 0,
 	                    (int)json_array_size(json_object_get(goldens, "cases")));
 	tcase_add_test(t, draws_follow_the_probabilities);
+	tcase_add_test(t, min_p_keeps_its_edge);
 	tcase_add_loop_test(t, refuses, 0, 6);
 	srunner_set_fork_status(r, CK_NOFORK);
 	failed = suite_end(r);
