@@ -9,10 +9,10 @@
  *
  * Prints the best median of all rounds for each, and what the checks add to it.
  */
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/seat.h>
-#include <core/comm/world.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/group/world.h"
 #include <stdio.h>
 
 #include "tools/bench/measure.h"
@@ -64,7 +64,7 @@ static int unchecked(void *self)
 		                     .dtype = TESS_F32,
 		                     .op = TESS_SUM,
 		                     .mem = TESS_HOST,
-		                     .print = 1,
+		                     .fingerprint = 1,
 		                     .src = e->src,
 		                     .dst = e->dst,
 		                     .count = e->bytes / 4,
@@ -119,13 +119,13 @@ int main(int argc, char **argv)
 {
 	uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) & ~UINT64_C(3) : 1 << 20;
 	struct tess_world *world;
-	struct tess_seat seat;
+	struct tess_rank_env seat;
 
 	if (bytes < 4 || bytes > 1 << 30) {
 		fprintf(stderr, "usage: check [BYTES]\n");
 		return 2;
 	}
-	must(tess_seat_find(&seat));
+	must(tess_rank_env_read(&seat));
 	if (seat.alone) {
 		must(tess_world_spawn(2, rank, &bytes));
 		return 0;

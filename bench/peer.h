@@ -6,7 +6,7 @@
 #define BENCH_PEER_H
 
 #include <stdio.h>
-#include <tools/bench/measure.h>
+#include "tools/bench/measure.h"
 
 enum { PEER_SAMPLES = 200 };
 

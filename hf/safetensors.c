@@ -4,7 +4,7 @@
 #include "core/base/json.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "hf/types.h"
+#include "hf/file_dtype.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +92,7 @@ static tess_status metadata_check(const struct tess_safetensors *f, json_t *meta
 }
 
 static tess_status shape_read(struct tess_safetensors *f, const json_t *shape,
-                              const struct tess_type *type, struct tess_slice *s)
+                              const struct tess_file_dtype *type, struct tess_slice *s)
 {
 	/* The span is the count as if no extent were 0: strides must fit too. */
 	uint64_t span = 1, bits;
@@ -159,7 +159,7 @@ static tess_status entry_read(struct tess_safetensors *f, const char *name, json
 {
 	static const char *const keys[] = { "dtype", "shape", "data_offsets" };
 	const char *dtype = json_string_value(json_object_get(entry, "dtype"));
-	const struct tess_type *type = dtype ? tess_type_named(dtype) : NULL;
+	const struct tess_file_dtype *type = dtype ? tess_file_dtype_by_name(dtype) : NULL;
 	tess_status st;
 
 	if (!*name || strlen(name) > NAME_MOST)

@@ -1,7 +1,7 @@
 #include "safetensors.h"
 
 #include "core/base/status.h"
-#include "hf/types.h"
+#include "hf/file_dtype.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ enum { LENGTH = 8, TRIES = 1000 };
 
 struct laid {
 	const struct tess_slice *slice;
-	const struct tess_type *type;
+	const struct tess_file_dtype *type;
 	uint64_t bytes;
 };
 
@@ -26,7 +26,7 @@ static tess_status lay_out(const char *path, int32_t n, const struct tess_slice 
                            struct laid *out)
 {
 	for (int32_t i = 0; i < n; i++) {
-		struct laid one = { &slices[i], tess_type_of(slices[i].dtype), 0 };
+		struct laid one = { &slices[i], tess_file_dtype_of(slices[i].dtype), 0 };
 		uint64_t bytes;
 		int32_t at = i;
 

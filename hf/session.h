@@ -3,7 +3,7 @@
 #define TESS_HF_SESSION_H
 
 #include "hf/checkpoint.h"
-#include "hf/tokenizer.h"
+#include "hf/tokenizer/tokenizer.h"
 #include "nn/generate.h"
 #include "nn/record.h"
 

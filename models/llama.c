@@ -29,7 +29,7 @@ static struct config read_config(struct tess_nn *nn)
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
-	c.kv_heads = nn->shared(nn, "key-value heads", c.heads,
+	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
 	                        nn->integer(nn, "num_key_value_heads", heads));
 	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
 	return c;
@@ -66,7 +66,7 @@ static struct tess_tensor *mlp(struct tess_nn *nn, const struct config *c, struc
 	                                   { "up_proj", c->ffn, c->mlp_bias, 0 },
 	                                   { 0 } },
 	           h);
-	y = nn->gate(nn, h[0], h[1], c->act);
+	y = nn->glu(nn, h[0], h[1], c->act);
 	nn->linear(nn, y,
 	           (struct tess_linear[]){ { "down_proj", c->hidden, c->mlp_bias, 0 }, { 0 } }, &y);
 	return nn->leave(nn, y);
@@ -86,7 +86,7 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 		y = mlp(nn, &c, nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c.eps));
 		x = nn->leave(nn, nn->add(nn, x, y));
 	}
-	x = nn->wanted(nn, nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c.eps)));
+	x = nn->select_rows(nn, nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c.eps)));
 	if (nn->integer(nn, "tie_word_embeddings", 0))
 		return nn->tied(nn, "lm_head", x, "model.embed_tokens");
 	nn->linear(nn, x, (struct tess_linear[]){ { "lm_head", c.vocab, 0, 0 }, { 0 } }, &y);

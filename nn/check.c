@@ -15,7 +15,7 @@ enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
 void build_checks(struct build *b, const struct tess_record *rec)
 {
-	bool view = rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_WANTED;
+	bool view = rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_SELECT_ROWS;
 
 	for (int32_t i = 0; i < rec->nout && !view && !b->status; i++) {
 		const struct value *v = build_value(b, rec->out[i]);

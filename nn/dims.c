@@ -111,7 +111,7 @@ struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, in
 	return d;
 }
 
-struct tess_dim *tess_op_shared(struct tess_nn *nn, const char *name, struct tess_dim *of,
+struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                 int64_t n)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;

@@ -415,7 +415,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_OP_ATTENTION:
 		lower_attention(b, rec);
 		break;
-	case TESS_OP_GATE:
+	case TESS_OP_GLU:
 	case TESS_OP_ADD:
 		lower_same(b, rec);
 		break;
@@ -425,7 +425,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_SPLIT:
 		lower_split(b, rec);
 		break;
-	case TESS_REC_WANTED:
+	case TESS_REC_SELECT_ROWS:
 		lower_wanted(b, rec);
 		break;
 	case TESS_REC_CALL:

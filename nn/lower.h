@@ -6,7 +6,7 @@
 #ifndef TESS_NN_LOWER_H
 #define TESS_NN_LOWER_H
 
-#include "core/comm/exact.h"
+#include "core/group/exact.h"
 #include "nn/program.h"
 
 enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL, TESS_STEP_CHECK };

@@ -172,7 +172,7 @@ static void all_gather(struct build *b, const struct value *x, const struct tess
 	all = direct ? *y : build_temp(b, 0, y->rows, y->cols, y->dtype);
 	c = collective(b, TESS_ALL_GATHER, &mine, &all);
 	c->count = get[b->l->rank];
-	c->get = get;
+	c->recv_counts = get;
 	for (int32_t q = 0; q < b->l->nranks && !direct; q++) {
 		int64_t n = tess_dim_owned(a.dim, b->l->nranks, q);
 		struct value part = block(&all, at, cut ? y->rows : n, cut ? n : y->cols);
@@ -227,8 +227,8 @@ static void all_to_all(struct build *b, const struct value *x, const struct tess
 		at += give[q];
 	}
 	c = collective(b, TESS_ALL_TO_ALL, &out, &in);
-	c->give = give;
-	c->get = get;
+	c->send_counts = give;
+	c->recv_counts = get;
 	at = 0;
 	for (int32_t q = 0; q < b->l->nranks; q++) {
 		int64_t n = tess_dim_owned(was.dim, b->l->nranks, q);

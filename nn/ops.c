@@ -276,7 +276,7 @@ static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
 		                   .empty = true,
 		                   .last = true };
 	y = tess_value(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place, x->module);
-	return y && tess_append(r, TESS_REC_WANTED, "wanted", 1, &x, 1, &y, 0, NULL) ? y : NULL;
+	return y && tess_append(r, TESS_REC_SELECT_ROWS, "wanted", 1, &x, 1, &y, 0, NULL) ? y : NULL;
 }
 
 static const struct tess_dim *one_unit(struct tess_recorder *r, const char *name, int64_t n)
@@ -375,7 +375,7 @@ static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *
 		if (tess_place_is(in[i]->place, TESS_SHARD, 1))
 			to = tess_shard(1);
 	for (int32_t i = 0; i < 3; i++)
-		in[i] = tess_free(r, in[i], to, module);
+		in[i] = tess_slice_operand(r, in[i], to, module);
 	y = r->status ? NULL : tess_value(r, 2, q->dim, to, module);
 	rec = y ? tess_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
@@ -412,7 +412,7 @@ static struct tess_record *same(struct tess_recorder *r, int32_t kind, const cha
 	}
 	from = decides->module;
 	for (int32_t i = 0; i < n; i++)
-		in[i] = tess_free(r, in[i], decides->place, module);
+		in[i] = tess_slice_operand(r, in[i], decides->place, module);
 	*y = r->status ? NULL : tess_value(r, in[0]->ndim, in[0]->dim, in[0]->place, from);
 	return *y ? tess_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
 }
@@ -426,7 +426,7 @@ static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, st
 
 	if (r->status || !a)
 		return NULL;
-	rec = same(r, TESS_OP_GATE, "a gate", b ? 2 : 1, in, &y);
+	rec = same(r, TESS_OP_GLU, "a gate", b ? 2 : 1, in, &y);
 	if (!rec)
 		return NULL;
 	rec->nnum = 1;
@@ -473,18 +473,18 @@ void tess_ops_install(struct tess_nn *nn)
 	nn->string = tess_op_string;
 	nn->activation = tess_op_activation;
 	nn->dim = tess_op_dim;
-	nn->shared = tess_op_shared;
+	nn->grouped = tess_op_grouped;
 	nn->fused = tess_op_fused;
 	nn->enter = tess_enter;
 	nn->leave = tess_leave;
 	nn->embed = op_embed;
 	nn->linear = op_linear;
 	nn->tied = op_tied;
-	nn->wanted = op_wanted;
+	nn->select_rows = op_wanted;
 	nn->norm = op_norm;
 	nn->rope = op_rope;
 	nn->attention = op_attention;
-	nn->gate = op_gate;
+	nn->glu = op_gate;
 	nn->add = op_add;
 	nn->split = op_split;
 }

@@ -81,7 +81,7 @@ static bool place(struct tess_recorder *r, const struct tess_module *m,
 		                    .in_dim = ask->in_dim,
 		                    .expert_dim = -1,
 		                    .name = ask->leaf };
-	struct tess_home home = { 0 };
+	struct tess_param_place home = { 0 };
 	tess_status st;
 
 	if (!describe(r, ask, &about))

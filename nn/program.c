@@ -11,9 +11,9 @@ const char *tess_record_name(int32_t kind)
 		{ TESS_OP_LINEAR, "linear" },  { TESS_OP_EMBED, "embed" },
 		{ TESS_OP_NORM, "norm" },      { TESS_OP_BIAS, "bias" },
 		{ TESS_OP_ROPE, "rope" },      { TESS_OP_ATTENTION, "attention" },
-		{ TESS_OP_GATE, "gate" },      { TESS_OP_ADD, "add" },
+		{ TESS_OP_GLU, "gate" },      { TESS_OP_ADD, "add" },
 		{ TESS_REC_MOVE, "move" },     { TESS_REC_SPLIT, "split" },
-		{ TESS_REC_WANTED, "wanted" }, { TESS_REC_CALL, "call" },
+		{ TESS_REC_SELECT_ROWS, "wanted" }, { TESS_REC_CALL, "call" },
 	};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)

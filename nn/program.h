@@ -15,7 +15,7 @@
 #include <tessera/style.h>
 
 /* Records that no device runs; the others are a device's TESS_OP_... */
-enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_WANTED, TESS_REC_CALL };
+enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_SELECT_ROWS, TESS_REC_CALL };
 
 struct tess_tensor { /* a value: who makes it, what its axes mean, where it lies */
 	int32_t id, dtype, ndim;
@@ -38,7 +38,7 @@ struct tess_weight { /* a parameter, as one op uses it */
 	int32_t index; /* among the program's weights */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
-	struct tess_home home;
+	struct tess_param_place home;
 	bool in_out; /* a linear weight stored [in, out]: seen as [out, in] */
 	const struct tess_weight
 		*table; /* a tied head: the table that it is a view of; else NULL */

@@ -261,7 +261,7 @@ struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, st
 	return y;
 }
 
-struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
+struct tess_tensor *tess_slice_operand(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
                               const char *module)
 {
 	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];

@@ -77,7 +77,7 @@ bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const cha
 struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
                               const char *module);
 /* An op may slice a replicated operand, and no more. */
-struct tess_tensor *tess_free(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
+struct tess_tensor *tess_slice_operand(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
                               const char *module);
 /* The module's input after its prepare_input and layout; its output after prepare_output and layout. */
 struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
@@ -104,7 +104,7 @@ double tess_op_number(struct tess_nn *nn, const char *key, double preset);
 const char *tess_op_string(struct tess_nn *nn, const char *key, const char *preset);
 int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *preset);
 struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each);
-struct tess_dim *tess_op_shared(struct tess_nn *nn, const char *name, struct tess_dim *of,
+struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                 int64_t n);
 struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
 /* n elements; its units are for the caller to say. */

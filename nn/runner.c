@@ -3,7 +3,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/room.h"
+#include "core/group/shared_region.h"
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
 #include "nn/agree.h"
@@ -109,7 +109,7 @@ static tess_status step_alloc(struct tess_runner *s, uint64_t *bytes, void **out
 {
 	tess_status st = TESS_ENOTSUP;
 
-	*shared = s->device->mem == TESS_HOST && tess_group_shares(s->parts.group);
+	*shared = s->device->mem == TESS_HOST && tess_group_has_shared_memory(s->parts.group);
 	if (*shared)
 		st = tess_group_alloc(s->parts.group, bytes, out);
 	if (st != TESS_ENOTSUP && st != TESS_ENOMEM)
@@ -129,7 +129,7 @@ static tess_status step_room(struct tess_runner *s, uint64_t bytes)
 	bool shared;
 	tess_status st = TESS_OK;
 
-	if (tess_group_shares(s->parts.group))
+	if (tess_group_has_shared_memory(s->parts.group))
 		st = tess_all_reduce(s->parts.group, &short_of, &short_of, 1, TESS_I64, TESS_MAX,
 		                     "step");
 	if (st || !short_of)

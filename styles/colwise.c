@@ -29,7 +29,7 @@ static tess_status layout_colwise_rep(const struct tess_site *s, struct tess_io 
 }
 
 static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_home *out)
+                                   struct tess_param_place *out)
 {
 	if (p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL,

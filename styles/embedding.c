@@ -55,7 +55,7 @@ static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out
 }
 
 static tess_status partition_vocab(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_home *out)
+                                   struct tess_param_place *out)
 {
 	(void)s;
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
@@ -63,7 +63,7 @@ static tess_status partition_vocab(const struct tess_site *s, const struct tess_
 }
 
 static tess_status partition_hidden(const struct tess_site *s, const struct tess_param *p,
-                                    struct tess_home *out)
+                                    struct tess_param_place *out)
 {
 	(void)s;
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };

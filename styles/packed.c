@@ -76,7 +76,7 @@ static tess_status layout_local(const struct tess_site *s, struct tess_io *out)
 
 /* Cuts `dim`, if its declared parts have the ratios of the plan. */
 static tess_status cut(const struct tess_site *s, const struct tess_param *p, int32_t dim,
-                       struct tess_home *out)
+                       struct tess_param_place *out)
 {
 	const int64_t one[] = { p->shape[dim], 0 };
 	const int64_t *have = p->parts && p->parts[dim] ? p->parts[dim] : one;
@@ -99,7 +99,7 @@ static tess_status cut(const struct tess_site *s, const struct tess_param *p, in
 }
 
 static tess_status partition_out(const struct tess_site *s, const struct tess_param *p,
-                                 struct tess_home *out)
+                                 struct tess_param_place *out)
 {
 	if (p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL,
@@ -109,7 +109,7 @@ static tess_status partition_out(const struct tess_site *s, const struct tess_pa
 }
 
 static tess_status partition_in(const struct tess_site *s, const struct tess_param *p,
-                                struct tess_home *out)
+                                struct tess_param_place *out)
 {
 	if (p->in_dim >= 0)
 		return cut(s, p, p->in_dim, out);

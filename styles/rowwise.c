@@ -41,7 +41,7 @@ static tess_status layout_local(const struct tess_site *s, struct tess_io *out)
 }
 
 static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_home *out)
+                                   struct tess_param_place *out)
 {
 	if (p->in_dim < 0 && p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension to cut; use replicate",

@@ -102,7 +102,7 @@ static int64_t sent_bytes(const struct report *r, const struct tess_step *s, int
 	if (s->coll.kind == TESS_ALL_GATHER)
 		return 4 * (int64_t)s->coll.count * (n - 1);
 	for (int32_t q = 0; q < n; q++)
-		sum += q == rank ? 0 : 4 * (int64_t)s->coll.give[q];
+		sum += q == rank ? 0 : 4 * (int64_t)s->coll.send_counts[q];
 	return sum;
 }
 

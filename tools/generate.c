@@ -3,7 +3,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/seat.h"
+#include "core/rendezvous/rank_env.h"
 #include "hf/safetensors.h"
 #include "hf/session.h"
 #include "tool.h"
@@ -369,8 +369,8 @@ static tess_status check_plan(const struct ask *a)
 
 static tess_status run(struct ask *a, char **argv, int *exit_status)
 {
-	struct tess_seat seat;
-	tess_status st = tess_seat_find(&seat);
+	struct tess_rank_env seat;
+	tess_status st = tess_rank_env_read(&seat);
 
 	/* whoever launched this rank has told it where its record goes */
 	if (!st && a->flight && (seat.alone || !*tess_option("flight")))

@@ -68,7 +68,7 @@ static void catch_interrupt(const struct rank *r)
 {
 	if (tess_world_rank(r->world) == 0)
 		signal(SIGINT, on_interrupt);
-	else if (strcmp(tess_backend_below(tess_world_backend(r->world)), "loopback"))
+	else if (strcmp(tess_backend_wrapped(tess_world_backend(r->world)), "loopback"))
 		signal(SIGINT, SIG_IGN);
 }
 

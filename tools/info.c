@@ -1,7 +1,7 @@
 /* tessera info - what is here: plugins, where they were looked for, and options. */
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/choose.h"
+#include "core/group/choose.h"
 #include "core/registry/registry.h"
 #include "tool.h"
 

@@ -1,8 +1,8 @@
 /* tessera launch - starts a program as N ranks of one job on this host. */
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/hub.h"
-#include "core/comm/launch.h"
+#include "core/rendezvous/coordinator.h"
+#include "core/launch/launch.h"
 #include "tool.h"
 
 #include <getopt.h>
@@ -49,7 +49,7 @@ static bool read_count(const char *name, const char *text, int64_t least, int32_
 {
 	int64_t n;
 
-	if (tess_tool_whole(name, text, least, TESS_RANKS_MOST, &n))
+	if (tess_tool_whole(name, text, least, TESS_RANKS_MAX, &n))
 		return false;
 	*out = (int32_t)n;
 	return true;

@@ -1,5 +1,5 @@
 #include "core/base/option.h"
-#include "core/comm/world.h"
+#include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "hf/safetensors.h"
 #include "nn/runner.h"

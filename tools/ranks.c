@@ -1,10 +1,10 @@
 /* ranks.c - a command whose work is done by ranks: those of a job it is in, threads, or itself as N processes. */
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/choose.h"
-#include "core/comm/launch.h"
-#include "core/comm/seat.h"
-#include "core/comm/world.h"
+#include "core/group/choose.h"
+#include "core/launch/launch.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "tool.h"
 
@@ -21,7 +21,7 @@ tess_status tess_tool_check_job(int32_t n)
 
 	if (!st)
 		st = tess_backend_choose(tess_option("backend"), n, false, false, &choice);
-	if (!st && choice.backend->meet)
+	if (!st && choice.backend->bootstrap)
 		st = tess_fail(
 			TESS_EINVAL,
 			"the ranks of backend %s are started by a launcher of its own, as in "
@@ -79,7 +79,7 @@ static tess_status start(int32_t n, char **argv, int *exit_status)
 	return st;
 }
 
-tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
+tess_status tess_tool_join(int32_t n, const struct tess_rank_env *seat,
                            tess_status (*run)(struct tess_world *w, void *arg), void *arg)
 {
 	struct tess_world *world;
@@ -99,7 +99,7 @@ tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
 
 bool tess_tool_has_threads(int32_t n)
 {
-	return n == 1 || !strcmp(tess_backend_below(tess_option("backend")), "loopback");
+	return n == 1 || !strcmp(tess_backend_wrapped(tess_option("backend")), "loopback");
 }
 
 tess_status tess_tool_ranks(int32_t n, char **argv,

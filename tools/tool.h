@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <tessera/tessera.h>
 
-struct tess_seat;
+struct tess_rank_env;
 
 /* Each gets its own arguments, argv[0] included, and returns the exit status: 0, 1 failure, 2 usage. */
 int tess_tool_generate(int argc, char **argv);
@@ -41,7 +41,7 @@ tess_status tess_tool_check_job(int32_t n);
 /* Whether the ranks of a command with -n are threads of it: one rank, or the backend is loopback. */
 bool tess_tool_has_threads(int32_t n);
 /* Runs run(world, arg) as the rank of a job that somebody else started. n: what -n has said, or 0. */
-tess_status tess_tool_join(int32_t n, const struct tess_seat *seat,
+tess_status tess_tool_join(int32_t n, const struct tess_rank_env *seat,
                            tess_status (*run)(struct tess_world *w, void *arg), void *arg);
 /*
  * Runs it on n ranks: threads, else processes that run this very command, argv as main got it, and join; rank 0

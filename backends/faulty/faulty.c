@@ -89,7 +89,7 @@ static void differ(struct tess_coll *c, char part)
 		[TESS_F16] = TESS_BF16, [TESS_I64] = TESS_F64, [TESS_I32] = TESS_F32,
 		[TESS_I8] = TESS_U8,    [TESS_U8] = TESS_I8
 	};
-	bool lists = c->give || c->get;
+	bool lists = c->send_counts || c->recv_counts;
 
 	if (part == 'c' && c->count && !lists)
 		c->count--;
@@ -101,12 +101,12 @@ static void differ(struct tess_coll *c, char part)
 		*c = (struct tess_coll){ .size = sizeof *c,
 			                 .kind = TESS_BARRIER,
 			                 .mem = c->mem,
-			                 .print = c->print,
+			                 .fingerprint = c->fingerprint,
 			                 .deadline = c->deadline,
 			                 .where = c->where };
 	else
 		return;
-	c->print ^= 0x5bd1e9955bd1e995u;
+	c->fingerprint ^= 0x5bd1e9955bd1e995u;
 }
 
 /* Backend trace, over this one, compares clocks: that is no call of the program. */
@@ -345,7 +345,7 @@ static const struct tess_backend faulty = {
 	.alloc = alloc,
 	.free = free_memory,
 	.abort = abort_group,
-	.over = over,
+	.wrap = over,
 };
 
 /* One backend in a process: the table has no place for a second. */

@@ -116,8 +116,8 @@ static struct leg to_add(const struct group *g, const struct work *w, int32_t pe
 	};
 
 	if (c->kind == TESS_REDUCE_SCATTER) {
-		leg.src = block_at(w, c->src, c->give, peer);
-		leg.give = block(w, c->give, peer);
+		leg.src = block_at(w, c->src, c->send_counts, peer);
+		leg.give = block(w, c->send_counts, peer);
 	} else if (w->pieces) {
 		leg.src = piece_at(g, w, c->src, peer, k);
 		leg.give = piece(g, w, peer, k);
@@ -150,29 +150,29 @@ static struct leg to_move(const struct group *g, const struct work *w, int32_t p
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
 		return (struct leg){
-			inplace && (all || i_am_root) ? block_at(w, c->src, c->get, g->rank)
+			inplace && (all || i_am_root) ? block_at(w, c->src, c->recv_counts, g->rank)
 						      : past(w, c->src, 0),
-			block_at(w, c->dst, c->get, peer),
+			block_at(w, c->dst, c->recv_counts, peer),
 			c->count,
-			block(w, c->get, peer),
+			block(w, c->recv_counts, peer),
 			all || is_root,
 			all || i_am_root,
 		};
 	case TESS_SCATTER:
 		return (struct leg){
-			block_at(w, c->src, c->give, peer),
+			block_at(w, c->src, c->send_counts, peer),
 			c->dst,
-			block(w, c->give, peer),
+			block(w, c->send_counts, peer),
 			c->count,
 			i_am_root,
 			is_root,
 		};
 	case TESS_ALL_TO_ALL:
 		return (struct leg){
-			block_at(w, inplace ? w->scratch : c->src, c->give, peer),
-			block_at(w, c->dst, c->get, peer),
-			block(w, c->give, peer),
-			block(w, c->get, peer),
+			block_at(w, inplace ? w->scratch : c->src, c->send_counts, peer),
+			block_at(w, c->dst, c->recv_counts, peer),
+			block(w, c->send_counts, peer),
+			block(w, c->recv_counts, peer),
 			1,
 			1,
 		};
@@ -319,8 +319,8 @@ void plan_sum(const struct group *g, struct work *w)
 		mine = piece_at(g, w, c->src, g->rank, w->stage);
 		w->total = total_at(g, w, w->stage);
 	} else if (c->kind == TESS_REDUCE_SCATTER) {
-		w->sum = block(w, c->give, g->rank);
-		mine = block_at(w, c->src, c->give, g->rank);
+		w->sum = block(w, c->send_counts, g->rank);
+		mine = block_at(w, c->src, c->send_counts, g->rank);
 		w->total = c->src == c->dst ? mine : c->dst;
 	} else {
 		w->sum = c->kind == TESS_ALL_REDUCE || g->rank == c->peer ? c->count : 0;
@@ -336,7 +336,7 @@ size_t plan_scratch(const struct group *g, const struct work *w)
 	const struct tess_coll *c = &w->c;
 
 	if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src)
-		return (size_t)((char *)block_at(w, c->src, c->give, g->nranks) - (char *)c->dst);
+		return (size_t)((char *)block_at(w, c->src, c->send_counts, g->nranks) - (char *)c->dst);
 	if (!tess_kind_reduces(c->kind))
 		return 0;
 	if (w->halvings)

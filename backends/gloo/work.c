@@ -259,10 +259,10 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 	w->message[1] = w->all + 4 * n;
 	w->part = (const void **)(w->all + 8 * n);
 	list = (uint64_t *)(w->part + n);
-	if (c->give)
-		w->c.give = memcpy(list, c->give, n * sizeof *list);
-	if (c->get)
-		w->c.get = memcpy(list + n, c->get, n * sizeof *list);
+	if (c->send_counts)
+		w->c.send_counts = memcpy(list, c->send_counts, n * sizeof *list);
+	if (c->recv_counts)
+		w->c.recv_counts = memcpy(list + n, c->recv_counts, n * sizeof *list);
 	plan_stages(g, w);
 	plan_sum(g, w);
 	return w;
@@ -280,7 +280,7 @@ static tess_status prepare(struct group *g, struct work *w)
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
 		memcpy(w->scratch, c->src, bytes);
 	/* send and recv have an order of their own between two ranks, whatever else is under way */
-	w->print = c->print;
+	w->print = c->fingerprint;
 	if (c->kind == TESS_SEND)
 		w->print ^= ~g->sent[c->peer]++;
 	else if (c->kind == TESS_RECV)

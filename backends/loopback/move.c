@@ -107,17 +107,17 @@ static void hand_over(const struct piece *p, int32_t from, int32_t to)
 {
 	const struct tess_coll *call = p->m->call, *c = &call[from];
 	bool full = call->kind == TESS_ALL_GATHER || from == call->peer;
-	const char *src = full && c->src == c->dst ? block(p, from, c->src, c->get, from) : c->src;
+	const char *src = full && c->src == c->dst ? block(p, from, c->src, c->recv_counts, from) : c->src;
 
-	copy(p, block(p, to, call[to].dst, call[to].get, from), src, c->count);
+	copy(p, block(p, to, call[to].dst, call[to].recv_counts, from), src, c->count);
 }
 
 static void exchange(const struct piece *p, int32_t a, int32_t b)
 {
 	const struct tess_coll *x = &p->m->call[a], *y = &p->m->call[b];
-	char *a_to_b = block(p, a, x->src, x->give, b), *b_to_a = block(p, b, y->src, y->give, a);
-	char *at_b = block(p, b, y->dst, y->get, a), *at_a = block(p, a, x->dst, x->get, b);
-	uint64_t there = size_of(x->give, x->count, b), back = size_of(y->give, y->count, a);
+	char *a_to_b = block(p, a, x->src, x->send_counts, b), *b_to_a = block(p, b, y->src, y->send_counts, a);
+	char *at_b = block(p, b, y->dst, y->recv_counts, a), *at_a = block(p, a, x->dst, x->recv_counts, b);
+	uint64_t there = size_of(x->send_counts, x->count, b), back = size_of(y->send_counts, y->count, a);
 
 	if (a == b) {
 		copy(p, at_a, a_to_b, there);
@@ -138,7 +138,7 @@ static void scatter(const struct piece *p)
 
 	for (int32_t r = 0; r < p->nranks; r++)
 		if (r != call->peer || root->src != root->dst)
-			copy(p, call[r].dst, block(p, call->peer, root->src, root->give, r),
+			copy(p, call[r].dst, block(p, call->peer, root->src, root->send_counts, r),
 			     call[r].count);
 }
 
@@ -175,8 +175,8 @@ void loopback_move(const struct meet *m, int32_t nranks, int32_t i)
 		break;
 	case TESS_REDUCE_SCATTER:
 		for (int32_t r = 0; r < nranks; r++)
-			reduce(&p, begin_of(call->give, call->count, r),
-			       size_of(call->give, call->count, r), r);
+			reduce(&p, begin_of(call->send_counts, call->count, r),
+			       size_of(call->send_counts, call->count, r), r);
 		break;
 	case TESS_ALL_TO_ALL:
 		for (int32_t a = 0; a < nranks; a++)
@@ -197,12 +197,12 @@ uint64_t loopback_bytes(const struct meet *m, int32_t nranks)
 	switch (c->kind) {
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		all = begin_of(c->get, c->count, nranks);
+		all = begin_of(c->recv_counts, c->count, nranks);
 		break;
 	case TESS_SCATTER:
 	case TESS_REDUCE_SCATTER:
 	case TESS_ALL_TO_ALL:
-		all = begin_of(c->give, c->count, nranks);
+		all = begin_of(c->send_counts, c->count, nranks);
 		break;
 	}
 	return c->kind == TESS_BARRIER ? 0 : all * tess_width(c->dtype);
@@ -234,14 +234,14 @@ const char *loopback_differ(const struct tess_coll *a, int32_t ra, const struct 
 	if (tess_kind_rooted(a->kind) && a->peer != b->peer)
 		return "roots";
 	if (a->kind == TESS_ALL_TO_ALL)
-		return size_of(a->give, a->count, rb) != size_of(b->get, b->count, ra) ||
-		                       size_of(b->give, b->count, ra) !=
-		                               size_of(a->get, a->count, rb)
+		return size_of(a->send_counts, a->count, rb) != size_of(b->recv_counts, b->count, ra) ||
+		                       size_of(b->send_counts, b->count, ra) !=
+		                               size_of(a->recv_counts, a->count, rb)
 		               ? "counts"
 		               : NULL;
-	if (!same_list(a->give, b->give, nranks) || !same_list(a->get, b->get, nranks))
+	if (!same_list(a->send_counts, b->send_counts, nranks) || !same_list(a->recv_counts, b->recv_counts, nranks))
 		return "lists of counts";
-	return !a->give && !a->get && a->count != b->count ? "counts" : NULL;
+	return !a->send_counts && !a->recv_counts && a->count != b->count ? "counts" : NULL;
 }
 
 void loopback_describe(const struct tess_coll *c, const int32_t *world, char *text, size_t room)

@@ -129,7 +129,7 @@ static const struct tess_backend mpi = {
 	.close = close_group,
 	.abort = abort_group,
 	.exact = 1,
-	.meet = meet,
+	.bootstrap = meet,
 };
 static const struct tess_backend *const backends[] = { &mpi, NULL };
 

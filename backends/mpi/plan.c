@@ -39,7 +39,7 @@ static void lay(const struct group *g, struct work *w, const struct plan *p)
 static void plan_sum(const struct group *g, struct work *w, struct plan *p)
 {
 	const struct tess_coll *c = &w->c;
-	const uint64_t *blocks = w->steps == 2 ? w->slice : c->give;
+	const uint64_t *blocks = w->steps == 2 ? w->slice : c->send_counts;
 	bool to_all = c->kind == TESS_ALL_REDUCE, in_blocks = w->steps == 2;
 	uint64_t at = 0;
 
@@ -94,23 +94,23 @@ void plan_first(const struct group *g, struct work *w)
 		p.to = c->peer;
 		/* fall through */
 	case TESS_ALL_GATHER:
-		p.get = c->get;
+		p.get = c->recv_counts;
 		p.same_dst = false;
 		if (in_place && (root || c->kind == TESS_ALL_GATHER))
 			p.src = work_past(w, c->dst,
-			                  c->get ? work_begin(c->get, g->rank)
+			                  c->recv_counts ? work_begin(c->recv_counts, g->rank)
 			                         : c->count * (uint64_t)g->rank);
 		break;
 	case TESS_SCATTER:
 		p.from = c->peer;
-		p.give = c->give;
+		p.give = c->send_counts;
 		p.same_src = false;
 		p.nget = root && in_place ? 0 : c->count;
 		break;
 	case TESS_ALL_TO_ALL:
 		p.src = in_place ? w->scratch : c->src;
-		p.give = c->give;
-		p.get = c->get;
+		p.give = c->send_counts;
+		p.get = c->recv_counts;
 		p.same_src = p.same_dst = false;
 		break;
 	case TESS_SEND:

@@ -57,7 +57,7 @@ static tess_status lost(struct group *g, const struct work *w, int32_t peer, int
 /* Between two ranks messages of one tag stay in order: send and recv share 0. */
 static int tag_of(const struct group *g, const struct work *w)
 {
-	uint64_t h = w->c.print ^ 0x9e3779b97f4a7c15u * (uint64_t)(w->step + 1);
+	uint64_t h = w->c.fingerprint ^ 0x9e3779b97f4a7c15u * (uint64_t)(w->step + 1);
 
 	if (w->c.kind == TESS_SEND || w->c.kind == TESS_RECV)
 		return 0;
@@ -230,10 +230,10 @@ static void copy_call(const struct group *g, struct work *w, const struct tess_c
 	w->c.where = w->where;
 	if (c->kind == TESS_BARRIER)
 		w->c.count = 0;
-	if (c->give)
-		w->c.give = memcpy(w->list, c->give, n * sizeof *w->list);
-	if (c->get)
-		w->c.get = memcpy(w->list + n, c->get, n * sizeof *w->list);
+	if (c->send_counts)
+		w->c.send_counts = memcpy(w->list, c->send_counts, n * sizeof *w->list);
+	if (c->recv_counts)
+		w->c.recv_counts = memcpy(w->list + n, c->recv_counts, n * sizeof *w->list);
 	w->width = c->kind == TESS_BARRIER ? 0 : tess_width(c->dtype);
 	w->step = 0;
 	w->steps = cut && n > 1 && (n - 1) * c->count * w->width >= LARGE ? 2 : 1;
@@ -257,12 +257,12 @@ static tess_status prepare(struct group *g, struct work *w)
 	if (tess_kind_reduces(c->kind))
 		st = need(w, most * n * w->width);
 	else if (swaps)
-		st = need(w, (c->give ? work_begin(c->give, g->nranks) : c->count * n) * w->width);
+		st = need(w, (c->send_counts ? work_begin(c->send_counts, g->nranks) : c->count * n) * w->width);
 	if (st < 0)
 		return st;
 	if (swaps && c->src)
 		memcpy(w->scratch, c->src,
-		       (c->give ? work_begin(c->give, g->nranks) : c->count * n) * w->width);
+		       (c->send_counts ? work_begin(c->send_counts, g->nranks) : c->count * n) * w->width);
 	plan_first(g, w);
 	own = &w->leg[g->rank];
 	if (c->kind == TESS_BROADCAST && g->rank == c->peer && !in_place && c->count)

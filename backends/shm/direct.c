@@ -47,13 +47,13 @@ bool direct_offer(const struct group *g, const struct work *w, struct ref *src, 
 	case TESS_GATHER:
 		return !root || seen_by_all(g, w, c->dst, w->bytes / w->width, dst);
 	case TESS_ALL_GATHER:
-		at = c->src == c->dst ? kind_begin(w, c->get, g->rank) : 0;
+		at = c->src == c->dst ? kind_begin(w, c->recv_counts, g->rank) : 0;
 		return seen_by_all(g, w, past(w, c->src, at), c->count, src);
 	case TESS_REDUCE_SCATTER:
 		return seen_by_all(g, w, c->src, w->bytes / w->width, src);
 	case TESS_ALL_TO_ALL: /* in place, what comes would lie over what is yet to be read */
 		return c->src != c->dst &&
-		       seen_by_all(g, w, c->src, kind_begin(w, c->give, g->nranks), src);
+		       seen_by_all(g, w, c->src, kind_begin(w, c->send_counts, g->nranks), src);
 	case TESS_REDUCE:
 		return seen_by_all(g, w, c->src, c->count, src) &&
 		       (!root || seen_by_all(g, w, c->dst, c->count, dst));
@@ -105,7 +105,7 @@ static bool add(struct group *g, const struct work *w, uint64_t at, uint64_t n, 
 	if (n)
 		sum_to(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
 		       (void *const *)dst, ndst,
-		       ndst > 1 ? tess_pace_of(g->direct, w->bytes) : NULL);
+		       ndst > 1 ? tess_store_policy_for(g->direct, w->bytes) : NULL);
 	return true;
 }
 
@@ -138,12 +138,12 @@ static bool pull_all(const struct group *g, const struct work *w)
 {
 	for (int32_t i = 1; i < g->nranks; i++) {
 		int32_t r = (g->rank + i) % g->nranks;
-		struct lie lie = { 0, kind_block(w, w->c.get, r) };
+		struct lie lie = { 0, kind_block(w, w->c.recv_counts, r) };
 
 		if (w->c.kind == TESS_ALL_TO_ALL)
 			lie = kind_lie(g, w, r);
 		if (!pull(g, w, r, lie.begin, lie.count,
-		          past(w, w->c.dst, kind_begin(w, w->c.get, r))))
+		          past(w, w->c.dst, kind_begin(w, w->c.recv_counts, r))))
 			return false;
 	}
 	return true;
@@ -161,17 +161,17 @@ static bool move(struct group *g, const struct work *w)
 		return root || pull(g, w, c->peer, 0, c->count, c->dst);
 	case TESS_SCATTER:
 		return root ||
-		       pull(g, w, c->peer, kind_begin(w, c->give, g->rank), c->count, c->dst);
+		       pull(g, w, c->peer, kind_begin(w, c->send_counts, g->rank), c->count, c->dst);
 	case TESS_GATHER:
 		if (root)
 			return true;
-		if (!reach(g, w, c->peer, true, kind_begin(w, c->get, g->rank), c->count, &dst))
+		if (!reach(g, w, c->peer, true, kind_begin(w, c->recv_counts, g->rank), c->count, &dst))
 			return false;
 		if (c->count)
 			tess_stream(dst, c->src, c->count * w->width);
 		return true;
 	case TESS_REDUCE_SCATTER:
-		begin = kind_begin(w, c->give, g->rank);
+		begin = kind_begin(w, c->send_counts, g->rank);
 		dst = past(w, c->dst, c->src == c->dst ? begin : 0);
 		return add(g, w, begin, c->count, &dst, 1);
 	case TESS_REDUCE:

@@ -84,19 +84,19 @@ void kind_plan(const struct group *g, struct work *w)
 		break;
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		most = largest(w, c->get, g->nranks);
-		w->bytes = kind_begin(w, c->get, g->nranks) * w->width;
+		most = largest(w, c->recv_counts, g->nranks);
+		w->bytes = kind_begin(w, c->recv_counts, g->nranks) * w->width;
 		w->inlined = most * w->width <= INLINE;
 		chunks(w, most, g->chunk);
 		break;
 	default:
-		most = largest(w, c->give, g->nranks);
-		if (c->kind == TESS_ALL_TO_ALL && largest(w, c->get, g->nranks) > most)
-			most = largest(w, c->get, g->nranks);
-		w->bytes = kind_begin(w, c->give, g->nranks) * w->width;
+		most = largest(w, c->send_counts, g->nranks);
+		if (c->kind == TESS_ALL_TO_ALL && largest(w, c->recv_counts, g->nranks) > most)
+			most = largest(w, c->recv_counts, g->nranks);
+		w->bytes = kind_begin(w, c->send_counts, g->nranks) * w->width;
 		chunks(w, most, g->chunk / n);
 	}
-	w->few = w->bytes <= FEW && !(c->kind == TESS_ALL_TO_ALL && c->give);
+	w->few = w->bytes <= FEW && !(c->kind == TESS_ALL_TO_ALL && c->send_counts);
 }
 
 /* ---- where things lie ------------------------------------------------------------------------ */
@@ -136,24 +136,24 @@ static void put(struct group *g, const struct work *w, void *dst, const void *sr
                 uint64_t elements)
 {
 	uint64_t bytes = elements * w->width;
-	struct tess_pace *pace;
+	struct tess_store_policy *pace;
 	bool through;
 	int64_t begin;
 
-	if (bytes < TESS_STREAM_LEAST) {
+	if (bytes < TESS_STREAM_MIN) {
 		copy(w, dst, src, elements);
 		return;
 	}
 	if (!g->filling)
 		segment_touch(g);
-	pace = tess_pace_of(g->fills, w->bytes < FILLS_MOST ? w->bytes : FILLS_MOST);
-	if (!tess_pace_try(pace, bytes, &through)) {
-		(pace->through ? copy : copy_past)(w, dst, src, elements);
+	pace = tess_store_policy_for(g->fills, w->bytes < FILLS_MOST ? w->bytes : FILLS_MOST);
+	if (!tess_store_policy_sample(pace, bytes, &through)) {
+		(pace->cached ? copy : copy_past)(w, dst, src, elements);
 		return;
 	}
 	begin = bell_now();
 	(through ? copy : copy_past)(w, dst, src, elements);
-	tess_pace_took(pace, bytes, bell_now() - begin);
+	tess_store_policy_record(pace, bytes, bell_now() - begin);
 }
 
 /* The block that this rank gives to all, wherever it lies. */
@@ -162,26 +162,26 @@ static char *own_block(const struct group *g, const struct work *w)
 	bool all = w->c.kind == TESS_ALL_GATHER || g->rank == w->c.peer;
 
 	return past(w, w->c.src,
-	            all && w->c.src == w->c.dst ? kind_begin(w, w->c.get, g->rank) : 0);
+	            all && w->c.src == w->c.dst ? kind_begin(w, w->c.recv_counts, g->rank) : 0);
 }
 
 void kind_keep(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	bool root = c->peer == g->rank;
-	uint64_t count = kind_block(w, c->get, g->rank);
+	uint64_t count = kind_block(w, c->recv_counts, g->rank);
 
 	if (c->src == c->dst)
 		return;
 	if (c->kind == TESS_BROADCAST && root)
 		copy(w, c->dst, c->src, c->count);
 	else if (c->kind == TESS_ALL_GATHER || (c->kind == TESS_GATHER && root))
-		copy(w, past(w, c->dst, kind_begin(w, c->get, g->rank)), c->src, count);
+		copy(w, past(w, c->dst, kind_begin(w, c->recv_counts, g->rank)), c->src, count);
 	else if (c->kind == TESS_SCATTER && root)
-		copy(w, c->dst, past(w, c->src, kind_begin(w, c->give, g->rank)), c->count);
+		copy(w, c->dst, past(w, c->src, kind_begin(w, c->send_counts, g->rank)), c->count);
 	else if (c->kind == TESS_ALL_TO_ALL)
-		copy(w, past(w, c->dst, kind_begin(w, c->get, g->rank)),
-		     past(w, c->src, kind_begin(w, c->give, g->rank)), count);
+		copy(w, past(w, c->dst, kind_begin(w, c->recv_counts, g->rank)),
+		     past(w, c->src, kind_begin(w, c->send_counts, g->rank)), count);
 }
 
 /* ---- all_to_all with lists ------------------------------------------------------------------- */
@@ -191,12 +191,12 @@ void kind_lies(const struct group *g, const struct work *w)
 	struct lie *lie = (struct lie *)(void *)segment_slot(g, g->rank, g->round, w->few);
 
 	for (int32_t r = 0; r < g->nranks; r++)
-		lie[r] = (struct lie){ kind_begin(w, w->c.give, r), w->c.give[r] };
+		lie[r] = (struct lie){ kind_begin(w, w->c.send_counts, r), w->c.send_counts[r] };
 }
 
 struct lie kind_lie(const struct group *g, const struct work *w, int32_t r)
 {
-	if (w->c.give)
+	if (w->c.send_counts)
 		return ((const struct lie *)(const void *)segment_slot(g, r, g->round,
 		                                                       w->few))[g->rank];
 	return (struct lie){ w->c.count * (uint64_t)g->rank, w->c.count };
@@ -205,7 +205,7 @@ struct lie kind_lie(const struct group *g, const struct work *w, int32_t r)
 tess_status kind_compare(struct group *g, const struct work *w)
 {
 	for (int32_t r = 0; r < g->nranks; r++) {
-		uint64_t count = kind_lie(g, w, r).count, expected = kind_block(w, w->c.get, r);
+		uint64_t count = kind_lie(g, w, r).count, expected = kind_block(w, w->c.recv_counts, r);
 
 		if (count != expected)
 			return work_fail(
@@ -243,7 +243,7 @@ static void add(struct group *g, const struct work *w, uint64_t at, uint64_t off
 		                        : past(w, data_of(g, w, r, g->round), offset);
 	if (n)
 		sum_to(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst,
-		       ndst > 1 ? tess_pace_of(g->shares, w->bytes) : NULL);
+		       ndst > 1 ? tess_store_policy_for(g->shares, w->bytes) : NULL);
 }
 
 /* Everything but this rank's share, which nobody else reads. */
@@ -288,7 +288,7 @@ static void drain_sums(struct group *g, const struct work *w, uint64_t k)
 	void *dst = past(w, c->dst, at);
 
 	if (c->kind == TESS_REDUCE_SCATTER) {
-		at += kind_begin(w, c->give, g->rank);
+		at += kind_begin(w, c->send_counts, g->rank);
 		if (c->src == c->dst)
 			dst = past(w, c->dst, at);
 		add(g, w, at, (uint64_t)g->rank * w->chunk, n, &dst, 1);
@@ -326,8 +326,8 @@ void kind_fill(struct group *g, const struct work *w, uint64_t k)
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
 				put(g, w, past(w, data, (uint64_t)r * w->chunk),
-				    past(w, c->src, kind_begin(w, c->give, r) + at),
-				    part(w, kind_block(w, c->give, r), k));
+				    past(w, c->src, kind_begin(w, c->send_counts, r) + at),
+				    part(w, kind_block(w, c->send_counts, r), k));
 	}
 }
 
@@ -349,9 +349,9 @@ void kind_drain(struct group *g, const struct work *w, uint64_t k)
 	} else if (c->kind != TESS_GATHER || root) {
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
-				copy(w, past(w, c->dst, kind_begin(w, c->get, r) + at),
+				copy(w, past(w, c->dst, kind_begin(w, c->recv_counts, r) + at),
 				     past(w, data_of(g, w, r, g->round),
 				          mine ? (uint64_t)g->rank * w->chunk : 0),
-				     part(w, kind_block(w, c->get, r), k));
+				     part(w, kind_block(w, c->recv_counts, r), k));
 	}
 }

@@ -17,7 +17,7 @@ static uint64_t length(const struct work *w)
 
 static void put(void *dst, const void *src, size_t bytes)
 {
-	if (bytes >= TESS_STREAM_LEAST)
+	if (bytes >= TESS_STREAM_MIN)
 		tess_stream(dst, src, bytes);
 	else if (bytes)
 		memcpy(dst, src, bytes);
@@ -48,7 +48,7 @@ static void send_pieces(struct group *g, int32_t peer)
 		uint64_t n = length(w);
 		struct piece *p = &pair->piece[q->pieces & 1];
 
-		*p = (struct piece){ w->c.print, w->c.count * w->width, n };
+		*p = (struct piece){ w->c.fingerprint, w->c.count * w->width, n };
 		if (!w->moved)
 			work_card(&w->c, &pair->card[q->pieces & 1]);
 		put(pair->data[q->pieces & 1], (const char *)w->c.src + w->moved * w->width,
@@ -70,7 +70,7 @@ static tess_status receive_pieces(struct group *g, int32_t peer)
 		uint64_t n = length(w);
 		const struct piece *p = &pair->piece[q->pieces & 1];
 
-		if (p->print != w->c.print || p->total != w->c.count * w->width || p->len != n)
+		if (p->print != w->c.fingerprint || p->total != w->c.count * w->width || p->len != n)
 			return work_differ(g, w, peer, &pair->card[q->pieces & 1]);
 		if (n)
 			memcpy((char *)w->c.dst + w->moved * w->width, pair->data[q->pieces & 1],

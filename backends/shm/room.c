@@ -18,7 +18,7 @@ static tess_status tell(struct group *g, const char *where, uint64_t print, stru
 		.kind = TESS_ALL_GATHER,
 		.dtype = TESS_I64,
 		.mem = TESS_HOST,
-		.print = print,
+		.fingerprint = print,
 		.src = &mine,
 		.dst = all,
 		.count = 2,

@@ -50,7 +50,7 @@ void segment_touch(struct group *g)
 
 	madvise(first - (uintptr_t)first % 4096, g->slots * (TABLE + g->chunk),
 	        MADV_POPULATE_WRITE);
-	for (int i = 0; i < TESS_PACES; i++)
+	for (int i = 0; i < TESS_STORE_POLICIES; i++)
 		g->fills[i].settles = (int32_t)g->slots;
 	g->filling = true;
 }

@@ -154,8 +154,8 @@ struct group {
 	bool fenced; /* by those who fall asleep */
 	int32_t spin; /* turns of a wait before it gives up the CPU; 0: others wait for it */
 	int32_t cpu; /* as its seat says */
-	struct tess_pace direct[TESS_PACES], shares[TESS_PACES]; /* of sums in place, in slots */
-	struct tess_pace fills[TESS_PACES]; /* of slots */
+	struct tess_store_policy direct[TESS_STORE_POLICIES], shares[TESS_STORE_POLICIES]; /* of sums in place, in slots */
+	struct tess_store_policy fills[TESS_STORE_POLICIES]; /* of slots */
 	bool filling; /* the slots have their pages */
 	uint64_t chunk, slots; /* bytes of data in a slot; how many a rank has */
 	char *slot; /* the first of all */
@@ -329,7 +329,7 @@ tess_status direct_move(struct group *g, const struct work *w);
  * written at `pace` (NULL: past the caches).
  */
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst, struct tess_pace *pace);
+            void *const *dst, int32_t ndst, struct tess_store_policy *pace);
 
 /* ---- message.c: send and recv ---------------------------------------------------------------- */
 tess_status message_progress(struct group *g);

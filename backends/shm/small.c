@@ -23,7 +23,7 @@ bool small_plan(const struct group *g, const struct tess_coll *c, uint64_t *byte
 		*bytes = 0;
 		return true;
 	}
-	if (c->kind != TESS_ALL_REDUCE && c->kind != TESS_BROADCAST && (!gathers || c->get))
+	if (c->kind != TESS_ALL_REDUCE && c->kind != TESS_BROADCAST && (!gathers || c->recv_counts))
 		return false;
 	*bytes = c->count * tess_width(c->dtype);
 	return c->count <= FEW && *bytes * (gathers ? (uint64_t)g->nranks : 1) <= FEW;
@@ -60,7 +60,7 @@ inline void small_post(struct group *g, const struct tess_coll *c, uint64_t byte
 
 	if (bytes && (c->kind != TESS_BROADCAST || c->peer == g->rank))
 		copy(data_of(g, bytes, g->rank), own_block(g, c, bytes), bytes);
-	n->print = c->print;
+	n->print = c->fingerprint;
 	/* Release: who sees the round sees the notice and the data. */
 	atomic_store_explicit(&n->round, g->round, memory_order_release);
 	g->unrung = true;
@@ -160,7 +160,7 @@ static inline bool all_come(struct group *g, const struct tess_coll *c,
 		const struct notice *n = notice_of(g, seen, g->round);
 
 		if (atomic_load_explicit(&n->round, memory_order_acquire) == g->round) {
-			if (n->print != c->print)
+			if (n->print != c->fingerprint)
 				return false;
 			seen++;
 		} else if (peeks > 0) {

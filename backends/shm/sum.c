@@ -231,30 +231,30 @@ static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t 
 /* Some of it is timed, the rest done as that told. */
 static __attribute__((noinline)) void sum_at_pace(int32_t dtype, int32_t op, const void *const *src,
                                                   int32_t nsrc, uint64_t n, void *const *dst,
-                                                  int32_t ndst, struct tess_pace *pace)
+                                                  int32_t ndst, struct tess_store_policy *pace)
 {
 	size_t width = tess_width(dtype);
 	const void *from[RANKS_MOST];
 	void *to[RANKS_MOST];
 	bool through = false;
-	uint64_t tried = tess_pace_try(pace, n * width, &through) / width;
+	uint64_t tried = tess_store_policy_sample(pace, n * width, &through) / width;
 
 	if (tried) {
 		int64_t begin = bell_now();
 
 		sum_some(dtype, op, src, nsrc, tried, dst, ndst, through);
-		tess_pace_took(pace, tried * width, bell_now() - begin);
+		tess_store_policy_record(pace, tried * width, bell_now() - begin);
 	}
 	for (int32_t r = 0; r < nsrc; r++)
 		from[r] = (const char *)src[r] + tried * width;
 	for (int32_t i = 0; i < ndst; i++)
 		to[i] = (char *)dst[i] + tried * width;
 	if (tried < n)
-		sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace->through);
+		sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace->cached);
 }
 
 void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst, struct tess_pace *pace)
+            void *const *dst, int32_t ndst, struct tess_store_policy *pace)
 {
 	uint32_t saved = tess_float_enter();
 

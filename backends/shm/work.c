@@ -115,12 +115,12 @@ static void introduce(struct group *g, struct work *w, struct notice *n)
 	bool direct = !w->inlined && direct_offer(g, w, &n->at.src, &n->at.dst);
 
 	work_introduce(g, &w->c);
-	n->print = w->c.print;
+	n->print = w->c.fingerprint;
 	n->need = w->need;
 	n->able = direct ? DIRECT : FILLED;
 	if (direct && (!w->need || !kind_gives(g, w)))
 		n->able |= FILLED;
-	if (w->c.kind == TESS_ALL_TO_ALL && w->c.give)
+	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts)
 		kind_lies(g, w);
 }
 
@@ -169,7 +169,7 @@ static tess_status look(struct group *g, struct work *w)
 		g->moves++;
 		if (w->round)
 			continue;
-		if (n->print != w->c.print)
+		if (n->print != w->c.fingerprint)
 			return work_differ(g, w, g->seen, card_of(g, g->seen));
 		if (w->small)
 			continue;
@@ -183,7 +183,7 @@ static tess_status look(struct group *g, struct work *w)
 /* All have come: how it will go on. */
 static tess_status choose(struct group *g, struct work *w)
 {
-	if (w->c.kind == TESS_ALL_TO_ALL && w->c.give && kind_compare(g, w))
+	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts && kind_compare(g, w))
 		return g->failed;
 	kind_keep(g, w);
 	if (w->need && w->able & DIRECT) {

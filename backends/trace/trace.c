@@ -138,9 +138,9 @@ static uint64_t bytes_of(const struct tess_coll *c, int32_t n)
 	if (c->kind == TESS_BARRIER)
 		return 0;
 	if (c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER)
-		elements = total(c->get, c->count, n);
+		elements = total(c->recv_counts, c->count, n);
 	else if (c->kind >= TESS_SCATTER && c->kind <= TESS_ALL_TO_ALL)
-		elements = total(c->give, c->count, n);
+		elements = total(c->send_counts, c->count, n);
 	return elements * tess_width(c->dtype);
 }
 
@@ -187,7 +187,7 @@ static tess_status message(struct group *g, int32_t kind, int32_t peer, int64_t 
 		               .op = TESS_SUM,
 		               .mem = TESS_HOST,
 		               .peer = peer,
-		               .print = print,
+		               .fingerprint = print,
 		               .src = kind == TESS_SEND ? x : NULL,
 		               .dst = kind == TESS_RECV ? x : NULL,
 		               .count = 1,
@@ -497,7 +497,7 @@ static const struct tess_backend trace = {
 	.alloc = alloc,
 	.free = free_memory,
 	.abort = abort_group,
-	.over = over,
+	.wrap = over,
 };
 
 /* One backend in a process: the table has no place for a second. */

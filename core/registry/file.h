@@ -34,8 +34,8 @@ struct tess_file {
 	size_t noffers;
 };
 
-struct tess_stack { /* a backend over another */
-	struct tess_stack *next;
+struct tess_wrapper { /* a backend over another */
+	struct tess_wrapper *next;
 	const char *name; /* "trace:gloo" */
 	struct tess_backend table;
 };
@@ -47,7 +47,7 @@ struct tess_registry {
 	const char *tried; /* all of them, for messages */
 	struct tess_file *files;
 	struct tess_file *opened; /* mapped for ever, last first */
-	struct tess_stack *stacks;
+	struct tess_wrapper *stacks;
 	bool searched;
 };
 

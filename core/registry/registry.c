@@ -202,9 +202,9 @@ static tess_status find(int32_t kind, const char *name, const void **out)
 /* ---- backends over others ---------------------------------------------------------------- */
 
 /* With the lock. NULL: it was not asked for yet. */
-static const struct tess_stack *find_stack(const char *name)
+static const struct tess_wrapper *find_stack(const char *name)
 {
-	const struct tess_stack *s = registry.stacks;
+	const struct tess_wrapper *s = registry.stacks;
 
 	while (s && strcmp(s->name, name) != 0)
 		s = s->next;
@@ -212,9 +212,9 @@ static const struct tess_stack *find_stack(const char *name)
 }
 
 /* What `over` made, as far as both sides know it. With the lock; NULL: no memory. */
-static const struct tess_stack *keep_stack(const char *name, const struct tess_backend *theirs)
+static const struct tess_wrapper *keep_stack(const char *name, const struct tess_backend *theirs)
 {
-	struct tess_stack *s = TESS_NEW(&registry.arena, struct tess_stack, 1);
+	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
 	uint32_t size = theirs->size;
 
 	if (s)
@@ -234,14 +234,14 @@ static tess_status stack_up(const struct tess_backend *top, const char *name, co
                             const struct tess_backend **out)
 {
 	const struct tess_backend *theirs = NULL;
-	const struct tess_stack *s;
+	const struct tess_wrapper *s;
 	tess_status st;
 
 	pthread_mutex_lock(&lock);
 	s = find_stack(name);
 	pthread_mutex_unlock(&lock);
 	if (!s) {
-		st = top->over(below, &theirs);
+		st = top->wrap(below, &theirs);
 		if (st)
 			return tess_fail_in(st, "backend %s", name);
 		if (!theirs || theirs->size < TESS_UPTO(tess_backend, close))
@@ -287,9 +287,9 @@ tess_status tess_plugin_backend(const char *name, const struct tess_backend **ou
 	if (st)
 		return st;
 	top = table;
-	if (!colon && !top->over)
+	if (!colon && !top->wrap)
 		*out = top;
-	else if (!top->over)
+	else if (!top->wrap)
 		st = tess_fail(TESS_EINVAL, "backend %s: %s stands over no other; say %s alone",
 		               name, first, first);
 	else if (!colon || !colon[1])

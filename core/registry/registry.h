@@ -37,7 +37,7 @@ tess_status tess_plugin_style(const char *name, const struct tess_style **out);
 tess_status tess_plugin_model(const char *type, const struct tess_model **out);
 
 /* The backend at the bottom of a name: "gloo" of "trace:gloo". */
-static inline const char *tess_backend_below(const char *name)
+static inline const char *tess_backend_wrapped(const char *name)
 {
 	const char *last = strrchr(name, ':');
 

@@ -324,7 +324,7 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_rope(op);
 	case TESS_OP_ATTENTION:
 		return check_attention(op);
-	case TESS_OP_GATE:
+	case TESS_OP_GLU:
 		return check_gate(op);
 	case TESS_OP_ADD:
 		return check_pair(op, "add");

@@ -204,7 +204,7 @@ static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
 		return k->rope;
 	case TESS_OP_ATTENTION:
 		return k->attention;
-	case TESS_OP_GATE:
+	case TESS_OP_GLU:
 		return k->gate;
 	case TESS_OP_ADD:
 		return k->add;

@@ -17,7 +17,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { TESS_STREAM_LINE = 64, TESS_STREAM_LEAST = 8192 }; /* bytes below which caches are as fast */
+enum { TESS_STREAM_LINE = 64, TESS_STREAM_MIN = 8192 }; /* bytes below which caches are as fast */
 
 /* One line, to an address that is a multiple of it. */
 static inline void tess_stream_one(void *dst, const void *src)
@@ -64,55 +64,55 @@ static inline void tess_stream_end(void)
  * so many bytes have gone it that measuring again costs next to nothing. Vectors that caches do not
  * hold go past them. Zeroed before the first; each rank has its own.
  */
-struct tess_pace {
+struct tess_store_policy {
 	uint64_t bytes; /* since it was measured */
 	int64_t best[2]; /* ns for 1 MiB: past the caches, through them */
 	int32_t tries;
 	int32_t settles; /* first tries through the caches that do not count, unless they take too long */
-	bool through;
+	bool cached;
 };
 enum {
-	TESS_PACES = 10, /* sizes: below 16 KiB, 32 KiB, .. 8 MiB */
-	TESS_PACE_TRIES = 4, /* of each way */
-	TESS_PACE_MOST = 32 << 10, /* bytes of a try */
-	TESS_PACE_AGAIN = 256 << 20 /* bytes after which it is measured again */
+	TESS_STORE_POLICIES = 10, /* sizes: below 16 KiB, 32 KiB, .. 8 MiB */
+	TESS_STORE_POLICY_TRIES = 4, /* of each way */
+	TESS_STORE_POLICY_SAMPLE = 32 << 10, /* bytes of a try */
+	TESS_STORE_POLICY_AGAIN = 256 << 20 /* bytes after which it is measured again */
 };
 
 /* NULL: past the caches. */
-static inline struct tess_pace *tess_pace_of(struct tess_pace all[TESS_PACES], uint64_t bytes)
+static inline struct tess_store_policy *tess_store_policy_for(struct tess_store_policy all[TESS_STORE_POLICIES], uint64_t bytes)
 {
 	int i = 0;
 
-	while (i < TESS_PACES && bytes >> (14 + i))
+	while (i < TESS_STORE_POLICIES && bytes >> (14 + i))
 		i++;
-	return i < TESS_PACES ? &all[i] : NULL;
+	return i < TESS_STORE_POLICIES ? &all[i] : NULL;
 }
 
 /* How many of the next `bytes` are to be timed, and which way they go; the rest goes p->through. */
-static inline uint64_t tess_pace_try(struct tess_pace *p, uint64_t bytes, bool *through)
+static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes, bool *through)
 {
 	p->bytes += bytes;
-	if (p->tries == 2 * TESS_PACE_TRIES + p->settles) {
-		if (p->bytes < TESS_PACE_AGAIN)
+	if (p->tries == 2 * TESS_STORE_POLICY_TRIES + p->settles) {
+		if (p->bytes < TESS_STORE_POLICY_AGAIN)
 			return 0;
 		p->tries = 0;
 	}
-	*through = p->tries >= TESS_PACE_TRIES;
-	return bytes < TESS_PACE_MOST ? bytes : (uint64_t)TESS_PACE_MOST;
+	*through = p->tries >= TESS_STORE_POLICY_TRIES;
+	return bytes < TESS_STORE_POLICY_SAMPLE ? bytes : (uint64_t)TESS_STORE_POLICY_SAMPLE;
 }
 
-static inline void tess_pace_took(struct tess_pace *p, uint64_t bytes, int64_t ns)
+static inline void tess_store_policy_record(struct tess_store_policy *p, uint64_t bytes, int64_t ns)
 {
-	int32_t i = p->tries++ - TESS_PACE_TRIES; /* tries through the caches before this */
+	int32_t i = p->tries++ - TESS_STORE_POLICY_TRIES; /* tries through the caches before this */
 	int64_t *best = &p->best[i >= 0], each = (int64_t)(((uint64_t)ns << 20) / bytes);
 
-	if (i == -TESS_PACE_TRIES || i == 0 || i == p->settles || each < *best)
+	if (i == -TESS_STORE_POLICY_TRIES || i == 0 || i == p->settles || each < *best)
 		*best = each;
-	if (i == TESS_PACE_TRIES && p->best[1] > 3 * p->best[0])
-		p->tries = 2 * TESS_PACE_TRIES + p->settles;
-	if (p->tries < 2 * TESS_PACE_TRIES + p->settles)
+	if (i == TESS_STORE_POLICY_TRIES && p->best[1] > 3 * p->best[0])
+		p->tries = 2 * TESS_STORE_POLICY_TRIES + p->settles;
+	if (p->tries < 2 * TESS_STORE_POLICY_TRIES + p->settles)
 		return;
-	p->through = p->best[1] < p->best[0];
+	p->cached = p->best[1] < p->best[0];
 	p->bytes = 0;
 }
 

@@ -82,7 +82,7 @@ static tess_status layout(const struct tess_site *s, struct tess_io *out)
 }
 
 static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_home *out)
+                                   struct tess_param_place *out)
 {
 	(void)s, (void)p;
 	canary();

@@ -147,7 +147,7 @@ static void all_gather(const struct meet *m, int32_t n)
 
 		for (int32_t from = 0; from < n; from++) {
 			const struct tess_coll *other =
-				&m->call[WRONG == SWAPS_BLOCKS && !c->get ? n - 1 - from : from];
+				&m->call[WRONG == SWAPS_BLOCKS && !c->recv_counts ? n - 1 - from : from];
 			uint64_t count = other->count;
 			const char *src = other->src;
 			uint64_t begin = 0;

@@ -3,7 +3,7 @@
  * decoded id by id is what is decoded at once. Without a zero the bytes are both.
  */
 #include "core/base/status.h"
-#include "hf/tokenizer.h"
+#include "hf/tokenizer/tokenizer.h"
 #include "fuzz.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "batches.h"
 
-#include <core/base/status.h>
+#include "core/base/status.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@ static tess_status as_is(const struct tess_site *s, struct tess_io *io)
 }
 
 static tess_status cut_in(const struct tess_site *s, const struct tess_param *p,
-                          struct tess_home *home)
+                          struct tess_param_place *home)
 {
 	(void)s;
 	home->use.kind = TESS_REPLICATE;
@@ -19,7 +19,7 @@ static tess_status cut_in(const struct tess_site *s, const struct tess_param *p,
 }
 
 static tess_status whole(const struct tess_site *s, const struct tess_param *p,
-                         struct tess_home *home)
+                         struct tess_param_place *home)
 {
 	(void)s, (void)p;
 	home->use.kind = TESS_REPLICATE;

@@ -1,7 +1,7 @@
 #include "data.h"
 
-#include <core/base/status.h>
-#include <core/comm/note.h>
+#include "core/base/status.h"
+#include "core/rendezvous/call_desc.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,8 +242,8 @@ static void prepare(struct data_pending *p)
 		.src = reads(p) ? p->b.src : NULL,
 		.dst = writes(p) ? p->b.dst : NULL,
 		.count = mine,
-		.give = c->uneven && in ? p->give : NULL,
-		.get = c->uneven && out ? p->get : NULL,
+		.send_counts = c->uneven && in ? p->give : NULL,
+		.recv_counts = c->uneven && out ? p->get : NULL,
 		.where = "tests:data",
 	};
 }

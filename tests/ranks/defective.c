@@ -34,7 +34,7 @@ static tess_status layout(const struct tess_site *s, struct tess_io *io)
 }
 
 static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_home *home)
+                                   struct tess_param_place *home)
 {
 	home->use.kind = TESS_REPLICATE;
 	if (is(s, "nan"))

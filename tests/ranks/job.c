@@ -1,8 +1,8 @@
 #include "job.h"
 
 #include <check.h>
-#include <core/base/status.h>
-#include <core/comm/clock.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

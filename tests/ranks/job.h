@@ -2,7 +2,7 @@
 #ifndef TESTS_JOB_H
 #define TESTS_JOB_H
 
-#include <core/comm/launch.h>
+#include "core/launch/launch.h"
 #include <sys/types.h>
 
 struct job {

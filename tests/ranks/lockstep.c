@@ -91,8 +91,8 @@ static void gather(int32_t n, const struct tess_step *const *s)
 		char *dst = s[r]->coll.dst;
 
 		for (int32_t q = 0; q < n; q++) {
-			memcpy(dst, s[q]->coll.src, 4 * s[r]->coll.get[q]);
-			dst += 4 * s[r]->coll.get[q];
+			memcpy(dst, s[q]->coll.src, 4 * s[r]->coll.recv_counts[q]);
+			dst += 4 * s[r]->coll.recv_counts[q];
 		}
 	}
 }
@@ -106,9 +106,9 @@ static void exchange(int32_t n, const struct tess_step *const *s)
 			const char *src = s[q]->coll.src;
 
 			for (int32_t k = 0; k < r; k++)
-				src += 4 * s[q]->coll.give[k];
-			memcpy(dst, src, 4 * s[r]->coll.get[q]);
-			dst += 4 * s[r]->coll.get[q];
+				src += 4 * s[q]->coll.send_counts[k];
+			memcpy(dst, src, 4 * s[r]->coll.recv_counts[q]);
+			dst += 4 * s[r]->coll.recv_counts[q];
 		}
 	}
 }

@@ -93,7 +93,7 @@ static void send_letter(struct office *o, int32_t from, const struct tess_coll *
 
 	l->next = NULL;
 	l->number = ++o->sent[from][c->peer];
-	l->print = c->print;
+	l->print = c->fingerprint;
 	l->bytes = bytes;
 	memcpy(l->data, c->src, bytes);
 	while (*at)
@@ -108,7 +108,7 @@ static int take_letter(struct letter **at, const struct task *t)
 	while (*at && (*at)->number != t->number)
 		at = &(*at)->next;
 	l = *at;
-	if (!l || l->print != t->c.print) /* between calls that differ nothing moves */
+	if (!l || l->print != t->c.fingerprint) /* between calls that differ nothing moves */
 		return 0;
 	memcpy(t->c.dst, l->data, l->bytes);
 	*at = l->next;

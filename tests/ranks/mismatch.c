@@ -2,9 +2,9 @@
 
 #include "draw.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/note.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/call_desc.h"
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,8 +164,8 @@ static void give_lists(const struct mismatch *m, int32_t me, bool odd, struct te
 		my->give[m->other]++;
 	if (odd && m->what == LISTS)
 		my->get[m->other]++;
-	c->give = to ? my->give : NULL;
-	c->get = from ? my->get : NULL;
+	c->send_counts = to ? my->give : NULL;
+	c->recv_counts = from ? my->get : NULL;
 	c->count = block(m, me, me);
 }
 

@@ -3,9 +3,9 @@
 #define TESTS_REPORT_H
 
 #include <check.h>
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/hub.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/coordinator.h"
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

@@ -283,7 +283,7 @@ static void elementwise(const struct tess_op *op)
 			                                    ? load(b, k * b->stride[0])
 			                                    : get(b, t, k);
 
-			if (op->kind == TESS_OP_GATE)
+			if (op->kind == TESS_OP_GLU)
 				v = v * (1.0f / (1.0f + (float)exp((double)-v))) * (b ? o : 1);
 			else
 				v = v + o;
@@ -329,7 +329,7 @@ void scalar_run(const struct tess_op *op)
 		attention(op);
 		break;
 	case TESS_OP_BIAS:
-	case TESS_OP_GATE:
+	case TESS_OP_GLU:
 	case TESS_OP_ADD:
 		elementwise(op);
 		break;

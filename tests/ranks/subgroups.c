@@ -3,11 +3,11 @@
 #include "data.h"
 #include "entries.h"
 
-#include <core/base/status.h>
-#include <core/comm/exact.h>
-#include <core/comm/note.h>
-#include <core/comm/room.h>
-#include <core/comm/world.h>
+#include "core/base/status.h"
+#include "core/group/exact.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/shared_region.h"
+#include "core/group/world.h"
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -250,7 +250,7 @@ tess_status subgroups_exact(struct tess_world *w)
 		st = tess_group_split(tess_world_group(w), me % 2, -me, "parity", &g);
 	for (int i = 0; i < 2 && !st; i++)
 		st = sum_in(g, UNITS, i ? MOST : 100, memory, memory + 2 * UNITS * MOST);
-	if (!st && tess_group_shares(g)) {
+	if (!st && tess_group_has_shared_memory(g)) {
 		st = tess_group_alloc(g, &bytes, &shared);
 		if (!st)
 			st = sum_in(g, UNITS, MOST, shared, (float *)shared + 2 * UNITS * MOST);

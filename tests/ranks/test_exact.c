@@ -4,8 +4,8 @@
  */
 #include "../unit/suite.h"
 
-#include <core/base/status.h>
-#include <core/comm/exact.h>
+#include "core/base/status.h"
+#include "core/group/exact.h"
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "../unit/suite.h"
 #include "report.h"
 
-#include <core/base/option.h>
+#include "core/base/option.h"
 #include <unistd.h>
 
 /* Rank 2 makes another call than the rest. */
@@ -46,14 +46,14 @@ static tess_status differ(struct tess_world *w, void *arg)
 		break;
 	case 5:
 		c.kind = TESS_ALL_GATHER;
-		c.get = get;
+		c.recv_counts = get;
 		c.count = 1;
 		get[3] = odd ? 2 : 1;
 		break;
 	case 6:
 		c.kind = TESS_ALL_TO_ALL;
-		c.give = give;
-		c.get = get;
+		c.send_counts = give;
+		c.recv_counts = get;
 		give[1] = odd ? 2 : 1;
 		break;
 	case 7:
@@ -436,14 +436,14 @@ static tess_status misuse(struct tess_world *w, void *arg)
 	BAD("src is NULL", src = NULL);
 	BAD("overlap", dst = x + 1);
 	BAD("not aligned", dst = (char *)y + 2);
-	BAD("does not take", give = two);
-	BAD("count 3", get = two, bad[n].count = 3);
+	BAD("does not take", send_counts = two);
+	BAD("count 3", recv_counts = two, bad[n].count = 3);
 	BAD("op 55", kind = TESS_ALL_REDUCE, bad[n].op = 55);
 	BAD("on bits", kind = TESS_ALL_REDUCE, bad[n].op = TESS_BXOR);
 	BAD("peer 4", kind = TESS_BROADCAST, bad[n].peer = N);
 	BAD("peer -1", kind = TESS_SEND, bad[n].peer = -1);
 	BAD("itself", kind = TESS_SEND, bad[n].peer = me);
-	BAD("one list", kind = TESS_ALL_TO_ALL, bad[n].give = two);
+	BAD("one list", kind = TESS_ALL_TO_ALL, bad[n].send_counts = two);
 	BAD("memory", count = UINT64_C(1) << 60);
 	BAD("size", size = 0);
 #undef BAD

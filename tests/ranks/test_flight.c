@@ -3,11 +3,11 @@
 #include "flight.h"
 #include "job.h"
 
-#include <core/base/json.h>
-#include <core/base/status.h>
-#include <core/comm/behind.h>
-#include <core/comm/clock.h>
-#include <core/comm/flight.h>
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/flight/straggler.h"
+#include "core/base/clock.h"
+#include "core/flight/flight.h"
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -69,19 +69,19 @@ static const char *text(const json_t *o, const char *key)
 
 /* ---- one record ------------------------------------------------------------------------------- */
 
-static const struct tess_roster *find_none(void *arg, uint32_t id)
+static const struct tess_members *find_none(void *arg, uint32_t id)
 {
 	(void)arg;
 	(void)id;
 	return NULL;
 }
 
-static const struct tess_rosters nobody = { .find = find_none };
-static const char tp[TESS_ROSTER_KEY] = "tp", world[TESS_ROSTER_KEY] = "world";
+static const struct tess_members_lookup nobody = { .find = find_none };
+static const char tp[TESS_MEMBERS_KEY] = "tp", world[TESS_MEMBERS_KEY] = "world";
 
-static struct tess_note *note_of(uint64_t call, uint64_t *room)
+static struct tess_call_desc *note_of(uint64_t call, uint64_t *room)
 {
-	const struct tess_key key = { .number = call };
+	const struct tess_call_key key = { .number = call };
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_ALL_REDUCE,
 		                     .dtype = TESS_F32,
@@ -89,7 +89,7 @@ static struct tess_note *note_of(uint64_t call, uint64_t *room)
 		                     .count = call,
 		                     .where = "layers.0" };
 
-	tess_note_write((void *)room, &c, &key, 4);
+	tess_call_desc_write((void *)room, &c, &key, 4);
 	return (void *)room;
 }
 
@@ -140,13 +140,13 @@ START_TEST(keeps_long_lists_out)
 {
 	enum { RANKS = 100 };
 	static uint64_t room[1024], list[RANKS];
-	const struct tess_key key = { .number = 1 };
+	const struct tess_call_key key = { .number = 1 };
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_ALL_TO_ALL,
 		                     .dtype = TESS_I8,
 		                     .count = 77,
-		                     .give = list,
-		                     .get = list,
+		                     .send_counts = list,
+		                     .recv_counts = list,
 		                     .where = "experts.17:route" };
 	struct tess_flight *f;
 	const json_t *call;
@@ -154,7 +154,7 @@ START_TEST(keeps_long_lists_out)
 
 	make_directory();
 	ck_assert(!tess_flight_open(dir, &f));
-	tess_note_write((void *)room, &c, &key, RANKS);
+	tess_call_desc_write((void *)room, &c, &key, RANKS);
 	tess_flight_begin(f, tess_flight_number(f), world, (void *)room, 1);
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &nobody));
 	tess_flight_close(f);
@@ -464,7 +464,7 @@ static tess_status give_up(struct tess_world *w, void *arg)
 
 START_TEST(threads_leave_records)
 {
-	struct tess_lost lost[3] = { { .how = "" } };
+	struct tess_lost_rank lost[3] = { { .how = "" } };
 	char sentence[1024], path[128];
 	atomic_int through = 0;
 	json_t *all;
@@ -472,7 +472,7 @@ START_TEST(threads_leave_records)
 	make_directory();
 	setenv("TESSERA_FLIGHT", dir, 1);
 	ck_assert_int_eq(tess_world_spawn(3, give_up, &through), TESS_EINVAL);
-	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
+	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(
 		strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
 		"%s", sentence);
@@ -482,7 +482,7 @@ START_TEST(threads_leave_records)
 	snprintf(path, sizeof path, "%s/rank-0.json", dir);
 	fclose(fopen(path, "w"));
 	snprintf(lost[0].how, sizeof lost[0].how, "went away");
-	ck_assert(!tess_behind_find(dir, 3, lost, &all, sentence, sizeof sentence));
+	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 0 went away and left no record"), "%s", sentence);
 	json_decref(all);
 	ck_assert_int_eq(end_directory(), 3);
@@ -507,7 +507,7 @@ static void write_record(int rank, const char *kind, int channel, int number, in
 /* Rank 1 is about to take another message of rank 0, but rank 3 waits for one that has died. */
 START_TEST(the_lost_come_first)
 {
-	struct tess_lost lost[4] = { [2] = { .how = "was killed" } };
+	struct tess_lost_rank lost[4] = { [2] = { .how = "was killed" } };
 	char sentence[1024];
 	json_t *all;
 
@@ -515,7 +515,7 @@ START_TEST(the_lost_come_first)
 	write_record(0, "send", 2, 44, 1);
 	write_record(1, "recv", 2, 43, 0);
 	write_record(3, "recv", 12, 50, 2);
-	ck_assert(!tess_behind_find(dir, 4, lost, &all, sentence, sizeof sentence));
+	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
 	ck_assert_int_eq(number(all, "behind"), 2);
 	json_decref(all);

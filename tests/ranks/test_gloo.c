@@ -9,11 +9,11 @@
 #include "job.h"
 #include "subgroups.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/note.h>
-#include <core/comm/world.h>
-#include <core/registry/registry.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/world.h"
+#include "core/registry/registry.h"
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -6,9 +6,9 @@
 #include "batches.h"
 #include "data.h"
 
-#include <core/base/option.h>
-#include <core/base/status.h>
-#include <core/comm/note.h>
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/rendezvous/call_desc.h"
 #include <tessera/reduce.h>
 
 static const int32_t sizes[] = { 1, 2, 3, 4, 5, 7, 8 };

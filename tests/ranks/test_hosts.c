@@ -3,12 +3,12 @@
  * network namespaces where that is possible. This program is the ranks as well.
  */
 #include "../unit/suite.h"
-#include "cable.h"
-#include "stage.h"
+#include "netns.h"
+#include "job_fixture.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/net.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/net.h"
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
 #include "../unit/suite.h"
 #include "job.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/world.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/group/world.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>

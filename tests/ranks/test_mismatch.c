@@ -5,8 +5,8 @@
 #include "../unit/suite.h"
 #include "mismatch.h"
 
-#include <core/base/status.h>
-#include <core/comm/note.h>
+#include "core/base/status.h"
+#include "core/rendezvous/call_desc.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -55,16 +55,16 @@ END_TEST
 START_TEST(half_a_note)
 {
 	uint64_t room[64], counts[4] = { 1, 2, 3, 4 };
-	struct tess_note *n = (void *)room;
-	struct tess_key key = { .number = 1 };
+	struct tess_call_desc *n = (void *)room;
+	struct tess_call_key key = { .number = 1 };
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = TESS_ALL_TO_ALL,
 		               .dtype = TESS_F32,
-		               .give = _i & 1 ? counts : NULL,
-		               .get = _i & 2 ? counts : NULL };
+		               .send_counts = _i & 1 ? counts : NULL,
+		               .recv_counts = _i & 2 ? counts : NULL };
 
-	tess_note_write(n, &c, &key, 4);
-	ck_assert(tess_note_valid(n, n->bytes, 4) == (_i == 0 || _i == 3));
+	tess_call_desc_write(n, &c, &key, 4);
+	ck_assert(tess_call_desc_valid(n, n->bytes, 4) == (_i == 0 || _i == 3));
 }
 END_TEST
 

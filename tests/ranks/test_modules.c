@@ -55,11 +55,11 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	if (flags & HEADS)
 		wide = nn->dim(nn, "heads", NHEADS, HEAD);
 	if (flags & GROUPED) /* ranks hold heads that another owns */
-		wide = nn->shared(nn, "groups", nn->dim(nn, "heads", NHEADS, HEAD), GROUPS);
+		wide = nn->grouped(nn, "groups", nn->dim(nn, "heads", NHEADS, HEAD), GROUPS);
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	if (!(flags & WHOLE))
 		x = nn->norm(nn, "norm", x, TESS_RMS, 1e-5);
-	x = nn->enter(nn, nn->wanted(nn, x), "block");
+	x = nn->enter(nn, nn->select_rows(nn, x), "block");
 	nn->linear(
 		nn, x,
 		(struct tess_linear[]){
@@ -79,7 +79,7 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	if (flags & HEADS)
 		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	y = nn->leave(nn, y);
-	return flags & SPLIT ? nn->gate(nn, y, NULL, TESS_RELU) : y;
+	return flags & SPLIT ? nn->glu(nn, y, NULL, TESS_RELU) : y;
 }
 
 static const struct tess_model model = { .size = sizeof model,
@@ -452,7 +452,7 @@ static struct tess_tensor *forward_layers(struct tess_nn *nn, struct tess_tensor
 		nn->linear(nn, y, (struct tess_linear[]){ { "m", hidden, 0, 0 }, { 0 } }, &y);
 		x = nn->add(nn, x, nn->leave(nn, y));
 	}
-	return nn->wanted(nn, x);
+	return nn->select_rows(nn, x);
 }
 
 static tess_status find_square(void *self, const char *name, struct tess_view *out)

@@ -3,13 +3,13 @@
  * program is the ranks as well.
  */
 #include "../unit/suite.h"
-#include "cable.h"
+#include "netns.h"
 #include "mismatch.h"
-#include "scene.h"
+#include "scenario.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/registry/registry.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/registry/registry.h"
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>

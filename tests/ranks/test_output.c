@@ -5,7 +5,7 @@
 #include "../unit/suite.h"
 #include "job.h"
 
-#include <core/comm/clock.h>
+#include "core/base/clock.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

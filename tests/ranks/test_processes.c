@@ -5,12 +5,12 @@
 #include "../unit/suite.h"
 #include "process.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/link.h>
-#include <core/comm/records.h>
-#include <core/comm/rendezvous.h>
-#include <core/comm/wire.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/link.h"
+#include "core/launch/records.h"
+#include "core/rendezvous/rendezvous.h"
+#include "core/rendezvous/wire.h"
 #include <dirent.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -38,7 +38,7 @@ static void hear_failure(void *arg, const struct tess_failure *f)
 	atomic_store(&told, 1);
 }
 
-static struct tess_listener ear = { .failed = hear_failure };
+static struct tess_failure_handler ear = { .on_failure = hear_failure };
 
 static int64_t in_ms(int ms)
 {
@@ -66,11 +66,11 @@ static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64
 		               .op = TESS_SUM,
 		               .count = count,
 		               .where = where };
-	struct tess_key key = { .number = number };
+	struct tess_call_key key = { .number = number };
 
-	c.print = tess_note_print(tess_note_what(&c, nranks), &key, nranks);
-	tess_note_write((void *)room, &c, &key, nranks);
-	l->note(l->self, (void *)room);
+	c.fingerprint = tess_call_fingerprint(tess_call_desc_hash(&c, nranks), &key, nranks);
+	tess_call_desc_write((void *)room, &c, &key, nranks);
+	l->add_call(l->self, (void *)room);
 }
 
 /* Keys set before and after they are asked for, many notes, goodbye. */
@@ -110,7 +110,7 @@ static int meet(const struct tess_link *l, int rank, int n)
 
 static int stall(const struct tess_link *l, int rank)
 {
-	struct tess_key key = { .number = 7 };
+	struct tess_call_key key = { .number = 7 };
 
 	if (rank == 1) {
 		post(l, TESS_BARRIER, 0, 6, "layers.0");
@@ -121,7 +121,7 @@ static int stall(const struct tess_link *l, int rank)
 	post(l, TESS_BARRIER, 0, 6, "layers.0");
 	post(l, TESS_BARRIER, 0, 7, "layers.1");
 	usleep(400000);
-	l->late(l->self, &key, 1);
+	l->deadline_passed(l->self, &key, 1);
 	return await_failure(l);
 }
 
@@ -348,7 +348,7 @@ START_TEST(the_host_hears_last)
 			ck_assert(!socketpair(AF_UNIX, SOCK_STREAM, 0, fd[k]));
 			end[N - 1 - k] = fd[k][1]; /* the host's is the last */
 		}
-		ck_assert(!tess_rendezvous_open_lines(end, N, &r));
+		ck_assert(!tess_rendezvous_open_tunnels(end, N, &r));
 		for (int k = 0; k < N; k++)
 			say_hello(fd[k][0], k, k ? 1 : getpid());
 		for (int k = 0; k < N; k++)

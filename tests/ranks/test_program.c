@@ -459,9 +459,9 @@ static struct tess_tensor *mlp_forward(struct tess_nn *nn, struct tess_tensor *i
 		                                   { 0 } },
 		           h);
 	}
-	nn->linear(nn, nn->gate(nn, h[0], h[1], TESS_SILU),
+	nn->linear(nn, nn->glu(nn, h[0], h[1], TESS_SILU),
 	           (struct tess_linear[]){ { "down_proj", hidden, bias, 0 }, { 0 } }, &y);
-	return nn->tied(nn, "lm_head", nn->wanted(nn, nn->leave(nn, y)), "model.embed_tokens");
+	return nn->tied(nn, "lm_head", nn->select_rows(nn, nn->leave(nn, y)), "model.embed_tokens");
 }
 
 static tess_status mlp_run(const struct fixture *f, const char *json, int32_t ranks, float **logits,

@@ -6,8 +6,8 @@
 
 #include "../unit/suite.h"
 
-#include <core/base/status.h>
-#include <core/registry/registry.h>
+#include "core/base/status.h"
+#include "core/registry/registry.h"
 #include <check.h>
 #include <jansson.h>
 #include <stdbool.h>

@@ -8,11 +8,11 @@
 #include "entries.h"
 #include "job.h"
 
-#include <core/base/status.h>
-#include <core/comm/clock.h>
-#include <core/comm/exact.h>
-#include <core/comm/room.h>
-#include <core/comm/world.h>
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/group/exact.h"
+#include "core/group/shared_region.h"
+#include "core/group/world.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,9 +72,9 @@ static tess_status rooms(struct tess_world *w, void *arg)
 		                                                          : TESS_EBUG;
 	st = tess_group_alloc(g, &bytes, &mine);
 	if (!st &&
-	    (bytes != ROOM || !tess_group_room(g, mine, ROOM) ||
-	     tess_group_room(g, mine, ROOM + 1) || tess_group_room(g, (char *)mine + 1, ROOM) ||
-	     tess_group_room(g, (char *)mine - 1, 1)))
+	    (bytes != ROOM || !tess_group_find_region(g, mine, ROOM) ||
+	     tess_group_find_region(g, mine, ROOM + 1) || tess_group_find_region(g, (char *)mine + 1, ROOM) ||
+	     tess_group_find_region(g, (char *)mine - 1, 1)))
 		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", ROOM, (int)bytes);
 	if (!st) {
 		data_place(mine, bytes);

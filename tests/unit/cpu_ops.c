@@ -174,8 +174,8 @@ START_TEST(gates)
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int kind = 1; kind <= 4; kind++) {
 			double num = kind;
-			struct tess_op alone = cpu_op(TESS_OP_GATE, in, 1, &out, &num, 1);
-			struct tess_op pair = cpu_op(TESS_OP_GATE, in, 2, &out, &num, 1);
+			struct tess_op alone = cpu_op(TESS_OP_GLU, in, 1, &out, &num, 1);
+			struct tess_op pair = cpu_op(TESS_OP_GLU, in, 2, &out, &num, 1);
 
 			for (int64_t i = 0; i < tokens_of[t] * N; i++)
 				want[i] = act(kind, x[i]);
@@ -514,7 +514,7 @@ START_TEST(refuses)
 	REFUSED(op.kind = TESS_OP_EMBED);
 	REFUSED(op.kind = TESS_OP_ROPE);
 	REFUSED(op.kind = TESS_OP_ATTENTION);
-	REFUSED(op.kind = TESS_OP_GATE);
+	REFUSED(op.kind = TESS_OP_GLU);
 	REFUSED(op.kind = TESS_OP_BIAS);
 	REFUSED(op.kind = TESS_OP_ADD);
 	REFUSED(op.kind = TESS_OP_COPY);

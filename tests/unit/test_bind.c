@@ -1,8 +1,8 @@
 /* On which CPU a rank is bound. */
 #include "suite.h"
 
-#include <core/base/status.h>
-#include <core/comm/bind.h>
+#include "core/base/status.h"
+#include "core/launch/bind.h"
 #include <string.h>
 
 /* The CPU of a rank, of 2, 3, 5 and 8; -1: it is not bound. */

@@ -1,13 +1,13 @@
 /* What is known of a call before it is made: what it may be, what it reads, who is in its group; and the store's keys. */
-#include "core/comm/check.h"
-#include "core/comm/note.h"
-#include "core/comm/pairs.h"
-#include "core/comm/roster.h"
-#include "core/comm/shape.h"
+#include "core/group/check.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/kv_store.h"
+#include "core/rendezvous/members.h"
+#include "core/group/call_shape.h"
 
 #include "suite.h"
 
-#include <core/base/status.h>
+#include "core/base/status.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,18 +79,18 @@ START_TEST(counts)
 		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
 		bool both = kind == TESS_ALL_TO_ALL;
 
-		CHECK(gives ? NULL : both ? "one list" : "does not take", kind, c.give = lists[0]);
-		CHECK(gets ? NULL : both ? "one list" : "does not take", kind, c.get = lists[0]);
-		CHECK(both ? NULL : "does not take", kind, c.give = lists[0]; c.get = lists[1];
+		CHECK(gives ? NULL : both ? "one list" : "does not take", kind, c.send_counts = lists[0]);
+		CHECK(gets ? NULL : both ? "one list" : "does not take", kind, c.recv_counts = lists[0]);
+		CHECK(both ? NULL : "does not take", kind, c.send_counts = lists[0]; c.recv_counts = lists[1];
 		      c.count = both ? 77 : COUNT);
 		if (gives || gets)
 			CHECK("count 3, but the list has 4 for rank 1", kind, c.count = 3;
-			      *(gives ? &c.give : &c.get) = lists[0]);
+			      *(gives ? &c.send_counts : &c.recv_counts) = lists[0]);
 		CHECK("beyond all memory", kind, c.count = UINT64_C(1) << 48 | 1);
 	}
 	CHECK("beyond all memory", TESS_ALL_GATHER, c.count = UINT64_C(1) << 47); /* of all ranks */
 	CHECK("count of rank 2 is beyond", TESS_ALL_GATHER,
-	      c.get = (uint64_t[]){ 0, COUNT, UINT64_MAX - 2 });
+	      c.recv_counts = (uint64_t[]){ 0, COUNT, UINT64_MAX - 2 });
 }
 END_TEST
 
@@ -123,7 +123,7 @@ START_TEST(extents)
 				uint64_t d = root ? want[kind].root_dst : want[kind].dst;
 
 				c.peer = root ? RANK : 0;
-				c.give = c.get = listed ? lists[0] : NULL;
+				c.send_counts = c.recv_counts = listed ? lists[0] : NULL;
 				tess_coll_extents(&c, RANK, RANKS, &src, &dst);
 				if (src != (listed && s == ALL ? (uint64_t)LISTED : s) ||
 				    dst != (listed && d == ALL ? (uint64_t)LISTED : d))
@@ -158,9 +158,9 @@ START_TEST(buffers)
 	}
 	CHECK("overlap", TESS_ALL_GATHER, c.src = memory + 256 + 4 * (COUNT * RANKS - 1));
 	CHECK(NULL, TESS_ALL_GATHER, c.src = memory + 256 + 4 * COUNT * RANKS);
-	CHECK(NULL, TESS_ALL_TO_ALL, c.src = c.dst; c.give = lists[0]; c.get = lists[1]);
-	CHECK("in place, but rank 2", TESS_ALL_TO_ALL, c.src = c.dst; c.give = lists[0];
-	      c.get = (uint64_t[]){ 5, COUNT, 7 });
+	CHECK(NULL, TESS_ALL_TO_ALL, c.src = c.dst; c.send_counts = lists[0]; c.recv_counts = lists[1]);
+	CHECK("in place, but rank 2", TESS_ALL_TO_ALL, c.src = c.dst; c.send_counts = lists[0];
+	      c.recv_counts = (uint64_t[]){ 5, COUNT, 7 });
 }
 END_TEST
 
@@ -169,11 +169,11 @@ START_TEST(numbers_of_calls)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_ALL_TO_ALL; kind++) {
 		struct tess_coll first = call(kind), c;
-		uint64_t what = tess_note_what(&first, RANKS), listed, own[RANKS] = { 5, COUNT, 7 };
+		uint64_t what = tess_call_desc_hash(&first, RANKS), listed, own[RANKS] = { 5, COUNT, 7 };
 		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
-		const uint64_t **list = gets ? &c.get : &c.give;
+		const uint64_t **list = gets ? &c.recv_counts : &c.send_counts;
 
-#define WHAT(...) (c = first, (void)(__VA_ARGS__), tess_note_what(&c, RANKS))
+#define WHAT(...) (c = first, (void)(__VA_ARGS__), tess_call_desc_hash(&c, RANKS))
 		MUST(WHAT(c.dtype = TESS_I32) != what);
 		MUST((WHAT(c.op = TESS_MAX) != what) == tess_kind_reduces(kind));
 		MUST((WHAT(c.peer = 2) != what) == tess_kind_rooted(kind));
@@ -198,8 +198,8 @@ START_TEST(lists_of_a_pair)
 {
 	uint64_t give[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
 		 get[2][RANKS] = { { 9, 9, 6 }, { 3, 9, 9 } };
-	struct tess_note *n[2] = { malloc(tess_note_room(RANKS)), malloc(tess_note_room(RANKS)) };
-	struct tess_key key = { 0 };
+	struct tess_call_desc *n[2] = { malloc(tess_call_desc_size(RANKS)), malloc(tess_call_desc_size(RANKS)) };
+	struct tess_call_key key = { 0 };
 	struct tess_coll c = call(TESS_ALL_TO_ALL);
 
 	MUST(n[0] && n[1]);
@@ -207,15 +207,15 @@ START_TEST(lists_of_a_pair)
 		get[0][2] = wrong == 1 ? 7 : 6;
 		get[1][0] = wrong == 2 ? 4 : 3;
 		for (int i = 0; i < 2; i++) {
-			c.give = give[i];
-			c.get = get[i];
-			tess_note_write(n[i], &c, &key, RANKS);
+			c.send_counts = give[i];
+			c.recv_counts = get[i];
+			tess_call_desc_write(n[i], &c, &key, RANKS);
 		}
-		MUST(tess_note_agree(n[0], 0, n[1], 2) == !wrong);
-		MUST(tess_note_agree(n[1], 2, n[0], 0) == !wrong);
+		MUST(tess_call_desc_match(n[0], 0, n[1], 2) == !wrong);
+		MUST(tess_call_desc_match(n[1], 2, n[0], 0) == !wrong);
 	}
-	n[0]->print++;
-	MUST(!tess_note_agree(n[0], 0, n[1], 2));
+	n[0]->fingerprint++;
+	MUST(!tess_call_desc_match(n[0], 0, n[1], 2));
 	free(n[0]);
 	free(n[1]);
 }
@@ -225,22 +225,22 @@ END_TEST
 START_TEST(repeated_calls)
 {
 	struct tess_coll first = call(TESS_ALL_GATHER), c;
-	struct tess_shape s;
+	struct tess_call_shape s;
 
-	tess_shape_learn(&s, &first, &first, RANK, RANKS);
-	ck_assert(tess_shape_fits(&s, &first));
+	tess_call_shape_learn(&s, &first, &first, RANK, RANKS);
+	ck_assert(tess_call_shape_fits(&s, &first));
 #define UNLIKE(...) \
 	c = first; \
 	__VA_ARGS__; \
-	ck_assert(!tess_shape_fits(&s, &c))
+	ck_assert(!tess_call_shape_fits(&s, &c))
 	UNLIKE(c.kind = TESS_ALL_TO_ALL);
 	UNLIKE(c.dtype = TESS_I32);
 	UNLIKE(c.op = TESS_MAX);
 	UNLIKE(c.mem = TESS_CUDA);
 	UNLIKE(c.peer = 2);
 	UNLIKE(c.count = COUNT + 1);
-	UNLIKE(c.get = lists[0]);
-	UNLIKE(c.give = lists[0]);
+	UNLIKE(c.recv_counts = lists[0]);
+	UNLIKE(c.send_counts = lists[0]);
 	UNLIKE(c.src = c.dst);
 	UNLIKE(c.src = NULL);
 	UNLIKE(c.dst = NULL);
@@ -250,25 +250,25 @@ START_TEST(repeated_calls)
 	UNLIKE(c.src = memory + 256 + 4 * COUNT * RANKS - 4);
 #undef UNLIKE
 	c.src = memory + 256 + 4 * COUNT * RANKS;
-	ck_assert(tess_shape_fits(&s, &c));
+	ck_assert(tess_call_shape_fits(&s, &c));
 	c.dst = memory + 128;
 	c.src = memory + 128 - 4 * COUNT;
-	ck_assert(tess_shape_fits(&s, &c));
+	ck_assert(tess_call_shape_fits(&s, &c));
 }
 END_TEST
 
-static struct tess_roster *roster(int32_t a, int32_t b, int32_t c)
+static struct tess_members *roster(int32_t a, int32_t b, int32_t c)
 {
-	struct tess_roster *r = tess_roster_new(9, "dp/1", 3);
+	struct tess_members *r = tess_members_new(9, "dp/1", 3);
 
 	ck_assert(r != NULL);
 	memcpy(r->member, (int32_t[]){ a, b, c }, 3 * sizeof a);
 	return r;
 }
 
-static bool valid(struct tess_roster *r, size_t more, int32_t nranks)
+static bool valid(struct tess_members *r, size_t more, int32_t nranks)
 {
-	bool is = tess_roster_valid(r, r->bytes + more, nranks);
+	bool is = tess_members_valid(r, r->bytes + more, nranks);
 
 	free(r);
 	return is;
@@ -276,15 +276,15 @@ static bool valid(struct tess_roster *r, size_t more, int32_t nranks)
 
 START_TEST(rosters)
 {
-	struct tess_roster *r = roster(4, 0, 2);
+	struct tess_members *r = roster(4, 0, 2);
 	char text[100];
 
-	ck_assert_int_eq(tess_roster_place(r, 4), 0);
-	ck_assert_int_eq(tess_roster_place(r, 2), 2);
-	ck_assert_int_eq(tess_roster_place(r, 1), -1);
-	tess_roster_text(r, text, sizeof text);
+	ck_assert_int_eq(tess_members_find(r, 4), 0);
+	ck_assert_int_eq(tess_members_find(r, 2), 2);
+	ck_assert_int_eq(tess_members_find(r, 1), -1);
+	tess_members_format(r, text, sizeof text);
 	ck_assert_str_eq(text, "group dp/1 of ranks 4, 0, 2");
-	tess_roster_key(r, text);
+	tess_members_key(r, text);
 	ck_assert_str_eq(text, "dp/1#9");
 	ck_assert(valid(r, 0, 5));
 	ck_assert(!valid(roster(4, 0, 2), 8, 5));
@@ -304,21 +304,21 @@ START_TEST(keys)
 {
 	static const char *const names[] = { "dp", "dp/a", "dp/a/b", "dp2", "dp2/a", "d" };
 	static const bool left[] = { true, false, false, true, true, true };
-	struct tess_pairs all = { 0 };
-	const struct tess_pair *p;
+	struct tess_kv_store all = { 0 };
+	const struct tess_kv_entry *p;
 
 	for (size_t i = 0; i < 6; i++)
-		ck_assert(!tess_pairs_set(&all, names[i], &i, sizeof i));
-	ck_assert_int_eq(tess_pairs_set(&all, "dp/a", "", 0), TESS_EINVAL);
+		ck_assert(!tess_kv_store_set(&all, names[i], &i, sizeof i));
+	ck_assert_int_eq(tess_kv_store_set(&all, "dp/a", "", 0), TESS_EINVAL);
 	ck_assert(strstr(tess_error(), "the key dp/a is set a second time") != NULL);
-	p = tess_pairs_find(&all, "dp2");
+	p = tess_kv_store_find(&all, "dp2");
 	ck_assert(p && p->len == sizeof(size_t) && *(size_t *)(void *)p->val == 3);
-	ck_assert(!tess_pairs_find(&all, "dp/"));
-	tess_pairs_drop(&all, "dp");
+	ck_assert(!tess_kv_store_find(&all, "dp/"));
+	tess_kv_store_drop(&all, "dp");
 	for (size_t i = 0; i < 6; i++)
-		ck_assert_msg(!!tess_pairs_find(&all, names[i]) == left[i], "%s", names[i]);
-	tess_pairs_free(&all);
-	ck_assert(!tess_pairs_find(&all, "d"));
+		ck_assert_msg(!!tess_kv_store_find(&all, names[i]) == left[i], "%s", names[i]);
+	tess_kv_store_free(&all);
+	ck_assert(!tess_kv_store_find(&all, "d"));
 }
 END_TEST
 

@@ -4,7 +4,7 @@
 
 #include "suite.h"
 
-#include <core/base/status.h>
+#include "core/base/status.h"
 #include <stdio.h>
 #include <string.h>
 

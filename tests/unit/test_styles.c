@@ -178,7 +178,7 @@ START_TEST(places_what_the_table_says)
 		struct tess_site s = site(r->kind, r->config);
 		struct tess_param w = weight(halves, 0), b = bias(halves);
 		struct tess_io io = { 0 };
-		struct tess_home hw = { 0 }, hb = { 0 };
+		struct tess_param_place hw = { 0 }, hb = { 0 };
 
 		sentence[0] = 0;
 		if (st->layout(&s, &io) || st->partition_param(&s, &w, &hw))
@@ -198,7 +198,7 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 {
 	struct tess_site s = site("linear", "");
 	struct tess_param w = weight(halves, 1);
-	struct tess_home home = { 0 };
+	struct tess_param_place home = { 0 };
 
 	ck_assert_int_eq(style("colwise", "colwise")->partition_param(&s, &w, &home), TESS_OK);
 	is("colwise", "weight [in, out]", home.use, "S1");
@@ -244,7 +244,7 @@ START_TEST(asserts_the_parts)
 				style("packed", row ? "packed_rowwise" : "packed_colwise");
 			struct tess_site s = site("linear", tries[i].config);
 			struct tess_param w = weight(tries[i].parts, 0);
-			struct tess_home home = { 0 };
+			struct tess_param_place home = { 0 };
 			tess_status got = st->partition_param(&s, &w, &home);
 
 			if (got != (tries[i].fits ? TESS_OK : TESS_EINVAL))
@@ -321,7 +321,7 @@ START_TEST(refuses_a_parameter_without_the_dimension)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		struct tess_site s = site("norm", "");
 		struct tess_param p = bias(NULL);
-		struct tess_home home = { 0 };
+		struct tess_param_place home = { 0 };
 
 		p.out_dim = -1;
 		ck_assert_int_eq(style(names[i][0], names[i][1])->partition_param(&s, &p, &home),

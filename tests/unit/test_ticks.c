@@ -2,8 +2,8 @@
 #include "suite.h"
 
 #include <check.h>
-#include <core/comm/clock.h>
-#include <core/comm/ticks.h>
+#include "core/base/clock.h"
+#include "core/base/ticks.h"
 #include <stdlib.h>
 #include <time.h>
 

@@ -2,7 +2,7 @@
 #ifndef TESS_TESTS_TOKENS_H
 #define TESS_TESTS_TOKENS_H
 
-#include "hf/tokenizer.h"
+#include "hf/tokenizer/tokenizer.h"
 
 #include <jansson.h>
 

@@ -7,8 +7,8 @@
 #ifndef TESS_BENCH_H
 #define TESS_BENCH_H
 
-#include "core/comm/exact.h"
-#include "core/comm/hub.h"
+#include "core/group/exact.h"
+#include "core/rendezvous/coordinator.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ struct bench_call {
 	uint64_t count; /* as in tess_coll */
 	struct tess_coll coll;
 	struct tess_sum sum;
-	uint64_t share[TESS_RANKS_MOST]; /* of a sum that is shared out */
+	uint64_t share[TESS_RANKS_MAX]; /* of a sum that is shared out */
 };
 
 const char *bench_kind_name(int32_t kind);

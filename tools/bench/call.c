@@ -2,8 +2,8 @@
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
-#include "core/comm/room.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/shared_region.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +91,7 @@ void bench_call_size(struct bench_call *c, uint64_t count)
 /* The part of every other rank's vector that this one needs, into memory of its own. */
 static void copy_in(const struct bench_call *c)
 {
-	const struct tess_room *room = tess_group_room(c->group, c->src, c->room);
+	const struct tess_shared_region *room = tess_group_find_region(c->group, c->src, c->room);
 	uint64_t each = bench_bytes(c->ask, c->n, c->count) / (uint64_t)c->n;
 
 	for (int32_t i = 1; i < c->n; i++) {

@@ -2,7 +2,7 @@
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <errno.h>
 #include <math.h>

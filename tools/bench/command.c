@@ -3,8 +3,8 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/comm/note.h"
-#include "core/comm/seat.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/rank_env.h"
 #include "tools/tool.h"
 
 #include <errno.h>
@@ -259,11 +259,11 @@ static tess_status parse(int argc, char **argv, struct bench_ask *a)
 
 static tess_status run(struct bench_ask *a, char **argv, int *exit_status)
 {
-	struct tess_seat seat;
+	struct tess_rank_env seat;
 	tess_status st = tess_option_set("reduce", "exact");
 
 	if (!st)
-		st = tess_seat_find(&seat);
+		st = tess_rank_env_read(&seat);
 	if (st)
 		return st;
 	if (!seat.alone)

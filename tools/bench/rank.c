@@ -2,8 +2,8 @@
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
-#include "core/comm/room.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/shared_region.h"
 #include "measure.h"
 
 #include <errno.h>
@@ -335,7 +335,7 @@ tess_status bench_rank(struct tess_world *w, void *ask)
 	r.result = (struct bench_result){ .ask = a,
 		                          .nranks = r.call.n,
 		                          .backend = tess_world_backend(w),
-		                          .shared = !a->own && tess_group_shares(r.group) };
+		                          .shared = !a->own && tess_group_has_shared_memory(r.group) };
 	r.live = r.call.rank == 0 && isatty(STDERR_FILENO);
 	st = get_ready(&r);
 	if (!st)

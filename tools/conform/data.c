@@ -2,7 +2,7 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -202,8 +202,8 @@ static void plan_collective(struct conform_data *d)
 		.src = reads(d) || c->shifted ? d->src : NULL,
 		.dst = writes(d) || c->shifted ? d->dst : NULL,
 		.count = mine,
-		.give = c->uneven && in ? d->give : NULL,
-		.get = c->uneven && out ? d->get : NULL,
+		.send_counts = c->uneven && in ? d->give : NULL,
+		.recv_counts = c->uneven && out ? d->get : NULL,
 		.where = "conform",
 	};
 	d->ncolls = 1;

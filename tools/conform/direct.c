@@ -1,9 +1,9 @@
 /* A group opened through the backend's own table: what the core does not let a program do. */
 #include "conform.h"
 
-#include "core/comm/clock.h"
-#include "core/comm/note.h"
-#include "core/comm/world.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/world.h"
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out)
@@ -32,7 +32,7 @@ tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out)
 {
 	conform_doing(me, "opening a group");
-	return conform_direct_open(me, name, me->group->roster->member, me->n, NULL, out);
+	return conform_direct_open(me, name, me->group->members->member, me->n, NULL, out);
 }
 
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g)

@@ -2,9 +2,9 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/clock.h"
-#include "core/comm/launch.h"
-#include "core/comm/note.h"
+#include "core/base/clock.h"
+#include "core/launch/launch.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <errno.h>
 #include <fcntl.h>

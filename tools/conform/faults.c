@@ -2,8 +2,8 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/clock.h"
-#include "core/comm/world.h"
+#include "core/base/clock.h"
+#include "core/group/world.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -109,7 +109,7 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	                                   .src = x,
 	                                   .dst = x + 4,
 	                                   .count = 1,
-	                                   .get = list });
+	                                   .recv_counts = list });
 	conform_doing(me, "all_reduce of 1 f32 (sum), after calls that were refused");
 	st = tess_all_reduce(me->group, &one, &sum, 1, TESS_F32, TESS_SUM, "conform");
 	if (!st && sum != (float)me->n)
@@ -183,7 +183,7 @@ static tess_status differing_call(struct conform_rank *me, int32_t what, float *
 		break;
 	case LISTS:
 		c.kind = TESS_ALL_GATHER;
-		c.get = list;
+		c.recv_counts = list;
 		break;
 	case MESSAGE:
 		if (me->rank > ODD)

@@ -6,7 +6,7 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <errno.h>
 #include <stdio.h>

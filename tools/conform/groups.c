@@ -5,9 +5,9 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/clock.h"
-#include "core/comm/note.h"
-#include "core/comm/world.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/world.h"
 
 #include <dirent.h>
 #include <malloc.h>

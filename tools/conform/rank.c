@@ -2,8 +2,8 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/note.h"
-#include "core/comm/world.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/group/world.h"
 #include "core/registry/registry.h"
 
 #include <fcntl.h>
@@ -108,7 +108,7 @@ static int find(struct conform_board *board)
 	f->abort = b->abort;
 	f->batch = b->batch;
 	f->alloc = b->alloc;
-	f->meets = b->meet;
+	f->meets = b->bootstrap;
 	for (size_t i = 0; tess_registry_at(i, &p); i++)
 		for (size_t k = 0; k < p.noffers; k++)
 			if (p.offers[k].table == b)

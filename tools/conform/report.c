@@ -1,7 +1,7 @@
 /* What the user sees: a table with a row a part, or TAP with a point a job; and a verdict. */
 #include "conform.h"
 
-#include "core/comm/clock.h"
+#include "core/base/clock.h"
 
 #include <stdarg.h>
 #include <stdio.h>

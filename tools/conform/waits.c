@@ -2,8 +2,8 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/comm/clock.h"
-#include "core/comm/world.h"
+#include "core/base/clock.h"
+#include "core/group/world.h"
 
 #include <pthread.h>
 

@@ -1,0 +1,332 @@
+#include "flight.h"
+
+#include "core/base/clock.h"
+
+#include "core/base/status.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	NAME = TESS_MEMBERS_KEY,
+	NOTE = sizeof(struct tess_call_desc) + 16 * sizeof(uint64_t) + TESS_WHERE
+};
+enum { WORDS = (NAME + NOTE) / sizeof(uint64_t), ONGOING = 0, FINISHED, FAILED, STATE_BITS = 2 };
+enum { PATIENCE = 100 * TESS_MS };
+
+/*
+ * One call. Who writes it sets `number` to 0, stores the rest, and then `number`: who reads finds the
+ * same number before and after, or takes nothing. All of it is atomic, so that no copy is a race;
+ * releases and acquires word by word cost nothing on x86 and need no fence. `end` holds the state and
+ * how long the call took; while the call is ongoing its number, so that an end which comes when the
+ * place belongs to a later call finds another word there.
+ */
+struct slot {
+	atomic_uint_least64_t number, end;
+	atomic_int_least64_t began;
+	atomic_uint_least64_t word[WORDS]; /* the name of the group, then the note */
+};
+
+struct tess_flight {
+	atomic_uint_least64_t calls; /* so far */
+	char dir[4000];
+	struct slot slot[TESS_FLIGHT_CALLS];
+};
+
+struct call { /* a slot, read */
+	uint64_t number;
+	int64_t began, took; /* ns */
+	unsigned state;
+	char group[NAME];
+	struct tess_call_desc *note; /* room for NOTE bytes */
+};
+
+tess_status tess_flight_open(const char *dir, struct tess_flight **out)
+{
+	struct tess_flight *f;
+
+	if (!tess_flight_on(dir)) {
+		*out = NULL;
+		return TESS_OK;
+	}
+	if (strlen(dir) >= sizeof f->dir)
+		return tess_fail(TESS_EINVAL, "TESSERA_FLIGHT: a path of %zu bytes is too long",
+		                 strlen(dir));
+	if (mkdir(dir, 0777) && errno != EEXIST)
+		return tess_fail(TESS_EIO, "TESSERA_FLIGHT: the directory %s cannot be made: %s",
+		                 dir, strerror(errno));
+	f = calloc(1, sizeof *f);
+	if (!f)
+		return tess_fail(TESS_ENOMEM, "no memory for the flight recorder");
+	memcpy(f->dir, dir, strlen(dir));
+	*out = f;
+	return TESS_OK;
+}
+
+void tess_flight_close(struct tess_flight *f)
+{
+	free(f);
+}
+
+/* ---- recording --------------------------------------------------------------------------------- */
+
+static inline void store(struct slot *s, size_t at, const void *from, size_t bytes)
+{
+#pragma GCC unroll 8
+	for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
+		uint64_t x;
+
+		memcpy(&x, (const char *)from + i * sizeof x, sizeof x);
+		atomic_store_explicit(&s->word[at + i], x, memory_order_release);
+	}
+}
+
+/* Lists that do not fit are left out: what remains is the rank's own count. */
+static void store_long(struct slot *s, const struct tess_call_desc *n)
+{
+	size_t lists = (n->nsend + n->nrecv) * sizeof *n->list;
+	struct tess_call_desc head = *n;
+
+	head.nsend = head.nrecv = 0;
+	head.bytes -= (uint32_t)lists;
+	store(s, NAME / 8, &head, sizeof head);
+	store(s, (NAME + sizeof head) / 8, (const char *)n->list + lists, head.bytes - sizeof head);
+}
+
+uint64_t tess_flight_number(struct tess_flight *f)
+{
+	return f ? atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) + 1 : 0;
+}
+
+void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_MEMBERS_KEY],
+                       const struct tess_call_desc *n, int64_t now)
+{
+	struct slot *s;
+
+	if (!number)
+		return;
+	s = &f->slot[number % TESS_FLIGHT_CALLS];
+	atomic_store_explicit(&s->number, 0, memory_order_relaxed);
+	atomic_store_explicit(&s->end, number << STATE_BITS | ONGOING, memory_order_release);
+	atomic_store_explicit(&s->began, now, memory_order_release);
+	store(s, 0, group, NAME);
+	if (n->bytes <= NOTE) {
+		store(s, NAME / 8, n, sizeof *n);
+		store(s, (NAME + sizeof *n) / 8, n->list, n->bytes - sizeof *n);
+	} else {
+		store_long(s, n);
+	}
+	atomic_store_explicit(&s->number, number, memory_order_release);
+}
+
+void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now)
+{
+	uint64_t ongoing = number << STATE_BITS | ONGOING, took;
+	struct slot *s;
+
+	if (!number)
+		return;
+	s = &f->slot[number % TESS_FLIGHT_CALLS];
+	took = (uint64_t)(now - atomic_load_explicit(&s->began, memory_order_relaxed));
+	atomic_compare_exchange_strong_explicit(&s->end, &ongoing,
+	                                        took << STATE_BITS | (st ? FAILED : FINISHED),
+	                                        memory_order_release, memory_order_relaxed);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+/* What two writers at once may have left is no note. */
+static bool sound(const struct call *c)
+{
+	const struct tess_call_desc *n = c->note;
+	size_t lists = ((size_t)n->nsend + n->nrecv) * sizeof *n->list;
+
+	return n->bytes > sizeof *n && n->bytes <= NOTE && n->bytes % 8 == 0 &&
+	       lists < n->bytes - sizeof *n && !((const char *)n)[n->bytes - 1] &&
+	       memchr(c->group, 0, sizeof c->group);
+}
+
+/* Until the call is written down, or a later one in its place, or nobody waits for it any more. */
+static void await(const struct tess_flight *f, uint64_t number, int64_t until)
+{
+	const struct slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
+
+	while (atomic_load_explicit(&s->number, memory_order_acquire) < number &&
+	       tess_now() < until)
+		sched_yield();
+}
+
+/* False: the call is being written, or not there any more. */
+static bool load(const struct tess_flight *f, uint64_t number, struct call *out)
+{
+	const struct slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
+	uint64_t end, words[WORDS];
+
+	if (atomic_load_explicit(&s->number, memory_order_acquire) != number)
+		return false;
+	end = atomic_load_explicit(&s->end, memory_order_acquire);
+	out->began = atomic_load_explicit(&s->began, memory_order_acquire);
+	for (size_t i = 0; i < WORDS; i++)
+		words[i] = atomic_load_explicit(&s->word[i], memory_order_acquire);
+	if (atomic_load_explicit(&s->number, memory_order_relaxed) != number)
+		return false;
+	out->number = number;
+	out->state = end & ((1 << STATE_BITS) - 1);
+	out->took = (int64_t)(end >> STATE_BITS);
+	memcpy(out->group, words, NAME);
+	memcpy(out->note, (const char *)words + NAME, NOTE);
+	return sound(out);
+}
+
+static json_t *list(const uint64_t *from, uint32_t n)
+{
+	json_t *a = json_array();
+
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(a, json_integer((json_int_t)from[i]));
+	return a;
+}
+
+/* A name that is no UTF-8 is not said at all. */
+static json_t *text(const char *s)
+{
+	json_t *t = json_string(s);
+
+	return t ? t : json_string("");
+}
+
+static json_t *of_call(const struct call *c, const struct tess_members_lookup *who)
+{
+	static const struct tess_members nobody = { 0 };
+	static const char *const states[] = { "started", "finished", "failed" };
+	const struct tess_call_desc *n = c->note;
+	const struct tess_members *r = who->find(who->arg, n->key.group);
+	char words[640];
+	json_t *o;
+
+	tess_call_desc_format(n, r ? r : &nobody, words, sizeof words);
+	o = json_pack("{s:I, s:o, s:i, s:I, s:s, s:s, s:o, s:o, s:I}", "index",
+	              (json_int_t)c->number, "group", text(c->group), "channel",
+	              (int)n->key.channel, "number", (json_int_t)n->key.number, "kind",
+	              tess_kind_name(n->kind), "state", states[c->state], "text", text(words),
+	              "where", text((const char *)(n->list + n->nsend + n->nrecv)), "started",
+	              (json_int_t)c->began);
+	if (!o)
+		return NULL;
+	if (c->state != ONGOING)
+		json_object_set_new(o, states[c->state], json_integer(c->began + c->took));
+	if (n->kind == TESS_BARRIER)
+		return o;
+	json_object_set_new(o, "dtype", json_string(tess_dtype_name(n->dtype)));
+	if (tess_kind_reduces(n->kind))
+		json_object_set_new(o, "op", json_string(tess_op_name(n->op)));
+	if (tess_kind_rooted(n->kind) || n->key.channel)
+		json_object_set_new(o, tess_kind_rooted(n->kind) ? "root" : "peer",
+		                    json_integer(n->peer));
+	json_object_set_new(o, "count", json_integer((json_int_t)n->count));
+	if (n->nsend)
+		json_object_set_new(o, "give", list(n->list, n->nsend));
+	if (n->nrecv)
+		json_object_set_new(o, "get", list(n->list + n->nsend, n->nrecv));
+	return o;
+}
+
+static json_t *of_calls(const struct tess_flight *f, const struct tess_members_lookup *who)
+{
+	uint64_t calls = atomic_load(&f->calls), first;
+	struct call c = { .note = malloc(NOTE) };
+	int64_t until = tess_now() + PATIENCE;
+	json_t *a = c.note ? json_array() : NULL;
+
+	first = calls > TESS_FLIGHT_CALLS ? calls - TESS_FLIGHT_CALLS : 0;
+	for (uint64_t i = first + 1; a && i <= calls; i++) {
+		await(f, i, until);
+		if (load(f, i, &c))
+			json_array_append_new(a, of_call(&c, who));
+	}
+	free(c.note);
+	return a;
+}
+
+/* One moment on both clocks: times of calls are those of the first one, in ns. */
+static json_t *clocks(void)
+{
+	struct timespec t;
+	int64_t now = tess_now();
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return json_pack("{s:I, s:I}", "monotonic", (json_int_t)now, "unix",
+	                 (json_int_t)t.tv_sec * 1000000000 + t.tv_nsec);
+}
+
+void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room)
+{
+	snprintf(path, room, "%s/rank-%d.json", dir, rank);
+}
+
+/* 0, or errno. */
+static int write_all(int fd, const char *text)
+{
+	size_t left = strlen(text);
+
+	while (left) {
+		ssize_t n = write(fd, text, left);
+
+		if (n < 0 && errno != EINTR)
+			return errno;
+		text += n < 0 ? 0 : n;
+		left -= n < 0 ? 0 : (size_t)n;
+	}
+	return 0;
+}
+
+tess_status tess_flight_store(const char *path, const json_t *what)
+{
+	char *words = json_dumps(what, JSON_INDENT(1)); /* json_dumpfd() writes word by word */
+	char now[4096];
+	int fd, err;
+
+	if (!words)
+		return tess_fail(TESS_ENOMEM, "no memory for the record %s", path);
+	snprintf(now, sizeof now, "%s.XXXXXX", path);
+	fd = mkostemp(now, O_CLOEXEC);
+	err = fd < 0 ? errno : write_all(fd, words);
+	free(words);
+	if (fd >= 0 && close(fd) && !err)
+		err = errno;
+	if (!err && rename(now, path))
+		err = errno;
+	if (!err)
+		return TESS_OK;
+	if (fd >= 0)
+		unlink(now);
+	return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path, strerror(err));
+}
+
+tess_status tess_flight_write(struct tess_flight *f, json_t *about, const struct tess_members_lookup *who)
+{
+	char path[4096];
+	tess_status st = TESS_OK;
+
+	if (!f)
+		goto out;
+	if (json_object_set_new(about, "clock", clocks()) ||
+	    json_object_set_new(about, "made", json_integer((json_int_t)atomic_load(&f->calls))) ||
+	    json_object_set_new(about, "calls", of_calls(f, who))) {
+		st = tess_fail(TESS_ENOMEM, "no memory for the flight record");
+		goto out;
+	}
+	tess_flight_path(f->dir, (int32_t)json_integer_value(json_object_get(about, "rank")), path,
+	                 sizeof path);
+	st = tess_flight_store(path, about);
+out:
+	json_decref(about);
+	return st;
+}

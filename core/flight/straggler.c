@@ -1,0 +1,370 @@
+#include "straggler.h"
+
+#include "flight.h"
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RECORD_MOST = 4 << 20, NAMED = 8, CALLS_NAMED = 3 };
+
+struct view {
+	int32_t nranks;
+	const struct tess_lost_rank *lost;
+	json_t **record; /* of each rank, or NULL */
+	int32_t *awaited; /* of each rank: whom it waits for, or -1 */
+};
+
+static const char *text_of(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+static int64_t number_of(const json_t *o, const char *key)
+{
+	return json_integer_value(json_object_get(o, key));
+}
+
+static const json_t *calls_of(const struct view *v, int32_t rank)
+{
+	return json_object_get(v->record[rank], "calls");
+}
+
+static bool is_pending(const json_t *call)
+{
+	return strcmp(text_of(call, "state"), "finished") != 0;
+}
+
+/* ---- who waits for whom -------------------------------------------------------------------------- */
+
+/* The world ranks of a group, as any rank that has it says; NULL: nobody does. */
+static const json_t *members(const struct view *v, const char *group)
+{
+	for (int32_t r = 0; r < v->nranks; r++) {
+		const json_t *groups = json_object_get(v->record[r], "groups"), *g;
+		size_t i;
+
+		json_array_foreach(groups, i, g)
+			if (!strcmp(text_of(g, "name"), group))
+				return json_object_get(g, "ranks");
+	}
+	return NULL;
+}
+
+/* The last call of a channel that a rank has made, as far as its record reaches back. */
+static int64_t reached(const struct view *v, int32_t rank, const char *group, int64_t channel)
+{
+	const json_t *calls = calls_of(v, rank), *c;
+	int64_t last = 0;
+	size_t i;
+
+	json_array_foreach(calls, i, c)
+		if (number_of(c, "channel") == channel && !strcmp(text_of(c, "group"), group) &&
+		    number_of(c, "number") > last)
+			last = number_of(c, "number");
+	return last;
+}
+
+/*
+ * Whom rank `me` waits for in a call that it has not finished: who is lost first, then who is furthest behind.
+ * Whose record does not reach back to that group has not made the call either: else it would be over.
+ */
+static int32_t awaited_in(const struct view *v, int32_t me, const json_t *call)
+{
+	const char *group = text_of(call, "group");
+	int64_t channel = number_of(call, "channel"), least = number_of(call, "number");
+	const json_t *ranks = members(v, group), *m;
+	int32_t who = -1;
+	size_t i;
+
+	json_array_foreach(ranks, i, m) {
+		int32_t r = (int32_t)json_integer_value(m);
+		int64_t at;
+
+		if (r == me || r < 0 || r >= v->nranks ||
+		    (channel && (int64_t)i != number_of(call, "peer")))
+			continue;
+		if (!v->record[r])
+			return r;
+		at = reached(v, r, group, channel);
+		if (at < least) {
+			least = at;
+			who = r;
+		}
+	}
+	return who;
+}
+
+static int32_t awaited_by(const struct view *v, int32_t rank)
+{
+	const json_t *calls = calls_of(v, rank), *c;
+	int32_t who = -1;
+	size_t i;
+
+	json_array_foreach(calls, i, c)
+		if (who < 0 && is_pending(c))
+			who = awaited_in(v, rank, c);
+	return who;
+}
+
+/*
+ * Who is lost and waited for; else the end of the chain of ranks that wait: who itself waits for nobody.
+ * -1: nobody waits for another; -2: they wait in a circle.
+ */
+static int32_t find_last(const struct view *v)
+{
+	int32_t at = -1;
+
+	for (int32_t r = 0; r < v->nranks; r++)
+		if (v->awaited[r] >= 0 && !v->record[v->awaited[r]])
+			return v->awaited[r];
+	for (int32_t r = 0; r < v->nranks && at < 0; r++)
+		at = v->awaited[r];
+	for (int32_t steps = 0; at >= 0 && v->awaited[at] >= 0; steps++) {
+		if (steps == v->nranks)
+			return -2;
+		at = v->awaited[at];
+	}
+	for (int32_t r = 0; r < v->nranks && at < 0; r++)
+		if (!v->record[r])
+			return r;
+	return at;
+}
+
+/* ---- what is said of it -------------------------------------------------------------------------- */
+
+struct words {
+	char *text;
+	size_t len, room;
+};
+
+static void TESS_PRINTF(2, 3) say(struct words *w, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(w->text + w->len, w->room - w->len, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		w->len = w->len + (size_t)n < w->room ? w->len + (size_t)n : w->room - 1;
+}
+
+/* The oldest call that a rank has not finished; NULL: none. */
+static const json_t *pending(const struct view *v, int32_t rank)
+{
+	const json_t *calls = calls_of(v, rank), *c;
+	size_t i;
+
+	json_array_foreach(calls, i, c)
+		if (is_pending(c))
+			return c;
+	return NULL;
+}
+
+/* "barrier, call 3, at end", and the group where it is not that of all ranks. */
+static void say_call(struct words *w, const json_t *call)
+{
+	const char *group = text_of(call, "group");
+
+	say(w, "%s", text_of(call, "text"));
+	if (*group && strcmp(group, "world") && !strstr(text_of(call, "text"), " in group "))
+		say(w, ", in group %s", group);
+}
+
+static bool same_call(const json_t *a, const json_t *b)
+{
+	return a && b && !strcmp(text_of(a, "text"), text_of(b, "text")) &&
+	       !strcmp(text_of(a, "group"), text_of(b, "group"));
+}
+
+/* "ranks 0, 1 and 3 are in barrier, call 42, at end", of all that are in this one. */
+static void say_together(struct words *w, const struct view *v, const json_t *call, int32_t but)
+{
+	int32_t who[NAMED], n = 0;
+
+	for (int32_t r = 0; r < v->nranks; r++)
+		if (r != but && same_call(pending(v, r), call)) {
+			if (n < NAMED)
+				who[n] = r;
+			n++;
+		}
+	say(w, n == 1 ? "rank " : "ranks ");
+	for (int32_t i = 0; i < n && i < NAMED; i++)
+		say(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", who[i]);
+	if (n > NAMED)
+		say(w, " and %d more", n - NAMED);
+	say(w, n == 1 ? " is in " : " are in ");
+	say_call(w, call);
+}
+
+/* Where the others are: a few calls, that of the first rank first. */
+static void say_others(struct words *w, const struct view *v, int32_t but)
+{
+	int32_t named = 0;
+
+	for (int32_t r = 0; r < v->nranks; r++) {
+		const json_t *call = r == but ? NULL : pending(v, r);
+		bool said = false;
+
+		for (int32_t i = 0; i < r && !said; i++)
+			said = i != but && same_call(pending(v, i), call);
+		if (!call || said)
+			continue;
+		if (named++ == CALLS_NAMED) {
+			say(w, "; others are in other calls");
+			return;
+		}
+		say(w, "; ");
+		say_together(w, v, call, but);
+	}
+}
+
+/* Who has finished a call of these kinds has got something from every rank. */
+static bool is_joint(const json_t *call)
+{
+	static const char *const kinds[] = { "barrier", "all_reduce", "all_gather",
+		                             "reduce_scatter", "all_to_all" };
+
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (!strcmp(text_of(call, "kind"), kinds[i]))
+			return true;
+	return false;
+}
+
+/* The last call that others have finished with a rank that is lost; NULL: it told of it, or a later one. */
+static const json_t *last_finished(const struct view *v, const struct tess_lost_rank *lost)
+{
+	int64_t number = (int64_t)lost->reached;
+	const json_t *last = NULL, *c;
+	size_t i;
+
+	for (int32_t r = 0; r < v->nranks; r++)
+		json_array_foreach(calls_of(v, r), i, c)
+			if (!is_pending(c) && is_joint(c) &&
+			    !strcmp(text_of(c, "group"), "world") &&
+			    number_of(c, "number") > number) {
+				number = number_of(c, "number");
+				last = c;
+			}
+	return last;
+}
+
+static void say_lost(struct words *w, const struct view *v, int32_t rank)
+{
+	const struct tess_lost_rank *lost = &v->lost[rank];
+	const json_t *last = last_finished(v, lost);
+
+	say(w, "rank %d %s and left no record; ", rank, lost->how);
+	if (last) {
+		say(w, "the last call that others finished with it was ");
+		say_call(w, last);
+	} else if (*lost->told) {
+		say(w, "%s", lost->told);
+	} else {
+		say(w, "it had not come");
+	}
+}
+
+static void say_behind(struct words *w, const struct view *v, int32_t rank)
+{
+	const json_t *calls = calls_of(v, rank), *last;
+
+	if (!v->record[rank]) {
+		say_lost(w, v, rank);
+		return;
+	}
+	last = json_array_get(calls, json_array_size(calls) - 1);
+	say(w, "rank %d is behind: ", rank);
+	if (!last)
+		say(w, "it has made no call");
+	else
+		say(w, pending(v, rank) ? "it is in " : "its last call was ");
+	if (last)
+		say_call(w, pending(v, rank) ? pending(v, rank) : last);
+}
+
+static void say_all(struct words *w, const struct view *v, int32_t behind)
+{
+	bool any = false;
+
+	for (int32_t r = 0; r < v->nranks; r++)
+		any |= pending(v, r) != NULL;
+	if (behind >= 0)
+		say_behind(w, v, behind);
+	else if (any)
+		say(w, behind == -2 ? "ranks wait for each other" : "no rank is behind");
+	say_others(w, v, behind);
+}
+
+/* ---- records -------------------------------------------------------------------------------------- */
+
+static bool read_all(struct view *v, const char *dir)
+{
+	char path[4096];
+	bool any = false;
+
+	for (int32_t r = 0; r < v->nranks; r++) {
+		tess_flight_path(dir, r, path, sizeof path);
+		if (tess_json_load(path, RECORD_MOST, &v->record[r]))
+			v->record[r] = NULL;
+		any |= v->record[r] != NULL;
+	}
+	for (int32_t r = 0; r < v->nranks; r++)
+		v->awaited[r] = v->record[r] ? awaited_by(v, r) : -1;
+	return any;
+}
+
+static json_t *merge(const struct view *v, int32_t behind, const char *sentence)
+{
+	json_t *records = json_array(), *who = behind < 0 ? json_null() : json_integer(behind);
+
+	for (int32_t r = 0; r < v->nranks; r++)
+		if (v->record[r])
+			json_array_append(records, v->record[r]);
+		else
+			json_array_append_new(records,
+			                      json_pack("{s:i, s:s, s:s}", "rank", (int)r, "lost",
+			                                v->lost[r].how, "told", v->lost[r].told));
+	return json_pack("{s:i, s:s, s:o, s:o}", "ranks", (int)v->nranks, "sentence", sentence,
+	                 "behind", who, "records", records);
+}
+
+tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct tess_lost_rank *lost,
+                             json_t **merged, char *sentence, size_t room)
+{
+	struct view v = { .nranks = nranks, .lost = lost };
+	struct words w = { .text = sentence, .room = room };
+	tess_status st = TESS_OK;
+	int32_t behind = -1;
+	json_t *all;
+
+	v.record = calloc((size_t)nranks, sizeof *v.record);
+	v.awaited = calloc((size_t)nranks, sizeof *v.awaited);
+	if (!v.record || !v.awaited) {
+		st = tess_fail(TESS_ENOMEM, "no memory for the records of %d ranks", nranks);
+		goto out;
+	}
+	*sentence = '\0';
+	if (read_all(&v, dir)) {
+		behind = find_last(&v);
+		say_all(&w, &v, behind);
+	}
+	all = merge(&v, behind, sentence);
+	if (all)
+		*merged = all;
+	else
+		st = tess_fail(TESS_ENOMEM, "no memory for the records of %d ranks", nranks);
+out:
+	for (int32_t r = 0; v.record && r < nranks; r++)
+		json_decref(v.record[r]);
+	free(v.record);
+	free(v.awaited);
+	return st;
+}

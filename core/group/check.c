@@ -1,0 +1,166 @@
+#include "check.h"
+
+#include "core/rendezvous/call_desc.h"
+
+#include "core/base/status.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+/* No buffer is larger: far below what 64 bits count, far above what there is. */
+static const uint64_t most_bytes = UINT64_C(1) << 48;
+
+static tess_status TESS_PRINTF(3, 4)
+	refuse(const struct tess_coll *c, tess_status why, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	return tess_fail(why, "%s%s%s: %s", c->where ? c->where : "", c->where ? ": " : "",
+	                 tess_kind_name(c->kind), text);
+}
+
+static tess_status check_words(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	bool pair = c->kind == TESS_SEND || c->kind == TESS_RECV;
+
+	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
+		return refuse(c, TESS_EINVAL, "kind %d is none", c->kind);
+	if (c->mem != TESS_HOST)
+		return refuse(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
+		              c->mem);
+	if (c->kind == TESS_BARRIER)
+		return TESS_OK;
+	if (!tess_width(c->dtype))
+		return refuse(c, TESS_EINVAL, "dtype %d is none", c->dtype);
+	if (tess_kind_reduces(c->kind) && (c->op < TESS_SUM || c->op > TESS_BXOR))
+		return refuse(c, TESS_EINVAL, "op %d is none", c->op);
+	if (tess_kind_reduces(c->kind) && c->op >= TESS_BAND && c->dtype <= TESS_F16)
+		return refuse(c, TESS_EINVAL, "%s of %s; operations on bits are for integers",
+		              tess_op_name(c->op), tess_dtype_name(c->dtype));
+	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
+		return refuse(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d", c->peer,
+		              nranks - 1);
+	if (pair && c->peer == rank)
+		return refuse(c, TESS_EINVAL, "peer %d is this rank itself; copy instead", rank);
+	return TESS_OK;
+}
+
+static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	bool give = c->kind == TESS_SCATTER || c->kind == TESS_REDUCE_SCATTER;
+	bool get = c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER;
+	const uint64_t *mine = give ? c->send_counts : c->recv_counts;
+
+	if (!c->send_counts && !c->recv_counts)
+		return TESS_OK;
+	if (c->kind == TESS_ALL_TO_ALL) {
+		if (!c->send_counts != !c->recv_counts)
+			return refuse(c, TESS_EINVAL, "one list of counts; give both, or none");
+		mine = NULL;
+	} else if ((c->send_counts && !give) || (c->recv_counts && !get)) {
+		return refuse(c, TESS_EINVAL, "a list `%s`, which it does not take",
+		              c->send_counts && !give ? "give" : "get");
+	}
+	if (mine && mine[rank] != c->count)
+		return refuse(c, TESS_EINVAL,
+		              "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
+		              c->count, mine[rank], rank);
+	for (int32_t r = 0; r < nranks; r++)
+		if ((c->send_counts && c->send_counts[r] > most_bytes) || (c->recv_counts && c->recv_counts[r] > most_bytes))
+			return refuse(c, TESS_EINVAL, "the count of rank %d is beyond all memory",
+			              r);
+	return TESS_OK;
+}
+
+void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
+                       uint64_t *dst)
+{
+	bool root = rank == c->peer, full = c->kind != TESS_BARRIER;
+
+	*src = *dst = full ? c->count : 0;
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		*src = root ? c->count : 0;
+		break;
+	case TESS_REDUCE:
+		*dst = root ? c->count : 0;
+		break;
+	case TESS_GATHER:
+		*dst = root ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
+		break;
+	case TESS_ALL_GATHER:
+		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
+		break;
+	case TESS_SCATTER:
+		*src = root ? tess_block_begin(c->send_counts, c->count, nranks) : 0;
+		break;
+	case TESS_REDUCE_SCATTER:
+		*src = tess_block_begin(c->send_counts, c->count, nranks);
+		break;
+	case TESS_ALL_TO_ALL:
+		*src = tess_block_begin(c->send_counts, c->count, nranks);
+		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
+		break;
+	case TESS_SEND:
+		*dst = 0;
+		break;
+	case TESS_RECV:
+		*src = 0;
+		break;
+	}
+}
+
+static tess_status check_in_place(const struct tess_coll *c, int32_t nranks)
+{
+	for (int32_t r = 0; c->kind == TESS_ALL_TO_ALL && c->send_counts && r < nranks; r++)
+		if (c->send_counts[r] != c->recv_counts[r])
+			return refuse(c, TESS_EINVAL,
+			              "in place, but rank %d is given %" PRIu64
+			              " elements for %" PRIu64 "; use "
+			              "two buffers",
+			              r, c->send_counts[r], c->recv_counts[r]);
+	return TESS_OK;
+}
+
+static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	size_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
+	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
+	uintptr_t astray =
+		width - 1; /* bits that an aligned address has not: widths are powers of 2 */
+	uint64_t from, to;
+
+	if (c->count > most_bytes)
+		return refuse(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
+		              c->count);
+	tess_coll_extents(c, rank, nranks, &from, &to);
+	if (from > most_bytes || to > most_bytes)
+		return refuse(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
+		              from > to ? from : to);
+	if ((from && !src) || (to && !dst))
+		return refuse(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
+	if ((from && src & astray) || (to && dst & astray))
+		return refuse(c, TESS_EINVAL, "%s is not aligned to %s",
+		              from && src & astray ? "src" : "dst", tess_dtype_name(c->dtype));
+	if (!from || !to)
+		return TESS_OK;
+	if (src == dst)
+		return check_in_place(c, nranks);
+	if (src < dst + to * width && dst < src + from * width)
+		return refuse(
+			c, TESS_EINVAL,
+			"src and dst overlap; in place is src == dst, each block where it belongs");
+	return TESS_OK;
+}
+
+tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	tess_status st;
+
+	if ((st = check_words(c, rank, nranks)) || (st = check_lists(c, rank, nranks)))
+		return st;
+	return check_buffers(c, rank, nranks);
+}

@@ -1,0 +1,87 @@
+/* How a rank comes to its job: over a socket of its host, over TCP, or through the backend's library. */
+#include "core/base/clock.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/rendezvous/wire.h"
+#include "world.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static tess_status connect_job(struct tess_world *w, const char *job)
+{
+	const char *given = tess_option("rendezvous");
+	char path[128];
+	tess_status st = TESS_OK;
+
+	if (!*given && !w->rank)
+		st = tess_rendezvous_open(job, w->size, &w->server);
+	else if (!*given)
+		st = tess_socket_path(job, path, sizeof path);
+	if (st)
+		return st;
+	return tess_link_socket(*given      ? given
+	                        : w->server ? tess_rendezvous_path(w->server)
+	                                    : path,
+	                        *given != 0, w->rank, w->size, tess_now() + w->timeout, &w->handler,
+	                        &w->link);
+}
+
+static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting *m)
+{
+	struct tess_secret secret;
+	tess_status st = tess_secret_load(tess_option("secret_file"), m->job, &secret);
+
+	if (!st && !w->rank)
+		st = tess_rendezvous_open_hosts(&m->at, &secret, w->size, &w->server);
+	if (!st)
+		st = tess_link_hosts(&m->at, &secret, w->rank, w->size, tess_now() + w->timeout,
+		                     &w->handler, &w->link);
+	sodium_memzero(&secret, sizeof secret);
+	return st;
+}
+
+/* Where the backend's own library has brought the ranks together. */
+static tess_status connect_through(struct tess_world *w, const struct tess_backend *b)
+{
+	int64_t deadline = tess_now() + w->timeout;
+	int32_t line, *end = calloc((size_t)w->size, sizeof *end);
+	tess_status st;
+
+	if (!end)
+		return tess_fail(TESS_ENOMEM, "no memory for the lines of %d ranks", w->size);
+	st = b->bootstrap(w->rank, w->size, deadline, &line, end);
+	if (st) {
+		free(end);
+		return tess_fail_in(st, "%s", b->name);
+	}
+	if (!w->rank)
+		st = tess_rendezvous_open_tunnels(end, w->size, &w->server);
+	free(end);
+	if (!st)
+		return tess_link_tunnel(line, w->rank, w->size, deadline, &w->handler, &w->link);
+	close(line);
+	return st;
+}
+
+tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *seat)
+{
+	const char *below = tess_backend_wrapped(tess_option("backend"));
+	const struct tess_backend *b;
+	struct tess_meeting m;
+	tess_status st;
+
+	/* one that cannot be had is spoken of when all ranks are there to hear it */
+	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_backend(below, &b) && b->bootstrap)
+		return connect_through(w, b);
+	st = tess_rank_env_meeting(seat, &m);
+	if (!st)
+		st = seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
+	if (!st && !w->rank)
+		st = w->link.set(w->link.self, "meeting", m.at.addr, strlen(m.at.addr) + 1);
+	return st;
+}

@@ -1,0 +1,329 @@
+#include "emulate.h"
+
+#include "check.h"
+
+#include "core/base/status.h"
+#include "core/registry/returned.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct message {
+	struct tess_coll coll;
+	void *work;
+};
+
+struct tess_emulation {
+	struct tess_emulation *next; /* of a batch */
+	struct tess_group *group;
+	const struct tess_coll *coll;
+	char *temp; /* what has come and is yet to be added, or moved */
+	int32_t n, done;
+	bool whole; /* the backend has the call: one message, which is all of it */
+	bool over;
+	struct message message[];
+};
+
+/* The backend's group that it goes over. */
+static void *self_of(const struct tess_emulation *e)
+{
+	return e->whole || !e->group->p2p_channel ? e->group->self : e->group->p2p_channel;
+}
+
+static bool in_place(const struct tess_coll *c)
+{
+	return c->src == c->dst;
+}
+
+/* Block r of a buffer with all blocks. */
+static char *block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
+{
+	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype)
+	            : NULL;
+}
+
+static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at,
+                           uint64_t count)
+{
+	struct tess_group *g = e->group;
+	struct message *m = &e->message[e->n];
+	uint64_t from = (uint64_t)(kind == TESS_SEND ? g->rank : peer);
+	uint64_t to = (uint64_t)(kind == TESS_SEND ? peer : g->rank);
+	tess_status st;
+
+	if (!count)
+		return TESS_OK;
+	m->coll = (struct tess_coll){
+		.size = sizeof m->coll,
+		.kind = kind,
+		.dtype = e->coll->dtype,
+		.mem = e->coll->mem,
+		.peer = peer,
+		.fingerprint = e->coll->fingerprint * 0x9e3779b97f4a7c15 + (from << 32 | to),
+		.count = count,
+		.src = kind == TESS_SEND ? at : NULL,
+		.dst = kind == TESS_RECV ? at : NULL,
+		.deadline = e->coll->deadline,
+		.where = e->coll->where,
+	};
+	st = TESS_PLUGIN_CALL(g->backend, m->coll.where, start, self_of(e), &m->coll, &m->work);
+	if (!st)
+		e->n++;
+	return st;
+}
+
+/* What this rank sends to rank r: where it begins, and its count; NULL: nothing. */
+static char *parcel(const struct tess_emulation *e, int32_t r, uint64_t *count)
+{
+	const struct tess_coll *c = e->coll;
+	bool root = c->peer == e->group->rank;
+
+	*count = c->count;
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		return root ? (char *)c->src : NULL;
+	case TESS_REDUCE:
+	case TESS_GATHER:
+		return r == c->peer ? (char *)c->src : NULL;
+	case TESS_ALL_REDUCE:
+		return (char *)c->src;
+	case TESS_ALL_GATHER:
+		return in_place(c) ? block(c, c->src, c->recv_counts, e->group->rank) : (char *)c->src;
+	case TESS_SCATTER:
+		*count = tess_block_size(c->send_counts, c->count, r);
+		return root ? block(c, c->src, c->send_counts, r) : NULL;
+	case TESS_REDUCE_SCATTER:
+	case TESS_ALL_TO_ALL:
+		*count = tess_block_size(c->send_counts, c->count, r);
+		return block(c, c->src, c->send_counts, r);
+	}
+	return NULL;
+}
+
+/* Where what comes from rank r is to lie; NULL: nothing comes. */
+static char *place(const struct tess_emulation *e, int32_t r, uint64_t *count)
+{
+	const struct tess_coll *c = e->coll;
+	bool root = c->peer == e->group->rank;
+	char *temp = e->temp + (uint64_t)r * c->count * tess_width(c->dtype);
+
+	*count = c->count;
+	switch (c->kind) {
+	case TESS_BROADCAST:
+	case TESS_SCATTER:
+		return r == c->peer ? (char *)c->dst : NULL;
+	case TESS_REDUCE:
+		return root ? temp : NULL;
+	case TESS_ALL_REDUCE:
+	case TESS_REDUCE_SCATTER:
+		return temp;
+	case TESS_GATHER:
+	case TESS_ALL_GATHER:
+		*count = tess_block_size(c->recv_counts, c->count, r);
+		return root || c->kind == TESS_ALL_GATHER ? block(c, c->dst, c->recv_counts, r) : NULL;
+	case TESS_ALL_TO_ALL:
+		*count = tess_block_size(c->recv_counts, c->count, r);
+		return block(c, in_place(c) ? e->temp : c->dst, c->recv_counts, r);
+	}
+	return NULL;
+}
+
+static uint64_t temp_elements(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	switch (c->kind) {
+	case TESS_REDUCE:
+		return rank == c->peer ? c->count * (uint64_t)nranks : 0;
+	case TESS_ALL_REDUCE:
+	case TESS_REDUCE_SCATTER:
+		return c->count * (uint64_t)nranks;
+	case TESS_ALL_TO_ALL:
+		return in_place(c) ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
+	}
+	return 0;
+}
+
+static void copy(void *dst, const void *src, uint64_t bytes)
+{
+	if (bytes && dst != src)
+		memcpy(dst, src, bytes);
+}
+
+static void add(struct tess_emulation *e)
+{
+	const struct tess_coll *c = e->coll;
+	int32_t me = e->group->rank;
+	const void *part[TESS_RANKS_MAX];
+	bool slice = c->kind == TESS_REDUCE_SCATTER;
+	char *own = slice ? block(c, c->src, c->send_counts, me) : (char *)c->src;
+	uint64_t count;
+
+	for (int32_t r = 0; r < e->group->size; r++)
+		part[r] = r == me ? own : place(e, r, &count);
+	if (c->count)
+		tess_reduce(c->dtype, c->op, part, e->group->size, c->count,
+		            slice && in_place(c) ? own : c->dst);
+}
+
+/* All messages are through: add, and move what this rank keeps. */
+static void finish(struct tess_emulation *e)
+{
+	const struct tess_coll *c = e->coll;
+	int32_t me = e->group->rank;
+	size_t width = tess_width(c->dtype);
+	bool everywhere = c->kind == TESS_ALL_GATHER || c->kind == TESS_ALL_TO_ALL;
+	uint64_t count;
+	char *own;
+
+	if (e->whole)
+		return;
+	if (tess_kind_reduces(c->kind)) {
+		if (c->kind != TESS_REDUCE || me == c->peer)
+			add(e);
+	} else if (!in_place(c)) {
+		if (!everywhere && me != c->peer)
+			return;
+		own = parcel(e, me, &count);
+		copy(c->kind == TESS_SCATTER ? c->dst : place(e, me, &count), own, count * width);
+	} else if (c->kind == TESS_ALL_TO_ALL) {
+		for (int32_t r = 0; r < e->group->size; r++) {
+			char *come = place(e, r, &count);
+
+			if (r != me)
+				copy(block(c, c->dst, c->recv_counts, r), come, count * width);
+		}
+	}
+}
+
+tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c,
+                                 struct tess_emulation **out)
+{
+	struct tess_emulation *e = calloc(1, sizeof *e + 2 * (size_t)g->size * sizeof *e->message);
+	uint64_t count, bytes = temp_elements(c, g->rank, g->size) * tess_width(c->dtype);
+	tess_status st = TESS_OK;
+
+	if (e)
+		*e = (struct tess_emulation){ .group = g, .coll = c, .temp = malloc(bytes + 1) };
+	if (!e || !e->temp) {
+		free(e);
+		return tess_fail(TESS_ENOMEM, "no memory to make %s of messages",
+		                 tess_kind_name(c->kind));
+	}
+	*out = e; /* after a failure too: what was started has its buffers */
+	for (int32_t i = 1; i < g->size && !st; i++) {
+		int32_t r = (g->rank + i) % g->size;
+		char *at = place(e, r, &count);
+
+		if (at)
+			st = message(e, TESS_RECV, r, at, count);
+	}
+	for (int32_t i = 1; i < g->size && !st; i++) {
+		int32_t r = (g->rank + i) % g->size;
+		char *at = parcel(e, r, &count);
+
+		if (at)
+			st = message(e, TESS_SEND, r, at, count);
+	}
+	return st;
+}
+
+/* A call that the backend has. */
+static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
+                               struct tess_emulation **out)
+{
+	struct tess_emulation *e = calloc(1, sizeof *e + sizeof *e->message);
+	tess_status st;
+
+	if (!e)
+		return tess_fail(TESS_ENOMEM, "no memory for a call of a batch");
+	e->group = g;
+	e->coll = c;
+	e->whole = true;
+	*out = e;
+	st = TESS_PLUGIN_CALL(g->backend, c->where, start, g->self, c, &e->message->work);
+	if (!st)
+		e->n = 1;
+	return st;
+}
+
+tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
+                                 struct tess_emulation **out)
+{
+	tess_status st = TESS_OK;
+
+	for (uint32_t i = 0; i < n && !st; i++) {
+		if (g->self && !g->backend->supports(c[i], g->size))
+			st = start_whole(g, c[i], out);
+		else
+			st = tess_emulation_start(g, c[i], out);
+		if (*out)
+			out = &(*out)->next;
+	}
+	return st;
+}
+
+/* The state of one, without its batch. */
+static tess_status look(struct tess_emulation *e)
+{
+	const struct tess_backend *b = e->group->backend;
+
+	for (; e->done < e->n; e->done++) {
+		tess_status st = b->test(self_of(e), e->message[e->done].work);
+
+		if (st == TESS_PENDING)
+			return st;
+		if (st)
+			return tess_plugin_judge(b, b->name, "test", e->coll->where, st);
+	}
+	if (!e->over)
+		finish(e);
+	e->over = true;
+	return TESS_OK;
+}
+
+/* All are looked at, so that all get on. */
+tess_status tess_emulation_test(struct tess_emulation *e)
+{
+	tess_status all = TESS_OK;
+
+	for (; e; e = e->next) {
+		tess_status st = look(e);
+
+		if (st < 0)
+			return st;
+		if (st)
+			all = st;
+	}
+	return all;
+}
+
+tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline)
+{
+	for (; e; e = e->next) {
+		for (; e->done < e->n; e->done++) {
+			tess_status st = tess_group_wait_work(e->group, self_of(e),
+			                                  e->message[e->done].work, deadline);
+
+			if (st)
+				return st;
+		}
+		look(e);
+	}
+	return TESS_OK;
+}
+
+void tess_emulation_release(struct tess_emulation *e)
+{
+	for (; e; e = e->next) {
+		for (int32_t i = 0; i < e->n; i++)
+			e->group->backend->release(self_of(e), e->message[i].work);
+		e->n = 0;
+	}
+}
+
+void tess_emulation_free(struct tess_emulation *e)
+{
+	for (struct tess_emulation *next; e; e = next) {
+		next = e->next;
+		free(e->temp);
+		free(e);
+	}
+}

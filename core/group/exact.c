@@ -1,0 +1,597 @@
+/*
+ * The one exact reduction. The order of additions depends on the units of the trees alone: who
+ * holds a node, and which way it came, does not enter.
+ */
+#include "exact.h"
+
+#include "core/base/clock.h"
+#include "world.h"
+
+#include "core/base/status.h"
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/float.h>
+#include <tessera/split.h>
+#include <tessera/stream.h>
+
+enum {
+	LEVELS = 64, /* halvings of any number of units, and of trees */
+	STEP = 1024, /* elements that are added at a time, so that partial sums stay in cache */
+	SMALL = 64 << 10, /* bytes of a sum up to which one step is better than two */
+	TINY = 2 << 10, /* the same, where the second step copies nothing */
+	/* bytes of a large sum that go at once, of all ranks and of each: what is moved and added stays in cache */
+	AT_ONCE = 1 << 20,
+	EACH = 512 << 10,
+	LINE = 16 /* elements of a cache line */
+};
+
+int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
+{
+	int64_t nodes = 0;
+
+	for (int32_t t = 0; t < s->ntree; t++)
+		nodes += tess_node_count(s->n[t], tess_edge(s->n[t], nranks, rank),
+		                         tess_edge(s->n[t], nranks, rank + 1));
+	return nodes;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+struct adder {
+	const struct tess_sum *s;
+	int32_t nranks;
+	uint64_t stride; /* elements from one node to the next */
+	const float *const *part;
+	float *scratch; /* [LEVELS][step] */
+	uint64_t step, at, n; /* elements [at, at + n) are added now */
+	int64_t next[TESS_RANKS_MAX]; /* of each rank: the first node that is not used yet */
+};
+
+/* Elementwise, over vectors that are apart: what a compiler turns into vector instructions. */
+static void sum_of(float *restrict to, const float *restrict left, const float *restrict right,
+                   uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = left[k] + right[k];
+}
+
+static void sum_into(float *restrict to, const float *restrict right, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] += right[k];
+}
+
+static void finish_into(float *restrict to, const float *restrict sum, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = tess_one_nan(sum[k] + 0.0f); /* no finished sum is -0 */
+}
+
+static const float *add(struct adder *a, const float *left, const float *right, int level)
+{
+	float *to = a->scratch + (uint64_t)level * a->step;
+
+	if (left == to)
+		sum_into(to, right, a->n);
+	else
+		sum_of(to, left, right, a->n);
+	return to;
+}
+
+static const float *finished(struct adder *a, const float *sum, int level)
+{
+	float *to = a->scratch + (uint64_t)level * a->step;
+
+	if (sum != to) {
+		finish_into(to, sum, a->n);
+		return to;
+	}
+	for (uint64_t k = 0; k < a->n; k++)
+		to[k] += 0.0f;
+	return to;
+}
+
+/*
+ * Node (depth, i) of a tree of n units; NULL: it is empty. Whoever holds it whole gave it as one
+ * vector. Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each
+ * rank's part.
+ */
+static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int level)
+{
+	int64_t lo = tess_edge(n, (int64_t)1 << depth, i),
+		hi = tess_edge(n, (int64_t)1 << depth, i + 1);
+	int64_t holder =
+		lo < hi ? lo * a->nranks / n : 0; /* the last rank that begins at lo or before */
+	const float *left, *right;
+
+	if (lo >= hi)
+		return NULL;
+	if (hi <= tess_edge(n, a->nranks, holder + 1))
+		return a->part[holder] + (uint64_t)a->next[holder]++ * a->stride + a->at;
+	left = node(a, n, depth + 1, 2 * i, level);
+	right = node(a, n, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add(a, left, right, level) : left ? left : right;
+}
+
+/* The same tree over the trees, whose leaves are finished sums. */
+static const float *trees(struct adder *a, int depth, int64_t i, int level)
+{
+	int64_t ntree = a->s->ntree;
+	int64_t lo = tess_edge(ntree, (int64_t)1 << depth, i),
+		hi = tess_edge(ntree, (int64_t)1 << depth, i + 1);
+	const float *left, *right;
+
+	if (lo >= hi)
+		return NULL;
+	if (hi - lo == 1) {
+		const float *sum = a->s->n[lo] ? node(a, a->s->n[lo], 0, 0, level) : NULL;
+
+		return sum ? finished(a, sum, level) : NULL;
+	}
+	left = trees(a, depth + 1, 2 * i, level);
+	right = trees(a, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add(a, left, right, level) : left ? left : right;
+}
+
+static void finish_sum(float *restrict to, const float *restrict left, const float *restrict right,
+                       uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = tess_one_nan(left[k] + right[k] + 0.0f);
+}
+
+/* One tree over several ranks, as most sums are: its last addition and the end of it at once. */
+static void finish_tree(struct adder *a, float *out)
+{
+	int64_t n = a->s->n[0];
+	const float *left = node(a, n, 1, 0, 0), *right = node(a, n, 1, 1, left ? 1 : 0);
+
+	if (left && right)
+		finish_sum(out, left, right, a->n);
+	else
+		finish_into(out, left ? left : right, a->n);
+}
+
+static void finish_trees(struct adder *a, float *out)
+{
+	const float *sum = trees(a, 0, 0, 0);
+
+	if (sum)
+		finish_into(out, sum, a->n);
+	else
+		memset(out, 0, a->n * sizeof *out);
+}
+
+/* Elements [at, end) of the sums, to `nout` places: one after another while they are in cache. */
+static void finish_some(struct adder *a, uint64_t at, uint64_t end, float *const *out, int32_t nout,
+                        bool through)
+{
+	for (a->at = at; a->at < end; a->at += STEP) {
+		a->n = end - a->at < STEP ? end - a->at : STEP;
+		memset(a->next, 0, (size_t)a->nranks * sizeof *a->next);
+		if (a->s->ntree == 1 && a->s->n[0] && a->nranks > 1)
+			finish_tree(a, out[0] + a->at);
+		else
+			finish_trees(a, out[0] + a->at);
+		for (int32_t i = 1; i < nout; i++)
+			if (through)
+				memcpy(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
+			else
+				tess_stream(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
+	}
+}
+
+/* out[0] is this rank's, the others are written at `pace` (NULL: past the caches). */
+static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
+                       const float *const *part, float *scratch, float *const *out, int32_t nout,
+                       struct tess_store_policy *pace)
+{
+	uint64_t tried = 0;
+	uint32_t saved = tess_float_enter();
+	bool through;
+	struct adder a;
+
+	a.s = s;
+	a.nranks = nranks;
+	a.stride = stride;
+	a.part = part;
+	a.scratch = scratch;
+	a.step = s->count < STEP ? s->count : STEP;
+	if (pace)
+		tried = tess_store_policy_sample(pace, s->count * sizeof **out, &through) / sizeof **out;
+	if (tried) {
+		int64_t begin = tess_now();
+
+		finish_some(&a, 0, tried, out, nout, through);
+		tess_store_policy_record(pace, tried * sizeof **out, tess_now() - begin);
+	}
+	finish_some(&a, tried, s->count, out, nout, pace && pace->cached);
+	tess_stream_end();
+	tess_float_leave(saved);
+}
+
+void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
+                     float *scratch, float *out)
+{
+	finish_all(s, nranks, s->count, part, scratch, &out, 1, NULL);
+}
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+struct way { /* of one sum, on one rank */
+	struct tess_group *g;
+	const struct tess_sum *s;
+	const float *nodes;
+	float *out, *scratch;
+	uint64_t at; /* the element that the piece begins with that is summed now */
+	/* an entry for each rank, in memory of the group: a thread's stack may be small */
+	int64_t *held; /* nodes */
+	uint64_t *slice; /* elements that it finishes */
+	uint64_t *give, *get, *shared[2];
+	struct spot *spot;
+	const float **part;
+	float **to;
+};
+
+struct place { /* in a room of the group, of one rank */
+	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
+};
+struct spot {
+	struct place nodes, out;
+};
+
+static tess_status lists(struct way *w)
+{
+	const size_t n = (size_t)w->g->size;
+	const size_t each = 6 * sizeof *w->get + sizeof *w->spot + 2 * sizeof(void *);
+
+	if (!w->g->lists)
+		w->g->lists = calloc(n, each);
+	if (!w->g->lists)
+		return tess_fail(TESS_ENOMEM, "no memory for the lists of a sum");
+	w->spot = w->g->lists;
+	w->held = (int64_t *)(w->spot + n);
+	w->slice = (uint64_t *)(w->held + n);
+	w->give = w->slice + n;
+	w->get = w->give + n;
+	w->shared[0] = w->get + n;
+	w->shared[1] = w->shared[0] + n;
+	w->part = (const float **)(void *)(w->shared[1] + n);
+	w->to = (float **)(w->part + n);
+	return TESS_OK;
+}
+
+static tess_status room(struct way *w, uint64_t floats)
+{
+	struct tess_group *g = w->g;
+	size_t bytes = floats * sizeof *g->scratch;
+
+	if (g->scratch_bytes < bytes) {
+		free(g->scratch);
+		g->scratch_bytes = 0;
+		g->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+		if (!g->scratch)
+			return tess_fail(TESS_ENOMEM,
+			                 "%s: no memory for %zu bytes of sums of other ranks",
+			                 w->s->where ? w->s->where : "sum", bytes);
+		g->scratch_bytes = bytes;
+	}
+	w->scratch = g->scratch;
+	return TESS_OK;
+}
+
+static uint64_t total(const uint64_t *list, int32_t n)
+{
+	uint64_t sum = 0;
+
+	for (int32_t r = 0; r < n; r++)
+		sum += list[r];
+	return sum;
+}
+
+static bool even(const uint64_t *list, int32_t n)
+{
+	for (int32_t r = 1; r < n; r++)
+		if (list[r] != list[0])
+			return false;
+	return true;
+}
+
+static tess_status run(struct way *w, int32_t kind, const float *src, float *dst, bool give,
+                       bool get)
+{
+	int32_t me = w->g->rank;
+	struct tess_coll c = {
+		.size = sizeof c,
+		.kind = kind,
+		.dtype = TESS_F32,
+		.src = src,
+		.dst = dst,
+		.count = kind == TESS_ALL_GATHER ? w->get[me] : w->give[me],
+		.send_counts = give ? w->give : NULL,
+		.recv_counts = get ? w->get : NULL,
+		.where = w->s->where,
+	};
+
+	return tess_group_run(w->g, &c);
+}
+
+/* The sum of `count` elements of every node, of which rank r's lie at from[sum of get before r]. */
+static void finish(struct way *w, const float *from, uint64_t count, float *scratch, float *out)
+{
+	struct tess_sum s = *w->s;
+
+	s.count = count;
+	for (int32_t r = 0; r < w->g->size; r++) {
+		w->part[r] = from;
+		from += w->get[r];
+	}
+	tess_sum_finish(&s, w->g->size, w->part, scratch, out);
+}
+
+static uint64_t adding(uint64_t count)
+{
+	return LEVELS * (count < STEP ? count : STEP);
+}
+
+/* Small: every rank gets all nodes and adds them. */
+static tess_status gather_and_add(struct way *w)
+{
+	uint64_t scratch = adding(w->s->count);
+	tess_status st;
+
+	for (int32_t r = 0; r < w->g->size; r++)
+		w->get[r] = (uint64_t)w->held[r] * w->s->count;
+	st = room(w, scratch + total(w->get, w->g->size));
+	if (!st)
+		st = run(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false,
+		         !even(w->get, w->g->size));
+	if (!st)
+		finish(w, w->scratch + scratch, w->s->count, w->scratch, w->out);
+	return st;
+}
+
+/* Slices of several nodes, rank by rank: what all_to_all wants. One node is its slices already. */
+static const float *pack(const struct way *w, float *to)
+{
+	int64_t held = w->held[w->g->rank];
+	uint64_t at = w->at;
+	float *begin = to;
+
+	if (held == 1)
+		return w->nodes + at;
+	for (int32_t r = 0; r < w->g->size; r++) {
+		for (int64_t i = 0; i < held; i++) {
+			memcpy(to, w->nodes + (uint64_t)i * w->s->count + at,
+			       w->slice[r] * sizeof *to);
+			to += w->slice[r];
+		}
+		at += w->slice[r];
+	}
+	return begin;
+}
+
+/*
+ * Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out`
+ * is its slice.
+ */
+static tess_status exchange_and_add(struct way *w, float *out)
+{
+	int32_t me = w->g->rank, n = w->g->size;
+	uint64_t scratch = adding(w->slice[me]), come;
+	bool lists = !even(w->slice, n);
+	tess_status st;
+
+	for (int32_t r = 0; r < n; r++) {
+		w->give[r] = (uint64_t)w->held[me] * w->slice[r];
+		w->get[r] = (uint64_t)w->held[r] * w->slice[me];
+		lists |= w->held[r] != w->held[0];
+	}
+	come = total(w->get, n);
+	st = room(w, scratch + come + (w->held[me] > 1 ? total(w->give, n) : 0));
+	if (!st)
+		st = run(w, TESS_ALL_TO_ALL, pack(w, w->scratch + scratch + come),
+		         w->scratch + scratch, lists, lists);
+	if (!st)
+		finish(w, w->scratch + scratch, w->slice[me], w->scratch, out);
+	return st;
+}
+
+/* What rank r finishes of a sum that all get: whole lines, so that no line is written by two. */
+static uint64_t slice_of(uint64_t count, int32_t nranks, int32_t r)
+{
+	int64_t lines = tess_up((int64_t)count, LINE);
+	uint64_t lo = (uint64_t)tess_edge(lines, nranks, r) * LINE,
+		 hi = (uint64_t)tess_edge(lines, nranks, r + 1) * LINE;
+
+	return (hi < count ? hi : count) - (lo < count ? lo : count);
+}
+
+/* Finished slices to all, of a piece: the work is the caller's, and so is `get` as long. */
+static tess_status share_out(const struct way *w, uint64_t *get, struct tess_work **work)
+{
+	int32_t n = w->g->size;
+	struct tess_coll c = {
+		.size = sizeof c,
+		.kind = TESS_ALL_GATHER,
+		.dtype = TESS_F32,
+		.src = w->out + w->at,
+		.dst = w->out + w->at,
+		.count = w->slice[w->g->rank],
+		.recv_counts = even(w->slice, n) ? NULL : get,
+		.where = w->s->where,
+	};
+
+	memcpy(get, w->slice, (size_t)n * sizeof *get);
+	return tess_group_start(w->g, &c, work);
+}
+
+/* A piece is shared out while the next one comes and is added. */
+static tess_status large(struct way *w)
+{
+	int32_t n = w->g->size, me = w->g->rank, i = 0;
+	uint64_t step = (n * EACH > AT_ONCE ? n * EACH : AT_ONCE) / sizeof *w->out, m;
+	struct tess_work *before = NULL, *work = NULL;
+	tess_status st = TESS_OK;
+
+	for (w->at = 0; w->at < w->s->count && !st; w->at += m, i ^= 1) {
+		uint64_t left = w->s->count - w->at;
+
+		m = left < 2 * step ? left : step;
+		for (int32_t r = 0; r < n; r++)
+			w->slice[r] = slice_of(m, n, r);
+		st = exchange_and_add(w, w->out + w->at + total(w->slice, me));
+		if (!st && before)
+			st = tess_work_wait(before, 0);
+		tess_work_release(before);
+		before = NULL;
+		if (!st)
+			st = share_out(w, w->shared[i], &work);
+		if (!st)
+			before = work;
+	}
+	if (!st)
+		st = tess_work_wait(before, 0);
+	tess_work_release(before);
+	return st;
+}
+
+/* ---- where it lies --------------------------------------------------------------------------- */
+
+static struct place find_place(const struct tess_group *g, const float *p, uint64_t count)
+{
+	const struct tess_shared_region *room = count ? tess_group_find_region(g, p, count * sizeof *p) : g->regions;
+	struct place at = { 0 };
+
+	if (room) {
+		at.room = room->id;
+		at.at = count ? (const char *)p - room->mine : 0;
+	}
+	return at;
+}
+
+static float *reach(const struct tess_group *g, int32_t r, const struct place *at)
+{
+	return (float *)(void *)((char *)tess_group_region_of(g, at->room)->peer[r] + at->at);
+}
+
+/*
+ * Nodes in memory that all ranks address: each adds its slice where the nodes lie, into every
+ * rank's `out`. What says where they lie says as well that they are there; a barrier says that
+ * nobody reads them any more. false: a rank's are elsewhere.
+ */
+static tess_status add_in_place(struct way *w, bool *done)
+{
+	int32_t me = w->g->rank, n = w->g->size, nout = 0;
+	struct spot mine, *all = w->spot;
+	const float **part = w->part;
+	float **out = w->to;
+	struct tess_sum s = *w->s;
+	uint64_t begin = total(w->slice, me);
+	tess_status st;
+
+	mine.nodes = find_place(w->g, w->nodes, (uint64_t)w->held[me] * s.count);
+	mine.out = find_place(w->g, w->out, s.share ? 0 : s.count);
+	*done = false;
+	st = tess_all_gather(w->g, &mine, all, sizeof mine / 8, TESS_I64, s.where);
+	for (int32_t r = 0; r < n && !st; r++)
+		if (!all[r].nodes.room || !all[r].out.room)
+			return TESS_OK;
+	s.count = w->slice[me];
+	if (!st)
+		st = room(w, adding(s.count));
+	if (st)
+		return st;
+	for (int32_t i = 0; i < n; i++) {
+		int32_t r = (me + i) % n;
+
+		part[r] = reach(w->g, r, &all[r].nodes) + begin;
+		if (!s.share)
+			out[nout++] = reach(w->g, r, &all[r].out) + begin;
+	}
+	if (s.share)
+		out[nout++] = w->out;
+	finish_all(&s, n, w->s->count, part, w->scratch, out, nout,
+	           nout > 1 ? tess_store_policy_for(w->g->store_policy, w->s->count * sizeof **out) : NULL);
+	*done = true;
+	return tess_barrier(w->g, s.where);
+}
+
+/* Whether the backend adds as the tree does: 2^k ranks that have units hold one node each. */
+static bool backend_adds(const struct tess_group *g, const struct tess_sum *s)
+{
+	return g->backend->exact && !(g->size & (g->size - 1)) && s->ntree == 1 &&
+	       s->n[0] >= g->size;
+}
+
+/* One vector of this rank: all of its nodes. */
+static tess_status leave_to_backend(struct tess_group *g, const struct tess_sum *s,
+                                    const float *src, float *out)
+{
+	struct tess_coll c = {
+		.size = sizeof c,
+		.kind = s->share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE,
+		.dtype = TESS_F32,
+		.op = TESS_SUM,
+		.src = src,
+		.dst = out,
+		.count = s->share ? s->share[g->rank] : s->count,
+		.send_counts = s->share,
+		.where = s->where,
+	};
+
+	return tess_group_run(g, &c);
+}
+
+/* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
+static tess_status fast(struct way *w)
+{
+	uint64_t count = w->s->count;
+	int64_t held = tess_sum_nodes(w->s, w->g->size, w->g->rank);
+	tess_status st;
+
+	if (held == 1)
+		return leave_to_backend(w->g, w->s, w->nodes, w->out);
+	st = room(w, count);
+	if (st)
+		return st;
+	memset(w->scratch, 0, count * sizeof *w->scratch);
+	for (int64_t i = 0; i < held; i++)
+		for (uint64_t k = 0; k < count; k++)
+			w->scratch[k] += w->nodes[(uint64_t)i * count + k];
+	return leave_to_backend(w->g, w->s, w->scratch, w->out);
+}
+
+tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
+                           float *out)
+{
+	struct way w = { .g = g, .s = s, .nodes = nodes, .out = out };
+	bool done;
+	tess_status st;
+
+	if (!s->count)
+		return TESS_OK; /* on all ranks */
+	if (g->size > 1 && backend_adds(g, s))
+		return leave_to_backend(g, s, nodes, out);
+	if (g->size > 1 && g->world->fast)
+		return fast(&w);
+	st = lists(&w);
+	if (st)
+		return st;
+	for (int32_t r = 0; r < g->size; r++)
+		w.held[r] = tess_sum_nodes(s, g->size, r);
+	if (g->size == 1) {
+		w.get[0] = 0;
+		st = room(&w, adding(s->count));
+		if (!st)
+			finish(&w, nodes, s->count, w.scratch, out);
+		return st;
+	}
+	if (!s->share && s->count * sizeof *out <= (g->regions ? TINY : SMALL))
+		return gather_and_add(&w);
+	for (int32_t r = 0; r < g->size; r++)
+		w.slice[r] = s->share ? s->share[r] : slice_of(s->count, g->size, r);
+	if (g->regions && ((st = add_in_place(&w, &done)) || done))
+		return st;
+	return s->share ? exchange_and_add(&w, out) : large(&w);
+}

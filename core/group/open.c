@@ -1,0 +1,347 @@
+/* Groups come and go. */
+#include "emulate.h"
+
+#include "core/base/clock.h"
+
+#include "core/base/status.h"
+#include "core/registry/returned.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MOST = 15 }; /* letters of a name, before its colour */
+
+static void destroy(struct tess_group *g)
+{
+	for (struct tess_work *w = g->spare, *next; w; w = next) {
+		next = w->next;
+		free(w);
+	}
+	for (struct tess_shared_region *room = g->regions, *next; room; room = next) {
+		next = room->next;
+		free(room);
+	}
+	free(g->members);
+	free(g->sent);
+	free(g->received);
+	free(g->desc);
+	free(g->scratch);
+	free(g->lists);
+	free(g);
+}
+
+/* The roster becomes the group's; NULL: no memory, and it is freed. */
+static struct tess_group *make(struct tess_world *w, struct tess_members *who)
+{
+	struct tess_group *g = calloc(1, sizeof *g);
+	size_t n = who ? (size_t)who->n : 0;
+
+	if (!g || !who) {
+		free(g);
+		free(who);
+		return NULL;
+	}
+	*g = (struct tess_group){
+		.world = w, .backend = w->backend, .members = who, .size = who->n
+	};
+	g->rank = tess_members_find(who, w->rank);
+	tess_members_key(who, g->key);
+	tess_ticks_look(&g->ticks); /* how fast they are is known by the time the ranks have met */
+	g->sent = calloc(n, sizeof *g->sent);
+	g->received = calloc(n, sizeof *g->received);
+	g->desc = malloc(tess_call_desc_size(who->n));
+	if (g->sent && g->received && g->desc)
+		return g;
+	destroy(g);
+	return NULL;
+}
+
+static tess_status no_memory(int32_t n)
+{
+	return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", n);
+}
+
+void tess_opening_post(struct tess_world *w, uint32_t id, int32_t nranks)
+{
+	uint64_t room[sizeof(struct tess_call_desc) / 8 + 1];
+	struct tess_call_desc *n = (void *)room;
+
+	if (nranks < 2)
+		return;
+	tess_call_desc_opening(n, id, nranks);
+	w->link.add_call(w->link.self, n);
+}
+
+tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status why,
+                                const char *sentence)
+{
+	const struct tess_call_key key = { .group = id };
+
+	if (why == TESS_ETIMEOUT && w->size > 1 && !w->failed)
+		w->link.deadline_passed(w->link.self, &key, 1);
+	return tess_world_backend_failed(w, why, sentence);
+}
+
+/* Whether the backend lacks a collective that the group makes of messages. */
+static bool lacks_any(const struct tess_group *g)
+{
+	struct tess_coll c = { .size = sizeof c, .mem = TESS_HOST };
+
+	for (c.kind = TESS_BROADCAST; c.kind <= TESS_ALL_TO_ALL; c.kind++)
+		for (c.dtype = TESS_F32; c.dtype <= TESS_U8; c.dtype++)
+			for (c.op = TESS_SUM; c.op <= TESS_BXOR; c.op++)
+				if ((c.op == TESS_SUM || tess_kind_reduces(c.kind)) &&
+				    (c.op < TESS_BAND || c.dtype > TESS_F16) &&
+				    g->backend->supports(&c, g->size))
+					return true;
+	return false;
+}
+
+void tess_group_abort(struct tess_group *g)
+{
+	if (g->self && g->backend->abort)
+		g->backend->abort(g->self);
+	if (g->p2p_channel && g->backend->abort)
+		g->backend->abort(g->p2p_channel);
+}
+
+/* The backend's groups. */
+static void leave(struct tess_group *g)
+{
+	if (g->p2p_channel)
+		g->backend->close(g->p2p_channel);
+	if (g->self)
+		g->backend->close(g->self);
+}
+
+/*
+ * Together with all members; a group of one rank needs nobody. The group is the world's then, or is
+ * destroyed.
+ */
+static tess_status enter(struct tess_group *g, const struct tess_group *parent)
+{
+	struct tess_world *w = g->world;
+	char aside[TESS_MEMBERS_KEY + 8];
+	struct tess_join how = { .size = sizeof how,
+		                 .rank = g->rank,
+		                 .nranks = g->size,
+		                 .device = -1,
+		                 .name = g->key,
+		                 .world = g->members->member,
+		                 .store = &w->store,
+		                 .parent = parent ? parent->self : NULL,
+		                 .deadline = tess_now() + w->timeout };
+	tess_status st = TESS_OK;
+
+	if (parent && g->size > 1) {
+		w->link.add_group(w->link.self, g->members);
+		tess_opening_post(w, g->members->id, g->size);
+	}
+	if (!parent || g->size > 1)
+		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
+	if (!st && g->size > 1 && lacks_any(g)) {
+		snprintf(aside, sizeof aside, "%s/aside", g->key);
+		how.name = aside;
+		how.parent = g->self;
+		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->p2p_channel);
+	}
+	if (st) {
+		st = tess_fail_in(st, "%s", w->backend->name);
+		leave(g);
+		destroy(g);
+		return st;
+	}
+	pthread_mutex_lock(&w->lock);
+	g->next = w->groups;
+	w->groups = g;
+	if (w->failed)
+		tess_group_abort(g);
+	pthread_mutex_unlock(&w->lock);
+	return TESS_OK;
+}
+
+tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
+{
+	struct tess_group *g = make(w, tess_members_new(0, "world", w->size));
+	tess_status st = g ? enter(g, NULL) : no_memory(w->size);
+
+	if (!st)
+		*out = g;
+	return st;
+}
+
+/* ---- groups of some ranks -------------------------------------------------------------------- */
+
+struct wish { /* what a rank says of itself */
+	int64_t colour, key;
+	int64_t number; /* of its splits so far: what makes ids unique */
+	char name[32];
+};
+
+struct candidate {
+	int64_t key;
+	int32_t rank; /* in the parent */
+};
+
+static int by_key(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->rank - y->rank;
+}
+
+static tess_status check_name(const char *name)
+{
+	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
+
+	if (len && !name[len] && len <= NAME_MOST)
+		return TESS_OK;
+	return tess_fail(
+		TESS_EINVAL,
+		"a group cannot be named \"%.40s\": a name is 1 to %d letters of a-z 0-9 _", name,
+		NAME_MOST);
+}
+
+/* All ranks of the parent have called the groups by one name, or all hear who has not. */
+static tess_status check_names(const struct tess_group *parent, const struct wish *all)
+{
+	char text[256];
+
+	for (int32_t r = 1; r < parent->size; r++) {
+		if (!strcmp(all[r].name, all[0].name))
+			continue;
+		snprintf(text, sizeof text,
+		         "a split of group %s is named %s by rank %d, but %s by rank %d; all ranks "
+		         "make the same calls in the same order",
+		         parent->members->name, all[0].name, parent->members->member[0], all[r].name,
+		         parent->members->member[r]);
+		return tess_world_post_failure(parent->world, TESS_EMISMATCH, text);
+	}
+	return TESS_OK;
+}
+
+/* The ranks of this one's colour, in order; NULL: no memory. */
+static struct tess_members *assemble(const struct tess_group *parent, const struct wish *all)
+{
+	const int32_t *world = parent->members->member;
+	const struct wish *mine = &all[parent->rank];
+	struct candidate *c = calloc((size_t)parent->size, sizeof *c);
+	struct tess_members *who = NULL;
+	char name[TESS_GROUP_NAME];
+	uint32_t id, size = (uint32_t)parent->world->size;
+	int32_t n = 0;
+
+	for (int32_t r = 0; c && r < parent->size; r++)
+		if (all[r].colour == mine->colour)
+			c[n++] = (struct candidate){ .key = all[r].key, .rank = r };
+	if (c) {
+		qsort(c, (size_t)n, sizeof *c, by_key);
+		id = 1 + (uint32_t)world[c[0].rank] + size * (uint32_t)all[c[0].rank].number;
+		snprintf(name, sizeof name, "%.*s/%d", NAME_MOST, mine->name, (int)mine->colour);
+		who = tess_members_new(id, name, n);
+	}
+	for (int32_t i = 0; who && i < n; i++)
+		who->member[i] = world[c[i].rank];
+	free(c);
+	return who;
+}
+
+tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
+                             const char *name, struct tess_group **out)
+{
+	struct tess_world *w = parent->world;
+	struct wish mine = { .colour = colour, .key = key }, *all;
+	struct tess_group *g = NULL;
+	uint32_t id;
+	tess_status st;
+
+	if (!name)
+		name = "split";
+	st = check_name(name);
+	if (st)
+		return st;
+	memcpy(mine.name, name, strlen(name));
+	mine.number = atomic_fetch_add(&w->splits, 1);
+	all = calloc((size_t)parent->size, sizeof *all);
+	st = all ? tess_all_gather(parent, &mine, all, sizeof mine / sizeof(int64_t), TESS_I64,
+	                           "tess_group_split")
+	         : no_memory(parent->size);
+	if (!st)
+		st = check_names(parent, all);
+	if (!st && colour >= 0) {
+		g = make(w, assemble(parent, all));
+		id = g ? g->members->id : 0;
+		st = g ? enter(g, parent) : no_memory(parent->size);
+		if (st) /* the others wait for this rank */
+			st = tess_opening_failed(w, id, st, tess_error());
+	}
+	free(all);
+	if (!st)
+		*out = colour < 0 ? NULL : g;
+	return st;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void tess_group_finish(struct tess_group *g)
+{
+	for (struct tess_work *work = g->live; work; work = work->next)
+		if (work->state == TESS_PENDING)
+			tess_work_wait(work, 0);
+}
+
+void tess_group_close(struct tess_group *g)
+{
+	char said[TESS_SENTENCE];
+	struct tess_world *w;
+
+	if (!g)
+		return;
+	w = g->world;
+	snprintf(said, sizeof said, "%s", tess_error());
+	if (!w->left)
+		tess_group_finish(g);
+	pthread_mutex_lock(&w->lock);
+	for (struct tess_group **at = &w->groups; *at; at = &(*at)->next)
+		if (*at == g) {
+			*at = g->next;
+			break;
+		}
+	pthread_mutex_unlock(&w->lock);
+	for (struct tess_work *work = g->live; work; work = work->next)
+		tess_work_release_backend(work);
+	if (g->members->id && g->size > 1 && !w->left) {
+		tess_group_report_last(g);
+		w->link.leave_group(w->link.self, g->members->id);
+	}
+	leave(g);
+	for (struct tess_work *work = g->live, *next; work; work = next) {
+		next = work->next;
+		tess_work_free(work);
+		free(work);
+	}
+	destroy(g);
+	tess_fail(TESS_OK, "%s", said); /* what a backend says of works that it drops is no news */
+}
+
+/* ---- what it is ------------------------------------------------------------------------------ */
+
+int32_t tess_group_rank(const struct tess_group *g)
+{
+	return g->rank;
+}
+
+int32_t tess_group_size(const struct tess_group *g)
+{
+	return g->size;
+}
+
+int32_t tess_group_member(const struct tess_group *g, int32_t rank)
+{
+	return rank >= 0 && rank < g->size ? g->members->member[rank] : -1;
+}
+
+const char *tess_group_name(const struct tess_group *g)
+{
+	return g->members->name;
+}

@@ -1,0 +1,566 @@
+#include "job.h"
+
+#include "core/flight/straggler.h"
+#include "subreaper.h"
+#include "core/base/clock.h"
+#include "exec.h"
+#include "core/flight/flight.h"
+#include "core/rendezvous/coordinator.h"
+#include "output_mux.h"
+#include "records.h"
+#include "core/rendezvous/rendezvous.h"
+
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
+enum { RECORDS_MS = 1000, LOOK_MS = 10 }; /* how long records are waited for, and looked for */
+enum { FIXED = 3 }; /* descriptors before those of the ranks */
+
+struct rank {
+	pid_t pid; /* 0: not started, or gone */
+	int status; /* of waitpid, when gone */
+	bool stopped; /* it ended because we wanted so */
+	struct tess_output_mux out, err;
+	int log; /* a file of its own, or -1 */
+};
+
+enum stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
+
+struct job {
+	const struct tess_launch *how;
+	const struct tess_attempt *attempt;
+	struct tess_rendezvous *meet;
+	int signals, report; /* signalfd; where a rank that cannot exec says why */
+	int32_t alive;
+	enum stage stage;
+	int64_t until; /* the end of the stage; 0: none */
+	int signal; /* that ended the job, or 0 */
+	int64_t records; /* until when those that somebody wants are waited for; 0: nobody does */
+	int32_t cause; /* the first rank that failed by itself, or -1 */
+	const char *unwritten; /* what could not be written, or NULL; why: */
+	int error;
+	struct tess_sink out, err; /* our stdout and stderr */
+	struct pollfd *on; /* signals, sinks, then the outputs in line */
+	struct tess_output_mux **line;
+	nfds_t turn; /* which of them is looked at first */
+	struct rank rank[];
+};
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+static tess_status open_log(const struct job *j, int32_t r, int *out)
+{
+	const struct tess_launch *how = j->how;
+	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+	char path[4096];
+
+	if (!how->log_dir)
+		return TESS_OK;
+	snprintf(path, sizeof path, "%s/rank-%d.log", how->log_dir, r);
+	*out = open(path, j->attempt->number ? flags : flags | O_TRUNC, 0666);
+	if (*out < 0)
+		return tess_fail(TESS_EIO, "the log %s cannot be written: %s", path,
+		                 strerror(errno));
+	if (j->attempt->number)
+		dprintf(*out, "---- restart %d of %d ----\n", j->attempt->number, how->restarts);
+	return TESS_OK;
+}
+
+static tess_status listen_to(struct tess_output_mux *l, int32_t r, struct tess_sink *to, int log,
+                             int *end)
+{
+	int fd[2];
+
+	if (pipe2(fd, O_CLOEXEC))
+		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r,
+		                 strerror(errno));
+	fcntl(fd[0], F_SETFL, O_NONBLOCK);
+	l->from = fd[0];
+	l->to = to;
+	l->log = log;
+	l->left = SIZE_MAX;
+	snprintf(l->prefix, sizeof l->prefix, "[%d] ", r);
+	*end = fd[1];
+	return TESS_OK;
+}
+
+static tess_status start(struct job *j, int32_t r)
+{
+	struct rank *rank = &j->rank[r];
+	int out = -1, err = -1;
+	pid_t pid;
+	struct tess_exec exec = { .rank = r, .parent = getpid(), .report = j->report };
+	tess_status st =
+		tess_exec_prepare(&exec, j->how, j->attempt, tess_rendezvous_path(j->meet));
+
+	if (!st)
+		st = open_log(j, r, &rank->log);
+	if (!st && !(j->how->stream && r == 0)) {
+		st = listen_to(&rank->out, r, &j->out, rank->log, &out);
+		if (!st)
+			st = listen_to(&rank->err, r, &j->err, rank->log, &err);
+	}
+	if (st)
+		goto out;
+	pid = fork();
+	if (pid == 0)
+		tess_exec_become(&exec, out, err);
+	if (pid > 0) {
+		rank->pid = pid;
+		j->alive++;
+	} else {
+		st = tess_fail(TESS_EIO, "rank %d cannot be started: %s", r, strerror(errno));
+	}
+out:
+	tess_exec_free(&exec);
+	if (out >= 0)
+		close(out);
+	if (err >= 0)
+		close(err);
+	return st;
+}
+
+/* `report` ends when every rank runs its program; an errno in it is why one does not. */
+static tess_status start_all(struct job *j)
+{
+	const struct tess_launch *how = j->how;
+	tess_status st = TESS_OK;
+	int fd[2], why = 0;
+
+	if (pipe2(fd, O_CLOEXEC))
+		return tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
+	j->report = fd[1];
+	for (int32_t r = 0; r < how->nranks && !st; r++)
+		st = start(j, r);
+	close(fd[1]);
+	if (!st && read(fd[0], &why, sizeof why) == sizeof why)
+		st = tess_fail(why == ENOENT   ? TESS_ENOENT
+		               : why == EACCES ? TESS_EPERM
+		                               : TESS_EIO,
+		               "%s cannot be run: %s", how->path ? how->path : how->argv[0],
+		               strerror(why));
+	close(fd[0]);
+	return st;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+/* A stopped process does not see SIGTERM before it goes on. */
+static void send_all(const struct job *j, int sig)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		if (!j->rank[r].pid)
+			continue;
+		kill(j->rank[r].pid, sig);
+		if (sig == SIGTERM)
+			kill(j->rank[r].pid, SIGCONT);
+	}
+}
+
+static void enter(struct job *j, enum stage stage)
+{
+	static const int last[] = { 0, LAST_WORDS_MS, TERM_MS, 0 };
+
+	if (stage <= j->stage)
+		return;
+	j->stage = stage;
+	j->until = last[stage] ? tess_now() + last[stage] * (int64_t)TESS_MS : 0;
+	if (stage == TERMINATING)
+		send_all(j, SIGTERM);
+	if (stage == KILLING)
+		send_all(j, SIGKILL);
+}
+
+static bool bad(const struct rank *rank)
+{
+	return !rank->pid && (!WIFEXITED(rank->status) || WEXITSTATUS(rank->status));
+}
+
+static void say_end(int status, char *text, size_t room)
+{
+	if (WIFSIGNALED(status))
+		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
+		         strsignal(WTERMSIG(status)));
+	else
+		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
+}
+
+/* ---- where the ranks are --------------------------------------------------------------------- */
+
+static void describe_lost(const struct job *j, int32_t r, struct tess_lost_rank *l)
+{
+	const struct rank *rank = &j->rank[r];
+
+	if (rank->pid || rank->stopped)
+		snprintf(l->how, sizeof l->how, "did not answer");
+	else
+		say_end(rank->status, l->how, sizeof l->how);
+	l->reached = tess_rendezvous_last_call(j->meet, r, l->told, sizeof l->told);
+}
+
+static void keep(const struct job *j, const json_t *merged)
+{
+	int32_t again = j->attempt->number;
+	char path[4096], number[16] = "";
+
+	if (!j->how->flight)
+		return;
+	if (again)
+		snprintf(number, sizeof number, "-%d", again);
+	snprintf(path, sizeof path, "%s/flight%s.json", j->how->flight, number);
+	if (tess_flight_store(path, merged))
+		tess_log(TESS_WARN, "launch", "%s", tess_error());
+}
+
+/* Says which rank is behind, from the records that are there. */
+static void say_behind(const struct job *j, int32_t level)
+{
+	int32_t n = j->how->nranks;
+	struct tess_lost_rank *lost = calloc((size_t)n, sizeof *lost);
+	char sentence[TESS_SENTENCE];
+	json_t *merged = NULL;
+
+	for (int32_t r = 0; lost && r < n; r++)
+		describe_lost(j, r, &lost[r]);
+	if (lost && *j->attempt->records &&
+	    !tess_straggler_find(j->attempt->records, n, lost, &merged, sentence, sizeof sentence)) {
+		if (*sentence || level == TESS_WARN) /* somebody has asked */
+			tess_log(level, "launch", "%s",
+			         *sentence ? sentence : "no rank is in a call");
+		keep(j, merged);
+	}
+	json_decref(merged);
+	free(lost);
+}
+
+static void want_records(struct job *j)
+{
+	tess_records_clear(j->attempt->records);
+	tess_rendezvous_request_records(j->meet);
+	j->records = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
+}
+
+/* The records that were wanted are there, or the time for them is over. */
+static void look_for_records(struct job *j)
+{
+	bool all = true;
+
+	for (int32_t r = 0; r < j->how->nranks; r++)
+		all &= !j->rank[r].pid || tess_records_has(j->attempt->records, r);
+	if (!all && tess_now() < j->records)
+		return;
+	j->records = 0;
+	say_behind(j, TESS_WARN);
+}
+
+/* A rank has ended badly by itself: the others are told, and have a moment. */
+static void blame(struct job *j, int32_t r)
+{
+	char end[96], text[160];
+
+	if (j->cause < 0)
+		j->cause = r;
+	say_end(j->rank[r].status, end, sizeof end);
+	snprintf(text, sizeof text, "rank %d %s", r, end);
+	tess_rendezvous_fail(j->meet, r, TESS_EPEER, text);
+	enter(j, LAST_WORDS);
+}
+
+static void reap(struct job *j)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		struct rank *rank = &j->rank[r];
+
+		if (!rank->pid || waitpid(rank->pid, &rank->status, WNOHANG) != rank->pid)
+			continue;
+		rank->pid = 0;
+		rank->stopped = j->signal || j->stage >= TERMINATING;
+		j->alive--;
+		if (!bad(rank))
+			tess_rendezvous_rank_ended(j->meet, r);
+		if (bad(rank) && !rank->stopped)
+			blame(j, r);
+		else if (r == 0 && j->signal == SIGINT)
+			enter(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
+	}
+}
+
+/* The terminal has sent its SIGINT to the ranks as well; kill(1) has not. */
+static void take_signals(struct job *j)
+{
+	struct signalfd_siginfo info;
+
+	while (read(j->signals, &info, sizeof info) == sizeof info) {
+		int sig = (int)info.ssi_signo;
+
+		if (sig == SIGCHLD)
+			continue;
+		if (sig == SIGUSR1) {
+			want_records(j);
+			continue;
+		}
+		if (getppid() != j->attempt->parent) /* the launcher has been killed */
+			enter(j, KILLING);
+		if (sig == SIGINT && !j->signal) {
+			if (info.ssi_code != SI_KERNEL)
+				send_all(j, SIGINT);
+		} else {
+			enter(j, TERMINATING);
+		}
+		if (!j->signal)
+			j->signal = sig;
+	}
+	reap(j);
+}
+
+/* ---- the job --------------------------------------------------------------------------------- */
+
+/* Nothing of it is to be lost without a word: what cannot be written ends the job. */
+static void check_written(struct job *j)
+{
+	const struct tess_sink *sink[] = { &j->out, &j->err };
+
+	for (int i = 0; i < 2 && !j->unwritten; i++)
+		if (sink[i]->error) {
+			j->unwritten = i ? "standard error" : "standard output";
+			j->error = sink[i]->error;
+		}
+	for (int32_t r = 0; r < j->how->nranks && !j->unwritten; r++) {
+		const struct rank *rank = &j->rank[r];
+
+		if (rank->out.error || rank->err.error) {
+			j->unwritten = "a log of the ranks";
+			j->error = rank->out.error ? rank->out.error : rank->err.error;
+		}
+	}
+	if (!j->unwritten || j->stage >= TERMINATING)
+		return;
+	if (j->error == EPIPE && !j->signal) /* its reader has ended: "| head" */
+		j->signal = SIGPIPE;
+	enter(j, TERMINATING);
+}
+
+/* The descriptors to wait for; how many. *ready: there is something to do without waiting. */
+static nfds_t list_descriptors(struct job *j, bool *ready)
+{
+	struct tess_sink *sink[] = { &j->out, &j->err };
+	nfds_t n = FIXED;
+
+	*ready = false;
+	j->on[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
+	for (int i = 0; i < 2; i++)
+		j->on[1 + i] = (struct pollfd){ .fd = tess_sink_waits(sink[i]) ? sink[i]->fd : -1,
+			                        .events = POLLOUT };
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		struct tess_output_mux *both[] = { &j->rank[r].out, &j->rank[r].err };
+
+		for (int i = 0; i < 2; i++) {
+			if (tess_lines_over(both[i]))
+				continue;
+			*ready |= both[i]->full && !tess_sink_waits(both[i]->to);
+			j->line[n] = both[i];
+			j->on[n++] = (struct pollfd){
+				.fd = tess_lines_hungry(both[i]) ? both[i]->from : -1,
+				.events = POLLIN,
+			};
+		}
+	}
+	return n;
+}
+
+/*
+ * Passes on output, a piece of each rank, until something else happens or `until`; signals first. false: no
+ * rank is left, and no output.
+ */
+static bool attend(struct job *j, int64_t until)
+{
+	bool ready;
+	nfds_t n = list_descriptors(j, &ready), lines = n - FIXED;
+
+	if (!lines && !j->alive && !tess_sink_waits(&j->out) && !tess_sink_waits(&j->err))
+		return false;
+	if (poll(j->on, n, ready ? 0 : until ? tess_ms_left(until) : -1) < 0)
+		return true;
+	if (j->on[0].revents)
+		take_signals(j);
+	for (nfds_t i = 0; i < lines; i++) { /* not always the same one finds room first */
+		nfds_t at = FIXED + (i + j->turn) % lines;
+
+		if (j->on[at].revents || j->line[at]->full)
+			tess_output_mux_forward(j->line[at]);
+	}
+	j->turn++;
+	tess_sink_flush(&j->out);
+	tess_sink_flush(&j->err);
+	check_written(j);
+	return true;
+}
+
+/*
+ * Until no rank is left and what they wrote is passed on, however slow it is read; after a signal that has
+ * an end. A child of theirs that holds a pipe is killed; one that cannot be is not waited for.
+ */
+static void see_to_end(struct job *j)
+{
+	int64_t until;
+
+	while (j->alive) {
+		if (j->records) {
+			attend(j, tess_now() + LOOK_MS * (int64_t)TESS_MS);
+			look_for_records(j);
+		} else {
+			attend(j, j->until);
+		}
+		if (j->until && tess_now() >= j->until)
+			enter(j, j->stage + 1);
+	}
+	until = tess_now() + DRAIN_MS * (int64_t)TESS_MS;
+	while (tess_now() < until && attend(j, until))
+		;
+	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		tess_lines_last(&j->rank[r].out);
+		tess_lines_last(&j->rank[r].err);
+	}
+	until = 0;
+	do {
+		if (j->signal && !until)
+			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
+	} while (attend(j, until) && !(until && tess_now() >= until));
+}
+
+/*
+ * Says who failed first, and what it said to the others if that names it; the status to exit with.
+ */
+static int conclude(struct job *j)
+{
+	char end[96], sentence[TESS_SENTENCE];
+	int32_t named = -1, r = j->cause;
+	tess_status why = tess_rendezvous_failure(j->meet, &named, sentence, sizeof sentence);
+	int status;
+
+	if (j->signal)
+		return 128 + j->signal;
+	if (r < 0)
+		return 0;
+	if (why && named >= 0 && bad(&j->rank[named]) && !j->rank[named].stopped)
+		r = named; /* who saw it may have ended before the one that it happened to */
+	status = j->rank[r].status;
+	say_end(status, end, sizeof end);
+	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
+		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
+	else
+		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
+	say_behind(j, TESS_ERROR);
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* Its name at the rendezvous. */
+static void name_attempt(const struct tess_attempt *a, char *text, size_t room)
+{
+	if (a->number)
+		snprintf(text, room, "%s.%d", a->name, a->number);
+	else
+		snprintf(text, room, "%s", a->name);
+}
+
+void tess_job_signals(sigset_t *out)
+{
+	struct sigaction hup;
+
+	sigemptyset(out);
+	sigaddset(out, SIGCHLD);
+	sigaddset(out, SIGINT);
+	sigaddset(out, SIGTERM);
+	if (sigaction(SIGHUP, NULL, &hup) || hup.sa_handler != SIG_IGN)
+		sigaddset(out, SIGHUP);
+	sigaddset(out, SIGUSR1);
+}
+
+static struct job *make_job(const struct tess_launch *how, const struct tess_attempt *attempt)
+{
+	size_t n = (size_t)how->nranks, most = 2 * n + FIXED;
+	struct job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
+
+	if (!j)
+		return NULL;
+	j->how = how;
+	j->attempt = attempt;
+	j->cause = -1;
+	j->signals = -1;
+	for (size_t r = 0; r < n; r++)
+		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
+	tess_sink_open(&j->out, STDOUT_FILENO);
+	tess_sink_open(&j->err, STDERR_FILENO);
+	j->on = calloc(most, sizeof *j->on);
+	j->line = calloc(most, sizeof *j->line);
+	return j;
+}
+
+static void free_job(struct job *j)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		tess_lines_close(&j->rank[r].out);
+		tess_lines_close(&j->rank[r].err);
+		if (j->rank[r].log >= 0)
+			close(j->rank[r].log);
+	}
+	tess_sink_close(&j->out);
+	tess_sink_close(&j->err);
+	tess_rendezvous_close(j->meet);
+	if (j->signals >= 0)
+		close(j->signals);
+	free(j->on);
+	free(j->line);
+	free(j);
+}
+
+static tess_status open_job(struct job *j)
+{
+	char name[96];
+	sigset_t set;
+
+	tess_records_clear(j->attempt->records); /* of the attempt before */
+	tess_job_signals(&set);
+	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (j->signals < 0)
+		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
+	name_attempt(j->attempt, name, sizeof name);
+	return tess_rendezvous_open(name, j->how->nranks, &j->meet);
+}
+
+tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
+                         struct tess_end *out)
+{
+	struct job *j = make_job(how, attempt);
+	tess_status st;
+
+	if (!j)
+		return tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
+	st = j->on && j->line ? open_job(j)
+	                      : tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
+	if (!st)
+		st = start_all(j);
+	if (st)
+		enter(j, KILLING);
+	if (j->signals >= 0)
+		see_to_end(j);
+	if (!st)
+		*out = (struct tess_end){ .status = conclude(j), .by_signal = j->signal != 0 };
+	if (!st && j->unwritten && j->error != EPIPE)
+		st = tess_fail(TESS_EIO, "%s cannot be written: %s; the job was ended",
+		               j->unwritten, strerror(j->error));
+	free_job(j);
+	return st;
+}

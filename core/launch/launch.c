@@ -1,0 +1,197 @@
+/*
+ * A launcher is two processes: the one that is called, and its child, which runs the job (job.h).
+ * Each stands guard over the other. When the first is killed the second ends all ranks; when the
+ * second is killed the kernel kills the ranks, and what they have started becomes the first one's.
+ */
+#include "launch.h"
+
+#include "bind.h"
+#include "subreaper.h"
+#include "core/base/clock.h"
+#include "core/flight/flight.h"
+#include "core/rendezvous/coordinator.h"
+#include "job.h"
+#include "records.h"
+#include "core/rendezvous/wire.h"
+
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SWEEP_MS = 2000 };
+
+struct verdict { /* of the child, over a pipe */
+	tess_status st;
+	int exit_status;
+	char sentence[TESS_SENTENCE];
+};
+
+static tess_status check(const struct tess_launch *how)
+{
+	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
+	tess_status st;
+
+	if (how->nranks < 1 || how->nranks > TESS_RANKS_MAX)
+		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
+		                 TESS_RANKS_MAX);
+	if (backend && !strcmp(tess_backend_wrapped(backend), "loopback"))
+		return tess_fail(
+			TESS_EINVAL,
+			"ranks over loopback are threads of one process and cannot be launched; "
+			"use the program's own -n, or another backend (--backend gloo)");
+	if (how->bind && (st = tess_bind_check(how->bind)))
+		return st;
+	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
+		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
+		                 how->log_dir, strerror(errno));
+	if (how->flight && tess_flight_on(how->flight) && mkdir(how->flight, 0777) &&
+	    errno != EEXIST)
+		return tess_fail(TESS_EIO, "the directory of records %s cannot be made: %s",
+		                 how->flight, strerror(errno));
+	return TESS_OK;
+}
+
+/* ---- the child ------------------------------------------------------------------------------- */
+
+static tess_status run(const struct tess_launch *how, struct tess_attempt *attempt, int *status)
+{
+	for (;; attempt->number++) {
+		struct tess_end end;
+		tess_status st = tess_job_run(how, attempt, &end);
+
+		if (st)
+			return st;
+		*status = end.status;
+		if (!end.status || end.by_signal || attempt->number == how->restarts)
+			return TESS_OK;
+		tess_log(TESS_WARN, "launch", "the job has failed and starts again (%d of %d)",
+		         attempt->number + 1, how->restarts);
+	}
+}
+
+static _Noreturn void be_child(const struct tess_launch *how, struct tess_attempt *attempt,
+                               int report)
+{
+	struct verdict v = { .st = TESS_OK };
+
+	if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != attempt->parent)
+		_exit(1);
+	signal(SIGPIPE, SIG_IGN); /* output that is not read is an error of the write */
+	tess_subreaper_set(true);
+	v.st = run(how, attempt, &v.exit_status);
+	if (v.st)
+		snprintf(v.sentence, sizeof v.sentence, "%s", tess_error());
+	if (getppid() != attempt->parent)
+		tess_records_end(attempt->records);
+	_exit(write(report, &v, sizeof v) != sizeof v);
+}
+
+/* ---- the one that is called ------------------------------------------------------------------ */
+
+/* Where SIGCHLD is ignored the end of a child is never seen; the others are only blocked, and come. */
+static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd)
+{
+	const struct sigaction preset = { .sa_handler = SIG_DFL };
+	sigset_t set;
+
+	tess_job_signals(&set);
+	*fd = signalfd(-1, &set, SFD_CLOEXEC);
+	if (*fd < 0)
+		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
+	pthread_sigmask(SIG_BLOCK, &set, mask);
+	sigaction(SIGCHLD, &preset, chld);
+	return TESS_OK;
+}
+
+static void restore_signals(const sigset_t *mask, const struct sigaction *chld, int fd)
+{
+	close(fd);
+	sigaction(SIGCHLD, chld, NULL);
+	pthread_sigmask(SIG_SETMASK, mask, NULL);
+}
+
+/* Passes signals on to the child until it ends; what the terminal sends it has got itself. */
+static int await(pid_t child, int signals)
+{
+	struct signalfd_siginfo info;
+	int status;
+
+	while (waitpid(child, &status, WNOHANG) != child) {
+		if (read(signals, &info, sizeof info) != sizeof info)
+			continue;
+		if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
+			kill(child, (int)info.ssi_signo);
+	}
+	return status;
+}
+
+/* What the child says, or how it ended without a word. */
+static tess_status judge(const struct tess_attempt *attempt, int status, int report,
+                         int *exit_status)
+{
+	struct verdict v;
+
+	if (read(report, &v, sizeof v) == sizeof v) {
+		if (v.st)
+			return tess_fail(v.st, "%s", v.sentence);
+		*exit_status = v.exit_status;
+		return TESS_OK;
+	}
+	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	tess_socket_sweep(attempt->name); /* of all that it has tried */
+	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
+	                 WTERMSIG(status));
+}
+
+tess_status tess_launch(const struct tess_launch *how, int *exit_status)
+{
+	char records[160];
+	struct tess_attempt attempt = { .parent = getpid(), .records = records };
+	struct sigaction chld;
+	int report[2], signals, lock = -1;
+	pid_t child;
+	tess_status st = check(how);
+
+	if (st || (st = block_signals(&attempt.mask, &chld, &signals)))
+		return st;
+	snprintf(attempt.name, sizeof attempt.name, "%d-%" PRId64, (int)attempt.parent, tess_now());
+	*records = '\0';
+	if (!how->flight || tess_flight_on(how->flight))
+		lock = tess_records_make(records, sizeof records);
+	if (pipe2(report, O_CLOEXEC)) {
+		st = tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
+		goto out;
+	}
+	tess_subreaper_set(true);
+	child = fork();
+	if (!child) {
+		close(report[0]);
+		close(signals);
+		be_child(how, &attempt, report[1]);
+	}
+	close(report[1]);
+	if (child < 0)
+		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
+	else
+		st = judge(&attempt, await(child, signals), report[0], exit_status);
+	tess_subreaper_set(false);
+	close(report[0]);
+out:
+	tess_records_end(records);
+	if (lock >= 0)
+		close(lock);
+	restore_signals(&attempt.mask, &chld, signals);
+	return st;
+}

@@ -1,0 +1,549 @@
+/*
+ * A rank's line to its job where ranks are processes. One small thread owns the socket: it writes
+ * what the others of this process put into the pipe and hears what the server says, the end of the
+ * connection included. Notes of calls are not worth a wake-up each: the first one after a pause
+ * goes at once, the following ones together, every few milliseconds.
+ */
+#include "link.h"
+
+#include "core/base/clock.h"
+#include "wire.h"
+
+#include "core/base/status.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250, FORGET_MS = 200 };
+
+struct wish { /* a get() that waits */
+	struct wish *next;
+	int32_t id;
+	void *val;
+	uint64_t room, len;
+	bool done;
+};
+
+struct client {
+	int fd, wake;
+	int32_t rank, nranks, ids;
+	bool hosted;
+	char path[128]; /* of the server; "": on another host */
+	pthread_t thread;
+	pthread_mutex_t lock; /* of all that follows */
+	pthread_cond_t changed;
+	struct tess_pipe out;
+	bool urgent, idle; /* `out` may not wait for its time; the thread sleeps without one */
+	bool welcome, gone, closing, asked;
+	struct wish *wishes;
+	struct tess_failure_handler *listener;
+	struct tess_failure first;
+};
+
+/* ---- what is heard --------------------------------------------------------------------------- */
+
+static void TESS_PRINTF(4, 5)
+	fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (c->first.why)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(c->first.sentence, sizeof c->first.sentence, fmt, ap);
+	va_end(ap);
+	c->first.rank = rank;
+	c->first.why = why;
+	c->listener->on_failure(c->listener->arg, &c->first);
+}
+
+static void value(struct client *c, const struct tess_frame *f)
+{
+	for (struct wish *w = c->wishes; w; w = w->next)
+		if (w->id == f->b && !w->done) {
+			w->len = (uint64_t)f->a;
+			if (w->len <= w->room)
+				memcpy(w->val, f->payload, w->len);
+			w->done = true;
+		}
+}
+
+static void hear(struct client *c, const struct tess_frame *f)
+{
+	switch (f->kind) {
+	case TESS_WELCOME:
+		c->welcome = true;
+		break;
+	case TESS_VALUE:
+		value(c, f);
+		break;
+	case TESS_FAILED:
+		fail_here(c, f->a, f->b, "%s", f->payload);
+		break;
+	case TESS_REFUSED:
+		fail_here(c, c->rank, f->b, "%s", f->payload);
+		break;
+	case TESS_GONE:
+		c->gone = true;
+		break;
+	case TESS_RECORD:
+		c->asked = true;
+		break;
+	}
+	pthread_cond_broadcast(&c->changed);
+}
+
+static bool read_all(struct client *c, struct tess_pipe *in)
+{
+	bool open = tess_pipe_fill(in, c->fd), bad, asked;
+	const struct tess_frame *f;
+
+	pthread_mutex_lock(&c->lock);
+	while ((f = tess_pipe_next(in, &bad)))
+		hear(c, f);
+	asked = c->asked;
+	c->asked = false;
+	pthread_mutex_unlock(&c->lock);
+	if (asked)
+		c->listener->on_record(c->listener->arg);
+	return open && !bad;
+}
+
+static void ended(struct client *c)
+{
+	pthread_mutex_lock(&c->lock);
+	if (!c->closing && !c->gone && c->hosted)
+		fail_here(c, -1, TESS_EPEER, "the launcher, which hosts the rendezvous, has ended");
+	else if (!c->closing && !c->gone)
+		fail_here(c, 0, TESS_EPEER, "rank 0, which hosts the rendezvous, has ended");
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* What a rank 0 that was killed has left; a dying process lets go of its connections before its lock. */
+static void forget_server(const struct client *c)
+{
+	int64_t until = tess_now() + FORGET_MS * (int64_t)TESS_MS;
+
+	if (c->hosted || !*c->path || c->gone)
+		return;
+	while (!tess_socket_forget(c->path) && tess_now() < until)
+		poll(NULL, 0, RETRY_MS);
+}
+
+/* Takes what may be sent now, and says whether this was the last. */
+static bool take(struct client *c, struct tess_pipe *out, bool resting)
+{
+	struct tess_pipe empty = *out;
+	bool last;
+
+	pthread_mutex_lock(&c->lock);
+	if (c->out.begin < c->out.end && (c->urgent || c->closing || !resting)) {
+		*out = c->out;
+		c->out = empty;
+		c->urgent = false;
+	}
+	last = c->closing && c->out.begin == c->out.end;
+	c->idle = !resting && out->begin == out->end;
+	pthread_mutex_unlock(&c->lock);
+	return last;
+}
+
+/* Between hosts nobody sees whether a process is alive: it says so, once all are here. Returns when to say it again. */
+static int64_t say_alive(struct client *c, int64_t when)
+{
+	if (tess_now() < when)
+		return when;
+	pthread_mutex_lock(&c->lock);
+	if (c->welcome && !c->closing && tess_pipe_put(&c->out, TESS_ALIVE, 0, 0, NULL, 0, NULL, 0))
+		c->urgent = true;
+	pthread_mutex_unlock(&c->lock);
+	return tess_now() + TESS_ALIVE_MS * (int64_t)TESS_MS;
+}
+
+static void *watch(void *arg)
+{
+	struct client *c = arg;
+	struct tess_pipe in = { 0 }, out = { 0 };
+	bool open = true, last = false;
+	int64_t rest = 0; /* nothing that can wait is sent before */
+	int64_t alive = *c->path ? INT64_MAX : 0; /* when to say that it is */
+
+	while (open) {
+		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
+			               { .fd = c->wake, .events = POLLIN },
+			               { .fd = c->listener->sigusr1_fd, .events = POLLIN } };
+		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
+		uint64_t count;
+		int64_t until;
+
+		alive = say_alive(c, alive);
+		if (empty) {
+			last = take(c, &out, resting);
+			if (out.begin < out.end) {
+				rest = tess_now() + BATCH_MS * (int64_t)TESS_MS;
+				resting = true;
+			}
+		}
+		open = tess_pipe_flush(&out, c->fd);
+		full = out.begin < out.end;
+		if (full)
+			p[0].events |= POLLOUT;
+		else if (!empty)
+			continue; /* what was left is through: look for more */
+		else if (last)
+			break;
+		/*
+		 * the same `resting` as take() was told: a second look at the clock would sleep
+		 * over notes
+		 */
+		until = full || !resting || alive < rest ? alive : rest;
+		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
+		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
+			continue;
+		if (p[2].revents && read(c->listener->sigusr1_fd, &count, sizeof count) > 0)
+			c->listener->on_record(c->listener->arg);
+		if (open && p[0].revents & ~POLLOUT)
+			open = read_all(c, &in);
+	}
+	if (!open) {
+		read_all(c, &in); /* the last words of a server that has ended already */
+		ended(c);
+		forget_server(c);
+	}
+	tess_pipe_free(&in);
+	tess_pipe_free(&out);
+	return NULL;
+}
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+static void wake(struct client *c)
+{
+	uint64_t one = 1;
+
+	if (write(c->wake, &one, sizeof one) < 0)
+		return; /* it is awake: the count cannot be full otherwise */
+}
+
+static void say(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one,
+                size_t len_one, const void *two, size_t len_two)
+{
+	pthread_mutex_lock(&c->lock);
+	if (!tess_pipe_put(&c->out, kind, a, b, one, len_one, two, len_two))
+		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+	c->urgent = true;
+	pthread_mutex_unlock(&c->lock);
+	wake(c);
+}
+
+static void note(void *self, const struct tess_call_desc *n)
+{
+	struct client *c = self;
+	bool asleep;
+
+	pthread_mutex_lock(&c->lock);
+	if (!tess_pipe_put(&c->out, TESS_CALL_DESC, 0, 0, n, n->bytes, NULL, 0))
+		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+	asleep = c->idle;
+	c->idle = false;
+	pthread_mutex_unlock(&c->lock);
+	if (asleep)
+		wake(c);
+}
+
+static void late(void *self, const struct tess_call_key *key, int32_t n)
+{
+	say(self, TESS_LATE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
+}
+
+static void group(void *self, const struct tess_members *r)
+{
+	say(self, TESS_GROUP, 0, 0, r, r->bytes, NULL, 0);
+}
+
+static void group_leave(void *self, uint32_t id)
+{
+	say(self, TESS_GROUP_LEAVE, (int32_t)id, 0, NULL, 0, NULL, 0);
+}
+
+static void fail(void *self, tess_status why, const char *sentence)
+{
+	say(self, TESS_FAIL, 0, why, sentence, strlen(sentence) + 1, NULL, 0);
+}
+
+static tess_status set(void *self, const char *key, const void *val, uint64_t len)
+{
+	size_t words = strlen(key);
+
+	if (!words || words > TESS_KEY_MAX || len > 1 << 20)
+		return tess_fail(TESS_EINVAL,
+		                 "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most",
+		                 key, TESS_KEY_MAX);
+	say(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
+	return TESS_OK;
+}
+
+/* Waits, with the lock, until *flag, the first failure or the deadline. */
+static void await(struct client *c, const bool *flag, int64_t deadline)
+{
+	struct timespec until = tess_timespec(deadline);
+	int err = 0;
+
+	while (!*flag && !c->first.why && !err)
+		err = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+}
+
+static tess_status get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+{
+	struct client *c = self;
+	struct wish w = { .val = val, .room = *len };
+	size_t words = strlen(key);
+	tess_status st = TESS_OK;
+
+	if (!words || words > TESS_KEY_MAX)
+		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes", key,
+		                 TESS_KEY_MAX);
+	pthread_mutex_lock(&c->lock);
+	w.id = ++c->ids;
+	w.next = c->wishes;
+	c->wishes = &w;
+	pthread_mutex_unlock(&c->lock);
+	say(c, TESS_GET, (int32_t)words, w.id, key, words, NULL, 0);
+	pthread_mutex_lock(&c->lock);
+	await(c, &w.done, deadline);
+	for (struct wish **at = &c->wishes; *at; at = &(*at)->next)
+		if (*at == &w) {
+			*at = w.next;
+			break;
+		}
+	if (!w.done && c->first.why)
+		st = tess_fail(c->first.why, "%s", c->first.sentence);
+	else if (!w.done)
+		st = tess_fail(TESS_ETIMEOUT, "the key %s was not set by the deadline", key);
+	else if (w.len > w.room)
+		st = tess_fail(TESS_EINVAL,
+		               "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64
+		               " expected",
+		               key, w.len, w.room);
+	else
+		*len = w.len;
+	pthread_mutex_unlock(&c->lock);
+	return st;
+}
+
+/*
+ * Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the
+ * failure.
+ */
+static void await_all(struct client *c, const bool *flag, int64_t deadline)
+{
+	pthread_mutex_lock(&c->lock);
+	await(c, flag, deadline);
+	if (!*flag && !c->first.why) {
+		pthread_mutex_unlock(&c->lock);
+		late(c, NULL, 0);
+		pthread_mutex_lock(&c->lock);
+		await(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
+		if (!*flag)
+			fail_here(c, c->hosted ? -1 : 0, TESS_ETIMEOUT,
+			          "%s, which hosts the rendezvous, does not answer",
+			          c->hosted ? "the launcher" : "rank 0");
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void leave(void *self, int64_t deadline)
+{
+	struct client *c = self;
+
+	say(c, TESS_BYE, 0, 0, NULL, 0, NULL, 0);
+	await_all(c, &c->gone, deadline);
+}
+
+static void destroy(struct client *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	close(c->wake);
+	tess_pipe_free(&c->out);
+	pthread_cond_destroy(&c->changed);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+static void close_line(void *self)
+{
+	struct client *c = self;
+
+	pthread_mutex_lock(&c->lock);
+	c->closing = true;
+	pthread_mutex_unlock(&c->lock);
+	wake(c);
+	pthread_join(c->thread, NULL);
+	destroy(c);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static tess_status reach(struct client *c, const char *path, int64_t deadline)
+{
+	while ((c->fd = tess_socket_connect(path)) < 0) {
+		bool absent = errno == ENOENT || errno == ECONNREFUSED;
+
+		if (c->hosted && absent)
+			return tess_fail(
+				TESS_EPEER,
+				"the rendezvous at %s is not there: the launcher has ended, or "
+				"TESSERA_RENDEZVOUS is left over from another job",
+				path);
+		if (!absent && errno != EAGAIN && errno != EINTR)
+			return tess_fail(TESS_EIO, "no connection to the rendezvous at %s: %s",
+			                 path, strerror(errno));
+		if (tess_now() >= deadline)
+			return tess_fail(
+				TESS_ETIMEOUT,
+				"rank 0, which hosts the rendezvous, has not come to %s by the "
+				"deadline of rank %d",
+				path, c->rank);
+		poll(NULL, 0, RETRY_MS);
+	}
+	if (tess_socket_peer(c->fd) < 0)
+		return tess_fail(TESS_EPERM, "the rendezvous at %s is served by another user",
+		                 path);
+	return TESS_OK;
+}
+
+static tess_status start(struct client *c)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&c->thread, NULL, watch, c);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		return tess_fail(TESS_EIO, "no thread for the rendezvous: %s", strerror(err));
+	return TESS_OK;
+}
+
+static tess_status make(bool hosted, int32_t rank, int32_t nranks, struct tess_failure_handler *l,
+                        struct client **out)
+{
+	struct client *c = calloc(1, sizeof *c);
+	int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	pthread_condattr_t attr;
+	tess_status st;
+
+	if (!c || wake < 0) {
+		st = c ? tess_fail(TESS_EIO, "no event descriptor for the rendezvous: %s",
+		                   strerror(errno))
+		       : tess_fail(TESS_ENOMEM, "no memory for the rendezvous");
+		if (wake >= 0)
+			close(wake);
+		free(c);
+		return st;
+	}
+	*c = (struct client){ .fd = -1,
+		              .wake = wake,
+		              .rank = rank,
+		              .nranks = nranks,
+		              .hosted = hosted,
+		              .listener = l };
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	*out = c;
+	return TESS_OK;
+}
+
+/* Says who this is, over the connection that is there; `c` goes into *out, or is destroyed. */
+static tess_status enter(struct client *c, int64_t deadline, struct tess_link *out)
+{
+	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
+	tess_status st = start(c);
+
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	say(c, TESS_HELLO, c->rank, c->nranks, &hello, sizeof hello, NULL, 0);
+	await_all(c, &c->welcome, deadline);
+	pthread_mutex_lock(&c->lock);
+	if (!c->welcome)
+		st = tess_fail(c->first.why, "%s", c->first.sentence);
+	pthread_mutex_unlock(&c->lock);
+	if (st) {
+		close_line(c);
+		return st;
+	}
+	*out = (struct tess_link){ .self = c,
+		                   .set = set,
+		                   .get = get,
+		                   .add_call = note,
+		                   .deadline_passed = late,
+		                   .add_group = group,
+		                   .leave_group = group_leave,
+		                   .fail = fail,
+		                   .leave = leave,
+		                   .close = close_line };
+	return TESS_OK;
+}
+
+tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
+                             int64_t deadline, struct tess_failure_handler *l, struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(hosted, rank, nranks, l, &c);
+
+	if (st)
+		return st;
+	snprintf(c->path, sizeof c->path, "%s", path);
+	st = reach(c, path, deadline);
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	return enter(c, deadline, out);
+}
+
+tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
+                            int32_t rank, int32_t nranks, int64_t deadline, struct tess_failure_handler *l,
+                            struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(false, rank, nranks, l, &c);
+
+	if (st)
+		return st;
+	st = tess_net_connect(at, secret, deadline, &c->fd);
+	if (st) {
+		destroy(c);
+		return st;
+	}
+	return enter(c, deadline, out);
+}
+
+tess_status tess_link_tunnel(int line, int32_t rank, int32_t nranks, int64_t deadline,
+                           struct tess_failure_handler *l, struct tess_link *out)
+{
+	struct client *c;
+	tess_status st = make(false, rank, nranks, l, &c);
+
+	if (st) {
+		close(line);
+		return st;
+	}
+	c->fd = line;
+	return enter(c, deadline, out);
+}

@@ -1,0 +1,292 @@
+#include "rank_env.h"
+
+#include "coordinator.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SLURM_PORT = 15000, SLURM_PORTS = 10000 };
+
+struct starter {
+	const char *rank, *size, *local, *local_size, *hosts;
+};
+
+static const struct starter starters[] = {
+	{ "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL },
+	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+	  "OMPI_COMM_WORLD_LOCAL_SIZE", NULL },
+	{ "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL },
+	{ "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES" },
+};
+
+static const struct starter *find_starter(void)
+{
+	for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
+		if (getenv(starters[i].rank) && getenv(starters[i].size))
+			return &starters[i];
+	return NULL;
+}
+
+/* The variable's value in [lo, hi]; `preset` where it is not set or not named. */
+static tess_status number(const char *name, int32_t lo, int32_t hi, int32_t preset, int32_t *out)
+{
+	const char *text = name ? getenv(name) : NULL;
+	char *end;
+	long val;
+
+	if (!text) {
+		*out = preset;
+		return TESS_OK;
+	}
+	errno = 0;
+	val = strtol(text, &end, 10);
+	if (errno || end == text || *end || val < lo || val > hi)
+		return tess_fail(TESS_EINVAL, "%s=%s: must be a number from %d to %d", name, text,
+		                 lo, hi);
+	*out = (int32_t)val;
+	return TESS_OK;
+}
+
+static bool loopback(const char *addr)
+{
+	return !addr || !*addr || !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) ||
+	       !strcmp(addr, "::1");
+}
+
+/*
+ * Whoever set RANK by hand may have left it over, or forgotten half of it. Under torchrun, and tessera launch,
+ * the others' variables are of a job around this one.
+ */
+static tess_status check_by_hand(void)
+{
+	const struct starter *hand = &starters[0];
+	const char *rank = getenv(hand->rank), *size = getenv(hand->size);
+
+	if (!rank != !size)
+		return tess_fail(TESS_EINVAL, "%s=%s is set, and %s is not; set both or neither",
+		                 rank ? hand->rank : hand->size, rank ? rank : size,
+		                 rank ? hand->size : hand->rank);
+	if (!rank || getenv("TORCHELASTIC_RUN_ID") || *tess_option("rendezvous"))
+		return TESS_OK;
+	for (size_t i = 1; i < sizeof starters / sizeof *starters; i++) {
+		const char *other = getenv(starters[i].rank), *n = getenv(starters[i].size);
+
+		if (other && n && !strcmp(n, size) && strcmp(other, rank) != 0)
+			return tess_fail(
+				TESS_EINVAL,
+				"RANK=%s and %s=%s say which of %s ranks this is; unset RANK "
+				"and WORLD_SIZE, or the other",
+				rank, starters[i].rank, other, size);
+	}
+	return TESS_OK;
+}
+
+/* One host if all ranks are local; where that is not said, if the master's address says so. */
+static tess_status find_hosts(const struct starter *s, struct tess_rank_env *seat)
+{
+	const char *master = getenv("MASTER_ADDR");
+	int32_t local = seat->size, hosts = 1;
+	tess_status st = number(s->local_size, 1, seat->size, seat->size, &local);
+
+	if (!st)
+		st = number(s->local, 0, local - 1, seat->rank, &seat->local);
+	if (!st)
+		st = number(s->hosts, 1, seat->size, 1, &hosts);
+	if (st)
+		return st;
+	if ((s->local_size && getenv(s->local_size)) || (s->hosts && getenv(s->hosts)))
+		seat->hosts = local != seat->size || hosts != 1;
+	else
+		seat->hosts = seat->size > 1 && !loopback(master);
+	return TESS_OK;
+}
+
+/* The first of "node[1-3,7],other", where rank 0 of a step is: "node1". */
+static void first_node(const char *list, char *node, size_t room)
+{
+	size_t n = 0;
+
+	for (; *list && *list != ',' && n + 1 < room; list++) {
+		if (*list == '[') {
+			list++;
+			while (*list && !strchr("-,]", *list) && n + 1 < room)
+				node[n++] = *list++;
+			list += strcspn(list, "]");
+			if (!*list)
+				break;
+		} else {
+			node[n++] = *list;
+		}
+	}
+	node[n] = '\0';
+}
+
+/* MASTER_ADDR, or what Slurm says. */
+static void find_master(char *addr, size_t room)
+{
+	const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
+	const struct starter *s = find_starter();
+
+	*addr = '\0';
+	if (master && strlen(master) < room)
+		snprintf(addr, room, "%s", master);
+	else if (!master && s && s->hosts && nodes)
+		first_node(nodes, addr, room);
+}
+
+/* TESSERA_PORT, the one after MASTER_PORT, or one made of Slurm's job and step; 0: none. */
+static tess_status find_port(int32_t *out)
+{
+	const struct starter *s = find_starter();
+	int32_t job = 0, step = 0, port = 0;
+	int64_t own = 0;
+	tess_status st;
+
+	if (*tess_option("port")) {
+		st = tess_option_int("port", 1, 65535, &own);
+		*out = (int32_t)own;
+		return st;
+	}
+	st = number("MASTER_PORT", 1, 65534, 0, &port);
+	if (!st && !port && s && s->hosts) {
+		st = number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
+		if (!st)
+			st = number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
+		port = job ? SLURM_PORT + (job % SLURM_PORTS * 8 + step) % SLURM_PORTS : 0;
+		*out = port;
+		return st;
+	}
+	*out = port ? port + 1 : 0;
+	return st;
+}
+
+static tess_status find_address(const struct tess_rank_env *seat, struct tess_hosts *at)
+{
+	int32_t port;
+	tess_status st;
+
+	if (!seat->hosts)
+		return TESS_OK;
+	find_master(at->addr, sizeof at->addr);
+	if (!*at->addr)
+		return tess_fail(
+			TESS_EINVAL,
+			"the job's %d ranks are on several hosts and do not know where to meet; set "
+			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT%s",
+			seat->size,
+			getenv("OMPI_COMM_WORLD_SIZE")
+				? "; or take TESSERA_BACKEND=mpi, whose ranks meet through MPI"
+				: "");
+	st = find_port(&port);
+	if (!st && !port)
+		st = tess_fail(
+			TESS_EINVAL,
+			"the job's %d ranks are on several hosts and have no port to meet at; "
+			"set TESSERA_PORT, or MASTER_PORT, which it follows",
+			seat->size);
+	if (!st)
+		snprintf(at->port, sizeof at->port, "%d", port);
+	return st;
+}
+
+/* Whoever started us started the others: its process id and when it began. */
+static void name_by_parent(char *job, size_t room)
+{
+	char path[48], line[1024], *at;
+	uint64_t began = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+	f = fopen(path, "re");
+	at = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+	for (int field = 2; at && field < 22; field++) /* proc(5): the 22nd, counted from ") S" */
+		at = strchr(at + 1, ' ');
+	if (at)
+		began = strtoull(at, NULL, 10);
+	if (f)
+		fclose(f);
+	snprintf(job, room, "%d-%" PRIu64, (int)getppid(), began);
+}
+
+static const char *word(const char *name)
+{
+	const char *text = getenv(name);
+
+	return text ? text : "";
+}
+
+/* What is written into a path, and a sentence. */
+static void sanitize(char *job)
+{
+	static const char good[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+	for (; *job; job++)
+		if (!strchr(good, *job))
+			*job = '_';
+}
+
+static tess_status name_job(const struct tess_rank_env *seat, struct tess_meeting *m)
+{
+	const char *run = getenv("TORCHELASTIC_RUN_ID"), *slurm = getenv("SLURM_JOB_ID");
+	const struct starter *s = find_starter();
+	size_t room = sizeof m->job;
+	char *job = m->job;
+
+	if (*tess_option("job")) {
+		if (strlen(tess_option("job")) >= room)
+			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes",
+			                 tess_option("job"), room - 1);
+		snprintf(job, room, "%s", tess_option("job"));
+	} else if (run) {
+		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, word("MASTER_PORT"),
+		         word("TORCHELASTIC_RESTART_COUNT"));
+		sanitize(job);
+	} else if (slurm && s && s->hosts) {
+		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, word("SLURM_STEP_ID"),
+		         word("SLURM_RESTART_COUNT"));
+		sanitize(job);
+	} else if (seat->hosts) {
+		snprintf(job, room, "port-%s", m->at.port);
+	} else {
+		name_by_parent(job, room);
+	}
+	return TESS_OK;
+}
+
+tess_status tess_rank_env_read(struct tess_rank_env *out)
+{
+	const struct starter *s = find_starter();
+	struct tess_rank_env seat = { .size = 1, .alone = !s };
+	tess_status st = check_by_hand();
+
+	if (st)
+		return st;
+	if (!s) {
+		*out = seat;
+		return TESS_OK;
+	}
+	if ((st = number(s->size, 1, TESS_RANKS_MAX, 1, &seat.size)) ||
+	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) || (st = find_hosts(s, &seat)))
+		return st;
+	*out = seat;
+	return TESS_OK;
+}
+
+tess_status tess_rank_env_meeting(const struct tess_rank_env *seat, struct tess_meeting *out)
+{
+	struct tess_meeting m = { 0 };
+	tess_status st = find_address(seat, &m.at);
+
+	if (!st)
+		st = name_job(seat, &m);
+	if (!st)
+		*out = m;
+	return st;
+}

@@ -1,0 +1,260 @@
+/* The host's side of a rendezvous: its socket, its lock, its thread. */
+#include "core/base/clock.h"
+#include "core/launch/records.h"
+#include "server.h"
+
+#include "core/base/status.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LOCK_MS = 200, RETRY_MS = 5 };
+
+static void wake(void *arg, const struct tess_failure *f)
+{
+	struct tess_rendezvous *r = arg;
+	uint64_t one = 1;
+
+	(void)f;
+	if (write(r->wake, &one, sizeof one) < 0)
+		return; /* it is awake: the count cannot be full otherwise */
+}
+
+/*
+ * The lock of a job's name, held for its life. A file that was removed under us does not count, and whoever
+ * removes what dead jobs have left (tess_socket_sweep) has it for a moment.
+ */
+static tess_status take_lock(struct tess_rendezvous *r)
+{
+	int64_t until = tess_now() + LOCK_MS * (int64_t)TESS_MS;
+	struct stat here, there;
+
+	for (;;) {
+		r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (r->lock < 0)
+			return tess_fail(TESS_EIO,
+			                 "%s cannot be opened: %s; set XDG_RUNTIME_DIR to a "
+			                 "directory of yours",
+			                 r->lock_path, strerror(errno));
+		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
+			close(r->lock);
+			r->lock = -1;
+			if (tess_now() < until) {
+				poll(NULL, 0, RETRY_MS);
+				continue;
+			}
+			return tess_fail(TESS_EIO,
+			                 "a job is running at %s; set another TESSERA_JOB",
+			                 r->path);
+		}
+		if (!fstat(r->lock, &here) && !stat(r->lock_path, &there) &&
+		    here.st_ino == there.st_ino)
+			return TESS_OK;
+		close(r->lock);
+	}
+}
+
+static tess_status make_socket(struct tess_rendezvous *r, const char *job)
+{
+	char own[64];
+	tess_status st;
+
+	if (!job) {
+		snprintf(own, sizeof own, "%d-%" PRId64, (int)getpid(), tess_now());
+		job = own;
+	}
+	st = tess_socket_path(job, r->path, sizeof r->path);
+	if (st)
+		return st;
+	snprintf(r->lock_path, sizeof r->lock_path, "%s.lock", r->path);
+	st = take_lock(r);
+	if (st)
+		return st;
+	tess_socket_sweep(""); /* where all ranks are killed at once nobody is left to do it */
+	tess_records_sweep();
+	if (unlink(r->path) && errno != ENOENT)
+		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
+		                 r->path, strerror(errno));
+	r->listener = tess_socket_listen(r->path, r->nranks + TESS_UNAUTHENTICATED_MAX);
+	if (r->listener < 0)
+		return tess_fail(TESS_EIO, "%s cannot be made: %s", r->path, strerror(errno));
+	return TESS_OK;
+}
+
+static tess_status start(struct tess_rendezvous *r)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&r->thread, NULL, tess_server_run, r);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (err)
+		return tess_fail(TESS_EIO, "no thread for the server of the rendezvous: %s",
+		                 strerror(err));
+	return TESS_OK;
+}
+
+static void destroy(struct tess_rendezvous *r)
+{
+	if (r->listener >= 0)
+		close(r->listener);
+	if (r->listener >= 0 && !r->hosts)
+		unlink(r->path);
+	if (r->lock >= 0) {
+		unlink(r->lock_path);
+		close(r->lock);
+	}
+	if (r->wake >= 0)
+		close(r->wake);
+	tess_coordinator_close(r->hub);
+	sodium_memzero(&r->secret, sizeof r->secret);
+	free(r->rank);
+	free(r);
+}
+
+static tess_status make(int32_t nranks, struct tess_rendezvous **out)
+{
+	struct tess_coordinator *hub;
+	struct tess_rendezvous *r;
+	tess_status st = tess_coordinator_open(nranks, &hub);
+
+	if (st)
+		return st;
+	r = calloc(1, sizeof *r + ((size_t)nranks + TESS_UNAUTHENTICATED_MAX) * sizeof *r->conn);
+	if (!r) {
+		tess_coordinator_close(hub);
+		return tess_fail(TESS_ENOMEM, "no memory for the server of the rendezvous");
+	}
+	r->hub = hub;
+	r->nranks = nranks;
+	r->listener = r->lock = -1;
+	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r->rank = calloc((size_t)nranks, sizeof *r->rank);
+	if (r->wake < 0 || !r->rank) {
+		st = tess_fail(TESS_ENOMEM, "no event descriptor or memory for the rendezvous");
+		destroy(r);
+		return st;
+	}
+	*out = r;
+	return TESS_OK;
+}
+
+/* The socket is there, or `st` says why not: what remains. */
+static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess_rendezvous **out)
+{
+	if (!st)
+		st = start(r);
+	if (st) {
+		destroy(r);
+		return st;
+	}
+	r->handler = (struct tess_failure_handler){ .on_failure = wake, .arg = r };
+	tess_coordinator_add_handler(r->hub, &r->handler);
+	*out = r;
+	return TESS_OK;
+}
+
+tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
+{
+	struct tess_rendezvous *r = NULL;
+	tess_status st = make(nranks, &r);
+
+	return st ? st : finish(r, make_socket(r, job), out);
+}
+
+tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
+                                       const struct tess_secret *secret, int32_t nranks,
+                                       struct tess_rendezvous **out)
+{
+	struct tess_rendezvous *r = NULL;
+	tess_status st = make(nranks, &r);
+
+	if (st)
+		return st;
+	r->hosts = true;
+	r->secret = *secret;
+	return finish(r, tess_net_listen(at, &r->listener), out);
+}
+
+tess_status tess_rendezvous_open_tunnels(const int32_t *end, int32_t nranks,
+                                       struct tess_rendezvous **out)
+{
+	struct tess_rendezvous *r = NULL;
+	tess_status st = make(nranks, &r);
+
+	for (int32_t i = 0; i < nranks; i++)
+		if (st)
+			close(end[i]);
+		else
+			r->conn[r->nconns++] = (struct tess_conn){
+				.fd = end[i], .rank = -1, .proven = true, .expected = true
+			};
+	if (st)
+		return st;
+	r->hosts = true;
+	return finish(r, TESS_OK, out);
+}
+
+const char *tess_rendezvous_path(const struct tess_rendezvous *r)
+{
+	return r->path;
+}
+
+tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
+                                    size_t room)
+{
+	struct tess_failure f;
+	tess_status why = tess_coordinator_failure(r->hub, &f);
+
+	if (why) {
+		*rank = f.rank;
+		snprintf(sentence, room, "%s", f.sentence);
+	}
+	return why;
+}
+
+void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
+                          const char *sentence)
+{
+	tess_coordinator_fail(r->hub, rank, why, sentence);
+}
+
+void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank)
+{
+	atomic_store(&r->rank[rank].ended, true);
+	wake(r, NULL);
+}
+
+void tess_rendezvous_request_records(struct tess_rendezvous *r)
+{
+	atomic_fetch_add(&r->records, 1);
+	wake(r, NULL);
+}
+
+uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text,
+                                     size_t room)
+{
+	return tess_coordinator_last_call(r->hub, rank, text, room);
+}
+
+void tess_rendezvous_close(struct tess_rendezvous *r)
+{
+	if (!r)
+		return;
+	r->stop = true;
+	wake(r, NULL);
+	pthread_join(r->thread, NULL);
+	destroy(r);
+}

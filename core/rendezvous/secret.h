@@ -1,0 +1,41 @@
+/*
+ * secret.h - two ends of a TCP connection prove to each other that they hold one secret, for one job.
+ *
+ *   to the server    32 bytes   its client's nonce
+ *   to the client    32 bytes   the server's nonce
+ *   to the server    32 bytes   HMAC-SHA-256(key, "client" and both nonces)
+ *   to the client    32 bytes   HMAC-SHA-256(key, "server" and both nonces)
+ * where key = HMAC-SHA-256(secret, the job's name). The server proves nothing to whoever has proved nothing,
+ * a proof is good for one connection, and for one direction of it. What follows on the connection is neither
+ * encrypted nor signed: this keeps strangers out, not whoever owns the network between the hosts.
+ */
+#ifndef TESS_COMM_SECRET_H
+#define TESS_COMM_SECRET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <tessera/plugin.h>
+
+enum { TESS_NONCE = 32, TESS_PROOF = 32, TESS_SECRET_MIN = 32 };
+enum tess_side { TESS_CLIENT, TESS_SERVER };
+
+struct tess_secret { /* of one job */
+	unsigned char key[32];
+};
+
+/*
+ * Reads the file, which must be regular, ours, closed to others and hold 32 bytes to 4 KiB; white space at its
+ * end does not count. TESS_EINVAL: `path` is "", with how to make a secret; TESS_EPERM, TESS_ENOENT, TESS_EIO.
+ */
+tess_status tess_secret_load(const char *path, const char *job, struct tess_secret *out);
+
+void tess_nonce_make(unsigned char *nonce);
+void tess_secret_prove(const struct tess_secret *s, enum tess_side side,
+                       const unsigned char *client_nonce, const unsigned char *server_nonce,
+                       unsigned char *proof);
+/* Whether the proof is that of `side`; takes the same time for every wrong one. */
+bool tess_secret_check(const struct tess_secret *s, enum tess_side side,
+                       const unsigned char *client_nonce, const unsigned char *server_nonce,
+                       const unsigned char *proof);
+
+#endif

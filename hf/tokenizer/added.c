@@ -1,0 +1,278 @@
+#include "added.h"
+
+#include "core/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { CONTENT_MOST = 1024 }; /* bytes of an added token: what a place in a text may cost */
+
+struct tess_added_token {
+	int32_t id;
+	bool lstrip, rstrip, single_word;
+};
+
+struct tess_trie_node {
+	int32_t child, sibling; /* 0: none */
+	int32_t token; /* the token that ends here, or -1 */
+	unsigned char byte;
+};
+
+/* ---- the set ---------------------------------------------------------------------------------------- */
+
+/* The 256 nodes behind the root are the first bytes, so that most places cost one look. */
+static tess_status grow(struct tess_trie *t)
+{
+	struct tess_trie_node *node;
+
+	if (t->n < t->room)
+		return TESS_OK;
+	t->room = t->room ? 2 * t->room : 1024;
+	node = realloc(t->node, t->room * sizeof *node);
+	if (!node)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens", t->room);
+	t->node = node;
+	for (; t->n < 256; t->n++)
+		node[t->n] = (struct tess_trie_node){ .token = -1 };
+	return TESS_OK;
+}
+
+static int32_t step(const struct tess_trie *t, int32_t at, unsigned char byte)
+{
+	for (at = t->node[at].child; at && t->node[at].byte != byte; at = t->node[at].sibling)
+		;
+	return at;
+}
+
+static tess_status insert(struct tess_trie *t, const char *s, size_t n, int32_t token)
+{
+	tess_status st = grow(t);
+	int32_t at = (unsigned char)s[0], next;
+
+	for (size_t i = 1; i < n && !st; i++, at = next) {
+		next = step(t, at, (unsigned char)s[i]);
+		if (next)
+			continue;
+		st = grow(t);
+		if (st)
+			break;
+		next = (int32_t)t->n++;
+		t->node[next] = (struct tess_trie_node){ .sibling = t->node[at].child,
+			                                 .token = -1,
+			                                 .byte = (unsigned char)s[i] };
+		t->node[at].child = next;
+	}
+	if (!st && t->node[at].token < 0)
+		t->node[at].token = token;
+	return st;
+}
+
+/* The bytes of the longest member at s, and which it is; 0: none. */
+static size_t longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
+{
+	size_t best = 0, i = 1;
+
+	for (int32_t at = (unsigned char)s[0];; i++) {
+		if (t->node[at].token >= 0) {
+			*token = t->node[at].token;
+			best = i;
+		}
+		if (i == n || !(at = step(t, at, (unsigned char)s[i])))
+			return best;
+	}
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------- */
+
+tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids)
+{
+	size_t i, top = 0;
+	json_t *t;
+
+	if (list && !json_is_null(list) && !json_is_array(list))
+		return tess_fail(TESS_EINVAL, "added_tokens: an array was expected");
+	json_array_foreach(list, i, t) {
+		const json_t *id = json_object_get(t, "id");
+
+		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+		    json_integer_value(id) >= TESS_IDS_MOST)
+			return tess_fail(
+				TESS_EINVAL,
+				"added_tokens[%zu]: id: a number from 0 to %d was expected", i,
+				TESS_IDS_MOST - 1);
+		top = (size_t)json_integer_value(id) >= top ? (size_t)json_integer_value(id) + 1
+		                                            : top;
+	}
+	*n = json_array_size(list);
+	*ids = top;
+	return TESS_OK;
+}
+
+static tess_status parse_one(const json_t *t, const struct tess_normalizer *norm,
+                             struct tess_scan *scan, struct tess_vocab *v, struct tess_added *out)
+{
+	static const char *const known[] = { "id",     "content",    "single_word", "lstrip",
+		                             "rstrip", "normalized", "special",     NULL };
+	struct tess_added_token *to = &out->token[out->n];
+	struct tess_text text = { 0 };
+	bool special, normalized;
+	const char *s;
+	tess_status st;
+	size_t n;
+
+	st = tess_keys_check(t, known);
+	if (!st)
+		st = tess_key_string(t, "content", &s, &n);
+	if (!st && n > CONTENT_MOST)
+		st = tess_fail(TESS_EINVAL, "content: %zu bytes; at most %d are taken", n,
+		               CONTENT_MOST);
+	if (!st)
+		st = tess_key_bool(t, "special", false, &special);
+	if (!st)
+		st = tess_key_bool(t, "normalized", !special, &normalized);
+	if (!st)
+		st = tess_key_bool(t, "single_word", false, &to->single_word);
+	if (!st)
+		st = tess_key_bool(t, "lstrip", false, &to->lstrip);
+	if (!st)
+		st = tess_key_bool(t, "rstrip", false, &to->rstrip);
+	if (st)
+		return st;
+	to->id = (int32_t)json_integer_value(json_object_get(t, "id"));
+	st = tess_vocab_add(v, s, n, to->id);
+	if (!st && normalized)
+		st = tess_normalize(norm, scan, s, n, &text);
+	if (!st && !normalized)
+		st = insert(&out->raw, s, n, (int32_t)out->n);
+	else if (!st && (!text.len || text.len > CONTENT_MOST))
+		st = tess_fail(TESS_EINVAL,
+		               "content: \"%.64s\" is normalized to %zu bytes; 1 to %d are taken",
+		               s, text.len, CONTENT_MOST);
+	else if (!st)
+		st = insert(&out->normal, text.at, text.len, (int32_t)out->n);
+	if (!st && normalized)
+		st = tess_vocab_say(v, to->id, text.at, text.len);
+	tess_text_free(&text);
+	if (!st) {
+		v->token[to->id].special |= special;
+		out->n++;
+	}
+	return st;
+}
+
+tess_status tess_added_parse(const json_t *list, const struct tess_normalizer *norm,
+                             struct tess_scan *scan, struct tess_vocab *v, struct tess_added *out)
+{
+	tess_status st;
+	json_t *t;
+	size_t i;
+
+	out->token = calloc(json_array_size(list) + 1, sizeof *out->token);
+	if (!out->token)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens",
+		                 json_array_size(list));
+	json_array_foreach(list, i, t) {
+		st = parse_one(t, norm, scan, v, out);
+		if (st)
+			return tess_fail_in(st, "added_tokens[%zu]", i);
+	}
+	return TESS_OK;
+}
+
+void tess_added_free(struct tess_added *a)
+{
+	free(a->token);
+	free(a->raw.node);
+	free(a->normal.node);
+	*a = (struct tess_added){ 0 };
+}
+
+/* ---- finding ---------------------------------------------------------------------------------------- */
+
+/* What `tokenizers` take for part of a word: letters, marks, digits, connectors, joiners. */
+static bool is_word(int32_t cp)
+{
+	switch (utf8proc_category(cp)) {
+	case UTF8PROC_CATEGORY_LU:
+	case UTF8PROC_CATEGORY_LL:
+	case UTF8PROC_CATEGORY_LT:
+	case UTF8PROC_CATEGORY_LM:
+	case UTF8PROC_CATEGORY_LO:
+	case UTF8PROC_CATEGORY_MN:
+	case UTF8PROC_CATEGORY_MC:
+	case UTF8PROC_CATEGORY_ME:
+	case UTF8PROC_CATEGORY_ND:
+	case UTF8PROC_CATEGORY_NL:
+	case UTF8PROC_CATEGORY_PC:
+		return true;
+	default: /* and the circled and squared letters, which are symbols */
+		return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) ||
+		       (cp >= 0x1f130 && cp <= 0x1f149) || (cp >= 0x1f150 && cp <= 0x1f169) ||
+		       (cp >= 0x1f170 && cp <= 0x1f189);
+	}
+}
+
+static bool inside_word(const char *s, size_t n, size_t from, size_t to)
+{
+	int32_t cp;
+
+	if (from) {
+		tess_utf8_last(s, from, &cp);
+		if (is_word(cp))
+			return true;
+	}
+	if (to == n)
+		return false;
+	tess_utf8_next(s + to, &cp);
+	return is_word(cp);
+}
+
+/* Moves `from` left over spaces, down to `least`; `to` right over them. */
+static void strip(const struct tess_added_token *t, const char *s, size_t n, size_t least,
+                  size_t *from, size_t *to)
+{
+	int32_t cp;
+
+	while (t->lstrip && *from > least) {
+		size_t i = tess_utf8_last(s, *from, &cp);
+
+		if (!tess_char_space(cp))
+			break;
+		*from = i;
+	}
+	while (t->rstrip && *to < n) {
+		size_t len = tess_utf8_next(s + *to, &cp);
+
+		if (!tess_char_space(cp))
+			break;
+		*to += len;
+	}
+}
+
+tess_status tess_added_cut(const struct tess_added *a, const struct tess_trie *set, const char *s,
+                           size_t n, bool first, struct tess_pieces *out)
+{
+	size_t done = 0;
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0, len; set->n && i < n && !st; i += len) {
+		size_t from = i, to;
+		int32_t token;
+
+		len = longest(set, s + i, n - i, &token);
+		to = i + len;
+		if (!len || (a->token[token].single_word && inside_word(s, n, from, to))) {
+			len = len ? len : 1;
+			continue;
+		}
+		strip(&a->token[token], s, n, done, &from, &to);
+		if (done < from)
+			st = tess_pieces_add(out, s + done, from - done, -1, first && !done);
+		if (!st)
+			st = tess_pieces_add(out, s + from, to - from, a->token[token].id,
+			                     first && !from);
+		done = to;
+	}
+	return !st && done < n ? tess_pieces_add(out, s + done, n - done, -1, first && !done) : st;
+}

@@ -1,0 +1,513 @@
+#include "bpe.h"
+
+#include "core/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- the vocabulary --------------------------------------------------------------------------------- */
+
+/* A permutation after which each bit depends on all. */
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+	x = (x ^ x >> 29) * 0x9e3779b97f4a7c15u;
+	return x ^ x >> 32;
+}
+
+static uint64_t hash(uint64_t seed, const char *s, size_t n)
+{
+	uint64_t h = mix(seed ^ n), word;
+
+	for (; n >= 8; s += 8, n -= 8) {
+		memcpy(&word, s, 8);
+		h = mix(h ^ word);
+	}
+	word = 0;
+	memcpy(&word, s, n);
+	return mix(h ^ word);
+}
+
+/* Where the text is, or the free slot where it would be. */
+static uint64_t slot_of(const struct tess_vocab *v, const char *s, size_t n)
+{
+	uint64_t i = hash(v->seed, s, n) & v->mask;
+
+	for (; v->slot[i] >= 0; i = (i + 1) & v->mask) {
+		const struct tess_token *t = &v->token[v->slot[i]];
+
+		if (t->len == n && memcmp(v->text.at + t->at, s, n) == 0)
+			break;
+	}
+	return i;
+}
+
+int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n)
+{
+	return v->slot[slot_of(v, s, n)];
+}
+
+/* Room for `tokens` tokens in all with ids below `ids`. */
+static tess_status vocab_open(struct tess_vocab *v, size_t tokens, size_t ids)
+{
+	size_t slots = 16;
+
+	while (slots < 2 * tokens)
+		slots *= 2;
+	*v = (struct tess_vocab){ .mask = slots - 1 };
+	v->token = calloc(ids + 1, sizeof *v->token);
+	v->slot = malloc(slots * sizeof *v->slot);
+	if (!v->token || !v->slot)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu tokens", tokens);
+	memset(v->slot, 0xff, slots * sizeof *v->slot);
+	if (getrandom(&v->seed, sizeof v->seed, 0) != sizeof v->seed)
+		v->seed = (uintptr_t)v->slot;
+	return TESS_OK;
+}
+
+tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_t id)
+{
+	struct tess_token *t = &v->token[id];
+	uint64_t i;
+	tess_status st;
+
+	if (!n)
+		return tess_fail(TESS_EINVAL, "the token of id %d is empty", id);
+	i = slot_of(v, s, n);
+	if (v->slot[i] == id)
+		return TESS_OK;
+	if (v->slot[i] >= 0)
+		return tess_fail(TESS_EINVAL, "\"%.64s\" has id %d and id %d; a token has one", s,
+		                 v->slot[i], id);
+	if (t->len)
+		return tess_fail(TESS_EINVAL, "\"%.64s\" and \"%.64s\" both have id %d",
+		                 v->text.at + t->at, s, id);
+	*t = (struct tess_token){ .at = (uint32_t)v->text.len, .len = (uint32_t)n };
+	t->said_at = t->at;
+	t->said_len = t->len;
+	st = tess_text_add(&v->text, s, n);
+	if (!st)
+		st = tess_text_add(&v->text, "", 1);
+	v->slot[i] = id;
+	v->n = id >= v->n ? id + 1 : v->n;
+	return st;
+}
+
+tess_status tess_vocab_say(struct tess_vocab *v, int32_t id, const char *s, size_t n)
+{
+	v->token[id].said_at = (uint32_t)v->text.len;
+	v->token[id].said_len = (uint32_t)n;
+	return tess_text_add(&v->text, s, n);
+}
+
+tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struct tess_vocab *out)
+{
+	tess_status st;
+	const char *key;
+	json_t *id;
+
+	if (!json_is_object(vocab))
+		return tess_fail(TESS_EINVAL,
+		                 "vocab: an object of tokens and their ids was expected");
+	json_object_foreach((json_t *)vocab, key, id) {
+		json_int_t n = json_integer_value(id);
+
+		if (!json_is_integer(id) || n < 0 || n >= TESS_IDS_MOST)
+			return tess_fail(TESS_EINVAL,
+			                 "vocab: \"%.64s\": an id from 0 to %d was expected", key,
+			                 TESS_IDS_MOST - 1);
+		ids = (size_t)n >= ids ? (size_t)n + 1 : ids;
+	}
+	st = vocab_open(out, json_object_size(vocab) + more, ids);
+	if (st)
+		return st;
+	json_object_foreach((json_t *)vocab, key, id) {
+		json_int_t n = json_integer_value(id);
+
+		st = tess_vocab_add(out, key, strlen(key), (int32_t)n);
+		if (st)
+			return tess_fail_in(st, "vocab");
+		out->token[n].model = true;
+	}
+	return TESS_OK;
+}
+
+void tess_vocab_free(struct tess_vocab *v)
+{
+	tess_text_free(&v->text);
+	free(v->token);
+	free(v->slot);
+	*v = (struct tess_vocab){ 0 };
+}
+
+tess_status tess_ids_add(struct tess_ids *ids, int32_t id)
+{
+	if (ids->n == ids->room) {
+		size_t room = ids->room + ids->room / 2 + 64;
+		int32_t *at = realloc(ids->at, room * sizeof *at);
+
+		if (!at)
+			return tess_fail(TESS_ENOMEM, "out of memory: %zu ids", room);
+		ids->at = at;
+		ids->room = room;
+	}
+	ids->at[ids->n++] = id;
+	return TESS_OK;
+}
+
+/* ---- merges ----------------------------------------------------------------------------------------- */
+
+struct tess_merge {
+	uint32_t left, right, rank;
+	int32_t id; /* -1: a free slot */
+};
+
+/* Where the merge of the pair is, or the free slot where it would be. */
+static struct tess_merge *merge_of(const struct tess_bpe *b, int32_t left, int32_t right)
+{
+	uint64_t i =
+		mix(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ b->vocab->seed) & b->mask;
+
+	while (b->merge[i].id >= 0 &&
+	       (b->merge[i].left != (uint32_t)left || b->merge[i].right != (uint32_t)right))
+		i = (i + 1) & b->mask;
+	return &b->merge[i];
+}
+
+static int32_t model_id(const struct tess_bpe *b, const char *s, size_t n)
+{
+	int32_t id = tess_vocab_find(b->vocab, s, n);
+
+	return id >= 0 && b->vocab->token[id].model ? id : -1;
+}
+
+/* The two sides of "a b" or ["a", "b"]. */
+static tess_status merge_sides(const json_t *m, const char *side[2], size_t len[2])
+{
+	if (json_is_array(m) && json_array_size(m) == 2 && json_is_string(json_array_get(m, 0)) &&
+	    json_is_string(json_array_get(m, 1))) {
+		for (size_t i = 0; i < 2; i++) {
+			side[i] = json_string_value(json_array_get(m, i));
+			len[i] = json_string_length(json_array_get(m, i));
+		}
+		return TESS_OK;
+	}
+	side[0] = json_string_value(m);
+	side[1] = side[0] ? strchr(side[0], ' ') : NULL;
+	if (!side[1] || strchr(side[1] + 1, ' '))
+		return tess_fail(TESS_EINVAL, "\"a b\" or [\"a\", \"b\"] was expected");
+	len[0] = (size_t)(side[1] - side[0]);
+	len[1] = json_string_length(m) - len[0] - 1;
+	side[1]++;
+	return TESS_OK;
+}
+
+static tess_status merge_add(struct tess_bpe *b, const json_t *m, uint32_t rank,
+                             struct tess_text *whole)
+{
+	struct tess_merge *at;
+	const char *side[2];
+	int32_t part[2], id;
+	size_t len[2];
+	tess_status st = merge_sides(m, side, len);
+
+	for (int i = 0; i < 2 && !st; i++) {
+		part[i] = model_id(b, side[i], len[i]);
+		if (part[i] < 0)
+			return tess_fail(TESS_EINVAL, "\"%.*s\" is not in vocab",
+			                 (int)(len[i] < 64 ? len[i] : 64), side[i]);
+	}
+	whole->len = 0;
+	for (int i = 0; i < 2 && !st; i++)
+		st = tess_text_add(whole, side[i], len[i]);
+	if (st)
+		return st;
+	id = model_id(b, whole->at, whole->len);
+	if (id < 0)
+		return tess_fail(TESS_EINVAL, "\"%.*s\" is not in vocab",
+		                 (int)(whole->len < 64 ? whole->len : 64), whole->at);
+	at = merge_of(b, part[0], part[1]);
+	*at = (struct tess_merge){ (uint32_t)part[0], (uint32_t)part[1], rank, id };
+	return TESS_OK;
+}
+
+static tess_status merges_parse(struct tess_bpe *b, const json_t *merges)
+{
+	struct tess_text whole = { 0 };
+	size_t slots = 16, i;
+	tess_status st = TESS_OK;
+	json_t *m;
+
+	if (!json_is_array(merges))
+		return tess_fail(TESS_EINVAL, "merges: an array was expected");
+	while (slots < 2 * json_array_size(merges))
+		slots *= 2;
+	b->mask = slots - 1;
+	b->merge = malloc(slots * sizeof *b->merge);
+	if (!b->merge)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu merges", json_array_size(merges));
+	memset(b->merge, 0xff, slots * sizeof *b->merge);
+	json_array_foreach(merges, i, m) {
+		st = merge_add(b, m, (uint32_t)i, &whole);
+		if (st) {
+			st = tess_fail_in(st, "merges[%zu]", i);
+			break;
+		}
+	}
+	tess_text_free(&whole);
+	return st;
+}
+
+/* ---- the model -------------------------------------------------------------------------------------- */
+
+/* Keys that may only say that nothing is asked for. */
+static tess_status refuse_unsupported(const json_t *model)
+{
+	static const char *const affix[] = { "continuing_subword_prefix", "end_of_word_suffix",
+		                             NULL };
+	const json_t *dropout = json_object_get(model, "dropout");
+
+	if (dropout && !json_is_null(dropout) &&
+	    !(json_is_number(dropout) && json_number_value(dropout) == 0))
+		return tess_fail(TESS_ENOTSUP,
+		                 "dropout: only null is supported: a text has one encoding");
+	for (int i = 0; affix[i]; i++) {
+		const json_t *v = json_object_get(model, affix[i]);
+
+		if (v && !json_is_null(v) && !(json_is_string(v) && !json_string_length(v)))
+			return tess_fail(TESS_ENOTSUP, "%s: only null and \"\" are supported",
+			                 affix[i]);
+	}
+	return TESS_OK;
+}
+
+static tess_status parse_unk(struct tess_bpe *b, const json_t *model)
+{
+	const json_t *unk = json_object_get(model, "unk_token");
+
+	b->unk = -1;
+	if (!unk || json_is_null(unk))
+		return TESS_OK;
+	if (!json_is_string(unk))
+		return tess_fail(TESS_EINVAL, "unk_token: a token or null was expected");
+	b->unk = tess_vocab_find(b->vocab, json_string_value(unk), json_string_length(unk));
+	if (b->unk < 0)
+		return tess_fail(TESS_EINVAL, "unk_token: \"%.64s\" is not in vocab",
+		                 json_string_value(unk));
+	return TESS_OK;
+}
+
+static void find_characters(struct tess_bpe *b)
+{
+	char s[8];
+
+	for (int32_t cp = 0; cp < 0x400; cp++)
+		b->low[cp] = model_id(b, s, tess_utf8_put(cp, s));
+	for (int i = 0; i < 256; i++) {
+		snprintf(s, sizeof s, "<0x%02X>", i);
+		b->byte[i] = b->byte_fallback ? model_id(b, s, 6) : -1;
+	}
+}
+
+tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
+                           struct tess_bpe *out)
+{
+	static const char *const known[] = { "type",
+		                             "dropout",
+		                             "unk_token",
+		                             "continuing_subword_prefix",
+		                             "end_of_word_suffix",
+		                             "fuse_unk",
+		                             "byte_fallback",
+		                             "ignore_merges",
+		                             "vocab",
+		                             "merges",
+		                             NULL };
+	static const char *const types[] = { "BPE", NULL };
+	tess_status st;
+	int type;
+
+	*out = (struct tess_bpe){ .vocab = vocab };
+	st = tess_key_choice(model, "type", types, 0, &type);
+	if (!st)
+		st = tess_keys_check(model, known);
+	if (!st)
+		st = refuse_unsupported(model);
+	if (!st)
+		st = tess_key_bool(model, "fuse_unk", false, &out->fuse_unk);
+	if (!st)
+		st = tess_key_bool(model, "byte_fallback", false, &out->byte_fallback);
+	if (!st)
+		st = tess_key_bool(model, "ignore_merges", false, &out->ignore_merges);
+	if (!st)
+		st = parse_unk(out, model);
+	if (!st)
+		st = merges_parse(out, json_object_get(model, "merges"));
+	if (!st)
+		find_characters(out);
+	return st;
+}
+
+void tess_bpe_free(struct tess_bpe *b)
+{
+	free(b->merge);
+	b->merge = NULL;
+}
+
+/* ---- encoding --------------------------------------------------------------------------------------- */
+
+struct symbol {
+	int32_t id; /* -1: merged into the one before it */
+	int32_t prev, next;
+};
+
+/* A merge to do. */
+struct due {
+	uint64_t when; /* its rank, then its place */
+	int32_t id; /* what it makes */
+};
+
+static tess_status room_for(struct tess_bpe_room *room, size_t n)
+{
+	if (n <= room->n)
+		return TESS_OK;
+	tess_bpe_room_free(room);
+	n += n / 2 + 64;
+	room->symbol = malloc(n * sizeof(struct symbol));
+	/* each merge takes one and adds two at most */
+	room->queue = malloc(2 * n * sizeof(struct due));
+	if (!room->symbol || !room->queue)
+		return tess_fail(TESS_ENOMEM, "out of memory: a piece of %zu bytes", n);
+	room->n = n;
+	return TESS_OK;
+}
+
+void tess_bpe_room_free(struct tess_bpe_room *room)
+{
+	free(room->symbol);
+	free(room->queue);
+	*room = (struct tess_bpe_room){ 0 };
+}
+
+/* Moves q[i] down to its place in the heap, whose nodes have four children. */
+static void sink(struct due *q, size_t n, size_t i)
+{
+	struct due d = q[i];
+
+	for (;;) {
+		size_t child = 4 * i + 1, end = child + 4 < n ? child + 4 : n, least = child;
+
+		if (child >= n)
+			break;
+		for (size_t k = child + 1; k < end; k++)
+			least = q[k].when < q[least].when ? k : least;
+		if (d.when <= q[least].when)
+			break;
+		q[i] = q[least];
+		i = least;
+	}
+	q[i] = d;
+}
+
+static void rise(struct due *q, size_t i, struct due d)
+{
+	for (; i && d.when < q[(i - 1) / 4].when; i = (i - 1) / 4)
+		q[i] = q[(i - 1) / 4];
+	q[i] = d;
+}
+
+static bool due_at(const struct tess_bpe *b, const struct symbol *s, int32_t at, struct due *out)
+{
+	const struct tess_merge *m = merge_of(b, s[at].id, s[s[at].next].id);
+
+	*out = (struct due){ (uint64_t)m->rank << 32 | (uint32_t)at, m->id };
+	return m->id >= 0;
+}
+
+/*
+ * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone is still good
+ * where the pair that stands there now makes the same token: so do `tokenizers`, and ids depend on it.
+ */
+static void merge_all(const struct tess_bpe *b, struct symbol *s, int32_t n, struct due *q)
+{
+	size_t due = 0;
+	struct due d;
+
+	for (int32_t i = 0; i + 1 < n; i++)
+		due += due_at(b, s, i, &q[due]);
+	for (size_t i = due / 4 + 1; i-- > 0;)
+		if (i < due)
+			sink(q, due, i);
+	while (due) {
+		int32_t at = (int32_t)(q[0].when & 0xffffffffu), gone = s[at].next, id = q[0].id;
+
+		q[0] = q[--due];
+		if (due)
+			sink(q, due, 0);
+		if (s[at].id < 0 || gone < 0 || !due_at(b, s, at, &d) || d.id != id)
+			continue;
+		s[at].id = id;
+		s[at].next = s[gone].next;
+		s[gone].id = -1;
+		if (s[at].next >= 0)
+			s[s[at].next].prev = at;
+		if (s[at].prev >= 0 && due_at(b, s, s[at].prev, &d))
+			rise(q, due++, d);
+		if (s[at].next >= 0 && due_at(b, s, at, &d))
+			rise(q, due++, d);
+	}
+}
+
+/* The ids of the piece's characters. */
+static int32_t spell(const struct tess_bpe *b, const char *s, size_t n, struct symbol *out)
+{
+	bool unk = false; /* the symbol before is the unknown token */
+	int32_t count = 0;
+
+	for (size_t i = 0, step; i < n; i += step) {
+		bool bytes = b->byte_fallback;
+		int32_t cp, id;
+
+		step = tess_utf8_next(s + i, &cp);
+		id = cp < 0x400 ? b->low[cp] : model_id(b, s + i, step);
+		if (id >= 0) {
+			out[count++].id = id;
+			unk = false;
+			continue;
+		}
+		for (size_t k = 0; k < step; k++)
+			bytes &= b->byte[(unsigned char)s[i + k]] >= 0;
+		for (size_t k = 0; k < step && bytes; k++)
+			out[count++].id = b->byte[(unsigned char)s[i + k]];
+		if (!bytes && b->unk >= 0 && !(unk && b->fuse_unk))
+			out[count++].id = b->unk;
+		unk = !bytes && b->unk >= 0;
+	}
+	for (int32_t i = 0; i < count; i++) {
+		out[i].prev = i - 1;
+		out[i].next = i + 1 < count ? i + 1 : -1;
+	}
+	return count;
+}
+
+tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_room *room, const char *s,
+                            size_t n, struct tess_ids *out)
+{
+	int32_t whole = b->ignore_merges ? model_id(b, s, n) : -1, count;
+	struct symbol *symbol;
+	tess_status st;
+
+	if (whole >= 0)
+		return tess_ids_add(out, whole);
+	st = room_for(room, n);
+	if (st)
+		return st;
+	symbol = room->symbol;
+	count = spell(b, s, n, symbol);
+	merge_all(b, symbol, count, room->queue);
+	for (int32_t i = count ? 0 : -1; i >= 0 && !st; i = symbol[i].next)
+		st = tess_ids_add(out, symbol[i].id);
+	return st;
+}

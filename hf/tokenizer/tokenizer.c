@@ -1,0 +1,395 @@
+#include "tokenizer.h"
+
+#include "added.h"
+#include "bpe.h"
+#include "decode.h"
+#include "normalize.h"
+#include "post.h"
+#include "pretokenize.h"
+
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FILE_MOST = 1 << 28, CONFIG_MOST = 1 << 24 };
+
+struct tess_tokenizer {
+	struct tess_vocab vocab;
+	struct tess_normalizer normalizer;
+	struct tess_added added;
+	struct tess_pretokenizer pre;
+	struct tess_bpe bpe;
+	struct tess_post post;
+	struct tess_decoder decoder;
+};
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+static tess_status parse_tokens(struct tess_tokenizer *t, const json_t *root)
+{
+	const json_t *list = json_object_get(root, "added_tokens"),
+		     *model = json_object_get(root, "model");
+	struct tess_scan *scan = NULL;
+	size_t added, ids;
+	tess_status st;
+
+	if (!json_is_object(model))
+		return tess_fail(TESS_EINVAL, "model: an object was expected");
+	st = tess_added_count(list, &added, &ids);
+	if (st)
+		return st;
+	st = tess_vocab_parse(json_object_get(model, "vocab"), added, ids, &t->vocab);
+	if (st)
+		return tess_fail_in(st, "model");
+	st = tess_scan_open(&scan);
+	if (!st)
+		st = tess_added_parse(list, &t->normalizer, scan, &t->vocab, &t->added);
+	tess_scan_close(scan);
+	if (st)
+		return st;
+	st = tess_bpe_parse(model, &t->vocab, &t->bpe);
+	return st ? tess_fail_in(st, "model") : TESS_OK;
+}
+
+/* The model's type is asked for first: what else is wrong with a model of another kind is no matter. */
+static tess_status check_model_type(const json_t *root)
+{
+	static const char *const types[] = { "BPE", NULL };
+	tess_status st;
+	int type;
+
+	st = tess_key_choice(json_object_get(root, "model"), "type", types, 0, &type);
+	return st ? tess_fail_in(st, "model") : TESS_OK;
+}
+
+static tess_status parse(const char *name, const json_t *root, struct tess_tokenizer *t)
+{
+	static const char *const known[] = {
+		"version",       "truncation",     "padding", "added_tokens", "normalizer",
+		"pre_tokenizer", "post_processor", "decoder", "model",        NULL
+	};
+	tess_status st = tess_keys_check(root, known);
+
+	for (int i = 1; i < 3 && !st; i++) /* transformers, too, sets both anew with each call */
+		if (json_is_object(json_object_get(root, known[i])))
+			tess_log(TESS_INFO, "tokenizer", "%s: %s is not applied", name, known[i]);
+	if (!st)
+		st = check_model_type(root);
+	if (!st)
+		st = tess_normalizer_parse(json_object_get(root, "normalizer"), &t->normalizer);
+	if (!st)
+		st = tess_pretokenizer_parse(json_object_get(root, "pre_tokenizer"), &t->pre);
+	if (!st)
+		st = tess_decoder_parse(json_object_get(root, "decoder"), &t->decoder);
+	if (!st)
+		st = parse_tokens(t, root);
+	if (!st)
+		st = tess_post_parse(json_object_get(root, "post_processor"), &t->vocab, &t->post);
+	return st ? tess_fail_in(st, "%s", name) : TESS_OK;
+}
+
+static tess_status open_json(const char *name, json_t *root, struct tess_tokenizer **out)
+{
+	struct tess_tokenizer *t = calloc(1, sizeof *t);
+	tess_status st =
+		t ? parse(name, root, t) : tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+
+	if (st)
+		tess_tokenizer_close(t);
+	else
+		*out = t;
+	json_decref(root);
+	return st;
+}
+
+tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
+                                 struct tess_tokenizer **out)
+{
+	json_t *root;
+	tess_status st = tess_json_parse(name, json, len, &root);
+
+	return st ? st : open_json(name, root, out);
+}
+
+static tess_status open_config(const char *path, struct tess_tokenizer *t)
+{
+	json_t *config;
+	tess_status st = tess_json_load_wide(path, CONFIG_MOST, &config);
+
+	if (st == TESS_ENOENT)
+		return TESS_OK;
+	if (st)
+		return st;
+	st = tess_post_config(config, &t->vocab, &t->post);
+	json_decref(config);
+	return st ? tess_fail_in(st, "%s", path) : TESS_OK;
+}
+
+tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
+{
+	struct tess_tokenizer *t = NULL;
+	char *file = NULL, *config = NULL;
+	const char *slash = strrchr(path, '/');
+	struct stat about;
+	bool dir = !stat(path, &about) && S_ISDIR(about.st_mode);
+	int stem = dir ? (int)strlen(path) : slash ? (int)(slash - path) : 1;
+	tess_status st;
+	json_t *root;
+
+	if (asprintf(&file, dir ? "%s/tokenizer.json" : "%s", path) < 0)
+		file = NULL;
+	if (asprintf(&config, "%.*s/tokenizer_config.json", stem, dir || slash ? path : ".") < 0)
+		config = NULL;
+	st = file && config ? tess_json_load(file, FILE_MOST, &root)
+	                    : tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		st = open_json(file, root, &t);
+	if (!st)
+		st = open_config(config, t);
+	if (!st) {
+		*out = t;
+		t = NULL;
+	}
+	tess_tokenizer_close(t);
+	free(file);
+	free(config);
+	return st;
+}
+
+void tess_tokenizer_close(struct tess_tokenizer *t)
+{
+	if (!t)
+		return;
+	tess_normalizer_free(&t->normalizer);
+	tess_pretokenizer_free(&t->pre);
+	tess_decoder_free(&t->decoder);
+	tess_added_free(&t->added);
+	tess_vocab_free(&t->vocab);
+	tess_bpe_free(&t->bpe);
+	tess_post_free(&t->post);
+	free(t);
+}
+
+/* ---- encoding --------------------------------------------------------------------------------------- */
+
+/* Cuts the text at added tokens, as it comes and then normalized. */
+static tess_status cut(const struct tess_tokenizer *t, struct tess_scan *scan, const char *text,
+                       size_t len, struct tess_pieces *out)
+{
+	struct tess_text normal = { 0 };
+	struct tess_pieces raw = { 0 };
+	tess_status st = tess_added_cut(&t->added, &t->added.raw, text, len, true, &raw);
+
+	for (size_t i = 0; i < raw.n && !st; i++) {
+		const struct tess_piece *p = &raw.piece[i];
+		const char *s = raw.text.at + p->at;
+
+		if (p->id >= 0) {
+			st = tess_pieces_add(out, s, p->len, p->id, p->first);
+			continue;
+		}
+		st = tess_normalize(&t->normalizer, scan, s, p->len, &normal);
+		if (!st)
+			st = tess_added_cut(&t->added, &t->added.normal, normal.at, normal.len,
+			                    p->first, out);
+	}
+	tess_pieces_free(&raw);
+	tess_text_free(&normal);
+	return st;
+}
+
+static tess_status encode_pieces(const struct tess_tokenizer *t, const struct tess_pieces *p,
+                                 struct tess_ids *ids)
+{
+	struct tess_bpe_room room = { 0 };
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < p->n && !st; i++) {
+		if (p->piece[i].id >= 0)
+			st = tess_ids_add(ids, p->piece[i].id);
+		else
+			st = tess_bpe_encode(&t->bpe, &room, p->text.at + p->piece[i].at,
+			                     p->piece[i].len, ids);
+	}
+	tess_bpe_room_free(&room);
+	return st;
+}
+
+static tess_status add_all(struct tess_ids *ids, const struct tess_ids *more)
+{
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < more->n && !st; i++)
+		st = tess_ids_add(ids, more->at[i]);
+	return st;
+}
+
+tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *text, size_t len,
+                                  bool add_special, int32_t **ids, size_t *n)
+{
+	struct tess_ids made = { 0 };
+	struct tess_pieces pieces = { 0 };
+	struct tess_scan *scan = NULL;
+	size_t valid;
+	tess_status st;
+
+	if (len > TESS_TEXT_MOST)
+		return tess_fail(TESS_EINVAL, "a text of %zu bytes; at most %d are encoded", len,
+		                 TESS_TEXT_MOST);
+	valid = tess_utf8_valid(text, len);
+	if (valid < len)
+		return tess_fail(TESS_EINVAL, "the text is not UTF-8 at its byte %zu", valid);
+	st = tess_scan_open(&scan);
+	if (!st)
+		st = cut(t, scan, text, len, &pieces);
+	if (!st)
+		st = tess_pretokenize(&t->pre, scan, &pieces);
+	if (!st && add_special)
+		st = add_all(&made, &t->post.before);
+	if (!st)
+		st = encode_pieces(t, &pieces, &made);
+	if (!st && add_special)
+		st = add_all(&made, &t->post.after);
+	if (!st && !made.at && !(made.at = malloc(sizeof *made.at)))
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (st) {
+		free(made.at);
+	} else {
+		*ids = made.at;
+		*n = made.n;
+	}
+	tess_pieces_free(&pieces);
+	tess_scan_close(scan);
+	return st ? tess_fail_in(st, "encoding a text") : TESS_OK;
+}
+
+/* ---- decoding --------------------------------------------------------------------------------------- */
+
+struct tess_decoding {
+	const struct tess_tokenizer *t;
+	struct tess_pipe pipe;
+	bool skip_special;
+};
+
+tess_status tess_decoding_open(const struct tess_tokenizer *t, bool skip_special,
+                               struct tess_decoding **out)
+{
+	struct tess_decoding *d = calloc(1, sizeof *d);
+	tess_status st =
+		d ? tess_pipe_open(&t->decoder, &d->pipe) : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (st) {
+		free(d);
+		return st;
+	}
+	d->t = t;
+	d->skip_special = skip_special;
+	*out = d;
+	return TESS_OK;
+}
+
+/* Behind what the pipe holds already. */
+static tess_status add(struct tess_decoding *d, int32_t id)
+{
+	const struct tess_vocab *v = &d->t->vocab;
+	const struct tess_token *token = tess_tokenizer_token(d->t, id) ? &v->token[id] : NULL;
+	tess_status st = TESS_OK;
+
+	if (token && !(d->skip_special && token->special))
+		st = tess_pipe_push(&d->pipe, v->text.at + token->said_at, token->said_len);
+	return st ? tess_fail_in(st, "decoding id %d", id) : TESS_OK;
+}
+
+tess_status tess_decoding_push(struct tess_decoding *d, int32_t id, const char **bytes, size_t *n)
+{
+	tess_status st;
+
+	d->pipe.out.len = 0;
+	st = add(d, id);
+	if (st)
+		return st;
+	*bytes = d->pipe.out.at;
+	*n = d->pipe.out.len;
+	return TESS_OK;
+}
+
+tess_status tess_decoding_end(struct tess_decoding *d, const char **bytes, size_t *n)
+{
+	tess_status st;
+
+	d->pipe.out.len = 0;
+	st = tess_pipe_end(&d->pipe);
+	if (st)
+		return tess_fail_in(st, "decoding the end of a text");
+	*bytes = d->pipe.out.at;
+	*n = d->pipe.out.len;
+	return TESS_OK;
+}
+
+void tess_decoding_close(struct tess_decoding *d)
+{
+	if (!d)
+		return;
+	tess_pipe_close(&d->pipe);
+	free(d);
+}
+
+tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
+                                  bool skip_special, char **text, size_t *len)
+{
+	struct tess_decoding *d = NULL;
+	tess_status st = tess_decoding_open(t, skip_special, &d);
+
+	for (size_t i = 0; i < n && !st; i++)
+		st = add(d, ids[i]);
+	if (!st)
+		st = tess_pipe_end(&d->pipe);
+	if (!st)
+		st = tess_text_add(&d->pipe.out, "", 1);
+	if (!st) {
+		*text = d->pipe.out.at;
+		*len = d->pipe.out.len - 1;
+		d->pipe.out = (struct tess_text){ 0 };
+	}
+	tess_decoding_close(d);
+	return st;
+}
+
+/* ---- tokens ----------------------------------------------------------------------------------------- */
+
+int32_t tess_tokenizer_size(const struct tess_tokenizer *t)
+{
+	return t->vocab.n;
+}
+
+const char *tess_tokenizer_token(const struct tess_tokenizer *t, int32_t id)
+{
+	const struct tess_vocab *v = &t->vocab;
+
+	return id >= 0 && id < v->n && v->token[id].len ? v->text.at + v->token[id].at : NULL;
+}
+
+int32_t tess_tokenizer_id(const struct tess_tokenizer *t, const char *token)
+{
+	return tess_vocab_find(&t->vocab, token, strlen(token));
+}
+
+bool tess_tokenizer_special(const struct tess_tokenizer *t, int32_t id)
+{
+	return tess_tokenizer_token(t, id) && t->vocab.token[id].special;
+}
+
+int32_t tess_tokenizer_bos(const struct tess_tokenizer *t)
+{
+	return t->post.bos;
+}
+
+int32_t tess_tokenizer_eos(const struct tess_tokenizer *t)
+{
+	return t->post.eos;
+}

@@ -1,0 +1,258 @@
+/*
+ * storm.c - one job of script/storm: a random sequence of collectives, on data whose result is known, in
+ * which one rank does a random thing at a random moment.
+ *
+ *	storm SEED FAULT N SECONDS DIR         as a rank of a job of N, or on N threads over loopback
+ *
+ * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may do one). SECONDS: what a
+ * call has. In DIR each rank leaves said-R: its status, when it was told (CLOCK_MONOTONIC, ns), how many
+ * descriptors more are open than before, and the sentence; the victim leaves fault: its rank, its
+ * process, the moment.
+ */
+#include "data.h"
+#include "draw.h"
+#include "entries.h"
+#include "mismatch.h"
+
+#include "core/base/status.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/group/world.h"
+#include "core/registry/registry.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct storm {
+	const char *fault, *dir;
+	uint64_t seed;
+	int32_t n, victim, at, calls; /* the victim's fault is at the at-th of the calls */
+	uint64_t delay_us; /* after that call has begun */
+	double seconds;
+	int fds; /* before */
+};
+
+/* ---- what is left behind --------------------------------------------------------------------------- */
+
+static void leave(const struct storm *s, const char *name, const char *text)
+{
+	char path[512], made[512];
+	FILE *f;
+
+	snprintf(path, sizeof path, "%s/%s", s->dir, name);
+	snprintf(made, sizeof made, "%s/.%s", s->dir, name);
+	f = fopen(made, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f) || rename(made, path))
+		perror(path);
+}
+
+static void say(const struct storm *s, int32_t rank, tess_status st, int64_t when, const char *fds,
+                const char *sentence)
+{
+	char text[2048], name[32];
+
+	snprintf(text, sizeof text, "%s %" PRId64 " %s %s\n", st ? tess_status_name(st) : "fine",
+	         when, fds, st ? sentence : "");
+	snprintf(name, sizeof name, "said-%d", rank);
+	leave(s, name, text);
+}
+
+static void begin_fault(const struct storm *s)
+{
+	char text[48];
+
+	snprintf(text, sizeof text, "%d %d %" PRId64 "\n", s->victim, (int)getpid(), tess_now());
+	leave(s, "fault", text);
+}
+
+/* ---- the victim ------------------------------------------------------------------------------------- */
+
+static void *strike(void *arg)
+{
+	const struct storm *s = arg;
+	struct timespec pause = tess_timespec((int64_t)s->delay_us * 1000);
+
+	nanosleep(&pause, NULL);
+	begin_fault(s);
+	if (!strcmp(s->fault, "exit"))
+		_exit(3);
+	kill(getpid(), !strcmp(s->fault, "kill") ? SIGKILL : SIGSTOP);
+	return NULL;
+}
+
+static bool is_signal(const struct storm *s)
+{
+	return !strcmp(s->fault, "kill") || !strcmp(s->fault, "stop") || !strcmp(s->fault, "exit");
+}
+
+/* A thread can only end, or give up. */
+static tess_status end_thread(const struct storm *s)
+{
+	begin_fault(s);
+	return tess_fail(TESS_EIO, "the disk is full");
+}
+
+static void dally(const struct storm *s)
+{
+	/* before the deadline, or after it but before the launcher ends who says nothing */
+	double share = !strcmp(s->fault, "late") ? 0.4 : 1.3;
+	struct timespec pause = tess_timespec((int64_t)(s->seconds * share * 1e9));
+
+	begin_fault(s);
+	nanosleep(&pause, NULL);
+}
+
+/* ---- the sequence ----------------------------------------------------------------------------------- */
+
+static struct data_case next_case(uint64_t *state, int32_t n)
+{
+	struct data_case c = { .kind = TESS_BROADCAST +
+		                       (int32_t)draw(state, TESS_ALL_TO_ALL - TESS_BARRIER),
+		               .dtype = TESS_F32 + (int32_t)draw(state, 8),
+		               .op = TESS_SUM + (int32_t)draw(state, 4),
+		               .count = draw(state, 8) ? draw(state, 3000) : draw(state, 200000) };
+
+	c.uneven = draw(state, 2) && c.kind > TESS_ALL_REDUCE;
+	c.in_place = draw(state, 2);
+	c.root = tess_kind_rooted(c.kind) ? (int32_t)draw(state, (uint64_t)n) : 0;
+	return c;
+}
+
+/* Several cases under way at once, waited for in another order on every other rank. */
+static tess_status run_together(struct tess_group *g, uint64_t *state)
+{
+	struct data_pending *p[4];
+	int n = 2 + (int)draw(state, 3), begun = 0;
+	tess_status st = TESS_OK;
+
+	while (begun < n && !st) {
+		struct data_case c = next_case(state, tess_group_size(g));
+
+		st = data_start(g, &c, &p[begun]);
+		begun += !st;
+	}
+	for (int i = 0; i < begun && !st; i++)
+		st = data_finish(p[tess_group_rank(g) % 2 ? i : begun - 1 - i]);
+	return st;
+}
+
+/* The i-th step: a case or several, in the group of all ranks or in that of some; alike in the group. */
+static tess_status step(struct tess_group *all, struct tess_group *some, const struct storm *s,
+                        int32_t i)
+{
+	uint64_t state = s->seed + (uint64_t)i * 1000003;
+	struct tess_group *g = some && !draw(&state, 4) ? some : all;
+	struct data_case c;
+
+	if (!draw(&state, 4))
+		return run_together(g, &state);
+	c = next_case(&state, tess_group_size(g));
+	return data_run(g, &c);
+}
+
+static tess_status run(struct tess_world *w, const struct storm *s, bool threads)
+{
+	struct tess_group *g = tess_world_group(w), *some = NULL; /* closed with the world */
+	bool victim = tess_world_rank(w) == s->victim, struck = false;
+	void *kept; /* until the process ends */
+	pthread_t striker;
+	tess_status st = tess_barrier(
+		g, "the.begin"); /* a rank that fails at once fails the opening of the rest */
+
+	if (!st && s->seed % 2)
+		st = tess_group_split(g, tess_world_rank(w) % 2, 0, "some", &some);
+	for (int32_t i = 0; i < s->calls && !st; i++) {
+		if (victim && i == s->at && is_signal(s)) {
+			if (threads)
+				return end_thread(s);
+			struck = !pthread_create(&striker, NULL, strike, (void *)(uintptr_t)s);
+		} else if (victim && i == s->at && !strncmp(s->fault, "late", 4)) {
+			dally(s);
+		}
+		if (i == s->at && !strcmp(s->fault, "mismatch")) {
+			struct mismatch m;
+
+			mismatch_make(s->seed, s->n, &m);
+			return mismatch_play(w, &m, &kept);
+		}
+		st = step(g, some, s, i);
+	}
+	if (struck)
+		pthread_join(striker, NULL);
+	return st ? st : tess_barrier(g, "the.end");
+}
+
+static tess_status play(struct tess_world *w, void *arg)
+{
+	const struct storm *s = arg;
+	int32_t me = tess_world_rank(w);
+	tess_status st;
+
+	w->timeout = (int64_t)(s->seconds * 1e9);
+	st = run(w, s, true);
+	say(s, me, st, tess_now(), "0", tess_error());
+	return st;
+}
+
+static int be_rank(const struct storm *s, int32_t me)
+{
+	char sentence[TESS_SENTENCE] = "", fds[16];
+	struct tess_world *w;
+	tess_status st = tess_world_open(&w);
+	int64_t when;
+
+	if (st) {
+		say(s, me, st, tess_now(), "0", tess_error());
+		return 4;
+	}
+	w->timeout = (int64_t)(s->seconds * 1e9);
+	st = run(w, s, false);
+	when = tess_now();
+	if (st)
+		snprintf(sentence, sizeof sentence, "%s", tess_error());
+	say(s, me, st, when, "?", sentence); /* it may not get out */
+	if (st)
+		tess_world_fail(w, st, sentence);
+	tess_world_close(w);
+	tess_registry_quit();
+	snprintf(fds, sizeof fds, "%d", entries("/proc/self/fd") - s->fds);
+	say(s, me, st, when, fds, sentence);
+	return st ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct storm s = { .fds = entries("/proc/self/fd") };
+	struct tess_rank_env seat;
+	uint64_t state;
+	tess_status st;
+
+	if (argc != 6) {
+		fprintf(stderr, "usage: storm SEED FAULT N SECONDS DIR\n");
+		return 2;
+	}
+	s.seed = state = strtoull(argv[1], NULL, 10);
+	s.fault = argv[2];
+	s.n = (int32_t)atoi(argv[3]);
+	s.seconds = atof(argv[4]);
+	s.dir = argv[5];
+	s.calls = 5 + (int32_t)draw(&state, 40);
+	s.at = (int32_t)draw(&state, (uint64_t)s.calls);
+	s.delay_us = draw(&state, 2) ? draw(&state, 3000) : 0;
+	s.victim = (int32_t)draw(&state, (uint64_t)s.n);
+	st = tess_rank_env_read(&seat);
+	if (st) {
+		fprintf(stderr, "storm: %s\n", tess_error());
+		return 2;
+	}
+	if (!seat.alone)
+		return be_rank(&s, seat.rank);
+	st = tess_world_spawn(s.n, play, &s);
+	tess_registry_quit();
+	return st ? 1 : 0;
+}

@@ -1,0 +1,425 @@
+/* Backends over another one: trace, whose file is read back here, and faulty, rule by rule. */
+#include "../unit/suite.h"
+#include "job.h"
+#include "scenario.h"
+
+#include <backends/trace/file.h>
+#include "core/base/option.h"
+#include "core/registry/registry.h"
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RANKS = 3 };
+
+static char path[64]; /* of the trace */
+
+static void use_file(void)
+{
+	snprintf(path, sizeof path, "over-%d.json", (int)getpid());
+	setenv("TESSERA_TRACE_FILE", path, 1);
+}
+
+static void play(struct job *j, const char *backend, const char *timeout, const char *scene,
+                 const char *arg)
+{
+	char *argv[] = { "rank", (char *)(uintptr_t)scene, (char *)(uintptr_t)arg, NULL };
+	struct tess_launch how = { .nranks = RANKS,
+		                   .path = "/proc/self/exe",
+		                   .argv = argv,
+		                   .backend = backend,
+		                   .timeout = timeout };
+
+	job_start(j, &how);
+	job_finish(j);
+}
+
+/* ---- trace ----------------------------------------------------------------------------------- */
+
+static json_t *events(void)
+{
+	json_error_t why;
+	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *list;
+
+	ck_assert_msg(root != NULL, "%s: line %d: %s", path, why.line, why.text);
+	list = json_incref(json_object_get(root, "traceEvents"));
+	ck_assert(json_is_array(list));
+	json_decref(root);
+	return list;
+}
+
+static double number(const json_t *event, const char *key)
+{
+	const json_t *at = json_object_get(event, key);
+
+	if (!at)
+		at = json_object_get(json_object_get(event, "args"), key);
+	ck_assert_msg(json_is_number(at), "no number %s", key);
+	return json_number_value(at);
+}
+
+static bool is_call(const json_t *event, int rank)
+{
+	return !strcmp(json_string_value(json_object_get(event, "ph")), "X") &&
+	       (rank < 0 || (int)number(event, "pid") == rank);
+}
+
+/* When the first `n` calls of a rank began and ended. */
+static int times(json_t *list, int rank, double *begin, double *end, int n)
+{
+	json_t *event;
+	size_t i;
+	int found = 0;
+
+	json_array_foreach(list, i, event) {
+		int call = is_call(event, rank) ? (int)number(event, "call") : 0;
+
+		if (call < 1 || call > n)
+			continue;
+		begin[call - 1] = number(event, "ts");
+		end[call - 1] = begin[call - 1] + number(event, "dur");
+		found++;
+	}
+	return found;
+}
+
+/* No rank is done with a sum before all have begun it: so clocks are aligned. */
+static void all_at_once(json_t *list, int ncalls)
+{
+	double begin[RANKS][100], end[RANKS][100];
+
+	for (int r = 0; r < RANKS; r++)
+		ck_assert_int_eq(times(list, r, begin[r], end[r], ncalls), ncalls);
+	for (int i = 0; i < ncalls; i++)
+		for (int a = 0; a < RANKS; a++)
+			for (int b = 0; b < RANKS; b++)
+				ck_assert_msg(end[a][i] >= begin[b][i],
+				              "call %d: rank %d ends at %f, rank %d begins at %f",
+				              i + 1, a, end[a][i], b, begin[b][i]);
+}
+
+static void traced(const char *backend)
+{
+	static struct job j;
+	json_t *list, *event;
+	size_t i;
+
+	play(&j, backend, "30", "calls", "50");
+	ck_assert_msg(j.status == 0, "%s: %s", backend, j.text);
+	list = events();
+	all_at_once(list, 50);
+	json_array_foreach(list, i, event) {
+		json_t *args = json_object_get(event, "args");
+
+		if (!is_call(event, -1))
+			continue;
+		ck_assert_str_eq(json_string_value(json_object_get(event, "name")), "all_reduce");
+		ck_assert_str_eq(json_string_value(json_object_get(args, "where")), "a.call");
+		ck_assert(number(event, "bytes") == 400);
+	}
+	json_decref(list);
+	unlink(path);
+}
+
+START_TEST(traces_each_call_of_each_rank)
+{
+	use_file();
+	traced("trace:shm");
+	traced("trace:faulty:shm");
+	if (HAVE_GLOO)
+		traced("trace:gloo");
+}
+END_TEST
+
+static tess_status calls_of_thread(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	return scene_play(w, "calls", "50");
+}
+
+START_TEST(traces_threads)
+{
+	json_t *list;
+
+	use_file();
+	setenv("TESSERA_BACKEND", "trace:loopback", 1);
+	ck_assert_msg(!tess_world_spawn(RANKS, calls_of_thread, NULL), "%s", tess_error());
+	list = events();
+	all_at_once(list, 50);
+	json_decref(list);
+	unlink(path);
+}
+END_TEST
+
+/* Calls that overlap lie in lanes of their own: within one, each begins when the last has ended. */
+START_TEST(draws_overlapping_calls_in_lanes)
+{
+	static struct job j;
+	double end[RANKS][64] = { { 0 } };
+	json_t *list, *event;
+	int lanes = 0, turn = 0;
+	size_t i;
+
+	use_file();
+	play(&j, "trace:shm", "30", "several", "0");
+	ck_assert_msg(j.status == 0, "%s", j.text);
+	list = events();
+	json_array_foreach(list, i, event) {
+		int rank = (int)number(event, "pid"), lane = (int)number(event, "tid");
+		double ts;
+
+		if (!is_call(event, -1))
+			continue;
+		ts = number(event, "ts");
+		ck_assert_int_lt(lane, 64);
+		ck_assert_msg(ts >= end[rank][lane] - 0.001, "event %d of lane %d", turn, lane);
+		end[rank][lane] = ts + number(event, "dur");
+		lanes = lane > lanes ? lane : lanes;
+		turn++;
+	}
+	ck_assert_int_ge(lanes, 3);
+	json_decref(list);
+	unlink(path);
+}
+END_TEST
+
+START_TEST(keeps_what_the_dead_have_written)
+{
+	static struct job j;
+	double begin[400], end[400];
+	json_t *list;
+
+	use_file();
+	setenv("TESSERA_FAULTY", "every=20,do=delay:2ms;rank=1,call=300,do=kill", 1);
+	play(&j, "trace:faulty:shm", "10", "calls", "400");
+	ck_assert_int_eq(j.status, 128 + SIGKILL);
+	list = events();
+	ck_assert_int_gt(times(list, 1, begin, end, 400), 20);
+	ck_assert_int_ge(times(list, 0, begin, end, 400), 299);
+	ck_assert_int_ge(times(list, 2, begin, end, 400), 299);
+	json_decref(list);
+	unlink(path);
+}
+END_TEST
+
+START_TEST(says_where_it_cannot_write)
+{
+	static struct job j;
+
+	setenv("TESSERA_TRACE_FILE", "/nonexistent/trace", 1);
+	play(&j, "trace:shm", "5", "calls", "1");
+	ck_assert_int_eq(j.status, 1);
+	ck_assert_msg(strstr(j.text, "/nonexistent/trace") && strstr(j.text, "TESSERA_TRACE_FILE"),
+	              "%s", j.text);
+}
+END_TEST
+
+/* Wherever a write was cut off, the next one leaves a whole file, and one event is lost at most. */
+START_TEST(mends_a_file)
+{
+	static const char more[] = ",\n{\"a\":2},\n{\"a\":3,\"s\":\"x\"}", last[] = ",\n{\"a\":4}";
+	off_t whole, first;
+	struct stat st;
+	int fd;
+
+	use_file();
+	fd = file_make(path, "{\"a\":1}");
+	ck_assert_int_ge(fd, 0);
+	fstat(fd, &st);
+	first = st.st_size;
+	ck_assert(file_append(fd, more, sizeof more - 1, 0));
+	fstat(fd, &st);
+	whole = st.st_size;
+	for (off_t cut = whole; cut > first + 3; cut--) {
+		json_t *list;
+
+		close(fd);
+		fd = file_make(path, "{\"a\":1}");
+		ck_assert(file_append(fd, more, sizeof more - 1, 0));
+		ck_assert_int_eq(ftruncate(fd, cut), 0);
+		ck_assert(file_append(fd, last, sizeof last - 1, 0));
+		list = events();
+		ck_assert_uint_ge(json_array_size(list), 2);
+		ck_assert(number(json_array_get(list, json_array_size(list) - 1), "a") == 4);
+		json_decref(list);
+	}
+	close(fd);
+	unlink(path);
+}
+END_TEST
+
+/* ---- faulty ---------------------------------------------------------------------------------- */
+
+/* A job of "calls 50" with these rules ends with `status` and says `text`. */
+static void suffers(const char *rules, const char *backend, const char *timeout, int status,
+                    const char *text)
+{
+	static struct job j;
+
+	setenv("TESSERA_FAULTY", rules, 1);
+	play(&j, backend, timeout, "calls", "50");
+	ck_assert_msg(j.status == status, "%s: status %d: %s", rules, j.status, j.text);
+	ck_assert_msg(!text || strstr(j.text, text), "%s: no \"%s\" in: %s", rules, text, j.text);
+}
+
+START_TEST(does_what_rules_say)
+{
+	suffers("", "faulty:shm", "10", 0, NULL);
+	suffers("rank=2,call=17,do=kill", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
+	suffers("rank=2,call=17,do=kill,at=inside", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
+	suffers("rank=2,call=17,do=kill,at=after", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
+	suffers("rank=0,call=3,do=exit:7", "faulty:shm", "10", 7, "rank 0");
+	suffers("rank=1,every=10,do=delay:5ms;rank=0,call=0,do=delay:50ms", "faulty:shm", "10", 0,
+	        NULL);
+	suffers("rank=1,call=5,do=fail", "faulty:shm", "10", 1, "rank 1 failed by the rule");
+	suffers("rank=1,call=5,do=drop", "faulty:shm", "1", 1, "deadline");
+	suffers("rank=1,call=5,do=stop", "faulty:shm", "1", 1, "rank 1");
+	suffers("rank=1,call=5,where=a.call,kind=all_reduce,do=fail", "faulty:shm", "10", 1,
+	        "call 5");
+	suffers("rank=1,where=elsewhere,do=fail;kind=gather,do=fail", "faulty:shm", "10", 0, NULL);
+}
+END_TEST
+
+/* shm and loopback compare what the group cannot see; others wait for the deadline. */
+START_TEST(makes_calls_differ)
+{
+	suffers("rank=1,call=5,do=mismatch:count", "faulty:shm", "10", 1, "all_reduce of 99");
+	suffers("rank=1,call=5,do=mismatch:op", "faulty:shm", "10", 1, "max");
+	suffers("rank=1,call=5,do=mismatch:dtype", "faulty:shm", "10", 1, "i32");
+	suffers("rank=1,call=5,do=mismatch:kind", "faulty:shm", "10", 1, "barrier");
+	if (HAVE_GLOO)
+		suffers("rank=1,call=5,do=mismatch:count", "faulty:gloo", "1", 1, "deadline");
+}
+END_TEST
+
+/* The same seed, the same calls; another one, others. */
+START_TEST(throws_dice_by_seed)
+{
+	static struct job a, b, c;
+
+	setenv("TESSERA_FAULTY", "rank=1,chance=0.1,do=exit:9", 1);
+	setenv("TESSERA_LOG", "warn,faulty=info", 1);
+	play(&a, "faulty:shm", "10", "calls", "500");
+	play(&b, "faulty:shm", "10", "calls", "500");
+	setenv("TESSERA_FAULTY_SEED", "3", 1);
+	play(&c, "faulty:shm", "10", "calls", "500");
+	for (int i = 0; i < 3; i++) {
+		const char *text = (i == 0 ? a : i == 1 ? b : c).text;
+
+		ck_assert_msg(strstr(text, "rank 1, call "), "%s", text);
+	}
+	ck_assert_int_eq(atoi(strstr(a.text, "rank 1, call ") + 13),
+	                 atoi(strstr(b.text, "rank 1, call ") + 13));
+	ck_assert_int_ne(atoi(strstr(a.text, "rank 1, call ") + 13),
+	                 atoi(strstr(c.text, "rank 1, call ") + 13));
+}
+END_TEST
+
+/* Ranks that are threads: the one that is killed makes no call any more, and the process lives on. */
+START_TEST(ends_threads)
+{
+	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
+	setenv("TESSERA_TIMEOUT", "1", 1);
+	setenv("TESSERA_FAULTY", "rank=2,call=17,do=kill;rank=1,call=40,do=stop", 1);
+	ck_assert_int_lt(tess_world_spawn(RANKS, calls_of_thread, NULL), 0);
+	ck_assert_msg(strstr(tess_error(), "rank 2"), "%s", tess_error());
+}
+END_TEST
+
+START_TEST(stops_threads)
+{
+	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
+	setenv("TESSERA_TIMEOUT", "1", 1);
+	setenv("TESSERA_FAULTY", "rank=1,call=40,do=stop", 1);
+	ck_assert_int_lt(tess_world_spawn(RANKS, calls_of_thread, NULL), 0);
+	ck_assert_msg(strstr(tess_error(), "call 40"), "%s", tess_error());
+}
+END_TEST
+
+static tess_status open_named(const char *name)
+{
+	const struct tess_backend *b;
+
+	return tess_plugin_backend(name, &b);
+}
+
+START_TEST(refuses_bad_rules)
+{
+	static const char *const bad[][2] = {
+		{ "do=explode", "delay:TIME" },
+		{ "rank=1", "do=" },
+		{ "rank=x,do=kill", "rank is a number" },
+		{ "rank=1,call=2,do=kill;chance=2,do=drop", "chance is a number from 0 to 1" },
+		{ "at=later,do=kill", "before, inside or after" },
+		{ "kind=sum,do=kill", "kind is a collective" },
+		{ "do=delay:5", "delay:TIME" },
+		{ "when=now,do=kill", "the keys are" },
+		{ "kill", "key=value" },
+		{ "call=0,do=drop", "opening a group" },
+		{ "at=after,do=drop", "before it starts" },
+		{ "every=0,do=kill", "from 1" },
+	};
+
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		setenv("TESSERA_FAULTY", bad[i][0], 1);
+		ck_assert_int_eq(open_named("faulty:loopback"), TESS_EINVAL);
+		ck_assert_msg(strstr(tess_error(), bad[i][1]), "%s: %s", bad[i][0], tess_error());
+	}
+	setenv("TESSERA_FAULTY", "", 1);
+	setenv("TESSERA_FAULTY_SEED", "many", 1);
+	ck_assert_int_eq(open_named("faulty:loopback"), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "TESSERA_FAULTY_SEED"), "%s", tess_error());
+}
+END_TEST
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+START_TEST(refuses_bad_stacks)
+{
+	const struct tess_backend *a, *b;
+
+	ck_assert_int_eq(open_named("trace"), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "trace:gloo"), "%s", tess_error());
+	ck_assert_int_eq(open_named("trace:"), TESS_EINVAL);
+	ck_assert_int_eq(open_named("loopback:shm"), TESS_EINVAL);
+	ck_assert_int_eq(open_named("trace:trace:loopback"), TESS_EINVAL);
+	ck_assert_int_eq(open_named("trace:faulty:trace:loopback"), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "cannot stand over itself"), "%s", tess_error());
+	ck_assert_int_eq(open_named("trace:nothing"), TESS_ENOENT);
+	ck_assert_int_eq(open_named("trace:loopbak"), TESS_ENOENT);
+	ck_assert_msg(strstr(tess_error(), "did you mean loopback"), "%s", tess_error());
+	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &a), TESS_OK);
+	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &b), TESS_OK);
+	ck_assert_ptr_eq(a, b);
+	ck_assert_str_eq(a->name, "trace:loopback");
+	ck_assert_int_eq(a->threads, 1);
+	ck_assert_int_eq(open_named("trace:shm"), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "already"), "%s", tess_error());
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		return scene_main(argc, argv);
+	return suite_main("over", (const TTest *const[]){
+					  traces_each_call_of_each_rank,
+					  traces_threads,
+					  draws_overlapping_calls_in_lanes,
+					  keeps_what_the_dead_have_written,
+					  says_where_it_cannot_write,
+					  mends_a_file,
+					  does_what_rules_say,
+					  makes_calls_differ,
+					  throws_dice_by_seed,
+					  ends_threads,
+					  stops_threads,
+					  refuses_bad_rules,
+					  refuses_bad_stacks,
+					  NULL,
+				  });
+}
