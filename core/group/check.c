@@ -24,22 +24,15 @@ static tess_status TESS_PRINTF(3, 4)
 
 static tess_status check_words(const struct tess_coll *c, int32_t rank, int32_t nranks)
 {
-	bool pair = c->kind == TESS_SEND || c->kind == TESS_RECV;
+	bool pair = tess_kind_is_p2p(c->kind),
+	     known = c->kind >= TESS_BARRIER && c->kind <= TESS_RECV;
+	char fault[128];
 
-	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return refuse(c, TESS_EINVAL, "kind %d is none", c->kind);
-	if (c->mem != TESS_HOST)
+	if (known && c->mem != TESS_HOST)
 		return refuse(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
 		              c->mem);
-	if (c->kind == TESS_BARRIER)
-		return TESS_OK;
-	if (!tess_width(c->dtype))
-		return refuse(c, TESS_EINVAL, "dtype %d is none", c->dtype);
-	if (tess_kind_reduces(c->kind) && (c->op < TESS_SUM || c->op > TESS_BXOR))
-		return refuse(c, TESS_EINVAL, "op %d is none", c->op);
-	if (tess_kind_reduces(c->kind) && c->op >= TESS_BAND && c->dtype <= TESS_F16)
-		return refuse(c, TESS_EINVAL, "%s of %s; operations on bits are for integers",
-		              tess_op_name(c->op), tess_dtype_name(c->dtype));
+	if (tess_coll_find_fault(c, fault, sizeof fault))
+		return refuse(c, TESS_EINVAL, "%s", fault);
 	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
 		return refuse(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d", c->peer,
 		              nranks - 1);
@@ -62,55 +55,18 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 		mine = NULL;
 	} else if ((c->send_counts && !give) || (c->recv_counts && !get)) {
 		return refuse(c, TESS_EINVAL, "a list `%s`, which it does not take",
-		              c->send_counts && !give ? "give" : "get");
+		              c->send_counts && !give ? "send_counts" : "recv_counts");
 	}
 	if (mine && mine[rank] != c->count)
 		return refuse(c, TESS_EINVAL,
 		              "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
 		              c->count, mine[rank], rank);
 	for (int32_t r = 0; r < nranks; r++)
-		if ((c->send_counts && c->send_counts[r] > most_bytes) || (c->recv_counts && c->recv_counts[r] > most_bytes))
+		if ((c->send_counts && c->send_counts[r] > most_bytes) ||
+		    (c->recv_counts && c->recv_counts[r] > most_bytes))
 			return refuse(c, TESS_EINVAL, "the count of rank %d is beyond all memory",
 			              r);
 	return TESS_OK;
-}
-
-void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t *src,
-                       uint64_t *dst)
-{
-	bool root = rank == c->peer, full = c->kind != TESS_BARRIER;
-
-	*src = *dst = full ? c->count : 0;
-	switch (c->kind) {
-	case TESS_BROADCAST:
-		*src = root ? c->count : 0;
-		break;
-	case TESS_REDUCE:
-		*dst = root ? c->count : 0;
-		break;
-	case TESS_GATHER:
-		*dst = root ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
-		break;
-	case TESS_ALL_GATHER:
-		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
-		break;
-	case TESS_SCATTER:
-		*src = root ? tess_block_begin(c->send_counts, c->count, nranks) : 0;
-		break;
-	case TESS_REDUCE_SCATTER:
-		*src = tess_block_begin(c->send_counts, c->count, nranks);
-		break;
-	case TESS_ALL_TO_ALL:
-		*src = tess_block_begin(c->send_counts, c->count, nranks);
-		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
-		break;
-	case TESS_SEND:
-		*dst = 0;
-		break;
-	case TESS_RECV:
-		*src = 0;
-		break;
-	}
 }
 
 static tess_status check_in_place(const struct tess_coll *c, int32_t nranks)

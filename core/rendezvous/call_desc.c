@@ -119,28 +119,11 @@ static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t roo
 	return (size_t)len;
 }
 
-/* " (sum) to rank 2", the rank being that of the world */
-static void how_text(const struct tess_call_desc *n, const struct tess_members *r, char *text,
-                     size_t room)
-{
-	bool member = n->peer >= 0 && n->peer < r->n;
-	int32_t peer = member ? r->member[n->peer] : n->peer;
-
-	*text = '\0';
-	if (n->kind == TESS_ALL_REDUCE || n->kind == TESS_REDUCE_SCATTER)
-		snprintf(text, room, " (%s)", tess_op_name(n->op));
-	else if (n->kind == TESS_REDUCE)
-		snprintf(text, room, " (%s) to rank %d", tess_op_name(n->op), peer);
-	else if (n->kind == TESS_GATHER || n->kind == TESS_SEND)
-		snprintf(text, room, " to rank %d", peer);
-	else if (n->kind == TESS_BROADCAST || n->kind == TESS_SCATTER || n->kind == TESS_RECV)
-		snprintf(text, room, " from rank %d", peer);
-}
-
 void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_members *r, char *text, size_t room)
 {
 	const char *where = (const char *)(n->list + n->nsend + n->nrecv);
-	char count[560], how[48], group[160] = "";
+	char count[560], how[64], group[160] = "";
+	bool member = n->peer >= 0 && n->peer < r->n;
 	size_t len = 0;
 
 	if (n->nsend)
@@ -151,7 +134,7 @@ void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_mem
 		list_text(n->list + n->nsend, n->nrecv, count + len, 256);
 	if (!n->nsend && !n->nrecv)
 		snprintf(count, sizeof count, "%" PRIu64, n->count);
-	how_text(n, r, how, sizeof how);
+	tess_coll_format_peer(n->kind, n->op, member ? r->member[n->peer] : n->peer, how, sizeof how);
 	if (r->id) {
 		memcpy(group, " in ", 4);
 		tess_members_format(r, group + 4, sizeof group - 4);

@@ -7,8 +7,7 @@
 
 #include "members.h"
 
-#include <tessera/names.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 
 struct tess_call_key { /* one call of a job */
 	uint32_t group; /* its id; 0: all ranks */

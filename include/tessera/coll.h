@@ -1,0 +1,165 @@
+/*
+ * tessera/coll.h - what a struct tess_coll says: how its buffers are cut in blocks, how much of them
+ * is read and written, what may be asked for at all, and the call in words.
+ *
+ * Only inline functions, so that every backend and the core agree.
+ */
+#ifndef TESSERA_COLL_H
+#define TESSERA_COLL_H
+
+#include <stdio.h>
+#include <tessera/names.h>
+#include <tessera/reduce.h>
+
+/* send or recv: between this rank and `peer` alone. */
+static inline int tess_kind_is_p2p(int32_t kind)
+{
+	return kind == TESS_SEND || kind == TESS_RECV;
+}
+
+static inline int tess_dtype_is_float(int32_t dtype)
+{
+	return dtype >= TESS_F32 && dtype <= TESS_F16;
+}
+
+/* ---- blocks ---- */
+
+/* Elements of block r: `count`, or as the list says. */
+static inline uint64_t tess_block_size(const uint64_t *list, uint64_t count, int32_t r)
+{
+	return list ? list[r] : count;
+}
+
+/* Elements before block r; r = number of ranks: of all blocks. */
+static inline uint64_t tess_block_begin(const uint64_t *list, uint64_t count, int32_t r)
+{
+	uint64_t at = 0;
+
+	if (!list)
+		return count * (uint64_t)r;
+	for (int32_t i = 0; i < r; i++)
+		at += list[i];
+	return at;
+}
+
+/* Elements of src and dst that rank `rank` of `nranks` reads and writes. */
+static inline void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks,
+                                     uint64_t *src, uint64_t *dst)
+{
+	int root = rank == c->peer;
+
+	*src = *dst = c->kind == TESS_BARRIER ? 0 : c->count;
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		*src = root ? c->count : 0;
+		break;
+	case TESS_REDUCE:
+		*dst = root ? c->count : 0;
+		break;
+	case TESS_GATHER:
+		*dst = root ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
+		break;
+	case TESS_ALL_GATHER:
+		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
+		break;
+	case TESS_SCATTER:
+		*src = root ? tess_block_begin(c->send_counts, c->count, nranks) : 0;
+		break;
+	case TESS_REDUCE_SCATTER:
+		*src = tess_block_begin(c->send_counts, c->count, nranks);
+		break;
+	case TESS_ALL_TO_ALL:
+		*src = tess_block_begin(c->send_counts, c->count, nranks);
+		*dst = tess_block_begin(c->recv_counts, c->count, nranks);
+		break;
+	case TESS_SEND:
+		*dst = 0;
+		break;
+	case TESS_RECV:
+		*src = 0;
+		break;
+	}
+}
+
+/* Bytes of the vector that the call is about, over all blocks where it has blocks. */
+static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks)
+{
+	uint64_t elements = c->count;
+
+	if (c->kind == TESS_BARRIER)
+		return 0;
+	if (c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER)
+		elements = tess_block_begin(c->recv_counts, c->count, nranks);
+	else if (c->kind >= TESS_SCATTER && c->kind <= TESS_ALL_TO_ALL)
+		elements = tess_block_begin(c->send_counts, c->count, nranks);
+	return elements * tess_width(c->dtype);
+}
+
+/* ---- what may be asked for ---- */
+
+/* Whether `op` is an operation on elements of `dtype`: those on bits are for integers. */
+static inline int tess_op_is_valid(int32_t op, int32_t dtype)
+{
+	return op >= TESS_SUM && op <= TESS_BXOR && (op < TESS_BAND || !tess_dtype_is_float(dtype));
+}
+
+/*
+ * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else what is wrong with it, a
+ * part of a sentence, in `text`.
+ */
+static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *text, size_t bytes)
+{
+	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
+		snprintf(text, bytes, "unknown kind %d", (int)c->kind);
+	else if (c->kind == TESS_BARRIER)
+		return NULL;
+	else if (c->mem != TESS_HOST)
+		snprintf(text, bytes, "memory of kind %d; only host memory is moved", (int)c->mem);
+	else if (!tess_width(c->dtype))
+		snprintf(text, bytes, "unknown dtype %d", (int)c->dtype);
+	else if (tess_kind_reduces(c->kind) && (c->op < TESS_SUM || c->op > TESS_BXOR))
+		snprintf(text, bytes, "unknown op %d", (int)c->op);
+	else if (tess_kind_reduces(c->kind) && !tess_op_is_valid(c->op, c->dtype))
+		snprintf(text, bytes, "%s of %s; operations on bits are for integers",
+		         tess_op_name(c->op), tess_dtype_name(c->dtype));
+	else
+		return NULL;
+	return text;
+}
+
+/* ---- in words ---- */
+
+/* " (sum) to rank 2": the operation, and the other rank or the root, `peer` in the world. */
+static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer, char *text,
+                                         size_t bytes)
+{
+	const char *to =
+		kind == TESS_REDUCE || kind == TESS_GATHER || kind == TESS_SEND ? "to" : "from";
+	int reduces = tess_kind_reduces(kind);
+	char rank[32] = "";
+
+	if (tess_kind_rooted(kind) || tess_kind_is_p2p(kind))
+		snprintf(rank, sizeof rank, " %s rank %d", to, (int)peer);
+	snprintf(text, bytes, "%s%s%s%s", reduces ? " (" : "", reduces ? tess_op_name(op) : "",
+	         reduces ? ")" : "", rank);
+}
+
+/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world: the world rank of each of the group's ranks. */
+static inline void tess_coll_format(const struct tess_coll *c, const int32_t *world, char *text,
+                                    size_t bytes)
+{
+	int barrier = c->kind == TESS_BARRIER, named = c->where && *c->where;
+	int peers = tess_kind_rooted(c->kind) || tess_kind_is_p2p(c->kind);
+	char what[64] = "", peer[64] = "";
+
+	if (!barrier) {
+		snprintf(what, sizeof what, " of %llu %s", (unsigned long long)c->count,
+		         tess_dtype_name(c->dtype));
+		tess_coll_format_peer(c->kind, c->op, peers ? world[c->peer] : 0, peer,
+		                      sizeof peer);
+	}
+	snprintf(text, bytes, "%s%s%s%s%s", tess_kind_name(c->kind), what, peer,
+	         named ? " at " : "", named ? c->where : "");
+}
+
+#endif
