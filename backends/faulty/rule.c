@@ -6,8 +6,8 @@
 #include <tessera/names.h>
 
 /* What cannot be read: the word, and what may stand there. */
-static tess_status refuse(const struct tess_host *host, const struct rule *r, const char *word,
-                          const char *may)
+static tess_status refuse_word(const struct tess_host *host, const struct rule *r, const char *word,
+                               const char *may)
 {
 	return host->fail(TESS_EINVAL, "TESSERA_FAULTY: rule \"%s\": \"%s\" is not understood: %s",
 	                  r->text, word, may);
@@ -106,7 +106,7 @@ static tess_status read_word(const struct tess_host *host, char *word, struct ru
 	const char *may = NULL;
 
 	if (!value)
-		return refuse(host, r, word, "a rule is key=value, separated by commas");
+		return refuse_word(host, r, word, "a rule is key=value, separated by commas");
 	*value++ = '\0';
 	if (!strcmp(word, "rank")) {
 		may = read_number(value, 0, &number) && number <= INT32_MAX
@@ -136,7 +136,7 @@ static tess_status read_word(const struct tess_host *host, char *word, struct ru
 		may = "the keys are rank, call, every, chance, kind, where, at and do";
 		value = word;
 	}
-	return may ? refuse(host, r, value, may) : TESS_OK;
+	return may ? refuse_word(host, r, value, may) : TESS_OK;
 }
 
 static tess_status read_rule(const struct tess_host *host, const char *text, size_t len,
@@ -155,13 +155,14 @@ static tess_status read_rule(const struct tess_host *host, const char *text, siz
 	     word = strtok_r(NULL, ", ", &rest))
 		st = read_word(host, word, r);
 	if (!st && !r->action)
-		st = refuse(host, r, "", "it does nothing; add do=");
+		st = refuse_word(host, r, "", "it does nothing; add do=");
 	if (!st && r->call == 0 && (r->action == DROP || r->action == MISMATCH))
-		st = refuse(host, r, "call=0", "opening a group can be delayed or fail, no more");
+		st = refuse_word(host, r, "call=0",
+		                 "opening a group can be delayed or fail, no more");
 	if (!st && r->at != BEFORE &&
 	    (r->action == DROP || r->action == MISMATCH || r->action == FAIL))
-		st = refuse(host, r, "at",
-		            "what is dropped, changed or failed is so before it starts");
+		st = refuse_word(host, r, "at",
+		                 "what is dropped, changed or failed is so before it starts");
 	return st;
 }
 
@@ -187,7 +188,7 @@ tess_status rules_read(const struct tess_host *host, const char *text, const cha
 	return st;
 }
 
-static uint64_t mix(uint64_t h)
+static uint64_t mix_bits(uint64_t h)
 {
 	h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
 	h = (h ^ h >> 27) * 0x94d049bb133111ebu;
@@ -195,12 +196,12 @@ static uint64_t mix(uint64_t h)
 }
 
 /* In [0, 1), the same for the same seed, rule, rank and call. */
-static double draw(const struct rules *rules, int32_t i, int32_t rank, int64_t call)
+static double draw_chance(const struct rules *rules, int32_t i, int32_t rank, int64_t call)
 {
-	uint64_t h = mix(rules->seed + 0x9e3779b97f4a7c15u);
+	uint64_t h = mix_bits(rules->seed + 0x9e3779b97f4a7c15u);
 
-	h = mix(h + (uint64_t)call * 0x9e3779b97f4a7c15u);
-	h = mix(h ^ ((uint64_t)rank << 32 | (uint64_t)i));
+	h = mix_bits(h + (uint64_t)call * 0x9e3779b97f4a7c15u);
+	h = mix_bits(h ^ ((uint64_t)rank << 32 | (uint64_t)i));
 	return (double)(h >> 11) * 0x1p-53;
 }
 
@@ -212,11 +213,11 @@ bool rule_applies(const struct rules *rules, int32_t i, int32_t rank, int64_t ca
 	if (at != r->at || (r->rank >= 0 && r->rank != rank) || !c != (r->call == 0))
 		return false;
 	if (!c)
-		return draw(rules, i, rank, 0) < r->chance;
+		return draw_chance(rules, i, rank, 0) < r->chance;
 	if ((r->call > 0 && r->call != call) || (r->every && call % r->every != 0) ||
 	    (r->kind && r->kind != c->kind))
 		return false;
 	if (*r->where && (!c->where || !strstr(c->where, r->where)))
 		return false;
-	return draw(rules, i, rank, call) < r->chance;
+	return draw_chance(rules, i, rank, call) < r->chance;
 }

@@ -2,24 +2,23 @@
  * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP
  * transport.
  *
- * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of who is at the
+ * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of which process is at the
  * other end and are not encrypted: between hosts the network itself must be trusted.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "gloo.h"
+#include "work.h"
 
 static const struct tess_host *host;
 
 /* ---- which address --------------------------------------------------------------------------- */
 
 /* A text that is the same for two processes that share a loopback interface. */
-static void here(char *out, size_t room)
+static void describe_host(char *out, size_t capacity)
 {
 	char boot[64] = "", net[64] = "";
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -32,14 +31,14 @@ static void here(char *out, size_t room)
 	}
 	boot[strcspn(boot, "\n")] = '\0';
 	net[n > 0 ? n : 0] = '\0';
-	snprintf(out, room, "%s %s", boot, net);
+	snprintf(out, capacity, "%s %s", boot, net);
 }
 
 /*
  * The address by which this host reaches that of rank 0. A datagram socket that connects sends
  * nothing.
  */
-static tess_status outward(const struct tess_join *how, char *out, size_t room)
+static tess_status find_outward_address(const struct tess_join *how, char *out, size_t capacity)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
 	char master[256] = "";
@@ -55,8 +54,8 @@ static tess_status outward(const struct tess_join *how, char *out, size_t room)
 		fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 		found = fd >= 0 && !connect(fd, list->ai_addr, list->ai_addrlen) &&
 		        !getsockname(fd, (struct sockaddr *)&own, &own_len) &&
-		        !getnameinfo((struct sockaddr *)&own, own_len, out, (socklen_t)room, NULL,
-		                     0, NI_NUMERICHOST);
+		        !getnameinfo((struct sockaddr *)&own, own_len, out, (socklen_t)capacity,
+		                     NULL, 0, NI_NUMERICHOST);
 		if (fd >= 0)
 			close(fd);
 		freeaddrinfo(list);
@@ -66,17 +65,17 @@ static tess_status outward(const struct tess_join *how, char *out, size_t room)
 	return host->fail(
 		TESS_EINVAL,
 		"group %s over gloo has ranks on several hosts, and this one does not know the "
-		"address that others reach it by (they meet at %s%s); set TESSERA_GLOO_ADDRESS",
+		"address by which other hosts reach it (the rendezvous is at %s%s); set TESSERA_GLOO_ADDRESS",
 		how->name, *master ? master : "no address",
 		!*master ? ""
 		: found  ? ", this host's own loopback"
 			 : ", which is not reachable");
 }
 
-/* ---- meeting --------------------------------------------------------------------------------- */
+/* ---- bootstrap ------------------------------------------------------------------------------- */
 
-static tess_status put(const struct group *g, const struct tess_join *how, const char *what,
-                       const void *val, size_t len)
+static tess_status gloo_set_key(const struct group *g, const struct tess_join *how,
+                                const char *what, const void *val, size_t len)
 {
 	char key[256];
 
@@ -85,16 +84,16 @@ static tess_status put(const struct group *g, const struct tess_join *how, const
 }
 
 /* `len` bytes or fewer, of member `r`; the rest is zero. */
-static tess_status get(const struct group *g, const struct tess_join *how, const char *what,
-                       int32_t r, void *val, size_t len)
+static tess_status gloo_get_key(const struct group *g, const struct tess_join *how,
+                                const char *what, int32_t r, void *val, size_t len)
 {
-	uint64_t room = len;
+	uint64_t capacity = len;
 	char key[256];
 	tess_status st;
 
 	memset(val, 0, len);
 	snprintf(key, sizeof key, "%s/gloo/%s/%d", g->name, what, (int)r);
-	st = how->store->get(how->store->self, key, how->deadline, val, &room);
+	st = how->store->get(how->store->self, key, how->deadline, val, &capacity);
 	if (st == TESS_ETIMEOUT)
 		return host->fail(st, "group %s over gloo: rank %d did not come until the deadline",
 		                  g->name, (int)g->world[r]);
@@ -113,10 +112,10 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 		memcpy(g->address, parent->address, sizeof g->address);
 		return TESS_OK;
 	}
-	here(own, sizeof own);
-	st = put(g, how, "host", own, strlen(own));
+	describe_host(own, sizeof own);
+	st = gloo_set_key(g, how, "host", own, strlen(own));
 	for (int32_t r = 0; r < g->nranks && st == TESS_OK; r++) {
-		st = get(g, how, "host", r, other, sizeof other - 1);
+		st = gloo_get_key(g, how, "host", r, other, sizeof other - 1);
 		other[sizeof other - 1] = '\0';
 		one_host = one_host && !strcmp(own, other);
 	}
@@ -127,20 +126,17 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 	else if (one_host)
 		snprintf(g->address, sizeof g->address, "127.0.0.1");
 	else
-		return outward(how, g->address, sizeof g->address);
+		return find_outward_address(how, g->address, sizeof g->address);
 	return TESS_OK;
 }
 
-static int64_t left(const struct tess_join *how)
+static int64_t time_left(const struct tess_join *how)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return how->deadline - ((int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
+	return how->deadline - tess_now();
 }
 
-/* Connects to those whom this rank `calls`, or to the others. */
-static tess_status connect_some(struct group *g, const struct tess_join *how, int calls)
+/* Connects to the peers that this rank calls, or to those that call it. */
+static tess_status connect_peers(struct group *g, const struct tess_join *how, int calls)
 {
 	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
 	char *theirs = malloc(all), why[SHIM_WHY];
@@ -152,7 +148,7 @@ static tess_status connect_some(struct group *g, const struct tess_join *how, in
 
 		if (r == g->rank)
 			continue;
-		st = get(g, how, "address", r, theirs, all);
+		st = gloo_get_key(g, how, "address", r, theirs, all);
 		if (st < 0)
 			break;
 		turn = shim_calls(g->mesh, r, at, why);
@@ -168,11 +164,11 @@ static tess_status connect_some(struct group *g, const struct tess_join *how, in
 }
 
 /*
- * Every rank tells where it listens, then calls its share of the others, then says so: a rank that
+ * Every rank publishes where it listens, then calls its share of the peers, then says so: a rank that
  * answers waits for that in the store, which knows deadlines and the dead, and not inside Gloo,
  * which does not.
  */
-static tess_status meet(struct group *g, const struct tess_join *how)
+static tess_status connect_mesh(struct group *g, const struct tess_join *how)
 {
 	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
 	const struct group *parent = how->parent;
@@ -182,8 +178,8 @@ static tess_status meet(struct group *g, const struct tess_join *how)
 
 	if (!mine)
 		return host->fail(TESS_ENOMEM, "gloo: out of memory");
-	bad = shim_open(g->address, g->rank, g->nranks, left(how), parent ? parent->mesh : NULL,
-	                &g->mesh, why);
+	bad = shim_open(g->address, g->rank, g->nranks, time_left(how),
+	                parent ? parent->mesh : NULL, &g->mesh, why);
 	for (int32_t r = 0; r < g->nranks && !bad; r++)
 		if (r != g->rank)
 			bad = shim_address(g->mesh, r, mine + (size_t)r * SHIM_ADDRESS, why);
@@ -191,33 +187,38 @@ static tess_status meet(struct group *g, const struct tess_join *how)
 		st = host->fail(TESS_EIO, "group %s over gloo: cannot listen on %s: %s", g->name,
 		                g->address, why);
 	else
-		st = put(g, how, "address", mine, all);
+		st = gloo_set_key(g, how, "address", mine, all);
 	free(mine);
 	if (st == TESS_OK)
-		st = connect_some(g, how, 1);
+		st = connect_peers(g, how, 1);
 	if (st == TESS_OK)
-		st = put(g, how, "called", "yes", 3);
+		st = gloo_set_key(g, how, "called", "yes", 3);
 	for (int32_t r = 0; r < g->nranks && st == TESS_OK; r++)
-		st = get(g, how, "called", r, word, sizeof word);
+		st = gloo_get_key(g, how, "called", r, word, sizeof word);
 	if (st == TESS_OK)
-		st = connect_some(g, how, 0);
+		st = connect_peers(g, how, 0);
 	return st;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status gloo_supports_call(const struct tess_coll *c, int32_t nranks)
 {
-	return work_supports(host, c, nranks);
+	char fault[128];
+
+	(void)nranks;
+	if (tess_coll_find_fault(c, fault, sizeof fault))
+		return host->fail(TESS_ENOTSUP, "gloo: %s", fault);
+	return TESS_OK;
 }
 
-static void close_group(void *self)
+static void gloo_close_group(void *self)
 {
 	struct group *g = self;
 
 	if (!g)
 		return;
-	work_clear(g);
+	gloo_work_clear(g);
 	shim_close(g->mesh);
 	pthread_mutex_destroy(&g->lock);
 	free(g->sent);
@@ -228,7 +229,7 @@ static void close_group(void *self)
 }
 
 /* A rank that left at once could make a slower one lose its connection: all leave open together. */
-static tess_status settle(struct group *g, const struct tess_join *how)
+static tess_status await_all_open(struct group *g, const struct tess_join *how)
 {
 	struct tess_coll c = {
 		.size = sizeof c,
@@ -237,16 +238,16 @@ static tess_status settle(struct group *g, const struct tess_join *how)
 		.where = "open",
 	};
 	struct work *w;
-	tess_status st = work_start(g, &c, &w);
+	tess_status st = gloo_work_start(g, &c, &w);
 
 	if (st < 0)
 		return st;
-	st = work_run(g, w, how->deadline);
-	work_release(g, w);
+	st = gloo_work_run(g, w, how->deadline);
+	gloo_work_release(g, w);
 	return st;
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status gloo_open_group(const struct tess_join *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g = calloc(1, sizeof *g);
@@ -270,49 +271,49 @@ static tess_status open_group(const struct tess_join *how, void **self)
 		if (st == TESS_OK)
 			st = choose_address(g, how);
 		if (st == TESS_OK)
-			st = meet(g, how);
+			st = connect_mesh(g, how);
 		if (st == TESS_OK)
-			st = settle(g, how);
+			st = await_all_open(g, how);
 	}
 	if (st < 0) {
-		close_group(g);
+		gloo_close_group(g);
 		return st;
 	}
 	*self = g;
 	return TESS_OK;
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status gloo_start_call(void *self, const struct tess_coll *c, void **work)
 {
 	struct work *w;
-	tess_status st = work_start(self, c, &w);
+	tess_status st = gloo_work_start(self, c, &w);
 
 	if (st == TESS_OK)
 		*work = w;
 	return st;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status gloo_test_call(void *self, void *work)
 {
-	return work_run(self, work, 0);
+	return gloo_work_run(self, work, 0);
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status gloo_wait_call(void *self, void *work, int64_t deadline)
 {
-	return work_run(self, work, deadline);
+	return gloo_work_run(self, work, deadline);
 }
 
-static void release(void *self, void *work)
+static void gloo_release_call(void *self, void *work)
 {
-	work_release(self, work);
+	gloo_work_release(self, work);
 }
 
-static void abort_group(void *self)
+static void gloo_abort_group(void *self)
 {
-	work_abort(self);
+	gloo_work_abort(self);
 }
 
-static tess_status init(const struct tess_host *h)
+static tess_status gloo_init_plugin(const struct tess_host *h)
 {
 	host = h;
 	return TESS_OK;
@@ -323,15 +324,17 @@ static const struct tess_backend gloo = {
 	.threads = 1,
 	.name = "gloo",
 	.summary = "processes on one host or several, over TCP (libgloo)",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
-	.close = close_group,
-	.abort = abort_group,
+	.supports = gloo_supports_call,
+	.open = gloo_open_group,
+	.start = gloo_start_call,
+	.test = gloo_test_call,
+	.wait = gloo_wait_call,
+	.release = gloo_release_call,
+	.close = gloo_close_group,
+	.abort = gloo_abort_group,
 	.exact = 1,
+	.reach = TESS_REACH_HOSTS,
+	.mem_kinds = 1 << TESS_HOST,
 };
 static const struct tess_backend *const backends[] = { &gloo, NULL };
 
@@ -351,5 +354,5 @@ TESS_PLUGIN = {
 	.summary = "communication over libgloo",
 	.backends = backends,
 	.options = options,
-	.init = init,
+	.init = gloo_init_plugin,
 };

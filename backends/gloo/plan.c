@@ -1,8 +1,7 @@
-/* plan.c - see plan.h. */
 #include "plan.h"
 
 enum {
-	LINE = 16, /* elements that are not parted */
+	ALIGN = 16, /* elements that are not parted */
 	HALVES = 1 << 20, /* bytes up to which fewer messages gain more than pieces do in cache */
 	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
 	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
@@ -10,44 +9,35 @@ enum {
 	PIECE = 256 * 1024,
 };
 
-/* ---- where things lie ------------------------------------------------------------------------ */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
-static void *past(const struct work *w, const void *p, uint64_t elements)
+static void *offset_buffer(const struct work *w, const void *p, uint64_t elements)
 {
 	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
-}
-
-static uint64_t block(const struct work *w, const uint64_t *list, int32_t r)
-{
-	return list ? list[r] : w->c.count;
 }
 
 /* Block r of a buffer; r = nranks: its end. */
 static void *block_at(const struct work *w, const void *p, const uint64_t *list, int32_t r)
 {
-	uint64_t at = 0;
-
-	for (int32_t i = 0; i < r; i++)
-		at += block(w, list, i);
-	return past(w, p, at);
+	return offset_buffer(w, p, tess_block_begin(list, w->c.count, r));
 }
 
-static uint64_t edge(const struct group *g, const struct work *w, int32_t r)
+static uint64_t slice_edge(const struct group *g, const struct work *w, int32_t r)
 {
 	uint64_t n = (uint64_t)g->nranks, at = (uint64_t)r, count = w->c.count;
 
 	return count / n * at + (count % n < at ? count % n : at);
 }
 
-static uint64_t slice(const struct group *g, const struct work *w, int32_t r)
+static uint64_t slice_size(const struct group *g, const struct work *w, int32_t r)
 {
-	return edge(g, w, r + 1) - edge(g, w, r);
+	return slice_edge(g, w, r + 1) - slice_edge(g, w, r);
 }
 
 /* Piece k of rank r's slice; 0 past the end of one that is an element shorter than others. */
-static uint64_t piece(const struct group *g, const struct work *w, int32_t r, int32_t k)
+static uint64_t piece_size(const struct group *g, const struct work *w, int32_t r, int32_t k)
 {
-	uint64_t all = slice(g, w, r), at = w->step * (uint64_t)k;
+	uint64_t all = slice_size(g, w, r), at = w->step * (uint64_t)k;
 
 	return at >= all ? 0 : all - at < w->step ? all - at : w->step;
 }
@@ -55,81 +45,84 @@ static uint64_t piece(const struct group *g, const struct work *w, int32_t r, in
 static void *piece_at(const struct group *g, const struct work *w, const void *p, int32_t r,
                       int32_t k)
 {
-	return past(w, p, edge(g, w, r) + w->step * (uint64_t)k);
+	return offset_buffer(w, p, slice_edge(g, w, r) + w->step * (uint64_t)k);
 }
 
-/* In scratch memory: what `peer` gave to be added, of stage k and the next one in turn. */
-static void *given(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+/* In scratch memory: what `peer` sent to be added, of stage k and the next one in turn. */
+static void *received_at(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	uint64_t each = w->pieces ? w->step : w->sum;
 	int32_t i = (peer < g->rank ? peer : peer - 1) + (k & 1) * (g->nranks - 1);
 
-	return past(w, w->scratch, each * (uint64_t)i);
+	return offset_buffer(w, w->scratch, each * (uint64_t)i);
 }
 
 /* Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until it is sent. */
 static void *total_at(const struct group *g, const struct work *w, int32_t k)
 {
 	if (w->c.kind == TESS_REDUCE && g->rank != w->c.peer)
-		return past(w, w->scratch, w->step * 2 * (uint64_t)(g->nranks - 1));
+		return offset_buffer(w, w->scratch, w->step * 2 * (uint64_t)(g->nranks - 1));
 	return piece_at(g, w, w->c.dst, g->rank, k);
 }
 
-/* ---- who gives what to whom ------------------------------------------------------------------ */
+/* ---- transfers ----------------------------------------------------------------------------- */
 
 /* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
-static struct leg to_share(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+static struct transfer plan_share(const struct group *g, const struct work *w, int32_t peer,
+                                  int32_t k)
 {
 	const struct tess_coll *c = &w->c;
 	int i_am_root = g->rank == c->peer, is_root = peer == c->peer;
-	struct leg leg = {
+	struct transfer t = {
 		.src = total_at(g, w, k),
-		.give = piece(g, w, g->rank, k),
-		.gives = 1,
+		.send_count = piece_size(g, w, g->rank, k),
+		.sends = 1,
 		.dst = piece_at(g, w, c->dst, peer, k),
-		.get = piece(g, w, peer, k),
-		.gets = 1,
+		.recv_count = piece_size(g, w, peer, k),
+		.receives = 1,
 	};
 
 	if (c->kind == TESS_BROADCAST) {
-		leg.src = piece_at(g, w, i_am_root ? c->src : c->dst, g->rank, k);
-		leg.gives = !is_root;
-		leg.gets = !i_am_root;
+		t.src = piece_at(g, w, i_am_root ? c->src : c->dst, g->rank, k);
+		t.sends = !is_root;
+		t.receives = !i_am_root;
 	} else if (c->kind == TESS_REDUCE) {
-		leg.gives = is_root;
-		leg.gets = i_am_root;
+		t.sends = is_root;
+		t.receives = i_am_root;
 	}
-	return leg;
+	return t;
 }
 
 /* What each adds: all of it, or piece k of its slice. */
-static struct leg to_add(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+static struct transfer plan_addend(const struct group *g, const struct work *w, int32_t peer,
+                                   int32_t k)
 {
 	const struct tess_coll *c = &w->c;
-	struct leg leg = {
+	struct transfer t = {
 		.src = c->src,
-		.give = c->count,
-		.gives = 1,
-		.dst = given(g, w, peer, k),
-		.get = w->sum,
-		.gets = 1,
+		.send_count = c->count,
+		.sends = 1,
+		.dst = received_at(g, w, peer, k),
+		.recv_count = w->sum,
+		.receives = 1,
 	};
 
 	if (c->kind == TESS_REDUCE_SCATTER) {
-		leg.src = block_at(w, c->src, c->send_counts, peer);
-		leg.give = block(w, c->send_counts, peer);
+		t.src = block_at(w, c->src, c->send_counts, peer);
+		t.send_count = tess_block_size(c->send_counts, c->count, peer);
 	} else if (w->pieces) {
-		leg.src = piece_at(g, w, c->src, peer, k);
-		leg.give = piece(g, w, peer, k);
-		leg.get = piece(g, w, g->rank, k);
+		t.src = piece_at(g, w, c->src, peer, k);
+		t.send_count = piece_size(g, w, peer, k);
+		t.recv_count = piece_size(g, w, g->rank, k);
 	} else if (c->kind == TESS_REDUCE) {
-		leg.gives = peer == c->peer;
-		leg.gets = g->rank == c->peer;
+		t.sends = peer == c->peer;
+		t.receives = g->rank == c->peer;
 	}
-	return leg;
+	return t;
 }
 
-static struct leg to_move(const struct group *g, const struct work *w, int32_t peer, int32_t k)
+static struct transfer plan_move(const struct group *g, const struct work *w, int32_t peer,
+                                 int32_t k)
 {
 	const struct tess_coll *c = &w->c;
 	int all = !tess_kind_rooted(c->kind), inplace = c->src == c->dst;
@@ -138,74 +131,76 @@ static struct leg to_move(const struct group *g, const struct work *w, int32_t p
 	switch (c->kind) {
 	case TESS_BROADCAST:
 		if (w->pieces)
-			return (struct leg){
+			return (struct transfer){
 				piece_at(g, w, c->src, peer, k),
 				piece_at(g, w, c->dst, g->rank, k),
-				piece(g, w, peer, k),
-				piece(g, w, g->rank, k),
+				piece_size(g, w, peer, k),
+				piece_size(g, w, g->rank, k),
 				i_am_root,
 				is_root,
 			};
-		return (struct leg){ c->src, c->dst, c->count, c->count, i_am_root, is_root };
+		return (struct transfer){ c->src, c->dst, c->count, c->count, i_am_root, is_root };
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		return (struct leg){
+		return (struct transfer){
 			inplace && (all || i_am_root) ? block_at(w, c->src, c->recv_counts, g->rank)
-						      : past(w, c->src, 0),
+						      : offset_buffer(w, c->src, 0),
 			block_at(w, c->dst, c->recv_counts, peer),
 			c->count,
-			block(w, c->recv_counts, peer),
+			tess_block_size(c->recv_counts, c->count, peer),
 			all || is_root,
 			all || i_am_root,
 		};
 	case TESS_SCATTER:
-		return (struct leg){
+		return (struct transfer){
 			block_at(w, c->src, c->send_counts, peer),
 			c->dst,
-			block(w, c->send_counts, peer),
+			tess_block_size(c->send_counts, c->count, peer),
 			c->count,
 			i_am_root,
 			is_root,
 		};
 	case TESS_ALL_TO_ALL:
-		return (struct leg){
+		return (struct transfer){
 			block_at(w, inplace ? w->scratch : c->src, c->send_counts, peer),
 			block_at(w, c->dst, c->recv_counts, peer),
-			block(w, c->send_counts, peer),
-			block(w, c->recv_counts, peer),
+			tess_block_size(c->send_counts, c->count, peer),
+			tess_block_size(c->recv_counts, c->count, peer),
 			1,
 			1,
 		};
 	case TESS_SEND:
-		return (struct leg){ .src = c->src, .give = c->count, .gives = is_root };
+		return (struct transfer){ .src = c->src, .send_count = c->count, .sends = is_root };
 	case TESS_RECV:
-		return (struct leg){ .dst = c->dst, .get = c->count, .gets = is_root };
+		return (struct transfer){ .dst = c->dst,
+			                  .recv_count = c->count,
+			                  .receives = is_root };
 	default: /* a barrier: nothing, from everyone */
-		return (struct leg){ .gives = 1, .gets = 1 };
+		return (struct transfer){ .sends = 1, .receives = 1 };
 	}
 }
 
-struct leg plan_leg(const struct group *g, const struct work *w, int32_t peer, int32_t k,
-                    int shares)
+struct transfer plan_transfer(const struct group *g, const struct work *w, int32_t peer, int32_t k,
+                              int shares)
 {
 	if (shares)
-		return to_share(g, w, peer, k);
-	return tess_kind_reduces(w->c.kind) ? to_add(g, w, peer, k) : to_move(g, w, peer, k);
+		return plan_share(g, w, peer, k);
+	return tess_kind_reduces(w->c.kind) ? plan_addend(g, w, peer, k) : plan_move(g, w, peer, k);
 }
 
 /* ---- by halves --------------------------------------------------------------------------------- */
 
-struct run {
+struct half_range {
 	uint64_t at, n;
 };
 
 /* What rank r has after s halvings: the second half where it was the second of two. */
-static struct run half(const struct work *w, int32_t r, int32_t s)
+static struct half_range find_half(const struct work *w, int32_t r, int32_t s)
 {
-	struct run h = { 0, w->c.count };
+	struct half_range h = { 0, w->c.count };
 
 	for (int32_t k = 0; k < s; k++) {
-		uint64_t first = (h.n / 2 + LINE - 1) / LINE * LINE;
+		uint64_t first = (h.n / 2 + ALIGN - 1) / ALIGN * ALIGN;
 
 		h.at += r >> k & 1 ? first : 0;
 		h.n = r >> k & 1 ? h.n - first : first;
@@ -214,73 +209,74 @@ static struct run half(const struct work *w, int32_t r, int32_t s)
 }
 
 /* In scratch memory, where halves lie one after another: that of stage s. */
-static void *half_given(const struct group *g, const struct work *w, int32_t s)
+static void *half_received_at(const struct group *g, const struct work *w, int32_t s)
 {
 	uint64_t at = 0;
 
 	for (int32_t k = 1; k <= s; k++)
-		at += half(w, g->rank, k).n;
-	return past(w, w->scratch, at);
+		at += find_half(w, g->rank, k).n;
+	return offset_buffer(w, w->scratch, at);
 }
 
-struct leg plan_half(const struct group *g, const struct work *w, int32_t stage, int32_t *peer)
+struct transfer plan_half_transfer(const struct group *g, const struct work *w, int32_t stage,
+                                   int32_t *peer)
 {
 	int adds = stage < w->halvings;
 	int32_t s = adds ? stage : 2 * w->halvings - 1 - stage, other = g->rank ^ 1 << s;
-	struct run mine = half(w, g->rank, s + 1), theirs = half(w, other, s + 1);
-	struct run give = adds ? theirs : mine, get = adds ? mine : theirs;
+	struct half_range mine = find_half(w, g->rank, s + 1), theirs = find_half(w, other, s + 1);
+	struct half_range out = adds ? theirs : mine, in = adds ? mine : theirs;
 
 	*peer = other;
-	return (struct leg){
-		past(w, stage ? w->c.dst : w->c.src, give.at),
-		adds ? half_given(g, w, s) : past(w, w->c.dst, get.at),
-		give.n,
-		get.n,
+	return (struct transfer){
+		offset_buffer(w, stage ? w->c.dst : w->c.src, out.at),
+		adds ? half_received_at(g, w, s) : offset_buffer(w, w->c.dst, in.at),
+		out.n,
+		in.n,
 		1,
 		1,
 	};
 }
 
-static void sum_half(const struct group *g, struct work *w)
+static void plan_half_sum(const struct group *g, struct work *w)
 {
-	struct run mine = half(w, g->rank, w->stage + 1);
+	struct half_range mine = find_half(w, g->rank, w->stage + 1);
 	int second = g->rank >> w->stage & 1;
 
 	if (w->stage >= w->halvings)
 		return;
 	w->sum = mine.n;
 	w->parts = 2;
-	w->part[second] = past(w, w->stage ? w->c.dst : w->c.src, mine.at);
-	w->part[!second] = half_given(g, w, w->stage);
-	w->total = past(w, w->c.dst, mine.at);
+	w->part[second] = offset_buffer(w, w->stage ? w->c.dst : w->c.src, mine.at);
+	w->part[!second] = half_received_at(g, w, w->stage);
+	w->total = offset_buffer(w, w->c.dst, mine.at);
 }
 
-void plan_keep(const struct group *g, const struct work *w)
+void plan_copy_own(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
-	struct leg own;
+	struct transfer own;
 
 	if (tess_kind_reduces(c->kind) || c->src == c->dst || c->kind == TESS_SEND ||
 	    c->kind == TESS_RECV || (tess_kind_rooted(c->kind) && g->rank != c->peer))
 		return;
-	own = to_move(g, w, g->rank, 0);
+	own = plan_move(g, w, g->rank, 0);
 	if (c->kind == TESS_BROADCAST)
-		own = (struct leg){ .src = c->src, .dst = c->dst, .get = c->count };
-	if (own.get)
-		memcpy(own.dst, own.src, own.get * w->width);
+		own = (struct transfer){ .src = c->src, .dst = c->dst, .recv_count = c->count };
+	if (own.recv_count)
+		memcpy(own.dst, own.src, own.recv_count * w->width);
 }
 
 /* ---- how it goes ----------------------------------------------------------------------------- */
 
 /* Each stage rounds: 16-bit floats are rounded once. */
-static int halves(const struct group *g, const struct work *w)
+static int use_halves(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	size_t bytes = c->count * w->width;
 
 	return c->kind == TESS_ALL_REDUCE && c->dtype != TESS_BF16 && c->dtype != TESS_F16 &&
 	       g->nranks > 2 && !(g->nranks & (g->nranks - 1)) && bytes <= HALVES &&
-	       c->count >= 2 * LINE * (uint64_t)g->nranks; /* no half is empty */
+	       c->count >= 2 * ALIGN * (uint64_t)g->nranks; /* no half is empty */
 }
 
 void plan_stages(const struct group *g, struct work *w)
@@ -290,14 +286,14 @@ void plan_stages(const struct group *g, struct work *w)
 
 	if ((n - 1) * c->count * w->width < LARGE)
 		return;
-	if (halves(g, w)) {
+	if (use_halves(g, w)) {
 		while (1 << w->halvings < g->nranks)
 			w->halvings++;
 		w->last = 2 * w->halvings;
 	} else if (c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
 	           (c->kind == TESS_BROADCAST && n > 2)) {
 		w->step = (AT_ONCE / n > PIECE ? AT_ONCE / n : PIECE) / w->width;
-		w->pieces = (int32_t)((slice(g, w, 0) + w->step - 1) / w->step);
+		w->pieces = (int32_t)((slice_size(g, w, 0) + w->step - 1) / w->step);
 		w->last = w->pieces;
 	}
 }
@@ -305,21 +301,21 @@ void plan_stages(const struct group *g, struct work *w)
 void plan_sum(const struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
-	void *mine = past(w, c->src, 0);
+	void *mine = offset_buffer(w, c->src, 0);
 
 	w->sum = 0;
 	if (!tess_kind_reduces(c->kind))
 		return;
 	if (w->halvings) {
-		sum_half(g, w);
+		plan_half_sum(g, w);
 		return;
 	}
 	if (w->pieces) {
-		w->sum = w->stage < w->pieces ? piece(g, w, g->rank, w->stage) : 0;
+		w->sum = w->stage < w->pieces ? piece_size(g, w, g->rank, w->stage) : 0;
 		mine = piece_at(g, w, c->src, g->rank, w->stage);
 		w->total = total_at(g, w, w->stage);
 	} else if (c->kind == TESS_REDUCE_SCATTER) {
-		w->sum = block(w, c->send_counts, g->rank);
+		w->sum = tess_block_size(c->send_counts, c->count, g->rank);
 		mine = block_at(w, c->src, c->send_counts, g->rank);
 		w->total = c->src == c->dst ? mine : c->dst;
 	} else {
@@ -328,7 +324,7 @@ void plan_sum(const struct group *g, struct work *w)
 	}
 	w->parts = g->nranks;
 	for (int32_t r = 0; r < g->nranks; r++)
-		w->part[r] = r == g->rank ? mine : given(g, w, r, w->stage);
+		w->part[r] = r == g->rank ? mine : received_at(g, w, r, w->stage);
 }
 
 size_t plan_scratch(const struct group *g, const struct work *w)
@@ -336,7 +332,8 @@ size_t plan_scratch(const struct group *g, const struct work *w)
 	const struct tess_coll *c = &w->c;
 
 	if (c->kind == TESS_ALL_TO_ALL && c->src == c->dst && c->src)
-		return (size_t)((char *)block_at(w, c->src, c->send_counts, g->nranks) - (char *)c->dst);
+		return (size_t)((char *)block_at(w, c->src, c->send_counts, g->nranks) -
+		                (char *)c->dst);
 	if (!tess_kind_reduces(c->kind))
 		return 0;
 	if (w->halvings)

@@ -1,4 +1,4 @@
-/* shim.cc - the only C++ of the house, with lane.h: Gloo's TCP transport behind the functions of shim.h. */
+/* shim.cc - with small_channel.h the only C++ of the backend: Gloo's TCP transport behind the functions of shim.h. */
 #include "shim.h"
 
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 #include <csignal>
 #include <exception>
 
-#include "lane.h"
+#include "small_channel.h"
 
 using namespace shim;
 using std::chrono::milliseconds;
@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 namespace
 {
 
-int cpus()
+int count_cpus()
 {
 	cpu_set_t set;
 
@@ -32,10 +32,10 @@ int cpus()
  * While one of these lives the thread has `which` blocked; a SIGPIPE that Gloo caused is taken
  * back.
  */
-class Quiet
+class BlockSignals
 {
       public:
-	explicit Quiet(bool all)
+	explicit BlockSignals(bool all)
 	{
 		sigset_t set;
 
@@ -44,7 +44,7 @@ class Quiet
 		sigfillset(&set);
 		pthread_sigmask(SIG_BLOCK, all ? &set : &pipe_, &old_);
 	}
-	~Quiet()
+	~BlockSignals()
 	{
 		const struct timespec none = { 0, 0 };
 
@@ -53,28 +53,28 @@ class Quiet
 				;
 		pthread_sigmask(SIG_SETMASK, &old_, nullptr);
 	}
-	Quiet(const Quiet &) = delete;
-	Quiet &operator=(const Quiet &) = delete;
+	BlockSignals(const BlockSignals &) = delete;
+	BlockSignals &operator=(const BlockSignals &) = delete;
 
       private:
 	sigset_t pipe_, old_;
 };
 
 /*
- * Gloo's thread sleeps for 10 ms at a time, and who opens or ends a connection waits for its next turn. While one
+ * Gloo's thread sleeps for 10 ms at a time, and a thread that opens or ends a connection waits for its next turn. While one
  * of these lives there is something to read all the time, and it turns without delay. It may end after the device.
  */
-class Hurry
+class KeepDeviceAwake
 {
       public:
-	explicit Hurry(tcp::Device &device) : fd_(eventfd(1, EFD_CLOEXEC))
+	explicit KeepDeviceAwake(tcp::Device &device) : fd_(eventfd(1, EFD_CLOEXEC))
 	{
-		static Idle idle; /* Gloo may call it a moment longer */
+		static IdleHandler idle; /* Gloo may call it a moment longer */
 
 		if (fd_ >= 0)
 			device.registerDescriptor(fd_, EPOLLIN, &idle);
 	}
-	~Hurry()
+	~KeepDeviceAwake()
 	{
 		eventfd_t value;
 
@@ -83,14 +83,14 @@ class Hurry
 		eventfd_read(fd_, &value); /* for what a fork may have kept of it */
 		close(fd_);
 	}
-	Hurry(const Hurry &) = delete;
-	Hurry &operator=(const Hurry &) = delete;
+	KeepDeviceAwake(const KeepDeviceAwake &) = delete;
+	KeepDeviceAwake &operator=(const KeepDeviceAwake &) = delete;
 
       private:
-	struct Idle final : tcp::Handler {
+	struct IdleHandler final : tcp::Handler {
 		void handleEvents(int) override
 		{
-			const struct timespec pause = { 0, 20000 }; /* for others to run */
+			const struct timespec pause = { 0, 20000 }; /* so that other threads run */
 
 			nanosleep(&pause, nullptr);
 		}
@@ -100,7 +100,7 @@ class Hurry
 };
 
 /* In a handler: the current exception as a sentence, without the place in Gloo's source. */
-void explain(char *why) noexcept
+void describe_exception(char *why) noexcept
 {
 	const char *text = "Gloo failed without a reason", *end;
 
@@ -124,64 +124,65 @@ struct shim_mesh {
 	bool cut = false; /* its connections are closed */
 	std::shared_ptr<tcp::Device> device;
 	std::shared_ptr<Context> context;
-	std::vector<std::unique_ptr<Lane>> lane; /* by peer */
+	std::vector<std::unique_ptr<SmallChannel>> channels; /* by peer */
 
-	Pair *pair(int peer)
+	Pair *get_pair(int peer)
 	{
-		return context->to(peer);
+		return context->pair_to(peer);
 	}
-	/* From all peers: they may wait for room in order to go on. */
-	void take()
+	/* From all peers: they may wait for a place in order to go on. */
+	void take_from_all()
 	{
-		for (auto &l : lane)
+		for (auto &l : channels)
 			if (l)
-				l->take();
+				l->take_arrived();
 	}
 };
 
 static int await_large(shim_io *io, int64_t until)
 {
-	Lane *lane = io->mesh->lane[io->peer].get();
+	SmallChannel *channel = io->mesh->channels[io->peer].get();
 
 	for (;;) {
-		const bool lost = lane->lost(); /* before it is seen what had come by then */
+		const bool lost =
+			channel->has_lost_peer(); /* before what had arrived by then is taken */
 
-		io->mesh->take(); /* of other works; their senders wait for room */
-		if (io->piece->done(io->sends))
+		io->mesh->take_from_all(); /* of other works; their senders wait for a place */
+		if (io->piece->is_done(io->sends))
 			return SHIM_DONE;
 		if (io->woken)
 			return SHIM_WOKEN;
 		if (lost)
-			lane->tell_loss();
-		if (now() >= until)
+			channel->tell_loss();
+		if (tess_now() >= until)
 			return SHIM_PENDING;
-		io->piece->sleep(io->sends, until, io->woken);
+		io->piece->sleep_until(io->sends, until, io->woken);
 	}
 }
 
 static int await_small(shim_io *io, int64_t until)
 {
-	Lane *lane = io->mesh->lane[io->peer].get();
-	const int64_t polls = std::min(until, now() + kPoll);
+	SmallChannel *channel = io->mesh->channels[io->peer].get();
+	const int64_t polls = std::min(until, tess_now() + kPoll);
 
 	for (;;) {
-		const bool lost = lane->lost();
+		const bool lost = channel->has_lost_peer();
 		int64_t t;
 
-		io->mesh->take();
+		io->mesh->take_from_all();
 		if (io->done)
 			return SHIM_DONE;
 		if (io->woken)
 			return SHIM_WOKEN;
 		if (lost)
-			lane->tell_loss();
-		t = now();
+			channel->tell_loss();
+		t = tess_now();
 		if (t >= until)
 			return SHIM_PENDING;
 		if (t >= polls)
-			lane->sleep(until, io->woken);
+			channel->sleep_until_arrival(until, io->woken);
 		else
-			lane->poll();
+			channel->poll_pair();
 		if (t < polls && io->mesh->crowded)
 			sched_yield();
 	}
@@ -191,7 +192,7 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
               struct shim_mesh **out, char *why)
 {
 	try {
-		Quiet quiet(true); /* for the thread that the device starts */
+		BlockSignals quiet(true); /* for the thread that the device starts */
 		auto mesh = std::make_unique<shim_mesh>();
 
 		mesh->rank = rank;
@@ -202,22 +203,22 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
 		if (!mesh->device)
 			throw std::logic_error("Gloo's TCP device is not one");
 		mesh->context = std::make_shared<Context>(mesh->device, rank, nranks);
-		mesh->crowded = nranks > cpus();
-		/* Gloo waits five times as long as it is told for a connection. */
+		mesh->crowded = nranks > count_cpus();
+		/* Gloo waits five times its time-out for a connection. */
 		mesh->context->setTimeout(
 			std::max(milliseconds(1), milliseconds(patience / 5 / 1000000)));
-		mesh->lane.resize(nranks);
+		mesh->channels.resize(nranks);
 		for (int peer = 0; peer < nranks; peer++) {
 			if (peer == rank)
 				continue;
 			mesh->context->createPair(peer);
 			/* at once: a peer that is ready may send before this one is */
-			mesh->lane[peer] = std::make_unique<Lane>(mesh->context, peer);
+			mesh->channels[peer] = std::make_unique<SmallChannel>(mesh->context, peer);
 		}
 		*out = mesh.release();
 		return 0;
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -225,7 +226,7 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
 int shim_address(struct shim_mesh *m, int peer, void *out, char *why)
 {
 	try {
-		const std::vector<char> bytes = m->pair(peer)->address().bytes();
+		const std::vector<char> bytes = m->get_pair(peer)->address().bytes();
 
 		if (bytes.size() > SHIM_ADDRESS)
 			throw std::length_error("an address of Gloo is longer than expected");
@@ -233,7 +234,7 @@ int shim_address(struct shim_mesh *m, int peer, void *out, char *why)
 		std::memcpy(out, bytes.data(), bytes.size());
 		return 0;
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -243,11 +244,11 @@ static std::vector<char> address_of(struct shim_mesh *m, int peer, const void *a
 {
 	const char *at = static_cast<const char *>(address);
 
-	return std::vector<char>(at, at + m->pair(peer)->address().bytes().size());
+	return std::vector<char>(at, at + m->get_pair(peer)->address().bytes().size());
 }
 
 /* Host and port of an address, which begins with its sockaddr. */
-static void split(const void *address, const void **name, size_t *len, int *port)
+static void split_address(const void *address, const void **name, size_t *len, int *port)
 {
 	const auto *s4 = static_cast<const struct sockaddr_in *>(address);
 	const auto *s6 = static_cast<const struct sockaddr_in6 *>(address);
@@ -275,15 +276,15 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 		if (shim_address(m, peer, own, why))
 			return -1;
 		std::memcpy(other, address, sizeof other);
-		split(own, &a, &alen, &aport);
-		split(other, &b, &blen, &bport);
+		split_address(own, &a, &alen, &aport);
+		split_address(other, &b, &blen, &bport);
 		if (alen != blen)
 			throw std::runtime_error(
 				"one rank has an IPv4 address and another an IPv6 one");
 		order = std::memcmp(a, b, alen);
 		return order ? order > 0 : aport > bport;
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -291,12 +292,12 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why)
 {
 	try {
-		Hurry hurry(*m->device);
+		KeepDeviceAwake hurry(*m->device);
 
-		m->pair(peer)->connect(address_of(m, peer, address));
+		m->get_pair(peer)->connect(address_of(m, peer, address));
 		return 0;
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -305,11 +306,11 @@ void shim_cut(struct shim_mesh *m)
 {
 	m->cut = true;
 	try {
-		Hurry hurry(*m->device);
+		KeepDeviceAwake hurry(*m->device);
 
 		for (int peer = 0; peer < m->nranks; peer++)
-			if (peer != m->rank && m->pair(peer))
-				m->pair(peer)->close();
+			if (peer != m->rank && m->get_pair(peer))
+				m->get_pair(peer)->close();
 	} catch (...) {
 		/* A connection that cannot be closed is one that is not there. */
 	}
@@ -320,40 +321,41 @@ void shim_close(struct shim_mesh *m)
 	if (!m)
 		return;
 	try {
-		for (auto &lane : m->lane)
-			if (lane && !m->cut) /* else nothing more goes out, and nobody says so */
-				lane->flush(now() + kFlush);
-		Hurry hurry(*m->device);
-		m->context->close(); /* before the places go; what was written still arrives */
+		for (auto &channel : m->channels)
+			if (channel && !m->cut) /* else nothing more goes out, without an error */
+				channel->flush_sent(tess_now() + kFlush);
+		KeepDeviceAwake hurry(*m->device);
+		m->context
+			->close_pairs(); /* before the places go; what was written still arrives */
 		delete m;
 	} catch (...) {
 		/* What is left is closed by the kernel. */
 	}
 }
 
-static int post(struct shim_mesh *m, int peer, uint64_t slot, bool known, void *at, size_t bytes,
-                bool sends, struct shim_io **out, char *why)
+static int post_io(struct shim_mesh *m, int peer, uint64_t slot, bool known, void *at, size_t bytes,
+                   bool sends, struct shim_io **out, char *why)
 {
 	try {
-		Quiet quiet(false);
+		BlockSignals quiet(false);
 		auto io = std::make_unique<shim_io>(m, peer, slot, at, bytes, sends);
-		Lane *lane = m->lane[peer].get();
+		SmallChannel *channel = m->channels[peer].get();
 
 		if (bytes > kSmallMost) {
 			io->piece = std::make_unique<Piece>(m->context, at, bytes);
 			if (sends)
-				m->pair(peer)->give(io->piece.get(), slot, bytes, known);
+				m->get_pair(peer)->send_buffer(io->piece.get(), slot, bytes, known);
 			else
-				m->pair(peer)->expect(io->piece.get(), slot, known);
+				m->get_pair(peer)->expect_message(io->piece.get(), slot, known);
 		} else if (sends) {
-			lane->send(io.get());
+			channel->send_small(io.get());
 		} else {
-			lane->receive(io.get());
+			channel->receive_small(io.get());
 		}
 		*out = io.release();
 		return 0;
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -361,13 +363,13 @@ static int post(struct shim_mesh *m, int peer, uint64_t slot, bool known, void *
 int shim_send(struct shim_mesh *m, int peer, uint64_t slot, int known, const void *src,
               size_t bytes, struct shim_io **out, char *why)
 {
-	return post(m, peer, slot, known, const_cast<void *>(src), bytes, true, out, why);
+	return post_io(m, peer, slot, known, const_cast<void *>(src), bytes, true, out, why);
 }
 
 int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, int known, void *dst, size_t bytes,
               struct shim_io **out, char *why)
 {
-	return post(m, peer, slot, known, dst, bytes, false, out, why);
+	return post_io(m, peer, slot, known, dst, bytes, false, out, why);
 }
 
 int shim_wait(struct shim_io *io, int64_t until, char *why)
@@ -375,11 +377,11 @@ int shim_wait(struct shim_io *io, int64_t until, char *why)
 	if (io->done)
 		return SHIM_DONE;
 	try {
-		Quiet quiet(false); /* what has come may let another message go */
+		BlockSignals quiet(false); /* what has arrived may let another message go */
 
 		return io->piece ? await_large(io, until) : await_small(io, until);
 	} catch (...) {
-		explain(why);
+		describe_exception(why);
 		return -1;
 	}
 }
@@ -389,9 +391,9 @@ void shim_wake(struct shim_io *io)
 	try {
 		io->woken = true;
 		if (io->piece)
-			io->piece->stir();
+			io->piece->wake_waiters();
 		else
-			io->mesh->lane[io->peer]->stir();
+			io->mesh->channels[io->peer]->wake_sleepers();
 	} catch (...) {
 		/* A mutex that cannot be locked: the deadline wakes the waiter. */
 	}
@@ -401,7 +403,7 @@ void shim_free(struct shim_io *io)
 {
 	try {
 		if (!io->piece && !io->done)
-			io->mesh->lane[io->peer]->forget(io);
+			io->mesh->channels[io->peer]->forget_message(io);
 		delete io;
 	} catch (...) {
 	}

@@ -1,8 +1,8 @@
 /*
  * shim.h - what the backend needs of Gloo, in C: a mesh of connections, and messages on their way.
  *
- * No exception leaves shim.cc. Functions that return an int say 0 or a SHIM_ code, or -1 and a
- * sentence in `why`, which has room for SHIM_WHY bytes. Times are CLOCK_MONOTONIC, ns.
+ * No exception leaves shim.cc. Functions that return an int return 0 or a SHIM_ code, or -1 and a
+ * sentence in `why`, of SHIM_WHY bytes. Times are CLOCK_MONOTONIC, ns.
  */
 #ifndef GLOO_SHIM_H
 #define GLOO_SHIM_H
@@ -30,7 +30,7 @@ int shim_open(const char *host, int rank, int nranks, int64_t patience, struct s
               struct shim_mesh **out, char *why);
 /* SHIM_ADDRESS bytes that say where `peer` finds this rank. */
 int shim_address(struct shim_mesh *m, int peer, void *out, char *why);
-/* 1 where this rank calls and `peer`, who is at `address`, answers; else 0. */
+/* 1 where this rank calls and `peer`, at `address`, answers; else 0. */
 int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why);
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why);
 /* Drops all connections and what is on its way: from now on no memory of a message is touched. */
@@ -42,8 +42,8 @@ void shim_cut(struct shim_mesh *m);
 void shim_close(struct shim_mesh *m);
 
 /*
- * A message meets the one of the same slot, and the two must be of one size: Gloo ends the process
- * where they are not. So the size is part of the slot (see slot() in work.c). bytes may be 0.
+ * A message matches the one of the same slot, and the two must be of one size: Gloo ends the process
+ * where they are not. So the size is part of the slot (see choose_slot() in work.c). bytes may be 0.
  * known, on both sides: the receiver posts it before it sends a message that the sender waits for
  * first, so that it need not be told that there is a place.
  */
@@ -51,7 +51,7 @@ int shim_send(struct shim_mesh *m, int peer, uint64_t slot, int known, const voi
               size_t bytes, struct shim_io **out, char *why);
 int shim_recv(struct shim_mesh *m, int peer, uint64_t slot, int known, void *dst, size_t bytes,
               struct shim_io **out, char *why);
-/* Waits until done, woken or `until`; 0: only looks. A time-out costs nothing: wait again. */
+/* Waits until done, woken or `until`; 0: only tests. A time-out costs nothing: wait again. */
 int shim_wait(struct shim_io *io, int64_t until, char *why);
 /* From any thread. */
 void shim_wake(struct shim_io *io);

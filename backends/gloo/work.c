@@ -1,26 +1,27 @@
 /*
- * work.c - a collective under way: its messages, and what follows when they have come.
+ * work.c - a collective under way: its messages, and what follows when they have arrived.
  *
  * Gloo's own collectives are not used: they end the process where sizes differ, and close every
  * connection when one of them times out. In an exchange (plan.h) every message is under way at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "plan.h"
+#include "work.h"
 
 enum { PEEK_NS = 200000 }; /* how often other works are looked after while one is waited for */
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
 /* Says why, but for release, which is called when the caller knows already. */
-static tess_status say(const struct group *g, tess_status st)
+static tess_status report_status(const struct group *g, tess_status st)
 {
 	return st < 0 ? g->host->fail(st, "%s", g->why) : st;
 }
 
-static tess_status lost(struct group *g, const struct work *w, int32_t peer, const char *why)
+static tess_status fail_lost_peer(struct group *g, const struct work *w, int32_t peer,
+                                  const char *why)
 {
 	g->failed = TESS_EPEER;
 	snprintf(g->why, sizeof g->why, "%s: group %s over gloo lost rank %d: %s", w->where,
@@ -28,15 +29,15 @@ static tess_status lost(struct group *g, const struct work *w, int32_t peer, con
 	return g->failed;
 }
 
-static tess_status given_up(struct group *g, const char *where)
+static tess_status fail_aborted_group(struct group *g, const char *where)
 {
 	g->failed = TESS_EABORTED;
-	snprintf(g->why, sizeof g->why, "%s: group %s over gloo was given up", where, g->name);
+	snprintf(g->why, sizeof g->why, "%s: group %s over gloo was aborted", where, g->name);
 	return g->failed;
 }
 
-/* Not the end of the group: who waits again may still see it done. */
-static tess_status late(struct group *g, const struct work *w, const struct message *m)
+/* Not the end of the group: another wait may still see it done. */
+static tess_status report_late_peer(struct group *g, const struct work *w, const struct message *m)
 {
 	snprintf(g->why, sizeof g->why,
 	         "%s: group %s over gloo waited until the deadline for rank %d to %s", w->where,
@@ -46,9 +47,9 @@ static tess_status late(struct group *g, const struct work *w, const struct mess
 
 /*
  * What failed stays failed, and its messages are taken back: the memory of a caller that has given
- * up is soon gone, and Gloo's thread ends the process when it finds that. It tells the others, too.
+ * up is soon gone, and Gloo's thread ends the process when it finds that. It is seen by the peers, too.
  */
-static void cut(struct group *g)
+static void cut_failed_group(struct group *g)
 {
 	if (g->failed < 0 && g->mesh && !g->cut)
 		shim_cut(g->mesh);
@@ -58,36 +59,36 @@ static void cut(struct group *g)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * Messages meet that agree about the call, their place in it and their size; Gloo would end the process
+ * Messages match that agree about the call, their place in it and their size; Gloo would end the process
  * if two of different size met. Calls that do not agree wait for their deadline.
  */
-static uint64_t slot(const struct work *w, uint64_t place, uint64_t bytes)
+static uint64_t choose_slot(const struct work *w, uint64_t place, uint64_t bytes)
 {
-	uint64_t h = w->print ^ 0x9e3779b97f4a7c15u * ((bytes + 1) ^ place << 40);
+	uint64_t h = w->fingerprint ^ 0x9e3779b97f4a7c15u * ((bytes + 1) ^ place << 40);
 
 	h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
 	h = (h ^ h >> 27) * 0x94d049bb133111ebu;
 	return (h ^ h >> 31) & SHIM_SLOTS;
 }
 
-/* Of a leg what is received, or sent, into one of the two lists. */
-static tess_status post(struct group *g, struct work *w, int32_t list, int32_t peer,
-                        const struct leg *leg, uint64_t place, int known, int receives)
+/* Posts the receive or the send of a transfer, into one of the two lists. */
+static tess_status post_transfer(struct group *g, struct work *w, int32_t list, int32_t peer,
+                                 const struct transfer *t, uint64_t place, int known, int receives)
 {
-	uint64_t bytes = (receives ? leg->get : leg->give) * w->width;
-	uint64_t meets = slot(w, place, bytes);
+	uint64_t bytes = (receives ? t->recv_count : t->send_count) * w->width;
+	uint64_t slot = choose_slot(w, place, bytes);
 	struct message *m = &w->message[list][w->nmessages[list]];
 	char why[SHIM_WHY];
 	int bad;
 
-	if (!(receives ? leg->gets : leg->gives) || (!bytes && w->c.kind != TESS_BARRIER))
+	if (!(receives ? t->receives : t->sends) || (!bytes && w->c.kind != TESS_BARRIER))
 		return TESS_OK;
 	if (receives)
-		bad = shim_recv(g->mesh, peer, meets, known, leg->dst, bytes, &m->io, why);
+		bad = shim_recv(g->mesh, peer, slot, known, t->dst, bytes, &m->io, why);
 	else
-		bad = shim_send(g->mesh, peer, meets, known, leg->src, bytes, &m->io, why);
+		bad = shim_send(g->mesh, peer, slot, known, t->src, bytes, &m->io, why);
 	if (bad)
-		return lost(g, w, peer, why);
+		return fail_lost_peer(g, w, peer, why);
 	m->peer = peer;
 	m->receives = receives;
 	w->nmessages[list]++;
@@ -95,7 +96,7 @@ static tess_status post(struct group *g, struct work *w, int32_t list, int32_t p
 }
 
 /* Pieces to be shared, and to be added or moved. */
-static tess_status post_all(struct group *g, struct work *w, int32_t stage, int receives)
+static tess_status post_transfers(struct group *g, struct work *w, int32_t stage, int receives)
 {
 	/* in every stage each has something for each, which is sent when the places of the next one are there */
 	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE;
@@ -108,10 +109,10 @@ static tess_status post_all(struct group *g, struct work *w, int32_t stage, int 
 			continue;
 		for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
 			int32_t peer = (g->rank + i) % g->nranks;
-			struct leg leg = plan_leg(g, w, peer, k, shares);
+			struct transfer t = plan_transfer(g, w, peer, k, shares);
 
-			st = post(g, w, stage & 1, peer, &leg, (uint64_t)(2 * k + shares), known,
-			          receives);
+			st = post_transfer(g, w, stage & 1, peer, &t, (uint64_t)(2 * k + shares),
+			                   known, receives);
 		}
 	}
 	return st;
@@ -120,20 +121,21 @@ static tess_status post_all(struct group *g, struct work *w, int32_t stage, int 
 /* A message leaves when the places of this stage, and of the next one, are there. */
 static tess_status post_stage(struct group *g, struct work *w)
 {
-	tess_status st = w->stage ? TESS_OK : post_all(g, w, 0, 1);
+	tess_status st = w->stage ? TESS_OK : post_transfers(g, w, 0, 1);
 
 	if (st == TESS_OK && w->stage < w->pieces)
-		st = post_all(g, w, w->stage + 1, 1);
-	return st == TESS_OK ? post_all(g, w, w->stage, 0) : st;
+		st = post_transfers(g, w, w->stage + 1, 1);
+	return st == TESS_OK ? post_transfers(g, w, w->stage, 0) : st;
 }
 
 static tess_status post_half(struct group *g, struct work *w, int32_t stage, int receives)
 {
 	int32_t peer;
-	struct leg leg = plan_half(g, w, stage, &peer);
-	int known = stage >= w->halvings; /* it comes from whom this rank has given its half */
+	struct transfer t = plan_half_transfer(g, w, stage, &peer);
+	int known = stage >=
+	            w->halvings; /* it comes from the rank that this one has sent its half to */
 
-	return post(g, w, !receives, peer, &leg, (uint64_t)stage, known, receives);
+	return post_transfer(g, w, !receives, peer, &t, (uint64_t)stage, known, receives);
 }
 
 /* All places are there before the first message leaves. */
@@ -147,7 +149,7 @@ static tess_status post_halves(struct group *g, struct work *w)
 }
 
 /* Posts what belongs to this stage. */
-static tess_status exchange(struct group *g, struct work *w)
+static tess_status post_current_stage(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
 
@@ -155,7 +157,7 @@ static tess_status exchange(struct group *g, struct work *w)
 		return TESS_OK;
 	pthread_mutex_lock(&g->lock);
 	if (g->aborted)
-		st = given_up(g, w->where);
+		st = fail_aborted_group(g, w->where);
 	if (st == TESS_OK)
 		st = w->halvings ? post_halves(g, w) : post_stage(g, w);
 	pthread_mutex_unlock(&g->lock);
@@ -173,67 +175,45 @@ static void drop_messages(struct group *g, struct work *w, int32_t list)
 }
 
 /* Which list is awaited in this stage: by halves what is received, and in the end what was sent. */
-static int32_t awaited(const struct work *w)
+static int32_t awaited_list(const struct work *w)
 {
 	return w->halvings ? w->stage == w->last : w->stage & 1;
 }
 
-/* How many of them have come when the stage is over. */
-static int32_t due(const struct work *w)
+/* How many of them have arrived when the stage is over. */
+static int32_t due_messages(const struct work *w)
 {
-	return w->halvings && w->stage < w->last ? w->stage + 1 : w->nmessages[awaited(w)];
+	return w->halvings && w->stage < w->last ? w->stage + 1 : w->nmessages[awaited_list(w)];
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
-tess_status work_supports(const struct tess_host *host, const struct tess_coll *c, int32_t nranks)
-{
-	int whole = c->dtype != TESS_F32 && c->dtype != TESS_F64 && c->dtype != TESS_BF16 &&
-	            c->dtype != TESS_F16;
-
-	(void)nranks;
-	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return host->fail(TESS_ENOTSUP, "gloo: unknown kind of collective %d",
-		                  (int)c->kind);
-	if (c->kind == TESS_BARRIER)
-		return TESS_OK;
-	if (c->mem != TESS_HOST)
-		return host->fail(TESS_ENOTSUP, "gloo moves host memory only; use nccl for GPUs");
-	if (!tess_width(c->dtype))
-		return host->fail(TESS_ENOTSUP, "gloo: unknown dtype %d", (int)c->dtype);
-	if (tess_kind_reduces(c->kind) &&
-	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
-		return host->fail(TESS_ENOTSUP, "gloo: operation %d is not for dtype %d",
-		                  (int)c->op, (int)c->dtype);
-	return TESS_OK;
-}
-
-/* Large memory is dear to map again for every call: the group keeps one piece. */
+/* Large memory is expensive to map again for every call: the group keeps one block. */
 static tess_status take_scratch(struct group *g, struct work *w, size_t bytes)
 {
 	if (!bytes)
 		return TESS_OK;
 	if (g->spare_bytes >= bytes) {
 		w->scratch = g->spare;
-		w->room = g->spare_bytes;
+		w->scratch_bytes = g->spare_bytes;
 		g->spare = NULL;
 		g->spare_bytes = 0;
 		return TESS_OK;
 	}
 	w->scratch = malloc(bytes);
-	w->room = bytes;
+	w->scratch_bytes = bytes;
 	if (!w->scratch)
 		return g->host->fail(TESS_ENOMEM, "%s: no memory for %zu bytes of other ranks",
 		                     w->where, bytes);
 	return TESS_OK;
 }
 
-static void free_work(struct group *g, struct work *w)
+static void recycle_work(struct group *g, struct work *w)
 {
-	if (w->scratch && w->room > g->spare_bytes) {
+	if (w->scratch && w->scratch_bytes > g->spare_bytes) {
 		free(g->spare);
 		g->spare = w->scratch;
-		g->spare_bytes = w->room;
+		g->spare_bytes = w->scratch_bytes;
 	} else {
 		free(w->scratch);
 	}
@@ -243,7 +223,7 @@ static void free_work(struct group *g, struct work *w)
 /*
  * The call as data of our own: what c points to need not outlive work_start, but for the buffers.
  */
-static struct work *new_work(const struct group *g, const struct tess_coll *c)
+static struct work *make_work(const struct group *g, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks,
 	       tail = 8 * sizeof(struct message) + sizeof(void *) + 2 * sizeof(uint64_t);
@@ -268,8 +248,8 @@ static struct work *new_work(const struct group *g, const struct tess_coll *c)
 	return w;
 }
 
-/* Plans it, takes the memory that it needs, and gives it the mark by which its messages meet. */
-static tess_status prepare(struct group *g, struct work *w)
+/* Takes the memory that it needs, and sets the fingerprint by which its messages match. */
+static tess_status prepare_call(struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	size_t bytes = plan_scratch(g, w);
@@ -280,16 +260,16 @@ static tess_status prepare(struct group *g, struct work *w)
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
 		memcpy(w->scratch, c->src, bytes);
 	/* send and recv have an order of their own between two ranks, whatever else is under way */
-	w->print = c->fingerprint;
+	w->fingerprint = c->fingerprint;
 	if (c->kind == TESS_SEND)
-		w->print ^= ~g->sent[c->peer]++;
+		w->fingerprint ^= ~g->sent[c->peer]++;
 	else if (c->kind == TESS_RECV)
-		w->print ^= ~g->received[c->peer]++;
+		w->fingerprint ^= ~g->received[c->peer]++;
 	return TESS_OK;
 }
 
 /* Nothing of it is on its way any more. */
-static void discard(struct group *g, struct work *w)
+static void discard_work(struct group *g, struct work *w)
 {
 	struct work **at = &g->works;
 
@@ -300,44 +280,44 @@ static void discard(struct group *g, struct work *w)
 		at = &(*at)->next;
 	*at = w->next;
 	pthread_mutex_unlock(&g->lock);
-	free_work(g, w);
+	recycle_work(g, w);
 }
 
-tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct work **out)
 {
 	struct work *w;
 	tess_status st;
 
 	if (g->failed < 0)
-		return say(g, g->failed);
-	w = new_work(g, c);
+		return report_status(g, g->failed);
+	w = make_work(g, c);
 	if (!w)
 		return g->host->fail(TESS_ENOMEM, "gloo: out of memory");
-	st = prepare(g, w);
+	st = prepare_call(g, w);
 	if (st < 0) {
-		free_work(g, w);
+		recycle_work(g, w);
 		return st;
 	}
 	pthread_mutex_lock(&g->lock);
 	w->next = g->works;
 	g->works = w;
 	pthread_mutex_unlock(&g->lock);
-	st = exchange(g, w);
+	st = post_current_stage(g, w);
 	if (st < 0) {
-		cut(g);
-		discard(g, w);
-		return say(g, st);
+		cut_failed_group(g);
+		discard_work(g, w);
+		return report_status(g, st);
 	}
-	plan_keep(g, w);
+	plan_copy_own(g, w);
 	*out = w;
 	return TESS_OK;
 }
 
 /* What follows when an exchange is over: adding, and the next exchange. */
-static tess_status proceed(struct group *g, struct work *w)
+static tess_status finish_stage(struct group *g, struct work *w)
 {
-	if (due(w) == w->nmessages[awaited(w)])
-		drop_messages(g, w, awaited(w));
+	if (due_messages(w) == w->nmessages[awaited_list(w)])
+		drop_messages(g, w, awaited_list(w));
 	plan_sum(g, w);
 	if (w->sum)
 		tess_reduce(w->c.dtype, w->c.op, w->part, w->parts, w->sum, w->total);
@@ -346,47 +326,45 @@ static tess_status proceed(struct group *g, struct work *w)
 		return TESS_OK;
 	}
 	w->stage++;
-	return exchange(g, w);
+	return post_current_stage(g, w);
 }
 
-static tess_status progress(struct group *g, struct work *w, int64_t deadline);
+static tess_status progress_work(struct group *g, struct work *w, int64_t deadline);
 
 /*
- * Ranks may wait for their works in any order: the second exchanges of the others go on meanwhile.
- * Whether one of them is still to come.
+ * Ranks may wait for their works in any order: the second exchanges of other works advance meanwhile.
+ * Whether one of them is not in its last exchange.
  */
-static int help_others(struct group *g, const struct work *w)
+static int progress_other_works(struct group *g, const struct work *w)
 {
 	int more = 0;
 
 	for (struct work *o = g->works; o && g->failed == TESS_OK; o = o->next) {
 		if (o == w || o->done || o->stage == o->last)
 			continue;
-		progress(g, o, 0); /* what fails fails the group */
+		progress_work(g, o, 0); /* what fails fails the group */
 		more |= !o->done && o->stage < o->last;
 	}
 	return more;
 }
 
-static int await(struct group *g, const struct work *w, const struct message *m, int64_t deadline,
-                 char *why)
+static int await_message(struct group *g, const struct work *w, const struct message *m,
+                         int64_t deadline, char *why)
 {
-	struct timespec t;
 	int64_t now, until;
 	int answer;
 
 	do {
-		int more = deadline && help_others(g, w);
+		int more = deadline && progress_other_works(g, w);
 
-		clock_gettime(CLOCK_MONOTONIC, &t);
-		now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+		now = tess_now();
 		until = more && now + PEEK_NS < deadline ? now + PEEK_NS : deadline;
 		answer = shim_wait(m->io, until, why);
 	} while (answer == SHIM_PENDING && until != deadline && g->failed == TESS_OK);
 	return answer;
 }
 
-static tess_status progress(struct group *g, struct work *w, int64_t deadline)
+static tess_status progress_work(struct group *g, struct work *w, int64_t deadline)
 {
 	char why[SHIM_WHY];
 	tess_status st;
@@ -394,51 +372,51 @@ static tess_status progress(struct group *g, struct work *w, int64_t deadline)
 	while (!w->done) {
 		if (g->failed < 0)
 			return g->failed;
-		for (; w->arrived < due(w); w->arrived++) {
-			const struct message *m = &w->message[awaited(w)][w->arrived];
-			int answer = await(g, w, m, deadline, why);
+		for (; w->arrived < due_messages(w); w->arrived++) {
+			const struct message *m = &w->message[awaited_list(w)][w->arrived];
+			int answer = await_message(g, w, m, deadline, why);
 
 			if (g->failed < 0)
 				return g->failed;
 			if (answer < 0)
-				return lost(g, w, m->peer, why);
+				return fail_lost_peer(g, w, m->peer, why);
 			if (answer == SHIM_WOKEN)
-				return given_up(g, w->where);
+				return fail_aborted_group(g, w->where);
 			if (answer == SHIM_PENDING && !deadline)
 				return TESS_PENDING;
 			if (answer == SHIM_PENDING)
-				return late(g, w, m);
+				return report_late_peer(g, w, m);
 		}
-		st = proceed(g, w);
+		st = finish_stage(g, w);
 		if (st < 0)
 			return st;
 	}
 	return TESS_OK;
 }
 
-tess_status work_run(struct group *g, struct work *w, int64_t deadline)
+tess_status gloo_work_run(struct group *g, struct work *w, int64_t deadline)
 {
-	tess_status st = progress(g, w, deadline);
+	tess_status st = progress_work(g, w, deadline);
 
-	if (st == TESS_PENDING) { /* who asks one over and over must not keep the others back */
-		help_others(g, w);
+	if (st == TESS_PENDING) { /* testing one over and over must not hold other works up */
+		progress_other_works(g, w);
 		st = g->failed < 0 ? g->failed : TESS_PENDING;
 	}
-	cut(g);
-	return say(g, st);
+	cut_failed_group(g);
+	return report_status(g, st);
 }
 
-void work_release(struct group *g, struct work *w)
+void gloo_work_release(struct group *g, struct work *w)
 {
 	if (!w)
 		return;
-	if (progress(g, w, w->c.deadline) < 0 && g->failed == TESS_OK)
+	if (progress_work(g, w, w->c.deadline) < 0 && g->failed == TESS_OK)
 		g->failed = TESS_ETIMEOUT; /* and why is known */
-	cut(g);
-	discard(g, w);
+	cut_failed_group(g);
+	discard_work(g, w);
 }
 
-void work_abort(struct group *g)
+void gloo_work_abort(struct group *g)
 {
 	pthread_mutex_lock(&g->lock);
 	g->aborted = 1;
@@ -449,12 +427,12 @@ void work_abort(struct group *g)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void work_clear(struct group *g)
+void gloo_work_clear(struct group *g)
 {
 	if (g->works && g->mesh)
 		shim_cut(g->mesh);
 	while (g->works)
-		discard(g, g->works);
+		discard_work(g, g->works);
 	free(g->spare);
 	g->spare = NULL;
 }

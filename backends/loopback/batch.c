@@ -1,14 +1,14 @@
-/* batch.c - several calls as one work. */
-#include "loopback.h"
+#include "batch.h"
 
 #include <stdlib.h>
 
 struct batch {
 	struct work work;
-	void *each[]; /* a work of its own */
+	void *each[]; /* pending calls */
 };
 
-tess_status loopback_batch(void *self, const struct tess_coll *const *c, uint32_t n, void **work)
+tess_status batch_start_calls(struct member *me, const struct tess_coll *const *c, uint32_t n,
+                              void **work)
 {
 	struct batch *b = calloc(1, sizeof *b + n * sizeof *b->each);
 	tess_status st = TESS_OK;
@@ -16,22 +16,21 @@ tess_status loopback_batch(void *self, const struct tess_coll *const *c, uint32_
 	if (!b)
 		return loopback_host->fail(TESS_ENOMEM, "loopback: no memory for a batch");
 	for (; b->work.n < n && !st; b->work.n += !st)
-		st = loopback_start(self, c[b->work.n], &b->each[b->work.n]);
+		st = call_start_one(me, c[b->work.n], &b->each[b->work.n]);
 	if (st)
-		free(b); /* the group has failed: its calls go with the room */
+		free(b); /* the group has failed: its calls are freed with the context */
 	else
 		*work = b;
 	return st;
 }
 
-/* All are looked at, so that all get on. */
-tess_status loopback_batch_test(void *self, struct work *work)
+tess_status batch_test_calls(struct member *me, struct work *work)
 {
 	struct batch *b = (struct batch *)work;
 	tess_status all = TESS_OK;
 
 	for (uint32_t i = 0; i < b->work.n; i++) {
-		tess_status st = loopback_test(self, b->each[i]);
+		tess_status st = call_test_one(me, b->each[i]);
 
 		if (st < 0)
 			return st;
@@ -41,21 +40,21 @@ tess_status loopback_batch_test(void *self, struct work *work)
 	return all;
 }
 
-tess_status loopback_batch_wait(void *self, struct work *work, int64_t deadline)
+tess_status batch_wait_calls(struct member *me, struct work *work, int64_t deadline)
 {
 	struct batch *b = (struct batch *)work;
 	tess_status st = TESS_OK;
 
 	for (uint32_t i = 0; i < b->work.n && !st; i++)
-		st = loopback_wait(self, b->each[i], deadline);
+		st = call_wait_one(me, b->each[i], deadline);
 	return st;
 }
 
-void loopback_batch_release(void *self, struct work *work)
+void batch_release_calls(struct member *me, struct work *work)
 {
 	struct batch *b = (struct batch *)work;
 
 	for (uint32_t i = 0; i < b->work.n; i++)
-		loopback_release(self, b->each[i]);
+		call_release_one(me, b->each[i]);
 	free(b);
 }

@@ -1,47 +1,55 @@
 /*
  * tess-backend-mpi.so: ranks are processes that mpirun has started, and talk over its MPI.
  *
- * Who is there and who has died is heard through the rendezvous of the job, as with every backend; MPI
- * moves the data, and between hosts what ranks say at the rendezvous as well. Its connections are as open
- * as the network they use.
+ * Which ranks are there and which have died is known from the rendezvous of the job, as with every
+ * backend; MPI moves the data, and between hosts the traffic of the rendezvous as well. Its
+ * connections are as open as the network they use.
  */
-#include "member.h"
+#include "blocking_call.h"
+#include "tunnel.h"
+#include "watchdog.h"
+#include "work.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 const struct tess_host *mpi_host;
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status mpi_supports_call(const struct tess_coll *c, int32_t nranks)
 {
-	return work_supports(c, nranks);
+	char fault[128];
+
+	(void)nranks;
+	if (tess_coll_find_fault(c, fault, sizeof fault))
+		return mpi_host->fail(TESS_ENOTSUP, "mpi: %s", fault);
+	return TESS_OK;
 }
 
-/* A group that was given up while all ranks of the job are well has cost nothing but itself. */
+/* A group that was aborted while all ranks of the job are well leaves MPI usable. */
 static bool has_lost_mpi(const struct group *g)
 {
 	if (g->failed < 0 && g->failed != TESS_EABORTED)
 		return true;
-	return g->aborted && errand_state(&g->store) != TESS_OK;
+	return g->aborted && check_job(&g->store) != TESS_OK;
 }
 
-static void close_group(void *self)
+static void mpi_close_group(void *self)
 {
 	struct group *g = self;
 
 	if (!g)
 		return;
-	work_clear(g);
-	caught_end(g);
+	mpi_work_clear(g);
+	watchdog_stop(g);
 	if (has_lost_mpi(g))
-		errand_lose();
-	errand_close(&g->comm);
+		abandon_mpi();
+	blocking_close_comm(&g->comm);
 	free(g->world);
 	free(g->name);
 	free(g);
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status mpi_open_group(const struct tess_join *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g = calloc(1, sizeof *g);
@@ -60,57 +68,59 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	else
 		memcpy(g->world, how->world, n * sizeof *g->world);
 	if (n > 1 && st == TESS_OK)
-		st = errand_init(how->world[how->rank], how->nranks, how->store, how->deadline);
+		st = blocking_init_mpi(how->world[how->rank], how->nranks, how->store,
+		                       how->deadline);
 	if (n > 1 && st == TESS_OK)
-		st = errand_open(how, &g->comm, &g->tags);
+		st = blocking_open_group(how, &g->comm, &g->tags);
 	if (st < 0) {
-		close_group(g);
+		mpi_close_group(g);
 		return st;
 	}
 	*self = g;
 	return TESS_OK;
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status mpi_start_call(void *self, const struct tess_coll *c, void **work)
 {
 	struct work *w;
-	tess_status st = work_start(self, c, &w);
+	tess_status st = mpi_work_start(self, c, &w);
 
 	if (st == TESS_OK)
 		*work = w;
 	return st;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status mpi_test_call(void *self, void *work)
 {
-	return work_test(self, work);
+	return mpi_work_test(self, work);
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status mpi_wait_call(void *self, void *work, int64_t deadline)
 {
-	return work_wait(self, work, deadline);
+	return mpi_work_wait(self, work, deadline);
 }
 
-static void release(void *self, void *work)
+static void mpi_release_call(void *self, void *work)
 {
-	work_release(self, work);
+	mpi_work_release(self, work);
 }
 
-/* Whoever waits looks at it between two tests. */
-static void abort_group(void *self)
+/* A wait checks it between two tests. */
+static void mpi_abort_group(void *self)
 {
 	struct group *g = self;
 
 	if (!atomic_exchange(&g->aborted, true))
-		caught_watch(g);
+		watchdog_start(g);
 }
 
-static tess_status meet(int32_t rank, int32_t nranks, int64_t deadline, int32_t *line, int32_t *end)
+static tess_status mpi_bootstrap_job(int32_t rank, int32_t nranks, int64_t deadline, int32_t *own,
+                                     int32_t *end)
 {
-	return line_open(rank, nranks, deadline, line, end);
+	return tunnel_open_all(rank, nranks, deadline, own, end);
 }
 
-static tess_status init(const struct tess_host *host)
+static tess_status mpi_init_plugin(const struct tess_host *host)
 {
 	mpi_host = host;
 	return TESS_OK;
@@ -120,16 +130,18 @@ static const struct tess_backend mpi = {
 	.size = sizeof mpi,
 	.name = "mpi",
 	.summary = "processes that mpirun has started, over its MPI",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
-	.close = close_group,
-	.abort = abort_group,
+	.supports = mpi_supports_call,
+	.open = mpi_open_group,
+	.start = mpi_start_call,
+	.test = mpi_test_call,
+	.wait = mpi_wait_call,
+	.release = mpi_release_call,
+	.close = mpi_close_group,
+	.abort = mpi_abort_group,
 	.exact = 1,
-	.bootstrap = meet,
+	.bootstrap = mpi_bootstrap_job,
+	.reach = TESS_REACH_HOSTS,
+	.mem_kinds = 1 << TESS_HOST,
 };
 static const struct tess_backend *const backends[] = { &mpi, NULL };
 
@@ -141,6 +153,6 @@ TESS_PLUGIN = {
 	.license = "Apache-2.0",
 	.summary = "communication over MPI",
 	.backends = backends,
-	.init = init,
-	.quit = errand_finish,
+	.init = mpi_init_plugin,
+	.quit = blocking_finalize_mpi,
 };

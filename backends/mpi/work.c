@@ -2,11 +2,15 @@
  * work.c - a collective as one or two steps; in each, every message is under way at once.
  *
  * MPI's own collectives are not used: where ranks disagree about one it ends with a wrong result and no
- * error, it cannot be taken back once somebody is dead, and it knows no 16-bit floats. A message here
- * carries the fingerprint of its call as its tag, so that calls which differ never meet, and a receive
+ * error, it cannot be cancelled once a rank has died, and it has no 16-bit floats. A message here
+ * carries the fingerprint of its call as its tag, so that calls which differ never match, and a receive
  * can be cancelled. Large vectors are cut in a slice per rank, and the second step gathers the slices.
  */
 #include "work.h"
+
+#include "blocking_call.h"
+#include "plan.h"
+#include "watchdog.h"
 
 #include <sched.h>
 #include <stdarg.h>
@@ -21,7 +25,8 @@ enum { PART = 1 << 30 }; /* bytes of a message that are counted one by one: MPI 
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-static tess_status TESS_PRINTF(3, 4) fail(struct group *g, tess_status why, const char *fmt, ...)
+static tess_status TESS_PRINTF(3, 4)
+	fail_group(struct group *g, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -33,29 +38,29 @@ static tess_status TESS_PRINTF(3, 4) fail(struct group *g, tess_status why, cons
 	return g->failed = why;
 }
 
-static tess_status say(const struct group *g)
+static tess_status report_group_failure(const struct group *g)
 {
 	return mpi_host->fail(g->failed, "%s", g->why);
 }
 
-static tess_status lost(struct group *g, const struct work *w, int32_t peer, int err)
+static tess_status fail_lost_message(struct group *g, const struct work *w, int32_t peer, int err)
 {
 	char text[MPI_MAX_ERROR_STRING] = "";
 	int len, class = MPI_ERR_OTHER;
 
 	MPI_Error_class(err, &class);
 	if (class == MPI_ERR_TRUNCATE)
-		return fail(g, TESS_EMISMATCH, "%s: rank %d sends more than rank %d takes",
-		            w->where, (int)g->world[peer], (int)g->world[g->rank]);
+		return fail_group(g, TESS_EMISMATCH, "%s: rank %d sends more than rank %d receives",
+		                  w->where, (int)g->world[peer], (int)g->world[g->rank]);
 	MPI_Error_string(err, text, &len);
-	return fail(g, TESS_EPEER, "%s: group %s over mpi lost rank %d: %s", w->where, g->name,
-	            (int)g->world[peer], text);
+	return fail_group(g, TESS_EPEER, "%s: group %s over mpi lost rank %d: %s", w->where,
+	                  g->name, (int)g->world[peer], text);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /* Between two ranks messages of one tag stay in order: send and recv share 0. */
-static int tag_of(const struct group *g, const struct work *w)
+static int choose_tag(const struct group *g, const struct work *w)
 {
 	uint64_t h = w->c.fingerprint ^ 0x9e3779b97f4a7c15u * (uint64_t)(w->step + 1);
 
@@ -67,27 +72,27 @@ static int tag_of(const struct group *g, const struct work *w)
 }
 
 /* `out` NULL: receives into `in`. A long one in two: so many MiB, and the rest. */
-static tess_status post(struct group *g, struct work *w, int32_t peer, const char *out, char *in,
-                        uint64_t bytes)
+static tess_status post_message(struct group *g, struct work *w, int32_t peer, const char *out,
+                                char *in, uint64_t bytes)
 {
-	int tag = tag_of(g, w);
+	int tag = choose_tag(g, w);
 	bool again;
 
 	do {
-		MPI_Datatype type = bytes >= PART ? errand_mebi() : MPI_BYTE;
+		MPI_Datatype type = bytes >= PART ? get_mebibyte_type() : MPI_BYTE;
 		uint64_t unit = bytes >= PART ? 1 << 20 : 1;
 		int err, count = (int)(bytes / unit);
 		MPI_Request *request = &w->request[w->nrequests];
 
-		caught_turn(g);
+		watchdog_toggle(g);
 		if (out)
 			err = MPI_Isend(out, count, type, peer, tag, g->comm, request);
 		else
 			err = MPI_Irecv(in, count, type, peer, tag, g->comm, request);
-		caught_turn(g);
+		watchdog_toggle(g);
 		if (err)
-			return lost(g, w, peer, err);
-		w->ask[w->nrequests++] = (struct ask){ peer, out ? -1 : count, type };
+			return fail_lost_message(g, w, peer, err);
+		w->info[w->nrequests++] = (struct request_info){ peer, out ? -1 : count, type };
 		bytes -= (uint64_t)count * unit;
 		again = bytes > 0;
 		if (out)
@@ -109,69 +114,49 @@ static tess_status post_step(struct group *g, struct work *w)
 	for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
 		int32_t peer = (g->rank + i) % g->nranks;
 
-		if (w->leg[peer].get || barrier)
-			st = post(g, w, peer, NULL, barrier ? &nothing : w->leg[peer].dst,
-			          w->leg[peer].get);
+		if (w->transfer[peer].recv_bytes || barrier)
+			st = post_message(g, w, peer, NULL,
+			                  barrier ? &nothing : w->transfer[peer].dst,
+			                  w->transfer[peer].recv_bytes);
 	}
 	for (int32_t i = 1; i < g->nranks && st == TESS_OK; i++) {
 		int32_t peer = (g->rank + i) % g->nranks;
 
-		if (w->leg[peer].give || barrier)
-			st = post(g, w, peer, barrier ? &nothing : w->leg[peer].src, NULL,
-			          w->leg[peer].give);
+		if (w->transfer[peer].send_bytes || barrier)
+			st = post_message(g, w, peer, barrier ? &nothing : w->transfer[peer].src,
+			                  NULL, w->transfer[peer].send_bytes);
 	}
 	return st;
 }
 
-/* TESS_OK: all messages of the step are through. */
+/* TESS_OK: all messages of the step are complete. */
 static tess_status test_step(struct group *g, struct work *w)
 {
 	for (; w->arrived < w->nrequests; w->arrived++) {
-		const struct ask *ask = &w->ask[w->arrived];
+		const struct request_info *info = &w->info[w->arrived];
 		int done = 0, count = 0, err;
 		MPI_Status status;
 
-		caught_turn(g);
+		watchdog_toggle(g);
 		err = MPI_Test(&w->request[w->arrived], &done, &status);
-		caught_turn(g);
+		watchdog_toggle(g);
 		if (err)
-			return lost(g, w, ask->peer, err);
+			return fail_lost_message(g, w, info->peer, err);
 		if (!done)
 			return TESS_PENDING;
-		if (ask->count > 0)
-			MPI_Get_count(&status, ask->type, &count);
-		if (ask->count > 0 && count != ask->count)
-			return fail(g, TESS_EMISMATCH, "%s: rank %d sends less than rank %d takes",
-			            w->where, (int)g->world[ask->peer], (int)g->world[g->rank]);
+		if (info->count > 0)
+			MPI_Get_count(&status, info->type, &count);
+		if (info->count > 0 && count != info->count)
+			return fail_group(g, TESS_EMISMATCH,
+			                  "%s: rank %d sends less than rank %d receives", w->where,
+			                  (int)g->world[info->peer], (int)g->world[g->rank]);
 	}
 	return TESS_OK;
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
-tess_status work_supports(const struct tess_coll *c, int32_t nranks)
-{
-	bool whole = c->dtype != TESS_F32 && c->dtype != TESS_F64 && c->dtype != TESS_BF16 &&
-	             c->dtype != TESS_F16;
-
-	(void)nranks;
-	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return mpi_host->fail(TESS_ENOTSUP, "kind %d is none that is known", (int)c->kind);
-	if (c->kind == TESS_BARRIER)
-		return TESS_OK;
-	if (c->mem != TESS_HOST)
-		return mpi_host->fail(TESS_ENOTSUP, "mpi moves host memory only");
-	if (!tess_width(c->dtype))
-		return mpi_host->fail(TESS_ENOTSUP, "dtype %d is none that is known",
-		                      (int)c->dtype);
-	if (tess_kind_reduces(c->kind) &&
-	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
-		return mpi_host->fail(TESS_ENOTSUP, "operation %d is not for dtype %d", (int)c->op,
-		                      (int)c->dtype);
-	return TESS_OK;
-}
-
-static void free_work(struct work *w)
+static void free_mpi_work(struct work *w)
 {
 	if (!w)
 		return;
@@ -180,7 +165,7 @@ static void free_work(struct work *w)
 }
 
 /* One that was used before, or a new one. */
-static struct work *take_work(struct group *g)
+static struct work *take_mpi_work(struct group *g)
 {
 	size_t n = (size_t)g->nranks;
 	struct work *w = g->spare;
@@ -190,27 +175,28 @@ static struct work *take_work(struct group *g)
 		g->spare = w->next;
 		return w;
 	}
-	w = calloc(1, sizeof *w + n * (sizeof *w->leg + sizeof *w->part + 3 * sizeof *w->slice +
-	                               4 * (sizeof *w->request + sizeof *w->ask)));
+	w = calloc(1,
+	           sizeof *w + n * (sizeof *w->transfer + sizeof *w->part + 3 * sizeof *w->slice +
+	                            4 * (sizeof *w->request + sizeof *w->info)));
 	if (!w)
 		return NULL;
 	at = (char *)(w + 1);
-	w->leg = (struct leg *)(void *)at;
-	w->part = (const void **)(w->leg + n);
+	w->transfer = (struct transfer *)(void *)at;
+	w->part = (const void **)(w->transfer + n);
 	w->slice = (uint64_t *)(w->part + n);
 	w->list = w->slice + n;
 	w->request = (MPI_Request *)(w->list + 2 * n);
-	w->ask = (struct ask *)(w->request + 4 * n);
+	w->info = (struct request_info *)(w->request + 4 * n);
 	return w;
 }
 
-static tess_status need(struct work *w, size_t bytes)
+static tess_status reserve_scratch(struct work *w, size_t bytes)
 {
-	if (bytes <= w->room)
+	if (bytes <= w->scratch_bytes)
 		return TESS_OK;
 	free(w->scratch);
 	w->scratch = malloc(bytes);
-	w->room = w->scratch ? bytes : 0;
+	w->scratch_bytes = w->scratch ? bytes : 0;
 	if (!w->scratch)
 		return mpi_host->fail(TESS_ENOMEM, "%s: no memory for %zu bytes of other ranks",
 		                      w->where, bytes);
@@ -218,7 +204,7 @@ static tess_status need(struct work *w, size_t bytes)
 }
 
 /* The call as data of our own; what c points to need not outlive the start, but for the buffers. */
-static void copy_call(const struct group *g, struct work *w, const struct tess_coll *c)
+static void copy_call_data(const struct group *g, struct work *w, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks;
 	bool cut = c->kind == TESS_REDUCE || c->kind == TESS_ALL_REDUCE ||
@@ -244,151 +230,154 @@ static void copy_call(const struct group *g, struct work *w, const struct tess_c
 }
 
 /* Memory, the own part of what is moved, and the first step. */
-static tess_status prepare(struct group *g, struct work *w)
+static tess_status prepare_first_step(struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	uint64_t n = (uint64_t)g->nranks, most = c->count;
 	bool in_place = c->src == c->dst, swaps = c->kind == TESS_ALL_TO_ALL && in_place;
-	const struct leg *own;
+	const struct transfer *own;
 	tess_status st = TESS_OK;
 
 	if (tess_kind_reduces(c->kind) && w->steps == 2)
 		most = w->slice[0];
 	if (tess_kind_reduces(c->kind))
-		st = need(w, most * n * w->width);
+		st = reserve_scratch(w, most * n * w->width);
 	else if (swaps)
-		st = need(w, (c->send_counts ? work_begin(c->send_counts, g->nranks) : c->count * n) * w->width);
+		st = reserve_scratch(w, tess_block_begin(c->send_counts, c->count, g->nranks) *
+		                                w->width);
 	if (st < 0)
 		return st;
 	if (swaps && c->src)
 		memcpy(w->scratch, c->src,
-		       (c->send_counts ? work_begin(c->send_counts, g->nranks) : c->count * n) * w->width);
-	plan_first(g, w);
-	own = &w->leg[g->rank];
+		       tess_block_begin(c->send_counts, c->count, g->nranks) * w->width);
+	plan_first_step(g, w);
+	own = &w->transfer[g->rank];
 	if (c->kind == TESS_BROADCAST && g->rank == c->peer && !in_place && c->count)
 		memcpy(c->dst, c->src, c->count * w->width);
-	else if (!tess_kind_reduces(c->kind) && own->give && own->get && own->src != own->dst)
-		memcpy(own->dst, own->src, own->get);
+	else if (!tess_kind_reduces(c->kind) && own->send_bytes && own->recv_bytes &&
+	         own->src != own->dst)
+		memcpy(own->dst, own->src, own->recv_bytes);
 	return TESS_OK;
 }
 
-/* What follows when a step is through: adding, and the second step. */
-static tess_status proceed(struct group *g, struct work *w)
+/* What follows a step: the sum, and the second step. */
+static tess_status finish_step(struct group *g, struct work *w)
 {
 	if (w->step == 0 && w->sum) {
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
-				w->part[r] = work_past(w, w->scratch, w->sum * (uint64_t)r);
+				w->part[r] = buffer_at(w, w->scratch, w->sum * (uint64_t)r);
 		tess_reduce(w->c.dtype, w->c.op, w->part, g->nranks, w->sum, w->total);
 	}
 	if (++w->step == w->steps) {
 		w->done = true;
 		return TESS_OK;
 	}
-	plan_second(g, w);
+	plan_second_step(g, w);
 	return post_step(g, w);
 }
 
-/* As far as it gets at once. */
-static tess_status advance(struct group *g, struct work *w)
+/* Advances as far as possible without waiting. */
+static tess_status advance_work(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
 
 	while (!w->done && st == TESS_OK) {
 		st = test_step(g, w);
 		if (st == TESS_OK)
-			st = proceed(g, w);
+			st = finish_step(g, w);
 	}
 	return st;
 }
 
-/* All that is under way gets on: others may wait for another work than this rank does. */
-static tess_status progress(struct group *g, const struct work *w)
+/* Advances all works: peers may wait for another one than this rank does. */
+static tess_status progress_all_works(struct group *g, const struct work *w)
 {
 	for (struct work *each = g->works; each && !w->done; each = each->next) {
 		if (g->failed < 0)
 			break;
 		if (atomic_load(&g->aborted))
-			fail(g, TESS_EABORTED, "%s: group %s over mpi was given up", w->where,
-			     g->name);
+			fail_group(g, TESS_EABORTED, "%s: group %s over mpi was aborted", w->where,
+			           g->name);
 		else
-			advance(g, each);
+			advance_work(g, each);
 	}
 	if (w->done)
 		return TESS_OK;
 	return g->failed < 0 ? g->failed : TESS_PENDING;
 }
 
-tess_status work_start(struct group *g, const struct tess_coll *c, struct work **out)
+tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct work **out)
 {
 	struct work *w;
 	tess_status st;
 
 	if (g->failed < 0)
-		return say(g);
+		return report_group_failure(g);
 	if (atomic_load(&g->aborted))
-		return mpi_host->fail(TESS_EABORTED, "group %s over mpi was given up", g->name);
-	w = take_work(g);
+		return mpi_host->fail(TESS_EABORTED, "group %s over mpi was aborted", g->name);
+	w = take_mpi_work(g);
 	if (!w)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for a call");
-	copy_call(g, w, c);
-	st = prepare(g, w);
+	copy_call_data(g, w, c);
+	st = prepare_first_step(g, w);
 	if (st < 0) {
-		free_work(w);
+		free_mpi_work(w);
 		return st;
 	}
 	w->next = g->works;
 	g->works = w; /* also where it fails: messages of it may be under way */
 	if (post_step(g, w) < 0)
-		return say(g);
+		return report_group_failure(g);
 	*out = w;
 	return TESS_OK;
 }
 
-tess_status work_test(struct group *g, struct work *w)
+tess_status mpi_work_test(struct group *g, struct work *w)
 {
-	tess_status st = progress(g, w);
+	tess_status st = progress_all_works(g, w);
 
-	return st < 0 ? say(g) : st;
+	return st < 0 ? report_group_failure(g) : st;
 }
 
-/* MPI gets on only while it is called, so a wait is a poll that grows patient. */
-static void rest(int turn, int64_t since)
+/* MPI makes progress only while it is called, so a wait polls, at growing intervals. */
+static void pause_polling(int turn, int64_t since)
 {
 	struct timespec t = { .tv_nsec = SLEEP_NS };
 
 	if (turn < SPINS)
 		return;
-	if (mpi_now() - since < YIELD_MS * INT64_C(1000000))
+	if (tess_now() - since < YIELD_MS * INT64_C(1000000))
 		sched_yield();
 	else
 		nanosleep(&t, NULL);
 }
 
-tess_status work_wait(struct group *g, struct work *w, int64_t deadline)
+tess_status mpi_work_wait(struct group *g, struct work *w, int64_t deadline)
 {
-	int64_t since = mpi_now();
+	int64_t since = tess_now();
 
 	for (int turn = 0;; turn++) {
-		tess_status st = progress(g, w);
+		tess_status st = progress_all_works(g, w);
 
 		if (st != TESS_PENDING)
-			return st < 0 ? say(g) : st;
-		if (mpi_now() >= deadline)
+			return st < 0 ? report_group_failure(g) : st;
+		if (tess_now() >= deadline)
 			return mpi_host->fail(
 				TESS_ETIMEOUT,
 				"%s: group %s over mpi waited until the deadline for rank %d",
-				w->where, g->name, (int)g->world[w->ask[w->arrived].peer]);
-		rest(turn, since);
+				w->where, g->name, (int)g->world[w->info[w->arrived].peer]);
+		pause_polling(turn, since);
 	}
 }
 
-void work_release(struct group *g, struct work *w)
+void mpi_work_release(struct group *g, struct work *w)
 {
 	if (!w)
 		return;
-	if (!w->done && g->failed == TESS_OK && work_wait(g, w, w->c.deadline) == TESS_ETIMEOUT)
-		fail(g, TESS_ETIMEOUT, "%s: released, and not finished by its deadline", w->where);
+	if (!w->done && g->failed == TESS_OK && mpi_work_wait(g, w, w->c.deadline) == TESS_ETIMEOUT)
+		fail_group(g, TESS_ETIMEOUT, "%s: released, and not finished by its deadline",
+		           w->where);
 	if (!w->done)
 		return; /* its messages may be under way until the group is closed */
 	for (struct work **at = &g->works; *at; at = &(*at)->next)
@@ -400,31 +389,31 @@ void work_release(struct group *g, struct work *w)
 	g->spare = w;
 }
 
-/* What has not come by now shall not be written into memory that is soon gone. */
-static void cancel(struct group *g, struct work *w)
+/* What has not arrived by now must not be written into memory that is soon freed. */
+static void cancel_receives(struct group *g, struct work *w)
 {
-	caught_turn(g);
+	watchdog_toggle(g);
 	for (int32_t i = w->arrived; i < w->nrequests; i++)
-		if (w->ask[i].count >= 0 && w->request[i] != MPI_REQUEST_NULL) {
+		if (w->info[i].count >= 0 && w->request[i] != MPI_REQUEST_NULL) {
 			MPI_Cancel(&w->request[i]);
 			MPI_Request_free(&w->request[i]);
 		}
-	caught_turn(g);
+	watchdog_toggle(g);
 }
 
-void work_clear(struct group *g)
+void mpi_work_clear(struct group *g)
 {
 	while (g->works) {
 		struct work *w = g->works;
 
 		g->works = w->next;
-		cancel(g, w);
-		free_work(w);
+		cancel_receives(g, w);
+		free_mpi_work(w);
 	}
 	while (g->spare) {
 		struct work *w = g->spare;
 
 		g->spare = w->next;
-		free_work(w);
+		free_mpi_work(w);
 	}
 }

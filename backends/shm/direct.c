@@ -1,92 +1,90 @@
 /*
- * direct.c - collectives between buffers in memory that all ranks see: nothing is copied on the
- * way.
+ * direct.c - transfers between buffers in memory that all ranks see, without a copy in between.
  *
- * The first round says where the buffers are and that they may be used; the second that nobody
- * uses them any more. Between them every rank reads what it needs of the others' src; where all
- * get the sum, each adds its own part and writes it into every dst, so that a byte crosses between
- * two ranks once to be added and once as a sum.
+ * The first round says where the buffers are and that they may be used; the second that no rank uses
+ * them any more. Between them every rank reads what it needs of the src of the others; where all get
+ * the sum, each adds its own part and writes it into every dst, so that a byte crosses between two
+ * ranks once to be added and once as a sum.
  */
+#include "direct.h"
+
 #include <string.h>
 #include <tessera/split.h>
-#include <tessera/stream.h>
 
-#include "shm.h"
+#include "call_info.h"
+#include "region.h"
+#include "staged.h"
+#include "sum.h"
 
-enum {
-	LINE = 64,
-	STEP = 16 << 10
-}; /* STEP: bytes that are added before they are handed on, still in cache */
+enum { CACHELINE = 64 };
 
-static char *past(const struct work *w, const void *p, uint64_t elements)
+static bool find_shared_ref(const struct group *g, const struct work *w, const void *p,
+                            uint64_t elements, struct region_ref *out)
 {
-	return (char *)(uintptr_t)p + elements * w->width;
+	*out = region_find(g, p, elements * w->width);
+	return out->region || !elements;
 }
 
-static bool seen_by_all(const struct group *g, const struct work *w, const void *p,
-                        uint64_t elements, struct ref *out)
-{
-	*out = room_find(g, p, elements * w->width);
-	return out->room || !elements;
-}
-
-bool direct_offer(const struct group *g, const struct work *w, struct ref *src, struct ref *dst)
+bool direct_offer_buffers(const struct group *g, const struct work *w, struct region_ref *src,
+                          struct region_ref *dst)
 {
 	const struct tess_coll *c = &w->c;
 	bool root = c->peer == g->rank;
 	uint64_t at;
 
-	*src = *dst = (struct ref){ .room = 0 };
+	*src = *dst = (struct region_ref){ .region = 0 };
 	if (w->bytes <= g->small)
 		return false;
 	switch (c->kind) {
 	case TESS_BROADCAST:
-		return !root || seen_by_all(g, w, c->src, c->count, src);
+		return !root || find_shared_ref(g, w, c->src, c->count, src);
 	case TESS_SCATTER:
-		return !root || seen_by_all(g, w, c->src, w->bytes / w->width, src);
+		return !root || find_shared_ref(g, w, c->src, w->bytes / w->width, src);
 	case TESS_GATHER:
-		return !root || seen_by_all(g, w, c->dst, w->bytes / w->width, dst);
+		return !root || find_shared_ref(g, w, c->dst, w->bytes / w->width, dst);
 	case TESS_ALL_GATHER:
-		at = c->src == c->dst ? kind_begin(w, c->recv_counts, g->rank) : 0;
-		return seen_by_all(g, w, past(w, c->src, at), c->count, src);
+		at = c->src == c->dst ? tess_block_begin(c->recv_counts, w->c.count, g->rank) : 0;
+		return find_shared_ref(g, w, element_at(w, c->src, at), c->count, src);
 	case TESS_REDUCE_SCATTER:
-		return seen_by_all(g, w, c->src, w->bytes / w->width, src);
-	case TESS_ALL_TO_ALL: /* in place, what comes would lie over what is yet to be read */
+		return find_shared_ref(g, w, c->src, w->bytes / w->width, src);
+	case TESS_ALL_TO_ALL: /* in place, what arrives would overwrite what is yet to be read */
 		return c->src != c->dst &&
-		       seen_by_all(g, w, c->src, kind_begin(w, c->send_counts, g->nranks), src);
+		       find_shared_ref(g, w, c->src,
+		                       tess_block_begin(c->send_counts, w->c.count, g->nranks),
+		                       src);
 	case TESS_REDUCE:
-		return seen_by_all(g, w, c->src, c->count, src) &&
-		       (!root || seen_by_all(g, w, c->dst, c->count, dst));
+		return find_shared_ref(g, w, c->src, c->count, src) &&
+		       (!root || find_shared_ref(g, w, c->dst, c->count, dst));
 	default:
-		return seen_by_all(g, w, c->src, c->count, src) &&
-		       seen_by_all(g, w, c->dst, c->count, dst);
+		return find_shared_ref(g, w, c->src, c->count, src) &&
+		       find_shared_ref(g, w, c->dst, c->count, dst);
 	}
 }
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* Elements [at, at + n) of rank r's src or dst; false: it named no memory that there is. */
-static bool reach(const struct group *g, const struct work *w, int32_t r, bool dst, uint64_t at,
-                  uint64_t n, char **out)
+/* Elements [at, at + n) of rank r's src or dst; false: there is no such memory. */
+static bool map_peer_buffer(const struct group *g, const struct work *w, int32_t r, bool dst,
+                            uint64_t at, uint64_t n, char **out)
 {
-	const struct notice *notice = notice_of(g, r, g->round);
+	const struct flag *flag = flag_of(g, r, g->round);
 	char *base;
 
 	if (!n) {
 		*out = NULL;
 		return true;
 	}
-	base = room_at(g, r, dst ? notice->at.dst : notice->at.src, (at + n) * w->width);
-	*out = base ? past(w, base, at) : NULL;
+	base = region_address(g, r, dst ? flag->at.dst : flag->at.src, (at + n) * w->width);
+	*out = base ? element_at(w, base, at) : NULL;
 	return base != NULL;
 }
 
-static bool pull(const struct group *g, const struct work *w, int32_t r, uint64_t at, uint64_t n,
-                 void *dst)
+static bool pull_elements(const struct group *g, const struct work *w, int32_t r, uint64_t at,
+                          uint64_t n, void *dst)
 {
 	char *src;
 
-	if (!reach(g, w, r, false, at, n, &src))
+	if (!map_peer_buffer(g, w, r, false, at, n, &src))
 		return false;
 	if (n)
 		memcpy(dst, src, n * w->width);
@@ -94,31 +92,31 @@ static bool pull(const struct group *g, const struct work *w, int32_t r, uint64_
 }
 
 /* Sums of [at, at + n), to `ndst` buffers. */
-static bool add(struct group *g, const struct work *w, uint64_t at, uint64_t n, char *const *dst,
-                int32_t ndst)
+static bool add_all_ranks(struct group *g, const struct work *w, uint64_t at, uint64_t n,
+                          char *const *dst, int32_t ndst)
 {
 	char *src[RANKS_MOST];
 
 	for (int32_t r = 0; r < g->nranks; r++)
-		if (!reach(g, w, r, false, at, n, &src[r]))
+		if (!map_peer_buffer(g, w, r, false, at, n, &src[r]))
 			return false;
 	if (n)
-		sum_to(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
-		       (void *const *)dst, ndst,
-		       ndst > 1 ? tess_store_policy_for(g->direct, w->bytes) : NULL);
+		sum_into_all(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
+		             (void *const *)dst, ndst,
+		             ndst > 1 ? tess_store_policy_for(g->direct, w->bytes) : NULL);
 	return true;
 }
 
 /*
- * This rank's part of the sums, whole lines, into every dst: its own first, while the parts are
- * read.
+ * This rank's part of the sums, whole cache lines, into every dst: its own first, while the parts
+ * are read.
  */
 static bool add_own_part(struct group *g, const struct work *w)
 {
-	uint64_t count = w->c.count, each = LINE / w->width;
-	int64_t lines = tess_up((int64_t)count, (int64_t)each);
-	uint64_t lo = (uint64_t)tess_edge(lines, g->nranks, g->rank) * each;
-	uint64_t hi = (uint64_t)tess_edge(lines, g->nranks, g->rank + 1) * each;
+	uint64_t count = w->c.count, each = CACHELINE / w->width;
+	int64_t cachelines = tess_up((int64_t)count, (int64_t)each);
+	uint64_t lo = (uint64_t)tess_edge(cachelines, g->nranks, g->rank) * each;
+	uint64_t hi = (uint64_t)tess_edge(cachelines, g->nranks, g->rank + 1) * each;
 	char *dst[RANKS_MOST];
 	int32_t ndst = 0;
 
@@ -128,28 +126,30 @@ static bool add_own_part(struct group *g, const struct work *w)
 		int32_t r = (g->rank + i) % g->nranks;
 
 		if (w->c.kind == TESS_ALL_REDUCE || r == w->c.peer)
-			if (!reach(g, w, r, true, lo, hi - lo, &dst[ndst++]))
+			if (!map_peer_buffer(g, w, r, true, lo, hi - lo, &dst[ndst++]))
 				return false;
 	}
-	return add(g, w, lo, hi - lo, dst, ndst);
+	return add_all_ranks(g, w, lo, hi - lo, dst, ndst);
 }
 
-static bool pull_all(const struct group *g, const struct work *w)
+static bool pull_all_blocks(const struct group *g, const struct work *w)
 {
 	for (int32_t i = 1; i < g->nranks; i++) {
 		int32_t r = (g->rank + i) % g->nranks;
-		struct lie lie = { 0, kind_block(w, w->c.recv_counts, r) };
+		struct block_extent extent = { 0,
+			                       tess_block_size(w->c.recv_counts, w->c.count, r) };
 
 		if (w->c.kind == TESS_ALL_TO_ALL)
-			lie = kind_lie(g, w, r);
-		if (!pull(g, w, r, lie.begin, lie.count,
-		          past(w, w->c.dst, kind_begin(w, w->c.recv_counts, r))))
+			extent = staged_block_extent(g, w, r);
+		if (!pull_elements(g, w, r, extent.begin, extent.count,
+		                   element_at(w, w->c.dst,
+		                              tess_block_begin(w->c.recv_counts, w->c.count, r))))
 			return false;
 	}
 	return true;
 }
 
-static bool move(struct group *g, const struct work *w)
+static bool move_elements(struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;
 	bool root = c->peer == g->rank;
@@ -158,35 +158,38 @@ static bool move(struct group *g, const struct work *w)
 
 	switch (c->kind) {
 	case TESS_BROADCAST:
-		return root || pull(g, w, c->peer, 0, c->count, c->dst);
+		return root || pull_elements(g, w, c->peer, 0, c->count, c->dst);
 	case TESS_SCATTER:
-		return root ||
-		       pull(g, w, c->peer, kind_begin(w, c->send_counts, g->rank), c->count, c->dst);
+		return root || pull_elements(g, w, c->peer,
+		                             tess_block_begin(c->send_counts, w->c.count, g->rank),
+		                             c->count, c->dst);
 	case TESS_GATHER:
 		if (root)
 			return true;
-		if (!reach(g, w, c->peer, true, kind_begin(w, c->recv_counts, g->rank), c->count, &dst))
+		if (!map_peer_buffer(g, w, c->peer, true,
+		                     tess_block_begin(c->recv_counts, w->c.count, g->rank),
+		                     c->count, &dst))
 			return false;
 		if (c->count)
 			tess_stream(dst, c->src, c->count * w->width);
 		return true;
 	case TESS_REDUCE_SCATTER:
-		begin = kind_begin(w, c->send_counts, g->rank);
-		dst = past(w, c->dst, c->src == c->dst ? begin : 0);
-		return add(g, w, begin, c->count, &dst, 1);
+		begin = tess_block_begin(c->send_counts, w->c.count, g->rank);
+		dst = element_at(w, c->dst, c->src == c->dst ? begin : 0);
+		return add_all_ranks(g, w, begin, c->count, &dst, 1);
 	case TESS_REDUCE:
 	case TESS_ALL_REDUCE:
 		return add_own_part(g, w);
 	default:
-		return pull_all(g, w);
+		return pull_all_blocks(g, w);
 	}
 }
 
-tess_status direct_move(struct group *g, const struct work *w)
+tess_status direct_move_call(struct group *g, const struct work *w)
 {
-	if (move(g, w))
+	if (move_elements(g, w))
 		return TESS_OK;
-	return work_fail(
+	return group_fail_call(
 		g, TESS_EBUG,
 		"%s: a rank names memory that is not here; it was freed on some ranks only",
 		w->c.where ? w->c.where : "a collective");

@@ -1,10 +1,12 @@
 /*
- * segment.c - shared memory, and how it gets from rank 0 to the others.
+ * segment.c - shared memory, and how it is passed from rank 0 to the other ranks.
  *
- * A memfd has no name: when the last rank is gone, however it went, so is the memory. Rank 0 makes
- * it and hands its descriptor over (line.c). All waiting is done in the store, which knows
- * deadlines and the dead. Ranks that are threads of one process share one mapping.
+ * A memfd has no name: when the last rank has ended, however it ended, the memory is freed. Rank 0
+ * makes it and passes its descriptor on (fd_passing.c). All waiting is done in the store, which has
+ * deadlines and knows of failures. Ranks that are threads of one process share one mapping.
  */
+#include "segment.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,34 +18,35 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "shm.h"
+#include "fd_passing.h"
 
-enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = FEW, SMALL_CROWDED = 8 << 10 };
+enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = FEW, SMALL_OVERSUBSCRIBED = 8 << 10 };
 
-/* What the others say in the store. */
-struct coming {
+/* What each other rank publishes in the store. */
+struct rank_arrival {
 	int64_t thread; /* of rank 0's process */
 	cpu_set_t cpus; /* that it may run on */
 };
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-static size_t slots_at(int32_t nranks)
+static size_t slots_offset(int32_t nranks)
 {
-	return (sizeof(struct hall) + (size_t)nranks * sizeof(struct seat) + 4095) / 4096 * 4096;
+	return (sizeof(struct segment_header) + (size_t)nranks * sizeof(struct rank_slot) + 4095) /
+	       4096 * 4096;
 }
 
-static size_t pairs_at(int32_t nranks)
+static size_t pairs_offset(int32_t nranks)
 {
-	return slots_at(nranks) + (size_t)nranks * (SLOTS / CHUNK) * (TABLE + CHUNK);
+	return slots_offset(nranks) + (size_t)nranks * (SLOTS / CHUNK) * (TABLE + CHUNK);
 }
 
 static size_t segment_bytes(int32_t nranks)
 {
-	return pairs_at(nranks) + (size_t)nranks * (size_t)nranks * sizeof(struct pair);
+	return pairs_offset(nranks) + (size_t)nranks * (size_t)nranks * sizeof(struct pair);
 }
 
-/* Pages that come while copies are timed would tell nothing of the copies. */
+/* Pages that are allocated while copies are timed would spoil the times. */
 void segment_touch(struct group *g)
 {
 	char *first = segment_slot(g, g->rank, 0, true);
@@ -57,7 +60,7 @@ void segment_touch(struct group *g)
 
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)
 {
-	struct pair *pairs = (struct pair *)(void *)(g->map->base + pairs_at(g->nranks));
+	struct pair *pairs = (struct pair *)(void *)(g->map->base + pairs_offset(g->nranks));
 
 	return &pairs[from * g->nranks + to];
 }
@@ -65,8 +68,8 @@ struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)
 /* ---- maps ------------------------------------------------------------------------------------ */
 
 /*
- * The maps of this process. A pointer to one, handed over by another rank, is only good as long as it
- * is here: a group that fails while it is opened unmaps what another rank is about to enter.
+ * The maps of this process. A pointer to one, passed by another rank, is valid only as long as it
+ * is listed: a group that fails while it is opened unmaps what another rank is about to use.
  */
 static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct map *maps;
@@ -80,7 +83,7 @@ tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map 
 		if (base != MAP_FAILED)
 			munmap(base, bytes);
 		free(m);
-		return g->host->fail(TESS_ENOMEM, "no room to map %zu bytes of shared memory: %s",
+		return g->host->fail(TESS_ENOMEM, "no memory to map %zu bytes of shared memory: %s",
 		                     bytes, strerror(errno));
 	}
 	pthread_mutex_lock(&maps_lock);
@@ -127,7 +130,6 @@ void segment_unmap(struct map *m)
 	free(m);
 }
 
-/* A memfd of a size that nobody can change. Its pages come when they are written. */
 tess_status segment_file(const struct group *g, size_t bytes, int *out)
 {
 	int fd = memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -147,15 +149,15 @@ tess_status segment_file(const struct group *g, size_t bytes, int *out)
 	return TESS_OK;
 }
 
-static bool random_bytes(void *out, size_t n)
+static bool fill_random(void *out, size_t n)
 {
 	return getrandom(out, n, 0) == (ssize_t)n;
 }
 
-/* ---- entering -------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
-static tess_status put(const struct group *g, const struct tess_join *how, const char *what,
-                       const void *val, size_t len)
+static tess_status segment_set_key(const struct group *g, const struct tess_join *how,
+                                   const char *what, const void *val, size_t len)
 {
 	char key[256];
 
@@ -163,25 +165,26 @@ static tess_status put(const struct group *g, const struct tess_join *how, const
 	return how->store->set(how->store->self, key, val, len);
 }
 
-static tess_status get(const struct group *g, const struct tess_join *how, const char *what,
-                       int32_t r, void *val, size_t len)
+static tess_status segment_get_key(const struct group *g, const struct tess_join *how,
+                                   const char *what, int32_t r, void *val, size_t len)
 {
-	uint64_t room = len;
+	uint64_t bytes = len;
 	char key[256];
 	tess_status st;
 
 	snprintf(key, sizeof key, "%s/shm/%s", g->name, what);
 	memset(val, 0, len);
-	st = how->store->get(how->store->self, key, how->deadline, val, &room);
+	st = how->store->get(how->store->self, key, how->deadline, val, &bytes);
 	if (st == TESS_ETIMEOUT)
 		return g->host->fail(st, "rank %d did not come until the deadline",
 		                     (int)g->world[r]);
 	return st;
 }
 
-/* What rank r says; calls are answered meanwhile. */
-static tess_status await_rank(struct group *g, const struct tess_join *how, int32_t r, int ear,
-                              struct callers *callers, const struct address *a, struct coming *out)
+/* What rank r publishes; connections are accepted meanwhile. */
+static tess_status await_arrival(struct group *g, const struct tess_join *how, int32_t r,
+                                 int listener, struct unauthenticated *pending,
+                                 const struct segment_address *a, struct rank_arrival *out)
 {
 	struct tess_join soon = *how;
 	char key[16];
@@ -189,54 +192,55 @@ static tess_status await_rank(struct group *g, const struct tess_join *how, int3
 
 	snprintf(key, sizeof key, "%d", (int)r);
 	do {
-		soon.deadline = bell_now() + ANSWER_NS;
+		soon.deadline = tess_now() + ANSWER_NS;
 		if (soon.deadline > how->deadline)
 			soon.deadline = how->deadline;
-		st = get(g, &soon, key, r, out, sizeof *out);
-		line_answer(g, ear, callers, a);
+		st = segment_get_key(g, &soon, key, r, out, sizeof *out);
+		fd_passing_accept(g, listener, pending, a);
 	} while (st == TESS_ETIMEOUT && soon.deadline < how->deadline);
 	return st;
 }
 
-static tess_status hand_over(struct group *g, const struct tess_join *how, int ear,
-                             const struct address *a, int fd)
+static tess_status hand_over_segment(struct group *g, const struct tess_join *how, int listener,
+                                     const struct segment_address *a, int fd)
 {
-	struct callers callers = { .n = 0 };
+	struct unauthenticated pending = { .n = 0 };
 	cpu_set_t all;
 	tess_status st = TESS_OK;
 
 	CPU_ZERO(&all);
 	sched_getaffinity(0, sizeof all, &all);
 	for (int32_t r = 1; r < g->nranks && !st; r++) {
-		struct coming other;
+		struct rank_arrival other;
 
-		st = await_rank(g, how, r, ear, &callers, a, &other);
+		st = await_arrival(g, how, r, listener, &pending, a, &other);
 		if (st)
 			break;
 		CPU_OR(&all, &all, &other.cpus);
-		if (!other.thread && g->line[r] < 0)
-			st = g->host->fail(TESS_EPEER, "rank %d has not called", (int)g->world[r]);
+		if (!other.thread && g->socket[r] < 0)
+			st = g->host->fail(TESS_EPEER, "rank %d has not connected",
+			                   (int)g->world[r]);
 	}
-	g->hall->cpus = CPU_COUNT(&all);
+	g->header->cpus = CPU_COUNT(&all);
 	for (int32_t r = 1; r < g->nranks && !st; r++)
-		if (g->line[r] >= 0)
-			st = line_give(g, r, fd);
-	line_hang_up(&callers);
+		if (g->socket[r] >= 0)
+			st = fd_passing_send(g, r, fd);
+	fd_passing_drop(&pending);
 	if (st || g->nranks == 1)
 		return st;
-	return put(g, how, "ready", "yes", 3);
+	return segment_set_key(g, how, "ready", "yes", 3);
 }
 
-static tess_status enter_first(struct group *g, const struct tess_join *how,
-                               const unsigned char *process)
+static tess_status create_segment(struct group *g, const struct tess_join *how,
+                                  const unsigned char *process)
 {
-	struct address a = { .pid = getpid() };
+	struct segment_address a = { .pid = getpid() };
 	unsigned char name[16];
-	int ear = -1, fd = -1;
+	int listener = -1, fd = -1;
 	tess_status st;
 
 	memcpy(a.process, process, sizeof a.process);
-	if (!random_bytes(a.token, sizeof a.token) || !random_bytes(name, sizeof name))
+	if (!fill_random(a.token, sizeof a.token) || !fill_random(name, sizeof name))
 		return g->host->fail(TESS_EIO, "no random bytes: %s", strerror(errno));
 	for (size_t i = 0; i < sizeof name; i++)
 		snprintf(a.name + 2 * i, 3, "%02x", name[i]);
@@ -246,83 +250,77 @@ static tess_status enter_first(struct group *g, const struct tess_join *how,
 	if (st)
 		goto out;
 	a.map = g->map;
-	g->hall = (struct hall *)(void *)g->map->base;
-	memcpy(g->hall->token, a.token, sizeof a.token);
+	g->header = (struct segment_header *)(void *)g->map->base;
+	memcpy(g->header->token, a.token, sizeof a.token);
 	if (g->nranks > 1)
-		st = line_listen(g, a.name, &ear);
+		st = fd_passing_listen(g, a.name, &listener);
 	if (!st && g->nranks > 1)
-		st = put(g, how, "at", &a, sizeof a);
+		st = segment_set_key(g, how, "at", &a, sizeof a);
 	if (!st)
-		st = hand_over(g, how, ear, &a, fd);
+		st = hand_over_segment(g, how, listener, &a, fd);
 out:
-	if (ear >= 0)
-		close(ear);
+	if (listener >= 0)
+		close(listener);
 	if (fd >= 0)
 		close(fd);
 	return st;
 }
 
-static tess_status enter_next(struct group *g, const struct tess_join *how,
-                              const unsigned char *process)
+static tess_status join_segment(struct group *g, const struct tess_join *how,
+                                const unsigned char *process)
 {
-	struct coming here = { .thread = 0 };
-	struct address a;
+	struct rank_arrival here = { .thread = 0 };
+	struct segment_address a;
 	char key[16], yes[4];
 	int fd = -1;
-	tess_status st = get(g, how, "at", 0, &a, sizeof a);
+	tess_status st = segment_get_key(g, how, "at", 0, &a, sizeof a);
 
 	if (st)
 		return st;
 	here.thread = a.pid == getpid() && !memcmp(a.process, process, sizeof a.process);
 	sched_getaffinity(0, sizeof here.cpus, &here.cpus);
 	a.name[sizeof a.name - 1] = '\0';
-	st = here.thread ? segment_share(g, a.map, &g->map) : line_call(g, &a, how->deadline);
+	st = here.thread ? segment_share(g, a.map, &g->map)
+	                 : fd_passing_connect(g, &a, how->deadline);
 	snprintf(key, sizeof key, "%d", (int)g->rank);
 	if (!st)
-		st = put(g, how, key, &here, sizeof here);
+		st = segment_set_key(g, how, key, &here, sizeof here);
 	if (!st)
-		st = get(g, how, "ready", 0, yes, sizeof yes);
+		st = segment_get_key(g, how, "ready", 0, yes, sizeof yes);
 	if (!st && !here.thread)
-		st = line_take(g, segment_bytes(g->nranks), &fd);
+		st = fd_passing_receive(g, segment_bytes(g->nranks), &fd);
 	if (!st && !here.thread)
 		st = segment_map(g, fd, segment_bytes(g->nranks), &g->map);
 	if (fd >= 0)
 		close(fd);
 	if (st)
 		return st;
-	g->hall = (struct hall *)(void *)g->map->base;
-	if (memcmp(g->hall->token, a.token, sizeof a.token))
-		return g->host->fail(TESS_EPERM, "rank %d handed over the memory of another group",
+	g->header = (struct segment_header *)(void *)g->map->base;
+	if (memcmp(g->header->token, a.token, sizeof a.token))
+		return g->host->fail(TESS_EPERM, "rank %d passed the memory of another group",
 		                     (int)g->world[0]);
 	return TESS_OK;
 }
 
-tess_status segment_enter(struct group *g, const struct tess_join *how,
-                          const unsigned char *process)
+tess_status segment_open(struct group *g, const struct tess_join *how, const unsigned char *process)
 {
-	tess_status st = g->rank ? enter_next(g, how, process) : enter_first(g, how, process);
+	tess_status st = g->rank ? join_segment(g, how, process) : create_segment(g, how, process);
 
 	if (st)
 		return st;
-	g->fenced = bell_fenced();
-	/* With more ranks than CPUs, one that spins keeps off the one that it waits for. */
-	g->spin = g->hall->cpus < g->nranks ? 0 : SPIN;
-	g->chunk = g->hall->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
+	/* With more ranks than CPUs, a rank that spins keeps the one that it waits for off the CPU. */
+	g->spin = g->header->cpus < g->nranks ? 0 : SPIN;
+	g->chunk = g->header->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
 	g->slots = SLOTS / g->chunk;
-	g->slot = g->map->base + slots_at(g->nranks);
-	g->small = g->hall->cpus < g->nranks ? SMALL_CROWDED : SMALL;
+	g->slot = g->map->base + slots_offset(g->nranks);
+	g->small = g->header->cpus < g->nranks ? SMALL_OVERSUBSCRIBED : SMALL;
 	return st;
 }
 
-void segment_leave(struct group *g)
+void segment_close(struct group *g)
 {
-	for (struct room *next; g->rooms; g->rooms = next) {
-		next = g->rooms->next;
-		segment_unmap(g->rooms->map);
-		free(g->rooms);
-	}
-	for (int32_t r = 0; g->line && r < g->nranks; r++)
-		if (g->line[r] >= 0)
-			close(g->line[r]);
+	for (int32_t r = 0; g->socket && r < g->nranks; r++)
+		if (g->socket[r] >= 0)
+			close(g->socket[r]);
 	segment_unmap(g->map);
 }

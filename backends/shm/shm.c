@@ -7,41 +7,36 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "shm.h"
+#include "alloc.h"
+#include "region.h"
+#include "run.h"
+#include "segment.h"
+#include "wakeup.h"
+#include "work.h"
 
 static const struct tess_host *host;
-static unsigned char process[16]; /* random: threads of this process know each other by it */
+static unsigned char process[16]; /* random: identifies the threads of one process */
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status shm_supports_call(const struct tess_coll *c, int32_t nranks)
 {
-	bool whole = c->dtype != TESS_F32 && c->dtype != TESS_F64 && c->dtype != TESS_BF16 &&
-	             c->dtype != TESS_F16;
+	char fault[128];
 
 	if (nranks > RANKS_MOST)
 		return host->fail(TESS_ENOTSUP, "shm has at most %d ranks, not %d", RANKS_MOST,
 		                  (int)nranks);
-	if (c->kind < TESS_BARRIER || c->kind > TESS_RECV)
-		return host->fail(TESS_ENOTSUP, "shm: kind %d is none", (int)c->kind);
-	if (c->kind == TESS_BARRIER)
-		return TESS_OK;
-	if (c->mem != TESS_HOST)
-		return host->fail(TESS_ENOTSUP, "shm moves host memory; take nccl for GPUs");
-	if (!tess_width(c->dtype))
-		return host->fail(TESS_ENOTSUP, "shm: dtype %d is none", (int)c->dtype);
-	if (tess_kind_reduces(c->kind) &&
-	    (c->op < TESS_SUM || c->op > TESS_BXOR || (c->op >= TESS_BAND && !whole)))
-		return host->fail(TESS_ENOTSUP, "shm: operation %d is not for dtype %d", (int)c->op,
-		                  (int)c->dtype);
+	if (tess_coll_find_fault(c, fault, sizeof fault))
+		return host->fail(TESS_ENOTSUP, "shm: %s", fault);
 	return TESS_OK;
 }
 
-static void close_group(void *self)
+static void shm_close_group(void *self)
 {
 	struct group *g = self;
 
-	segment_leave(g);
-	work_clear(g);
-	free(g->line);
+	region_free_all(g);
+	segment_close(g);
+	shm_work_clear(g);
+	free(g->socket);
 	free(g->out);
 	free(g->in);
 	free(g->world);
@@ -49,7 +44,7 @@ static void close_group(void *self)
 	free(g);
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status shm_open_group(const struct tess_join *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g;
@@ -65,68 +60,70 @@ static tess_status open_group(const struct tess_join *how, void **self)
 		             .rank = how->rank,
 		             .nranks = how->nranks,
 		             .round = 1,
-		             .timeout = how->deadline - bell_now() };
+		             .timeout = how->deadline - tess_now() };
 	g->name = strdup(how->name);
 	g->world = malloc(n * sizeof *g->world);
-	g->line = malloc(n * sizeof *g->line);
+	g->socket = malloc(n * sizeof *g->socket);
 	g->out = calloc(n, sizeof *g->out);
 	g->in = calloc(n, sizeof *g->in);
-	for (size_t r = 0; g->world && g->line && r < n; r++) {
+	for (size_t r = 0; g->world && g->socket && r < n; r++) {
 		g->world[r] = how->world ? how->world[r] : (int32_t)r;
-		g->line[r] = -1;
+		g->socket[r] = -1;
 	}
-	if (g->name && g->world && g->line && g->out && g->in)
-		st = segment_enter(g, how, process);
+	if (g->name && g->world && g->socket && g->out && g->in)
+		st = segment_open(g, how, process);
 	else
 		st = host->fail(TESS_ENOMEM, "out of memory");
-	if (st)
-		close_group(g);
-	else
-		*self = g;
-	return st;
+	if (st) {
+		shm_close_group(g);
+		return st;
+	}
+	g->fenced = wakeup_register_fence();
+	*self = g;
+	return TESS_OK;
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status shm_start_call(void *self, const struct tess_coll *c, void **work)
 {
 	struct work *w;
-	tess_status st = work_start(self, c, false, &w);
+	tess_status st = shm_work_start(self, c, false, &w);
 
 	if (!st)
 		*work = w;
 	return st;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status shm_test_call(void *self, void *work)
 {
-	return work_test(self, work);
+	return shm_work_test(self, work);
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status shm_wait_call(void *self, void *work, int64_t deadline)
 {
-	return work_wait(self, work, deadline);
+	return shm_work_wait(self, work, deadline);
 }
 
-static void release(void *self, void *work)
+static void shm_release_call(void *self, void *work)
 {
-	work_release(self, work);
+	shm_work_release(self, work);
 }
 
-static tess_status alloc(void *self, uint64_t bytes, void **mine, void **peers)
+static tess_status shm_alloc_memory(void *self, uint64_t bytes, void **mine, void **peers)
 {
-	return room_alloc(self, bytes, mine, peers);
+	return region_alloc(self, bytes, mine, peers);
 }
 
-static void free_room(void *self, void *mine)
+static void shm_free_memory(void *self, void *mine)
 {
-	room_free(self, mine);
+	region_free(self, mine);
 }
 
-static void abort_group(void *self)
+static void shm_abort_group(void *self)
 {
-	bell_abort(self);
+	wakeup_abort_wait(self);
 }
 
-static tess_status init(const struct tess_host *h)
+static tess_status shm_init_plugin(const struct tess_host *h)
 {
 	host = h;
 	if (getrandom(process, sizeof process, 0) != sizeof process)
@@ -139,19 +136,22 @@ static const struct tess_backend shm = {
 	.threads = 1,
 	.name = "shm",
 	.summary = "ranks of one host, over shared memory",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
-	.close = close_group,
-	.alloc = alloc,
-	.free = free_room,
-	.abort = abort_group,
+	.supports = shm_supports_call,
+	.open = shm_open_group,
+	.start = shm_start_call,
+	.test = shm_test_call,
+	.wait = shm_wait_call,
+	.release = shm_release_call,
+	.close = shm_close_group,
+	.alloc = shm_alloc_memory,
+	.free = shm_free_memory,
+	.abort = shm_abort_group,
 	.compares = 1,
 	.exact = 1,
-	.run = small_run,
+	.run = run_small_call,
+	.reach = TESS_REACH_HOST,
+	.mem_kinds = 1 << TESS_HOST,
+	.bind = 1,
 };
 static const struct tess_backend *const backends[] = { &shm, NULL };
 
@@ -162,4 +162,4 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .license = "Apache-2.0",
 	        .summary = "communication in shared memory",
 	        .backends = backends,
-	        .init = init };
+	        .init = shm_init_plugin };

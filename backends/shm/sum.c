@@ -1,17 +1,18 @@
 /*
  * sum.c - sums of several ranks' vectors, into one or several.
  *
- * f32 sums, which is what models ask for, are added from registers and written to all places from
+ * f32 sums, which is what models ask for, are added in registers and written to all places from
  * there; it is the tree of additions of tess_reduce.
  */
-#include <string.h>
-#include <tessera/stream.h>
+#include "sum.h"
 
-#include "shm.h"
+#include <string.h>
+#include <tessera/clock.h>
+#include <tessera/reduce.h>
 
 enum {
 	STREAMS = 8, /* vectors that are read at once */
-	STEP = 8 << 10 /* bytes that are added before they are handed on, still in cache */
+	STEP = 8 << 10 /* bytes that are added before they are copied, still in cache */
 };
 
 /* Eight floats, anywhere in memory: as many registers as the CPU needs for them. */
@@ -19,19 +20,20 @@ struct eight {
 	float x __attribute__((vector_size(32)));
 } __attribute__((packed, aligned(4), may_alias));
 
-struct sixteen { /* a line */
+struct sixteen { /* a cache line */
 	float low __attribute__((vector_size(32))), high __attribute__((vector_size(32)));
 };
 
-static inline __attribute__((always_inline)) void add(const struct sixteen *a,
-                                                      const struct sixteen *b, struct sixteen *out)
+static inline __attribute__((always_inline)) void add_sixteen(const struct sixteen *a,
+                                                              const struct sixteen *b,
+                                                              struct sixteen *out)
 {
 	out->low = a->low + b->low;
 	out->high = a->high + b->high;
 }
 
-static inline __attribute__((always_inline)) void load(const float *const *src, uint64_t k,
-                                                       struct sixteen *out)
+static inline __attribute__((always_inline)) void load_sixteen(const float *const *src, uint64_t k,
+                                                               struct sixteen *out)
 {
 	const struct eight *from = (const struct eight *)(const void *)(*src + k);
 
@@ -40,7 +42,7 @@ static inline __attribute__((always_inline)) void load(const float *const *src, 
 }
 
 /* Every NaN becomes the one of tess_one_nan. */
-static inline __attribute__((always_inline)) void unite(struct sixteen *s)
+static inline __attribute__((always_inline)) void unify_nan(struct sixteen *s)
 {
 	int32_t low __attribute__((vector_size(32))) = s->low == s->low;
 	int32_t high __attribute__((vector_size(32))) = s->high == s->high;
@@ -56,14 +58,14 @@ static inline __attribute__((always_inline)) void add_few(const float *const *sr
 {
 	struct sixteen next;
 
-	load(src, k, out);
+	load_sixteen(src, k, out);
 	if (nsrc > 1) {
-		load(src + 1, k, &next);
-		add(out, &next, out);
+		load_sixteen(src + 1, k, &next);
+		add_sixteen(out, &next, out);
 	}
 	if (nsrc > 2) {
-		load(src + 2, k, &next);
-		add(out, &next, out);
+		load_sixteen(src + 2, k, &next);
+		add_sixteen(out, &next, out);
 	}
 }
 
@@ -74,12 +76,12 @@ static inline __attribute__((always_inline)) void add_four(const float *const *s
 
 	add_few(src, 2, k, out);
 	add_few(src + 2, 2, k, &right);
-	add(out, &right, out);
+	add_sixteen(out, &right, out);
 }
 
 /* Up to eight, as tess_reduce adds them: pairs, pairs of pairs, and what is left over last. */
-static inline __attribute__((always_inline)) struct sixteen add_line(const float *const *src,
-                                                                     int32_t nsrc, uint64_t k)
+static inline __attribute__((always_inline)) struct sixteen add_cacheline(const float *const *src,
+                                                                          int32_t nsrc, uint64_t k)
 {
 	const struct sixteen zero = { 0 };
 	struct sixteen sum, right;
@@ -93,25 +95,26 @@ static inline __attribute__((always_inline)) struct sixteen add_line(const float
 			add_four(src + 4, k, &right);
 		else
 			add_few(src + 4, nsrc - 4, k, &right);
-		add(&sum, &right, &sum);
+		add_sixteen(&sum, &right, &sum);
 	}
-	add(&sum, &zero, &sum); /* no sum is -0 */
-	unite(&sum);
+	add_sixteen(&sum, &zero, &sum); /* no sum is -0 */
+	unify_nan(&sum);
 	return sum;
 }
 
-/* The first `lines` lines of sums; dst but for the first are aligned to lines. */
-static inline __attribute__((always_inline)) void add_lines(const float *const *src, int32_t nsrc,
-                                                            uint64_t lines, float *const *dst,
-                                                            int32_t ndst, bool through)
+/* The first `cachelines` cache lines of sums; dst but for the first are aligned to them. */
+static inline __attribute__((always_inline)) void add_cachelines(const float *const *src,
+                                                                 int32_t nsrc, uint64_t cachelines,
+                                                                 float *const *dst, int32_t ndst,
+                                                                 bool cached)
 {
-	for (uint64_t k = 0; k < 16 * lines; k += 16) {
-		struct sixteen sum = add_line(src, nsrc, k);
+	for (uint64_t k = 0; k < 16 * cachelines; k += 16) {
+		struct sixteen sum = add_cacheline(src, nsrc, k);
 
 		for (int32_t i = 0; i < ndst; i++) {
 			struct eight *to = (struct eight *)(void *)(dst[i] + k);
 
-			if (i && !through) {
+			if (i && !cached) {
 				tess_stream_one(to, &sum);
 				continue;
 			}
@@ -121,35 +124,35 @@ static inline __attribute__((always_inline)) void add_lines(const float *const *
 	}
 }
 
-/* What two ranks do is made of constants, so that pointers stay in registers; of four, the tree. */
+/* The loops for two ranks have constant counts, so that pointers stay in registers; of four, the tree. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
-                                                          uint64_t lines, float *const *dst,
-                                                          int32_t ndst, bool through)
+                                                          uint64_t cachelines, float *const *dst,
+                                                          int32_t ndst, bool cached)
 {
 	const float *from[2] = { src[0], src[nsrc - 1] };
 	float *to[2] = { dst[0], dst[ndst - 1] };
 
 	if (nsrc == 2 && ndst == 1)
-		add_lines(from, 2, lines, to, 1, false);
-	else if (nsrc == 2 && ndst == 2 && through)
-		add_lines(from, 2, lines, to, 2, true);
+		add_cachelines(from, 2, cachelines, to, 1, false);
+	else if (nsrc == 2 && ndst == 2 && cached)
+		add_cachelines(from, 2, cachelines, to, 2, true);
 	else if (nsrc == 2 && ndst == 2)
-		add_lines(from, 2, lines, to, 2, false);
+		add_cachelines(from, 2, cachelines, to, 2, false);
 	else if (nsrc == 4)
-		add_lines(src, 4, lines, dst, ndst, through);
+		add_cachelines(src, 4, cachelines, dst, ndst, cached);
 	else
-		add_lines(src, nsrc, lines, dst, ndst, through);
+		add_cachelines(src, nsrc, cachelines, dst, ndst, cached);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void add_f32_wide(const float *const *src, int32_t nsrc,
-                                                         uint64_t lines, float *const *dst,
-                                                         int32_t ndst, bool through)
+__attribute__((target("avx2"))) static void add_f32_avx2(const float *const *src, int32_t nsrc,
+                                                         uint64_t cachelines, float *const *dst,
+                                                         int32_t ndst, bool cached)
 {
-	add_f32(src, nsrc, lines, dst, ndst, through);
+	add_f32(src, nsrc, cachelines, dst, ndst, cached);
 }
 
-static bool has_wide(void)
+static bool has_avx2(void)
 {
 	return __builtin_cpu_supports("avx2");
 }
@@ -162,7 +165,7 @@ static bool has_wide(void)
 }
 #endif
 
-static float add_one(const float *const *src, int32_t nsrc, uint64_t k)
+static float add_element(const float *const *src, int32_t nsrc, uint64_t k)
 {
 	int32_t first = 1;
 
@@ -170,12 +173,12 @@ static float add_one(const float *const *src, int32_t nsrc, uint64_t k)
 		return src[0][k];
 	while (2 * first < nsrc)
 		first *= 2;
-	return add_one(src, first, k) + add_one(src + first, nsrc - first, k);
+	return add_element(src, first, k) + add_element(src + first, nsrc - first, k);
 }
 
-/* f32 sums from registers, where streams fall on whole lines; else false, and nothing is done. */
-static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
-                     int32_t ndst, bool through)
+/* f32 sums in registers, where streams begin at cache lines; else false, and nothing is done. */
+static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
+                            int32_t ndst, bool cached)
 {
 	uint64_t k = n / 16 * 16;
 
@@ -183,9 +186,9 @@ static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *c
 		if ((uintptr_t)dst[i] % TESS_STREAM_LINE)
 			return false;
 	if (k)
-		(has_wide() ? add_f32_wide : add_f32)(src, nsrc, n / 16, dst, ndst, through);
+		(has_avx2() ? add_f32_avx2 : add_f32)(src, nsrc, n / 16, dst, ndst, cached);
 	for (; k < n; k++) {
-		float sum = tess_one_nan(add_one(src, nsrc, k) + 0.0f);
+		float sum = tess_one_nan(add_element(src, nsrc, k) + 0.0f);
 
 		for (int32_t i = 0; i < ndst; i++)
 			dst[i][k] = sum;
@@ -193,10 +196,10 @@ static bool add_fast(int32_t nsrc, const float *const *src, uint64_t n, float *c
 	return true;
 }
 
-/* Apart, for the room on the stack that only these need. */
-static __attribute__((noinline)) void sum_any(int32_t dtype, int32_t op, const void *const *src,
-                                              int32_t nsrc, uint64_t n, void *const *dst,
-                                              int32_t ndst, bool through)
+/* A function of its own, for the stack that only these need. */
+static __attribute__((noinline)) void sum_any_type(int32_t dtype, int32_t op,
+                                                   const void *const *src, int32_t nsrc, uint64_t n,
+                                                   void *const *dst, int32_t ndst, bool cached)
 {
 	size_t width = tess_width(dtype);
 	uint64_t step = STEP / width;
@@ -212,7 +215,7 @@ static __attribute__((noinline)) void sum_any(int32_t dtype, int32_t op, const v
 		for (int32_t i = 1; i < ndst; i++) {
 			char *to = (char *)dst[i] + k * width;
 
-			if (through)
+			if (cached)
 				memcpy(to, sum, len * width);
 			else
 				tess_stream(to, sum, len * width);
@@ -220,47 +223,48 @@ static __attribute__((noinline)) void sum_any(int32_t dtype, int32_t op, const v
 	}
 }
 
-static void sum_some(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-                     void *const *dst, int32_t ndst, bool through)
+static void sum_vectors(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+                        void *const *dst, int32_t ndst, bool cached)
 {
 	if (dtype != TESS_F32 || op != TESS_SUM || nsrc > STREAMS ||
-	    !add_fast(nsrc, (const float *const *)src, n, (float *const *)dst, ndst, through))
-		sum_any(dtype, op, src, nsrc, n, dst, ndst, through);
+	    !add_f32_vectors(nsrc, (const float *const *)src, n, (float *const *)dst, ndst, cached))
+		sum_any_type(dtype, op, src, nsrc, n, dst, ndst, cached);
 }
 
-/* Some of it is timed, the rest done as that told. */
-static __attribute__((noinline)) void sum_at_pace(int32_t dtype, int32_t op, const void *const *src,
-                                                  int32_t nsrc, uint64_t n, void *const *dst,
-                                                  int32_t ndst, struct tess_store_policy *pace)
+/* Some of it is timed, the rest done the faster way. */
+static __attribute__((noinline)) void sum_by_policy(int32_t dtype, int32_t op,
+                                                    const void *const *src, int32_t nsrc,
+                                                    uint64_t n, void *const *dst, int32_t ndst,
+                                                    struct tess_store_policy *policy)
 {
 	size_t width = tess_width(dtype);
 	const void *from[RANKS_MOST];
 	void *to[RANKS_MOST];
-	bool through = false;
-	uint64_t tried = tess_store_policy_sample(pace, n * width, &through) / width;
+	bool cached = false;
+	uint64_t tried = tess_store_policy_sample(policy, n * width, &cached) / width;
 
 	if (tried) {
-		int64_t begin = bell_now();
+		int64_t begin = tess_now();
 
-		sum_some(dtype, op, src, nsrc, tried, dst, ndst, through);
-		tess_store_policy_record(pace, tried * width, bell_now() - begin);
+		sum_vectors(dtype, op, src, nsrc, tried, dst, ndst, cached);
+		tess_store_policy_record(policy, tried * width, tess_now() - begin);
 	}
 	for (int32_t r = 0; r < nsrc; r++)
 		from[r] = (const char *)src[r] + tried * width;
 	for (int32_t i = 0; i < ndst; i++)
 		to[i] = (char *)dst[i] + tried * width;
 	if (tried < n)
-		sum_some(dtype, op, from, nsrc, n - tried, to, ndst, pace->cached);
+		sum_vectors(dtype, op, from, nsrc, n - tried, to, ndst, policy->cached);
 }
 
-void sum_to(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-            void *const *dst, int32_t ndst, struct tess_store_policy *pace)
+void sum_into_all(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
+                  void *const *dst, int32_t ndst, struct tess_store_policy *policy)
 {
 	uint32_t saved = tess_float_enter();
 
-	if (pace)
-		sum_at_pace(dtype, op, src, nsrc, n, dst, ndst, pace);
+	if (policy)
+		sum_by_policy(dtype, op, src, nsrc, n, dst, ndst, policy);
 	else
-		sum_some(dtype, op, src, nsrc, n, dst, ndst, false);
+		sum_vectors(dtype, op, src, nsrc, n, dst, ndst, false);
 	tess_float_leave(saved);
 }

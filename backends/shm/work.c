@@ -1,215 +1,129 @@
-/* work.c - collectives as rounds, one after another; what is under way; and how the group fails. */
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include "work.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/names.h>
-#include <tessera/stream.h>
 
-#include "shm.h"
+#include "call_info.h"
+#include "direct.h"
+#include "message.h"
+#include "small.h"
+#include "staged.h"
+#include "wakeup.h"
 
-enum { LOOKS = 40, PEEKS = 20, CARD_NS = 500000000 };
-
-/* ---- failing --------------------------------------------------------------------------------- */
-
-/* The first failure of the group is kept: every later call answers with it. */
-tess_status work_fail(struct group *g, tess_status why, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!g->failed) {
-		va_start(ap, fmt);
-		vsnprintf(g->why, sizeof g->why, fmt, ap);
-		va_end(ap);
-		g->failed = why;
-	}
-	return g->host->fail(g->failed, "%s", g->why);
-}
-
-static void describe(const struct group *g, const struct card *c, char *text, size_t room)
-{
-	bool named = c->kind > 0 && c->kind <= TESS_RECV && c->dtype >= 0 && c->dtype <= TESS_U8 &&
-	             c->op >= 0 && c->op <= TESS_BXOR && c->peer >= 0 && c->peer < g->nranks;
-	char what[80] = "", root[32] = "";
-
-	if (named && c->kind != TESS_BARRIER)
-		snprintf(what, sizeof what, " of %llu %s%s%s%s", (unsigned long long)c->count,
-		         tess_dtype_name(c->dtype), tess_kind_reduces(c->kind) ? " (" : "",
-		         tess_kind_reduces(c->kind) ? tess_op_name(c->op) : "",
-		         tess_kind_reduces(c->kind) ? ")" : "");
-	if (named && (tess_kind_rooted(c->kind) || c->kind >= TESS_SEND))
-		snprintf(root, sizeof root, "%s rank %d",
-		         c->kind == TESS_SEND   ? " to"
-		         : c->kind == TESS_RECV ? " from"
-		                                : ", root",
-		         (int)g->world[c->peer]);
-	snprintf(text, room, "%s%s%s%s%.*s", named ? tess_kind_name(c->kind) : "nothing", what,
-	         root, c->where[0] ? " at " : "", WHERE - 1, c->where);
-}
-
-void work_card(const struct tess_coll *c, struct card *out)
-{
-	size_t len = c->where ? strnlen(c->where, WHERE - 1) : 0;
-
-	out->kind = c->kind;
-	out->dtype = c->dtype;
-	out->op = c->op;
-	out->peer = c->peer;
-	out->count = c->count;
-	if (len)
-		memcpy(out->where, c->where, len);
-	out->where[len] = '\0';
-}
-
-void work_introduce(struct group *g, const struct tess_coll *c)
-{
-	struct card *card = &seat_of(g, g->rank)->card[g->round & 1];
-
-	work_card(c, card);
-	/* Release: who sees the round sees the rest. */
-	atomic_store_explicit(&card->round, g->round, memory_order_release);
-}
-
-/* It follows the notice at once, unless its rank is stopped in between: then it says nothing. */
-static const struct card *card_of(const struct group *g, int32_t r)
-{
-	static const struct card nothing = { .kind = 0 };
-	const struct card *card = &seat_of(g, r)->card[g->round & 1];
-	int64_t until = bell_now() + CARD_NS;
-
-	while (atomic_load_explicit(&card->round, memory_order_acquire) != g->round) {
-		if (bell_now() > until)
-			return &nothing;
-		sched_yield();
-	}
-	return card;
-}
-
-tess_status work_differ(struct group *g, const struct work *w, int32_t r, const struct card *theirs)
-{
-	struct card own;
-	char mine[256], other[256];
-
-	work_card(&w->c, &own);
-	describe(g, &own, mine, sizeof mine);
-	describe(g, theirs, other, sizeof other);
-	return work_fail(g, TESS_EMISMATCH, "rank %d is in %s, but rank %d in %s",
-	                 (int)g->world[g->rank], mine, (int)g->world[r], other);
-}
+enum { ADVANCES = 40, PEEKS = 20 };
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* Which chunk this round is about; before the first one: `need` or more. */
-static uint64_t chunk_of(const struct work *w)
+static uint64_t current_chunk(const struct work *w)
 {
 	return w->round - w->skip;
 }
 
 /*
- * The first notice of a call says what it is, how much there is to move, and where it lies or that
- * it is here.
+ * The first flag of a call says what it is, how much there is to move, and where the data lie or
+ * that they are in the slot.
  */
-static void introduce(struct group *g, struct work *w, struct notice *n)
+static void fill_first_flag(struct group *g, struct work *w, struct flag *flag)
 {
-	bool direct = !w->inlined && direct_offer(g, w, &n->at.src, &n->at.dst);
+	bool direct = !w->inlined && direct_offer_buffers(g, w, &flag->at.src, &flag->at.dst);
 
-	work_introduce(g, &w->c);
-	n->print = w->c.fingerprint;
-	n->need = w->need;
-	n->able = direct ? DIRECT : FILLED;
-	if (direct && (!w->need || !kind_gives(g, w)))
-		n->able |= FILLED;
+	call_info_publish(g, &w->c);
+	flag->fingerprint = w->c.fingerprint;
+	flag->nchunks = w->nchunks;
+	flag->modes = direct ? DIRECT : FILLED;
+	if (direct && (!w->nchunks || !staged_sends_data(g, w)))
+		flag->modes |= FILLED;
 	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts)
-		kind_lies(g, w);
+		staged_publish_extents(g, w);
 }
 
-static void post_large(struct group *g, struct work *w)
+static void post_round(struct group *g, struct work *w)
 {
-	struct notice *n = notice_of(g, g->rank, g->round);
+	struct flag *flag = flag_of(g, g->rank, g->round);
 
-	bell_place(g);
+	wakeup_publish_cpu(g);
 	if (w->round == 0)
-		introduce(g, w, n);
-	if (chunk_of(w) < w->need && (w->round || n->able & FILLED))
-		kind_fill(g, w, chunk_of(w));
+		fill_first_flag(g, w, flag);
+	if (current_chunk(w) < w->nchunks && (w->round || flag->modes & FILLED))
+		staged_fill_chunk(g, w, current_chunk(w));
 	tess_stream_end();
 	/*
-	 * Release: who sees the round sees the notice, the slot, and what was written into its own
-	 * memory.
+	 * Release: a rank that sees the round sees the flag, the slot, and what was written into its
+	 * own memory.
 	 */
-	atomic_store_explicit(&n->round, g->round, memory_order_release);
+	atomic_store_explicit(&flag->round, g->round, memory_order_release);
 	w->posted = true;
-	g->unrung = true;
+	g->unnotified = true;
 	g->seen = 0;
-	g->moves++;
+	g->events++;
 }
 
-/* Of a small call, its one notice, and what it is in words. */
-static void show(struct group *g, const struct tess_coll *c, struct work *w)
+/* Of a small call, its one flag and its call info. */
+static void post_small_call(struct group *g, const struct tess_coll *c, struct work *w)
 {
-	bell_place(g);
-	small_post(g, c, w->bytes);
-	work_introduce(g, c);
+	wakeup_publish_cpu(g);
+	small_post_call(g, c, w->bytes);
+	call_info_publish(g, c);
 	w->posted = true;
 }
 
-/* Whether all notices of this round are there; the first ones are compared. */
-static tess_status look(struct group *g, struct work *w)
+/* Whether all flags of this round are set; the first ones are compared. */
+static tess_status check_flags(struct group *g, struct work *w)
 {
 	for (; g->seen < g->nranks; g->seen++) {
-		const struct notice *n = notice_of(g, g->seen, g->round);
+		const struct flag *flag = flag_of(g, g->seen, g->round);
 
 		/*
-		 * Acquire, for what the notice announces; bell.c has the fence for those who
+		 * Acquire, for what the flag announces; wakeup.c has the fence for ranks that
 		 * sleep.
 		 */
-		if (atomic_load_explicit(&n->round, memory_order_acquire) != g->round)
+		if (atomic_load_explicit(&flag->round, memory_order_acquire) != g->round)
 			return TESS_PENDING;
-		g->moves++;
+		g->events++;
 		if (w->round)
 			continue;
-		if (n->print != w->c.fingerprint)
-			return work_differ(g, w, g->seen, card_of(g, g->seen));
+		if (flag->fingerprint != w->c.fingerprint)
+			return call_info_mismatch(g, w, g->seen, call_info_await(g, g->seen));
 		if (w->small)
 			continue;
-		w->able &= n->able;
-		if (w->need < n->need)
-			w->need = n->need;
+		w->modes &= flag->modes;
+		if (w->nchunks < flag->nchunks)
+			w->nchunks = flag->nchunks;
 	}
 	return TESS_OK;
 }
 
-/* All have come: how it will go on. */
-static tess_status choose(struct group *g, struct work *w)
+/* All ranks have joined: how the data move. */
+static tess_status choose_mode(struct group *g, struct work *w)
 {
-	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts && kind_compare(g, w))
+	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts && staged_compare_extents(g, w))
 		return g->failed;
-	kind_keep(g, w);
-	if (w->need && w->able & DIRECT) {
+	staged_copy_own(g, w);
+	if (w->nchunks && w->modes & DIRECT) {
 		w->rounds = 2;
 		w->skip = 2;
-		return direct_move(g, w);
+		return direct_move_call(g, w);
 	}
-	w->skip = w->need && !(w->able & FILLED);
-	w->rounds = w->skip + w->need + w->shares;
+	w->skip = w->nchunks && !(w->modes & FILLED);
+	w->rounds = w->skip + w->nchunks + w->shares;
 	if (!w->rounds)
 		w->rounds = 1;
 	return TESS_OK;
 }
 
-static tess_status advance_large(struct group *g, struct work *w)
+static tess_status advance_rounds(struct group *g, struct work *w)
 {
 	tess_status st;
 
 	do {
 		if (!w->posted)
-			post_large(g, w);
-		st = look(g, w);
+			post_round(g, w);
+		st = check_flags(g, w);
 		if (!st && !w->round)
-			st = choose(g, w);
-		if (!st && w->need && w->round >= w->skip)
-			kind_drain(g, w, chunk_of(w));
+			st = choose_mode(g, w);
+		if (!st && w->nchunks && w->round >= w->skip)
+			staged_drain_chunk(g, w, current_chunk(w));
 		if (st)
 			return st;
 		w->posted = false;
@@ -220,24 +134,24 @@ static tess_status advance_large(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-static tess_status advance(struct group *g, struct work *w)
+static tess_status advance_call(struct group *g, struct work *w)
 {
 	tess_status st;
 
 	if (!w->small)
-		return advance_large(g, w);
+		return advance_rounds(g, w);
 	if (!w->posted)
-		show(g, &w->c, w);
-	st = look(g, w);
+		post_small_call(g, &w->c, w);
+	st = check_flags(g, w);
 	if (st)
 		return st;
-	small_take(g, &w->c, w->bytes);
+	small_take_result(g, &w->c, w->bytes);
 	g->round++;
 	w->done = true;
 	return TESS_OK;
 }
 
-static void push(struct queue *q, struct work *w)
+static void queue_work(struct queue *q, struct work *w)
 {
 	if (q->head)
 		q->tail->next = w;
@@ -246,10 +160,11 @@ static void push(struct queue *q, struct work *w)
 	q->tail = w;
 }
 
-tess_status work_progress(struct group *g)
+/* One step of all that is under way: TESS_OK, or the group has failed. */
+static tess_status shm_progress_all(struct group *g)
 {
 	while (g->calls.head) {
-		tess_status st = advance(g, g->calls.head);
+		tess_status st = advance_call(g, g->calls.head);
 
 		if (st == TESS_PENDING)
 			break;
@@ -257,21 +172,21 @@ tess_status work_progress(struct group *g)
 			return st;
 		g->calls.head = g->calls.head->next;
 	}
-	return g->messages ? message_progress(g) : TESS_OK;
+	return g->messages ? message_progress_all(g) : TESS_OK;
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
-static tess_status state(struct group *g, const struct work *w)
+static tess_status work_state(struct group *g, const struct work *w)
 {
 	if (w->done)
 		return TESS_OK;
 	if (!g->failed && !atomic_load_explicit(&g->aborted, memory_order_relaxed))
 		return TESS_PENDING;
-	return work_fail(g, TESS_EABORTED, "group %s over shm was given up", g->name);
+	return group_fail_call(g, TESS_EABORTED, "group %s over shm was aborted", g->name);
 }
 
-static struct work *take(struct group *g)
+static struct work *take_spare_work(struct group *g)
 {
 	struct work *w = g->spare;
 
@@ -288,31 +203,32 @@ static struct work *take(struct group *g)
 }
 
 /* Of a call that is not small: what it needs, and its place in a queue. */
-static void line_up(struct group *g, struct work *w)
+static void queue_large_call(struct group *g, struct work *w)
 {
 	bool sends = w->c.kind == TESS_SEND;
 
 	w->chunk = w->rounds = w->skip = w->moved = 0;
-	w->able = DIRECT | FILLED;
+	w->modes = DIRECT | FILLED;
 	w->bytes = 0;
-	w->need = 0;
-	w->inlined = w->few = w->shares = false;
+	w->nchunks = 0;
+	w->inlined = w->two_slots = w->shares = false;
 	if (sends || w->c.kind == TESS_RECV) {
-		push(sends ? &g->out[w->c.peer] : &g->in[w->c.peer], w);
+		queue_work(sends ? &g->out[w->c.peer] : &g->in[w->c.peer], w);
 		g->messages++;
 		return;
 	}
-	kind_plan(g, w);
-	push(&g->calls, w);
+	staged_plan_call(g, w);
+	queue_work(&g->calls, w);
 }
 
-/* Of a small call, all that it takes to put it up. NULL: *why. */
-static struct work *prepare(struct group *g, const struct tess_coll *c, tess_status *why)
+/* Of a small call, all that it takes to post it. NULL: *why. */
+static struct work *prepare_work(struct group *g, const struct tess_coll *c, tess_status *why)
 {
-	struct work *w = g->failed ? NULL : take(g);
+	struct work *w = g->failed ? NULL : take_spare_work(g);
 
 	if (!w) {
-		*why = g->failed ? work_fail(g, g->failed, "group %s over shm has failed", g->name)
+		*why = g->failed ? group_fail_call(g, g->failed, "group %s over shm has failed",
+		                                   g->name)
 		                 : g->host->fail(TESS_ENOMEM, "shm: out of memory");
 		return NULL;
 	}
@@ -320,60 +236,61 @@ static struct work *prepare(struct group *g, const struct tess_coll *c, tess_sta
 	w->round = 0;
 	w->posted = w->done = false;
 	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
-	w->small = small_plan(g, c, &w->bytes);
+	w->small = small_plan_call(g, c, &w->bytes);
 	return w;
 }
 
-/* One round needs no more of this rank than its notice; of several the first are looked for. */
-static tess_status go_on(struct group *g, const struct tess_coll *c, struct work *w)
+/* One round needs no more of this rank than its flag; of several the first are polled for. */
+static tess_status begin_work(struct group *g, const struct tess_coll *c, struct work *w)
 {
-	int32_t looks = 0;
+	int32_t advances = 0;
 	tess_status st;
 
 	w->c = *c;
 	if (w->small) {
-		push(&g->calls, w);
+		queue_work(&g->calls, w);
 	} else {
-		line_up(g, w);
-		looks = g->spin && w->bytes > g->small ? LOOKS : 0;
+		queue_large_call(g, w);
+		advances = g->spin && w->bytes > g->small ? ADVANCES : 0;
 	}
-	st = work_progress(g);
-	for (int32_t i = 0; i < looks && !st && !w->done; i++) {
-		bell_relax();
-		st = work_progress(g);
+	st = shm_progress_all(g);
+	for (int32_t i = 0; i < advances && !st && !w->done; i++) {
+		relax_cpu();
+		st = shm_progress_all(g);
 	}
-	bell_ring(g);
+	wakeup_notify(g);
 	return st;
 }
 
-/* A small call is put up before anything else, as the others wait for it. */
-tess_status work_start(struct group *g, const struct tess_coll *c, bool up, struct work **out)
+/* A small call is posted before anything else, as the other ranks wait for it. */
+tess_status shm_work_start(struct group *g, const struct tess_coll *c, bool posted,
+                           struct work **out)
 {
 	tess_status st;
-	struct work *w = prepare(g, c, &st);
+	struct work *w = prepare_work(g, c, &st);
 
 	if (!w)
 		return st;
-	if (up)
-		work_introduce(g, c);
+	if (posted)
+		call_info_publish(g, c);
 	else if (w->small && !g->calls.head)
-		show(g, c, w);
-	w->posted |= up;
-	st = go_on(g, c, w);
+		post_small_call(g, c, w);
+	w->posted |= posted;
+	st = begin_work(g, c, w);
 	if (!st)
 		*out = w;
 	return st;
 }
 
-tess_status work_test(struct group *g, struct work *w)
+tess_status shm_work_test(struct group *g, struct work *w)
 {
 	if (!w->done && !g->failed)
-		work_progress(g);
-	bell_ring(g);
-	return state(g, w);
+		shm_progress_all(g);
+	wakeup_notify(g);
+	return work_state(g, w);
 }
 
-static tess_status late(struct group *g, const struct work *w)
+static tess_status fail_late_call(struct group *g, const struct work *w)
 {
 	bool pair = w->c.kind == TESS_SEND || w->c.kind == TESS_RECV;
 	int32_t missed = pair ? w->c.peer : g->seen < g->nranks ? g->seen : g->rank;
@@ -383,49 +300,50 @@ static tess_status late(struct group *g, const struct work *w)
 		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
 }
 
-/* A short look at the one line that is waited for, for the little that it takes between two cores. */
-static void peek(const struct group *g)
+/* Polls the one cache line that is waited for, for the short time that it takes between two cores. */
+static void peek_flag(const struct group *g)
 {
-	const struct notice *n = notice_of(g, g->seen, g->round);
+	const struct flag *flag = flag_of(g, g->seen, g->round);
 
 	for (int32_t i = 0; i < PEEKS; i++) {
-		if (atomic_load_explicit(&n->round, memory_order_relaxed) == g->round)
+		if (atomic_load_explicit(&flag->round, memory_order_relaxed) == g->round)
 			break;
-		bell_relax();
+		relax_cpu();
 	}
 }
 
-tess_status work_wait(struct group *g, struct work *w, int64_t deadline)
+tess_status shm_work_wait(struct group *g, struct work *w, int64_t deadline)
 {
 	struct pause p = { .turn = 0 };
 	tess_status st;
 
 	if (!w->done && w == g->calls.head && g->spin && !g->messages && g->seen < g->nranks)
-		peek(g);
-	while ((st = state(g, w)) == TESS_PENDING) {
-		work_progress(g);
-		if (!w->done && !g->failed && !bell_pause(g, &p, deadline))
-			return late(g, w);
+		peek_flag(g);
+	while ((st = work_state(g, w)) == TESS_PENDING) {
+		shm_progress_all(g);
+		if (!w->done && !g->failed && !wakeup_pause_wait(g, &p, deadline, shm_progress_all))
+			return fail_late_call(g, w);
 	}
-	bell_ring(g);
+	wakeup_notify(g);
 	return st;
 }
 
-void work_release(struct group *g, struct work *w)
+void shm_work_release(struct group *g, struct work *w)
 {
 	if (!w->done)
-		work_wait(g, w, w->c.deadline);
+		shm_work_wait(g, w, w->c.deadline);
 	if (w->done) {
 		w->next = g->spare;
 		g->spare = w;
 	} else if (!g->failed) {
-		/* It may still be under way, and nobody waits for it any more. */
-		work_fail(g, TESS_ETIMEOUT,
-		          "group %s over shm: a call was released that was not finished", g->name);
+		/* It may still be under way, and is not waited for any more. */
+		group_fail_call(g, TESS_ETIMEOUT,
+		                "group %s over shm: a call was released that was not finished",
+		                g->name);
 	}
 }
 
-void work_clear(struct group *g)
+void shm_work_clear(struct group *g)
 {
 	for (struct work *w = g->works, *next; w; w = next) {
 		next = w->all;

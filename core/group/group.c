@@ -109,6 +109,7 @@ static tess_status complete(struct tess_group *g, const struct tess_coll *c, int
 		memcpy(out, c, c->size);
 	}
 	out->size = sizeof *out;
+	out->flags = 0; /* for backends that wrap another */
 	if (!out->mem)
 		out->mem = TESS_HOST;
 	if (!out->op)

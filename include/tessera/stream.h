@@ -35,7 +35,7 @@ static inline void tess_stream_one(void *dst, const void *src)
 #endif
 }
 
-/* Others may be told of it after tess_stream_end: these stores are not ordered with any other. */
+/* Other ranks may be told of it after tess_stream_end: these stores are not ordered with any other. */
 static inline void tess_stream(void *dst, const void *src, size_t n)
 {
 	size_t at = (size_t)(-(uintptr_t)dst % TESS_STREAM_LINE);
@@ -88,8 +88,8 @@ static inline struct tess_store_policy *tess_store_policy_for(struct tess_store_
 	return i < TESS_STORE_POLICIES ? &all[i] : NULL;
 }
 
-/* How many of the next `bytes` are to be timed, and which way they go; the rest goes p->through. */
-static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes, bool *through)
+/* How many of the next `bytes` are to be timed, and which way they go; the rest goes as p->cached says. */
+static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes, bool *cached)
 {
 	p->bytes += bytes;
 	if (p->tries == 2 * TESS_STORE_POLICY_TRIES + p->settles) {
@@ -97,7 +97,7 @@ static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uin
 			return 0;
 		p->tries = 0;
 	}
-	*through = p->tries >= TESS_STORE_POLICY_TRIES;
+	*cached = p->tries >= TESS_STORE_POLICY_TRIES;
 	return bytes < TESS_STORE_POLICY_SAMPLE ? bytes : (uint64_t)TESS_STORE_POLICY_SAMPLE;
 }
 

@@ -3,7 +3,7 @@
 #include "job.h"
 #include "scenario.h"
 
-#include <backends/trace/file.h>
+#include <backends/trace/trace_file.h>
 #include "core/base/option.h"
 #include "core/registry/registry.h"
 #include <fcntl.h>
@@ -227,21 +227,21 @@ START_TEST(mends_a_file)
 	int fd;
 
 	use_file();
-	fd = file_make(path, "{\"a\":1}");
+	fd = trace_file_create(path, "{\"a\":1}");
 	ck_assert_int_ge(fd, 0);
 	fstat(fd, &st);
 	first = st.st_size;
-	ck_assert(file_append(fd, more, sizeof more - 1, 0));
+	ck_assert(trace_file_append(fd, more, sizeof more - 1, 0));
 	fstat(fd, &st);
 	whole = st.st_size;
 	for (off_t cut = whole; cut > first + 3; cut--) {
 		json_t *list;
 
 		close(fd);
-		fd = file_make(path, "{\"a\":1}");
-		ck_assert(file_append(fd, more, sizeof more - 1, 0));
+		fd = trace_file_create(path, "{\"a\":1}");
+		ck_assert(trace_file_append(fd, more, sizeof more - 1, 0));
 		ck_assert_int_eq(ftruncate(fd, cut), 0);
-		ck_assert(file_append(fd, last, sizeof last - 1, 0));
+		ck_assert(trace_file_append(fd, last, sizeof last - 1, 0));
 		list = events();
 		ck_assert_uint_ge(json_array_size(list), 2);
 		ck_assert(number(json_array_get(list, json_array_size(list) - 1), "a") == 4);

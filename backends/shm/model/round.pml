@@ -1,11 +1,11 @@
 /*
- * round.pml - slots that take turns are never written while somebody reads them (work.c).
+ * round.pml - slots that are used in turn are never written while a rank reads them (work.c).
  *
- * RANKS ranks, ROUNDS rounds. A rank writes its slot of the round's parity, puts up its notice, waits
- * for all notices, then reads all slots, one after another, at its own pace. When all notices are
- * there it may already write to its slot of the next round, as sums do (kind.c). Each slot must hold
+ * RANKS ranks, ROUNDS rounds. A rank writes its slot of the round's parity, sets its flag, waits
+ * for all flags, then reads all slots, one after another, at its own pace. When all flags are
+ * set it may already write to its slot of the next round, as sums do (staged.c). Each slot must hold
  * what was written for the round. With one slot (-DONE_SLOT) it does not. (Two are the fewest: most
- * calls take turns with more.)
+ * calls use more.)
  */
 #define RANKS 3
 #define ROUNDS 4
@@ -20,7 +20,7 @@
 
 byte slots[6]; /* RANKS * 2 */
 byte sums[6]; /* what is written early */
-byte notice[3];
+byte flag[3];
 
 proctype rank(byte me)
 {
@@ -31,11 +31,11 @@ proctype rank(byte me)
 	:: else ->
 		slot(me, n) = 0; /* half written */
 		slot(me, n) = n;
-		notice[me] = n;
+		flag[me] = n;
 		r = 0;
 		do
 		:: r == RANKS -> break
-		:: r < RANKS && notice[r] >= n -> r++
+		:: r < RANKS && flag[r] >= n -> r++
 		od;
 		sums[me * 2 + (n + 1) % 2] = early(n);
 		r = 0;

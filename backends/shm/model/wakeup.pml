@@ -1,27 +1,27 @@
 /*
- * bell.pml - nobody sleeps over a notice (bell.c).
+ * wakeup.pml - no rank sleeps while its flag is set (wakeup.c).
  *
- * Two ranks, ROUNDS rounds. Each puts up its notice, then rings for whoever sleeps; then waits for the
- * other's notice, and sleeps where it is not there. A store goes into its rank's buffer first, and
+ * Two ranks, ROUNDS rounds. Each sets its flag, then wakes the other if it sleeps; then waits for the
+ * other's flag, and sleeps where it is not set. A store goes into its rank's buffer first, and
  * from there to memory at any time later, in order: that is what x86 does, and the least that every
- * machine does. Who falls asleep fences all ranks (membarrier), one after another. Where it fences
- * itself only (-DOWN_FENCE) a rank sleeps for ever, which is an invalid end state; unless those who
- * ring fence themselves as well (-DEACH_FENCES).
+ * machine does. A rank that falls asleep fences all ranks (membarrier), one after another. Where it fences
+ * itself only (-DOWN_FENCE) a rank sleeps for ever, which is an invalid end state; unless ranks that
+ * wake others fence themselves as well (-DEACH_FENCES).
  */
 #define ROUNDS 3
 
-byte notice[2], asleep[2], bell[2], sleepers;
-chan buffer[2] = [4] of { bit, byte }; /* 0: notice, 1: asleep; the value */
+byte flag[2], asleep[2], wakeups[2], sleepers;
+chan buffer[2] = [4] of { bit, byte }; /* 0: flag, 1: asleep; the value */
 byte ended;
 
 #if defined(EACH_FENCES)
-#define fence_ringer(me) empty(buffer[me])
+#define fence_waker(me) empty(buffer[me])
 #define fence_sleeper(me) empty(buffer[me])
 #elif defined(OWN_FENCE)
-#define fence_ringer(me) skip
+#define fence_waker(me) skip
 #define fence_sleeper(me) empty(buffer[me])
 #else
-#define fence_ringer(me) skip
+#define fence_waker(me) skip
 #define fence_sleeper(me) empty(buffer[me]); empty(buffer[1 - me])
 #endif
 
@@ -34,20 +34,20 @@ proctype memory(bit me)
 	do
 	:: atomic { buffer[me]?what, val ->
 		if
-		:: what == 0 -> notice[me] = val
+		:: what == 0 -> flag[me] = val
 		:: else -> asleep[me] = val
 		fi }
 	:: atomic { ended == 2 && empty(buffer[me]) -> break }
 	od
 }
 
-inline ring(me)
+inline wake(me)
 {
-	fence_ringer(me);
+	fence_waker(me);
 	if
 	:: sleepers > 0 ->
 		if
-		:: asleep[1 - me] -> bell[1 - me]++
+		:: asleep[1 - me] -> wakeups[1 - me]++
 		:: else
 		fi
 	:: else
@@ -62,17 +62,17 @@ proctype rank(bit me)
 	:: round > ROUNDS -> break
 	:: else ->
 		buffer[me]!0, round;
-		ring(me);
+		wake(me);
 		do
-		:: notice[1 - me] >= round -> break
+		:: flag[1 - me] >= round -> break
 		:: else ->
-			seen = bell[me];
+			seen = wakeups[me];
 			buffer[me]!1, 1;
 			sleepers++;
 			fence_sleeper(me);
 			if
-			:: notice[1 - me] >= round
-			:: else -> bell[me] != seen /* asleep */
+			:: flag[1 - me] >= round
+			:: else -> wakeups[me] != seen /* asleep */
 			fi;
 			sleepers--;
 			buffer[me]!1, 0

@@ -1,11 +1,13 @@
 /*
- * line.c - the sockets over which rank 0 hands descriptors of shared memory to the others.
+ * fd_passing.c - rank 0 passes descriptors of shared memory to the other ranks over sockets.
  *
- * Rank 0 listens under a random abstract name while a group is opened; the name and a token are
- * told in the store. Both ends look at the user at the other end. What is read here was written
- * before its writer said so in the store, or in shared memory: nothing waits in this file, and a
- * stranger who connects and says nothing, or something else, holds nobody up.
+ * Rank 0 listens under a random abstract name while a group is opened; the name and a token are in
+ * the store. Both ends check the user at the other end. What is read here was written before its
+ * writer said so in the store, or in shared memory: nothing in this file waits, and an
+ * unauthenticated connection that sends nothing, or anything else, holds no rank up.
  */
+#include "fd_passing.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,22 +16,20 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "shm.h"
-
-struct greeting {
+struct rank_hello {
 	unsigned char token[16];
 	int32_t rank, zero;
 };
 
-static bool is_ours(int fd)
+static bool is_same_user(int fd)
 {
-	struct ucred who;
-	socklen_t len = sizeof who;
+	struct ucred peer;
+	socklen_t len = sizeof peer;
 
-	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) && who.uid == geteuid();
+	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) && peer.uid == geteuid();
 }
 
-static socklen_t abstract(const char *name, struct sockaddr_un *at)
+static socklen_t fill_abstract_address(const char *name, struct sockaddr_un *at)
 {
 	size_t len = strlen(name);
 
@@ -39,47 +39,47 @@ static socklen_t abstract(const char *name, struct sockaddr_un *at)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
 }
 
-tess_status line_listen(const struct group *g, const char *name, int *out)
+tess_status fd_passing_listen(const struct group *g, const char *name, int *out)
 {
 	struct sockaddr_un at;
-	socklen_t len = abstract(name, &at);
+	socklen_t len = fill_abstract_address(name, &at);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&at, len) || listen(fd, SOMAXCONN)) {
 		if (fd >= 0)
 			close(fd);
-		return g->host->fail(TESS_EIO, "no socket to hand shared memory over: %s",
+		return g->host->fail(TESS_EIO, "no socket to pass shared memory on: %s",
 		                     strerror(errno));
 	}
 	*out = fd;
 	return TESS_OK;
 }
 
-tess_status line_call(struct group *g, const struct address *a, int64_t deadline)
+tess_status fd_passing_connect(struct group *g, const struct segment_address *a, int64_t deadline)
 {
-	struct greeting hello = { .rank = g->rank };
+	struct rank_hello hello = { .rank = g->rank };
 	struct sockaddr_un at;
-	socklen_t len = abstract(a->name, &at);
-	int64_t left = deadline - bell_now();
+	socklen_t len = fill_abstract_address(a->name, &at);
+	int64_t left = deadline - tess_now();
 	struct timeval most = { .tv_sec = left > 0 ? left / 1000000000 + 1 : 1 };
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	memcpy(hello.token, a->token, sizeof hello.token);
 	if (fd < 0)
 		return g->host->fail(TESS_EIO, "no socket: %s", strerror(errno));
-	g->line[0] = fd;
+	g->socket[0] = fd;
 	/*
-	 * a connection is complete before it is taken; it waits only where strangers fill the
-	 * queue
+	 * a connection is complete before it is accepted; it waits only where unauthenticated
+	 * ones fill the queue
 	 */
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
 	if (connect(fd, (struct sockaddr *)&at, len))
 		return g->host->fail(
 			TESS_EPEER,
-			"no way to rank %d: %s; ranks of one group share a host and its network "
-			"namespace, take gloo for others",
+			"no way to rank %d: %s; ranks of backend shm share a host and its "
+			"network namespace",
 			(int)g->world[0], strerror(errno));
-	if (!is_ours(fd))
+	if (!is_same_user(fd))
 		return g->host->fail(TESS_EPERM, "the socket of rank %d belongs to another user",
 		                     (int)g->world[0]);
 	if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
@@ -88,60 +88,60 @@ tess_status line_call(struct group *g, const struct address *a, int64_t deadline
 	return TESS_OK;
 }
 
-static void hang_up(struct callers *c, int i)
+static void drop_connection(struct unauthenticated *c, int i)
 {
 	close(c->fd[i]);
 	memmove(c->fd + i, c->fd + i + 1, (size_t)(--c->n - i) * sizeof *c->fd);
 }
 
-/* Whoever says the token is a rank, who has nothing is waited for, the rest is hung up on. */
-static void listen_to(struct group *g, struct callers *c, const struct address *a)
+/* A connection that sends the token is a rank; one that has sent nothing is kept, any other dropped. */
+static void read_hellos(struct group *g, struct unauthenticated *c, const struct segment_address *a)
 {
 	for (int i = c->n - 1; i >= 0; i--) {
-		struct greeting hello;
+		struct rank_hello hello;
 		ssize_t n = recv(c->fd[i], &hello, sizeof hello, MSG_DONTWAIT);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
 		if (n != sizeof hello || memcmp(hello.token, a->token, sizeof a->token) ||
-		    hello.rank < 1 || hello.rank >= g->nranks || g->line[hello.rank] >= 0) {
-			hang_up(c, i);
+		    hello.rank < 1 || hello.rank >= g->nranks || g->socket[hello.rank] >= 0) {
+			drop_connection(c, i);
 			continue;
 		}
-		g->line[hello.rank] = c->fd[i];
+		g->socket[hello.rank] = c->fd[i];
 		memmove(c->fd + i, c->fd + i + 1, (size_t)(--c->n - i) * sizeof *c->fd);
 	}
 }
 
-/* Takes all calls that are there: strangers must not fill the queue where ranks wait. */
-void line_answer(struct group *g, int ear, struct callers *c, const struct address *a)
+void fd_passing_accept(struct group *g, int listener, struct unauthenticated *c,
+                       const struct segment_address *a)
 {
 	for (;;) {
-		int fd = accept4(ear, NULL, NULL, SOCK_CLOEXEC);
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd < 0 && (errno == ECONNABORTED || errno == EINTR))
 			continue;
 		if (fd < 0)
 			break;
-		if (!is_ours(fd)) {
+		if (!is_same_user(fd)) {
 			close(fd);
 			continue;
 		}
-		if (c->n == CALLERS)
-			listen_to(g, c, a);
-		if (c->n == CALLERS)
-			hang_up(c, 0);
+		if (c->n == UNAUTHENTICATED_MOST)
+			read_hellos(g, c, a);
+		if (c->n == UNAUTHENTICATED_MOST)
+			drop_connection(c, 0);
 		c->fd[c->n++] = fd;
 	}
-	listen_to(g, c, a);
+	read_hellos(g, c, a);
 }
 
 union control {
 	struct cmsghdr head;
-	char room[CMSG_SPACE(sizeof(int))];
+	char space[CMSG_SPACE(sizeof(int))];
 };
 
-tess_status line_give(const struct group *g, int32_t r, int fd)
+tess_status fd_passing_send(const struct group *g, int32_t r, int fd)
 {
 	char byte = 1;
 	union control c = { 0 };
@@ -154,14 +154,13 @@ tess_status line_give(const struct group *g, int32_t r, int fd)
 	c.head.cmsg_type = SCM_RIGHTS;
 	c.head.cmsg_len = CMSG_LEN(sizeof fd);
 	memcpy(CMSG_DATA(&c.head), &fd, sizeof fd);
-	if (sendmsg(g->line[r], &m, MSG_NOSIGNAL) != 1)
-		return g->host->fail(TESS_EPEER, "rank %d did not take the shared memory: %s",
+	if (sendmsg(g->socket[r], &m, MSG_NOSIGNAL) != 1)
+		return g->host->fail(TESS_EPEER, "rank %d did not accept the shared memory: %s",
 		                     (int)g->world[r], strerror(errno));
 	return TESS_OK;
 }
 
-/* What rank 0 has given, `bytes` long: it is there already. */
-tess_status line_take(const struct group *g, size_t bytes, int *out)
+tess_status fd_passing_receive(const struct group *g, size_t bytes, int *out)
 {
 	char byte;
 	union control c = { 0 };
@@ -172,16 +171,16 @@ tess_status line_take(const struct group *g, size_t bytes, int *out)
 	struct stat what;
 	int fd;
 
-	if (recvmsg(g->line[0], &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1 ||
+	if (recvmsg(g->socket[0], &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1 ||
 	    c.head.cmsg_type != SCM_RIGHTS || c.head.cmsg_len != CMSG_LEN(sizeof fd))
-		return g->host->fail(TESS_EPEER, "rank %d has not handed its shared memory over",
+		return g->host->fail(TESS_EPEER, "rank %d has not passed its shared memory on",
 		                     (int)g->world[0]);
 	memcpy(&fd, CMSG_DATA(&c.head), sizeof fd);
 	if (fstat(fd, &what) || (uint64_t)what.st_size != bytes) {
 		close(fd);
 		return g->host->fail(
 			TESS_EABI,
-			"rank %d handed over %lld bytes of shared memory, not %zu: it runs another "
+			"rank %d passed %lld bytes of shared memory, not %zu: it runs another "
 			"release",
 			(int)g->world[0], (long long)what.st_size, bytes);
 	}
@@ -189,8 +188,8 @@ tess_status line_take(const struct group *g, size_t bytes, int *out)
 	return TESS_OK;
 }
 
-void line_hang_up(struct callers *c)
+void fd_passing_drop(struct unauthenticated *c)
 {
 	while (c->n)
-		hang_up(c, c->n - 1);
+		drop_connection(c, c->n - 1);
 }

@@ -1,12 +1,12 @@
 /*
- * lane.h - messages over Gloo's TCP transport; C++, and a part of shim.cc.
+ * small_channel.h - messages over Gloo's TCP transport; C++, and a part of shim.cc.
  *
- * A message of Gloo's waits until the other side has said that it has a place for it. Small ones do not: each rank
- * keeps places for a few of every other rank's, which are posted from the beginning, and a message goes as soon as
- * it is there, with its slot in front. Where it goes then is the business of its lane.
+ * A message of Gloo's waits until the receiver has said that it has a place for it. Small ones do not: each rank
+ * keeps a few places for messages of every peer, which are posted from the beginning, and a message is sent at once,
+ * with its slot in front. The small channel of the peer delivers it.
  */
-#ifndef GLOO_LANE_H
-#define GLOO_LANE_H
+#ifndef GLOO_SMALL_CHANNEL_H
+#define GLOO_SMALL_CHANNEL_H
 
 #include <sys/epoll.h>
 
@@ -25,6 +25,8 @@
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/tcp/unbound_buffer.h>
 
+#include <tessera/clock.h>
+
 #include "shim.h"
 
 namespace tcp = gloo::transport::tcp;
@@ -32,30 +34,24 @@ namespace tcp = gloo::transport::tcp;
 namespace shim
 {
 
-/* Nobody ever sends on it: what is posted there hears of a loss. */
+/* No rank ever sends on it: what is posted there is told of a lost connection. */
 constexpr uint64_t kWatch = uint64_t(SHIM_SLOTS) + 1;
 constexpr uint64_t kSmall = kWatch + 1; /* the slot of all small messages */
 /* Bytes up to which one more copy at each end takes less time than a round trip. */
 constexpr size_t kSmallMost = 64 * 1024;
 /*
- * A rank has kPlaces for small messages of a peer, which tells how many it has taken with each of its own messages,
- * or in one for that purpose when kTell were not told. Of kData that were not told, none more is sent but such.
- * They are answers to messages that came: at most kData / kTell + 1 are on their way, and have a place.
+ * A rank has kPlaces for small messages of a peer. It acknowledges messages with each of its own, or with one sent
+ * for that purpose when kTell are not acknowledged. With kData unacknowledged, none but such is sent. They are
+ * answers to messages that arrived: at most kData / kTell + 1 are on their way, and have a place.
  */
 constexpr uint64_t kPlaces = 8, kData = 5, kTell = 3;
 static_assert(kData + kData / kTell + 1 < kPlaces, "a message could find no place");
 
-constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it looks at its peer */
+constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it checks its connection */
 /* ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be woken */
 constexpr int64_t kPoll = 100 * 1000;
 /* ns that the end waits for the kernel to take what was sent */
 constexpr int64_t kFlush = 1000000000;
-
-inline int64_t now()
-{
-	return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch())
-	        .count();
-}
 
 /* Memory that Gloo reads or writes, one message at a time. */
 class Piece final : public tcp::UnboundBuffer
@@ -63,55 +59,55 @@ class Piece final : public tcp::UnboundBuffer
       public:
 	using tcp::UnboundBuffer::UnboundBuffer;
 
-	bool done(bool sent)
+	bool is_done(bool sent)
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
-		return over(sent);
+		return has_completed(sent);
 	}
 	/* The connection is gone, after what was done was done. */
-	bool lost()
+	bool is_lost()
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		return ex_ != nullptr;
 	}
-	/* Until it is done, `until`, or stir() after `woken` was set. */
-	void sleep(bool sent, int64_t until, const std::atomic<bool> &woken)
+	/* Until it is done, `until`, or wake_waiters() after `woken` was set. */
+	void sleep_until(bool sent, int64_t until, const std::atomic<bool> &woken)
 	{
 		std::unique_lock<std::mutex> lock(m_);
-		const int64_t left = std::min(until - now(), kLook);
+		const int64_t left = std::min(until - tess_now(), kLook);
 
-		if (!over(sent) && !ex_ && !woken && left > 0)
+		if (!has_completed(sent) && !ex_ && !woken && left > 0)
 			(sent ? sendCv_ : recvCv_).wait_for(lock, std::chrono::nanoseconds(left));
 	}
-	void stir()
+	void wake_waiters()
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		sendCv_.notify_all();
 		recvCv_.notify_all();
 	}
-	void check()
+	void throw_if_lost()
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		throwIfException();
 	}
 	/* Before it is used again. */
-	void renew()
+	void reset_counts()
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		sendCompletions_ = recvCompletions_ = 0;
 	}
-	gloo::WeakNonOwningPtr<tcp::UnboundBuffer> weak() const
+	gloo::WeakNonOwningPtr<tcp::UnboundBuffer> weak_pointer() const
 	{
 		return getWeakNonOwningPtr();
 	}
 
       private:
-	bool over(bool sent)
+	bool has_completed(bool sent)
 	{
 		return (sent ? sendCompletions_ : recvCompletions_) > 0;
 	}
@@ -124,15 +120,15 @@ class Context final : public tcp::Context
 	using tcp::Context::Context;
 
 	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
-	class Pair *to(int peer);
-	/* Whether `peer` has told of a place that is not used yet; then it is. The lock of the pair is held. */
+	class Pair *pair_to(int peer);
+	/* Whether `peer` has announced a place that is not used yet; it is used now. The lock of the pair is held. */
 	bool has_place(uint64_t slot, int peer)
 	{
 		Mutator mutator(*this, slot, peer);
 
 		return mutator.shiftRemotePendingRecv();
 	}
-	void close()
+	void close_pairs()
 	{
 		for (auto &pair : pairs_)
 			pair.reset();
@@ -140,8 +136,8 @@ class Context final : public tcp::Context
 };
 
 /*
- * A connection as Gloo has it, but the receiver alone tells of its place, and not where it is known. (Gloo's sender
- * tells as well, for those who receive from anybody.)
+ * A connection as Gloo has it, but only the receiver announces its place, and not where it is known. (Gloo's sender
+ * announces as well, for receives from any rank.)
  */
 class Pair final : public tcp::Pair
 {
@@ -149,24 +145,24 @@ class Pair final : public tcp::Pair
 	using tcp::Pair::Pair;
 
 	/* A place for a message; in the order of the messages of this slot. Known: also before it is connected. */
-	void expect(Piece *p, uint64_t slot, bool known)
+	void expect_message(Piece *p, uint64_t slot, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		throwIfException();
-		localPendingRecv_[slot].emplace_back(p->weak(), 0, p->size);
+		localPendingRecv_[slot].emplace_back(p->weak_pointer(), 0, p->size);
 		if (!known)
 			sendNotifyRecvReady(slot, p->size);
 	}
-	void give(Piece *p, uint64_t slot, size_t bytes, bool known)
+	void send_buffer(Piece *p, uint64_t slot, size_t bytes, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		throwIfException();
 		if (known || static_cast<Context *>(context_)->has_place(slot, rank_))
-			sendUnboundBuffer(p->weak(), slot, 0, bytes);
+			sendUnboundBuffer(p->weak_pointer(), slot, 0, bytes);
 		else
-			localPendingSend_[slot].emplace_back(p->weak(), 0, bytes);
+			localPendingSend_[slot].emplace_back(p->weak_pointer(), 0, bytes);
 	}
 };
 
@@ -176,15 +172,15 @@ inline std::unique_ptr<gloo::transport::Pair> &Context::createPair(int peer)
 	return pairs_[peer];
 }
 
-inline Pair *Context::to(int peer)
+inline Pair *Context::pair_to(int peer)
 {
 	return static_cast<Pair *>(pairs_[peer].get());
 }
 
 /* What a small message begins with. */
-struct Head {
+struct MessageHead {
 	uint64_t slot, taken; /* taken: how many the sender has taken of the receiver's so far */
-	uint64_t bytes; /* that follow; kNone: it only tells */
+	uint64_t bytes; /* that follow; kNone: it only acknowledges */
 };
 constexpr uint64_t kNone = UINT64_MAX;
 
@@ -212,12 +208,12 @@ struct shim_io {
 namespace shim
 {
 
-/* Small messages to and from one peer. All but stir() is for the thread that uses the mesh. */
-class Lane
+/* Small messages to and from one peer. All but wake_sleepers() is for the thread that uses the mesh. */
+class SmallChannel
 {
       public:
-	Lane(const std::shared_ptr<Context> &context, int peer)
-	    : pair_(context->to(peer)), watch_(context, nullptr, 0),
+	SmallChannel(const std::shared_ptr<Context> &context, int peer)
+	    : pair_(context->pair_to(peer)), watch_(context, nullptr, 0),
 	      memory_(new char[2 * kPlaces * kRoom]) /* which is not touched before it is used */
 	{
 		for (size_t i = 0; i < 2 * kPlaces; i++)
@@ -225,18 +221,18 @@ class Lane
 				.push_back(std::make_unique<Piece>(
 					context, memory_.get() + i * kRoom, kRoom));
 		for (auto &place : in_)
-			pair_->expect(place.get(), kSmall, true);
-		pair_->expect(&watch_, kWatch, true);
+			pair_->expect_message(place.get(), kSmall, true);
+		pair_->expect_message(&watch_, kWatch, true);
 	}
 
-	void send(shim_io *io)
+	void send_small(shim_io *io)
 	{
 		if (unsent_.empty() && sent_ - known_ < kData)
-			push(io->slot, io->at, io->bytes, io);
+			push_message(io->slot, io->at, io->bytes, io);
 		else
 			unsent_.push_back(io);
 	}
-	void receive(shim_io *io)
+	void receive_small(shim_io *io)
 	{
 		for (auto early = early_.begin(); early != early_.end(); ++early) {
 			if (early->slot != io->slot || early->data.size() != io->bytes)
@@ -249,107 +245,109 @@ class Lane
 		}
 		expected_.push_back(io);
 	}
-	void forget(shim_io *io)
+	void forget_message(shim_io *io)
 	{
 		(io->sends ? unsent_ : expected_).remove(io);
 	}
 	/* Does for a moment what Gloo's thread would have to be woken for. */
-	void poll()
+	void poll_pair()
 	{
 		try {
 			pair_->handleEvents(EPOLLIN);
 		} catch (...) {
-			/* The connection is gone, as lost() will say. */
+			/* The connection is gone, as has_lost_peer() returns. */
 		}
 	}
-	/* Takes what has come, and sends what that makes room for. */
-	void take()
+	/* Takes what has arrived, and sends what it was blocking. */
+	void take_arrived()
 	{
-		while (in_[taken_ % kPlaces]->done(false)) {
+		while (in_[taken_ % kPlaces]->is_done(false)) {
 			Piece *place = in_[taken_ % kPlaces].get();
-			Head head;
+			MessageHead head;
 
 			std::memcpy(&head, place->ptr, sizeof head);
 			known_ = std::max(known_, head.taken);
 			if (head.bytes <= kSmallMost)
-				deliver(head, static_cast<char *>(place->ptr) + sizeof head);
-			place->renew();
+				deliver_message(head,
+				                static_cast<char *>(place->ptr) + sizeof head);
+			place->reset_counts();
 			taken_++;
-			answer(place);
+			answer_place(place);
 		}
 	}
-	/* Until something has come, `until`, or stir() after `woken` was set. */
-	void sleep(int64_t until, const std::atomic<bool> &woken)
+	/* Until something has arrived, `until`, or wake_sleepers() after `woken` was set. */
+	void sleep_until_arrival(int64_t until, const std::atomic<bool> &woken)
 	{
-		in_[taken_ % kPlaces]->sleep(false, until, woken);
+		in_[taken_ % kPlaces]->sleep_until(false, until, woken);
 	}
-	void stir()
+	void wake_sleepers()
 	{
 		for (auto &place : in_)
-			place->stir();
+			place->wake_waiters();
 	}
 	/*
-	 * The connection is gone; what had come before lies there. Gloo tells that to what waits for its turn, not to
+	 * The connection is gone; what had arrived before can be read. Gloo tells that to what waits for its turn, not to
 	 * what is half done.
 	 */
-	bool lost()
+	bool has_lost_peer()
 	{
-		return watch_.lost();
+		return watch_.is_lost();
 	}
 	[[noreturn]] void tell_loss()
 	{
-		watch_.check();
+		watch_.throw_if_lost();
 		throw std::logic_error("the connection is gone");
 	}
 	/* Until all that was sent is at least the kernel's. */
-	void flush(int64_t until)
+	void flush_sent(int64_t until)
 	{
 		static const std::atomic<bool> never{ false };
 
 		for (uint64_t i = known_; i < sent_; i++)
-			while (!out_[i % kPlaces]->done(true) && !lost() && now() < until)
-				out_[i % kPlaces]->sleep(true, until, never);
+			while (!out_[i % kPlaces]->is_done(true) && !has_lost_peer() &&
+			       tess_now() < until)
+				out_[i % kPlaces]->sleep_until(true, until, never);
 	}
 
       private:
-	static constexpr size_t kRoom = sizeof(Head) + kSmallMost;
+	static constexpr size_t kRoom = sizeof(MessageHead) + kSmallMost;
 
-	struct Early { /* came before anybody asked for it */
+	struct EarlyMessage { /* arrived before it was asked for */
 		uint64_t slot;
 		std::vector<char> data;
 	};
 
-	void push(uint64_t slot, const char *at, uint64_t bytes, shim_io *io)
+	void push_message(uint64_t slot, const char *at, uint64_t bytes, shim_io *io)
 	{
 		Piece *piece = out_[sent_ % kPlaces].get(); /* its last message was taken */
-		const Head head = { slot, taken_, bytes };
+		const MessageHead head = { slot, taken_, bytes };
 		const size_t length = bytes == kNone ? 0 : bytes;
 
-		piece->renew();
+		piece->reset_counts();
 		std::memcpy(piece->ptr, &head, sizeof head);
 		if (length)
 			std::memcpy(static_cast<char *>(piece->ptr) + sizeof head, at, length);
-		pair_->give(piece, kSmall, sizeof head + length, true);
+		pair_->send_buffer(piece, kSmall, sizeof head + length, true);
 		sent_++;
 		told_ = taken_;
 		if (io)
 			io->done = true;
 	}
-	/* A message was taken out of `place`. What has come counts, even if the answer finds nobody. */
-	void answer(Piece *place)
+	/* A message was taken out of `place`. What has arrived counts, even if the answer cannot be sent. */
+	void answer_place(Piece *place)
 	{
 		try {
-			pair_->expect(place, kSmall, true);
+			pair_->expect_message(place, kSmall, true);
 			for (; !unsent_.empty() && sent_ - known_ < kData; unsent_.pop_front())
-				push(unsent_.front()->slot, unsent_.front()->at,
-				     unsent_.front()->bytes, unsent_.front());
+				push_message(unsent_.front()->slot, unsent_.front()->at,
+				             unsent_.front()->bytes, unsent_.front());
 			if (taken_ - told_ >= kTell)
-				push(0, nullptr, kNone, nullptr);
+				push_message(0, nullptr, kNone, nullptr);
 		} catch (...) {
-			/* The connection is gone, as lost() will say. */
+			/* The connection is gone, as has_lost_peer() returns. */
 		}
 	}
-	void deliver(const Head &head, const char *data)
+	void deliver_message(const MessageHead &head, const char *data)
 	{
 		for (auto at = expected_.begin(); at != expected_.end(); ++at) {
 			if ((*at)->slot != head.slot || (*at)->bytes != head.bytes)
@@ -367,10 +365,10 @@ class Lane
 	Piece watch_;
 	const std::unique_ptr<char[]> memory_;
 	std::vector<std::unique_ptr<Piece>> in_, out_;
-	/* messages sent; how many of them are known to be taken; taken of the peer's; how many of them it was told */
+	/* messages sent; acknowledged by the peer; taken of the peer's; acknowledged to it */
 	uint64_t sent_ = 0, known_ = 0, taken_ = 0, told_ = 0;
 	std::list<shim_io *> unsent_, expected_;
-	std::list<Early> early_;
+	std::list<EarlyMessage> early_;
 };
 
 } /* namespace shim */

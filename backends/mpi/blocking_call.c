@@ -1,13 +1,13 @@
 /*
- * errand.c - MPI's blocking calls: MPI_Init_thread, new communicators, MPI_Finalize.
+ * blocking_call.c - MPI's blocking calls: MPI_Init_thread, new communicators, MPI_Finalize.
  *
- * They wait for other ranks and cannot be given up, so one thread does nothing else than make them.
- * Whoever sends it waits no longer than its deadline and than the job is well; a thread that does not
- * come back is left behind, and so is MPI.
+ * They wait for other ranks and cannot be cancelled, so one thread makes them and nothing else. The
+ * caller waits until its deadline, and as long as the job is well; a thread that does not return is
+ * left behind, and MPI is used no more.
  *
- * MPI is one for the process, so what is known of it is, too.
+ * MPI is one for the process, and so is its state here.
  */
-#include "member.h"
+#include "blocking_call.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,12 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100 }; /* how often an errand looks whether the job is well */
+enum { CHECK_MS = 100 }; /* how often a caller checks whether the job is well */
 
-struct errand {
-	int (*run)(struct errand *e);
+struct blocking_call {
+	int (*run)(struct blocking_call *e);
 	MPI_Comm comm;
-	const int32_t *member; /* of the new group; a copy, for whoever waits may be gone */
+	const int32_t *members; /* of the new group; a copy, as the caller may have returned */
 	int32_t nmembers;
 	int key, err;
 	bool done;
@@ -33,7 +33,8 @@ static struct {
 	bool running; /* the thread */
 	bool up, ours; /* MPI is initialised; by us */
 	bool lost;
-	struct errand *errand; /* the one that is out; left behind with `lost` */
+	struct blocking_call *call; /* being made; left behind with `lost` */
+	void (*finish)(void); /* before MPI_Finalize */
 	int64_t patience; /* ns that a call has in this job */
 	pid_t pid;
 	int rank, size, level, tags;
@@ -41,21 +42,13 @@ static struct {
 	MPI_Datatype mebi;
 } mpi = { .lock = PTHREAD_MUTEX_INITIALIZER, .all = MPI_COMM_NULL, .mebi = MPI_DATATYPE_NULL };
 
-int64_t mpi_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- the thread -------------------------------------------------------------------------------- */
 
-static void *run_errands(void *arg)
+static void *make_blocking_calls(void *arg)
 {
 	pthread_mutex_lock(&mpi.lock);
 	for (;;) {
-		struct errand *e = mpi.errand;
+		struct blocking_call *e = mpi.call;
 
 		if (!e) {
 			pthread_cond_wait(&mpi.changed, &mpi.lock);
@@ -65,13 +58,13 @@ static void *run_errands(void *arg)
 		e->err = e->run(e);
 		pthread_mutex_lock(&mpi.lock);
 		e->done = true;
-		mpi.errand = NULL;
+		mpi.call = NULL;
 		pthread_cond_broadcast(&mpi.changed);
 	}
 	return arg;
 }
 
-bool errand_thread(void *(*run)(void *arg), void *arg, pthread_t *out)
+bool start_quiet_thread(void *(*run)(void *arg), void *arg, pthread_t *out)
 {
 	sigset_t all, before;
 	int err;
@@ -83,7 +76,7 @@ bool errand_thread(void *(*run)(void *arg), void *arg, pthread_t *out)
 	return !err;
 }
 
-static bool start_thread(void)
+static bool start_call_thread(void)
 {
 	pthread_condattr_t attr;
 	pthread_t thread;
@@ -94,62 +87,62 @@ static bool start_thread(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&mpi.changed, &attr);
 	pthread_condattr_destroy(&attr);
-	mpi.running = errand_thread(run_errands, NULL, &thread);
+	mpi.running = start_quiet_thread(make_blocking_calls, NULL, &thread);
 	if (mpi.running)
 		pthread_detach(thread);
 	return mpi.running;
 }
 
-/* What is asked for is never there. */
-tess_status errand_state(const struct tess_store *store)
+/* The key is never set. */
+tess_status check_job(const struct tess_store *store)
 {
 	uint64_t len = 1;
 	char none;
-	tess_status st = store->get(store->self, "mpi never says", mpi_now(), &none, &len);
+	tess_status st = store->get(store->self, "mpi never says", tess_now(), &none, &len);
 
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
 
-/* Lets others run for a while, or until something has changed; the lock is held. */
-static void pause_until(int64_t deadline)
+/* Waits for a while, or until something has changed; the lock is held. */
+static void await_change(int64_t deadline)
 {
-	int64_t look = mpi_now() + LOOK_MS * INT64_C(1000000);
-	int64_t until = look < deadline ? look : deadline;
-	struct timespec t = { .tv_sec = until / 1000000000, .tv_nsec = until % 1000000000 };
+	int64_t check = tess_now() + CHECK_MS * (int64_t)TESS_MS;
+	int64_t until = check < deadline ? check : deadline;
+	struct timespec t = tess_timespec(until);
 
 	pthread_cond_timedwait(&mpi.changed, &mpi.lock, &t);
 }
 
 /*
- * Has *e run, one at a time, and waits for it; store NULL: whatever becomes of the job. TESS_OK: it is
- * done, and e->err is MPI's answer. Else MPI is lost and so is *e, which may still be run.
+ * Has *e made, one call at a time, and waits for it; store NULL: even if the job fails. TESS_OK: it
+ * is done, and e->err is MPI's answer. Else MPI is lost and so is *e, which may still be running.
  */
-static tess_status send(struct errand *e, const struct tess_store *store, int64_t deadline,
-                        const char *what)
+static tess_status run_blocking_call(struct blocking_call *e, const struct tess_store *store,
+                                     int64_t deadline, const char *what)
 {
 	tess_status st = TESS_OK;
 	bool sent = false;
 
 	pthread_mutex_lock(&mpi.lock);
-	if (!start_thread())
+	if (!start_call_thread())
 		st = mpi_host->fail(TESS_EIO, "no thread for %s", what);
 	while (st == TESS_OK && !e->done) {
 		if (mpi.lost) {
-			st = mpi_host->fail(TESS_EABORTED, "%s: MPI is let alone after a failure",
+			st = mpi_host->fail(TESS_EABORTED, "%s: MPI is not called after a failure",
 			                    what);
 			break;
 		}
-		if (!sent && !mpi.errand) {
+		if (!sent && !mpi.call) {
 			sent = true;
-			mpi.errand = e;
+			mpi.call = e;
 			pthread_cond_broadcast(&mpi.changed);
 		}
-		pause_until(deadline);
+		await_change(deadline);
 		if (e->done)
 			break;
 		pthread_mutex_unlock(&mpi.lock);
-		st = store ? errand_state(store) : TESS_OK;
-		if (st == TESS_OK && mpi_now() >= deadline)
+		st = store ? check_job(store) : TESS_OK;
+		if (st == TESS_OK && tess_now() >= deadline)
 			st = mpi_host->fail(TESS_ETIMEOUT, "%s did not return by the deadline",
 			                    what);
 		pthread_mutex_lock(&mpi.lock);
@@ -161,7 +154,7 @@ static tess_status send(struct errand *e, const struct tess_store *store, int64_
 	return st;
 }
 
-static tess_status complain(const char *what, int err)
+static tess_status fail_with_mpi_error(const char *what, int err)
 {
 	char text[MPI_MAX_ERROR_STRING] = "";
 	int len;
@@ -173,7 +166,7 @@ static tess_status complain(const char *what, int err)
 /* ---- up ------------------------------------------------------------------------------------------ */
 
 /* With this MPI every rank of the job is in one MPI_COMM_WORLD of its own, unless mpirun started it. */
-static bool was_started(void)
+static bool was_started_by_mpirun(void)
 {
 	static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
 		                             "PMI_FD" };
@@ -185,7 +178,7 @@ static bool was_started(void)
 	return MPI_Initialized(&up) == MPI_SUCCESS && up;
 }
 
-static int find_tags(void)
+static int find_largest_tag(void)
 {
 	int *most = NULL, there = 0;
 
@@ -193,7 +186,7 @@ static int find_tags(void)
 	return there ? *most : 32767; /* what every MPI has */
 }
 
-static int run_init(struct errand *e)
+static int call_mpi_init(struct blocking_call *e)
 {
 	int up = 0, err;
 
@@ -218,13 +211,14 @@ static int run_init(struct errand *e)
 		err = MPI_Type_contiguous(1 << 20, MPI_BYTE, &mpi.mebi);
 	if (!err)
 		err = MPI_Type_commit(&mpi.mebi);
-	mpi.tags = err ? 0 : find_tags();
+	mpi.tags = err ? 0 : find_largest_tag();
 	return err;
 }
 
-static struct errand *new_errand(int (*run)(struct errand *e), const int32_t *member, int32_t n)
+static struct blocking_call *make_blocking_call(int (*run)(struct blocking_call *e),
+                                                const int32_t *member, int32_t n)
 {
-	struct errand *e = calloc(1, sizeof *e + (size_t)n * sizeof *member);
+	struct blocking_call *e = calloc(1, sizeof *e + (size_t)n * sizeof *member);
 
 	if (!e)
 		return NULL;
@@ -232,29 +226,29 @@ static struct errand *new_errand(int (*run)(struct errand *e), const int32_t *me
 	e->comm = MPI_COMM_NULL;
 	e->nmembers = n;
 	if (n)
-		e->member = memcpy(e + 1, member, (size_t)n * sizeof *member);
+		e->members = memcpy(e + 1, member, (size_t)n * sizeof *member);
 	return e;
 }
 
-tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *store,
-                        int64_t deadline)
+tess_status blocking_init_mpi(int32_t rank, int32_t nranks, const struct tess_store *store,
+                              int64_t deadline)
 {
-	struct errand *e;
+	struct blocking_call *e;
 	tess_status st;
 
 	if (mpi.up)
 		return TESS_OK;
-	if (!was_started())
+	if (!was_started_by_mpirun())
 		return mpi_host->fail(
 			TESS_EINVAL,
 			"the ranks of backend mpi are started by mpirun: mpirun -n %d PROGRAM",
 			(int)nranks);
-	e = new_errand(run_init, NULL, 0);
+	e = make_blocking_call(call_mpi_init, NULL, 0);
 	if (!e)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for MPI_Init_thread");
-	mpi.patience = deadline - mpi_now();
+	mpi.patience = deadline - tess_now();
 	mpi.pid = getpid();
-	st = send(e, store, deadline, "MPI_Init_thread");
+	st = run_blocking_call(e, store, deadline, "MPI_Init_thread");
 	if (st == TESS_ETIMEOUT && !store)
 		return mpi_host->fail(
 			st,
@@ -265,8 +259,8 @@ tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *s
 		return st;
 	mpi.up = true; /* the job's first group is opened alone */
 	if (mpi.ours)
-		atexit(errand_finish); /* for programs that do not say when they end */
-	st = e->err ? complain("MPI_Init_thread", e->err) : TESS_OK;
+		atexit(blocking_finalize_mpi); /* for programs that do not finalize it */
+	st = e->err ? fail_with_mpi_error("MPI_Init_thread", e->err) : TESS_OK;
 	free(e);
 	if (st == TESS_OK && mpi.level < MPI_THREAD_MULTIPLE)
 		st = mpi_host->fail(
@@ -281,24 +275,24 @@ tess_status errand_init(int32_t rank, int32_t nranks, const struct tess_store *s
 			"the ranks by mpirun alone",
 			(int)rank, mpi.rank, mpi.size);
 	if (st < 0)
-		errand_lose();
+		abandon_mpi();
 	return st;
 }
 
-MPI_Datatype errand_mebi(void)
+MPI_Datatype get_mebibyte_type(void)
 {
 	return mpi.mebi;
 }
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-static int run_open(struct errand *e)
+static int call_create_group(struct blocking_call *e)
 {
 	MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
 	int err = MPI_Comm_group(mpi.all, &all);
 
 	if (!err)
-		err = MPI_Group_incl(all, e->nmembers, e->member, &some);
+		err = MPI_Group_incl(all, e->nmembers, e->members, &some);
 	if (!err)
 		err = MPI_Comm_create_group(mpi.all, some, e->key, &e->comm);
 	if (!err)
@@ -310,8 +304,8 @@ static int run_open(struct errand *e)
 	return err;
 }
 
-/* Groups that open at once are told apart by a tag made of their names. */
-static int key_of(const char *name)
+/* Groups that open at once are distinguished by a tag made of their names. */
+static int hash_group_name(const char *name)
 {
 	uint32_t h = 2166136261u;
 
@@ -320,16 +314,16 @@ static int key_of(const char *name)
 	return (int)(h % 32000);
 }
 
-static int run_dup(struct errand *e)
+static int call_comm_dup(struct blocking_call *e)
 {
 	int err = MPI_Comm_dup(mpi.all, &e->comm);
 
 	return err ? err : MPI_Comm_set_errhandler(e->comm, MPI_ERRORS_RETURN);
 }
 
-tess_status errand_open_all(int32_t nranks, int64_t deadline, MPI_Comm *comm)
+tess_status blocking_open_world(int32_t nranks, int64_t deadline, MPI_Comm *comm)
 {
-	struct errand *e;
+	struct blocking_call *e;
 	tess_status st;
 
 	if (nranks != mpi.size)
@@ -338,21 +332,21 @@ tess_status errand_open_all(int32_t nranks, int64_t deadline, MPI_Comm *comm)
 			"the job has %d ranks, but MPI has %d; start all of them by one "
 			"mpirun",
 			(int)nranks, mpi.size);
-	e = new_errand(run_dup, NULL, 0);
+	e = make_blocking_call(call_comm_dup, NULL, 0);
 	if (!e)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for a communicator");
-	st = send(e, NULL, deadline, "MPI_Comm_dup");
+	st = run_blocking_call(e, NULL, deadline, "MPI_Comm_dup");
 	if (st < 0)
 		return st;
-	st = e->err ? complain("MPI_Comm_dup", e->err) : TESS_OK;
+	st = e->err ? fail_with_mpi_error("MPI_Comm_dup", e->err) : TESS_OK;
 	*comm = e->comm;
 	free(e);
 	return st;
 }
 
-tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags)
+tess_status blocking_open_group(const struct tess_join *how, MPI_Comm *comm, int *tags)
 {
-	struct errand *e;
+	struct blocking_call *e;
 	tess_status st;
 
 	for (int32_t r = 0; r < how->nranks; r++)
@@ -362,54 +356,59 @@ tess_status errand_open(const struct tess_join *how, MPI_Comm *comm, int *tags)
 				"rank %d is in the group, but MPI has %d ranks; start all of "
 				"them by one mpirun",
 				(int)how->world[r], mpi.size);
-	e = new_errand(run_open, how->world, how->nranks);
+	e = make_blocking_call(call_create_group, how->world, how->nranks);
 	if (!e)
 		return mpi_host->fail(TESS_ENOMEM, "no memory for a communicator");
-	e->key = key_of(how->name);
-	st = send(e, how->store, how->deadline, "MPI_Comm_create_group");
+	e->key = hash_group_name(how->name);
+	st = run_blocking_call(e, how->store, how->deadline, "MPI_Comm_create_group");
 	if (st < 0)
 		return st;
-	st = e->err ? complain("MPI_Comm_create_group", e->err) : TESS_OK;
+	st = e->err ? fail_with_mpi_error("MPI_Comm_create_group", e->err) : TESS_OK;
 	*comm = e->comm;
 	*tags = mpi.tags;
 	free(e);
 	return st;
 }
 
-static int run_close(struct errand *e)
+static int call_comm_free(struct blocking_call *e)
 {
 	return MPI_Comm_free(&e->comm);
 }
 
-/* The last that is asked of MPI, or of a communicator; it has the patience of the job's calls. */
-static void send_last(int (*run)(struct errand *e), MPI_Comm comm, const char *what)
+/* The last call of MPI, or on a communicator; its deadline is that of the job's calls. */
+static void run_last_call(int (*run)(struct blocking_call *e), MPI_Comm comm, const char *what)
 {
-	struct errand *e = new_errand(run, NULL, 0);
+	struct blocking_call *e = make_blocking_call(run, NULL, 0);
 
 	if (!e)
 		return;
 	e->comm = comm;
-	if (send(e, NULL, mpi_now() + mpi.patience, what) == TESS_OK)
+	if (run_blocking_call(e, NULL, tess_now() + mpi.patience, what) == TESS_OK)
 		free(e);
 }
 
-void errand_close(MPI_Comm *comm)
+void blocking_close_comm(MPI_Comm *comm)
 {
 	if (*comm != MPI_COMM_NULL && !mpi.lost)
-		send_last(run_close, *comm, "MPI_Comm_free");
+		run_last_call(call_comm_free, *comm, "MPI_Comm_free");
 	*comm = MPI_COMM_NULL;
 }
 
 /* ---- down ---------------------------------------------------------------------------------------- */
 
-void errand_lose(void)
+void abandon_mpi(void)
 {
 	pthread_mutex_lock(&mpi.lock);
 	mpi.lost = true;
 	pthread_mutex_unlock(&mpi.lock);
 }
 
-static int run_finalize(struct errand *e)
+void blocking_set_finish(void (*finish)(void))
+{
+	mpi.finish = finish;
+}
+
+static int call_mpi_finalize(struct blocking_call *e)
 {
 	int down = 0;
 
@@ -426,16 +425,16 @@ static int run_finalize(struct errand *e)
  * After a failure MPI_Finalize would wait for the dead: it is left out, the process ends without it,
  * and mpirun, which sees that, ends the rest. A forked child has no MPI.
  */
-void errand_finish(void)
+void blocking_finalize_mpi(void)
 {
 	bool up;
 
-	if (mpi.up && mpi.pid == getpid())
-		line_finish();
+	if (mpi.up && mpi.pid == getpid() && mpi.finish)
+		mpi.finish();
 	pthread_mutex_lock(&mpi.lock);
 	up = mpi.up && mpi.ours && !mpi.lost && mpi.pid == getpid();
 	mpi.ours = false;
 	pthread_mutex_unlock(&mpi.lock);
 	if (up)
-		send_last(run_finalize, MPI_COMM_NULL, "MPI_Finalize");
+		run_last_call(call_mpi_finalize, MPI_COMM_NULL, "MPI_Finalize");
 }

@@ -1,4 +1,4 @@
-#include "file.h"
+#include "trace_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@ static const char head[] = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
 static const char tail[] = "\n]}\n";
 enum { TAIL = sizeof tail - 1, WINDOW = 1 << 18, LOOK_NS = 200000 };
 
-static bool put(int fd, const char *text, size_t len, off_t at)
+static bool write_at(int fd, const char *text, size_t len, off_t at)
 {
 	while (len) {
 		ssize_t n = pwrite(fd, text, len, at);
@@ -29,17 +29,17 @@ static bool put(int fd, const char *text, size_t len, off_t at)
 	return true;
 }
 
-int file_make(const char *path, const char *event)
+int trace_file_create(const char *path, const char *event)
 {
-	size_t room = strlen(path) + 8, len = sizeof head + sizeof tail + strlen(event);
-	char *name = malloc(room), *text = malloc(len);
+	size_t capacity = strlen(path) + 8, len = sizeof head + sizeof tail + strlen(event);
+	char *name = malloc(capacity), *text = malloc(len);
 	int fd = -1, err;
 
 	if (name && text) {
-		snprintf(name, room, "%s.new", path);
+		snprintf(name, capacity, "%s.new", path);
 		snprintf(text, len, "%s%s%s", head, event, tail);
 		fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-		if (fd >= 0 && (!put(fd, text, strlen(text), 0) || rename(name, path))) {
+		if (fd >= 0 && (!write_at(fd, text, strlen(text), 0) || rename(name, path))) {
 			err = errno;
 			close(fd);
 			unlink(name);
@@ -54,12 +54,12 @@ int file_make(const char *path, const char *event)
 	return fd;
 }
 
-int file_open(const char *path)
+int trace_file_open(const char *path)
 {
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
-static bool lock(int fd, int64_t patience)
+static bool lock_file(int fd, int64_t patience)
 {
 	struct timespec t = { .tv_nsec = LOOK_NS };
 
@@ -93,20 +93,20 @@ static off_t find_end(int fd)
 	return at;
 }
 
-bool file_append(int fd, const char *text, size_t len, int64_t patience)
+bool trace_file_append(int fd, const char *text, size_t len, int64_t patience)
 {
 	char *all = malloc(len + TAIL);
 	bool done = false;
 	off_t at;
 
-	if (all && lock(fd, patience)) {
+	if (all && lock_file(fd, patience)) {
 		memcpy(all, text, len);
 		memcpy(all + len, tail, TAIL);
 		at = find_end(fd);
 		if (at >= 0)
-			done = put(fd, all, len + TAIL, at) &&
+			done = write_at(fd, all, len + TAIL, at) &&
 			       !ftruncate(fd, at + (off_t)len + TAIL);
-		if (at >= 0 && !done && put(fd, tail, TAIL, at) && ftruncate(fd, at + TAIL))
+		if (at >= 0 && !done && write_at(fd, tail, TAIL, at) && ftruncate(fd, at + TAIL))
 			done = false; /* a full disk: what was there is whole at least */
 		flock(fd, LOCK_UN);
 	}
@@ -114,17 +114,17 @@ bool file_append(int fd, const char *text, size_t len, int64_t patience)
 	return done;
 }
 
-void file_escape(const char *s, char *out, size_t room)
+void trace_file_escape(const char *s, char *out, size_t capacity)
 {
 	size_t n = 0;
 
-	for (; *s && n + 7 < room; s++) {
+	for (; *s && n + 7 < capacity; s++) {
 		unsigned char c = (unsigned char)*s;
 
 		if (c == '"' || c == '\\')
-			n += (size_t)snprintf(out + n, room - n, "\\%c", c);
+			n += (size_t)snprintf(out + n, capacity - n, "\\%c", c);
 		else if (c < 0x20 || c >= 0x7f) /* names of modules are ASCII */
-			n += (size_t)snprintf(out + n, room - n, "\\u%04x", c);
+			n += (size_t)snprintf(out + n, capacity - n, "\\u%04x", c);
 		else
 			out[n++] = (char)c;
 	}

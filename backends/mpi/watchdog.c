@@ -1,0 +1,58 @@
+/*
+ * watchdog.c - a rank that does not return from MPI_Isend, MPI_Irecv or MPI_Test.
+ *
+ * They return at once, but not where a rank died inside of MPI: a message enters a queue of Open
+ * MPI's shared memory by two stores, and a rank that sees the first waits for the second, which a
+ * rank that was killed between them never makes. No error can be returned there. So once a group is
+ * aborted a thread watches, and where a call does not return the process says so and ends.
+ */
+#include "watchdog.h"
+
+#include "blocking_call.h"
+
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	CHECK_MS = 10,
+	CHECKS_MOST = 200
+}; /* checks are counted, not time: this process may be stopped */
+
+static void *watch_calls(void *arg)
+{
+	const struct timespec pause = { .tv_nsec = CHECK_MS * 1000000 };
+	struct group *g = arg;
+	unsigned seen = 0;
+	int checks = 0;
+
+	while (!atomic_load(&g->closing)) {
+		unsigned turn = atomic_load(&g->turn);
+
+		if (turn != seen || turn % 2 == 0) {
+			seen = turn;
+			checks = 0;
+		} else if (++checks > CHECKS_MOST) {
+			mpi_host->log(
+				TESS_ERROR, "mpi",
+				"rank %d of group %s is kept inside MPI, where it waits for what a rank "
+				"that is gone has begun; as no call can return, the process ends",
+				(int)g->rank, g->name);
+			_exit(1);
+		}
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+void watchdog_start(struct group *g)
+{
+	if (g->comm != MPI_COMM_NULL && start_quiet_thread(watch_calls, g, &g->watcher))
+		atomic_store(&g->watched, true);
+}
+
+void watchdog_stop(struct group *g)
+{
+	atomic_store(&g->closing, true);
+	if (atomic_load(&g->watched))
+		pthread_join(g->watcher, NULL);
+}

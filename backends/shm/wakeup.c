@@ -1,0 +1,162 @@
+/*
+ * wakeup.c - waiting: a spin, then a yield of the CPU, then sleep until another rank wakes this one.
+ *
+ * The one thing that two ranks must not get wrong: one sets a flag and sees no sleeper, while the
+ * other sees no flag and falls asleep. Each side writes, then reads what the other wrote, with a
+ * full fence between: of two such ranks at least one sees the other (model/wakeup.pml). A release
+ * store and an acquire load would not do, here and on x86: a store may wait in the store buffer
+ * while the load is made.
+ *
+ * A rank sets a flag in every call, and its fence would wait for the cache line of the flag to come
+ * from another core; a rank that falls asleep has time. Where the kernel can (membarrier), the
+ * sleeper makes the fence of all: on each CPU that runs a rank, between two of its instructions.
+ */
+#include "wakeup.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { NOTIFY_AFTER = 16, YIELD_NS = 50000, SHORT_SLEEP_NS = 1000000, TURNS_SHARED = 40 };
+
+#if defined(__SANITIZE_THREAD__)
+#define WITHOUT_FENCES 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WITHOUT_FENCES 1
+#endif
+#endif
+
+static void issue_full_fence(const struct group *g)
+{
+#ifdef WITHOUT_FENCES
+	/* TSan knows no fences: changes of one word order as much, and more */
+	atomic_fetch_add(&g->header->sleepers, 0);
+#else
+	(void)g;
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+bool wakeup_register_fence(void)
+{
+#ifdef WITHOUT_FENCES
+	return false;
+#else
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+#endif
+}
+
+static void call_futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
+{
+	/*
+	 * Shared, for the other process; woken, changed, interrupted or late: the caller checks
+	 * again.
+	 */
+	syscall(SYS_futex, at, op, val, until, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static void wake_rank(struct rank_slot *s)
+{
+	atomic_fetch_add(&s->wakeups, 1);
+	call_futex(&s->wakeups, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+void wakeup_wake_sleepers(struct group *g)
+{
+	if (!g->fenced)
+		issue_full_fence(g);
+	if (!atomic_load_explicit(&g->header->sleepers, memory_order_relaxed))
+		return;
+	for (int32_t r = 0; r < g->nranks; r++)
+		if (r != g->rank &&
+		    atomic_load_explicit(&rank_slot_of(g, r)->asleep, memory_order_relaxed))
+			wake_rank(rank_slot_of(g, r));
+}
+
+void wakeup_abort_wait(struct group *g)
+{
+	atomic_store(&g->aborted, true);
+	wake_rank(rank_slot_of(g, g->rank));
+}
+
+/* The counter is read before the last look at all calls: a wake-up after that look changes it. */
+static void sleep_until_woken(struct group *g, int64_t deadline,
+                              tess_status (*progress)(struct group *g))
+{
+	struct rank_slot *s = rank_slot_of(g, g->rank);
+	uint32_t wakeups = atomic_load(&s->wakeups);
+	uint64_t moves = g->events;
+	struct timespec until;
+
+	atomic_store(&s->asleep, 1);
+	atomic_fetch_add(&g->header->sleepers, 1);
+	issue_full_fence(g);
+	/* Where this rank cannot fence the others, one of them may not see it in time: a short sleep. */
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) &&
+	    deadline > tess_now() + SHORT_SLEEP_NS)
+		deadline = tess_now() + SHORT_SLEEP_NS;
+	until = tess_timespec(deadline);
+	if (progress(g) == TESS_OK && g->events == moves && !atomic_load(&g->aborted)) {
+		wakeup_notify(g);
+		call_futex(&s->wakeups, FUTEX_WAIT_BITSET, wakeups, &until);
+	}
+	atomic_fetch_sub(&g->header->sleepers, 1);
+	atomic_store(&s->asleep, 0);
+}
+
+void wakeup_publish_cpu(struct group *g)
+{
+	int32_t cpu = g->spin ? 0 : sched_getcpu() + 1;
+
+	if (cpu == g->cpu)
+		return;
+	g->cpu = cpu;
+	atomic_store_explicit(&rank_slot_of(g, g->rank)->cpu, cpu, memory_order_relaxed);
+}
+
+/*
+ * With fewer CPUs than ranks: whether all that are waited for run on other CPUs. Then their flags
+ * are about to be set, and a yield would only run a rank that waits as well.
+ */
+static bool all_run_elsewhere(const struct group *g)
+{
+	for (int32_t r = g->seen; r < g->nranks; r++)
+		if (atomic_load_explicit(&flag_of(g, r, g->round)->round, memory_order_relaxed) !=
+		            g->round &&
+		    atomic_load_explicit(&rank_slot_of(g, r)->cpu, memory_order_relaxed) == g->cpu)
+			return false;
+	return g->calls.head && !g->messages;
+}
+
+bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
+                       tess_status (*progress)(struct group *g))
+{
+	int64_t now;
+
+	if (p->events != g->events)
+		*p = (struct pause){ .events = g->events };
+	if (p->turn++ < (g->spin ? g->spin : TURNS_SHARED) && (g->spin || all_run_elsewhere(g))) {
+		/*
+		 * By now the store has most likely reached the other ranks, and the fence costs
+		 * little.
+		 */
+		if (p->turn > NOTIFY_AFTER)
+			wakeup_notify(g);
+		relax_cpu();
+		return true;
+	}
+	wakeup_notify(g);
+	now = tess_now();
+	if (!p->since)
+		p->since = now;
+	if (now - p->since < YIELD_NS)
+		sched_yield();
+	else
+		sleep_until_woken(g, deadline, progress);
+	return now < deadline;
+}

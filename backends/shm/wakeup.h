@@ -1,0 +1,47 @@
+/* wakeup.h - waiting, and waking ranks that sleep. */
+#ifndef SHM_WAKEUP_H
+#define SHM_WAKEUP_H
+
+#include "state.h"
+
+/* Whether sleepers will fence this process, which need not do it then. */
+bool wakeup_register_fence(void);
+/* Between two loads: a rank that loads a line all the time keeps it from its writer. */
+static inline void relax_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+void wakeup_wake_sleepers(struct group *g);
+/*
+ * After something was posted, before this rank does anything else for long: wakes ranks that sleep.
+ */
+static inline void wakeup_notify(struct group *g)
+{
+	if (!g->unnotified)
+		return;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (!g->fenced || atomic_load_explicit(&g->header->sleepers, memory_order_relaxed))
+		wakeup_wake_sleepers(g);
+	g->unnotified = false;
+}
+/* Before a flag is set: a rank that waits for it may want to know the CPU of this one. */
+void wakeup_publish_cpu(struct group *g);
+/*
+ * One step of a wait, zeroed before the first; later steps take longer. Before it sleeps it calls
+ * `progress`, which advances all calls of the group. False: the deadline has passed.
+ */
+struct pause {
+	int32_t turn;
+	int64_t since;
+	uint64_t events;
+};
+bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
+                       tess_status (*progress)(struct group *g));
+/* From any thread: ends a wait of this rank. */
+void wakeup_abort_wait(struct group *g);
+
+#endif
