@@ -157,9 +157,9 @@ static bool has_avx2(void)
 	return __builtin_cpu_supports("avx2");
 }
 #else
-#define add_f32_wide add_f32
+#define add_f32_avx2 add_f32
 
-static bool has_wide(void)
+static bool has_avx2(void)
 {
 	return false;
 }

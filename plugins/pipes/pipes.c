@@ -3,32 +3,32 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <tessera/reduce.h>
-#include <time.h>
+#include <tessera/clock.h>
+#include <tessera/coll.h>
 #include <unistd.h>
 
 enum { RANKS = 64 };
 
 static const struct tess_host *host;
 
-/* A message is the print of its call, then its bytes: those of calls that differ must never mix. */
+/* A message is the fingerprint of its call, then its bytes: those of calls that differ never mix. */
 struct work {
 	struct work *next;
 	struct tess_coll c;
 	char *at;
-	uint64_t print, body, left; /* body: bytes after the print; left: of a barrier its number */
+	uint64_t fingerprint, body, left; /* body: bytes after it; left: of a barrier its number */
 };
 
 struct group {
 	int32_t rank, n;
 	int in[2 * RANKS], out[2 * RANKS]; /* [2 * rank]: messages, [2 * rank + 1]: barriers */
-	uint64_t barriers, come[RANKS]; /* started by this rank; that each rank has come to */
+	uint64_t barriers, joined[RANKS]; /* started by this rank; joined by each rank */
 	struct work *works; /* in the order of their start */
 };
 
-static tess_status supports(const struct tess_coll *c, int32_t n)
+static tess_status supports_call(const struct tess_coll *c, int32_t n)
 {
-	int message = (c->kind == TESS_SEND || c->kind == TESS_RECV) && tess_width(c->dtype);
+	int message = tess_kind_is_p2p(c->kind) && tess_width(c->dtype);
 
 	if ((message || c->kind == TESS_BARRIER) && c->mem == TESS_HOST && n <= RANKS)
 		return TESS_OK;
@@ -36,7 +36,7 @@ static tess_status supports(const struct tess_coll *c, int32_t n)
 	                  RANKS);
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status start_call(void *self, const struct tess_coll *c, void **work)
 {
 	struct group *g = self;
 	struct work *w = calloc(1, sizeof *w), **end = &g->works;
@@ -44,10 +44,10 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 	if (!w)
 		return host->fail(TESS_ENOMEM, "pipes: no memory for a call");
 	w->c = *c;
-	w->print = c->print;
-	w->at = (char *)&w->print;
+	w->fingerprint = c->fingerprint;
+	w->at = (char *)&w->fingerprint;
 	w->body = c->count * tess_width(c->dtype);
-	w->left = c->kind == TESS_BARRIER ? ++g->barriers : sizeof w->print;
+	w->left = c->kind == TESS_BARRIER ? ++g->barriers : sizeof w->fingerprint;
 	for (int32_t r = 0; r < g->n && c->kind == TESS_BARRIER; r++)
 		if (write(g->out[2 * r + 1], "b", 1) != 1) {
 			free(w);
@@ -60,14 +60,14 @@ static tess_status start(void *self, const struct tess_coll *c, void **work)
 }
 
 /* All messages move that can: another rank may wait for any of them. Those of a pair keep their order. */
-static void advance(struct group *g)
+static void advance_calls(struct group *g)
 {
 	char busy[2][RANKS] = { { 0 } }, tokens[256];
 	ssize_t n;
 
 	for (int32_t r = 0; r < g->n; r++)
 		while ((n = read(g->in[2 * r + 1], tokens, sizeof tokens)) > 0)
-			g->come[r] += (uint64_t)n;
+			g->joined[r] += (uint64_t)n;
 	for (struct work *w = g->works; w; w = w->next) {
 		int32_t r = w->c.peer, out = w->c.kind == TESS_SEND;
 
@@ -77,50 +77,49 @@ static void advance(struct group *g)
 		                           : read(g->in[2 * r], w->at, w->left)) > 0) {
 			w->at += n;
 			w->left -= (uint64_t)n;
-			if (w->left || w->print != w->c.print)
+			if (w->left || w->fingerprint != w->c.fingerprint)
 				continue;
 			w->at = out ? (char *)(uintptr_t)w->c.src : w->c.dst;
 			w->left = w->body;
 			w->body = 0;
 		}
-		busy[out][r] = w->left > 0 || w->print != w->c.print;
+		busy[out][r] = w->left > 0 || w->fingerprint != w->c.fingerprint;
 	}
 }
 
-static tess_status test(void *self, void *work)
+static tess_status test_call(void *self, void *work)
 {
 	struct group *g = self;
 	struct work *w = work;
 
-	advance(g);
+	advance_calls(g);
 	if (w->c.kind != TESS_BARRIER && w->left)
 		return TESS_PENDING;
-	if (w->print != w->c.print)
+	if (w->fingerprint != w->c.fingerprint)
 		return host->fail(TESS_EMISMATCH, "pipes: rank %d sends for another call",
 		                  (int)w->c.peer);
 	if (w->c.kind != TESS_BARRIER)
 		return TESS_OK;
 	for (int32_t r = 0; r < g->n; r++)
-		if (g->come[r] < w->left)
+		if (g->joined[r] < w->left)
 			return TESS_PENDING;
 	return TESS_OK;
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status wait_for_call(void *self, void *work, int64_t deadline)
 {
-	struct timespec now, nap = { .tv_nsec = 50000 };
+	const struct timespec pause = { .tv_nsec = 50000 };
 	tess_status st;
 
-	while ((st = test(self, work)) == TESS_PENDING) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec >= deadline)
+	while ((st = test_call(self, work)) == TESS_PENDING) {
+		if (tess_now() >= deadline)
 			return host->fail(TESS_ETIMEOUT, "pipes: not done by the deadline");
-		nanosleep(&nap, NULL);
+		nanosleep(&pause, NULL);
 	}
 	return st;
 }
 
-static void release(void *self, void *work)
+static void release_call(void *self, void *work)
 {
 	struct work **at = &((struct group *)self)->works;
 
@@ -141,15 +140,15 @@ static void close_group(void *self)
 	free(g);
 }
 
-/* What a rank tells the others: where the pipes begin that it reads. */
+/* What a rank publishes: where the pipes begin that it reads. */
 struct address {
 	int32_t pid, end[2 * RANKS];
 };
 
 /*
- * Both ends, so that it is no SIGPIPE to write to a rank that has died: the core sees to the dead.
+ * Both ends, so that writing to a rank that has died is no SIGPIPE: the core detects its failure.
  */
-static tess_status reach(struct group *g, const struct tess_join *how, int32_t r)
+static tess_status open_pipes_to(struct group *g, const struct tess_join *how, int32_t r)
 {
 	struct address there;
 	uint64_t len = sizeof there;
@@ -197,13 +196,13 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	if (!st)
 		st = how->store->set(how->store->self, key, &here, sizeof here);
 	for (int32_t r = 0; r < g->n && !st; r++)
-		st = reach(g, how, r);
-	if (!st && !(st = start(g, &all_here, &work))) {
-		st = wait(g, work, how->deadline);
-		release(g, work);
+		st = open_pipes_to(g, how, r);
+	if (!st && !(st = start_call(g, &all_here, &work))) {
+		st = wait_for_call(g, work, how->deadline);
+		release_call(g, work);
 	}
 	for (int p = 0; p < 2 * g->n; p++)
-		close(here.end[p]); /* all have opened it by now */
+		close(here.end[p]); /* every rank has opened it by now */
 	if (st)
 		close_group(g);
 	else
@@ -211,7 +210,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	return st;
 }
 
-static tess_status init(const struct tess_host *h)
+static tess_status init_plugin(const struct tess_host *h)
 {
 	host = h;
 	return TESS_OK;
@@ -222,13 +221,15 @@ static const struct tess_backend pipes = {
 	.threads = 1,
 	.name = "pipes",
 	.summary = "ranks of one host, over pipes",
-	.supports = supports,
+	.supports = supports_call,
 	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
+	.start = start_call,
+	.test = test_call,
+	.wait = wait_for_call,
+	.release = release_call,
 	.close = close_group,
+	.reach = TESS_REACH_HOST,
+	.mem_kinds = 1 << TESS_HOST,
 };
 static const struct tess_backend *const backends[] = { &pipes, NULL };
 
@@ -239,5 +240,5 @@ TESS_PLUGIN = {
 	.version = "1.0",
 	.license = "Apache-2.0",
 	.backends = backends,
-	.init = init,
+	.init = init_plugin,
 };
