@@ -66,9 +66,12 @@ bool generate_interrupted(void)
 /* Rank 0 ends the text, the others hear it from rank 0; threads share rank 0's handler. */
 static void catch_interrupt(const struct rank *r)
 {
+	const struct tess_backend *b;
+
 	if (tess_world_rank(r->world) == 0)
 		signal(SIGINT, on_interrupt);
-	else if (strcmp(tess_backend_wrapped(tess_world_backend(r->world)), "loopback"))
+	else if (!tess_plugin_backend(tess_world_backend(r->world), &b) &&
+	         b->reach != TESS_REACH_PROCESS)
 		signal(SIGINT, SIG_IGN);
 }
 

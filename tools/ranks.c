@@ -99,7 +99,11 @@ tess_status tess_tool_join(int32_t n, const struct tess_rank_env *seat,
 
 bool tess_tool_has_threads(int32_t n)
 {
-	return n == 1 || !strcmp(tess_backend_wrapped(tess_option("backend")), "loopback");
+	const char *name = tess_option("backend");
+	const struct tess_backend *b;
+
+	return n == 1 || (strcmp(name, "auto") != 0 && !tess_plugin_backend(name, &b) &&
+	                  b->reach == TESS_REACH_PROCESS);
 }
 
 tess_status tess_tool_ranks(int32_t n, char **argv,

@@ -1,52 +1,76 @@
 #include "choose.h"
 
+#include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include <stdio.h>
 #include <string.h>
 
-/* GPUs are the device's matter. */
-static tess_status choose_by_rule(int32_t size, bool threads, bool hosts, struct tess_choice *c)
+static const char *describe_ranks(int32_t size, bool threads, bool hosts)
 {
-	tess_status st;
+	return size == 1 ? "one rank"
+	       : threads ? "ranks that are threads of one process"
+	       : hosts   ? "ranks on several hosts"
+	                 : "ranks that share this host";
+}
 
-	if (threads || size == 1) {
-		snprintf(c->why, sizeof c->why, "%s",
-		         size == 1 ? "one rank has nobody to talk to"
-		                   : "the ranks are threads of one process");
-		return tess_plugin_backend("loopback", &c->backend);
+static bool can_join_ranks(const struct tess_backend *b, int32_t size, bool threads, bool hosts)
+{
+	if (threads || size == 1)
+		return b->threads || size == 1;
+	if (hosts)
+		return !b->reach || b->reach == TESS_REACH_HOSTS;
+	return b->reach != TESS_REACH_PROCESS;
+}
+
+/* The first name of the list that can be opened and joins these ranks. */
+static tess_status choose_from_list(const char *list, int32_t size, bool threads, bool hosts,
+                                    struct tess_choice *c)
+{
+	const char *ranks = describe_ranks(size, threads, hosts);
+	char name[128], refused[448] = "";
+
+	for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
+		size_t len = strcspn(at, ", ");
+		tess_status st;
+
+		snprintf(name, sizeof name, "%.*s", (int)len, at);
+		at += len;
+		st = tess_plugin_backend(name, &c->backend);
+		if (!st && can_join_ranks(c->backend, size, threads, hosts)) {
+			snprintf(c->why, sizeof c->why,
+			         "%s: the first of TESSERA_BACKENDS that joins them%s%s", ranks,
+			         *refused ? "; " : "", refused);
+			return TESS_OK;
+		}
+		c->second = c->second || st;
+		if (st)
+			snprintf(refused, sizeof refused, "%s cannot be used: %s", name,
+			         st == TESS_ENOENT ? "it is not installed" : tess_error());
 	}
-	if (hosts) {
-		snprintf(c->why, sizeof c->why, "the ranks are on several hosts");
-		return tess_plugin_backend("gloo", &c->backend);
-	}
-	snprintf(c->why, sizeof c->why, "the ranks share this host, where shm is the fastest");
-	st = tess_plugin_backend("shm", &c->backend);
-	if (!st)
-		return TESS_OK;
-	c->second = true;
-	snprintf(c->why, sizeof c->why, "the ranks share this host, but shm is not to be had: %s",
-	         st == TESS_ENOENT ? "it is not installed" : tess_error());
-	return tess_plugin_backend("gloo", &c->backend);
+	return tess_fail(TESS_ENOENT, "TESSERA_BACKENDS=%s has no backend that joins %s%s%s", list,
+	                 ranks, *refused ? "; " : "", refused);
 }
 
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out)
 {
 	struct tess_choice c = { .why = "TESSERA_BACKEND says so" };
-	tess_status st = !strcmp(name, "auto") ? choose_by_rule(size, threads, hosts, &c)
+	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option("backends"), size,
+	                                                          threads, hosts, &c)
 	                                       : tess_plugin_backend(name, &c.backend);
 
 	if (!st && threads && !c.backend->threads)
 		st = tess_fail(
 			TESS_EINVAL,
 			"the ranks of backend %s are processes, not threads; start the program with "
-			"tessera launch, or take TESSERA_BACKEND=loopback",
+			"tessera launch, or use TESSERA_BACKEND=auto",
 			c.backend->name);
-	if (!st && hosts && !strcmp(tess_backend_wrapped(name), "shm"))
+	if (!st && hosts && !can_join_ranks(c.backend, size, false, true))
 		st = tess_fail(TESS_EINVAL,
-		               "the ranks are on several hosts, and those of shm share one; take "
-		               "TESSERA_BACKEND=gloo");
+		               "the ranks are on several hosts, and those of %s share one; use "
+		               "TESSERA_BACKEND=auto",
+		               name);
 	if (!st)
 		*out = c;
 	return st;

@@ -7,15 +7,15 @@
 
 struct tess_choice {
 	const struct tess_backend *backend;
-	bool second; /* the first choice cannot be had */
-	char why[640]; /* "the ranks share this host, where shm is the fastest" */
+	bool second; /* an earlier one of the list cannot be used */
+	char why[640]; /* "ranks that share this host: the first of TESSERA_BACKENDS that joins them" */
 };
 
 /*
- * What a world of `size` ranks takes that was told `name`, as TESSERA_BACKEND has it. "auto" is a
- * rule: one rank, or ranks that are threads, loopback; ranks of one host shm, else gloo. Fails as
- * tess_plugin_backend does, or with TESS_EINVAL where ranks are threads and the backend's are not,
- * or are on several hosts and it is shm.
+ * What a world of `size` ranks uses that was told `name`, as TESSERA_BACKEND has it. "auto" is the
+ * first of the list TESSERA_BACKENDS that can be opened and joins these ranks, as its `threads` and
+ * `reach` say. Fails as tess_plugin_backend does, with TESS_ENOENT where the list has none, or with
+ * TESS_EINVAL where the backend does not join threads, or ranks of several hosts.
  */
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out);

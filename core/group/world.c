@@ -18,7 +18,8 @@ enum { ANSWER_MS = 250, ANSWER_MOST_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
 
 const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
-	  "who moves data between ranks: loopback, gloo, ...; auto: one rank loopback, one host shm" },
+	  "what moves data between ranks: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS that joins them" },
+	{ "backends", "loopback,shm,gloo", "the backends that auto tries, in this order" },
 	{ "timeout", "300", "seconds that a call may take before the job fails" },
 	{ "reduce", "exact",
 	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
@@ -30,7 +31,7 @@ const struct tess_option tess_world_options[] = {
 	{ "secret_file", "",
 	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
 	{ "bind", "auto",
-	  "ranks that tessera starts on this host: cpu (each on one CPU), none; auto: cpu where CPUs share ranks of shm evenly" },
+	  "ranks that tessera starts on this host: cpu (each on one CPU), none; auto: cpu where it helps the backend and ranks share CPUs evenly" },
 	{ "flight", "",
 	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },

@@ -1,7 +1,9 @@
 #include "bind.h"
 
+#include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/registry/registry.h"
+#include "core/group/choose.h"
+#include "core/group/world.h"
 #include <string.h>
 
 tess_status tess_bind_check(const char *how)
@@ -14,22 +16,23 @@ tess_status tess_bind_check(const char *how)
 	                 how);
 }
 
-static bool worth_it(const char *backend, int32_t ncpus, int32_t nranks)
+bool tess_bind_gains(const char *backend, int32_t nranks)
 {
-	const char *below = tess_backend_wrapped(backend);
+	struct tess_choice choice;
 
-	return (!strcmp(below, "shm") || !strcmp(below, "auto")) && nranks > ncpus &&
-	       nranks % ncpus == 0;
+	if (tess_option_add("world", tess_world_options))
+		return false;
+	return !tess_backend_choose(backend, nranks, false, false, &choice) && choice.backend->bind;
 }
 
-bool tess_bind(const char *how, const char *backend, const cpu_set_t *ours, int32_t rank,
-               int32_t nranks, cpu_set_t *out)
+bool tess_bind(const char *how, bool gains, const cpu_set_t *ours, int32_t rank, int32_t nranks,
+               cpu_set_t *out)
 {
 	int32_t ncpus = CPU_COUNT(ours), nth;
 	int cpu = -1;
 
 	if (ncpus < 2 || !strcmp(how, "none") ||
-	    (!strcmp(how, "auto") && !worth_it(backend, ncpus, nranks)))
+	    (!strcmp(how, "auto") && !(gains && nranks > ncpus && nranks % ncpus == 0)))
 		return false;
 	nth = (int32_t)((int64_t)rank * ncpus / nranks);
 	for (int32_t i = 0; i <= nth; i++)

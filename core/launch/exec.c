@@ -67,11 +67,10 @@ void tess_exec_free(struct tess_exec *e)
 static void bind_rank(const struct tess_exec *e)
 {
 	const struct tess_launch *how = e->how;
-	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
 	cpu_set_t ours, mine;
 
 	if (!sched_getaffinity(0, sizeof ours, &ours) &&
-	    tess_bind(how->bind ? how->bind : "auto", backend ? backend : "auto", &ours, e->rank,
+	    tess_bind(how->bind ? how->bind : "auto", e->attempt->bind_gains, &ours, e->rank,
 	              how->nranks, &mine))
 		sched_setaffinity(0, sizeof mine, &mine);
 }

@@ -12,6 +12,7 @@ struct tess_attempt {
 	sigset_t mask; /* of the ranks */
 	char name[64]; /* of the job; that of an attempt begins with it */
 	const char *records; /* an empty directory for the records of ranks, or "" */
+	bool bind_gains; /* ranks gain by being bound (bind.h) */
 	pid_t parent; /* ours: when it is gone the ranks are killed */
 };
 

@@ -38,19 +38,30 @@ struct verdict { /* of the child, over a pipe */
 	char sentence[TESS_SENTENCE];
 };
 
-static tess_status check(const struct tess_launch *how)
+static const char *backend_of(const struct tess_launch *how)
 {
 	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
+
+	return backend ? backend : "auto";
+}
+
+static tess_status check(const struct tess_launch *how)
+{
+	const char *backend = backend_of(how);
+	const struct tess_backend *b;
 	tess_status st;
 
 	if (how->nranks < 1 || how->nranks > TESS_RANKS_MAX)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
 		                 TESS_RANKS_MAX);
-	if (backend && !strcmp(tess_backend_wrapped(backend), "loopback"))
+	/* one that cannot be opened is reported by the ranks */
+	if (strcmp(backend, "auto") != 0 && !tess_plugin_backend(backend, &b) &&
+	    b->reach == TESS_REACH_PROCESS)
 		return tess_fail(
 			TESS_EINVAL,
-			"ranks over loopback are threads of one process and cannot be launched; "
-			"use the program's own -n, or another backend (--backend gloo)");
+			"ranks over %s are threads of one process and cannot be launched; use the "
+			"program's own -n, or another backend (--backend auto)",
+			backend);
 	if (how->bind && (st = tess_bind_check(how->bind)))
 		return st;
 	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
@@ -168,6 +179,8 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 		return st;
 	snprintf(attempt.name, sizeof attempt.name, "%d-%" PRId64, (int)attempt.parent, tess_now());
 	*records = '\0';
+	attempt.bind_gains = (!how->bind || !strcmp(how->bind, "auto")) &&
+	                     tess_bind_gains(backend_of(how), how->nranks);
 	if (!how->flight || tess_flight_on(how->flight))
 		lock = tess_records_make(records, sizeof records);
 	if (pipe2(report, O_CLOEXEC)) {

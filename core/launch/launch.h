@@ -41,7 +41,7 @@ struct tess_launch {
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 130 after
  * SIGINT, 143 after SIGTERM, 141 when what is written has no reader any more. Call it before there are threads
- * or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or loopback, whose ranks are threads; TESS_ENOENT,
+ * or other children; it forks. TESS_EINVAL: not 1 to 1024 ranks, or a backend whose ranks are threads; TESS_ENOENT,
  * TESS_EPERM, TESS_EIO: the program cannot be run.
  */
 tess_status tess_launch(const struct tess_launch *how, int *exit_status);

@@ -290,15 +290,15 @@ tess_status tess_plugin_backend(const char *name, const struct tess_backend **ou
 	if (!colon && !top->wrap)
 		*out = top;
 	else if (!top->wrap)
-		st = tess_fail(TESS_EINVAL, "backend %s: %s stands over no other; say %s alone",
+		st = tess_fail(TESS_EINVAL, "backend %s: %s wraps no other one; name %s alone",
 		               name, first, first);
 	else if (!colon || !colon[1])
 		st = tess_fail(
 			TESS_EINVAL,
-			"backend %s stands over another; name it behind a colon, like %s:gloo",
+			"backend %s wraps another one; name that after a colon: %s:NAME",
 			first, first);
 	else if (over_itself(first, colon + 1))
-		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot stand over itself", name, first);
+		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot wrap itself", name, first);
 	else
 		st = stack_up(top, name, colon + 1, out);
 	return st;

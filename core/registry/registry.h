@@ -29,7 +29,7 @@ tess_status tess_registry_add_dir(const char *path);
 /*
  * The table of a name or, for styles, an alias; models go by model_type of config.json. Borrowed. It is
  * the core's own copy: what the plugin's header did not know yet is NULL, required operations are not.
- * A backend's name may say what it stands over: "trace:gloo". TESS_EINVAL: it stands over none, or must.
+ * A backend's name may say what it wraps: "trace:gloo". TESS_EINVAL: it wraps none, or must.
  */
 tess_status tess_plugin_backend(const char *name, const struct tess_backend **out);
 tess_status tess_plugin_device(const char *name, const struct tess_device **out);

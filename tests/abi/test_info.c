@@ -93,7 +93,7 @@ START_TEST(says_what_auto_chooses)
 	ck_assert_int_eq(info("", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_BACKEND=auto chooses:\n"));
 	ck_assert_ptr_nonnull(
-		strstr(text, "  one rank: loopback (one rank has nobody to talk to)\n"));
+		strstr(text, "  one rank: loopback (one rank: the first of TESSERA_BACKENDS that joins them)\n"));
 	root = info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "processes");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");

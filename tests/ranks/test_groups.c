@@ -275,5 +275,30 @@ START_TEST(made_of_messages)
 }
 END_TEST
 
+static tess_status check_minimal(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	ck_assert_str_eq(tess_world_backend(w), "minimal");
+	return tess_barrier(tess_world_group(w), "chosen");
+}
+
+/* auto asks nothing but what a backend's table says: one from elsewhere is chosen where it is first. */
+START_TEST(auto_chooses_from_the_list)
+{
+	const char *dir = getenv("MINIMAL_DIR");
+
+	ck_assert_ptr_nonnull(dir);
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", dir, 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "auto", 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent, mpi,minimal,loopback", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(3, check_minimal, NULL), TESS_OK);
+	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent,mpi", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(3, check_minimal, NULL), TESS_ENOENT);
+	ck_assert_ptr_nonnull(strstr(tess_error(),
+	                             "TESSERA_BACKENDS=absent,mpi has no backend that "
+	                             "joins ranks that are threads"));
+}
+END_TEST
+
 SUITE_MAIN("groups", every_kind, large_ones, several_outstanding, rounded_once, added_by_rank,
-           batches, meshes, made_of_messages)
+           batches, meshes, made_of_messages, auto_chooses_from_the_list)

@@ -383,12 +383,12 @@ START_TEST(refuses_bad_stacks)
 	const struct tess_backend *a, *b;
 
 	ck_assert_int_eq(open_named("trace"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "trace:gloo"), "%s", tess_error());
+	ck_assert_msg(strstr(tess_error(), "trace:NAME"), "%s", tess_error());
 	ck_assert_int_eq(open_named("trace:"), TESS_EINVAL);
 	ck_assert_int_eq(open_named("loopback:shm"), TESS_EINVAL);
 	ck_assert_int_eq(open_named("trace:trace:loopback"), TESS_EINVAL);
 	ck_assert_int_eq(open_named("trace:faulty:trace:loopback"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "cannot stand over itself"), "%s", tess_error());
+	ck_assert_msg(strstr(tess_error(), "cannot wrap itself"), "%s", tess_error());
 	ck_assert_int_eq(open_named("trace:nothing"), TESS_ENOENT);
 	ck_assert_int_eq(open_named("trace:loopbak"), TESS_ENOENT);
 	ck_assert_msg(strstr(tess_error(), "did you mean loopback"), "%s", tess_error());
