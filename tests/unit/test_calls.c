@@ -322,5 +322,31 @@ START_TEST(keys)
 }
 END_TEST
 
+/* To nearest, ties to even; a NaN stays one. */
+START_TEST(sixteen_bits)
+{
+	static const struct {
+		float x;
+		uint16_t bf16, f16;
+	} rows[] = {
+		{ 0.0f, 0x0000, 0x0000 },       { -0.0f, 0x8000, 0x8000 },
+		{ 1.0f, 0x3f80, 0x3c00 },       { -2.0f, 0xc000, 0xc000 },
+		{ 257.0f, 0x4380, 0x5c04 },     { 259.0f, 0x4382, 0x5c0c },
+		{ 0x1.018p0f, 0x3f81, 0x3c06 }, { 0x1.002p0f, 0x3f80, 0x3c00 },
+		{ 0x1.006p0f, 0x3f80, 0x3c02 }, { 0x1.003p0f, 0x3f80, 0x3c01 },
+		{ 65519.0f, 0x4780, 0x7bff },   { 65520.0f, 0x4780, 0x7c00 },
+		{ 0x1p-25f, 0x3300, 0x0000 },   { 0x1.8p-24f, 0x33c0, 0x0002 },
+	};
+
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		ck_assert_uint_eq(tess_bf16_round(rows[i].x), rows[i].bf16);
+		ck_assert_uint_eq(tess_f16_round(rows[i].x), rows[i].f16);
+	}
+	ck_assert_uint_eq(tess_bf16_round(0x1.fffffep127f), 0x7f80);
+	ck_assert(tess_bf16_load(tess_bf16_round(tess_float(0x7f800001))) !=
+	          tess_bf16_load(tess_bf16_round(tess_float(0x7f800001))));
+}
+END_TEST
+
 SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair,
-           repeated_calls, rosters, keys)
+           repeated_calls, rosters, keys, sixteen_bits)
