@@ -5,45 +5,45 @@
 #define BACKEND_NAME "idle"
 #endif
 #ifndef WAIT
-#define WAIT wait_for
+#define WAIT idle_wait
 #endif
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status idle_supports(const struct tess_coll *c, int32_t nranks)
 {
 	(void)c, (void)nranks;
 	return TESS_ENOTSUP;
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status idle_open(const struct tess_join *how, void **self)
 {
 	(void)how, (void)self;
 	return TESS_ENOTSUP;
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status idle_start(void *self, const struct tess_coll *c, void **work)
 {
 	(void)self, (void)c, (void)work;
 	return TESS_ENOTSUP;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status idle_test(void *self, void *work)
 {
 	(void)self, (void)work;
 	return TESS_ENOTSUP;
 }
 
-static tess_status wait_for(void *self, void *work, int64_t deadline)
+static tess_status idle_wait(void *self, void *work, int64_t deadline)
 {
 	(void)self, (void)work, (void)deadline;
 	return TESS_ENOTSUP;
 }
 
-static void release(void *self, void *work)
+static void idle_release(void *self, void *work)
 {
 	(void)self, (void)work;
 }
 
-static void close_group(void *self)
+static void idle_close(void *self)
 {
 	(void)self;
 }
@@ -52,13 +52,13 @@ static const struct tess_backend backend = {
 	.size = sizeof backend,
 	.name = BACKEND_NAME,
 	.summary = "does nothing",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
+	.supports = idle_supports,
+	.open = idle_open,
+	.start = idle_start,
+	.test = idle_test,
 	.wait = WAIT,
-	.release = release,
-	.close = close_group,
+	.release = idle_release,
+	.close = idle_close,
 };
 static const struct tess_backend *const backends[] = { &backend, NULL };
 

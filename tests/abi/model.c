@@ -5,7 +5,7 @@
 #define TYPES "abi_model", "abi-Model.2",
 #endif
 
-static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
+static struct tess_tensor *abi_model_forward(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	(void)nn;
 	return ids;
@@ -17,7 +17,7 @@ static const struct tess_model model = {
 	.name = "abi",
 	.summary = "records nothing",
 	.types = types,
-	.forward = forward,
+	.forward = abi_model_forward,
 };
 static const struct tess_model *const models[] = { &model, NULL };
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static tess_status ask_style(const char *name)
+static tess_status query_style(const char *name)
 {
 	struct tess_site site = { .size = sizeof site, .nranks = 2, .host = tess_registry_host() };
 	const struct tess_style *style;
@@ -25,7 +25,7 @@ static tess_status ask_style(const char *name)
 	return st;
 }
 
-static tess_status ask(const char *kind, const char *name)
+static tess_status query_plugin(const char *kind, const char *name)
 {
 	const struct tess_backend *backend;
 	const struct tess_device *device;
@@ -33,7 +33,7 @@ static tess_status ask(const char *kind, const char *name)
 	tess_status st = TESS_EINVAL;
 
 	if (!strcmp(kind, "style"))
-		return ask_style(name);
+		return query_style(name);
 	if (!strcmp(kind, "backend") && !(st = tess_plugin_backend(name, &backend)))
 		printf("TESS_OK\nbackend %s\n", backend->name);
 	else if (!strcmp(kind, "device") && !(st = tess_plugin_device(name, &device)))
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 	tess_status st;
 
 	if (argc == 3) {
-		st = ask(argv[1], argv[2]);
+		st = query_plugin(argv[1], argv[2]);
 		if (st)
 			printf("%s\n%s\n", tess_status_name(st), tess_error());
 	} else {

@@ -12,16 +12,16 @@
 
 extern char **environ;
 
-struct answer {
+struct probe_result {
 	char text[16384];
-	char heard[8192]; /* on stderr */
+	char stderr_text[8192]; /* on stderr */
 	char *status, *sentence; /* the first two lines of it */
 	int canary; /* how many functions of the plugin have run */
 };
 
 static char folder[1024]; /* of this test: where plugins are put */
 
-static inline const char *given(const char *name)
+static inline const char *require_env(const char *name)
 {
 	const char *value = getenv(name);
 
@@ -29,28 +29,28 @@ static inline const char *given(const char *name)
 	return value;
 }
 
-static inline const char *path_of(char room[static 1024], const char *fmt, ...)
+static inline const char *format_probe_path(char path[static 1024], const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	ck_assert_int_lt(vsnprintf(room, 1024, fmt, ap), 1024);
+	ck_assert_int_lt(vsnprintf(path, 1024, fmt, ap), 1024);
 	va_end(ap);
-	return room;
+	return path;
 }
 
 /* A file in the folder; valid for the next three calls. */
-static inline const char *file_of(const char *name)
+static inline const char *format_folder_path(const char *name)
 {
-	static char room[4][1024];
+	static char path[4][1024];
 	static unsigned next;
 
-	return path_of(room[next++ % 4], "%s/%s", folder, name);
+	return format_probe_path(path[next++ % 4], "%s/%s", folder, name);
 }
 
-static inline void use_folder(const char *name)
+static inline void make_folder(const char *name)
 {
-	path_of(folder, "%s/%s", scratch, name);
+	format_probe_path(folder, "%s/%s", scratch, name);
 	ck_assert_msg(!mkdir(folder, 0755), "%s: %s", folder, strerror(errno));
 }
 
@@ -70,16 +70,16 @@ static inline void copy_file(const char *from, const char *to, mode_t mode)
 }
 
 /* Puts the module abi-<module>.so into the folder, under the name `as`. */
-static inline void put(const char *module, const char *as)
+static inline void install_module(const char *module, const char *as)
 {
 	char from[1024], to[1024];
 
-	path_of(from, "%s/abi-%s.so", given("ABI_DIR"), module);
-	copy_file(from, path_of(to, "%s/%s", folder, as), 0755);
+	format_probe_path(from, "%s/abi-%s.so", require_env("ABI_DIR"), module);
+	copy_file(from, format_probe_path(to, "%s/%s", folder, as), 0755);
 }
 
-static inline void set_environment(const char *plugin_path, const char *library_path,
-                                   const char *canary)
+static inline void set_probe_environment(const char *plugin_path, const char *library_path,
+                                         const char *canary)
 {
 	setenv("TESS_CANARY", canary, 1);
 	if (plugin_path)
@@ -90,48 +90,48 @@ static inline void set_environment(const char *plugin_path, const char *library_
 		setenv("LD_LIBRARY_PATH", library_path, 1);
 }
 
-static inline void read_all(int fd, char *out, size_t room)
+static inline void read_pipe(int fd, char *out, size_t capacity)
 {
 	size_t at = 0;
 	ssize_t n;
 
-	while ((n = read(fd, out + at, room - 1 - at)) > 0)
+	while ((n = read(fd, out + at, capacity - 1 - at)) > 0)
 		at += (size_t)n;
 	out[at] = '\0';
 	close(fd);
 }
 
 /* What abi-probe says with these directories; `kind` NULL: of all files. */
-static inline void ask_in(const char *plugin_path, const char *library_path, const char *kind,
-                          const char *name, struct answer *out)
+static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
+                                   const char *kind, const char *name, struct probe_result *out)
 {
 	char probe[1024], canary[1024];
-	int said[2], heard[2], status;
+	int out_pipe[2], err_pipe[2], status;
 	struct stat about;
 	pid_t pid;
 
-	path_of(probe, "%s/abi-probe", given("ABI_DIR"));
-	path_of(canary, "%s/canary", scratch);
+	format_probe_path(probe, "%s/abi-probe", require_env("ABI_DIR"));
+	format_probe_path(canary, "%s/canary", scratch);
 	unlink(canary);
-	ck_assert(!pipe(said) && !pipe(heard));
+	ck_assert(!pipe(out_pipe) && !pipe(err_pipe));
 	pid = fork();
 	ck_assert_int_ge(pid, 0);
 	if (!pid) {
-		set_environment(plugin_path, library_path, canary);
-		dup2(said[1], STDOUT_FILENO);
-		dup2(heard[1], STDERR_FILENO);
-		close(said[0]);
-		close(heard[0]);
+		set_probe_environment(plugin_path, library_path, canary);
+		dup2(out_pipe[1], STDOUT_FILENO);
+		dup2(err_pipe[1], STDERR_FILENO);
+		close(out_pipe[0]);
+		close(err_pipe[0]);
 		execl(probe, "abi-probe", kind, name, (char *)NULL);
 		_exit(127);
 	}
-	close(said[1]);
-	close(heard[1]);
-	read_all(said[0], out->text, sizeof out->text);
-	read_all(heard[0], out->heard, sizeof out->heard);
+	close(out_pipe[1]);
+	close(err_pipe[1]);
+	read_pipe(out_pipe[0], out->text, sizeof out->text);
+	read_pipe(err_pipe[0], out->stderr_text, sizeof out->stderr_text);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "abi-probe ended with %#x: %s",
-	              status, out->heard);
+	              status, out->stderr_text);
 	out->canary = stat(canary, &about) ? 0 : (int)about.st_size;
 	out->status = out->text;
 	out->sentence = strchr(out->text, '\n');
@@ -139,12 +139,12 @@ static inline void ask_in(const char *plugin_path, const char *library_path, con
 	*out->sentence++ = '\0';
 }
 
-static inline void ask(const char *kind, const char *name, struct answer *out)
+static inline void probe_plugin(const char *kind, const char *name, struct probe_result *out)
 {
-	ask_in(folder, NULL, kind, name, out);
+	probe_plugin_in(folder, NULL, kind, name, out);
 }
 
-static inline void expect(const struct answer *a, const char *status, const char *part)
+static inline void expect_result(const struct probe_result *a, const char *status, const char *part)
 {
 	ck_assert_msg(!strcmp(a->status, status), "%s, not %s: %s", a->status, status, a->sentence);
 	ck_assert_msg(strstr(a->sentence, part) != NULL, "\"%s\" has no \"%s\"", a->sentence, part);

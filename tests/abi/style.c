@@ -37,10 +37,10 @@
 #define STYLE_SIZE sizeof(struct tess_style)
 #endif
 #ifndef LAYOUT
-#define LAYOUT layout
+#define LAYOUT good_layout
 #endif
 #ifndef PARTITION
-#define PARTITION partition_param
+#define PARTITION good_partition_param
 #endif
 #ifndef ALIASES
 #define ALIASES "good_alias", "good_other"
@@ -49,7 +49,7 @@
 #define STYLES &style
 #endif
 #ifndef INIT
-#define INIT init
+#define INIT good_init
 #endif
 #ifndef KEY
 #define KEY "abi_good"
@@ -64,7 +64,7 @@ void tess_nowhere(void);
 #define PRESET "1"
 #endif
 
-static void canary(void)
+static void leave_canary(void)
 {
 	const char *path = getenv("TESS_CANARY");
 	int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
@@ -73,47 +73,47 @@ static void canary(void)
 		close(fd);
 }
 
-static tess_status layout(const struct tess_site *s, struct tess_io *out)
+static tess_status good_layout(const struct tess_site *s, struct tess_io *out)
 {
 	(void)s;
-	canary();
+	leave_canary();
 	out->out[0].kind = TESS_REPLICATE;
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status good_partition_param(const struct tess_site *s, const struct tess_param *p,
+                                        struct tess_param_place *out)
 {
 	(void)s, (void)p;
-	canary();
+	leave_canary();
 	out->use.kind = TESS_REPLICATE;
 	return TESS_OK;
 }
 
-static tess_status init(const struct tess_host *host)
+static tess_status good_init(const struct tess_host *host)
 {
-	canary();
+	leave_canary();
 	INIT_MORE;
 	host->log(TESS_DEBUG, "abi", "%s", host->option(KEY));
 	return TESS_OK;
 }
 
-static tess_status refuse(const struct tess_host *host)
+static tess_status refuse_init(const struct tess_host *host)
 {
-	canary();
+	leave_canary();
 	return host->fail(TESS_ENOTSUP, "no such hardware, %s", "sorry");
 }
 
-static tess_status fail_silently(const struct tess_host *host)
+static tess_status fail_init_silently(const struct tess_host *host)
 {
 	(void)host;
-	canary();
+	leave_canary();
 	return TESS_EIO;
 }
 
-static tess_status fail_oddly(const struct tess_host *host)
+static tess_status return_positive_status(const struct tess_host *host)
 {
-	canary();
+	leave_canary();
 	host->fail(TESS_EIO, "a sentence that does not count");
 	return 7;
 }
@@ -137,7 +137,7 @@ TESS_EXPORT const int tess_plugin_v2 = 2;
 TESS_EXPORT void tess_plugin_v1(void);
 TESS_EXPORT void tess_plugin_v1(void)
 {
-	canary();
+	leave_canary();
 }
 #elif defined(TINY)
 TESS_EXPORT const uint32_t tess_plugin_v1 = TESS_ABI;
@@ -159,7 +159,7 @@ TESS_PLUGIN = {
 	.options = options,
 	.init = INIT,
 #ifndef OLDER
-	.quit = canary,
+	.quit = leave_canary,
 #endif
 };
 #endif

@@ -46,16 +46,16 @@ static const struct {
 
 START_TEST(refuses_each_fault)
 {
-	struct answer a;
+	struct probe_result a;
 	char name[64], file[1024];
 
 	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
 		snprintf(name, sizeof name, "fault-%s", faults[i].module);
-		use_folder(name);
-		put(faults[i].module, "tess-style-good.so");
-		path_of(file, "%s/tess-style-good.so: ", folder);
-		ask("style", "good", &a);
-		expect(&a, faults[i].status, faults[i].says);
+		make_folder(name);
+		install_module(faults[i].module, "tess-style-good.so");
+		format_probe_path(file, "%s/tess-style-good.so: ", folder);
+		probe_plugin("style", "good", &a);
+		expect_result(&a, faults[i].status, faults[i].says);
 		ck_assert_msg(!strncmp(a.sentence, file, strlen(file)),
 		              "\"%s\" does not name the file", a.sentence);
 		ck_assert_msg(a.canary == faults[i].runs, "%s: %d functions have run",
@@ -67,66 +67,67 @@ END_TEST
 START_TEST(takes_a_good_one)
 {
 	static const char *const names[] = { "good", "good_alias", "good_other" };
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("good");
-	put("good", "tess-style-family.so");
+	make_folder("good");
+	install_module("good", "tess-style-family.so");
 	for (size_t i = 0; i < 3; i++) {
-		ask("style", names[i], &a);
-		expect(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
+		probe_plugin("style", names[i], &a);
+		expect_result(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
 		ck_assert(a.canary);
 	}
-	use_folder("plain");
-	put("no-init", "tess-style-family.so");
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	make_folder("plain");
+	install_module("no-init", "tess-style-family.so");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 }
 END_TEST
 
 /* Fields that one side does not know are not given; those of both are. */
 START_TEST(mixes_releases)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("newer");
-	put("newer", "tess-style-newer.so");
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good, size ours");
-	use_folder("older");
-	put("older", "tess-style-older.so");
-	ask("style", "good_alias", &a);
-	expect(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
+	make_folder("newer");
+	install_module("newer", "tess-style-newer.so");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good, size ours");
+	make_folder("older");
+	install_module("older", "tess-style-older.so");
+	probe_plugin("style", "good_alias", &a);
+	expect_result(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
 }
 END_TEST
 
 START_TEST(refuses_a_name_of_two_files)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("clash");
-	put("good", "tess-style-b.so");
-	put("alias", "tess-style-a.so");
-	ask("style", "good_other", &a);
-	expect(&a, "TESS_EINVAL", "style good_other: refused: two files offer it, ");
+	make_folder("clash");
+	install_module("good", "tess-style-b.so");
+	install_module("alias", "tess-style-a.so");
+	probe_plugin("style", "good_other", &a);
+	expect_result(&a, "TESS_EINVAL", "style good_other: refused: two files offer it, ");
 	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-a.so and "));
 	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-b.so; "));
-	ask("style", "other", &a);
-	expect(&a, "TESS_OK", "style other");
-	ask(NULL, NULL, &a);
-	expect(&a, "TESS_OK", "style good_other: refused: two files offer it, ");
+	probe_plugin("style", "other", &a);
+	expect_result(&a, "TESS_OK", "style other");
+	probe_plugin(NULL, NULL, &a);
+	expect_result(&a, "TESS_OK", "style good_other: refused: two files offer it, ");
 }
 END_TEST
 
 START_TEST(takes_one_file_of_two_names_once)
 {
 	char to[1024];
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("twins");
-	put("good", "tess-style-a.so");
-	ck_assert_int_eq(symlink("tess-style-a.so", path_of(to, "%s/tess-style-b.so", folder)), 0);
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	make_folder("twins");
+	install_module("good", "tess-style-a.so");
+	ck_assert_int_eq(
+		symlink("tess-style-a.so", format_probe_path(to, "%s/tess-style-b.so", folder)), 0);
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 	ck_assert_int_eq(a.canary, 3); /* init, layout and quit, each once */
 }
 END_TEST
@@ -134,85 +135,89 @@ END_TEST
 START_TEST(borrows_no_descriptor)
 {
 	char from[1024], to[1024];
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("borrowed");
-	put("borrowed", "tess-style-good.so");
-	path_of(from, "%s/libtess-abi-dependency.so", given("ABI_DIR"));
-	copy_file(from, path_of(to, "%s/libtess-abi-dependency.so", folder), 0755);
-	ask_in(folder, folder, "style", "good", &a);
-	expect(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one in reach is of ");
+	make_folder("borrowed");
+	install_module("borrowed", "tess-style-good.so");
+	format_probe_path(from, "%s/libtess-abi-dependency.so", require_env("ABI_DIR"));
+	copy_file(from, format_probe_path(to, "%s/libtess-abi-dependency.so", folder), 0755);
+	probe_plugin_in(folder, folder, "style", "good", &a);
+	expect_result(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one in reach is of ");
 	ck_assert_ptr_nonnull(strstr(a.sentence, "libtess-abi-dependency.so"));
 }
 END_TEST
 
 START_TEST(opens_backends_by_file)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("backends");
-	put("idle", "tess-backend-idle.so");
-	ask("backend", "idle", &a);
-	expect(&a, "TESS_OK", "backend idle");
-	ask("backend", "idel", &a);
-	expect(&a, "TESS_ENOENT", "backend idel: not found: no tess-backend-idel.so in ");
-	expect(&a, "TESS_ENOENT", folder);
-	expect(&a, "TESS_ENOENT", "; did you mean idle?");
-	ask("backend", "IDLE", &a);
-	expect(&a, "TESS_ENOENT", "; did you mean idle?");
-	ask("backend", "", &a);
-	expect(&a, "TESS_ENOENT",
-	       "the name of the backend is empty; name one, or unset TESSERA_BACKEND");
-	ask("device", "idle", &a);
-	expect(&a, "TESS_ENOENT", "no tess-device-idle.so in ");
-	put("idle-no-wait", "tess-backend-idle.so");
-	ask("backend", "idle", &a);
-	expect(&a, "TESS_EABI", "backend idle lacks wait, which is required");
-	put("idle-other-name", "tess-backend-idle.so");
-	ask("backend", "idle", &a);
-	expect(&a, "TESS_EINVAL", "call the file tess-backend-busy.so");
-	put("good", "tess-backend-idle.so");
-	ask("backend", "idle", &a);
-	expect(&a, "TESS_EINVAL", "it offers no backend, and its file name says that it does");
+	make_folder("backends");
+	install_module("idle", "tess-backend-idle.so");
+	probe_plugin("backend", "idle", &a);
+	expect_result(&a, "TESS_OK", "backend idle");
+	probe_plugin("backend", "idel", &a);
+	expect_result(&a, "TESS_ENOENT", "backend idel: not found: no tess-backend-idel.so in ");
+	expect_result(&a, "TESS_ENOENT", folder);
+	expect_result(&a, "TESS_ENOENT", "; did you mean idle?");
+	probe_plugin("backend", "IDLE", &a);
+	expect_result(&a, "TESS_ENOENT", "; did you mean idle?");
+	probe_plugin("backend", "", &a);
+	expect_result(&a, "TESS_ENOENT",
+	              "the name of the backend is empty; name one, or unset TESSERA_BACKEND");
+	probe_plugin("device", "idle", &a);
+	expect_result(&a, "TESS_ENOENT", "no tess-device-idle.so in ");
+	install_module("idle-no-wait", "tess-backend-idle.so");
+	probe_plugin("backend", "idle", &a);
+	expect_result(&a, "TESS_EABI", "backend idle lacks wait, which is required");
+	install_module("idle-other-name", "tess-backend-idle.so");
+	probe_plugin("backend", "idle", &a);
+	expect_result(&a, "TESS_EINVAL", "call the file tess-backend-busy.so");
+	install_module("good", "tess-backend-idle.so");
+	probe_plugin("backend", "idle", &a);
+	expect_result(&a, "TESS_EINVAL",
+	              "it offers no backend, and its file name says that it does");
 	ck_assert(!a.canary);
 }
 END_TEST
 
 START_TEST(finds_models_by_type)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("models");
-	put("model", "tess-model-abi.so");
-	ask("model", "abi_model", &a);
-	expect(&a, "TESS_OK", "model abi");
-	ask("model", "abi-Model.2", &a);
-	expect(&a, "TESS_OK", "model abi");
-	ask("model", "abi_modell", &a);
-	expect(&a, "TESS_ENOENT", "did you mean abi_model?");
-	ask("model", "abi", &a);
-	expect(&a, "TESS_ENOENT", "model abi: not found: no file has a model of type \"abi\" in ");
-	put("model-no-type", "tess-model-abi.so");
-	ask("model", "abi", &a);
-	expect(&a, "TESS_EINVAL", "model abi is of no model_type");
-	put("model-bad-type", "tess-model-abi.so");
-	ask("model", "abi", &a);
-	expect(&a, "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
+	make_folder("models");
+	install_module("model", "tess-model-abi.so");
+	probe_plugin("model", "abi_model", &a);
+	expect_result(&a, "TESS_OK", "model abi");
+	probe_plugin("model", "abi-Model.2", &a);
+	expect_result(&a, "TESS_OK", "model abi");
+	probe_plugin("model", "abi_modell", &a);
+	expect_result(&a, "TESS_ENOENT", "did you mean abi_model?");
+	probe_plugin("model", "abi", &a);
+	expect_result(&a, "TESS_ENOENT",
+	              "model abi: not found: no file has a model of type \"abi\" in ");
+	install_module("model-no-type", "tess-model-abi.so");
+	probe_plugin("model", "abi", &a);
+	expect_result(&a, "TESS_EINVAL", "model abi is of no model_type");
+	install_module("model-bad-type", "tess-model-abi.so");
+	probe_plugin("model", "abi", &a);
+	expect_result(&a, "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
 }
 END_TEST
 
 START_TEST(asks_what_was_meant)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("near");
-	put("good", "tess-style-family.so");
-	put("abi", "tess-style-fresh.so");
-	ask("style", "good_alia", &a);
-	expect(&a, "TESS_ENOENT", "style good_alia: not found: no file has a style good_alia in ");
-	expect(&a, "TESS_ENOENT", "; did you mean good_alias?");
-	expect(&a, "TESS_ENOENT", "; 1 style file was not taken, and `tessera info` says why");
-	ask("style", "unheard_of", &a);
+	make_folder("near");
+	install_module("good", "tess-style-family.so");
+	install_module("abi", "tess-style-fresh.so");
+	probe_plugin("style", "good_alia", &a);
+	expect_result(&a, "TESS_ENOENT",
+	              "style good_alia: not found: no file has a style good_alia in ");
+	expect_result(&a, "TESS_ENOENT", "; did you mean good_alias?");
+	expect_result(&a, "TESS_ENOENT",
+	              "; 1 style file was not taken, and `tessera info` says why");
+	probe_plugin("style", "unheard_of", &a);
 	ck_assert_ptr_null(strstr(a.sentence, "did you mean"));
 }
 END_TEST

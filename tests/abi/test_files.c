@@ -3,10 +3,10 @@
 
 #include <elf.h>
 
-static const uid_t stranger = 12345;
+static const uid_t other_uid = 12345;
 
 /* Only root may give files away: a visible skip. */
-static bool is_root(const char *test)
+static bool can_chown(const char *test)
 {
 	if (geteuid() == 0)
 		return true;
@@ -14,29 +14,30 @@ static bool is_root(const char *test)
 	return false;
 }
 
-static void write_file(const char *name, const void *bytes, size_t len)
+static void write_plugin_file(const char *name, const void *bytes, size_t len)
 {
-	FILE *f = fopen(file_of(name), "wb");
+	FILE *f = fopen(format_folder_path(name), "wb");
 
-	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s", file_of(name));
+	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s",
+	              format_folder_path(name));
 }
 
 /* Overwrites bytes of a file in the folder. */
-static void patch(const char *name, long at, const void *bytes, size_t len)
+static void patch_file(const char *name, long at, const void *bytes, size_t len)
 {
-	FILE *f = fopen(file_of(name), "r+b");
+	FILE *f = fopen(format_folder_path(name), "r+b");
 
 	ck_assert_msg(f && !fseek(f, at, SEEK_SET) && fwrite(bytes, 1, len, f) == len && !fclose(f),
-	              "%s", file_of(name));
+	              "%s", format_folder_path(name));
 }
 
-static void refused(const char *status, const char *says)
+static void expect_style_file_refused(const char *status, const char *says)
 {
-	struct answer a;
+	struct probe_result a;
 
-	ask("style", "good", &a);
-	expect(&a, status, says);
-	expect(&a, status, file_of("tess-style-good.so"));
+	probe_plugin("style", "good", &a);
+	expect_result(&a, status, says);
+	expect_result(&a, status, format_folder_path("tess-style-good.so"));
 	ck_assert(!a.canary);
 }
 
@@ -44,24 +45,28 @@ START_TEST(refuses_what_is_no_shared_object)
 {
 	const char *text = "#!/bin/sh\nexit 1\n";
 
-	use_folder("text");
-	write_file("tess-style-good.so", text, strlen(text));
-	refused("TESS_EABI", "not a shared object: it does not start as an ELF file does");
-	use_folder("empty");
-	write_file("tess-style-good.so", "", 0);
-	refused("TESS_EABI", "an empty file");
-	use_folder("dangling");
-	ck_assert_int_eq(symlink("/nowhere/tess-style-good.so", file_of("tess-style-good.so")), 0);
-	refused("TESS_EINVAL", "a dangling link to /nowhere/tess-style-good.so");
-	use_folder("loop");
-	ck_assert_int_eq(symlink("tess-style-good.so", file_of("tess-style-good.so")), 0);
-	refused("TESS_EIO", "symbolic links");
-	use_folder("folder");
-	ck_assert_int_eq(mkdir(file_of("tess-style-good.so"), 0755), 0);
-	refused("TESS_EINVAL", "not a regular file");
-	use_folder("pipe");
-	ck_assert_int_eq(mkfifo(file_of("tess-style-good.so"), 0644), 0);
-	refused("TESS_EINVAL", "not a regular file");
+	make_folder("text");
+	write_plugin_file("tess-style-good.so", text, strlen(text));
+	expect_style_file_refused("TESS_EABI",
+	                          "not a shared object: it does not start as an ELF file does");
+	make_folder("empty");
+	write_plugin_file("tess-style-good.so", "", 0);
+	expect_style_file_refused("TESS_EABI", "an empty file");
+	make_folder("dangling");
+	ck_assert_int_eq(
+		symlink("/nowhere/tess-style-good.so", format_folder_path("tess-style-good.so")),
+		0);
+	expect_style_file_refused("TESS_EINVAL", "a dangling link to /nowhere/tess-style-good.so");
+	make_folder("loop");
+	ck_assert_int_eq(symlink("tess-style-good.so", format_folder_path("tess-style-good.so")),
+	                 0);
+	expect_style_file_refused("TESS_EIO", "symbolic links");
+	make_folder("folder");
+	ck_assert_int_eq(mkdir(format_folder_path("tess-style-good.so"), 0755), 0);
+	expect_style_file_refused("TESS_EINVAL", "not a regular file");
+	make_folder("pipe");
+	ck_assert_int_eq(mkfifo(format_folder_path("tess-style-good.so"), 0644), 0);
+	expect_style_file_refused("TESS_EINVAL", "not a regular file");
 }
 END_TEST
 
@@ -70,19 +75,19 @@ START_TEST(refuses_other_machines)
 	const unsigned char class32 = ELFCLASS32, big = ELFDATA2MSB;
 	Elf64_Half machine = EM_S390, swapped = __builtin_bswap16(EM_S390), type = ET_EXEC;
 
-	use_folder("machine");
-	put("good", "tess-style-good.so");
-	patch("tess-style-good.so", offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
-	refused("TESS_EABI", "built for s390x (64 bits), this process is ");
-	patch("tess-style-good.so", EI_DATA, &big, 1);
-	patch("tess-style-good.so", offsetof(Elf64_Ehdr, e_machine), &swapped, sizeof swapped);
-	refused("TESS_EABI", "built for s390x (64 bits), this process is ");
-	put("good", "tess-style-good.so");
-	patch("tess-style-good.so", EI_CLASS, &class32, 1);
-	refused("TESS_EABI", "(32 bits), this process is ");
-	put("good", "tess-style-good.so");
-	patch("tess-style-good.so", offsetof(Elf64_Ehdr, e_type), &type, sizeof type);
-	refused("TESS_EABI", "an ELF file, but not a shared object");
+	make_folder("machine");
+	install_module("good", "tess-style-good.so");
+	patch_file("tess-style-good.so", offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
+	expect_style_file_refused("TESS_EABI", "built for s390x (64 bits), this process is ");
+	patch_file("tess-style-good.so", EI_DATA, &big, 1);
+	patch_file("tess-style-good.so", offsetof(Elf64_Ehdr, e_machine), &swapped, sizeof swapped);
+	expect_style_file_refused("TESS_EABI", "built for s390x (64 bits), this process is ");
+	install_module("good", "tess-style-good.so");
+	patch_file("tess-style-good.so", EI_CLASS, &class32, 1);
+	expect_style_file_refused("TESS_EABI", "(32 bits), this process is ");
+	install_module("good", "tess-style-good.so");
+	patch_file("tess-style-good.so", offsetof(Elf64_Ehdr, e_type), &type, sizeof type);
+	expect_style_file_refused("TESS_EABI", "an ELF file, but not a shared object");
 }
 END_TEST
 
@@ -90,20 +95,21 @@ START_TEST(refuses_truncated_files)
 {
 	struct stat about;
 
-	use_folder("truncated");
-	put("good", "tess-style-good.so");
-	ck_assert_int_eq(stat(file_of("tess-style-good.so"), &about), 0);
+	make_folder("truncated");
+	install_module("good", "tess-style-good.so");
+	ck_assert_int_eq(stat(format_folder_path("tess-style-good.so"), &about), 0);
 	for (off_t len = about.st_size - 1; len > 0; len = len * 3 / 4) {
-		struct answer a;
+		struct probe_result a;
 
-		ck_assert_int_eq(truncate(file_of("tess-style-good.so"), len), 0);
-		ask("style", "good", &a);
+		ck_assert_int_eq(truncate(format_folder_path("tess-style-good.so"), len), 0);
+		probe_plugin("style", "good", &a);
 		/* section headers at the end are read by nobody */
 		if (len < about.st_size / 2)
 			ck_assert_msg(strcmp(a.status, "TESS_OK") != 0, "%lld bytes were taken",
 			              (long long)len);
 		if (len < 64)
-			expect(&a, "TESS_EABI", len < 4 ? "not a shared object" : "truncated: ");
+			expect_result(&a, "TESS_EABI",
+			              len < 4 ? "not a shared object" : "truncated: ");
 	}
 }
 END_TEST
@@ -111,14 +117,14 @@ END_TEST
 START_TEST(says_which_library_is_missing)
 {
 	static const char name[] = "libtess-abi-dependency.so";
-	struct answer a;
+	struct probe_result a;
 	char *image, *at;
 	long len;
 	FILE *f;
 
-	use_folder("missing");
-	put("borrowed", "tess-style-good.so");
-	f = fopen(file_of("tess-style-good.so"), "r+b");
+	make_folder("missing");
+	install_module("borrowed", "tess-style-good.so");
+	f = fopen(format_folder_path("tess-style-good.so"), "r+b");
 	ck_assert_ptr_nonnull(f);
 	fseek(f, 0, SEEK_END);
 	len = ftell(f);
@@ -131,29 +137,31 @@ START_TEST(says_which_library_is_missing)
 	rewind(f);
 	ck_assert(fwrite(image, 1, (size_t)len, f) == (size_t)len && !fclose(f));
 	free(image);
-	ask("style", "good", &a);
-	expect(&a, "TESS_ENOTSUP", "not usable here: the loader says: libtess-abi-departure_.so: ");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_ENOTSUP",
+	              "not usable here: the loader says: libtess-abi-departure_.so: ");
 	ck_assert(!a.canary);
 }
 END_TEST
 
 START_TEST(refuses_what_everybody_may_write)
 {
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("open-file");
-	put("good", "tess-style-good.so");
-	chmod(file_of("tess-style-good.so"), 0757);
-	refused("TESS_EPERM", "tess-style-good.so is writable by everybody; chmod o-w it");
-	use_folder("open-folder");
-	put("good", "tess-style-good.so");
+	make_folder("open-file");
+	install_module("good", "tess-style-good.so");
+	chmod(format_folder_path("tess-style-good.so"), 0757);
+	expect_style_file_refused("TESS_EPERM",
+	                          "tess-style-good.so is writable by everybody; chmod o-w it");
+	make_folder("open-folder");
+	install_module("good", "tess-style-good.so");
 	chmod(folder, 0777);
-	refused("TESS_EPERM", "open-folder is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "open-folder is writable by everybody");
 	chmod(folder, 01777);
-	refused("TESS_EPERM", "open-folder is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "open-folder is writable by everybody");
 	chmod(folder, 0755);
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 }
 END_TEST
 
@@ -164,21 +172,21 @@ START_TEST(refuses_what_another_group_may_write)
 		"tess-style-good.so is writable by group 12345, which is not yours; chmod g-w it",
 		"group is writable by group 12345, which is not yours; chmod g-w it",
 	};
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("group");
-	put("good", "tess-style-good.so");
+	make_folder("group");
+	install_module("good", "tess-style-good.so");
 	for (int i = 0; i < 2; i++) {
-		const char *what = i ? folder : file_of("tess-style-good.so");
+		const char *what = i ? folder : format_folder_path("tess-style-good.so");
 
 		ck_assert_int_eq(chmod(what, 0775), 0);
-		ask("style", "good", &a);
-		expect(&a, "TESS_OK", "style good");
-		if (!is_root("refuses_what_another_group_may_write"))
+		probe_plugin("style", "good", &a);
+		expect_result(&a, "TESS_OK", "style good");
+		if (!can_chown("refuses_what_another_group_may_write"))
 			continue;
-		ck_assert_int_eq(chown(what, 0, stranger), 0);
+		ck_assert_int_eq(chown(what, 0, other_uid), 0);
 		ck_assert_int_eq(chmod(what, 0775), 0);
-		refused("TESS_EPERM", said[i]);
+		expect_style_file_refused("TESS_EPERM", said[i]);
 		ck_assert_int_eq(chmod(what, 0755), 0);
 	}
 }
@@ -188,17 +196,17 @@ END_TEST
 START_TEST(looks_at_ancestors)
 {
 	char outer[1024];
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("outer");
+	make_folder("outer");
 	strcpy(outer, folder);
-	use_folder("outer/inner");
-	put("good", "tess-style-good.so");
+	make_folder("outer/inner");
+	install_module("good", "tess-style-good.so");
 	chmod(outer, 0777);
-	refused("TESS_EPERM", "outer is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "outer is writable by everybody");
 	chmod(outer, 01777);
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 }
 END_TEST
 
@@ -206,125 +214,127 @@ END_TEST
 START_TEST(looks_behind_links)
 {
 	char outer[1024];
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("target");
-	put("good", "tess-style-good.so");
-	strcpy(outer, file_of("tess-style-good.so"));
-	use_folder("links");
-	ck_assert_int_eq(symlink(outer, file_of("tess-style-good.so")), 0);
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	make_folder("target");
+	install_module("good", "tess-style-good.so");
+	strcpy(outer, format_folder_path("tess-style-good.so"));
+	make_folder("links");
+	ck_assert_int_eq(symlink(outer, format_folder_path("tess-style-good.so")), 0);
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 	chmod(outer, 0757);
-	refused("TESS_EPERM", "target/tess-style-good.so is writable by everybody");
+	expect_style_file_refused("TESS_EPERM",
+	                          "target/tess-style-good.so is writable by everybody");
 	chmod(outer, 0755);
 	chmod(folder, 01777);
-	refused("TESS_EPERM", "links is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "links is writable by everybody");
 }
 END_TEST
 
 /* A relocated installation: libtessera, and tessera-1/ beside it, which nobody has named. */
-static void install(const char *name, char library[static 1024])
+static void install_library(const char *name, char library[static 1024])
 {
 	char from[1024], to[1024];
 
-	use_folder(name);
+	make_folder(name);
 	strcpy(library, folder);
-	path_of(from, "%s/libtessera.so.1", given("LIB_DIR"));
-	copy_file(from, path_of(to, "%s/libtessera.so.1", folder), 0755);
-	path_of(folder, "%s/tessera-1", library);
+	format_probe_path(from, "%s/libtessera.so.1", require_env("LIB_DIR"));
+	copy_file(from, format_probe_path(to, "%s/libtessera.so.1", folder), 0755);
+	format_probe_path(folder, "%s/tessera-1", library);
 	ck_assert_int_eq(mkdir(folder, 0755), 0);
-	put("good", "tess-style-good.so");
+	install_module("good", "tess-style-good.so");
 }
 
 START_TEST(finds_what_lies_beside_the_library)
 {
 	char library[1024];
-	struct answer a;
+	struct probe_result a;
 
-	install("installed", library);
-	ask_in(NULL, library, "style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
-	ask_in(NULL, library, NULL, NULL, &a);
-	expect(&a, "TESS_OK", "(beside libtessera)");
-	unlink(file_of("tess-style-good.so"));
-	ask_in(NULL, library, "style", "good", &a);
-	expect(&a, "TESS_ENOENT", "no file has a style good in ");
-	expect(&a, "TESS_ENOENT", folder);
+	install_library("installed", library);
+	probe_plugin_in(NULL, library, "style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
+	probe_plugin_in(NULL, library, NULL, NULL, &a);
+	expect_result(&a, "TESS_OK", "(beside libtessera)");
+	unlink(format_folder_path("tess-style-good.so"));
+	probe_plugin_in(NULL, library, "style", "good", &a);
+	expect_result(&a, "TESS_ENOENT", "no file has a style good in ");
+	expect_result(&a, "TESS_ENOENT", folder);
 }
 END_TEST
 
 START_TEST(refuses_other_owners)
 {
 	char library[1024];
-	struct answer a;
+	struct probe_result a;
 
-	if (!is_root("refuses_other_owners"))
+	if (!can_chown("refuses_other_owners"))
 		return;
-	install("owners", library);
-	ck_assert_int_eq(chown(file_of("tess-style-good.so"), stranger, stranger), 0);
-	ask_in(NULL, library, "style", "good", &a);
-	expect(&a, "TESS_EPERM",
-	       "tess-style-good.so belongs to user 12345, who is neither root nor you");
+	install_library("owners", library);
+	ck_assert_int_eq(chown(format_folder_path("tess-style-good.so"), other_uid, other_uid), 0);
+	probe_plugin_in(NULL, library, "style", "good", &a);
+	expect_result(&a, "TESS_EPERM",
+	              "tess-style-good.so belongs to user 12345, who is neither root nor you");
 	ck_assert(!a.canary);
 	/* the user has named the folder: a warning */
-	ask("style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 	ck_assert_ptr_nonnull(strstr(
-		a.heard, "tess-style-good.so belongs to user 12345; it is trusted because "));
+		a.stderr_text, "tess-style-good.so belongs to user 12345; it is trusted because "));
 }
 END_TEST
 
 START_TEST(refuses_folders_of_other_owners)
 {
 	char library[1024];
-	struct answer a;
+	struct probe_result a;
 
-	if (!is_root("refuses_folders_of_other_owners"))
+	if (!can_chown("refuses_folders_of_other_owners"))
 		return;
-	install("owner-folder", library);
-	ck_assert_int_eq(chown(folder, stranger, stranger), 0);
-	ask_in(NULL, library, "style", "good", &a);
-	expect(&a, "TESS_EPERM", "tessera-1 belongs to user 12345");
+	install_library("owner-folder", library);
+	ck_assert_int_eq(chown(folder, other_uid, other_uid), 0);
+	probe_plugin_in(NULL, library, "style", "good", &a);
+	expect_result(&a, "TESS_EPERM", "tessera-1 belongs to user 12345");
 	ck_assert(!a.canary);
 	/* who owns the running library is trusted already */
-	path_of(library, "%s/../libtessera.so.1", folder);
-	ck_assert_int_eq(chown(library, stranger, stranger), 0);
-	path_of(library, "%s/..", folder);
-	ask_in(NULL, library, "style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	format_probe_path(library, "%s/../libtessera.so.1", folder);
+	ck_assert_int_eq(chown(library, other_uid, other_uid), 0);
+	format_probe_path(library, "%s/..", folder);
+	probe_plugin_in(NULL, library, "style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 }
 END_TEST
 
 START_TEST(shadows_by_order_of_directories)
 {
 	char path[4096], first[1024], library[1024];
-	struct answer a;
+	struct probe_result a;
 
-	install("shadow", library);
-	use_folder("first");
+	install_library("shadow", library);
+	make_folder("first");
 	strcpy(first, folder);
-	put("no-operation", "tess-style-good.so");
-	use_folder("second");
-	put("good", "tess-style-good.so");
-	put("model", "tess-model-abi.so");
+	install_module("no-operation", "tess-style-good.so");
+	make_folder("second");
+	install_module("good", "tess-style-good.so");
+	install_module("model", "tess-model-abi.so");
 	snprintf(path, sizeof path, "%s:%s", folder, first);
-	ask_in(path, library, "style", "good", &a);
-	expect(&a, "TESS_OK", "style good");
+	probe_plugin_in(path, library, "style", "good", &a);
+	expect_result(&a, "TESS_OK", "style good");
 	snprintf(path, sizeof path, "%s:relative::%s:/nowhere/at/all", first, folder);
-	ask_in(path, library, "style", "good", &a);
-	expect(&a, "TESS_EABI", "first/tess-style-good.so: refused: ");
-	ask_in(path, library, "model", "abi_model", &a);
-	expect(&a, "TESS_OK", "model abi");
-	ask_in(path, library, NULL, NULL, &a);
-	expect(&a, "TESS_OK", "second/tess-style-good.so: shadowed by ");
-	expect(&a, "TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
-	ask_in(path, library, "style", "unheard_of", &a);
+	probe_plugin_in(path, library, "style", "good", &a);
+	expect_result(&a, "TESS_EABI", "first/tess-style-good.so: refused: ");
+	probe_plugin_in(path, library, "model", "abi_model", &a);
+	expect_result(&a, "TESS_OK", "model abi");
+	probe_plugin_in(path, library, NULL, NULL, &a);
+	expect_result(&a, "TESS_OK", "second/tess-style-good.so: shadowed by ");
+	expect_result(&a, "TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
+	probe_plugin_in(path, library, "style", "unheard_of", &a);
 	ck_assert_ptr_null(strstr(a.sentence, "relative"));
-	ck_assert_ptr_nonnull(strstr(a.heard, "TESSERA_PLUGIN_PATH: \"relative\" is passed over"));
 	ck_assert_ptr_nonnull(
-		strstr(a.heard, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file"));
-	expect(&a, "TESS_ENOENT", "/nowhere/at/all");
+		strstr(a.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is passed over"));
+	ck_assert_ptr_nonnull(
+		strstr(a.stderr_text, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file"));
+	expect_result(&a, "TESS_ENOENT", "/nowhere/at/all");
 }
 END_TEST
 
@@ -334,20 +344,20 @@ START_TEST(wants_names_of_files)
 		"tess-style-Good.so", "tess-style-.so", "tess-styles-good.so", "tess-good.so",
 		"tess-style-a-b.so",  "tess-style.so",  "tess-style-a.b.so",
 	};
-	struct answer a;
+	struct probe_result a;
 
-	use_folder("names");
+	make_folder("names");
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		put("good", names[i]);
-	put("good", "libgood.so");
-	put("good", "tess-style-good.so.1");
-	ask("style", "good", &a);
-	expect(&a, "TESS_ENOENT", "no file has a style good");
+		install_module("good", names[i]);
+	install_module("good", "libgood.so");
+	install_module("good", "tess-style-good.so.1");
+	probe_plugin("style", "good", &a);
+	expect_result(&a, "TESS_ENOENT", "no file has a style good");
 	ck_assert(!a.canary);
-	ask(NULL, NULL, &a);
+	probe_plugin(NULL, NULL, &a);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		expect(&a, "TESS_OK", names[i]);
-	expect(&a, "TESS_OK", "refused: a plugin is called tess-KIND-NAME.so");
+		expect_result(&a, "TESS_OK", names[i]);
+	expect_result(&a, "TESS_OK", "refused: a plugin is called tess-KIND-NAME.so");
 	ck_assert_ptr_null(strstr(a.sentence, "libgood"));
 	ck_assert_ptr_null(strstr(a.sentence, ".so.1"));
 	ck_assert(!a.canary);

@@ -4,31 +4,32 @@
 #include "probe.h"
 
 /* What `tessera info ARGUMENTS` prints, stderr included where `all`; returns its exit status. */
-static int info(const char *arguments, bool all, char *out, size_t room)
+static int run_info(const char *arguments, bool all, char *out, size_t capacity)
 {
 	char command[2048];
 	size_t n;
 	FILE *f;
 
-	path_of(command, "'%s' info %s %s", given("TOOL"), arguments, all ? "2>&1" : "2>/dev/null");
+	format_probe_path(command, "'%s' info %s %s", require_env("TOOL"), arguments,
+	                  all ? "2>&1" : "2>/dev/null");
 	f = popen(command, "r");
 	ck_assert_ptr_nonnull(f);
-	n = fread(out, 1, room - 1, f);
+	n = fread(out, 1, capacity - 1, f);
 	out[n] = '\0';
 	return WEXITSTATUS(pclose(f));
 }
 
-static json_t *info_json(const char *arguments)
+static json_t *run_info_json(const char *arguments)
 {
 	static char text[1 << 20];
 	json_t *root = NULL;
 
-	ck_assert_int_eq(info(arguments, false, text, sizeof text), 0);
+	ck_assert_int_eq(run_info(arguments, false, text, sizeof text), 0);
 	ck_assert_msg(!tess_json_parse("stdout", text, strlen(text), &root), "%s", tess_error());
 	return root;
 }
 
-static json_t *plugin_in(json_t *root, const char *path)
+static json_t *find_listed_plugin(json_t *root, const char *path)
 {
 	json_t *plugin;
 	size_t i;
@@ -40,20 +41,20 @@ static json_t *plugin_in(json_t *root, const char *path)
 	return NULL;
 }
 
-static void prepare(const char *name)
+static void install_styles(const char *name)
 {
-	use_folder(name);
+	make_folder(name);
 	setenv("TESSERA_PLUGIN_PATH", folder, 1);
-	put("good", "tess-style-zgood.so");
-	put("needs", "tess-style-zneeds.so");
+	install_module("good", "tess-style-zgood.so");
+	install_module("needs", "tess-style-zneeds.so");
 }
 
 START_TEST(lists_as_text)
 {
 	static char text[1 << 20];
 
-	prepare("text");
-	ck_assert_int_eq(info("", false, text, sizeof text), 0);
+	install_styles("text");
+	ck_assert_int_eq(run_info("", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "style abi 1.0, ABI 1, Apache-2.0: for tests"));
 	ck_assert_ptr_nonnull(strstr(text, "good (good_alias, good_other): for tests"));
 	ck_assert_ptr_nonnull(strstr(text, "not taken:\n"));
@@ -67,14 +68,14 @@ START_TEST(lists_as_json)
 {
 	json_t *root, *p;
 
-	prepare("json");
-	root = info_json("--json");
+	install_styles("json");
+	root = run_info_json("--json");
 	ck_assert_int_eq(json_integer_value(json_object_get(root, "abi")), TESS_ABI);
-	p = plugin_in(root, file_of("tess-style-zgood.so"));
+	p = find_listed_plugin(root, format_folder_path("tess-style-zgood.so"));
 	ck_assert(json_is_true(json_object_get(p, "taken")));
 	ck_assert_str_eq(json_string_value(json_object_get(p, "kind")), "style");
 	ck_assert_str_eq(json_string_value(json_object_get(p, "origin")), "TESSERA_PLUGIN_PATH");
-	p = plugin_in(root, file_of("tess-style-zneeds.so"));
+	p = find_listed_plugin(root, format_folder_path("tess-style-zneeds.so"));
 	ck_assert(json_is_false(json_object_get(p, "taken")));
 	ck_assert_str_eq(json_string_value(json_object_get(p, "status")), "TESS_EABI");
 	ck_assert_ptr_nonnull(
@@ -88,18 +89,19 @@ START_TEST(says_what_auto_chooses)
 	static char text[1 << 20];
 	json_t *root, *choice;
 
-	prepare("choices");
+	install_styles("choices");
 	unsetenv("TESSERA_BACKEND");
-	ck_assert_int_eq(info("", false, text, sizeof text), 0);
+	ck_assert_int_eq(run_info("", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_BACKEND=auto chooses:\n"));
-	ck_assert_ptr_nonnull(
-		strstr(text, "  one rank: loopback (one rank: the first of TESSERA_BACKENDS that joins them)\n"));
-	root = info_json("--json");
+	ck_assert_ptr_nonnull(strstr(
+		text,
+		"  one rank: loopback (one rank: the first of TESSERA_BACKENDS that joins them)\n"));
+	root = run_info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "processes");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");
 	json_decref(root);
 	setenv("TESSERA_BACKEND", "shn", 1);
-	root = info_json("--json");
+	root = run_info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "threads");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
 	ck_assert_ptr_nonnull(
@@ -113,12 +115,12 @@ START_TEST(lists_options)
 	static char text[1 << 20];
 	json_t *root;
 
-	prepare("options");
+	install_styles("options");
 	setenv("TESSERA_ABI_GOOD", "7", 1);
-	ck_assert_int_eq(info("--options", false, text, sizeof text), 0);
+	ck_assert_int_eq(run_info("--options", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_ABI_GOOD=7 (environment)\n    for tests\n"));
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_LOG="));
-	root = info_json("--options --json");
+	root = run_info_json("--options --json");
 	ck_assert_uint_gt(json_array_size(json_object_get(root, "options")), 5);
 	json_decref(root);
 }
@@ -128,13 +130,13 @@ START_TEST(says_how_it_is_used)
 {
 	char text[4096];
 
-	ck_assert_int_eq(info("--help", false, text, sizeof text), 0);
+	ck_assert_int_eq(run_info("--help", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "usage: tessera info"));
-	ck_assert_int_eq(info("--nonsense", true, text, sizeof text), 2);
-	ck_assert_int_eq(info("extra", true, text, sizeof text), 2);
+	ck_assert_int_eq(run_info("--nonsense", true, text, sizeof text), 2);
+	ck_assert_int_eq(run_info("extra", true, text, sizeof text), 2);
 	ck_assert_ptr_nonnull(strstr(text, "\"extra\" is not understood"));
-	ck_assert_int_eq(info("--json > /dev/full", true, text, sizeof text), 1);
-	ck_assert_int_eq(info("> /dev/full", true, text, sizeof text), 1);
+	ck_assert_int_eq(run_info("--json > /dev/full", true, text, sizeof text), 1);
+	ck_assert_int_eq(run_info("> /dev/full", true, text, sizeof text), 1);
 }
 END_TEST
 

@@ -8,20 +8,20 @@
 #undef fail /* of Check: a member of struct tess_host is called so */
 
 /* A folder with a family of styles, a backend and a model, which is named by the program. */
-static void prepare(const char *name)
+static void register_folder(const char *name)
 {
 	unsetenv("TESSERA_PLUGIN_PATH");
-	use_folder(name);
-	put("good", "tess-style-good.so");
-	put("alias", "tess-style-alias.so");
-	put("abi", "tess-style-abi.so");
-	put("idle", "tess-backend-idle.so");
-	put("model", "tess-model-abi.so");
-	setenv("TESS_CANARY", file_of("canary"), 1);
+	make_folder(name);
+	install_module("good", "tess-style-good.so");
+	install_module("alias", "tess-style-alias.so");
+	install_module("abi", "tess-style-abi.so");
+	install_module("idle", "tess-backend-idle.so");
+	install_module("model", "tess-model-abi.so");
+	setenv("TESS_CANARY", format_folder_path("canary"), 1);
 	ck_assert_msg(!tess_registry_add_dir(folder), "%s", tess_error());
 }
 
-static void *look_up(void *unused)
+static void *look_up_plugins(void *unused)
 {
 	const struct tess_backend *backend;
 	const struct tess_style *style;
@@ -51,9 +51,9 @@ START_TEST(serves_many_threads)
 	struct stat about;
 	void *wrong;
 
-	prepare("threads");
+	register_folder("threads");
 	for (int i = 0; i < 8; i++)
-		ck_assert_int_eq(pthread_create(&threads[i], NULL, look_up, NULL), 0);
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, look_up_plugins, NULL), 0);
 	for (int i = 0; i < 8; i++) {
 		pthread_join(threads[i], &wrong);
 		ck_assert_msg(!wrong, "%s", (const char *)wrong);
@@ -61,7 +61,7 @@ START_TEST(serves_many_threads)
 	ck_assert(!tess_plugin_style("good", &first) && !tess_plugin_style("good_alias", &second));
 	ck_assert_ptr_eq(first, second);
 	/* init of the two files of styles, each once; the third was refused */
-	ck_assert(!stat(file_of("canary"), &about) && about.st_size == 2);
+	ck_assert(!stat(format_folder_path("canary"), &about) && about.st_size == 2);
 }
 END_TEST
 
@@ -71,7 +71,7 @@ START_TEST(wants_directories_first)
 
 	ck_assert_int_eq(tess_registry_add_dir("plugins"), TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "\"plugins\" is not an absolute path"));
-	prepare("order");
+	register_folder("order");
 	ck_assert_int_eq(tess_plugin_style("unheard_of", &style), TESS_ENOENT);
 	ck_assert_ptr_null(style);
 	ck_assert_int_eq(tess_registry_add_dir("/elsewhere"), TESS_EINVAL);
@@ -85,7 +85,7 @@ START_TEST(lists_what_it_knows)
 	struct tess_plugin_info p;
 	size_t n = 0, taken = 0;
 
-	prepare("list");
+	register_folder("list");
 	ck_assert(!tess_registry_at(0, &p));
 	ck_assert_int_eq(tess_registry_open_all(), TESS_OK);
 	for (; tess_registry_at(n, &p); n++) {
@@ -113,23 +113,23 @@ START_TEST(quits_once)
 	const struct tess_style *style;
 	struct stat about;
 
-	prepare("quit");
+	register_folder("quit");
 	ck_assert(!tess_plugin_style("good", &style));
 	tess_registry_quit();
 	tess_registry_quit();
-	ck_assert(!stat(file_of("canary"), &about) && about.st_size == 4);
+	ck_assert(!stat(format_folder_path("canary"), &about) && about.st_size == 4);
 }
 END_TEST
 
-static tess_status redistribute(const struct tess_site *s, const struct tess_place *to,
-                                struct tess_tensor **x)
+static tess_status reject_redistribute(const struct tess_site *s, const struct tess_place *to,
+                                       struct tess_tensor **x)
 {
 	(void)s, (void)to, (void)x;
 	return TESS_ENOTSUP;
 }
 
-static tess_status call(const struct tess_site *s, const struct tess_call *f,
-                        struct tess_tensor **x)
+static tess_status reject_call(const struct tess_site *s, const struct tess_call *f,
+                               struct tess_tensor **x)
 {
 	(void)s, (void)f, (void)x;
 	return TESS_ENOTSUP;
@@ -141,8 +141,8 @@ START_TEST(hands_out_the_recording_calls)
 
 	ck_assert(host->size == sizeof *host && host->abi == TESS_ABI);
 	ck_assert(host->fail && host->log && host->option && !host->redistribute && !host->call);
-	tess_registry_set_recording(redistribute, call);
-	ck_assert(host->redistribute == redistribute && host->call == call);
+	tess_registry_set_recording(reject_redistribute, reject_call);
+	ck_assert(host->redistribute == reject_redistribute && host->call == reject_call);
 	ck_assert_int_eq(host->fail(TESS_EIO, "%s", "said"), TESS_EIO);
 	ck_assert_str_eq(tess_error(), "said");
 	ck_assert_str_eq(host->option("log"),
@@ -154,7 +154,7 @@ START_TEST(knows_who_may_read)
 {
 	const struct tess_backend *backend;
 
-	prepare("may-read");
+	register_folder("may-read");
 	ck_assert(!tess_plugin_backend("idle", &backend));
 	ck_assert(tess_registry_may_read("good_speed") && tess_registry_may_read("good"));
 	ck_assert(!tess_registry_may_read("goodness") && !tess_registry_may_read("goo"));

@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 
 /* Runs `tessera bench` with these arguments; returns its exit status. out: of stdout and stderr, or NULL. */
-static int __attribute__((format(printf, 3, 4))) run(char *out, size_t room, const char *fmt, ...)
+static int __attribute__((format(printf, 3, 4)))
+run_tessera_bench(char *out, size_t capacity, const char *fmt, ...)
 {
 	char command[1024], rest[4096];
 	size_t len = 0, n;
@@ -25,7 +26,7 @@ static int __attribute__((format(printf, 3, 4))) run(char *out, size_t room, con
 	va_end(ap);
 	f = popen(command, "r");
 	ck_assert_ptr_nonnull(f);
-	while (out && len + 1 < room && (n = fread(out + len, 1, room - 1 - len, f)))
+	while (out && len + 1 < capacity && (n = fread(out + len, 1, capacity - 1 - len, f)))
 		len += n;
 	if (out)
 		out[len] = '\0';
@@ -41,7 +42,7 @@ static const struct {
 	int ranks;
 	double factor; /* busbw over algbw */
 	json_int_t bytes[3]; /* of the rows */
-} runs[] = {
+} bench_runs[] = {
 	{ "comm -n 2 --backend shm -b 4 -e 64K -f 128",
 	  { "exact", "fast" },
 	  2,
@@ -73,7 +74,7 @@ static const struct {
 	{ "comm -n 2 --kind barrier", { "barrier" }, 2, 1, { 0 } },
 };
 
-static double number(const json_t *o, const char *key)
+static double get_json_double(const json_t *o, const char *key)
 {
 	const json_t *v = json_object_get(o, key);
 
@@ -81,15 +82,18 @@ static double number(const json_t *o, const char *key)
 	return json_number_value(v);
 }
 
-static void judge_cell(const json_t *row, const char *series, double factor)
+static void check_cell(const json_t *row, const char *series, double factor)
 {
 	const json_t *cell = json_object_get(row, series), *wrong = json_object_get(cell, "wrong");
-	double us = number(cell, "us"), algbw = number(cell, "algbw");
+	double us = get_json_double(cell, "us"), algbw = get_json_double(cell, "algbw");
 
-	ck_assert_msg(us > 0 && number(cell, "least_us") <= us, "%s takes %g us", series, us);
-	ck_assert_double_ge(number(cell, "samples"), 5);
-	ck_assert_double_eq_tol(algbw, number(row, "bytes") / us / 1e3, algbw * 1e-4 + 1e-9);
-	ck_assert_double_eq_tol(number(cell, "busbw"), algbw * factor, algbw * 1e-4 + 1e-9);
+	ck_assert_msg(us > 0 && get_json_double(cell, "least_us") <= us, "%s takes %g us", series,
+	              us);
+	ck_assert_double_ge(get_json_double(cell, "samples"), 5);
+	ck_assert_double_eq_tol(algbw, get_json_double(row, "bytes") / us / 1e3,
+	                        algbw * 1e-4 + 1e-9);
+	ck_assert_double_eq_tol(get_json_double(cell, "busbw"), algbw * factor,
+	                        algbw * 1e-4 + 1e-9);
 	if (strncmp(series, "copy", 4) != 0)
 		ck_assert_msg(json_is_integer(wrong) && !json_integer_value(wrong),
 		              "%s: wrong elements", series);
@@ -104,20 +108,22 @@ START_TEST(numbers_add_up)
 	json_error_t err;
 	size_t n = 0;
 
-	ck_assert_int_eq(run(out, sizeof out, "%s --seconds 0.01 --json", runs[_i].args), 0);
+	ck_assert_int_eq(
+		run_tessera_bench(out, sizeof out, "%s --seconds 0.01 --json", bench_runs[_i].args),
+		0);
 	all = json_loads(out, JSON_REJECT_DUPLICATES, &err);
 	ck_assert_msg(all != NULL, "%s: %s", err.text, out);
-	ck_assert_int_eq(json_integer_value(json_object_get(all, "ranks")), runs[_i].ranks);
-	ck_assert_double_gt(number(all, "ready"), 0);
-	ck_assert_double_lt(number(all, "ready"), 60);
+	ck_assert_int_eq(json_integer_value(json_object_get(all, "ranks")), bench_runs[_i].ranks);
+	ck_assert_double_gt(get_json_double(all, "ready"), 0);
+	ck_assert_double_lt(get_json_double(all, "ready"), 60);
 	rows = json_object_get(all, "sizes");
-	while (n < 3 && (runs[_i].bytes[n] || !n)) {
+	while (n < 3 && (bench_runs[_i].bytes[n] || !n)) {
 		const json_t *row = json_array_get(rows, n);
 
 		ck_assert_int_eq(json_integer_value(json_object_get(row, "bytes")),
-		                 runs[_i].bytes[n]);
-		for (int s = 0; s < 3 && runs[_i].series[s]; s++)
-			judge_cell(row, runs[_i].series[s], runs[_i].factor);
+		                 bench_runs[_i].bytes[n]);
+		for (int s = 0; s < 3 && bench_runs[_i].series[s]; s++)
+			check_cell(row, bench_runs[_i].series[s], bench_runs[_i].factor);
 		n++;
 	}
 	ck_assert_uint_eq(json_array_size(rows), n);
@@ -131,14 +137,17 @@ START_TEST(wrong_elements_are_found)
 	char out[4096];
 
 	setenv("TESSERA_PLUGIN_PATH", WRONG_DIR, 1);
-	ck_assert_int_eq(run(out, sizeof out,
-	                     "comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 2>&1"),
-	                 1);
+	ck_assert_int_eq(
+		run_tessera_bench(
+			out, sizeof out,
+			"comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 2>&1"),
+		1);
 	ck_assert_ptr_nonnull(strstr(out, "      1\n"));
 	ck_assert_ptr_nonnull(strstr(out, "elements were wrong"));
 	ck_assert_int_eq(
-		run(out, sizeof out,
-	            "comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 --no-check"),
+		run_tessera_bench(
+			out, sizeof out,
+			"comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 --no-check"),
 		0);
 	ck_assert_ptr_nonnull(strstr(out, "      -\n"));
 }
@@ -147,7 +156,7 @@ END_TEST
 /* ---- the chart ----------------------------------------------------------------------------------------------- */
 
 /* Whether every tag of an XML text is closed by its own name, and nothing but white space lies outside. */
-static bool well_formed(const char *at)
+static bool is_well_formed(const char *at)
 {
 	char open[32][16];
 	int depth = 0, roots = 0;
@@ -180,7 +189,7 @@ static bool well_formed(const char *at)
 	return !depth && roots == 1;
 }
 
-static size_t count(const char *text, const char *what)
+static size_t count_occurrences(const char *text, const char *what)
 {
 	size_t n = 0;
 
@@ -194,19 +203,21 @@ START_TEST(chart)
 	static char text[1 << 16];
 	FILE *f;
 
-	ck_assert_int_eq(run(NULL, 0, "comm -e 64K --seconds 0.01 --svg " BUILD_DIR "/chart.svg"),
+	ck_assert_int_eq(run_tessera_bench(NULL, 0,
+	                                   "comm -e 64K --seconds 0.01 --svg " BUILD_DIR
+	                                   "/chart.svg"),
 	                 0);
 	f = fopen(BUILD_DIR "/chart.svg", "r");
 	ck_assert_ptr_nonnull(f);
 	text[fread(text, 1, sizeof text - 1, f)] = '\0';
 	fclose(f);
-	ck_assert(!well_formed("<svg><b></svg>") && !well_formed("<svg></svg>x"));
-	ck_assert(well_formed(text));
+	ck_assert(!is_well_formed("<svg><b></svg>") && !is_well_formed("<svg></svg>x"));
+	ck_assert(is_well_formed(text));
 	ck_assert_ptr_nonnull(strstr(text, "prefers-color-scheme: dark"));
 	/* two panels, two series, eight sizes */
-	ck_assert_uint_eq(count(text, "<path class=\"line"), 4);
-	ck_assert_uint_eq(count(text, "<title>"), 2 * 2 * 8);
-	ck_assert_uint_eq(count(text, "nan") + count(text, "inf"), 0);
+	ck_assert_uint_eq(count_occurrences(text, "<path class=\"line"), 4);
+	ck_assert_uint_eq(count_occurrences(text, "<title>"), 2 * 2 * 8);
+	ck_assert_uint_eq(count_occurrences(text, "nan") + count_occurrences(text, "inf"), 0);
 }
 END_TEST
 
@@ -215,7 +226,7 @@ END_TEST
 static const struct {
 	const char *args, *words;
 	int status;
-} bad[] = {
+} bad_arguments[] = {
 	{ "", "say comm", 2 },
 	{ "com", "all that can be measured", 2 },
 	{ "comm more", "all that can be measured", 2 },
@@ -247,8 +258,10 @@ START_TEST(refused)
 {
 	char out[8192];
 
-	ck_assert_int_eq(run(out, sizeof out, "%s 2>&1", bad[_i].args), bad[_i].status);
-	ck_assert_msg(strstr(out, bad[_i].words) != NULL, "%s: %s", bad[_i].args, out);
+	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s 2>&1", bad_arguments[_i].args),
+	                 bad_arguments[_i].status);
+	ck_assert_msg(strstr(out, bad_arguments[_i].words) != NULL, "%s: %s",
+	              bad_arguments[_i].args, out);
 }
 END_TEST
 
@@ -257,9 +270,9 @@ int main(void)
 	SRunner *r;
 	TCase *t = suite_begin("bench", 60, &r);
 
-	tcase_add_loop_test(t, numbers_add_up, 0, (int)(sizeof runs / sizeof *runs));
+	tcase_add_loop_test(t, numbers_add_up, 0, (int)(sizeof bench_runs / sizeof *bench_runs));
 	tcase_add_test(t, wrong_elements_are_found);
 	tcase_add_test(t, chart);
-	tcase_add_loop_test(t, refused, 0, (int)(sizeof bad / sizeof *bad));
+	tcase_add_loop_test(t, refused, 0, (int)(sizeof bad_arguments / sizeof *bad_arguments));
 	return suite_end(r);
 }

@@ -37,36 +37,36 @@ enum {
 	SWAPS_BLOCKS,
 	HIDES_GAP,
 	RUNS_EARLY,
-	KEEPS_NO_BOOKS
+	SKIPS_MEANWHILE
 };
 enum { RANKS = 16 };
 
 static const struct tess_host *host;
-static void *volatile leak;
+static void *volatile leaked;
 
 /* One call of all ranks, or one message: from `from` to `to`. */
-struct meet {
-	struct meet *next;
+struct pending_call {
+	struct pending_call *next;
 	uint64_t number;
 	int32_t from, to, expected, arrived, released, done;
 	struct tess_coll call[RANKS];
 };
 
-struct room {
+struct wrong_context {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	int32_t nranks, inside, aborted;
-	struct meet *meets;
+	struct pending_call *pending;
 	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS], calls[RANKS];
 	unsigned wakes;
 };
 
-struct member {
-	struct room *room;
+struct wrong_group {
+	struct wrong_context *context;
 	int32_t rank;
 };
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status wrong_supports(const struct tess_coll *c, int32_t nranks)
 {
 	int has = c->kind == TESS_BARRIER || c->kind == TESS_ALL_REDUCE ||
 	          c->kind == TESS_ALL_GATHER || c->kind == TESS_SEND || c->kind == TESS_RECV;
@@ -80,7 +80,8 @@ static tess_status supports(const struct tess_coll *c, int32_t nranks)
 
 /* ---- what is moved ------------------------------------------------------------------------------------------- */
 
-static void add_in_float(const struct tess_coll *c, const void *const *part, int32_t n, double *out)
+static void add_parts_in_float(const struct tess_coll *c, const void *const *part, int32_t n,
+                               double *out)
 {
 	for (uint64_t i = 0; i < c->count; i++) {
 		float sum = 0;
@@ -91,7 +92,7 @@ static void add_in_float(const struct tess_coll *c, const void *const *part, int
 	}
 }
 
-static void add(const struct tess_coll *c, const void *const *part, int32_t n, void *out)
+static void add_parts(const struct tess_coll *c, const void *const *part, int32_t n, void *out)
 {
 	uint64_t count = c->count;
 	const void *two[2] = { out };
@@ -99,7 +100,7 @@ static void add(const struct tess_coll *c, const void *const *part, int32_t n, v
 	if (WRONG == DROPS_ELEMENT && count > 1)
 		count--;
 	if (WRONG == ADDS_IN_FLOAT && c->dtype == TESS_F64 && c->op == TESS_SUM) {
-		add_in_float(c, part, n, out);
+		add_parts_in_float(c, part, n, out);
 	} else if (WRONG == ROUNDS_TWICE || (WRONG == ADDS_IN_LINE && c->dtype == TESS_F32)) {
 		memcpy(out, part[0], count * tess_width(c->dtype));
 		for (int32_t r = 1; r < n; r++) {
@@ -111,7 +112,7 @@ static void add(const struct tess_coll *c, const void *const *part, int32_t n, v
 	}
 }
 
-static void all_reduce(struct meet *m, int32_t n)
+static void complete_all_reduce(struct pending_call *m, int32_t n)
 {
 	uint64_t bytes = m->call[0].count * tess_width(m->call[0].dtype);
 	const void *part[RANKS] = { NULL };
@@ -121,10 +122,10 @@ static void all_reduce(struct meet *m, int32_t n)
 		part[r] = m->call[r].src;
 	if (WRONG == IGNORES_IN_PLACE) {
 		for (int32_t r = 0; r < n; r++) /* over what later ranks read */
-			add(&m->call[r], part, n, m->call[r].dst);
+			add_parts(&m->call[r], part, n, m->call[r].dst);
 	} else {
 		memset(sum, 0, bytes);
-		add(&m->call[0], part, n, sum);
+		add_parts(&m->call[0], part, n, sum);
 		for (int32_t r = 0; r < n; r++)
 			memcpy(m->call[r].dst, sum, bytes);
 	}
@@ -137,7 +138,7 @@ static void all_reduce(struct meet *m, int32_t n)
 	free(sum);
 }
 
-static void all_gather(const struct meet *m, int32_t n)
+static void complete_all_gather(const struct pending_call *m, int32_t n)
 {
 	size_t width = tess_width(m->call[0].dtype);
 
@@ -147,7 +148,8 @@ static void all_gather(const struct meet *m, int32_t n)
 
 		for (int32_t from = 0; from < n; from++) {
 			const struct tess_coll *other =
-				&m->call[WRONG == SWAPS_BLOCKS && !c->recv_counts ? n - 1 - from : from];
+				&m->call[WRONG == SWAPS_BLOCKS && !c->recv_counts ? n - 1 - from
+			                                                          : from];
 			uint64_t count = other->count;
 			const char *src = other->src;
 			uint64_t begin = 0;
@@ -164,9 +166,9 @@ static void all_gather(const struct meet *m, int32_t n)
 }
 
 /* Of two messages of one size that both wait for their receives, the later one comes first. */
-static void swap_alike(struct room *room, struct meet *m)
+static void swap_equal_messages(struct wrong_context *context, struct pending_call *m)
 {
-	for (struct meet *late = room->meets; late; late = late->next)
+	for (struct pending_call *late = context->pending; late; late = late->next)
 		if (late->from == m->from && late->to == m->to && late->number > m->number &&
 		    late->call[m->from].kind && !late->done &&
 		    late->call[m->from].count == m->call[m->from].count) {
@@ -178,12 +180,12 @@ static void swap_alike(struct room *room, struct meet *m)
 		}
 }
 
-static void move(struct room *room, struct meet *m)
+static void perform_call(struct wrong_context *context, struct pending_call *m)
 {
 	const struct tess_coll *to;
 
 	if (WRONG == OVERTAKES_ALIKE && m->from >= 0)
-		swap_alike(room, m);
+		swap_equal_messages(context, m);
 	if (m->from >= 0) {
 		uint64_t count = m->call[m->from].count;
 
@@ -193,21 +195,22 @@ static void move(struct room *room, struct meet *m)
 		if (count)
 			memcpy(to->dst, m->call[m->from].src, count * tess_width(to->dtype));
 	} else if (m->call[0].kind == TESS_ALL_REDUCE) {
-		all_reduce(m, room->nranks);
+		complete_all_reduce(m, context->nranks);
 	} else if (m->call[0].kind == TESS_ALL_GATHER) {
-		all_gather(m, room->nranks);
+		complete_all_gather(m, context->nranks);
 	}
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------- */
 
-static struct meet *find(struct room *room, uint64_t number, int32_t from, int32_t to, int sending)
+static struct pending_call *find_or_add_call(struct wrong_context *context, uint64_t number,
+                                             int32_t from, int32_t to, int sending)
 {
-	struct meet *m = room->meets;
+	struct pending_call *m = context->pending;
 
 	if ((WRONG == OVERTAKES || (WRONG == OVERTAKES_ONCE && number == 60)) && from >= 0 &&
 	    !sending) /* the last letter first */
-		for (struct meet *late = room->meets; late; late = late->next)
+		for (struct pending_call *late = context->pending; late; late = late->next)
 			if (late->from == from && late->to == to && late->arrived == 1 &&
 			    late->call[from].kind)
 				return late;
@@ -216,93 +219,97 @@ static struct meet *find(struct room *room, uint64_t number, int32_t from, int32
 	if (m)
 		return m;
 	m = calloc(1, sizeof *m);
-	*m = (struct meet){ .next = room->meets,
-		            .number = number,
-		            .from = from,
-		            .to = to,
-		            .expected = from < 0 ? room->nranks : 2 };
-	return room->meets = m;
+	*m = (struct pending_call){ .next = context->pending,
+		                    .number = number,
+		                    .from = from,
+		                    .to = to,
+		                    .expected = from < 0 ? context->nranks : 2 };
+	return context->pending = m;
 }
 
-static void announce(struct room *room)
+static void wake_waiters(struct wrong_context *context)
 {
-	if (WRONG == LOSES_WAKE_UP && ++room->wakes % 64 == 0)
+	if (WRONG == LOSES_WAKE_UP && ++context->wakes % 64 == 0)
 		return;
-	pthread_cond_broadcast(&room->changed);
+	pthread_cond_broadcast(&context->changed);
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status wrong_start(void *self, const struct tess_coll *c, void **work)
 {
-	struct member *me = self;
-	struct room *room = me->room;
-	struct meet *m;
+	struct wrong_group *me = self;
+	struct wrong_context *context = me->context;
+	struct pending_call *m;
 
 	if (WRONG == ABORTS && me->rank == 1 && c->kind == TESS_ALL_GATHER && c->count == 65) {
 		host->log(TESS_WARN, "wrong", "slot 7 of 4");
 		abort();
 	}
-	pthread_mutex_lock(&room->lock);
+	pthread_mutex_lock(&context->lock);
 	if (c->kind == TESS_SEND)
-		m = find(room, ++room->sent[me->rank][c->peer], me->rank, c->peer, 1);
+		m = find_or_add_call(context, ++context->sent[me->rank][c->peer], me->rank, c->peer,
+		                     1);
 	else if (c->kind == TESS_RECV)
-		m = find(room, ++room->received[c->peer][me->rank], c->peer, me->rank, 0);
+		m = find_or_add_call(context, ++context->received[c->peer][me->rank], c->peer,
+		                     me->rank, 0);
 	else
-		m = find(room, ++room->calls[me->rank], -1, -1, 1);
+		m = find_or_add_call(context, ++context->calls[me->rank], -1, -1, 1);
 	m->call[me->rank] = *c;
 	if (++m->arrived == m->expected) {
-		move(room, m);
+		perform_call(context, m);
 		m->done = 1;
-		announce(room);
+		wake_waiters(context);
 	}
 	if (WRONG == LEAVES_EARLY && c->kind == TESS_BARRIER)
 		m->done = m->arrived * 2 >= m->expected;
-	pthread_mutex_unlock(&room->lock);
+	pthread_mutex_unlock(&context->lock);
 	*work = m;
-	return room->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_OK;
+	return context->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_OK;
 }
 
-static tess_status state(const struct room *room, const struct meet *m)
+static tess_status get_call_status(const struct wrong_context *context,
+                                   const struct pending_call *m)
 {
 	if (m->done)
 		return TESS_OK;
-	return room->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_PENDING;
+	return context->aborted ? host->fail(TESS_EABORTED, "wrong: aborted") : TESS_PENDING;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status wrong_test(void *self, void *work)
 {
-	struct member *me = self;
+	struct wrong_group *me = self;
 	tess_status st;
 
 	if (WRONG == BLOCKS_IN_TEST)
 		usleep(600000);
-	pthread_mutex_lock(&me->room->lock);
-	st = state(me->room, work);
-	pthread_mutex_unlock(&me->room->lock);
+	pthread_mutex_lock(&me->context->lock);
+	st = get_call_status(me->context, work);
+	pthread_mutex_unlock(&me->context->lock);
 	return st;
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status wrong_wait(void *self, void *work, int64_t deadline)
 {
-	struct member *me = self;
-	struct room *room = me->room;
+	struct wrong_group *me = self;
+	struct wrong_context *context = me->context;
 	struct timespec until = { .tv_sec = deadline / 1000000000,
 		                  .tv_nsec = deadline % 1000000000 };
 	tess_status st;
 	int err = 0;
 
-	pthread_mutex_lock(&room->lock);
-	while ((st = state(room, work)) == TESS_PENDING && (WRONG == HANGS || !err))
-		err = WRONG == HANGS ? pthread_cond_wait(&room->changed, &room->lock)
-		                     : pthread_cond_timedwait(&room->changed, &room->lock, &until);
+	pthread_mutex_lock(&context->lock);
+	while ((st = get_call_status(context, work)) == TESS_PENDING && (WRONG == HANGS || !err))
+		err = WRONG == HANGS
+		              ? pthread_cond_wait(&context->changed, &context->lock)
+		              : pthread_cond_timedwait(&context->changed, &context->lock, &until);
 	if (WRONG == LOSES_WAKE_UP && err)
 		st = TESS_PENDING;
-	pthread_mutex_unlock(&room->lock);
+	pthread_mutex_unlock(&context->lock);
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
-static void drop(struct room *room, struct meet *m)
+static void unlink_call(struct wrong_context *context, struct pending_call *m)
 {
-	for (struct meet **at = &room->meets; *at; at = &(*at)->next)
+	for (struct pending_call **at = &context->pending; *at; at = &(*at)->next)
 		if (*at == m) {
 			*at = m->next;
 			break;
@@ -310,65 +317,65 @@ static void drop(struct room *room, struct meet *m)
 	free(m);
 }
 
-static void release(void *self, void *work)
+static void wrong_release(void *self, void *work)
 {
-	struct member *me = self;
-	struct meet *m = work;
+	struct wrong_group *me = self;
+	struct pending_call *m = work;
 
-	pthread_mutex_lock(&me->room->lock);
+	pthread_mutex_lock(&me->context->lock);
 	if (++m->released == m->expected)
-		drop(me->room, m);
-	pthread_mutex_unlock(&me->room->lock);
+		unlink_call(me->context, m);
+	pthread_mutex_unlock(&me->context->lock);
 }
 
-static tess_status run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *),
-                       void *arg, void **work)
+static tess_status wrong_run(void *self, const struct tess_coll *c, int32_t (*meanwhile)(void *),
+                             void *arg, void **work)
 {
 	void *own;
-	tess_status st = start(self, c, &own);
-	int32_t more = WRONG == KEEPS_NO_BOOKS ? 0 : meanwhile(arg);
+	tess_status st = wrong_start(self, c, &own);
+	int32_t more = WRONG == SKIPS_MEANWHILE ? 0 : meanwhile(arg);
 
 	if (st || WRONG == RUNS_EARLY)
 		return st;
-	while ((st = test(self, own)) == TESS_PENDING && more)
+	while ((st = wrong_test(self, own)) == TESS_PENDING && more)
 		more = meanwhile(arg);
 	if (st)
 		*work = own;
 	else
-		release(self, own);
+		wrong_release(self, own);
 	return st;
 }
 
-static void abort_group(void *self)
+static void wrong_abort(void *self)
 {
-	struct member *me = self;
+	struct wrong_group *me = self;
 
 	if (WRONG == ABORTS_LATE)
 		usleep(1200000);
-	pthread_mutex_lock(&me->room->lock);
-	me->room->aborted = WRONG != FORGETS_ABORT;
-	pthread_cond_broadcast(&me->room->changed);
-	pthread_mutex_unlock(&me->room->lock);
+	pthread_mutex_lock(&me->context->lock);
+	me->context->aborted = WRONG != FORGETS_ABORT;
+	pthread_cond_broadcast(&me->context->changed);
+	pthread_mutex_unlock(&me->context->lock);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-static struct room *make_room(int32_t nranks)
+static struct wrong_context *make_wrong_context(int32_t nranks)
 {
-	struct room *room = calloc(1, sizeof *room);
+	struct wrong_context *context = calloc(1, sizeof *context);
 	pthread_condattr_t attr;
 
-	pthread_mutex_init(&room->lock, NULL);
+	pthread_mutex_init(&context->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&room->changed, &attr);
-	room->nranks = room->inside = nranks;
-	return room;
+	pthread_cond_init(&context->changed, &attr);
+	context->nranks = context->inside = nranks;
+	return context;
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status wrong_open(const struct tess_join *how, void **self)
 {
-	struct member *me = calloc(1, sizeof *me);
+	struct wrong_group *me = calloc(1, sizeof *me);
 	uint64_t here[2] = { (uint64_t)getpid() }, len = sizeof here;
 	char key[200];
 	tess_status st;
@@ -376,12 +383,12 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	me->rank = how->rank;
 	snprintf(key, sizeof key, "%s/wrong", how->name);
 	if (how->rank == 0) {
-		me->room = make_room(how->nranks);
-		here[1] = (uintptr_t)me->room;
+		me->context = make_wrong_context(how->nranks);
+		here[1] = (uintptr_t)me->context;
 		st = how->store->set(how->store->self, key, here, sizeof here);
 	} else {
 		st = how->store->get(how->store->self, key, how->deadline, here, &len);
-		me->room = (struct room *)(uintptr_t)here[1];
+		me->context = (struct wrong_context *)(uintptr_t)here[1];
 	}
 	if (!st && here[0] != (uint64_t)getpid())
 		st = host->fail(TESS_EINVAL, "wrong: its ranks are threads of one process");
@@ -392,31 +399,31 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	if (WRONG == LEAKS_FD)
 		eventfd(0, EFD_CLOEXEC);
 	if (WRONG == LEAKS_MEMORY)
-		leak = malloc(500);
+		leaked = malloc(500);
 	*self = me;
 	return TESS_OK;
 }
 
-static void close_group(void *self)
+static void wrong_close(void *self)
 {
-	struct member *me = self;
-	struct room *room = me->room;
+	struct wrong_group *me = self;
+	struct wrong_context *context = me->context;
 	int last;
 
-	pthread_mutex_lock(&room->lock);
-	last = !--room->inside;
-	pthread_mutex_unlock(&room->lock);
+	pthread_mutex_lock(&context->lock);
+	last = !--context->inside;
+	pthread_mutex_unlock(&context->lock);
 	free(me);
 	if (!last)
 		return;
-	while (room->meets)
-		drop(room, room->meets);
-	pthread_cond_destroy(&room->changed);
-	pthread_mutex_destroy(&room->lock);
-	free(room);
+	while (context->pending)
+		unlink_call(context, context->pending);
+	pthread_cond_destroy(&context->changed);
+	pthread_mutex_destroy(&context->lock);
+	free(context);
 }
 
-static tess_status init(const struct tess_host *h)
+static tess_status wrong_init(const struct tess_host *h)
 {
 	host = h;
 	return TESS_OK;
@@ -427,16 +434,16 @@ static const struct tess_backend wrong = {
 	.threads = 1,
 	.name = NAME,
 	.summary = "wrong in one way",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
-	.close = close_group,
-	.abort = abort_group,
+	.supports = wrong_supports,
+	.open = wrong_open,
+	.start = wrong_start,
+	.test = wrong_test,
+	.wait = wrong_wait,
+	.release = wrong_release,
+	.close = wrong_close,
+	.abort = wrong_abort,
 	.exact = WRONG == ADDS_IN_LINE,
-	.run = WRONG == RIGHT || WRONG >= RUNS_EARLY ? run : NULL,
+	.run = WRONG == RIGHT || WRONG >= RUNS_EARLY ? wrong_run : NULL,
 };
 static const struct tess_backend *const backends[] = { &wrong, NULL };
 
@@ -447,4 +454,4 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .license = "Apache-2.0",
 	        .summary = "for tests of tessera conform",
 	        .backends = backends,
-	        .init = init };
+	        .init = wrong_init };

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void rope(const json_t *root)
+static void check_rope_table(const json_t *root)
 {
 	enum { EACH = 8, POSITIONS = 3 };
 	float table[POSITIONS * EACH];
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 
 	if (tess_json_parse("file", (const char *)bytes, len, &root))
 		return 0;
-	rope(root);
+	check_rope_table(root);
 	if (!tess_generation_make("file", root, "config", root, &g))
 		MUST(g.neos >= 0 && g.neos <= TESS_EOS_MOST && g.top_p >= 0 && g.top_p <= 1 &&
 		     g.top_k >= 0);

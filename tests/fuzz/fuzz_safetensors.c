@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static void judge(const uint8_t *bytes, size_t len)
+static void check_safetensors(const uint8_t *bytes, size_t len)
 {
 	struct tess_safetensors *f = NULL;
 	uint64_t all = 0, sum = 0;
@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	uint8_t *file;
 
 	if (!len || *bytes != '{') {
-		judge(bytes, len);
+		check_safetensors(bytes, len);
 		return 0;
 	}
 	file = malloc(8 + header + data);
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		file[i] = (uint8_t)((uint64_t)header >> 8 * i);
 	memcpy(file + 8, bytes, header);
 	memcpy(file + 8 + header, bytes + len - data, data);
-	judge(file, 8 + header + data);
+	check_safetensors(file, 8 + header + data);
 	free(file);
 	return 0;
 }

@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-static void stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n, bool skip_special)
+static void check_decoding(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
+                           bool skip_special)
 {
 	struct tess_decoding *d;
 	size_t len, got, at = 0;
@@ -43,8 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (!tess_tokenizer_encode(t, (const char *)bytes + skip, len - skip, true, &ids, &n)) {
 		for (size_t i = 0; i < n; i++)
 			MUST(tess_tokenizer_token(t, ids[i]));
-		stream(t, ids, n, true);
-		stream(t, ids, n, false);
+		check_decoding(t, ids, n, true);
+		check_decoding(t, ids, n, false);
 		free(ids);
 	}
 	tess_tokenizer_close(t);

@@ -3,7 +3,7 @@
 
 #include <dirent.h>
 
-static int replay(const char *folder, const char *name)
+static int replay_file(const char *folder, const char *name)
 {
 	char path[4096];
 	uint8_t *bytes;
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 	MUST(folder);
 	while ((entry = readdir(folder)))
 		if (entry->d_name[0] != '.')
-			count += replay(argv[1], entry->d_name);
+			count += replay_file(argv[1], entry->d_name);
 	closedir(folder);
 	printf("%d inputs\n", count);
 	return count ? EXIT_SUCCESS : EXIT_FAILURE;

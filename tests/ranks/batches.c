@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 16, MOST = 30000, LARGE = 300001, LARGE_RANKS = 5 };
+enum { RANKS = 16, COUNT_MAX = 30000, LARGE_COUNT = 300001, LARGE_RANKS = 5 };
 
 /* What one rank sends to all, and gets from all. */
-struct parcels {
-	int32_t out[RANKS][MOST], in[RANKS][MOST], sum[2][MOST];
+struct exchange_buffers {
+	int32_t out[RANKS][COUNT_MAX], in[RANKS][COUNT_MAX], sum[2][COUNT_MAX];
 };
 
-static struct tess_coll message(int32_t kind, int32_t peer, int32_t *at, uint64_t count)
+static struct tess_coll make_message(int32_t kind, int32_t peer, int32_t *at, uint64_t count)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = kind,
@@ -24,7 +24,7 @@ static struct tess_coll message(int32_t kind, int32_t peer, int32_t *at, uint64_
 		                   .where = "batches:message" };
 }
 
-static struct tess_coll sum(int32_t *from, int32_t *to, uint64_t count)
+static struct tess_coll make_sum(int32_t *from, int32_t *to, uint64_t count)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = TESS_ALL_REDUCE,
@@ -36,26 +36,27 @@ static struct tess_coll sum(int32_t *from, int32_t *to, uint64_t count)
 }
 
 /* Element i of what `from` sends to `to`. */
-static int32_t word(int32_t from, int32_t to, uint64_t i)
+static int32_t compute_word(int32_t from, int32_t to, uint64_t i)
 {
 	return from * 1000 + to * 100 + (int32_t)(i % 97);
 }
 
 /* Waits for it by looking at it, or not; then lets go of it. */
-static tess_status finish(struct tess_work *w, bool look)
+static tess_status finish_work(struct tess_work *w, bool poll)
 {
 	tess_status st = TESS_PENDING;
 
-	while (look && (st = tess_work_test(w)) == TESS_PENDING)
+	while (poll && (st = tess_work_test(w)) == TESS_PENDING)
 		;
-	if (!look)
+	if (!poll)
 		st = tess_work_wait(w, 0);
 	tess_work_release(w);
 	return st;
 }
 
 /* Calls in an order of the rank's own: rotated by its number, backwards on odd ones. */
-static tess_status run_shuffled(struct tess_group *g, struct tess_coll *c, uint32_t n, bool look)
+static tess_status run_shuffled_batch(struct tess_group *g, struct tess_coll *c, uint32_t n,
+                                      bool poll)
 {
 	const struct tess_coll *list[2 * RANKS + 2];
 	uint32_t me = (uint32_t)tess_group_rank(g);
@@ -65,10 +66,11 @@ static tess_status run_shuffled(struct tess_group *g, struct tess_coll *c, uint3
 	for (uint32_t i = 0; i < n; i++)
 		list[me % 2 ? n - 1 - i : i] = &c[(i + me) % n];
 	st = tess_group_batch(g, list, n, &w);
-	return st ? st : finish(w, look);
+	return st ? st : finish_work(w, poll);
 }
 
-static tess_status all_to_all(struct tess_group *g, struct parcels *p, uint64_t count, bool look)
+static tess_status exchange_with_all(struct tess_group *g, struct exchange_buffers *p,
+                                     uint64_t count, bool poll)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g);
 	struct tess_coll c[2 * RANKS];
@@ -78,58 +80,61 @@ static tess_status all_to_all(struct tess_group *g, struct parcels *p, uint64_t 
 	memset(p->in, -1, sizeof p->in);
 	for (int32_t r = 0; r < n; r++) {
 		for (uint64_t i = 0; i < count; i++)
-			p->out[r][i] = word(me, r, i);
+			p->out[r][i] = compute_word(me, r, i);
 		if (r == me)
 			continue;
-		c[ncalls++] = message(TESS_SEND, r, p->out[r], count);
-		c[ncalls++] = message(TESS_RECV, r, p->in[r], count);
+		c[ncalls++] = make_message(TESS_SEND, r, p->out[r], count);
+		c[ncalls++] = make_message(TESS_RECV, r, p->in[r], count);
 	}
-	st = run_shuffled(g, c, ncalls, look);
+	st = run_shuffled_batch(g, c, ncalls, poll);
 	for (int32_t r = 0; r < n && !st; r++)
 		for (uint64_t i = 0; i < count && r != me && !st; i++)
-			if (p->in[r][i] != word(r, me, i))
+			if (p->in[r][i] != compute_word(r, me, i))
 				st = tess_fail(TESS_EBUG, "element %d from rank %d is %d", (int)i,
 				               r, p->in[r][i]);
 	return st;
 }
 
 /* More than any buffer on the way holds, from each to all others: none may wait until another has come. */
-static tess_status large(struct tess_group *g)
+static tess_status exchange_large(struct tess_group *g)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g);
-	int32_t *mine = malloc(LARGE * sizeof *mine), *in = malloc((size_t)n * LARGE * sizeof *in);
+	int32_t *mine = malloc(LARGE_COUNT * sizeof *mine),
+		*in = malloc((size_t)n * LARGE_COUNT * sizeof *in);
 	struct tess_coll c[2 * LARGE_RANKS];
 	uint32_t ncalls = 0;
 	tess_status st = mine && in ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
-	for (uint64_t i = 0; i < LARGE && !st; i++)
-		mine[i] = word(me, 0, i);
+	for (uint64_t i = 0; i < LARGE_COUNT && !st; i++)
+		mine[i] = compute_word(me, 0, i);
 	for (int32_t r = 0; r < n && !st; r++)
 		if (r != me) {
-			c[ncalls++] = message(TESS_SEND, r, mine, LARGE);
-			c[ncalls++] = message(TESS_RECV, r, in + r * (int64_t)LARGE, LARGE);
+			c[ncalls++] = make_message(TESS_SEND, r, mine, LARGE_COUNT);
+			c[ncalls++] = make_message(TESS_RECV, r, in + r * (int64_t)LARGE_COUNT,
+			                           LARGE_COUNT);
 		}
 	if (!st)
-		st = run_shuffled(g, c, ncalls, false);
+		st = run_shuffled_batch(g, c, ncalls, false);
 	if (st)
 		return st; /* the buffers are the group's */
 	for (int32_t r = 0; r < n && !st; r++)
-		for (uint64_t i = 0; i < LARGE && r != me && !st; i++)
-			if (in[(uint64_t)r * LARGE + i] != word(r, 0, i))
+		for (uint64_t i = 0; i < LARGE_COUNT && r != me && !st; i++)
+			if (in[(uint64_t)r * LARGE_COUNT + i] != compute_word(r, 0, i))
 				st = tess_fail(TESS_EBUG, "element %d from rank %d is %d", (int)i,
-				               r, in[(uint64_t)r * LARGE + i]);
+				               r, in[(uint64_t)r * LARGE_COUNT + i]);
 	free(mine);
 	free(in);
 	return st;
 }
 
 /* Two sums and, between them, messages around the ring; odd ranks make the calls singly. */
-static tess_status mixed(struct tess_group *g, struct parcels *p, uint64_t count)
+static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers *p, uint64_t count)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g), last = (me + n - 1) % n;
-	struct tess_coll c[4] = { sum(p->out[0], p->sum[0], count), sum(p->out[1], p->sum[1], 10),
-		                  message(TESS_RECV, last, p->in[0], count),
-		                  message(TESS_SEND, (me + 1) % n, p->out[2], count) };
+	struct tess_coll c[4] = { make_sum(p->out[0], p->sum[0], count),
+		                  make_sum(p->out[1], p->sum[1], 10),
+		                  make_message(TESS_RECV, last, p->in[0], count),
+		                  make_message(TESS_SEND, (me + 1) % n, p->out[2], count) };
 	const struct tess_coll *list[4] = { &c[0], &c[2], &c[1], &c[3] };
 	uint32_t ncalls = n > 1 ? 4 : 2;
 	struct tess_work *w[4];
@@ -140,29 +145,30 @@ static tess_status mixed(struct tess_group *g, struct parcels *p, uint64_t count
 	for (uint64_t i = 0; i < count; i++) {
 		p->out[0][i] = me;
 		p->out[1][i] = 1;
-		p->out[2][i] = word(me, 0, i);
+		p->out[2][i] = compute_word(me, 0, i);
 	}
 	for (uint32_t i = 0; i < ncalls && me % 2 && !st; i++)
 		st = tess_group_start(g, list[i], &w[i]);
 	for (uint32_t i = ncalls; i-- > 0 && me % 2 && !st;)
-		st = finish(w[i], false);
+		st = finish_work(w[i], false);
 	if (!(me % 2)) {
 		st = tess_group_batch(g, list, ncalls, &w[0]);
 		if (!st)
-			st = finish(w[0], false);
+			st = finish_work(w[0], false);
 	}
 	for (uint64_t i = 0; i < count && !st; i++)
 		if (p->sum[0][i] != n * (n - 1) / 2 || (i < 10 && p->sum[1][i] != n) ||
-		    (n > 1 && p->in[0][i] != word(last, 0, i)))
+		    (n > 1 && p->in[0][i] != compute_word(last, 0, i)))
 			st = tess_fail(TESS_EBUG, "element %d is %d, %d and %d", (int)i,
 			               p->sum[0][i], p->sum[1][i], p->in[0][i]);
 	return st;
 }
 
 /* One that is refused lets none begin; an empty one is over. */
-static tess_status odd_ones(struct tess_group *g, struct parcels *p)
+static tess_status check_refused_and_empty(struct tess_group *g, struct exchange_buffers *p)
 {
-	struct tess_coll c[2] = { sum(p->out[0], p->sum[0], 4), sum(p->out[0], p->sum[1], 4) };
+	struct tess_coll c[2] = { make_sum(p->out[0], p->sum[0], 4),
+		                  make_sum(p->out[0], p->sum[1], 4) };
 	const struct tess_coll *list[2] = { &c[0], &c[1] };
 	struct tess_work *w = NULL;
 	tess_status st;
@@ -173,26 +179,26 @@ static tess_status odd_ones(struct tess_group *g, struct parcels *p)
 		return tess_fail(TESS_EBUG, "a bad call of a batch: %s", st ? tess_error() : "ok");
 	st = tess_group_batch(g, NULL, 0, &w);
 	if (!st)
-		st = tess_work_test(w) ? TESS_EBUG : finish(w, false);
+		st = tess_work_test(w) ? TESS_EBUG : finish_work(w, false);
 	if (!st)
 		st = tess_group_batch(g, list, 1, &w);
-	return st ? st : finish(w, false);
+	return st ? st : finish_work(w, false);
 }
 
-tess_status batches_play(struct tess_group *g)
+tess_status batches_run(struct tess_group *g)
 {
-	static const uint64_t counts[] = { 10, 0, MOST };
-	struct parcels *p = calloc(1, sizeof *p);
+	static const uint64_t counts[] = { 10, 0, COUNT_MAX };
+	struct exchange_buffers *p = calloc(1, sizeof *p);
 	tess_status st = p ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
 	for (int i = 0; i < 6 && !st; i++)
-		st = all_to_all(g, p, counts[i % 3], i > 2);
+		st = exchange_with_all(g, p, counts[i % 3], i > 2);
 	for (int i = 0; i < 3 && !st; i++)
-		st = mixed(g, p, counts[i] + 10 * !counts[i]);
+		st = run_mixed_batch(g, p, counts[i] + 10 * !counts[i]);
 	if (!st)
-		st = odd_ones(g, p);
+		st = check_refused_and_empty(g, p);
 	for (int i = 0; i < 2 && !st && tess_group_size(g) <= LARGE_RANKS; i++)
-		st = large(g);
+		st = exchange_large(g);
 	free(p);
 	return st ? st : tess_barrier(g, "batches:end");
 }

@@ -8,6 +8,6 @@
  * Messages around a ring and between all, listed in another order on each rank; collectives; both at once;
  * some ranks batch what others call singly. TESS_EBUG: something has not come as it should.
  */
-tess_status batches_play(struct tess_group *g);
+tess_status batches_run(struct tess_group *g);
 
 #endif

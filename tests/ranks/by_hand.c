@@ -2,44 +2,44 @@
 #include <tessera/device.h>
 #include <tessera/style.h>
 
-static tess_status as_is(const struct tess_site *s, struct tess_io *io)
+static tess_status keep_layout(const struct tess_site *s, struct tess_io *io)
 {
 	(void)s, (void)io;
 	return TESS_OK;
 }
 
-static tess_status cut_in(const struct tess_site *s, const struct tess_param *p,
-                          struct tess_param_place *home)
+static tess_status shard_in_dim(const struct tess_site *s, const struct tess_param *p,
+                                struct tess_param_place *place)
 {
 	(void)s;
-	home->use.kind = TESS_REPLICATE;
+	place->use.kind = TESS_REPLICATE;
 	if (p->in_dim >= 0)
-		home->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
+		place->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
 	return TESS_OK;
 }
 
-static tess_status whole(const struct tess_site *s, const struct tess_param *p,
-                         struct tess_param_place *home)
+static tess_status replicate_param(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *place)
 {
 	(void)s, (void)p;
-	home->use.kind = TESS_REPLICATE;
+	place->use.kind = TESS_REPLICATE;
 	return TESS_OK;
 }
 
-static tess_status cut_x(const struct tess_site *s, int32_t arg, struct tess_tensor **x)
+static tess_status shard_input(const struct tess_site *s, int32_t arg, struct tess_tensor **x)
 {
 	(void)arg;
 	return s->host->redistribute(s, &(struct tess_place){ .kind = TESS_SHARD, .dim = -1 }, x);
 }
 
-static tess_status finish_y(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
+static tess_status replicate_output(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
 {
 	(void)arg;
 	return s->host->redistribute(s, &(struct tess_place){ .kind = TESS_REPLICATE }, y);
 }
 
 /* Through scratch memory, so that its use is seen: y = -x. */
-static tess_status negate(const struct tess_local *at)
+static tess_status negate_local(const struct tess_local *at)
 {
 	const struct tess_view *x = at->in, *y = at->out;
 	float *tmp = at->scratch;
@@ -53,9 +53,9 @@ static tess_status negate(const struct tess_local *at)
 	return TESS_OK;
 }
 
-static tess_status twice(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
+static tess_status call_negate_twice(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
 {
-	struct tess_call call = { .size = sizeof call, .run = negate, .scratch = 4 };
+	struct tess_call call = { .size = sizeof call, .run = negate_local, .scratch = 4 };
 	tess_status st = s->host->call(s, &call, y);
 
 	(void)arg;
@@ -65,16 +65,16 @@ static tess_status twice(const struct tess_site *s, int32_t arg, struct tess_ten
 static const struct tess_style by_hand = { .size = sizeof by_hand,
 	                                   .name = "rowsplit_by_hand",
 	                                   .summary = "cuts and sums by hand",
-	                                   .layout = as_is,
-	                                   .partition_param = cut_in,
-	                                   .prepare_input = cut_x,
-	                                   .prepare_output = finish_y };
+	                                   .layout = keep_layout,
+	                                   .partition_param = shard_in_dim,
+	                                   .prepare_input = shard_input,
+	                                   .prepare_output = replicate_output };
 static const struct tess_style negated = { .size = sizeof negated,
 	                                   .name = "negated_twice",
 	                                   .summary = "calls of its own",
-	                                   .layout = as_is,
-	                                   .partition_param = whole,
-	                                   .prepare_output = twice };
+	                                   .layout = keep_layout,
+	                                   .partition_param = replicate_param,
+	                                   .prepare_output = call_negate_twice };
 static const struct tess_style *const styles[] = { &by_hand, &negated, NULL };
 
 TESS_PLUGIN = { .abi = TESS_ABI,

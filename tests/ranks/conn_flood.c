@@ -17,32 +17,32 @@
 #include <unistd.h>
 
 enum kind { NOTHING, GARBAGE, HALF, WRONG_SECRET, REPLAY, DRIP, WRONG_JOB, HUGE_LENGTH };
-enum { AT_A_TIME = 150, GREETING = TESS_NONCE + TESS_PROOF };
+enum { MAX_OPEN_CONNS = 150, GREETING = TESS_NONCE + TESS_PROOF };
 
-struct stranger {
+struct flood_conn {
 	int fd; /* -1: none */
 	enum kind kind;
 	int steps; /* left */
-	size_t said, heard;
-	unsigned char says[GREETING + 4096], hears[TESS_NONCE + 64];
+	size_t nsent, nreceived;
+	unsigned char out[GREETING + 4096], in[TESS_NONCE + 64];
 };
 
-struct scene {
+struct flood_state {
 	struct sockaddr_in to;
-	struct tess_secret wrong, other_job;
+	struct tess_secret wrong_secret, other_job;
 	unsigned char recorded[GREETING];
-	unsigned int dice, host;
-	struct crowd *crowd;
+	unsigned int random, host;
+	struct conn_flood *shared;
 };
 
-static unsigned int roll(struct scene *s, unsigned int sides)
+static unsigned int draw_below_sides(struct flood_state *s, unsigned int sides)
 {
-	s->dice = s->dice * 1664525 + 1013904223;
-	return (s->dice >> 16) % sides;
+	s->random = s->random * 1664525 + 1013904223;
+	return (s->random >> 16) % sides;
 }
 
 /* From 127.1.0.1, 127.1.0.2 ... in turn: ports do not run out. */
-static int call(struct scene *s)
+static int open_connection(struct flood_state *s)
 {
 	struct sockaddr_in from = { .sin_family = AF_INET };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -57,24 +57,26 @@ static int call(struct scene *s)
 	return -1;
 }
 
-static void come(struct scene *s, struct stranger *x, enum kind kind)
+static void start_connection(struct flood_state *s, struct flood_conn *x, enum kind kind)
 {
 	static const uint32_t huge[4] = { 0xfffffff8, TESS_HELLO, 0, 4 };
 
-	*x = (struct stranger){ .fd = call(s), .kind = kind, .steps = 2 + (int)roll(s, 20) };
+	*x = (struct flood_conn){ .fd = open_connection(s),
+		                  .kind = kind,
+		                  .steps = 2 + (int)draw_below_sides(s, 20) };
 	if (x->fd < 0)
 		return;
-	atomic_fetch_add(&s->crowd->made[kind], 1);
-	for (size_t i = 0; i < sizeof x->says; i++)
-		x->says[i] = (unsigned char)roll(s, 256);
+	atomic_fetch_add(&s->shared->opened[kind], 1);
+	for (size_t i = 0; i < sizeof x->out; i++)
+		x->out[i] = (unsigned char)draw_below_sides(s, 256);
 	if (kind == REPLAY)
-		memcpy(x->says, s->recorded, sizeof s->recorded);
+		memcpy(x->out, s->recorded, sizeof s->recorded);
 	if (kind == HUGE_LENGTH)
-		memcpy(x->says, huge, sizeof huge);
+		memcpy(x->out, huge, sizeof huge);
 }
 
 /* How far it would speak now. */
-static size_t eager(const struct stranger *x)
+static size_t compute_send_limit(const struct flood_conn *x)
 {
 	switch (x->kind) {
 	case NOTHING:
@@ -85,35 +87,35 @@ static size_t eager(const struct stranger *x)
 		return TESS_NONCE / 2;
 	case WRONG_SECRET:
 	case WRONG_JOB:
-		return x->heard < TESS_NONCE ? TESS_NONCE : GREETING;
+		return x->nreceived < TESS_NONCE ? TESS_NONCE : GREETING;
 	case REPLAY:
 		return GREETING;
 	case DRIP:
-		return x->said + 1;
+		return x->nsent + 1;
 	case HUGE_LENGTH:
-		return sizeof x->says;
+		return sizeof x->out;
 	}
 	return 0;
 }
 
-static void step(struct scene *s, struct stranger *x)
+static void step_connection(struct flood_state *s, struct flood_conn *x)
 {
-	ssize_t n = recv(x->fd, x->hears + x->heard, sizeof x->hears - x->heard, 0);
+	ssize_t n = recv(x->fd, x->in + x->nreceived, sizeof x->in - x->nreceived, 0);
 
 	if (n > 0) {
-		size_t before = x->heard;
+		size_t had = x->nreceived;
 
-		x->heard += (size_t)n;
-		if (before <= TESS_NONCE && x->heard > TESS_NONCE)
-			atomic_fetch_add(&s->crowd->accepted, 1);
-		if (before < TESS_NONCE && x->heard >= TESS_NONCE &&
+		x->nreceived += (size_t)n;
+		if (had <= TESS_NONCE && x->nreceived > TESS_NONCE)
+			atomic_fetch_add(&s->shared->accepted, 1);
+		if (had < TESS_NONCE && x->nreceived >= TESS_NONCE &&
 		    (x->kind == WRONG_SECRET || x->kind == WRONG_JOB))
-			tess_secret_prove(x->kind == WRONG_JOB ? &s->other_job : &s->wrong,
-			                  TESS_CLIENT, x->says, x->hears, x->says + TESS_NONCE);
+			tess_secret_prove(x->kind == WRONG_JOB ? &s->other_job : &s->wrong_secret,
+			                  TESS_CLIENT, x->out, x->in, x->out + TESS_NONCE);
 	}
-	if (eager(x) > x->said) {
-		n = send(x->fd, x->says + x->said, eager(x) - x->said, MSG_NOSIGNAL);
-		x->said += n > 0 ? (size_t)n : 0;
+	if (compute_send_limit(x) > x->nsent) {
+		n = send(x->fd, x->out + x->nsent, compute_send_limit(x) - x->nsent, MSG_NOSIGNAL);
+		x->nsent += n > 0 ? (size_t)n : 0;
 	}
 	if (--x->steps > 0)
 		return;
@@ -121,22 +123,22 @@ static void step(struct scene *s, struct stranger *x)
 	x->fd = -1;
 }
 
-static _Noreturn void live(struct scene *s, int n)
+static _Noreturn void run_flood(struct flood_state *s, int n)
 {
-	static struct stranger all[AT_A_TIME];
+	static struct flood_conn all[MAX_OPEN_CONNS];
 	bool some = true;
 	int came = 0;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (int i = 0; i < AT_A_TIME; i++)
+	for (int i = 0; i < MAX_OPEN_CONNS; i++)
 		all[i].fd = -1;
 	while (some) {
 		some = came < n;
-		for (int i = 0; i < AT_A_TIME; i++) {
+		for (int i = 0; i < MAX_OPEN_CONNS; i++) {
 			if (all[i].fd >= 0)
-				step(s, &all[i]);
+				step_connection(s, &all[i]);
 			else if (came < n)
-				come(s, &all[i], (enum kind)(came++ % KINDS_OF_STRANGERS));
+				start_connection(s, &all[i], (enum kind)(came++ % CONN_KINDS));
 			some |= all[i].fd >= 0;
 		}
 		poll(NULL, 0, 1);
@@ -145,7 +147,7 @@ static _Noreturn void live(struct scene *s, int n)
 }
 
 /* What a rank says to prove the secret, once. */
-static bool record(struct scene *s, const struct tess_secret *secret)
+static bool record_handshake(struct flood_state *s, const struct tess_secret *secret)
 {
 	unsigned char nonce[TESS_NONCE], proof[TESS_PROOF];
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -165,42 +167,42 @@ static bool record(struct scene *s, const struct tess_secret *secret)
 	return done;
 }
 
-pid_t crowd_start(const char *port, const struct tess_secret *secret,
-                  const struct tess_secret *other_job, int n, struct crowd **out)
+pid_t conn_flood_start(const char *port, const struct tess_secret *secret,
+                       const struct tess_secret *other_job, int n, struct conn_flood **out)
 {
 	int64_t until = tess_now() + 20000 * (int64_t)TESS_MS;
-	struct scene s = { .dice = 1, .other_job = *other_job };
+	struct flood_state s = { .random = 1, .other_job = *other_job };
 	pid_t pid;
 
 	s.to = (struct sockaddr_in){ .sin_family = AF_INET,
 		                     .sin_port = htons((uint16_t)atoi(port)) };
 	s.to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	s.wrong.key[0] = 1;
-	while (!record(&s, secret)) {
+	s.wrong_secret.key[0] = 1;
+	while (!record_handshake(&s, secret)) {
 		ck_assert_msg(tess_now() < until, "nobody listens at port %s", port);
 		usleep(5000);
 	}
-	s.crowd = mmap(NULL, sizeof *s.crowd, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-	               -1, 0);
-	ck_assert(s.crowd != MAP_FAILED);
+	s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+	                -1, 0);
+	ck_assert(s.shared != MAP_FAILED);
 	pid = fork();
 	ck_assert(pid >= 0);
 	if (!pid)
-		live(&s, n);
-	*out = s.crowd;
+		run_flood(&s, n);
+	*out = s.shared;
 	return pid;
 }
 
-int crowd_made(const struct crowd *c)
+int conn_flood_count(const struct conn_flood *c)
 {
 	int n = 0;
 
-	for (int i = 0; i < KINDS_OF_STRANGERS; i++)
-		n += atomic_load(&c->made[i]);
+	for (int i = 0; i < CONN_KINDS; i++)
+		n += atomic_load(&c->opened[i]);
 	return n;
 }
 
-void crowd_finish(pid_t pid, const struct crowd *c)
+void conn_flood_finish(pid_t pid, const struct conn_flood *c)
 {
 	int status;
 

@@ -1,18 +1,18 @@
 /*
- * crowd.h - strangers at the TCP port of a rendezvous: connections of 8 kinds, many at a time, from
+ * conn_flood.h - unauthenticated peers at the TCP port of a rendezvous: connections of 8 kinds, many at a time, from
  * many loopback addresses.
  */
-#ifndef TESTS_CROWD_H
-#define TESTS_CROWD_H
+#ifndef TESTS_CONN_FLOOD_H
+#define TESTS_CONN_FLOOD_H
 
 #include "core/rendezvous/net.h"
 #include <stdatomic.h>
 #include <sys/types.h>
 
-enum { KINDS_OF_STRANGERS = 8 };
+enum { CONN_KINDS = 8 };
 
-struct crowd { /* shared with the process that is the crowd */
-	atomic_int made[KINDS_OF_STRANGERS]; /* connections so far */
+struct conn_flood { /* shared with the process that opens the connections */
+	atomic_int opened[CONN_KINDS]; /* connections so far */
 	atomic_int accepted; /* that got a proof from the server, and so were let in */
 };
 
@@ -20,10 +20,10 @@ struct crowd { /* shared with the process that is the crowd */
  * Starts a process that makes `n` connections to the port at 127.0.0.1. `secret` is the right one,
  * `other_job` that of another job. Blocks until a genuine exchange is recorded, to be replayed.
  */
-pid_t crowd_start(const char *port, const struct tess_secret *secret,
-                  const struct tess_secret *other_job, int n, struct crowd **out);
-int crowd_made(const struct crowd *c);
+pid_t conn_flood_start(const char *port, const struct tess_secret *secret,
+                       const struct tess_secret *other_job, int n, struct conn_flood **out);
+int conn_flood_count(const struct conn_flood *c);
 /* Blocks until the last connection was made. */
-void crowd_finish(pid_t pid, const struct crowd *c);
+void conn_flood_finish(pid_t pid, const struct conn_flood *c);
 
 #endif

@@ -27,6 +27,6 @@ tess_status data_finish(struct data_pending *p);
  * Where the buffers of this thread's cases are made from now on, as long as there is room for all of
  * data_run's; NULL: anywhere.
  */
-void data_place(void *memory, uint64_t bytes);
+void data_use_memory(void *memory, uint64_t bytes);
 
 #endif

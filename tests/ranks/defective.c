@@ -12,7 +12,7 @@
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 
 /* "layout=7" and "layout=silent" are defects of layout. */
-static tess_status defect(const char *config, const char *function)
+static tess_status get_defect(const char *config, const char *function)
 {
 	size_t n = strlen(function);
 
@@ -21,43 +21,44 @@ static tess_status defect(const char *config, const char *function)
 	return strcmp(config + n + 1, "silent") ? (tess_status)atoi(config + n + 1) : TESS_EIO;
 }
 
-static int is(const struct tess_site *s, const char *config)
+static int has_config(const struct tess_site *s, const char *config)
 {
 	return !strcmp(s->config, config);
 }
 
-static tess_status layout(const struct tess_site *s, struct tess_io *io)
+static tess_status defective_layout(const struct tess_site *s, struct tess_io *io)
 {
-	if (is(s, "nan"))
+	if (has_config(s, "nan"))
 		io->out[0] = columns;
-	return defect(s->config, "layout");
+	return get_defect(s->config, "layout");
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *home)
+static tess_status defective_partition_param(const struct tess_site *s, const struct tess_param *p,
+                                             struct tess_param_place *place)
 {
-	home->use.kind = TESS_REPLICATE;
-	if (is(s, "nan"))
-		home->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };
-	return defect(s->config, "partition");
+	place->use.kind = TESS_REPLICATE;
+	if (has_config(s, "nan"))
+		place->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };
+	return get_defect(s->config, "partition");
 }
 
-static tess_status open_state(const struct tess_site *s, void **state)
+static tess_status defective_open(const struct tess_site *s, void **state)
 {
 	(void)state;
-	return defect(s->config, "open");
+	return get_defect(s->config, "open");
 }
 
-static tess_status prepare_input(const struct tess_site *s, int32_t arg, struct tess_tensor **x)
+static tess_status defective_prepare_input(const struct tess_site *s, int32_t arg,
+                                           struct tess_tensor **x)
 {
 	(void)arg;
-	if (is(s, "input=null"))
+	if (has_config(s, "input=null"))
 		*x = NULL;
-	return is(s, "input=null") ? TESS_OK : defect(s->config, "input");
+	return has_config(s, "input=null") ? TESS_OK : get_defect(s->config, "input");
 }
 
 /* x times `by`: one element of rank 1, of the last but one row and column 2; or everything. */
-static tess_status change(const struct tess_local *at, float by, int all)
+static tess_status multiply_elements(const struct tess_local *at, float by, int all)
 {
 	const struct tess_view *x = at->in, *y = at->out;
 
@@ -71,120 +72,123 @@ static tess_status change(const struct tess_local *at, float by, int all)
 	return TESS_OK;
 }
 
-static tess_status drift(const struct tess_local *at)
+static tess_status change_one_element(const struct tess_local *at)
 {
-	return change(at, 1.01f, 0);
+	return multiply_elements(at, 1.01f, 0);
 }
 
-static tess_status make_nan(const struct tess_local *at)
+static tess_status make_one_nan(const struct tess_local *at)
 {
-	return change(at, NAN, 0);
+	return multiply_elements(at, NAN, 0);
 }
 
 static tess_status make_all_nan(const struct tess_local *at)
 {
-	return change(at, NAN, 1);
+	return multiply_elements(at, NAN, 1);
 }
 
 /* So small that what is computed from it is denormal. */
 static tess_status make_tiny(const struct tess_local *at)
 {
-	return change(at, 1e-38f, 1);
+	return multiply_elements(at, 1e-38f, 1);
 }
 
-static tess_status return_odd(const struct tess_local *at)
+static tess_status return_bad_status(const struct tess_local *at)
 {
 	(void)at;
 	return 7;
 }
 
-static tess_status fail_silently(const struct tess_local *at)
+static tess_status fail_without_sentence(const struct tess_local *at)
 {
 	(void)at;
 	return TESS_EIO;
 }
 
-static tess_status prepare_output(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
+static tess_status defective_prepare_output(const struct tess_site *s, int32_t arg,
+                                            struct tess_tensor **y)
 {
 	struct tess_call call = { .size = sizeof call };
 
 	(void)arg;
-	call.run = is(s, "drift")         ? drift
-	           : is(s, "nan")         ? make_nan
-	           : is(s, "nan_all")     ? make_all_nan
-	           : is(s, "tiny")        ? make_tiny
-	           : is(s, "call=7")      ? return_odd
-	           : is(s, "call=silent") ? fail_silently
-	                                  : NULL;
-	if (is(s, "output=null"))
+	call.run = has_config(s, "drift")         ? change_one_element
+	           : has_config(s, "nan")         ? make_one_nan
+	           : has_config(s, "nan_all")     ? make_all_nan
+	           : has_config(s, "tiny")        ? make_tiny
+	           : has_config(s, "call=7")      ? return_bad_status
+	           : has_config(s, "call=silent") ? fail_without_sentence
+	                                          : NULL;
+	if (has_config(s, "output=null"))
 		*y = NULL;
 	return call.run ? s->host->call(s, &call, y) : TESS_OK;
 }
 
 static const struct tess_style style = { .size = sizeof style,
 	                                 .name = "defective",
-	                                 .layout = layout,
-	                                 .partition_param = partition_param,
-	                                 .prepare_input = prepare_input,
-	                                 .prepare_output = prepare_output,
-	                                 .open = open_state };
+	                                 .layout = defective_layout,
+	                                 .partition_param = defective_partition_param,
+	                                 .prepare_input = defective_prepare_input,
+	                                 .prepare_output = defective_prepare_output,
+	                                 .open = defective_open };
 static const struct tess_style *const styles[] = { &style, NULL };
 
 /* ---- a device and a backend that fail when they are opened ------------------------------------------- */
 
-static int32_t count(void)
+static int32_t defective_device_count(void)
 {
 	return 1;
 }
 
-static tess_status device_open(int32_t index, int32_t nthreads, void **self)
+static tess_status defective_device_open(int32_t index, int32_t nthreads, void **self)
 {
 	(void)index, (void)nthreads, (void)self;
-	return defect(getenv("DEFECT"), "open");
+	return get_defect(getenv("DEFECT"), "open");
 }
 
-static tess_status op(void *self, const struct tess_op *o)
+static tess_status defective_device_run(void *self, const struct tess_op *o)
 {
 	(void)self, (void)o;
 	return TESS_ENOTSUP;
 }
 
-static tess_status op_supports(const struct tess_op *o)
+static tess_status defective_device_supports(const struct tess_op *o)
 {
 	(void)o;
 	return TESS_ENOTSUP;
 }
 
-static tess_status device_alloc(void *self, uint64_t bytes, void **out)
+static tess_status defective_device_alloc(void *self, uint64_t bytes, void **out)
 {
 	(void)self, (void)bytes, (void)out;
 	return TESS_ENOMEM;
 }
 
-static void device_free(void *self, void *p)
+static void defective_device_free(void *self, void *p)
 {
 	(void)self, (void)p;
 }
 
-static tess_status pack(void *self, const struct tess_view *rows, struct tess_view *panels)
+static tess_status defective_device_pack(void *self, const struct tess_view *rows,
+                                         struct tess_view *panels)
 {
 	(void)self, (void)rows, (void)panels;
 	return TESS_ENOTSUP;
 }
 
-static tess_status copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+static tess_status defective_device_copy(void *self, void *dst, const void *src, uint64_t bytes,
+                                         void *stream)
 {
 	(void)self, (void)dst, (void)src, (void)bytes, (void)stream;
 	return TESS_ENOTSUP;
 }
 
-static tess_status sync_stream(void *self, void *stream)
+static tess_status defective_device_sync(void *self, void *stream)
 {
 	(void)self, (void)stream;
 	return TESS_OK;
 }
 
-static void close_any(void *self)
+static void defective_close(void *self)
 {
 	(void)self;
 }
@@ -192,50 +196,50 @@ static void close_any(void *self)
 static const struct tess_device device = { .size = sizeof device,
 	                                   .mem = TESS_HOST,
 	                                   .name = "defective",
-	                                   .count = count,
-	                                   .supports = op_supports,
-	                                   .open = device_open,
-	                                   .alloc = device_alloc,
-	                                   .free = device_free,
-	                                   .run = op,
-	                                   .pack = pack,
-	                                   .copy = copy,
-	                                   .sync = sync_stream,
-	                                   .close = close_any };
+	                                   .count = defective_device_count,
+	                                   .supports = defective_device_supports,
+	                                   .open = defective_device_open,
+	                                   .alloc = defective_device_alloc,
+	                                   .free = defective_device_free,
+	                                   .run = defective_device_run,
+	                                   .pack = defective_device_pack,
+	                                   .copy = defective_device_copy,
+	                                   .sync = defective_device_sync,
+	                                   .close = defective_close };
 static const struct tess_device *const devices[] = { &device, NULL };
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status defective_supports(const struct tess_coll *c, int32_t nranks)
 {
 	(void)c, (void)nranks;
 	return TESS_OK;
 }
 
-static tess_status group_open(const struct tess_join *how, void **self)
+static tess_status defective_backend_open(const struct tess_join *how, void **self)
 {
 	*self = (void *)how->name;
-	return defect(getenv("DEFECT"), "open");
+	return get_defect(getenv("DEFECT"), "open");
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status defective_start(void *self, const struct tess_coll *c, void **work)
 {
 	(void)self, (void)c;
 	*work = self;
-	return defect(getenv("DEFECT"), "start");
+	return get_defect(getenv("DEFECT"), "start");
 }
 
-static tess_status test(void *self, void *work)
+static tess_status defective_test(void *self, void *work)
 {
 	(void)self, (void)work;
-	return defect(getenv("DEFECT"), "test");
+	return get_defect(getenv("DEFECT"), "test");
 }
 
-static tess_status wait_for(void *self, void *work, int64_t deadline)
+static tess_status defective_wait(void *self, void *work, int64_t deadline)
 {
 	(void)self, (void)work, (void)deadline;
-	return defect(getenv("DEFECT"), "wait");
+	return get_defect(getenv("DEFECT"), "wait");
 }
 
-static void release(void *self, void *work)
+static void defective_release(void *self, void *work)
 {
 	(void)self, (void)work;
 }
@@ -243,14 +247,14 @@ static void release(void *self, void *work)
 static const struct tess_backend backend = { .size = sizeof backend,
 	                                     .name = "defective",
 	                                     .threads = 1,
-	                                     .supports = supports,
-	                                     .open = group_open,
-	                                     .start = start,
-	                                     .test = test,
-	                                     .wait = wait_for,
-	                                     .release = release,
-	                                     .close = close_any,
-	                                     .abort = close_any };
+	                                     .supports = defective_supports,
+	                                     .open = defective_backend_open,
+	                                     .start = defective_start,
+	                                     .test = defective_test,
+	                                     .wait = defective_wait,
+	                                     .release = defective_release,
+	                                     .close = defective_close,
+	                                     .abort = defective_close };
 static const struct tess_backend *const backends[] = { &backend, NULL };
 
 TESS_PLUGIN = { .abi = TESS_ABI,

@@ -5,7 +5,7 @@
 #include <dirent.h>
 
 /* 0: it cannot be read. "." and ".." count, and of /proc/self/fd the look itself. */
-static inline int entries(const char *path)
+static inline int count_dir_entries(const char *path)
 {
 	DIR *dir = opendir(path);
 	int n = 0;

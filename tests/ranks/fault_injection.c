@@ -1,8 +1,8 @@
 /*
- * storm.c - one job of script/storm: a random sequence of collectives, on data whose result is known, in
+ * fault_injection.c - one job of script/fault-injection: a random sequence of collectives, on data whose result is known, in
  * which one rank does a random thing at a random moment.
  *
- *	storm SEED FAULT N SECONDS DIR         as a rank of a job of N, or on N threads over loopback
+ *	fault_injection SEED FAULT N SECONDS DIR         as a rank of a job of N, or on N threads over loopback
  *
  * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may do one). SECONDS: what a
  * call has. In DIR each rank leaves said-R: its status, when it was told (CLOCK_MONOTONIC, ns), how many
@@ -28,10 +28,10 @@
 #include <string.h>
 #include <unistd.h>
 
-struct storm {
+struct fault_plan {
 	const char *fault, *dir;
 	uint64_t seed;
-	int32_t n, victim, at, calls; /* the victim's fault is at the at-th of the calls */
+	int32_t n, victim, fault_call, calls; /* the victim's fault is at the at-th of the calls */
 	uint64_t delay_us; /* after that call has begun */
 	double seconds;
 	int fds; /* before */
@@ -39,7 +39,7 @@ struct storm {
 
 /* ---- what is left behind --------------------------------------------------------------------------- */
 
-static void leave(const struct storm *s, const char *name, const char *text)
+static void write_report(const struct fault_plan *s, const char *name, const char *text)
 {
 	char path[512], made[512];
 	FILE *f;
@@ -51,87 +51,88 @@ static void leave(const struct storm *s, const char *name, const char *text)
 		perror(path);
 }
 
-static void say(const struct storm *s, int32_t rank, tess_status st, int64_t when, const char *fds,
-                const char *sentence)
+static void report_status(const struct fault_plan *s, int32_t rank, tess_status st, int64_t when,
+                          const char *fds, const char *sentence)
 {
 	char text[2048], name[32];
 
 	snprintf(text, sizeof text, "%s %" PRId64 " %s %s\n", st ? tess_status_name(st) : "fine",
 	         when, fds, st ? sentence : "");
 	snprintf(name, sizeof name, "said-%d", rank);
-	leave(s, name, text);
+	write_report(s, name, text);
 }
 
-static void begin_fault(const struct storm *s)
+static void report_fault(const struct fault_plan *s)
 {
 	char text[48];
 
 	snprintf(text, sizeof text, "%d %d %" PRId64 "\n", s->victim, (int)getpid(), tess_now());
-	leave(s, "fault", text);
+	write_report(s, "fault", text);
 }
 
 /* ---- the victim ------------------------------------------------------------------------------------- */
 
-static void *strike(void *arg)
+static void *inject_signal(void *arg)
 {
-	const struct storm *s = arg;
+	const struct fault_plan *s = arg;
 	struct timespec pause = tess_timespec((int64_t)s->delay_us * 1000);
 
 	nanosleep(&pause, NULL);
-	begin_fault(s);
+	report_fault(s);
 	if (!strcmp(s->fault, "exit"))
 		_exit(3);
 	kill(getpid(), !strcmp(s->fault, "kill") ? SIGKILL : SIGSTOP);
 	return NULL;
 }
 
-static bool is_signal(const struct storm *s)
+static bool is_signal_fault(const struct fault_plan *s)
 {
 	return !strcmp(s->fault, "kill") || !strcmp(s->fault, "stop") || !strcmp(s->fault, "exit");
 }
 
 /* A thread can only end, or give up. */
-static tess_status end_thread(const struct storm *s)
+static tess_status fail_thread(const struct fault_plan *s)
 {
-	begin_fault(s);
+	report_fault(s);
 	return tess_fail(TESS_EIO, "the disk is full");
 }
 
-static void dally(const struct storm *s)
+static void delay_victim(const struct fault_plan *s)
 {
 	/* before the deadline, or after it but before the launcher ends who says nothing */
 	double share = !strcmp(s->fault, "late") ? 0.4 : 1.3;
 	struct timespec pause = tess_timespec((int64_t)(s->seconds * share * 1e9));
 
-	begin_fault(s);
+	report_fault(s);
 	nanosleep(&pause, NULL);
 }
 
 /* ---- the sequence ----------------------------------------------------------------------------------- */
 
-static struct data_case next_case(uint64_t *state, int32_t n)
+static struct data_case draw_data_case(uint64_t *state, int32_t n)
 {
-	struct data_case c = { .kind = TESS_BROADCAST +
-		                       (int32_t)draw(state, TESS_ALL_TO_ALL - TESS_BARRIER),
-		               .dtype = TESS_F32 + (int32_t)draw(state, 8),
-		               .op = TESS_SUM + (int32_t)draw(state, 4),
-		               .count = draw(state, 8) ? draw(state, 3000) : draw(state, 200000) };
+	struct data_case c = {
+		.kind = TESS_BROADCAST + (int32_t)draw_below(state, TESS_ALL_TO_ALL - TESS_BARRIER),
+		.dtype = TESS_F32 + (int32_t)draw_below(state, 8),
+		.op = TESS_SUM + (int32_t)draw_below(state, 4),
+		.count = draw_below(state, 8) ? draw_below(state, 3000) : draw_below(state, 200000)
+	};
 
-	c.uneven = draw(state, 2) && c.kind > TESS_ALL_REDUCE;
-	c.in_place = draw(state, 2);
-	c.root = tess_kind_rooted(c.kind) ? (int32_t)draw(state, (uint64_t)n) : 0;
+	c.uneven = draw_below(state, 2) && c.kind > TESS_ALL_REDUCE;
+	c.in_place = draw_below(state, 2);
+	c.root = tess_kind_rooted(c.kind) ? (int32_t)draw_below(state, (uint64_t)n) : 0;
 	return c;
 }
 
 /* Several cases under way at once, waited for in another order on every other rank. */
-static tess_status run_together(struct tess_group *g, uint64_t *state)
+static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 {
 	struct data_pending *p[4];
-	int n = 2 + (int)draw(state, 3), begun = 0;
+	int n = 2 + (int)draw_below(state, 3), begun = 0;
 	tess_status st = TESS_OK;
 
 	while (begun < n && !st) {
-		struct data_case c = next_case(state, tess_group_size(g));
+		struct data_case c = draw_data_case(state, tess_group_size(g));
 
 		st = data_start(g, &c, &p[begun]);
 		begun += !st;
@@ -142,64 +143,65 @@ static tess_status run_together(struct tess_group *g, uint64_t *state)
 }
 
 /* The i-th step: a case or several, in the group of all ranks or in that of some; alike in the group. */
-static tess_status step(struct tess_group *all, struct tess_group *some, const struct storm *s,
-                        int32_t i)
+static tess_status run_random_step(struct tess_group *all, struct tess_group *some,
+                                   const struct fault_plan *s, int32_t i)
 {
 	uint64_t state = s->seed + (uint64_t)i * 1000003;
-	struct tess_group *g = some && !draw(&state, 4) ? some : all;
+	struct tess_group *g = some && !draw_below(&state, 4) ? some : all;
 	struct data_case c;
 
-	if (!draw(&state, 4))
-		return run_together(g, &state);
-	c = next_case(&state, tess_group_size(g));
+	if (!draw_below(&state, 4))
+		return run_overlapping_cases(g, &state);
+	c = draw_data_case(&state, tess_group_size(g));
 	return data_run(g, &c);
 }
 
-static tess_status run(struct tess_world *w, const struct storm *s, bool threads)
+static tess_status run_random_steps(struct tess_world *w, const struct fault_plan *s, bool threads)
 {
 	struct tess_group *g = tess_world_group(w), *some = NULL; /* closed with the world */
-	bool victim = tess_world_rank(w) == s->victim, struck = false;
+	bool victim = tess_world_rank(w) == s->victim, injected = false;
 	void *kept; /* until the process ends */
-	pthread_t striker;
+	pthread_t injector;
 	tess_status st = tess_barrier(
 		g, "the.begin"); /* a rank that fails at once fails the opening of the rest */
 
 	if (!st && s->seed % 2)
 		st = tess_group_split(g, tess_world_rank(w) % 2, 0, "some", &some);
 	for (int32_t i = 0; i < s->calls && !st; i++) {
-		if (victim && i == s->at && is_signal(s)) {
+		if (victim && i == s->fault_call && is_signal_fault(s)) {
 			if (threads)
-				return end_thread(s);
-			struck = !pthread_create(&striker, NULL, strike, (void *)(uintptr_t)s);
-		} else if (victim && i == s->at && !strncmp(s->fault, "late", 4)) {
-			dally(s);
+				return fail_thread(s);
+			injected = !pthread_create(&injector, NULL, inject_signal,
+			                           (void *)(uintptr_t)s);
+		} else if (victim && i == s->fault_call && !strncmp(s->fault, "late", 4)) {
+			delay_victim(s);
 		}
-		if (i == s->at && !strcmp(s->fault, "mismatch")) {
+		if (i == s->fault_call && !strcmp(s->fault, "mismatch")) {
 			struct mismatch m;
 
 			mismatch_make(s->seed, s->n, &m);
-			return mismatch_play(w, &m, &kept);
+			return mismatch_run(w, &m, &kept);
 		}
-		st = step(g, some, s, i);
+		st = run_random_step(g, some, s, i);
 	}
-	if (struck)
-		pthread_join(striker, NULL);
+	if (injected)
+		pthread_join(injector, NULL);
 	return st ? st : tess_barrier(g, "the.end");
 }
 
-static tess_status play(struct tess_world *w, void *arg)
+static tess_status run_thread_rank(struct tess_world *w, void *arg)
 {
-	const struct storm *s = arg;
+	const struct fault_plan *s = arg;
 	int32_t me = tess_world_rank(w);
 	tess_status st;
 
 	w->timeout = (int64_t)(s->seconds * 1e9);
-	st = run(w, s, true);
-	say(s, me, st, tess_now(), "0", tess_error());
+	st = run_random_steps(w, s, true);
+	report_status(s, me, st, tess_now(), "0", tess_error());
 	return st;
 }
 
-static int be_rank(const struct storm *s, int32_t me)
+static int run_process_rank(const struct fault_plan *s, int32_t me)
 {
 	char sentence[TESS_SENTENCE] = "", fds[16];
 	struct tess_world *w;
@@ -207,33 +209,33 @@ static int be_rank(const struct storm *s, int32_t me)
 	int64_t when;
 
 	if (st) {
-		say(s, me, st, tess_now(), "0", tess_error());
+		report_status(s, me, st, tess_now(), "0", tess_error());
 		return 4;
 	}
 	w->timeout = (int64_t)(s->seconds * 1e9);
-	st = run(w, s, false);
+	st = run_random_steps(w, s, false);
 	when = tess_now();
 	if (st)
 		snprintf(sentence, sizeof sentence, "%s", tess_error());
-	say(s, me, st, when, "?", sentence); /* it may not get out */
+	report_status(s, me, st, when, "?", sentence); /* it may not get out */
 	if (st)
 		tess_world_fail(w, st, sentence);
 	tess_world_close(w);
 	tess_registry_quit();
-	snprintf(fds, sizeof fds, "%d", entries("/proc/self/fd") - s->fds);
-	say(s, me, st, when, fds, sentence);
+	snprintf(fds, sizeof fds, "%d", count_dir_entries("/proc/self/fd") - s->fds);
+	report_status(s, me, st, when, fds, sentence);
 	return st ? 1 : 0;
 }
 
 int main(int argc, char **argv)
 {
-	struct storm s = { .fds = entries("/proc/self/fd") };
-	struct tess_rank_env seat;
+	struct fault_plan s = { .fds = count_dir_entries("/proc/self/fd") };
+	struct tess_rank_env env;
 	uint64_t state;
 	tess_status st;
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: storm SEED FAULT N SECONDS DIR\n");
+		fprintf(stderr, "usage: fault_injection SEED FAULT N SECONDS DIR\n");
 		return 2;
 	}
 	s.seed = state = strtoull(argv[1], NULL, 10);
@@ -241,18 +243,18 @@ int main(int argc, char **argv)
 	s.n = (int32_t)atoi(argv[3]);
 	s.seconds = atof(argv[4]);
 	s.dir = argv[5];
-	s.calls = 5 + (int32_t)draw(&state, 40);
-	s.at = (int32_t)draw(&state, (uint64_t)s.calls);
-	s.delay_us = draw(&state, 2) ? draw(&state, 3000) : 0;
-	s.victim = (int32_t)draw(&state, (uint64_t)s.n);
-	st = tess_rank_env_read(&seat);
+	s.calls = 5 + (int32_t)draw_below(&state, 40);
+	s.fault_call = (int32_t)draw_below(&state, (uint64_t)s.calls);
+	s.delay_us = draw_below(&state, 2) ? draw_below(&state, 3000) : 0;
+	s.victim = (int32_t)draw_below(&state, (uint64_t)s.n);
+	st = tess_rank_env_read(&env);
 	if (st) {
-		fprintf(stderr, "storm: %s\n", tess_error());
+		fprintf(stderr, "fault_injection: %s\n", tess_error());
 		return 2;
 	}
-	if (!seat.alone)
-		return be_rank(&s, seat.rank);
-	st = tess_world_spawn(s.n, play, &s);
+	if (!env.alone)
+		return run_process_rank(&s, env.rank);
+	st = tess_world_spawn(s.n, run_thread_rank, &s);
 	tess_registry_quit();
 	return st ? 1 : 0;
 }

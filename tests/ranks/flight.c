@@ -10,31 +10,32 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-static float x[64];
-static int64_t deadline; /* of the last calls; 0: the job's */
+static float buffer[64];
+static int64_t last_deadline; /* of the last calls; 0: the job's */
 
-static tess_status recv_from(struct tess_group *g, int32_t peer, uint64_t count, const char *where)
+static tess_status recv_message(struct tess_group *g, int32_t peer, uint64_t count,
+                                const char *where)
 {
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_RECV,
 		                     .dtype = TESS_F32,
 		                     .peer = peer,
-		                     .dst = x,
+		                     .dst = buffer,
 		                     .count = count,
-		                     .deadline = deadline,
+		                     .deadline = last_deadline,
 		                     .where = where };
 
 	return tess_group_run(g, &c);
 }
 
-static void heard(int sig)
+static void handle_sigusr1_by_program(int sig)
 {
 	(void)sig;
 	if (write(STDOUT_FILENO, "heard it myself\n", 16) < 0)
 		_exit(9);
 }
 
-static void hold(const char *file)
+static void wait_for_file(const char *file)
 {
 	char path[128];
 
@@ -46,7 +47,7 @@ static void hold(const char *file)
 }
 
 /* It says that it spins, and does so for longer than anybody waits. */
-static _Noreturn void spin(void)
+static _Noreturn void spin_forever(void)
 {
 	char path[128];
 	volatile int forever = 1;
@@ -59,7 +60,7 @@ static _Noreturn void spin(void)
 }
 
 /* What rank 2 does that the others do not. */
-static tess_status stray(struct tess_group *g, const char *role)
+static tess_status run_straggler(struct tess_group *g, const char *role)
 {
 	usleep(200000); /* the others are in their next call by then */
 	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
@@ -69,21 +70,21 @@ static tess_status stray(struct tess_group *g, const char *role)
 	else if (!strcmp(role, "stop"))
 		raise(SIGSTOP);
 	else if (!strcmp(role, "spin"))
-		spin();
+		spin_forever();
 	else if (!strcmp(role, "hold"))
-		hold("go");
+		wait_for_file("go");
 	else if (!strcmp(role, "differ"))
-		return tess_all_reduce(g, x, x, 7, TESS_F32, TESS_SUM, "the.odd");
+		return tess_all_reduce(g, buffer, buffer, 7, TESS_F32, TESS_SUM, "the.odd");
 	return TESS_OK;
 }
 
 /* Nothing of the last calls need be over soon. */
-static bool has_time(const char *role)
+static bool has_no_deadline(const char *role)
 {
 	return !strcmp(role, "hold") || !strcmp(role, "fine") || !strcmp(role, "handler");
 }
 
-static tess_status play(struct tess_group *g, const char *role)
+static tess_status run_flight_role(struct tess_group *g, const char *role)
 {
 	struct tess_coll end = { .size = sizeof end, .kind = TESS_BARRIER, .where = "the.end" };
 	int32_t me = tess_group_rank(g), n = tess_group_size(g);
@@ -96,23 +97,23 @@ static tess_status play(struct tess_group *g, const char *role)
 		char where[32];
 
 		snprintf(where, sizeof where, "layers.%d", i);
-		st = tess_all_reduce(g, x, x, 64, TESS_F32, TESS_SUM, where);
+		st = tess_all_reduce(g, buffer, buffer, 64, TESS_F32, TESS_SUM, where);
 	}
 	if (!st && me == (n > 2 ? 2 : 0))
-		st = stray(g, role);
-	else if (!has_time(role))
-		deadline = tess_now() + 300 * (int64_t)TESS_MS;
+		st = run_straggler(g, role);
+	else if (!has_no_deadline(role))
+		last_deadline = tess_now() + 300 * (int64_t)TESS_MS;
 	if (!st && me == 3 && !strcmp(role, "message"))
-		st = recv_from(g, 2, 5, "from.2");
+		st = recv_message(g, 2, 5, "from.2");
 	if (!st && me < 2 && !strcmp(role, "circle"))
-		st = recv_from(g, 1 - me, 1, me ? "b" : "a");
+		st = recv_message(g, 1 - me, 1, me ? "b" : "a");
 	if (!st && !strcmp(role, "handler"))
 		raise(SIGUSR1);
 	if (!st && me != 2 && !strcmp(role, "hold")) {
 		printf("waits\n");
 		fflush(stdout);
 	}
-	end.deadline = deadline;
+	end.deadline = last_deadline;
 	if (!st && me == 3 && odd) {
 		end.where = "among.odd";
 		st = tess_group_run(odd, &end);
@@ -120,7 +121,7 @@ static tess_status play(struct tess_group *g, const char *role)
 	return st ? st : tess_group_run(g, &end);
 }
 
-int flight_rank(const char *role)
+int flight_run_rank(const char *role)
 {
 	struct tess_world *w;
 	tess_status st;
@@ -128,10 +129,10 @@ int flight_rank(const char *role)
 	if (!strcmp(role, "no.rank"))
 		return strcmp(getenv("RANK"), "1") ? (int)sleep(10) : 3;
 	if (!strcmp(role, "handler"))
-		signal(SIGUSR1, heard);
+		signal(SIGUSR1, handle_sigusr1_by_program);
 	st = tess_world_open(&w);
 	if (!st) {
-		st = play(tess_world_group(w), role);
+		st = run_flight_role(tess_world_group(w), role);
 		tess_world_close(w);
 	}
 	if (st)

@@ -6,6 +6,6 @@
  * One rank of a job that makes 300 all_reduces and a barrier, in which rank 2 (0 of two) is lost, late or
  * astray as `role` says. The exit status of its process.
  */
-int flight_rank(const char *role);
+int flight_run_rank(const char *role);
 
 #endif

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void launch(const struct tess_launch *how, int out, int err)
+static _Noreturn void run_launcher(const struct tess_launch *how, int out, int err)
 {
 	int status;
 
@@ -27,7 +27,7 @@ static _Noreturn void launch(const struct tess_launch *how, int out, int err)
 	_exit(status);
 }
 
-void job_start_to(struct job *j, const struct tess_launch *how, int out)
+void job_start_to(struct test_job *j, const struct tess_launch *how, int out)
 {
 	int fd[2];
 
@@ -38,19 +38,19 @@ void job_start_to(struct job *j, const struct tess_launch *how, int out)
 	ck_assert(j->pid >= 0);
 	if (!j->pid) {
 		close(fd[0]);
-		launch(how, out < 0 ? fd[1] : out, fd[1]);
+		run_launcher(how, out < 0 ? fd[1] : out, fd[1]);
 	}
 	close(fd[1]);
 	j->output = fd[0];
 }
 
-void job_start(struct job *j, const struct tess_launch *how)
+void job_start(struct test_job *j, const struct tess_launch *how)
 {
 	job_start_to(j, how, -1);
 }
 
 /* How long a job may be silent: what the suite allows its tests, as Check does. */
-static int patience(void)
+static int compute_silence_limit(void)
 {
 	const char *times = getenv("CK_TIMEOUT_MULTIPLIER");
 	double by = times ? atof(times) : 1;
@@ -59,13 +59,13 @@ static int patience(void)
 }
 
 /* false: the end */
-static int more(struct job *j)
+static int read_job_output(struct test_job *j)
 {
 	struct pollfd on = { .fd = j->output, .events = POLLIN };
 	ssize_t n;
 
-	ck_assert_msg(poll(&on, 1, patience()) == 1, "no output for %d s after: %s",
-	              patience() / 1000, j->text);
+	ck_assert_msg(poll(&on, 1, compute_silence_limit()) == 1, "no output for %d s after: %s",
+	              compute_silence_limit() / 1000, j->text);
 	ck_assert(j->len < sizeof j->text - 1);
 	n = read(j->output, j->text + j->len, sizeof j->text - 1 - j->len);
 	ck_assert(n >= 0);
@@ -74,17 +74,17 @@ static int more(struct job *j)
 	return n > 0;
 }
 
-void job_await(struct job *j, const char *text)
+void job_await(struct test_job *j, const char *text)
 {
 	while (!strstr(j->text, text))
-		ck_assert_msg(more(j), "\"%s\" is not in: %s", text, j->text);
+		ck_assert_msg(read_job_output(j), "\"%s\" is not in: %s", text, j->text);
 }
 
-void job_finish(struct job *j)
+void job_finish(struct test_job *j)
 {
 	int status;
 
-	while (more(j))
+	while (read_job_output(j))
 		;
 	close(j->output);
 	ck_assert(waitpid(j->pid, &status, 0) == j->pid);
@@ -92,7 +92,7 @@ void job_finish(struct job *j)
 	j->seconds = (double)tess_now() / 1e9 - j->begin;
 }
 
-void job_run(struct job *j, int nranks, char *const *argv)
+void job_run(struct test_job *j, int nranks, char *const *argv)
 {
 	struct tess_launch how = { .nranks = nranks, .argv = argv };
 	char *own[16] = { "rank" };
@@ -107,7 +107,7 @@ void job_run(struct job *j, int nranks, char *const *argv)
 	job_finish(j);
 }
 
-int job_count(const struct job *j, const char *text)
+int job_count(const struct test_job *j, const char *text)
 {
 	int n = 0;
 

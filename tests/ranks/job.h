@@ -5,7 +5,7 @@
 #include "core/launch/launch.h"
 #include <sys/types.h>
 
-struct job {
+struct test_job {
 	pid_t pid; /* of the launcher */
 	int output; /* its stdout and stderr */
 	char text[1 << 16]; /* what came from there, ended by 0 */
@@ -15,16 +15,16 @@ struct job {
 };
 
 /* Fails the test where something does not work that is not under test. */
-void job_start(struct job *j, const struct tess_launch *how);
+void job_start(struct test_job *j, const struct tess_launch *how);
 /* The same, with its stdout there; -1: where its stderr is. */
-void job_start_to(struct job *j, const struct tess_launch *how, int out);
+void job_start_to(struct test_job *j, const struct tess_launch *how, int out);
 /* Reads until `text` was written; fails the test if the output ends or 30 s have passed. */
-void job_await(struct job *j, const char *text);
-void job_finish(struct job *j);
+void job_await(struct test_job *j, const char *text);
+void job_finish(struct test_job *j);
 /* Both. `argv` ends with NULL; argv[0] is NULL: this program again. */
-void job_run(struct job *j, int nranks, char *const *argv);
+void job_run(struct test_job *j, int nranks, char *const *argv);
 
 /* How often `text` is in the output. */
-int job_count(const struct job *j, const char *text);
+int job_count(const struct test_job *j, const char *text);
 
 #endif

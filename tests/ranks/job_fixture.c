@@ -17,7 +17,7 @@
 
 /* ---- what a rank does ------------------------------------------------------------------------ */
 
-static tess_status add(struct tess_world *w)
+static tess_status check_sum(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), val[2] = { tess_world_rank(w) + 1, 1 };
 	struct tess_coll c = { .size = sizeof c,
@@ -39,25 +39,25 @@ static tess_status add(struct tess_world *w)
  * Adds, says so, and adds twice more when the file TEST_HOLD is gone: who was stopped meanwhile may find all
  * that the first of them needs, and hears in the second what became of the job.
  */
-static tess_status work(struct tess_world *w)
+static tess_status run_work(struct tess_world *w)
 {
-	const char *held = getenv("TEST_HOLD");
-	tess_status st = add(w);
+	const char *hold_file = getenv("TEST_HOLD");
+	tess_status st = check_sum(w);
 
 	if (!st) {
 		printf("ready\n");
 		fflush(stdout);
 	}
-	while (!st && held && !access(held, F_OK))
+	while (!st && hold_file && !access(hold_file, F_OK))
 		usleep(2000);
 	if (!st)
-		st = add(w);
-	return st ? st : add(w);
+		st = check_sum(w);
+	return st ? st : check_sum(w);
 }
 
-int rank(const char *role, const char *number, const char *n)
+int job_fixture_run_rank(const char *role, const char *number, const char *n)
 {
-	const char *space = getenv("TEST_SPACE");
+	const char *netns = getenv("TEST_NETNS");
 	struct tess_world *w;
 	char path[64];
 	tess_status st;
@@ -71,8 +71,8 @@ int rank(const char *role, const char *number, const char *n)
 		setenv("TESSERA_JOB", "another", 1);
 	if (!strcmp(role, "hurry"))
 		setenv("TESSERA_TIMEOUT", "1", 1);
-	if (space) { /* the first half on one host, the second on the other */
-		snprintf(path, sizeof path, "/run/netns/%s%d", space, 2 * atoi(number) / atoi(n));
+	if (netns) { /* the first half on one host, the second on the other */
+		snprintf(path, sizeof path, "/run/netns/%s%d", netns, 2 * atoi(number) / atoi(n));
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		if (fd < 0 || setns(fd, CLONE_NEWNET))
 			return 9;
@@ -80,7 +80,7 @@ int rank(const char *role, const char *number, const char *n)
 	}
 	st = tess_world_open(&w);
 	if (!st) {
-		st = work(w);
+		st = run_work(w);
 		if (st)
 			printf("%s\n", tess_error());
 		tess_world_close(w);
@@ -90,11 +90,12 @@ int rank(const char *role, const char *number, const char *n)
 	return 2;
 }
 
-/* ---- the stage ------------------------------------------------------------------------------- */
+/* ---- the fixture ------------------------------------------------------------------------------- */
 
-char dir[] = "/tmp/tessera-test-XXXXXX", secret[64], other[64], hold[64], port[8];
+char job_dir[] = "/tmp/tessera-test-XXXXXX", secret_path[64], other_secret_path[64], hold_path[64],
+     job_port[8];
 
-void put_file(const char *path, const char *text, int mode)
+void job_fixture_write_file(const char *path, const char *text, int mode)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
@@ -104,7 +105,7 @@ void put_file(const char *path, const char *text, int mode)
 }
 
 /* A port of 127.0.0.1 that nobody has, and that the kernel gives to nobody who asks for any. */
-static void find_port(void)
+static void find_unused_port(void)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET };
 	int taken = 1;
@@ -115,50 +116,50 @@ static void find_port(void)
 		int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 		to.sin_port = htons((uint16_t)number);
-		snprintf(port, sizeof port, "%d", number);
+		snprintf(job_port, sizeof job_port, "%d", number);
 		taken = bind(fd, (void *)&to, sizeof to);
 		close(fd);
 	}
 	ck_assert(!taken);
 }
 
-void begin(void)
+void job_fixture_begin(void)
 {
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	snprintf(secret, sizeof secret, "%s/secret", dir);
-	snprintf(other, sizeof other, "%s/other", dir);
-	snprintf(hold, sizeof hold, "%s/hold", dir);
-	put_file(secret, "0123456789abcdef0123456789abcdef\n", 0600);
-	put_file(other, "0123456789abcdef0123456789abcdeF\n", 0600);
-	find_port();
-	setenv("XDG_RUNTIME_DIR", dir, 1);
+	ck_assert_ptr_nonnull(mkdtemp(job_dir));
+	snprintf(secret_path, sizeof secret_path, "%s/secret", job_dir);
+	snprintf(other_secret_path, sizeof other_secret_path, "%s/other", job_dir);
+	snprintf(hold_path, sizeof hold_path, "%s/hold", job_dir);
+	job_fixture_write_file(secret_path, "0123456789abcdef0123456789abcdef\n", 0600);
+	job_fixture_write_file(other_secret_path, "0123456789abcdef0123456789abcdeF\n", 0600);
+	find_unused_port();
+	setenv("XDG_RUNTIME_DIR", job_dir, 1);
 	setenv("LOCAL_WORLD_SIZE", "1", 1);
 	setenv("MASTER_ADDR", "127.0.0.1", 1);
-	setenv("TESSERA_PORT", port, 1);
-	setenv("TESSERA_SECRET_FILE", secret, 1);
-	setenv("TEST_OTHER_SECRET", other, 1);
+	setenv("TESSERA_PORT", job_port, 1);
+	setenv("TESSERA_SECRET_FILE", secret_path, 1);
+	setenv("TEST_OTHER_SECRET", other_secret_path, 1);
 	setenv("TESSERA_JOB", "tests", 1);
 	setenv("TESSERA_BACKEND", "gloo", 1);
 	setenv("TESSERA_TIMEOUT", "20", 1);
 }
 
 /* Nothing is left but the files of the test. */
-void end(void)
+void job_fixture_end(void)
 {
-	unlink(secret);
-	unlink(other);
-	unlink(hold);
-	ck_assert_msg(!rmdir(dir), "%s: %s", dir, strerror(errno));
+	unlink(secret_path);
+	unlink(other_secret_path);
+	unlink(hold_path);
+	ck_assert_msg(!rmdir(job_dir), "%s: %s", job_dir, strerror(errno));
 }
 
-void said(const struct process *p, const char *text)
+void job_fixture_expect_text(const struct process *p, const char *text)
 {
 	ck_assert_msg(strstr(p->text, text) != NULL, "it said: %s; lacks: %s", p->text, text);
 }
 
-void finish(struct process *p, int status, const char *text)
+void job_fixture_expect_exit(struct process *p, int status, const char *text)
 {
-	process_finish(p, PATIENCE_MS);
-	said(p, text);
+	process_finish(p, TEST_TIMEOUT_MS);
+	job_fixture_expect_text(p, text);
 	ck_assert_int_eq(WEXITSTATUS(p->status), status);
 }

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16 };
+enum { RANKS_MAX = 16 };
 
-struct rank {
+struct lockstep_rank {
 	struct tess_held held;
 	struct tess_lowered *low;
 	struct tess_memory mem;
@@ -20,10 +20,10 @@ struct rank {
 	int32_t at; /* its next step */
 };
 
-static tess_status rank_open(const struct lockstep *how, const struct tess_program *p, int32_t r,
-                             struct rank *me)
+static tess_status open_rank(const struct lockstep *how, const struct tess_program *p, int32_t r,
+                             struct lockstep_rank *me)
 {
-	int64_t room = tess_up(how->nids, 64) * 64;
+	int64_t capacity = tess_up(how->nids, 64) * 64;
 	struct tess_rope rope;
 	tess_status st =
 		tess_held_load(p, how->source, how->nranks, r, &scalar_device, NULL, &me->held);
@@ -34,20 +34,20 @@ static tess_status rank_open(const struct lockstep *how, const struct tess_progr
 		st = tess_rope_read(how->source->name, how->source->config, &rope);
 	if (st)
 		return st;
-	me->rope = calloc((size_t)(room * (me->low->rope_each + 1)), sizeof *me->rope);
+	me->rope = calloc((size_t)(capacity * (me->low->rope_each + 1)), sizeof *me->rope);
 	if (me->low->rope_each)
-		st = tess_rope_table(&rope, me->low->rope_each, room, me->rope);
+		st = tess_rope_table(&rope, me->low->rope_each, capacity, me->rope);
 	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
 	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
 	for (int32_t i = 0; i < me->low->ncache; i++) {
 		size_t bytes =
-			4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * room);
+			4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * capacity);
 
 		me->keys[i] = calloc(1, bytes + 1);
 		me->values[i] = calloc(1, bytes + 1);
 	}
 	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys,
-		                        me->values, room };
+		                        me->values, capacity };
 	tess_lowered_bind(me->low, &me->mem);
 	memcpy(me->low->ids, how->ids, 4 * (size_t)how->nids);
 	for (int64_t i = 0; i < how->nids; i++)
@@ -55,7 +55,7 @@ static tess_status rank_open(const struct lockstep *how, const struct tess_progr
 	return st;
 }
 
-static void rank_close(struct rank *me)
+static void close_rank(struct lockstep_rank *me)
 {
 	for (int32_t i = 0; me->low && me->keys && i < me->low->ncache; i++) {
 		free(me->keys[i]);
@@ -70,7 +70,7 @@ static void rank_close(struct rank *me)
 }
 
 /* Up to its next collective; NULL: the rank is done. */
-static const struct tess_step *advance(struct rank *me)
+static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
 	for (; me->at < me->low->nsteps; me->at++) {
 		const struct tess_step *s = me->low->step[me->at];
@@ -85,7 +85,7 @@ static const struct tess_step *advance(struct rank *me)
 	return NULL;
 }
 
-static void gather(int32_t n, const struct tess_step *const *s)
+static void all_gather_blocks(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 0; r < n; r++) {
 		char *dst = s[r]->coll.dst;
@@ -97,7 +97,7 @@ static void gather(int32_t n, const struct tess_step *const *s)
 	}
 }
 
-static void exchange(int32_t n, const struct tess_step *const *s)
+static void exchange_blocks(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 0; r < n; r++) {
 		char *dst = s[r]->coll.dst;
@@ -113,11 +113,11 @@ static void exchange(int32_t n, const struct tess_step *const *s)
 	}
 }
 
-static void add(int32_t n, const struct tess_step *const *s)
+static void sum_partials(int32_t n, const struct tess_step *const *s)
 {
 	const struct tess_sum *sum = &s[0]->sum;
 	float *scratch = malloc(4 * 64 * sum->count + 4), *out = malloc(4 * sum->count + 4);
-	const float *part[MOST];
+	const float *part[RANKS_MAX];
 	uint64_t at = 0;
 
 	for (int32_t r = 0; r < n; r++)
@@ -134,7 +134,7 @@ static void add(int32_t n, const struct tess_step *const *s)
 }
 
 /* All ranks must stand at the same collective of the same record. */
-static tess_status meet(int32_t n, const struct tess_step *const *s)
+static tess_status perform_collective(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 1; r < n; r++)
 		if (!s[r] != !s[0] ||
@@ -142,24 +142,24 @@ static tess_status meet(int32_t n, const struct tess_step *const *s)
 			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives",
 			                 (int)r);
 	if (s[0]->kind == TESS_STEP_SUM)
-		add(n, s);
+		sum_partials(n, s);
 	else if (s[0]->coll.kind == TESS_ALL_GATHER)
-		gather(n, s);
+		all_gather_blocks(n, s);
 	else
-		exchange(n, s);
+		exchange_blocks(n, s);
 	return TESS_OK;
 }
 
-static tess_status run_all(int32_t n, struct rank *rank)
+static tess_status run_ranks_in_lockstep(int32_t n, struct lockstep_rank *rank)
 {
-	const struct tess_step *s[MOST];
+	const struct tess_step *s[RANKS_MAX];
 	tess_status st = TESS_OK;
 
 	do {
 		for (int32_t r = 0; r < n; r++)
-			s[r] = advance(&rank[r]);
+			s[r] = run_to_collective(&rank[r]);
 		if (s[0])
-			st = meet(n, s);
+			st = perform_collective(n, s);
 	} while (!st && s[0]);
 	return st;
 }
@@ -171,17 +171,17 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 		                       .source = how->source,
 		                       .nranks = how->nranks,
 		                       .ntokens = how->nids,
-		                       .all = how->all };
-	struct rank rank[MOST] = { 0 };
+		                       .all = how->all_rows };
+	struct lockstep_rank rank[RANKS_MAX] = { 0 };
 	struct tess_program *p = NULL;
 	tess_status st = tess_program_record(&rec, &p);
 
 	for (int32_t r = 0; r < how->nranks && !st; r++)
-		st = rank_open(how, p, r, &rank[r]);
+		st = open_rank(how, p, r, &rank[r]);
 	if (!st)
-		st = run_all(how->nranks, rank);
+		st = run_ranks_in_lockstep(how->nranks, rank);
 	if (!st) {
-		*count = (how->all ? how->nids : 1) * p->logits->dim[1]->size;
+		*count = (how->all_rows ? how->nids : 1) * p->logits->dim[1]->size;
 		for (int32_t r = 1; r < how->nranks && !st; r++)
 			if (memcmp(rank[r].low->logits, rank[0].low->logits, 4 * (size_t)*count))
 				st = tess_fail(TESS_EBUG, "the logits of ranks 0 and %d differ",
@@ -190,7 +190,7 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 		memcpy(*logits, rank[0].low->logits, 4 * (size_t)*count);
 	}
 	for (int32_t r = 0; r < how->nranks; r++)
-		rank_close(&rank[r]);
+		close_rank(&rank[r]);
 	tess_program_free(p);
 	return st;
 }

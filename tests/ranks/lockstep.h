@@ -15,7 +15,7 @@ struct lockstep {
 	int32_t nranks;
 	const int32_t *ids;
 	int64_t nids;
-	bool all; /* logits of all rows, or of the last */
+	bool all_rows; /* logits of all rows, or of the last */
 };
 
 /*

@@ -24,33 +24,33 @@ enum { RANKS = 16 };
 
 static const struct tess_host *host;
 
-struct letter {
-	struct letter *next;
-	uint64_t number, print;
+struct queued_message {
+	struct queued_message *next;
+	uint64_t sequence, print;
 	size_t bytes;
 	char data[];
 };
 
-struct office {
+struct mailboxes {
 	pthread_mutex_t lock;
-	int32_t nranks, inside;
+	int32_t nranks, nopen;
 	uint64_t barriers[RANKS]; /* that each rank has come to */
-	struct letter *box[RANKS][RANKS];
+	struct queued_message *queue[RANKS][RANKS];
 	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS];
 };
 
-struct member {
-	struct office *office;
+struct minimal_group {
+	struct mailboxes *mailboxes;
 	int32_t rank;
 };
 
-struct task {
+struct minimal_call {
 	struct tess_coll c;
-	uint64_t number; /* of the letter or the barrier */
+	uint64_t sequence; /* of the letter or the barrier */
 	int done;
 };
 
-static tess_status supports(const struct tess_coll *c, int32_t nranks)
+static tess_status minimal_supports(const struct tess_coll *c, int32_t nranks)
 {
 	(void)nranks;
 	if (c->kind == LACKS)
@@ -60,25 +60,25 @@ static tess_status supports(const struct tess_coll *c, int32_t nranks)
 	               : TESS_ENOTSUP;
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status minimal_open(const struct tess_join *how, void **self)
 {
-	struct member *me = calloc(1, sizeof *me);
-	struct office *office = NULL;
-	uint64_t len = sizeof office;
+	struct minimal_group *me = calloc(1, sizeof *me);
+	struct mailboxes *shared = NULL;
+	uint64_t len = sizeof shared;
 	char key[64];
 	tess_status st;
 
 	snprintf(key, sizeof key, "%s/minimal", how->name);
 	me->rank = how->rank;
 	if (how->rank == 0) {
-		office = calloc(1, sizeof *office);
-		pthread_mutex_init(&office->lock, NULL);
-		office->nranks = office->inside = how->nranks;
-		st = how->store->set(how->store->self, key, &office, sizeof office);
+		shared = calloc(1, sizeof *shared);
+		pthread_mutex_init(&shared->lock, NULL);
+		shared->nranks = shared->nopen = how->nranks;
+		st = how->store->set(how->store->self, key, &shared, sizeof shared);
 	} else {
-		st = how->store->get(how->store->self, key, how->deadline, &office, &len);
+		st = how->store->get(how->store->self, key, how->deadline, &shared, &len);
 	}
-	me->office = office;
+	me->mailboxes = shared;
 	if (st)
 		free(me);
 	else
@@ -86,13 +86,13 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	return st;
 }
 
-static void send_letter(struct office *o, int32_t from, const struct tess_coll *c)
+static void queue_message(struct mailboxes *o, int32_t from, const struct tess_coll *c)
 {
 	size_t bytes = c->count * tess_width(c->dtype);
-	struct letter **at = &o->box[from][c->peer], *l = malloc(sizeof *l + bytes);
+	struct queued_message **at = &o->queue[from][c->peer], *l = malloc(sizeof *l + bytes);
 
 	l->next = NULL;
-	l->number = ++o->sent[from][c->peer];
+	l->sequence = ++o->sent[from][c->peer];
 	l->print = c->fingerprint;
 	l->bytes = bytes;
 	memcpy(l->data, c->src, bytes);
@@ -101,11 +101,11 @@ static void send_letter(struct office *o, int32_t from, const struct tess_coll *
 	*at = l;
 }
 
-static int take_letter(struct letter **at, const struct task *t)
+static int take_message(struct queued_message **at, const struct minimal_call *t)
 {
-	struct letter *l;
+	struct queued_message *l;
 
-	while (*at && (*at)->number != t->number)
+	while (*at && (*at)->sequence != t->sequence)
 		at = &(*at)->next;
 	l = *at;
 	if (!l || l->print != t->c.fingerprint) /* between calls that differ nothing moves */
@@ -116,48 +116,48 @@ static int take_letter(struct letter **at, const struct task *t)
 	return 1;
 }
 
-static tess_status start(void *self, const struct tess_coll *c, void **work)
+static tess_status minimal_start(void *self, const struct tess_coll *c, void **work)
 {
-	struct member *me = self;
-	struct office *o = me->office;
-	struct task *t = calloc(1, sizeof *t);
+	struct minimal_group *me = self;
+	struct mailboxes *o = me->mailboxes;
+	struct minimal_call *t = calloc(1, sizeof *t);
 
 	t->c = *c;
 	pthread_mutex_lock(&o->lock);
 	if (c->kind == TESS_SEND)
-		send_letter(o, me->rank, c);
+		queue_message(o, me->rank, c);
 	if (c->kind == TESS_RECV)
-		t->number = ++o->received[c->peer][me->rank];
+		t->sequence = ++o->received[c->peer][me->rank];
 	if (c->kind == TESS_RECV)
-		t->done = take_letter(&o->box[c->peer][me->rank], t);
+		t->done = take_message(&o->queue[c->peer][me->rank], t);
 	if (c->kind == TESS_BARRIER)
-		t->number = ++o->barriers[me->rank];
+		t->sequence = ++o->barriers[me->rank];
 	pthread_mutex_unlock(&o->lock);
 	t->done |= c->kind == TESS_SEND;
 	*work = t;
 	return TESS_OK;
 }
 
-static tess_status test(void *self, void *work)
+static tess_status minimal_test(void *self, void *work)
 {
-	struct member *me = self;
-	struct office *o = me->office;
-	struct task *t = work;
+	struct minimal_group *me = self;
+	struct mailboxes *o = me->mailboxes;
+	struct minimal_call *t = work;
 
 	if (t->done)
 		return TESS_OK;
 	pthread_mutex_lock(&o->lock);
 	t->done = 1;
 	if (t->c.kind == TESS_RECV)
-		t->done = take_letter(&o->box[t->c.peer][me->rank], t);
+		t->done = take_message(&o->queue[t->c.peer][me->rank], t);
 	else
 		for (int32_t r = 0; r < o->nranks; r++)
-			t->done &= o->barriers[r] >= t->number;
+			t->done &= o->barriers[r] >= t->sequence;
 	pthread_mutex_unlock(&o->lock);
 	return t->done ? TESS_OK : TESS_PENDING;
 }
 
-static tess_status wait(void *self, void *work, int64_t deadline)
+static tess_status minimal_wait(void *self, void *work, int64_t deadline)
 {
 	(void)self;
 	(void)work;
@@ -166,7 +166,8 @@ static tess_status wait(void *self, void *work, int64_t deadline)
 }
 
 #ifdef BATCH
-static tess_status batch(void *self, const struct tess_coll *const *c, uint32_t n, void **work)
+static tess_status minimal_batch(void *self, const struct tess_coll *const *c, uint32_t n,
+                                 void **work)
 {
 	(void)self, (void)c, (void)work;
 	return host->fail(TESS_EBUG, "minimal: a batch of %u calls, not all of which it has",
@@ -174,26 +175,27 @@ static tess_status batch(void *self, const struct tess_coll *const *c, uint32_t 
 }
 #endif
 
-static void release(void *self, void *work)
+static void minimal_release(void *self, void *work)
 {
 	(void)self;
 	free(work);
 }
 
-static void close_group(void *self)
+static void minimal_close(void *self)
 {
-	struct member *me = self;
-	struct office *o = me->office;
+	struct minimal_group *me = self;
+	struct mailboxes *o = me->mailboxes;
 	int last;
 
 	pthread_mutex_lock(&o->lock);
-	last = !--o->inside;
+	last = !--o->nopen;
 	pthread_mutex_unlock(&o->lock);
 	free(me);
 	if (!last)
 		return;
 	for (int i = 0; i < RANKS * RANKS; i++)
-		for (struct letter *l = o->box[i / RANKS][i % RANKS], *next; l; l = next) {
+		for (struct queued_message *l = o->queue[i / RANKS][i % RANKS], *next; l;
+		     l = next) {
 			next = l->next;
 			free(l);
 		}
@@ -201,7 +203,7 @@ static void close_group(void *self)
 	free(o);
 }
 
-static tess_status init(const struct tess_host *h)
+static tess_status minimal_init(const struct tess_host *h)
 {
 	host = h;
 	return TESS_OK;
@@ -212,15 +214,15 @@ static const struct tess_backend minimal = {
 	.threads = THREADS,
 	.name = NAME,
 	.summary = "the least",
-	.supports = supports,
-	.open = open_group,
-	.start = start,
-	.test = test,
-	.wait = wait,
-	.release = release,
-	.close = close_group,
+	.supports = minimal_supports,
+	.open = minimal_open,
+	.start = minimal_start,
+	.test = minimal_test,
+	.wait = minimal_wait,
+	.release = minimal_release,
+	.close = minimal_close,
 #ifdef BATCH
-	.batch = batch,
+	.batch = minimal_batch,
 #endif
 };
 static const struct tess_backend *const backends[] = { &minimal, NULL };
@@ -232,4 +234,4 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .license = "Apache-2.0",
 	        .summary = "for tests",
 	        .backends = backends,
-	        .init = init };
+	        .init = minimal_init };

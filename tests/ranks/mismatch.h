@@ -10,17 +10,18 @@
 enum { MISMATCH_RANKS = 8, MISMATCH_EARLIER = 3 };
 
 struct mismatch {
-	int32_t n, odd, other; /* other: a rank that is not odd; of a pair, its peer */
-	int32_t what; /* differs: mismatch_name() */
+	int32_t nranks, odd_rank,
+		other_rank; /* other: a rank that is not odd; of a pair, its peer */
+	int32_t difference; /* differs: mismatch_describe() */
 	int32_t kind, dtype, op, root; /* of the call, as all others make it */
 	int32_t odd_kind, odd_dtype, odd_op; /* where they differ */
 	uint64_t count, odd_count;
-	int32_t earlier; /* calls that fit */
+	int32_t nearlier; /* calls that fit */
 };
 
 void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out);
 /* "a count", "a call is missing" */
-const char *mismatch_name(const struct mismatch *m);
+const char *mismatch_describe(const struct mismatch *m);
 
 /*
  * One rank's calls. Returns TESS_EMISMATCH and the sentence that it was told, where that is as it must
@@ -28,6 +29,6 @@ const char *mismatch_name(const struct mismatch *m);
  * modules, nothing fails, or what earlier calls have brought has changed. *kept: the
  * buffers, which are the group's until the world is closed; free it then.
  */
-tess_status mismatch_play(struct tess_world *w, const struct mismatch *m, void **kept);
+tess_status mismatch_run(struct tess_world *w, const struct mismatch *m, void **kept);
 
 #endif

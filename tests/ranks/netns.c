@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-bool cable_lay(const char *name)
+bool netns_create(const char *name)
 {
 	char command[1024];
 
@@ -18,12 +18,12 @@ bool cable_lay(const char *name)
 		name);
 	if (!geteuid() && !system(command))
 		return true;
-	cable_take(name);
+	netns_delete(name);
 	printf("skipped: two hosts need root, ip and network namespaces\n");
 	return false;
 }
 
-void cable_take(const char *name)
+void netns_delete(const char *name)
 {
 	char command[128];
 

@@ -30,20 +30,20 @@ void process_start(struct process *p, const char *role, int rank, int n)
 		_exit(127);
 	}
 	close(pipes[1]);
-	p->out = pipes[0];
+	p->out_fd = pipes[0];
 }
 
-static void hear(struct process *p, int64_t deadline, int line)
+static void read_process_output(struct process *p, int64_t deadline, int line)
 {
 	size_t len = strlen(p->text);
 
 	while (len + 1 < sizeof p->text && !(line && len && p->text[len - 1] == '\n')) {
-		struct pollfd f = { .fd = p->out, .events = POLLIN };
+		struct pollfd f = { .fd = p->out_fd, .events = POLLIN };
 		ssize_t n;
 
 		if (poll(&f, 1, tess_ms_left(deadline)) <= 0)
 			break;
-		n = read(p->out, p->text + len, sizeof p->text - 1 - len);
+		n = read(p->out_fd, p->text + len, sizeof p->text - 1 - len);
 		if (n <= 0)
 			break;
 		len += (size_t)n;
@@ -51,9 +51,9 @@ static void hear(struct process *p, int64_t deadline, int line)
 	}
 }
 
-void process_hear(struct process *p)
+void process_await_line(struct process *p)
 {
-	hear(p, tess_now() + 20000 * (int64_t)TESS_MS, 1);
+	read_process_output(p, tess_now() + 20000 * (int64_t)TESS_MS, 1);
 }
 
 void process_finish(struct process *p, int ms)
@@ -61,11 +61,11 @@ void process_finish(struct process *p, int ms)
 	int64_t deadline = tess_now() + ms * (int64_t)TESS_MS;
 	pid_t got;
 
-	hear(p, deadline, 0);
+	read_process_output(p, deadline, 0);
 	while (!(got = waitpid(p->pid, &p->status, WNOHANG)) && tess_now() < deadline)
 		poll(NULL, 0, 1);
-	p->ended = tess_now();
-	close(p->out);
+	p->ended_at = tess_now();
+	close(p->out_fd);
 	if (got == p->pid)
 		return;
 	kill(p->pid, SIGKILL);
@@ -73,16 +73,16 @@ void process_finish(struct process *p, int ms)
 	ck_abort_msg("process %d did not end within %d ms; it said: %s", (int)p->pid, ms, p->text);
 }
 
-void process_in_a_second(int64_t (*scene)(int which), int which)
+void process_expect_within_second(int64_t (*measure)(int which), int which)
 {
 	int64_t took = INT64_MAX, second = 1000 * (int64_t)TESS_MS;
 
 	for (int i = 0; i < 3 && took >= second; i++)
-		took = scene(which);
+		took = measure(which);
 	ck_assert_msg(took < second, "%ld ms", (long)(took / TESS_MS));
 }
 
-void process_begin(void)
+void process_die_with_parent(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() == 1)

@@ -14,40 +14,40 @@
 
 enum { N = 4, SOON_MS = 2000 };
 
-struct report {
+struct rank_reports {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
-	int odd; /* which variant */
-	atomic_int told; /* how many have noted */
+	int variant; /* which variant */
+	atomic_int nreported; /* how many have noted */
 };
 
 /* This rank was told `st`, which it returns. */
-static inline tess_status note(struct report *r, struct tess_world *w, tess_status st)
+static inline tess_status store_report(struct rank_reports *r, struct tess_world *w, tess_status st)
 {
 	int32_t me = tess_world_rank(w);
 
 	r->st[me] = st;
 	snprintf(r->sentence[me], TESS_SENTENCE, "%s", st ? tess_error() : "");
-	atomic_fetch_add(&r->told, 1);
+	atomic_fetch_add(&r->nreported, 1);
 	return st;
 }
 
 /* Whoever must come too late does so once `n` ranks were told, however slow the machine is. */
-static inline void await_told(struct report *r, int n)
+static inline void wait_for_reports(struct rank_reports *r, int n)
 {
-	for (int ms = 0; atomic_load(&r->told) < n && ms < 10 * SOON_MS; ms++)
+	for (int ms = 0; atomic_load(&r->nreported) < n && ms < 10 * SOON_MS; ms++)
 		usleep(1000);
 }
 
-static inline void soon(int64_t began)
+static inline void expect_soon(int64_t began)
 {
 	ck_assert_msg(tess_now() - began < SOON_MS * (int64_t)TESS_MS, "it took %ld ms",
 	              (long)((tess_now() - began) / TESS_MS));
 }
 
 /* Every rank but `but` has failed with `st`, and its sentence has all these words; they end with NULL. */
-static inline void all_told_words(const struct report *r, int but, tess_status st,
-                                  const char *const *words)
+static inline void expect_report_words(const struct rank_reports *r, int but, tess_status st,
+                                       const char *const *words)
 {
 	for (int i = 0; i < N; i++) {
 		if (i == but)
@@ -59,7 +59,7 @@ static inline void all_told_words(const struct report *r, int but, tess_status s
 			              "rank %d: %s: lacks %s", i, r->sentence[i], *word);
 	}
 }
-#define all_told(r, but, st, ...) \
-	all_told_words(r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
+#define expect_reports(r, but, st, ...) \
+	expect_report_words(r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
 
 #endif

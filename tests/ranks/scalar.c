@@ -10,7 +10,7 @@ enum { UNITS = 64 };
 
 /* ---- elements ------------------------------------------------------------------------------------------- */
 
-static float from_half(uint16_t h)
+static float convert_f16(uint16_t h)
 {
 	int exp = h >> 10 & 31, man = h & 1023;
 	float v = exp == 31 ? (man ? NAN : INFINITY)
@@ -20,7 +20,7 @@ static float from_half(uint16_t h)
 	return h >> 15 ? -v : v;
 }
 
-static float load(const struct tess_view *v, int64_t at)
+static float load_element(const struct tess_view *v, int64_t at)
 {
 	uint16_t h;
 	uint32_t u;
@@ -32,18 +32,18 @@ static float load(const struct tess_view *v, int64_t at)
 	}
 	memcpy(&h, (const char *)v->data + 2 * at, 2);
 	if (v->dtype == TESS_F16)
-		return from_half(h);
+		return convert_f16(h);
 	u = (uint32_t)h << 16;
 	memcpy(&f, &u, 4);
 	return f;
 }
 
-static float get(const struct tess_view *v, int64_t i, int64_t k)
+static float read_element(const struct tess_view *v, int64_t i, int64_t k)
 {
-	return load(v, i * v->stride[0] + k * v->stride[1]);
+	return load_element(v, i * v->stride[0] + k * v->stride[1]);
 }
 
-static float *to(const struct tess_view *v, int64_t i, int64_t k)
+static float *get_address(const struct tess_view *v, int64_t i, int64_t k)
 {
 	return (float *)v->data + i * v->stride[0] + k * v->stride[1];
 }
@@ -51,8 +51,8 @@ static float *to(const struct tess_view *v, int64_t i, int64_t k)
 /* ---- the order of sums -------------------------------------------------------------------------------- */
 
 /* Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there are. */
-static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const float *leaf,
-                     float *out)
+static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i,
+                                 const float *leaf, float *out)
 {
 	int64_t a = tess_edge(n, (int64_t)1 << d, i), b = tess_edge(n, (int64_t)1 << d, i + 1),
 		left, right;
@@ -63,8 +63,8 @@ static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const 
 		out[0] = leaf[a - lo];
 		return 1;
 	}
-	left = nodes(n, lo, hi, d + 1, 2 * i, leaf, out);
-	right = nodes(n, lo, hi, d + 1, 2 * i + 1, leaf, out + left);
+	left = sum_largest_nodes(n, lo, hi, d + 1, 2 * i, leaf, out);
+	right = sum_largest_nodes(n, lo, hi, d + 1, 2 * i + 1, leaf, out + left);
 	if (lo <= a && b <= hi && left && right) {
 		out[0] = out[0] + out[1];
 		return 1;
@@ -73,8 +73,9 @@ static int64_t nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i, const 
 }
 
 /* One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart. */
-static void contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
-                     const struct tess_view *w, int64_t col, bool partial, float *out, int64_t step)
+static void contract_row(const struct tess_op *op, const struct tess_view *x, int64_t row,
+                         const struct tess_view *w, int64_t col, bool partial, float *out,
+                         int64_t step)
 {
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
@@ -88,21 +89,21 @@ static void contract(const struct tess_op *op, const struct tess_view *x, int64_
 			for (int32_t j = tree->first; j < tree->first + tree->terms; j++)
 				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1];
 				     k++)
-					leaf[u] = fmaf(get(x, row, k), w ? get(w, col, k) : 1,
-					               leaf[u]);
+					leaf[u] = fmaf(read_element(x, row, k),
+					               w ? read_element(w, col, k) : 1, leaf[u]);
 		}
-		count = nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
+		count = sum_largest_nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
 		for (int64_t i = 0; i < count && partial; i++)
 			out[at++ * step] = part[i];
 		done[t] = part[0] + 0.0f;
 	}
 	if (partial)
 		return;
-	nodes(op->ntree, 0, op->ntree, 0, 0, done, part);
+	sum_largest_nodes(op->ntree, 0, op->ntree, 0, 0, done, part);
 	*out = part[0] + 0.0f;
 }
 
-static void linear(const struct tess_op *op)
+static void run_linear_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0];
 
@@ -114,13 +115,13 @@ static void linear(const struct tess_op *op)
 
 		for (int64_t t = 0; t < rows; t++)
 			for (int64_t j = 0; j < cols; j++)
-				contract(op, x, t, w, j, partial, (float *)y->data + t * row + j,
-				         y->stride[0]);
+				contract_row(op, x, t, w, j, partial,
+				             (float *)y->data + t * row + j, y->stride[0]);
 	}
 }
 
 /* Which of a Partial's nodes has unit u. */
-static int64_t node_of(const struct tess_tree *tree, int64_t u)
+static int64_t find_node_of_unit(const struct tess_tree *tree, int64_t u)
 {
 	struct tess_node node;
 	int64_t at = tree->lo, i = 0;
@@ -130,7 +131,7 @@ static int64_t node_of(const struct tess_tree *tree, int64_t u)
 	return i;
 }
 
-static void embed(const struct tess_op *op)
+static void run_embed_op(const struct tess_op *op)
 {
 	const struct tess_view *table = &op->in[1], *y = &op->out[0];
 	bool partial = y->ndim == 3;
@@ -150,15 +151,15 @@ static void embed(const struct tess_op *op)
 
 			while (op->term[0].bound[u + 1] <= id)
 				u++;
-			node = node_of(&op->tree[0], op->tree[0].lo + u);
+			node = find_node_of_unit(&op->tree[0], op->tree[0].lo + u);
 		}
 		for (int64_t k = 0; k < table->shape[1]; k++)
 			((float *)y->data)[(partial ? node * y->stride[0] : 0) + t * row + k] =
-				get(table, id, k) + 0.0f;
+				read_element(table, id, k) + 0.0f;
 	}
 }
 
-static void norm(const struct tess_op *op)
+static void run_norm_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
 	int64_t each = op->num[2] > 0 ? (int64_t)op->num[2] : x->shape[1];
@@ -169,18 +170,18 @@ static void norm(const struct tess_op *op)
 			float square, scale;
 
 			v.data = (float *)x->data + h;
-			contract(op, &v, t, &v, t, false, &square, 0);
+			contract_row(op, &v, t, &v, t, false, &square, 0);
 			scale = 1.0f / sqrtf(square / (float)each + (float)op->num[1]);
 			for (int64_t k = 0; k < each; k++)
-				*to(y, t, h + k) =
-					get(x, t, h + k) * scale * load(w, k * w->stride[0]);
+				*get_address(y, t, h + k) = read_element(x, t, h + k) * scale *
+				                            load_element(w, k * w->stride[0]);
 		}
 	}
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------ */
 
-static void store(const struct tess_op *op, int64_t t)
+static void store_keys_and_values(const struct tess_op *op, int64_t t)
 {
 	int64_t each = (int64_t)op->num[2], at = ((const int32_t *)op->in[3].data)[t];
 	const struct tess_view *k = &op->in[4], *v = &op->in[5];
@@ -188,15 +189,15 @@ static void store(const struct tess_op *op, int64_t t)
 	for (int64_t h = 0; h < k->shape[0]; h++) {
 		for (int64_t i = 0; i < each; i++) {
 			((float *)k->data)[h * k->stride[0] + at / 64 * k->stride[1] + i * 64 +
-			                   at % 64] = get(&op->in[1], t, h * each + i);
+			                   at % 64] = read_element(&op->in[1], t, h * each + i);
 			((float *)v->data)[h * v->stride[0] + at * v->stride[1] + i] =
-				get(&op->in[2], t, h * each + i);
+				read_element(&op->in[2], t, h * each + i);
 		}
 	}
 }
 
 /* Sum over keys 0..last in units of 64 of 2^25: keys to come are empty units. */
-static float over_keys(const float *w, const float *v, int64_t step, int64_t last)
+static float sum_over_keys(const float *w, const float *v, int64_t step, int64_t last)
 {
 	float leaf[UNITS] = { 0 }, part[UNITS];
 	int64_t n = last / 64 + 1;
@@ -212,7 +213,7 @@ static float over_keys(const float *w, const float *v, int64_t step, int64_t las
 	return leaf[0] + 0.0f;
 }
 
-static void attend(const struct tess_op *op, int64_t t, int64_t h)
+static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 {
 	int64_t each = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
 	int64_t last = ((const int32_t *)op->in[3].data)[t], kv = (lo + h) / group - lo / group;
@@ -222,7 +223,7 @@ static void attend(const struct tess_op *op, int64_t t, int64_t h)
 	for (int64_t p = 0; p <= last; p++) {
 		z[p] = 0;
 		for (int64_t i = 0; i < each; i++)
-			z[p] = fmaf(get(&op->in[0], t, h * each + i),
+			z[p] = fmaf(read_element(&op->in[0], t, h * each + i),
 			            ((float *)k->data)[kv * k->stride[0] + p / 64 * k->stride[1] +
 			                               i * 64 + p % 64],
 			            z[p]);
@@ -231,27 +232,27 @@ static void attend(const struct tess_op *op, int64_t t, int64_t h)
 	}
 	for (int64_t p = 0; p <= last; p++)
 		z[p] = (float)exp((double)(z[p] - top));
-	sum = over_keys(z, NULL, 0, last);
+	sum = sum_over_keys(z, NULL, 0, last);
 	for (int64_t p = 0; p <= last; p++)
 		z[p] = z[p] / sum;
 	for (int64_t i = 0; i < each; i++)
-		*to(&op->out[0], t, h * each + i) =
-			over_keys(z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
+		*get_address(&op->out[0], t, h * each + i) = sum_over_keys(
+			z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
 	free(z);
 }
 
-static void attention(const struct tess_op *op)
+static void run_attention_op(const struct tess_op *op)
 {
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		store(op, t);
+		store_keys_and_values(op, t);
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		for (int64_t h = 0; h < op->in[0].shape[1] / (int64_t)op->num[2]; h++)
-			attend(op, t, h);
+			attend_one_head(op, t, h);
 }
 
 /* ---- elementwise ---------------------------------------------------------------------------------------- */
 
-static void rope(const struct tess_op *op)
+static void run_rope_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];
 	int64_t each = (int64_t)op->num[0], half = each / 2;
@@ -262,37 +263,38 @@ static void rope(const struct tess_op *op)
 
 		for (int64_t at = 0; at < x->shape[1]; at += each) {
 			for (int64_t i = 0; i < half; i++) {
-				float a = get(x, t, at + i), b = get(x, t, at + i + half);
+				float a = read_element(x, t, at + i),
+				      b = read_element(x, t, at + i + half);
 
-				*to(y, t, at + i) = a * row[i] - b * row[half + i];
-				*to(y, t, at + i + half) = b * row[i] + a * row[half + i];
+				*get_address(y, t, at + i) = a * row[i] - b * row[half + i];
+				*get_address(y, t, at + i + half) = b * row[i] + a * row[half + i];
 			}
 		}
 	}
 }
 
-static void elementwise(const struct tess_op *op)
+static void run_elementwise_op(const struct tess_op *op)
 {
 	const struct tess_view *a = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL,
 			       *y = &op->out[0];
 
 	for (int64_t t = 0; t < y->shape[0]; t++) {
 		for (int64_t k = 0; k < y->shape[1]; k++) {
-			float v = get(a, t, k), o = !b ? 0
-			                            : op->kind == TESS_OP_BIAS
-			                                    ? load(b, k * b->stride[0])
-			                                    : get(b, t, k);
+			float v = read_element(a, t, k),
+			      o = !b                         ? 0
+			          : op->kind == TESS_OP_BIAS ? load_element(b, k * b->stride[0])
+			                                     : read_element(b, t, k);
 
 			if (op->kind == TESS_OP_GLU)
 				v = v * (1.0f / (1.0f + (float)exp((double)-v))) * (b ? o : 1);
 			else
 				v = v + o;
-			*to(y, t, k) = v;
+			*get_address(y, t, k) = v;
 		}
 	}
 }
 
-static void copy(const struct tess_op *op)
+static void run_copy_op(const struct tess_op *op)
 {
 	struct tess_view x = op->in[0], y = op->out[0];
 	bool deep = x.ndim == 3;
@@ -314,27 +316,27 @@ void scalar_run(const struct tess_op *op)
 {
 	switch (op->kind) {
 	case TESS_OP_LINEAR:
-		linear(op);
+		run_linear_op(op);
 		break;
 	case TESS_OP_EMBED:
-		embed(op);
+		run_embed_op(op);
 		break;
 	case TESS_OP_NORM:
-		norm(op);
+		run_norm_op(op);
 		break;
 	case TESS_OP_ROPE:
-		rope(op);
+		run_rope_op(op);
 		break;
 	case TESS_OP_ATTENTION:
-		attention(op);
+		run_attention_op(op);
 		break;
 	case TESS_OP_BIAS:
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
-		elementwise(op);
+		run_elementwise_op(op);
 		break;
 	case TESS_OP_COPY:
-		copy(op);
+		run_copy_op(op);
 		break;
 	default:
 		abort();
@@ -343,20 +345,20 @@ void scalar_run(const struct tess_op *op)
 
 /* ---- memory ----------------------------------------------------------------------------------------------- */
 
-static tess_status plain_alloc(void *self, uint64_t bytes, void **out)
+static tess_status scalar_alloc(void *self, uint64_t bytes, void **out)
 {
 	(void)self;
 	*out = calloc(1, bytes);
 	return *out ? TESS_OK : TESS_ENOMEM;
 }
 
-static void plain_free(void *self, void *p)
+static void scalar_free(void *self, void *p)
 {
 	(void)self;
 	free(p);
 }
 
-static tess_status plain_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+static tess_status scalar_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
 {
 	(void)self, (void)stream;
 	memcpy(dst, src, bytes);
@@ -367,7 +369,7 @@ const struct tess_device scalar_device = {
 	.size = sizeof scalar_device,
 	.mem = TESS_HOST,
 	.name = "scalar",
-	.alloc = plain_alloc,
-	.free = plain_free,
-	.copy = plain_copy,
+	.alloc = scalar_alloc,
+	.free = scalar_free,
+	.copy = scalar_copy,
 };

@@ -18,7 +18,7 @@
 
 enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
-static tess_status moves(struct tess_world *w)
+static tess_status check_collectives(struct tess_world *w)
 {
 	static const uint64_t counts[] = { 1000, 0, 1, 70001, 5 };
 	int32_t n = tess_world_size(w), turn = 0;
@@ -45,7 +45,7 @@ static tess_status moves(struct tess_world *w)
 }
 
 /* Each rank waits in an order of its own, so that the rest must get on meanwhile. */
-static tess_status several(struct tess_world *w)
+static tess_status overlap_calls(struct tess_world *w)
 {
 	struct data_pending *work[KINDS];
 	int32_t me = tess_world_rank(w);
@@ -67,7 +67,7 @@ static tess_status several(struct tess_world *w)
 	return st;
 }
 
-static tess_status churn(struct tess_world *w)
+static tess_status open_and_close_backend(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	char name[32];
@@ -93,7 +93,7 @@ static tess_status churn(struct tess_world *w)
 	return st;
 }
 
-static tess_status loop(struct tess_world *w, uint64_t count, int signal)
+static tess_status sum_until_failure(struct tess_world *w, uint64_t count, int signal)
 {
 	float *x = calloc(count + 1, sizeof *x);
 	int64_t leave = tess_now() + 200 * (int64_t)TESS_MS, last = tess_now();
@@ -112,7 +112,7 @@ static tess_status loop(struct tess_world *w, uint64_t count, int signal)
 	return st;
 }
 
-static tess_status odd(struct tess_world *w, const char *what)
+static tess_status call_differently(struct tess_world *w, const char *what)
 {
 	static float src[4096], dst[8 * 4096];
 	bool me = tess_world_rank(w) == 1;
@@ -135,7 +135,7 @@ static tess_status odd(struct tess_world *w, const char *what)
 	return st;
 }
 
-static tess_status calls(struct tess_world *w, int n)
+static tess_status check_repeated_sums(struct tess_world *w, int n)
 {
 	int32_t size = tess_world_size(w), me = tess_world_rank(w);
 	float x[100];
@@ -153,33 +153,33 @@ static tess_status calls(struct tess_world *w, int n)
 	return st;
 }
 
-tess_status scene_play(struct tess_world *w, const char *name, const char *arg)
+tess_status scenario_run(struct tess_world *w, const char *name, const char *arg)
 {
 	uint64_t count = strtoull(arg, NULL, 10);
 
 	if (!strcmp(name, "moves"))
-		return moves(w);
+		return check_collectives(w);
 	if (!strcmp(name, "several"))
-		return several(w);
+		return overlap_calls(w);
 	if (!strcmp(name, "churn"))
-		return churn(w);
+		return open_and_close_backend(w);
 	if (!strcmp(name, "batches"))
-		return batches_play(tess_world_group(w));
+		return batches_run(tess_world_group(w));
 	if (!strcmp(name, "groups"))
-		return subgroups_all(w);
+		return subgroups_run_all(w);
 	if (!strcmp(name, "splits"))
-		return subgroups_churn(w);
+		return subgroups_open_and_close(w);
 	if (!strcmp(name, "odd"))
-		return odd(w, arg);
+		return call_differently(w, arg);
 	if (!strcmp(name, "calls"))
-		return calls(w, (int)count);
-	return loop(w, count,
-	            !strcmp(name, "killed")    ? SIGKILL
-	            : !strcmp(name, "stopped") ? SIGSTOP
-	                                       : 0);
+		return check_repeated_sums(w, (int)count);
+	return sum_until_failure(w, count,
+	                         !strcmp(name, "killed")    ? SIGKILL
+	                         : !strcmp(name, "stopped") ? SIGSTOP
+	                                                    : 0);
 }
 
-int scene_main(int argc, char **argv)
+int scenario_main(int argc, char **argv)
 {
 	struct tess_world *w;
 	tess_status st;
@@ -189,7 +189,7 @@ int scene_main(int argc, char **argv)
 	if (st) {
 		fprintf(stderr, "open: %s\n", tess_error());
 	} else {
-		st = scene_play(w, argv[1], argc > 2 ? argv[2] : "0");
+		st = scenario_run(w, argv[1], argc > 2 ? argv[2] : "0");
 		if (st) {
 			fprintf(stderr, "%s: %s\n", argv[1], tess_error());
 			tess_world_fail(w, st, tess_error());

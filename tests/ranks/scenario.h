@@ -1,5 +1,5 @@
 /*
- * scene.h - what a rank of a test does, whatever backend moves its data: by name, in a process of its own.
+ * scenario.h - what a rank of a test does, whatever backend moves its data: by name, in a process of its own.
  *
  *   moves       every kind, dtype and operation, even and uneven, in place and not, exact
  *   several     outstanding at once, and finished in another order on each rank
@@ -12,14 +12,14 @@
  *   odd WHAT    rank 1 asks for another kind, count or dtype; all say what they were told
  *   calls N     N sums of 100 elements, where each has the right result
  */
-#ifndef TESTS_SCENE_H
-#define TESTS_SCENE_H
+#ifndef TESTS_SCENARIO_H
+#define TESTS_SCENARIO_H
 
 #include <tessera/tessera.h>
 
 /* Enters the job of the environment, plays, leaves. Returns the exit status. */
-int scene_main(int argc, char **argv);
+int scenario_main(int argc, char **argv);
 /* In a world that is there. */
-tess_status scene_play(struct tess_world *w, const char *name, const char *arg);
+tess_status scenario_run(struct tess_world *w, const char *name, const char *arg);
 
 #endif

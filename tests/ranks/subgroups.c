@@ -17,7 +17,8 @@
 /* ---- splits ---------------------------------------------------------------------------------- */
 
 /* The group has these world ranks in this order, and they can talk. */
-static tess_status is_of(struct tess_group *g, const char *name, const int32_t *want, int32_t n)
+static tess_status check_members(struct tess_group *g, const char *name, const int32_t *want,
+                                 int32_t n)
 {
 	int32_t me = tess_group_rank(g), got[64] = { 0 };
 	tess_status st;
@@ -36,7 +37,7 @@ static tess_status is_of(struct tess_group *g, const char *name, const int32_t *
 	return st;
 }
 
-static tess_status every_kind(struct tess_group *g)
+static tess_status check_every_kind(struct tess_group *g)
 {
 	static const uint64_t counts[] = { 3, 0, 40000 };
 	int32_t n = tess_group_size(g);
@@ -55,7 +56,7 @@ static tess_status every_kind(struct tess_group *g)
 	return st ? st : tess_barrier(g, "every_kind");
 }
 
-static tess_status by_parity(struct tess_world *w, bool reversed)
+static tess_status split_by_parity(struct tess_world *w, bool reversed)
 {
 	int32_t me = tess_world_rank(w), n = tess_world_size(w), parity = me % 2, m = 0;
 	int32_t want[64];
@@ -75,16 +76,16 @@ static tess_status by_parity(struct tess_world *w, bool reversed)
 		want[m - 1 - i] = low;
 	}
 	snprintf(name, sizeof name, "parity/%d", parity);
-	st = is_of(g, name, want, m);
+	st = check_members(g, name, want, m);
 	if (!st)
-		st = every_kind(g);
+		st = check_every_kind(g);
 	if (!st)
 		tess_group_close(g);
 	return st;
 }
 
 /* The middle ranks are in a group; the others are not, and go on. */
-static tess_status some_outside(struct tess_world *w)
+static tess_status split_without_ends(struct tess_world *w)
 {
 	int32_t me = tess_world_rank(w), n = tess_world_size(w), m = 0, want[64];
 	bool inside = me && me < n - 1;
@@ -96,7 +97,7 @@ static tess_status some_outside(struct tess_world *w)
 	for (int32_t r = 1; r < n - 1; r++)
 		want[m++] = r;
 	if (!st && g)
-		st = is_of(g, "split/3", want, m);
+		st = check_members(g, "split/3", want, m);
 	if (!st)
 		st = tess_barrier(tess_world_group(w), "outside");
 	if (!st)
@@ -105,7 +106,7 @@ static tess_status some_outside(struct tess_world *w)
 }
 
 /* Halves of halves down to single ranks; the parents are closed before their children. */
-static tess_status halves(struct tess_world *w)
+static tess_status split_into_halves(struct tess_world *w)
 {
 	struct tess_group *g[8] = { tess_world_group(w) };
 	int depth = 0;
@@ -122,10 +123,10 @@ static tess_status halves(struct tess_world *w)
 		n = high ? n / 2 : (n + 1) / 2;
 		for (int32_t i = 0; i < n; i++)
 			want[i] = first + i;
-		st = is_of(g[++depth], high ? "half/1" : "half/0", want, n);
+		st = check_members(g[++depth], high ? "half/1" : "half/0", want, n);
 	}
 	if (!st)
-		st = every_kind(g[depth]);
+		st = check_every_kind(g[depth]);
 	for (int i = 1; i <= depth && !st; i++)
 		tess_group_close(g[i]);
 	return st;
@@ -133,18 +134,18 @@ static tess_status halves(struct tess_world *w)
 
 tess_status subgroups_split(struct tess_world *w)
 {
-	tess_status st = by_parity(w, false);
+	tess_status st = split_by_parity(w, false);
 
 	if (!st)
-		st = by_parity(w, true);
+		st = split_by_parity(w, true);
 	if (!st)
-		st = some_outside(w);
-	return st ? st : halves(w);
+		st = split_without_ends(w);
+	return st ? st : split_into_halves(w);
 }
 
 /* ---- several groups at once ------------------------------------------------------------------ */
 
-tess_status subgroups_mixed(struct tess_world *w)
+tess_status subgroups_overlap_calls(struct tess_world *w)
 {
 	enum { GROUPS = 3, KINDS = 4, ALL = GROUPS * KINDS };
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
@@ -181,7 +182,7 @@ tess_status subgroups_mixed(struct tess_world *w)
 
 /* ---- exact sums ------------------------------------------------------------------------------ */
 
-static float leaf(int64_t unit, uint64_t k)
+static float compute_leaf(int64_t unit, uint64_t k)
 {
 	uint32_t h = (uint32_t)unit * 2246822519u ^ (uint32_t)k * 3266489917u;
 
@@ -191,7 +192,7 @@ static float leaf(int64_t unit, uint64_t k)
 }
 
 /* Node (depth, i) of the tree over n units, by the definition. False: it is empty. */
-static bool node(int64_t n, int depth, int64_t i, uint64_t k, float *out)
+static bool sum_node_by_definition(int64_t n, int depth, int64_t i, uint64_t k, float *out)
 {
 	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
 		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
@@ -201,17 +202,18 @@ static bool node(int64_t n, int depth, int64_t i, uint64_t k, float *out)
 	if (lo >= hi)
 		return false;
 	if (hi - lo == 1) {
-		*out = leaf(lo, k);
+		*out = compute_leaf(lo, k);
 		return true;
 	}
-	has_left = node(n, depth + 1, 2 * i, k, &left);
-	has_right = node(n, depth + 1, 2 * i + 1, k, &right);
+	has_left = sum_node_by_definition(n, depth + 1, 2 * i, k, &left);
+	has_right = sum_node_by_definition(n, depth + 1, 2 * i + 1, k, &right);
 	*out = has_left && has_right ? left + right : has_left ? left : right;
 	return true;
 }
 
 /* This rank's nodes go to `to`; every rank gets the sum that the definition says, to the bit. */
-static tess_status sum_in(struct tess_group *g, int64_t n, uint64_t count, float *to, float *out)
+static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t count, float *to,
+                                      float *out)
 {
 	struct tess_sum s = { .ntree = 1, .n = &n, .count = count, .where = "subgroups:sum" };
 	int32_t ranks = tess_group_size(g), me = tess_group_rank(g);
@@ -222,12 +224,12 @@ static tess_status sum_in(struct tess_group *g, int64_t n, uint64_t count, float
 
 	while (tess_node_next(n, lo, hi, &at, &one))
 		for (uint64_t k = 0; k < count; k++)
-			node(n, one.depth, one.at, k, to++);
+			sum_node_by_definition(n, one.depth, one.at, k, to++);
 	st = tess_group_sum(g, &s, nodes, out);
 	for (uint64_t k = 0; k < count && !st; k++) {
 		float want = 0;
 
-		node(n, 0, 0, k, &want);
+		sum_node_by_definition(n, 0, 0, k, &want);
 		want += 0.0f;
 		if (memcmp(&out[k], &want, sizeof want))
 			st = tess_fail(TESS_EBUG, "element %d of a sum over %s is %a; expected %a",
@@ -236,10 +238,10 @@ static tess_status sum_in(struct tess_group *g, int64_t n, uint64_t count, float
 	return st;
 }
 
-tess_status subgroups_exact(struct tess_world *w)
+tess_status subgroups_sum_exactly(struct tess_world *w)
 {
-	enum { UNITS = 7, MOST = 17000 };
-	uint64_t bytes = (2 * UNITS + 1) * MOST * sizeof(float);
+	enum { UNITS = 7, COUNT_MAX = 17000 };
+	uint64_t bytes = (2 * UNITS + 1) * COUNT_MAX * sizeof(float);
 	int32_t me = tess_world_rank(w);
 	struct tess_group *g;
 	float *memory = malloc(bytes);
@@ -249,11 +251,13 @@ tess_status subgroups_exact(struct tess_world *w)
 	if (!st)
 		st = tess_group_split(tess_world_group(w), me % 2, -me, "parity", &g);
 	for (int i = 0; i < 2 && !st; i++)
-		st = sum_in(g, UNITS, i ? MOST : 100, memory, memory + 2 * UNITS * MOST);
+		st = check_sum_in_group(g, UNITS, i ? COUNT_MAX : 100, memory,
+		                        memory + 2 * UNITS * COUNT_MAX);
 	if (!st && tess_group_has_shared_memory(g)) {
 		st = tess_group_alloc(g, &bytes, &shared);
 		if (!st)
-			st = sum_in(g, UNITS, MOST, shared, (float *)shared + 2 * UNITS * MOST);
+			st = check_sum_in_group(g, UNITS, COUNT_MAX, shared,
+			                        (float *)shared + 2 * UNITS * COUNT_MAX);
 		if (!st)
 			st = tess_barrier(g, "end");
 		if (!st)
@@ -306,7 +310,7 @@ static tess_status check_slice(const struct tess_mesh *m, const char *dims, cons
 	                                     base, got);
 }
 
-static tess_status play_mesh(struct tess_world *w, int32_t a, int32_t b, int32_t c)
+static tess_status check_mesh(struct tess_world *w, int32_t a, int32_t b, int32_t c)
 {
 	const int32_t size[3] = { a, b, c }, stride[3] = { b * c, c, 1 };
 	struct tess_mesh *m;
@@ -338,7 +342,7 @@ static tess_status play_mesh(struct tess_world *w, int32_t a, int32_t b, int32_t
 	return st;
 }
 
-tess_status subgroups_meshes(struct tess_world *w)
+tess_status subgroups_open_meshes(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w);
 	tess_status st = TESS_OK;
@@ -346,13 +350,13 @@ tess_status subgroups_meshes(struct tess_world *w)
 	for (int32_t a = 1; a <= n; a++)
 		for (int32_t b = 1; a * b <= n; b++)
 			if (n % (a * b) == 0 && !st)
-				st = play_mesh(w, a, b, n / a / b);
+				st = check_mesh(w, a, b, n / a / b);
 	return st;
 }
 
 /* ---- leaving while calls are under way ------------------------------------------------------- */
 
-tess_status subgroups_leave(struct tess_world *w)
+tess_status subgroups_leave_early(struct tess_world *w)
 {
 	enum { COUNT = 1 << 20 };
 	static float first[2][COUNT]; /* of rank 0, whose second call outlives this function */
@@ -391,23 +395,23 @@ tess_status subgroups_leave(struct tess_world *w)
 	return st;
 }
 
-tess_status subgroups_all(struct tess_world *w)
+tess_status subgroups_run_all(struct tess_world *w)
 {
 	tess_status st = subgroups_split(w);
 
 	if (!st)
-		st = subgroups_mixed(w);
+		st = subgroups_overlap_calls(w);
 	if (!st)
-		st = subgroups_exact(w);
+		st = subgroups_sum_exactly(w);
 	if (!st)
-		st = subgroups_meshes(w);
-	return st ? st : subgroups_leave(w);
+		st = subgroups_open_meshes(w);
+	return st ? st : subgroups_leave_early(w);
 }
 
 /* ---- groups that come and go ----------------------------------------------------------------- */
 
 /* Two groups of which each rank is in one; odd ranks close them in the other order. */
-static tess_status live(struct tess_world *w, int round)
+static tess_status open_and_close_groups(struct tess_world *w, int round)
 {
 	int32_t me = tess_world_rank(w);
 	struct tess_group *a, *b;
@@ -430,7 +434,7 @@ static tess_status live(struct tess_world *w, int round)
 }
 
 /* What is allocated; 0 where a sanitizer has a heap of its own, and glibc's is not to be asked. */
-static size_t heap(void)
+static size_t measure_heap(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 	return 0;
@@ -439,37 +443,37 @@ static size_t heap(void)
 #endif
 }
 
-struct stock {
+struct resource_usage {
 	size_t bytes;
 	int files;
 };
 
 /* What there is while all ranks are between two lives: one after the other, for counting files takes memory. */
-static tess_status take_stock(struct tess_world *w, struct stock *out)
+static tess_status measure_resources(struct tess_world *w, struct resource_usage *out)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "still");
 
-	out->bytes = heap();
+	out->bytes = measure_heap();
 	if (!st)
 		st = tess_barrier(tess_world_group(w), "bytes");
-	out->files = entries("/proc/self/fd");
+	out->files = count_dir_entries("/proc/self/fd");
 	return st ? st : tess_barrier(tess_world_group(w), "files");
 }
 
-tess_status subgroups_churn(struct tess_world *w)
+tess_status subgroups_open_and_close(struct tess_world *w)
 {
 	enum { ROUNDS = 100, WARM = 10, SPARE = 32 << 10 };
-	struct stock before, after;
+	struct resource_usage before, after;
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < ROUNDS + WARM && !st; i++) {
 		if (i == WARM)
-			st = take_stock(w, &before);
+			st = measure_resources(w, &before);
 		if (!st)
-			st = live(w, i);
+			st = open_and_close_groups(w, i);
 	}
 	if (!st)
-		st = take_stock(w, &after);
+		st = measure_resources(w, &after);
 	if (st)
 		return st;
 	if (after.files > before.files + 2)

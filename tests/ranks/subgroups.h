@@ -13,18 +13,18 @@ tess_status subgroups_split(struct tess_world *w);
  * Calls of three groups under way at once. Each rank begins with another group; all wait for one group after
  * the other, for the calls in it in an order of their own.
  */
-tess_status subgroups_mixed(struct tess_world *w);
+tess_status subgroups_overlap_calls(struct tess_world *w);
 /* Sums of a fixed order, in a part of the ranks. */
-tess_status subgroups_exact(struct tess_world *w);
+tess_status subgroups_sum_exactly(struct tess_world *w);
 /* Every mesh of up to three dimensions that fits the world, with its slices. */
-tess_status subgroups_meshes(struct tess_world *w);
+tess_status subgroups_open_meshes(struct tess_world *w);
 /*
  * Rank 0 closes a group, and leaves the world after this, while it is in calls that the others need it for.
  */
-tess_status subgroups_leave(struct tess_world *w);
+tess_status subgroups_leave_early(struct tess_world *w);
 /* All of these. */
-tess_status subgroups_all(struct tess_world *w);
+tess_status subgroups_run_all(struct tess_world *w);
 /* 200 groups that come and go, in different orders, leave nothing behind. */
-tess_status subgroups_churn(struct tess_world *w);
+tess_status subgroups_open_and_close(struct tess_world *w);
 
 #endif

@@ -9,54 +9,59 @@
 #include <stdbool.h>
 #include <sys/wait.h>
 
-enum { MOST = 64, TEXT = 8192 };
+enum { TENSORS_MAX = 64, TEXT = 8192 };
 
-static struct tess_safetensors *file; /* of the project's checkpoint, which each test changes */
-static struct tess_slice tensor[MOST];
+static struct tess_safetensors
+	*project_file; /* of the project's checkpoint, which each test changes */
+static struct tess_slice tensors[TENSORS_MAX];
 static int32_t ntensors;
 
-static void open_file(void)
+static void open_project_checkpoint(void)
 {
-	ck_assert_int_eq(tess_safetensors_open(data_path("model.safetensors"), &file), TESS_OK);
-	for (size_t i = 0; i < tess_safetensors_count(file); i++)
-		tensor[ntensors++] = *tess_safetensors_at(file, i);
+	ck_assert_int_eq(
+		tess_safetensors_open(format_data_path("model.safetensors"), &project_file),
+		TESS_OK);
+	for (size_t i = 0; i < tess_safetensors_count(project_file); i++)
+		tensors[ntensors++] = *tess_safetensors_at(project_file, i);
 }
 
-static void add_tensor(const char *name, int64_t *shape, int32_t ndim, const void *data)
+static void add_test_tensor(const char *name, int64_t *shape, int32_t ndim, const void *data)
 {
-	tensor[ntensors++] = (struct tess_slice){
+	tensors[ntensors++] = (struct tess_slice){
 		.name = name, .dtype = TESS_F32, .ndim = ndim, .shape = shape, .data = data
 	};
 }
 
-static void copy_config(const char *name, const char *folder, const char *change)
+static void write_changed_config(const char *name, const char *folder, const char *change)
 {
-	json_t *root = json_load_file(data_path(name), 0, NULL),
+	json_t *root = json_load_file(format_data_path(name), 0, NULL),
 	       *more = json_loads(change, 0, NULL);
 	char path[64];
 
 	ck_assert(root && more);
 	json_object_update(root, more);
 	snprintf(path, sizeof path, "%s/%s", folder, name);
-	ck_assert_int_eq(json_dump_file(root, scratch_path(path), 0), 0);
+	ck_assert_int_eq(json_dump_file(root, scratch_format_path(path), 0), 0);
 	json_decref(root);
 	json_decref(more);
 }
 
 /* The checkpoint with the tensors that are listed, and these keys in its configs. */
-static void write_checkpoint(const char *folder, const char *config, const char *generation)
+static void write_changed_checkpoint(const char *folder, const char *config, const char *generation)
 {
 	char path[64];
 
-	mkdir(scratch_path(folder), 0700);
-	copy_config("config.json", folder, config);
-	copy_config("generation_config.json", folder, generation);
+	mkdir(scratch_format_path(folder), 0700);
+	write_changed_config("config.json", folder, config);
+	write_changed_config("generation_config.json", folder, generation);
 	snprintf(path, sizeof path, "%s/model.safetensors", folder);
-	ck_assert_int_eq(tess_safetensors_write(scratch_path(path), ntensors, tensor), TESS_OK);
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path(path), ntensors, tensors),
+	                 TESS_OK);
 }
 
 /* The exit status, and what was said: stdout and stderr, or with `quiet` stderr. */
-static int run(const char *command, const char *folder, const char *args, bool quiet, char *text)
+static int run_on_checkpoint(const char *command, const char *folder, const char *args, bool quiet,
+                             char *text)
 {
 	char line[2048];
 	size_t n;
@@ -64,7 +69,7 @@ static int run(const char *command, const char *folder, const char *args, bool q
 	FILE *f;
 
 	snprintf(line, sizeof line, "'%s' %s '%s' %s 2>&1 %s", TESSERA, command,
-	         scratch_path(folder), args, quiet ? ">/dev/null" : "");
+	         scratch_format_path(folder), args, quiet ? ">/dev/null" : "");
 	f = popen(line, "r");
 	ck_assert_ptr_nonnull(f);
 	n = fread(text, 1, TEXT - 1, f);
@@ -77,18 +82,18 @@ static int run(const char *command, const char *folder, const char *args, bool q
 #define STORY "-n 2 --backend shm --ids 1,403 --max-tokens 4 --temperature 0 --json"
 
 /* One line from both, which are equal but for the command's name. */
-static void refused(const char *folder, const char *says)
+static void expect_both_refuse(const char *folder, const char *says)
 {
 	char explained[TEXT], generated[TEXT];
 
-	ck_assert_int_eq(run("explain", folder, "-n 2", false, explained), 1);
-	ck_assert_int_eq(run("generate", folder, STORY, false, generated), 1);
+	ck_assert_int_eq(run_on_checkpoint("explain", folder, "-n 2", false, explained), 1);
+	ck_assert_int_eq(run_on_checkpoint("generate", folder, STORY, false, generated), 1);
 	ck_assert_msg(strstr(explained, says) != NULL, "\"%s\" in %s", says, explained);
 	ck_assert_str_eq(strchr(explained, ':'), strchr(generated, ':'));
 	ck_assert_ptr_eq(strchr(explained, '\n'), explained + strlen(explained) - 1);
 }
 
-static void check_once(const char *text, const char *warning)
+static void expect_said_once(const char *text, const char *warning)
 {
 	const char *at = strstr(text, warning);
 
@@ -96,20 +101,21 @@ static void check_once(const char *text, const char *warning)
 }
 
 /* Gives the digest. `warning` comes once, from rank 0 alone; NULL: nothing is said. */
-static void accepted(const char *folder, const char *args, const char *warning, char digest[65])
+static void expect_accepted(const char *folder, const char *args, const char *warning,
+                            char digest[65])
 {
 	char command[256], text[TEXT], *at;
 
 	snprintf(command, sizeof command, STORY " %s", args);
-	ck_assert_msg(!run("generate", folder, command, false, text), "%s", text);
+	ck_assert_msg(!run_on_checkpoint("generate", folder, command, false, text), "%s", text);
 	at = strstr(text, "\"digest\":\"");
 	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
-	ck_assert_msg(!run("generate", folder, command, true, text), "%s", text);
+	ck_assert_msg(!run_on_checkpoint("generate", folder, command, true, text), "%s", text);
 	if (!warning) {
 		ck_assert_str_eq(text, "");
 		return;
 	}
-	check_once(text, warning);
+	expect_said_once(text, warning);
 }
 
 /* ---- tensors that no module asks for ---------------------------------------------------------- */
@@ -120,46 +126,49 @@ START_TEST(names_what_nobody_asks_for)
 	static int64_t some[] = { 64 }, four[] = { 4 };
 	char plain[65], digest[65], text[TEXT];
 
-	open_file();
-	write_checkpoint("plain", "{}", "{}");
-	accepted("plain", "", NULL, plain);
+	open_project_checkpoint();
+	write_changed_checkpoint("plain", "{}", "{}");
+	expect_accepted("plain", "", NULL, plain);
 	/* more layers than config.json has */
-	write_checkpoint("layers", "{\"num_hidden_layers\": 4}", "{}");
-	refused("layers",
-	        "no module of model llama asks for model.layers.4.input_layernorm.weight, "
-	        "model.layers.4.mlp.down_proj.weight, model.layers.4.mlp.gate_proj.weight "
-	        "and 6 more");
-	accepted(
+	write_changed_checkpoint("layers", "{\"num_hidden_layers\": 4}", "{}");
+	expect_both_refuse(
+		"layers",
+		"no module of model llama asks for model.layers.4.input_layernorm.weight, "
+		"model.layers.4.mlp.down_proj.weight, model.layers.4.mlp.gate_proj.weight "
+		"and 6 more");
+	expect_accepted(
 		"layers", "--ignore-unexpected",
 		"no module asks for model.layers.4.input_layernorm.weight, "
 		"model.layers.4.mlp.down_proj.weight, model.layers.4.mlp.gate_proj.weight and 6 more; "
 		"ignored",
 		digest);
 	ck_assert_str_ne(digest, plain);
-	ck_assert_int_eq(run("explain", "layers", "--ignore-unexpected", true, text), 0);
-	check_once(text, "and 6 more; ignored");
+	ck_assert_int_eq(run_on_checkpoint("explain", "layers", "--ignore-unexpected", true, text),
+	                 0);
+	expect_said_once(text, "and 6 more; ignored");
 	/* what the model says may be there */
-	add_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", four, 1, zeros);
-	write_checkpoint("inv_freq", "{}", "{}");
-	accepted("inv_freq", "", NULL, digest);
+	add_test_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", four, 1, zeros);
+	write_changed_checkpoint("inv_freq", "{}", "{}");
+	expect_accepted("inv_freq", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
 	/* biases that config.json says there are not */
-	add_tensor("model.layers.1.self_attn.q_proj.bias", some, 1, zeros);
-	write_checkpoint("biases", "{}", "{}");
-	refused("biases", "asks for model.layers.1.self_attn.q_proj.bias (the nearest is "
-	                  "model.layers.1.self_attn.q_proj)");
+	add_test_tensor("model.layers.1.self_attn.q_proj.bias", some, 1, zeros);
+	write_changed_checkpoint("biases", "{}", "{}");
+	expect_both_refuse("biases",
+	                   "asks for model.layers.1.self_attn.q_proj.bias (the nearest is "
+	                   "model.layers.1.self_attn.q_proj)");
 	/* a module that the model does not know; two */
 	ntensors--;
-	add_tensor("model.embed_positions.weight", some, 1, zeros);
-	add_tensor("model.norm.bias", some, 1, zeros);
-	write_checkpoint("positions", "{}", "{}");
-	refused("positions",
-	        "asks for model.embed_positions.weight and model.norm.bias (the nearest "
-	        "is model.embed_tokens)");
-	accepted("positions", "--ignore-unexpected",
-	         "model.embed_positions.weight and model.norm.bias; ignored", digest);
+	add_test_tensor("model.embed_positions.weight", some, 1, zeros);
+	add_test_tensor("model.norm.bias", some, 1, zeros);
+	write_changed_checkpoint("positions", "{}", "{}");
+	expect_both_refuse("positions",
+	                   "asks for model.embed_positions.weight and model.norm.bias (the nearest "
+	                   "is model.embed_tokens)");
+	expect_accepted("positions", "--ignore-unexpected",
+	                "model.embed_positions.weight and model.norm.bias; ignored", digest);
 	ck_assert_str_eq(digest, plain);
-	tess_safetensors_close(file);
+	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -170,26 +179,27 @@ START_TEST(knows_tied_heads)
 	const struct tess_slice *table;
 	char plain[65], digest[65];
 
-	open_file();
-	write_checkpoint("untied", "{}", "{}");
-	accepted("untied", "", NULL, plain);
-	table = tess_safetensors_find(file, "model.embed_tokens.weight");
-	add_tensor("lm_head.weight", (int64_t *)(uintptr_t)table->shape, 2, table->data);
-	write_checkpoint("tied", "{}", "{}");
-	accepted("tied", "", NULL, digest);
+	open_project_checkpoint();
+	write_changed_checkpoint("untied", "{}", "{}");
+	expect_accepted("untied", "", NULL, plain);
+	table = tess_safetensors_find(project_file, "model.embed_tokens.weight");
+	add_test_tensor("lm_head.weight", (int64_t *)(uintptr_t)table->shape, 2, table->data);
+	write_changed_checkpoint("tied", "{}", "{}");
+	expect_accepted("tied", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
-	write_checkpoint("told", "{\"tie_word_embeddings\": false}", "{}");
-	accepted("told", "", NULL, digest);
+	write_changed_checkpoint("told", "{\"tie_word_embeddings\": false}", "{}");
+	expect_accepted("told", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
 	for (int i = 0; i < 512 * 64; i++)
 		other[i] = ((const float *)table->data)[i] + 1;
-	tensor[ntensors - 1].data = other;
-	write_checkpoint("other", "{}", "{}");
-	accepted("other", "",
-	         "lm_head.weight is not model.embed_tokens.weight, but config.json ties the two",
-	         digest);
+	tensors[ntensors - 1].data = other;
+	write_changed_checkpoint("other", "{}", "{}");
+	expect_accepted(
+		"other", "",
+		"lm_head.weight is not model.embed_tokens.weight, but config.json ties the two",
+		digest);
 	ck_assert_str_eq(digest, plain);
-	tess_safetensors_close(file);
+	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -218,10 +228,10 @@ static const struct {
 
 START_TEST(refuses_before_ranks_start)
 {
-	open_file();
-	write_checkpoint("bad", bad[_i].config, bad[_i].generation);
-	refused("bad", bad[_i].says);
-	tess_safetensors_close(file);
+	open_project_checkpoint();
+	write_changed_checkpoint("bad", bad[_i].config, bad[_i].generation);
+	expect_both_refuse("bad", bad[_i].says);
+	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -229,16 +239,16 @@ START_TEST(warns_once)
 {
 	char digest[65], text[TEXT];
 
-	open_file();
-	write_checkpoint("ids", "{}", "{\"eos_token_id\": [512, 2, -1], \"num_beams\": 4}");
-	accepted("ids", "", "/generation_config.json: eos_token_id: no token has the id 512,",
-	         digest);
-	accepted("ids", "", "/generation_config.json: eos_token_id: no token has the id -1,",
-	         digest);
-	accepted("ids", "", "/generation_config.json: num_beams is not supported", digest);
-	ck_assert_int_eq(run("explain", "ids", "", true, text), 0);
-	check_once(text, "no token has the id 512,");
-	tess_safetensors_close(file);
+	open_project_checkpoint();
+	write_changed_checkpoint("ids", "{}", "{\"eos_token_id\": [512, 2, -1], \"num_beams\": 4}");
+	expect_accepted("ids", "",
+	                "/generation_config.json: eos_token_id: no token has the id 512,", digest);
+	expect_accepted("ids", "", "/generation_config.json: eos_token_id: no token has the id -1,",
+	                digest);
+	expect_accepted("ids", "", "/generation_config.json: num_beams is not supported", digest);
+	ck_assert_int_eq(run_on_checkpoint("explain", "ids", "", true, text), 0);
+	expect_said_once(text, "no token has the id 512,");
+	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -250,13 +260,13 @@ START_TEST(any_alignment)
 	struct stat about;
 	FILE *f;
 
-	open_file();
-	write_checkpoint("moved", "{}", "{}");
-	accepted("moved", "", NULL, plain);
-	ck_assert_int_eq(stat(scratch_path("moved/model.safetensors"), &about), 0);
+	open_project_checkpoint();
+	write_changed_checkpoint("moved", "{}", "{}");
+	expect_accepted("moved", "", NULL, plain);
+	ck_assert_int_eq(stat(scratch_format_path("moved/model.safetensors"), &about), 0);
 	size = (uint64_t)about.st_size;
 	bytes = malloc(size);
-	f = fopen(scratch_path("moved/model.safetensors"), "rb");
+	f = fopen(scratch_format_path("moved/model.safetensors"), "rb");
 	ck_assert(f && bytes && fread(bytes, 1, size, f) == size);
 	fclose(f);
 	memcpy(&header, bytes,
@@ -264,27 +274,28 @@ START_TEST(any_alignment)
 	for (int i = 1; i < 8; i++) {
 		uint64_t longer = header + (uint64_t)i;
 
-		f = fopen(scratch_path("moved/model.safetensors"), "wb");
+		f = fopen(scratch_format_path("moved/model.safetensors"), "wb");
 		fwrite(&longer, 1, sizeof longer, f);
 		fwrite(bytes + 8, 1, header, f);
 		fwrite("       ", 1, (size_t)i, f);
 		fwrite(bytes + 8 + header, 1, size - 8 - header, f);
 		ck_assert_int_eq(fclose(f), 0);
-		accepted("moved", i % 2 ? "--plan none" : "", NULL, digest);
+		expect_accepted("moved", i % 2 ? "--plan none" : "", NULL, digest);
 		ck_assert_str_eq(digest, plain);
 	}
 	free(bytes);
-	tess_safetensors_close(file);
+	tess_safetensors_close(project_file);
 }
 END_TEST
 
 /* MiB that rank 0 says its weights take. */
-static double stated_weights(const char *folder)
+static double parse_stated_weights(const char *folder)
 {
 	char text[TEXT], *at;
 	double mib = 0;
 
-	ck_assert_msg(!run("generate", folder, STORY " --stats", true, text), "%s", text);
+	ck_assert_msg(!run_on_checkpoint("generate", folder, STORY " --stats", true, text), "%s",
+	              text);
 	at = strstr(text, "rank 0 ");
 	ck_assert_msg(at && sscanf(at, "rank 0 %lf MiB weights", &mib) == 1, "%s", text);
 	return mib;
@@ -296,15 +307,15 @@ START_TEST(counts_what_is_copied)
 	double mapped, copied;
 	struct stat about;
 
-	open_file();
-	write_checkpoint("counted", "{}", "{}");
-	ck_assert_int_eq(stat(scratch_path("counted/model.safetensors"), &about), 0);
-	mapped = stated_weights("counted");
+	open_project_checkpoint();
+	write_changed_checkpoint("counted", "{}", "{}");
+	ck_assert_int_eq(stat(scratch_format_path("counted/model.safetensors"), &about), 0);
+	mapped = parse_stated_weights("counted");
 	setenv("TESSERA_LOAD", "copy", 1);
-	copied = stated_weights("counted");
+	copied = parse_stated_weights("counted");
 	unsetenv("TESSERA_LOAD");
 	ck_assert_double_ge_tol(copied - mapped, (double)about.st_size / (1 << 20), 0.011);
-	tess_safetensors_close(file);
+	tess_safetensors_close(project_file);
 }
 END_TEST
 

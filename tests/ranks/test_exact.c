@@ -11,17 +11,17 @@
 #include <string.h>
 #include <tessera/split.h>
 
-enum { TREES_MOST = 7, COUNT_MOST = 40000, RANKS_MOST = 8 };
+enum { TREES_MAX = 7, COUNT_MAX = 40000, RANKS_MAX = 8 };
 
-struct problem {
+struct sum_case {
 	struct tess_sum sum;
-	int64_t n[TREES_MOST];
+	int64_t n[TREES_MAX];
 	bool share;
 	const float *want;
 };
 
 /* Element k of unit u of tree t: of very different sizes, some zero of either sign. */
-static float leaf(int32_t t, int64_t u, uint64_t k)
+static float compute_tree_leaf(int32_t t, int64_t u, uint64_t k)
 {
 	uint32_t h =
 		(uint32_t)t * 2654435761u ^ (uint32_t)u * 2246822519u ^ (uint32_t)k * 3266489917u;
@@ -37,7 +37,8 @@ static float leaf(int32_t t, int64_t u, uint64_t k)
 }
 
 /* By the definition: node (d, i) is left + right, or the one that is not empty. */
-static bool by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k, float *out)
+static bool sum_tree_by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k,
+                                   float *out)
 {
 	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
 		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
@@ -47,17 +48,17 @@ static bool by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k
 	if (lo >= hi)
 		return false;
 	if (hi - lo == 1) {
-		*out = leaf(t, lo, k);
+		*out = compute_tree_leaf(t, lo, k);
 		return true;
 	}
-	has_left = by_definition(t, n, depth + 1, 2 * i, k, &left);
-	has_right = by_definition(t, n, depth + 1, 2 * i + 1, k, &right);
+	has_left = sum_tree_by_definition(t, n, depth + 1, 2 * i, k, &left);
+	has_right = sum_tree_by_definition(t, n, depth + 1, 2 * i + 1, k, &right);
 	*out = has_left && has_right ? left + right : has_left ? left : right;
 	return true;
 }
 
-static bool trees_by_definition(const struct problem *p, int depth, int64_t i, uint64_t k,
-                                float *out)
+static bool sum_trees_by_definition(const struct sum_case *p, int depth, int64_t i, uint64_t k,
+                                    float *out)
 {
 	int64_t n = p->sum.ntree, lo = tess_edge(n, INT64_C(1) << depth, i);
 	int64_t hi = tess_edge(n, INT64_C(1) << depth, i + 1);
@@ -67,28 +68,28 @@ static bool trees_by_definition(const struct problem *p, int depth, int64_t i, u
 	if (lo >= hi)
 		return false;
 	if (hi - lo == 1) {
-		if (!by_definition((int32_t)lo, p->n[lo], 0, 0, k, out))
+		if (!sum_tree_by_definition((int32_t)lo, p->n[lo], 0, 0, k, out))
 			return false;
 		*out += 0.0f;
 		return true;
 	}
-	has_left = trees_by_definition(p, depth + 1, 2 * i, k, &left);
-	has_right = trees_by_definition(p, depth + 1, 2 * i + 1, k, &right);
+	has_left = sum_trees_by_definition(p, depth + 1, 2 * i, k, &left);
+	has_right = sum_trees_by_definition(p, depth + 1, 2 * i + 1, k, &right);
 	*out = has_left && has_right ? left + right : has_left ? left : right;
 	return has_left || has_right;
 }
 
 /* The sum of units [lo, hi), which are one node, below node (depth, i). */
-static float whole(int32_t t, const struct tess_node *node, uint64_t k, int64_t n)
+static float sum_unit_range(int32_t t, const struct tess_node *node, uint64_t k, int64_t n)
 {
 	float out = 0;
 
-	by_definition(t, n, node->depth, node->at, k, &out);
+	sum_tree_by_definition(t, n, node->depth, node->at, k, &out);
 	return out;
 }
 
 /* This rank's Partial. */
-static float *nodes_of(const struct problem *p, int32_t nranks, int32_t rank)
+static float *make_partial_sums(const struct sum_case *p, int32_t nranks, int32_t rank)
 {
 	uint64_t count = p->sum.count;
 	float *nodes = malloc(
@@ -102,22 +103,22 @@ static float *nodes_of(const struct problem *p, int32_t nranks, int32_t rank)
 
 		while (tess_node_next(p->n[t], lo, hi, &at, &node))
 			for (uint64_t k = 0; k < count; k++)
-				*to++ = whole(t, &node, k, p->n[t]);
+				*to++ = sum_unit_range(t, &node, k, p->n[t]);
 	}
 	return nodes;
 }
 
-static float *definition(const struct problem *p)
+static float *compute_expected_sums(const struct sum_case *p)
 {
 	float *want = malloc(p->sum.count * sizeof *want + 4);
 
 	for (uint64_t k = 0; k < p->sum.count; k++)
-		want[k] = trees_by_definition(p, 0, 0, k, &want[k]) ? want[k] + 0.0f : 0.0f;
+		want[k] = sum_trees_by_definition(p, 0, 0, k, &want[k]) ? want[k] + 0.0f : 0.0f;
 	return want;
 }
 
 /* Shares of very different sizes, some empty. */
-static void shares(uint64_t count, int32_t nranks, uint64_t *share)
+static void make_shares(uint64_t count, int32_t nranks, uint64_t *share)
 {
 	uint64_t left = count;
 
@@ -127,17 +128,17 @@ static void shares(uint64_t count, int32_t nranks, uint64_t *share)
 	}
 }
 
-static tess_status add(struct tess_world *w, void *arg)
+static tess_status check_rank_sum(struct tess_world *w, void *arg)
 {
-	const struct problem *p = arg;
+	const struct sum_case *p = arg;
 	int32_t rank = tess_world_rank(w), n = tess_world_size(w);
-	uint64_t share[RANKS_MOST], at = 0, len = p->sum.count;
+	uint64_t share[RANKS_MAX], at = 0, len = p->sum.count;
 	struct tess_sum s = p->sum;
-	float *nodes = nodes_of(p, n, rank), *out;
+	float *nodes = make_partial_sums(p, n, rank), *out;
 	tess_status st;
 
 	if (p->share) {
-		shares(s.count, n, share);
+		make_shares(s.count, n, share);
 		for (int32_t r = 0; r < rank; r++)
 			at += share[r];
 		len = share[rank];
@@ -158,16 +159,17 @@ static tess_status add(struct tess_world *w, void *arg)
 	return st;
 }
 
-static void check(struct problem *p, bool share)
+static void check_sum_on_all_sizes(struct sum_case *p, bool share)
 {
 	float *want;
 
 	p->sum.n = p->n;
 	p->sum.where = "tests:sum";
 	p->share = share;
-	p->want = want = definition(p);
-	for (int32_t n = 1; n <= RANKS_MOST; n++)
-		ck_assert_msg(!tess_world_spawn(n, add, p), "%d ranks: %s", n, tess_error());
+	p->want = want = compute_expected_sums(p);
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		ck_assert_msg(!tess_world_spawn(n, check_rank_sum, p), "%d ranks: %s", n,
+		              tess_error());
 	free(want);
 }
 
@@ -181,10 +183,10 @@ START_TEST(one_tree)
 	for (size_t i = 0; i < NUNITS; i++)
 		for (size_t c = 0; c < 5; c++)
 			for (int share = 0; share < 2; share++) {
-				struct problem p = { .sum = { .ntree = 1, .count = counts[c] },
-					             .n = { units[i] } };
+				struct sum_case p = { .sum = { .ntree = 1, .count = counts[c] },
+					              .n = { units[i] } };
 
-				check(&p, share);
+				check_sum_on_all_sizes(&p, share);
 			}
 }
 END_TEST
@@ -193,17 +195,17 @@ END_TEST
 START_TEST(large_vectors)
 {
 	for (size_t i = 0; i < NUNITS; i += 2) {
-		struct problem p = { .sum = { .ntree = 1, .count = 20001 }, .n = { units[i] } };
+		struct sum_case p = { .sum = { .ntree = 1, .count = 20001 }, .n = { units[i] } };
 
-		check(&p, i % 4 == 0);
-		check(&p, i % 4 != 0);
+		check_sum_on_all_sizes(&p, i % 4 == 0);
+		check_sum_on_all_sizes(&p, i % 4 != 0);
 	}
 }
 END_TEST
 
 START_TEST(several_trees)
 {
-	static const int64_t n[][TREES_MOST] = {
+	static const int64_t n[][TREES_MAX] = {
 		{ 14, 2 }, { 1, 1, 1, 1, 1, 1, 1 },    { 5, 0, 3 },
 		{ 0, 0 },  { 32, 8, 25, 3, 0, 1, 40 }, { 0, 7 },
 	};
@@ -211,17 +213,17 @@ START_TEST(several_trees)
 
 	for (size_t i = 0; i < 6; i++)
 		for (int share = 0; share < 2; share++) {
-			struct problem p = { .sum = { .ntree = ntree[i],
-				                      .count = i == 4 ? 17000 : 33 } };
+			struct sum_case p = { .sum = { .ntree = ntree[i],
+				                       .count = i == 4 ? 17000 : 33 } };
 
 			memcpy(p.n, n[i], sizeof p.n);
-			check(&p, share);
+			check_sum_on_all_sizes(&p, share);
 		}
 }
 END_TEST
 
 /* A unit of zeros of either sign, and one that is not there, give the same bits: never -0. */
-static tess_status zeros(struct tess_world *w, void *arg)
+static tess_status check_sum_of_zeros(struct tess_world *w, void *arg)
 {
 	static const int64_t n[1] = { 5 };
 	const float *units_of = arg;
@@ -250,15 +252,17 @@ START_TEST(no_minus_zero)
 	float minus[5] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f },
 	      mixed[5] = { -0.0f, 0.0f, -0.0f, -0.0f, 0.0f };
 
-	for (int32_t n = 1; n <= RANKS_MOST; n++) {
-		ck_assert_msg(!tess_world_spawn(n, zeros, minus), "%d ranks: %s", n, tess_error());
-		ck_assert_msg(!tess_world_spawn(n, zeros, mixed), "%d ranks: %s", n, tess_error());
+	for (int32_t n = 1; n <= RANKS_MAX; n++) {
+		ck_assert_msg(!tess_world_spawn(n, check_sum_of_zeros, minus), "%d ranks: %s", n,
+		              tess_error());
+		ck_assert_msg(!tess_world_spawn(n, check_sum_of_zeros, mixed), "%d ranks: %s", n,
+		              tess_error());
 	}
 }
 END_TEST
 
 /* TESSERA_REDUCE=fast: near, and whole numbers exact. */
-static tess_status fast(struct tess_world *w, void *arg)
+static tess_status check_fast_sum(struct tess_world *w, void *arg)
 {
 	static const int64_t n[2] = { 14, 3 };
 	struct tess_sum s = { .ntree = 2, .n = n, .count = 50, .where = "tests:fast" };
@@ -283,8 +287,9 @@ static tess_status fast(struct tess_world *w, void *arg)
 START_TEST(fast_ones)
 {
 	ck_assert_int_eq(setenv("TESSERA_REDUCE", "fast", 1), 0);
-	for (int32_t n = 1; n <= RANKS_MOST; n++)
-		ck_assert_msg(!tess_world_spawn(n, fast, NULL), "%d ranks: %s", n, tess_error());
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		ck_assert_msg(!tess_world_spawn(n, check_fast_sum, NULL), "%d ranks: %s", n,
+		              tess_error());
 }
 END_TEST
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 /* Rank 2 makes another call than the rest. */
-static tess_status differ(struct tess_world *w, void *arg)
+static tess_status make_one_call_differ(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	bool odd = tess_world_rank(w) == 2;
 	uint64_t give[N] = { 1, 1, 1, 1 }, get[N] = { 1, 1, 1, 1 };
@@ -26,8 +26,8 @@ static tess_status differ(struct tess_world *w, void *arg)
 	tess_status st = tess_barrier(g, "first");
 
 	if (st)
-		return note(r, w, st);
-	switch (r->odd) {
+		return store_report(r, w, st);
+	switch (r->variant) {
 	case 0:
 		c.kind = odd ? TESS_BROADCAST : c.kind;
 		break;
@@ -62,23 +62,23 @@ static tess_status differ(struct tess_world *w, void *arg)
 	}
 	st = tess_group_run(
 		g, &c); /* whoever only gives may be through with it: told at the next call */
-	return note(r, w, st ? st : tess_barrier(g, "next"));
+	return store_report(r, w, st ? st : tess_barrier(g, "next"));
 }
 
 START_TEST(calls_that_differ)
 {
-	struct report r = { .odd = _i };
+	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, differ, &r), TESS_EMISMATCH);
-	soon(began);
-	all_told(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
+	ck_assert_int_eq(tess_world_spawn(N, make_one_call_differ, &r), TESS_EMISMATCH);
+	expect_soon(began);
+	expect_reports(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
 }
 END_TEST
 
-static tess_status messages(struct tess_world *w, void *arg)
+static tess_status send_mismatched_message(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	int32_t me = tess_world_rank(w);
 	float x[4] = { 0 };
 	struct tess_coll c = { .size = sizeof c,
@@ -92,72 +92,72 @@ static tess_status messages(struct tess_world *w, void *arg)
 	tess_status st = tess_barrier(tess_world_group(w), "first");
 
 	if (st || me > 1)
-		return note(r, w, st ? st : tess_barrier(tess_world_group(w), "others"));
+		return store_report(r, w, st ? st : tess_barrier(tess_world_group(w), "others"));
 	st = tess_group_run(tess_world_group(w), &c);
 	/* a message may be gone before anybody sees that it differs: the next call tells */
-	return note(r, w, st ? st : tess_barrier(tess_world_group(w), "others"));
+	return store_report(r, w, st ? st : tess_barrier(tess_world_group(w), "others"));
 }
 
 START_TEST(messages_that_differ)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, messages, &r), TESS_EMISMATCH);
-	soon(began);
-	all_told(&r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 1", "recv of 3 f32 from rank 0",
-	         "rank 1");
+	ck_assert_int_eq(tess_world_spawn(N, send_mismatched_message, &r), TESS_EMISMATCH);
+	expect_soon(began);
+	expect_reports(&r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 1",
+	               "recv of 3 f32 from rank 0", "rank 1");
 }
 END_TEST
 
 /* Rank 1 is done before the rest. */
-static tess_status early(struct tess_world *w, void *arg)
+static tess_status return_early(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	tess_status st = tess_barrier(g, "all");
 
 	if (tess_world_rank(w) == 1)
 		return st;
-	return note(arg, w, st ? st : tess_barrier(g, "layers.7"));
+	return store_report(arg, w, st ? st : tess_barrier(g, "layers.7"));
 }
 
 START_TEST(rank_returns_early)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, early, &r), TESS_EMISMATCH);
-	soon(began);
-	all_told(&r, 1, TESS_EMISMATCH, "rank 1", "has left the job", "layers.7");
+	ck_assert_int_eq(tess_world_spawn(N, return_early, &r), TESS_EMISMATCH);
+	expect_soon(began);
+	expect_reports(&r, 1, TESS_EMISMATCH, "rank 1", "has left the job", "layers.7");
 }
 END_TEST
 
 /* Rank 3 fails by itself, while the rest wait in a call, or have started several. */
-static tess_status give_up(struct tess_world *w, void *arg)
+static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.2" };
 	struct tess_work *a, *b;
 	tess_status st = tess_barrier(g, "first");
 
 	if (st)
-		return note(r, w, st);
+		return store_report(r, w, st);
 	if (tess_world_rank(w) == 3) {
 		usleep(20000);
-		return note(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
+		return store_report(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
 	}
 	st = tess_group_start(g, &c, &a);
 	if (!st)
 		st = tess_group_start(g, &c, &b);
 	if (st)
-		return note(r, w, st);
-	if (r->odd)
+		return store_report(r, w, st);
+	if (r->variant)
 		while ((st = tess_work_test(b)) == TESS_PENDING)
 			usleep(1000);
 	else
 		st = tess_work_wait(b, 0);
-	note(r, w, st);
+	store_report(r, w, st);
 	/* every later call says the same */
 	if (tess_barrier(g, "later") != st ||
 	    strcmp(tess_error(), r->sentence[tess_world_rank(w)]) || tess_work_wait(a, 0) != st)
@@ -169,23 +169,23 @@ static tess_status give_up(struct tess_world *w, void *arg)
 
 START_TEST(rank_gives_up)
 {
-	struct report r = { .odd = _i };
+	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, give_up, &r), TESS_ENOMEM);
+	ck_assert_int_eq(tess_world_spawn(N, fail_on_rank_3, &r), TESS_ENOMEM);
 	ck_assert_msg(strstr(tess_error(), "rank 3: no memory for the cache") != NULL, "%s",
 	              tess_error());
-	soon(began);
-	all_told(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
+	expect_soon(began);
+	expect_reports(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
 }
 END_TEST
 
 /* One fails while the others may still be on their way in. */
-static tess_status at_once(struct tess_world *w, void *arg)
+static tess_status fail_before_first_call(struct tess_world *w, void *arg)
 {
-	const int *who = arg;
+	const int *victim = arg;
 
-	if (tess_world_rank(w) == *who)
+	if (tess_world_rank(w) == *victim)
 		return tess_fail(TESS_EDEVICE, "no device");
 	return tess_barrier(tess_world_group(w), "all");
 }
@@ -193,32 +193,33 @@ static tess_status at_once(struct tess_world *w, void *arg)
 START_TEST(rank_fails_at_once)
 {
 	for (int i = 0; i < 40; i++) {
-		int who = i % N;
+		int victim = i % N;
 
-		ck_assert_int_eq(tess_world_spawn(N, at_once, &who), TESS_EDEVICE);
+		ck_assert_int_eq(tess_world_spawn(N, fail_before_first_call, &victim),
+		                 TESS_EDEVICE);
 		ck_assert_msg(strstr(tess_error(), "no device") != NULL, "%s", tess_error());
 	}
 }
 END_TEST
 
 /* Rank 0 sleeps past the deadline of the rest. */
-static tess_status sleepy(struct tess_world *w, void *arg)
+static tess_status sleep_past_deadline(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	if (tess_world_rank(w) == 0)
-		await_told(r, N - 1);
+		wait_for_reports(r, N - 1);
 	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
-	return note(r, w, tess_group_run(tess_world_group(w), &c));
+	return store_report(r, w, tess_group_run(tess_world_group(w), &c));
 }
 
 enum { OF_CALL, OF_WAIT, OF_BATCH, OF_JOB, DEADLINES };
 
 /* Of several deadlines the first one ends the wait of the rest for rank 0. */
-static tess_status first_deadline(struct tess_world *w, void *arg)
+static tess_status wait_with_deadlines(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	int64_t near = tess_now() + 300 * (int64_t)TESS_MS, far = near + 60000 * (int64_t)TESS_MS;
 	struct tess_coll c[2] = {
@@ -230,48 +231,48 @@ static tess_status first_deadline(struct tess_world *w, void *arg)
 	tess_status st;
 
 	if (tess_world_rank(w) == 0) {
-		await_told(r, N - 1);
-		return note(r, w, tess_barrier(g, "late"));
+		wait_for_reports(r, N - 1);
+		return store_report(r, w, tess_barrier(g, "late"));
 	}
-	if (r->odd == OF_JOB)
-		return note(r, w, tess_barrier(g, "layers.5"));
-	c[r->odd == OF_BATCH].deadline = r->odd == OF_WAIT ? far : near;
-	st = r->odd == OF_BATCH ? tess_group_batch(g, list, 2, &work)
-	                        : tess_group_start(g, &c[0], &work);
+	if (r->variant == OF_JOB)
+		return store_report(r, w, tess_barrier(g, "layers.5"));
+	c[r->variant == OF_BATCH].deadline = r->variant == OF_WAIT ? far : near;
+	st = r->variant == OF_BATCH ? tess_group_batch(g, list, 2, &work)
+	                            : tess_group_start(g, &c[0], &work);
 	if (st)
-		return note(r, w, st);
-	st = note(r, w,
-	          tess_work_wait(work, r->odd == OF_CALL   ? far
-	                               : r->odd == OF_WAIT ? near
-	                                                   : 0));
+		return store_report(r, w, st);
+	st = store_report(r, w,
+	                  tess_work_wait(work, r->variant == OF_CALL   ? far
+	                                       : r->variant == OF_WAIT ? near
+	                                                               : 0));
 	tess_work_release(work);
 	return st;
 }
 
 START_TEST(deadline_that_is_first)
 {
-	struct report r = { .odd = _i };
+	struct rank_reports r = { .variant = _i };
 	int64_t began;
 
 	if (_i == OF_JOB)
 		ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "1", 1), 0);
 	began = tess_now();
-	ck_assert_int_eq(tess_world_spawn(N, first_deadline, &r), TESS_ETIMEOUT);
-	soon(began);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 0", "layers.5");
+	ck_assert_int_eq(tess_world_spawn(N, wait_with_deadlines, &r), TESS_ETIMEOUT);
+	expect_soon(began);
+	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0", "layers.5");
 }
 END_TEST
 
 /* Rank 3 sleeps, rank 1 waits for its message, and the others for both. */
-static tess_status sleepy_chain(struct tess_world *w, void *arg)
+static tess_status sleep_in_chain_of_waits(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	int32_t me = tess_world_rank(w);
 	static float x; /* the group's until it is closed */
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	if (me == 3)
-		await_told(r, N - 1);
+		wait_for_reports(r, N - 1);
 	if (me == 1)
 		c = (struct tess_coll){ .size = sizeof c,
 			                .kind = TESS_RECV,
@@ -281,80 +282,80 @@ static tess_status sleepy_chain(struct tess_world *w, void *arg)
 			                .count = 1 };
 	else
 		c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
-	return note(r, w, tess_group_run(tess_world_group(w), &c));
+	return store_report(r, w, tess_group_run(tess_world_group(w), &c));
 }
 
 START_TEST(deadline_of_a_chain)
 {
-	struct report r = { .odd = 0 };
+	struct rank_reports r = { .variant = 0 };
 
-	ck_assert_int_eq(tess_world_spawn(N, sleepy_chain, &r), TESS_ETIMEOUT);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined", "layers.5",
-	         "it has told of no call yet");
+	ck_assert_int_eq(tess_world_spawn(N, sleep_in_chain_of_waits, &r), TESS_ETIMEOUT);
+	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined",
+	               "layers.5", "it has told of no call yet");
 }
 END_TEST
 
 START_TEST(deadline)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
-	soon(began);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
-	         "it has told of no call yet");
+	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
+	expect_soon(began);
+	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
+	               "it has told of no call yet");
 }
 END_TEST
 
 /* Rank 2 never comes back from code of its own, while the others wait for it. */
-static tess_status hang(struct tess_world *w, void *arg)
+static tess_status never_return(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	tess_status st = tess_barrier(g, "first");
 
 	while (!st && tess_world_rank(w) == 2)
 		pause();
-	return note(arg, w, st ? st : tess_barrier(g, "layers.4"));
+	return store_report(arg, w, st ? st : tess_barrier(g, "layers.4"));
 }
 
 START_TEST(rank_hangs)
 {
-	static struct report r; /* that rank may still use it */
+	static struct rank_reports r; /* that rank may still use it */
 
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(N, hang, &r), TESS_ETIMEOUT);
+	ck_assert_int_eq(tess_world_spawn(N, never_return, &r), TESS_ETIMEOUT);
 	ck_assert_msg(strstr(tess_error(), "rank 2 has not joined by the deadline of rank ") &&
 	                      strstr(tess_error(), "barrier, call 2, at layers.4") &&
 	                      strstr(tess_error(), "rank 2 has not returned and is left behind"),
 	              "%s", tess_error());
-	all_told(&r, 2, TESS_ETIMEOUT, "rank 2", "layers.4");
+	expect_reports(&r, 2, TESS_ETIMEOUT, "rank 2", "layers.4");
 }
 END_TEST
 
 /* The same over a backend that cannot be aborted. */
 START_TEST(without_abort)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
 	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(N, sleepy, &r), TESS_ETIMEOUT);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "no call yet");
-	ck_assert_int_eq(tess_world_spawn(N, give_up, &r), TESS_ENOMEM);
-	all_told(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
-	for (r.odd = 0; r.odd < 8; r.odd++) {
-		ck_assert_int_eq(tess_world_spawn(N, differ, &r), TESS_EMISMATCH);
-		all_told(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
+	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
+	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "no call yet");
+	ck_assert_int_eq(tess_world_spawn(N, fail_on_rank_3, &r), TESS_ENOMEM);
+	expect_reports(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
+	for (r.variant = 0; r.variant < 8; r.variant++) {
+		ck_assert_int_eq(tess_world_spawn(N, make_one_call_differ, &r), TESS_EMISMATCH);
+		expect_reports(&r, -1, TESS_EMISMATCH, "rank 2", "layers.1.odd", "layers.0.mlp");
 	}
-	soon(began + 1000 * (int64_t)TESS_MS);
+	expect_soon(began + 1000 * (int64_t)TESS_MS);
 }
 END_TEST
 
 /* Rank 0 waits for a message from each of the others; rank 2 sends none, or a shorter one. */
-static tess_status batch(struct tess_world *w, void *arg)
+static tess_status run_incomplete_batch(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
 	float x[N][4] = { { 0 } };
@@ -375,37 +376,37 @@ static tess_status batch(struct tess_world *w, void *arg)
 			                   .deadline = tess_now() + 300 * (int64_t)TESS_MS };
 		list[i] = &c[i];
 	}
-	if (!st && me == 2 && !r->odd)
-		await_told(r, N - 1);
+	if (!st && me == 2 && !r->variant)
+		wait_for_reports(r, N - 1);
 	else if (!st)
 		st = tess_group_batch(g, list, me ? 1 : N - 1, &work);
-	if (!st && (me != 2 || r->odd)) {
+	if (!st && (me != 2 || r->variant)) {
 		st = tess_work_wait(work, 0);
 		tess_work_release(work);
 	}
 	/* a message may be gone before anybody sees that it differs: the next call tells */
-	return note(r, w, st ? st : tess_barrier(g, "later"));
+	return store_report(r, w, st ? st : tess_barrier(g, "later"));
 }
 
 START_TEST(batches)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_ETIMEOUT);
-	all_told(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
-	         "recv of 4 f32 from rank 2, message 1, at from",
-	         "the last call that it told of is barrier");
-	r.odd = 1;
-	ck_assert_int_eq(tess_world_spawn(N, batch, &r), TESS_EMISMATCH);
-	all_told(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",
-	         "recv of 4 f32 from rank 2");
-	soon(began);
+	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_ETIMEOUT);
+	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
+	               "recv of 4 f32 from rank 2, message 1, at from",
+	               "the last call that it told of is barrier");
+	r.variant = 1;
+	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_EMISMATCH);
+	expect_reports(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",
+	               "recv of 4 f32 from rank 2");
+	expect_soon(began);
 }
 END_TEST
 
 /* Calls that are refused before anybody hears of them; the group goes on. */
-static tess_status misuse(struct tess_world *w, void *arg)
+static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
@@ -459,12 +460,12 @@ static tess_status misuse(struct tess_world *w, void *arg)
 
 START_TEST(refused_at_once)
 {
-	ck_assert_msg(!tess_world_spawn(N, misuse, NULL), "%s", tess_error());
+	ck_assert_msg(!tess_world_spawn(N, make_invalid_calls, NULL), "%s", tess_error());
 }
 END_TEST
 
 /* A batch of a sum, which the backend lacks, and a barrier; and a message to the next rank. */
-static tess_status lacking(struct tess_world *w, void *arg)
+static tess_status make_unsupported_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	float x = 1, y = 0;
@@ -509,7 +510,7 @@ START_TEST(backends_that_lack_something)
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "20", 1), 0);
 	for (size_t i = 0; i < 3; i++) {
 		ck_assert_int_eq(setenv("TESSERA_BACKEND", tries[i].backend, 1), 0);
-		ck_assert_msg(tess_world_spawn(2, lacking, NULL) == tries[i].st &&
+		ck_assert_msg(tess_world_spawn(2, make_unsupported_calls, NULL) == tries[i].st &&
 		                      strstr(tess_error(), tries[i].says),
 		              "%s: %s", tries[i].backend, tess_error());
 	}
@@ -518,14 +519,14 @@ END_TEST
 
 START_TEST(bad_worlds)
 {
-	ck_assert_int_eq(tess_world_spawn(0, misuse, NULL), TESS_EINVAL);
-	ck_assert_int_eq(tess_world_spawn(100000, misuse, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(0, make_invalid_calls, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(100000, make_invalid_calls, NULL), TESS_EINVAL);
 	ck_assert_int_eq(setenv("TESSERA_REDUCE", "sometimes", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(2, misuse, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(2, make_invalid_calls, NULL), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "TESSERA_REDUCE=sometimes") != NULL, "%s", tess_error());
 	ck_assert_int_eq(unsetenv("TESSERA_REDUCE"), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "lopback", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(2, misuse, NULL), TESS_ENOENT);
+	ck_assert_int_eq(tess_world_spawn(2, make_invalid_calls, NULL), TESS_ENOENT);
 	ck_assert_msg(strstr(tess_error(), "lopback") != NULL, "%s", tess_error());
 }
 END_TEST

@@ -20,13 +20,13 @@
 
 static char dir[] = "/tmp/tessera-flight-XXXXXX";
 
-static void make_directory(void)
+static void make_flight_dir(void)
 {
 	ck_assert(mkdtemp(dir) != NULL);
 }
 
 /* Removes it, and says how many files were in it. */
-static int end_directory(void)
+static int remove_flight_dir(void)
 {
 	DIR *d = opendir(dir);
 	struct dirent *e;
@@ -39,7 +39,7 @@ static int end_directory(void)
 	return files;
 }
 
-static json_t *load(const char *name)
+static json_t *load_record(const char *name)
 {
 	char path[128];
 	struct stat st;
@@ -51,7 +51,7 @@ static json_t *load(const char *name)
 	return j;
 }
 
-static json_int_t number(const json_t *o, const char *key)
+static json_int_t get_json_integer(const json_t *o, const char *key)
 {
 	const json_t *n = json_object_get(o, key);
 
@@ -59,7 +59,7 @@ static json_int_t number(const json_t *o, const char *key)
 	return json_integer_value(n);
 }
 
-static const char *text(const json_t *o, const char *key)
+static const char *get_json_string(const json_t *o, const char *key)
 {
 	const char *s = json_string_value(json_object_get(o, key));
 
@@ -69,17 +69,17 @@ static const char *text(const json_t *o, const char *key)
 
 /* ---- one record ------------------------------------------------------------------------------- */
 
-static const struct tess_members *find_none(void *arg, uint32_t id)
+static const struct tess_members *find_no_members(void *arg, uint32_t id)
 {
 	(void)arg;
 	(void)id;
 	return NULL;
 }
 
-static const struct tess_members_lookup nobody = { .find = find_none };
+static const struct tess_members_lookup no_members = { .find = find_no_members };
 static const char tp[TESS_MEMBERS_KEY] = "tp", world[TESS_MEMBERS_KEY] = "world";
 
-static struct tess_call_desc *note_of(uint64_t call, uint64_t *room)
+static struct tess_call_desc *make_call_desc(uint64_t call, uint64_t *storage)
 {
 	const struct tess_call_key key = { .number = call };
 	const struct tess_coll c = { .size = sizeof c,
@@ -89,49 +89,50 @@ static struct tess_call_desc *note_of(uint64_t call, uint64_t *room)
 		                     .count = call,
 		                     .where = "layers.0" };
 
-	tess_call_desc_write((void *)room, &c, &key, 4);
-	return (void *)room;
+	tess_call_desc_write((void *)storage, &c, &key, 4);
+	return (void *)storage;
 }
 
 /* Of 700 calls the last 256 are there, in order; every third is not finished, every fifth has failed. */
 START_TEST(keeps_the_last)
 {
-	uint64_t room[256];
+	uint64_t storage[256];
 	struct tess_flight *f;
 	json_t *j, *calls;
 
-	make_directory();
+	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
 	for (uint64_t i = 1; i <= 700; i++) {
 		uint64_t at = tess_flight_number(f);
 
-		tess_flight_begin(f, at, tp, note_of(i, room), tess_now());
+		tess_flight_begin(f, at, tp, make_call_desc(i, storage), tess_now());
 		if (i % 3)
 			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER, tess_now());
 	}
 	tess_flight_end(f, 10, TESS_OK, tess_now()); /* whose place another call has */
-	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 3), &nobody));
+	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 3), &no_members));
 	tess_flight_close(f);
-	j = load("rank-3.json");
+	j = load_record("rank-3.json");
 	calls = json_object_get(j, "calls");
-	ck_assert_int_eq(number(j, "made"), 700);
+	ck_assert_int_eq(get_json_integer(j, "made"), 700);
 	ck_assert_uint_eq(json_array_size(calls), TESS_FLIGHT_CALLS);
 	for (size_t i = 0; i < TESS_FLIGHT_CALLS; i++) {
 		const json_t *c = json_array_get(calls, i);
 		json_int_t n = 700 - TESS_FLIGHT_CALLS + 1 + (json_int_t)i;
 		const char *state = n % 3 == 0 ? "started" : n % 5 ? "finished" : "failed";
 
-		ck_assert_int_eq(number(c, "number"), n);
-		ck_assert_int_eq(number(c, "count"), n);
-		ck_assert_str_eq(text(c, "state"), state);
-		ck_assert_str_eq(text(c, "group"), "tp");
-		ck_assert_str_eq(text(c, "op"), "max");
-		ck_assert_str_eq(text(c, "where"), "layers.0");
+		ck_assert_int_eq(get_json_integer(c, "number"), n);
+		ck_assert_int_eq(get_json_integer(c, "count"), n);
+		ck_assert_str_eq(get_json_string(c, "state"), state);
+		ck_assert_str_eq(get_json_string(c, "group"), "tp");
+		ck_assert_str_eq(get_json_string(c, "op"), "max");
+		ck_assert_str_eq(get_json_string(c, "where"), "layers.0");
 		if (n % 3)
-			ck_assert_int_ge(number(c, state), number(c, "started"));
+			ck_assert_int_ge(get_json_integer(c, state),
+			                 get_json_integer(c, "started"));
 	}
 	json_decref(j);
-	ck_assert_int_eq(end_directory(), 1);
+	ck_assert_int_eq(remove_flight_dir(), 1);
 }
 END_TEST
 
@@ -139,7 +140,7 @@ END_TEST
 START_TEST(keeps_long_lists_out)
 {
 	enum { RANKS = 100 };
-	static uint64_t room[1024], list[RANKS];
+	static uint64_t storage[1024], list[RANKS];
 	const struct tess_call_key key = { .number = 1 };
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_ALL_TO_ALL,
@@ -152,31 +153,31 @@ START_TEST(keeps_long_lists_out)
 	const json_t *call;
 	json_t *j;
 
-	make_directory();
+	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
-	tess_call_desc_write((void *)room, &c, &key, RANKS);
-	tess_flight_begin(f, tess_flight_number(f), world, (void *)room, 1);
-	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &nobody));
+	tess_call_desc_write((void *)storage, &c, &key, RANKS);
+	tess_flight_begin(f, tess_flight_number(f), world, (void *)storage, 1);
+	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &no_members));
 	tess_flight_close(f);
-	j = load("rank-0.json");
+	j = load_record("rank-0.json");
 	call = json_array_get(json_object_get(j, "calls"), 0);
-	ck_assert_str_eq(text(call, "where"), "experts.17:route");
-	ck_assert_int_eq(number(call, "count"), 77);
+	ck_assert_str_eq(get_json_string(call, "where"), "experts.17:route");
+	ck_assert_int_eq(get_json_integer(call, "count"), 77);
 	ck_assert(!json_object_get(call, "give"));
 	json_decref(j);
-	end_directory();
+	remove_flight_dir();
 }
 END_TEST
 
-static void *make_calls(void *arg)
+static void *record_calls(void *arg)
 {
 	struct tess_flight *f = arg;
-	uint64_t room[256];
+	uint64_t storage[256];
 
 	for (int64_t i = 1; i <= 20000; i++) {
 		uint64_t at = tess_flight_number(f);
 
-		tess_flight_begin(f, at, world, note_of((uint64_t)i, room), i);
+		tess_flight_begin(f, at, world, make_call_desc((uint64_t)i, storage), i);
 		tess_flight_end(f, at, TESS_OK, i + 1);
 	}
 	return NULL;
@@ -188,25 +189,25 @@ START_TEST(is_written_meanwhile)
 	struct tess_flight *f;
 	pthread_t thread[2];
 
-	make_directory();
+	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
 	for (int i = 0; i < 2; i++)
-		ck_assert(!pthread_create(&thread[i], NULL, make_calls, f));
+		ck_assert(!pthread_create(&thread[i], NULL, record_calls, f));
 	for (int i = 0; i < 10; i++) {
 		const json_t *c;
 		json_t *j;
 		size_t k;
 
-		ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &nobody));
-		j = load("rank-0.json");
+		ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &no_members));
+		j = load_record("rank-0.json");
 		json_array_foreach(json_object_get(j, "calls"), k, c)
-			ck_assert(number(c, "count") == number(c, "number"));
+			ck_assert(get_json_integer(c, "count") == get_json_integer(c, "number"));
 		json_decref(j);
 	}
 	for (int i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
 	tess_flight_close(f);
-	ck_assert_int_eq(end_directory(), 1);
+	ck_assert_int_eq(remove_flight_dir(), 1);
 }
 END_TEST
 
@@ -227,7 +228,7 @@ END_TEST
 /* ---- jobs ------------------------------------------------------------------------------------- */
 
 /* Runs `role` on 4 ranks; the merged record, or NULL where none was kept. */
-static json_t *run(struct job *j, const char *role)
+static json_t *run_flight_job(struct test_job *j, const char *role)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)role, NULL };
 	const struct tess_launch how = {
@@ -235,22 +236,22 @@ static json_t *run(struct job *j, const char *role)
 	};
 	char path[128];
 
-	make_directory();
+	make_flight_dir();
 	setenv("XDG_RUNTIME_DIR", dir, 1); /* sockets and the directory of records */
 	job_start(j, &how);
 	job_finish(j);
 	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
 	ck_assert_msg(!rmdir(path), "something is left in %s; %s", path, j->text);
 	snprintf(path, sizeof path, "%s/flight.json", dir);
-	return access(path, F_OK) ? NULL : load("flight.json");
+	return access(path, F_OK) ? NULL : load_record("flight.json");
 }
 
 /* The record of each role: who is behind, and the sentence. */
 static const struct {
 	const char *role;
-	int behind; /* -1: nobody */
+	int straggler; /* -1: none */
 	const char *says[3];
-} ends[] = {
+} expected_records[] = {
 	{ "sleep",
 	  2,
 	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
@@ -285,58 +286,61 @@ static const struct {
 
 START_TEST(names_who_is_behind)
 {
-	struct job j;
-	json_t *all = run(&j, ends[_i].role);
-	const json_t *who, *records, *r;
+	struct test_job j;
+	json_t *all = run_flight_job(&j, expected_records[_i].role);
+	const json_t *straggler, *records, *r;
 	size_t i;
 
 	ck_assert_int_ne(j.status, 0);
 	ck_assert_msg(all != NULL, "no record; %s", j.text);
-	for (int k = 0; k < 3 && ends[_i].says[k]; k++) {
-		ck_assert_msg(strstr(text(all, "sentence"), ends[_i].says[k]),
-		              "%s: lacks \"%s\": %s", ends[_i].role, ends[_i].says[k],
-		              text(all, "sentence"));
-		ck_assert_msg(strstr(j.text, text(all, "sentence")), "%s", j.text);
+	for (int k = 0; k < 3 && expected_records[_i].says[k]; k++) {
+		ck_assert_msg(
+			strstr(get_json_string(all, "sentence"), expected_records[_i].says[k]),
+			"%s: lacks \"%s\": %s", expected_records[_i].role,
+			expected_records[_i].says[k], get_json_string(all, "sentence"));
+		ck_assert_msg(strstr(j.text, get_json_string(all, "sentence")), "%s", j.text);
 	}
-	if (!strcmp(ends[_i].role, "kill")) /* closing the world has not changed what was said */
+	if (!strcmp(expected_records[_i].role,
+	            "kill")) /* closing the world has not changed what was said */
 		ck_assert_int_eq(job_count(&j, "told: rank 2 "), 3);
-	who = json_object_get(all, "behind");
-	ck_assert(ends[_i].behind < 0 ? json_is_null(who) : json_integer_value(who) == 2);
+	straggler = json_object_get(all, "behind");
+	ck_assert(expected_records[_i].straggler < 0 ? json_is_null(straggler)
+	                                             : json_integer_value(straggler) == 2);
 	records = json_object_get(all, "records");
 	ck_assert_uint_eq(json_array_size(records), 4);
 	json_array_foreach(records, i, r) {
-		ck_assert_int_eq(number(r, "rank"), (json_int_t)i);
+		ck_assert_int_eq(get_json_integer(r, "rank"), (json_int_t)i);
 		if (json_object_get(r, "lost"))
 			continue;
-		ck_assert_str_ne(text(r, "failure"), "");
+		ck_assert_str_ne(get_json_string(r, "failure"), "");
 		ck_assert_uint_eq(json_array_size(json_object_get(r, "calls")), 256);
 	}
 	json_decref(all);
-	ck_assert_int_eq(end_directory(), 1);
+	ck_assert_int_eq(remove_flight_dir(), 1);
 }
 END_TEST
 
 START_TEST(says_nothing_of_strangers)
 {
-	struct job j;
-	json_t *all = run(&j, "no.rank");
+	struct test_job j;
+	json_t *all = run_flight_job(&j, "no.rank");
 
 	ck_assert_int_eq(j.status, 3);
 	ck_assert_int_eq(job_count(&j, "launch:"), 1);
-	ck_assert_str_eq(text(all, "sentence"), "");
+	ck_assert_str_eq(get_json_string(all, "sentence"), "");
 	json_decref(all);
-	end_directory();
+	remove_flight_dir();
 }
 END_TEST
 
 START_TEST(success_leaves_nothing)
 {
-	struct job j;
+	struct test_job j;
 
-	ck_assert(!run(&j, "fine"));
+	ck_assert(!run_flight_job(&j, "fine"));
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "launch"), 0);
-	ck_assert_int_eq(end_directory(), 0);
+	ck_assert_int_eq(remove_flight_dir(), 0);
 }
 END_TEST
 
@@ -348,10 +352,10 @@ START_TEST(a_running_job_is_asked)
 		.nranks = 4, .path = "/proc/self/exe", .argv = argv, .flight = dir
 	};
 	char go[128];
-	struct job j;
+	struct test_job j;
 	json_t *all;
 
-	make_directory();
+	make_flight_dir();
 	setenv("GO", dir, 1);
 	job_start(&j, &how);
 	job_await(&j, "[2] holds");
@@ -366,19 +370,19 @@ START_TEST(a_running_job_is_asked)
 	fclose(fopen(go, "w"));
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 0);
-	all = load("flight.json");
+	all = load_record("flight.json");
 	for (size_t r = 0; r < 4; r++) {
 		const json_t *record = json_array_get(json_object_get(all, "records"), r),
 			     *calls = json_object_get(record, "calls");
 
 		ck_assert_uint_eq(json_array_size(calls), 256);
-		ck_assert_str_eq(text(json_array_get(calls, 255), "state"),
+		ck_assert_str_eq(get_json_string(json_array_get(calls, 255), "state"),
 		                 r == 2 ? "finished" : "started");
-		ck_assert_str_eq(text(json_array_get(calls, 254), "state"), "finished");
+		ck_assert_str_eq(get_json_string(json_array_get(calls, 254), "state"), "finished");
 		ck_assert(!json_object_get(record, "failure"));
 	}
 	json_decref(all);
-	ck_assert_int_eq(end_directory(), 2);
+	ck_assert_int_eq(remove_flight_dir(), 2);
 }
 END_TEST
 
@@ -386,7 +390,7 @@ START_TEST(nobody_is_in_a_call)
 {
 	char *argv[] = { "sh", "-c", "echo up; sleep 1", NULL };
 	const struct tess_launch how = { .nranks = 2, .argv = argv };
-	struct job j;
+	struct test_job j;
 
 	job_start(&j, &how);
 	job_await(&j, "[0] up");
@@ -404,7 +408,7 @@ START_TEST(a_rank_is_asked)
 	char path[128];
 	json_t *j;
 
-	make_directory();
+	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
 	setenv("TESSERA_JOB", dir + strlen("/tmp/"), 1);
 	setenv("WORLD_SIZE", "2", 1);
@@ -423,30 +427,30 @@ START_TEST(a_rank_is_asked)
 	snprintf(path, sizeof path, "%s/rank-0.json", dir);
 	for (int i = 0; i < 1000 && access(path, F_OK); i++)
 		usleep(10000);
-	j = load("rank-0.json");
-	ck_assert_int_eq(number(j, "process"), pid[0]);
-	ck_assert_int_eq(number(j, "made"), 300);
+	j = load_record("rank-0.json");
+	ck_assert_int_eq(get_json_integer(j, "process"), pid[0]);
+	ck_assert_int_eq(get_json_integer(j, "made"), 300);
 	json_decref(j);
 	for (int r = 0; r < 2; r++)
 		kill(pid[r], SIGKILL);
-	end_directory();
+	remove_flight_dir();
 }
 END_TEST
 
 START_TEST(handlers_of_programs_stay)
 {
-	struct job j;
+	struct test_job j;
 
-	ck_assert(!run(&j, "handler"));
+	ck_assert(!run_flight_job(&j, "handler"));
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "heard it myself"), 4);
-	end_directory();
+	remove_flight_dir();
 }
 END_TEST
 
 /* ---- threads ---------------------------------------------------------------------------------- */
 
-static tess_status give_up(struct tess_world *w, void *arg)
+static tess_status fail_on_rank_1(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");
 	atomic_int *through = arg;
@@ -469,9 +473,9 @@ START_TEST(threads_leave_records)
 	atomic_int through = 0;
 	json_t *all;
 
-	make_directory();
+	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
-	ck_assert_int_eq(tess_world_spawn(3, give_up, &through), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(3, fail_on_rank_1, &through), TESS_EINVAL);
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(
 		strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
@@ -485,12 +489,12 @@ START_TEST(threads_leave_records)
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 0 went away and left no record"), "%s", sentence);
 	json_decref(all);
-	ck_assert_int_eq(end_directory(), 3);
+	ck_assert_int_eq(remove_flight_dir(), 3);
 }
 END_TEST
 
 /* The record of a rank that is in one message, with rank `peer` of the channel. */
-static void write_record(int rank, const char *kind, int channel, int number, int peer)
+static void write_message_record(int rank, const char *kind, int channel, int number, int peer)
 {
 	char path[128];
 	json_t *j = json_pack(
@@ -511,20 +515,20 @@ START_TEST(the_lost_come_first)
 	char sentence[1024];
 	json_t *all;
 
-	make_directory();
-	write_record(0, "send", 2, 44, 1);
-	write_record(1, "recv", 2, 43, 0);
-	write_record(3, "recv", 12, 50, 2);
+	make_flight_dir();
+	write_message_record(0, "send", 2, 44, 1);
+	write_message_record(1, "recv", 2, 43, 0);
+	write_message_record(3, "recv", 12, 50, 2);
 	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
-	ck_assert_int_eq(number(all, "behind"), 2);
+	ck_assert_int_eq(get_json_integer(all, "behind"), 2);
 	json_decref(all);
-	ck_assert_int_eq(end_directory(), 3);
+	ck_assert_int_eq(remove_flight_dir(), 3);
 }
 END_TEST
 
 /* Rank 0 has the signal sent, and waits until all are written. */
-static tess_status ask_for_records(struct tess_world *w, void *arg)
+static tess_status signal_for_records(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");
 	char path[128];
@@ -545,14 +549,14 @@ START_TEST(threads_are_asked)
 {
 	json_t *j;
 
-	make_directory();
+	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
-	ck_assert_msg(!tess_world_spawn(3, ask_for_records, NULL), "%s", tess_error());
-	j = load("rank-0.json");
-	ck_assert_int_eq(number(j, "made"), 1);
-	ck_assert_int_eq(number(j, "ranks"), 3);
+	ck_assert_msg(!tess_world_spawn(3, signal_for_records, NULL), "%s", tess_error());
+	j = load_record("rank-0.json");
+	ck_assert_int_eq(get_json_integer(j, "made"), 1);
+	ck_assert_int_eq(get_json_integer(j, "ranks"), 3);
 	json_decref(j);
-	ck_assert_int_eq(end_directory(), 3);
+	ck_assert_int_eq(remove_flight_dir(), 3);
 }
 END_TEST
 
@@ -575,10 +579,11 @@ int main(int argc, char **argv)
 	SRunner *runner;
 
 	if (argc > 1)
-		return flight_rank(argv[1]);
+		return flight_run_rank(argv[1]);
 	tcase = suite_begin("flight", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
-	tcase_add_loop_test(tcase, names_who_is_behind, 0, sizeof ends / sizeof *ends);
+	tcase_add_loop_test(tcase, names_who_is_behind, 0,
+	                    sizeof expected_records / sizeof *expected_records);
 	return suite_end(runner);
 }

@@ -14,15 +14,15 @@
 #include <xmmintrin.h>
 #endif
 
-enum { STATES = 5, TOKENS = 3, MOST = 40000 };
+enum { STATES = 5, TOKENS = 3, COUNT_MAX = 40000 };
 
-struct seen {
+struct seen_logits {
 	uint64_t digest;
 	bool denormal;
 };
 
 /* FTZ and DAZ, or a way of rounding; 0: as it comes. */
-static void set_state(int state)
+static void set_float_state(int state)
 {
 	static const int round[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO,
 		                     FE_TONEAREST };
@@ -35,7 +35,7 @@ static void set_state(int state)
 }
 
 /* What the state does, by doing it: 1 + 2^-30 up, down, and half of the smallest normal number. */
-static bool has_state(int state)
+static bool has_float_state(int state)
 {
 	static const float high[] = { 1, 1 + 0x1p-23f, 1, 1, 1 },
 			   low[] = { 1, 1, 1 - 0x1p-24f, 1 - 0x1p-24f, 1 };
@@ -50,9 +50,9 @@ static bool has_state(int state)
 	return up == high[state] && down == low[state] && (half == 0) == flushed;
 }
 
-static int digest(void *self, int32_t id, const float *logits)
+static int hash_logits(void *self, int32_t id, const float *logits)
 {
-	struct seen *seen = self;
+	struct seen_logits *seen = self;
 
 	(void)id;
 	for (int i = 0; i < 512; i++) {
@@ -65,33 +65,33 @@ static int digest(void *self, int32_t id, const float *logits)
 	return 0;
 }
 
-struct ask {
+struct float_case {
 	int state;
-	struct seen seen;
+	struct seen_logits seen;
 };
 
 /* Logits that are denormal, added over the ranks: the style makes what enters the head tiny. */
-static tess_status run(struct tess_world *w, void *arg)
+static tess_status generate_in_state(struct tess_world *w, void *arg)
 {
 	static const char *const overrides[] = { "model.norm=defective:tiny",
 		                                 "model.embed_tokens=embedding_colwise",
 		                                 "lm_head=rowwise", NULL };
 	static const int32_t prompt[] = { 1, 403, 407, 261, 378 };
-	struct ask *ask = arg;
+	struct float_case *ask = arg;
 	struct tess_session_how how = { .size = sizeof how, .threads = 2, .overrides = overrides };
 	struct tess_generate generate = { .prompt = prompt,
 		                          .nprompt = 5,
 		                          .max_tokens = TOKENS,
 		                          .sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
 		                          .self = &ask->seen,
-		                          .chosen = digest };
+		                          .chosen = hash_logits };
 	struct tess_generated done;
 	struct tess_session *s = NULL;
 	tess_status st = tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &s);
 
 	if (!st)
 		st = tess_generate_run(tess_session_runner(s), &generate, &done);
-	MUST(has_state(ask->state));
+	MUST(has_float_state(ask->state));
 	tess_session_close(s);
 	return st;
 }
@@ -102,11 +102,12 @@ START_TEST(logits_have_the_same_bits)
 
 	for (int n = 1; n <= 3; n++)
 		for (int state = 0; state < STATES; state++) {
-			struct ask ask = { .state = state };
+			struct float_case ask = { .state = state };
 
-			set_state(state);
-			ck_assert(has_state(state));
-			ck_assert_msg(!tess_world_spawn(n, run, &ask), "%s", tess_error());
+			set_float_state(state);
+			ck_assert(has_float_state(state));
+			ck_assert_msg(!tess_world_spawn(n, generate_in_state, &ask), "%s",
+			              tess_error());
 			fesetenv(FE_DFL_ENV);
 			want = want ? want : ask.seen.digest;
 			ck_assert(ask.seen.denormal);
@@ -115,7 +116,7 @@ START_TEST(logits_have_the_same_bits)
 }
 END_TEST
 
-static float from_bits(uint32_t bits)
+static float make_float(uint32_t bits)
 {
 	float x;
 
@@ -124,43 +125,43 @@ static float from_bits(uint32_t bits)
 }
 
 /* By turns: denormal parts, a sum that is rounded, two NaNs. */
-static float part(int32_t rank, int i)
+static float compute_part(int32_t rank, int i)
 {
-	return from_bits(i % 3 == 0   ? 0x100 + (uint32_t)i
-	                 : i % 3 == 1 ? (rank ? 0x33000001 : 0x3f800000)
-	                              : (rank ? 0xffc00002 : 0x7fc00001));
+	return make_float(i % 3 == 0   ? 0x100 + (uint32_t)i
+	                  : i % 3 == 1 ? (rank ? 0x33000001 : 0x3f800000)
+	                               : (rank ? 0xffc00002 : 0x7fc00001));
 }
 
-static uint32_t sum_of(int32_t nranks, int i)
+static uint32_t compute_sum_bits(int32_t nranks, int i)
 {
 	return i % 3 == 0   ? (uint32_t)nranks * (0x100 + (uint32_t)i)
 	       : i % 3 == 2 ? 0x7fc00000
 	                    : 0x3f800000; /* 1 and some 2^-25: 1 */
 }
 
-static tess_status add(struct tess_world *w, void *arg)
+static tess_status check_sum_bits(struct tess_world *w, void *arg)
 {
-	static const uint64_t counts[] = { 7, 300, 5000, MOST };
+	static const uint64_t counts[] = { 7, 300, 5000, COUNT_MAX };
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
-	float *x = malloc(MOST * sizeof *x), *y = malloc(MOST * sizeof *y);
+	float *x = malloc(COUNT_MAX * sizeof *x), *y = malloc(COUNT_MAX * sizeof *y);
 	tess_status st = TESS_OK;
 	uint32_t bits;
 
 	MUST(x && y);
-	for (int i = 0; i < MOST; i++)
-		x[i] = part(me, i);
+	for (int i = 0; i < COUNT_MAX; i++)
+		x[i] = compute_part(me, i);
 	for (int k = 0; k < 12 && !st; k++) { /* again, for calls that are like the last */
 		uint64_t count = counts[k / 3];
 
 		st = tess_all_reduce(tess_world_group(w), x, y, count, TESS_F32, TESS_SUM, "add");
 		for (uint64_t i = 0; i < count && !st; i++) {
 			memcpy(&bits, &y[i], sizeof bits);
-			if (bits != sum_of(n, (int)i))
+			if (bits != compute_sum_bits(n, (int)i))
 				st = tess_fail(TESS_EBUG, "%d of %d is %x", (int)i, (int)count,
 				               bits);
 		}
 	}
-	MUST(has_state(*(int *)arg));
+	MUST(has_float_state(*(int *)arg));
 	free(x);
 	free(y);
 	return st;
@@ -170,9 +171,9 @@ START_TEST(sums_have_the_same_bits)
 {
 	for (int n = 2; n <= 3; n++)
 		for (int state = 0; state < STATES; state++) {
-			set_state(state);
-			ck_assert_msg(!tess_world_spawn(n, add, &state), "%d ranks, state %d: %s",
-			              n, state, tess_error());
+			set_float_state(state);
+			ck_assert_msg(!tess_world_spawn(n, check_sum_bits, &state),
+			              "%d ranks, state %d: %s", n, state, tess_error());
 			fesetenv(FE_DFL_ENV);
 		}
 }

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TOKENS = 32, FACTORS = 7, MOST_LEVELS = 10, MOST_ROWS = 200 };
+enum { TOKENS = 32, FACTORS = 7, LEVELS_MAX = 10, ROWS_MAX = 200 };
 enum { COPY, PROMPT, RANKS, BACKEND, THREADS, KERNELS, FEED };
 
 static const char *const copies[] = { "data", "tests/data/stories260K-bf16",
@@ -33,19 +33,19 @@ static const int levels[FACTORS] = {
 
 /* ---- rows that have every pair of levels of every two factors ------------------------------------------------ */
 
-static bool seen[FACTORS][MOST_LEVELS][FACTORS][MOST_LEVELS];
+static bool seen_pairs[FACTORS][LEVELS_MAX][FACTORS][LEVELS_MAX];
 
-static int gain(const int *row)
+static int count_unseen_pairs(const int *row)
 {
 	int n = 0;
 
 	for (int a = 0; a < FACTORS; a++)
 		for (int b = a + 1; b < FACTORS; b++)
-			n += !seen[a][row[a]][b][row[b]];
+			n += !seen_pairs[a][row[a]][b][row[b]];
 	return n;
 }
 
-static int rows(int out[MOST_ROWS][FACTORS])
+static int make_pairwise_rows(int out[ROWS_MAX][FACTORS])
 {
 	uint32_t r = 12345;
 	int n = 0, best;
@@ -57,23 +57,23 @@ static int rows(int out[MOST_ROWS][FACTORS])
 
 			for (int f = 0; f < FACTORS; f++)
 				row[f] = (int)((r = r * 1664525u + 1013904223u) >> 16) % levels[f];
-			if (gain(row) > best) {
-				best = gain(row);
+			if (count_unseen_pairs(row) > best) {
+				best = count_unseen_pairs(row);
 				memcpy(out[n], row, sizeof row);
 			}
 		}
 		for (int a = 0; a < FACTORS && best; a++)
 			for (int b = a + 1; b < FACTORS; b++)
-				seen[a][out[n][a]][b][out[n][b]] = true;
+				seen_pairs[a][out[n][a]][b][out[n][b]] = true;
 		n += best > 0;
-	} while (best && n < MOST_ROWS);
+	} while (best && n < ROWS_MAX);
 	return n;
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
 /* stdout of a shell command that must end well, parsed. */
-static json_t *run(const char *command)
+static json_t *run_for_json(const char *command)
 {
 	FILE *f = popen(command, "r");
 	json_error_t err;
@@ -83,7 +83,7 @@ static json_t *run(const char *command)
 	return o;
 }
 
-static json_t *golden(int copy, int prompt)
+static json_t *load_golden_case(int copy, int prompt)
 {
 	char path[512];
 	json_t *all, *c;
@@ -96,9 +96,10 @@ static json_t *golden(int copy, int prompt)
 	return c;
 }
 
-static json_t *generate(const int *row)
+static json_t *generate_for_row(const int *row)
 {
-	json_t *g = golden(row[COPY], row[PROMPT]), *ids = json_object_get(g, "prompt_ids"), *said;
+	json_t *g = load_golden_case(row[COPY], row[PROMPT]),
+	       *ids = json_object_get(g, "prompt_ids"), *said;
 	char command[8192], list[4096] = "";
 
 	for (size_t i = 0; i < json_array_size(ids); i++)
@@ -112,21 +113,21 @@ static json_t *generate(const int *row)
 		row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT,
 		copies[row[COPY]], ranks[row[RANKS]], backends[row[BACKEND]], 1 + row[THREADS],
 		list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
-	said = run(command);
+	said = run_for_json(command);
 	json_decref(g);
 	return said;
 }
 
-static const char *digest(const json_t *said)
+static const char *get_digest(const json_t *said)
 {
 	return json_string_value(json_object_get(said, "digest"));
 }
 
 START_TEST(one_digest)
 {
-	static int row[MOST_ROWS][FACTORS];
+	static int row[ROWS_MAX][FACTORS];
 	static json_t *want[4][10];
-	int n = rows(row);
+	int n = make_pairwise_rows(row);
 
 	ck_assert_int_ge(n, 60); /* 10 prompts x 6 numbers of ranks */
 	for (int i = 0; i < n; i += THIN) {
@@ -134,14 +135,14 @@ START_TEST(one_digest)
 		int plain[FACTORS] = { row[i][COPY], row[i][PROMPT] };
 
 		if (!*ref)
-			*ref = generate(plain);
-		said = generate(row[i]);
-		ck_assert_msg(!strcmp(digest(said), digest(*ref)),
+			*ref = generate_for_row(plain);
+		said = generate_for_row(row[i]);
+		ck_assert_msg(!strcmp(get_digest(said), get_digest(*ref)),
 		              "%s, prompt %d: %s with -n %d --backend %s, kernels %d, "
 		              "threads %d, feed %d; %s with one rank",
-		              copies[row[i][COPY]], row[i][PROMPT], digest(said),
+		              copies[row[i][COPY]], row[i][PROMPT], get_digest(said),
 		              ranks[row[i][RANKS]], backends[row[i][BACKEND]], row[i][KERNELS],
-		              1 + row[i][THREADS], row[i][FEED], digest(*ref));
+		              1 + row[i][THREADS], row[i][FEED], get_digest(*ref));
 		json_decref(said);
 	}
 	for (int c = 0; c < 4; c++)
@@ -154,7 +155,7 @@ END_TEST
 START_TEST(golden_text)
 {
 	int copy = _i * THIN / 10, prompt = _i * THIN % 10;
-	json_t *g = golden(copy, prompt), *ids = json_object_get(g, "ids"), *said, *have;
+	json_t *g = load_golden_case(copy, prompt), *ids = json_object_get(g, "ids"), *said, *have;
 	size_t n = json_array_size(json_object_get(g, "prompt_ids"));
 	char command[2048];
 
@@ -166,7 +167,7 @@ START_TEST(golden_text)
 		         "'%s' generate '%s/%s' -n 2 --backend loopback --ids %s --max-tokens %d "
 		         "--temperature 0 --json",
 		         TESSERA, SOURCE_ROOT, copies[copy], text + 1, 513 - (int)n);
-		said = run(command);
+		said = run_for_json(command);
 		have = json_object_get(said, "ids");
 		if (!strcmp(json_string_value(json_object_get(said, "finish_reason")), "stop"))
 			json_array_remove(have,
@@ -200,9 +201,9 @@ START_TEST(same_bits)
 		         "'%s' generate '%s/data' --backend loopback --prompt 'One day' "
 		         "--max-tokens 8 --json %s",
 		         TESSERA, SOURCE_ROOT, alike[_i][i]);
-		said[i] = run(text);
+		said[i] = run_for_json(text);
 	}
-	ck_assert_str_eq(digest(said[1]), digest(said[0]));
+	ck_assert_str_eq(get_digest(said[1]), get_digest(said[0]));
 	json_decref(said[0]);
 	json_decref(said[1]);
 }
@@ -218,14 +219,14 @@ START_TEST(small_stack)
 	         "ulimit -s 96; '%s' generate '%s/data' -n 3 --backend %s --prompt 'One day' "
 	         "--max-tokens 4 --json",
 	         TESSERA, SOURCE_ROOT, _i ? "shm" : "loopback");
-	json_decref(run(command));
+	json_decref(run_for_json(command));
 #endif
 }
 END_TEST
 
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
-static double now(void)
+static double get_seconds(void)
 {
 	struct timespec t;
 
@@ -233,15 +234,15 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-struct run {
+struct generate_run {
 	pid_t pid;
 	int out;
 }; /* a generate that goes on for long; its stdout and stderr */
 
-static struct run start(const char *timeout)
+static struct generate_run start_generate(const char *timeout)
 {
 	int p[2];
-	struct run r;
+	struct generate_run r;
 
 	ck_assert(!pipe(p));
 	r.pid = fork();
@@ -261,7 +262,7 @@ static struct run start(const char *timeout)
 	return r;
 }
 
-static pid_t parent_of(pid_t pid)
+static pid_t get_parent_pid(pid_t pid)
 {
 	char path[64];
 	int parent = 0;
@@ -277,7 +278,7 @@ static pid_t parent_of(pid_t pid)
 }
 
 /* The process of that rank, a child of a child of the launcher; 0: not yet. */
-static pid_t find_rank(pid_t launcher, int rank)
+static pid_t find_rank_process(pid_t launcher, int rank)
 {
 	char path[300], text[4096], want[32];
 	DIR *d = opendir("/proc");
@@ -290,7 +291,7 @@ static pid_t find_rank(pid_t launcher, int rank)
 		FILE *f;
 
 		if (*e->d_name < '1' || *e->d_name > '9' ||
-		    parent_of(parent_of(atoi(e->d_name))) != launcher)
+		    get_parent_pid(get_parent_pid(atoi(e->d_name))) != launcher)
 			continue;
 		snprintf(path, sizeof path, "/proc/%s/environ", e->d_name);
 		f = fopen(path, "r");
@@ -308,12 +309,12 @@ static pid_t find_rank(pid_t launcher, int rank)
 }
 
 /* Reads what is written until the text has begun; then all ranks are at work. */
-static void await_text(const struct run *r, char *text, size_t room)
+static void wait_for_text(const struct generate_run *r, char *text, size_t capacity)
 {
 	size_t n = 0;
 	ssize_t k;
 
-	while (n + 1 < room && (k = read(r->out, text + n, room - 1 - n)) > 0) {
+	while (n + 1 < capacity && (k = read(r->out, text + n, capacity - 1 - n)) > 0) {
 		n += (size_t)k;
 		text[n] = 0;
 		if (strstr(text, "Once"))
@@ -322,13 +323,13 @@ static void await_text(const struct run *r, char *text, size_t room)
 	ck_abort_msg("the text did not begin: %s", n ? text : "");
 }
 
-static int finish(const struct run *r, char *text, size_t room)
+static int finish_generate(const struct generate_run *r, char *text, size_t capacity)
 {
 	size_t n = strlen(text);
 	ssize_t k;
 	int status;
 
-	while (n + 1 < room && (k = read(r->out, text + n, room - 1 - n)) > 0)
+	while (n + 1 < capacity && (k = read(r->out, text + n, capacity - 1 - n)) > 0)
 		n += (size_t)k;
 	text[n] = 0;
 	close(r->out);
@@ -336,7 +337,7 @@ static int finish(const struct run *r, char *text, size_t room)
 	return status;
 }
 
-static int count(const char *text, const char *what)
+static int count_occurrences(const char *text, const char *what)
 {
 	int n = 0;
 
@@ -345,38 +346,38 @@ static int count(const char *text, const char *what)
 	return n;
 }
 
-static void signal_one(int sig, const char *timeout, double most)
+static void signal_rank_2(int sig, const char *timeout, double most)
 {
 	static char text[1 << 16];
-	struct run r = start(timeout);
+	struct generate_run r = start_generate(timeout);
 	pid_t rank, all[4];
 	double begin;
 	int status;
 
-	await_text(&r, text, sizeof text);
+	wait_for_text(&r, text, sizeof text);
 	for (int i = 0; i < 4; i++)
-		ck_assert((all[i] = find_rank(r.pid, i)) > 0);
+		ck_assert((all[i] = find_rank_process(r.pid, i)) > 0);
 	rank = all[2];
-	begin = now();
+	begin = get_seconds();
 	ck_assert(!kill(rank, sig));
-	status = finish(&r, text, sizeof text);
-	ck_assert_msg(now() - begin < most, "took %.2f s", now() - begin);
+	status = finish_generate(&r, text, sizeof text);
+	ck_assert_msg(get_seconds() - begin < most, "took %.2f s", get_seconds() - begin);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
 	/* the launcher and each of the three survivors name it */
-	ck_assert_msg(count(text, "rank 2") >= 4, "%s", text);
+	ck_assert_msg(count_occurrences(text, "rank 2") >= 4, "%s", text);
 	for (int i = 0; i < 4; i++)
 		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still there", i);
 }
 
 START_TEST(killed_rank)
 {
-	signal_one(SIGKILL, "60", 2);
+	signal_rank_2(SIGKILL, "60", 2);
 }
 END_TEST
 
 START_TEST(stopped_rank)
 {
-	signal_one(
+	signal_rank_2(
 		SIGSTOP, "2",
 		2 * 1.1 +
 			7); /* the deadline, then SIGTERM, which a stopped rank does not hear, 5 s, SIGKILL */
@@ -386,12 +387,12 @@ END_TEST
 START_TEST(interrupted)
 {
 	static char text[1 << 16];
-	struct run r = start("60");
+	struct generate_run r = start_generate("60");
 	int status;
 
-	await_text(&r, text, sizeof text);
+	wait_for_text(&r, text, sizeof text);
 	ck_assert(!kill(r.pid, SIGINT));
-	status = finish(&r, text, sizeof text);
+	status = finish_generate(&r, text, sizeof text);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %s", status,
 	              text);
 	ck_assert_msg(text[strlen(text) - 1] == '\n' && !strstr(text, "rank "), "%s", text);
@@ -417,12 +418,12 @@ END_TEST
 
 /* ---- bad input ----------------------------------------------------------------------------------------------------- */
 
-struct bad {
+struct bad_input_case {
 	const char *args, *says;
 	int status;
 };
 
-static const struct bad bad[] = {
+static const struct bad_input_case bad_inputs[] = {
 	{ "", "which MODEL", 2 },
 	{ "nowhere", "nowhere", 1 },
 	{ "data -n 0", "-n 0", 2 },
@@ -455,14 +456,15 @@ START_TEST(bad_input)
 	int status;
 
 	snprintf(command, sizeof command, "cd '%s' && '%s' generate %s 2>&1", SOURCE_ROOT, TESSERA,
-	         bad[_i].args);
+	         bad_inputs[_i].args);
 	f = popen(command, "r");
 	n = fread(text, 1, sizeof text - 1, f);
 	text[n] = 0;
 	status = pclose(f);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad[_i].status,
-	              "%s: status %x: %s", bad[_i].args, status, text);
-	ck_assert_msg(strstr(text, bad[_i].says) != NULL, "%s: says %s", bad[_i].args, text);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad_inputs[_i].status,
+	              "%s: status %x: %s", bad_inputs[_i].args, status, text);
+	ck_assert_msg(strstr(text, bad_inputs[_i].says) != NULL, "%s: says %s", bad_inputs[_i].args,
+	              text);
 }
 END_TEST
 
@@ -479,7 +481,7 @@ int main(void)
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, closed_descriptors);
-	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad / sizeof *bad));
+	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad_inputs / sizeof *bad_inputs));
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
 }

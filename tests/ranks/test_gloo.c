@@ -24,7 +24,7 @@ enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER }; /* broadcast and on, but send a
 /* ---- what a rank does ------------------------------------------------------------------------ */
 
 /* Each rank sends to the next one, and both before the last one takes what came first. */
-static tess_status around(struct tess_world *w)
+static tess_status send_around_ring(struct tess_world *w)
 {
 	enum { COUNT = 100000 };
 	static _Thread_local int32_t out[2][COUNT], in[2][COUNT];
@@ -68,7 +68,7 @@ static tess_status around(struct tess_world *w)
  * Kinds x dtypes x operations x even x in place, with roots and counts that go round, up to 512 KiB
  * a rank.
  */
-static tess_status all_moves(struct tess_world *w)
+static tess_status check_every_case(struct tess_world *w)
 {
 	static const uint64_t counts[] = { 1000, 0, 1, 70001, 5 };
 	int32_t n = tess_world_size(w), turn = 0;
@@ -96,11 +96,11 @@ static tess_status all_moves(struct tess_world *w)
 				return st;
 		}
 	}
-	return around(w);
+	return send_around_ring(w);
 }
 
 /* Several outstanding, of sizes that take one exchange or two, finished in another order. */
-static tess_status several(struct tess_world *w)
+static tess_status overlap_collectives(struct tess_world *w)
 {
 	struct data_pending *work[KINDS];
 	tess_status st = TESS_OK;
@@ -124,7 +124,7 @@ static tess_status several(struct tess_world *w)
 }
 
 /* A call is looked at until it is done, or let go: it is done all the same. */
-static tess_status looked_at(struct tess_world *w)
+static tess_status poll_until_done(struct tess_world *w)
 {
 	static float src[100000], dst[100000];
 	struct tess_coll c = {
@@ -159,10 +159,10 @@ static tess_status looked_at(struct tess_world *w)
 /*
  * Groups come and go: descriptors and threads do not add up. The second of each two has a parent.
  */
-static tess_status churn(struct tess_world *w)
+static tess_status open_and_close_groups_of_backend(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-	int before = entries("/proc/self/fd");
+	int before = count_dir_entries("/proc/self/fd");
 	char name[32];
 	tess_status st = TESS_OK;
 
@@ -185,17 +185,17 @@ static tess_status churn(struct tess_world *w)
 		if (!st)
 			w->backend->close(self);
 	}
-	if (!st && entries("/proc/self/fd") != before)
+	if (!st && count_dir_entries("/proc/self/fd") != before)
 		st = tess_fail(TESS_EBUG, "%d descriptors became %d", before,
-		               entries("/proc/self/fd"));
+		               count_dir_entries("/proc/self/fd"));
 	return st;
 }
 
 /* All ranks reduce on and on, "apart" all but rank 2; rank 2 goes, as `how` says, in the middle of it. */
-static tess_status until_lost(struct tess_world *w, const char *how, uint64_t count)
+static tess_status sum_until_rank_2_is_lost(struct tess_world *w, const char *how, uint64_t count)
 {
 	float *x = calloc(count, sizeof *x);
-	int64_t leave = tess_now() + 200 * (int64_t)TESS_MS, last = tess_now();
+	int64_t leave_at = tess_now() + 200 * (int64_t)TESS_MS, last = tess_now();
 	struct tess_group *g = tess_world_group(w);
 	tess_status st = x ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
@@ -204,7 +204,7 @@ static tess_status until_lost(struct tess_world *w, const char *how, uint64_t co
 	while (!st) {
 		last = tess_now();
 		st = tess_all_reduce(g, x, x, count, TESS_F32, TESS_SUM, "loop");
-		if (tess_world_rank(w) != 2 || tess_now() < leave)
+		if (tess_world_rank(w) != 2 || tess_now() < leave_at)
 			continue;
 		if (!strncmp(how, "killed", 6))
 			raise(SIGKILL);
@@ -224,7 +224,7 @@ static tess_status until_lost(struct tess_world *w, const char *how, uint64_t co
 }
 
 /* Rank 1 asks for something else. */
-static tess_status mismatch(struct tess_world *w, const char *what)
+static tess_status call_differently_on_rank_1(struct tess_world *w, const char *what)
 {
 	static float src[4096], dst[4 * 4096];
 	int odd = tess_world_rank(w) == 1;
@@ -252,34 +252,34 @@ static tess_status mismatch(struct tess_world *w, const char *what)
 	return st;
 }
 
-static tess_status act(struct tess_world *w, const char *what)
+static tess_status run_backend_scenario(struct tess_world *w, const char *what)
 {
 	if (!strcmp(what, "moves"))
-		return all_moves(w);
+		return check_every_case(w);
 	if (!strcmp(what, "several"))
-		return several(w);
+		return overlap_collectives(w);
 	if (!strcmp(what, "looked_at"))
-		return looked_at(w);
+		return poll_until_done(w);
 	if (!strcmp(what, "churn"))
-		return churn(w);
+		return open_and_close_groups_of_backend(w);
 	if (!strcmp(what, "batches"))
-		return batches_play(tess_world_group(w));
+		return batches_run(tess_world_group(w));
 	if (!strcmp(what, "groups"))
-		return subgroups_all(w);
+		return subgroups_run_all(w);
 	if (!strcmp(what, "splits"))
-		return subgroups_churn(w);
+		return subgroups_open_and_close(w);
 	if (!strcmp(what, "kind") || !strcmp(what, "count") || !strcmp(what, "dtype"))
-		return mismatch(w, what);
-	return until_lost(w, what, !strcmp(what, "killed_large") ? 4 << 20 : 4096);
+		return call_differently_on_rank_1(w, what);
+	return sum_until_rank_2_is_lost(w, what, !strcmp(what, "killed_large") ? 4 << 20 : 4096);
 }
 
-static int rank(const char *what)
+static int run_backend_rank(const char *what)
 {
 	struct tess_world *w;
 	tess_status st = tess_world_open(&w);
 
 	if (!st) {
-		st = act(w, what);
+		st = run_backend_scenario(w, what);
 		if (st)
 			fprintf(stderr, "%s\n", tess_error());
 		tess_world_close(w);
@@ -291,21 +291,21 @@ static int rank(const char *what)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static const char *backend(void)
+static const char *get_backend_name(void)
 {
 	const char *name = getenv("TEST_BACKEND");
 
 	return name ? name : "gloo";
 }
 
-static void ranks(struct job *j, int n, const char *what, const char *timeout)
+static void run_backend_job(struct test_job *j, int n, const char *what, const char *timeout)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
 	struct tess_launch how = {
 		.nranks = n,
 		.path = "/proc/self/exe",
 		.argv = argv,
-		.backend = backend(),
+		.backend = get_backend_name(),
 		.timeout = timeout,
 	};
 
@@ -313,82 +313,83 @@ static void ranks(struct job *j, int n, const char *what, const char *timeout)
 	job_finish(j);
 }
 
-static void good(int n, const char *what)
+static void expect_backend_success(int n, const char *what)
 {
-	struct job j;
+	struct test_job j;
 
-	ranks(&j, n, what, "60");
+	run_backend_job(&j, n, what, "60");
 	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", what, n, j.status, j.text);
 }
 
 START_TEST(one_rank_moves)
 {
-	good(1, "moves");
+	expect_backend_success(1, "moves");
 }
 END_TEST
 START_TEST(two_ranks_move)
 {
-	good(2, "moves");
+	expect_backend_success(2, "moves");
 }
 END_TEST
 START_TEST(three_ranks_move)
 {
-	good(3, "moves");
+	expect_backend_success(3, "moves");
 }
 END_TEST
 START_TEST(four_ranks_move)
 {
-	good(4, "moves");
+	expect_backend_success(4, "moves");
 }
 END_TEST
-static tess_status moves_of_thread(struct tess_world *w, void *arg)
+static tess_status check_every_case_on_thread(struct tess_world *w, void *arg)
 {
 	(void)arg;
-	return all_moves(w);
+	return check_every_case(w);
 }
 
 START_TEST(ranks_may_be_threads)
 {
 	tess_status st;
 
-	setenv("TESSERA_BACKEND", backend(), 1);
-	st = tess_world_spawn(3, moves_of_thread, NULL);
+	setenv("TESSERA_BACKEND", get_backend_name(), 1);
+	st = tess_world_spawn(3, check_every_case_on_thread, NULL);
 	ck_assert_msg(!st, "%s", tess_error());
 }
 END_TEST
 
 START_TEST(several_at_once)
 {
-	good(3, "several");
-	good(4, "several"); /* its sums go by halves */
-	good(3, "batches");
+	expect_backend_success(3, "several");
+	expect_backend_success(4, "several"); /* its sums go by halves */
+	expect_backend_success(3, "batches");
 }
 END_TEST
 START_TEST(calls_are_looked_at)
 {
-	good(3, "looked_at");
-	good(4, "looked_at");
+	expect_backend_success(3, "looked_at");
+	expect_backend_success(4, "looked_at");
 }
 END_TEST
 START_TEST(groups_of_some_ranks)
 {
-	good(3, "groups");
-	good(4, "groups");
+	expect_backend_success(3, "groups");
+	expect_backend_success(4, "groups");
 }
 END_TEST
 START_TEST(groups_leave_nothing)
 {
-	good(3, "churn");
-	good(3, "splits");
+	expect_backend_success(3, "churn");
+	expect_backend_success(3, "splits");
 }
 END_TEST
 
 /* Every survivor of 4 says that rank 2 is at fault; how long after its last call began the last one did. */
-static double hear_of_2(struct job *j, const char *what, const char *timeout, int status)
+static double measure_failure_delay(struct test_job *j, const char *what, const char *timeout,
+                                    int status)
 {
 	double seconds, longest = 0;
 
-	ranks(j, 4, what, timeout);
+	run_backend_job(j, 4, what, timeout);
 	ck_assert_msg(j->status == status, "%s: status %d: %s", what, j->status, j->text);
 	for (int r = 0; r < 4; r++) {
 		char text[48];
@@ -411,53 +412,55 @@ static double hear_of_2(struct job *j, const char *what, const char *timeout, in
 }
 
 /* They hear of it from `least` to `most` seconds later; one of some times, on a busy machine. */
-static void lost(const char *what, const char *timeout, double least, double most, int status)
+static void expect_loss_reported(const char *what, const char *timeout, double least, double most,
+                                 int status)
 {
-	struct job j;
+	struct test_job j;
 	double longest = most;
 
 	for (int i = 0; i < 3 && longest >= most; i++)
-		longest = hear_of_2(&j, what, timeout, status);
+		longest = measure_failure_delay(&j, what, timeout, status);
 	ck_assert_msg(longest >= least && longest < most, "%s: %s", what, j.text);
 }
 
 START_TEST(a_rank_is_killed)
 {
-	lost("killed", "60", 0, 1, 128 + SIGKILL);
+	expect_loss_reported("killed", "60", 0, 1, 128 + SIGKILL);
 }
 END_TEST
 START_TEST(a_rank_is_killed_in_a_message)
 {
-	lost("killed_large", "60", 0, 1, 128 + SIGKILL);
+	expect_loss_reported("killed_large", "60", 0, 1, 128 + SIGKILL);
 }
 END_TEST
 START_TEST(a_rank_of_another_group_is_killed)
 {
-	lost("killed_apart", "60", 0, 1, 128 + SIGKILL);
+	expect_loss_reported("killed_apart", "60", 0, 1, 128 + SIGKILL);
 }
 END_TEST
 START_TEST(a_rank_exits)
 {
-	lost("exits", "60", 0, 1, 1);
+	expect_loss_reported("exits", "60", 0, 1, 1);
 }
 END_TEST
 START_TEST(a_rank_fails)
 {
-	lost("fails", "60", 0, 1, 1);
+	expect_loss_reported("fails", "60", 0, 1, 1);
 }
 END_TEST
 START_TEST(a_rank_is_stopped)
 {
-	lost("stopped", "2", 1.9, 3, 1); /* long enough for a busy machine to begin in */
+	expect_loss_reported("stopped", "2", 1.9, 3,
+	                     1); /* long enough for a busy machine to begin in */
 }
 END_TEST
 
 /* Every rank names both callers. */
-static void differ(const char *what)
+static void expect_both_callers_named(const char *what)
 {
-	struct job j;
+	struct test_job j;
 
-	ranks(&j, 3, what, "5");
+	run_backend_job(&j, 3, what, "5");
 	ck_assert_int_ne(j.status, 0);
 	ck_assert_msg(j.seconds < 5, "%s: %f s: %s", what, j.seconds, j.text);
 	for (int r = 0; r < 3; r++) {
@@ -479,43 +482,43 @@ static void differ(const char *what)
 
 START_TEST(kinds_differ)
 {
-	differ("kind");
+	expect_both_callers_named("kind");
 }
 END_TEST
 START_TEST(counts_differ)
 {
-	differ("count");
+	expect_both_callers_named("count");
 }
 END_TEST
 START_TEST(dtypes_differ)
 {
-	differ("dtype");
+	expect_both_callers_named("dtype");
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		return rank(argv[1]);
-	return suite_main(backend(), (const TTest *const[]){
-					     one_rank_moves,
-					     two_ranks_move,
-					     three_ranks_move,
-					     four_ranks_move,
-					     ranks_may_be_threads,
-					     several_at_once,
-					     calls_are_looked_at,
-					     groups_of_some_ranks,
-					     groups_leave_nothing,
-					     a_rank_is_killed,
-					     a_rank_is_killed_in_a_message,
-					     a_rank_of_another_group_is_killed,
-					     a_rank_exits,
-					     a_rank_fails,
-					     a_rank_is_stopped,
-					     kinds_differ,
-					     counts_differ,
-					     dtypes_differ,
-					     NULL,
-				     });
+		return run_backend_rank(argv[1]);
+	return suite_main(get_backend_name(), (const TTest *const[]){
+						      one_rank_moves,
+						      two_ranks_move,
+						      three_ranks_move,
+						      four_ranks_move,
+						      ranks_may_be_threads,
+						      several_at_once,
+						      calls_are_looked_at,
+						      groups_of_some_ranks,
+						      groups_leave_nothing,
+						      a_rank_is_killed,
+						      a_rank_is_killed_in_a_message,
+						      a_rank_of_another_group_is_killed,
+						      a_rank_exits,
+						      a_rank_fails,
+						      a_rank_is_stopped,
+						      kinds_differ,
+						      counts_differ,
+						      dtypes_differ,
+						      NULL,
+					      });
 }

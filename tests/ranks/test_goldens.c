@@ -16,7 +16,7 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-enum { TOKENS = 24, MOST_RANKS = 10 };
+enum { TOKENS = 24, RANKS_MAX = 10 };
 
 static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
 /* What prompt 1 gives: another digest is another order of sums, and a change of the specification. */
@@ -26,7 +26,7 @@ static const char *const digests[] = {
 	"9d3956f484f182b93703d4a6808e33165df81323ca9c310b291fd4b445d6ae67"
 };
 
-static json_t *load_json(const char *name, const char *file)
+static json_t *load_golden_json(const char *name, const char *file)
 {
 	char path[512];
 	json_t *o;
@@ -48,7 +48,8 @@ static struct tess_safetensors *load_goldens(const char *name)
 	return f;
 }
 
-static const struct tess_slice *find(const struct tess_safetensors *f, const char *fmt, int prompt)
+static const struct tess_slice *find_golden_tensor(const struct tess_safetensors *f,
+                                                   const char *fmt, int prompt)
 {
 	const struct tess_slice *s;
 	char key[64];
@@ -60,8 +61,8 @@ static const struct tess_slice *find(const struct tess_safetensors *f, const cha
 }
 
 /* What the command says with `ids`; its exit status in *status, its stderr in `said`. */
-static json_t *generate(const char *name, const struct tess_slice *ids, int ranks, const char *more,
-                        int *status, char said[1024])
+static json_t *run_generate_json(const char *name, const struct tess_slice *ids, int ranks,
+                                 const char *more, int *status, char said[1024])
 {
 	char command[4096], errors[64] = "/tmp/test_goldens.XXXXXX";
 	int fd = mkstemp(errors);
@@ -89,7 +90,7 @@ static json_t *generate(const char *name, const struct tess_slice *ids, int rank
 	return o;
 }
 
-static double torch_error(const json_t *about, int prompt)
+static double get_torch_error(const json_t *about, int prompt)
 {
 	char key[64];
 
@@ -105,16 +106,16 @@ START_TEST(logits)
 	const char *name = names[_i / 3];
 	int prompt = _i % 3, status;
 	struct tess_safetensors *g = load_goldens(name), *have;
-	const struct tess_slice *ids = find(g, "prompt%d.ids", prompt),
-				*want = find(g, "prompt%d.logits_f64", prompt);
-	const struct tess_slice *greedy = find(g, "greedy%d.ids", prompt), *rows;
-	json_t *about = load_json(name, "golden.json"), *out;
+	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", prompt),
+				*want = find_golden_tensor(g, "prompt%d.logits_f64", prompt);
+	const struct tess_slice *greedy = find_golden_tensor(g, "greedy%d.ids", prompt), *rows;
+	json_t *about = load_golden_json(name, "golden.json"), *out;
 	char said[1024], path[64] = "/tmp/test_goldens.XXXXXX", more[128];
 	double error = 0;
 
 	close(mkstemp(path));
 	snprintf(more, sizeof more, "--logits %s --prefill-chunk 5", path);
-	out = generate(name, ids, 3, more, &status, said);
+	out = run_generate_json(name, ids, 3, more, &status, said);
 	ck_assert_msg(!status && out, "%s", said);
 	for (int64_t i = 0; i < greedy->shape[0] && i < TOKENS; i++)
 		ck_assert_int_eq(
@@ -128,8 +129,8 @@ START_TEST(logits)
 	for (int64_t i = 0; i < want->shape[0] * want->shape[1]; i++)
 		error = fmax(error, fabs((double)((const float *)rows->data)[i] -
 		                         (double)((const float *)want->data)[i]));
-	ck_assert_msg(error <= 3 * torch_error(about, prompt), "error %g, torch float32 %g", error,
-	              torch_error(about, prompt));
+	ck_assert_msg(error <= 3 * get_torch_error(about, prompt), "error %g, torch float32 %g",
+	              error, get_torch_error(about, prompt));
 	tess_safetensors_close(have);
 	tess_safetensors_close(g);
 	unlink(path);
@@ -142,17 +143,17 @@ START_TEST(every_number_of_ranks)
 {
 	const char *name = names[_i];
 	struct tess_safetensors *g = load_goldens(name);
-	const struct tess_slice *ids = find(g, "prompt%d.ids", 1);
-	json_t *config = load_json(name, "config.json"), *first = NULL;
+	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", 1);
+	json_t *config = load_golden_json(name, "config.json"), *first = NULL;
 	int heads = (int)json_integer_value(json_object_get(config, "num_attention_heads"));
 	char said[1024], want[64];
 
 	snprintf(want, sizeof want, "use 1 to %d", heads);
-	for (int n = 1; n <= MOST_RANKS; n++) {
+	for (int n = 1; n <= RANKS_MAX; n++) {
 		int status;
 		/* on some ranks the head is cut and its table is not */
 		const char *plan = n % 2 ? "" : "--plan '{\"lm_head\":\"colwise_rep\"}'";
-		json_t *out = generate(name, ids, n, n > heads ? "" : plan, &status, said);
+		json_t *out = run_generate_json(name, ids, n, n > heads ? "" : plan, &status, said);
 
 		if (n > heads) {
 			ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1 &&

@@ -13,7 +13,7 @@
 
 static const int32_t sizes[] = { 1, 2, 3, 4, 5, 7, 8 };
 
-static bool legal(const struct data_case *c)
+static bool is_legal_case(const struct data_case *c)
 {
 	if (!tess_kind_reduces(c->kind) && c->op != TESS_SUM)
 		return false;
@@ -26,7 +26,7 @@ static bool legal(const struct data_case *c)
 }
 
 /* Kinds x dtypes x operations x counts x even x in place x roots (first, last). */
-static tess_status run_all(struct tess_world *w, void *arg)
+static tess_status run_all_cases(struct tess_world *w, void *arg)
 {
 	static const uint64_t counts[] = { 0, 1, 37 };
 	struct tess_group *g = tess_world_group(w);
@@ -45,7 +45,7 @@ static tess_status run_all(struct tess_world *w, void *arg)
 				               .in_place = i / 336 & 1,
 				               .root = i / 672 & 1 ? last : 0 };
 
-			if ((i / 672 & 1 && !last) || !legal(&c))
+			if ((i / 672 & 1 && !last) || !is_legal_case(&c))
 				continue;
 			st = data_run(g, &c);
 			if (st)
@@ -55,7 +55,7 @@ static tess_status run_all(struct tess_world *w, void *arg)
 }
 
 /* Enough to be moved in pieces. */
-static tess_status run_large(struct tess_world *w, void *arg)
+static tess_status run_large_cases(struct tess_world *w, void *arg)
 {
 	static const struct {
 		int32_t kind;
@@ -84,7 +84,7 @@ static tess_status run_large(struct tess_world *w, void *arg)
 }
 
 /* Twelve calls outstanding, messages among them, waited for from the last to the first. */
-static tess_status run_outstanding(struct tess_world *w, void *arg)
+static tess_status run_outstanding_calls(struct tess_world *w, void *arg)
 {
 	enum { N = 12 };
 	struct tess_group *g = tess_world_group(w);
@@ -148,7 +148,7 @@ static tess_status run_outstanding(struct tess_world *w, void *arg)
 }
 
 /* 16-bit floats are added in f32 and rounded once: 256 + 1 + 1 + ... is more than 256 in bf16. */
-static tess_status run_rounding(struct tess_world *w, void *arg)
+static tess_status check_bf16_rounding(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	uint16_t x = tess_bf16_round(tess_group_rank(g) ? 1.0f : 256.0f), y = 0;
@@ -162,7 +162,7 @@ static tess_status run_rounding(struct tess_world *w, void *arg)
 }
 
 /* Floats are added by rank, as neighbours, whoever adds them and whichever came first. */
-static tess_status run_order(struct tess_world *w, void *arg)
+static tess_status check_order_of_sum(struct tess_world *w, void *arg)
 {
 	static const float values[] = { 1e8f, 1, -1e8f, 3, 1e-3f, 16777216, -7, 1e8f };
 	struct tess_group *g = tess_world_group(w);
@@ -186,18 +186,18 @@ static tess_status run_order(struct tess_world *w, void *arg)
 }
 
 /* In the group of all ranks, and in one of some. */
-static tess_status run_batches(struct tess_world *w, void *arg)
+static tess_status run_batches_in_groups(struct tess_world *w, void *arg)
 {
 	struct tess_group *g;
-	tess_status st = batches_play(tess_world_group(w));
+	tess_status st = batches_run(tess_world_group(w));
 
 	(void)arg;
 	if (!st)
 		st = tess_group_split(tess_world_group(w), tess_world_rank(w) % 2, 0, NULL, &g);
-	return st ? st : batches_play(g);
+	return st ? st : batches_run(g);
 }
 
-static tess_status run_mesh(struct tess_world *w, void *arg)
+static tess_status check_world_mesh(struct tess_world *w, void *arg)
 {
 	struct tess_mesh *m;
 	tess_status st = tess_mesh_open(w, "tp", &m);
@@ -211,7 +211,7 @@ static tess_status run_mesh(struct tess_world *w, void *arg)
 	return st;
 }
 
-static void all_sizes(tess_status (*fn)(struct tess_world *, void *))
+static void spawn_all_sizes(tess_status (*fn)(struct tess_world *, void *))
 {
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i],
@@ -220,43 +220,43 @@ static void all_sizes(tess_status (*fn)(struct tess_world *, void *))
 
 START_TEST(every_kind)
 {
-	all_sizes(run_all);
+	spawn_all_sizes(run_all_cases);
 }
 END_TEST
 
 START_TEST(large_ones)
 {
-	all_sizes(run_large);
+	spawn_all_sizes(run_large_cases);
 }
 END_TEST
 
 START_TEST(several_outstanding)
 {
-	all_sizes(run_outstanding);
+	spawn_all_sizes(run_outstanding_calls);
 }
 END_TEST
 
 START_TEST(rounded_once)
 {
-	all_sizes(run_rounding);
+	spawn_all_sizes(check_bf16_rounding);
 }
 END_TEST
 
 START_TEST(added_by_rank)
 {
-	all_sizes(run_order);
+	spawn_all_sizes(check_order_of_sum);
 }
 END_TEST
 
 START_TEST(batches)
 {
-	all_sizes(run_batches);
+	spawn_all_sizes(run_batches_in_groups);
 }
 END_TEST
 
 START_TEST(meshes)
 {
-	all_sizes(run_mesh);
+	spawn_all_sizes(check_world_mesh);
 }
 END_TEST
 
@@ -267,11 +267,11 @@ START_TEST(made_of_messages)
 	ck_assert_ptr_nonnull(dir);
 	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", dir, 1), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
-	all_sizes(run_all);
-	all_sizes(run_outstanding);
-	all_sizes(run_rounding);
-	all_sizes(run_order);
-	all_sizes(run_batches);
+	spawn_all_sizes(run_all_cases);
+	spawn_all_sizes(run_outstanding_calls);
+	spawn_all_sizes(check_bf16_rounding);
+	spawn_all_sizes(check_order_of_sum);
+	spawn_all_sizes(run_batches_in_groups);
 }
 END_TEST
 

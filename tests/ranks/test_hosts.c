@@ -24,49 +24,49 @@ START_TEST(ranks_meet)
 {
 	struct process p[N];
 
-	begin();
+	job_fixture_begin();
 	for (int i = N - 1; i >= 0;
 	     i--) /* rank 0, which the others wait for, is the last to come */
 		process_start(&p[i], "work", i, N);
 	for (int i = 0; i < N; i++)
-		finish(&p[i], 0, "ready");
-	end();
+		job_fixture_expect_exit(&p[i], 0, "ready");
+	job_fixture_end();
 }
 END_TEST
 
 /* How long the last of the others took to hear of it. */
-static int64_t kill_rank(int rank)
+static int64_t measure_kill_of_host_rank(int rank)
 {
 	struct process p[3];
 	int64_t began, longest = 0;
 
-	begin();
-	put_file(hold, "", 0600);
-	setenv("TEST_HOLD", hold, 1);
+	job_fixture_begin();
+	job_fixture_write_file(hold_path, "", 0600);
+	setenv("TEST_HOLD", hold_path, 1);
 	for (int i = 0; i < 3; i++)
 		process_start(&p[i], "work", i, 3);
 	for (int i = 0; i < 3; i++)
-		process_hear(&p[i]);
+		process_await_line(&p[i]);
 	began = tess_now();
 	kill(p[rank].pid, SIGKILL);
-	unlink(hold);
+	unlink(hold_path);
 	for (int i = 0; i < 3; i++) {
-		process_finish(&p[i], PATIENCE_MS);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
 		if (i == rank)
 			continue;
-		said(&p[i], rank == 0   ? "rank 0"
-		            : rank == 1 ? "rank 1 (process"
-		                        : "rank 2 (process");
-		said(&p[i], rank == 0 ? "has ended" : "of 127.0.0.1) has ended");
-		longest = p[i].ended - began > longest ? p[i].ended - began : longest;
+		job_fixture_expect_text(&p[i], rank == 0   ? "rank 0"
+		                               : rank == 1 ? "rank 1 (process"
+		                                           : "rank 2 (process");
+		job_fixture_expect_text(&p[i], rank == 0 ? "has ended" : "of 127.0.0.1) has ended");
+		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
 	}
-	end();
+	job_fixture_end();
 	return longest;
 }
 
 START_TEST(a_rank_is_killed)
 {
-	process_in_a_second(kill_rank, _i);
+	process_expect_within_second(measure_kill_of_host_rank, _i);
 }
 END_TEST
 
@@ -75,21 +75,21 @@ START_TEST(a_rank_is_stopped)
 {
 	struct process p[3];
 
-	begin();
-	put_file(hold, "", 0600);
-	setenv("TEST_HOLD", hold, 1);
+	job_fixture_begin();
+	job_fixture_write_file(hold_path, "", 0600);
+	setenv("TEST_HOLD", hold_path, 1);
 	setenv("TESSERA_TIMEOUT", "2", 1);
 	for (int i = 0; i < 3; i++)
 		process_start(&p[i], "work", i, 3);
 	for (int i = 0; i < 3; i++)
-		process_hear(&p[i]);
+		process_await_line(&p[i]);
 	kill(p[1].pid, SIGSTOP);
-	unlink(hold);
-	finish(&p[0], 3, "rank 1 has not been heard of for ");
-	finish(&p[2], 3, "rank 1 has not been heard of for ");
+	unlink(hold_path);
+	job_fixture_expect_exit(&p[0], 3, "rank 1 has not been heard of for ");
+	job_fixture_expect_exit(&p[2], 3, "rank 1 has not been heard of for ");
 	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
-	finish(&p[1], 3, "rank 1 has not been heard of for ");
-	end();
+	job_fixture_expect_exit(&p[1], 3, "rank 1 has not been heard of for ");
+	job_fixture_end();
 }
 END_TEST
 
@@ -98,12 +98,12 @@ START_TEST(one_does_not_belong)
 {
 	struct process p[2];
 
-	begin();
+	job_fixture_begin();
 	process_start(&p[0], "hurry", 0, 2);
 	process_start(&p[1], _i ? "elsewhere" : "other", 1, 2);
-	finish(&p[1], 2, "does not take this rank's proof");
-	finish(&p[0], 2, "rank 1 has not come by the deadline of rank 0");
-	end();
+	job_fixture_expect_exit(&p[1], 2, "does not take this rank's proof");
+	job_fixture_expect_exit(&p[0], 2, "rank 1 has not come by the deadline of rank 0");
+	job_fixture_end();
 }
 END_TEST
 
@@ -111,12 +111,12 @@ START_TEST(ranks_that_do_not_fit)
 {
 	struct process p[2];
 
-	begin();
+	job_fixture_begin();
 	process_start(&p[0], "work", 0, 3);
 	process_start(&p[1], "work", 1, 4);
-	finish(&p[0], 2, "rank 1 was started for 4 ranks, the job has 3");
-	finish(&p[1], 2, "rank 1 was started for 4 ranks, the job has 3");
-	end();
+	job_fixture_expect_exit(&p[0], 2, "rank 1 was started for 4 ranks, the job has 3");
+	job_fixture_expect_exit(&p[1], 2, "rank 1 was started for 4 ranks, the job has 3");
+	job_fixture_end();
 }
 END_TEST
 
@@ -126,13 +126,13 @@ START_TEST(the_port_is_taken)
 	struct process p;
 	int fd;
 
-	begin();
-	snprintf(at.port, sizeof at.port, "%s", port);
+	job_fixture_begin();
+	snprintf(at.port, sizeof at.port, "%s", job_port);
 	ck_assert_msg(!tess_net_listen(&at, &fd), "%s", tess_error());
 	process_start(&p, "work", 0, 2);
-	finish(&p, 2, "is taken, maybe by another job");
+	job_fixture_expect_exit(&p, 2, "is taken, maybe by another job");
 	close(fd);
-	end();
+	job_fixture_end();
 }
 END_TEST
 
@@ -140,14 +140,14 @@ START_TEST(a_rank_comes_twice)
 {
 	struct process p[3];
 
-	begin();
+	job_fixture_begin();
 	for (int i = 0; i < 3; i++)
 		process_start(&p[i], "work", i ? 1 : 0, 3);
 	for (int i = 0; i < 3; i++) {
-		finish(&p[i], 2, "rank 1 came twice: as process ");
-		said(&p[i], " of 127.0.0.1 and as process ");
+		job_fixture_expect_exit(&p[i], 2, "rank 1 came twice: as process ");
+		job_fixture_expect_text(&p[i], " of 127.0.0.1 and as process ");
 	}
-	end();
+	job_fixture_end();
 }
 END_TEST
 
@@ -165,21 +165,21 @@ START_TEST(bad_secrets)
 	};
 	struct tess_secret s;
 
-	begin();
+	job_fixture_begin();
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		put_file(secret, cases[i].text, cases[i].mode);
-		ck_assert_int_ne(tess_secret_load(secret, "job", &s), TESS_OK);
+		job_fixture_write_file(secret_path, cases[i].text, cases[i].mode);
+		ck_assert_int_ne(tess_secret_load(secret_path, "job", &s), TESS_OK);
 		ck_assert_msg(strstr(tess_error(), cases[i].says) != NULL, "%s", tess_error());
 	}
 	ck_assert_int_eq(tess_secret_load("", "job", &s), TESS_EINVAL);
 	ck_assert(strstr(tess_error(), "umask 077") && strstr(tess_error(), "scp -p"));
 	ck_assert_int_eq(tess_secret_load("/nowhere", "job", &s), TESS_ENOENT);
-	ck_assert_int_eq(tess_secret_load(dir, "job", &s), TESS_EPERM);
-	ck_assert_int_eq(unlink(secret), 0);
-	ck_assert_int_eq(symlink(other, secret), 0);
-	ck_assert_int_eq(tess_secret_load(secret, "job", &s), TESS_EPERM);
+	ck_assert_int_eq(tess_secret_load(job_dir, "job", &s), TESS_EPERM);
+	ck_assert_int_eq(unlink(secret_path), 0);
+	ck_assert_int_eq(symlink(other_secret_path, secret_path), 0);
+	ck_assert_int_eq(tess_secret_load(secret_path, "job", &s), TESS_EPERM);
 	ck_assert_msg(strstr(tess_error(), "is a symbolic link"), "%s", tess_error());
-	end();
+	job_fixture_end();
 }
 END_TEST
 
@@ -192,9 +192,9 @@ START_TEST(proofs)
 	unsigned char client[TESS_NONCE], server[TESS_NONCE], proof[TESS_PROOF];
 	struct tess_secret s, t;
 
-	begin();
-	ck_assert_msg(!tess_secret_load(secret, "tests", &s), "%s", tess_error());
-	ck_assert_msg(!tess_secret_load(secret, "other", &t), "%s", tess_error());
+	job_fixture_begin();
+	ck_assert_msg(!tess_secret_load(secret_path, "tests", &s), "%s", tess_error());
+	ck_assert_msg(!tess_secret_load(secret_path, "other", &t), "%s", tess_error());
 	memset(client, 1, sizeof client);
 	memset(server, 2, sizeof server);
 	tess_secret_prove(&s, TESS_CLIENT, client, server, proof);
@@ -208,7 +208,7 @@ START_TEST(proofs)
 	tess_nonce_make(client);
 	tess_nonce_make(server);
 	ck_assert_mem_ne(client, server, TESS_NONCE);
-	end();
+	job_fixture_end();
 }
 END_TEST
 
@@ -226,18 +226,19 @@ START_TEST(no_way_to_meet)
 	};
 	struct process p;
 
-	begin();
+	job_fixture_begin();
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		setenv("MASTER_ADDR", cases[i].addr, 1);
-		setenv("TESSERA_PORT", cases[i].port ? cases[i].port : port, 1);
-		setenv("TESSERA_SECRET_FILE", cases[i].file ? cases[i].file : secret, 1);
+		setenv("TESSERA_PORT", cases[i].port ? cases[i].port : job_port, 1);
+		setenv("TESSERA_SECRET_FILE", cases[i].file ? cases[i].file : secret_path, 1);
 		process_start(&p, "hurry", 0, 2);
-		finish(&p, 2, cases[i].says);
+		job_fixture_expect_exit(&p, 2, cases[i].says);
 	}
 	setenv("MASTER_ADDR", "127.0.0.1", 1);
 	process_start(&p, "hurry", 1, 2);
-	finish(&p, 2, "rank 0, which hosts the rendezvous, has not come to 127.0.0.1");
-	end();
+	job_fixture_expect_exit(&p, 2,
+	                        "rank 0, which hosts the rendezvous, has not come to 127.0.0.1");
+	job_fixture_end();
 }
 END_TEST
 
@@ -245,13 +246,14 @@ START_TEST(memory_is_not_shared_between_hosts)
 {
 	struct process p[2];
 
-	begin();
+	job_fixture_begin();
 	setenv("TESSERA_BACKEND", "shm", 1);
 	for (int i = 0; i < 2; i++)
 		process_start(&p[i], "work", i, 2);
 	for (int i = 0; i < 2; i++)
-		finish(&p[i], 2, "those of shm share one; use TESSERA_BACKEND=auto");
-	end();
+		job_fixture_expect_exit(&p[i], 2,
+		                        "those of shm share one; use TESSERA_BACKEND=auto");
+	job_fixture_end();
 }
 END_TEST
 
@@ -281,11 +283,11 @@ static bool holds_inode(int pid, unsigned long inode)
 }
 
 /* How many TCP sockets `pid` listens at, and how many of them at 127.0.0.1. */
-static void listeners(int pid, int *all, int *loop)
+static void count_listeners(int pid, int *all, int *loopback)
 {
 	static const char *const files[] = { "/proc/net/tcp", "/proc/net/tcp6" };
 
-	*all = *loop = 0;
+	*all = *loopback = 0;
 	for (int i = 0; i < 2; i++) {
 		char line[512], addr[64];
 		unsigned int state;
@@ -298,7 +300,7 @@ static void listeners(int pid, int *all, int *loop)
 			    state != 0x0a || !holds_inode(pid, inode))
 				continue;
 			++*all;
-			*loop += !strncmp(addr, "0100007F:", 9);
+			*loopback += !strncmp(addr, "0100007F:", 9);
 		}
 		if (f)
 			fclose(f);
@@ -309,41 +311,41 @@ static void listeners(int pid, int *all, int *loop)
 START_TEST(who_listens)
 {
 	struct process p[2];
-	int all[2], loop[2];
+	int all[2], loopback[2];
 
-	begin();
-	put_file(hold, "", 0600);
-	setenv("TEST_HOLD", hold, 1);
+	job_fixture_begin();
+	job_fixture_write_file(hold_path, "", 0600);
+	setenv("TEST_HOLD", hold_path, 1);
 	setenv("LOCAL_WORLD_SIZE", _i ? "1" : "2", 1);
 	setenv("TESSERA_BACKEND", _i ? "gloo" : "shm", 1);
 	for (int i = 0; i < 2; i++)
 		process_start(&p[i], "work", i, 2);
 	for (int i = 0; i < 2; i++) {
-		process_hear(&p[i]);
-		listeners(p[i].pid, &all[i], &loop[i]);
+		process_await_line(&p[i]);
+		count_listeners(p[i].pid, &all[i], &loopback[i]);
 	}
-	unlink(hold);
+	unlink(hold_path);
 	for (int i = 0; i < 2; i++)
-		finish(&p[i], 0, "ready");
+		job_fixture_expect_exit(&p[i], 0, "ready");
 	if (_i)
 		ck_assert_int_eq(all[0], all[1] + 1);
 	else
 		ck_assert(all[0] == 0 && all[1] == 0);
-	ck_assert(all[0] == loop[0] && all[1] == loop[1]);
+	ck_assert(all[0] == loopback[0] && all[1] == loopback[1]);
 	if (!_i) {
 		char path[96];
 
-		snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
+		snprintf(path, sizeof path, "%s/tessera-%u", job_dir, (unsigned)geteuid());
 		rmdir(path);
 	}
-	end();
+	job_fixture_end();
 }
 END_TEST
 
 /* ---- two hosts ------------------------------------------------------------------------------- */
 
 /* As a step of Slurm, which says by itself where its first node is. */
-static void be_step(void)
+static void set_slurm_env(void)
 {
 	static const char *const others[] = { "MASTER_ADDR", "TESSERA_PORT", "LOCAL_WORLD_SIZE",
 		                              "TESSERA_JOB" };
@@ -362,25 +364,25 @@ START_TEST(two_hosts)
 	struct process p[N];
 
 	snprintf(name, sizeof name, "tt%d", (int)getpid());
-	if (!cable_lay(name))
+	if (!netns_create(name))
 		return;
-	begin();
-	setenv("TEST_SPACE", name, 1);
+	job_fixture_begin();
+	setenv("TEST_NETNS", name, 1);
 	setenv("MASTER_ADDR", "10.231.7.1", 1);
 	setenv("LOCAL_WORLD_SIZE", "2", 1);
 	setenv("TESSERA_BACKEND", "auto", 1);
 	if (_i)
-		be_step();
+		set_slurm_env();
 	for (int i = N - 1; i >= 0; i--)
 		process_start(&p[i], "work", i, N);
 	for (int i = 0; i < N; i++)
-		process_finish(&p[i], PATIENCE_MS);
-	cable_take(name);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
+	netns_delete(name);
 	for (int i = 0; i < N; i++) {
-		said(&p[i], "ready");
+		job_fixture_expect_text(&p[i], "ready");
 		ck_assert_int_eq(p[i].status, 0);
 	}
-	end();
+	job_fixture_end();
 }
 END_TEST
 
@@ -390,8 +392,8 @@ int main(int argc, char **argv)
 	SRunner *runner;
 
 	if (argc == 4) {
-		process_begin();
-		return rank(argv[1], argv[2], argv[3]);
+		process_die_with_parent();
+		return job_fixture_run_rank(argv[1], argv[2], argv[3]);
 	}
 	tcase = suite_begin("hosts", 120, &runner);
 	tcase_add_test(tcase, ranks_meet);

@@ -15,14 +15,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void shell(struct job *j, int nranks, const char *script)
+static void run_shell(struct test_job *j, int nranks, const char *script)
 {
 	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
 
 	job_run(j, nranks, argv);
 }
 
-static void shell_start(struct job *j, int nranks, const char *script, bool stream)
+static void start_shell(struct test_job *j, int nranks, const char *script, bool stream)
 {
 	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
 	struct tess_launch how = { .nranks = nranks, .argv = argv, .stream = stream };
@@ -31,7 +31,7 @@ static void shell_start(struct job *j, int nranks, const char *script, bool stre
 }
 
 /* Whether process `pid` is there; zombies are not. */
-static bool lives(int pid)
+static bool is_process_alive(int pid)
 {
 	char path[64], line[256] = "";
 	const char *state;
@@ -47,7 +47,7 @@ static bool lives(int pid)
 }
 
 /* The pids of lines "[rank] pid N"; fails the test unless there are `n`. */
-static void pids(const struct job *j, int n, int *out)
+static void parse_pids(const struct test_job *j, int n, int *out)
 {
 	const char *at = j->text;
 
@@ -59,7 +59,7 @@ static void pids(const struct job *j, int n, int *out)
 }
 
 /* The first child of a process. */
-static pid_t child_of(pid_t pid)
+static pid_t get_first_child(pid_t pid)
 {
 	char path[64];
 	int child = 0;
@@ -72,12 +72,12 @@ static pid_t child_of(pid_t pid)
 	return child;
 }
 
-static void all_gone(const int *pid, int n, int ms)
+static void expect_processes_gone(const int *pid, int n, int ms)
 {
 	int64_t until = tess_now() + ms * (int64_t)TESS_MS;
 
 	for (int i = 0; i < n; i++)
-		while (lives(pid[i])) {
+		while (is_process_alive(pid[i])) {
 			ck_assert_msg(tess_now() < until, "process %d is still there", pid[i]);
 			usleep(10000);
 		}
@@ -85,9 +85,9 @@ static void all_gone(const int *pid, int n, int ms)
 
 START_TEST(lines_have_a_prefix)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 3, "echo out; echo err >&2; printf 'no end'");
+	run_shell(&j, 3, "echo out; echo err >&2; printf 'no end'");
 	ck_assert_int_eq(j.status, 0);
 	for (int r = 0; r < 3; r++) {
 		char text[32];
@@ -104,11 +104,11 @@ END_TEST
 
 START_TEST(long_lines_are_whole)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 2,
-	      "head -c 5000 /dev/zero | tr '\\0' a; echo;"
-	      "head -c 20000 /dev/zero | tr '\\0' b; echo");
+	run_shell(&j, 2,
+	          "head -c 5000 /dev/zero | tr '\\0' a; echo;"
+	          "head -c 20000 /dev/zero | tr '\\0' b; echo");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "a"), 10000);
 	ck_assert_int_eq(job_count(&j, "b"), 40000);
@@ -119,9 +119,9 @@ END_TEST
 
 START_TEST(rank_0_may_stream)
 {
-	struct job j;
+	struct test_job j;
 
-	shell_start(&j, 2, "printf begin; sleep 0.2; printf ' end'; [ $RANK = 0 ] || exit 0", true);
+	start_shell(&j, 2, "printf begin; sleep 0.2; printf ' end'; [ $RANK = 0 ] || exit 0", true);
 	job_await(&j, "begin");
 	ck_assert(!strstr(j.text, "end"));
 	job_finish(&j);
@@ -133,13 +133,13 @@ END_TEST
 
 START_TEST(ranks_know_who_they_are)
 {
-	struct job j;
+	struct test_job j;
 
 	setenv("RANK", "77", 1);
 	setenv("WORLD_SIZE", "78", 1);
-	shell(&j, 2,
-	      "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE;"
-	      "test -S $TESSERA_RENDEZVOUS");
+	run_shell(&j, 2,
+	          "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE;"
+	          "test -S $TESSERA_RENDEZVOUS");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "[0] 0 of 2, 0 of 2\n"), 1);
 	ck_assert_int_eq(job_count(&j, "[1] 1 of 2, 1 of 2\n"), 1);
@@ -152,7 +152,7 @@ START_TEST(ranks_are_bound)
 	char *argv[] = { "sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL };
 	struct tess_launch how = { .argv = argv, .bind = "cpu" };
 	cpu_set_t ours;
-	struct job j;
+	struct test_job j;
 
 	ck_assert(!sched_getaffinity(0, sizeof ours, &ours));
 	if (CPU_COUNT(&ours) < 2 || CPU_COUNT(&ours) > 16)
@@ -177,13 +177,13 @@ END_TEST
 
 START_TEST(only_rank_0_reads)
 {
-	struct job j;
+	struct test_job j;
 	int fd[2];
 
 	ck_assert(!pipe(fd) && write(fd[1], "hello\n", 6) == 6);
 	dup2(fd[0], STDIN_FILENO);
 	close(fd[1]);
-	shell(&j, 2, "read line; echo \"<$line>\"");
+	run_shell(&j, 2, "read line; echo \"<$line>\"");
 	ck_assert_int_eq(job_count(&j, "[0] <hello>\n"), 1);
 	ck_assert_int_eq(job_count(&j, "[1] <>\n"), 1);
 }
@@ -191,9 +191,9 @@ END_TEST
 
 START_TEST(first_failure_is_the_status)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4");
+	run_shell(&j, 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4");
 	ck_assert_int_eq(j.status, 3);
 	ck_assert_int_eq(job_count(&j, "rank 1 exited with status 3"), 1);
 	ck_assert(j.seconds < 4);
@@ -202,9 +202,9 @@ END_TEST
 
 START_TEST(a_signal_is_named)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20");
+	run_shell(&j, 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20");
 	ck_assert_int_eq(j.status, 128 + 9);
 	ck_assert_int_eq(job_count(&j, "rank 2 was killed by signal 9"), 1);
 	ck_assert(j.seconds < 4);
@@ -213,9 +213,9 @@ END_TEST
 
 START_TEST(survivors_have_last_words)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6");
+	run_shell(&j, 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6");
 	ck_assert_int_eq(j.status, 5);
 	ck_assert_int_eq(job_count(&j, "[0] seen\n"), 1);
 }
@@ -223,23 +223,24 @@ END_TEST
 
 START_TEST(the_stubborn_are_killed)
 {
-	struct job j;
+	struct test_job j;
 	int pid[2];
 
-	shell(&j, 2,
-	      "trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
+	run_shell(
+		&j, 2,
+		"trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
 	ck_assert_int_eq(j.status, 9);
 	ck_assert(j.seconds > 5.5 && j.seconds < 9);
-	pids(&j, 2, pid);
-	all_gone(pid, 2, 0);
+	parse_pids(&j, 2, pid);
+	expect_processes_gone(pid, 2, 0);
 }
 END_TEST
 
 START_TEST(the_stopped_end_as_well)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never");
+	run_shell(&j, 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never");
 	ck_assert_int_eq(j.status, 9);
 	ck_assert(j.seconds < 4);
 }
@@ -247,9 +248,9 @@ END_TEST
 
 START_TEST(interrupt_is_for_rank_0)
 {
-	struct job j;
+	struct test_job j;
 
-	shell_start(&j, 2,
+	start_shell(&j, 2,
 	            "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
 	            "echo up; while :; do sleep 0.05; done",
 	            false);
@@ -266,44 +267,44 @@ END_TEST
 
 START_TEST(terminate_ends_all)
 {
-	struct job j;
+	struct test_job j;
 	int pid[2];
 
-	shell_start(&j, 2, "echo pid $$; while :; do sleep 0.05; done", false);
+	start_shell(&j, 2, "echo pid $$; while :; do sleep 0.05; done", false);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	kill(j.pid, SIGTERM);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 128 + SIGTERM);
-	pids(&j, 2, pid);
-	all_gone(pid, 2, 0);
+	parse_pids(&j, 2, pid);
+	expect_processes_gone(pid, 2, 0);
 }
 END_TEST
 
 START_TEST(nobody_reads)
 {
-	struct job j;
+	struct test_job j;
 	int pid[2], status;
 
 	signal(SIGPIPE, SIG_DFL);
-	shell_start(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", false);
+	start_shell(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", false);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	job_await(&j, "more");
 	close(j.output);
 	ck_assert_int_eq(waitpid(j.pid, &status, 0), j.pid);
 	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGPIPE);
-	pids(&j, 2, pid);
-	all_gone(pid, 2, 1000);
+	parse_pids(&j, 2, pid);
+	expect_processes_gone(pid, 2, 1000);
 }
 END_TEST
 
 START_TEST(no_orphans)
 {
-	struct job j;
+	struct test_job j;
 	int pid[3];
 
-	shell_start(&j, 3, "echo pid $$; exec sleep 30", false);
+	start_shell(&j, 3, "echo pid $$; exec sleep 30", false);
 	for (int r = 0; r < 3; r++) {
 		char text[32];
 
@@ -314,18 +315,18 @@ START_TEST(no_orphans)
 	kill(j.pid, SIGKILL);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, -SIGKILL);
-	pids(&j, 3, pid);
-	all_gone(pid, 3, 2000);
+	parse_pids(&j, 3, pid);
+	expect_processes_gone(pid, 3, 2000);
 }
 END_TEST
 
-static const char *in_directory(const char *name, char *path, size_t room)
+static const char *join_test_dir(const char *name, char *path, size_t capacity)
 {
-	snprintf(path, room, "%s/%s", getenv("TEST_DIR"), name);
+	snprintf(path, capacity, "%s/%s", getenv("TEST_DIR"), name);
 	return path;
 }
 
-static void make_directory(void)
+static void make_test_dir(void)
 {
 	static char dir[] = "/tmp/tessera-test-XXXXXX";
 
@@ -334,31 +335,31 @@ static void make_directory(void)
 }
 
 /* Even one that has left for a session of its own, and does not listen to signals. */
-static const char orphan[] =
+static const char orphan_script[] =
 	"setsid sh -c 'trap \"\" TERM HUP INT; echo pid $$; while :; do sleep 0.05; done' & ";
 
 /* _i: how it ends. 0: by itself, 1: the launcher is killed, 2: so is its child, 3: SIGTERM */
 START_TEST(no_orphans_of_ranks)
 {
 	char script[256], path[128];
-	struct job j;
+	struct test_job j;
 	int pid[2];
 
-	make_directory();
+	make_test_dir();
 	setenv("XDG_RUNTIME_DIR", getenv("TEST_DIR"), 1);
-	snprintf(script, sizeof script, "%s sleep %s", orphan, _i ? "30" : "0.3");
-	shell_start(&j, 2, script, false);
+	snprintf(script, sizeof script, "%s sleep %s", orphan_script, _i ? "30" : "0.3");
+	start_shell(&j, 2, script, false);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	if (_i == 1)
 		kill(j.pid, SIGKILL);
 	if (_i == 2)
-		kill(child_of(j.pid), SIGKILL);
+		kill(get_first_child(j.pid), SIGKILL);
 	if (_i == 3)
 		kill(j.pid, SIGTERM);
 	job_finish(&j);
-	pids(&j, 2, pid);
-	all_gone(pid, 2, 2000);
+	parse_pids(&j, 2, pid);
+	expect_processes_gone(pid, 2, 2000);
 	ck_assert_int_eq(j.status, _i == 0 ? 0 : _i == 1 ? -SIGKILL : _i == 2 ? 125 : 143);
 	if (_i == 2)
 		ck_assert_int_eq(job_count(&j, "the launcher was killed by signal 9"), 1);
@@ -371,10 +372,10 @@ START_TEST(no_orphans_of_ranks)
 }
 END_TEST
 
-static void expect_file(const char *name, const char *want)
+static void expect_file_text(const char *name, const char *want)
 {
 	char path[128], text[512] = "";
-	FILE *f = fopen(in_directory(name, path, sizeof path), "r");
+	FILE *f = fopen(join_test_dir(name, path, sizeof path), "r");
 
 	ck_assert_msg(f != NULL, "%s is not there", path);
 	text[fread(text, 1, sizeof text - 1, f)] = '\0';
@@ -389,18 +390,18 @@ START_TEST(logs_of_ranks)
 		         "echo out $RANK; sleep 0.1; echo err >&2; sleep 0.1; printf end", NULL };
 	struct tess_launch how = { .nranks = 2, .argv = argv };
 	char path[128];
-	struct job j;
+	struct test_job j;
 
-	make_directory();
-	how.log_dir = in_directory("logs", path, sizeof path);
+	make_test_dir();
+	how.log_dir = join_test_dir("logs", path, sizeof path);
 	for (int i = 0; i < 2; i++) { /* the second time over the first */
 		job_start(&j, &how);
 		job_finish(&j);
 		ck_assert_int_eq(j.status, 0);
 		ck_assert_int_eq(job_count(&j, "[1] out 1\n"), 1);
 	}
-	expect_file("logs/rank-0.log", "out 0\nerr\nend\n");
-	expect_file("logs/rank-1.log", "out 1\nerr\nend\n");
+	expect_file_text("logs/rank-0.log", "out 0\nerr\nend\n");
+	expect_file_text("logs/rank-1.log", "out 1\nerr\nend\n");
 	rmdir(path);
 	ck_assert_int_eq(rmdir(getenv("TEST_DIR")), 0);
 	how.log_dir = "/nowhere/logs";
@@ -421,9 +422,9 @@ START_TEST(a_job_starts_again)
 		         NULL };
 	struct tess_launch how = { .nranks = 2, .argv = argv, .restarts = _i };
 	char path[128];
-	struct job j;
+	struct test_job j;
 
-	make_directory();
+	make_test_dir();
 	how.log_dir = getenv("TEST_DIR");
 	job_start(&j, &how);
 	job_finish(&j);
@@ -437,8 +438,8 @@ START_TEST(a_job_starts_again)
 
 		ck_assert(again && strncmp(first, again, strcspn(first, "\n") + 1));
 	}
-	unlink(in_directory("rank-0.log", path, sizeof path));
-	unlink(in_directory("rank-1.log", path, sizeof path));
+	unlink(join_test_dir("rank-0.log", path, sizeof path));
+	unlink(join_test_dir("rank-1.log", path, sizeof path));
 	ck_assert_int_eq(rmdir(getenv("TEST_DIR")), 0);
 }
 END_TEST
@@ -447,7 +448,7 @@ START_TEST(what_is_stopped_does_not_start_again)
 {
 	char *argv[] = { "sh", "-c", "echo up; sleep 30", NULL };
 	struct tess_launch how = { .nranks = 2, .argv = argv, .restarts = 5 };
-	struct job j;
+	struct test_job j;
 
 	job_start(&j, &how);
 	job_await(&j, "[0] up");
@@ -464,7 +465,7 @@ START_TEST(a_rank_does_not_join)
 {
 	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
 	char *argv[] = { "rank", "join", NULL };
-	struct job j;
+	struct test_job j;
 
 	how.argv = argv;
 	job_start(&j, &how);
@@ -481,7 +482,7 @@ START_TEST(a_job_is_stale)
 {
 	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
 	char *argv[] = { "rank", "stale", NULL };
-	struct job j;
+	struct test_job j;
 
 	how.argv = argv;
 	job_start(&j, &how);
@@ -493,9 +494,9 @@ END_TEST
 
 START_TEST(a_childs_pipe_does_not_hold_us)
 {
-	struct job j;
+	struct test_job j;
 
-	shell(&j, 1, "sleep 4 & echo done");
+	run_shell(&j, 1, "sleep 4 & echo done");
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "[0] done\n"), 1);
 	ck_assert(j.seconds < 3);
@@ -506,10 +507,10 @@ END_TEST
 START_TEST(the_end_is_the_end)
 {
 	double best = 1;
-	struct job j;
+	struct test_job j;
 
 	for (int i = 0; i < 5; i++) {
-		shell(&j, 2, "true");
+		run_shell(&j, 2, "true");
 		ck_assert_int_eq(j.status, 0);
 		best = j.seconds < best ? j.seconds : best;
 	}
@@ -541,7 +542,7 @@ START_TEST(what_cannot_be_run)
 END_TEST
 
 /* As a rank: 2 if there is no world. */
-static int rank(const char *role)
+static int join_as_rank(const char *role)
 {
 	struct tess_world *w;
 
@@ -585,7 +586,7 @@ int main(int argc, char **argv)
 	SRunner *runner;
 
 	if (argc > 1)
-		return rank(argv[1]);
+		return join_as_rank(argv[1]);
 	tcase = suite_begin("launch", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);

@@ -28,57 +28,58 @@ enum {
 	LAYERS = 7,
 	KV = HIDDEN / HEADS * KV_HEADS
 };
-enum { MIB = 1 << 20, EACH = 32 * MIB };
+enum { MIB = 1 << 20, RANK_EXTRA = 32 * MIB };
 
 #define DIR BUILD_DIR "/memory-checkpoint"
 
 /* ---- the checkpoint -------------------------------------------------------------------------- */
 
-struct tensor {
+struct tensor_shape {
 	const char *name;
 	int64_t rows, cols;
 };
 
-static const struct tensor of_layer[] = {
+static const struct tensor_shape layer_tensors[] = {
 	{ "input_layernorm", HIDDEN, 0 },       { "self_attn.q_proj", HIDDEN, HIDDEN },
 	{ "self_attn.k_proj", KV, HIDDEN },     { "self_attn.v_proj", KV, HIDDEN },
 	{ "self_attn.o_proj", HIDDEN, HIDDEN }, { "post_attention_layernorm", HIDDEN, 0 },
 	{ "mlp.gate_proj", FFN, HIDDEN },       { "mlp.up_proj", FFN, HIDDEN },
 	{ "mlp.down_proj", HIDDEN, FFN },       { 0 }
 };
-static const struct tensor top[] = { { "model.embed_tokens", VOCAB, HIDDEN },
-	                             { "model.norm", HIDDEN, 0 },
-	                             { "lm_head", VOCAB, HIDDEN },
-	                             { 0 } };
+static const struct tensor_shape top_tensors[] = { { "model.embed_tokens", VOCAB, HIDDEN },
+	                                           { "model.norm", HIDDEN, 0 },
+	                                           { "lm_head", VOCAB, HIDDEN },
+	                                           { 0 } };
 
-static int64_t bytes_of(const struct tensor *t)
+static int64_t compute_tensor_bytes(const struct tensor_shape *t)
 {
 	return 2 * t->rows * (t->cols ? t->cols : 1);
 }
 
-static int64_t model_bytes(bool tied)
+static int64_t compute_model_bytes(bool tied)
 {
 	int64_t n = 0;
 
-	for (const struct tensor *t = of_layer; t->name; t++)
-		n += LAYERS * bytes_of(t);
-	for (const struct tensor *t = top; t->name; t++)
-		n += tied && !strcmp(t->name, "lm_head") ? 0 : bytes_of(t);
+	for (const struct tensor_shape *t = layer_tensors; t->name; t++)
+		n += LAYERS * compute_tensor_bytes(t);
+	for (const struct tensor_shape *t = top_tensors; t->name; t++)
+		n += tied && !strcmp(t->name, "lm_head") ? 0 : compute_tensor_bytes(t);
 	return n;
 }
 
-static void entry(FILE *header, const char *prefix, const struct tensor *t, int64_t *at)
+static void write_header_entry(FILE *header, const char *prefix, const struct tensor_shape *t,
+                               int64_t *at)
 {
 	fprintf(header, "%s\"%s%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%lld", *at ? "," : "",
 	        prefix, t->name, (long long)t->rows);
 	if (t->cols)
 		fprintf(header, ",%lld", (long long)t->cols);
 	fprintf(header, "],\"data_offsets\":[%lld,%lld]}", (long long)*at,
-	        (long long)(*at + bytes_of(t)));
-	*at += bytes_of(t);
+	        (long long)(*at + compute_tensor_bytes(t)));
+	*at += compute_tensor_bytes(t);
 }
 
-static int64_t write_header(FILE *f, size_t odd)
+static int64_t write_checkpoint_header(FILE *f, size_t odd)
 {
 	char *text, prefix[32];
 	size_t len;
@@ -87,12 +88,12 @@ static int64_t write_header(FILE *f, size_t odd)
 	FILE *header = open_memstream(&text, &len);
 
 	fputc('{', header);
-	for (const struct tensor *t = top; t->name; t++)
-		entry(header, "", t, &at);
+	for (const struct tensor_shape *t = top_tensors; t->name; t++)
+		write_header_entry(header, "", t, &at);
 	for (int i = 0; i < LAYERS; i++) {
 		snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
-		for (const struct tensor *t = of_layer; t->name; t++)
-			entry(header, prefix, t, &at);
+		for (const struct tensor_shape *t = layer_tensors; t->name; t++)
+			write_header_entry(header, prefix, t, &at);
 	}
 	fprintf(header, "}");
 	while (fflush(header), len % 8 != odd)
@@ -106,7 +107,7 @@ static int64_t write_header(FILE *f, size_t odd)
 }
 
 /* Weights of either sign near 0.01: bf16, four at a time. */
-static void write_weights(FILE *f, int64_t bytes)
+static void write_random_weights(FILE *f, int64_t bytes)
 {
 	static uint64_t some[1 << 15];
 	uint64_t r = 1;
@@ -122,7 +123,7 @@ static void write_weights(FILE *f, int64_t bytes)
 	}
 }
 
-static void write_config(bool tied)
+static void write_checkpoint_config(bool tied)
 {
 	FILE *f = fopen(DIR "/config.json", "w");
 
@@ -138,19 +139,19 @@ static void write_config(bool tied)
 	ck_assert(!fclose(f));
 }
 
-static void write_file(size_t odd)
+static void write_model_file(size_t odd)
 {
 	FILE *f = fopen(DIR "/model.safetensors", "w");
 
 	ck_assert(f != NULL);
-	write_weights(f, write_header(f, odd));
+	write_random_weights(f, write_checkpoint_header(f, odd));
 	ck_assert_msg(!fclose(f), "%s: %s", DIR, strerror(errno));
 }
 
 static void make_checkpoint(void)
 {
 	ck_assert(!mkdir(DIR, 0777) || errno == EEXIST);
-	write_file(0);
+	write_model_file(0);
 }
 
 static void remove_checkpoint(void)
@@ -162,7 +163,7 @@ static void remove_checkpoint(void)
 
 /* ---- memory of processes --------------------------------------------------------------------- */
 
-static int64_t pss_of(int pid)
+static int64_t read_pss(int pid)
 {
 	char path[64], line[256];
 	long long kib = 0;
@@ -178,10 +179,10 @@ static int64_t pss_of(int pid)
 }
 
 /* Of a process and all that it has started, directly or not; their number is added to *processes. */
-static int64_t pss_of_all(int pid, int *processes)
+static int64_t sum_pss_of_tree(int pid, int *processes)
 {
 	char path[64];
-	int64_t sum = pss_of(pid);
+	int64_t sum = read_pss(pid);
 	int child;
 	FILE *f;
 
@@ -189,7 +190,7 @@ static int64_t pss_of_all(int pid, int *processes)
 	snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
 	f = fopen(path, "r");
 	while (f && fscanf(f, "%d", &child) == 1)
-		sum += pss_of_all(child, processes);
+		sum += sum_pss_of_tree(child, processes);
 	if (f)
 		fclose(f);
 	return sum;
@@ -197,14 +198,14 @@ static int64_t pss_of_all(int pid, int *processes)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-struct seen {
+struct memory_peaks {
 	int64_t loading, running;
 	int processes, samples;
 };
 
-static struct seen watch(pid_t pid, int out)
+static struct memory_peaks watch_memory(pid_t pid, int out)
 {
-	struct seen seen = { 0 };
+	struct memory_peaks seen = { 0 };
 	struct pollfd p = { .fd = out, .events = POLLIN };
 	bool running = false;
 	char text[4096];
@@ -218,7 +219,7 @@ static struct seen watch(pid_t pid, int out)
 			running = true;
 		}
 		n = 0;
-		now = pss_of_all(pid, &n);
+		now = sum_pss_of_tree(pid, &n);
 		most = running ? &seen.running : &seen.loading;
 		*most = now > *most ? now : *most;
 		seen.processes = n > seen.processes ? n : seen.processes;
@@ -227,7 +228,7 @@ static struct seen watch(pid_t pid, int out)
 }
 
 /* Bytes that --stats gives for KV caches and steps, of all ranks; and the digest. */
-static int64_t stated(FILE *err, int ranks, char digest[65])
+static int64_t parse_stated_bytes(FILE *err, int ranks, char digest[65])
 {
 	double weights, cache, step, sum = 0;
 	char line[1024], all[8192] = "";
@@ -247,12 +248,12 @@ static int64_t stated(FILE *err, int ranks, char digest[65])
 	return (int64_t)(sum * MIB);
 }
 
-static void run(bool tied, int ranks, const char *backend, char digest[65])
+static void check_memory(bool tied, int ranks, const char *backend, char digest[65])
 {
-	int64_t model = model_bytes(tied), most;
+	int64_t model = compute_model_bytes(tied), most;
 	FILE *err = tmpfile();
 	char n[8];
-	struct seen seen;
+	struct memory_peaks seen;
 	int out[2], status;
 	pid_t pid;
 
@@ -270,10 +271,10 @@ static void run(bool tied, int ranks, const char *backend, char digest[65])
 		_exit(127);
 	}
 	close(out[1]);
-	seen = watch(pid, out[0]);
+	seen = watch_memory(pid, out[0]);
 	close(out[0]);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	most = model + stated(err, ranks, digest) + ranks * (int64_t)EACH;
+	most = model + parse_stated_bytes(err, ranks, digest) + ranks * (int64_t)RANK_EXTRA;
 	fclose(err);
 	printf("%s, %d rank%s, %-8s  model %.1f MiB, at most %.1f while loading, "
 	       "%.1f while decoding; allowed %.1f\n",
@@ -299,11 +300,11 @@ START_TEST(nothing_twice)
 
 	char first[65] = "", digest[65] = "";
 
-	write_config(_i);
-	run(_i, 1, backends[0], first);
+	write_checkpoint_config(_i);
+	check_memory(_i, 1, backends[0], first);
 	for (int n = 0; n < 2; n++) {
 		for (int b = 0; b < (HAVE_GLOO ? 3 : 2); b++) {
-			run(_i, ranks[n], backends[b], digest);
+			check_memory(_i, ranks[n], backends[b], digest);
 			ck_assert_str_eq(digest, first);
 		}
 	}
@@ -315,12 +316,12 @@ START_TEST(nothing_twice_unaligned)
 {
 	char first[65] = "", digest[65] = "";
 
-	write_config(false);
-	run(false, 2, "loopback", first);
-	write_file(5);
-	run(false, 2, "loopback", digest);
+	write_checkpoint_config(false);
+	check_memory(false, 2, "loopback", first);
+	write_model_file(5);
+	check_memory(false, 2, "loopback", digest);
 	ck_assert_str_eq(digest, first);
-	run(false, 2, "shm", digest);
+	check_memory(false, 2, "shm", digest);
 	ck_assert_str_eq(digest, first);
 }
 END_TEST

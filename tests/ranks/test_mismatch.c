@@ -12,19 +12,19 @@
 
 enum { CASES = 200 };
 
-struct played {
+struct mismatch_result {
 	struct mismatch m;
 	tess_status st[MISMATCH_RANKS];
 	void *kept[MISMATCH_RANKS];
 	char sentence[MISMATCH_RANKS][1600];
 };
 
-static tess_status play(struct tess_world *w, void *arg)
+static tess_status run_mismatch_on_thread(struct tess_world *w, void *arg)
 {
-	struct played *p = arg;
+	struct mismatch_result *p = arg;
 	int32_t me = tess_world_rank(w);
 
-	p->st[me] = mismatch_play(w, &p->m, &p->kept[me]);
+	p->st[me] = mismatch_run(w, &p->m, &p->kept[me]);
 	snprintf(p->sentence[me], sizeof p->sentence[me], "%s",
 	         p->st[me] ? tess_error() : "no error");
 	return p->st[me];
@@ -37,16 +37,16 @@ START_TEST(calls_that_do_not_fit)
 
 	for (int i = 0; i < n; i++) {
 		uint64_t s = (seed ? strtoull(seed, NULL, 10) : 1) + (uint64_t)i;
-		struct played p = { .st = { 0 } };
+		struct mismatch_result p = { .st = { 0 } };
 
 		mismatch_make(s, 2 + (int32_t)(s % 4), &p.m);
-		ck_assert_int_lt(tess_world_spawn(p.m.n, play, &p), 0);
-		for (int32_t r = 0; r < p.m.n; r++)
+		ck_assert_int_lt(tess_world_spawn(p.m.nranks, run_mismatch_on_thread, &p), 0);
+		for (int32_t r = 0; r < p.m.nranks; r++)
 			free(p.kept[r]);
-		for (int32_t r = 0; r < p.m.n; r++)
+		for (int32_t r = 0; r < p.m.nranks; r++)
 			ck_assert_msg(p.st[r] == TESS_EMISMATCH,
 			              "MISMATCH_SEED=%d, %s, rank %d of %d: %s", (int)s,
-			              mismatch_name(&p.m), r, p.m.n, p.sentence[r]);
+			              mismatch_describe(&p.m), r, p.m.nranks, p.sentence[r]);
 	}
 }
 END_TEST

@@ -31,10 +31,10 @@ enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 
 enum { GROUPS = 3, SOME = 13 };
 
 /* ids -> table -> norm -> block { m } -> output; WHOLE: whole numbers and no norm, so that every sum is exact */
-static int flags;
+static int module_flags;
 static const char *second = "n";
 
-static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
+static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_dim *vocab = nn->dim(nn, "vocabulary", VOCABULARY, 0), *hidden, *wide, *narrow;
 	struct tess_tensor *x, *y, *out[2], *part[3] = { 0 };
@@ -42,53 +42,53 @@ static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
 	wide = nn->dim(nn, "wide", WIDE, 0);
 	narrow = nn->dim(nn, "narrow", NARROW, 0);
 	hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
-	if (flags & FUSED_IN)
+	if (module_flags & FUSED_IN)
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, narrow, NULL });
-	if (flags &
+	if (module_flags &
 	    MIXED_IN) /* parts of unlike units: a tree of sums each, and two terms in the first */
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, nn->dim(nn, "some", SOME, 0),
 		                                              narrow, NULL });
-	if (flags & FUSED)
+	if (module_flags & FUSED)
 		wide = nn->fused(nn, (struct tess_dim *[]){ narrow, wide, wide, NULL });
-	if (flags & TWINS)
+	if (module_flags & TWINS)
 		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
-	if (flags & HEADS)
+	if (module_flags & HEADS)
 		wide = nn->dim(nn, "heads", NHEADS, HEAD);
-	if (flags & GROUPED) /* ranks hold heads that another owns */
+	if (module_flags & GROUPED) /* ranks hold heads that another owns */
 		wide = nn->grouped(nn, "groups", nn->dim(nn, "heads", NHEADS, HEAD), GROUPS);
 	x = nn->embed(nn, "table", ids, vocab, hidden);
-	if (!(flags & WHOLE))
+	if (!(module_flags & WHOLE))
 		x = nn->norm(nn, "norm", x, TESS_RMS, 1e-5);
 	x = nn->enter(nn, nn->select_rows(nn, x), "block");
-	nn->linear(
-		nn, x,
-		(struct tess_linear[]){
-			{ "m", wide,
-	                  (flags & BIAS ? TESS_BIAS : 0) | (flags & IN_OUT ? TESS_IN_OUT : 0), 0 },
-			{ flags & SECOND ? second : NULL, narrow, 0,
-	                  0 }, /* of the same op, and not used */
-			{ 0 } },
-		out);
+	nn->linear(nn, x,
+	           (struct tess_linear[]){ { "m", wide,
+	                                     (module_flags & BIAS ? TESS_BIAS : 0) |
+	                                             (module_flags & IN_OUT ? TESS_IN_OUT : 0),
+	                                     0 },
+	                                   { module_flags & SECOND ? second : NULL, narrow, 0,
+	                                     0 }, /* of the same op, and not used */
+	                                   { 0 } },
+	           out);
 	y = out[0];
-	if (flags & SPLIT) {
+	if (module_flags & SPLIT) {
 		nn->split(nn, y, part);
 		y = part[1];
 	}
-	if (flags & ROPE)
+	if (module_flags & ROPE)
 		y = nn->rope(nn, nn->rope(nn, y)); /* which read their positions at one place */
-	if (flags & HEADS)
+	if (module_flags & HEADS)
 		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	y = nn->leave(nn, y);
-	return flags & SPLIT ? nn->glu(nn, y, NULL, TESS_RELU) : y;
+	return module_flags & SPLIT ? nn->glu(nn, y, NULL, TESS_RELU) : y;
 }
 
 static const struct tess_model model = { .size = sizeof model,
 	                                 .name = "alone",
-	                                 .forward = forward };
+	                                 .forward = record_module };
 
 /* ---- random parameters ------------------------------------------------------------------------------------- */
 
-static float random_at(uint32_t i)
+static float hash_to_float(uint32_t i)
 {
 	i = (i ^ 61) ^ (i >> 16);
 	i *= 9;
@@ -98,25 +98,29 @@ static float random_at(uint32_t i)
 	return (float)(i & 0xffff) / 32768.0f - 1.0f;
 }
 
-static int64_t hidden_size(void)
+static int64_t get_hidden_size(void)
 {
-	return flags & FUSED_IN ? 2 * NARROW : flags & MIXED_IN ? 2 * NARROW + SOME : HIDDEN;
+	return module_flags & FUSED_IN   ? 2 * NARROW
+	       : module_flags & MIXED_IN ? 2 * NARROW + SOME
+	                                 : HIDDEN;
 }
 
-static tess_status find(void *self, const char *name, struct tess_view *out)
+static tess_status find_random_tensor(void *self, const char *name, struct tess_view *out)
 {
 	static float fractions[64 * 1024], wholes[64 * 1024];
 	static uint16_t halves[WIDE * 4];
 	static bool made;
-	float *data = flags & WHOLE ? wholes : fractions;
-	int64_t in = hidden_size();
-	int64_t wide = flags & FUSED ? NARROW + 2 * WIDE : flags & TWINS ? 2 * WIDE : WIDE;
+	float *data = module_flags & WHOLE ? wholes : fractions;
+	int64_t in = get_hidden_size();
+	int64_t wide = module_flags & FUSED   ? NARROW + 2 * WIDE
+	               : module_flags & TWINS ? 2 * WIDE
+	                                      : WIDE;
 
-	wide = flags & HEADS ? NHEADS * HEAD : flags & GROUPED ? GROUPS * HEAD : wide;
+	wide = module_flags & HEADS ? NHEADS * HEAD : module_flags & GROUPED ? GROUPS * HEAD : wide;
 
 	(void)self;
 	for (uint32_t i = 0; !made && i < sizeof wholes / sizeof *wholes; i++) {
-		fractions[i] = random_at(i + 1);
+		fractions[i] = hash_to_float(i + 1);
 		wholes[i] = (float)(int)(8 * fractions[i]);
 	}
 	for (uint32_t i = 0; i < sizeof halves / sizeof *halves; i++) /* bf16 */
@@ -125,11 +129,11 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 	*out = (struct tess_view){ .data = data, .dtype = TESS_F32, .ndim = 1, .stride = { 1 } };
 	if (!strcmp(name, "table.weight") || !strcmp(name, "block.m.weight")) {
 		out->ndim = 2;
-		out->shape[0] = *name == 't' ? VOCABULARY : flags & IN_OUT ? in : wide;
-		out->shape[1] = out->stride[0] = *name != 't' && flags & IN_OUT ? wide : in;
+		out->shape[0] = *name == 't' ? VOCABULARY : module_flags & IN_OUT ? in : wide;
+		out->shape[1] = out->stride[0] = *name != 't' && module_flags & IN_OUT ? wide : in;
 		out->stride[1] = 1;
 		out->data = data + (*name == 't' ? 1 : 7777);
-	} else if (flags & SECOND && !strncmp(name, "block.", 6) && name[6] == *second) {
+	} else if (module_flags & SECOND && !strncmp(name, "block.", 6) && name[6] == *second) {
 		out->ndim = 2;
 		out->shape[0] = NARROW;
 		out->shape[1] = out->stride[0] = in;
@@ -138,7 +142,7 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 		out->shape[0] = strstr(name, "head_norm")     ? HEAD
 		                : strcmp(name, "norm.weight") ? wide
 		                                              : in;
-		if (flags & HALF && !strcmp(name, "block.m.bias")) {
+		if (module_flags & HALF && !strcmp(name, "block.m.bias")) {
 			out->dtype = TESS_BF16;
 			out->data = halves;
 		}
@@ -146,19 +150,19 @@ static tess_status find(void *self, const char *name, struct tess_view *out)
 	return TESS_OK;
 }
 
-static void drop(void *self, const void *data, uint64_t bytes)
+static void ignore_drop(void *self, const void *data, uint64_t bytes)
 {
 	(void)self, (void)data, (void)bytes;
 }
 
 /* ---- cases -------------------------------------------------------------------------------------------------- */
 
-struct alone {
+struct module_case {
 	int flags;
 	const char *plan;
 };
 
-static const struct alone cases[] = {
+static const struct module_case cases[] = {
 	{ BIAS, "{\"block.m\":\"colwise\"}" },
 	{ BIAS, "{\"block.m\":\"local_colwise\"}" },
 	{ BIAS, "{\"block.m\":\"colwise_rep\"}" },
@@ -238,12 +242,12 @@ static const struct alone cases[] = {
 enum { CASES = sizeof cases / sizeof *cases };
 static const int32_t some_ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
 
-static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all, float **logits,
-                       int64_t *count)
+static tess_status run_module(const char *json, int32_t nranks, int64_t nids, bool all,
+                              float **logits, int64_t *count)
 {
 	json_t *config = json_object();
 	struct tess_source source = {
-		.name = "random", .config = config, .find = find, .drop = drop
+		.name = "random", .config = config, .find = find_random_tensor, .drop = ignore_drop
 	};
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, nranks, some_ids, nids, all };
@@ -256,15 +260,15 @@ static tess_status run(const char *json, int32_t nranks, int64_t nids, bool all,
 	return st;
 }
 
-static void same_bits(const char *json, int64_t nids, bool all)
+static void expect_same_bits(const char *json, int64_t nids, bool all)
 {
 	float *want, *have;
 	int64_t count, other;
 
-	ck_assert_msg(!run("none", 1, nids, all, &want, &count), "%s", tess_error());
+	ck_assert_msg(!run_module("none", 1, nids, all, &want, &count), "%s", tess_error());
 	for (int32_t ranks = 1; ranks <= 8; ranks++) {
-		ck_assert_msg(!run(json, ranks, nids, all, &have, &other), "%s, %d ranks: %s", json,
-		              ranks, tess_error());
+		ck_assert_msg(!run_module(json, ranks, nids, all, &have, &other),
+		              "%s, %d ranks: %s", json, ranks, tess_error());
 		ck_assert_int_eq(count, other);
 		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count),
 		              "%s: other bits with %d ranks", json, ranks);
@@ -275,11 +279,11 @@ static void same_bits(const char *json, int64_t nids, bool all)
 
 START_TEST(alone)
 {
-	flags = cases[_i].flags;
-	same_bits(cases[_i].plan, IDS, true);
-	same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
-	same_bits(cases[_i].plan, 2, true);
-	same_bits(cases[_i].plan, 1, false);
+	module_flags = cases[_i].flags;
+	expect_same_bits(cases[_i].plan, IDS, true);
+	expect_same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
+	expect_same_bits(cases[_i].plan, 2, true);
+	expect_same_bits(cases[_i].plan, 1, false);
 }
 END_TEST
 
@@ -301,26 +305,28 @@ START_TEST(sums_are_of_all_parts)
 	int64_t in, count, sum;
 	float *have;
 
-	flags = kinds[_i] | WHOLE;
-	in = hidden_size();
-	ck_assert(!find(NULL, "table.weight", &table) && !find(NULL, "block.m.weight", &w) &&
-	          !find(NULL, "block.m.bias", &b));
+	module_flags = kinds[_i] | WHOLE;
+	in = get_hidden_size();
+	ck_assert(!find_random_tensor(NULL, "table.weight", &table) &&
+	          !find_random_tensor(NULL, "block.m.weight", &w) &&
+	          !find_random_tensor(NULL, "block.m.bias", &b));
 	for (int32_t at = 0; at < 8 * 4; at++) {
-		if (at % 4 == 3 && flags & SECOND)
+		if (at % 4 == 3 && module_flags & SECOND)
 			continue; /* which takes whole rows */
-		ck_assert_msg(!run(plans[at % 4], 1 + at / 4, IDS, true, &have, &count), "%s",
-		              tess_error());
+		ck_assert_msg(!run_module(plans[at % 4], 1 + at / 4, IDS, true, &have, &count),
+		              "%s", tess_error());
 		ck_assert_int_eq(count, IDS * WIDE);
 		for (int64_t i = 0; i < count; i++) {
 			const float *x = (float *)table.data + some_ids[i / WIDE] * in;
-			int64_t k = i % WIDE, step = flags & IN_OUT ? 1 : in;
+			int64_t k = i % WIDE, step = module_flags & IN_OUT ? 1 : in;
 
-			sum = flags & BIAS ? (int64_t)((float *)b.data)[k] : 0;
+			sum = module_flags & BIAS ? (int64_t)((float *)b.data)[k] : 0;
 			for (int64_t j = 0; j < in; j++)
 				sum += (int64_t)(x[j] *
 				                 ((float *)
 				                          w.data)[k * step +
-				                                  j * (flags & IN_OUT ? WIDE : 1)]);
+				                                  j * (module_flags & IN_OUT ? WIDE
+				                                                             : 1)]);
 			if (have[i] != (float)sum)
 				ck_abort_msg("%s, %d ranks: element %lld is %g, not %lld",
 				             plans[at % 4], (int)(1 + at / 4), (long long)i,
@@ -332,33 +338,36 @@ START_TEST(sums_are_of_all_parts)
 }
 END_TEST
 
-static void refused(int how, const char *json, const char *says)
+static void expect_module_refused(int how, const char *json, const char *says)
 {
 	float *logits;
 	int64_t count;
 
-	flags = how;
-	ck_assert_msg(run(json, 2, IDS, true, &logits, &count) < 0, "not refused: %s", json);
+	module_flags = how;
+	ck_assert_msg(run_module(json, 2, IDS, true, &logits, &count) < 0, "not refused: %s", json);
 	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(),
 	              says);
 }
 
 START_TEST(refuses)
 {
-	refused(BIAS, "{\"block.m\":\"local_rowwise\"}", "bias");
-	refused(BIAS, "{\"block.m.bias\":\"colwise\"}", "the bias is cut");
-	refused(FUSED | SPLIT, "{\"block.m\":\"local_rowwise\"}", "split of an unfinished sum");
-	refused(0, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=partial\"}",
-	        "cannot become Partial");
-	refused(0,
-	        "{\"table\":\"prepare_input:in=shard(0)\",\"table.weight\":\"embedding_rowwise\"}",
-	        "a cut table cannot look up ids");
-	refused(0, "{\"block.m\":\"packed_colwise\"}", "parts");
-	refused(TWINS, "{\"block.m\":\"packed_colwise:parts=2,1\"}", "parts");
-	refused(0, "{\"block\":\"prepare_input:in=partial\"}", "Partial");
-	refused(0, "{\"block\":\"prepare_input:in=shard(7)\"}", "Shard(7)");
-	refused(0, "{\"block.n\":\"colwise\"}", "nearest: block.m");
-	refused(0, "{\"block.m\":\"colwise:gather\"}", "gather");
+	expect_module_refused(BIAS, "{\"block.m\":\"local_rowwise\"}", "bias");
+	expect_module_refused(BIAS, "{\"block.m.bias\":\"colwise\"}", "the bias is cut");
+	expect_module_refused(FUSED | SPLIT, "{\"block.m\":\"local_rowwise\"}",
+	                      "split of an unfinished sum");
+	expect_module_refused(0,
+	                      "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=partial\"}",
+	                      "cannot become Partial");
+	expect_module_refused(
+		0,
+		"{\"table\":\"prepare_input:in=shard(0)\",\"table.weight\":\"embedding_rowwise\"}",
+		"a cut table cannot look up ids");
+	expect_module_refused(0, "{\"block.m\":\"packed_colwise\"}", "parts");
+	expect_module_refused(TWINS, "{\"block.m\":\"packed_colwise:parts=2,1\"}", "parts");
+	expect_module_refused(0, "{\"block\":\"prepare_input:in=partial\"}", "Partial");
+	expect_module_refused(0, "{\"block\":\"prepare_input:in=shard(7)\"}", "Shard(7)");
+	expect_module_refused(0, "{\"block.n\":\"colwise\"}", "nearest: block.m");
+	expect_module_refused(0, "{\"block.m\":\"colwise:gather\"}", "gather");
 }
 END_TEST
 
@@ -367,7 +376,7 @@ static struct tess_program *recorded(const char *json)
 {
 	json_t *config = json_object();
 	struct tess_source source = {
-		.name = "random", .config = config, .find = find, .drop = drop
+		.name = "random", .config = config, .find = find_random_tensor, .drop = ignore_drop
 	};
 	struct tess_plan plan;
 	struct tess_record_how how = {
@@ -389,7 +398,7 @@ START_TEST(names_of_weights_count)
 	static const char *const names[] = { "n", "n", "k" };
 	uint64_t hash[3];
 
-	flags = SECOND;
+	module_flags = SECOND;
 	for (int i = 0; i < 3; i++) {
 		struct tess_program *p;
 
@@ -410,7 +419,7 @@ START_TEST(moves_are_made_once)
 	struct tess_program *p;
 	int moves = 0;
 
-	flags = HEADS | ROPE;
+	module_flags = HEADS | ROPE;
 	p = recorded("{\"norm\":\"sequence_parallel\"}");
 	for (int32_t i = 0; i < p->nrecords; i++)
 		moves += p->record[i]->kind == TESS_REC_MOVE && p->record[i]->in[0] == p->positions;
@@ -425,10 +434,10 @@ START_TEST(the_check_can_fail)
 	float *one, *other;
 	int64_t count;
 
-	flags = BIAS;
-	ck_assert(!run("none", 1, IDS, true, &one, &count));
-	flags = BIAS | TWINS;
-	ck_assert(!run("{\"block.m\":\"colwise\"}", 3, IDS, true, &other, &count));
+	module_flags = BIAS;
+	ck_assert(!run_module("none", 1, IDS, true, &one, &count));
+	module_flags = BIAS | TWINS;
+	ck_assert(!run_module("{\"block.m\":\"colwise\"}", 3, IDS, true, &other, &count));
 	ck_assert(memcmp(one, other, 4 * IDS * WIDE) != 0);
 	free(one);
 	free(other);
@@ -439,7 +448,7 @@ END_TEST
 
 static int nlayers;
 
-static struct tess_tensor *forward_layers(struct tess_nn *nn, struct tess_tensor *ids)
+static struct tess_tensor *record_many_layers(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_dim *hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
 	struct tess_tensor *x =
@@ -455,7 +464,7 @@ static struct tess_tensor *forward_layers(struct tess_nn *nn, struct tess_tensor
 	return nn->select_rows(nn, x);
 }
 
-static tess_status find_square(void *self, const char *name, struct tess_view *out)
+static tess_status find_square_tensor(void *self, const char *name, struct tess_view *out)
 {
 	static float data[VOCABULARY * HIDDEN];
 
@@ -469,12 +478,14 @@ static tess_status find_square(void *self, const char *name, struct tess_view *o
 }
 
 /* CPU seconds to record and lower a model of n layers for one of two ranks. */
-static double time_layers(int n)
+static double measure_recording(int n)
 {
 	static const struct tess_model many = { .size = sizeof many,
 		                                .name = "many",
-		                                .forward = forward_layers };
-	const struct tess_source source = { .find = find_square, .drop = drop, .name = "random" };
+		                                .forward = record_many_layers };
+	const struct tess_source source = { .find = find_square_tensor,
+		                            .drop = ignore_drop,
+		                            .name = "random" };
 	struct tess_plan plan;
 	struct tess_record_how how = {
 		.model = &many, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 1
@@ -496,14 +507,14 @@ static double time_layers(int n)
 /* 32 times the layers: 32 times as long, not 1024. */
 START_TEST(time_grows_with_layers)
 {
-	double few = time_layers(500), many;
+	double few = measure_recording(500), many;
 
 	for (int i = 0; i < 4; i++) { /* the shortest: nothing else has run */
-		double again = time_layers(500);
+		double again = measure_recording(500);
 
 		few = again < few ? again : few;
 	}
-	many = time_layers(16000);
+	many = measure_recording(16000);
 	ck_assert_msg(many < 128 * few, "%g s for 500 layers, %g s for 16000", few, many);
 }
 END_TEST

@@ -17,13 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char text[1 << 16];
-static double seconds;
-static int patience = 60; /* s; mpirun waits for a stopped rank as long as it is let */
+static char output[1 << 16];
+static double elapsed;
+static int timeout_s = 60; /* s; mpirun waits for a stopped rank as long as it is let */
 static char launcher[512] = "mpirun --oversubscribe";
 
 /* `mpirun ARGS COMMAND`, with what it and its ranks say in `text`. The exit status. */
-static int mpirun(const char *env, const char *args, const char *command)
+static int run_mpirun(const char *env, const char *args, const char *command)
 {
 	int64_t begin = tess_now();
 	char line[2048];
@@ -33,33 +33,33 @@ static int mpirun(const char *env, const char *args, const char *command)
 	snprintf(line, sizeof line,
 	         "%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
 	         "timeout -k 5 %d %s %s %s 2>&1 </dev/null",
-	         env, patience, launcher, args, command);
+	         env, timeout_s, launcher, args, command);
 	f = popen(line, "r");
 	MUST(f);
-	n = fread(text, 1, sizeof text - 1, f);
-	text[n] = '\0';
+	n = fread(output, 1, sizeof output - 1, f);
+	output[n] = '\0';
 	n = (size_t)pclose(f);
-	seconds = (double)(tess_now() - begin) / 1e9;
+	elapsed = (double)(tess_now() - begin) / 1e9;
 	return WIFEXITED((int)n) ? WEXITSTATUS((int)n) : -1;
 }
 
-static int play(const char *env, const char *args, const char *scene)
+static int run_scenario_under_mpirun(const char *env, const char *args, const char *scenario)
 {
 	char self[PATH_MAX], command[PATH_MAX + 64];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
 	ck_assert_int_gt(n, 0);
 	self[n] = '\0';
-	snprintf(command, sizeof command, "'%s' %s", self, scene);
-	return mpirun(env, args, command);
+	snprintf(command, sizeof command, "'%s' %s", self, scenario);
+	return run_mpirun(env, args, command);
 }
 
-static void good(const char *args, const char *scene)
+static void expect_mpi_success(const char *args, const char *scenario)
 {
-	int status = play("TESSERA_TIMEOUT=30", args, scene);
+	int status = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", args, scenario);
 
-	ck_assert_msg(status == 0, "%s %s: status %d: %s", args, scene, status, text);
-	ck_assert_msg(!strstr(text, "finalize"), "%s", text);
+	ck_assert_msg(status == 0, "%s %s: status %d: %s", args, scenario, status, output);
+	ck_assert_msg(!strstr(output, "finalize"), "%s", output);
 }
 
 START_TEST(moves_all)
@@ -67,81 +67,83 @@ START_TEST(moves_all)
 	static const char *const ranks[] = { "-n 1", "-n 2", "-n 3", "-n 4" };
 
 	for (int i = 0; i < 4; i++)
-		good(ranks[i], "moves");
+		expect_mpi_success(ranks[i], "moves");
 }
 END_TEST
 
 START_TEST(has_several_under_way)
 {
-	good("-n 2", "several");
-	good("-n 3", "several");
-	good("-n 3", "batches");
+	expect_mpi_success("-n 2", "several");
+	expect_mpi_success("-n 3", "several");
+	expect_mpi_success("-n 3", "batches");
 }
 END_TEST
 
 START_TEST(opens_and_closes_groups)
 {
-	good("-n 3", "churn");
-	good("-n 3", "splits");
-	good("-n 4", "groups");
+	expect_mpi_success("-n 3", "churn");
+	expect_mpi_success("-n 3", "splits");
+	expect_mpi_success("-n 4", "groups");
 }
 END_TEST
 
 /* `rank` says that it has failed, by a sentence that has `what`; after so many seconds. */
-static double failed_after(int rank, const char *what)
+static double parse_failure_delay(int rank, const char *what)
 {
 	char begin[48], line[2048];
 	const char *at;
 	double after;
 
 	snprintf(begin, sizeof begin, "[%d] failed after ", rank);
-	at = strstr(text, begin);
+	at = strstr(output, begin);
 	ck_assert_msg(at && sscanf(at + strlen(begin), "%lf", &after) == 1, "rank %d: %s", rank,
-	              text);
+	              output);
 	snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
 	ck_assert_msg(strstr(line, what) != NULL, "rank %d: %s", rank, line);
 	return after;
 }
 
 /* It does so in `most` seconds or less. */
-static void has_failed(int rank, double most, const char *what)
+static void expect_failure_within(int rank, double most, const char *what)
 {
-	double after = failed_after(rank, what);
+	double after = parse_failure_delay(rank, what);
 
-	ck_assert_msg(after <= most, "rank %d took %g s: %s", rank, after, text);
+	ck_assert_msg(after <= most, "rank %d took %g s: %s", rank, after, output);
 }
 
 /* mpirun would end the rest itself: --enable-recovery lets them say what they know. */
 START_TEST(names_a_dead_rank)
 {
-	static const char *const scenes[] = { "killed 4000", "killed 2000000" };
+	static const char *const scenarios[] = { "killed 4000", "killed 2000000" };
 
 	for (int i = 0; i < 2; i++) {
-		play("TESSERA_TIMEOUT=10", "--enable-recovery -n 4", scenes[i]);
+		run_scenario_under_mpirun("TESSERA_TIMEOUT=10", "--enable-recovery -n 4",
+		                          scenarios[i]);
 		for (int r = 0; r < 4; r++)
 			if (r != 1)
-				has_failed(r, 10, "rank 1");
-		ck_assert_msg(seconds < 10, "%f s", seconds);
+				expect_failure_within(r, 10, "rank 1");
+		ck_assert_msg(elapsed < 10, "%f s", elapsed);
 	}
 }
 END_TEST
 
 START_TEST(ends_with_a_dead_rank)
 {
-	int status = play("TESSERA_TIMEOUT=10", "-n 4", "killed 4000");
+	int status = run_scenario_under_mpirun("TESSERA_TIMEOUT=10", "-n 4", "killed 4000");
 
-	ck_assert_msg(status > 0, "status %d: %s", status, text);
-	ck_assert_msg(seconds < 12, "%f s", seconds);
+	ck_assert_msg(status > 0, "status %d: %s", status, output);
+	ck_assert_msg(elapsed < 12, "%f s", elapsed);
 }
 END_TEST
 
 /* Rank 0 does not come back from MPI_Test: the others are told, and it ends. */
 START_TEST(ends_who_is_caught_in_mpi)
 {
-	play("TESSERA_TIMEOUT=2 LD_PRELOAD='" STUCK "'", "--enable-recovery -n 3", "killed 4000");
-	has_failed(2, 3.5, "rank ");
-	ck_assert_msg(strstr(text, "rank 0 of group world is kept inside MPI"), "%s", text);
-	ck_assert_msg(seconds < 15, "%f s", seconds);
+	run_scenario_under_mpirun("TESSERA_TIMEOUT=2 LD_PRELOAD='" STUCK "'",
+	                          "--enable-recovery -n 3", "killed 4000");
+	expect_failure_within(2, 3.5, "rank ");
+	ck_assert_msg(strstr(output, "rank 0 of group world is kept inside MPI"), "%s", output);
+	ck_assert_msg(elapsed < 15, "%f s", elapsed);
 }
 END_TEST
 
@@ -150,45 +152,48 @@ START_TEST(names_a_stopped_rank)
 {
 	bool soon = false;
 
-	patience = 6;
+	timeout_s = 6;
 	for (int i = 0; i < 3 && !soon; i++) {
-		play("TESSERA_TIMEOUT=2", "--enable-recovery -n 3", "stopped 4000");
-		soon = failed_after(0, "rank 1") <= 2.5;
-		soon = failed_after(2, "rank 1") <= 2.5 && soon;
+		run_scenario_under_mpirun("TESSERA_TIMEOUT=2", "--enable-recovery -n 3",
+		                          "stopped 4000");
+		soon = parse_failure_delay(0, "rank 1") <= 2.5;
+		soon = parse_failure_delay(2, "rank 1") <= 2.5 && soon;
 	}
-	ck_assert_msg(soon, "%s", text);
+	ck_assert_msg(soon, "%s", output);
 }
 END_TEST
 
 /* Where it is stopped before MPI_Init_thread, in which the others wait for it. */
 START_TEST(names_a_rank_stopped_before_mpi)
 {
-	patience = 6;
-	play("TESSERA_TIMEOUT=2 TESSERA_FAULTY=rank=1,call=0,do=stop",
-	     "--enable-recovery -n 3 env TESSERA_BACKEND=faulty:mpi", "loop 100");
-	ck_assert_msg(strstr(text, "rank 1 (process") &&
-	                      strstr(text, "is stopped; the opening of the group of all ranks"),
-	              "%s", text);
+	timeout_s = 6;
+	run_scenario_under_mpirun("TESSERA_TIMEOUT=2 TESSERA_FAULTY=rank=1,call=0,do=stop",
+	                          "--enable-recovery -n 3 env TESSERA_BACKEND=faulty:mpi",
+	                          "loop 100");
+	ck_assert_msg(strstr(output, "rank 1 (process") &&
+	                      strstr(output, "is stopped; the opening of the group of all ranks"),
+	              "%s", output);
 }
 END_TEST
 
 START_TEST(names_both_where_calls_differ)
 {
-	static const char *const scenes[] = { "odd kind", "odd count", "odd dtype" };
+	static const char *const scenarios[] = { "odd kind", "odd count", "odd dtype" };
 
 	for (int i = 0; i < 3; i++) {
-		ck_assert_int_ne(play("TESSERA_TIMEOUT=10", "--enable-recovery -n 3", scenes[i]),
+		ck_assert_int_ne(run_scenario_under_mpirun("TESSERA_TIMEOUT=10",
+		                                           "--enable-recovery -n 3", scenarios[i]),
 		                 -1);
 		for (int r = 0; r < 3; r++) {
 			char begin[16], line[2048];
 			const char *at;
 
 			snprintf(begin, sizeof begin, "[%d] ", r);
-			at = strstr(text, begin);
-			ck_assert_msg(at != NULL, "%s: rank %d: %s", scenes[i], r, text);
+			at = strstr(output, begin);
+			ck_assert_msg(at != NULL, "%s: rank %d: %s", scenarios[i], r, output);
 			snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
 			ck_assert_msg(strstr(line, "odd.one") && strstr(line, "the.others"),
-			              "%s: %s", scenes[i], text);
+			              "%s: %s", scenarios[i], output);
 		}
 	}
 }
@@ -197,7 +202,7 @@ END_TEST
 enum { MISMATCHES = 24 };
 
 /* A rank that says what it was told of calls that do not fit, made from the seed. */
-static int differ(const char *seed)
+static int run_mismatch_rank(const char *seed)
 {
 	struct mismatch m;
 	struct tess_world *w;
@@ -206,7 +211,7 @@ static int differ(const char *seed)
 
 	if (!st) {
 		mismatch_make(strtoull(seed, NULL, 10), tess_world_size(w), &m);
-		st = mismatch_play(w, &m, &kept);
+		st = mismatch_run(w, &m, &kept);
 		printf("[%d] %s: %s\n", tess_world_rank(w), tess_status_name(st), tess_error());
 		fflush(stdout);
 		tess_world_close(w);
@@ -218,24 +223,24 @@ static int differ(const char *seed)
 
 START_TEST(names_all_that_does_not_fit)
 {
-	char scene[32], args[48], said[48];
+	char scenario[32], args[48], said[48];
 
 	for (int seed = 1; seed <= MISMATCHES; seed++) {
 		int n = 2 + seed % 3;
 
-		snprintf(scene, sizeof scene, "mismatch %d", seed);
+		snprintf(scenario, sizeof scenario, "mismatch %d", seed);
 		snprintf(args, sizeof args, "--enable-recovery -n %d", n);
-		play("TESSERA_TIMEOUT=20", args, scene);
+		run_scenario_under_mpirun("TESSERA_TIMEOUT=20", args, scenario);
 		for (int r = 0; r < n; r++) {
 			snprintf(said, sizeof said, "[%d] TESS_EMISMATCH: ", r);
-			ck_assert_msg(strstr(text, said) != NULL, "%s, %d ranks: %s", scene, n,
-			              text);
+			ck_assert_msg(strstr(output, said) != NULL, "%s, %d ranks: %s", scenario, n,
+			              output);
 		}
 	}
 }
 END_TEST
 
-static bool rank_is(const char *rank)
+static bool is_mpi_rank(const char *rank)
 {
 	const char *mine = getenv("OMPI_COMM_WORLD_RANK");
 
@@ -243,7 +248,7 @@ static bool rank_is(const char *rank)
 }
 
 /* mpirun as if it were on the first of two hosts, between which it goes to and fro with ssh. */
-static void move_to_hosts(const char *name, const char *agent)
+static void use_two_hosts(const char *name, const char *agent)
 {
 	FILE *f = fopen(agent, "w");
 
@@ -268,29 +273,29 @@ START_TEST(meets_over_hosts)
 	int moved, absent;
 
 	snprintf(name, sizeof name, "tm%d", (int)getpid());
-	if (!cable_lay(name))
+	if (!netns_create(name))
 		return;
 	snprintf(agent, sizeof agent, "/tmp/tessera-test-%s", name);
-	move_to_hosts(name, agent);
-	moved = play("TESSERA_TIMEOUT=30", "-n 4", "moves");
-	snprintf(said, sizeof said, "%.2000s", text);
-	absent = play("TESSERA_TIMEOUT=1", "-n 4", "absent");
-	snprintf(missed, sizeof missed, "%.2000s", text);
-	patience = 8; /* with --enable-recovery mpirun stays */
-	play("TESSERA_TIMEOUT=4", "--enable-recovery -n 4", "killed 4000");
+	use_two_hosts(name, agent);
+	moved = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", "-n 4", "moves");
+	snprintf(said, sizeof said, "%.2000s", output);
+	absent = run_scenario_under_mpirun("TESSERA_TIMEOUT=1", "-n 4", "absent");
+	snprintf(missed, sizeof missed, "%.2000s", output);
+	timeout_s = 8; /* with --enable-recovery mpirun stays */
+	run_scenario_under_mpirun("TESSERA_TIMEOUT=4", "--enable-recovery -n 4", "killed 4000");
 	unlink(agent);
-	cable_take(name);
+	netns_delete(name);
 	ck_assert_msg(!moved, "status %d: %s", moved, said);
 	ck_assert_msg(absent > 0 && strstr(missed, "it waits for all 4 ranks"), "status %d: %s",
 	              absent, missed);
 	for (int r = 0; r < 4; r++)
 		if (r != 1)
-			has_failed(r, 4.5, "rank 1 has not been heard of for ");
+			expect_failure_within(r, 4.5, "rank 1 has not been heard of for ");
 }
 END_TEST
 
 /* The last line that begins with "digest". */
-static void digest_of(const char *where, char out[static 96])
+static void copy_digest_line(const char *where, char out[static 96])
 {
 	const char *at = strstr(where, "digest ");
 
@@ -310,12 +315,12 @@ START_TEST(generates_the_same_bits)
 	snprintf(line, sizeof line, "%s --backend loopback -n 3 2>&1", command);
 	f = popen(line, "r");
 	ck_assert_ptr_nonnull(f);
-	n = fread(text, 1, sizeof text - 1, f);
-	text[n] = '\0';
+	n = fread(output, 1, sizeof output - 1, f);
+	output[n] = '\0';
 	ck_assert_int_eq(pclose(f), 0);
-	digest_of(text, alone);
-	ck_assert_msg(mpirun("", "-n 3", command) == 0, "%s", text);
-	digest_of(text, ranks);
+	copy_digest_line(output, alone);
+	ck_assert_msg(run_mpirun("", "-n 3", command) == 0, "%s", output);
+	copy_digest_line(output, ranks);
 	ck_assert_str_eq(alone, ranks);
 }
 END_TEST
@@ -330,23 +335,23 @@ START_TEST(says_how_it_is_started)
 	         TESSERA " generate " SOURCE_ROOT "/data -n 2 --backend mpi --prompt x 2>&1");
 	f = popen(line, "r");
 	ck_assert_ptr_nonnull(f);
-	n = fread(text, 1, sizeof text - 1, f);
-	text[n] = '\0';
+	n = fread(output, 1, sizeof output - 1, f);
+	output[n] = '\0';
 	ck_assert_int_ne(pclose(f), 0);
-	ck_assert_msg(strstr(text, "mpirun -n 2"), "%s", text);
+	ck_assert_msg(strstr(output, "mpirun -n 2"), "%s", output);
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
 	if (argc > 2 && !strcmp(argv[1], "mismatch"))
-		return differ(argv[2]);
-	if (argc > 1 && !strcmp(argv[1], "absent") && rank_is("2"))
+		return run_mismatch_rank(argv[2]);
+	if (argc > 1 && !strcmp(argv[1], "absent") && is_mpi_rank("2"))
 		return pause();
 	if (argc > 1)
-		return scene_main(argc, argv);
-	if (mpirun("", "-n 1", "true")) {
-		printf("skipped: no mpirun of Open MPI that runs: %s\n", text);
+		return scenario_main(argc, argv);
+	if (run_mpirun("", "-n 1", "true")) {
+		printf("skipped: no mpirun of Open MPI that runs: %s\n", output);
 		return 77;
 	}
 	return suite_main("mpi",

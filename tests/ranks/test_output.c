@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 60000, FULL = 50000 };
+enum { TEST_TIMEOUT_MS = 60000, FULL = 50000 };
 
-static void start_shell(struct job *j, int nranks, const char *script, int out)
+static void start_shell_to(struct test_job *j, int nranks, const char *script, int out)
 {
 	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
 	struct tess_launch how = { .nranks = nranks, .argv = argv };
@@ -26,14 +26,14 @@ static void start_shell(struct job *j, int nranks, const char *script, int out)
 }
 
 /* A pipe for the stdout of a job. */
-static void make_pipe(int fd[2], int flags)
+static void make_output_pipe(int fd[2], int flags)
 {
 	ck_assert(!pipe2(fd, O_CLOEXEC));
 	ck_assert(!fcntl(fd[1], F_SETFL, flags));
 }
 
 /* Reads `fd` to its end. Returns how often `c` came. */
-static long count_to_end(int fd, char c)
+static long count_until_end(int fd, char c)
 {
 	static char text[1 << 16];
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -41,7 +41,7 @@ static long count_to_end(int fd, char c)
 	ssize_t n;
 
 	do {
-		ck_assert_msg(poll(&p, 1, PATIENCE_MS) == 1, "nothing comes, and no end");
+		ck_assert_msg(poll(&p, 1, TEST_TIMEOUT_MS) == 1, "nothing comes, and no end");
 		n = read(fd, text, sizeof text);
 		for (ssize_t i = 0; i < n; i++)
 			found += text[i] == c;
@@ -49,9 +49,9 @@ static long count_to_end(int fd, char c)
 	return found;
 }
 
-static void await_full(int fd)
+static void wait_until_full(int fd)
 {
-	int64_t until = tess_now() + PATIENCE_MS * (int64_t)TESS_MS;
+	int64_t until = tess_now() + TEST_TIMEOUT_MS * (int64_t)TESS_MS;
 	int bytes = 0;
 
 	while (bytes < FULL) {
@@ -63,16 +63,16 @@ static void await_full(int fd)
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-static const int relied[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
-enum { RELIED = sizeof relied / sizeof *relied };
+static const int used_signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
+enum { NSIGNALS = sizeof used_signals / sizeof *used_signals };
 
-static void set_all(void (*handler)(int))
+static void set_all_handlers(void (*handler)(int))
 {
-	for (int i = 0; i < RELIED; i++)
-		signal(relied[i], handler);
+	for (int i = 0; i < NSIGNALS; i++)
+		signal(used_signals[i], handler);
 }
 
-static unsigned long read_mask(const struct job *j, const char *name)
+static unsigned long parse_signal_mask(const struct test_job *j, const char *name)
 {
 	const char *at = strstr(j->text, name);
 
@@ -84,19 +84,19 @@ static unsigned long read_mask(const struct job *j, const char *name)
 START_TEST(ignored_signals_are_relied_on)
 {
 	sigset_t all, old;
-	struct job j;
+	struct test_job j;
 
 	sigfillset(&all);
-	set_all(SIG_IGN);
+	set_all_handlers(SIG_IGN);
 	sigprocmask(SIG_BLOCK, &all, &old);
-	start_shell(&j, 2, "[ $RANK = 1 ] && exit 3; exec grep Sig /proc/self/status", -1);
-	set_all(SIG_DFL);
+	start_shell_to(&j, 2, "[ $RANK = 1 ] && exit 3; exec grep Sig /proc/self/status", -1);
+	set_all_handlers(SIG_DFL);
 	sigprocmask(SIG_SETMASK, &old, NULL);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 3);
-	for (int i = 0; i < RELIED; i++) {
-		ck_assert(!(read_mask(&j, "SigIgn:") >> (relied[i] - 1) & 1));
-		ck_assert(!(read_mask(&j, "SigBlk:") >> (relied[i] - 1) & 1));
+	for (int i = 0; i < NSIGNALS; i++) {
+		ck_assert(!(parse_signal_mask(&j, "SigIgn:") >> (used_signals[i] - 1) & 1));
+		ck_assert(!(parse_signal_mask(&j, "SigBlk:") >> (used_signals[i] - 1) & 1));
 	}
 }
 END_TEST
@@ -104,10 +104,10 @@ END_TEST
 /* nohup: neither the job nor a rank ends by it. */
 START_TEST(hangup_stays_ignored)
 {
-	struct job j;
+	struct test_job j;
 
 	signal(SIGHUP, SIG_IGN);
-	start_shell(&j, 1, "kill -HUP $$ $PPID; echo up; exec sleep 60", -1);
+	start_shell_to(&j, 1, "kill -HUP $$ $PPID; echo up; exec sleep 60", -1);
 	signal(SIGHUP, SIG_DFL);
 	job_await(&j, "up");
 	kill(j.pid, SIGHUP);
@@ -123,18 +123,18 @@ END_TEST
 START_TEST(a_rank_writes_fast)
 {
 	char text[1 << 16];
-	struct job j;
+	struct test_job j;
 	int fd[2];
 
-	make_pipe(fd, 0);
-	start_shell(&j, 2, _i ? "exec yes" : "[ $RANK = 1 ] && { sleep 0.2; exit 3; }; exec yes",
-	            fd[1]);
+	make_output_pipe(fd, 0);
+	start_shell_to(&j, 2, _i ? "exec yes" : "[ $RANK = 1 ] && { sleep 0.2; exit 3; }; exec yes",
+	               fd[1]);
 	close(fd[1]);
 	for (int i = 0; i < 100; i++)
 		ck_assert(read(fd[0], text, sizeof text) > 0);
 	if (_i)
 		kill(j.pid, SIGTERM);
-	count_to_end(fd[0], 'y');
+	count_until_end(fd[0], 'y');
 	job_finish(&j);
 	ck_assert_int_eq(j.status, _i ? 128 + SIGTERM : 3);
 	close(fd[0]);
@@ -143,13 +143,13 @@ END_TEST
 
 START_TEST(a_reader_stops)
 {
-	struct job j;
+	struct test_job j;
 	int fd[2];
 
-	make_pipe(fd, 0);
-	start_shell(&j, 2, "exec yes", fd[1]);
+	make_output_pipe(fd, 0);
+	start_shell_to(&j, 2, "exec yes", fd[1]);
 	close(fd[1]);
-	await_full(fd[0]);
+	wait_until_full(fd[0]);
 	kill(j.pid, SIGTERM);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 128 + SIGTERM);
@@ -162,18 +162,18 @@ START_TEST(a_reader_is_late)
 {
 	enum { LINES = 300000 };
 	char script[128], text[8];
-	struct job j;
+	struct test_job j;
 	int fd[2];
 
-	make_pipe(fd, _i ? O_NONBLOCK : 0);
+	make_output_pipe(fd, _i ? O_NONBLOCK : 0);
 	snprintf(script, sizeof script, "yes | head -n %d; echo through >&2", LINES);
-	start_shell(&j, 2, script, fd[1]);
+	start_shell_to(&j, 2, script, fd[1]);
 	close(fd[1]);
-	await_full(fd[0]);
+	wait_until_full(fd[0]);
 	ck_assert(!fcntl(j.output, F_SETFL, O_NONBLOCK));
 	ck_assert_msg(read(j.output, text, sizeof text) < 0, "all was written before it was read");
 	fcntl(j.output, F_SETFL, 0);
-	ck_assert_int_eq(count_to_end(fd[0], 'y'), 2 * LINES);
+	ck_assert_int_eq(count_until_end(fd[0], 'y'), 2 * LINES);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "through"), 2);
@@ -186,10 +186,10 @@ END_TEST
 START_TEST(no_space_for_output)
 {
 	int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
-	struct job j;
+	struct test_job j;
 
 	ck_assert_int_ge(full, 0);
-	start_shell(&j, 2, _i ? "while echo hi; do sleep 0.01; done" : "echo hi", full);
+	start_shell_to(&j, 2, _i ? "while echo hi; do sleep 0.01; done" : "echo hi", full);
 	close(full);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 125);
@@ -203,7 +203,7 @@ START_TEST(no_space_for_logs)
 	char dir[] = "/tmp/tessera-test-XXXXXX", path[64];
 	char *argv[] = { "echo", "hi", NULL };
 	struct tess_launch how = { .nranks = 2, .argv = argv, .log_dir = dir };
-	struct job j;
+	struct test_job j;
 
 	ck_assert(mkdtemp(dir) != NULL);
 	snprintf(path, sizeof path, "%s/rank-1.log", dir);

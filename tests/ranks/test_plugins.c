@@ -22,14 +22,14 @@ struct outcome {
 	char sentence[RANKS][1200];
 };
 
-static int ignore(void *self, const char *bytes, size_t n)
+static int ignore_text(void *self, const char *bytes, size_t n)
 {
 	(void)self, (void)bytes, (void)n;
 	return 0;
 }
 
 /* Each rank by itself: what one of them is told must not come from the other's tess_world_fail. */
-static tess_status open_and_run(struct tess_world *w, void *arg)
+static tess_status generate_in_session(struct tess_world *w, void *arg)
 {
 	struct outcome *o = arg;
 	const char *overrides[] = { o->override, NULL };
@@ -40,25 +40,26 @@ static tess_status open_and_run(struct tess_world *w, void *arg)
 		tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &session);
 
 	if (!st)
-		st = tess_session_text(session, o->prompt ? o->prompt : "One day", 2, ignore, NULL);
+		st = tess_session_text(session, o->prompt ? o->prompt : "One day", 2, ignore_text,
+		                       NULL);
 	o->st[me] = st;
 	snprintf(o->sentence[me], sizeof o->sentence[me], "%s", st ? tess_error() : "");
 	if (!tess_barrier(tess_world_group(w), "after the failure") && o->prompt && session)
-		st = tess_session_text(session, "One day", 2, ignore, NULL);
+		st = tess_session_text(session, "One day", 2, ignore_text, NULL);
 	tess_session_close(session);
 	return o->prompt ? st : TESS_OK;
 }
 
-static struct outcome run(const char *override, const char *prompt)
+static struct outcome generate_on_all_ranks(const char *override, const char *prompt)
 {
 	struct outcome o = { .override = override, .prompt = prompt };
 
-	ck_assert_msg(!tess_world_spawn(RANKS, open_and_run, &o), "%s", tess_error());
+	ck_assert_msg(!tess_world_spawn(RANKS, generate_in_session, &o), "%s", tess_error());
 	return o;
 }
 
 /* `says`: parts, with | between. */
-static void check_says(const struct outcome *o, tess_status why, const char *says)
+static void expect_all_say(const struct outcome *o, tess_status why, const char *says)
 {
 	char parts[512];
 
@@ -97,10 +98,10 @@ START_TEST(style_is_named)
 
 	snprintf(override, sizeof override, MODULE "=defective:%s", defects[_i].config);
 	snprintf(says, sizeof says, MODULE "|style defective|%s", defects[_i].says);
-	o = run(override, NULL);
-	check_says(&o, defects[_i].why, says);
+	o = generate_on_all_ranks(override, NULL);
+	expect_all_say(&o, defects[_i].why, says);
 	if (!strstr(defects[_i].config, "null"))
-		check_says(&o, defects[_i].why, "tess-style-defective.so");
+		expect_all_say(&o, defects[_i].why, "tess-style-defective.so");
 }
 END_TEST
 
@@ -110,14 +111,14 @@ START_TEST(device_is_named)
 
 	ck_assert(!setenv("TESSERA_DEVICE", "defective", 1));
 	ck_assert(!setenv("DEFECT", _i ? "open=silent" : "open=7", 1));
-	o = run(NULL, NULL);
-	check_says(&o, _i ? TESS_EIO : TESS_EABI,
-	           _i ? "device defective|tess-device-defective.so|open() failed (TESS_EIO)"
-	              : "device defective|tess-device-defective.so|open() returned 7");
+	o = generate_on_all_ranks(NULL, NULL);
+	expect_all_say(&o, _i ? TESS_EIO : TESS_EABI,
+	               _i ? "device defective|tess-device-defective.so|open() failed (TESS_EIO)"
+	                  : "device defective|tess-device-defective.so|open() returned 7");
 }
 END_TEST
 
-static tess_status one_barrier(struct tess_world *w, void *arg)
+static tess_status call_one_barrier(struct tess_world *w, void *arg)
 {
 	(void)arg;
 	return tess_barrier(tess_world_group(w), "layers.3");
@@ -133,7 +134,8 @@ START_TEST(backend_is_named)
 	         _i % 2 ? "failed (TESS_EIO) without a sentence" : "returned 7");
 	ck_assert(!setenv("TESSERA_BACKEND", "defective", 1));
 	ck_assert(!setenv("DEFECT", defect, 1));
-	ck_assert_int_eq(tess_world_spawn(RANKS, one_barrier, NULL), _i % 2 ? TESS_EIO : TESS_EABI);
+	ck_assert_int_eq(tess_world_spawn(RANKS, call_one_barrier, NULL),
+	                 _i % 2 ? TESS_EIO : TESS_EABI);
 	ck_assert_msg(strstr(tess_error(), says) &&
 	                      strstr(tess_error(), "tess-backend-defective.so"),
 	              "%s", tess_error());
@@ -148,9 +150,9 @@ START_TEST(check_finds_what_differs)
 	struct outcome o;
 
 	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
-	o = run(MODULE "=defective:drift", NULL);
-	check_says(&o, TESS_EMISMATCH,
-	           MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
+	o = generate_on_all_ranks(MODULE "=defective:drift", NULL);
+	expect_all_say(&o, TESS_EMISMATCH,
+	               MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
 }
 END_TEST
 
@@ -160,8 +162,8 @@ START_TEST(check_finds_nan)
 	struct outcome o;
 
 	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
-	o = run(MODULE "=defective:nan", NULL);
-	check_says(&o, TESS_EINVAL, MODULE ": call gives NaN on rank 1, at row 1, column 88:");
+	o = generate_on_all_ranks(MODULE "=defective:nan", NULL);
+	expect_all_say(&o, TESS_EINVAL, MODULE ": call gives NaN on rank 1, at row 1, column 88:");
 }
 END_TEST
 
@@ -170,17 +172,17 @@ START_TEST(no_token_is_chosen_by_nan)
 	struct outcome o;
 
 	ck_assert(!setenv("TESSERA_CHECK", "0", 1));
-	o = run("model.norm=defective:nan_all", NULL);
-	check_says(&o, TESS_EINVAL, "rank 0: 512 of the 512 logits|at position 3 |NaN|--check");
+	o = generate_on_all_ranks("model.norm=defective:nan_all", NULL);
+	expect_all_say(&o, TESS_EINVAL, "rank 0: 512 of the 512 logits|at position 3 |NaN|--check");
 }
 END_TEST
 
 /* The session goes on afterwards: run() fails where it does not. */
 START_TEST(prompt_fails_on_all_ranks)
 {
-	struct outcome o = run(NULL, "One \xff\xfe");
+	struct outcome o = generate_on_all_ranks(NULL, "One \xff\xfe");
 
-	check_says(&o, TESS_EINVAL, "rank 0: the text is not UTF-8 at its byte 4");
+	expect_all_say(&o, TESS_EINVAL, "rank 0: the text is not UTF-8 at its byte 4");
 }
 END_TEST
 

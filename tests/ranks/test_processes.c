@@ -23,43 +23,44 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-enum { N = 3, PATIENCE_MS = 20000 };
+enum { N = 3, TEST_TIMEOUT_MS = 20000 };
 
 /* ---- the ranks ------------------------------------------------------------------------------- */
 
 static int nranks;
-static atomic_int told;
-static struct tess_failure first;
+static atomic_int has_failed;
+static struct tess_failure first_failure;
 
-static void hear_failure(void *arg, const struct tess_failure *f)
+static void store_first_failure(void *arg, const struct tess_failure *f)
 {
 	(void)arg;
-	first = *f;
-	atomic_store(&told, 1);
+	first_failure = *f;
+	atomic_store(&has_failed, 1);
 }
 
-static struct tess_failure_handler ear = { .on_failure = hear_failure };
+static struct tess_failure_handler failure_handler = { .on_failure = store_first_failure };
 
-static int64_t in_ms(int ms)
+static int64_t compute_deadline(int ms)
 {
 	return tess_now() + ms * (int64_t)TESS_MS;
 }
 
 /* Says what failed, and ends with 3. */
-static int await_failure(const struct tess_link *l)
+static int wait_for_first_failure(const struct tess_link *l)
 {
-	for (int64_t until = in_ms(PATIENCE_MS); !atomic_load(&told) && tess_now() < until;)
+	for (int64_t until = compute_deadline(TEST_TIMEOUT_MS);
+	     !atomic_load(&has_failed) && tess_now() < until;)
 		usleep(500);
-	printf("%s\n", atomic_load(&told) ? first.sentence : "nothing was heard");
-	l->leave(l->self, in_ms(PATIENCE_MS));
+	printf("%s\n", atomic_load(&has_failed) ? first_failure.sentence : "nothing was heard");
+	l->leave(l->self, compute_deadline(TEST_TIMEOUT_MS));
 	l->close(l->self);
 	return 3;
 }
 
-static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64_t number,
-                 const char *where)
+static void post_call(const struct tess_link *l, int32_t kind, uint64_t count, uint64_t number,
+                      const char *where)
 {
-	char room[512] __attribute__((aligned(8)));
+	char storage[512] __attribute__((aligned(8)));
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = kind,
 		               .dtype = TESS_F32,
@@ -69,12 +70,12 @@ static void post(const struct tess_link *l, int32_t kind, uint64_t count, uint64
 	struct tess_call_key key = { .number = number };
 
 	c.fingerprint = tess_call_fingerprint(tess_call_desc_hash(&c, nranks), &key, nranks);
-	tess_call_desc_write((void *)room, &c, &key, nranks);
-	l->add_call(l->self, (void *)room);
+	tess_call_desc_write((void *)storage, &c, &key, nranks);
+	l->add_call(l->self, (void *)storage);
 }
 
 /* Keys set before and after they are asked for, many notes, goodbye. */
-static int meet(const struct tess_link *l, int rank, int n)
+static int exchange_keys(const struct tess_link *l, int rank, int n)
 {
 	char key[32];
 	int32_t val = 0;
@@ -92,41 +93,41 @@ static int meet(const struct tess_link *l, int rank, int n)
 	for (int i = 0; i < n; i++) {
 		snprintf(key, sizeof key, "rank/%d", i);
 		len = sizeof val;
-		if (l->get(l->self, key, in_ms(PATIENCE_MS), &val, &len) || len != sizeof val ||
-		    val != 100 + i)
+		if (l->get(l->self, key, compute_deadline(TEST_TIMEOUT_MS), &val, &len) ||
+		    len != sizeof val || val != 100 + i)
 			return 1;
 	}
 	len = 2;
-	if (l->get(l->self, "rank/0", in_ms(PATIENCE_MS), &val, &len) != TESS_EINVAL)
+	if (l->get(l->self, "rank/0", compute_deadline(TEST_TIMEOUT_MS), &val, &len) != TESS_EINVAL)
 		return 1;
 	for (uint64_t i = 1; i <= 5000; i++)
-		post(l, TESS_ALL_REDUCE, i, i, "layers.0");
-	l->leave(l->self, in_ms(PATIENCE_MS));
+		post_call(l, TESS_ALL_REDUCE, i, i, "layers.0");
+	l->leave(l->self, compute_deadline(TEST_TIMEOUT_MS));
 	l->close(l->self);
-	if (atomic_load(&told))
-		printf("%s\n", first.sentence);
-	return atomic_load(&told) ? 1 : 0;
+	if (atomic_load(&has_failed))
+		printf("%s\n", first_failure.sentence);
+	return atomic_load(&has_failed) ? 1 : 0;
 }
 
-static int stall(const struct tess_link *l, int rank)
+static int stop_before_call(const struct tess_link *l, int rank)
 {
 	struct tess_call_key key = { .number = 7 };
 
 	if (rank == 1) {
-		post(l, TESS_BARRIER, 0, 6, "layers.0");
+		post_call(l, TESS_BARRIER, 0, 6, "layers.0");
 		usleep(100000);
 		raise(SIGSTOP);
-		return await_failure(l);
+		return wait_for_first_failure(l);
 	}
-	post(l, TESS_BARRIER, 0, 6, "layers.0");
-	post(l, TESS_BARRIER, 0, 7, "layers.1");
+	post_call(l, TESS_BARRIER, 0, 6, "layers.0");
+	post_call(l, TESS_BARRIER, 0, 7, "layers.1");
 	usleep(400000);
 	l->deadline_passed(l->self, &key, 1);
-	return await_failure(l);
+	return wait_for_first_failure(l);
 }
 
 /* As a program does it, started by hand: rank 0 hosts. */
-static int open_world(const char *role, const char *rank, const char *n)
+static int open_world_by_hand(const char *role, const char *rank, const char *n)
 {
 	struct tess_world *w;
 
@@ -144,7 +145,7 @@ static int open_world(const char *role, const char *rank, const char *n)
 	return 0;
 }
 
-static int play(const char *role, int rank, int n)
+static int run_link_role(const char *role, int rank, int n)
 {
 	struct tess_rendezvous *server = NULL;
 	const char *path = getenv("TEST_SOCKET");
@@ -160,39 +161,40 @@ static int play(const char *role, int rank, int n)
 	if (!path && tess_socket_path("tests", own, sizeof own))
 		return 1;
 	if (tess_link_socket(path ? path : own, path != NULL, rank, n,
-	                     in_ms(strcmp(role, "hurry") ? PATIENCE_MS : 300), &ear, &l)) {
+	                     compute_deadline(strcmp(role, "hurry") ? TEST_TIMEOUT_MS : 300),
+	                     &failure_handler, &l)) {
 		printf("%s\n", tess_error());
 		tess_rendezvous_close(server);
 		return 2;
 	}
 	if (!strcmp(role, "meet"))
-		rc = meet(&l, rank, n);
+		rc = exchange_keys(&l, rank, n);
 	if (!strcmp(role, "wait")) {
 		printf("here\n");
 		fflush(stdout);
-		rc = await_failure(&l);
+		rc = wait_for_first_failure(&l);
 	}
 	if (!strcmp(role, "differ")) {
-		post(&l, TESS_ALL_REDUCE, rank == 1 ? 12 : 11, 1,
-		     rank == 1 ? "layers.9" : "layers.8");
-		rc = await_failure(&l);
+		post_call(&l, TESS_ALL_REDUCE, rank == 1 ? 12 : 11, 1,
+		          rank == 1 ? "layers.9" : "layers.8");
+		rc = wait_for_first_failure(&l);
 	}
 	if (!strcmp(role, "early")) {
-		post(&l, TESS_ALL_REDUCE, 11, 1, "layers.8");
-		rc = await_failure(&l);
+		post_call(&l, TESS_ALL_REDUCE, 11, 1, "layers.8");
+		rc = wait_for_first_failure(&l);
 	}
 	if (!strcmp(role, "leave")) {
-		l.leave(l.self, in_ms(PATIENCE_MS));
+		l.leave(l.self, compute_deadline(TEST_TIMEOUT_MS));
 		l.close(l.self);
 	}
 	if (!strcmp(role, "post")) {
 		if (rank == 1)
 			(l.fail)(l.self, TESS_ENOMEM,
 			         "rank 1: no memory for it"); /* not the macro of Check */
-		rc = await_failure(&l);
+		rc = wait_for_first_failure(&l);
 	}
 	if (!strcmp(role, "stall"))
-		rc = stall(&l, rank);
+		rc = stop_before_call(&l, rank);
 	tess_rendezvous_close(server);
 	return rc;
 }
@@ -201,14 +203,14 @@ static int play(const char *role, int rank, int n)
 
 static char dir[] = "/tmp/tessera-test-XXXXXX";
 
-static void begin(void)
+static void make_runtime_dir(void)
 {
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
 }
 
 /* Nothing is left: no socket, no lock. */
-static void end(void)
+static void remove_runtime_dir(void)
 {
 	char path[128];
 	struct dirent *e;
@@ -224,7 +226,7 @@ static void end(void)
 	ck_assert_int_eq(rmdir(dir), 0);
 }
 
-static struct tess_rendezvous *host(int n)
+static struct tess_rendezvous *host_rendezvous(int n)
 {
 	struct tess_rendezvous *r;
 
@@ -233,25 +235,25 @@ static struct tess_rendezvous *host(int n)
 	return r;
 }
 
-static void start_all(struct process *p, const char *role, int n)
+static void start_rank_processes(struct process *p, const char *role, int n)
 {
 	for (int i = n - 1; i >= 0; i--) /* rank 0, who may host, is the last to come */
 		process_start(&p[i], role, i, n);
 }
 
-static void said(const struct process *p, const char *a, const char *b)
+static void expect_both_texts(const struct process *p, const char *a, const char *b)
 {
 	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "it said: %s; lacks: %s or %s",
 	              p->text, a, b);
 }
 
-static void finish_all(struct process *p, int n, int but, const char *a, const char *b)
+static void finish_rank_processes(struct process *p, int n, int but, const char *a, const char *b)
 {
 	for (int i = 0; i < n; i++)
-		process_finish(&p[i], PATIENCE_MS);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
 	for (int i = 0; i < n; i++)
 		if (i != but)
-			said(&p[i], a, b);
+			expect_both_texts(&p[i], a, b);
 }
 
 /* _i: 0: hosted by the launcher; 1: by rank 0 */
@@ -260,21 +262,21 @@ START_TEST(ranks_meet)
 	struct tess_rendezvous *r = NULL;
 	struct process p[4];
 
-	begin();
+	make_runtime_dir();
 	if (!_i)
-		r = host(4);
-	start_all(p, "meet", 4);
+		r = host_rendezvous(4);
+	start_rank_processes(p, "meet", 4);
 	for (int i = 0; i < 4; i++) {
-		process_finish(&p[i], PATIENCE_MS);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
 		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
 	}
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
 /* Victim 3 is rank 0, who hosts. How long the last of the others took to hear of it. */
-static int64_t kill_rank(int which)
+static int64_t measure_kill_of_rank(int which)
 {
 	struct tess_rendezvous *r = NULL;
 	struct process p[N];
@@ -283,20 +285,20 @@ static int64_t kill_rank(int which)
 	int64_t began, longest = 0;
 	int32_t rank = -1;
 
-	begin();
+	make_runtime_dir();
 	if (which < 3)
-		r = host(N);
-	start_all(p, "wait", N);
+		r = host_rendezvous(N);
+	start_rank_processes(p, "wait", N);
 	for (int i = 0; i < N; i++)
-		process_hear(&p[i]);
+		process_await_line(&p[i]);
 	began = tess_now();
 	kill(p[victim].pid, SIGKILL);
-	finish_all(p, N, victim, "has ended",
-	           victim == 0   ? "rank 0"
-	           : victim == 1 ? "rank 1"
-	                         : "rank 2");
+	finish_rank_processes(p, N, victim, "has ended",
+	                      victim == 0   ? "rank 0"
+	                      : victim == 1 ? "rank 1"
+	                                    : "rank 2");
 	for (int i = 0; i < N; i++)
-		longest = p[i].ended - began > longest ? p[i].ended - began : longest;
+		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
 	if (!r) { /* what the dead host left is removed by the others; a job may have the name again */
 		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir,
 		         (unsigned)geteuid());
@@ -308,17 +310,17 @@ static int64_t kill_rank(int which)
 		ck_assert_int_eq(rank, victim);
 	}
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 	return longest;
 }
 
 START_TEST(a_rank_is_killed)
 {
-	process_in_a_second(kill_rank, _i);
+	process_expect_within_second(measure_kill_of_rank, _i);
 }
 END_TEST
 
-static void say_hello(int fd, int32_t rank, pid_t pid)
+static void send_hello(int fd, int32_t rank, pid_t pid)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)pid };
 	struct tess_pipe out = { 0 };
@@ -328,7 +330,7 @@ static void say_hello(int fd, int32_t rank, pid_t pid)
 	tess_pipe_free(&out);
 }
 
-static int count_bytes(int fd)
+static int count_unread_bytes(int fd)
 {
 	int n = 0;
 
@@ -350,13 +352,13 @@ START_TEST(the_host_hears_last)
 		}
 		ck_assert(!tess_rendezvous_open_tunnels(end, N, &r));
 		for (int k = 0; k < N; k++)
-			say_hello(fd[k][0], k, k ? 1 : getpid());
+			send_hello(fd[k][0], k, k ? 1 : getpid());
 		for (int k = 0; k < N; k++)
 			ck_assert(read(fd[k][0], &welcome, sizeof welcome) == sizeof welcome);
 		close(fd[1][0]);
-		while (!count_bytes(fd[0][0]))
+		while (!count_unread_bytes(fd[0][0]))
 			;
-		ck_assert_msg(count_bytes(fd[2][0]) > 0, "rank 0 heard before rank 2");
+		ck_assert_msg(count_unread_bytes(fd[2][0]) > 0, "rank 0 heard before rank 2");
 		tess_rendezvous_close(r);
 		close(fd[0][0]);
 		close(fd[2][0]);
@@ -365,7 +367,7 @@ START_TEST(the_host_hears_last)
 END_TEST
 
 /* The socket and the lock of a job as a host leaves them that is killed with all its ranks. */
-static void leave_behind(const char *job, char path[static 128], char lock[static 136])
+static void leave_stale_socket(const char *job, char path[static 128], char lock[static 136])
 {
 	ck_assert(!tess_socket_path(job, path, 128));
 	close(tess_socket_listen(path, 1));
@@ -381,9 +383,9 @@ START_TEST(the_next_job_clears_up)
 	char path[128], lock[136], dead[160], alive[160], record[176];
 	int held;
 
-	begin();
+	make_runtime_dir();
 	ck_assert(!tess_rendezvous_open("runs", N, &running));
-	leave_behind("gone", path, lock);
+	leave_stale_socket("gone", path, lock);
 	held = tess_records_make(dead, sizeof dead);
 	ck_assert_int_ge(held, 0);
 	close(held); /* as the system does it for a launcher that was killed */
@@ -399,7 +401,7 @@ START_TEST(the_next_job_clears_up)
 	close(held);
 	tess_rendezvous_close(next);
 	tess_rendezvous_close(running);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -409,13 +411,13 @@ START_TEST(a_job_that_was_not_closed)
 	struct tess_rendezvous *next;
 	struct process p[2];
 
-	begin();
-	start_all(p, "exit", 2);
+	make_runtime_dir();
+	start_rank_processes(p, "exit", 2);
 	for (int i = 0; i < 2; i++)
-		process_finish(&p[i], PATIENCE_MS);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
 	ck_assert(!tess_rendezvous_open("next", N, &next));
 	tess_rendezvous_close(next);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -424,14 +426,14 @@ START_TEST(the_launcher_ends)
 	struct tess_rendezvous *r;
 	struct process p[N];
 
-	begin();
-	r = host(N);
-	start_all(p, "wait", N);
+	make_runtime_dir();
+	r = host_rendezvous(N);
+	start_rank_processes(p, "wait", N);
 	for (int i = 0; i < N; i++)
-		process_hear(&p[i]);
+		process_await_line(&p[i]);
 	tess_rendezvous_close(r);
-	finish_all(p, N, -1, "the server of the rendezvous was closed", "");
-	end();
+	finish_rank_processes(p, N, -1, "the server of the rendezvous was closed", "");
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -440,16 +442,16 @@ START_TEST(the_launcher_posts)
 	struct tess_rendezvous *r;
 	struct process p[N];
 
-	begin();
-	r = host(N);
-	start_all(p, "wait", N);
+	make_runtime_dir();
+	r = host_rendezvous(N);
+	start_rank_processes(p, "wait", N);
 	for (int i = 0; i < N; i++)
-		process_hear(&p[i]);
+		process_await_line(&p[i]);
 	tess_rendezvous_fail(r, 2, TESS_EPEER, "rank 2 was killed by SIGSEGV");
 	tess_rendezvous_fail(r, 1, TESS_EPEER, "rank 1 too");
-	finish_all(p, N, -1, "rank 2 was killed by SIGSEGV", "");
+	finish_rank_processes(p, N, -1, "rank 2 was killed by SIGSEGV", "");
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -465,12 +467,12 @@ START_TEST(something_is_wrong)
 	struct tess_rendezvous *r;
 	struct process p[N];
 
-	begin();
-	r = host(N);
-	start_all(p, cases[_i].role, N);
-	finish_all(p, N, -1, cases[_i].a, cases[_i].b);
+	make_runtime_dir();
+	r = host_rendezvous(N);
+	start_rank_processes(p, cases[_i].role, N);
+	finish_rank_processes(p, N, -1, cases[_i].a, cases[_i].b);
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -483,15 +485,15 @@ START_TEST(a_rank_leaves_early)
 	struct tess_rendezvous *r;
 	struct process p[N];
 
-	begin();
-	r = host(N);
+	make_runtime_dir();
+	r = host_rendezvous(N);
 	process_start(&p[0], "early", 0, N);
 	process_start(&p[1], "leave", 1, N);
 	process_start(&p[2], "early", 2, N);
-	finish_all(p, N, 1, "rank 1 will not join",
-	           "all_reduce of 11 f32 (sum), call 1, at layers.8");
+	finish_rank_processes(p, N, 1, "rank 1 will not join",
+	                      "all_reduce of 11 f32 (sum), call 1, at layers.8");
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -500,18 +502,18 @@ START_TEST(a_rank_is_stopped)
 	struct tess_rendezvous *r;
 	struct process p[N];
 
-	begin();
-	r = host(N);
-	start_all(p, "stall", N);
-	process_finish(&p[0], PATIENCE_MS);
-	process_finish(&p[2], PATIENCE_MS);
-	said(&p[0], "rank 1 (process", "is stopped");
-	said(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
+	make_runtime_dir();
+	r = host_rendezvous(N);
+	start_rank_processes(p, "stall", N);
+	process_finish(&p[0], TEST_TIMEOUT_MS);
+	process_finish(&p[2], TEST_TIMEOUT_MS);
+	expect_both_texts(&p[0], "rank 1 (process", "is stopped");
+	expect_both_texts(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
 	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
-	process_finish(&p[1], PATIENCE_MS);
-	said(&p[1], "rank 1 (process", "is stopped");
+	process_finish(&p[1], TEST_TIMEOUT_MS);
+	expect_both_texts(&p[1], "rank 1 (process", "is stopped");
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -522,24 +524,25 @@ START_TEST(a_rank_is_stopped_before_it_opens)
 	struct process p[N];
 	char rule[48], who[32];
 
-	begin();
-	r = host(N);
+	make_runtime_dir();
+	r = host_rendezvous(N);
 	snprintf(rule, sizeof rule, "rank=%d,call=0,do=stop", _i);
 	snprintf(who, sizeof who, "rank %d (process", _i);
 	ck_assert(!setenv("TESSERA_RENDEZVOUS", tess_rendezvous_path(r), 1));
 	ck_assert(!setenv("TESSERA_BACKEND", "faulty:shm", 1));
 	ck_assert(!setenv("TESSERA_FAULTY", rule, 1));
 	ck_assert(!setenv("TESSERA_TIMEOUT", "1", 1));
-	start_all(p, "world", N);
+	start_rank_processes(p, "world", N);
 	for (int i = 0; i < N; i++)
 		if (i != _i) {
-			process_finish(&p[i], PATIENCE_MS);
-			said(&p[i], who, "is stopped; the opening of the group of all ranks");
+			process_finish(&p[i], TEST_TIMEOUT_MS);
+			expect_both_texts(&p[i], who,
+			                  "is stopped; the opening of the group of all ranks");
 		}
 	kill(p[_i].pid, SIGKILL);
-	process_finish(&p[_i], PATIENCE_MS);
+	process_finish(&p[_i], TEST_TIMEOUT_MS);
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -549,22 +552,23 @@ START_TEST(a_rank_never_comes)
 	struct process p[N];
 	int missing = _i ? 0 : 2; /* with a launcher; the host itself */
 
-	begin();
+	make_runtime_dir();
 	if (!_i)
-		r = host(N);
+		r = host_rendezvous(N);
 	for (int i = 0; i < N; i++)
 		if (i != missing)
 			process_start(&p[i], "hurry", i, N);
 	for (int i = 0; i < N; i++)
 		if (i != missing) {
 			process_finish(&p[i], 3000);
-			said(&p[i],
-			     missing ? "rank 2 has not come"
-			             : "rank 0, which hosts the rendezvous, has not come",
-			     "deadline of rank");
+			expect_both_texts(
+				&p[i],
+				missing ? "rank 2 has not come"
+					: "rank 0, which hosts the rendezvous, has not come",
+				"deadline of rank");
 		}
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -573,18 +577,19 @@ START_TEST(ranks_that_do_not_fit)
 	struct tess_rendezvous *r;
 	struct process p[3];
 
-	begin();
-	r = host(3);
+	make_runtime_dir();
+	r = host_rendezvous(3);
 	process_start(&p[0], "wait", 0, 3);
 	process_start(&p[1], "wait", _i ? 1 : 0, _i ? 4 : 3);
-	process_finish(&p[0], PATIENCE_MS);
-	process_finish(&p[1], PATIENCE_MS);
+	process_finish(&p[0], TEST_TIMEOUT_MS);
+	process_finish(&p[1], TEST_TIMEOUT_MS);
 	for (int i = 0; i < 2; i++)
-		said(&p[i],
-		     _i ? "rank 1 was started for 4 ranks, the job has 3" : "rank 0 came twice",
-		     "");
+		expect_both_texts(&p[i],
+		                  _i ? "rank 1 was started for 4 ranks, the job has 3"
+		                     : "rank 0 came twice",
+		                  "");
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -595,8 +600,8 @@ START_TEST(strangers)
 	struct process p[N];
 	int fd[40];
 
-	begin();
-	r = host(N);
+	make_runtime_dir();
+	r = host_rendezvous(N);
 	for (int i = 0; i < 40; i++) {
 		static const char junk[64] = "GET / HTTP/1.0\r\n\r\n";
 		static const unsigned int huge[4] = { 0xfffffff8, TESS_HELLO, 0, N };
@@ -610,15 +615,15 @@ START_TEST(strangers)
 		if (i % 4 == 3)
 			ck_assert_int_gt(write(fd[i], junk, 5), 0);
 	}
-	start_all(p, "meet", N);
+	start_rank_processes(p, "meet", N);
 	for (int i = 0; i < N; i++) {
-		process_finish(&p[i], PATIENCE_MS);
+		process_finish(&p[i], TEST_TIMEOUT_MS);
 		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
 	}
 	for (int i = 0; i < 40; i++)
 		close(fd[i]);
 	tess_rendezvous_close(r);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -627,13 +632,14 @@ START_TEST(worlds_that_do_not_open)
 {
 	struct process p[2];
 
-	begin();
+	make_runtime_dir();
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", _i ? "lopback" : "loopback", 1), 0);
-	start_all(p, "world", 2);
-	finish_all(p, 2, -1, _i ? "lopback" : "its ranks are threads of one process", "rank ");
+	start_rank_processes(p, "world", 2);
+	finish_rank_processes(p, 2, -1, _i ? "lopback" : "its ranks are threads of one process",
+	                      "rank ");
 	ck_assert_int_eq(WEXITSTATUS(p[0].status), 2);
 	ck_assert_int_eq(WEXITSTATUS(p[1].status), 2);
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -641,14 +647,15 @@ START_TEST(ranks_that_take_two_backends)
 {
 	struct process p[N];
 
-	begin();
+	make_runtime_dir();
 	for (int i = 0; i < N; i++) {
 		ck_assert_int_eq(setenv("TESSERA_BACKEND", i == 1 ? "loopback" : "shm", 1), 0);
 		process_start(&p[i], "world", i, N);
 	}
-	finish_all(p, N, -1, "rank 1: it takes the backend loopback, and rank 0 shm; all ranks",
-	           "TESSERA_BACKEND");
-	end();
+	finish_rank_processes(p, N, -1,
+	                      "rank 1: it takes the backend loopback, and rank 0 shm; all ranks",
+	                      "TESSERA_BACKEND");
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -657,7 +664,7 @@ START_TEST(places)
 	struct tess_rendezvous *r, *again;
 	char path[128];
 
-	begin();
+	make_runtime_dir();
 	ck_assert_msg(!tess_rendezvous_open("tests", 1, &r), "%s", tess_error());
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &again), TESS_EIO);
 	ck_assert_msg(strstr(tess_error(), "a job is running") != NULL, "%s", tess_error());
@@ -679,7 +686,7 @@ START_TEST(places)
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", "/proc", 1), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EIO);
 	ck_assert_msg(strstr(tess_error(), "set XDG_RUNTIME_DIR") != NULL, "%s", tess_error());
-	end();
+	remove_runtime_dir();
 }
 END_TEST
 
@@ -689,10 +696,10 @@ int main(int argc, char **argv)
 	SRunner *runner;
 
 	if (argc == 4) {
-		process_begin();
+		process_die_with_parent();
 		if (!strcmp(argv[1], "world") || !strcmp(argv[1], "exit"))
-			return open_world(argv[1], argv[2], argv[3]);
-		return play(argv[1], atoi(argv[2]), atoi(argv[3]));
+			return open_world_by_hand(argv[1], argv[2], argv[3]);
+		return run_link_role(argv[1], atoi(argv[2]), atoi(argv[3]));
 	}
 	tcase = suite_begin("processes", 60, &runner);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);

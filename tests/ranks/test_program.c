@@ -41,11 +41,11 @@
 #define GATHERS "\"" L "self_attn\":\"module_allgather\",\"" L "mlp\":\"module_allgather\","
 #define GATE_UP "\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\","
 
-struct plan {
+struct plan_case {
 	const char *name, *json;
 };
 
-static const struct plan plans[] = {
+static const struct plan_case plans[] = {
 	{ "preset", "{" EMBED ATTENTION MLP HEAD "}" },
 	{ "sequence parallel",
 	  "{" SCATTER NORMS GATHERS QKV("colwise", "colwise", "colwise") GATE_UP HEAD "}" },
@@ -98,17 +98,18 @@ static const struct plan plans[] = {
 	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
 };
 /* only where no bias would enter an unfinished sum */
-static const struct plan local_plan = { "down local_rowwise, mlp gather",
-	                                "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"colwise\","
-	                                "\"" L "mlp.up_proj\":\"colwise\",\"" L
-	                                "mlp.down_proj\":\"local_rowwise\",\"" L
-	                                "mlp\":\"gather\"," HEAD "}" };
+static const struct plan_case local_plan = { "down local_rowwise, mlp gather",
+	                                     "{" EMBED ATTENTION "\"" L
+	                                     "mlp.gate_proj\":\"colwise\","
+	                                     "\"" L "mlp.up_proj\":\"colwise\",\"" L
+	                                     "mlp.down_proj\":\"local_rowwise\",\"" L
+	                                     "mlp\":\"gather\"," HEAD "}" };
 
-struct refusal {
+struct refused_plan {
 	const char *name, *json, *says;
 };
 
-static const struct refusal refusals[] = {
+static const struct refused_plan refusals[] = {
 	{ "down missing", "{" EMBED ATTENTION GATE_UP HEAD "}", "its style should be rowwise" },
 	{ "o missing", "{" EMBED QKV("colwise", "colwise", "colwise") MLP HEAD "}",
 	  "its style should be rowwise" },
@@ -132,13 +133,13 @@ static const struct refusal refusals[] = {
 	{ "unknown style", "{\"lm_head\":\"colwize\"}", "colwise" },
 };
 
-struct fixture {
+struct model_fixture {
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
 	const struct tess_model *model;
 };
 
-static void open_model(const char *dir, struct fixture *f)
+static void open_model_fixture(const char *dir, struct model_fixture *f)
 {
 	char path[512];
 
@@ -148,8 +149,8 @@ static void open_model(const char *dir, struct fixture *f)
 	ck_assert_msg(!tess_plugin_model("llama", &f->model), "%s", tess_error());
 }
 
-static tess_status forward(const struct fixture *f, const char *json, int32_t nranks,
-                           const int32_t *ids, int64_t n, bool all, float **logits, int64_t *count)
+static tess_status run_plan(const struct model_fixture *f, const char *json, int32_t nranks,
+                            const int32_t *ids, int64_t n, bool all, float **logits, int64_t *count)
 {
 	struct tess_plan plan;
 	struct lockstep how = { f->model, &f->source, &plan, nranks, ids, n, all };
@@ -162,17 +163,18 @@ static tess_status forward(const struct fixture *f, const char *json, int32_t nr
 }
 
 /* Every world size that the plan accepts gives the bits of one replicated rank; the rest is refused by units. */
-static void sweep(const struct fixture *f, const struct plan *p, const int32_t *ids, int64_t n,
-                  int32_t most)
+static void check_all_rank_counts(const struct model_fixture *f, const struct plan_case *p,
+                                  const int32_t *ids, int64_t n, int32_t most)
 {
 	float *want, *have;
 	int64_t count, other;
 	int32_t done = 0;
 
-	ck_assert_msg(!forward(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count),
-	              "%s", tess_error());
+	ck_assert_msg(
+		!run_plan(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count),
+		"%s", tess_error());
 	for (int32_t ranks = 1; ranks <= most; ranks++) {
-		tess_status st = forward(f, p->json, ranks, ids, n, true, &have, &other);
+		tess_status st = run_plan(f, p->json, ranks, ids, n, true, &have, &other);
 
 		if (st == TESS_EINVAL && strstr(tess_error(), "units cannot be cut"))
 			continue;
@@ -191,43 +193,43 @@ static const int32_t some_ids[] = { 1, 5, 90, 33, 5, 71, 2, 64, 17, 3, 100, 42 }
 
 START_TEST(same_bits_odd)
 {
-	struct fixture f;
+	struct model_fixture f;
 
-	open_model("tests/data/goldens/llama-odd", &f);
-	sweep(&f, &plans[_i], some_ids, 12, 8);
+	open_model_fixture("tests/data/goldens/llama-odd", &f);
+	check_all_rank_counts(&f, &plans[_i], some_ids, 12, 8);
 	tess_checkpoint_close(f.checkpoint);
 }
 END_TEST
 
 START_TEST(same_bits_stories)
 {
-	struct fixture f;
+	struct model_fixture f;
 
-	open_model("data", &f);
-	sweep(&f, &plans[_i], some_ids, 5, 8);
+	open_model_fixture("data", &f);
+	check_all_rank_counts(&f, &plans[_i], some_ids, 5, 8);
 	tess_checkpoint_close(f.checkpoint);
 }
 END_TEST
 
 START_TEST(local_without_bias)
 {
-	struct fixture f;
+	struct model_fixture f;
 
-	open_model("data", &f);
-	sweep(&f, &local_plan, some_ids, 5, 8);
+	open_model_fixture("data", &f);
+	check_all_rank_counts(&f, &local_plan, some_ids, 5, 8);
 	tess_checkpoint_close(f.checkpoint);
 }
 END_TEST
 
-static void refused(const char *dir, const char *json, int32_t ranks, const char *says)
+static void expect_plan_refused(const char *dir, const char *json, int32_t ranks, const char *says)
 {
-	struct fixture f;
+	struct model_fixture f;
 	float *logits;
 	int64_t count;
 	tess_status st;
 
-	open_model(dir, &f);
-	st = forward(&f, json, ranks, some_ids, 3, true, &logits, &count);
+	open_model_fixture(dir, &f);
+	st = run_plan(&f, json, ranks, some_ids, 3, true, &logits, &count);
 	ck_assert_msg(st < 0, "not refused: %s", json);
 	ck_assert_msg(strstr(tess_error(), says) != NULL, "says \"%s\", not \"%s\"", tess_error(),
 	              says);
@@ -236,21 +238,24 @@ static void refused(const char *dir, const char *json, int32_t ranks, const char
 
 START_TEST(refuses)
 {
-	refused("tests/data/goldens/llama-odd", refusals[_i].json, 2, refusals[_i].says);
-	refused("data", refusals[_i].json, 2, refusals[_i].says);
+	expect_plan_refused("tests/data/goldens/llama-odd", refusals[_i].json, 2,
+	                    refusals[_i].says);
+	expect_plan_refused("data", refusals[_i].json, 2, refusals[_i].says);
 }
 END_TEST
 
 START_TEST(refuses_more)
 {
 	/* a sum that nobody finishes; a bias before it; a table cut two ways; more ranks than heads */
-	refused("data", refusals[2].json, 2, "model.layers.0: an addition of an unfinished sum of");
-	refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
-	refused("tests/data/goldens/llama-odd", "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}",
-	        2, "the table is placed by");
-	refused("tests/data/goldens/llama-odd", plans[0].json, 7,
-	        "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
-	refused("data", plans[0].json, 12, "use 1 to 8");
+	expect_plan_refused("data", refusals[2].json, 2,
+	                    "model.layers.0: an addition of an unfinished sum of");
+	expect_plan_refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
+	expect_plan_refused("tests/data/goldens/llama-odd",
+	                    "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}", 2,
+	                    "the table is placed by");
+	expect_plan_refused("tests/data/goldens/llama-odd", plans[0].json, 7,
+	                    "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
+	expect_plan_refused("data", plans[0].json, 12, "use 1 to 8");
 }
 END_TEST
 
@@ -317,7 +322,7 @@ START_TEST(precedence)
 }
 END_TEST
 
-static const struct refusal bad_plans[] = {
+static const struct refused_plan bad_plans[] = {
 	{ "a name", "tpsp", "auto, none, tp, tp+sp; did you mean tp+sp?" },
 	{ "a dimension", "{\"dp\":{\"lm_head\":\"colwise\"}}", "\"dp\" has rules of its own" },
 	{ "two dimensions", "{\"dp\":{},\"tp\":{}}", "\"dp\" has rules of its own" },
@@ -328,9 +333,9 @@ static const struct refusal bad_plans[] = {
 START_TEST(refuses_to_open)
 {
 	struct tess_plan plan;
-	struct fixture f;
+	struct model_fixture f;
 
-	open_model("data", &f);
+	open_model_fixture("data", &f);
 	for (size_t i = 0; i < sizeof bad_plans / sizeof *bad_plans; i++) {
 		ck_assert(tess_plan_open(f.model, bad_plans[i].json, NULL, 0, &plan) < 0);
 		ck_assert_msg(strstr(tess_error(), bad_plans[i].says) != NULL, "%s: %s",
@@ -340,7 +345,7 @@ START_TEST(refuses_to_open)
 }
 END_TEST
 
-static size_t heap(void)
+static size_t measure_heap_bytes(void)
 {
 	struct mallinfo2 m = mallinfo2();
 
@@ -360,10 +365,11 @@ START_TEST(long_plan)
 		len += (size_t)snprintf(json + len, ONE, "%s\"layers.%d\":\"colwise\"",
 		                        i ? "," : "{", i);
 	strcpy(json + len, "}");
-	before = heap();
+	before = measure_heap_bytes();
 	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
 	ck_assert_int_eq(plan.nrules, RULES);
-	ck_assert_msg(heap() - before < 16 << 20, "%zu bytes", heap() - before);
+	ck_assert_msg(measure_heap_bytes() - before < 16 << 20, "%zu bytes",
+	              measure_heap_bytes() - before);
 	tess_plan_free(&plan);
 	free(json);
 }
@@ -372,16 +378,16 @@ END_TEST
 /* The last row alone, and a prefix: the same bits as in the whole. */
 START_TEST(rows_do_not_depend_on_others)
 {
-	struct fixture f;
+	struct model_fixture f;
 	float *whole, *part;
 	int64_t count, rows;
 
-	open_model("tests/data/goldens/llama-odd", &f);
-	ck_assert(!forward(&f, plans[0].json, 3, some_ids, 12, true, &whole, &count));
+	open_model_fixture("tests/data/goldens/llama-odd", &f);
+	ck_assert(!run_plan(&f, plans[0].json, 3, some_ids, 12, true, &whole, &count));
 	for (int64_t n = 1; n <= 12; n += 3) {
 		for (int32_t p = 0; p < 2; p++) {
-			ck_assert(!forward(&f, plans[p].json, 2 + p, some_ids, n, false, &part,
-			                   &rows));
+			ck_assert(!run_plan(&f, plans[p].json, 2 + p, some_ids, n, false, &part,
+			                    &rows));
 			ck_assert(!memcmp(part, whole + (n - 1) * rows, 4 * (size_t)rows));
 			free(part);
 		}
@@ -394,13 +400,13 @@ END_TEST
 /* ---- gate and up fused in one weight, as phi3 has them ------------------------------------------------------ */
 
 struct fused_source {
-	struct tess_source *from;
+	struct tess_source *base;
 	float *made[64]; /* to free */
 	int32_t n;
 };
 
 /* gate_up_proj is gate_proj's rows, then up_proj's. */
-static tess_status find_fused(void *self, const char *name, struct tess_view *out)
+static tess_status find_fused_tensor(void *self, const char *name, struct tess_view *out)
 {
 	struct fused_source *f = self;
 	const char *at = strstr(name, "gate_up_proj");
@@ -409,11 +415,11 @@ static tess_status find_fused(void *self, const char *name, struct tess_view *ou
 	int64_t n[2];
 
 	if (!at)
-		return f->from->find(f->from->self, name, out);
+		return f->base->find(f->base->self, name, out);
 	for (int i = 0; i < 2; i++) {
 		snprintf(other, sizeof other, "%.*s%s%s", (int)(at - name), name,
 		         i ? "up_proj" : "gate_proj", at + strlen("gate_up_proj"));
-		if (f->from->find(f->from->self, other, &half[i]))
+		if (f->base->find(f->base->self, other, &half[i]))
 			return TESS_ENOENT;
 		n[i] = half[i].shape[0] * (half[i].ndim > 1 ? half[i].shape[1] : 1);
 	}
@@ -427,7 +433,7 @@ static tess_status find_fused(void *self, const char *name, struct tess_view *ou
 	return TESS_OK;
 }
 
-static void drop_nothing(void *self, const void *data, uint64_t bytes)
+static void ignore_drop(void *self, const void *data, uint64_t bytes)
 {
 	(void)self, (void)data, (void)bytes;
 }
@@ -435,7 +441,7 @@ static void drop_nothing(void *self, const void *data, uint64_t bytes)
 /* One layer's mlp between embedding and head: what fusing changes is all here. */
 static bool fuse;
 
-static struct tess_tensor *mlp_forward(struct tess_nn *nn, struct tess_tensor *ids)
+static struct tess_tensor *record_mlp(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	int32_t bias = nn->integer(nn, "mlp_bias", 0) ? TESS_BIAS : 0;
 	struct tess_dim *vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
@@ -464,18 +470,18 @@ static struct tess_tensor *mlp_forward(struct tess_nn *nn, struct tess_tensor *i
 	return nn->tied(nn, "lm_head", nn->select_rows(nn, nn->leave(nn, y)), "model.embed_tokens");
 }
 
-static tess_status mlp_run(const struct fixture *f, const char *json, int32_t ranks, float **logits,
-                           int64_t *count)
+static tess_status run_mlp(const struct model_fixture *f, const char *json, int32_t ranks,
+                           float **logits, int64_t *count)
 {
 	static const struct tess_model model = { .size = sizeof model,
 		                                 .name = "mlp",
-		                                 .forward = mlp_forward };
-	struct fused_source fused = { .from = (struct tess_source *)&f->source };
+		                                 .forward = record_mlp };
+	struct fused_source fused = { .base = (struct tess_source *)&f->source };
 	struct tess_source source = { .self = &fused,
 		                      .name = "fused",
 		                      .config = f->source.config,
-		                      .find = find_fused,
-		                      .drop = drop_nothing };
+		                      .find = find_fused_tensor,
+		                      .drop = ignore_drop };
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, ranks, some_ids, 7, true };
 	tess_status st;
@@ -493,34 +499,35 @@ static const char *const fused_styles[] = { "packed_colwise", "packed_colwise:pa
 
 START_TEST(fused_gate_and_up)
 {
-	struct fixture f;
+	struct model_fixture f;
 	float *want, *have;
 	int64_t count;
 	char json[256];
 
-	open_model(_i % 2 ? "data" : "tests/data/goldens/llama-odd", &f);
+	open_model_fixture(_i % 2 ? "data" : "tests/data/goldens/llama-odd", &f);
 	fuse = false;
-	ck_assert_msg(!mlp_run(&f, "none", 1, &want, &count), "%s", tess_error());
+	ck_assert_msg(!run_mlp(&f, "none", 1, &want, &count), "%s", tess_error());
 	fuse = true;
 	snprintf(json, sizeof json,
 	         "{\"*.*.*.mlp.gate_up_proj\":\"%s\",\"*.*.*.mlp.down_proj\":\"rowwise\"}",
 	         fused_styles[_i / 2]);
 	for (int32_t ranks = 1; ranks <= 8; ranks++) {
-		ck_assert_msg(!mlp_run(&f, json, ranks, &have, &count), "%s, %d ranks: %s", json,
+		ck_assert_msg(!run_mlp(&f, json, ranks, &have, &count), "%s, %d ranks: %s", json,
 		              ranks, tess_error());
 		ck_assert_msg(!memcmp(want, have, 4 * (size_t)count),
 		              "%s: other bits with %d ranks", json, ranks);
 		free(have);
 	}
 	free(want);
-	ck_assert(mlp_run(&f, "{\"*.*.*.mlp.gate_up_proj\":\"packed_colwise:parts=2,1\"}", 2, &have,
+	ck_assert(run_mlp(&f, "{\"*.*.*.mlp.gate_up_proj\":\"packed_colwise:parts=2,1\"}", 2, &have,
 	                  &count) < 0);
 	ck_assert_msg(strstr(tess_error(), "parts") != NULL, "%s", tess_error());
 	tess_checkpoint_close(f.checkpoint);
 }
 END_TEST
 
-static int64_t records(const struct fixture *f, const char *json, int32_t ranks, uint64_t *hash)
+static int64_t hash_program(const struct model_fixture *f, const char *json, int32_t ranks,
+                            uint64_t *hash)
 {
 	struct tess_plan plan;
 	struct tess_record_how how = { .model = f->model,
@@ -544,13 +551,13 @@ static int64_t records(const struct fixture *f, const char *json, int32_t ranks,
 /* Attention's biases and those of the mlp are two questions. */
 START_TEST(biases_are_asked_for_apart)
 {
-	struct fixture f;
+	struct model_fixture f;
 	struct tess_plan plan;
 	struct tess_program *p;
 	json_t *config;
 	int found[2] = { 0 };
 
-	open_model("tests/data/goldens/llama-odd", &f);
+	open_model_fixture("tests/data/goldens/llama-odd", &f);
 	config = json_copy((json_t *)f.source.config);
 	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
 	f.source.config = config;
@@ -585,16 +592,16 @@ static const struct wrong_size sizes[] = {
 
 START_TEST(sizes_must_fit)
 {
-	struct fixture f;
+	struct model_fixture f;
 	json_t *config;
 	float *logits;
 	int64_t count;
 
-	open_model("data", &f);
+	open_model_fixture("data", &f);
 	config = json_copy((json_t *)f.source.config);
 	json_object_set_new(config, sizes[_i].key, json_integer(sizes[_i].value));
 	f.source.config = config;
-	ck_assert_int_eq(forward(&f, NULL, 1, some_ids, 3, true, &logits, &count), TESS_EINVAL);
+	ck_assert_int_eq(run_plan(&f, NULL, 1, some_ids, 3, true, &logits, &count), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), sizes[_i].says) != NULL, "%s", tess_error());
 	json_decref(config);
 	tess_checkpoint_close(f.checkpoint);
@@ -603,36 +610,36 @@ END_TEST
 
 START_TEST(program_is_the_same_for_all)
 {
-	struct fixture f;
+	struct model_fixture f;
 	uint64_t one, other;
 
-	open_model("tests/data/goldens/llama-odd", &f);
+	open_model_fixture("tests/data/goldens/llama-odd", &f);
 	for (int32_t i = 0; i < 4; i++) {
-		int64_t n = records(&f, plans[i].json, 1, &one);
+		int64_t n = hash_program(&f, plans[i].json, 1, &one);
 
 		for (int32_t ranks = 2; ranks <= 6; ranks++) {
-			ck_assert_int_eq(n, records(&f, plans[i].json, ranks, &other));
+			ck_assert_int_eq(n, hash_program(&f, plans[i].json, ranks, &other));
 			ck_assert_msg(one == other, "%s: another program for %d ranks",
 			              plans[i].name, ranks);
 		}
 	}
-	records(&f, plans[0].json, 1, &one);
-	records(&f, plans[3].json, 1, &other);
+	hash_program(&f, plans[0].json, 1, &one);
+	hash_program(&f, plans[3].json, 1, &other);
 	ck_assert_msg(one != other, "two plans, one hash");
 	tess_checkpoint_close(f.checkpoint);
 }
 END_TEST
 
 /* Our largest error against float64 is at most three times torch's own in float32. */
-static void golden(const char *name)
+static void check_golden_logits(const char *name)
 {
-	struct fixture f;
+	struct model_fixture f;
 	struct tess_safetensors *g;
 	char path[512], key[64];
 	json_t *about;
 
 	snprintf(path, sizeof path, "tests/data/goldens/%s", name);
-	open_model(path, &f);
+	open_model_fixture(path, &f);
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT,
 	         name);
 	ck_assert_msg(!tess_safetensors_open(path, &g), "%s", tess_error());
@@ -652,8 +659,8 @@ static void golden(const char *name)
 		ck_assert(ids && want);
 		for (int64_t i = 0; i < ids->shape[0]; i++)
 			list[i] = (int32_t)((const int64_t *)ids->data)[i];
-		ck_assert_msg(!forward(&f, NULL, 2, list, ids->shape[0], true, &have, &count), "%s",
-		              tess_error());
+		ck_assert_msg(!run_plan(&f, NULL, 2, list, ids->shape[0], true, &have, &count),
+		              "%s", tess_error());
 		for (int64_t i = 0; i < count; i++)
 			error = fmaxf(error, fabsf(have[i] - ((const float *)want->data)[i]));
 		snprintf(key, sizeof key, "prompt%d.logits", p);
@@ -675,7 +682,7 @@ START_TEST(goldens)
 {
 	static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
 
-	golden(names[_i]);
+	check_golden_logits(names[_i]);
 }
 END_TEST
 

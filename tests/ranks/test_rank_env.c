@@ -7,7 +7,7 @@
 #include "core/group/world.h"
 #include <string.h>
 
-static void begin(const char *const *env)
+static void set_launcher_env(const char *const *env)
 {
 	static const char *const known[] = {
 		"RANK",
@@ -46,9 +46,9 @@ static void begin(const char *const *env)
 	ck_assert_int_eq(tess_option_add("world", tess_world_options), TESS_OK);
 }
 
-#define ENV(...) begin((const char *const[]){ __VA_ARGS__, NULL })
+#define ENV(...) set_launcher_env((const char *const[]){ __VA_ARGS__, NULL })
 
-static struct tess_rank_env found(void)
+static struct tess_rank_env read_rank_env(void)
 {
 	struct tess_rank_env s;
 
@@ -56,35 +56,35 @@ static struct tess_rank_env found(void)
 	return s;
 }
 
-static struct tess_meeting met(void)
+static struct tess_meeting read_meeting(void)
 {
-	struct tess_rank_env s = found();
+	struct tess_rank_env s = read_rank_env();
 	struct tess_meeting m;
 
 	ck_assert_msg(!tess_rank_env_meeting(&s, &m), "%s", tess_error());
 	return m;
 }
 
-static void says(const char *word)
+static void expect_error_text(const char *word)
 {
 	ck_assert_msg(strstr(tess_error(), word) != NULL, "%s: lacks %s", tess_error(), word);
 }
 
-static void refused(const char *word)
+static void expect_rank_env_refused(const char *word)
 {
 	struct tess_rank_env s;
 
 	ck_assert_int_eq(tess_rank_env_read(&s), TESS_EINVAL);
-	says(word);
+	expect_error_text(word);
 }
 
-static void lost(const char *word)
+static void expect_meeting_refused(const char *word)
 {
-	struct tess_rank_env s = found();
+	struct tess_rank_env s = read_rank_env();
 	struct tess_meeting m;
 
 	ck_assert_int_eq(tess_rank_env_meeting(&s, &m), TESS_EINVAL);
-	says(word);
+	expect_error_text(word);
 }
 
 START_TEST(alone)
@@ -92,7 +92,7 @@ START_TEST(alone)
 	struct tess_rank_env s;
 
 	ENV("SLURM_PROCID", "3"); /* a batch script, not a step */
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.alone && s.rank == 0 && s.size == 1);
 }
 END_TEST
@@ -105,16 +105,16 @@ START_TEST(torchrun)
 	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "2", "LOCAL_WORLD_SIZE", "4",
 	    "MASTER_ADDR", "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a/b c",
 	    "TORCHELASTIC_RESTART_COUNT", "1");
-	s = found();
+	s = read_rank_env();
 	ck_assert(!s.alone && s.rank == 2 && s.size == 4 && s.local == 2);
-	ck_assert_str_eq(met().job, "run-a_b_c-29500-1");
+	ck_assert_str_eq(read_meeting().job, "run-a_b_c-29500-1");
 	ck_assert(!s.hosts);
 	ENV("RANK", "2", "WORLD_SIZE", "4", "LOCAL_RANK", "0", "LOCAL_WORLD_SIZE", "2",
 	    "MASTER_ADDR", "node7", "MASTER_PORT", "29500", "TORCHELASTIC_RUN_ID", "a",
 	    "TORCHELASTIC_RESTART_COUNT", "2");
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.hosts);
-	m = met();
+	m = read_meeting();
 	ck_assert_str_eq(m.at.addr, "node7");
 	ck_assert_str_eq(m.at.port, "29501"); /* torchrun listens at the one before */
 	ck_assert_str_eq(m.job, "run-a-29500-2");
@@ -126,23 +126,23 @@ START_TEST(by_hand)
 	struct tess_meeting a, b;
 
 	ENV("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "127.0.0.1");
-	a = met();
+	a = read_meeting();
 	ENV("RANK", "1", "WORLD_SIZE", "2");
-	b = met();
+	b = read_meeting();
 	ck_assert_str_eq(a.job, b.job); /* of one parent */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_JOB", "mine");
-	ck_assert_str_eq(met().job, "mine");
+	ck_assert_str_eq(read_meeting().job, "mine");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "TESSERA_PORT", "4000");
-	a = met();
-	ck_assert(found().hosts);
+	a = read_meeting();
+	ck_assert(read_rank_env().hosts);
 	ck_assert_str_eq(a.at.port, "4000");
 	ck_assert_str_eq(a.job, "port-4000"); /* the parents differ */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7");
-	lost("set TESSERA_PORT");
+	expect_meeting_refused("set TESSERA_PORT");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "LOCAL_WORLD_SIZE", "1");
-	lost("set MASTER_ADDR");
+	expect_meeting_refused("set MASTER_ADDR");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "MASTER_PORT", "65535");
-	lost("MASTER_PORT=65535");
+	expect_meeting_refused("MASTER_PORT=65535");
 }
 END_TEST
 
@@ -151,24 +151,24 @@ START_TEST(others)
 	struct tess_rank_env s;
 
 	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3");
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.rank == 1 && s.size == 3);
 	ENV("PMI_RANK", "4", "PMI_SIZE", "5");
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.rank == 4 && s.size == 5);
 	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_LOCALID", "1",
 	    "SLURM_STEP_NUM_NODES", "1");
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.rank == 1 && s.size == 8 && s.local == 1 && !s.hosts);
 	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "1",
 	    "MASTER_ADDR", "node7");
-	ck_assert(!found().hosts);
+	ck_assert(!read_rank_env().hosts);
 	ENV("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_NUM_NODES", "2",
 	    "SLURM_JOB_ID", "123", "SLURM_STEP_ID", "4", "MASTER_ADDR", "node7", "MASTER_PORT",
 	    "29500");
-	s = found();
+	s = read_rank_env();
 	ck_assert(s.hosts);
-	ck_assert_str_eq(met().job, "slurm-123-4-");
+	ck_assert_str_eq(read_meeting().job, "slurm-123-4-");
 }
 END_TEST
 
@@ -194,26 +194,26 @@ START_TEST(srun)
 	struct tess_rank_env s;
 
 	ENV(SRUN("0", "2", "node[1-2]"));
-	s = found();
+	s = read_rank_env();
 	ck_assert(!s.alone && s.rank == 4 && s.size == 6 && s.local == 1 && s.hosts);
-	m = met();
+	m = read_meeting();
 	ck_assert_str_eq(m.job, "slurm-123-0-");
 	ck_assert_str_eq(m.at.addr, "node1");
 	ck_assert_str_eq(m.at.port, "15984");
 	ENV(SRUN("1", "2", "node[1-2]"));
-	ck_assert_str_eq(met().at.port, "15985"); /* not where the step before listens */
-	ck_assert_str_eq(met().job, "slurm-123-1-");
+	ck_assert_str_eq(read_meeting().at.port, "15985"); /* not where the step before listens */
+	ck_assert_str_eq(read_meeting().job, "slurm-123-1-");
 	ENV(SRUN("1", "1", "node1"), "SLURM_RESTART_COUNT", "2");
-	ck_assert(!found().hosts);
-	ck_assert_str_eq(met().job, "slurm-123-1-2");
+	ck_assert(!read_rank_env().hosts);
+	ck_assert_str_eq(read_meeting().job, "slurm-123-1-2");
 	ENV(SRUN("0", "2", "node[1-2]"), "MASTER_ADDR", "10.0.0.1", "MASTER_PORT", "29500");
-	ck_assert_str_eq(met().at.addr, "10.0.0.1");
-	ck_assert_str_eq(met().at.port, "29501");
+	ck_assert_str_eq(read_meeting().at.addr, "10.0.0.1");
+	ck_assert_str_eq(read_meeting().at.port, "29501");
 	ENV(SRUN("0", "2", "node[1-2]"), "TESSERA_PORT", "4000");
-	ck_assert_str_eq(met().at.port, "4000");
+	ck_assert_str_eq(read_meeting().at.port, "4000");
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
 		ENV(SRUN("0", "2", lists[i][0]));
-		ck_assert_str_eq(met().at.addr, lists[i][1]);
+		ck_assert_str_eq(read_meeting().at.addr, lists[i][1]);
 	}
 }
 END_TEST
@@ -221,44 +221,45 @@ END_TEST
 START_TEST(several_starters)
 {
 	ENV("RANK", "1");
-	refused("RANK=1 is set, and WORLD_SIZE is not");
+	expect_rank_env_refused("RANK=1 is set, and WORLD_SIZE is not");
 	ENV("WORLD_SIZE", "4");
-	refused("WORLD_SIZE=4 is set, and RANK is not");
+	expect_rank_env_refused("WORLD_SIZE=4 is set, and RANK is not");
 	ENV("RANK", "0", "WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE",
 	    "4");
-	refused("RANK=0 and OMPI_COMM_WORLD_RANK=2 say which of 4 ranks this is; unset RANK");
+	expect_rank_env_refused(
+		"RANK=0 and OMPI_COMM_WORLD_RANK=2 say which of 4 ranks this is; unset RANK");
 	ENV("RANK", "2", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
-	refused("RANK=2 and SLURM_PROCID=4");
+	expect_rank_env_refused("RANK=2 and SLURM_PROCID=4");
 	ENV("RANK", "4", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
-	ck_assert_int_eq(found().rank, 4);
+	ck_assert_int_eq(read_rank_env().rank, 4);
 	ENV("RANK", "3", "WORLD_SIZE", "6", "TORCHELASTIC_RUN_ID", "a", SRUN("0", "1", "node1"));
-	ck_assert_int_eq(found().rank, 3); /* an agent of torchrun on each node */
+	ck_assert_int_eq(read_rank_env().rank, 3); /* an agent of torchrun on each node */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_RENDEZVOUS", "/tmp/a",
 	    SRUN("0", "1", "node1"));
-	ck_assert_int_eq(found().rank, 1); /* tessera launch within a step */
+	ck_assert_int_eq(read_rank_env().rank, 1); /* tessera launch within a step */
 	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", SRUN("0", "1", "node1"));
-	ck_assert_int_eq(found().size, 2); /* mpirun within an allocation */
+	ck_assert_int_eq(read_rank_env().size, 2); /* mpirun within an allocation */
 	ENV("RANK", "1", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "8");
-	refused("LOCAL_WORLD_SIZE=8: must be a number from 1 to 4");
+	expect_rank_env_refused("LOCAL_WORLD_SIZE=8: must be a number from 1 to 4");
 	ENV("RANK", "1", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCAL_RANK", "2");
-	refused("LOCAL_RANK=2: must be a number from 0 to 1");
+	expect_rank_env_refused("LOCAL_RANK=2: must be a number from 0 to 1");
 	ENV("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE",
 	    "2");
-	lost("TESSERA_BACKEND=mpi");
+	expect_meeting_refused("TESSERA_BACKEND=mpi");
 }
 END_TEST
 
 START_TEST(nonsense)
 {
 	ENV("RANK", "4", "WORLD_SIZE", "4");
-	refused("RANK=4: must be a number from 0 to 3");
+	expect_rank_env_refused("RANK=4: must be a number from 0 to 3");
 	ENV("RANK", "-1", "WORLD_SIZE", "4");
-	refused("RANK=-1");
+	expect_rank_env_refused("RANK=-1");
 	ENV("RANK", "0", "WORLD_SIZE", "many");
-	refused("WORLD_SIZE=many");
+	expect_rank_env_refused("WORLD_SIZE=many");
 	ENV("RANK", "0", "WORLD_SIZE", "99999999999999999999");
-	refused("WORLD_SIZE=9999");
+	expect_rank_env_refused("WORLD_SIZE=9999");
 }
 END_TEST
 
-SUITE_MAIN("seat", alone, torchrun, by_hand, others, srun, several_starters, nonsense)
+SUITE_MAIN("rank_env", alone, torchrun, by_hand, others, srun, several_starters, nonsense)

@@ -8,28 +8,29 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { ROUNDS = 600, MOST = 300, ALIKE = 20 };
+enum { ROUNDS = 600, COUNT_MAX = 300, MAX_REPEATS = 20 };
 
-static uint32_t draw(uint32_t *seed)
+static uint32_t draw_number(uint32_t *seed)
 {
 	*seed = *seed * 1664525u + 1013904223u;
 	return *seed >> 8;
 }
 
 /* Now and then a rank is late: by less than the other looks, by more, and by so much that it sleeps. */
-static void dawdle(uint32_t *seed)
+static void delay_at_random(uint32_t *seed)
 {
 	static const useconds_t us[] = { 1, 10, 100, 1000 };
-	uint32_t x = draw(seed) % 64;
+	uint32_t x = draw_number(seed) % 64;
 
 	if (x < 4)
 		usleep(us[x]);
 }
 
 /* One call of the kind, with what must come of it: of small whole numbers, exact in any order. */
-static tess_status make(struct tess_group *g, int32_t me, int32_t kind, uint64_t n, int in_place)
+static tess_status make_checked_call(struct tess_group *g, int32_t me, int32_t kind, uint64_t n,
+                                     int in_place)
 {
-	float src[MOST], dst[2 * MOST], *from = in_place ? dst : src;
+	float src[COUNT_MAX], dst[2 * COUNT_MAX], *from = in_place ? dst : src;
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = kind,
 		               .dtype = TESS_F32,
@@ -62,11 +63,11 @@ static tess_status make(struct tess_group *g, int32_t me, int32_t kind, uint64_t
 }
 
 /* Calls of one kind and size come in rows; in some rows another one is under way meanwhile. */
-static tess_status rows(struct tess_world *w, void *arg)
+static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 {
 	static const int32_t kinds[] = { TESS_ALL_REDUCE, TESS_BARRIER, TESS_BROADCAST,
 		                         TESS_ALL_GATHER };
-	static const uint64_t counts[] = { 1, 2, 3, 10, 11, 64, 65, MOST };
+	static const uint64_t counts[] = { 1, 2, 3, 10, 11, 64, 65, COUNT_MAX };
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
 	uint32_t both = 1, own = 77 + (uint32_t)me; /* what ranks agree on, and what they do not */
@@ -82,17 +83,18 @@ static tess_status rows(struct tess_world *w, void *arg)
 
 	(void)arg;
 	for (int i = 0; i < ROUNDS && !st; i++) {
-		int32_t kind = kinds[draw(&both) % 4];
-		uint64_t n = kind == TESS_BARRIER ? 0 : counts[draw(&both) % 8];
-		int in_place = draw(&both) % 2, length = 1 + (int)(draw(&both) % ALIKE);
+		int32_t kind = kinds[draw_number(&both) % 4];
+		uint64_t n = kind == TESS_BARRIER ? 0 : counts[draw_number(&both) % 8];
+		int in_place = draw_number(&both) % 2,
+		    length = 1 + (int)(draw_number(&both) % MAX_REPEATS);
 		struct tess_work *work = NULL;
 
 		sum = 0;
-		if (draw(&both) % 8 == 0)
+		if (draw_number(&both) % 8 == 0)
 			st = tess_group_start(g, &beside, &work);
 		for (int k = 0; k < length && !st; k++) {
-			dawdle(&own);
-			st = make(g, me, kind, n, in_place);
+			delay_at_random(&own);
+			st = make_checked_call(g, me, kind, n, in_place);
 		}
 		if (work && !st)
 			st = tess_work_wait(work, 0);
@@ -104,37 +106,37 @@ static tess_status rows(struct tess_world *w, void *arg)
 
 START_TEST(gives_what_it_must)
 {
-	ck_assert_msg(!tess_world_spawn(2, rows, NULL), "%s", tess_error());
+	ck_assert_msg(!tess_world_spawn(2, run_repeated_calls, NULL), "%s", tess_error());
 }
 END_TEST
 
 /* Both ranks have made the same calls again and again; then each makes one of two that it knows. */
-static tess_status differ(struct tess_world *w, void *arg)
+static tess_status differ_after_repeats(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	float x[40] = { 0 }, y[80];
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < ALIKE && !st; i++) {
+	for (int i = 0; i < MAX_REPEATS && !st; i++) {
 		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
 		if (!st)
 			st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
 	}
-	if (!st && tess_world_rank(w) == r->odd)
+	if (!st && tess_world_rank(w) == r->variant)
 		st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
 	else if (!st)
 		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
-	return note(r, w, st);
+	return store_report(r, w, st);
 }
 
 START_TEST(calls_that_differ)
 {
-	struct report r = { .odd = _i };
+	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(2, differ, &r), TESS_EMISMATCH);
-	soon(began);
+	ck_assert_int_eq(tess_world_spawn(2, differ_after_repeats, &r), TESS_EMISMATCH);
+	expect_soon(began);
 	for (int i = 0; i < 2; i++)
 		for (int k = 0; k < 4; k++) {
 			static const char *const words[] = { "layers.0.mlp", "layers.1.odd",
@@ -150,9 +152,9 @@ END_TEST
 enum { NEVER, ENDS };
 
 /* Rank 1 comes to the last call when the other has given up, or not at all. */
-static tess_status missing(struct tess_world *w, void *arg)
+static tess_status miss_last_call(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	float x = 1, y;
 	struct tess_coll c = { .size = sizeof c,
@@ -164,24 +166,24 @@ static tess_status missing(struct tess_world *w, void *arg)
 		               .where = "the last" };
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < ALIKE && !st; i++)
+	for (int i = 0; i < MAX_REPEATS && !st; i++)
 		st = tess_group_run(g, &c);
 	if (!st && tess_world_rank(w) == 1) {
-		if (r->odd == ENDS)
-			return note(r, w, TESS_OK);
-		await_told(r, 1);
+		if (r->variant == ENDS)
+			return store_report(r, w, TESS_OK);
+		wait_for_reports(r, 1);
 	}
 	c.deadline = tess_now() + 200 * (int64_t)TESS_MS;
-	return note(r, w, st ? st : tess_group_run(g, &c));
+	return store_report(r, w, st ? st : tess_group_run(g, &c));
 }
 
 START_TEST(rank_that_does_not_come)
 {
-	struct report r = { .odd = _i };
+	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
 
-	ck_assert_int_lt(tess_world_spawn(2, missing, &r), 0);
-	soon(began);
+	ck_assert_int_lt(tess_world_spawn(2, miss_last_call, &r), 0);
+	expect_soon(began);
 	ck_assert_int_eq(r.st[0], _i == NEVER ? TESS_ETIMEOUT : TESS_EMISMATCH);
 	ck_assert_msg(strstr(r.sentence[0], "rank 1") && strstr(r.sentence[0], "the last"), "%s",
 	              r.sentence[0]);

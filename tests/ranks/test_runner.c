@@ -16,10 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 64, PROMPT = 7, ROOM = 64 };
+enum { IDS_MAX = 64, PROMPT = 7, CACHE_POSITIONS = 64 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
-struct open { /* a runner of the checkpoint in data, on one rank */
+struct open_runner_state { /* a runner of the checkpoint in data, on one rank */
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
 	struct tess_plan plan;
@@ -27,7 +27,8 @@ struct open { /* a runner of the checkpoint in data, on one rank */
 	int32_t rank;
 };
 
-static tess_status open_runner(struct tess_world *w, const char *plan, struct open *o)
+static tess_status open_test_runner(struct tess_world *w, const char *plan,
+                                    struct open_runner_state *o)
 {
 	struct tess_runner_parts parts = { .group = tess_world_group(w), .threads = 1 };
 	tess_status st = tess_checkpoint_open(SOURCE_ROOT "/data", &o->checkpoint);
@@ -45,24 +46,24 @@ static tess_status open_runner(struct tess_world *w, const char *plan, struct op
 	return tess_runner_new(&parts, &o->runner);
 }
 
-static void close_runner(struct open *o)
+static void close_test_runner(struct open_runner_state *o)
 {
 	tess_runner_free(o->runner);
 	tess_plan_free(&o->plan);
 	tess_checkpoint_close(o->checkpoint);
 }
 
-struct text { /* what rank 0 is given */
+struct generated_text { /* what rank 0 is given */
 	int64_t n, nrows, enough; /* enough: ids after which its reader has had enough; 0: never */
-	int32_t id[MOST];
+	int32_t id[IDS_MAX];
 	float *rows; /* [nrows][vocabulary] */
 	int64_t vocabulary;
 	bool chosen_by_best; /* each id is the largest of the logits that came with it */
 };
 
-static int chosen(void *self, int32_t id, const float *logits)
+static int append_id(void *self, int32_t id, const float *logits)
 {
-	struct text *t = self;
+	struct generated_text *t = self;
 
 	for (int64_t i = 0; i < t->vocabulary; i++)
 		t->chosen_by_best = t->chosen_by_best && logits[i] <= logits[id];
@@ -70,9 +71,9 @@ static int chosen(void *self, int32_t id, const float *logits)
 	return t->n == t->enough;
 }
 
-static tess_status rows_come(void *self, const float *rows, int64_t n)
+static tess_status append_rows(void *self, const float *rows, int64_t n)
 {
-	struct text *t = self;
+	struct generated_text *t = self;
 
 	memcpy(t->rows + t->nrows * t->vocabulary, rows,
 	       sizeof *rows * (size_t)(n * t->vocabulary));
@@ -87,35 +88,35 @@ static tess_status rows_come(void *self, const float *rows, int64_t n)
 	} while (0)
 
 /* One text; *text is empty but on rank 0. */
-static tess_status write_text(struct open *o, const struct tess_generate *how, struct text *text,
-                              struct tess_generated *done)
+static tess_status generate_text(struct open_runner_state *o, const struct tess_generate *how,
+                                 struct generated_text *text, struct tess_generated *done)
 {
 	struct tess_generate ask = *how;
 
-	*text = (struct text){ .vocabulary = tess_runner_vocabulary(o->runner),
-		               .rows = text->rows,
-		               .enough = text->enough,
-		               .chosen_by_best = true };
+	*text = (struct generated_text){ .vocabulary = tess_runner_vocabulary(o->runner),
+		                         .rows = text->rows,
+		                         .enough = text->enough,
+		                         .chosen_by_best = true };
 	if (!ask.sampling.repetition_penalty)
 		ask.sampling.repetition_penalty = 1;
 	ask.prompt = prompt;
 	ask.nprompt = PROMPT;
 	ask.self = text;
-	ask.chosen = o->rank ? NULL : chosen;
-	ask.logits = o->rank ? NULL : rows_come;
+	ask.chosen = o->rank ? NULL : append_id;
+	ask.logits = o->rank ? NULL : append_rows;
 	return tess_generate_run(o->runner, &ask, done);
 }
 
-static tess_status ends(struct tess_world *w, void *arg)
+static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 {
-	struct open o = { 0 };
-	struct text first = { 0 }, text = { 0 };
+	struct open_runner_state o = { 0 };
+	struct generated_text first = { 0 }, text = { 0 };
 	struct tess_generated done;
 	int32_t stop[3];
 
 	(void)arg;
-	HOLDS(!open_runner(w, "tp", &o));
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &first, &done));
+	HOLDS(!open_test_runner(w, "tp", &o));
+	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &first, &done));
 	HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	HOLDS(o.rank ? !first.n : first.n == 9 && first.chosen_by_best);
 	HOLDS(!tess_broadcast(tess_world_group(w), first.id, 9, TESS_I32, 0, "ids"));
@@ -123,51 +124,52 @@ static tess_status ends(struct tess_world *w, void *arg)
 	     at++) { /* whichever of the stops it is, and the first of them in the text */
 		memcpy(stop, (int32_t[]){ -7, -7, -7 }, sizeof stop);
 		stop[at] = first.id[4];
-		HOLDS(!write_text(
+		HOLDS(!generate_text(
 			&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
 			&text, &done));
 		HOLDS(done.finish == TESS_FINISH_STOP && done.ntokens == 5);
 		HOLDS(o.rank || (text.n == 5 && !memcmp(text.id, first.id, 5 * sizeof *text.id)));
 		/* one that is not among the `nstop` first is none */
-		HOLDS(!write_text(
+		HOLDS(!generate_text(
 			&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = at },
 			&text, &done));
 		HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	}
 	text.enough = 5; /* where a stop comes too, its reader is asked first */
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
-	                  &text, &done));
+	HOLDS(!generate_text(&o,
+	                     &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
+	                     &text, &done));
 	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 5);
 	text.enough = 3;
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &text, &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &text, &done));
 	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 3);
 	text.enough = 0;
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 0 }, &text, &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 0 }, &text, &done));
 	HOLDS(done.finish == TESS_FINISH_LENGTH && !done.ntokens && !text.n);
-	close_runner(&o);
+	close_test_runner(&o);
 	return TESS_OK;
 }
 
 /* Prompts in chunks of any size: the same rows of logits, and the last of them chooses. */
-static tess_status feeds(struct tess_world *w, void *arg)
+static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 {
-	struct open o = { 0 };
-	struct text want = { 0 }, have = { 0 };
+	struct open_runner_state o = { 0 };
+	struct generated_text want = { 0 }, have = { 0 };
 	struct tess_generated done;
 	size_t bytes;
 
 	(void)arg;
-	HOLDS(!open_runner(w, "tp", &o));
-	bytes = (size_t)(MOST * tess_runner_vocabulary(o.runner)) * sizeof *want.rows;
+	HOLDS(!open_test_runner(w, "tp", &o));
+	bytes = (size_t)(IDS_MAX * tess_runner_vocabulary(o.runner)) * sizeof *want.rows;
 	want.rows = calloc(1, bytes);
 	have.rows = calloc(1, bytes);
 	HOLDS(want.rows && have.rows);
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 4, .all = true }, &want,
-	                  &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 4, .all = true }, &want,
+	                     &done));
 	HOLDS(o.rank || (want.nrows == PROMPT + 3 && want.chosen_by_best));
 	for (int64_t chunk = 1; chunk <= PROMPT + 1; chunk++) {
 		memset(have.rows, 0, bytes);
-		HOLDS(!write_text(
+		HOLDS(!generate_text(
 			&o, &(struct tess_generate){ .max_tokens = 4, .all = true, .chunk = chunk },
 			&have, &done));
 		HOLDS(done.ntokens == 4 && have.n == want.n && have.nrows == want.nrows &&
@@ -175,39 +177,39 @@ static tess_status feeds(struct tess_world *w, void *arg)
 		HOLDS(!memcmp(have.id, want.id, sizeof want.id) &&
 		      !memcmp(have.rows, want.rows, bytes));
 	}
-	HOLDS(!write_text(&o, &(struct tess_generate){ .max_tokens = 4, .chunk = 4 }, &have,
-	                  &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 4, .chunk = 4 }, &have,
+	                     &done));
 	HOLDS(!have.nrows && !memcmp(have.id, want.id, sizeof want.id));
 	free(want.rows);
 	free(have.rows);
-	close_runner(&o);
+	close_test_runner(&o);
 	return TESS_OK;
 }
 
 /* An id that was in the prompt or was chosen is penalised from then on: no id comes twice. */
-static tess_status penalises(struct tess_world *w, void *arg)
+static tess_status check_penalty(struct tess_world *w, void *arg)
 {
 	struct tess_generate how = { .max_tokens = 40, .sampling = { .repetition_penalty = 1e6 } };
-	struct open o = { 0 };
-	struct text text = { 0 };
+	struct open_runner_state o = { 0 };
+	struct generated_text text = { 0 };
 	struct tess_generated done;
 
 	(void)arg;
-	HOLDS(!open_runner(w, "tp", &o));
-	HOLDS(!write_text(&o, &how, &text, &done));
+	HOLDS(!open_test_runner(w, "tp", &o));
+	HOLDS(!generate_text(&o, &how, &text, &done));
 	for (int64_t i = 0; i < text.n; i++) {
 		for (int64_t k = 0; k < i; k++)
 			HOLDS(text.id[i] != text.id[k]);
 		for (int64_t k = 0; k < PROMPT; k++)
 			HOLDS(text.id[i] != prompt[k]);
 	}
-	close_runner(&o);
+	close_test_runner(&o);
 	return TESS_OK;
 }
 
-static bool refuses(struct tess_runner *r, int32_t id, int64_t n, const char *says)
+static bool is_step_refused(struct tess_runner *r, int32_t id, int64_t n, const char *says)
 {
-	int32_t ids[MOST];
+	int32_t ids[IDS_MAX];
 	const float *rows;
 
 	for (int64_t i = 0; i < n; i++)
@@ -217,39 +219,39 @@ static bool refuses(struct tess_runner *r, int32_t id, int64_t n, const char *sa
 }
 
 /* A refusal changes nothing: the next step is at the position where it would have been. */
-static tess_status bounds(struct tess_world *w, void *arg)
+static tess_status check_bounds(struct tess_world *w, void *arg)
 {
-	struct open o = { 0 };
+	struct open_runner_state o = { 0 };
 	int32_t last;
 	const float *rows;
 
 	(void)arg;
-	HOLDS(!open_runner(w, "tp", &o));
+	HOLDS(!open_test_runner(w, "tp", &o));
 	last = (int32_t)tess_runner_vocabulary(o.runner) - 1;
 	HOLDS(!tess_runner_reserve(o.runner, 3)); /* which is room for 64 */
-	HOLDS(refuses(o.runner, -1, 1, "id -1 at position 0") &&
-	      refuses(o.runner, last + 1, 2, "outside the vocabulary") &&
-	      refuses(o.runner, 1, 0, "without ids"));
-	for (int i = 0; i < ROOM / PROMPT; i++)
+	HOLDS(is_step_refused(o.runner, -1, 1, "id -1 at position 0") &&
+	      is_step_refused(o.runner, last + 1, 2, "outside the vocabulary") &&
+	      is_step_refused(o.runner, 1, 0, "without ids"));
+	for (int i = 0; i < CACHE_POSITIONS / PROMPT; i++)
 		HOLDS(!tess_runner_step(o.runner, prompt, PROMPT, false, &rows));
-	HOLDS(refuses(o.runner, last, 2, "position 64: the caches have room for 64"));
+	HOLDS(is_step_refused(o.runner, last, 2, "position 64: the caches have room for 64"));
 	HOLDS(!tess_runner_step(o.runner, &last, 1, false, &rows));
-	HOLDS(refuses(o.runner, last, 1, "position 64: the caches have room for 64"));
+	HOLDS(is_step_refused(o.runner, last, 1, "position 64: the caches have room for 64"));
 	HOLDS(!tess_runner_reserve(o.runner, 3) &&
 	      !tess_runner_step(o.runner, prompt, PROMPT, false, &rows));
-	close_runner(&o);
+	close_test_runner(&o);
 	return TESS_OK;
 }
 
 /* Rank 1 has another plan: as many records, or more of them. */
-static tess_status differs(struct tess_world *w, void *arg)
+static tess_status check_different_plans(struct tess_world *w, void *arg)
 {
 	const char *const *plans = arg;
-	struct open o = { 0 };
-	tess_status st = open_runner(w, plans[tess_world_rank(w) == 1], &o);
+	struct open_runner_state o = { 0 };
+	tess_status st = open_test_runner(w, plans[tess_world_rank(w) == 1], &o);
 
 	HOLDS(st == TESS_EMISMATCH && strstr(tess_error(), plans[2]));
-	close_runner(&o);
+	close_test_runner(&o);
 	return TESS_OK;
 }
 
@@ -365,7 +367,7 @@ static void remove_checkpoint(const char *dir)
 	rmdir(dir);
 }
 
-static void on_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), void *arg)
+static void spawn_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), void *arg)
 {
 	if (tess_world_spawn(n, fn, arg))
 		ck_abort_msg("%d ranks: %s", n, tess_error());
@@ -373,38 +375,38 @@ static void on_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), 
 
 START_TEST(a_text_ends_where_it_is_asked_to)
 {
-	on_ranks(1, ends, NULL);
-	on_ranks(3, ends, NULL);
+	spawn_ranks(1, check_ends_of_text, NULL);
+	spawn_ranks(3, check_ends_of_text, NULL);
 }
 END_TEST
 
 START_TEST(a_prompt_may_come_in_chunks)
 {
-	on_ranks(1, feeds, NULL);
-	on_ranks(2, feeds, NULL);
+	spawn_ranks(1, check_prompt_chunks, NULL);
+	spawn_ranks(2, check_prompt_chunks, NULL);
 }
 END_TEST
 
 START_TEST(what_was_there_is_penalised)
 {
-	on_ranks(2, penalises, NULL);
+	spawn_ranks(2, check_penalty, NULL);
 }
 END_TEST
 
 START_TEST(a_step_is_refused_as_a_whole)
 {
-	on_ranks(1, bounds, NULL);
-	on_ranks(2, bounds, NULL);
+	spawn_ranks(1, check_bounds, NULL);
+	spawn_ranks(2, check_bounds, NULL);
 }
 END_TEST
 
 START_TEST(ranks_with_other_programs_are_told)
 {
-	on_ranks(3, differs, (const char *[]){ "tp", "none", "rank 1 recorded" });
-	on_ranks(3, differs,
-	         (const char *[]){ "{\"model.layers.1.mlp.up_proj\":\"colwise_rep\"}",
-	                           "{\"model.layers.0.mlp.up_proj\":\"colwise_rep\"}",
-	                           "rank 1 differs from rank 0 at record" });
+	spawn_ranks(3, check_different_plans, (const char *[]){ "tp", "none", "rank 1 recorded" });
+	spawn_ranks(3, check_different_plans,
+	            (const char *[]){ "{\"model.layers.1.mlp.up_proj\":\"colwise_rep\"}",
+	                              "{\"model.layers.0.mlp.up_proj\":\"colwise_rep\"}",
+	                              "rank 1 differs from rank 0 at record" });
 }
 END_TEST
 
@@ -414,13 +416,13 @@ START_TEST(a_story_ends_at_any_end_of_text)
 	struct story ids = { .dir = SOURCE_ROOT "/data" }, four = { .dir = ids.dir, .max = 4 };
 	struct story story = { .dir = dir, .max = STORY };
 
-	on_ranks(1, learn_ids, &ids);
-	on_ranks(2, tell, &four);
+	spawn_ranks(1, learn_ids, &ids);
+	spawn_ranks(2, tell, &four);
 	ck_assert_uint_gt(four.n, 0);
 	for (int i = 0; i < 2; i++) {
 		make_checkpoint(strcpy(dir, "/tmp/test_runner.XXXXXX"), i ? 7 : ids.id[3],
 		                i ? ids.id[3] : 7, 511);
-		on_ranks(2, tell, &story);
+		spawn_ranks(2, tell, &story);
 		ck_assert_str_eq(story.text, four.text);
 		remove_checkpoint(dir);
 	}
@@ -434,10 +436,10 @@ START_TEST(a_story_ends_with_all_that_came)
 	struct story ids = { .dir = SOURCE_ROOT "/data" }, three = { .dir = ids.dir, .max = 3 };
 	struct story story = { .dir = dir, .max = 4 };
 
-	on_ranks(1, learn_ids, &ids);
-	on_ranks(1, tell, &three);
+	spawn_ranks(1, learn_ids, &ids);
+	spawn_ranks(1, tell, &three);
 	make_checkpoint(dir, 7, 7, ids.id[3]);
-	on_ranks(1, tell, &story);
+	spawn_ranks(1, tell, &story);
 	remove_checkpoint(dir);
 	ck_assert_uint_eq(story.n, three.n + 3);
 	ck_assert(!memcmp(story.text, three.text, three.n));

@@ -77,7 +77,7 @@ static const struct sentence once[] = {
 };
 
 /* The exit status of a command in the folder of the sources, and what it says on stderr. */
-static int run(const char *command, char *text, size_t room)
+static int run_bash(const char *command, char *text, size_t capacity)
 {
 	char number[16];
 	int gone[2], status;
@@ -91,7 +91,7 @@ static int run(const char *command, char *text, size_t room)
 	setenv("T", TESSERA, 1);
 	setenv("COMMAND", command, 1);
 	f = popen("exec bash -c \"$COMMAND\" 2>&1 >/dev/null", "r");
-	n = fread(text, 1, room - 1, f);
+	n = fread(text, 1, capacity - 1, f);
 	text[n] = 0;
 	status = pclose(f);
 	close(gone[1]);
@@ -102,7 +102,7 @@ START_TEST(says_it_once)
 {
 	const struct sentence *s = &once[_i];
 	char text[8192], *end;
-	int status = run(s->command, text, sizeof text), lines = 0;
+	int status = run_bash(s->command, text, sizeof text), lines = 0;
 
 	for (const char *c = text; *c; c++)
 		lines += *c == '\n';
@@ -119,7 +119,8 @@ END_TEST
 START_TEST(prompt_of_stdin)
 {
 	char text[256];
-	int status = run("diff <($T generate data --prompt Once --max-tokens 8 --temperature 0) "
+	int status =
+		run_bash("diff <($T generate data --prompt Once --max-tokens 8 --temperature 0) "
 	                 "<(printf Once | $T generate data -n 2 --backend shm --prompt-file - "
 	                 "--max-tokens 8 --temperature 0) >&2",
 	                 text, sizeof text);
@@ -132,7 +133,8 @@ END_TEST
 START_TEST(logits_are_tried_first)
 {
 	char text[1024];
-	int status = run("D=$(mktemp -d); echo old >$D/x.st; $T generate data --logits $D/x.st "
+	int status =
+		run_bash("D=$(mktemp -d); echo old >$D/x.st; $T generate data --logits $D/x.st "
 	                 "--plan nosuch; cat $D/x.st >&2; ls $D >&2; rm -r $D",
 	                 text, sizeof text);
 
@@ -145,7 +147,8 @@ END_TEST
 START_TEST(explains)
 {
 	char text[4096];
-	int status = run("{ $T explain data -n 2 --json --program | tr -d ' \\n' | grep -oE "
+	int status =
+		run_bash("{ $T explain data -n 2 --json --program | tr -d ' \\n' | grep -oE "
 	                 "'\"(collectives|program)\":.{2}|\"record\":0.{99}' | sort -u; "
 	                 "$T explain data -n 2 | grep -E '^parameter|^module|^rank|^bytes'; } >&2",
 	                 text, sizeof text);

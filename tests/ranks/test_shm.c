@@ -22,12 +22,12 @@
 #include <tessera/split.h>
 #include <unistd.h>
 
-enum { ROOM = 24 << 20, KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
+enum { REGION_BYTES = 24 << 20, KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
 /* ---- rooms ----------------------------------------------------------------------------------- */
 
 /* Kinds x even x in place x roots, small enough for slots and too large for them. */
-static tess_status all_kinds(struct tess_world *w)
+static tess_status check_all_kinds(struct tess_world *w)
 {
 	static const uint64_t counts[] = { 0, 1, 37, 5000, 60001 };
 	int32_t last = tess_world_size(w) - 1;
@@ -58,57 +58,57 @@ static tess_status all_kinds(struct tess_world *w)
 }
 
 /* All buffers of all ranks in a room; of some ranks only; of none. */
-static tess_status rooms(struct tess_world *w, void *arg)
+static tess_status check_shared_regions(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
-	uint64_t bytes =
-		ROOM - 4096 * (uint64_t)(tess_world_rank(w) % 3); /* as many as any asks for */
+	uint64_t bytes = REGION_BYTES -
+	                 4096 * (uint64_t)(tess_world_rank(w) % 3); /* as many as any asks for */
 	void *mine;
 	tess_status st;
 
 	(void)arg;
 	if (tess_world_size(w) == 1)
-		return tess_group_alloc(g, &bytes, &mine) == TESS_ENOTSUP ? all_kinds(w)
+		return tess_group_alloc(g, &bytes, &mine) == TESS_ENOTSUP ? check_all_kinds(w)
 		                                                          : TESS_EBUG;
 	st = tess_group_alloc(g, &bytes, &mine);
-	if (!st &&
-	    (bytes != ROOM || !tess_group_find_region(g, mine, ROOM) ||
-	     tess_group_find_region(g, mine, ROOM + 1) || tess_group_find_region(g, (char *)mine + 1, ROOM) ||
-	     tess_group_find_region(g, (char *)mine - 1, 1)))
-		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", ROOM, (int)bytes);
+	if (!st && (bytes != REGION_BYTES || !tess_group_find_region(g, mine, REGION_BYTES) ||
+	            tess_group_find_region(g, mine, REGION_BYTES + 1) ||
+	            tess_group_find_region(g, (char *)mine + 1, REGION_BYTES) ||
+	            tess_group_find_region(g, (char *)mine - 1, 1)))
+		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", REGION_BYTES, (int)bytes);
 	if (!st) {
-		data_place(mine, bytes);
-		st = all_kinds(w);
+		data_use_memory(mine, bytes);
+		st = check_all_kinds(w);
 	}
 	if (!st) {
-		data_place(tess_world_rank(w) % 2 ? mine : NULL, bytes);
-		st = all_kinds(w);
+		data_use_memory(tess_world_rank(w) % 2 ? mine : NULL, bytes);
+		st = check_all_kinds(w);
 	}
 	if (!st) {
-		data_place(mine, 100000); /* too small for most */
-		st = all_kinds(w);
+		data_use_memory(mine, 100000); /* too small for most */
+		st = check_all_kinds(w);
 	}
-	data_place(NULL, 0);
+	data_use_memory(NULL, 0);
 	if (!st)
 		tess_group_free(g, mine);
 	return st;
 }
 
 /* Sums of nodes in rooms have the bits of sums of nodes that lie elsewhere. */
-static tess_status sums(struct tess_world *w, void *arg)
+static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 {
 	static const int64_t units[] = { 32, 5, 25 };
 	static const uint64_t counts[] = { 1, 100, 700, 20001 };
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
-	uint64_t bytes = ROOM, share[8];
+	uint64_t bytes = REGION_BYTES, share[8];
 	float *mine, *nodes, *out, *other, *apart;
 	tess_status st = tess_group_alloc(g, &bytes, (void **)&mine);
 
 	(void)arg;
-	nodes = malloc(ROOM / 2);
-	other = malloc(ROOM / 8);
-	apart = malloc(ROOM / 8);
+	nodes = malloc(REGION_BYTES / 2);
+	other = malloc(REGION_BYTES / 8);
+	apart = malloc(REGION_BYTES / 8);
 	for (int i = 0; i < 24 && !st; i++) {
 		struct tess_sum s = { .ntree = 1 + i % 2,
 			              .n = units + i % 3 % 2,
@@ -132,7 +132,7 @@ static tess_status sums(struct tess_world *w, void *arg)
 			bool last = me == n - 1;
 			float *from = odd == 1 && last ? nodes : mine + 16 * me;
 
-			out = odd == 2 && last ? apart : mine + (ROOM / 4 / sizeof *mine);
+			out = odd == 2 && last ? apart : mine + (REGION_BYTES / 4 / sizeof *mine);
 			memset(out, 0xff, len * sizeof *out);
 			st = tess_group_sum(g, &s, from, out);
 			if (!st && memcmp(out, other, len * sizeof *out))
@@ -147,13 +147,13 @@ static tess_status sums(struct tess_world *w, void *arg)
 }
 
 /* Nodes in rooms are their ranks' own again after the sum, however long another one reads them. */
-static tess_status reuse(struct tess_world *w, void *arg)
+static tess_status check_region_reuse(struct tess_world *w, void *arg)
 {
 	enum { MANY = 1 << 18 };
 	static const int64_t units[] = { 8 };
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
-	uint64_t bytes = ROOM, share[8] = { 0 };
+	uint64_t bytes = REGION_BYTES, share[8] = { 0 };
 	struct tess_sum s = {
 		.ntree = 1, .n = units, .count = MANY, .share = share, .where = "reuse"
 	};
@@ -181,7 +181,7 @@ static tess_status reuse(struct tess_world *w, void *arg)
 	return st;
 }
 
-static tess_status other_sizes(struct tess_world *w, void *arg)
+static tess_status allocate_other_sizes(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	void *mine, *peers[8];
@@ -190,7 +190,7 @@ static tess_status other_sizes(struct tess_world *w, void *arg)
 	return g->backend->alloc(g->self, tess_world_rank(w) == 1 ? 4096 : 8192, &mine, peers);
 }
 
-static tess_status too_much(struct tess_world *w, void *arg)
+static tess_status allocate_too_much(struct tess_world *w, void *arg)
 {
 	uint64_t bytes = UINT64_C(1) << 46;
 	void *mine;
@@ -204,7 +204,7 @@ static tess_status too_much(struct tess_world *w, void *arg)
 
 /* ---- what must not add up -------------------------------------------------------------------- */
 
-static long mapped(void)
+static long read_mapped_bytes(void)
 {
 	FILE *f = fopen("/proc/self/statm", "re");
 	long pages = 0;
@@ -216,15 +216,15 @@ static long mapped(void)
 	return pages * 4096;
 }
 
-static atomic_bool enough;
+static atomic_bool stop_disturbing;
 
 /* Calls all sockets of the kind that shm uses, and says nothing, or nonsense. */
-static void *bother(void *arg)
+static void *disturb_sockets(void *arg)
 {
 	long *calls = arg;
 	char line[512];
 
-	while (!atomic_load(&enough)) {
+	while (!atomic_load(&stop_disturbing)) {
 		FILE *f = fopen("/proc/net/unix", "re");
 
 		while (f && fgets(line, sizeof line, f)) {
@@ -250,7 +250,7 @@ static void *bother(void *arg)
 	return NULL;
 }
 
-static tess_status group_once(struct tess_world *w, int i)
+static tess_status open_and_close_region_group(struct tess_world *w, int i)
 {
 	int32_t member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	char name[32];
@@ -277,7 +277,7 @@ static tess_status group_once(struct tess_world *w, int i)
 }
 
 /* 1000 groups, each with a room; nothing is left of them. Somebody bothers rank 0 meanwhile. */
-static tess_status come_and_go(struct tess_world *w)
+static tess_status open_many_groups(struct tess_world *w)
 {
 	int files = 0;
 	long before = 0, calls = 0;
@@ -285,32 +285,33 @@ static tess_status come_and_go(struct tess_world *w)
 	tess_status st = TESS_OK;
 
 	if (tess_world_rank(w) == 2)
-		pthread_create(&thread, NULL, bother, &calls);
+		pthread_create(&thread, NULL, disturb_sockets, &calls);
 	for (int i = 0; i < 1000 && !st; i++) {
 		if (i == 50) {
-			files = entries("/proc/self/fd");
-			before = mapped();
+			files = count_dir_entries("/proc/self/fd");
+			before = read_mapped_bytes();
 		}
 		if (i % 50 == 0 && tess_world_rank(w) == 0)
 			fprintf(stderr, "%d groups\n", i); /* who hears nothing gives up */
-		st = group_once(w, i);
+		st = open_and_close_region_group(w, i);
 	}
 	if (tess_world_rank(w) == 2) {
-		atomic_store(&enough, true);
+		atomic_store(&stop_disturbing, true);
 		pthread_join(thread, NULL);
 		if (!st && !calls)
 			st = tess_fail(TESS_EBUG, "nobody was called");
 	}
-	if (!st && entries("/proc/self/fd") > files + 1)
+	if (!st && count_dir_entries("/proc/self/fd") > files + 1)
 		st = tess_fail(TESS_EBUG, "%d descriptors became %d", files,
-		               entries("/proc/self/fd"));
-	if (!st && mapped() > before + (4 << 20))
-		st = tess_fail(TESS_EBUG, "%ld mapped bytes became %ld", before, mapped());
+		               count_dir_entries("/proc/self/fd"));
+	if (!st && read_mapped_bytes() > before + (4 << 20))
+		st = tess_fail(TESS_EBUG, "%ld mapped bytes became %ld", before,
+		               read_mapped_bytes());
 	return st;
 }
 
 /* Who waits long sleeps. */
-static tess_status wait_long(struct tess_world *w, void *arg)
+static tess_status measure_long_wait(struct tess_world *w, void *arg)
 {
 	struct rusage before, after;
 	long us;
@@ -333,15 +334,15 @@ static tess_status wait_long(struct tess_world *w, void *arg)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static int rank(const char *what)
+static int run_shm_rank(const char *what)
 {
 	struct tess_world *w;
 	tess_status st = tess_world_open(&w);
 
 	if (!st) {
-		st = !strcmp(what, "rooms")  ? rooms(w, NULL)
-		     : !strcmp(what, "sums") ? sums(w, NULL)
-		                             : come_and_go(w);
+		st = !strcmp(what, "rooms")  ? check_shared_regions(w, NULL)
+		     : !strcmp(what, "sums") ? check_sums_in_regions(w, NULL)
+		                             : open_many_groups(w);
 		if (st)
 			fprintf(stderr, "%s\n", tess_error());
 		tess_world_close(w);
@@ -349,7 +350,7 @@ static int rank(const char *what)
 	return st ? 1 : 0;
 }
 
-static void processes(int n, const char *what)
+static void run_on_processes(int n, const char *what)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
 	struct tess_launch how = { .nranks = n,
@@ -357,14 +358,14 @@ static void processes(int n, const char *what)
 		                   .argv = argv,
 		                   .backend = "shm",
 		                   .timeout = "60" };
-	struct job j;
+	struct test_job j;
 
 	job_start(&j, &how);
 	job_finish(&j);
 	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", what, n, j.status, j.text);
 }
 
-static tess_status threads(int n, tess_status (*fn)(struct tess_world *, void *))
+static tess_status run_on_threads(int n, tess_status (*fn)(struct tess_world *, void *))
 {
 	setenv("TESSERA_BACKEND", "shm", 1);
 	return tess_world_spawn(n, fn, NULL);
@@ -373,30 +374,33 @@ static tess_status threads(int n, tess_status (*fn)(struct tess_world *, void *)
 START_TEST(rooms_of_threads)
 {
 	for (int n = 1; n <= 5; n++)
-		ck_assert_msg(!threads(n, rooms), "%d ranks: %s", n, tess_error());
+		ck_assert_msg(!run_on_threads(n, check_shared_regions), "%d ranks: %s", n,
+		              tess_error());
 }
 END_TEST
 
 START_TEST(rooms_of_processes)
 {
-	processes(2, "rooms");
-	processes(3, "rooms");
+	run_on_processes(2, "rooms");
+	run_on_processes(3, "rooms");
 }
 END_TEST
 
 START_TEST(exact_sums)
 {
 	for (int n = 2; n <= 5; n++)
-		ck_assert_msg(!threads(n, sums), "%d ranks: %s", n, tess_error());
+		ck_assert_msg(!run_on_threads(n, check_sums_in_regions), "%d ranks: %s", n,
+		              tess_error());
 	for (int n = 2; n <= 3; n++)
-		ck_assert_msg(!threads(n, reuse), "%d ranks: %s", n, tess_error());
-	processes(3, "sums");
+		ck_assert_msg(!run_on_threads(n, check_region_reuse), "%d ranks: %s", n,
+		              tess_error());
+	run_on_processes(3, "sums");
 }
 END_TEST
 
 START_TEST(rooms_of_other_sizes)
 {
-	ck_assert_int_eq(threads(3, other_sizes), TESS_EMISMATCH);
+	ck_assert_int_eq(run_on_threads(3, allocate_other_sizes), TESS_EMISMATCH);
 	ck_assert_msg(strstr(tess_error(), "4096") && strstr(tess_error(), "8192"), "%s",
 	              tess_error());
 }
@@ -404,27 +408,27 @@ END_TEST
 
 START_TEST(rooms_too_large)
 {
-	ck_assert_msg(!threads(3, too_much), "%s", tess_error());
+	ck_assert_msg(!run_on_threads(3, allocate_too_much), "%s", tess_error());
 }
 END_TEST
 
 START_TEST(groups_come_and_go)
 {
-	processes(3, "groups");
+	run_on_processes(3, "groups");
 }
 END_TEST
 
 START_TEST(long_waits_sleep)
 {
-	ck_assert_msg(!threads(2, wait_long), "%s", tess_error());
-	ck_assert_msg(!threads(5, wait_long), "%s", tess_error());
+	ck_assert_msg(!run_on_threads(2, measure_long_wait), "%s", tess_error());
+	ck_assert_msg(!run_on_threads(5, measure_long_wait), "%s", tess_error());
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		return rank(argv[1]);
+		return run_shm_rank(argv[1]);
 	return suite_main("shm", (const TTest *const[]){
 					 rooms_of_threads,
 					 rooms_of_processes,

@@ -5,16 +5,16 @@
 
 #include <unistd.h>
 
-static tess_status play_all(struct tess_world *w, void *arg)
+static tess_status run_all_on_thread(struct tess_world *w, void *arg)
 {
 	(void)arg;
-	return subgroups_all(w);
+	return subgroups_run_all(w);
 }
 
-static tess_status play_churn(struct tess_world *w, void *arg)
+static tess_status open_and_close_on_thread(struct tess_world *w, void *arg)
 {
 	(void)arg;
-	return subgroups_churn(w);
+	return subgroups_open_and_close(w);
 }
 
 START_TEST(groups_and_meshes)
@@ -22,14 +22,14 @@ START_TEST(groups_and_meshes)
 	static const int32_t sizes[] = { 1, 3, 4, 6, 8 };
 
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		ck_assert_msg(!tess_world_spawn(sizes[i], play_all, NULL), "%d ranks: %s", sizes[i],
-		              tess_error());
+		ck_assert_msg(!tess_world_spawn(sizes[i], run_all_on_thread, NULL), "%d ranks: %s",
+		              sizes[i], tess_error());
 }
 END_TEST
 
 START_TEST(come_and_go)
 {
-	ck_assert_msg(!tess_world_spawn(3, play_churn, NULL), "%s", tess_error());
+	ck_assert_msg(!tess_world_spawn(3, open_and_close_on_thread, NULL), "%s", tess_error());
 }
 END_TEST
 
@@ -38,12 +38,12 @@ START_TEST(made_of_messages)
 	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
 	for (int32_t n = 3; n <= 6; n += 3)
-		ck_assert_msg(!tess_world_spawn(n, play_all, NULL), "%d ranks: %s", n,
+		ck_assert_msg(!tess_world_spawn(n, run_all_on_thread, NULL), "%d ranks: %s", n,
 		              tess_error());
 }
 END_TEST
 
-static tess_status bad_ones(struct tess_world *w, void *arg)
+static tess_status open_bad_meshes(struct tess_world *w, void *arg)
 {
 	static const struct {
 		const char *mesh, *word;
@@ -93,26 +93,26 @@ static tess_status bad_ones(struct tess_world *w, void *arg)
 
 START_TEST(refused_at_once)
 {
-	ck_assert_msg(!tess_world_spawn(N, bad_ones, NULL), "%s", tess_error());
+	ck_assert_msg(!tess_world_spawn(N, open_bad_meshes, NULL), "%s", tess_error());
 }
 END_TEST
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* The job of fn ends soon, with what all_told() says of it. */
-#define TOLD(fn, r, but, status, ...) \
+/* The job of fn ends soon, with what expect_reports() says of it. */
+#define EXPECT_REPORTS(fn, r, but, status, ...) \
 	do { \
 		int64_t began = tess_now(); \
 \
 		ck_assert_int_eq(tess_world_spawn(N, fn, r), status); \
-		soon(began); \
-		all_told(r, but, status, __VA_ARGS__); \
+		expect_soon(began); \
+		expect_reports(r, but, status, __VA_ARGS__); \
 	} while (0)
 
 /* Ranks 1 and 3 are dp/1; rank 3 asks for something else there, or sends what is not received. */
-static tess_status differ(struct tess_world *w, void *arg)
+static tess_status make_subgroup_calls_differ(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *all = tess_world_group(w), *g;
 	int32_t me = tess_world_rank(w);
 	float x[8] = { 0 }, y[8];
@@ -127,31 +127,32 @@ static tess_status differ(struct tess_world *w, void *arg)
 
 	if (!st)
 		st = tess_barrier(g, "first");
-	if (r->odd) {
+	if (r->variant) {
 		c.kind = me == 1 ? TESS_SEND : TESS_RECV;
 		c.peer = me == 1;
 	}
 	if (!st && me % 2)
 		st = tess_group_run(g, &c);
 	/* whoever only gives may be through with it: told at the next call */
-	return note(r, w, st ? st : tess_barrier(all, "next"));
+	return store_report(r, w, st ? st : tess_barrier(all, "next"));
 }
 
 START_TEST(calls_that_differ)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 
-	TOLD(differ, &r, -1, TESS_EMISMATCH, "rank 1 ", "rank 3 ", "layers.1.odd", "layers.0.mlp",
-	     "all_reduce of 3 f32 (sum)", "all_reduce of 4 f32 (sum)",
-	     "call 2 in group dp/1 of ranks 1, 3, at");
-	r.odd = 1;
-	TOLD(differ, &r, -1, TESS_EMISMATCH, "send of 4 f32 to rank 3, message 1 in group dp/1",
-	     "recv of 3 f32 from rank 1, message 1 in group dp/1 of ranks 1, 3");
+	EXPECT_REPORTS(make_subgroup_calls_differ, &r, -1, TESS_EMISMATCH, "rank 1 ", "rank 3 ",
+	               "layers.1.odd", "layers.0.mlp", "all_reduce of 3 f32 (sum)",
+	               "all_reduce of 4 f32 (sum)", "call 2 in group dp/1 of ranks 1, 3, at");
+	r.variant = 1;
+	EXPECT_REPORTS(make_subgroup_calls_differ, &r, -1, TESS_EMISMATCH,
+	               "send of 4 f32 to rank 3, message 1 in group dp/1",
+	               "recv of 3 f32 from rank 1, message 1 in group dp/1 of ranks 1, 3");
 }
 END_TEST
 
 /* Rank 3 makes the call in the group of all ranks that rank 1 makes in dp/1; the others are in neither. */
-static tess_status wrong_group(struct tess_world *w, void *arg)
+static tess_status call_in_wrong_group(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *g;
 	int32_t me = tess_world_rank(w);
@@ -161,52 +162,53 @@ static tess_status wrong_group(struct tess_world *w, void *arg)
 	tess_status st = tess_group_split(all, me % 2, 0, "dp", &g);
 
 	if (st)
-		return note(arg, w, st);
+		return store_report(arg, w, st);
 	c.deadline = tess_now() + 300 * (int64_t)TESS_MS;
 	if (me % 2)
-		return note(arg, w, tess_group_run(me == 3 ? all : g, &c));
-	await_told(arg, 2);
-	return note(arg, w, tess_barrier(g, "later"));
+		return store_report(arg, w, tess_group_run(me == 3 ? all : g, &c));
+	wait_for_reports(arg, 2);
+	return store_report(arg, w, tess_barrier(g, "later"));
 }
 
 START_TEST(call_on_the_wrong_group)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 
-	TOLD(wrong_group, &r, -1, TESS_ETIMEOUT, "rank 1", "rank 3", "at right",
-	     "in group dp/1 of ranks 1, 3", "barrier, call 2, at wrong");
+	EXPECT_REPORTS(call_in_wrong_group, &r, -1, TESS_ETIMEOUT, "rank 1", "rank 3", "at right",
+	               "in group dp/1 of ranks 1, 3", "barrier, call 2, at wrong");
 }
 END_TEST
 
 /* Rank 0 waits for rank 2, which sleeps; rank 3, of the other group, gives up. */
-static tess_status stand_by(struct tess_world *w, void *arg)
+static tess_status wait_for_sleeping_rank(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *g;
 	int32_t me = tess_world_rank(w);
 	tess_status st = tess_group_split(tess_world_group(w), me % 2, 0, "dp", &g);
 
 	if (st)
-		return note(r, w, st);
+		return store_report(r, w, st);
 	if (me == 3) {
 		usleep(20000);
-		return note(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
+		return store_report(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
 	}
 	if (me == 2)
-		await_told(r, N - 1);
-	return note(r, w, tess_barrier(g, "layers.2"));
+		wait_for_reports(r, N - 1);
+	return store_report(r, w, tess_barrier(g, "layers.2"));
 }
 
 START_TEST(rank_of_another_group_fails)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 
-	TOLD(stand_by, &r, 3, TESS_ENOMEM, "rank 3", "no memory for the cache");
+	EXPECT_REPORTS(wait_for_sleeping_rank, &r, 3, TESS_ENOMEM, "rank 3",
+	               "no memory for the cache");
 }
 END_TEST
 
 /* Rank 2 closes its group, while rank 0 makes one more call there. */
-static tess_status leave_early(struct tess_world *w, void *arg)
+static tess_status close_group_early(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *g;
 	int32_t me = tess_world_rank(w);
@@ -218,50 +220,51 @@ static tess_status leave_early(struct tess_world *w, void *arg)
 		tess_group_close(g);
 	if (!st && me == 0)
 		st = tess_barrier(g, "after");
-	return note(arg, w, st ? st : tess_barrier(all, "all"));
+	return store_report(arg, w, st ? st : tess_barrier(all, "all"));
 }
 
 START_TEST(member_leaves_early)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 
-	TOLD(leave_early, &r, -1, TESS_EMISMATCH,
-	     "rank 0 is in barrier, call 4 in group dp/0 of ranks 0, 2", "at after",
-	     "rank 2 will not join: it has closed the group");
+	EXPECT_REPORTS(close_group_early, &r, -1, TESS_EMISMATCH,
+	               "rank 0 is in barrier, call 4 in group dp/0 of ranks 0, 2", "at after",
+	               "rank 2 will not join: it has closed the group");
 }
 END_TEST
 
 /* Rank 1 splits by another name; makes another call; opens another mesh. */
-static tess_status disagree(struct tess_world *w, void *arg)
+static tess_status make_splits_differ(struct tess_world *w, void *arg)
 {
-	struct report *r = arg;
+	struct rank_reports *r = arg;
 	struct tess_group *all = tess_world_group(w), *g;
 	bool odd = tess_world_rank(w) == 1;
 	struct tess_mesh *m;
 	tess_status st = tess_barrier(all, "first"); /* all are here */
 
 	if (st)
-		return note(r, w, st);
-	if (r->odd == 2)
+		return store_report(r, w, st);
+	if (r->variant == 2)
 		st = tess_mesh_open(w, odd ? "dp=4,tp=1" : "dp,tp=2", &m);
-	else if (r->odd && odd)
+	else if (r->variant && odd)
 		st = tess_barrier(all, "odd");
 	else
 		st = tess_group_split(all, 0, 0, odd ? "tp" : "dp", &g);
-	return note(r, w, st ? st : tess_barrier(all, "next"));
+	return store_report(r, w, st ? st : tess_barrier(all, "next"));
 }
 
 START_TEST(splits_that_differ)
 {
-	struct report r = { 0 };
+	struct rank_reports r = { 0 };
 
-	TOLD(disagree, &r, -1, TESS_EMISMATCH, "split of group world", "named dp by rank 0",
-	     "tp by rank 1");
-	r.odd = 1;
-	TOLD(disagree, &r, -1, TESS_EMISMATCH, "rank 1", "barrier", "at odd", "tess_group_split");
-	r.odd = 2;
-	TOLD(disagree, &r, -1, TESS_EMISMATCH, "rank 1", "\"dp=4,tp=1\" here",
-	     "\"dp=2,tp=2\" on rank 0");
+	EXPECT_REPORTS(make_splits_differ, &r, -1, TESS_EMISMATCH, "split of group world",
+	               "named dp by rank 0", "tp by rank 1");
+	r.variant = 1;
+	EXPECT_REPORTS(make_splits_differ, &r, -1, TESS_EMISMATCH, "rank 1", "barrier", "at odd",
+	               "tess_group_split");
+	r.variant = 2;
+	EXPECT_REPORTS(make_splits_differ, &r, -1, TESS_EMISMATCH, "rank 1", "\"dp=4,tp=1\" here",
+	               "\"dp=2,tp=2\" on rank 0");
 }
 END_TEST
 

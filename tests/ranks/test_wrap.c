@@ -16,18 +16,18 @@
 
 enum { RANKS = 3 };
 
-static char path[64]; /* of the trace */
+static char trace_path[64]; /* of the trace */
 
-static void use_file(void)
+static void set_trace_file(void)
 {
-	snprintf(path, sizeof path, "over-%d.json", (int)getpid());
-	setenv("TESSERA_TRACE_FILE", path, 1);
+	snprintf(trace_path, sizeof trace_path, "wrap-%d.json", (int)getpid());
+	setenv("TESSERA_TRACE_FILE", trace_path, 1);
 }
 
-static void play(struct job *j, const char *backend, const char *timeout, const char *scene,
-                 const char *arg)
+static void run_wrapped_job(struct test_job *j, const char *backend, const char *timeout,
+                            const char *scenario, const char *arg)
 {
-	char *argv[] = { "rank", (char *)(uintptr_t)scene, (char *)(uintptr_t)arg, NULL };
+	char *argv[] = { "rank", (char *)(uintptr_t)scenario, (char *)(uintptr_t)arg, NULL };
 	struct tess_launch how = { .nranks = RANKS,
 		                   .path = "/proc/self/exe",
 		                   .argv = argv,
@@ -40,19 +40,19 @@ static void play(struct job *j, const char *backend, const char *timeout, const 
 
 /* ---- trace ----------------------------------------------------------------------------------- */
 
-static json_t *events(void)
+static json_t *load_events(void)
 {
 	json_error_t why;
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *list;
+	json_t *root = json_load_file(trace_path, JSON_REJECT_DUPLICATES, &why), *list;
 
-	ck_assert_msg(root != NULL, "%s: line %d: %s", path, why.line, why.text);
+	ck_assert_msg(root != NULL, "%s: line %d: %s", trace_path, why.line, why.text);
 	list = json_incref(json_object_get(root, "traceEvents"));
 	ck_assert(json_is_array(list));
 	json_decref(root);
 	return list;
 }
 
-static double number(const json_t *event, const char *key)
+static double get_event_number(const json_t *event, const char *key)
 {
 	const json_t *at = json_object_get(event, key);
 
@@ -62,38 +62,38 @@ static double number(const json_t *event, const char *key)
 	return json_number_value(at);
 }
 
-static bool is_call(const json_t *event, int rank)
+static bool is_call_event(const json_t *event, int rank)
 {
 	return !strcmp(json_string_value(json_object_get(event, "ph")), "X") &&
-	       (rank < 0 || (int)number(event, "pid") == rank);
+	       (rank < 0 || (int)get_event_number(event, "pid") == rank);
 }
 
 /* When the first `n` calls of a rank began and ended. */
-static int times(json_t *list, int rank, double *begin, double *end, int n)
+static int find_call_times(json_t *list, int rank, double *begin, double *end, int n)
 {
 	json_t *event;
 	size_t i;
 	int found = 0;
 
 	json_array_foreach(list, i, event) {
-		int call = is_call(event, rank) ? (int)number(event, "call") : 0;
+		int call = is_call_event(event, rank) ? (int)get_event_number(event, "call") : 0;
 
 		if (call < 1 || call > n)
 			continue;
-		begin[call - 1] = number(event, "ts");
-		end[call - 1] = begin[call - 1] + number(event, "dur");
+		begin[call - 1] = get_event_number(event, "ts");
+		end[call - 1] = begin[call - 1] + get_event_number(event, "dur");
 		found++;
 	}
 	return found;
 }
 
 /* No rank is done with a sum before all have begun it: so clocks are aligned. */
-static void all_at_once(json_t *list, int ncalls)
+static void expect_calls_overlap(json_t *list, int ncalls)
 {
 	double begin[RANKS][100], end[RANKS][100];
 
 	for (int r = 0; r < RANKS; r++)
-		ck_assert_int_eq(times(list, r, begin[r], end[r], ncalls), ncalls);
+		ck_assert_int_eq(find_call_times(list, r, begin[r], end[r], ncalls), ncalls);
 	for (int i = 0; i < ncalls; i++)
 		for (int a = 0; a < RANKS; a++)
 			for (int b = 0; b < RANKS; b++)
@@ -102,116 +102,117 @@ static void all_at_once(json_t *list, int ncalls)
 				              i + 1, a, end[a][i], b, begin[b][i]);
 }
 
-static void traced(const char *backend)
+static void check_trace(const char *backend)
 {
-	static struct job j;
+	static struct test_job j;
 	json_t *list, *event;
 	size_t i;
 
-	play(&j, backend, "30", "calls", "50");
+	run_wrapped_job(&j, backend, "30", "calls", "50");
 	ck_assert_msg(j.status == 0, "%s: %s", backend, j.text);
-	list = events();
-	all_at_once(list, 50);
+	list = load_events();
+	expect_calls_overlap(list, 50);
 	json_array_foreach(list, i, event) {
 		json_t *args = json_object_get(event, "args");
 
-		if (!is_call(event, -1))
+		if (!is_call_event(event, -1))
 			continue;
 		ck_assert_str_eq(json_string_value(json_object_get(event, "name")), "all_reduce");
 		ck_assert_str_eq(json_string_value(json_object_get(args, "where")), "a.call");
-		ck_assert(number(event, "bytes") == 400);
+		ck_assert(get_event_number(event, "bytes") == 400);
 	}
 	json_decref(list);
-	unlink(path);
+	unlink(trace_path);
 }
 
 START_TEST(traces_each_call_of_each_rank)
 {
-	use_file();
-	traced("trace:shm");
-	traced("trace:faulty:shm");
+	set_trace_file();
+	check_trace("trace:shm");
+	check_trace("trace:faulty:shm");
 	if (HAVE_GLOO)
-		traced("trace:gloo");
+		check_trace("trace:gloo");
 }
 END_TEST
 
-static tess_status calls_of_thread(struct tess_world *w, void *arg)
+static tess_status run_calls_on_thread(struct tess_world *w, void *arg)
 {
 	(void)arg;
-	return scene_play(w, "calls", "50");
+	return scenario_run(w, "calls", "50");
 }
 
 START_TEST(traces_threads)
 {
 	json_t *list;
 
-	use_file();
+	set_trace_file();
 	setenv("TESSERA_BACKEND", "trace:loopback", 1);
-	ck_assert_msg(!tess_world_spawn(RANKS, calls_of_thread, NULL), "%s", tess_error());
-	list = events();
-	all_at_once(list, 50);
+	ck_assert_msg(!tess_world_spawn(RANKS, run_calls_on_thread, NULL), "%s", tess_error());
+	list = load_events();
+	expect_calls_overlap(list, 50);
 	json_decref(list);
-	unlink(path);
+	unlink(trace_path);
 }
 END_TEST
 
 /* Calls that overlap lie in lanes of their own: within one, each begins when the last has ended. */
 START_TEST(draws_overlapping_calls_in_lanes)
 {
-	static struct job j;
+	static struct test_job j;
 	double end[RANKS][64] = { { 0 } };
 	json_t *list, *event;
 	int lanes = 0, turn = 0;
 	size_t i;
 
-	use_file();
-	play(&j, "trace:shm", "30", "several", "0");
+	set_trace_file();
+	run_wrapped_job(&j, "trace:shm", "30", "several", "0");
 	ck_assert_msg(j.status == 0, "%s", j.text);
-	list = events();
+	list = load_events();
 	json_array_foreach(list, i, event) {
-		int rank = (int)number(event, "pid"), lane = (int)number(event, "tid");
+		int rank = (int)get_event_number(event, "pid"),
+		    lane = (int)get_event_number(event, "tid");
 		double ts;
 
-		if (!is_call(event, -1))
+		if (!is_call_event(event, -1))
 			continue;
-		ts = number(event, "ts");
+		ts = get_event_number(event, "ts");
 		ck_assert_int_lt(lane, 64);
 		ck_assert_msg(ts >= end[rank][lane] - 0.001, "event %d of lane %d", turn, lane);
-		end[rank][lane] = ts + number(event, "dur");
+		end[rank][lane] = ts + get_event_number(event, "dur");
 		lanes = lane > lanes ? lane : lanes;
 		turn++;
 	}
 	ck_assert_int_ge(lanes, 3);
 	json_decref(list);
-	unlink(path);
+	unlink(trace_path);
 }
 END_TEST
 
 START_TEST(keeps_what_the_dead_have_written)
 {
-	static struct job j;
+	static struct test_job j;
 	double begin[400], end[400];
 	json_t *list;
 
-	use_file();
+	set_trace_file();
 	setenv("TESSERA_FAULTY", "every=20,do=delay:2ms;rank=1,call=300,do=kill", 1);
-	play(&j, "trace:faulty:shm", "10", "calls", "400");
+	run_wrapped_job(&j, "trace:faulty:shm", "10", "calls", "400");
 	ck_assert_int_eq(j.status, 128 + SIGKILL);
-	list = events();
-	ck_assert_int_gt(times(list, 1, begin, end, 400), 20);
-	ck_assert_int_ge(times(list, 0, begin, end, 400), 299);
-	ck_assert_int_ge(times(list, 2, begin, end, 400), 299);
+	list = load_events();
+	ck_assert_int_gt(find_call_times(list, 1, begin, end, 400), 20);
+	ck_assert_int_ge(find_call_times(list, 0, begin, end, 400), 299);
+	ck_assert_int_ge(find_call_times(list, 2, begin, end, 400), 299);
 	json_decref(list);
-	unlink(path);
+	unlink(trace_path);
 }
 END_TEST
 
 START_TEST(says_where_it_cannot_write)
 {
-	static struct job j;
+	static struct test_job j;
 
 	setenv("TESSERA_TRACE_FILE", "/nonexistent/trace", 1);
-	play(&j, "trace:shm", "5", "calls", "1");
+	run_wrapped_job(&j, "trace:shm", "5", "calls", "1");
 	ck_assert_int_eq(j.status, 1);
 	ck_assert_msg(strstr(j.text, "/nonexistent/trace") && strstr(j.text, "TESSERA_TRACE_FILE"),
 	              "%s", j.text);
@@ -226,8 +227,8 @@ START_TEST(mends_a_file)
 	struct stat st;
 	int fd;
 
-	use_file();
-	fd = trace_file_create(path, "{\"a\":1}");
+	set_trace_file();
+	fd = trace_file_create(trace_path, "{\"a\":1}");
 	ck_assert_int_ge(fd, 0);
 	fstat(fd, &st);
 	first = st.st_size;
@@ -238,75 +239,82 @@ START_TEST(mends_a_file)
 		json_t *list;
 
 		close(fd);
-		fd = trace_file_create(path, "{\"a\":1}");
+		fd = trace_file_create(trace_path, "{\"a\":1}");
 		ck_assert(trace_file_append(fd, more, sizeof more - 1, 0));
 		ck_assert_int_eq(ftruncate(fd, cut), 0);
 		ck_assert(trace_file_append(fd, last, sizeof last - 1, 0));
-		list = events();
+		list = load_events();
 		ck_assert_uint_ge(json_array_size(list), 2);
-		ck_assert(number(json_array_get(list, json_array_size(list) - 1), "a") == 4);
+		ck_assert(get_event_number(json_array_get(list, json_array_size(list) - 1), "a") ==
+		          4);
 		json_decref(list);
 	}
 	close(fd);
-	unlink(path);
+	unlink(trace_path);
 }
 END_TEST
 
 /* ---- faulty ---------------------------------------------------------------------------------- */
 
 /* A job of "calls 50" with these rules ends with `status` and says `text`. */
-static void suffers(const char *rules, const char *backend, const char *timeout, int status,
-                    const char *text)
+static void expect_end_by_rules(const char *rules, const char *backend, const char *timeout,
+                                int status, const char *text)
 {
-	static struct job j;
+	static struct test_job j;
 
 	setenv("TESSERA_FAULTY", rules, 1);
-	play(&j, backend, timeout, "calls", "50");
+	run_wrapped_job(&j, backend, timeout, "calls", "50");
 	ck_assert_msg(j.status == status, "%s: status %d: %s", rules, j.status, j.text);
 	ck_assert_msg(!text || strstr(j.text, text), "%s: no \"%s\" in: %s", rules, text, j.text);
 }
 
 START_TEST(does_what_rules_say)
 {
-	suffers("", "faulty:shm", "10", 0, NULL);
-	suffers("rank=2,call=17,do=kill", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
-	suffers("rank=2,call=17,do=kill,at=inside", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
-	suffers("rank=2,call=17,do=kill,at=after", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
-	suffers("rank=0,call=3,do=exit:7", "faulty:shm", "10", 7, "rank 0");
-	suffers("rank=1,every=10,do=delay:5ms;rank=0,call=0,do=delay:50ms", "faulty:shm", "10", 0,
-	        NULL);
-	suffers("rank=1,call=5,do=fail", "faulty:shm", "10", 1, "rank 1 failed by the rule");
-	suffers("rank=1,call=5,do=drop", "faulty:shm", "1", 1, "deadline");
-	suffers("rank=1,call=5,do=stop", "faulty:shm", "1", 1, "rank 1");
-	suffers("rank=1,call=5,where=a.call,kind=all_reduce,do=fail", "faulty:shm", "10", 1,
-	        "call 5");
-	suffers("rank=1,where=elsewhere,do=fail;kind=gather,do=fail", "faulty:shm", "10", 0, NULL);
+	expect_end_by_rules("", "faulty:shm", "10", 0, NULL);
+	expect_end_by_rules("rank=2,call=17,do=kill", "faulty:shm", "10", 128 + SIGKILL, "rank 2");
+	expect_end_by_rules("rank=2,call=17,do=kill,at=inside", "faulty:shm", "10", 128 + SIGKILL,
+	                    "rank 2");
+	expect_end_by_rules("rank=2,call=17,do=kill,at=after", "faulty:shm", "10", 128 + SIGKILL,
+	                    "rank 2");
+	expect_end_by_rules("rank=0,call=3,do=exit:7", "faulty:shm", "10", 7, "rank 0");
+	expect_end_by_rules("rank=1,every=10,do=delay:5ms;rank=0,call=0,do=delay:50ms",
+	                    "faulty:shm", "10", 0, NULL);
+	expect_end_by_rules("rank=1,call=5,do=fail", "faulty:shm", "10", 1,
+	                    "rank 1 failed by the rule");
+	expect_end_by_rules("rank=1,call=5,do=drop", "faulty:shm", "1", 1, "deadline");
+	expect_end_by_rules("rank=1,call=5,do=stop", "faulty:shm", "1", 1, "rank 1");
+	expect_end_by_rules("rank=1,call=5,where=a.call,kind=all_reduce,do=fail", "faulty:shm",
+	                    "10", 1, "call 5");
+	expect_end_by_rules("rank=1,where=elsewhere,do=fail;kind=gather,do=fail", "faulty:shm",
+	                    "10", 0, NULL);
 }
 END_TEST
 
 /* shm and loopback compare what the group cannot see; others wait for the deadline. */
 START_TEST(makes_calls_differ)
 {
-	suffers("rank=1,call=5,do=mismatch:count", "faulty:shm", "10", 1, "all_reduce of 99");
-	suffers("rank=1,call=5,do=mismatch:op", "faulty:shm", "10", 1, "max");
-	suffers("rank=1,call=5,do=mismatch:dtype", "faulty:shm", "10", 1, "i32");
-	suffers("rank=1,call=5,do=mismatch:kind", "faulty:shm", "10", 1, "barrier");
+	expect_end_by_rules("rank=1,call=5,do=mismatch:count", "faulty:shm", "10", 1,
+	                    "all_reduce of 99");
+	expect_end_by_rules("rank=1,call=5,do=mismatch:op", "faulty:shm", "10", 1, "max");
+	expect_end_by_rules("rank=1,call=5,do=mismatch:dtype", "faulty:shm", "10", 1, "i32");
+	expect_end_by_rules("rank=1,call=5,do=mismatch:kind", "faulty:shm", "10", 1, "barrier");
 	if (HAVE_GLOO)
-		suffers("rank=1,call=5,do=mismatch:count", "faulty:gloo", "1", 1, "deadline");
+		expect_end_by_rules("rank=1,call=5,do=mismatch:count", "faulty:gloo", "1", 1,
+		                    "deadline");
 }
 END_TEST
 
 /* The same seed, the same calls; another one, others. */
 START_TEST(throws_dice_by_seed)
 {
-	static struct job a, b, c;
+	static struct test_job a, b, c;
 
 	setenv("TESSERA_FAULTY", "rank=1,chance=0.1,do=exit:9", 1);
 	setenv("TESSERA_LOG", "warn,faulty=info", 1);
-	play(&a, "faulty:shm", "10", "calls", "500");
-	play(&b, "faulty:shm", "10", "calls", "500");
+	run_wrapped_job(&a, "faulty:shm", "10", "calls", "500");
+	run_wrapped_job(&b, "faulty:shm", "10", "calls", "500");
 	setenv("TESSERA_FAULTY_SEED", "3", 1);
-	play(&c, "faulty:shm", "10", "calls", "500");
+	run_wrapped_job(&c, "faulty:shm", "10", "calls", "500");
 	for (int i = 0; i < 3; i++) {
 		const char *text = (i == 0 ? a : i == 1 ? b : c).text;
 
@@ -325,7 +333,7 @@ START_TEST(ends_threads)
 	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
 	setenv("TESSERA_TIMEOUT", "1", 1);
 	setenv("TESSERA_FAULTY", "rank=2,call=17,do=kill;rank=1,call=40,do=stop", 1);
-	ck_assert_int_lt(tess_world_spawn(RANKS, calls_of_thread, NULL), 0);
+	ck_assert_int_lt(tess_world_spawn(RANKS, run_calls_on_thread, NULL), 0);
 	ck_assert_msg(strstr(tess_error(), "rank 2"), "%s", tess_error());
 }
 END_TEST
@@ -335,12 +343,12 @@ START_TEST(stops_threads)
 	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
 	setenv("TESSERA_TIMEOUT", "1", 1);
 	setenv("TESSERA_FAULTY", "rank=1,call=40,do=stop", 1);
-	ck_assert_int_lt(tess_world_spawn(RANKS, calls_of_thread, NULL), 0);
+	ck_assert_int_lt(tess_world_spawn(RANKS, run_calls_on_thread, NULL), 0);
 	ck_assert_msg(strstr(tess_error(), "call 40"), "%s", tess_error());
 }
 END_TEST
 
-static tess_status open_named(const char *name)
+static tess_status open_backend_by_name(const char *name)
 {
 	const struct tess_backend *b;
 
@@ -366,12 +374,12 @@ START_TEST(refuses_bad_rules)
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_FAULTY", bad[i][0], 1);
-		ck_assert_int_eq(open_named("faulty:loopback"), TESS_EINVAL);
+		ck_assert_int_eq(open_backend_by_name("faulty:loopback"), TESS_EINVAL);
 		ck_assert_msg(strstr(tess_error(), bad[i][1]), "%s: %s", bad[i][0], tess_error());
 	}
 	setenv("TESSERA_FAULTY", "", 1);
 	setenv("TESSERA_FAULTY_SEED", "many", 1);
-	ck_assert_int_eq(open_named("faulty:loopback"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("faulty:loopback"), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "TESSERA_FAULTY_SEED"), "%s", tess_error());
 }
 END_TEST
@@ -382,22 +390,22 @@ START_TEST(refuses_bad_stacks)
 {
 	const struct tess_backend *a, *b;
 
-	ck_assert_int_eq(open_named("trace"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("trace"), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "trace:NAME"), "%s", tess_error());
-	ck_assert_int_eq(open_named("trace:"), TESS_EINVAL);
-	ck_assert_int_eq(open_named("loopback:shm"), TESS_EINVAL);
-	ck_assert_int_eq(open_named("trace:trace:loopback"), TESS_EINVAL);
-	ck_assert_int_eq(open_named("trace:faulty:trace:loopback"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("trace:"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("loopback:shm"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("trace:trace:loopback"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("trace:faulty:trace:loopback"), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "cannot wrap itself"), "%s", tess_error());
-	ck_assert_int_eq(open_named("trace:nothing"), TESS_ENOENT);
-	ck_assert_int_eq(open_named("trace:loopbak"), TESS_ENOENT);
+	ck_assert_int_eq(open_backend_by_name("trace:nothing"), TESS_ENOENT);
+	ck_assert_int_eq(open_backend_by_name("trace:loopbak"), TESS_ENOENT);
 	ck_assert_msg(strstr(tess_error(), "did you mean loopback"), "%s", tess_error());
 	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &a), TESS_OK);
 	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &b), TESS_OK);
 	ck_assert_ptr_eq(a, b);
 	ck_assert_str_eq(a->name, "trace:loopback");
 	ck_assert_int_eq(a->threads, 1);
-	ck_assert_int_eq(open_named("trace:shm"), TESS_EINVAL);
+	ck_assert_int_eq(open_backend_by_name("trace:shm"), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "already"), "%s", tess_error());
 }
 END_TEST
@@ -405,8 +413,8 @@ END_TEST
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		return scene_main(argc, argv);
-	return suite_main("over", (const TTest *const[]){
+		return scenario_main(argc, argv);
+	return suite_main("wrap", (const TTest *const[]){
 					  traces_each_call_of_each_rank,
 					  traces_threads,
 					  draws_overlapping_calls_in_lanes,

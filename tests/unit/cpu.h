@@ -15,11 +15,11 @@
 #include <string.h>
 #include <tessera/device.h>
 
-static const char *cpu_set = "auto"; /* TESSERA_CPU of the device that is opened next */
+static const char *cpu_isa = "auto"; /* TESSERA_CPU of the device that is opened next */
 static char cpu_sentence[512];
-static const struct tess_device *cpu_table;
+static const struct tess_device *cpu_device;
 
-static inline tess_status cpu_fail(tess_status why, const char *fmt, ...)
+static inline tess_status cpu_keep_sentence(tess_status why, const char *fmt, ...)
 {
 	va_list list;
 
@@ -29,87 +29,88 @@ static inline tess_status cpu_fail(tess_status why, const char *fmt, ...)
 	return why;
 }
 
-static inline const char *cpu_option(const char *key)
+static inline const char *cpu_get_option(const char *key)
 {
 	ck_assert_str_eq(key, "cpu");
-	return cpu_set;
+	return cpu_isa;
 }
 
 /* A device, or NULL where this processor has not got the instructions. */
-static inline void *cpu_open(const char *set, int32_t nthreads)
+static inline void *cpu_open_device(const char *set, int32_t nthreads)
 {
 	static const struct tess_host host = {
 		.size = sizeof host,
 		.abi = TESS_ABI,
-		.fail = cpu_fail,
-		.option = cpu_option,
+		.fail = cpu_keep_sentence,
+		.option = cpu_get_option,
 	};
 	const struct tess_plugin *plugin;
 	void *file, *self = NULL;
 
-	if (!cpu_table) {
+	if (!cpu_device) {
 		file = dlopen(TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
 		ck_assert_msg(file != NULL, "%s", dlerror());
 		plugin = dlsym(file, "tess_plugin_v1");
 		ck_assert_ptr_nonnull(plugin);
 		ck_assert_int_eq(plugin->init(&host), TESS_OK);
-		cpu_table = plugin->devices[0];
+		cpu_device = plugin->devices[0];
 	}
-	cpu_set = set;
-	return cpu_table->open(0, nthreads, &self) == TESS_OK ? self : NULL;
+	cpu_isa = set;
+	return cpu_device->open(0, nthreads, &self) == TESS_OK ? self : NULL;
 }
 
 /* ---- what every op is tried with */
 
-struct cpu_try {
-	const char *set;
+struct cpu_variant {
+	const char *isa;
 	int32_t nthreads;
 };
-static const struct cpu_try cpu_tries[] = {
+static const struct cpu_variant cpu_variants[] = {
 	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 },   { "avx2", 2 },
 	{ "avx2", 3 },   { "avx512", 1 }, { "avx512", 2 },
 };
-enum { CPU_TRIES = sizeof cpu_tries / sizeof *cpu_tries };
+enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
 
 /* The i-th device to try, or NULL; close it. */
-static inline void *cpu_try_open(int i)
+static inline void *cpu_open_variant(int i)
 {
-	return cpu_open(cpu_tries[i].set, cpu_tries[i].nthreads);
+	return cpu_open_device(cpu_variants[i].isa, cpu_variants[i].nthreads);
 }
 
-/* Checks and runs; what must be refused is tried with cpu_table->supports. */
-static inline void cpu_run(void *device, const struct tess_op *op)
+/* Checks and runs; what must be refused is tried with cpu_device->supports. */
+static inline void cpu_run_op(void *device, const struct tess_op *op)
 {
-	ck_assert_msg(cpu_table->supports(op) == TESS_OK, "%s", cpu_sentence);
-	ck_assert_msg(cpu_table->run(device, op) == TESS_OK, "%s", cpu_sentence);
+	ck_assert_msg(cpu_device->supports(op) == TESS_OK, "%s", cpu_sentence);
+	ck_assert_msg(cpu_device->run(device, op) == TESS_OK, "%s", cpu_sentence);
 }
 
 /* ---- numbers */
 
 static uint64_t cpu_seed = 1;
 
-static inline uint32_t cpu_random(void)
+static inline uint32_t cpu_draw_random(void)
 {
 	cpu_seed = cpu_seed * 6364136223846793005u + 1442695040888963407u;
 	return (uint32_t)(cpu_seed >> 33);
 }
 
 /* In (-1, 1), of sizes that differ much, so that the order of a sum is seen. */
-static inline float cpu_number(void)
+static inline float cpu_draw_float(void)
 {
-	return ldexpf((float)(int32_t)(cpu_random() << 1) / 0x1p31f, -(int)(cpu_random() % 12));
+	return ldexpf((float)(int32_t)(cpu_draw_random() << 1) / 0x1p31f,
+	              -(int)(cpu_draw_random() % 12));
 }
 
-static inline float *cpu_floats(int64_t n)
+static inline float *cpu_make_floats(int64_t n)
 {
 	float *f = calloc((size_t)(n ? n : 1), sizeof *f);
 
 	for (int64_t i = 0; i < n; i++)
-		f[i] = cpu_number();
+		f[i] = cpu_draw_float();
 	return f;
 }
 
-static inline uint16_t cpu_bf16(float f)
+static inline uint16_t cpu_truncate_bf16(float f)
 {
 	uint32_t bits;
 
@@ -118,14 +119,14 @@ static inline uint16_t cpu_bf16(float f)
 }
 
 /* Any bits that are no infinity and no NaN. */
-static inline uint16_t cpu_f16(void)
+static inline uint16_t cpu_draw_f16(void)
 {
-	uint16_t h = (uint16_t)cpu_random();
+	uint16_t h = (uint16_t)cpu_draw_random();
 
 	return (h & 0x7c00) == 0x7c00 ? (uint16_t)(h & 0xbbff) : h;
 }
 
-static inline double cpu_f16_value(uint16_t h)
+static inline double cpu_convert_f16(uint16_t h)
 {
 	int e = h >> 10 & 31;
 	double v = e ? ldexp((h & 0x3ff) + 1024, e - 25) : ldexp(h & 0x3ff, -24);
@@ -133,12 +134,12 @@ static inline double cpu_f16_value(uint16_t h)
 	return h & 0x8000 ? -v : v;
 }
 
-static inline int64_t cpu_bytes(int32_t dtype)
+static inline int64_t cpu_get_width(int32_t dtype)
 {
 	return dtype == TESS_F32 || dtype == TESS_I32 ? 4 : 2;
 }
 
-static inline int32_t cpu_dtype(int i)
+static inline int32_t cpu_choose_dtype(int i)
 {
 	return (const int32_t[]){ TESS_F32, TESS_BF16, TESS_F16 }[i % 3];
 }
@@ -146,24 +147,24 @@ static inline int32_t cpu_dtype(int i)
 /* n weights of a type, at an odd address, and what they are as floats. */
 struct cpu_weights {
 	int32_t dtype;
-	char *room, *data;
+	char *memory, *data;
 	float *value;
 };
 
-static inline struct cpu_weights cpu_weights(int32_t dtype, int64_t n)
+static inline struct cpu_weights cpu_make_weights(int32_t dtype, int64_t n)
 {
-	struct cpu_weights w = { .dtype = dtype, .value = cpu_floats(n) };
+	struct cpu_weights w = { .dtype = dtype, .value = cpu_make_floats(n) };
 	uint16_t h;
 
-	w.room = calloc(1, (size_t)(n * 4 + 1));
-	w.data = w.room + 1;
+	w.memory = calloc(1, (size_t)(n * 4 + 1));
+	w.data = w.memory + 1;
 	for (int64_t i = 0; i < n; i++) {
 		if (dtype == TESS_F32) {
 			memcpy(w.data + i * 4, &w.value[i], 4);
 			continue;
 		}
-		h = dtype == TESS_F16 ? cpu_f16() : cpu_bf16(w.value[i]);
-		w.value[i] = dtype == TESS_F16 ? (float)cpu_f16_value(h) : 0;
+		h = dtype == TESS_F16 ? cpu_draw_f16() : cpu_truncate_bf16(w.value[i]);
+		w.value[i] = dtype == TESS_F16 ? (float)cpu_convert_f16(h) : 0;
 		if (dtype == TESS_BF16)
 			memcpy((char *)&w.value[i] + 2, &h, 2);
 		memcpy(w.data + i * 2, &h, 2);
@@ -171,28 +172,30 @@ static inline struct cpu_weights cpu_weights(int32_t dtype, int64_t n)
 	return w;
 }
 
-static inline void cpu_weights_free(struct cpu_weights *w)
+static inline void cpu_free_weights(struct cpu_weights *w)
 {
-	free(w->room);
+	free(w->memory);
 	free(w->value);
 }
 
-static inline bool cpu_same(float a, float b)
+static inline bool cpu_is_same(float a, float b)
 {
 	return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
-static inline void cpu_equal(const char *what, const float *got, const float *want, int64_t n)
+static inline void cpu_expect_equal(const char *what, const float *got, const float *want,
+                                    int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
-		if (!cpu_same(got[i], want[i]))
+		if (!cpu_is_same(got[i], want[i]))
 			ck_abort_msg("%s: element %lld is %a, not %a", what, (long long)i,
 			             (double)got[i], (double)want[i]);
 }
 
 /* ---- views */
 
-static inline struct tess_view cpu_rows(void *data, int64_t rows, int64_t columns, int64_t pitch)
+static inline struct tess_view cpu_make_rows(void *data, int64_t rows, int64_t columns,
+                                             int64_t pitch)
 {
 	return (struct tess_view){ .data = data,
 		                   .dtype = TESS_F32,
@@ -202,8 +205,8 @@ static inline struct tess_view cpu_rows(void *data, int64_t rows, int64_t column
 }
 
 /* The nodes of a Partial, one after the other. */
-static inline struct tess_view cpu_partial(void *data, int64_t nodes, int64_t rows, int64_t columns,
-                                           int64_t pitch)
+static inline struct tess_view cpu_make_partial(void *data, int64_t nodes, int64_t rows,
+                                                int64_t columns, int64_t pitch)
 {
 	return (struct tess_view){ .data = data,
 		                   .dtype = TESS_F32,
@@ -212,15 +215,15 @@ static inline struct tess_view cpu_partial(void *data, int64_t nodes, int64_t ro
 		                   .stride = { rows * pitch, pitch, 1 } };
 }
 
-static inline struct tess_view cpu_list(void *data, int32_t dtype, int64_t n)
+static inline struct tess_view cpu_make_list(void *data, int32_t dtype, int64_t n)
 {
 	return (struct tess_view){
 		.data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 }
 	};
 }
 
-static inline struct tess_view cpu_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
-                                          int64_t stride_n, int64_t stride_k)
+static inline struct tess_view cpu_make_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
+                                               int64_t stride_n, int64_t stride_k)
 {
 	return (struct tess_view){ .data = w->data,
 		                   .dtype = w->dtype,
@@ -230,8 +233,9 @@ static inline struct tess_view cpu_matrix(const struct cpu_weights *w, int64_t n
 }
 
 /* An op of one out; the operands and numbers stay the caller's. */
-static inline struct tess_op cpu_op(int32_t kind, const struct tess_view *in, int32_t nin,
-                                    const struct tess_view *out, const double *num, int32_t nnum)
+static inline struct tess_op cpu_make_op(int32_t kind, const struct tess_view *in, int32_t nin,
+                                         const struct tess_view *out, const double *num,
+                                         int32_t nnum)
 {
 	return (struct tess_op){ .size = sizeof(struct tess_op),
 		                 .kind = kind,
@@ -245,12 +249,13 @@ static inline struct tess_op cpu_op(int32_t kind, const struct tess_view *in, in
 }
 
 /* The same with sums. */
-static inline struct tess_op cpu_sums(int32_t kind, const struct tess_view *in, int32_t nin,
-                                      const struct tess_view *out, const double *num, int32_t nnum,
-                                      const struct tess_tree *tree, int32_t ntree,
-                                      const struct tess_term *term, int32_t nterm)
+static inline struct tess_op cpu_make_sum_op(int32_t kind, const struct tess_view *in, int32_t nin,
+                                             const struct tess_view *out, const double *num,
+                                             int32_t nnum, const struct tess_tree *tree,
+                                             int32_t ntree, const struct tess_term *term,
+                                             int32_t nterm)
 {
-	struct tess_op op = cpu_op(kind, in, nin, out, num, nnum);
+	struct tess_op op = cpu_make_op(kind, in, nin, out, num, nnum);
 
 	op.tree = tree;
 	op.ntree = ntree;
@@ -260,14 +265,15 @@ static inline struct tess_op cpu_sums(int32_t kind, const struct tess_view *in, 
 }
 
 /* A weight as panels in memory of its own: free(view.data). */
-static inline struct tess_view cpu_pack(void *device, const struct tess_view *rows)
+static inline struct tess_view cpu_pack_weight(void *device, const struct tess_view *rows)
 {
 	struct tess_view panels = { 0 };
-	int64_t bytes = tess_up(rows->shape[0], 16) * 16 * rows->shape[1] * cpu_bytes(rows->dtype);
+	int64_t bytes =
+		tess_up(rows->shape[0], 16) * 16 * rows->shape[1] * cpu_get_width(rows->dtype);
 
 	panels.data = malloc((size_t)bytes + 64);
 	memset(panels.data, 0x7f, (size_t)bytes + 64);
-	ck_assert_int_eq(cpu_table->pack(device, rows, &panels), TESS_OK);
+	ck_assert_int_eq(cpu_device->pack(device, rows, &panels), TESS_OK);
 	return panels;
 }
 
@@ -276,8 +282,8 @@ static inline struct tess_view cpu_pack(void *device, const struct tess_view *ro
 /* The value of the leaf of unit u of a tree. */
 typedef float cpu_leaf(const void *arg, const struct tess_tree *tree, int64_t u);
 
-static inline bool cpu_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
-                            int64_t at, cpu_leaf *leaf, const void *arg, float *out)
+static inline bool cpu_sum_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
+                                int64_t at, cpu_leaf *leaf, const void *arg, float *out)
 {
 	int64_t m = (int64_t)1 << depth, a = tess_edge(t->n, m, at), b = tess_edge(t->n, m, at + 1);
 	float left = 0, right = 0;
@@ -289,44 +295,44 @@ static inline bool cpu_node(const struct tess_tree *t, int64_t lo, int64_t hi, i
 		*out = leaf(arg, t, a);
 		return true;
 	}
-	have_left = cpu_node(t, lo, hi, depth + 1, 2 * at, leaf, arg, &left);
-	have_right = cpu_node(t, lo, hi, depth + 1, 2 * at + 1, leaf, arg, &right);
+	have_left = cpu_sum_node(t, lo, hi, depth + 1, 2 * at, leaf, arg, &left);
+	have_right = cpu_sum_node(t, lo, hi, depth + 1, 2 * at + 1, leaf, arg, &right);
 	*out = have_left && have_right ? left + right : have_left ? left : right;
 	return have_left || have_right;
 }
 
-static inline float cpu_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
+static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	(void)tree;
 	return ((const float *)arg)[u];
 }
 
 /* Several finished trees are the leaves of one more. */
-static inline float cpu_finish(const float *sum, int32_t n)
+static inline float cpu_add_trees(const float *sum, int32_t n)
 {
 	struct tess_tree over = { .n = n, .lo = 0, .hi = n };
 	float out = 0;
 
-	cpu_node(&over, 0, n, 0, 0, cpu_tree_sum, sum, &out);
+	cpu_sum_node(&over, 0, n, 0, 0, cpu_get_tree_sum, sum, &out);
 	return out + 0.0f;
 }
 
-static inline float cpu_total(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
-                              const void *arg)
+static inline float cpu_sum_trees(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+                                  const void *arg)
 {
 	float sum[64], out;
 
 	for (int32_t i = 0; i < ntree; i++) {
 		out = 0;
-		cpu_node(&tree[i], tree[i].lo, tree[i].hi, 0, 0, leaf, arg, &out);
+		cpu_sum_node(&tree[i], tree[i].lo, tree[i].hi, 0, 0, leaf, arg, &out);
 		sum[i] = out + 0.0f;
 	}
-	return cpu_finish(sum, ntree);
+	return cpu_add_trees(sum, ntree);
 }
 
 /* All nodes of all trees; returns how many. */
-static inline int64_t cpu_nodes(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
-                                const void *arg, float *out)
+static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+                                    const void *arg, float *out)
 {
 	struct tess_node node;
 	int64_t n = 0, at;
@@ -334,7 +340,7 @@ static inline int64_t cpu_nodes(const struct tess_tree *tree, int32_t ntree, cpu
 	for (int32_t i = 0; i < ntree; i++)
 		for (at = tree[i].lo;
 		     tess_node_next(tree[i].n, tree[i].lo, tree[i].hi, &at, &node);)
-			cpu_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
+			cpu_sum_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
 	return n;
 }
 

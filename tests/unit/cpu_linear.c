@@ -5,30 +5,31 @@
 #include <unistd.h>
 
 /* An out for each weight. */
-static struct tess_op linear(const struct tess_view *in, int32_t nin, const struct tess_view *out,
-                             const struct tess_tree *tree, int32_t ntree,
-                             const struct tess_term *term, int32_t nterm)
+static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
+                                     const struct tess_view *out, const struct tess_tree *tree,
+                                     int32_t ntree, const struct tess_term *term, int32_t nterm)
 {
 	struct tess_op op =
-		cpu_sums(TESS_OP_LINEAR, in, nin, out, NULL, 0, tree, ntree, term, nterm);
+		cpu_make_sum_op(TESS_OP_LINEAR, in, nin, out, NULL, 0, tree, ntree, term, nterm);
 
 	op.nout = nin - 1;
 	return op;
 }
 
-enum { MOST_TREES = 4, MOST_UNITS = 64, MOST_NODES = 64 };
+enum { TREES_MAX = 4, UNITS_MAX = 64, NODES_MAX = 64 };
 
 /* The trees of a contraction over K elements, and where they keep their bounds. */
-struct cut {
+struct contraction {
 	int64_t k;
 	int32_t ntree, nterm;
-	struct tess_tree tree[MOST_TREES];
-	struct tess_term term[2 * MOST_TREES];
-	int64_t bound[2 * MOST_TREES][MOST_UNITS + 1];
+	struct tess_tree tree[TREES_MAX];
+	struct tess_term term[2 * TREES_MAX];
+	int64_t bound[2 * TREES_MAX][UNITS_MAX + 1];
 };
 
 /* One more tree: units [lo, hi) of n, each `size` elements (and up to one more) of every term. */
-static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t terms, int64_t size)
+static void add_contraction_tree(struct contraction *c, int64_t n, int64_t lo, int64_t hi,
+                                 int32_t terms, int64_t size)
 {
 	c->tree[c->ntree++] =
 		(struct tess_tree){ .n = n, .lo = lo, .hi = hi, .first = c->nterm, .terms = terms };
@@ -37,7 +38,7 @@ static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t te
 
 		bound[0] = c->k + (c->nterm > 0 ? 1 : 0); /* an element that is in no unit */
 		for (int64_t u = 0; u < hi - lo; u++)
-			bound[u + 1] = bound[u] + size + (int64_t)(cpu_random() % 2);
+			bound[u + 1] = bound[u] + size + (int64_t)(cpu_draw_random() % 2);
 		c->k = bound[hi - lo];
 		c->term[c->nterm].bound = bound;
 		c->nterm++;
@@ -45,11 +46,11 @@ static void cut_add(struct cut *c, int64_t n, int64_t lo, int64_t hi, int32_t te
 }
 
 struct product {
-	const struct cut *cut;
+	const struct contraction *cut;
 	const float *x, *w;
 };
 
-static float leaf(const void *arg, const struct tess_tree *tree, int64_t u)
+static float sum_products(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	const struct product *p = arg;
 	float acc = 0.0f;
@@ -70,22 +71,22 @@ struct weight {
 };
 
 /* order 0: [out, in] as it lies; 1: [in, out]; 2: rows with something between. */
-static struct weight weight_make(int64_t n, int64_t k, int32_t dtype, int order)
+static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int order)
 {
-	struct weight w = { .data = cpu_weights(dtype, n * (k + 3)), .n = n };
+	struct weight w = { .data = cpu_make_weights(dtype, n * (k + 3)), .n = n };
 
 	if (order == 1)
-		w.rows = cpu_matrix(&w.data, n, k, 1, n);
+		w.rows = cpu_make_matrix(&w.data, n, k, 1, n);
 	else
-		w.rows = cpu_matrix(&w.data, n, k, order == 2 ? k + 3 : k, 1);
+		w.rows = cpu_make_matrix(&w.data, n, k, order == 2 ? k + 3 : k, 1);
 	return w;
 }
 
 /* The expected out of weight w: [T, N], or [nodes, T, N] where nodes > 0. */
-static void expect(const struct cut *c, const float *x, int64_t tokens, const struct weight *w,
-                   int64_t nodes, float *out)
+static void compute_linear(const struct contraction *c, const float *x, int64_t tokens,
+                           const struct weight *w, int64_t nodes, float *out)
 {
-	float *row = malloc(sizeof *row * (size_t)(c->k + 1)), node[MOST_NODES];
+	float *row = malloc(sizeof *row * (size_t)(c->k + 1)), node[NODES_MAX];
 	struct product p = { .cut = c, .w = row };
 
 	for (int64_t j = 0; j < w->n; j++) {
@@ -94,10 +95,12 @@ static void expect(const struct cut *c, const float *x, int64_t tokens, const st
 		for (int64_t t = 0; t < tokens; t++) {
 			p.x = x + t * c->k;
 			if (!nodes)
-				out[t * w->n + j] = cpu_total(c->tree, c->ntree, leaf, &p);
+				out[t * w->n + j] =
+					cpu_sum_trees(c->tree, c->ntree, sum_products, &p);
 			else
-				ck_assert_int_eq(cpu_nodes(c->tree, c->ntree, leaf, &p, node),
-				                 nodes);
+				ck_assert_int_eq(
+					cpu_sum_nodes(c->tree, c->ntree, sum_products, &p, node),
+					nodes);
 			for (int64_t i = 0; i < nodes; i++)
 				out[(i * tokens + t) * w->n + j] = node[i];
 		}
@@ -106,54 +109,55 @@ static void expect(const struct cut *c, const float *x, int64_t tokens, const st
 }
 
 /* One op with two weights on every device, from rows and from panels. */
-static void try(const struct cut *c, int64_t tokens, const int64_t n[2], bool partial, int dtype)
+static void compare_linear(const struct contraction *c, int64_t tokens, const int64_t n[2],
+                           bool partial, int dtype)
 {
 	struct weight w[2];
 	struct tess_view in[3] = { 0 }, out[2] = { 0 };
-	struct tess_op op = linear(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
-	float *x = cpu_floats(tokens * c->k), *want[2], *got;
+	struct tess_op op = make_linear_op(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
+	float *x = cpu_make_floats(tokens * c->k), *want[2], *got;
 	int64_t nodes = 0, pitch;
 	void *device;
 	char what[128];
 
 	for (int32_t i = 0; partial && i < c->ntree; i++)
 		nodes += tess_node_count(c->tree[i].n, c->tree[i].lo, c->tree[i].hi);
-	in[0] = cpu_rows(x, tokens, c->k, c->k);
+	in[0] = cpu_make_rows(x, tokens, c->k, c->k);
 	for (int i = 0; i < 2; i++) {
-		w[i] = weight_make(n[i], c->k, cpu_dtype(dtype + i), (dtype + i) % 3);
+		w[i] = make_test_weight(n[i], c->k, cpu_choose_dtype(dtype + i), (dtype + i) % 3);
 		want[i] = malloc(sizeof(float) * (size_t)((nodes ? nodes : 1) * tokens * n[i] + 1));
-		expect(c, x, tokens, &w[i], nodes, want[i]);
+		compute_linear(c, x, tokens, &w[i], nodes, want[i]);
 	}
-	for (int d = 0; d < 2 * CPU_TRIES; d++) {
-		device = cpu_try_open(d / 2);
+	for (int d = 0; d < 2 * CPU_VARIANTS; d++) {
+		device = cpu_open_variant(d / 2);
 		if (!device)
 			continue;
 		for (int i = 0; i < 2; i++) {
 			pitch = n[i] + d % 3;
 			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1),
 			             sizeof *got);
-			out[i] = cpu_rows(got, tokens, n[i], pitch);
+			out[i] = cpu_make_rows(got, tokens, n[i], pitch);
 			if (partial)
-				out[i] = cpu_partial(got, nodes, tokens, n[i], pitch);
-			in[1 + i] = d % 2 ? cpu_pack(device, &w[i].rows) : w[i].rows;
+				out[i] = cpu_make_partial(got, nodes, tokens, n[i], pitch);
+			in[1 + i] = d % 2 ? cpu_pack_weight(device, &w[i].rows) : w[i].rows;
 		}
-		cpu_run(device, &op);
+		cpu_run_op(device, &op);
 		for (int i = 0; i < 2; i++) {
 			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s",
-			         cpu_tries[d / 2].set, d % 2 ? "panels" : "rows",
-			         (int)cpu_tries[d / 2].nthreads, (long long)tokens, i,
+			         cpu_variants[d / 2].isa, d % 2 ? "panels" : "rows",
+			         (int)cpu_variants[d / 2].nthreads, (long long)tokens, i,
 			         partial ? "partial" : "finished");
 			for (int64_t r = 0; r < (nodes ? nodes : !partial) * tokens; r++)
-				cpu_equal(what, (float *)out[i].data + r * (n[i] + d % 3),
-				          want[i] + r * n[i], n[i]);
+				cpu_expect_equal(what, (float *)out[i].data + r * (n[i] + d % 3),
+				                 want[i] + r * n[i], n[i]);
 			free(out[i].data);
 			if (d % 2)
 				free(in[1 + i].data);
 		}
-		cpu_table->close(device);
+		cpu_device->close(device);
 	}
 	for (int i = 0; i < 2; i++) {
-		cpu_weights_free(&w[i].data);
+		cpu_free_weights(&w[i].data);
 		free(want[i]);
 	}
 	free(x);
@@ -169,10 +173,10 @@ START_TEST(finished_sums)
 
 	for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
 		for (int t = 0; t < NTOKENS; t++) {
-			struct cut c = { 0 };
+			struct contraction c = { 0 };
 
-			cut_add(&c, units[u], 0, units[u], 1, units[u] == 1 ? 600 : 7);
-			try(&c, tokens_of[t], n[(u + (size_t)t) % 3], false, (int)u + t);
+			add_contraction_tree(&c, units[u], 0, units[u], 1, units[u] == 1 ? 600 : 7);
+			compare_linear(&c, tokens_of[t], n[(u + (size_t)t) % 3], false, (int)u + t);
 		}
 	}
 }
@@ -184,11 +188,12 @@ START_TEST(nodes_of_ranks)
 
 	for (int64_t units = 5; units <= 40; units += 7) {
 		for (int64_t rank = 0; rank < 3; rank++) {
-			struct cut c = { .k = 2 };
+			struct contraction c = { .k = 2 };
 
-			cut_add(&c, units, tess_edge(units, 3, rank), tess_edge(units, 3, rank + 1),
-			        1, 6);
-			try(&c, tokens_of[(units + rank) % NTOKENS], n, true, (int)(units + rank));
+			add_contraction_tree(&c, units, tess_edge(units, 3, rank),
+			                     tess_edge(units, 3, rank + 1), 1, 6);
+			compare_linear(&c, tokens_of[(units + rank) % NTOKENS], n, true,
+			               (int)(units + rank));
 		}
 	}
 }
@@ -199,16 +204,16 @@ START_TEST(several_trees_and_terms)
 	static const int64_t n[2] = { 20, 100 };
 
 	for (int t = 0; t < NTOKENS; t++) {
-		struct cut whole = { 0 }, part = { .k = 1 };
+		struct contraction whole = { 0 }, part = { .k = 1 };
 
-		cut_add(&whole, 7, 0, 7, 2, 3);
-		cut_add(&whole, 1, 0, 1, 1, 300);
-		cut_add(&whole, 12, 0, 12, 1, 0); /* some units are empty */
-		try(&whole, tokens_of[t], n, false, t);
-		cut_add(&part, 7, 2, 6, 2, 3);
-		cut_add(&part, 9, 4, 4, 1, 3); /* a rank that has none of them */
-		cut_add(&part, 28, 3, 28, 1, 5);
-		try(&part, tokens_of[t], n, true, t);
+		add_contraction_tree(&whole, 7, 0, 7, 2, 3);
+		add_contraction_tree(&whole, 1, 0, 1, 1, 300);
+		add_contraction_tree(&whole, 12, 0, 12, 1, 0); /* some units are empty */
+		compare_linear(&whole, tokens_of[t], n, false, t);
+		add_contraction_tree(&part, 7, 2, 6, 2, 3);
+		add_contraction_tree(&part, 9, 4, 4, 1, 3); /* a rank that has none of them */
+		add_contraction_tree(&part, 28, 3, 28, 1, 5);
+		compare_linear(&part, tokens_of[t], n, true, t);
 	}
 }
 END_TEST
@@ -216,12 +221,12 @@ END_TEST
 START_TEST(rows_beyond_a_block)
 {
 	static const int64_t n[2] = { 18, 5 };
-	struct cut c = { 0 };
+	struct contraction c = { 0 };
 
-	cut_add(&c, 3, 0, 3, 1, 11);
-	try(&c, 0, n, false, 0);
-	try(&c, 7, n, false, 0);
-	try(&c, 197, n, false, 0);
+	add_contraction_tree(&c, 3, 0, 3, 1, 11);
+	compare_linear(&c, 0, n, false, 0);
+	compare_linear(&c, 7, n, false, 0);
+	compare_linear(&c, 197, n, false, 0);
 }
 END_TEST
 
@@ -229,10 +234,10 @@ END_TEST
 START_TEST(partials_finish_alike)
 {
 	enum { UNITS = 28, EACH = 9, N = 35, T = 5, K = UNITS * EACH };
-	struct weight w = weight_make(N, K, TESS_BF16, 0);
-	float *x = cpu_floats(T * K), whole[T * N], part[8][8 * T * N], leaves[MOST_UNITS];
+	struct weight w = make_test_weight(N, K, TESS_BF16, 0);
+	float *x = cpu_make_floats(T * K), whole[T * N], part[8][8 * T * N], leaves[UNITS_MAX];
 	int64_t bound[UNITS + 1], at, used[8];
-	void *device = cpu_open("auto", 2);
+	void *device = cpu_open_device("auto", 2);
 
 	for (int64_t u = 0; u <= UNITS; u++)
 		bound[u] = u * EACH;
@@ -246,16 +251,16 @@ START_TEST(partials_finish_alike)
 			int64_t nodes = tess_node_count(UNITS, tree.lo, tree.hi),
 				first = tree.lo * EACH;
 			struct tess_view in[2] = {
-				cpu_rows(x + first, T, (tree.hi - tree.lo) * EACH, K), w.rows
+				cpu_make_rows(x + first, T, (tree.hi - tree.lo) * EACH, K), w.rows
 			};
-			struct tess_view out = cpu_partial(part[r], nodes, T, N, N);
-			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
+			struct tess_view out = cpu_make_partial(part[r], nodes, T, N, N);
+			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
 
 			in[1].data = w.data.data + first * 2;
 			in[1].shape[1] = in[0].shape[1];
 			if (ranks == 1)
-				out = cpu_rows(whole, T, N, N);
-			cpu_run(device, &op);
+				out = cpu_make_rows(whole, T, N, N);
+			cpu_run_op(device, &op);
 		}
 		if (ranks == 1)
 			continue;
@@ -276,12 +281,12 @@ START_TEST(partials_finish_alike)
 				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r),
 				                    tess_edge(UNITS, ranks, r + 1), &at, &node);)
 					leaves[node.lo] = part[r][used[r]++ * T * N + i];
-			cpu_node(&tree, 0, UNITS, 0, 0, cpu_tree_sum, leaves, &sum);
-			MUST(cpu_same(sum + 0.0f, whole[i]));
+			cpu_sum_node(&tree, 0, UNITS, 0, 0, cpu_get_tree_sum, leaves, &sum);
+			MUST(cpu_is_same(sum + 0.0f, whole[i]));
 		}
 	}
-	cpu_table->close(device);
-	cpu_weights_free(&w.data);
+	cpu_device->close(device);
+	cpu_free_weights(&w.data);
 	free(x);
 }
 END_TEST
@@ -299,23 +304,23 @@ START_TEST(finished_sums_are_not_minus_zero)
 	for (int j = 0; j < 16; j++)
 		w[j] = 1e-30f;
 	for (int t = 0; t < NTOKENS; t++) {
-		for (int d = 0; d < CPU_TRIES; d++) {
-			void *device = cpu_try_open(d);
-			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 1, 1),
-				                   cpu_rows(w, 16, 1, 1) };
-			struct tess_view out = cpu_rows(y, tokens_of[t], 16, 16);
-			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
+		for (int d = 0; d < CPU_VARIANTS; d++) {
+			void *device = cpu_open_variant(d);
+			struct tess_view in[2] = { cpu_make_rows(x, tokens_of[t], 1, 1),
+				                   cpu_make_rows(w, 16, 1, 1) };
+			struct tess_view out = cpu_make_rows(y, tokens_of[t], 16, 16);
+			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
 
 			if (!device)
 				continue;
-			cpu_run(device, &op);
+			cpu_run_op(device, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
-				MUST(cpu_same(y[i], 0.0f));
-			out = cpu_partial(y, 1, tokens_of[t], 16, 16);
-			cpu_run(device, &op);
+				MUST(cpu_is_same(y[i], 0.0f));
+			out = cpu_make_partial(y, 1, tokens_of[t], 16, 16);
+			cpu_run_op(device, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
-				MUST(cpu_same(y[i], -0.0f));
-			cpu_table->close(device);
+				MUST(cpu_is_same(y[i], -0.0f));
+			cpu_device->close(device);
 		}
 	}
 }
@@ -325,22 +330,22 @@ END_TEST
 START_TEST(views_of_panels)
 {
 	enum { N = 40, K = 50, FROM = 13, LEN = 20 };
-	struct weight w = weight_make(N, K, TESS_BF16, 0);
-	float *x = cpu_floats(LEN), y[N], want[N];
+	struct weight w = make_test_weight(N, K, TESS_BF16, 0);
+	float *x = cpu_make_floats(LEN), y[N], want[N];
 	int64_t bound[] = { 0, 8, LEN };
 	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
 	struct tess_term term = { .bound = bound };
-	struct tess_view in[2], out = cpu_rows(y, 1, N, N), panels;
-	struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
-	void *device = cpu_open("auto", 1);
+	struct tess_view in[2], out = cpu_make_rows(y, 1, N, N), panels;
+	struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
+	void *device = cpu_open_device("auto", 1);
 
-	in[0] = cpu_rows(x, 1, LEN, LEN);
+	in[0] = cpu_make_rows(x, 1, LEN, LEN);
 	in[1] = w.rows;
 	in[1].data = w.data.data + FROM * 2;
 	in[1].shape[1] = LEN;
-	cpu_run(device, &op);
+	cpu_run_op(device, &op);
 	memcpy(want, y, sizeof y);
-	panels = cpu_pack(device, &w.rows);
+	panels = cpu_pack_weight(device, &w.rows);
 	ck_assert_int_eq(panels.layout, TESS_PANELS);
 	ck_assert_int_eq(panels.stride[0], K * 16);
 	ck_assert_int_eq(panels.stride[1], 16);
@@ -348,16 +353,16 @@ START_TEST(views_of_panels)
 	in[1].data = (char *)panels.data + FROM * 16 * 2;
 	in[1].shape[1] = LEN;
 	memset(y, 0, sizeof y);
-	cpu_run(device, &op);
-	cpu_equal("columns", y, want, N);
+	cpu_run_op(device, &op);
+	cpu_expect_equal("columns", y, want, N);
 	in[1].data = (char *)in[1].data + panels.stride[0] * 2;
 	in[1].shape[0] = out.shape[1] = N - 16;
-	cpu_run(device, &op);
-	cpu_equal("panels", y, want + 16, N - 16);
-	cpu_table->close(device);
+	cpu_run_op(device, &op);
+	cpu_expect_equal("panels", y, want + 16, N - 16);
+	cpu_device->close(device);
 	free(panels.data);
 	free(x);
-	cpu_weights_free(&w.data);
+	cpu_free_weights(&w.data);
 }
 END_TEST
 
@@ -371,24 +376,25 @@ START_TEST(a_sum_of_nothing_is_zero)
 
 	for (int i = 0; i < 48 * 4; i++)
 		x[i] = w[i % 160] = 1;
-	for (int d = 0; d < CPU_TRIES; d++) {
-		void *device = cpu_try_open(d);
+	for (int d = 0; d < CPU_VARIANTS; d++) {
+		void *device = cpu_open_variant(d);
 
 		for (int t = 0; t < NTOKENS && device; t++) {
-			struct tess_view in[2] = { cpu_rows(x, tokens_of[t], 4, 4),
-				                   cpu_rows(w, 40, 4, 4) };
-			struct tess_view out = cpu_rows(y, tokens_of[t], 40, 40);
-			struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1),
-				       nothing = linear(in, 2, &out, &empty, 1, &no_term, 1);
+			struct tess_view in[2] = { cpu_make_rows(x, tokens_of[t], 4, 4),
+				                   cpu_make_rows(w, 40, 4, 4) };
+			struct tess_view out = cpu_make_rows(y, tokens_of[t], 40, 40);
+			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1),
+				       nothing =
+					       make_linear_op(in, 2, &out, &empty, 1, &no_term, 1);
 
-			cpu_run(device, &op);
+			cpu_run_op(device, &op);
 			MUST(y[0] == 4 && y[tokens_of[t] * 40 - 1] == 4);
-			cpu_run(device, &nothing);
+			cpu_run_op(device, &nothing);
 			for (int64_t i = 0; i < tokens_of[t] * 40; i++)
-				MUST(cpu_same(y[i], 0.0f));
+				MUST(cpu_is_same(y[i], 0.0f));
 		}
 		if (device)
-			cpu_table->close(device);
+			cpu_device->close(device);
 	}
 }
 END_TEST
@@ -406,25 +412,26 @@ START_TEST(reads_the_weight_only)
 	struct tess_term term = { .bound = bound };
 
 	ck_assert(map != MAP_FAILED && !mprotect(map + page, (size_t)page, PROT_NONE));
-	for (int i = 0; i < 3 * 2 * MOST_N * CPU_TRIES; i++) {
+	for (int i = 0; i < 3 * 2 * MOST_N * CPU_VARIANTS; i++) {
 		int64_t n = 1 + i / 6 % MOST_N, in_out = i / 3 % 2;
-		int32_t dtype = cpu_dtype(i);
-		struct tess_view in[2] = { cpu_rows(x, 1, K, K) }, out = cpu_rows(y, 1, n, n);
-		struct tess_op op = linear(in, 2, &out, &tree, 1, &term, 1);
-		void *device = cpu_try_open(i / (6 * MOST_N));
+		int32_t dtype = cpu_choose_dtype(i);
+		struct tess_view in[2] = { cpu_make_rows(x, 1, K, K) },
+				 out = cpu_make_rows(y, 1, n, n);
+		struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
+		void *device = cpu_open_variant(i / (6 * MOST_N));
 
 		if (!device)
 			continue;
-		in[1] = (struct tess_view){ .data = map + page - n * K * cpu_bytes(dtype),
+		in[1] = (struct tess_view){ .data = map + page - n * K * cpu_get_width(dtype),
 			                    .dtype = dtype,
 			                    .ndim = 2,
 			                    .shape = { n, K },
 			                    .stride = { in_out ? 1 : K, in_out ? n : 1 } };
 		memset(y, 0xff, sizeof y);
-		cpu_run(device, &op);
+		cpu_run_op(device, &op);
 		for (int64_t k = 0; k < n; k++)
 			MUST(y[k] == 0);
-		cpu_table->close(device);
+		cpu_device->close(device);
 	}
 	munmap(map, 2 * (size_t)page);
 }

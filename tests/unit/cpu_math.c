@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 /* The error of `got` in units of the last place of the float nearest to `want`. */
-static double ulps(float got, double want)
+static double compute_ulp_error(float got, double want)
 {
 	float near = (float)want;
 	int exponent;
@@ -17,8 +17,8 @@ static double ulps(float got, double want)
 }
 
 /* Every `step`-th float from `lo` to `hi`; both of one sign. */
-static double worst(float (*own)(float), double (*true_one)(double), float lo, float hi,
-                    uint32_t step)
+static double find_worst_error(float (*own)(float), double (*true_one)(double), float lo, float hi,
+                               uint32_t step)
 {
 	uint32_t from = mathf_bits(lo), to = mathf_bits(hi), swap;
 	double most = 0, e;
@@ -31,7 +31,7 @@ static double worst(float (*own)(float), double (*true_one)(double), float lo, f
 	for (uint64_t b = from; b <= to; b += step) {
 		float x = mathf_from_bits((uint32_t)b);
 
-		e = ulps(own(x), true_one((double)x));
+		e = compute_ulp_error(own(x), true_one((double)x));
 		most = e > most ? e : most;
 	}
 	return most;
@@ -39,9 +39,9 @@ static double worst(float (*own)(float), double (*true_one)(double), float lo, f
 
 START_TEST(exponential)
 {
-	double up = worst(mathf_exp, exp, 1e-10f, 88.7f, 97),
-	       down = worst(mathf_exp, exp, -1e-10f, -87.3f, 97);
-	double tiny = worst(mathf_exp, exp, -87.3f, -103.9f, 7);
+	double up = find_worst_error(mathf_exp, exp, 1e-10f, 88.7f, 97),
+	       down = find_worst_error(mathf_exp, exp, -1e-10f, -87.3f, 97);
+	double tiny = find_worst_error(mathf_exp, exp, -87.3f, -103.9f, 7);
 
 	ck_assert_msg(up < 0.95 && down < 0.95 && tiny < 0.95, "errors %g, %g, subnormal %g ulp",
 	              up, down, tiny);
@@ -56,8 +56,8 @@ END_TEST
 
 START_TEST(error_function)
 {
-	double small = worst(mathf_erf, erf, 1e-30f, 1.0f, 97),
-	       large = worst(mathf_erf, erf, 1.0f, 10.0f, 97);
+	double small = find_worst_error(mathf_erf, erf, 1e-30f, 1.0f, 97),
+	       large = find_worst_error(mathf_erf, erf, 1.0f, 10.0f, 97);
 
 	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
 	MUST(mathf_bits(mathf_erf(-0.0f)) == mathf_bits(-0.0f));
@@ -68,8 +68,8 @@ END_TEST
 
 START_TEST(hyperbolic_tangent)
 {
-	double small = worst(mathf_tanh, tanh, 1e-30f, 0.6f, 97),
-	       large = worst(mathf_tanh, tanh, 0.6f, 20.0f, 97);
+	double small = find_worst_error(mathf_tanh, tanh, 1e-30f, 0.6f, 97),
+	       large = find_worst_error(mathf_tanh, tanh, 0.6f, 20.0f, 97);
 
 	ck_assert_msg(small < 2 && large < 2, "errors %g, %g ulp", small, large);
 	MUST(mathf_bits(mathf_tanh(-0.0f)) == mathf_bits(-0.0f));

@@ -20,7 +20,7 @@ struct row {
 	bool squares;
 };
 
-static float row_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
+static float sum_row_unit(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	const struct row *r = arg;
 	float acc = 0.0f;
@@ -31,56 +31,58 @@ static float row_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 	return acc;
 }
 
-static void norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num,
-                     const float *x, const float *w, const float *b, int64_t n, float *y)
+static void compute_norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num,
+                             const float *x, const float *w, const float *b, int64_t n, float *y)
 {
 	struct row r = { .x = x, .bound = bound };
 	float s;
 
 	if (num[0] == 2)
-		r.mean = cpu_total(tree, 1, row_leaf, &r) / (float)n;
+		r.mean = cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n;
 	r.squares = true;
-	s = 1.0f / sqrtf(cpu_total(tree, 1, row_leaf, &r) / (float)n + (float)num[1]);
+	s = 1.0f / sqrtf(cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n + (float)num[1]);
 	for (int64_t i = 0; i < n; i++)
 		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * w[i] + b[i] : x[i] * s * w[i];
 }
 
-static void norm_try(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
-                     bool in_place, int dtype)
+static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
+                         bool in_place, int dtype)
 {
 	int64_t columns = runs * each, bound[65];
 	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0 };
 	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
 	struct tess_term term = { .bound = bound };
-	struct cpu_weights w = cpu_weights(cpu_dtype(dtype), each),
-			   b = cpu_weights(cpu_dtype(dtype + 1), each);
-	float *x = cpu_floats(tokens * columns),
+	struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), each),
+			   b = cpu_make_weights(cpu_choose_dtype(dtype + 1), each);
+	float *x = cpu_make_floats(tokens * columns),
 	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
 	struct tess_view in[3], out;
-	struct tess_op op = cpu_sums(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
 	void *device;
 
 	for (int64_t u = 0; u <= units; u++)
 		bound[u] = tess_edge(each, units, u);
 	for (int64_t i = 0; i < tokens * runs; i++)
-		norm_row(&tree, bound, num, x + i * each, w.value, b.value, each, want + i * each);
-	for (int i = 0; i < CPU_TRIES; i++) {
-		device = cpu_try_open(i);
+		compute_norm_row(&tree, bound, num, x + i * each, w.value, b.value, each,
+		                 want + i * each);
+	for (int i = 0; i < CPU_VARIANTS; i++) {
+		device = cpu_open_variant(i);
 		if (!device)
 			continue;
 		y = malloc(sizeof *y * (size_t)(tokens * columns));
 		memcpy(y, x, sizeof *y * (size_t)(tokens * columns));
-		in[0] = cpu_rows(in_place ? y : x, tokens, columns, columns);
-		in[1] = cpu_list(w.data, w.dtype, each);
-		in[2] = cpu_list(b.data, b.dtype, each);
-		out = cpu_rows(y, tokens, columns, columns);
-		cpu_run(device, &op);
-		cpu_equal(cpu_tries[i].set, y, want, tokens * columns);
+		in[0] = cpu_make_rows(in_place ? y : x, tokens, columns, columns);
+		in[1] = cpu_make_list(w.data, w.dtype, each);
+		in[2] = cpu_make_list(b.data, b.dtype, each);
+		out = cpu_make_rows(y, tokens, columns, columns);
+		cpu_run_op(device, &op);
+		cpu_expect_equal(cpu_variants[i].isa, y, want, tokens * columns);
 		free(y);
-		cpu_table->close(device);
+		cpu_device->close(device);
 	}
-	cpu_weights_free(&w);
-	cpu_weights_free(&b);
+	cpu_free_weights(&w);
+	cpu_free_weights(&b);
 	free(x);
 	free(want);
 }
@@ -89,11 +91,11 @@ START_TEST(norms)
 {
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int kind = 1; kind <= 2; kind++) {
-			norm_try(kind, tokens_of[t], 1, 288, 8, t % 2, t);
-			norm_try(kind, tokens_of[t], 1, 100, 8, false, t);
-			norm_try(kind, tokens_of[t], 1, 5, 5, false, t);
-			norm_try(kind, tokens_of[t], 3, 64, 1, t % 2, t);
-			norm_try(kind, tokens_of[t], 1, 700, 28, false, t);
+			compare_norm(kind, tokens_of[t], 1, 288, 8, t % 2, t);
+			compare_norm(kind, tokens_of[t], 1, 100, 8, false, t);
+			compare_norm(kind, tokens_of[t], 1, 5, 5, false, t);
+			compare_norm(kind, tokens_of[t], 3, 64, 1, t % 2, t);
+			compare_norm(kind, tokens_of[t], 1, 700, 28, false, t);
 		}
 	}
 }
@@ -101,56 +103,58 @@ END_TEST
 
 /* ---- BIAS, ADD, GATE, ROPE */
 
-enum { N = 50, PITCH = 53, MOST = 48 };
+enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
 
 /* Runs op on every device with operand 0 apart and, where asked, in place; want is [tokens][N]. */
-static void rows_try(struct tess_op *op, struct tess_view *in, struct tess_view *out,
-                     const float *x, const float *want, int64_t tokens)
+static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tess_view *out,
+                            const float *x, const float *want, int64_t tokens)
 {
-	float y[MOST * PITCH];
+	float y[TOKENS_MAX * PITCH];
 
-	for (int i = 0; i < 2 * CPU_TRIES; i++) {
-		void *device = cpu_try_open(i / 2);
+	for (int i = 0; i < 2 * CPU_VARIANTS; i++) {
+		void *device = cpu_open_variant(i / 2);
 
 		if (!device)
 			continue;
 		for (int64_t t = 0; t < tokens; t++)
 			memcpy(y + t * PITCH, x + t * N, sizeof *y * N);
-		in[0] = i % 2 ? cpu_rows(y, tokens, N, PITCH) : cpu_rows((void *)x, tokens, N, N);
-		*out = cpu_rows(y, tokens, N, PITCH);
-		cpu_run(device, op);
+		in[0] = i % 2 ? cpu_make_rows(y, tokens, N, PITCH)
+		              : cpu_make_rows((void *)x, tokens, N, N);
+		*out = cpu_make_rows(y, tokens, N, PITCH);
+		cpu_run_op(device, op);
 		for (int64_t t = 0; t < tokens; t++)
-			cpu_equal(cpu_tries[i / 2].set, y + t * PITCH, want + t * N, N);
-		cpu_table->close(device);
+			cpu_expect_equal(cpu_variants[i / 2].isa, y + t * PITCH, want + t * N, N);
+		cpu_device->close(device);
 	}
 }
 
 START_TEST(bias_and_add)
 {
-	float *x = cpu_floats(MOST * N), *z = cpu_floats(MOST * N), want[MOST * N];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N),
+	      want[TOKENS_MAX * N];
 	struct tess_view in[2], out;
 
 	for (int t = 0; t < NTOKENS; t++) {
-		struct tess_op bias = cpu_op(TESS_OP_BIAS, in, 2, &out, NULL, 0),
-			       add = cpu_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
-		struct cpu_weights b = cpu_weights(cpu_dtype(t), N);
+		struct tess_op bias = cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0),
+			       add = cpu_make_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
+		struct cpu_weights b = cpu_make_weights(cpu_choose_dtype(t), N);
 
 		for (int64_t i = 0; i < tokens_of[t] * N; i++)
 			want[i] = x[i] + b.value[i % N];
-		in[1] = cpu_list(b.data, b.dtype, N);
-		rows_try(&bias, in, &out, x, want, tokens_of[t]);
+		in[1] = cpu_make_list(b.data, b.dtype, N);
+		compare_rows_op(&bias, in, &out, x, want, tokens_of[t]);
 		for (int64_t i = 0; i < tokens_of[t] * N; i++)
 			want[i] = x[i] + z[i];
-		in[1] = cpu_rows(z, tokens_of[t], N, N);
-		rows_try(&add, in, &out, x, want, tokens_of[t]);
-		cpu_weights_free(&b);
+		in[1] = cpu_make_rows(z, tokens_of[t], N, N);
+		compare_rows_op(&add, in, &out, x, want, tokens_of[t]);
+		cpu_free_weights(&b);
 	}
 	free(x);
 	free(z);
 }
 END_TEST
 
-static float act(int kind, float a)
+static float compute_activation(int kind, float a)
 {
 	if (kind == 1)
 		return a * (1.0f / (1.0f + mathf_exp(-a)));
@@ -165,25 +169,26 @@ START_TEST(gates)
 {
 	static const float special[] = { 0.0f,   -0.0f,    100.0f,    -100.0f, 1e30f,
 		                         -1e30f, INFINITY, -INFINITY, NAN,     1e-40f };
-	float *x = cpu_floats(MOST * N), *b = cpu_floats(MOST * N), want[MOST * N];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *b = cpu_make_floats(TOKENS_MAX * N),
+	      want[TOKENS_MAX * N];
 	struct tess_view in[2], out;
 
-	for (int64_t i = 0; i < MOST * N; i++)
+	for (int64_t i = 0; i < TOKENS_MAX * N; i++)
 		x[i] *= 20;
 	memcpy(x, special, sizeof special);
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int kind = 1; kind <= 4; kind++) {
 			double num = kind;
-			struct tess_op alone = cpu_op(TESS_OP_GLU, in, 1, &out, &num, 1);
-			struct tess_op pair = cpu_op(TESS_OP_GLU, in, 2, &out, &num, 1);
+			struct tess_op alone = cpu_make_op(TESS_OP_GLU, in, 1, &out, &num, 1);
+			struct tess_op pair = cpu_make_op(TESS_OP_GLU, in, 2, &out, &num, 1);
 
 			for (int64_t i = 0; i < tokens_of[t] * N; i++)
-				want[i] = act(kind, x[i]);
-			rows_try(&alone, in, &out, x, want, tokens_of[t]);
+				want[i] = compute_activation(kind, x[i]);
+			compare_rows_op(&alone, in, &out, x, want, tokens_of[t]);
 			for (int64_t i = 0; i < tokens_of[t] * N; i++)
 				want[i] = want[i] * b[i];
-			in[1] = cpu_rows(b, tokens_of[t], N, N);
-			rows_try(&pair, in, &out, x, want, tokens_of[t]);
+			in[1] = cpu_make_rows(b, tokens_of[t], N, N);
+			compare_rows_op(&pair, in, &out, x, want, tokens_of[t]);
 		}
 	}
 	free(x);
@@ -194,11 +199,12 @@ END_TEST
 START_TEST(ropes)
 {
 	enum { EACH = 10, P = 70 };
-	float *x = cpu_floats(MOST * N), *table = cpu_floats(P * EACH), want[MOST * N];
-	int32_t position[MOST];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *table = cpu_make_floats(P * EACH),
+	      want[TOKENS_MAX * N];
+	int32_t position[TOKENS_MAX];
 	double each = EACH;
 	struct tess_view in[3], out;
-	struct tess_op op = cpu_op(TESS_OP_ROPE, in, 3, &out, &each, 1);
+	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, &each, 1);
 
 	for (int t = 0; t < NTOKENS; t++) {
 		for (int64_t r = 0; r < tokens_of[t]; r++) {
@@ -213,9 +219,9 @@ START_TEST(ropes)
 				want[r * N + i] = first ? own - other : own + other;
 			}
 		}
-		in[1] = cpu_list(position, TESS_I32, tokens_of[t]);
-		in[2] = cpu_rows(table, P, EACH, EACH);
-		rows_try(&op, in, &out, x, want, tokens_of[t]);
+		in[1] = cpu_make_list(position, TESS_I32, tokens_of[t]);
+		in[2] = cpu_make_rows(table, P, EACH, EACH);
+		compare_rows_op(&op, in, &out, x, want, tokens_of[t]);
 	}
 	free(x);
 	free(table);
@@ -227,25 +233,26 @@ END_TEST
 enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
 static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two are not in the table */
 
-static bool in_table(int t)
+static bool is_in_table(int t)
 {
 	return ids[t] >= FIRST && ids[t] < FIRST + V;
 }
 
-static void embed_whole(void *device, struct tess_view *in, const float *table)
+static void compare_embed_rows(void *device, struct tess_view *in, const float *table)
 {
 	static const float zero[H];
 	double first = FIRST;
 	float y[T * H];
-	struct tess_view out = cpu_rows(y, T, H, H);
-	struct tess_op op = cpu_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
+	struct tess_view out = cpu_make_rows(y, T, H, H);
+	struct tess_op op = cpu_make_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
 
-	cpu_run(device, &op);
+	cpu_run_op(device, &op);
 	for (int t = 0; t < T; t++)
-		cpu_equal("whole", y + t * H, in_table(t) ? table + (ids[t] - FIRST) * H : zero, H);
+		cpu_expect_equal("whole", y + t * H,
+		                 is_in_table(t) ? table + (ids[t] - FIRST) * H : zero, H);
 }
 
-static void embed_nodes(void *device, struct tess_view *in, const float *table)
+static void compare_embed_nodes(void *device, struct tess_view *in, const float *table)
 {
 	int64_t bound[UNITS + 1], nodes, at, n = 0;
 	struct tess_tree tree = { 2 * UNITS, UNITS - 2, 2 * UNITS - 2, 0, 1 };
@@ -254,10 +261,11 @@ static void embed_nodes(void *device, struct tess_view *in, const float *table)
 	double first = FIRST;
 	float y[8 * T * H], want[8 * T * H] = { 0 };
 	struct tess_view out = { 0 };
-	struct tess_op op = cpu_sums(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
 
 	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
-	out = cpu_partial(y, nodes, T, H, H);
+	out = cpu_make_partial(y, nodes, T, H, H);
 	for (int64_t u = 0; u <= UNITS; u++)
 		bound[u] = u * 4; /* the last row is in no unit */
 	for (at = tree.lo; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
@@ -267,33 +275,33 @@ static void embed_nodes(void *device, struct tess_view *in, const float *table)
 				memcpy(want + (n * T + t) * H, table + (ids[t] - FIRST) * H,
 				       sizeof *want * H);
 	memset(y, 0xff, sizeof y);
-	cpu_run(device, &op);
-	cpu_equal("nodes", y, want, nodes * T * H);
+	cpu_run_op(device, &op);
+	cpu_expect_equal("nodes", y, want, nodes * T * H);
 }
 
 START_TEST(embeddings)
 {
 	for (int dtype = 0; dtype < 3; dtype++) {
-		struct cpu_weights w = cpu_weights(cpu_dtype(dtype), V * H);
-		struct tess_view rows = cpu_matrix(&w, V, H, H, 1), in[2];
+		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), V * H);
+		struct tess_view rows = cpu_make_matrix(&w, V, H, H, 1), in[2];
 
-		in[0] = cpu_list((void *)ids, TESS_I32, T);
-		memset(w.data, 0, (size_t)cpu_bytes(w.dtype));
-		w.data[cpu_bytes(w.dtype) - 1] = (char)0x80; /* -0, which becomes +0 */
+		in[0] = cpu_make_list((void *)ids, TESS_I32, T);
+		memset(w.data, 0, (size_t)cpu_get_width(w.dtype));
+		w.data[cpu_get_width(w.dtype) - 1] = (char)0x80; /* -0, which becomes +0 */
 		w.value[0] = 0.0f;
-		for (int i = 0; i < 2 * CPU_TRIES; i++) {
-			void *device = cpu_try_open(i / 2);
+		for (int i = 0; i < 2 * CPU_VARIANTS; i++) {
+			void *device = cpu_open_variant(i / 2);
 
 			if (!device)
 				continue;
-			in[1] = i % 2 ? cpu_pack(device, &rows) : rows;
-			embed_whole(device, in, w.value);
-			embed_nodes(device, in, w.value);
+			in[1] = i % 2 ? cpu_pack_weight(device, &rows) : rows;
+			compare_embed_rows(device, in, w.value);
+			compare_embed_nodes(device, in, w.value);
 			if (i % 2)
 				free(in[1].data);
-			cpu_table->close(device);
+			cpu_device->close(device);
 		}
-		cpu_weights_free(&w);
+		cpu_free_weights(&w);
 	}
 }
 END_TEST
@@ -306,7 +314,7 @@ START_TEST(copies)
 	static const int64_t width[] = { 4, 2, 8, 1 };
 	enum { A = 3, B = 4, C = 5, ALL = A * B * C };
 	unsigned char from[ALL * 8 * 2], to[ALL * 8 * 2];
-	void *device = cpu_open("auto", 2);
+	void *device = cpu_open_device("auto", 2);
 
 	for (size_t i = 0; i < sizeof from; i++)
 		from[i] = (unsigned char)(i * 7 + 1);
@@ -322,10 +330,10 @@ START_TEST(copies)
 				               .ndim = ndim,
 				               .shape = { A, B, C },
 				               .stride = { 1, A, A * B } };
-			struct tess_op op = cpu_op(TESS_OP_COPY, &x, 1, &y, NULL, 0);
+			struct tess_op op = cpu_make_op(TESS_OP_COPY, &x, 1, &y, NULL, 0);
 
 			memset(to, 0, sizeof to);
-			cpu_run(device, &op);
+			cpu_run_op(device, &op);
 			for (int64_t a = 0; a < (ndim > 0 ? A : 1); a++)
 				for (int64_t b = 0; b < (ndim > 1 ? B : 1); b++)
 					for (int64_t c = 0; c < (ndim > 2 ? C : 1); c++)
@@ -335,7 +343,7 @@ START_TEST(copies)
 							(size_t)width[d]));
 		}
 	}
-	cpu_table->close(device);
+	cpu_device->close(device);
 }
 END_TEST
 
@@ -344,13 +352,14 @@ START_TEST(packs)
 	enum { ROWS = 35, K = 21 };
 
 	for (int i = 0; i < 6; i++) {
-		struct cpu_weights w = cpu_weights(cpu_dtype(i), ROWS * K);
-		struct tess_view rows = cpu_matrix(&w, ROWS, K, i < 3 ? K : 1, i < 3 ? 1 : ROWS);
+		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(i), ROWS * K);
+		struct tess_view rows =
+			cpu_make_matrix(&w, ROWS, K, i < 3 ? K : 1, i < 3 ? 1 : ROWS);
 		struct tess_view panels;
-		int64_t bytes = cpu_bytes(w.dtype);
-		void *device = cpu_open("auto", 1 + i % 3);
+		int64_t bytes = cpu_get_width(w.dtype);
+		void *device = cpu_open_device("auto", 1 + i % 3);
 
-		panels = cpu_pack(device, &rows);
+		panels = cpu_pack_weight(device, &rows);
 		ck_assert_int_eq(panels.dtype, w.dtype);
 		ck_assert_int_eq(panels.shape[0], ROWS);
 		ck_assert_int_eq(panels.shape[1], K);
@@ -366,8 +375,8 @@ START_TEST(packs)
 		}
 		MUST(((unsigned char *)panels.data)[48 * K * bytes] == 0x7f);
 		free(panels.data);
-		cpu_table->close(device);
-		cpu_weights_free(&w);
+		cpu_device->close(device);
+		cpu_free_weights(&w);
 	}
 }
 END_TEST
@@ -379,7 +388,7 @@ START_TEST(strided_vectors)
 {
 	enum { ROWS = 3, APART = 5 };
 	static const double num[] = { 2, 1e-5, 0 };
-	float *x = cpu_floats(ROWS * N), *table = cpu_floats(N * APART), y[ROWS * N],
+	float *x = cpu_make_floats(ROWS * N), *table = cpu_make_floats(N * APART), y[ROWS * N],
 	      want[ROWS * N];
 	float w[N], b[N];
 	int64_t bound[] = { 0, N };
@@ -390,26 +399,26 @@ START_TEST(strided_vectors)
 		w[i] = table[i * APART];
 		b[i] = table[i * APART + 1];
 	}
-	for (int i = 0; i < 2 * CPU_TRIES; i++) {
-		void *device = cpu_try_open(i / 2);
-		struct tess_view in[3] = { cpu_rows(x, ROWS, N, N) },
-				 out = cpu_rows(want, ROWS, N, N);
-		struct tess_op op =
-			i % 2 ? cpu_op(TESS_OP_BIAS, in, 2, &out, NULL, 0)
-			      : cpu_sums(TESS_OP_NORM, in, 3, &out, num, 3, &tree, 1, &term, 1);
+	for (int i = 0; i < 2 * CPU_VARIANTS; i++) {
+		void *device = cpu_open_variant(i / 2);
+		struct tess_view in[3] = { cpu_make_rows(x, ROWS, N, N) },
+				 out = cpu_make_rows(want, ROWS, N, N);
+		struct tess_op op = i % 2 ? cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0)
+		                          : cpu_make_sum_op(TESS_OP_NORM, in, 3, &out, num, 3,
+		                                            &tree, 1, &term, 1);
 
 		if (!device)
 			continue;
-		in[1] = cpu_list(w, TESS_F32, N);
-		in[2] = cpu_list(b, TESS_F32, N);
-		cpu_run(device, &op);
-		in[1] = cpu_list(table, TESS_F32, N);
-		in[2] = cpu_list(table + 1, TESS_F32, N);
+		in[1] = cpu_make_list(w, TESS_F32, N);
+		in[2] = cpu_make_list(b, TESS_F32, N);
+		cpu_run_op(device, &op);
+		in[1] = cpu_make_list(table, TESS_F32, N);
+		in[2] = cpu_make_list(table + 1, TESS_F32, N);
 		in[1].stride[0] = in[2].stride[0] = APART;
 		out.data = y;
-		cpu_run(device, &op);
-		cpu_equal(cpu_tries[i / 2].set, y, want, ROWS * N);
-		cpu_table->close(device);
+		cpu_run_op(device, &op);
+		cpu_expect_equal(cpu_variants[i / 2].isa, y, want, ROWS * N);
+		cpu_device->close(device);
 	}
 	free(x);
 	free(table);
@@ -422,19 +431,20 @@ START_TEST(ropes_within_the_table)
 	static const int32_t tries[] = { 0, 2, 3, -1 };
 	static const double each[] = { 4 };
 	float x[8] = { 0 }, y[8], table[3 * 4] = { 0 };
-	void *device = cpu_open("auto", 1);
+	void *device = cpu_open_device("auto", 1);
 
 	for (int i = 0; i < 8; i++) {
 		int32_t position[2] = { tries[i % 4], tries[i % 4] };
-		struct tess_view in[3] = { cpu_rows(x, 2, 4, 4), cpu_list(position, TESS_I32, 2),
-			                   cpu_rows(table, 3, 4, 4) };
-		struct tess_view out = cpu_rows(y, 2, 4, 4);
-		struct tess_op op = cpu_op(TESS_OP_ROPE, in, 3, &out, each, 1);
+		struct tess_view in[3] = { cpu_make_rows(x, 2, 4, 4),
+			                   cpu_make_list(position, TESS_I32, 2),
+			                   cpu_make_rows(table, 3, 4, 4) };
+		struct tess_view out = cpu_make_rows(y, 2, 4, 4);
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, each, 1);
 
 		position[i / 4] = 1;
-		ck_assert_int_eq(cpu_table->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
+		ck_assert_int_eq(cpu_device->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
 	}
-	cpu_table->close(device);
+	cpu_device->close(device);
 }
 END_TEST
 
@@ -442,24 +452,24 @@ START_TEST(opens)
 {
 	void *device = NULL, *p = NULL;
 
-	cpu_set = "auto";
-	device = cpu_open("auto", 1);
+	cpu_isa = "auto";
+	device = cpu_open_device("auto", 1);
 	ck_assert_ptr_nonnull(device);
-	ck_assert_int_eq(cpu_table->count(), 1);
+	ck_assert_int_eq(cpu_device->count(), 1);
 	for (uint64_t bytes = 0; bytes < 200; bytes += 33) {
-		ck_assert_int_eq(cpu_table->alloc(device, bytes, &p), TESS_OK);
+		ck_assert_int_eq(cpu_device->alloc(device, bytes, &p), TESS_OK);
 		ck_assert_uint_eq((uintptr_t)p % 64, 0);
 		memset(p, 1, bytes);
-		cpu_table->free(device, p);
+		cpu_device->free(device, p);
 	}
-	ck_assert_int_eq(cpu_table->alloc(device, UINT64_MAX, &p), TESS_ENOMEM);
-	cpu_table->free(device, NULL);
-	cpu_table->close(device);
-	cpu_table->close(NULL);
-	ck_assert_ptr_null(cpu_open("sse9", 1));
+	ck_assert_int_eq(cpu_device->alloc(device, UINT64_MAX, &p), TESS_ENOMEM);
+	cpu_device->free(device, NULL);
+	cpu_device->close(device);
+	cpu_device->close(NULL);
+	ck_assert_ptr_null(cpu_open_device("sse9", 1));
 	ck_assert_ptr_nonnull(strstr(cpu_sentence, "TESSERA_CPU=sse9"));
-	ck_assert_ptr_null(cpu_open("auto", 0));
-	ck_assert_int_eq(cpu_table->open(1, 1, &device), TESS_EINVAL);
+	ck_assert_ptr_null(cpu_open_device("auto", 0));
+	ck_assert_int_eq(cpu_device->open(1, 1, &device), TESS_EINVAL);
 }
 END_TEST
 
@@ -470,11 +480,11 @@ START_TEST(refuses)
 	struct tess_term term = { .bound = bound };
 	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
 	float memory[64] = { 0 };
-	struct tess_view in[2] = { cpu_rows(memory, 2, 8, 8), cpu_rows(memory, 3, 8, 8) },
-			 out = cpu_rows(memory, 2, 3, 3);
+	struct tess_view in[2] = { cpu_make_rows(memory, 2, 8, 8), cpu_make_rows(memory, 3, 8, 8) },
+			 out = cpu_make_rows(memory, 2, 3, 3);
 	struct tess_op op,
-		good = cpu_sums(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
-	void *device = cpu_open("auto", 1);
+		good = cpu_make_sum_op(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
+	void *device = cpu_open_device("auto", 1);
 
 #define REFUSED(change) \
 	do { \
@@ -483,7 +493,7 @@ START_TEST(refuses)
 		op = good; \
 		cpu_sentence[0] = 0; \
 		change; \
-		ck_assert_msg(cpu_table->supports(&op) < 0, "%s", #change); \
+		ck_assert_msg(cpu_device->supports(&op) < 0, "%s", #change); \
 		ck_assert_msg(strstr(cpu_sentence, "layers.0.mlp") == cpu_sentence, "%s: %s", \
 		              #change, cpu_sentence); \
 		in[0] = in_was[0], in[1] = in_was[1], out = out_was, tree = tree_was; \
@@ -491,7 +501,7 @@ START_TEST(refuses)
 	} while (0)
 
 	good.where = "layers.0.mlp";
-	ck_assert_int_eq(cpu_table->supports(&good), TESS_OK);
+	ck_assert_int_eq(cpu_device->supports(&good), TESS_OK);
 	REFUSED(op.kind = TESS_OP_LINEAR_DX);
 	REFUSED(op.kind = 12345);
 	REFUSED(op.nin = 1);
@@ -518,7 +528,7 @@ START_TEST(refuses)
 	REFUSED(op.kind = TESS_OP_BIAS);
 	REFUSED(op.kind = TESS_OP_ADD);
 	REFUSED(op.kind = TESS_OP_COPY);
-	cpu_table->close(device);
+	cpu_device->close(device);
 }
 END_TEST
 
@@ -529,10 +539,11 @@ END_TEST
 START_TEST(rounds_to_nearest)
 {
 	enum { ROWS = 64, COLUMNS = 4096, ALL = ROWS * COLUMNS, ROUNDS = 50 };
-	float *x = cpu_floats(ALL), *y = cpu_floats(ALL), *want = calloc(ALL, sizeof *want);
-	struct tess_view in[2] = { cpu_rows(x, ROWS, COLUMNS, COLUMNS),
-		                   cpu_rows(y, ROWS, COLUMNS, COLUMNS) };
-	struct tess_op op = cpu_op(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
+	float *x = cpu_make_floats(ALL), *y = cpu_make_floats(ALL),
+	      *want = calloc(ALL, sizeof *want);
+	struct tess_view in[2] = { cpu_make_rows(x, ROWS, COLUMNS, COLUMNS),
+		                   cpu_make_rows(y, ROWS, COLUMNS, COLUMNS) };
+	struct tess_op op = cpu_make_op(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
 	void *device;
 
 	for (int i = 0; i < ALL; i += 2)
@@ -540,16 +551,16 @@ START_TEST(rounds_to_nearest)
 	for (int round = 0; round < ROUNDS; round++)
 		for (int i = 0; i < ALL; i++)
 			want[i] = x[i] + want[i];
-	for (int i = 0; i < CPU_TRIES; i++) {
+	for (int i = 0; i < CPU_VARIANTS; i++) {
 		memset(y, 0, sizeof *y * ALL);
 		fesetround(FE_DOWNWARD);
-		device = cpu_try_open(i);
+		device = cpu_open_variant(i);
 		for (int round = 0; device && round < ROUNDS; round++) {
 #if defined(__x86_64__)
 			uint32_t csr = __builtin_ia32_stmxcsr(), now;
 
 			__builtin_ia32_ldmxcsr(csr | 0x8040);
-			cpu_run(device, &op);
+			cpu_run_op(device, &op);
 			now = __builtin_ia32_stmxcsr();
 			__builtin_ia32_ldmxcsr(csr);
 			MUST((now & 0xe040) == ((csr | 0x8040) & 0xe040));
@@ -560,8 +571,8 @@ START_TEST(rounds_to_nearest)
 		}
 		fesetround(FE_TONEAREST);
 		if (device) {
-			cpu_equal(cpu_tries[i].set, y, want, ALL);
-			cpu_table->close(device);
+			cpu_expect_equal(cpu_variants[i].isa, y, want, ALL);
+			cpu_device->close(device);
 		}
 	}
 	free(x);
@@ -574,25 +585,25 @@ END_TEST
 START_TEST(shares_work)
 {
 	enum { ROWS = 64, COLUMNS = 4096 };
-	float *x = cpu_floats(ROWS * COLUMNS), *y = calloc(ROWS * COLUMNS, sizeof *y);
-	struct tess_view in[2] = { cpu_rows(x, ROWS, COLUMNS, COLUMNS),
-		                   cpu_rows(y, ROWS, COLUMNS, COLUMNS) };
-	struct tess_op op = cpu_op(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
+	float *x = cpu_make_floats(ROWS * COLUMNS), *y = calloc(ROWS * COLUMNS, sizeof *y);
+	struct tess_view in[2] = { cpu_make_rows(x, ROWS, COLUMNS, COLUMNS),
+		                   cpu_make_rows(y, ROWS, COLUMNS, COLUMNS) };
+	struct tess_op op = cpu_make_op(TESS_OP_ADD, in, 2, &in[1], NULL, 0);
 
 	for (int threads = 1; threads <= 7; threads++) {
-		void *device = cpu_open("auto", threads);
+		void *device = cpu_open_device("auto", threads);
 
 		memset(y, 0, sizeof *y * ROWS * COLUMNS);
 		for (int round = 0; round < 50; round++)
-			cpu_run(device, &op);
+			cpu_run_op(device, &op);
 		for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
 			float sum = 0.0f;
 
 			for (int round = 0; round < 50; round++)
 				sum = x[i] + sum;
-			MUST(cpu_same(y[i], sum));
+			MUST(cpu_is_same(y[i], sum));
 		}
-		cpu_table->close(device);
+		cpu_device->close(device);
 	}
 	free(x);
 	free(y);

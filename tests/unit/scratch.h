@@ -23,8 +23,8 @@ static inline void scratch_make(void)
 	}
 }
 
-static inline int scratch_forget(const char *path, const struct stat *about, int kind,
-                                 struct FTW *walk)
+static inline int scratch_remove_entry(const char *path, const struct stat *about, int kind,
+                                       struct FTW *walk)
 {
 	(void)about, (void)kind, (void)walk;
 	return remove(path);
@@ -32,48 +32,48 @@ static inline int scratch_forget(const char *path, const struct stat *about, int
 
 static inline void scratch_remove(void)
 {
-	nftw(scratch, scratch_forget, 16, FTW_DEPTH | FTW_PHYS);
+	nftw(scratch, scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* The path of a file in it; valid for the next seven calls. */
-static inline const char *scratch_path(const char *name)
+static inline const char *scratch_format_path(const char *name)
 {
-	static char room[8][512];
+	static char paths[8][512];
 	static unsigned next;
-	char *path = room[next++ % 8];
+	char *path = paths[next++ % 8];
 
-	snprintf(path, sizeof room[0], "%s/%s", scratch, name);
+	snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
 	return path;
 }
 
 static inline const char *scratch_write(const char *name, const void *bytes, size_t len)
 {
-	const char *path = scratch_path(name);
+	const char *path = scratch_format_path(name);
 	FILE *f = fopen(path, "wb");
 
 	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s", path);
 	return path;
 }
 
-static inline const char *scratch_text(const char *name, const char *text)
+static inline const char *scratch_write_text(const char *name, const char *text)
 {
 	return scratch_write(name, text, strlen(text));
 }
 
-static inline void scratch_folder(const char *name)
+static inline void scratch_make_folder(const char *name)
 {
-	ck_assert_int_eq(mkdir(scratch_path(name), 0700), 0);
+	ck_assert_int_eq(mkdir(scratch_format_path(name), 0700), 0);
 }
 
 /* A file of the checkpoint that comes with the project. */
-static inline const char *data_path(const char *name)
+static inline const char *format_data_path(const char *name)
 {
-	static char room[4][512];
+	static char paths[4][512];
 	static unsigned next;
-	char *path = room[next++ % 4];
+	char *path = paths[next++ % 4];
 	const char *folder = getenv("DATA_DIR");
 
-	snprintf(path, sizeof room[0], "%s/%s", folder ? folder : "data", name);
+	snprintf(path, sizeof paths[0], "%s/%s", folder ? folder : "data", name);
 	return path;
 }
 

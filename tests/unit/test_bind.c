@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The CPU of a rank, of 2, 3, 5 and 8; -1: it is not bound. */
-static int cpu_of(const char *how, bool gains, int32_t rank, int32_t nranks)
+static int get_bound_cpu(const char *how, bool gains, int32_t rank, int32_t nranks)
 {
 	cpu_set_t ours, out;
 
@@ -29,22 +29,23 @@ START_TEST(neighbours_share_one)
 	static const int eight[] = { 2, 2, 3, 3, 5, 5, 8, 8 }, six[] = { 2, 2, 3, 5, 5, 8 };
 
 	for (int32_t r = 0; r < 8; r++) {
-		ck_assert_int_eq(cpu_of("cpu", false, r, 8), eight[r]);
-		ck_assert_int_eq(cpu_of("auto", true, r, 8), eight[r]);
-		ck_assert_int_eq(cpu_of("none", true, r, 8), -1);
+		ck_assert_int_eq(get_bound_cpu("cpu", false, r, 8), eight[r]);
+		ck_assert_int_eq(get_bound_cpu("auto", true, r, 8), eight[r]);
+		ck_assert_int_eq(get_bound_cpu("none", true, r, 8), -1);
 	}
 	for (int32_t r = 0; r < 6; r++)
-		ck_assert_int_eq(cpu_of("cpu", true, r, 6), six[r]);
-	ck_assert_int_eq(cpu_of("cpu", true, 1, 2), 5);
+		ck_assert_int_eq(get_bound_cpu("cpu", true, r, 6), six[r]);
+	ck_assert_int_eq(get_bound_cpu("cpu", true, 1, 2), 5);
 }
 END_TEST
 
 START_TEST(only_where_it_is_better)
 {
-	ck_assert_int_eq(cpu_of("auto", false, 0, 8), -1);
-	ck_assert_int_eq(cpu_of("auto", true, 0, 4), -1); /* each may have its own */
-	ck_assert_int_eq(cpu_of("auto", true, 0, 6), -1); /* two would have less than others */
-	ck_assert_int_eq(cpu_of("auto", true, 11, 12), 8);
+	ck_assert_int_eq(get_bound_cpu("auto", false, 0, 8), -1);
+	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 4), -1); /* each may have its own */
+	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 6),
+	                 -1); /* two would have less than others */
+	ck_assert_int_eq(get_bound_cpu("auto", true, 11, 12), 8);
 }
 END_TEST
 

@@ -16,7 +16,7 @@ enum { RANK = 1, RANKS = 3, COUNT = 4 };
 static _Alignas(64) char memory[512]; /* src at 0, dst from 256 on */
 static uint64_t lists[2][RANKS] = { { 5, COUNT, 6 }, { 5, COUNT, 6 } };
 
-static struct tess_coll call(int32_t kind)
+static struct tess_coll make_valid_call(int32_t kind)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = kind,
@@ -32,7 +32,7 @@ static struct tess_coll call(int32_t kind)
 /* A call of one kind, changed as `...` says, is refused with these words; NULL: it is taken. */
 #define CHECK(words, of, ...) \
 	do { \
-		struct tess_coll c = call(of); \
+		struct tess_coll c = make_valid_call(of); \
 		const char *says = words; \
 		tess_status st; \
 \
@@ -79,10 +79,16 @@ START_TEST(counts)
 		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
 		bool both = kind == TESS_ALL_TO_ALL;
 
-		CHECK(gives ? NULL : both ? "one list" : "does not take", kind, c.send_counts = lists[0]);
-		CHECK(gets ? NULL : both ? "one list" : "does not take", kind, c.recv_counts = lists[0]);
-		CHECK(both ? NULL : "does not take", kind, c.send_counts = lists[0]; c.recv_counts = lists[1];
-		      c.count = both ? 77 : COUNT);
+		CHECK(gives  ? NULL
+		      : both ? "one list"
+		             : "does not take",
+		      kind, c.send_counts = lists[0]);
+		CHECK(gets   ? NULL
+		      : both ? "one list"
+		             : "does not take",
+		      kind, c.recv_counts = lists[0]);
+		CHECK(both ? NULL : "does not take", kind, c.send_counts = lists[0];
+		      c.recv_counts = lists[1]; c.count = both ? 77 : COUNT);
 		if (gives || gets)
 			CHECK("count 3, but the list has 4 for rank 1", kind, c.count = 3;
 			      *(gives ? &c.send_counts : &c.recv_counts) = lists[0]);
@@ -118,7 +124,7 @@ START_TEST(extents)
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV; kind++)
 		for (int listed = 0; listed < 2; listed++)
 			for (int32_t root = 0; root < 2; root++) {
-				struct tess_coll c = call(kind);
+				struct tess_coll c = make_valid_call(kind);
 				uint64_t s = root ? want[kind].root_src : want[kind].src;
 				uint64_t d = root ? want[kind].root_dst : want[kind].dst;
 
@@ -158,7 +164,8 @@ START_TEST(buffers)
 	}
 	CHECK("overlap", TESS_ALL_GATHER, c.src = memory + 256 + 4 * (COUNT * RANKS - 1));
 	CHECK(NULL, TESS_ALL_GATHER, c.src = memory + 256 + 4 * COUNT * RANKS);
-	CHECK(NULL, TESS_ALL_TO_ALL, c.src = c.dst; c.send_counts = lists[0]; c.recv_counts = lists[1]);
+	CHECK(NULL, TESS_ALL_TO_ALL, c.src = c.dst; c.send_counts = lists[0];
+	      c.recv_counts = lists[1]);
 	CHECK("in place, but rank 2", TESS_ALL_TO_ALL, c.src = c.dst; c.send_counts = lists[0];
 	      c.recv_counts = (uint64_t[]){ 5, COUNT, 7 });
 }
@@ -168,8 +175,9 @@ END_TEST
 START_TEST(numbers_of_calls)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_ALL_TO_ALL; kind++) {
-		struct tess_coll first = call(kind), c;
-		uint64_t what = tess_call_desc_hash(&first, RANKS), listed, own[RANKS] = { 5, COUNT, 7 };
+		struct tess_coll first = make_valid_call(kind), c;
+		uint64_t what = tess_call_desc_hash(&first, RANKS), listed,
+			 own[RANKS] = { 5, COUNT, 7 };
 		bool gets = kind == TESS_GATHER || kind == TESS_ALL_GATHER;
 		const uint64_t **list = gets ? &c.recv_counts : &c.send_counts;
 
@@ -198,9 +206,10 @@ START_TEST(lists_of_a_pair)
 {
 	uint64_t give[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
 		 get[2][RANKS] = { { 9, 9, 6 }, { 3, 9, 9 } };
-	struct tess_call_desc *n[2] = { malloc(tess_call_desc_size(RANKS)), malloc(tess_call_desc_size(RANKS)) };
+	struct tess_call_desc *n[2] = { malloc(tess_call_desc_size(RANKS)),
+		                        malloc(tess_call_desc_size(RANKS)) };
 	struct tess_call_key key = { 0 };
-	struct tess_coll c = call(TESS_ALL_TO_ALL);
+	struct tess_coll c = make_valid_call(TESS_ALL_TO_ALL);
 
 	MUST(n[0] && n[1]);
 	for (int wrong = 0; wrong < 3; wrong++) {
@@ -224,7 +233,7 @@ END_TEST
 /* A call is taken without a look only where it is the last one of its kind, but for its buffers. */
 START_TEST(repeated_calls)
 {
-	struct tess_coll first = call(TESS_ALL_GATHER), c;
+	struct tess_coll first = make_valid_call(TESS_ALL_GATHER), c;
 	struct tess_call_shape s;
 
 	tess_call_shape_learn(&s, &first, &first, RANK, RANKS);
@@ -257,7 +266,7 @@ START_TEST(repeated_calls)
 }
 END_TEST
 
-static struct tess_members *roster(int32_t a, int32_t b, int32_t c)
+static struct tess_members *make_members(int32_t a, int32_t b, int32_t c)
 {
 	struct tess_members *r = tess_members_new(9, "dp/1", 3);
 
@@ -266,7 +275,7 @@ static struct tess_members *roster(int32_t a, int32_t b, int32_t c)
 	return r;
 }
 
-static bool valid(struct tess_members *r, size_t more, int32_t nranks)
+static bool check_and_free_members(struct tess_members *r, size_t more, int32_t nranks)
 {
 	bool is = tess_members_valid(r, r->bytes + more, nranks);
 
@@ -276,7 +285,7 @@ static bool valid(struct tess_members *r, size_t more, int32_t nranks)
 
 START_TEST(rosters)
 {
-	struct tess_members *r = roster(4, 0, 2);
+	struct tess_members *r = make_members(4, 0, 2);
 	char text[100];
 
 	ck_assert_int_eq(tess_members_find(r, 4), 0);
@@ -286,17 +295,17 @@ START_TEST(rosters)
 	ck_assert_str_eq(text, "group dp/1 of ranks 4, 0, 2");
 	tess_members_key(r, text);
 	ck_assert_str_eq(text, "dp/1#9");
-	ck_assert(valid(r, 0, 5));
-	ck_assert(!valid(roster(4, 0, 2), 8, 5));
-	ck_assert(!valid(roster(4, 0, 2), 0, 4)); /* rank 4 of 4 */
-	ck_assert(!valid(roster(4, 0, -1), 0, 5));
-	ck_assert(!valid(roster(4, 0, 4), 0, 5)); /* twice */
-	r = roster(4, 0, 2);
+	ck_assert(check_and_free_members(r, 0, 5));
+	ck_assert(!check_and_free_members(make_members(4, 0, 2), 8, 5));
+	ck_assert(!check_and_free_members(make_members(4, 0, 2), 0, 4)); /* rank 4 of 4 */
+	ck_assert(!check_and_free_members(make_members(4, 0, -1), 0, 5));
+	ck_assert(!check_and_free_members(make_members(4, 0, 4), 0, 5)); /* twice */
+	r = make_members(4, 0, 2);
 	r->id = 0;
-	ck_assert(!valid(r, 0, 5));
-	r = roster(4, 0, 2);
+	ck_assert(!check_and_free_members(r, 0, 5));
+	r = make_members(4, 0, 2);
 	memset(r->name, 'x', sizeof r->name); /* without an end */
-	ck_assert(!valid(r, 0, 5));
+	ck_assert(!check_and_free_members(r, 0, 5));
 }
 END_TEST
 

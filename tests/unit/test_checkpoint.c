@@ -9,13 +9,13 @@
 
 enum { PARTS = 3 };
 
-static void part_name(int i, size_t room, char *out)
+static void format_part_name(int i, size_t capacity, char *out)
 {
-	snprintf(out, room, "model-%05d-of-%05d.safetensors", i + 1, PARTS);
+	snprintf(out, capacity, "model-%05d-of-%05d.safetensors", i + 1, PARTS);
 }
 
 /* The project's checkpoint in three parts; its index goes through `change` before it is written. */
-static void shard(const char *folder, void (*change)(json_t *map))
+static void write_sharded_checkpoint(const char *folder, void (*change)(json_t *map))
 {
 	json_t *index =
 		json_pack("{s:{s:i}, s:{}}", "metadata", "total_size", 1040128, "weight_map");
@@ -25,29 +25,29 @@ static void shard(const char *folder, void (*change)(json_t *map))
 	int32_t n[PARTS] = { 0 };
 	char name[64], path[128];
 
-	scratch_folder(folder);
-	ck_assert_int_eq(tess_safetensors_open(data_path("model.safetensors"), &f), TESS_OK);
+	scratch_make_folder(folder);
+	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f), TESS_OK);
 	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
 		const struct tess_slice *s = tess_safetensors_at(f, i);
 
 		slices[i % PARTS][n[i % PARTS]++] = *s;
-		part_name((int)(i % PARTS), sizeof name, name);
+		format_part_name((int)(i % PARTS), sizeof name, name);
 		json_object_set_new(map, s->name, json_string(name));
 	}
 	for (int i = 0; i < PARTS; i++) {
-		part_name(i, sizeof name, name);
+		format_part_name(i, sizeof name, name);
 		snprintf(path, sizeof path, "%s/%s", folder, name);
-		ck_assert_msg(!tess_safetensors_write(scratch_path(path), n[i], slices[i]), "%s",
-		              tess_error());
+		ck_assert_msg(!tess_safetensors_write(scratch_format_path(path), n[i], slices[i]),
+		              "%s", tess_error());
 	}
 	tess_safetensors_close(f);
 	if (change)
 		change(map);
 	snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-	ck_assert_int_eq(json_dump_file(index, scratch_path(path), 0), 0);
+	ck_assert_int_eq(json_dump_file(index, scratch_format_path(path), 0), 0);
 	json_decref(index);
 	snprintf(path, sizeof path, "%s/config.json", folder);
-	scratch_text(path, "{\"model_type\": \"llama\", \"eos_token_id\": 2}");
+	scratch_write_text(path, "{\"model_type\": \"llama\", \"eos_token_id\": 2}");
 }
 
 START_TEST(opens_the_project_checkpoint)
@@ -57,7 +57,7 @@ START_TEST(opens_the_project_checkpoint)
 	struct tess_view v;
 	char dir[512];
 
-	snprintf(dir, sizeof dir, "%s/", data_path(""));
+	snprintf(dir, sizeof dir, "%s/", format_data_path(""));
 	ck_assert_msg(!tess_checkpoint_open(dir, &c), "%s", tess_error());
 	ck_assert_str_eq(tess_checkpoint_config(c)->type, "llama");
 	ck_assert(tess_checkpoint_generation(c)->neos == 2 &&
@@ -91,9 +91,10 @@ START_TEST(parts_hold_the_same)
 {
 	struct tess_checkpoint *whole = NULL, *parts = NULL;
 
-	shard("sharded", NULL);
-	ck_assert_int_eq(tess_checkpoint_open(data_path("."), &whole), TESS_OK);
-	ck_assert_msg(!tess_checkpoint_open(scratch_path("sharded"), &parts), "%s", tess_error());
+	write_sharded_checkpoint("sharded", NULL);
+	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), &whole), TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("sharded"), &parts), "%s",
+	              tess_error());
 	ck_assert(tess_checkpoint_generation(parts)->neos == 1 &&
 	          tess_checkpoint_generation(parts)->eos[0] == 2);
 	ck_assert_uint_eq(tess_checkpoint_count(parts), tess_checkpoint_count(whole));
@@ -115,33 +116,33 @@ START_TEST(parts_hold_the_same)
 }
 END_TEST
 
-static void forget_one(json_t *map)
+static void remove_tensor(json_t *map)
 {
 	json_object_del(map, "model.norm.weight");
 }
 
-static void misplace_one(json_t *map)
+static void misplace_tensor(json_t *map)
 {
 	char name[64];
 
-	part_name(0, sizeof name, name);
+	format_part_name(0, sizeof name, name);
 	if (!strcmp(json_string_value(json_object_get(map, "model.norm.weight")), name))
-		part_name(1, sizeof name, name);
+		format_part_name(1, sizeof name, name);
 	json_object_set_new(map, "model.norm.weight", json_string(name));
 }
 
-static void invent_one(json_t *map)
+static void add_missing_tensor(json_t *map)
 {
 	json_object_set_new(map, "lm_head.weight", json_string("model-00001-of-00003.safetensors"));
 }
 
-static void lose_part(json_t *map)
+static void name_missing_part(json_t *map)
 {
 	json_object_set_new(map, "model.norm.weight",
 	                    json_string("model-00004-of-00003.safetensors"));
 }
 
-static void refused(const char *dir, const char *where, const char *why)
+static void expect_checkpoint_refused(const char *dir, const char *where, const char *why)
 {
 	struct tess_checkpoint *c = NULL;
 
@@ -158,22 +159,25 @@ START_TEST(judges_the_map)
 		void (*change)(json_t *map);
 		const char *where, *why;
 	} bad[] = {
-		{ "misplaced", misplace_one, "index.json: weight_map: model.norm.weight",
+		{ "misplaced", misplace_tensor, "index.json: weight_map: model.norm.weight",
 		  "is not in model-0000" },
-		{ "invented", invent_one, "index.json: weight_map: lm_head.weight",
+		{ "invented", add_missing_tensor, "index.json: weight_map: lm_head.weight",
 		  "is not in model-00001" },
-		{ "lost", lose_part, "model-00004-of-00003.safetensors", "a part that is missing" },
+		{ "lost", name_missing_part, "model-00004-of-00003.safetensors",
+		  "a part that is missing" },
 	};
 	struct tess_checkpoint *c = NULL;
 	struct tess_view v;
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		shard(bad[i].folder, bad[i].change);
-		refused(scratch_path(bad[i].folder), bad[i].where, bad[i].why);
+		write_sharded_checkpoint(bad[i].folder, bad[i].change);
+		expect_checkpoint_refused(scratch_format_path(bad[i].folder), bad[i].where,
+		                          bad[i].why);
 	}
 	/* A tensor that no map names is there for nobody. */
-	shard("forgotten", forget_one);
-	ck_assert_msg(!tess_checkpoint_open(scratch_path("forgotten"), &c), "%s", tess_error());
+	write_sharded_checkpoint("forgotten", remove_tensor);
+	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("forgotten"), &c), "%s",
+	              tess_error());
 	ck_assert_uint_eq(tess_checkpoint_count(c), 46);
 	ck_assert_int_eq(tess_checkpoint_find(c, "model.norm.weight", &v), TESS_ENOENT);
 	tess_checkpoint_close(c);
@@ -210,34 +214,38 @@ START_TEST(refuses_indices)
 		  "a header of" },
 	};
 
-	scratch_folder("indexed");
-	scratch_text("indexed/config.json", "{\"model_type\": \"llama\"}");
+	scratch_make_folder("indexed");
+	scratch_write_text("indexed/config.json", "{\"model_type\": \"llama\"}");
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		scratch_text("indexed/model.safetensors.index.json", bad[i].text);
-		refused(scratch_path("indexed"), bad[i].where, bad[i].why);
+		scratch_write_text("indexed/model.safetensors.index.json", bad[i].text);
+		expect_checkpoint_refused(scratch_format_path("indexed"), bad[i].where, bad[i].why);
 	}
 }
 END_TEST
 
 START_TEST(refuses_directories)
 {
-	refused(scratch_path("absent"), "", "No such file");
+	expect_checkpoint_refused(scratch_format_path("absent"), "", "No such file");
 	ck_assert_ptr_null(strstr(tess_error(), "downloaded"));
-	refused("org/Some-Model-7B", "", "No such file or directory; nothing is downloaded");
-	refused(scratch_text("file", "{}"), "", "not a file");
-	scratch_folder("empty");
-	refused(scratch_path("empty"),
-	        "no config.json is there; the directory of a checkpoint holds",
-	        "model.safetensors.index.json, and tokenizer.json");
-	scratch_text("empty/config.json", "{\"model_type\": \"llama\"}");
-	refused(scratch_path("empty"), "neither model.safetensors nor",
-	        "model.safetensors.index.json is there");
-	scratch_text("empty/pytorch_model.bin", "pickle");
-	refused(scratch_path("empty"), "pytorch_model.bin", "never read; save them as safetensors");
-	scratch_text("empty/model.safetensors", "\2\0\0\0\0\0\0");
-	refused(scratch_path("empty"), "model.safetensors", "length of its header");
-	scratch_text("empty/generation_config.json", "{\"eos_token_id\": {}}");
-	refused(scratch_path("empty"), "generation_config.json: eos_token_id", "an id is");
+	expect_checkpoint_refused("org/Some-Model-7B", "",
+	                          "No such file or directory; nothing is downloaded");
+	expect_checkpoint_refused(scratch_write_text("file", "{}"), "", "not a file");
+	scratch_make_folder("empty");
+	expect_checkpoint_refused(scratch_format_path("empty"),
+	                          "no config.json is there; the directory of a checkpoint holds",
+	                          "model.safetensors.index.json, and tokenizer.json");
+	scratch_write_text("empty/config.json", "{\"model_type\": \"llama\"}");
+	expect_checkpoint_refused(scratch_format_path("empty"), "neither model.safetensors nor",
+	                          "model.safetensors.index.json is there");
+	scratch_write_text("empty/pytorch_model.bin", "pickle");
+	expect_checkpoint_refused(scratch_format_path("empty"), "pytorch_model.bin",
+	                          "never read; save them as safetensors");
+	scratch_write_text("empty/model.safetensors", "\2\0\0\0\0\0\0");
+	expect_checkpoint_refused(scratch_format_path("empty"), "model.safetensors",
+	                          "length of its header");
+	scratch_write_text("empty/generation_config.json", "{\"eos_token_id\": {}}");
+	expect_checkpoint_refused(scratch_format_path("empty"),
+	                          "generation_config.json: eos_token_id", "an id is");
 }
 END_TEST
 
@@ -253,11 +261,12 @@ START_TEST(refuses_weights)
 	struct tess_checkpoint *c = NULL;
 	struct tess_view v = { .ndim = 99 };
 
-	scratch_folder("odd");
-	scratch_text("odd/config.json", "{\"model_type\": \"llama\"}");
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("odd/model.safetensors"), 3, slices),
-	                 TESS_OK);
-	ck_assert_msg(!tess_checkpoint_open(scratch_path("odd"), &c), "%s", tess_error());
+	scratch_make_folder("odd");
+	scratch_write_text("odd/config.json", "{\"model_type\": \"llama\"}");
+	ck_assert_int_eq(
+		tess_safetensors_write(scratch_format_path("odd/model.safetensors"), 3, slices),
+		TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("odd"), &c), "%s", tess_error());
 	ck_assert_int_eq(tess_checkpoint_find(c, "i8", &v), TESS_ENOTSUP);
 	ck_assert_ptr_nonnull(
 		strstr(tess_error(),
@@ -277,11 +286,12 @@ START_TEST(no_tensors)
 	struct tess_checkpoint *c = NULL;
 	struct tess_view v;
 
-	scratch_folder("none");
-	scratch_text("none/config.json", "{\"model_type\": \"llama\"}");
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("none/model.safetensors"), 0, NULL),
-	                 TESS_OK);
-	ck_assert_msg(!tess_checkpoint_open(scratch_path("none"), &c), "%s", tess_error());
+	scratch_make_folder("none");
+	scratch_write_text("none/config.json", "{\"model_type\": \"llama\"}");
+	ck_assert_int_eq(
+		tess_safetensors_write(scratch_format_path("none/model.safetensors"), 0, NULL),
+		TESS_OK);
+	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("none"), &c), "%s", tess_error());
 	ck_assert_int_eq(tess_checkpoint_find(c, "a", &v), TESS_ENOENT);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "tensor a is not among its 0"));
 	tess_checkpoint_close(c);
@@ -294,12 +304,12 @@ START_TEST(opens_headers)
 	struct tess_view v;
 
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_checkpoint_open_headers(data_path("."), &c), TESS_OK);
+	ck_assert_int_eq(tess_checkpoint_open_headers(format_data_path("."), &c), TESS_OK);
 	ck_assert_uint_eq(tess_checkpoint_memory(c), 0);
 	ck_assert_int_eq(tess_checkpoint_find(c, "model.embed_tokens.weight", &v), TESS_OK);
 	ck_assert(!v.data && v.shape[0] == 512 && v.shape[1] == 64 && v.dtype == TESS_F32);
 	tess_checkpoint_close(c);
-	ck_assert_int_eq(tess_checkpoint_open(data_path("."), &c), TESS_OK);
+	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), &c), TESS_OK);
 	ck_assert_uint_gt(tess_checkpoint_memory(c), 512 * 64 * 4);
 	tess_checkpoint_close(c);
 	unsetenv("TESSERA_LOAD");

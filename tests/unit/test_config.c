@@ -4,7 +4,7 @@
 #include "hf/config.h"
 #include "scratch.h"
 
-static json_t *parsed(const char *text)
+static json_t *parse_text(const char *text)
 {
 	json_t *root = NULL;
 
@@ -27,12 +27,12 @@ START_TEST(names_the_type)
 	struct tess_config c;
 
 	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-		ck_assert_msg(!tess_config_make("config.json", parsed(good[i][0]), &c), "%s",
+		ck_assert_msg(!tess_config_make("config.json", parse_text(good[i][0]), &c), "%s",
 		              tess_error());
 		ck_assert_str_eq(c.type, good[i][1]);
 		tess_config_free(&c);
 	}
-	ck_assert_int_eq(tess_config_load(data_path("config.json"), &c), TESS_OK);
+	ck_assert_int_eq(tess_config_load(format_data_path("config.json"), &c), TESS_OK);
 	ck_assert_str_eq(c.type, "llama");
 	ck_assert_int_eq(json_integer_value(json_object_get(c.root, "hidden_size")), 64);
 	tess_config_free(&c);
@@ -89,7 +89,7 @@ START_TEST(refuses_configs)
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		const char *path = scratch_text("config.json", bad[i].text);
+		const char *path = scratch_write_text("config.json", bad[i].text);
 		struct tess_config c = { .root = NULL };
 
 		ck_assert_msg(tess_config_load(path, &c) < 0 && !c.root, "%s", bad[i].text);
@@ -101,9 +101,9 @@ START_TEST(refuses_configs)
 }
 END_TEST
 
-static tess_status generation(const char *text, const char *config, struct tess_generation *g)
+static tess_status make_generation(const char *text, const char *config, struct tess_generation *g)
 {
-	json_t *own = text ? parsed(text) : NULL, *root = parsed(config);
+	json_t *own = text ? parse_text(text) : NULL, *root = parse_text(config);
 	tess_status st =
 		tess_generation_make("generation_config.json", own, "config.json", root, g);
 
@@ -116,20 +116,20 @@ START_TEST(reads_generation)
 {
 	struct tess_generation g;
 
-	ck_assert_int_eq(generation(NULL, "{}", &g), TESS_OK);
+	ck_assert_int_eq(make_generation(NULL, "{}", &g), TESS_OK);
 	ck_assert(g.bos == -1 && g.pad == -1 && g.neos == 0 && !g.sample && g.temperature == 1 &&
 	          g.top_k == 50);
 	ck_assert(g.top_p == 1 && g.min_p == 0 && g.repetition_penalty == 1 &&
 	          g.max_new_tokens == 0);
 	ck_assert_int_eq(
-		generation(
+		make_generation(
 			NULL,
 			"{\"bos_token_id\": 1, \"eos_token_id\": [2, 76], \"pad_token_id\": null}",
 			&g),
 		TESS_OK);
 	ck_assert(g.bos == 1 && g.pad == -1 && g.neos == 2 && g.eos[0] == 2 && g.eos[1] == 76);
 	ck_assert_int_eq(
-		generation(
+		make_generation(
 			"{\"eos_token_id\": 9, \"pad_token_id\": 0, \"do_sample\": true, \"temperature\": 0.6, "
 			"\"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, \"repetition_penalty\": 1.1, "
 			"\"max_new_tokens\": 256, \"transformers_version\": \"5.23.0\", \"num_beams\": 1}",
@@ -139,16 +139,16 @@ START_TEST(reads_generation)
 	          g.temperature == 0.6);
 	ck_assert(g.top_p == 0.9 && g.top_k == 0 && g.min_p == 0.05 &&
 	          g.repetition_penalty == 1.1 && g.max_new_tokens == 256);
-	ck_assert_int_eq(generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}", &g),
+	ck_assert_int_eq(make_generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}", &g),
 	                 TESS_OK);
 	ck_assert_int_eq(g.neos, 0);
 	/* ids that no token has, in both files */
-	ck_assert_int_eq(generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
-	                            "{\"vocab_size\": 512, \"pad_token_id\": -1}", &g),
+	ck_assert_int_eq(make_generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
+	                                 "{\"vocab_size\": 512, \"pad_token_id\": -1}", &g),
 	                 TESS_OK);
 	ck_assert(g.neos == 1 && g.eos[0] == 9 && g.pad == -1);
 	/* config.json is judged too where it is not read */
-	ck_assert_int_eq(generation("{\"eos_token_id\": 2}", "{\"eos_token_id\": \"x\"}", &g),
+	ck_assert_int_eq(make_generation("{\"eos_token_id\": 2}", "{\"eos_token_id\": \"x\"}", &g),
 	                 TESS_EINVAL);
 	ck_assert_str_eq(tess_error(),
 	                 "config.json: eos_token_id: an id is a whole number from 0 on");
@@ -178,7 +178,7 @@ START_TEST(refuses_generation)
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		struct tess_generation g = { .bos = 99 };
 
-		ck_assert_msg(generation(bad[i].text, "{}", &g) < 0 && g.bos == 99, "%s",
+		ck_assert_msg(make_generation(bad[i].text, "{}", &g) < 0 && g.bos == 99, "%s",
 		              bad[i].text);
 		ck_assert_msg(!strncmp(tess_error(), "generation_config.json: ", 24), "%s",
 		              tess_error());

@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS = 13, MOST = 400, PIECES = 3 };
+enum { RANKS = 13, ELEMENTS_MAX = 400, PIECES = 3 };
 
-static struct tess_dim plain(int64_t size, int64_t count)
+static struct tess_dim make_plain_dim(int64_t size, int64_t count)
 {
 	return (struct tess_dim){ .name = "plain", .size = size, .count = count, .group = 1 };
 }
 
-static struct tess_dim heads(int64_t n, int64_t each, int64_t group)
+static struct tess_dim make_head_dim(int64_t n, int64_t each, int64_t group)
 {
 	return (struct tess_dim){
 		.name = "heads", .size = n * each, .count = n, .each = each, .group = group
@@ -23,7 +23,7 @@ static struct tess_dim heads(int64_t n, int64_t each, int64_t group)
 }
 
 /* The first and the last unit of the base that read element e of a piece. */
-static void readers(const struct tess_dim *p, int64_t e, int64_t *first, int64_t *last)
+static void find_reading_units(const struct tess_dim *p, int64_t e, int64_t *first, int64_t *last)
 {
 	int64_t u = 0;
 
@@ -38,7 +38,7 @@ static void readers(const struct tess_dim *p, int64_t e, int64_t *first, int64_t
 	*last = *first + p->group - 1;
 }
 
-static bool inside(const struct tess_run *runs, int64_t n, int64_t e)
+static bool is_in_runs(const struct tess_run *runs, int64_t n, int64_t e)
 {
 	for (int64_t i = 0; i < n; i++)
 		if (e >= runs[i].at && e < runs[i].at + runs[i].len)
@@ -47,7 +47,8 @@ static bool inside(const struct tess_run *runs, int64_t n, int64_t e)
 }
 
 /* One rank of n: element by element. */
-static void check_rank(const struct tess_dim *d, int32_t n, int32_t r, int32_t owners[MOST])
+static void check_rank_of_dim(const struct tess_dim *d, int32_t n, int32_t r,
+                              int32_t owners[ELEMENTS_MAX])
 {
 	struct tess_run hold[PIECES], own[PIECES];
 	int64_t pieces = tess_dim_pieces(d), held = 0, owned = 0, at, first, last;
@@ -61,15 +62,15 @@ static void check_rank(const struct tess_dim *d, int32_t n, int32_t r, int32_t o
 		for (int64_t e = 0; e < p->size; e++) {
 			bool holds = false, owns = false;
 
-			readers(p, e, &first, &last);
+			find_reading_units(p, e, &first, &last);
 			for (int64_t u = first; u <= last; u++) /* unit u is rank r's */
 				if ((units * r + n - 1) / n <= u &&
 				    u < (units * (r + 1) + n - 1) / n) {
 					holds = true;
 					owns = owns || u == first;
 				}
-			if (inside(hold, pieces, at + e) != holds ||
-			    inside(own, pieces, at + e) != owns)
+			if (is_in_runs(hold, pieces, at + e) != holds ||
+			    is_in_runs(own, pieces, at + e) != owns)
 				ck_abort_msg("%s, %d ranks: rank %d, element %lld", d->name, (int)n,
 				             (int)r, (long long)(at + e));
 			if (holds)
@@ -83,14 +84,14 @@ static void check_rank(const struct tess_dim *d, int32_t n, int32_t r, int32_t o
 	MUST(tess_dim_held(d, n, r) == held && tess_dim_owned(d, n, r) == owned);
 }
 
-static void check_dim(const struct tess_dim *d)
+static void check_dim_on_all_ranks(const struct tess_dim *d)
 {
-	int32_t owners[MOST];
+	int32_t owners[ELEMENTS_MAX];
 
 	for (int32_t n = 1; n <= RANKS; n++) {
 		memset(owners, 0, sizeof owners);
 		for (int32_t r = 0; r < n; r++)
-			check_rank(d, n, r, owners);
+			check_rank_of_dim(d, n, r, owners);
 		for (int64_t e = 0; e < d->size; e++)
 			MUST(owners[e] == 1);
 	}
@@ -99,36 +100,40 @@ static void check_dim(const struct tess_dim *d)
 START_TEST(every_element_is_held_by_its_readers)
 {
 	static const int64_t groups[][3] = { { 9, 6, 3 }, { 8, 4, 2 }, { 12, 1, 4 }, { 7, 3, 7 } };
-	struct tess_dim d[] = { plain(70, 32), plain(32, 32),  plain(11, 11), plain(44, 8),
-		                plain(1, 1),   heads(9, 6, 1), heads(5, 1, 1) };
+	struct tess_dim d[] = { make_plain_dim(70, 32), make_plain_dim(32, 32),
+		                make_plain_dim(11, 11), make_plain_dim(44, 8),
+		                make_plain_dim(1, 1),   make_head_dim(9, 6, 1),
+		                make_head_dim(5, 1, 1) };
 
 	for (size_t i = 0; i < sizeof d / sizeof *d; i++) {
 		d[i].base = &d[i];
-		check_dim(&d[i]);
+		check_dim_on_all_ranks(&d[i]);
 	}
 	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
 		int64_t of = groups[i][0], each = groups[i][1], group = groups[i][2];
-		struct tess_dim base = heads(of, each, 1), shared = heads(of / group, each, group);
+		struct tess_dim base = make_head_dim(of, each, 1),
+				shared = make_head_dim(of / group, each, group);
 
 		base.base = shared.base = &base;
-		check_dim(&shared);
+		check_dim_on_all_ranks(&shared);
 	}
 }
 END_TEST
 
 START_TEST(pieces_are_cut_each_on_its_own)
 {
-	struct tess_dim q = heads(8, 3, 1), kv = heads(2, 3, 4), ffn = plain(45, 32), *base = &q;
+	struct tess_dim q = make_head_dim(8, 3, 1), kv = make_head_dim(2, 3, 4),
+			ffn = make_plain_dim(45, 32), *base = &q;
 	const struct tess_dim *qkv[] = { &q, &kv, &kv }, *mixed[] = { &ffn, &kv, &ffn }, *piece;
 	struct tess_dim d = { .name = "qkv", .size = 36, .nparts = 3, .parts = qkv };
 
 	q.base = kv.base = base;
 	ffn.base = &ffn;
-	check_dim(&d);
+	check_dim_on_all_ranks(&d);
 	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8);
 	ck_assert_ptr_eq(piece, &q);
 	d = (struct tess_dim){ .name = "mixed", .size = 96, .nparts = 3, .parts = mixed };
-	check_dim(&d);
+	check_dim_on_all_ranks(&d);
 	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8); /* the second limits */
 	ck_assert_ptr_eq(piece, &kv);
 	ck_assert_int_eq(tess_dim_pieces(&d), 3);
@@ -138,14 +143,14 @@ END_TEST
 
 START_TEST(tokens_limit_nobody)
 {
-	struct tess_dim tokens = plain(3, 3), last = plain(1, 5);
+	struct tess_dim tokens = make_plain_dim(3, 3), last = make_plain_dim(1, 5);
 	const struct tess_dim *piece;
 
 	tokens.empty = last.empty = last.last = true;
 	tokens.base = &tokens;
 	last.base = &last;
-	check_dim(&tokens);
-	check_dim(&last);
+	check_dim_on_all_ranks(&tokens);
+	check_dim_on_all_ranks(&last);
 	ck_assert_int_eq(tess_dim_most_ranks(&tokens, &piece), INT32_MAX);
 	ck_assert_int_eq(tess_dim_most_ranks(&last, &piece), INT32_MAX);
 	for (int32_t n = 1; n <= RANKS; n++) /* whoever has the last of 5 tokens */

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void refuses(const char *text, size_t len, const char *part)
+static void expect_json_refused(const char *text, size_t len, const char *part)
 {
 	json_t *root = NULL;
 
@@ -51,14 +51,14 @@ START_TEST(refuses_with_place_and_reason)
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		refuses(bad[i][0], strlen(bad[i][0]), bad[i][1]);
-	refuses("{\"a\0b\": 1}", 10, "config.json:1:");
-	refuses("[\"\\u0000\"]", 10, "config.json:1:");
+		expect_json_refused(bad[i][0], strlen(bad[i][0]), bad[i][1]);
+	expect_json_refused("{\"a\0b\": 1}", 10, "config.json:1:");
+	expect_json_refused("[\"\\u0000\"]", 10, "config.json:1:");
 }
 END_TEST
 
 /* `depth` arrays around a string that has brackets, quotes and escapes of its own. */
-static size_t nest(char *text, int depth)
+static size_t nest_arrays(char *text, int depth)
 {
 	const char *inner = "\"\\\"[[[[\\\\\"";
 	char *p = text;
@@ -75,15 +75,15 @@ START_TEST(limits_depth)
 	static char text[4 << 20];
 	json_t *root = NULL;
 
-	ck_assert_int_eq(tess_json_parse("x", text, nest(text, 64), &root), TESS_OK);
+	ck_assert_int_eq(tess_json_parse("x", text, nest_arrays(text, 64), &root), TESS_OK);
 	json_decref(root);
-	refuses(text, nest(text, 65), "deeper than 64");
-	refuses(text, nest(text, 1 << 20), "deeper than 64");
+	expect_json_refused(text, nest_arrays(text, 65), "deeper than 64");
+	expect_json_refused(text, nest_arrays(text, 1 << 20), "deeper than 64");
 	memset(text, '{', 1 << 20);
-	refuses(text, 1 << 20, "deeper than 64");
+	expect_json_refused(text, 1 << 20, "deeper than 64");
 	/* the quote after an escaped backslash ends the string, an escaped quote does not */
-	memset(text + nest(text, 3) - 3, '[', 100);
-	refuses(text, 113, "deeper than 64");
+	memset(text + nest_arrays(text, 3) - 3, '[', 100);
+	expect_json_refused(text, 113, "deeper than 64");
 }
 END_TEST
 
@@ -132,7 +132,7 @@ START_TEST(limits_memory)
 		memcpy(text + EACH * i, "{},", EACH);
 	text[0] = '[';
 	text[MANY * EACH - 1] = ']';
-	refuses(text, MANY * EACH, "MiB of memory; at most 512");
+	expect_json_refused(text, MANY * EACH, "MiB of memory; at most 512");
 	memset(text, 'x', MANY * EACH);
 	text[0] = text[MANY * EACH - 1] = '"';
 	memcpy(text, "[\"", 2);
@@ -143,7 +143,7 @@ START_TEST(limits_memory)
 }
 END_TEST
 
-static tess_status list_member(void *self, const char *key, json_t *value)
+static tess_status append_member(void *self, const char *key, json_t *value)
 {
 	char *list = self;
 
@@ -176,7 +176,7 @@ START_TEST(reads_member_by_member)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char list[256] = "";
 		tess_status st = tess_json_members("x", cases[i].text, strlen(cases[i].text),
-		                                   list_member, list);
+		                                   append_member, list);
 
 		ck_assert_msg((st == TESS_OK) == !cases[i].why, "%s: %s", cases[i].text,
 		              st ? tess_error() : "accepted");

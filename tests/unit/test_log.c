@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void level(const char *spec)
+static void set_log_level(const char *spec)
 {
 	if (spec)
 		setenv("TESSERA_LOG", spec, 1);
@@ -17,7 +17,7 @@ static void level(const char *spec)
 START_TEST(filters)
 {
 	static const struct {
-		const char *spec, *who;
+		const char *spec, *module;
 		int32_t limit;
 	} cases[] = {
 		{ NULL, "gloo", TESS_WARN },
@@ -39,17 +39,17 @@ START_TEST(filters)
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		level(cases[i].spec);
+		set_log_level(cases[i].spec);
 		for (int32_t l = TESS_ERROR; l <= TESS_DEBUG; l++)
-			ck_assert_msg(tess_log_on(l, cases[i].who) == (l <= cases[i].limit),
+			ck_assert_msg(tess_log_on(l, cases[i].module) == (l <= cases[i].limit),
 			              "TESSERA_LOG=%s: %s at %d",
-			              cases[i].spec ? cases[i].spec : "", cases[i].who, l);
+			              cases[i].spec ? cases[i].spec : "", cases[i].module, l);
 	}
 }
 END_TEST
 
 /* What `speak` writes to stderr. */
-static void hear(void (*speak)(void), char *out, size_t room)
+static void capture_stderr(void (*write_log)(void), char *out, size_t capacity)
 {
 	int saved = dup(STDERR_FILENO), fd[2];
 	ssize_t n;
@@ -57,15 +57,15 @@ static void hear(void (*speak)(void), char *out, size_t room)
 	ck_assert_int_eq(pipe(fd), 0);
 	dup2(fd[1], STDERR_FILENO);
 	close(fd[1]);
-	speak();
+	write_log();
 	dup2(saved, STDERR_FILENO);
 	close(saved);
-	n = read(fd[0], out, room - 1);
+	n = read(fd[0], out, capacity - 1);
 	out[n < 0 ? 0 : n] = '\0';
 	close(fd[0]);
 }
 
-static void speak_plainly(void)
+static void log_plain_lines(void)
 {
 	tess_log(TESS_INFO, "plan", "%d modules", 3);
 	tess_log(TESS_WARN, "plan", "slow");
@@ -74,7 +74,7 @@ static void speak_plainly(void)
 	tess_log(99, "plan", "no level");
 }
 
-static void speak_as_rank(void)
+static void log_as_rank(void)
 {
 	tess_log_rank(2, 4);
 	tess_log(TESS_ERROR, "gloo", "gone");
@@ -82,24 +82,24 @@ static void speak_as_rank(void)
 	tess_log(TESS_ERROR, "gloo", "gone");
 }
 
-static void speak_at_length(void)
+static void log_long_line(void)
 {
 	tess_log(TESS_ERROR, "gloo", "%05000d", 7);
 }
 
 START_TEST(writes_lines)
 {
-	char heard[8192];
+	char captured[8192];
 
-	level("info");
-	hear(speak_plainly, heard, sizeof heard);
-	ck_assert_str_eq(heard, "plan: 3 modules\nplan: warning: slow\n");
-	hear(speak_as_rank, heard, sizeof heard);
-	ck_assert_str_eq(heard, "[2/4] gloo: error: gone\ngloo: error: gone\n");
-	hear(speak_at_length, heard, sizeof heard);
-	ck_assert_uint_gt(strlen(heard), 2000);
-	ck_assert_uint_lt(strlen(heard), 2400);
-	ck_assert_ptr_eq(strchr(heard, '\n'), heard + strlen(heard) - 1);
+	set_log_level("info");
+	capture_stderr(log_plain_lines, captured, sizeof captured);
+	ck_assert_str_eq(captured, "plan: 3 modules\nplan: warning: slow\n");
+	capture_stderr(log_as_rank, captured, sizeof captured);
+	ck_assert_str_eq(captured, "[2/4] gloo: error: gone\ngloo: error: gone\n");
+	capture_stderr(log_long_line, captured, sizeof captured);
+	ck_assert_uint_gt(strlen(captured), 2000);
+	ck_assert_uint_lt(strlen(captured), 2400);
+	ck_assert_ptr_eq(strchr(captured, '\n'), captured + strlen(captured) - 1);
 }
 END_TEST
 

@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 200000 };
 
-static double random_unit(void)
+static double draw_unit(void)
 {
 	static uint64_t s = 88172645463325252u;
 
@@ -19,7 +19,7 @@ static double random_unit(void)
 }
 
 /* `a` and `b` differ by at most `ulps` in the last place of b. */
-static bool close_to(double a, double b, double ulps)
+static bool is_within_ulps(double a, double b, double ulps)
 {
 	return fabs(a - b) <= ulps * (nextafter(fabs(b), INFINITY) - fabs(b));
 }
@@ -27,17 +27,17 @@ static bool close_to(double a, double b, double ulps)
 START_TEST(exp_and_log)
 {
 	for (int i = 0; i < ROUNDS; i++) {
-		double x = random_unit() * 1400 - 700,
-		       y = ldexp(1 + random_unit(), (int)(random_unit() * 2000) - 1000);
-		double near = 0.5 + random_unit();
+		double x = draw_unit() * 1400 - 700,
+		       y = ldexp(1 + draw_unit(), (int)(draw_unit() * 2000) - 1000);
+		double near = 0.5 + draw_unit();
 
-		MUST(close_to(tess_exp_f64(x), exp(x), 2));
-		MUST(close_to(tess_log_f64(y), log(y), 2));
-		MUST(close_to(tess_log_f64(near), log(near), 2));
+		MUST(is_within_ulps(tess_exp_f64(x), exp(x), 2));
+		MUST(is_within_ulps(tess_log_f64(y), log(y), 2));
+		MUST(is_within_ulps(tess_log_f64(near), log(near), 2));
 	}
 	ck_assert(tess_exp_f64(0) == 1 && tess_log_f64(1) == 0);
-	ck_assert(close_to(tess_exp_f64(-744), exp(-744), 1));
-	ck_assert(close_to(tess_log_f64(5e-324), log(5e-324), 1));
+	ck_assert(is_within_ulps(tess_exp_f64(-744), exp(-744), 1));
+	ck_assert(is_within_ulps(tess_log_f64(5e-324), log(5e-324), 1));
 	ck_assert(isinf(tess_exp_f64(709.79)) && tess_exp_f64(-746) == 0 &&
 	          isfinite(tess_exp_f64(709.78)));
 	ck_assert(isinf(tess_exp_f64(INFINITY)) && tess_exp_f64(-INFINITY) == 0 &&
@@ -51,18 +51,18 @@ END_TEST
 START_TEST(sin_and_cos)
 {
 	for (int i = 0; i < ROUNDS; i++) {
-		double small = random_unit() * 100 - 50, large = (random_unit() - 0.5) * 0x1p32;
-		double whole = floor(random_unit() * 0x1p31),
-		       edge = floor(random_unit() * 1000) * M_PI_2;
+		double small = draw_unit() * 100 - 50, large = (draw_unit() - 0.5) * 0x1p32;
+		double whole = floor(draw_unit() * 0x1p31),
+		       edge = floor(draw_unit() * 1000) * M_PI_2;
 
-		MUST(close_to(tess_sin_f64(small), sin(small), 2) &&
-		     close_to(tess_cos_f64(small), cos(small), 2));
-		MUST(close_to(tess_sin_f64(large), sin(large), 2) &&
-		     close_to(tess_cos_f64(large), cos(large), 2));
-		MUST(close_to(tess_sin_f64(whole), sin(whole), 2) &&
-		     close_to(tess_cos_f64(whole), cos(whole), 2));
-		MUST(close_to(tess_sin_f64(edge), sin(edge), 2) &&
-		     close_to(tess_cos_f64(edge), cos(edge), 2));
+		MUST(is_within_ulps(tess_sin_f64(small), sin(small), 2) &&
+		     is_within_ulps(tess_cos_f64(small), cos(small), 2));
+		MUST(is_within_ulps(tess_sin_f64(large), sin(large), 2) &&
+		     is_within_ulps(tess_cos_f64(large), cos(large), 2));
+		MUST(is_within_ulps(tess_sin_f64(whole), sin(whole), 2) &&
+		     is_within_ulps(tess_cos_f64(whole), cos(whole), 2));
+		MUST(is_within_ulps(tess_sin_f64(edge), sin(edge), 2) &&
+		     is_within_ulps(tess_cos_f64(edge), cos(edge), 2));
 	}
 	ck_assert(tess_sin_f64(0) == 0 && tess_cos_f64(0) == 1);
 	ck_assert(isnan(tess_sin_f64(0x1p32)) && isnan(tess_cos_f64(INFINITY)) &&
@@ -73,7 +73,7 @@ END_TEST
 START_TEST(powers)
 {
 	for (int i = 0; i < ROUNDS; i++) {
-		double base = 1 + random_unit() * 1e6, x = random_unit(), p = pow(base, x);
+		double base = 1 + draw_unit() * 1e6, x = draw_unit(), p = pow(base, x);
 
 		MUST(fabs(tess_pow_f64(base, x) - p) <= p * (log(p) + 2) * 0x1p-52);
 	}

@@ -13,7 +13,7 @@ static const struct tess_option table[] = {
 	{ NULL, NULL, NULL },
 };
 
-static void said(const char *part)
+static void expect_error_part(const char *part)
 {
 	ck_assert_msg(strstr(tess_error(), part) != NULL, "\"%s\" has no \"%s\"", tess_error(),
 	              part);
@@ -63,9 +63,9 @@ START_TEST(tables_are_declared_once)
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	ck_assert_int_eq(tess_option_add("tess-backend-x.so", same), TESS_OK);
 	ck_assert_int_eq(tess_option_add("tess-backend-x.so", other), TESS_EINVAL);
-	said("tess-backend-x.so");
-	said("threads");
-	said("test");
+	expect_error_part("tess-backend-x.so");
+	expect_error_part("threads");
+	expect_error_part("test");
 	ck_assert_int_eq(tess_option_add("test", bad), TESS_EINVAL);
 	ck_assert_int_eq(tess_option_add("test", none), TESS_EINVAL);
 	while (tess_option_at(n, &info))
@@ -91,9 +91,9 @@ START_TEST(reads_integers)
 		ck_assert_msg(tess_option_int("threads", 0, 64, &out) == TESS_EINVAL,
 		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
-		said("TESSERA_THREADS=");
-		said(bad[i]);
-		said("from 0 to 64");
+		expect_error_part("TESSERA_THREADS=");
+		expect_error_part(bad[i]);
+		expect_error_part("from 0 to 64");
 	}
 	setenv("TESSERA_THREADS", "64", 1);
 	ck_assert_int_eq(tess_option_int("threads", 0, 64, &out), TESS_OK);
@@ -144,8 +144,8 @@ START_TEST(reads_seconds)
 		ck_assert_msg(tess_option_seconds("timeout", &out) == TESS_EINVAL,
 		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
-		said("TESSERA_TIMEOUT=");
-		said("seconds");
+		expect_error_part("TESSERA_TIMEOUT=");
+		expect_error_part("seconds");
 	}
 	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
 		setenv("TESSERA_TIMEOUT", good[i].text, 1);
@@ -159,9 +159,9 @@ START_TEST(asks_what_was_meant)
 {
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	ck_assert_int_eq(tess_option_set("thread", "1"), TESS_EINVAL);
-	said("did you mean threads?");
+	expect_error_part("did you mean threads?");
 	ck_assert_int_eq(tess_option_set("unrelated", "1"), TESS_EINVAL);
-	said("no option unrelated; ");
+	expect_error_part("no option unrelated; ");
 	ck_assert_uint_eq(tess_distance("", ""), 0);
 	ck_assert_uint_eq(tess_distance("", "abc"), 3);
 	ck_assert_uint_eq(tess_distance("kitten", "sitting"), 3);
@@ -171,7 +171,7 @@ START_TEST(asks_what_was_meant)
 }
 END_TEST
 
-static bool is_of_gloo(const char *key)
+static bool is_gloo_key(const char *key)
 {
 	return !strcmp(key, "gloo_address");
 }
@@ -180,7 +180,7 @@ static bool is_of_gloo(const char *key)
 START_TEST(warns_of_variables_that_nobody_reads)
 {
 	int saved = dup(STDERR_FILENO), fd[2];
-	char heard[4096], wide[300] = "TESSERA_";
+	char captured[4096], wide[300] = "TESSERA_";
 	ssize_t n;
 
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
@@ -196,23 +196,23 @@ START_TEST(warns_of_variables_that_nobody_reads)
 	ck_assert_int_eq(pipe(fd), 0);
 	dup2(fd[1], STDERR_FILENO);
 	close(fd[1]);
-	tess_option_check_environment(is_of_gloo);
+	tess_option_check_environment(is_gloo_key);
 	dup2(saved, STDERR_FILENO);
-	n = read(fd[0], heard, sizeof heard - 1);
+	n = read(fd[0], captured, sizeof captured - 1);
 	ck_assert_int_gt(n, 0);
-	heard[n] = '\0';
-	ck_assert_msg(strstr(heard, "TESSERA_BACKEN; did you mean TESSERA_BACKEND?") != NULL, "%s",
-	              heard);
+	captured[n] = '\0';
+	ck_assert_msg(strstr(captured, "TESSERA_BACKEN; did you mean TESSERA_BACKEND?") != NULL,
+	              "%s", captured);
 	ck_assert_ptr_nonnull(
-		strstr(heard, "nothing reads TESSERA_XYZZY; `tessera info --options`"));
-	ck_assert_ptr_nonnull(strstr(heard, "TESSERA_WWW"));
-	ck_assert_ptr_null(strstr(heard, "THREADS"));
-	ck_assert_ptr_null(strstr(heard, "GLOO"));
-	ck_assert_ptr_null(strstr(heard, "TESSERAX"));
+		strstr(captured, "nothing reads TESSERA_XYZZY; `tessera info --options`"));
+	ck_assert_ptr_nonnull(strstr(captured, "TESSERA_WWW"));
+	ck_assert_ptr_null(strstr(captured, "THREADS"));
+	ck_assert_ptr_null(strstr(captured, "GLOO"));
+	ck_assert_ptr_null(strstr(captured, "TESSERAX"));
 }
 END_TEST
 
-static void *hammer(void *key)
+static void *set_option_repeatedly(void *key)
 {
 	for (int i = 0; i < 1000; i++) {
 		if (tess_option_add("test", table) || tess_option_set(key, i % 2 ? "1" : "2"))
@@ -229,7 +229,8 @@ START_TEST(is_safe_from_any_thread)
 	void *result;
 
 	for (int i = 0; i < 4; i++)
-		ck_assert_int_eq(pthread_create(&threads[i], NULL, hammer, "threads"), 0);
+		ck_assert_int_eq(
+			pthread_create(&threads[i], NULL, set_option_repeatedly, "threads"), 0);
 	for (int i = 0; i < 4; i++) {
 		pthread_join(threads[i], &result);
 		ck_assert_ptr_null(result);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static tess_status read(const char *text, struct tess_rope *out)
+static tess_status read_rope_text(const char *text, struct tess_rope *out)
 {
 	json_t *root = NULL;
 	tess_status st;
@@ -42,14 +42,14 @@ START_TEST(both_spellings)
 	};
 	struct tess_rope r;
 
-	ck_assert_int_eq(read("{}", &r), TESS_OK);
+	ck_assert_int_eq(read_rope_text("{}", &r), TESS_OK);
 	ck_assert(r.type == TESS_ROPE_DEFAULT && r.theta == 10000);
 	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-		ck_assert_msg(read(plain[i], &r) == TESS_OK, "%s", plain[i]);
+		ck_assert_msg(read_rope_text(plain[i], &r) == TESS_OK, "%s", plain[i]);
 		ck_assert_msg(r.type == TESS_ROPE_DEFAULT && r.theta == 5e5, "%s", plain[i]);
 	}
 	for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++) {
-		ck_assert_msg(read(llama3[i], &r) == TESS_OK, "%s", llama3[i]);
+		ck_assert_msg(read_rope_text(llama3[i], &r) == TESS_OK, "%s", llama3[i]);
 		ck_assert(r.type == TESS_ROPE_LLAMA3 && r.theta == 5e5 && r.factor == 8 &&
 		          r.low == 1 && r.high == 4);
 		ck_assert_int_eq(r.original, 64);
@@ -96,7 +96,8 @@ START_TEST(refuses_with_key_and_reason)
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		struct tess_rope r = { .type = 99 };
 
-		ck_assert_msg(read(bad[i].text, &r) < 0 && r.type == 99, "%s", bad[i].text);
+		ck_assert_msg(read_rope_text(bad[i].text, &r) < 0 && r.type == 99, "%s",
+		              bad[i].text);
 		ck_assert_msg(strstr(tess_error(), bad[i].where) &&
 		                      strstr(tess_error(), bad[i].why),
 		              "%s", tess_error());
@@ -105,7 +106,7 @@ START_TEST(refuses_with_key_and_reason)
 END_TEST
 
 /* In units of the last place of b, as powf's own error is. */
-static double apart(float a, double b)
+static double compute_ulp_distance(float a, double b)
 {
 	return fabs(a - b) / (nextafterf(fabsf((float)b), INFINITY) - fabsf((float)b));
 }
@@ -114,11 +115,11 @@ static double apart(float a, double b)
 START_TEST(frequencies)
 {
 	static const double thetas[] = { 10000, 500000, 1000000 };
-	enum { MOST = 128, AT = 1 };
-	float table[2 * MOST];
+	enum { EACH_MAX = 128, AT = 1 };
+	float table[2 * EACH_MAX];
 
 	for (size_t t = 0; t < 3; t++)
-		for (int64_t each = 8; each <= MOST; each += 2) {
+		for (int64_t each = 8; each <= EACH_MAX; each += 2) {
 			struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = thetas[t] };
 
 			ck_assert_int_eq(tess_rope_table(&r, each, 2, table), TESS_OK);
@@ -126,8 +127,9 @@ START_TEST(frequencies)
 				double f = pow(r.theta, -2.0 * (double)i / (double)each);
 
 				MUST(table[i] == 1 && table[each / 2 + i] == 0);
-				MUST(apart(table[AT * each + i], cos(f)) <= 8);
-				MUST(apart(table[AT * each + each / 2 + i], sin(f)) <= 16);
+				MUST(compute_ulp_distance(table[AT * each + i], cos(f)) <= 8);
+				MUST(compute_ulp_distance(table[AT * each + each / 2 + i],
+				                          sin(f)) <= 16);
 			}
 		}
 }

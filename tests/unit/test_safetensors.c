@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 /* A file of this header and `data` bytes that count up. *len: its length; malloc'ed. */
-static unsigned char *file_of(const char *header, size_t data, size_t *len)
+static unsigned char *make_safetensors(const char *header, size_t data, size_t *len)
 {
 	size_t size = strlen(header);
 	unsigned char *bytes = malloc(8 + size + data);
@@ -23,17 +23,17 @@ static unsigned char *file_of(const char *header, size_t data, size_t *len)
 	return bytes;
 }
 
-static const char *file_write(const char *name, const char *header, size_t data)
+static const char *write_safetensors(const char *name, const char *header, size_t data)
 {
 	size_t len;
-	unsigned char *bytes = file_of(header, data, &len);
+	unsigned char *bytes = make_safetensors(header, data, &len);
 	const char *path = scratch_write(name, bytes, len);
 
 	free(bytes);
 	return path;
 }
 
-static void refused(const char *path, const char *where, const char *why)
+static void expect_safetensors_refused(const char *path, const char *where, const char *why)
 {
 	struct tess_safetensors *f = NULL;
 
@@ -132,7 +132,8 @@ START_TEST(refuses_bad_headers)
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		refused(file_write("bad", bad[i].header, bad[i].data), bad[i].where, bad[i].why);
+		expect_safetensors_refused(write_safetensors("bad", bad[i].header, bad[i].data),
+		                           bad[i].where, bad[i].why);
 }
 END_TEST
 
@@ -142,37 +143,43 @@ START_TEST(refuses_bad_files)
 	char text[4096], name[LONG + 1];
 	unsigned char length[8] = { 0 };
 
-	refused(scratch_write("bad", "", 0), "0 bytes", "length of its header");
-	refused(scratch_write("bad", "\1\0\0\0\0\0\0", 7), "7 bytes", "length of its header");
-	refused(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), "offset 0", "truncated");
+	expect_safetensors_refused(scratch_write("bad", "", 0), "0 bytes", "length of its header");
+	expect_safetensors_refused(scratch_write("bad", "\1\0\0\0\0\0\0", 7), "7 bytes",
+	                           "length of its header");
+	expect_safetensors_refused(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), "offset 0",
+	                           "truncated");
 	memset(length, 0xff, sizeof length);
-	refused(scratch_write("bad", length, sizeof length), "offset 0",
-	        "a header of 18446744073709551615 bytes");
+	expect_safetensors_refused(scratch_write("bad", length, sizeof length), "offset 0",
+	                           "a header of 18446744073709551615 bytes");
 	memcpy(length, "\1\xe1\xf5\5\0\0\0", sizeof length);
-	refused(scratch_write("bad", length, sizeof length), "offset 0", "100000000 are allowed");
+	expect_safetensors_refused(scratch_write("bad", length, sizeof length), "offset 0",
+	                           "100000000 are allowed");
 	memset(name, 'n', LONG);
 	name[LONG] = 0;
 	snprintf(text, sizeof text, "{\"%s\":" T("F32", "[1]", "0", "4") "}", name);
-	refused(file_write("bad", text, 4), "tensor nnn", "a name of 1025 bytes");
+	expect_safetensors_refused(write_safetensors("bad", text, 4), "tensor nnn",
+	                           "a name of 1025 bytes");
 	strcpy(text, "{\"a\":");
 	memset(text + 5, '[', DEEP);
 	text[5 + DEEP] = 0;
-	refused(file_write("bad", text, 0), "nested", "64 levels");
-	refused(scratch, "", "not a regular file");
-	ck_assert_int_eq(mkfifo(scratch_path("pipe"), 0600), 0);
-	refused(scratch_path("pipe"), "", "not a regular file");
-	refused(scratch_path("absent"), "", "No such file");
-	ck_assert_int_eq(symlink("nowhere", scratch_path("dangling")), 0);
-	refused(scratch_path("dangling"), "", "No such file");
+	expect_safetensors_refused(write_safetensors("bad", text, 0), "nested", "64 levels");
+	expect_safetensors_refused(scratch, "", "not a regular file");
+	ck_assert_int_eq(mkfifo(scratch_format_path("pipe"), 0600), 0);
+	expect_safetensors_refused(scratch_format_path("pipe"), "", "not a regular file");
+	expect_safetensors_refused(scratch_format_path("absent"), "", "No such file");
+	ck_assert_int_eq(symlink("nowhere", scratch_format_path("dangling")), 0);
+	expect_safetensors_refused(scratch_format_path("dangling"), "", "No such file");
 }
 END_TEST
 
 /* What a file says is quoted without its control characters. */
 START_TEST(quotes_no_escapes)
 {
-	refused(file_write("bad", "{\"\\u001b[2J\\n\":7}", 0), "tensor ?[2J?: no dtype", "");
-	refused(file_write("bad", "{\"a\":" T("\\u001b]0;x\\u0007", "[1]", "0", "4") "}", 4),
-	        "dtype \"?]0;x?\"", "none of the format");
+	expect_safetensors_refused(write_safetensors("bad", "{\"\\u001b[2J\\n\":7}", 0),
+	                           "tensor ?[2J?: no dtype", "");
+	expect_safetensors_refused(
+		write_safetensors("bad", "{\"a\":" T("\\u001b]0;x\\u0007", "[1]", "0", "4") "}", 4),
+		"dtype \"?]0;x?\"", "none of the format");
 }
 END_TEST
 
@@ -180,25 +187,25 @@ END_TEST
 START_TEST(refuses_truncation)
 {
 	static const size_t lengths[] = { 1044991, 500000, 6000, 100, 9, 8, 7, 0 };
-	FILE *f = fopen(data_path("model.safetensors"), "rb");
+	FILE *f = fopen(format_data_path("model.safetensors"), "rb");
 	unsigned char *bytes = malloc(lengths[0]);
 
 	ck_assert(f && bytes && fread(bytes, 1, lengths[0], f) == lengths[0]);
 	fclose(f);
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-		refused(scratch_write("cut", bytes, lengths[i]), "",
-		        lengths[i] < 8 ? "length of its header" : "truncated");
+		expect_safetensors_refused(scratch_write("cut", bytes, lengths[i]), "",
+		                           lengths[i] < 8 ? "length of its header" : "truncated");
 	free(bytes);
 }
 END_TEST
 
-static void reads_the_project_file(void)
+static void check_project_file(void)
 {
 	struct tess_safetensors *f = NULL;
 	const struct tess_slice *s, *before = NULL;
 	uint64_t bytes = 0;
 
-	ck_assert_msg(!tess_safetensors_open(data_path("model.safetensors"), &f), "%s",
+	ck_assert_msg(!tess_safetensors_open(format_data_path("model.safetensors"), &f), "%s",
 	              tess_error());
 	ck_assert_uint_eq(tess_safetensors_count(f), 47);
 	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
@@ -224,13 +231,15 @@ START_TEST(reads_mapped_or_copied)
 {
 	struct tess_safetensors *f = NULL;
 
-	reads_the_project_file();
+	check_project_file();
 	setenv("TESSERA_LOAD", "copy", 1);
-	reads_the_project_file();
-	refused(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), "offset 0", "truncated");
-	refused(scratch_write("bad", "", 0), "0 bytes", "length of its header");
+	check_project_file();
+	expect_safetensors_refused(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), "offset 0",
+	                           "truncated");
+	expect_safetensors_refused(scratch_write("bad", "", 0), "0 bytes", "length of its header");
 	setenv("TESSERA_LOAD", "stream", 1);
-	ck_assert_int_eq(tess_safetensors_open(data_path("model.safetensors"), &f), TESS_EINVAL);
+	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f),
+	                 TESS_EINVAL);
 	ck_assert_str_eq(tess_error(), "TESSERA_LOAD=stream: map or copy is needed");
 	unsetenv("TESSERA_LOAD");
 }
@@ -242,7 +251,7 @@ START_TEST(drops_pages_that_come_back)
 	const struct tess_slice *s;
 	unsigned char *was;
 
-	ck_assert_int_eq(tess_safetensors_open(data_path("model.safetensors"), &f), TESS_OK);
+	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f), TESS_OK);
 	s = tess_safetensors_find(f, "model.embed_tokens.weight");
 	was = malloc(s->bytes);
 	ck_assert_ptr_nonnull(was);
@@ -281,8 +290,8 @@ START_TEST(reads_all_types_and_shapes)
 		snprintf(header, sizeof header,
 		         "{\"a\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%zu]}}",
 		         types[i].type, bytes);
-		ck_assert_msg(!tess_safetensors_open(file_write("good", header, bytes), &f), "%s",
-		              tess_error());
+		ck_assert_msg(!tess_safetensors_open(write_safetensors("good", header, bytes), &f),
+		              "%s", tess_error());
 		s = tess_safetensors_find(f, "a");
 		ck_assert_str_eq(s->type, types[i].type);
 		ck_assert(s->dtype == types[i].dtype && s->bytes == bytes &&
@@ -290,12 +299,12 @@ START_TEST(reads_all_types_and_shapes)
 		tess_safetensors_close(f);
 	}
 	/* No tensor; a scalar; nothing in a tensor, three times at one place; many dimensions; padding. */
-	ck_assert_int_eq(tess_safetensors_open(file_write("good", "{}", 0), &f), TESS_OK);
+	ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", "{}", 0), &f), TESS_OK);
 	ck_assert_uint_eq(tess_safetensors_count(f), 0);
 	tess_safetensors_close(f);
 	ck_assert_int_eq(
 		tess_safetensors_open(
-			file_write(
+			write_safetensors(
 				"good",
 				"{\"z\":" T("I8", "[0]", "4", "4") ",\"s\":" T(
 					"F32", "[]", "0",
@@ -325,7 +334,7 @@ START_TEST(copies_nothing)
 	for (int pad = 0; pad < 8; pad++, strcat(header, " ")) {
 		const char *a, *b;
 
-		ck_assert_int_eq(tess_safetensors_open(file_write("good", header, 19), &f),
+		ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", header, 19), &f),
 		                 TESS_OK);
 		ck_assert_uint_eq(tess_safetensors_memory(f), 0);
 		a = tess_safetensors_find(f, "a")->data;
@@ -336,7 +345,7 @@ START_TEST(copies_nothing)
 		tess_safetensors_close(f);
 	}
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_safetensors_open(scratch_path("good"), &f), TESS_OK);
+	ck_assert_int_eq(tess_safetensors_open(scratch_format_path("good"), &f), TESS_OK);
 	ck_assert_uint_eq(tess_safetensors_memory(f), 8 + strlen(header) - 1 + 19);
 	tess_safetensors_close(f);
 	unsetenv("TESSERA_LOAD");
@@ -345,7 +354,7 @@ END_TEST
 
 START_TEST(reads_headers_alone)
 {
-	const char *path = data_path("model.safetensors");
+	const char *path = format_data_path("model.safetensors");
 	struct tess_safetensors *all = NULL, *f = NULL;
 
 	setenv("TESSERA_LOAD", "copy", 1);
@@ -371,15 +380,16 @@ START_TEST(reads_headers_alone)
 		TESS_EINVAL);
 	ck_assert_int_eq(tess_safetensors_open_header(scratch_write("bad", "\3", 1), &f),
 	                 TESS_EINVAL);
-	ck_assert_int_eq(tess_safetensors_open_header(
-				 file_write("bad", "{\"a\":" T("F32", "[1]", "0", "4") "}", 3), &f),
-	                 TESS_EINVAL);
+	ck_assert_int_eq(
+		tess_safetensors_open_header(
+			write_safetensors("bad", "{\"a\":" T("F32", "[1]", "0", "4") "}", 3), &f),
+		TESS_EINVAL);
 	ck_assert_ptr_null(f);
 }
 END_TEST
 
 /* KiB, at most so far. */
-static long memory_most(void)
+static long get_peak_memory(void)
 {
 	struct rusage used;
 
@@ -392,7 +402,7 @@ START_TEST(many_tensors_cost_little)
 {
 	enum { MANY = 300000, EACH = 300 };
 	struct tess_safetensors *f = NULL;
-	FILE *out = fopen(scratch_path("many"), "wb");
+	FILE *out = fopen(scratch_format_path("many"), "wb");
 	uint64_t len;
 	long before;
 
@@ -405,10 +415,10 @@ START_TEST(many_tensors_cost_little)
 	rewind(out);
 	fwrite(&len, 1, sizeof len, out); /* little-endian, as all machines that this runs on */
 	ck_assert_int_eq(fclose(out), 0);
-	before = memory_most();
-	ck_assert_msg(!tess_safetensors_open(scratch_path("many"), &f), "%s", tess_error());
+	before = get_peak_memory();
+	ck_assert_msg(!tess_safetensors_open(scratch_format_path("many"), &f), "%s", tess_error());
 #ifndef __SANITIZE_ADDRESS__ /* which keeps what was freed */
-	ck_assert_int_lt(memory_most() - before, MANY / 1024 * EACH);
+	ck_assert_int_lt(get_peak_memory() - before, MANY / 1024 * EACH);
 #endif
 	ck_assert_uint_eq(tess_safetensors_count(f), MANY);
 	ck_assert_ptr_nonnull(tess_safetensors_find(f, "t299999"));
@@ -441,7 +451,7 @@ START_TEST(writes_what_it_reads)
 		{ .name = "twice", .dtype = TESS_F32, .data = x },
 		{ .name = "twice", .dtype = TESS_F32, .data = x },
 	};
-	const char *path = scratch_path("written"), *folder;
+	const char *path = scratch_format_path("written"), *folder;
 	struct tess_safetensors *f = NULL;
 	struct stat about;
 
@@ -462,20 +472,21 @@ START_TEST(writes_what_it_reads)
 	tess_safetensors_close(f);
 	ck_assert_int_eq(stat(path, &about), 0);
 	ck_assert_uint_eq(about.st_mode & 0600, 0600);
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("unwritten"), 1, &bad[0]),
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[0]),
 	                 TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "tensor a: dtype 99"));
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("unwritten"), 1, &bad[1]),
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[1]),
 	                 TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "overflow"));
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("unwritten"), 1, &bad[2]),
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[2]),
 	                 TESS_EINVAL);
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("unwritten"), 2, &bad[3]),
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 2, &bad[3]),
 	                 TESS_EINVAL);
-	ck_assert_int_ne(access(scratch_path("unwritten"), F_OK), 0);
-	ck_assert_int_eq(tess_safetensors_write(scratch_path("absent/x"), 1, &slices[1]), TESS_EIO);
-	scratch_folder("folder");
-	folder = scratch_path("folder");
+	ck_assert_int_ne(access(scratch_format_path("unwritten"), F_OK), 0);
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("absent/x"), 1, &slices[1]),
+	                 TESS_EIO);
+	scratch_make_folder("folder");
+	folder = scratch_format_path("folder");
 	ck_assert_int_eq(tess_safetensors_write(folder, 1, &slices[1]), TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "not a regular file"));
 }
@@ -489,14 +500,15 @@ START_TEST(writes_beside_what_was_left)
 	char name[64];
 
 	snprintf(name, sizeof name, "again.%ld-0.part", (long)getpid());
-	scratch_text(name, "half");
-	ck_assert_msg(!tess_safetensors_write(scratch_path("again"), 1, &one), "%s", tess_error());
-	ck_assert_int_eq(tess_safetensors_open(scratch_path("again"), &f), TESS_OK);
+	scratch_write_text(name, "half");
+	ck_assert_msg(!tess_safetensors_write(scratch_format_path("again"), 1, &one), "%s",
+	              tess_error());
+	ck_assert_int_eq(tess_safetensors_open(scratch_format_path("again"), &f), TESS_OK);
 	ck_assert_mem_eq(tess_safetensors_find(f, "one")->data, "abcd", 4);
 	tess_safetensors_close(f);
-	ck_assert_int_eq(access(scratch_path(name), F_OK), 0);
+	ck_assert_int_eq(access(scratch_format_path(name), F_OK), 0);
 	snprintf(name, sizeof name, "again.%ld-1.part", (long)getpid());
-	ck_assert_int_ne(access(scratch_path(name), F_OK), 0);
+	ck_assert_int_ne(access(scratch_format_path(name), F_OK), 0);
 }
 END_TEST
 

@@ -9,18 +9,18 @@
 #include <stdlib.h>
 #include <tessera/tessera.h>
 
-enum { MOST = 1024 };
+enum { VOCABULARY_MAX = 1024 };
 
 static json_t *goldens;
 
-static double param(const json_t *params, const char *key, double preset)
+static double get_param(const json_t *params, const char *key, double preset)
 {
 	const json_t *v = json_object_get(params, key);
 
 	return json_is_number(v) ? json_number_value(v) : preset;
 }
 
-static int64_t logits_of(const char *name, float *out)
+static int64_t load_logits(const char *name, float *out)
 {
 	const json_t *list = json_object_get(json_object_get(goldens, "logits"), name);
 
@@ -29,7 +29,7 @@ static int64_t logits_of(const char *name, float *out)
 	return (int64_t)json_array_size(list);
 }
 
-static int64_t history(int32_t *out)
+static int64_t load_history(int32_t *out)
 {
 	const json_t *list = json_object_get(goldens, "history");
 
@@ -44,21 +44,21 @@ START_TEST(as_transformers)
 		     *steps, *want;
 	struct tess_sampling how;
 	struct tess_sampler *s;
-	float logits[MOST];
+	float logits[VOCABULARY_MAX];
 	int32_t seen[64];
 	const float *have;
-	int64_t n, nseen = history(seen);
+	int64_t n, nseen = load_history(seen);
 
-	n = logits_of(json_string_value(json_object_get(c, "logits")), logits);
+	n = load_logits(json_string_value(json_object_get(c, "logits")), logits);
 	params = json_object_get(c, "params");
 	steps = json_object_get(c, "steps");
 	want = json_object_get(json_array_get(steps, json_array_size(steps) - 1), "probs");
 	how = (struct tess_sampling){
-		param(params, "temperature", 1),    param(params, "top_p", 1),
-		param(params, "min_p", 0),          param(params, "repetition_penalty", 1),
-		(int64_t)param(params, "top_k", 0), 0
+		get_param(params, "temperature", 1),    get_param(params, "top_p", 1),
+		get_param(params, "min_p", 0),          get_param(params, "repetition_penalty", 1),
+		(int64_t)get_param(params, "top_k", 0), 0
 	};
-	ck_assert(n > 0 && n <= MOST && (int64_t)json_array_size(want) == n);
+	ck_assert(n > 0 && n <= VOCABULARY_MAX && (int64_t)json_array_size(want) == n);
 	ck_assert(!tess_sampling_check(&how) && !tess_sampler_new(n, &s));
 	have = tess_sampler_probabilities(s, &how, logits, seen, nseen);
 	for (int64_t i = 0; i < n; i++)

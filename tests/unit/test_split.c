@@ -11,7 +11,7 @@ static const int64_t large[] = { 172,           1000,    32000,         151936,
 enum { NLARGE = sizeof large / sizeof *large };
 
 /* Every n that the properties are tried on. */
-static int64_t size_at(int i)
+static int64_t get_size(int i)
 {
 	return i <= SMALL ? i : large[i - SMALL - 1];
 }
@@ -34,7 +34,7 @@ START_TEST(parts_cover_and_differ_by_one)
 {
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++) {
-			int64_t n = size_at(s), least = n / m;
+			int64_t n = get_size(s), least = n / m;
 
 			MUST(tess_edge(n, m, 0) == 0);
 			MUST(tess_edge(n, m, m) == n);
@@ -52,13 +52,13 @@ START_TEST(parts_nest)
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++)
 			for (int64_t i = 0; i <= m; i++)
-				MUST(tess_edge(size_at(s), m, i) ==
-				     tess_edge(size_at(s), 2 * m, 2 * i));
+				MUST(tess_edge(get_size(s), m, i) ==
+				     tess_edge(get_size(s), 2 * m, 2 * i));
 }
 END_TEST
 
 /* One run: nodes cover it once and in order, each is the part it says, and none could be larger. */
-static int64_t walk(int64_t n, int64_t lo, int64_t hi)
+static int64_t check_run_of_units(int64_t n, int64_t lo, int64_t hi)
 {
 	int64_t at = lo, end = lo, count = 0;
 	struct tess_node a;
@@ -88,7 +88,7 @@ START_TEST(nodes_of_every_run)
 	for (int64_t n = 0; n <= 70; n++)
 		for (int64_t lo = 0; lo <= n; lo++)
 			for (int64_t hi = lo; hi <= n; hi++)
-				walk(n, lo, hi);
+				check_run_of_units(n, lo, hi);
 }
 END_TEST
 
@@ -97,9 +97,9 @@ START_TEST(nodes_of_ranks)
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++)
 			for (int64_t i = 0; i < m; i++) {
-				int64_t n = size_at(s), lo = tess_edge(n, m, i),
+				int64_t n = get_size(s), lo = tess_edge(n, m, i),
 					hi = tess_edge(n, m, i + 1);
-				int64_t count = walk(n, lo, hi);
+				int64_t count = check_run_of_units(n, lo, hi);
 
 				if (!(m & (m - 1)))
 					MUST(count == (lo < hi));
@@ -113,10 +113,10 @@ START_TEST(nodes_of_long_runs)
 	uint64_t state = 1;
 
 	/* keys so far: units to come are empty, and the run of a prefix has a node for each of its bits */
-	ck_assert_int_eq(walk(n, 0, 5), 2);
-	ck_assert_int_eq(walk(n, 0, n - 1), 25);
-	ck_assert_int_eq(walk(n, n - 1, n), 1);
-	ck_assert_int_eq(walk(n, 1, n - 1), 48);
+	ck_assert_int_eq(check_run_of_units(n, 0, 5), 2);
+	ck_assert_int_eq(check_run_of_units(n, 0, n - 1), 25);
+	ck_assert_int_eq(check_run_of_units(n, n - 1, n), 1);
+	ck_assert_int_eq(check_run_of_units(n, 1, n - 1), 48);
 	for (int i = 0; i < 20000; i++) {
 		int64_t a, b, most = large[i % NLARGE];
 
@@ -124,7 +124,7 @@ START_TEST(nodes_of_long_runs)
 		a = (int64_t)(state >> 33) % (most + 1);
 		state = state * 6364136223846793005u + 1442695040888963407u;
 		b = (int64_t)(state >> 33) % (most + 1);
-		walk(most, a < b ? a : b, a < b ? b : a);
+		check_run_of_units(most, a < b ? a : b, a < b ? b : a);
 	}
 }
 END_TEST
@@ -139,8 +139,8 @@ START_TEST(nodes_of_32_units)
 		int64_t sum = 0;
 
 		for (int64_t r = 0; r < ranks; r++) {
-			int64_t count =
-				walk(32, tess_edge(32, ranks, r), tess_edge(32, ranks, r + 1));
+			int64_t count = check_run_of_units(32, tess_edge(32, ranks, r),
+			                                   tess_edge(32, ranks, r + 1));
 
 			sum += count;
 			most = count > most ? count : most;

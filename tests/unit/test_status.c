@@ -52,7 +52,7 @@ START_TEST(cuts_what_is_too_long)
 }
 END_TEST
 
-static void *fail_elsewhere(void *unused)
+static void *fail_on_other_thread(void *unused)
 {
 	(void)unused;
 	ck_assert_str_eq(tess_error(), "");
@@ -65,7 +65,7 @@ START_TEST(is_each_threads_own)
 	pthread_t thread;
 
 	tess_fail(TESS_EIO, "here");
-	ck_assert_int_eq(pthread_create(&thread, NULL, fail_elsewhere, NULL), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, fail_on_other_thread, NULL), 0);
 	pthread_join(thread, NULL);
 	ck_assert_str_eq(tess_error(), "here");
 }

@@ -23,7 +23,7 @@ static const struct tess_host host = { .size = sizeof host,
 	                               .abi = TESS_ABI,
 	                               .fail = keep_sentence };
 
-static const struct tess_plugin *plugin(const char *family)
+static const struct tess_plugin *open_style_plugin(const char *family)
 {
 	char path[4096];
 	const struct tess_plugin *p;
@@ -38,9 +38,9 @@ static const struct tess_plugin *plugin(const char *family)
 	return p;
 }
 
-static const struct tess_style *style(const char *family, const char *name)
+static const struct tess_style *find_style(const char *family, const char *name)
 {
-	for (const struct tess_style *const *s = plugin(family)->styles; *s; s++) {
+	for (const struct tess_style *const *s = open_style_plugin(family)->styles; *s; s++) {
 		if (!strcmp((*s)->name, name))
 			return *s;
 		for (const char *const *a = (*s)->aliases; a && *a; a++)
@@ -52,7 +52,7 @@ static const struct tess_style *style(const char *family, const char *name)
 }
 
 /* "R", "P", "S0", "S-1", "by part 0", "as is" */
-static const char *show(struct tess_place p, char text[24])
+static const char *format_place(struct tess_place p, char text[24])
 {
 	if (p.kind == TESS_SHARD)
 		snprintf(text, 24, p.flags & TESS_BY_PART ? "by part %d" : "S%d", (int)p.dim);
@@ -62,15 +62,17 @@ static const char *show(struct tess_place p, char text[24])
 	                                  : "as is";
 }
 
-static void is(const char *who, const char *what, struct tess_place got, const char *want)
+static void expect_place(const char *style_name, const char *what, struct tess_place got,
+                         const char *want)
 {
 	char text[24];
 
-	if (strcmp(show(got, text), want))
-		ck_abort_msg("%s: %s is %s, not %s", who, what, show(got, text), want);
+	if (strcmp(format_place(got, text), want))
+		ck_abort_msg("%s: %s is %s, not %s", style_name, what, format_place(got, text),
+		             want);
 }
 
-static struct tess_site site(const char *kind, const char *config)
+static struct tess_site make_site(const char *kind, const char *config)
 {
 	return (struct tess_site){ .size = sizeof(struct tess_site),
 		                   .nranks = 2,
@@ -85,7 +87,7 @@ static const int64_t thirteen[] = { 6, 6, 1, 0 }, seven[] = { 3, 4, 0 };
 
 /* A weight whose dimensions both have these parts, or 12 elements; in and out the other way round if
  * `turned`. */
-static struct tess_param weight(const int64_t *parts, int turned)
+static struct tess_param make_weight_param(const int64_t *parts, int turned)
 {
 	static int64_t shape[2];
 	static const int64_t units[] = { 12, 12 }, *both[2];
@@ -107,9 +109,9 @@ static struct tess_param weight(const int64_t *parts, int turned)
 		                    .parts = both };
 }
 
-static struct tess_param bias(const int64_t *parts)
+static struct tess_param make_bias_param(const int64_t *parts)
 {
-	struct tess_param p = weight(parts, 0);
+	struct tess_param p = make_weight_param(parts, 0);
 
 	p.ndim = 1;
 	p.in_dim = -1;
@@ -174,9 +176,9 @@ START_TEST(places_what_the_table_says)
 {
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct row *r = table + i;
-		const struct tess_style *st = style(r->family, r->name);
-		struct tess_site s = site(r->kind, r->config);
-		struct tess_param w = weight(halves, 0), b = bias(halves);
+		const struct tess_style *st = find_style(r->family, r->name);
+		struct tess_site s = make_site(r->kind, r->config);
+		struct tess_param w = make_weight_param(halves, 0), b = make_bias_param(halves);
 		struct tess_io io = { 0 };
 		struct tess_param_place hw = { 0 }, hb = { 0 };
 
@@ -185,10 +187,10 @@ START_TEST(places_what_the_table_says)
 			ck_abort_msg("%s:%s: %s", r->name, r->config, sentence);
 		if (r->bias && st->partition_param(&s, &b, &hb))
 			ck_abort_msg("%s:%s: %s", r->name, r->config, sentence);
-		is(r->name, "in", io.in[0], r->in);
-		is(r->name, "out", io.out[0], r->out);
-		is(r->name, "weight", hw.use, r->weight);
-		is(r->name, "bias", hb.use, r->bias ? r->bias : "as is");
+		expect_place(r->name, "in", io.in[0], r->in);
+		expect_place(r->name, "out", io.out[0], r->out);
+		expect_place(r->name, "weight", hw.use, r->weight);
+		expect_place(r->name, "bias", hb.use, r->bias ? r->bias : "as is");
 		MUST(!hw.rest.kind && !hw.state.kind); /* as `use` */
 	}
 }
@@ -196,17 +198,19 @@ END_TEST
 
 START_TEST(cuts_a_weight_that_is_stored_in_out)
 {
-	struct tess_site s = site("linear", "");
-	struct tess_param w = weight(halves, 1);
-	struct tess_param_place home = { 0 };
+	struct tess_site s = make_site("linear", "");
+	struct tess_param w = make_weight_param(halves, 1);
+	struct tess_param_place place = { 0 };
 
-	ck_assert_int_eq(style("colwise", "colwise")->partition_param(&s, &w, &home), TESS_OK);
-	is("colwise", "weight [in, out]", home.use, "S1");
-	ck_assert_int_eq(style("rowwise", "rowwise")->partition_param(&s, &w, &home), TESS_OK);
-	is("rowwise", "weight [in, out]", home.use, "S0");
-	ck_assert_int_eq(style("packed", "packed_colwise")->partition_param(&s, &w, &home),
+	ck_assert_int_eq(find_style("colwise", "colwise")->partition_param(&s, &w, &place),
 	                 TESS_OK);
-	is("packed_colwise", "weight [in, out]", home.use, "by part 1");
+	expect_place("colwise", "weight [in, out]", place.use, "S1");
+	ck_assert_int_eq(find_style("rowwise", "rowwise")->partition_param(&s, &w, &place),
+	                 TESS_OK);
+	expect_place("rowwise", "weight [in, out]", place.use, "S0");
+	ck_assert_int_eq(find_style("packed", "packed_colwise")->partition_param(&s, &w, &place),
+	                 TESS_OK);
+	expect_place("packed_colwise", "weight [in, out]", place.use, "by part 1");
 }
 END_TEST
 
@@ -241,25 +245,25 @@ START_TEST(asserts_the_parts)
 	for (size_t i = 0; i < sizeof tries / sizeof *tries; i++)
 		for (int row = 0; row < 2; row++) {
 			const struct tess_style *st =
-				style("packed", row ? "packed_rowwise" : "packed_colwise");
-			struct tess_site s = site("linear", tries[i].config);
-			struct tess_param w = weight(tries[i].parts, 0);
-			struct tess_param_place home = { 0 };
-			tess_status got = st->partition_param(&s, &w, &home);
+				find_style("packed", row ? "packed_rowwise" : "packed_colwise");
+			struct tess_site s = make_site("linear", tries[i].config);
+			struct tess_param w = make_weight_param(tries[i].parts, 0);
+			struct tess_param_place place = { 0 };
+			tess_status got = st->partition_param(&s, &w, &place);
 
 			if (got != (tries[i].fits ? TESS_OK : TESS_EINVAL))
 				ck_abort_msg("try %zu, %s: %d", i, st->name, got);
-			MUST(!got || (!home.use.kind && strstr(sentence, "a.b.weight")));
+			MUST(!got || (!place.use.kind && strstr(sentence, "a.b.weight")));
 		}
 }
 END_TEST
 
 /* The refusal: TESS_EINVAL, outputs untouched, and a sentence that has these words. */
-static void refuses(const char *family, const char *name, const char *kind, const char *config,
-                    const char *word)
+static void expect_style_refused(const char *family, const char *name, const char *kind,
+                                 const char *config, const char *word)
 {
-	const struct tess_style *st = style(family, name);
-	struct tess_site s = site(kind, config);
+	const struct tess_style *st = find_style(family, name);
+	struct tess_site s = make_site(kind, config);
 	struct tess_io io = { 0 };
 
 	sentence[0] = 0;
@@ -297,17 +301,17 @@ START_TEST(refuses_what_it_does_not_know)
 
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
 		if (!table[i].config[0])
-			refuses(table[i].family, table[i].name, table[i].kind, "nonsense",
-			        "\"nonsense\"");
+			expect_style_refused(table[i].family, table[i].name, table[i].kind,
+			                     "nonsense", "\"nonsense\"");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-		refuses("packed", "packed_rowwise", "linear", parts[i], "parts=4,1,1");
+		expect_style_refused("packed", "packed_rowwise", "linear", parts[i], "parts=4,1,1");
 	for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
-		refuses("prepare", "prepare_input", "module", moves[i],
-		        "prepare_input:in=replicate");
-	refuses("prepare", "prepare_output", "module", "in=replicate",
-	        "prepare_output:out=shard(0)");
-	refuses("embedding", "embedding_rowwise", "linear", "", "use rowwise");
-	refuses("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
+		expect_style_refused("prepare", "prepare_input", "module", moves[i],
+		                     "prepare_input:in=replicate");
+	expect_style_refused("prepare", "prepare_output", "module", "in=replicate",
+	                     "prepare_output:out=shard(0)");
+	expect_style_refused("embedding", "embedding_rowwise", "linear", "", "use rowwise");
+	expect_style_refused("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
 }
 END_TEST
 
@@ -319,15 +323,16 @@ START_TEST(refuses_a_parameter_without_the_dimension)
 		                                { "packed", "packed_rowwise" } };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		struct tess_site s = site("norm", "");
-		struct tess_param p = bias(NULL);
-		struct tess_param_place home = { 0 };
+		struct tess_site s = make_site("norm", "");
+		struct tess_param p = make_bias_param(NULL);
+		struct tess_param_place place = { 0 };
 
 		p.out_dim = -1;
-		ck_assert_int_eq(style(names[i][0], names[i][1])->partition_param(&s, &p, &home),
-		                 TESS_EINVAL);
+		ck_assert_int_eq(
+			find_style(names[i][0], names[i][1])->partition_param(&s, &p, &place),
+			TESS_EINVAL);
 		MUST(strstr(sentence, "a.b.bias") && strstr(sentence, "replicate") &&
-		     !home.use.kind);
+		     !place.use.kind);
 	}
 }
 END_TEST

@@ -10,7 +10,7 @@
 enum { CLOSE = 20000 }; /* ns */
 
 /* How far it is from the clock: looked at before and after, and again where this thread was held up. */
-static int64_t apart(struct tess_ticks *t)
+static int64_t measure_clock_offset(struct tess_ticks *t)
 {
 	int64_t least = INT64_MAX;
 
@@ -33,8 +33,8 @@ START_TEST(goes_with_the_clock)
 
 		ck_assert_int_ge(now, last);
 		last = now;
-		if (i % 1000 == 0 && apart(&t) > worst)
-			worst = apart(&t);
+		if (i % 1000 == 0 && measure_clock_offset(&t) > worst)
+			worst = measure_clock_offset(&t);
 	}
 	ck_assert_int_lt(worst, CLOSE);
 	if (t.counts > 0)
@@ -57,17 +57,17 @@ START_TEST(leaves_a_counter_that_jumps)
 	ck_assert(t.span);
 	t.at += t.span; /* as if it stood behind on this CPU */
 	last = tess_ticks_now(&t);
-	ck_assert_int_lt(apart(&t), CLOSE);
+	ck_assert_int_lt(measure_clock_offset(&t), CLOSE);
 	nanosleep(&ms, NULL);
 	t.at -= 2 * t.span;
 	t.from -= 2 * t.span; /* as if it had gone fast */
 	ck_assert_int_ge(tess_ticks_now(&t), last);
 	ck_assert_uint_eq(t.span, 0);
-	ck_assert_int_lt(apart(&t), CLOSE);
+	ck_assert_int_lt(measure_clock_offset(&t), CLOSE);
 	nanosleep(&ms, NULL);
 	tess_ticks_now(&t);
 	ck_assert(t.span);
-	ck_assert_int_lt(apart(&t), CLOSE);
+	ck_assert_int_lt(measure_clock_offset(&t), CLOSE);
 }
 END_TEST
 

@@ -17,11 +17,11 @@ static struct tess_tokenizer *open_stories(void)
 	return t;
 }
 
-static void vectors(const struct tess_tokenizer *t, const char *name)
+static void check_vectors_file(const struct tess_tokenizer *t, const char *name)
 {
-	char *path = tokens_path("TOKENS_DIR", name);
+	char *path = tokens_format_path("TOKENS_DIR", name);
 
-	tokens_vectors(t, path);
+	tokens_check_vectors(t, path);
 	free(path);
 }
 
@@ -29,19 +29,19 @@ START_TEST(stories_encodes_as_hugging_face_does)
 {
 	struct tess_tokenizer *t = open_stories();
 
-	vectors(t, "stories260K-vectors.json");
+	check_vectors_file(t, "stories260K-vectors.json");
 	tess_tokenizer_close(t);
 }
 END_TEST
 
 START_TEST(gpt2_encodes_as_its_own_encoder_does)
 {
-	struct tess_tokenizer *t = tokens_open(tokens_gpt2());
-	char *path = tokens_path("TOKENS_DIR", "gpt-2");
+	struct tess_tokenizer *t = tokens_open(tokens_make_gpt2());
+	char *path = tokens_format_path("TOKENS_DIR", "gpt-2");
 
 	ck_assert_int_eq(tess_tokenizer_size(t), 50257);
-	vectors(t, "gpt2-vectors.json");
-	tokens_llamacpp(t, path);
+	check_vectors_file(t, "gpt2-vectors.json");
+	tokens_check_llamacpp(t, path);
 	free(path);
 	tess_tokenizer_close(t);
 }
@@ -49,7 +49,7 @@ END_TEST
 
 /* ---- each step and option --------------------------------------------------------------------------- */
 
-static void apply(json_t *root, json_t *set)
+static void apply_settings(json_t *root, json_t *set)
 {
 	const char *key;
 	json_t *value;
@@ -64,7 +64,7 @@ static void apply(json_t *root, json_t *set)
 	}
 }
 
-static size_t ids_of(const json_t *list, int32_t ids[static 32])
+static size_t load_ids(const json_t *list, int32_t ids[static 32])
 {
 	for (size_t i = 0; i < json_array_size(list); i++)
 		ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
@@ -79,7 +79,7 @@ static void check_variant(json_t *root, json_t *variant)
 	json_t *one;
 	size_t i, n, len;
 
-	apply(root, json_object_get(variant, "set"));
+	apply_settings(root, json_object_get(variant, "set"));
 	t = tokens_open(root);
 	json_array_foreach(json_object_get(variant, "encode"), i, one) {
 		json_t *from = json_array_get(one, 0);
@@ -90,13 +90,13 @@ static void check_variant(json_t *root, json_t *variant)
 	json_array_foreach(json_object_get(variant, "decode"), i, one) {
 		bool skip = json_is_true(json_array_get(one, 1));
 
-		n = ids_of(json_array_get(one, 0), ids);
+		n = load_ids(json_array_get(one, 0), ids);
 		ck_assert_int_eq(tess_tokenizer_decode(t, ids, n, skip, &text, &len), TESS_OK);
 		ck_assert_msg(strcmp(text, json_string_value(json_array_get(one, 2))) == 0,
 		              "%s: decodes to \"%s\", not \"%s\"", what, text,
 		              json_string_value(json_array_get(one, 2)));
 		free(text);
-		tokens_stream(t, ids, n, skip);
+		tokens_check_stream(t, ids, n, skip);
 	}
 	tess_tokenizer_close(t);
 	free(what);
@@ -104,17 +104,18 @@ static void check_variant(json_t *root, json_t *variant)
 
 START_TEST(steps_do_as_in_hugging_face)
 {
-	char *path = tokens_path("TOKENS_DIR", "variants.json"),
-	     *base = tokens_path("DATA_DIR", "tokenizer.json");
-	json_t *file = tokens_json(path), *list = json_object_get(file, "variants"), *variant;
-	json_t *gpt2 = tokens_gpt2();
+	char *path = tokens_format_path("TOKENS_DIR", "variants.json"),
+	     *base = tokens_format_path("DATA_DIR", "tokenizer.json");
+	json_t *file = tokens_load_json(path), *list = json_object_get(file, "variants"), *variant;
+	json_t *gpt2 = tokens_make_gpt2();
 	size_t i;
 
 	ck_assert_int_ge(json_array_size(list), 70);
 	json_array_foreach(list, i, variant) {
 		const char *name = json_string_value(json_object_get(variant, "base"));
 
-		check_variant(strcmp(name, "gpt2") == 0 ? json_deep_copy(gpt2) : tokens_json(base),
+		check_variant(strcmp(name, "gpt2") == 0 ? json_deep_copy(gpt2)
+		                                        : tokens_load_json(base),
 		              variant);
 	}
 	json_decref(gpt2);
@@ -126,14 +127,14 @@ END_TEST
 
 /* ---- properties ------------------------------------------------------------------------------------- */
 
-static uint32_t dice(uint32_t *state, uint32_t sides)
+static uint32_t draw_scaled(uint32_t *state, uint32_t sides)
 {
 	*state = *state * 1664525u + 1013904223u;
 	return (uint32_t)(((uint64_t)*state * sides) >> 32);
 }
 
 /* Random text of all planes, spaces and runs. */
-static size_t babble(uint32_t *seed, char *out, size_t room)
+static size_t make_random_text(uint32_t *seed, char *out, size_t capacity)
 {
 	static const uint32_t planes[][2] = { { 0x20, 0x5f },     { 0x20, 0x5f },
 		                              { 0x20, 0x5f },     { 0x9, 5 },
@@ -141,11 +142,11 @@ static size_t babble(uint32_t *seed, char *out, size_t room)
 		                              { 0x3000, 0xa000 }, { 0x10000, 0x20000 } };
 	size_t n = 0;
 
-	for (size_t words = dice(seed, 20); words && n + 40 < room; words--) {
-		const uint32_t *plane = planes[dice(seed, 8)];
+	for (size_t words = draw_scaled(seed, 20); words && n + 40 < capacity; words--) {
+		const uint32_t *plane = planes[draw_scaled(seed, 8)];
 
-		for (uint32_t k = dice(seed, 8); k; k--) {
-			uint32_t cp = plane[0] + dice(seed, plane[1]);
+		for (uint32_t k = draw_scaled(seed, 8); k; k--) {
+			uint32_t cp = plane[0] + draw_scaled(seed, plane[1]);
 
 			if (cp == 0x2581 || (cp >= 0xd800 && cp < 0xe000))
 				continue;
@@ -162,13 +163,13 @@ static size_t babble(uint32_t *seed, char *out, size_t room)
 				                     0x80 | (cp >> 12 & 0x3f),
 				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
 		}
-		if (dice(seed, 2))
+		if (draw_scaled(seed, 2))
 			out[n++] = ' ';
 	}
 	return n;
 }
 
-static void round_trips(const struct tess_tokenizer *t)
+static void check_round_trips(const struct tess_tokenizer *t)
 {
 	uint32_t seed = 1;
 	char in[2048], *out;
@@ -176,13 +177,13 @@ static void round_trips(const struct tess_tokenizer *t)
 	int32_t *ids;
 
 	for (int i = 0; i < 1000; i++) {
-		len = babble(&seed, in, sizeof in);
+		len = make_random_text(&seed, in, sizeof in);
 		ck_assert_msg(!tess_tokenizer_encode(t, in, len, true, &ids, &n), "%s",
 		              tess_error());
 		ck_assert_int_eq(tess_tokenizer_decode(t, ids, n, true, &out, &back), TESS_OK);
 		ck_assert_uint_eq(back, len);
 		ck_assert_mem_eq(in, out, len);
-		tokens_stream(t, ids, n, true);
+		tokens_check_stream(t, ids, n, true);
 		free(ids);
 		free(out);
 	}
@@ -190,44 +191,44 @@ static void round_trips(const struct tess_tokenizer *t)
 
 START_TEST(text_comes_back)
 {
-	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_gpt2());
+	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_make_gpt2());
 
-	round_trips(stories);
-	round_trips(gpt2);
+	check_round_trips(stories);
+	check_round_trips(gpt2);
 	tess_tokenizer_close(stories);
 	tess_tokenizer_close(gpt2);
 }
 END_TEST
 
-static void streams(const struct tess_tokenizer *t, uint32_t ids_below)
+static void check_random_streams(const struct tess_tokenizer *t, uint32_t ids_below)
 {
 	uint32_t seed = 2;
 	int32_t ids[40];
 
 	for (int i = 0; i < 2000; i++) {
-		size_t n = dice(&seed, 40);
+		size_t n = draw_scaled(&seed, 40);
 
 		for (size_t k = 0; k < n; k++)
-			ids[k] = (int32_t)dice(&seed, ids_below) - 3;
-		tokens_stream(t, ids, n, i % 2);
+			ids[k] = (int32_t)draw_scaled(&seed, ids_below) - 3;
+		tokens_check_stream(t, ids, n, i % 2);
 	}
 }
 
 START_TEST(any_ids_stream_to_the_text_they_decode_to)
 {
-	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_gpt2());
+	struct tess_tokenizer *stories = open_stories(), *gpt2 = tokens_open(tokens_make_gpt2());
 
-	streams(stories, 600);
-	streams(gpt2, 50300);
-	streams(gpt2, 300);
+	check_random_streams(stories, 600);
+	check_random_streams(gpt2, 50300);
+	check_random_streams(gpt2, 300);
 	tess_tokenizer_close(stories);
 	tess_tokenizer_close(gpt2);
 }
 END_TEST
 
 /* The same `unit` over and over, a megabyte of it, takes less than the test may run. */
-static void is_quick(const struct tess_tokenizer *t, const char *first, const char *unit,
-                     const char *last)
+static void expect_quick(const struct tess_tokenizer *t, const char *first, const char *unit,
+                         const char *last)
 {
 	size_t len = strlen(first), step = strlen(unit), n;
 	char *text = malloc(1100000);
@@ -246,7 +247,7 @@ static void is_quick(const struct tess_tokenizer *t, const char *first, const ch
 
 START_TEST(no_megabyte_is_slow)
 {
-	json_t *nfc = tokens_gpt2();
+	json_t *nfc = tokens_make_gpt2();
 	struct tess_tokenizer *stories = open_stories(), *gpt2;
 
 	json_object_set_new(nfc, "normalizer", json_pack("{s:s}", "type", "NFC"));
@@ -254,13 +255,14 @@ START_TEST(no_megabyte_is_slow)
 	for (int i = 0; i < 2; i++) {
 		const struct tess_tokenizer *t = i ? gpt2 : stories;
 
-		is_quick(t, "", " ", "");
-		is_quick(t, "", " ", "x");
-		is_quick(t, "", "a", "");
-		is_quick(t, "", "\n", "x");
-		is_quick(t, "", "the ", "");
-		is_quick(t, "", "<|", "");
-		is_quick(t, "a", "\xcc\x81\xcc\xa3", ""); /* marks whose classes fall and rise */
+		expect_quick(t, "", " ", "");
+		expect_quick(t, "", " ", "x");
+		expect_quick(t, "", "a", "");
+		expect_quick(t, "", "\n", "x");
+		expect_quick(t, "", "the ", "");
+		expect_quick(t, "", "<|", "");
+		expect_quick(t, "a", "\xcc\x81\xcc\xa3",
+		             ""); /* marks whose classes fall and rise */
 	}
 	tess_tokenizer_close(stories);
 	tess_tokenizer_close(gpt2);
@@ -309,7 +311,7 @@ START_TEST(texts_that_are_no_text)
 }
 END_TEST
 
-static void write_file(const char *dir, const char *name, const char *text, size_t len)
+static void write_text_file(const char *dir, const char *name, const char *text, size_t len)
 {
 	char path[512];
 	FILE *f;
@@ -322,18 +324,18 @@ static void write_file(const char *dir, const char *name, const char *text, size
 }
 
 /* The ids of "x" with data/tokenizer.json and this tokenizer_config.json. */
-static tess_status with_config(const char *config, int32_t **ids, size_t *n, int32_t *eos)
+static tess_status encode_with_config(const char *config, int32_t **ids, size_t *n, int32_t *eos)
 {
 	char dir[] = "/tmp/tokenizer-XXXXXX", file[512],
-	     *path = tokens_path("DATA_DIR", "tokenizer.json");
+	     *path = tokens_format_path("DATA_DIR", "tokenizer.json");
 	struct tess_tokenizer *t = NULL;
 	size_t len;
-	char *text = tokens_text(path, &len);
+	char *text = tokens_load_text(path, &len);
 	tess_status st;
 
 	ck_assert_ptr_nonnull(mkdtemp(dir));
-	write_file(dir, "tokenizer.json", text, len);
-	write_file(dir, "tokenizer_config.json", config, strlen(config));
+	write_text_file(dir, "tokenizer.json", text, len);
+	write_text_file(dir, "tokenizer_config.json", config, strlen(config));
 	snprintf(file, sizeof file, "%s/tokenizer.json", dir);
 	st = tess_tokenizer_open(file, &t);
 	if (!st) {
@@ -373,15 +375,17 @@ START_TEST(config_says_what_begins_and_ends_a_text)
 	size_t n;
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		ck_assert_msg(!with_config(cases[i].config, &ids, &n, &eos), "%s", tess_error());
+		ck_assert_msg(!encode_with_config(cases[i].config, &ids, &n, &eos), "%s",
+		              tess_error());
 		ck_assert_int_eq(eos, cases[i].eos);
 		ck_assert_int_eq(ids[0] < 3 ? ids[0] : -1, cases[i].first);
 		ck_assert_int_eq(ids[n - 1] < 3 ? ids[n - 1] : -1, cases[i].last);
 		free(ids);
 	}
-	ck_assert_int_eq(with_config("{\"bos_token\": \"no such\"}", &ids, &n, &eos), TESS_EINVAL);
+	ck_assert_int_eq(encode_with_config("{\"bos_token\": \"no such\"}", &ids, &n, &eos),
+	                 TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "tokenizer_config.json: bos_token: "));
-	ck_assert_int_eq(with_config("[]", &ids, &n, &eos), TESS_EINVAL);
+	ck_assert_int_eq(encode_with_config("[]", &ids, &n, &eos), TESS_EINVAL);
 }
 END_TEST
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char base[] =
+static const char base_json[] =
 	"{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true}],"
 	" \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]},"
 	" \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"behavior\": \"Isolated\"},"
@@ -15,7 +15,8 @@ static const char base[] =
 	" \"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2,"
 	" \" \": 3, \"abab\": 4}, \"merges\": [\"a b\", [\"ab\", \"ab\"]]}}";
 
-static void refuses(const char *text, size_t len, const char *where, const char *why)
+static void expect_tokenizer_refused(const char *text, size_t len, const char *where,
+                                     const char *why)
 {
 	struct tess_tokenizer *t = NULL;
 	tess_status st = tess_tokenizer_parse("tok.json", text, len, &t);
@@ -29,9 +30,9 @@ static void refuses(const char *text, size_t len, const char *where, const char 
 }
 
 /* The base with the value at `path` ("model.vocab.a", "" for none) replaced; NULL: the key is taken out. */
-static char *patched(const char *path, const char *value)
+static char *patch_base(const char *path, const char *value)
 {
-	json_t *root = json_loads(base, 0, NULL), *at = root, *made;
+	json_t *root = json_loads(base_json, 0, NULL), *at = root, *made;
 	char keys[128], *rest = keys, *key, *text;
 
 	snprintf(keys, sizeof keys, "%s", path);
@@ -56,7 +57,7 @@ START_TEST(the_base_is_good)
 {
 	struct tess_tokenizer *t = NULL;
 
-	ck_assert_msg(!tess_tokenizer_parse("tok.json", base, strlen(base), &t), "%s",
+	ck_assert_msg(!tess_tokenizer_parse("tok.json", base_json, strlen(base_json), &t), "%s",
 	              tess_error());
 	tess_tokenizer_close(t);
 }
@@ -67,17 +68,21 @@ START_TEST(texts_that_are_no_json)
 	char deep[400] = "{\"model\": ";
 
 	memset(deep + 10, '[', 300);
-	refuses(deep, 310, "tok.json:", "deeper than");
-	refuses("", 0, "tok.json:", "not valid JSON");
-	refuses("[]", 2, "tok.json:", "an object was expected");
-	for (size_t len = 1; len < sizeof base - 1; len += 7)
-		refuses(base, len, "tok.json:", "");
-	refuses("{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}}}", 39, "tok.json:1", "duplicate");
-	refuses("{\"model\": {\"vocab\": {\"\xff\": 0}}}", 31, "tok.json:1", "0xff");
-	refuses("{\"model\": {\"vocab\": {\"\xed\xa0\x80\": 0}}}", 33, "tok.json:1", "byte");
-	refuses("{\"model\": {\"vocab\": {\"\\ud800\": 0}}}", 36, "tok.json:1", "invalid Unicode");
-	refuses("{\"model\": {\"vocab\": {\"a\": 99999999999999999999}}}", 49, "tok.json:1",
-	        "integer");
+	expect_tokenizer_refused(deep, 310, "tok.json:", "deeper than");
+	expect_tokenizer_refused("", 0, "tok.json:", "not valid JSON");
+	expect_tokenizer_refused("[]", 2, "tok.json:", "an object was expected");
+	for (size_t len = 1; len < sizeof base_json - 1; len += 7)
+		expect_tokenizer_refused(base_json, len, "tok.json:", "");
+	expect_tokenizer_refused("{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}}}", 39, "tok.json:1",
+	                         "duplicate");
+	expect_tokenizer_refused("{\"model\": {\"vocab\": {\"\xff\": 0}}}", 31, "tok.json:1",
+	                         "0xff");
+	expect_tokenizer_refused("{\"model\": {\"vocab\": {\"\xed\xa0\x80\": 0}}}", 33,
+	                         "tok.json:1", "byte");
+	expect_tokenizer_refused("{\"model\": {\"vocab\": {\"\\ud800\": 0}}}", 36, "tok.json:1",
+	                         "invalid Unicode");
+	expect_tokenizer_refused("{\"model\": {\"vocab\": {\"a\": 99999999999999999999}}}", 49,
+	                         "tok.json:1", "integer");
 }
 END_TEST
 
@@ -200,9 +205,9 @@ static const struct {
 START_TEST(refused_with_key_and_reason)
 {
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		char *text = patched(bad[i].path, bad[i].value);
+		char *text = patch_base(bad[i].path, bad[i].value);
 
-		refuses(text, strlen(text), bad[i].where, bad[i].why);
+		expect_tokenizer_refused(text, strlen(text), bad[i].where, bad[i].why);
 		free(text);
 	}
 }
@@ -216,16 +221,18 @@ START_TEST(too_many_steps)
 	for (int i = 0; i < 64; i++)
 		strcat(text, ", {\"type\": \"NFC\"}");
 	strcat(text, "]}");
-	whole = patched("normalizer", text);
-	refuses(whole, strlen(whole), "normalizer: normalizers[64]:", "more than 64 steps");
+	whole = patch_base("normalizer", text);
+	expect_tokenizer_refused(whole, strlen(whole),
+	                         "normalizer: normalizers[64]:", "more than 64 steps");
 	free(whole);
 }
 END_TEST
 
 /* Opens the patched base and encodes `text`. */
-static tess_status encodes(const char *path, const char *value, const char *text, size_t len)
+static tess_status encode_with_patch(const char *path, const char *value, const char *text,
+                                     size_t len)
 {
-	char *whole = patched(path, value);
+	char *whole = patch_base(path, value);
 	struct tess_tokenizer *t = NULL;
 	int32_t *ids = NULL;
 	tess_status st;
@@ -249,13 +256,16 @@ START_TEST(limits_hold)
 	char text[64], steps[4096] = "{\"type\": \"Sequence\", \"normalizers\": [";
 
 	memset(text, 'a', sizeof text);
-	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a+)+$|(a*)*b\"", "aaaaaa", 6),
-	                 TESS_OK);
-	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 63),
-	                 TESS_OK);
+	ck_assert_int_eq(
+		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a+)+$|(a*)*b\"", "aaaaaa", 6),
+		TESS_OK);
+	ck_assert_int_eq(
+		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 63),
+		TESS_OK);
 	text[63] = 'b';
-	ck_assert_int_eq(encodes("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 64),
-	                 TESS_EINVAL);
+	ck_assert_int_eq(
+		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 64),
+		TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "encoding a text: pattern \"(a|aa)+\\z\"") != NULL, "%s",
 	              tess_error());
 	ck_assert_msg(strstr(tess_error(), "limit") != NULL, "%s", tess_error());
@@ -264,7 +274,7 @@ START_TEST(limits_hold)
 		strcat(steps, doubling);
 	}
 	strcat(steps, "]}");
-	ck_assert_int_eq(encodes("normalizer", steps, "a", 1), TESS_EINVAL);
+	ck_assert_int_eq(encode_with_patch("normalizer", steps, "a", 1), TESS_EINVAL);
 	ck_assert_msg(strstr(tess_error(), "a text of more than") != NULL, "%s", tess_error());
 }
 END_TEST

@@ -21,7 +21,7 @@ static const struct {
 	{ "llama2-spm", "llama-spm", false },
 };
 
-static double now(void)
+static double get_seconds(void)
 {
 	struct timespec t;
 
@@ -29,22 +29,23 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void check_one(const char *name, const char *llamacpp, bool vectors)
+static void check_tokenizer(const char *name, const char *llamacpp, bool vectors)
 {
-	char *dir = tokens_path("SHARED_TOKENIZERS", name), *path;
+	char *dir = tokens_format_path("SHARED_TOKENIZERS", name), *path;
 	struct tess_tokenizer *t = NULL;
-	double start = now();
+	double start = get_seconds();
 
 	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
-	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_size(t), now() - start);
+	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_size(t),
+	       get_seconds() - start);
 	if (vectors) {
 		ck_assert_int_ge(asprintf(&path, "%s/vectors.json", dir), 0);
-		tokens_vectors(t, path);
+		tokens_check_vectors(t, path);
 		free(path);
 	}
 	if (llamacpp) {
 		ck_assert_int_ge(asprintf(&path, "%s/../llamacpp-vectors/%s", dir, llamacpp), 0);
-		tokens_llamacpp(t, path);
+		tokens_check_llamacpp(t, path);
 		free(path);
 	}
 	tess_tokenizer_close(t);
@@ -54,7 +55,7 @@ static void check_one(const char *name, const char *llamacpp, bool vectors)
 START_TEST(large_tokenizers)
 {
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		check_one(all[i].name, all[i].llamacpp, all[i].vectors);
+		check_tokenizer(all[i].name, all[i].llamacpp, all[i].vectors);
 }
 END_TEST
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-char *tokens_path(const char *variable, const char *name)
+char *tokens_format_path(const char *variable, const char *name)
 {
 	const char *dir = getenv(variable);
 	char *path = NULL;
@@ -16,7 +16,7 @@ char *tokens_path(const char *variable, const char *name)
 	return path;
 }
 
-char *tokens_text(const char *path, size_t *len)
+char *tokens_load_text(const char *path, size_t *len)
 {
 	FILE *f = fopen(path, "rb");
 	char *text;
@@ -33,7 +33,7 @@ char *tokens_text(const char *path, size_t *len)
 	return text;
 }
 
-json_t *tokens_json(const char *path)
+json_t *tokens_load_json(const char *path)
 {
 	json_error_t why;
 	json_t *root = json_load_file(path, JSON_ALLOW_NUL, &why);
@@ -43,7 +43,7 @@ json_t *tokens_json(const char *path)
 }
 
 /* The character that stands for a byte, and the bytes in the order of their ids. */
-static size_t gpt2_alphabet(char out[256][4])
+static size_t make_gpt2_alphabet(char out[256][4])
 {
 	static const int runs[][2] = { { 0x21, 0x7e }, { 0xa1, 0xac }, { 0xae, 0xff } };
 	bool seen[256] = { false };
@@ -64,16 +64,16 @@ static size_t gpt2_alphabet(char out[256][4])
 	return n;
 }
 
-json_t *tokens_gpt2(void)
+json_t *tokens_make_gpt2(void)
 {
 	static const char bytes[] =
 		"{'type': 'ByteLevel', 'add_prefix_space': false, 'trim_offsets': true,"
 		" 'use_regex': true}";
-	char *path = tokens_path("TOKENS_DIR", "gpt2-vocab.bpe"), alphabet[256][4],
+	char *path = tokens_format_path("TOKENS_DIR", "gpt2-vocab.bpe"), alphabet[256][4],
 	     step[sizeof bytes];
 	json_t *vocab = json_object(), *merges = json_array(), *root;
-	size_t len, n = gpt2_alphabet(alphabet);
-	char *text = tokens_text(path, &len), *rest = text, *line;
+	size_t len, n = make_gpt2_alphabet(alphabet);
+	char *text = tokens_load_text(path, &len), *rest = text, *line;
 
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(vocab, alphabet[i], json_integer((json_int_t)i));
@@ -129,9 +129,9 @@ void tokens_expect(const struct tess_tokenizer *t, const char *what, const char 
 	free(ids);
 }
 
-void tokens_vectors(const struct tess_tokenizer *t, const char *path)
+void tokens_check_vectors(const struct tess_tokenizer *t, const char *path)
 {
-	json_t *root = tokens_json(path), *cases = json_object_get(root, "cases"), *one;
+	json_t *root = tokens_load_json(path), *cases = json_object_get(root, "cases"), *one;
 	size_t i;
 
 	ck_assert_int_ge(json_array_size(cases), 10);
@@ -148,7 +148,7 @@ void tokens_vectors(const struct tess_tokenizer *t, const char *path)
 	json_decref(root);
 }
 
-static json_t *numbers(const char *line)
+static json_t *parse_ids(const char *line)
 {
 	json_t *list = json_array();
 	char *end;
@@ -160,7 +160,7 @@ static json_t *numbers(const char *line)
 	return list;
 }
 
-void tokens_llamacpp(const struct tess_tokenizer *t, const char *path)
+void tokens_check_llamacpp(const struct tess_tokenizer *t, const char *path)
 {
 	static const char between[] = "\n__ggml_vocab_test__\n";
 	char *inp, *out, *text, *lines, *rest, *line;
@@ -168,8 +168,8 @@ void tokens_llamacpp(const struct tess_tokenizer *t, const char *path)
 
 	ck_assert_int_ge(asprintf(&inp, "%s.inp", path), 0);
 	ck_assert_int_ge(asprintf(&out, "%s.out", path), 0);
-	text = tokens_text(inp, &len);
-	rest = lines = tokens_text(out, &len);
+	text = tokens_load_text(inp, &len);
+	rest = lines = tokens_load_text(out, &len);
 	for (char *s = text, *next; s; s = next, n++) {
 		json_t *want;
 
@@ -178,7 +178,7 @@ void tokens_llamacpp(const struct tess_tokenizer *t, const char *path)
 			*next = 0;
 		line = strsep(&rest, "\n");
 		ck_assert_msg(line != NULL, "%s ends after %zu texts", out, n);
-		want = numbers(line);
+		want = parse_ids(line);
 		tokens_expect(t, inp, s, strlen(s), false, want);
 		json_decref(want);
 		next = next ? next + strlen(between) : NULL;
@@ -199,7 +199,8 @@ static bool is_utf8(const char *s, size_t n)
 	return is;
 }
 
-void tokens_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n, bool skip_special)
+void tokens_check_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
+                         bool skip_special)
 {
 	struct tess_decoding *d;
 	const char *part;

@@ -7,12 +7,12 @@
 #include <jansson.h>
 
 /* The file below the directory that the environment variable names; ends the test where it is not there. */
-char *tokens_path(const char *variable, const char *name);
-json_t *tokens_json(const char *path);
-char *tokens_text(const char *path, size_t *len);
+char *tokens_format_path(const char *variable, const char *name);
+json_t *tokens_load_json(const char *path);
+char *tokens_load_text(const char *path, size_t *len);
 
 /* The tokenizer.json of GPT-2, made from its merges. */
-json_t *tokens_gpt2(void);
+json_t *tokens_make_gpt2(void);
 
 /* Opens a tokenizer.json that is in memory, and lets go of it. */
 struct tess_tokenizer *tokens_open(json_t *root);
@@ -22,12 +22,13 @@ void tokens_expect(const struct tess_tokenizer *t, const char *what, const char 
                    bool add_special, const json_t *want);
 
 /* A vectors.json: {"cases": [{"text", "ids", "ids_no_special"}, ...]}. */
-void tokens_vectors(const struct tess_tokenizer *t, const char *path);
+void tokens_check_vectors(const struct tess_tokenizer *t, const char *path);
 
 /* llama.cpp's pair of files, `path` without .inp and .out. */
-void tokens_llamacpp(const struct tess_tokenizer *t, const char *path);
+void tokens_check_llamacpp(const struct tess_tokenizer *t, const char *path);
 
 /* Fails the test where pushing the ids one by one gives another text, or parts of characters. */
-void tokens_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n, bool skip_special);
+void tokens_check_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
+                         bool skip_special);
 
 #endif
