@@ -109,9 +109,9 @@ static void delay_victim(const struct fault_plan *s)
 
 /* ---- the sequence ----------------------------------------------------------------------------------- */
 
-static struct data_case draw_data_case(uint64_t *state, int32_t n)
+static struct conform_case draw_data_case(uint64_t *state, int32_t n)
 {
-	struct data_case c = {
+	struct conform_case c = {
 		.kind = TESS_BROADCAST + (int32_t)draw_below(state, TESS_ALL_TO_ALL - TESS_BARRIER),
 		.dtype = TESS_F32 + (int32_t)draw_below(state, 8),
 		.op = TESS_SUM + (int32_t)draw_below(state, 4),
@@ -127,18 +127,18 @@ static struct data_case draw_data_case(uint64_t *state, int32_t n)
 /* Several cases under way at once, waited for in another order on every other rank. */
 static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 {
-	struct data_pending *p[4];
+	struct data_pending p[4];
 	int n = 2 + (int)draw_below(state, 3), begun = 0;
 	tess_status st = TESS_OK;
 
 	while (begun < n && !st) {
-		struct data_case c = draw_data_case(state, tess_group_size(g));
+		struct conform_case c = draw_data_case(state, tess_group_size(g));
 
 		st = data_start(g, &c, &p[begun]);
 		begun += !st;
 	}
 	for (int i = 0; i < begun && !st; i++)
-		st = data_finish(p[tess_group_rank(g) % 2 ? i : begun - 1 - i]);
+		st = data_finish(&p[tess_group_rank(g) % 2 ? i : begun - 1 - i]);
 	return st;
 }
 
@@ -148,7 +148,7 @@ static tess_status run_random_step(struct tess_group *all, struct tess_group *so
 {
 	uint64_t state = s->seed + (uint64_t)i * 1000003;
 	struct tess_group *g = some && !draw_below(&state, 4) ? some : all;
-	struct data_case c;
+	struct conform_case c;
 
 	if (!draw_below(&state, 4))
 		return run_overlapping_cases(g, &state);

@@ -25,11 +25,11 @@ static tess_status check_collectives(struct tess_world *w)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < KINDS * 8 * 7 * 4 && !st; i++) {
-		struct data_case c = { .kind = TESS_BROADCAST + i % KINDS,
-			               .dtype = TESS_F32 + i / KINDS % 8,
-			               .op = TESS_SUM + i / 64 % 7,
-			               .uneven = i / 448 & 1,
-			               .in_place = i / 896 & 1 };
+		struct conform_case c = { .kind = TESS_BROADCAST + i % KINDS,
+			                  .dtype = TESS_F32 + i / KINDS % 8,
+			                  .op = TESS_SUM + i / 64 % 7,
+			                  .uneven = i / 448 & 1,
+			                  .in_place = i / 896 & 1 };
 		bool adds = tess_kind_reduces(c.kind);
 
 		if ((c.op > TESS_SUM && !adds) || (c.uneven && c.kind <= TESS_ALL_REDUCE) ||
@@ -47,22 +47,22 @@ static tess_status check_collectives(struct tess_world *w)
 /* Each rank waits in an order of its own, so that the rest must get on meanwhile. */
 static tess_status overlap_calls(struct tess_world *w)
 {
-	struct data_pending *work[KINDS];
+	struct data_pending work[KINDS];
 	int32_t me = tess_world_rank(w);
 	tess_status st = TESS_OK;
 
 	for (int round = 0; round < 10 && !st; round++) {
 		for (int k = 0; k < KINDS && !st; k++) {
-			struct data_case c = { .kind = TESS_BROADCAST + k,
-				               .dtype = TESS_F32,
-				               .op = TESS_SUM,
-				               .count = round % 2 ? 100000 : 100,
-				               .uneven = k > 2 };
+			struct conform_case c = { .kind = TESS_BROADCAST + k,
+				                  .dtype = TESS_F32,
+				                  .op = TESS_SUM,
+				                  .count = round % 2 ? 100000 : 100,
+				                  .uneven = k > 2 };
 
 			st = data_start(tess_world_group(w), &c, &work[k]);
 		}
 		for (int k = 0; k < KINDS && !st; k++)
-			st = data_finish(work[me % 2 ? (k + me) % KINDS : KINDS - 1 - k]);
+			st = data_finish(&work[me % 2 ? (k + me) % KINDS : KINDS - 1 - k]);
 	}
 	return st;
 }

@@ -44,11 +44,11 @@ static tess_status check_every_kind(struct tess_group *g)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < 3 * 8 && !st; i++) {
-		struct data_case c = { .kind = TESS_BROADCAST + i % 8,
-			               .dtype = i % 2 ? TESS_F32 : TESS_BF16,
-			               .op = TESS_SUM,
-			               .count = counts[i / 8],
-			               .in_place = i % 3 == 0 };
+		struct conform_case c = { .kind = TESS_BROADCAST + i % 8,
+			                  .dtype = i % 2 ? TESS_F32 : TESS_BF16,
+			                  .op = TESS_SUM,
+			                  .count = counts[i / 8],
+			                  .in_place = i % 3 == 0 };
 
 		c.root = tess_kind_rooted(c.kind) ? n - 1 : 0;
 		st = data_run(g, &c);
@@ -150,7 +150,7 @@ tess_status subgroups_overlap_calls(struct tess_world *w)
 	enum { GROUPS = 3, KINDS = 4, ALL = GROUPS * KINDS };
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
 	struct tess_group *g[GROUPS] = { tess_world_group(w) };
-	struct data_pending *work[ALL];
+	struct data_pending work[ALL];
 	tess_status st = tess_group_split(g[0], me % 2, -me, "parity", &g[1]);
 
 	if (!st)
@@ -159,10 +159,10 @@ tess_status subgroups_overlap_calls(struct tess_world *w)
 		for (int i = 0; i < ALL && !st; i++) {
 			int which = (i + me) % GROUPS, call = i / GROUPS;
 			struct tess_group *at = g[which];
-			struct data_case c = { .kind = TESS_ALL_REDUCE + call,
-				               .dtype = TESS_I32,
-				               .op = TESS_SUM,
-				               .count = round % 2 ? 20000 : 20 };
+			struct conform_case c = { .kind = TESS_ALL_REDUCE + call,
+				                  .dtype = TESS_I32,
+				                  .op = TESS_SUM,
+				                  .count = round % 2 ? 20000 : 20 };
 
 			c.root = tess_kind_rooted(c.kind) ? tess_group_size(at) - 1 : 0;
 			st = data_start(at, &c, &work[which * KINDS + call]);
@@ -170,7 +170,7 @@ tess_status subgroups_overlap_calls(struct tess_world *w)
 		for (int i = 0; i < ALL && !st; i++) {
 			int call = i % KINDS;
 
-			st = data_finish(work[i - call + (me % 2 ? KINDS - 1 - call : call)]);
+			st = data_finish(&work[i - call + (me % 2 ? KINDS - 1 - call : call)]);
 		}
 	}
 	if (!st)

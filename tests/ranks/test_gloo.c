@@ -74,7 +74,7 @@ static tess_status check_every_case(struct tess_world *w)
 	int32_t n = tess_world_size(w), turn = 0;
 
 	for (int32_t i = 0; i < KINDS * 8 * 7 * 4; i += THIN) {
-		struct data_case c = {
+		struct conform_case c = {
 			.kind = TESS_BROADCAST + i % KINDS,
 			.dtype = TESS_F32 + i / KINDS % 8,
 			.op = TESS_SUM + i / 64 % 7,
@@ -102,12 +102,12 @@ static tess_status check_every_case(struct tess_world *w)
 /* Several outstanding, of sizes that take one exchange or two, finished in another order. */
 static tess_status overlap_collectives(struct tess_world *w)
 {
-	struct data_pending *work[KINDS];
+	struct data_pending work[KINDS];
 	tess_status st = TESS_OK;
 
 	for (int round = 0; round < 10 && !st; round++) {
 		for (int k = 0; k < KINDS && !st; k++) {
-			struct data_case c = {
+			struct conform_case c = {
 				.kind = TESS_BROADCAST + k,
 				.dtype = TESS_F32,
 				.op = TESS_SUM,
@@ -118,7 +118,7 @@ static tess_status overlap_collectives(struct tess_world *w)
 			st = data_start(tess_world_group(w), &c, &work[k]);
 		}
 		for (int k = KINDS - 1; k >= 0 && !st; k--)
-			st = data_finish(work[k]);
+			st = data_finish(&work[k]);
 	}
 	return st;
 }

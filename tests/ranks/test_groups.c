@@ -13,7 +13,7 @@
 
 static const int32_t sizes[] = { 1, 2, 3, 4, 5, 7, 8 };
 
-static bool is_legal_case(const struct data_case *c)
+static bool is_legal_case(const struct conform_case *c)
 {
 	if (!tess_kind_reduces(c->kind) && c->op != TESS_SUM)
 		return false;
@@ -37,13 +37,13 @@ static tess_status run_all_cases(struct tess_world *w, void *arg)
 	(void)arg;
 	for (int32_t kind = kinds[0]; kind <= kinds[1]; kind++)
 		for (int32_t i = 0; i < 8 * 7 * 3 * 8; i += THIN) {
-			struct data_case c = { .kind = kind,
-				               .dtype = 1 + i % 8,
-				               .op = 1 + i / 8 % 7,
-				               .count = counts[i / 56 % 3],
-				               .uneven = i / 168 & 1,
-				               .in_place = i / 336 & 1,
-				               .root = i / 672 & 1 ? last : 0 };
+			struct conform_case c = { .kind = kind,
+				                  .dtype = 1 + i % 8,
+				                  .op = 1 + i / 8 % 7,
+				                  .count = counts[i / 56 % 3],
+				                  .uneven = i / 168 & 1,
+				                  .in_place = i / 336 & 1,
+				                  .root = i / 672 & 1 ? last : 0 };
 
 			if ((i / 672 & 1 && !last) || !is_legal_case(&c))
 				continue;
@@ -71,12 +71,12 @@ static tess_status run_large_cases(struct tess_world *w, void *arg)
 
 	(void)arg;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases && !st; i++) {
-		struct data_case c = { .kind = cases[i].kind,
-			               .dtype = i % 2 ? TESS_F32 : TESS_BF16,
-			               .op = TESS_SUM,
-			               .count = 100000,
-			               .uneven = cases[i].uneven,
-			               .in_place = cases[i].in_place };
+		struct conform_case c = { .kind = cases[i].kind,
+			                  .dtype = i % 2 ? TESS_F32 : TESS_BF16,
+			                  .op = TESS_SUM,
+			                  .count = 100000,
+			                  .uneven = cases[i].uneven,
+			                  .in_place = cases[i].in_place };
 
 		st = data_run(tess_world_group(w), &c);
 	}
@@ -90,7 +90,7 @@ static tess_status run_outstanding_calls(struct tess_world *w, void *arg)
 	struct tess_group *g = tess_world_group(w);
 	int32_t n = tess_group_size(g), me = tess_group_rank(g), to = (me + 1) % n,
 		from = (me + n - 1) % n;
-	struct data_pending *pending[N];
+	struct data_pending pending[N];
 	struct tess_work *out[2], *in[2];
 	int64_t sent[2] = { me, me + 100 }, got[2] = { -1, -1 };
 	tess_status st;
@@ -118,12 +118,12 @@ static tess_status run_outstanding_calls(struct tess_world *w, void *arg)
 			return st;
 	}
 	for (int i = 0; i < N; i++) {
-		struct data_case c = { .kind = TESS_BROADCAST + i % 8,
-			               .dtype = TESS_F32,
-			               .op = TESS_SUM,
-			               .count = (uint64_t)i * 10,
-			               .root = i % n,
-			               .in_place = i % 3 == 0 };
+		struct conform_case c = { .kind = TESS_BROADCAST + i % 8,
+			                  .dtype = TESS_F32,
+			                  .op = TESS_SUM,
+			                  .count = (uint64_t)i * 10,
+			                  .root = i % n,
+			                  .in_place = i % 3 == 0 };
 
 		if (!tess_kind_rooted(c.kind))
 			c.root = 0;
@@ -131,7 +131,7 @@ static tess_status run_outstanding_calls(struct tess_world *w, void *arg)
 			return st;
 	}
 	for (int i = N - 1; i >= 0; i--)
-		if ((st = data_finish(pending[i])))
+		if ((st = data_finish(&pending[i])))
 			return st;
 	for (int i = 1; i >= 0 && n > 1; i--) {
 		while ((st = tess_work_test(in[i])) == TESS_PENDING)

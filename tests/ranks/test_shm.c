@@ -34,7 +34,7 @@ static tess_status check_all_kinds(struct tess_world *w)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < KINDS * 5 * 2 * 2 * 2 && !st; i += THIN) {
-		struct data_case c = {
+		struct conform_case c = {
 			.kind = TESS_BROADCAST + i % KINDS,
 			.count = counts[i / KINDS % 5],
 			.uneven = i / KINDS / 5 & 1,
@@ -77,18 +77,18 @@ static tess_status check_shared_regions(struct tess_world *w, void *arg)
 	            tess_group_find_region(g, (char *)mine - 1, 1)))
 		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", REGION_BYTES, (int)bytes);
 	if (!st) {
-		data_use_memory(mine, bytes);
+		conform_data_use_memory(mine, bytes);
 		st = check_all_kinds(w);
 	}
 	if (!st) {
-		data_use_memory(tess_world_rank(w) % 2 ? mine : NULL, bytes);
+		conform_data_use_memory(tess_world_rank(w) % 2 ? mine : NULL, bytes);
 		st = check_all_kinds(w);
 	}
 	if (!st) {
-		data_use_memory(mine, 100000); /* too small for most */
+		conform_data_use_memory(mine, 100000); /* too small for most */
 		st = check_all_kinds(w);
 	}
-	data_use_memory(NULL, 0);
+	conform_data_use_memory(NULL, 0);
 	if (!st)
 		tess_group_free(g, mine);
 	return st;

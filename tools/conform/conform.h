@@ -9,11 +9,11 @@
 #ifndef TESS_CONFORM_H
 #define TESS_CONFORM_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <tessera/tessera.h>
+#include "data.h"
 
-enum { CONFORM_RANKS = 8, CONFORM_BLAMES = 3, CONFORM_DOING = 256, CONFORM_TEXT = 1800 };
+#include <stdatomic.h>
+
+enum { CONFORM_BLAMES = 3, CONFORM_DOING = 256, CONFORM_TEXT = 1800 };
 enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_BXOR };
 
 struct conform_job {
@@ -128,15 +128,6 @@ const char *conform_timeout_name(int32_t i);
 
 /* ---- cases ---------------------------------------------------------------------------------------- */
 
-struct conform_case {
-	int32_t kind, dtype, op, root;
-	uint64_t count; /* of an even block */
-	bool uneven, in_place;
-	bool shifted; /* buffers begin one element after a multiple of 64 bytes */
-	bool special; /* NaN, infinities and subnormals among the numbers */
-	bool looked; /* asked with test() until it is done, not waited for */
-};
-
 /*
  * The cases for groups of n: every kind x dtype x op, and each two values of any two of count, kind, dtype,
  * op, uneven, in place, root and the rest in one case at least (more than once unless `quick`). The same list
@@ -147,42 +138,6 @@ tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint
 void conform_doing_case(struct conform_rank *me, const struct conform_case *c, const char *among);
 /* The i-th of many cases of moderate size, for parts that run several at once. */
 struct conform_case conform_case_any(int32_t n, uint32_t i);
-
-/*
- * The buffers of one case on one rank, with guards around them, and what must be there in the end. The
- * numbers are such that every order of adding gives the same bits. send: to the next rank, and recv from
- * the one before.
- */
-struct conform_data {
-	struct conform_case c;
-	int32_t rank, n;
-	int32_t ncolls; /* 1; 2: send and recv; 0: a message of one rank to itself */
-	struct tess_coll coll[2];
-	uint64_t give[CONFORM_RANKS], get[CONFORM_RANKS];
-	char *src, *dst, *want, *copy;
-	uint64_t nsrc, ndst; /* bytes */
-};
-
-tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
-                              struct conform_data **out);
-/* TESS_EBUG and a sentence: what is wrong where, what was expected, the rule. */
-tess_status conform_data_verdict(const struct conform_data *d);
-void conform_data_free(struct conform_data *d); /* NULL: nothing */
-
-/* Element i of what rank `from` gives to rank `to` (-1: to all), for a kind that reduces. */
-union conform_number {
-	double real;
-	uint64_t bits;
-};
-union conform_number conform_number(const struct conform_case *c, int32_t from, int32_t to,
-                                    uint64_t i, int32_t n);
-/* All ranks' numbers together. */
-union conform_number conform_together(const struct conform_case *c, int32_t to, uint64_t i,
-                                      int32_t n);
-void conform_store(int32_t dtype, void *base, uint64_t i, union conform_number v);
-bool conform_is_float(int32_t dtype);
-/* A well-mixed number that depends on all three. */
-uint64_t conform_mix(uint64_t a, uint64_t b, uint64_t c);
 
 /* ---- a group without the core's help: direct.c --------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* The buffers of one case on one rank: filled, guarded, and judged to the byte. */
-#include "conform.h"
+#include "data.h"
 
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
@@ -16,11 +16,31 @@ static const unsigned char guard = 0xa5, unset = 0x5a;
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
+static _Thread_local struct {
+	char *begin, *next, *end;
+} pool; /* of memory for buffers */
+
+void conform_data_use_memory(void *memory, uint64_t bytes)
+{
+	pool.begin = pool.next = memory;
+	pool.end = pool.begin + bytes;
+}
+
+static char *allocate_block(uint64_t bytes)
+{
+	char *at = pool.next;
+
+	if (!at || (uint64_t)(pool.end - at) < bytes)
+		return aligned_alloc(LINE, bytes);
+	pool.next += bytes;
+	return at;
+}
+
 /* `bytes` that begin `shift` after a multiple of LINE, between two guards, which reach to its ends. */
 static char *make(uint64_t bytes, size_t shift)
 {
 	uint64_t all = (2 * GUARD + bytes + LINE + LINE - 1) / LINE * LINE;
-	char *block = aligned_alloc(LINE, all);
+	char *block = allocate_block(all);
 
 	if (!block)
 		return NULL;
@@ -31,7 +51,9 @@ static char *make(uint64_t bytes, size_t shift)
 
 static void unmake(char *at, size_t shift)
 {
-	if (at)
+	uintptr_t block = (uintptr_t)at - GUARD - shift;
+
+	if (at && (block < (uintptr_t)pool.begin || block >= (uintptr_t)pool.end))
 		free(at - GUARD - shift);
 }
 
@@ -96,32 +118,35 @@ static bool writes(const struct conform_data *d)
 }
 
 /* Kinds that only move get all bits there are: NaNs with a payload, subnormals, both zeros. */
-static void write_bits(const struct conform_data *d, char *base, uint64_t at, int32_t from,
-                       int32_t to, uint64_t n)
+static void write_bits(const struct conform_case *c, int32_t from, int32_t to, uint64_t bytes,
+                       char *out)
 {
-	size_t width = tess_width(d->c.dtype);
-	uint64_t bytes = n * width;
-
 	for (uint64_t i = 0; i < bytes; i += 8) {
-		uint64_t h = conform_mix((uint64_t)d->c.kind,
+		uint64_t h = conform_mix((uint64_t)c->kind,
 		                         (uint64_t)from << 32 | (uint64_t)(to + 1), i + 1);
 
-		memcpy(base + at * width + i, &h, bytes - i < 8 ? bytes - i : 8);
+		memcpy(out + i, &h, bytes - i < 8 ? bytes - i : 8);
 	}
 }
 
-/* What rank `from` (< 0: all together) gives to rank `to`, at element `at`. */
+void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, int32_t to,
+                        uint64_t count, void *out)
+{
+	if (!tess_kind_reduces(c->kind)) {
+		write_bits(c, from, to, count * tess_width(c->dtype), out);
+		return;
+	}
+	for (uint64_t i = 0; i < count; i++)
+		conform_store(c->dtype, out, i,
+		              from < 0 ? conform_together(c, to, i, n)
+		                       : conform_number(c, from, to, i, n));
+}
+
+/* The same at element `at` of one of the buffers. */
 static void write_block(const struct conform_data *d, char *base, uint64_t at, int32_t from,
                         int32_t to, uint64_t n)
 {
-	if (!tess_kind_reduces(d->c.kind)) {
-		write_bits(d, base, at, from, to, n);
-		return;
-	}
-	for (uint64_t i = 0; i < n; i++)
-		conform_store(d->c.dtype, base, at + i,
-		              from < 0 ? conform_together(&d->c, to, i, d->n)
-		                       : conform_number(&d->c, from, to, i, d->n));
+	conform_data_write(&d->c, d->n, from, to, n, base + at * tess_width(d->c.dtype));
 }
 
 /* ---- one message to the next rank ----------------------------------------------------------------------- */
@@ -133,10 +158,10 @@ static void plan_message(struct conform_data *d)
 		.size = sizeof c, .dtype = d->c.dtype, .count = d->c.count, .where = "conform"
 	};
 
-	write_bits(d, d->src, 0, d->rank, next, d->c.count);
+	write_block(d, d->src, 0, d->rank, next, d->c.count);
 	if (d->n == 1)
 		return;
-	write_bits(d, d->want, 0, before, d->rank, d->c.count);
+	write_block(d, d->want, 0, before, d->rank, d->c.count);
 	d->coll[0] = d->coll[1] = c;
 	d->coll[0].kind = TESS_SEND;
 	d->coll[0].peer = next;
@@ -219,6 +244,7 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
 	if (!d)
 		return tess_fail(TESS_ENOMEM, "no memory for a case");
 	*d = (struct conform_data){ .c = *c, .rank = rank, .n = n };
+	pool.next = pool.begin;
 	plan_lists(d);
 	d->nsrc = (blocks_in(c->kind) ? begin(d->give, n) : own_block(d)) * width;
 	d->ndst = (blocks_out(c->kind) ? begin(d->get, n) : own_block(d)) * width;

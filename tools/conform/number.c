@@ -3,7 +3,7 @@
  * which it is to be made (f32 for 16-bit floats), and is not in a narrower one: a backend that adds in the
  * wrong type, or rounds more than once, gives other bits.
  */
-#include "conform.h"
+#include "data.h"
 
 #include <math.h>
 #include <tessera/reduce.h>
