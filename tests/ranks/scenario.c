@@ -6,7 +6,6 @@
 
 #include "core/base/status.h"
 #include "core/base/clock.h"
-#include "core/rendezvous/call_desc.h"
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include <signal.h>
@@ -17,32 +16,6 @@
 #include <unistd.h>
 
 enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
-
-static tess_status check_collectives(struct tess_world *w)
-{
-	static const uint64_t counts[] = { 1000, 0, 1, 70001, 5 };
-	int32_t n = tess_world_size(w), turn = 0;
-	tess_status st = TESS_OK;
-
-	for (int32_t i = 0; i < KINDS * 8 * 7 * 4 && !st; i++) {
-		struct conform_case c = { .kind = TESS_BROADCAST + i % KINDS,
-			                  .dtype = TESS_F32 + i / KINDS % 8,
-			                  .op = TESS_SUM + i / 64 % 7,
-			                  .uneven = i / 448 & 1,
-			                  .in_place = i / 896 & 1 };
-		bool adds = tess_kind_reduces(c.kind);
-
-		if ((c.op > TESS_SUM && !adds) || (c.uneven && c.kind <= TESS_ALL_REDUCE) ||
-		    (c.op >= TESS_BAND && c.dtype <= TESS_F16))
-			continue;
-		for (int k = 0; k < 2 && !st; k++) {
-			c.count = counts[turn++ % 5];
-			c.root = tess_kind_rooted(c.kind) ? turn % n : 0;
-			st = data_run(tess_world_group(w), &c);
-		}
-	}
-	return st ? st : tess_barrier(tess_world_group(w), "moves");
-}
 
 /* Each rank waits in an order of its own, so that the rest must get on meanwhile. */
 static tess_status overlap_calls(struct tess_world *w)
@@ -67,71 +40,60 @@ static tess_status overlap_calls(struct tess_world *w)
 	return st;
 }
 
-static tess_status open_and_close_backend(struct tess_world *w)
+/* A call is polled until it is done, or released before it is: then it is done as well. */
+static tess_status poll_and_release(struct tess_world *w)
 {
-	int32_t n = tess_world_size(w), member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-	char name[32];
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 200 && !st; i++) {
-		struct tess_join how = { .size = sizeof how,
-			                 .rank = tess_world_rank(w),
-			                 .nranks = n,
-			                 .device = -1,
-			                 .name = name,
-			                 .world = member,
-			                 .store = &w->store,
-			                 .deadline = tess_now() + w->timeout,
-			                 .parent = i % 2 ? w->all->self : NULL };
-		void *self;
+	for (int round = 0; round < 40 && !st; round++) {
+		struct conform_case c = { .kind = TESS_ALL_REDUCE,
+			                  .dtype = TESS_F32,
+			                  .op = TESS_SUM,
+			                  .count = round % 2 ? 100000 : 10 };
+		struct data_pending p;
 
-		snprintf(name, sizeof name, "churn %d", i);
-		st = w->backend->open(&how, &self);
+		st = data_start(tess_world_group(w), &c, &p);
+		while (!st && round % 4 < 3 && (st = tess_work_test(p.work)) == TESS_PENDING)
+			st = TESS_OK;
+		tess_work_release(st ? NULL : p.work);
 		if (!st)
-			w->backend->close(self);
+			st = data_check(p.data);
 	}
 	return st;
 }
 
-static tess_status sum_until_failure(struct tess_world *w, uint64_t count, int signal)
+/* Rank 1 leaves the others, in the middle of their calls. */
+static tess_status end_rank_1(const char *how)
+{
+	if (!strncmp(how, "killed", 6))
+		raise(SIGKILL);
+	if (!strcmp(how, "stopped"))
+		raise(SIGSTOP);
+	if (!strcmp(how, "exits"))
+		_exit(0);
+	return strcmp(how, "fails") ? TESS_OK : tess_fail(TESS_EIO, "the disk is full");
+}
+
+static tess_status sum_until_failure(struct tess_world *w, uint64_t count, const char *how)
 {
 	float *x = calloc(count + 1, sizeof *x);
 	int64_t leave = tess_now() + 200 * (int64_t)TESS_MS, last = tess_now();
+	struct tess_group *g = tess_world_group(w);
+	bool odd = tess_world_rank(w) == 1;
 	tess_status st = x ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
+	if (!st && !strcmp(how, "killed_apart"))
+		st = tess_group_split(g, odd, 0, "apart", &g);
 	while (!st) {
 		last = tess_now();
-		st = tess_all_reduce(tess_world_group(w), x, x, count, TESS_F32, TESS_SUM, "loop");
-		if (signal && tess_world_rank(w) == 1 && tess_now() > leave)
-			raise(signal);
+		st = tess_all_reduce(g, x, x, count, TESS_F32, TESS_SUM, "loop");
+		if (!st && odd && tess_now() > leave)
+			st = end_rank_1(how);
 	}
 	printf("[%d] failed after %.3f s: %s\n", tess_world_rank(w),
 	       (double)(tess_now() - last) / 1e9, tess_error());
 	fflush(stdout);
 	free(x);
-	return st;
-}
-
-static tess_status call_differently(struct tess_world *w, const char *what)
-{
-	static float src[4096], dst[8 * 4096];
-	bool me = tess_world_rank(w) == 1;
-	struct tess_coll c = { .size = sizeof c,
-		               .kind = me && !strcmp(what, "kind") ? TESS_ALL_GATHER
-		                                                   : TESS_ALL_REDUCE,
-		               .dtype = me && !strcmp(what, "dtype") ? TESS_I32 : TESS_F32,
-		               .count = me && !strcmp(what, "count") ? 500 : 1000,
-		               .src = src,
-		               .dst = dst,
-		               .where = me ? "odd.one" : "the.others" };
-	tess_status st = tess_barrier(tess_world_group(w), "begin");
-
-	if (!st)
-		st = tess_group_run(tess_world_group(w), &c);
-	if (!st) /* the others may have had theirs before the difference was seen */
-		st = tess_barrier(tess_world_group(w), "end");
-	printf("[%d] %s\n", tess_world_rank(w), st ? tess_error() : "fine");
-	fflush(stdout);
 	return st;
 }
 
@@ -157,26 +119,19 @@ tess_status scenario_run(struct tess_world *w, const char *name, const char *arg
 {
 	uint64_t count = strtoull(arg, NULL, 10);
 
-	if (!strcmp(name, "moves"))
-		return check_collectives(w);
 	if (!strcmp(name, "several"))
 		return overlap_calls(w);
-	if (!strcmp(name, "churn"))
-		return open_and_close_backend(w);
+	if (!strcmp(name, "released"))
+		return poll_and_release(w);
 	if (!strcmp(name, "batches"))
 		return batches_run(tess_world_group(w));
 	if (!strcmp(name, "groups"))
 		return subgroups_run_all(w);
 	if (!strcmp(name, "splits"))
 		return subgroups_open_and_close(w);
-	if (!strcmp(name, "odd"))
-		return call_differently(w, arg);
 	if (!strcmp(name, "calls"))
 		return check_repeated_sums(w, (int)count);
-	return sum_until_failure(w, count,
-	                         !strcmp(name, "killed")    ? SIGKILL
-	                         : !strcmp(name, "stopped") ? SIGSTOP
-	                                                    : 0);
+	return sum_until_failure(w, count, name);
 }
 
 int scenario_main(int argc, char **argv)

@@ -134,8 +134,10 @@ static tess_status split_into_halves(struct tess_world *w)
 
 tess_status subgroups_split(struct tess_world *w)
 {
-	tess_status st = split_by_parity(w, false);
+	tess_status st = check_every_kind(tess_world_group(w));
 
+	if (!st)
+		st = split_by_parity(w, false);
 	if (!st)
 		st = split_by_parity(w, true);
 	if (!st)
@@ -345,8 +347,13 @@ static tess_status check_mesh(struct tess_world *w, int32_t a, int32_t b, int32_
 tess_status subgroups_open_meshes(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w);
-	tess_status st = TESS_OK;
+	struct tess_mesh *m;
+	tess_status st = tess_mesh_open(w, "tp", &m);
 
+	if (!st && (tess_mesh_group(m, "tp") != tess_world_group(w) || tess_mesh_group(m, "dp")))
+		st = tess_fail(TESS_EBUG, "the mesh \"tp\" has other groups than it should");
+	if (!st)
+		tess_mesh_close(m);
 	for (int32_t a = 1; a <= n; a++)
 		for (int32_t b = 1; a * b <= n; b++)
 			if (n % (a * b) == 0 && !st)

@@ -293,4 +293,47 @@ START_TEST(fast_ones)
 }
 END_TEST
 
-SUITE_MAIN("exact", one_tree, large_vectors, several_trees, no_minus_zero, fast_ones)
+/* Floats are added by rank, as neighbours, whoever adds them and whichever came first. */
+static tess_status check_order_of_sum(struct tess_world *w, void *arg)
+{
+	static const float values[] = { 1e8f, 1, -1e8f, 3, 1e-3f, 16777216, -7, 1e8f };
+	struct tess_group *g = tess_world_group(w);
+	int32_t n = tess_group_size(g), me = tess_group_rank(g);
+	const void *part[8];
+	float got = 0, want;
+	tess_status st = TESS_OK;
+
+	(void)arg;
+	for (int32_t i = 0; i < n; i++)
+		part[i] = &values[i];
+	tess_reduce(TESS_F32, TESS_SUM, part, n, 1, &want);
+	for (int i = 0; i < 2 && !st; i++, got = i ? values[me] : 0) {
+		st = tess_all_reduce(g, i ? &got : &values[me], &got, 1, TESS_F32, TESS_SUM,
+		                     "order");
+		if (!st && memcmp(&got, &want, sizeof got))
+			st = tess_fail(TESS_EBUG, "%d ranks: %.9g, not %.9g", n, (double)got,
+			               (double)want);
+	}
+	return st;
+}
+
+START_TEST(added_by_rank)
+{
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		ck_assert_msg(!tess_world_spawn(n, check_order_of_sum, NULL), "%d ranks: %s", n,
+		              tess_error());
+}
+END_TEST
+
+START_TEST(added_by_rank_from_messages)
+{
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		ck_assert_msg(!tess_world_spawn(n, check_order_of_sum, NULL), "%d ranks: %s", n,
+		              tess_error());
+}
+END_TEST
+
+SUITE_MAIN("exact", one_tree, large_vectors, several_trees, no_minus_zero, fast_ones, added_by_rank,
+           added_by_rank_from_messages)

@@ -110,45 +110,6 @@ START_TEST(gives_what_it_must)
 }
 END_TEST
 
-/* Both ranks have made the same calls again and again; then each makes one of two that it knows. */
-static tess_status differ_after_repeats(struct tess_world *w, void *arg)
-{
-	struct rank_reports *r = arg;
-	struct tess_group *g = tess_world_group(w);
-	float x[40] = { 0 }, y[80];
-	tess_status st = TESS_OK;
-
-	for (int i = 0; i < MAX_REPEATS && !st; i++) {
-		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
-		if (!st)
-			st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
-	}
-	if (!st && tess_world_rank(w) == r->variant)
-		st = tess_all_gather(g, x, y, 40, TESS_F32, "layers.1.odd");
-	else if (!st)
-		st = tess_all_reduce(g, x, y, 40, TESS_F32, TESS_SUM, "layers.0.mlp");
-	return store_report(r, w, st);
-}
-
-START_TEST(calls_that_differ)
-{
-	struct rank_reports r = { .variant = _i };
-	int64_t began = tess_now();
-
-	ck_assert_int_eq(tess_world_spawn(2, differ_after_repeats, &r), TESS_EMISMATCH);
-	expect_soon(began);
-	for (int i = 0; i < 2; i++)
-		for (int k = 0; k < 4; k++) {
-			static const char *const words[] = { "layers.0.mlp", "layers.1.odd",
-				                             "rank 0", "rank 1" };
-
-			ck_assert_int_eq(r.st[i], TESS_EMISMATCH);
-			ck_assert_msg(strstr(r.sentence[i], words[k]) != NULL, "rank %d: %s", i,
-			              r.sentence[i]);
-		}
-}
-END_TEST
-
 enum { NEVER, ENDS };
 
 /* Rank 1 comes to the last call when the other has given up, or not at all. */
@@ -197,7 +158,6 @@ int main(void)
 	TCase *tcase = suite_begin("run", 60, &runner);
 
 	tcase_add_test(tcase, gives_what_it_must);
-	tcase_add_loop_test(tcase, calls_that_differ, 0, 2);
 	tcase_add_loop_test(tcase, rank_that_does_not_come, NEVER, ENDS + 1);
 	return suite_end(runner);
 }

@@ -1,5 +1,6 @@
-/* Groups of some ranks and meshes, between threads: what they do, and how they fail. */
+/* Groups of some ranks, meshes and batches, between threads: what they do, and how they fail. */
 #include "../unit/suite.h"
+#include "batches.h"
 #include "report.h"
 #include "subgroups.h"
 
@@ -17,13 +18,36 @@ static tess_status open_and_close_on_thread(struct tess_world *w, void *arg)
 	return subgroups_open_and_close(w);
 }
 
-START_TEST(groups_and_meshes)
+/* In the group of all ranks, and in one of some. */
+static tess_status run_batches_in_groups(struct tess_world *w, void *arg)
 {
-	static const int32_t sizes[] = { 1, 3, 4, 6, 8 };
+	struct tess_group *g;
+	tess_status st = batches_run(tess_world_group(w));
+
+	(void)arg;
+	if (!st)
+		st = tess_group_split(tess_world_group(w), tess_world_rank(w) % 2, 0, NULL, &g);
+	return st ? st : batches_run(g);
+}
+
+static void spawn_all_sizes(tess_status (*fn)(struct tess_world *, void *))
+{
+	static const int32_t sizes[] = { 1, 3, 4, 5, 7, 8 };
 
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		ck_assert_msg(!tess_world_spawn(sizes[i], run_all_on_thread, NULL), "%d ranks: %s",
-		              sizes[i], tess_error());
+		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i],
+		              tess_error());
+}
+
+START_TEST(groups_and_meshes)
+{
+	spawn_all_sizes(run_all_on_thread);
+}
+END_TEST
+
+START_TEST(batches)
+{
+	spawn_all_sizes(run_batches_in_groups);
 }
 END_TEST
 
@@ -37,9 +61,12 @@ START_TEST(made_of_messages)
 {
 	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
-	for (int32_t n = 3; n <= 6; n += 3)
+	for (int32_t n = 3; n <= 6; n += 3) {
 		ck_assert_msg(!tess_world_spawn(n, run_all_on_thread, NULL), "%d ranks: %s", n,
 		              tess_error());
+		ck_assert_msg(!tess_world_spawn(n, run_batches_in_groups, NULL), "%d ranks: %s", n,
+		              tess_error());
+	}
 }
 END_TEST
 
@@ -268,12 +295,38 @@ START_TEST(splits_that_differ)
 }
 END_TEST
 
+static tess_status check_minimal(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	ck_assert_str_eq(tess_world_backend(w), "minimal");
+	return tess_barrier(tess_world_group(w), "chosen");
+}
+
+/* auto asks nothing but what a backend's table says: one from elsewhere is chosen where it is first. */
+START_TEST(auto_chooses_from_the_list)
+{
+	const char *dir = getenv("MINIMAL_DIR");
+
+	ck_assert_ptr_nonnull(dir);
+	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", dir, 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "auto", 1), 0);
+	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent, mpi,minimal,loopback", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(3, check_minimal, NULL), TESS_OK);
+	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent,mpi", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(3, check_minimal, NULL), TESS_ENOENT);
+	ck_assert_ptr_nonnull(strstr(tess_error(),
+	                             "TESSERA_BACKENDS=absent,mpi has no backend that "
+	                             "joins ranks that are threads"));
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *runner;
 	TCase *tcase = suite_begin("subgroups", 60, &runner);
 
 	tcase_add_test(tcase, groups_and_meshes);
+	tcase_add_test(tcase, batches);
 	tcase_add_test(tcase, come_and_go);
 	tcase_add_test(tcase, made_of_messages);
 	tcase_add_test(tcase, refused_at_once);
@@ -282,5 +335,6 @@ int main(void)
 	tcase_add_test(tcase, rank_of_another_group_fails);
 	tcase_add_test(tcase, member_leaves_early);
 	tcase_add_test(tcase, splits_that_differ);
+	tcase_add_test(tcase, auto_chooses_from_the_list);
 	return suite_end(runner);
 }
