@@ -1,6 +1,7 @@
 #include "batches.h"
 
 #include "core/base/status.h"
+#include "tools/conform/data.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@ enum { RANKS = 16, COUNT_MAX = 30000, LARGE_COUNT = 300001, LARGE_RANKS = 5 };
 
 /* What one rank sends to all, and gets from all. */
 struct exchange_buffers {
-	int32_t out[RANKS][COUNT_MAX], in[RANKS][COUNT_MAX], sum[2][COUNT_MAX];
+	int32_t out[RANKS][COUNT_MAX], in[RANKS][COUNT_MAX], sum[2][COUNT_MAX], expected[COUNT_MAX];
 };
 
 static struct tess_coll make_message(int32_t kind, int32_t peer, int32_t *at, uint64_t count)
@@ -35,10 +36,19 @@ static struct tess_coll make_sum(int32_t *from, int32_t *to, uint64_t count)
 		                   .where = "batches:sum" };
 }
 
-/* Element i of what `from` sends to `to`. */
-static int32_t compute_word(int32_t from, int32_t to, uint64_t i)
+static const struct conform_case messages = { .kind = TESS_SEND, .dtype = TESS_I32 };
+static const struct conform_case sums = { .kind = TESS_ALL_REDUCE,
+	                                  .dtype = TESS_I32,
+	                                  .op = TESS_SUM };
+
+/* Whether what `from` sent to `to` (-1: to all) has come; `scratch` has room for it. */
+static tess_status check_message(int32_t from, int32_t to, uint64_t count, const int32_t *got,
+                                 int32_t *scratch)
 {
-	return from * 1000 + to * 100 + (int32_t)(i % 97);
+	conform_data_write(&messages, 0, from, to, count, scratch);
+	return memcmp(got, scratch, count * sizeof *got)
+	               ? tess_fail(TESS_EBUG, "the message from rank %d is wrong", from)
+	               : TESS_OK;
 }
 
 /* Waits for it by looking at it, or not; then lets go of it. */
@@ -79,19 +89,16 @@ static tess_status exchange_with_all(struct tess_group *g, struct exchange_buffe
 
 	memset(p->in, -1, sizeof p->in);
 	for (int32_t r = 0; r < n; r++) {
-		for (uint64_t i = 0; i < count; i++)
-			p->out[r][i] = compute_word(me, r, i);
 		if (r == me)
 			continue;
+		conform_data_write(&messages, n, me, r, count, p->out[r]);
 		c[ncalls++] = make_message(TESS_SEND, r, p->out[r], count);
 		c[ncalls++] = make_message(TESS_RECV, r, p->in[r], count);
 	}
 	st = run_shuffled_batch(g, c, ncalls, poll);
 	for (int32_t r = 0; r < n && !st; r++)
-		for (uint64_t i = 0; i < count && r != me && !st; i++)
-			if (p->in[r][i] != compute_word(r, me, i))
-				st = tess_fail(TESS_EBUG, "element %d from rank %d is %d", (int)i,
-				               r, p->in[r][i]);
+		if (r != me)
+			st = check_message(r, me, count, p->in[r], p->expected);
 	return st;
 }
 
@@ -100,13 +107,13 @@ static tess_status exchange_large(struct tess_group *g)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g);
 	int32_t *mine = malloc(LARGE_COUNT * sizeof *mine),
-		*in = malloc((size_t)n * LARGE_COUNT * sizeof *in);
+		*in = malloc((size_t)n * LARGE_COUNT * sizeof *in); /* at `me` what is expected */
 	struct tess_coll c[2 * LARGE_RANKS];
 	uint32_t ncalls = 0;
 	tess_status st = mine && in ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
-	for (uint64_t i = 0; i < LARGE_COUNT && !st; i++)
-		mine[i] = compute_word(me, 0, i);
+	if (!st)
+		conform_data_write(&messages, n, me, -1, LARGE_COUNT, mine);
 	for (int32_t r = 0; r < n && !st; r++)
 		if (r != me) {
 			c[ncalls++] = make_message(TESS_SEND, r, mine, LARGE_COUNT);
@@ -118,10 +125,9 @@ static tess_status exchange_large(struct tess_group *g)
 	if (st)
 		return st; /* the buffers are the group's */
 	for (int32_t r = 0; r < n && !st; r++)
-		for (uint64_t i = 0; i < LARGE_COUNT && r != me && !st; i++)
-			if (in[(uint64_t)r * LARGE_COUNT + i] != compute_word(r, 0, i))
-				st = tess_fail(TESS_EBUG, "element %d from rank %d is %d", (int)i,
-				               r, in[(uint64_t)r * LARGE_COUNT + i]);
+		if (r != me)
+			st = check_message(r, -1, LARGE_COUNT, in + r * (int64_t)LARGE_COUNT,
+			                   in + me * (int64_t)LARGE_COUNT);
 	free(mine);
 	free(in);
 	return st;
@@ -142,11 +148,9 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 
 	if (n == 1)
 		list[1] = &c[1];
-	for (uint64_t i = 0; i < count; i++) {
-		p->out[0][i] = me;
-		p->out[1][i] = 1;
-		p->out[2][i] = compute_word(me, 0, i);
-	}
+	for (int32_t k = 0; k < 2; k++)
+		conform_data_write(&sums, n, me, k, k ? 10 : count, p->out[k]);
+	conform_data_write(&messages, n, me, -1, count, p->out[2]);
 	for (uint32_t i = 0; i < ncalls && me % 2 && !st; i++)
 		st = tess_group_start(g, list[i], &w[i]);
 	for (uint32_t i = ncalls; i-- > 0 && me % 2 && !st;)
@@ -156,11 +160,13 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 		if (!st)
 			st = finish_work(w[0], false);
 	}
-	for (uint64_t i = 0; i < count && !st; i++)
-		if (p->sum[0][i] != n * (n - 1) / 2 || (i < 10 && p->sum[1][i] != n) ||
-		    (n > 1 && p->in[0][i] != compute_word(last, 0, i)))
-			st = tess_fail(TESS_EBUG, "element %d is %d, %d and %d", (int)i,
-			               p->sum[0][i], p->sum[1][i], p->in[0][i]);
+	for (int32_t k = 0; k < 2 && !st; k++) {
+		conform_data_write(&sums, n, -1, k, k ? 10 : count, p->expected);
+		if (memcmp(p->sum[k], p->expected, (k ? 10 : count) * sizeof *p->expected))
+			st = tess_fail(TESS_EBUG, "sum %d is wrong", k);
+	}
+	if (!st && n > 1)
+		st = check_message(last, -1, count, p->in[0], p->expected);
 	return st;
 }
 

@@ -160,7 +160,7 @@ static tess_status run_random_steps(struct tess_world *w, const struct fault_pla
 {
 	struct tess_group *g = tess_world_group(w), *some = NULL; /* closed with the world */
 	bool victim = tess_world_rank(w) == s->victim, injected = false;
-	void *kept; /* until the process ends */
+	struct mismatch_buffers *kept; /* until the process ends */
 	pthread_t injector;
 	tess_status st = tess_barrier(
 		g, "the.begin"); /* a rank that fails at once fails the opening of the rest */

@@ -4,6 +4,7 @@
 
 #include "core/base/status.h"
 #include "core/base/clock.h"
+#include "tools/conform/data.h"
 #include "core/rendezvous/call_desc.h"
 #include <stdalign.h>
 #include <stdio.h>
@@ -95,56 +96,51 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 
 /* Of one rank: what earlier calls have brought, and the buffers of those that differ. */
 struct mismatch_buffers {
-	float sum[MISMATCH_EARLIER][COUNT_MAX], all[MISMATCH_EARLIER][MISMATCH_RANKS];
+	struct conform_data *earlier[2 * MISMATCH_EARLIER];
+	int32_t nearlier; /* how many are done */
 	alignas(8) char src[2][8 * (COUNT_MAX + 4) * MISMATCH_RANKS];
 	alignas(8) char before[GUARD], dst[2][8 * (COUNT_MAX + 4) * MISMATCH_RANKS], after[GUARD];
 	uint64_t send_counts[MISMATCH_RANKS], recv_counts[MISMATCH_RANKS];
-	float one[MISMATCH_EARLIER];
-	int32_t nearlier; /* how many are done */
 };
-
-static float compute_term(int32_t call, int32_t rank, int i)
-{
-	return (float)((call * 5 + rank * 3 + i) % 17);
-}
 
 static tess_status make_earlier_calls(struct tess_group *g, const struct mismatch *m,
                                       struct mismatch_buffers *my)
 {
-	int32_t me = tess_group_rank(g);
+	static const struct conform_case cases[] = {
+		{ TESS_ALL_REDUCE, TESS_F32, TESS_SUM, .count = COUNT_MAX, .in_place = true },
+		{ TESS_ALL_GATHER, TESS_F32, TESS_SUM, .count = 1 },
+	};
 	tess_status st = TESS_OK;
 
-	for (int32_t k = 0; k < m->nearlier && !st; k++) {
-		for (int i = 0; i < COUNT_MAX; i++)
-			my->sum[k][i] = compute_term(k, me, i);
-		my->one[k] = compute_term(k, me, 0);
-		st = tess_all_reduce(g, my->sum[k], my->sum[k], COUNT_MAX, TESS_F32, TESS_SUM,
-		                     "earlier");
+	for (int32_t k = 0; k < 2 * m->nearlier && !st; k++) {
+		st = conform_data_make(&cases[k % 2], tess_group_rank(g), m->nranks,
+		                       &my->earlier[k]);
 		if (!st)
-			st = tess_all_gather(g, &my->one[k], my->all[k], 1, TESS_F32, "earlier");
+			st = tess_group_run(g, &my->earlier[k]->coll[0]);
 		my->nearlier += !st;
 	}
 	return st;
 }
 
-static tess_status check_earlier_results(const struct mismatch *m,
-                                         const struct mismatch_buffers *my)
+static tess_status check_earlier_results(const struct mismatch_buffers *my)
 {
-	for (int32_t k = 0; k < my->nearlier; k++)
-		for (int i = 0; i < COUNT_MAX; i++) {
-			float sum = 0;
+	tess_status st = TESS_OK;
 
-			for (int32_t r = 0; r < m->nranks; r++)
-				sum += compute_term(k, r, i);
-			if (my->sum[k][i] != sum ||
-			    (i < m->nranks && my->all[k][i] != compute_term(k, i, 0)))
-				return tess_fail(TESS_EBUG,
-				                 "earlier call %d: element %d has changed", k, i);
-		}
+	for (int32_t k = 0; k < my->nearlier && !st; k++)
+		st = conform_data_verdict(my->earlier[k]);
+	if (st)
+		return tess_fail_in(st, "an earlier call");
 	for (int i = 0; i < GUARD; i++)
 		if (my->before[i] != 77 || my->after[i] != 77)
 			return tess_fail(TESS_EBUG, "a byte beside the buffers has changed");
 	return TESS_OK;
+}
+
+void mismatch_free(struct mismatch_buffers *kept)
+{
+	for (int32_t k = 0; kept && k < 2 * MISMATCH_EARLIER; k++)
+		conform_data_free(kept->earlier[k]);
+	free(kept);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------- */
@@ -300,7 +296,8 @@ static tess_status repeat_until_failure(struct tess_group *g, bool odd)
 	return st;
 }
 
-tess_status mismatch_run(struct tess_world *w, const struct mismatch *m, void **kept)
+tess_status mismatch_run(struct tess_world *w, const struct mismatch *m,
+                         struct mismatch_buffers **kept)
 {
 	struct tess_group *g = tess_world_group(w), *twin = NULL; /* closed with the world */
 	struct mismatch_buffers *my = calloc(1, sizeof *my);
@@ -320,6 +317,6 @@ tess_status mismatch_run(struct tess_world *w, const struct mismatch *m, void **
 	if (!st)
 		st = repeat_until_failure(g, tess_group_rank(g) == m->odd_rank);
 	st = check_sentence(m, st);
-	changed = check_earlier_results(m, my);
+	changed = check_earlier_results(my);
 	return changed ? changed : st;
 }

@@ -27,8 +27,11 @@ const char *mismatch_describe(const struct mismatch *m);
  * One rank's calls. Returns TESS_EMISMATCH and the sentence that it was told, where that is as it must
  * be; TESS_EBUG and what is wrong where the sentence does not name both ranks, both calls and both
  * modules, nothing fails, or what earlier calls have brought has changed. *kept: the
- * buffers, which are the group's until the world is closed; free it then.
+ * buffers, which are the group's until the world is closed; mismatch_free them then.
  */
-tess_status mismatch_run(struct tess_world *w, const struct mismatch *m, void **kept);
+struct mismatch_buffers;
+tess_status mismatch_run(struct tess_world *w, const struct mismatch *m,
+                         struct mismatch_buffers **kept);
+void mismatch_free(struct mismatch_buffers *kept); /* NULL: nothing */
 
 #endif

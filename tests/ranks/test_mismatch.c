@@ -15,7 +15,7 @@ enum { CASES = 200 };
 struct mismatch_result {
 	struct mismatch m;
 	tess_status st[MISMATCH_RANKS];
-	void *kept[MISMATCH_RANKS];
+	struct mismatch_buffers *kept[MISMATCH_RANKS];
 	char sentence[MISMATCH_RANKS][1600];
 };
 
@@ -42,7 +42,7 @@ START_TEST(calls_that_do_not_fit)
 		mismatch_make(s, 2 + (int32_t)(s % 4), &p.m);
 		ck_assert_int_lt(tess_world_spawn(p.m.nranks, run_mismatch_on_thread, &p), 0);
 		for (int32_t r = 0; r < p.m.nranks; r++)
-			free(p.kept[r]);
+			mismatch_free(p.kept[r]);
 		for (int32_t r = 0; r < p.m.nranks; r++)
 			ck_assert_msg(p.st[r] == TESS_EMISMATCH,
 			              "MISMATCH_SEED=%d, %s, rank %d of %d: %s", (int)s,

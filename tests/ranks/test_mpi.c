@@ -167,7 +167,7 @@ static int run_mismatch_rank(const char *seed)
 {
 	struct mismatch m;
 	struct tess_world *w;
-	void *kept = NULL;
+	struct mismatch_buffers *kept = NULL;
 	tess_status st = tess_world_open(&w);
 
 	if (!st) {
@@ -177,7 +177,7 @@ static int run_mismatch_rank(const char *seed)
 		fflush(stdout);
 		tess_world_close(w);
 	}
-	free(kept);
+	mismatch_free(kept);
 	tess_registry_quit();
 	return st == TESS_EMISMATCH ? 0 : 1;
 }
