@@ -1,5 +1,6 @@
 #include "subgroups.h"
 
+#include "../unit/tree_sum.h"
 #include "data.h"
 #include "entries.h"
 
@@ -184,33 +185,15 @@ tess_status subgroups_overlap_calls(struct tess_world *w)
 
 /* ---- exact sums ------------------------------------------------------------------------------ */
 
-static float compute_leaf(int64_t unit, uint64_t k)
+static float compute_leaf(const void *arg, const struct tess_tree *tree, int64_t unit)
 {
+	uint64_t k = *(const uint64_t *)arg;
 	uint32_t h = (uint32_t)unit * 2246822519u ^ (uint32_t)k * 3266489917u;
 
+	(void)tree;
 	h ^= h >> 15;
 	h *= 2654435761u;
 	return (float)(int32_t)h * (h % 8 ? 1.0f : 1e-5f);
-}
-
-/* Node (depth, i) of the tree over n units, by the definition. False: it is empty. */
-static bool sum_node_by_definition(int64_t n, int depth, int64_t i, uint64_t k, float *out)
-{
-	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
-		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
-	float left, right;
-	bool has_left, has_right;
-
-	if (lo >= hi)
-		return false;
-	if (hi - lo == 1) {
-		*out = compute_leaf(lo, k);
-		return true;
-	}
-	has_left = sum_node_by_definition(n, depth + 1, 2 * i, k, &left);
-	has_right = sum_node_by_definition(n, depth + 1, 2 * i + 1, k, &right);
-	*out = has_left && has_right ? left + right : has_left ? left : right;
-	return true;
 }
 
 /* This rank's nodes go to `to`; every rank gets the sum that the definition says, to the bit. */
@@ -218,6 +201,7 @@ static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t 
                                       float *out)
 {
 	struct tess_sum s = { .ntree = 1, .n = &n, .count = count, .where = "subgroups:sum" };
+	const struct tess_tree tree = { .n = n, .hi = n };
 	int32_t ranks = tess_group_size(g), me = tess_group_rank(g);
 	int64_t lo = tess_edge(n, ranks, me), hi = tess_edge(n, ranks, me + 1), at = lo;
 	const float *nodes = to;
@@ -226,12 +210,12 @@ static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t 
 
 	while (tess_node_next(n, lo, hi, &at, &one))
 		for (uint64_t k = 0; k < count; k++)
-			sum_node_by_definition(n, one.depth, one.at, k, to++);
+			tree_sum_node(&tree, 0, n, one.depth, one.at, compute_leaf, &k, to++);
 	st = tess_group_sum(g, &s, nodes, out);
 	for (uint64_t k = 0; k < count && !st; k++) {
 		float want = 0;
 
-		sum_node_by_definition(n, 0, 0, k, &want);
+		tree_sum_node(&tree, 0, n, 0, 0, compute_leaf, &k, &want);
 		want += 0.0f;
 		if (memcmp(&out[k], &want, sizeof want))
 			st = tess_fail(TESS_EBUG, "element %d of a sum over %s is %a; expected %a",

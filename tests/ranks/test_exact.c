@@ -3,6 +3,7 @@
  * knows nothing of ranks gives them.
  */
 #include "../unit/suite.h"
+#include "../unit/tree_sum.h"
 
 #include "core/base/status.h"
 #include "core/group/exact.h"
@@ -20,13 +21,20 @@ struct sum_case {
 	const float *want;
 };
 
-/* Element k of unit u of tree t: of very different sizes, some zero of either sign. */
-static float compute_tree_leaf(int32_t t, int64_t u, uint64_t k)
+struct element { /* k of the vectors of a tree */
+	int32_t tree;
+	uint64_t k;
+};
+
+/* Of unit u: of very different sizes, some zero of either sign. */
+static float compute_tree_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
-	uint32_t h =
-		(uint32_t)t * 2654435761u ^ (uint32_t)u * 2246822519u ^ (uint32_t)k * 3266489917u;
+	const struct element *e = arg;
+	uint32_t h = (uint32_t)e->tree * 2654435761u ^ (uint32_t)u * 2246822519u ^
+	             (uint32_t)e->k * 3266489917u;
 	float x;
 
+	(void)tree;
 	h ^= h >> 15;
 	h *= 2246822519u;
 	h ^= h >> 13;
@@ -36,25 +44,13 @@ static float compute_tree_leaf(int32_t t, int64_t u, uint64_t k)
 	return h % 8 == 1 ? x * 1e6f : h % 8 == 2 ? x * 1e-6f : x;
 }
 
-/* By the definition: node (d, i) is left + right, or the one that is not empty. */
 static bool sum_tree_by_definition(int32_t t, int64_t n, int depth, int64_t i, uint64_t k,
                                    float *out)
 {
-	int64_t lo = tess_edge(n, INT64_C(1) << depth, i),
-		hi = tess_edge(n, INT64_C(1) << depth, i + 1);
-	float left, right;
-	bool has_left, has_right;
+	const struct tess_tree tree = { .n = n, .hi = n };
+	const struct element e = { t, k };
 
-	if (lo >= hi)
-		return false;
-	if (hi - lo == 1) {
-		*out = compute_tree_leaf(t, lo, k);
-		return true;
-	}
-	has_left = sum_tree_by_definition(t, n, depth + 1, 2 * i, k, &left);
-	has_right = sum_tree_by_definition(t, n, depth + 1, 2 * i + 1, k, &right);
-	*out = has_left && has_right ? left + right : has_left ? left : right;
-	return true;
+	return tree_sum_node(&tree, 0, n, depth, i, compute_tree_leaf, &e, out);
 }
 
 static bool sum_trees_by_definition(const struct sum_case *p, int depth, int64_t i, uint64_t k,

@@ -6,6 +6,7 @@
 #define TESS_TESTS_CPU_H
 
 #include "suite.h"
+#include "tree_sum.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -279,28 +280,6 @@ static inline struct tess_view cpu_pack_weight(void *device, const struct tess_v
 
 /* ---- sums, as docs/ops.md has them */
 
-/* The value of the leaf of unit u of a tree. */
-typedef float cpu_leaf(const void *arg, const struct tess_tree *tree, int64_t u);
-
-static inline bool cpu_sum_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
-                                int64_t at, cpu_leaf *leaf, const void *arg, float *out)
-{
-	int64_t m = (int64_t)1 << depth, a = tess_edge(t->n, m, at), b = tess_edge(t->n, m, at + 1);
-	float left = 0, right = 0;
-	bool have_left, have_right;
-
-	if (a >= b || b <= lo || a >= hi)
-		return false;
-	if (b - a == 1) {
-		*out = leaf(arg, t, a);
-		return true;
-	}
-	have_left = cpu_sum_node(t, lo, hi, depth + 1, 2 * at, leaf, arg, &left);
-	have_right = cpu_sum_node(t, lo, hi, depth + 1, 2 * at + 1, leaf, arg, &right);
-	*out = have_left && have_right ? left + right : have_left ? left : right;
-	return have_left || have_right;
-}
-
 static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	(void)tree;
@@ -313,25 +292,25 @@ static inline float cpu_add_trees(const float *sum, int32_t n)
 	struct tess_tree over = { .n = n, .lo = 0, .hi = n };
 	float out = 0;
 
-	cpu_sum_node(&over, 0, n, 0, 0, cpu_get_tree_sum, sum, &out);
+	tree_sum_node(&over, 0, n, 0, 0, cpu_get_tree_sum, sum, &out);
 	return out + 0.0f;
 }
 
-static inline float cpu_sum_trees(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+static inline float cpu_sum_trees(const struct tess_tree *tree, int32_t ntree, tree_leaf *leaf,
                                   const void *arg)
 {
 	float sum[64], out;
 
 	for (int32_t i = 0; i < ntree; i++) {
 		out = 0;
-		cpu_sum_node(&tree[i], tree[i].lo, tree[i].hi, 0, 0, leaf, arg, &out);
+		tree_sum_node(&tree[i], tree[i].lo, tree[i].hi, 0, 0, leaf, arg, &out);
 		sum[i] = out + 0.0f;
 	}
 	return cpu_add_trees(sum, ntree);
 }
 
 /* All nodes of all trees; returns how many. */
-static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree, cpu_leaf *leaf,
+static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree, tree_leaf *leaf,
                                     const void *arg, float *out)
 {
 	struct tess_node node;
@@ -340,7 +319,7 @@ static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree,
 	for (int32_t i = 0; i < ntree; i++)
 		for (at = tree[i].lo;
 		     tess_node_next(tree[i].n, tree[i].lo, tree[i].hi, &at, &node);)
-			cpu_sum_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
+			tree_sum_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
 	return n;
 }
 

@@ -124,7 +124,7 @@ static float sum_terms(const struct attention_terms *t)
 	struct tess_tree tree = { .n = 1 << 25, .lo = t->first / 64, .hi = (t->end + 63) / 64 };
 	float out = 0;
 
-	cpu_sum_node(&tree, tree.lo, tree.hi, 0, 0, sum_unit_of_keys, t, &out);
+	tree_sum_node(&tree, tree.lo, tree.hi, 0, 0, sum_unit_of_keys, t, &out);
 	return out + 0.0f;
 }
 

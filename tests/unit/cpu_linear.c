@@ -281,7 +281,7 @@ START_TEST(partials_finish_alike)
 				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r),
 				                    tess_edge(UNITS, ranks, r + 1), &at, &node);)
 					leaves[node.lo] = part[r][used[r]++ * T * N + i];
-			cpu_sum_node(&tree, 0, UNITS, 0, 0, cpu_get_tree_sum, leaves, &sum);
+			tree_sum_node(&tree, 0, UNITS, 0, 0, cpu_get_tree_sum, leaves, &sum);
 			MUST(cpu_is_same(sum + 0.0f, whole[i]));
 		}
 	}
