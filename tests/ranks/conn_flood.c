@@ -1,5 +1,7 @@
 #include "conn_flood.h"
 
+#include "../unit/draw.h"
+
 #include <arpa/inet.h>
 #include <check.h>
 #include "core/base/clock.h"
@@ -31,15 +33,10 @@ struct flood_state {
 	struct sockaddr_in to;
 	struct tess_secret wrong_secret, other_job;
 	unsigned char recorded[GREETING];
-	unsigned int random, host;
+	uint64_t random;
+	unsigned int host;
 	struct conn_flood *shared;
 };
-
-static unsigned int draw_below_sides(struct flood_state *s, unsigned int sides)
-{
-	s->random = s->random * 1664525 + 1013904223;
-	return (s->random >> 16) % sides;
-}
 
 /* From 127.1.0.1, 127.1.0.2 ... in turn: ports do not run out. */
 static int open_connection(struct flood_state *s)
@@ -63,12 +60,12 @@ static void start_connection(struct flood_state *s, struct flood_conn *x, enum k
 
 	*x = (struct flood_conn){ .fd = open_connection(s),
 		                  .kind = kind,
-		                  .steps = 2 + (int)draw_below_sides(s, 20) };
+		                  .steps = 2 + (int)draw_below(&s->random, 20) };
 	if (x->fd < 0)
 		return;
 	atomic_fetch_add(&s->shared->opened[kind], 1);
 	for (size_t i = 0; i < sizeof x->out; i++)
-		x->out[i] = (unsigned char)draw_below_sides(s, 256);
+		x->out[i] = (unsigned char)draw_below(&s->random, 256);
 	if (kind == REPLAY)
 		memcpy(x->out, s->recorded, sizeof s->recorded);
 	if (kind == HUGE_LENGTH)

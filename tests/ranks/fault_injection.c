@@ -10,7 +10,7 @@
  * process, the moment.
  */
 #include "data.h"
-#include "draw.h"
+#include "../unit/draw.h"
 #include "entries.h"
 #include "mismatch.h"
 

@@ -1,6 +1,6 @@
 #include "job.h"
 
-#include <check.h>
+#include "../unit/suite.h"
 #include "core/base/status.h"
 #include "core/base/clock.h"
 #include <fcntl.h>
@@ -109,9 +109,5 @@ void job_run(struct test_job *j, int nranks, char *const *argv)
 
 int job_count(const struct test_job *j, const char *text)
 {
-	int n = 0;
-
-	for (const char *at = j->text; (at = strstr(at, text)); at++)
-		n++;
-	return n;
+	return count_occurrences(j->text, text);
 }

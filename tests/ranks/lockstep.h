@@ -24,4 +24,7 @@ struct lockstep {
  */
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count);
 
+/* For a source whose tensors stay where they are. */
+void lockstep_ignore_drop(void *self, const void *data, uint64_t bytes);
+
 #endif

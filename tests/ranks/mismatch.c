@@ -1,6 +1,6 @@
 #include "mismatch.h"
 
-#include "draw.h"
+#include "../unit/draw.h"
 
 #include "core/base/status.h"
 #include "core/base/clock.h"

@@ -3,6 +3,7 @@
  * backend, the threads, the kernels, the plan and the way the prompt is fed; and what is said when a rank dies.
  */
 #include "../unit/suite.h"
+#include "core/base/clock.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TOKENS = 32, FACTORS = 7, LEVELS_MAX = 10, ROWS_MAX = 200 };
@@ -226,14 +226,6 @@ END_TEST
 
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
-static double get_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct generate_run {
 	pid_t pid;
 	int out;
@@ -337,31 +329,24 @@ static int finish_generate(const struct generate_run *r, char *text, size_t capa
 	return status;
 }
 
-static int count_occurrences(const char *text, const char *what)
-{
-	int n = 0;
-
-	for (const char *at = text; (at = strstr(at, what)); at++)
-		n++;
-	return n;
-}
-
 static void signal_rank_2(int sig, const char *timeout, double most)
 {
 	static char text[1 << 16];
 	struct generate_run r = start_generate(timeout);
 	pid_t rank, all[4];
-	double begin;
+	int64_t begin;
+	double took;
 	int status;
 
 	wait_for_text(&r, text, sizeof text);
 	for (int i = 0; i < 4; i++)
 		ck_assert((all[i] = find_rank_process(r.pid, i)) > 0);
 	rank = all[2];
-	begin = get_seconds();
+	begin = tess_now();
 	ck_assert(!kill(rank, sig));
 	status = finish_generate(&r, text, sizeof text);
-	ck_assert_msg(get_seconds() - begin < most, "took %.2f s", get_seconds() - begin);
+	took = (double)(tess_now() - begin) / 1e9;
+	ck_assert_msg(took < most, "took %.2f s", took);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
 	/* the launcher and each of the three survivors name it */
 	ck_assert_msg(count_occurrences(text, "rank 2") >= 4, "%s", text);

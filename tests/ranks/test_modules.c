@@ -150,11 +150,6 @@ static tess_status find_random_tensor(void *self, const char *name, struct tess_
 	return TESS_OK;
 }
 
-static void ignore_drop(void *self, const void *data, uint64_t bytes)
-{
-	(void)self, (void)data, (void)bytes;
-}
-
 /* ---- cases -------------------------------------------------------------------------------------------------- */
 
 struct module_case {
@@ -246,9 +241,10 @@ static tess_status run_module(const char *json, int32_t nranks, int64_t nids, bo
                               float **logits, int64_t *count)
 {
 	json_t *config = json_object();
-	struct tess_source source = {
-		.name = "random", .config = config, .find = find_random_tensor, .drop = ignore_drop
-	};
+	struct tess_source source = { .name = "random",
+		                      .config = config,
+		                      .find = find_random_tensor,
+		                      .drop = lockstep_ignore_drop };
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, nranks, some_ids, nids, all };
 	tess_status st;

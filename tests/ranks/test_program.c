@@ -433,11 +433,6 @@ static tess_status find_fused_tensor(void *self, const char *name, struct tess_v
 	return TESS_OK;
 }
 
-static void ignore_drop(void *self, const void *data, uint64_t bytes)
-{
-	(void)self, (void)data, (void)bytes;
-}
-
 /* One layer's mlp between embedding and head: what fusing changes is all here. */
 static bool fuse;
 
@@ -481,7 +476,7 @@ static tess_status run_mlp(const struct model_fixture *f, const char *json, int3
 		                      .name = "fused",
 		                      .config = f->source.config,
 		                      .find = find_fused_tensor,
-		                      .drop = ignore_drop };
+		                      .drop = lockstep_ignore_drop };
 	struct tess_plan plan;
 	struct lockstep how = { &model, &source, &plan, ranks, some_ids, 7, true };
 	tess_status st;

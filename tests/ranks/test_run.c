@@ -2,6 +2,7 @@
  * Calls that are waited for at once, again and again, so that they take the short way through a backend
  * that has one: two ranks, a CPU for each. What they give, and what goes wrong in them.
  */
+#include "../unit/draw.h"
 #include "../unit/suite.h"
 #include "report.h"
 
@@ -10,17 +11,11 @@
 
 enum { ROUNDS = 600, COUNT_MAX = 300, MAX_REPEATS = 20 };
 
-static uint32_t draw_number(uint32_t *seed)
-{
-	*seed = *seed * 1664525u + 1013904223u;
-	return *seed >> 8;
-}
-
 /* Now and then a rank is late: by less than the other looks, by more, and by so much that it sleeps. */
-static void delay_at_random(uint32_t *seed)
+static void delay_at_random(uint64_t *seed)
 {
 	static const useconds_t us[] = { 1, 10, 100, 1000 };
-	uint32_t x = draw_number(seed) % 64;
+	uint64_t x = draw_below(seed, 64);
 
 	if (x < 4)
 		usleep(us[x]);
@@ -70,7 +65,7 @@ static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 	static const uint64_t counts[] = { 1, 2, 3, 10, 11, 64, 65, COUNT_MAX };
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
-	uint32_t both = 1, own = 77 + (uint32_t)me; /* what ranks agree on, and what they do not */
+	uint64_t both = 1, own = 77 + (uint64_t)me; /* what ranks agree on, and what they do not */
 	int32_t seen = me + 1, sum;
 	struct tess_coll beside = { .size = sizeof beside,
 		                    .kind = TESS_ALL_REDUCE,
@@ -83,14 +78,14 @@ static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 
 	(void)arg;
 	for (int i = 0; i < ROUNDS && !st; i++) {
-		int32_t kind = kinds[draw_number(&both) % 4];
-		uint64_t n = kind == TESS_BARRIER ? 0 : counts[draw_number(&both) % 8];
-		int in_place = draw_number(&both) % 2,
-		    length = 1 + (int)(draw_number(&both) % MAX_REPEATS);
+		int32_t kind = kinds[draw_below(&both, 4)];
+		uint64_t n = kind == TESS_BARRIER ? 0 : counts[draw_below(&both, 8)];
+		int in_place = (int)draw_below(&both, 2),
+		    length = 1 + (int)draw_below(&both, MAX_REPEATS);
 		struct tess_work *work = NULL;
 
 		sum = 0;
-		if (draw_number(&both) % 8 == 0)
+		if (draw_below(&both, 8) == 0)
 			st = tess_group_start(g, &beside, &work);
 		for (int k = 0; k < length && !st; k++) {
 			delay_at_random(&own);

@@ -1,9 +1,10 @@
-/* suite.h - main() of a unit test: one suite, one case, the tests that it names. */
+/* suite.h - main() of a unit test: one suite, one case, the tests that it names; and what many of them need. */
 #ifndef TESS_TESTS_SUITE_H
 #define TESS_TESTS_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ck_assert for tight loops: Check writes to a pipe at each of its own. */
 #define MUST(condition) \
@@ -11,6 +12,15 @@
 		if (!(condition)) \
 			ck_abort_msg("%s", #condition); \
 	} while (0)
+
+static inline int count_occurrences(const char *text, const char *what)
+{
+	int n = 0;
+
+	for (; (text = strstr(text, what)); text++)
+		n++;
+	return n;
+}
 
 /* A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it. */
 static inline TCase *suite_begin(const char *name, double seconds, SRunner **out)

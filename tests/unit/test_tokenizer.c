@@ -1,4 +1,5 @@
 #include "core/base/status.h"
+#include "draw.h"
 #include "suite.h"
 #include "tokens.h"
 
@@ -127,14 +128,8 @@ END_TEST
 
 /* ---- properties ------------------------------------------------------------------------------------- */
 
-static uint32_t draw_scaled(uint32_t *state, uint32_t sides)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return (uint32_t)(((uint64_t)*state * sides) >> 32);
-}
-
 /* Random text of all planes, spaces and runs. */
-static size_t make_random_text(uint32_t *seed, char *out, size_t capacity)
+static size_t make_random_text(uint64_t *seed, char *out, size_t capacity)
 {
 	static const uint32_t planes[][2] = { { 0x20, 0x5f },     { 0x20, 0x5f },
 		                              { 0x20, 0x5f },     { 0x9, 5 },
@@ -142,11 +137,11 @@ static size_t make_random_text(uint32_t *seed, char *out, size_t capacity)
 		                              { 0x3000, 0xa000 }, { 0x10000, 0x20000 } };
 	size_t n = 0;
 
-	for (size_t words = draw_scaled(seed, 20); words && n + 40 < capacity; words--) {
-		const uint32_t *plane = planes[draw_scaled(seed, 8)];
+	for (size_t words = draw_below(seed, 20); words && n + 40 < capacity; words--) {
+		const uint32_t *plane = planes[draw_below(seed, 8)];
 
-		for (uint32_t k = draw_scaled(seed, 8); k; k--) {
-			uint32_t cp = plane[0] + draw_scaled(seed, plane[1]);
+		for (uint32_t k = draw_below(seed, 8); k; k--) {
+			uint32_t cp = plane[0] + draw_below(seed, plane[1]);
 
 			if (cp == 0x2581 || (cp >= 0xd800 && cp < 0xe000))
 				continue;
@@ -163,7 +158,7 @@ static size_t make_random_text(uint32_t *seed, char *out, size_t capacity)
 				                     0x80 | (cp >> 12 & 0x3f),
 				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
 		}
-		if (draw_scaled(seed, 2))
+		if (draw_below(seed, 2))
 			out[n++] = ' ';
 	}
 	return n;
@@ -171,7 +166,7 @@ static size_t make_random_text(uint32_t *seed, char *out, size_t capacity)
 
 static void check_round_trips(const struct tess_tokenizer *t)
 {
-	uint32_t seed = 1;
+	uint64_t seed = 1;
 	char in[2048], *out;
 	size_t len, back, n;
 	int32_t *ids;
@@ -202,14 +197,14 @@ END_TEST
 
 static void check_random_streams(const struct tess_tokenizer *t, uint32_t ids_below)
 {
-	uint32_t seed = 2;
+	uint64_t seed = 2;
 	int32_t ids[40];
 
 	for (int i = 0; i < 2000; i++) {
-		size_t n = draw_scaled(&seed, 40);
+		size_t n = draw_below(&seed, 40);
 
 		for (size_t k = 0; k < n; k++)
-			ids[k] = (int32_t)draw_scaled(&seed, ids_below) - 3;
+			ids[k] = (int32_t)draw_below(&seed, ids_below) - 3;
 		tokens_check_stream(t, ids, n, i % 2);
 	}
 }

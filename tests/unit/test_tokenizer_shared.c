@@ -2,13 +2,13 @@
  * Tokenizers that are too large for this project, or whose terms keep them out of it. Where they are not
  * there the test is skipped, and says so.
  */
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "suite.h"
 #include "tokens.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const struct {
@@ -21,23 +21,15 @@ static const struct {
 	{ "llama2-spm", "llama-spm", false },
 };
 
-static double get_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void check_tokenizer(const char *name, const char *llamacpp, bool vectors)
 {
 	char *dir = tokens_format_path("SHARED_TOKENIZERS", name), *path;
 	struct tess_tokenizer *t = NULL;
-	double start = get_seconds();
+	int64_t begin = tess_now();
 
 	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
 	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_size(t),
-	       get_seconds() - start);
+	       (double)(tess_now() - begin) / 1e9);
 	if (vectors) {
 		ck_assert_int_ge(asprintf(&path, "%s/vectors.json", dir), 0);
 		tokens_check_vectors(t, path);
