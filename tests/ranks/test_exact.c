@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
+#include <tessera/reduce.h>
 #include <tessera/split.h>
 
 enum { TREES_MAX = 7, COUNT_MAX = 40000, RANKS_MAX = 8 };

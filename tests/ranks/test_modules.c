@@ -372,7 +372,7 @@ static struct tess_program *recorded(const char *json)
 {
 	json_t *config = json_object();
 	struct tess_source source = {
-		.name = "random", .config = config, .find = find_random_tensor, .drop = ignore_drop
+		.name = "random", .config = config, .find = find_random_tensor, .drop = lockstep_ignore_drop
 	};
 	struct tess_plan plan;
 	struct tess_record_how how = {
@@ -480,7 +480,7 @@ static double measure_recording(int n)
 		                                .name = "many",
 		                                .forward = record_many_layers };
 	const struct tess_source source = { .find = find_square_tensor,
-		                            .drop = ignore_drop,
+		                            .drop = lockstep_ignore_drop,
 		                            .name = "random" };
 	struct tess_plan plan;
 	struct tess_record_how how = {
