@@ -19,13 +19,13 @@
 
 enum { ROUNDS = 9, SAMPLES = 400 };
 
-struct end { /* one rank's */
+struct rank_buffers { /* one rank's */
 	struct tess_group *group;
 	float *src, *dst;
 	uint64_t bytes;
 };
 
-static void must(tess_status st)
+static void exit_on_error(tess_status st)
 {
 	if (!st)
 		return;
@@ -33,31 +33,31 @@ static void must(tess_status st)
 	exit(EXIT_FAILURE);
 }
 
-static int barrier(void *self)
+static int sync_check_ranks(void *self)
 {
-	const struct end *e = self;
+	const struct rank_buffers *e = self;
 
 	return tess_barrier(e->group, "bench");
 }
 
-static int greatest(void *self, double *x)
+static int reduce_check_max(void *self, double *x)
 {
-	const struct end *e = self;
+	const struct rank_buffers *e = self;
 
 	return tess_all_reduce(e->group, x, x, 1, TESS_F64, TESS_MAX, "bench");
 }
 
-static int checked(void *self)
+static int run_checked_call(void *self)
 {
-	const struct end *e = self;
+	const struct rank_buffers *e = self;
 
 	return tess_all_reduce(e->group, e->src, e->dst, e->bytes / 4, TESS_F32, TESS_SUM, "bench");
 }
 
 /* One fingerprint for all calls: it fits, and is compared where the backend does that by itself. */
-static int unchecked(void *self)
+static int run_unchecked_call(void *self)
 {
-	const struct end *e = self;
+	const struct rank_buffers *e = self;
 	struct tess_group *g = e->group;
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_ALL_REDUCE,
@@ -80,30 +80,30 @@ static int unchecked(void *self)
 	return st;
 }
 
-static tess_status rank(struct tess_world *w, void *arg)
+static tess_status run_check_rank(struct tess_world *w, void *arg)
 {
-	struct end e = { .group = tess_world_group(w), .bytes = *(const uint64_t *)arg };
+	struct rank_buffers e = { .group = tess_world_group(w), .bytes = *(const uint64_t *)arg };
 	double times[SAMPLES], best[2] = { 0 };
-	struct contender c = { .self = &e,
-		               .give = e.bytes,
-		               .get = e.bytes,
-		               .batch = measure_batch(e.bytes),
-		               .seconds = 0.1,
-		               .room = times,
-		               .most = SAMPLES,
-		               .barrier = barrier,
-		               .greatest = greatest };
-	struct measured m;
+	struct measure_target c = { .self = &e,
+		                    .src_bytes = e.bytes,
+		                    .dst_bytes = e.bytes,
+		                    .batch = measure_choose_batch(e.bytes),
+		                    .seconds = 0.1,
+		                    .times = times,
+		                    .max_samples = SAMPLES,
+		                    .barrier = sync_check_ranks,
+		                    .reduce_max = reduce_check_max };
+	struct measure_result m;
 
 	c.src = e.src = calloc(e.bytes, 1);
 	c.dst = e.dst = calloc(e.bytes, 1);
 	if (!e.src || !e.dst)
-		must(tess_fail(TESS_ENOMEM, "no memory"));
+		exit_on_error(tess_fail(TESS_ENOMEM, "no memory"));
 	for (int i = 0; i < 2 * ROUNDS; i++) {
 		double *b = &best[i % 2];
 
-		c.run = i % 2 ? unchecked : checked;
-		must(measure(&c, &m));
+		c.run = i % 2 ? run_unchecked_call : run_checked_call;
+		exit_on_error(measure_run(&c, &m));
 		*b = i < 2 || m.us < *b ? m.us : *b;
 	}
 	if (!tess_world_rank(w))
@@ -119,19 +119,19 @@ int main(int argc, char **argv)
 {
 	uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) & ~UINT64_C(3) : 1 << 20;
 	struct tess_world *world;
-	struct tess_rank_env seat;
+	struct tess_rank_env env;
 
 	if (bytes < 4 || bytes > 1 << 30) {
 		fprintf(stderr, "usage: check [BYTES]\n");
 		return 2;
 	}
-	must(tess_rank_env_read(&seat));
-	if (seat.alone) {
-		must(tess_world_spawn(2, rank, &bytes));
+	exit_on_error(tess_rank_env_read(&env));
+	if (env.alone) {
+		exit_on_error(tess_world_spawn(2, run_check_rank, &bytes));
 		return 0;
 	}
-	must(tess_world_open(&world));
-	must(rank(world, &bytes));
+	exit_on_error(tess_world_open(&world));
+	exit_on_error(run_check_rank(world, &bytes));
 	tess_world_close(world);
 	return 0;
 }

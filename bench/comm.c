@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SIZES = 16, RANKS_MOST = 64, ARGS = 24 }; /* size i: 4^(i + 1) bytes */
+enum { SIZES = 16, RANKS_MAX = 64, ARGS = 24 }; /* size i: 4^(i + 1) bytes */
 enum { SHM, OWN, EXACT, IN, IN_OUT, GLOO, GLOO_EXACT, PEER_GLOO, PEER_TORCH, PEER_MPI, COLUMNS };
 
 static const char *const titles[COLUMNS] = {
@@ -40,17 +40,18 @@ struct results {
 };
 
 static struct {
-	const char *kind, *who, *seconds;
-	uint64_t most;
+	const char *kind, *contenders, *seconds;
+	uint64_t max_bytes;
 	int rounds;
-	char most_text[24];
+	char max_bytes_text[24];
 	char versions[4][256]; /* that peers have told */
 	int nversions;
-} how = { .kind = "all_reduce", .seconds = "0.1", .most = 64 << 20, .rounds = 3 };
+} options = { .kind = "all_reduce", .seconds = "0.1", .max_bytes = 64 << 20, .rounds = 3 };
 
 /* ---- what is kept ------------------------------------------------------------------------------------ */
 
-static void keep(struct results *r, int column, uint64_t bytes, double us, const char *algorithm)
+static void record_time(struct results *r, int column, uint64_t bytes, double us,
+                        const char *algorithm)
 {
 	struct cell *c;
 	int size = 0;
@@ -66,17 +67,18 @@ static void keep(struct results *r, int column, uint64_t bytes, double us, const
 	snprintf(c->algorithm, sizeof c->algorithm, "%s", algorithm);
 }
 
-static void keep_version(const char *text)
+static void record_version(const char *text)
 {
-	for (int i = 0; i < how.nversions; i++)
-		if (!strcmp(how.versions[i], text))
+	for (int i = 0; i < options.nversions; i++)
+		if (!strcmp(options.versions[i], text))
 			return;
-	if (how.nversions < 4)
-		snprintf(how.versions[how.nversions++], sizeof *how.versions, "%s", text);
+	if (options.nversions < 4)
+		snprintf(options.versions[options.nversions++], sizeof *options.versions, "%s",
+		         text);
 }
 
 /* "ALGORITHM BYTES MICROSECONDS" lines of a peer, and one that tells its version. */
-static int read_lines(FILE *in, struct results *r, int column)
+static int read_peer_lines(FILE *in, struct results *r, int column)
 {
 	char line[256], name[24];
 	unsigned long long bytes;
@@ -86,9 +88,9 @@ static int read_lines(FILE *in, struct results *r, int column)
 	while (fgets(line, sizeof line, in)) {
 		line[strcspn(line, "\n")] = '\0';
 		if (!strncmp(line, "version ", 8)) {
-			keep_version(line + 8);
+			record_version(line + 8);
 		} else if (sscanf(line, "%23s %llu %lf", name, &bytes, &us) == 3) {
-			keep(r, column, bytes, us, name);
+			record_time(r, column, bytes, us, name);
 			lines++;
 		}
 	}
@@ -96,7 +98,7 @@ static int read_lines(FILE *in, struct results *r, int column)
 }
 
 /* What `tessera bench comm --json` says; columns: of its series. */
-static int read_json(FILE *in, struct results *r, const int columns[4])
+static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 {
 	static const char *const series[] = { "fast", "exact", "copy_in", "copy_in_out" };
 	json_t *all = json_loadf(in, 0, NULL), *row;
@@ -107,10 +109,10 @@ static int read_json(FILE *in, struct results *r, const int columns[4])
 			json_t *cell = json_object_get(row, series[s]);
 
 			if (!cell && !s) /* of what is no sum there is one series */
-				cell = json_object_get(row, how.kind);
-			keep(r, columns[s],
-			     (uint64_t)json_integer_value(json_object_get(row, "bytes")),
-			     json_number_value(json_object_get(cell, "us")), "");
+				cell = json_object_get(row, options.kind);
+			record_time(r, columns[s],
+			            (uint64_t)json_integer_value(json_object_get(row, "bytes")),
+			            json_number_value(json_object_get(cell, "us")), "");
 		}
 	}
 	json_decref(all);
@@ -134,10 +136,10 @@ static const struct contender {
 	{ "mpi", false, { PEER_MPI }, { 0 } },
 };
 enum { CONTENDERS = sizeof contenders / sizeof *contenders };
-static bool missing[CONTENDERS];
+static bool unavailable[CONTENDERS];
 
 /* A file beside this program. */
-static const char *beside(const char *name, char path[static 4096])
+static const char *format_sibling_path(const char *name, char path[static 4096])
 {
 	ssize_t len = readlink("/proc/self/exe", path, 4000);
 	char *slash;
@@ -148,7 +150,7 @@ static const char *beside(const char *name, char path[static 4096])
 	return path;
 }
 
-static void set_number(const char *name, int value)
+static void set_env_number(const char *name, int value)
 {
 	char text[16];
 
@@ -157,12 +159,14 @@ static void set_number(const char *name, int value)
 }
 
 /* Ours as its user starts it; the others, one process of a rank each, with what they need to find each other. */
-static _Noreturn void become(const struct contender *c, int rank, int n, int out)
+static _Noreturn void exec_contender(const struct contender *c, int rank, int n, int out)
 {
 	char program[4096], ranks[16];
-	const char *argv[ARGS] = { TESSERA, "bench",       "comm",      "--json",
-		                   "-n",    ranks,         "--kind",    how.kind,
-		                   "-e",    how.most_text, "--seconds", how.seconds };
+	const char *argv[ARGS] = {
+		TESSERA,     "bench",        "comm",       "--json", "-n",
+		ranks,       "--kind",       options.kind, "-e",     options.max_bytes_text,
+		"--seconds", options.seconds
+	};
 	size_t argc = 12;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -174,30 +178,31 @@ static _Noreturn void become(const struct contender *c, int rank, int n, int out
 		execv(argv[0], (char *const *)argv);
 		_exit(127);
 	}
-	set_number("RANK", rank);
-	set_number("WORLD_SIZE", n);
+	set_env_number("RANK", rank);
+	set_env_number("WORLD_SIZE", n);
 	setenv("GLOO_SOCKET_IFNAME", "lo", 1);
 	setenv("OMP_NUM_THREADS", "1", 1);
 	setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
 	setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
 	switch (c->columns[0]) {
 	case PEER_GLOO:
-		beside("comm_gloo", program);
-		execl(program, program, how.kind, how.most_text, how.seconds, (char *)NULL);
-		break;
-	case PEER_TORCH:
-		execl(PYTHON, PYTHON, SOURCE "/comm_torch.py", how.kind, how.most_text, how.seconds,
+		format_sibling_path("comm_gloo", program);
+		execl(program, program, options.kind, options.max_bytes_text, options.seconds,
 		      (char *)NULL);
 		break;
+	case PEER_TORCH:
+		execl(PYTHON, PYTHON, SOURCE "/comm_torch.py", options.kind, options.max_bytes_text,
+		      options.seconds, (char *)NULL);
+		break;
 	default:
-		beside("comm_mpi", program);
-		execlp("mpirun", "mpirun", "--oversubscribe", "-np", ranks, program, how.kind,
-		       how.most_text, how.seconds, (char *)NULL);
+		format_sibling_path("comm_mpi", program);
+		execlp("mpirun", "mpirun", "--oversubscribe", "-np", ranks, program, options.kind,
+		       options.max_bytes_text, options.seconds, (char *)NULL);
 	}
 	_exit(127);
 }
 
-static int forget(const char *path, const struct stat *about, int type, struct FTW *at)
+static int remove_entry(const char *path, const struct stat *about, int type, struct FTW *at)
 {
 	(void)about;
 	(void)type;
@@ -206,9 +211,9 @@ static int forget(const char *path, const struct stat *about, int type, struct F
 }
 
 /* Whether it had something to say. */
-static bool start(const struct contender *c, int n, struct results *r)
+static bool run_contender(const struct contender *c, int n, struct results *r)
 {
-	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], said;
+	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], nlines;
 	char store[] = "/tmp/bench-comm-XXXXXX";
 	FILE *in;
 
@@ -219,27 +224,29 @@ static bool start(const struct contender *c, int n, struct results *r)
 	for (int rank = 0; rank < started; rank++)
 		if (!fork()) {
 			close(fd[0]);
-			become(c, rank, n, fd[1]);
+			exec_contender(c, rank, n, fd[1]);
 		}
 	close(fd[1]);
 	in = fdopen(fd[0], "r");
-	said = c->ours ? read_json(in, r, c->columns) : read_lines(in, r, c->columns[0]);
+	nlines = c->ours ? read_bench_json(in, r, c->columns)
+	                 : read_peer_lines(in, r, c->columns[0]);
 	fclose(in);
 	for (int rank = 0; rank < started; rank++)
 		wait(NULL);
-	nftw(store, forget, 4, FTW_DEPTH | FTW_PHYS);
-	return said > 0;
+	nftw(store, remove_entry, 4, FTW_DEPTH | FTW_PHYS);
+	return nlines > 0;
 }
 
-static bool chosen(const char *list, const char *name)
+static bool is_in_list(const char *list, const char *name)
 {
-	const char *at = list ? strstr(list, name) : NULL;
+	const char *found = list ? strstr(list, name) : NULL;
 
-	return !list || (at && (at == list || at[-1] == ',') && strchr(",", at[strlen(name)]));
+	return !list ||
+	       (found && (found == list || found[-1] == ',') && strchr(",", found[strlen(name)]));
 }
 
 /* Whether a peer is here. One that is not is told once, not a failure. */
-static bool here(size_t i)
+static bool is_installed(size_t i)
 {
 	static const char *const way_out[] = { [PEER_GLOO] = "libgloo is missing",
 		                               [PEER_TORCH] = "run bench/setup",
@@ -249,26 +256,26 @@ static bool here(size_t i)
 	bool found = true;
 
 	if (c->columns[0] == PEER_GLOO)
-		found = !access(beside("comm_gloo", path), X_OK);
+		found = !access(format_sibling_path("comm_gloo", path), X_OK);
 	else if (c->columns[0] == PEER_MPI)
-		found = !access(beside("comm_mpi", path), X_OK);
+		found = !access(format_sibling_path("comm_mpi", path), X_OK);
 	else if (c->columns[0] == PEER_TORCH)
 		found = !access(PYTHON, X_OK);
-	if (!found && !missing[i])
+	if (!found && !unavailable[i])
 		fprintf(stderr, "comm: skipped: %s (%s)\n", c->name, way_out[c->columns[0]]);
-	missing[i] |= !found;
+	unavailable[i] |= !found;
 	return found;
 }
 
-static bool measure(struct results *r, int n)
+static bool run_rounds(struct results *r, int n)
 {
-	for (int round = 0; round < how.rounds; round++)
+	for (int round = 0; round < options.rounds; round++)
 		for (size_t i = 0; i < CONTENDERS; i++) {
-			if (!chosen(how.who, contenders[i].name) || !here(i))
+			if (!is_in_list(options.contenders, contenders[i].name) || !is_installed(i))
 				continue;
 			fprintf(stderr, "comm: %d ranks, round %d of %d: %s\n", n, round + 1,
-			        how.rounds, contenders[i].name);
-			if (!start(&contenders[i], n, r)) {
+			        options.rounds, contenders[i].name);
+			if (!run_contender(&contenders[i], n, r)) {
 				fprintf(stderr, "comm: %s has failed\n", contenders[i].name);
 				return false;
 			}
@@ -296,7 +303,7 @@ static void print_ratio(double them, double us)
 }
 
 /* How near `us` is to what copying alone takes. */
-static void print_share(double bound, double us)
+static void print_copy_share(double bound, double us)
 {
 	if (bound > 0 && us > 0)
 		printf(" %.0f%% |", 100 * bound / us);
@@ -304,7 +311,7 @@ static void print_share(double bound, double us)
 		printf(" - |");
 }
 
-static bool has(const struct results *r, int column)
+static bool has_column(const struct results *r, int column)
 {
 	for (int s = 0; s < SIZES; s++)
 		if (r->cell[column][s].us > 0)
@@ -316,7 +323,7 @@ static bool has(const struct results *r, int column)
 static void print_columns(const struct results *r, int first, int last, int size)
 {
 	for (int c = first; c <= last; c++) {
-		if (!has(r, c))
+		if (!has_column(r, c))
 			continue;
 		if (size < 0)
 			printf(" %s |", titles[c]);
@@ -325,7 +332,7 @@ static void print_columns(const struct results *r, int first, int last, int size
 	}
 }
 
-static void print_rule(int columns)
+static void print_table_rule(int columns)
 {
 	printf("\n|");
 	for (int i = 0; i < columns; i++)
@@ -333,21 +340,21 @@ static void print_rule(int columns)
 	putchar('\n');
 }
 
-static int columns_of(const struct results *r, int first, int last)
+static int count_columns(const struct results *r, int first, int last)
 {
 	int n = 0;
 
 	for (int c = first; c <= last; c++)
-		n += has(r, c);
+		n += has_column(r, c);
 	return n;
 }
 
 static void print_shm(const struct results *r, int n)
 {
-	printf("\n%s, f32, %d ranks:\n\n| bytes |", how.kind, n);
+	printf("\n%s, f32, %d ranks:\n\n| bytes |", options.kind, n);
 	print_columns(r, SHM, IN_OUT, -1);
 	printf(" Gloo's best | Open MPI | shm : Gloo | shm : Open MPI | own : Open MPI | of in | of in, out |");
-	print_rule(columns_of(r, SHM, IN_OUT) + 8);
+	print_table_rule(count_columns(r, SHM, IN_OUT) + 8);
 	for (int s = 0; s < SIZES; s++) {
 		double us = r->cell[SHM][s].us, gloo = r->cell[PEER_GLOO][s].us,
 		       mpi = r->cell[PEER_MPI][s].us;
@@ -361,19 +368,19 @@ static void print_shm(const struct results *r, int n)
 		print_ratio(gloo, us);
 		print_ratio(mpi, us);
 		print_ratio(mpi, r->cell[OWN][s].us);
-		print_share(r->cell[IN][s].us, us);
-		print_share(r->cell[IN_OUT][s].us, us);
+		print_copy_share(r->cell[IN][s].us, us);
+		print_copy_share(r->cell[IN_OUT][s].us, us);
 		putchar('\n');
 	}
 }
 
 static void print_gloo(const struct results *r, int n)
 {
-	printf("\n%s, f32, %d ranks, over TCP:\n\n| bytes |", how.kind, n);
+	printf("\n%s, f32, %d ranks, over TCP:\n\n| bytes |", options.kind, n);
 	print_columns(r, GLOO, GLOO_EXACT, -1);
 	printf(" Gloo's best | which | torch, gloo | gloo : Gloo's best | exact : Gloo's best | "
 	       "gloo : torch | exact : torch |");
-	print_rule(columns_of(r, GLOO, GLOO_EXACT) + 8);
+	print_table_rule(count_columns(r, GLOO, GLOO_EXACT) + 8);
 	for (int s = 0; s < SIZES; s++) {
 		double us = r->cell[GLOO][s].us, exact = r->cell[GLOO_EXACT][s].us;
 		const struct cell *gloo = &r->cell[PEER_GLOO][s];
@@ -395,12 +402,12 @@ static void print_gloo(const struct results *r, int n)
 }
 
 /* The exact sum over the one in any order, both over shm. */
-static void print_prices(const struct results *r, const int *ranks, int nranks)
+static void print_exact_prices(const struct results *r, const int *ranks, int nranks)
 {
 	printf("\nThe exact sum over shm: microseconds, and its price, over those of the sum in any order:\n\n| bytes |");
 	for (int i = 0; i < nranks; i++)
 		printf(" %d ranks | price |", ranks[i]);
-	print_rule(2 * nranks + 1);
+	print_table_rule(2 * nranks + 1);
 	for (int s = 0; s < SIZES; s++) {
 		if (r[0].cell[EXACT][s].us <= 0)
 			continue;
@@ -427,18 +434,18 @@ static void print_machine(void)
 	uname(&u);
 	printf("%ld x %s; Linux %s; compiler %s", sysconf(_SC_NPROCESSORS_ONLN), cpu, u.release,
 	       __VERSION__);
-	for (int i = 0; i < how.nversions; i++)
-		printf("; %s", how.versions[i]);
+	for (int i = 0; i < options.nversions; i++)
+		printf("; %s", options.versions[i]);
 	putchar('\n');
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------- */
 
-static int read_ranks(const char *list, int ranks[static RANKS_MOST])
+static int read_ranks(const char *list, int ranks[static RANKS_MAX])
 {
 	int n = 0;
 
-	for (const char *at = list; at && n < RANKS_MOST;
+	for (const char *at = list; at && n < RANKS_MAX;
 	     at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
 		ranks[n] = atoi(at);
 		n += ranks[n] > 0;
@@ -446,37 +453,37 @@ static int read_ranks(const char *list, int ranks[static RANKS_MOST])
 	return n;
 }
 
-static bool side_by_side(const char *list)
+static bool compare_libraries(const char *list)
 {
-	int ranks[RANKS_MOST], n = read_ranks(list, ranks);
+	int ranks[RANKS_MAX], n = read_ranks(list, ranks);
 
 	for (int i = 0; i < n; i++) {
 		struct results r = { 0 };
 
-		if (!measure(&r, ranks[i]))
+		if (!run_rounds(&r, ranks[i]))
 			return false;
 		if (!i)
 			print_machine();
-		if (has(&r, SHM))
+		if (has_column(&r, SHM))
 			print_shm(&r, ranks[i]);
-		if (has(&r, GLOO))
+		if (has_column(&r, GLOO))
 			print_gloo(&r, ranks[i]);
 	}
 	return true;
 }
 
-static bool prices(const char *list)
+static bool compare_exact_sums(const char *list)
 {
-	int ranks[RANKS_MOST], n = read_ranks(list, ranks);
+	int ranks[RANKS_MAX], n = read_ranks(list, ranks);
 	struct results *r = n ? calloc((size_t)n, sizeof *r) : NULL;
 	bool good = r || !n;
 
-	how.kind = "all_reduce";
-	how.who = "shm";
+	options.kind = "all_reduce";
+	options.contenders = "shm";
 	for (int i = 0; i < n && good; i++)
-		good = measure(&r[i], ranks[i]);
+		good = run_rounds(&r[i], ranks[i]);
 	if (good && n)
-		print_prices(r, ranks, n);
+		print_exact_prices(r, ranks, n);
 	free(r);
 	return good;
 }
@@ -495,7 +502,7 @@ static const char usage[] =
 	"  -o KIND       the collective (all_reduce)\n"
 	"  -w WHO,...    only these of shm, own, gloo, Gloo, torch, mpi\n";
 
-static bool read_options(int argc, char **argv, const char **ranks, const char **priced)
+static bool parse_comm_options(int argc, char **argv, const char **ranks, const char **exact_ranks)
 {
 	int c;
 
@@ -505,45 +512,47 @@ static bool read_options(int argc, char **argv, const char **ranks, const char *
 			*ranks = optarg;
 			break;
 		case 'p':
-			*priced = optarg;
+			*exact_ranks = optarg;
 			break;
 		case 'r':
-			how.rounds = atoi(optarg);
+			options.rounds = atoi(optarg);
 			break;
 		case 'm':
-			how.most = strtoull(optarg, NULL, 10);
+			options.max_bytes = strtoull(optarg, NULL, 10);
 			break;
 		case 's':
-			how.seconds = optarg;
+			options.seconds = optarg;
 			break;
 		case 'o':
-			how.kind = optarg;
+			options.kind = optarg;
 			break;
 		case 'w':
-			how.who = optarg;
+			options.contenders = optarg;
 			break;
 		default:
 			return false;
 		}
-	return optind == argc && how.rounds > 0 && how.most >= 4 && atof(how.seconds) > 0;
+	return optind == argc && options.rounds > 0 && options.max_bytes >= 4 &&
+	       atof(options.seconds) > 0;
 }
 
 int main(int argc, char **argv)
 {
-	const char *ranks = "2,4", *priced = "2,3,4,5,6,7,8";
+	const char *ranks = "2,4", *exact_ranks = "2,3,4,5,6,7,8";
 
 	if (argc == 2 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))) {
 		fputs(usage, stdout);
 		return 0;
 	}
-	if (!read_options(argc, argv, &ranks, &priced)) {
+	if (!parse_comm_options(argc, argv, &ranks, &exact_ranks)) {
 		fputs(usage, stderr);
 		return 2;
 	}
-	snprintf(how.most_text, sizeof how.most_text, "%llu", (unsigned long long)how.most);
-	if (!side_by_side(ranks))
+	snprintf(options.max_bytes_text, sizeof options.max_bytes_text, "%llu",
+	         (unsigned long long)options.max_bytes);
+	if (!compare_libraries(ranks))
 		return 1;
 	/* beyond that it is memory that is measured */
-	snprintf(how.most_text, sizeof how.most_text, "%d", 4 << 20);
-	return prices(priced) ? 0 : 1;
+	snprintf(options.max_bytes_text, sizeof options.max_bytes_text, "%d", 4 << 20);
+	return compare_exact_sums(exact_ranks) ? 0 : 1;
 }

@@ -34,13 +34,13 @@ struct Peer : peer {
 	std::function<void()> call;
 };
 
-int run(void *self)
+int run_gloo_call(void *self)
 {
 	static_cast<Peer *>(static_cast<peer *>(self))->call();
 	return 0;
 }
 
-int barrier(void *self)
+int sync_gloo_ranks(void *self)
 {
 	gloo::BarrierOptions how(static_cast<Peer *>(static_cast<peer *>(self))->context);
 
@@ -49,7 +49,7 @@ int barrier(void *self)
 	return 0;
 }
 
-int greatest(void *self, double *x)
+int reduce_gloo_max(void *self, double *x)
 {
 	gloo::AllreduceOptions how(static_cast<Peer *>(static_cast<peer *>(self))->context);
 
@@ -62,7 +62,7 @@ int greatest(void *self, double *x)
 }
 
 /* Those that take an options object. */
-void all_reduce(Peer *p, gloo::AllreduceOptions::Algorithm algorithm)
+void gloo_all_reduce(Peer *p, gloo::AllreduceOptions::Algorithm algorithm)
 {
 	gloo::AllreduceOptions how(p->context);
 
@@ -74,7 +74,7 @@ void all_reduce(Peer *p, gloo::AllreduceOptions::Algorithm algorithm)
 	gloo::allreduce(how);
 }
 
-void all_gather(Peer *p)
+void gloo_all_gather(Peer *p)
 {
 	gloo::AllgatherOptions how(p->context);
 	const size_t count = p->bytes / sizeof(float);
@@ -84,8 +84,9 @@ void all_gather(Peer *p)
 	gloo::allgather(how);
 }
 
-/* Those that are made for one buffer, in which they leave the result. */
-template <typename T, typename... Rest> std::shared_ptr<gloo::Algorithm> made(Peer *p, Rest... rest)
+/* Those that are make_algorithm for one buffer, in which they leave the result. */
+template <typename T, typename... Rest>
+std::shared_ptr<gloo::Algorithm> make_algorithm(Peer *p, Rest... rest)
 {
 	const std::vector<float *> at{ static_cast<float *>(p->src) };
 
@@ -95,74 +96,76 @@ template <typename T, typename... Rest> std::shared_ptr<gloo::Algorithm> made(Pe
 
 using Algorithm = std::pair<const char *, std::function<std::function<void()>(Peer *)>>;
 
-template <typename T> Algorithm one_buffer(const char *name)
+template <typename T> Algorithm list_in_place_algorithm(const char *name)
 {
 	return { name, [](Peer *p) -> std::function<void()> {
-			auto algorithm = made<T>(p);
+			auto algorithm = make_algorithm<T>(p);
 
 			return [algorithm] { algorithm->run(); };
 		} };
 }
 
-std::vector<Algorithm> algorithms(const std::string &kind)
+std::vector<Algorithm> list_algorithms(const std::string &kind)
 {
 	using Options = gloo::detail::AllreduceOptionsImpl;
 
 	if (kind == "all_gather")
-		return { { "allgather", [](Peer *p) { return [p] { all_gather(p); }; } } };
+		return { { "allgather", [](Peer *p) { return [p] { gloo_all_gather(p); }; } } };
 	if (kind == "reduce_scatter")
 		return { { "halving-doubling", [](Peer *p) -> std::function<void()> {
 				  const int each =
 					  static_cast<int>(p->bytes / sizeof(float)) / p->nranks;
-				  auto algorithm = made<gloo::ReduceScatterHalvingDoubling<float>>(
-					  p, std::vector<int>(p->nranks, each));
+				  auto algorithm =
+					  make_algorithm<gloo::ReduceScatterHalvingDoubling<float>>(
+						  p, std::vector<int>(p->nranks, each));
 
 				  return [algorithm] { algorithm->run(); };
 			  } } };
 	return {
-		{ "allreduce-ring", [](Peer *p) { return [p] { all_reduce(p, Options::RING); }; } },
+		{ "allreduce-ring",
+		  [](Peer *p) { return [p] { gloo_all_reduce(p, Options::RING); }; } },
 		{ "allreduce-bcube",
-		  [](Peer *p) { return [p] { all_reduce(p, Options::BCUBE); }; } },
-		one_buffer<gloo::AllreduceHalvingDoubling<float>>("halving-doubling"),
-		one_buffer<gloo::AllreduceBcube<float>>("bcube"),
-		one_buffer<gloo::AllreduceRing<float>>("ring"),
-		one_buffer<gloo::AllreduceRingChunked<float>>("ring-chunked"),
+		  [](Peer *p) { return [p] { gloo_all_reduce(p, Options::BCUBE); }; } },
+		list_in_place_algorithm<gloo::AllreduceHalvingDoubling<float>>("halving-doubling"),
+		list_in_place_algorithm<gloo::AllreduceBcube<float>>("bcube"),
+		list_in_place_algorithm<gloo::AllreduceRing<float>>("ring"),
+		list_in_place_algorithm<gloo::AllreduceRingChunked<float>>("ring-chunked"),
 	};
 }
 
-int number(const char *name)
+int read_env_number(const char *name)
 {
 	const char *text = std::getenv(name);
 
 	return text ? std::atoi(text) : 0;
 }
 
-int all(char **argv)
+int measure_algorithms(char **argv)
 {
 	Peer p{};
-	contender c{};
+	measure_target c{};
 	gloo::rendezvous::FileStore store(std::getenv("COMM_STORE"));
 	auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
 
-	peer_read(&p, argv);
-	p.rank = number("RANK");
-	p.nranks = number("WORLD_SIZE");
+	peer_parse_arguments(&p, argv);
+	p.rank = read_env_number("RANK");
+	p.nranks = read_env_number("WORLD_SIZE");
 	auto context = std::make_shared<gloo::rendezvous::Context>(p.rank, p.nranks);
 	context->connectFullMesh(store, device);
 	p.context = context;
-	c.run = run;
-	c.barrier = barrier;
-	c.greatest = greatest;
-	for (const auto &algorithm : algorithms(p.kind))
-		for (p.bytes = 4; p.bytes <= p.most; p.bytes *= 4) {
+	c.run = run_gloo_call;
+	c.barrier = sync_gloo_ranks;
+	c.reduce_max = reduce_gloo_max;
+	for (const auto &algorithm : list_algorithms(p.kind))
+		for (p.bytes = 4; p.bytes <= p.max_bytes; p.bytes *= 4) {
 			if (std::strcmp(p.kind, "all_reduce") &&
 			    p.bytes / sizeof(float) < size_t(p.nranks))
 				continue;
 			p.call = algorithm.second(&p);
-			peer_time(&p, &c, algorithm.first);
+			peer_time_call(&p, &c, algorithm.first);
 			p.call = nullptr;
 		}
-	barrier(&p);
+	sync_gloo_ranks(&p);
 	return 0;
 }
 
@@ -173,7 +176,7 @@ int main(int argc, char **argv)
 	if (argc != 4 || !std::getenv("COMM_STORE"))
 		return 2;
 	try {
-		return all(argv);
+		return measure_algorithms(argv);
 	} catch (const std::exception &e) {
 		std::fprintf(stderr, "comm_gloo: %s\n", e.what());
 		return 1;

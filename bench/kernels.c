@@ -17,7 +17,7 @@ enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 }; /* several weights: none stays in 
 static const struct tess_device *device;
 static void *self;
 
-static tess_status fail(tess_status why, const char *fmt, ...)
+static tess_status print_failure(tess_status why, const char *fmt, ...)
 {
 	va_list list;
 
@@ -28,7 +28,7 @@ static tess_status fail(tess_status why, const char *fmt, ...)
 	return why;
 }
 
-static const char *option(const char *key)
+static const char *read_cpu_option(const char *key)
 {
 	const char *value = getenv("TESSERA_CPU");
 
@@ -36,14 +36,14 @@ static const char *option(const char *key)
 	return value ? value : "auto";
 }
 
-static int must(tess_status st)
+static int exit_on_device_error(tess_status st)
 {
 	if (st < 0)
 		exit(EXIT_FAILURE);
 	return st;
 }
 
-static double now(void)
+static double read_seconds(void)
 {
 	struct timespec t;
 
@@ -51,21 +51,21 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void *room(int64_t bytes)
+static void *alloc_on_device(int64_t bytes)
 {
 	void *p;
 
-	must(device->alloc(self, (uint64_t)bytes, &p));
+	exit_on_device_error(device->alloc(self, (uint64_t)bytes, &p));
 	return p;
 }
 
 /* Weights in (-0.5, 0.5) of the type. */
-static struct tess_view weight(int32_t dtype, int64_t n, int64_t k)
+static struct tess_view make_weight(int32_t dtype, int64_t n, int64_t k)
 {
 	int64_t bytes = dtype == TESS_F32 ? 4 : 2;
 	struct tess_view w = { .dtype = dtype, .ndim = 2, .shape = { n, k }, .stride = { k, 1 } };
 	uint32_t seed = 1, bits;
-	char *at = room(n * k * bytes);
+	char *at = alloc_on_device(n * k * bytes);
 	float f;
 
 	w.data = at;
@@ -83,17 +83,17 @@ static struct tess_view weight(int32_t dtype, int64_t n, int64_t k)
 }
 
 /* Seconds of the fastest round of one LINEAR of M rows by each of the weights in turn. */
-static double linear(const struct tess_view *w, int64_t rows)
+static double time_linear(const struct tess_view *w, int64_t rows)
 {
 	int64_t n = w->shape[0], k = w->shape[1], bound[UNITS + 1];
 	struct tess_tree tree = { .n = UNITS, .hi = UNITS, .terms = 1 };
 	struct tess_term term = { .bound = bound };
-	struct tess_view in[2] = { { .data = room(rows * k * 4),
+	struct tess_view in[2] = { { .data = alloc_on_device(rows * k * 4),
 		                     .dtype = TESS_F32,
 		                     .ndim = 2,
 		                     .shape = { rows, k },
 		                     .stride = { k, 1 } } };
-	struct tess_view out = { .data = room(rows * n * 4),
+	struct tess_view out = { .data = alloc_on_device(rows * n * 4),
 		                 .dtype = TESS_F32,
 		                 .ndim = 2,
 		                 .shape = { rows, n },
@@ -116,12 +116,12 @@ static double linear(const struct tess_view *w, int64_t rows)
 	for (int u = 0; u <= UNITS; u++)
 		bound[u] = tess_edge(k, UNITS, u);
 	in[1] = *w;
-	must(device->supports(&op));
+	exit_on_device_error(device->supports(&op));
 	for (int i = 0; i < ROUNDS * WEIGHTS; i++) {
 		in[1] = w[i % WEIGHTS];
-		start = now();
-		must(device->run(self, &op));
-		start = now() - start;
+		start = read_seconds();
+		exit_on_device_error(device->run(self, &op));
+		start = read_seconds() - start;
 		best = start < best ? start : best;
 	}
 	device->free(self, in[0].data);
@@ -132,7 +132,7 @@ static double linear(const struct tess_view *w, int64_t rows)
 /*
  * GB/s of a sum over memory by eight lanes of 64 bits at a time: what a compiler makes of a loop.
  */
-static double read_memory(const struct tess_view *w, int64_t bytes)
+static double time_memory_read(const struct tess_view *w, int64_t bytes)
 {
 	double best = 1e9, start;
 	volatile uint64_t sink;
@@ -141,11 +141,11 @@ static double read_memory(const struct tess_view *w, int64_t bytes)
 		const uint64_t *p = w[i % WEIGHTS].data;
 		uint64_t sum[8] = { 0 };
 
-		start = now();
+		start = read_seconds();
 		for (int64_t k = 0; k < bytes / 64; k++)
 			for (int l = 0; l < 8; l++)
 				sum[l] += p[8 * k + l];
-		start = now() - start;
+		start = read_seconds() - start;
 		best = start < best ? start : best;
 		sink = sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
 		(void)sink;
@@ -153,7 +153,7 @@ static double read_memory(const struct tess_view *w, int64_t bytes)
 	return (double)bytes / best * 1e-9;
 }
 
-static void measure(const char *name, int32_t dtype, int64_t m, int64_t n, int64_t k)
+static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t n, int64_t k)
 {
 	struct tess_view rows[WEIGHTS], panels[WEIGHTS];
 	int64_t bytes = n * k * (dtype == TESS_F32 ? 4 : 2);
@@ -161,17 +161,18 @@ static void measure(const char *name, int32_t dtype, int64_t m, int64_t n, int64
 	       start;
 
 	for (int i = 0; i < WEIGHTS; i++) {
-		rows[i] = weight(dtype, n, k);
-		panels[i].data = room(bytes + 64 * k);
-		start = now();
-		must(device->pack(self, &rows[i], &panels[i]));
-		start = now() - start;
+		rows[i] = make_weight(dtype, n, k);
+		panels[i].data = alloc_on_device(bytes + 64 * k);
+		start = read_seconds();
+		exit_on_device_error(device->pack(self, &rows[i], &panels[i]));
+		start = read_seconds() - start;
 	}
 	printf("%-5s plain read %5.1f GB/s | panels: decode %5.1f GB/s, prefill %5.1f GFLOP/s | "
 	       "rows: decode %5.1f GB/s, "
 	       "prefill %5.1f GFLOP/s | pack %4.1f GB/s\n",
-	       name, read_memory(rows, bytes), gb / linear(panels, 1), products / linear(panels, m),
-	       gb / linear(rows, 1), products / linear(rows, m), gb / start);
+	       name, time_memory_read(rows, bytes), gb / time_linear(panels, 1),
+	       products / time_linear(panels, m), gb / time_linear(rows, 1),
+	       products / time_linear(rows, m), gb / start);
 	for (int i = 0; i < WEIGHTS; i++) {
 		device->free(self, rows[i].data);
 		device->free(self, panels[i].data);
@@ -180,9 +181,10 @@ static void measure(const char *name, int32_t dtype, int64_t m, int64_t n, int64
 
 int main(int argc, char **argv)
 {
-	static const struct tess_host host = {
-		.size = sizeof host, .abi = TESS_ABI, .fail = fail, .option = option
-	};
+	static const struct tess_host host = { .size = sizeof host,
+		                               .abi = TESS_ABI,
+		                               .fail = print_failure,
+		                               .option = read_cpu_option };
 	int64_t m = argc > 2 ? atoll(argv[2]) : 48, n = argc > 3 ? atoll(argv[3]) : 8192;
 	int64_t k = argc > 4 ? atoll(argv[4]) : 2048, threads = argc > 5 ? atoll(argv[5]) : 1;
 	void *file = dlopen(argc > 1 ? argv[1] : TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
@@ -192,14 +194,14 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kernels: %s\n", file ? "the file has no device" : dlerror());
 		return EXIT_FAILURE;
 	}
-	must(plugin->init(&host));
+	exit_on_device_error(plugin->init(&host));
 	device = plugin->devices[0];
-	must(device->open(0, (int32_t)threads, &self));
+	exit_on_device_error(device->open(0, (int32_t)threads, &self));
 	printf("M %lld, N %lld, K %lld, %lld threads, %s\n", (long long)m, (long long)n,
-	       (long long)k, (long long)threads, option("cpu"));
-	measure("f32", TESS_F32, m, n, k);
-	measure("bf16", TESS_BF16, m, n, k);
-	measure("f16", TESS_F16, m, n, k);
+	       (long long)k, (long long)threads, read_cpu_option("cpu"));
+	measure_kernels("f32", TESS_F32, m, n, k);
+	measure_kernels("bf16", TESS_BF16, m, n, k);
+	measure_kernels("f16", TESS_F16, m, n, k);
 	device->close(self);
 	return EXIT_SUCCESS;
 }

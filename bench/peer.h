@@ -12,37 +12,37 @@ enum { PEER_SAMPLES = 200 };
 
 struct peer {
 	const char *kind;
-	uint64_t most, bytes; /* bytes: of the call that is timed now */
+	uint64_t max_bytes, bytes; /* bytes: of the call that is timed now */
 	double seconds;
 	int rank, nranks;
 	void *src, *dst;
 };
 
-static void peer_read(struct peer *p, char **argv)
+static void peer_parse_arguments(struct peer *p, char **argv)
 {
 	p->kind = argv[1];
-	p->most = strtoull(argv[2], NULL, 10);
+	p->max_bytes = strtoull(argv[2], NULL, 10);
 	p->seconds = strtod(argv[3], NULL);
-	p->src = calloc(p->most, 1);
-	p->dst = calloc(p->most, 1);
+	p->src = calloc(p->max_bytes, 1);
+	p->dst = calloc(p->max_bytes, 1);
 }
 
 /* Times one call of p->bytes. `c` has the functions; self of them is `p`. */
-static int peer_time(struct peer *p, struct contender *c, const char *algorithm)
+static int peer_time_call(struct peer *p, struct measure_target *c, const char *algorithm)
 {
-	static double room[PEER_SAMPLES];
-	struct measured m;
+	static double times[PEER_SAMPLES];
+	struct measure_result m;
 	int bad;
 
 	c->self = p;
 	c->src = p->src;
 	c->dst = p->dst;
-	c->give = c->get = p->bytes;
-	c->batch = measure_batch(p->bytes);
+	c->src_bytes = c->dst_bytes = p->bytes;
+	c->batch = measure_choose_batch(p->bytes);
 	c->seconds = p->seconds;
-	c->room = room;
-	c->most = PEER_SAMPLES;
-	bad = measure(c, &m);
+	c->times = times;
+	c->max_samples = PEER_SAMPLES;
+	bad = measure_run(c, &m);
 	if (!bad && p->rank == 0) {
 		printf("%s %llu %.3f\n", algorithm, (unsigned long long)p->bytes, m.us);
 		fflush(stdout);

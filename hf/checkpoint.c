@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { JSON_MOST = 16 << 20 };
+enum { JSON_BYTES_MAX = 16 << 20 };
 
-struct named {
+struct tensor_entry {
 	const struct tess_slice *slice;
 	const struct tess_safetensors *part;
 };
@@ -29,22 +29,22 @@ struct tess_checkpoint {
 	bool headers; /* only those are read */
 	size_t nparts, n;
 	struct tess_safetensors **part;
-	struct named *tensor; /* by name */
+	struct tensor_entry *tensor; /* by name */
 };
 
-static const char *path_of(struct tess_checkpoint *c, const char *file)
+static const char *format_path(struct tess_checkpoint *c, const char *file)
 {
 	return tess_arena_format(&c->arena, "%s/%s", c->dir, file);
 }
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static tess_status configs_load(struct tess_checkpoint *c)
+static tess_status load_configs(struct tess_checkpoint *c)
 {
 	tess_status st;
 
-	c->config_path = path_of(c, "config.json");
-	c->generation_path = path_of(c, "generation_config.json");
+	c->config_path = format_path(c, "config.json");
+	c->generation_path = format_path(c, "generation_config.json");
 	if (!c->config_path || !c->generation_path)
 		return TESS_ENOMEM;
 	st = tess_config_load(c->config_path, &c->config);
@@ -55,60 +55,60 @@ static tess_status configs_load(struct tess_checkpoint *c)
 		                 "model.safetensors.index.json, and tokenizer.json",
 		                 c->dir);
 	if (!st)
-		st = tess_json_load(c->generation_path, JSON_MOST, &c->generation_root);
+		st = tess_json_load(c->generation_path, JSON_BYTES_MAX, &c->generation_root);
 	if (st && st != TESS_ENOENT)
 		return st;
 	return tess_generation_make(c->generation_path, c->generation_root, c->config_path,
 	                            c->config.root, &c->generation);
 }
 
-void tess_checkpoint_warn(const struct tess_checkpoint *c)
+void tess_checkpoint_warn_unused(const struct tess_checkpoint *c)
 {
-	tess_generation_warn(c->generation_path, c->generation_root, c->config_path,
-	                     c->config.root);
+	tess_generation_warn_unused(c->generation_path, c->generation_root, c->config_path,
+	                            c->config.root);
 }
 
-static tess_status room_make(struct tess_checkpoint *c, size_t nparts, size_t n)
+static tess_status alloc_tables(struct tess_checkpoint *c, size_t nparts, size_t n)
 {
 	if (!c->part)
 		c->part = TESS_NEW(&c->arena, struct tess_safetensors *, nparts);
 	if (n)
-		c->tensor = TESS_NEW(&c->arena, struct named, n);
+		c->tensor = TESS_NEW(&c->arena, struct tensor_entry, n);
 	return c->part && (c->tensor || !n) ? TESS_OK : TESS_ENOMEM;
 }
 
-static tess_status part_open(const struct tess_checkpoint *c, const char *path,
+static tess_status open_part(const struct tess_checkpoint *c, const char *path,
                              struct tess_safetensors **out)
 {
 	return c->headers ? tess_safetensors_open_header(path, out)
 	                  : tess_safetensors_open(path, out);
 }
 
-static tess_status single_load(struct tess_checkpoint *c, const char *path)
+static tess_status load_single_file(struct tess_checkpoint *c, const char *path)
 {
-	tess_status st = room_make(c, 1, 0);
+	tess_status st = alloc_tables(c, 1, 0);
 
 	if (!st)
-		st = part_open(c, path, &c->part[0]);
+		st = open_part(c, path, &c->part[0]);
 	if (st)
 		return st;
 	c->nparts = 1;
-	st = room_make(c, 1, tess_safetensors_count(c->part[0]));
+	st = alloc_tables(c, 1, tess_safetensors_count(c->part[0]));
 	for (; !st && c->n < tess_safetensors_count(c->part[0]); c->n++)
 		c->tensor[c->n] =
-			(struct named){ tess_safetensors_at(c->part[0], c->n), c->part[0] };
+			(struct tensor_entry){ tess_safetensors_at(c->part[0], c->n), c->part[0] };
 	return st;
 }
 
-static tess_status parts_open(struct tess_checkpoint *c, const char *path,
+static tess_status open_parts(struct tess_checkpoint *c, const char *path,
                               const struct tess_index *ix)
 {
-	tess_status st = room_make(c, ix->nparts, ix->n);
+	tess_status st = alloc_tables(c, ix->nparts, ix->n);
 
 	for (; !st && c->nparts < ix->nparts; c->nparts += !st) {
-		const char *part = path_of(c, ix->part[c->nparts]);
+		const char *part = format_path(c, ix->part[c->nparts]);
 
-		st = part ? part_open(c, part, &c->part[c->nparts]) : TESS_ENOMEM;
+		st = part ? open_part(c, part, &c->part[c->nparts]) : TESS_ENOMEM;
 		if (st == TESS_ENOENT)
 			tess_fail_in(st, "%s: weight_map names a part that is missing", path);
 	}
@@ -116,8 +116,8 @@ static tess_status parts_open(struct tess_checkpoint *c, const char *path,
 }
 
 /* What the index names is what is found. */
-static tess_status tensors_take(struct tess_checkpoint *c, const char *path,
-                                const struct tess_index *ix)
+static tess_status index_tensors(struct tess_checkpoint *c, const char *path,
+                                 const struct tess_index *ix)
 {
 	size_t all = 0;
 
@@ -128,7 +128,7 @@ static tess_status tensors_take(struct tess_checkpoint *c, const char *path,
 		if (!slice)
 			return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s is not in %s", path,
 			                 t->name, ix->part[t->part]);
-		c->tensor[c->n] = (struct named){ slice, c->part[t->part] };
+		c->tensor[c->n] = (struct tensor_entry){ slice, c->part[t->part] };
 	}
 	for (size_t i = 0; i < c->nparts; i++)
 		all += tess_safetensors_count(c->part[i]);
@@ -139,32 +139,32 @@ static tess_status tensors_take(struct tess_checkpoint *c, const char *path,
 	return TESS_OK;
 }
 
-static tess_status sharded_load(struct tess_checkpoint *c, const char *path)
+static tess_status load_sharded_files(struct tess_checkpoint *c, const char *path)
 {
 	struct tess_index ix = { 0 };
 	tess_status st = tess_index_load(path, &ix);
 
 	if (!st)
-		st = parts_open(c, path, &ix);
+		st = open_parts(c, path, &ix);
 	if (!st)
-		st = tensors_take(c, path, &ix);
+		st = index_tensors(c, path, &ix);
 	tess_index_free(&ix);
 	return st;
 }
 
-static tess_status weights_load(struct tess_checkpoint *c)
+static tess_status load_weights(struct tess_checkpoint *c)
 {
-	const char *single = path_of(c, "model.safetensors"),
-		   *index = path_of(c, "model.safetensors.index.json");
-	const char *torch = path_of(c, "pytorch_model.bin"),
-		   *torch_index = path_of(c, "pytorch_model.bin.index.json");
+	const char *single = format_path(c, "model.safetensors"),
+		   *index = format_path(c, "model.safetensors.index.json");
+	const char *torch = format_path(c, "pytorch_model.bin"),
+		   *torch_index = format_path(c, "pytorch_model.bin.index.json");
 
 	if (!single || !index || !torch || !torch_index)
 		return TESS_ENOMEM;
 	if (!access(single, F_OK))
-		return single_load(c, single);
+		return load_single_file(c, single);
 	if (!access(index, F_OK))
-		return sharded_load(c, index);
+		return load_sharded_files(c, index);
 	if (!access(torch, F_OK) || !access(torch_index, F_OK))
 		return tess_fail(
 			TESS_ENOTSUP,
@@ -184,7 +184,7 @@ static bool looks_like_id(const char *path)
 	return slash && slash != path && slash[1] && !strchr(slash + 1, '/') && *path != '.';
 }
 
-static tess_status dir_check(const char *dir)
+static tess_status check_dir(const char *dir)
 {
 	struct stat about;
 
@@ -201,9 +201,9 @@ static tess_status dir_check(const char *dir)
 	return TESS_OK;
 }
 
-static tess_status open_dir(const char *dir, bool headers, struct tess_checkpoint **out)
+static tess_status open_checkpoint_dir(const char *dir, bool headers, struct tess_checkpoint **out)
 {
-	tess_status st = dir_check(dir);
+	tess_status st = check_dir(dir);
 	struct tess_checkpoint *c;
 	size_t len = strlen(dir);
 
@@ -219,9 +219,9 @@ static tess_status open_dir(const char *dir, bool headers, struct tess_checkpoin
 	if (!c->dir)
 		st = TESS_ENOMEM;
 	if (!st)
-		st = configs_load(c);
+		st = load_configs(c);
 	if (!st)
-		st = weights_load(c);
+		st = load_weights(c);
 	if (st)
 		tess_checkpoint_close(c);
 	else
@@ -231,12 +231,12 @@ static tess_status open_dir(const char *dir, bool headers, struct tess_checkpoin
 
 tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
 {
-	return open_dir(dir, false, out);
+	return open_checkpoint_dir(dir, false, out);
 }
 
 tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out)
 {
-	return open_dir(dir, true, out);
+	return open_checkpoint_dir(dir, true, out);
 }
 
 void tess_checkpoint_close(struct tess_checkpoint *c)
@@ -278,18 +278,18 @@ const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, siz
 	return c->tensor[i].slice;
 }
 
-static int by_name(const void *name, const void *named)
+static int compare_tensor_name(const void *name, const void *named)
 {
-	return strcmp(name, ((const struct named *)named)->slice->name);
+	return strcmp(name, ((const struct tensor_entry *)named)->slice->name);
 }
 
-static tess_status missing(const struct tess_checkpoint *c, const char *name)
+static tess_status fail_missing_tensor(const struct tess_checkpoint *c, const char *name)
 {
 	const char *near = NULL;
-	size_t best = TESS_FAR;
+	size_t best = TESS_NEAREST_INIT;
 
 	for (size_t i = 0; i < c->n; i++)
-		if (tess_nearer(name, c->tensor[i].slice->name, &best))
+		if (tess_nearest_update(name, c->tensor[i].slice->name, &best))
 			near = c->tensor[i].slice->name;
 	return tess_fail(TESS_ENOENT, "%s: tensor %s is not among its %zu%s%.200s", c->dir, name,
 	                 c->n, near ? "; the nearest is " : "", near ? near : "");
@@ -298,14 +298,15 @@ static tess_status missing(const struct tess_checkpoint *c, const char *name)
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out)
 {
-	const struct named *found =
-		c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, by_name) : NULL;
+	const struct tensor_entry *found =
+		c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name)
+		     : NULL;
 	const struct tess_slice *s;
 	struct tess_view view = { 0 };
 	int64_t stride = 1;
 
 	if (!found)
-		return missing(c, name);
+		return fail_missing_tensor(c, name);
 	s = found->slice;
 	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
 		return tess_fail(
@@ -335,39 +336,39 @@ void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uin
 		tess_safetensors_drop(c->part[i], data, bytes);
 }
 
-uint64_t tess_checkpoint_memory(const struct tess_checkpoint *c)
+uint64_t tess_checkpoint_get_memory(const struct tess_checkpoint *c)
 {
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < c->nparts; i++)
-		bytes += tess_safetensors_memory(c->part[i]);
+		bytes += tess_safetensors_get_memory(c->part[i]);
 	return bytes;
 }
 
-static tess_status source_find(void *self, const char *name, struct tess_view *out)
+static tess_status find_source_tensor(void *self, const char *name, struct tess_view *out)
 {
 	return tess_checkpoint_find(self, name, out);
 }
 
-static void source_drop(void *self, const void *data, uint64_t bytes)
+static void drop_source_pages(void *self, const void *data, uint64_t bytes)
 {
 	tess_checkpoint_drop(self, data, bytes);
 }
 
-static const char *source_at(void *self, size_t i)
+static const char *get_source_name(void *self, size_t i)
 {
 	return tess_checkpoint_at(self, i)->name;
 }
 
-struct tess_source tess_checkpoint_source(struct tess_checkpoint *c)
+struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 {
 	return (struct tess_source){
 		.self = c,
 		.name = c->dir,
 		.config = c->config.root,
-		.find = source_find,
-		.drop = source_drop,
+		.find = find_source_tensor,
+		.drop = drop_source_pages,
 		.count = c->n,
-		.at = source_at,
+		.at = get_source_name,
 	};
 }

@@ -20,7 +20,7 @@ tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out);
 tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out);
 
 /* Logs what in the configs has no effect: settings that are not computed here, ids that no token has. */
-void tess_checkpoint_warn(const struct tess_checkpoint *c);
+void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);
 const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c);
@@ -41,10 +41,10 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);
 
 /* Bytes of its files that were read into memory of this process (TESSERA_LOAD=copy). */
-uint64_t tess_checkpoint_memory(const struct tess_checkpoint *c);
+uint64_t tess_checkpoint_get_memory(const struct tess_checkpoint *c);
 
 /* The checkpoint as nn sees it; valid until the close. */
-struct tess_source tess_checkpoint_source(struct tess_checkpoint *c);
+struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c);
 
 void tess_checkpoint_close(struct tess_checkpoint *c);
 

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_MOST = 16 << 20 };
+enum { FILE_BYTES_MAX = 16 << 20 };
 
 /* ---- config.json ------------------------------------------------------------------------ */
 
 /* Sizes in any family. A dense model may say that it has 0 experts. */
 static const struct {
 	const char *key;
-	int64_t least, most;
+	int64_t min, max;
 } sizes[] = {
 	{ "vocab_size", 1, INT32_MAX },
 	{ "hidden_size", 1, INT32_MAX },
@@ -43,26 +43,26 @@ static const char *const matrices[][2] = {
 	{ "intermediate_size", "hidden_size" }, { "n_inner", "n_embd" },
 	{ "head_dim", "num_attention_heads" },
 };
-static const int64_t elements_most = (int64_t)1 << 40;
+static const int64_t elements_max = (int64_t)1 << 40;
 
 /* What is added to a variance. */
 static const char *const epsilons[] = { "rms_norm_eps", "norm_eps", "norm_epsilon",
 	                                "layer_norm_eps", "layer_norm_epsilon" };
 
-static tess_status sizes_check(const char *path, const json_t *root)
+static tess_status check_sizes(const char *path, const json_t *root)
 {
 	int64_t a, b, any = 0;
 	tess_status st = TESS_OK;
 	double eps = 0;
 
 	for (size_t i = 0; !st && i < sizeof sizes / sizeof *sizes; i++)
-		st = tess_json_int(path, root, sizes[i].key, sizes[i].least, sizes[i].most, &any);
+		st = tess_json_get_int(path, root, sizes[i].key, sizes[i].min, sizes[i].max, &any);
 	for (size_t i = 0; !st && i < sizeof epsilons / sizeof *epsilons; i++)
-		st = tess_json_number(path, root, epsilons[i], 0, 1, &eps);
+		st = tess_json_get_number(path, root, epsilons[i], 0, 1, &eps);
 	for (size_t i = 0; !st && i < sizeof matrices / sizeof *matrices; i++) {
 		a = json_integer_value(json_object_get(root, matrices[i][0]));
 		b = json_integer_value(json_object_get(root, matrices[i][1]));
-		if (b && a > elements_most / b)
+		if (b && a > elements_max / b)
 			st = tess_fail(
 				TESS_EINVAL,
 				"%s: %s %lld times %s %lld is more than a tensor can hold (2^40)",
@@ -72,7 +72,7 @@ static tess_status sizes_check(const char *path, const json_t *root)
 }
 
 /* Its numbers would be read as weights, without their scales. */
-static tess_status quantization_check(const char *path, const json_t *root)
+static tess_status check_quantization(const char *path, const json_t *root)
 {
 	const json_t *q = json_object_get(root, "quantization_config");
 	const char *method = json_string_value(json_object_get(q, "quant_method"));
@@ -87,7 +87,7 @@ static tess_status quantization_check(const char *path, const json_t *root)
 }
 
 /* "Qwen3MoeForCausalLM" -> "qwen3_moe": what precedes the head, a _ before each new word. */
-static void type_from(const char *architecture, size_t room, char *out)
+static void derive_model_type(const char *architecture, size_t size, char *out)
 {
 	static const char *const heads[] = { "ForCausalLM", "LMHeadModel" };
 	size_t len = strlen(architecture), at = 0;
@@ -98,7 +98,7 @@ static void type_from(const char *architecture, size_t room, char *out)
 		if (head)
 			len = (size_t)(head - architecture);
 	}
-	for (size_t i = 0; i < len && at + 2 < room; i++) {
+	for (size_t i = 0; i < len && at + 2 < size; i++) {
 		unsigned char c = (unsigned char)architecture[i];
 
 		if (i && isupper(c) && !isupper((unsigned char)architecture[i - 1]))
@@ -108,24 +108,24 @@ static void type_from(const char *architecture, size_t room, char *out)
 	out[at] = 0;
 }
 
-static tess_status type_of(const char *path, const json_t *root, size_t room, char *out)
+static tess_status read_model_type(const char *path, const json_t *root, size_t size, char *out)
 {
 	const json_t *type = json_object_get(root, "model_type"),
 		     *list = json_object_get(root, "architectures");
 	const char *name = json_string_value(type),
 		   *first = json_string_value(json_array_get(list, 0));
 
-	if (type && !json_is_null(type) && (!name || !*name || strlen(name) >= room))
+	if (type && !json_is_null(type) && (!name || !*name || strlen(name) >= size))
 		return tess_fail(TESS_EINVAL, "%s: model_type: text of 1 to %zu bytes is needed",
-		                 path, room - 1);
-	if (!name && (!first || !*first || strlen(first) >= room))
+		                 path, size - 1);
+	if (!name && (!first || !*first || strlen(first) >= size))
 		return tess_fail(TESS_EINVAL,
 		                 "%s: neither model_type nor architectures says what model this is",
 		                 path);
 	if (name)
 		memcpy(out, name, strlen(name) + 1);
 	else
-		type_from(first, room, out);
+		derive_model_type(first, size, out);
 	return TESS_OK;
 }
 
@@ -137,11 +137,11 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 	if (!json_is_object(root))
 		st = tess_fail(TESS_EINVAL, "%s: an object is needed", path);
 	if (!st)
-		st = type_of(path, root, sizeof c.type, c.type);
+		st = read_model_type(path, root, sizeof c.type, c.type);
 	if (!st)
-		st = quantization_check(path, root);
+		st = check_quantization(path, root);
 	if (!st)
-		st = sizes_check(path, root);
+		st = check_sizes(path, root);
 	if (st)
 		json_decref(root);
 	else
@@ -152,7 +152,7 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 tess_status tess_config_load(const char *path, struct tess_config *out)
 {
 	json_t *root = NULL;
-	tess_status st = tess_json_load(path, FILE_MOST, &root);
+	tess_status st = tess_json_load(path, FILE_BYTES_MAX, &root);
 
 	return st ? st : tess_config_make(path, root, out);
 }
@@ -196,7 +196,7 @@ static const struct {
 	{ "watermarking_config", 0 },
 };
 
-static void warn_of_unused(const char *path, const json_t *g)
+static void warn_unused(const char *path, const json_t *g)
 {
 	for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
 		const json_t *value = json_object_get(g, unused[i].key);
@@ -211,38 +211,38 @@ static void warn_of_unused(const char *path, const json_t *g)
 }
 
 /* Ids are below this. */
-static int64_t vocabulary_of(const json_t *config)
+static int64_t get_vocab_size(const json_t *config)
 {
 	const json_t *size = json_object_get(config, "vocab_size");
 
 	return json_is_integer(size) ? json_integer_value(size) : (int64_t)INT32_MAX + 1;
 }
 
-static size_t ids_count(const json_t *value)
+static size_t count_ids(const json_t *value)
 {
 	if (!value || json_is_null(value))
 		return 0;
 	return json_is_array(value) ? json_array_size(value) : 1;
 }
 
-static const json_t *ids_at(const json_t *value, size_t i)
+static const json_t *get_id_value(const json_t *value, size_t i)
 {
 	return json_is_array(value) ? json_array_get(value, i) : value;
 }
 
 /* An id, a list of ids, or null; *n: room, then how many. What no token has is left out. */
-static tess_status ids_read(const char *path, const json_t *o, const char *key, int64_t vocab,
-                            int32_t *n, int64_t *ids)
+static tess_status read_ids_key(const char *path, const json_t *o, const char *key, int64_t vocab,
+                                int32_t *n, int64_t *ids)
 {
 	const json_t *value = json_object_get(o, key);
-	const size_t count = ids_count(value);
+	const size_t count = count_ids(value);
 	int32_t kept = 0;
 
 	if (count > (size_t)*n)
 		return tess_fail(TESS_EINVAL, "%s: %s: %zu ids; at most %d are allowed", path, key,
 		                 count, *n);
 	for (size_t i = 0; i < count; i++) {
-		const json_t *id = ids_at(value, i);
+		const json_t *id = get_id_value(value, i);
 
 		if (!json_is_integer(id))
 			return tess_fail(TESS_EINVAL, "%s: %s: an id is a whole number from 0 on",
@@ -255,20 +255,21 @@ static tess_status ids_read(const char *path, const json_t *o, const char *key, 
 }
 
 /* Those of config.json are judged too where generation_config.json has its own. */
-static tess_status special_ids(const char *path, const json_t *generation, const char *config_path,
-                               const json_t *config, struct tess_generation *g)
+static tess_status read_special_ids(const char *path, const json_t *generation,
+                                    const char *config_path, const json_t *config,
+                                    struct tess_generation *g)
 {
 	static const char *const keys[] = { "bos_token_id", "pad_token_id", "eos_token_id" };
-	int64_t *const ids[] = { &g->bos, &g->pad, g->eos }, vocab = vocabulary_of(config);
+	int64_t *const ids[] = { &g->bos, &g->pad, g->eos }, vocab = get_vocab_size(config);
 
 	for (int i = 0; i < 3; i++) {
-		int32_t n = i < 2 ? 1 : TESS_EOS_MOST, own = n;
-		tess_status st = ids_read(config_path, config, keys[i], vocab, &n, ids[i]);
+		int32_t n = i < 2 ? 1 : TESS_EOS_MAX, own = n;
+		tess_status st = read_ids_key(config_path, config, keys[i], vocab, &n, ids[i]);
 
 		if (!st && json_object_get(generation, keys[i])) {
 			if (i < 2)
 				*ids[i] = -1;
-			st = ids_read(path, generation, keys[i], vocab, &own, ids[i]);
+			st = read_ids_key(path, generation, keys[i], vocab, &own, ids[i]);
 			n = own;
 		}
 		if (st)
@@ -278,12 +279,12 @@ static tess_status special_ids(const char *path, const json_t *generation, const
 	return TESS_OK;
 }
 
-static void warn_of_ids(const char *path, const json_t *o, int64_t vocab)
+static void warn_bad_ids(const char *path, const json_t *o, int64_t vocab)
 {
 	const json_t *value = json_object_get(o, "eos_token_id");
 
-	for (size_t i = 0; i < ids_count(value); i++) {
-		long long id = json_integer_value(ids_at(value, i));
+	for (size_t i = 0; i < count_ids(value); i++) {
+		long long id = json_integer_value(get_id_value(value, i));
 
 		if (id < 0 || id >= vocab)
 			tess_log(TESS_WARN, "hf",
@@ -293,13 +294,13 @@ static void warn_of_ids(const char *path, const json_t *o, int64_t vocab)
 	}
 }
 
-void tess_generation_warn(const char *path, const json_t *generation, const char *config_path,
-                          const json_t *config)
+void tess_generation_warn_unused(const char *path, const json_t *generation,
+                                 const char *config_path, const json_t *config)
 {
 	bool own = json_object_get(generation, "eos_token_id") != NULL;
 
-	warn_of_ids(own ? path : config_path, own ? generation : config, vocabulary_of(config));
-	warn_of_unused(path, generation);
+	warn_bad_ids(own ? path : config_path, own ? generation : config, get_vocab_size(config));
+	warn_unused(path, generation);
 }
 
 tess_status tess_generation_make(const char *path, const json_t *generation,
@@ -319,22 +320,22 @@ tess_status tess_generation_make(const char *path, const json_t *generation,
 
 	if (o && !json_is_object(o))
 		return tess_fail(TESS_EINVAL, "%s: an object is needed", path);
-	st = special_ids(path, o, config_path, config, &g);
+	st = read_special_ids(path, o, config_path, config, &g);
 	if (!st)
-		st = tess_json_bool(path, o, "do_sample", &g.sample);
+		st = tess_json_get_bool(path, o, "do_sample", &g.sample);
 	if (!st)
-		st = tess_json_number(path, o, "temperature", 0, 1e6, &g.temperature);
+		st = tess_json_get_number(path, o, "temperature", 0, 1e6, &g.temperature);
 	if (!st)
-		st = tess_json_number(path, o, "top_p", 0, 1, &g.top_p);
+		st = tess_json_get_number(path, o, "top_p", 0, 1, &g.top_p);
 	if (!st)
-		st = tess_json_number(path, o, "min_p", 0, 1, &g.min_p);
+		st = tess_json_get_number(path, o, "min_p", 0, 1, &g.min_p);
 	if (!st)
-		st = tess_json_number(path, o, "repetition_penalty", 1e-6, 1e6,
-		                      &g.repetition_penalty);
+		st = tess_json_get_number(path, o, "repetition_penalty", 1e-6, 1e6,
+		                          &g.repetition_penalty);
 	if (!st)
-		st = tess_json_int(path, o, "top_k", 0, INT32_MAX, &g.top_k);
+		st = tess_json_get_int(path, o, "top_k", 0, INT32_MAX, &g.top_k);
 	if (!st)
-		st = tess_json_int(path, o, "max_new_tokens", 1, INT32_MAX, &g.max_new_tokens);
+		st = tess_json_get_int(path, o, "max_new_tokens", 1, INT32_MAX, &g.max_new_tokens);
 	if (!st)
 		*out = g;
 	return st;

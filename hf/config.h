@@ -21,12 +21,12 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 tess_status tess_config_load(const char *path, struct tess_config *out);
 void tess_config_free(struct tess_config *c);
 
-enum { TESS_EOS_MOST = 64 };
+enum { TESS_EOS_MAX = 64 };
 
 /* A value: how the checkpoint asks to be sampled. */
 struct tess_generation {
 	int64_t bos, pad; /* ids; -1: none */
-	int64_t eos[TESS_EOS_MOST]; /* any of these ends the text */
+	int64_t eos[TESS_EOS_MAX]; /* any of these ends the text */
 	int32_t neos;
 	bool sample; /* false: greedy, whatever the rest says */
 	double temperature, top_p, min_p, repetition_penalty; /* 1, 1, 0, 1: no effect */
@@ -47,7 +47,7 @@ tess_status tess_generation_make(const char *path, const json_t *generation,
  * Logs what was left out: end-of-text ids that no token has, and settings that change the text and
  * are not computed here (beams, ...).
  */
-void tess_generation_warn(const char *path, const json_t *generation, const char *config_path,
-                          const json_t *config);
+void tess_generation_warn_unused(const char *path, const json_t *generation,
+                                 const char *config_path, const json_t *config);
 
 #endif

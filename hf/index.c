@@ -6,33 +6,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_MOST = 100000000, PART_NAME_MOST = 255, NAME_MOST = 1024 };
+enum { FILE_BYTES_MAX = 100000000, PART_NAME_LEN_MAX = 255, NAME_LEN_MAX = 1024 };
 
-static int by_text(const void *a, const void *b)
+static int compare_strings(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_indexed_names(const void *a, const void *b)
 {
 	return strcmp(((const struct tess_indexed *)a)->name,
 	              ((const struct tess_indexed *)b)->name);
 }
 
 /* An index may only name files beside it. */
-static tess_status entry_check(const char *path, const char *name, const json_t *value)
+static tess_status check_index_entry(const char *path, const char *name, const json_t *value)
 {
 	const char *part = json_string_value(value);
 
-	if (!*name || strlen(name) > NAME_MOST)
+	if (!*name || strlen(name) > NAME_LEN_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: weight_map: %.64s: a name of %zu bytes; 1 to %d are allowed",
-		                 path, name, strlen(name), NAME_MOST);
+		                 path, name, strlen(name), NAME_LEN_MAX);
 	if (!part)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: weight_map: %.200s: the name of a file is needed", path,
 		                 name);
-	if (!*part || strlen(part) > PART_NAME_MOST || strchr(part, '/') || !strcmp(part, ".") ||
+	if (!*part || strlen(part) > PART_NAME_LEN_MAX || strchr(part, '/') || !strcmp(part, ".") ||
 	    !strcmp(part, ".."))
 		return tess_fail(
 			TESS_EINVAL,
@@ -43,7 +43,7 @@ static tess_status entry_check(const char *path, const char *name, const json_t 
 }
 
 /* Each file's name once, in order. */
-static tess_status parts_make(json_t *map, struct tess_index *ix)
+static tess_status make_parts(json_t *map, struct tess_index *ix)
 {
 	const char *name;
 	json_t *value;
@@ -54,19 +54,19 @@ static tess_status parts_make(json_t *map, struct tess_index *ix)
 		return TESS_ENOMEM;
 	json_object_foreach(map, name, value)
 		ix->part[n++] = json_string_value(value);
-	qsort(ix->part, n, sizeof *ix->part, by_text);
+	qsort(ix->part, n, sizeof *ix->part, compare_strings);
 	for (size_t i = 0; i < n; i++)
 		if (!i || strcmp(ix->part[i], ix->part[ix->nparts - 1]) != 0)
 			ix->part[ix->nparts++] = ix->part[i];
 	for (size_t i = 0; i < ix->nparts; i++) {
-		ix->part[i] = tess_arena_copy(&ix->arena, ix->part[i], PART_NAME_MOST);
+		ix->part[i] = tess_arena_copy(&ix->arena, ix->part[i], PART_NAME_LEN_MAX);
 		if (!ix->part[i])
 			return TESS_ENOMEM;
 	}
 	return TESS_OK;
 }
 
-static tess_status tensors_make(json_t *map, struct tess_index *ix)
+static tess_status make_tensors(json_t *map, struct tess_index *ix)
 {
 	const char *name;
 	json_t *value;
@@ -76,19 +76,20 @@ static tess_status tensors_make(json_t *map, struct tess_index *ix)
 		return TESS_ENOMEM;
 	json_object_foreach(map, name, value) {
 		const char *file = json_string_value(value);
-		const char **part = bsearch(&file, ix->part, ix->nparts, sizeof *ix->part, by_text);
+		const char **part =
+			bsearch(&file, ix->part, ix->nparts, sizeof *ix->part, compare_strings);
 		struct tess_indexed *t = &ix->tensor[ix->n++];
 
 		t->part = (size_t)(part - ix->part);
-		t->name = tess_arena_copy(&ix->arena, name, NAME_MOST);
+		t->name = tess_arena_copy(&ix->arena, name, NAME_LEN_MAX);
 		if (!t->name)
 			return TESS_ENOMEM;
 	}
-	qsort(ix->tensor, ix->n, sizeof *ix->tensor, by_name);
+	qsort(ix->tensor, ix->n, sizeof *ix->tensor, compare_indexed_names);
 	return TESS_OK;
 }
 
-static tess_status make(const char *path, const json_t *root, struct tess_index *out)
+static tess_status make_index(const char *path, const json_t *root, struct tess_index *out)
 {
 	json_t *map = json_object_get(root, "weight_map"), *value;
 	struct tess_index ix = { 0 };
@@ -99,13 +100,13 @@ static tess_status make(const char *path, const json_t *root, struct tess_index 
 		return tess_fail(TESS_EINVAL, "%s: weight_map: an object {tensor: file} is needed",
 		                 path);
 	json_object_foreach(map, name, value) {
-		st = entry_check(path, name, value);
+		st = check_index_entry(path, name, value);
 		if (st)
 			return st;
 	}
-	st = parts_make(map, &ix);
+	st = make_parts(map, &ix);
 	if (!st)
-		st = tensors_make(map, &ix);
+		st = make_tensors(map, &ix);
 	if (st)
 		tess_index_free(&ix);
 	else
@@ -120,7 +121,7 @@ tess_status tess_index_parse(const char *path, const char *text, size_t len, str
 
 	st = tess_json_parse(path, text, len, &root);
 	if (!st)
-		st = make(path, root, out);
+		st = make_index(path, root, out);
 	json_decref(root);
 	return st;
 }
@@ -130,9 +131,9 @@ tess_status tess_index_load(const char *path, struct tess_index *out)
 	json_t *root = NULL;
 	tess_status st;
 
-	st = tess_json_load(path, FILE_MOST, &root);
+	st = tess_json_load(path, FILE_BYTES_MAX, &root);
 	if (!st)
-		st = make(path, root, out);
+		st = make_index(path, root, out);
 	json_decref(root);
 	return st;
 }

@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH = 8, HEADER_MOST = 100000000, NAME_MOST = 1024 };
-enum { AROUND = 64 << 10 }; /* bytes that Linux maps at one fault; whole pages */
+enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
+enum { FAULT_AROUND_BYTES = 64 << 10 }; /* bytes that Linux maps at one fault; whole pages */
 
 const struct tess_option tess_load_options[] = {
 	{ "load", "map", "map: checkpoints are mapped, copy: they are read into memory" },
@@ -29,7 +29,7 @@ struct tess_safetensors {
 	const char *path;
 	void *map, *copy; /* the file, mapped or read; both NULL: the caller's */
 	const unsigned char *bytes;
-	uint64_t len, start; /* start: of the data */
+	uint64_t len, data_start; /* start: of the data */
 	uint64_t copied; /* bytes of `copy` */
 	size_t n, room;
 	struct tess_slice *slice; /* by name; malloc'ed */
@@ -38,7 +38,7 @@ struct tess_safetensors {
 
 /* ---- the header ------------------------------------------------------------------------- */
 
-static uint64_t header_size(const unsigned char *bytes)
+static uint64_t parse_header_size(const unsigned char *bytes)
 {
 	uint64_t size = 0;
 
@@ -48,7 +48,7 @@ static uint64_t header_size(const unsigned char *bytes)
 }
 
 /* Where the header ends. */
-static tess_status header_check(struct tess_safetensors *f)
+static tess_status check_header_size(struct tess_safetensors *f)
 {
 	const unsigned long long len = f->len;
 	uint64_t size;
@@ -58,11 +58,11 @@ static tess_status header_check(struct tess_safetensors *f)
 			TESS_EINVAL,
 			"%s: %llu bytes; a file begins with the length of its header, 8 bytes",
 			f->path, len);
-	size = header_size(f->bytes);
-	if (size > HEADER_MOST)
+	size = parse_header_size(f->bytes);
+	if (size > HEADER_BYTES_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: offset 0: a header of %llu bytes; %d are allowed", f->path,
-		                 (unsigned long long)size, HEADER_MOST);
+		                 (unsigned long long)size, HEADER_BYTES_MAX);
 	if (size > len - LENGTH)
 		return tess_fail(
 			TESS_EINVAL,
@@ -71,12 +71,12 @@ static tess_status header_check(struct tess_safetensors *f)
 	if (!size || f->bytes[LENGTH] != '{')
 		return tess_fail(TESS_EINVAL, "%s: offset 8: the header does not begin with {",
 		                 f->path);
-	f->start = LENGTH + size;
+	f->data_start = LENGTH + size;
 	return TESS_OK;
 }
 
 /* "__metadata__": text by text. */
-static tess_status metadata_check(const struct tess_safetensors *f, json_t *meta)
+static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta)
 {
 	const char *key;
 	json_t *value;
@@ -91,7 +91,7 @@ static tess_status metadata_check(const struct tess_safetensors *f, json_t *meta
 	return TESS_OK;
 }
 
-static tess_status shape_read(struct tess_safetensors *f, const json_t *shape,
+static tess_status read_shape(struct tess_safetensors *f, const json_t *shape,
                               const struct tess_file_dtype *type, struct tess_slice *s)
 {
 	/* The span is the count as if no extent were 0: strides must fit too. */
@@ -125,11 +125,11 @@ static tess_status shape_read(struct tess_safetensors *f, const json_t *shape,
 	return TESS_OK;
 }
 
-static tess_status place_read(struct tess_safetensors *f, const json_t *offsets,
-                              struct tess_slice *s)
+static tess_status read_offsets(struct tess_safetensors *f, const json_t *offsets,
+                                struct tess_slice *s)
 {
 	const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
-	const unsigned long long room = f->len - f->start, bytes = s->bytes;
+	const unsigned long long available = f->len - f->data_start, bytes = s->bytes;
 	long long begin, end;
 
 	if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
@@ -139,12 +139,12 @@ static tess_status place_read(struct tess_safetensors *f, const json_t *offsets,
 	if (begin < 0 || end < begin)
 		return tess_fail(TESS_EINVAL, "data_offsets [%lld, %lld] do not rise from 0", begin,
 		                 end);
-	if ((unsigned long long)end > room)
+	if ((unsigned long long)end > available)
 		return tess_fail(
 			TESS_EINVAL,
 			"data_offsets [%lld, %lld] end outside the file, which has %llu bytes of data; "
 			"it is truncated",
-			begin, end, room);
+			begin, end, available);
 	if ((unsigned long long)(end - begin) != bytes)
 		return tess_fail(
 			TESS_EINVAL,
@@ -154,7 +154,7 @@ static tess_status place_read(struct tess_safetensors *f, const json_t *offsets,
 	return TESS_OK;
 }
 
-static tess_status entry_read(struct tess_safetensors *f, const char *name, json_t *entry,
+static tess_status read_entry(struct tess_safetensors *f, const char *name, json_t *entry,
                               struct tess_slice *s)
 {
 	static const char *const keys[] = { "dtype", "shape", "data_offsets" };
@@ -162,10 +162,10 @@ static tess_status entry_read(struct tess_safetensors *f, const char *name, json
 	const struct tess_file_dtype *type = dtype ? tess_file_dtype_by_name(dtype) : NULL;
 	tess_status st;
 
-	if (!*name || strlen(name) > NAME_MOST)
+	if (!*name || strlen(name) > NAME_LEN_MAX)
 		return tess_fail(TESS_EINVAL, "a name of %zu bytes; 1 to %d are allowed",
-		                 strlen(name), NAME_MOST);
-	s->name = tess_arena_copy(&f->arena, name, NAME_MOST);
+		                 strlen(name), NAME_LEN_MAX);
+	s->name = tess_arena_copy(&f->arena, name, NAME_LEN_MAX);
 	if (!s->name)
 		return TESS_ENOMEM;
 	for (int i = 0; i < 3; i++)
@@ -178,19 +178,19 @@ static tess_status entry_read(struct tess_safetensors *f, const char *name, json
 		                 dtype ? dtype : "");
 	s->type = type->name;
 	s->dtype = type->dtype;
-	st = shape_read(f, json_object_get(entry, "shape"), type, s);
-	return st ? st : place_read(f, json_object_get(entry, "data_offsets"), s);
+	st = read_shape(f, json_object_get(entry, "shape"), type, s);
+	return st ? st : read_offsets(f, json_object_get(entry, "data_offsets"), s);
 }
 
 /* ---- the whole -------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
+static int compare_slice_names(const void *a, const void *b)
 {
 	return strcmp(((const struct tess_slice *)a)->name, ((const struct tess_slice *)b)->name);
 }
 
 /* By place; an empty tensor comes before the one that begins where it lies. */
-static int by_place(const void *a, const void *b)
+static int compare_slice_offsets(const void *a, const void *b)
 {
 	const struct tess_slice *x = a, *y = b;
 
@@ -200,12 +200,12 @@ static int by_place(const void *a, const void *b)
 }
 
 /* All data belong to one tensor each: no overlap, no hole, nothing behind the last. */
-static tess_status cover_check(struct tess_safetensors *f)
+static tess_status check_coverage(struct tess_safetensors *f)
 {
-	const uint64_t end = f->len - f->start;
+	const uint64_t end = f->len - f->data_start;
 	uint64_t at = 0;
 
-	qsort(f->slice, f->n, sizeof *f->slice, by_place);
+	qsort(f->slice, f->n, sizeof *f->slice, compare_slice_offsets);
 	for (size_t i = 0; i < f->n; i++) {
 		const struct tess_slice *s = &f->slice[i];
 
@@ -221,14 +221,14 @@ static tess_status cover_check(struct tess_safetensors *f)
 	if (at != end)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: offset %llu: %llu bytes that belong to no tensor", f->path,
-		                 (unsigned long long)(f->start + at),
+		                 (unsigned long long)(f->data_start + at),
 		                 (unsigned long long)(end - at));
 	return TESS_OK;
 }
 
-static tess_status names_check(struct tess_safetensors *f)
+static tess_status check_tensor_names(struct tess_safetensors *f)
 {
-	qsort(f->slice, f->n, sizeof *f->slice, by_name);
+	qsort(f->slice, f->n, sizeof *f->slice, compare_slice_names);
 	for (size_t i = 1; i < f->n; i++)
 		if (!strcmp(f->slice[i - 1].name, f->slice[i].name))
 			return tess_fail(TESS_EINVAL, "%s: tensor %s: duplicate name", f->path,
@@ -236,7 +236,7 @@ static tess_status names_check(struct tess_safetensors *f)
 	return TESS_OK;
 }
 
-static tess_status member_read(void *self, const char *name, json_t *entry)
+static tess_status read_member(void *self, const char *name, json_t *entry)
 {
 	struct tess_safetensors *f = self;
 	struct tess_slice *more;
@@ -246,7 +246,7 @@ static tess_status member_read(void *self, const char *name, json_t *entry)
 		if (f->metadata)
 			return tess_fail(TESS_EINVAL, "%s: __metadata__: duplicate name", f->path);
 		f->metadata = true;
-		return metadata_check(f, entry);
+		return check_metadata(f, entry);
 	}
 	if (f->n == f->room) {
 		more = realloc(f->slice, 2 * f->room * sizeof *more);
@@ -257,7 +257,7 @@ static tess_status member_read(void *self, const char *name, json_t *entry)
 		f->room *= 2;
 	}
 	f->slice[f->n] = (struct tess_slice){ 0 };
-	st = entry_read(f, name, entry, &f->slice[f->n]);
+	st = read_entry(f, name, entry, &f->slice[f->n]);
 	if (st)
 		return tess_fail_in(st, "%s: tensor %.200s", f->path, name);
 	f->n++;
@@ -265,34 +265,34 @@ static tess_status member_read(void *self, const char *name, json_t *entry)
 }
 
 /* Tensor by tensor: the whole header as JSON would take ten times its text. */
-static tess_status header_read(struct tess_safetensors *f)
+static tess_status read_header_members(struct tess_safetensors *f)
 {
-	tess_status st = header_check(f);
+	tess_status st = check_header_size(f);
 
 	if (!st)
-		st = tess_json_members(f->path, (const char *)f->bytes + LENGTH, f->start - LENGTH,
-		                       member_read, f);
+		st = tess_json_read_members(f->path, (const char *)f->bytes + LENGTH,
+		                            f->data_start - LENGTH, read_member, f);
 	if (!st)
-		st = names_check(f);
+		st = check_tensor_names(f);
 	if (!st)
-		st = cover_check(f);
+		st = check_coverage(f);
 	if (!st)
-		qsort(f->slice, f->n, sizeof *f->slice, by_name);
+		qsort(f->slice, f->n, sizeof *f->slice, compare_slice_names);
 	return st;
 }
 
-static tess_status read_all(struct tess_safetensors *f)
+static tess_status read_tensors(struct tess_safetensors *f)
 {
-	tess_status st = header_read(f);
+	tess_status st = read_header_members(f);
 
 	for (size_t i = 0; i < f->n && !st; i++)
-		f->slice[i].data = f->bytes + f->start + f->slice[i].begin;
+		f->slice[i].data = f->bytes + f->data_start + f->slice[i].begin;
 	return st;
 }
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static tess_status make(const char *path, struct tess_safetensors **out)
+static tess_status alloc_safetensors(const char *path, struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = calloc(1, sizeof *f);
 
@@ -313,13 +313,13 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
                                    struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = NULL;
-	tess_status st = make(path, &f);
+	tess_status st = alloc_safetensors(path, &f);
 
 	if (st)
 		return st;
 	f->bytes = bytes;
 	f->len = len;
-	st = read_all(f);
+	st = read_tensors(f);
 	if (st)
 		tess_safetensors_close(f);
 	else
@@ -328,7 +328,7 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
 }
 
 /* The first `len` bytes of the file. */
-static tess_status copy_in(struct tess_safetensors *f, int fd, uint64_t len)
+static tess_status read_whole_file(struct tess_safetensors *f, int fd, uint64_t len)
 {
 	uint64_t done = 0;
 	ssize_t got = 1;
@@ -353,15 +353,15 @@ static tess_status copy_in(struct tess_safetensors *f, int fd, uint64_t len)
 }
 
 /* Header and no data: as much as header_check will look at. */
-static tess_status header_in(struct tess_safetensors *f, int fd)
+static tess_status read_header_only(struct tess_safetensors *f, int fd)
 {
-	tess_status st = copy_in(f, fd, f->len < LENGTH ? f->len : LENGTH);
+	tess_status st = read_whole_file(f, fd, f->len < LENGTH ? f->len : LENGTH);
 
-	if (!st && f->len >= LENGTH && header_size(f->bytes) <= HEADER_MOST &&
-	    header_size(f->bytes) <= f->len - LENGTH)
-		st = copy_in(f, fd, LENGTH + header_size(f->bytes));
+	if (!st && f->len >= LENGTH && parse_header_size(f->bytes) <= HEADER_BYTES_MAX &&
+	    parse_header_size(f->bytes) <= f->len - LENGTH)
+		st = read_whole_file(f, fd, LENGTH + parse_header_size(f->bytes));
 	if (!st)
-		st = header_read(f);
+		st = read_header_members(f);
 	free(f->copy);
 	f->copy = NULL;
 	f->bytes = NULL;
@@ -369,7 +369,7 @@ static tess_status header_in(struct tess_safetensors *f, int fd)
 	return st;
 }
 
-static tess_status map_in(struct tess_safetensors *f, int fd)
+static tess_status map_whole_file(struct tess_safetensors *f, int fd)
 {
 	void *map = f->len ? mmap(NULL, f->len, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
 
@@ -382,7 +382,8 @@ static tess_status map_in(struct tess_safetensors *f, int fd)
 	return TESS_OK;
 }
 
-static tess_status open_file(const char *path, bool header, struct tess_safetensors **out)
+static tess_status open_safetensors_file(const char *path, bool header,
+                                         struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = NULL;
 	struct stat about;
@@ -400,7 +401,7 @@ static tess_status open_file(const char *path, bool header, struct tess_safetens
 	if (fd < 0)
 		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,
 		                 strerror(errno));
-	st = make(path, &f);
+	st = alloc_safetensors(path, &f);
 	if (st)
 		goto out;
 	if (fstat(fd, &about) || !S_ISREG(about.st_mode)) {
@@ -409,11 +410,11 @@ static tess_status open_file(const char *path, bool header, struct tess_safetens
 	}
 	f->len = (uint64_t)about.st_size;
 	if (header)
-		st = header_in(f, fd);
+		st = read_header_only(f, fd);
 	else
-		st = *load == 'c' ? copy_in(f, fd, f->len) : map_in(f, fd);
+		st = *load == 'c' ? read_whole_file(f, fd, f->len) : map_whole_file(f, fd);
 	if (!st && !header)
-		st = read_all(f);
+		st = read_tensors(f);
 	if (!st)
 		*out = f;
 out:
@@ -425,15 +426,15 @@ out:
 
 tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out)
 {
-	return open_file(path, false, out);
+	return open_safetensors_file(path, false, out);
 }
 
 tess_status tess_safetensors_open_header(const char *path, struct tess_safetensors **out)
 {
-	return open_file(path, true, out);
+	return open_safetensors_file(path, true, out);
 }
 
-uint64_t tess_safetensors_memory(const struct tess_safetensors *f)
+uint64_t tess_safetensors_get_memory(const struct tess_safetensors *f)
 {
 	return f->copied;
 }
@@ -457,7 +458,7 @@ const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f,
 {
 	const struct tess_slice key = { .name = name };
 
-	return bsearch(&key, f->slice, f->n, sizeof *f->slice, by_name);
+	return bsearch(&key, f->slice, f->n, sizeof *f->slice, compare_slice_names);
 }
 
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes)
@@ -468,8 +469,8 @@ void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, u
 	if (!f->map || lo < map || hi > end || !bytes)
 		return;
 	/* a fault maps what lies around it too */
-	lo = lo / AROUND * AROUND;
-	hi = (hi + AROUND - 1) / AROUND * AROUND;
+	lo = lo / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES;
+	hi = (hi + FAULT_AROUND_BYTES - 1) / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES;
 	lo = lo < map ? map : lo;
 	hi = hi > end ? end : hi;
 	madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do where it fails */

@@ -47,7 +47,7 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
 /* Bytes of the file that were read into memory of this process. */
-uint64_t tess_safetensors_memory(const struct tess_safetensors *f);
+uint64_t tess_safetensors_get_memory(const struct tess_safetensors *f);
 
 /* Lets go of the pages of these bytes, if the file is mapped; reading brings them back. */
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes);
@@ -60,6 +60,6 @@ void tess_safetensors_close(struct tess_safetensors *f);
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
 /* Whether a file can be made there, before the work that fills it; `path` itself is left as it is. */
-tess_status tess_safetensors_try(const char *path);
+tess_status tess_safetensors_check_writable(const char *path);
 
 #endif

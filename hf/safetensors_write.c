@@ -13,20 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH = 8, TRIES = 1000 };
+enum { LENGTH = 8, READ_TRIES = 1000 };
 
-struct laid {
+struct placed_tensor {
 	const struct tess_slice *slice;
 	const struct tess_file_dtype *type;
 	uint64_t bytes;
 };
 
 /* What lies where: larger elements first, otherwise as given (insertion sort: there are few). */
-static tess_status lay_out(const char *path, int32_t n, const struct tess_slice *slices,
-                           struct laid *out)
+static tess_status order_tensors(const char *path, int32_t n, const struct tess_slice *slices,
+                                 struct placed_tensor *out)
 {
 	for (int32_t i = 0; i < n; i++) {
-		struct laid one = { &slices[i], tess_file_dtype_of(slices[i].dtype), 0 };
+		struct placed_tensor one = { &slices[i], tess_file_dtype_of(slices[i].dtype), 0 };
 		uint64_t bytes;
 		int32_t at = i;
 
@@ -52,7 +52,7 @@ static tess_status lay_out(const char *path, int32_t n, const struct tess_slice 
  * The header as text, padded so that the data begin at a multiple of 8. Yours to free; NULL: a name
  * that is not UTF-8 or there twice, or no memory.
  */
-static char *header_text(int32_t n, const struct laid *laid, uint64_t *len)
+static char *format_header(int32_t n, const struct placed_tensor *tensors, uint64_t *len)
 {
 	json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 	char *text = NULL, *padded = NULL;
@@ -62,16 +62,16 @@ static char *header_text(int32_t n, const struct laid *laid, uint64_t *len)
 	for (int32_t i = 0; good && i < n; i++) {
 		json_t *shape = json_array();
 
-		for (int32_t d = 0; d < laid[i].slice->ndim; d++)
-			json_array_append_new(shape, json_integer(laid[i].slice->shape[d]));
-		good = !json_object_get(root, laid[i].slice->name) &&
-		       !json_object_set_new(root, laid[i].slice->name,
+		for (int32_t d = 0; d < tensors[i].slice->ndim; d++)
+			json_array_append_new(shape, json_integer(tensors[i].slice->shape[d]));
+		good = !json_object_get(root, tensors[i].slice->name) &&
+		       !json_object_set_new(root, tensors[i].slice->name,
 		                            json_pack("{s:s, s:O, s:[I, I]}", "dtype",
-		                                      laid[i].type->name, "shape", shape,
+		                                      tensors[i].type->name, "shape", shape,
 		                                      "data_offsets", (json_int_t)at,
-		                                      (json_int_t)(at + laid[i].bytes)));
+		                                      (json_int_t)(at + tensors[i].bytes)));
 		json_decref(shape);
-		at += laid[i].bytes;
+		at += tensors[i].bytes;
 	}
 	text = good ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
@@ -87,7 +87,7 @@ static char *header_text(int32_t n, const struct laid *laid, uint64_t *len)
 	return padded;
 }
 
-static bool put(int fd, const void *bytes, uint64_t len)
+static bool write_bytes(int fd, const void *bytes, uint64_t len)
 {
 	const char *at = bytes;
 
@@ -102,21 +102,22 @@ static bool put(int fd, const void *bytes, uint64_t len)
 	return true;
 }
 
-static bool put_file(int fd, const char *header, uint64_t len, int32_t n, const struct laid *laid)
+static bool write_tensors(int fd, const char *header, uint64_t len, int32_t n,
+                          const struct placed_tensor *tensors)
 {
 	unsigned char length[LENGTH];
 	bool good;
 
 	for (int i = 0; i < LENGTH; i++)
 		length[i] = (unsigned char)(len >> 8 * i);
-	good = put(fd, length, LENGTH) && put(fd, header, len);
+	good = write_bytes(fd, length, LENGTH) && write_bytes(fd, header, len);
 	for (int32_t i = 0; good && i < n; i++)
-		good = put(fd, laid[i].slice->data, laid[i].bytes);
+		good = write_bytes(fd, tensors[i].slice->data, tensors[i].bytes);
 	return good && !fsync(fd);
 }
 
 /* So that the new name itself is on the disk. */
-static void sync_folder(const char *path)
+static void sync_directory(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char folder[4096] = ".";
@@ -132,7 +133,7 @@ static void sync_folder(const char *path)
 }
 
 /* *fd: a new file beside `path`, which takes its place when it is whole; *beside, its name, is yours: free. */
-static tess_status open_beside(const char *path, char **beside, int *fd)
+static tess_status open_part_file(const char *path, char **beside, int *fd)
 {
 	struct stat about;
 
@@ -142,7 +143,7 @@ static tess_status open_beside(const char *path, char **beside, int *fd)
 	*fd = -1;
 	errno = EEXIST;
 	/* what a killed run of this number has left keeps its name */
-	for (int i = 0; *fd < 0 && errno == EEXIST && i < TRIES; i++) {
+	for (int i = 0; *fd < 0 && errno == EEXIST && i < READ_TRIES; i++) {
 		free(*beside);
 		if (asprintf(beside, "%s.%ld-%d.part", path, (long)getpid(), i) < 0) {
 			*beside = NULL;
@@ -154,11 +155,11 @@ static tess_status open_beside(const char *path, char **beside, int *fd)
 	                : tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-tess_status tess_safetensors_try(const char *path)
+tess_status tess_safetensors_check_writable(const char *path)
 {
 	char *beside;
 	int fd;
-	tess_status st = open_beside(path, &beside, &fd);
+	tess_status st = open_part_file(path, &beside, &fd);
 
 	if (!st) {
 		close(fd);
@@ -170,40 +171,40 @@ tess_status tess_safetensors_try(const char *path)
 
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices)
 {
-	struct laid *laid = calloc((size_t)n + 1, sizeof *laid);
-	char *header = NULL, *beside = NULL;
+	struct placed_tensor *tensors = calloc((size_t)n + 1, sizeof *tensors);
+	char *header = NULL, *part_path = NULL;
 	tess_status st = TESS_OK;
 	uint64_t len = 0;
 	int fd = -1;
 
-	if (!laid) {
+	if (!tensors) {
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 		goto out;
 	}
-	st = lay_out(path, n, slices, laid);
+	st = order_tensors(path, n, slices, tensors);
 	if (st)
 		goto out;
-	header = header_text(n, laid, &len);
+	header = format_header(n, tensors, &len);
 	if (!header) {
 		st = tess_fail(TESS_EINVAL,
 		               "%s: a tensor's name is not UTF-8, is there twice, or memory is out",
 		               path);
 		goto out;
 	}
-	st = open_beside(path, &beside, &fd);
+	st = open_part_file(path, &part_path, &fd);
 	if (st)
 		goto out;
-	if (!put_file(fd, header, len, n, laid) || rename(beside, path)) {
+	if (!write_tensors(fd, header, len, n, tensors) || rename(part_path, path)) {
 		st = tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
-		unlink(beside);
+		unlink(part_path);
 		goto out;
 	}
-	sync_folder(path);
+	sync_directory(path);
 out:
 	if (fd >= 0)
 		close(fd);
 	free(header);
-	free(beside);
-	free(laid);
+	free(part_path);
+	free(tensors);
 	return st;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct tess_session {
-	struct tess_planned planned;
+	struct tess_planned_model model;
 	struct tess_group *group;
 	struct tess_runner *runner;
 	struct tess_tokenizer *tokenizer;
@@ -19,11 +19,11 @@ struct tess_session {
 
 /* ---- checkpoint and plan ------------------------------------------------------------------------------- */
 
-tess_status tess_planned_open(const char *dir, const struct tess_session_how *how, bool headers,
-                              struct tess_planned *out)
+tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
+                                    bool headers, struct tess_planned_model *out)
 {
-	const char *const *overrides = how ? how->overrides : NULL;
-	struct tess_planned p = { 0 };
+	const char *const *overrides = options ? options->overrides : NULL;
+	struct tess_planned_model p = { 0 };
 	int32_t n = 0;
 	tess_status st = headers ? tess_checkpoint_open_headers(dir, &p.checkpoint)
 	                         : tess_checkpoint_open(dir, &p.checkpoint);
@@ -33,15 +33,15 @@ tess_status tess_planned_open(const char *dir, const struct tess_session_how *ho
 		n++;
 	if (st)
 		return st;
-	p.source = tess_checkpoint_source(p.checkpoint);
-	p.source.ignore_unexpected = how && how->ignore_unexpected;
-	st = tess_plugin_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
+	p.source = tess_checkpoint_make_source(p.checkpoint);
+	p.source.ignore_unexpected = options && options->ignore_unexpected;
+	st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
 		st = tess_fail_in(st, "%s", dir);
 	if (!st)
 		st = tess_rope_read(p.source.name, p.source.config, &rope);
 	if (!st)
-		st = tess_plan_open(p.model, how ? how->plan : NULL, overrides, n, &p.plan);
+		st = tess_plan_open(p.model, options ? options->plan : NULL, overrides, n, &p.plan);
 	if (st)
 		tess_checkpoint_close(p.checkpoint);
 	else
@@ -49,26 +49,26 @@ tess_status tess_planned_open(const char *dir, const struct tess_session_how *ho
 	return st;
 }
 
-void tess_planned_close(struct tess_planned *p)
+void tess_planned_model_close(struct tess_planned_model *p)
 {
 	if (!p || !p->checkpoint)
 		return;
 	tess_plan_free(&p->plan);
 	tess_checkpoint_close(p->checkpoint);
-	*p = (struct tess_planned){ 0 };
+	*p = (struct tess_planned_model){ 0 };
 }
 
-tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, int64_t ntokens,
-                                bool all, struct tess_program **out)
+tess_status tess_planned_model_record(const struct tess_planned_model *p, int32_t nranks,
+                                      int64_t ntokens, bool all, struct tess_program **out)
 {
-	struct tess_record_how how = { .model = p->model,
-		                       .plan = &p->plan,
-		                       .source = &p->source,
-		                       .nranks = nranks,
-		                       .ntokens = ntokens,
-		                       .all = all };
+	struct tess_record_options options = { .model = p->model,
+		                               .plan = &p->plan,
+		                               .source = &p->source,
+		                               .nranks = nranks,
+		                               .ntokens = ntokens,
+		                               .all = all };
 	struct tess_program *program;
-	tess_status st = tess_program_record(&how, &program);
+	tess_status st = tess_program_record(&options, &program);
 
 	if (st)
 		return st;
@@ -80,13 +80,14 @@ tess_status tess_planned_record(const struct tess_planned *p, int32_t nranks, in
 	return st;
 }
 
-void tess_planned_warn(const struct tess_planned *p, const struct tess_program *program)
+void tess_planned_model_warn_unused(const struct tess_planned_model *p,
+                                    const struct tess_program *program)
 {
-	tess_checkpoint_warn(p->checkpoint);
+	tess_checkpoint_warn_unused(p->checkpoint);
 	tess_unexpected_check(program, p->model, &p->source, true);
 }
 
-int64_t tess_planned_positions(const struct tess_planned *p)
+int64_t tess_planned_model_positions(const struct tess_planned_model *p)
 {
 	const json_t *n = json_object_get(tess_checkpoint_config(p->checkpoint)->root,
 	                                  "max_position_embeddings");
@@ -97,9 +98,9 @@ int64_t tess_planned_positions(const struct tess_planned *p)
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 static tess_status open_session(struct tess_group *g, const char *dir,
-                                const struct tess_session_how *how, struct tess_session **out)
+                                const struct tess_session_options *how, struct tess_session **out)
 {
-	struct tess_session_how mine = { .size = sizeof mine };
+	struct tess_session_options mine = { .size = sizeof mine };
 	struct tess_session *s = calloc(1, sizeof *s);
 	tess_status st;
 
@@ -108,12 +109,13 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
 	s->group = g;
-	st = tess_agree(g, tess_planned_open(dir, &mine, false, &s->planned), "session");
+	st = tess_group_agree_status(g, tess_planned_model_open(dir, &mine, false, &s->model),
+	                             "session");
 	if (!st && tess_group_rank(g) == 0)
-		tess_checkpoint_warn(s->planned.checkpoint);
+		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {
-		struct tess_runner_parts parts = { s->planned.model, &s->planned.plan,
-			                           &s->planned.source, g, mine.threads };
+		struct tess_runner_parts parts = { s->model.model, &s->model.plan, &s->model.source,
+			                           g, mine.threads };
 
 		st = tess_runner_new(&parts, &s->runner);
 	}
@@ -126,14 +128,14 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 
 /* Numbers of config.json are read, and tables made, in the default state, whatever the caller's is. */
 tess_status tess_session_open(struct tess_group *g, const char *dir,
-                              const struct tess_session_how *how, struct tess_session **out)
+                              const struct tess_session_options *options, struct tess_session **out)
 {
 	fenv_t callers;
 	tess_status st;
 
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = open_session(g, dir, how, out);
+	st = open_session(g, dir, options, out);
 	fesetenv(&callers);
 	return st;
 }
@@ -144,13 +146,13 @@ void tess_session_close(struct tess_session *s)
 		return;
 	tess_tokenizer_close(s->tokenizer);
 	tess_runner_free(s->runner);
-	tess_planned_close(&s->planned);
+	tess_planned_model_close(&s->model);
 	free(s);
 }
 
-const struct tess_planned *tess_session_planned(const struct tess_session *s)
+const struct tess_planned_model *tess_session_model(const struct tess_session *s)
 {
-	return &s->planned;
+	return &s->model;
 }
 
 struct tess_runner *tess_session_runner(struct tess_session *s)
@@ -163,7 +165,7 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
 	tess_status st = TESS_OK;
 
 	if (!s->tokenizer)
-		st = tess_tokenizer_open(tess_checkpoint_dir(s->planned.checkpoint), &s->tokenizer);
+		st = tess_tokenizer_open(tess_checkpoint_dir(s->model.checkpoint), &s->tokenizer);
 	if (!st)
 		*out = s->tokenizer;
 	return st;
@@ -171,8 +173,8 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
 
 /* ---- text ------------------------------------------------------------------------------------------------ */
 
-static tess_status encode(struct tess_session *s, const char *text, size_t len, int32_t **ids,
-                          size_t *n)
+static tess_status encode_prompt(struct tess_session *s, const char *text, size_t len,
+                                 int32_t **ids, size_t *n)
 {
 	const struct tess_tokenizer *t;
 	tess_status st = tess_session_tokenizer(s, &t);
@@ -180,21 +182,21 @@ static tess_status encode(struct tess_session *s, const char *text, size_t len, 
 	return st ? st : tess_tokenizer_encode(t, text, len, true, ids, n);
 }
 
-tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t len,
-                                const int32_t *ids, int64_t nids, int32_t **out, int64_t *n)
+tess_status tess_session_share_prompt(struct tess_session *s, const char *text, size_t len,
+                                      const int32_t *ids, int64_t nids, int32_t **out, int64_t *n)
 {
 	bool first = tess_group_rank(s->group) == 0;
 	int32_t *list = NULL;
-	size_t made = (size_t)nids;
+	size_t nmade = (size_t)nids;
 	int64_t count;
 	tess_status st = TESS_OK;
 
 	if (first && !ids)
-		st = encode(s, text, len, &list, &made);
-	st = tess_agree(s->group, st, "prompt");
+		st = encode_prompt(s, text, len, &list, &nmade);
+	st = tess_group_agree_status(s->group, st, "prompt");
 	if (st)
 		return st;
-	count = (int64_t)made;
+	count = (int64_t)nmade;
 	st = tess_broadcast(s->group, &count, 1, TESS_I64, 0, "prompt:length");
 	if (!st && !list) {
 		list = malloc((size_t)(count + 1) * sizeof *list);
@@ -202,8 +204,9 @@ tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t
 			memcpy(list, ids, (size_t)count * sizeof *list);
 	}
 	if (!st)
-		st = tess_agree(s->group, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"),
-		                "prompt");
+		st = tess_group_agree_status(
+			s->group, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"),
+			"prompt");
 	if (!st)
 		st = tess_broadcast(s->group, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
 	if (st) {
@@ -216,17 +219,17 @@ tess_status tess_session_prompt(struct tess_session *s, const char *text, size_t
 }
 
 struct stream { /* rank 0's ids on their way to the caller's text */
-	struct tess_decoding *decoding;
+	struct tess_decode_stream *decoder;
 	int (*text)(void *self, const char *bytes, size_t n);
 	void *self;
 };
 
-static int chosen(void *self, int32_t id, const float *logits)
+static int push_chosen_id(void *self, int32_t id, const float *logits)
 {
 	struct stream *to = self;
 	const char *bytes;
 	size_t n = 0;
-	tess_status st = tess_decoding_push(to->decoding, id, &bytes, &n);
+	tess_status st = tess_decode_stream_push(to->decoder, id, &bytes, &n);
 
 	(void)logits;
 	if (st)
@@ -234,10 +237,11 @@ static int chosen(void *self, int32_t id, const float *logits)
 	return n && to->text(to->self, bytes, n);
 }
 
-static tess_status stream(struct tess_session *s, struct tess_generate *ask, struct stream *to)
+static tess_status stream_text(struct tess_session *s, struct tess_generate_request *request,
+                               struct stream *to)
 {
 	const struct tess_tokenizer *t;
-	struct tess_generated done;
+	struct tess_generate_result result;
 	const char *bytes;
 	size_t n = 0;
 	tess_status st = TESS_OK;
@@ -245,43 +249,43 @@ static tess_status stream(struct tess_session *s, struct tess_generate *ask, str
 	if (tess_group_rank(s->group) == 0) {
 		st = tess_session_tokenizer(s, &t);
 		if (!st)
-			st = tess_decoding_open(t, true, &to->decoding);
-		ask->self = to;
-		ask->chosen = chosen;
+			st = tess_decode_stream_open(t, true, &to->decoder);
+		request->self = to;
+		request->on_token = push_chosen_id;
 	}
-	st = tess_agree(s->group, st, "text");
+	st = tess_group_agree_status(s->group, st, "text");
 	if (st)
 		goto out;
-	st = tess_generate_run(s->runner, ask, &done);
+	st = tess_generate_run(s->runner, request, &result);
 	if (st)
 		goto out;
-	if (to->decoding)
-		st = tess_decoding_end(to->decoding, &bytes, &n);
+	if (to->decoder)
+		st = tess_decode_stream_finish(to->decoder, &bytes, &n);
 	if (!st && n)
 		to->text(to->self, bytes, n);
-	st = tess_agree(s->group, st, "text");
+	st = tess_group_agree_status(s->group, st, "text");
 out:
-	tess_decoding_close(to->decoding);
+	tess_decode_stream_close(to->decoder);
 	return st;
 }
 
-tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_t max_tokens,
-                              int (*text)(void *self, const char *bytes, size_t n), void *self)
+tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
+                                  int (*text)(void *self, const char *bytes, size_t n), void *self)
 {
-	const struct tess_generation *gen = tess_checkpoint_generation(s->planned.checkpoint);
+	const struct tess_generation *gen = tess_checkpoint_generation(s->model.checkpoint);
 	struct stream to = { .text = text, .self = self };
-	struct tess_generate ask = { .max_tokens = max_tokens, .nstop = gen->neos };
-	int32_t *ids, stop[TESS_EOS_MOST];
-	tess_status st =
-		tess_session_prompt(s, prompt, strlen(prompt), NULL, 0, &ids, &ask.nprompt);
+	struct tess_generate_request request = { .max_tokens = max_tokens, .nstop = gen->neos };
+	int32_t *ids, stop[TESS_EOS_MAX];
+	tess_status st = tess_session_share_prompt(s, prompt, strlen(prompt), NULL, 0, &ids,
+	                                           &request.nprompt);
 
 	if (st)
 		return st;
 	for (int32_t i = 0; i < gen->neos; i++)
 		stop[i] = (int32_t)gen->eos[i];
-	ask.prompt = ids;
-	ask.stop = stop;
-	st = stream(s, &ask, &to);
+	request.prompt = ids;
+	request.stop = stop;
+	st = stream_text(s, &request, &to);
 	free(ids);
 	return st;
 }

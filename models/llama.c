@@ -13,7 +13,7 @@ struct config {
 	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
 };
 
-static struct config read_config(struct tess_nn *nn)
+static struct config read_llama_config(struct tess_nn *nn)
 {
 	struct config c = { 0 };
 	int64_t hidden = nn->integer(nn, "hidden_size", 0),
@@ -30,13 +30,13 @@ static struct config read_config(struct tess_nn *nn)
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
 	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
-	                        nn->integer(nn, "num_key_value_heads", heads));
+	                         nn->integer(nn, "num_key_value_heads", heads));
 	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
 	return c;
 }
 
-static struct tess_tensor *attention(struct tess_nn *nn, const struct config *c,
-                                     struct tess_tensor *x)
+static struct tess_tensor *forward_attention(struct tess_nn *nn, const struct config *c,
+                                             struct tess_tensor *x)
 {
 	struct tess_tensor *qkv[3], *y;
 
@@ -56,7 +56,8 @@ static struct tess_tensor *attention(struct tess_nn *nn, const struct config *c,
 	return nn->leave(nn, y);
 }
 
-static struct tess_tensor *mlp(struct tess_nn *nn, const struct config *c, struct tess_tensor *x)
+static struct tess_tensor *forward_mlp(struct tess_nn *nn, const struct config *c,
+                                       struct tess_tensor *x)
 {
 	struct tess_tensor *h[2], *y;
 
@@ -72,18 +73,19 @@ static struct tess_tensor *mlp(struct tess_nn *nn, const struct config *c, struc
 	return nn->leave(nn, y);
 }
 
-static struct tess_tensor *forward(struct tess_nn *nn, struct tess_tensor *ids)
+static struct tess_tensor *forward_llama(struct tess_nn *nn, struct tess_tensor *ids)
 {
-	struct config c = read_config(nn);
+	struct config c = read_llama_config(nn);
 	struct tess_tensor *x, *y;
 
 	ids = nn->enter(nn, ids, "model");
 	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
 	for (int64_t i = 0; i < c.layers; i++) {
 		x = nn->enter(nn, x, "layers.%d", (int)i);
-		y = attention(nn, &c, nn->norm(nn, "input_layernorm", x, TESS_RMS, c.eps));
+		y = forward_attention(nn, &c, nn->norm(nn, "input_layernorm", x, TESS_RMS, c.eps));
 		x = nn->add(nn, x, y);
-		y = mlp(nn, &c, nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c.eps));
+		y = forward_mlp(nn, &c,
+		                nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c.eps));
 		x = nn->leave(nn, nn->add(nn, x, y));
 	}
 	x = nn->select_rows(nn, nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c.eps)));
@@ -129,7 +131,7 @@ static const struct tess_model llama = {
 	.summary = "Llama 1 to 3",
 	.types = types,
 	.presets = presets,
-	.forward = forward,
+	.forward = forward_llama,
 	.unexpected = unexpected,
 };
 static const struct tess_model *const models[] = { &llama, NULL };

@@ -7,7 +7,7 @@
 
 enum { SENTENCE = 1024 };
 
-tess_status tess_agree(struct tess_group *g, tess_status st, const char *where)
+tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const char *where)
 {
 	int32_t n = tess_group_size(g), first = 0, *all = calloc((size_t)n, sizeof *all);
 	char sentence[SENTENCE];

@@ -9,6 +9,6 @@
  * such rank, with its sentence behind "rank N: ". Collective: called after work of a rank's own that can fail on one rank
  * alone, before the others wait for its result. The group stays usable.
  */
-tess_status tess_agree(struct tess_group *g, tess_status st, const char *where);
+tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const char *where);
 
 #endif

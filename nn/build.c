@@ -5,24 +5,25 @@
 
 #include <string.h>
 
-int64_t build_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
+int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
 {
 	bool cut = tess_place_is(v->place, TESS_SHARD, axis);
 
-	return cut ? tess_dim_held(v->dim[axis], b->l->nranks, b->l->rank) : v->dim[axis]->size;
+	return cut ? tess_dim_get_local_size(v->dim[axis], b->l->nranks, b->l->rank)
+	           : v->dim[axis]->size;
 }
 
-static int64_t local_nodes(const struct build *b, const struct tess_tensor *v)
+static int64_t count_local_nodes(const struct build *b, const struct tess_tensor *v)
 {
-	int64_t n[TESS_MOST_TREES];
-	struct tess_sum sum = { .ntree = tess_sum_trees(v->sum, n), .n = n };
+	int64_t n[TESS_TREES_MAX];
+	struct tess_sum sum = { .ntree = tess_dim_list_trees(v->sum, n), .n = n };
 
 	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
 }
 
 /* ---- memory: one buffer a value, offsets when all lifetimes are known --------------------------------- */
 
-int32_t build_buffer(struct build *b, uint64_t bytes)
+int32_t build_add_buffer(struct build *b, uint64_t bytes)
 {
 	struct buffer *list =
 		tess_arena_grow(&b->l->arena, b->buffer, (size_t)b->nbuffers, sizeof *list);
@@ -33,14 +34,14 @@ int32_t build_buffer(struct build *b, uint64_t bytes)
 	}
 	b->buffer = list;
 	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63,
-		                                  .first = b->record,
-		                                  .last = b->record };
+		                                  .first_record = b->record,
+		                                  .last_record = b->record };
 	return b->nbuffers++;
 }
 
-void build_patch(struct build *b, struct tess_patch p)
+void build_add_patch(struct build *b, struct tess_patch p)
 {
-	struct tess_lowered *l = b->l;
+	struct tess_rank_program *l = b->l;
 	struct tess_patch *list;
 
 	if (b->status)
@@ -54,54 +55,57 @@ void build_patch(struct build *b, struct tess_patch p)
 	l->patch[l->npatches++] = p;
 }
 
-void build_point(struct build *b, void **at, const struct value *v)
+void build_add_pointer(struct build *b, void **at, const struct value *v)
 {
 	if (b->status)
 		return;
-	b->buffer[v->buffer].last = b->record;
-	/* the buffer's number stands for its offset until build_place */
-	build_patch(b, (struct tess_patch){ .at = at,
-	                                    .space = TESS_SPACE_STEP,
-	                                    .layer = v->buffer,
-	                                    .offset = v->offset });
+	b->buffer[v->buffer].last_record = b->record;
+	/* the buffer's number stands for its offset until build_place_buffers */
+	build_add_patch(b, (struct tess_patch){ .pointer = at,
+	                                        .space = TESS_SPACE_STEP,
+	                                        .layer = v->buffer,
+	                                        .offset = v->offset });
 }
 
-struct value build_temp(struct build *b, int64_t nodes, int64_t rows, int64_t cols, int32_t dtype)
+struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
+                                 int32_t dtype)
 {
 	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
 
-	return (struct value){ .buffer = build_buffer(b, 4 * count),
+	return (struct value){ .buffer = build_add_buffer(b, 4 * count),
 		               .dtype = dtype,
 		               .nodes = nodes,
 		               .rows = rows,
 		               .cols = cols,
-		               .row = cols,
-		               .node = rows * cols };
+		               .row_stride = cols,
+		               .node_stride = rows * cols };
 }
 
-struct value *build_value(struct build *b, const struct tess_tensor *t)
+struct value *build_get_value(struct build *b, const struct tess_tensor *t)
 {
 	struct value *v = &b->value[t->id];
 
-	if (v->known)
+	if (v->allocated)
 		return v;
-	*v = build_temp(b, 0, build_size(b, t, 0), t->ndim > 1 ? build_size(b, t, 1) : 1, t->dtype);
+	*v = build_add_temporary(b, 0, build_get_local_size(b, t, 0),
+	                         t->ndim > 1 ? build_get_local_size(b, t, 1) : 1, t->dtype);
 	if (t->place.kind == TESS_PARTIAL) {
-		int64_t nodes = local_nodes(b, t);
+		int64_t nodes = count_local_nodes(b, t);
 
 		b->nbuffers--;
-		*v = build_temp(b, nodes, v->rows, v->cols, t->dtype);
+		*v = build_add_temporary(b, nodes, v->rows, v->cols, t->dtype);
 		v->partial = true;
 	}
-	v->known = true;
+	v->allocated = true;
 	return v;
 }
 
-struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_t col, int64_t cols)
+struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
+                               int64_t cols)
 {
 	struct value part = *v;
 
-	part.offset += 4 * (uint64_t)(row * v->row + col);
+	part.offset += 4 * (uint64_t)(row * v->row_stride + col);
 	part.rows = rows;
 	part.cols = cols;
 	return part;
@@ -131,9 +135,9 @@ static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive
  * Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. In that
  * order a buffer that has ended once is never met again.
  */
-void build_place(struct build *b)
+void build_place_buffers(struct build *b)
 {
-	struct tess_lowered *l = b->l;
+	struct tess_rank_program *l = b->l;
 	struct buffer **alive = TESS_NEW(&l->arena, struct buffer *, b->nbuffers + 1);
 	int32_t n = 0;
 
@@ -146,7 +150,7 @@ void build_place(struct build *b)
 		int32_t kept = 0;
 
 		for (int32_t k = 0; k < n; k++)
-			if (alive[k]->last >= me->first)
+			if (alive[k]->last_record >= me->first_record)
 				alive[kept++] = alive[k];
 		n = kept;
 		me->offset = find_offset(me, alive, n);
@@ -161,9 +165,9 @@ void build_place(struct build *b)
 
 /* ---- steps -------------------------------------------------------------------------------------------- */
 
-struct tess_step *build_step(struct build *b, int32_t kind)
+struct tess_step *build_add_step(struct build *b, int32_t kind)
 {
-	struct tess_lowered *l = b->l;
+	struct tess_rank_program *l = b->l;
 	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1);
 	struct tess_step **list =
 		tess_arena_grow(&l->arena, l->step, (size_t)l->nsteps, sizeof *list);
@@ -179,23 +183,24 @@ struct tess_step *build_step(struct build *b, int32_t kind)
 	return s;
 }
 
-struct tess_view build_view(const struct value *v)
+struct tess_view build_make_view(const struct value *v)
 {
-	struct tess_view w = {
-		.dtype = v->dtype, .ndim = 2, .shape = { v->rows, v->cols }, .stride = { v->row, 1 }
-	};
+	struct tess_view w = { .dtype = v->dtype,
+		               .ndim = 2,
+		               .shape = { v->rows, v->cols },
+		               .stride = { v->row_stride, 1 } };
 
 	if (!v->partial)
 		return w;
 	return (struct tess_view){ .dtype = v->dtype,
 		                   .ndim = 3,
 		                   .shape = { v->nodes, v->rows, v->cols },
-		                   .stride = { v->node, v->row, 1 } };
+		                   .stride = { v->node_stride, v->row_stride, 1 } };
 }
 
-struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
+struct tess_op *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
 {
-	struct tess_step *s = build_step(b, TESS_STEP_OP);
+	struct tess_step *s = build_add_step(b, TESS_STEP_OP);
 	struct tess_op *op = &s->op;
 
 	*op = (struct tess_op){ .size = sizeof *op,
@@ -210,33 +215,33 @@ struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nou
 	return op;
 }
 
-void build_in(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+void build_set_input(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
 {
-	struct tess_view *at = (struct tess_view *)&op->in[i];
+	struct tess_view *view = (struct tess_view *)&op->in[i];
 
 	if (b->status)
 		return;
-	*at = build_view(v);
-	build_point(b, &at->data, v);
+	*view = build_make_view(v);
+	build_add_pointer(b, &view->data, v);
 }
 
-void build_out(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+void build_set_output(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
 {
-	struct tess_view *at = (struct tess_view *)&op->out[i];
+	struct tess_view *view = (struct tess_view *)&op->out[i];
 
 	if (b->status)
 		return;
-	*at = build_view(v);
-	build_point(b, &at->data, v);
+	*view = build_make_view(v);
+	build_add_pointer(b, &view->data, v);
 }
 
-void build_copy(struct build *b, const struct value *from, const struct value *to)
+void build_add_copy(struct build *b, const struct value *from, const struct value *to)
 {
 	struct tess_op *op;
 
 	if (!from->rows || !from->cols || (from->partial && !from->nodes))
 		return;
-	op = build_op(b, TESS_OP_COPY, 1, 1);
-	build_in(b, op, 0, from);
-	build_out(b, op, 0, to);
+	op = build_add_op(b, TESS_OP_COPY, 1, 1);
+	build_set_input(b, op, 0, from);
+	build_set_output(b, op, 0, to);
 }

@@ -6,20 +6,20 @@
 
 struct buffer {
 	uint64_t bytes, offset;
-	int32_t first, last;
+	int32_t first_record, last_record;
 }; /* alive in records first..last */
 
 struct value { /* a tensor on this rank: rows of 4-byte elements in a buffer */
-	bool known, partial;
+	bool allocated, partial;
 	int32_t buffer, dtype;
 	uint64_t offset; /* bytes */
 	int64_t nodes, rows, cols;
-	int64_t node, row; /* strides, in elements */
+	int64_t node_stride, row_stride; /* strides, in elements */
 };
 
 struct build {
 	const struct tess_program *p;
-	struct tess_lowered *l;
+	struct tess_rank_program *l;
 	const struct tess_view *weights;
 	struct value *value; /* by the tensor's id */
 	struct buffer *buffer;
@@ -30,29 +30,30 @@ struct build {
 };
 
 /* What this rank holds of an axis. */
-int64_t build_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
+int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
 /* The tensor's value, with a buffer of its own the first time. */
-struct value *build_value(struct build *b, const struct tess_tensor *t);
+struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 /* A buffer for this record alone; nodes 0: a finished value. */
-struct value build_temp(struct build *b, int64_t nodes, int64_t rows, int64_t cols, int32_t dtype);
-int32_t build_buffer(struct build *b, uint64_t bytes);
+struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
+                                 int32_t dtype);
+int32_t build_add_buffer(struct build *b, uint64_t bytes);
 /* A block of a value, as a view. */
-struct value build_part(const struct value *v, int64_t row, int64_t rows, int64_t col,
-                        int64_t cols);
+struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
+                               int64_t cols);
 
-struct tess_step *build_step(struct build *b, int32_t kind);
-struct tess_op *build_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
-struct tess_view build_view(const struct value *v);
-void build_in(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
-void build_out(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
-void build_copy(struct build *b, const struct value *from, const struct value *to);
+struct tess_step *build_add_step(struct build *b, int32_t kind);
+struct tess_op *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
+struct tess_view build_make_view(const struct value *v);
+void build_set_input(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
+void build_set_output(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
+void build_add_copy(struct build *b, const struct value *from, const struct value *to);
 /* *at will point to the value's memory; to what `p` says. */
-void build_point(struct build *b, void **at, const struct value *v);
-void build_patch(struct build *b, struct tess_patch p);
+void build_add_pointer(struct build *b, void **at, const struct value *v);
+void build_add_patch(struct build *b, struct tess_patch p);
 /* Gives the buffers their offsets, when all lifetimes are known. */
-void build_place(struct build *b);
+void build_place_buffers(struct build *b);
 
 /* The steps of a TESS_REC_MOVE (move.c). */
-void build_move(struct build *b, const struct tess_record *rec);
+void build_add_move(struct build *b, const struct tess_record *rec);
 
 #endif

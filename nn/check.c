@@ -13,24 +13,25 @@ struct finding { /* of one rank; moved as 5 x i64 */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
-void build_checks(struct build *b, const struct tess_record *rec)
+void build_add_checks(struct build *b, const struct tess_record *rec)
 {
 	bool view = rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_SELECT_ROWS;
 
 	for (int32_t i = 0; i < rec->nout && !view && !b->status; i++) {
-		const struct value *v = build_value(b, rec->out[i]);
-		struct tess_step *s = build_step(b, TESS_STEP_CHECK);
+		const struct value *v = build_get_value(b, rec->out[i]);
+		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
 
 		s->check = (struct tess_check){ .record = rec,
 			                        .tensor = rec->out[i],
 			                        .nranks = b->l->nranks,
 			                        .rank = b->l->rank,
-			                        .view = build_view(v) };
-		build_point(b, &s->check.view.data, v);
+			                        .view = build_make_view(v) };
+		build_add_pointer(b, &s->check.view.data, v);
 	}
 }
 
-static uint32_t bits_at(const struct tess_view *v, int64_t node, int64_t row, int64_t column)
+static uint32_t load_element_bits(const struct tess_view *v, int64_t node, int64_t row,
+                                  int64_t column)
 {
 	int32_t a = v->ndim == 3;
 	const uint32_t *data = v->data;
@@ -39,12 +40,12 @@ static uint32_t bits_at(const struct tess_view *v, int64_t node, int64_t row, in
 }
 
 /* Exponents of ones alone: NaN and Inf. */
-static bool not_finite(uint32_t bits)
+static bool is_not_finite(uint32_t bits)
 {
 	return (bits & 0x7f800000) == 0x7f800000;
 }
 
-int64_t tess_find_not_finite(const float *x, int64_t n)
+int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
 		if (!isfinite(x[i]))
@@ -53,7 +54,7 @@ int64_t tess_find_not_finite(const float *x, int64_t n)
 }
 
 /* Where element `at` of this rank's part of an axis lies in the whole. */
-static int64_t find_global(const struct tess_check *c, int32_t axis, int64_t at)
+static int64_t map_to_global(const struct tess_check *c, int32_t axis, int64_t at)
 {
 	const struct tess_dim *d = axis < c->tensor->ndim ? c->tensor->dim[axis] : NULL;
 	struct tess_run *run;
@@ -61,28 +62,28 @@ static int64_t find_global(const struct tess_check *c, int32_t axis, int64_t at)
 
 	if (!d || !tess_place_is(c->tensor->place, TESS_SHARD, axis))
 		return at;
-	run = calloc((size_t)tess_dim_pieces(d), sizeof *run);
+	run = calloc((size_t)tess_dim_count_pieces(d), sizeof *run);
 	if (!run)
 		return at;
-	tess_axis_runs(d, true, c->nranks, c->rank, run);
+	tess_dim_list_local_runs(d, true, c->nranks, c->rank, run);
 	while (at >= run[i].len)
 		at -= run[i++].len;
-	at += run[i].at;
+	at += run[i].start;
 	free(run);
 	return at;
 }
 
-static void fill_in(const struct tess_check *c, int64_t row, int64_t column, uint32_t bits,
-                    struct finding *out)
+static void set_finding(const struct tess_check *c, int64_t row, int64_t column, uint32_t bits,
+                        struct finding *out)
 {
 	out->found = 1;
-	out->row = find_global(c, 0, row);
-	out->column = find_global(c, 1, column);
+	out->row = map_to_global(c, 0, row);
+	out->column = map_to_global(c, 1, column);
 	out->bits = bits;
 }
 
 /* Hashes this rank's part, and finds its first NaN or Inf. */
-static struct finding scan(const struct tess_check *c)
+static struct finding scan_part(const struct tess_check *c)
 {
 	const struct tess_view *v = &c->view;
 	int32_t a = v->ndim == 3;
@@ -93,11 +94,11 @@ static struct finding scan(const struct tess_check *c)
 	for (int64_t i = 0; i < nodes; i++)
 		for (int64_t r = 0; r < v->shape[a]; r++)
 			for (int64_t k = 0; k < v->shape[a + 1]; k++) {
-				uint32_t bits = bits_at(v, i, r, k);
+				uint32_t bits = load_element_bits(v, i, r, k);
 
 				hash = (hash ^ bits) * 0x100000001b3u;
-				if (!f.found && v->dtype == TESS_F32 && not_finite(bits))
-					fill_in(c, r, k, bits, &f);
+				if (!f.found && v->dtype == TESS_F32 && is_not_finite(bits))
+					set_finding(c, r, k, bits, &f);
 			}
 	f.hash = (int64_t)(hash ^ hash >> 32);
 	return f;
@@ -121,7 +122,7 @@ static int32_t find_majority(const struct finding *all, int32_t n)
 	return best;
 }
 
-static double number(const struct tess_check *c, int64_t bits)
+static double convert_bits(const struct tess_check *c, int64_t bits)
 {
 	uint32_t low = (uint32_t)bits;
 	float f;
@@ -139,8 +140,8 @@ static tess_status fail_not_finite(const struct tess_check *c, const struct find
 		TESS_EINVAL,
 		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this step that "
 		"is no finite number; look at this module's weights, and at what its style or plugin does",
-		c->record->module, tess_record_name(c->record->kind),
-		isnan(number(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
+		c->record->module, tess_record_kind_name(c->record->kind),
+		isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
 		(long long)f->column);
 }
 
@@ -152,15 +153,15 @@ static tess_status find_difference(const struct tess_check *c, struct tess_group
 	tess_status st;
 
 	for (int64_t i = 0; i < rows * columns; i++)
-		theirs[i] = bits_at(&c->view, 0, i / columns, i % columns);
+		theirs[i] = load_element_bits(&c->view, 0, i / columns, i % columns);
 	st = tess_broadcast(g, theirs, (uint64_t)(rows * columns), TESS_I32, from,
 	                    c->record->module);
 	*out = (struct finding){ 0 };
 	for (int64_t i = 0; i < rows * columns && !st && !out->found; i++) {
-		uint32_t mine = bits_at(&c->view, 0, i / columns, i % columns);
+		uint32_t mine = load_element_bits(&c->view, 0, i / columns, i % columns);
 
 		if (mine != theirs[i])
-			fill_in(c, i / columns, i % columns, mine, out);
+			set_finding(c, i / columns, i % columns, mine, out);
 	}
 	return st;
 }
@@ -186,10 +187,10 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 			TESS_EMISMATCH,
 			"%s: %s gives %.9g on rank %d, and %.9g on rank %d, at row %lld, column %lld, where "
 			"all ranks are to hold the same; its style, or a plugin's function, lets ranks differ",
-			c->record->module, tess_record_name(c->record->kind),
-			number(c, all[odd].bits), (int)odd,
-			number(c, theirs[all[odd].row * columns + all[odd].column]), (int)from,
-			(long long)all[odd].row, (long long)all[odd].column);
+			c->record->module, tess_record_kind_name(c->record->kind),
+			convert_bits(c, all[odd].bits), (int)odd,
+			convert_bits(c, theirs[all[odd].row * columns + all[odd].column]),
+			(int)from, (long long)all[odd].row, (long long)all[odd].column);
 	free(theirs);
 	return st;
 }
@@ -197,7 +198,7 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 tess_status tess_check_run(const struct tess_check *c, struct tess_group *g)
 {
 	int32_t n = tess_group_size(g);
-	struct finding mine = scan(c), *all = calloc((size_t)n, sizeof *all);
+	struct finding mine = scan_part(c), *all = calloc((size_t)n, sizeof *all);
 	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	bool same = true;
 

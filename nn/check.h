@@ -7,7 +7,7 @@
 #include <tessera/tessera.h>
 
 /* A step for each value that the record at hand has computed or moved; what is a view of another has none. */
-void build_checks(struct build *b, const struct tess_record *rec);
+void build_add_checks(struct build *b, const struct tess_record *rec);
 
 /*
  * Collective. TESS_EINVAL: a rank's part holds NaN or Inf; TESS_EMISMATCH: it is to be the same on all ranks, and is
@@ -16,6 +16,6 @@ void build_checks(struct build *b, const struct tess_record *rec);
 tess_status tess_check_run(const struct tess_check *c, struct tess_group *g);
 
 /* The first of n numbers that is NaN or infinite; -1: none. */
-int64_t tess_find_not_finite(const float *x, int64_t n);
+int64_t tess_logits_find_not_finite(const float *x, int64_t n);
 
 #endif

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-struct run {
-	struct tess_runner *s;
+struct generation {
+	struct tess_runner *runner;
 	struct tess_group *group;
-	const struct tess_generate *how;
+	const struct tess_generate_request *request;
 	struct tess_sampler *sampler; /* rank 0 only */
 	int32_t *seen; /* prompt and text so far */
 	int64_t nseen;
@@ -22,7 +22,7 @@ struct run {
 	char sentence[1024];
 };
 
-static double now(void)
+static double read_generate_clock(void)
 {
 	struct timespec t;
 
@@ -31,7 +31,7 @@ static double now(void)
 }
 
 /* Of rank 0 alone: the others are in the next call, and hear it there. */
-static void keep_failure(struct run *r, tess_status st)
+static void store_generate_failure(struct generation *r, tess_status st)
 {
 	r->failed = st;
 	if (st)
@@ -39,49 +39,52 @@ static void keep_failure(struct run *r, tess_status st)
 }
 
 /* Rank 0's failure, on all ranks. */
-static tess_status share_failure(struct run *r)
+static tess_status share_generate_failure(struct generation *r)
 {
 	if (r->failed)
 		tess_fail(r->failed, "%s", r->sentence);
-	return tess_agree(r->group, r->failed, "generate");
+	return tess_group_agree_status(r->group, r->failed, "generate");
 }
 
 /* One step; with `all` its rows go to whoever asked. *last: the row that chooses the next id. */
-static tess_status step(struct run *r, const int32_t *ids, int64_t n, const float **last)
+static tess_status run_generate_step(struct generation *r, const int32_t *ids, int64_t n,
+                                     const float **last)
 {
 	const float *rows;
-	tess_status st = tess_runner_step(r->s, ids, n, r->how->all, &rows);
+	tess_status st = tess_runner_step(r->runner, ids, n, r->request->all, &rows);
 
 	if (st)
 		return st;
-	*last = r->how->all ? rows + (n - 1) * tess_runner_vocabulary(r->s) : rows;
-	if (r->how->all && r->how->logits && r->sampler && !r->failed)
-		keep_failure(r, r->how->logits(r->how->self, rows, n));
+	*last = r->request->all ? rows + (n - 1) * tess_runner_vocabulary(r->runner) : rows;
+	if (r->request->all && r->request->on_logits && r->sampler && !r->failed)
+		store_generate_failure(r, r->request->on_logits(r->request->self, rows, n));
 	return TESS_OK;
 }
 
-static tess_status prefill(struct run *r, const float **last)
+static tess_status prefill_prompt(struct generation *r, const float **last)
 {
-	int64_t n = r->how->nprompt, chunk = r->how->chunk > 0 ? r->how->chunk : n;
+	int64_t n = r->request->nprompt, chunk = r->request->chunk > 0 ? r->request->chunk : n;
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0; at < n && !st; at += chunk)
-		st = step(r, r->how->prompt + at, n - at < chunk ? n - at : chunk, last);
+		st = run_generate_step(r, r->request->prompt + at, n - at < chunk ? n - at : chunk,
+		                       last);
 	return st;
 }
 
-static bool stops(const struct tess_generate *how, int32_t id)
+static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
 {
-	for (int64_t i = 0; i < how->nstop; i++)
-		if (how->stop[i] == id)
+	for (int64_t i = 0; i < request->nstop; i++)
+		if (request->stop[i] == id)
 			return true;
 	return false;
 }
 
 /* They would choose the first id, or any. */
-static tess_status check_logits(const struct run *r, const float *logits)
+static tess_status check_logits(const struct generation *r, const float *logits)
 {
-	int64_t n = tess_runner_vocabulary(r->s), at = tess_find_not_finite(logits, n), odd = 0;
+	int64_t n = tess_runner_vocabulary(r->runner), at = tess_logits_find_not_finite(logits, n),
+		odd = 0;
 
 	for (int64_t i = at; at >= 0 && i < n; i++)
 		odd += !isfinite(logits[i]);
@@ -97,40 +100,40 @@ static tess_status check_logits(const struct run *r, const float *logits)
 }
 
 /* On rank 0: the id, and TESS_FINISH_... where it is the last. */
-static tess_status draw(struct run *r, const float *logits, int64_t step_no, int32_t *id,
-                        int32_t *finish)
+static tess_status draw_next_id(struct generation *r, const float *logits, int64_t step_no,
+                                int32_t *id, int32_t *finish)
 {
 	tess_status st = check_logits(r, logits);
 	int enough = 0;
 
 	if (st)
 		return st;
-	*id = tess_sampler_draw(r->sampler, &r->how->sampling, logits, r->seen, r->nseen,
+	*id = tess_sampler_draw(r->sampler, &r->request->sampling, logits, r->seen, r->nseen,
 	                        (uint64_t)step_no);
-	if (r->how->chosen)
-		enough = r->how->chosen(r->how->self, *id, logits);
+	if (r->request->on_token)
+		enough = r->request->on_token(r->request->self, *id, logits);
 	if (enough < 0)
 		return enough;
-	*finish = enough                              ? TESS_FINISH_INTERRUPT
-	          : stops(r->how, *id)                ? TESS_FINISH_STOP
-	          : step_no + 1 == r->how->max_tokens ? TESS_FINISH_LENGTH
-	                                              : 0;
+	*finish = enough                                  ? TESS_FINISH_INTERRUPT
+	          : is_stop_id(r->request, *id)           ? TESS_FINISH_STOP
+	          : step_no + 1 == r->request->max_tokens ? TESS_FINISH_LENGTH
+	                                                  : 0;
 	return TESS_OK;
 }
 
 /* Rank 0 chooses and says whether it was the last, or failed; the others hear it. */
-static tess_status choose(struct run *r, const float *logits, int64_t step_no, int32_t *id,
-                          int32_t *finish)
+static tess_status choose_next_id(struct generation *r, const float *logits, int64_t step_no,
+                                  int32_t *id, int32_t *finish)
 {
 	int32_t word[3] = { 0, 0, 0 };
 	tess_status st;
 
 	if (r->sampler && !r->failed)
-		keep_failure(r, draw(r, logits, step_no, &word[0], &word[1]));
+		store_generate_failure(r, draw_next_id(r, logits, step_no, &word[0], &word[1]));
 	word[2] = r->failed != 0;
 	st = tess_broadcast(r->group, word, 3, TESS_I32, 0, "generate:next");
 	if (!st && word[2])
-		st = share_failure(r);
+		st = share_generate_failure(r);
 	if (st)
 		return st;
 	*id = word[0];
@@ -139,37 +142,37 @@ static tess_status choose(struct run *r, const float *logits, int64_t step_no, i
 	return TESS_OK;
 }
 
-static tess_status generate(struct run *r, struct tess_generated *out)
+static tess_status generate_tokens(struct generation *r, struct tess_generate_result *out)
 {
-	struct tess_generated done = { 0 };
-	double start = now();
+	struct tess_generate_result result = { 0 };
+	double start = read_generate_clock();
 	const float *logits = NULL;
 	int32_t id;
-	tess_status st = prefill(r, &logits);
+	tess_status st = prefill_prompt(r, &logits);
 
-	done.prefill = now() - start;
-	start = now();
-	if (!st && !r->how->max_tokens) {
-		done.finish = TESS_FINISH_LENGTH;
-		st = share_failure(r);
+	result.prefill = read_generate_clock() - start;
+	start = read_generate_clock();
+	if (!st && !r->request->max_tokens) {
+		result.finish = TESS_FINISH_LENGTH;
+		st = share_generate_failure(r);
 	}
-	while (!st && !done.finish) {
-		if (done.ntokens)
-			st = step(r, &id, 1, &logits);
+	while (!st && !result.finish) {
+		if (result.ntokens)
+			st = run_generate_step(r, &id, 1, &logits);
 		if (!st)
-			st = choose(r, logits, done.ntokens, &id, &done.finish);
-		done.ntokens++;
+			st = choose_next_id(r, logits, result.ntokens, &id, &result.finish);
+		result.ntokens++;
 	}
-	done.decode = now() - start;
+	result.decode = read_generate_clock() - start;
 	if (!st)
-		*out = done;
+		*out = result;
 	return st;
 }
 
-static tess_status open_and_generate(struct tess_runner *s, const struct tess_generate *how,
-                                     struct tess_generated *out)
+static tess_status open_and_generate(struct tess_runner *s, const struct tess_generate_request *how,
+                                     struct tess_generate_result *out)
 {
-	struct run r = { .s = s, .group = tess_runner_group(s), .how = how };
+	struct generation r = { .runner = s, .group = tess_runner_group(s), .request = how };
 	int64_t room = how->nprompt + how->max_tokens;
 	tess_status st;
 
@@ -183,11 +186,11 @@ static tess_status open_and_generate(struct tess_runner *s, const struct tess_ge
 	r.seen = st ? NULL : malloc((size_t)(room + 1) * sizeof *r.seen);
 	if (!st && !r.seen)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_agree(r.group, st, "generate");
+	st = tess_group_agree_status(r.group, st, "generate");
 	if (!st) {
 		memcpy(r.seen, how->prompt, (size_t)how->nprompt * sizeof *r.seen);
 		r.nseen = how->nprompt;
-		st = generate(&r, out);
+		st = generate_tokens(&r, out);
 	}
 	free(r.seen);
 	tess_sampler_free(r.sampler);
@@ -195,15 +198,16 @@ static tess_status open_and_generate(struct tess_runner *s, const struct tess_ge
 }
 
 /* Steps and samples in the default floating-point state, whatever the caller's is. */
-tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate *how,
-                              struct tess_generated *out)
+tess_status tess_generate_run(struct tess_runner *runner,
+                              const struct tess_generate_request *request,
+                              struct tess_generate_result *out)
 {
 	fenv_t callers;
 	tess_status st;
 
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = open_and_generate(s, how, out);
+	st = open_and_generate(runner, request, out);
 	fesetenv(&callers);
 	return st;
 }

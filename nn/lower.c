@@ -8,52 +8,52 @@
 
 /* ---- shapes ------------------------------------------------------------------------------------------- */
 
-int64_t tess_axis_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
-                       struct tess_run *runs)
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
+                                 struct tess_run *runs)
 {
 	int64_t n = 0;
 
-	tess_dim_hold(d, cut ? nranks : 1, cut ? rank : 0, runs);
-	for (int64_t i = 0; i < tess_dim_pieces(d); i++)
+	tess_dim_get_local_runs(d, cut ? nranks : 1, cut ? rank : 0, runs);
+	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++)
 		n += runs[i].len;
 	return n;
 }
 
 /* The distinct bases of a dim's pieces, in order: parts that share units are added in one tree. */
-static int32_t bases(const struct tess_dim *dim, const struct tess_dim **base)
+static int32_t list_bases(const struct tess_dim *dim, const struct tess_dim **base)
 {
 	int32_t n = 0;
 
-	for (int64_t i = 0; i < tess_dim_pieces(dim); i++) {
+	for (int64_t i = 0; i < tess_dim_count_pieces(dim); i++) {
 		int64_t at;
-		const struct tess_dim *b = tess_dim_piece(dim, i, &at)->base;
+		const struct tess_dim *b = tess_dim_get_piece(dim, i, &at)->base;
 		int32_t k = 0;
 
 		while (k < n && base[k] != b)
 			k++;
-		if (k == n && n < TESS_MOST_TREES)
+		if (k == n && n < TESS_TREES_MAX)
 			base[n++] = b;
 	}
 	return n;
 }
 
-int32_t tess_sum_trees(const struct tess_dim *dim, int64_t *n)
+int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n)
 {
-	const struct tess_dim *base[TESS_MOST_TREES];
+	const struct tess_dim *base[TESS_TREES_MAX];
 	int32_t count;
 
 	if (!dim) {
 		n[0] = 1;
 		return 1;
 	}
-	count = bases(dim, base);
+	count = list_bases(dim, base);
 	for (int32_t i = 0; i < count; i++)
-		n[i] = base[i]->count;
+		n[i] = base[i]->nunits;
 	return count;
 }
 
 /* `num` of an op; copied. */
-static void numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
+static void set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
 {
 	double *copy = TESS_NEW(&b->l->arena, double, n);
 
@@ -70,37 +70,37 @@ static void numbers(struct build *b, struct tess_op *op, int32_t n, const double
  * The trees of a contraction over `dim`: units that this rank adds, and where each unit's elements lie on
  * its local axis. What is held but not owned is in no unit.
  */
-static void trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
+static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
 {
-	const struct tess_dim *base[TESS_MOST_TREES];
-	int64_t pieces = tess_dim_pieces(dim);
-	struct tess_run *here = TESS_NEW(&b->l->arena, struct tess_run, pieces);
+	const struct tess_dim *base[TESS_TREES_MAX];
+	int64_t pieces = tess_dim_count_pieces(dim);
+	struct tess_run *runs = TESS_NEW(&b->l->arena, struct tess_run, pieces);
 	struct tess_term *term = TESS_NEW(&b->l->arena, struct tess_term, pieces);
-	int32_t n = bases(dim, base), nterm = 0;
+	int32_t n = list_bases(dim, base), nterm = 0;
 	struct tess_tree *tree = TESS_NEW(&b->l->arena, struct tess_tree, n);
 
-	if (!here || !term || !tree) {
+	if (!runs || !term || !tree) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	tess_axis_runs(dim, cut, b->l->nranks, b->l->rank, here);
+	tess_dim_list_local_runs(dim, cut, b->l->nranks, b->l->rank, runs);
 	for (int32_t t = 0; t < n; t++) {
-		tree[t].n = base[t]->count;
+		tree[t].n = base[t]->nunits;
 		tree[t].hi = tree[t].n;
 		tree[t].first = nterm;
 		for (int64_t i = 0; i < pieces; i++) {
 			int64_t at, *bound;
-			const struct tess_dim *piece = tess_dim_piece(dim, i, &at);
+			const struct tess_dim *piece = tess_dim_get_piece(dim, i, &at);
 
 			if (piece->base != base[t])
 				continue;
 			if (cut)
-				tess_dim_share(piece, b->l->nranks, b->l->rank, &tree[t].lo,
-				               &tree[t].hi);
+				tess_dim_get_rank_units(piece, b->l->nranks, b->l->rank,
+				                        &tree[t].lo, &tree[t].hi);
 			bound = TESS_NEW(&b->l->arena, int64_t, tree[t].hi - tree[t].lo + 1);
 			for (int64_t u = tree[t].lo; u <= tree[t].hi && bound; u++)
-				bound[u - tree[t].lo] = tess_runs_find(
-					here, pieces, at + tess_dim_starts(piece, u));
+				bound[u - tree[t].lo] = tess_runs_get_local_index(
+					runs, pieces, at + tess_dim_get_unit_start(piece, u));
 			term[nterm++].bound = bound;
 			b->status = bound ? b->status : TESS_ENOMEM;
 		}
@@ -115,9 +115,10 @@ static void trees(struct build *b, struct tess_op *op, const struct tess_dim *di
 /* ---- records of each kind ------------------------------------------------------------------------------ */
 
 /* The elements of an axis that this rank holds of a value that is whole: a view of one run, or a copy of several. */
-static struct value held_cols(struct build *b, const struct value *x, const struct tess_dim *dim)
+static struct value slice_local_cols(struct build *b, const struct value *x,
+                                     const struct tess_dim *dim)
 {
-	int64_t pieces = tess_dim_pieces(dim), at = 0;
+	int64_t pieces = tess_dim_count_pieces(dim), at = 0;
 	struct tess_run *run = TESS_NEW(&b->l->arena, struct tess_run, pieces);
 	struct value all, from, to;
 	int64_t n;
@@ -126,34 +127,36 @@ static struct value held_cols(struct build *b, const struct value *x, const stru
 		b->status = TESS_ENOMEM;
 		return *x;
 	}
-	n = tess_axis_runs(dim, true, b->l->nranks, b->l->rank, run);
+	n = tess_dim_list_local_runs(dim, true, b->l->nranks, b->l->rank, run);
 	if (pieces == 1)
-		return build_part(x, 0, x->rows, run[0].at, n);
-	all = build_temp(b, 0, x->rows, n, x->dtype);
+		return build_slice_value(x, 0, x->rows, run[0].start, n);
+	all = build_add_temporary(b, 0, x->rows, n, x->dtype);
 	for (int64_t i = 0; i < pieces; i++) {
-		from = build_part(x, 0, x->rows, run[i].at, run[i].len);
-		to = build_part(&all, 0, x->rows, at, run[i].len);
-		build_copy(b, &from, &to);
+		from = build_slice_value(x, 0, x->rows, run[i].start, run[i].len);
+		to = build_slice_value(&all, 0, x->rows, at, run[i].len);
+		build_add_copy(b, &from, &to);
 		at += run[i].len;
 	}
 	return all;
 }
 
-static int64_t held(const struct build *b, const struct tess_weight *w, int32_t axis)
+static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
+                                     int32_t axis)
 {
-	bool cut = tess_place_is(w->home.use, TESS_SHARD, axis);
+	bool cut = tess_place_is(w->place.use, TESS_SHARD, axis);
 
-	return cut ? tess_dim_held(w->dim[axis], b->l->nranks, b->l->rank) : w->dim[axis]->size;
+	return cut ? tess_dim_get_local_size(w->dim[axis], b->l->nranks, b->l->rank)
+	           : w->dim[axis]->size;
 }
 
-static struct tess_view weight_view(struct build *b, const struct tess_weight *w)
+static struct tess_view make_weight_view(struct build *b, const struct tess_weight *w)
 {
 	int64_t n[2];
 
 	if (b->weights)
 		return b->weights[w->index];
-	n[0] = held(b, w, w->in_out);
-	n[1] = w->ndim < 2 ? 0 : held(b, w, !w->in_out);
+	n[0] = get_weight_local_size(b, w, w->in_out);
+	n[1] = w->ndim < 2 ? 0 : get_weight_local_size(b, w, !w->in_out);
 	return (struct tess_view){ .dtype = w->dtype,
 		                   .ndim = w->ndim,
 		                   .shape = { n[0], n[1] },
@@ -161,8 +164,8 @@ static struct tess_view weight_view(struct build *b, const struct tess_weight *w
 }
 
 /* The weights of one op that add alike: those cut along `in` (or those that are not), which read `x`. */
-static void linear_group(struct build *b, const struct tess_record *rec, bool in,
-                         const struct value *x, bool cut)
+static void lower_linear_group(struct build *b, const struct tess_record *rec, bool in,
+                               const struct value *x, bool cut)
 {
 	int32_t n = 0, k = 0;
 	struct tess_op *op;
@@ -171,39 +174,39 @@ static void linear_group(struct build *b, const struct tess_record *rec, bool in
 		n += (tess_weight_role(rec->weight[i]) == TESS_ROLE_IN) == in;
 	if (!n || !x->rows)
 		return;
-	op = build_op(b, TESS_OP_LINEAR, 1 + n, n);
-	build_in(b, op, 0, x);
+	op = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
+	build_set_input(b, op, 0, x);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		const struct tess_weight *w = rec->weight[i];
 
 		if ((tess_weight_role(w) == TESS_ROLE_IN) != in)
 			continue;
-		((struct tess_view *)op->in)[1 + k] = weight_view(b, w);
-		build_out(b, op, k++, build_value(b, rec->out[i]));
+		((struct tess_view *)op->in)[1 + k] = make_weight_view(b, w);
+		build_set_output(b, op, k++, build_get_value(b, rec->out[i]));
 		if (k == 1)
-			trees(b, op, w->dim[w->in_dim], cut);
+			set_trees(b, op, w->dim[w->in_dim], cut);
 	}
 }
 
 static void lower_linear(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *x = rec->in[0];
-	struct value *v = build_value(b, x), part = *v;
+	struct value *v = build_get_value(b, x), part = *v;
 	bool any = false;
 
 	for (int32_t i = 0; i < rec->nweight; i++)
 		any = any || tess_weight_role(rec->weight[i]) == TESS_ROLE_IN;
 	if (any && x->place.kind == TESS_REPLICATE)
-		part = held_cols(b, v, x->dim[1]);
-	linear_group(b, rec, false, v, false);
-	linear_group(b, rec, true, &part, true);
+		part = slice_local_cols(b, v, x->dim[1]);
+	lower_linear_group(b, rec, false, v, false);
+	lower_linear_group(b, rec, true, &part, true);
 }
 
 static void lower_embed(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_weight *w = rec->weight[0];
-	bool cut = tess_place_is(w->home.use, TESS_SHARD, 0);
-	struct value *ids = build_value(b, rec->in[0]);
+	bool cut = tess_place_is(w->place.use, TESS_SHARD, 0);
+	struct value *ids = build_get_value(b, rec->in[0]);
 	double first;
 	struct tess_op *op;
 
@@ -212,88 +215,89 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 			tess_fail(TESS_ENOTSUP, "%s: a vocabulary of several parts", rec->module);
 	if (!ids->rows || b->status)
 		return;
-	tess_axis_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
-	first = (double)b->runs[0].at;
-	op = build_op(b, TESS_OP_EMBED, 2, 1);
-	build_in(b, op, 0, ids);
+	tess_dim_list_local_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
+	first = (double)b->runs[0].start;
+	op = build_add_op(b, TESS_OP_EMBED, 2, 1);
+	build_set_input(b, op, 0, ids);
 	((struct tess_view *)op->in)[0].ndim = 1;
-	((struct tess_view *)op->in)[1] = weight_view(b, w);
-	build_out(b, op, 0, build_value(b, rec->out[0]));
-	numbers(b, op, 1, &first);
+	((struct tess_view *)op->in)[1] = make_weight_view(b, w);
+	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, op, 1, &first);
 	if (cut)
-		trees(b, op, w->dim[0], true);
+		set_trees(b, op, w->dim[0], true);
 }
 
 static void lower_norm(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_value(b, rec->in[0]), *y = build_value(b, rec->out[0]);
+	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
 	struct tess_op *op;
 
 	if (!x->rows)
 		return;
-	op = build_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
-	build_in(b, op, 0, x);
+	op = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
+	build_set_input(b, op, 0, x);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
-		((struct tess_view *)op->in)[1 + i] = weight_view(b, rec->weight[i]);
-	build_out(b, op, 0, y);
-	numbers(b, op, 3, rec->num);
-	trees(b, op, rec->weight[0]->dim[0], false);
+		((struct tess_view *)op->in)[1 + i] = make_weight_view(b, rec->weight[i]);
+	build_set_output(b, op, 0, y);
+	set_numbers(b, op, 3, rec->num);
+	set_trees(b, op, rec->weight[0]->dim[0], false);
 }
 
 static void lower_bias(struct build *b, const struct tess_record *rec)
 {
-	struct value *y = build_value(b, rec->in[0]), *out = build_value(b, rec->out[0]);
+	struct value *y = build_get_value(b, rec->in[0]), *out = build_get_value(b, rec->out[0]);
 	const struct tess_weight *w = rec->weight[0];
 	bool slice = tess_place_is(rec->in[0]->place, TESS_SHARD, 1) &&
-	             w->home.use.kind == TESS_REPLICATE;
-	struct tess_view whole = weight_view(b, w), part;
-	int64_t pieces = slice ? tess_dim_pieces(w->dim[0]) : 1, at = 0;
+	             w->place.use.kind == TESS_REPLICATE;
+	struct tess_view whole = make_weight_view(b, w), part;
+	int64_t pieces = slice ? tess_dim_count_pieces(w->dim[0]) : 1, at = 0;
 
 	b->runs[0] = (struct tess_run){ 0, whole.shape[0] };
 	if (slice)
-		tess_axis_runs(w->dim[0], true, b->l->nranks, b->l->rank, b->runs);
+		tess_dim_list_local_runs(w->dim[0], true, b->l->nranks, b->l->rank, b->runs);
 	for (int64_t i = 0; i < pieces && y->rows; i++) {
-		struct value from = build_part(y, 0, y->rows, at, b->runs[i].len), to;
-		struct tess_op *op = build_op(b, TESS_OP_BIAS, 2, 1);
+		struct value from = build_slice_value(y, 0, y->rows, at, b->runs[i].len), to;
+		struct tess_op *op = build_add_op(b, TESS_OP_BIAS, 2, 1);
 
-		to = build_part(out, 0, y->rows, at, b->runs[i].len);
+		to = build_slice_value(out, 0, y->rows, at, b->runs[i].len);
 		part = whole;
 		part.shape[0] = b->runs[i].len;
 		if (part.data)
 			part.data = (char *)part.data +
-			            b->runs[i].at * (part.dtype == TESS_F32 ? 4 : 2);
-		build_in(b, op, 0, &from);
+			            b->runs[i].start * (part.dtype == TESS_F32 ? 4 : 2);
+		build_set_input(b, op, 0, &from);
 		if (!b->status)
 			((struct tess_view *)op->in)[1] = part;
-		build_out(b, op, 0, &to);
+		build_set_output(b, op, 0, &to);
 		at += b->runs[i].len;
 	}
 }
 
 static void lower_rope(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_value(b, rec->in[0]);
+	struct value *x = build_get_value(b, rec->in[0]);
 	struct tess_view *table;
 	struct tess_op *op;
 
-	b->l->rope_each = (int64_t)rec->num[0];
+	b->l->rope_head_size = (int64_t)rec->num[0];
 	if (!x->rows || !x->cols)
 		return;
-	op = build_op(b, TESS_OP_ROPE, 3, 1);
-	build_in(b, op, 0, x);
-	build_in(b, op, 1, build_value(b, rec->in[1]));
-	build_out(b, op, 0, build_value(b, rec->out[0]));
-	numbers(b, op, 1, rec->num);
+	op = build_add_op(b, TESS_OP_ROPE, 3, 1);
+	build_set_input(b, op, 0, x);
+	build_set_input(b, op, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, op, 1, rec->num);
 	if (b->status)
 		return;
 	((struct tess_view *)op->in)[1].ndim = 1;
 	table = (struct tess_view *)&op->in[2];
 	*table = (struct tess_view){ .dtype = TESS_F32,
 		                     .ndim = 2,
-		                     .shape = { 0, b->l->rope_each },
-		                     .stride = { b->l->rope_each, 1 } };
-	build_patch(b, (struct tess_patch){
-			       .at = &table->data, .space = TESS_SPACE_ROPE, .view = table });
+		                     .shape = { 0, b->l->rope_head_size },
+		                     .stride = { b->l->rope_head_size, 1 } };
+	build_add_patch(b, (struct tess_patch){ .pointer = &table->data,
+	                                        .space = TESS_SPACE_ROPE,
+	                                        .view = table });
 }
 
 static void lower_attention(struct build *b, const struct tess_record *rec)
@@ -305,73 +309,75 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 	struct tess_op *op;
 
 	if (cut)
-		tess_dim_share(q, b->l->nranks, b->l->rank, &lo, &hi);
+		tess_dim_get_rank_units(q, b->l->nranks, b->l->rank, &lo, &hi);
 	b->l->cache[layer] =
-		(struct tess_cache){ build_value(b, rec->in[1])->cols / k->each, k->each };
-	if (!build_value(b, rec->in[0])->rows)
+		(struct tess_cache){ build_get_value(b, rec->in[1])->cols / k->unit_size,
+		                     k->unit_size };
+	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	op = build_op(b, TESS_OP_ATTENTION, 6, 1);
+	op = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
 	for (int32_t i = 0; i < 4; i++)
-		build_in(b, op, i, build_value(b, rec->in[i]));
-	build_out(b, op, 0, build_value(b, rec->out[0]));
-	numbers(b, op, 5,
-	        (double[]){ rec->num[0], rec->num[1], (double)q->each, (double)lo,
-	                    (double)k->group });
+		build_set_input(b, op, i, build_get_value(b, rec->in[i]));
+	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, op, 5,
+	            (double[]){ rec->num[0], rec->num[1], (double)q->unit_size, (double)lo,
+	                        (double)k->group });
 	for (int32_t i = 4; i < 6 && !b->status; i++) {
 		struct tess_view *v = (struct tess_view *)&op->in[i];
 
 		v->dtype = TESS_F32;
-		build_patch(b, (struct tess_patch){ .at = &v->data,
-		                                    .space = i == 4 ? TESS_SPACE_KEYS
-		                                                    : TESS_SPACE_VALUES,
-		                                    .layer = layer,
-		                                    .view = v });
+		build_add_patch(b, (struct tess_patch){ .pointer = &v->data,
+		                                        .space = i == 4 ? TESS_SPACE_KEYS
+		                                                        : TESS_SPACE_VALUES,
+		                                        .layer = layer,
+		                                        .view = v });
 	}
 	if (!b->status)
 		((struct tess_view *)op->in)[3].ndim = 1;
 }
 
-static void lower_same(struct build *b, const struct tess_record *rec)
+static void lower_elementwise(struct build *b, const struct tess_record *rec)
 {
-	struct value *y = build_value(b, rec->out[0]);
+	struct value *y = build_get_value(b, rec->out[0]);
 	struct tess_op *op;
 
 	if (!y->rows || !y->cols)
 		return;
-	op = build_op(b, rec->kind, rec->nin, 1);
+	op = build_add_op(b, rec->kind, rec->nin, 1);
 	for (int32_t i = 0; i < rec->nin; i++)
-		build_in(b, op, i, build_value(b, rec->in[i]));
-	build_out(b, op, 0, y);
-	numbers(b, op, rec->nnum, rec->num);
+		build_set_input(b, op, i, build_get_value(b, rec->in[i]));
+	build_set_output(b, op, 0, y);
+	set_numbers(b, op, rec->nnum, rec->num);
 }
 
 /* Parts of a value and its wanted rows are views: no step. */
 static void lower_split(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_value(b, rec->in[0]);
+	struct value *x = build_get_value(b, rec->in[0]);
 	int64_t at = 0;
 
 	for (int32_t i = 0; i < rec->nout; i++) {
-		int64_t cols = build_size(b, rec->out[i], 1);
+		int64_t cols = build_get_local_size(b, rec->out[i], 1);
 
-		b->value[rec->out[i]->id] = build_part(x, 0, x->rows, at, cols);
+		b->value[rec->out[i]->id] = build_slice_value(x, 0, x->rows, at, cols);
 		at += cols;
 	}
 }
 
-static void lower_wanted(struct build *b, const struct tess_record *rec)
+static void lower_select_rows(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_value(b, rec->in[0]);
-	int64_t rows = build_size(b, rec->out[0], 0);
+	struct value *x = build_get_value(b, rec->in[0]);
+	int64_t rows = build_get_local_size(b, rec->out[0], 0);
 
-	b->value[rec->out[0]->id] = build_part(x, x->rows - rows, rows, 0, x->cols);
+	b->value[rec->out[0]->id] = build_slice_value(x, x->rows - rows, rows, 0, x->cols);
 }
 
 static void lower_call(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_value(b, rec->in[0]), *y = build_value(b, rec->out[0]);
-	struct value scratch = build_temp(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
-	struct tess_step *s = build_step(b, TESS_STEP_CALL);
+	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
+	struct value scratch =
+		build_add_temporary(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
+	struct tess_step *s = build_add_step(b, TESS_STEP_CALL);
 	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, 2);
 
 	if (!view) {
@@ -387,11 +393,11 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 		                        .state = rec->state,
 		                        .in = &view[0],
 		                        .out = &view[1] };
-	view[0] = build_view(x);
-	view[1] = build_view(y);
-	build_point(b, &view[0].data, x);
-	build_point(b, &view[1].data, y);
-	build_point(b, &s->local.scratch, &scratch);
+	view[0] = build_make_view(x);
+	view[1] = build_make_view(y);
+	build_add_pointer(b, &view[0].data, x);
+	build_add_pointer(b, &view[1].data, y);
+	build_add_pointer(b, &s->local.scratch, &scratch);
 }
 
 static void lower_record(struct build *b, const struct tess_record *rec)
@@ -417,16 +423,16 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 		break;
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
-		lower_same(b, rec);
+		lower_elementwise(b, rec);
 		break;
 	case TESS_REC_MOVE:
-		build_move(b, rec);
+		build_add_move(b, rec);
 		break;
 	case TESS_REC_SPLIT:
 		lower_split(b, rec);
 		break;
 	case TESS_REC_SELECT_ROWS:
-		lower_wanted(b, rec);
+		lower_select_rows(b, rec);
 		break;
 	case TESS_REC_CALL:
 		lower_call(b, rec);
@@ -439,11 +445,11 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 
 /* ---- a whole program ----------------------------------------------------------------------------------- */
 
-tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
-                       const struct tess_view *weights, struct tess_lowered **out)
+tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
+                               const struct tess_view *weights, struct tess_rank_program **out)
 {
 	struct tess_arena arena = { 0 };
-	struct tess_lowered *l = TESS_NEW(&arena, struct tess_lowered, 1);
+	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
 	struct build b = { .p = p, .l = l, .weights = weights };
 
 	if (!l)
@@ -453,32 +459,32 @@ tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t ran
 	l->ncache = p->nattention;
 	l->cache = TESS_NEW(&arena, struct tess_cache, p->nattention + 1);
 	b.value = TESS_NEW(&arena, struct value, p->ntensors);
-	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_pieces(p));
+	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));
 	l->arena = arena;
 	if (!l->cache || !b.value || !b.runs)
 		b.status = TESS_ENOMEM;
 	if (!b.status) {
-		build_point(&b, &l->ids, build_value(&b, p->ids));
-		build_point(&b, &l->positions, build_value(&b, p->positions));
+		build_add_pointer(&b, &l->ids, build_get_value(&b, p->ids));
+		build_add_pointer(&b, &l->positions, build_get_value(&b, p->positions));
 	}
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
 		lower_record(&b, p->record[b.record]);
 		if (p->check && !b.status)
-			build_checks(&b, p->record[b.record]);
+			build_add_checks(&b, p->record[b.record]);
 	}
 	if (!b.status) { /* the inputs live from the first record on, the result past the last */
-		build_point(&b, &l->logits, build_value(&b, p->logits));
-		build_place(&b);
+		build_add_pointer(&b, &l->logits, build_get_value(&b, p->logits));
+		build_place_buffers(&b);
 	}
 	if (b.status) {
-		tess_lowered_free(l);
+		tess_rank_program_free(l);
 		return b.status;
 	}
 	*out = l;
 	return TESS_OK;
 }
 
-void tess_lowered_free(struct tess_lowered *l)
+void tess_rank_program_free(struct tess_rank_program *l)
 {
 	struct tess_arena arena;
 
@@ -488,9 +494,10 @@ void tess_lowered_free(struct tess_lowered *l)
 	tess_arena_free(&arena);
 }
 
-static void cache_view(const struct tess_lowered *l, const struct tess_patch *p, int64_t positions)
+static void set_cache_view(const struct tess_rank_program *l, const struct tess_patch *p,
+                           int64_t positions)
 {
-	int64_t heads = l->cache[p->layer].heads, each = l->cache[p->layer].each;
+	int64_t heads = l->cache[p->layer].heads, each = l->cache[p->layer].head_size;
 
 	if (p->space == TESS_SPACE_KEYS)
 		*p->view = (struct tess_view){ .dtype = TESS_F32,
@@ -504,23 +511,23 @@ static void cache_view(const struct tess_lowered *l, const struct tess_patch *p,
 			                       .stride = { positions * each, each, 1 } };
 }
 
-void tess_lowered_bind(struct tess_lowered *l, const struct tess_memory *m)
+void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
 {
 	for (int32_t i = 0; i < l->npatches; i++) {
 		const struct tess_patch *p = &l->patch[i];
 
 		switch (p->space) {
 		case TESS_SPACE_STEP:
-			*p->at = (char *)m->step + p->offset;
+			*p->pointer = (char *)m->step + p->offset;
 			break;
 		case TESS_SPACE_ROPE:
 			p->view->shape[0] = m->positions;
-			*p->at = (void *)m->rope;
+			*p->pointer = (void *)m->rope;
 			break;
 		default:
-			cache_view(l, p, m->positions);
-			*p->at = p->space == TESS_SPACE_KEYS ? m->keys[p->layer]
-			                                     : m->values[p->layer];
+			set_cache_view(l, p, m->positions);
+			*p->pointer = p->space == TESS_SPACE_KEYS ? m->keys[p->layer]
+			                                          : m->values[p->layer];
 		}
 	}
 }

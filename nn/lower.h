@@ -35,17 +35,17 @@ struct tess_step {
 enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_KEYS, TESS_SPACE_VALUES };
 
 struct tess_patch { /* *at becomes the space's base + offset when memory is bound */
-	void **at;
+	void **pointer;
 	int32_t space, layer; /* layer: of KEYS and VALUES */
 	uint64_t offset;
 	struct tess_view *view; /* of a cache or of the rope table: its shape is known by then */
 };
 
 struct tess_cache {
-	int64_t heads, each;
+	int64_t heads, head_size;
 }; /* key-value heads that the rank holds, and their size */
 
-struct tess_lowered {
+struct tess_rank_program {
 	struct tess_arena arena;
 	int32_t nranks, rank, nsteps, npatches;
 	struct tess_step **step;
@@ -53,34 +53,34 @@ struct tess_lowered {
 	uint64_t bytes; /* of the step arena */
 	struct tess_cache *cache; /* per attention record */
 	int32_t ncache;
-	int64_t rope_each; /* 0: no rope */
+	int64_t rope_head_size; /* 0: no rope */
 	void *ids, *positions,
-		*logits; /* set by tess_lowered_bind; i32, i32, f32 [rows, vocabulary] */
+		*logits; /* set by tess_rank_program_bind; i32, i32, f32 [rows, vocabulary] */
 };
 
 /*
  * `weights`: what this rank holds of each of the program's weights (weights.h), NULL: not loaded, for questions only. The
- * program must outlive the result; *out is yours: tess_lowered_free.
+ * program must outlive the result; *out is yours: tess_rank_program_free.
  */
-tess_status tess_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
-                       const struct tess_view *weights, struct tess_lowered **out);
-void tess_lowered_free(struct tess_lowered *l);
+tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
+                               const struct tess_view *weights, struct tess_rank_program **out);
+void tess_rank_program_free(struct tess_rank_program *l);
 
 struct tess_memory { /* what the steps point into; borrowed */
-	void *step; /* tess_lowered.bytes, 64-byte aligned */
+	void *step; /* tess_rank_program.bytes, 64-byte aligned */
 	const float *rope; /* [positions][each]: cosines, then sines */
 	void *const *keys,
 		*const *values; /* per attention record: [heads][positions / 64][each][64], [heads][positions][each] */
 	int64_t positions; /* room, a multiple of 64 */
 };
-void tess_lowered_bind(struct tess_lowered *l, const struct tess_memory *m);
+void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 
-/* What rank r of P holds of an axis of a value or weight: runs[tess_dim_pieces]; returns the elements. */
-int64_t tess_axis_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
-                       struct tess_run *runs);
+/* What rank r of P holds of an axis of a value or weight: runs[tess_dim_count_pieces]; returns the elements. */
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
+                                 struct tess_run *runs);
 
-/* The units of each tree of a Partial over `dim` (NULL: kept on one rank): n[tess_sum_trees]. */
-int32_t tess_sum_trees(const struct tess_dim *dim, int64_t *n);
-enum { TESS_MOST_TREES = 16 };
+/* The units of each tree of a Partial over `dim` (NULL: kept on one rank): n[tess_dim_list_trees]. */
+int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n);
+enum { TESS_TREES_MAX = 16 };
 
 #endif

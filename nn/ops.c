@@ -5,19 +5,20 @@
 
 #include <string.h>
 
-enum { MOST_WEIGHTS = 16 };
+enum { WEIGHTS_MAX = 16 };
 
-static struct tess_recorder *recorder(struct tess_nn *nn)
+static struct tess_recorder *get_recorder(struct tess_nn *nn)
 {
 	return (struct tess_recorder *)nn;
 }
 
 /* ---- embed, linear, tied ------------------------------------------------------------------------------ */
 
-static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct tess_tensor *ids,
-                                    struct tess_dim *vocab, struct tess_dim *hidden)
+static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
+                                        struct tess_tensor *ids, struct tess_dim *vocab,
+                                        struct tess_dim *hidden)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	const struct tess_module *m;
 	const struct tess_weight *w;
 	struct tess_place place;
@@ -25,49 +26,50 @@ static struct tess_tensor *op_embed(struct tess_nn *nn, const char *name, struct
 
 	if (r->status || !ids || !vocab || !hidden)
 		return NULL;
-	m = tess_module_open(r, tess_path(r, name), "embedding");
-	ids = m ? tess_input(r, m, ids) : NULL;
-	w = ids ? tess_weight_add(
-			  r, m,
-			  &(struct tess_weight_ask){ "weight", 2, 1, 0, { vocab, hidden }, false })
+	m = tess_module_open(r, tess_recorder_format_path(r, name), "embedding");
+	ids = m ? tess_module_prepare_input(r, m, ids) : NULL;
+	w = ids ? tess_weight_add(r, m,
+	                          &(struct tess_weight_request){
+					  "weight", 2, 1, 0, { vocab, hidden }, false })
 	        : NULL;
 	if (!w)
 		return NULL;
-	place = w->home.use.kind == TESS_REPLICATE ? ids->place
-	        : w->home.use.dim == 0             ? tess_partial()
-	                                           : tess_shard(1);
-	if (ids->place.kind != TESS_REPLICATE && w->home.use.kind != TESS_REPLICATE)
-		return tess_refuse(r, TESS_EINVAL, "%s: a cut table cannot look up ids that %s cut",
-		                   m->site.module, ids->module);
-	y = tess_value(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
-	               m->site.module);
-	if (!y || !tess_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
+	place = w->place.use.kind == TESS_REPLICATE ? ids->place
+	        : w->place.use.dim == 0             ? tess_place_partial()
+	                                            : tess_place_shard(1);
+	if (ids->place.kind != TESS_REPLICATE && w->place.use.kind != TESS_REPLICATE)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a cut table cannot look up ids that %s cut",
+		                          m->site.module, ids->module);
+	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
+	                    m->site.module);
+	if (!y || !tess_record_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
 		return NULL;
 	y->sum = place.kind == TESS_PARTIAL ? vocab : NULL;
-	return tess_output(r, m, y);
+	return tess_module_prepare_output(r, m, y);
 }
 
 /* As soon as the sum is finished; where a style leaves a Partial, nobody could add it once. */
-static struct tess_tensor *bias(struct tess_recorder *r, const struct tess_module *m,
-                                struct tess_tensor *y, const struct tess_weight *b)
+static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tess_module *m,
+                                       struct tess_tensor *y, const struct tess_weight *b)
 {
 	struct tess_tensor *out;
 
 	if (r->status || !y || !b)
 		return NULL;
 	if (y->place.kind == TESS_PARTIAL)
-		return tess_refuse(
+		return tess_recorder_fail(
 			r, TESS_EINVAL,
 			"%s: a bias cannot enter an unfinished sum; style %s must let its layout "
 			"finish it (rowwise does)",
 			m->site.module, m->spec);
-	if (b->home.use.kind != TESS_REPLICATE && !tess_place_is(y->place, TESS_SHARD, 1))
-		return tess_refuse(
+	if (b->place.use.kind != TESS_REPLICATE && !tess_place_is(y->place, TESS_SHARD, 1))
+		return tess_recorder_fail(
 			r, TESS_EINVAL,
 			"%s: the bias is cut, but the value is not; style %s must replicate it",
 			m->site.module, m->spec);
-	out = tess_value(r, 2, y->dim, y->place, m->site.module);
-	if (!out || !tess_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
+	out = tess_tensor_new(r, 2, y->dim, y->place, m->site.module);
+	if (!out || !tess_record_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
 		return NULL;
 	return out;
 }
@@ -76,154 +78,160 @@ static struct tess_tensor *bias(struct tess_recorder *r, const struct tess_modul
  * Where x is moved for the weights of one op: what their layouts ask for, if that is one place; else
  * everywhere. Shard(-1) beside other weights is a view of the whole.
  */
-static struct tess_tensor *linear_input(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
-                                        const struct tess_module *const *m)
+static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct tess_tensor *x,
+                                              int32_t n, const struct tess_module *const *m)
 {
 	struct tess_place to = { 0 };
 
 	if (n == 1)
-		return tess_input(r, m[0], x);
+		return tess_module_prepare_input(r, m[0], x);
 	for (int32_t i = 0; i < n; i++) {
-		struct tess_place ask = m[i]->io.in[0];
+		struct tess_place requested = m[i]->io.in[0];
 
-		if (ask.kind == TESS_ASIS)
+		if (requested.kind == TESS_ASIS)
 			continue;
-		if (tess_place_check(ask, 2, m[i]->site.module))
-			return tess_stick(r, TESS_EINVAL);
-		ask = tess_place_normal(ask, 2);
-		if (tess_place_is(ask, TESS_SHARD, 1) && !tess_place_is(x->place, TESS_SHARD, 1))
-			ask = tess_replicate();
-		to = to.kind == TESS_ASIS || tess_place_same(to, ask) ? ask : tess_replicate();
+		if (tess_place_check(requested, 2, m[i]->site.module))
+			return tess_recorder_keep_error(r, TESS_EINVAL);
+		requested = tess_place_normalize(requested, 2);
+		if (tess_place_is(requested, TESS_SHARD, 1) &&
+		    !tess_place_is(x->place, TESS_SHARD, 1))
+			requested = tess_place_replicate();
+		to = to.kind == TESS_ASIS || tess_place_equal(to, requested)
+		             ? requested
+		             : tess_place_replicate();
 	}
-	return tess_move(r, x, to, m[0]->site.module);
+	return tess_tensor_redistribute(r, x, to, m[0]->site.module);
 }
 
 /* linear(x; W) -> y: R,R -> R; R,S(out) -> S(1); R,S(in) -> Partial, x is viewed; S(1),S(in) -> Partial; S(0),R -> S(0). */
-static bool linear_place(struct tess_recorder *r, const struct tess_module *m,
-                         const struct tess_tensor *x, const struct tess_weight *w,
-                         struct tess_place *out)
+static bool infer_linear_place(struct tess_recorder *r, const struct tess_module *m,
+                               const struct tess_tensor *x, const struct tess_weight *w,
+                               struct tess_place *out)
 {
 	int32_t role = tess_weight_role(w);
-	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 
 	if (x->place.kind == TESS_REPLICATE)
-		*out = role == TESS_ROLE_WHOLE ? tess_replicate()
-		       : role == TESS_ROLE_OUT ? tess_shard(1)
-		                               : tess_partial();
+		*out = role == TESS_ROLE_WHOLE ? tess_place_replicate()
+		       : role == TESS_ROLE_OUT ? tess_place_shard(1)
+		                               : tess_place_partial();
 	else if (tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_IN)
-		*out = tess_partial();
+		*out = tess_place_partial();
 	else if (tess_place_is(x->place, TESS_SHARD, 0) && role == TESS_ROLE_WHOLE)
-		*out = tess_shard(0);
+		*out = tess_place_shard(0);
 	else
-		return tess_refuse(r, TESS_EINVAL,
-		                   "%s: style %s: a weight that is %s cannot take %s from %s; %s",
-		                   m->site.module, m->spec, tess_place_text(w->home.use, a),
-		                   tess_place_text(x->place, b), x->module,
-		                   tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
-		                           ? "its style should be rowwise"
-		                           : "a layout must ask for another placement") != NULL;
+		return tess_recorder_fail(
+			       r, TESS_EINVAL,
+			       "%s: style %s: a weight that is %s cannot take %s from %s; %s",
+			       m->site.module, m->spec, tess_place_format(w->place.use, a),
+			       tess_place_format(x->place, b), x->module,
+			       tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
+				       ? "its style should be rowwise"
+				       : "a layout must ask for another placement") != NULL;
 	return true;
 }
 
-static struct tess_tensor *linear_output(struct tess_recorder *r, const struct tess_module *m,
-                                         const struct tess_linear *l, struct tess_tensor *y,
-                                         const struct tess_dim *out)
+static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
+                                                const struct tess_module *m,
+                                                const struct tess_linear *l, struct tess_tensor *y,
+                                                const struct tess_dim *out)
 {
 	const struct tess_weight *b = NULL;
 
 	if (l->flags & TESS_BIAS) {
-		b = tess_weight_add(r, m,
-		                    &(struct tess_weight_ask){ "bias", 1, 0, -1, { out }, false });
+		b = tess_weight_add(
+			r, m, &(struct tess_weight_request){ "bias", 1, 0, -1, { out }, false });
 		if (!b)
 			return NULL;
 	}
 	if (b && y->place.kind != TESS_PARTIAL) {
-		y = bias(r, m, y, b);
+		y = record_bias(r, m, y, b);
 		b = NULL;
 	}
-	y = tess_output(r, m, y);
-	return b ? bias(r, m, y, b) : y;
+	y = tess_module_prepare_output(r, m, y);
+	return b ? record_bias(r, m, y, b) : y;
 }
 
 /* One op over several weights; `w` may be a tied table's view. */
-static void linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
-                      const struct tess_module *const *m, const struct tess_weight *const *w,
-                      const struct tess_linear *l, struct tess_tensor **y)
+static void record_linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
+                             const struct tess_module *const *m, const struct tess_weight *const *w,
+                             const struct tess_linear *l, struct tess_tensor **y)
 {
-	struct tess_tensor *raw[MOST_WEIGHTS];
+	struct tess_tensor *raw[WEIGHTS_MAX];
 	struct tess_place place;
 
-	x = linear_input(r, x, n, m);
+	x = place_linear_input(r, x, n, m);
 	for (int32_t i = 0; i < n && x; i++) {
 		const struct tess_dim *out = w[i]->dim[w[i]->out_dim];
 
-		if (!linear_place(r, m[i], x, w[i], &place))
+		if (!infer_linear_place(r, m[i], x, w[i], &place))
 			return;
-		raw[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place,
-		                    m[i]->site.module);
+		raw[i] = tess_tensor_new(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place,
+		                         m[i]->site.module);
 		if (!raw[i])
 			return;
 		raw[i]->sum = place.kind == TESS_PARTIAL ? w[i]->dim[w[i]->in_dim] : NULL;
 	}
-	if (!x || !tess_append(r, TESS_OP_LINEAR, m[0]->site.module, 1, &x, n, raw, n, w))
+	if (!x || !tess_record_append(r, TESS_OP_LINEAR, m[0]->site.module, 1, &x, n, raw, n, w))
 		return;
 	for (int32_t i = 0; i < n; i++)
-		y[i] = linear_output(r, m[i], &l[i], raw[i], w[i]->dim[w[i]->out_dim]);
+		y[i] = finish_linear_output(r, m[i], &l[i], raw[i], w[i]->dim[w[i]->out_dim]);
 }
 
-static const struct tess_weight *linear_weight(struct tess_recorder *r, const struct tess_module *m,
-                                               const struct tess_linear *l,
-                                               const struct tess_dim *in)
+static const struct tess_weight *add_linear_weight(struct tess_recorder *r,
+                                                   const struct tess_module *m,
+                                                   const struct tess_linear *l,
+                                                   const struct tess_dim *in)
 {
-	struct tess_weight_ask rows = { "weight", 2, 0, 1, { l->out, in }, false };
-	struct tess_weight_ask columns = { "weight", 2, 1, 0, { in, l->out }, true };
+	struct tess_weight_request rows = { "weight", 2, 0, 1, { l->out, in }, false };
+	struct tess_weight_request columns = { "weight", 2, 1, 0, { in, l->out }, true };
 
 	return tess_weight_add(r, m, l->flags & TESS_IN_OUT ? &columns : &rows);
 }
 
-static void op_linear(struct tess_nn *nn, struct tess_tensor *x, const struct tess_linear *w,
-                      struct tess_tensor **y)
+static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struct tess_linear *w,
+                          struct tess_tensor **y)
 {
-	struct tess_recorder *r = recorder(nn);
-	const struct tess_module *m[MOST_WEIGHTS], *with[MOST_WEIGHTS];
-	const struct tess_weight *weight[MOST_WEIGHTS];
-	struct tess_linear some[MOST_WEIGHTS];
-	struct tess_tensor *made[MOST_WEIGHTS] = { 0 };
-	int32_t n = 0, k = 0, at[MOST_WEIGHTS];
+	struct tess_recorder *r = get_recorder(nn);
+	const struct tess_module *m[WEIGHTS_MAX], *with[WEIGHTS_MAX];
+	const struct tess_weight *weight[WEIGHTS_MAX];
+	struct tess_linear some[WEIGHTS_MAX];
+	struct tess_tensor *outputs[WEIGHTS_MAX] = { 0 };
+	int32_t n = 0, k = 0, at[WEIGHTS_MAX];
 
 	for (; w[n].name; n++) {
 		y[n] = NULL;
-		if (n == MOST_WEIGHTS)
-			tess_refuse(r, TESS_EINVAL, "%s: more than %d weights in one op",
-			            tess_path(r, w[n].name), MOST_WEIGHTS);
+		if (n == WEIGHTS_MAX)
+			tess_recorder_fail(r, TESS_EINVAL, "%s: more than %d weights in one op",
+			                   tess_recorder_format_path(r, w[n].name), WEIGHTS_MAX);
 		if (r->status || !x || !w[n].out)
 			return;
-		m[n] = tess_module_open(r, tess_path(r, w[n].name), "linear");
+		m[n] = tess_module_open(r, tess_recorder_format_path(r, w[n].name), "linear");
 	}
 	for (int32_t i = 0; i < n && !r->status; i++) {
-		const struct tess_weight *own = linear_weight(r, m[i], &w[i], x->dim[1]);
+		const struct tess_weight *own_weight = add_linear_weight(r, m[i], &w[i], x->dim[1]);
 
-		if (!own)
+		if (!own_weight)
 			return;
 		if (m[i]->hooks) { /* a weight with an input of its own is an op of its own */
-			linear_op(r, x, 1, &m[i], &own, &w[i], &y[i]);
+			record_linear_op(r, x, 1, &m[i], &own_weight, &w[i], &y[i]);
 			continue;
 		}
 		with[k] = m[i];
-		weight[k] = own;
+		weight[k] = own_weight;
 		some[k] = w[i];
 		at[k++] = i;
 	}
 	if (k && !r->status)
-		linear_op(r, x, k, with, weight, some, made);
+		record_linear_op(r, x, k, with, weight, some, outputs);
 	for (int32_t i = 0; i < k; i++)
-		y[at[i]] = r->status ? NULL : made[i];
+		y[at[i]] = r->status ? NULL : outputs[i];
 }
 
-static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct tess_tensor *x,
-                                   const char *table)
+static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, struct tess_tensor *x,
+                                       const char *table)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	const char *want = tess_arena_format(&r->p->arena, "%s.weight", table);
 	const struct tess_module *m;
 	const struct tess_weight *w = NULL;
@@ -235,149 +243,159 @@ static struct tess_tensor *op_tied(struct tess_nn *nn, const char *name, struct 
 		if (!strcmp(r->p->weight[i]->name, want))
 			w = r->p->weight[i];
 	if (!w)
-		return tess_refuse(r, TESS_EINVAL, "%s: tied to %s, which the model does not have",
-		                   tess_path(r, name), want);
-	m = tess_module_open(r, tess_path(r, name), "linear");
-	w = m ? tess_weight_view(r, m, w) : NULL;
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: tied to %s, which the model does not have",
+		                          tess_recorder_format_path(r, name), want);
+	m = tess_module_open(r, tess_recorder_format_path(r, name), "linear");
+	w = m ? tess_weight_add_tied(r, m, w) : NULL;
 	if (w)
-		linear_op(r, x, 1, &m, &w, &(struct tess_linear){ name, NULL, 0, 0 }, &y);
+		record_linear_op(r, x, 1, &m, &w, &(struct tess_linear){ name, NULL, 0, 0 }, &y);
 	return y;
 }
 
 /* ---- rows, norm, rope, attention ---------------------------------------------------------------------- */
 
 /* What makes whole rows of a value that has none. */
-static const char *rows_made_whole(const struct tess_tensor *x)
+static const char *describe_gather_fix(const struct tess_tensor *x)
 {
 	return x->place.kind == TESS_PARTIAL
 	               ? "let its style (rowwise) or a gather around it finish the sum"
 	               : "use colwise_rep there (embedding_colwise for an embedding), which gathers";
 }
 
-static struct tess_tensor *op_wanted(struct tess_nn *nn, struct tess_tensor *x)
+static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_tensor *x)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	struct tess_dim *rows;
 	struct tess_tensor *y;
 
 	if (r->status || !x || r->p->all)
 		return r->status ? NULL : x;
 	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
-		return tess_refuse(r, TESS_EINVAL, "the wanted rows: %s gives no whole rows; %s",
-		                   x->module, rows_made_whole(x));
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "the wanted rows: %s gives no whole rows; %s", x->module,
+		                          describe_gather_fix(x));
 	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 	if (!rows)
-		return tess_stick(r, TESS_ENOMEM);
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	*rows = (struct tess_dim){ .name = "wanted",
 		                   .size = 1,
-		                   .count = x->dim[0]->count,
+		                   .nunits = x->dim[0]->nunits,
 		                   .base = rows,
 		                   .group = 1,
-		                   .empty = true,
-		                   .last = true };
-	y = tess_value(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place, x->module);
-	return y && tess_append(r, TESS_REC_SELECT_ROWS, "wanted", 1, &x, 1, &y, 0, NULL) ? y : NULL;
+		                   .may_be_empty = true,
+		                   .in_last_unit = true };
+	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place,
+	                    x->module);
+	return y && tess_record_append(r, TESS_REC_SELECT_ROWS, "wanted", 1, &x, 1, &y, 0, NULL)
+	               ? y
+	               : NULL;
 }
 
-static const struct tess_dim *one_unit(struct tess_recorder *r, const char *name, int64_t n)
+static const struct tess_dim *make_one_unit_dim(struct tess_recorder *r, const char *name,
+                                                int64_t n)
 {
-	struct tess_dim *d = tess_new_dim(r, name, n, 0);
+	struct tess_dim *d = tess_dim_new(r, name, n, 0);
 
 	if (d)
-		d->count = 1;
+		d->nunits = 1;
 	return d;
 }
 
-static struct tess_tensor *op_norm(struct tess_nn *nn, const char *name, struct tess_tensor *x,
-                                   int32_t kind, double eps)
+static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, struct tess_tensor *x,
+                                       int32_t kind, double eps)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	bool heads = kind & TESS_HEADS, layer = (kind & ~TESS_HEADS) == TESS_LAYER;
 	const struct tess_weight *w[2] = { 0 };
 	const struct tess_module *m;
 	const struct tess_dim *over;
 	struct tess_record *rec;
 	struct tess_tensor *y;
-	char text[TESS_PLACE_TEXT];
+	char text[TESS_PLACE_SIZE];
 
 	if (r->status || !x)
 		return NULL;
-	over = heads ? one_unit(r, "head", x->dim[1]->each) : x->dim[1];
-	m = over ? tess_module_open(r, tess_path(r, name), "norm") : NULL;
-	x = m ? tess_input(r, m, x) : NULL;
+	over = heads ? make_one_unit_dim(r, "head", x->dim[1]->unit_size) : x->dim[1];
+	m = over ? tess_module_open(r, tess_recorder_format_path(r, name), "norm") : NULL;
+	x = m ? tess_module_prepare_input(r, m, x) : NULL;
 	w[0] = x ? tess_weight_add(
-			   r, m, &(struct tess_weight_ask){ "weight", 1, -1, -1, { over }, false })
+			   r, m,
+			   &(struct tess_weight_request){ "weight", 1, -1, -1, { over }, false })
 	         : NULL;
 	if (w[0] && layer)
 		w[1] = tess_weight_add(
-			r, m, &(struct tess_weight_ask){ "bias", 1, -1, -1, { over }, false });
+			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
 	if (r->status || !x)
 		return NULL;
 	if (x->place.kind == TESS_PARTIAL || (tess_place_is(x->place, TESS_SHARD, 1) && !heads))
-		return tess_refuse(r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s; %s",
-		                   m->site.module, x->module, tess_place_text(x->place, text),
-		                   rows_made_whole(x));
-	y = tess_value(r, 2, x->dim, x->place, m->site.module);
-	rec = y ? tess_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w) : NULL;
+		return tess_recorder_fail(
+			r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s; %s", m->site.module,
+			x->module, tess_place_format(x->place, text), describe_gather_fix(x));
+	y = tess_tensor_new(r, 2, x->dim, x->place, m->site.module);
+	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w)
+	        : NULL;
 	if (!rec)
 		return NULL;
 	rec->nnum = 3;
 	rec->num[0] = layer ? TESS_LAYER : TESS_RMS;
 	rec->num[1] = eps;
-	rec->num[2] = heads ? (double)x->dim[1]->each : 0;
-	return tess_output(r, m, y);
+	rec->num[2] = heads ? (double)x->dim[1]->unit_size : 0;
+	return tess_module_prepare_output(r, m, y);
 }
 
-static struct tess_tensor *op_rope(struct tess_nn *nn, struct tess_tensor *x)
+static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[2], *y;
 	struct tess_record *rec;
 
 	if (r->status || !x)
 		return NULL;
 	if (x->place.kind == TESS_PARTIAL)
-		return tess_refuse(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum",
-		                   tess_path(r, NULL), x->module);
-	if (x->dim[1]->each <= 0 || x->dim[1]->each % 2)
-		return tess_refuse(r, TESS_EINVAL,
-		                   "%s: rope needs heads of an even size, not %s of %lld",
-		                   tess_path(r, NULL), x->dim[1]->name, (long long)x->dim[1]->each);
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum",
+		                          tess_recorder_format_path(r, NULL), x->module);
+	if (x->dim[1]->unit_size <= 0 || x->dim[1]->unit_size % 2)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: rope needs heads of an even size, not %s of %lld",
+		                          tess_recorder_format_path(r, NULL), x->dim[1]->name,
+		                          (long long)x->dim[1]->unit_size);
 	in[0] = x;
 	in[1] = tess_place_is(x->place, TESS_SHARD, 0)
-	                ? tess_move(r, r->p->positions, x->place, x->module)
+	                ? tess_tensor_redistribute(r, r->p->positions, x->place, x->module)
 	                : r->p->positions;
-	y = tess_value(r, 2, x->dim, x->place, x->module);
-	rec = y && in[1] ? tess_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL) : NULL;
+	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
+	rec = y && in[1] ? tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL)
+	                 : NULL;
 	if (!rec)
 		return NULL;
 	rec->nnum = 1;
-	rec->num[0] = (double)x->dim[1]->each;
+	rec->num[0] = (double)x->dim[1]->unit_size;
 	return y;
 }
 
-static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *q,
-                                        struct tess_tensor *k, struct tess_tensor *v, double scale,
-                                        int64_t window)
+static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
+                                            struct tess_tensor *k, struct tess_tensor *v,
+                                            double scale, int64_t window)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[4] = { q, k, v, r->p->positions }, *y;
-	const char *module = tess_path(r, NULL);
-	struct tess_place to = tess_replicate();
+	const char *module = tess_recorder_format_path(r, NULL);
+	struct tess_place to = tess_place_replicate();
 	struct tess_record *rec;
 
 	if (r->status || !q || !k || !v)
 		return NULL;
-	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->each)
-		return tess_refuse(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
-		                   k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
+	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->unit_size)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
+		                          k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
 	for (int32_t i = 0; i < 3; i++)
 		if (tess_place_is(in[i]->place, TESS_SHARD, 1))
-			to = tess_shard(1);
+			to = tess_place_shard(1);
 	for (int32_t i = 0; i < 3; i++)
-		in[i] = tess_slice_operand(r, in[i], to, module);
-	y = r->status ? NULL : tess_value(r, 2, q->dim, to, module);
-	rec = y ? tess_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
+		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
+	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
+	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
 		return NULL;
 	rec->nnum = 3;
@@ -390,20 +408,21 @@ static struct tess_tensor *op_attention(struct tess_nn *nn, struct tess_tensor *
 /* ---- elementwise ---------------------------------------------------------------------------------------- */
 
 /* Two operands: the one that is not replicated decides, the other is sliced. */
-static struct tess_record *same(struct tess_recorder *r, int32_t kind, const char *what, int32_t n,
-                                struct tess_tensor **in, struct tess_tensor **y)
+static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t kind,
+                                              const char *what, int32_t n, struct tess_tensor **in,
+                                              struct tess_tensor **y)
 {
-	const char *module = tess_path(r, NULL), *from;
+	const char *module = tess_recorder_format_path(r, NULL), *from;
 	struct tess_tensor *decides = in[0];
 
 	for (int32_t i = 0; i < n; i++) {
 		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] ||
 		    in[i]->dim[1] != in[0]->dim[1])
-			return tess_refuse(r, TESS_EINVAL,
-			                   "%s: %s of %s and %s: their dimensions differ", module,
-			                   what, in[0]->module, in[i]->module);
+			return tess_recorder_fail(r, TESS_EINVAL,
+			                          "%s: %s of %s and %s: their dimensions differ",
+			                          module, what, in[0]->module, in[i]->module);
 		if (in[i]->place.kind == TESS_PARTIAL)
-			return tess_refuse(
+			return tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: %s of an unfinished sum of %s; let its style or a gather finish it",
 				module, what, in[i]->module);
@@ -412,21 +431,21 @@ static struct tess_record *same(struct tess_recorder *r, int32_t kind, const cha
 	}
 	from = decides->module;
 	for (int32_t i = 0; i < n; i++)
-		in[i] = tess_slice_operand(r, in[i], decides->place, module);
-	*y = r->status ? NULL : tess_value(r, in[0]->ndim, in[0]->dim, in[0]->place, from);
-	return *y ? tess_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
+		in[i] = tess_tensor_slice_operand(r, in[i], decides->place, module);
+	*y = r->status ? NULL : tess_tensor_new(r, in[0]->ndim, in[0]->dim, in[0]->place, from);
+	return *y ? tess_record_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
 }
 
-static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b,
-                                   int32_t act)
+static struct tess_tensor *record_glu(struct tess_nn *nn, struct tess_tensor *a,
+                                      struct tess_tensor *b, int32_t act)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[2] = { a, b }, *y;
 	struct tess_record *rec;
 
 	if (r->status || !a)
 		return NULL;
-	rec = same(r, TESS_OP_GLU, "a gate", b ? 2 : 1, in, &y);
+	rec = record_elementwise(r, TESS_OP_GLU, "a gate", b ? 2 : 1, in, &y);
 	if (!rec)
 		return NULL;
 	rec->nnum = 1;
@@ -434,36 +453,39 @@ static struct tess_tensor *op_gate(struct tess_nn *nn, struct tess_tensor *a, st
 	return y;
 }
 
-static struct tess_tensor *op_add(struct tess_nn *nn, struct tess_tensor *a, struct tess_tensor *b)
+static struct tess_tensor *record_add(struct tess_nn *nn, struct tess_tensor *a,
+                                      struct tess_tensor *b)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[2] = { a, b }, *y;
 
 	if (r->status || !a || !b)
 		return NULL;
-	return same(r, TESS_OP_ADD, "an addition", 2, in, &y) ? y : NULL;
+	return record_elementwise(r, TESS_OP_ADD, "an addition", 2, in, &y) ? y : NULL;
 }
 
-static void op_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
+static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
 {
-	struct tess_recorder *r = recorder(nn);
+	struct tess_recorder *r = get_recorder(nn);
 	const struct tess_dim *d = x ? x->dim[1] : NULL;
 
 	if (r->status || !x)
 		return;
 	if (!d->nparts) {
-		tess_refuse(r, TESS_EINVAL, "%s: %s was not declared as fused", x->module, d->name);
+		tess_recorder_fail(r, TESS_EINVAL, "%s: %s was not declared as fused", x->module,
+		                   d->name);
 		return;
 	}
 	if (x->place.kind == TESS_PARTIAL) {
-		tess_refuse(r, TESS_EINVAL, "%s: split of an unfinished sum of %s",
-		            tess_path(r, NULL), x->module);
+		tess_recorder_fail(r, TESS_EINVAL, "%s: split of an unfinished sum of %s",
+		                   tess_recorder_format_path(r, NULL), x->module);
 		return;
 	}
 	for (int64_t i = 0; i < d->nparts; i++)
-		part[i] = tess_value(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] },
-		                     x->place, x->module);
-	tess_append(r, TESS_REC_SPLIT, x->module, 1, &x, (int32_t)d->nparts, part, 0, NULL);
+		part[i] =
+			tess_tensor_new(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] },
+		                        x->place, x->module);
+	tess_record_append(r, TESS_REC_SPLIT, x->module, 1, &x, (int32_t)d->nparts, part, 0, NULL);
 }
 
 void tess_ops_install(struct tess_nn *nn)
@@ -475,16 +497,16 @@ void tess_ops_install(struct tess_nn *nn)
 	nn->dim = tess_op_dim;
 	nn->grouped = tess_op_grouped;
 	nn->fused = tess_op_fused;
-	nn->enter = tess_enter;
-	nn->leave = tess_leave;
-	nn->embed = op_embed;
-	nn->linear = op_linear;
-	nn->tied = op_tied;
-	nn->select_rows = op_wanted;
-	nn->norm = op_norm;
-	nn->rope = op_rope;
-	nn->attention = op_attention;
-	nn->glu = op_gate;
-	nn->add = op_add;
-	nn->split = op_split;
+	nn->enter = tess_module_enter;
+	nn->leave = tess_module_leave;
+	nn->embed = record_embed;
+	nn->linear = record_linear;
+	nn->tied = record_tied;
+	nn->select_rows = record_select_rows;
+	nn->norm = record_norm;
+	nn->rope = record_rope;
+	nn->attention = record_attention;
+	nn->glu = record_glu;
+	nn->add = record_add;
+	nn->split = record_split;
 }

@@ -9,24 +9,25 @@
 
 enum { PLAN_BYTES = 16 << 20 };
 
-static tess_status add(struct tess_plan *p, const char *pattern, const char *style,
-                       const char *origin)
+static tess_status add_rule(struct tess_plan *p, const char *pattern, const char *style,
+                            const char *origin)
 {
 	struct tess_rule *rule =
 		tess_arena_grow(&p->arena, p->rule, (size_t)p->nrules, sizeof *rule);
-	const char **from = tess_arena_grow(&p->arena, p->origin, (size_t)p->nrules, sizeof *from);
-	char *at = tess_arena_copy(&p->arena, pattern, SIZE_MAX);
-	char *how = tess_arena_copy(&p->arena, style, SIZE_MAX);
+	const char **origins =
+		tess_arena_grow(&p->arena, p->origin, (size_t)p->nrules, sizeof *origins);
+	char *pattern_copy = tess_arena_copy(&p->arena, pattern, SIZE_MAX);
+	char *style_copy = tess_arena_copy(&p->arena, style, SIZE_MAX);
 
-	if (!rule || !from || !at || !how)
+	if (!rule || !origins || !pattern_copy || !style_copy)
 		return TESS_ENOMEM;
-	if (!*at || !*how)
+	if (!*pattern_copy || !*style_copy)
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
-	rule[p->nrules] = (struct tess_rule){ at, how };
-	from[p->nrules] = origin;
+	rule[p->nrules] = (struct tess_rule){ pattern_copy, style_copy };
+	origins[p->nrules] = origin;
 	p->rule = rule;
-	p->origin = from;
+	p->origin = origins;
 	p->nrules++;
 	return TESS_OK;
 }
@@ -37,12 +38,12 @@ static tess_status add_preset(struct tess_plan *p, const struct tess_preset *pre
 
 	p->name = preset->name;
 	for (const struct tess_rule *r = preset->rules; !st && r->pattern; r++)
-		st = add(p, r->pattern, r->style, preset->name);
+		st = add_rule(p, r->pattern, r->style, preset->name);
 	return st;
 }
 
 /* A key with rules of its own is a mesh dimension. */
-static tess_status check_dimensions(const json_t *root, const char *name)
+static tess_status check_mesh_dimensions(const json_t *root, const char *name)
 {
 	bool tp = json_is_object(json_object_get(root, "tp"));
 	const char *odd = tp && json_object_size(root) > 1 ? "tp" : NULL;
@@ -71,7 +72,7 @@ static tess_status add_json(struct tess_plan *p, const json_t *root, const char 
 
 	if (!json_is_object(root))
 		return tess_fail(TESS_EINVAL, "%s: a plan is an object {pattern: style}", name);
-	st = check_dimensions(root, name);
+	st = check_mesh_dimensions(root, name);
 	if (!json_is_object(rules))
 		rules = root;
 	for (it = json_object_iter((json_t *)rules); it && !st;
@@ -81,12 +82,12 @@ static tess_status add_json(struct tess_plan *p, const json_t *root, const char 
 		if (!json_is_string(style))
 			return tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string",
 			                 name, pattern);
-		st = add(p, pattern, json_string_value(style), name);
+		st = add_rule(p, pattern, json_string_value(style), name);
 	}
 	return st;
 }
 
-static const struct tess_preset *preset_named(const struct tess_model *model, const char *name)
+static const struct tess_preset *find_preset(const struct tess_model *model, const char *name)
 {
 	for (const struct tess_preset *s = model->presets; s && s->name; s++)
 		if (!name || !strcmp(s->name, name))
@@ -95,16 +96,16 @@ static const struct tess_preset *preset_named(const struct tess_model *model, co
 }
 
 /* "auto, none, tp, tp+sp", and the one that `spec` may have meant. */
-static tess_status refuse_name(struct tess_plan *p, const struct tess_model *model,
-                               const char *spec)
+static tess_status fail_plan_name(struct tess_plan *p, const struct tess_model *model,
+                                  const char *spec)
 {
 	const char *list = model->presets && model->presets->name ? "auto, none" : "none";
 	const char *near = NULL;
-	size_t best = TESS_FAR;
+	size_t best = TESS_NEAREST_INIT;
 
 	for (const struct tess_preset *s = model->presets; list && s && s->name; s++) {
 		list = tess_arena_format(&p->arena, "%s, %s", list, s->name);
-		if (tess_nearer(spec, s->name, &best))
+		if (tess_nearest_update(spec, s->name, &best))
 			near = s->name;
 	}
 	if (!list)
@@ -125,7 +126,7 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 		p->name = "none";
 		return TESS_OK;
 	}
-	preset = preset_named(model, !spec || !strcmp(spec, "auto") ? NULL : spec);
+	preset = find_preset(model, !spec || !strcmp(spec, "auto") ? NULL : spec);
 	if (preset)
 		return add_preset(p, preset);
 	if (!spec || !strcmp(spec, "auto"))
@@ -137,7 +138,7 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	else
 		st = tess_json_load(spec, PLAN_BYTES, &root);
 	if (st == TESS_ENOENT)
-		return refuse_name(p, model, spec);
+		return fail_plan_name(p, model, spec);
 	if (!st)
 		st = add_json(p, root, p->name);
 	json_decref(root);
@@ -161,7 +162,8 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": say PATTERN=STYLE",
 			               overrides[i]);
 		else
-			st = pattern ? add(&p, pattern, eq + 1, "--plan-override") : TESS_ENOMEM;
+			st = pattern ? add_rule(&p, pattern, eq + 1, "--plan-override")
+			             : TESS_ENOMEM;
 	}
 	if (st)
 		tess_plan_free(&p);
@@ -177,7 +179,7 @@ void tess_plan_free(struct tess_plan *p)
 }
 
 /* Component by component; `*` is any one of them. */
-static bool fits(const char *pattern, const char *path)
+static bool matches_path(const char *pattern, const char *path)
 {
 	for (;;) {
 		size_t a = strcspn(pattern, "."), b = strcspn(path, ".");
@@ -210,7 +212,7 @@ tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *us
 		const char *pattern = p->rule[i].pattern;
 		int32_t rate;
 
-		if (!fits(pattern, path) && !(below && fits(pattern, below + 1)))
+		if (!matches_path(pattern, path) && !(below && matches_path(pattern, below + 1)))
 			continue;
 		used[i] = true;
 		rate = rate_rule(p, i);

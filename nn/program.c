@@ -2,18 +2,24 @@
 
 #include <stddef.h>
 
-const char *tess_record_name(int32_t kind)
+const char *tess_record_kind_name(int32_t kind)
 {
 	static const struct {
 		int32_t kind;
 		const char *name;
 	} names[] = {
-		{ TESS_OP_LINEAR, "linear" },  { TESS_OP_EMBED, "embed" },
-		{ TESS_OP_NORM, "norm" },      { TESS_OP_BIAS, "bias" },
-		{ TESS_OP_ROPE, "rope" },      { TESS_OP_ATTENTION, "attention" },
-		{ TESS_OP_GLU, "gate" },      { TESS_OP_ADD, "add" },
-		{ TESS_REC_MOVE, "move" },     { TESS_REC_SPLIT, "split" },
-		{ TESS_REC_SELECT_ROWS, "wanted" }, { TESS_REC_CALL, "call" },
+		{ TESS_OP_LINEAR, "linear" },
+		{ TESS_OP_EMBED, "embed" },
+		{ TESS_OP_NORM, "norm" },
+		{ TESS_OP_BIAS, "bias" },
+		{ TESS_OP_ROPE, "rope" },
+		{ TESS_OP_ATTENTION, "attention" },
+		{ TESS_OP_GLU, "gate" },
+		{ TESS_OP_ADD, "add" },
+		{ TESS_REC_MOVE, "move" },
+		{ TESS_REC_SPLIT, "split" },
+		{ TESS_REC_SELECT_ROWS, "wanted" },
+		{ TESS_REC_CALL, "call" },
 	};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -31,16 +37,16 @@ const char *tess_move_name(struct tess_place from, struct tess_place to)
 	return to.kind == TESS_PARTIAL ? "keep" : "slice";
 }
 
-int64_t tess_program_pieces(const struct tess_program *p)
+int64_t tess_program_max_pieces(const struct tess_program *p)
 {
-	int64_t most = 1;
+	int64_t max = 1;
 
 	for (int32_t i = 0; i < p->nweights; i++) {
 		for (int32_t a = 0; a < p->weight[i]->ndim; a++) {
-			int64_t pieces = tess_dim_pieces(p->weight[i]->dim[a]);
+			int64_t pieces = tess_dim_count_pieces(p->weight[i]->dim[a]);
 
-			most = pieces > most ? pieces : most;
+			max = pieces > max ? pieces : max;
 		}
 	}
-	return most;
+	return max;
 }

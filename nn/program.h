@@ -23,11 +23,11 @@ struct tess_tensor { /* a value: who makes it, what its axes mean, where it lies
 	struct tess_place place;
 	const char *module; /* that placed it so: a refusal names it */
 	const struct tess_dim *sum; /* Partial: the dim that was contracted, cut over the ranks */
-	struct tess_moved *moved; /* where it was brought already */
+	struct tess_redistributed *redistributed; /* where it was brought already */
 };
 
-struct tess_moved {
-	struct tess_moved *next;
+struct tess_redistributed {
+	struct tess_redistributed *next;
 	struct tess_tensor *to;
 };
 
@@ -38,7 +38,7 @@ struct tess_weight { /* a parameter, as one op uses it */
 	int32_t index; /* among the program's weights */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
-	struct tess_param_place home;
+	struct tess_param_place place;
 	bool in_out; /* a linear weight stored [in, out]: seen as [out, in] */
 	const struct tess_weight
 		*table; /* a tied head: the table that it is a view of; else NULL */
@@ -67,11 +67,11 @@ struct tess_program {
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row, not of the last one only */
 	bool check; /* what each record makes is looked at when it runs */
-	int32_t nrecords, nweights, nattention, ntensors, nopen;
+	int32_t nrecords, nweights, nattention, ntensors, nopen_styles;
 	struct tess_record **record;
 	struct tess_weight *
 		*weight; /* in the order of their first use, each name once; tied heads apart */
-	struct tess_open_style *open;
+	struct tess_open_style *open_styles;
 	struct tess_tensor *ids, *positions, *logits;
 	uint64_t *hash; /* of records 0 .. i: what ranks compare */
 };
@@ -80,13 +80,13 @@ struct tess_program {
 void tess_program_free(struct tess_program *p);
 
 /* The name of a record's kind: "linear", "move". Never NULL. */
-const char *tess_record_name(int32_t kind);
+const char *tess_record_kind_name(int32_t kind);
 
 /* What a move does: "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "keep". */
 const char *tess_move_name(struct tess_place from, struct tess_place to);
 
 /* The most pieces that an axis of a weight is cut in: room for the runs of any of them. */
-int64_t tess_program_pieces(const struct tess_program *p);
+int64_t tess_program_max_pieces(const struct tess_program *p);
 
 /* How a linear record uses a weight: TESS_ROLE_... */
 int32_t tess_weight_role(const struct tess_weight *w);

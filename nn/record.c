@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void *tess_stick(struct tess_recorder *r, tess_status why)
+void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why)
 {
 	if (!r->status) {
 		r->status = why;
@@ -17,7 +17,7 @@ void *tess_stick(struct tess_recorder *r, tess_status why)
 	return NULL;
 }
 
-void *tess_refuse(struct tess_recorder *r, tess_status why, const char *fmt, ...)
+void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;
@@ -25,12 +25,12 @@ void *tess_refuse(struct tess_recorder *r, tess_status why, const char *fmt, ...
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	return tess_stick(r, tess_fail(why, "%s", text));
+	return tess_recorder_keep_error(r, tess_fail(why, "%s", text));
 }
 
 /* ---- modules ---------------------------------------------------------------------------------------- */
 
-const char *tess_path(struct tess_recorder *r, const char *name)
+const char *tess_recorder_format_path(struct tess_recorder *r, const char *name)
 {
 	const char *open = r->depth ? r->path[r->depth - 1].module : "";
 
@@ -40,30 +40,32 @@ const char *tess_path(struct tess_recorder *r, const char *name)
 }
 
 /* The rule for `path`, opened: the style, and what follows the colon. */
-static tess_status style_of(struct tess_recorder *r, struct tess_module *m, const char *path)
+static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
+                                     const char *path)
 {
 	int32_t rule;
-	tess_status st = tess_plan_find(r->how->plan, path, r->used, &rule);
+	tess_status st = tess_plan_find(r->options->plan, path, r->used_rules, &rule);
 	const char *spec, *name;
 	size_t len;
 
 	if (st)
 		return st;
-	spec = rule < 0 ? "replicate" : r->how->plan->rule[rule].style;
+	spec = rule < 0 ? "replicate" : r->options->plan->rule[rule].style;
 	len = strcspn(spec, ":");
 	name = tess_arena_copy(&r->p->arena, spec, len);
 	if (!name)
 		return TESS_ENOMEM;
 	m->spec = spec;
 	m->site.config = spec + len + (spec[len] == ':');
-	st = tess_plugin_style(name, &m->style);
+	st = tess_plugin_find_style(name, &m->style);
 	if (st && rule >= 0)
 		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
-		                    r->how->plan->rule[rule].pattern, r->how->plan->origin[rule]);
+		                    r->options->plan->rule[rule].pattern,
+		                    r->options->plan->origin[rule]);
 	return st;
 }
 
-static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
+static tess_status open_style_state(struct tess_recorder *r, struct tess_module *m)
 {
 	struct tess_program *p = r->p;
 	struct tess_open_style *list;
@@ -71,14 +73,14 @@ static tess_status state_open(struct tess_recorder *r, struct tess_module *m)
 
 	if (!m->style->open)
 		return TESS_OK;
-	list = tess_arena_grow(&p->arena, p->open, (size_t)p->nopen, sizeof *list);
+	list = tess_arena_grow(&p->arena, p->open_styles, (size_t)p->nopen_styles, sizeof *list);
 	if (!list)
 		return TESS_ENOMEM;
 	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
 	if (st)
 		return st;
-	list[p->nopen++] = (struct tess_open_style){ m->style, m->site.state };
-	p->open = list;
+	list[p->nopen_styles++] = (struct tess_open_style){ m->style, m->site.state };
+	p->open_styles = list;
 	return TESS_OK;
 }
 
@@ -99,19 +101,20 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 			                      .kind = kind };
 		m->before = r->modules;
 		r->modules = m;
-		st = style_of(r, m, module);
+		st = find_module_style(r, m, module);
 	}
 	if (!st)
-		st = state_open(r, m);
+		st = open_style_state(r, m);
 	if (!st)
 		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
 	if (st)
-		return tess_stick(r, st);
+		return tess_recorder_keep_error(r, st);
 	m->hooks = m->style->prepare_input || m->style->prepare_output;
 	return m;
 }
 
-struct tess_tensor *tess_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt, ...)
+struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
+                                      ...)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 	struct tess_frame *frame = &r->path[r->depth];
@@ -124,38 +127,38 @@ struct tess_tensor *tess_enter(struct tess_nn *nn, struct tess_tensor *x, const 
 	if (r->status || !x)
 		return NULL;
 	if (r->depth == (int32_t)(sizeof r->path / sizeof *r->path))
-		return tess_refuse(r, TESS_EINVAL, "%s: modules nested deeper than %d",
-		                   tess_path(r, name), r->depth);
-	frame->module = tess_path(r, name);
-	frame->at = tess_module_open(r, frame->module, "module");
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: modules nested deeper than %d",
+		                          tess_recorder_format_path(r, name), r->depth);
+	frame->module = tess_recorder_format_path(r, name);
+	frame->opened = tess_module_open(r, frame->module, "module");
 	r->depth++;
-	return frame->at ? tess_input(r, frame->at, x) : NULL;
+	return frame->opened ? tess_module_prepare_input(r, frame->opened, x) : NULL;
 }
 
-struct tess_tensor *tess_leave(struct tess_nn *nn, struct tess_tensor *y)
+struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 
 	if (r->status || !y)
 		return NULL;
 	if (!r->depth)
-		return tess_refuse(r, TESS_EINVAL,
-		                   "the model leaves a module that it did not enter");
-	y = tess_output(r, r->path[r->depth - 1].at, y);
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "the model leaves a module that it did not enter");
+	y = tess_module_prepare_output(r, r->path[r->depth - 1].opened, y);
 	r->depth--;
 	return y;
 }
 
 /* ---- values and records --------------------------------------------------------------------------- */
 
-struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim,
-                               const struct tess_dim *const *dim, struct tess_place place,
-                               const char *module)
+struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
+                                    const struct tess_dim *const *dim, struct tess_place place,
+                                    const char *module)
 {
 	struct tess_tensor *v = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
 
 	if (!v)
-		return tess_stick(r, TESS_ENOMEM);
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	v->id = r->p->ntensors++;
 	v->dtype = TESS_F32;
 	v->ndim = ndim;
@@ -175,10 +178,10 @@ static void *copy_list(struct tess_recorder *r, const void *list, int32_t n)
 	return copy;
 }
 
-struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module,
-                                int32_t nin, struct tess_tensor *const *in, int32_t nout,
-                                struct tess_tensor *const *out, int32_t nweight,
-                                const struct tess_weight *const *weight)
+struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, const char *module,
+                                       int32_t nin, struct tess_tensor *const *in, int32_t nout,
+                                       struct tess_tensor *const *out, int32_t nweight,
+                                       const struct tess_weight *const *weight)
 {
 	struct tess_program *p = r->p;
 	struct tess_record *rec, **list;
@@ -187,11 +190,11 @@ struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const cha
 		return NULL;
 	list = tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
 	if (!list)
-		return tess_stick(r, TESS_ENOMEM);
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	p->record = list;
 	rec = TESS_NEW(&p->arena, struct tess_record, 1);
 	if (!rec)
-		return tess_stick(r, TESS_ENOMEM);
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	rec->kind = kind;
 	rec->module = module;
 	rec->nin = nin;
@@ -201,89 +204,94 @@ struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const cha
 	rec->out = copy_list(r, out, nout);
 	rec->weight = copy_list(r, weight, nweight);
 	if (!rec->in || !rec->out || !rec->weight)
-		return tess_stick(r, TESS_ENOMEM);
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	p->record[p->nrecords++] = rec;
 	return rec;
 }
 
 /* ---- moves -------------------------------------------------------------------------------------------- */
 
-bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const char *module)
+bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
+                             const char *module)
 {
 	const struct tess_dim *piece;
-	int32_t most = tess_dim_most_ranks(dim, &piece);
+	int32_t max_ranks = tess_dim_get_max_ranks(dim, &piece);
 
-	if (r->p->nranks <= most)
+	if (r->p->nranks <= max_ranks)
 		return true;
-	tess_refuse(r, TESS_EINVAL, "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d",
-	            module, piece->base->name, (long long)tess_dim_units(piece), (int)r->p->nranks,
-	            (int)most);
+	tess_recorder_fail(r, TESS_EINVAL,
+	                   "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d", module,
+	                   piece->base->name, (long long)tess_dim_count_units(piece),
+	                   (int)r->p->nranks, (int)max_ranks);
 	return false;
 }
 
-static struct tess_tensor *moved_before(const struct tess_tensor *x, struct tess_place to)
+static struct tess_tensor *find_redistributed(const struct tess_tensor *x, struct tess_place to)
 {
-	for (const struct tess_moved *m = x->moved; m; m = m->next)
-		if (tess_place_same(m->to->place, to))
+	for (const struct tess_redistributed *m = x->redistributed; m; m = m->next)
+		if (tess_place_equal(m->to->place, to))
 			return m->to;
 	return NULL;
 }
 
-struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
-                              const char *module)
+struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
+                                             struct tess_place to, const char *module)
 {
-	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
-	struct tess_moved *memo;
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
+	struct tess_redistributed *memo;
 	struct tess_tensor *y;
 
 	if (r->status || !x || to.kind == TESS_ASIS)
 		return r->status ? NULL : x;
 	if (tess_place_check(to, x->ndim, module))
-		return tess_stick(r, TESS_EINVAL);
-	to = tess_place_normal(to, x->ndim);
-	if (tess_place_same(to, x->place))
+		return tess_recorder_keep_error(r, TESS_EINVAL);
+	to = tess_place_normalize(to, x->ndim);
+	if (tess_place_equal(to, x->place))
 		return x;
 	if (to.kind == TESS_PARTIAL && x->place.kind != TESS_REPLICATE)
-		return tess_refuse(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module,
-		                   tess_place_text(x->place, a), x->module, tess_place_text(to, b));
-	if (to.kind == TESS_SHARD && !tess_can_cut(r, x->dim[to.dim], module))
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module,
+		                          tess_place_format(x->place, a), x->module,
+		                          tess_place_format(to, b));
+	if (to.kind == TESS_SHARD && !tess_recorder_check_cut(r, x->dim[to.dim], module))
 		return NULL;
-	y = moved_before(x, to);
+	y = find_redistributed(x, to);
 	if (y)
 		return y;
-	y = tess_value(r, x->ndim, x->dim, to, module);
-	memo = TESS_NEW(&r->p->arena, struct tess_moved, 1);
-	if (!y || !memo || !tess_append(r, TESS_REC_MOVE, module, 1, &x, 1, &y, 0, NULL))
-		return tess_stick(r, TESS_ENOMEM);
+	y = tess_tensor_new(r, x->ndim, x->dim, to, module);
+	memo = TESS_NEW(&r->p->arena, struct tess_redistributed, 1);
+	if (!y || !memo || !tess_record_append(r, TESS_REC_MOVE, module, 1, &x, 1, &y, 0, NULL))
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	y->dtype = x->dtype;
-	*memo = (struct tess_moved){ x->moved, y };
-	x->moved = memo;
+	*memo = (struct tess_redistributed){ x->redistributed, y };
+	x->redistributed = memo;
 	return y;
 }
 
-struct tess_tensor *tess_slice_operand(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
-                              const char *module)
+struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
+                                              struct tess_place to, const char *module)
 {
-	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 
 	if (r->status || !x)
 		return NULL;
-	if (x->place.kind == TESS_REPLICATE || tess_place_same(x->place, to))
-		return tess_move(r, x, to, module);
-	return tess_refuse(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module,
-	                   tess_place_text(to, a), x->module, tess_place_text(x->place, b));
+	if (x->place.kind == TESS_REPLICATE || tess_place_equal(x->place, to))
+		return tess_tensor_redistribute(r, x, to, module);
+	return tess_recorder_fail(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module,
+	                          tess_place_format(to, a), x->module,
+	                          tess_place_format(x->place, b));
 }
 
-static void *refuse_no_value(struct tess_recorder *r, const struct tess_module *m, const char *hook)
+static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m, const char *hook)
 {
-	return tess_refuse(r, TESS_EABI,
-	                   "%s: style %s: %s() left no value (NULL), which is a defect of it; *%c "
-	                   "is a value that the host's calls made, or stays as it came",
-	                   m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
+	return tess_recorder_fail(
+		r, TESS_EABI,
+		"%s: style %s: %s() left no value (NULL), which is a defect of it; *%c "
+		"is a value that the host's calls made, or stays as it came",
+		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
 }
 
-struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
-                               struct tess_tensor *x)
+struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
+                                              struct tess_tensor *x)
 {
 	tess_status st = TESS_OK;
 
@@ -292,14 +300,14 @@ struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module
 	if (m->style->prepare_input)
 		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_input, &m->site, 0, &x);
 	if (st)
-		return tess_stick(r, st);
+		return tess_recorder_keep_error(r, st);
 	if (!x && !r->status)
-		return refuse_no_value(r, m, "prepare_input");
-	return tess_move(r, x, m->io.in[0], m->site.module);
+		return fail_no_value(r, m, "prepare_input");
+	return tess_tensor_redistribute(r, x, m->io.in[0], m->site.module);
 }
 
-struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m,
-                                struct tess_tensor *y)
+struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
+                                               struct tess_tensor *y)
 {
 	tess_status st = TESS_OK;
 
@@ -308,10 +316,10 @@ struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_modul
 	if (m->style->prepare_output)
 		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_output, &m->site, 0, &y);
 	if (st)
-		return tess_stick(r, st);
+		return tess_recorder_keep_error(r, st);
 	if (!y && !r->status)
-		return refuse_no_value(r, m, "prepare_output");
-	return tess_move(r, y, m->io.out[0], m->site.module);
+		return fail_no_value(r, m, "prepare_output");
+	return tess_tensor_redistribute(r, y, m->io.out[0], m->site.module);
 }
 
 /* ---- what hooks may call ------------------------------------------------------------------------------ */
@@ -320,7 +328,7 @@ static tess_status host_redistribute(const struct tess_site *s, const struct tes
                                      struct tess_tensor **x)
 {
 	struct tess_recorder *r = ((const struct tess_module *)s)->r;
-	struct tess_tensor *y = tess_move(r, *x, *to, s->module);
+	struct tess_tensor *y = tess_tensor_redistribute(r, *x, *to, s->module);
 
 	if (y)
 		*x = y;
@@ -342,9 +350,9 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
 	if (tess_place_check(f->out, (*x)->ndim, s->module))
 		return TESS_EINVAL;
-	to = f->out.kind ? tess_place_normal(f->out, (*x)->ndim) : (*x)->place;
+	to = f->out.kind ? tess_place_normalize(f->out, (*x)->ndim) : (*x)->place;
 	if (call)
-		y = tess_value(r, (*x)->ndim, (*x)->dim, to, s->module);
+		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to, s->module);
 	if (!y)
 		return r->status ? r->status : TESS_ENOMEM;
 	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
@@ -354,7 +362,7 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 		return tess_fail(TESS_EINVAL,
 		                 "%s: a call sees and makes finished values; redistribute first",
 		                 s->module);
-	rec = tess_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
+	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
 	if (!rec)
 		return r->status;
 	rec->call = call;
@@ -366,7 +374,7 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 
 /* ---- a whole program ---------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t h, const void *data, size_t len)
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 {
 	const unsigned char *p = data;
 
@@ -375,13 +383,13 @@ static uint64_t mix(uint64_t h, const void *data, size_t len)
 	return h;
 }
 
-static uint64_t mix_tensor(uint64_t h, const struct tess_tensor *v)
+static uint64_t hash_tensor(uint64_t h, const struct tess_tensor *v)
 {
 	int32_t about[] = { v->id, v->dtype, v->ndim, v->place.kind, v->place.dim, v->place.op };
 
-	h = mix(h, about, sizeof about);
+	h = hash_bytes(h, about, sizeof about);
 	for (int32_t i = 0; i < v->ndim; i++)
-		h = mix(h, &v->dim[i]->size, sizeof v->dim[i]->size);
+		h = hash_bytes(h, &v->dim[i]->size, sizeof v->dim[i]->size);
 	return h;
 }
 
@@ -396,19 +404,20 @@ static tess_status hash_records(struct tess_program *p)
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
 
-		h = mix(mix(h, &rec->kind, sizeof rec->kind), rec->module, strlen(rec->module));
-		h = mix(h, rec->num, sizeof rec->num);
+		h = hash_bytes(hash_bytes(h, &rec->kind, sizeof rec->kind), rec->module,
+		               strlen(rec->module));
+		h = hash_bytes(h, rec->num, sizeof rec->num);
 		for (int32_t k = 0; k < rec->nin; k++)
-			h = mix_tensor(h, rec->in[k]);
+			h = hash_tensor(h, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)
-			h = mix_tensor(h, rec->out[k]);
+			h = hash_tensor(h, rec->out[k]);
 		for (int32_t k = 0; k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			h = mix(mix(h, w->name, strlen(w->name)), &w->home.use.dim,
-			        sizeof w->home.use.dim);
-			h = mix(mix(h, &w->dtype, sizeof w->dtype), &w->home.use.kind,
-			        sizeof w->home.use.kind);
+			h = hash_bytes(hash_bytes(h, w->name, strlen(w->name)), &w->place.use.dim,
+			               sizeof w->place.use.dim);
+			h = hash_bytes(hash_bytes(h, &w->dtype, sizeof w->dtype),
+			               &w->place.use.kind, sizeof w->place.use.kind);
 		}
 		p->hash[i] = h;
 	}
@@ -416,40 +425,41 @@ static tess_status hash_records(struct tess_program *p)
 }
 
 /* Of the modules that the program has, the one that is nearest to a pattern that matched none. */
-static const char *nearest_module(const struct tess_recorder *r, const char *pattern)
+static const char *find_nearest_module(const struct tess_recorder *r, const char *pattern)
 {
 	const char *best = "";
-	size_t least = SIZE_MAX;
+	size_t min_distance = SIZE_MAX;
 
 	for (const struct tess_module *m = r->modules; m; m = m->before) {
-		size_t d = tess_distance(pattern, m->site.module);
+		size_t d = tess_edit_distance(pattern, m->site.module);
 
-		if (d <= least) { /* of several the one that comes first in the model */
-			least = d;
+		if (d <= min_distance) { /* of several the one that comes first in the model */
+			min_distance = d;
 			best = m->site.module;
 		}
 	}
 	return best;
 }
 
-static tess_status finish(struct tess_recorder *r, struct tess_tensor *logits)
+static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *logits)
 {
-	const struct tess_plan *plan = r->how->plan;
+	const struct tess_plan *plan = r->options->plan;
 
 	if (!r->status && !logits)
-		tess_refuse(r, TESS_EINVAL, "model %s: forward gave no logits",
-		            r->how->model->name);
+		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
+		                   r->options->model->name);
 	if (!r->status && r->depth)
-		tess_refuse(r, TESS_EINVAL, "model %s: module %s was never left",
-		            r->how->model->name, tess_path(r, NULL));
-	r->p->logits = tess_move(r, logits, tess_replicate(), "the model's output");
+		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
+		                   r->options->model->name, tess_recorder_format_path(r, NULL));
+	r->p->logits =
+		tess_tensor_redistribute(r, logits, tess_place_replicate(), "the model's output");
 	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
-		if (!r->used[i])
-			tess_refuse(
+		if (!r->used_rules[i])
+			tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)%s",
 				plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
-				nearest_module(r, plan->rule[i].pattern),
+				find_nearest_module(r, plan->rule[i].pattern),
 				tess_pattern_is_glob(plan->rule[i].pattern)
 					? "; * stands for a whole component of a name, not for a part of it"
 					: "");
@@ -457,50 +467,51 @@ static tess_status finish(struct tess_recorder *r, struct tess_tensor *logits)
 }
 
 /* Tokens of one sequence, in units of one position: a rank may hold none. */
-static const struct tess_dim *tokens_dim(struct tess_recorder *r)
+static const struct tess_dim *make_tokens_dim(struct tess_recorder *r)
 {
 	struct tess_dim *d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 
 	if (d)
 		*d = (struct tess_dim){ .name = "tokens",
-			                .size = r->how->ntokens,
-			                .count = r->how->ntokens,
+			                .size = r->options->ntokens,
+			                .nunits = r->options->ntokens,
 			                .base = d,
 			                .group = 1,
-			                .empty = true };
+			                .may_be_empty = true };
 	return d;
 }
 
-tess_status tess_program_record(const struct tess_record_how *how, struct tess_program **out)
+tess_status tess_program_record(const struct tess_record_options *options,
+                                struct tess_program **out)
 {
-	struct tess_recorder r = { .how = how };
-	struct tess_program boot = { 0 };
-	struct tess_program *p = TESS_NEW(&boot.arena, struct tess_program, 1);
+	struct tess_recorder r = { .options = options };
+	struct tess_program bootstrap = { 0 };
+	struct tess_program *p = TESS_NEW(&bootstrap.arena, struct tess_program, 1);
 	struct tess_tensor *logits;
 	tess_status st;
 
 	if (!p)
 		return TESS_ENOMEM;
-	*p = boot; /* the program lives in its own arena */
-	p->nranks = how->nranks;
-	p->ntokens = how->ntokens;
-	p->all = how->all;
-	p->check = how->check;
+	*p = bootstrap; /* the program lives in its own arena */
+	p->nranks = options->nranks;
+	p->ntokens = options->ntokens;
+	p->all = options->all;
+	p->check = options->check;
 	r.p = p;
-	r.used = TESS_NEW(&p->arena, bool, how->plan->nrules + 1);
-	r.tokens = tokens_dim(&r);
+	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);
+	r.tokens = make_tokens_dim(&r);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
 	tess_registry_set_recording(host_redistribute, host_call);
-	if (!r.used || !r.tokens)
+	if (!r.used_rules || !r.tokens)
 		return tess_program_free(p), TESS_ENOMEM;
-	p->ids = tess_value(&r, 1, &r.tokens, tess_replicate(), "the ids");
-	p->positions = tess_value(&r, 1, &r.tokens, tess_replicate(), "the positions");
+	p->ids = tess_tensor_new(&r, 1, &r.tokens, tess_place_replicate(), "the ids");
+	p->positions = tess_tensor_new(&r, 1, &r.tokens, tess_place_replicate(), "the positions");
 	if (!p->ids || !p->positions)
 		return tess_program_free(p), TESS_ENOMEM;
 	p->ids->dtype = p->positions->dtype = TESS_I32;
-	logits = how->model->forward(&r.nn, p->ids);
-	st = finish(&r, logits);
+	logits = options->model->forward(&r.nn, p->ids);
+	st = finish_program(&r, logits);
 	if (st) {
 		tess_fail(st, "%s", r.sentence ? r.sentence : "out of memory");
 		tess_program_free(p);
@@ -516,9 +527,9 @@ void tess_program_free(struct tess_program *p)
 
 	if (!p)
 		return;
-	for (int32_t i = 0; i < p->nopen; i++)
-		if (p->open[i].style->close)
-			p->open[i].style->close(p->open[i].state);
+	for (int32_t i = 0; i < p->nopen_styles; i++)
+		if (p->open_styles[i].style->close)
+			p->open_styles[i].style->close(p->open_styles[i].state);
 	arena = p->arena;
 	tess_arena_free(&arena);
 }

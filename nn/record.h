@@ -6,7 +6,7 @@
 #include "nn/program.h"
 #include "nn/source.h"
 
-struct tess_record_how {
+struct tess_record_options {
 	const struct tess_model *model;
 	const struct tess_plan *plan;
 	const struct tess_source *source; /* config, and shapes and dtypes of the parameters */
@@ -20,21 +20,22 @@ struct tess_record_how {
  * Records and checks; nothing is read but shapes. *out is yours: tess_program_free. A plan that cannot work
  * is TESS_EINVAL with the module, the rule, and the world sizes or the style that would work.
  */
-tess_status tess_program_record(const struct tess_record_how *how, struct tess_program **out);
+tess_status tess_program_record(const struct tess_record_options *options,
+                                struct tess_program **out);
 
 /* ---- what the recording functions of ops.c share ------------------------------------------------- */
 
 struct tess_recorder {
 	struct tess_nn nn; /* first: models see this */
-	const struct tess_record_how *how;
+	const struct tess_record_options *options;
 	struct tess_program *p;
 	tess_status status; /* sticks: after the first error every call does nothing */
 	const char *sentence;
-	bool *used; /* rules of the plan that matched */
+	bool *used_rules; /* rules of the plan that matched */
 	int32_t depth;
 	struct tess_frame {
 		const char *module;
-		const struct tess_module *at;
+		const struct tess_module *opened;
 	} path[32];
 	const struct tess_module *modules; /* all that were opened, the last first */
 	const struct tess_dim *tokens;
@@ -53,39 +54,41 @@ struct tess_module { /* a site with the style that the plan gives it */
 };
 
 /* Fails and sticks. Returns NULL always, so that a recording function can return it. */
-void *tess_refuse(struct tess_recorder *r, tess_status why, const char *fmt, ...) TESS_PRINTF(3, 4);
+void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
+	TESS_PRINTF(3, 4);
 /* The same with the sentence that stands. */
-void *tess_stick(struct tess_recorder *r, tess_status why);
+void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
 
 /* "path.of.modules.NAME"; name NULL: the module that is open. */
-const char *tess_path(struct tess_recorder *r, const char *name);
+const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
 /* The module's site, its style opened and asked for its layout; `ndim_in`, `ndim_out`: axes of x and y. */
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
-struct tess_tensor *tess_value(struct tess_recorder *r, int32_t ndim,
-                               const struct tess_dim *const *dim, struct tess_place place,
-                               const char *module);
-struct tess_record *tess_append(struct tess_recorder *r, int32_t kind, const char *module,
-                                int32_t nin, struct tess_tensor *const *in, int32_t nout,
-                                struct tess_tensor *const *out, int32_t nweight,
-                                const struct tess_weight *const *weight);
+struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
+                                    const struct tess_dim *const *dim, struct tess_place place,
+                                    const char *module);
+struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, const char *module,
+                                       int32_t nin, struct tess_tensor *const *in, int32_t nout,
+                                       struct tess_tensor *const *out, int32_t nweight,
+                                       const struct tess_weight *const *weight);
 
 /* Refuses more ranks than units. */
-bool tess_can_cut(struct tess_recorder *r, const struct tess_dim *dim, const char *module);
+bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
+                             const char *module);
 /* x where a layout asks for it: `to` as a style may write it; remembered, so that q, k and v gather x once. */
-struct tess_tensor *tess_move(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
-                              const char *module);
+struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
+                                             struct tess_place to, const char *module);
 /* An op may slice a replicated operand, and no more. */
-struct tess_tensor *tess_slice_operand(struct tess_recorder *r, struct tess_tensor *x, struct tess_place to,
-                              const char *module);
+struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
+                                              struct tess_place to, const char *module);
 /* The module's input after its prepare_input and layout; its output after prepare_output and layout. */
-struct tess_tensor *tess_input(struct tess_recorder *r, const struct tess_module *m,
-                               struct tess_tensor *x);
-struct tess_tensor *tess_output(struct tess_recorder *r, const struct tess_module *m,
-                                struct tess_tensor *y);
+struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
+                                              struct tess_tensor *x);
+struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
+                                               struct tess_tensor *y);
 
-struct tess_weight_ask { /* of tess_weight_add */
+struct tess_weight_request { /* of tess_weight_add */
 	const char *leaf; /* "weight", "bias" */
 	int32_t ndim, out_dim, in_dim;
 	const struct tess_dim *dim[2];
@@ -93,10 +96,10 @@ struct tess_weight_ask { /* of tess_weight_add */
 };
 /* The module's parameter where its style puts it; its shape must be the checkpoint's. */
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
-                                          const struct tess_weight_ask *ask);
+                                          const struct tess_weight_request *request);
 /* Where the module's style would have a table that another module placed. */
-const struct tess_weight *tess_weight_view(struct tess_recorder *r, const struct tess_module *m,
-                                           const struct tess_weight *table);
+const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
+                                               const struct tess_weight *table);
 
 /* Recording functions that record nothing (dims.c). */
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);
@@ -105,16 +108,16 @@ const char *tess_op_string(struct tess_nn *nn, const char *key, const char *pres
 int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *preset);
 struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each);
 struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
-                                int64_t n);
+                                 int64_t n);
 struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
 /* n elements; its units are for the caller to say. */
-struct tess_dim *tess_new_dim(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
+struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
 /* Fills in the recording functions (ops.c). */
 void tess_ops_install(struct tess_nn *nn);
 /* x of the open module's layout: enter and leave. */
-struct tess_tensor *tess_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt, ...)
-	TESS_PRINTF(3, 4);
-struct tess_tensor *tess_leave(struct tess_nn *nn, struct tess_tensor *y);
+struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
+                                      ...) TESS_PRINTF(3, 4);
+struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y);
 
 #endif

@@ -12,7 +12,7 @@ static const double pi = 0x1.921fb54442d18p+1;
 enum { WHERE = 4096 };
 
 /* The object that holds the settings, or NULL; `where`, until now config.json, names it in sentences. */
-static tess_status settings_of(const json_t *config, const json_t **out, char where[static WHERE])
+static tess_status find_settings(const json_t *config, const json_t **out, char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
 	const size_t len = strlen(where);
@@ -42,7 +42,7 @@ static tess_status settings_of(const json_t *config, const json_t **out, char wh
 }
 
 /* The type's name; `type` is what it was called before `rope_type`. */
-static tess_status type_of(const json_t *table, const char *where, int32_t *out)
+static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out)
 {
 	json_t *name = json_object_get(table, "rope_type");
 	const char *text;
@@ -67,23 +67,23 @@ static tess_status type_of(const json_t *table, const char *where, int32_t *out)
 	return TESS_OK;
 }
 
-static tess_status llama3_of(const char *path, const json_t *config, const json_t *table,
-                             const char *where, struct tess_rope *r)
+static tess_status read_llama3(const char *path, const json_t *config, const json_t *table,
+                               const char *where, struct tess_rope *r)
 {
-	const double most = 1e9;
+	const double max = 1e9;
 	tess_status st;
 
-	st = tess_json_number(where, table, "factor", 1, most, &r->factor);
+	st = tess_json_get_number(where, table, "factor", 1, max, &r->factor);
 	if (!st)
-		st = tess_json_number(where, table, "low_freq_factor", 1e-9, most, &r->low);
+		st = tess_json_get_number(where, table, "low_freq_factor", 1e-9, max, &r->low);
 	if (!st)
-		st = tess_json_number(where, table, "high_freq_factor", 1e-9, most, &r->high);
+		st = tess_json_get_number(where, table, "high_freq_factor", 1e-9, max, &r->high);
 	if (!st)
-		st = tess_json_int(path, config, "original_max_position_embeddings", 1, INT32_MAX,
-		                   &r->original);
+		st = tess_json_get_int(path, config, "original_max_position_embeddings", 1,
+		                       INT32_MAX, &r->original);
 	if (!st)
-		st = tess_json_int(where, table, "original_max_position_embeddings", 1, INT32_MAX,
-		                   &r->original);
+		st = tess_json_get_int(where, table, "original_max_position_embeddings", 1,
+		                       INT32_MAX, &r->original);
 	if (st)
 		return st;
 	if (r->factor == 0 || r->low == 0 || r->high == 0 || r->original == 0)
@@ -101,7 +101,7 @@ static tess_status llama3_of(const char *path, const json_t *config, const json_
 
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
 {
-	const double least_theta = 1, most_theta = 1e30;
+	const double min_theta = 1, max_theta = 1e30;
 	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000 };
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
@@ -110,19 +110,19 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 
 	snprintf(path, sizeof path, "%.3900s/config.json", dir);
 	memcpy(where, path, sizeof where);
-	st = settings_of(config, &table, where);
+	st = find_settings(config, &table, where);
 	if (!st)
-		st = type_of(table, where, &r.type);
+		st = read_rope_type(table, where, &r.type);
 	if (!st)
-		st = tess_json_number(path, config, "rope_theta", least_theta, most_theta,
-		                      &r.theta);
+		st = tess_json_get_number(path, config, "rope_theta", min_theta, max_theta,
+		                          &r.theta);
 	if (!st)
-		st = tess_json_number(where, table, "rope_theta", least_theta, most_theta,
-		                      &r.theta);
+		st = tess_json_get_number(where, table, "rope_theta", min_theta, max_theta,
+		                          &r.theta);
 	if (!st)
-		st = tess_json_number(path, config, "partial_rotary_factor", 0, 1, &part);
+		st = tess_json_get_number(path, config, "partial_rotary_factor", 0, 1, &part);
 	if (!st)
-		st = tess_json_number(where, table, "partial_rotary_factor", 0, 1, &part);
+		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &part);
 	if (!st && part != 1)
 		st = tess_fail(
 			TESS_ENOTSUP,
@@ -130,14 +130,14 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 			"supported",
 			where, part);
 	if (!st && r.type == TESS_ROPE_LLAMA3)
-		st = llama3_of(path, config, table, where, &r);
+		st = read_llama3(path, config, table, where, &r);
 	if (!st)
 		*out = r;
 	return st;
 }
 
 /* f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
-static float frequency(const struct tess_rope *r, int64_t i, int64_t each)
+static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
 	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),
 	      f = 1 / power;
@@ -151,7 +151,8 @@ static float frequency(const struct tess_rope *r, int64_t i, int64_t each)
 	return (1 - smooth) * f / (float)r->factor + smooth * f;
 }
 
-tess_status tess_rope_table(const struct tess_rope *r, int64_t each, int64_t positions, float *out)
+tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,
+                                 float *out)
 {
 	const int64_t half = each / 2;
 
@@ -162,7 +163,7 @@ tess_status tess_rope_table(const struct tess_rope *r, int64_t each, int64_t pos
 			"at most %d positions are needed",
 			(long long)each, (long long)positions, INT32_MAX);
 	for (int64_t i = 0; i < half; i++) {
-		double f = frequency(r, i, each);
+		double f = compute_frequency(r, i, each);
 
 		for (int64_t at = 0; at < positions; at++) {
 			out[at * each + i] = (float)tess_cos_f64((double)at * f);

@@ -28,6 +28,7 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
  * number that transformers computes, up to the last place of its powf, llama3 scaling included.
  * `each` is even.
  */
-tess_status tess_rope_table(const struct tess_rope *r, int64_t each, int64_t positions, float *out);
+tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,
+                                 float *out);
 
 #endif

@@ -4,8 +4,8 @@
 #include "core/registry/returned.h"
 #include "nn/check.h"
 
-static tess_status run_step(const struct tess_step *s, const struct tess_device *device, void *self,
-                            struct tess_group *group)
+static tess_status run_program_step(const struct tess_step *s, const struct tess_device *device,
+                                    void *self, struct tess_group *group)
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
@@ -18,22 +18,24 @@ static tess_status run_step(const struct tess_step *s, const struct tess_device 
 		return tess_check_run(&s->check, group);
 	default:
 		tess_error_clear();
-		return tess_plugin_returned(s->style, s->style->name, "run", s->where,
-		                            s->call->run(&s->local));
+		return tess_plugin_check_returned(s->style, s->style->name, "run", s->where,
+		                                  s->call->run(&s->local));
 	}
 }
 
-tess_status tess_lowered_run(const struct tess_lowered *l, const struct tess_device *device,
-                             void *self, struct tess_group *group)
+tess_status tess_rank_program_run(const struct tess_rank_program *l,
+                                  const struct tess_device *device, void *self,
+                                  struct tess_group *group)
 {
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < l->nsteps && !st; i++)
-		st = run_step(l->step[i], device, self, group);
+		st = run_program_step(l->step[i], device, self, group);
 	return st;
 }
 
-tess_status tess_lowered_supported(const struct tess_lowered *l, const struct tess_device *device)
+tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
+                                           const struct tess_device *device)
 {
 	tess_status st = TESS_OK;
 

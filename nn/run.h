@@ -5,10 +5,12 @@
 #include "nn/lower.h"
 
 /* Blocks until the last step is done. The sentence of a failure starts with the module. */
-tess_status tess_lowered_run(const struct tess_lowered *l, const struct tess_device *device,
-                             void *self, struct tess_group *group);
+tess_status tess_rank_program_run(const struct tess_rank_program *l,
+                                  const struct tess_device *device, void *self,
+                                  struct tess_group *group);
 
 /* Whether the device can run every op, and which cannot: asked while a plan is checked. */
-tess_status tess_lowered_supported(const struct tess_lowered *l, const struct tess_device *device);
+tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
+                                           const struct tess_device *device);
 
 #endif

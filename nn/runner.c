@@ -32,7 +32,7 @@ struct shape { /* a program for one number of rows, on this rank */
 	int64_t ntokens;
 	bool all;
 	struct tess_program *program;
-	struct tess_lowered *low;
+	struct tess_rank_program *lowered;
 };
 
 struct tess_runner {
@@ -41,61 +41,61 @@ struct tess_runner {
 	const struct tess_device *device;
 	void *self;
 	struct shape *shapes; /* the first one recorded is last; its weights are held */
-	struct tess_held held;
+	struct tess_rank_weights weights;
 	struct tess_rope rope;
 	void *step;
 	bool step_shared; /* the group's, not the device's */
 	uint64_t step_bytes, cache_bytes;
 	void **keys, **values;
 	int32_t ncache;
-	float *table;
-	int64_t room, next;
+	float *rope_table;
+	int64_t capacity, next_position;
 	bool check; /* TESSERA_CHECK */
 };
 
 /* ---- programs ------------------------------------------------------------------------------------------ */
 
-static void shape_free(struct shape *s)
+static void free_shape(struct shape *s)
 {
-	tess_lowered_free(s->low);
+	tess_rank_program_free(s->lowered);
 	tess_program_free(s->program);
 	free(s);
 }
 
-static tess_status shape_new(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
+static tess_status make_shape(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
 {
-	struct tess_record_how how = { .model = s->parts.model,
-		                       .plan = s->parts.plan,
-		                       .source = s->parts.source,
-		                       .nranks = s->nranks,
-		                       .ntokens = ntokens,
-		                       .all = all,
-		                       .check = s->check };
-	struct shape *made = calloc(1, sizeof *made);
-	tess_status st = made ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	struct tess_record_options options = { .model = s->parts.model,
+		                               .plan = s->parts.plan,
+		                               .source = s->parts.source,
+		                               .nranks = s->nranks,
+		                               .ntokens = ntokens,
+		                               .all = all,
+		                               .check = s->check };
+	struct shape *shape = calloc(1, sizeof *shape);
+	tess_status st = shape ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st) {
-		made->ntokens = ntokens;
-		made->all = all;
-		st = tess_program_record(&how, &made->program);
+		shape->ntokens = ntokens;
+		shape->all = all;
+		st = tess_program_record(&options, &shape->program);
 	}
 	if (st)
-		free(made);
+		free(shape);
 	else
-		*out = made;
+		*out = shape;
 	return st;
 }
 
-static void bind(struct tess_runner *s)
+static void bind_shapes(struct tess_runner *s)
 {
-	struct tess_memory m = { s->step, s->table, s->keys, s->values, s->room };
+	struct tess_memory m = { s->step, s->rope_table, s->keys, s->values, s->capacity };
 
 	for (struct shape *k = s->shapes; k; k = k->next)
-		if (k->low && s->room)
-			tess_lowered_bind(k->low, &m);
+		if (k->lowered && s->capacity)
+			tess_rank_program_bind(k->lowered, &m);
 }
 
-static void step_free(struct tess_runner *s)
+static void free_step(struct tess_runner *s)
 {
 	if (s->step_shared)
 		tess_group_free(s->parts.group, s->step);
@@ -105,7 +105,7 @@ static void step_free(struct tess_runner *s)
 }
 
 /* Where the ranks can, they see each other's steps: then a collective copies nothing on the way. */
-static tess_status step_alloc(struct tess_runner *s, uint64_t *bytes, void **out, bool *shared)
+static tess_status alloc_step(struct tess_runner *s, uint64_t *bytes, void **out, bool *shared)
 {
 	tess_status st = TESS_ENOTSUP;
 
@@ -122,31 +122,31 @@ static tess_status step_alloc(struct tess_runner *s, uint64_t *bytes, void **out
  * The step arena has room for the largest program; growing it moves all of them. All ranks come here for
  * the same programs, but need different room: memory that they share grows where it is too small for one.
  */
-static tess_status step_room(struct tess_runner *s, uint64_t bytes)
+static tess_status reserve_step(struct tess_runner *s, uint64_t bytes)
 {
-	int64_t short_of = bytes > s->step_bytes;
+	int64_t is_short = bytes > s->step_bytes;
 	void *more;
 	bool shared;
 	tess_status st = TESS_OK;
 
 	if (tess_group_has_shared_memory(s->parts.group))
-		st = tess_all_reduce(s->parts.group, &short_of, &short_of, 1, TESS_I64, TESS_MAX,
+		st = tess_all_reduce(s->parts.group, &is_short, &is_short, 1, TESS_I64, TESS_MAX,
 		                     "step");
-	if (st || !short_of)
+	if (st || !is_short)
 		return st;
 	if (bytes < s->step_bytes)
 		bytes = s->step_bytes;
-	st = step_alloc(s, &bytes, &more, &shared);
+	st = alloc_step(s, &bytes, &more, &shared);
 	if (st)
 		return st;
-	step_free(s);
+	free_step(s);
 	s->step = more;
 	s->step_shared = shared;
 	s->step_bytes = bytes;
 	return TESS_OK;
 }
 
-static tess_status shape_for(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
+static tess_status find_shape(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
 {
 	struct shape *k = s->shapes;
 	tess_status st = TESS_OK;
@@ -154,19 +154,20 @@ static tess_status shape_for(struct tess_runner *s, int64_t ntokens, bool all, s
 	while (k && (k->ntokens != ntokens || k->all != all))
 		k = k->next;
 	if (!k) {
-		st = shape_new(s, ntokens, all, &k);
+		st = make_shape(s, ntokens, all, &k);
 		if (st)
 			return st;
 		k->next = s->shapes;
 		s->shapes = k;
 	}
-	if (!k->low) {
-		st = tess_lower(k->program, s->nranks, s->rank, s->held.view, &k->low);
+	if (!k->lowered) {
+		st = tess_program_lower(k->program, s->nranks, s->rank, s->weights.view,
+		                        &k->lowered);
 		if (!st)
-			st = tess_lowered_supported(k->low, s->device);
+			st = tess_rank_program_check_device(k->lowered, s->device);
 		if (!st)
-			st = step_room(s, k->low->bytes);
-		bind(s);
+			st = reserve_step(s, k->lowered->bytes);
+		bind_shapes(s);
 	}
 	if (!st)
 		*out = k;
@@ -174,7 +175,7 @@ static tess_status shape_for(struct tess_runner *s, int64_t ntokens, bool all, s
 }
 
 /* Ranks that recorded different programs would wait for each other: said before anything runs. */
-static tess_status compare(struct tess_runner *s, const struct tess_program *p)
+static tess_status compare_programs(struct tess_runner *s, const struct tess_program *p)
 {
 	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
 	int64_t *all = calloc((size_t)s->nranks, sizeof mine);
@@ -204,7 +205,8 @@ static tess_status compare(struct tess_runner *s, const struct tess_program *p)
 				st = tess_fail(
 					TESS_EMISMATCH,
 					"rank %d differs from rank 0 at record %d (%s of %s)",
-					(int)other, (int)i, tess_record_name(p->record[i]->kind),
+					(int)other, (int)i,
+					tess_record_kind_name(p->record[i]->kind),
 					p->record[i]->module);
 	}
 	free(hash);
@@ -214,7 +216,7 @@ static tess_status compare(struct tess_runner *s, const struct tess_program *p)
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
-static int32_t share_of_cpus(const struct tess_runner *s)
+static int32_t count_share_of_cpus(const struct tess_runner *s)
 {
 	cpu_set_t set;
 	int32_t cpus = 1, share;
@@ -225,35 +227,36 @@ static int32_t share_of_cpus(const struct tess_runner *s)
 	return share > 1 ? share : 1;
 }
 
-static tess_status find_device(const struct tess_device **device, int64_t *threads)
+static tess_status find_compute_device(const struct tess_device **device, int64_t *threads)
 {
-	tess_status st = tess_plugin_device(tess_option("device"), device);
+	tess_status st = tess_plugin_find_device(tess_option("device"), device);
 
 	if (!st && !*threads)
-		st = tess_option_int("threads", 0, 1024, threads);
+		st = tess_option_get_int("threads", 0, 1024, threads);
 	if (!st && (*device)->count() < 1)
 		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", (*device)->name);
 	return st;
 }
 
-static tess_status open_device(struct tess_runner *s)
+static tess_status open_compute_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
-	tess_status st = find_device(&s->device, &threads);
+	tess_status st = find_compute_device(&s->device, &threads);
 
 	if (!st)
 		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0,
-		                      threads ? (int32_t)threads : share_of_cpus(s), &s->self);
+		                      threads ? (int32_t)threads : count_share_of_cpus(s),
+		                      &s->self);
 	return st;
 }
 
-static tess_status read_options(bool *check)
+static tess_status read_runner_options(bool *check)
 {
 	int64_t value = 0;
 	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
 
 	if (!st)
-		st = tess_option_int("check", 0, 1, &value);
+		st = tess_option_get_int("check", 0, 1, &value);
 	*check = value;
 	return st;
 }
@@ -263,11 +266,11 @@ tess_status tess_runner_check_options(int32_t threads)
 	const struct tess_device *device;
 	int64_t n = threads;
 	bool answer;
-	tess_status st = read_options(&answer);
+	tess_status st = read_runner_options(&answer);
 
 	if (!st)
-		st = find_device(&device, &n);
-	return st ? st : tess_weights_panels(&answer);
+		st = find_compute_device(&device, &n);
+	return st ? st : tess_weights_read_layout(&answer);
 }
 
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out)
@@ -280,26 +283,26 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->parts = *parts;
 	s->rank = tess_group_rank(parts->group);
 	s->nranks = tess_group_size(parts->group);
-	st = read_options(&s->check);
+	st = read_runner_options(&s->check);
 	if (!st)
 		st = tess_rope_read(parts->source->name, parts->source->config, &s->rope);
 	if (!st)
-		st = shape_new(s, 1, false, &s->shapes);
+		st = make_shape(s, 1, false, &s->shapes);
 	if (!st)
 		st = tess_unexpected_check(s->shapes->program, parts->model, parts->source,
 		                           s->rank == 0);
-	st = tess_agree(parts->group, st, "program");
+	st = tess_group_agree_status(parts->group, st, "program");
 	if (!st)
-		st = compare(s, s->shapes->program);
+		st = compare_programs(s, s->shapes->program);
 	if (st) {
 		tess_runner_free(s);
 		return st;
 	}
-	st = open_device(s);
+	st = open_compute_device(s);
 	if (!st)
-		st = tess_held_load(s->shapes->program, parts->source, s->nranks, s->rank,
-		                    s->device, s->self, &s->held);
-	st = tess_agree(parts->group, st, "weights");
+		st = tess_rank_weights_load(s->shapes->program, parts->source, s->nranks, s->rank,
+		                            s->device, s->self, &s->weights);
+	st = tess_group_agree_status(parts->group, st, "weights");
 	if (st)
 		tess_runner_free(s);
 	else
@@ -307,7 +310,7 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	return st;
 }
 
-static void caches_free(struct tess_runner *s)
+static void free_kv_caches(struct tess_runner *s)
 {
 	for (int32_t i = 0; i < s->ncache; i++) {
 		if (s->keys && s->keys[i])
@@ -317,26 +320,29 @@ static void caches_free(struct tess_runner *s)
 	}
 	free(s->keys);
 	free(s->values);
-	free(s->table);
+	free(s->rope_table);
 	s->keys = s->values = NULL;
-	s->table = NULL;
+	s->rope_table = NULL;
 	s->ncache = 0;
 	s->cache_bytes = 0;
-	s->room = 0;
+	s->capacity = 0;
 }
 
-static tess_status caches_new(struct tess_runner *s, const struct tess_lowered *low, int64_t room)
+static tess_status alloc_kv_caches(struct tess_runner *s, const struct tess_rank_program *lowered,
+                                   int64_t capacity)
 {
 	tess_status st = TESS_OK;
 
-	s->ncache = low->ncache;
-	s->keys = calloc((size_t)low->ncache + 1, sizeof *s->keys);
-	s->values = calloc((size_t)low->ncache + 1, sizeof *s->values);
-	s->table = calloc((size_t)(room * (low->rope_each + 1)), sizeof *s->table);
-	if (!s->keys || !s->values || !s->table)
+	s->ncache = lowered->ncache;
+	s->keys = calloc((size_t)lowered->ncache + 1, sizeof *s->keys);
+	s->values = calloc((size_t)lowered->ncache + 1, sizeof *s->values);
+	s->rope_table =
+		calloc((size_t)(capacity * (lowered->rope_head_size + 1)), sizeof *s->rope_table);
+	if (!s->keys || !s->values || !s->rope_table)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (int32_t i = 0; i < low->ncache && !st; i++) {
-		uint64_t bytes = 4 * (uint64_t)(low->cache[i].heads * low->cache[i].each * room);
+	for (int32_t i = 0; i < lowered->ncache && !st; i++) {
+		uint64_t bytes = 4 * (uint64_t)(lowered->cache[i].heads *
+		                                lowered->cache[i].head_size * capacity);
 
 		st = TESS_PLUGIN_CALL(s->device, "cache", alloc, s->self, bytes, &s->keys[i]);
 		if (!st)
@@ -344,34 +350,35 @@ static tess_status caches_new(struct tess_runner *s, const struct tess_lowered *
 			                      &s->values[i]);
 		s->cache_bytes += 2 * bytes;
 	}
-	if (!st && low->rope_each)
-		st = tess_rope_table(&s->rope, low->rope_each, room, s->table);
+	if (!st && lowered->rope_head_size)
+		st = tess_rope_fill_table(&s->rope, lowered->rope_head_size, capacity,
+		                          s->rope_table);
 	return st;
 }
 
 tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 {
-	int64_t room = tess_up(positions > 0 ? positions : 1, 64) * 64;
+	int64_t capacity = tess_up(positions > 0 ? positions : 1, 64) * 64;
 	struct shape *k;
 	tess_status st =
 		positions <= INT32_MAX / 2
 			? TESS_OK
 			: tess_fail(TESS_EINVAL, "%lld positions asked for", (long long)positions);
 
-	s->next = 0;
-	if (st || room <= s->room)
+	s->next_position = 0;
+	if (st || capacity <= s->capacity)
 		return st;
-	st = shape_for(s, 1, false, &k);
+	st = find_shape(s, 1, false, &k);
 	if (st)
 		return st;
-	caches_free(s);
-	st = caches_new(s, k->low, room);
+	free_kv_caches(s);
+	st = alloc_kv_caches(s, k->lowered, capacity);
 	if (st) {
-		caches_free(s);
+		free_kv_caches(s);
 		return st;
 	}
-	s->room = room;
-	bind(s);
+	s->capacity = capacity;
+	bind_shapes(s);
 	return TESS_OK;
 }
 
@@ -392,10 +399,10 @@ static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, in
 {
 	if (n < 1)
 		return tess_fail(TESS_EINVAL, "a step without ids");
-	if (s->next + n > s->room)
+	if (s->next_position + n > s->capacity)
 		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
-		                 (long long)(s->next + n - 1), (long long)s->room);
-	return tess_ids_check(ids, n, s->next, tess_runner_vocabulary(s));
+		                 (long long)(s->next_position + n - 1), (long long)s->capacity);
+	return tess_ids_check(ids, n, s->next_position, tess_runner_vocabulary(s));
 }
 
 tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
@@ -405,19 +412,19 @@ tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t 
 	struct shape *k;
 
 	if (!st)
-		st = shape_for(s, n, all, &k);
+		st = find_shape(s, n, all, &k);
 	if (st)
 		return st;
-	memcpy(k->low->ids, ids, sizeof *ids * (size_t)n);
+	memcpy(k->lowered->ids, ids, sizeof *ids * (size_t)n);
 	for (int64_t i = 0; i < n; i++)
-		((int32_t *)k->low->positions)[i] = (int32_t)(s->next + i);
-	st = tess_lowered_run(k->low, s->device, s->self, s->parts.group);
+		((int32_t *)k->lowered->positions)[i] = (int32_t)(s->next_position + i);
+	st = tess_rank_program_run(k->lowered, s->device, s->self, s->parts.group);
 	if (st)
 		return st;
 	for (int64_t i = 0; all && i < n * tess_runner_vocabulary(s); i++)
-		((float *)k->low->logits)[i] = tess_one_nan(((float *)k->low->logits)[i]);
-	s->next += n;
-	*logits = k->low->logits;
+		((float *)k->lowered->logits)[i] = tess_one_nan(((float *)k->lowered->logits)[i]);
+	s->next_position += n;
+	*logits = k->lowered->logits;
 	return TESS_OK;
 }
 
@@ -431,23 +438,23 @@ int64_t tess_runner_vocabulary(const struct tess_runner *s)
 	return s->shapes->program->logits->dim[1]->size;
 }
 
-struct tess_runner_memory tess_runner_used(const struct tess_runner *s)
+struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 {
-	return (struct tess_runner_memory){ s->held.bytes, s->cache_bytes, s->step_bytes };
+	return (struct tess_runner_memory){ s->weights.bytes, s->cache_bytes, s->step_bytes };
 }
 
 void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
-	caches_free(s);
-	step_free(s);
-	tess_held_free(&s->held);
+	free_kv_caches(s);
+	free_step(s);
+	tess_rank_weights_free(&s->weights);
 	while (s->shapes) {
 		struct shape *k = s->shapes;
 
 		s->shapes = k->next;
-		shape_free(k);
+		free_shape(k);
 	}
 	if (s->self)
 		s->device->close(s->self);

@@ -49,7 +49,7 @@ int64_t tess_runner_vocabulary(const struct tess_runner *s);
 struct tess_runner_memory {
 	uint64_t weights, cache, step;
 }; /* bytes that this rank allocated */
-struct tess_runner_memory tess_runner_used(const struct tess_runner *s);
+struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s);
 
 void tess_runner_free(struct tess_runner *s);
 

@@ -21,7 +21,7 @@ struct tess_sampler {
 	bool *seen;
 };
 
-static tess_status range(const char *name, double v, double lo, double hi)
+static tess_status check_range(const char *name, double v, double lo, double hi)
 {
 	if (v >= lo && v <= hi) /* NaN is in no range */
 		return TESS_OK;
@@ -30,14 +30,14 @@ static tess_status range(const char *name, double v, double lo, double hi)
 
 tess_status tess_sampling_check(const struct tess_sampling *s)
 {
-	tess_status st = range("temperature", s->temperature, 0, 1e6);
+	tess_status st = check_range("temperature", s->temperature, 0, 1e6);
 
 	if (!st)
-		st = range("top-p", s->top_p, 0, 1);
+		st = check_range("top-p", s->top_p, 0, 1);
 	if (!st)
-		st = range("min-p", s->min_p, 0, 1);
+		st = check_range("min-p", s->min_p, 0, 1);
 	if (!st)
-		st = range("repetition penalty", s->repetition_penalty, 0, 1e6);
+		st = check_range("repetition penalty", s->repetition_penalty, 0, 1e6);
 	return st             ? st
 	       : s->top_k < 0 ? tess_fail(TESS_EINVAL, "top-k %lld: must be 0 or more",
 	                                  (long long)s->top_k)
@@ -79,10 +79,10 @@ void tess_sampler_free(struct tess_sampler *s)
 }
 
 /* transformers: a positive logit is divided, a negative one multiplied, once for each id that was there. */
-static void penalise(struct tess_sampler *s, const struct tess_sampling *how, const float *logits,
-                     const int32_t *seen, int64_t nseen)
+static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sampling,
+                          const float *logits, const int32_t *seen, int64_t nseen)
 {
-	double p = how->repetition_penalty;
+	double p = sampling->repetition_penalty;
 
 	for (int64_t i = 0; i < s->vocab; i++)
 		s->score[i] = logits[i];
@@ -99,7 +99,7 @@ static void penalise(struct tess_sampler *s, const struct tess_sampling *how, co
 }
 
 /* Rises where scores fall. */
-static uint64_t order(double score)
+static uint64_t make_sort_key(double score)
 {
 	uint64_t bits;
 
@@ -108,7 +108,7 @@ static uint64_t order(double score)
 }
 
 /* Best first, ties by lowest id: by some bits at a time, each time without changing the order of equals. */
-static void sort(struct tess_sampler *s)
+static void sort_candidates(struct tess_sampler *s)
 {
 	enum { BITS = 11, MASK = (1 << BITS) - 1 };
 	int64_t at[MASK + 1];
@@ -119,13 +119,13 @@ static void sort(struct tess_sampler *s)
 
 		memset(at, 0, sizeof at);
 		for (int64_t i = 0; i < s->n; i++)
-			at[order(from[i].score) >> shift & MASK]++;
+			at[make_sort_key(from[i].score) >> shift & MASK]++;
 		for (int i = 0; i <= MASK; i++, sum += n) {
 			n = at[i];
 			at[i] = sum;
 		}
 		for (int64_t i = 0; i < s->n; i++)
-			to[at[order(from[i].score) >> shift & MASK]++] = from[i];
+			to[at[make_sort_key(from[i].score) >> shift & MASK]++] = from[i];
 		s->list = to;
 		s->other = from;
 	}
@@ -141,7 +141,7 @@ static void keep_top_k(struct tess_sampler *s, int64_t k)
 	s->n = k;
 }
 
-static double total_weight(const struct tess_sampler *s)
+static double sum_weights(const struct tess_sampler *s)
 {
 	double sum = 0;
 
@@ -157,7 +157,7 @@ static void keep_top_p(struct tess_sampler *s, double p)
 
 	if (p >= 1)
 		return;
-	total = total_weight(s);
+	total = sum_weights(s);
 	while (s->n > 1) {
 		below += s->weight[s->n - 1] / total;
 		if (below > 1 - p)
@@ -173,31 +173,33 @@ static void keep_min_p(struct tess_sampler *s, double p)
 }
 
 /* What is left of all ids, best first. */
-static void select_candidates(struct tess_sampler *s, const struct tess_sampling *how,
+static void select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
                               const float *logits, const int32_t *seen, int64_t nseen)
 {
-	double t = how->temperature > 0 ? how->temperature : 1;
+	double t = sampling->temperature > 0 ? sampling->temperature : 1;
 
-	penalise(s, how, logits, seen, nseen);
+	apply_penalty(s, sampling, logits, seen, nseen);
 	for (int64_t i = 0; i < s->vocab;
 	     i++) /* + 0: no score is -0, which is 0 but would come after it */
 		s->list[i] = (struct candidate){ s->score[i] / t + 0.0, (int32_t)i };
 	s->n = s->vocab;
-	sort(s);
-	keep_top_k(s, how->top_k);
+	sort_candidates(s);
+	keep_top_k(s, sampling->top_k);
 	for (int64_t i = 0; i < s->n; i++)
 		s->weight[i] = tess_exp_f64(s->list[i].score - s->list[0].score);
-	keep_top_p(s, how->top_p);
-	keep_min_p(s, how->min_p);
+	keep_top_p(s, sampling->top_p);
+	keep_min_p(s, sampling->min_p);
 }
 
-const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tess_sampling *how,
-                                        const float *logits, const int32_t *seen, int64_t nseen)
+const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
+                                                const struct tess_sampling *sampling,
+                                                const float *logits, const int32_t *seen,
+                                                int64_t nseen)
 {
 	double total;
 
-	select_candidates(s, how, logits, seen, nseen);
-	total = total_weight(s);
+	select_candidates(s, sampling, logits, seen, nseen);
+	total = sum_weights(s);
 	memset(s->probability, 0, (size_t)s->vocab * sizeof *s->probability);
 	for (int64_t i = 0; i < s->n; i++)
 		s->probability[s->list[i].id] = (float)(s->weight[i] / total);
@@ -205,7 +207,7 @@ const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tes
 }
 
 /* Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0, 1). */
-static double uniform(uint64_t seed, uint64_t step)
+static double draw_uniform(uint64_t seed, uint64_t step)
 {
 	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 },
 		 k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
@@ -223,22 +225,22 @@ static double uniform(uint64_t seed, uint64_t step)
 	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
 }
 
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how,
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
 {
 	double left;
 
-	if (how->temperature == 0) {
+	if (sampling->temperature == 0) {
 		int64_t best = 0;
 
-		penalise(s, how, logits, seen, nseen);
+		apply_penalty(s, sampling, logits, seen, nseen);
 		for (int64_t i = 1; i < s->vocab; i++)
 			if (s->score[i] > s->score[best])
 				best = i;
 		return (int32_t)best;
 	}
-	select_candidates(s, how, logits, seen, nseen);
-	left = uniform(how->seed, step) * total_weight(s);
+	select_candidates(s, sampling, logits, seen, nseen);
+	left = draw_uniform(sampling->seed, step) * sum_weights(s);
 	for (int64_t i = 0; i < s->n - 1; i++) {
 		left -= s->weight[i];
 		if (left < 0)

@@ -27,11 +27,13 @@ void tess_sampler_free(struct tess_sampler *s);
  * Processed probabilities of all ids, f32 [vocab], 0 where one is cut; borrowed until the next call. logits
  * [vocab]; seen: the ids of prompt and text so far, for the penalty.
  */
-const float *tess_sampler_probabilities(struct tess_sampler *s, const struct tess_sampling *how,
-                                        const float *logits, const int32_t *seen, int64_t nseen);
+const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
+                                                const struct tess_sampling *sampling,
+                                                const float *logits, const int32_t *seen,
+                                                int64_t nseen);
 
 /* The id of step `step` (0: the first generated). */
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *how,
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen, uint64_t step);
 
 #endif

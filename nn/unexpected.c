@@ -24,7 +24,7 @@ struct names { /* the first of a list, and how many it has */
 	size_t n;
 };
 
-static int by_name(const void *a, const void *b)
+static int compare_expected_names(const void *a, const void *b)
 {
 	return strcmp(((const struct expected *)a)->name, ((const struct expected *)b)->name);
 }
@@ -51,12 +51,12 @@ static tess_status list_expected(const struct tess_program *p, struct tess_arena
 		if (!list[(*n)++].name)
 			return TESS_ENOMEM;
 	}
-	qsort(list, *n, sizeof *list, by_name);
+	qsort(list, *n, sizeof *list, compare_expected_names);
 	*out = list;
 	return TESS_OK;
 }
 
-static bool may_be_there(const struct tess_model *model, const char *name)
+static bool is_tolerated(const struct tess_model *model, const char *name)
 {
 	for (const char *const *pattern = model->unexpected; pattern && *pattern; pattern++)
 		if (!fnmatch(*pattern, name, 0))
@@ -64,7 +64,7 @@ static bool may_be_there(const struct tess_model *model, const char *name)
 	return false;
 }
 
-static const char *list_names(const struct names *list, size_t room, char *out)
+static const char *format_names(const struct names *list, size_t room, char *out)
 {
 	size_t at = 0;
 
@@ -80,14 +80,14 @@ static const char *list_names(const struct names *list, size_t room, char *out)
 }
 
 /* The module whose parameter has the nearest name. */
-static const char *nearest_module(const struct tess_program *p, const char *name,
-                                  struct tess_arena *arena)
+static const char *find_nearest_reader(const struct tess_program *p, const char *name,
+                                       struct tess_arena *arena)
 {
 	const struct tess_weight *near = NULL;
 	size_t least = SIZE_MAX;
 
 	for (int32_t i = 0; i < p->nweights; i++) {
-		size_t d = tess_distance(name, p->weight[i]->name);
+		size_t d = tess_edit_distance(name, p->weight[i]->name);
 
 		if (d < least) {
 			least = d;
@@ -99,11 +99,11 @@ static const char *nearest_module(const struct tess_program *p, const char *name
 	            : NULL;
 }
 
-static tess_status refuse(const struct tess_program *p, const struct tess_model *model,
-                          const struct tess_source *source, const struct names *list,
-                          struct tess_arena *arena)
+static tess_status fail_unexpected(const struct tess_program *p, const struct tess_model *model,
+                                   const struct tess_source *source, const struct names *list,
+                                   struct tess_arena *arena)
 {
-	const char *module = nearest_module(p, list->first[0], arena);
+	const char *module = find_nearest_reader(p, list->first[0], arena);
 	char text[1024];
 
 	return tess_fail(
@@ -111,12 +111,12 @@ static tess_status refuse(const struct tess_program *p, const struct tess_model 
 		"%s: no module of model %s asks for %s (the nearest is %s): config.json, or "
 		"the model, does not fit this checkpoint; --ignore-unexpected leaves out what "
 		"is not asked for",
-		source->name, model->name, list_names(list, sizeof text, text),
+		source->name, model->name, format_names(list, sizeof text, text),
 		module ? module : "none");
 }
 
 /* Some rows tell: a table and a head that were trained apart have none in common. */
-static bool same_values(const struct tess_view *a, const struct tess_view *b)
+static bool has_same_values(const struct tess_view *a, const struct tess_view *b)
 {
 	int64_t rows = a->shape[0], step = rows / ROWS_COMPARED + 1;
 	size_t bytes;
@@ -132,7 +132,7 @@ static bool same_values(const struct tess_view *a, const struct tess_view *b)
 	return true;
 }
 
-static void warn_of_tied(const struct tess_source *source, const struct expected *e)
+static void warn_tied_copy(const struct tess_source *source, const struct expected *e)
 {
 	struct tess_view head = { 0 }, table = { 0 };
 	uint64_t bytes;
@@ -140,7 +140,7 @@ static void warn_of_tied(const struct tess_source *source, const struct expected
 	if (source->find(source->self, e->name, &head) ||
 	    source->find(source->self, e->table->name, &table) || !head.data || !table.data)
 		return;
-	if (!same_values(&head, &table))
+	if (!has_same_values(&head, &table))
 		tess_log(
 			TESS_WARN, "hf",
 			"%s: %s is not %s, but config.json ties the two (tie_word_embeddings): it is "
@@ -162,21 +162,22 @@ tess_status tess_unexpected_check(const struct tess_program *p, const struct tes
 
 	for (size_t i = 0; i < source->count && !st; i++) {
 		const struct expected key = { source->at(source->self, i), NULL };
-		const struct expected *e = bsearch(&key, list, n, sizeof *list, by_name);
+		const struct expected *e =
+			bsearch(&key, list, n, sizeof *list, compare_expected_names);
 
 		if (e && e->table && warn)
-			warn_of_tied(source, e);
-		if (e || may_be_there(model, key.name))
+			warn_tied_copy(source, e);
+		if (e || is_tolerated(model, key.name))
 			continue;
 		if (names.n < SHOWN)
 			names.first[names.n] = key.name;
 		names.n++;
 	}
 	if (!st && names.n && !source->ignore_unexpected)
-		st = refuse(p, model, source, &names, &arena);
+		st = fail_unexpected(p, model, source, &names, &arena);
 	else if (!st && names.n && warn)
 		tess_log(TESS_WARN, "hf", "%s: no module asks for %s; ignored", source->name,
-		         list_names(&names, sizeof text, text));
+		         format_names(&names, sizeof text, text));
 	tess_arena_free(&arena);
 	return st;
 }

@@ -16,32 +16,33 @@ const struct tess_option tess_weights_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-struct load {
+struct weights_loader {
 	const struct tess_program *p;
 	const struct tess_source *source;
 	int32_t nranks, rank;
-	struct tess_held *h;
+	struct tess_rank_weights *weights;
 	struct tess_run *run[2]; /* of the axes of the weight at hand */
 	void *dense; /* rows that were gathered; `room` bytes */
-	size_t room;
+	size_t dense_bytes;
 	bool *panels; /* of each weight; NULL: rows are asked for */
 };
 
-static size_t width(int32_t dtype)
+static size_t get_element_size(int32_t dtype)
 {
 	return dtype == TESS_F32 ? 4 : 2;
 }
 
-static void *at(const struct tess_view *v, int64_t i, int64_t k)
+static void *get_element(const struct tess_view *v, int64_t i, int64_t k)
 {
-	return (char *)v->data + (i * v->stride[0] + k * v->stride[1]) * (int64_t)width(v->dtype);
+	return (char *)v->data +
+	       (i * v->stride[0] + k * v->stride[1]) * (int64_t)get_element_size(v->dtype);
 }
 
 /*
  * Which weights may lie in panels: those that linear records read, themselves or by a head that is tied to
  * them. Not a table whose head reads another part than the rank holds: panels would not start where it does.
  */
-static tess_status find_panels(struct load *l)
+static tess_status choose_panel_weights(struct weights_loader *l)
 {
 	const struct tess_program *p = l->p;
 
@@ -60,19 +61,19 @@ static tess_status find_panels(struct load *l)
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i], *table = w->table;
 
-		if (table && !tess_place_same(w->home.use, table->home.use))
+		if (table && !tess_place_equal(w->place.use, table->place.use))
 			l->panels[table->index] = false;
 	}
 	return TESS_OK;
 }
 
-static tess_status take(struct load *l, int32_t i, uint64_t bytes)
+static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint64_t bytes)
 {
-	tess_status st = TESS_PLUGIN_CALL(l->h->device, NULL, alloc, l->h->self, bytes ? bytes : 64,
-	                                  &l->h->own[i]);
+	tess_status st = TESS_PLUGIN_CALL(l->weights->device, NULL, alloc, l->weights->self,
+	                                  bytes ? bytes : 64, &l->weights->allocated[i]);
 
 	if (!st)
-		l->h->bytes += bytes;
+		l->weights->bytes += bytes;
 	return st ? tess_fail_in(st, "%s", l->p->weight[i]->name) : st;
 }
 
@@ -84,40 +85,43 @@ struct part {
 	bool scattered; /* several runs, or not aligned: of no use as it lies */
 };
 
-static struct part part_of(struct load *l, const struct tess_weight *w,
-                           const struct tess_view *whole)
+static struct part get_local_part(struct weights_loader *l, const struct tess_weight *w,
+                                  const struct tess_view *whole)
 {
-	struct part p = { .whole = *whole, .bytes = width(whole->dtype), .cols = 1 };
+	struct part p = { .whole = *whole, .bytes = get_element_size(whole->dtype), .cols = 1 };
 	int64_t *n[2] = { &p.rows, &p.cols };
 
-	p.scattered = (uintptr_t)whole->data % width(whole->dtype) != 0;
+	p.scattered = (uintptr_t)whole->data % get_element_size(whole->dtype) != 0;
 	for (int32_t a = 0; a < w->ndim; a++) {
-		*n[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
-		                       l->nranks, l->rank, l->run[a]);
+		*n[a] = tess_dim_list_local_runs(w->dim[a],
+		                                 tess_place_is(w->place.use, TESS_SHARD, a),
+		                                 l->nranks, l->rank, l->run[a]);
 		p.bytes *= (uint64_t)whole->shape[a];
-		if (tess_dim_pieces(w->dim[a]) > 1 && *n[a] != w->dim[a]->size)
+		if (tess_dim_count_pieces(w->dim[a]) > 1 && *n[a] != w->dim[a]->size)
 			p.scattered = true;
 	}
 	return p;
 }
 
 /* Rows [from, from + n) of the part, dense at `to`. */
-static void gather(const struct load *l, const struct tess_weight *w, const struct part *p,
-                   int64_t from, int64_t n, char *to)
+static void gather_rows(const struct weights_loader *l, const struct tess_weight *w,
+                        const struct part *p, int64_t from, int64_t n, char *to)
 {
 	static const struct tess_run one = { 0, 1 };
 	const struct tess_run *row = l->run[0], *col = w->ndim > 1 ? l->run[1] : &one;
-	int64_t cols = w->ndim > 1 ? tess_dim_pieces(w->dim[1]) : 1;
+	int64_t cols = w->ndim > 1 ? tess_dim_count_pieces(w->dim[1]) : 1;
 
-	for (int64_t a = 0; a < tess_dim_pieces(w->dim[0]); from -= row[a++].len) {
+	for (int64_t a = 0; a < tess_dim_count_pieces(w->dim[0]); from -= row[a++].len) {
 		int64_t lo = from > 0 ? from : 0,
 			hi = from + n < row[a].len ? from + n : row[a].len;
 
 		for (int64_t r = lo; r < hi; r++) {
 			for (int64_t b = 0; b < cols; b++) {
-				size_t bytes = (size_t)col[b].len * width(p->whole.dtype);
+				size_t bytes =
+					(size_t)col[b].len * get_element_size(p->whole.dtype);
 
-				memcpy(to, at(&p->whole, row[a].at + r, col[b].at), bytes);
+				memcpy(to, get_element(&p->whole, row[a].start + r, col[b].start),
+				       bytes);
 				to += bytes;
 			}
 		}
@@ -125,28 +129,29 @@ static void gather(const struct load *l, const struct tess_weight *w, const stru
 }
 
 /* The same as a view: of where they lie, or of l->dense. */
-static tess_status look(struct load *l, const struct tess_weight *w, const struct part *p,
-                        int64_t from, int64_t n, struct tess_view *out)
+static tess_status view_rows(struct weights_loader *l, const struct tess_weight *w,
+                             const struct part *p, int64_t from, int64_t n, struct tess_view *out)
 {
-	size_t bytes = (size_t)(n * p->cols) * width(p->whole.dtype);
+	size_t bytes = (size_t)(n * p->cols) * get_element_size(p->whole.dtype);
 	struct tess_view v = p->whole;
 
 	v.shape[0] = n;
 	if (w->ndim > 1)
 		v.shape[1] = p->cols;
 	if (!p->scattered) {
-		v.data = at(&p->whole, l->run[0][0].at + from, w->ndim > 1 ? l->run[1][0].at : 0);
+		v.data = get_element(&p->whole, l->run[0][0].start + from,
+		                     w->ndim > 1 ? l->run[1][0].start : 0);
 		*out = v;
 		return TESS_OK;
 	}
-	if (!l->dense || bytes > l->room) {
+	if (!l->dense || bytes > l->dense_bytes) {
 		free(l->dense);
 		l->dense = malloc(bytes + 1);
-		l->room = bytes;
+		l->dense_bytes = bytes;
 	}
 	if (!l->dense)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", w->name);
-	gather(l, w, p, from, n, l->dense);
+	gather_rows(l, w, p, from, n, l->dense);
 	v.data = l->dense;
 	v.stride[0] = w->ndim > 1 ? p->cols : 1;
 	v.stride[1] = 1;
@@ -154,7 +159,7 @@ static tess_status look(struct load *l, const struct tess_weight *w, const struc
 	return TESS_OK;
 }
 
-static void exchange(struct tess_view *v)
+static void swap_axes(struct tess_view *v)
 {
 	int64_t shape = v->shape[0], stride = v->stride[0];
 
@@ -169,16 +174,18 @@ static void exchange(struct tess_view *v)
  * at no time a weight is there twice. What is stored [in, out] is one slab: some of its rows are
  * not some of its panels.
  */
-static tess_status own(struct load *l, int32_t i, const struct part *p, bool panels)
+static tess_status load_into_memory(struct weights_loader *l, int32_t i, const struct part *p,
+                                    bool panels)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	const struct tess_device *d = l->h->device;
-	bool turned = panels && w->in_out;
-	int64_t one = (int64_t)width(p->whole.dtype), row = p->cols * one, n;
-	int64_t outs = turned ? p->cols : p->rows, ins = turned ? p->rows : p->cols;
-	int64_t step = turned ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
-	tess_status st =
-		take(l, i, (uint64_t)((panels ? tess_up(outs, 16) * 16 : outs) * ins * one));
+	const struct tess_device *d = l->weights->device;
+	bool transposed = panels && w->in_out;
+	int64_t element_size = (int64_t)get_element_size(p->whole.dtype),
+		row = p->cols * element_size, n;
+	int64_t outs = transposed ? p->cols : p->rows, ins = transposed ? p->rows : p->cols;
+	int64_t step = transposed ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
+	tess_status st = alloc_weight_memory(
+		l, i, (uint64_t)((panels ? tess_up(outs, 16) * 16 : outs) * ins * element_size));
 	struct tess_view to = p->whole, rows;
 
 	to.layout = panels ? TESS_PANELS : TESS_ROWS;
@@ -187,28 +194,28 @@ static tess_status own(struct load *l, int32_t i, const struct part *p, bool pan
 		to.shape[1] = ins;
 	to.stride[0] = panels ? 16 * ins : w->ndim > 1 ? ins : 1;
 	to.stride[1] = panels ? 16 : 1;
-	to.data = l->h->own[i];
-	l->h->view[i] = to;
+	to.data = l->weights->allocated[i];
+	l->weights->view[i] = to;
 	for (int64_t at = 0; at < p->rows && !st; at += n) {
 		n = p->rows - at < step ? p->rows - at : step;
-		st = look(l, w, p, at, n, &rows);
+		st = view_rows(l, w, p, at, n, &rows);
 		if (st)
 			break;
-		if (turned)
-			exchange(&rows);
+		if (transposed)
+			swap_axes(&rows);
 		to.shape[0] = rows.shape[0];
-		to.data = (char *)l->h->own[i] + at * row;
-		st = panels ? TESS_PLUGIN_CALL(d, w->name, pack, l->h->self, &rows, &to)
-		            : TESS_PLUGIN_CALL(d, w->name, copy, l->h->self, to.data, rows.data,
-		                               (uint64_t)(n * row), NULL);
+		to.data = (char *)l->weights->allocated[i] + at * row;
+		st = panels ? TESS_PLUGIN_CALL(d, w->name, pack, l->weights->self, &rows, &to)
+		            : TESS_PLUGIN_CALL(d, w->name, copy, l->weights->self, to.data,
+		                               rows.data, (uint64_t)(n * row), NULL);
 		l->source->drop(l->source->self, p->whole.data, p->bytes);
 	}
 	if (w->in_out && !panels)
-		exchange(&l->h->view[i]);
+		swap_axes(&l->weights->view[i]);
 	return st;
 }
 
-static tess_status load_weight(struct load *l, int32_t i)
+static tess_status load_weight(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	bool panels = w->ndim == 2 && l->panels && l->panels[i];
@@ -218,43 +225,44 @@ static tess_status load_weight(struct load *l, int32_t i)
 
 	if (st)
 		return st;
-	p = part_of(l, w, &whole);
+	p = get_local_part(l, w, &whole);
 	if (panels || p.scattered)
-		return own(l, i, &p, panels);
-	st = look(l, w, &p, 0, p.rows, &l->h->view[i]); /* stays in the mapping */
+		return load_into_memory(l, i, &p, panels);
+	st = view_rows(l, w, &p, 0, p.rows, &l->weights->view[i]); /* stays in the mapping */
 	if (w->in_out)
-		exchange(&l->h->view[i]);
+		swap_axes(&l->weights->view[i]);
 	return st;
 }
 
 /* A tied head: its table's part, or a slice of a table that is whole. */
-static void load_view(struct load *l, int32_t i)
+static void load_tied_view(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	struct tess_view *v = &l->h->view[i];
+	struct tess_view *v = &l->weights->view[i];
 
-	*v = l->h->view[w->table->index];
-	if (tess_place_same(w->home.use, w->table->home.use))
+	*v = l->weights->view[w->table->index];
+	if (tess_place_equal(w->place.use, w->table->place.use))
 		return;
 	for (int32_t a = 0; a < 2; a++) {
-		v->shape[a] = tess_axis_runs(w->dim[a], tess_place_is(w->home.use, TESS_SHARD, a),
-		                             l->nranks, l->rank, l->run[a]);
-		v->data =
-			(char *)v->data + l->run[a][0].at * v->stride[a] * (int64_t)width(v->dtype);
+		v->shape[a] = tess_dim_list_local_runs(w->dim[a],
+		                                       tess_place_is(w->place.use, TESS_SHARD, a),
+		                                       l->nranks, l->rank, l->run[a]);
+		v->data = (char *)v->data +
+		          l->run[a][0].start * v->stride[a] * (int64_t)get_element_size(v->dtype);
 	}
 }
 
 /* Room for the runs of the axis that has the most pieces. */
-static tess_status runs_new(struct load *l)
+static tess_status alloc_axis_runs(struct weights_loader *l)
 {
-	int64_t most = tess_program_pieces(l->p);
+	int64_t max_pieces = tess_program_max_pieces(l->p);
 
-	l->run[0] = calloc((size_t)most * 2, sizeof *l->run[0]);
-	l->run[1] = l->run[0] ? l->run[0] + most : NULL;
+	l->run[0] = calloc((size_t)max_pieces * 2, sizeof *l->run[0]);
+	l->run[1] = l->run[0] ? l->run[0] + max_pieces : NULL;
 	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-tess_status tess_weights_panels(bool *out)
+tess_status tess_weights_read_layout(bool *out)
 {
 	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
 	const char *layout = tess_option("layout");
@@ -266,26 +274,28 @@ tess_status tess_weights_panels(bool *out)
 	return st;
 }
 
-tess_status tess_held_load(const struct tess_program *p, const struct tess_source *source,
-                           int32_t nranks, int32_t rank, const struct tess_device *device,
-                           void *self, struct tess_held *out)
+tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
+                                   int32_t nranks, int32_t rank, const struct tess_device *device,
+                                   void *self, struct tess_rank_weights *out)
 {
-	struct tess_held h = { .n = p->nweights, .device = device, .self = self };
-	struct load l = { .p = p, .source = source, .nranks = nranks, .rank = rank, .h = &h };
+	struct tess_rank_weights h = { .n = p->nweights, .device = device, .self = self };
+	struct weights_loader l = {
+		.p = p, .source = source, .nranks = nranks, .rank = rank, .weights = &h
+	};
 	bool panels = false;
-	tess_status st = tess_weights_panels(&panels);
+	tess_status st = tess_weights_read_layout(&panels);
 
 	if (!st)
-		st = runs_new(&l);
+		st = alloc_axis_runs(&l);
 	if (!st && panels)
-		st = find_panels(&l);
+		st = choose_panel_weights(&l);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
-	h.own = calloc((size_t)p->nweights + 1, sizeof *h.own);
-	if (!st && (!h.view || !h.own))
+	h.allocated = calloc((size_t)p->nweights + 1, sizeof *h.allocated);
+	if (!st && (!h.view || !h.allocated))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		if (p->weight[i]->table)
-			load_view(&l, i);
+			load_tied_view(&l, i);
 		else
 			st = load_weight(&l, i);
 	}
@@ -293,20 +303,20 @@ tess_status tess_held_load(const struct tess_program *p, const struct tess_sourc
 	free(l.dense);
 	free(l.panels);
 	if (st)
-		tess_held_free(&h);
+		tess_rank_weights_free(&h);
 	else
 		*out = h;
 	return st;
 }
 
-void tess_held_free(struct tess_held *h)
+void tess_rank_weights_free(struct tess_rank_weights *h)
 {
 	if (!h)
 		return;
-	for (int32_t i = 0; i < h->n && h->own; i++)
-		if (h->own[i])
-			h->device->free(h->self, h->own[i]);
-	free(h->own);
+	for (int32_t i = 0; i < h->n && h->allocated; i++)
+		if (h->allocated[i])
+			h->device->free(h->self, h->allocated[i]);
+	free(h->allocated);
 	free(h->view);
-	*h = (struct tess_held){ 0 };
+	*h = (struct tess_rank_weights){ 0 };
 }

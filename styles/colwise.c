@@ -7,8 +7,8 @@
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 
-static tess_status layout(const struct tess_site *s, const char *style, struct tess_place out,
-                          struct tess_io *io)
+static tess_status set_colwise_layout(const struct tess_site *s, const char *style,
+                                      struct tess_place out, struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
@@ -20,16 +20,16 @@ static tess_status layout(const struct tess_site *s, const char *style, struct t
 
 static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "colwise", columns, out);
+	return set_colwise_layout(s, "colwise", columns, out);
 }
 
 static tess_status layout_colwise_rep(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "colwise_rep", whole, out);
+	return set_colwise_layout(s, "colwise_rep", whole, out);
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_colwise(const struct tess_site *s, const struct tess_param *p,
+                                     struct tess_param_place *out)
 {
 	if (p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL,
@@ -45,7 +45,7 @@ static const struct tess_style colwise = {
 	.summary = "cut by output; y stays cut",
 	.aliases = (const char *const[]){ "local_colwise", NULL },
 	.layout = layout_colwise,
-	.partition_param = partition_param,
+	.partition_param = partition_colwise,
 };
 static const struct tess_style colwise_rep = {
 	.size = sizeof colwise_rep,
@@ -53,7 +53,7 @@ static const struct tess_style colwise_rep = {
 	.summary = "cut by output; y is gathered",
 	.aliases = (const char *const[]){ "colwise_gather_output", "colwise_allgather", NULL },
 	.layout = layout_colwise_rep,
-	.partition_param = partition_param,
+	.partition_param = partition_colwise,
 };
 static const struct tess_style *const styles[] = { &colwise, &colwise_rep, NULL };
 

@@ -10,8 +10,9 @@ static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
-static tess_status layout(const struct tess_site *s, const char *style, const char *instead,
-                          struct tess_place out, struct tess_io *io)
+static tess_status set_embedding_layout(const struct tess_site *s, const char *style,
+                                        const char *instead, struct tess_place out,
+                                        struct tess_io *io)
 {
 	if (strcmp(s->kind, "embedding"))
 		return s->host->fail(TESS_EINVAL,
@@ -22,26 +23,26 @@ static tess_status layout(const struct tess_site *s, const char *style, const ch
 	return TESS_OK;
 }
 
-static tess_status layout_vocab(const struct tess_site *s, const char *style, const char *instead,
-                                struct tess_place out, struct tess_io *io)
+static tess_status set_vocab_layout(const struct tess_site *s, const char *style,
+                                    const char *instead, struct tess_place out, struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
-	return layout(s, style, instead, out, io);
+	return set_embedding_layout(s, style, instead, out, io);
 }
 
-static tess_status layout_rowwise(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_embedding_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return layout_vocab(s, "embedding_rowwise", "rowwise", whole, out);
+	return set_vocab_layout(s, "embedding_rowwise", "rowwise", whole, out);
 }
 
-static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_vocab_reduce_scatter(const struct tess_site *s, struct tess_io *out)
 {
-	return layout_vocab(s, "vocab_reduce_scatter", "rowwise_reduce_scatter", tokens, out);
+	return set_vocab_layout(s, "vocab_reduce_scatter", "rowwise_reduce_scatter", tokens, out);
 }
 
-static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_embedding_colwise(const struct tess_site *s, struct tess_io *out)
 {
 	int keep = !strcmp(s->config, "keep");
 
@@ -51,7 +52,8 @@ static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out
 			"%s: embedding_colwise takes gather (the default: rows are whole) "
 			"or keep (they stay cut), not \"%s\"",
 			s->module, s->config);
-	return layout(s, "embedding_colwise", "colwise_rep", keep ? columns : whole, out);
+	return set_embedding_layout(s, "embedding_colwise", "colwise_rep", keep ? columns : whole,
+	                            out);
 }
 
 static tess_status partition_vocab(const struct tess_site *s, const struct tess_param *p,
@@ -75,21 +77,21 @@ static const struct tess_style embedding_rowwise = {
 	.name = "embedding_rowwise",
 	.summary = "cut by vocabulary; rows are summed",
 	.aliases = (const char *const[]){ "vocab_allreduce", NULL },
-	.layout = layout_rowwise,
+	.layout = layout_embedding_rowwise,
 	.partition_param = partition_vocab,
 };
 static const struct tess_style vocab_reduce_scatter = {
 	.size = sizeof vocab_reduce_scatter,
 	.name = "vocab_reduce_scatter",
 	.summary = "cut by vocabulary; rows are summed and cut by tokens",
-	.layout = layout_reduce_scatter,
+	.layout = layout_vocab_reduce_scatter,
 	.partition_param = partition_vocab,
 };
 static const struct tess_style embedding_colwise = {
 	.size = sizeof embedding_colwise,
 	.name = "embedding_colwise",
 	.summary = "cut by hidden; rows are gathered (:keep: stay cut)",
-	.layout = layout_colwise,
+	.layout = layout_embedding_colwise,
 	.partition_param = partition_hidden,
 };
 static const struct tess_style *const styles[] = { &embedding_rowwise, &vocab_reduce_scatter,

@@ -5,7 +5,7 @@
  */
 #include <tessera/style.h>
 
-static tess_status layout(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_gather(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: gather takes no configuration, not \"%s\"",
@@ -14,8 +14,8 @@ static tess_status layout(const struct tess_site *s, struct tess_io *out)
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_gather(const struct tess_site *s, const struct tess_param *p,
+                                    struct tess_param_place *out)
 {
 	(void)s;
 	(void)p;
@@ -28,8 +28,8 @@ static const struct tess_style gather = {
 	.name = "gather",
 	.summary = "y is made whole: summed or gathered",
 	.aliases = (const char *const[]){ "all_reduce", "all_gather", NULL },
-	.layout = layout,
-	.partition_param = partition_param,
+	.layout = layout_gather,
+	.partition_param = partition_gather,
 };
 static const struct tess_style *const styles[] = { &gather, NULL };
 

@@ -4,7 +4,7 @@
  */
 #include <tessera/style.h>
 
-static tess_status layout(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_isolated(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: local takes no configuration, not \"%s\"",
@@ -13,8 +13,8 @@ static tess_status layout(const struct tess_site *s, struct tess_io *out)
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_isolated(const struct tess_site *s, const struct tess_param *p,
+                                      struct tess_param_place *out)
 {
 	(void)s;
 	(void)p;
@@ -27,8 +27,8 @@ static const struct tess_style local = {
 	.name = "local",
 	.summary = "every rank computes all of it by itself",
 	.aliases = (const char *const[]){ "isolated", NULL },
-	.layout = layout,
-	.partition_param = partition_param,
+	.layout = layout_isolated,
+	.partition_param = partition_isolated,
 };
 static const struct tess_style *const styles[] = { &local, NULL };
 

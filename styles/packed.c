@@ -7,19 +7,19 @@
 #include <string.h>
 #include <tessera/style.h>
 
-enum { MOST = 16 };
+enum { PARTS_MAX = 16 };
 
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static const struct tess_place as_is = { .kind = TESS_ASIS };
 
-static int64_t common(int64_t a, int64_t b)
+static int64_t compute_gcd(int64_t a, int64_t b)
 {
-	return b ? common(b, a % b) : a;
+	return b ? compute_gcd(b, a % b) : a;
 }
 
 /* The ratios that the plan asserts, in lowest terms. How many; 0: the configuration is none. */
-static int ratios(const char *config, int64_t out[MOST])
+static int parse_ratios(const char *config, int64_t out[PARTS_MAX])
 {
 	int64_t by = 0;
 	int n = 0;
@@ -29,7 +29,7 @@ static int ratios(const char *config, int64_t out[MOST])
 		config = "parts=1,1";
 	if (strncmp(config, "parts=", 6))
 		return 0;
-	for (end = (char *)config + 5; *end && n < MOST; n++) {
+	for (end = (char *)config + 5; *end && n < PARTS_MAX; n++) {
 		const char *at = end + 1;
 
 		if (*at < '1' || *at > '9')
@@ -37,51 +37,52 @@ static int ratios(const char *config, int64_t out[MOST])
 		out[n] = strtoll(at, &end, 10);
 		if (out[n] > INT32_MAX || (*end && *end != ','))
 			return 0;
-		by = common(out[n], by);
+		by = compute_gcd(out[n], by);
 	}
 	for (int k = 0; k < n; k++)
 		out[k] /= by;
 	return *end ? 0 : n;
 }
 
-static tess_status layout(const struct tess_site *s, const char *style, struct tess_place in,
-                          struct tess_place out, struct tess_io *io)
+static tess_status set_packed_layout(const struct tess_site *s, const char *style,
+                                     struct tess_place in, struct tess_place out,
+                                     struct tess_io *io)
 {
-	int64_t want[MOST];
+	int64_t want[PARTS_MAX];
 
-	if (!ratios(s->config, want))
+	if (!parse_ratios(s->config, want))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s takes parts= and at most %d positive numbers, "
 		                     "as in parts=4,1,1, not \"%s\"",
-		                     s->module, style, MOST, s->config);
+		                     s->module, style, PARTS_MAX, s->config);
 	io->in[0] = in;
 	io->out[0] = out;
 	return TESS_OK;
 }
 
-static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_packed_colwise(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "packed_colwise", whole, columns, out);
+	return set_packed_layout(s, "packed_colwise", whole, columns, out);
 }
 
-static tess_status layout_rowwise(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_packed_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "packed_rowwise", columns, whole, out);
+	return set_packed_layout(s, "packed_rowwise", columns, whole, out);
 }
 
-static tess_status layout_local(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_packed_local(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "local_packed_rowwise", columns, as_is, out);
+	return set_packed_layout(s, "local_packed_rowwise", columns, as_is, out);
 }
 
 /* Cuts `dim`, if its declared parts have the ratios of the plan. */
-static tess_status cut(const struct tess_site *s, const struct tess_param *p, int32_t dim,
-                       struct tess_param_place *out)
+static tess_status cut_dim(const struct tess_site *s, const struct tess_param *p, int32_t dim,
+                           struct tess_param_place *out)
 {
 	const int64_t one[] = { p->shape[dim], 0 };
 	const int64_t *have = p->parts && p->parts[dim] ? p->parts[dim] : one;
-	int64_t want[MOST], all = 0;
-	int n = ratios(s->config, want), same = 1, k;
+	int64_t want[PARTS_MAX], all = 0;
+	int n = parse_ratios(s->config, want), same = 1, k;
 
 	for (k = 0; k < n; k++)
 		all += want[k];
@@ -98,21 +99,21 @@ static tess_status cut(const struct tess_site *s, const struct tess_param *p, in
 	return TESS_OK;
 }
 
-static tess_status partition_out(const struct tess_site *s, const struct tess_param *p,
-                                 struct tess_param_place *out)
+static tess_status partition_packed_out(const struct tess_site *s, const struct tess_param *p,
+                                        struct tess_param_place *out)
 {
 	if (p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL,
 		                     "%s.%s: no output dimension to cut; use replicate", s->module,
 		                     p->name);
-	return cut(s, p, p->out_dim, out);
+	return cut_dim(s, p, p->out_dim, out);
 }
 
-static tess_status partition_in(const struct tess_site *s, const struct tess_param *p,
-                                struct tess_param_place *out)
+static tess_status partition_packed_in(const struct tess_site *s, const struct tess_param *p,
+                                       struct tess_param_place *out)
 {
 	if (p->in_dim >= 0)
-		return cut(s, p, p->in_dim, out);
+		return cut_dim(s, p, p->in_dim, out);
 	if (p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension to cut; use replicate",
 		                     s->module, p->name);
@@ -124,22 +125,22 @@ static const struct tess_style packed_colwise = {
 	.size = sizeof packed_colwise,
 	.name = "packed_colwise",
 	.summary = "colwise, if the output consists of these parts",
-	.layout = layout_colwise,
-	.partition_param = partition_out,
+	.layout = layout_packed_colwise,
+	.partition_param = partition_packed_out,
 };
 static const struct tess_style packed_rowwise = {
 	.size = sizeof packed_rowwise,
 	.name = "packed_rowwise",
 	.summary = "rowwise, if the input consists of these parts",
-	.layout = layout_rowwise,
-	.partition_param = partition_in,
+	.layout = layout_packed_rowwise,
+	.partition_param = partition_packed_in,
 };
 static const struct tess_style local = {
 	.size = sizeof local,
 	.name = "local_packed_rowwise",
 	.summary = "packed_rowwise; the module around it sums y",
-	.layout = layout_local,
-	.partition_param = partition_in,
+	.layout = layout_packed_local,
+	.partition_param = partition_packed_in,
 };
 static const struct tess_style *const styles[] = { &packed_colwise, &packed_rowwise, &local, NULL };
 

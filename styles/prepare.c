@@ -15,7 +15,7 @@
 enum { IN = 1, OUT = 2 };
 
 /* Reads "shard(-1)" at *at and steps over it; 0: no placement. */
-static int read_place(const char **at, struct tess_place *out)
+static int parse_place(const char **at, struct tess_place *out)
 {
 	static const struct {
 		const char *name;
@@ -46,7 +46,7 @@ static int read_place(const char **at, struct tess_place *out)
 }
 
 /* Reads "in=replicate,out=shard(0)" as far as `sides` allow; 0: it is something else. */
-static int read_config(const char *at, int sides, struct tess_io *io)
+static int parse_placements(const char *at, int sides, struct tess_io *io)
 {
 	for (;; at++) {
 		struct tess_place *side;
@@ -62,19 +62,19 @@ static int read_config(const char *at, int sides, struct tess_io *io)
 		}
 		if (*at >= '0' && *at < '0' + TESS_NARGS)
 			side += *at++ - '0';
-		if (*at++ != '=' || !read_place(&at, side))
+		if (*at++ != '=' || !parse_place(&at, side))
 			return 0;
 		if (*at != ',')
 			return !*at;
 	}
 }
 
-static tess_status layout(const struct tess_site *s, const char *style, int sides,
-                          const char *example, struct tess_io *out)
+static tess_status set_prepare_layout(const struct tess_site *s, const char *style, int sides,
+                                      const char *example, struct tess_io *out)
 {
 	struct tess_io io = { 0 };
 
-	if (!read_config(s->config, sides, &io))
+	if (!parse_placements(s->config, sides, &io))
 		return s->host->fail(
 			TESS_EINVAL,
 			"%s: %s takes placements (replicate, shard(DIM), partial, asis), "
@@ -84,43 +84,44 @@ static tess_status layout(const struct tess_site *s, const char *style, int side
 	return TESS_OK;
 }
 
-static tess_status layout_input(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_prepare_input(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "prepare_input", IN, "in=replicate", out);
+	return set_prepare_layout(s, "prepare_input", IN, "in=replicate", out);
 }
 
-static tess_status layout_output(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_prepare_output(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "prepare_output", OUT, "out=shard(0)", out);
+	return set_prepare_layout(s, "prepare_output", OUT, "out=shard(0)", out);
 }
 
-static tess_status layout_both(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_prepare_both(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "prepare_input_output", IN | OUT, "in=replicate,out=shard(0)", out);
+	return set_prepare_layout(s, "prepare_input_output", IN | OUT, "in=replicate,out=shard(0)",
+	                          out);
 }
 
-static tess_status preset(const struct tess_site *s, const char *style, const char *config,
-                          struct tess_io *out)
+static tess_status set_preset_layout(const struct tess_site *s, const char *style,
+                                     const char *config, struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
-	read_config(config, IN | OUT, out);
+	parse_placements(config, IN | OUT, out);
 	return TESS_OK;
 }
 
 static tess_status layout_allgather(const struct tess_site *s, struct tess_io *out)
 {
-	return preset(s, "module_allgather", "in=replicate", out);
+	return set_preset_layout(s, "module_allgather", "in=replicate", out);
 }
 
 static tess_status layout_allgather_split(const struct tess_site *s, struct tess_io *out)
 {
-	return preset(s, "module_allgather_split", "in=replicate,out=shard(0)", out);
+	return set_preset_layout(s, "module_allgather_split", "in=replicate,out=shard(0)", out);
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_prepare(const struct tess_site *s, const struct tess_param *p,
+                                     struct tess_param_place *out)
 {
 	(void)s;
 	(void)p;
@@ -132,22 +133,22 @@ static const struct tess_style prepare_input = {
 	.size = sizeof prepare_input,
 	.name = "prepare_input",
 	.summary = "moves what enters (:in=replicate)",
-	.layout = layout_input,
-	.partition_param = partition_param,
+	.layout = layout_prepare_input,
+	.partition_param = partition_prepare,
 };
 static const struct tess_style prepare_output = {
 	.size = sizeof prepare_output,
 	.name = "prepare_output",
 	.summary = "moves what leaves (:out=shard(0))",
-	.layout = layout_output,
-	.partition_param = partition_param,
+	.layout = layout_prepare_output,
+	.partition_param = partition_prepare,
 };
 static const struct tess_style prepare_input_output = {
 	.size = sizeof prepare_input_output,
 	.name = "prepare_input_output",
 	.summary = "moves what enters and what leaves",
-	.layout = layout_both,
-	.partition_param = partition_param,
+	.layout = layout_prepare_both,
+	.partition_param = partition_prepare,
 };
 static const struct tess_style module_allgather = {
 	.size = sizeof module_allgather,
@@ -155,14 +156,14 @@ static const struct tess_style module_allgather = {
 	.summary = "prepare_input:in=replicate",
 	.aliases = (const char *const[]){ "module_allgather_hidden_states", NULL },
 	.layout = layout_allgather,
-	.partition_param = partition_param,
+	.partition_param = partition_prepare,
 };
 static const struct tess_style module_allgather_split = {
 	.size = sizeof module_allgather_split,
 	.name = "module_allgather_split",
 	.summary = "prepare_input_output:in=replicate,out=shard(0)",
 	.layout = layout_allgather_split,
-	.partition_param = partition_param,
+	.partition_param = partition_prepare,
 };
 static const struct tess_style *const styles[] = {
 	&prepare_input,    &prepare_output,         &prepare_input_output,

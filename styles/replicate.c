@@ -5,7 +5,7 @@
  */
 #include <tessera/style.h>
 
-static tess_status layout(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_replicate(const struct tess_site *s, struct tess_io *out)
 {
 	(void)out; /* zero is "as it comes" */
 	if (s->config[0])
@@ -15,8 +15,8 @@ static tess_status layout(const struct tess_site *s, struct tess_io *out)
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_replicate(const struct tess_site *s, const struct tess_param *p,
+                                       struct tess_param_place *out)
 {
 	(void)s;
 	(void)p;
@@ -30,8 +30,8 @@ static const struct tess_style replicate = {
 	.summary = "whole on every rank; values as they come",
 	.aliases = (const char *const[]){ "replicated_with_grad_allreduce", "mla_kv_a_proj",
 	                                  "ep_router", "local_params", NULL },
-	.layout = layout,
-	.partition_param = partition_param,
+	.layout = layout_replicate,
+	.partition_param = partition_replicate,
 };
 static const struct tess_style *const styles[] = { &replicate, NULL };
 

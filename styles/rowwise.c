@@ -14,8 +14,8 @@ static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 static const struct tess_place as_is = { .kind = TESS_ASIS };
 
-static tess_status layout(const struct tess_site *s, const char *style, struct tess_place out,
-                          struct tess_io *io)
+static tess_status set_rowwise_layout(const struct tess_site *s, const char *style,
+                                      struct tess_place out, struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
@@ -27,21 +27,21 @@ static tess_status layout(const struct tess_site *s, const char *style, struct t
 
 static tess_status layout_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "rowwise", whole, out);
+	return set_rowwise_layout(s, "rowwise", whole, out);
 }
 
-static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_rowwise_reduce_scatter(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "rowwise_reduce_scatter", tokens, out);
+	return set_rowwise_layout(s, "rowwise_reduce_scatter", tokens, out);
 }
 
-static tess_status layout_local(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_rowwise_local(const struct tess_site *s, struct tess_io *out)
 {
-	return layout(s, "local_rowwise", as_is, out);
+	return set_rowwise_layout(s, "local_rowwise", as_is, out);
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_rowwise(const struct tess_site *s, const struct tess_param *p,
+                                     struct tess_param_place *out)
 {
 	if (p->in_dim < 0 && p->out_dim < 0)
 		return s->host->fail(TESS_EINVAL, "%s.%s: no input dimension to cut; use replicate",
@@ -59,21 +59,21 @@ static const struct tess_style rowwise = {
 	.aliases = (const char *const[]){ "rowwise_rep", "rowwise_split_input", "rowwise_allreduce",
 	                                  NULL },
 	.layout = layout_rowwise,
-	.partition_param = partition_param,
+	.partition_param = partition_rowwise,
 };
 static const struct tess_style reduce_scatter = {
 	.size = sizeof reduce_scatter,
 	.name = "rowwise_reduce_scatter",
 	.summary = "cut by input; y is summed and cut by tokens",
-	.layout = layout_reduce_scatter,
-	.partition_param = partition_param,
+	.layout = layout_rowwise_reduce_scatter,
+	.partition_param = partition_rowwise,
 };
 static const struct tess_style local = {
 	.size = sizeof local,
 	.name = "local_rowwise",
 	.summary = "cut by input; the module around it sums y",
-	.layout = layout_local,
-	.partition_param = partition_param,
+	.layout = layout_rowwise_local,
+	.partition_param = partition_rowwise,
 };
 static const struct tess_style *const styles[] = { &rowwise, &reduce_scatter, &local, NULL };
 

@@ -4,7 +4,7 @@
  */
 #include <tessera/style.h>
 
-static tess_status layout(const struct tess_site *s, struct tess_io *out)
+static tess_status layout_sequence(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL,
@@ -14,8 +14,8 @@ static tess_status layout(const struct tess_site *s, struct tess_io *out)
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
+static tess_status partition_sequence(const struct tess_site *s, const struct tess_param *p,
+                                      struct tess_param_place *out)
 {
 	(void)s;
 	(void)p;
@@ -28,8 +28,8 @@ static const struct tess_style sequence_parallel = {
 	.name = "sequence_parallel",
 	.summary = "whole on every rank; values cut by tokens",
 	.aliases = (const char *const[]){ "activation", NULL },
-	.layout = layout,
-	.partition_param = partition_param,
+	.layout = layout_sequence,
+	.partition_param = partition_sequence,
 };
 static const struct tess_style *const styles[] = { &sequence_parallel, NULL };
 

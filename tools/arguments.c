@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int64_t hi,
-                            int64_t *out)
+tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
+                                    int64_t *out)
 {
 	char *end;
 	long long v;
@@ -20,7 +20,7 @@ tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int6
 	return TESS_OK;
 }
 
-tess_status tess_tool_refuse_option(const char *command, int opt, const char *word)
+tess_status tess_tool_fail_option(const char *command, int opt, const char *word)
 {
 	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
 	                 opt == ':' ? "this option needs a value:" : "no such option:", word,

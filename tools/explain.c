@@ -35,64 +35,65 @@ static const char *const help =
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
 
-enum { MOST_OVERRIDES = 64, MOST_RANKS = 1024, NAME = 160 };
+enum { OVERRIDES_MAX = 64, RANKS_MAX = 1024, NAME = 160 };
 
-struct ask {
-	const char *model, *plan, *overrides[MOST_OVERRIDES + 1];
+struct explain_options {
+	const char *model, *plan, *overrides[OVERRIDES_MAX + 1];
 	int32_t ranks, noverrides;
 	int64_t tokens, positions;
 	bool program, json, ignore_unexpected;
 };
 
 struct report {
-	const struct ask *ask;
-	struct tess_planned planned;
+	const struct explain_options *options;
+	struct tess_planned_model model;
 	struct tess_program *p;
-	struct tess_lowered **low; /* per rank */
+	struct tess_rank_program **lowered; /* per rank */
 };
 
 /* ---- numbers -------------------------------------------------------------------------------------------------- */
 
-static int64_t held(const struct tess_weight *w, int32_t axis, int32_t nranks, int32_t rank)
+static int64_t get_shard_size(const struct tess_weight *w, int32_t axis, int32_t nranks,
+                              int32_t rank)
 {
-	bool cut = tess_place_is(w->home.use, TESS_SHARD, axis);
+	bool cut = tess_place_is(w->place.use, TESS_SHARD, axis);
 
-	return cut ? tess_dim_held(w->dim[axis], nranks, rank) : w->dim[axis]->size;
+	return cut ? tess_dim_get_local_size(w->dim[axis], nranks, rank) : w->dim[axis]->size;
 }
 
-static int64_t shard_bytes(const struct tess_weight *w, int32_t nranks, int32_t rank)
+static int64_t count_shard_bytes(const struct tess_weight *w, int32_t nranks, int32_t rank)
 {
 	int64_t n = (int64_t)tess_width(w->dtype);
 
 	for (int32_t a = 0; a < w->ndim; a++)
-		n *= held(w, a, nranks, rank);
+		n *= get_shard_size(w, a, nranks, rank);
 	return n;
 }
 
-static int64_t weight_bytes(const struct report *r, int32_t rank)
+static int64_t count_weight_bytes(const struct report *r, int32_t rank)
 {
 	int64_t sum = 0;
 
 	for (int32_t i = 0; i < r->p->nweights; i++)
 		if (!r->p->weight[i]->table)
-			sum += shard_bytes(r->p->weight[i], r->ask->ranks, rank);
+			sum += count_shard_bytes(r->p->weight[i], r->options->ranks, rank);
 	return sum;
 }
 
-static int64_t cache_bytes(const struct report *r, int32_t rank)
+static int64_t count_cache_bytes(const struct report *r, int32_t rank)
 {
 	int64_t sum = 0;
 
-	for (int32_t i = 0; i < r->low[rank]->ncache; i++)
-		sum += 8 * r->low[rank]->cache[i].heads * r->low[rank]->cache[i].each *
-		       r->ask->positions;
+	for (int32_t i = 0; i < r->lowered[rank]->ncache; i++)
+		sum += 8 * r->lowered[rank]->cache[i].heads * r->lowered[rank]->cache[i].head_size *
+		       r->options->positions;
 	return sum;
 }
 
 /* What a rank sends in one step: each node to its adder and the sum to all others, or each block to its reader. */
-static int64_t sent_bytes(const struct report *r, const struct tess_step *s, int32_t rank)
+static int64_t count_sent_bytes(const struct report *r, const struct tess_step *s, int32_t rank)
 {
-	int64_t n = r->ask->ranks, sum = 0;
+	int64_t n = r->options->ranks, sum = 0;
 
 	if (s->kind == TESS_STEP_SUM) {
 		int64_t nodes = tess_sum_nodes(&s->sum, (int32_t)n, rank);
@@ -107,7 +108,7 @@ static int64_t sent_bytes(const struct report *r, const struct tess_step *s, int
 }
 
 /* The first step of a record or of a later one: steps are in the order of records. */
-static int32_t find_step(const struct tess_lowered *l, int32_t record)
+static int32_t find_step(const struct tess_rank_program *l, int32_t record)
 {
 	int32_t lo = 0, hi = l->nsteps;
 
@@ -123,29 +124,29 @@ static int32_t find_step(const struct tess_lowered *l, int32_t record)
 }
 
 /* The most that a rank sends for record `i`. */
-static int64_t most_sent(const struct report *r, int32_t record)
+static int64_t find_max_sent(const struct report *r, int32_t record)
 {
-	int64_t most = 0;
+	int64_t max = 0;
 
-	for (int32_t k = 0; k < r->ask->ranks; k++) {
-		const struct tess_lowered *l = r->low[k];
+	for (int32_t k = 0; k < r->options->ranks; k++) {
+		const struct tess_rank_program *l = r->lowered[k];
 		int64_t sum = 0;
 
 		for (int32_t i = find_step(l, record);
 		     i < l->nsteps && l->step[i]->record == record; i++)
 			if (l->step[i]->kind == TESS_STEP_SUM || l->step[i]->kind == TESS_STEP_COLL)
-				sum += sent_bytes(r, l->step[i], k);
-		most = sum > most ? sum : most;
+				sum += count_sent_bytes(r, l->step[i], k);
+		max = sum > max ? sum : max;
 	}
-	return most;
+	return max;
 }
 
-static bool talks(const struct tess_record *rec)
+static bool is_collective(const struct tess_record *rec)
 {
 	return rec->kind == TESS_REC_MOVE && rec->in[0]->place.kind != TESS_REPLICATE;
 }
 
-static int64_t value_bytes(const struct tess_tensor *t)
+static int64_t count_value_bytes(const struct tess_tensor *t)
 {
 	return (int64_t)tess_width(t->dtype) * t->dim[0]->size *
 	       (t->ndim > 1 ? t->dim[1]->size : 1);
@@ -154,7 +155,7 @@ static int64_t value_bytes(const struct tess_tensor *t)
 /* ---- text ------------------------------------------------------------------------------------------------------ */
 
 /* "layers.3.mlp" -> "layers.*.mlp": what is the same in each layer is one line. */
-static const char *pattern(const char *name, char out[NAME])
+static const char *make_pattern(const char *name, char out[NAME])
 {
 	size_t n = 0;
 	bool start = true;
@@ -177,7 +178,7 @@ struct lines { /* each different line once, with how often it came */
 	size_t n;
 };
 
-static void line(struct lines *l, const char *text)
+static void add_text_line(struct lines *l, const char *text)
 {
 	size_t i = 0;
 
@@ -194,7 +195,7 @@ static void line(struct lines *l, const char *text)
 	l->times[i]++;
 }
 
-static void flush(struct lines *l)
+static void print_lines(struct lines *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		printf("%s %6lld\n", l->text[i], (long long)l->times[i]);
@@ -206,54 +207,54 @@ static void flush(struct lines *l)
 }
 
 /* "344x64", or "86..87x64" where the ranks' shards differ. */
-static void shape_text(const struct tess_weight *w, int32_t nranks, char *out, size_t room)
+static void format_shard_shape(const struct tess_weight *w, int32_t nranks, char *out, size_t size)
 {
 	size_t n = 0;
 
 	*out = 0;
-	for (int32_t a = 0; a < w->ndim && n < room; a++) {
+	for (int32_t a = 0; a < w->ndim && n < size; a++) {
 		int64_t lo = INT64_MAX, hi = 0;
 
 		for (int32_t r = 0; r < nranks; r++) {
-			int64_t k = held(w, a, nranks, r);
+			int64_t k = get_shard_size(w, a, nranks, r);
 
 			lo = k < lo ? k : lo;
 			hi = k > hi ? k : hi;
 		}
-		n += (size_t)snprintf(out + n, room - n, lo == hi ? "%s%lld" : "%s%lld..%lld",
+		n += (size_t)snprintf(out + n, size - n, lo == hi ? "%s%lld" : "%s%lld..%lld",
 		                      a ? "x" : "", (long long)lo, (long long)hi);
 	}
 }
 
 static void print_weights(const struct report *r)
 {
-	char name[NAME], shape[64], place[TESS_PLACE_TEXT], text[512];
+	char name[NAME], shape[64], place[TESS_PLACE_SIZE], text[512];
 	struct lines l = { 0 };
 
 	printf("%-46s %-24s %-12s %-16s %12s %6s\n", "parameter", "style", "placement",
 	       "shard of a rank", "bytes of it", "times");
 	for (int32_t i = 0; i < r->p->nweights; i++) {
 		const struct tess_weight *w = r->p->weight[i];
-		int64_t most = 0;
+		int64_t max = 0;
 
-		for (int32_t k = 0; k < r->ask->ranks; k++)
-			most = shard_bytes(w, r->ask->ranks, k) > most
-			               ? shard_bytes(w, r->ask->ranks, k)
-			               : most;
-		shape_text(w, r->ask->ranks, shape, sizeof shape);
+		for (int32_t k = 0; k < r->options->ranks; k++)
+			max = count_shard_bytes(w, r->options->ranks, k) > max
+			              ? count_shard_bytes(w, r->options->ranks, k)
+			              : max;
+		format_shard_shape(w, r->options->ranks, shape, sizeof shape);
 		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld",
-		         w->table ? "  (read again by a tied head)" : pattern(w->name, name),
-		         w->style, tess_place_text(w->home.use, place), tess_dtype_name(w->dtype),
-		         15 - (int)strlen(tess_dtype_name(w->dtype)), shape,
-		         (long long)(w->table ? 0 : most));
-		line(&l, text);
+		         w->table ? "  (read again by a tied head)" : make_pattern(w->name, name),
+		         w->style, tess_place_format(w->place.use, place),
+		         tess_dtype_name(w->dtype), 15 - (int)strlen(tess_dtype_name(w->dtype)),
+		         shape, (long long)(w->table ? 0 : max));
+		add_text_line(&l, text);
 	}
-	flush(&l);
+	print_lines(&l);
 }
 
 static void print_moves(const struct report *r)
 {
-	char name[NAME], a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT], text[512];
+	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
 	struct lines l = { 0 };
 	bool sums = false;
 
@@ -262,22 +263,22 @@ static void print_moves(const struct report *r)
 	printf("%-46s %-15s %-24s %14s %14s\n", "", "", "", "", "sends, at most");
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
-		char how[2 * TESS_PLACE_TEXT + 8];
+		char how[2 * TESS_PLACE_SIZE + 8];
 
-		if (!talks(rec))
+		if (!is_collective(rec))
 			continue;
-		snprintf(how, sizeof how, "%s -> %s", tess_place_text(rec->in[0]->place, a),
-		         tess_place_text(rec->out[0]->place, b));
+		snprintf(how, sizeof how, "%s -> %s", tess_place_format(rec->in[0]->place, a),
+		         tess_place_format(rec->out[0]->place, b));
 		sums = sums || rec->in[0]->place.kind == TESS_PARTIAL;
 		snprintf(text, sizeof text, "%-46s %-15s %-24s %14lld %14lld",
-		         pattern(rec->module, name),
+		         make_pattern(rec->module, name),
 		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how,
-		         (long long)value_bytes(rec->in[0]), (long long)most_sent(r, i));
-		line(&l, text);
+		         (long long)count_value_bytes(rec->in[0]), (long long)find_max_sent(r, i));
+		add_text_line(&l, text);
 	}
 	if (!l.n)
 		printf("(nothing moves)\n");
-	flush(&l);
+	print_lines(&l);
 	if (sums)
 		printf("(sums keep their order: to all_reduce and to reduce_scatter a Partial, ranks "
 		       "may exchange its\nnodes by all_gather or all_to_all, which is then the call "
@@ -288,43 +289,44 @@ static void print_memory(const struct report *r)
 {
 	printf("\nbytes that a rank holds (KV cache for %lld positions, step of %lld token%s)\n\n"
 	       "%-8s %16s %16s %16s\n",
-	       (long long)r->ask->positions, (long long)r->ask->tokens,
-	       r->ask->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
-	for (int32_t k = 0; k < r->ask->ranks; k++)
-		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)weight_bytes(r, k),
-		       (long long)cache_bytes(r, k), (unsigned long long)r->low[k]->bytes);
+	       (long long)r->options->positions, (long long)r->options->tokens,
+	       r->options->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
+	for (int32_t k = 0; k < r->options->ranks; k++)
+		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)count_weight_bytes(r, k),
+		       (long long)count_cache_bytes(r, k),
+		       (unsigned long long)r->lowered[k]->bytes);
 }
 
 static void print_program(const struct report *r)
 {
-	char place[TESS_PLACE_TEXT];
+	char place[TESS_PLACE_SIZE];
 
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
 
-		printf("%4d %-10s %-14s %-44s", (int)i, tess_record_name(rec->kind),
+		printf("%4d %-10s %-14s %-44s", (int)i, tess_record_kind_name(rec->kind),
 		       rec->kind == TESS_REC_MOVE
 		               ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
 		               : "",
 		       rec->module);
 		for (int32_t k = 0; k < rec->nin; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
-			       tess_place_text(rec->in[k]->place, place));
+			       tess_place_format(rec->in[k]->place, place));
 		for (int32_t k = 0; k < rec->nweight; k++)
-			printf(" W:%s", tess_place_text(rec->weight[k]->home.use, place));
+			printf(" W:%s", tess_place_format(rec->weight[k]->place.use, place));
 		printf(" ->");
 		for (int32_t k = 0; k < rec->nout; k++)
 			printf(" v%d:%s", (int)rec->out[k]->id,
-			       tess_place_text(rec->out[k]->place, place));
+			       tess_place_format(rec->out[k]->place, place));
 		printf("\n");
 	}
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
-static json_t *weights_json(const struct report *r)
+static json_t *make_weights_json(const struct report *r)
 {
-	char place[TESS_PLACE_TEXT];
+	char place[TESS_PLACE_SIZE];
 	json_t *all = json_array();
 
 	for (int32_t i = 0; i < r->p->nweights; i++) {
@@ -335,60 +337,61 @@ static json_t *weights_json(const struct report *r)
 			json_decref(ranks);
 			continue;
 		}
-		for (int32_t k = 0; k < r->ask->ranks; k++) {
+		for (int32_t k = 0; k < r->options->ranks; k++) {
 			json_t *shape = json_array();
 
 			for (int32_t a = 0; a < w->ndim; a++)
-				json_array_append_new(shape,
-				                      json_integer(held(w, a, r->ask->ranks, k)));
+				json_array_append_new(shape, json_integer(get_shard_size(
+								     w, a, r->options->ranks, k)));
 			json_array_append_new(
-				ranks, json_pack("{s:o, s:I}", "shape", shape, "bytes",
-			                         (json_int_t)shard_bytes(w, r->ask->ranks, k)));
+				ranks,
+				json_pack("{s:o, s:I}", "shape", shape, "bytes",
+			                  (json_int_t)count_shard_bytes(w, r->options->ranks, k)));
 		}
 		json_array_append_new(
 			all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style",
 		                       w->style, "dtype", tess_dtype_name(w->dtype), "placement",
-		                       tess_place_text(w->home.use, place), "ranks", ranks));
+		                       tess_place_format(w->place.use, place), "ranks", ranks));
 	}
 	return all;
 }
 
-static json_t *collectives_json(const struct report *r)
+static json_t *make_collectives_json(const struct report *r)
 {
-	char a[TESS_PLACE_TEXT], b[TESS_PLACE_TEXT];
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 	json_t *all = json_array();
 
 	for (int32_t i = 0; i < r->p->nrecords; i++) {
 		const struct tess_record *rec = r->p->record[i];
 
-		if (!talks(rec))
+		if (!is_collective(rec))
 			continue;
 		json_array_append_new(
 			all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i,
 		                       "module", rec->module, "kind",
 		                       tess_move_name(rec->in[0]->place, rec->out[0]->place),
-		                       "from", tess_place_text(rec->in[0]->place, a), "to",
-		                       tess_place_text(rec->out[0]->place, b), "bytes",
-		                       (json_int_t)value_bytes(rec->in[0]), "sent",
-		                       (json_int_t)most_sent(r, i)));
+		                       "from", tess_place_format(rec->in[0]->place, a), "to",
+		                       tess_place_format(rec->out[0]->place, b), "bytes",
+		                       (json_int_t)count_value_bytes(rec->in[0]), "sent",
+		                       (json_int_t)find_max_sent(r, i)));
 	}
 	return all;
 }
 
-static json_t *values_json(struct tess_tensor *const *v, int32_t n)
+static json_t *make_values_json(struct tess_tensor *const *v, int32_t n)
 {
-	char place[TESS_PLACE_TEXT];
+	char place[TESS_PLACE_SIZE];
 	json_t *all = json_array();
 
 	for (int32_t i = 0; i < n; i++)
 		json_array_append_new(all,
 		                      json_pack("{s:i, s:s}", "value", (int)v[i]->id, "placement",
-		                                tess_place_text(v[i]->place, place)));
+		                                tess_place_format(v[i]->place, place)));
 	return all;
 }
 
 /* What --program prints. */
-static json_t *program_json(const struct report *r)
+static json_t *make_program_json(const struct report *r)
 {
 	json_t *all = json_array();
 
@@ -403,29 +406,30 @@ static json_t *program_json(const struct report *r)
 			all, json_pack("{s:i, s:s, s:s, s:o, s:o, s:o}", "record", (int)i, "module",
 		                       rec->module, "kind",
 		                       move ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
-		                            : tess_record_name(rec->kind),
-		                       "in", values_json(rec->in, rec->nin), "parameters", weights,
-		                       "out", values_json(rec->out, rec->nout)));
+		                            : tess_record_kind_name(rec->kind),
+		                       "in", make_values_json(rec->in, rec->nin), "parameters",
+		                       weights, "out", make_values_json(rec->out, rec->nout)));
 	}
 	return all;
 }
 
-static void print_json(const struct report *r)
+static void print_explain_json(const struct report *r)
 {
 	json_t *memory = json_array(), *o;
 
-	for (int32_t k = 0; k < r->ask->ranks; k++)
-		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights",
-		                                        (json_int_t)weight_bytes(r, k), "cache",
-		                                        (json_int_t)cache_bytes(r, k), "step",
-		                                        (json_int_t)r->low[k]->bytes));
-	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->planned.model->name,
-	              "plan", r->planned.plan.name, "ranks", (int)r->ask->ranks, "tokens",
-	              (json_int_t)r->ask->tokens, "positions", (json_int_t)r->ask->positions,
-	              "parameters", weights_json(r), "collectives", collectives_json(r), "memory",
-	              memory);
-	if (r->ask->program)
-		json_object_set_new(o, "program", program_json(r));
+	for (int32_t k = 0; k < r->options->ranks; k++)
+		json_array_append_new(memory,
+		                      json_pack("{s:I, s:I, s:I}", "weights",
+		                                (json_int_t)count_weight_bytes(r, k), "cache",
+		                                (json_int_t)count_cache_bytes(r, k), "step",
+		                                (json_int_t)r->lowered[k]->bytes));
+	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->model.model->name,
+	              "plan", r->model.plan.name, "ranks", (int)r->options->ranks, "tokens",
+	              (json_int_t)r->options->tokens, "positions",
+	              (json_int_t)r->options->positions, "parameters", make_weights_json(r),
+	              "collectives", make_collectives_json(r), "memory", memory);
+	if (r->options->program)
+		json_object_set_new(o, "program", make_program_json(r));
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
@@ -433,7 +437,7 @@ static void print_json(const struct report *r)
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
-static tess_status parse(int argc, char **argv, struct ask *a)
+static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
 	static const struct option options[] = {
 		{ "plan", required_argument, NULL, 'p' },
@@ -453,13 +457,14 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
-			st = tess_tool_whole("-n", optarg, 1, MOST_RANKS, &ranks);
+			st = tess_tool_parse_integer("-n", optarg, 1, RANKS_MAX, &ranks);
 			break;
 		case 't':
-			st = tess_tool_whole("--tokens", optarg, 1, 1 << 20, &a->tokens);
+			st = tess_tool_parse_integer("--tokens", optarg, 1, 1 << 20, &a->tokens);
 			break;
 		case 'l':
-			st = tess_tool_whole("--positions", optarg, 1, 1 << 30, &a->positions);
+			st = tess_tool_parse_integer("--positions", optarg, 1, 1 << 30,
+			                             &a->positions);
 			break;
 		case 'p':
 			a->plan = optarg;
@@ -476,16 +481,16 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 		case 'h':
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		case 'o':
-			if (a->noverrides == MOST_OVERRIDES)
+			if (a->noverrides == OVERRIDES_MAX)
 				st = tess_fail(
 					TESS_EINVAL,
 					"--plan-override: at most %d; put them into a plan file",
-					MOST_OVERRIDES);
+					OVERRIDES_MAX);
 			else
 				a->overrides[a->noverrides++] = optarg;
 			break;
 		default:
-			st = tess_tool_refuse_option("explain", opt, argv[optind - 1]);
+			st = tess_tool_fail_option("explain", opt, argv[optind - 1]);
 		}
 	}
 	if (!st && optind + 1 != argc)
@@ -496,74 +501,74 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 	return st;
 }
 
-static tess_status lower_all(struct report *r)
+static tess_status lower_for_ranks(struct report *r)
 {
 	tess_status st = TESS_OK;
 
-	r->low = calloc((size_t)r->ask->ranks, sizeof *r->low);
-	if (!r->low)
+	r->lowered = calloc((size_t)r->options->ranks, sizeof *r->lowered);
+	if (!r->lowered)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (int32_t k = 0; k < r->ask->ranks && !st; k++)
-		st = tess_lower(r->p, r->ask->ranks, k, NULL, &r->low[k]);
+	for (int32_t k = 0; k < r->options->ranks && !st; k++)
+		st = tess_program_lower(r->p, r->options->ranks, k, NULL, &r->lowered[k]);
 	return st;
 }
 
-static tess_status explain(struct ask *a, bool *usage)
+static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
-	struct tess_session_how how = { .size = sizeof how,
-		                        .plan = a->plan,
-		                        .overrides = a->overrides,
-		                        .ignore_unexpected = a->ignore_unexpected };
-	struct report r = { .ask = a };
-	int64_t most;
-	tess_status st = tess_planned_open(a->model, &how, true, &r.planned);
+	struct tess_session_options session_options = { .size = sizeof session_options,
+		                                        .plan = a->plan,
+		                                        .overrides = a->overrides,
+		                                        .ignore_unexpected = a->ignore_unexpected };
+	struct report r = { .options = a };
+	int64_t positions;
+	tess_status st = tess_planned_model_open(a->model, &session_options, true, &r.model);
 
 	if (st)
 		return st;
-	most = tess_planned_positions(&r.planned);
-	if (most && a->positions > most) {
+	positions = tess_planned_model_positions(&r.model);
+	if (positions && a->positions > positions) {
 		*usage = true;
 		st = tess_fail(TESS_EINVAL,
 		               "--positions %lld: the checkpoint was made for %lld positions",
-		               (long long)a->positions, (long long)most);
+		               (long long)a->positions, (long long)positions);
 	}
 	if (!a->positions)
-		a->positions = most && most < 2048 ? most : 2048;
+		a->positions = positions && positions < 2048 ? positions : 2048;
 	if (!st)
-		st = tess_planned_record(&r.planned, a->ranks, a->tokens, false, &r.p);
+		st = tess_planned_model_record(&r.model, a->ranks, a->tokens, false, &r.p);
 	if (!st) {
-		tess_planned_warn(&r.planned, r.p);
-		st = lower_all(&r);
+		tess_planned_model_warn_unused(&r.model, r.p);
+		st = lower_for_ranks(&r);
 	}
 	if (!st && a->json) {
-		print_json(&r);
+		print_explain_json(&r);
 	} else if (!st && a->program) {
 		print_program(&r);
 	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.planned.model->name,
-		       r.planned.plan.name, (int)a->ranks, a->ranks > 1 ? "s" : "");
+		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.model.model->name,
+		       r.model.plan.name, (int)a->ranks, a->ranks > 1 ? "s" : "");
 		print_weights(&r);
 		print_moves(&r);
 		print_memory(&r);
 	}
-	for (int32_t k = 0; k < a->ranks && r.low; k++)
-		tess_lowered_free(r.low[k]);
-	free(r.low);
+	for (int32_t k = 0; k < a->ranks && r.lowered; k++)
+		tess_rank_program_free(r.lowered[k]);
+	free(r.lowered);
 	tess_program_free(r.p);
-	tess_planned_close(&r.planned);
+	tess_planned_model_close(&r.model);
 	return st;
 }
 
 int tess_tool_explain(int argc, char **argv)
 {
-	struct ask a = { .tokens = 1 };
-	tess_status st = parse(argc, argv, &a);
+	struct explain_options a = { .tokens = 1 };
+	tess_status st = parse_explain_options(argc, argv, &a);
 	bool usage = st < 0;
 
 	if (st == TESS_PENDING)
 		return 0;
 	if (!st)
-		st = explain(&a, &usage);
+		st = explain_plan(&a, &usage);
 	if (st)
 		fprintf(stderr, "tessera explain: %s\n", tess_error());
 	return st ? usage ? 2 : 1 : 0;

@@ -116,23 +116,24 @@ static const struct option options[] = {
 
 /* ---- arguments ---------------------------------------------------------------------------------------------- */
 
-static tess_status read_prompt(struct ask *a, const char *path)
+static tess_status read_prompt_file(struct generate_options *a, const char *path)
 {
 	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-	size_t room = 0, n = 1;
+	size_t capacity = 0, n = 1;
 	int again;
 	tess_status st =
 		f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
 
 	while (!st && n) {
-		char *more = room - a->len < 65536 ? realloc(a->prompt, room += 65536 + room)
-		                                   : a->prompt;
+		char *more = capacity - a->len < 65536
+		                     ? realloc(a->prompt, capacity += 65536 + capacity)
+		                     : a->prompt;
 
 		if (!more)
 			st = tess_fail(TESS_ENOMEM, "--prompt-file %s: out of memory", path);
 		else
 			a->prompt = more;
-		n = st ? 0 : fread(a->prompt + a->len, 1, room - a->len, f);
+		n = st ? 0 : fread(a->prompt + a->len, 1, capacity - a->len, f);
 		a->len += n;
 	}
 	if (!st && ferror(f))
@@ -151,7 +152,7 @@ static tess_status read_prompt(struct ask *a, const char *path)
 	return st;
 }
 
-static tess_status read_ids(struct ask *a, const char *text)
+static tess_status read_ids(struct generate_options *a, const char *text)
 {
 	const char *at = text;
 	int64_t n = 1;
@@ -180,12 +181,12 @@ static tess_status read_ids(struct ask *a, const char *text)
 	}
 }
 
-static tess_status set_prompt(struct ask *a, int opt, const char *text)
+static tess_status set_prompt_option(struct generate_options *a, int opt, const char *text)
 {
 	if (a->prompt || a->ids)
 		return tess_fail(TESS_EINVAL, "say one of --prompt, --prompt-file and --ids, once");
 	if (opt == OPT_PROMPT_FILE)
-		return read_prompt(a, text);
+		return read_prompt_file(a, text);
 	if (opt == OPT_IDS)
 		return read_ids(a, text);
 	a->prompt = strdup(text);
@@ -193,7 +194,8 @@ static tess_status set_prompt(struct ask *a, int opt, const char *text)
 	return a->prompt ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
 }
 
-static tess_status real(const char *name, const char *text, double lo, double hi, double *out)
+static tess_status parse_real_option(const char *name, const char *text, double lo, double hi,
+                                     double *out)
 {
 	char *end;
 	double v;
@@ -206,42 +208,42 @@ static tess_status real(const char *name, const char *text, double lo, double hi
 	return TESS_OK;
 }
 
-static tess_status set_number(struct ask *a, int opt, const char *text)
+static tess_status set_number_option(struct generate_options *a, int opt, const char *text)
 {
 	int64_t v = 0;
 	tess_status st;
 
 	switch (opt) {
 	case 'n':
-		st = tess_tool_whole("-n", text, 1, 1024, &v);
+		st = tess_tool_parse_integer("-n", text, 1, 1024, &v);
 		a->ranks = (int32_t)v;
 		return st;
 	case OPT_THREADS:
-		st = tess_tool_whole("--threads", text, 1, 1024, &v);
+		st = tess_tool_parse_integer("--threads", text, 1, 1024, &v);
 		a->threads = (int32_t)v;
 		return st;
 	case OPT_SEED:
-		st = tess_tool_whole("--seed", text, 0, INT64_MAX, &v);
+		st = tess_tool_parse_integer("--seed", text, 0, INT64_MAX, &v);
 		a->seed = (uint64_t)v;
 		return st;
 	case OPT_CHUNK:
-		return tess_tool_whole("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
+		return tess_tool_parse_integer("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
 	case OPT_MAX:
-		return tess_tool_whole("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
+		return tess_tool_parse_integer("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
 	case OPT_TOP_K:
-		return tess_tool_whole("--top-k", text, 0, INT32_MAX, &a->top_k);
+		return tess_tool_parse_integer("--top-k", text, 0, INT32_MAX, &a->top_k);
 	case OPT_TEMPERATURE:
-		return real("--temperature", text, 0, 1e6, &a->temperature);
+		return parse_real_option("--temperature", text, 0, 1e6, &a->temperature);
 	case OPT_TOP_P:
-		return real("--top-p", text, 0, 1, &a->top_p);
+		return parse_real_option("--top-p", text, 0, 1, &a->top_p);
 	case OPT_MIN_P:
-		return real("--min-p", text, 0, 1, &a->min_p);
+		return parse_real_option("--min-p", text, 0, 1, &a->min_p);
 	default:
-		return real("--repetition-penalty", text, 1e-6, 1e6, &a->penalty);
+		return parse_real_option("--repetition-penalty", text, 1e-6, 1e6, &a->penalty);
 	}
 }
 
-static tess_status set(struct ask *a, int opt, char *text)
+static tess_status set_generate_option(struct generate_options *a, int opt, char *text)
 {
 	switch (opt) {
 	case OPT_BACKEND:
@@ -276,21 +278,21 @@ static tess_status set(struct ask *a, int opt, char *text)
 	case OPT_PROMPT:
 	case OPT_PROMPT_FILE:
 	case OPT_IDS:
-		return set_prompt(a, opt, text);
+		return set_prompt_option(a, opt, text);
 	case OPT_OVERRIDE:
-		if (a->noverrides == ASK_OVERRIDES)
+		if (a->noverrides == OVERRIDES_MAX)
 			return tess_fail(TESS_EINVAL,
 			                 "--plan-override: at most %d; put them into a plan file",
-			                 ASK_OVERRIDES);
+			                 OVERRIDES_MAX);
 		a->overrides[a->noverrides++] = text;
 		return TESS_OK;
 	default:
-		return set_number(a, opt, text);
+		return set_number_option(a, opt, text);
 	}
 }
 
 /* TESS_PENDING: --help was printed. */
-static tess_status parse(int argc, char **argv, struct ask *a)
+static tess_status parse_generate_options(int argc, char **argv, struct generate_options *a)
 {
 	tess_status st = TESS_OK;
 	int opt;
@@ -299,8 +301,8 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 		if (opt == 'h' || opt == OPT_HELP)
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		st = opt == '?' || opt == ':'
-		             ? tess_tool_refuse_option("generate", opt, argv[optind - 1])
-		             : set(a, opt, optarg);
+		             ? tess_tool_fail_option("generate", opt, argv[optind - 1])
+		             : set_generate_option(a, opt, optarg);
 	}
 	if (!st && optind + 1 != argc)
 		st = tess_fail(
@@ -318,7 +320,8 @@ static tess_status parse(int argc, char **argv, struct ask *a)
 /* ---- running ------------------------------------------------------------------------------------------------- */
 
 /* The prompt as rank 0 will read it. */
-static tess_status check_prompt(const struct ask *a, const struct tess_planned *p, int64_t vocab)
+static tess_status check_prompt_options(const struct generate_options *a,
+                                        const struct tess_planned_model *p, int64_t vocab)
 {
 	struct tess_tokenizer *t = NULL;
 	int32_t *made = NULL;
@@ -344,69 +347,69 @@ static tess_status check_prompt(const struct ask *a, const struct tess_planned *
  * The whole plan, before a rank starts and before a weight is read; and of ranks that are processes all that each
  * of them would say again.
  */
-static tess_status check_plan(const struct ask *a)
+static tess_status check_generate_plan(const struct generate_options *a)
 {
-	struct tess_session_how how = { .size = sizeof how,
-		                        .plan = a->plan,
-		                        .overrides = a->overrides,
-		                        .ignore_unexpected = a->ignore_unexpected };
+	struct tess_session_options session_options = { .size = sizeof session_options,
+		                                        .plan = a->plan,
+		                                        .overrides = a->overrides,
+		                                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_program *program = NULL;
-	struct tess_planned p;
-	tess_status st = tess_planned_open(a->model, &how, true, &p);
+	struct tess_planned_model p;
+	tess_status st = tess_planned_model_open(a->model, &session_options, true, &p);
 
 	if (st)
 		return st;
-	st = tess_planned_record(&p, a->ranks, 1, false, &program);
+	st = tess_planned_model_record(&p, a->ranks, 1, false, &program);
 	if (!st && !tess_tool_has_threads(a->ranks)) {
 		st = tess_runner_check_options(a->threads);
 		if (!st)
-			st = check_prompt(a, &p, program->logits->dim[1]->size);
+			st = check_prompt_options(a, &p, program->logits->dim[1]->size);
 	}
 	tess_program_free(program);
-	tess_planned_close(&p);
+	tess_planned_model_close(&p);
 	return st;
 }
 
-static tess_status run(struct ask *a, char **argv, int *exit_status)
+static tess_status run_generate(struct generate_options *a, char **argv, int *exit_status)
 {
-	struct tess_rank_env seat;
-	tess_status st = tess_rank_env_read(&seat);
+	struct tess_rank_env env;
+	tess_status st = tess_rank_env_read(&env);
 
 	/* whoever launched this rank has told it where its record goes */
-	if (!st && a->flight && (seat.alone || !*tess_option("flight")))
+	if (!st && a->flight && (env.alone || !*tess_option("flight")))
 		st = tess_option_set("flight", a->flight);
-	if (!st && !seat.alone)
-		return tess_tool_join(a->ranks, &seat, generate_rank, a);
+	if (!st && !env.alone)
+		return tess_tool_join_job(a->ranks, &env, generate_run_rank, a);
 	if (!st && !a->ranks)
 		a->ranks = 1;
 	if (!st && a->logits)
-		st = tess_safetensors_try(a->logits);
+		st = tess_safetensors_check_writable(a->logits);
 	if (!st)
-		st = check_plan(a);
+		st = check_generate_plan(a);
 	if (st)
 		return st;
-	return tess_tool_ranks(a->ranks, argv, generate_rank, a, exit_status);
+	return tess_tool_run_ranks(a->ranks, argv, generate_run_rank, a, exit_status);
 }
 
 int tess_tool_generate(int argc, char **argv)
 {
-	struct ask a = { .max_tokens = -1,
-		         .top_k = -1,
-		         .temperature = NAN,
-		         .top_p = NAN,
-		         .min_p = NAN,
-		         .penalty = NAN };
-	tess_status st = parse(argc, argv, &a);
+	struct generate_options a = { .max_tokens = -1,
+		                      .top_k = -1,
+		                      .temperature = NAN,
+		                      .top_p = NAN,
+		                      .min_p = NAN,
+		                      .penalty = NAN };
+	tess_status st = parse_generate_options(argc, argv, &a);
 	int exit_status = 0;
 	bool usage = st < 0;
 
 	if (!st)
-		st = run(&a, argv, &exit_status);
+		st = run_generate(&a, argv, &exit_status);
 	if (st < 0)
 		fprintf(stderr, "tessera generate: %s\n", tess_error());
 	free(a.prompt);
 	free(a.ids);
 	if (st < 0)
 		return usage ? 2 : 1;
-	return exit_status ? exit_status : generate_interrupted() ? 130 : 0;
+	return exit_status ? exit_status : generate_is_interrupted() ? 130 : 0;
 }

@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <tessera/tessera.h>
 
-enum { ASK_OVERRIDES = 64 };
+enum { OVERRIDES_MAX = 64 };
 
-struct ask {
+struct generate_options {
 	const char *model, *backend, *plan, *logits, *flight;
-	const char *overrides[ASK_OVERRIDES + 1];
+	const char *overrides[OVERRIDES_MAX + 1];
 	int32_t ranks, threads, noverrides;
 	char *prompt; /* of `len` bytes, or NULL */
 	size_t len;
@@ -25,12 +25,12 @@ struct ask {
 };
 
 /* TESS_EINVAL: a prompt of `n` ids has no room in the positions that the checkpoint was made for. */
-tess_status generate_check_length(const struct tess_planned *p, int64_t n);
+tess_status generate_check_length(const struct tess_planned_model *p, int64_t n);
 
 /* One rank, from checkpoint to the last token; rank 0 prints. A failure has been told to the other ranks. */
-tess_status generate_rank(struct tess_world *world, void *ask);
+tess_status generate_run_rank(struct tess_world *world, void *options);
 
 /* Ctrl-C came: the text ends with the next token. */
-bool generate_interrupted(void);
+bool generate_is_interrupted(void);
 
 #endif

@@ -53,7 +53,7 @@ static void show_plugin(const struct tess_plugin_info *p)
 		printf("  note: %s\n", p->why);
 }
 
-static const struct job {
+static const struct job_kind {
 	const char *name, *text;
 	int32_t size;
 	bool threads, hosts;
@@ -66,7 +66,7 @@ static const struct job {
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
 /* The backend's name, and why it; "" and why there is none. */
-static const char *choice_of(const struct job *job, char why[static 1024])
+static const char *choose_for_job(const struct job_kind *job, char why[static 1024])
 {
 	struct tess_choice choice;
 	tess_status st = tess_backend_choose(tess_option("backend"), job->size, job->threads,
@@ -82,19 +82,19 @@ static void show_choices(void)
 
 	printf("\nTESSERA_BACKEND=%s chooses:\n", tess_option("backend"));
 	for (int i = 0; i < JOBS; i++) {
-		const char *name = choice_of(&jobs[i], why);
+		const char *name = choose_for_job(&jobs[i], why);
 
 		printf("  %s: %s (%s)\n", jobs[i].text, *name ? name : "none", why);
 	}
 }
 
-static json_t *choices_json(void)
+static json_t *make_choices_json(void)
 {
 	json_t *choices = json_object();
 	char why[1024];
 
 	for (int i = 0; i < JOBS; i++) {
-		const char *name = choice_of(&jobs[i], why);
+		const char *name = choose_for_job(&jobs[i], why);
 
 		json_object_set_new(choices, jobs[i].name,
 		                    json_pack("{s:s, s:s}", "backend", name, "why", why));
@@ -124,7 +124,7 @@ static void show_plugins(void)
 		printf("  %s (%s)\n", path, origin);
 }
 
-static json_t *list_of(const char *const *words)
+static json_t *make_string_list(const char *const *words)
 {
 	json_t *list = json_array();
 
@@ -133,16 +133,16 @@ static json_t *list_of(const char *const *words)
 	return list;
 }
 
-static json_t *plugin_json(const struct tess_plugin_info *p)
+static json_t *make_plugin_json(const struct tess_plugin_info *p)
 {
 	json_t *offers = json_array();
 
 	for (size_t i = 0; i < p->noffers; i++) {
 		const struct tess_offer *o = &p->offers[i];
 
-		json_array_append_new(offers,
-		                      json_pack("{s:s, s:s, s:o}", "name", o->name, "summary",
-		                                o->summary, "aliases", list_of(o->aliases)));
+		json_array_append_new(offers, json_pack("{s:s, s:s, s:o}", "name", o->name,
+		                                        "summary", o->summary, "aliases",
+		                                        make_string_list(o->aliases)));
 	}
 	return json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:o}", "file",
 	                 p->path, "kind", p->kind, "origin", p->origin, "taken",
@@ -151,27 +151,27 @@ static json_t *plugin_json(const struct tess_plugin_info *p)
 	                 p->license, "summary", p->summary, "offers", offers);
 }
 
-static json_t *plugins_json(void)
+static json_t *make_plugins_json(void)
 {
 	json_t *plugins = json_array(), *dirs = json_array();
 	struct tess_plugin_info p;
 	const char *path, *origin;
 
 	for (size_t i = 0; tess_registry_at(i, &p); i++)
-		json_array_append_new(plugins, plugin_json(&p));
+		json_array_append_new(plugins, make_plugin_json(&p));
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		json_array_append_new(dirs,
 		                      json_pack("{s:s, s:s}", "path", path, "origin", origin));
 	return json_pack("{s:s, s:i, s:o, s:o, s:o}", "version", tess_version(), "abi", TESS_ABI,
-	                 "plugins", plugins, "directories", dirs, "choices", choices_json());
+	                 "plugins", plugins, "directories", dirs, "choices", make_choices_json());
 }
 
-static const char *variable_of(const char *key, char room[static 80])
+static const char *format_variable_name(const char *key, char text[static 80])
 {
-	snprintf(room, 80, "TESSERA_%s", key);
-	for (char *p = room; *p; p++)
+	snprintf(text, 80, "TESSERA_%s", key);
+	for (char *p = text; *p; p++)
 		*p = (char)toupper((unsigned char)*p);
-	return room;
+	return text;
 }
 
 static void show_options(void)
@@ -180,11 +180,11 @@ static void show_options(void)
 	char variable[80];
 
 	for (size_t i = 0; tess_option_at(i, &o); i++)
-		printf("%s=%s (%s)\n    %s\n", variable_of(o.key, variable), o.value, o.origin,
-		       o.help);
+		printf("%s=%s (%s)\n    %s\n", format_variable_name(o.key, variable), o.value,
+		       o.origin, o.help);
 }
 
-static json_t *options_json(void)
+static json_t *make_options_json(void)
 {
 	json_t *list = json_array();
 	struct tess_option_info o;
@@ -193,9 +193,9 @@ static json_t *options_json(void)
 	for (size_t i = 0; tess_option_at(i, &o); i++)
 		json_array_append_new(list,
 		                      json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "key", o.key,
-		                                "variable", variable_of(o.key, variable), "value",
-		                                o.value, "origin", o.origin, "default", o.preset,
-		                                "help", o.help, "owner", o.owner));
+		                                "variable", format_variable_name(o.key, variable),
+		                                "value", o.value, "origin", o.origin, "default",
+		                                o.preset, "help", o.help, "owner", o.owner));
 	return json_pack("{s:o}", "options", list);
 }
 
@@ -224,7 +224,7 @@ int tess_tool_info(int argc, char **argv)
 		if (flag == 'h')
 			return fputs(help, stdout) == EOF;
 		if (flag == '?' || flag == ':') {
-			tess_tool_refuse_option("info", flag, argv[optind - 1]);
+			tess_tool_fail_option("info", flag, argv[optind - 1]);
 			fprintf(stderr, "tessera info: %s\n", tess_error());
 			return 2;
 		}
@@ -236,12 +236,12 @@ int tess_tool_info(int argc, char **argv)
 		        argv[optind]);
 		return 2;
 	}
-	if (tess_tool_options() || tess_registry_open_all()) {
+	if (tess_tool_declare_options() || tess_registry_open_all()) {
 		fprintf(stderr, "tessera info: %s\n", tess_error());
 		return 1;
 	}
 	if (json)
-		done = show_json(options ? options_json() : plugins_json());
+		done = show_json(options ? make_options_json() : make_plugins_json());
 	else if (options)
 		show_options();
 	else

@@ -39,24 +39,24 @@ static const char *const help =
 	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n"
 	"  tessera launch -n 8 --flight logs -- ./train & sleep 60; kill -USR1 $!\n";
 
-static int usage(const char *what, const char *arg)
+static int fail_launch_usage(const char *what, const char *arg)
 {
 	fprintf(stderr, "tessera launch: %s%s; see tessera launch --help\n", what, arg);
 	return 2;
 }
 
-static bool read_count(const char *name, const char *text, int64_t least, int32_t *out)
+static bool parse_count_option(const char *name, const char *text, int64_t min, int32_t *out)
 {
 	int64_t n;
 
-	if (tess_tool_whole(name, text, least, TESS_RANKS_MAX, &n))
+	if (tess_tool_parse_integer(name, text, min, TESS_RANKS_MAX, &n))
 		return false;
 	*out = (int32_t)n;
 	return true;
 }
 
 /* What the ranks would all refuse. */
-static tess_status check_options(const struct tess_launch *how)
+static tess_status check_launch_options(const struct tess_launch *how)
 {
 	tess_status st = how->backend ? tess_option_set("backend", how->backend) : TESS_OK;
 
@@ -78,50 +78,52 @@ int tess_tool_launch(int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	const char *flight = tess_option("flight");
-	struct tess_launch how = { .bind = tess_option("bind"), .flight = *flight ? flight : NULL };
+	struct tess_launch options_read = { .bind = tess_option("bind"),
+		                            .flight = *flight ? flight : NULL };
 	int status, opt;
 
 	optind = 1;
 	while ((opt = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'n':
-			if (!read_count("-n", optarg, 1, &how.nranks))
-				return usage(tess_error(), "");
+			if (!parse_count_option("-n", optarg, 1, &options_read.nranks))
+				return fail_launch_usage(tess_error(), "");
 			break;
 		case 'b':
-			how.backend = optarg;
+			options_read.backend = optarg;
 			break;
 		case 'c':
-			how.bind = optarg;
+			options_read.bind = optarg;
 			break;
 		case 't':
-			how.timeout = optarg;
+			options_read.timeout = optarg;
 			break;
 		case 'r':
-			if (!read_count("--max-restarts", optarg, 0, &how.restarts))
-				return usage(tess_error(), "");
+			if (!parse_count_option("--max-restarts", optarg, 0,
+			                        &options_read.restarts))
+				return fail_launch_usage(tess_error(), "");
 			break;
 		case 'l':
-			how.log_dir = optarg;
+			options_read.log_dir = optarg;
 			break;
 		case 'f':
-			how.flight = optarg;
+			options_read.flight = optarg;
 			break;
 		case 'h':
 			fputs(help, stdout);
 			return 0;
 		case ':':
-			return usage("this option needs a value: ", argv[optind - 1]);
+			return fail_launch_usage("this option needs a value: ", argv[optind - 1]);
 		default:
-			return usage("no such option: ", argv[optind - 1]);
+			return fail_launch_usage("no such option: ", argv[optind - 1]);
 		}
 	}
-	if (!how.nranks)
-		return usage("how many ranks? give -n N", "");
+	if (!options_read.nranks)
+		return fail_launch_usage("how many ranks? give -n N", "");
 	if (optind == argc)
-		return usage("no program is given", "");
-	how.argv = argv + optind;
-	if (check_options(&how) || tess_launch(&how, &status) < 0) {
+		return fail_launch_usage("no program is given", "");
+	options_read.argv = argv + optind;
+	if (check_launch_options(&options_read) || tess_launch(&options_read, &status) < 0) {
 		fprintf(stderr, "tessera launch: %s\n", tess_error());
 		return 1;
 	}

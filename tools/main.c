@@ -28,30 +28,30 @@ static const struct {
 };
 enum { TOOLS = sizeof tools / sizeof *tools };
 
-static int usage(FILE *to)
+static int print_usage(FILE *to)
 {
 	fprintf(to, "usage: tessera COMMAND [arguments]\n\n");
 	for (int i = 0; i < TOOLS; i++)
 		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
 	fprintf(to,
 	        "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
-	return to == stdout ? tess_tool_finish("--help", 0) : 2;
+	return to == stdout ? tess_tool_finish_output("--help", 0) : 2;
 }
 
-static int unknown(const char *name)
+static int fail_unknown_command(const char *name)
 {
 	const char *near = "--help";
-	size_t best = TESS_FAR;
+	size_t best = TESS_NEAREST_INIT;
 
 	for (int i = 0; i < TOOLS; i++)
-		if (tess_nearer(name, tools[i].name, &best))
+		if (tess_nearest_update(name, tools[i].name, &best))
 			near = tools[i].name;
 	fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
 	return 2;
 }
 
 /* Of stdin, stdout and stderr one that is missing would be the next file, and get what is meant for it. */
-static bool open_missing(void)
+static bool open_missing_descriptors(void)
 {
 	int fd;
 
@@ -67,14 +67,15 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	if (!open_missing())
+	if (!open_missing_descriptors())
 		return 1;
-	fesetenv(FE_DFL_ENV); /* what a preloaded library has set would change the numbers of options */
+	fesetenv(
+		FE_DFL_ENV); /* what a preloaded library has set would change the numbers of options */
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	if (argc < 2)
-		return usage(stderr);
+		return print_usage(stderr);
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-		return usage(stdout);
+		return print_usage(stdout);
 	if (!strcmp(argv[1], "--version")) {
 		printf("tessera %s, plugin ABI %d\n", tess_version(), TESS_ABI);
 		return 0;
@@ -83,7 +84,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 2;
 	}
-	if (tess_tool_options()) {
+	if (tess_tool_declare_options()) {
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 1;
 	}
@@ -92,7 +93,7 @@ int main(int argc, char **argv)
 			continue;
 		status = tools[i].run(argc - 1, argv + 1);
 		tess_registry_quit();
-		return tess_tool_finish(tools[i].name, status);
+		return tess_tool_finish_output(tools[i].name, status);
 	}
-	return unknown(argv[1]);
+	return fail_unknown_command(argv[1]);
 }

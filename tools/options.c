@@ -6,7 +6,7 @@
 #include "nn/weights.h"
 #include "tool.h"
 
-tess_status tess_tool_options(void)
+tess_status tess_tool_declare_options(void)
 {
 	static const struct {
 		const char *owner;

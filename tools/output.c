@@ -19,7 +19,7 @@ static int failure; /* errno of the first write that failed */
 static int report = -1; /* in rank 0 */
 static bool quiet; /* SIGPIPE would have ended the command */
 
-bool tess_tool_flush(void)
+bool tess_tool_flush_output(void)
 {
 	errno = 0;
 	if (!failure && (fflush(stdout) || ferror(stdout)))
@@ -27,7 +27,7 @@ bool tess_tool_flush(void)
 	return !failure;
 }
 
-void tess_tool_output_join(void)
+void tess_tool_open_output(void)
 {
 	const char *fd = getenv(variable);
 
@@ -37,7 +37,7 @@ void tess_tool_output_join(void)
 	unsetenv(variable);
 }
 
-tess_status tess_tool_output_lend(int *fd)
+tess_status tess_tool_share_output_error(int *fd)
 {
 	char number[16];
 
@@ -48,7 +48,7 @@ tess_status tess_tool_output_lend(int *fd)
 	return TESS_OK;
 }
 
-void tess_tool_output_hear(int fd)
+void tess_tool_receive_output_error(int fd)
 {
 	uint64_t told;
 
@@ -57,11 +57,11 @@ void tess_tool_output_hear(int fd)
 	close(fd);
 }
 
-int tess_tool_finish(const char *command, int status)
+int tess_tool_finish_output(const char *command, int status)
 {
 	uint64_t why;
 
-	if (tess_tool_flush())
+	if (tess_tool_flush_output())
 		return status;
 	why = (uint64_t)failure;
 	if (report >= 0 && write(report, &why, sizeof why) == sizeof why)

@@ -43,14 +43,14 @@ static tess_status silence_registry(void)
 	return TESS_OK;
 }
 
-static tess_status start(int32_t n, char **argv, int *exit_status)
+static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
 {
 	const char *flight = tess_option("flight");
-	struct tess_launch how = { .nranks = n,
-		                   .backend = tess_option("backend"),
-		                   .stream = true,
-		                   .bind = tess_option("bind"),
-		                   .flight = *flight ? flight : NULL };
+	struct tess_launch options = { .nranks = n,
+		                       .backend = tess_option("backend"),
+		                       .stream = true,
+		                       .bind = tess_option("bind"),
+		                       .flight = *flight ? flight : NULL };
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 	size_t args = 0;
@@ -69,29 +69,29 @@ static tess_status start(int32_t n, char **argv, int *exit_status)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	full[0] = self; /* argv starts with the subcommand */
 	memcpy(full + 1, argv, args * sizeof *argv);
-	how.path = self;
-	how.argv = full;
-	st = tess_tool_output_lend(&output);
+	options.path = self;
+	options.argv = full;
+	st = tess_tool_share_output_error(&output);
 	if (!st)
-		st = tess_launch(&how, exit_status);
-	tess_tool_output_hear(output);
+		st = tess_launch(&options, exit_status);
+	tess_tool_receive_output_error(output);
 	free(full);
 	return st;
 }
 
-tess_status tess_tool_join(int32_t n, const struct tess_rank_env *seat,
-                           tess_status (*run)(struct tess_world *w, void *arg), void *arg)
+tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
+                               tess_status (*run)(struct tess_world *w, void *arg), void *arg)
 {
 	struct tess_world *world;
 	tess_status st;
 
-	if (n && n != seat->size)
+	if (n && n != env->size)
 		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)n,
-		                 (int)seat->rank, (int)seat->size);
+		                 (int)env->rank, (int)env->size);
 	st = tess_world_open(&world);
 	if (st)
 		return st;
-	tess_tool_output_join();
+	tess_tool_open_output();
 	st = run(world, arg);
 	tess_world_close(world);
 	return st;
@@ -102,13 +102,13 @@ bool tess_tool_has_threads(int32_t n)
 	const char *name = tess_option("backend");
 	const struct tess_backend *b;
 
-	return n == 1 || (strcmp(name, "auto") != 0 && !tess_plugin_backend(name, &b) &&
+	return n == 1 || (strcmp(name, "auto") != 0 && !tess_plugin_find_backend(name, &b) &&
 	                  b->reach == TESS_REACH_PROCESS);
 }
 
-tess_status tess_tool_ranks(int32_t n, char **argv,
-                            tess_status (*run)(struct tess_world *w, void *arg), void *arg,
-                            int *exit_status)
+tess_status tess_tool_run_ranks(int32_t n, char **argv,
+                                tess_status (*run)(struct tess_world *w, void *arg), void *arg,
+                                int *exit_status)
 {
 	tess_status st;
 
@@ -117,5 +117,5 @@ tess_status tess_tool_ranks(int32_t n, char **argv,
 	st = tess_tool_check_job(n);
 	if (!st)
 		st = silence_registry();
-	return st ? st : start(n, argv, exit_status);
+	return st ? st : launch_ranks(n, argv, exit_status);
 }

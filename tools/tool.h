@@ -16,42 +16,42 @@ int tess_tool_conform(int argc, char **argv);
 int tess_tool_info(int argc, char **argv);
 
 /* The value `text` of the argument `name`: a whole number, lo to hi. */
-tess_status tess_tool_whole(const char *name, const char *text, int64_t lo, int64_t hi,
-                            int64_t *out);
+tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
+                                    int64_t *out);
 
 /* getopt's ':' or '?', which `word` was: TESS_EINVAL, and the sentence that getopt does not print itself. */
-tess_status tess_tool_refuse_option(const char *command, int opt, const char *word);
+tess_status tess_tool_fail_option(const char *command, int opt, const char *word);
 
 /*
  * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so that its ranks
- * part as they should, and tess_tool_finish, called last, says why and gives the exit status: `status`, or 1.
+ * part as they should, and tess_tool_finish_output, called last, says why and gives the exit status: `status`, or 1.
  */
-bool tess_tool_flush(void);
-int tess_tool_finish(const char *command, int status);
+bool tess_tool_flush_output(void);
+int tess_tool_finish_output(const char *command, int status);
 /*
  * In a rank: from now on a reader that goes away ends the output, not the process, for which others wait. Where
  * the command has lent its ranks a descriptor, rank 0 tells of the failure through it: the command hears it then.
  */
-void tess_tool_output_join(void);
-tess_status tess_tool_output_lend(int *fd);
-void tess_tool_output_hear(int fd);
+void tess_tool_open_output(void);
+tess_status tess_tool_share_output_error(int *fd);
+void tess_tool_receive_output_error(int fd);
 
 /* TESS_...: what each of `n` ranks that are processes would say again of its options and its backend. */
 tess_status tess_tool_check_job(int32_t n);
 /* Whether the ranks of a command with -n are threads of it: one rank, or the backend is loopback. */
 bool tess_tool_has_threads(int32_t n);
 /* Runs run(world, arg) as the rank of a job that somebody else started. n: what -n has said, or 0. */
-tess_status tess_tool_join(int32_t n, const struct tess_rank_env *seat,
-                           tess_status (*run)(struct tess_world *w, void *arg), void *arg);
+tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
+                               tess_status (*run)(struct tess_world *w, void *arg), void *arg);
 /*
  * Runs it on n ranks: threads, else processes that run this very command, argv as main got it, and join; rank 0
  * speaks for all. What they would all refuse is refused first. exit_status: theirs; threads leave it.
  */
-tess_status tess_tool_ranks(int32_t n, char **argv,
-                            tess_status (*run)(struct tess_world *w, void *arg), void *arg,
-                            int *exit_status);
+tess_status tess_tool_run_ranks(int32_t n, char **argv,
+                                tess_status (*run)(struct tess_world *w, void *arg), void *arg,
+                                int *exit_status);
 
 /* Declares every option of the library, for lists and for warnings of misspelt ones. */
-tess_status tess_tool_options(void);
+tess_status tess_tool_declare_options(void);
 
 #endif

@@ -10,28 +10,28 @@
 
 struct tess_block {
 	struct tess_block *next;
-	size_t used, room;
+	size_t used, capacity;
 	_Alignas(16) unsigned char data[];
 };
 
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 {
 	struct tess_block *b = a->top;
-	size_t room = 1 << 16;
+	size_t capacity = 1 << 16;
 
 	if (bytes > SIZE_MAX / 4) {
 		tess_fail(TESS_ENOMEM, "%zu bytes asked for at once", bytes);
 		return NULL;
 	}
 	bytes = (bytes + 15) & ~(size_t)15;
-	if (!b || b->room - b->used < bytes) {
-		room = bytes > room ? bytes : room;
-		b = calloc(1, sizeof *b + room);
+	if (!b || b->capacity - b->used < bytes) {
+		capacity = bytes > capacity ? bytes : capacity;
+		b = calloc(1, sizeof *b + capacity);
 		if (!b) {
-			tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", room);
+			tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", capacity);
 			return NULL;
 		}
-		b->room = room;
+		b->capacity = capacity;
 		b->next = a->top;
 		a->top = b;
 	}

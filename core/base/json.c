@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEPTH = 64 };
+enum { JSON_DEPTH_MAX = 64 };
 
 /* Bytes that Jansson takes, rounded up: an object or a list that is empty, and each value in one. */
 enum { OBJECT = 256, LIST = 128, VALUE = 112 };
@@ -20,7 +20,7 @@ enum { OBJECT = 256, LIST = 128, VALUE = 112 };
  * Jansson recurses up to 2048 deep, and takes up to a hundred bytes of memory for one of text; a
  * checkpoint has no reason to. Quotes and escapes are skipped. `each`: members are freed one by one.
  */
-static tess_status check_cost(const char *name, const char *text, size_t len, bool each)
+static tess_status check_json_cost(const char *name, const char *text, size_t len, bool each)
 {
 	const uint64_t most = 512 << 20;
 	uint64_t bytes = len, most_bytes = 0;
@@ -37,10 +37,10 @@ static tess_status check_cost(const char *name, const char *text, size_t len, bo
 			quoted = true;
 		} else if (text[i] == '[' || text[i] == '{') {
 			bytes += text[i] == '{' ? OBJECT : LIST;
-			if (++depth > DEPTH)
+			if (++depth > JSON_DEPTH_MAX)
 				return tess_fail(TESS_EINVAL,
 				                 "%s: JSON nested deeper than %d levels", name,
-				                 DEPTH);
+				                 JSON_DEPTH_MAX);
 		} else if (text[i] == ']' || text[i] == '}') {
 			depth--;
 		} else if (text[i] == ',') {
@@ -57,9 +57,10 @@ static tess_status check_cost(const char *name, const char *text, size_t len, bo
 	return TESS_OK;
 }
 
-static tess_status parse(const char *name, const char *text, size_t len, size_t flags, json_t **out)
+static tess_status parse_json(const char *name, const char *text, size_t len, size_t flags,
+                              json_t **out)
 {
-	tess_status st = check_cost(name, text, len, false);
+	tess_status st = check_json_cost(name, text, len, false);
 	json_error_t err;
 	json_t *root;
 
@@ -80,7 +81,7 @@ struct scan {
 	size_t len, at;
 };
 
-static tess_status fail_at(const struct scan *s, size_t at, const char *why)
+static tess_status fail_json_at(const struct scan *s, size_t at, const char *why)
 {
 	int line = 1, column = 1;
 
@@ -103,32 +104,33 @@ static bool take_char(struct scan *s, char c)
 }
 
 /* The value that begins here. */
-static tess_status next_value(struct scan *s, json_t **out)
+static tess_status read_next_value(struct scan *s, json_t **out)
 {
 	json_error_t err;
 
 	*out = json_loadb(s->text + s->at, s->len - s->at,
 	                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &err);
 	if (!*out)
-		return fail_at(s, s->at + (size_t)(err.position > 0 ? err.position - 1 : 0),
-		               err.text);
+		return fail_json_at(s, s->at + (size_t)(err.position > 0 ? err.position - 1 : 0),
+		                    err.text);
 	s->at += (size_t)err.position;
 	return TESS_OK;
 }
 
-static tess_status next_member(struct scan *s,
-                               tess_status (*member)(void *self, const char *key, json_t *value),
-                               void *self)
+static tess_status read_next_member(struct scan *s,
+                                    tess_status (*member)(void *self, const char *key,
+                                                          json_t *value),
+                                    void *self)
 {
 	json_t *key = NULL, *value = NULL;
-	tess_status st = next_value(s, &key);
+	tess_status st = read_next_value(s, &key);
 
 	if (!st && !json_is_string(key))
-		st = fail_at(s, s->at, "string expected");
+		st = fail_json_at(s, s->at, "string expected");
 	if (!st && !take_char(s, ':'))
-		st = fail_at(s, s->at, "':' expected");
+		st = fail_json_at(s, s->at, "':' expected");
 	if (!st)
-		st = next_value(s, &value);
+		st = read_next_value(s, &value);
 	if (!st)
 		st = member(self, json_string_value(key), value);
 	json_decref(key);
@@ -136,35 +138,36 @@ static tess_status next_member(struct scan *s,
 	return st;
 }
 
-tess_status tess_json_members(const char *name, const char *text, size_t len,
-                              tess_status (*member)(void *self, const char *key, json_t *value),
-                              void *self)
+tess_status tess_json_read_members(const char *name, const char *text, size_t len,
+                                   tess_status (*member)(void *self, const char *key,
+                                                         json_t *value),
+                                   void *self)
 {
 	struct scan s = { name, text, len, 0 };
-	tess_status st = check_cost(name, text, len, true);
+	tess_status st = check_json_cost(name, text, len, true);
 
 	if (st)
 		return st;
 	if (!take_char(&s, '{'))
-		return fail_at(&s, s.at, "'{' expected");
+		return fail_json_at(&s, s.at, "'{' expected");
 	if (!take_char(&s, '}')) {
 		do
-			st = next_member(&s, member, self);
+			st = read_next_member(&s, member, self);
 		while (!st && take_char(&s, ','));
 		if (!st && !take_char(&s, '}'))
-			st = fail_at(&s, s.at, "'}' expected");
+			st = fail_json_at(&s, s.at, "'}' expected");
 	}
 	if (!st && (take_char(&s, 0) || s.at < s.len))
-		st = fail_at(&s, s.at, "end of file expected");
+		st = fail_json_at(&s, s.at, "end of file expected");
 	return st;
 }
 
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out)
 {
-	return parse(name, text, len, 0, out);
+	return parse_json(name, text, len, 0, out);
 }
 
-static tess_status load(const char *path, size_t most, size_t flags, json_t **out)
+static tess_status load_json(const char *path, size_t max_bytes, size_t flags, json_t **out)
 {
 	tess_status st = TESS_OK;
 	char *text = NULL;
@@ -185,94 +188,94 @@ static tess_status load(const char *path, size_t most, size_t flags, json_t **ou
 	}
 	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
 		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
-	else if ((uint64_t)about.st_size > most)
+	else if ((uint64_t)about.st_size > max_bytes)
 		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path,
-		               (long long)about.st_size, most);
+		               (long long)about.st_size, max_bytes);
 	else if (!(text = malloc((size_t)about.st_size + 1)))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	else if ((len = fread(text, 1, (size_t)about.st_size, f)) != (size_t)about.st_size)
 		st = tess_fail(TESS_EIO, "%s: ended after %zu of %lld bytes", path, len,
 		               (long long)about.st_size);
 	if (!st)
-		st = parse(path, text, len, flags, out);
+		st = parse_json(path, text, len, flags, out);
 	free(text);
 	fclose(f);
 	return st;
 }
 
-tess_status tess_json_load(const char *path, size_t most, json_t **out)
+tess_status tess_json_load(const char *path, size_t max_bytes, json_t **out)
 {
-	return load(path, most, 0, out);
+	return load_json(path, max_bytes, 0, out);
 }
 
-tess_status tess_json_load_wide(const char *path, size_t most, json_t **out)
+tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **out)
 {
-	return load(path, most, JSON_DECODE_INT_AS_REAL, out);
+	return load_json(path, max_bytes, JSON_DECODE_INT_AS_REAL, out);
 }
 
 /* A value in a sentence: numbers as they are, anything else by its type. */
-static const char *shown(const json_t *value, char room[static 32])
+static const char *describe_value(const json_t *value, char text[static 32])
 {
 	static const char *const types[] = { "an object", "a list", "text",  "",
 		                             "",          "true",   "false", "null" };
 
 	if (json_is_integer(value))
-		snprintf(room, 32, "%lld", (long long)json_integer_value(value));
+		snprintf(text, 32, "%lld", (long long)json_integer_value(value));
 	else if (json_is_real(value))
-		snprintf(room, 32, "%.15g", json_real_value(value));
+		snprintf(text, 32, "%.15g", json_real_value(value));
 	else
-		snprintf(room, 32, "%s", types[json_typeof(value)]);
-	return room;
+		snprintf(text, 32, "%s", types[json_typeof(value)]);
+	return text;
 }
 
-static bool absent(const json_t *value)
+static bool is_absent(const json_t *value)
 {
 	return !value || json_is_null(value);
 }
 
-tess_status tess_json_int(const char *where, const json_t *o, const char *key, int64_t lo,
-                          int64_t hi, int64_t *out)
+tess_status tess_json_get_int(const char *where, const json_t *o, const char *key, int64_t lo,
+                              int64_t hi, int64_t *out)
 {
 	const json_t *value = json_object_get(o, key);
-	char room[32];
+	char text[32];
 
-	if (absent(value))
+	if (is_absent(value))
 		return TESS_OK;
 	if (!json_is_integer(value) || json_integer_value(value) < lo ||
 	    json_integer_value(value) > hi)
-		return tess_fail(TESS_EINVAL,
-		                 "%s: %s: a whole number from %lld to %lld is needed, not %s",
-		                 where, key, (long long)lo, (long long)hi, shown(value, room));
+		return tess_fail(
+			TESS_EINVAL, "%s: %s: a whole number from %lld to %lld is needed, not %s",
+			where, key, (long long)lo, (long long)hi, describe_value(value, text));
 	*out = json_integer_value(value);
 	return TESS_OK;
 }
 
-tess_status tess_json_number(const char *where, const json_t *o, const char *key, double lo,
-                             double hi, double *out)
+tess_status tess_json_get_number(const char *where, const json_t *o, const char *key, double lo,
+                                 double hi, double *out)
 {
 	const json_t *value = json_object_get(o, key);
-	char room[32];
+	char text[32];
 
-	if (absent(value))
+	if (is_absent(value))
 		return TESS_OK;
 	if (!json_is_number(value) ||
 	    !(json_number_value(value) >= lo && json_number_value(value) <= hi))
 		return tess_fail(TESS_EINVAL, "%s: %s: a number from %g to %g is needed, not %s",
-		                 where, key, lo, hi, shown(value, room));
+		                 where, key, lo, hi, describe_value(value, text));
 	*out = json_number_value(value);
 	return TESS_OK;
 }
 
-tess_status tess_json_bool(const char *where, const json_t *o, const char *key, bool *out)
+tess_status tess_json_get_bool(const char *where, const json_t *o, const char *key, bool *out)
 {
 	const json_t *value = json_object_get(o, key);
-	char room[32];
+	char text[32];
 
-	if (absent(value))
+	if (is_absent(value))
 		return TESS_OK;
 	if (!json_is_boolean(value))
 		return tess_fail(TESS_EINVAL, "%s: %s: true or false is needed, not %s", where, key,
-		                 shown(value, room));
+		                 describe_value(value, text));
 	*out = json_is_true(value);
 	return TESS_OK;
 }

@@ -18,7 +18,7 @@ const struct tess_option tess_log_option = {
 	"what is said on stderr: error, warn, info or debug, then part=level by commas",
 };
 
-static _Thread_local int32_t rank_of_thread, size_of_thread;
+static _Thread_local int32_t thread_rank, thread_size;
 
 /* 0: no such level. */
 static int32_t find_level(const char *name, size_t len)
@@ -31,7 +31,7 @@ static int32_t find_level(const char *name, size_t len)
 	return 0;
 }
 
-static int32_t level_of(const char *name, size_t len)
+static int32_t parse_level(const char *name, size_t len)
 {
 	int32_t level = find_level(name, len);
 
@@ -57,7 +57,7 @@ tess_status tess_log_check(void)
 	return TESS_OK;
 }
 
-bool tess_log_on(int32_t level, const char *who)
+bool tess_log_enabled(int32_t level, const char *part)
 {
 	const char *spec = tess_option("log"), *item = spec;
 	int32_t limit = TESS_WARN;
@@ -66,26 +66,26 @@ bool tess_log_on(int32_t level, const char *who)
 		size_t len = strcspn(item, ","), name = strcspn(item, "=,");
 
 		if (name == len)
-			limit = level_of(item, len);
-		else if (name == strlen(who) && !strncmp(item, who, name))
-			return level <= level_of(item + name + 1, len - name - 1);
+			limit = parse_level(item, len);
+		else if (name == strlen(part) && !strncmp(item, part, name))
+			return level <= parse_level(item + name + 1, len - name - 1);
 		item += len + (item[len] == ',');
 	}
 	return level <= limit;
 }
 
-void tess_log(int32_t level, const char *who, const char *fmt, ...)
+void tess_log(int32_t level, const char *part, const char *fmt, ...)
 {
 	static const char *const words[] = { "", "error: ", "warning: ", "", "debug: " };
 	char line[2304];
 	int n = 0, more;
 	va_list ap;
 
-	if (level < TESS_ERROR || level > TESS_DEBUG || !tess_log_on(level, who))
+	if (level < TESS_ERROR || level > TESS_DEBUG || !tess_log_enabled(level, part))
 		return;
-	if (size_of_thread > 1)
-		n = snprintf(line, sizeof line, "[%d/%d] ", rank_of_thread, size_of_thread);
-	n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s", who, words[level]);
+	if (thread_size > 1)
+		n = snprintf(line, sizeof line, "[%d/%d] ", thread_rank, thread_size);
+	n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s", part, words[level]);
 	va_start(ap, fmt);
 	more = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
 	va_end(ap);
@@ -101,8 +101,8 @@ void tess_log(int32_t level, const char *who, const char *fmt, ...)
 	}
 }
 
-void tess_log_rank(int32_t rank, int32_t size)
+void tess_log_set_rank(int32_t rank, int32_t size)
 {
-	rank_of_thread = rank;
-	size_of_thread = size;
+	thread_rank = rank;
+	thread_size = size;
 }

@@ -12,12 +12,12 @@ extern const struct tess_option tess_log_option;
 tess_status tess_log_check(void);
 
 /* `who` is the part that speaks ("gloo", "plan"); fmt has no newline. Errors and warnings by default. */
-void tess_log(int32_t level, const char *who, const char *fmt, ...) TESS_PRINTF(3, 4);
+void tess_log(int32_t level, const char *part, const char *fmt, ...) TESS_PRINTF(3, 4);
 
 /* Whether a line would be printed: for messages that are dear to make. */
-bool tess_log_on(int32_t level, const char *who);
+bool tess_log_enabled(int32_t level, const char *part);
 
 /* The prefix of this thread's lines from now on; size <= 1: none. */
-void tess_log_rank(int32_t rank, int32_t size);
+void tess_log_set_rank(int32_t rank, int32_t size);
 
 #endif

@@ -12,7 +12,7 @@ _Static_assert(FLT_EVAL_METHOD == 0, "double must be computed in double");
 #define LN2_LO 0x1.9ef35793c7673p-41
 
 /* c[0] + c[1] * z + ... */
-static double horner(double z, const double *c, int n)
+static double eval_polynomial(double z, const double *c, int n)
 {
 	double y = c[n - 1];
 
@@ -20,10 +20,10 @@ static double horner(double z, const double *c, int n)
 		y = y * z + c[i];
 	return y;
 }
-#define HORNER(z, c) horner((z), (c), (int)(sizeof(c) / sizeof *(c)))
+#define HORNER(z, c) eval_polynomial((z), (c), (int)(sizeof(c) / sizeof *(c)))
 
 /* 2^k of a normal number. */
-static double power_of_two(int64_t k)
+static double make_power_of_two(int64_t k)
 {
 	uint64_t bits = (uint64_t)(k + 1023) << 52;
 	double y;
@@ -56,7 +56,7 @@ double tess_exp_f64(double x)
 	y = 1 + (r + (((hi - r) - lo) + r * r * HORNER(r, c)));
 	/* In two steps, of which the first is exact: 2^k itself may be no normal number. */
 	half = (int64_t)k / 2;
-	return y * power_of_two(half) * power_of_two((int64_t)k - half);
+	return y * make_power_of_two(half) * make_power_of_two((int64_t)k - half);
 }
 
 /*
@@ -105,7 +105,7 @@ struct angle {
 };
 
 /* *hi + *lo minus b, where b is exact. */
-static void subtract(double *hi, double *lo, double b)
+static void subtract_from_pair(double *hi, double *lo, double b)
 {
 	double a = *hi, d = a - b, taken = a - d;
 
@@ -117,21 +117,21 @@ static void subtract(double *hi, double *lo, double b)
  * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last
  * one of 53: what is left of the angle has an error below 2^-86.
  */
-static struct angle reduce(double x)
+static struct angle reduce_angle(double x)
 {
 	static const double piece[] = { 0x1.921fbp0, 0x1.5110bp-22, 0x1.184698p-44 };
 	const double rest = 0x1.3198a2e037073p-69, per_quarter = 0x1.45f306dc9c883p-1;
 	double k = (double)(int64_t)(x * per_quarter + (x < 0 ? -0.5 : 0.5)), hi = x, lo = 0, sum;
 
 	for (int i = 0; i < 3; i++)
-		subtract(&hi, &lo, k * piece[i]);
+		subtract_from_pair(&hi, &lo, k * piece[i]);
 	lo -= k * rest;
 	sum = hi + lo;
 	return (struct angle){ sum, lo - (sum - hi), (int64_t)k & 3 };
 }
 
 /* Taylor about 0 for |hi| <= pi / 4: the first terms left out are 1e-19 and 3e-18. */
-static double sine(struct angle a)
+static double eval_sine(struct angle a)
 {
 	static const double c[] = {
 		-1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
@@ -142,7 +142,7 @@ static double sine(struct angle a)
 	return a.hi + (a.hi * z * HORNER(z, c) + a.lo * (1 - z / 2));
 }
 
-static double cosine(struct angle a)
+static double eval_cosine(struct angle a)
 {
 	static const double c[] = {
 		1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
@@ -153,25 +153,25 @@ static double cosine(struct angle a)
 	return most + (((1 - most) - half) + (z * z * HORNER(z, c) - a.hi * a.lo));
 }
 
-static double turned(double x, int64_t quarters)
+static double eval_sine_shifted(double x, int64_t quarters)
 {
 	struct angle a;
 	double y;
 
 	if (!(x >= -0x1p31 && x <= 0x1p31))
 		return (double)NAN;
-	a = reduce(x);
+	a = reduce_angle(x);
 	a.quarter = (a.quarter + quarters) & 3;
-	y = a.quarter & 1 ? cosine(a) : sine(a);
+	y = a.quarter & 1 ? eval_cosine(a) : eval_sine(a);
 	return a.quarter & 2 ? -y : y;
 }
 
 double tess_sin_f64(double x)
 {
-	return turned(x, 0);
+	return eval_sine_shifted(x, 0);
 }
 
 double tess_cos_f64(double x)
 {
-	return turned(x, 1);
+	return eval_sine_shifted(x, 1);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_ROOM = 64, WORD_ROOM = 128 };
+enum { KEY_SIZE = 64, WORD_SIZE = 128 };
 
 struct value {
 	struct value *old; /* borrowed by somebody, so it stays */
@@ -27,12 +27,12 @@ struct entry {
 	_Atomic(struct entry *) next;
 };
 
-static struct entry first = { .option = &tess_log_option, .owner = "core/base/log.c" };
-static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+static struct entry first_entry = { .option = &tess_log_option, .owner = "core/base/log.c" };
+static pthread_mutex_t add_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct entry *entry_of(const char *key)
+static struct entry *find_entry(const char *key)
 {
-	struct entry *e = &first;
+	struct entry *e = &first_entry;
 
 	while (e && strcmp(e->option->key, key) != 0)
 		e = atomic_load(&e->next);
@@ -40,11 +40,11 @@ static struct entry *entry_of(const char *key)
 }
 
 /* "TESSERA_KEY"; false where the key is not [a-z0-9_]+ of a reasonable length. */
-static bool variable_of(const char *key, char name[static KEY_ROOM])
+static bool make_variable_name(const char *key, char name[static KEY_SIZE])
 {
-	size_t n = (size_t)snprintf(name, KEY_ROOM, "TESSERA_%s", key);
+	size_t n = (size_t)snprintf(name, KEY_SIZE, "TESSERA_%s", key);
 
-	if (!*key || n >= KEY_ROOM ||
+	if (!*key || n >= KEY_SIZE ||
 	    strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(key))
 		return false;
 	for (char *p = name; *p; p++)
@@ -52,17 +52,17 @@ static bool variable_of(const char *key, char name[static KEY_ROOM])
 	return true;
 }
 
-static const char *value_of(struct entry *e, const char **origin)
+static const char *get_value(struct entry *e, const char **origin)
 {
 	struct value *argument = atomic_load(&e->argument);
-	char name[KEY_ROOM];
+	char name[KEY_SIZE];
 	const char *env;
 
 	*origin = "argument";
 	if (argument)
 		return argument->text;
 	*origin = "environment";
-	env = variable_of(e->option->key, name) ? secure_getenv(name) : NULL;
+	env = make_variable_name(e->option->key, name) ? secure_getenv(name) : NULL;
 	if (env)
 		return env;
 	*origin = "default";
@@ -70,17 +70,17 @@ static const char *value_of(struct entry *e, const char **origin)
 }
 
 /* With the lock held. */
-static tess_status add_one(const char *owner, const struct tess_option *o)
+static tess_status add_option(const char *owner, const struct tess_option *o)
 {
-	char name[KEY_ROOM];
-	struct entry *e = &first, *next;
+	char name[KEY_SIZE];
+	struct entry *e = &first_entry, *next;
 
-	if (!variable_of(o->key, name) || !o->preset || !o->help)
+	if (!make_variable_name(o->key, name) || !o->preset || !o->help)
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: option \"%s\": a key of a-z, 0-9 and _ (at most %zu), a preset and "
 			"a help text are needed",
-			owner, o->key, KEY_ROOM - sizeof "TESSERA_");
+			owner, o->key, KEY_SIZE - sizeof "TESSERA_");
 	for (; strcmp(e->option->key, o->key) != 0; e = next) {
 		next = atomic_load(&e->next);
 		if (next)
@@ -107,31 +107,31 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table)
 {
 	tess_status st = TESS_OK;
 
-	pthread_mutex_lock(&adding);
+	pthread_mutex_lock(&add_lock);
 	for (; table->key && !st; table++)
-		st = add_one(owner, table);
-	pthread_mutex_unlock(&adding);
+		st = add_option(owner, table);
+	pthread_mutex_unlock(&add_lock);
 	return st;
 }
 
 const char *tess_option(const char *key)
 {
-	struct entry *e = entry_of(key);
+	struct entry *e = find_entry(key);
 	const char *origin;
 
-	return e ? value_of(e, &origin) : "";
+	return e ? get_value(e, &origin) : "";
 }
 
-static tess_status unfit(const char *key, const char *value, const char *rule)
+static tess_status fail_value(const char *key, const char *value, const char *rule)
 {
-	char name[KEY_ROOM];
+	char name[KEY_SIZE];
 
-	if (!variable_of(key, name))
+	if (!make_variable_name(key, name))
 		return tess_fail(TESS_EBUG, "\"%s\" is no key of an option", key);
 	return tess_fail(TESS_EINVAL, "%s=%s: %s is needed", name, value, rule);
 }
 
-tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *out)
+tess_status tess_option_get_int(const char *key, int64_t lo, int64_t hi, int64_t *out)
 {
 	const char *text = tess_option(key), *p = text + (*text == '-');
 	bool fits = isdigit((unsigned char)*p);
@@ -144,47 +144,48 @@ tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *ou
 	if (!fits || *p || value < lo || value > hi) {
 		snprintf(rule, sizeof rule, "a whole number from %lld to %lld", (long long)lo,
 		         (long long)hi);
-		return unfit(key, text, rule);
+		return fail_value(key, text, rule);
 	}
 	*out = value;
 	return TESS_OK;
 }
 
-tess_status tess_option_seconds(const char *key, int64_t *ns)
+tess_status tess_option_get_seconds(const char *key, int64_t *ns)
 {
-	const int64_t most = 1000000000, second = 1000000000;
+	const int64_t max_seconds = 1000000000, second = 1000000000;
 	const char *text = tess_option(key), *p = text;
 	int64_t whole = 0, part = 0, unit = second;
 
-	for (; isdigit((unsigned char)*p) && whole <= most; p++)
+	for (; isdigit((unsigned char)*p) && whole <= max_seconds; p++)
 		whole = whole * 10 + (*p - '0');
 	if (p > text && *p == '.')
 		for (p++; isdigit((unsigned char)*p); p++) {
 			unit /= 10;
 			part += unit * (*p - '0');
 		}
-	if (p == text || *p || whole > most)
-		return unfit(key, text, "a number of seconds like 300 or 0.5, at most 1000000000,");
+	if (p == text || *p || whole > max_seconds)
+		return fail_value(key, text,
+		                  "a number of seconds like 300 or 0.5, at most 1000000000,");
 	*ns = whole * second + part;
 	return TESS_OK;
 }
 
 /* The declared key that `word` may have meant, or NULL. */
-static const char *nearest_key(const char *word)
+static const char *find_nearest_key(const char *word)
 {
-	size_t best = TESS_FAR;
+	size_t best = TESS_NEAREST_INIT;
 	const char *key = NULL;
 
-	for (struct entry *e = &first; e; e = atomic_load(&e->next))
-		if (tess_nearer(word, e->option->key, &best))
+	for (struct entry *e = &first_entry; e; e = atomic_load(&e->next))
+		if (tess_nearest_update(word, e->option->key, &best))
 			key = e->option->key;
 	return key;
 }
 
 tess_status tess_option_set(const char *key, const char *value)
 {
-	struct entry *e = entry_of(key);
-	const char *near = e ? NULL : nearest_key(key);
+	struct entry *e = find_entry(key);
+	const char *near = e ? NULL : find_nearest_key(key);
 	size_t len = strlen(value) + 1;
 	struct value *v;
 
@@ -204,7 +205,7 @@ tess_status tess_option_set(const char *key, const char *value)
 
 int tess_option_at(size_t i, struct tess_option_info *out)
 {
-	struct entry *e = &first;
+	struct entry *e = &first_entry;
 
 	while (e && i--)
 		e = atomic_load(&e->next);
@@ -214,7 +215,7 @@ int tess_option_at(size_t i, struct tess_option_info *out)
 	out->preset = e->option->preset;
 	out->help = e->option->help;
 	out->owner = e->owner;
-	out->value = value_of(e, &out->origin);
+	out->value = get_value(e, &out->origin);
 	return 1;
 }
 
@@ -223,7 +224,7 @@ void tess_option_check_environment(bool (*later)(const char *key))
 	const size_t prefix = strlen("TESSERA_");
 
 	for (char **var = environ; var && *var; var++) {
-		char key[KEY_ROOM] = "", near_name[KEY_ROOM];
+		char key[KEY_SIZE] = "", near_name[KEY_SIZE];
 		const char *near;
 		size_t len = strcspn(*var, "=");
 
@@ -232,10 +233,10 @@ void tess_option_check_environment(bool (*later)(const char *key))
 		if (len < sizeof key)
 			for (size_t i = prefix; i < len; i++)
 				key[i - prefix] = (char)tolower((unsigned char)(*var)[i]);
-		if (entry_of(key) || (later && later(key)))
+		if (find_entry(key) || (later && later(key)))
 			continue;
-		near = nearest_key(key);
-		if (near && variable_of(near, near_name))
+		near = find_nearest_key(key);
+		if (near && make_variable_name(near, near_name))
 			tess_log(TESS_WARN, "options", "nothing reads %.*s; did you mean %s?",
 			         (int)len, *var, near_name);
 		else
@@ -245,15 +246,15 @@ void tess_option_check_environment(bool (*later)(const char *key))
 	}
 }
 
-static char lower(char c)
+static char lowercase_char(char c)
 {
 	return c >= 'A' && c <= 'Z' ? (char)(c + 'a' - 'A') : c;
 }
 
-size_t tess_distance(const char *a, const char *b)
+size_t tess_edit_distance(const char *a, const char *b)
 {
-	size_t la = strnlen(a, WORD_ROOM - 1), lb = strnlen(b, WORD_ROOM - 1);
-	size_t row[WORD_ROOM];
+	size_t la = strnlen(a, WORD_SIZE - 1), lb = strnlen(b, WORD_SIZE - 1);
+	size_t row[WORD_SIZE];
 
 	for (size_t j = 0; j <= lb; j++)
 		row[j] = j;
@@ -262,7 +263,8 @@ size_t tess_distance(const char *a, const char *b)
 
 		row[0] = i;
 		for (size_t j = 1; j <= lb; j++) {
-			size_t change = corner + (lower(a[i - 1]) != lower(b[j - 1])),
+			size_t change = corner +
+			                (lowercase_char(a[i - 1]) != lowercase_char(b[j - 1])),
 			       drop = row[j] + 1, insert = row[j - 1] + 1;
 
 			corner = row[j];
@@ -273,9 +275,9 @@ size_t tess_distance(const char *a, const char *b)
 	return row[lb];
 }
 
-bool tess_nearer(const char *word, const char *name, size_t *best)
+bool tess_nearest_update(const char *word, const char *name, size_t *best)
 {
-	size_t d = tess_distance(word, name), limit = 1 + strlen(word) / 4;
+	size_t d = tess_edit_distance(word, name), limit = 1 + strlen(word) / 4;
 
 	if (d > limit || d >= *best)
 		return false;

@@ -24,8 +24,8 @@ const char *tess_option(const char *key);
  * The value as an integer in [lo, hi], or as seconds ("300", "0.5") in nanoseconds. Else TESS_EINVAL and a
  * sentence that names the variable and the rule.
  */
-tess_status tess_option_int(const char *key, int64_t lo, int64_t hi, int64_t *out);
-tess_status tess_option_seconds(const char *key, int64_t *ns);
+tess_status tess_option_get_int(const char *key, int64_t lo, int64_t hi, int64_t *out);
+tess_status tess_option_get_seconds(const char *key, int64_t *ns);
 
 /* Sets a value from an argument of the command. `value` is copied. TESS_EINVAL: nobody declared the key. */
 tess_status tess_option_set(const char *key, const char *value);
@@ -39,18 +39,18 @@ int tess_option_at(size_t i, struct tess_option_info *out);
 
 /*
  * Warns about each TESSERA_* variable that nobody declared, with the nearest name. Tables come first;
- * `later` says which keys may be declared yet (tess_registry_may_read). It may be NULL.
+ * `later` says which keys may be declared yet (tess_registry_may_declare). It may be NULL.
  */
 void tess_option_check_environment(bool (*later)(const char *key));
 
 /* The number of edits between two words, in capitals or not, of which the first 127 bytes count. */
-size_t tess_distance(const char *a, const char *b);
+size_t tess_edit_distance(const char *a, const char *b);
 
 /*
  * For "did you mean": whether `name` is a plausible miss of `word` and nearer than *best, which it then
- * becomes. Start with TESS_FAR.
+ * becomes. Start with TESS_NEAREST_INIT.
  */
-#define TESS_FAR SIZE_MAX
-bool tess_nearer(const char *word, const char *name, size_t *best);
+#define TESS_NEAREST_INIT SIZE_MAX
+bool tess_nearest_update(const char *word, const char *name, size_t *best);
 
 #endif

@@ -3,15 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROOM = 2048 };
+enum { SENTENCE_SIZE = 2048 };
 
-static _Thread_local char sentence[ROOM];
+static _Thread_local char sentence[SENTENCE_SIZE];
 
 /*
  * Keeps `text` as this thread's sentence. What it quotes may come from a hostile file: no control
  * character reaches a terminal.
  */
-static void keep(char *text)
+static void store_sentence(char *text)
 {
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
@@ -21,31 +21,31 @@ static void keep(char *text)
 
 tess_status tess_fail(tess_status why, const char *fmt, ...)
 {
-	char text[ROOM]; /* the arguments may be the old sentence */
+	char text[SENTENCE_SIZE]; /* the arguments may be the old sentence */
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	keep(text);
+	store_sentence(text);
 	return why;
 }
 
 tess_status tess_fail_in(tess_status why, const char *fmt, ...)
 {
-	char text[ROOM];
+	char text[SENTENCE_SIZE];
 	va_list ap;
 	int n;
 
 	va_start(ap, fmt);
 	n = vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	if (n >= 0 && n < ROOM - 2) {
+	if (n >= 0 && n < SENTENCE_SIZE - 2) {
 		memcpy(text + n, ": ", 2);
-		text[ROOM - 1] = '\0';
-		memccpy(text + n + 2, sentence, '\0', (size_t)(ROOM - n - 3));
+		text[SENTENCE_SIZE - 1] = '\0';
+		memccpy(text + n + 2, sentence, '\0', (size_t)(SENTENCE_SIZE - n - 3));
 	}
-	keep(text);
+	store_sentence(text);
 	return why;
 }
 

@@ -8,15 +8,15 @@
 #endif
 
 enum {
-	LEAST = TESS_MS, /* ns over which a rate is measured */
-	SPAN = 10 * TESS_MS, /* ns between two looks: passed * rate stays below 2^64 */
-	APART = 2000, /* ns between two counts that are taken as one moment with the clock */
-	TRIES = 4,
-	DRIFT = 100 /* a rate that changes by more than one part of so many was no rate */
+	RATE_MIN_NS = TESS_MS, /* ns over which a rate is measured */
+	SYNC_NS = 10 * TESS_MS, /* ns between two looks: passed * rate stays below 2^64 */
+	READ_MAX_NS = 2000, /* ns between two counts that are taken as one moment with the clock */
+	READ_TRIES = 4,
+	DRIFT_PARTS = 100 /* a rate that changes by more than one part of so many was no rate */
 };
 
 /* Whether the counter runs at one speed, whatever the CPU does. */
-static bool counts(void)
+static bool has_steady_counter(void)
 {
 #if defined(__x86_64__)
 	unsigned a, b, c, d;
@@ -30,51 +30,51 @@ static bool counts(void)
 }
 
 /* Both clocks at one moment; false: this thread was held up in between. */
-static bool look_at_both(uint64_t *at, int64_t *ns)
+static bool read_both_clocks(uint64_t *count, int64_t *ns)
 {
-	for (int i = 0; i < TRIES; i++) {
+	for (int i = 0; i < READ_TRIES; i++) {
 		int64_t before = tess_now();
 
-		*at = tess_ticks_count();
+		*count = tess_ticks_count();
 		*ns = tess_now();
-		if (*ns - before < APART)
+		if (*ns - before < READ_MAX_NS)
 			return true;
 	}
 	return false;
 }
 
 /* How fast the counter runs, since it was measured last; from now on it is measured anew. */
-static void measure(struct tess_ticks *t, uint64_t at, int64_t ns)
+static void measure_rate(struct tess_ticks *t, uint64_t count, int64_t ns)
 {
-	double ticks = (double)(at - t->from), took = (double)(ns - t->since);
-	uint64_t rate = ticks > 0 ? (uint64_t)(took / ticks * 4294967296.0) : 0;
-	uint64_t apart = rate > t->rate ? rate - t->rate : t->rate - rate;
-	bool good = rate && (!t->rate || apart < t->rate / DRIFT);
+	double ticks = (double)(count - t->rate_count), elapsed = (double)(ns - t->rate_ns);
+	uint64_t rate = ticks > 0 ? (uint64_t)(elapsed / ticks * 4294967296.0) : 0;
+	uint64_t difference = rate > t->rate ? rate - t->rate : t->rate - rate;
+	bool good = rate && (!t->rate || difference < t->rate / DRIFT_PARTS);
 
 	t->rate = good ? rate : 0;
-	t->span = good ? (uint64_t)(ticks / took * SPAN) : 0;
-	t->from = at;
-	t->since = ns;
+	t->sync_after = good ? (uint64_t)(ticks / elapsed * SYNC_NS) : 0;
+	t->rate_count = count;
+	t->rate_ns = ns;
 }
 
-int64_t tess_ticks_look(struct tess_ticks *t)
+int64_t tess_ticks_sync(struct tess_ticks *t)
 {
-	uint64_t at;
+	uint64_t count;
 	int64_t ns;
 
-	if (!t->counts)
-		t->counts = counts() ? 1 : -1;
-	if (t->counts < 0 || !look_at_both(&at, &ns)) {
+	if (!t->has_counter)
+		t->has_counter = has_steady_counter() ? 1 : -1;
+	if (t->has_counter < 0 || !read_both_clocks(&count, &ns)) {
 		ns = tess_now();
 	} else {
-		if (!t->since) {
-			t->from = at;
-			t->since = ns;
-		} else if (ns - t->since >= LEAST) {
-			measure(t, at, ns);
+		if (!t->rate_ns) {
+			t->rate_count = count;
+			t->rate_ns = ns;
+		} else if (ns - t->rate_ns >= RATE_MIN_NS) {
+			measure_rate(t, count, ns);
 		}
-		t->at = at;
-		t->ns = ns > t->said ? ns : t->said;
+		t->sync_count = count;
+		t->sync_ns = ns > t->last_ns ? ns : t->last_ns;
 	}
-	return t->said = ns > t->said ? ns : t->said;
+	return t->last_ns = ns > t->last_ns ? ns : t->last_ns;
 }

@@ -16,14 +16,14 @@
 
 /* Zeroed before the first; used by one thread at a time. */
 struct tess_ticks {
-	uint64_t at; /* the counter, when the clock was looked at last */
-	int64_t ns; /* and what was said then */
-	int64_t said; /* last */
-	uint64_t span; /* ticks after which it is looked at again; 0: at once */
+	uint64_t sync_count; /* the counter, when the clock was looked at last */
+	int64_t sync_ns; /* and what was said then */
+	int64_t last_ns; /* last */
+	uint64_t sync_after; /* ticks after which it is looked at again; 0: at once */
 	uint64_t rate; /* ns of a tick, times 2^32; 0: not known */
-	uint64_t from; /* the counter, and the clock, from when on the rate is measured */
-	int64_t since;
-	int32_t counts; /* -1: no, 1: yes, 0: not asked */
+	uint64_t rate_count; /* the counter, and the clock, from when on the rate is measured */
+	int64_t rate_ns;
+	int32_t has_counter; /* -1: no, 1: yes, 0: not asked */
 };
 
 static inline uint64_t tess_ticks_count(void)
@@ -41,16 +41,16 @@ static inline uint64_t tess_ticks_count(void)
 }
 
 /* Looks at the clock. */
-int64_t tess_ticks_look(struct tess_ticks *t);
+int64_t tess_ticks_sync(struct tess_ticks *t);
 
 /* ns; never less than was said before, a microsecond off the clock where that was not set meanwhile. */
 static inline int64_t tess_ticks_now(struct tess_ticks *t)
 {
-	uint64_t passed = tess_ticks_count() - t->at;
+	uint64_t passed = tess_ticks_count() - t->sync_count;
 
-	if (passed >= t->span)
-		return tess_ticks_look(t);
-	return t->said = t->ns + (int64_t)(passed * t->rate >> 32);
+	if (passed >= t->sync_after)
+		return tess_ticks_sync(t);
+	return t->last_ns = t->sync_ns + (int64_t)(passed * t->rate >> 32);
 }
 
 #endif

@@ -28,7 +28,7 @@ enum { PATIENCE = 100 * TESS_MS };
  * how long the call took; while the call is ongoing its number, so that an end which comes when the
  * place belongs to a later call finds another word there.
  */
-struct slot {
+struct flight_slot {
 	atomic_uint_least64_t number, end;
 	atomic_int_least64_t began;
 	atomic_uint_least64_t word[WORDS]; /* the name of the group, then the note */
@@ -37,10 +37,10 @@ struct slot {
 struct tess_flight {
 	atomic_uint_least64_t calls; /* so far */
 	char dir[4000];
-	struct slot slot[TESS_FLIGHT_CALLS];
+	struct flight_slot slot[TESS_FLIGHT_CALLS];
 };
 
-struct call { /* a slot, read */
+struct flight_call { /* a slot, read */
 	uint64_t number;
 	int64_t began, took; /* ns */
 	unsigned state;
@@ -77,7 +77,7 @@ void tess_flight_close(struct tess_flight *f)
 
 /* ---- recording --------------------------------------------------------------------------------- */
 
-static inline void store(struct slot *s, size_t at, const void *from, size_t bytes)
+static inline void store_words(struct flight_slot *s, size_t at, const void *from, size_t bytes)
 {
 #pragma GCC unroll 8
 	for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) {
@@ -89,15 +89,16 @@ static inline void store(struct slot *s, size_t at, const void *from, size_t byt
 }
 
 /* Lists that do not fit are left out: what remains is the rank's own count. */
-static void store_long(struct slot *s, const struct tess_call_desc *n)
+static void store_without_lists(struct flight_slot *s, const struct tess_call_desc *n)
 {
 	size_t lists = (n->nsend + n->nrecv) * sizeof *n->list;
 	struct tess_call_desc head = *n;
 
 	head.nsend = head.nrecv = 0;
 	head.bytes -= (uint32_t)lists;
-	store(s, NAME / 8, &head, sizeof head);
-	store(s, (NAME + sizeof head) / 8, (const char *)n->list + lists, head.bytes - sizeof head);
+	store_words(s, NAME / 8, &head, sizeof head);
+	store_words(s, (NAME + sizeof head) / 8, (const char *)n->list + lists,
+	            head.bytes - sizeof head);
 }
 
 uint64_t tess_flight_number(struct tess_flight *f)
@@ -108,7 +109,7 @@ uint64_t tess_flight_number(struct tess_flight *f)
 void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_MEMBERS_KEY],
                        const struct tess_call_desc *n, int64_t now)
 {
-	struct slot *s;
+	struct flight_slot *s;
 
 	if (!number)
 		return;
@@ -116,12 +117,12 @@ void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[
 	atomic_store_explicit(&s->number, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->end, number << STATE_BITS | ONGOING, memory_order_release);
 	atomic_store_explicit(&s->began, now, memory_order_release);
-	store(s, 0, group, NAME);
+	store_words(s, 0, group, NAME);
 	if (n->bytes <= NOTE) {
-		store(s, NAME / 8, n, sizeof *n);
-		store(s, (NAME + sizeof *n) / 8, n->list, n->bytes - sizeof *n);
+		store_words(s, NAME / 8, n, sizeof *n);
+		store_words(s, (NAME + sizeof *n) / 8, n->list, n->bytes - sizeof *n);
 	} else {
-		store_long(s, n);
+		store_without_lists(s, n);
 	}
 	atomic_store_explicit(&s->number, number, memory_order_release);
 }
@@ -129,7 +130,7 @@ void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[
 void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now)
 {
 	uint64_t ongoing = number << STATE_BITS | ONGOING, took;
-	struct slot *s;
+	struct flight_slot *s;
 
 	if (!number)
 		return;
@@ -143,7 +144,7 @@ void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int
 /* ---- writing ------------------------------------------------------------------------------------ */
 
 /* What two writers at once may have left is no note. */
-static bool sound(const struct call *c)
+static bool is_valid_call(const struct flight_call *c)
 {
 	const struct tess_call_desc *n = c->note;
 	size_t lists = ((size_t)n->nsend + n->nrecv) * sizeof *n->list;
@@ -154,9 +155,9 @@ static bool sound(const struct call *c)
 }
 
 /* Until the call is written down, or a later one in its place, or nobody waits for it any more. */
-static void await(const struct tess_flight *f, uint64_t number, int64_t until)
+static void wait_for_slot(const struct tess_flight *f, uint64_t number, int64_t until)
 {
-	const struct slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
+	const struct flight_slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
 
 	while (atomic_load_explicit(&s->number, memory_order_acquire) < number &&
 	       tess_now() < until)
@@ -164,9 +165,9 @@ static void await(const struct tess_flight *f, uint64_t number, int64_t until)
 }
 
 /* False: the call is being written, or not there any more. */
-static bool load(const struct tess_flight *f, uint64_t number, struct call *out)
+static bool load_call(const struct tess_flight *f, uint64_t number, struct flight_call *out)
 {
-	const struct slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
+	const struct flight_slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
 	uint64_t end, words[WORDS];
 
 	if (atomic_load_explicit(&s->number, memory_order_acquire) != number)
@@ -182,10 +183,10 @@ static bool load(const struct tess_flight *f, uint64_t number, struct call *out)
 	out->took = (int64_t)(end >> STATE_BITS);
 	memcpy(out->group, words, NAME);
 	memcpy(out->note, (const char *)words + NAME, NOTE);
-	return sound(out);
+	return is_valid_call(out);
 }
 
-static json_t *list(const uint64_t *from, uint32_t n)
+static json_t *counts_to_json(const uint64_t *from, uint32_t n)
 {
 	json_t *a = json_array();
 
@@ -195,14 +196,14 @@ static json_t *list(const uint64_t *from, uint32_t n)
 }
 
 /* A name that is no UTF-8 is not said at all. */
-static json_t *text(const char *s)
+static json_t *text_to_json(const char *s)
 {
 	json_t *t = json_string(s);
 
 	return t ? t : json_string("");
 }
 
-static json_t *of_call(const struct call *c, const struct tess_members_lookup *who)
+static json_t *call_to_json(const struct flight_call *c, const struct tess_members_lookup *who)
 {
 	static const struct tess_members nobody = { 0 };
 	static const char *const states[] = { "started", "finished", "failed" };
@@ -213,10 +214,11 @@ static json_t *of_call(const struct call *c, const struct tess_members_lookup *w
 
 	tess_call_desc_format(n, r ? r : &nobody, words, sizeof words);
 	o = json_pack("{s:I, s:o, s:i, s:I, s:s, s:s, s:o, s:o, s:I}", "index",
-	              (json_int_t)c->number, "group", text(c->group), "channel",
+	              (json_int_t)c->number, "group", text_to_json(c->group), "channel",
 	              (int)n->key.channel, "number", (json_int_t)n->key.number, "kind",
-	              tess_kind_name(n->kind), "state", states[c->state], "text", text(words),
-	              "where", text((const char *)(n->list + n->nsend + n->nrecv)), "started",
+	              tess_kind_name(n->kind), "state", states[c->state], "text",
+	              text_to_json(words), "where",
+	              text_to_json((const char *)(n->list + n->nsend + n->nrecv)), "started",
 	              (json_int_t)c->began);
 	if (!o)
 		return NULL;
@@ -232,31 +234,31 @@ static json_t *of_call(const struct call *c, const struct tess_members_lookup *w
 		                    json_integer(n->peer));
 	json_object_set_new(o, "count", json_integer((json_int_t)n->count));
 	if (n->nsend)
-		json_object_set_new(o, "give", list(n->list, n->nsend));
+		json_object_set_new(o, "give", counts_to_json(n->list, n->nsend));
 	if (n->nrecv)
-		json_object_set_new(o, "get", list(n->list + n->nsend, n->nrecv));
+		json_object_set_new(o, "get", counts_to_json(n->list + n->nsend, n->nrecv));
 	return o;
 }
 
-static json_t *of_calls(const struct tess_flight *f, const struct tess_members_lookup *who)
+static json_t *calls_to_json(const struct tess_flight *f, const struct tess_members_lookup *who)
 {
 	uint64_t calls = atomic_load(&f->calls), first;
-	struct call c = { .note = malloc(NOTE) };
+	struct flight_call c = { .note = malloc(NOTE) };
 	int64_t until = tess_now() + PATIENCE;
 	json_t *a = c.note ? json_array() : NULL;
 
 	first = calls > TESS_FLIGHT_CALLS ? calls - TESS_FLIGHT_CALLS : 0;
 	for (uint64_t i = first + 1; a && i <= calls; i++) {
-		await(f, i, until);
-		if (load(f, i, &c))
-			json_array_append_new(a, of_call(&c, who));
+		wait_for_slot(f, i, until);
+		if (load_call(f, i, &c))
+			json_array_append_new(a, call_to_json(&c, who));
 	}
 	free(c.note);
 	return a;
 }
 
 /* One moment on both clocks: times of calls are those of the first one, in ns. */
-static json_t *clocks(void)
+static json_t *read_clocks(void)
 {
 	struct timespec t;
 	int64_t now = tess_now();
@@ -272,7 +274,7 @@ void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room)
 }
 
 /* 0, or errno. */
-static int write_all(int fd, const char *text)
+static int write_text(int fd, const char *text)
 {
 	size_t left = strlen(text);
 
@@ -297,7 +299,7 @@ tess_status tess_flight_store(const char *path, const json_t *what)
 		return tess_fail(TESS_ENOMEM, "no memory for the record %s", path);
 	snprintf(now, sizeof now, "%s.XXXXXX", path);
 	fd = mkostemp(now, O_CLOEXEC);
-	err = fd < 0 ? errno : write_all(fd, words);
+	err = fd < 0 ? errno : write_text(fd, words);
 	free(words);
 	if (fd >= 0 && close(fd) && !err)
 		err = errno;
@@ -310,16 +312,17 @@ tess_status tess_flight_store(const char *path, const json_t *what)
 	return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path, strerror(err));
 }
 
-tess_status tess_flight_write(struct tess_flight *f, json_t *about, const struct tess_members_lookup *who)
+tess_status tess_flight_write(struct tess_flight *f, json_t *about,
+                              const struct tess_members_lookup *who)
 {
 	char path[4096];
 	tess_status st = TESS_OK;
 
 	if (!f)
 		goto out;
-	if (json_object_set_new(about, "clock", clocks()) ||
+	if (json_object_set_new(about, "clock", read_clocks()) ||
 	    json_object_set_new(about, "made", json_integer((json_int_t)atomic_load(&f->calls))) ||
-	    json_object_set_new(about, "calls", of_calls(f, who))) {
+	    json_object_set_new(about, "calls", calls_to_json(f, who))) {
 		st = tess_fail(TESS_ENOMEM, "no memory for the flight record");
 		goto out;
 	}

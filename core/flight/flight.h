@@ -51,7 +51,8 @@ struct tess_members_lookup {
  * Writes the calls, and what `about` says of the rank (an object, which is taken; "rank" must be in
  * it), to rank-R.json in the directory, whole or not at all, for nobody but this user. NULL: nothing.
  */
-tess_status tess_flight_write(struct tess_flight *f, json_t *about, const struct tess_members_lookup *who);
+tess_status tess_flight_write(struct tess_flight *f, json_t *about,
+                              const struct tess_members_lookup *who);
 
 /* The path of the record of `rank` in `dir`. */
 void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room);

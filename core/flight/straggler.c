@@ -12,62 +12,63 @@
 
 enum { RECORD_MOST = 4 << 20, NAMED = 8, CALLS_NAMED = 3 };
 
-struct view {
+struct job_records {
 	int32_t nranks;
 	const struct tess_lost_rank *lost;
 	json_t **record; /* of each rank, or NULL */
 	int32_t *awaited; /* of each rank: whom it waits for, or -1 */
 };
 
-static const char *text_of(const json_t *o, const char *key)
+static const char *get_text(const json_t *o, const char *key)
 {
 	const char *s = json_string_value(json_object_get(o, key));
 
 	return s ? s : "";
 }
 
-static int64_t number_of(const json_t *o, const char *key)
+static int64_t get_number(const json_t *o, const char *key)
 {
 	return json_integer_value(json_object_get(o, key));
 }
 
-static const json_t *calls_of(const struct view *v, int32_t rank)
+static const json_t *get_calls(const struct job_records *v, int32_t rank)
 {
 	return json_object_get(v->record[rank], "calls");
 }
 
 static bool is_pending(const json_t *call)
 {
-	return strcmp(text_of(call, "state"), "finished") != 0;
+	return strcmp(get_text(call, "state"), "finished") != 0;
 }
 
 /* ---- who waits for whom -------------------------------------------------------------------------- */
 
 /* The world ranks of a group, as any rank that has it says; NULL: nobody does. */
-static const json_t *members(const struct view *v, const char *group)
+static const json_t *find_group_ranks(const struct job_records *v, const char *group)
 {
 	for (int32_t r = 0; r < v->nranks; r++) {
 		const json_t *groups = json_object_get(v->record[r], "groups"), *g;
 		size_t i;
 
 		json_array_foreach(groups, i, g)
-			if (!strcmp(text_of(g, "name"), group))
+			if (!strcmp(get_text(g, "name"), group))
 				return json_object_get(g, "ranks");
 	}
 	return NULL;
 }
 
 /* The last call of a channel that a rank has made, as far as its record reaches back. */
-static int64_t reached(const struct view *v, int32_t rank, const char *group, int64_t channel)
+static int64_t find_last_number(const struct job_records *v, int32_t rank, const char *group,
+                                int64_t channel)
 {
-	const json_t *calls = calls_of(v, rank), *c;
+	const json_t *calls = get_calls(v, rank), *c;
 	int64_t last = 0;
 	size_t i;
 
 	json_array_foreach(calls, i, c)
-		if (number_of(c, "channel") == channel && !strcmp(text_of(c, "group"), group) &&
-		    number_of(c, "number") > last)
-			last = number_of(c, "number");
+		if (get_number(c, "channel") == channel && !strcmp(get_text(c, "group"), group) &&
+		    get_number(c, "number") > last)
+			last = get_number(c, "number");
 	return last;
 }
 
@@ -75,11 +76,11 @@ static int64_t reached(const struct view *v, int32_t rank, const char *group, in
  * Whom rank `me` waits for in a call that it has not finished: who is lost first, then who is furthest behind.
  * Whose record does not reach back to that group has not made the call either: else it would be over.
  */
-static int32_t awaited_in(const struct view *v, int32_t me, const json_t *call)
+static int32_t find_awaited_in(const struct job_records *v, int32_t me, const json_t *call)
 {
-	const char *group = text_of(call, "group");
-	int64_t channel = number_of(call, "channel"), least = number_of(call, "number");
-	const json_t *ranks = members(v, group), *m;
+	const char *group = get_text(call, "group");
+	int64_t channel = get_number(call, "channel"), least = get_number(call, "number");
+	const json_t *ranks = find_group_ranks(v, group), *m;
 	int32_t who = -1;
 	size_t i;
 
@@ -88,11 +89,11 @@ static int32_t awaited_in(const struct view *v, int32_t me, const json_t *call)
 		int64_t at;
 
 		if (r == me || r < 0 || r >= v->nranks ||
-		    (channel && (int64_t)i != number_of(call, "peer")))
+		    (channel && (int64_t)i != get_number(call, "peer")))
 			continue;
 		if (!v->record[r])
 			return r;
-		at = reached(v, r, group, channel);
+		at = find_last_number(v, r, group, channel);
 		if (at < least) {
 			least = at;
 			who = r;
@@ -101,15 +102,15 @@ static int32_t awaited_in(const struct view *v, int32_t me, const json_t *call)
 	return who;
 }
 
-static int32_t awaited_by(const struct view *v, int32_t rank)
+static int32_t find_awaited_by(const struct job_records *v, int32_t rank)
 {
-	const json_t *calls = calls_of(v, rank), *c;
+	const json_t *calls = get_calls(v, rank), *c;
 	int32_t who = -1;
 	size_t i;
 
 	json_array_foreach(calls, i, c)
 		if (who < 0 && is_pending(c))
-			who = awaited_in(v, rank, c);
+			who = find_awaited_in(v, rank, c);
 	return who;
 }
 
@@ -117,7 +118,7 @@ static int32_t awaited_by(const struct view *v, int32_t rank)
  * Who is lost and waited for; else the end of the chain of ranks that wait: who itself waits for nobody.
  * -1: nobody waits for another; -2: they wait in a circle.
  */
-static int32_t find_last(const struct view *v)
+static int32_t find_straggler(const struct job_records *v)
 {
 	int32_t at = -1;
 
@@ -139,12 +140,12 @@ static int32_t find_last(const struct view *v)
 
 /* ---- what is said of it -------------------------------------------------------------------------- */
 
-struct words {
+struct sentence_buffer {
 	char *text;
 	size_t len, room;
 };
 
-static void TESS_PRINTF(2, 3) say(struct words *w, const char *fmt, ...)
+static void TESS_PRINTF(2, 3) append_text(struct sentence_buffer *w, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -157,9 +158,9 @@ static void TESS_PRINTF(2, 3) say(struct words *w, const char *fmt, ...)
 }
 
 /* The oldest call that a rank has not finished; NULL: none. */
-static const json_t *pending(const struct view *v, int32_t rank)
+static const json_t *find_pending(const struct job_records *v, int32_t rank)
 {
-	const json_t *calls = calls_of(v, rank), *c;
+	const json_t *calls = get_calls(v, rank), *c;
 	size_t i;
 
 	json_array_foreach(calls, i, c)
@@ -169,60 +170,61 @@ static const json_t *pending(const struct view *v, int32_t rank)
 }
 
 /* "barrier, call 3, at end", and the group where it is not that of all ranks. */
-static void say_call(struct words *w, const json_t *call)
+static void append_call(struct sentence_buffer *w, const json_t *call)
 {
-	const char *group = text_of(call, "group");
+	const char *group = get_text(call, "group");
 
-	say(w, "%s", text_of(call, "text"));
-	if (*group && strcmp(group, "world") && !strstr(text_of(call, "text"), " in group "))
-		say(w, ", in group %s", group);
+	append_text(w, "%s", get_text(call, "text"));
+	if (*group && strcmp(group, "world") && !strstr(get_text(call, "text"), " in group "))
+		append_text(w, ", in group %s", group);
 }
 
-static bool same_call(const json_t *a, const json_t *b)
+static bool is_same_call(const json_t *a, const json_t *b)
 {
-	return a && b && !strcmp(text_of(a, "text"), text_of(b, "text")) &&
-	       !strcmp(text_of(a, "group"), text_of(b, "group"));
+	return a && b && !strcmp(get_text(a, "text"), get_text(b, "text")) &&
+	       !strcmp(get_text(a, "group"), get_text(b, "group"));
 }
 
 /* "ranks 0, 1 and 3 are in barrier, call 42, at end", of all that are in this one. */
-static void say_together(struct words *w, const struct view *v, const json_t *call, int32_t but)
+static void append_ranks_in(struct sentence_buffer *w, const struct job_records *v,
+                            const json_t *call, int32_t but)
 {
 	int32_t who[NAMED], n = 0;
 
 	for (int32_t r = 0; r < v->nranks; r++)
-		if (r != but && same_call(pending(v, r), call)) {
+		if (r != but && is_same_call(find_pending(v, r), call)) {
 			if (n < NAMED)
 				who[n] = r;
 			n++;
 		}
-	say(w, n == 1 ? "rank " : "ranks ");
+	append_text(w, n == 1 ? "rank " : "ranks ");
 	for (int32_t i = 0; i < n && i < NAMED; i++)
-		say(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", who[i]);
+		append_text(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", who[i]);
 	if (n > NAMED)
-		say(w, " and %d more", n - NAMED);
-	say(w, n == 1 ? " is in " : " are in ");
-	say_call(w, call);
+		append_text(w, " and %d more", n - NAMED);
+	append_text(w, n == 1 ? " is in " : " are in ");
+	append_call(w, call);
 }
 
 /* Where the others are: a few calls, that of the first rank first. */
-static void say_others(struct words *w, const struct view *v, int32_t but)
+static void append_other_calls(struct sentence_buffer *w, const struct job_records *v, int32_t but)
 {
 	int32_t named = 0;
 
 	for (int32_t r = 0; r < v->nranks; r++) {
-		const json_t *call = r == but ? NULL : pending(v, r);
+		const json_t *call = r == but ? NULL : find_pending(v, r);
 		bool said = false;
 
 		for (int32_t i = 0; i < r && !said; i++)
-			said = i != but && same_call(pending(v, i), call);
+			said = i != but && is_same_call(find_pending(v, i), call);
 		if (!call || said)
 			continue;
 		if (named++ == CALLS_NAMED) {
-			say(w, "; others are in other calls");
+			append_text(w, "; others are in other calls");
 			return;
 		}
-		say(w, "; ");
-		say_together(w, v, call, but);
+		append_text(w, "; ");
+		append_ranks_in(w, v, call, but);
 	}
 }
 
@@ -233,79 +235,80 @@ static bool is_joint(const json_t *call)
 		                             "reduce_scatter", "all_to_all" };
 
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if (!strcmp(text_of(call, "kind"), kinds[i]))
+		if (!strcmp(get_text(call, "kind"), kinds[i]))
 			return true;
 	return false;
 }
 
 /* The last call that others have finished with a rank that is lost; NULL: it told of it, or a later one. */
-static const json_t *last_finished(const struct view *v, const struct tess_lost_rank *lost)
+static const json_t *find_last_finished(const struct job_records *v,
+                                        const struct tess_lost_rank *lost)
 {
 	int64_t number = (int64_t)lost->reached;
 	const json_t *last = NULL, *c;
 	size_t i;
 
 	for (int32_t r = 0; r < v->nranks; r++)
-		json_array_foreach(calls_of(v, r), i, c)
+		json_array_foreach(get_calls(v, r), i, c)
 			if (!is_pending(c) && is_joint(c) &&
-			    !strcmp(text_of(c, "group"), "world") &&
-			    number_of(c, "number") > number) {
-				number = number_of(c, "number");
+			    !strcmp(get_text(c, "group"), "world") &&
+			    get_number(c, "number") > number) {
+				number = get_number(c, "number");
 				last = c;
 			}
 	return last;
 }
 
-static void say_lost(struct words *w, const struct view *v, int32_t rank)
+static void append_lost_rank(struct sentence_buffer *w, const struct job_records *v, int32_t rank)
 {
 	const struct tess_lost_rank *lost = &v->lost[rank];
-	const json_t *last = last_finished(v, lost);
+	const json_t *last = find_last_finished(v, lost);
 
-	say(w, "rank %d %s and left no record; ", rank, lost->how);
+	append_text(w, "rank %d %s and left no record; ", rank, lost->how);
 	if (last) {
-		say(w, "the last call that others finished with it was ");
-		say_call(w, last);
+		append_text(w, "the last call that others finished with it was ");
+		append_call(w, last);
 	} else if (*lost->told) {
-		say(w, "%s", lost->told);
+		append_text(w, "%s", lost->told);
 	} else {
-		say(w, "it had not come");
+		append_text(w, "it had not come");
 	}
 }
 
-static void say_behind(struct words *w, const struct view *v, int32_t rank)
+static void append_straggler(struct sentence_buffer *w, const struct job_records *v, int32_t rank)
 {
-	const json_t *calls = calls_of(v, rank), *last;
+	const json_t *calls = get_calls(v, rank), *last;
 
 	if (!v->record[rank]) {
-		say_lost(w, v, rank);
+		append_lost_rank(w, v, rank);
 		return;
 	}
 	last = json_array_get(calls, json_array_size(calls) - 1);
-	say(w, "rank %d is behind: ", rank);
+	append_text(w, "rank %d is behind: ", rank);
 	if (!last)
-		say(w, "it has made no call");
+		append_text(w, "it has made no call");
 	else
-		say(w, pending(v, rank) ? "it is in " : "its last call was ");
+		append_text(w, find_pending(v, rank) ? "it is in " : "its last call was ");
 	if (last)
-		say_call(w, pending(v, rank) ? pending(v, rank) : last);
+		append_call(w, find_pending(v, rank) ? find_pending(v, rank) : last);
 }
 
-static void say_all(struct words *w, const struct view *v, int32_t behind)
+static void append_summary(struct sentence_buffer *w, const struct job_records *v, int32_t behind)
 {
 	bool any = false;
 
 	for (int32_t r = 0; r < v->nranks; r++)
-		any |= pending(v, r) != NULL;
+		any |= find_pending(v, r) != NULL;
 	if (behind >= 0)
-		say_behind(w, v, behind);
+		append_straggler(w, v, behind);
 	else if (any)
-		say(w, behind == -2 ? "ranks wait for each other" : "no rank is behind");
-	say_others(w, v, behind);
+		append_text(w, behind == -2 ? "ranks wait for each other" : "no rank is behind");
+	append_other_calls(w, v, behind);
 }
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
-static bool read_all(struct view *v, const char *dir)
+static bool read_records(struct job_records *v, const char *dir)
 {
 	char path[4096];
 	bool any = false;
@@ -317,11 +320,11 @@ static bool read_all(struct view *v, const char *dir)
 		any |= v->record[r] != NULL;
 	}
 	for (int32_t r = 0; r < v->nranks; r++)
-		v->awaited[r] = v->record[r] ? awaited_by(v, r) : -1;
+		v->awaited[r] = v->record[r] ? find_awaited_by(v, r) : -1;
 	return any;
 }
 
-static json_t *merge(const struct view *v, int32_t behind, const char *sentence)
+static json_t *merge_records(const struct job_records *v, int32_t behind, const char *sentence)
 {
 	json_t *records = json_array(), *who = behind < 0 ? json_null() : json_integer(behind);
 
@@ -337,10 +340,10 @@ static json_t *merge(const struct view *v, int32_t behind, const char *sentence)
 }
 
 tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct tess_lost_rank *lost,
-                             json_t **merged, char *sentence, size_t room)
+                                json_t **merged, char *sentence, size_t room)
 {
-	struct view v = { .nranks = nranks, .lost = lost };
-	struct words w = { .text = sentence, .room = room };
+	struct job_records v = { .nranks = nranks, .lost = lost };
+	struct sentence_buffer w = { .text = sentence, .room = room };
 	tess_status st = TESS_OK;
 	int32_t behind = -1;
 	json_t *all;
@@ -352,11 +355,11 @@ tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct te
 		goto out;
 	}
 	*sentence = '\0';
-	if (read_all(&v, dir)) {
-		behind = find_last(&v);
-		say_all(&w, &v, behind);
+	if (read_records(&v, dir)) {
+		behind = find_straggler(&v);
+		append_summary(&w, &v, behind);
 	}
-	all = merge(&v, behind, sentence);
+	all = merge_records(&v, behind, sentence);
 	if (all)
 		*merged = all;
 	else

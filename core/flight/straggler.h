@@ -19,6 +19,6 @@ struct tess_lost_rank {
  * record, or {"rank", "lost", "told"}]}. TESS_ENOMEM; a record that cannot be read is lost.
  */
 tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct tess_lost_rank *lost,
-                             json_t **merged, char *sentence, size_t room);
+                                json_t **merged, char *sentence, size_t room);
 
 #endif

@@ -23,7 +23,7 @@ struct tess_call_shape { /* zeroed: of no call */
  * left out: it was checked.
  */
 void tess_call_shape_learn(struct tess_call_shape *s, const struct tess_coll *given,
-                      const struct tess_coll *c, int32_t rank, int32_t nranks);
+                           const struct tess_coll *c, int32_t rank, int32_t nranks);
 
 /* Whether the call, as its caller gave it, is like it, and its buffers are there, aligned, and apart or one. */
 static inline bool tess_call_shape_fits(const struct tess_call_shape *s, const struct tess_coll *c)
@@ -31,8 +31,8 @@ static inline bool tess_call_shape_fits(const struct tess_call_shape *s, const s
 	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
 
 	if (s->call.kind != c->kind || s->call.dtype != c->dtype || s->op != c->op ||
-	    s->mem != c->mem || s->call.peer != c->peer || s->call.count != c->count || c->send_counts ||
-	    c->recv_counts || s->in_place != (src == dst))
+	    s->mem != c->mem || s->call.peer != c->peer || s->call.count != c->count ||
+	    c->send_counts || c->recv_counts || s->in_place != (src == dst))
 		return false;
 	if ((s->src && !src) || (s->dst && !dst) || (src | dst) & s->astray)
 		return false;

@@ -10,7 +10,7 @@
 static const uint64_t most_bytes = UINT64_C(1) << 48;
 
 static tess_status TESS_PRINTF(3, 4)
-	refuse(const struct tess_coll *c, tess_status why, const char *fmt, ...)
+	refuse_call(const struct tess_coll *c, tess_status why, const char *fmt, ...)
 {
 	char text[512];
 	va_list ap;
@@ -22,22 +22,23 @@ static tess_status TESS_PRINTF(3, 4)
 	                 tess_kind_name(c->kind), text);
 }
 
-static tess_status check_words(const struct tess_coll *c, int32_t rank, int32_t nranks)
+static tess_status check_fields(const struct tess_coll *c, int32_t rank, int32_t nranks)
 {
 	bool pair = tess_kind_is_p2p(c->kind),
 	     known = c->kind >= TESS_BARRIER && c->kind <= TESS_RECV;
 	char fault[128];
 
 	if (known && c->mem != TESS_HOST)
-		return refuse(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
-		              c->mem);
+		return refuse_call(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
+		                   c->mem);
 	if (tess_coll_find_fault(c, fault, sizeof fault))
-		return refuse(c, TESS_EINVAL, "%s", fault);
+		return refuse_call(c, TESS_EINVAL, "%s", fault);
 	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
-		return refuse(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d", c->peer,
-		              nranks - 1);
+		return refuse_call(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d",
+		                   c->peer, nranks - 1);
 	if (pair && c->peer == rank)
-		return refuse(c, TESS_EINVAL, "peer %d is this rank itself; copy instead", rank);
+		return refuse_call(c, TESS_EINVAL, "peer %d is this rank itself; copy instead",
+		                   rank);
 	return TESS_OK;
 }
 
@@ -51,21 +52,22 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 		return TESS_OK;
 	if (c->kind == TESS_ALL_TO_ALL) {
 		if (!c->send_counts != !c->recv_counts)
-			return refuse(c, TESS_EINVAL, "one list of counts; give both, or none");
+			return refuse_call(c, TESS_EINVAL,
+			                   "one list of counts; give both, or none");
 		mine = NULL;
 	} else if ((c->send_counts && !give) || (c->recv_counts && !get)) {
-		return refuse(c, TESS_EINVAL, "a list `%s`, which it does not take",
-		              c->send_counts && !give ? "send_counts" : "recv_counts");
+		return refuse_call(c, TESS_EINVAL, "a list `%s`, which it does not take",
+		                   c->send_counts && !give ? "send_counts" : "recv_counts");
 	}
 	if (mine && mine[rank] != c->count)
-		return refuse(c, TESS_EINVAL,
-		              "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
-		              c->count, mine[rank], rank);
+		return refuse_call(c, TESS_EINVAL,
+		                   "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
+		                   c->count, mine[rank], rank);
 	for (int32_t r = 0; r < nranks; r++)
 		if ((c->send_counts && c->send_counts[r] > most_bytes) ||
 		    (c->recv_counts && c->recv_counts[r] > most_bytes))
-			return refuse(c, TESS_EINVAL, "the count of rank %d is beyond all memory",
-			              r);
+			return refuse_call(c, TESS_EINVAL,
+			                   "the count of rank %d is beyond all memory", r);
 	return TESS_OK;
 }
 
@@ -73,11 +75,11 @@ static tess_status check_in_place(const struct tess_coll *c, int32_t nranks)
 {
 	for (int32_t r = 0; c->kind == TESS_ALL_TO_ALL && c->send_counts && r < nranks; r++)
 		if (c->send_counts[r] != c->recv_counts[r])
-			return refuse(c, TESS_EINVAL,
-			              "in place, but rank %d is given %" PRIu64
-			              " elements for %" PRIu64 "; use "
-			              "two buffers",
-			              r, c->send_counts[r], c->recv_counts[r]);
+			return refuse_call(c, TESS_EINVAL,
+			                   "in place, but rank %d is given %" PRIu64
+			                   " elements for %" PRIu64 "; use "
+			                   "two buffers",
+			                   r, c->send_counts[r], c->recv_counts[r]);
 	return TESS_OK;
 }
 
@@ -90,23 +92,23 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 	uint64_t from, to;
 
 	if (c->count > most_bytes)
-		return refuse(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
-		              c->count);
+		return refuse_call(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
+		                   c->count);
 	tess_coll_extents(c, rank, nranks, &from, &to);
 	if (from > most_bytes || to > most_bytes)
-		return refuse(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
-		              from > to ? from : to);
+		return refuse_call(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
+		                   from > to ? from : to);
 	if ((from && !src) || (to && !dst))
-		return refuse(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
+		return refuse_call(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
 	if ((from && src & astray) || (to && dst & astray))
-		return refuse(c, TESS_EINVAL, "%s is not aligned to %s",
-		              from && src & astray ? "src" : "dst", tess_dtype_name(c->dtype));
+		return refuse_call(c, TESS_EINVAL, "%s is not aligned to %s",
+		                   from && src & astray ? "src" : "dst", tess_dtype_name(c->dtype));
 	if (!from || !to)
 		return TESS_OK;
 	if (src == dst)
 		return check_in_place(c, nranks);
 	if (src < dst + to * width && dst < src + from * width)
-		return refuse(
+		return refuse_call(
 			c, TESS_EINVAL,
 			"src and dst overlap; in place is src == dst, each block where it belongs");
 	return TESS_OK;
@@ -116,7 +118,7 @@ tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nra
 {
 	tess_status st;
 
-	if ((st = check_words(c, rank, nranks)) || (st = check_lists(c, rank, nranks)))
+	if ((st = check_fields(c, rank, nranks)) || (st = check_lists(c, rank, nranks)))
 		return st;
 	return check_buffers(c, rank, nranks);
 }

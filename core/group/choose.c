@@ -36,7 +36,7 @@ static tess_status choose_from_list(const char *list, int32_t size, bool threads
 
 		snprintf(name, sizeof name, "%.*s", (int)len, at);
 		at += len;
-		st = tess_plugin_backend(name, &c->backend);
+		st = tess_plugin_find_backend(name, &c->backend);
 		if (!st && can_join_ranks(c->backend, size, threads, hosts)) {
 			snprintf(c->why, sizeof c->why,
 			         "%s: the first of TESSERA_BACKENDS that joins them%s%s", ranks,
@@ -58,7 +58,7 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bo
 	struct tess_choice c = { .why = "TESSERA_BACKEND says so" };
 	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option("backends"), size,
 	                                                          threads, hosts, &c)
-	                                       : tess_plugin_backend(name, &c.backend);
+	                                       : tess_plugin_find_backend(name, &c.backend);
 
 	if (!st && threads && !c.backend->threads)
 		st = tess_fail(

@@ -14,7 +14,7 @@ struct tess_choice {
 /*
  * What a world of `size` ranks uses that was told `name`, as TESSERA_BACKEND has it. "auto" is the
  * first of the list TESSERA_BACKENDS that can be opened and joins these ranks, as its `threads` and
- * `reach` say. Fails as tess_plugin_backend does, with TESS_ENOENT where the list has none, or with
+ * `reach` say. Fails as tess_plugin_find_backend does, with TESS_ENOENT where the list has none, or with
  * TESS_EINVAL where the backend does not join threads, or ranks of several hosts.
  */
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,

@@ -46,7 +46,7 @@ static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting
 }
 
 /* Where the backend's own library has brought the ranks together. */
-static tess_status connect_through(struct tess_world *w, const struct tess_backend *b)
+static tess_status connect_through_backend(struct tess_world *w, const struct tess_backend *b)
 {
 	int64_t deadline = tess_now() + w->timeout;
 	int32_t line, *end = calloc((size_t)w->size, sizeof *end);
@@ -76,8 +76,9 @@ tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env 
 	tess_status st;
 
 	/* one that cannot be had is spoken of when all ranks are there to hear it */
-	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_backend(below, &b) && b->bootstrap)
-		return connect_through(w, b);
+	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_find_backend(below, &b) &&
+	    b->bootstrap)
+		return connect_through_backend(w, b);
 	st = tess_rank_env_meeting(seat, &m);
 	if (!st)
 		st = seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);

@@ -24,25 +24,25 @@ struct tess_emulation {
 };
 
 /* The backend's group that it goes over. */
-static void *self_of(const struct tess_emulation *e)
+static void *get_backend_group(const struct tess_emulation *e)
 {
 	return e->whole || !e->group->p2p_channel ? e->group->self : e->group->p2p_channel;
 }
 
-static bool in_place(const struct tess_coll *c)
+static bool is_in_place(const struct tess_coll *c)
 {
 	return c->src == c->dst;
 }
 
 /* Block r of a buffer with all blocks. */
-static char *block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
+static char *get_block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
 {
 	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype)
 	            : NULL;
 }
 
-static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at,
-                           uint64_t count)
+static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at,
+                                 uint64_t count)
 {
 	struct tess_group *g = e->group;
 	struct message *m = &e->message[e->n];
@@ -65,14 +65,15 @@ static tess_status message(struct tess_emulation *e, int32_t kind, int32_t peer,
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = TESS_PLUGIN_CALL(g->backend, m->coll.where, start, self_of(e), &m->coll, &m->work);
+	st = TESS_PLUGIN_CALL(g->backend, m->coll.where, start, get_backend_group(e), &m->coll,
+	                      &m->work);
 	if (!st)
 		e->n++;
 	return st;
 }
 
 /* What this rank sends to rank r: where it begins, and its count; NULL: nothing. */
-static char *parcel(const struct tess_emulation *e, int32_t r, uint64_t *count)
+static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
 	bool root = c->peer == e->group->rank;
@@ -87,20 +88,21 @@ static char *parcel(const struct tess_emulation *e, int32_t r, uint64_t *count)
 	case TESS_ALL_REDUCE:
 		return (char *)c->src;
 	case TESS_ALL_GATHER:
-		return in_place(c) ? block(c, c->src, c->recv_counts, e->group->rank) : (char *)c->src;
+		return is_in_place(c) ? get_block(c, c->src, c->recv_counts, e->group->rank)
+		                      : (char *)c->src;
 	case TESS_SCATTER:
 		*count = tess_block_size(c->send_counts, c->count, r);
-		return root ? block(c, c->src, c->send_counts, r) : NULL;
+		return root ? get_block(c, c->src, c->send_counts, r) : NULL;
 	case TESS_REDUCE_SCATTER:
 	case TESS_ALL_TO_ALL:
 		*count = tess_block_size(c->send_counts, c->count, r);
-		return block(c, c->src, c->send_counts, r);
+		return get_block(c, c->src, c->send_counts, r);
 	}
 	return NULL;
 }
 
 /* Where what comes from rank r is to lie; NULL: nothing comes. */
-static char *place(const struct tess_emulation *e, int32_t r, uint64_t *count)
+static char *find_incoming(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
 	bool root = c->peer == e->group->rank;
@@ -119,15 +121,16 @@ static char *place(const struct tess_emulation *e, int32_t r, uint64_t *count)
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
 		*count = tess_block_size(c->recv_counts, c->count, r);
-		return root || c->kind == TESS_ALL_GATHER ? block(c, c->dst, c->recv_counts, r) : NULL;
+		return root || c->kind == TESS_ALL_GATHER ? get_block(c, c->dst, c->recv_counts, r)
+		                                          : NULL;
 	case TESS_ALL_TO_ALL:
 		*count = tess_block_size(c->recv_counts, c->count, r);
-		return block(c, in_place(c) ? e->temp : c->dst, c->recv_counts, r);
+		return get_block(c, is_in_place(c) ? e->temp : c->dst, c->recv_counts, r);
 	}
 	return NULL;
 }
 
-static uint64_t temp_elements(const struct tess_coll *c, int32_t rank, int32_t nranks)
+static uint64_t count_temp_elements(const struct tess_coll *c, int32_t rank, int32_t nranks)
 {
 	switch (c->kind) {
 	case TESS_REDUCE:
@@ -136,35 +139,35 @@ static uint64_t temp_elements(const struct tess_coll *c, int32_t rank, int32_t n
 	case TESS_REDUCE_SCATTER:
 		return c->count * (uint64_t)nranks;
 	case TESS_ALL_TO_ALL:
-		return in_place(c) ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
+		return is_in_place(c) ? tess_block_begin(c->recv_counts, c->count, nranks) : 0;
 	}
 	return 0;
 }
 
-static void copy(void *dst, const void *src, uint64_t bytes)
+static void copy_bytes(void *dst, const void *src, uint64_t bytes)
 {
 	if (bytes && dst != src)
 		memcpy(dst, src, bytes);
 }
 
-static void add(struct tess_emulation *e)
+static void reduce_parts(struct tess_emulation *e)
 {
 	const struct tess_coll *c = e->coll;
 	int32_t me = e->group->rank;
 	const void *part[TESS_RANKS_MAX];
 	bool slice = c->kind == TESS_REDUCE_SCATTER;
-	char *own = slice ? block(c, c->src, c->send_counts, me) : (char *)c->src;
+	char *own = slice ? get_block(c, c->src, c->send_counts, me) : (char *)c->src;
 	uint64_t count;
 
 	for (int32_t r = 0; r < e->group->size; r++)
-		part[r] = r == me ? own : place(e, r, &count);
+		part[r] = r == me ? own : find_incoming(e, r, &count);
 	if (c->count)
 		tess_reduce(c->dtype, c->op, part, e->group->size, c->count,
-		            slice && in_place(c) ? own : c->dst);
+		            slice && is_in_place(c) ? own : c->dst);
 }
 
 /* All messages are through: add, and move what this rank keeps. */
-static void finish(struct tess_emulation *e)
+static void finish_emulation(struct tess_emulation *e)
 {
 	const struct tess_coll *c = e->coll;
 	int32_t me = e->group->rank;
@@ -177,18 +180,20 @@ static void finish(struct tess_emulation *e)
 		return;
 	if (tess_kind_reduces(c->kind)) {
 		if (c->kind != TESS_REDUCE || me == c->peer)
-			add(e);
-	} else if (!in_place(c)) {
+			reduce_parts(e);
+	} else if (!is_in_place(c)) {
 		if (!everywhere && me != c->peer)
 			return;
-		own = parcel(e, me, &count);
-		copy(c->kind == TESS_SCATTER ? c->dst : place(e, me, &count), own, count * width);
+		own = find_outgoing(e, me, &count);
+		copy_bytes(c->kind == TESS_SCATTER ? c->dst : find_incoming(e, me, &count), own,
+		           count * width);
 	} else if (c->kind == TESS_ALL_TO_ALL) {
 		for (int32_t r = 0; r < e->group->size; r++) {
-			char *come = place(e, r, &count);
+			char *come = find_incoming(e, r, &count);
 
 			if (r != me)
-				copy(block(c, c->dst, c->recv_counts, r), come, count * width);
+				copy_bytes(get_block(c, c->dst, c->recv_counts, r), come,
+				           count * width);
 		}
 	}
 }
@@ -197,7 +202,7 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
                                  struct tess_emulation **out)
 {
 	struct tess_emulation *e = calloc(1, sizeof *e + 2 * (size_t)g->size * sizeof *e->message);
-	uint64_t count, bytes = temp_elements(c, g->rank, g->size) * tess_width(c->dtype);
+	uint64_t count, bytes = count_temp_elements(c, g->rank, g->size) * tess_width(c->dtype);
 	tess_status st = TESS_OK;
 
 	if (e)
@@ -210,17 +215,17 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 	*out = e; /* after a failure too: what was started has its buffers */
 	for (int32_t i = 1; i < g->size && !st; i++) {
 		int32_t r = (g->rank + i) % g->size;
-		char *at = place(e, r, &count);
+		char *at = find_incoming(e, r, &count);
 
 		if (at)
-			st = message(e, TESS_RECV, r, at, count);
+			st = start_message(e, TESS_RECV, r, at, count);
 	}
 	for (int32_t i = 1; i < g->size && !st; i++) {
 		int32_t r = (g->rank + i) % g->size;
-		char *at = parcel(e, r, &count);
+		char *at = find_outgoing(e, r, &count);
 
 		if (at)
-			st = message(e, TESS_SEND, r, at, count);
+			st = start_message(e, TESS_SEND, r, at, count);
 	}
 	return st;
 }
@@ -261,20 +266,20 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 }
 
 /* The state of one, without its batch. */
-static tess_status look(struct tess_emulation *e)
+static tess_status test_one(struct tess_emulation *e)
 {
 	const struct tess_backend *b = e->group->backend;
 
 	for (; e->done < e->n; e->done++) {
-		tess_status st = b->test(self_of(e), e->message[e->done].work);
+		tess_status st = b->test(get_backend_group(e), e->message[e->done].work);
 
 		if (st == TESS_PENDING)
 			return st;
 		if (st)
-			return tess_plugin_judge(b, b->name, "test", e->coll->where, st);
+			return tess_plugin_check_status(b, b->name, "test", e->coll->where, st);
 	}
 	if (!e->over)
-		finish(e);
+		finish_emulation(e);
 	e->over = true;
 	return TESS_OK;
 }
@@ -285,7 +290,7 @@ tess_status tess_emulation_test(struct tess_emulation *e)
 	tess_status all = TESS_OK;
 
 	for (; e; e = e->next) {
-		tess_status st = look(e);
+		tess_status st = test_one(e);
 
 		if (st < 0)
 			return st;
@@ -299,13 +304,13 @@ tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline)
 {
 	for (; e; e = e->next) {
 		for (; e->done < e->n; e->done++) {
-			tess_status st = tess_group_wait_work(e->group, self_of(e),
-			                                  e->message[e->done].work, deadline);
+			tess_status st = tess_group_wait_work(e->group, get_backend_group(e),
+			                                      e->message[e->done].work, deadline);
 
 			if (st)
 				return st;
 		}
-		look(e);
+		test_one(e);
 	}
 	return TESS_OK;
 }
@@ -314,7 +319,7 @@ void tess_emulation_release(struct tess_emulation *e)
 {
 	for (; e; e = e->next) {
 		for (int32_t i = 0; i < e->n; i++)
-			e->group->backend->release(self_of(e), e->message[i].work);
+			e->group->backend->release(get_backend_group(e), e->message[i].work);
 		e->n = 0;
 	}
 }

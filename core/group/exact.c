@@ -15,14 +15,14 @@
 #include <tessera/stream.h>
 
 enum {
-	LEVELS = 64, /* halvings of any number of units, and of trees */
+	TREE_LEVELS = 64, /* halvings of any number of units, and of trees */
 	STEP = 1024, /* elements that are added at a time, so that partial sums stay in cache */
-	SMALL = 64 << 10, /* bytes of a sum up to which one step is better than two */
-	TINY = 2 << 10, /* the same, where the second step copies nothing */
+	ONE_STEP_BYTES = 64 << 10, /* bytes of a sum up to which one step is better than two */
+	ONE_STEP_SHARED_BYTES = 2 << 10, /* the same, where the second step copies nothing */
 	/* bytes of a large sum that go at once, of all ranks and of each: what is moved and added stays in cache */
-	AT_ONCE = 1 << 20,
-	EACH = 512 << 10,
-	LINE = 16 /* elements of a cache line */
+	PIECE_BYTES = 1 << 20,
+	BYTES_PER_RANK = 512 << 10,
+	CACHELINE_FLOATS = 16 /* elements of a cache line */
 };
 
 int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
@@ -48,42 +48,42 @@ struct adder {
 };
 
 /* Elementwise, over vectors that are apart: what a compiler turns into vector instructions. */
-static void sum_of(float *restrict to, const float *restrict left, const float *restrict right,
-                   uint64_t n)
+static void add_vectors(float *restrict to, const float *restrict left, const float *restrict right,
+                        uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
 		to[k] = left[k] + right[k];
 }
 
-static void sum_into(float *restrict to, const float *restrict right, uint64_t n)
+static void accumulate_vector(float *restrict to, const float *restrict right, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
 		to[k] += right[k];
 }
 
-static void finish_into(float *restrict to, const float *restrict sum, uint64_t n)
+static void copy_finished(float *restrict to, const float *restrict sum, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
 		to[k] = tess_one_nan(sum[k] + 0.0f); /* no finished sum is -0 */
 }
 
-static const float *add(struct adder *a, const float *left, const float *right, int level)
+static const float *add_nodes(struct adder *a, const float *left, const float *right, int level)
 {
 	float *to = a->scratch + (uint64_t)level * a->step;
 
 	if (left == to)
-		sum_into(to, right, a->n);
+		accumulate_vector(to, right, a->n);
 	else
-		sum_of(to, left, right, a->n);
+		add_vectors(to, left, right, a->n);
 	return to;
 }
 
-static const float *finished(struct adder *a, const float *sum, int level)
+static const float *finish_node(struct adder *a, const float *sum, int level)
 {
 	float *to = a->scratch + (uint64_t)level * a->step;
 
 	if (sum != to) {
-		finish_into(to, sum, a->n);
+		copy_finished(to, sum, a->n);
 		return to;
 	}
 	for (uint64_t k = 0; k < a->n; k++)
@@ -96,7 +96,7 @@ static const float *finished(struct adder *a, const float *sum, int level)
  * vector. Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each
  * rank's part.
  */
-static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int level)
+static const float *sum_node(struct adder *a, int64_t n, int depth, int64_t i, int level)
 {
 	int64_t lo = tess_edge(n, (int64_t)1 << depth, i),
 		hi = tess_edge(n, (int64_t)1 << depth, i + 1);
@@ -108,13 +108,13 @@ static const float *node(struct adder *a, int64_t n, int depth, int64_t i, int l
 		return NULL;
 	if (hi <= tess_edge(n, a->nranks, holder + 1))
 		return a->part[holder] + (uint64_t)a->next[holder]++ * a->stride + a->at;
-	left = node(a, n, depth + 1, 2 * i, level);
-	right = node(a, n, depth + 1, 2 * i + 1, left ? level + 1 : level);
-	return left && right ? add(a, left, right, level) : left ? left : right;
+	left = sum_node(a, n, depth + 1, 2 * i, level);
+	right = sum_node(a, n, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add_nodes(a, left, right, level) : left ? left : right;
 }
 
 /* The same tree over the trees, whose leaves are finished sums. */
-static const float *trees(struct adder *a, int depth, int64_t i, int level)
+static const float *sum_trees(struct adder *a, int depth, int64_t i, int level)
 {
 	int64_t ntree = a->s->ntree;
 	int64_t lo = tess_edge(ntree, (int64_t)1 << depth, i),
@@ -124,17 +124,17 @@ static const float *trees(struct adder *a, int depth, int64_t i, int level)
 	if (lo >= hi)
 		return NULL;
 	if (hi - lo == 1) {
-		const float *sum = a->s->n[lo] ? node(a, a->s->n[lo], 0, 0, level) : NULL;
+		const float *sum = a->s->n[lo] ? sum_node(a, a->s->n[lo], 0, 0, level) : NULL;
 
-		return sum ? finished(a, sum, level) : NULL;
+		return sum ? finish_node(a, sum, level) : NULL;
 	}
-	left = trees(a, depth + 1, 2 * i, level);
-	right = trees(a, depth + 1, 2 * i + 1, left ? level + 1 : level);
-	return left && right ? add(a, left, right, level) : left ? left : right;
+	left = sum_trees(a, depth + 1, 2 * i, level);
+	right = sum_trees(a, depth + 1, 2 * i + 1, left ? level + 1 : level);
+	return left && right ? add_nodes(a, left, right, level) : left ? left : right;
 }
 
-static void finish_sum(float *restrict to, const float *restrict left, const float *restrict right,
-                       uint64_t n)
+static void add_finished(float *restrict to, const float *restrict left,
+                         const float *restrict right, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
 		to[k] = tess_one_nan(left[k] + right[k] + 0.0f);
@@ -144,27 +144,27 @@ static void finish_sum(float *restrict to, const float *restrict left, const flo
 static void finish_tree(struct adder *a, float *out)
 {
 	int64_t n = a->s->n[0];
-	const float *left = node(a, n, 1, 0, 0), *right = node(a, n, 1, 1, left ? 1 : 0);
+	const float *left = sum_node(a, n, 1, 0, 0), *right = sum_node(a, n, 1, 1, left ? 1 : 0);
 
 	if (left && right)
-		finish_sum(out, left, right, a->n);
+		add_finished(out, left, right, a->n);
 	else
-		finish_into(out, left ? left : right, a->n);
+		copy_finished(out, left ? left : right, a->n);
 }
 
 static void finish_trees(struct adder *a, float *out)
 {
-	const float *sum = trees(a, 0, 0, 0);
+	const float *sum = sum_trees(a, 0, 0, 0);
 
 	if (sum)
-		finish_into(out, sum, a->n);
+		copy_finished(out, sum, a->n);
 	else
 		memset(out, 0, a->n * sizeof *out);
 }
 
 /* Elements [at, end) of the sums, to `nout` places: one after another while they are in cache. */
-static void finish_some(struct adder *a, uint64_t at, uint64_t end, float *const *out, int32_t nout,
-                        bool through)
+static void finish_range(struct adder *a, uint64_t at, uint64_t end, float *const *out,
+                         int32_t nout, bool through)
 {
 	for (a->at = at; a->at < end; a->at += STEP) {
 		a->n = end - a->at < STEP ? end - a->at : STEP;
@@ -198,14 +198,15 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
 	if (pace)
-		tried = tess_store_policy_sample(pace, s->count * sizeof **out, &through) / sizeof **out;
+		tried = tess_store_policy_sample(pace, s->count * sizeof **out, &through) /
+		        sizeof **out;
 	if (tried) {
 		int64_t begin = tess_now();
 
-		finish_some(&a, 0, tried, out, nout, through);
+		finish_range(&a, 0, tried, out, nout, through);
 		tess_store_policy_record(pace, tried * sizeof **out, tess_now() - begin);
 	}
-	finish_some(&a, tried, s->count, out, nout, pace && pace->cached);
+	finish_range(&a, tried, s->count, out, nout, pace && pace->cached);
 	tess_stream_end();
 	tess_float_leave(saved);
 }
@@ -218,7 +219,7 @@ void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *cons
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-struct way { /* of one sum, on one rank */
+struct exact_sum { /* of one sum, on one rank */
 	struct tess_group *g;
 	const struct tess_sum *s;
 	const float *nodes;
@@ -227,23 +228,23 @@ struct way { /* of one sum, on one rank */
 	/* an entry for each rank, in memory of the group: a thread's stack may be small */
 	int64_t *held; /* nodes */
 	uint64_t *slice; /* elements that it finishes */
-	uint64_t *give, *get, *shared[2];
-	struct spot *spot;
+	uint64_t *send_counts, *recv_counts, *shared[2];
+	struct rank_regions *spot;
 	const float **part;
 	float **to;
 };
 
-struct place { /* in a room of the group, of one rank */
+struct region_offset { /* in a room of the group, of one rank */
 	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
 };
-struct spot {
-	struct place nodes, out;
+struct rank_regions {
+	struct region_offset nodes, out;
 };
 
-static tess_status lists(struct way *w)
+static tess_status lists(struct exact_sum *w)
 {
 	const size_t n = (size_t)w->g->size;
-	const size_t each = 6 * sizeof *w->get + sizeof *w->spot + 2 * sizeof(void *);
+	const size_t each = 6 * sizeof *w->recv_counts + sizeof *w->spot + 2 * sizeof(void *);
 
 	if (!w->g->lists)
 		w->g->lists = calloc(n, each);
@@ -252,16 +253,16 @@ static tess_status lists(struct way *w)
 	w->spot = w->g->lists;
 	w->held = (int64_t *)(w->spot + n);
 	w->slice = (uint64_t *)(w->held + n);
-	w->give = w->slice + n;
-	w->get = w->give + n;
-	w->shared[0] = w->get + n;
+	w->send_counts = w->slice + n;
+	w->recv_counts = w->send_counts + n;
+	w->shared[0] = w->recv_counts + n;
 	w->shared[1] = w->shared[0] + n;
 	w->part = (const float **)(void *)(w->shared[1] + n);
 	w->to = (float **)(w->part + n);
 	return TESS_OK;
 }
 
-static tess_status room(struct way *w, uint64_t floats)
+static tess_status reserve_scratch(struct exact_sum *w, uint64_t floats)
 {
 	struct tess_group *g = w->g;
 	size_t bytes = floats * sizeof *g->scratch;
@@ -280,7 +281,7 @@ static tess_status room(struct way *w, uint64_t floats)
 	return TESS_OK;
 }
 
-static uint64_t total(const uint64_t *list, int32_t n)
+static uint64_t sum_counts(const uint64_t *list, int32_t n)
 {
 	uint64_t sum = 0;
 
@@ -289,7 +290,7 @@ static uint64_t total(const uint64_t *list, int32_t n)
 	return sum;
 }
 
-static bool even(const uint64_t *list, int32_t n)
+static bool are_even(const uint64_t *list, int32_t n)
 {
 	for (int32_t r = 1; r < n; r++)
 		if (list[r] != list[0])
@@ -297,8 +298,8 @@ static bool even(const uint64_t *list, int32_t n)
 	return true;
 }
 
-static tess_status run(struct way *w, int32_t kind, const float *src, float *dst, bool give,
-                       bool get)
+static tess_status run_collective(struct exact_sum *w, int32_t kind, const float *src, float *dst,
+                                  bool give, bool get)
 {
 	int32_t me = w->g->rank;
 	struct tess_coll c = {
@@ -307,9 +308,9 @@ static tess_status run(struct way *w, int32_t kind, const float *src, float *dst
 		.dtype = TESS_F32,
 		.src = src,
 		.dst = dst,
-		.count = kind == TESS_ALL_GATHER ? w->get[me] : w->give[me],
-		.send_counts = give ? w->give : NULL,
-		.recv_counts = get ? w->get : NULL,
+		.count = kind == TESS_ALL_GATHER ? w->recv_counts[me] : w->send_counts[me],
+		.send_counts = give ? w->send_counts : NULL,
+		.recv_counts = get ? w->recv_counts : NULL,
 		.where = w->s->where,
 	};
 
@@ -317,42 +318,43 @@ static tess_status run(struct way *w, int32_t kind, const float *src, float *dst
 }
 
 /* The sum of `count` elements of every node, of which rank r's lie at from[sum of get before r]. */
-static void finish(struct way *w, const float *from, uint64_t count, float *scratch, float *out)
+static void finish_received(struct exact_sum *w, const float *from, uint64_t count, float *scratch,
+                            float *out)
 {
 	struct tess_sum s = *w->s;
 
 	s.count = count;
 	for (int32_t r = 0; r < w->g->size; r++) {
 		w->part[r] = from;
-		from += w->get[r];
+		from += w->recv_counts[r];
 	}
 	tess_sum_finish(&s, w->g->size, w->part, scratch, out);
 }
 
-static uint64_t adding(uint64_t count)
+static uint64_t compute_scratch_size(uint64_t count)
 {
-	return LEVELS * (count < STEP ? count : STEP);
+	return TREE_LEVELS * (count < STEP ? count : STEP);
 }
 
 /* Small: every rank gets all nodes and adds them. */
-static tess_status gather_and_add(struct way *w)
+static tess_status gather_and_add(struct exact_sum *w)
 {
-	uint64_t scratch = adding(w->s->count);
+	uint64_t scratch = compute_scratch_size(w->s->count);
 	tess_status st;
 
 	for (int32_t r = 0; r < w->g->size; r++)
-		w->get[r] = (uint64_t)w->held[r] * w->s->count;
-	st = room(w, scratch + total(w->get, w->g->size));
+		w->recv_counts[r] = (uint64_t)w->held[r] * w->s->count;
+	st = reserve_scratch(w, scratch + sum_counts(w->recv_counts, w->g->size));
 	if (!st)
-		st = run(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false,
-		         !even(w->get, w->g->size));
+		st = run_collective(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false,
+		                    !are_even(w->recv_counts, w->g->size));
 	if (!st)
-		finish(w, w->scratch + scratch, w->s->count, w->scratch, w->out);
+		finish_received(w, w->scratch + scratch, w->s->count, w->scratch, w->out);
 	return st;
 }
 
 /* Slices of several nodes, rank by rank: what all_to_all wants. One node is its slices already. */
-static const float *pack(const struct way *w, float *to)
+static const float *pack_slices(const struct exact_sum *w, float *to)
 {
 	int64_t held = w->held[w->g->rank];
 	uint64_t at = w->at;
@@ -375,40 +377,42 @@ static const float *pack(const struct way *w, float *to)
  * Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out`
  * is its slice.
  */
-static tess_status exchange_and_add(struct way *w, float *out)
+static tess_status exchange_and_add(struct exact_sum *w, float *out)
 {
 	int32_t me = w->g->rank, n = w->g->size;
-	uint64_t scratch = adding(w->slice[me]), come;
-	bool lists = !even(w->slice, n);
+	uint64_t scratch = compute_scratch_size(w->slice[me]), come;
+	bool lists = !are_even(w->slice, n);
 	tess_status st;
 
 	for (int32_t r = 0; r < n; r++) {
-		w->give[r] = (uint64_t)w->held[me] * w->slice[r];
-		w->get[r] = (uint64_t)w->held[r] * w->slice[me];
+		w->send_counts[r] = (uint64_t)w->held[me] * w->slice[r];
+		w->recv_counts[r] = (uint64_t)w->held[r] * w->slice[me];
 		lists |= w->held[r] != w->held[0];
 	}
-	come = total(w->get, n);
-	st = room(w, scratch + come + (w->held[me] > 1 ? total(w->give, n) : 0));
+	come = sum_counts(w->recv_counts, n);
+	st = reserve_scratch(w, scratch + come +
+	                                (w->held[me] > 1 ? sum_counts(w->send_counts, n) : 0));
 	if (!st)
-		st = run(w, TESS_ALL_TO_ALL, pack(w, w->scratch + scratch + come),
-		         w->scratch + scratch, lists, lists);
+		st = run_collective(w, TESS_ALL_TO_ALL, pack_slices(w, w->scratch + scratch + come),
+		                    w->scratch + scratch, lists, lists);
 	if (!st)
-		finish(w, w->scratch + scratch, w->slice[me], w->scratch, out);
+		finish_received(w, w->scratch + scratch, w->slice[me], w->scratch, out);
 	return st;
 }
 
 /* What rank r finishes of a sum that all get: whole lines, so that no line is written by two. */
-static uint64_t slice_of(uint64_t count, int32_t nranks, int32_t r)
+static uint64_t compute_slice(uint64_t count, int32_t nranks, int32_t r)
 {
-	int64_t lines = tess_up((int64_t)count, LINE);
-	uint64_t lo = (uint64_t)tess_edge(lines, nranks, r) * LINE,
-		 hi = (uint64_t)tess_edge(lines, nranks, r + 1) * LINE;
+	int64_t lines = tess_up((int64_t)count, CACHELINE_FLOATS);
+	uint64_t lo = (uint64_t)tess_edge(lines, nranks, r) * CACHELINE_FLOATS,
+		 hi = (uint64_t)tess_edge(lines, nranks, r + 1) * CACHELINE_FLOATS;
 
 	return (hi < count ? hi : count) - (lo < count ? lo : count);
 }
 
 /* Finished slices to all, of a piece: the work is the caller's, and so is `get` as long. */
-static tess_status share_out(const struct way *w, uint64_t *get, struct tess_work **work)
+static tess_status start_all_gather(const struct exact_sum *w, uint64_t *get,
+                                    struct tess_work **work)
 {
 	int32_t n = w->g->size;
 	struct tess_coll c = {
@@ -418,7 +422,7 @@ static tess_status share_out(const struct way *w, uint64_t *get, struct tess_wor
 		.src = w->out + w->at,
 		.dst = w->out + w->at,
 		.count = w->slice[w->g->rank],
-		.recv_counts = even(w->slice, n) ? NULL : get,
+		.recv_counts = are_even(w->slice, n) ? NULL : get,
 		.where = w->s->where,
 	};
 
@@ -427,10 +431,12 @@ static tess_status share_out(const struct way *w, uint64_t *get, struct tess_wor
 }
 
 /* A piece is shared out while the next one comes and is added. */
-static tess_status large(struct way *w)
+static tess_status sum_in_pieces(struct exact_sum *w)
 {
 	int32_t n = w->g->size, me = w->g->rank, i = 0;
-	uint64_t step = (n * EACH > AT_ONCE ? n * EACH : AT_ONCE) / sizeof *w->out, m;
+	uint64_t step = (n * BYTES_PER_RANK > PIECE_BYTES ? n * BYTES_PER_RANK : PIECE_BYTES) /
+	                sizeof *w->out,
+		 m;
 	struct tess_work *before = NULL, *work = NULL;
 	tess_status st = TESS_OK;
 
@@ -439,14 +445,14 @@ static tess_status large(struct way *w)
 
 		m = left < 2 * step ? left : step;
 		for (int32_t r = 0; r < n; r++)
-			w->slice[r] = slice_of(m, n, r);
-		st = exchange_and_add(w, w->out + w->at + total(w->slice, me));
+			w->slice[r] = compute_slice(m, n, r);
+		st = exchange_and_add(w, w->out + w->at + sum_counts(w->slice, me));
 		if (!st && before)
 			st = tess_work_wait(before, 0);
 		tess_work_release(before);
 		before = NULL;
 		if (!st)
-			st = share_out(w, w->shared[i], &work);
+			st = start_all_gather(w, w->shared[i], &work);
 		if (!st)
 			before = work;
 	}
@@ -458,10 +464,12 @@ static tess_status large(struct way *w)
 
 /* ---- where it lies --------------------------------------------------------------------------- */
 
-static struct place find_place(const struct tess_group *g, const float *p, uint64_t count)
+static struct region_offset find_region_offset(const struct tess_group *g, const float *p,
+                                               uint64_t count)
 {
-	const struct tess_shared_region *room = count ? tess_group_find_region(g, p, count * sizeof *p) : g->regions;
-	struct place at = { 0 };
+	const struct tess_shared_region *room =
+		count ? tess_group_find_region(g, p, count * sizeof *p) : g->regions;
+	struct region_offset at = { 0 };
 
 	if (room) {
 		at.room = room->id;
@@ -470,7 +478,8 @@ static struct place find_place(const struct tess_group *g, const float *p, uint6
 	return at;
 }
 
-static float *reach(const struct tess_group *g, int32_t r, const struct place *at)
+static float *map_region_offset(const struct tess_group *g, int32_t r,
+                                const struct region_offset *at)
 {
 	return (float *)(void *)((char *)tess_group_region_of(g, at->room)->peer[r] + at->at);
 }
@@ -480,18 +489,18 @@ static float *reach(const struct tess_group *g, int32_t r, const struct place *a
  * rank's `out`. What says where they lie says as well that they are there; a barrier says that
  * nobody reads them any more. false: a rank's are elsewhere.
  */
-static tess_status add_in_place(struct way *w, bool *done)
+static tess_status add_in_place(struct exact_sum *w, bool *done)
 {
 	int32_t me = w->g->rank, n = w->g->size, nout = 0;
-	struct spot mine, *all = w->spot;
+	struct rank_regions mine, *all = w->spot;
 	const float **part = w->part;
 	float **out = w->to;
 	struct tess_sum s = *w->s;
-	uint64_t begin = total(w->slice, me);
+	uint64_t begin = sum_counts(w->slice, me);
 	tess_status st;
 
-	mine.nodes = find_place(w->g, w->nodes, (uint64_t)w->held[me] * s.count);
-	mine.out = find_place(w->g, w->out, s.share ? 0 : s.count);
+	mine.nodes = find_region_offset(w->g, w->nodes, (uint64_t)w->held[me] * s.count);
+	mine.out = find_region_offset(w->g, w->out, s.share ? 0 : s.count);
 	*done = false;
 	st = tess_all_gather(w->g, &mine, all, sizeof mine / 8, TESS_I64, s.where);
 	for (int32_t r = 0; r < n && !st; r++)
@@ -499,20 +508,21 @@ static tess_status add_in_place(struct way *w, bool *done)
 			return TESS_OK;
 	s.count = w->slice[me];
 	if (!st)
-		st = room(w, adding(s.count));
+		st = reserve_scratch(w, compute_scratch_size(s.count));
 	if (st)
 		return st;
 	for (int32_t i = 0; i < n; i++) {
 		int32_t r = (me + i) % n;
 
-		part[r] = reach(w->g, r, &all[r].nodes) + begin;
+		part[r] = map_region_offset(w->g, r, &all[r].nodes) + begin;
 		if (!s.share)
-			out[nout++] = reach(w->g, r, &all[r].out) + begin;
+			out[nout++] = map_region_offset(w->g, r, &all[r].out) + begin;
 	}
 	if (s.share)
 		out[nout++] = w->out;
 	finish_all(&s, n, w->s->count, part, w->scratch, out, nout,
-	           nout > 1 ? tess_store_policy_for(w->g->store_policy, w->s->count * sizeof **out) : NULL);
+	           nout > 1 ? tess_store_policy_for(w->g->store_policy, w->s->count * sizeof **out)
+	                    : NULL);
 	*done = true;
 	return tess_barrier(w->g, s.where);
 }
@@ -544,7 +554,7 @@ static tess_status leave_to_backend(struct tess_group *g, const struct tess_sum 
 }
 
 /* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
-static tess_status fast(struct way *w)
+static tess_status sum_fast(struct exact_sum *w)
 {
 	uint64_t count = w->s->count;
 	int64_t held = tess_sum_nodes(w->s, w->g->size, w->g->rank);
@@ -552,7 +562,7 @@ static tess_status fast(struct way *w)
 
 	if (held == 1)
 		return leave_to_backend(w->g, w->s, w->nodes, w->out);
-	st = room(w, count);
+	st = reserve_scratch(w, count);
 	if (st)
 		return st;
 	memset(w->scratch, 0, count * sizeof *w->scratch);
@@ -565,7 +575,7 @@ static tess_status fast(struct way *w)
 tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                            float *out)
 {
-	struct way w = { .g = g, .s = s, .nodes = nodes, .out = out };
+	struct exact_sum w = { .g = g, .s = s, .nodes = nodes, .out = out };
 	bool done;
 	tess_status st;
 
@@ -574,24 +584,25 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	if (g->size > 1 && backend_adds(g, s))
 		return leave_to_backend(g, s, nodes, out);
 	if (g->size > 1 && g->world->fast)
-		return fast(&w);
+		return sum_fast(&w);
 	st = lists(&w);
 	if (st)
 		return st;
 	for (int32_t r = 0; r < g->size; r++)
 		w.held[r] = tess_sum_nodes(s, g->size, r);
 	if (g->size == 1) {
-		w.get[0] = 0;
-		st = room(&w, adding(s->count));
+		w.recv_counts[0] = 0;
+		st = reserve_scratch(&w, compute_scratch_size(s->count));
 		if (!st)
-			finish(&w, nodes, s->count, w.scratch, out);
+			finish_received(&w, nodes, s->count, w.scratch, out);
 		return st;
 	}
-	if (!s->share && s->count * sizeof *out <= (g->regions ? TINY : SMALL))
+	if (!s->share &&
+	    s->count * sizeof *out <= (g->regions ? ONE_STEP_SHARED_BYTES : ONE_STEP_BYTES))
 		return gather_and_add(&w);
 	for (int32_t r = 0; r < g->size; r++)
-		w.slice[r] = s->share ? s->share[r] : slice_of(s->count, g->size, r);
+		w.slice[r] = s->share ? s->share[r] : compute_slice(s->count, g->size, r);
 	if (g->regions && ((st = add_in_place(&w, &done)) || done))
 		return st;
-	return s->share ? exchange_and_add(&w, out) : large(&w);
+	return s->share ? exchange_and_add(&w, out) : sum_in_pieces(&w);
 }

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOTE_EVERY = 1000 * TESS_MS };
-enum { ASKED = 64 }; /* calls of a batch that the others are asked about */
+enum { REPORT_INTERVAL = 1000 * TESS_MS };
+enum { BATCH_KEYS_MAX = 64 }; /* calls of a batch that the others are asked about */
 
 void tess_work_release_backend(struct tess_work *w)
 {
@@ -92,8 +92,8 @@ static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 }
 
 /* Checked; *shape: that it has, if it is kept. */
-static tess_status complete(struct tess_group *g, const struct tess_coll *c, int64_t now,
-                            struct tess_coll *out, struct tess_call_shape **shape)
+static tess_status complete_call(struct tess_group *g, const struct tess_coll *c, int64_t now,
+                                 struct tess_coll *out, struct tess_call_shape **shape)
 {
 	bool whole = c->size >= sizeof *out;
 	tess_status st;
@@ -128,14 +128,16 @@ static tess_status complete(struct tess_group *g, const struct tess_coll *c, int
 	return st;
 }
 
-static uint64_t print(const struct tess_group *g, const struct tess_coll *c,
-                      const struct tess_call_key *key, const struct tess_call_shape *shape)
+static uint64_t compute_fingerprint(const struct tess_group *g, const struct tess_coll *c,
+                                    const struct tess_call_key *key,
+                                    const struct tess_call_shape *shape)
 {
-	return tess_call_fingerprint(shape ? shape->what : tess_call_desc_hash(c, g->size), key, g->size);
+	return tess_call_fingerprint(shape ? shape->what : tess_call_desc_hash(c, g->size), key,
+	                             g->size);
 }
 
 /* Once in a job. */
-static void warn(const struct tess_group *g, const struct tess_coll *c)
+static void warn_emulation(const struct tess_group *g, const struct tess_coll *c)
 {
 	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
 		tess_log(TESS_WARN, "comm",
@@ -147,13 +149,14 @@ static void warn(const struct tess_group *g, const struct tess_coll *c)
 }
 
 /* *has: the backend does; else it is made of messages. */
-static tess_status look_up(const struct tess_group *g, const struct tess_coll *c, bool *has)
+static tess_status query_backend(const struct tess_group *g, const struct tess_coll *c, bool *has)
 {
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
 	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
 
 	if (st != TESS_ENOTSUP) /* which needs no sentence */
-		st = tess_plugin_returned(g->backend, g->backend->name, "supports", c->where, st);
+		st = tess_plugin_check_returned(g->backend, g->backend->name, "supports", c->where,
+		                                st);
 	*has = !st;
 	if (st != TESS_ENOTSUP)
 		return st;
@@ -161,14 +164,15 @@ static tess_status look_up(const struct tess_group *g, const struct tess_coll *c
 		return tess_fail_in(st, "%s: backend %s lacks %s, which every backend needs",
 		                    c->where ? c->where : "", g->backend->name,
 		                    tess_kind_name(c->kind));
-	warn(g, c);
+	warn_emulation(g, c);
 	return TESS_OK;
 }
 
-static tess_status begin(struct tess_group *g, struct tess_work *w, struct tess_call_shape *shape)
+static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
+                                    struct tess_call_shape *shape)
 {
 	bool has = shape && shape->has > 0;
-	tess_status st = has ? TESS_OK : look_up(g, &w->coll, &has);
+	tess_status st = has ? TESS_OK : query_backend(g, &w->coll, &has);
 
 	if (st)
 		return st;
@@ -179,7 +183,7 @@ static tess_status begin(struct tess_group *g, struct tess_work *w, struct tess_
 }
 
 /* As one where the backend can; else one by one. */
-static tess_status begin_batch(struct tess_group *g, struct tess_work *w)
+static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 {
 	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
 	tess_status st = c ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for %u calls", w->n);
@@ -187,7 +191,7 @@ static tess_status begin_batch(struct tess_group *g, struct tess_work *w)
 
 	for (uint32_t i = 0; i < w->n && !st; i++) {
 		c[i] = &w->batch[i].coll;
-		st = look_up(g, c[i], &has);
+		st = query_backend(g, c[i], &has);
 		whole = whole && !st && has;
 	}
 	if (!st && whole)
@@ -199,7 +203,7 @@ static tess_status begin_batch(struct tess_group *g, struct tess_work *w)
 }
 
 /* Of a batch, its first call. */
-static void describe(struct tess_work *w, char *text, size_t room)
+static void describe_work(struct tess_work *w, char *text, size_t room)
 {
 	tess_call_desc_write(w->group->desc, &w->coll, &w->key, w->group->size);
 	tess_call_desc_format(w->group->desc, w->group->members, text, room);
@@ -213,11 +217,11 @@ void tess_call_report(struct tess_group *g, int64_t now)
 	if (g->size > 1)
 		g->world->link.add_call(g->world->link.self, g->desc);
 	g->unreported = false;
-	g->report_at = now + NOTE_EVERY;
+	g->report_at = now + REPORT_INTERVAL;
 }
 
-static void tell_one(struct tess_group *g, const struct tess_coll *c, const struct tess_call_key *key,
-                     int64_t now)
+static void report_call(struct tess_group *g, const struct tess_coll *c,
+                        const struct tess_call_key *key, int64_t now)
 {
 	if (g->unreported && memcmp(&g->desc->key, key, sizeof *key))
 		tess_call_report(g, now); /* of a later call, which would be forgotten */
@@ -226,17 +230,17 @@ static void tell_one(struct tess_group *g, const struct tess_coll *c, const stru
 	tess_call_report(g, now);
 }
 
-static void tell(struct tess_work *w)
+static void report_work(struct tess_work *w)
 {
 	int64_t now = tess_now();
 
 	if (!w->report_at)
 		return;
 	if (!w->batch)
-		tell_one(w->group, &w->coll, &w->key, now);
+		report_call(w->group, &w->coll, &w->key, now);
 	for (uint32_t i = 0; w->batch && i < w->n; i++)
 		if (w->batch[i].unreported)
-			tell_one(w->group, &w->batch[i].coll, &w->batch[i].key, now);
+			report_call(w->group, &w->batch[i].coll, &w->batch[i].key, now);
 	w->report_at = 0;
 }
 
@@ -250,7 +254,7 @@ void tess_group_report_last(struct tess_group *g)
  * Tells the others of the call, if they are to know at once. False: nobody is to know yet, and the
  * note can be written while the call is under way.
  */
-static bool announce(struct tess_work *w, int64_t now)
+static bool announce_call(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
 	bool tells = !g->backend->compares || w->key.channel || now >= g->report_at;
@@ -267,7 +271,7 @@ static bool announce(struct tess_work *w, int64_t now)
 }
 
 /* How it has ended, for its caller and for the recorder. */
-static tess_status settle(struct tess_work *w, tess_status st)
+static tess_status settle_work(struct tess_work *w, tess_status st)
 {
 	struct tess_flight *f = w->group->world->flight;
 	int64_t now = f ? tess_ticks_now(&w->group->ticks) : 0;
@@ -280,12 +284,12 @@ static tess_status settle(struct tess_work *w, tess_status st)
 }
 
 /* This rank's deadline has passed: who is behind, and in which of the calls? */
-static tess_status late(struct tess_work *w, const char *sentence)
+static tess_status fail_deadline(struct tess_work *w, const char *sentence)
 {
-	struct tess_call_key key[ASKED] = { w->key };
+	struct tess_call_key key[BATCH_KEYS_MAX] = { w->key };
 	int32_t n = w->batch ? 0 : 1;
 
-	for (uint32_t i = 0; w->batch && i < w->n && n < ASKED; i++)
+	for (uint32_t i = 0; w->batch && i < w->n && n < BATCH_KEYS_MAX; i++)
 		key[n++] = w->batch[i].key;
 	return tess_world_deadline_passed(w->group->world, key, n, sentence);
 }
@@ -295,12 +299,12 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	struct tess_world *world = w->group->world;
 	char text[560], sentence[TESS_SENTENCE];
 
-	tell(w);
-	settle(w, why); /* before the record is written */
-	describe(w, text, sizeof text);
+	report_work(w);
+	settle_work(w, why); /* before the record is written */
+	describe_work(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
-		w->state = late(w, sentence);
+		w->state = fail_deadline(w, sentence);
 	} else {
 		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name,
 		         tess_error());
@@ -310,12 +314,12 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 }
 
 /* What has begun is the caller's; what could not stays with the group. */
-static tess_status hand_out(struct tess_work *w, tess_status st, struct tess_work **out)
+static tess_status hand_out_work(struct tess_work *w, tess_status st, struct tess_work **out)
 {
 	if (w->emulation)
-		tell(w);
+		report_work(w);
 	if (st)
-		return settle(w, st);
+		return settle_work(w, st);
 	*out = w;
 	return TESS_OK;
 }
@@ -334,29 +338,29 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	w = tess_work_take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
-	st = complete(g, c, now, &w->coll, &shape);
+	st = complete_call(g, c, now, &w->coll, &shape);
 	if (st) {
 		w->state = TESS_OK;
 		tess_work_drop(w);
 		return st;
 	}
 	w->key = tess_call_number(g, &w->coll);
-	w->coll.fingerprint = print(g, &w->coll, &w->key, shape);
-	noted = announce(w, now);
+	w->coll.fingerprint = compute_fingerprint(g, &w->coll, &w->key, shape);
+	noted = announce_call(w, now);
 	lost = tess_world_check(g->world);
-	st = lost ? lost : begin(g, w, shape);
+	st = lost ? lost : start_on_backend(g, w, shape);
 	if (!noted)
 		tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
 	if (st && !lost)
 		st = tess_work_failed(w, st, w->coll.deadline);
-	return hand_out(w, st, out);
+	return hand_out_work(w, st, out);
 }
 
 /* One call of a batch: told and written down before any of them begins. */
-static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t now)
+static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
 	c->key = tess_call_number(g, &c->coll);
-	c->coll.fingerprint = print(g, &c->coll, &c->key, NULL);
+	c->coll.fingerprint = compute_fingerprint(g, &c->coll, &c->key, NULL);
 	c->unreported = g->backend->compares && !c->key.channel && now < g->report_at;
 	if (c->key.channel)
 		tess_group_report_last(g); /* messages have numbers of their own */
@@ -368,7 +372,7 @@ static bool announce_in(struct tess_group *g, struct tess_work_call *c, int64_t 
 }
 
 /* All are checked before the first is announced. */
-static tess_status prepare(struct tess_work *w, const struct tess_coll *const *c)
+static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *const *c)
 {
 	int64_t now = tess_ticks_now(&w->group->ticks);
 	struct tess_call_shape *shape;
@@ -376,9 +380,9 @@ static tess_status prepare(struct tess_work *w, const struct tess_coll *const *c
 
 	w->report_at = 0;
 	for (uint32_t i = 0; i < w->n && !st; i++)
-		st = complete(w->group, c[i], now, &w->batch[i].coll, &shape);
+		st = complete_call(w->group, c[i], now, &w->batch[i].coll, &shape);
 	for (uint32_t i = 0; i < w->n && !st; i++)
-		if (announce_in(w->group, &w->batch[i], now))
+		if (announce_batch_call(w->group, &w->batch[i], now))
 			w->report_at = now + TESS_SLOW;
 	if (st)
 		return st;
@@ -407,7 +411,7 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	}
 	w->batch = calls;
 	w->n = n;
-	st = n ? prepare(w, c) : TESS_OK;
+	st = n ? prepare_batch(w, c) : TESS_OK;
 	if (!n || st) { /* nothing is under way */
 		w->state = TESS_OK;
 		if (st)
@@ -417,16 +421,16 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 		return st;
 	}
 	st = tess_world_check(g->world);
-	if (!st && (st = begin_batch(g, w)))
+	if (!st && (st = start_batch(g, w)))
 		st = tess_work_failed(w, st, w->coll.deadline);
-	return hand_out(w, st, out);
+	return hand_out_work(w, st, out);
 }
 
 /* ---- finishing --------------------------------------------------------------------------------------------- */
 
 static tess_status judge(const struct tess_group *g, const char *function, tess_status st)
 {
-	return tess_plugin_returned(g->backend, g->backend->name, function, NULL, st);
+	return tess_plugin_check_returned(g->backend, g->backend->name, function, NULL, st);
 }
 
 tess_status tess_group_wait_work(struct tess_group *g, void *self, void *work, int64_t deadline)
@@ -436,7 +440,7 @@ tess_status tess_group_wait_work(struct tess_group *g, void *self, void *work, i
 	return st == TESS_PENDING || st == TESS_ETIMEOUT ? TESS_ETIMEOUT : judge(g, "wait", st);
 }
 
-static tess_status look(struct tess_work *w)
+static tess_status test_work(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
 
@@ -452,13 +456,13 @@ static tess_status look(struct tess_work *w)
  * The backend knows two groups where the program knows one, and need not work for the one while this
  * rank is in the other: what is under way in either gets on. What fails will be found by who waits for it.
  */
-static void stir(const struct tess_work *w)
+static void progress_others(const struct tess_work *w)
 {
 	const struct tess_group *g = w->group;
 
 	for (struct tess_work *o = g->p2p_channel ? g->live : NULL; o; o = o->next)
 		if (o != w && o->state == TESS_PENDING)
-			look(o);
+			test_work(o);
 }
 
 /* Asks at growing pauses, and never waits in the backend, where it could be held. */
@@ -467,20 +471,20 @@ static tess_status poll_work(struct tess_work *w, int64_t deadline)
 	int64_t pause = 0;
 
 	for (;;) {
-		tess_status st = look(w);
+		tess_status st = test_work(w);
 		struct timespec t;
 		int64_t now;
 
 		if (st != TESS_PENDING)
 			return st;
-		stir(w);
+		progress_others(w);
 		if ((st = tess_world_check(w->group->world)))
 			return st;
 		now = tess_now();
 		if (now >= deadline)
 			return TESS_ETIMEOUT;
 		if (now >= w->report_at)
-			tell(w);
+			report_work(w);
 		t = tess_timespec(pause);
 		nanosleep(&t, NULL);
 		pause = pause < TESS_MS ? pause + 5000 : TESS_MS;
@@ -495,23 +499,23 @@ tess_status tess_work_test(struct tess_work *w)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return settle(w, st);
-	st = look(w);
+		return settle_work(w, st);
+	st = test_work(w);
 	if (st == TESS_PENDING) {
 		int64_t now = tess_now();
 
-		stir(w);
+		progress_others(w);
 		if (now >= w->report_at)
-			tell(w);
+			report_work(w);
 		if (now < w->coll.deadline)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? tess_work_failed(w, st, w->coll.deadline) : settle(w, TESS_OK);
+	return st ? tess_work_failed(w, st, w->coll.deadline) : settle_work(w, TESS_OK);
 }
 
 /* Until it is slow, and then to the end. */
-static tess_status await(struct tess_work *w, int64_t deadline)
+static tess_status wait_work(struct tess_work *w, int64_t deadline)
 {
 	struct tess_group *g = w->group;
 	tess_status st;
@@ -525,7 +529,7 @@ static tess_status await(struct tess_work *w, int64_t deadline)
 	st = tess_group_wait_work(g, g->self, w->work, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
-	tell(w);
+	report_work(w);
 	return tess_group_wait_work(g, g->self, w->work, deadline);
 }
 
@@ -537,11 +541,11 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return settle(w, st);
+		return settle_work(w, st);
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
-	st = await(w, deadline);
-	return st ? tess_work_failed(w, st, deadline) : settle(w, TESS_OK);
+	st = wait_work(w, deadline);
+	return st ? tess_work_failed(w, st, deadline) : settle_work(w, TESS_OK);
 }
 
 void tess_work_release(struct tess_work *w)

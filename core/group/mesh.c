@@ -9,14 +9,14 @@
 enum { DIMS = 8, NAME = 16, TEXT = DIMS * (NAME + 12) };
 static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
-struct dim {
+struct mesh_dim {
 	char name[NAME];
 	int32_t size; /* 0: left out, and not computed yet */
 	int32_t stride; /* world ranks from one coordinate to the next */
 };
 
-struct slice { /* along one dimension or several */
-	struct slice *next;
+struct mesh_slice { /* along one dimension or several */
+	struct mesh_slice *next;
 	struct tess_group *group;
 	char text[TEXT]; /* "tp", "dp,tp" */
 };
@@ -24,14 +24,14 @@ struct slice { /* along one dimension or several */
 struct tess_mesh {
 	struct tess_world *world;
 	int32_t ndims;
-	struct dim dim[DIMS];
-	struct slice *slices; /* the newest first */
+	struct mesh_dim dim[DIMS];
+	struct mesh_slice *slices; /* the newest first */
 	char text[TEXT]; /* with all sizes: "dp=2,tp=4" */
 };
 
 /* ---- its dimensions ------------------------------------------------------------------------------ */
 
-static tess_status bad_form(const char *text)
+static tess_status fail_bad_form(const char *text)
 {
 	return tess_fail(
 		TESS_EINVAL,
@@ -40,7 +40,7 @@ static tess_status bad_form(const char *text)
 		text, DIMS, NAME - 1);
 }
 
-static const struct dim *find_dim(const struct tess_mesh *m, const char *name, size_t len)
+static const struct mesh_dim *find_dim(const struct tess_mesh *m, const char *name, size_t len)
 {
 	for (int32_t i = 0; i < m->ndims; i++)
 		if (strlen(m->dim[i].name) == len && !memcmp(m->dim[i].name, name, len))
@@ -52,19 +52,19 @@ static const struct dim *find_dim(const struct tess_mesh *m, const char *name, s
 static tess_status read_dim(struct tess_mesh *m, const char *text, const char **at)
 {
 	size_t len = strspn(*at, letters);
-	struct dim *d = &m->dim[m->ndims];
+	struct mesh_dim *d = &m->dim[m->ndims];
 	const char *end = *at + len;
 	long size = 0;
 
 	if (!len || len >= NAME || m->ndims == DIMS)
-		return bad_form(text);
+		return fail_bad_form(text);
 	if (*end == '=') {
 		char *after;
 
 		size = strtol(end + 1, &after, 10);
 		if (strspn(end + 1, "0123456789") != (size_t)(after - end - 1) || size < 1 ||
 		    size > TESS_RANKS_MAX)
-			return bad_form(text);
+			return fail_bad_form(text);
 		end = after;
 	}
 	if (find_dim(m, *at, len))
@@ -78,14 +78,14 @@ static tess_status read_dim(struct tess_mesh *m, const char *text, const char **
 }
 
 /* The size that was left out, if one was; and whether all ranks have a place. */
-static tess_status complete(struct tess_mesh *m, const char *text)
+static tess_status complete_sizes(struct tess_mesh *m, const char *text)
 {
 	int32_t ranks = tess_world_size(m->world);
-	struct dim *open = NULL;
+	struct mesh_dim *open = NULL;
 	int64_t known = 1;
 
 	for (int32_t i = 0; i < m->ndims; i++) {
-		struct dim *d = &m->dim[i];
+		struct mesh_dim *d = &m->dim[i];
 
 		if (!d->size && open)
 			return tess_fail(
@@ -114,7 +114,7 @@ static tess_status complete(struct tess_mesh *m, const char *text)
 	return TESS_OK;
 }
 
-static tess_status read_text(struct tess_mesh *m, const char *text)
+static tess_status read_mesh(struct tess_mesh *m, const char *text)
 {
 	const char *at = text;
 	int32_t stride = 1;
@@ -124,9 +124,9 @@ static tess_status read_text(struct tess_mesh *m, const char *text)
 	while (!(st = read_dim(m, text, &at)) && *at == ',')
 		at++;
 	if (!st && *at)
-		st = bad_form(text);
+		st = fail_bad_form(text);
 	if (!st)
-		st = complete(m, text);
+		st = complete_sizes(m, text);
 	if (st)
 		return st;
 	for (int32_t i = m->ndims - 1; i >= 0; i--) {
@@ -141,18 +141,18 @@ static tess_status read_text(struct tess_mesh *m, const char *text)
 
 /* ---- slices -------------------------------------------------------------------------------------- */
 
-struct along { /* some dimensions, in an order */
+struct dim_list { /* some dimensions, in an order */
 	int32_t n, size;
-	const struct dim *dim[DIMS];
+	const struct mesh_dim *dim[DIMS];
 };
 
-static tess_status read_along(const struct tess_mesh *m, const char *text, struct along *out)
+static tess_status read_dims(const struct tess_mesh *m, const char *text, struct dim_list *out)
 {
-	struct along a = { .size = 1 };
+	struct dim_list a = { .size = 1 };
 
 	for (const char *at = text;; at++) {
 		size_t len = strcspn(at, ",");
-		const struct dim *d = find_dim(m, at, len);
+		const struct mesh_dim *d = find_dim(m, at, len);
 
 		if (!d)
 			return tess_fail(TESS_EINVAL,
@@ -174,7 +174,7 @@ static tess_status read_along(const struct tess_mesh *m, const char *text, struc
 }
 
 /* Where a rank of the world stands in these dimensions; the last one varies fastest. */
-static int32_t place(const struct along *a, int32_t rank)
+static int32_t compute_coordinate(const struct dim_list *a, int32_t rank)
 {
 	int32_t at = 0;
 
@@ -184,9 +184,9 @@ static int32_t place(const struct along *a, int32_t rank)
 }
 
 /* Which of all such groups it is in: its place in the other dimensions. */
-static int32_t colour(const struct tess_mesh *m, const struct along *a, int32_t rank)
+static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *a, int32_t rank)
 {
-	struct along rest = { .size = 1 };
+	struct dim_list rest = { .size = 1 };
 
 	for (int32_t i = 0; i < m->ndims; i++) {
 		bool other = true;
@@ -196,22 +196,22 @@ static int32_t colour(const struct tess_mesh *m, const struct along *a, int32_t 
 		if (other)
 			rest.dim[rest.n++] = &m->dim[i];
 	}
-	return place(&rest, rank);
+	return compute_coordinate(&rest, rank);
 }
 
 /* All ranks, in the order of the world: its group will do. */
-static bool is_world(const struct tess_mesh *m, const struct along *a)
+static bool is_world(const struct tess_mesh *m, const struct dim_list *a)
 {
 	if (a->size != tess_world_size(m->world))
 		return false;
 	for (int32_t r = 0; r < a->size; r++)
-		if (place(a, r) != r)
+		if (compute_coordinate(a, r) != r)
 			return false;
 	return true;
 }
 
-static tess_status open_group(const struct tess_mesh *m, const struct along *a,
-                              struct tess_group **out)
+static tess_status open_slice_group(const struct tess_mesh *m, const struct dim_list *a,
+                                    struct tess_group **out)
 {
 	struct tess_group *all = tess_world_group(m->world);
 	int32_t rank = tess_world_rank(m->world);
@@ -225,21 +225,22 @@ static tess_status open_group(const struct tess_mesh *m, const struct along *a,
 	for (int32_t i = 0; i < a->n && len < sizeof name - 1; i++)
 		len += (size_t)snprintf(name + len, sizeof name - len, "%s%s", i ? "_" : "",
 		                        a->dim[i]->name);
-	return tess_group_split(all, colour(m, a, rank), place(a, rank), name, out);
+	return tess_group_split(all, compute_colour(m, a, rank), compute_coordinate(a, rank), name,
+	                        out);
 }
 
 tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims)
 {
-	struct slice *s;
-	struct along a;
-	tess_status st = read_along(m, dims, &a);
+	struct mesh_slice *s;
+	struct dim_list a;
+	tess_status st = read_dims(m, dims, &a);
 
 	if (st || tess_mesh_group(m, dims))
 		return st;
 	s = calloc(1, sizeof *s);
 	if (!s)
 		return tess_fail(TESS_ENOMEM, "no memory for a slice of a mesh");
-	st = open_group(m, &a, &s->group);
+	st = open_slice_group(m, &a, &s->group);
 	if (st) {
 		free(s);
 		return st;
@@ -253,7 +254,7 @@ tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims)
 /* ---- the mesh ------------------------------------------------------------------------------------ */
 
 /* All ranks have asked for the mesh that rank 0 has. */
-static tess_status agree(const struct tess_mesh *m)
+static tess_status compare_meshes(const struct tess_mesh *m)
 {
 	char first[TEXT], text[3 * TEXT];
 	tess_status st;
@@ -277,9 +278,9 @@ tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_m
 	if (!m)
 		return tess_fail(TESS_ENOMEM, "no memory for a mesh");
 	m->world = w;
-	st = read_text(m, text);
+	st = read_mesh(m, text);
 	if (!st)
-		st = agree(m);
+		st = compare_meshes(m);
 	for (int32_t i = 0; i < m->ndims && !st; i++)
 		st = tess_mesh_slice(m, m->dim[i].name);
 	if (st)
@@ -291,7 +292,7 @@ tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_m
 
 struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims)
 {
-	for (const struct slice *s = m->slices; s; s = s->next)
+	for (const struct mesh_slice *s = m->slices; s; s = s->next)
 		if (!strcmp(s->text, dims))
 			return s->group;
 	return NULL;
@@ -299,23 +300,23 @@ struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims)
 
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims)
 {
-	struct along a;
+	struct dim_list a;
 
-	return read_along(m, dims, &a) ? 0 : a.size;
+	return read_dims(m, dims, &a) ? 0 : a.size;
 }
 
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims)
 {
-	struct along a;
+	struct dim_list a;
 
-	return read_along(m, dims, &a) ? -1 : place(&a, tess_world_rank(m->world));
+	return read_dims(m, dims, &a) ? -1 : compute_coordinate(&a, tess_world_rank(m->world));
 }
 
 void tess_mesh_close(struct tess_mesh *m)
 {
 	if (!m)
 		return;
-	for (struct slice *s = m->slices, *next; s; s = next) {
+	for (struct mesh_slice *s = m->slices, *next; s; s = next) {
 		next = s->next;
 		if (s->group != tess_world_group(m->world))
 			tess_group_close(s->group);

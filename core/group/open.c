@@ -9,17 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MOST = 15 }; /* letters of a name, before its colour */
+enum { NAME_MAX_LETTERS = 15 }; /* letters of a name, before its colour */
 
-static void destroy(struct tess_group *g)
+static void destroy_group(struct tess_group *g)
 {
 	for (struct tess_work *w = g->spare, *next; w; w = next) {
 		next = w->next;
 		free(w);
 	}
-	for (struct tess_shared_region *room = g->regions, *next; room; room = next) {
-		next = room->next;
-		free(room);
+	for (struct tess_shared_region *region = g->regions, *next; region; region = next) {
+		next = region->next;
+		free(region);
 	}
 	free(g->members);
 	free(g->sent);
@@ -31,7 +31,7 @@ static void destroy(struct tess_group *g)
 }
 
 /* The roster becomes the group's; NULL: no memory, and it is freed. */
-static struct tess_group *make(struct tess_world *w, struct tess_members *who)
+static struct tess_group *make_group(struct tess_world *w, struct tess_members *who)
 {
 	struct tess_group *g = calloc(1, sizeof *g);
 	size_t n = who ? (size_t)who->n : 0;
@@ -46,17 +46,17 @@ static struct tess_group *make(struct tess_world *w, struct tess_members *who)
 	};
 	g->rank = tess_members_find(who, w->rank);
 	tess_members_key(who, g->key);
-	tess_ticks_look(&g->ticks); /* how fast they are is known by the time the ranks have met */
+	tess_ticks_sync(&g->ticks); /* how fast they are is known by the time the ranks have met */
 	g->sent = calloc(n, sizeof *g->sent);
 	g->received = calloc(n, sizeof *g->received);
 	g->desc = malloc(tess_call_desc_size(who->n));
 	if (g->sent && g->received && g->desc)
 		return g;
-	destroy(g);
+	destroy_group(g);
 	return NULL;
 }
 
-static tess_status no_memory(int32_t n)
+static tess_status fail_no_memory(int32_t n)
 {
 	return tess_fail(TESS_ENOMEM, "no memory for a group of %d ranks", n);
 }
@@ -83,7 +83,7 @@ tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status w
 }
 
 /* Whether the backend lacks a collective that the group makes of messages. */
-static bool lacks_any(const struct tess_group *g)
+static bool lacks_collective(const struct tess_group *g)
 {
 	struct tess_coll c = { .size = sizeof c, .mem = TESS_HOST };
 
@@ -106,7 +106,7 @@ void tess_group_abort(struct tess_group *g)
 }
 
 /* The backend's groups. */
-static void leave(struct tess_group *g)
+static void close_backend_groups(struct tess_group *g)
 {
 	if (g->p2p_channel)
 		g->backend->close(g->p2p_channel);
@@ -118,10 +118,10 @@ static void leave(struct tess_group *g)
  * Together with all members; a group of one rank needs nobody. The group is the world's then, or is
  * destroyed.
  */
-static tess_status enter(struct tess_group *g, const struct tess_group *parent)
+static tess_status open_backend_groups(struct tess_group *g, const struct tess_group *parent)
 {
 	struct tess_world *w = g->world;
-	char aside[TESS_MEMBERS_KEY + 8];
+	char p2p_name[TESS_MEMBERS_KEY + 8];
 	struct tess_join how = { .size = sizeof how,
 		                 .rank = g->rank,
 		                 .nranks = g->size,
@@ -139,16 +139,16 @@ static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 	}
 	if (!parent || g->size > 1)
 		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
-	if (!st && g->size > 1 && lacks_any(g)) {
-		snprintf(aside, sizeof aside, "%s/aside", g->key);
-		how.name = aside;
+	if (!st && g->size > 1 && lacks_collective(g)) {
+		snprintf(p2p_name, sizeof p2p_name, "%s/aside", g->key);
+		how.name = p2p_name;
 		how.parent = g->self;
 		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->p2p_channel);
 	}
 	if (st) {
 		st = tess_fail_in(st, "%s", w->backend->name);
-		leave(g);
-		destroy(g);
+		close_backend_groups(g);
+		destroy_group(g);
 		return st;
 	}
 	pthread_mutex_lock(&w->lock);
@@ -162,8 +162,8 @@ static tess_status enter(struct tess_group *g, const struct tess_group *parent)
 
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 {
-	struct tess_group *g = make(w, tess_members_new(0, "world", w->size));
-	tess_status st = g ? enter(g, NULL) : no_memory(w->size);
+	struct tess_group *g = make_group(w, tess_members_new(0, "world", w->size));
+	tess_status st = g ? open_backend_groups(g, NULL) : fail_no_memory(w->size);
 
 	if (!st)
 		*out = g;
@@ -172,38 +172,38 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 
 /* ---- groups of some ranks -------------------------------------------------------------------- */
 
-struct wish { /* what a rank says of itself */
+struct split_request { /* what a rank says of itself */
 	int64_t colour, key;
 	int64_t number; /* of its splits so far: what makes ids unique */
 	char name[32];
 };
 
-struct candidate {
+struct split_candidate {
 	int64_t key;
 	int32_t rank; /* in the parent */
 };
 
-static int by_key(const void *a, const void *b)
+static int compare_candidates(const void *a, const void *b)
 {
-	const struct candidate *x = a, *y = b;
+	const struct split_candidate *x = a, *y = b;
 
 	return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->rank - y->rank;
 }
 
-static tess_status check_name(const char *name)
+static tess_status check_group_name(const char *name)
 {
 	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
 
-	if (len && !name[len] && len <= NAME_MOST)
+	if (len && !name[len] && len <= NAME_MAX_LETTERS)
 		return TESS_OK;
 	return tess_fail(
 		TESS_EINVAL,
 		"a group cannot be named \"%.40s\": a name is 1 to %d letters of a-z 0-9 _", name,
-		NAME_MOST);
+		NAME_MAX_LETTERS);
 }
 
 /* All ranks of the parent have called the groups by one name, or all hear who has not. */
-static tess_status check_names(const struct tess_group *parent, const struct wish *all)
+static tess_status compare_names(const struct tess_group *parent, const struct split_request *all)
 {
 	char text[256];
 
@@ -213,19 +213,20 @@ static tess_status check_names(const struct tess_group *parent, const struct wis
 		snprintf(text, sizeof text,
 		         "a split of group %s is named %s by rank %d, but %s by rank %d; all ranks "
 		         "make the same calls in the same order",
-		         parent->members->name, all[0].name, parent->members->member[0], all[r].name,
-		         parent->members->member[r]);
+		         parent->members->name, all[0].name, parent->members->member[0],
+		         all[r].name, parent->members->member[r]);
 		return tess_world_post_failure(parent->world, TESS_EMISMATCH, text);
 	}
 	return TESS_OK;
 }
 
 /* The ranks of this one's colour, in order; NULL: no memory. */
-static struct tess_members *assemble(const struct tess_group *parent, const struct wish *all)
+static struct tess_members *assemble_members(const struct tess_group *parent,
+                                             const struct split_request *all)
 {
 	const int32_t *world = parent->members->member;
-	const struct wish *mine = &all[parent->rank];
-	struct candidate *c = calloc((size_t)parent->size, sizeof *c);
+	const struct split_request *mine = &all[parent->rank];
+	struct split_candidate *c = calloc((size_t)parent->size, sizeof *c);
 	struct tess_members *who = NULL;
 	char name[TESS_GROUP_NAME];
 	uint32_t id, size = (uint32_t)parent->world->size;
@@ -233,11 +234,12 @@ static struct tess_members *assemble(const struct tess_group *parent, const stru
 
 	for (int32_t r = 0; c && r < parent->size; r++)
 		if (all[r].colour == mine->colour)
-			c[n++] = (struct candidate){ .key = all[r].key, .rank = r };
+			c[n++] = (struct split_candidate){ .key = all[r].key, .rank = r };
 	if (c) {
-		qsort(c, (size_t)n, sizeof *c, by_key);
+		qsort(c, (size_t)n, sizeof *c, compare_candidates);
 		id = 1 + (uint32_t)world[c[0].rank] + size * (uint32_t)all[c[0].rank].number;
-		snprintf(name, sizeof name, "%.*s/%d", NAME_MOST, mine->name, (int)mine->colour);
+		snprintf(name, sizeof name, "%.*s/%d", NAME_MAX_LETTERS, mine->name,
+		         (int)mine->colour);
 		who = tess_members_new(id, name, n);
 	}
 	for (int32_t i = 0; who && i < n; i++)
@@ -250,14 +252,14 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
                              const char *name, struct tess_group **out)
 {
 	struct tess_world *w = parent->world;
-	struct wish mine = { .colour = colour, .key = key }, *all;
+	struct split_request mine = { .colour = colour, .key = key }, *all;
 	struct tess_group *g = NULL;
 	uint32_t id;
 	tess_status st;
 
 	if (!name)
 		name = "split";
-	st = check_name(name);
+	st = check_group_name(name);
 	if (st)
 		return st;
 	memcpy(mine.name, name, strlen(name));
@@ -265,13 +267,13 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 	all = calloc((size_t)parent->size, sizeof *all);
 	st = all ? tess_all_gather(parent, &mine, all, sizeof mine / sizeof(int64_t), TESS_I64,
 	                           "tess_group_split")
-	         : no_memory(parent->size);
+	         : fail_no_memory(parent->size);
 	if (!st)
-		st = check_names(parent, all);
+		st = compare_names(parent, all);
 	if (!st && colour >= 0) {
-		g = make(w, assemble(parent, all));
+		g = make_group(w, assemble_members(parent, all));
 		id = g ? g->members->id : 0;
-		st = g ? enter(g, parent) : no_memory(parent->size);
+		st = g ? open_backend_groups(g, parent) : fail_no_memory(parent->size);
 		if (st) /* the others wait for this rank */
 			st = tess_opening_failed(w, id, st, tess_error());
 	}
@@ -314,13 +316,13 @@ void tess_group_close(struct tess_group *g)
 		tess_group_report_last(g);
 		w->link.leave_group(w->link.self, g->members->id);
 	}
-	leave(g);
+	close_backend_groups(g);
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;
 		tess_work_free(work);
 		free(work);
 	}
-	destroy(g);
+	destroy_group(g);
 	tess_fail(TESS_OK, "%s", said); /* what a backend says of works that it drops is no news */
 }
 

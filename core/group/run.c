@@ -9,9 +9,9 @@
 #include "core/base/status.h"
 #include "core/registry/returned.h"
 
-enum { LOOK = 2000 }; /* ns that are spent on looks before the call goes on as a work */
+enum { POLL_BUDGET = 2000 }; /* ns that are spent on looks before the call goes on as a work */
 
-struct quick {
+struct short_call {
 	struct tess_group *group;
 	struct tess_call_shape *shape;
 	struct tess_call_key key;
@@ -20,7 +20,7 @@ struct quick {
 	int64_t begun, now; /* ns; at the last look. 0: nothing is written down */
 };
 
-static void book(struct quick *q)
+static void book_call(struct short_call *q)
 {
 	struct tess_group *g = q->group;
 	struct tess_coll *c = &q->shape->call;
@@ -34,19 +34,20 @@ static void book(struct quick *q)
 }
 
 /* The clock is what a look waits for: it takes about as long as a line between two cores. */
-static int32_t meanwhile(void *arg)
+static int32_t book_and_tick(void *arg)
 {
-	struct quick *q = arg;
+	struct short_call *q = arg;
 
 	q->now = tess_ticks_now(&q->group->ticks);
 	if (q->begun)
-		return q->now - q->begun < LOOK;
-	book(q);
+		return q->now - q->begun < POLL_BUDGET;
+	book_call(q);
 	return 1;
 }
 
 /* Whether the call may go the short way. The work is for when it turns out to be long. */
-static bool is_quick(struct tess_group *g, const struct tess_coll *c, struct tess_call_shape **shape)
+static bool fits_short_path(struct tess_group *g, const struct tess_coll *c,
+                            struct tess_call_shape **shape)
 {
 	const struct tess_backend *b = g->backend;
 
@@ -59,13 +60,13 @@ static bool is_quick(struct tess_group *g, const struct tess_coll *c, struct tes
 }
 
 /* Not over at once: `st` is TESS_PENDING, or how it has failed. */
-static tess_status go_on(struct quick *q, tess_status st, void *work)
+static tess_status continue_as_work(struct short_call *q, tess_status st, void *work)
 {
 	struct tess_group *g = q->group;
 	struct tess_work *w = tess_work_take(g);
 
 	if (!q->begun)
-		meanwhile(q);
+		book_and_tick(q);
 	w->coll = q->shape->call;
 	w->key = q->key;
 	w->flight = q->flight;
@@ -74,17 +75,18 @@ static tess_status go_on(struct quick *q, tess_status st, void *work)
 		w->work = work;
 		st = tess_work_wait(w, 0);
 	} else {
-		st = tess_plugin_judge(g->backend, g->backend->name, "run", w->coll.where, st);
+		st = tess_plugin_check_status(g->backend, g->backend->name, "run", w->coll.where,
+		                              st);
 		st = tess_work_failed(w, st, w->coll.deadline);
 	}
 	tess_work_drop(w);
 	return st;
 }
 
-static tess_status run_quick(struct tess_group *g, const struct tess_coll *c,
-                             struct tess_call_shape *shape)
+static tess_status run_short_path(struct tess_group *g, const struct tess_coll *c,
+                                  struct tess_call_shape *shape)
 {
-	struct quick q; /* no more of it is written than is needed */
+	struct short_call q; /* no more of it is written than is needed */
 	void *work;
 	tess_status st = tess_world_check(g->world);
 
@@ -100,9 +102,9 @@ static tess_status run_quick(struct tess_group *g, const struct tess_coll *c,
 	shape->call.dst = c->dst;
 	shape->call.stream = c->stream;
 	shape->call.where = c->where;
-	st = g->backend->run(g->self, &shape->call, meanwhile, &q, &work);
+	st = g->backend->run(g->self, &shape->call, book_and_tick, &q, &work);
 	if (st)
-		return go_on(&q, st, work);
+		return continue_as_work(&q, st, work);
 	tess_flight_end(g->world->flight, q.flight, TESS_OK, q.now);
 	return TESS_OK;
 }
@@ -113,8 +115,8 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	struct tess_work *w;
 	tess_status st;
 
-	if (is_quick(g, c, &shape))
-		return run_quick(g, c, shape);
+	if (fits_short_path(g, c, &shape))
+		return run_short_path(g, c, shape);
 	st = tess_group_start(g, c, &w);
 	if (st)
 		return st;

@@ -11,20 +11,21 @@ bool tess_group_has_shared_memory(const struct tess_group *g)
 	return g->size > 1 && g->backend->alloc && g->backend->free;
 }
 
-static struct tess_shared_region *room_new(const struct tess_group *g, uint64_t bytes)
+static struct tess_shared_region *make_region(const struct tess_group *g, uint64_t bytes)
 {
-	struct tess_shared_region *room = calloc(1, sizeof *room + (size_t)g->size * sizeof *room->peer);
+	struct tess_shared_region *region =
+		calloc(1, sizeof *region + (size_t)g->size * sizeof *region->peer);
 
-	if (room)
-		room->bytes = bytes;
-	return room;
+	if (region)
+		region->bytes = bytes;
+	return region;
 }
 
 /* The memory is of use only where every rank reaches every other's. */
-static bool complete(const struct tess_group *g, const struct tess_shared_region *room)
+static bool reaches_all(const struct tess_group *g, const struct tess_shared_region *region)
 {
 	for (int32_t r = 0; r < g->size; r++)
-		if (!room->peer[r])
+		if (!region->peer[r])
 			return false;
 	return true;
 }
@@ -32,7 +33,7 @@ static bool complete(const struct tess_group *g, const struct tess_shared_region
 tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 {
 	int64_t most = (int64_t)*bytes;
-	struct tess_shared_region *room;
+	struct tess_shared_region *region;
 	void *mine;
 	tess_status st;
 
@@ -42,57 +43,61 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	st = tess_all_reduce(g, &most, &most, 1, TESS_I64, TESS_MAX, "alloc");
 	if (st)
 		return st;
-	room = room_new(g, (uint64_t)most);
-	if (!room)
+	region = make_region(g, (uint64_t)most);
+	if (!region)
 		return tess_world_backend_failed(g->world, TESS_ENOMEM, "no memory for a room");
-	st = TESS_PLUGIN_CALL(g->backend, NULL, alloc, g->self, room->bytes, &mine, room->peer);
+	st = TESS_PLUGIN_CALL(g->backend, NULL, alloc, g->self, region->bytes, &mine, region->peer);
 	if (st) {
-		free(room);
-		return st == TESS_ENOMEM ? st : tess_world_backend_failed(g->world, st, tess_error());
+		free(region);
+		return st == TESS_ENOMEM ? st
+		                         : tess_world_backend_failed(g->world, st, tess_error());
 	}
-	room->mine = mine;
-	room->id = ++g->nregions;
-	if (!complete(g, room)) {
+	region->mine = mine;
+	region->id = ++g->nregions;
+	if (!reaches_all(g, region)) {
 		g->backend->free(g->self, mine);
-		free(room);
+		free(region);
 		return tess_fail(TESS_ENOTSUP, "a rank is out of reach of another's memory");
 	}
-	room->next = g->regions;
-	g->regions = room;
-	*bytes = room->bytes;
+	region->next = g->regions;
+	g->regions = region;
+	*bytes = region->bytes;
 	*out = mine;
 	return TESS_OK;
 }
 
 void tess_group_free(struct tess_group *g, void *mine)
 {
-	for (struct tess_shared_region **at = &g->regions, *room; (room = *at); at = &room->next)
-		if (room->mine == mine) {
-			*at = room->next;
+	for (struct tess_shared_region **at = &g->regions, *region; (region = *at);
+	     at = &region->next)
+		if (region->mine == mine) {
+			*at = region->next;
 			g->backend->free(g->self, mine);
-			free(room);
+			free(region);
 			return;
 		}
 }
 
-const struct tess_shared_region *tess_group_find_region(const struct tess_group *g, const void *p, uint64_t bytes)
+const struct tess_shared_region *tess_group_find_region(const struct tess_group *g, const void *p,
+                                                        uint64_t bytes)
 {
-	const struct tess_shared_region *room = g->regions;
+	const struct tess_shared_region *region = g->regions;
 
-	for (; room; room = room->next) {
-		uintptr_t begin = (uintptr_t)room->mine, at = (uintptr_t)p;
+	for (; region; region = region->next) {
+		uintptr_t begin = (uintptr_t)region->mine, at = (uintptr_t)p;
 
-		if (at >= begin && at - begin <= room->bytes && room->bytes - (at - begin) >= bytes)
+		if (at >= begin && at - begin <= region->bytes &&
+		    region->bytes - (at - begin) >= bytes)
 			break;
 	}
-	return room;
+	return region;
 }
 
 const struct tess_shared_region *tess_group_region_of(const struct tess_group *g, int64_t id)
 {
-	const struct tess_shared_region *room = g->regions;
+	const struct tess_shared_region *region = g->regions;
 
-	while (room && room->id != id)
-		room = room->next;
-	return room;
+	while (region && region->id != id)
+		region = region->next;
+	return region;
 }

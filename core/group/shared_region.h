@@ -30,7 +30,8 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out);
 void tess_group_free(struct tess_group *g, void *mine);
 
 /* The room that all of [p, p + bytes) lies in; NULL: none. Borrowed. */
-const struct tess_shared_region *tess_group_find_region(const struct tess_group *g, const void *p, uint64_t bytes);
+const struct tess_shared_region *tess_group_find_region(const struct tess_group *g, const void *p,
+                                                        uint64_t bytes);
 /* The room with this id; NULL: none. */
 const struct tess_shared_region *tess_group_region_of(const struct tess_group *g, int64_t id);
 

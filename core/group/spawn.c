@@ -22,29 +22,29 @@ enum {
 	LAST_WORDS_MS = 1000
 }; /* as a launcher gives ranks after a failure, before they are spoken of */
 
-struct spawned {
+struct spawned_rank {
 	pthread_t thread;
-	struct tess_coordinator *hub;
+	struct tess_coordinator *coordinator;
 	int32_t rank, size;
 	tess_status (*fn)(struct tess_world *world, void *arg);
 	void *arg;
-	int news; /* an eventfd: a rank has ended, or the job has failed */
+	int event_fd; /* an eventfd: a rank has ended, or the job has failed */
 	bool started;
 	atomic_bool ended;
 	tess_status st;
 	char sentence[TESS_SENTENCE];
 };
 
-static tess_status live(struct spawned *s)
+static tess_status run_rank(struct spawned_rank *s)
 {
 	struct tess_world *w;
 	tess_status st = tess_world_make(s->rank, s->size, &w);
 
 	if (st) {
-		tess_coordinator_fail(s->hub, s->rank, st, tess_error());
+		tess_coordinator_fail(s->coordinator, s->rank, st, tess_error());
 		return st;
 	}
-	st = tess_link_thread(s->hub, s->rank, &w->handler, &w->link);
+	st = tess_link_thread(s->coordinator, s->rank, &w->handler, &w->link);
 	if (!st)
 		st = tess_world_enter(w, true, false);
 	if (!st && (st = s->fn(w, s->arg)))
@@ -56,7 +56,7 @@ static tess_status live(struct spawned *s)
 	return st;
 }
 
-static void wake(int news)
+static void wake_spawner(int news)
 {
 	uint64_t one = 1;
 
@@ -64,42 +64,42 @@ static void wake(int news)
 		return; /* it is awake: the count cannot be full otherwise */
 }
 
-static void *live_in_thread(void *arg)
+static void *run_rank_thread(void *arg)
 {
-	struct spawned *s = arg;
-	int news = s->news;
+	struct spawned_rank *s = arg;
+	int news = s->event_fd;
 
-	s->st = live(s);
+	s->st = run_rank(s);
 	if (s->st)
 		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
 	atomic_store(&s->ended, true);
-	wake(news);
+	wake_spawner(news);
 	return NULL;
 }
 
-static void hear_failure(void *arg, const struct tess_failure *f)
+static void handle_spawn_failure(void *arg, const struct tess_failure *f)
 {
 	(void)f;
-	wake(*(const int *)arg);
+	wake_spawner(*(const int *)arg);
 }
 
-static void start_all(struct spawned *s, int32_t n)
+static void start_threads(struct spawned_rank *s, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++) {
-		int err = pthread_create(&s[r].thread, NULL, live_in_thread, &s[r]);
+		int err = pthread_create(&s[r].thread, NULL, run_rank_thread, &s[r]);
 		char text[128];
 
 		s[r].started = !err;
 		if (!err)
 			continue;
 		snprintf(text, sizeof text, "no thread for rank %d of %d: %s", r, n, strerror(err));
-		tess_coordinator_fail(s->hub, r, TESS_EIO, text);
+		tess_coordinator_fail(s->coordinator, r, TESS_EIO, text);
 		return;
 	}
 }
 
 /* The first rank that has not returned; -1: all have. */
-static int32_t find_running(struct spawned *s, int32_t n)
+static int32_t find_running(struct spawned_rank *s, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)
 		if (s[r].started && !atomic_load(&s[r].ended))
@@ -111,7 +111,8 @@ static int32_t find_running(struct spawned *s, int32_t n)
  * Until all of them have ended, at SIGUSR1 they write their records; or one has not returned in the time that a
  * call has, after the job has failed: which.
  */
-static int32_t await_all(struct tess_coordinator *hub, struct spawned *s, int32_t n, int knock)
+static int32_t wait_for_threads(struct tess_coordinator *hub, struct spawned_rank *s, int32_t n,
+                                int knock)
 {
 	int64_t until = 0, timeout = 0;
 	struct tess_failure first;
@@ -120,18 +121,18 @@ static int32_t await_all(struct tess_coordinator *hub, struct spawned *s, int32_
 	int32_t r;
 
 	while ((r = find_running(s, n)) >= 0) {
-		struct pollfd p[2] = { { .fd = s->news, .events = POLLIN },
+		struct pollfd p[2] = { { .fd = s->event_fd, .events = POLLIN },
 			               { .fd = knock, .events = POLLIN } };
 
 		poll(p, 2, until ? tess_ms_left(until) : -1);
-		if (p[0].revents && read(s->news, &count, sizeof count) < 0)
+		if (p[0].revents && read(s->event_fd, &count, sizeof count) < 0)
 			continue;
 		if (p[1].revents && read(knock, &count, sizeof count) > 0)
 			tess_coordinator_request_records(hub);
 		if (!until && tess_coordinator_failure(hub, &first)) {
 			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
 		} else if (until && tess_now() >= until && !said) {
-			if (tess_option_seconds("timeout", &timeout))
+			if (tess_option_get_seconds("timeout", &timeout))
 				timeout = 0;
 			tess_log(TESS_ERROR, "comm",
 			         "%s; rank %d has not returned since, and has %g s to do so",
@@ -146,15 +147,17 @@ static int32_t await_all(struct tess_coordinator *hub, struct spawned *s, int32_
 }
 
 /* Starts all of them, and returns when they have ended: -1; or which was left behind. */
-static int32_t run_all(struct tess_coordinator *hub, struct spawned *s, int32_t n)
+static int32_t run_threads(struct tess_coordinator *hub, struct spawned_rank *s, int32_t n)
 {
 	int knock = tess_flight_on(tess_option("flight")) ? tess_sigusr1_open() : -1;
-	struct tess_failure_handler ear = { .on_failure = hear_failure, .sigusr1_fd = -1, .arg = &s->news };
+	struct tess_failure_handler ear = { .on_failure = handle_spawn_failure,
+		                            .sigusr1_fd = -1,
+		                            .arg = &s->event_fd };
 	int32_t left;
 
 	tess_coordinator_add_handler(hub, &ear);
-	start_all(s, n);
-	left = await_all(hub, s, n, knock);
+	start_threads(s, n);
+	left = wait_for_threads(hub, s, n, knock);
 	for (int32_t r = 0; r < n; r++)
 		if (s[r].started && atomic_load(&s[r].ended))
 			pthread_join(s[r].thread, NULL);
@@ -166,7 +169,8 @@ static int32_t run_all(struct tess_coordinator *hub, struct spawned *s, int32_t 
 }
 
 /* The job's first failure, or that of a rank. */
-static tess_status judge(struct tess_coordinator *hub, const struct spawned *s, int32_t n, int32_t left)
+static tess_status get_spawn_result(struct tess_coordinator *hub, const struct spawned_rank *s,
+                                    int32_t n, int32_t left)
 {
 	struct tess_failure first;
 	tess_status st = tess_coordinator_failure(hub, &first);
@@ -188,7 +192,7 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 {
 	tess_status st = tess_option_add("world", tess_world_options);
 	struct tess_coordinator *hub;
-	struct spawned *s;
+	struct spawned_rank *s;
 	int32_t left;
 	int news;
 
@@ -206,17 +210,17 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 		goto out;
 	}
 	for (int32_t r = 0; r < n; r++) {
-		s[r].hub = hub;
+		s[r].coordinator = hub;
 		s[r].rank = r;
 		s[r].size = n;
 		s[r].fn = fn;
 		s[r].arg = arg;
-		s[r].news = news;
+		s[r].event_fd = news;
 	}
-	left = run_all(hub, s, n);
-	st = judge(hub, s, n, left);
+	left = run_threads(hub, s, n);
+	st = get_spawn_result(hub, s, n, left);
 	if (left >= 0) { /* it may go on with all of this, and in plugins */
-		tess_registry_keep();
+		tess_registry_skip_quit();
 		return st;
 	}
 out:

@@ -39,7 +39,7 @@ const struct tess_option tess_world_options[] = {
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-static json_t *groups(const struct tess_world *w)
+static json_t *describe_groups(const struct tess_world *w)
 {
 	json_t *all = json_array();
 
@@ -53,7 +53,7 @@ static json_t *groups(const struct tess_world *w)
 	return all;
 }
 
-static const struct tess_members *roster_of(void *arg, uint32_t id)
+static const struct tess_members *find_members(void *arg, uint32_t id)
 {
 	const struct tess_world *w = arg;
 	const struct tess_group *g = w->groups;
@@ -64,16 +64,16 @@ static const struct tess_members *roster_of(void *arg, uint32_t id)
 }
 
 /* Writes down where this rank is, with the lock; `f` is why, NULL: somebody wants to know. */
-static void record(struct tess_world *w, const struct tess_failure *f)
+static void write_record(struct tess_world *w, const struct tess_failure *f)
 {
-	const struct tess_members_lookup rosters = { .find = roster_of, .arg = w };
+	const struct tess_members_lookup rosters = { .find = find_members, .arg = w };
 	json_t *about;
 
 	if (!w->flight)
 		return;
 	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
 	                  "process", (int)getpid(), "backend",
-	                  w->groups ? w->groups->backend->name : "", "groups", groups(w));
+	                  w->groups ? w->groups->backend->name : "", "groups", describe_groups(w));
 	if (about && f)
 		json_object_set_new(about, "failure", json_string(f->sentence));
 	if (!about || tess_flight_write(w->flight, about, &rosters))
@@ -81,26 +81,26 @@ static void record(struct tess_world *w, const struct tess_failure *f)
 		         about ? tess_error() : "no memory for the flight record");
 }
 
-static void record_wanted(void *arg)
+static void handle_record_request(void *arg)
 {
 	struct tess_world *w = arg;
 
 	pthread_mutex_lock(&w->lock);
 	if (!w->failed) /* then it was written, as things were */
-		record(w, NULL);
+		write_record(w, NULL);
 	pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-static void poisoned(void *arg, const struct tess_failure *f)
+static void handle_failure(void *arg, const struct tess_failure *f)
 {
 	struct tess_world *w = arg;
 
 	pthread_mutex_lock(&w->lock);
 	if (!w->failed) {
 		w->first = *f;
-		record(w, f); /* before anybody hears of it, and may end */
+		write_record(w, f); /* before anybody hears of it, and may end */
 		for (struct tess_group *g = w->groups; g; g = g->next)
 			tess_group_abort(g);
 		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
@@ -115,7 +115,7 @@ tess_status tess_world_failure(struct tess_world *w)
 	return tess_fail(atomic_load(&w->failed), "%s", w->first.sentence);
 }
 
-static void await_poison(struct tess_world *w, int ms)
+static void wait_for_failure(struct tess_world *w, int ms)
 {
 	struct timespec until = tess_timespec(tess_now() + ms * (int64_t)TESS_MS);
 	int err = 0;
@@ -130,26 +130,26 @@ static void await_poison(struct tess_world *w, int ms)
  * What was posted comes back as the job's first failure; where nobody answers, it is that of this
  * rank.
  */
-static tess_status conclude(struct tess_world *w, tess_status why, const char *sentence)
+static tess_status await_first_failure(struct tess_world *w, tess_status why, const char *sentence)
 {
 	struct tess_failure own = { .why = why, .rank = w->rank };
 	int64_t ms = w->timeout / 11 / TESS_MS; /* so that it is heard within a tenth */
 
-	await_poison(w, ms < ANSWER_MS        ? ANSWER_MS
-	                : ms > ANSWER_MOST_MS ? ANSWER_MOST_MS
-	                                      : (int)ms);
+	wait_for_failure(w, ms < ANSWER_MS        ? ANSWER_MS
+	                    : ms > ANSWER_MOST_MS ? ANSWER_MOST_MS
+	                                          : (int)ms);
 	if (w->size == 1)
 		snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
 	else
 		snprintf(own.sentence, sizeof own.sentence,
 		         "%.1400s; %s, which hosts the rendezvous, does not answer", sentence,
 		         *tess_option("rendezvous") ? "the launcher" : "rank 0");
-	poisoned(w, &own);
+	handle_failure(w, &own);
 	return tess_world_check(w);
 }
 
 /* A sentence that all ranks have agreed on names its rank already. */
-static void name_rank(const struct tess_world *w, const char *sentence, char *text)
+static void prefix_rank(const struct tess_world *w, const char *sentence, char *text)
 {
 	int rank, named = 0;
 
@@ -165,21 +165,21 @@ tess_status tess_world_post_failure(struct tess_world *w, tess_status why, const
 {
 	char text[TESS_SENTENCE];
 
-	name_rank(w, sentence, text);
+	prefix_rank(w, sentence, text);
 	if (!w->failed)
 		w->link.fail(w->link.self, why, text);
-	return conclude(w, why, text);
+	return await_first_failure(w, why, text);
 }
 
-tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_call_key *key, int32_t n,
-                            const char *sentence)
+tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_call_key *key,
+                                       int32_t n, const char *sentence)
 {
 	char text[TESS_SENTENCE];
 
-	name_rank(w, sentence, text);
+	prefix_rank(w, sentence, text);
 	if (!w->failed)
 		w->link.deadline_passed(w->link.self, key, n);
-	return conclude(w, TESS_ETIMEOUT, text);
+	return await_first_failure(w, TESS_ETIMEOUT, text);
 }
 
 tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence)
@@ -192,7 +192,7 @@ tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, con
 
 	snprintf(text, sizeof text, "%s", sentence);
 	if (by_others && w->size > 1)
-		await_poison(w, both ? CALLS_MS : CAUSE_MS);
+		wait_for_failure(w, both ? CALLS_MS : CAUSE_MS);
 	return w->failed ? tess_world_check(w) : tess_world_post_failure(w, why, text);
 }
 
@@ -227,7 +227,7 @@ static tess_status read_options(struct tess_world *w)
 	tess_status st = tess_option_add("world", tess_world_options);
 
 	if (!st)
-		st = tess_option_seconds("timeout", &w->timeout);
+		st = tess_option_get_seconds("timeout", &w->timeout);
 	if (st)
 		return st;
 	if (w->timeout <= 0)
@@ -247,8 +247,8 @@ tess_status tess_world_check_options(void)
 	return read_options(&w);
 }
 
-static tess_status choose_backend(int32_t size, bool threads, bool hosts,
-                                  const struct tess_backend **out)
+static tess_status choose_world_backend(int32_t size, bool threads, bool hosts,
+                                        const struct tess_backend **out)
 {
 	struct tess_choice choice;
 	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, hosts, &choice);
@@ -278,9 +278,10 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	}
 	w->rank = rank;
 	w->size = size;
-	w->handler = (struct tess_failure_handler){
-		.on_failure = poisoned, .on_record = record_wanted, .sigusr1_fd = -1, .arg = w
-	};
+	w->handler = (struct tess_failure_handler){ .on_failure = handle_failure,
+		                                    .on_record = handle_record_request,
+		                                    .sigusr1_fd = -1,
+		                                    .arg = w };
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
 	};
@@ -289,7 +290,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&w->failed_cond, &attr);
 	pthread_condattr_destroy(&attr);
-	tess_log_rank(rank, size);
+	tess_log_set_rank(rank, size);
 	*out = w;
 	return TESS_OK;
 }
@@ -312,7 +313,7 @@ void tess_world_destroy(struct tess_world *w)
 	if (w->link.self)
 		w->link.close(w->link.self);
 	tess_rendezvous_close(w->server);
-	tess_coordinator_close(w->hub);
+	tess_coordinator_close(w->coordinator);
 	tess_sigusr1_close(w->handler.sigusr1_fd);
 	tess_flight_close(w->flight);
 	pthread_cond_destroy(&w->failed_cond);
@@ -341,7 +342,7 @@ static tess_status compare_backends(struct tess_world *w)
 
 tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts)
 {
-	tess_status st = choose_backend(w->size, threads, hosts, &w->backend);
+	tess_status st = choose_world_backend(w->size, threads, hosts, &w->backend);
 
 	if (!st)
 		tess_opening_post(w, 0, w->size);
@@ -352,11 +353,11 @@ tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts)
 	return st ? tess_opening_failed(w, 0, st, tess_error()) : TESS_OK;
 }
 
-static tess_status connect_alone(struct tess_world *w)
+static tess_status connect_single_rank(struct tess_world *w)
 {
-	tess_status st = tess_coordinator_open(1, &w->hub);
+	tess_status st = tess_coordinator_open(1, &w->coordinator);
 
-	return st ? st : tess_link_thread(w->hub, 0, &w->handler, &w->link);
+	return st ? st : tess_link_thread(w->coordinator, 0, &w->handler, &w->link);
 }
 
 tess_status tess_world_open(struct tess_world **out)
@@ -366,12 +367,13 @@ tess_status tess_world_open(struct tess_world **out)
 	bool alone;
 	tess_status st = tess_option_add("world", tess_world_options);
 
-	if (st || (st = tess_rank_env_read(&seat)) || (st = tess_world_make(seat.rank, seat.size, &w)))
+	if (st || (st = tess_rank_env_read(&seat)) ||
+	    (st = tess_world_make(seat.rank, seat.size, &w)))
 		return st;
 	alone = seat.size == 1 && !*tess_option("rendezvous");
 	if (w->flight && !alone)
 		w->handler.sigusr1_fd = tess_sigusr1_open();
-	st = alone ? connect_alone(w) : tess_world_connect(w, &seat);
+	st = alone ? connect_single_rank(w) : tess_world_connect(w, &seat);
 	if (!st)
 		st = tess_world_enter(w, false, seat.hosts);
 	if (st)

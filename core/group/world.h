@@ -30,7 +30,7 @@ struct tess_world {
 	struct tess_store store; /* the line, as backends see it */
 	struct tess_link link;
 	struct tess_failure_handler handler;
-	struct tess_coordinator *hub; /* ours, where we are alone; else NULL */
+	struct tess_coordinator *coordinator; /* ours, where we are alone; else NULL */
 	struct tess_rendezvous *server; /* ours, where rank 0 hosts it */
 	struct tess_group *all;
 	struct tess_flight *flight; /* of the calls in all groups; NULL: not recorded */
@@ -107,8 +107,8 @@ static inline tess_status tess_world_check(struct tess_world *w)
 /* Posts a failure that names this rank, and returns what became of it: the job's first one, poisoned. */
 tess_status tess_world_post_failure(struct tess_world *w, tess_status why, const char *sentence);
 /* This rank's deadline has passed in these calls. As above. */
-tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_call_key *key, int32_t n,
-                            const char *sentence);
+tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_call_key *key,
+                                       int32_t n, const char *sentence);
 /* A backend has failed: waits a little for a cause that names a rank, else posts the backend's words. */
 tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence);
 
@@ -169,8 +169,9 @@ static inline struct tess_call_key tess_call_number(struct tess_group *g, const 
  * shape: it has, or NULL.
  */
 static inline void tess_call_describe(struct tess_group *g, const struct tess_coll *c,
-                                  const struct tess_call_key *key, const struct tess_call_shape *shape,
-                                  uint64_t flight, int64_t now)
+                                      const struct tess_call_key *key,
+                                      const struct tess_call_shape *shape, uint64_t flight,
+                                      int64_t now)
 {
 	if (shape && shape == g->described)
 		tess_call_desc_repeat(g->desc, c->fingerprint, key->number, c->where);

@@ -24,10 +24,13 @@
 #include <unistd.h>
 
 enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
-enum { RECORDS_MS = 1000, LOOK_MS = 10 }; /* how long records are waited for, and looked for */
+enum {
+	RECORDS_MS = 1000,
+	RECORDS_POLL_MS = 10
+}; /* how long records are waited for, and looked for */
 enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
-struct rank {
+struct launched_rank {
 	pid_t pid; /* 0: not started, or gone */
 	int status; /* of waitpid, when gone */
 	bool stopped; /* it ended because we wanted so */
@@ -35,31 +38,31 @@ struct rank {
 	int log; /* a file of its own, or -1 */
 };
 
-enum stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
+enum job_stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
 
-struct job {
+struct launch_job {
 	const struct tess_launch *how;
 	const struct tess_attempt *attempt;
-	struct tess_rendezvous *meet;
+	struct tess_rendezvous *rendezvous;
 	int signals, report; /* signalfd; where a rank that cannot exec says why */
 	int32_t alive;
-	enum stage stage;
+	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
 	int signal; /* that ended the job, or 0 */
-	int64_t records; /* until when those that somebody wants are waited for; 0: nobody does */
-	int32_t cause; /* the first rank that failed by itself, or -1 */
+	int64_t records_until; /* until when those that somebody wants are waited for; 0: nobody does */
+	int32_t first_failed; /* the first rank that failed by itself, or -1 */
 	const char *unwritten; /* what could not be written, or NULL; why: */
 	int error;
 	struct tess_sink out, err; /* our stdout and stderr */
-	struct pollfd *on; /* signals, sinks, then the outputs in line */
-	struct tess_output_mux **line;
+	struct pollfd *poll_fds; /* signals, sinks, then the outputs in line */
+	struct tess_output_mux **outputs;
 	nfds_t turn; /* which of them is looked at first */
-	struct rank rank[];
+	struct launched_rank rank[];
 };
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-static tess_status open_log(const struct job *j, int32_t r, int *out)
+static tess_status open_log(const struct launch_job *j, int32_t r, int *out)
 {
 	const struct tess_launch *how = j->how;
 	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
@@ -77,8 +80,8 @@ static tess_status open_log(const struct job *j, int32_t r, int *out)
 	return TESS_OK;
 }
 
-static tess_status listen_to(struct tess_output_mux *l, int32_t r, struct tess_sink *to, int log,
-                             int *end)
+static tess_status open_output(struct tess_output_mux *l, int32_t r, struct tess_sink *to, int log,
+                               int *end)
 {
 	int fd[2];
 
@@ -95,21 +98,21 @@ static tess_status listen_to(struct tess_output_mux *l, int32_t r, struct tess_s
 	return TESS_OK;
 }
 
-static tess_status start(struct job *j, int32_t r)
+static tess_status start_rank(struct launch_job *j, int32_t r)
 {
-	struct rank *rank = &j->rank[r];
+	struct launched_rank *rank = &j->rank[r];
 	int out = -1, err = -1;
 	pid_t pid;
 	struct tess_exec exec = { .rank = r, .parent = getpid(), .report = j->report };
 	tess_status st =
-		tess_exec_prepare(&exec, j->how, j->attempt, tess_rendezvous_path(j->meet));
+		tess_exec_prepare(&exec, j->how, j->attempt, tess_rendezvous_path(j->rendezvous));
 
 	if (!st)
 		st = open_log(j, r, &rank->log);
 	if (!st && !(j->how->stream && r == 0)) {
-		st = listen_to(&rank->out, r, &j->out, rank->log, &out);
+		st = open_output(&rank->out, r, &j->out, rank->log, &out);
 		if (!st)
-			st = listen_to(&rank->err, r, &j->err, rank->log, &err);
+			st = open_output(&rank->err, r, &j->err, rank->log, &err);
 	}
 	if (st)
 		goto out;
@@ -132,7 +135,7 @@ out:
 }
 
 /* `report` ends when every rank runs its program; an errno in it is why one does not. */
-static tess_status start_all(struct job *j)
+static tess_status start_ranks(struct launch_job *j)
 {
 	const struct tess_launch *how = j->how;
 	tess_status st = TESS_OK;
@@ -142,7 +145,7 @@ static tess_status start_all(struct job *j)
 		return tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
 	j->report = fd[1];
 	for (int32_t r = 0; r < how->nranks && !st; r++)
-		st = start(j, r);
+		st = start_rank(j, r);
 	close(fd[1]);
 	if (!st && read(fd[0], &why, sizeof why) == sizeof why)
 		st = tess_fail(why == ENOENT   ? TESS_ENOENT
@@ -157,7 +160,7 @@ static tess_status start_all(struct job *j)
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 /* A stopped process does not see SIGTERM before it goes on. */
-static void send_all(const struct job *j, int sig)
+static void signal_ranks(const struct launch_job *j, int sig)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
 		if (!j->rank[r].pid)
@@ -168,7 +171,7 @@ static void send_all(const struct job *j, int sig)
 	}
 }
 
-static void enter(struct job *j, enum stage stage)
+static void enter_stage(struct launch_job *j, enum job_stage stage)
 {
 	static const int last[] = { 0, LAST_WORDS_MS, TERM_MS, 0 };
 
@@ -177,17 +180,17 @@ static void enter(struct job *j, enum stage stage)
 	j->stage = stage;
 	j->until = last[stage] ? tess_now() + last[stage] * (int64_t)TESS_MS : 0;
 	if (stage == TERMINATING)
-		send_all(j, SIGTERM);
+		signal_ranks(j, SIGTERM);
 	if (stage == KILLING)
-		send_all(j, SIGKILL);
+		signal_ranks(j, SIGKILL);
 }
 
-static bool bad(const struct rank *rank)
+static bool has_failed(const struct launched_rank *rank)
 {
 	return !rank->pid && (!WIFEXITED(rank->status) || WEXITSTATUS(rank->status));
 }
 
-static void say_end(int status, char *text, size_t room)
+static void format_exit(int status, char *text, size_t room)
 {
 	if (WIFSIGNALED(status))
 		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
@@ -198,18 +201,18 @@ static void say_end(int status, char *text, size_t room)
 
 /* ---- where the ranks are --------------------------------------------------------------------- */
 
-static void describe_lost(const struct job *j, int32_t r, struct tess_lost_rank *l)
+static void describe_lost_rank(const struct launch_job *j, int32_t r, struct tess_lost_rank *l)
 {
-	const struct rank *rank = &j->rank[r];
+	const struct launched_rank *rank = &j->rank[r];
 
 	if (rank->pid || rank->stopped)
 		snprintf(l->how, sizeof l->how, "did not answer");
 	else
-		say_end(rank->status, l->how, sizeof l->how);
-	l->reached = tess_rendezvous_last_call(j->meet, r, l->told, sizeof l->told);
+		format_exit(rank->status, l->how, sizeof l->how);
+	l->reached = tess_rendezvous_last_call(j->rendezvous, r, l->told, sizeof l->told);
 }
 
-static void keep(const struct job *j, const json_t *merged)
+static void save_flight(const struct launch_job *j, const json_t *merged)
 {
 	int32_t again = j->attempt->number;
 	char path[4096], number[16] = "";
@@ -224,7 +227,7 @@ static void keep(const struct job *j, const json_t *merged)
 }
 
 /* Says which rank is behind, from the records that are there. */
-static void say_behind(const struct job *j, int32_t level)
+static void log_straggler(const struct launch_job *j, int32_t level)
 {
 	int32_t n = j->how->nranks;
 	struct tess_lost_rank *lost = calloc((size_t)n, sizeof *lost);
@@ -232,72 +235,73 @@ static void say_behind(const struct job *j, int32_t level)
 	json_t *merged = NULL;
 
 	for (int32_t r = 0; lost && r < n; r++)
-		describe_lost(j, r, &lost[r]);
+		describe_lost_rank(j, r, &lost[r]);
 	if (lost && *j->attempt->records &&
-	    !tess_straggler_find(j->attempt->records, n, lost, &merged, sentence, sizeof sentence)) {
+	    !tess_straggler_find(j->attempt->records, n, lost, &merged, sentence,
+	                         sizeof sentence)) {
 		if (*sentence || level == TESS_WARN) /* somebody has asked */
 			tess_log(level, "launch", "%s",
 			         *sentence ? sentence : "no rank is in a call");
-		keep(j, merged);
+		save_flight(j, merged);
 	}
 	json_decref(merged);
 	free(lost);
 }
 
-static void want_records(struct job *j)
+static void request_records(struct launch_job *j)
 {
 	tess_records_clear(j->attempt->records);
-	tess_rendezvous_request_records(j->meet);
-	j->records = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
+	tess_rendezvous_request_records(j->rendezvous);
+	j->records_until = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
 }
 
 /* The records that were wanted are there, or the time for them is over. */
-static void look_for_records(struct job *j)
+static void check_records(struct launch_job *j)
 {
 	bool all = true;
 
 	for (int32_t r = 0; r < j->how->nranks; r++)
 		all &= !j->rank[r].pid || tess_records_has(j->attempt->records, r);
-	if (!all && tess_now() < j->records)
+	if (!all && tess_now() < j->records_until)
 		return;
-	j->records = 0;
-	say_behind(j, TESS_WARN);
+	j->records_until = 0;
+	log_straggler(j, TESS_WARN);
 }
 
 /* A rank has ended badly by itself: the others are told, and have a moment. */
-static void blame(struct job *j, int32_t r)
+static void report_failed_rank(struct launch_job *j, int32_t r)
 {
 	char end[96], text[160];
 
-	if (j->cause < 0)
-		j->cause = r;
-	say_end(j->rank[r].status, end, sizeof end);
+	if (j->first_failed < 0)
+		j->first_failed = r;
+	format_exit(j->rank[r].status, end, sizeof end);
 	snprintf(text, sizeof text, "rank %d %s", r, end);
-	tess_rendezvous_fail(j->meet, r, TESS_EPEER, text);
-	enter(j, LAST_WORDS);
+	tess_rendezvous_fail(j->rendezvous, r, TESS_EPEER, text);
+	enter_stage(j, LAST_WORDS);
 }
 
-static void reap(struct job *j)
+static void reap_ranks(struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
-		struct rank *rank = &j->rank[r];
+		struct launched_rank *rank = &j->rank[r];
 
 		if (!rank->pid || waitpid(rank->pid, &rank->status, WNOHANG) != rank->pid)
 			continue;
 		rank->pid = 0;
 		rank->stopped = j->signal || j->stage >= TERMINATING;
 		j->alive--;
-		if (!bad(rank))
-			tess_rendezvous_rank_ended(j->meet, r);
-		if (bad(rank) && !rank->stopped)
-			blame(j, r);
+		if (!has_failed(rank))
+			tess_rendezvous_rank_ended(j->rendezvous, r);
+		if (has_failed(rank) && !rank->stopped)
+			report_failed_rank(j, r);
 		else if (r == 0 && j->signal == SIGINT)
-			enter(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
+			enter_stage(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
 	}
 }
 
 /* The terminal has sent its SIGINT to the ranks as well; kill(1) has not. */
-static void take_signals(struct job *j)
+static void take_signals(struct launch_job *j)
 {
 	struct signalfd_siginfo info;
 
@@ -307,27 +311,27 @@ static void take_signals(struct job *j)
 		if (sig == SIGCHLD)
 			continue;
 		if (sig == SIGUSR1) {
-			want_records(j);
+			request_records(j);
 			continue;
 		}
 		if (getppid() != j->attempt->parent) /* the launcher has been killed */
-			enter(j, KILLING);
+			enter_stage(j, KILLING);
 		if (sig == SIGINT && !j->signal) {
 			if (info.ssi_code != SI_KERNEL)
-				send_all(j, SIGINT);
+				signal_ranks(j, SIGINT);
 		} else {
-			enter(j, TERMINATING);
+			enter_stage(j, TERMINATING);
 		}
 		if (!j->signal)
 			j->signal = sig;
 	}
-	reap(j);
+	reap_ranks(j);
 }
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
 /* Nothing of it is to be lost without a word: what cannot be written ends the job. */
-static void check_written(struct job *j)
+static void check_written(struct launch_job *j)
 {
 	const struct tess_sink *sink[] = { &j->out, &j->err };
 
@@ -337,7 +341,7 @@ static void check_written(struct job *j)
 			j->error = sink[i]->error;
 		}
 	for (int32_t r = 0; r < j->how->nranks && !j->unwritten; r++) {
-		const struct rank *rank = &j->rank[r];
+		const struct launched_rank *rank = &j->rank[r];
 
 		if (rank->out.error || rank->err.error) {
 			j->unwritten = "a log of the ranks";
@@ -348,20 +352,21 @@ static void check_written(struct job *j)
 		return;
 	if (j->error == EPIPE && !j->signal) /* its reader has ended: "| head" */
 		j->signal = SIGPIPE;
-	enter(j, TERMINATING);
+	enter_stage(j, TERMINATING);
 }
 
 /* The descriptors to wait for; how many. *ready: there is something to do without waiting. */
-static nfds_t list_descriptors(struct job *j, bool *ready)
+static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 {
 	struct tess_sink *sink[] = { &j->out, &j->err };
 	nfds_t n = FIXED;
 
 	*ready = false;
-	j->on[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
+	j->poll_fds[0] = (struct pollfd){ .fd = j->signals, .events = POLLIN };
 	for (int i = 0; i < 2; i++)
-		j->on[1 + i] = (struct pollfd){ .fd = tess_sink_waits(sink[i]) ? sink[i]->fd : -1,
-			                        .events = POLLOUT };
+		j->poll_fds[1 + i] =
+			(struct pollfd){ .fd = tess_sink_waits(sink[i]) ? sink[i]->fd : -1,
+			                 .events = POLLOUT };
 	for (int32_t r = 0; r < j->how->nranks; r++) {
 		struct tess_output_mux *both[] = { &j->rank[r].out, &j->rank[r].err };
 
@@ -369,8 +374,8 @@ static nfds_t list_descriptors(struct job *j, bool *ready)
 			if (tess_lines_over(both[i]))
 				continue;
 			*ready |= both[i]->full && !tess_sink_waits(both[i]->to);
-			j->line[n] = both[i];
-			j->on[n++] = (struct pollfd){
+			j->outputs[n] = both[i];
+			j->poll_fds[n++] = (struct pollfd){
 				.fd = tess_lines_hungry(both[i]) ? both[i]->from : -1,
 				.events = POLLIN,
 			};
@@ -383,22 +388,22 @@ static nfds_t list_descriptors(struct job *j, bool *ready)
  * Passes on output, a piece of each rank, until something else happens or `until`; signals first. false: no
  * rank is left, and no output.
  */
-static bool attend(struct job *j, int64_t until)
+static bool poll_job(struct launch_job *j, int64_t until)
 {
 	bool ready;
 	nfds_t n = list_descriptors(j, &ready), lines = n - FIXED;
 
 	if (!lines && !j->alive && !tess_sink_waits(&j->out) && !tess_sink_waits(&j->err))
 		return false;
-	if (poll(j->on, n, ready ? 0 : until ? tess_ms_left(until) : -1) < 0)
+	if (poll(j->poll_fds, n, ready ? 0 : until ? tess_ms_left(until) : -1) < 0)
 		return true;
-	if (j->on[0].revents)
+	if (j->poll_fds[0].revents)
 		take_signals(j);
 	for (nfds_t i = 0; i < lines; i++) { /* not always the same one finds room first */
 		nfds_t at = FIXED + (i + j->turn) % lines;
 
-		if (j->on[at].revents || j->line[at]->full)
-			tess_output_mux_forward(j->line[at]);
+		if (j->poll_fds[at].revents || j->outputs[at]->full)
+			tess_output_mux_forward(j->outputs[at]);
 	}
 	j->turn++;
 	tess_sink_flush(&j->out);
@@ -411,22 +416,22 @@ static bool attend(struct job *j, int64_t until)
  * Until no rank is left and what they wrote is passed on, however slow it is read; after a signal that has
  * an end. A child of theirs that holds a pipe is killed; one that cannot be is not waited for.
  */
-static void see_to_end(struct job *j)
+static void run_to_end(struct launch_job *j)
 {
 	int64_t until;
 
 	while (j->alive) {
-		if (j->records) {
-			attend(j, tess_now() + LOOK_MS * (int64_t)TESS_MS);
-			look_for_records(j);
+		if (j->records_until) {
+			poll_job(j, tess_now() + RECORDS_POLL_MS * (int64_t)TESS_MS);
+			check_records(j);
 		} else {
-			attend(j, j->until);
+			poll_job(j, j->until);
 		}
 		if (j->until && tess_now() >= j->until)
-			enter(j, j->stage + 1);
+			enter_stage(j, j->stage + 1);
 	}
 	until = tess_now() + DRAIN_MS * (int64_t)TESS_MS;
-	while (tess_now() < until && attend(j, until))
+	while (tess_now() < until && poll_job(j, until))
 		;
 	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -437,32 +442,32 @@ static void see_to_end(struct job *j)
 	do {
 		if (j->signal && !until)
 			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
-	} while (attend(j, until) && !(until && tess_now() >= until));
+	} while (poll_job(j, until) && !(until && tess_now() >= until));
 }
 
 /*
  * Says who failed first, and what it said to the others if that names it; the status to exit with.
  */
-static int conclude(struct job *j)
+static int report_result(struct launch_job *j)
 {
 	char end[96], sentence[TESS_SENTENCE];
-	int32_t named = -1, r = j->cause;
-	tess_status why = tess_rendezvous_failure(j->meet, &named, sentence, sizeof sentence);
+	int32_t named = -1, r = j->first_failed;
+	tess_status why = tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence);
 	int status;
 
 	if (j->signal)
 		return 128 + j->signal;
 	if (r < 0)
 		return 0;
-	if (why && named >= 0 && bad(&j->rank[named]) && !j->rank[named].stopped)
+	if (why && named >= 0 && has_failed(&j->rank[named]) && !j->rank[named].stopped)
 		r = named; /* who saw it may have ended before the one that it happened to */
 	status = j->rank[r].status;
-	say_end(status, end, sizeof end);
+	format_exit(status, end, sizeof end);
 	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
 		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
-	say_behind(j, TESS_ERROR);
+	log_straggler(j, TESS_ERROR);
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -488,27 +493,28 @@ void tess_job_signals(sigset_t *out)
 	sigaddset(out, SIGUSR1);
 }
 
-static struct job *make_job(const struct tess_launch *how, const struct tess_attempt *attempt)
+static struct launch_job *make_job(const struct tess_launch *how,
+                                   const struct tess_attempt *attempt)
 {
 	size_t n = (size_t)how->nranks, most = 2 * n + FIXED;
-	struct job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
+	struct launch_job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
 
 	if (!j)
 		return NULL;
 	j->how = how;
 	j->attempt = attempt;
-	j->cause = -1;
+	j->first_failed = -1;
 	j->signals = -1;
 	for (size_t r = 0; r < n; r++)
 		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
 	tess_sink_open(&j->out, STDOUT_FILENO);
 	tess_sink_open(&j->err, STDERR_FILENO);
-	j->on = calloc(most, sizeof *j->on);
-	j->line = calloc(most, sizeof *j->line);
+	j->poll_fds = calloc(most, sizeof *j->poll_fds);
+	j->outputs = calloc(most, sizeof *j->outputs);
 	return j;
 }
 
-static void free_job(struct job *j)
+static void free_job(struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
 		tess_lines_close(&j->rank[r].out);
@@ -518,15 +524,15 @@ static void free_job(struct job *j)
 	}
 	tess_sink_close(&j->out);
 	tess_sink_close(&j->err);
-	tess_rendezvous_close(j->meet);
+	tess_rendezvous_close(j->rendezvous);
 	if (j->signals >= 0)
 		close(j->signals);
-	free(j->on);
-	free(j->line);
+	free(j->poll_fds);
+	free(j->outputs);
 	free(j);
 }
 
-static tess_status open_job(struct job *j)
+static tess_status open_job(struct launch_job *j)
 {
 	char name[96];
 	sigset_t set;
@@ -537,27 +543,28 @@ static tess_status open_job(struct job *j)
 	if (j->signals < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
 	name_attempt(j->attempt, name, sizeof name);
-	return tess_rendezvous_open(name, j->how->nranks, &j->meet);
+	return tess_rendezvous_open(name, j->how->nranks, &j->rendezvous);
 }
 
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
                          struct tess_end *out)
 {
-	struct job *j = make_job(how, attempt);
+	struct launch_job *j = make_job(how, attempt);
 	tess_status st;
 
 	if (!j)
 		return tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
-	st = j->on && j->line ? open_job(j)
-	                      : tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
+	st = j->poll_fds && j->outputs
+	             ? open_job(j)
+	             : tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
 	if (!st)
-		st = start_all(j);
+		st = start_ranks(j);
 	if (st)
-		enter(j, KILLING);
+		enter_stage(j, KILLING);
 	if (j->signals >= 0)
-		see_to_end(j);
+		run_to_end(j);
 	if (!st)
-		*out = (struct tess_end){ .status = conclude(j), .by_signal = j->signal != 0 };
+		*out = (struct tess_end){ .status = report_result(j), .by_signal = j->signal != 0 };
 	if (!st && j->unwritten && j->error != EPIPE)
 		st = tess_fail(TESS_EIO, "%s cannot be written: %s; the job was ended",
 		               j->unwritten, strerror(j->error));

@@ -45,7 +45,7 @@ static const char *backend_of(const struct tess_launch *how)
 	return backend ? backend : "auto";
 }
 
-static tess_status check(const struct tess_launch *how)
+static tess_status check_options(const struct tess_launch *how)
 {
 	const char *backend = backend_of(how);
 	const struct tess_backend *b;
@@ -55,7 +55,7 @@ static tess_status check(const struct tess_launch *how)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
 		                 TESS_RANKS_MAX);
 	/* one that cannot be opened is reported by the ranks */
-	if (strcmp(backend, "auto") != 0 && !tess_plugin_backend(backend, &b) &&
+	if (strcmp(backend, "auto") != 0 && !tess_plugin_find_backend(backend, &b) &&
 	    b->reach == TESS_REACH_PROCESS)
 		return tess_fail(
 			TESS_EINVAL,
@@ -76,7 +76,8 @@ static tess_status check(const struct tess_launch *how)
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-static tess_status run(const struct tess_launch *how, struct tess_attempt *attempt, int *status)
+static tess_status run_attempts(const struct tess_launch *how, struct tess_attempt *attempt,
+                                int *status)
 {
 	for (;; attempt->number++) {
 		struct tess_end end;
@@ -92,8 +93,8 @@ static tess_status run(const struct tess_launch *how, struct tess_attempt *attem
 	}
 }
 
-static _Noreturn void be_child(const struct tess_launch *how, struct tess_attempt *attempt,
-                               int report)
+static _Noreturn void run_child(const struct tess_launch *how, struct tess_attempt *attempt,
+                                int report)
 {
 	struct verdict v = { .st = TESS_OK };
 
@@ -101,7 +102,7 @@ static _Noreturn void be_child(const struct tess_launch *how, struct tess_attemp
 		_exit(1);
 	signal(SIGPIPE, SIG_IGN); /* output that is not read is an error of the write */
 	tess_subreaper_set(true);
-	v.st = run(how, attempt, &v.exit_status);
+	v.st = run_attempts(how, attempt, &v.exit_status);
 	if (v.st)
 		snprintf(v.sentence, sizeof v.sentence, "%s", tess_error());
 	if (getppid() != attempt->parent)
@@ -134,7 +135,7 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 }
 
 /* Passes signals on to the child until it ends; what the terminal sends it has got itself. */
-static int await(pid_t child, int signals)
+static int wait_for_child(pid_t child, int signals)
 {
 	struct signalfd_siginfo info;
 	int status;
@@ -149,8 +150,8 @@ static int await(pid_t child, int signals)
 }
 
 /* What the child says, or how it ended without a word. */
-static tess_status judge(const struct tess_attempt *attempt, int status, int report,
-                         int *exit_status)
+static tess_status read_verdict(const struct tess_attempt *attempt, int status, int report,
+                                int *exit_status)
 {
 	struct verdict v;
 
@@ -173,7 +174,7 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	struct sigaction chld;
 	int report[2], signals, lock = -1;
 	pid_t child;
-	tess_status st = check(how);
+	tess_status st = check_options(how);
 
 	if (st || (st = block_signals(&attempt.mask, &chld, &signals)))
 		return st;
@@ -192,13 +193,13 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	if (!child) {
 		close(report[0]);
 		close(signals);
-		be_child(how, &attempt, report[1]);
+		run_child(how, &attempt, report[1]);
 	}
 	close(report[1]);
 	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
 	else
-		st = judge(&attempt, await(child, signals), report[0], exit_status);
+		st = read_verdict(&attempt, wait_for_child(child, signals), report[0], exit_status);
 	tess_subreaper_set(false);
 	close(report[0]);
 out:

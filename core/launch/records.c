@@ -19,7 +19,7 @@
 
 #define TAIL ".records"
 
-enum { TRIES = 100 };
+enum { READ_TRIES = 100 };
 
 /* The lock of the directory, taken at once or not at all; -1: it is gone, or another has the lock. */
 static int lock_directory(const char *path)
@@ -41,7 +41,7 @@ int tess_records_make(char *path, size_t room)
 
 	snprintf(name, sizeof name, "%d-%" PRId64 TAIL, (int)getpid(), tess_now());
 	st = tess_socket_path(name, path, room);
-	while (!st && fd < 0 && tries++ < TRIES) {
+	while (!st && fd < 0 && tries++ < READ_TRIES) {
 		if (tries > 1) /* it was swept before it was locked */
 			poll(NULL, 0, 1);
 		if (mkdir(path, 0700) && errno != EEXIST)

@@ -19,7 +19,7 @@ void tess_subreaper_set(bool yes)
 	prctl(PR_SET_CHILD_SUBREAPER, (unsigned long)yes, 0UL, 0UL, 0UL);
 }
 
-static pid_t parent_of(const char *pid)
+static pid_t read_parent(const char *pid)
 {
 	char path[300], line[512], *end;
 	int parent = -1;
@@ -41,7 +41,7 @@ static void kill_children(void)
 	struct dirent *e;
 
 	while (d && (e = readdir(d)))
-		if (isdigit((unsigned char)*e->d_name) && parent_of(e->d_name) == getpid())
+		if (isdigit((unsigned char)*e->d_name) && read_parent(e->d_name) == getpid())
 			kill((pid_t)atoi(e->d_name), SIGKILL);
 	if (d)
 		closedir(d);

@@ -23,7 +23,7 @@ static const struct machine {
 };
 
 /* Class, byte order and machine lie at the same place in every ELF header. */
-static const char *machine_name(const ElfW(Ehdr) * head, bool foreign, char room[static 48])
+static const char *format_machine(const ElfW(Ehdr) * head, bool foreign, char text[static 48])
 {
 	unsigned number = foreign ? __builtin_bswap16(head->e_machine) : head->e_machine;
 	int bits = head->e_ident[EI_CLASS] == ELFCLASS64 ? 64 : 32;
@@ -33,17 +33,17 @@ static const char *machine_name(const ElfW(Ehdr) * head, bool foreign, char room
 		if (machines[i].number == number)
 			name = machines[i].name;
 	if (name)
-		snprintf(room, 48, "%s (%d bits)", name, bits);
+		snprintf(text, 48, "%s (%d bits)", name, bits);
 	else
-		snprintf(room, 48, "ELF machine %u (%d bits)", number, bits);
-	return room;
+		snprintf(text, 48, "ELF machine %u (%d bits)", number, bits);
+	return text;
 }
 
 /* Our own header, as the loader mapped it, says what fits. */
 static tess_status compare_machine(const ElfW(Ehdr) * theirs)
 {
 	const ElfW(Ehdr) * ours;
-	char room[2][48];
+	char text[2][48];
 	bool foreign;
 	Dl_info info;
 
@@ -55,8 +55,8 @@ static tess_status compare_machine(const ElfW(Ehdr) * theirs)
 	    theirs->e_machine == ours->e_machine)
 		return TESS_OK;
 	return tess_fail(TESS_EABI, "built for %s, this process is %s",
-	                 machine_name(theirs, foreign, room[0]),
-	                 machine_name(ours, false, room[1]));
+	                 format_machine(theirs, foreign, text[0]),
+	                 format_machine(ours, false, text[1]));
 }
 
 /* Mapping a file that ends before its segments do would kill the process where it touches them. */
@@ -112,7 +112,7 @@ static tess_status check_header(int fd)
 	return check_segments(fd, &head, (uint64_t)about.st_size);
 }
 
-tess_status tess_file_elf(const char *real)
+tess_status tess_file_check_elf(const char *real)
 {
 	int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	tess_status st;

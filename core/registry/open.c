@@ -11,19 +11,20 @@
 #include <string.h>
 
 /* A library built with -ffast-math would leave this thread without denormals, and with other bits. */
-static void *map(const char *real, int more)
+static void *map_file(const char *real, int flags)
 {
 	fenv_t before;
 	void *file;
 
 	fegetenv(&before);
-	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | more);
+	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | flags);
 	fesetenv(&before);
 	return file;
 }
 
 /* The descriptor that is defined in this very object, and the size of its symbol. */
-static tess_status find_own(void *file, const struct tess_plugin **own, uint64_t *room)
+static tess_status find_descriptor(void *file, const struct tess_plugin **descriptor,
+                                   uint64_t *size)
 {
 	struct link_map *mine = NULL, *where = NULL;
 	void *at = dlsym(file, "tess_plugin_v1");
@@ -43,13 +44,13 @@ static tess_status find_own(void *file, const struct tess_plugin **own, uint64_t
 	    info.dli_saddr != at || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
 		return tess_fail(TESS_EABI,
 		                 "its tess_plugin_v1 is not data; declare it with TESS_PLUGIN");
-	*own = at;
-	*room = symbol->st_size;
+	*descriptor = at;
+	*size = symbol->st_size;
 	return TESS_OK;
 }
 
 /* Its options as one table, declared under its file name. */
-static tess_status add_options(const struct tess_file *f, struct tess_arena *a)
+static tess_status declare_options(const struct tess_file *f, struct tess_arena *a)
 {
 	const struct tess_option *const *list = f->plugin.options;
 	struct tess_option *table;
@@ -68,7 +69,7 @@ static tess_status add_options(const struct tess_file *f, struct tess_arena *a)
 	return tess_option_add(f->name, table);
 }
 
-static tess_status start(struct tess_file *f, const struct tess_host *host)
+static tess_status init_plugin(struct tess_file *f, const struct tess_host *host)
 {
 	tess_status st = TESS_OK;
 
@@ -87,54 +88,56 @@ static tess_status start(struct tess_file *f, const struct tess_host *host)
 }
 
 /* Links may give one file several names, and one file may offer several kinds: it is started once. */
-static tess_status start_once(struct tess_file *f, struct tess_registry *r)
+static tess_status init_once(struct tess_file *f, struct tess_registry *r)
 {
-	const struct tess_file *twin = r->opened;
+	const struct tess_file *opened_before = r->opened;
 	tess_status st;
 
-	while (twin && twin->descriptor != f->descriptor)
-		twin = twin->opened;
+	while (opened_before && opened_before->descriptor != f->descriptor)
+		opened_before = opened_before->opened;
 	f->opened = r->opened;
 	r->opened = f;
-	if (twin)
-		return twin->status ? tess_fail(twin->status, "%s", twin->why) : TESS_OK;
-	st = add_options(f, &r->arena);
-	return st ? st : start(f, &r->host);
+	if (opened_before)
+		return opened_before->status
+		               ? tess_fail(opened_before->status, "%s", opened_before->why)
+		               : TESS_OK;
+	st = declare_options(f, &r->arena);
+	return st ? st : init_plugin(f, &r->host);
 }
 
-static tess_status load(struct tess_file *f, struct tess_registry *r)
+static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 {
-	const struct tess_plugin *own = NULL;
+	const struct tess_plugin *descriptor = NULL;
 	char real[PATH_MAX];
-	uint64_t room = 0;
+	uint64_t size = 0;
 	void *file;
 	tess_status st;
 
-	st = tess_file_trust(f->path, f->dir, real);
+	st = tess_file_check_trust(f->path, f->dir, real);
 	if (!st)
-		st = tess_file_elf(real);
+		st = tess_file_check_elf(real);
 	if (st)
 		return st;
-	file = map(real, 0);
+	file = map_file(real, 0);
 	if (!file)
 		return tess_fail(TESS_ENOTSUP, "the loader says: %s", dlerror());
-	st = find_own(file, &own, &room);
+	st = find_descriptor(file, &descriptor, &size);
 	if (!st)
-		st = tess_file_judge(f, r, own, room);
-	if (!st && !map(real, RTLD_NOLOAD | RTLD_NODELETE))
+		st = tess_file_check_tables(f, r, descriptor, size);
+	if (!st && !map_file(real, RTLD_NOLOAD | RTLD_NODELETE))
 		st = tess_fail(TESS_EIO, "it cannot be pinned: %s", dlerror());
 	if (st) {
 		dlclose(file);
 		return st;
 	}
-	f->descriptor = own;
-	return start_once(f, r);
+	f->descriptor = descriptor;
+	return init_once(f, r);
 }
 
 void tess_file_open(struct tess_file *f, struct tess_registry *r)
 {
-	f->judged = true;
-	f->status = load(f, r);
+	f->checked = true;
+	f->status = load_plugin(f, r);
 	if (!f->status) {
 		tess_log(TESS_DEBUG, "registry", "opened %s", f->path);
 		return;

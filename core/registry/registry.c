@@ -13,10 +13,10 @@ static struct tess_registry registry = {
 	.host = {
 		.size = sizeof(struct tess_host), .abi = TESS_ABI,
 		.fail = tess_fail, .log = tess_log, .option = tess_option,
-		.backend = tess_plugin_backend,
+		.backend = tess_plugin_find_backend,
 	},
 };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 const struct tess_host *tess_registry_host(void)
 {
@@ -30,12 +30,12 @@ void tess_registry_set_recording(
 	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x))
 /* clang-format on */
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	if (registry.host.redistribute != redistribute || registry.host.call != call) {
 		registry.host.redistribute = redistribute;
 		registry.host.call = call;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 }
 
 tess_status tess_registry_add_dir(const char *path)
@@ -44,18 +44,18 @@ tess_status tess_registry_add_dir(const char *path)
 
 	if (*path != '/')
 		return tess_fail(TESS_EINVAL, "plugins: \"%s\" is not an absolute path", path);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	if (registry.searched)
 		st = tess_fail(TESS_EINVAL,
 		               "%s: plugins have been looked up; name directories before that",
 		               path);
 	else
-		st = tess_registry_add(&registry, path, strlen(path), "program", true);
-	pthread_mutex_unlock(&lock);
+		st = tess_registry_append_dir(&registry, path, strlen(path), "program", true);
+	pthread_mutex_unlock(&registry_lock);
 	return st;
 }
 
-static bool has_name(const struct tess_file *f, const struct tess_offer *o, const char *name)
+static bool offers_name(const struct tess_file *f, const struct tess_offer *o, const char *name)
 {
 	const char *const *more = o->aliases;
 
@@ -68,23 +68,23 @@ static bool has_name(const struct tess_file *f, const struct tess_offer *o, cons
 }
 
 /* The nearest name that there is: of files, or of what the files of this kind offer. */
-static const char *nearest(int32_t kind, const char *name)
+static const char *find_nearest_name(int32_t kind, const char *name)
 {
 	const char *near = NULL;
-	size_t best = TESS_FAR;
+	size_t best = TESS_NEAREST_INIT;
 
 	for (const struct tess_file *f = registry.files; f; f = f->next) {
 		if (f->kind != kind)
 			continue;
-		if (kind <= TESS_DEVICES && tess_nearer(name, f->stem, &best))
+		if (kind <= TESS_DEVICES && tess_nearest_update(name, f->stem, &best))
 			near = f->stem;
 		for (size_t i = 0; i < f->noffers; i++) {
 			const struct tess_offer *o = &f->offers[i];
 
-			if (kind != TESS_MODELS && tess_nearer(name, o->name, &best))
+			if (kind != TESS_MODELS && tess_nearest_update(name, o->name, &best))
 				near = o->name;
 			for (const char *const *more = o->aliases; more && *more; more++)
-				if (tess_nearer(name, *more, &best))
+				if (tess_nearest_update(name, *more, &best))
 					near = *more;
 		}
 	}
@@ -105,9 +105,9 @@ static const char *list_types(size_t room, char *out)
 	return out;
 }
 
-static tess_status not_found(int32_t kind, const char *name)
+static tess_status fail_not_found(int32_t kind, const char *name)
 {
-	const char *near = nearest(kind, name), *word = tess_kind_names[kind];
+	const char *near = find_nearest_name(kind, name), *word = tess_plugin_kind_names[kind];
 	char what[160], untaken[80] = "", types[512] = "";
 	size_t n = 0;
 
@@ -115,7 +115,7 @@ static tess_status not_found(int32_t kind, const char *name)
 		return tess_fail(TESS_ENOENT, "the name of the %s is empty; name one, or unset %s",
 		                 word, kind == TESS_DEVICES ? "TESSERA_DEVICE" : "TESSERA_BACKEND");
 	for (const struct tess_file *f = registry.files; f; f = f->next)
-		n += f->kind == kind && f->judged && f->status && !f->shadowed;
+		n += f->kind == kind && f->checked && f->status && !f->shadowed;
 	if (n)
 		snprintf(untaken, sizeof untaken,
 		         "; %zu %s file%s not taken, and `tessera info` says why", n, word,
@@ -130,19 +130,19 @@ static tess_status not_found(int32_t kind, const char *name)
 	if (kind == TESS_MODELS)
 		list_types(sizeof types, types);
 	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s%s", word, name, what,
-	                 registry.tried, near ? "; did you mean " : "", near ? near : "",
+	                 registry.searched_paths, near ? "; did you mean " : "", near ? near : "",
 	                 near ? "?" : "", types, untaken);
 }
 
-static tess_status fail_clash(int32_t kind, const char *name, const struct tess_file *a,
-                              const struct tess_file *b)
+static tess_status fail_conflict(int32_t kind, const char *name, const struct tess_file *a,
+                                 const struct tess_file *b)
 {
 	return tess_fail(TESS_EINVAL, "%s %s: refused: two files offer it, %s and %s; remove one",
-	                 tess_kind_names[kind], name, a->path, b->path);
+	                 tess_plugin_kind_names[kind], name, a->path, b->path);
 }
 
 /* The only offer of `name` in the files of a kind, all of which are opened. */
-static tess_status look_up(int32_t kind, const char *name, const void **out)
+static tess_status find_offer(int32_t kind, const char *name, const void **out)
 {
 	const struct tess_file *in = NULL, *refused = NULL;
 	const void *table = NULL;
@@ -150,36 +150,36 @@ static tess_status look_up(int32_t kind, const char *name, const void **out)
 	for (struct tess_file *f = registry.files; f; f = f->next) {
 		if (f->kind != kind)
 			continue;
-		if (!f->judged)
+		if (!f->checked)
 			tess_file_open(f, &registry);
 		if (f->status && !refused && !strcmp(f->stem, name))
 			refused = f;
 		for (size_t i = 0; i < f->noffers && !f->status; i++) {
-			if (!has_name(f, &f->offers[i], name))
+			if (!offers_name(f, &f->offers[i], name))
 				continue;
 			if (in && in->descriptor != f->descriptor)
-				return fail_clash(kind, name, in, f);
+				return fail_conflict(kind, name, in, f);
 			in = f;
 			table = f->offers[i].table;
 		}
 	}
 	if (!table)
 		return refused ? tess_fail(refused->status, "%s", refused->why)
-		               : not_found(kind, name);
+		               : fail_not_found(kind, name);
 	*out = table;
 	return TESS_OK;
 }
 
 /* The offer of the file that is called so. */
-static tess_status open_named(int32_t kind, const char *name, const void **out)
+static tess_status open_plugin_named(int32_t kind, const char *name, const void **out)
 {
 	struct tess_file *f = registry.files;
 
 	while (f && (f->kind != kind || strcmp(f->stem, name) != 0))
 		f = f->next;
 	if (!f)
-		return not_found(kind, name);
-	if (!f->judged)
+		return fail_not_found(kind, name);
+	if (!f->checked)
 		tess_file_open(f, &registry);
 	if (f->status)
 		return tess_fail(f->status, "%s", f->why);
@@ -187,24 +187,25 @@ static tess_status open_named(int32_t kind, const char *name, const void **out)
 	return TESS_OK;
 }
 
-static tess_status find(int32_t kind, const char *name, const void **out)
+static tess_status find_table(int32_t kind, const char *name, const void **out)
 {
 	tess_status st;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	st = tess_registry_search(&registry);
 	if (!st)
-		st = kind <= TESS_DEVICES ? open_named(kind, name, out) : look_up(kind, name, out);
-	pthread_mutex_unlock(&lock);
+		st = kind <= TESS_DEVICES ? open_plugin_named(kind, name, out)
+		                          : find_offer(kind, name, out);
+	pthread_mutex_unlock(&registry_lock);
 	return st;
 }
 
 /* ---- backends over others ---------------------------------------------------------------- */
 
 /* With the lock. NULL: it was not asked for yet. */
-static const struct tess_wrapper *find_stack(const char *name)
+static const struct tess_wrapper *find_wrapper(const char *name)
 {
-	const struct tess_wrapper *s = registry.stacks;
+	const struct tess_wrapper *s = registry.wrappers;
 
 	while (s && strcmp(s->name, name) != 0)
 		s = s->next;
@@ -212,7 +213,7 @@ static const struct tess_wrapper *find_stack(const char *name)
 }
 
 /* What `over` made, as far as both sides know it. With the lock; NULL: no memory. */
-static const struct tess_wrapper *keep_stack(const char *name, const struct tess_backend *theirs)
+static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *theirs)
 {
 	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
 	uint32_t size = theirs->size;
@@ -224,22 +225,22 @@ static const struct tess_wrapper *keep_stack(const char *name, const struct tess
 	memcpy(&s->table, theirs, size < sizeof s->table ? size : sizeof s->table);
 	s->table.size = sizeof s->table;
 	s->table.name = s->name;
-	s->next = registry.stacks;
-	registry.stacks = s;
+	s->next = registry.wrappers;
+	registry.wrappers = s;
 	return s;
 }
 
 /* The plugin is asked without the lock: it asks us for the backend below. */
-static tess_status stack_up(const struct tess_backend *top, const char *name, const char *below,
-                            const struct tess_backend **out)
+static tess_status open_wrapper(const struct tess_backend *top, const char *name, const char *below,
+                                const struct tess_backend **out)
 {
 	const struct tess_backend *theirs = NULL;
 	const struct tess_wrapper *s;
 	tess_status st;
 
-	pthread_mutex_lock(&lock);
-	s = find_stack(name);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&registry_lock);
+	s = find_wrapper(name);
+	pthread_mutex_unlock(&registry_lock);
 	if (!s) {
 		st = top->wrap(below, &theirs);
 		if (st)
@@ -248,11 +249,11 @@ static tess_status stack_up(const struct tess_backend *top, const char *name, co
 			return tess_fail(TESS_EABI,
 			                 "backend %s: %s gave no table, which is a defect of it",
 			                 name, top->name);
-		pthread_mutex_lock(&lock);
-		s = find_stack(name);
+		pthread_mutex_lock(&registry_lock);
+		s = find_wrapper(name);
 		if (!s)
-			s = keep_stack(name, theirs);
-		pthread_mutex_unlock(&lock);
+			s = store_wrapper(name, theirs);
+		pthread_mutex_unlock(&registry_lock);
 	}
 	if (!s)
 		return tess_fail(TESS_ENOMEM, "backend %s: out of memory", name);
@@ -261,7 +262,7 @@ static tess_status stack_up(const struct tess_backend *top, const char *name, co
 }
 
 /* Whether the first of the names is among the others, too. */
-static bool over_itself(const char *top, const char *below)
+static bool wraps_itself(const char *top, const char *below)
 {
 	size_t n = strlen(top);
 
@@ -273,7 +274,7 @@ static bool over_itself(const char *top, const char *below)
 	return false;
 }
 
-tess_status tess_plugin_backend(const char *name, const struct tess_backend **out)
+tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out)
 {
 	const char *colon = strchr(name, ':');
 	const struct tess_backend *top;
@@ -283,7 +284,7 @@ tess_status tess_plugin_backend(const char *name, const struct tess_backend **ou
 
 	snprintf(first, sizeof first, "%.*s", colon ? (int)(colon - name) : (int)strlen(name),
 	         name);
-	st = find(TESS_BACKENDS, first, &table);
+	st = find_table(TESS_BACKENDS, first, &table);
 	if (st)
 		return st;
 	top = table;
@@ -293,41 +294,40 @@ tess_status tess_plugin_backend(const char *name, const struct tess_backend **ou
 		st = tess_fail(TESS_EINVAL, "backend %s: %s wraps no other one; name %s alone",
 		               name, first, first);
 	else if (!colon || !colon[1])
-		st = tess_fail(
-			TESS_EINVAL,
-			"backend %s wraps another one; name that after a colon: %s:NAME",
-			first, first);
-	else if (over_itself(first, colon + 1))
+		st = tess_fail(TESS_EINVAL,
+		               "backend %s wraps another one; name that after a colon: %s:NAME",
+		               first, first);
+	else if (wraps_itself(first, colon + 1))
 		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot wrap itself", name, first);
 	else
-		st = stack_up(top, name, colon + 1, out);
+		st = open_wrapper(top, name, colon + 1, out);
 	return st;
 }
 
-tess_status tess_plugin_device(const char *name, const struct tess_device **out)
+tess_status tess_plugin_find_device(const char *name, const struct tess_device **out)
 {
 	const void *table = NULL;
-	tess_status st = find(TESS_DEVICES, name, &table);
+	tess_status st = find_table(TESS_DEVICES, name, &table);
 
 	if (!st)
 		*out = table;
 	return st;
 }
 
-tess_status tess_plugin_style(const char *name, const struct tess_style **out)
+tess_status tess_plugin_find_style(const char *name, const struct tess_style **out)
 {
 	const void *table = NULL;
-	tess_status st = find(TESS_STYLES, name, &table);
+	tess_status st = find_table(TESS_STYLES, name, &table);
 
 	if (!st)
 		*out = table;
 	return st;
 }
 
-tess_status tess_plugin_model(const char *type, const struct tess_model **out)
+tess_status tess_plugin_find_model(const char *type, const struct tess_model **out)
 {
 	const void *table = NULL;
-	tess_status st = find(TESS_MODELS, type, &table);
+	tess_status st = find_table(TESS_MODELS, type, &table);
 
 	if (!st)
 		*out = table;
@@ -335,23 +335,23 @@ tess_status tess_plugin_model(const char *type, const struct tess_model **out)
 }
 
 /* A name of `b` that `a` has too, or NULL. */
-static const char *common_name(const struct tess_file *a, const struct tess_file *b)
+static const char *find_common_name(const struct tess_file *a, const struct tess_file *b)
 {
 	for (size_t i = 0; i < a->noffers; i++)
 		for (size_t j = 0; j < b->noffers; j++) {
 			const struct tess_offer *o = &b->offers[j];
 
-			if (b->kind != TESS_MODELS && has_name(a, &a->offers[i], o->name))
+			if (b->kind != TESS_MODELS && offers_name(a, &a->offers[i], o->name))
 				return o->name;
 			for (const char *const *more = o->aliases; more && *more; more++)
-				if (has_name(a, &a->offers[i], *more))
+				if (offers_name(a, &a->offers[i], *more))
 					return *more;
 		}
 	return NULL;
 }
 
 /* Both files of a pair that offer one name are to say so, though the rest of them is usable. */
-static tess_status note_clashes(void)
+static tess_status report_conflicts(void)
 {
 	for (struct tess_file *a = registry.files; a; a = a->next)
 		for (struct tess_file *b = a->next; b && !a->status; b = b->next) {
@@ -359,10 +359,10 @@ static tess_status note_clashes(void)
 
 			if (a->kind != b->kind || b->status || a->descriptor == b->descriptor)
 				continue;
-			name = common_name(a, b);
+			name = find_common_name(a, b);
 			if (!name)
 				continue;
-			fail_clash(a->kind, name, a, b);
+			fail_conflict(a->kind, name, a, b);
 			a->why = b->why = tess_arena_copy(&registry.arena, tess_error(),
 			                                  strlen(tess_error()));
 			if (!a->why)
@@ -375,15 +375,15 @@ tess_status tess_registry_open_all(void)
 {
 	tess_status st;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	st = tess_registry_search(&registry);
 	if (!st) {
 		for (struct tess_file *f = registry.files; f; f = f->next)
-			if (!f->judged)
+			if (!f->checked)
 				tess_file_open(f, &registry);
-		st = note_clashes();
+		st = report_conflicts();
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 	return st;
 }
 
@@ -391,14 +391,14 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 {
 	const struct tess_file *f;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	for (f = registry.files; f && i; i--)
 		f = f->next;
 	if (f)
 		*out = (struct tess_plugin_info){
 			.path = f->path,
 			.origin = f->dir->origin,
-			.kind = f->kind < 0 ? "" : tess_kind_names[f->kind],
+			.kind = f->kind < 0 ? "" : tess_plugin_kind_names[f->kind],
 			.status = f->status,
 			.why = f->why,
 			.abi = f->abi,
@@ -409,21 +409,21 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 			.offers = f->offers,
 			.noffers = f->noffers,
 		};
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 	return f != NULL;
 }
 
-bool tess_registry_may_read(const char *key)
+bool tess_registry_may_declare(const char *key)
 {
 	bool may = false;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	for (const struct tess_file *f = registry.files; f && !may; f = f->next) {
 		size_t len = strlen(f->stem);
 
-		may = !f->judged && !strncmp(key, f->stem, len) && (!key[len] || key[len] == '_');
+		may = !f->checked && !strncmp(key, f->stem, len) && (!key[len] || key[len] == '_');
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 	return may;
 }
 
@@ -431,32 +431,32 @@ bool tess_registry_dir_at(size_t i, const char **path, const char **origin)
 {
 	const struct tess_dir *d;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	for (d = registry.dirs; d && i; i--)
 		d = d->next;
 	if (d) {
 		*path = d->path;
 		*origin = d->origin;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 	return d != NULL;
 }
 
-void tess_registry_keep(void)
+void tess_registry_skip_quit(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened)
 		f->initialised = false;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 }
 
 void tess_registry_quit(void)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened) {
 		if (f->initialised && f->plugin.quit)
 			f->plugin.quit();
 		f->initialised = false;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&registry_lock);
 }

@@ -31,10 +31,10 @@ tess_status tess_registry_add_dir(const char *path);
  * the core's own copy: what the plugin's header did not know yet is NULL, required operations are not.
  * A backend's name may say what it wraps: "trace:gloo". TESS_EINVAL: it wraps none, or must.
  */
-tess_status tess_plugin_backend(const char *name, const struct tess_backend **out);
-tess_status tess_plugin_device(const char *name, const struct tess_device **out);
-tess_status tess_plugin_style(const char *name, const struct tess_style **out);
-tess_status tess_plugin_model(const char *type, const struct tess_model **out);
+tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out);
+tess_status tess_plugin_find_device(const char *name, const struct tess_device **out);
+tess_status tess_plugin_find_style(const char *name, const struct tess_style **out);
+tess_status tess_plugin_find_model(const char *type, const struct tess_model **out);
 
 /* The backend at the bottom of a name: "gloo" of "trace:gloo". */
 static inline const char *tess_backend_wrapped(const char *name)
@@ -59,10 +59,10 @@ void tess_registry_set_recording(
  * Whether the key of an option starts with the name of a plugin that is there but has not been opened: it
  * may be declared yet.
  */
-bool tess_registry_may_read(const char *key);
+bool tess_registry_may_declare(const char *key);
 
 /* A thread that cannot be ended may be in a plugin: quit() is called of none of them. */
-void tess_registry_keep(void);
+void tess_registry_skip_quit(void);
 
 /* Calls quit() of all opened plugins, last opened first, each once. No plugin is used afterwards. */
 void tess_registry_quit(void);

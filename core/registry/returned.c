@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 /* "style rowsplit (/dir/tess-style-rowsplit.so)"; a table that no file offers has its name alone. */
-static void name_plugin(const void *table, const char *name, char *text, size_t room)
+static void format_plugin(const void *table, const char *name, char *text, size_t room)
 {
 	struct tess_plugin_info info;
 
@@ -18,15 +18,15 @@ static void name_plugin(const void *table, const char *name, char *text, size_t 
 	snprintf(text, room, "plugin %s", name);
 }
 
-tess_status tess_plugin_judge(const void *table, const char *name, const char *function,
-                              const char *where, tess_status st)
+tess_status tess_plugin_check_status(const void *table, const char *name, const char *function,
+                                     const char *where, tess_status st)
 {
 	bool failure = st < TESS_OK && st >= TESS_EBUG;
 	char plugin[512];
 
 	if (failure && *tess_error())
 		return st;
-	name_plugin(table, name, plugin, sizeof plugin);
+	format_plugin(table, name, plugin, sizeof plugin);
 	if (failure)
 		return tess_fail(
 			st,

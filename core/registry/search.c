@@ -19,8 +19,8 @@ const struct tess_option tess_registry_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-tess_status tess_registry_add(struct tess_registry *r, const char *path, size_t len,
-                              const char *origin, bool named)
+tess_status tess_registry_append_dir(struct tess_registry *r, const char *path, size_t len,
+                                     const char *origin, bool user_named)
 {
 	struct tess_dir *dir = TESS_NEW(&r->arena, struct tess_dir, 1), **end = &r->dirs;
 	char *copy = tess_arena_copy(&r->arena, path, len);
@@ -30,12 +30,12 @@ tess_status tess_registry_add(struct tess_registry *r, const char *path, size_t 
 	for (; *end; end = &(*end)->next)
 		if (!strcmp((*end)->path, copy))
 			return TESS_OK;
-	*dir = (struct tess_dir){ .path = copy, .origin = origin, .named = named };
+	*dir = (struct tess_dir){ .path = copy, .origin = origin, .user_named = user_named };
 	*end = dir;
 	return TESS_OK;
 }
 
-static tess_status add_path(struct tess_registry *r, const char *list)
+static tess_status add_search_path(struct tess_registry *r, const char *list)
 {
 	tess_status st = TESS_OK;
 
@@ -43,7 +43,7 @@ static tess_status add_path(struct tess_registry *r, const char *list)
 		size_t len = strcspn(list, ":");
 
 		if (*list == '/')
-			st = tess_registry_add(r, list, len, "TESSERA_PLUGIN_PATH", true);
+			st = tess_registry_append_dir(r, list, len, "TESSERA_PLUGIN_PATH", true);
 		else if (len)
 			tess_log(TESS_WARN, "registry",
 			         "TESSERA_PLUGIN_PATH: \"%.*s\" is passed over: only absolute "
@@ -54,43 +54,43 @@ static tess_status add_path(struct tess_registry *r, const char *list)
 	return st;
 }
 
-static tess_status add_beside(struct tess_registry *r)
+static tess_status add_library_dir(struct tess_registry *r)
 {
 	char real[PATH_MAX];
 	const char *path;
 	Dl_info info;
 
-	if (!dladdr((void *)(uintptr_t)add_beside, &info) || !realpath(info.dli_fname, real))
+	if (!dladdr((void *)(uintptr_t)add_library_dir, &info) || !realpath(info.dli_fname, real))
 		return TESS_OK;
 	*strrchr(real, '/') = '\0';
 	path = tess_arena_format(&r->arena, "%s/tessera-%d", real, TESS_ABI);
 	if (!path)
 		return TESS_ENOMEM;
-	return tess_registry_add(r, path, strlen(path), "beside libtessera", false);
+	return tess_registry_append_dir(r, path, strlen(path), "beside libtessera", false);
 }
 
 /* "tess-style-rowsplit.so" is a style, rowsplit; kind stays -1 where a name has not this form. */
-static tess_status parse_name(struct tess_file *f, struct tess_arena *a)
+static tess_status parse_file_name(struct tess_file *f, struct tess_arena *a)
 {
 	const char *word = f->name + strlen("tess-");
 
 	f->kind = -1;
 	f->stem = f->why = "";
-	for (int32_t kind = 0; kind < TESS_KINDS; kind++) {
-		size_t len = strlen(tess_kind_names[kind]);
+	for (int32_t kind = 0; kind < TESS_PLUGIN_KINDS; kind++) {
+		size_t len = strlen(tess_plugin_kind_names[kind]);
 
-		if (strncmp(word, tess_kind_names[kind], len) != 0 || word[len] != '-')
+		if (strncmp(word, tess_plugin_kind_names[kind], len) != 0 || word[len] != '-')
 			continue;
 		f->stem =
 			tess_arena_copy(a, word + len + 1, strlen(word + len + 1) - strlen(".so"));
 		if (!f->stem)
 			return TESS_ENOMEM;
-		if (tess_name_fits(f->stem, ""))
+		if (tess_name_valid(f->stem, ""))
 			f->kind = kind;
 	}
 	if (f->kind >= 0)
 		return TESS_OK;
-	f->judged = true;
+	f->checked = true;
 	f->status = TESS_EINVAL;
 	f->why = tess_arena_format(
 		a,
@@ -100,7 +100,8 @@ static tess_status parse_name(struct tess_file *f, struct tess_arena *a)
 	return f->why ? TESS_OK : TESS_ENOMEM;
 }
 
-static tess_status add_file(struct tess_registry *r, const struct tess_dir *dir, const char *name)
+static tess_status add_plugin_file(struct tess_registry *r, const struct tess_dir *dir,
+                                   const char *name)
 {
 	struct tess_file *f = TESS_NEW(&r->arena, struct tess_file, 1), **at = &r->files;
 	const struct tess_file *before = NULL;
@@ -112,7 +113,7 @@ static tess_status add_file(struct tess_registry *r, const struct tess_dir *dir,
 	if (!f->path)
 		return TESS_ENOMEM;
 	f->name = f->path + strlen(dir->path) + 1;
-	if (parse_name(f, &r->arena))
+	if (parse_file_name(f, &r->arena))
 		return TESS_ENOMEM;
 	for (; *at && strcmp((*at)->name, f->name) <= 0; at = &(*at)->next)
 		if (!before && !strcmp((*at)->name, f->name))
@@ -121,20 +122,20 @@ static tess_status add_file(struct tess_registry *r, const struct tess_dir *dir,
 	*at = f;
 	if (!before)
 		return TESS_OK;
-	f->judged = f->shadowed = true;
+	f->checked = f->shadowed = true;
 	f->status = TESS_EINVAL;
 	f->why = tess_arena_format(&r->arena, "%s: shadowed by %s", f->path, before->path);
 	return f->why ? TESS_OK : TESS_ENOMEM;
 }
 
-static tess_status list_dir(struct tess_registry *r, const struct tess_dir *dir)
+static tess_status list_plugin_dir(struct tess_registry *r, const struct tess_dir *dir)
 {
 	tess_status st = TESS_OK;
 	struct dirent *entry;
 	DIR *files = opendir(dir->path);
 
 	if (!files) {
-		if (errno != ENOENT || dir->named)
+		if (errno != ENOENT || dir->user_named)
 			tess_log(TESS_WARN, "registry", "%s (%s): %s", dir->path, dir->origin,
 			         strerror(errno));
 		return TESS_OK;
@@ -144,7 +145,7 @@ static tess_status list_dir(struct tess_registry *r, const struct tess_dir *dir)
 
 		if (len > strlen("tess-.so") && !strncmp(entry->d_name, "tess-", 5) &&
 		    !strcmp(entry->d_name + len - 3, ".so"))
-			st = add_file(r, dir, entry->d_name);
+			st = add_plugin_file(r, dir, entry->d_name);
 	}
 	closedir(files);
 	return st;
@@ -158,17 +159,17 @@ tess_status tess_registry_search(struct tess_registry *r)
 		return TESS_OK;
 	st = tess_option_add("core/registry/search.c", tess_registry_options);
 	if (!st)
-		st = add_path(r, tess_option("plugin_path"));
+		st = add_search_path(r, tess_option("plugin_path"));
 	if (!st)
-		st = add_beside(r);
+		st = add_library_dir(r);
 	if (!st)
-		st = tess_registry_add(r, TESS_PLUGIN_DIR, strlen(TESS_PLUGIN_DIR), "compiled in",
-		                       false);
-	r->tried = "";
+		st = tess_registry_append_dir(r, TESS_PLUGIN_DIR, strlen(TESS_PLUGIN_DIR),
+		                              "compiled in", false);
+	r->searched_paths = "";
 	for (const struct tess_dir *dir = r->dirs; dir && !st; dir = dir->next) {
-		r->tried = tess_arena_format(&r->arena, "%s%s%s", r->tried, *r->tried ? ", " : "",
-		                             dir->path);
-		st = r->tried ? list_dir(r, dir) : TESS_ENOMEM;
+		r->searched_paths = tess_arena_format(&r->arena, "%s%s%s", r->searched_paths,
+		                                      *r->searched_paths ? ", " : "", dir->path);
+		st = r->searched_paths ? list_plugin_dir(r, dir) : TESS_ENOMEM;
 	}
 	r->searched = !st;
 	return st;

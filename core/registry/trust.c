@@ -15,12 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static uid_t owner_of_library(void)
+static uid_t get_library_owner(void)
 {
 	struct stat about;
 	Dl_info info;
 
-	if (!dladdr((void *)(uintptr_t)owner_of_library, &info) || stat(info.dli_fname, &about))
+	if (!dladdr((void *)(uintptr_t)get_library_owner, &info) || stat(info.dli_fname, &about))
 		return geteuid();
 	return about.st_uid;
 }
@@ -48,9 +48,9 @@ static tess_status check_component(const char *path, bool holds, const struct te
 		return tess_fail(TESS_EPERM,
 		                 "%s is writable by group %u, which is not yours; chmod g-w it",
 		                 path, (unsigned)about.st_gid);
-	if (about.st_uid == 0 || about.st_uid == geteuid() || about.st_uid == owner_of_library())
+	if (about.st_uid == 0 || about.st_uid == geteuid() || about.st_uid == get_library_owner())
 		return TESS_OK;
-	if (!dir->named)
+	if (!dir->user_named)
 		return tess_fail(
 			TESS_EPERM,
 			"%s belongs to user %u, who is neither root nor you; chown it, or name "
@@ -82,8 +82,8 @@ static tess_status check_path(char *real, bool file, const struct tess_dir *dir,
 	return st;
 }
 
-tess_status tess_file_trust(const char *path, const struct tess_dir *dir,
-                            char real[static PATH_MAX])
+tess_status tess_file_check_trust(const char *path, const struct tess_dir *dir,
+                                  char real[static PATH_MAX])
 {
 	char folder[PATH_MAX], link[PATH_MAX];
 	struct stat about;

@@ -9,7 +9,7 @@ size_t tess_call_desc_size(int32_t nranks)
 	return sizeof(struct tess_call_desc) + (size_t)nranks * 2 * sizeof(uint64_t) + TESS_WHERE;
 }
 
-static uint64_t mix_list(uint64_t h, const uint64_t *list, int32_t n)
+static uint64_t hash_list(uint64_t h, const uint64_t *list, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)
 		h = tess_hash_mix(h, list[r]);
@@ -32,9 +32,9 @@ uint64_t tess_call_desc_hash(const struct tess_coll *c, int32_t nranks)
 	if (!c->send_counts && !c->recv_counts)
 		return tess_hash_mix(what, c->count);
 	if (c->send_counts && c->kind != TESS_ALL_TO_ALL)
-		what = mix_list(what, c->send_counts, nranks);
+		what = hash_list(what, c->send_counts, nranks);
 	if (c->recv_counts && c->kind != TESS_ALL_TO_ALL)
-		what = mix_list(what, c->recv_counts, nranks);
+		what = hash_list(what, c->recv_counts, nranks);
 	return tess_hash_mix(what, 0);
 }
 
@@ -48,7 +48,8 @@ static inline void write_where(struct tess_call_desc *n, uint64_t *at, const cha
 	memcpy(at, where ? where : "", len);
 }
 
-static __attribute__((noinline)) void write_lists(struct tess_call_desc *n, const struct tess_coll *c)
+static __attribute__((noinline)) void write_lists(struct tess_call_desc *n,
+                                                  const struct tess_coll *c)
 {
 	if (c->send_counts)
 		memcpy(n->list, c->send_counts, n->nsend * sizeof *n->list);
@@ -56,10 +57,11 @@ static __attribute__((noinline)) void write_lists(struct tess_call_desc *n, cons
 		memcpy(n->list + n->nsend, c->recv_counts, n->nrecv * sizeof *n->list);
 }
 
-void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c, const struct tess_call_key *key,
-                     int32_t nranks)
+void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c,
+                          const struct tess_call_key *key, int32_t nranks)
 {
-	uint32_t ngive = c->send_counts ? (uint32_t)nranks : 0, nget = c->recv_counts ? (uint32_t)nranks : 0;
+	uint32_t nsend = c->send_counts ? (uint32_t)nranks : 0,
+		 nrecv = c->recv_counts ? (uint32_t)nranks : 0;
 
 	*n = (struct tess_call_desc){
 		.total = key->channel ? 2 : nranks,
@@ -70,12 +72,12 @@ void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c, c
 		.dtype = c->dtype,
 		.op = c->op,
 		.peer = c->peer,
-		.nsend = ngive,
-		.nrecv = nget,
+		.nsend = nsend,
+		.nrecv = nrecv,
 	};
-	if (ngive || nget)
+	if (nsend || nrecv)
 		write_lists(n, c);
-	write_where(n, n->list + ngive + nget, c->where);
+	write_where(n, n->list + nsend + nrecv, c->where);
 }
 
 void tess_call_desc_opening(struct tess_call_desc *n, uint32_t id, int32_t nranks)
@@ -87,15 +89,16 @@ void tess_call_desc_opening(struct tess_call_desc *n, uint32_t id, int32_t nrank
 	tess_call_desc_write(n, &c, &key, nranks);
 }
 
-void tess_call_desc_repeat(struct tess_call_desc *n, uint64_t print, uint64_t number, const char *where)
+void tess_call_desc_repeat(struct tess_call_desc *n, uint64_t fingerprint, uint64_t number,
+                           const char *where)
 {
 	n->key.number = number;
-	n->fingerprint = print;
+	n->fingerprint = fingerprint;
 	write_where(n, n->list, where);
 }
 
-bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a, const struct tess_call_desc *b,
-                     int32_t rank_b)
+bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,
+                          const struct tess_call_desc *b, int32_t rank_b)
 {
 	if (a->fingerprint != b->fingerprint)
 		return false;
@@ -105,7 +108,7 @@ bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a, const 
 	       b->list[rank_a] == a->list[a->nsend + (uint32_t)rank_b];
 }
 
-static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t room)
+static size_t format_counts(const uint64_t *list, uint32_t n, char *text, size_t room)
 {
 	int len = 0;
 
@@ -119,7 +122,8 @@ static size_t list_text(const uint64_t *list, uint32_t n, char *text, size_t roo
 	return (size_t)len;
 }
 
-void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_members *r, char *text, size_t room)
+void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_members *r, char *text,
+                           size_t room)
 {
 	const char *where = (const char *)(n->list + n->nsend + n->nrecv);
 	char count[560], how[64], group[160] = "";
@@ -127,14 +131,15 @@ void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_mem
 	size_t len = 0;
 
 	if (n->nsend)
-		len += list_text(n->list, n->nsend, count, 256);
+		len += format_counts(n->list, n->nsend, count, 256);
 	if (n->nsend && n->nrecv)
 		len += (size_t)snprintf(count + len, sizeof count - len, " for ");
 	if (n->nrecv)
-		list_text(n->list + n->nsend, n->nrecv, count + len, 256);
+		format_counts(n->list + n->nsend, n->nrecv, count + len, 256);
 	if (!n->nsend && !n->nrecv)
 		snprintf(count, sizeof count, "%" PRIu64, n->count);
-	tess_coll_format_peer(n->kind, n->op, member ? r->member[n->peer] : n->peer, how, sizeof how);
+	tess_coll_format_peer(n->kind, n->op, member ? r->member[n->peer] : n->peer, how,
+	                      sizeof how);
 	if (r->id) {
 		memcpy(group, " in ", 4);
 		tess_members_format(r, group + 4, sizeof group - 4);
@@ -160,7 +165,8 @@ bool tess_call_desc_valid(const struct tess_call_desc *n, size_t bytes, int32_t 
 		return false;
 	if (n->kind == TESS_ALL_TO_ALL && !n->nsend != !n->nrecv)
 		return false; /* they are compared pair by pair */
-	if ((n->nsend && n->nsend != (uint32_t)nranks) || (n->nrecv && n->nrecv != (uint32_t)nranks))
+	if ((n->nsend && n->nsend != (uint32_t)nranks) ||
+	    (n->nrecv && n->nrecv != (uint32_t)nranks))
 		return false;
 	lists = (n->nsend + n->nrecv) * sizeof *n->list;
 	return lists < bytes - sizeof *n && !((const char *)n)[bytes - 1] &&

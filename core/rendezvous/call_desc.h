@@ -50,7 +50,8 @@ static inline uint64_t tess_hash_mix(uint64_t h, uint64_t x)
  * The print of such a call: what it is, and which. Every call waits for it: products side by side, then
  * mixed once.
  */
-static inline uint64_t tess_call_fingerprint(uint64_t what, const struct tess_call_key *key, int32_t nranks)
+static inline uint64_t tess_call_fingerprint(uint64_t what, const struct tess_call_key *key,
+                                             int32_t nranks)
 {
 	uint64_t where = ((uint64_t)key->group << 32 | key->channel) * 0x9fb21c651e98df25;
 	uint64_t which =
@@ -60,23 +61,24 @@ static inline uint64_t tess_call_fingerprint(uint64_t what, const struct tess_ca
 }
 
 /* Writes the note of call `c`, which has its print. */
-void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c, const struct tess_call_key *key,
-                     int32_t nranks);
+void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c,
+                          const struct tess_call_key *key, int32_t nranks);
 /* Writes the note of the opening of group `id`, which has the number 0: a barrier before all calls. */
 void tess_call_desc_opening(struct tess_call_desc *n, uint32_t id, int32_t nranks);
 /* Makes it that of another call without lists that differs in no more than this. */
-void tess_call_desc_repeat(struct tess_call_desc *n, uint64_t print, uint64_t number, const char *where);
+void tess_call_desc_repeat(struct tess_call_desc *n, uint64_t print, uint64_t number,
+                           const char *where);
 
 /* Whether two ranks' notes of one key are one call; the ranks are those in their group. */
-bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a, const struct tess_call_desc *b,
-                     int32_t rank_b);
+bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,
+                          const struct tess_call_desc *b, int32_t rank_b);
 
 /*
  * "all_reduce of 1024 f32 (sum), call 42 in group dp/1 of ranks 1, 3, at layers.3.mlp.down:out"; the group of
  * all ranks goes without saying. Peers are named by their world ranks.
  */
 void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_members *r, char *text,
-                    size_t room);
+                           size_t room);
 
 /*
  * Whether `bytes` at `n`, aligned to 8, are a note of a group of `nranks` that may be read; for what comes

@@ -56,11 +56,12 @@ struct tess_coordinator {
 };
 
 /* Posts the first failure; a later one is nothing. In hub.c. */
-void tess_coordinator_post_failure(struct tess_coordinator *h, int32_t rank, tess_status why, const char *fmt, ...)
-	TESS_PRINTF(4, 5);
+void tess_coordinator_post_failure(struct tess_coordinator *h, int32_t rank, tess_status why,
+                                   const char *fmt, ...) TESS_PRINTF(4, 5);
 
 /* The roster is copied. NULL: no memory. */
-struct group_state *tess_matcher_add_group(struct tess_coordinator *h, const struct tess_members *r);
+struct group_state *tess_matcher_add_group(struct tess_coordinator *h,
+                                           const struct tess_members *r);
 /* NULL: there is none, or none any more. */
 struct group_state *tess_matcher_find_group(const struct tess_coordinator *h, uint32_t id);
 /* The rank makes no call in the group any more. */
@@ -69,7 +70,7 @@ void tess_matcher_free(struct tess_coordinator *h); /* all groups and calls */
 
 /* The rank makes this call in `g`: remembered as its last one, and compared with those of the others. */
 void tess_matcher_add_call(struct tess_coordinator *h, struct group_state *g, int32_t rank,
-                      const struct tess_call_desc *n);
+                           const struct tess_call_desc *n);
 /* After somebody has left the job. */
 void tess_matcher_check_left(struct tess_coordinator *h);
 
@@ -77,8 +78,8 @@ void tess_matcher_check_left(struct tess_coordinator *h);
  * Of the calls that a rank waits for, the first one that lacks somebody; else the first that is known,
  * or NULL.
  */
-const struct call_state *tess_matcher_find_awaited(struct tess_coordinator *h, const struct tess_call_key *key,
-                                           int32_t n);
+const struct call_state *tess_matcher_find_awaited(struct tess_coordinator *h,
+                                                   const struct tess_call_key *key, int32_t n);
 /* Whether the call lacks this rank, which is expected. */
 bool tess_matcher_call_lacks(const struct call_state *c, int32_t rank);
 /* Whether the last call of `rank` lacks the other one. */
@@ -91,6 +92,6 @@ int32_t tess_matcher_awaited_rank(struct tess_coordinator *h, int32_t rank);
  * What is returned is `text` or lives as long.
  */
 const char *tess_matcher_describe_rank(const struct tess_coordinator *h, int32_t rank,
-                                    const struct group_state *g, char *text, size_t room);
+                                       const struct group_state *g, char *text, size_t room);
 
 #endif

@@ -23,8 +23,8 @@
 
 enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250, FORGET_MS = 200 };
 
-struct wish { /* a get() that waits */
-	struct wish *next;
+struct pending_get { /* a get() that waits */
+	struct pending_get *next;
 	int32_t id;
 	void *val;
 	uint64_t room, len;
@@ -34,23 +34,23 @@ struct wish { /* a get() that waits */
 struct client {
 	int fd, wake;
 	int32_t rank, nranks, ids;
-	bool hosted;
+	bool hosted_by_launcher;
 	char path[128]; /* of the server; "": on another host */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of all that follows */
 	pthread_cond_t changed;
 	struct tess_pipe out;
 	bool urgent, idle; /* `out` may not wait for its time; the thread sleeps without one */
-	bool welcome, gone, closing, asked;
-	struct wish *wishes;
-	struct tess_failure_handler *listener;
+	bool welcome, gone, closing, record_requested;
+	struct pending_get *pending_gets;
+	struct tess_failure_handler *handler;
 	struct tess_failure first;
 };
 
 /* ---- what is heard --------------------------------------------------------------------------- */
 
 static void TESS_PRINTF(4, 5)
-	fail_here(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
+	post_local_failure(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -61,12 +61,12 @@ static void TESS_PRINTF(4, 5)
 	va_end(ap);
 	c->first.rank = rank;
 	c->first.why = why;
-	c->listener->on_failure(c->listener->arg, &c->first);
+	c->handler->on_failure(c->handler->arg, &c->first);
 }
 
-static void value(struct client *c, const struct tess_frame *f)
+static void deliver_value(struct client *c, const struct tess_frame *f)
 {
-	for (struct wish *w = c->wishes; w; w = w->next)
+	for (struct pending_get *w = c->pending_gets; w; w = w->next)
 		if (w->id == f->b && !w->done) {
 			w->len = (uint64_t)f->a;
 			if (w->len <= w->room)
@@ -75,71 +75,73 @@ static void value(struct client *c, const struct tess_frame *f)
 		}
 }
 
-static void hear(struct client *c, const struct tess_frame *f)
+static void handle_frame(struct client *c, const struct tess_frame *f)
 {
 	switch (f->kind) {
 	case TESS_WELCOME:
 		c->welcome = true;
 		break;
 	case TESS_VALUE:
-		value(c, f);
+		deliver_value(c, f);
 		break;
 	case TESS_FAILED:
-		fail_here(c, f->a, f->b, "%s", f->payload);
+		post_local_failure(c, f->a, f->b, "%s", f->payload);
 		break;
 	case TESS_REFUSED:
-		fail_here(c, c->rank, f->b, "%s", f->payload);
+		post_local_failure(c, c->rank, f->b, "%s", f->payload);
 		break;
 	case TESS_GONE:
 		c->gone = true;
 		break;
 	case TESS_RECORD:
-		c->asked = true;
+		c->record_requested = true;
 		break;
 	}
 	pthread_cond_broadcast(&c->changed);
 }
 
-static bool read_all(struct client *c, struct tess_pipe *in)
+static bool read_frames(struct client *c, struct tess_pipe *in)
 {
 	bool open = tess_pipe_fill(in, c->fd), bad, asked;
 	const struct tess_frame *f;
 
 	pthread_mutex_lock(&c->lock);
 	while ((f = tess_pipe_next(in, &bad)))
-		hear(c, f);
-	asked = c->asked;
-	c->asked = false;
+		handle_frame(c, f);
+	asked = c->record_requested;
+	c->record_requested = false;
 	pthread_mutex_unlock(&c->lock);
 	if (asked)
-		c->listener->on_record(c->listener->arg);
+		c->handler->on_record(c->handler->arg);
 	return open && !bad;
 }
 
-static void ended(struct client *c)
+static void report_server_gone(struct client *c)
 {
 	pthread_mutex_lock(&c->lock);
-	if (!c->closing && !c->gone && c->hosted)
-		fail_here(c, -1, TESS_EPEER, "the launcher, which hosts the rendezvous, has ended");
+	if (!c->closing && !c->gone && c->hosted_by_launcher)
+		post_local_failure(c, -1, TESS_EPEER,
+		                   "the launcher, which hosts the rendezvous, has ended");
 	else if (!c->closing && !c->gone)
-		fail_here(c, 0, TESS_EPEER, "rank 0, which hosts the rendezvous, has ended");
+		post_local_failure(c, 0, TESS_EPEER,
+		                   "rank 0, which hosts the rendezvous, has ended");
 	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
 }
 
 /* What a rank 0 that was killed has left; a dying process lets go of its connections before its lock. */
-static void forget_server(const struct client *c)
+static void remove_dead_server(const struct client *c)
 {
 	int64_t until = tess_now() + FORGET_MS * (int64_t)TESS_MS;
 
-	if (c->hosted || !*c->path || c->gone)
+	if (c->hosted_by_launcher || !*c->path || c->gone)
 		return;
 	while (!tess_socket_forget(c->path) && tess_now() < until)
 		poll(NULL, 0, RETRY_MS);
 }
 
 /* Takes what may be sent now, and says whether this was the last. */
-static bool take(struct client *c, struct tess_pipe *out, bool resting)
+static bool take_outgoing(struct client *c, struct tess_pipe *out, bool resting)
 {
 	struct tess_pipe empty = *out;
 	bool last;
@@ -157,7 +159,7 @@ static bool take(struct client *c, struct tess_pipe *out, bool resting)
 }
 
 /* Between hosts nobody sees whether a process is alive: it says so, once all are here. Returns when to say it again. */
-static int64_t say_alive(struct client *c, int64_t when)
+static int64_t send_heartbeat(struct client *c, int64_t when)
 {
 	if (tess_now() < when)
 		return when;
@@ -168,7 +170,7 @@ static int64_t say_alive(struct client *c, int64_t when)
 	return tess_now() + TESS_ALIVE_MS * (int64_t)TESS_MS;
 }
 
-static void *watch(void *arg)
+static void *run_client(void *arg)
 {
 	struct client *c = arg;
 	struct tess_pipe in = { 0 }, out = { 0 };
@@ -179,14 +181,14 @@ static void *watch(void *arg)
 	while (open) {
 		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
 			               { .fd = c->wake, .events = POLLIN },
-			               { .fd = c->listener->sigusr1_fd, .events = POLLIN } };
+			               { .fd = c->handler->sigusr1_fd, .events = POLLIN } };
 		bool resting = tess_now() < rest, empty = out.begin == out.end, full;
 		uint64_t count;
 		int64_t until;
 
-		alive = say_alive(c, alive);
+		alive = send_heartbeat(c, alive);
 		if (empty) {
-			last = take(c, &out, resting);
+			last = take_outgoing(c, &out, resting);
 			if (out.begin < out.end) {
 				rest = tess_now() + BATCH_MS * (int64_t)TESS_MS;
 				resting = true;
@@ -208,15 +210,15 @@ static void *watch(void *arg)
 		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
-		if (p[2].revents && read(c->listener->sigusr1_fd, &count, sizeof count) > 0)
-			c->listener->on_record(c->listener->arg);
+		if (p[2].revents && read(c->handler->sigusr1_fd, &count, sizeof count) > 0)
+			c->handler->on_record(c->handler->arg);
 		if (open && p[0].revents & ~POLLOUT)
-			open = read_all(c, &in);
+			open = read_frames(c, &in);
 	}
 	if (!open) {
-		read_all(c, &in); /* the last words of a server that has ended already */
-		ended(c);
-		forget_server(c);
+		read_frames(c, &in); /* the last words of a server that has ended already */
+		report_server_gone(c);
+		remove_dead_server(c);
 	}
 	tess_pipe_free(&in);
 	tess_pipe_free(&out);
@@ -225,7 +227,7 @@ static void *watch(void *arg)
 
 /* ---- what is said ---------------------------------------------------------------------------- */
 
-static void wake(struct client *c)
+static void wake_client(struct client *c)
 {
 	uint64_t one = 1;
 
@@ -233,53 +235,55 @@ static void wake(struct client *c)
 		return; /* it is awake: the count cannot be full otherwise */
 }
 
-static void say(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one,
-                size_t len_one, const void *two, size_t len_two)
+static void send_frame(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one,
+                       size_t len_one, const void *two, size_t len_two)
 {
 	pthread_mutex_lock(&c->lock);
 	if (!tess_pipe_put(&c->out, kind, a, b, one, len_one, two, len_two))
-		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+		post_local_failure(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message",
+		                   c->rank);
 	c->urgent = true;
 	pthread_mutex_unlock(&c->lock);
-	wake(c);
+	wake_client(c);
 }
 
-static void note(void *self, const struct tess_call_desc *n)
+static void client_add_call(void *self, const struct tess_call_desc *n)
 {
 	struct client *c = self;
 	bool asleep;
 
 	pthread_mutex_lock(&c->lock);
 	if (!tess_pipe_put(&c->out, TESS_CALL_DESC, 0, 0, n, n->bytes, NULL, 0))
-		fail_here(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message", c->rank);
+		post_local_failure(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message",
+		                   c->rank);
 	asleep = c->idle;
 	c->idle = false;
 	pthread_mutex_unlock(&c->lock);
 	if (asleep)
-		wake(c);
+		wake_client(c);
 }
 
-static void late(void *self, const struct tess_call_key *key, int32_t n)
+static void client_deadline_passed(void *self, const struct tess_call_key *key, int32_t n)
 {
-	say(self, TESS_LATE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
+	send_frame(self, TESS_LATE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
 }
 
-static void group(void *self, const struct tess_members *r)
+static void client_add_group(void *self, const struct tess_members *r)
 {
-	say(self, TESS_GROUP, 0, 0, r, r->bytes, NULL, 0);
+	send_frame(self, TESS_GROUP, 0, 0, r, r->bytes, NULL, 0);
 }
 
-static void group_leave(void *self, uint32_t id)
+static void client_leave_group(void *self, uint32_t id)
 {
-	say(self, TESS_GROUP_LEAVE, (int32_t)id, 0, NULL, 0, NULL, 0);
+	send_frame(self, TESS_GROUP_LEAVE, (int32_t)id, 0, NULL, 0, NULL, 0);
 }
 
-static void fail(void *self, tess_status why, const char *sentence)
+static void client_fail(void *self, tess_status why, const char *sentence)
 {
-	say(self, TESS_FAIL, 0, why, sentence, strlen(sentence) + 1, NULL, 0);
+	send_frame(self, TESS_FAIL, 0, why, sentence, strlen(sentence) + 1, NULL, 0);
 }
 
-static tess_status set(void *self, const char *key, const void *val, uint64_t len)
+static tess_status client_set(void *self, const char *key, const void *val, uint64_t len)
 {
 	size_t words = strlen(key);
 
@@ -287,12 +291,12 @@ static tess_status set(void *self, const char *key, const void *val, uint64_t le
 		return tess_fail(TESS_EINVAL,
 		                 "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most",
 		                 key, TESS_KEY_MAX);
-	say(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
+	send_frame(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
 	return TESS_OK;
 }
 
 /* Waits, with the lock, until *flag, the first failure or the deadline. */
-static void await(struct client *c, const bool *flag, int64_t deadline)
+static void wait_for_flag(struct client *c, const bool *flag, int64_t deadline)
 {
 	struct timespec until = tess_timespec(deadline);
 	int err = 0;
@@ -301,10 +305,11 @@ static void await(struct client *c, const bool *flag, int64_t deadline)
 		err = pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
-static tess_status get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+static tess_status client_get(void *self, const char *key, int64_t deadline, void *val,
+                              uint64_t *len)
 {
 	struct client *c = self;
-	struct wish w = { .val = val, .room = *len };
+	struct pending_get w = { .val = val, .room = *len };
 	size_t words = strlen(key);
 	tess_status st = TESS_OK;
 
@@ -313,13 +318,13 @@ static tess_status get(void *self, const char *key, int64_t deadline, void *val,
 		                 TESS_KEY_MAX);
 	pthread_mutex_lock(&c->lock);
 	w.id = ++c->ids;
-	w.next = c->wishes;
-	c->wishes = &w;
+	w.next = c->pending_gets;
+	c->pending_gets = &w;
 	pthread_mutex_unlock(&c->lock);
-	say(c, TESS_GET, (int32_t)words, w.id, key, words, NULL, 0);
+	send_frame(c, TESS_GET, (int32_t)words, w.id, key, words, NULL, 0);
 	pthread_mutex_lock(&c->lock);
-	await(c, &w.done, deadline);
-	for (struct wish **at = &c->wishes; *at; at = &(*at)->next)
+	wait_for_flag(c, &w.done, deadline);
+	for (struct pending_get **at = &c->pending_gets; *at; at = &(*at)->next)
 		if (*at == &w) {
 			*at = w.next;
 			break;
@@ -343,32 +348,32 @@ static tess_status get(void *self, const char *key, int64_t deadline, void *val,
  * Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the
  * failure.
  */
-static void await_all(struct client *c, const bool *flag, int64_t deadline)
+static void wait_for_all(struct client *c, const bool *flag, int64_t deadline)
 {
 	pthread_mutex_lock(&c->lock);
-	await(c, flag, deadline);
+	wait_for_flag(c, flag, deadline);
 	if (!*flag && !c->first.why) {
 		pthread_mutex_unlock(&c->lock);
-		late(c, NULL, 0);
+		client_deadline_passed(c, NULL, 0);
 		pthread_mutex_lock(&c->lock);
-		await(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
+		wait_for_flag(c, flag, tess_now() + ANSWER_MS * (int64_t)TESS_MS);
 		if (!*flag)
-			fail_here(c, c->hosted ? -1 : 0, TESS_ETIMEOUT,
-			          "%s, which hosts the rendezvous, does not answer",
-			          c->hosted ? "the launcher" : "rank 0");
+			post_local_failure(c, c->hosted_by_launcher ? -1 : 0, TESS_ETIMEOUT,
+			                   "%s, which hosts the rendezvous, does not answer",
+			                   c->hosted_by_launcher ? "the launcher" : "rank 0");
 	}
 	pthread_mutex_unlock(&c->lock);
 }
 
-static void leave(void *self, int64_t deadline)
+static void client_leave(void *self, int64_t deadline)
 {
 	struct client *c = self;
 
-	say(c, TESS_BYE, 0, 0, NULL, 0, NULL, 0);
-	await_all(c, &c->gone, deadline);
+	send_frame(c, TESS_BYE, 0, 0, NULL, 0, NULL, 0);
+	wait_for_all(c, &c->gone, deadline);
 }
 
-static void destroy(struct client *c)
+static void destroy_client(struct client *c)
 {
 	if (c->fd >= 0)
 		close(c->fd);
@@ -379,26 +384,26 @@ static void destroy(struct client *c)
 	free(c);
 }
 
-static void close_line(void *self)
+static void client_close(void *self)
 {
 	struct client *c = self;
 
 	pthread_mutex_lock(&c->lock);
 	c->closing = true;
 	pthread_mutex_unlock(&c->lock);
-	wake(c);
+	wake_client(c);
 	pthread_join(c->thread, NULL);
-	destroy(c);
+	destroy_client(c);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static tess_status reach(struct client *c, const char *path, int64_t deadline)
+static tess_status connect_to_server(struct client *c, const char *path, int64_t deadline)
 {
 	while ((c->fd = tess_socket_connect(path)) < 0) {
 		bool absent = errno == ENOENT || errno == ECONNREFUSED;
 
-		if (c->hosted && absent)
+		if (c->hosted_by_launcher && absent)
 			return tess_fail(
 				TESS_EPEER,
 				"the rendezvous at %s is not there: the launcher has ended, or "
@@ -421,22 +426,22 @@ static tess_status reach(struct client *c, const char *path, int64_t deadline)
 	return TESS_OK;
 }
 
-static tess_status start(struct client *c)
+static tess_status start_client(struct client *c)
 {
 	sigset_t all, old;
 	int err;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&c->thread, NULL, watch, c);
+	err = pthread_create(&c->thread, NULL, run_client, c);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
 		return tess_fail(TESS_EIO, "no thread for the rendezvous: %s", strerror(err));
 	return TESS_OK;
 }
 
-static tess_status make(bool hosted, int32_t rank, int32_t nranks, struct tess_failure_handler *l,
-                        struct client **out)
+static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
+                               struct tess_failure_handler *l, struct client **out)
 {
 	struct client *c = calloc(1, sizeof *c);
 	int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -456,8 +461,8 @@ static tess_status make(bool hosted, int32_t rank, int32_t nranks, struct tess_f
 		              .wake = wake,
 		              .rank = rank,
 		              .nranks = nranks,
-		              .hosted = hosted,
-		              .listener = l };
+		              .hosted_by_launcher = hosted,
+		              .handler = l };
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -468,82 +473,83 @@ static tess_status make(bool hosted, int32_t rank, int32_t nranks, struct tess_f
 }
 
 /* Says who this is, over the connection that is there; `c` goes into *out, or is destroyed. */
-static tess_status enter(struct client *c, int64_t deadline, struct tess_link *out)
+static tess_status join_job(struct client *c, int64_t deadline, struct tess_link *out)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
-	tess_status st = start(c);
+	tess_status st = start_client(c);
 
 	if (st) {
-		destroy(c);
+		destroy_client(c);
 		return st;
 	}
-	say(c, TESS_HELLO, c->rank, c->nranks, &hello, sizeof hello, NULL, 0);
-	await_all(c, &c->welcome, deadline);
+	send_frame(c, TESS_HELLO, c->rank, c->nranks, &hello, sizeof hello, NULL, 0);
+	wait_for_all(c, &c->welcome, deadline);
 	pthread_mutex_lock(&c->lock);
 	if (!c->welcome)
 		st = tess_fail(c->first.why, "%s", c->first.sentence);
 	pthread_mutex_unlock(&c->lock);
 	if (st) {
-		close_line(c);
+		client_close(c);
 		return st;
 	}
 	*out = (struct tess_link){ .self = c,
-		                   .set = set,
-		                   .get = get,
-		                   .add_call = note,
-		                   .deadline_passed = late,
-		                   .add_group = group,
-		                   .leave_group = group_leave,
-		                   .fail = fail,
-		                   .leave = leave,
-		                   .close = close_line };
+		                   .set = client_set,
+		                   .get = client_get,
+		                   .add_call = client_add_call,
+		                   .deadline_passed = client_deadline_passed,
+		                   .add_group = client_add_group,
+		                   .leave_group = client_leave_group,
+		                   .fail = client_fail,
+		                   .leave = client_leave,
+		                   .close = client_close };
 	return TESS_OK;
 }
 
 tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
-                             int64_t deadline, struct tess_failure_handler *l, struct tess_link *out)
+                             int64_t deadline, struct tess_failure_handler *l,
+                             struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make(hosted, rank, nranks, l, &c);
+	tess_status st = make_client(hosted, rank, nranks, l, &c);
 
 	if (st)
 		return st;
 	snprintf(c->path, sizeof c->path, "%s", path);
-	st = reach(c, path, deadline);
+	st = connect_to_server(c, path, deadline);
 	if (st) {
-		destroy(c);
+		destroy_client(c);
 		return st;
 	}
-	return enter(c, deadline, out);
+	return join_job(c, deadline, out);
 }
 
 tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
-                            int32_t rank, int32_t nranks, int64_t deadline, struct tess_failure_handler *l,
-                            struct tess_link *out)
+                            int32_t rank, int32_t nranks, int64_t deadline,
+                            struct tess_failure_handler *l, struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make(false, rank, nranks, l, &c);
+	tess_status st = make_client(false, rank, nranks, l, &c);
 
 	if (st)
 		return st;
 	st = tess_net_connect(at, secret, deadline, &c->fd);
 	if (st) {
-		destroy(c);
+		destroy_client(c);
 		return st;
 	}
-	return enter(c, deadline, out);
+	return join_job(c, deadline, out);
 }
 
-tess_status tess_link_tunnel(int line, int32_t rank, int32_t nranks, int64_t deadline,
-                           struct tess_failure_handler *l, struct tess_link *out)
+tess_status tess_link_tunnel(int fd, int32_t rank, int32_t nranks, int64_t deadline,
+                             struct tess_failure_handler *l, struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make(false, rank, nranks, l, &c);
+	tess_status st = make_client(false, rank, nranks, l, &c);
 
 	if (st) {
-		close(line);
+		close(fd);
 		return st;
 	}
-	c->fd = line;
-	return enter(c, deadline, out);
+	c->fd = fd;
+	return join_job(c, deadline, out);
 }

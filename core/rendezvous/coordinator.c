@@ -50,7 +50,8 @@ void tess_coordinator_close(struct tess_coordinator *h)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-void tess_coordinator_post_failure(struct tess_coordinator *h, int32_t rank, tess_status why, const char *fmt, ...)
+void tess_coordinator_post_failure(struct tess_coordinator *h, int32_t rank, tess_status why,
+                                   const char *fmt, ...)
 {
 	va_list ap;
 
@@ -66,7 +67,8 @@ void tess_coordinator_post_failure(struct tess_coordinator *h, int32_t rank, tes
 		l->on_failure(l->arg, &h->first);
 }
 
-void tess_coordinator_fail(struct tess_coordinator *h, int32_t rank, tess_status why, const char *sentence)
+void tess_coordinator_fail(struct tess_coordinator *h, int32_t rank, tess_status why,
+                           const char *sentence)
 {
 	pthread_mutex_lock(&h->lock);
 	tess_coordinator_post_failure(h, rank, why, "%s", sentence);
@@ -117,7 +119,8 @@ void tess_coordinator_request_records(struct tess_coordinator *h)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-tess_status tess_coordinator_set(struct tess_coordinator *h, const char *key, const void *val, uint64_t len)
+tess_status tess_coordinator_set(struct tess_coordinator *h, const char *key, const void *val,
+                                 uint64_t len)
 {
 	tess_status st;
 
@@ -140,8 +143,8 @@ const void *tess_coordinator_find(struct tess_coordinator *h, const char *key, u
 	return p ? p->val : NULL;
 }
 
-tess_status tess_coordinator_get(struct tess_coordinator *h, const char *key, int64_t deadline, void *val,
-                         uint64_t *len)
+tess_status tess_coordinator_get(struct tess_coordinator *h, const char *key, int64_t deadline,
+                                 void *val, uint64_t *len)
 {
 	struct timespec until = tess_timespec(deadline);
 	const struct tess_kv_entry *p = NULL;
@@ -168,7 +171,8 @@ tess_status tess_coordinator_get(struct tess_coordinator *h, const char *key, in
 
 /* ---- groups and calls ------------------------------------------------------------------------ */
 
-void tess_coordinator_add_group(struct tess_coordinator *h, int32_t rank, const struct tess_members *r)
+void tess_coordinator_add_group(struct tess_coordinator *h, int32_t rank,
+                                const struct tess_members *r)
 {
 	const struct group_state *g;
 
@@ -177,10 +181,12 @@ void tess_coordinator_add_group(struct tess_coordinator *h, int32_t rank, const 
 	if (!g)
 		g = tess_matcher_add_group(h, r);
 	if (!g)
-		tess_coordinator_post_failure(h, rank, TESS_ENOMEM, "no memory for a group of %d ranks", r->n);
+		tess_coordinator_post_failure(h, rank, TESS_ENOMEM,
+		                              "no memory for a group of %d ranks", r->n);
 	else if (g->members->bytes != r->bytes || memcmp(g->members, r, r->bytes))
-		tess_coordinator_post_failure(h, rank, TESS_EBUG, "rank %d has another group %s than the others",
-		               rank, r->name);
+		tess_coordinator_post_failure(h, rank, TESS_EBUG,
+		                              "rank %d has another group %s than the others", rank,
+		                              r->name);
 	pthread_mutex_unlock(&h->lock);
 }
 
@@ -204,7 +210,8 @@ void tess_coordinator_leave_group(struct tess_coordinator *h, int32_t rank, uint
 	pthread_mutex_unlock(&h->lock);
 }
 
-uint64_t tess_coordinator_last_call(struct tess_coordinator *h, int32_t rank, char *text, size_t room)
+uint64_t tess_coordinator_last_call(struct tess_coordinator *h, int32_t rank, char *text,
+                                    size_t room)
 {
 	char at[MATCHER_STATE];
 	uint64_t number;
@@ -216,7 +223,8 @@ uint64_t tess_coordinator_last_call(struct tess_coordinator *h, int32_t rank, ch
 	return number;
 }
 
-void tess_coordinator_add_call(struct tess_coordinator *h, int32_t rank, const struct tess_call_desc *n)
+void tess_coordinator_add_call(struct tess_coordinator *h, int32_t rank,
+                               const struct tess_call_desc *n)
 {
 	pthread_mutex_lock(&h->lock);
 	tess_matcher_add_call(h, tess_matcher_find_group(h, n->key.group), rank, n);
@@ -298,7 +306,7 @@ tess_status tess_coordinator_wait_left(struct tess_coordinator *h, int64_t deadl
 }
 
 /* A process that SIGSTOP or a debugger holds. Threads of this process are not. */
-static bool stopped(pid_t pid)
+static bool is_stopped(pid_t pid)
 {
 	char path[48], line[512], *end;
 	FILE *f;
@@ -315,7 +323,7 @@ static bool stopped(pid_t pid)
 }
 
 /* For how long a rank that says now and then that it is alive has not said so; 0: it has, or need not. */
-static double silent(const struct rank_state *s)
+static double compute_silence(const struct rank_state *s)
 {
 	int64_t for_ns = s->heard && !s->left ? tess_now() - s->heard : 0;
 
@@ -323,18 +331,18 @@ static double silent(const struct rank_state *s)
 }
 
 /* Outside of calls the job waits for those who have not come, or have not left. */
-static bool behind(const struct tess_coordinator *h, int32_t rank)
+static bool is_awaited(const struct tess_coordinator *h, int32_t rank)
 {
 	return h->joined < h->nranks ? !h->rank[rank].joined : !h->rank[rank].left;
 }
 
-enum { NOBODY, MISSED, CROSSED, SILENT, ASLEEP };
+enum { CAUSE_NONE, CAUSE_MISSING, CAUSE_CROSSED, CAUSE_SILENT, CAUSE_STOPPED };
 
 /*
  * A rank that is missed may itself wait for another one, and so on: the end of that chain, as far as it goes
  * over ranks that `c` lacks (NULL: over any).
  */
-static int32_t follow(struct tess_coordinator *h, const struct call_state *c, int32_t who)
+static int32_t follow_waits(struct tess_coordinator *h, const struct call_state *c, int32_t who)
 {
 	int32_t next = who;
 
@@ -346,7 +354,8 @@ static int32_t follow(struct tess_coordinator *h, const struct call_state *c, in
 	return who;
 }
 
-void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, const struct tess_call_key *key, int32_t n)
+void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank,
+                                      const struct tess_call_key *key, int32_t n)
 {
 	static const char *const missed[] = { "has not come", "has not left", "has not joined" };
 	const struct rank_state *self = &h->rank[rank];
@@ -354,7 +363,7 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, 
 	const char *what, *state;
 	const struct call_state *c;
 	int32_t who = -1, others = 0, last;
-	int worst = NOBODY;
+	int worst = CAUSE_NONE;
 
 	pthread_mutex_lock(&h->lock);
 	c = tess_matcher_find_awaited(h, key, n);
@@ -365,12 +374,12 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, 
 		tess_call_desc_format(self->last, self->last_group->members, text, sizeof text);
 	/* A rank that is held is the cause; else one that waits for this one elsewhere, or is missed. */
 	for (int32_t r = 0; r < h->nranks; r++) {
-		bool lacks = c ? tess_matcher_call_lacks(c, r) : !n && behind(h, r);
-		int how = h->rank[r].joined && stopped(h->rank[r].pid) ? ASLEEP
-		          : silent(&h->rank[r]) > 0                  ? SILENT
-		          : !lacks                                   ? NOBODY
-		          : tess_matcher_waits_for(h, r, rank)            ? CROSSED
-		                                                     : MISSED;
+		bool lacks = c ? tess_matcher_call_lacks(c, r) : !n && is_awaited(h, r);
+		int how = h->rank[r].joined && is_stopped(h->rank[r].pid) ? CAUSE_STOPPED
+		          : compute_silence(&h->rank[r]) > 0              ? CAUSE_SILENT
+		          : !lacks                                        ? CAUSE_NONE
+		          : tess_matcher_waits_for(h, r, rank)            ? CAUSE_CROSSED
+		                                                          : CAUSE_MISSING;
 
 		others += lacks;
 		if (how > worst) {
@@ -378,9 +387,9 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, 
 			worst = how;
 		}
 	}
-	if (c && worst == MISSED) {
-		who = follow(h, c, who);
-		last = follow(h, NULL, who);
+	if (c && worst == CAUSE_MISSING) {
+		who = follow_waits(h, c, who);
+		last = follow_waits(h, NULL, who);
 		if (last != who && last != rank)
 			snprintf(waits, sizeof waits, "; it waits for rank %d", last);
 	}
@@ -395,22 +404,22 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, 
 			"%s was not finished by the deadline of rank %d, though all its ranks have "
 			"joined it",
 			text, rank);
-	else if (worst == ASLEEP)
+	else if (worst == CAUSE_STOPPED)
 		tess_coordinator_post_failure(
 			h, who, TESS_ETIMEOUT,
 			"rank %d (process %d) is stopped; %s was not finished by the deadline of "
 			"rank %d",
 			who, (int)h->rank[who].pid, text, rank);
-	else if (worst == SILENT)
+	else if (worst == CAUSE_SILENT)
 		tess_coordinator_post_failure(
 			h, who, TESS_ETIMEOUT,
 			"rank %d has not been heard of for %.1f s: it has ended, is stopped or out of "
 			"reach; %s was not finished by the deadline of rank %d",
-			who, silent(&h->rank[who]), text, rank);
+			who, compute_silence(&h->rank[who]), text, rank);
 	else
 		tess_coordinator_post_failure(h, who, TESS_ETIMEOUT,
-		               "rank %d%s %s by the deadline of rank %d%s%s%s%s%s", who, more, what,
-		               rank, n ? ": " : "", n ? text : "", *state ? "; " : "", state,
-		               waits);
+		                              "rank %d%s %s by the deadline of rank %d%s%s%s%s%s",
+		                              who, more, what, rank, n ? ": " : "", n ? text : "",
+		                              *state ? "; " : "", state, waits);
 	pthread_mutex_unlock(&h->lock);
 }

@@ -70,9 +70,10 @@ int32_t tess_coordinator_left(struct tess_coordinator *h);
 tess_status tess_coordinator_wait_left(struct tess_coordinator *h, int64_t deadline);
 
 /* Keys are set once. `get` blocks until the key is there, something has failed, or the deadline. */
-tess_status tess_coordinator_set(struct tess_coordinator *h, const char *key, const void *val, uint64_t len);
-tess_status tess_coordinator_get(struct tess_coordinator *h, const char *key, int64_t deadline, void *val,
-                         uint64_t *len);
+tess_status tess_coordinator_set(struct tess_coordinator *h, const char *key, const void *val,
+                                 uint64_t len);
+tess_status tess_coordinator_get(struct tess_coordinator *h, const char *key, int64_t deadline,
+                                 void *val, uint64_t *len);
 /* The value, or NULL; borrowed until its group is over. */
 const void *tess_coordinator_find(struct tess_coordinator *h, const char *key, uint64_t *len);
 
@@ -80,29 +81,34 @@ const void *tess_coordinator_find(struct tess_coordinator *h, const char *key, u
  * `rank` is a member of this group of its own and makes calls in it from now on, until it leaves it. Every
  * member says so; the roster is copied. When all have left it, its keys are dropped.
  */
-void tess_coordinator_add_group(struct tess_coordinator *h, int32_t rank, const struct tess_members *r);
+void tess_coordinator_add_group(struct tess_coordinator *h, int32_t rank,
+                                const struct tess_members *r);
 void tess_coordinator_leave_group(struct tess_coordinator *h, int32_t rank, uint32_t id);
 /* How many ranks it has; 0: there is none, or `rank` is no member. */
 int32_t tess_coordinator_group_size(struct tess_coordinator *h, int32_t rank, uint32_t id);
 
 /* `rank` makes this call, in a group of its own: compared with what others said of the same key. */
-void tess_coordinator_add_call(struct tess_coordinator *h, int32_t rank, const struct tess_call_desc *n);
+void tess_coordinator_add_call(struct tess_coordinator *h, int32_t rank,
+                               const struct tess_call_desc *n);
 
 /*
  * The deadline of `rank` has passed, in the `n` calls `key` (their notes were given before); n 0: before
  * all ranks had come, or when it had left. A failure that says who is behind, and where; of an opening that all have
  * come to nothing.
  */
-void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank, const struct tess_call_key *key, int32_t n);
+void tess_coordinator_deadline_passed(struct tess_coordinator *h, int32_t rank,
+                                      const struct tess_call_key *key, int32_t n);
 
 /*
  * "the last call that it told of is all_reduce ..., call 41, at ..."; "" before it has come.
  * Returns the number of the last collective of all ranks that it has told of, or 0.
  */
-uint64_t tess_coordinator_last_call(struct tess_coordinator *h, int32_t rank, char *text, size_t room);
+uint64_t tess_coordinator_last_call(struct tess_coordinator *h, int32_t rank, char *text,
+                                    size_t room);
 
 /* Posts a failure that names `rank` (-1: nobody). Only the first one counts. */
-void tess_coordinator_fail(struct tess_coordinator *h, int32_t rank, tess_status why, const char *sentence);
+void tess_coordinator_fail(struct tess_coordinator *h, int32_t rank, tess_status why,
+                           const char *sentence);
 /* TESS_OK: none so far, *out untouched. */
 tess_status tess_coordinator_failure(struct tess_coordinator *h, struct tess_failure *out);
 

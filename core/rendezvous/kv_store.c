@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-tess_status tess_kv_store_set(struct tess_kv_store *all, const char *key, const void *val, uint64_t len)
+tess_status tess_kv_store_set(struct tess_kv_store *all, const char *key, const void *val,
+                              uint64_t len)
 {
 	struct tess_kv_entry *p;
 
@@ -36,7 +37,7 @@ const struct tess_kv_entry *tess_kv_store_find(const struct tess_kv_store *all, 
 	return p;
 }
 
-static void drop(struct tess_kv_entry **at)
+static void free_entry(struct tess_kv_entry **at)
 {
 	struct tess_kv_entry *p = *at;
 
@@ -51,7 +52,7 @@ void tess_kv_store_drop(struct tess_kv_store *all, const char *prefix)
 
 	for (struct tess_kv_entry **at = &all->first; *at;)
 		if (!strncmp((*at)->key, prefix, len) && (*at)->key[len] == '/')
-			drop(at);
+			free_entry(at);
 		else
 			at = &(*at)->next;
 }
@@ -59,5 +60,5 @@ void tess_kv_store_drop(struct tess_kv_store *all, const char *prefix)
 void tess_kv_store_free(struct tess_kv_store *all)
 {
 	while (all->first)
-		drop(&all->first);
+		free_entry(&all->first);
 }

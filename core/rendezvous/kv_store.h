@@ -16,7 +16,8 @@ struct tess_kv_store { /* {0}: none */
 };
 
 /* Copies both. TESS_EINVAL: the key is there already. */
-tess_status tess_kv_store_set(struct tess_kv_store *all, const char *key, const void *val, uint64_t len);
+tess_status tess_kv_store_set(struct tess_kv_store *all, const char *key, const void *val,
+                              uint64_t len);
 /* NULL: it is not there. Borrowed until it is dropped. */
 const struct tess_kv_entry *tess_kv_store_find(const struct tess_kv_store *all, const char *key);
 /* All keys that begin with `prefix` and a slash. */

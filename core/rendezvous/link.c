@@ -4,82 +4,83 @@
 #include "core/base/status.h"
 #include <stdlib.h>
 
-struct line {
-	struct tess_coordinator *hub;
-	struct tess_failure_handler *listener;
+struct thread_link {
+	struct tess_coordinator *coordinator;
+	struct tess_failure_handler *handler;
 	int32_t rank;
 };
 
-static tess_status set(void *self, const char *key, const void *val, uint64_t len)
+static tess_status thread_set(void *self, const char *key, const void *val, uint64_t len)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	return tess_coordinator_set(l->hub, key, val, len);
+	return tess_coordinator_set(l->coordinator, key, val, len);
 }
 
-static tess_status get(void *self, const char *key, int64_t deadline, void *val, uint64_t *len)
+static tess_status thread_get(void *self, const char *key, int64_t deadline, void *val,
+                              uint64_t *len)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	return tess_coordinator_get(l->hub, key, deadline, val, len);
+	return tess_coordinator_get(l->coordinator, key, deadline, val, len);
 }
 
-static void note(void *self, const struct tess_call_desc *n)
+static void thread_add_call(void *self, const struct tess_call_desc *n)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_add_call(l->hub, l->rank, n);
+	tess_coordinator_add_call(l->coordinator, l->rank, n);
 }
 
-static void late(void *self, const struct tess_call_key *key, int32_t n)
+static void thread_deadline_passed(void *self, const struct tess_call_key *key, int32_t n)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_deadline_passed(l->hub, l->rank, key, n);
+	tess_coordinator_deadline_passed(l->coordinator, l->rank, key, n);
 }
 
-static void group(void *self, const struct tess_members *r)
+static void thread_add_group(void *self, const struct tess_members *r)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_add_group(l->hub, l->rank, r);
+	tess_coordinator_add_group(l->coordinator, l->rank, r);
 }
 
-static void group_leave(void *self, uint32_t id)
+static void thread_leave_group(void *self, uint32_t id)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_leave_group(l->hub, l->rank, id);
+	tess_coordinator_leave_group(l->coordinator, l->rank, id);
 }
 
-static void fail(void *self, tess_status why, const char *sentence)
+static void thread_fail(void *self, tess_status why, const char *sentence)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_fail(l->hub, l->rank, why, sentence);
+	tess_coordinator_fail(l->coordinator, l->rank, why, sentence);
 }
 
-static void leave(void *self, int64_t deadline)
+static void thread_leave(void *self, int64_t deadline)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_leave(l->hub, l->rank);
-	if (tess_coordinator_wait_left(l->hub, deadline) == TESS_ETIMEOUT)
-		tess_coordinator_deadline_passed(l->hub, l->rank, NULL, 0);
+	tess_coordinator_leave(l->coordinator, l->rank);
+	if (tess_coordinator_wait_left(l->coordinator, deadline) == TESS_ETIMEOUT)
+		tess_coordinator_deadline_passed(l->coordinator, l->rank, NULL, 0);
 }
 
-static void close_line(void *self)
+static void thread_close(void *self)
 {
-	struct line *l = self;
+	struct thread_link *l = self;
 
-	tess_coordinator_remove_handler(l->hub, l->listener);
+	tess_coordinator_remove_handler(l->coordinator, l->handler);
 	free(l);
 }
 
-tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank, struct tess_failure_handler *l,
-                             struct tess_link *out)
+tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank,
+                             struct tess_failure_handler *l, struct tess_link *out)
 {
-	struct line *self = malloc(sizeof *self);
+	struct thread_link *self = malloc(sizeof *self);
 	tess_status st;
 
 	if (!self)
@@ -89,17 +90,17 @@ tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank, struct te
 		free(self);
 		return st;
 	}
-	*self = (struct line){ .hub = h, .listener = l, .rank = rank };
+	*self = (struct thread_link){ .coordinator = h, .handler = l, .rank = rank };
 	*out = (struct tess_link){ .self = self,
-		                   .set = set,
-		                   .get = get,
-		                   .add_call = note,
-		                   .deadline_passed = late,
-		                   .add_group = group,
-		                   .leave_group = group_leave,
-		                   .fail = fail,
-		                   .leave = leave,
-		                   .close = close_line };
+		                   .set = thread_set,
+		                   .get = thread_get,
+		                   .add_call = thread_add_call,
+		                   .deadline_passed = thread_deadline_passed,
+		                   .add_group = thread_add_group,
+		                   .leave_group = thread_leave_group,
+		                   .fail = thread_fail,
+		                   .leave = thread_leave,
+		                   .close = thread_close };
 	tess_coordinator_add_handler(h, l);
 	return TESS_OK;
 }

@@ -30,8 +30,8 @@ struct tess_link {
 };
 
 /* The listener must live until the line is closed. */
-tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank, struct tess_failure_handler *l,
-                             struct tess_link *out);
+tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank,
+                             struct tess_failure_handler *l, struct tess_link *out);
 
 /*
  * Connects to the server at `path`, says which rank this is, and blocks until all ranks are there
@@ -39,17 +39,18 @@ tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank, struct te
  * for.
  */
 tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
-                             int64_t deadline, struct tess_failure_handler *l, struct tess_link *out);
+                             int64_t deadline, struct tess_failure_handler *l,
+                             struct tess_link *out);
 
 /*
  * The same between hosts, with rank 0's server, to which the secret is proved and which proves it.
  */
 tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
-                            int32_t rank, int32_t nranks, int64_t deadline, struct tess_failure_handler *l,
-                            struct tess_link *out);
+                            int32_t rank, int32_t nranks, int64_t deadline,
+                            struct tess_failure_handler *l, struct tess_link *out);
 
 /* The same over a line to rank 0's server that is there (tess_backend.meet), which becomes ours. */
 tess_status tess_link_tunnel(int line, int32_t rank, int32_t nranks, int64_t deadline,
-                           struct tess_failure_handler *l, struct tess_link *out);
+                             struct tess_failure_handler *l, struct tess_link *out);
 
 #endif

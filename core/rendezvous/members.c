@@ -4,20 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOLD = 8 }; /* members that a text has */
+enum { MEMBERS_LISTED = 8 }; /* members that a text has */
 
-static size_t size_of(int32_t n)
+static size_t compute_members_size(int32_t n)
 {
 	return (sizeof(struct tess_members) + (size_t)n * sizeof(int32_t) + 7) / 8 * 8;
 }
 
 struct tess_members *tess_members_new(uint32_t id, const char *name, int32_t n)
 {
-	struct tess_members *r = calloc(1, size_of(n));
+	struct tess_members *r = calloc(1, compute_members_size(n));
 
 	if (!r)
 		return NULL;
-	r->bytes = (uint32_t)size_of(n);
+	r->bytes = (uint32_t)compute_members_size(n);
 	r->id = id;
 	r->n = n;
 	snprintf(r->name, sizeof r->name, "%s", name);
@@ -38,7 +38,7 @@ int32_t tess_members_find(const struct tess_members *r, int32_t world_rank)
 
 void tess_members_format(const struct tess_members *r, char *text, size_t room)
 {
-	int32_t told = r->n <= TOLD ? r->n : TOLD - 1;
+	int32_t told = r->n <= MEMBERS_LISTED ? r->n : MEMBERS_LISTED - 1;
 	size_t len =
 		(size_t)snprintf(text, room, "group %s of rank%s", r->name, r->n > 1 ? "s" : "");
 
@@ -59,8 +59,8 @@ void tess_members_key(const struct tess_members *r, char text[TESS_MEMBERS_KEY])
 
 bool tess_members_valid(const struct tess_members *r, size_t bytes, int32_t nranks)
 {
-	if (bytes < sizeof *r || !r->id || r->n < 1 || r->n > nranks || bytes != size_of(r->n) ||
-	    r->bytes != bytes || r->name[sizeof r->name - 1])
+	if (bytes < sizeof *r || !r->id || r->n < 1 || r->n > nranks ||
+	    bytes != compute_members_size(r->n) || r->bytes != bytes || r->name[sizeof r->name - 1])
 		return false;
 	for (int32_t i = 0; i < r->n; i++)
 		if (r->member[i] < 0 || r->member[i] >= nranks ||

@@ -16,7 +16,7 @@
 
 enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS = 3, TAKEN_MS = 1000 };
 
-static tess_status find(const struct tess_hosts *at, int flags, struct addrinfo **list)
+static tess_status resolve_host(const struct tess_hosts *at, int flags, struct addrinfo **list)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV };
 	int err = getaddrinfo(at->addr, at->port, &hints, list);
@@ -28,7 +28,7 @@ static tess_status find(const struct tess_hosts *at, int flags, struct addrinfo 
 }
 
 /* The address stands for all addresses of a host. */
-static bool any(const struct sockaddr *sa)
+static bool is_any_address(const struct sockaddr *sa)
 {
 	const struct sockaddr_in *four = (const void *)sa;
 	const struct sockaddr_in6 *six = (const void *)sa;
@@ -38,7 +38,7 @@ static bool any(const struct sockaddr *sa)
 	return sa->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&six->sin6_addr);
 }
 
-static bool loops(const struct sockaddr *sa)
+static bool is_loopback_address(const struct sockaddr *sa)
 {
 	const struct sockaddr_in *four = (const void *)sa;
 	const struct sockaddr_in6 *six = (const void *)sa;
@@ -49,7 +49,7 @@ static bool loops(const struct sockaddr *sa)
 }
 
 /* A host that goes away without a word is noticed within half a minute. */
-static void tune(int fd)
+static void set_socket_options(int fd)
 {
 	int one = 1, idle = 5, gap = 5, times = 4, patience = 25000;
 
@@ -79,7 +79,7 @@ static int try_to_listen(const struct addrinfo *a)
 }
 
 /* The job before this one may not have ended quite. */
-static int listen_at(const struct addrinfo *a)
+static int listen_with_retry(const struct addrinfo *a)
 {
 	int64_t until = tess_now() + TAKEN_MS * (int64_t)TESS_MS;
 	int fd;
@@ -95,13 +95,13 @@ tess_status tess_net_listen(const struct tess_hosts *at, int *out)
 	               !strcmp(at->addr, "::1");
 	struct addrinfo *list;
 	bool looped = false;
-	tess_status st = find(at, AI_PASSIVE, &list);
+	tess_status st = resolve_host(at, AI_PASSIVE, &list);
 	int fd = -1, err = EADDRNOTAVAIL;
 
 	if (st)
 		return st;
 	for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-		if (any(a->ai_addr)) {
+		if (is_any_address(a->ai_addr)) {
 			st = tess_fail(
 				TESS_EINVAL,
 				"MASTER_ADDR=%s stands for every address of this host; name one "
@@ -110,11 +110,11 @@ tess_status tess_net_listen(const struct tess_hosts *at, int *out)
 			break;
 		}
 		/* Debian's /etc/hosts has the host's own name at 127.0.1.1 */
-		if (loops(a->ai_addr) && !literal) {
+		if (is_loopback_address(a->ai_addr) && !literal) {
 			looped = true;
 			continue;
 		}
-		fd = listen_at(a);
+		fd = listen_with_retry(a);
 		if (fd < 0)
 			err = errno;
 	}
@@ -147,7 +147,7 @@ int tess_net_accept(int listener, char *from)
 
 	if (fd < 0)
 		return -1;
-	tune(fd);
+	set_socket_options(fd);
 	if (getnameinfo((void *)&sa, len, from, 48, NULL, 0, NI_NUMERICHOST))
 		snprintf(from, 48, "an unknown address");
 	return fd;
@@ -155,7 +155,7 @@ int tess_net_accept(int listener, char *from)
 
 /* ---- the client ------------------------------------------------------------------------------ */
 
-static bool ready(int fd, short events, int64_t until)
+static bool wait_until_ready(int fd, short events, int64_t until)
 {
 	struct pollfd p = { .fd = fd, .events = events };
 
@@ -165,7 +165,7 @@ static bool ready(int fd, short events, int64_t until)
 	return false;
 }
 
-static int connect_to(const struct addrinfo *a, int64_t until)
+static int connect_address(const struct addrinfo *a, int64_t until)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), err = 0;
 	socklen_t len = sizeof err;
@@ -173,26 +173,26 @@ static int connect_to(const struct addrinfo *a, int64_t until)
 	if (fd < 0)
 		return -1;
 	if (!connect(fd, a->ai_addr, a->ai_addrlen) ||
-	    (errno == EINPROGRESS && ready(fd, POLLOUT, until) &&
+	    (errno == EINPROGRESS && wait_until_ready(fd, POLLOUT, until) &&
 	     !getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) && !err)) {
-		tune(fd);
+		set_socket_options(fd);
 		return fd;
 	}
 	close(fd);
 	return -1;
 }
 
-static bool put(int fd, const unsigned char *bytes)
+static bool send_32_bytes(int fd, const unsigned char *bytes)
 {
 	return send(fd, bytes, 32, MSG_NOSIGNAL | MSG_DONTWAIT) == 32;
 }
 
 /* 32 bytes; false: the connection has ended, or time is up. */
-static bool take(int fd, unsigned char *bytes, int64_t until)
+static bool receive_32_bytes(int fd, unsigned char *bytes, int64_t until)
 {
 	size_t have = 0;
 
-	while (have < 32 && ready(fd, POLLIN, until)) {
+	while (have < 32 && wait_until_ready(fd, POLLIN, until)) {
 		ssize_t n = recv(fd, bytes + have, 32 - have, MSG_DONTWAIT);
 
 		if (!n || (n < 0 && errno != EAGAIN && errno != EINTR))
@@ -209,30 +209,30 @@ static enum outcome shake_hands(int fd, const struct tess_secret *s, int64_t unt
 	unsigned char mine[TESS_NONCE], theirs[TESS_NONCE], proof[TESS_PROOF];
 
 	tess_nonce_make(mine);
-	if (!put(fd, mine) || !take(fd, theirs, until))
+	if (!send_32_bytes(fd, mine) || !receive_32_bytes(fd, theirs, until))
 		return LOST;
 	/* TCP connects a port with itself where nobody listens */
 	if (!memcmp(mine, theirs, sizeof mine))
 		return LOST;
 	tess_secret_prove(s, TESS_CLIENT, mine, theirs, proof);
-	if (!put(fd, proof))
+	if (!send_32_bytes(fd, proof))
 		return LOST;
-	if (!take(fd, proof, until))
+	if (!receive_32_bytes(fd, proof, until))
 		return REFUSED;
 	return tess_secret_check(s, TESS_SERVER, mine, theirs, proof) ? PROVEN : IMPOSTOR;
 }
 
-static enum outcome attempt(const struct tess_hosts *at, const struct tess_secret *s, int64_t until,
-                            int *out, tess_status *st)
+static enum outcome attempt_connection(const struct tess_hosts *at, const struct tess_secret *s,
+                                       int64_t until, int *out, tess_status *st)
 {
 	enum outcome o = LOST;
 	struct addrinfo *list;
 
-	*st = find(at, 0, &list);
+	*st = resolve_host(at, 0, &list);
 	if (*st)
 		return LOST;
 	for (const struct addrinfo *a = list; a && o == LOST; a = a->ai_next) {
-		int fd = connect_to(a, until);
+		int fd = connect_address(a, until);
 
 		if (fd < 0)
 			continue;
@@ -255,7 +255,7 @@ tess_status tess_net_connect(const struct tess_hosts *at, const struct tess_secr
 		int64_t until = tess_now() + ATTEMPT_MS * (int64_t)TESS_MS;
 		tess_status st;
 
-		switch (attempt(at, s, until < deadline ? until : deadline, out, &st)) {
+		switch (attempt_connection(at, s, until < deadline ? until : deadline, out, &st)) {
 		case PROVEN:
 			return TESS_OK;
 		case IMPOSTOR:

@@ -13,11 +13,11 @@
 
 enum { SLURM_PORT = 15000, SLURM_PORTS = 10000 };
 
-struct starter {
+struct launcher_env {
 	const char *rank, *size, *local, *local_size, *hosts;
 };
 
-static const struct starter starters[] = {
+static const struct launcher_env launchers[] = {
 	{ "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL },
 	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
 	  "OMPI_COMM_WORLD_LOCAL_SIZE", NULL },
@@ -25,16 +25,17 @@ static const struct starter starters[] = {
 	{ "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES" },
 };
 
-static const struct starter *find_starter(void)
+static const struct launcher_env *find_launcher(void)
 {
-	for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
-		if (getenv(starters[i].rank) && getenv(starters[i].size))
-			return &starters[i];
+	for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+		if (getenv(launchers[i].rank) && getenv(launchers[i].size))
+			return &launchers[i];
 	return NULL;
 }
 
 /* The variable's value in [lo, hi]; `preset` where it is not set or not named. */
-static tess_status number(const char *name, int32_t lo, int32_t hi, int32_t preset, int32_t *out)
+static tess_status read_number(const char *name, int32_t lo, int32_t hi, int32_t preset,
+                               int32_t *out)
 {
 	const char *text = name ? getenv(name) : NULL;
 	char *end;
@@ -53,7 +54,7 @@ static tess_status number(const char *name, int32_t lo, int32_t hi, int32_t pres
 	return TESS_OK;
 }
 
-static bool loopback(const char *addr)
+static bool is_loopback_name(const char *addr)
 {
 	return !addr || !*addr || !strcmp(addr, "localhost") || !strncmp(addr, "127.", 4) ||
 	       !strcmp(addr, "::1");
@@ -63,9 +64,9 @@ static bool loopback(const char *addr)
  * Whoever set RANK by hand may have left it over, or forgotten half of it. Under torchrun, and tessera launch,
  * the others' variables are of a job around this one.
  */
-static tess_status check_by_hand(void)
+static tess_status check_manual_rank(void)
 {
-	const struct starter *hand = &starters[0];
+	const struct launcher_env *hand = &launchers[0];
 	const char *rank = getenv(hand->rank), *size = getenv(hand->size);
 
 	if (!rank != !size)
@@ -74,41 +75,41 @@ static tess_status check_by_hand(void)
 		                 rank ? hand->size : hand->rank);
 	if (!rank || getenv("TORCHELASTIC_RUN_ID") || *tess_option("rendezvous"))
 		return TESS_OK;
-	for (size_t i = 1; i < sizeof starters / sizeof *starters; i++) {
-		const char *other = getenv(starters[i].rank), *n = getenv(starters[i].size);
+	for (size_t i = 1; i < sizeof launchers / sizeof *launchers; i++) {
+		const char *other = getenv(launchers[i].rank), *n = getenv(launchers[i].size);
 
 		if (other && n && !strcmp(n, size) && strcmp(other, rank) != 0)
 			return tess_fail(
 				TESS_EINVAL,
 				"RANK=%s and %s=%s say which of %s ranks this is; unset RANK "
 				"and WORLD_SIZE, or the other",
-				rank, starters[i].rank, other, size);
+				rank, launchers[i].rank, other, size);
 	}
 	return TESS_OK;
 }
 
 /* One host if all ranks are local; where that is not said, if the master's address says so. */
-static tess_status find_hosts(const struct starter *s, struct tess_rank_env *seat)
+static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env *env)
 {
 	const char *master = getenv("MASTER_ADDR");
-	int32_t local = seat->size, hosts = 1;
-	tess_status st = number(s->local_size, 1, seat->size, seat->size, &local);
+	int32_t local = env->size, hosts = 1;
+	tess_status st = read_number(s->local_size, 1, env->size, env->size, &local);
 
 	if (!st)
-		st = number(s->local, 0, local - 1, seat->rank, &seat->local);
+		st = read_number(s->local, 0, local - 1, env->rank, &env->local);
 	if (!st)
-		st = number(s->hosts, 1, seat->size, 1, &hosts);
+		st = read_number(s->hosts, 1, env->size, 1, &hosts);
 	if (st)
 		return st;
 	if ((s->local_size && getenv(s->local_size)) || (s->hosts && getenv(s->hosts)))
-		seat->hosts = local != seat->size || hosts != 1;
+		env->hosts = local != env->size || hosts != 1;
 	else
-		seat->hosts = seat->size > 1 && !loopback(master);
+		env->hosts = env->size > 1 && !is_loopback_name(master);
 	return TESS_OK;
 }
 
 /* The first of "node[1-3,7],other", where rank 0 of a step is: "node1". */
-static void first_node(const char *list, char *node, size_t room)
+static void copy_first_node(const char *list, char *node, size_t room)
 {
 	size_t n = 0;
 
@@ -131,33 +132,33 @@ static void first_node(const char *list, char *node, size_t room)
 static void find_master(char *addr, size_t room)
 {
 	const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
-	const struct starter *s = find_starter();
+	const struct launcher_env *s = find_launcher();
 
 	*addr = '\0';
 	if (master && strlen(master) < room)
 		snprintf(addr, room, "%s", master);
 	else if (!master && s && s->hosts && nodes)
-		first_node(nodes, addr, room);
+		copy_first_node(nodes, addr, room);
 }
 
 /* TESSERA_PORT, the one after MASTER_PORT, or one made of Slurm's job and step; 0: none. */
 static tess_status find_port(int32_t *out)
 {
-	const struct starter *s = find_starter();
+	const struct launcher_env *s = find_launcher();
 	int32_t job = 0, step = 0, port = 0;
 	int64_t own = 0;
 	tess_status st;
 
 	if (*tess_option("port")) {
-		st = tess_option_int("port", 1, 65535, &own);
+		st = tess_option_get_int("port", 1, 65535, &own);
 		*out = (int32_t)own;
 		return st;
 	}
-	st = number("MASTER_PORT", 1, 65534, 0, &port);
+	st = read_number("MASTER_PORT", 1, 65534, 0, &port);
 	if (!st && !port && s && s->hosts) {
-		st = number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
+		st = read_number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
 		if (!st)
-			st = number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
+			st = read_number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
 		port = job ? SLURM_PORT + (job % SLURM_PORTS * 8 + step) % SLURM_PORTS : 0;
 		*out = port;
 		return st;
@@ -166,12 +167,12 @@ static tess_status find_port(int32_t *out)
 	return st;
 }
 
-static tess_status find_address(const struct tess_rank_env *seat, struct tess_hosts *at)
+static tess_status find_address(const struct tess_rank_env *env, struct tess_hosts *at)
 {
 	int32_t port;
 	tess_status st;
 
-	if (!seat->hosts)
+	if (!env->hosts)
 		return TESS_OK;
 	find_master(at->addr, sizeof at->addr);
 	if (!*at->addr)
@@ -179,7 +180,7 @@ static tess_status find_address(const struct tess_rank_env *seat, struct tess_ho
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and do not know where to meet; set "
 			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT%s",
-			seat->size,
+			env->size,
 			getenv("OMPI_COMM_WORLD_SIZE")
 				? "; or take TESSERA_BACKEND=mpi, whose ranks meet through MPI"
 				: "");
@@ -189,7 +190,7 @@ static tess_status find_address(const struct tess_rank_env *seat, struct tess_ho
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and have no port to meet at; "
 			"set TESSERA_PORT, or MASTER_PORT, which it follows",
-			seat->size);
+			env->size);
 	if (!st)
 		snprintf(at->port, sizeof at->port, "%d", port);
 	return st;
@@ -214,7 +215,7 @@ static void name_by_parent(char *job, size_t room)
 	snprintf(job, room, "%d-%" PRIu64, (int)getppid(), began);
 }
 
-static const char *word(const char *name)
+static const char *read_variable(const char *name)
 {
 	const char *text = getenv(name);
 
@@ -222,7 +223,7 @@ static const char *word(const char *name)
 }
 
 /* What is written into a path, and a sentence. */
-static void sanitize(char *job)
+static void sanitize_name(char *job)
 {
 	static const char good[] =
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -232,10 +233,10 @@ static void sanitize(char *job)
 			*job = '_';
 }
 
-static tess_status name_job(const struct tess_rank_env *seat, struct tess_meeting *m)
+static tess_status name_job(const struct tess_rank_env *env, struct tess_meeting *m)
 {
 	const char *run = getenv("TORCHELASTIC_RUN_ID"), *slurm = getenv("SLURM_JOB_ID");
-	const struct starter *s = find_starter();
+	const struct launcher_env *s = find_launcher();
 	size_t room = sizeof m->job;
 	char *job = m->job;
 
@@ -245,14 +246,14 @@ static tess_status name_job(const struct tess_rank_env *seat, struct tess_meetin
 			                 tess_option("job"), room - 1);
 		snprintf(job, room, "%s", tess_option("job"));
 	} else if (run) {
-		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, word("MASTER_PORT"),
-		         word("TORCHELASTIC_RESTART_COUNT"));
-		sanitize(job);
+		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, read_variable("MASTER_PORT"),
+		         read_variable("TORCHELASTIC_RESTART_COUNT"));
+		sanitize_name(job);
 	} else if (slurm && s && s->hosts) {
-		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, word("SLURM_STEP_ID"),
-		         word("SLURM_RESTART_COUNT"));
-		sanitize(job);
-	} else if (seat->hosts) {
+		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, read_variable("SLURM_STEP_ID"),
+		         read_variable("SLURM_RESTART_COUNT"));
+		sanitize_name(job);
+	} else if (env->hosts) {
 		snprintf(job, room, "port-%s", m->at.port);
 	} else {
 		name_by_parent(job, room);
@@ -262,30 +263,31 @@ static tess_status name_job(const struct tess_rank_env *seat, struct tess_meetin
 
 tess_status tess_rank_env_read(struct tess_rank_env *out)
 {
-	const struct starter *s = find_starter();
-	struct tess_rank_env seat = { .size = 1, .alone = !s };
-	tess_status st = check_by_hand();
+	const struct launcher_env *s = find_launcher();
+	struct tess_rank_env env = { .size = 1, .alone = !s };
+	tess_status st = check_manual_rank();
 
 	if (st)
 		return st;
 	if (!s) {
-		*out = seat;
+		*out = env;
 		return TESS_OK;
 	}
-	if ((st = number(s->size, 1, TESS_RANKS_MAX, 1, &seat.size)) ||
-	    (st = number(s->rank, 0, seat.size - 1, 0, &seat.rank)) || (st = find_hosts(s, &seat)))
+	if ((st = read_number(s->size, 1, TESS_RANKS_MAX, 1, &env.size)) ||
+	    (st = read_number(s->rank, 0, env.size - 1, 0, &env.rank)) ||
+	    (st = read_hosts(s, &env)))
 		return st;
-	*out = seat;
+	*out = env;
 	return TESS_OK;
 }
 
-tess_status tess_rank_env_meeting(const struct tess_rank_env *seat, struct tess_meeting *out)
+tess_status tess_rank_env_meeting(const struct tess_rank_env *env, struct tess_meeting *out)
 {
 	struct tess_meeting m = { 0 };
-	tess_status st = find_address(seat, &m.at);
+	tess_status st = find_address(env, &m.at);
 
 	if (!st)
-		st = name_job(seat, &m);
+		st = name_job(env, &m);
 	if (!st)
 		*out = m;
 	return st;

@@ -20,7 +20,7 @@
 
 enum { LOCK_MS = 200, RETRY_MS = 5 };
 
-static void wake(void *arg, const struct tess_failure *f)
+static void wake_server(void *arg, const struct tess_failure *f)
 {
 	struct tess_rendezvous *r = arg;
 	uint64_t one = 1;
@@ -64,7 +64,7 @@ static tess_status take_lock(struct tess_rendezvous *r)
 	}
 }
 
-static tess_status make_socket(struct tess_rendezvous *r, const char *job)
+static tess_status make_job_socket(struct tess_rendezvous *r, const char *job)
 {
 	char own[64];
 	tess_status st;
@@ -91,7 +91,7 @@ static tess_status make_socket(struct tess_rendezvous *r, const char *job)
 	return TESS_OK;
 }
 
-static tess_status start(struct tess_rendezvous *r)
+static tess_status start_server(struct tess_rendezvous *r)
 {
 	sigset_t all, old;
 	int err;
@@ -106,7 +106,7 @@ static tess_status start(struct tess_rendezvous *r)
 	return TESS_OK;
 }
 
-static void destroy(struct tess_rendezvous *r)
+static void destroy_rendezvous(struct tess_rendezvous *r)
 {
 	if (r->listener >= 0)
 		close(r->listener);
@@ -118,13 +118,13 @@ static void destroy(struct tess_rendezvous *r)
 	}
 	if (r->wake >= 0)
 		close(r->wake);
-	tess_coordinator_close(r->hub);
+	tess_coordinator_close(r->coordinator);
 	sodium_memzero(&r->secret, sizeof r->secret);
 	free(r->rank);
 	free(r);
 }
 
-static tess_status make(int32_t nranks, struct tess_rendezvous **out)
+static tess_status make_rendezvous(int32_t nranks, struct tess_rendezvous **out)
 {
 	struct tess_coordinator *hub;
 	struct tess_rendezvous *r;
@@ -137,14 +137,14 @@ static tess_status make(int32_t nranks, struct tess_rendezvous **out)
 		tess_coordinator_close(hub);
 		return tess_fail(TESS_ENOMEM, "no memory for the server of the rendezvous");
 	}
-	r->hub = hub;
+	r->coordinator = hub;
 	r->nranks = nranks;
 	r->listener = r->lock = -1;
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r->rank = calloc((size_t)nranks, sizeof *r->rank);
 	if (r->wake < 0 || !r->rank) {
 		st = tess_fail(TESS_ENOMEM, "no event descriptor or memory for the rendezvous");
-		destroy(r);
+		destroy_rendezvous(r);
 		return st;
 	}
 	*out = r;
@@ -152,16 +152,17 @@ static tess_status make(int32_t nranks, struct tess_rendezvous **out)
 }
 
 /* The socket is there, or `st` says why not: what remains. */
-static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess_rendezvous **out)
+static tess_status finish_opening(struct tess_rendezvous *r, tess_status st,
+                                  struct tess_rendezvous **out)
 {
 	if (!st)
-		st = start(r);
+		st = start_server(r);
 	if (st) {
-		destroy(r);
+		destroy_rendezvous(r);
 		return st;
 	}
-	r->handler = (struct tess_failure_handler){ .on_failure = wake, .arg = r };
-	tess_coordinator_add_handler(r->hub, &r->handler);
+	r->handler = (struct tess_failure_handler){ .on_failure = wake_server, .arg = r };
+	tess_coordinator_add_handler(r->coordinator, &r->handler);
 	*out = r;
 	return TESS_OK;
 }
@@ -169,9 +170,9 @@ static tess_status finish(struct tess_rendezvous *r, tess_status st, struct tess
 tess_status tess_rendezvous_open(const char *job, int32_t nranks, struct tess_rendezvous **out)
 {
 	struct tess_rendezvous *r = NULL;
-	tess_status st = make(nranks, &r);
+	tess_status st = make_rendezvous(nranks, &r);
 
-	return st ? st : finish(r, make_socket(r, job), out);
+	return st ? st : finish_opening(r, make_job_socket(r, job), out);
 }
 
 tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
@@ -179,20 +180,20 @@ tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
                                        struct tess_rendezvous **out)
 {
 	struct tess_rendezvous *r = NULL;
-	tess_status st = make(nranks, &r);
+	tess_status st = make_rendezvous(nranks, &r);
 
 	if (st)
 		return st;
 	r->hosts = true;
 	r->secret = *secret;
-	return finish(r, tess_net_listen(at, &r->listener), out);
+	return finish_opening(r, tess_net_listen(at, &r->listener), out);
 }
 
 tess_status tess_rendezvous_open_tunnels(const int32_t *end, int32_t nranks,
-                                       struct tess_rendezvous **out)
+                                         struct tess_rendezvous **out)
 {
 	struct tess_rendezvous *r = NULL;
-	tess_status st = make(nranks, &r);
+	tess_status st = make_rendezvous(nranks, &r);
 
 	for (int32_t i = 0; i < nranks; i++)
 		if (st)
@@ -204,7 +205,7 @@ tess_status tess_rendezvous_open_tunnels(const int32_t *end, int32_t nranks,
 	if (st)
 		return st;
 	r->hosts = true;
-	return finish(r, TESS_OK, out);
+	return finish_opening(r, TESS_OK, out);
 }
 
 const char *tess_rendezvous_path(const struct tess_rendezvous *r)
@@ -216,7 +217,7 @@ tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, ch
                                     size_t room)
 {
 	struct tess_failure f;
-	tess_status why = tess_coordinator_failure(r->hub, &f);
+	tess_status why = tess_coordinator_failure(r->coordinator, &f);
 
 	if (why) {
 		*rank = f.rank;
@@ -228,25 +229,24 @@ tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, ch
 void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
                           const char *sentence)
 {
-	tess_coordinator_fail(r->hub, rank, why, sentence);
+	tess_coordinator_fail(r->coordinator, rank, why, sentence);
 }
 
 void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank)
 {
 	atomic_store(&r->rank[rank].ended, true);
-	wake(r, NULL);
+	wake_server(r, NULL);
 }
 
 void tess_rendezvous_request_records(struct tess_rendezvous *r)
 {
 	atomic_fetch_add(&r->records, 1);
-	wake(r, NULL);
+	wake_server(r, NULL);
 }
 
-uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text,
-                                     size_t room)
+uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text, size_t room)
 {
-	return tess_coordinator_last_call(r->hub, rank, text, room);
+	return tess_coordinator_last_call(r->coordinator, rank, text, room);
 }
 
 void tess_rendezvous_close(struct tess_rendezvous *r)
@@ -254,7 +254,7 @@ void tess_rendezvous_close(struct tess_rendezvous *r)
 	if (!r)
 		return;
 	r->stop = true;
-	wake(r, NULL);
+	wake_server(r, NULL);
 	pthread_join(r->thread, NULL);
-	destroy(r);
+	destroy_rendezvous(r);
 }

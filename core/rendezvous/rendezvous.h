@@ -43,7 +43,7 @@ tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
 
 /* The same at the ends of lines that lead to all ranks (tess_backend.meet), which become ours; nobody else can come. */
 tess_status tess_rendezvous_open_tunnels(const int32_t *end, int32_t nranks,
-                                       struct tess_rendezvous **out);
+                                         struct tess_rendezvous **out);
 
 /* The socket, for TESSERA_RENDEZVOUS; "" between hosts. Borrowed. */
 const char *tess_rendezvous_path(const struct tess_rendezvous *r);
@@ -73,7 +73,7 @@ void tess_rendezvous_request_records(struct tess_rendezvous *r);
 
 /* What is known of a rank's last call, as tess_coordinator_last_call(). */
 uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text,
-                                     size_t room);
+                                   size_t room);
 
 /*
  * Ends the thread, tells ranks that are still there, in bounded time, and removes the socket. NULL:

@@ -8,10 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SECRET_MOST = 4096 };
+enum { SECRET_MAX = 4096 };
 
-static void hmac(const unsigned char *key, size_t key_len, const char *label, const void *one,
-                 size_t len_one, const void *two, size_t len_two, unsigned char *out)
+static void compute_hmac(const unsigned char *key, size_t key_len, const char *label,
+                         const void *one, size_t len_one, const void *two, size_t len_two,
+                         unsigned char *out)
 {
 	crypto_auth_hmacsha256_state state;
 
@@ -23,7 +24,7 @@ static void hmac(const unsigned char *key, size_t key_len, const char *label, co
 	sodium_memzero(&state, sizeof state);
 }
 
-static tess_status check_file(const char *path, int fd)
+static tess_status check_secret_file(const char *path, int fd)
 {
 	struct stat st;
 
@@ -42,18 +43,18 @@ static tess_status check_file(const char *path, int fd)
 }
 
 /* The whole file, without the white space at its end. */
-static tess_status read_file(const char *path, int fd, unsigned char *text, size_t *len)
+static tess_status read_secret_file(const char *path, int fd, unsigned char *text, size_t *len)
 {
 	ssize_t n;
 
 	*len = 0;
-	while ((n = read(fd, text + *len, SECRET_MOST + 1 - *len)) > 0)
+	while ((n = read(fd, text + *len, SECRET_MAX + 1 - *len)) > 0)
 		*len += (size_t)n;
 	if (n < 0)
 		return tess_fail(TESS_EIO, "%s cannot be read: %s", path, strerror(errno));
-	if (*len > SECRET_MOST)
+	if (*len > SECRET_MAX)
 		return tess_fail(TESS_EINVAL, "the secret %s is longer than %d bytes", path,
-		                 SECRET_MOST);
+		                 SECRET_MAX);
 	while (*len && memchr(" \t\r\n", text[*len - 1], 4))
 		--*len;
 	if (*len < TESS_SECRET_MIN)
@@ -66,7 +67,7 @@ static tess_status read_file(const char *path, int fd, unsigned char *text, size
 
 tess_status tess_secret_load(const char *path, const char *job, struct tess_secret *out)
 {
-	unsigned char text[SECRET_MOST + 1];
+	unsigned char text[SECRET_MAX + 1];
 	size_t len = 0;
 	tess_status st;
 	int fd;
@@ -91,12 +92,13 @@ tess_status tess_secret_load(const char *path, const char *job, struct tess_secr
 		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO,
 		                 "the secret %s (TESSERA_SECRET_FILE) cannot be opened: %s", path,
 		                 strerror(errno));
-	st = check_file(path, fd);
+	st = check_secret_file(path, fd);
 	if (!st)
-		st = read_file(path, fd, text, &len);
+		st = read_secret_file(path, fd, text, &len);
 	close(fd);
 	if (!st)
-		hmac(text, len, "tessera rendezvous 1", job, strlen(job), NULL, 0, out->key);
+		compute_hmac(text, len, "tessera rendezvous 1", job, strlen(job), NULL, 0,
+		             out->key);
 	sodium_memzero(text, sizeof text);
 	return st;
 }
@@ -110,8 +112,8 @@ void tess_secret_prove(const struct tess_secret *s, enum tess_side side,
                        const unsigned char *client_nonce, const unsigned char *server_nonce,
                        unsigned char *proof)
 {
-	hmac(s->key, sizeof s->key, side == TESS_CLIENT ? "client" : "server", client_nonce,
-	     TESS_NONCE, server_nonce, TESS_NONCE, proof);
+	compute_hmac(s->key, sizeof s->key, side == TESS_CLIENT ? "client" : "server", client_nonce,
+	             TESS_NONCE, server_nonce, TESS_NONCE, proof);
 }
 
 bool tess_secret_check(const struct tess_secret *s, enum tess_side side,

@@ -27,27 +27,27 @@ enum { ADMITTED = 8 };
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void post(struct tess_conn *c, uint32_t kind, int32_t a, int32_t b, const void *data,
-                 size_t len)
+static void queue_frame(struct tess_conn *c, uint32_t kind, int32_t a, int32_t b, const void *data,
+                        size_t len)
 {
 	if (!tess_pipe_put(&c->out, kind, a, b, data, len, NULL, 0))
-		c->drop = true;
+		c->close_after_flush = true;
 }
 
-static void refuse(struct tess_conn *c, tess_status why, const char *sentence)
+static void refuse_connection(struct tess_conn *c, tess_status why, const char *sentence)
 {
-	post(c, TESS_REFUSED, 0, why, sentence, strlen(sentence) + 1);
-	c->drop = true;
+	queue_frame(c, TESS_REFUSED, 0, why, sentence, strlen(sentence) + 1);
+	c->close_after_flush = true;
 }
 
 /* "process 12", and where it is. */
-static const char *whose(const struct tess_conn *c, char *text, size_t room)
+static const char *format_peer(const struct tess_conn *c, char *text, size_t room)
 {
 	snprintf(text, room, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
 	return text;
 }
 
-static const struct tess_conn *holder(const struct tess_rendezvous *r, int32_t rank)
+static const struct tess_conn *find_connection(const struct tess_rendezvous *r, int32_t rank)
 {
 	for (int32_t i = 0; i < r->nconns; i++)
 		if (rank >= 0 && r->conn[i].rank == rank)
@@ -55,7 +55,7 @@ static const struct tess_conn *holder(const struct tess_rendezvous *r, int32_t r
 	return NULL;
 }
 
-static void hello(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
+static void handle_hello(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
 {
 	const struct tess_hello *h = (const void *)f->payload;
 	char text[256], one[96], two[96];
@@ -63,7 +63,7 @@ static void hello(struct tess_rendezvous *r, struct tess_conn *c, const struct t
 	tess_status st;
 
 	if (f->kind != TESS_HELLO || f->bytes != sizeof *f + sizeof *h) {
-		c->drop = true;
+		c->close_after_flush = true;
 		return;
 	}
 	if (r->hosts)
@@ -77,11 +77,11 @@ static void hello(struct tess_rendezvous *r, struct tess_conn *c, const struct t
 		snprintf(text, sizeof text, "rank %d was started for %d ranks, the job has %d",
 		         f->a, f->b, r->nranks);
 		st = TESS_EINVAL;
-	} else if ((other = holder(r, f->a))) {
+	} else if ((other = find_connection(r, f->a))) {
 		snprintf(text, sizeof text, "rank %d came twice: as %s and as %s", f->a,
-		         whose(other, one, sizeof one), whose(c, two, sizeof two));
+		         format_peer(other, one, sizeof one), format_peer(c, two, sizeof two));
 		st = TESS_EINVAL;
-	} else if ((st = tess_coordinator_join(r->hub, f->a, r->hosts ? 0 : c->pid))) {
+	} else if ((st = tess_coordinator_join(r->coordinator, f->a, r->hosts ? 0 : c->pid))) {
 		snprintf(text, sizeof text, "%s", tess_error());
 	}
 	if (!st) {
@@ -89,17 +89,17 @@ static void hello(struct tess_rendezvous *r, struct tess_conn *c, const struct t
 		r->rank[c->rank].came = true;
 		return;
 	}
-	refuse(c, st, text);
+	refuse_connection(c, st, text);
 	if (!r->welcomed) /* then a rank is missing, and would be waited for */
-		tess_coordinator_fail(r->hub, f->a, st, text);
+		tess_coordinator_fail(r->coordinator, f->a, st, text);
 }
 
-static void ask(struct tess_conn *c, const char *key, size_t len, int32_t id)
+static void add_pending_get(struct tess_conn *c, const char *key, size_t len, int32_t id)
 {
 	struct tess_pending_get *a = malloc(sizeof *a + len + 1);
 
 	if (!a) {
-		c->drop = true;
+		c->close_after_flush = true;
 		return;
 	}
 	memcpy(a->key, key, len);
@@ -109,22 +109,22 @@ static void ask(struct tess_conn *c, const char *key, size_t len, int32_t id)
 	c->pending_gets = a;
 }
 
-static tess_status set(struct tess_rendezvous *r, const struct tess_frame *f)
+static tess_status handle_set(struct tess_rendezvous *r, const struct tess_frame *f)
 {
 	char key[TESS_KEY_MAX + 1];
 
 	memcpy(key, f->payload, (size_t)f->a);
 	key[f->a] = '\0';
-	return tess_coordinator_set(r->hub, key, f->payload + f->a, (uint64_t)f->b);
+	return tess_coordinator_set(r->coordinator, key, f->payload + f->a, (uint64_t)f->b);
 }
 
 /* Who is behind is asked when all others have been heard: what they have said may lie here already. */
-static void late(struct tess_conn *c, const struct tess_call_key *key, int32_t n)
+static void note_deadline(struct tess_conn *c, const struct tess_call_key *key, int32_t n)
 {
 	struct tess_call_key *copy = n ? malloc((size_t)n * sizeof *key) : NULL;
 
 	if (n && !copy) {
-		c->drop = true;
+		c->close_after_flush = true;
 		return;
 	}
 	if (n)
@@ -136,18 +136,19 @@ static void late(struct tess_conn *c, const struct tess_call_key *key, int32_t n
 }
 
 /* Who asks that and leaves has left for it. */
-static void judge_late(struct tess_rendezvous *r, struct tess_conn *c)
+static void check_deadline(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	if (!c->late)
 		return;
 	c->late = false;
-	tess_coordinator_deadline_passed(r->hub, c->rank, c->key, c->nkeys);
+	tess_coordinator_deadline_passed(r->coordinator, c->rank, c->key, c->nkeys);
 	if (c->bye)
-		tess_coordinator_leave(r->hub, c->rank);
+		tess_coordinator_leave(r->coordinator, c->rank);
 }
 
 /* False: it is no such frame. */
-static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct tess_frame *f)
+static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
+                              const struct tess_frame *f)
 {
 	size_t len = f->bytes - sizeof *f;
 	const struct tess_call_desc *n = (const void *)f->payload;
@@ -158,46 +159,48 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 		if (f->a < 1 || f->a > TESS_KEY_MAX || f->b < 0 ||
 		    (size_t)f->a + (size_t)f->b > len)
 			return false;
-		if (set(r, f))
-			tess_coordinator_fail(r->hub, c->rank, TESS_EINVAL, tess_error());
+		if (handle_set(r, f))
+			tess_coordinator_fail(r->coordinator, c->rank, TESS_EINVAL, tess_error());
 		return true;
 	case TESS_GET:
 		if (f->a < 1 || f->a > TESS_KEY_MAX || (size_t)f->a > len)
 			return false;
-		ask(c, f->payload, (size_t)f->a, f->b);
+		add_pending_get(c, f->payload, (size_t)f->a, f->b);
 		return true;
 	case TESS_CALL_DESC:
 		if (len < sizeof *n ||
-		    !tess_call_desc_valid(n, len, tess_coordinator_group_size(r->hub, c->rank, n->key.group)))
+		    !tess_call_desc_valid(
+			    n, len,
+			    tess_coordinator_group_size(r->coordinator, c->rank, n->key.group)))
 			return false;
-		tess_coordinator_add_call(r->hub, c->rank, n);
+		tess_coordinator_add_call(r->coordinator, c->rank, n);
 		return true;
 	case TESS_LATE:
 		if (f->a < 0 || len != (size_t)f->a * sizeof(struct tess_call_key))
 			return false;
-		late(c, (const void *)f->payload, f->a);
+		note_deadline(c, (const void *)f->payload, f->a);
 		return true;
 	case TESS_GROUP:
 		if (!tess_members_valid(who, len, r->nranks) || tess_members_find(who, c->rank) < 0)
 			return false;
-		tess_coordinator_add_group(r->hub, c->rank, who);
+		tess_coordinator_add_group(r->coordinator, c->rank, who);
 		return true;
 	case TESS_GROUP_LEAVE:
-		if (!f->a || !tess_coordinator_group_size(r->hub, c->rank, (uint32_t)f->a))
+		if (!f->a || !tess_coordinator_group_size(r->coordinator, c->rank, (uint32_t)f->a))
 			return false;
-		tess_coordinator_leave_group(r->hub, c->rank, (uint32_t)f->a);
+		tess_coordinator_leave_group(r->coordinator, c->rank, (uint32_t)f->a);
 		return true;
 	case TESS_FAIL:
 		if (!len || f->payload[len - 1] || f->b >= 0)
 			return false;
-		tess_coordinator_fail(r->hub, c->rank, f->b, f->payload);
+		tess_coordinator_fail(r->coordinator, c->rank, f->b, f->payload);
 		return true;
 	case TESS_ALIVE:
 		return true;
 	case TESS_BYE:
 		c->bye = true;
 		if (!c->late)
-			tess_coordinator_leave(r->hub, c->rank);
+			tess_coordinator_leave(r->coordinator, c->rank);
 		return true;
 	}
 	return false;
@@ -205,7 +208,7 @@ static bool obey(struct tess_rendezvous *r, struct tess_conn *c, const struct te
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void dismiss(struct tess_rendezvous *r, struct tess_conn *c)
+static void close_connection(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	close(c->fd);
 	tess_pipe_free(&c->in);
@@ -222,7 +225,7 @@ static void dismiss(struct tess_rendezvous *r, struct tess_conn *c)
  * Makes room by the stranger that is here for longest. False: there is none. Who has proven the
  * secret is no stranger, though it has not said its rank yet.
  */
-static bool push_out(struct tess_rendezvous *r)
+static bool evict_oldest(struct tess_rendezvous *r)
 {
 	struct tess_conn *oldest = NULL;
 
@@ -234,11 +237,11 @@ static bool push_out(struct tess_rendezvous *r)
 			oldest = c;
 	}
 	if (oldest)
-		dismiss(r, oldest);
+		close_connection(r, oldest);
 	return oldest != NULL;
 }
 
-static void admit(struct tess_rendezvous *r)
+static void accept_connections(struct tess_rendezvous *r)
 {
 	for (int i = 0; i < ADMITTED; i++) {
 		struct tess_conn c = { .rank = -1, .since = tess_now(), .proven = !r->hosts };
@@ -247,11 +250,12 @@ static void admit(struct tess_rendezvous *r)
 		                : accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (c.fd < 0) {
 			if (errno == EMFILE || errno == ENFILE)
-				push_out(r);
+				evict_oldest(r);
 			return;
 		}
 		c.pid = r->hosts ? 0 : tess_socket_peer(c.fd);
-		if (c.pid < 0 || (r->nconns == r->nranks + TESS_UNAUTHENTICATED_MAX && !push_out(r)))
+		if (c.pid < 0 ||
+		    (r->nconns == r->nranks + TESS_UNAUTHENTICATED_MAX && !evict_oldest(r)))
 			close(c.fd);
 		else
 			r->conn[r->nconns++] = c;
@@ -259,21 +263,21 @@ static void admit(struct tess_rendezvous *r)
 }
 
 /* What a stranger says: a nonce, for which it gets ours, and its proof, for which it gets ours. */
-static bool greet(struct tess_rendezvous *r, struct tess_conn *c)
+static bool authenticate_peer(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	unsigned char proof[TESS_PROOF];
-	uint32_t before = c->heard;
+	uint32_t before = c->received;
 	ssize_t n = recv(c->fd, c->greeting + before, sizeof c->greeting - before, MSG_DONTWAIT);
 
 	if (n <= 0)
 		return n < 0 && (errno == EAGAIN || errno == EINTR);
-	c->heard += (uint32_t)n;
-	if (before < TESS_NONCE && c->heard >= TESS_NONCE) {
+	c->received += (uint32_t)n;
+	if (before < TESS_NONCE && c->received >= TESS_NONCE) {
 		tess_nonce_make(c->nonce);
 		if (send(c->fd, c->nonce, TESS_NONCE, MSG_NOSIGNAL | MSG_DONTWAIT) != TESS_NONCE)
 			return false;
 	}
-	if (c->heard < sizeof c->greeting)
+	if (c->received < sizeof c->greeting)
 		return true;
 	if (!tess_secret_check(&r->secret, TESS_CLIENT, c->greeting, c->nonce,
 	                       c->greeting + TESS_NONCE))
@@ -283,62 +287,62 @@ static bool greet(struct tess_rendezvous *r, struct tess_conn *c)
 	return send(c->fd, proof, TESS_PROOF, MSG_NOSIGNAL | MSG_DONTWAIT) == TESS_PROOF;
 }
 
-static void lost(struct tess_rendezvous *r, const struct tess_conn *c)
+static void report_lost_rank(struct tess_rendezvous *r, const struct tess_conn *c)
 {
 	char text[192], who[96];
 
 	if (c->rank < 0 || c->bye)
 		return;
 	snprintf(text, sizeof text, "rank %d (%s) has ended without leaving the job", c->rank,
-	         whose(c, who, sizeof who));
-	tess_coordinator_fail(r->hub, c->rank, TESS_EPEER, text);
+	         format_peer(c, who, sizeof who));
+	tess_coordinator_fail(r->coordinator, c->rank, TESS_EPEER, text);
 }
 
 /* Reads what is there. False: the connection is over. */
-static bool hear(struct tess_rendezvous *r, struct tess_conn *c)
+static bool read_connection(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	const struct tess_frame *f;
 	bool open, bad = false;
 
 	if (!c->proven)
-		return greet(r, c);
+		return authenticate_peer(r, c);
 	open = tess_pipe_fill(&c->in, c->fd);
 	if (r->hosts && c->rank >= 0)
-		tess_coordinator_heartbeat(r->hub, c->rank);
-	while (!c->drop && (f = tess_pipe_next(&c->in, &bad))) {
+		tess_coordinator_heartbeat(r->coordinator, c->rank);
+	while (!c->close_after_flush && (f = tess_pipe_next(&c->in, &bad))) {
 		if (c->rank < 0)
-			hello(r, c, f);
+			handle_hello(r, c, f);
 		else
-			bad = !obey(r, c, f);
+			bad = !handle_rank_frame(r, c, f);
 		if (bad)
 			break;
 	}
 	if (bad && c->rank >= 0)
-		tess_coordinator_fail(r->hub, c->rank, TESS_EBUG,
-		              "the rendezvous got a frame that is none");
+		tess_coordinator_fail(r->coordinator, c->rank, TESS_EBUG,
+		                      "the rendezvous got a frame that is none");
 	return open && !bad;
 }
 
-static void answer(struct tess_rendezvous *r, struct tess_conn *c)
+static void answer_gets(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	struct tess_pending_get **at = &c->pending_gets, *a;
 
 	while ((a = *at)) {
 		uint64_t len;
-		const void *val = tess_coordinator_find(r->hub, a->key, &len);
+		const void *val = tess_coordinator_find(r->coordinator, a->key, &len);
 
 		if (!val) {
 			at = &a->next;
 			continue;
 		}
-		post(c, TESS_VALUE, (int32_t)len, a->id, val, len);
+		queue_frame(c, TESS_VALUE, (int32_t)len, a->id, val, len);
 		*at = a->next;
 		free(a);
 	}
 }
 
 /* A rank whose process has ended will not come: whoever waits for it hears so. */
-static void miss(struct tess_rendezvous *r)
+static void report_missing_rank(struct tess_rendezvous *r)
 {
 	int32_t waits = -1;
 	char text[128];
@@ -352,18 +356,18 @@ static void miss(struct tess_rendezvous *r)
 		snprintf(text, sizeof text,
 		         "rank %d has ended without joining the job, in which rank %d waits", i,
 		         waits);
-		tess_coordinator_fail(r->hub, i, TESS_EPEER, text);
+		tess_coordinator_fail(r->coordinator, i, TESS_EPEER, text);
 		return;
 	}
 }
 
 /* What all ranks are to hear now. */
-static void tell(struct tess_rendezvous *r)
+static void notify_ranks(struct tess_rendezvous *r)
 {
 	struct tess_failure f;
-	bool failed = tess_coordinator_failure(r->hub, &f) != TESS_OK;
-	bool welcome = !r->welcomed && tess_coordinator_joined(r->hub) == r->nranks;
-	bool gone = !r->gone && tess_coordinator_left(r->hub) == r->nranks;
+	bool failed = tess_coordinator_failure(r->coordinator, &f) != TESS_OK;
+	bool welcome = !r->welcomed && tess_coordinator_joined(r->coordinator) == r->nranks;
+	bool gone = !r->gone && tess_coordinator_left(r->coordinator) == r->nranks;
 	unsigned records = atomic_load(&r->records);
 
 	for (int32_t i = 0; i < r->nconns; i++) {
@@ -371,18 +375,19 @@ static void tell(struct tess_rendezvous *r)
 
 		if (c->rank < 0)
 			continue;
-		answer(r, c);
+		answer_gets(r, c);
 		if (welcome)
-			post(c, TESS_WELCOME, 0, 0, NULL, 0);
+			queue_frame(c, TESS_WELCOME, 0, 0, NULL, 0);
 		if (welcome && r->hosts)
-			tess_coordinator_heartbeat(r->hub, c->rank);
+			tess_coordinator_heartbeat(r->coordinator, c->rank);
 		if (gone)
-			post(c, TESS_GONE, 0, 0, NULL, 0);
+			queue_frame(c, TESS_GONE, 0, 0, NULL, 0);
 		if (failed && !c->reported)
-			post(c, TESS_FAILED, f.rank, f.why, f.sentence, strlen(f.sentence) + 1);
+			queue_frame(c, TESS_FAILED, f.rank, f.why, f.sentence,
+			            strlen(f.sentence) + 1);
 		c->reported |= failed;
 		if (c->recorded != records)
-			post(c, TESS_RECORD, 0, 0, NULL, 0);
+			queue_frame(c, TESS_RECORD, 0, 0, NULL, 0);
 		c->recorded = records;
 	}
 	r->welcomed |= welcome;
@@ -390,22 +395,22 @@ static void tell(struct tess_rendezvous *r)
 }
 
 /* Whether it is to say soon which rank it is; until when. */
-static bool is_stranger(const struct tess_conn *c, int64_t *until)
+static bool must_identify(const struct tess_conn *c, int64_t *until)
 {
 	*until = c->since + HELLO_MS * (int64_t)TESS_MS;
 	return c->rank < 0 && !c->expected;
 }
 
 /* A server that has not looked for news for so long has missed what ranks said. */
-static void forgive(struct tess_rendezvous *r)
+static void excuse_silence(struct tess_rendezvous *r)
 {
 	int64_t now = tess_now();
-	bool deaf = now - r->turned > (TESS_SILENT_MS - TESS_ALIVE_MS) * (int64_t)TESS_MS;
+	bool deaf = now - r->served_at > (TESS_SILENT_MS - TESS_ALIVE_MS) * (int64_t)TESS_MS;
 
 	for (int32_t i = 0; i < r->nconns && deaf; i++)
 		if (r->conn[i].rank >= 0)
-			tess_coordinator_heartbeat(r->hub, r->conn[i].rank);
-	r->turned = now;
+			tess_coordinator_heartbeat(r->coordinator, r->conn[i].rank);
+	r->served_at = now;
 }
 
 /* Of connections of this process, or of all others. */
@@ -416,15 +421,16 @@ static void flush_all(struct tess_rendezvous *r, bool own)
 
 		if ((c->pid == getpid()) != own)
 			continue;
-		if (!tess_pipe_flush(&c->out, c->fd) || (c->drop && c->out.begin == c->out.end)) {
-			lost(r, c);
-			dismiss(r, c);
+		if (!tess_pipe_flush(&c->out, c->fd) ||
+		    (c->close_after_flush && c->out.begin == c->out.end)) {
+			report_lost_rank(r, c);
+			close_connection(r, c);
 		}
 	}
 }
 
 /* Waits for news, at most until `deadline` (0: as long as it takes). */
-static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
+static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
 	int32_t n = r->nconns;
 
@@ -437,12 +443,12 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 		p[i + 2] = (struct pollfd){ .fd = c->fd,
 			                    .events = c->out.begin < c->out.end ? POLLIN | POLLOUT
 			                                                        : POLLIN };
-		if (is_stranger(c, &until) && (!deadline || until < deadline))
+		if (must_identify(c, &until) && (!deadline || until < deadline))
 			deadline = until;
 	}
 	poll(p, (nfds_t)n + 2, deadline ? tess_ms_left(deadline) : -1);
 	if (r->hosts)
-		forgive(r);
+		excuse_silence(r);
 	if (p[0].revents) {
 		uint64_t count;
 
@@ -450,32 +456,32 @@ static void turn(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 			return;
 	}
 	for (int32_t i = 0; i < n; i++)
-		if (p[i + 2].revents & ~POLLOUT && !hear(r, &r->conn[i]))
-			r->conn[i].over = true;
+		if (p[i + 2].revents & ~POLLOUT && !read_connection(r, &r->conn[i]))
+			r->conn[i].ended = true;
 	for (int32_t i = 0; i < n; i++)
-		judge_late(r, &r->conn[i]);
+		check_deadline(r, &r->conn[i]);
 	for (int32_t i = n - 1; i >= 0; i--) { /* dismiss() puts the last one in its place */
 		struct tess_conn *c = &r->conn[i];
 		int64_t until;
 
-		if (c->over || (is_stranger(c, &until) && tess_now() > until)) {
-			lost(r, c);
+		if (c->ended || (must_identify(c, &until) && tess_now() > until)) {
+			report_lost_rank(r, c);
 			tess_pipe_flush(&c->out, c->fd);
-			dismiss(r, c);
+			close_connection(r, c);
 		}
 	}
 	if (p[1].revents)
-		admit(r);
+		accept_connections(r);
 	if (!r->welcomed)
-		miss(r);
-	tell(r);
+		report_missing_rank(r);
+	notify_ranks(r);
 	flush_all(
 		r,
 		false); /* a rank of this process may end it, and the server, when it hears of a failure */
 	flush_all(r, true);
 }
 
-static bool unsaid(const struct tess_rendezvous *r)
+static bool has_unsent(const struct tess_rendezvous *r)
 {
 	for (int32_t i = 0; i < r->nconns; i++)
 		if (r->conn[i].out.begin < r->conn[i].out.end)
@@ -490,29 +496,30 @@ void *tess_server_run(void *arg)
 	int64_t deadline;
 
 	if (!p) {
-		tess_coordinator_fail(r->hub, -1, TESS_ENOMEM,
-		              "no memory for the server of the rendezvous");
+		tess_coordinator_fail(r->coordinator, -1, TESS_ENOMEM,
+		                      "no memory for the server of the rendezvous");
 		return NULL;
 	}
 	while (!r->stop)
-		turn(r, p, 0);
+		serve_once(r, p, 0);
 	if (!r->hosts)
 		unlink(r->path); /* whoever comes now meets the next job of this name */
-	if (tess_coordinator_left(r->hub) < tess_coordinator_joined(r->hub))
-		tess_coordinator_fail(r->hub, -1, TESS_EPEER,
-		              "the server of the rendezvous was closed before all ranks had left");
-	tell(r);
+	if (tess_coordinator_left(r->coordinator) < tess_coordinator_joined(r->coordinator))
+		tess_coordinator_fail(
+			r->coordinator, -1, TESS_EPEER,
+			"the server of the rendezvous was closed before all ranks had left");
+	notify_ranks(r);
 	deadline = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
 	for (;;) {
 		for (int32_t i = r->nconns - 1; i >= 0; i--)
 			if (!tess_pipe_flush(&r->conn[i].out, r->conn[i].fd))
-				dismiss(r, &r->conn[i]);
-		if (!unsaid(r) || tess_now() >= deadline)
+				close_connection(r, &r->conn[i]);
+		if (!has_unsent(r) || tess_now() >= deadline)
 			break;
 		poll(NULL, 0, 1);
 	}
 	while (r->nconns)
-		dismiss(r, &r->conn[r->nconns - 1]);
+		close_connection(r, &r->conn[r->nconns - 1]);
 	free(p);
 	return NULL;
 }

@@ -25,11 +25,11 @@ struct tess_conn {
 	int64_t since;
 	bool proven; /* it holds the secret; on one host: it is of our user */
 	bool expected; /* a rank's, whenever it comes */
-	uint32_t heard; /* bytes of: */
+	uint32_t received; /* bytes of: */
 	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
 	unsigned recorded; /* how often it was asked for its record */
-	bool bye, reported, drop; /* drop: to be closed when `out` is written */
-	bool over; /* nothing more comes from it */
+	bool bye, reported, close_after_flush; /* drop: to be closed when `out` is written */
+	bool ended; /* nothing more comes from it */
 	bool late; /* its deadline has passed, in these calls: */
 	int32_t nkeys;
 	struct tess_call_key *key;
@@ -49,10 +49,10 @@ struct tess_rendezvous {
 	int listener, lock, wake;
 	pthread_t thread;
 	atomic_bool stop;
-	struct tess_coordinator *hub;
+	struct tess_coordinator *coordinator;
 	struct tess_failure_handler handler;
 	int32_t nranks;
-	int64_t turned; /* when it last looked for news */
+	int64_t served_at; /* when it last looked for news */
 	struct tess_arrival *rank; /* of each rank */
 	bool welcomed, gone;
 	atomic_uint records; /* how often they are wanted */

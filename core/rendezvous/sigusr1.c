@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 /* A signal belongs to the process, and its handler gets no argument: this has to be global. */
-static atomic_int door = -1;
+static atomic_int event_fd = -1;
 
-static void knock(int sig)
+static void handle_sigusr1(int sig)
 {
-	int saved = errno, fd = atomic_load(&door);
+	int saved = errno, fd = atomic_load(&event_fd);
 	uint64_t one = 1;
 
 	(void)sig;
@@ -23,7 +23,7 @@ static void knock(int sig)
 
 int tess_sigusr1_open(void)
 {
-	struct sigaction ours = { .sa_handler = knock, .sa_flags = SA_RESTART }, old;
+	struct sigaction ours = { .sa_handler = handle_sigusr1, .sa_flags = SA_RESTART }, old;
 	int fd, none = -1;
 
 	if (sigaction(SIGUSR1, NULL, &old) || old.sa_flags & SA_SIGINFO ||
@@ -32,10 +32,11 @@ int tess_sigusr1_open(void)
 	fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
 		return -1;
-	if (atomic_compare_exchange_strong(&door, &none, fd) && !sigaction(SIGUSR1, &ours, NULL))
+	if (atomic_compare_exchange_strong(&event_fd, &none, fd) &&
+	    !sigaction(SIGUSR1, &ours, NULL))
 		return fd;
 	none = fd;
-	atomic_compare_exchange_strong(&door, &none, -1);
+	atomic_compare_exchange_strong(&event_fd, &none, -1);
 	close(fd);
 	return -1;
 }
@@ -46,9 +47,9 @@ void tess_sigusr1_close(int fd)
 
 	if (fd < 0)
 		return;
-	atomic_store(&door, -1);
+	atomic_store(&event_fd, -1);
 	if (!sigaction(SIGUSR1, NULL, &now) && !(now.sa_flags & SA_SIGINFO) &&
-	    now.sa_handler == knock)
+	    now.sa_handler == handle_sigusr1)
 		signal(SIGUSR1, SIG_DFL);
 	close(fd);
 }

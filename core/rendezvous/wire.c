@@ -13,9 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static bool reserve(struct tess_pipe *p, size_t bytes)
+static bool reserve_bytes(struct tess_pipe *p, size_t bytes)
 {
-	size_t room = p->room ? p->room : 4096;
+	size_t room = p->capacity ? p->capacity : 4096;
 	char *at;
 
 	if (p->begin) {
@@ -25,13 +25,13 @@ static bool reserve(struct tess_pipe *p, size_t bytes)
 	}
 	while (room < p->end + bytes)
 		room *= 2;
-	if (room == p->room)
+	if (room == p->capacity)
 		return true;
 	at = realloc(p->at, room);
 	if (!at)
 		return false;
 	p->at = at;
-	p->room = room;
+	p->capacity = room;
 	return true;
 }
 
@@ -42,7 +42,7 @@ bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, con
 	struct tess_frame head = { .bytes = (uint32_t)bytes, .kind = kind, .a = a, .b = b };
 	char *at;
 
-	if (p->room - p->end < bytes && !reserve(p, bytes))
+	if (p->capacity - p->end < bytes && !reserve_bytes(p, bytes))
 		return false;
 	at = p->at + p->end;
 	memset(at + bytes - 8, 0, 8);
@@ -93,16 +93,16 @@ bool tess_pipe_fill(struct tess_pipe *p, int fd)
 	for (;;) {
 		ssize_t n;
 
-		if (!reserve(p, 4096))
+		if (!reserve_bytes(p, 4096))
 			return false;
-		n = recv(fd, p->at + p->end, p->room - p->end, MSG_DONTWAIT);
+		n = recv(fd, p->at + p->end, p->capacity - p->end, MSG_DONTWAIT);
 		if (n > 0)
 			p->end += (size_t)n;
 		else if (!n)
 			return false;
 		else if (errno != EINTR)
 			return errno == EAGAIN || errno == EWOULDBLOCK;
-		if (n > 0 && p->end < p->room)
+		if (n > 0 && p->end < p->capacity)
 			return true;
 	}
 }
@@ -157,7 +157,7 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 	return TESS_OK;
 }
 
-static int make_socket(const char *path, struct sockaddr_un *to)
+static int make_unix_socket(const char *path, struct sockaddr_un *to)
 {
 	*to = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	if (strlen(path) >= sizeof to->sun_path) {
@@ -169,7 +169,7 @@ static int make_socket(const char *path, struct sockaddr_un *to)
 }
 
 /* Closes fd and keeps errno. */
-static int give_up(int fd)
+static int close_keeping_errno(int fd)
 {
 	int err = errno;
 
@@ -181,20 +181,20 @@ static int give_up(int fd)
 int tess_socket_listen(const char *path, int backlog)
 {
 	struct sockaddr_un to;
-	int fd = make_socket(path, &to);
+	int fd = make_unix_socket(path, &to);
 
 	if (fd >= 0 && (bind(fd, (void *)&to, sizeof to) || listen(fd, backlog)))
-		return give_up(fd);
+		return close_keeping_errno(fd);
 	return fd;
 }
 
 int tess_socket_connect(const char *path)
 {
 	struct sockaddr_un to;
-	int fd = make_socket(path, &to);
+	int fd = make_unix_socket(path, &to);
 
 	if (fd >= 0 && connect(fd, (void *)&to, sizeof to))
-		return give_up(fd);
+		return close_keeping_errno(fd);
 	return fd;
 }
 

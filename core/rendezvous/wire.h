@@ -68,7 +68,7 @@ struct tess_hello {
 
 struct tess_pipe { /* bytes in [begin, end); {0}: empty */
 	char *at;
-	size_t begin, end, room;
+	size_t begin, end, capacity;
 };
 
 /* Appends a frame of two pieces (NULL, 0: none); false without memory. */

@@ -4,11 +4,11 @@
 
 #include <stdio.h>
 
-struct tess_place tess_place_normal(struct tess_place p, int32_t ndim)
+struct tess_place tess_place_normalize(struct tess_place p, int32_t ndim)
 {
 	switch (p.kind) {
 	case TESS_SHARD:
-		return tess_shard(p.dim < 0 ? p.dim + ndim : p.dim);
+		return tess_place_shard(p.dim < 0 ? p.dim + ndim : p.dim);
 	case TESS_PARTIAL:
 		return (struct tess_place){ .kind = TESS_PARTIAL, .op = p.op ? p.op : TESS_SUM };
 	default:
@@ -16,26 +16,26 @@ struct tess_place tess_place_normal(struct tess_place p, int32_t ndim)
 	}
 }
 
-bool tess_place_same(struct tess_place a, struct tess_place b)
+bool tess_place_equal(struct tess_place a, struct tess_place b)
 {
 	return a.kind == b.kind && a.dim == b.dim && a.op == b.op;
 }
 
-tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *who)
+tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where)
 {
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL, "%s: placement kind %d does not exist", who,
+		return tess_fail(TESS_EINVAL, "%s: placement kind %d does not exist", where,
 		                 (int)p.kind);
 	if (p.kind == TESS_SHARD && (p.dim < -ndim || p.dim >= ndim))
-		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", who,
+		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", where,
 		                 (int)p.dim, (int)ndim);
 	if (p.kind == TESS_PARTIAL && p.op && p.op != TESS_SUM)
-		return tess_fail(TESS_ENOTSUP, "%s: Partial knows sums only, not op %d", who,
+		return tess_fail(TESS_ENOTSUP, "%s: Partial knows sums only, not op %d", where,
 		                 (int)p.op);
 	return TESS_OK;
 }
 
-const char *tess_place_text(struct tess_place p, char text[TESS_PLACE_TEXT])
+const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
 {
 	switch (p.kind) {
 	case TESS_REPLICATE:
@@ -43,7 +43,7 @@ const char *tess_place_text(struct tess_place p, char text[TESS_PLACE_TEXT])
 	case TESS_PARTIAL:
 		return "Partial";
 	case TESS_SHARD:
-		snprintf(text, TESS_PLACE_TEXT, "Shard(%d)", (int)p.dim);
+		snprintf(text, TESS_PLACE_SIZE, "Shard(%d)", (int)p.dim);
 		return text;
 	default:
 		return "as is";

@@ -6,34 +6,34 @@
 #include <tessera/group.h>
 #include <tessera/style.h>
 
-static inline struct tess_place tess_replicate(void)
+static inline struct tess_place tess_place_replicate(void)
 {
 	return (struct tess_place){ .kind = TESS_REPLICATE };
 }
 
-static inline struct tess_place tess_shard(int32_t dim)
+static inline struct tess_place tess_place_shard(int32_t dim)
 {
 	return (struct tess_place){ .kind = TESS_SHARD, .dim = dim };
 }
 
-static inline struct tess_place tess_partial(void)
+static inline struct tess_place tess_place_partial(void)
 {
 	return (struct tess_place){ .kind = TESS_PARTIAL, .op = TESS_SUM };
 }
 
 /* As a style may write it -> as the core compares it: no negative dim, op given, no flags. */
-struct tess_place tess_place_normal(struct tess_place p, int32_t ndim);
-bool tess_place_same(struct tess_place a, struct tess_place b);
+struct tess_place tess_place_normalize(struct tess_place p, int32_t ndim);
+bool tess_place_equal(struct tess_place a, struct tess_place b);
 static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
 {
 	return p.kind == kind && (kind != TESS_SHARD || p.dim == dim);
 }
 
 /* TESS_EINVAL and a sentence for a kind, dim or op that does not exist for a tensor of `ndim` axes. */
-tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *who);
+tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where);
 
 /* "Replicate", "Shard(1)", "Partial", "as is"; into `text`, which is returned. */
-enum { TESS_PLACE_TEXT = 24 };
-const char *tess_place_text(struct tess_place p, char text[TESS_PLACE_TEXT]);
+enum { TESS_PLACE_SIZE = 24 };
+const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE]);
 
 #endif

@@ -27,11 +27,11 @@ struct tile {
 	int64_t q_pitch;
 	int64_t first[TILE_ROWS], end[TILE_ROWS]; /* positions */
 	int64_t lo, hi; /* units of keys that any row sees */
-	float *score, *slots; /* [rows][pitch]; room for the sums */
+	float *score, *scratch; /* [rows][pitch]; room for the sums */
 };
 
 /* Stores k and v of the rows of local key-value heads [lo, hi). */
-static void append(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
 	const struct tess_view *keys = &a->op->in[4], *values = &a->op->in[5];
@@ -40,8 +40,8 @@ static void append(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	(void)thread;
 	for (int64_t g = lo; g < hi; g++) {
 		for (int64_t t = 0; t < a->op->in[0].shape[0]; t++) {
-			const float *k = row_at(&a->op->in[1], t) + g * a->d;
-			const float *v = row_at(&a->op->in[2], t) + g * a->d;
+			const float *k = get_row(&a->op->in[1], t) + g * a->d;
+			const float *v = get_row(&a->op->in[2], t) + g * a->d;
 			int64_t p = position[t];
 			float *to = (float *)keys->data + g * keys->stride[0];
 
@@ -55,11 +55,11 @@ static void append(void *arg, int64_t lo, int64_t hi, int32_t thread)
 }
 
 /* q . k of all rows and the keys of all units, times scale. */
-static void score(const struct attention *a, const struct tile *t)
+static void compute_scores(const struct attention *a, const struct tile *t)
 {
 	const struct tess_view *keys = &a->op->in[4];
 	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
-	int panels = tile_wide((int)t->rows);
+	int panels = tile_get_wide_panels((int)t->rows);
 	tile_fn *multiply = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
 	const float *k;
 
@@ -67,26 +67,26 @@ static void score(const struct attention *a, const struct tile *t)
 		k = (const float *)keys->data + t->kv * keys->stride[0] + u * keys->stride[1];
 		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
 			multiply(t->q, t->q_pitch, k + j, KEYS * sizeof *k, LANES * sizeof *k,
-			         t->slots, 0, &step);
+			         t->scratch, 0, &step);
 			for (int64_t r = 0; r < t->rows; r++)
 				for (int64_t i = 0; i < panels * LANES; i++)
 					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
-						t->slots[r * panels * LANES + i] * a->scale;
+						t->scratch[r * panels * LANES + i] * a->scale;
 		}
 	}
 }
 
-static void fill(float *x, int64_t lo, int64_t hi, float value)
+static void fill_floats(float *x, int64_t lo, int64_t hi, float value)
 {
 	for (int64_t i = lo; i < hi; i++)
 		x[i] = value;
 }
 
-static float largest(const float *x, int64_t n)
+static float find_max(const float *x, int64_t n)
 {
 	float lane[LANES], m = -INFINITY;
 
-	fill(lane, 0, LANES, -INFINITY);
+	fill_floats(lane, 0, LANES, -INFINITY);
 	for (int64_t i = 0; i < n; i += LANES)
 		for (int l = 0; l < LANES; l++)
 			lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
@@ -99,7 +99,7 @@ static float largest(const float *x, int64_t n)
  * The finished sum of n units from `first` on: chains of additions, several side by side. They start at
  * +0 and add no negative term, so no sum is -0, and the + 0.0f of a finished sum would change nothing.
  */
-static float add_units(const float *x, int64_t first, int64_t n)
+static float sum_key_units(const float *x, int64_t first, int64_t n)
 {
 	enum { CHAINS = 8 };
 	float level[LEVELS], leaf[CHAINS], at;
@@ -108,7 +108,7 @@ static float add_units(const float *x, int64_t first, int64_t n)
 
 	for (int64_t u = 0; u < n; u += chains) {
 		chains = n - u < CHAINS ? (int)(n - u) : CHAINS;
-		fill(leaf, 0, CHAINS, 0.0f);
+		fill_floats(leaf, 0, CHAINS, 0.0f);
 		if (chains == CHAINS)
 			for (int i = 0; i < KEYS; i++)
 				for (int c = 0; c < CHAINS; c++)
@@ -119,7 +119,7 @@ static float add_units(const float *x, int64_t first, int64_t n)
 					leaf[c] += x[(u + c) * KEYS + i];
 		for (int c = 0; c < chains; c++) {
 			at = leaf[c];
-			for (int m = sum_merges(first, first + u + c); m; m--)
+			for (int m = sum_count_merges(first, first + u + c); m; m--)
 				at = level[--depth] + at;
 			level[depth++] = at;
 		}
@@ -130,7 +130,7 @@ static float add_units(const float *x, int64_t first, int64_t n)
 }
 
 /* Scores become weights. A masked key has e = +0, which adds nothing. */
-static void soften(const struct attention *a, const struct tile *t)
+static void apply_softmax(const struct attention *a, const struct tile *t)
 {
 	int64_t n = (t->hi - t->lo) * KEYS, first, end;
 	float *z, m, s;
@@ -139,13 +139,13 @@ static void soften(const struct attention *a, const struct tile *t)
 		z = t->score + r * a->pitch;
 		first = t->first[r] - t->lo * KEYS;
 		end = t->end[r] - t->lo * KEYS;
-		fill(z, 0, first, -INFINITY);
-		fill(z, end, n, -INFINITY);
-		m = largest(z, n);
+		fill_floats(z, 0, first, -INFINITY);
+		fill_floats(z, end, n, -INFINITY);
+		m = find_max(z, n);
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = mathf_exp(z[i] - m);
-		s = add_units(z, t->lo, t->hi - t->lo);
+		s = sum_key_units(z, t->lo, t->hi - t->lo);
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = z[i] / s;
@@ -153,35 +153,36 @@ static void soften(const struct attention *a, const struct tile *t)
 }
 
 /* Weights times values: how one tile does it. */
-struct mix {
+struct weighted_sum {
 	const struct attention *a;
 	const struct tile *t;
-	tile_fn *all, *one; /* rows together, and a row by itself */
+	tile_fn *multiply_rows, *multiply_row; /* rows together, and a row by itself */
 	int panels;
-	int64_t pitch, room; /* floats between levels, and between groups of panels */
+	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
 	float *padded; /* [64][16]: values behind the last whole panel */
 };
 
 /* One step of the sum of weight * value, over the positions [from, to), for rows from r on. */
-static void mix_run(const struct mix *m, tile_fn *multiply, int64_t r, int64_t from, int64_t to,
-                    struct sum_step step)
+static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, int64_t r,
+                             int64_t from, int64_t to, struct sum_step step)
 {
 	const struct tess_view *values = &m->a->op->in[5];
 	const float *v = (const float *)values->data + m->t->kv * values->stride[0] +
 	                 from * values->stride[1];
 	const float *w = m->t->score + r * m->a->pitch + from - m->t->lo * KEYS;
 	int64_t columns = m->panels * LANES, bk = values->stride[1], d = m->a->d;
-	float *slots = m->t->slots + r * columns;
+	float *slots = m->t->scratch + r * columns;
 
 	step.len = (int32_t)(to - from);
-	for (int64_t j = 0; j < d; j += columns, slots += m->room) {
+	for (int64_t j = 0; j < d; j += columns, slots += m->group_pitch) {
 		if (j + columns <= d) {
-			multiply(w, m->a->pitch, v + j, bk * 4, LANES * 4, slots, m->pitch, &step);
+			multiply(w, m->a->pitch, v + j, bk * 4, LANES * 4, slots, m->level_pitch,
+			         &step);
 			continue;
 		}
 		for (int64_t k = 0; k < to - from; k++)
 			memcpy(m->padded + k * LANES, v + k * bk + j, sizeof *v * (size_t)(d - j));
-		multiply(w, m->a->pitch, m->padded, LANES * 4, 0, slots, m->pitch, &step);
+		multiply(w, m->a->pitch, m->padded, LANES * 4, 0, slots, m->level_pitch, &step);
 	}
 }
 
@@ -189,7 +190,7 @@ static void mix_run(const struct mix *m, tile_fn *multiply, int64_t r, int64_t f
  * One unit. All rows go together over the keys that all of them see; the few before and behind are
  * each row's own. A row that sees none has a leaf of +0, which is as good as none.
  */
-static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
+static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct sum_step step)
 {
 	const struct tile *t = m->t;
 	int64_t from[TILE_ROWS], to[TILE_ROWS], lo = u * KEYS, hi = lo + KEYS;
@@ -206,23 +207,24 @@ static void mix_unit(const struct mix *m, int64_t u, struct sum_step step)
 	}
 	if (same) {
 		step.fresh = 1;
-		mix_run(m, m->all, 0, from[0], to[0], step);
+		add_weighted_run(m, m->multiply_rows, 0, from[0], to[0], step);
 		return;
 	}
 	if (shared_lo >= shared_hi)
 		shared_lo = shared_hi = hi;
 	for (int64_t r = 0; r < t->rows; r++)
-		mix_run(m, m->one, r, from[r], to[r] < shared_lo ? to[r] : shared_lo, part);
+		add_weighted_run(m, m->multiply_row, r, from[r],
+		                 to[r] < shared_lo ? to[r] : shared_lo, part);
 	part.fresh = 0;
-	mix_run(m, m->all, 0, shared_lo, shared_hi, part);
+	add_weighted_run(m, m->multiply_rows, 0, shared_lo, shared_hi, part);
 	for (int64_t r = 0; r < t->rows; r++)
 		if (to[r] > shared_hi)
-			mix_run(m, m->one, r, shared_hi, to[r], part);
-	mix_run(m, m->all, 0, hi, hi, step);
+			add_weighted_run(m, m->multiply_row, r, shared_hi, to[r], part);
+	add_weighted_run(m, m->multiply_rows, 0, hi, hi, step);
 }
 
 /* Copies the finished rows, which lie at level 0, to the out. */
-static void put(const struct mix *m)
+static void copy_out_rows(const struct weighted_sum *m)
 {
 	const struct tile *t = m->t;
 	int64_t columns = m->panels * LANES, d = m->a->d, row, head, n;
@@ -231,41 +233,41 @@ static void put(const struct mix *m)
 	for (int64_t r = 0; r < t->rows; r++) {
 		row = m->a->by_heads ? t->row_of_x : t->row_of_x + r;
 		head = m->a->by_heads ? t->head + r : t->head;
-		from = t->slots + r * columns;
-		for (int64_t j = 0; j < d; j += columns, from += m->room) {
+		from = t->scratch + r * columns;
+		for (int64_t j = 0; j < d; j += columns, from += m->group_pitch) {
 			n = d - j < columns ? d - j : columns;
-			memcpy(row_at(&m->a->op->out[0], row) + head * d + j, from,
+			memcpy(get_row(&m->a->op->out[0], row) + head * d + j, from,
 			       sizeof *from * (size_t)n);
 		}
 	}
 }
 
-static void mix(const struct attention *a, const struct tile *t)
+static void sum_weighted_values(const struct attention *a, const struct tile *t)
 {
-	int wide = tile_wide((int)t->rows);
+	int wide = tile_get_wide_panels((int)t->rows);
 	bool fits = wide == TILE_WIDE_1 && a->d % (wide * LANES) == 0;
-	struct mix m = { .a = a, .t = t, .panels = fits ? wide : 1 };
+	struct weighted_sum m = { .a = a, .t = t, .panels = fits ? wide : 1 };
 	struct sum_step step = { .node = -1 };
 	int64_t merges, depth = 0;
 
-	m.all = tile_find(TESS_F32, false, (int)t->rows, fits);
-	m.one = tile_find(TESS_F32, false, 1, fits);
-	m.pitch = t->rows * m.panels * LANES;
-	m.room = m.pitch * LEVELS;
-	m.padded = t->slots + m.room * tess_up(a->d, m.panels * LANES);
+	m.multiply_rows = tile_find(TESS_F32, false, (int)t->rows, fits);
+	m.multiply_row = tile_find(TESS_F32, false, 1, fits);
+	m.level_pitch = t->rows * m.panels * LANES;
+	m.group_pitch = m.level_pitch * LEVELS;
+	m.padded = t->scratch + m.group_pitch * tess_up(a->d, m.panels * LANES);
 	for (int64_t u = t->lo; u < t->hi; u++) {
-		merges = u + 1 < t->hi ? sum_merges(t->lo, u) : depth;
+		merges = u + 1 < t->hi ? sum_count_merges(t->lo, u) : depth;
 		step.level = (int16_t)depth;
 		step.merge = (int16_t)merges;
 		step.finish = u + 1 == t->hi;
-		mix_unit(&m, u, step);
+		add_weighted_unit(&m, u, step);
 		depth += 1 - merges;
 	}
-	put(&m);
+	copy_out_rows(&m);
 }
 
 /* Fills in tile number `i`; false where it is empty. */
-static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
+static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 {
 	const struct tess_view *q = &a->op->in[0];
 	const int32_t *position = a->op->in[3].data;
@@ -286,7 +288,7 @@ static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
 	}
 	if (t->rows <= 0)
 		return false;
-	t->q = row_at(q, t->row_of_x) + t->head * a->d;
+	t->q = get_row(q, t->row_of_x) + t->head * a->d;
 	t->q_pitch = a->by_heads ? a->d : q->stride[0];
 	for (int64_t r = 0; r < t->rows; r++) {
 		p = position[a->by_heads ? t->row_of_x : t->row_of_x + r];
@@ -298,38 +300,39 @@ static bool tile_at(const struct attention *a, int64_t i, struct tile *t)
 	return true;
 }
 
-static int64_t scores_of(const struct attention *a)
+static int64_t count_scores(const struct attention *a)
 {
 	return TILE_ROWS * a->pitch;
 }
 
-static void attend(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
-	struct tile t = { .score = cpu_own(a->cpu, thread) };
+	struct tile t = { .score = cpu_get_thread_scratch(a->cpu, thread) };
 
-	t.slots = t.score + scores_of(a);
+	t.scratch = t.score + count_scores(a);
 	for (int64_t i = lo; i < hi; i++) {
-		if (!tile_at(a, i, &t))
+		if (!load_tile(a, i, &t))
 			continue;
-		score(a, &t);
-		soften(a, &t);
-		mix(a, &t);
+		compute_scores(a, &t);
+		apply_softmax(a, &t);
+		sum_weighted_values(a, &t);
 	}
 }
 
 static tess_status check_positions(const struct tess_op *op)
 {
 	const int32_t *position = op->in[3].data;
-	int64_t room = op->in[4].shape[1] * KEYS;
+	int64_t capacity = op->in[4].shape[1] * KEYS;
 
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		if (position[t] < 0 || position[t] >= room || (t && position[t] <= position[t - 1]))
+		if (position[t] < 0 || position[t] >= capacity ||
+		    (t && position[t] <= position[t - 1]))
 			return cpu_host->fail(TESS_EINVAL,
 			                      "%s: cpu: attention: position %d of row "
 			                      "%lld; they must rise and fit in a cache of %lld",
 			                      op->where, (int)position[t], (long long)t,
-			                      (long long)room);
+			                      (long long)capacity);
 	return TESS_OK;
 }
 
@@ -360,12 +363,12 @@ tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 	a.rows = a.rows < TILE_ROWS ? a.rows : TILE_ROWS;
 	a.tiles = tess_up(share, a.rows);
 	tasks = a.by_heads ? kv * tokens * a.tiles : a.heads * a.tiles;
-	floats = scores_of(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES + KEYS * LANES +
+	floats = count_scores(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES + KEYS * LANES +
 	         TILE_ROWS * TILE_WIDEST * LANES;
-	st = cpu_own_grow(cpu, sizeof(float) * (size_t)floats);
+	st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)floats);
 	if (st)
 		return st;
-	pool_run(cpu->pool, append, &a, kv, tess_up(1 << 14, tokens * d));
-	pool_run(cpu->pool, attend, &a, tasks, 1);
+	pool_run(cpu->pool, append_kv_cache, &a, kv, tess_up(1 << 14, tokens * d));
+	pool_run(cpu->pool, run_tiles, &a, tasks, 1);
 	return TESS_OK;
 }

@@ -1,16 +1,16 @@
 /* What the device runs: shapes, strides, types and sums of an op, by docs/ops.md. */
 #include "cpu.h"
 
-enum { MOST_UNITS = 1 << 30 };
+enum { UNITS_MAX = 1 << 30 };
 
-static const char *where(const struct tess_op *op)
+static const char *get_where(const struct tess_op *op)
 {
 	return op->where ? op->where : "an op";
 }
 
-static tess_status bad(const struct tess_op *op, const char *kind, const char *rule)
+static tess_status refuse_op(const struct tess_op *op, const char *kind, const char *rule)
 {
-	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: %s: %s", where(op), kind, rule);
+	return cpu_host->fail(TESS_ENOTSUP, "%s: cpu: %s: %s", get_where(op), kind, rule);
 }
 
 static bool is_weight(int32_t dtype)
@@ -19,7 +19,7 @@ static bool is_weight(int32_t dtype)
 }
 
 /* Rows of activations, or one axis more in front: nodes. */
-static bool is_rows(const struct tess_view *v, int32_t ndim)
+static bool is_row_view(const struct tess_view *v, int32_t ndim)
 {
 	if (v->dtype != TESS_F32 || v->layout != TESS_ROWS || v->ndim != ndim ||
 	    v->stride[ndim - 1] != 1)
@@ -31,7 +31,7 @@ static bool is_rows(const struct tess_view *v, int32_t ndim)
 	return true;
 }
 
-static bool is_list(const struct tess_view *v, int64_t n)
+static bool is_index_list(const struct tess_view *v, int64_t n)
 {
 	return v->dtype == TESS_I32 && v->layout == TESS_ROWS && v->ndim == 1 && v->shape[0] == n &&
 	       v->stride[0] == 1;
@@ -53,7 +53,7 @@ static bool is_matrix(const struct tess_view *v)
 	return v->layout == TESS_ROWS;
 }
 
-static bool same_shape(const struct tess_view *a, const struct tess_view *b)
+static bool has_same_shape(const struct tess_view *a, const struct tess_view *b)
 {
 	if (a->ndim != b->ndim)
 		return false;
@@ -69,14 +69,14 @@ static bool is_integer(double x, double lo, double hi)
 }
 
 /* Whether op's trees are sums over [0, length), of all their units unless partial; NULL: yes. */
-static const char *trees_of(const struct tess_op *op, int64_t length, bool partial)
+static const char *check_trees(const struct tess_op *op, int64_t length, bool partial)
 {
 	if (op->ntree < 1)
 		return "there is no tree of its sum";
 	for (int32_t i = 0; i < op->ntree; i++) {
 		const struct tess_tree *t = &op->tree[i];
 
-		if (t->n < 0 || t->n > MOST_UNITS || t->lo < 0 || t->lo > t->hi || t->hi > t->n)
+		if (t->n < 0 || t->n > UNITS_MAX || t->lo < 0 || t->lo > t->hi || t->hi > t->n)
 			return "a tree is not a run of at most 2^30 units";
 		if (!partial && (t->lo > 0 || t->hi < t->n))
 			return "a sum that is finished here must be over all units";
@@ -97,7 +97,7 @@ static const char *trees_of(const struct tess_op *op, int64_t length, bool parti
 	return NULL;
 }
 
-static int64_t nodes_of(const struct tess_op *op)
+static int64_t count_nodes(const struct tess_op *op)
 {
 	int64_t nodes = 0;
 
@@ -112,8 +112,8 @@ static bool is_sum(const struct tess_op *op, const struct tess_view *y, int64_t 
 {
 	bool partial = y->ndim == 3;
 
-	return is_rows(y, partial ? 3 : 2) && y->shape[y->ndim - 2] == rows &&
-	       y->shape[y->ndim - 1] == columns && (!partial || y->shape[0] == nodes_of(op));
+	return is_row_view(y, partial ? 3 : 2) && y->shape[y->ndim - 2] == rows &&
+	       y->shape[y->ndim - 1] == columns && (!partial || y->shape[0] == count_nodes(op));
 }
 
 static tess_status check_linear(const struct tess_op *op)
@@ -122,25 +122,25 @@ static tess_status check_linear(const struct tess_op *op)
 	bool partial;
 
 	if (op->nout < 1 || op->nin != op->nout + 1)
-		return bad(op, "linear", "it takes x and one weight for each out");
-	if (!is_rows(&op->in[0], 2))
-		return bad(op, "linear", "x must be f32 rows [T, K]");
+		return refuse_op(op, "linear", "it takes x and one weight for each out");
+	if (!is_row_view(&op->in[0], 2))
+		return refuse_op(op, "linear", "x must be f32 rows [T, K]");
 	partial = op->out[0].ndim == 3;
-	why = trees_of(op, op->in[0].shape[1], partial);
+	why = check_trees(op, op->in[0].shape[1], partial);
 	if (why)
-		return bad(op, "linear", why);
+		return refuse_op(op, "linear", why);
 	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *w = &op->in[1 + i];
 
 		if (!is_matrix(w) || w->shape[1] != op->in[0].shape[1])
-			return bad(op, "linear",
-			           "a weight must be [N, K] in f32, bf16 or f16, in "
-			           "rows, or in panels of strides that fit");
+			return refuse_op(op, "linear",
+			                 "a weight must be [N, K] in f32, bf16 or f16, in "
+			                 "rows, or in panels of strides that fit");
 		if ((op->out[i].ndim == 3) != partial ||
 		    !is_sum(op, &op->out[i], op->in[0].shape[0], w->shape[0]))
-			return bad(op, "linear",
-			           "an out must be f32 rows [T, N], or for all "
-			           "weights alike [nodes, T, N]");
+			return refuse_op(op, "linear",
+			                 "an out must be f32 rows [T, N], or for all "
+			                 "weights alike [nodes, T, N]");
 	}
 	return TESS_OK;
 }
@@ -151,19 +151,20 @@ static tess_status check_embed(const struct tess_op *op)
 	bool partial;
 
 	if (op->nin != 2 || op->nout != 1 || op->nnum != 1)
-		return bad(op, "embed",
-		           "it takes ids and a table, gives one out, and has one number");
-	if (op->in[0].ndim != 1 || !is_list(&op->in[0], op->in[0].shape[0]))
-		return bad(op, "embed", "ids must be i32, one after the other");
+		return refuse_op(op, "embed",
+		                 "it takes ids and a table, gives one out, and has one number");
+	if (op->in[0].ndim != 1 || !is_index_list(&op->in[0], op->in[0].shape[0]))
+		return refuse_op(op, "embed", "ids must be i32, one after the other");
 	if (!is_matrix(&op->in[1]) || !is_integer(op->num[0], 0, 0x1p53))
-		return bad(op, "embed",
-		           "the table must be [V, H] in f32, bf16 or f16, the first id an integer");
+		return refuse_op(
+			op, "embed",
+			"the table must be [V, H] in f32, bf16 or f16, the first id an integer");
 	partial = op->out[0].ndim == 3;
-	why = partial ? trees_of(op, op->in[1].shape[0], true) : NULL;
+	why = partial ? check_trees(op, op->in[1].shape[0], true) : NULL;
 	if (why)
-		return bad(op, "embed", why);
+		return refuse_op(op, "embed", why);
 	if (!is_sum(op, &op->out[0], op->in[0].shape[0], op->in[1].shape[1]))
-		return bad(op, "embed", "the out must be f32 rows [T, H] or [nodes, T, H]");
+		return refuse_op(op, "embed", "the out must be f32 rows [T, H] or [nodes, T, H]");
 	return TESS_OK;
 }
 
@@ -173,28 +174,28 @@ static tess_status check_norm(const struct tess_op *op)
 	const char *why;
 
 	if (op->nnum != 3 || (op->num[0] != 1 && op->num[0] != 2))
-		return bad(op, "norm", "its numbers are kind (1 RMS, 2 LAYER), eps, each");
+		return refuse_op(op, "norm", "its numbers are kind (1 RMS, 2 LAYER), eps, each");
 	if (op->nout != 1 || op->nin < 2 || op->nin > 3 || (op->nin == 3 && op->num[0] != 2))
-		return bad(op, "norm", "it takes x and w, LAYER also b, and gives one out");
-	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) ||
-	    !same_shape(&op->in[0], &op->out[0]))
-		return bad(op, "norm", "x and y must be f32 rows [T, H]");
+		return refuse_op(op, "norm", "it takes x and w, LAYER also b, and gives one out");
+	if (!is_row_view(&op->in[0], 2) || !is_row_view(&op->out[0], 2) ||
+	    !has_same_shape(&op->in[0], &op->out[0]))
+		return refuse_op(op, "norm", "x and y must be f32 rows [T, H]");
 	columns = op->in[0].shape[1];
 	if (!is_integer(op->num[2], 0, (double)columns))
-		return bad(op, "norm", "runs of `each` elements must fill a row");
+		return refuse_op(op, "norm", "runs of `each` elements must fill a row");
 	each = op->num[2] > 0 ? (int64_t)op->num[2] : columns;
 	if (each < 1 || columns % each)
-		return bad(op, "norm", "runs of `each` elements must fill a row");
+		return refuse_op(op, "norm", "runs of `each` elements must fill a row");
 	for (int32_t i = 1; i < op->nin; i++)
 		if (!is_vector(&op->in[i], each))
-			return bad(op, "norm",
-			           "w and b must be f32, bf16 or f16, with one element "
-			           "for each that is summed");
-	why = trees_of(op, each, false);
+			return refuse_op(op, "norm",
+			                 "w and b must be f32, bf16 or f16, with one element "
+			                 "for each that is summed");
+	why = check_trees(op, each, false);
 	if (why)
-		return bad(op, "norm", why);
+		return refuse_op(op, "norm", why);
 	if (op->ntree != 1 || op->tree[0].terms != 1)
-		return bad(op, "norm", "its sum is one tree with one term");
+		return refuse_op(op, "norm", "its sum is one tree with one term");
 	return TESS_OK;
 }
 
@@ -202,10 +203,10 @@ static tess_status check_norm(const struct tess_op *op)
 static tess_status check_rows(const struct tess_op *op, const char *kind, int32_t nin)
 {
 	if (op->nin != nin || op->nout != 1)
-		return bad(op, kind, "it has another number of operands");
-	if (!is_rows(&op->in[0], 2) || !is_rows(&op->out[0], 2) ||
-	    !same_shape(&op->in[0], &op->out[0]))
-		return bad(op, kind, "operands and out must be f32 rows [T, N] of one shape");
+		return refuse_op(op, kind, "it has another number of operands");
+	if (!is_row_view(&op->in[0], 2) || !is_row_view(&op->out[0], 2) ||
+	    !has_same_shape(&op->in[0], &op->out[0]))
+		return refuse_op(op, kind, "operands and out must be f32 rows [T, N] of one shape");
 	return TESS_OK;
 }
 
@@ -214,7 +215,7 @@ static tess_status check_bias(const struct tess_op *op)
 	tess_status st = check_rows(op, "bias", 2);
 
 	if (!st && !is_vector(&op->in[1], op->in[0].shape[1]))
-		return bad(op, "bias", "b must be [N] in f32, bf16 or f16");
+		return refuse_op(op, "bias", "b must be [N] in f32, bf16 or f16");
 	return st;
 }
 
@@ -222,16 +223,16 @@ static tess_status check_pair(const struct tess_op *op, const char *kind)
 {
 	tess_status st = check_rows(op, kind, 2);
 
-	if (!st && (!is_rows(&op->in[1], 2) || !same_shape(&op->in[0], &op->in[1])))
-		return bad(op, kind, "operands and out must be f32 rows [T, N] of one shape");
+	if (!st && (!is_row_view(&op->in[1], 2) || !has_same_shape(&op->in[0], &op->in[1])))
+		return refuse_op(op, kind, "operands and out must be f32 rows [T, N] of one shape");
 	return st;
 }
 
-static tess_status check_gate(const struct tess_op *op)
+static tess_status check_glu(const struct tess_op *op)
 {
 	if (op->nnum != 1 || !is_integer(op->num[0], 1, 4))
-		return bad(op, "gate",
-		           "its number is the act: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
+		return refuse_op(op, "gate",
+		                 "its number is the act: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
 	return op->nin == 1 ? check_rows(op, "gate", 1) : check_pair(op, "gate");
 }
 
@@ -243,15 +244,18 @@ static tess_status check_rope(const struct tess_op *op)
 		return st;
 	if (op->nnum != 1 || !is_integer(op->num[0], 2, 0x1p30) || (int64_t)op->num[0] % 2 ||
 	    op->in[0].shape[1] % (int64_t)op->num[0])
-		return bad(op, "rope", "heads of `each` elements, an even number, must fill a row");
-	if (!is_list(&op->in[1], op->in[0].shape[0]))
-		return bad(op, "rope", "positions must be i32, one for each row");
-	if (!is_rows(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[0])
-		return bad(op, "rope", "the table must be f32 rows [P, each]: cosines, then sines");
+		return refuse_op(op, "rope",
+		                 "heads of `each` elements, an even number, must fill a row");
+	if (!is_index_list(&op->in[1], op->in[0].shape[0]))
+		return refuse_op(op, "rope", "positions must be i32, one for each row");
+	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[0])
+		return refuse_op(op, "rope",
+		                 "the table must be f32 rows [P, each]: cosines, then sines");
 	return TESS_OK;
 }
 
-static bool are_caches(const struct tess_view *k, const struct tess_view *v, int64_t g, int64_t d)
+static bool is_cache_pair(const struct tess_view *k, const struct tess_view *v, int64_t g,
+                          int64_t d)
 {
 	return k->dtype == TESS_F32 && v->dtype == TESS_F32 && k->ndim == 4 && v->ndim == 3 &&
 	       k->shape[0] == g && v->shape[0] == g && k->shape[2] == d && k->shape[3] == KEYS &&
@@ -265,33 +269,36 @@ static tess_status check_attention(const struct tess_op *op)
 	int64_t d, heads, g, lo, group;
 
 	if (op->nin != 6 || op->nout != 1 || op->nnum != 5)
-		return bad(op, "attention",
-		           "it takes q, k, v, positions and two caches, and has five numbers");
+		return refuse_op(
+			op, "attention",
+			"it takes q, k, v, positions and two caches, and has five numbers");
 	for (int i = 0; i < 3; i++)
-		if (!is_rows(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
-			return bad(op, "attention",
-			           "q, k and v must be f32 rows of the same tokens");
+		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
+			return refuse_op(op, "attention",
+			                 "q, k and v must be f32 rows of the same tokens");
 	if (!is_integer(op->num[1], 0, 0x1p31) || !is_integer(op->num[2], 1, 0x1p20) ||
 	    !is_integer(op->num[3], 0, 0x1p31) || !is_integer(op->num[4], 1, 0x1p31))
-		return bad(op, "attention",
-		           "window, d, lo and group must be integers, d and group at least 1");
+		return refuse_op(
+			op, "attention",
+			"window, d, lo and group must be integers, d and group at least 1");
 	d = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
 	heads = op->in[0].shape[1] / d;
 	g = op->in[1].shape[1] / d;
 	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d ||
-	    !same_shape(&op->in[1], &op->in[2]))
-		return bad(op, "attention", "heads of d elements must fill q, k and v");
+	    !has_same_shape(&op->in[1], &op->in[2]))
+		return refuse_op(op, "attention", "heads of d elements must fill q, k and v");
 	if ((lo + heads - 1) / group - lo / group + 1 != g)
-		return bad(op, "attention",
-		           "the key-value heads must be those that the query heads read");
-	if (!is_list(&op->in[3], op->in[0].shape[0]))
-		return bad(op, "attention", "positions must be i32, one for each row");
+		return refuse_op(op, "attention",
+		                 "the key-value heads must be those that the query heads read");
+	if (!is_index_list(&op->in[3], op->in[0].shape[0]))
+		return refuse_op(op, "attention", "positions must be i32, one for each row");
 	/* A plan is checked before there are caches. */
-	if ((op->in[4].ndim || op->in[5].ndim) && !are_caches(&op->in[4], &op->in[5], g, d))
-		return bad(op, "attention",
-		           "the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
-	if (!is_rows(&op->out[0], 2) || !same_shape(&op->in[0], &op->out[0]))
-		return bad(op, "attention", "the out must be f32 rows as q");
+	if ((op->in[4].ndim || op->in[5].ndim) && !is_cache_pair(&op->in[4], &op->in[5], g, d))
+		return refuse_op(
+			op, "attention",
+			"the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
+	if (!is_row_view(&op->out[0], 2) || !has_same_shape(&op->in[0], &op->out[0]))
+		return refuse_op(op, "attention", "the out must be f32 rows as q");
 	return TESS_OK;
 }
 
@@ -300,12 +307,12 @@ static tess_status check_copy(const struct tess_op *op)
 	const struct tess_view *x, *y;
 
 	if (op->nin != 1 || op->nout != 1)
-		return bad(op, "copy", "it takes one operand and gives one out");
+		return refuse_op(op, "copy", "it takes one operand and gives one out");
 	x = &op->in[0], y = &op->out[0];
 	if (x->ndim > 3 || x->layout != TESS_ROWS || y->layout != TESS_ROWS)
-		return bad(op, "copy", "it has at most 3 axes and knows no panels");
-	if (!tess_width(x->dtype) || x->dtype != y->dtype || !same_shape(x, y))
-		return bad(op, "copy", "both sides must have one shape and one type");
+		return refuse_op(op, "copy", "it has at most 3 axes and knows no panels");
+	if (!tess_width(x->dtype) || x->dtype != y->dtype || !has_same_shape(x, y))
+		return refuse_op(op, "copy", "both sides must have one shape and one type");
 	return TESS_OK;
 }
 
@@ -325,7 +332,7 @@ tess_status cpu_check(const struct tess_op *op)
 	case TESS_OP_ATTENTION:
 		return check_attention(op);
 	case TESS_OP_GLU:
-		return check_gate(op);
+		return check_glu(op);
 	case TESS_OP_ADD:
 		return check_pair(op, "add");
 	case TESS_OP_COPY:
@@ -334,7 +341,7 @@ tess_status cpu_check(const struct tess_op *op)
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "%s: cpu: this device has no ops of kind %d; use "
 	                      "another one, or a newer version",
-	                      where(op), (int)op->kind);
+	                      get_where(op), (int)op->kind);
 }
 
 tess_status cpu_check_rows(const struct tess_view *rows)

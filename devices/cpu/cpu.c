@@ -9,8 +9,8 @@
 
 #include "cpu.h"
 
-enum { MOST_THREADS = 1024 };
-enum { LARGE = 1 << 20 }; /* bytes of memory that is asked for in large pages */
+enum { THREADS_MAX = 1024 };
+enum { HUGE_PAGE_BYTES = 1 << 20 }; /* bytes of memory that is asked for in large pages */
 enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that are packed in one go */
 
 const struct tess_host *cpu_host;
@@ -28,11 +28,11 @@ static bool has_f16c(void)
 }
 #endif
 
-static bool usable(const char *name)
+static bool is_isa_usable(const char *name)
 {
 #if defined(CPU_X86)
 	if (!strcmp(name, "avx512"))
-		return __builtin_cpu_supports("avx512f") && usable("avx2");
+		return __builtin_cpu_supports("avx512f") && is_isa_usable("avx2");
 	if (!strcmp(name, "avx2"))
 		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 		       has_f16c();
@@ -41,7 +41,7 @@ static bool usable(const char *name)
 }
 
 /* Best first. */
-static const struct cpu_kernels *const sets[] = {
+static const struct cpu_kernels *const kernel_sets[] = {
 #if defined(CPU_X86)
 	&kernels_avx512,
 	&kernels_avx2,
@@ -49,25 +49,26 @@ static const struct cpu_kernels *const sets[] = {
 	&kernels_scalar,
 };
 
-static tess_status choose(const struct cpu_kernels **out)
+static tess_status choose_kernels(const struct cpu_kernels **out)
 {
-	const char *want = cpu_host->option("cpu");
-	bool any = !strcmp(want, "auto");
+	const char *isa = cpu_host->option("cpu");
+	bool any = !strcmp(isa, "auto");
 
-	for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-		if ((any || !strcmp(want, sets[i]->name)) && usable(sets[i]->name)) {
-			*out = sets[i];
+	for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
+		if ((any || !strcmp(isa, kernel_sets[i]->name)) &&
+		    is_isa_usable(kernel_sets[i]->name)) {
+			*out = kernel_sets[i];
 			return TESS_OK;
 		}
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "TESSERA_CPU=%s: not an instruction set that this "
 	                      "processor and this build have; use auto, scalar%s%s",
-	                      want, usable("avx2") ? ", avx2" : "",
-	                      usable("avx512") ? ", avx512" : "");
+	                      isa, is_isa_usable("avx2") ? ", avx2" : "",
+	                      is_isa_usable("avx512") ? ", avx512" : "");
 }
 
-static tess_status grow(void **data, size_t *have, size_t bytes)
+static tess_status grow_scratch(void **data, size_t *have, size_t bytes)
 {
 	void *more;
 
@@ -83,34 +84,35 @@ static tess_status grow(void **data, size_t *have, size_t bytes)
 	return TESS_OK;
 }
 
-tess_status cpu_shared(struct cpu *cpu, size_t bytes, void **out)
+tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out)
 {
-	tess_status st = grow(&cpu->shared.data, &cpu->shared.bytes, bytes);
+	tess_status st = grow_scratch(&cpu->shared_scratch.data, &cpu->shared_scratch.bytes, bytes);
 
 	if (!st)
-		*out = cpu->shared.data;
+		*out = cpu->shared_scratch.data;
 	return st;
 }
 
-tess_status cpu_own_grow(struct cpu *cpu, size_t bytes)
+tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes)
 {
 	size_t each = (bytes + 63) / 64 * 64;
-	tess_status st = grow(&cpu->own.data, &cpu->own.bytes, each * (size_t)cpu->nthreads);
+	tess_status st = grow_scratch(&cpu->thread_scratch.data, &cpu->thread_scratch.bytes,
+	                              each * (size_t)cpu->nthreads);
 
 	if (!st)
-		cpu->own_each = each;
+		cpu->thread_scratch_bytes = each;
 	return st;
 }
 
-tess_status cpu_plan(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t most)
+tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
 {
-	if (sum_plan(&cpu->sum, op, partial, most))
+	if (sum_plan(&cpu->sum, op, partial, step_max))
 		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum",
 		                      op->where);
 	return TESS_OK;
 }
 
-static int32_t count(void)
+static int32_t count_cpu_devices(void)
 {
 	return 1;
 }
@@ -123,8 +125,8 @@ static void device_close(void *self)
 		return;
 	pool_close(cpu->pool);
 	sum_free(&cpu->sum);
-	free(cpu->shared.data);
-	free(cpu->own.data);
+	free(cpu->shared_scratch.data);
+	free(cpu->thread_scratch.data);
 	free(cpu);
 }
 
@@ -137,14 +139,14 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 		return cpu_host->fail(TESS_EINVAL,
 		                      "cpu: there is one device, number 0, and none with number %d",
 		                      (int)index);
-	if (nthreads < 1 || nthreads > MOST_THREADS)
+	if (nthreads < 1 || nthreads > THREADS_MAX)
 		return cpu_host->fail(TESS_EINVAL, "cpu: %d threads; use 1 to %d", (int)nthreads,
-		                      MOST_THREADS);
+		                      THREADS_MAX);
 	cpu = calloc(1, sizeof *cpu);
 	if (!cpu)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
 	cpu->nthreads = nthreads;
-	st = choose(&cpu->kernels);
+	st = choose_kernels(&cpu->kernels);
 	if (st)
 		goto out;
 	st = pool_open(nthreads, &cpu->pool);
@@ -160,11 +162,11 @@ out:
 }
 
 /* What is read from end to end at each step is read faster in large pages, and filled faster. */
-static void advise(void *p, uint64_t bytes)
+static void advise_huge_pages(void *p, uint64_t bytes)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
 
-	if (bytes >= LARGE)
+	if (bytes >= HUGE_PAGE_BYTES)
 		madvise((void *)begin, (uintptr_t)p + bytes - begin, MADV_HUGEPAGE);
 }
 
@@ -178,7 +180,7 @@ static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 	if (!p)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: no memory for %llu bytes",
 		                      (unsigned long long)bytes);
-	advise(p, bytes);
+	advise_huge_pages(p, bytes);
 	*out = p;
 	return TESS_OK;
 }
@@ -189,7 +191,7 @@ static void device_free(void *self, void *p)
 	free(p);
 }
 
-static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
+static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
 {
 	switch (kind) {
 	case TESS_OP_LINEAR:
@@ -205,7 +207,7 @@ static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
 	case TESS_OP_ATTENTION:
 		return k->attention;
 	case TESS_OP_GLU:
-		return k->gate;
+		return k->glu;
 	case TESS_OP_ADD:
 		return k->add;
 	case TESS_OP_COPY:
@@ -217,7 +219,7 @@ static cpu_run *find(const struct cpu_kernels *k, int32_t kind)
 static tess_status device_run(void *self, const struct tess_op *op)
 {
 	struct cpu *cpu = self;
-	cpu_run *run = find(cpu->kernels, op->kind);
+	cpu_run *run = find_kernel(cpu->kernels, op->kind);
 	uint32_t saved;
 	tess_status st;
 
@@ -265,12 +267,12 @@ static tess_status device_sync(void *self, void *stream)
 }
 
 /* A TESSERA_CPU that is none is refused here already: once, before there are ranks. */
-static tess_status init(const struct tess_host *host)
+static tess_status init_cpu_plugin(const struct tess_host *host)
 {
 	const struct cpu_kernels *kernels;
 
 	cpu_host = host;
-	return choose(&kernels);
+	return choose_kernels(&kernels);
 }
 
 static const struct tess_device cpu_device = {
@@ -278,7 +280,7 @@ static const struct tess_device cpu_device = {
 	.mem = TESS_HOST,
 	.name = "cpu",
 	.summary = "the processor; the same bits on any of them, with any number of threads",
-	.count = count,
+	.count = count_cpu_devices,
 	.supports = cpu_check,
 	.open = device_open,
 	.alloc = device_alloc,
@@ -304,4 +306,4 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .summary = "computes on the processor",
 	        .devices = devices,
 	        .options = options,
-	        .init = init };
+	        .init = init_cpu_plugin };

@@ -38,7 +38,7 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
 	const char *name;
-	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *gate, *add, *copy;
+	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *copy;
 	pool_fn *pack; /* over panels, of a struct pack */
 };
 
@@ -55,23 +55,23 @@ struct cpu {
 	struct {
 		void *data;
 		size_t bytes;
-	} shared, own;
-	size_t own_each;
+	} shared_scratch, thread_scratch;
+	size_t thread_scratch_bytes;
 };
 
 extern const struct tess_host *cpu_host;
 
 /* Scratch memory for all threads together, 64-byte aligned; valid until the next call. */
-tess_status cpu_shared(struct cpu *cpu, size_t bytes, void **out);
-/* `bytes` for each thread; thread i's are at cpu_own(cpu, i). */
-tess_status cpu_own_grow(struct cpu *cpu, size_t bytes);
-static inline void *cpu_own(const struct cpu *cpu, int32_t thread)
+tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out);
+/* `bytes` for each thread; thread i's are at cpu_get_thread_scratch(cpu, i). */
+tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes);
+static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread)
 {
-	return (char *)cpu->own.data + cpu->own_each * (size_t)thread;
+	return (char *)cpu->thread_scratch.data + cpu->thread_scratch_bytes * (size_t)thread;
 }
 
 /* The steps of op's sums become cpu->sum; see sum.h. */
-tess_status cpu_plan(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t most);
+tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max);
 
 /* Whether the device runs `op`: all of its shapes, strides, types and sums. */
 tess_status cpu_check(const struct tess_op *op);
@@ -97,7 +97,7 @@ static inline float f16_widen(uint16_t h)
 }
 
 /* Element `at` of weights of any type, which may lie at any address. */
-static inline float weight_at(const void *data, int32_t dtype, int64_t at)
+static inline float load_weight_element(const void *data, int32_t dtype, int64_t at)
 {
 	uint16_t h;
 	float f;
@@ -111,7 +111,7 @@ static inline float weight_at(const void *data, int32_t dtype, int64_t at)
 }
 
 /* Row `t` of activations. */
-static inline float *row_at(const struct tess_view *v, int64_t t)
+static inline float *get_row(const struct tess_view *v, int64_t t)
 {
 	return (float *)v->data + t * v->stride[0];
 }

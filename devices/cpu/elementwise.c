@@ -10,7 +10,7 @@ struct rows {
 };
 
 /* Runs fn over the rows of in 0, in shares that are worth it. */
-static tess_status over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
+static tess_status run_over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
 {
 	struct rows arg = { op };
 
@@ -18,7 +18,7 @@ static tess_status over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn 
 	return TESS_OK;
 }
 
-static void bias_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void add_bias_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const struct tess_view *b = &op->in[1];
@@ -26,19 +26,19 @@ static void bias_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *x = row_at(&op->in[0], t);
-		float *y = row_at(&op->out[0], t);
+		const float *x = get_row(&op->in[0], t);
+		float *y = get_row(&op->out[0], t);
 
 		CPU_LANES
 		for (int64_t i = 0; i < columns; i++)
-			y[i] = x[i] + weight_at(b->data, b->dtype, i * b->stride[0]);
+			y[i] = x[i] + load_weight_element(b->data, b->dtype, i * b->stride[0]);
 	}
 }
 
 #define run_bias CPU_NAME(run_bias)
 tess_status run_bias(struct cpu *cpu, const struct tess_op *op)
 {
-	return over_rows(cpu, op, bias_rows);
+	return run_over_rows(cpu, op, add_bias_rows);
 }
 
 static void add_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
@@ -48,8 +48,8 @@ static void add_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *a = row_at(&op->in[0], t), *b = row_at(&op->in[1], t);
-		float *y = row_at(&op->out[0], t);
+		const float *a = get_row(&op->in[0], t), *b = get_row(&op->in[1], t);
+		float *y = get_row(&op->out[0], t);
 
 		CPU_LANES
 		for (int64_t i = 0; i < columns; i++)
@@ -60,10 +60,10 @@ static void add_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 #define run_add CPU_NAME(run_add)
 tess_status run_add(struct cpu *cpu, const struct tess_op *op)
 {
-	return over_rows(cpu, op, add_rows);
+	return run_over_rows(cpu, op, add_rows);
 }
 
-static inline float act_of(int kind, float a)
+static inline float apply_activation(int kind, float a)
 {
 	float half = a * 0.5f;
 
@@ -80,54 +80,54 @@ static inline float act_of(int kind, float a)
 }
 
 /* `kind` is a constant where this is inlined, so that the loops have no branch. */
-static inline __attribute__((always_inline)) void gate_row(int kind, const float *a, const float *b,
-                                                           int64_t n, float *y)
+static inline __attribute__((always_inline)) void apply_glu_row(int kind, const float *a,
+                                                                const float *b, int64_t n, float *y)
 {
 	if (b) {
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
-			y[i] = act_of(kind, a[i]) * b[i];
+			y[i] = apply_activation(kind, a[i]) * b[i];
 	} else {
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
-			y[i] = act_of(kind, a[i]);
+			y[i] = apply_activation(kind, a[i]);
 	}
 }
 
-static void gate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	int64_t n = op->in[0].shape[1];
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *a = row_at(&op->in[0], t);
-		const float *b = op->nin > 1 ? row_at(&op->in[1], t) : NULL;
-		float *y = row_at(&op->out[0], t);
+		const float *a = get_row(&op->in[0], t);
+		const float *b = op->nin > 1 ? get_row(&op->in[1], t) : NULL;
+		float *y = get_row(&op->out[0], t);
 
 		switch ((int)op->num[0]) {
 		case SILU:
-			gate_row(SILU, a, b, n, y);
+			apply_glu_row(SILU, a, b, n, y);
 			break;
 		case GELU:
-			gate_row(GELU, a, b, n, y);
+			apply_glu_row(GELU, a, b, n, y);
 			break;
 		case GELU_TANH:
-			gate_row(GELU_TANH, a, b, n, y);
+			apply_glu_row(GELU_TANH, a, b, n, y);
 			break;
 		default:
-			gate_row(RELU, a, b, n, y);
+			apply_glu_row(RELU, a, b, n, y);
 		}
 	}
 }
 
-#define run_gate CPU_NAME(run_gate)
-tess_status run_gate(struct cpu *cpu, const struct tess_op *op)
+#define run_glu CPU_NAME(run_glu)
+tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 {
-	return over_rows(cpu, op, gate_rows);
+	return run_over_rows(cpu, op, apply_glu_rows);
 }
 
-static void rope_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void rotate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const int32_t *position = op->in[1].data;
@@ -135,11 +135,11 @@ static void rope_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *c = row_at(&op->in[2], position[t]), *s = c + half;
+		const float *c = get_row(&op->in[2], position[t]), *s = c + half;
 
 		for (int64_t h = 0; h < op->in[0].shape[1]; h += each) {
-			const float *x = row_at(&op->in[0], t) + h;
-			float *y = row_at(&op->out[0], t) + h, a, b;
+			const float *x = get_row(&op->in[0], t) + h;
+			float *y = get_row(&op->out[0], t) + h, a, b;
 
 			CPU_LANES
 			for (int64_t i = 0; i < half; i++) {
@@ -164,11 +164,11 @@ tess_status run_rope(struct cpu *cpu, const struct tess_op *op)
 			                      "has %lld",
 			                      op->where, (int)position[t],
 			                      (long long)op->in[2].shape[0]);
-	return over_rows(cpu, op, rope_rows);
+	return run_over_rows(cpu, op, rotate_rows);
 }
 
 /* The node of a Partial whose units hold element `id`; -1: none. */
-static int64_t node_of(const struct tess_op *op, int64_t id)
+static int64_t find_node(const struct tess_op *op, int64_t id)
 {
 	struct tess_node node;
 	int64_t at, index = 0;
@@ -188,7 +188,7 @@ static int64_t node_of(const struct tess_op *op, int64_t id)
 	return -1;
 }
 
-static void look_up(const struct tess_view *table, int64_t id, float *y)
+static void look_up_row(const struct tess_view *table, int64_t id, float *y)
 {
 	int64_t step = table->stride[1], first = id * table->stride[0];
 
@@ -196,7 +196,7 @@ static void look_up(const struct tess_view *table, int64_t id, float *y)
 		first = id / LANES * table->stride[0] + id % LANES;
 	CPU_LANES
 	for (int64_t i = 0; i < table->shape[1]; i++)
-		y[i] = weight_at(table->data, table->dtype, first + i * step) + 0.0f;
+		y[i] = load_weight_element(table->data, table->dtype, first + i * step) + 0.0f;
 }
 
 static void embed_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
@@ -204,19 +204,20 @@ static void embed_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const struct tess_view *table = &op->in[1], *y = &op->out[0];
 	bool partial = is_partial(op, 2);
-	int64_t nodes = partial ? y->shape[0] : 1, apart = partial ? y->stride[0] : 0, id, mine;
+	int64_t nodes = partial ? y->shape[0] : 1, node_pitch = partial ? y->stride[0] : 0, id,
+		node;
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
 		id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0];
-		mine = partial ? node_of(op, id) : 0;
+		node = partial ? find_node(op, id) : 0;
 		if (id < 0 || id >= table->shape[0])
-			mine = -1;
+			node = -1;
 		for (int64_t n = 0; n < nodes; n++) {
-			float *row = (float *)y->data + n * apart + t * y->stride[y->ndim - 2];
+			float *row = (float *)y->data + n * node_pitch + t * y->stride[y->ndim - 2];
 
-			if (n == mine)
-				look_up(table, id, row);
+			if (n == node)
+				look_up_row(table, id, row);
 			else
 				memset(row, 0, sizeof *row * (size_t)table->shape[1]);
 		}

@@ -2,7 +2,7 @@
 #include "pack.h"
 
 cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias),
-	CPU_NAME(run_rope), CPU_NAME(run_attention), CPU_NAME(run_gate), CPU_NAME(run_add),
+	CPU_NAME(run_rope), CPU_NAME(run_attention), CPU_NAME(run_glu), CPU_NAME(run_add),
 	CPU_NAME(run_copy);
 
 #define TEXT(x) #x
@@ -17,7 +17,7 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.bias = CPU_NAME(run_bias),
 	.rope = CPU_NAME(run_rope),
 	.attention = CPU_NAME(run_attention),
-	.gate = CPU_NAME(run_gate),
+	.glu = CPU_NAME(run_glu),
 	.add = CPU_NAME(run_add),
 	.copy = CPU_NAME(run_copy),
 	.pack = pack_panels,

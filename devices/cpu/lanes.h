@@ -16,7 +16,7 @@ struct lanes {
 	__m512 v;
 };
 
-LANES_INLINE struct lanes lanes_zero(void)
+LANES_INLINE struct lanes lanes_set_zero(void)
 {
 	return (struct lanes){ _mm512_setzero_ps() };
 }
@@ -42,19 +42,19 @@ LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 	return (struct lanes){ _mm512_fmadd_ps(_mm512_set1_ps(a), x.v, y.v) };
 }
 
-LANES_INLINE struct lanes lanes_bf16(const void *p)
+LANES_INLINE struct lanes lanes_load_bf16(const void *p)
 {
 	__m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
 
 	return (struct lanes){ _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)) };
 }
 
-LANES_INLINE struct lanes lanes_f16(const void *p)
+LANES_INLINE struct lanes lanes_load_f16(const void *p)
 {
 	return (struct lanes){ _mm512_cvtph_ps(_mm256_loadu_si256(p)) };
 }
 
-/* The upper halves of all lanes: what lanes_bf16 has read. */
+/* The upper halves of all lanes: what lanes_load_bf16 has read. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	__m512i upper = _mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
@@ -98,7 +98,7 @@ struct lanes {
 	__m256 lo, hi;
 };
 
-LANES_INLINE struct lanes lanes_zero(void)
+LANES_INLINE struct lanes lanes_set_zero(void)
 {
 	return (struct lanes){ _mm256_setzero_ps(), _mm256_setzero_ps() };
 }
@@ -127,19 +127,20 @@ LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 	return (struct lanes){ _mm256_fmadd_ps(all, x.lo, y.lo), _mm256_fmadd_ps(all, x.hi, y.hi) };
 }
 
-LANES_INLINE __m256 lanes_bf16_half(const void *p)
+LANES_INLINE __m256 lanes_load_bf16_half(const void *p)
 {
 	__m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
 
 	return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-LANES_INLINE struct lanes lanes_bf16(const void *p)
+LANES_INLINE struct lanes lanes_load_bf16(const void *p)
 {
-	return (struct lanes){ lanes_bf16_half(p), lanes_bf16_half((const char *)p + 16) };
+	return (struct lanes){ lanes_load_bf16_half(p),
+		               lanes_load_bf16_half((const char *)p + 16) };
 }
 
-LANES_INLINE struct lanes lanes_f16(const void *p)
+LANES_INLINE struct lanes lanes_load_f16(const void *p)
 {
 	const void *high = (const char *)p + 16;
 
@@ -147,7 +148,7 @@ LANES_INLINE struct lanes lanes_f16(const void *p)
 		               _mm256_cvtph_ps(_mm_loadu_si128(high)) };
 }
 
-/* The upper halves of all lanes: what lanes_bf16 has read. */
+/* The upper halves of all lanes: what lanes_load_bf16 has read. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	__m256i lo = _mm256_srli_epi32(_mm256_castps_si256(x.lo), 16);
@@ -204,7 +205,7 @@ struct lanes {
 	float v[LANES];
 };
 
-LANES_INLINE struct lanes lanes_zero(void)
+LANES_INLINE struct lanes lanes_set_zero(void)
 {
 	return (struct lanes){ { 0 } };
 }
@@ -237,25 +238,25 @@ LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 	return y;
 }
 
-LANES_INLINE struct lanes lanes_bf16(const void *p)
+LANES_INLINE struct lanes lanes_load_bf16(const void *p)
 {
 	struct lanes x;
 
 	for (int i = 0; i < LANES; i++)
-		x.v[i] = weight_at(p, TESS_BF16, i);
+		x.v[i] = load_weight_element(p, TESS_BF16, i);
 	return x;
 }
 
-LANES_INLINE struct lanes lanes_f16(const void *p)
+LANES_INLINE struct lanes lanes_load_f16(const void *p)
 {
 	struct lanes x;
 
 	for (int i = 0; i < LANES; i++)
-		x.v[i] = weight_at(p, TESS_F16, i);
+		x.v[i] = load_weight_element(p, TESS_F16, i);
 	return x;
 }
 
-/* The upper halves of all lanes: what lanes_bf16 has read. */
+/* The upper halves of all lanes: what lanes_load_bf16 has read. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	uint32_t bits;
@@ -287,7 +288,7 @@ LANES_INLINE struct lanes lanes_widen(int32_t dtype, const void *p)
 {
 	if (dtype == TESS_F32)
 		return lanes_load(p);
-	return dtype == TESS_BF16 ? lanes_bf16(p) : lanes_f16(p);
+	return dtype == TESS_BF16 ? lanes_load_bf16(p) : lanes_load_f16(p);
 }
 
 #endif

@@ -4,7 +4,7 @@
 
 enum { LEAF = 256 }; /* elements of K in a step: a panel's fit in a cache */
 enum { ROWS = 192, FEW_ROWS = 48 }; /* rows of x that meet a panel while it is there */
-enum { PACKED = 1 << 21 }; /* elements of packed rows that are enough */
+enum { PACKED_MAX = 1 << 21 }; /* elements of packed rows that are enough */
 enum { SMALL = 1 << 16 }; /* products that are not worth a second thread */
 
 struct linear {
@@ -23,7 +23,7 @@ struct panels {
 	int64_t k, panel; /* bytes between elements and between panels */
 };
 
-static struct panels panels_of(const struct tess_view *w)
+static struct panels get_panels(const struct tess_view *w)
 {
 	int64_t bytes = (int64_t)tess_width(w->dtype);
 
@@ -33,13 +33,13 @@ static struct panels panels_of(const struct tess_view *w)
 }
 
 /* Whether 16 columns lie together, as in panels: so they do in rows of [in, out] weights. */
-static bool lies_in_panels(const struct tess_view *w, int64_t column)
+static bool is_in_panels(const struct tess_view *w, int64_t column)
 {
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
 }
 
 /* How many of the rows that are left make the next tile: about as many as the others. */
-static int64_t rows_of_tile(int64_t left)
+static int64_t choose_tile_rows(int64_t left)
 {
 	return tess_up(left, tess_up(left, TILE_ROWS));
 }
@@ -58,8 +58,8 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	for (s = l->sum->step + lo; s < l->sum->step + hi; s++) {
 		to = l->packed + s->before * l->rows;
 		for (int64_t r = 0; r < l->rows; r += n) {
-			n = rows_of_tile(l->rows - r);
-			from = row_at(x, l->row + r) + s->at;
+			n = choose_tile_rows(l->rows - r);
+			from = get_row(x, l->row + r) + s->at;
 			for (int64_t k = 0; k < s->len; k++)
 				for (int64_t i = 0; i < n; i++)
 					*to++ = from[i * x->stride[0] + k];
@@ -68,8 +68,8 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 }
 
 /* Copies a finished tile, or a node of it, to where it belongs. */
-static void put(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row,
-                int64_t rows, int64_t column, int64_t columns, const float *tile)
+static void store_tile(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row,
+                       int64_t rows, int64_t column, int64_t columns, const float *tile)
 {
 	float *out = y->data;
 	int64_t left = y->shape[y->ndim - 1] - column, pitch = y->stride[y->ndim - 2];
@@ -83,14 +83,14 @@ static void put(const struct linear *l, const struct tess_view *y, int64_t node,
 }
 
 /* All rows of the block times `panels` panels from `column` on, 1 or l->wide. */
-static void multiply(const struct linear *l, int32_t weight, int64_t column, int32_t panels,
-                     float *slots)
+static void multiply_panels(const struct linear *l, int32_t weight, int64_t column, int32_t panels,
+                            float *slots)
 {
 	const struct tess_view *x = &l->op->in[0], *w = &l->op->in[1 + weight];
 	int64_t columns = panels * LANES, pitch = l->rows * columns, n, bk, bp;
 	float *fetched = slots + l->sum->levels * l->rows * l->wide * LANES, *slot;
-	bool direct = lies_in_panels(w, column + columns - LANES);
-	struct panels p = panels_of(w);
+	bool direct = is_in_panels(w, column + columns - LANES);
+	struct panels p = get_panels(w);
 	const float *a;
 	const char *b;
 
@@ -106,20 +106,20 @@ static void multiply(const struct linear *l, int32_t weight, int64_t column, int
 			bp = 0;
 		}
 		for (int64_t r = 0; r < l->rows; r += n) {
-			n = rows_of_tile(l->rows - r);
+			n = choose_tile_rows(l->rows - r);
 			a = l->packed ? l->packed + s->before * l->rows + r * s->len
-			              : row_at(x, l->row + r) + s->at;
+			              : get_row(x, l->row + r) + s->at;
 			slot = slots + r * columns;
 			tile_find(direct ? w->dtype : TESS_F32, l->packed, (int)n,
 			          panels > 1)(a, x->stride[0], b, bk, bp, slot, pitch, s);
 			if (s->node >= 0)
-				put(l, &l->op->out[weight], s->node, r, n, column, columns,
-				    slot + (s->level - s->merge - s->trees) * pitch);
+				store_tile(l, &l->op->out[weight], s->node, r, n, column, columns,
+				           slot + (s->level - s->merge - s->trees) * pitch);
 		}
 	}
 }
 
-static int64_t groups_of(const struct linear *l, int32_t weight)
+static int64_t count_groups(const struct linear *l, int32_t weight)
 {
 	return tess_up(l->op->in[1 + weight].shape[0], l->wide * LANES);
 }
@@ -128,34 +128,34 @@ static int64_t groups_of(const struct linear *l, int32_t weight)
 static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
-	float *slots = cpu_own(l->cpu, thread);
+	float *slots = cpu_get_thread_scratch(l->cpu, thread);
 	const struct tess_view *w;
 	int64_t base = 0, n, column, end;
 
 	for (int32_t i = 0; i < l->op->nout; base += n, i++) {
-		n = groups_of(l, i);
+		n = count_groups(l, i);
 		w = &l->op->in[1 + i];
 		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++) {
 			column = g * l->wide * LANES;
 			end = column + l->wide * LANES;
 			if (tess_up(w->shape[0], LANES) * LANES >= end &&
-			    lies_in_panels(w, end - LANES)) {
-				multiply(l, i, column, l->wide, slots);
+			    is_in_panels(w, end - LANES)) {
+				multiply_panels(l, i, column, l->wide, slots);
 				continue;
 			}
 			for (; column < end && column < w->shape[0]; column += LANES)
-				multiply(l, i, column, 1, slots);
+				multiply_panels(l, i, column, 1, slots);
 		}
 	}
 }
 
 /* A multiple of TILE_ROWS, but for the last block. */
-static int64_t rows_of_block(int64_t rows, int64_t elements)
+static int64_t choose_block_rows(int64_t rows, int64_t elements)
 {
-	int64_t most = PACKED / (elements + 1) / TILE_ROWS * TILE_ROWS;
+	int64_t max_rows = PACKED_MAX / (elements + 1) / TILE_ROWS * TILE_ROWS;
 
-	most = most > ROWS ? ROWS : most < FEW_ROWS ? FEW_ROWS : most;
-	return rows < most ? rows : most;
+	max_rows = max_rows > ROWS ? ROWS : max_rows < FEW_ROWS ? FEW_ROWS : max_rows;
+	return rows < max_rows ? rows : max_rows;
 }
 
 #define run_linear CPU_NAME(run_linear)
@@ -169,17 +169,18 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 
 	if (!rows)
 		return TESS_OK;
-	st = cpu_plan(cpu, op, is_partial(op, 2), LEAF);
+	st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
 	if (st)
 		return st;
-	most = rows_of_block(rows, l.sum->elements);
-	l.wide = rows <= TILE_ROWS ? tile_wide((int)rows) : TILE_WIDE_6;
+	most = choose_block_rows(rows, l.sum->elements);
+	l.wide = rows <= TILE_ROWS ? tile_get_wide_panels((int)rows) : TILE_WIDE_6;
 	for (int32_t i = 0; i < op->nout; i++)
-		groups += groups_of(&l, i);
+		groups += count_groups(&l, i);
 	floats = l.sum->levels * most * l.wide * LANES + LEAF * LANES;
-	st = cpu_own_grow(cpu, sizeof(float) * (size_t)floats);
+	st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)floats);
 	if (!st && rows > TILE_ROWS)
-		st = cpu_shared(cpu, sizeof(float) * (size_t)(most * l.sum->elements), &packed);
+		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(most * l.sum->elements),
+		                            &packed);
 	if (st)
 		return st;
 	for (l.row = 0; l.row < rows; l.row += l.rows) {

@@ -41,7 +41,7 @@ static void add_chains(const float *x, float mean, bool squares, const struct su
  * The finished sum over one run; level: room for the stack of the sum. Chains start at +0 and add plain
  * terms or squares, and +0 + x is -0 for no such x: the + 0.0f of a finished sum would change nothing.
  */
-static float total(const struct sum *sum, const float *x, float mean, bool squares, float *level)
+static float sum_run(const struct sum *sum, const float *x, float mean, bool squares, float *level)
 {
 	const struct sum_step *s = sum->step, *end = s + sum->count;
 	float leaf[CHAINS], at;
@@ -61,23 +61,23 @@ static float total(const struct sum *sum, const float *x, float mean, bool squar
 }
 
 /* w or b as floats: in `room` unless they are. */
-static const float *widened(const struct tess_view *v, float *room)
+static const float *widen_weights(const struct tess_view *v, float *scratch)
 {
 	if (v->dtype == TESS_F32 && v->stride[0] == 1 && (uintptr_t)v->data % sizeof(float) == 0)
 		return v->data;
 	for (int64_t i = 0; i < v->shape[0]; i++)
-		room[i] = weight_at(v->data, v->dtype, i * v->stride[0]);
-	return room;
+		scratch[i] = load_weight_element(v->data, v->dtype, i * v->stride[0]);
+	return scratch;
 }
 
-static void norm_run(const struct norm *n, const float *x, const float *w, const float *b,
-                     float *level, float *y)
+static void normalize_run(const struct norm *n, const float *x, const float *w, const float *b,
+                          float *level, float *y)
 {
 	float eps = (float)n->op->num[1], count = (float)n->each, mean = 0.0f, s;
 
 	if (n->op->num[0] == LAYER)
-		mean = total(&n->cpu->sum, x, 0.0f, false, level) / count;
-	s = 1.0f / sqrtf(total(&n->cpu->sum, x, mean, true, level) / count + eps);
+		mean = sum_run(&n->cpu->sum, x, 0.0f, false, level) / count;
+	s = 1.0f / sqrtf(sum_run(&n->cpu->sum, x, mean, true, level) / count + eps);
 	if (b) {
 		CPU_LANES
 		for (int64_t i = 0; i < n->each; i++)
@@ -89,18 +89,18 @@ static void norm_run(const struct norm *n, const float *x, const float *w, const
 	}
 }
 
-static void norm_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct norm *n = arg;
 	const struct tess_op *op = n->op;
-	float *room = cpu_own(n->cpu, thread), *level = room + 2 * n->each;
-	const float *w = widened(&op->in[1], room);
-	const float *b = op->nin > 2 ? widened(&op->in[2], room + n->each) : NULL;
+	float *scratch = cpu_get_thread_scratch(n->cpu, thread), *level = scratch + 2 * n->each;
+	const float *w = widen_weights(&op->in[1], scratch);
+	const float *b = op->nin > 2 ? widen_weights(&op->in[2], scratch + n->each) : NULL;
 
 	for (int64_t t = lo; t < hi; t++)
 		for (int64_t i = 0; i < n->runs; i++)
-			norm_run(n, row_at(&op->in[0], t) + i * n->each, w, b, level,
-			         row_at(&op->out[0], t) + i * n->each);
+			normalize_run(n, get_row(&op->in[0], t) + i * n->each, w, b, level,
+			              get_row(&op->out[0], t) + i * n->each);
 }
 
 #define run_norm CPU_NAME(run_norm)
@@ -111,11 +111,12 @@ tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 	struct norm n = { .cpu = cpu, .op = op, .each = each, .runs = columns / each };
 	tess_status st;
 
-	st = cpu_plan(cpu, op, false, INT32_MAX);
+	st = cpu_plan_sum(cpu, op, false, INT32_MAX);
 	if (!st)
-		st = cpu_own_grow(cpu, sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
+		st = cpu_grow_thread_scratch(cpu,
+		                             sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
 	if (st)
 		return st;
-	pool_run(cpu->pool, norm_rows, &n, rows, tess_up(SMALL, columns + 1));
+	pool_run(cpu->pool, normalize_rows, &n, rows, tess_up(SMALL, columns + 1));
 	return TESS_OK;
 }

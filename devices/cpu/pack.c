@@ -4,7 +4,8 @@
 #include "lanes.h"
 
 /* Element (j, k) of 16 rows by 16 elements, which lie together in each row, to to[k * 16 + j]. */
-LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen, char *to)
+LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, bool widen,
+                                  char *to)
 {
 	struct lanes r[LANES];
 
@@ -21,8 +22,8 @@ LANES_INLINE void turn(const char *from, int64_t row, int32_t dtype, bool widen,
 }
 
 /* One panel's elements [0, len) of K from row `column` on; what is behind the last row is zero. */
-LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
-                           int32_t dtype, bool widen, char *to)
+LANES_INLINE void pack_panel(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
+                             int32_t dtype, bool widen, char *to)
 {
 	int64_t bytes = (int64_t)tess_width(dtype), out = widen ? 4 : bytes, k = 0, from;
 	int64_t rows = w->shape[0] - column < LANES ? w->shape[0] - column : LANES;
@@ -32,8 +33,8 @@ LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at
 	data += (column * w->stride[0] + at * w->stride[1]) * bytes;
 	if (w->stride[1] == 1 && rows == LANES)
 		for (; k + LANES <= len; k += LANES)
-			turn(data + k * bytes, w->stride[0] * bytes, dtype, widen,
-			     to + k * LANES * out);
+			transpose_block(data + k * bytes, w->stride[0] * bytes, dtype, widen,
+			                to + k * LANES * out);
 	for (; k < len; k++) {
 		for (int64_t j = 0; j < LANES; j++) {
 			char *slot = to + (k * LANES + j) * out;
@@ -42,7 +43,7 @@ LANES_INLINE void turn_all(const struct tess_view *w, int64_t column, int64_t at
 			if (j >= rows) {
 				memset(slot, 0, (size_t)out);
 			} else if (widen) {
-				f = weight_at(data, dtype, from);
+				f = load_weight_element(data, dtype, from);
 				memcpy(slot, &f, sizeof f);
 			} else {
 				memcpy(slot, data + from * bytes, (size_t)bytes);
@@ -55,13 +56,13 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 {
 	switch (w->dtype) {
 	case TESS_F32:
-		turn_all(w, column, at, len, TESS_F32, true, (char *)to);
+		pack_panel(w, column, at, len, TESS_F32, true, (char *)to);
 		break;
 	case TESS_BF16:
-		turn_all(w, column, at, len, TESS_BF16, true, (char *)to);
+		pack_panel(w, column, at, len, TESS_BF16, true, (char *)to);
 		break;
 	default:
-		turn_all(w, column, at, len, TESS_F16, true, (char *)to);
+		pack_panel(w, column, at, len, TESS_F16, true, (char *)to);
 	}
 }
 
@@ -75,8 +76,8 @@ void pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	(void)thread;
 	for (int64_t i = lo; i < hi; i++) {
 		if (p->rows->dtype == TESS_F32)
-			turn_all(p->rows, i * LANES, 0, k, TESS_F32, false, to + i * pitch);
+			pack_panel(p->rows, i * LANES, 0, k, TESS_F32, false, to + i * pitch);
 		else
-			turn_all(p->rows, i * LANES, 0, k, TESS_BF16, false, to + i * pitch);
+			pack_panel(p->rows, i * LANES, 0, k, TESS_BF16, false, to + i * pitch);
 	}
 }

@@ -46,7 +46,7 @@ struct worker {
 	pthread_t id;
 };
 
-static void pause_cpu(void)
+static void relax_cpu(void)
 {
 #if defined(__x86_64__)
 	_mm_pause();
@@ -56,7 +56,7 @@ static void pause_cpu(void)
 }
 
 /* Takes and does shares of the present job until none is left. */
-static void take(struct pool *p, int32_t thread)
+static void run_shares(struct pool *p, int32_t thread)
 {
 	uint64_t ticket = atomic_load(&p->ticket);
 	struct job *job;
@@ -80,34 +80,34 @@ static void take(struct pool *p, int32_t thread)
 	}
 }
 
-static bool idle(struct pool *p)
+static bool is_idle(struct pool *p)
 {
 	return !(uint32_t)atomic_load(&p->ticket) && !atomic_load(&p->stop);
 }
 
-static void *work(void *arg)
+static void *run_worker(void *arg)
 {
 	struct worker *me = arg;
 	struct pool *p = me->pool;
 
 	tess_float_enter();
 	while (!atomic_load(&p->stop)) {
-		for (int i = 0; i < SPINS && idle(p); i++)
-			pause_cpu();
-		if (idle(p)) {
+		for (int i = 0; i < SPINS && is_idle(p); i++)
+			relax_cpu();
+		if (is_idle(p)) {
 			pthread_mutex_lock(&p->lock);
 			atomic_fetch_add(&p->asleep, 1);
-			while (idle(p))
+			while (is_idle(p))
 				pthread_cond_wait(&p->work, &p->lock);
 			atomic_fetch_sub(&p->asleep, 1);
 			pthread_mutex_unlock(&p->lock);
 		}
-		take(p, me->thread);
+		run_shares(p, me->thread);
 	}
 	return NULL;
 }
 
-static void wake(struct pool *p)
+static void wake_workers(struct pool *p)
 {
 	if (!atomic_load(&p->asleep))
 		return;
@@ -116,10 +116,10 @@ static void wake(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void wait_for(struct pool *p, uint32_t shares)
+static void wait_for_shares(struct pool *p, uint32_t shares)
 {
 	for (int i = 0; i < SPINS && atomic_load(&p->done) != shares; i++)
-		pause_cpu();
+		relax_cpu();
 	if (atomic_load(&p->done) == shares)
 		return;
 	pthread_mutex_lock(&p->lock);
@@ -146,20 +146,20 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t gra
 	atomic_store(&p->done, 0);
 	atomic_store(&p->job, &job);
 	atomic_store(&p->ticket, number << 32 | job.shares);
-	wake(p);
-	take(p, 0);
-	wait_for(p, job.shares);
+	wake_workers(p);
+	run_shares(p, 0);
+	wait_for_shares(p, job.shares);
 }
 
 /* Signals are for the program's own threads. */
-static int start(struct worker *w)
+static int start_worker(struct worker *w)
 {
 	sigset_t all, old;
 	int err;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&w->id, NULL, work, w);
+	err = pthread_create(&w->id, NULL, run_worker, w);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return err;
 }
@@ -182,7 +182,7 @@ tess_status pool_open(int32_t nthreads, struct pool **out)
 	}
 	for (int32_t i = 1; i < nthreads; i++) {
 		p->worker[i - 1] = (struct worker){ .pool = p, .thread = i };
-		if (start(&p->worker[i - 1])) {
+		if (start_worker(&p->worker[i - 1])) {
 			pool_close(p);
 			return TESS_EDEVICE;
 		}

@@ -7,38 +7,38 @@ struct walk { /* over one tree, or a node of it */
 	struct sum *sum;
 	const struct tess_op *op;
 	const struct tess_tree *tree;
-	int64_t lo, hi, most;
+	int64_t lo, hi, step_max;
 	int32_t level;
 	bool failed;
 };
 
-static struct sum_step *push(struct walk *w)
+static struct sum_step *append_step(struct walk *w)
 {
 	struct sum *s = w->sum;
 	struct sum_step *more;
-	int64_t room;
+	int64_t capacity;
 
-	if (s->count == s->room) {
-		room = s->room ? s->room * 2 : 256;
-		more = realloc(s->step, (size_t)room * sizeof *more);
+	if (s->count == s->capacity) {
+		capacity = s->capacity ? s->capacity * 2 : 256;
+		more = realloc(s->step, (size_t)capacity * sizeof *more);
 		if (!more) {
 			w->failed = true;
 			return s->count ? &s->step[s->count - 1] : NULL;
 		}
 		s->step = more;
-		s->room = room;
+		s->capacity = capacity;
 	}
 	more = &s->step[s->count++];
 	*more = (struct sum_step){ .node = -1, .level = (int16_t)w->level, .before = s->elements };
 	return more;
 }
 
-static struct sum_step *last(struct walk *w)
+static struct sum_step *get_last_step(struct walk *w)
 {
 	return &w->sum->step[w->sum->count - 1];
 }
 
-static void leaf(struct walk *w, int64_t unit)
+static void append_leaf(struct walk *w, int64_t unit)
 {
 	const struct tess_term *term = w->op->term + w->tree->first;
 	int64_t first = w->sum->count, u = unit - w->tree->lo, at, end;
@@ -46,17 +46,17 @@ static void leaf(struct walk *w, int64_t unit)
 
 	for (int32_t i = 0; i < w->tree->terms; i++) {
 		end = term[i].bound[u + 1];
-		for (at = term[i].bound[u]; at < end; at += w->most) {
-			step = push(w);
+		for (at = term[i].bound[u]; at < end; at += w->step_max) {
+			step = append_step(w);
 			if (w->failed)
 				return;
 			step->at = at;
-			step->len = (int32_t)(end - at < w->most ? end - at : w->most);
+			step->len = (int32_t)(end - at < w->step_max ? end - at : w->step_max);
 			w->sum->elements += step->len;
 		}
 	}
 	if (w->sum->count == first)
-		push(w);
+		append_step(w);
 	if (w->failed)
 		return;
 	w->sum->step[first].fresh = 1;
@@ -66,7 +66,7 @@ static void leaf(struct walk *w, int64_t unit)
 }
 
 /* Node (depth, at) of the tree, as far as it lies in [lo, hi); false where that is empty. */
-static bool visit(struct walk *w, int32_t depth, int64_t at)
+static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 {
 	int64_t parts = (int64_t)1 << depth;
 	int64_t a = tess_edge(w->tree->n, parts, at), b = tess_edge(w->tree->n, parts, at + 1);
@@ -75,13 +75,13 @@ static bool visit(struct walk *w, int32_t depth, int64_t at)
 	if (a >= b || b <= w->lo || a >= w->hi || w->failed)
 		return false;
 	if (b - a == 1) {
-		leaf(w, a);
+		append_leaf(w, a);
 		return true;
 	}
-	left = visit(w, depth + 1, at * 2);
-	right = visit(w, depth + 1, at * 2 + 1);
+	left = visit_node(w, depth + 1, at * 2);
+	right = visit_node(w, depth + 1, at * 2 + 1);
 	if (left && right && !w->failed) {
-		last(w)->merge++;
+		get_last_step(w)->merge++;
 		w->level--;
 	}
 	return left || right;
@@ -100,9 +100,9 @@ static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 		w->tree = &w->op->tree[a];
 		w->lo = w->tree->lo;
 		w->hi = w->tree->hi;
-		if (!visit(w, 0, 0) || w->failed)
+		if (!visit_node(w, 0, 0) || w->failed)
 			return false;
-		last(w)->finish = 1;
+		get_last_step(w)->finish = 1;
 		return true;
 	}
 	left = visit_trees(w, depth + 1, at * 2);
@@ -112,7 +112,7 @@ static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 	 * needed.
 	 */
 	if (left && right && !w->failed) {
-		last(w)->trees++;
+		get_last_step(w)->trees++;
 		w->level--;
 	}
 	return left || right;
@@ -129,18 +129,18 @@ static void visit_nodes(struct walk *w)
 		while (tess_node_next(w->tree->n, w->tree->lo, w->tree->hi, &at, &node)) {
 			w->lo = node.lo;
 			w->hi = node.hi;
-			visit(w, 0, 0);
+			visit_node(w, 0, 0);
 			if (w->failed)
 				return;
-			last(w)->node = w->sum->nodes++;
+			get_last_step(w)->node = w->sum->nodes++;
 			w->level = 0;
 		}
 	}
 }
 
-tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t most)
+tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max)
 {
-	struct walk w = { .sum = s, .op = op, .most = most };
+	struct walk w = { .sum = s, .op = op, .step_max = step_max };
 
 	s->count = s->elements = 0;
 	s->levels = 1;
@@ -150,13 +150,13 @@ tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64
 		return w.failed ? TESS_ENOMEM : TESS_OK;
 	}
 	if (!visit_trees(&w, 0, 0) && !w.failed) { /* a sum of nothing is +0.0f */
-		push(&w);
+		append_step(&w);
 		if (!w.failed)
-			last(&w)->fresh = 1;
+			get_last_step(&w)->fresh = 1;
 	}
 	if (w.failed)
 		return TESS_ENOMEM;
-	last(&w)->node = 0;
+	get_last_step(&w)->node = 0;
 	s->nodes = 1;
 	return TESS_OK;
 }

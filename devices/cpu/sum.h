@@ -22,7 +22,7 @@ struct sum_step {
 
 struct sum {
 	struct sum_step *step; /* {0}: empty; sum_free */
-	int64_t count, room;
+	int64_t count, capacity;
 	int64_t elements; /* of all steps */
 	int32_t levels, nodes; /* depth of the stack; nodes made: 1 when it finishes */
 };
@@ -31,11 +31,11 @@ struct sum {
  * The steps of op's trees; a leaf of more than `most` elements is cut into several steps. partial:
  * up to the nodes of each tree; else all is finished. Fails with TESS_ENOMEM, without a sentence.
  */
-tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t most);
+tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max);
 void sum_free(struct sum *s);
 
 /* How many merges follow unit u of KEY_UNITS units; those before `first` are absent. */
-static inline int sum_merges(int64_t first, int64_t u)
+static inline int sum_count_merges(int64_t first, int64_t u)
 {
 	int level = 0;
 

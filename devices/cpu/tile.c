@@ -8,7 +8,7 @@
 #endif
 
 /* All but the pointers are constants where this is inlined: the chains stay in registers. */
-LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar, int64_t ak,
+LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar, int64_t ak,
                        const char *b, int64_t bk, int64_t bp, float *slot, int64_t pitch,
                        const struct sum_step *step)
 {
@@ -19,7 +19,7 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 	if (step->fresh) {
 		TILE_UNROLL
 		for (int i = 0; i < n; i++)
-			c[i] = lanes_zero();
+			c[i] = lanes_set_zero();
 	} else {
 		TILE_UNROLL
 		for (int i = 0; i < n; i++)
@@ -45,7 +45,7 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 	if (step->finish) {
 		TILE_UNROLL
 		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(c[i], lanes_zero());
+			c[i] = lanes_add(c[i], lanes_set_zero());
 	}
 	for (int m = 0; m < step->trees; m++) {
 		slot -= pitch;
@@ -63,7 +63,7 @@ LANES_INLINE void tile(int rows, int panels, int32_t dtype, const float *a, int6
 	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
 		(void)apart; \
-		tile(rows, panels, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
+		run_tile(rows, panels, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
 	}
 #define TILES_OF(type, dtype, rows, wide) \
 	TILE(type##_loose_##rows, dtype, rows, 1, apart, 1) \

@@ -15,7 +15,7 @@ enum { TILE_WIDE_1 = 1, TILE_WIDE_3 = 1, TILE_WIDE_6 = 1 };
 enum { TILE_WIDEST = TILE_WIDE_1 };
 
 /* Panels that a wide tile of so many rows takes at once: as many as registers hold. */
-static inline int tile_wide(int rows)
+static inline int tile_get_wide_panels(int rows)
 {
 	return rows == 1 ? TILE_WIDE_1 : rows <= 3 ? TILE_WIDE_3 : TILE_WIDE_6;
 }
@@ -29,7 +29,7 @@ typedef void tile_fn(const float *a, int64_t ar, const void *b, int64_t bk, int6
                      int64_t pitch, const struct sum_step *step);
 
 /*
- * 1 <= rows <= TILE_ROWS. How many panels: one, or where `wide`, tile_wide(rows) for rows as they
+ * 1 <= rows <= TILE_ROWS. How many panels: one, or where `wide`, tile_get_wide_panels(rows) for rows as they
  * lie and TILE_WIDE_6 for packed ones.
  */
 #define tile_find CPU_NAME(tile_find)

@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <tessera/tessera.h>
 
-static int print(void *to, const char *bytes, size_t n)
+static int print_bytes(void *to, const char *bytes, size_t n)
 {
 	return fwrite(bytes, 1, n, to) != n || fflush(to); /* not 0: enough */
 }
 
 int main(int argc, char **argv)
 {
-	struct tess_session_how how = { .size = sizeof how, .plan = "auto" };
+	struct tess_session_options options = { .size = sizeof options, .plan = "auto" };
 	struct tess_session *session = NULL;
 	struct tess_world *world;
 	struct tess_mesh *mesh = NULL;
@@ -26,8 +26,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	failed = tess_mesh_open(world, "tp", &mesh) ||
-	         tess_session_open(tess_mesh_group(mesh, "tp"), argv[1], &how, &session) ||
-	         tess_session_text(session, argv[2], 100, print, stdout);
+	         tess_session_open(tess_mesh_group(mesh, "tp"), argv[1], &options, &session) ||
+	         tess_session_generate(session, argv[2], 100, print_bytes, stdout);
 	if (failed)
 		fprintf(stderr, "story: %s\n", tess_error());
 	else if (tess_world_rank(world) == 0)

@@ -1,5 +1,5 @@
 /*
- * sum.c - groups alone: each rank gives its number, all get the sum and who is there.
+ * sum.c - groups alone: each rank gives its number, all get the sum and ranks is there.
  *
  *   cc sum.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o sum
  *   tessera launch -n 4 -- ./sum
@@ -12,7 +12,7 @@ int main(void)
 	struct tess_world *world;
 	struct tess_group *all;
 	float mine, sum;
-	int32_t me, who[64];
+	int32_t me, ranks[64];
 	int failed;
 
 	if (tess_world_open(&world)) {
@@ -23,12 +23,13 @@ int main(void)
 	me = tess_group_rank(all);
 	mine = (float)(me + 1);
 	failed = tess_all_reduce(all, &mine, &sum, 1, TESS_F32, TESS_SUM, "sum:numbers") ||
-	         tess_all_gather(all, &me, who, 1, TESS_I32, "sum:ranks");
+	         tess_all_gather(all, &me, ranks, 1, TESS_I32, "sum:ranks");
 	if (failed)
 		fprintf(stderr, "sum: %s\n", tess_error());
 	else
 		printf("rank %d of %d: the sum is %g, the last rank is %d\n", (int)me,
-		       (int)tess_group_size(all), (double)sum, (int)who[tess_group_size(all) - 1]);
+		       (int)tess_group_size(all), (double)sum,
+		       (int)ranks[tess_group_size(all) - 1]);
 	tess_world_close(world);
 	return failed;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { CONTENT_MOST = 1024 }; /* bytes of an added token: what a place in a text may cost */
+enum { CONTENT_BYTES_MAX = 1024 }; /* bytes of an added token: what a place in a text may cost */
 
 struct tess_added_token {
 	int32_t id;
@@ -22,39 +22,39 @@ struct tess_trie_node {
 /* ---- the set ---------------------------------------------------------------------------------------- */
 
 /* The 256 nodes behind the root are the first bytes, so that most places cost one look. */
-static tess_status grow(struct tess_trie *t)
+static tess_status grow_trie(struct tess_trie *t)
 {
 	struct tess_trie_node *node;
 
-	if (t->n < t->room)
+	if (t->n < t->capacity)
 		return TESS_OK;
-	t->room = t->room ? 2 * t->room : 1024;
-	node = realloc(t->node, t->room * sizeof *node);
+	t->capacity = t->capacity ? 2 * t->capacity : 1024;
+	node = realloc(t->node, t->capacity * sizeof *node);
 	if (!node)
-		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens", t->room);
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens", t->capacity);
 	t->node = node;
 	for (; t->n < 256; t->n++)
 		node[t->n] = (struct tess_trie_node){ .token = -1 };
 	return TESS_OK;
 }
 
-static int32_t step(const struct tess_trie *t, int32_t at, unsigned char byte)
+static int32_t find_child(const struct tess_trie *t, int32_t at, unsigned char byte)
 {
 	for (at = t->node[at].child; at && t->node[at].byte != byte; at = t->node[at].sibling)
 		;
 	return at;
 }
 
-static tess_status insert(struct tess_trie *t, const char *s, size_t n, int32_t token)
+static tess_status insert_token(struct tess_trie *t, const char *s, size_t n, int32_t token)
 {
-	tess_status st = grow(t);
+	tess_status st = grow_trie(t);
 	int32_t at = (unsigned char)s[0], next;
 
 	for (size_t i = 1; i < n && !st; i++, at = next) {
-		next = step(t, at, (unsigned char)s[i]);
+		next = find_child(t, at, (unsigned char)s[i]);
 		if (next)
 			continue;
-		st = grow(t);
+		st = grow_trie(t);
 		if (st)
 			break;
 		next = (int32_t)t->n++;
@@ -69,7 +69,7 @@ static tess_status insert(struct tess_trie *t, const char *s, size_t n, int32_t 
 }
 
 /* The bytes of the longest member at s, and which it is; 0: none. */
-static size_t longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
+static size_t match_longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
 {
 	size_t best = 0, i = 1;
 
@@ -78,7 +78,7 @@ static size_t longest(const struct tess_trie *t, const char *s, size_t n, int32_
 			*token = t->node[at].token;
 			best = i;
 		}
-		if (i == n || !(at = step(t, at, (unsigned char)s[i])))
+		if (i == n || !(at = find_child(t, at, (unsigned char)s[i])))
 			return best;
 	}
 }
@@ -96,11 +96,11 @@ tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids)
 		const json_t *id = json_object_get(t, "id");
 
 		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-		    json_integer_value(id) >= TESS_IDS_MOST)
+		    json_integer_value(id) >= TESS_IDS_MAX)
 			return tess_fail(
 				TESS_EINVAL,
 				"added_tokens[%zu]: id: a number from 0 to %d was expected", i,
-				TESS_IDS_MOST - 1);
+				TESS_IDS_MAX - 1);
 		top = (size_t)json_integer_value(id) >= top ? (size_t)json_integer_value(id) + 1
 		                                            : top;
 	}
@@ -109,8 +109,9 @@ tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids)
 	return TESS_OK;
 }
 
-static tess_status parse_one(const json_t *t, const struct tess_normalizer *norm,
-                             struct tess_scan *scan, struct tess_vocab *v, struct tess_added *out)
+static tess_status parse_added_token(const json_t *t, const struct tess_normalizer *norm,
+                                     struct tess_scan *scan, struct tess_vocab *v,
+                                     struct tess_added *out)
 {
 	static const char *const known[] = { "id",     "content",    "single_word", "lstrip",
 		                             "rstrip", "normalized", "special",     NULL };
@@ -123,36 +124,36 @@ static tess_status parse_one(const json_t *t, const struct tess_normalizer *norm
 
 	st = tess_keys_check(t, known);
 	if (!st)
-		st = tess_key_string(t, "content", &s, &n);
-	if (!st && n > CONTENT_MOST)
+		st = tess_key_get_string(t, "content", &s, &n);
+	if (!st && n > CONTENT_BYTES_MAX)
 		st = tess_fail(TESS_EINVAL, "content: %zu bytes; at most %d are taken", n,
-		               CONTENT_MOST);
+		               CONTENT_BYTES_MAX);
 	if (!st)
-		st = tess_key_bool(t, "special", false, &special);
+		st = tess_key_get_bool(t, "special", false, &special);
 	if (!st)
-		st = tess_key_bool(t, "normalized", !special, &normalized);
+		st = tess_key_get_bool(t, "normalized", !special, &normalized);
 	if (!st)
-		st = tess_key_bool(t, "single_word", false, &to->single_word);
+		st = tess_key_get_bool(t, "single_word", false, &to->single_word);
 	if (!st)
-		st = tess_key_bool(t, "lstrip", false, &to->lstrip);
+		st = tess_key_get_bool(t, "lstrip", false, &to->lstrip);
 	if (!st)
-		st = tess_key_bool(t, "rstrip", false, &to->rstrip);
+		st = tess_key_get_bool(t, "rstrip", false, &to->rstrip);
 	if (st)
 		return st;
 	to->id = (int32_t)json_integer_value(json_object_get(t, "id"));
 	st = tess_vocab_add(v, s, n, to->id);
 	if (!st && normalized)
-		st = tess_normalize(norm, scan, s, n, &text);
+		st = tess_normalizer_apply(norm, scan, s, n, &text);
 	if (!st && !normalized)
-		st = insert(&out->raw, s, n, (int32_t)out->n);
-	else if (!st && (!text.len || text.len > CONTENT_MOST))
+		st = insert_token(&out->raw, s, n, (int32_t)out->n);
+	else if (!st && (!text.len || text.len > CONTENT_BYTES_MAX))
 		st = tess_fail(TESS_EINVAL,
 		               "content: \"%.64s\" is normalized to %zu bytes; 1 to %d are taken",
-		               s, text.len, CONTENT_MOST);
+		               s, text.len, CONTENT_BYTES_MAX);
 	else if (!st)
-		st = insert(&out->normal, text.at, text.len, (int32_t)out->n);
+		st = insert_token(&out->normal, text.data, text.len, (int32_t)out->n);
 	if (!st && normalized)
-		st = tess_vocab_say(v, to->id, text.at, text.len);
+		st = tess_vocab_set_decoded(v, to->id, text.data, text.len);
 	tess_text_free(&text);
 	if (!st) {
 		v->token[to->id].special |= special;
@@ -173,7 +174,7 @@ tess_status tess_added_parse(const json_t *list, const struct tess_normalizer *n
 		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens",
 		                 json_array_size(list));
 	json_array_foreach(list, i, t) {
-		st = parse_one(t, norm, scan, v, out);
+		st = parse_added_token(t, norm, scan, v, out);
 		if (st)
 			return tess_fail_in(st, "added_tokens[%zu]", i);
 	}
@@ -191,7 +192,7 @@ void tess_added_free(struct tess_added *a)
 /* ---- finding ---------------------------------------------------------------------------------------- */
 
 /* What `tokenizers` take for part of a word: letters, marks, digits, connectors, joiners. */
-static bool is_word(int32_t cp)
+static bool is_word_char(int32_t cp)
 {
 	switch (utf8proc_category(cp)) {
 	case UTF8PROC_CATEGORY_LU:
@@ -213,45 +214,45 @@ static bool is_word(int32_t cp)
 	}
 }
 
-static bool inside_word(const char *s, size_t n, size_t from, size_t to)
+static bool is_inside_word(const char *s, size_t n, size_t from, size_t to)
 {
 	int32_t cp;
 
 	if (from) {
-		tess_utf8_last(s, from, &cp);
-		if (is_word(cp))
+		tess_utf8_decode_last(s, from, &cp);
+		if (is_word_char(cp))
 			return true;
 	}
 	if (to == n)
 		return false;
-	tess_utf8_next(s + to, &cp);
-	return is_word(cp);
+	tess_utf8_decode(s + to, &cp);
+	return is_word_char(cp);
 }
 
 /* Moves `from` left over spaces, down to `least`; `to` right over them. */
-static void strip(const struct tess_added_token *t, const char *s, size_t n, size_t least,
-                  size_t *from, size_t *to)
+static void extend_over_spaces(const struct tess_added_token *t, const char *s, size_t n,
+                               size_t min, size_t *from, size_t *to)
 {
 	int32_t cp;
 
-	while (t->lstrip && *from > least) {
-		size_t i = tess_utf8_last(s, *from, &cp);
+	while (t->lstrip && *from > min) {
+		size_t i = tess_utf8_decode_last(s, *from, &cp);
 
-		if (!tess_char_space(cp))
+		if (!tess_char_is_space(cp))
 			break;
 		*from = i;
 	}
 	while (t->rstrip && *to < n) {
-		size_t len = tess_utf8_next(s + *to, &cp);
+		size_t len = tess_utf8_decode(s + *to, &cp);
 
-		if (!tess_char_space(cp))
+		if (!tess_char_is_space(cp))
 			break;
 		*to += len;
 	}
 }
 
-tess_status tess_added_cut(const struct tess_added *a, const struct tess_trie *set, const char *s,
-                           size_t n, bool first, struct tess_pieces *out)
+tess_status tess_added_split(const struct tess_added *a, const struct tess_trie *set, const char *s,
+                             size_t n, bool first, struct tess_pieces *out)
 {
 	size_t done = 0;
 	tess_status st = TESS_OK;
@@ -260,13 +261,13 @@ tess_status tess_added_cut(const struct tess_added *a, const struct tess_trie *s
 		size_t from = i, to;
 		int32_t token;
 
-		len = longest(set, s + i, n - i, &token);
+		len = match_longest(set, s + i, n - i, &token);
 		to = i + len;
-		if (!len || (a->token[token].single_word && inside_word(s, n, from, to))) {
+		if (!len || (a->token[token].single_word && is_inside_word(s, n, from, to))) {
 			len = len ? len : 1;
 			continue;
 		}
-		strip(&a->token[token], s, n, done, &from, &to);
+		extend_over_spaces(&a->token[token], s, n, done, &from, &to);
 		if (done < from)
 			st = tess_pieces_add(out, s + done, from - done, -1, first && !done);
 		if (!st)

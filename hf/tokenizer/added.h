@@ -8,7 +8,7 @@
 /* A set of texts, byte by byte: finds the longest that begins at a place. */
 struct tess_trie {
 	struct tess_trie_node *node;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 struct tess_added {
@@ -26,7 +26,7 @@ tess_status tess_added_parse(const json_t *list, const struct tess_normalizer *n
 void tess_added_free(struct tess_added *a);
 
 /* Cuts a text at the tokens of one of the two sets: these become pieces with an id. */
-tess_status tess_added_cut(const struct tess_added *a, const struct tess_trie *set, const char *s,
-                           size_t n, bool first, struct tess_pieces *out);
+tess_status tess_added_split(const struct tess_added *a, const struct tess_trie *set, const char *s,
+                             size_t n, bool first, struct tess_pieces *out);
 
 #endif

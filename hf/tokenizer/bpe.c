@@ -10,35 +10,35 @@
 /* ---- the vocabulary --------------------------------------------------------------------------------- */
 
 /* A permutation after which each bit depends on all. */
-static uint64_t mix(uint64_t x)
+static uint64_t mix_bits(uint64_t x)
 {
 	x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
 	x = (x ^ x >> 29) * 0x9e3779b97f4a7c15u;
 	return x ^ x >> 32;
 }
 
-static uint64_t hash(uint64_t seed, const char *s, size_t n)
+static uint64_t hash_text(uint64_t seed, const char *s, size_t n)
 {
-	uint64_t h = mix(seed ^ n), word;
+	uint64_t h = mix_bits(seed ^ n), word;
 
 	for (; n >= 8; s += 8, n -= 8) {
 		memcpy(&word, s, 8);
-		h = mix(h ^ word);
+		h = mix_bits(h ^ word);
 	}
 	word = 0;
 	memcpy(&word, s, n);
-	return mix(h ^ word);
+	return mix_bits(h ^ word);
 }
 
 /* Where the text is, or the free slot where it would be. */
-static uint64_t slot_of(const struct tess_vocab *v, const char *s, size_t n)
+static uint64_t find_token_slot(const struct tess_vocab *v, const char *s, size_t n)
 {
-	uint64_t i = hash(v->seed, s, n) & v->mask;
+	uint64_t i = hash_text(v->seed, s, n) & v->mask;
 
 	for (; v->slot[i] >= 0; i = (i + 1) & v->mask) {
 		const struct tess_token *t = &v->token[v->slot[i]];
 
-		if (t->len == n && memcmp(v->text.at + t->at, s, n) == 0)
+		if (t->len == n && memcmp(v->text.data + t->at, s, n) == 0)
 			break;
 	}
 	return i;
@@ -46,11 +46,11 @@ static uint64_t slot_of(const struct tess_vocab *v, const char *s, size_t n)
 
 int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n)
 {
-	return v->slot[slot_of(v, s, n)];
+	return v->slot[find_token_slot(v, s, n)];
 }
 
 /* Room for `tokens` tokens in all with ids below `ids`. */
-static tess_status vocab_open(struct tess_vocab *v, size_t tokens, size_t ids)
+static tess_status alloc_vocab(struct tess_vocab *v, size_t tokens, size_t ids)
 {
 	size_t slots = 16;
 
@@ -75,7 +75,7 @@ tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_
 
 	if (!n)
 		return tess_fail(TESS_EINVAL, "the token of id %d is empty", id);
-	i = slot_of(v, s, n);
+	i = find_token_slot(v, s, n);
 	if (v->slot[i] == id)
 		return TESS_OK;
 	if (v->slot[i] >= 0)
@@ -83,10 +83,10 @@ tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_
 		                 v->slot[i], id);
 	if (t->len)
 		return tess_fail(TESS_EINVAL, "\"%.64s\" and \"%.64s\" both have id %d",
-		                 v->text.at + t->at, s, id);
+		                 v->text.data + t->at, s, id);
 	*t = (struct tess_token){ .at = (uint32_t)v->text.len, .len = (uint32_t)n };
-	t->said_at = t->at;
-	t->said_len = t->len;
+	t->decoded_at = t->at;
+	t->decoded_len = t->len;
 	st = tess_text_add(&v->text, s, n);
 	if (!st)
 		st = tess_text_add(&v->text, "", 1);
@@ -95,10 +95,10 @@ tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_
 	return st;
 }
 
-tess_status tess_vocab_say(struct tess_vocab *v, int32_t id, const char *s, size_t n)
+tess_status tess_vocab_set_decoded(struct tess_vocab *v, int32_t id, const char *s, size_t n)
 {
-	v->token[id].said_at = (uint32_t)v->text.len;
-	v->token[id].said_len = (uint32_t)n;
+	v->token[id].decoded_at = (uint32_t)v->text.len;
+	v->token[id].decoded_len = (uint32_t)n;
 	return tess_text_add(&v->text, s, n);
 }
 
@@ -114,13 +114,13 @@ tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struc
 	json_object_foreach((json_t *)vocab, key, id) {
 		json_int_t n = json_integer_value(id);
 
-		if (!json_is_integer(id) || n < 0 || n >= TESS_IDS_MOST)
+		if (!json_is_integer(id) || n < 0 || n >= TESS_IDS_MAX)
 			return tess_fail(TESS_EINVAL,
 			                 "vocab: \"%.64s\": an id from 0 to %d was expected", key,
-			                 TESS_IDS_MOST - 1);
+			                 TESS_IDS_MAX - 1);
 		ids = (size_t)n >= ids ? (size_t)n + 1 : ids;
 	}
-	st = vocab_open(out, json_object_size(vocab) + more, ids);
+	st = alloc_vocab(out, json_object_size(vocab) + more, ids);
 	if (st)
 		return st;
 	json_object_foreach((json_t *)vocab, key, id) {
@@ -144,16 +144,16 @@ void tess_vocab_free(struct tess_vocab *v)
 
 tess_status tess_ids_add(struct tess_ids *ids, int32_t id)
 {
-	if (ids->n == ids->room) {
-		size_t room = ids->room + ids->room / 2 + 64;
-		int32_t *at = realloc(ids->at, room * sizeof *at);
+	if (ids->n == ids->capacity) {
+		size_t capacity = ids->capacity + ids->capacity / 2 + 64;
+		int32_t *at = realloc(ids->id, capacity * sizeof *at);
 
 		if (!at)
-			return tess_fail(TESS_ENOMEM, "out of memory: %zu ids", room);
-		ids->at = at;
-		ids->room = room;
+			return tess_fail(TESS_ENOMEM, "out of memory: %zu ids", capacity);
+		ids->id = at;
+		ids->capacity = capacity;
 	}
-	ids->at[ids->n++] = id;
+	ids->id[ids->n++] = id;
 	return TESS_OK;
 }
 
@@ -165,10 +165,10 @@ struct tess_merge {
 };
 
 /* Where the merge of the pair is, or the free slot where it would be. */
-static struct tess_merge *merge_of(const struct tess_bpe *b, int32_t left, int32_t right)
+static struct tess_merge *find_merge(const struct tess_bpe *b, int32_t left, int32_t right)
 {
-	uint64_t i =
-		mix(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ b->vocab->seed) & b->mask;
+	uint64_t i = mix_bits(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ b->vocab->seed) &
+	             b->mask;
 
 	while (b->merge[i].id >= 0 &&
 	       (b->merge[i].left != (uint32_t)left || b->merge[i].right != (uint32_t)right))
@@ -176,7 +176,7 @@ static struct tess_merge *merge_of(const struct tess_bpe *b, int32_t left, int32
 	return &b->merge[i];
 }
 
-static int32_t model_id(const struct tess_bpe *b, const char *s, size_t n)
+static int32_t find_model_id(const struct tess_bpe *b, const char *s, size_t n)
 {
 	int32_t id = tess_vocab_find(b->vocab, s, n);
 
@@ -184,7 +184,7 @@ static int32_t model_id(const struct tess_bpe *b, const char *s, size_t n)
 }
 
 /* The two sides of "a b" or ["a", "b"]. */
-static tess_status merge_sides(const json_t *m, const char *side[2], size_t len[2])
+static tess_status split_merge(const json_t *m, const char *side[2], size_t len[2])
 {
 	if (json_is_array(m) && json_array_size(m) == 2 && json_is_string(json_array_get(m, 0)) &&
 	    json_is_string(json_array_get(m, 1))) {
@@ -204,17 +204,17 @@ static tess_status merge_sides(const json_t *m, const char *side[2], size_t len[
 	return TESS_OK;
 }
 
-static tess_status merge_add(struct tess_bpe *b, const json_t *m, uint32_t rank,
+static tess_status add_merge(struct tess_bpe *b, const json_t *m, uint32_t rank,
                              struct tess_text *whole)
 {
 	struct tess_merge *at;
 	const char *side[2];
 	int32_t part[2], id;
 	size_t len[2];
-	tess_status st = merge_sides(m, side, len);
+	tess_status st = split_merge(m, side, len);
 
 	for (int i = 0; i < 2 && !st; i++) {
-		part[i] = model_id(b, side[i], len[i]);
+		part[i] = find_model_id(b, side[i], len[i]);
 		if (part[i] < 0)
 			return tess_fail(TESS_EINVAL, "\"%.*s\" is not in vocab",
 			                 (int)(len[i] < 64 ? len[i] : 64), side[i]);
@@ -224,16 +224,16 @@ static tess_status merge_add(struct tess_bpe *b, const json_t *m, uint32_t rank,
 		st = tess_text_add(whole, side[i], len[i]);
 	if (st)
 		return st;
-	id = model_id(b, whole->at, whole->len);
+	id = find_model_id(b, whole->data, whole->len);
 	if (id < 0)
 		return tess_fail(TESS_EINVAL, "\"%.*s\" is not in vocab",
-		                 (int)(whole->len < 64 ? whole->len : 64), whole->at);
-	at = merge_of(b, part[0], part[1]);
+		                 (int)(whole->len < 64 ? whole->len : 64), whole->data);
+	at = find_merge(b, part[0], part[1]);
 	*at = (struct tess_merge){ (uint32_t)part[0], (uint32_t)part[1], rank, id };
 	return TESS_OK;
 }
 
-static tess_status merges_parse(struct tess_bpe *b, const json_t *merges)
+static tess_status parse_merges(struct tess_bpe *b, const json_t *merges)
 {
 	struct tess_text whole = { 0 };
 	size_t slots = 16, i;
@@ -250,7 +250,7 @@ static tess_status merges_parse(struct tess_bpe *b, const json_t *merges)
 		return tess_fail(TESS_ENOMEM, "out of memory: %zu merges", json_array_size(merges));
 	memset(b->merge, 0xff, slots * sizeof *b->merge);
 	json_array_foreach(merges, i, m) {
-		st = merge_add(b, m, (uint32_t)i, &whole);
+		st = add_merge(b, m, (uint32_t)i, &whole);
 		if (st) {
 			st = tess_fail_in(st, "merges[%zu]", i);
 			break;
@@ -299,15 +299,15 @@ static tess_status parse_unk(struct tess_bpe *b, const json_t *model)
 	return TESS_OK;
 }
 
-static void find_characters(struct tess_bpe *b)
+static void cache_characters(struct tess_bpe *b)
 {
 	char s[8];
 
 	for (int32_t cp = 0; cp < 0x400; cp++)
-		b->low[cp] = model_id(b, s, tess_utf8_put(cp, s));
+		b->low[cp] = find_model_id(b, s, tess_utf8_encode(cp, s));
 	for (int i = 0; i < 256; i++) {
 		snprintf(s, sizeof s, "<0x%02X>", i);
-		b->byte[i] = b->byte_fallback ? model_id(b, s, 6) : -1;
+		b->byte[i] = b->byte_fallback ? find_model_id(b, s, 6) : -1;
 	}
 }
 
@@ -330,23 +330,23 @@ tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
 	int type;
 
 	*out = (struct tess_bpe){ .vocab = vocab };
-	st = tess_key_choice(model, "type", types, 0, &type);
+	st = tess_key_get_choice(model, "type", types, 0, &type);
 	if (!st)
 		st = tess_keys_check(model, known);
 	if (!st)
 		st = refuse_unsupported(model);
 	if (!st)
-		st = tess_key_bool(model, "fuse_unk", false, &out->fuse_unk);
+		st = tess_key_get_bool(model, "fuse_unk", false, &out->fuse_unk);
 	if (!st)
-		st = tess_key_bool(model, "byte_fallback", false, &out->byte_fallback);
+		st = tess_key_get_bool(model, "byte_fallback", false, &out->byte_fallback);
 	if (!st)
-		st = tess_key_bool(model, "ignore_merges", false, &out->ignore_merges);
+		st = tess_key_get_bool(model, "ignore_merges", false, &out->ignore_merges);
 	if (!st)
 		st = parse_unk(out, model);
 	if (!st)
-		st = merges_parse(out, json_object_get(model, "merges"));
+		st = parse_merges(out, json_object_get(model, "merges"));
 	if (!st)
-		find_characters(out);
+		cache_characters(out);
 	return st;
 }
 
@@ -364,65 +364,66 @@ struct symbol {
 };
 
 /* A merge to do. */
-struct due {
-	uint64_t when; /* its rank, then its place */
+struct pending_merge {
+	uint64_t priority; /* its rank, then its place */
 	int32_t id; /* what it makes */
 };
 
-static tess_status room_for(struct tess_bpe_room *room, size_t n)
+static tess_status reserve_bpe_scratch(struct tess_bpe_scratch *scratch, size_t n)
 {
-	if (n <= room->n)
+	if (n <= scratch->n)
 		return TESS_OK;
-	tess_bpe_room_free(room);
+	tess_bpe_scratch_free(scratch);
 	n += n / 2 + 64;
-	room->symbol = malloc(n * sizeof(struct symbol));
+	scratch->symbol = malloc(n * sizeof(struct symbol));
 	/* each merge takes one and adds two at most */
-	room->queue = malloc(2 * n * sizeof(struct due));
-	if (!room->symbol || !room->queue)
+	scratch->queue = malloc(2 * n * sizeof(struct pending_merge));
+	if (!scratch->symbol || !scratch->queue)
 		return tess_fail(TESS_ENOMEM, "out of memory: a piece of %zu bytes", n);
-	room->n = n;
+	scratch->n = n;
 	return TESS_OK;
 }
 
-void tess_bpe_room_free(struct tess_bpe_room *room)
+void tess_bpe_scratch_free(struct tess_bpe_scratch *scratch)
 {
-	free(room->symbol);
-	free(room->queue);
-	*room = (struct tess_bpe_room){ 0 };
+	free(scratch->symbol);
+	free(scratch->queue);
+	*scratch = (struct tess_bpe_scratch){ 0 };
 }
 
 /* Moves q[i] down to its place in the heap, whose nodes have four children. */
-static void sink(struct due *q, size_t n, size_t i)
+static void sift_down(struct pending_merge *q, size_t n, size_t i)
 {
-	struct due d = q[i];
+	struct pending_merge d = q[i];
 
 	for (;;) {
-		size_t child = 4 * i + 1, end = child + 4 < n ? child + 4 : n, least = child;
+		size_t child = 4 * i + 1, end = child + 4 < n ? child + 4 : n, lowest = child;
 
 		if (child >= n)
 			break;
 		for (size_t k = child + 1; k < end; k++)
-			least = q[k].when < q[least].when ? k : least;
-		if (d.when <= q[least].when)
+			lowest = q[k].priority < q[lowest].priority ? k : lowest;
+		if (d.priority <= q[lowest].priority)
 			break;
-		q[i] = q[least];
-		i = least;
+		q[i] = q[lowest];
+		i = lowest;
 	}
 	q[i] = d;
 }
 
-static void rise(struct due *q, size_t i, struct due d)
+static void sift_up(struct pending_merge *q, size_t i, struct pending_merge d)
 {
-	for (; i && d.when < q[(i - 1) / 4].when; i = (i - 1) / 4)
+	for (; i && d.priority < q[(i - 1) / 4].priority; i = (i - 1) / 4)
 		q[i] = q[(i - 1) / 4];
 	q[i] = d;
 }
 
-static bool due_at(const struct tess_bpe *b, const struct symbol *s, int32_t at, struct due *out)
+static bool get_pending_merge(const struct tess_bpe *b, const struct symbol *s, int32_t at,
+                              struct pending_merge *out)
 {
-	const struct tess_merge *m = merge_of(b, s[at].id, s[s[at].next].id);
+	const struct tess_merge *m = find_merge(b, s[at].id, s[s[at].next].id);
 
-	*out = (struct due){ (uint64_t)m->rank << 32 | (uint32_t)at, m->id };
+	*out = (struct pending_merge){ (uint64_t)m->rank << 32 | (uint32_t)at, m->id };
 	return m->id >= 0;
 }
 
@@ -430,38 +431,40 @@ static bool due_at(const struct tess_bpe *b, const struct symbol *s, int32_t at,
  * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone is still good
  * where the pair that stands there now makes the same token: so do `tokenizers`, and ids depend on it.
  */
-static void merge_all(const struct tess_bpe *b, struct symbol *s, int32_t n, struct due *q)
+static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
+                          struct pending_merge *q)
 {
-	size_t due = 0;
-	struct due d;
+	size_t npending = 0;
+	struct pending_merge d;
 
 	for (int32_t i = 0; i + 1 < n; i++)
-		due += due_at(b, s, i, &q[due]);
-	for (size_t i = due / 4 + 1; i-- > 0;)
-		if (i < due)
-			sink(q, due, i);
-	while (due) {
-		int32_t at = (int32_t)(q[0].when & 0xffffffffu), gone = s[at].next, id = q[0].id;
+		npending += get_pending_merge(b, s, i, &q[npending]);
+	for (size_t i = npending / 4 + 1; i-- > 0;)
+		if (i < npending)
+			sift_down(q, npending, i);
+	while (npending) {
+		int32_t at = (int32_t)(q[0].priority & 0xffffffffu), right = s[at].next,
+			id = q[0].id;
 
-		q[0] = q[--due];
-		if (due)
-			sink(q, due, 0);
-		if (s[at].id < 0 || gone < 0 || !due_at(b, s, at, &d) || d.id != id)
+		q[0] = q[--npending];
+		if (npending)
+			sift_down(q, npending, 0);
+		if (s[at].id < 0 || right < 0 || !get_pending_merge(b, s, at, &d) || d.id != id)
 			continue;
 		s[at].id = id;
-		s[at].next = s[gone].next;
-		s[gone].id = -1;
+		s[at].next = s[right].next;
+		s[right].id = -1;
 		if (s[at].next >= 0)
 			s[s[at].next].prev = at;
-		if (s[at].prev >= 0 && due_at(b, s, s[at].prev, &d))
-			rise(q, due++, d);
-		if (s[at].next >= 0 && due_at(b, s, at, &d))
-			rise(q, due++, d);
+		if (s[at].prev >= 0 && get_pending_merge(b, s, s[at].prev, &d))
+			sift_up(q, npending++, d);
+		if (s[at].next >= 0 && get_pending_merge(b, s, at, &d))
+			sift_up(q, npending++, d);
 	}
 }
 
 /* The ids of the piece's characters. */
-static int32_t spell(const struct tess_bpe *b, const char *s, size_t n, struct symbol *out)
+static int32_t split_symbols(const struct tess_bpe *b, const char *s, size_t n, struct symbol *out)
 {
 	bool unk = false; /* the symbol before is the unknown token */
 	int32_t count = 0;
@@ -470,8 +473,8 @@ static int32_t spell(const struct tess_bpe *b, const char *s, size_t n, struct s
 		bool bytes = b->byte_fallback;
 		int32_t cp, id;
 
-		step = tess_utf8_next(s + i, &cp);
-		id = cp < 0x400 ? b->low[cp] : model_id(b, s + i, step);
+		step = tess_utf8_decode(s + i, &cp);
+		id = cp < 0x400 ? b->low[cp] : find_model_id(b, s + i, step);
 		if (id >= 0) {
 			out[count++].id = id;
 			unk = false;
@@ -492,21 +495,21 @@ static int32_t spell(const struct tess_bpe *b, const char *s, size_t n, struct s
 	return count;
 }
 
-tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_room *room, const char *s,
-                            size_t n, struct tess_ids *out)
+tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *scratch,
+                            const char *s, size_t n, struct tess_ids *out)
 {
-	int32_t whole = b->ignore_merges ? model_id(b, s, n) : -1, count;
+	int32_t whole = b->ignore_merges ? find_model_id(b, s, n) : -1, count;
 	struct symbol *symbol;
 	tess_status st;
 
 	if (whole >= 0)
 		return tess_ids_add(out, whole);
-	st = room_for(room, n);
+	st = reserve_bpe_scratch(scratch, n);
 	if (st)
 		return st;
-	symbol = room->symbol;
-	count = spell(b, s, n, symbol);
-	merge_all(b, symbol, count, room->queue);
+	symbol = scratch->symbol;
+	count = split_symbols(b, s, n, symbol);
+	merge_symbols(b, symbol, count, scratch->queue);
 	for (int32_t i = count ? 0 : -1; i >= 0 && !st; i = symbol[i].next)
 		st = tess_ids_add(out, symbol[i].id);
 	return st;

@@ -4,11 +4,12 @@
 
 #include "text.h"
 
-enum { TESS_IDS_MOST = 1 << 22 }; /* ids are below this */
+enum { TESS_IDS_MAX = 1 << 22 }; /* ids are below this */
 
 struct tess_token {
 	uint32_t at, len; /* in the vocabulary's text; len 0: no token has this id */
-	uint32_t said_at, said_len; /* what decoding gets: of an added token, its normalized form */
+	uint32_t decoded_at,
+		decoded_len; /* what decoding gets: of an added token, its normalized form */
 	bool model; /* one of model.vocab, not only added */
 	bool special;
 };
@@ -26,14 +27,14 @@ tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struc
 /* Adds a token; nothing where it is there with this id. */
 tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_t id);
 /* Sets what decoding gets for a token that is there. */
-tess_status tess_vocab_say(struct tess_vocab *v, int32_t id, const char *s, size_t n);
+tess_status tess_vocab_set_decoded(struct tess_vocab *v, int32_t id, const char *s, size_t n);
 /* The id, or -1. */
 int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n);
 void tess_vocab_free(struct tess_vocab *v);
 
 struct tess_ids {
-	int32_t *at;
-	size_t n, room;
+	int32_t *id;
+	size_t n, capacity;
 };
 tess_status tess_ids_add(struct tess_ids *ids, int32_t id);
 
@@ -53,14 +54,14 @@ tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
 void tess_bpe_free(struct tess_bpe *b);
 
 /* Memory of encoding, kept from piece to piece; {0}: none yet. */
-struct tess_bpe_room {
+struct tess_bpe_scratch {
 	void *symbol, *queue;
 	size_t n;
 };
-void tess_bpe_room_free(struct tess_bpe_room *room);
+void tess_bpe_scratch_free(struct tess_bpe_scratch *scratch);
 
 /* Appends the ids of a piece of valid UTF-8: in n log n, whatever it is. */
-tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_room *room, const char *s,
-                            size_t n, struct tess_ids *out);
+tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *scratch,
+                            const char *s, size_t n, struct tess_ids *out);
 
 #endif

@@ -9,7 +9,7 @@
 
 #define UNKNOWN "\xef\xbf\xbd" /* U+FFFD, for bytes that are no UTF-8 */
 
-enum { SEQUENCE, BYTE_LEVEL, METASPACE, BYTE_FALLBACK, FUSE, STRIP, REPLACE, SPACED };
+enum { SEQUENCE, BYTE_LEVEL, METASPACE, BYTE_FALLBACK, FUSE, STRIP, REPLACE, JOIN_SPACED };
 static const char *const types[] = { "Sequence", "ByteLevel", "Metaspace", "ByteFallback",
 	                             "Fuse",     "Strip",     "Replace",   NULL };
 
@@ -29,10 +29,10 @@ enum { BEGIN = 1, END = 2, WHOLE = BEGIN | END };
 
 struct tess_decode_state {
 	struct tess_text parts; /* of a token that must be whole */
-	struct tess_text held; /* bytes that are no character yet */
-	struct tess_text made; /* what is handed on */
+	struct tess_text pending; /* bytes that are no character yet */
+	struct tess_text output; /* what is handed on */
 	size_t count; /* tokens that have come; in Strip, marks taken from this one */
-	bool open; /* a token has begun behind this step; in Strip, more may be taken */
+	bool started; /* a token has begun behind this step; in Strip, more may be taken */
 };
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
@@ -45,13 +45,13 @@ static tess_status parse_strip(const json_t *j, struct tess_decode_step *s)
 	int32_t cp;
 
 	if (!st)
-		st = tess_key_string(j, "content", &content, &s->mark_len);
-	if (!st && (!s->mark_len || tess_utf8_next(content, &cp) != s->mark_len))
+		st = tess_key_get_string(j, "content", &content, &s->mark_len);
+	if (!st && (!s->mark_len || tess_utf8_decode(content, &cp) != s->mark_len))
 		st = tess_fail(TESS_EINVAL, "content: one character was expected");
 	if (!st)
-		st = tess_key_size(j, "start", 0, TESS_TEXT_MOST, &s->start);
+		st = tess_key_get_size(j, "start", 0, TESS_TEXT_MAX, &s->start);
 	if (!st)
-		st = tess_key_size(j, "stop", 0, TESS_TEXT_MOST, &s->stop);
+		st = tess_key_get_size(j, "stop", 0, TESS_TEXT_MAX, &s->stop);
 	if (!st)
 		memcpy(s->mark, content, s->mark_len);
 	return st;
@@ -64,10 +64,10 @@ static tess_status parse_replace(const json_t *j, struct tess_decode_step *s)
 
 	if (!st)
 		st = tess_regex_parse(j, "pattern", &s->pattern);
-	return st ? st : tess_key_copy(j, "content", &s->content, &s->len);
+	return st ? st : tess_key_copy_string(j, "content", &s->content, &s->len);
 }
 
-static tess_status parse_step(void *arg, const json_t *j, int type)
+static tess_status parse_decode_step(void *arg, const json_t *j, int type)
 {
 	static const char *const plain[] = { "type", NULL };
 	static const char *const byte_level[] = { "type", "add_prefix_space", "trim_offsets",
@@ -76,8 +76,8 @@ static tess_status parse_step(void *arg, const json_t *j, int type)
 	struct tess_decode_step *s = &d->step[d->n];
 	bool split;
 
-	if (d->n == TESS_STEPS_MOST)
-		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
+	if (d->n == TESS_STEPS_MAX)
+		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MAX);
 	d->n++;
 	s->type = type;
 	switch (type) {
@@ -96,14 +96,14 @@ tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out)
 {
 	tess_status st;
 
-	*out = (struct tess_decoder){ .step = calloc(TESS_STEPS_MOST, sizeof *out->step) };
+	*out = (struct tess_decoder){ .step = calloc(TESS_STEPS_MAX, sizeof *out->step) };
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a decoder");
 	if (!j || json_is_null(j)) {
-		out->step[out->n++].type = SPACED;
+		out->step[out->n++].type = JOIN_SPACED;
 		return TESS_OK;
 	}
-	st = tess_steps_parse(j, "decoders", types, parse_step, out);
+	st = tess_steps_parse(j, "decoders", types, parse_decode_step, out);
 	return st ? tess_fail_in(st, "decoder") : TESS_OK;
 }
 
@@ -119,10 +119,11 @@ void tess_decoder_free(struct tess_decoder *d)
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
-static tess_status push(struct tess_pipe *p, size_t i, const char *s, size_t n, int part);
+static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s, size_t n,
+                                   int part);
 
 /* The value of "<0x41>", or -1. */
-static int byte_of(const char *s, size_t n)
+static int parse_byte_token(const char *s, size_t n)
 {
 	static const char digits[] = "0123456789abcdef0123456789ABCDEF";
 	const char *high, *low;
@@ -135,32 +136,32 @@ static int byte_of(const char *s, size_t n)
 }
 
 /* The bytes so far as one token, or as so many unknown characters: a run is text as a whole or not. */
-static tess_status flush_bytes(struct tess_pipe *p, size_t i)
+static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
 {
-	struct tess_text *held = &p->state[i].held;
-	size_t n = held->len;
+	struct tess_text *pending = &p->state[i].pending;
+	size_t n = pending->len;
 	tess_status st = TESS_OK;
 
 	if (!n)
 		return TESS_OK;
-	if (tess_utf8_valid(held->at, n) == n)
-		st = push(p, i + 1, held->at, n, WHOLE);
+	if (tess_utf8_count_valid(pending->data, n) == n)
+		st = push_token_part(p, i + 1, pending->data, n, WHOLE);
 	else
 		for (size_t k = 0; k < n && !st; k++)
-			st = push(p, i + 1, UNKNOWN, 3, WHOLE);
-	held->len = 0;
+			st = push_token_part(p, i + 1, UNKNOWN, 3, WHOLE);
+	pending->len = 0;
 	return st;
 }
 
-static tess_status byte_fallback(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_byte_fallback(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
-	int byte = byte_of(s, n);
+	int byte = parse_byte_token(s, n);
 	tess_status st;
 
 	if (byte >= 0)
-		return tess_text_add(&p->state[i].held, &(char){ (char)byte }, 1);
-	st = flush_bytes(p, i);
-	return st ? st : push(p, i + 1, s, n, WHOLE);
+		return tess_text_add(&p->state[i].pending, &(char){ (char)byte }, 1);
+	st = flush_pending_bytes(p, i);
+	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
 /* Whether n bytes begin a character of more than n. */
@@ -179,139 +180,142 @@ static bool begins_character(const char *text, size_t n)
  * Takes a byte of the text; what is not UTF-8 becomes an unknown character for each longest part that
  * could have begun one, as Unicode recommends.
  */
-static tess_status byte_add(struct tess_decode_state *state, char byte)
+static tess_status add_byte(struct tess_decode_state *state, char byte)
 {
-	struct tess_text *held = &state->held;
-	tess_status st = tess_text_add(held, &byte, 1);
+	struct tess_text *pending = &state->pending;
+	tess_status st = tess_text_add(pending, &byte, 1);
 
-	if (st || begins_character(held->at, held->len))
+	if (st || begins_character(pending->data, pending->len))
 		return st;
-	if (tess_utf8_valid(held->at, held->len) == held->len) {
-		st = tess_text_add(&state->made, held->at, held->len);
-		held->len = 0;
-		return st;
-	}
-	st = tess_text_add(&state->made, UNKNOWN, 3);
-	if (held->len == 1) {
-		held->len = 0;
+	if (tess_utf8_count_valid(pending->data, pending->len) == pending->len) {
+		st = tess_text_add(&state->output, pending->data, pending->len);
+		pending->len = 0;
 		return st;
 	}
-	held->len = 0;
-	return st ? st : byte_add(state, byte);
+	st = tess_text_add(&state->output, UNKNOWN, 3);
+	if (pending->len == 1) {
+		pending->len = 0;
+		return st;
+	}
+	pending->len = 0;
+	return st ? st : add_byte(state, byte);
 }
 
 /* A token in the byte alphabet is its bytes; any other, itself. All tokens are one text. */
-static tess_status byte_level(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_byte_level(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	struct tess_decode_state *state = &p->state[i];
-	bool alphabet = true, open = state->open;
+	bool alphabet = true, started = state->started;
 	tess_status st = TESS_OK;
 	int32_t cp;
 
 	for (size_t k = 0; k < n && alphabet;) {
-		k += tess_utf8_next(s + k, &cp);
-		alphabet = tess_byte_of(cp) >= 0;
+		k += tess_utf8_decode(s + k, &cp);
+		alphabet = tess_byte_decode(cp) >= 0;
 	}
-	state->made.len = 0;
+	state->output.len = 0;
 	for (size_t k = 0; k < n && !st;) {
 		if (alphabet)
-			k += tess_utf8_next(s + k, &cp);
-		st = byte_add(state, alphabet ? (char)tess_byte_of(cp) : s[k]);
+			k += tess_utf8_decode(s + k, &cp);
+		st = add_byte(state, alphabet ? (char)tess_byte_decode(cp) : s[k]);
 		k += !alphabet;
 	}
-	state->open = true;
-	return st ? st : push(p, i + 1, state->made.at, state->made.len, open ? 0 : BEGIN);
+	state->started = true;
+	return st ? st
+	          : push_token_part(p, i + 1, state->output.data, state->output.len,
+	                            started ? 0 : BEGIN);
 }
 
-static tess_status metaspace(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_metaspace(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
 	bool drop = state->count++ == 0 && step->prepend != TESS_PREPEND_NEVER;
 	tess_status st = TESS_OK;
 
-	state->made.len = 0;
+	state->output.len = 0;
 	for (size_t k = 0, len; k < n && !st; k += len) {
 		int32_t cp;
 
-		len = tess_utf8_next(s + k, &cp);
+		len = tess_utf8_decode(s + k, &cp);
 		if (len != step->mark_len || memcmp(s + k, step->mark, len) != 0)
-			st = tess_text_add(&state->made, s + k, len);
+			st = tess_text_add(&state->output, s + k, len);
 		else if (!drop)
-			st = tess_text_add(&state->made, " ", 1);
+			st = tess_text_add(&state->output, " ", 1);
 	}
-	return st ? st : push(p, i + 1, state->made.at, state->made.len, WHOLE);
+	return st ? st : push_token_part(p, i + 1, state->output.data, state->output.len, WHOLE);
 }
 
-static tess_status replace(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_replace(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
 	tess_status st;
 
-	state->made.len = 0;
+	state->output.len = 0;
 	st = tess_regex_replace(step->pattern, p->scan, s, n, step->content, step->len,
-	                        &state->made);
-	return st ? st : push(p, i + 1, state->made.at, state->made.len, WHOLE);
+	                        &state->output);
+	return st ? st : push_token_part(p, i + 1, state->output.data, state->output.len, WHOLE);
 }
 
-static bool is_mark(const struct tess_decode_step *step, const char *s, size_t n)
+static bool starts_with_mark(const struct tess_decode_step *step, const char *s, size_t n)
 {
 	return n >= step->mark_len && memcmp(s, step->mark, step->mark_len) == 0;
 }
 
 /* Takes up to `start` marks off a token's front, and up to `stop` off its end: then it must be whole. */
-static tess_status strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
+static tess_status decode_strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
 
 	if (part & BEGIN) {
 		state->count = 0;
-		state->open = true;
+		state->started = true;
 	}
-	while (state->open && n) {
-		state->open = state->count < step->start && is_mark(step, s, n);
-		if (!state->open)
+	while (state->started && n) {
+		state->started = state->count < step->start && starts_with_mark(step, s, n);
+		if (!state->started)
 			break;
 		s += step->mark_len;
 		n -= step->mark_len;
 		state->count++;
 	}
-	for (size_t k = 0;
-	     k < step->stop && n >= step->mark_len && is_mark(step, s + n - step->mark_len, n); k++)
+	for (size_t k = 0; k < step->stop && n >= step->mark_len &&
+	                   starts_with_mark(step, s + n - step->mark_len, n);
+	     k++)
 		n -= step->mark_len;
-	return push(p, i + 1, s, n, part);
+	return push_token_part(p, i + 1, s, n, part);
 }
 
-static tess_status spaced(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_spaced(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
-	tess_status st = p->state[i].count++ ? push(p, i + 1, " ", 1, WHOLE) : TESS_OK;
+	tess_status st = p->state[i].count++ ? push_token_part(p, i + 1, " ", 1, WHOLE) : TESS_OK;
 
-	return st ? st : push(p, i + 1, s, n, WHOLE);
+	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
 /* ---- the pipe --------------------------------------------------------------------------------------- */
 
-static tess_status push_whole(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status push_whole_token(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	switch (p->decoder->step[i].type) {
 	case BYTE_LEVEL:
-		return byte_level(p, i, s, n);
+		return decode_byte_level(p, i, s, n);
 	case METASPACE:
-		return metaspace(p, i, s, n);
+		return decode_metaspace(p, i, s, n);
 	case BYTE_FALLBACK:
-		return byte_fallback(p, i, s, n);
+		return decode_byte_fallback(p, i, s, n);
 	case STRIP:
-		return strip(p, i, s, n, WHOLE);
+		return decode_strip(p, i, s, n, WHOLE);
 	case REPLACE:
-		return replace(p, i, s, n);
+		return decode_replace(p, i, s, n);
 	default:
-		return spaced(p, i, s, n);
+		return decode_spaced(p, i, s, n);
 	}
 }
 
-static tess_status push(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
+static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
@@ -321,18 +325,18 @@ static tess_status push(struct tess_pipe *p, size_t i, const char *s, size_t n, 
 		return tess_text_add(&p->out, s, n);
 	s = n ? s : "";
 	if (step->type == FUSE) {
-		part = state->open ? 0 : BEGIN;
-		state->open = true;
-		return push(p, i + 1, s, n, part);
+		part = state->started ? 0 : BEGIN;
+		state->started = true;
+		return push_token_part(p, i + 1, s, n, part);
 	}
 	if (step->type == STRIP && !step->stop)
-		return strip(p, i, s, n, part);
+		return decode_strip(p, i, s, n, part);
 	if (part == WHOLE)
-		return push_whole(p, i, s, n);
+		return push_whole_token(p, i, s, n);
 	st = tess_text_add(&state->parts, s, n);
 	if (st || !(part & END))
 		return st;
-	st = push_whole(p, i, state->parts.at, state->parts.len);
+	st = push_whole_token(p, i, state->parts.data, state->parts.len);
 	state->parts.len = 0;
 	return st;
 }
@@ -354,7 +358,7 @@ tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_pipe *out)
 
 tess_status tess_pipe_push(struct tess_pipe *p, const char *token, size_t n)
 {
-	return push(p, 0, token, n, WHOLE);
+	return push_token_part(p, 0, token, n, WHOLE);
 }
 
 tess_status tess_pipe_end(struct tess_pipe *p)
@@ -363,14 +367,14 @@ tess_status tess_pipe_end(struct tess_pipe *p)
 
 	for (size_t i = 0; i < p->decoder->n && !st; i++) {
 		struct tess_decode_state *state = &p->state[i];
-		int part = state->open ? END : WHOLE, type = p->decoder->step[i].type;
+		int part = state->started ? END : WHOLE, type = p->decoder->step[i].type;
 
 		if (type == BYTE_FALLBACK)
-			st = flush_bytes(p, i);
+			st = flush_pending_bytes(p, i);
 		else if (type == BYTE_LEVEL)
-			st = push(p, i + 1, UNKNOWN, state->held.len ? 3 : 0, part);
+			st = push_token_part(p, i + 1, UNKNOWN, state->pending.len ? 3 : 0, part);
 		else if (type == FUSE)
-			st = push(p, i + 1, "", 0, part);
+			st = push_token_part(p, i + 1, "", 0, part);
 	}
 	return st;
 }
@@ -379,8 +383,8 @@ void tess_pipe_close(struct tess_pipe *p)
 {
 	for (size_t i = 0; p->state && i < p->decoder->n; i++) {
 		tess_text_free(&p->state[i].parts);
-		tess_text_free(&p->state[i].held);
-		tess_text_free(&p->state[i].made);
+		tess_text_free(&p->state[i].pending);
+		tess_text_free(&p->state[i].output);
 	}
 	free(p->state);
 	tess_scan_close(p->scan);

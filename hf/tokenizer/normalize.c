@@ -33,7 +33,7 @@ struct tess_norm_step {
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-static tess_status parse_step(void *arg, const json_t *j, int type)
+static tess_status parse_norm_step(void *arg, const json_t *j, int type)
 {
 	static const char *const plain[] = { "type", NULL };
 	static const char *const strip[] = { "type", "strip_left", "strip_right", NULL };
@@ -43,24 +43,24 @@ static tess_status parse_step(void *arg, const json_t *j, int type)
 	struct tess_norm_step *s = &norm->step[norm->n];
 	tess_status st;
 
-	if (norm->n == TESS_STEPS_MOST)
-		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
+	if (norm->n == TESS_STEPS_MAX)
+		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MAX);
 	norm->n++;
 	s->type = type;
 	switch (type) {
 	case STRIP:
 		st = tess_keys_check(j, strip);
 		if (!st)
-			st = tess_key_bool(j, "strip_left", true, &s->left);
-		return st ? st : tess_key_bool(j, "strip_right", true, &s->right);
+			st = tess_key_get_bool(j, "strip_left", true, &s->left);
+		return st ? st : tess_key_get_bool(j, "strip_right", true, &s->right);
 	case PREPEND:
 		st = tess_keys_check(j, prepend);
-		return st ? st : tess_key_copy(j, "prepend", &s->content, &s->len);
+		return st ? st : tess_key_copy_string(j, "prepend", &s->content, &s->len);
 	case REPLACE:
 		st = tess_keys_check(j, replace);
 		if (!st)
 			st = tess_regex_parse(j, "pattern", &s->pattern);
-		return st ? st : tess_key_copy(j, "content", &s->content, &s->len);
+		return st ? st : tess_key_copy_string(j, "content", &s->content, &s->len);
 	default:
 		return tess_keys_check(j, plain);
 	}
@@ -73,10 +73,10 @@ tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out)
 	*out = (struct tess_normalizer){ 0 };
 	if (!j || json_is_null(j))
 		return TESS_OK;
-	out->step = calloc(TESS_STEPS_MOST, sizeof *out->step);
+	out->step = calloc(TESS_STEPS_MAX, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a normalizer");
-	st = tess_steps_parse(j, "normalizers", types, parse_step, out);
+	st = tess_steps_parse(j, "normalizers", types, parse_norm_step, out);
 	return st ? tess_fail_in(st, "normalizer") : TESS_OK;
 }
 
@@ -92,34 +92,36 @@ void tess_normalizer_free(struct tess_normalizer *norm)
 
 /* ---- normal forms ----------------------------------------------------------------------------------- */
 
-struct points {
+struct code_points {
 	utf8proc_int32_t *at;
-	size_t n, room;
+	size_t n, capacity;
 };
 
-static tess_status decompose(int32_t cp, utf8proc_option_t how, struct points *out)
+static tess_status decompose_char(int32_t cp, utf8proc_option_t options, struct code_points *out)
 {
 	utf8proc_ssize_t n;
 
 	for (;;) {
 		n = utf8proc_decompose_char(cp, out->at + out->n,
-		                            (utf8proc_ssize_t)(out->room - out->n), how, NULL);
-		if (n >= 0 && (size_t)n <= out->room - out->n) {
+		                            (utf8proc_ssize_t)(out->capacity - out->n), options,
+		                            NULL);
+		if (n >= 0 && (size_t)n <= out->capacity - out->n) {
 			out->n += (size_t)n;
 			return TESS_OK;
 		}
 		if (n < 0)
 			return tess_fail(TESS_EINVAL, "U+%04X cannot be decomposed", (unsigned)cp);
-		out->room = 2 * out->room + (size_t)n;
-		utf8proc_int32_t *at = realloc(out->at, out->room * sizeof *at);
+		out->capacity = 2 * out->capacity + (size_t)n;
+		utf8proc_int32_t *at = realloc(out->at, out->capacity * sizeof *at);
 
 		if (!at)
-			return tess_fail(TESS_ENOMEM, "out of memory: %zu characters", out->room);
+			return tess_fail(TESS_ENOMEM, "out of memory: %zu characters",
+			                 out->capacity);
 		out->at = at;
 	}
 }
 
-static int class_of(utf8proc_int32_t cp)
+static int get_combining_class(utf8proc_int32_t cp)
 {
 	return cp < 0x300 ? 0 : utf8proc_get_property(cp)->combining_class;
 }
@@ -135,7 +137,7 @@ static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 	bool sorted = true;
 
 	for (size_t i = 1; i < n && sorted; i++)
-		sorted = class_of(at[i - 1]) <= class_of(at[i]);
+		sorted = get_combining_class(at[i - 1]) <= get_combining_class(at[i]);
 	if (sorted)
 		return TESS_OK;
 	copy = malloc(n * sizeof *copy);
@@ -143,7 +145,7 @@ static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 		return tess_fail(TESS_ENOMEM, "out of memory: %zu marks", n);
 	memcpy(copy, at, n * sizeof *copy);
 	for (size_t i = 0; i < n; i++)
-		where[class_of(at[i])]++;
+		where[get_combining_class(at[i])]++;
 	for (int k = 0; k < 256; k++) {
 		size_t count = where[k];
 
@@ -151,58 +153,58 @@ static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 		sum += count;
 	}
 	for (size_t i = 0; i < n; i++)
-		at[where[class_of(copy[i])]++] = copy[i];
+		at[where[get_combining_class(copy[i])]++] = copy[i];
 	free(copy);
 	return TESS_OK;
 }
 
-static tess_status order(struct points *p)
+static tess_status order_marks(struct code_points *p)
 {
 	tess_status st = TESS_OK;
 
 	for (size_t i = 0, end; i < p->n && !st; i = end) {
 		end = i + 1;
-		if (!class_of(p->at[i]))
+		if (!get_combining_class(p->at[i]))
 			continue;
-		while (end < p->n && class_of(p->at[end]))
+		while (end < p->n && get_combining_class(p->at[end]))
 			end++;
 		st = sort_marks(p->at + i, end - i);
 	}
 	return st;
 }
 
-static tess_status normal_form(int type, const char *s, size_t n, struct tess_text *out)
+static tess_status apply_normal_form(int type, const char *s, size_t n, struct tess_text *out)
 {
-	utf8proc_option_t how = UTF8PROC_DECOMPOSE;
-	struct points p = { .room = n + 64 };
+	utf8proc_option_t options = UTF8PROC_DECOMPOSE;
+	struct code_points p = { .capacity = n + 64 };
 	tess_status st = TESS_OK;
 	char c[4];
 
 	if (type == NFKC || type == NFKD)
-		how |= UTF8PROC_COMPAT;
-	p.at = malloc(p.room * sizeof *p.at);
+		options |= UTF8PROC_COMPAT;
+	p.at = malloc(p.capacity * sizeof *p.at);
 	if (!p.at)
-		return tess_fail(TESS_ENOMEM, "out of memory: %zu characters", p.room);
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu characters", p.capacity);
 	for (size_t i = 0; i < n && !st;) {
 		int32_t cp;
 
-		i += tess_utf8_next(s + i, &cp);
-		st = decompose(cp, how, &p);
+		i += tess_utf8_decode(s + i, &cp);
+		st = decompose_char(cp, options, &p);
 	}
 	if (!st)
-		st = order(&p);
+		st = order_marks(&p);
 	if (!st && (type == NFC || type == NFKC))
 		p.n = (size_t)utf8proc_normalize_utf32(p.at, (utf8proc_ssize_t)p.n,
 		                                       UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 	for (size_t i = 0; i < p.n && !st; i++)
-		st = tess_text_add(out, c, tess_utf8_put(p.at[i], c));
+		st = tess_text_add(out, c, tess_utf8_encode(p.at[i], c));
 	free(p.at);
 	return st;
 }
 
 /* ---- the other steps -------------------------------------------------------------------------------- */
 
-static tess_status lowercase(const char *s, size_t n, struct tess_text *out)
+static tess_status lowercase_text(const char *s, size_t n, struct tess_text *out)
 {
 	tess_status st = TESS_OK;
 	char c[4];
@@ -210,11 +212,11 @@ static tess_status lowercase(const char *s, size_t n, struct tess_text *out)
 	for (size_t i = 0; i < n && !st;) {
 		int32_t cp;
 
-		i += tess_utf8_next(s + i, &cp);
+		i += tess_utf8_decode(s + i, &cp);
 		if (cp == 0x130) /* the one that becomes two */
 			st = tess_text_add(out, "i\xcc\x87", 3);
 		else
-			st = tess_text_add(out, c, tess_utf8_put(utf8proc_tolower(cp), c));
+			st = tess_text_add(out, c, tess_utf8_encode(utf8proc_tolower(cp), c));
 	}
 	return st;
 }
@@ -227,7 +229,7 @@ static tess_status strip_accents(const char *s, size_t n, struct tess_text *out)
 		utf8proc_category_t k;
 		int32_t cp;
 
-		len = tess_utf8_next(s + i, &cp);
+		len = tess_utf8_decode(s + i, &cp);
 		k = utf8proc_category(cp);
 		if (k != UTF8PROC_CATEGORY_MN && k != UTF8PROC_CATEGORY_MC &&
 		    k != UTF8PROC_CATEGORY_ME)
@@ -236,23 +238,23 @@ static tess_status strip_accents(const char *s, size_t n, struct tess_text *out)
 	return st;
 }
 
-static tess_status strip(const struct tess_norm_step *step, const char *s, size_t n,
-                         struct tess_text *out)
+static tess_status strip_spaces(const struct tess_norm_step *step, const char *s, size_t n,
+                                struct tess_text *out)
 {
 	size_t from = 0;
 	int32_t cp;
 
 	while (step->left && from < n) {
-		size_t len = tess_utf8_next(s + from, &cp);
+		size_t len = tess_utf8_decode(s + from, &cp);
 
-		if (!tess_char_space(cp))
+		if (!tess_char_is_space(cp))
 			break;
 		from += len;
 	}
 	while (step->right && n > from) {
-		size_t last = tess_utf8_last(s, n, &cp);
+		size_t last = tess_utf8_decode_last(s, n, &cp);
 
-		if (!tess_char_space(cp))
+		if (!tess_char_is_space(cp))
 			break;
 		n = last;
 	}
@@ -268,16 +270,16 @@ static bool is_ascii(const char *s, size_t n)
 	return all < 0x80;
 }
 
-static tess_status take(const struct tess_norm_step *step, struct tess_scan *scan, const char *s,
-                        size_t n, struct tess_text *out)
+static tess_status apply_norm_step(const struct tess_norm_step *step, struct tess_scan *scan,
+                                   const char *s, size_t n, struct tess_text *out)
 {
 	tess_status st;
 
 	switch (step->type) {
 	case LOWERCASE:
-		return lowercase(s, n, out);
+		return lowercase_text(s, n, out);
 	case STRIP:
-		return strip(step, s, n, out);
+		return strip_spaces(step, s, n, out);
 	case STRIP_ACCENTS:
 		return strip_accents(s, n, out);
 	case PREPEND:
@@ -286,15 +288,15 @@ static tess_status take(const struct tess_norm_step *step, struct tess_scan *sca
 	case REPLACE:
 		return tess_regex_replace(step->pattern, scan, s, n, step->content, step->len, out);
 	case BYTE_LEVEL:
-		return tess_bytes_add(out, s, n);
+		return tess_text_add_encoded(out, s, n);
 	default:
 		return is_ascii(s, n) ? tess_text_add(out, s, n)
-		                      : normal_form(step->type, s, n, out);
+		                      : apply_normal_form(step->type, s, n, out);
 	}
 }
 
-tess_status tess_normalize(const struct tess_normalizer *norm, struct tess_scan *scan,
-                           const char *s, size_t n, struct tess_text *out)
+tess_status tess_normalizer_apply(const struct tess_normalizer *norm, struct tess_scan *scan,
+                                  const char *s, size_t n, struct tess_text *out)
 {
 	struct tess_text old = { 0 }, swap;
 	tess_status st = TESS_OK;
@@ -303,12 +305,12 @@ tess_status tess_normalize(const struct tess_normalizer *norm, struct tess_scan 
 	if (!norm->n)
 		return tess_text_add(out, s, n);
 	for (size_t i = 0; i < norm->n && !st; i++) {
-		st = take(&norm->step[i], scan, s, n, out);
+		st = apply_norm_step(&norm->step[i], scan, s, n, out);
 		swap = old;
 		old = *out;
 		*out = swap;
 		out->len = 0;
-		s = old.at;
+		s = old.data;
 		n = old.len;
 	}
 	swap = old; /* the last step's text is the result */

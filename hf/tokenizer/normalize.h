@@ -14,7 +14,7 @@ tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out);
 void tess_normalizer_free(struct tess_normalizer *norm);
 
 /* Sets `out`, whose memory is kept. In linear time, patterns apart. */
-tess_status tess_normalize(const struct tess_normalizer *norm, struct tess_scan *scan,
-                           const char *s, size_t n, struct tess_text *out);
+tess_status tess_normalizer_apply(const struct tess_normalizer *norm, struct tess_scan *scan,
+                                  const char *s, size_t n, struct tess_text *out);
 
 #endif

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDS_MOST = 64 }; /* around a text */
+enum { POST_IDS_MAX = 64 }; /* around a text */
 
-static tess_status special_ids(const json_t *special, const struct tess_vocab *v,
-                               struct tess_ids *to)
+static tess_status add_special_ids(const json_t *special, const struct tess_vocab *v,
+                                   struct tess_ids *to)
 {
 	const json_t *ids = json_object_get(special, "ids");
 	tess_status st = TESS_OK;
@@ -22,8 +22,9 @@ static tess_status special_ids(const json_t *special, const struct tess_vocab *v
 
 		if (!json_is_integer(id) || n < 0 || n >= v->n || !v->token[n].len)
 			return tess_fail(TESS_EINVAL, "ids[%zu]: no token has this id", i);
-		if (to->n == IDS_MOST)
-			return tess_fail(TESS_EINVAL, "more than %d ids around a text", IDS_MOST);
+		if (to->n == POST_IDS_MAX)
+			return tess_fail(TESS_EINVAL, "more than %d ids around a text",
+			                 POST_IDS_MAX);
 		st = tess_ids_add(to, (int32_t)n);
 		if (st)
 			return st;
@@ -32,8 +33,9 @@ static tess_status special_ids(const json_t *special, const struct tess_vocab *v
 }
 
 /* One item of "single"; *text: the sequence itself has come. */
-static tess_status template_item(const json_t *item, const json_t *specials,
-                                 const struct tess_vocab *v, bool *text, struct tess_post *out)
+static tess_status parse_template_item(const json_t *item, const json_t *specials,
+                                       const struct tess_vocab *v, bool *text,
+                                       struct tess_post *out)
 {
 	static const char *const known[] = { "SpecialToken", "Sequence", NULL };
 	static const char *const sequences[] = { "A", NULL };
@@ -49,21 +51,23 @@ static tess_status template_item(const json_t *item, const json_t *specials,
 	if (st)
 		return st;
 	if (sequence) {
-		st = tess_key_choice(sequence, "id", sequences, -1, &which);
+		st = tess_key_get_choice(sequence, "id", sequences, -1, &which);
 		if (!st && *text)
 			st = tess_fail(TESS_ENOTSUP,
 			               "Sequence: the text stands here for the second time");
 		*text = true;
 		return st;
 	}
-	st = tess_key_string(special, "id", &name, &n);
+	st = tess_key_get_string(special, "id", &name, &n);
 	if (st)
 		return st;
-	st = special_ids(json_object_get(specials, name), v, *text ? &out->after : &out->before);
+	st = add_special_ids(json_object_get(specials, name), v,
+	                     *text ? &out->after : &out->before);
 	return st ? tess_fail_in(st, "special_tokens: \"%.64s\"", name) : TESS_OK;
 }
 
-static tess_status template(const json_t *j, const struct tess_vocab *v, struct tess_post *out)
+static tess_status parse_template(const json_t *j, const struct tess_vocab *v,
+                                  struct tess_post *out)
 {
 	static const char *const known[] = { "type", "single", "pair", "special_tokens", NULL };
 	const json_t *single = json_object_get(j, "single"),
@@ -78,7 +82,7 @@ static tess_status template(const json_t *j, const struct tess_vocab *v, struct 
 	json_array_foreach(single, i, item) {
 		if (st)
 			break;
-		st = template_item(item, specials, v, &text, out);
+		st = parse_template_item(item, specials, v, &text, out);
 		if (st)
 			tess_fail_in(st, "single[%zu]", i);
 	}
@@ -89,19 +93,19 @@ static tess_status template(const json_t *j, const struct tess_vocab *v, struct 
 
 enum { SEQUENCE, TEMPLATE, BYTE_LEVEL };
 
-struct reading {
+struct post_parser {
 	const struct tess_vocab *vocab;
 	struct tess_post *out;
 };
 
-static tess_status parse_step(void *arg, const json_t *j, int type)
+static tess_status parse_post_step(void *arg, const json_t *j, int type)
 {
 	static const char *const byte_level[] = { "type", "add_prefix_space", "trim_offsets",
 		                                  "use_regex", NULL };
-	const struct reading *r = arg;
+	const struct post_parser *r = arg;
 
 	if (type == TEMPLATE)
-		return template(j, r->vocab, r->out);
+		return parse_template(j, r->vocab, r->out);
 	/* ByteLevel trims the offsets of tokens, which nobody asks for here */
 	return tess_keys_check(j, byte_level);
 }
@@ -109,28 +113,28 @@ static tess_status parse_step(void *arg, const json_t *j, int type)
 tess_status tess_post_parse(const json_t *j, const struct tess_vocab *v, struct tess_post *out)
 {
 	static const char *const types[] = { "Sequence", "TemplateProcessing", "ByteLevel", NULL };
-	struct reading r = { .vocab = v, .out = out };
+	struct post_parser r = { .vocab = v, .out = out };
 	tess_status st;
 
 	*out = (struct tess_post){ .bos = -1, .eos = -1 };
 	if (!j || json_is_null(j))
 		return TESS_OK;
-	st = tess_steps_parse(j, "processors", types, parse_step, &r);
+	st = tess_steps_parse(j, "processors", types, parse_post_step, &r);
 	return st ? tess_fail_in(st, "post_processor") : TESS_OK;
 }
 
 void tess_post_free(struct tess_post *p)
 {
-	free(p->before.at);
-	free(p->after.at);
+	free(p->before.id);
+	free(p->after.id);
 	*p = (struct tess_post){ 0 };
 }
 
 /* ---- tokenizer_config.json -------------------------------------------------------------------------- */
 
 /* A token as a string, or as an object with its content; null or absent: -1. */
-static tess_status config_token(const json_t *config, const char *key, const struct tess_vocab *v,
-                                int32_t *out)
+static tess_status read_config_token(const json_t *config, const char *key,
+                                     const struct tess_vocab *v, int32_t *out)
 {
 	const json_t *t = json_object_get(config, key);
 
@@ -147,7 +151,7 @@ static tess_status config_token(const json_t *config, const char *key, const str
 	return TESS_OK;
 }
 
-static bool flags_rule(const char *class)
+static bool uses_bos_eos_flags(const char *class)
 {
 	static const char *const classes[] = {
 		"LlamaTokenizer",         "LlamaTokenizerFast",  "CodeLlamaTokenizer",
@@ -161,22 +165,23 @@ static bool flags_rule(const char *class)
 	return false;
 }
 
-tess_status tess_post_config(const json_t *config, const struct tess_vocab *v,
-                             struct tess_post *out)
+tess_status tess_post_read_config(const json_t *config, const struct tess_vocab *v,
+                                  struct tess_post *out)
 {
 	bool bos, eos;
 	tess_status st;
 
 	if (!json_is_object(config))
 		return tess_fail(TESS_EINVAL, "an object was expected");
-	st = config_token(config, "bos_token", v, &out->bos);
+	st = read_config_token(config, "bos_token", v, &out->bos);
 	if (!st)
-		st = config_token(config, "eos_token", v, &out->eos);
+		st = read_config_token(config, "eos_token", v, &out->eos);
 	if (!st)
-		st = tess_key_bool(config, "add_bos_token", true, &bos);
+		st = tess_key_get_bool(config, "add_bos_token", true, &bos);
 	if (!st)
-		st = tess_key_bool(config, "add_eos_token", false, &eos);
-	if (st || !flags_rule(json_string_value(json_object_get(config, "tokenizer_class"))))
+		st = tess_key_get_bool(config, "add_eos_token", false, &eos);
+	if (st ||
+	    !uses_bos_eos_flags(json_string_value(json_object_get(config, "tokenizer_class"))))
 		return st;
 	out->before.n = 0;
 	out->after.n = 0;

@@ -16,8 +16,8 @@ tess_status tess_post_parse(const json_t *j, const struct tess_vocab *v, struct 
  * tokenizer_config.json: its bos_token and eos_token; and add_bos_token and add_eos_token for the classes
  * for which transformers writes the post-processor anew from these two.
  */
-tess_status tess_post_config(const json_t *config, const struct tess_vocab *v,
-                             struct tess_post *out);
+tess_status tess_post_read_config(const json_t *config, const struct tess_vocab *v,
+                                  struct tess_post *out);
 
 void tess_post_free(struct tess_post *p);
 

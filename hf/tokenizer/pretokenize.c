@@ -31,23 +31,23 @@ struct tess_pre_step {
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-static tess_status step_add(struct tess_pretokenizer *out, struct tess_pre_step s)
+static tess_status add_pre_step(struct tess_pretokenizer *out, struct tess_pre_step s)
 {
-	if (out->n == TESS_STEPS_MOST) {
+	if (out->n == TESS_STEPS_MAX) {
 		tess_regex_close(s.pattern);
-		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MOST);
+		return tess_fail(TESS_EINVAL, "more than %d steps", TESS_STEPS_MAX);
 	}
 	out->step[out->n++] = s;
 	return TESS_OK;
 }
 
-static tess_status cut_add(struct tess_pretokenizer *out, const char *pattern, size_t len,
-                           bool literal, int behaviour, bool invert)
+static tess_status add_split_step(struct tess_pretokenizer *out, const char *pattern, size_t len,
+                                  bool literal, int behaviour, bool invert)
 {
 	struct tess_pre_step s = { .kind = CUT, .behaviour = behaviour, .invert = invert };
 	tess_status st = tess_regex_open(pattern, len, literal, &s.pattern);
 
-	return st ? st : step_add(out, s);
+	return st ? st : add_pre_step(out, s);
 }
 
 static tess_status parse_split(const json_t *j, struct tess_pretokenizer *out)
@@ -57,12 +57,12 @@ static tess_status parse_split(const json_t *j, struct tess_pretokenizer *out)
 	tess_status st = tess_keys_check(j, known);
 
 	if (!st)
-		st = tess_key_choice(j, "behavior", behaviours, -1, &s.behaviour);
+		st = tess_key_get_choice(j, "behavior", behaviours, -1, &s.behaviour);
 	if (!st)
-		st = tess_key_bool(j, "invert", false, &s.invert);
+		st = tess_key_get_bool(j, "invert", false, &s.invert);
 	if (!st)
 		st = tess_regex_parse(j, "pattern", &s.pattern);
-	return st ? st : step_add(out, s);
+	return st ? st : add_pre_step(out, s);
 }
 
 static tess_status parse_byte_level(const json_t *j, struct tess_pretokenizer *out)
@@ -73,14 +73,14 @@ static tess_status parse_byte_level(const json_t *j, struct tess_pretokenizer *o
 	tess_status st = tess_keys_check(j, known);
 
 	if (!st)
-		st = tess_key_bool(j, "add_prefix_space", true, &space);
+		st = tess_key_get_bool(j, "add_prefix_space", true, &space);
 	if (!st)
-		st = tess_key_bool(j, "use_regex", true, &regex);
+		st = tess_key_get_bool(j, "use_regex", true, &regex);
 	if (!st && space)
-		st = step_add(out, (struct tess_pre_step){ .kind = SPACE });
+		st = add_pre_step(out, (struct tess_pre_step){ .kind = SPACE });
 	if (!st && regex)
-		st = cut_add(out, GPT2, strlen(GPT2), false, ISOLATED, false);
-	return st ? st : step_add(out, (struct tess_pre_step){ .kind = BYTES });
+		st = add_split_step(out, GPT2, strlen(GPT2), false, ISOLATED, false);
+	return st ? st : add_pre_step(out, (struct tess_pre_step){ .kind = BYTES });
 }
 
 tess_status tess_metaspace_parse(const json_t *j, char mark[4], size_t *len, int *prepend,
@@ -96,19 +96,19 @@ tess_status tess_metaspace_parse(const json_t *j, char mark[4], size_t *len, int
 	bool old;
 
 	if (!st)
-		st = tess_key_string(j, "replacement", &s, len);
-	if (!st && (!*len || tess_utf8_next(s, &cp) != *len))
+		st = tess_key_get_string(j, "replacement", &s, len);
+	if (!st && (!*len || tess_utf8_decode(s, &cp) != *len))
 		st = tess_fail(TESS_EINVAL, "replacement: one character was expected");
 	if (!st)
-		st = tess_key_bool(j, "add_prefix_space", true, &old);
+		st = tess_key_get_bool(j, "add_prefix_space", true, &old);
 	if (!st)
-		st = tess_key_choice(j, "prepend_scheme", schemes,
-		                     old ? TESS_PREPEND_ALWAYS : TESS_PREPEND_NEVER, prepend);
+		st = tess_key_get_choice(j, "prepend_scheme", schemes,
+		                         old ? TESS_PREPEND_ALWAYS : TESS_PREPEND_NEVER, prepend);
 	if (!st && !old && *prepend != TESS_PREPEND_NEVER)
 		st = tess_fail(TESS_EINVAL,
 		               "add_prefix_space: false does not go with this prepend_scheme");
 	if (!st)
-		st = tess_key_bool(j, "split", true, split);
+		st = tess_key_get_bool(j, "split", true, split);
 	if (!st)
 		memcpy(mark, s, *len);
 	return st;
@@ -121,8 +121,8 @@ static tess_status parse_metaspace(const json_t *j, struct tess_pretokenizer *ou
 	tess_status st = tess_metaspace_parse(j, s.mark, &s.mark_len, &s.prepend, &split);
 
 	if (!st)
-		st = step_add(out, s);
-	return st || !split ? st : cut_add(out, s.mark, s.mark_len, true, WITH_NEXT, false);
+		st = add_pre_step(out, s);
+	return st || !split ? st : add_split_step(out, s.mark, s.mark_len, true, WITH_NEXT, false);
 }
 
 static tess_status parse_digits(const json_t *j, struct tess_pretokenizer *out)
@@ -132,8 +132,9 @@ static tess_status parse_digits(const json_t *j, struct tess_pretokenizer *out)
 	bool each;
 
 	if (!st)
-		st = tess_key_bool(j, "individual_digits", false, &each);
-	return st ? st : cut_add(out, "\\p{N}", 5, false, each ? ISOLATED : CONTIGUOUS, false);
+		st = tess_key_get_bool(j, "individual_digits", false, &each);
+	return st ? st
+	          : add_split_step(out, "\\p{N}", 5, false, each ? ISOLATED : CONTIGUOUS, false);
 }
 
 static tess_status parse_punctuation(const json_t *j, struct tess_pretokenizer *out)
@@ -144,8 +145,9 @@ static tess_status parse_punctuation(const json_t *j, struct tess_pretokenizer *
 	int behaviour;
 
 	if (!st)
-		st = tess_key_choice(j, "behavior", behaviours, ISOLATED, &behaviour);
-	return st ? st : cut_add(out, punctuation, strlen(punctuation), false, behaviour, false);
+		st = tess_key_get_choice(j, "behavior", behaviours, ISOLATED, &behaviour);
+	return st ? st
+	          : add_split_step(out, punctuation, strlen(punctuation), false, behaviour, false);
 }
 
 static tess_status parse_delimiter(const json_t *j, struct tess_pretokenizer *out)
@@ -157,10 +159,10 @@ static tess_status parse_delimiter(const json_t *j, struct tess_pretokenizer *ou
 	size_t n;
 
 	if (!st)
-		st = tess_key_string(j, "delimiter", &s, &n);
-	if (!st && (!n || tess_utf8_next(s, &cp) != n))
+		st = tess_key_get_string(j, "delimiter", &s, &n);
+	if (!st && (!n || tess_utf8_decode(s, &cp) != n))
 		st = tess_fail(TESS_EINVAL, "delimiter: one character was expected");
-	return st ? st : cut_add(out, s, n, true, REMOVED, false);
+	return st ? st : add_split_step(out, s, n, true, REMOVED, false);
 }
 
 static tess_status parse_whitespace(const json_t *j, struct tess_pretokenizer *out)
@@ -169,7 +171,7 @@ static tess_status parse_whitespace(const json_t *j, struct tess_pretokenizer *o
 	static const char words[] = "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+";
 	tess_status st = tess_keys_check(j, known);
 
-	return st ? st : cut_add(out, words, strlen(words), false, REMOVED, true);
+	return st ? st : add_split_step(out, words, strlen(words), false, REMOVED, true);
 }
 
 static tess_status parse_whitespace_split(const json_t *j, struct tess_pretokenizer *out)
@@ -177,7 +179,7 @@ static tess_status parse_whitespace_split(const json_t *j, struct tess_pretokeni
 	static const char *const known[] = { "type", NULL };
 	tess_status st = tess_keys_check(j, known);
 
-	return st ? st : cut_add(out, "\\s", 2, false, REMOVED, false);
+	return st ? st : add_split_step(out, "\\s", 2, false, REMOVED, false);
 }
 
 static const char *const types[] = {
@@ -185,7 +187,7 @@ static const char *const types[] = {
 	"CharDelimiterSplit", "Whitespace", "WhitespaceSplit", NULL
 };
 
-static tess_status parse_step(void *arg, const json_t *j, int type)
+static tess_status parse_pre_step(void *arg, const json_t *j, int type)
 {
 	static tess_status (*const parsers[])(
 		const json_t *j, struct tess_pretokenizer *out) = { NULL,
@@ -208,10 +210,10 @@ tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *o
 	*out = (struct tess_pretokenizer){ 0 };
 	if (!j || json_is_null(j))
 		return TESS_OK;
-	out->step = calloc(TESS_STEPS_MOST, sizeof *out->step);
+	out->step = calloc(TESS_STEPS_MAX, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a pre-tokenizer");
-	st = tess_steps_parse(j, "pretokenizers", types, parse_step, out);
+	st = tess_steps_parse(j, "pretokenizers", types, parse_pre_step, out);
 	return st ? tess_fail_in(st, "pre_tokenizer") : TESS_OK;
 }
 
@@ -226,7 +228,7 @@ void tess_pretokenizer_free(struct tess_pretokenizer *pre)
 /* ---- cutting ---------------------------------------------------------------------------------------- */
 
 /* The piece that is being made: spans join it or end it. */
-struct cutting {
+struct piece_builder {
 	const struct tess_pre_step *step;
 	const char *s;
 	bool first;
@@ -235,25 +237,25 @@ struct cutting {
 	struct tess_pieces *out;
 };
 
-static tess_status flush(struct cutting *c)
+static tess_status flush_piece(struct piece_builder *c)
 {
 	if (!c->open || (c->step->behaviour == REMOVED && c->match))
 		return TESS_OK;
 	return tess_pieces_add(c->out, c->s + c->from, c->to - c->from, -1, c->first && !c->from);
 }
 
-static tess_status span(struct cutting *c, size_t from, size_t to, bool match)
+static tess_status add_span(struct piece_builder *c, size_t from, size_t to, bool match)
 {
-	int how = c->step->behaviour;
+	int behaviour = c->step->behaviour;
 	tess_status st = TESS_OK;
 
 	match ^= c->step->invert;
-	if (c->open && ((how == CONTIGUOUS && match == c->match) ||
-	                (how == WITH_PREVIOUS && match && !c->match) ||
-	                (how == WITH_NEXT && !match && c->match))) {
+	if (c->open && ((behaviour == CONTIGUOUS && match == c->match) ||
+	                (behaviour == WITH_PREVIOUS && match && !c->match) ||
+	                (behaviour == WITH_NEXT && !match && c->match))) {
 		c->to = to;
 	} else {
-		st = flush(c);
+		st = flush_piece(c);
 		c->from = from;
 		c->to = to;
 		c->open = true;
@@ -262,90 +264,92 @@ static tess_status span(struct cutting *c, size_t from, size_t to, bool match)
 	return st;
 }
 
-static tess_status cut(const struct tess_pre_step *step, struct tess_scan *scan, const char *s,
-                       size_t n, bool first, struct tess_pieces *out)
+static tess_status split_at_matches(const struct tess_pre_step *step, struct tess_scan *scan,
+                                    const char *s, size_t n, bool first, struct tess_pieces *out)
 {
-	struct tess_find f = { .regex = step->pattern, .scan = scan, .text = s, .len = n };
-	struct cutting c = { .step = step, .s = s, .first = first, .out = out };
+	struct tess_match_iter f = { .regex = step->pattern, .scan = scan, .text = s, .len = n };
+	struct piece_builder c = { .step = step, .s = s, .first = first, .out = out };
 	size_t done = 0;
 	tess_status st;
 	bool found;
 
-	while (!(st = tess_find_next(&f, &found)) && found) {
+	while (!(st = tess_match_iter_next(&f, &found)) && found) {
 		if (done < f.from)
-			st = span(&c, done, f.from, false);
+			st = add_span(&c, done, f.from, false);
 		if (!st)
-			st = span(&c, f.from, f.to, true);
+			st = add_span(&c, f.from, f.to, true);
 		if (st)
 			return st;
 		done = f.to;
 	}
 	if (!st && done < n)
-		st = span(&c, done, n, false);
-	return st ? st : flush(&c);
+		st = add_span(&c, done, n, false);
+	return st ? st : flush_piece(&c);
 }
 
 /* Spaces become the mark, and one stands in front where it shall. */
-static tess_status mark(const struct tess_pre_step *step, const char *s, size_t n, bool first,
-                        struct tess_text *room, struct tess_pieces *out)
+static tess_status mark_spaces(const struct tess_pre_step *step, const char *s, size_t n,
+                               bool first, struct tess_text *text, struct tess_pieces *out)
 {
 	tess_status st = TESS_OK;
-	bool put = step->prepend == TESS_PREPEND_ALWAYS ||
-	           (step->prepend == TESS_PREPEND_FIRST && first);
+	bool prepend = step->prepend == TESS_PREPEND_ALWAYS ||
+	               (step->prepend == TESS_PREPEND_FIRST && first);
 
-	room->len = 0;
-	if (put && s[0] != ' ' &&
+	text->len = 0;
+	if (prepend && s[0] != ' ' &&
 	    (n < step->mark_len || memcmp(s, step->mark, step->mark_len) != 0))
-		st = tess_text_add(room, step->mark, step->mark_len);
+		st = tess_text_add(text, step->mark, step->mark_len);
 	for (size_t i = 0; i < n && !st; i++)
-		st = s[i] == ' ' ? tess_text_add(room, step->mark, step->mark_len)
-		                 : tess_text_add(room, s + i, 1);
-	return st ? st : tess_pieces_add(out, room->at, room->len, -1, first);
+		st = s[i] == ' ' ? tess_text_add(text, step->mark, step->mark_len)
+		                 : tess_text_add(text, s + i, 1);
+	return st ? st : tess_pieces_add(out, text->data, text->len, -1, first);
 }
 
-static tess_status take(const struct tess_pre_step *step, struct tess_scan *scan, const char *s,
-                        size_t n, bool first, struct tess_text *room, struct tess_pieces *out)
+static tess_status apply_pre_step(const struct tess_pre_step *step, struct tess_scan *scan,
+                                  const char *s, size_t n, bool first, struct tess_text *text,
+                                  struct tess_pieces *out)
 {
 	tess_status st;
 
 	if (step->kind == CUT)
-		return cut(step, scan, s, n, first, out);
+		return split_at_matches(step, scan, s, n, first, out);
 	if (step->kind == MARK)
-		return mark(step, s, n, first, room, out);
-	room->len = 0;
+		return mark_spaces(step, s, n, first, text, out);
+	text->len = 0;
 	if (step->kind == BYTES) {
-		st = tess_bytes_add(room, s, n);
+		st = tess_text_add_encoded(text, s, n);
 	} else {
-		st = s[0] == ' ' ? TESS_OK : tess_text_add(room, " ", 1);
+		st = s[0] == ' ' ? TESS_OK : tess_text_add(text, " ", 1);
 		if (!st)
-			st = tess_text_add(room, s, n);
+			st = tess_text_add(text, s, n);
 	}
-	return st ? st : tess_pieces_add(out, room->at, room->len, -1, first);
+	return st ? st : tess_pieces_add(out, text->data, text->len, -1, first);
 }
 
-tess_status tess_pretokenize(const struct tess_pretokenizer *pre, struct tess_scan *scan,
-                             struct tess_pieces *p)
+tess_status tess_pretokenizer_apply(const struct tess_pretokenizer *pre, struct tess_scan *scan,
+                                    struct tess_pieces *p)
 {
 	struct tess_pieces next = { 0 }, swap;
-	struct tess_text room = { 0 };
+	struct tess_text text = { 0 };
 	tess_status st = TESS_OK;
 
 	for (size_t i = 0; i < pre->n && !st; i++) {
 		tess_pieces_clear(&next);
 		for (size_t k = 0; k < p->n && !st; k++) {
 			const struct tess_piece *at = &p->piece[k];
-			const char *s = p->text.at + at->at;
+			const char *s = p->text.data + at->start;
 
 			if (at->id >= 0)
 				st = tess_pieces_add(&next, s, at->len, at->id, at->first);
 			else
-				st = take(&pre->step[i], scan, s, at->len, at->first, &room, &next);
+				st = apply_pre_step(&pre->step[i], scan, s, at->len, at->first,
+				                    &text, &next);
 		}
 		swap = next;
 		next = *p;
 		*p = swap;
 	}
 	tess_pieces_free(&next);
-	tess_text_free(&room);
+	tess_text_free(&text);
 	return st;
 }

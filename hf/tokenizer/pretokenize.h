@@ -14,8 +14,8 @@ tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *o
 void tess_pretokenizer_free(struct tess_pretokenizer *pre);
 
 /* Replaces the pieces by theirs; added tokens stay. */
-tess_status tess_pretokenize(const struct tess_pretokenizer *pre, struct tess_scan *scan,
-                             struct tess_pieces *p);
+tess_status tess_pretokenizer_apply(const struct tess_pretokenizer *pre, struct tess_scan *scan,
+                                    struct tess_pieces *p);
 
 /* The keys of a Metaspace, here and in a decoder: what stands for a space, and where one is put in front. */
 enum { TESS_PREPEND_ALWAYS, TESS_PREPEND_FIRST, TESS_PREPEND_NEVER };

@@ -10,12 +10,12 @@
 #include <string.h>
 
 enum {
-	PATTERN_MOST = 1 << 14, /* bytes of a pattern */
-	STEPS_MOST =
+	PATTERN_BYTES_MAX = 1 << 14, /* bytes of a pattern */
+	MATCH_STEPS_MAX =
 		10 * 1000 * 1000, /* a match from one place; a run of spaces may need its length */
-	DEPTH_MOST = 1000 * 1000,
-	HEAP_MOST = 128 << 10, /* KiB */
-	STACK_MOST = 8 << 20, /* bytes, of compiled patterns */
+	MATCH_DEPTH_MAX = 1000 * 1000,
+	MATCH_HEAP_KIB = 128 << 10, /* KiB */
+	JIT_STACK_MAX = 8 << 20, /* bytes, of compiled patterns */
 };
 
 struct tess_regex {
@@ -41,26 +41,26 @@ struct translation {
 	struct tess_text out;
 };
 
-static tess_status add(struct translation *t, const char *s)
+static tess_status append_pattern(struct translation *t, const char *s)
 {
 	return tess_text_add(&t->out, s, strlen(s));
 }
 
-static tess_status copy(struct translation *t, size_t n)
+static tess_status copy_pattern(struct translation *t, size_t n)
 {
 	n = n < t->len - t->at ? n : t->len - t->at;
 	t->at += n;
 	return tess_text_add(&t->out, t->in + t->at - n, n);
 }
 
-static bool next_is(const struct translation *t, const char *s)
+static bool is_next(const struct translation *t, const char *s)
 {
 	size_t n = strlen(s);
 
 	return t->len - t->at >= n && memcmp(t->in + t->at, s, n) == 0;
 }
 
-static tess_status differs(const struct translation *t, const char *what)
+static tess_status fail_unsupported(const struct translation *t, const char *what)
 {
 	return tess_fail(TESS_ENOTSUP, "pattern, offset %zu: %s is not supported", t->at, what);
 }
@@ -70,7 +70,7 @@ static bool is_one_of(char c, const char *set)
 	return c && strchr(set, c);
 }
 
-static bool is_script(const char *name, size_t n)
+static bool is_script_name(const char *name, size_t n)
 {
 	PCRE2_SIZE offset;
 	char probe[48];
@@ -89,21 +89,21 @@ static bool is_script(const char *name, size_t n)
  * What follows \p, \P or \x in braces. A script's name stands for the characters of this script; to
  * PCRE2 it would be those that are used with it as well.
  */
-static tess_status braced(struct translation *t, char kind)
+static tess_status translate_braced_name(struct translation *t, char kind)
 {
 	const char *name = t->in + t->at + 1, *end = memchr(name, '}', t->len - t->at - 1);
 	tess_status st = TESS_OK;
 
 	if (!end)
 		return TESS_OK;
-	st = copy(t, name[0] == '^' ? 2 : 1);
+	st = copy_pattern(t, name[0] == '^' ? 2 : 1);
 	name += name[0] == '^';
-	if (!st && kind != 'x' && is_script(name, (size_t)(end - name)))
-		st = add(t, "sc:");
-	return st ? st : copy(t, (size_t)(end + 1 - name));
+	if (!st && kind != 'x' && is_script_name(name, (size_t)(end - name)))
+		st = append_pattern(t, "sc:");
+	return st ? st : copy_pattern(t, (size_t)(end + 1 - name));
 }
 
-static tess_status escape(struct translation *t)
+static tess_status translate_escape(struct translation *t)
 {
 	char c = t->at + 1 < t->len ? t->in[t->at + 1] : 0, code[16] = "\\x{";
 	tess_status st;
@@ -111,101 +111,103 @@ static tess_status escape(struct translation *t)
 	if (is_one_of(c, "sw") || (is_one_of(c, "SW") && !t->depth)) {
 		t->at += 2;
 		if (t->depth)
-			return add(t, c == 's' ? SPACE : WORD);
+			return append_pattern(t, c == 's' ? SPACE : WORD);
 		if (is_one_of(c, "sS"))
-			return add(t, c == 's' ? "[" SPACE "]" : "[^" SPACE "]");
-		return add(t, c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
+			return append_pattern(t, c == 's' ? "[" SPACE "]" : "[^" SPACE "]");
+		return append_pattern(t, c == 'w' ? "[" WORD_ALONE "]" : "[^" WORD_ALONE "]");
 	}
 	if (c == 'u' && strspn(t->in + t->at + 2, "0123456789abcdefABCDEF") >= 4) {
 		memcpy(code + 3, t->in + t->at + 2, 4);
 		code[7] = '}';
 		t->at += 6;
-		return add(t, code);
+		return append_pattern(t, code);
 	}
 	if (isalnum((unsigned char)c) && !is_one_of(c, "nrtfaepPdD") &&
 	    !(c == 'x' && t->in[t->at + 2] == '{') && !(is_one_of(c, "AzZ") && !t->depth))
-		return differs(t, "this escape");
-	st = copy(t, 2);
-	return !st && is_one_of(c, "pPx") && next_is(t, "{") ? braced(t, c) : st;
+		return fail_unsupported(t, "this escape");
+	st = copy_pattern(t, 2);
+	return !st && is_one_of(c, "pPx") && is_next(t, "{") ? translate_braced_name(t, c) : st;
 }
 
 /* A class in a class adds to it, in Oniguruma: its brackets are left out. */
-static tess_status in_class(struct translation *t)
+static tess_status translate_in_class(struct translation *t)
 {
 	switch (t->in[t->at]) {
 	case '\\':
-		return escape(t);
+		return translate_escape(t);
 	case '[':
-		if (next_is(t, "[^") || next_is(t, "[:"))
-			return differs(t, "a class of this kind in a class");
+		if (is_next(t, "[^") || is_next(t, "[:"))
+			return fail_unsupported(t, "a class of this kind in a class");
 		t->depth++;
 		t->at++;
 		return TESS_OK;
 	case ']':
 		if (--t->depth)
 			t->at++;
-		return t->depth ? TESS_OK : copy(t, 1);
+		return t->depth ? TESS_OK : copy_pattern(t, 1);
 	case '&':
-		if (next_is(t, "&&"))
-			return differs(t, "&& in a class");
+		if (is_next(t, "&&"))
+			return fail_unsupported(t, "&& in a class");
 		/* fall through */
 	default:
-		return copy(t, 1);
+		return copy_pattern(t, 1);
 	}
 }
 
-static tess_status group(struct translation *t)
+static tess_status translate_group(struct translation *t)
 {
 	static const char *const same[] = { "(?:",  "(?=",  "(?!",   "(?>", "(?<=",
 		                            "(?<!", "(?i:", "(?-i:", NULL };
 
-	if (next_is(t, "(*"))
-		return differs(t, "(*");
-	if (!next_is(t, "(?"))
-		return copy(t, 1);
+	if (is_next(t, "(*"))
+		return fail_unsupported(t, "(*");
+	if (!is_next(t, "(?"))
+		return copy_pattern(t, 1);
 	for (int i = 0; same[i]; i++)
-		if (next_is(t, same[i]))
-			return copy(t, strlen(same[i]));
-	return differs(t, "this kind of group");
+		if (is_next(t, same[i]))
+			return copy_pattern(t, strlen(same[i]));
+	return fail_unsupported(t, "this kind of group");
 }
 
-static tess_status braces(struct translation *t)
+static tess_status translate_repeat(struct translation *t)
 {
 	size_t end = t->at + 1;
 
 	while (end < t->len && strchr("0123456789,", t->in[end]) && t->in[end])
 		end++;
 	if (end == t->at + 1 || end == t->len || t->in[end] != '}')
-		return differs(t, "{ that does not begin a count");
+		return fail_unsupported(t, "{ that does not begin a count");
 	if (t->in[t->at + 1] == ',' || (end + 1 < t->len && t->in[end + 1] == '+'))
-		return differs(t, "this count");
-	return copy(t, end + 1 - t->at);
+		return fail_unsupported(t, "this count");
+	return copy_pattern(t, end + 1 - t->at);
 }
 
-static tess_status outside(struct translation *t)
+static tess_status translate_outside_class(struct translation *t)
 {
 	tess_status st;
 
 	switch (t->in[t->at]) {
 	case '\\':
-		return escape(t);
+		return translate_escape(t);
 	case '(':
-		return group(t);
+		return translate_group(t);
 	case '{':
-		return braces(t);
+		return translate_repeat(t);
 	case '[':
 		t->depth = 1;
-		st = copy(t, next_is(t, "[^") ? 2 : 1);
-		if (st || !next_is(t, "]"))
+		st = copy_pattern(t, is_next(t, "[^") ? 2 : 1);
+		if (st || !is_next(t, "]"))
 			return st;
 		t->at++;
-		return add(t, "\\]"); /* at once behind the bracket it stands for itself */
+		return append_pattern(t,
+		                      "\\]"); /* at once behind the bracket it stands for itself */
 	default:
-		return copy(t, 1);
+		return copy_pattern(t, 1);
 	}
 }
 
-static tess_status compile(struct tess_regex *r, const char *pattern, size_t len, uint32_t options)
+static tess_status compile_pattern(struct tess_regex *r, const char *pattern, size_t len,
+                                   uint32_t options)
 {
 	pcre2_compile_context *context = pcre2_compile_context_create(NULL);
 	PCRE2_UCHAR reason[128];
@@ -233,21 +235,22 @@ tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struc
 	struct tess_regex *r = NULL;
 	tess_status st = TESS_OK;
 
-	if (!len || len > PATTERN_MOST)
+	if (!len || len > PATTERN_BYTES_MAX)
 		return tess_fail(TESS_EINVAL, "a pattern of %zu bytes; 1 to %d are taken", len,
-		                 PATTERN_MOST);
+		                 PATTERN_BYTES_MAX);
 	while (!literal && t.at < t.len && !st)
-		st = t.depth ? in_class(&t) : outside(&t);
+		st = t.depth ? translate_in_class(&t) : translate_outside_class(&t);
 	if (st)
 		goto out;
 	r = calloc(1, sizeof *r);
 	if (!r || !(r->pattern = strndup(pattern, len)))
 		st = tess_fail(TESS_ENOMEM, "out of memory for a pattern");
 	else if (literal)
-		st = compile(r, pattern, len, PCRE2_UTF | PCRE2_LITERAL);
+		st = compile_pattern(r, pattern, len, PCRE2_UTF | PCRE2_LITERAL);
 	else
-		st = compile(r, t.out.at, t.out.len,
-		             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+		st = compile_pattern(r, t.out.data, t.out.len,
+		                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE |
+		                             PCRE2_NEVER_BACKSLASH_C);
 	if (!st) {
 		*out = r;
 		r = NULL;
@@ -281,7 +284,7 @@ tess_status tess_regex_parse(const json_t *object, const char *key, struct tess_
 	if (st)
 		return tess_fail_in(st, "%s", key);
 	kind = json_object_get(p, known[0]) ? known[0] : known[1];
-	st = tess_key_string(p, kind, &s, &n);
+	st = tess_key_get_string(p, kind, &s, &n);
 	if (!st)
 		st = tess_regex_open(s, n, kind == known[1], out);
 	return st ? tess_fail_in(st, "%s", key) : TESS_OK;
@@ -296,15 +299,15 @@ tess_status tess_scan_open(struct tess_scan **out)
 	if (scan) {
 		scan->data = pcre2_match_data_create(1, NULL);
 		scan->context = pcre2_match_context_create(NULL);
-		scan->stack = pcre2_jit_stack_create(32 << 10, STACK_MOST, NULL);
+		scan->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_MAX, NULL);
 	}
 	if (!scan || !scan->data || !scan->context) {
 		tess_scan_close(scan);
 		return tess_fail(TESS_ENOMEM, "out of memory for matching");
 	}
-	pcre2_set_match_limit(scan->context, STEPS_MOST);
-	pcre2_set_depth_limit(scan->context, DEPTH_MOST);
-	pcre2_set_heap_limit(scan->context, HEAP_MOST);
+	pcre2_set_match_limit(scan->context, MATCH_STEPS_MAX);
+	pcre2_set_depth_limit(scan->context, MATCH_DEPTH_MAX);
+	pcre2_set_heap_limit(scan->context, MATCH_HEAP_KIB);
 	if (scan->stack) /* NULL where PCRE2 cannot compile to machine code */
 		pcre2_jit_stack_assign(scan->context, NULL, scan->stack);
 	*out = scan;
@@ -322,7 +325,7 @@ void tess_scan_close(struct tess_scan *scan)
 	free(scan);
 }
 
-tess_status tess_find_next(struct tess_find *f, bool *found)
+tess_status tess_match_iter_next(struct tess_match_iter *f, bool *found)
 {
 	const PCRE2_SIZE *span = pcre2_get_ovector_pointer(f->scan->data);
 	PCRE2_UCHAR reason[128];
@@ -344,7 +347,7 @@ tess_status tess_find_next(struct tess_find *f, bool *found)
 		}
 		if (span[0] != span[1] || !f->any || span[1] != f->to)
 			break;
-		f->at += f->at < f->len ? tess_utf8_next(f->text + f->at, &cp) : 1;
+		f->at += f->at < f->len ? tess_utf8_decode(f->text + f->at, &cp) : 1;
 	}
 	*found = true;
 	f->any = true;
@@ -357,12 +360,12 @@ tess_status tess_regex_replace(const struct tess_regex *r, struct tess_scan *sca
                                size_t n, const char *content, size_t content_len,
                                struct tess_text *out)
 {
-	struct tess_find f = { .regex = r, .scan = scan, .text = s, .len = n };
+	struct tess_match_iter f = { .regex = r, .scan = scan, .text = s, .len = n };
 	size_t done = 0;
 	tess_status st;
 	bool found;
 
-	while (!(st = tess_find_next(&f, &found)) && found) {
+	while (!(st = tess_match_iter_next(&f, &found)) && found) {
 		st = tess_text_add(out, s + done, f.from - done);
 		if (!st)
 			st = tess_text_add(out, content, content_len);

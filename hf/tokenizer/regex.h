@@ -20,12 +20,12 @@ tess_status tess_scan_open(struct tess_scan **out);
 void tess_scan_close(struct tess_scan *scan);
 
 /* Matches of `regex` in a text, in order. Start with {regex, scan, text, len}. */
-struct tess_find {
+struct tess_match_iter {
 	const struct tess_regex *regex;
 	struct tess_scan *scan;
 	const char *text;
 	size_t len;
-	size_t from, to; /* the match, where tess_find_next says there is one */
+	size_t from, to; /* the match, where tess_match_iter_next says there is one */
 	size_t at;
 	bool any;
 };
@@ -34,7 +34,7 @@ struct tess_find {
  * The next match, which does not overlap the one before, nor is empty at its end. TESS_EINVAL where
  * the pattern takes more than its limit of steps, depth or memory.
  */
-tess_status tess_find_next(struct tess_find *f, bool *found);
+tess_status tess_match_iter_next(struct tess_match_iter *f, bool *found);
 
 /* Appends the text with each match replaced by the very bytes of `content`. */
 tess_status tess_regex_replace(const struct tess_regex *r, struct tess_scan *scan, const char *s,

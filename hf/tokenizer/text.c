@@ -9,26 +9,26 @@
 
 tess_status tess_text_add(struct tess_text *t, const char *s, size_t n)
 {
-	if (n > TESS_TEXT_MOST - t->len)
-		return tess_fail(TESS_EINVAL, "a text of more than %d bytes", TESS_TEXT_MOST);
-	if (n > t->room - t->len) {
-		size_t room = t->len + n + t->room / 2 + 64;
-		char *at = realloc(t->at, room);
+	if (n > TESS_TEXT_MAX - t->len)
+		return tess_fail(TESS_EINVAL, "a text of more than %d bytes", TESS_TEXT_MAX);
+	if (n > t->capacity - t->len) {
+		size_t capacity = t->len + n + t->capacity / 2 + 64;
+		char *at = realloc(t->data, capacity);
 
 		if (!at)
-			return tess_fail(TESS_ENOMEM, "out of memory: %zu bytes of text", room);
-		t->at = at;
-		t->room = room;
+			return tess_fail(TESS_ENOMEM, "out of memory: %zu bytes of text", capacity);
+		t->data = at;
+		t->capacity = capacity;
 	}
 	if (n)
-		memcpy(t->at + t->len, s, n);
+		memcpy(t->data + t->len, s, n);
 	t->len += n;
 	return TESS_OK;
 }
 
 void tess_text_free(struct tess_text *t)
 {
-	free(t->at);
+	free(t->data);
 	*t = (struct tess_text){ 0 };
 }
 
@@ -38,14 +38,15 @@ tess_status tess_pieces_add(struct tess_pieces *p, const char *s, size_t n, int3
 
 	if (!n)
 		return TESS_OK;
-	if (p->n == p->room) {
-		size_t room = p->room + p->room / 2 + 64;
-		struct tess_piece *piece = realloc(p->piece, room * sizeof *piece);
+	if (p->n == p->capacity) {
+		size_t capacity = p->capacity + p->capacity / 2 + 64;
+		struct tess_piece *piece = realloc(p->piece, capacity * sizeof *piece);
 
 		if (!piece)
-			return tess_fail(TESS_ENOMEM, "out of memory: %zu pieces of text", room);
+			return tess_fail(TESS_ENOMEM, "out of memory: %zu pieces of text",
+			                 capacity);
 		p->piece = piece;
-		p->room = room;
+		p->capacity = capacity;
 	}
 	st = tess_text_add(&p->text, s, n);
 	if (!st)
@@ -69,7 +70,7 @@ void tess_pieces_free(struct tess_pieces *p)
 
 /* ---- characters ------------------------------------------------------------------------------------- */
 
-size_t tess_utf8_valid(const char *s, size_t n)
+size_t tess_utf8_count_valid(const char *s, size_t n)
 {
 	utf8proc_int32_t cp;
 	size_t i = 0;
@@ -87,7 +88,7 @@ size_t tess_utf8_valid(const char *s, size_t n)
 	return i;
 }
 
-size_t tess_utf8_next(const char *s, int32_t *cp)
+size_t tess_utf8_decode(const char *s, int32_t *cp)
 {
 	const unsigned char *u = (const unsigned char *)s;
 
@@ -107,21 +108,21 @@ size_t tess_utf8_next(const char *s, int32_t *cp)
 	return 4;
 }
 
-size_t tess_utf8_last(const char *s, size_t n, int32_t *cp)
+size_t tess_utf8_decode_last(const char *s, size_t n, int32_t *cp)
 {
 	do
 		n--;
 	while (n && ((unsigned char)s[n] & 0xc0) == 0x80);
-	tess_utf8_next(s + n, cp);
+	tess_utf8_decode(s + n, cp);
 	return n;
 }
 
-size_t tess_utf8_put(int32_t cp, char out[4])
+size_t tess_utf8_encode(int32_t cp, char out[4])
 {
 	return (size_t)utf8proc_encode_char(cp, (utf8proc_uint8_t *)out);
 }
 
-bool tess_char_space(int32_t cp)
+bool tess_char_is_space(int32_t cp)
 {
 	if (cp < 0x80)
 		return cp == ' ' || (cp >= '\t' && cp <= '\r');
@@ -136,51 +137,52 @@ bool tess_char_space(int32_t cp)
 }
 
 /* Bytes that print stand for themselves; the others, in order, for U+0100 and up. */
-static bool prints(int byte)
+static bool is_printable_byte(int byte)
 {
 	return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
 }
 
-static int32_t hidden_rank(int byte)
+static int32_t rank_hidden_byte(int byte)
 {
 	return byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 33 + 34;
 }
 
-size_t tess_byte_put(unsigned char byte, char out[4])
+size_t tess_byte_encode(unsigned char byte, char out[4])
 {
-	return tess_utf8_put(prints(byte) ? byte : 0x100 + hidden_rank(byte), out);
+	return tess_utf8_encode(is_printable_byte(byte) ? byte : 0x100 + rank_hidden_byte(byte),
+	                        out);
 }
 
-int tess_byte_of(int32_t cp)
+int tess_byte_decode(int32_t cp)
 {
 	if (cp < 0x100)
-		return prints(cp) ? cp : -1;
+		return is_printable_byte(cp) ? cp : -1;
 	cp -= 0x100;
 	return cp <= 32 ? cp : cp <= 66 ? cp - 33 + 0x7f : cp == 67 ? 0xad : -1;
 }
 
-tess_status tess_bytes_add(struct tess_text *t, const char *s, size_t n)
+tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n)
 {
 	tess_status st = TESS_OK;
 	char c[4];
 
 	for (size_t i = 0; i < n && !st; i++)
-		st = tess_text_add(t, c, tess_byte_put((unsigned char)s[i], c));
+		st = tess_text_add(t, c, tess_byte_encode((unsigned char)s[i], c));
 	return st;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------- */
 
-static void list(const char *const names[], char *out, size_t room)
+static void join_names(const char *const names[], char *out, size_t size)
 {
 	size_t len = 0;
 
 	out[0] = 0;
-	for (size_t i = 0; names[i] && len < room; i++)
-		len += (size_t)snprintf(out + len, room - len, "%s%s", i ? ", " : "", names[i]);
+	for (size_t i = 0; names[i] && len < size; i++)
+		len += (size_t)snprintf(out + len, size - len, "%s%s", i ? ", " : "", names[i]);
 }
 
-static int rank_of(const char *const names[], const char *name)
+static int find_name(const char *const names[], const char *name)
 {
 	for (int i = 0; names[i]; i++)
 		if (strcmp(names[i], name) == 0)
@@ -197,15 +199,15 @@ tess_status tess_keys_check(const json_t *object, const char *const known[])
 	if (!json_is_object(object))
 		return tess_fail(TESS_EINVAL, "an object was expected");
 	json_object_foreach((json_t *)object, key, value)
-		if (rank_of(known, key) < 0) {
-			list(known, names, sizeof names);
+		if (find_name(known, key) < 0) {
+			join_names(known, names, sizeof names);
 			return tess_fail(TESS_ENOTSUP, "key \"%.64s\" is not known here; known: %s",
 			                 key, names);
 		}
 	return TESS_OK;
 }
 
-tess_status tess_key_string(const json_t *object, const char *key, const char **s, size_t *n)
+tess_status tess_key_get_string(const json_t *object, const char *key, const char **s, size_t *n)
 {
 	const json_t *v = json_object_get(object, key);
 
@@ -216,7 +218,7 @@ tess_status tess_key_string(const json_t *object, const char *key, const char **
 	return TESS_OK;
 }
 
-tess_status tess_key_bool(const json_t *object, const char *key, bool preset, bool *out)
+tess_status tess_key_get_bool(const json_t *object, const char *key, bool preset, bool *out)
 {
 	const json_t *v = json_object_get(object, key);
 
@@ -226,20 +228,20 @@ tess_status tess_key_bool(const json_t *object, const char *key, bool preset, bo
 	return TESS_OK;
 }
 
-tess_status tess_key_size(const json_t *object, const char *key, size_t preset, size_t most,
-                          size_t *out)
+tess_status tess_key_get_size(const json_t *object, const char *key, size_t preset, size_t max,
+                              size_t *out)
 {
 	const json_t *v = json_object_get(object, key);
 	json_int_t n = json_integer_value(v);
 
-	if (v && (!json_is_integer(v) || n < 0 || (uint64_t)n > most))
-		return tess_fail(TESS_EINVAL, "%s: a number from 0 to %zu was expected", key, most);
+	if (v && (!json_is_integer(v) || n < 0 || (uint64_t)n > max))
+		return tess_fail(TESS_EINVAL, "%s: a number from 0 to %zu was expected", key, max);
 	*out = v ? (size_t)n : preset;
 	return TESS_OK;
 }
 
-tess_status tess_key_choice(const json_t *object, const char *key, const char *const names[],
-                            int preset, int *out)
+tess_status tess_key_get_choice(const json_t *object, const char *key, const char *const names[],
+                                int preset, int *out)
 {
 	const json_t *v = json_object_get(object, key);
 	char all[512];
@@ -249,10 +251,10 @@ tess_status tess_key_choice(const json_t *object, const char *key, const char *c
 		*out = preset;
 		return TESS_OK;
 	}
-	list(names, all, sizeof all);
+	join_names(names, all, sizeof all);
 	if (!json_is_string(v))
 		return tess_fail(TESS_EINVAL, "%s: a name was expected, one of %s", key, all);
-	i = rank_of(names, json_string_value(v));
+	i = find_name(names, json_string_value(v));
 	if (i < 0)
 		return tess_fail(TESS_ENOTSUP, "%s: \"%.64s\" is not supported; supported: %s", key,
 		                 json_string_value(v), all);
@@ -260,11 +262,11 @@ tess_status tess_key_choice(const json_t *object, const char *key, const char *c
 	return TESS_OK;
 }
 
-tess_status tess_key_copy(const json_t *object, const char *key, char **out, size_t *len)
+tess_status tess_key_copy_string(const json_t *object, const char *key, char **out, size_t *len)
 {
 	const char *s;
 	size_t n;
-	tess_status st = tess_key_string(object, key, &s, &n);
+	tess_status st = tess_key_get_string(object, key, &s, &n);
 	char *copy;
 
 	if (st)
@@ -288,7 +290,7 @@ tess_status tess_steps_parse(const json_t *stage, const char *list, const char *
 	size_t i;
 	int type;
 
-	st = tess_key_choice(stage, "type", types, -1, &type);
+	st = tess_key_get_choice(stage, "type", types, -1, &type);
 	if (st)
 		return st;
 	if (type) {

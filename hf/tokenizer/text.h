@@ -8,14 +8,14 @@
 #include <tessera/plugin.h>
 
 enum {
-	TESS_TEXT_MOST = 1 << 24, /* bytes of a text, at any stage */
-	TESS_STEPS_MOST = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
+	TESS_TEXT_MAX = 1 << 24, /* bytes of a text, at any stage */
+	TESS_STEPS_MAX = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
 };
 
 /* {0}: empty. */
 struct tess_text {
-	char *at;
-	size_t len, room;
+	char *data;
+	size_t len, capacity;
 };
 
 tess_status tess_text_add(struct tess_text *t, const char *s, size_t n);
@@ -23,14 +23,14 @@ void tess_text_free(struct tess_text *t);
 
 /* A text in pieces, one behind the other. */
 struct tess_piece {
-	uint32_t at, len;
+	uint32_t start, len;
 	int32_t id; /* an added token: no later stage looks at it; -1: text */
 	bool first; /* begins where the input begins */
 };
 struct tess_pieces {
 	struct tess_text text;
 	struct tess_piece *piece;
-	size_t n, room;
+	size_t n, capacity;
 };
 
 /* Adds a copy of `n` bytes; nothing where n is 0. */
@@ -39,36 +39,36 @@ void tess_pieces_clear(struct tess_pieces *p);
 void tess_pieces_free(struct tess_pieces *p);
 
 /* How many bytes of s[0..n) are UTF-8: n, or the offset of the first that is not. */
-size_t tess_utf8_valid(const char *s, size_t n);
+size_t tess_utf8_count_valid(const char *s, size_t n);
 /* The character at s, of text that is valid; *cp its code point. Its bytes. */
-size_t tess_utf8_next(const char *s, int32_t *cp);
+size_t tess_utf8_decode(const char *s, int32_t *cp);
 /* The character that ends at s[n]: where it begins. n > 0. */
-size_t tess_utf8_last(const char *s, size_t n, int32_t *cp);
-size_t tess_utf8_put(int32_t cp, char out[4]);
+size_t tess_utf8_decode_last(const char *s, size_t n, int32_t *cp);
+size_t tess_utf8_encode(int32_t cp, char out[4]);
 
 /* Unicode's White_Space. */
-bool tess_char_space(int32_t cp);
+bool tess_char_is_space(int32_t cp);
 
 /* GPT-2's alphabet: each byte as a character that can be seen. */
-size_t tess_byte_put(unsigned char byte, char out[4]);
+size_t tess_byte_encode(unsigned char byte, char out[4]);
 /* The byte that a character stands for, or -1. */
-int tess_byte_of(int32_t cp);
-tess_status tess_bytes_add(struct tess_text *t, const char *s, size_t n);
+int tess_byte_decode(int32_t cp);
+tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n);
 
 /*
  * JSON. `known` ends with NULL. Sentences name the key, and what would be accepted; callers prepend where.
- * An absent or null key is the preset; without one (tess_key_string) it is an error.
+ * An absent or null key is the preset; without one (tess_key_get_string) it is an error.
  */
 tess_status tess_keys_check(const json_t *object, const char *const known[]);
-tess_status tess_key_string(const json_t *object, const char *key, const char **s, size_t *n);
-tess_status tess_key_bool(const json_t *object, const char *key, bool preset, bool *out);
-tess_status tess_key_size(const json_t *object, const char *key, size_t preset, size_t most,
-                          size_t *out);
+tess_status tess_key_get_string(const json_t *object, const char *key, const char **s, size_t *n);
+tess_status tess_key_get_bool(const json_t *object, const char *key, bool preset, bool *out);
+tess_status tess_key_get_size(const json_t *object, const char *key, size_t preset, size_t max,
+                              size_t *out);
 /* Which of `names` (ended by NULL) the string at `key` is; where it is absent, `preset`, unless negative. */
-tess_status tess_key_choice(const json_t *object, const char *key, const char *const names[],
-                            int preset, int *out);
+tess_status tess_key_get_choice(const json_t *object, const char *key, const char *const names[],
+                                int preset, int *out);
 /* A copy of the string at `key`, ended by a 0 that *len does not count; the caller's to free. */
-tess_status tess_key_copy(const json_t *object, const char *key, char **out, size_t *len);
+tess_status tess_key_copy_string(const json_t *object, const char *key, char **out, size_t *len);
 
 /*
  * A stage of a tokenizer: one step, or a Sequence of such under the key `list`. step() gets each in order,

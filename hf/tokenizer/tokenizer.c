@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILE_MOST = 1 << 28, CONFIG_MOST = 1 << 24 };
+enum { FILE_BYTES_MAX = 1 << 28, CONFIG_BYTES_MAX = 1 << 24 };
 
 struct tess_tokenizer {
 	struct tess_vocab vocab;
@@ -63,11 +63,11 @@ static tess_status check_model_type(const json_t *root)
 	tess_status st;
 	int type;
 
-	st = tess_key_choice(json_object_get(root, "model"), "type", types, 0, &type);
+	st = tess_key_get_choice(json_object_get(root, "model"), "type", types, 0, &type);
 	return st ? tess_fail_in(st, "model") : TESS_OK;
 }
 
-static tess_status parse(const char *name, const json_t *root, struct tess_tokenizer *t)
+static tess_status parse_tokenizer(const char *name, const json_t *root, struct tess_tokenizer *t)
 {
 	static const char *const known[] = {
 		"version",       "truncation",     "padding", "added_tokens", "normalizer",
@@ -93,11 +93,11 @@ static tess_status parse(const char *name, const json_t *root, struct tess_token
 	return st ? tess_fail_in(st, "%s", name) : TESS_OK;
 }
 
-static tess_status open_json(const char *name, json_t *root, struct tess_tokenizer **out)
+static tess_status open_tokenizer_json(const char *name, json_t *root, struct tess_tokenizer **out)
 {
 	struct tess_tokenizer *t = calloc(1, sizeof *t);
-	tess_status st =
-		t ? parse(name, root, t) : tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+	tess_status st = t ? parse_tokenizer(name, root, t)
+	                   : tess_fail(TESS_ENOMEM, "%s: out of memory", name);
 
 	if (st)
 		tess_tokenizer_close(t);
@@ -113,19 +113,19 @@ tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
 	json_t *root;
 	tess_status st = tess_json_parse(name, json, len, &root);
 
-	return st ? st : open_json(name, root, out);
+	return st ? st : open_tokenizer_json(name, root, out);
 }
 
-static tess_status open_config(const char *path, struct tess_tokenizer *t)
+static tess_status read_tokenizer_config(const char *path, struct tess_tokenizer *t)
 {
 	json_t *config;
-	tess_status st = tess_json_load_wide(path, CONFIG_MOST, &config);
+	tess_status st = tess_json_load_as_real(path, CONFIG_BYTES_MAX, &config);
 
 	if (st == TESS_ENOENT)
 		return TESS_OK;
 	if (st)
 		return st;
-	st = tess_post_config(config, &t->vocab, &t->post);
+	st = tess_post_read_config(config, &t->vocab, &t->post);
 	json_decref(config);
 	return st ? tess_fail_in(st, "%s", path) : TESS_OK;
 }
@@ -145,12 +145,12 @@ tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 		file = NULL;
 	if (asprintf(&config, "%.*s/tokenizer_config.json", stem, dir || slash ? path : ".") < 0)
 		config = NULL;
-	st = file && config ? tess_json_load(file, FILE_MOST, &root)
+	st = file && config ? tess_json_load(file, FILE_BYTES_MAX, &root)
 	                    : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
-		st = open_json(file, root, &t);
+		st = open_tokenizer_json(file, root, &t);
 	if (!st)
-		st = open_config(config, t);
+		st = read_tokenizer_config(config, t);
 	if (!st) {
 		*out = t;
 		t = NULL;
@@ -178,25 +178,25 @@ void tess_tokenizer_close(struct tess_tokenizer *t)
 /* ---- encoding --------------------------------------------------------------------------------------- */
 
 /* Cuts the text at added tokens, as it comes and then normalized. */
-static tess_status cut(const struct tess_tokenizer *t, struct tess_scan *scan, const char *text,
-                       size_t len, struct tess_pieces *out)
+static tess_status split_added_tokens(const struct tess_tokenizer *t, struct tess_scan *scan,
+                                      const char *text, size_t len, struct tess_pieces *out)
 {
 	struct tess_text normal = { 0 };
 	struct tess_pieces raw = { 0 };
-	tess_status st = tess_added_cut(&t->added, &t->added.raw, text, len, true, &raw);
+	tess_status st = tess_added_split(&t->added, &t->added.raw, text, len, true, &raw);
 
 	for (size_t i = 0; i < raw.n && !st; i++) {
 		const struct tess_piece *p = &raw.piece[i];
-		const char *s = raw.text.at + p->at;
+		const char *s = raw.text.data + p->start;
 
 		if (p->id >= 0) {
 			st = tess_pieces_add(out, s, p->len, p->id, p->first);
 			continue;
 		}
-		st = tess_normalize(&t->normalizer, scan, s, p->len, &normal);
+		st = tess_normalizer_apply(&t->normalizer, scan, s, p->len, &normal);
 		if (!st)
-			st = tess_added_cut(&t->added, &t->added.normal, normal.at, normal.len,
-			                    p->first, out);
+			st = tess_added_split(&t->added, &t->added.normal, normal.data, normal.len,
+			                      p->first, out);
 	}
 	tess_pieces_free(&raw);
 	tess_text_free(&normal);
@@ -206,26 +206,26 @@ static tess_status cut(const struct tess_tokenizer *t, struct tess_scan *scan, c
 static tess_status encode_pieces(const struct tess_tokenizer *t, const struct tess_pieces *p,
                                  struct tess_ids *ids)
 {
-	struct tess_bpe_room room = { 0 };
+	struct tess_bpe_scratch scratch = { 0 };
 	tess_status st = TESS_OK;
 
 	for (size_t i = 0; i < p->n && !st; i++) {
 		if (p->piece[i].id >= 0)
 			st = tess_ids_add(ids, p->piece[i].id);
 		else
-			st = tess_bpe_encode(&t->bpe, &room, p->text.at + p->piece[i].at,
+			st = tess_bpe_encode(&t->bpe, &scratch, p->text.data + p->piece[i].start,
 			                     p->piece[i].len, ids);
 	}
-	tess_bpe_room_free(&room);
+	tess_bpe_scratch_free(&scratch);
 	return st;
 }
 
-static tess_status add_all(struct tess_ids *ids, const struct tess_ids *more)
+static tess_status append_ids(struct tess_ids *ids, const struct tess_ids *more)
 {
 	tess_status st = TESS_OK;
 
 	for (size_t i = 0; i < more->n && !st; i++)
-		st = tess_ids_add(ids, more->at[i]);
+		st = tess_ids_add(ids, more->id[i]);
 	return st;
 }
 
@@ -238,29 +238,29 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 	size_t valid;
 	tess_status st;
 
-	if (len > TESS_TEXT_MOST)
+	if (len > TESS_TEXT_MAX)
 		return tess_fail(TESS_EINVAL, "a text of %zu bytes; at most %d are encoded", len,
-		                 TESS_TEXT_MOST);
-	valid = tess_utf8_valid(text, len);
+		                 TESS_TEXT_MAX);
+	valid = tess_utf8_count_valid(text, len);
 	if (valid < len)
 		return tess_fail(TESS_EINVAL, "the text is not UTF-8 at its byte %zu", valid);
 	st = tess_scan_open(&scan);
 	if (!st)
-		st = cut(t, scan, text, len, &pieces);
+		st = split_added_tokens(t, scan, text, len, &pieces);
 	if (!st)
-		st = tess_pretokenize(&t->pre, scan, &pieces);
+		st = tess_pretokenizer_apply(&t->pre, scan, &pieces);
 	if (!st && add_special)
-		st = add_all(&made, &t->post.before);
+		st = append_ids(&made, &t->post.before);
 	if (!st)
 		st = encode_pieces(t, &pieces, &made);
 	if (!st && add_special)
-		st = add_all(&made, &t->post.after);
-	if (!st && !made.at && !(made.at = malloc(sizeof *made.at)))
+		st = append_ids(&made, &t->post.after);
+	if (!st && !made.id && !(made.id = malloc(sizeof *made.id)))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	if (st) {
-		free(made.at);
+		free(made.id);
 	} else {
-		*ids = made.at;
+		*ids = made.id;
 		*n = made.n;
 	}
 	tess_pieces_free(&pieces);
@@ -270,16 +270,16 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 
 /* ---- decoding --------------------------------------------------------------------------------------- */
 
-struct tess_decoding {
+struct tess_decode_stream {
 	const struct tess_tokenizer *t;
 	struct tess_pipe pipe;
 	bool skip_special;
 };
 
-tess_status tess_decoding_open(const struct tess_tokenizer *t, bool skip_special,
-                               struct tess_decoding **out)
+tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_special,
+                                    struct tess_decode_stream **out)
 {
-	struct tess_decoding *d = calloc(1, sizeof *d);
+	struct tess_decode_stream *d = calloc(1, sizeof *d);
 	tess_status st =
 		d ? tess_pipe_open(&t->decoder, &d->pipe) : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -294,31 +294,33 @@ tess_status tess_decoding_open(const struct tess_tokenizer *t, bool skip_special
 }
 
 /* Behind what the pipe holds already. */
-static tess_status add(struct tess_decoding *d, int32_t id)
+static tess_status decode_id(struct tess_decode_stream *d, int32_t id)
 {
 	const struct tess_vocab *v = &d->t->vocab;
-	const struct tess_token *token = tess_tokenizer_token(d->t, id) ? &v->token[id] : NULL;
+	const struct tess_token *token =
+		tess_tokenizer_id_to_token(d->t, id) ? &v->token[id] : NULL;
 	tess_status st = TESS_OK;
 
 	if (token && !(d->skip_special && token->special))
-		st = tess_pipe_push(&d->pipe, v->text.at + token->said_at, token->said_len);
+		st = tess_pipe_push(&d->pipe, v->text.data + token->decoded_at, token->decoded_len);
 	return st ? tess_fail_in(st, "decoding id %d", id) : TESS_OK;
 }
 
-tess_status tess_decoding_push(struct tess_decoding *d, int32_t id, const char **bytes, size_t *n)
+tess_status tess_decode_stream_push(struct tess_decode_stream *d, int32_t id, const char **bytes,
+                                    size_t *n)
 {
 	tess_status st;
 
 	d->pipe.out.len = 0;
-	st = add(d, id);
+	st = decode_id(d, id);
 	if (st)
 		return st;
-	*bytes = d->pipe.out.at;
+	*bytes = d->pipe.out.data;
 	*n = d->pipe.out.len;
 	return TESS_OK;
 }
 
-tess_status tess_decoding_end(struct tess_decoding *d, const char **bytes, size_t *n)
+tess_status tess_decode_stream_finish(struct tess_decode_stream *d, const char **bytes, size_t *n)
 {
 	tess_status st;
 
@@ -326,12 +328,12 @@ tess_status tess_decoding_end(struct tess_decoding *d, const char **bytes, size_
 	st = tess_pipe_end(&d->pipe);
 	if (st)
 		return tess_fail_in(st, "decoding the end of a text");
-	*bytes = d->pipe.out.at;
+	*bytes = d->pipe.out.data;
 	*n = d->pipe.out.len;
 	return TESS_OK;
 }
 
-void tess_decoding_close(struct tess_decoding *d)
+void tess_decode_stream_close(struct tess_decode_stream *d)
 {
 	if (!d)
 		return;
@@ -342,46 +344,46 @@ void tess_decoding_close(struct tess_decoding *d)
 tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
                                   bool skip_special, char **text, size_t *len)
 {
-	struct tess_decoding *d = NULL;
-	tess_status st = tess_decoding_open(t, skip_special, &d);
+	struct tess_decode_stream *d = NULL;
+	tess_status st = tess_decode_stream_open(t, skip_special, &d);
 
 	for (size_t i = 0; i < n && !st; i++)
-		st = add(d, ids[i]);
+		st = decode_id(d, ids[i]);
 	if (!st)
 		st = tess_pipe_end(&d->pipe);
 	if (!st)
 		st = tess_text_add(&d->pipe.out, "", 1);
 	if (!st) {
-		*text = d->pipe.out.at;
+		*text = d->pipe.out.data;
 		*len = d->pipe.out.len - 1;
 		d->pipe.out = (struct tess_text){ 0 };
 	}
-	tess_decoding_close(d);
+	tess_decode_stream_close(d);
 	return st;
 }
 
 /* ---- tokens ----------------------------------------------------------------------------------------- */
 
-int32_t tess_tokenizer_size(const struct tess_tokenizer *t)
+int32_t tess_tokenizer_vocab_size(const struct tess_tokenizer *t)
 {
 	return t->vocab.n;
 }
 
-const char *tess_tokenizer_token(const struct tess_tokenizer *t, int32_t id)
+const char *tess_tokenizer_id_to_token(const struct tess_tokenizer *t, int32_t id)
 {
 	const struct tess_vocab *v = &t->vocab;
 
-	return id >= 0 && id < v->n && v->token[id].len ? v->text.at + v->token[id].at : NULL;
+	return id >= 0 && id < v->n && v->token[id].len ? v->text.data + v->token[id].at : NULL;
 }
 
-int32_t tess_tokenizer_id(const struct tess_tokenizer *t, const char *token)
+int32_t tess_tokenizer_token_to_id(const struct tess_tokenizer *t, const char *token)
 {
 	return tess_vocab_find(&t->vocab, token, strlen(token));
 }
 
-bool tess_tokenizer_special(const struct tess_tokenizer *t, int32_t id)
+bool tess_tokenizer_is_special(const struct tess_tokenizer *t, int32_t id)
 {
-	return tess_tokenizer_token(t, id) && t->vocab.token[id].special;
+	return tess_tokenizer_id_to_token(t, id) && t->vocab.token[id].special;
 }
 
 int32_t tess_tokenizer_bos(const struct tess_tokenizer *t)

@@ -14,7 +14,7 @@
 #include <tessera/plugin.h>
 
 struct tess_tokenizer;
-struct tess_decoding;
+struct tess_decode_stream;
 
 /*
  * Opens a directory that has a tokenizer.json, or such a file. A tokenizer_config.json beside it says
@@ -43,16 +43,16 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
                                   bool skip_special, char **text, size_t *len);
 
 /* One more than the largest id; a model may have more rows than that. */
-int32_t tess_tokenizer_size(const struct tess_tokenizer *t);
+int32_t tess_tokenizer_vocab_size(const struct tess_tokenizer *t);
 
 /* The token as the file spells it, ended by 0, or NULL. Borrowed. */
-const char *tess_tokenizer_token(const struct tess_tokenizer *t, int32_t id);
+const char *tess_tokenizer_id_to_token(const struct tess_tokenizer *t, int32_t id);
 
 /* The id of a token as the file spells it, or -1. */
-int32_t tess_tokenizer_id(const struct tess_tokenizer *t, const char *token);
+int32_t tess_tokenizer_token_to_id(const struct tess_tokenizer *t, const char *token);
 
 /* Whether the id is a special token: left out of text by skip_special. */
-bool tess_tokenizer_special(const struct tess_tokenizer *t, int32_t id);
+bool tess_tokenizer_is_special(const struct tess_tokenizer *t, int32_t id);
 
 /* The tokens that begin and end a text, as tokenizer_config.json names them, or -1. */
 int32_t tess_tokenizer_bos(const struct tess_tokenizer *t);
@@ -63,10 +63,11 @@ int32_t tess_tokenizer_eos(const struct tess_tokenizer *t);
  * A push gives the bytes that are final: always whole characters, perhaps none. *bytes is borrowed until
  * the next call. Borrows `t`. After the end nothing may be pushed.
  */
-tess_status tess_decoding_open(const struct tess_tokenizer *t, bool skip_special,
-                               struct tess_decoding **out);
-tess_status tess_decoding_push(struct tess_decoding *d, int32_t id, const char **bytes, size_t *n);
-tess_status tess_decoding_end(struct tess_decoding *d, const char **bytes, size_t *n);
-void tess_decoding_close(struct tess_decoding *d);
+tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_special,
+                                    struct tess_decode_stream **out);
+tess_status tess_decode_stream_push(struct tess_decode_stream *d, int32_t id, const char **bytes,
+                                    size_t *n);
+tess_status tess_decode_stream_finish(struct tess_decode_stream *d, const char **bytes, size_t *n);
+void tess_decode_stream_close(struct tess_decode_stream *d);
 
 #endif

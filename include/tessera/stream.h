@@ -79,7 +79,8 @@ enum {
 };
 
 /* NULL: past the caches. */
-static inline struct tess_store_policy *tess_store_policy_for(struct tess_store_policy all[TESS_STORE_POLICIES], uint64_t bytes)
+static inline struct tess_store_policy *tess_store_policy_for(
+	struct tess_store_policy all[TESS_STORE_POLICIES], uint64_t bytes)
 {
 	int i = 0;
 
@@ -89,7 +90,8 @@ static inline struct tess_store_policy *tess_store_policy_for(struct tess_store_
 }
 
 /* How many of the next `bytes` are to be timed, and which way they go; the rest goes as p->cached says. */
-static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes, bool *cached)
+static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes,
+                                                bool *cached)
 {
 	p->bytes += bytes;
 	if (p->tries == 2 * TESS_STORE_POLICY_TRIES + p->settles) {

@@ -141,7 +141,7 @@ void tess_mesh_close(struct tess_mesh *m);
 /* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------------- */
 struct tess_session;
 
-struct tess_session_how {               /* zeroed but for size: the plan that the model ships with */
+struct tess_session_options {               /* zeroed but for size: the plan that the model ships with */
 	uint32_t size;
 	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	const char *plan;               /* "auto" or NULL, "none", a plan of the model's, a file, or JSON text */
@@ -153,14 +153,14 @@ struct tess_session_how {               /* zeroed but for size: the plan that th
  * Opens a Hugging Face directory on the ranks of a group: checks the plan, then reads this rank's part of
  * each weight. Collective. *out is yours: tess_session_close, before the world is closed.
  */
-tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_how *how,
+tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_options *options,
                               struct tess_session **out);
 
 /*
  * Continues `prompt` (UTF-8; rank 0's counts) greedily by at most max_tokens ids, to the end that the model
  * chooses. On rank 0 text(self, ..) gets the bytes as they come, always whole characters; not 0: stop. Collective.
  */
-tess_status tess_session_text(struct tess_session *s, const char *prompt, int64_t max_tokens,
+tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
                               int (*text)(void *self, const char *bytes, size_t n), void *self);
 
 void tess_session_close(struct tess_session *s);

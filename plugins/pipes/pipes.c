@@ -129,7 +129,7 @@ static void release_call(void *self, void *work)
 	free(work);
 }
 
-static void close_group(void *self)
+static void pipes_close(void *self)
 {
 	struct group *g = self;
 
@@ -168,7 +168,7 @@ static tess_status open_pipes_to(struct group *g, const struct tess_join *how, i
 	return st;
 }
 
-static tess_status open_group(const struct tess_join *how, void **self)
+static tess_status pipes_open(const struct tess_join *how, void **self)
 {
 	struct tess_coll all_here = { .size = sizeof all_here, .kind = TESS_BARRIER };
 	struct group *g = calloc(1, sizeof *g);
@@ -204,7 +204,7 @@ static tess_status open_group(const struct tess_join *how, void **self)
 	for (int p = 0; p < 2 * g->n; p++)
 		close(here.end[p]); /* every rank has opened it by now */
 	if (st)
-		close_group(g);
+		pipes_close(g);
 	else
 		*self = g;
 	return st;
@@ -222,12 +222,12 @@ static const struct tess_backend pipes = {
 	.name = "pipes",
 	.summary = "ranks of one host, over pipes",
 	.supports = supports_call,
-	.open = open_group,
+	.open = pipes_open,
 	.start = start_call,
 	.test = test_call,
 	.wait = wait_for_call,
 	.release = release_call,
-	.close = close_group,
+	.close = pipes_close,
 	.reach = TESS_REACH_HOST,
 	.mem_kinds = 1 << TESS_HOST,
 };

@@ -1,7 +1,7 @@
 /* tess-style-rowsplit.so: a row-parallel linear layer that cuts its own input. */
 #include <tessera/style.h>
 
-static tess_status layout(const struct tess_site *s, struct tess_io *io)
+static tess_status layout_rowsplit(const struct tess_site *s, struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: rowsplit takes no \"%s\"", s->module, s->config);
@@ -10,13 +10,13 @@ static tess_status layout(const struct tess_site *s, struct tess_io *io)
 	return TESS_OK;
 }
 
-static tess_status partition_param(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *home)
+static tess_status partition_rowsplit(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *place)
 {
 	(void)s;
-	home->use.kind = TESS_REPLICATE; /* the bias: added once, after the sum */
+	place->use.kind = TESS_REPLICATE; /* the bias: added once, after the sum */
 	if (p->in_dim >= 0)
-		home->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
+		place->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->in_dim };
 	return TESS_OK;
 }
 
@@ -24,8 +24,8 @@ static const struct tess_style rowsplit = {
 	.size = sizeof rowsplit,
 	.name = "rowsplit",
 	.summary = "row parallel, cuts its own input",
-	.layout = layout,
-	.partition_param = partition_param,
+	.layout = layout_rowsplit,
+	.partition_param = partition_rowsplit,
 };
 static const struct tess_style *const styles[] = { &rowsplit, NULL };
 

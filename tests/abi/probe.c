@@ -13,7 +13,7 @@ static tess_status query_style(const char *name)
 	struct tess_site site = { .size = sizeof site, .nranks = 2, .host = tess_registry_host() };
 	const struct tess_style *style;
 	struct tess_io io = { 0 };
-	tess_status st = tess_plugin_style(name, &style);
+	tess_status st = tess_plugin_find_style(name, &style);
 
 	if (st)
 		return st;
@@ -34,11 +34,11 @@ static tess_status query_plugin(const char *kind, const char *name)
 
 	if (!strcmp(kind, "style"))
 		return query_style(name);
-	if (!strcmp(kind, "backend") && !(st = tess_plugin_backend(name, &backend)))
+	if (!strcmp(kind, "backend") && !(st = tess_plugin_find_backend(name, &backend)))
 		printf("TESS_OK\nbackend %s\n", backend->name);
-	else if (!strcmp(kind, "device") && !(st = tess_plugin_device(name, &device)))
+	else if (!strcmp(kind, "device") && !(st = tess_plugin_find_device(name, &device)))
 		printf("TESS_OK\ndevice %s\n", device->name);
-	else if (!strcmp(kind, "model") && !(st = tess_plugin_model(name, &model)))
+	else if (!strcmp(kind, "model") && !(st = tess_plugin_find_model(name, &model)))
 		printf("TESS_OK\nmodel %s\n", model->name);
 	return st;
 }

@@ -29,16 +29,18 @@ static void *look_up_plugins(void *unused)
 
 	(void)unused;
 	for (int i = 0; i < 200; i++) {
-		if (tess_plugin_style("good_alias", &style) || strcmp(style->name, "good") != 0)
+		if (tess_plugin_find_style("good_alias", &style) ||
+		    strcmp(style->name, "good") != 0)
 			return "style";
-		if (tess_plugin_style("good_other", &style) != TESS_EINVAL ||
+		if (tess_plugin_find_style("good_other", &style) != TESS_EINVAL ||
 		    !strstr(tess_error(), "two files"))
 			return "clash";
-		if (tess_plugin_style("unheard_of", &style) != TESS_ENOENT)
+		if (tess_plugin_find_style("unheard_of", &style) != TESS_ENOENT)
 			return "none";
-		if (tess_plugin_backend("idle", &backend) || strcmp(backend->name, "idle") != 0)
+		if (tess_plugin_find_backend("idle", &backend) ||
+		    strcmp(backend->name, "idle") != 0)
 			return "backend";
-		if (tess_plugin_model("abi_model", &model) || strcmp(model->name, "abi") != 0)
+		if (tess_plugin_find_model("abi_model", &model) || strcmp(model->name, "abi") != 0)
 			return "model";
 	}
 	return NULL;
@@ -58,7 +60,8 @@ START_TEST(serves_many_threads)
 		pthread_join(threads[i], &wrong);
 		ck_assert_msg(!wrong, "%s", (const char *)wrong);
 	}
-	ck_assert(!tess_plugin_style("good", &first) && !tess_plugin_style("good_alias", &second));
+	ck_assert(!tess_plugin_find_style("good", &first) &&
+	          !tess_plugin_find_style("good_alias", &second));
 	ck_assert_ptr_eq(first, second);
 	/* init of the two files of styles, each once; the third was refused */
 	ck_assert(!stat(format_folder_path("canary"), &about) && about.st_size == 2);
@@ -72,7 +75,7 @@ START_TEST(wants_directories_first)
 	ck_assert_int_eq(tess_registry_add_dir("plugins"), TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "\"plugins\" is not an absolute path"));
 	register_folder("order");
-	ck_assert_int_eq(tess_plugin_style("unheard_of", &style), TESS_ENOENT);
+	ck_assert_int_eq(tess_plugin_find_style("unheard_of", &style), TESS_ENOENT);
 	ck_assert_ptr_null(style);
 	ck_assert_int_eq(tess_registry_add_dir("/elsewhere"), TESS_EINVAL);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "/elsewhere: plugins have been looked up"));
@@ -114,7 +117,7 @@ START_TEST(quits_once)
 	struct stat about;
 
 	register_folder("quit");
-	ck_assert(!tess_plugin_style("good", &style));
+	ck_assert(!tess_plugin_find_style("good", &style));
 	tess_registry_quit();
 	tess_registry_quit();
 	ck_assert(!stat(format_folder_path("canary"), &about) && about.st_size == 4);
@@ -155,10 +158,10 @@ START_TEST(knows_who_may_read)
 	const struct tess_backend *backend;
 
 	register_folder("may-read");
-	ck_assert(!tess_plugin_backend("idle", &backend));
-	ck_assert(tess_registry_may_read("good_speed") && tess_registry_may_read("good"));
-	ck_assert(!tess_registry_may_read("goodness") && !tess_registry_may_read("goo"));
-	ck_assert(!tess_registry_may_read("idle_speed"));
+	ck_assert(!tess_plugin_find_backend("idle", &backend));
+	ck_assert(tess_registry_may_declare("good_speed") && tess_registry_may_declare("good"));
+	ck_assert(!tess_registry_may_declare("goodness") && !tess_registry_may_declare("goo"));
+	ck_assert(!tess_registry_may_declare("idle_speed"));
 }
 END_TEST
 

@@ -18,7 +18,7 @@ static void check_rope_table(const json_t *root)
 		MUST(!strncmp(tess_error(), "dir/config.json", 15));
 		return;
 	}
-	MUST(!tess_rope_table(&r, EACH, POSITIONS, table));
+	MUST(!tess_rope_fill_table(&r, EACH, POSITIONS, table));
 	for (int i = 0; i < POSITIONS * EACH; i++)
 		MUST(fabsf(table[i]) <= 1);
 }
@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		return 0;
 	check_rope_table(root);
 	if (!tess_generation_make("file", root, "config", root, &g))
-		MUST(g.neos >= 0 && g.neos <= TESS_EOS_MOST && g.top_p >= 0 && g.top_p <= 1 &&
+		MUST(g.neos >= 0 && g.neos <= TESS_EOS_MAX && g.top_p >= 0 && g.top_p <= 1 &&
 		     g.top_k >= 0);
 	if (tess_config_make("file", root, &c))
 		MUST(!c.root && !strncmp(tess_error(), "file:", 5));

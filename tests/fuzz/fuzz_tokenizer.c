@@ -11,22 +11,22 @@
 static void check_decoding(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
                            bool skip_special)
 {
-	struct tess_decoding *d;
+	struct tess_decode_stream *d;
 	size_t len, got, at = 0;
 	const char *part;
 	char *whole;
 
 	if (tess_tokenizer_decode(t, ids, n, skip_special, &whole, &len))
 		return;
-	MUST(!tess_decoding_open(t, skip_special, &d));
+	MUST(!tess_decode_stream_open(t, skip_special, &d));
 	for (size_t i = 0; i <= n; i++) {
-		MUST(!(i < n ? tess_decoding_push(d, ids[i], &part, &got)
-		             : tess_decoding_end(d, &part, &got)));
+		MUST(!(i < n ? tess_decode_stream_push(d, ids[i], &part, &got)
+		             : tess_decode_stream_finish(d, &part, &got)));
 		MUST(got <= len - at && (!got || memcmp(whole + at, part, got) == 0));
 		at += got;
 	}
 	MUST(at == len);
-	tess_decoding_close(d);
+	tess_decode_stream_close(d);
 	free(whole);
 }
 
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	}
 	if (!tess_tokenizer_encode(t, (const char *)bytes + skip, len - skip, true, &ids, &n)) {
 		for (size_t i = 0; i < n; i++)
-			MUST(tess_tokenizer_token(t, ids[i]));
+			MUST(tess_tokenizer_id_to_token(t, ids[i]));
 		check_decoding(t, ids, n, true);
 		check_decoding(t, ids, n, false);
 		free(ids);

@@ -13,7 +13,7 @@ tess_status data_start(struct tess_group *g, const struct conform_case *c, struc
 
 tess_status data_check(struct conform_data *d)
 {
-	tess_status st = conform_data_verdict(d);
+	tess_status st = conform_data_check(d);
 
 	if (st)
 		return tess_fail_in(st, "%s of %" PRIu64 " %s, %s, root %d%s%s, rank %d of %d",

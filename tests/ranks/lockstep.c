@@ -12,8 +12,8 @@
 enum { RANKS_MAX = 16 };
 
 struct lockstep_rank {
-	struct tess_held held;
-	struct tess_lowered *low;
+	struct tess_rank_weights held;
+	struct tess_rank_program *low;
 	struct tess_memory mem;
 	void **keys, **values;
 	float *rope;
@@ -25,30 +25,30 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 {
 	int64_t capacity = tess_up(how->nids, 64) * 64;
 	struct tess_rope rope;
-	tess_status st =
-		tess_held_load(p, how->source, how->nranks, r, &scalar_device, NULL, &me->held);
+	tess_status st = tess_rank_weights_load(p, how->source, how->nranks, r, &scalar_device,
+	                                        NULL, &me->held);
 
 	if (!st)
-		st = tess_lower(p, how->nranks, r, me->held.view, &me->low);
+		st = tess_program_lower(p, how->nranks, r, me->held.view, &me->low);
 	if (!st)
 		st = tess_rope_read(how->source->name, how->source->config, &rope);
 	if (st)
 		return st;
-	me->rope = calloc((size_t)(capacity * (me->low->rope_each + 1)), sizeof *me->rope);
-	if (me->low->rope_each)
-		st = tess_rope_table(&rope, me->low->rope_each, capacity, me->rope);
+	me->rope = calloc((size_t)(capacity * (me->low->rope_head_size + 1)), sizeof *me->rope);
+	if (me->low->rope_head_size)
+		st = tess_rope_fill_table(&rope, me->low->rope_head_size, capacity, me->rope);
 	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
 	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
 	for (int32_t i = 0; i < me->low->ncache; i++) {
-		size_t bytes =
-			4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].each * capacity);
+		size_t bytes = 4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].head_size *
+		                            capacity);
 
 		me->keys[i] = calloc(1, bytes + 1);
 		me->values[i] = calloc(1, bytes + 1);
 	}
 	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys,
 		                        me->values, capacity };
-	tess_lowered_bind(me->low, &me->mem);
+	tess_rank_program_bind(me->low, &me->mem);
 	memcpy(me->low->ids, how->ids, 4 * (size_t)how->nids);
 	for (int64_t i = 0; i < how->nids; i++)
 		((int32_t *)me->low->positions)[i] = (int32_t)i;
@@ -65,8 +65,8 @@ static void close_rank(struct lockstep_rank *me)
 	free(me->values);
 	free(me->rope);
 	free(me->mem.step);
-	tess_lowered_free(me->low);
-	tess_held_free(&me->held);
+	tess_rank_program_free(me->low);
+	tess_rank_weights_free(&me->held);
 }
 
 /* Up to its next collective; NULL: the rank is done. */
@@ -166,12 +166,12 @@ static tess_status run_ranks_in_lockstep(int32_t n, struct lockstep_rank *rank)
 
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
 {
-	struct tess_record_how rec = { .model = how->model,
-		                       .plan = how->plan,
-		                       .source = how->source,
-		                       .nranks = how->nranks,
-		                       .ntokens = how->nids,
-		                       .all = how->all_rows };
+	struct tess_record_options rec = { .model = how->model,
+		                           .plan = how->plan,
+		                           .source = how->source,
+		                           .nranks = how->nranks,
+		                           .ntokens = how->nids,
+		                           .all = how->all_rows };
 	struct lockstep_rank rank[RANKS_MAX] = { 0 };
 	struct tess_program *p = NULL;
 	tess_status st = tess_program_record(&rec, &p);

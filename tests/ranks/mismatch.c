@@ -127,7 +127,7 @@ static tess_status check_earlier_results(const struct mismatch_buffers *my)
 	tess_status st = TESS_OK;
 
 	for (int32_t k = 0; k < my->nearlier && !st; k++)
-		st = conform_data_verdict(my->earlier[k]);
+		st = conform_data_check(my->earlier[k]);
 	if (st)
 		return tess_fail_in(st, "an earlier call");
 	for (int i = 0; i < GUARD; i++)

@@ -9,7 +9,7 @@
 
 void scalar_run(const struct tess_op *op);
 
-/* As a device that knows rows only; for tess_held_load. */
+/* As a device that knows rows only; for tess_rank_weights_load. */
 extern const struct tess_device scalar_device;
 
 #endif

@@ -78,14 +78,18 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 		                                 "lm_head=rowwise", NULL };
 	static const int32_t prompt[] = { 1, 403, 407, 261, 378 };
 	struct float_case *ask = arg;
-	struct tess_session_how how = { .size = sizeof how, .threads = 2, .overrides = overrides };
-	struct tess_generate generate = { .prompt = prompt,
-		                          .nprompt = 5,
-		                          .max_tokens = TOKENS,
-		                          .sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
-		                          .self = &ask->seen,
-		                          .chosen = hash_logits };
-	struct tess_generated done;
+	struct tess_session_options how = { .size = sizeof how,
+		                            .threads = 2,
+		                            .overrides = overrides };
+	struct tess_generate_request generate = {
+		.prompt = prompt,
+		.nprompt = 5,
+		.max_tokens = TOKENS,
+		.sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
+		.self = &ask->seen,
+		.on_token = hash_logits
+	};
+	struct tess_generate_result done;
 	struct tess_session *s = NULL;
 	tess_status st = tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &s);
 

@@ -371,11 +371,12 @@ END_TEST
 static struct tess_program *recorded(const char *json)
 {
 	json_t *config = json_object();
-	struct tess_source source = {
-		.name = "random", .config = config, .find = find_random_tensor, .drop = lockstep_ignore_drop
-	};
+	struct tess_source source = { .name = "random",
+		                      .config = config,
+		                      .find = find_random_tensor,
+		                      .drop = lockstep_ignore_drop };
 	struct tess_plan plan;
-	struct tess_record_how how = {
+	struct tess_record_options how = {
 		.model = &model, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 3
 	};
 	struct tess_program *p;
@@ -483,18 +484,18 @@ static double measure_recording(int n)
 		                            .drop = lockstep_ignore_drop,
 		                            .name = "random" };
 	struct tess_plan plan;
-	struct tess_record_how how = {
+	struct tess_record_options how = {
 		.model = &many, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 1
 	};
 	struct tess_program *p = NULL;
-	struct tess_lowered *low = NULL;
+	struct tess_rank_program *low = NULL;
 	clock_t began = clock();
 
 	nlayers = n;
 	ck_assert(!tess_plan_open(&many, "{\"layers.*.m\":\"rowwise\"}", NULL, 0, &plan));
 	ck_assert_msg(!tess_program_record(&how, &p), "%s", tess_error());
-	ck_assert_msg(!tess_lower(p, 2, 1, NULL, &low), "%s", tess_error());
-	tess_lowered_free(low);
+	ck_assert_msg(!tess_program_lower(p, 2, 1, NULL, &low), "%s", tess_error());
+	tess_rank_program_free(low);
 	tess_program_free(p);
 	tess_plan_free(&plan);
 	return (double)(clock() - began) / CLOCKS_PER_SEC;

@@ -315,12 +315,10 @@ int main(int argc, char **argv)
 		printf("skipped: no mpirun of Open MPI that runs: %s\n", output);
 		return 77;
 	}
-	return suite_main("mpi",
-	                  (const TTest *const[]){ does_what_conform_does_not_ask, names_a_dead_rank,
-	                                          ends_with_a_dead_rank, ends_who_is_caught_in_mpi,
-	                                          names_a_stopped_rank,
-	                                          names_a_rank_stopped_before_mpi,
-	                                          names_all_that_does_not_fit,
-	                                          meets_over_hosts, generates_the_same_bits,
-	                                          says_how_it_is_started, NULL });
+	return suite_main("mpi", (const TTest *const[]){
+					 does_what_conform_does_not_ask, names_a_dead_rank,
+					 ends_with_a_dead_rank, ends_who_is_caught_in_mpi,
+					 names_a_stopped_rank, names_a_rank_stopped_before_mpi,
+					 names_all_that_does_not_fit, meets_over_hosts,
+					 generates_the_same_bits, says_how_it_is_started, NULL });
 }

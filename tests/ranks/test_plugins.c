@@ -33,19 +33,21 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 {
 	struct outcome *o = arg;
 	const char *overrides[] = { o->override, NULL };
-	struct tess_session_how how = { .size = sizeof how, .threads = 1, .overrides = overrides };
+	struct tess_session_options how = { .size = sizeof how,
+		                            .threads = 1,
+		                            .overrides = overrides };
 	struct tess_session *session = NULL;
 	int32_t me = tess_world_rank(w);
 	tess_status st =
 		tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &session);
 
 	if (!st)
-		st = tess_session_text(session, o->prompt ? o->prompt : "One day", 2, ignore_text,
-		                       NULL);
+		st = tess_session_generate(session, o->prompt ? o->prompt : "One day", 2,
+		                           ignore_text, NULL);
 	o->st[me] = st;
 	snprintf(o->sentence[me], sizeof o->sentence[me], "%s", st ? tess_error() : "");
 	if (!tess_barrier(tess_world_group(w), "after the failure") && o->prompt && session)
-		st = tess_session_text(session, "One day", 2, ignore_text, NULL);
+		st = tess_session_generate(session, "One day", 2, ignore_text, NULL);
 	tess_session_close(session);
 	return o->prompt ? st : TESS_OK;
 }

@@ -145,8 +145,8 @@ static void open_model_fixture(const char *dir, struct model_fixture *f)
 
 	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
 	ck_assert_msg(!tess_checkpoint_open(path, &f->checkpoint), "%s", tess_error());
-	f->source = tess_checkpoint_source(f->checkpoint);
-	ck_assert_msg(!tess_plugin_model("llama", &f->model), "%s", tess_error());
+	f->source = tess_checkpoint_make_source(f->checkpoint);
+	ck_assert_msg(!tess_plugin_find_model("llama", &f->model), "%s", tess_error());
 }
 
 static tess_status run_plan(const struct model_fixture *f, const char *json, int32_t nranks,
@@ -525,12 +525,12 @@ static int64_t hash_program(const struct model_fixture *f, const char *json, int
                             uint64_t *hash)
 {
 	struct tess_plan plan;
-	struct tess_record_how how = { .model = f->model,
-		                       .plan = &plan,
-		                       .source = &f->source,
-		                       .nranks = ranks,
-		                       .ntokens = 3,
-		                       .all = true };
+	struct tess_record_options how = { .model = f->model,
+		                           .plan = &plan,
+		                           .source = &f->source,
+		                           .nranks = ranks,
+		                           .ntokens = 3,
+		                           .all = true };
 	struct tess_program *p;
 	int64_t n;
 
@@ -558,8 +558,8 @@ START_TEST(biases_are_asked_for_apart)
 	f.source.config = config;
 	f.source.count = 0; /* those that are not asked for are no matter here */
 	ck_assert(!tess_plan_open(f.model, NULL, NULL, 0, &plan));
-	ck_assert_msg(!tess_program_record(&(struct tess_record_how){ f.model, &plan, &f.source, 1,
-	                                                              3, true, false },
+	ck_assert_msg(!tess_program_record(&(struct tess_record_options){ f.model, &plan, &f.source,
+	                                                                  1, 3, true, false },
 	                                   &p),
 	              "%s", tess_error());
 	for (int32_t i = 0; i < p->nweights; i++)

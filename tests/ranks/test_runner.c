@@ -35,12 +35,12 @@ static tess_status open_test_runner(struct tess_world *w, const char *plan,
 
 	o->rank = tess_world_rank(w);
 	if (!st)
-		st = tess_plugin_model("llama", &parts.model);
+		st = tess_plugin_find_model("llama", &parts.model);
 	if (!st)
 		st = tess_plan_open(parts.model, plan, NULL, 0, &o->plan);
 	if (st)
 		return st;
-	o->source = tess_checkpoint_source(o->checkpoint);
+	o->source = tess_checkpoint_make_source(o->checkpoint);
 	parts.plan = &o->plan;
 	parts.source = &o->source;
 	return tess_runner_new(&parts, &o->runner);
@@ -88,10 +88,11 @@ static tess_status append_rows(void *self, const float *rows, int64_t n)
 	} while (0)
 
 /* One text; *text is empty but on rank 0. */
-static tess_status generate_text(struct open_runner_state *o, const struct tess_generate *how,
-                                 struct generated_text *text, struct tess_generated *done)
+static tess_status generate_text(struct open_runner_state *o,
+                                 const struct tess_generate_request *how,
+                                 struct generated_text *text, struct tess_generate_result *done)
 {
-	struct tess_generate ask = *how;
+	struct tess_generate_request ask = *how;
 
 	*text = (struct generated_text){ .vocabulary = tess_runner_vocabulary(o->runner),
 		                         .rows = text->rows,
@@ -102,8 +103,8 @@ static tess_status generate_text(struct open_runner_state *o, const struct tess_
 	ask.prompt = prompt;
 	ask.nprompt = PROMPT;
 	ask.self = text;
-	ask.chosen = o->rank ? NULL : append_id;
-	ask.logits = o->rank ? NULL : append_rows;
+	ask.on_token = o->rank ? NULL : append_id;
+	ask.on_logits = o->rank ? NULL : append_rows;
 	return tess_generate_run(o->runner, &ask, done);
 }
 
@@ -111,12 +112,13 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
 	struct generated_text first = { 0 }, text = { 0 };
-	struct tess_generated done;
+	struct tess_generate_result done;
 	int32_t stop[3];
 
 	(void)arg;
 	HOLDS(!open_test_runner(w, "tp", &o));
-	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &first, &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 9 }, &first,
+	                     &done));
 	HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	HOLDS(o.rank ? !first.n : first.n == 9 && first.chosen_by_best);
 	HOLDS(!tess_broadcast(tess_world_group(w), first.id, 9, TESS_I32, 0, "ids"));
@@ -124,27 +126,29 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 	     at++) { /* whichever of the stops it is, and the first of them in the text */
 		memcpy(stop, (int32_t[]){ -7, -7, -7 }, sizeof stop);
 		stop[at] = first.id[4];
-		HOLDS(!generate_text(
-			&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
-			&text, &done));
+		HOLDS(!generate_text(&o,
+		                     &(struct tess_generate_request){
+					     .max_tokens = 9, .stop = stop, .nstop = 3 },
+		                     &text, &done));
 		HOLDS(done.finish == TESS_FINISH_STOP && done.ntokens == 5);
 		HOLDS(o.rank || (text.n == 5 && !memcmp(text.id, first.id, 5 * sizeof *text.id)));
 		/* one that is not among the `nstop` first is none */
-		HOLDS(!generate_text(
-			&o, &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = at },
-			&text, &done));
+		HOLDS(!generate_text(&o,
+		                     &(struct tess_generate_request){
+					     .max_tokens = 9, .stop = stop, .nstop = at },
+		                     &text, &done));
 		HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	}
 	text.enough = 5; /* where a stop comes too, its reader is asked first */
-	HOLDS(!generate_text(&o,
-	                     &(struct tess_generate){ .max_tokens = 9, .stop = stop, .nstop = 3 },
-	                     &text, &done));
+	HOLDS(!generate_text(
+		&o, &(struct tess_generate_request){ .max_tokens = 9, .stop = stop, .nstop = 3 },
+		&text, &done));
 	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 5);
 	text.enough = 3;
-	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 9 }, &text, &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 9 }, &text, &done));
 	HOLDS(done.finish == TESS_FINISH_INTERRUPT && done.ntokens == 3);
 	text.enough = 0;
-	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 0 }, &text, &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 0 }, &text, &done));
 	HOLDS(done.finish == TESS_FINISH_LENGTH && !done.ntokens && !text.n);
 	close_test_runner(&o);
 	return TESS_OK;
@@ -155,7 +159,7 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
 	struct generated_text want = { 0 }, have = { 0 };
-	struct tess_generated done;
+	struct tess_generate_result done;
 	size_t bytes;
 
 	(void)arg;
@@ -164,21 +168,22 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 	want.rows = calloc(1, bytes);
 	have.rows = calloc(1, bytes);
 	HOLDS(want.rows && have.rows);
-	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 4, .all = true }, &want,
-	                     &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 4, .all = true },
+	                     &want, &done));
 	HOLDS(o.rank || (want.nrows == PROMPT + 3 && want.chosen_by_best));
 	for (int64_t chunk = 1; chunk <= PROMPT + 1; chunk++) {
 		memset(have.rows, 0, bytes);
-		HOLDS(!generate_text(
-			&o, &(struct tess_generate){ .max_tokens = 4, .all = true, .chunk = chunk },
-			&have, &done));
+		HOLDS(!generate_text(&o,
+		                     &(struct tess_generate_request){
+					     .max_tokens = 4, .all = true, .chunk = chunk },
+		                     &have, &done));
 		HOLDS(done.ntokens == 4 && have.n == want.n && have.nrows == want.nrows &&
 		      have.chosen_by_best);
 		HOLDS(!memcmp(have.id, want.id, sizeof want.id) &&
 		      !memcmp(have.rows, want.rows, bytes));
 	}
-	HOLDS(!generate_text(&o, &(struct tess_generate){ .max_tokens = 4, .chunk = 4 }, &have,
-	                     &done));
+	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 4, .chunk = 4 },
+	                     &have, &done));
 	HOLDS(!have.nrows && !memcmp(have.id, want.id, sizeof want.id));
 	free(want.rows);
 	free(have.rows);
@@ -189,10 +194,11 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 /* An id that was in the prompt or was chosen is penalised from then on: no id comes twice. */
 static tess_status check_penalty(struct tess_world *w, void *arg)
 {
-	struct tess_generate how = { .max_tokens = 40, .sampling = { .repetition_penalty = 1e6 } };
+	struct tess_generate_request how = { .max_tokens = 40,
+		                             .sampling = { .repetition_penalty = 1e6 } };
 	struct open_runner_state o = { 0 };
 	struct generated_text text = { 0 };
-	struct tess_generated done;
+	struct tess_generate_result done;
 
 	(void)arg;
 	HOLDS(!open_test_runner(w, "tp", &o));
@@ -286,7 +292,7 @@ static tess_status tell(struct tess_world *w, void *arg)
 	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
 	to->n = first ? 0 : to->n;
 	/* the prompt of another rank is not looked at */
-	HOLDS(!tess_session_text(s, first ? "Once upon a time" : "\xff", to->max, hear, to));
+	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, hear, to));
 	tess_session_close(s);
 	return TESS_OK;
 }
@@ -303,13 +309,13 @@ static int note_id(void *self, int32_t id, const float *logits)
 static tess_status learn_ids(struct tess_world *w, void *arg)
 {
 	struct story *to = arg;
-	struct tess_generate how = { .max_tokens = STORY, .chosen = note_id, .self = to };
-	struct tess_generated done;
+	struct tess_generate_request how = { .max_tokens = STORY, .on_token = note_id, .self = to };
+	struct tess_generate_result done;
 	struct tess_session *s;
 	int32_t *ids;
 
 	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
-	HOLDS(!tess_session_prompt(s, "Once upon a time", 16, NULL, 0, &ids, &how.nprompt));
+	HOLDS(!tess_session_share_prompt(s, "Once upon a time", 16, NULL, 0, &ids, &how.nprompt));
 	how.prompt = ids;
 	how.sampling.repetition_penalty = 1;
 	HOLDS(!tess_generate_run(tess_session_runner(s), &how, &done));

@@ -352,7 +352,7 @@ static tess_status open_backend_by_name(const char *name)
 {
 	const struct tess_backend *b;
 
-	return tess_plugin_backend(name, &b);
+	return tess_plugin_find_backend(name, &b);
 }
 
 START_TEST(refuses_bad_rules)
@@ -400,8 +400,8 @@ START_TEST(refuses_bad_stacks)
 	ck_assert_int_eq(open_backend_by_name("trace:nothing"), TESS_ENOENT);
 	ck_assert_int_eq(open_backend_by_name("trace:loopbak"), TESS_ENOENT);
 	ck_assert_msg(strstr(tess_error(), "did you mean loopback"), "%s", tess_error());
-	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &a), TESS_OK);
-	ck_assert_int_eq(tess_plugin_backend("trace:loopback", &b), TESS_OK);
+	ck_assert_int_eq(tess_plugin_find_backend("trace:loopback", &a), TESS_OK);
+	ck_assert_int_eq(tess_plugin_find_backend("trace:loopback", &b), TESS_OK);
 	ck_assert_ptr_eq(a, b);
 	ck_assert_str_eq(a->name, "trace:loopback");
 	ck_assert_int_eq(a->threads, 1);

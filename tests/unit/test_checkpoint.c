@@ -65,7 +65,7 @@ START_TEST(opens_the_project_checkpoint)
 	ck_assert_uint_eq(tess_checkpoint_count(c), 47);
 	ck_assert_str_eq(tess_checkpoint_at(c, 0)->name, "model.embed_tokens.weight");
 	ck_assert(tess_checkpoint_dir(c)[strlen(tess_checkpoint_dir(c)) - 1] != '/');
-	source = tess_checkpoint_source(c);
+	source = tess_checkpoint_make_source(c);
 	ck_assert_int_eq(json_integer_value(json_object_get(source.config, "vocab_size")), 512);
 	ck_assert_int_eq(source.find(source.self, "model.layers.0.mlp.down_proj.weight", &v),
 	                 TESS_OK);
@@ -305,12 +305,12 @@ START_TEST(opens_headers)
 
 	setenv("TESSERA_LOAD", "copy", 1);
 	ck_assert_int_eq(tess_checkpoint_open_headers(format_data_path("."), &c), TESS_OK);
-	ck_assert_uint_eq(tess_checkpoint_memory(c), 0);
+	ck_assert_uint_eq(tess_checkpoint_get_memory(c), 0);
 	ck_assert_int_eq(tess_checkpoint_find(c, "model.embed_tokens.weight", &v), TESS_OK);
 	ck_assert(!v.data && v.shape[0] == 512 && v.shape[1] == 64 && v.dtype == TESS_F32);
 	tess_checkpoint_close(c);
 	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), &c), TESS_OK);
-	ck_assert_uint_gt(tess_checkpoint_memory(c), 512 * 64 * 4);
+	ck_assert_uint_gt(tess_checkpoint_get_memory(c), 512 * 64 * 4);
 	tess_checkpoint_close(c);
 	unsetenv("TESSERA_LOAD");
 }

@@ -12,13 +12,13 @@ enum { RANKS = 13, ELEMENTS_MAX = 400, PIECES = 3 };
 
 static struct tess_dim make_plain_dim(int64_t size, int64_t count)
 {
-	return (struct tess_dim){ .name = "plain", .size = size, .count = count, .group = 1 };
+	return (struct tess_dim){ .name = "plain", .size = size, .nunits = count, .group = 1 };
 }
 
 static struct tess_dim make_head_dim(int64_t n, int64_t each, int64_t group)
 {
 	return (struct tess_dim){
-		.name = "heads", .size = n * each, .count = n, .each = each, .group = group
+		.name = "heads", .size = n * each, .nunits = n, .unit_size = each, .group = group
 	};
 }
 
@@ -27,12 +27,12 @@ static void find_reading_units(const struct tess_dim *p, int64_t e, int64_t *fir
 {
 	int64_t u = 0;
 
-	if (p->last)
-		u = p->count - 1;
-	else if (p->each)
-		u = e / p->each;
+	if (p->in_last_unit)
+		u = p->nunits - 1;
+	else if (p->unit_size)
+		u = e / p->unit_size;
 	else /* unit u begins at u * size / count, rounded up */
-		while ((u + 1) * p->size <= e * p->count)
+		while ((u + 1) * p->size <= e * p->nunits)
 			u++;
 	*first = u * p->group;
 	*last = *first + p->group - 1;
@@ -41,7 +41,7 @@ static void find_reading_units(const struct tess_dim *p, int64_t e, int64_t *fir
 static bool is_in_runs(const struct tess_run *runs, int64_t n, int64_t e)
 {
 	for (int64_t i = 0; i < n; i++)
-		if (e >= runs[i].at && e < runs[i].at + runs[i].len)
+		if (e >= runs[i].start && e < runs[i].start + runs[i].len)
 			return true;
 	return false;
 }
@@ -51,13 +51,13 @@ static void check_rank_of_dim(const struct tess_dim *d, int32_t n, int32_t r,
                               int32_t owners[ELEMENTS_MAX])
 {
 	struct tess_run hold[PIECES], own[PIECES];
-	int64_t pieces = tess_dim_pieces(d), held = 0, owned = 0, at, first, last;
+	int64_t pieces = tess_dim_count_pieces(d), held = 0, owned = 0, at, first, last;
 
-	tess_dim_hold(d, n, r, hold);
-	tess_dim_own(d, n, r, own);
+	tess_dim_get_local_runs(d, n, r, hold);
+	tess_dim_get_owned_runs(d, n, r, own);
 	for (int64_t i = 0; i < pieces; i++) {
-		const struct tess_dim *p = tess_dim_piece(d, i, &at);
-		int64_t units = p->base->count;
+		const struct tess_dim *p = tess_dim_get_piece(d, i, &at);
+		int64_t units = p->base->nunits;
 
 		for (int64_t e = 0; e < p->size; e++) {
 			bool holds = false, owns = false;
@@ -74,14 +74,15 @@ static void check_rank_of_dim(const struct tess_dim *d, int32_t n, int32_t r,
 				ck_abort_msg("%s, %d ranks: rank %d, element %lld", d->name, (int)n,
 				             (int)r, (long long)(at + e));
 			if (holds)
-				MUST(tess_runs_find(hold, pieces, at + e) == held);
-			MUST(tess_dim_starts(p, first) <= e && e < tess_dim_starts(p, first + 1));
+				MUST(tess_runs_get_local_index(hold, pieces, at + e) == held);
+			MUST(tess_dim_get_unit_start(p, first) <= e &&
+			     e < tess_dim_get_unit_start(p, first + 1));
 			held += holds;
 			owned += owns;
 			owners[at + e] += owns;
 		}
 	}
-	MUST(tess_dim_held(d, n, r) == held && tess_dim_owned(d, n, r) == owned);
+	MUST(tess_dim_get_local_size(d, n, r) == held && tess_dim_get_owned_size(d, n, r) == owned);
 }
 
 static void check_dim_on_all_ranks(const struct tess_dim *d)
@@ -130,14 +131,14 @@ START_TEST(pieces_are_cut_each_on_its_own)
 	q.base = kv.base = base;
 	ffn.base = &ffn;
 	check_dim_on_all_ranks(&d);
-	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8);
+	ck_assert_int_eq(tess_dim_get_max_ranks(&d, &piece), 8);
 	ck_assert_ptr_eq(piece, &q);
 	d = (struct tess_dim){ .name = "mixed", .size = 96, .nparts = 3, .parts = mixed };
 	check_dim_on_all_ranks(&d);
-	ck_assert_int_eq(tess_dim_most_ranks(&d, &piece), 8); /* the second limits */
+	ck_assert_int_eq(tess_dim_get_max_ranks(&d, &piece), 8); /* the second limits */
 	ck_assert_ptr_eq(piece, &kv);
-	ck_assert_int_eq(tess_dim_pieces(&d), 3);
-	ck_assert_int_eq(tess_dim_pieces(&q), 1);
+	ck_assert_int_eq(tess_dim_count_pieces(&d), 3);
+	ck_assert_int_eq(tess_dim_count_pieces(&q), 1);
 }
 END_TEST
 
@@ -146,16 +147,16 @@ START_TEST(tokens_limit_nobody)
 	struct tess_dim tokens = make_plain_dim(3, 3), last = make_plain_dim(1, 5);
 	const struct tess_dim *piece;
 
-	tokens.empty = last.empty = last.last = true;
+	tokens.may_be_empty = last.may_be_empty = last.in_last_unit = true;
 	tokens.base = &tokens;
 	last.base = &last;
 	check_dim_on_all_ranks(&tokens);
 	check_dim_on_all_ranks(&last);
-	ck_assert_int_eq(tess_dim_most_ranks(&tokens, &piece), INT32_MAX);
-	ck_assert_int_eq(tess_dim_most_ranks(&last, &piece), INT32_MAX);
+	ck_assert_int_eq(tess_dim_get_max_ranks(&tokens, &piece), INT32_MAX);
+	ck_assert_int_eq(tess_dim_get_max_ranks(&last, &piece), INT32_MAX);
 	for (int32_t n = 1; n <= RANKS; n++) /* whoever has the last of 5 tokens */
 		for (int32_t r = 0; r < n; r++)
-			ck_assert_int_eq(tess_dim_held(&last, n, r),
+			ck_assert_int_eq(tess_dim_get_local_size(&last, n, r),
 			                 tess_edge(5, n, r) < 5 && tess_edge(5, n, r + 1) == 5);
 }
 END_TEST
@@ -166,26 +167,27 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 	struct tess_place sum = { .kind = TESS_PARTIAL },
 			  most = { .kind = TESS_PARTIAL, .op = TESS_MAX };
 	struct tess_place dim = { .kind = TESS_REPLICATE, .dim = 1 };
-	char text[TESS_PLACE_TEXT];
+	char text[TESS_PLACE_SIZE];
 
-	MUST(tess_place_same(tess_place_normal(by_part, 2), tess_shard(1)));
-	MUST(tess_place_same(tess_place_normal(tess_shard(-2), 2), tess_shard(0)));
-	MUST(tess_place_same(tess_place_normal(sum, 2), tess_partial()));
-	MUST(tess_place_same(tess_place_normal(dim, 2), tess_replicate()));
-	MUST(!tess_place_same(tess_shard(0), tess_shard(1)));
-	MUST(!tess_place_same(tess_replicate(), tess_shard(0)));
-	MUST(!tess_place_same(tess_partial(), most));
-	MUST(!tess_place_check(tess_shard(1), 2, "a") && !tess_place_check(tess_shard(-2), 2, "a"));
-	MUST(tess_place_check(tess_shard(2), 2, "a") == TESS_EINVAL &&
+	MUST(tess_place_equal(tess_place_normalize(by_part, 2), tess_place_shard(1)));
+	MUST(tess_place_equal(tess_place_normalize(tess_place_shard(-2), 2), tess_place_shard(0)));
+	MUST(tess_place_equal(tess_place_normalize(sum, 2), tess_place_partial()));
+	MUST(tess_place_equal(tess_place_normalize(dim, 2), tess_place_replicate()));
+	MUST(!tess_place_equal(tess_place_shard(0), tess_place_shard(1)));
+	MUST(!tess_place_equal(tess_place_replicate(), tess_place_shard(0)));
+	MUST(!tess_place_equal(tess_place_partial(), most));
+	MUST(!tess_place_check(tess_place_shard(1), 2, "a") &&
+	     !tess_place_check(tess_place_shard(-2), 2, "a"));
+	MUST(tess_place_check(tess_place_shard(2), 2, "a") == TESS_EINVAL &&
 	     !strcmp(tess_error(), "a: Shard(2) of a tensor with 2 axes"));
-	MUST(tess_place_check(tess_shard(-3), 2, "a") == TESS_EINVAL);
+	MUST(tess_place_check(tess_place_shard(-3), 2, "a") == TESS_EINVAL);
 	MUST(tess_place_check((struct tess_place){ .kind = TESS_PARTIAL + 1 }, 2, "a") ==
 	     TESS_EINVAL);
 	MUST(tess_place_check((struct tess_place){ .kind = TESS_ASIS - 1 }, 2, "a") == TESS_EINVAL);
 	MUST(tess_place_check(most, 2, "a") == TESS_ENOTSUP && !tess_place_check(sum, 2, "a"));
-	ck_assert_str_eq(tess_place_text(tess_shard(1), text), "Shard(1)");
-	ck_assert_str_eq(tess_place_text(tess_partial(), text), "Partial");
-	ck_assert_str_eq(tess_place_text(tess_replicate(), text), "Replicate");
+	ck_assert_str_eq(tess_place_format(tess_place_shard(1), text), "Shard(1)");
+	ck_assert_str_eq(tess_place_format(tess_place_partial(), text), "Partial");
+	ck_assert_str_eq(tess_place_format(tess_place_replicate(), text), "Replicate");
 }
 END_TEST
 

@@ -175,8 +175,8 @@ START_TEST(reads_member_by_member)
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char list[256] = "";
-		tess_status st = tess_json_members("x", cases[i].text, strlen(cases[i].text),
-		                                   append_member, list);
+		tess_status st = tess_json_read_members("x", cases[i].text, strlen(cases[i].text),
+		                                        append_member, list);
 
 		ck_assert_msg((st == TESS_OK) == !cases[i].why, "%s: %s", cases[i].text,
 		              st ? tess_error() : "accepted");

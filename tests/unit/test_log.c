@@ -41,7 +41,7 @@ START_TEST(filters)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		set_log_level(cases[i].spec);
 		for (int32_t l = TESS_ERROR; l <= TESS_DEBUG; l++)
-			ck_assert_msg(tess_log_on(l, cases[i].module) == (l <= cases[i].limit),
+			ck_assert_msg(tess_log_enabled(l, cases[i].module) == (l <= cases[i].limit),
 			              "TESSERA_LOG=%s: %s at %d",
 			              cases[i].spec ? cases[i].spec : "", cases[i].module, l);
 	}
@@ -76,9 +76,9 @@ static void log_plain_lines(void)
 
 static void log_as_rank(void)
 {
-	tess_log_rank(2, 4);
+	tess_log_set_rank(2, 4);
 	tess_log(TESS_ERROR, "gloo", "gone");
-	tess_log_rank(0, 1);
+	tess_log_set_rank(0, 1);
 	tess_log(TESS_ERROR, "gloo", "gone");
 }
 

@@ -88,7 +88,7 @@ START_TEST(reads_integers)
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_THREADS", bad[i], 1);
-		ck_assert_msg(tess_option_int("threads", 0, 64, &out) == TESS_EINVAL,
+		ck_assert_msg(tess_option_get_int("threads", 0, 64, &out) == TESS_EINVAL,
 		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
 		expect_error_part("TESSERA_THREADS=");
@@ -96,16 +96,16 @@ START_TEST(reads_integers)
 		expect_error_part("from 0 to 64");
 	}
 	setenv("TESSERA_THREADS", "64", 1);
-	ck_assert_int_eq(tess_option_int("threads", 0, 64, &out), TESS_OK);
+	ck_assert_int_eq(tess_option_get_int("threads", 0, 64, &out), TESS_OK);
 	ck_assert_int_eq(out, 64);
 	setenv("TESSERA_THREADS", "-9223372036854775808", 1);
-	ck_assert_int_eq(tess_option_int("threads", INT64_MIN, 0, &out), TESS_OK);
+	ck_assert_int_eq(tess_option_get_int("threads", INT64_MIN, 0, &out), TESS_OK);
 	ck_assert(out == INT64_MIN);
 	setenv("TESSERA_THREADS", "9223372036854775807", 1);
-	ck_assert_int_eq(tess_option_int("threads", 0, INT64_MAX, &out), TESS_OK);
+	ck_assert_int_eq(tess_option_get_int("threads", 0, INT64_MAX, &out), TESS_OK);
 	ck_assert(out == INT64_MAX);
 	setenv("TESSERA_THREADS", "9223372036854775808", 1);
-	ck_assert_int_eq(tess_option_int("threads", 0, INT64_MAX, &out), TESS_EINVAL);
+	ck_assert_int_eq(tess_option_get_int("threads", 0, INT64_MAX, &out), TESS_EINVAL);
 }
 END_TEST
 
@@ -141,7 +141,7 @@ START_TEST(reads_seconds)
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_TIMEOUT", bad[i], 1);
-		ck_assert_msg(tess_option_seconds("timeout", &out) == TESS_EINVAL,
+		ck_assert_msg(tess_option_get_seconds("timeout", &out) == TESS_EINVAL,
 		              "\"%s\" was taken", bad[i]);
 		ck_assert_int_eq(out, 77);
 		expect_error_part("TESSERA_TIMEOUT=");
@@ -149,7 +149,8 @@ START_TEST(reads_seconds)
 	}
 	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
 		setenv("TESSERA_TIMEOUT", good[i].text, 1);
-		ck_assert_msg(tess_option_seconds("timeout", &out) == TESS_OK, "%s", tess_error());
+		ck_assert_msg(tess_option_get_seconds("timeout", &out) == TESS_OK, "%s",
+		              tess_error());
 		ck_assert_msg(out == good[i].ns, "%s gives %lld", good[i].text, (long long)out);
 	}
 }
@@ -162,12 +163,12 @@ START_TEST(asks_what_was_meant)
 	expect_error_part("did you mean threads?");
 	ck_assert_int_eq(tess_option_set("unrelated", "1"), TESS_EINVAL);
 	expect_error_part("no option unrelated; ");
-	ck_assert_uint_eq(tess_distance("", ""), 0);
-	ck_assert_uint_eq(tess_distance("", "abc"), 3);
-	ck_assert_uint_eq(tess_distance("kitten", "sitting"), 3);
-	ck_assert_uint_eq(tess_distance("sitting", "kitten"), 3);
-	ck_assert_uint_eq(tess_distance("colwise", "colwise"), 0);
-	ck_assert_uint_eq(tess_distance("SHM", "shm"), 0);
+	ck_assert_uint_eq(tess_edit_distance("", ""), 0);
+	ck_assert_uint_eq(tess_edit_distance("", "abc"), 3);
+	ck_assert_uint_eq(tess_edit_distance("kitten", "sitting"), 3);
+	ck_assert_uint_eq(tess_edit_distance("sitting", "kitten"), 3);
+	ck_assert_uint_eq(tess_edit_distance("colwise", "colwise"), 0);
+	ck_assert_uint_eq(tess_edit_distance("SHM", "shm"), 0);
 }
 END_TEST
 

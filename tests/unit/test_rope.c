@@ -122,7 +122,7 @@ START_TEST(frequencies)
 		for (int64_t each = 8; each <= EACH_MAX; each += 2) {
 			struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = thetas[t] };
 
-			ck_assert_int_eq(tess_rope_table(&r, each, 2, table), TESS_OK);
+			ck_assert_int_eq(tess_rope_fill_table(&r, each, 2, table), TESS_OK);
 			for (int64_t i = 0; i < each / 2; i++) {
 				double f = pow(r.theta, -2.0 * (double)i / (double)each);
 
@@ -143,8 +143,8 @@ START_TEST(llama3_scaling)
 	float scaled[2 * EACH], table[2 * EACH];
 	double f[HALF], smooth;
 
-	ck_assert_int_eq(tess_rope_table(&r, EACH, 2, scaled), TESS_OK);
-	ck_assert_int_eq(tess_rope_table(&plain, EACH, 2, table), TESS_OK);
+	ck_assert_int_eq(tess_rope_fill_table(&r, EACH, 2, scaled), TESS_OK);
+	ck_assert_int_eq(tess_rope_fill_table(&plain, EACH, 2, table), TESS_OK);
 	for (int i = 0; i < HALF; i++) {
 		double wave = 2 * M_PI * pow(r.theta, 2.0 * i / EACH);
 
@@ -171,13 +171,13 @@ START_TEST(far_positions)
 	float *table = malloc(sizeof *table * EACH * FAR);
 
 	ck_assert_ptr_nonnull(table);
-	ck_assert_int_eq(tess_rope_table(&r, EACH, FAR, table), TESS_OK);
+	ck_assert_int_eq(tess_rope_fill_table(&r, EACH, FAR, table), TESS_OK);
 	for (int at = 0; at < FAR; at += 7)
 		MUST(table[(int64_t)at * EACH] == (float)cos(at) &&
 		     table[(int64_t)at * EACH + EACH / 2] == (float)sin(at));
 	free(table);
-	ck_assert_int_eq(tess_rope_table(&r, 7, 1, NULL), TESS_EINVAL);
-	ck_assert_int_eq(tess_rope_table(&r, 8, -1, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_rope_fill_table(&r, 7, 1, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_rope_fill_table(&r, 8, -1, NULL), TESS_EINVAL);
 }
 END_TEST
 

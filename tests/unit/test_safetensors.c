@@ -336,7 +336,7 @@ START_TEST(copies_nothing)
 
 		ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", header, 19), &f),
 		                 TESS_OK);
-		ck_assert_uint_eq(tess_safetensors_memory(f), 0);
+		ck_assert_uint_eq(tess_safetensors_get_memory(f), 0);
 		a = tess_safetensors_find(f, "a")->data;
 		b = tess_safetensors_find(f, "b")->data;
 		ck_assert_ptr_eq(a, b + 3);
@@ -346,7 +346,7 @@ START_TEST(copies_nothing)
 	}
 	setenv("TESSERA_LOAD", "copy", 1);
 	ck_assert_int_eq(tess_safetensors_open(scratch_format_path("good"), &f), TESS_OK);
-	ck_assert_uint_eq(tess_safetensors_memory(f), 8 + strlen(header) - 1 + 19);
+	ck_assert_uint_eq(tess_safetensors_get_memory(f), 8 + strlen(header) - 1 + 19);
 	tess_safetensors_close(f);
 	unsetenv("TESSERA_LOAD");
 }
@@ -361,7 +361,7 @@ START_TEST(reads_headers_alone)
 	ck_assert_int_eq(tess_safetensors_open(path, &all), TESS_OK);
 	ck_assert_msg(!tess_safetensors_open_header(path, &f), "%s", tess_error());
 	unsetenv("TESSERA_LOAD");
-	ck_assert_uint_eq(tess_safetensors_memory(f), 0);
+	ck_assert_uint_eq(tess_safetensors_get_memory(f), 0);
 	ck_assert_uint_eq(tess_safetensors_count(f), tess_safetensors_count(all));
 	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
 		const struct tess_slice *a = tess_safetensors_at(all, i),

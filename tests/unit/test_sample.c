@@ -60,7 +60,7 @@ START_TEST(as_transformers)
 	};
 	ck_assert(n > 0 && n <= VOCABULARY_MAX && (int64_t)json_array_size(want) == n);
 	ck_assert(!tess_sampling_check(&how) && !tess_sampler_new(n, &s));
-	have = tess_sampler_probabilities(s, &how, logits, seen, nseen);
+	have = tess_sampler_compute_probabilities(s, &how, logits, seen, nseen);
 	for (int64_t i = 0; i < n; i++)
 		ck_assert_msg(fabs(have[i] - json_number_value(json_array_get(want, (size_t)i))) <=
 		                      1e-6,
@@ -81,7 +81,7 @@ START_TEST(draws_follow_the_probabilities)
 	ck_assert(!tess_sampler_new(6, &s));
 	for (uint64_t i = 0; i < DRAWS; i++)
 		count[tess_sampler_draw(s, &how, logits, NULL, 0, i)]++;
-	p = tess_sampler_probabilities(s, &how, logits, NULL, 0);
+	p = tess_sampler_compute_probabilities(s, &how, logits, NULL, 0);
 	for (int i = 0; i < 6; i++) /* five standard deviations */
 		ck_assert(fabs(count[i] - DRAWS * (double)p[i]) <= 5 * sqrt(DRAWS * (double)p[i]));
 	for (int i = 0; i < 3; i++)
@@ -117,7 +117,7 @@ START_TEST(min_p_keeps_its_edge)
 	const float *have;
 
 	ck_assert(!tess_sampler_new(5, &s));
-	have = tess_sampler_probabilities(s, &how, logits, NULL, 0);
+	have = tess_sampler_compute_probabilities(s, &how, logits, NULL, 0);
 	for (int i = 0; i < 5; i++)
 		ck_assert(have[i] == (i % 2 ? 0 : 1.0f / 3));
 	tess_sampler_free(s);

@@ -40,7 +40,7 @@ START_TEST(gpt2_encodes_as_its_own_encoder_does)
 	struct tess_tokenizer *t = tokens_open(tokens_make_gpt2());
 	char *path = tokens_format_path("TOKENS_DIR", "gpt-2");
 
-	ck_assert_int_eq(tess_tokenizer_size(t), 50257);
+	ck_assert_int_eq(tess_tokenizer_vocab_size(t), 50257);
 	check_vectors_file(t, "gpt2-vectors.json");
 	tokens_check_llamacpp(t, path);
 	free(path);
@@ -270,20 +270,20 @@ START_TEST(tokens_have_names)
 {
 	struct tess_tokenizer *t = open_stories();
 
-	ck_assert_int_eq(tess_tokenizer_size(t), 512);
-	ck_assert_str_eq(tess_tokenizer_token(t, 2), "</s>");
-	ck_assert_ptr_null(tess_tokenizer_token(t, 512));
-	ck_assert_ptr_null(tess_tokenizer_token(t, -1));
-	ck_assert_int_eq(tess_tokenizer_id(t, "<0x41>"), 0x41 + 3);
-	ck_assert_int_eq(tess_tokenizer_id(t, "no such token"), -1);
-	ck_assert(tess_tokenizer_special(t, 1));
-	ck_assert(!tess_tokenizer_special(t, 400));
-	ck_assert(!tess_tokenizer_special(t, 512));
+	ck_assert_int_eq(tess_tokenizer_vocab_size(t), 512);
+	ck_assert_str_eq(tess_tokenizer_id_to_token(t, 2), "</s>");
+	ck_assert_ptr_null(tess_tokenizer_id_to_token(t, 512));
+	ck_assert_ptr_null(tess_tokenizer_id_to_token(t, -1));
+	ck_assert_int_eq(tess_tokenizer_token_to_id(t, "<0x41>"), 0x41 + 3);
+	ck_assert_int_eq(tess_tokenizer_token_to_id(t, "no such token"), -1);
+	ck_assert(tess_tokenizer_is_special(t, 1));
+	ck_assert(!tess_tokenizer_is_special(t, 400));
+	ck_assert(!tess_tokenizer_is_special(t, 512));
 	ck_assert_int_eq(tess_tokenizer_bos(t), 1);
 	ck_assert_int_eq(tess_tokenizer_eos(t), 2);
 	tess_tokenizer_close(t);
 	tess_tokenizer_close(NULL);
-	tess_decoding_close(NULL);
+	tess_decode_stream_close(NULL);
 }
 END_TEST
 

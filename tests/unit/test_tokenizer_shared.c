@@ -28,7 +28,7 @@ static void check_tokenizer(const char *name, const char *llamacpp, bool vectors
 	int64_t begin = tess_now();
 
 	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
-	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_size(t),
+	printf("%s: %d tokens, opened in %.3f s\n", name, tess_tokenizer_vocab_size(t),
 	       (double)(tess_now() - begin) / 1e9);
 	if (vectors) {
 		ck_assert_int_ge(asprintf(&path, "%s/vectors.json", dir), 0);

@@ -202,16 +202,16 @@ static bool is_utf8(const char *s, size_t n)
 void tokens_check_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
                          bool skip_special)
 {
-	struct tess_decoding *d;
+	struct tess_decode_stream *d;
 	const char *part;
 	size_t len, at = 0, got;
 	char *whole;
 
 	ck_assert_int_eq(tess_tokenizer_decode(t, ids, n, skip_special, &whole, &len), TESS_OK);
-	ck_assert_int_eq(tess_decoding_open(t, skip_special, &d), TESS_OK);
+	ck_assert_int_eq(tess_decode_stream_open(t, skip_special, &d), TESS_OK);
 	for (size_t i = 0; i <= n; i++) {
-		tess_status st = i < n ? tess_decoding_push(d, ids[i], &part, &got)
-		                       : tess_decoding_end(d, &part, &got);
+		tess_status st = i < n ? tess_decode_stream_push(d, ids[i], &part, &got)
+		                       : tess_decode_stream_finish(d, &part, &got);
 
 		MUST(!st && at + got <= len);
 		MUST(!got || memcmp(whole + at, part, got) == 0);
@@ -219,6 +219,6 @@ void tokens_check_stream(const struct tess_tokenizer *t, const int32_t *ids, siz
 		at += got;
 	}
 	ck_assert_uint_eq(at, len);
-	tess_decoding_close(d);
+	tess_decode_stream_close(d);
 	free(whole);
 }

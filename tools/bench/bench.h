@@ -24,19 +24,19 @@ enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };
 /* Sends to the next rank and receives from the one before. */
 #define BENCH_SEND_RECV TESS_SEND
 
-struct bench_ask {
+struct bench_options {
 	int32_t ranks; /* 0: not said */
 	int32_t kind, dtype, op, root, sum;
-	uint64_t least, most; /* bytes */
+	uint64_t min_bytes, max_bytes; /* bytes */
 	int32_t factor; /* from one size to the next */
 	double seconds; /* of each cell */
 	int32_t samples; /* of each cell, at most */
-	bool in_place, own, limit, check, json;
+	bool in_place, private_memory, limit, check, json;
 	const char *svg; /* a file, or NULL */
 };
 
 struct bench_cell {
-	double us, fastest; /* the median, and the least, of the slowest rank */
+	double us, min_us; /* the median, and the least, of the slowest rank */
 	int32_t samples; /* 0: not measured */
 	int64_t wrong; /* elements, on all ranks; -1: not checked */
 };
@@ -47,9 +47,9 @@ struct bench_row {
 };
 
 struct bench_result {
-	const struct bench_ask *ask;
+	const struct bench_options *options;
 	int32_t nranks, ncpus;
-	double ready; /* seconds from the start of the command until all ranks had met; 0: not known */
+	double startup_seconds; /* seconds from the start of the command until all ranks had met; 0: not known */
 	const char *backend;
 	bool shared; /* tensors lie in memory that the ranks share */
 	bool has[BENCH_SERIES];
@@ -61,12 +61,12 @@ struct bench_result {
 
 struct bench_call {
 	struct tess_group *group;
-	const struct bench_ask *ask;
+	const struct bench_options *options;
 	int32_t rank, n, series;
 	size_t width;
 	char *src, *dst; /* equal: in place */
-	uint64_t room; /* bytes of each */
-	/* bench_call_size */
+	uint64_t capacity; /* bytes of each */
+	/* bench_call_set_count */
 	uint64_t count; /* as in tess_coll */
 	struct tess_coll coll;
 	struct tess_sum sum;
@@ -75,41 +75,41 @@ struct bench_call {
 
 const char *bench_kind_name(int32_t kind);
 /* Elements of one rank for a vector of `bytes`; 0: too few for these ranks. */
-uint64_t bench_count(const struct bench_ask *a, int32_t n, uint64_t bytes);
+uint64_t bench_count_elements(const struct bench_options *a, int32_t n, uint64_t bytes);
 /* Bytes of the whole vector. */
-uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count);
+uint64_t bench_get_vector_bytes(const struct bench_options *a, int32_t n, uint64_t count);
 /* Bytes that `rank` gives, and that it gets, in a call of `count`. */
-uint64_t bench_give(const struct bench_ask *a, int32_t n, int32_t rank, int32_t series,
-                    uint64_t count);
-uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count);
+uint64_t bench_get_src_bytes(const struct bench_options *a, int32_t n, int32_t rank, int32_t series,
+                             uint64_t count);
+uint64_t bench_get_dst_bytes(const struct bench_options *a, int32_t n, uint64_t count);
 /* What each call of `count` is, before the first of them. */
-void bench_call_size(struct bench_call *c, uint64_t count);
+void bench_call_set_count(struct bench_call *c, uint64_t count);
 tess_status bench_call_run(struct bench_call *c);
 /* Collective: fills, calls once, and counts the wrong elements of all ranks. */
 tess_status bench_call_check(struct bench_call *c, int64_t *wrong);
 
 /* ---- a rank: rank.c -------------------------------------------------------------------------- */
 
-/* Measures and, on rank 0, tells. `ask` is a struct bench_ask. TESS_EBUG: elements were wrong. */
-tess_status bench_rank(struct tess_world *w, void *ask);
+/* Measures and, on rank 0, tells. `ask` is a struct bench_options. TESS_EBUG: elements were wrong. */
+tess_status bench_run_rank(struct tess_world *w, void *options);
 
 /* ---- what is told: table.c, chart.c ---------------------------------------------------------- */
 
 /* "exact", "fast"; of kinds that have no sum, the kind. */
-const char *bench_series_name(const struct bench_ask *a, int32_t series);
+const char *bench_series_name(const struct bench_options *a, int32_t series);
 /*
  * GB/s: `bytes` over the time, times what hardware has to carry of them, so that it can be held against the
  * speed of a link whatever the kind and the ranks.
  */
-double bench_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series);
+double bench_compute_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series);
 /* "64 KiB" */
-void bench_size_text(uint64_t bytes, char text[static 32]);
+void bench_format_size(uint64_t bytes, char text[static 32]);
 
-void bench_table_head(const struct bench_result *b);
-void bench_table_row(const struct bench_result *b, const struct bench_row *r);
-void bench_table_end(const struct bench_result *b);
-tess_status bench_json(const struct bench_result *b);
+void bench_print_head(const struct bench_result *b);
+void bench_print_row(const struct bench_result *b, const struct bench_row *r);
+void bench_print_end(const struct bench_result *b);
+tess_status bench_print_json(const struct bench_result *b);
 /* A chart of times and bus bandwidths over sizes that stands by itself. */
-tess_status bench_chart(const struct bench_result *b, FILE *f);
+tess_status bench_write_chart(const struct bench_result *b, FILE *f);
 
 #endif

@@ -16,56 +16,56 @@ const char *bench_kind_name(int32_t kind)
 	return kind == BENCH_SEND_RECV ? "send_recv" : tess_kind_name(kind);
 }
 
-static bool blocks_in(int32_t kind)
+static bool has_src_blocks(int32_t kind)
 {
 	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
 }
 
-static bool blocks_out(int32_t kind)
+static bool has_dst_blocks(int32_t kind)
 {
 	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
 }
 
-static uint64_t blocks(const struct bench_ask *a, int32_t n)
+static uint64_t count_blocks(const struct bench_options *a, int32_t n)
 {
-	return blocks_in(a->kind) || blocks_out(a->kind) ? (uint64_t)n : 1;
+	return has_src_blocks(a->kind) || has_dst_blocks(a->kind) ? (uint64_t)n : 1;
 }
 
-uint64_t bench_count(const struct bench_ask *a, int32_t n, uint64_t bytes)
+uint64_t bench_count_elements(const struct bench_options *a, int32_t n, uint64_t bytes)
 {
-	return a->kind == TESS_BARRIER ? 0 : bytes / tess_width(a->dtype) / blocks(a, n);
+	return a->kind == TESS_BARRIER ? 0 : bytes / tess_width(a->dtype) / count_blocks(a, n);
 }
 
-uint64_t bench_bytes(const struct bench_ask *a, int32_t n, uint64_t count)
+uint64_t bench_get_vector_bytes(const struct bench_options *a, int32_t n, uint64_t count)
 {
-	return count * blocks(a, n) * tess_width(a->dtype);
+	return count * count_blocks(a, n) * tess_width(a->dtype);
 }
 
-static int64_t vectors_of(int32_t series, int32_t n, int32_t rank)
+static int64_t count_vectors(int32_t series, int32_t n, int32_t rank)
 {
 	const struct tess_sum s = { .ntree = 1, .n = units };
 
 	return series == BENCH_EXACT ? tess_sum_nodes(&s, n, rank) : 1;
 }
 
-uint64_t bench_give(const struct bench_ask *a, int32_t n, int32_t rank, int32_t series,
-                    uint64_t count)
+uint64_t bench_get_src_bytes(const struct bench_options *a, int32_t n, int32_t rank, int32_t series,
+                             uint64_t count)
 {
-	uint64_t elements = blocks_in(a->kind) ? count * (uint64_t)n : count;
+	uint64_t elements = has_src_blocks(a->kind) ? count * (uint64_t)n : count;
 
-	return elements * (uint64_t)vectors_of(series, n, rank) * tess_width(a->dtype);
+	return elements * (uint64_t)count_vectors(series, n, rank) * tess_width(a->dtype);
 }
 
-uint64_t bench_get(const struct bench_ask *a, int32_t n, uint64_t count)
+uint64_t bench_get_dst_bytes(const struct bench_options *a, int32_t n, uint64_t count)
 {
-	return (blocks_out(a->kind) ? count * (uint64_t)n : count) * tess_width(a->dtype);
+	return (has_dst_blocks(a->kind) ? count * (uint64_t)n : count) * tess_width(a->dtype);
 }
 
 /* ---- making it --------------------------------------------------------------------------------- */
 
-void bench_call_size(struct bench_call *c, uint64_t count)
+void bench_call_set_count(struct bench_call *c, uint64_t count)
 {
-	const struct bench_ask *a = c->ask;
+	const struct bench_options *a = c->options;
 
 	c->count = count;
 	for (int32_t i = 0; i < c->n; i++)
@@ -83,39 +83,40 @@ void bench_call_size(struct bench_call *c, uint64_t count)
 	};
 	c->sum = (struct tess_sum){ .ntree = 1,
 		                    .n = units,
-		                    .count = count * blocks(a, c->n),
+		                    .count = count * count_blocks(a, c->n),
 		                    .share = a->kind == TESS_REDUCE_SCATTER ? c->share : NULL,
 		                    .where = "bench" };
 }
 
 /* The part of every other rank's vector that this one needs, into memory of its own. */
-static void copy_in(const struct bench_call *c)
+static void copy_peer_parts(const struct bench_call *c)
 {
-	const struct tess_shared_region *room = tess_group_find_region(c->group, c->src, c->room);
-	uint64_t each = bench_bytes(c->ask, c->n, c->count) / (uint64_t)c->n;
+	const struct tess_shared_region *region =
+		tess_group_find_region(c->group, c->src, c->capacity);
+	uint64_t each = bench_get_vector_bytes(c->options, c->n, c->count) / (uint64_t)c->n;
 
 	for (int32_t i = 1; i < c->n; i++) {
-		const char *theirs = room->peer[(c->rank + i) % c->n];
+		const char *theirs = region->peer[(c->rank + i) % c->n];
 
 		memcpy(c->dst + (uint64_t)i * each, theirs + (uint64_t)c->rank * each, each);
 	}
 }
 
-static tess_status both_ways(struct bench_call *c)
+static tess_status send_and_receive(struct bench_call *c)
 {
-	struct tess_coll there = c->coll, back = c->coll;
+	struct tess_coll send = c->coll, recv = c->coll;
 	struct tess_work *out = NULL, *in = NULL;
 	tess_status st;
 
-	there.kind = TESS_SEND;
-	there.peer = (c->rank + 1) % c->n;
-	there.dst = NULL;
-	back.kind = TESS_RECV;
-	back.peer = (c->rank + c->n - 1) % c->n;
-	back.src = NULL;
-	st = tess_group_start(c->group, &back, &in);
+	send.kind = TESS_SEND;
+	send.peer = (c->rank + 1) % c->n;
+	send.dst = NULL;
+	recv.kind = TESS_RECV;
+	recv.peer = (c->rank + c->n - 1) % c->n;
+	recv.src = NULL;
+	st = tess_group_start(c->group, &recv, &in);
 	if (!st)
-		st = tess_group_start(c->group, &there, &out);
+		st = tess_group_start(c->group, &send, &out);
 	if (!st)
 		st = tess_work_wait(out, 0);
 	if (!st)
@@ -129,17 +130,17 @@ tess_status bench_call_run(struct bench_call *c)
 {
 	switch (c->series) {
 	case BENCH_IN_OUT:
-		copy_in(c);
+		copy_peer_parts(c);
 		/* fallthrough */
 	case BENCH_IN:
-		copy_in(c);
+		copy_peer_parts(c);
 		return TESS_OK;
 	case BENCH_EXACT:
 		return tess_group_sum(c->group, &c->sum, (const float *)(const void *)c->src,
 		                      (float *)(void *)c->dst);
 	default:
-		return c->ask->kind == BENCH_SEND_RECV ? both_ways(c)
-		                                       : tess_group_run(c->group, &c->coll);
+		return c->options->kind == BENCH_SEND_RECV ? send_and_receive(c)
+		                                           : tess_group_run(c->group, &c->coll);
 	}
 }
 
@@ -148,7 +149,7 @@ tess_status bench_call_run(struct bench_call *c)
 enum { CHUNK = 512 };
 
 /* Element i of a vector of `from`. What is reduced is 1 or 2: every order and type gives the same. */
-static void write_element(const struct bench_ask *a, int32_t from, int64_t vector, uint64_t i,
+static void write_element(const struct bench_options *a, int32_t from, int64_t vector, uint64_t i,
                           char *to)
 {
 	uint64_t h = (i + 1) * 0x9e3779b97f4a7c15u ^
@@ -181,8 +182,8 @@ static void write_element(const struct bench_ask *a, int32_t from, int64_t vecto
 	}
 }
 
-static void write_elements(const struct bench_ask *a, int32_t from, int64_t vector, uint64_t begin,
-                           uint64_t n, char *to)
+static void write_elements(const struct bench_options *a, int32_t from, int64_t vector,
+                           uint64_t begin, uint64_t n, char *to)
 {
 	size_t width = tess_width(a->dtype);
 
@@ -191,27 +192,27 @@ static void write_elements(const struct bench_ask *a, int32_t from, int64_t vect
 }
 
 /* What `from` gives: elements [begin, begin + m) of it, all ranks' together where they are reduced. */
-static void expect(const struct bench_call *c, int32_t from, uint64_t begin, uint64_t m,
-                   char *scratch, const void **part, char *want)
+static void compute_expected(const struct bench_call *c, int32_t from, uint64_t begin, uint64_t m,
+                             char *scratch, const void **part, char *expected)
 {
 	uint64_t step = CHUNK * c->width;
 	int32_t parts = 0;
 
-	if (!tess_kind_reduces(c->ask->kind)) {
-		write_elements(c->ask, from, 0, begin, m, want);
+	if (!tess_kind_reduces(c->options->kind)) {
+		write_elements(c->options, from, 0, begin, m, expected);
 		return;
 	}
 	for (int32_t r = 0; r < c->n; r++)
-		for (int64_t v = 0; v < vectors_of(c->series, c->n, r); v++) {
+		for (int64_t v = 0; v < count_vectors(c->series, c->n, r); v++) {
 			char *to = scratch + (uint64_t)parts * step;
 
-			write_elements(c->ask, r, v, begin, m, to);
+			write_elements(c->options, r, v, begin, m, to);
 			part[parts++] = to;
 		}
-	tess_reduce(c->ask->dtype, c->ask->op, part, parts, m, want);
+	tess_reduce(c->options->dtype, c->options->op, part, parts, m, expected);
 }
 
-static int64_t differ(const char *a, const char *b, uint64_t n, size_t width)
+static int64_t count_differences(const char *a, const char *b, uint64_t n, size_t width)
 {
 	int64_t wrong = 0;
 
@@ -223,11 +224,12 @@ static int64_t differ(const char *a, const char *b, uint64_t n, size_t width)
 }
 
 /* Block `b` of what came. */
-static int64_t judge_block(const struct bench_call *c, uint64_t b, char *scratch, const void **part,
-                           char *want)
+static int64_t check_block(const struct bench_call *c, uint64_t b, char *scratch, const void **part,
+                           char *expected)
 {
-	const struct bench_ask *a = c->ask;
-	bool in = blocks_in(a->kind), out = blocks_out(a->kind), in_place = c->src == c->dst;
+	const struct bench_options *a = c->options;
+	bool in = has_src_blocks(a->kind), out = has_dst_blocks(a->kind),
+	     in_place = c->src == c->dst;
 	int32_t from = out                    ? (int32_t)b
 	               : a->kind == TESS_SEND ? (c->rank + c->n - 1) % c->n
 	                                      : a->root;
@@ -241,15 +243,15 @@ static int64_t judge_block(const struct bench_call *c, uint64_t b, char *scratch
 	for (uint64_t i = 0; i < c->count; i += CHUNK) {
 		uint64_t m = c->count - i < CHUNK ? c->count - i : CHUNK;
 
-		expect(c, from, begin + i, m, scratch, part, want);
-		wrong += differ(c->dst + (at + i) * c->width, want, m, c->width);
+		compute_expected(c, from, begin + i, m, scratch, part, expected);
+		wrong += count_differences(c->dst + (at + i) * c->width, expected, m, c->width);
 	}
 	return wrong;
 }
 
-static tess_status judge(const struct bench_call *c, int64_t *wrong)
+static tess_status check_result(const struct bench_call *c, int64_t *wrong)
 {
-	const struct bench_ask *a = c->ask;
+	const struct bench_options *a = c->options;
 	bool reads = a->kind != TESS_BARRIER &&
 	             ((a->kind != TESS_REDUCE && a->kind != TESS_GATHER) || c->rank == a->root);
 	size_t parts = 0, chunk = CHUNK * c->width;
@@ -257,7 +259,7 @@ static tess_status judge(const struct bench_call *c, int64_t *wrong)
 	char *scratch;
 
 	for (int32_t r = 0; r < c->n; r++)
-		parts += (size_t)vectors_of(c->series, c->n, r);
+		parts += (size_t)count_vectors(c->series, c->n, r);
 	part = calloc(parts, sizeof *part);
 	scratch = malloc((parts + 1) * chunk + 1);
 	if (!part || !scratch) {
@@ -266,8 +268,8 @@ static tess_status judge(const struct bench_call *c, int64_t *wrong)
 		return tess_fail(TESS_ENOMEM, "no memory to check %zu vectors", parts);
 	}
 	*wrong = 0;
-	for (uint64_t b = 0; reads && b < (blocks_out(a->kind) ? (uint64_t)c->n : 1); b++)
-		*wrong += judge_block(c, b, scratch, part, scratch + parts * chunk);
+	for (uint64_t b = 0; reads && b < (has_dst_blocks(a->kind) ? (uint64_t)c->n : 1); b++)
+		*wrong += check_block(c, b, scratch, part, scratch + parts * chunk);
 	free(part);
 	free(scratch);
 	return TESS_OK;
@@ -275,22 +277,22 @@ static tess_status judge(const struct bench_call *c, int64_t *wrong)
 
 tess_status bench_call_check(struct bench_call *c, int64_t *wrong)
 {
-	const struct bench_ask *a = c->ask;
-	uint64_t vector = blocks_in(a->kind) ? c->count * (uint64_t)c->n : c->count;
+	const struct bench_options *a = c->options;
+	uint64_t vector = has_src_blocks(a->kind) ? c->count * (uint64_t)c->n : c->count;
 	bool moved = c->src == c->dst &&
 	             (a->kind == TESS_ALL_GATHER || (a->kind == TESS_GATHER && c->rank == a->root));
 	char *src = c->src + (moved ? (uint64_t)c->rank * vector * c->width : 0);
 	int64_t mine, all;
 	tess_status st = TESS_OK;
 
-	memset(c->dst, 0xff, bench_get(a, c->n, c->count));
-	for (int64_t v = 0; v < vectors_of(c->series, c->n, c->rank); v++)
+	memset(c->dst, 0xff, bench_get_dst_bytes(a, c->n, c->count));
+	for (int64_t v = 0; v < count_vectors(c->series, c->n, c->rank); v++)
 		write_elements(a, c->rank, v, 0, vector, src + (uint64_t)v * vector * c->width);
 	st = tess_barrier(c->group, "bench");
 	if (!st)
 		st = bench_call_run(c);
 	if (!st)
-		st = judge(c, &mine);
+		st = check_result(c, &mine);
 	if (!st)
 		st = tess_all_reduce(c->group, &mine, &all, 1, TESS_I64, TESS_SUM, "bench");
 	if (!st)

@@ -16,16 +16,16 @@ struct panel {
 	const char *title;
 	double (*value)(const struct bench_result *b, const struct bench_row *r, int32_t series);
 	double x; /* of its left edge */
-	double least, most; /* powers of ten */
+	double min_power, max_power; /* powers of ten */
 };
 
-static double time_of(const struct bench_result *b, const struct bench_row *r, int32_t series)
+static double get_time(const struct bench_result *b, const struct bench_row *r, int32_t series)
 {
 	(void)b;
 	return r->cell[series].us;
 }
 
-static double at_size(const struct panel *p, uint64_t bytes)
+static double compute_x(const struct panel *p, uint64_t bytes)
 {
 	double lo = log2((double)p->b->row[0].bytes);
 	double hi = log2((double)p->b->row[p->b->nrows - 1].bytes);
@@ -33,14 +33,14 @@ static double at_size(const struct panel *p, uint64_t bytes)
 	return p->x + (hi > lo ? (log2((double)bytes) - lo) / (hi - lo) : 0.5) * PANEL;
 }
 
-static double at_value(const struct panel *p, double value)
+static double compute_y(const struct panel *p, double value)
 {
-	return TOP + TALL - (log10(value) - p->least) / (p->most - p->least) * TALL;
+	return TOP + TALL - (log10(value) - p->min_power) / (p->max_power - p->min_power) * TALL;
 }
 
 static void find_range(struct panel *p)
 {
-	double least = INFINITY, most = 0;
+	double min = INFINITY, max = 0;
 
 	for (size_t i = 0; i < p->b->nrows; i++)
 		for (int32_t s = 0; s < BENCH_SERIES; s++) {
@@ -48,13 +48,13 @@ static void find_range(struct panel *p)
 
 			if (v <= 0)
 				continue;
-			least = v < least ? v : least;
-			most = v > most ? v : most;
+			min = v < min ? v : min;
+			max = v > max ? v : max;
 		}
-	p->least = most > 0 ? floor(log10(least)) : 0;
-	p->most = most > 0 ? ceil(log10(most)) : 1;
-	if (p->most <= p->least)
-		p->most = p->least + 1;
+	p->min_power = max > 0 ? floor(log10(min)) : 0;
+	p->max_power = max > 0 ? ceil(log10(max)) : 1;
+	if (p->max_power <= p->min_power)
+		p->max_power = p->min_power + 1;
 }
 
 static void draw_axes(const struct panel *p, FILE *f)
@@ -65,17 +65,17 @@ static void draw_axes(const struct panel *p, FILE *f)
 
 	fprintf(f, "<text class=\"title\" x=\"%.1f\" y=\"%d\">%s</text>\n", p->x, TOP - 14,
 	        p->title);
-	for (double power = p->least; power <= p->most; power++) {
-		double y = at_value(p, pow(10, power));
+	for (double power = p->min_power; power <= p->max_power; power++) {
+		double y = compute_y(p, pow(10, power));
 
 		fprintf(f, "<path class=\"grid\" d=\"M%.1f %.1fh%d\"/>\n", p->x, y, PANEL);
 		fprintf(f, "<text class=\"y\" x=\"%.1f\" y=\"%.1f\">%g</text>\n", p->x - 8, y + 4,
 		        pow(10, power));
 	}
 	for (size_t i = 0; i < b->nrows; i += every) {
-		double x = at_size(p, b->row[i].bytes);
+		double x = compute_x(p, b->row[i].bytes);
 
-		bench_size_text(b->row[i].bytes, size);
+		bench_format_size(b->row[i].bytes, size);
 		fprintf(f, "<path class=\"grid\" d=\"M%.1f %dv%d\"/>\n", x, TOP, TALL);
 		fprintf(f, "<text class=\"x\" x=\"%.1f\" y=\"%d\">%s</text>\n", x, TOP + TALL + 20,
 		        size);
@@ -93,7 +93,7 @@ static void draw_series(const struct panel *p, int32_t series, FILE *f)
 
 		if (v <= 0)
 			continue;
-		fprintf(f, "%c%.1f %.1f", join, at_size(p, b->row[i].bytes), at_value(p, v));
+		fprintf(f, "%c%.1f %.1f", join, compute_x(p, b->row[i].bytes), compute_y(p, v));
 		join = 'L';
 	}
 	fprintf(f, "\"/>\n");
@@ -102,9 +102,9 @@ static void draw_series(const struct panel *p, int32_t series, FILE *f)
 
 		if (v <= 0)
 			continue;
-		bench_size_text(b->row[i].bytes, size);
+		bench_format_size(b->row[i].bytes, size);
 		fprintf(f, "<circle class=\"s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\">", (int)series,
-		        at_size(p, b->row[i].bytes), at_value(p, v));
+		        compute_x(p, b->row[i].bytes), compute_y(p, v));
 		fprintf(f, "<title>%s: %.*f</title></circle>\n", size,
 		        v < 10     ? 3
 		        : v < 1000 ? 1
@@ -127,7 +127,7 @@ static void draw_head(const struct bench_result *b, FILE *f)
 	/* which can be told apart, and from white and black */
 	static const char *const colors[BENCH_SERIES] = { "#2f81f7", "#d9730d", "#2da44e",
 		                                          "#a371f7" };
-	const struct bench_ask *a = b->ask;
+	const struct bench_options *a = b->options;
 	bool reduces = tess_kind_reduces(a->kind);
 	double x = LEFT;
 
@@ -162,13 +162,13 @@ static void draw_head(const struct bench_result *b, FILE *f)
 	}
 }
 
-tess_status bench_chart(const struct bench_result *b, FILE *f)
+tess_status bench_write_chart(const struct bench_result *b, FILE *f)
 {
 	struct panel panels[] = {
-		{ .b = b, .title = "time (us)", .value = time_of, .x = LEFT },
+		{ .b = b, .title = "time (us)", .value = get_time, .x = LEFT },
 		{ .b = b,
 		  .title = "bus bandwidth (GB/s)",
-		  .value = bench_busbw,
+		  .value = bench_compute_busbw,
 		  .x = LEFT + APART },
 	};
 
@@ -178,6 +178,6 @@ tess_status bench_chart(const struct bench_result *b, FILE *f)
 			draw_panel(&panels[i], f);
 	fprintf(f, "</svg>\n");
 	if (fflush(f) || ferror(f))
-		return tess_fail(TESS_EIO, "--svg %s: %s", b->ask->svg, strerror(errno));
+		return tess_fail(TESS_EIO, "--svg %s: %s", b->options->svg, strerror(errno));
 	return TESS_OK;
 }

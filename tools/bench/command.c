@@ -90,21 +90,22 @@ static const struct option options[] = {
 	{ 0 },
 };
 
-static const uint64_t most_bytes = UINT64_C(4) << 30;
+static const uint64_t max_bytes = UINT64_C(4) << 30;
 
 /* ---- arguments -------------------------------------------------------------------------------------- */
 
-static tess_status whole(const char *name, const char *text, int64_t lo, int64_t hi, int32_t *out)
+static tess_status parse_integer_option(const char *name, const char *text, int64_t lo, int64_t hi,
+                                        int32_t *out)
 {
 	int64_t v;
-	tess_status st = tess_tool_whole(name, text, lo, hi, &v);
+	tess_status st = tess_tool_parse_integer(name, text, lo, hi, &v);
 
 	if (!st)
 		*out = (int32_t)v;
 	return st;
 }
 
-static tess_status size(const char *name, const char *text, uint64_t *out)
+static tess_status parse_size_option(const char *name, const char *text, uint64_t *out)
 {
 	static const char letters[] = "KMG";
 	unsigned long long v;
@@ -119,7 +120,7 @@ static tess_status size(const char *name, const char *text, uint64_t *out)
 		shift = 10 * (int)(letter - letters + 1);
 		end++;
 	}
-	if (*text < '0' || *text > '9' || *end || errno || !v || v > most_bytes >> shift)
+	if (*text < '0' || *text > '9' || *end || errno || !v || v > max_bytes >> shift)
 		return tess_fail(TESS_EINVAL,
 		                 "%s %s: must be a number of bytes from 1 to 4G, as "
 		                 "4096 or 4K",
@@ -129,8 +130,8 @@ static tess_status size(const char *name, const char *text, uint64_t *out)
 }
 
 /* The number from `lo` to `hi` whose name is `text`. */
-static tess_status named(const char *option, const char *text, int32_t lo, int32_t hi,
-                         const char *(*name)(int32_t), int32_t *out)
+static tess_status parse_name_option(const char *option, const char *text, int32_t lo, int32_t hi,
+                                     const char *(*name)(int32_t), int32_t *out)
 {
 	char all[160] = "";
 	size_t len = 0;
@@ -149,7 +150,7 @@ static tess_status named(const char *option, const char *text, int32_t lo, int32
 	return tess_fail(TESS_EINVAL, "%s %s: must be %s", option, text, all);
 }
 
-static const char *sum_name(int32_t sum)
+static const char *get_sum_name(int32_t sum)
 {
 	static const char *const names[] = {
 		[BENCH_BOTH] = "both", [BENCH_ONLY_EXACT] = "exact", [BENCH_ONLY_FAST] = "fast"
@@ -158,34 +159,36 @@ static const char *sum_name(int32_t sum)
 	return names[sum];
 }
 
-static tess_status set(struct bench_ask *a, int opt, const char *text)
+static tess_status set_bench_option(struct bench_options *a, int opt, const char *text)
 {
 	char *end;
 
 	switch (opt) {
 	case 'n':
-		return whole("-n", text, 1, 1024, &a->ranks);
+		return parse_integer_option("-n", text, 1, 1024, &a->ranks);
 	case 'b':
-		return size("-b", text, &a->least);
+		return parse_size_option("-b", text, &a->min_bytes);
 	case 'e':
-		return size("-e", text, &a->most);
+		return parse_size_option("-e", text, &a->max_bytes);
 	case 'f':
-		return whole("-f", text, 2, 1 << 20, &a->factor);
+		return parse_integer_option("-f", text, 2, 1 << 20, &a->factor);
 	case OPT_BACKEND:
 		return tess_option_set("backend", text);
 	case OPT_KIND:
-		return named("--kind", text, TESS_BARRIER, BENCH_SEND_RECV, bench_kind_name,
-		             &a->kind);
+		return parse_name_option("--kind", text, TESS_BARRIER, BENCH_SEND_RECV,
+		                         bench_kind_name, &a->kind);
 	case OPT_DTYPE:
-		return named("--dtype", text, TESS_F32, TESS_U8, tess_dtype_name, &a->dtype);
+		return parse_name_option("--dtype", text, TESS_F32, TESS_U8, tess_dtype_name,
+		                         &a->dtype);
 	case OPT_OP:
-		return named("--op", text, TESS_SUM, TESS_BXOR, tess_op_name, &a->op);
+		return parse_name_option("--op", text, TESS_SUM, TESS_BXOR, tess_op_name, &a->op);
 	case OPT_ROOT:
-		return whole("--root", text, 0, 1023, &a->root);
+		return parse_integer_option("--root", text, 0, 1023, &a->root);
 	case OPT_SUM:
-		return named("--sum", text, BENCH_BOTH, BENCH_ONLY_FAST, sum_name, &a->sum);
+		return parse_name_option("--sum", text, BENCH_BOTH, BENCH_ONLY_FAST, get_sum_name,
+		                         &a->sum);
 	case OPT_SAMPLES:
-		return whole("--samples", text, 5, 1000000, &a->samples);
+		return parse_integer_option("--samples", text, 5, 1000000, &a->samples);
 	case OPT_SECONDS:
 		a->seconds = strtod(text, &end);
 		if (end == text || *end || !(a->seconds > 0 && a->seconds <= 3600))
@@ -194,7 +197,7 @@ static tess_status set(struct bench_ask *a, int opt, const char *text)
 		return TESS_OK;
 	default:
 		a->in_place |= opt == OPT_IN_PLACE;
-		a->own |= opt == OPT_OWN;
+		a->private_memory |= opt == OPT_OWN;
 		a->limit |= opt == OPT_LIMIT;
 		a->json |= opt == OPT_JSON;
 		a->check &= opt != OPT_NO_CHECK;
@@ -205,15 +208,15 @@ static tess_status set(struct bench_ask *a, int opt, const char *text)
 }
 
 /* What does not go together. */
-static tess_status judge(const struct bench_ask *a)
+static tess_status check_bench_options(const struct bench_options *a)
 {
 	bool sums = a->kind == TESS_ALL_REDUCE || a->kind == TESS_REDUCE_SCATTER;
 	bool moves = a->kind == TESS_BARRIER || a->kind == BENCH_SEND_RECV;
 
-	if (a->least > a->most)
+	if (a->min_bytes > a->max_bytes)
 		return tess_fail(TESS_EINVAL,
-		                 "-b is more than -e: %" PRIu64 " and %" PRIu64 " bytes", a->least,
-		                 a->most);
+		                 "-b is more than -e: %" PRIu64 " and %" PRIu64 " bytes",
+		                 a->min_bytes, a->max_bytes);
 	if (tess_kind_reduces(a->kind) && a->op >= TESS_BAND && a->dtype <= TESS_F16)
 		return tess_fail(TESS_EINVAL, "--op %s is for whole numbers, not for %s",
 		                 tess_op_name(a->op), tess_dtype_name(a->dtype));
@@ -234,7 +237,7 @@ static tess_status judge(const struct bench_ask *a)
 }
 
 /* TESS_PENDING: --help was printed. */
-static tess_status parse(int argc, char **argv, struct bench_ask *a)
+static tess_status parse_bench_options(int argc, char **argv, struct bench_options *a)
 {
 	tess_status st = TESS_OK;
 	int opt;
@@ -244,52 +247,52 @@ static tess_status parse(int argc, char **argv, struct bench_ask *a)
 		if (opt == 'h')
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		if (opt == ':' || opt == '?')
-			st = tess_tool_refuse_option("bench", opt, argv[optind - 1]);
+			st = tess_tool_fail_option("bench", opt, argv[optind - 1]);
 		else
-			st = set(a, opt, optarg);
+			st = set_bench_option(a, opt, optarg);
 	}
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
 		               optind == argc ? "what is to be measured? say comm"
 		                              : "comm is all that can be measured");
-	return st ? st : judge(a);
+	return st ? st : check_bench_options(a);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------- */
 
-static tess_status run(struct bench_ask *a, char **argv, int *exit_status)
+static tess_status run_bench(struct bench_options *a, char **argv, int *exit_status)
 {
-	struct tess_rank_env seat;
+	struct tess_rank_env env;
 	tess_status st = tess_option_set("reduce", "exact");
 
 	if (!st)
-		st = tess_rank_env_read(&seat);
+		st = tess_rank_env_read(&env);
 	if (st)
 		return st;
-	if (!seat.alone)
-		return tess_tool_join(a->ranks, &seat, bench_rank, a);
+	if (!env.alone)
+		return tess_tool_join_job(a->ranks, &env, bench_run_rank, a);
 	if (!a->ranks)
 		a->ranks = 2;
-	return tess_tool_ranks(a->ranks, argv, bench_rank, a, exit_status);
+	return tess_tool_run_ranks(a->ranks, argv, bench_run_rank, a, exit_status);
 }
 
 int tess_tool_bench(int argc, char **argv)
 {
-	struct bench_ask a = { .kind = TESS_ALL_REDUCE,
-		               .dtype = TESS_F32,
-		               .op = TESS_SUM,
-		               .least = 4,
-		               .most = 64 << 20,
-		               .factor = 4,
-		               .seconds = 0.25,
-		               .samples = 200,
-		               .check = true };
-	tess_status st = parse(argc, argv, &a);
+	struct bench_options a = { .kind = TESS_ALL_REDUCE,
+		                   .dtype = TESS_F32,
+		                   .op = TESS_SUM,
+		                   .min_bytes = 4,
+		                   .max_bytes = 64 << 20,
+		                   .factor = 4,
+		                   .seconds = 0.25,
+		                   .samples = 200,
+		                   .check = true };
+	tess_status st = parse_bench_options(argc, argv, &a);
 	int exit_status = 0;
 	bool usage = st < 0;
 
 	if (!st)
-		st = run(&a, argv, &exit_status);
+		st = run_bench(&a, argv, &exit_status);
 	if (st < 0)
 		fprintf(stderr, "tessera bench: %s\n", tess_error());
 	return usage ? 2 : st < 0 ? 1 : exit_status;

@@ -12,31 +12,31 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MEASURE_TINY = 1024, MEASURE_BATCH = 10, MEASURE_WARM = 3, MEASURE_LEAST = 5 };
+enum { MEASURE_TINY = 1024, MEASURE_BATCH = 10, MEASURE_WARM = 3, MEASURE_MIN = 5 };
 
-struct contender {
+struct measure_target {
 	void *self;
 	void *src; /* `give` bytes, a multiple of 4, that each sample writes */
 	const void *dst; /* `get` bytes that each sample reads first */
-	uint64_t give, get;
-	int batch; /* calls that are one sample: measure_batch() of the same bytes on all ranks */
+	uint64_t src_bytes, dst_bytes;
+	int batch; /* calls that are one sample: measure_choose_batch() of the same bytes on all ranks */
 	double seconds; /* that all samples may take together */
-	double *room; /* for `most` times, 5 at least */
-	int most;
+	double *times; /* for `most` times, 5 at least */
+	int max_samples;
 	/* Each returns 0, or what measure() then returns at once. */
 	int (*run)(void *self);
 	int (*barrier)(void *self);
-	int (*greatest)(void *self, double *x); /* of what the ranks have in *x, on all of them */
+	int (*reduce_max)(void *self, double *x); /* of what the ranks have in *x, on all of them */
 	void (*progress)(void *self, int done, int all); /* may be NULL */
 };
 
-struct measured {
+struct measure_result {
 	double us; /* the median; of the rank that had the greatest */
-	double least;
+	double min_us;
 	int samples;
 };
 
-static double measure_now(void)
+static double measure_read_clock(void)
 {
 	struct timespec t;
 
@@ -44,74 +44,74 @@ static double measure_now(void)
 	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static int measure_order(const void *a, const void *b)
+static int measure_compare(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
 }
 
-static int measure_batch(uint64_t bytes)
+static int measure_choose_batch(uint64_t bytes)
 {
 	return bytes <= MEASURE_TINY ? MEASURE_BATCH : 1;
 }
 
-static int measure_sample(const struct contender *c, uint32_t i, double *us)
+static int measure_run_sample(const struct measure_target *c, uint32_t i, double *us)
 {
 	const volatile unsigned char *dst = (const volatile unsigned char *)c->dst;
 	uint32_t *src = (uint32_t *)c->src;
 	double begin;
 	int bad;
 
-	for (uint64_t k = 0; k < c->get; k += 64)
+	for (uint64_t k = 0; k < c->dst_bytes; k += 64)
 		(void)dst[k];
-	for (uint64_t k = 0; k < c->give / 4; k++)
+	for (uint64_t k = 0; k < c->src_bytes / 4; k++)
 		src[k] = UINT32_C(0x3f3f3f3f) ^ (i & 0xff); /* a normal number of every type */
 	bad = c->barrier(c->self);
-	begin = measure_now();
+	begin = measure_read_clock();
 	for (int k = 0; k < c->batch && !bad; k++)
 		bad = c->run(c->self);
-	*us = (measure_now() - begin) / c->batch;
+	*us = (measure_read_clock() - begin) / c->batch;
 	return bad;
 }
 
 /* As many samples as `seconds` allow, the same number on all ranks. */
-static int measure_number(const struct contender *c, uint32_t *i, int *out)
+static int measure_count_samples(const struct measure_target *c, uint32_t *i, int *out)
 {
 	double us, begin = 0, n;
 	int bad = 0;
 
 	for (int k = 0; k < MEASURE_WARM && !bad; k++) {
-		begin = measure_now();
-		bad = measure_sample(c, (*i)++, &us);
+		begin = measure_read_clock();
+		bad = measure_run_sample(c, (*i)++, &us);
 	}
-	n = c->seconds * 1e6 / (measure_now() - begin + 1);
-	n = n < c->most ? n : c->most;
+	n = c->seconds * 1e6 / (measure_read_clock() - begin + 1);
+	n = n < c->max_samples ? n : c->max_samples;
 	if (!bad)
-		bad = c->greatest(c->self, &n);
-	*out = n > MEASURE_LEAST ? (int)n : MEASURE_LEAST;
+		bad = c->reduce_max(c->self, &n);
+	*out = n > MEASURE_MIN ? (int)n : MEASURE_MIN;
 	return bad;
 }
 
-static int measure(const struct contender *c, struct measured *out)
+static int measure_run(const struct measure_target *c, struct measure_result *out)
 {
 	uint32_t i = 0;
 	int n, bad;
 
-	bad = measure_number(c, &i, &n);
+	bad = measure_count_samples(c, &i, &n);
 	for (int k = 0; k < n && !bad; k++) {
 		if (c->progress)
 			c->progress(c->self, k, n);
-		bad = measure_sample(c, i++, &c->room[k]);
+		bad = measure_run_sample(c, i++, &c->times[k]);
 	}
 	if (bad)
 		return bad;
-	qsort(c->room, (size_t)n, sizeof *c->room, measure_order);
-	out->us = c->room[n / 2];
-	out->least = c->room[0];
+	qsort(c->times, (size_t)n, sizeof *c->times, measure_compare);
+	out->us = c->times[n / 2];
+	out->min_us = c->times[0];
 	out->samples = n;
-	bad = c->greatest(c->self, &out->us);
-	return bad ? bad : c->greatest(c->self, &out->least);
+	bad = c->reduce_max(c->self, &out->us);
+	return bad ? bad : c->reduce_max(c->self, &out->min_us);
 }
 
 #endif

@@ -18,59 +18,59 @@
 
 enum { SHOWN_EVERY = 100000 }; /* us between two lines of progress */
 
-struct rank {
+struct bench_rank_state {
 	struct tess_group *group;
-	const struct bench_ask *ask;
+	const struct bench_options *options;
 	struct bench_call call;
 	struct bench_result result;
 	double *times;
-	bool live; /* progress is shown */
-	double shown;
+	bool show_progress; /* progress is shown */
+	double last_shown;
 	FILE *svg;
 };
 
 /* ---- for measure() ------------------------------------------------------------------------------ */
 
-static int run(void *self)
+static int run_bench_call(void *self)
 {
-	struct rank *r = self;
+	struct bench_rank_state *r = self;
 
 	return bench_call_run(&r->call);
 }
 
-static int barrier(void *self)
+static int sync_bench_ranks(void *self)
 {
-	struct rank *r = self;
+	struct bench_rank_state *r = self;
 
 	return tess_barrier(r->group, "bench");
 }
 
-static int greatest(void *self, double *x)
+static int reduce_bench_max(void *self, double *x)
 {
-	struct rank *r = self;
+	struct bench_rank_state *r = self;
 	double mine = *x;
 
 	return tess_all_reduce(r->group, &mine, x, 1, TESS_F64, TESS_MAX, "bench");
 }
 
-static void progress(void *self, int done, int all)
+static void show_progress(void *self, int done, int all)
 {
-	struct rank *r = self;
-	double now = measure_now();
+	struct bench_rank_state *r = self;
+	double now = measure_read_clock();
 	char size[32];
 
-	if (!r->live || now - r->shown < SHOWN_EVERY)
+	if (!r->show_progress || now - r->last_shown < SHOWN_EVERY)
 		return;
-	r->shown = now;
-	bench_size_text(bench_bytes(r->ask, r->call.n, r->call.count), size);
+	r->last_shown = now;
+	bench_format_size(bench_get_vector_bytes(r->options, r->call.n, r->call.count), size);
 	fprintf(stderr, "\r\033[K  %s, %s: %d of %d", size,
-	        bench_series_name(r->ask, r->call.series), done, all);
+	        bench_series_name(r->options, r->call.series), done, all);
 }
 
 /* ---- start-up ------------------------------------------------------------------------------------ */
 
 /* Seconds since a process began, as its clock ticks tell. 0: it cannot be seen. */
-static double age(pid_t pid)
+static double get_process_age(pid_t pid)
 {
 	unsigned long long ticks = 0;
 	char path[48], text[1024] = "";
@@ -95,7 +95,7 @@ static double age(pid_t pid)
 	       (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-static bool same_program(pid_t pid)
+static bool is_same_program(pid_t pid)
 {
 	char path[48], theirs[PATH_MAX] = "", own[PATH_MAX] = "";
 
@@ -105,17 +105,18 @@ static bool same_program(pid_t pid)
 }
 
 /* Until all ranks have met: since the command began, or this rank where another program has started it. */
-static tess_status get_ready(struct rank *r)
+static tess_status time_startup(struct bench_rank_state *r)
 {
 	tess_status st = tess_barrier(r->group, "bench");
 
-	r->result.ready = age(same_program(getppid()) ? getppid() : getpid());
+	r->result.startup_seconds =
+		get_process_age(is_same_program(getppid()) ? getppid() : getpid());
 	return st;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-static tess_status memory(struct rank *r, uint64_t bytes, char **out)
+static tess_status alloc_vector(struct bench_rank_state *r, uint64_t bytes, char **out)
 {
 	void *p;
 	tess_status st;
@@ -134,7 +135,7 @@ static tess_status memory(struct rank *r, uint64_t bytes, char **out)
 	return TESS_OK;
 }
 
-static void give_up_memory(struct rank *r)
+static void free_vectors(struct bench_rank_state *r)
 {
 	if (!r->result.shared) {
 		free(r->call.src == r->call.dst ? NULL : r->call.src);
@@ -142,86 +143,91 @@ static void give_up_memory(struct rank *r)
 	}
 }
 
-static tess_status take_memory(struct rank *r)
+static tess_status alloc_vectors(struct bench_rank_state *r)
 {
-	const struct bench_ask *a = r->ask;
-	uint64_t count = bench_count(a, r->call.n, a->most), most = 0, give;
+	const struct bench_options *a = r->options;
+	uint64_t count = bench_count_elements(a, r->call.n, a->max_bytes), max = 0, bytes;
 	tess_status st;
 
 	for (int32_t s = 0; s < BENCH_SERIES; s++) {
-		give = r->result.has[s] ? bench_give(a, r->call.n, r->call.rank, s, count) : 0;
-		most = give > most ? give : most;
+		bytes = r->result.has[s] ? bench_get_src_bytes(a, r->call.n, r->call.rank, s, count)
+		                         : 0;
+		max = bytes > max ? bytes : max;
 	}
-	give = bench_bytes(a, r->call.n, count); /* copying needs all of it, on both sides */
-	most = (give > most ? give : most) / 64 * 64 + 64;
-	r->call.room = most;
-	st = memory(r, most, &r->call.dst);
+	bytes = bench_get_vector_bytes(a, r->call.n,
+	                               count); /* copying needs all of it, on both sides */
+	max = (bytes > max ? bytes : max) / 64 * 64 + 64;
+	r->call.capacity = max;
+	st = alloc_vector(r, max, &r->call.dst);
 	if (st)
 		return st;
 	r->call.src = r->call.dst;
-	return a->in_place ? TESS_OK : memory(r, most, &r->call.src);
+	return a->in_place ? TESS_OK : alloc_vector(r, max, &r->call.src);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------ */
 
-static tess_status cell(struct rank *r, int32_t series, struct bench_cell *out)
+static tess_status measure_cell(struct bench_rank_state *r, int32_t series, struct bench_cell *out)
 {
-	const struct bench_ask *a = r->ask;
+	const struct bench_options *a = r->options;
 	struct bench_call *call = &r->call;
-	struct contender c = {
+	struct measure_target c = {
 		.self = r,
 		.src = call->src,
 		.dst = call->dst,
-		.give = (bench_give(a, call->n, call->rank, series, call->count) + 3) / 4 * 4,
-		.get = bench_get(a, call->n, call->count),
-		.batch = measure_batch(bench_bytes(a, call->n, call->count)),
+		.src_bytes =
+			(bench_get_src_bytes(a, call->n, call->rank, series, call->count) + 3) / 4 *
+			4,
+		.dst_bytes = bench_get_dst_bytes(a, call->n, call->count),
+		.batch = measure_choose_batch(bench_get_vector_bytes(a, call->n, call->count)),
 		.seconds = a->seconds,
-		.room = r->times,
-		.most = a->samples,
-		.run = run,
-		.barrier = barrier,
-		.greatest = greatest,
-		.progress = progress,
+		.times = r->times,
+		.max_samples = a->samples,
+		.run = run_bench_call,
+		.barrier = sync_bench_ranks,
+		.reduce_max = reduce_bench_max,
+		.progress = show_progress,
 	};
 	bool copies = series == BENCH_IN || series == BENCH_IN_OUT;
-	struct measured m;
+	struct measure_result m;
 	tess_status st;
 
 	call->series = series;
-	st = measure(&c, &m);
+	st = measure_run(&c, &m);
 	if (st)
 		return st;
 	*out = (struct bench_cell){
-		.us = m.us, .fastest = m.least, .samples = m.samples, .wrong = -1
+		.us = m.us, .min_us = m.min_us, .samples = m.samples, .wrong = -1
 	};
 	return a->check && !copies ? bench_call_check(call, &out->wrong) : TESS_OK;
 }
 
-static tess_status measure_all(struct rank *r)
+static tess_status measure_sizes(struct bench_rank_state *r)
 {
-	const struct bench_ask *a = r->ask;
+	const struct bench_options *a = r->options;
 	struct bench_result *b = &r->result;
 	struct bench_call *call = &r->call;
 	tess_status st = TESS_OK;
 
-	for (uint64_t bytes = a->least; bytes <= a->most && !st; bytes *= (uint64_t)a->factor) {
+	for (uint64_t bytes = a->min_bytes; bytes <= a->max_bytes && !st;
+	     bytes *= (uint64_t)a->factor) {
 		struct bench_row *row = &b->row[b->nrows];
 
-		bench_call_size(call, bench_count(a, call->n, bytes));
+		bench_call_set_count(call, bench_count_elements(a, call->n, bytes));
 		if (!call->count && a->kind != TESS_BARRIER)
 			continue;
-		*row = (struct bench_row){ .bytes = bench_bytes(a, call->n, call->count),
+		*row = (struct bench_row){ .bytes = bench_get_vector_bytes(a, call->n, call->count),
 			                   .count = call->count };
 		for (int32_t s = 0; s < BENCH_SERIES && !st; s++)
 			if (b->has[s])
-				st = cell(r, s, &row->cell[s]);
+				st = measure_cell(r, s, &row->cell[s]);
 		if (st)
 			break;
 		b->nrows++;
-		if (r->live)
+		if (r->show_progress)
 			fputs("\r\033[K", stderr);
 		if (call->rank == 0 && !a->json)
-			bench_table_row(b, row);
+			bench_print_row(b, row);
 		if (a->kind == TESS_BARRIER)
 			break;
 	}
@@ -230,15 +236,15 @@ static tess_status measure_all(struct rank *r)
 
 /* ---- all of it ------------------------------------------------------------------------------------ */
 
-static bool copies(int32_t kind)
+static bool has_copy_limit(int32_t kind)
 {
 	return kind == TESS_ALL_REDUCE || kind == TESS_ALL_GATHER || kind == TESS_REDUCE_SCATTER;
 }
 
 /* What can be asked only when the ranks and the backend are known. */
-static tess_status choose_series(struct rank *r)
+static tess_status choose_series(struct bench_rank_state *r)
 {
-	const struct bench_ask *a = r->ask;
+	const struct bench_options *a = r->options;
 	struct bench_result *b = &r->result;
 	bool sums = (a->kind == TESS_ALL_REDUCE || a->kind == TESS_REDUCE_SCATTER) &&
 	            a->dtype == TESS_F32 && a->op == TESS_SUM && !a->in_place;
@@ -249,12 +255,12 @@ static tess_status choose_series(struct rank *r)
 	if (a->kind == BENCH_SEND_RECV && r->call.n == 1)
 		return tess_fail(TESS_EINVAL,
 		                 "send_recv needs another rank to send to; give -n 2 or more");
-	if (a->limit && (!b->shared || !copies(a->kind)))
+	if (a->limit && (!b->shared || !has_copy_limit(a->kind)))
 		return tess_fail(
 			TESS_EINVAL,
 			"--limit reads the memory of other ranks, for all_reduce, all_gather and "
 			"reduce_scatter; %s",
-			copies(a->kind)
+			has_copy_limit(a->kind)
 				? "here there is none that they share: say --backend shm, without --own"
 				: "choose one of them");
 	b->has[BENCH_EXACT] = sums && a->sum != BENCH_ONLY_FAST;
@@ -264,18 +270,18 @@ static tess_status choose_series(struct rank *r)
 	return TESS_OK;
 }
 
-static size_t rows_at_most(const struct bench_ask *a)
+static size_t count_max_rows(const struct bench_options *a)
 {
 	size_t n = 1;
 
-	for (uint64_t bytes = a->least; bytes <= a->most; bytes *= (uint64_t)a->factor)
+	for (uint64_t bytes = a->min_bytes; bytes <= a->max_bytes; bytes *= (uint64_t)a->factor)
 		n++;
 	return n;
 }
 
-static tess_status prepare(struct rank *r)
+static tess_status prepare_bench_rank(struct bench_rank_state *r)
 {
-	const struct bench_ask *a = r->ask;
+	const struct bench_options *a = r->options;
 	cpu_set_t mine, cpus;
 	tess_status st = choose_series(r);
 
@@ -287,7 +293,7 @@ static tess_status prepare(struct rank *r)
 	if (st)
 		return st;
 	r->result.ncpus = CPU_COUNT(&cpus);
-	r->result.row = calloc(rows_at_most(a), sizeof *r->result.row);
+	r->result.row = calloc(count_max_rows(a), sizeof *r->result.row);
 	r->times = calloc((size_t)a->samples, sizeof *r->times);
 	if (!r->result.row || !r->times)
 		return tess_fail(TESS_ENOMEM, "out of memory");
@@ -296,20 +302,20 @@ static tess_status prepare(struct rank *r)
 		if (!r->svg)
 			return tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
 	}
-	return take_memory(r);
+	return alloc_vectors(r);
 }
 
-static tess_status tell(struct rank *r)
+static tess_status report_results(struct bench_rank_state *r)
 {
 	const struct bench_result *b = &r->result;
 	tess_status st = TESS_OK;
 
-	if (r->call.rank == 0 && r->ask->json)
-		st = bench_json(b);
+	if (r->call.rank == 0 && r->options->json)
+		st = bench_print_json(b);
 	else if (r->call.rank == 0)
-		bench_table_end(b);
+		bench_print_end(b);
 	if (!st && r->svg)
-		st = bench_chart(b, r->svg);
+		st = bench_write_chart(b, r->svg);
 	for (size_t i = 0; i < b->nrows && !st; i++)
 		for (int32_t s = 0; s < BENCH_SERIES && !st; s++)
 			if (b->row[i].cell[s].wrong > 0)
@@ -317,41 +323,42 @@ static tess_status tell(struct rank *r)
 					TESS_EBUG,
 					"%s over %s: elements were wrong; tessera conform %s "
 					"says which",
-					bench_kind_name(r->ask->kind), b->backend, b->backend);
+					bench_kind_name(r->options->kind), b->backend, b->backend);
 	return st;
 }
 
-tess_status bench_rank(struct tess_world *w, void *ask)
+tess_status bench_run_rank(struct tess_world *w, void *options)
 {
-	const struct bench_ask *a = ask;
-	struct rank r = { .group = tess_world_group(w), .ask = a };
+	const struct bench_options *a = options;
+	struct bench_rank_state r = { .group = tess_world_group(w), .options = a };
 	tess_status st;
 
 	r.call = (struct bench_call){ .group = r.group,
-		                      .ask = a,
+		                      .options = a,
 		                      .rank = tess_world_rank(w),
 		                      .n = tess_world_size(w),
 		                      .width = tess_width(a->dtype) };
-	r.result = (struct bench_result){ .ask = a,
+	r.result = (struct bench_result){ .options = a,
 		                          .nranks = r.call.n,
 		                          .backend = tess_world_backend(w),
-		                          .shared = !a->own && tess_group_has_shared_memory(r.group) };
-	r.live = r.call.rank == 0 && isatty(STDERR_FILENO);
-	st = get_ready(&r);
+		                          .shared = !a->private_memory &&
+		                                    tess_group_has_shared_memory(r.group) };
+	r.show_progress = r.call.rank == 0 && isatty(STDERR_FILENO);
+	st = time_startup(&r);
 	if (!st)
-		st = prepare(&r);
+		st = prepare_bench_rank(&r);
 	if (!st && r.call.rank == 0 && !a->json)
-		bench_table_head(&r.result);
+		bench_print_head(&r.result);
 	if (!st)
-		st = measure_all(&r);
+		st = measure_sizes(&r);
 	if (!st)
-		st = tell(&r);
+		st = report_results(&r);
 	if (r.svg && fclose(r.svg) && !st)
 		st = tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
 	if (!st)
 		st = tess_barrier(r.group, "bench");
 	if (!st)
-		give_up_memory(&r);
+		free_vectors(&r);
 	free(r.result.row);
 	free(r.times);
 	return st;

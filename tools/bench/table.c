@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-const char *bench_series_name(const struct bench_ask *a, int32_t series)
+const char *bench_series_name(const struct bench_options *a, int32_t series)
 {
 	static const char *const names[] = { [BENCH_EXACT] = "exact",
 		                             [BENCH_PLAIN] = "fast",
@@ -19,7 +19,7 @@ const char *bench_series_name(const struct bench_ask *a, int32_t series)
 	                                                            : names[series];
 }
 
-void bench_size_text(uint64_t bytes, char text[static 32])
+void bench_format_size(uint64_t bytes, char text[static 32])
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB" };
 	double size = (double)bytes;
@@ -31,7 +31,7 @@ void bench_size_text(uint64_t bytes, char text[static 32])
 }
 
 /* GB/s: the bytes over the time. */
-static double algbw(const struct bench_row *r, int32_t series)
+static double compute_algbw(const struct bench_row *r, int32_t series)
 {
 	double us = r->cell[series].us;
 
@@ -42,7 +42,7 @@ static double algbw(const struct bench_row *r, int32_t series)
  * nccl-tests, doc/PERFORMANCE.md: over n links of one speed a rank's own link carries 2(n-1)/n of the vector of
  * an all_reduce, and (n-1)/n where every rank keeps a part that it has already.
  */
-static double links(int32_t kind, int32_t n)
+static double get_busbw_factor(int32_t kind, int32_t n)
 {
 	double others = (double)(n - 1) / (double)n;
 
@@ -60,102 +60,103 @@ static double links(int32_t kind, int32_t n)
 	}
 }
 
-double bench_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series)
+double bench_compute_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series)
 {
-	return algbw(r, series) * links(b->ask->kind, b->nranks);
+	return compute_algbw(r, series) * get_busbw_factor(b->options->kind, b->nranks);
 }
 
-static double average(const struct bench_result *b, int32_t series)
+static double average_busbw(const struct bench_result *b, int32_t series)
 {
 	double sum = 0;
 
 	for (size_t i = 0; i < b->nrows; i++)
-		sum += bench_busbw(b, &b->row[i], series);
+		sum += bench_compute_busbw(b, &b->row[i], series);
 	return b->nrows ? sum / (double)b->nrows : 0;
 }
 
-static const char *dtype_name(const struct bench_ask *a)
+static const char *get_dtype_text(const struct bench_options *a)
 {
 	return a->kind == TESS_BARRIER ? "none" : tess_dtype_name(a->dtype);
 }
 
-static const char *op_name(const struct bench_ask *a)
+static const char *get_op_text(const struct bench_options *a)
 {
 	return tess_kind_reduces(a->kind) ? tess_op_name(a->op) : "none";
 }
 
-static const char *memory_name(const struct bench_result *b)
+static const char *get_memory_text(const struct bench_result *b)
 {
 	return b->shared ? "shared" : "own";
 }
 
-static bool priced(const struct bench_result *b)
+static bool has_price(const struct bench_result *b)
 {
 	return b->has[BENCH_EXACT] && b->has[BENCH_PLAIN];
 }
 
 /* ---- the table ------------------------------------------------------------------------------------ */
 
-void bench_table_head(const struct bench_result *b)
+void bench_print_head(const struct bench_result *b)
 {
 	printf("# %s: %d ranks on %d CPUs over %s, %s memory, %s, ready in %.2f s\n",
-	       bench_kind_name(b->ask->kind), (int)b->nranks, (int)b->ncpus, b->backend,
-	       memory_name(b), b->ask->in_place ? "in place" : "out of place", b->ready);
+	       bench_kind_name(b->options->kind), (int)b->nranks, (int)b->ncpus, b->backend,
+	       get_memory_text(b), b->options->in_place ? "in place" : "out of place",
+	       b->startup_seconds);
 	printf("#%11s %12s %6s %6s %5s", "", "", "", "", "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
-			printf("  %34s", bench_series_name(b->ask, s));
+			printf("  %34s", bench_series_name(b->options, s));
 	printf("\n#%11s %12s %6s %6s %5s", "size", "count", "type", "redop", "root");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
 			printf("  %11s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
-	printf("%s\n#%11s %12s %6s %6s %5s", priced(b) ? "   price" : "", "(B)", "(elements)", "",
-	       "", "");
+	printf("%s\n#%11s %12s %6s %6s %5s", has_price(b) ? "   price" : "", "(B)", "(elements)",
+	       "", "", "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
 			printf("  %11s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
 	putchar('\n');
-	tess_tool_flush();
+	tess_tool_flush_output();
 }
 
-static void show_cell(const struct bench_result *b, const struct bench_row *r, int32_t s)
+static void print_bench_cell(const struct bench_result *b, const struct bench_row *r, int32_t s)
 {
 	const struct bench_cell *c = &r->cell[s];
 
-	printf("  %11.2f %7.2f %7.2f", c->us, algbw(r, s), bench_busbw(b, r, s));
+	printf("  %11.2f %7.2f %7.2f", c->us, compute_algbw(r, s), bench_compute_busbw(b, r, s));
 	if (c->wrong < 0)
 		printf(" %6s", "-");
 	else
 		printf(" %6" PRId64, c->wrong);
 }
 
-void bench_table_row(const struct bench_result *b, const struct bench_row *r)
+void bench_print_row(const struct bench_result *b, const struct bench_row *r)
 {
-	const struct bench_ask *a = b->ask;
+	const struct bench_options *a = b->options;
 
-	printf(" %11" PRIu64 " %12" PRIu64 " %6s %6s", r->bytes, r->count, dtype_name(a),
-	       op_name(a));
+	printf(" %11" PRIu64 " %12" PRIu64 " %6s %6s", r->bytes, r->count, get_dtype_text(a),
+	       get_op_text(a));
 	printf(" %5d", tess_kind_rooted(a->kind) ? (int)a->root : -1);
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
-			show_cell(b, r, s);
-	if (priced(b))
+			print_bench_cell(b, r, s);
+	if (has_price(b))
 		printf("  %5.2fx", r->cell[BENCH_EXACT].us / r->cell[BENCH_PLAIN].us);
 	putchar('\n');
-	tess_tool_flush();
+	tess_tool_flush_output();
 }
 
-void bench_table_end(const struct bench_result *b)
+void bench_print_end(const struct bench_result *b)
 {
 	const char *before = "";
 
-	if (b->ask->kind == TESS_BARRIER)
+	if (b->options->kind == TESS_BARRIER)
 		return;
 	printf("# average busbw (GB/s): ");
 	for (int32_t s = 0; s < BENCH_SERIES; s++) {
 		if (!b->has[s])
 			continue;
-		printf("%s%s %.2f", before, bench_series_name(b->ask, s), average(b, s));
+		printf("%s%s %.2f", before, bench_series_name(b->options, s), average_busbw(b, s));
 		before = ", ";
 	}
 	putchar('\n');
@@ -163,30 +164,31 @@ void bench_table_end(const struct bench_result *b)
 
 /* ---- JSON ----------------------------------------------------------------------------------------- */
 
-static json_t *cell_json(const struct bench_result *b, const struct bench_row *r, int32_t s)
+static json_t *make_cell_json(const struct bench_result *b, const struct bench_row *r, int32_t s)
 {
 	const struct bench_cell *c = &r->cell[s];
 
-	return json_pack("{s:f, s:f, s:i, s:f, s:f, s:o}", "us", c->us, "least_us", c->fastest,
-	                 "samples", (int)c->samples, "algbw", algbw(r, s), "busbw",
-	                 bench_busbw(b, r, s), "wrong",
+	return json_pack("{s:f, s:f, s:i, s:f, s:f, s:o}", "us", c->us, "least_us", c->min_us,
+	                 "samples", (int)c->samples, "algbw", compute_algbw(r, s), "busbw",
+	                 bench_compute_busbw(b, r, s), "wrong",
 	                 c->wrong < 0 ? json_null() : json_integer(c->wrong));
 }
 
-static json_t *row_json(const struct bench_result *b, const struct bench_row *r)
+static json_t *make_row_json(const struct bench_result *b, const struct bench_row *r)
 {
 	json_t *row = json_pack("{s:I, s:I}", "bytes", (json_int_t)r->bytes, "count",
 	                        (json_int_t)r->count);
 
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
-			json_object_set_new(row, bench_series_name(b->ask, s), cell_json(b, r, s));
+			json_object_set_new(row, bench_series_name(b->options, s),
+			                    make_cell_json(b, r, s));
 	return row;
 }
 
-tess_status bench_json(const struct bench_result *b)
+tess_status bench_print_json(const struct bench_result *b)
 {
-	const struct bench_ask *a = b->ask;
+	const struct bench_options *a = b->options;
 	json_t *rows = json_array(), *names = json_array(), *all;
 	tess_status st = TESS_OK;
 
@@ -194,12 +196,12 @@ tess_status bench_json(const struct bench_result *b)
 		if (b->has[s])
 			json_array_append_new(names, json_string(bench_series_name(a, s)));
 	for (size_t i = 0; i < b->nrows; i++)
-		json_array_append_new(rows, row_json(b, &b->row[i]));
+		json_array_append_new(rows, make_row_json(b, &b->row[i]));
 	all = json_pack("{s:s, s:s, s:i, s:i, s:f, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o}",
 	                "version", tess_version(), "kind", bench_kind_name(a->kind), "ranks",
-	                (int)b->nranks, "cpus", (int)b->ncpus, "ready", b->ready, "backend",
-	                b->backend, "memory", memory_name(b), "in_place", (int)a->in_place, "dtype",
-	                dtype_name(a), "op", op_name(a), "root",
+	                (int)b->nranks, "cpus", (int)b->ncpus, "ready", b->startup_seconds,
+	                "backend", b->backend, "memory", get_memory_text(b), "in_place",
+	                (int)a->in_place, "dtype", get_dtype_text(a), "op", get_op_text(a), "root",
 	                tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(), "series",
 	                names, "sizes", rows);
 	if (!all)

@@ -20,20 +20,20 @@ static const uint64_t counts[] = {
 
 /* ---- factors ------------------------------------------------------------------------------------------------ */
 
-enum { MOVE, COUNT, ROOT, UNEVEN, IN_PLACE, SHIFTED, SPECIAL, LOOKED, FACTORS };
-enum { MOVES_MOST = 256, PAIRS = MOVES_MOST * 32 };
+enum { OPERATION, COUNT, ROOT, UNEVEN, IN_PLACE, SHIFTED, SPECIAL, POLLED, FACTORS };
+enum { OPERATIONS_MAX = 256, PAIRS = OPERATIONS_MAX * 32 };
 
 struct cover {
 	int32_t n, levels[FACTORS];
 	struct {
 		int32_t kind, dtype, op;
-	} move[MOVES_MOST];
+	} operation[OPERATIONS_MAX];
 	unsigned char
 		*met[FACTORS][FACTORS]; /* [a][b][level of a * levels[b] + level of b], a < b */
-	uint64_t luck;
+	uint64_t random;
 };
 
-static void list_moves(struct cover *v)
+static void list_operations(struct cover *v)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_SEND; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
@@ -41,15 +41,15 @@ static void list_moves(struct cover *v)
 				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
 				    (op >= TESS_BAND && conform_is_float(dtype)))
 					continue;
-				v->move[v->levels[MOVE]].kind = kind;
-				v->move[v->levels[MOVE]].dtype = dtype;
-				v->move[v->levels[MOVE]++].op = op;
+				v->operation[v->levels[OPERATION]].kind = kind;
+				v->operation[v->levels[OPERATION]].dtype = dtype;
+				v->operation[v->levels[OPERATION]++].op = op;
 			}
 }
 
-static bool possible(const struct cover *v, const int32_t *level)
+static bool is_possible(const struct cover *v, const int32_t *level)
 {
-	int32_t kind = v->move[level[MOVE]].kind, op = v->move[level[MOVE]].op;
+	int32_t kind = v->operation[level[OPERATION]].kind, op = v->operation[level[OPERATION]].op;
 	bool reduces = tess_kind_reduces(kind);
 
 	if (level[ROOT] && !tess_kind_rooted(kind))
@@ -59,38 +59,39 @@ static bool possible(const struct cover *v, const int32_t *level)
 	if (level[IN_PLACE] && kind == TESS_SEND)
 		return false;
 	return !level[SPECIAL] ||
-	       (reduces && conform_is_float(v->move[level[MOVE]].dtype) && op != TESS_PROD);
+	       (reduces && conform_is_float(v->operation[level[OPERATION]].dtype) &&
+	        op != TESS_PROD);
 }
 
-static int32_t pick(struct cover *v, int32_t levels)
+static int32_t pick_level(struct cover *v, int32_t levels)
 {
-	v->luck = conform_mix(v->luck, 1, 2);
-	return (int32_t)(v->luck % (uint64_t)levels);
+	v->random = conform_hash(v->random, 1, 2);
+	return (int32_t)(v->random % (uint64_t)levels);
 }
 
-static unsigned char *pair(const struct cover *v, const int32_t *level, int a, int b)
+static unsigned char *get_pair(const struct cover *v, const int32_t *level, int a, int b)
 {
 	return &v->met[a][b][level[a] * v->levels[b] + level[b]];
 }
 
-static int32_t gain(const struct cover *v, const int32_t *level)
+static int32_t count_new_pairs(const struct cover *v, const int32_t *level)
 {
 	int32_t sum = 0;
 
 	for (int a = 0; a < FACTORS; a++)
 		for (int b = a + 1; b < FACTORS; b++)
-			sum += !*pair(v, level, a, b);
+			sum += !*get_pair(v, level, a, b);
 	return sum;
 }
 
 /* A case that has levels x of a and y of b, and as many other new pairs as a few tries find. */
-static bool complete(struct cover *v, int a, int32_t x, int b, int32_t y, int32_t *best)
+static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, int32_t *best)
 {
-	int32_t level[FACTORS], most = 0;
+	int32_t level[FACTORS], max_gain = 0;
 
 	for (int i = 0, found = 0; i < 400 && found < 12; i++) {
 		for (int f = 0; f < FACTORS; f++)
-			level[f] = f == a ? x : f == b ? y : pick(v, v->levels[f]);
+			level[f] = f == a ? x : f == b ? y : pick_level(v, v->levels[f]);
 		/* what is rarely possible is tried less often, or most tries were in vain */
 		if (a != ROOT && b != ROOT && i % 2)
 			level[ROOT] = 0;
@@ -98,32 +99,32 @@ static bool complete(struct cover *v, int a, int32_t x, int b, int32_t y, int32_
 			level[SPECIAL] = 0;
 		if (a != UNEVEN && b != UNEVEN && i % 3)
 			level[UNEVEN] = 0;
-		if (!possible(v, level))
+		if (!is_possible(v, level))
 			continue;
 		found++;
-		if (gain(v, level) > most) {
-			most = gain(v, level);
+		if (count_new_pairs(v, level) > max_gain) {
+			max_gain = count_new_pairs(v, level);
 			memcpy(best, level, sizeof level);
 		}
 	}
-	return most > 0;
+	return max_gain > 0;
 }
 
-static struct conform_case as_case(const struct cover *v, const int32_t *level)
+static struct conform_case make_case(const struct cover *v, const int32_t *level)
 {
-	bool blocks = v->move[level[MOVE]].kind > TESS_ALL_REDUCE &&
-	              v->move[level[MOVE]].kind < TESS_SEND;
+	bool blocks = v->operation[level[OPERATION]].kind > TESS_ALL_REDUCE &&
+	              v->operation[level[OPERATION]].kind < TESS_SEND;
 	struct conform_case c = {
-		.kind = v->move[level[MOVE]].kind,
-		.dtype = v->move[level[MOVE]].dtype,
-		.op = v->move[level[MOVE]].op,
+		.kind = v->operation[level[OPERATION]].kind,
+		.dtype = v->operation[level[OPERATION]].dtype,
+		.op = v->operation[level[OPERATION]].op,
 		.root = level[ROOT],
 		.count = counts[level[COUNT]],
 		.uneven = level[UNEVEN],
 		.in_place = level[IN_PLACE],
 		.shifted = level[SHIFTED],
 		.special = level[SPECIAL],
-		.looked = level[LOOKED],
+		.polled = level[POLLED],
 	};
 
 	if (blocks && c.count > 65536)
@@ -137,8 +138,8 @@ static bool begin_cover(struct cover *v, int32_t n, bool quick)
 {
 	int32_t all = (int32_t)(sizeof counts / sizeof *counts);
 
-	*v = (struct cover){ .n = n, .luck = (uint64_t)n };
-	list_moves(v);
+	*v = (struct cover){ .n = n, .random = (uint64_t)n };
+	list_operations(v);
 	v->levels[COUNT] = quick ? all - 1 : all;
 	v->levels[ROOT] = n;
 	for (int f = UNEVEN; f < FACTORS; f++)
@@ -159,34 +160,36 @@ static void end_cover(struct cover *v)
 }
 
 /* In 30 s every move meets every fifth count; in minutes all but the largest ones. */
-static bool dear(const struct cover *v, int32_t i, bool quick)
+static bool is_skipped(const struct cover *v, int32_t i, bool quick)
 {
 	return (quick || counts[i % v->levels[COUNT]] > 65536) && (i + i / v->levels[COUNT]) % 5;
 }
 
-static uint32_t walk(struct cover *v, bool quick, struct conform_case *list, uint32_t room)
+static uint32_t cover_pairs(struct cover *v, bool quick, struct conform_case *list,
+                            uint32_t capacity)
 {
 	uint32_t at = 0;
 
 	for (int a = 0; a < FACTORS; a++)
 		for (int b = a + 1; b < FACTORS; b++)
-			for (int32_t i = 0; i < v->levels[a] * v->levels[b] && at < room; i++) {
+			for (int32_t i = 0; i < v->levels[a] * v->levels[b] && at < capacity; i++) {
 				int32_t level[FACTORS];
 
 				if (v->met[a][b][i] ||
-				    (a == MOVE && b == COUNT && dear(v, i, quick)))
+				    (a == OPERATION && b == COUNT && is_skipped(v, i, quick)))
 					continue;
-				if (!complete(v, a, i / v->levels[b], b, i % v->levels[b], level))
+				if (!complete_case(v, a, i / v->levels[b], b, i % v->levels[b],
+				                   level))
 					continue;
 				for (int k = 0; k < FACTORS; k++)
 					for (int l = k + 1; l < FACTORS; l++)
-						*pair(v, level, k, l) = 1;
-				list[at++] = as_case(v, level);
+						*get_pair(v, level, k, l) = 1;
+				list[at++] = make_case(v, level);
 			}
 	return at;
 }
 
-tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases)
+tess_status conform_list_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases)
 {
 	struct conform_case *list = malloc(PAIRS * sizeof *list);
 	struct cover v;
@@ -195,24 +198,24 @@ tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint
 		free(list);
 		return tess_fail(TESS_ENOMEM, "no memory for the list of cases");
 	}
-	*ncases = walk(&v, quick, list, PAIRS);
+	*ncases = cover_pairs(&v, quick, list, PAIRS);
 	*out = list;
 	end_cover(&v);
 	return TESS_OK;
 }
 
-struct conform_case conform_case_any(int32_t n, uint32_t i)
+struct conform_case conform_pick_case(int32_t n, uint32_t i)
 {
 	static const int32_t dtypes[] = { TESS_F32, TESS_BF16, TESS_I32, TESS_U8 };
 	static const uint64_t sizes[] = { 5, 1000, 40000, 0, 257 };
-	uint64_t h = conform_mix(i, 77, (uint64_t)n);
+	uint64_t h = conform_hash(i, 77, (uint64_t)n);
 	struct conform_case c = {
 		.kind = TESS_BROADCAST + (int32_t)(h % (TESS_SEND - TESS_BROADCAST + 1)),
 		.dtype = dtypes[h >> 8 & 3],
 		.op = h >> 12 & 1 ? TESS_SUM : TESS_MAX,
 		.count = sizes[(h >> 16) % 5],
 		.in_place = h >> 24 & 1,
-		.looked = h >> 26 & 1,
+		.polled = h >> 26 & 1,
 	};
 
 	c.uneven = c.kind > TESS_ALL_REDUCE && c.kind < TESS_SEND && (h >> 25 & 1);
@@ -223,7 +226,8 @@ struct conform_case conform_case_any(int32_t n, uint32_t i)
 	return c;
 }
 
-void conform_doing_case(struct conform_rank *me, const struct conform_case *c, const char *among)
+void conform_set_activity_case(struct conform_rank *me, const struct conform_case *c,
+                               const char *among)
 {
 	char op[24] = "", root[24] = "";
 
@@ -231,11 +235,11 @@ void conform_doing_case(struct conform_rank *me, const struct conform_case *c, c
 		snprintf(op, sizeof op, " (%s)", tess_op_name(c->op));
 	if (tess_kind_rooted(c->kind))
 		snprintf(root, sizeof root, ", root %d", (int)c->root);
-	conform_doing(me, "%s of %" PRIu64 " %s%s%s%s%s%s%s%s%s",
-	              c->kind == TESS_SEND ? "send and recv" : tess_kind_name(c->kind), c->count,
-	              tess_dtype_name(c->dtype), op, root, c->uneven ? ", uneven" : "",
-	              c->in_place ? ", in place" : "",
-	              c->shifted ? ", aligned to elements only" : "",
-	              c->special ? ", with NaN, infinities and subnormals" : "", among ? ", " : "",
-	              among ? among : "");
+	conform_set_activity(me, "%s of %" PRIu64 " %s%s%s%s%s%s%s%s%s",
+	                     c->kind == TESS_SEND ? "send and recv" : tess_kind_name(c->kind),
+	                     c->count, tess_dtype_name(c->dtype), op, root,
+	                     c->uneven ? ", uneven" : "", c->in_place ? ", in place" : "",
+	                     c->shifted ? ", aligned to elements only" : "",
+	                     c->special ? ", with NaN, infinities and subnormals" : "",
+	                     among ? ", " : "", among ? among : "");
 }

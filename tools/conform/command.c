@@ -37,14 +37,14 @@ static const char *const help =
 	"  tessera conform shm\n"
 	"  tessera conform --quick ./tess-backend-mine.so\n";
 
-static int usage(const char *what, const char *arg)
+static int fail_conform_usage(const char *what, const char *arg)
 {
 	fprintf(stderr, "tessera conform: %s%s; see tessera conform --help\n", what, arg);
 	return 2;
 }
 
 /* "/dir/tess-backend-NAME.so": the directory is the first to be searched, by the ranks too. */
-static tess_status find_file(const char *file, char name[static 128])
+static tess_status find_backend_file(const char *file, char name[static 128])
 {
 	static const char prefix[] = "tess-backend-";
 	const char *before = getenv("TESSERA_PLUGIN_PATH");
@@ -68,7 +68,7 @@ static tess_status find_file(const char *file, char name[static 128])
 	return TESS_OK;
 }
 
-static tess_status read_timeout(double *out)
+static tess_status read_timeout_variable(double *out)
 {
 	const char *text = getenv("TESSERA_TIMEOUT");
 	char *end;
@@ -84,7 +84,7 @@ static tess_status read_timeout(double *out)
 }
 
 /* What an outer job has told this process is not for the ranks of ours. */
-static void forget_job(void)
+static void clear_job_variables(void)
 {
 	static const char *const variables[] = { "RANK",
 		                                 "WORLD_SIZE",
@@ -98,15 +98,15 @@ static void forget_job(void)
 		unsetenv(variables[i]);
 }
 
-static int run(const struct conform_options *how)
+static int run_conform(const struct conform_options *options)
 {
 	struct conform_report *r;
 	tess_status st;
 
-	setenv("TESSERA_BACKEND", how->backend, 1);
-	forget_job();
-	r = conform_report_open(how);
-	st = r ? conform_drive(how, r) : tess_fail(TESS_ENOMEM, "out of memory");
+	setenv("TESSERA_BACKEND", options->backend, 1);
+	clear_job_variables();
+	r = conform_report_open(options);
+	st = r ? conform_run_jobs(options, r) : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		return conform_report_close(r);
 	fprintf(stderr, "tessera conform: %s\n", tess_error());
@@ -114,7 +114,7 @@ static int run(const struct conform_options *how)
 	return 1;
 }
 
-static bool is_part(const char *name)
+static bool is_part_name(const char *name)
 {
 	for (int32_t p = 0; p < conform_nparts; p++)
 		if (!strcmp(conform_parts[p].name, name))
@@ -133,7 +133,7 @@ int tess_tool_conform(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct conform_options how = { .most = CONFORM_RANKS };
+	struct conform_options options_read = { .max_ranks = CONFORM_RANKS };
 	char name[128], *end;
 	int opt;
 
@@ -143,42 +143,44 @@ int tess_tool_conform(int argc, char **argv)
 	while ((opt = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		switch (opt) {
 		case 'r':
-			how.most = (int32_t)strtol(optarg, &end, 10);
-			if (end == optarg || *end || how.most < 2 || how.most > CONFORM_RANKS)
-				return usage("--ranks needs 2 to 8, not ", optarg);
+			options_read.max_ranks = (int32_t)strtol(optarg, &end, 10);
+			if (end == optarg || *end || options_read.max_ranks < 2 ||
+			    options_read.max_ranks > CONFORM_RANKS)
+				return fail_conform_usage("--ranks needs 2 to 8, not ", optarg);
 			break;
 		case 'q':
-			how.quick = true;
+			options_read.quick = true;
 			break;
 		case 't':
-			how.tap = true;
+			options_read.tap = true;
 			break;
 		case 'p':
-			how.part = optarg;
+			options_read.part = optarg;
 			break;
 		case 's':
-			how.start = optarg;
+			options_read.launcher = optarg;
 			break;
 		case 'h':
 			return fputs(help, stdout) == EOF;
 		case ':':
-			return usage("this option needs a value: ", argv[optind - 1]);
+			return fail_conform_usage("this option needs a value: ", argv[optind - 1]);
 		default:
-			return usage("no such option: ", argv[optind - 1]);
+			return fail_conform_usage("no such option: ", argv[optind - 1]);
 		}
 	}
 	if (optind + 1 != argc)
-		return usage(optind == argc ? "which backend? give its name or its file"
-		                            : "one backend at a time, not also ",
-		             optind == argc ? "" : argv[optind + 1]);
-	if (how.part && !is_part(how.part))
-		return usage("there is no part ", how.part);
+		return fail_conform_usage(optind == argc
+		                                  ? "which backend? give its name or its file"
+		                                  : "one backend at a time, not also ",
+		                          optind == argc ? "" : argv[optind + 1]);
+	if (options_read.part && !is_part_name(options_read.part))
+		return fail_conform_usage("there is no part ", options_read.part);
 	snprintf(name, sizeof name, "%s", argv[optind]);
-	how.backend = name;
+	options_read.backend = name;
 	if ((strchr(argv[optind], '/') || strstr(argv[optind], ".so")) &&
-	    find_file(argv[optind], name))
-		return usage(tess_error(), "");
-	if (read_timeout(&how.timeout))
-		return usage(tess_error(), "");
-	return run(&how);
+	    find_backend_file(argv[optind], name))
+		return fail_conform_usage(tess_error(), "");
+	if (read_timeout_variable(&options_read.timeout))
+		return fail_conform_usage(tess_error(), "");
+	return run_conform(&options_read);
 }

@@ -13,7 +13,7 @@
 
 #include <stdatomic.h>
 
-enum { CONFORM_BLAMES = 3, CONFORM_DOING = 256, CONFORM_TEXT = 1800 };
+enum { CONFORM_FAULTS = 3, CONFORM_ACTIVITY = 256, CONFORM_TEXT = 1800 };
 enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_BXOR };
 
 struct conform_job {
@@ -25,10 +25,10 @@ struct conform_job {
 	double timeout; /* of calls, once the ranks are together; seconds */
 };
 
-enum { CONFORM_ABSENT, CONFORM_HERE, CONFORM_THROUGH };
+enum { CONFORM_NOT_STARTED, CONFORM_RUNNING, CONFORM_DONE };
 /* What a rank is inside of, for when it does not come back. */
 enum {
-	CONFORM_ITSELF,
+	CONFORM_NO_CALL,
 	CONFORM_OPEN,
 	CONFORM_START,
 	CONFORM_TEST,
@@ -37,34 +37,34 @@ enum {
 	CONFORM_CLOSE
 };
 
-struct conform_blame {
-	char what[CONFORM_DOING], text[CONFORM_TEXT];
+struct conform_fault {
+	char what[CONFORM_ACTIVITY], text[CONFORM_TEXT];
 };
 
-struct conform_seat { /* written by its rank only */
-	atomic_uint beats; /* grows as long as the rank gets on */
-	atomic_int state, step;
-	atomic_uint blamed; /* also those that `blame` has no room for */
-	atomic_uint blamed_time; /* of these, those that only speak of time */
-	uint32_t at, cases; /* the case that it is in; how many it has finished */
-	char doing[CONFORM_DOING]; /* the case in words: a dead rank's last ones */
-	struct conform_blame blame[CONFORM_BLAMES];
+struct conform_rank_state { /* written by its rank only */
+	atomic_uint heartbeats; /* grows as long as the rank gets on */
+	atomic_int state, call;
+	atomic_uint nfaults; /* also those that `blame` has no room for */
+	atomic_uint ntime_faults; /* of these, those that only speak of time */
+	uint32_t current_case, ncases; /* the case that it is in; how many it has finished */
+	char activity[CONFORM_ACTIVITY]; /* the case in words: a dead rank's last ones */
+	struct conform_fault fault[CONFORM_FAULTS];
 };
 
-struct conform_found { /* by the first job, which asks the plugin what it is */
-	bool opened, threads, abort, batch, alloc, meets;
+struct conform_backend_info { /* by the first job, which asks the plugin what it is */
+	bool opened, threads, abort, batch, alloc, bootstraps;
 	char name[64], summary[160], path[512];
 	/* Bit n of an entry: not supported by a group of n ranks. [kind][dtype][op], op 0 where none is read. */
-	uint16_t lacks[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];
+	uint16_t unsupported[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];
 };
 
-struct conform_board {
+struct conform_shared {
 	struct conform_job job;
-	struct conform_found found;
-	_Atomic int64_t died; /* when the victim of a scene went; CLOCK_MONOTONIC ns */
+	struct conform_backend_info backend;
+	_Atomic int64_t died_at; /* when the victim of a scene went; CLOCK_MONOTONIC ns */
 	atomic_int victim; /* it, or -1 */
 	atomic_int mark[CONFORM_RANKS]; /* for what ranks want to know of each other */
-	struct conform_seat seat[CONFORM_RANKS];
+	struct conform_rank_state rank_state[CONFORM_RANKS];
 };
 
 /* One rank of a job. */
@@ -72,20 +72,20 @@ struct conform_rank {
 	struct tess_world *world;
 	struct tess_group *group;
 	const struct tess_backend *backend;
-	struct conform_board *board;
+	struct conform_shared *shared;
 	const struct conform_job *job;
-	struct conform_seat *seat;
+	struct conform_rank_state *state;
 	int32_t rank, n;
 };
 
 /* Says what the rank does now, and that it gets on. */
-void conform_doing(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+void conform_set_activity(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* Says what it calls now. */
-void conform_step(struct conform_rank *me, int step);
+void conform_set_call(struct conform_rank *me, int step);
 /* The rank has found a fault in what it was doing. */
-void conform_blame(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+void conform_add_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* What it did took another time than it may: no fault yet, as a busy machine may be at fault. */
-void conform_blame_time(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
+void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
 
@@ -98,7 +98,7 @@ struct conform_part {
 	tess_status (*run)(struct conform_rank *me);
 	uint32_t ranks, quick_ranks; /* bit n: with n ranks */
 	bool scene;
-	bool again; /* with ranks as threads too, where processes come first */
+	bool threads_too; /* with ranks as threads too, where processes come first */
 	double timeout; /* of its calls, seconds; 0: that of the others */
 	int32_t variants, quick_variants, thread_variants; /* 0: there is one, without a name */
 	const char *(*variant)(int32_t i); /* its name */
@@ -133,11 +133,12 @@ const char *conform_timeout_name(int32_t i);
  * op, uneven, in place, root and the rest in one case at least (more than once unless `quick`). The same list
  * on every rank. *out is yours: free. TESS_ENOMEM.
  */
-tess_status conform_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
+tess_status conform_list_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
 /* Says that the rank does this case now: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
-void conform_doing_case(struct conform_rank *me, const struct conform_case *c, const char *among);
+void conform_set_activity_case(struct conform_rank *me, const struct conform_case *c,
+                               const char *among);
 /* The i-th of many cases of moderate size, for parts that run several at once. */
-struct conform_case conform_case_any(int32_t n, uint32_t i);
+struct conform_case conform_pick_case(int32_t n, uint32_t i);
 
 /* ---- a group without the core's help: direct.c --------------------------------------------- */
 
@@ -154,16 +155,16 @@ tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out);
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
 /* Until it is done: wait() where the core would wait, else test(). */
-tess_status conform_direct_await(struct conform_rank *me, const struct conform_direct *g,
-                                 void *work, int64_t deadline);
+tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
+                                int64_t deadline);
 /* Await, release. */
-tess_status conform_direct_end(struct conform_rank *me, const struct conform_direct *g, void *work,
-                               int64_t deadline);
+tess_status conform_direct_finish(struct conform_rank *me, const struct conform_direct *g,
+                                  void *work, int64_t deadline);
 /* Start, await, release. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);
 /* Whether the backend does all of `d` by itself in a group of d->n. */
-bool conform_direct_can(const struct conform_rank *me, const struct conform_data *d);
+bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d);
 
 /* ---- the command ----------------------------------------------------------------------------------- */
 
@@ -172,9 +173,9 @@ int conform_rank_main(const char *board);
 
 struct conform_options {
 	const char *backend; /* its name */
-	const char *start; /* a command that starts ranks, or NULL */
+	const char *launcher; /* a command that starts ranks, or NULL */
 	const char *part; /* the only part, or NULL */
-	int32_t most; /* ranks */
+	int32_t max_ranks; /* ranks */
 	double timeout; /* of calls, seconds */
 	bool quick, tap;
 };
@@ -184,31 +185,31 @@ struct conform_options {
  * one of the command itself.
  */
 struct conform_report;
-tess_status conform_drive(const struct conform_options *how, struct conform_report *r);
+tess_status conform_run_jobs(const struct conform_options *how, struct conform_report *r);
 
 /* stdout: a table with progress on a terminal, or TAP. NULL: no memory. */
 struct conform_report *conform_report_open(const struct conform_options *how);
 /* What was found, and how its ranks are made. */
-void conform_report_head(struct conform_report *r, const struct conform_found *f,
-                         const char *ranks);
+void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
+                               const char *ranks);
 /* A row: a part. */
 void conform_report_begin(struct conform_report *r, const char *part, const char *about);
-void conform_report_progress(struct conform_report *r, int32_t nranks, const char *variant,
-                             uint32_t cases);
+void conform_report_show_progress(struct conform_report *r, int32_t nranks, const char *variant,
+                                  uint32_t cases);
 /* A job of the row begins, its faults follow, it ends. nranks 0: has none; variant NULL: has no name. */
-void conform_report_job(struct conform_report *r, int32_t nranks, const char *variant);
-void conform_report_fault(struct conform_report *r, const char *what, const char *text);
+void conform_report_begin_job(struct conform_report *r, int32_t nranks, const char *variant);
+void conform_report_add_fault(struct conform_report *r, const char *what, const char *text);
 /* The end of what its ranks have written and logged, below its faults. */
-void conform_report_output(struct conform_report *r, const char *text);
-void conform_report_job_end(struct conform_report *r, uint32_t cases);
+void conform_report_add_output(struct conform_report *r, const char *text);
+void conform_report_end_job(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
-void conform_report_note(struct conform_report *r, const char *text);
+void conform_report_print_note(struct conform_report *r, const char *text);
 /* For the verdict; copied. */
-void conform_report_gaps(struct conform_report *r, const char *gaps);
+void conform_report_set_gaps(struct conform_report *r, const char *gaps);
 /* Prints the verdict in a line, and frees. The exit status: 0 or 1. */
 int conform_report_close(struct conform_report *r);
 
 /* Compares what the backend lacks with tess-backend-NAME.gaps beside it: one job of the report. */
-tess_status conform_judge_gaps(const struct conform_found *f, struct conform_report *r);
+tess_status conform_check_gaps(const struct conform_backend_info *f, struct conform_report *r);
 
 #endif

@@ -37,7 +37,7 @@ static char *allocate_block(uint64_t bytes)
 }
 
 /* `bytes` that begin `shift` after a multiple of LINE, between two guards, which reach to its ends. */
-static char *make(uint64_t bytes, size_t shift)
+static char *alloc_guarded(uint64_t bytes, size_t shift)
 {
 	uint64_t all = (2 * GUARD + bytes + LINE + LINE - 1) / LINE * LINE;
 	char *block = allocate_block(all);
@@ -49,7 +49,7 @@ static char *make(uint64_t bytes, size_t shift)
 	return block + GUARD + shift;
 }
 
-static void unmake(char *at, size_t shift)
+static void free_guarded(char *at, size_t shift)
 {
 	uintptr_t block = (uintptr_t)at - GUARD - shift;
 
@@ -57,13 +57,13 @@ static void unmake(char *at, size_t shift)
 		free(at - GUARD - shift);
 }
 
-static size_t shift_of(const struct conform_case *c)
+static size_t get_shift(const struct conform_case *c)
 {
 	return c->shifted ? tess_width(c->dtype) : 0;
 }
 
 /* How many bytes before or after a buffer have been written: negative before. */
-static int trespass(const char *at, uint64_t bytes)
+static int find_overrun(const char *at, uint64_t bytes)
 {
 	for (int i = 1; i <= GUARD; i++)
 		if ((unsigned char)at[-i] != guard)
@@ -77,7 +77,7 @@ static int trespass(const char *at, uint64_t bytes)
 /* ---- what lies where ---------------------------------------------------------------------------------- */
 
 /* Elements that rank a gives to rank b, or that belong to block b where that is the same for all a. */
-static uint64_t length(const struct conform_case *c, int32_t a, int32_t b)
+static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_t b)
 {
 	if (!c->uneven)
 		return c->count;
@@ -88,7 +88,7 @@ static uint64_t length(const struct conform_case *c, int32_t a, int32_t b)
 	return c->count + (uint64_t)(b * 3 + 1) % 4;
 }
 
-static uint64_t begin(const uint64_t *list, int32_t r)
+static uint64_t sum_blocks_before(const uint64_t *list, int32_t r)
 {
 	uint64_t at = 0;
 
@@ -97,22 +97,22 @@ static uint64_t begin(const uint64_t *list, int32_t r)
 	return at;
 }
 
-static bool blocks_in(int32_t kind)
+static bool is_src_in_blocks(int32_t kind)
 {
 	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
 }
 
-static bool blocks_out(int32_t kind)
+static bool is_dst_in_blocks(int32_t kind)
 {
 	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
 }
 
-static bool reads(const struct conform_data *d)
+static bool reads_src(const struct conform_data *d)
 {
 	return (d->c.kind != TESS_BROADCAST && d->c.kind != TESS_SCATTER) || d->rank == d->c.root;
 }
 
-static bool writes(const struct conform_data *d)
+static bool writes_dst(const struct conform_data *d)
 {
 	return (d->c.kind != TESS_REDUCE && d->c.kind != TESS_GATHER) || d->rank == d->c.root;
 }
@@ -122,8 +122,8 @@ static void write_bits(const struct conform_case *c, int32_t from, int32_t to, u
                        char *out)
 {
 	for (uint64_t i = 0; i < bytes; i += 8) {
-		uint64_t h = conform_mix((uint64_t)c->kind,
-		                         (uint64_t)from << 32 | (uint64_t)(to + 1), i + 1);
+		uint64_t h = conform_hash((uint64_t)c->kind,
+		                          (uint64_t)from << 32 | (uint64_t)(to + 1), i + 1);
 
 		memcpy(out + i, &h, bytes - i < 8 ? bytes - i : 8);
 	}
@@ -137,9 +137,9 @@ void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, i
 		return;
 	}
 	for (uint64_t i = 0; i < count; i++)
-		conform_store(c->dtype, out, i,
-		              from < 0 ? conform_together(c, to, i, n)
-		                       : conform_number(c, from, to, i, n));
+		conform_store_number(c->dtype, out, i,
+		                     from < 0 ? conform_reduce_numbers(c, to, i, n)
+		                              : conform_make_number(c, from, to, i, n));
 }
 
 /* The same at element `at` of one of the buffers. */
@@ -161,7 +161,7 @@ static void plan_message(struct conform_data *d)
 	write_block(d, d->src, 0, d->rank, next, d->c.count);
 	if (d->n == 1)
 		return;
-	write_block(d, d->want, 0, before, d->rank, d->c.count);
+	write_block(d, d->expected, 0, before, d->rank, d->c.count);
 	d->coll[0] = d->coll[1] = c;
 	d->coll[0].kind = TESS_SEND;
 	d->coll[0].peer = next;
@@ -174,48 +174,52 @@ static void plan_message(struct conform_data *d)
 
 /* ---- one collective --------------------------------------------------------------------------------------- */
 
-static void plan_lists(struct conform_data *d)
+static void plan_block_counts(struct conform_data *d)
 {
 	for (int32_t r = 0; r < d->n; r++) {
-		d->give[r] = length(&d->c, d->rank, r);
-		d->get[r] = d->c.kind == TESS_ALL_TO_ALL ? length(&d->c, r, d->rank)
-		                                         : length(&d->c, r, r);
+		d->send_counts[r] = get_block_length(&d->c, d->rank, r);
+		d->recv_counts[r] = d->c.kind == TESS_ALL_TO_ALL
+		                            ? get_block_length(&d->c, r, d->rank)
+		                            : get_block_length(&d->c, r, r);
 	}
 }
 
-static uint64_t own_block(const struct conform_data *d)
+static uint64_t get_own_block(const struct conform_data *d)
 {
-	bool blocks = blocks_in(d->c.kind) || blocks_out(d->c.kind);
+	bool blocks = is_src_in_blocks(d->c.kind) || is_dst_in_blocks(d->c.kind);
 
-	return blocks ? length(&d->c, d->rank, d->rank) : d->c.count;
+	return blocks ? get_block_length(&d->c, d->rank, d->rank) : d->c.count;
 }
 
-static bool one_buffer(const struct conform_data *d)
+static bool uses_one_buffer(const struct conform_data *d)
 {
-	return d->c.in_place && reads(d) && writes(d);
+	return d->c.in_place && reads_src(d) && writes_dst(d);
 }
 
 static void plan_collective(struct conform_data *d)
 {
 	const struct conform_case *c = &d->c;
-	bool in = blocks_in(c->kind), out = blocks_out(c->kind), both = one_buffer(d);
-	uint64_t mine = own_block(d);
+	bool in = is_src_in_blocks(c->kind), out = is_dst_in_blocks(c->kind),
+	     both = uses_one_buffer(d);
+	uint64_t mine = get_own_block(d);
 	/* in place, a single block lies where it belongs among all */
-	uint64_t from = both && out && !in ? begin(d->get, d->rank) : 0;
-	uint64_t to = both && in && !out ? begin(d->give, d->rank) : 0;
+	uint64_t from = both && out && !in ? sum_blocks_before(d->recv_counts, d->rank) : 0;
+	uint64_t to = both && in && !out ? sum_blocks_before(d->send_counts, d->rank) : 0;
 
-	if (reads(d) && in)
+	if (reads_src(d) && in)
 		for (int32_t r = 0; r < d->n; r++)
-			write_block(d, d->src, begin(d->give, r), d->rank, r, d->give[r]);
-	else if (reads(d))
+			write_block(d, d->src, sum_blocks_before(d->send_counts, r), d->rank, r,
+			            d->send_counts[r]);
+	else if (reads_src(d))
 		write_block(d, d->src, from, d->rank, -1, mine);
 	if (both)
-		memcpy(d->want, d->dst, d->ndst);
-	if (writes(d) && out)
+		memcpy(d->expected, d->dst, d->dst_bytes);
+	if (writes_dst(d) && out)
 		for (int32_t r = 0; r < d->n; r++)
-			write_block(d, d->want, begin(d->get, r), r, in ? d->rank : -1, d->get[r]);
-	else if (writes(d))
-		write_block(d, d->want, to, tess_kind_reduces(c->kind) ? -1 : c->root,
+			write_block(d, d->expected, sum_blocks_before(d->recv_counts, r), r,
+			            in ? d->rank : -1, d->recv_counts[r]);
+	else if (writes_dst(d))
+		write_block(d, d->expected, to, tess_kind_reduces(c->kind) ? -1 : c->root,
 		            in ? d->rank : -1, mine);
 	/* elsewhere a buffer may be NULL, or not: it is not touched */
 	d->coll[0] = (struct tess_coll){
@@ -224,11 +228,11 @@ static void plan_collective(struct conform_data *d)
 		.dtype = c->dtype,
 		.op = c->op,
 		.peer = c->root,
-		.src = reads(d) || c->shifted ? d->src : NULL,
-		.dst = writes(d) || c->shifted ? d->dst : NULL,
+		.src = reads_src(d) || c->shifted ? d->src : NULL,
+		.dst = writes_dst(d) || c->shifted ? d->dst : NULL,
 		.count = mine,
-		.send_counts = c->uneven && in ? d->give : NULL,
-		.recv_counts = c->uneven && out ? d->get : NULL,
+		.send_counts = c->uneven && in ? d->send_counts : NULL,
+		.recv_counts = c->uneven && out ? d->recv_counts : NULL,
 		.where = "conform",
 	};
 	d->ncolls = 1;
@@ -238,32 +242,37 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
                               struct conform_data **out)
 {
 	struct conform_data *d = calloc(1, sizeof *d);
-	size_t width = tess_width(c->dtype), shift = shift_of(c);
-	uint64_t most;
+	size_t width = tess_width(c->dtype), shift = get_shift(c);
+	uint64_t max_bytes;
 
 	if (!d)
 		return tess_fail(TESS_ENOMEM, "no memory for a case");
 	*d = (struct conform_data){ .c = *c, .rank = rank, .n = n };
 	pool.next = pool.begin;
-	plan_lists(d);
-	d->nsrc = (blocks_in(c->kind) ? begin(d->give, n) : own_block(d)) * width;
-	d->ndst = (blocks_out(c->kind) ? begin(d->get, n) : own_block(d)) * width;
-	most = d->nsrc > d->ndst ? d->nsrc : d->ndst;
-	if (one_buffer(d))
-		d->nsrc = d->ndst = most;
-	d->dst = make(d->ndst, shift);
-	d->want = make(d->ndst, shift);
-	d->src = one_buffer(d) ? d->dst : make(d->nsrc, shift);
-	d->copy = make(d->nsrc, shift);
-	if (!d->dst || !d->want || !d->src || !d->copy) {
+	plan_block_counts(d);
+	d->src_bytes = (is_src_in_blocks(c->kind) ? sum_blocks_before(d->send_counts, n)
+	                                          : get_own_block(d)) *
+	               width;
+	d->dst_bytes = (is_dst_in_blocks(c->kind) ? sum_blocks_before(d->recv_counts, n)
+	                                          : get_own_block(d)) *
+	               width;
+	max_bytes = d->src_bytes > d->dst_bytes ? d->src_bytes : d->dst_bytes;
+	if (uses_one_buffer(d))
+		d->src_bytes = d->dst_bytes = max_bytes;
+	d->dst = alloc_guarded(d->dst_bytes, shift);
+	d->expected = alloc_guarded(d->dst_bytes, shift);
+	d->src = uses_one_buffer(d) ? d->dst : alloc_guarded(d->src_bytes, shift);
+	d->copy = alloc_guarded(d->src_bytes, shift);
+	if (!d->dst || !d->expected || !d->src || !d->copy) {
 		conform_data_free(d);
-		return tess_fail(TESS_ENOMEM, "no memory for a case of %" PRIu64 " bytes", most);
+		return tess_fail(TESS_ENOMEM, "no memory for a case of %" PRIu64 " bytes",
+		                 max_bytes);
 	}
 	if (c->kind == TESS_SEND)
 		plan_message(d);
 	else
 		plan_collective(d);
-	memcpy(d->copy, d->src, d->nsrc);
+	memcpy(d->copy, d->src, d->src_bytes);
 	*out = d;
 	return TESS_OK;
 }
@@ -274,12 +283,12 @@ void conform_data_free(struct conform_data *d)
 
 	if (!d)
 		return;
-	shift = shift_of(&d->c);
+	shift = get_shift(&d->c);
 	if (d->src != d->dst)
-		unmake(d->src, shift);
-	unmake(d->dst, shift);
-	unmake(d->want, shift);
-	unmake(d->copy, shift);
+		free_guarded(d->src, shift);
+	free_guarded(d->dst, shift);
+	free_guarded(d->expected, shift);
+	free_guarded(d->copy, shift);
 	free(d);
 }
 
@@ -299,7 +308,7 @@ static double load_real(int32_t dtype, const void *base, uint64_t i)
 	}
 }
 
-static int64_t load_whole(int32_t dtype, const void *base, uint64_t i)
+static int64_t load_integer(int32_t dtype, const void *base, uint64_t i)
 {
 	switch (dtype) {
 	case TESS_I64:
@@ -314,31 +323,32 @@ static int64_t load_whole(int32_t dtype, const void *base, uint64_t i)
 }
 
 /* "258 (0x4381)", "what was there before" */
-static void say_element(int32_t dtype, const char *base, uint64_t i, char *text, size_t room)
+static void format_element(int32_t dtype, const char *base, uint64_t i, char *text, size_t size)
 {
 	size_t width = tess_width(dtype), at;
 	const unsigned char *byte = (const unsigned char *)base + i * width;
 
 	if (conform_is_float(dtype))
-		at = (size_t)snprintf(text, room, "%.9g (0x", load_real(dtype, base, i));
+		at = (size_t)snprintf(text, size, "%.9g (0x", load_real(dtype, base, i));
 	else
-		at = (size_t)snprintf(text, room, "%" PRId64 " (0x", load_whole(dtype, base, i));
+		at = (size_t)snprintf(text, size, "%" PRId64 " (0x", load_integer(dtype, base, i));
 	for (size_t k = width; k > 0; k--)
-		at += (size_t)snprintf(text + at, room - at, "%02x", byte[k - 1]);
-	snprintf(text + at, room - at, ")");
+		at += (size_t)snprintf(text + at, size - at, "%02x", byte[k - 1]);
+	snprintf(text + at, size - at, ")");
 }
 
-static bool same_element(const struct conform_data *d, uint64_t i)
+static bool is_same_element(const struct conform_data *d, uint64_t i)
 {
 	size_t width = tess_width(d->c.dtype);
 
-	if (!memcmp(d->dst + i * width, d->want + i * width, width))
+	if (!memcmp(d->dst + i * width, d->expected + i * width, width))
 		return true;
 	return tess_kind_reduces(d->c.kind) && conform_is_float(d->c.dtype) &&
-	       isnan(load_real(d->c.dtype, d->dst, i)) && isnan(load_real(d->c.dtype, d->want, i));
+	       isnan(load_real(d->c.dtype, d->dst, i)) &&
+	       isnan(load_real(d->c.dtype, d->expected, i));
 }
 
-static bool still_unset(const struct conform_data *d, uint64_t i)
+static bool is_still_unset(const struct conform_data *d, uint64_t i)
 {
 	size_t width = tess_width(d->c.dtype);
 
@@ -348,7 +358,7 @@ static bool still_unset(const struct conform_data *d, uint64_t i)
 	return true;
 }
 
-static const char *rule(const struct conform_case *c)
+static const char *get_rule(const struct conform_case *c)
 {
 	if (c->in_place)
 		return "in place (src == dst) each block lies at its own place in the one buffer, and is read before it "
@@ -366,34 +376,34 @@ static const char *rule(const struct conform_case *c)
 	return "floats are reduced in their own type: these numbers give the same bits in every order";
 }
 
-static tess_status judge_elements(const struct conform_data *d)
+static tess_status check_elements(const struct conform_data *d)
 {
-	uint64_t n = d->ndst / tess_width(d->c.dtype), wrong = 0, first = 0;
+	uint64_t n = d->dst_bytes / tess_width(d->c.dtype), wrong = 0, first = 0;
 	char got[64], want[64];
 
-	if (!memcmp(d->dst, d->want, d->ndst))
+	if (!memcmp(d->dst, d->expected, d->dst_bytes))
 		return TESS_OK;
 	for (uint64_t i = 0; i < n; i++) {
-		if (same_element(d, i))
+		if (is_same_element(d, i))
 			continue;
 		if (!wrong++)
 			first = i;
 	}
 	if (!wrong)
 		return TESS_OK;
-	say_element(d->c.dtype, d->dst, first, got, sizeof got);
-	say_element(d->c.dtype, d->want, first, want, sizeof want);
+	format_element(d->c.dtype, d->dst, first, got, sizeof got);
+	format_element(d->c.dtype, d->expected, first, want, sizeof want);
 	return tess_fail(TESS_EBUG,
 	                 "dst[%" PRIu64 "] is %s%s, expected %s; %" PRIu64 " of %" PRIu64
 	                 " elements are wrong. "
 	                 "The rule: %s",
-	                 first, got, still_unset(d, first) ? ", which was not written" : "", want,
-	                 wrong, n, rule(&d->c));
+	                 first, got, is_still_unset(d, first) ? ", which was not written" : "",
+	                 want, wrong, n, get_rule(&d->c));
 }
 
-static tess_status judge_guards(const char *name, const char *at, uint64_t bytes)
+static tess_status check_guards(const char *name, const char *at, uint64_t bytes)
 {
-	int off = trespass(at, bytes);
+	int off = find_overrun(at, bytes);
 
 	if (!off)
 		return TESS_OK;
@@ -405,15 +415,15 @@ static tess_status judge_guards(const char *name, const char *at, uint64_t bytes
 	                 off < 0 ? "before" : "past", bytes, name, off * off == 1 ? "was" : "were");
 }
 
-tess_status conform_data_verdict(const struct conform_data *d)
+tess_status conform_data_check(const struct conform_data *d)
 {
-	tess_status st = d->ncolls || d->c.kind != TESS_SEND ? judge_elements(d) : TESS_OK;
+	tess_status st = d->ncolls || d->c.kind != TESS_SEND ? check_elements(d) : TESS_OK;
 
 	if (!st)
-		st = judge_guards("dst", d->dst, d->ndst);
+		st = check_guards("dst", d->dst, d->dst_bytes);
 	if (!st)
-		st = judge_guards("src", d->src, d->nsrc);
-	for (uint64_t i = 0; !st && d->src != d->dst && i < d->nsrc; i++)
+		st = check_guards("src", d->src, d->src_bytes);
+	for (uint64_t i = 0; !st && d->src != d->dst && i < d->src_bytes; i++)
 		if (d->src[i] != d->copy[i])
 			st = tess_fail(TESS_EBUG,
 			               "src was changed at byte %" PRIu64

@@ -16,7 +16,7 @@ struct conform_case {
 	bool uneven, in_place;
 	bool shifted; /* buffers begin one element after a multiple of 64 bytes */
 	bool special; /* NaN, infinities and subnormals among the numbers */
-	bool looked; /* asked with test() until it is done, not waited for */
+	bool polled; /* asked with test() until it is done, not waited for */
 };
 
 /*
@@ -29,15 +29,15 @@ struct conform_data {
 	int32_t rank, n;
 	int32_t ncolls; /* 1; 2: send and recv; 0: a message of one rank to itself */
 	struct tess_coll coll[2];
-	uint64_t give[CONFORM_RANKS], get[CONFORM_RANKS];
-	char *src, *dst, *want, *copy;
-	uint64_t nsrc, ndst; /* bytes */
+	uint64_t send_counts[CONFORM_RANKS], recv_counts[CONFORM_RANKS];
+	char *src, *dst, *expected, *copy;
+	uint64_t src_bytes, dst_bytes; /* bytes */
 };
 
 tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
                               struct conform_data **out);
 /* TESS_EBUG and a sentence: what is wrong where, what was expected, the rule. */
-tess_status conform_data_verdict(const struct conform_data *d);
+tess_status conform_data_check(const struct conform_data *d);
 void conform_data_free(struct conform_data *d); /* NULL: nothing */
 /*
  * Where the buffers of this thread's cases are from now on, one case at a time, while they fit: `memory` is a
@@ -57,14 +57,14 @@ union conform_number {
 	double real;
 	uint64_t bits;
 };
-union conform_number conform_number(const struct conform_case *c, int32_t from, int32_t to,
-                                    uint64_t i, int32_t n);
+union conform_number conform_make_number(const struct conform_case *c, int32_t from, int32_t to,
+                                         uint64_t i, int32_t n);
 /* All ranks' numbers together. */
-union conform_number conform_together(const struct conform_case *c, int32_t to, uint64_t i,
-                                      int32_t n);
-void conform_store(int32_t dtype, void *base, uint64_t i, union conform_number v);
+union conform_number conform_reduce_numbers(const struct conform_case *c, int32_t to, uint64_t i,
+                                            int32_t n);
+void conform_store_number(int32_t dtype, void *base, uint64_t i, union conform_number v);
 bool conform_is_float(int32_t dtype);
 /* A well-mixed number that depends on all three. */
-uint64_t conform_mix(uint64_t a, uint64_t b, uint64_t c);
+uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c);
 
 #endif

@@ -8,67 +8,67 @@
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out)
 {
-	struct tess_join how = { .size = sizeof how,
-		                 .nranks = m,
-		                 .device = -1,
-		                 .name = name,
-		                 .world = member,
-		                 .store = &me->world->store,
-		                 .parent = parent,
-		                 .deadline = tess_now() + me->world->timeout };
+	struct tess_join join = { .size = sizeof join,
+		                  .nranks = m,
+		                  .device = -1,
+		                  .name = name,
+		                  .world = member,
+		                  .store = &me->world->store,
+		                  .parent = parent,
+		                  .deadline = tess_now() + me->world->timeout };
 	tess_status st;
 
-	while (member[how.rank] != me->rank)
-		how.rank++;
-	out->rank = how.rank;
+	while (member[join.rank] != me->rank)
+		join.rank++;
+	out->rank = join.rank;
 	out->n = m;
-	conform_step(me, CONFORM_OPEN);
-	st = me->backend->open(&how, &out->self);
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_OPEN);
+	st = me->backend->open(&join, &out->self);
+	conform_set_call(me, CONFORM_NO_CALL);
 	return st;
 }
 
 tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out)
 {
-	conform_doing(me, "opening a group");
+	conform_set_activity(me, "opening a group");
 	return conform_direct_open(me, name, me->group->members->member, me->n, NULL, out);
 }
 
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g)
 {
-	conform_step(me, CONFORM_CLOSE);
+	conform_set_call(me, CONFORM_CLOSE);
 	me->backend->close(g->self);
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 }
 
 /* The core never waits in a backend that cannot be aborted. */
-tess_status conform_direct_await(struct conform_rank *me, const struct conform_direct *g,
-                                 void *work, int64_t deadline)
+tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
+                                int64_t deadline)
 {
 	const struct tess_backend *b = me->backend;
 	struct timespec pause = tess_timespec(20000);
 	tess_status st;
 
-	conform_step(me, b->abort ? CONFORM_WAIT : CONFORM_TEST);
+	conform_set_call(me, b->abort ? CONFORM_WAIT : CONFORM_TEST);
 	if (b->abort) {
 		st = b->wait(g->self, work, deadline);
 	} else {
 		while ((st = b->test(g->self, work)) == TESS_PENDING && tess_now() < deadline)
 			nanosleep(&pause, NULL);
 	}
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
-tess_status conform_direct_end(struct conform_rank *me, const struct conform_direct *g, void *work,
-                               int64_t deadline)
+tess_status conform_direct_finish(struct conform_rank *me, const struct conform_direct *g,
+                                  void *work, int64_t deadline)
 {
-	tess_status st = conform_direct_await(me, g, work, deadline);
+	tess_status st = conform_direct_wait(me, g, work, deadline);
 
-	conform_step(me, CONFORM_RELEASE);
+	conform_set_call(me, CONFORM_RELEASE);
 	me->backend->release(g->self, work);
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 	return st;
 }
 
@@ -81,12 +81,12 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 
 	own.mem = TESS_HOST;
 	own.deadline = tess_now() + me->world->timeout;
-	conform_step(me, CONFORM_START);
+	conform_set_call(me, CONFORM_START);
 	st = me->backend->start(g->self, &own, &work);
-	return st ? st : conform_direct_end(me, g, work, own.deadline);
+	return st ? st : conform_direct_finish(me, g, work, own.deadline);
 }
 
-bool conform_direct_can(const struct conform_rank *me, const struct conform_data *d)
+bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d)
 {
 	for (int32_t k = 0; k < d->ncolls; k++) {
 		struct tess_coll c = d->coll[k];

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static double seconds(int64_t ns)
+static double convert_to_seconds(int64_t ns)
 {
 	return (double)ns / 1e9;
 }
@@ -27,30 +27,30 @@ static void expect_refusal(struct conform_rank *me, const char *what, struct tes
 
 	c.size = sizeof c;
 	c.where = "conform";
-	conform_doing(me, "misuse: %s", what);
+	conform_set_activity(me, "misuse: %s", what);
 	st = tess_group_start(me->group, &c, &w);
 	if (st != TESS_EINVAL && st != TESS_ENOTSUP)
-		conform_blame(
+		conform_add_fault(
 			me,
 			"it returned %s. The rule: what makes no sense is refused at once, and harms nothing",
 			st ? tess_status_name(st) : "TESS_OK");
-	me->seat->cases++;
+	me->state->ncases++;
 }
 
-static void expect_no(struct conform_rank *me, const char *what, struct tess_coll c)
+static void expect_unsupported(struct conform_rank *me, const char *what, struct tess_coll c)
 {
 	tess_status st;
 
 	c.size = sizeof c;
 	c.mem = TESS_HOST;
-	conform_doing(me, "supports(), asked about %s", what);
+	conform_set_activity(me, "supports(), asked about %s", what);
 	st = me->backend->supports(&c, me->n);
 	if (st != TESS_ENOTSUP)
-		conform_blame(
+		conform_add_fault(
 			me,
 			"it returned %s. The rule: TESS_ENOTSUP for what it does not know, which a later core may have",
 			st ? tess_status_name(st) : "TESS_OK");
-	me->seat->cases++;
+	me->state->ncases++;
 }
 
 tess_status conform_run_misuse(struct conform_rank *me)
@@ -59,10 +59,10 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	uint64_t list[CONFORM_RANKS] = { 3, 3 };
 	tess_status st;
 
-	expect_no(me, "a kind that there is not",
-	          (struct tess_coll){ .kind = 99, .dtype = TESS_F32 });
-	expect_no(me, "a dtype that there is not",
-	          (struct tess_coll){ .kind = TESS_BROADCAST, .dtype = 99 });
+	expect_unsupported(me, "a kind that there is not",
+	                   (struct tess_coll){ .kind = 99, .dtype = TESS_F32 });
+	expect_unsupported(me, "a dtype that there is not",
+	                   (struct tess_coll){ .kind = TESS_BROADCAST, .dtype = 99 });
 	expect_refusal(me, "no kind",
 	               (struct tess_coll){ .dtype = TESS_F32, .src = x, .dst = x, .count = 1 });
 	expect_refusal(
@@ -110,11 +110,12 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	                                   .dst = x + 4,
 	                                   .count = 1,
 	                                   .recv_counts = list });
-	conform_doing(me, "all_reduce of 1 f32 (sum), after calls that were refused");
+	conform_set_activity(me, "all_reduce of 1 f32 (sum), after calls that were refused");
 	st = tess_all_reduce(me->group, &one, &sum, 1, TESS_F32, TESS_SUM, "conform");
 	if (!st && sum != (float)me->n)
-		conform_blame(me, "it is %g, expected %d. The rule: what was refused harms nothing",
-		              (double)sum, (int)me->n);
+		conform_add_fault(me,
+		                  "it is %g, expected %d. The rule: what was refused harms nothing",
+		                  (double)sum, (int)me->n);
 	return st;
 }
 
@@ -139,12 +140,12 @@ const char *conform_mismatch_name(int32_t i)
 	return names[i];
 }
 
-static tess_status all_reduce(struct conform_rank *me, float *x, const char *where)
+static tess_status all_reduce_floats(struct conform_rank *me, float *x, const char *where)
 {
 	return tess_all_reduce(me->group, x, x + MANY, MANY, TESS_F32, TESS_SUM, where);
 }
 
-static tess_status differing_call(struct conform_rank *me, int32_t what, float *x)
+static tess_status make_differing_call(struct conform_rank *me, int32_t what, float *x)
 {
 	bool odd = me->rank == ODD;
 	const char *where = odd ? "the.odd.one" : "all.others";
@@ -197,7 +198,7 @@ static tess_status differing_call(struct conform_rank *me, int32_t what, float *
 }
 
 /* Whether a rank's first call needs what only a rank has whose call differs. */
-static bool needs_odd(const struct conform_rank *me, int32_t what)
+static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 {
 	switch (what) {
 	case KIND:
@@ -218,7 +219,7 @@ static bool needs_odd(const struct conform_rank *me, int32_t what)
 }
 
 /* What the core takes a shorter way with, where the backend has one: calls like those before. */
-static tess_status repeat(struct conform_rank *me, float *x)
+static tess_status repeat_calls(struct conform_rank *me, float *x)
 {
 	tess_status st = TESS_OK;
 
@@ -231,22 +232,22 @@ static tess_status repeat(struct conform_rank *me, float *x)
 }
 
 /* The calls of one rank, up to the one that fails. */
-static tess_status differ(struct conform_rank *me, int32_t what, float *x)
+static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, float *x)
 {
 	bool odd = me->rank == ODD;
 	const char *where = odd ? "the.odd.one" : "all.others";
-	tess_status st = what == REPEATED ? repeat(me, x) : TESS_OK;
+	tess_status st = what == REPEATED ? repeat_calls(me, x) : TESS_OK;
 
 	if (st)
 		return st;
 	if (what != ORDER && what != MISSING)
-		st = differing_call(me, what, x);
+		st = make_differing_call(me, what, x);
 	else if (odd && what == ORDER)
 		st = tess_broadcast(me->group, x, MANY, TESS_F32, 0, where);
 	else if (!odd)
-		st = all_reduce(me, x, where);
-	if (!st && needs_odd(me, what))
-		conform_blame(
+		st = all_reduce_floats(me, x, where);
+	if (!st && needs_odd_rank(me, what))
+		conform_add_fault(
 			me,
 			"the call was done. The rule: between calls whose prints differ no byte moves");
 	/* ranks whose own call was in order hear of it in the next one */
@@ -263,27 +264,27 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 
 	if (st)
 		return st;
-	conform_doing(me, "ranks whose calls differ: %s", conform_mismatch_name(what));
-	conform_step(me, CONFORM_WAIT);
-	st = differ(me, what, x);
+	conform_set_activity(me, "ranks whose calls differ: %s", conform_mismatch_name(what));
+	conform_set_call(me, CONFORM_WAIT);
+	st = make_mismatched_calls(me, what, x);
 	/* a backend that only moves bytes may be done before the core has compared: then a later call tells */
 	for (int i = 0; i < 100 && !st; i++) {
 		st = tess_barrier(me->group, me->rank == ODD ? "the.odd.one" : "all.others");
 		nanosleep(&pause, NULL);
 	}
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 	if (!st)
-		conform_blame(
+		conform_add_fault(
 			me,
 			"the calls were done, and more of them for a second. The rule: a mismatch is an error on every "
 			"rank");
 	else if (st != TESS_EMISMATCH || !strstr(tess_error(), "the.odd.one") ||
 	         (!strstr(tess_error(), "all.others") && what != MESSAGE))
-		conform_blame(
+		conform_add_fault(
 			me,
 			"%s: \"%s\". The rule: TESS_EMISMATCH, and a sentence that names both calls",
 			tess_status_name(st), tess_error());
-	me->seat->cases++;
+	me->state->ncases++;
 	return st; /* x is the group's until it is closed */
 }
 
@@ -319,25 +320,25 @@ const char *conform_death_name(int32_t i)
 	return deaths[i].name;
 }
 
-static void die(struct conform_rank *me)
+static void kill_rank(struct conform_rank *me)
 {
-	atomic_store(&me->board->victim, me->rank);
-	atomic_store(&me->board->died, tess_now());
+	atomic_store(&me->shared->victim, me->rank);
+	atomic_store(&me->shared->died_at, tess_now());
 	if (!me->job->threads)
 		kill(getpid(), SIGKILL);
 }
 
-static void *die_later(void *arg)
+static void *kill_rank_later(void *arg)
 {
 	struct timespec pause = tess_timespec(30 * (int64_t)TESS_MS);
 
 	nanosleep(&pause, NULL);
-	die(arg);
+	kill_rank(arg);
 	return NULL;
 }
 
-static tess_status one_call(struct conform_rank *me, int32_t i, int32_t victim, float *src,
-                            float *dst)
+static tess_status make_death_call(struct conform_rank *me, int32_t i, int32_t victim, float *src,
+                                   float *dst)
 {
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = deaths[i].kind,
@@ -355,24 +356,26 @@ static tess_status one_call(struct conform_rank *me, int32_t i, int32_t victim, 
 }
 
 /* Whether a survivor was told soon, and of whom. */
-static void judge_loss(struct conform_rank *me, int32_t victim, int64_t told)
+static void check_survivor(struct conform_rank *me, int32_t victim, int64_t failed_at)
 {
-	int64_t died = atomic_load(&me->board->died);
-	double limit = me->job->foreign ? me->job->timeout * 1.1 : 1, took = seconds(told - died);
+	int64_t died = atomic_load(&me->shared->died_at);
+	double limit = me->job->foreign ? me->job->timeout * 1.1 : 1,
+	       took = convert_to_seconds(failed_at - died);
 	char name[24];
 
 	snprintf(name, sizeof name, "rank %d", (int)victim);
 	if (!died)
-		conform_blame(me, "it failed before rank %d went: \"%s\"", (int)victim,
-		              tess_error());
+		conform_add_fault(me, "it failed before rank %d went: \"%s\"", (int)victim,
+		                  tess_error());
 	else if (took > limit)
-		conform_blame_time(
+		conform_add_time_fault(
 			me,
 			"the error came %.2f s after rank %d went. The rule: every survivor is told within %g s",
 			took, (int)victim, limit);
 	else if (!strstr(tess_error(), name))
-		conform_blame(me, "\"%s\". The rule: the error names the rank that went, rank %d",
-		              tess_error(), (int)victim);
+		conform_add_fault(me,
+		                  "\"%s\". The rule: the error names the rank that went, rank %d",
+		                  tess_error(), (int)victim);
 }
 
 tess_status conform_run_death(struct conform_rank *me)
@@ -386,28 +389,29 @@ tess_status conform_run_death(struct conform_rank *me)
 
 	if (me->job->threads && moment == INSIDE)
 		moment = AFTER; /* a thread cannot be killed */
-	conform_doing(me, "rank %d goes %s", (int)victim, deaths[i].name);
+	conform_set_activity(me, "rank %d goes %s", (int)victim, deaths[i].name);
 	if (st)
 		return st;
 	if (me->rank == victim && moment == BEFORE) {
 		nanosleep(&pause, NULL);
-		die(me);
+		kill_rank(me);
 		return TESS_OK;
 	}
-	if (me->rank == victim && moment == INSIDE && pthread_create(&killer, NULL, die_later, me))
+	if (me->rank == victim && moment == INSIDE &&
+	    pthread_create(&killer, NULL, kill_rank_later, me))
 		return tess_fail(TESS_EIO, "no thread");
-	conform_step(me, CONFORM_WAIT);
+	conform_set_call(me, CONFORM_WAIT);
 	for (int k = 0; !st; k++) {
-		st = one_call(me, i, victim, src, dst);
+		st = make_death_call(me, i, victim, src, dst);
 		if (me->rank == victim && moment == AFTER && k == 2) {
-			die(me);
+			kill_rank(me);
 			return TESS_OK;
 		}
 	}
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 	if (me->rank != victim)
-		judge_loss(me, victim, tess_now());
-	me->seat->cases++;
+		check_survivor(me, victim, tess_now());
+	me->state->ncases++;
 	return st;
 }
 
@@ -424,7 +428,7 @@ const char *conform_timeout_name(int32_t i)
 	return names[i];
 }
 
-static void dally(const struct conform_rank *me, double share)
+static void delay_rank(const struct conform_rank *me, double share)
 {
 	struct timespec pause = tess_timespec((int64_t)(me->job->timeout * share * 1e9));
 
@@ -447,48 +451,48 @@ tess_status conform_run_timeout(struct conform_rank *me)
 	tess_status st = tess_barrier(me->group, "conform");
 	int64_t begin;
 
-	conform_doing(me, "%s", conform_timeout_name(what));
+	conform_set_activity(me, "%s", conform_timeout_name(what));
 	if (st)
 		return st;
 	if (me->rank == victim && what != LATE)
-		atomic_store(&me->board->victim, victim); /* whoever started it may end it */
+		atomic_store(&me->shared->victim, victim); /* whoever started it may end it */
 	if (me->rank == victim && what == STOPPED)
 		raise(SIGSTOP);
 	else if (me->rank == victim)
-		dally(me, what == ABSENT ? 1.25 : what == OWN ? 0.75 : 0.5);
+		delay_rank(me, what == ABSENT ? 1.25 : what == OWN ? 0.75 : 0.5);
 	begin = tess_now();
 	if (what == OWN)
 		c.deadline = begin + (int64_t)(limit * 1e9);
-	conform_step(me, CONFORM_WAIT);
+	conform_set_call(me, CONFORM_WAIT);
 	st = tess_group_run(me->group, &c);
 	/* who was stopped may find all that it needs there, before it hears what came meanwhile */
 	if (!st && me->rank == victim && what == STOPPED)
 		st = tess_barrier(me->group, "conform");
-	conform_step(me, CONFORM_ITSELF);
-	took = seconds(tess_now() - begin);
-	me->seat->cases++;
+	conform_set_call(me, CONFORM_NO_CALL);
+	took = convert_to_seconds(tess_now() - begin);
+	me->state->ncases++;
 	if (what == LATE) {
 		if (st)
-			conform_blame_time(
+			conform_add_time_fault(
 				me, "\"%s\". The rule: who comes before the deadline is waited for",
 				tess_error());
 	} else if (me->rank == victim) {
 		if (!st)
-			conform_blame_time(
+			conform_add_time_fault(
 				me,
 				"its late call was done. The rule: after a failure every later call fails");
 	} else if (!st) {
-		conform_blame_time(me, "the call was done, though rank %d had not come",
-		                   (int)victim);
+		conform_add_time_fault(me, "the call was done, though rank %d had not come",
+		                       (int)victim);
 	} else if (took < limit - 0.02 || took > limit * 1.1 + 0.3) {
-		conform_blame_time(
+		conform_add_time_fault(
 			me,
 			"the error came after %.2f s. The rule: at the deadline, %g s, or 10%% later at most",
 			took, limit);
 	} else if (!strstr(tess_error(), "rank 1")) {
-		conform_blame(me,
-		              "\"%s\". The rule: the error names the rank that is missed, rank 1",
-		              tess_error());
+		conform_add_fault(
+			me, "\"%s\". The rule: the error names the rank that is missed, rank 1",
+			tess_error());
 	}
 	return st;
 }

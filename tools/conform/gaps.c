@@ -13,31 +13,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct line {
+struct gap_line {
 	int32_t kind, dtype, op;
 	bool used;
 };
 
 struct gaps {
-	const struct conform_found *found;
+	const struct conform_backend_info *backend;
 	struct conform_report *report;
 	char path[600];
-	struct line line[256];
+	struct gap_line line[256];
 	int32_t n;
 };
 
-static int32_t number_of(const char *word, int32_t most, const char *(*name)(int32_t))
+static int32_t find_number(const char *word, int32_t max, const char *(*name)(int32_t))
 {
-	for (int32_t i = 1; i <= most; i++)
+	for (int32_t i = 1; i <= max; i++)
 		if (!strcmp(word, name(i)))
 			return i;
 	return -1;
 }
 
-static void read_line(struct gaps *g, char *text, int number)
+static void parse_gap_line(struct gaps *g, char *text, int number)
 {
-	char *rest = NULL, *kind, *dtype, *op, said[160];
-	struct line l = { 0 };
+	char *rest = NULL, *kind, *dtype, *op, text_of_fault[160];
+	struct gap_line l = { 0 };
 
 	text[strcspn(text, "#\n")] = '\0';
 	kind = strtok_r(text, " \t\r", &rest);
@@ -45,46 +45,46 @@ static void read_line(struct gaps *g, char *text, int number)
 	op = strtok_r(NULL, " \t\r", &rest);
 	if (!kind)
 		return;
-	l.kind = number_of(kind, CONFORM_KINDS, tess_kind_name);
-	l.dtype = dtype ? number_of(dtype, CONFORM_DTYPES, tess_dtype_name) : 0;
-	l.op = op ? number_of(op, CONFORM_OPS, tess_op_name) : 0;
+	l.kind = find_number(kind, CONFORM_KINDS, tess_kind_name);
+	l.dtype = dtype ? find_number(dtype, CONFORM_DTYPES, tess_dtype_name) : 0;
+	l.op = op ? find_number(op, CONFORM_OPS, tess_op_name) : 0;
 	if (l.kind < 0 || l.dtype < 0 || l.op < 0 || strtok_r(NULL, " \t\r", &rest) ||
 	    g->n == 256) {
 		snprintf(
-			said, sizeof said,
+			text_of_fault, sizeof text_of_fault,
 			"line %d is not understood. The rule: KIND [DTYPE [OP]], as in \"all_reduce f16 prod\"",
 			number);
-		conform_report_fault(g->report, g->path, said);
+		conform_report_add_fault(g->report, g->path, text_of_fault);
 		return;
 	}
 	g->line[g->n++] = l;
 }
 
-static tess_status read_file(struct gaps *g)
+static tess_status read_gaps_file(struct gaps *g)
 {
-	size_t stem = strlen(g->found->path) - strlen(".so");
+	size_t stem = strlen(g->backend->path) - strlen(".so");
 	char text[512];
 	FILE *f;
 	int number = 0;
 
-	snprintf(g->path, sizeof g->path, "%.*s.gaps", (int)stem, g->found->path);
+	snprintf(g->path, sizeof g->path, "%.*s.gaps", (int)stem, g->backend->path);
 	f = fopen(g->path, "re");
 	if (!f && errno == ENOENT)
 		return TESS_OK;
 	if (!f)
 		return tess_fail(TESS_EIO, "%s: %s", g->path, strerror(errno));
 	while (fgets(text, sizeof text, f))
-		read_line(g, text, ++number);
+		parse_gap_line(g, text, ++number);
 	fclose(f);
 	return TESS_OK;
 }
 
-static bool listed(struct gaps *g, int32_t kind, int32_t dtype, int32_t op)
+static bool is_listed(struct gaps *g, int32_t kind, int32_t dtype, int32_t op)
 {
 	bool found = false;
 
 	for (int32_t i = 0; i < g->n; i++) {
-		struct line *l = &g->line[i];
+		struct gap_line *l = &g->line[i];
 
 		if (l->kind != kind || (l->dtype && l->dtype != dtype) || (l->op && l->op != op))
 			continue;
@@ -93,7 +93,7 @@ static bool listed(struct gaps *g, int32_t kind, int32_t dtype, int32_t op)
 	return found;
 }
 
-static bool needed(int32_t kind)
+static bool is_required(int32_t kind)
 {
 	return kind == TESS_BARRIER || kind == TESS_SEND || kind == TESS_RECV;
 }
@@ -104,13 +104,13 @@ struct tally {
 	char line[48];
 };
 
-static bool is_pair(int32_t kind, int32_t dtype, int32_t op)
+static bool is_valid_op(int32_t kind, int32_t dtype, int32_t op)
 {
 	return tess_kind_reduces(kind) ? op < TESS_BAND || !conform_is_float(dtype)
 	                               : op == TESS_SUM;
 }
 
-static void count(struct gaps *g, int32_t kind, struct tally *t)
+static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
 {
 	bool reduces = tess_kind_reduces(kind);
 
@@ -119,13 +119,13 @@ static void count(struct gaps *g, int32_t kind, struct tally *t)
 		int32_t ops = 0, lacked = 0, unlisted = 0, last = 0;
 
 		for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
-			if (!is_pair(kind, dtype, op))
+			if (!is_valid_op(kind, dtype, op))
 				continue;
 			ops++;
-			if (!g->found->lacks[kind][dtype][reduces ? op : 0])
+			if (!g->backend->unsupported[kind][dtype][reduces ? op : 0])
 				continue;
 			lacked++;
-			if (listed(g, kind, dtype, reduces ? op : 0))
+			if (is_listed(g, kind, dtype, reduces ? op : 0))
 				continue;
 			unlisted++;
 			last = op;
@@ -140,38 +140,38 @@ static void count(struct gaps *g, int32_t kind, struct tally *t)
 	}
 }
 
-static void judge_kind(struct gaps *g, int32_t kind, char *gaps, size_t room)
+static void check_kind(struct gaps *g, int32_t kind, char *gaps, size_t size)
 {
-	char said[CONFORM_TEXT];
+	char text[CONFORM_TEXT];
 	struct tally t;
 	size_t n = strlen(gaps);
 
-	count(g, kind, &t);
+	count_gaps(g, kind, &t);
 	if (!t.lacked)
 		return;
-	if (needed(kind)) {
+	if (is_required(kind)) {
 		snprintf(
-			said, sizeof said,
+			text, sizeof text,
 			"supports() says no to %d of %d. The rule: every backend has barrier, send and recv",
 			(int)t.lacked, (int)t.all);
-		conform_report_fault(g->report, tess_kind_name(kind), said);
+		conform_report_add_fault(g->report, tess_kind_name(kind), text);
 		return;
 	}
-	snprintf(gaps + n, room - n, "%s%s%s", n ? ", " : "", tess_kind_name(kind),
+	snprintf(gaps + n, size - n, "%s%s%s", n ? ", " : "", tess_kind_name(kind),
 	         t.lacked < t.all ? " of some dtypes or operations" : "");
 	if (!t.unlisted)
 		return;
 	snprintf(
-		said, sizeof said,
+		text, sizeof text,
 		"it is lacked, and no line of %s says so. The rule: gaps are told; add the line \"%s\"",
 		g->path, t.unlisted == t.all ? tess_kind_name(kind) : t.line);
-	conform_report_fault(g->report, tess_kind_name(kind), said);
+	conform_report_add_fault(g->report, tess_kind_name(kind), text);
 }
 
-static void judge_lines(struct gaps *g)
+static void check_gap_lines(struct gaps *g)
 {
 	for (int32_t i = 0; i < g->n; i++) {
-		const struct line *l = &g->line[i];
+		const struct gap_line *l = &g->line[i];
 		char what[64];
 
 		if (l->used)
@@ -179,14 +179,14 @@ static void judge_lines(struct gaps *g)
 		snprintf(what, sizeof what, "%s%s%s%s%s", tess_kind_name(l->kind),
 		         l->dtype ? " " : "", l->dtype ? tess_dtype_name(l->dtype) : "",
 		         l->op ? " " : "", l->op ? tess_op_name(l->op) : "");
-		conform_report_fault(
+		conform_report_add_fault(
 			g->report, what,
 			"it is listed as a gap, but supports() says yes. The rule: the file tells "
 			"the truth; remove the line");
 	}
 }
 
-tess_status conform_judge_gaps(const struct conform_found *f, struct conform_report *r)
+tess_status conform_check_gaps(const struct conform_backend_info *f, struct conform_report *r)
 {
 	struct gaps *g = calloc(1, sizeof *g);
 	char gaps[400] = "";
@@ -194,17 +194,17 @@ tess_status conform_judge_gaps(const struct conform_found *f, struct conform_rep
 
 	if (!g)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	g->found = f;
+	g->backend = f;
 	g->report = r;
 	conform_report_begin(r, "gaps", "what it lacks is told in a file beside it");
-	conform_report_job(r, 0, NULL);
-	st = read_file(g);
+	conform_report_begin_job(r, 0, NULL);
+	st = read_gaps_file(g);
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV && !st; kind++)
-		judge_kind(g, kind, gaps, sizeof gaps);
+		check_kind(g, kind, gaps, sizeof gaps);
 	if (!st)
-		judge_lines(g);
-	conform_report_gaps(r, gaps);
-	conform_report_job_end(r, 0);
+		check_gap_lines(g);
+	conform_report_set_gaps(r, gaps);
+	conform_report_end_job(r, 0);
 	conform_report_end(r);
 	free(g);
 	return st;

@@ -18,17 +18,17 @@
 
 /* ---- calls in a second group ------------------------------------------------------------------------------ */
 
-struct both {
+struct direct_case {
 	struct conform_data *data;
 	void *work[2];
 };
 
-static tess_status begin(struct conform_rank *me, const struct conform_direct *g,
-                         const struct conform_case *c, struct both *out)
+static tess_status start_direct_case(struct conform_rank *me, const struct conform_direct *g,
+                                     const struct conform_case *c, struct direct_case *out)
 {
 	tess_status st = conform_data_make(c, g->rank, g->n, &out->data);
 
-	if (!st && !conform_direct_can(me, out->data)) { /* all can send */
+	if (!st && !conform_direct_supports(me, out->data)) { /* all can send */
 		struct conform_case message = {
 			.kind = TESS_SEND, .dtype = c->dtype, .op = TESS_SUM, .count = c->count
 		};
@@ -39,19 +39,20 @@ static tess_status begin(struct conform_rank *me, const struct conform_direct *g
 	for (int32_t k = 0; !st && k < out->data->ncolls; k++) {
 		out->data->coll[k].mem = TESS_HOST;
 		out->data->coll[k].deadline = tess_now() + me->world->timeout;
-		conform_step(me, CONFORM_START);
+		conform_set_call(me, CONFORM_START);
 		st = me->backend->start(g->self, &out->data->coll[k], &out->work[k]);
 	}
 	return st;
 }
 
-static tess_status finish(struct conform_rank *me, const struct conform_direct *g, struct both *b)
+static tess_status finish_direct_case(struct conform_rank *me, const struct conform_direct *g,
+                                      struct direct_case *b)
 {
 	struct conform_data *d = b->data;
 	tess_status st = TESS_OK;
 
 	for (int32_t k = d->ncolls - 1; k >= 0 && !st; k--)
-		st = conform_direct_await(me, g, b->work[k], d->coll[k].deadline);
+		st = conform_direct_wait(me, g, b->work[k], d->coll[k].deadline);
 	if (st == TESS_ETIMEOUT)
 		tess_fail(
 			st,
@@ -59,14 +60,14 @@ static tess_status finish(struct conform_rank *me, const struct conform_direct *
 			me->job->timeout);
 	if (st)
 		return st;
-	conform_step(me, CONFORM_RELEASE);
+	conform_set_call(me, CONFORM_RELEASE);
 	for (int32_t k = 0; k < d->ncolls; k++)
 		me->backend->release(g->self, b->work[k]);
-	conform_step(me, CONFORM_ITSELF);
-	if (conform_data_verdict(d))
-		conform_blame(me, "%s", tess_error());
+	conform_set_call(me, CONFORM_NO_CALL);
+	if (conform_data_check(d))
+		conform_add_fault(me, "%s", tess_error());
 	conform_data_free(d);
-	me->seat->cases++;
+	me->state->ncases++;
 	return TESS_OK;
 }
 
@@ -74,8 +75,8 @@ static tess_status finish(struct conform_rank *me, const struct conform_direct *
  * Calls in both groups are under way at once; even ranks start them in one order, odd ranks in the other. All wait
  * in one order: a backend need not work for one group while a rank waits in another.
  */
-static tess_status interleave(struct conform_rank *me, struct conform_direct *two,
-                              const char *where)
+static tess_status interleave_groups(struct conform_rank *me, struct conform_direct *two,
+                                     const char *where)
 {
 	int rounds = me->job->quick ? 20 : 200;
 	tess_status st = TESS_OK;
@@ -87,34 +88,34 @@ static tess_status interleave(struct conform_rank *me, struct conform_direct *tw
 		struct conform_direct *g[2] = { me->rank % 2 ? two : &all,
 			                        me->rank % 2 ? &all : two };
 		struct conform_case c[2];
-		struct both b[2];
+		struct direct_case b[2];
 
 		for (int k = 0; k < 2 && !st; k++) {
-			c[k] = conform_case_any(g[k]->n, (uint32_t)(2 * i + (g[k] == two)));
-			conform_doing_case(me, &c[k], where);
-			st = begin(me, g[k], &c[k], &b[k]);
+			c[k] = conform_pick_case(g[k]->n, (uint32_t)(2 * i + (g[k] == two)));
+			conform_set_activity_case(me, &c[k], where);
+			st = start_direct_case(me, g[k], &c[k], &b[k]);
 		}
 		for (int k = 0; k < 2 && !st; k++) {
 			int j = (i + me->rank) % 2 ? 1 - k : k;
 
-			conform_doing_case(me, &c[j], where);
-			st = finish(me, g[j], &b[j]);
+			conform_set_activity_case(me, &c[j], where);
+			st = finish_direct_case(me, g[j], &b[j]);
 		}
 	}
 	return st;
 }
 
-static tess_status with_group(struct conform_rank *me, const char *name, const int32_t *member,
-                              int32_t m, void *parent, const char *where)
+static tess_status run_with_group(struct conform_rank *me, const char *name, const int32_t *member,
+                                  int32_t m, void *parent, const char *where)
 {
 	struct conform_direct g;
 	tess_status st;
 
-	conform_doing(me, "opening %s", where);
+	conform_set_activity(me, "opening %s", where);
 	st = conform_direct_open(me, name, member, m, parent, &g);
 	if (st)
 		return st;
-	st = interleave(me, &g, where);
+	st = interleave_groups(me, &g, where);
 	if (!st)
 		conform_direct_close(me, &g);
 	return st;
@@ -132,16 +133,17 @@ tess_status conform_run_groups(struct conform_rank *me)
 		if (r % 2 == me->rank % 2)
 			half[m++] = r;
 	}
-	st = with_group(me, "conform.second", same, me->n, NULL, "in one of two groups");
+	st = run_with_group(me, "conform.second", same, me->n, NULL, "in one of two groups");
 	if (!st)
-		st = with_group(me, "conform.reversed", reversed, me->n, NULL,
-		                "in one of two groups, the second with its ranks reversed");
+		st = run_with_group(me, "conform.reversed", reversed, me->n, NULL,
+		                    "in one of two groups, the second with its ranks reversed");
 	if (!st)
-		st = with_group(me, name, half, m, NULL,
-		                "in one of two groups, the second of every other rank");
+		st = run_with_group(me, name, half, m, NULL,
+		                    "in one of two groups, the second of every other rank");
 	if (!st)
-		st = with_group(me, "conform.child", same, me->n, me->world->all->self,
-		                "in one of two groups, the second opened with the first as parent");
+		st = run_with_group(
+			me, "conform.child", same, me->n, me->world->all->self,
+			"in one of two groups, the second opened with the first as parent");
 	return st;
 }
 
@@ -157,7 +159,7 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 	void *work;
 	tess_status st = conform_data_make(&c, g->rank, g->n, &d);
 
-	conform_doing(me, "batch of a send and a recv");
+	conform_set_activity(me, "batch of a send and a recv");
 	if (st || !d->ncolls)
 		return st;
 	for (int k = 0; k < 2; k++) {
@@ -165,20 +167,20 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 		d->coll[k].deadline = tess_now() + me->world->timeout;
 		list[k] = &d->coll[k];
 	}
-	conform_step(me, CONFORM_START);
+	conform_set_call(me, CONFORM_START);
 	st = me->backend->batch(g->self, list, 2, &work);
 	if (!st)
-		st = conform_direct_await(me, g, work, d->coll[0].deadline);
+		st = conform_direct_wait(me, g, work, d->coll[0].deadline);
 	if (st)
 		return st;
 	me->backend->release(g->self, work);
-	if (conform_data_verdict(d))
-		conform_blame(me, "%s", tess_error());
+	if (conform_data_check(d))
+		conform_add_fault(me, "%s", tess_error());
 	conform_data_free(d);
 	return TESS_OK;
 }
 
-static tess_status barrier_in(struct conform_rank *me, const struct conform_direct *g)
+static tess_status run_direct_barrier(struct conform_rank *me, const struct conform_direct *g)
 {
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "conform" };
 
@@ -192,23 +194,24 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	void *peers[CONFORM_RANKS] = { NULL }, *mine = NULL;
 	tess_status st;
 
-	conform_doing(me, "alloc of %d bytes", (int)bytes);
-	conform_step(me, CONFORM_OPEN);
+	conform_set_activity(me, "alloc of %d bytes", (int)bytes);
+	conform_set_call(me, CONFORM_OPEN);
 	st = me->backend->alloc(g->self, bytes, &mine, peers);
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_NO_CALL);
 	if (st)
 		return st;
 	if (!mine || (uintptr_t)mine % 64)
-		conform_blame(me, "mine is %p. The rule: memory that is aligned to 64 bytes", mine);
+		conform_add_fault(me, "mine is %p. The rule: memory that is aligned to 64 bytes",
+		                  mine);
 	if (peers[g->rank] != mine)
-		conform_blame(me, "peers[%d], this rank's own entry, is %p, expected mine, %p",
-		              (int)g->rank, peers[g->rank], mine);
+		conform_add_fault(me, "peers[%d], this rank's own entry, is %p, expected mine, %p",
+		                  (int)g->rank, peers[g->rank], mine);
 	memset(mine, 16 + (int)g->rank, bytes);
-	st = barrier_in(me, g);
+	st = run_direct_barrier(me, g);
 	for (int32_t r = 0; r < g->n && !st; r++)
 		for (uint64_t i = 0; peers[r] && i < bytes; i++)
 			if (((unsigned char *)peers[r])[i] != 16 + r) {
-				conform_blame(
+				conform_add_fault(
 					me,
 					"byte %d of rank %d's memory is %d, expected %d. The rule: peers[r] is what rank r "
 					"was given as mine",
@@ -217,27 +220,27 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 				break;
 			}
 	if (!st)
-		st = barrier_in(me, g);
+		st = run_direct_barrier(me, g);
 	if (!st && me->backend->free)
 		me->backend->free(g->self, mine);
 	return st;
 }
 
 /* Of very different sizes: the bits of a sum tell the order in which it was added. */
-static float rough(int32_t rank, uint64_t k)
+static float make_rough_float(int32_t rank, uint64_t k)
 {
-	uint64_t h = conform_mix((uint64_t)rank + 1, k + 1, 7);
+	uint64_t h = conform_hash((uint64_t)rank + 1, k + 1, 7);
 
 	return k % 13 == 5 ? -0.0f : ldexpf((float)(int32_t)h, (int)(h >> 40) % 20);
 }
 
 /* Neighbours first, and no -0. */
-static float rough_sum(int32_t n, uint64_t k)
+static float sum_rough_floats(int32_t n, uint64_t k)
 {
 	float sum[CONFORM_RANKS] = { 0 };
 
 	for (int32_t r = 0; r < n; r++)
-		sum[r] = rough(r, k);
+		sum[r] = make_rough_float(r, k);
 	for (; n > 1; n /= 2)
 		for (int32_t r = 0; r < n / 2; r++)
 			sum[r] = sum[2 * r] + sum[2 * r + 1];
@@ -262,22 +265,22 @@ static tess_status try_exact(struct conform_rank *me, const struct conform_direc
 		               .where = "conform" };
 	tess_status st = src && dst ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for a sum");
 
-	conform_doing(me, "exact %s of %d f32%s", tess_kind_name(kind), (int)count,
-	              in_place ? ", in place" : "");
+	conform_set_activity(me, "exact %s of %d f32%s", tess_kind_name(kind), (int)count,
+	                     in_place ? ", in place" : "");
 	if (st || me->backend->supports(&c, g->n))
 		goto out;
 	for (uint64_t k = 0; k < blocks * count; k++)
-		src[k] = rough(g->rank, k);
+		src[k] = make_rough_float(g->rank, k);
 	st = conform_direct_run(me, g, &c);
 	if (st)
 		return st; /* a late write must find the buffers */
 	for (uint64_t k = 0; k < count; k++) {
 		const float *got = dst + (in_place ? at : 0);
-		float want = rough_sum(g->n, at + k);
+		float want = sum_rough_floats(g->n, at + k);
 
 		if (!memcmp(&got[k], &want, sizeof want))
 			continue;
-		conform_blame(
+		conform_add_fault(
 			me,
 			"element %d is %a, expected %a. The rule: a backend that says that it is "
 			"exact adds the f32 of 2^k ranks as neighbours, and no sum is -0",
@@ -295,7 +298,7 @@ static tess_status try_sums(struct conform_rank *me, const struct conform_direct
 	static const uint64_t counts[] = { 1, 24, 1000, 16385, 70000, 300001 };
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 24 && !st; i++, me->seat->cases++)
+	for (int i = 0; i < 24 && !st; i++, me->state->ncases++)
 		st = try_exact(me, g, i % 2 ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE, counts[i / 4],
 		               i / 2 % 2);
 	return st;
@@ -306,9 +309,9 @@ tess_status conform_run_extras(struct conform_rank *me)
 	struct conform_direct all = { .self = me->world->all->self, .rank = me->rank, .n = me->n };
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 20 && !st && me->backend->batch; i++, me->seat->cases++)
+	for (int i = 0; i < 20 && !st && me->backend->batch; i++, me->state->ncases++)
 		st = try_batch(me, &all);
-	for (int i = 0; i < 20 && !st && me->backend->alloc; i++, me->seat->cases++)
+	for (int i = 0; i < 20 && !st && me->backend->alloc; i++, me->state->ncases++)
 		st = try_alloc(me, &all, i % 2 ? 1 << 20 : 24);
 	if (!st && me->backend->exact && me->n > 1 && !(me->n & (me->n - 1)))
 		st = try_sums(me, &all);
@@ -317,11 +320,11 @@ tess_status conform_run_extras(struct conform_rank *me)
 
 /* ---- a thousand lives ------------------------------------------------------------------------------------------ */
 
-struct belongings {
+struct resources {
 	long fds, threads, heap, mapped;
 };
 
-static long entries(const char *path)
+static long count_entries(const char *path)
 {
 	DIR *dir = opendir(path);
 	long n = 0;
@@ -337,7 +340,7 @@ static long entries(const char *path)
  * Bytes that can be touched. What is only reserved is not counted: glibc reserves 64 MiB when a thread
  * first asks for memory, which may be in any life.
  */
-static long mapped(void)
+static long count_mapped_bytes(void)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
 	unsigned long from, to;
@@ -352,93 +355,94 @@ static long mapped(void)
 	return bytes;
 }
 
-static void count(struct belongings *b)
+static void count_resources(struct resources *b)
 {
 	struct mallinfo2 m = mallinfo2();
 
-	*b = (struct belongings){ .fds = entries("/proc/self/fd"),
-		                  .threads = entries("/proc/self/task"),
-		                  .heap = (long)(m.uordblks + m.hblkhd),
-		                  .mapped = mapped() };
+	*b = (struct resources){ .fds = count_entries("/proc/self/fd"),
+		                 .threads = count_entries("/proc/self/task"),
+		                 .heap = (long)(m.uordblks + m.hblkhd),
+		                 .mapped = count_mapped_bytes() };
 }
 
 /*
  * While all ranks are between two lives. One rank after the other: counting takes memory and files, which
  * ranks that share this process would count too.
  */
-static tess_status take_stock(struct conform_rank *me, struct belongings *b)
+static tess_status count_resources_in_turn(struct conform_rank *me, struct resources *b)
 {
 	tess_status st = tess_barrier(me->group, "conform");
 
 	for (int32_t r = 0; r < me->n && !st; r++) {
 		if (r == me->rank)
-			count(b);
+			count_resources(b);
 		st = tess_barrier(me->group, "conform");
 	}
 	return st;
 }
 
 /* What the rendezvous keeps of each key, where it is in this process. */
-struct counted {
+struct counting_store {
 	const struct tess_store *real;
 	atomic_long *bytes;
 };
 
-static tess_status counted_set(void *self, const char *key, const void *val, uint64_t len)
+static tess_status set_counted_key(void *self, const char *key, const void *val, uint64_t len)
 {
-	const struct counted *c = self;
+	const struct counting_store *c = self;
 
 	atomic_fetch_add(c->bytes, (long)(strlen(key) + len + 256));
 	return c->real->set(c->real->self, key, val, len);
 }
 
-static tess_status counted_get(void *self, const char *key, int64_t deadline, void *val,
-                               uint64_t *len)
+static tess_status get_counted_key(void *self, const char *key, int64_t deadline, void *val,
+                                   uint64_t *len)
 {
-	const struct counted *c = self;
+	const struct counting_store *c = self;
 
 	return c->real->get(c->real->self, key, deadline, val, len);
 }
 
-static void grown(struct conform_rank *me, const char *what, long before, long after, long most,
-                  int rounds)
+static void check_growth(struct conform_rank *me, const char *what, long before, long after,
+                         long max, int rounds)
 {
-	if (after - before > most)
-		conform_blame(
+	if (after - before > max)
+		conform_add_fault(
 			me,
 			"%s: %ld became %ld in %d times. The rule: close gives back all that open took",
 			what, before, after, rounds);
 }
 
-static atomic_long stored; /* by all ranks of this process */
+static atomic_long stored_bytes; /* by all ranks of this process */
 
-static tess_status live(struct conform_rank *me, int round, bool parent)
+static tess_status open_and_close_group(struct conform_rank *me, int round, bool parent)
 {
-	struct counted counted = { .real = &me->world->store, .bytes = &stored };
-	struct tess_store store = {
-		.size = sizeof store, .self = &counted, .set = counted_set, .get = counted_get
-	};
+	struct counting_store counting = { .real = &me->world->store, .bytes = &stored_bytes };
+	struct tess_store store = { .size = sizeof store,
+		                    .self = &counting,
+		                    .set = set_counted_key,
+		                    .get = get_counted_key };
 	int32_t member[CONFORM_RANKS];
 	char name[32];
-	struct tess_join how = { .size = sizeof how,
-		                 .rank = me->rank,
-		                 .nranks = me->n,
-		                 .device = -1,
-		                 .name = name,
-		                 .world = member,
-		                 .store = &store,
-		                 .deadline = tess_now() + me->world->timeout,
-		                 .parent = parent ? me->world->all->self : NULL };
+	struct tess_join join = { .size = sizeof join,
+		                  .rank = me->rank,
+		                  .nranks = me->n,
+		                  .device = -1,
+		                  .name = name,
+		                  .world = member,
+		                  .store = &store,
+		                  .deadline = tess_now() + me->world->timeout,
+		                  .parent = parent ? me->world->all->self : NULL };
 	struct conform_direct g = { .rank = me->rank, .n = me->n };
 	tess_status st;
 
 	for (int32_t r = 0; r < me->n; r++)
 		member[r] = r;
 	snprintf(name, sizeof name, "conform.life.%d", round);
-	conform_step(me, CONFORM_OPEN);
-	st = me->backend->open(&how, &g.self);
+	conform_set_call(me, CONFORM_OPEN);
+	st = me->backend->open(&join, &g.self);
 	if (!st)
-		st = barrier_in(me, &g);
+		st = run_direct_barrier(me, &g);
 	if (!st)
 		conform_direct_close(me, &g);
 	return st;
@@ -447,34 +451,35 @@ static tess_status live(struct conform_rank *me, int round, bool parent)
 tess_status conform_run_life(struct conform_rank *me)
 {
 	int rounds = me->job->quick ? 100 : 1000, warm = rounds / 10;
-	struct belongings before = { 0 }, after;
+	struct resources before = { 0 }, after;
 	tess_status st = TESS_OK;
 	long kept = 0;
 
 	for (int i = 0; i < rounds && !st; i++) {
-		conform_doing(me, "open and close, time %d of %d", i + 1, rounds);
+		conform_set_activity(me, "open and close, time %d of %d", i + 1, rounds);
 		if (i == warm) {
-			st = take_stock(me, &before);
-			kept = atomic_load(&stored);
+			st = count_resources_in_turn(me, &before);
+			kept = atomic_load(&stored_bytes);
 			if (!st)
 				st = tess_barrier(me->group, "conform");
 		}
 		if (!st)
-			st = live(me, i, i % 2);
-		me->seat->cases++;
+			st = open_and_close_group(me, i, i % 2);
+		me->state->ncases++;
 	}
 	if (!st)
-		st = take_stock(me, &after);
+		st = count_resources_in_turn(me, &after);
 	if (st)
 		return st;
-	kept = me->job->threads ? atomic_load(&stored) - kept : 0; /* else it is in the launcher */
+	kept = me->job->threads ? atomic_load(&stored_bytes) - kept
+	                        : 0; /* else it is in the launcher */
 	rounds -= warm;
-	conform_doing(me, "open and close");
-	grown(me, "open descriptors", before.fds, after.fds, 2, rounds);
-	grown(me, "threads", before.threads, after.threads, 2, rounds);
+	conform_set_activity(me, "open and close");
+	check_growth(me, "open descriptors", before.fds, after.fds, 2, rounds);
+	check_growth(me, "threads", before.threads, after.threads, 2, rounds);
 	/* free blocks that glibc keeps for a thread count as used: they vary */
-	grown(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + (16 << 10),
-	      rounds);
-	grown(me, "mapped bytes", before.mapped, after.mapped, kept + (8 << 20), rounds);
+	check_growth(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + (16 << 10),
+	             rounds);
+	check_growth(me, "mapped bytes", before.mapped, after.mapped, kept + (8 << 20), rounds);
 	return tess_barrier(me->group, "conform");
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <tessera/reduce.h>
 
-uint64_t conform_mix(uint64_t a, uint64_t b, uint64_t c)
+uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c)
 {
 	uint64_t x = a * 0x9e3779b97f4a7c15 ^ b * 0xc2b2ae3d27d4eb4f ^ c * 0x165667b19e3779f9;
 
@@ -23,7 +23,7 @@ bool conform_is_float(int32_t dtype)
 }
 
 /* A whole number of at most `bits` bits, with a sign. */
-static double whole(uint64_t h, int bits)
+static double make_integer(uint64_t h, int bits)
 {
 	return (double)(int64_t)(h >> (63 - bits)) - (double)(UINT64_C(1) << bits);
 }
@@ -32,7 +32,7 @@ static double whole(uint64_t h, int bits)
  * One rank has a large number whose last place is beyond the other ranks' small ones: 256 + 1 + 1 in bf16 is
  * 258 if it is rounded in the end, and 256 if it is rounded at each step.
  */
-static double to_add_16(int32_t dtype, bool large, uint64_t h)
+static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 {
 	double scale = (double)(1 << (h & 3));
 
@@ -42,7 +42,7 @@ static double to_add_16(int32_t dtype, bool large, uint64_t h)
 }
 
 /* Two ranks have half of the bits of the type each, all others powers of two. */
-static double to_multiply(int32_t dtype, bool full, uint64_t h)
+static double make_factor(int32_t dtype, bool full, uint64_t h)
 {
 	static const int bits[] = {
 		[TESS_F32] = 11, [TESS_F64] = 25, [TESS_BF16] = 7, [TESS_F16] = 10
@@ -56,17 +56,17 @@ static double to_multiply(int32_t dtype, bool full, uint64_t h)
 	                    -bits[dtype]);
 }
 
-static double to_compare(int32_t dtype, uint64_t h)
+static double make_comparand(int32_t dtype, uint64_t h)
 {
 	if (dtype == TESS_F64)
-		return whole(h, 52);
+		return make_integer(h, 52);
 	if (dtype == TESS_F32)
-		return whole(h, 23);
+		return make_integer(h, 23);
 	return (1 + (double)(h % 127)) * (h >> 8 & 1 ? 1 : -1) * (double)(1 << (h >> 9) % 8);
 }
 
 /* The smallest number of the type that is not 0. */
-static double least(int32_t dtype)
+static double get_smallest(int32_t dtype)
 {
 	static const int power[] = {
 		[TESS_F32] = -149, [TESS_F64] = -1074, [TESS_BF16] = -133, [TESS_F16] = -24
@@ -75,39 +75,40 @@ static double least(int32_t dtype)
 	return ldexp(1, power[dtype]);
 }
 
-static double real(const struct conform_case *c, int32_t from, uint64_t h, uint64_t i, int32_t n)
+static double make_real(const struct conform_case *c, int32_t from, uint64_t h, uint64_t i,
+                        int32_t n)
 {
 	bool mine = (int32_t)(i % (uint64_t)n) == from,
 	     next = (int32_t)((i + 1) % (uint64_t)n) == from;
 
 	if (c->special && i % 7 == 1)
-		return least(c->dtype) * (double)(1 + h % 15);
+		return get_smallest(c->dtype) * (double)(1 + h % 15);
 	if (c->special && mine && i % 7 == 3)
 		return NAN;
 	if (c->special && mine && i % 7 == 5)
 		return c->op == TESS_MIN ? -INFINITY : INFINITY;
 	if (c->op == TESS_PROD)
-		return to_multiply(c->dtype, mine || next, h);
+		return make_factor(c->dtype, mine || next, h);
 	if (c->op != TESS_SUM)
-		return to_compare(c->dtype, h);
+		return make_comparand(c->dtype, h);
 	if (tess_width(c->dtype) == 2)
-		return to_add_16(c->dtype, mine, h);
-	return whole(h, c->dtype == TESS_F64 ? 49 : 20);
+		return make_addend_16(c->dtype, mine, h);
+	return make_integer(h, c->dtype == TESS_F64 ? 49 : 20);
 }
 
-union conform_number conform_number(const struct conform_case *c, int32_t from, int32_t to,
-                                    uint64_t i, int32_t n)
+union conform_number conform_make_number(const struct conform_case *c, int32_t from, int32_t to,
+                                         uint64_t i, int32_t n)
 {
 	uint64_t h =
-		conform_mix((uint64_t)c->kind << 32 | (uint64_t)c->op << 16 | (uint64_t)c->dtype,
-	                    (uint64_t)(from + 1) << 32 | (uint64_t)(to + 1), i + 1);
+		conform_hash((uint64_t)c->kind << 32 | (uint64_t)c->op << 16 | (uint64_t)c->dtype,
+	                     (uint64_t)(from + 1) << 32 | (uint64_t)(to + 1), i + 1);
 
 	if (conform_is_float(c->dtype))
-		return (union conform_number){ .real = real(c, from, h, i, n) };
+		return (union conform_number){ .real = make_real(c, from, h, i, n) };
 	return (union conform_number){ .bits = h };
 }
 
-static double together_real(int32_t op, double a, double b)
+static double reduce_reals(int32_t op, double a, double b)
 {
 	switch (op) {
 	case TESS_SUM:
@@ -121,7 +122,7 @@ static double together_real(int32_t op, double a, double b)
 	}
 }
 
-static int64_t extended(int32_t dtype, uint64_t bits)
+static int64_t extend_integer(int32_t dtype, uint64_t bits)
 {
 	switch (dtype) {
 	case TESS_I32:
@@ -135,7 +136,7 @@ static int64_t extended(int32_t dtype, uint64_t bits)
 	}
 }
 
-static uint64_t together_bits(int32_t op, int32_t dtype, uint64_t a, uint64_t b)
+static uint64_t reduce_integers(int32_t op, int32_t dtype, uint64_t a, uint64_t b)
 {
 	switch (op) {
 	case TESS_SUM:
@@ -143,9 +144,9 @@ static uint64_t together_bits(int32_t op, int32_t dtype, uint64_t a, uint64_t b)
 	case TESS_PROD:
 		return a * b;
 	case TESS_MIN:
-		return extended(dtype, a) < extended(dtype, b) ? a : b;
+		return extend_integer(dtype, a) < extend_integer(dtype, b) ? a : b;
 	case TESS_MAX:
-		return extended(dtype, a) > extended(dtype, b) ? a : b;
+		return extend_integer(dtype, a) > extend_integer(dtype, b) ? a : b;
 	case TESS_BAND:
 		return a & b;
 	case TESS_BOR:
@@ -155,23 +156,23 @@ static uint64_t together_bits(int32_t op, int32_t dtype, uint64_t a, uint64_t b)
 	}
 }
 
-union conform_number conform_together(const struct conform_case *c, int32_t to, uint64_t i,
-                                      int32_t n)
+union conform_number conform_reduce_numbers(const struct conform_case *c, int32_t to, uint64_t i,
+                                            int32_t n)
 {
-	union conform_number all = conform_number(c, 0, to, i, n);
+	union conform_number all = conform_make_number(c, 0, to, i, n);
 
 	for (int32_t r = 1; r < n; r++) {
-		union conform_number v = conform_number(c, r, to, i, n);
+		union conform_number v = conform_make_number(c, r, to, i, n);
 
 		if (conform_is_float(c->dtype))
-			all.real = together_real(c->op, all.real, v.real);
+			all.real = reduce_reals(c->op, all.real, v.real);
 		else
-			all.bits = together_bits(c->op, c->dtype, all.bits, v.bits);
+			all.bits = reduce_integers(c->op, c->dtype, all.bits, v.bits);
 	}
 	return all;
 }
 
-void conform_store(int32_t dtype, void *base, uint64_t i, union conform_number v)
+void conform_store_number(int32_t dtype, void *base, uint64_t i, union conform_number v)
 {
 	switch (dtype) {
 	case TESS_F32:

@@ -15,62 +15,63 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-void conform_doing(struct conform_rank *me, const char *fmt, ...)
+void conform_set_activity(struct conform_rank *me, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(me->seat->doing, sizeof me->seat->doing, fmt, ap);
+	vsnprintf(me->state->activity, sizeof me->state->activity, fmt, ap);
 	va_end(ap);
-	atomic_fetch_add(&me->seat->beats, 1);
+	atomic_fetch_add(&me->state->heartbeats, 1);
 }
 
-void conform_step(struct conform_rank *me, int step)
+void conform_set_call(struct conform_rank *me, int step)
 {
-	atomic_store(&me->seat->step, step);
+	atomic_store(&me->state->call, step);
 }
 
-static void blame(struct conform_seat *seat, const char *fmt, va_list ap)
+static void store_fault(struct conform_rank_state *state, const char *fmt, va_list ap)
 {
-	unsigned i = atomic_load(&seat->blamed);
+	unsigned i = atomic_load(&state->nfaults);
 
-	if (i < CONFORM_BLAMES) {
-		snprintf(seat->blame[i].what, sizeof seat->blame[i].what, "%s", seat->doing);
-		vsnprintf(seat->blame[i].text, sizeof seat->blame[i].text, fmt, ap);
+	if (i < CONFORM_FAULTS) {
+		snprintf(state->fault[i].what, sizeof state->fault[i].what, "%s", state->activity);
+		vsnprintf(state->fault[i].text, sizeof state->fault[i].text, fmt, ap);
 	}
-	atomic_store(&seat->blamed, i + 1);
+	atomic_store(&state->nfaults, i + 1);
 }
 
-void conform_blame(struct conform_rank *me, const char *fmt, ...)
+void conform_add_fault(struct conform_rank *me, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	blame(me->seat, fmt, ap);
+	store_fault(me->state, fmt, ap);
 	va_end(ap);
 }
 
-void conform_blame_time(struct conform_rank *me, const char *fmt, ...)
+void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...)
 {
 	va_list ap;
 
-	atomic_fetch_add(&me->seat->blamed_time, 1);
+	atomic_fetch_add(&me->state->ntime_faults, 1);
 	va_start(ap, fmt);
-	blame(me->seat, fmt, ap);
+	store_fault(me->state, fmt, ap);
 	va_end(ap);
 }
 
 /* ---- what the plugin is ------------------------------------------------------------------------------------ */
 
-static void ask(const struct tess_backend *b, struct conform_found *f, struct tess_coll *c)
+static void query_support(const struct tess_backend *b, struct conform_backend_info *f,
+                          struct tess_coll *c)
 {
 	for (int32_t n = 1; n <= CONFORM_RANKS; n++)
 		if (b->supports(c, n) != TESS_OK)
-			f->lacks[c->kind][c->dtype][tess_kind_reduces(c->kind) ? c->op : 0] |=
+			f->unsupported[c->kind][c->dtype][tess_kind_reduces(c->kind) ? c->op : 0] |=
 				(uint16_t)(1 << n);
 }
 
-static void ask_all(const struct tess_backend *b, struct conform_found *f)
+static void query_all_support(const struct tess_backend *b, struct conform_backend_info *f)
 {
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
@@ -85,21 +86,21 @@ static void ask_all(const struct tess_backend *b, struct conform_found *f)
 				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
 				    (op >= TESS_BAND && dtype <= TESS_F16))
 					continue;
-				ask(b, f, &c);
+				query_support(b, f, &c);
 			}
 }
 
-static int find(struct conform_board *board)
+static int inspect_backend(struct conform_shared *shared)
 {
-	struct conform_found *f = &board->found;
+	struct conform_backend_info *f = &shared->backend;
 	const char *name = getenv("TESSERA_BACKEND");
 	const struct tess_backend *b;
 	struct tess_plugin_info p;
-	struct conform_rank me = { .seat = &board->seat[0] };
+	struct conform_rank me = { .state = &shared->rank_state[0] };
 
-	conform_doing(&me, "opening the plugin");
-	if (!name || tess_plugin_backend(name, &b)) {
-		conform_blame(&me, "%s", tess_error());
+	conform_set_activity(&me, "opening the plugin");
+	if (!name || tess_plugin_find_backend(name, &b)) {
+		conform_add_fault(&me, "%s", tess_error());
 		return 1;
 	}
 	snprintf(f->name, sizeof f->name, "%s", b->name);
@@ -108,81 +109,83 @@ static int find(struct conform_board *board)
 	f->abort = b->abort;
 	f->batch = b->batch;
 	f->alloc = b->alloc;
-	f->meets = b->bootstrap;
+	f->bootstraps = b->bootstrap;
 	for (size_t i = 0; tess_registry_at(i, &p); i++)
 		for (size_t k = 0; k < p.noffers; k++)
 			if (p.offers[k].table == b)
 				snprintf(f->path, sizeof f->path, "%s", p.path);
-	conform_doing(&me, "supports(), asked without a group");
-	ask_all(b, f);
+	conform_set_activity(&me, "supports(), asked without a group");
+	query_all_support(b, f);
 	f->opened = true;
 	return 0;
 }
 
 /* ---- ranks ---------------------------------------------------------------------------------------------------- */
 
-static tess_status live(struct tess_world *w, void *arg)
+static tess_status run_job_rank(struct tess_world *w, void *arg)
 {
-	struct conform_board *board = arg;
-	const struct conform_part *part = &conform_parts[board->job.part];
+	struct conform_shared *shared = arg;
+	const struct conform_part *part = &conform_parts[shared->job.part];
 	struct conform_rank me = { .world = w,
 		                   .group = tess_world_group(w),
-		                   .board = board,
-		                   .job = &board->job,
+		                   .shared = shared,
+		                   .job = &shared->job,
 		                   .rank = tess_world_rank(w),
 		                   .n = tess_world_size(w) };
-	tess_status st = tess_plugin_backend(tess_world_backend(w), &me.backend);
+	tess_status st = tess_plugin_find_backend(tess_world_backend(w), &me.backend);
 
-	w->timeout = (int64_t)(board->job.timeout * 1e9);
-	me.seat = &board->seat[me.rank];
-	atomic_store(&me.seat->state, CONFORM_HERE);
+	w->timeout = (int64_t)(shared->job.timeout * 1e9);
+	me.state = &shared->rank_state[me.rank];
+	atomic_store(&me.state->state, CONFORM_RUNNING);
 	if (!st)
 		st = part->run(&me);
 	if (st && !part->scene)
-		conform_blame(&me, "%s", tess_error());
-	atomic_store(&me.seat->state, CONFORM_THROUGH);
+		conform_add_fault(&me, "%s", tess_error());
+	atomic_store(&me.state->state, CONFORM_DONE);
 	return st;
 }
 
 /* No world, no rank to blame it on but the one that the environment names. */
-static int not_opened(struct conform_board *board)
+static int fail_not_opened(struct conform_shared *shared)
 {
 	const char *rank = getenv("RANK");
-	struct conform_rank me = { .seat = &board->seat[rank ? atoi(rank) % CONFORM_RANKS : 0] };
+	struct conform_rank me = {
+		.state = &shared->rank_state[rank ? atoi(rank) % CONFORM_RANKS : 0]
+	};
 
-	conform_doing(&me, "opening the group of all ranks");
-	conform_blame(&me, "%s", tess_error());
+	conform_set_activity(&me, "opening the group of all ranks");
+	conform_add_fault(&me, "%s", tess_error());
 	return 1;
 }
 
 int conform_rank_main(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
-	struct conform_board *board = MAP_FAILED;
+	struct conform_shared *shared = MAP_FAILED;
 	struct tess_world *w;
 	tess_status st;
 
 	if (fd >= 0)
-		board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (board == MAP_FAILED)
+		shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (shared == MAP_FAILED)
 		return 2;
 	close(fd);
-	if (board->job.part < 0)
-		return find(board);
-	if (board->job.threads) {
+	if (shared->job.part < 0)
+		return inspect_backend(shared);
+	if (shared->job.threads) {
 		/*
 		 * Where a sanitizer has a heap of its own, the first call makes glibc's, for the
 		 * thread that calls: two ranks at once would both take it for theirs.
 		 */
 		mallinfo2();
-		st = tess_world_spawn(board->job.nranks, live, board);
-		if (st && !atomic_load(&board->seat[0].state))
-			return not_opened(board);
+		st = tess_world_spawn(shared->job.nranks, run_job_rank, shared);
+		if (st && !atomic_load(&shared->rank_state[0].state))
+			return fail_not_opened(shared);
 		return st ? 1 : 0;
 	}
 	if (tess_world_open(&w))
-		return not_opened(board);
-	st = live(w, board);
+		return fail_not_opened(shared);
+	st = run_job_rank(w, shared);
 	tess_world_close(w);
 	return st ? 1 : 0;
 }

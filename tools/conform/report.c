@@ -12,11 +12,11 @@
 enum { OUTPUT_LINES = 12 };
 
 struct conform_report {
-	bool tap, live, quick;
+	bool tap, on_terminal, quick;
 	const char *backend, *only;
-	int64_t begun, row_begun;
+	int64_t started_at, row_started_at;
 	/* the row */
-	char part[64], faulty[512]; /* faulty: all parts with faults so far */
+	char part[64], faulty_parts[512]; /* faulty: all parts with faults so far */
 	char text[16384]; /* its faults */
 	size_t len;
 	uint32_t ranks, cases, points;
@@ -30,24 +30,25 @@ struct conform_report {
 	char gaps[512];
 };
 
-struct conform_report *conform_report_open(const struct conform_options *how)
+struct conform_report *conform_report_open(const struct conform_options *options)
 {
 	struct conform_report *r = calloc(1, sizeof *r);
 
 	if (!r)
 		return NULL;
-	r->tap = how->tap;
-	r->live = !how->tap && isatty(STDOUT_FILENO);
-	r->quick = how->quick;
-	r->backend = how->backend;
-	r->only = how->part;
-	r->begun = tess_now();
+	r->tap = options->tap;
+	r->on_terminal = !options->tap && isatty(STDOUT_FILENO);
+	r->quick = options->quick;
+	r->backend = options->backend;
+	r->only = options->part;
+	r->started_at = tess_now();
 	if (r->tap)
 		printf("TAP version 13\n");
 	return r;
 }
 
-void conform_report_head(struct conform_report *r, const struct conform_found *f, const char *ranks)
+void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
+                               const char *ranks)
 {
 	const char *hash = r->tap ? "# " : "";
 
@@ -60,20 +61,20 @@ void conform_report_head(struct conform_report *r, const struct conform_found *f
 void conform_report_begin(struct conform_report *r, const char *part, const char *about)
 {
 	snprintf(r->part, sizeof r->part, "%s", part);
-	r->row_begun = tess_now();
+	r->row_started_at = tess_now();
 	r->len = 0;
 	r->ranks = r->cases = r->points = 0;
 	r->row_bad = false;
-	if (r->live) {
+	if (r->on_terminal) {
 		printf("\r\033[K  %-18s %s", part, about);
 		fflush(stdout);
 	}
 }
 
-void conform_report_progress(struct conform_report *r, int32_t nranks, const char *variant,
-                             uint32_t cases)
+void conform_report_show_progress(struct conform_report *r, int32_t nranks, const char *variant,
+                                  uint32_t cases)
 {
-	if (!r->live)
+	if (!r->on_terminal)
 		return;
 	printf("\r\033[K  %-18s %d rank%s%s%s, case %u", r->part, (int)nranks,
 	       nranks == 1 ? "" : "s", variant ? ", " : "", variant ? variant : "",
@@ -81,7 +82,7 @@ void conform_report_progress(struct conform_report *r, int32_t nranks, const cha
 	fflush(stdout);
 }
 
-void conform_report_job(struct conform_report *r, int32_t nranks, const char *variant)
+void conform_report_begin_job(struct conform_report *r, int32_t nranks, const char *variant)
 {
 	size_t n = 0;
 
@@ -96,34 +97,36 @@ void conform_report_job(struct conform_report *r, int32_t nranks, const char *va
 }
 
 /* To the row's text; what does not fit is cut. */
-static void TESS_PRINTF(2, 3) add(struct conform_report *r, const char *fmt, ...)
+static void TESS_PRINTF(2, 3) append_row_text(struct conform_report *r, const char *fmt, ...)
 {
-	size_t room = sizeof r->text - r->len;
+	size_t left = sizeof r->text - r->len;
 	va_list ap;
 	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(r->text + r->len, room, fmt, ap);
+	n = vsnprintf(r->text + r->len, left, fmt, ap);
 	va_end(ap);
-	r->len += n > 0 && (size_t)n < room ? (size_t)n : room - 1;
+	r->len += n > 0 && (size_t)n < left ? (size_t)n : left - 1;
 }
 
-void conform_report_fault(struct conform_report *r, const char *what, const char *text)
+void conform_report_add_fault(struct conform_report *r, const char *what, const char *text)
 {
 	r->faults++;
 	if (!r->row_bad) {
-		size_t n = strlen(r->faulty);
+		size_t n = strlen(r->faulty_parts);
 
-		snprintf(r->faulty + n, sizeof r->faulty - n, "%s%s", n ? "; " : "", r->part);
+		snprintf(r->faulty_parts + n, sizeof r->faulty_parts - n, "%s%s", n ? "; " : "",
+		         r->part);
 	}
 	r->bad = r->row_bad = true;
 	if (r->tap)
-		add(r, "# %s%s%s\n", what, *what ? ": " : "", text);
+		append_row_text(r, "# %s%s%s\n", what, *what ? ": " : "", text);
 	else
-		add(r, "      %s%s%s%s: %s\n", r->part, r->job, *what ? ": " : "", what, text);
+		append_row_text(r, "      %s%s%s%s: %s\n", r->part, r->job, *what ? ": " : "", what,
+		                text);
 }
 
-void conform_report_output(struct conform_report *r, const char *text)
+void conform_report_add_output(struct conform_report *r, const char *text)
 {
 	const char *indent = r->tap ? "#   | " : "        | ", *from = text + strlen(text);
 	int lines = 0;
@@ -132,14 +135,14 @@ void conform_report_output(struct conform_report *r, const char *text)
 		return;
 	while (from > text && (from[-1] != '\n' || ++lines < OUTPUT_LINES))
 		from--;
-	add(r, "%sthe end of what its ranks wrote:\n", r->tap ? "# " : "      ");
+	append_row_text(r, "%sthe end of what its ranks wrote:\n", r->tap ? "# " : "      ");
 	for (size_t len; *from; from += len + (from[len] == '\n')) {
 		len = strcspn(from, "\n");
-		add(r, "%s%.*s\n", indent, (int)len, from);
+		append_row_text(r, "%s%.*s\n", indent, (int)len, from);
 	}
 }
 
-void conform_report_job_end(struct conform_report *r, uint32_t cases)
+void conform_report_end_job(struct conform_report *r, uint32_t cases)
 {
 	r->cases += cases;
 	r->all_cases += cases;
@@ -158,7 +161,7 @@ void conform_report_job_end(struct conform_report *r, uint32_t cases)
 void conform_report_end(struct conform_report *r)
 {
 	char ranks[64] = "";
-	double took = (double)(tess_now() - r->row_begun) / 1e9;
+	double took = (double)(tess_now() - r->row_started_at) / 1e9;
 
 	if (r->tap || !r->points)
 		return;
@@ -166,28 +169,28 @@ void conform_report_end(struct conform_report *r)
 		if (r->ranks >> n & 1)
 			snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "%s%d",
 			         *ranks ? " " : "", (int)n);
-	printf("%s  %-18s %-16s %7u  %6.1f s  %s\n", r->live ? "\r\033[K" : "", r->part, ranks,
-	       (unsigned)r->cases, took, r->row_bad ? "FAILED" : "ok");
+	printf("%s  %-18s %-16s %7u  %6.1f s  %s\n", r->on_terminal ? "\r\033[K" : "", r->part,
+	       ranks, (unsigned)r->cases, took, r->row_bad ? "FAILED" : "ok");
 	fputs(r->row_bad ? r->text : "", stdout);
 	fflush(stdout);
 }
 
-void conform_report_note(struct conform_report *r, const char *text)
+void conform_report_print_note(struct conform_report *r, const char *text)
 {
 	printf("%s%s\n", r->tap ? "# " : "  ", text);
 }
 
-void conform_report_gaps(struct conform_report *r, const char *gaps)
+void conform_report_set_gaps(struct conform_report *r, const char *gaps)
 {
 	snprintf(r->gaps, sizeof r->gaps, "%s", gaps);
 }
 
 int conform_report_close(struct conform_report *r)
 {
-	double took = (double)(tess_now() - r->begun) / 1e9;
+	double took = (double)(tess_now() - r->started_at) / 1e9;
 	bool good = !r->faults;
 
-	if (r->live)
+	if (r->on_terminal)
 		printf("\r\033[K");
 	if (r->tap)
 		printf("1..%d\n# ", r->point);
@@ -200,7 +203,7 @@ int conform_report_close(struct conform_report *r)
 		       *r->gaps ? "; the core fills its gaps: " : "", r->gaps);
 	else
 		printf("%s does not conform: %d fault%s in %s\n", r->backend, r->faults,
-		       r->faults == 1 ? "" : "s", r->faulty);
+		       r->faults == 1 ? "" : "s", r->faulty_parts);
 	free(r);
 	return good ? 0 : 1;
 }

@@ -7,71 +7,71 @@
 
 #include <stdlib.h>
 
-struct books { /* of one call */
+struct meanwhile_state { /* of one call */
 	struct tess_coll *coll;
 	int64_t timeout;
-	uint64_t looks; /* that the backend may take */
-	uint64_t asked;
+	uint64_t max_polls; /* that the backend may take */
+	uint64_t polls;
 };
 
-static int32_t meanwhile(void *arg)
+static int32_t count_meanwhile(void *arg)
 {
-	struct books *b = arg;
+	struct meanwhile_state *b = arg;
 
-	if (!b->asked++)
+	if (!b->polls++)
 		b->coll->deadline = tess_now() + b->timeout;
-	return b->asked <= b->looks;
+	return b->polls <= b->max_polls;
 }
 
 /* One call, in one; or, as the others of its group may do, started and waited for. */
-static tess_status make(struct conform_rank *me, const struct conform_direct *g,
-                        struct conform_data *d, uint64_t luck)
+static tess_status make_run_call(struct conform_rank *me, const struct conform_direct *g,
+                                 struct conform_data *d, uint64_t random)
 {
-	struct books b = { .coll = &d->coll[0],
-		           .timeout = me->world->timeout,
-		           .looks = luck >> 8 & 1 ? luck >> 16 & 255 : 0 };
+	struct meanwhile_state b = { .coll = &d->coll[0],
+		                     .timeout = me->world->timeout,
+		                     .max_polls = random >> 8 & 1 ? random >> 16 & 255 : 0 };
 	void *work = NULL;
 	tess_status st;
 
-	if (luck & 1)
+	if (random & 1)
 		return conform_direct_run(me, g, b.coll);
 	b.coll->mem = TESS_HOST;
-	conform_step(me, CONFORM_START);
-	st = me->backend->run(g->self, b.coll, meanwhile, &b, &work);
-	conform_step(me, CONFORM_ITSELF);
+	conform_set_call(me, CONFORM_START);
+	st = me->backend->run(g->self, b.coll, count_meanwhile, &b, &work);
+	conform_set_call(me, CONFORM_NO_CALL);
 	if (st < 0)
 		return st;
-	if (!b.asked)
-		conform_blame(me,
-		              "run() returned %s and never called meanwhile(). The rule: it is "
-		              "called at least once unless run fails",
-		              st ? "TESS_PENDING" : "TESS_OK");
+	if (!b.polls)
+		conform_add_fault(me,
+		                  "run() returned %s and never called meanwhile(). The rule: it is "
+		                  "called at least once unless run fails",
+		                  st ? "TESS_PENDING" : "TESS_OK");
 	if (st == TESS_OK)
 		return st;
 	if (!work)
 		return tess_fail(TESS_EBUG, "run() returned TESS_PENDING without a work. The rule: "
 		                            "*work is as start gives it");
-	return conform_direct_end(me, g, work, tess_now() + b.timeout);
+	return conform_direct_finish(me, g, work, tess_now() + b.timeout);
 }
 
-static tess_status try_case(struct conform_rank *me, const struct conform_direct *g,
-                            const struct conform_case *c, uint64_t luck)
+static tess_status try_run_case(struct conform_rank *me, const struct conform_direct *g,
+                                const struct conform_case *c, uint64_t random)
 {
-	struct timespec pause = tess_timespec((int64_t)(luck >> 32 & 63) * 1000);
+	struct timespec pause = tess_timespec((int64_t)(random >> 32 & 63) * 1000);
 	struct conform_data *d;
 	tess_status st = conform_data_make(c, g->rank, g->n, &d);
 
 	if (st)
 		return st;
-	if (d->ncolls == 1 && conform_direct_can(me, d)) {
-		if (luck & 2)
+	if (d->ncolls == 1 && conform_direct_supports(me, d)) {
+		if (random & 2)
 			nanosleep(&pause, NULL);
-		st = make(me, g, d, luck);
+		st = make_run_call(me, g, d, random);
 		if (st)
 			return st; /* the buffers stay, as a late write must find them */
-		if (conform_data_verdict(d))
-			conform_blame(me, "%s", tess_error());
-		me->seat->cases++;
+		if (conform_data_check(d))
+			conform_add_fault(me, "%s", tess_error());
+		me->state->ncases++;
 	}
 	conform_data_free(d);
 	return TESS_OK;
@@ -86,12 +86,12 @@ tess_status conform_run_run(struct conform_rank *me)
 
 	if (!me->backend->run)
 		return TESS_OK;
-	st = conform_cases(me->n, me->job->quick, &list, &n);
+	st = conform_list_cases(me->n, me->job->quick, &list, &n);
 	if (!st)
 		st = conform_direct_open_all(me, "conform.run", &g);
 	for (uint32_t i = 0; !st && i < n; i++) {
-		conform_doing_case(me, &list[i], "in one");
-		st = try_case(me, &g, &list[i], conform_mix(i, (uint64_t)me->rank, 7));
+		conform_set_activity_case(me, &list[i], "in one");
+		st = try_run_case(me, &g, &list[i], conform_hash(i, (uint64_t)me->rank, 7));
 	}
 	if (st)
 		return st;

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-static double seconds(int64_t ns)
+static double ns_to_seconds(int64_t ns)
 {
 	return (double)ns / 1e9;
 }
@@ -15,7 +15,7 @@ static double seconds(int64_t ns)
 /* ---- waiting and being told --------------------------------------------------------------------------------- */
 
 /* A receive of one number that nobody sends. */
-static struct tess_coll recv_in_vain(const struct conform_rank *me, int32_t *nowhere)
+static struct tess_coll make_unmatched_recv(const struct conform_rank *me, int32_t *buffer)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = TESS_RECV,
@@ -23,56 +23,56 @@ static struct tess_coll recv_in_vain(const struct conform_rank *me, int32_t *now
 		                   .mem = TESS_HOST,
 		                   .count = 1,
 		                   .peer = (me->rank + 1) % me->n,
-		                   .dst = nowhere,
+		                   .dst = buffer,
 		                   .where = "conform",
 		                   .deadline = tess_now() + me->world->timeout };
 }
 
 /* A receive for which nothing has been sent: test() and wait() must come back. Ends the group. */
-static tess_status wait_in_vain(struct conform_rank *me, const struct conform_direct *g,
-                                void **work)
+static tess_status wait_unmatched_recv(struct conform_rank *me, const struct conform_direct *g,
+                                       void **work)
 {
-	static _Thread_local int32_t nowhere;
+	static _Thread_local int32_t buffer;
 	const struct tess_backend *b = me->backend;
-	struct tess_coll c = recv_in_vain(me, &nowhere);
+	struct tess_coll c = make_unmatched_recv(me, &buffer);
 	int64_t begin;
 	tess_status st = b->start(g->self, &c, work);
 
-	conform_doing(me, "test() of a recv that nobody sends to");
-	conform_step(me, CONFORM_TEST);
+	conform_set_activity(me, "test() of a recv that nobody sends to");
+	conform_set_call(me, CONFORM_TEST);
 	for (int i = 0; i < 10 && !st; i++) {
 		begin = tess_now();
 		st = b->test(g->self, *work);
 		if (st == TESS_OK)
-			conform_blame(
+			conform_add_fault(
 				me,
 				"it is done. The rule: test() returns TESS_PENDING until the call is done");
 		if (tess_now() - begin > 500 * (int64_t)TESS_MS)
-			conform_blame(me, "it took %.2f s. The rule: test() does not block",
-			              seconds(tess_now() - begin));
+			conform_add_fault(me, "it took %.2f s. The rule: test() does not block",
+			                  ns_to_seconds(tess_now() - begin));
 		st = st == TESS_PENDING ? TESS_OK : st;
 	}
 	if (st || !b->abort)
 		return st;
-	conform_doing(me, "wait() for 0.2 s in a recv that nobody sends to");
-	conform_step(me, CONFORM_WAIT);
+	conform_set_activity(me, "wait() for 0.2 s in a recv that nobody sends to");
+	conform_set_call(me, CONFORM_WAIT);
 	begin = tess_now();
 	st = b->wait(g->self, *work, begin + 200 * (int64_t)TESS_MS);
 	if (st != TESS_PENDING && st != TESS_ETIMEOUT)
-		conform_blame(
+		conform_add_fault(
 			me,
 			"it returned %s. The rule: at its deadline wait() returns TESS_ETIMEOUT, or TESS_PENDING",
 			st ? tess_status_name(st) : "TESS_OK");
 	else if (tess_now() - begin < 190 * (int64_t)TESS_MS ||
 	         tess_now() - begin > 1200 * (int64_t)TESS_MS)
-		conform_blame(me,
-		              "it returned after %.2f s. The rule: wait() returns at its deadline",
-		              seconds(tess_now() - begin));
+		conform_add_fault(
+			me, "it returned after %.2f s. The rule: wait() returns at its deadline",
+			ns_to_seconds(tess_now() - begin));
 	return TESS_OK;
 }
 
 /* One call of a kind that all have, or of the one that is used most. */
-static struct conform_case common_case(struct conform_rank *me, int i)
+static struct conform_case make_common_case(struct conform_rank *me, int i)
 {
 	struct conform_case c = { .kind = TESS_ALL_REDUCE,
 		                  .dtype = TESS_F32,
@@ -91,32 +91,32 @@ static struct conform_case common_case(struct conform_rank *me, int i)
 }
 
 /* Many waits, each with ranks that come at other moments: a waker that was missed shows up as a late return. */
-static tess_status wake_ups(struct conform_rank *me, const struct conform_direct *g)
+static tess_status check_wake_ups(struct conform_rank *me, const struct conform_direct *g)
 {
 	int rounds = me->job->quick ? 400 : 4000;
 	int64_t limit = 3000 * (int64_t)TESS_MS;
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < rounds && !st; i++) {
-		struct conform_case c = common_case(me, i);
-		uint64_t luck = conform_mix((uint64_t)i, (uint64_t)me->rank, 5);
-		struct timespec pause = { .tv_nsec = (long)(luck % 400) * 1000 };
+		struct conform_case c = make_common_case(me, i);
+		uint64_t random = conform_hash((uint64_t)i, (uint64_t)me->rank, 5);
+		struct timespec pause = { .tv_nsec = (long)(random % 400) * 1000 };
 		struct conform_data *d;
 		void *work[2];
 
-		conform_doing(me, "wait() %d of %d, to which ranks come at other moments", i,
-		              rounds);
-		if (luck >> 32 & 1)
+		conform_set_activity(me, "wait() %d of %d, to which ranks come at other moments", i,
+		                     rounds);
+		if (random >> 32 & 1)
 			nanosleep(&pause, NULL);
 		st = conform_data_make(&c, me->rank, me->n, &d);
 		for (int32_t k = 0; k < d->ncolls && !st; k++) {
 			d->coll[k].mem = TESS_HOST;
 			d->coll[k].deadline = tess_now() + limit;
-			conform_step(me, CONFORM_START);
+			conform_set_call(me, CONFORM_START);
 			st = me->backend->start(g->self, &d->coll[k], &work[k]);
 		}
 		for (int32_t k = d->ncolls - 1; k >= 0 && !st; k--) {
-			st = conform_direct_await(me, g, work[k], d->coll[k].deadline);
+			st = conform_direct_wait(me, g, work[k], d->coll[k].deadline);
 			if (st == TESS_ETIMEOUT)
 				return tess_fail(
 					st,
@@ -132,8 +132,8 @@ static tess_status wake_ups(struct conform_rank *me, const struct conform_direct
 		}
 		if (!st)
 			conform_data_free(d);
-		me->seat->cases++;
-		conform_step(me, CONFORM_ITSELF);
+		me->state->ncases++;
+		conform_set_call(me, CONFORM_NO_CALL);
 	}
 	return st;
 }
@@ -144,21 +144,21 @@ tess_status conform_run_wait(struct conform_rank *me)
 	void *work = NULL;
 	tess_status st = conform_direct_open_all(me, "conform.wake", &g);
 
-	if (st || (st = wake_ups(me, &g)))
+	if (st || (st = check_wake_ups(me, &g)))
 		return st;
 	conform_direct_close(me, &g);
 	if ((st = conform_direct_open_all(me, "conform.wait", &g)) ||
-	    (st = wait_in_vain(me, &g, &work)))
+	    (st = wait_unmatched_recv(me, &g, &work)))
 		return st;
 	/* nobody leaves a group that others still ask about; and as the core ends one that has failed */
 	if ((st = tess_barrier(me->group, "conform")))
 		return st;
-	conform_step(me, CONFORM_RELEASE);
+	conform_set_call(me, CONFORM_RELEASE);
 	if (me->backend->abort)
 		me->backend->abort(g.self);
 	me->backend->release(g.self, work);
 	conform_direct_close(me, &g);
-	me->seat->cases++;
+	me->state->ncases++;
 	return TESS_OK;
 }
 
@@ -168,7 +168,7 @@ struct aborter {
 	int64_t when;
 };
 
-static void *abort_later(void *arg)
+static void *abort_group_later(void *arg)
 {
 	struct aborter *a = arg;
 	struct timespec pause = tess_timespec(100 * (int64_t)TESS_MS);
@@ -183,8 +183,8 @@ tess_status conform_run_abort(struct conform_rank *me)
 {
 	struct conform_direct g;
 	struct aborter a = { .me = me, .g = &g };
-	int32_t nowhere = 0;
-	struct tess_coll c = recv_in_vain(me, &nowhere);
+	int32_t buffer = 0;
+	struct tess_coll c = make_unmatched_recv(me, &buffer);
 	void *work = NULL, *more = NULL;
 	pthread_t thread;
 	tess_status st;
@@ -194,34 +194,35 @@ tess_status conform_run_abort(struct conform_rank *me)
 	if ((st = conform_direct_open_all(me, "conform.abort", &g)) ||
 	    (st = me->backend->start(g.self, &c, &work)))
 		return st;
-	conform_doing(me, "abort() from another thread while this one waits in a recv");
-	if (pthread_create(&thread, NULL, abort_later, &a))
+	conform_set_activity(me, "abort() from another thread while this one waits in a recv");
+	if (pthread_create(&thread, NULL, abort_group_later, &a))
 		return tess_fail(TESS_EIO, "no thread");
-	conform_step(me, CONFORM_WAIT);
+	conform_set_call(me, CONFORM_WAIT);
 	st = me->backend->wait(g.self, work, tess_now() + me->world->timeout);
 	pthread_join(thread, NULL);
 	if (st >= 0)
-		conform_blame(me, "wait() returned %s. The rule: every pending call fails",
-		              st ? "TESS_PENDING" : "TESS_OK");
+		conform_add_fault(me, "wait() returned %s. The rule: every pending call fails",
+		                  st ? "TESS_PENDING" : "TESS_OK");
 	else if (tess_now() - a.when > 1000 * (int64_t)TESS_MS)
-		conform_blame_time(
+		conform_add_time_fault(
 			me,
 			"wait() returned %.2f s later. The rule: every pending call fails soon, within 1 s",
-			seconds(tess_now() - a.when));
-	conform_step(me, CONFORM_START);
+			ns_to_seconds(tess_now() - a.when));
+	conform_set_call(me, CONFORM_START);
 	st = me->backend->start(g.self, &c, &more);
 	if (!st)
 		st = me->backend->test(g.self, more);
 	if (st >= 0)
-		conform_blame(me, "a later call returned %s. The rule: every later call fails soon",
-		              st ? "TESS_PENDING" : "TESS_OK");
+		conform_add_fault(me,
+		                  "a later call returned %s. The rule: every later call fails soon",
+		                  st ? "TESS_PENDING" : "TESS_OK");
 	if ((st = tess_barrier(me->group, "conform")))
 		return st;
-	conform_step(me, CONFORM_RELEASE);
+	conform_set_call(me, CONFORM_RELEASE);
 	me->backend->release(g.self, work);
 	if (more)
 		me->backend->release(g.self, more);
 	conform_direct_close(me, &g);
-	me->seat->cases++;
+	me->state->ncases++;
 	return TESS_OK;
 }

@@ -27,11 +27,11 @@ const struct conform_part conform_parts[] = {
 	{ "wait", "test and wait come back when they should", conform_run_wait,
 	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3) },
 	{ "data", "every kind, dtype and operation, to the bit", conform_run_data, .ranks = ALL,
-	  .quick_ranks = N(1) | N(2) | N(3) | N(4) | N(8), .again = true },
+	  .quick_ranks = N(1) | N(2) | N(3) | N(4) | N(8), .threads_too = true },
 	{ "barrier", "no rank leaves before all have come", conform_run_barrier, .ranks = ALL,
 	  .quick_ranks = N(2) | N(8) },
 	{ "several", "many calls at once, waited for in any order", conform_run_several,
-	  .ranks = ALL, .quick_ranks = N(2) | N(3) | N(4), .again = true },
+	  .ranks = ALL, .quick_ranks = N(2) | N(3) | N(4), .threads_too = true },
 	{ "messages", "all pairs, in order, around collectives", conform_run_messages,
 	  .ranks = ALL & ~N(1), .quick_ranks = N(2) | N(4) },
 	{ "groups", "two groups interleaved, reversed, of some ranks", conform_run_groups,
@@ -39,7 +39,7 @@ const struct conform_part conform_parts[] = {
 	{ "extras", "batch, alloc and exact sums, where they are there", conform_run_extras,
 	  .ranks = ALL, .quick_ranks = N(1) | N(3) | N(4) },
 	{ "run", "calls from begin to end in one, where that is there", conform_run_run,
-	  .ranks = N(1) | N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .again = true },
+	  .ranks = N(1) | N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .threads_too = true },
 	{ "life", "opened and closed a thousand times", conform_run_life,
 	  .ranks = N(1) | N(2) | N(4), .quick_ranks = N(2) },
 	{ "abort", "ends what waits", conform_run_abort, .ranks = N(2) | N(4),
@@ -59,40 +59,40 @@ const struct conform_part conform_parts[] = {
 const int32_t conform_nparts = sizeof conform_parts / sizeof *conform_parts;
 
 enum {
-	BREAKS_MOST = 5,
-	RESTARTS_MOST = 2,
-	TIMES_MOST = 3, /* of a job that takes too long */
-	FAULTS_MOST = 3,
+	BROKEN_JOBS_MAX = 5,
+	RESTARTS_MAX = 2,
+	RUNS_MAX = 3, /* of a job that takes too long */
+	FAULTS_MAX = 3,
 	LOG = 4096,
-	GRACE = 5,
-	LAST_MS = 1000,
+	GRACE_S = 5,
+	VICTIM_MS = 1000,
 	NAP_MS = 10,
-	SHOW_MS = 200
+	PROGRESS_MS = 200
 };
 
 /* Where a backend's library brings the ranks together, they are started by its launcher. */
 static const char mpirun[] = "mpirun --oversubscribe --enable-recovery -n $N";
 
-struct drive {
-	const struct conform_options *how;
-	const char *start; /* the command that starts ranks, or NULL */
+struct conform_jobs {
+	const struct conform_options *options;
+	const char *launcher; /* the command that starts ranks, or NULL */
 	struct conform_report *report;
-	struct conform_board *board;
+	struct conform_shared *shared;
 	char path[64], self[PATH_MAX];
 	int log; /* what a job writes to its stdout and stderr */
 	int broken; /* jobs that did not get through */
-	bool hung; /* the last one */
+	bool is_hung; /* the last one */
 	int status; /* its exit status, of waitpid */
 };
 
 /* ---- one process, or as many as there are ranks ------------------------------------------------------------ */
 
-static _Noreturn void become_ranks(struct drive *d)
+static _Noreturn void exec_ranks(struct conform_jobs *d)
 {
-	const struct conform_job *job = &d->board->job;
+	const struct conform_job *job = &d->shared->job;
 	char *argv[] = { d->self, "conform", "@rank", d->path, NULL };
 	char timeout[32], command[PATH_MAX + 64];
-	struct tess_launch how = {
+	struct tess_launch launch = {
 		.nranks = job->nranks, .path = d->self, .argv = argv, .timeout = timeout
 	};
 	int null = open("/dev/null", O_RDONLY), status;
@@ -102,44 +102,44 @@ static _Noreturn void become_ranks(struct drive *d)
 	dup2(null, STDIN_FILENO);
 	dup2(d->log, STDOUT_FILENO);
 	dup2(d->log, STDERR_FILENO);
-	snprintf(timeout, sizeof timeout, "%g", d->how->timeout);
+	snprintf(timeout, sizeof timeout, "%g", d->options->timeout);
 	setenv("TESSERA_TIMEOUT", timeout, 1);
 	if (job->part < 0 || job->threads) {
 		execv(d->self, argv);
-	} else if (d->start) {
+	} else if (d->launcher) {
 		snprintf(timeout, sizeof timeout, "%d", (int)job->nranks);
 		setenv("N", timeout, 1);
-		snprintf(command, sizeof command, "exec %s \"$@\"", d->start);
+		snprintf(command, sizeof command, "exec %s \"$@\"", d->launcher);
 		execl("/bin/sh", "sh", "-c", command, "sh", argv[0], argv[1], argv[2], argv[3],
 		      NULL);
 	} else {
-		if (!tess_launch(&how, &status))
+		if (!tess_launch(&launch, &status))
 			_exit(status);
 		fprintf(stderr, "%s\n", tess_error());
 	}
 	_exit(127);
 }
 
-static unsigned beats(const struct conform_board *b)
+static unsigned sum_heartbeats(const struct conform_shared *b)
 {
 	unsigned sum = 0;
 
 	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		sum += atomic_load(&b->seat[r].beats);
+		sum += atomic_load(&b->rank_state[r].heartbeats);
 	return sum;
 }
 
-static uint32_t cases(const struct conform_board *b)
+static uint32_t count_cases(const struct conform_shared *b)
 {
-	uint32_t most = 0;
+	uint32_t max = 0;
 
 	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		if (b->seat[r].cases > most)
-			most = b->seat[r].cases;
-	return most;
+		if (b->rank_state[r].ncases > max)
+			max = b->rank_state[r].ncases;
+	return max;
 }
 
-static const char *variant_name(const struct conform_job *job)
+static const char *get_variant_name(const struct conform_job *job)
 {
 	const struct conform_part *part = job->part < 0 ? NULL : &conform_parts[job->part];
 
@@ -147,42 +147,42 @@ static const char *variant_name(const struct conform_job *job)
 }
 
 /* A foreign launcher waits for a rank that is stopped, for ever, when all others have ended. */
-static bool is_victim_alone(const struct conform_board *b)
+static bool is_victim_alone(const struct conform_shared *b)
 {
 	int victim = atomic_load(&b->victim);
 
 	for (int32_t r = 0; r < b->job.nranks; r++)
-		if (r != victim && atomic_load(&b->seat[r].state) != CONFORM_THROUGH)
+		if (r != victim && atomic_load(&b->rank_state[r].state) != CONFORM_DONE)
 			return false;
 	return b->job.foreign && victim >= 0;
 }
 
 /* Until it has ended, or no rank has got on for longer than any call may take. */
-static void watch(struct drive *d, pid_t pid)
+static void watch_job(struct conform_jobs *d, pid_t pid)
 {
-	const struct conform_job *job = &d->board->job;
-	double longest = job->timeout > d->how->timeout ? job->timeout : d->how->timeout;
-	int64_t patience = (int64_t)((longest * 1.5 + GRACE) * 1e9), last = tess_now(),
+	const struct conform_job *job = &d->shared->job;
+	double longest = job->timeout > d->options->timeout ? job->timeout : d->options->timeout;
+	int64_t patience = (int64_t)((longest * 1.5 + GRACE_S) * 1e9), last = tess_now(),
 		shown = last;
 	struct timespec nap = tess_timespec(NAP_MS * (int64_t)TESS_MS);
 	unsigned before = 0;
 
-	d->hung = false;
+	d->is_hung = false;
 	while (waitpid(pid, &d->status, WNOHANG) != pid) {
-		unsigned now = beats(d->board);
+		unsigned now = sum_heartbeats(d->shared);
 
 		if (now != before)
 			last = tess_now();
 		before = now;
-		if (tess_now() - shown > SHOW_MS * (int64_t)TESS_MS && job->part >= 0) {
-			conform_report_progress(d->report, job->nranks, variant_name(job),
-			                        cases(d->board));
+		if (tess_now() - shown > PROGRESS_MS * (int64_t)TESS_MS && job->part >= 0) {
+			conform_report_show_progress(d->report, job->nranks, get_variant_name(job),
+			                             count_cases(d->shared));
 			shown = tess_now();
 		}
-		if (is_victim_alone(d->board))
-			patience = LAST_MS * (int64_t)TESS_MS;
+		if (is_victim_alone(d->shared))
+			patience = VICTIM_MS * (int64_t)TESS_MS;
 		if (tess_now() - last > patience) {
-			d->hung = true;
+			d->is_hung = true;
 			kill(-pid, SIGKILL);
 		}
 		nanosleep(&nap, NULL);
@@ -190,15 +190,15 @@ static void watch(struct drive *d, pid_t pid)
 	kill(-pid, SIGKILL); /* what a foreign launcher has left */
 }
 
-static tess_status run_job(struct drive *d, const struct conform_job *job)
+static tess_status run_job(struct conform_jobs *d, const struct conform_job *job)
 {
-	struct conform_board *b = d->board;
+	struct conform_shared *b = d->shared;
 	pid_t pid;
 
 	b->job = *job;
-	memset(b->seat, 0, sizeof b->seat);
+	memset(b->rank_state, 0, sizeof b->rank_state);
 	memset(b->mark, 0, sizeof b->mark);
-	atomic_store(&b->died, 0);
+	atomic_store(&b->died_at, 0);
 	atomic_store(&b->victim, -1);
 	if (ftruncate(d->log, 0) || lseek(d->log, 0, SEEK_SET) < 0)
 		return tess_fail(TESS_EIO, "the output of a job cannot be kept: %s",
@@ -208,16 +208,16 @@ static tess_status run_job(struct drive *d, const struct conform_job *job)
 	if (pid < 0)
 		return tess_fail(TESS_EIO, "no process for a job: %s", strerror(errno));
 	if (!pid)
-		become_ranks(d);
+		exec_ranks(d);
 	setpgid(pid, pid);
-	watch(d, pid);
+	watch_job(d, pid);
 	return TESS_OK;
 }
 
 /* ---- what it has left ----------------------------------------------------------------------------------------- */
 
 /* Shows the end of what the job has written and logged, in whole lines. */
-static void show_output(const struct drive *d)
+static void report_job_output(const struct conform_jobs *d)
 {
 	char log[LOG + 1];
 	off_t size = lseek(d->log, 0, SEEK_END), at = size > LOG ? size - LOG : 0;
@@ -229,205 +229,208 @@ static void show_output(const struct drive *d)
 		n--;
 	log[n] = '\0';
 	line = at ? strchr(log, '\n') : NULL;
-	conform_report_output(d->report, line ? line + 1 : log);
+	conform_report_add_output(d->report, line ? line + 1 : log);
 }
 
-static bool is_blamed(const struct conform_board *b)
+static bool has_faults(const struct conform_shared *b)
 {
 	bool blamed = false;
 
 	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		blamed = blamed || atomic_load(&b->seat[r].blamed);
+		blamed = blamed || atomic_load(&b->rank_state[r].nfaults);
 	return blamed;
 }
 
 /* A launcher ends with the status of its rank, as a shell would give it. */
-static void say_end(const struct drive *d, char *text, size_t room)
+static void format_job_exit(const struct conform_jobs *d, char *text, size_t size)
 {
 	int status = WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1;
-	int sig = WIFSIGNALED(d->status) && !d->hung    ? WTERMSIG(d->status)
+	int sig = WIFSIGNALED(d->status) && !d->is_hung ? WTERMSIG(d->status)
 	          : status > 128 && status < 128 + NSIG ? status - 128
 	                                                : 0;
 
 	if (sig)
-		snprintf(text, room, "killed by signal %d (%s)", sig, strsignal(sig));
+		snprintf(text, size, "killed by signal %d (%s)", sig, strsignal(sig));
 	else
-		snprintf(text, room, "exit status %d", status);
+		snprintf(text, size, "exit status %d", status);
 }
 
-static void blame_lost(const struct drive *d, int32_t r)
+static void report_lost_job_rank(const struct conform_jobs *d, int32_t r)
 {
 	static const char *const steps[] = { "itself", "open()",    "start()", "test()",
 		                             "wait()", "release()", "close()" };
-	const struct conform_seat *s = &d->board->seat[r];
-	bool inside = atomic_load(&s->step) != CONFORM_ITSELF,
-	     here = atomic_load(&s->state) == CONFORM_HERE;
+	const struct conform_rank_state *s = &d->shared->rank_state[r];
+	bool inside = atomic_load(&s->call) != CONFORM_NO_CALL,
+	     is_running = atomic_load(&s->state) == CONFORM_RUNNING;
 	char text[2 * CONFORM_TEXT], end[128] = "";
 
-	if (!d->hung)
-		say_end(d, end, sizeof end);
-	if (d->hung)
+	if (!d->is_hung)
+		format_job_exit(d, end, sizeof end);
+	if (d->is_hung)
 		snprintf(
 			text, sizeof text,
 			"rank %d hangs%s%s: it has not come back since. The rule: no call outlasts its "
 			"deadline, %g s",
-			(int)r, inside ? " in " : "", inside ? steps[atomic_load(&s->step)] : "",
-			d->board->job.timeout);
+			(int)r, inside ? " in " : "", inside ? steps[atomic_load(&s->call)] : "",
+			d->shared->job.timeout);
 	else
 		snprintf(text, sizeof text, "rank %d has ended%s%s: %s", (int)r,
-		         inside ? " in " : "", inside ? steps[atomic_load(&s->step)] : "", end);
-	conform_report_fault(d->report, here ? s->doing : "opening the group of all ranks", text);
+		         inside ? " in " : "", inside ? steps[atomic_load(&s->call)] : "", end);
+	conform_report_add_fault(d->report,
+	                         is_running ? s->activity : "opening the group of all ranks", text);
 }
 
-static bool told(const struct drive *d, int32_t r, const char *text)
+static bool is_reported(const struct conform_jobs *d, int32_t r, const char *text)
 {
 	while (r-- > 0)
-		for (int i = 0; i < CONFORM_BLAMES; i++)
-			if (!strcmp(d->board->seat[r].blame[i].text, text))
+		for (int i = 0; i < CONFORM_FAULTS; i++)
+			if (!strcmp(d->shared->rank_state[r].fault[i].text, text))
 				return true;
 	return false;
 }
 
 /* A rank that has ended by itself is told of first: what the others blame is that. Whether all got through. */
-static bool judge_lost(struct drive *d, unsigned *said)
+static bool report_lost_ranks(struct conform_jobs *d, unsigned *said)
 {
-	const struct conform_board *b = d->board;
-	bool through = true, blamed = is_blamed(b);
+	const struct conform_shared *b = d->shared;
+	bool through = true, blamed = has_faults(b);
 
 	for (int32_t r = 0; r < b->job.nranks && b->job.part >= 0; r++) {
-		const struct conform_seat *s = &b->seat[r];
+		const struct conform_rank_state *s = &b->rank_state[r];
 
-		if (atomic_load(&s->state) == CONFORM_THROUGH || atomic_load(&b->victim) == r)
+		if (atomic_load(&s->state) == CONFORM_DONE || atomic_load(&b->victim) == r)
 			continue;
-		if (b->job.foreign && !d->hung && conform_parts[b->job.part].scene)
+		if (b->job.foreign && !d->is_hung && conform_parts[b->job.part].scene)
 			continue; /* its launcher ends all when one has ended */
 		through = false;
-		if ((!blamed || (!d->hung && !atomic_load(&s->blamed))) && (*said)++ < FAULTS_MOST)
-			blame_lost(d, r);
+		if ((!blamed || (!d->is_hung && !atomic_load(&s->nfaults))) &&
+		    (*said)++ < FAULTS_MAX)
+			report_lost_job_rank(d, r);
 	}
 	return through;
 }
 
 /* Ranks that are lost, then faults that ranks have found, each told once. Whether all got through. */
-static bool judge(struct drive *d)
+static bool report_faults(struct conform_jobs *d)
 {
-	const struct conform_board *b = d->board;
+	const struct conform_shared *b = d->shared;
 	int32_t n = b->job.nranks ? b->job.nranks : 1;
-	unsigned said = 0, all = 0;
+	unsigned nreported = 0, all = 0;
 	char text[CONFORM_TEXT + 64];
-	bool through = judge_lost(d, &said);
+	bool complete = report_lost_ranks(d, &nreported);
 
 	for (int32_t r = 0; r < n; r++) {
-		const struct conform_seat *s = &b->seat[r];
-		unsigned blamed = atomic_load(&s->blamed);
+		const struct conform_rank_state *s = &b->rank_state[r];
+		unsigned blamed = atomic_load(&s->nfaults);
 
 		all += blamed;
-		for (unsigned i = 0; i < blamed && i < CONFORM_BLAMES && said < FAULTS_MOST; i++) {
-			if (told(d, r, s->blame[i].text))
+		for (unsigned i = 0; i < blamed && i < CONFORM_FAULTS && nreported < FAULTS_MAX;
+		     i++) {
+			if (is_reported(d, r, s->fault[i].text))
 				continue;
-			snprintf(text, sizeof text, "rank %d: %s", (int)r, s->blame[i].text);
-			conform_report_fault(d->report, s->blame[i].what, text);
-			said++;
+			snprintf(text, sizeof text, "rank %d: %s", (int)r, s->fault[i].text);
+			conform_report_add_fault(d->report, s->fault[i].what, text);
+			nreported++;
 		}
 	}
-	if (b->job.part < 0 && !b->found.opened && !all) {
-		blame_lost(d, 0);
-		through = false;
+	if (b->job.part < 0 && !b->backend.opened && !all) {
+		report_lost_job_rank(d, 0);
+		complete = false;
 	}
-	if (all > said && said == FAULTS_MOST) {
+	if (all > nreported && nreported == FAULTS_MAX) {
 		snprintf(text, sizeof text, "%u faults in all in this job", all);
-		conform_report_fault(d->report, "", text);
+		conform_report_add_fault(d->report, "", text);
 	}
-	return through;
+	return complete;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-static uint32_t next_case(const struct conform_board *b)
+static uint32_t find_next_case(const struct conform_shared *b)
 {
-	uint32_t most = 0;
+	uint32_t max_case = 0;
 
 	for (int32_t r = 0; r < b->job.nranks; r++)
-		if (b->seat[r].at > most)
-			most = b->seat[r].at;
-	return most + 1;
+		if (b->rank_state[r].current_case > max_case)
+			max_case = b->rank_state[r].current_case;
+	return max_case + 1;
 }
 
 /*
  * Its ranks have said that all is well, but it has not ended so: a crash at the end, or what a
  * sanitizer has found.
  */
-static bool ended_badly(struct drive *d)
+static bool report_bad_exit(struct conform_jobs *d)
 {
 	char end[128], text[200];
 
-	if (conform_parts[d->board->job.part].scene || !d->status)
+	if (conform_parts[d->shared->job.part].scene || !d->status)
 		return false;
-	if (is_blamed(d->board))
+	if (has_faults(d->shared))
 		return true;
-	say_end(d, end, sizeof end);
+	format_job_exit(d, end, sizeof end);
 	snprintf(text, sizeof text, "all ranks got through, then: %s", end);
-	conform_report_fault(d->report, "", text);
+	conform_report_add_fault(d->report, "", text);
 	return true;
 }
 
 /* Whether all that its ranks blame is that something has taken too long. */
-static bool only_time(const struct drive *d)
+static bool has_only_time_faults(const struct conform_jobs *d)
 {
 	unsigned all = 0, time = 0;
 
 	for (int32_t r = 0; r < CONFORM_RANKS; r++) {
-		all += atomic_load(&d->board->seat[r].blamed);
-		time += atomic_load(&d->board->seat[r].blamed_time);
+		all += atomic_load(&d->shared->rank_state[r].nfaults);
+		time += atomic_load(&d->shared->rank_state[r].ntime_faults);
 	}
-	return all && all == time && !d->hung;
+	return all && all == time && !d->is_hung;
 }
 
 /* A busy machine may be slow once; what a backend does wrong it does again. */
-static tess_status run_in_time(struct drive *d, const struct conform_job *job)
+static tess_status run_job_with_retries(struct conform_jobs *d, const struct conform_job *job)
 {
 	tess_status st = run_job(d, job);
 
-	for (int i = 1; i < TIMES_MOST && !st && only_time(d); i++)
+	for (int i = 1; i < RUNS_MAX && !st && has_only_time_faults(d); i++)
 		st = run_job(d, job);
 	return st;
 }
 
 /* A job, and again behind the case that broke it. */
-static tess_status run_and_judge(struct drive *d, struct conform_job job)
+static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job)
 {
 	uint32_t done = 0;
 	tess_status st = TESS_OK;
 
-	conform_report_job(d->report, job.nranks, variant_name(&job));
-	for (int i = 0; i <= RESTARTS_MOST; i++) {
-		bool through;
+	conform_report_begin_job(d->report, job.nranks, get_variant_name(&job));
+	for (int i = 0; i <= RESTARTS_MAX; i++) {
+		bool complete;
 
-		st = run_in_time(d, &job);
+		st = run_job_with_retries(d, &job);
 		if (st)
 			return st;
-		through = judge(d);
-		done += cases(d->board);
-		through = through && !ended_badly(d);
-		if (!through || is_blamed(d->board))
-			show_output(d);
-		if (through)
+		complete = report_faults(d);
+		done += count_cases(d->shared);
+		complete = complete && !report_bad_exit(d);
+		if (!complete || has_faults(d->shared))
+			report_job_output(d);
+		if (complete)
 			break;
 		d->broken++;
-		job.first = next_case(d->board);
-		if (conform_parts[job.part].run != conform_run_data || d->broken >= BREAKS_MOST)
+		job.first = find_next_case(d->shared);
+		if (conform_parts[job.part].run != conform_run_data || d->broken >= BROKEN_JOBS_MAX)
 			break;
 	}
-	conform_report_job_end(d->report, done);
+	conform_report_end_job(d->report, done);
 	return st;
 }
 
-static tess_status run_part(struct drive *d, int32_t p, bool threads, bool again)
+static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, bool again)
 {
-	const struct conform_options *how = d->how;
+	const struct conform_options *options = d->options;
 	const struct conform_part *part = &conform_parts[p];
-	uint32_t ranks = how->quick ? part->quick_ranks : part->ranks;
-	int32_t variants = how->quick ? part->quick_variants : part->variants;
+	uint32_t ranks = options->quick ? part->quick_ranks : part->ranks;
+	int32_t variants = options->quick ? part->quick_variants : part->variants;
 	char name[64];
 	tess_status st = TESS_OK;
 
@@ -437,26 +440,27 @@ static tess_status run_part(struct drive *d, int32_t p, bool threads, bool again
 		ranks &= N(3);
 	snprintf(name, sizeof name, "%s%s", part->name, again ? ", threads" : "");
 	conform_report_begin(d->report, name, part->about);
-	for (int32_t n = 1; n <= how->most && !st; n++)
+	for (int32_t n = 1; n <= options->max_ranks && !st; n++)
 		for (int32_t v = 0; v < (variants ? variants : 1) && !st && ranks & N(n); v++) {
 			struct conform_job job = { .part = p,
 				                   .nranks = n,
 				                   .variant = v,
 				                   .threads = threads,
-				                   .quick = how->quick,
-				                   .foreign = d->start != NULL,
-				                   .timeout = part->timeout > 0 ? part->timeout
-				                                                : how->timeout };
+				                   .quick = options->quick,
+				                   .foreign = d->launcher != NULL,
+				                   .timeout = part->timeout > 0
+				                                      ? part->timeout
+				                                      : options->timeout };
 
-			if (d->broken < BREAKS_MOST)
-				st = run_and_judge(d, job);
+			if (d->broken < BROKEN_JOBS_MAX)
+				st = run_job_to_end(d, job);
 		}
 	conform_report_end(d->report);
 	return st;
 }
 
 /* A launcher that has started no rank: what it has written says why. */
-static tess_status not_started(struct drive *d)
+static tess_status fail_not_started(struct conform_jobs *d)
 {
 	char log[LOG];
 	ssize_t n = pread(d->log, log, sizeof log, 0);
@@ -464,95 +468,95 @@ static tess_status not_started(struct drive *d)
 	if (n > 0)
 		fwrite(log, 1, (size_t)n, stderr);
 	return tess_fail(TESS_EIO, "no rank was started by \"%s\", which has ended with status %d",
-	                 d->start, WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1);
+	                 d->launcher, WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1);
 }
 
 /* Ranks that are processes come first, where the backend has them. */
-static tess_status choose(struct drive *d, bool *processes)
+static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 {
 	struct conform_job job = {
-		.part = 0, .nranks = 2, .quick = true, .timeout = d->how->timeout
+		.part = 0, .nranks = 2, .quick = true, .timeout = d->options->timeout
 	};
-	const struct conform_seat *seat = d->board->seat;
+	const struct conform_rank_state *state = d->shared->rank_state;
 	bool came = false;
 	tess_status st;
 
 	*processes = true;
-	if (!d->board->found.threads && !d->start)
+	if (!d->shared->backend.threads && !d->launcher)
 		return TESS_OK;
 	st = run_job(d, &job);
 	for (int32_t r = 0; r < 2; r++) {
-		came = came || atomic_load(&seat[r].state) || atomic_load(&seat[r].blamed);
-		*processes = *processes && atomic_load(&seat[r].state) == CONFORM_THROUGH;
+		came = came || atomic_load(&state[r].state) || atomic_load(&state[r].nfaults);
+		*processes = *processes && atomic_load(&state[r].state) == CONFORM_DONE;
 	}
-	if (d->start && !st && !came)
-		st = not_started(d);
-	*processes = *processes || d->start;
+	if (d->launcher && !st && !came)
+		st = fail_not_started(d);
+	*processes = *processes || d->launcher;
 	return st;
 }
 
-static tess_status run_all(struct drive *d)
+static tess_status run_parts(struct conform_jobs *d)
 {
-	struct conform_job job = { .part = -1, .timeout = d->how->timeout };
-	const struct conform_found *f = &d->board->found;
+	struct conform_job job = { .part = -1, .timeout = d->options->timeout };
+	const struct conform_backend_info *f = &d->shared->backend;
 	bool processes = true;
-	char made[256];
+	char rank_kinds[256];
 	tess_status st;
 
 	if ((st = run_job(d, &job)))
 		return st;
-	if (f->meets && !d->start)
-		d->start = mpirun;
+	if (f->bootstraps && !d->launcher)
+		d->launcher = mpirun;
 	if (!f->opened) {
 		conform_report_begin(d->report, "plugin", "is found and opened");
-		conform_report_job(d->report, 0, NULL);
-		judge(d);
-		show_output(d);
-		conform_report_job_end(d->report, 0);
+		conform_report_begin_job(d->report, 0, NULL);
+		report_faults(d);
+		report_job_output(d);
+		conform_report_end_job(d->report, 0);
 		conform_report_end(d->report);
 		return TESS_OK;
 	}
-	if ((st = choose(d, &processes)))
+	if ((st = choose_rank_kind(d, &processes)))
 		return st;
-	snprintf(made, sizeof made, "%s%s%s",
+	snprintf(rank_kinds, sizeof rank_kinds, "%s%s%s",
 	         !processes   ? "threads"
 	         : f->threads ? "processes, and threads"
 	                      : "processes",
-	         d->start ? ", started by " : "", d->start ? d->start : "");
-	conform_report_head(d->report, f, made);
-	st = conform_judge_gaps(f, d->report);
+	         d->launcher ? ", started by " : "", d->launcher ? d->launcher : "");
+	conform_report_print_head(d->report, f, rank_kinds);
+	st = conform_check_gaps(f, d->report);
 	for (int32_t p = 0; p < conform_nparts && !st; p++) {
-		if (d->how->part && strcmp(d->how->part, conform_parts[p].name) != 0)
+		if (d->options->part && strcmp(d->options->part, conform_parts[p].name) != 0)
 			continue;
 		st = run_part(d, p, !processes, false);
-		if (!st && processes && f->threads && conform_parts[p].again)
+		if (!st && processes && f->threads && conform_parts[p].threads_too)
 			st = run_part(d, p, true, true);
 	}
-	if (d->broken >= BREAKS_MOST)
-		conform_report_note(d->report,
-		                    "stopped early: too many jobs did not get to their end");
+	if (d->broken >= BROKEN_JOBS_MAX)
+		conform_report_print_note(d->report,
+		                          "stopped early: too many jobs did not get to their end");
 	return st;
 }
 
-tess_status conform_drive(const struct conform_options *how, struct conform_report *r)
+tess_status conform_run_jobs(const struct conform_options *options, struct conform_report *r)
 {
-	struct drive d = { .how = how,
-		           .start = how->start,
-		           .report = r,
-		           .board = MAP_FAILED,
-		           .log = memfd_create("output", MFD_CLOEXEC) };
+	struct conform_jobs d = { .options = options,
+		                  .launcher = options->launcher,
+		                  .report = r,
+		                  .shared = MAP_FAILED,
+		                  .log = memfd_create("output", MFD_CLOEXEC) };
 	int fd = memfd_create("board", MFD_CLOEXEC);
 	ssize_t len = readlink("/proc/self/exe", d.self, sizeof d.self - 1);
 	tess_status st;
 
-	if (fd >= 0 && d.log >= 0 && len > 0 && !ftruncate(fd, sizeof *d.board))
-		d.board = mmap(NULL, sizeof *d.board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (d.board == MAP_FAILED) {
+	if (fd >= 0 && d.log >= 0 && len > 0 && !ftruncate(fd, sizeof *d.shared))
+		d.shared = mmap(NULL, sizeof *d.shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (d.shared == MAP_FAILED) {
 		st = tess_fail(TESS_EIO, "no shared memory for the ranks: %s", strerror(errno));
 	} else {
 		snprintf(d.path, sizeof d.path, "/proc/%d/fd/%d", (int)getpid(), fd);
-		st = run_all(&d);
-		munmap(d.board, sizeof *d.board);
+		st = run_parts(&d);
+		munmap(d.shared, sizeof *d.shared);
 	}
 	if (fd >= 0)
 		close(fd);

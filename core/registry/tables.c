@@ -5,38 +5,40 @@
 
 #include <string.h>
 
-enum { NAME_MOST = 64, SIZE_MOST = 1 << 16, REQUIRED_MOST = 12 };
+enum { NAME_LEN_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
 
 /* All tables start like this; style and model then have a list of names. */
-struct head {
+struct table_head {
 	uint32_t size;
 	int32_t word;
 	const char *name, *summary;
-	const char *const *more;
+	const char *const *aliases;
 };
 
 #define HEAD(type) \
-	TESS_ASSERT(offsetof(struct type, name) == offsetof(struct head, name) && \
-	                    offsetof(struct type, summary) == offsetof(struct head, summary), \
+	TESS_ASSERT(offsetof(struct type, name) == offsetof(struct table_head, name) && \
+	                    offsetof(struct type, summary) == \
+	                            offsetof(struct table_head, summary), \
 	            #type)
 HEAD(tess_backend);
 HEAD(tess_device);
 HEAD(tess_style);
 HEAD(tess_model);
-TESS_ASSERT(offsetof(struct tess_style, aliases) == offsetof(struct head, more), "aliases");
-TESS_ASSERT(offsetof(struct tess_model, types) == offsetof(struct head, more), "types");
+TESS_ASSERT(offsetof(struct tess_style, aliases) == offsetof(struct table_head, aliases),
+            "aliases");
+TESS_ASSERT(offsetof(struct tess_model, types) == offsetof(struct table_head, aliases), "types");
 
 #define OP(type, field) .name = #field, .at = offsetof(struct type, field)
 
-static const struct kind {
+static const struct plugin_kind {
 	uint64_t list; /* in struct tess_plugin */
 	uint32_t size; /* of our table */
-	bool more; /* aliases or types */
-	struct op {
+	bool has_aliases; /* aliases or types */
+	struct required_op {
 		const char *name;
 		uint64_t at;
-	} required[REQUIRED_MOST]; /* in order of the table */
-} kinds[TESS_KINDS] = {
+	} required[REQUIRED_MAX]; /* in order of the table */
+} kinds[TESS_PLUGIN_KINDS] = {
 	[TESS_BACKENDS] = {
 		offsetof(struct tess_plugin, backends), sizeof(struct tess_backend), false,
 		{ { OP(tess_backend, supports) }, { OP(tess_backend, open) }, { OP(tess_backend, start) },
@@ -60,28 +62,29 @@ static const struct kind {
 	},
 };
 
-const char *const tess_kind_names[TESS_KINDS] = { "backend", "device", "style", "model" };
+const char *const tess_plugin_kind_names[TESS_PLUGIN_KINDS] = { "backend", "device", "style",
+	                                                        "model" };
 
-bool tess_name_fits(const char *name, const char *more)
+bool tess_name_valid(const char *name, const char *more)
 {
-	size_t n = strnlen(name, NAME_MOST + 1);
+	size_t n = strnlen(name, NAME_LEN_MAX + 1);
 
 	for (size_t i = 0; i < n; i++)
 		if (!(name[i] >= 'a' && name[i] <= 'z') && !(name[i] >= '0' && name[i] <= '9') &&
 		    !(name[i] == '_') && !strchr(more, name[i]))
 			return false;
-	return n > 0 && n <= NAME_MOST;
+	return n > 0 && n <= NAME_LEN_MAX;
 }
 
 /* What stands in `src` as far as both sides know it, the rest zero: old and new mix both ways. */
-static void adopt(void *dst, uint32_t room, const void *src, uint32_t size)
+static void copy_table(void *dst, uint32_t dst_size, const void *src, uint32_t src_size)
 {
-	memset(dst, 0, room);
-	memcpy(dst, src, size < room ? size : room);
-	memcpy(dst, &room, sizeof room);
+	memset(dst, 0, dst_size);
+	memcpy(dst, src, src_size < dst_size ? src_size : dst_size);
+	memcpy(dst, &dst_size, sizeof dst_size);
 }
 
-static bool missing(const void *table, uint32_t size, uint64_t at)
+static bool is_missing_op(const void *table, uint32_t size, uint64_t at)
 {
 	void *p = NULL;
 
@@ -91,7 +94,7 @@ static bool missing(const void *table, uint32_t size, uint64_t at)
 }
 
 /* Whether the offers so far have this name: each is once in a file. */
-static tess_status check_once(const struct tess_file *f, const char *name)
+static tess_status check_unique(const struct tess_file *f, const char *name)
 {
 	bool twice = false;
 
@@ -103,13 +106,13 @@ static tess_status check_once(const struct tess_file *f, const char *name)
 			twice |= !strcmp(*more, name);
 	}
 	if (twice)
-		return tess_fail(TESS_EINVAL, "it offers the %s %s twice", tess_kind_names[f->kind],
-		                 name);
+		return tess_fail(TESS_EINVAL, "it offers the %s %s twice",
+		                 tess_plugin_kind_names[f->kind], name);
 	return TESS_OK;
 }
 
 /* Aliases of a style, types of a model. */
-static tess_status check_more(const struct tess_file *f, const struct tess_offer *offer)
+static tess_status check_aliases(const struct tess_file *f, const struct tess_offer *offer)
 {
 	const char *const *more = offer->aliases;
 	bool model = f->kind == TESS_MODELS;
@@ -118,18 +121,18 @@ static tess_status check_more(const struct tess_file *f, const struct tess_offer
 	if (model && !*more)
 		return tess_fail(TESS_EINVAL, "model %s is of no model_type", offer->name);
 	for (; more && *more && !st; more++) {
-		if (!tess_name_fits(*more, model ? "-.ABCDEFGHIJKLMNOPQRSTUVWXYZ" : ""))
+		if (!tess_name_valid(*more, model ? "-.ABCDEFGHIJKLMNOPQRSTUVWXYZ" : ""))
 			return tess_fail(TESS_EINVAL, "%s %s: \"%.80s\" is not %s",
-			                 tess_kind_names[f->kind], offer->name, *more,
+			                 tess_plugin_kind_names[f->kind], offer->name, *more,
 			                 model ? "[A-Za-z0-9_.-]+" : "[a-z0-9_]+");
-		st = check_once(f, *more);
+		st = check_unique(f, *more);
 	}
 	return st;
 }
 
-static tess_status check_names(const struct tess_file *f, const struct tess_offer *offer)
+static tess_status check_offer_names(const struct tess_file *f, const struct tess_offer *offer)
 {
-	const char *kind = tess_kind_names[f->kind];
+	const char *kind = tess_plugin_kind_names[f->kind];
 	tess_status st = TESS_OK;
 
 	if (f->kind <= TESS_DEVICES && strcmp(offer->name, f->stem) != 0)
@@ -139,48 +142,48 @@ static tess_status check_names(const struct tess_file *f, const struct tess_offe
 			"tess-%s-%s.so",
 			kind, offer->name, kind, offer->name);
 	if (f->kind != TESS_MODELS)
-		st = check_once(f, offer->name);
-	return st ? st : check_more(f, offer);
+		st = check_unique(f, offer->name);
+	return st ? st : check_aliases(f, offer);
 }
 
 /* One table of the list: plausible, named, complete; then our copy of it is f's next offer. */
-static tess_status judge_offer(struct tess_file *f, struct tess_registry *r,
-                               const struct head *theirs)
+static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
+                               const struct table_head *theirs)
 {
-	const struct kind *k = &kinds[f->kind];
-	const char *kind = tess_kind_names[f->kind];
+	const struct plugin_kind *k = &kinds[f->kind];
+	const char *kind = tess_plugin_kind_names[f->kind];
 	struct tess_offer offer;
-	const struct op *op;
+	const struct required_op *op;
 	tess_status st;
 	void *ours;
 
-	if (theirs->size < offsetof(struct head, more) || theirs->size > SIZE_MOST)
+	if (theirs->size < offsetof(struct table_head, aliases) || theirs->size > TABLE_SIZE_MAX)
 		return tess_fail(TESS_EABI, "a struct tess_%s of %u bytes; this Tessera has %u",
 		                 kind, theirs->size, k->size);
-	if (!theirs->name || !tess_name_fits(theirs->name, ""))
+	if (!theirs->name || !tess_name_valid(theirs->name, ""))
 		return tess_fail(TESS_EINVAL, "the name of a %s, \"%.80s\", is not [a-z0-9_]+",
 		                 kind, theirs->name ? theirs->name : "");
 	for (op = k->required; op->name; op++)
-		if (missing(theirs, theirs->size, op->at))
+		if (is_missing_op(theirs, theirs->size, op->at))
 			return tess_fail(TESS_EABI, "%s %s lacks %s, which is required", kind,
 			                 theirs->name, op->name);
 	ours = tess_arena_alloc(&r->arena, k->size);
 	if (!ours)
 		return TESS_ENOMEM;
-	adopt(ours, k->size, theirs, theirs->size);
+	copy_table(ours, k->size, theirs, theirs->size);
 	offer = (struct tess_offer){
 		.name = theirs->name,
 		.summary = theirs->summary ? theirs->summary : "",
-		.aliases = k->more ? ((struct head *)ours)->more : NULL,
+		.aliases = k->has_aliases ? ((struct table_head *)ours)->aliases : NULL,
 		.table = ours,
 	};
-	st = check_names(f, &offer);
+	st = check_offer_names(f, &offer);
 	if (!st)
 		f->offers[f->noffers++] = offer;
 	return st;
 }
 
-static tess_status judge_needs(const struct tess_plugin *p, const struct tess_host *host)
+static tess_status check_needs(const struct tess_plugin *p, const struct tess_host *host)
 {
 	static const char *const text =
 		"it needs a newer Tessera: %llu bytes of %s, and this one has %llu";
@@ -195,34 +198,35 @@ static tess_status judge_needs(const struct tess_plugin *p, const struct tess_ho
 }
 
 /* The descriptor itself; `room` bytes are the plugin's symbol. */
-static tess_status judge_descriptor(struct tess_file *f, const struct tess_plugin *own,
-                                    uint64_t room)
+static tess_status check_descriptor(struct tess_file *f, const struct tess_plugin *descriptor,
+                                    uint64_t size)
 {
-	const uint32_t least = TESS_UPTO(tess_plugin, models);
+	const uint32_t min_size = TESS_UPTO(tess_plugin, models);
 
-	if (room < TESS_UPTO(tess_plugin, size))
+	if (size < TESS_UPTO(tess_plugin, size))
 		return tess_fail(
 			TESS_EABI,
 			"tess_plugin_v1 is a symbol of %llu bytes; declare it with TESS_PLUGIN",
-			(unsigned long long)room);
-	f->abi = own->abi;
-	if (own->abi != TESS_ABI)
+			(unsigned long long)size);
+	f->abi = descriptor->abi;
+	if (descriptor->abi != TESS_ABI)
 		return tess_fail(
 			TESS_EABI,
 			"ABI %u, and this Tessera speaks ABI %u; build it with the headers of this one",
-			own->abi, (unsigned)TESS_ABI);
-	if (own->size < least || own->size > room || own->size > SIZE_MOST)
+			descriptor->abi, (unsigned)TESS_ABI);
+	if (descriptor->size < min_size || descriptor->size > size ||
+	    descriptor->size > TABLE_SIZE_MAX)
 		return tess_fail(
 			TESS_EABI,
 			"its descriptor says that it has %u bytes; its symbol has %llu, and ABI %u "
 			"at least %u",
-			own->size, (unsigned long long)room, (unsigned)TESS_ABI, least);
+			descriptor->size, (unsigned long long)size, (unsigned)TESS_ABI, min_size);
 	return TESS_OK;
 }
 
-static tess_status judge_words(const struct tess_plugin *p)
+static tess_status check_strings(const struct tess_plugin *p)
 {
-	if (!tess_name_fits(p->name, ""))
+	if (!tess_name_valid(p->name, ""))
 		return tess_fail(TESS_EINVAL, "the plugin's name, \"%.80s\", is not [a-z0-9_]+",
 		                 p->name);
 	if (!*p->version)
@@ -234,13 +238,13 @@ static tess_status judge_words(const struct tess_plugin *p)
 
 /* Our copy of the descriptor; its strings are ours too, for a refused plugin is unmapped. */
 static tess_status copy_descriptor(struct tess_plugin *p, struct tess_arena *a,
-                                   const struct tess_plugin *own)
+                                   const struct tess_plugin *descriptor)
 {
 	const char **words[] = { &p->name, &p->version, &p->license, &p->summary };
 	bool enough = true;
 
 	memset(p, 0, sizeof *p);
-	memcpy(p, own, own->size < sizeof *p ? own->size : sizeof *p);
+	memcpy(p, descriptor, descriptor->size < sizeof *p ? descriptor->size : sizeof *p);
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
 		const char *word = *words[i] ? *words[i] : "";
 
@@ -250,19 +254,19 @@ static tess_status copy_descriptor(struct tess_plugin *p, struct tess_arena *a,
 	return enough ? TESS_OK : TESS_ENOMEM;
 }
 
-tess_status tess_file_judge(struct tess_file *f, struct tess_registry *r,
-                            const struct tess_plugin *own, uint64_t room)
+tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
+                                   const struct tess_plugin *descriptor, uint64_t size)
 {
-	tess_status st = judge_descriptor(f, own, room);
-	const struct head *const *list;
+	tess_status st = check_descriptor(f, descriptor, size);
+	const struct table_head *const *list;
 	size_t n = 0;
 
 	if (!st)
-		st = copy_descriptor(&f->plugin, &r->arena, own);
+		st = copy_descriptor(&f->plugin, &r->arena, descriptor);
 	if (!st)
-		st = judge_words(&f->plugin);
+		st = check_strings(&f->plugin);
 	if (!st)
-		st = judge_needs(&f->plugin, &r->host);
+		st = check_needs(&f->plugin, &r->host);
 	if (st)
 		return st;
 	memcpy(&list, (const char *)&f->plugin + kinds[f->kind].list, sizeof list);
@@ -271,12 +275,12 @@ tess_status tess_file_judge(struct tess_file *f, struct tess_registry *r,
 	if (!n)
 		return tess_fail(TESS_EINVAL,
 		                 "it offers no %s, and its file name says that it does",
-		                 tess_kind_names[f->kind]);
+		                 tess_plugin_kind_names[f->kind]);
 	f->offers = TESS_NEW(&r->arena, struct tess_offer, n);
 	if (!f->offers)
 		return TESS_ENOMEM;
 	for (size_t i = 0; i < n && !st; i++)
-		st = judge_offer(f, r, list[i]);
+		st = check_offer(f, r, list[i]);
 	if (st)
 		f->noffers = 0;
 	return st;
