@@ -12,7 +12,7 @@
 #include "core/base/status.h"
 #include "core/base/clock.h"
 #include "core/rendezvous/rank_env.h"
-#include "core/group/world.h"
+#include "core/group/group.h"
 #include <stdio.h>
 
 #include "tools/bench/measure.h"

@@ -8,7 +8,7 @@
 #ifndef TESS_COMM_EMULATE_H
 #define TESS_COMM_EMULATE_H
 
-#include "world.h"
+#include "group.h"
 
 struct tess_emulation;
 

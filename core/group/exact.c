@@ -5,7 +5,7 @@
 #include "exact.h"
 
 #include "core/base/clock.h"
-#include "world.h"
+#include "group.h"
 
 #include "core/base/status.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Groups come and go. */
-#include "emulate.h"
+#include "call.h"
 
 #include "core/base/clock.h"
 
@@ -95,14 +95,6 @@ static bool lacks_collective(const struct tess_group *g)
 				    g->backend->supports(&c, g->size))
 					return true;
 	return false;
-}
-
-void tess_group_abort(struct tess_group *g)
-{
-	if (g->self && g->backend->abort)
-		g->backend->abort(g->self);
-	if (g->p2p_channel && g->backend->abort)
-		g->backend->abort(g->p2p_channel);
 }
 
 /* The backend's groups. */

@@ -1,6 +1,6 @@
 #include "shared_region.h"
 
-#include "world.h"
+#include "group.h"
 
 #include "core/base/status.h"
 #include "core/registry/returned.h"

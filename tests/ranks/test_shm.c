@@ -12,7 +12,7 @@
 #include "core/base/clock.h"
 #include "core/group/exact.h"
 #include "core/group/shared_region.h"
-#include "core/group/world.h"
+#include "core/group/group.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

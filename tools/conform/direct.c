@@ -3,7 +3,7 @@
 
 #include "core/base/clock.h"
 #include "core/rendezvous/call_desc.h"
-#include "core/group/world.h"
+#include "core/group/group.h"
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out)

@@ -7,7 +7,7 @@
 #include "core/base/status.h"
 #include "core/base/clock.h"
 #include "core/rendezvous/call_desc.h"
-#include "core/group/world.h"
+#include "core/group/group.h"
 
 #include <dirent.h>
 #include <malloc.h>

@@ -1,19 +1,30 @@
-/* The group: the only caller of backends. It checks, numbers, compares, bounds, and poisons. */
-#include "world.h"
+/*
+ * call.c - the steps of a call, in their order: it is checked and completed, numbered, described, announced where
+ * the other ranks need to know of it at once, started on the backend, waited for, and settled.
+ *
+ * A call like the last one of its kind, whose caller waits for it at once, takes a short path through a backend
+ * that has one: its part is with the other ranks before anything is written down.
+ */
+#include "call.h"
 
 #include "check.h"
 #include "core/base/clock.h"
-#include "emulate.h"
-
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/registry/returned.h"
+#include "emulate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORT_INTERVAL = 1000 * TESS_MS };
-enum { BATCH_KEYS_MAX = 64 }; /* calls of a batch that the others are asked about */
+enum {
+	REPORT_INTERVAL = 1000 * TESS_MS,
+	BATCH_KEYS_MAX = 64, /* calls of a batch that the coordinator is asked about */
+	POLL_BUDGET = 2000 /* ns of a short call before it goes on as a work */
+};
+
+/* ---- works --------------------------------------------------------------------------------- */
 
 void tess_work_release_backend(struct tess_work *w)
 {
@@ -47,8 +58,6 @@ void tess_work_drop(struct tess_work *w)
 	g->spare = w;
 }
 
-/* ---- starting --------------------------------------------------------------------------------------------- */
-
 struct tess_work *tess_work_take(struct tess_group *g)
 {
 	struct tess_work *w = g->spare;
@@ -67,6 +76,8 @@ struct tess_work *tess_work_take(struct tess_group *g)
 	w->next = g->live;
 	return g->live = w;
 }
+
+/* ---- checked and completed ----------------------------------------------------------------- */
 
 /*
  * Field by field: the caller has written them so, a moment ago, and a wide load of what is still on its
@@ -92,8 +103,8 @@ static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 }
 
 /* Checked; *shape: that it has, if it is kept. */
-static tess_status complete_call(struct tess_group *g, const struct tess_coll *c, int64_t now,
-                                 struct tess_coll *out, struct tess_call_shape **shape)
+tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, int64_t now,
+                               struct tess_coll *out, struct tess_call_shape **shape)
 {
 	bool whole = c->size >= sizeof *out;
 	tess_status st;
@@ -128,89 +139,15 @@ static tess_status complete_call(struct tess_group *g, const struct tess_coll *c
 	return st;
 }
 
-static uint64_t compute_fingerprint(const struct tess_group *g, const struct tess_coll *c,
-                                    const struct tess_call_key *key,
-                                    const struct tess_call_shape *shape)
+uint64_t tess_call_compute_fingerprint(const struct tess_group *g, const struct tess_coll *c,
+                                       const struct tess_call_key *key,
+                                       const struct tess_call_shape *shape)
 {
 	return tess_call_fingerprint(shape ? shape->what : tess_call_desc_hash(c, g->size), key,
 	                             g->size);
 }
 
-/* Once in a job. */
-static void warn_emulation(const struct tess_group *g, const struct tess_coll *c)
-{
-	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
-		tess_log(TESS_WARN, "comm",
-		         "backend %s lacks %s of %s: such calls are made of messages between all "
-		         "ranks, up to %d times the bytes",
-		         g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
-		         g->size - 1);
-	g->world->warned = true;
-}
-
-/* *has: the backend does; else it is made of messages. */
-static tess_status query_backend(const struct tess_group *g, const struct tess_coll *c, bool *has)
-{
-	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
-	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
-
-	if (st != TESS_ENOTSUP) /* which needs no sentence */
-		st = tess_plugin_check_returned(g->backend, g->backend->name, "supports", c->where,
-		                                st);
-	*has = !st;
-	if (st != TESS_ENOTSUP)
-		return st;
-	if (g->self && basic)
-		return tess_fail_in(st, "%s: backend %s lacks %s, which every backend needs",
-		                    c->where ? c->where : "", g->backend->name,
-		                    tess_kind_name(c->kind));
-	warn_emulation(g, c);
-	return TESS_OK;
-}
-
-static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
-                                    struct tess_call_shape *shape)
-{
-	bool has = shape && shape->has > 0;
-	tess_status st = has ? TESS_OK : query_backend(g, &w->coll, &has);
-
-	if (st)
-		return st;
-	if (shape)
-		shape->has = has ? 1 : -1;
-	return has ? TESS_PLUGIN_CALL(g->backend, w->coll.where, start, g->self, &w->coll, &w->work)
-	           : tess_emulation_start(g, &w->coll, &w->emulation);
-}
-
-/* As one where the backend can; else one by one. */
-static tess_status start_batch(struct tess_group *g, struct tess_work *w)
-{
-	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
-	tess_status st = c ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for %u calls", w->n);
-	bool whole = g->self && g->backend->batch, has;
-
-	for (uint32_t i = 0; i < w->n && !st; i++) {
-		c[i] = &w->batch[i].coll;
-		st = query_backend(g, c[i], &has);
-		whole = whole && !st && has;
-	}
-	if (!st && whole)
-		st = TESS_PLUGIN_CALL(g->backend, w->coll.where, batch, g->self, c, w->n, &w->work);
-	else if (!st)
-		st = tess_emulation_batch(g, c, w->n, &w->emulation);
-	free(c);
-	return st;
-}
-
-/* Of a batch, its first call. */
-static void describe_work(struct tess_work *w, char *text, size_t room)
-{
-	tess_call_desc_write(w->group->desc, &w->coll, &w->key, w->group->size);
-	tess_call_desc_format(w->group->desc, w->group->members, text, room);
-	if (w->batch)
-		snprintf(text + strlen(text), room - strlen(text), ", the first of a batch of %u",
-		         w->n);
-}
+/* ---- reported to the other ranks ----------------------------------------------------------- */
 
 void tess_call_report(struct tess_group *g, int64_t now)
 {
@@ -230,7 +167,7 @@ static void report_call(struct tess_group *g, const struct tess_coll *c,
 	tess_call_report(g, now);
 }
 
-static void report_work(struct tess_work *w)
+void tess_work_report(struct tess_work *w)
 {
 	int64_t now = tess_now();
 
@@ -270,8 +207,69 @@ static bool announce_call(struct tess_work *w, int64_t now)
 	return true;
 }
 
+/* ---- started on the backend ---------------------------------------------------------------- */
+
+/* Once in a job. */
+static void warn_emulation(const struct tess_group *g, const struct tess_coll *c)
+{
+	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
+		tess_log(TESS_WARN, "comm",
+		         "backend %s lacks %s of %s: such calls are made of messages between all "
+		         "ranks, up to %d times the bytes",
+		         g->backend->name, tess_kind_name(c->kind), tess_dtype_name(c->dtype),
+		         g->size - 1);
+	g->world->warned = true;
+}
+
+/* *has: the backend does; else it is made of messages. */
+tess_status tess_call_query_backend(const struct tess_group *g, const struct tess_coll *c,
+                                    bool *has)
+{
+	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
+	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
+
+	if (st != TESS_ENOTSUP) /* which needs no sentence */
+		st = tess_plugin_check_returned(g->backend, g->backend->name, "supports", c->where,
+		                                st);
+	*has = !st;
+	if (st != TESS_ENOTSUP)
+		return st;
+	if (g->self && basic)
+		return tess_fail_in(st, "%s: backend %s lacks %s, which every backend needs",
+		                    c->where ? c->where : "", g->backend->name,
+		                    tess_kind_name(c->kind));
+	warn_emulation(g, c);
+	return TESS_OK;
+}
+
+static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
+                                    struct tess_call_shape *shape)
+{
+	bool has = shape && shape->has > 0;
+	tess_status st = has ? TESS_OK : tess_call_query_backend(g, &w->coll, &has);
+
+	if (st)
+		return st;
+	if (shape)
+		shape->has = has ? 1 : -1;
+	return has ? TESS_PLUGIN_CALL(g->backend, w->coll.where, start, g->self, &w->coll, &w->work)
+	           : tess_emulation_start(g, &w->coll, &w->emulation);
+}
+
+/* ---- ended --------------------------------------------------------------------------------- */
+
+/* Of a batch, its first call. */
+static void describe_work(struct tess_work *w, char *text, size_t room)
+{
+	tess_call_desc_write(w->group->desc, &w->coll, &w->key, w->group->size);
+	tess_call_desc_format(w->group->desc, w->group->members, text, room);
+	if (w->batch)
+		snprintf(text + strlen(text), room - strlen(text), ", the first of a batch of %u",
+		         w->n);
+}
+
 /* How it has ended, for its caller and for the recorder. */
-static tess_status settle_work(struct tess_work *w, tess_status st)
+tess_status tess_work_settle(struct tess_work *w, tess_status st)
 {
 	struct tess_flight *f = w->group->world->flight;
 	int64_t now = f ? tess_ticks_now(&w->group->ticks) : 0;
@@ -299,8 +297,8 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	struct tess_world *world = w->group->world;
 	char text[560], sentence[TESS_SENTENCE];
 
-	report_work(w);
-	settle_work(w, why); /* before the record is written */
+	tess_work_report(w);
+	tess_work_settle(w, why); /* before the record is written */
 	describe_work(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
@@ -314,15 +312,17 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 }
 
 /* What has begun is the caller's; what could not stays with the group. */
-static tess_status hand_out_work(struct tess_work *w, tess_status st, struct tess_work **out)
+tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_work **out)
 {
 	if (w->emulation)
-		report_work(w);
+		tess_work_report(w);
 	if (st)
-		return settle_work(w, st);
+		return tess_work_settle(w, st);
 	*out = w;
 	return TESS_OK;
 }
+
+/* ---- start --------------------------------------------------------------------------------- */
 
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
@@ -338,14 +338,14 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	w = tess_work_take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
-	st = complete_call(g, c, now, &w->coll, &shape);
+	st = tess_call_complete(g, c, now, &w->coll, &shape);
 	if (st) {
 		w->state = TESS_OK;
 		tess_work_drop(w);
 		return st;
 	}
 	w->key = tess_call_number(g, &w->coll);
-	w->coll.fingerprint = compute_fingerprint(g, &w->coll, &w->key, shape);
+	w->coll.fingerprint = tess_call_compute_fingerprint(g, &w->coll, &w->key, shape);
 	noted = announce_call(w, now);
 	lost = tess_world_check(g->world);
 	st = lost ? lost : start_on_backend(g, w, shape);
@@ -353,92 +353,10 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 		tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
 	if (st && !lost)
 		st = tess_work_failed(w, st, w->coll.deadline);
-	return hand_out_work(w, st, out);
+	return tess_work_hand_out(w, st, out);
 }
 
-/* One call of a batch: told and written down before any of them begins. */
-static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, int64_t now)
-{
-	c->key = tess_call_number(g, &c->coll);
-	c->coll.fingerprint = compute_fingerprint(g, &c->coll, &c->key, NULL);
-	c->unreported = g->backend->compares && !c->key.channel && now < g->report_at;
-	if (c->key.channel)
-		tess_group_report_last(g); /* messages have numbers of their own */
-	c->flight = tess_flight_number(g->world->flight);
-	tess_call_describe(g, &c->coll, &c->key, NULL, c->flight, now);
-	if (!c->unreported)
-		tess_call_report(g, now);
-	return c->unreported;
-}
-
-/* All are checked before the first is announced. */
-static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *const *c)
-{
-	int64_t now = tess_ticks_now(&w->group->ticks);
-	struct tess_call_shape *shape;
-	tess_status st = TESS_OK;
-
-	w->report_at = 0;
-	for (uint32_t i = 0; i < w->n && !st; i++)
-		st = complete_call(w->group, c[i], now, &w->batch[i].coll, &shape);
-	for (uint32_t i = 0; i < w->n && !st; i++)
-		if (announce_batch_call(w->group, &w->batch[i], now))
-			w->report_at = now + TESS_SLOW;
-	if (st)
-		return st;
-	w->coll = w->batch->coll;
-	w->key = w->batch->key;
-	for (uint32_t i = 1; i < w->n; i++)
-		if (w->batch[i].coll.deadline < w->coll.deadline)
-			w->coll.deadline = w->batch[i].coll.deadline;
-	return TESS_OK;
-}
-
-tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
-                             struct tess_work **out)
-{
-	tess_status st = tess_world_check(g->world);
-	struct tess_work_call *calls;
-	struct tess_work *w;
-
-	if (st)
-		return st;
-	calls = calloc(n ? n : 1, sizeof *calls);
-	w = calls ? tess_work_take(g) : NULL;
-	if (!w) {
-		free(calls);
-		return tess_fail(TESS_ENOMEM, "no memory for %u calls", n);
-	}
-	w->batch = calls;
-	w->n = n;
-	st = n ? prepare_batch(w, c) : TESS_OK;
-	if (!n || st) { /* nothing is under way */
-		w->state = TESS_OK;
-		if (st)
-			tess_work_drop(w);
-		else
-			*out = w;
-		return st;
-	}
-	st = tess_world_check(g->world);
-	if (!st && (st = start_batch(g, w)))
-		st = tess_work_failed(w, st, w->coll.deadline);
-	return hand_out_work(w, st, out);
-}
-
-/* ---- finishing --------------------------------------------------------------------------------------------- */
-
-static tess_status judge(const struct tess_group *g, const char *function, tess_status st)
-{
-	return tess_plugin_check_returned(g->backend, g->backend->name, function, NULL, st);
-}
-
-tess_status tess_group_wait_work(struct tess_group *g, void *self, void *work, int64_t deadline)
-{
-	tess_status st = g->backend->wait(self, work, deadline);
-
-	return st == TESS_PENDING || st == TESS_ETIMEOUT ? TESS_ETIMEOUT : judge(g, "wait", st);
-}
+/* ---- test and wait ------------------------------------------------------------------------- */
 
 static tess_status test_work(struct tess_work *w)
 {
@@ -449,7 +367,7 @@ static tess_status test_work(struct tess_work *w)
 	if (w->emulation)
 		return tess_emulation_test(w->emulation);
 	st = g->backend->test(g->self, w->work);
-	return st == TESS_PENDING ? st : judge(g, "test", st);
+	return st == TESS_PENDING ? st : tess_group_judge(g, "test", NULL, st);
 }
 
 /*
@@ -484,7 +402,7 @@ static tess_status poll_work(struct tess_work *w, int64_t deadline)
 		if (now >= deadline)
 			return TESS_ETIMEOUT;
 		if (now >= w->report_at)
-			report_work(w);
+			tess_work_report(w);
 		t = tess_timespec(pause);
 		nanosleep(&t, NULL);
 		pause = pause < TESS_MS ? pause + 5000 : TESS_MS;
@@ -499,19 +417,19 @@ tess_status tess_work_test(struct tess_work *w)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return settle_work(w, st);
+		return tess_work_settle(w, st);
 	st = test_work(w);
 	if (st == TESS_PENDING) {
 		int64_t now = tess_now();
 
 		progress_others(w);
 		if (now >= w->report_at)
-			report_work(w);
+			tess_work_report(w);
 		if (now < w->coll.deadline)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? tess_work_failed(w, st, w->coll.deadline) : settle_work(w, TESS_OK);
+	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_settle(w, TESS_OK);
 }
 
 /* Until it is slow, and then to the end. */
@@ -529,7 +447,7 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 	st = tess_group_wait_work(g, g->self, w->work, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
-	report_work(w);
+	tess_work_report(w);
 	return tess_group_wait_work(g, g->self, w->work, deadline);
 }
 
@@ -541,11 +459,11 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 	if (w->state != TESS_PENDING)
 		return w->state ? tess_world_check(g->world) : TESS_OK;
 	if ((st = tess_world_check(g->world)))
-		return settle_work(w, st);
+		return tess_work_settle(w, st);
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
 	st = wait_work(w, deadline);
-	return st ? tess_work_failed(w, st, deadline) : settle_work(w, TESS_OK);
+	return st ? tess_work_failed(w, st, deadline) : tess_work_settle(w, TESS_OK);
 }
 
 void tess_work_release(struct tess_work *w)
@@ -555,4 +473,120 @@ void tess_work_release(struct tess_work *w)
 	if (w->state == TESS_PENDING)
 		tess_work_wait(w, 0);
 	tess_work_drop(w);
+}
+
+/* ---- run: start and wait ------------------------------------------------------------------- */
+
+struct short_call {
+	struct tess_group *group;
+	struct tess_call_shape *shape;
+	struct tess_call_key key;
+	int64_t deadline; /* as its caller has set it */
+	uint64_t flight;
+	int64_t begun, now; /* ns; at the last look. 0: nothing is written down */
+};
+
+static void book_call(struct short_call *q)
+{
+	struct tess_group *g = q->group;
+	struct tess_coll *c = &q->shape->call;
+
+	q->begun = q->now;
+	c->deadline = q->deadline ? q->deadline : q->now + g->world->timeout;
+	q->flight = tess_flight_number(g->world->flight);
+	tess_call_describe(g, c, &q->key, q->shape, q->flight, q->now);
+	if (q->now >= g->report_at)
+		tess_call_report(g, q->now);
+}
+
+/* The clock is what a look waits for: it takes about as long as a line between two cores. */
+static int32_t book_and_tick(void *arg)
+{
+	struct short_call *q = arg;
+
+	q->now = tess_ticks_now(&q->group->ticks);
+	if (q->begun)
+		return q->now - q->begun < POLL_BUDGET;
+	book_call(q);
+	return 1;
+}
+
+/* Whether the call may go the short way. The work is for when it turns out to be long. */
+static bool fits_short_path(struct tess_group *g, const struct tess_coll *c,
+                            struct tess_call_shape **shape)
+{
+	const struct tess_backend *b = g->backend;
+
+	if (!b->run || !b->compares || g->p2p_channel || g->live || !g->spare)
+		return false;
+	if (c->size < sizeof *c || c->kind >= TESS_SEND)
+		return false;
+	*shape = tess_group_shape(g, c->kind);
+	return *shape && (*shape)->has > 0 && tess_call_shape_fits(*shape, c);
+}
+
+/* Not over at once: `st` is TESS_PENDING, or how it has failed. */
+static tess_status continue_as_work(struct short_call *q, tess_status st, void *work)
+{
+	struct tess_group *g = q->group;
+	struct tess_work *w = tess_work_take(g);
+
+	if (!q->begun)
+		book_and_tick(q);
+	w->coll = q->shape->call;
+	w->key = q->key;
+	w->flight = q->flight;
+	w->report_at = g->unreported ? q->begun + TESS_SLOW : 0;
+	if (st == TESS_PENDING) {
+		w->work = work;
+		st = tess_work_wait(w, 0);
+	} else {
+		st = tess_plugin_check_status(g->backend, g->backend->name, "run", w->coll.where,
+		                              st);
+		st = tess_work_failed(w, st, w->coll.deadline);
+	}
+	tess_work_drop(w);
+	return st;
+}
+
+static tess_status run_short_path(struct tess_group *g, const struct tess_coll *c,
+                                  struct tess_call_shape *shape)
+{
+	struct short_call q; /* no more of it is written than is needed */
+	void *work;
+	tess_status st = tess_world_check(g->world);
+
+	if (st)
+		return st;
+	q.group = g;
+	q.shape = shape;
+	q.deadline = c->deadline;
+	q.begun = 0;
+	q.key = tess_call_number(g, c);
+	shape->call.fingerprint = tess_call_fingerprint(shape->what, &q.key, g->size);
+	shape->call.src = c->src;
+	shape->call.dst = c->dst;
+	shape->call.stream = c->stream;
+	shape->call.where = c->where;
+	st = g->backend->run(g->self, &shape->call, book_and_tick, &q, &work);
+	if (st)
+		return continue_as_work(&q, st, work);
+	tess_flight_end(g->world->flight, q.flight, TESS_OK, q.now);
+	return TESS_OK;
+}
+
+tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
+{
+	struct tess_call_shape *shape;
+	struct tess_work *w;
+	tess_status st;
+
+	if (fits_short_path(g, c, &shape))
+		return run_short_path(g, c, shape);
+	st = tess_group_start(g, c, &w);
+	if (st)
+		return st;
+	st = tess_work_wait(w, 0);
+	tess_work_drop(w);
+	return st;
 }

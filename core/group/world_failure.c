@@ -1,0 +1,189 @@
+/* world_failure.c - the first failure of a job, as one rank sees it. */
+#include "group.h"
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How long a better sentence is waited for: about a tenth of what a call has, within these. */
+enum { ANSWER_MS = 250, ANSWER_MAX_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
+
+/* ---- the flight record --------------------------------------------------------------------- */
+
+static json_t *describe_groups(const struct tess_world *w)
+{
+	json_t *all = json_array();
+
+	for (const struct tess_group *g = w->groups; g; g = g->next) {
+		json_t *ranks = json_array();
+
+		for (int32_t i = 0; i < g->size; i++)
+			json_array_append_new(ranks, json_integer(g->members->member[i]));
+		json_array_append_new(all, json_pack("{s:s, s:o}", "name", g->key, "ranks", ranks));
+	}
+	return all;
+}
+
+static const struct tess_members *find_members(void *arg, uint32_t id)
+{
+	const struct tess_world *w = arg;
+	const struct tess_group *g = w->groups;
+
+	while (g && g->members->id != id)
+		g = g->next;
+	return g ? g->members : NULL;
+}
+
+/* Writes down where this rank is, with the lock; `f` is why, NULL: somebody wants to know. */
+static void write_record(struct tess_world *w, const struct tess_failure *f)
+{
+	const struct tess_members_lookup rosters = { .find = find_members, .arg = w };
+	json_t *about;
+
+	if (!w->flight)
+		return;
+	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
+	                  "process", (int)getpid(), "backend",
+	                  w->groups ? w->groups->backend->name : "", "groups", describe_groups(w));
+	if (about && f)
+		json_object_set_new(about, "failure", json_string(f->sentence));
+	if (!about || tess_flight_write(w->flight, about, &rosters))
+		tess_log(TESS_WARN, "comm", "%s",
+		         about ? tess_error() : "no memory for the flight record");
+}
+
+void tess_world_handle_record(void *arg)
+{
+	struct tess_world *w = arg;
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->failed) /* then it was written, as things were */
+		write_record(w, NULL);
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- the first failure --------------------------------------------------------------------- */
+
+void tess_group_abort(struct tess_group *g)
+{
+	if (g->self && g->backend->abort)
+		g->backend->abort(g->self);
+	if (g->p2p_channel && g->backend->abort)
+		g->backend->abort(g->p2p_channel);
+}
+
+void tess_world_handle_failure(void *arg, const struct tess_failure *f)
+{
+	struct tess_world *w = arg;
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->failed) {
+		w->first = *f;
+		write_record(w, f); /* before anybody hears of it, and may end */
+		for (struct tess_group *g = w->groups; g; g = g->next)
+			tess_group_abort(g);
+		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
+		pthread_cond_broadcast(&w->failed_cond);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+tess_status tess_world_failure(struct tess_world *w)
+{
+	atomic_store(&w->reported, true);
+	return tess_fail(atomic_load(&w->failed), "%s", w->first.sentence);
+}
+
+static void wait_for_failure(struct tess_world *w, int ms)
+{
+	struct timespec until = tess_timespec(tess_now() + ms * (int64_t)TESS_MS);
+	int err = 0;
+
+	pthread_mutex_lock(&w->lock);
+	while (!w->failed && !err)
+		err = pthread_cond_timedwait(&w->failed_cond, &w->lock, &until);
+	pthread_mutex_unlock(&w->lock);
+}
+
+/*
+ * What was posted comes back as the job's first failure; where nobody answers, it is that of this
+ * rank.
+ */
+static tess_status await_first_failure(struct tess_world *w, tess_status why, const char *sentence)
+{
+	struct tess_failure own = { .why = why, .rank = w->rank };
+	int64_t ms = w->timeout / 11 / TESS_MS; /* so that it is heard within a tenth */
+
+	wait_for_failure(w, ms < ANSWER_MS       ? ANSWER_MS
+	                    : ms > ANSWER_MAX_MS ? ANSWER_MAX_MS
+	                                         : (int)ms);
+	if (w->size == 1)
+		snprintf(own.sentence, sizeof own.sentence, "%s", sentence);
+	else
+		snprintf(own.sentence, sizeof own.sentence,
+		         "%.1400s; %s, which hosts the rendezvous, does not answer", sentence,
+		         *tess_option("rendezvous") ? "the launcher" : "rank 0");
+	tess_world_handle_failure(w, &own);
+	return tess_world_check(w);
+}
+
+/* A sentence that all ranks have agreed on names its rank already. */
+static void prefix_rank(const struct tess_world *w, const char *sentence, char *text)
+{
+	int rank, named = 0;
+
+	if (sscanf(sentence, "rank %d: %n", &rank, &named) == 1 && named)
+		snprintf(text, TESS_SENTENCE, "%s", sentence);
+	else if (w->size > 1)
+		snprintf(text, TESS_SENTENCE, "rank %d: %s", w->rank, sentence);
+	else
+		snprintf(text, TESS_SENTENCE, "%s", sentence);
+}
+
+tess_status tess_world_post_failure(struct tess_world *w, tess_status why, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	prefix_rank(w, sentence, text);
+	if (!w->failed)
+		w->link.fail(w->link.self, why, text);
+	return await_first_failure(w, why, text);
+}
+
+tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_call_key *key,
+                                       int32_t n, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	prefix_rank(w, sentence, text);
+	if (!w->failed)
+		w->link.deadline_passed(w->link.self, key, n);
+	return await_first_failure(w, TESS_ETIMEOUT, text);
+}
+
+tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence)
+{
+	/* of a difference a backend knows one call, or one that compares a part of both */
+	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
+	                 why == TESS_ETIMEOUT || why == TESS_EMISMATCH;
+	bool both = why == TESS_EMISMATCH && w->backend && w->backend->compares;
+	char text[TESS_SENTENCE];
+
+	snprintf(text, sizeof text, "%s", sentence);
+	if (by_others && w->size > 1)
+		wait_for_failure(w, both ? CALLS_MS : CAUSE_MS);
+	return w->failed ? tess_world_check(w) : tess_world_post_failure(w, why, text);
+}
+
+void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence)
+{
+	char text[TESS_SENTENCE];
+
+	snprintf(text, sizeof text, "%s", sentence); /* it may be tess_error() */
+	tess_world_post_failure(w, why < 0 ? why : TESS_EBUG, text);
+}
