@@ -2,8 +2,8 @@
  * tess-backend-faulty.so: wraps another backend and injects faults, by rule, for tests of what a
  * program does then. TESSERA_BACKEND=faulty:shm TESSERA_FAULTY='rank=2,call=17,do=kill'
  *
- * What is done to a call is done below the group, which has compared the calls before: a mismatch is
- * one that the group could not see.
+ * What is done to a call is done below the group, which has compared the calls before: a mismatch
+ * is one that the group could not see.
  */
 #include "rule.h"
 
@@ -34,6 +34,7 @@ struct rank_state { /* of a rank; its groups share it with their parents */
 struct group {
 	void *self; /* of the wrapped backend */
 	struct rank_state *state;
+	bool internal; /* the calls are those of a backend that wraps this one */
 	atomic_bool aborted;
 };
 
@@ -101,19 +102,13 @@ static void change_call(struct tess_coll *c, char part)
 	c->fingerprint ^= 0x5bd1e9955bd1e995u;
 }
 
-/* A call of a backend that wraps this one is no call of the program. */
-static bool is_internal(const struct tess_coll *c)
-{
-	return c->flags & TESS_COLL_INTERNAL;
-}
-
 /* All rules for this moment. *drop and *c are touched where they are not NULL. */
 static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t call,
                                  struct tess_coll *c, int32_t at, int64_t deadline, bool *drop)
 {
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < rules.n && !st && !(c && is_internal(c)); i++) {
+	for (int32_t i = 0; i < rules.n && !st && !(g && g->internal); i++) {
 		const struct rule *r = &rules.rule[i];
 		int64_t until = tess_now() + r->delay;
 
@@ -221,7 +216,7 @@ static tess_status faulty_start_call(void *self, const struct tess_coll *c, void
 	if (!w)
 		return host->fail(TESS_ENOMEM, "faulty: no memory for a call");
 	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
-	if (!is_internal(&w->c))
+	if (!g->internal)
 		w->call = ++s->calls;
 	st = inject_faults(g, s, w->call, &w->c, BEFORE, w->c.deadline, &drop);
 	if (!st && !drop && !s->stopped)
@@ -304,6 +299,15 @@ static tess_status faulty_alloc_memory(void *self, uint64_t bytes, void **mine, 
 	return wrapped.alloc(((struct group *)self)->self, bytes, mine, peers);
 }
 
+static void faulty_mark_internal(void *self, int32_t on)
+{
+	struct group *g = self;
+
+	g->internal = on;
+	if (wrapped.internal)
+		wrapped.internal(g->self, on);
+}
+
 static void faulty_free_memory(void *self, void *mine)
 {
 	wrapped.free(((struct group *)self)->self, mine);
@@ -318,7 +322,7 @@ static void faulty_abort_group(void *self)
 		wrapped.abort(g->self);
 }
 
-/* ---- wrapping ------------------------------------------------------------------------------- */
+/* ---- wrapping -------------------------------------------------------------------------------- */
 
 static tess_status faulty_wrap_backend(const char *name, const struct tess_backend **out);
 
@@ -337,6 +341,7 @@ static const struct tess_backend faulty = {
 	.alloc = faulty_alloc_memory,
 	.free = faulty_free_memory,
 	.abort = faulty_abort_group,
+	.internal = faulty_mark_internal,
 	.wrap = faulty_wrap_backend,
 };
 

@@ -130,8 +130,8 @@ static tess_status read_word(const struct tess_host *host, char *word, struct ru
 	} else if (!strcmp(word, "do")) {
 		may = read_action(value, r)
 		              ? NULL
-		              : "do is delay:TIME (5ms, 2s, 100us), drop, kill, exit:CODE, stop, fail, "
-		                "or mismatch:count, :op, :kind or :dtype";
+		              : "do is delay:TIME (5ms, 2s, 100us), drop, kill, exit:CODE, stop, "
+		                "fail, or mismatch:count, :op, :kind or :dtype";
 	} else {
 		may = "the keys are rank, call, every, chance, kind, where, at and do";
 		value = word;

@@ -2,8 +2,8 @@
  * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP
  * transport.
  *
- * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of which process is at the
- * other end and are not encrypted: between hosts the network itself must be trusted.
+ * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of which process
+ * is at the other end and are not encrypted: between hosts the network itself must be trusted.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -65,7 +65,8 @@ static tess_status find_outward_address(const struct tess_join *how, char *out, 
 	return host->fail(
 		TESS_EINVAL,
 		"group %s over gloo has ranks on several hosts, and this one does not know the "
-		"address by which other hosts reach it (the rendezvous is at %s%s); set TESSERA_GLOO_ADDRESS",
+		"address by which other hosts reach it (the rendezvous is at %s%s); set "
+		"TESSERA_GLOO_ADDRESS",
 		how->name, *master ? master : "no address",
 		!*master ? ""
 		: found  ? ", this host's own loopback"
@@ -164,9 +165,9 @@ static tess_status connect_peers(struct group *g, const struct tess_join *how, i
 }
 
 /*
- * Every rank publishes where it listens, then calls its share of the peers, then says so: a rank that
- * answers waits for that in the store, which knows deadlines and the dead, and not inside Gloo,
- * which does not.
+ * Every rank publishes where it listens, then calls its share of the peers, then says so: a rank
+ * that answers waits for that in the store, which knows deadlines and the dead, and not inside
+ * Gloo, which does not.
  */
 static tess_status connect_mesh(struct group *g, const struct tess_join *how)
 {

@@ -4,7 +4,10 @@ enum {
 	ALIGN = 16, /* elements that are not parted */
 	HALVES = 1 << 20, /* bytes up to which fewer messages gain more than pieces do in cache */
 	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
-	/* bytes that a rank exchanges at a time then, and of a message at least: more leave the caches */
+	/*
+	 * bytes that a rank exchanges at a time then, and of a message at least: more leave the
+	 * caches
+	 */
 	AT_ONCE = 1024 * 1024,
 	PIECE = 256 * 1024,
 };
@@ -57,7 +60,10 @@ static void *received_at(const struct group *g, const struct work *w, int32_t pe
 	return offset_buffer(w, w->scratch, each * (uint64_t)i);
 }
 
-/* Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until it is sent. */
+/*
+ * Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until
+ * it is sent.
+ */
 static void *total_at(const struct group *g, const struct work *w, int32_t k)
 {
 	if (w->c.kind == TESS_REDUCE && g->rank != w->c.peer)
@@ -65,7 +71,7 @@ static void *total_at(const struct group *g, const struct work *w, int32_t k)
 	return piece_at(g, w, w->c.dst, g->rank, k);
 }
 
-/* ---- transfers ----------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
 /* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
 static struct transfer plan_share(const struct group *g, const struct work *w, int32_t peer,
@@ -188,7 +194,7 @@ struct transfer plan_transfer(const struct group *g, const struct work *w, int32
 	return tess_kind_reduces(w->c.kind) ? plan_addend(g, w, peer, k) : plan_move(g, w, peer, k);
 }
 
-/* ---- by halves --------------------------------------------------------------------------------- */
+/* ---- by halves ------------------------------------------------------------------------------- */
 
 struct half_range {
 	uint64_t at, n;

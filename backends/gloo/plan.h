@@ -1,12 +1,14 @@
 /*
  * plan.h - a collective as exchanges: what each rank sends to each peer, and what it adds up.
  *
- * One exchange moves what a ring does, in one step. Large reductions and broadcasts cut the data in a slice
- * per rank: each rank finishes its own, then the slices are shared. Slices go in pieces, so that what is under
- * way and what was just added stays in cache: stage k has piece k of what is to be added, and shares k - 1.
+ * One exchange moves what a ring does, in one step. Large reductions and broadcasts cut the data in
+ * a slice per rank: each rank finishes its own, then the slices are shared. Slices go in pieces, so
+ * that what is under way and what was just added stays in cache: stage k has piece k of what is to
+ * be added, and shares k - 1.
  *
- * Of 2^k ranks the same bytes can go in fewer, larger messages: in stage s < k each sends half of what it has to
- * the neighbour at distance 2^s, and adds the other half; in k stages more the halves are shared, the last first.
+ * Of 2^k ranks the same bytes can go in fewer, larger messages: in stage s < k each sends half of
+ * what it has to the neighbour at distance 2^s, and adds the other half; in k stages more the
+ * halves are shared, the last first.
  */
 #ifndef GLOO_PLAN_H
 #define GLOO_PLAN_H

@@ -1,4 +1,7 @@
-/* shim.cc - with small_channel.h the only C++ of the backend: Gloo's TCP transport behind the functions of shim.h. */
+/*
+ * shim.cc - with small_channel.h the only C++ of the backend: Gloo's TCP transport behind the
+ * functions of shim.h.
+ */
 #include "shim.h"
 
 #include <netinet/in.h>
@@ -61,8 +64,9 @@ class BlockSignals
 };
 
 /*
- * Gloo's thread sleeps for 10 ms at a time, and a thread that opens or ends a connection waits for its next turn. While one
- * of these lives there is something to read all the time, and it turns without delay. It may end after the device.
+ * Gloo's thread sleeps for 10 ms at a time, and a thread that opens or ends a connection waits for
+ * its next turn. While one of these lives there is something to read all the time, and it turns
+ * without delay. It may end after the device.
  */
 class KeepDeviceAwake
 {

@@ -42,10 +42,10 @@ void shim_cut(struct shim_mesh *m);
 void shim_close(struct shim_mesh *m);
 
 /*
- * A message matches the one of the same slot, and the two must be of one size: Gloo ends the process
- * where they are not. So the size is part of the slot (see choose_slot() in work.c). bytes may be 0.
- * known, on both sides: the receiver posts it before it sends a message that the sender waits for
- * first, so that it need not be told that there is a place.
+ * A message matches the one of the same slot, and the two must be of one size: Gloo ends the
+ * process where they are not. So the size is part of the slot (see choose_slot() in work.c). bytes
+ * may be 0. known, on both sides: the receiver posts it before it sends a message that the sender
+ * waits for first, so that it need not be told that there is a place.
  */
 int shim_send(struct shim_mesh *m, int peer, uint64_t slot, int known, const void *src,
               size_t bytes, struct shim_io **out, char *why);

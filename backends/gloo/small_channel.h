@@ -1,9 +1,10 @@
 /*
  * small_channel.h - messages over Gloo's TCP transport; C++, and a part of shim.cc.
  *
- * A message of Gloo's waits until the receiver has said that it has a place for it. Small ones do not: each rank
- * keeps a few places for messages of every peer, which are posted from the beginning, and a message is sent at once,
- * with its slot in front. The small channel of the peer delivers it.
+ * A message of Gloo's waits until the receiver has said that it has a place for it. Small ones do
+ * not: each rank keeps a few places for messages of every peer, which are posted from the
+ * beginning, and a message is sent at once, with its slot in front. The small channel of the peer
+ * delivers it.
  */
 #ifndef GLOO_SMALL_CHANNEL_H
 #define GLOO_SMALL_CHANNEL_H
@@ -40,15 +41,19 @@ constexpr uint64_t kSmall = kWatch + 1; /* the slot of all small messages */
 /* Bytes up to which one more copy at each end takes less time than a round trip. */
 constexpr size_t kSmallMost = 64 * 1024;
 /*
- * A rank has kPlaces for small messages of a peer. It acknowledges messages with each of its own, or with one sent
- * for that purpose when kTell are not acknowledged. With kData unacknowledged, none but such is sent. They are
- * answers to messages that arrived: at most kData / kTell + 1 are on their way, and have a place.
+ * A rank has kPlaces for small messages of a peer. It acknowledges messages with each of its own,
+ * or with one sent for that purpose when kTell are not acknowledged. With kData unacknowledged,
+ * none but such is sent. They are answers to messages that arrived: at most kData / kTell + 1 are
+ * on their way, and have a place.
  */
 constexpr uint64_t kPlaces = 8, kData = 5, kTell = 3;
 static_assert(kData + kData / kTell + 1 < kPlaces, "a message could find no place");
 
 constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it checks its connection */
-/* ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be woken */
+/*
+ * ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be
+ * woken
+ */
 constexpr int64_t kPoll = 100 * 1000;
 /* ns that the end waits for the kernel to take what was sent */
 constexpr int64_t kFlush = 1000000000;
@@ -121,7 +126,10 @@ class Context final : public tcp::Context
 
 	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
 	class Pair *pair_to(int peer);
-	/* Whether `peer` has announced a place that is not used yet; it is used now. The lock of the pair is held. */
+	/*
+	 * Whether `peer` has announced a place that is not used yet; it is used now. The lock of
+	 * the pair is held.
+	 */
 	bool has_place(uint64_t slot, int peer)
 	{
 		Mutator mutator(*this, slot, peer);
@@ -136,15 +144,18 @@ class Context final : public tcp::Context
 };
 
 /*
- * A connection as Gloo has it, but only the receiver announces its place, and not where it is known. (Gloo's sender
- * announces as well, for receives from any rank.)
+ * A connection as Gloo has it, but only the receiver announces its place, and not where it is
+ * known. (Gloo's sender announces as well, for receives from any rank.)
  */
 class Pair final : public tcp::Pair
 {
       public:
 	using tcp::Pair::Pair;
 
-	/* A place for a message; in the order of the messages of this slot. Known: also before it is connected. */
+	/*
+	 * A place for a message; in the order of the messages of this slot. Known: also before it
+	 * is connected.
+	 */
 	void expect_message(Piece *p, uint64_t slot, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
@@ -208,7 +219,10 @@ struct shim_io {
 namespace shim
 {
 
-/* Small messages to and from one peer. All but wake_sleepers() is for the thread that uses the mesh. */
+/*
+ * Small messages to and from one peer. All but wake_sleepers() is for the thread that uses the
+ * mesh.
+ */
 class SmallChannel
 {
       public:
@@ -286,8 +300,8 @@ class SmallChannel
 			place->wake_waiters();
 	}
 	/*
-	 * The connection is gone; what had arrived before can be read. Gloo tells that to what waits for its turn, not to
-	 * what is half done.
+	 * The connection is gone; what had arrived before can be read. Gloo tells that to what
+	 * waits for its turn, not to what is half done.
 	 */
 	bool has_lost_peer()
 	{
@@ -333,7 +347,10 @@ class SmallChannel
 		if (io)
 			io->done = true;
 	}
-	/* A message was taken out of `place`. What has arrived counts, even if the answer cannot be sent. */
+	/*
+	 * A message was taken out of `place`. What has arrived counts, even if the answer cannot be
+	 * sent.
+	 */
 	void answer_place(Piece *place)
 	{
 		try {

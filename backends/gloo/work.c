@@ -2,7 +2,8 @@
  * work.c - a collective under way: its messages, and what follows when they have arrived.
  *
  * Gloo's own collectives are not used: they end the process where sizes differ, and close every
- * connection when one of them times out. In an exchange (plan.h) every message is under way at once.
+ * connection when one of them times out. In an exchange (plan.h) every message is under way at
+ * once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,8 @@ static tess_status report_late_peer(struct group *g, const struct work *w, const
 
 /*
  * What failed stays failed, and its messages are taken back: the memory of a caller that has given
- * up is soon gone, and Gloo's thread ends the process when it finds that. It is seen by the peers, too.
+ * up is soon gone, and Gloo's thread ends the process when it finds that. It is seen by the peers,
+ * too.
  */
 static void cut_failed_group(struct group *g)
 {
@@ -59,8 +61,8 @@ static void cut_failed_group(struct group *g)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * Messages match that agree about the call, their place in it and their size; Gloo would end the process
- * if two of different size met. Calls that do not agree wait for their deadline.
+ * Messages match that agree about the call, their place in it and their size; Gloo would end the
+ * process if two of different size met. Calls that do not agree wait for their deadline.
  */
 static uint64_t choose_slot(const struct work *w, uint64_t place, uint64_t bytes)
 {
@@ -98,7 +100,10 @@ static tess_status post_transfer(struct group *g, struct work *w, int32_t list, 
 /* Pieces to be shared, and to be added or moved. */
 static tess_status post_transfers(struct group *g, struct work *w, int32_t stage, int receives)
 {
-	/* in every stage each has something for each, which is sent when the places of the next one are there */
+	/*
+	 * in every stage each has something for each, which is sent when the places of the next one
+	 * are there
+	 */
 	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE;
 	tess_status st = TESS_OK;
 
@@ -332,8 +337,8 @@ static tess_status finish_stage(struct group *g, struct work *w)
 static tess_status progress_work(struct group *g, struct work *w, int64_t deadline);
 
 /*
- * Ranks may wait for their works in any order: the second exchanges of other works advance meanwhile.
- * Whether one of them is not in its last exchange.
+ * Ranks may wait for their works in any order: the second exchanges of other works advance
+ * meanwhile. Whether one of them is not in its last exchange.
  */
 static int progress_other_works(struct group *g, const struct work *w)
 {

@@ -6,7 +6,8 @@
 
 tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct work **out);
 /*
- * Runs until done or `deadline`; 0: as far as it goes without waiting, TESS_PENDING if it is not done.
+ * Runs until done or `deadline`; 0: as far as it goes without waiting, TESS_PENDING if it is not
+ * done.
  */
 tess_status gloo_work_run(struct group *g, struct work *w, int64_t deadline);
 /* Frees it; an unfinished one is finished first, since the peers count on it. */

@@ -1,4 +1,6 @@
-/* call.h - calls of one rank: matched by number with those of the other ranks, moved, waited for. */
+/*
+ * call.h - calls of one rank: matched by number with those of the other ranks, moved, waited for.
+ */
 #ifndef LOOPBACK_CALL_H
 #define LOOPBACK_CALL_H
 

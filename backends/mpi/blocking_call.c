@@ -42,7 +42,7 @@ static struct {
 	MPI_Datatype mebi;
 } mpi = { .lock = PTHREAD_MUTEX_INITIALIZER, .all = MPI_COMM_NULL, .mebi = MPI_DATATYPE_NULL };
 
-/* ---- the thread -------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static void *make_blocking_calls(void *arg)
 {
@@ -163,9 +163,12 @@ static tess_status fail_with_mpi_error(const char *what, int err)
 	return mpi_host->fail(TESS_EIO, "%s: %s", what, text);
 }
 
-/* ---- up ------------------------------------------------------------------------------------------ */
+/* ---- up -------------------------------------------------------------------------------------- */
 
-/* With this MPI every rank of the job is in one MPI_COMM_WORLD of its own, unless mpirun started it. */
+/*
+ * With this MPI every rank of the job is in one MPI_COMM_WORLD of its own, unless mpirun started
+ * it.
+ */
 static bool was_started_by_mpirun(void)
 {
 	static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
@@ -284,7 +287,7 @@ MPI_Datatype get_mebibyte_type(void)
 	return mpi.mebi;
 }
 
-/* ---- communicators ------------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 static int call_create_group(struct blocking_call *e)
 {
@@ -394,7 +397,7 @@ void blocking_close_comm(MPI_Comm *comm)
 	*comm = MPI_COMM_NULL;
 }
 
-/* ---- down ---------------------------------------------------------------------------------------- */
+/* ---- down ------------------------------------------------------------------------------------ */
 
 void abandon_mpi(void)
 {
@@ -422,8 +425,8 @@ static int call_mpi_finalize(struct blocking_call *e)
 }
 
 /*
- * After a failure MPI_Finalize would wait for the dead: it is left out, the process ends without it,
- * and mpirun, which sees that, ends the rest. A forked child has no MPI.
+ * After a failure MPI_Finalize would wait for the dead: it is left out, the process ends without
+ * it, and mpirun, which sees that, ends the rest. A forked child has no MPI.
  */
 void blocking_finalize_mpi(void)
 {

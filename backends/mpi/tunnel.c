@@ -128,7 +128,9 @@ static void poll_sockets(struct pollfd *p)
 	poll(p, (nfds_t)tunnels.n, REST_MS);
 }
 
-/* Whether there is something left to be done. At the end, what other ranks still send is ignored. */
+/*
+ * Whether there is something left to be done. At the end, what other ranks still send is ignored.
+ */
 static bool has_bytes_left(int64_t *until)
 {
 	bool finish = atomic_load(&tunnels.finish), open = false;
@@ -170,7 +172,7 @@ static void *carry_bytes(void *arg)
 	return NULL;
 }
 
-/* ---- opening, and the end ------------------------------------------------------------------------ */
+/* ---- opening, and the end -------------------------------------------------------------------- */
 
 static bool connect_pair(int32_t *one, int *two)
 {

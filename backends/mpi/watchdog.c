@@ -34,8 +34,9 @@ static void *watch_calls(void *arg)
 		} else if (++checks > CHECKS_MOST) {
 			mpi_host->log(
 				TESS_ERROR, "mpi",
-				"rank %d of group %s is kept inside MPI, where it waits for what a rank "
-				"that is gone has begun; as no call can return, the process ends",
+				"rank %d of group %s is kept inside MPI, where it waits for what a "
+				"rank that is gone has begun; as no call can return, the process "
+				"ends",
 				(int)g->rank, g->name);
 			_exit(1);
 		}

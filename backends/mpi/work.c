@@ -1,10 +1,11 @@
 /*
  * work.c - a collective as one or two steps; in each, every message is under way at once.
  *
- * MPI's own collectives are not used: where ranks disagree about one it ends with a wrong result and no
- * error, it cannot be cancelled once a rank has died, and it has no 16-bit floats. A message here
- * carries the fingerprint of its call as its tag, so that calls which differ never match, and a receive
- * can be cancelled. Large vectors are cut in a slice per rank, and the second step gathers the slices.
+ * MPI's own collectives are not used: where ranks disagree about one it ends with a wrong result
+ * and no error, it cannot be cancelled once a rank has died, and it has no 16-bit floats. A message
+ * here carries the fingerprint of its call as its tag, so that calls which differ never match, and
+ * a receive can be cancelled. Large vectors are cut in a slice per rank, and the second step
+ * gathers the slices.
  */
 #include "work.h"
 

@@ -1,10 +1,10 @@
 /*
  * direct.c - transfers between buffers in memory that all ranks see, without a copy in between.
  *
- * The first round says where the buffers are and that they may be used; the second that no rank uses
- * them any more. Between them every rank reads what it needs of the src of the others; where all get
- * the sum, each adds its own part and writes it into every dst, so that a byte crosses between two
- * ranks once to be added and once as a sum.
+ * The first round says where the buffers are and that they may be used; the second that no rank
+ * uses them any more. Between them every rank reads what it needs of the src of the others; where
+ * all get the sum, each adds its own part and writes it into every dst, so that a byte crosses
+ * between two ranks once to be added and once as a sum.
  */
 #include "direct.h"
 

@@ -3,11 +3,11 @@
  *
  * A collective is a number of rounds. In a round every rank sets a flag, with its data beside it,
  * waits for the flags of all ranks, and reads what it needs of their data. There are two flags of a
- * rank, used in turn by the parity of the round: a rank that has seen all flags of round n + 1 knows
- * that every rank has finished reading round n, and may write what belongs to round n + 2. So a
- * small collective is one round, nothing is ever handed back, and all that happens between two ranks
- * is one store and one load. Slots are used in turn as well, but there are many: when one comes
- * again it has left the caches of its readers, from which lines are expensive to take back.
+ * rank, used in turn by the parity of the round: a rank that has seen all flags of round n + 1
+ * knows that every rank has finished reading round n, and may write what belongs to round n + 2. So
+ * a small collective is one round, nothing is ever handed back, and all that happens between two
+ * ranks is one store and one load. Slots are used in turn as well, but there are many: when one
+ * comes again it has left the caches of its readers, from which lines are expensive to take back.
  *
  * Buffers in memory from alloc() are read and written where they are: one round to say where, the
  * work, and one round to say that it is done. Other buffers go through the slots, a chunk each

@@ -80,14 +80,19 @@ static inline void small_post_call(struct group *g, const struct tess_coll *c, u
 static inline void prefetch_for_write(const char *line)
 {
 #if defined(__x86_64__)
-	/* __builtin_prefetch() would bring it to be read. Where the CPU lacks this it does nothing. */
+	/*
+	 * __builtin_prefetch() would bring it to be read. Where the CPU lacks this it does nothing.
+	 */
 	__asm__ volatile("prefetchw %0" : : "m"(*line));
 #else
 	__builtin_prefetch(line, 1);
 #endif
 }
 
-/* Two ranks' few floats; as tess_reduce does, no sum is -0. In place each is read before it is written. */
+/*
+ * Two ranks' few floats; as tess_reduce does, no sum is -0. In place each is read before it is
+ * written.
+ */
 static inline void small_add_two(const struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	const float *mine = c->src;
@@ -104,8 +109,8 @@ static inline void small_add_two(const struct group *g, const struct tess_coll *
 
 /*
  * Fetches the cache lines that this rank writes next, if the next call is like this one: the other
- * ranks have read them, and until their copies are invalidated no store completes. With another call
- * it is in vain.
+ * ranks have read them, and until their copies are invalidated no store completes. With another
+ * call it is in vain.
  */
 static inline void prefetch_next_flag(const struct group *g, uint64_t bytes)
 {

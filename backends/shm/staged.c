@@ -113,7 +113,10 @@ static void stream_elements(const struct work *w, void *dst, const void *src, ui
 	tess_stream(dst, src, elements * w->width);
 }
 
-/* Into this rank's slot; that of a large vector is timed now and then, once all slots have been written. */
+/*
+ * Into this rank's slot; that of a large vector is timed now and then, once all slots have been
+ * written.
+ */
 static void fill_slot(struct group *g, const struct work *w, void *dst, const void *src,
                       uint64_t elements)
 {

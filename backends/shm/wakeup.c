@@ -1,5 +1,6 @@
 /*
- * wakeup.c - waiting: a spin, then a yield of the CPU, then sleep until another rank wakes this one.
+ * wakeup.c - waiting: a spin, then a yield of the CPU, then sleep until another rank wakes this
+ * one.
  *
  * The one thing that two ranks must not get wrong: one sets a flag and sees no sleeper, while the
  * other sees no flag and falls asleep. Each side writes, then reads what the other wrote, with a
@@ -96,7 +97,10 @@ static void sleep_until_woken(struct group *g, int64_t deadline,
 	atomic_store(&s->asleep, 1);
 	atomic_fetch_add(&g->header->sleepers, 1);
 	issue_full_fence(g);
-	/* Where this rank cannot fence the others, one of them may not see it in time: a short sleep. */
+	/*
+	 * Where this rank cannot fence the others, one of them may not see it in time: a short
+	 * sleep.
+	 */
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) &&
 	    deadline > tess_now() + SHORT_SLEEP_NS)
 		deadline = tess_now() + SHORT_SLEEP_NS;

@@ -49,8 +49,8 @@ static void post_round(struct group *g, struct work *w)
 		staged_fill_chunk(g, w, current_chunk(w));
 	tess_stream_end();
 	/*
-	 * Release: a rank that sees the round sees the flag, the slot, and what was written into its
-	 * own memory.
+	 * Release: a rank that sees the round sees the flag, the slot, and what was written into
+	 * its own memory.
 	 */
 	atomic_store_explicit(&flag->round, g->round, memory_order_release);
 	w->posted = true;
@@ -300,7 +300,9 @@ static tess_status fail_late_call(struct group *g, const struct work *w)
 		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
 }
 
-/* Polls the one cache line that is waited for, for the short time that it takes between two cores. */
+/*
+ * Polls the one cache line that is waited for, for the short time that it takes between two cores.
+ */
 static void peek_flag(const struct group *g)
 {
 	const struct flag *flag = flag_of(g, g->seen, g->round);

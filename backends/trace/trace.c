@@ -2,8 +2,9 @@
  * tess-backend-trace.so: wraps another backend and records when each call began and ended, on all
  * ranks, into one file for chrome://tracing and ui.perfetto.dev. TESSERA_BACKEND=trace:shm
  *
- * Times are those of rank 0: when a world is opened and closed, each rank asks rank 0 for its clock over
- * the wrapped backend. Events are written while the job runs, so that those of a rank that dies remain.
+ * Times are those of rank 0: when a world is opened and closed, each rank asks rank 0 for its clock
+ * over the wrapped backend. Events are written while the job runs, so that those of a rank that
+ * dies remain.
  */
 #include "trace_file.h"
 
@@ -161,8 +162,7 @@ static tess_status send_clock(struct group *g, int32_t kind, int32_t peer, int64
 		               .dst = kind == TESS_RECV ? x : NULL,
 		               .count = 1,
 		               .deadline = deadline,
-		               .where = "trace: clocks",
-		               .flags = TESS_COLL_INTERNAL };
+		               .where = "trace: clocks" };
 	void *work;
 	tess_status st = wrapped.start(g->self, &c, &work);
 
@@ -179,14 +179,16 @@ static tess_status send_clock(struct group *g, int32_t kind, int32_t peer, int64
 }
 
 /*
- * Rank 0's clock less ours. The round with the shortest way there and back counts; a difference smaller
- * than half of that way is none: the clocks are one.
+ * Rank 0's clock less ours. The round with the shortest way there and back counts; a difference
+ * smaller than half of that way is none: the clocks are one.
  */
 static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *offset)
 {
 	int64_t best = INT64_MAX, found = 0, theirs = 0;
 	tess_status st = TESS_OK;
 
+	if (wrapped.internal)
+		wrapped.internal(g->self, 1);
 	for (int32_t r = 1; r < g->nranks && !st; r++) {
 		if (g->rank && g->rank != r)
 			continue;
@@ -206,6 +208,8 @@ static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *of
 			}
 		}
 	}
+	if (wrapped.internal)
+		wrapped.internal(g->self, 0);
 	if (!st)
 		*offset = !g->rank || llabs(found) <= best / 2 ? 0 : found;
 	return st;
@@ -318,8 +322,8 @@ static void trace_close_group(void *self)
 	    !compare_clocks(g, tess_now() + 2 * second, &offset))
 		write_event(
 			g->track,
-			"{\"name\":\"clock\",\"ph\":\"i\",\"s\":\"p\",\"ts\":%.3f,\"pid\":%d,\"tid\":0,"
-			"\"args\":{\"offset_open_us\":%.3f,\"offset_close_us\":%.3f}}",
+			"{\"name\":\"clock\",\"ph\":\"i\",\"s\":\"p\",\"ts\":%.3f,\"pid\":%d,"
+			"\"tid\":0,\"args\":{\"offset_open_us\":%.3f,\"offset_close_us\":%.3f}}",
 			to_microseconds(tess_now() + g->track->offset - g->track->base),
 			(int)g->track->rank, to_microseconds(g->track->offset),
 			to_microseconds(offset));
@@ -438,6 +442,11 @@ static tess_status trace_alloc_memory(void *self, uint64_t bytes, void **mine, v
 	return wrapped.alloc(((struct group *)self)->self, bytes, mine, peers);
 }
 
+static void trace_mark_internal(void *self, int32_t on)
+{
+	wrapped.internal(((struct group *)self)->self, on);
+}
+
 static void trace_free_memory(void *self, void *mine)
 {
 	wrapped.free(((struct group *)self)->self, mine);
@@ -451,7 +460,7 @@ static void trace_abort_group(void *self)
 	wrapped.abort(g->self);
 }
 
-/* ---- wrapping ------------------------------------------------------------------------------- */
+/* ---- wrapping -------------------------------------------------------------------------------- */
 
 static tess_status trace_wrap_backend(const char *name, const struct tess_backend **out);
 
@@ -498,6 +507,7 @@ static tess_status trace_wrap_backend(const char *name, const struct tess_backen
 		table.join = wrapped.join ? trace_join_stream : NULL;
 		table.alloc = wrapped.alloc ? trace_alloc_memory : NULL;
 		table.free = wrapped.free ? trace_free_memory : NULL;
+		table.internal = wrapped.internal ? trace_mark_internal : NULL;
 		table.abort = wrapped.abort ? trace_abort_group : NULL;
 		snprintf(taken, sizeof taken, "%s", name);
 	}

@@ -120,7 +120,6 @@ tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, 
 		memcpy(out, c, c->size);
 	}
 	out->size = sizeof *out;
-	out->flags = 0; /* for backends that wrap another */
 	if (!out->mem)
 		out->mem = TESS_HOST;
 	if (!out->op)

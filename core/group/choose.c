@@ -63,8 +63,8 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bo
 	if (!st && threads && !c.backend->threads)
 		st = tess_fail(
 			TESS_EINVAL,
-			"the ranks of backend %s are processes, not threads; start the program with "
-			"tessera launch, or use TESSERA_BACKEND=auto",
+			"the ranks of backend %s are processes, not threads; start the program "
+			"with tessera launch, or use TESSERA_BACKEND=auto",
 			c.backend->name);
 	if (!st && hosts && !can_join_ranks(c.backend, size, false, true))
 		st = tess_fail(TESS_EINVAL,

@@ -1,6 +1,6 @@
 /*
- * tessera/coll.h - what a struct tess_coll says: how its buffers are cut in blocks, how much of them
- * is read and written, what may be asked for at all, and the call in words.
+ * tessera/coll.h - what a struct tess_coll says: how its buffers are cut in blocks, how much of
+ * them is read and written, what may be asked for at all, and the call in words.
  *
  * Only inline functions, so that every backend and the core agree.
  */
@@ -104,8 +104,8 @@ static inline int tess_op_is_valid(int32_t op, int32_t dtype)
 }
 
 /*
- * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else what is wrong with it, a
- * part of a sentence, in `text`.
+ * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else what is
+ * wrong with it, a part of a sentence, in `text`.
  */
 static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *text, size_t bytes)
 {
@@ -144,7 +144,7 @@ static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer,
 	         reduces ? ")" : "", rank);
 }
 
-/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world: the world rank of each of the group's ranks. */
+/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world: the world rank of each rank. */
 static inline void tess_coll_format(const struct tess_coll *c, const int32_t *world, char *text,
                                     size_t bytes)
 {

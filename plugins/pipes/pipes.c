@@ -11,7 +11,7 @@ enum { RANKS = 64 };
 
 static const struct tess_host *host;
 
-/* A message is the fingerprint of its call, then its bytes: those of calls that differ never mix. */
+/* A message is the fingerprint of its call, then its bytes: calls that differ never mix. */
 struct work {
 	struct work *next;
 	struct tess_coll c;
@@ -59,7 +59,7 @@ static tess_status start_call(void *self, const struct tess_coll *c, void **work
 	return TESS_OK;
 }
 
-/* All messages move that can: another rank may wait for any of them. Those of a pair keep their order. */
+/* Moves all messages that can move: peers may wait for any. Those of a pair keep their order. */
 static void advance_calls(struct group *g)
 {
 	char busy[2][RANKS] = { { 0 } }, tokens[256];
