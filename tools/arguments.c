@@ -1,3 +1,4 @@
+/* arguments.c - numbers in arguments, and options that are wrong. */
 #include "tool.h"
 
 #include "core/base/status.h"

@@ -406,7 +406,7 @@ int tess_tool_generate(int argc, char **argv)
 	if (!st)
 		st = run_generate(&a, argv, &exit_status);
 	if (st < 0)
-		fprintf(stderr, "tessera generate: %s\n", tess_error());
+		tess_tool_print_error("generate");
 	free(a.prompt);
 	free(a.ids);
 	if (st < 0)

@@ -1,9 +1,10 @@
-/* tessera - the command: finds the subcommand, and nothing else. */
+/* tessera - the command: finds and runs the subcommand. */
+#include "tool.h"
+
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
-#include "tool.h"
 
 #include <fcntl.h>
 #include <fenv.h>
@@ -23,8 +24,9 @@ static const struct {
 	  tess_tool_explain },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
 	{ "bench", "latency and bandwidth of collectives", tess_tool_bench },
-	{ "conform", "whether a backend keeps what its interface promises", tess_tool_conform },
-	{ "info", "plugins, where they were looked for, and options", tess_tool_info },
+	{ "conform", "checks that a backend keeps the promises of its interface",
+	  tess_tool_conform },
+	{ "info", "plugins, where they were searched for, and options", tess_tool_info },
 };
 enum { TOOLS = sizeof tools / sizeof *tools };
 
@@ -34,7 +36,7 @@ static int print_usage(FILE *to)
 	for (int i = 0; i < TOOLS; i++)
 		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
 	fprintf(to,
-	        "\ntessera COMMAND --help says more, and has examples. tessera --version tells the version.\n");
+	        "\ntessera COMMAND --help explains the command, with examples; tessera --version prints the version.\n");
 	return to == stdout ? tess_tool_finish_output("--help", 0) : 2;
 }
 
@@ -50,7 +52,7 @@ static int fail_unknown_command(const char *name)
 	return 2;
 }
 
-/* Of stdin, stdout and stderr one that is missing would be the next file, and get what is meant for it. */
+/* The next file that is opened would take the number of a missing stdin, stdout or stderr, and its data. */
 static bool open_missing_descriptors(void)
 {
 	int fd;
@@ -67,10 +69,10 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	if (!open_missing_descriptors())
+	if (!open_missing_descriptors() || !tess_tool_replace_stdout())
 		return 1;
 	fesetenv(
-		FE_DFL_ENV); /* what a preloaded library has set would change the numbers of options */
+		FE_DFL_ENV); /* a preloaded library may have set a mode that changes the numbers of options */
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	if (argc < 2)
 		return print_usage(stderr);
@@ -78,7 +80,7 @@ int main(int argc, char **argv)
 		return print_usage(stdout);
 	if (!strcmp(argv[1], "--version")) {
 		printf("tessera %s, plugin ABI %d\n", tess_version(), TESS_ABI);
-		return 0;
+		return tess_tool_finish_output("--version", 0);
 	}
 	if (tess_log_check()) {
 		fprintf(stderr, "tessera: %s\n", tess_error());

@@ -1,10 +1,12 @@
+/* options.c - the tables of options that the library reads. */
+#include "tool.h"
+
 #include "core/base/option.h"
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "hf/safetensors.h"
 #include "nn/runner.h"
 #include "nn/weights.h"
-#include "tool.h"
 
 tess_status tess_tool_declare_options(void)
 {

@@ -1,23 +1,63 @@
-/* output.c - stdout of a command: what cannot be written ends the command with one sentence. */
+/* output.c - what a command writes: what stdout does not take ends it with one sentence, which its ranks say once. */
 #include "tool.h"
 
 #include "core/base/status.h"
+#include "core/rendezvous/failure.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-/* The eventfd by which rank 0 tells the command that has started it: other ranks would hear of a bad exit status. */
+/* A memfd that the command shares with its ranks: each reads and writes a struct shared_output at its start. */
 static const char variable[] = "TESSERA_OUTPUT";
 
+struct shared_output {
+	int32_t error; /* errno of rank 0's first write to stdout that failed: the command prints the sentence */
+	char sentence[TESS_SENTENCE]; /* the last one that a rank has printed */
+};
+
 static int failure; /* errno of the first write that failed */
-static int report = -1; /* in rank 0 */
-static bool quiet; /* SIGPIPE would have ended the command */
+static int shared_fd = -1; /* in a rank */
+static bool ignores_sigpipe; /* which would have ended the command */
+
+/* ---- stdout -------------------------------------------------------------------------------------- */
+
+/* All of it: where stdout is a non-blocking pipe that is full, once its reader has made room. */
+static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
+{
+	struct pollfd p = { .fd = STDOUT_FILENO, .events = POLLOUT };
+	size_t done = 0;
+
+	(void)self;
+	while (done < n) {
+		ssize_t k = write(STDOUT_FILENO, bytes + done, n - done);
+
+		if (k >= 0)
+			done += (size_t)k;
+		else if (errno == EAGAIN)
+			poll(&p, 1, -1);
+		else if (errno != EINTR)
+			return 0;
+	}
+	return (ssize_t)n;
+}
+
+bool tess_tool_replace_stdout(void)
+{
+	FILE *f = fopencookie(NULL, "w", (cookie_io_functions_t){ .write = write_to_stdout });
+
+	if (!f || (isatty(STDOUT_FILENO) && setvbuf(f, NULL, _IOLBF, 0)))
+		return false;
+	stdout = f;
+	return true;
+}
 
 bool tess_tool_flush_output(void)
 {
@@ -27,21 +67,23 @@ bool tess_tool_flush_output(void)
 	return !failure;
 }
 
+/* ---- what ranks share with their command ----------------------------------------------------- */
+
 void tess_tool_open_output(void)
 {
 	const char *fd = getenv(variable);
 
-	quiet = signal(SIGPIPE, SIG_IGN) != SIG_IGN;
+	ignores_sigpipe = signal(SIGPIPE, SIG_IGN) != SIG_IGN;
 	if (fd)
-		report = atoi(fd);
+		shared_fd = atoi(fd);
 	unsetenv(variable);
 }
 
-tess_status tess_tool_share_output_error(int *fd)
+tess_status tess_tool_share_output(int *fd)
 {
 	char number[16];
 
-	*fd = eventfd(0, EFD_NONBLOCK);
+	*fd = memfd_create("output", 0);
 	snprintf(number, sizeof number, "%d", *fd);
 	if (*fd < 0 || setenv(variable, number, 1))
 		return tess_fail(TESS_EIO, "no descriptor for the output: %s", strerror(errno));
@@ -50,26 +92,46 @@ tess_status tess_tool_share_output_error(int *fd)
 
 void tess_tool_receive_output_error(int fd)
 {
-	uint64_t told;
+	int32_t error;
 
-	if (read(fd, &told, sizeof told) == sizeof told)
-		failure = (int)told;
+	if (pread(fd, &error, sizeof error, 0) == sizeof error)
+		failure = error;
 	close(fd);
+}
+
+void tess_tool_print_error(const char *command)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET }; /* this process's */
+	const off_t at = offsetof(struct shared_output, sentence);
+	char printed[TESS_SENTENCE] = "";
+
+	if (shared_fd >= 0) {
+		while (fcntl(shared_fd, F_SETLKW, &lock) && errno == EINTR)
+			;
+		if (pread(shared_fd, printed, sizeof printed, at) < 0)
+			*printed = '\0';
+	}
+	if (strncmp(printed, tess_error(), sizeof printed - 1) != 0)
+		fprintf(stderr, "tessera %s: %s\n", command, tess_error());
+	snprintf(printed, sizeof printed, "%s", tess_error());
+	lock.l_type = F_UNLCK;
+	if (shared_fd >= 0 && pwrite(shared_fd, printed, sizeof printed, at) >= 0)
+		fcntl(shared_fd, F_SETLK, &lock); /* else it is unlocked as the rank ends */
 }
 
 int tess_tool_finish_output(const char *command, int status)
 {
-	uint64_t why;
+	int32_t error;
 
 	if (tess_tool_flush_output())
 		return status;
-	why = (uint64_t)failure;
-	if (report >= 0 && write(report, &why, sizeof why) == sizeof why)
+	error = failure;
+	if (shared_fd >= 0 && pwrite(shared_fd, &error, sizeof error, 0) == sizeof error)
 		return status;
-	if (failure == EPIPE && quiet)
+	if (failure == EPIPE && ignores_sigpipe)
 		return 128 + SIGPIPE;
 	if (failure == EPIPE)
-		raise(SIGPIPE); /* `| head` has had enough: no sentence, unless the caller ignores the signal */
+		raise(SIGPIPE); /* `| head` ends: no sentence, unless the caller ignores the signal */
 	fprintf(stderr, "tessera %s: stdout: %s\n", command, strerror(failure));
 	return status ? status : 1;
 }

@@ -1,12 +1,13 @@
-/* ranks.c - a command whose work is done by ranks: those of a job it is in, threads, or itself as N processes. */
+/* ranks.c - runs a command on ranks: as one rank of a job, on threads, or as N processes of itself. */
+#include "tool.h"
+
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/launch/launch.h"
-#include "core/rendezvous/rank_env.h"
 #include "core/group/world.h"
+#include "core/launch/launch.h"
 #include "core/registry/registry.h"
-#include "tool.h"
+#include "core/rendezvous/rank_env.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -22,15 +23,14 @@ tess_status tess_tool_check_job(int32_t n)
 	if (!st)
 		st = tess_backend_choose(tess_option("backend"), n, false, false, &choice);
 	if (!st && choice.backend->bootstrap)
-		st = tess_fail(
-			TESS_EINVAL,
-			"the ranks of backend %s are started by a launcher of its own, as in "
-			"mpirun -n %d PROGRAM",
-			choice.backend->name, (int)n);
+		st = tess_fail(TESS_EINVAL,
+		               "the ranks of backend %s are started by its own launcher, as in "
+		               "mpirun -n %d PROGRAM",
+		               choice.backend->name, (int)n);
 	return st;
 }
 
-/* The warnings of the plugin path have been given here: all plugins that the ranks open have been looked for. */
+/* The command has searched for every plugin that its ranks open: they do not repeat the warnings. */
 static tess_status silence_registry(void)
 {
 	char *log;
@@ -60,7 +60,7 @@ static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
 
 	if (len < 0)
 		return tess_fail(TESS_EIO,
-		                 "/proc/self/exe cannot be read: the ranks run this very program");
+		                 "/proc/self/exe cannot be read, and the ranks run that program");
 	self[len] = 0;
 	while (argv[args])
 		args++;
@@ -71,7 +71,7 @@ static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
 	memcpy(full + 1, argv, args * sizeof *argv);
 	options.path = self;
 	options.argv = full;
-	st = tess_tool_share_output_error(&output);
+	st = tess_tool_share_output(&output);
 	if (!st)
 		st = tess_launch(&options, exit_status);
 	tess_tool_receive_output_error(output);

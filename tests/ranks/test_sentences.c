@@ -1,10 +1,11 @@
 /*
- * What the command says when it fails: what can be known before ranks start is one sentence, whatever their number;
- * output that cannot be written is told and no success.
+ * What the command prints when it fails: one mistake is one sentence, whatever the number of ranks; output that
+ * cannot be written is an error, and a reader that is slow loses nothing.
  */
 #include "../unit/suite.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 struct sentence {
-	const char *command; /* of the shell; $T is tessera, $GONE a pipe that nobody reads */
+	const char *command; /* of the shell; $T is tessera, $GONE a pipe without a reader */
 	int status, lines; /* lines: on stderr, at most */
 	const char *says; /* in the first line of stderr; "": nothing */
 };
@@ -74,6 +75,14 @@ static const struct sentence once[] = {
 	{ "$T info >/dev/full", 1, 1, "info: stdout: No space left" },
 	{ "$T info --options --json >/dev/full", 1, 1, "info: stdout: No space left" },
 	{ "$T --help >/dev/full", 1, 1, "stdout: No space left" },
+	{ "$T --version >/dev/full", 1, 1, "stdout: No space left" },
+	/* a failure that all ranks return: one of them prints it, then the launcher its closing line */
+	{ "TESSERA_FLIGHT=off $T generate data -n 4 --backend shm "
+	  "--plan-override model.norm=defective:nan_all",
+	  1, 2, "rank 0: 512 of the 512 logits" },
+	{ "TESSERA_FLIGHT=off $T generate data -n 2 --backend shm --check --prompt 'One day' "
+	  "--plan-override model.layers.1.mlp.up_proj=defective:nan",
+	  1, 2, "model.layers.1.mlp.up_proj: call gives NaN on rank 1" },
 };
 
 /* The exit status of a command in the folder of the sources, and what it says on stderr. */
@@ -129,6 +138,63 @@ START_TEST(prompt_of_stdin)
 }
 END_TEST
 
+static const char *const slowly_read[] = {
+	"$T generate data --prompt Once --max-tokens 64 --temperature 0",
+	"$T generate data -n 2 --backend shm --prompt Once --max-tokens 64 --temperature 0",
+	"$T explain data -n 8 --program",
+	"$T explain data -n 8 --json",
+	"$T info --json",
+	"$T info --options",
+	"$T launch --help",
+};
+
+/* All that comes until the end of `fd`, at most `most` bytes at a time with a pause before each; then closes it. */
+static size_t read_to_end(int fd, size_t most, int pause_us, char *text, size_t capacity)
+{
+	size_t n = 0;
+	ssize_t k;
+
+	do {
+		usleep((useconds_t)pause_us);
+		k = read(fd, text + n, n + most < capacity ? most : capacity - n);
+		n += k > 0 ? (size_t)k : 0;
+	} while (k > 0);
+	ck_assert_msg(n < capacity, "more than %zu bytes", capacity);
+	close(fd);
+	return n;
+}
+
+/* stdout is a non-blocking pipe that is full when the command starts. */
+START_TEST(slow_reader_gets_all)
+{
+	static char full[1 << 13], expected[1 << 20], got[1 << 20];
+	size_t nexpected, nfull = 0, n;
+	int fd[2], status;
+	FILE *f;
+
+	ck_assert(!chdir(SOURCE_ROOT) && !setenv("T", TESSERA, 1));
+	f = popen(slowly_read[_i], "r");
+	nexpected = fread(expected, 1, sizeof expected, f);
+	ck_assert(!pclose(f) && nexpected > 0);
+	ck_assert(!pipe2(fd, O_CLOEXEC) && fcntl(fd[1], F_SETPIPE_SZ, 4096) == 4096);
+	ck_assert(!fcntl(fd[1], F_SETFL, O_NONBLOCK));
+	for (ssize_t k; (k = write(fd[1], full, sizeof full)) > 0;)
+		nfull += (size_t)k;
+	if (!fork()) {
+		dup2(fd[1], STDOUT_FILENO);
+		execl("/bin/sh", "sh", "-c", slowly_read[_i], NULL);
+		_exit(127);
+	}
+	close(fd[1]);
+	usleep(100000); /* so that the first write fails */
+	n = read_to_end(fd[0], 1500, 1000, got, sizeof got);
+	ck_assert(wait(&status) > 0);
+	ck_assert_msg(!status, "%s: status %d", slowly_read[_i], status);
+	ck_assert_msg(n == nfull + nexpected && !memcmp(got + nfull, expected, nexpected),
+	              "%s: %zu bytes of %zu", slowly_read[_i], n - nfull, nexpected);
+}
+END_TEST
+
 /* What is there of the file stays until the new one is whole, and nothing is left beside it. */
 START_TEST(logits_are_tried_first)
 {
@@ -171,6 +237,8 @@ int main(void)
 
 	signal(SIGPIPE, SIG_DFL);
 	tcase_add_loop_test(t, says_it_once, 0, (int)(sizeof once / sizeof *once));
+	tcase_add_loop_test(t, slow_reader_gets_all, 0,
+	                    (int)(sizeof slowly_read / sizeof *slowly_read));
 	tcase_add_test(t, prompt_of_stdin);
 	tcase_add_test(t, logits_are_tried_first);
 	tcase_add_test(t, explains);

@@ -294,6 +294,6 @@ int tess_tool_bench(int argc, char **argv)
 	if (!st)
 		st = run_bench(&a, argv, &exit_status);
 	if (st < 0)
-		fprintf(stderr, "tessera bench: %s\n", tess_error());
+		tess_tool_print_error("bench");
 	return usage ? 2 : st < 0 ? 1 : exit_status;
 }
