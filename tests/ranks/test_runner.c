@@ -290,7 +290,8 @@ static tess_status tell(struct tess_world *w, void *arg)
 	struct tess_session *s;
 
 	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
-	to->n = first ? 0 : to->n;
+	if (first)
+		to->n = 0;
 	/* the prompt of another rank is not looked at */
 	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, hear, to));
 	tess_session_close(s);
