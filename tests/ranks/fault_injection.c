@@ -51,8 +51,8 @@ static void write_report(const struct fault_plan *s, const char *name, const cha
 		perror(path);
 }
 
-static void report_status(const struct fault_plan *s, int32_t rank, tess_status st, int64_t when,
-                          const char *fds, const char *sentence)
+static void write_status_file(const struct fault_plan *s, int32_t rank, tess_status st,
+                              int64_t when, const char *fds, const char *sentence)
 {
 	char text[2048], name[32];
 
@@ -197,7 +197,7 @@ static tess_status run_thread_rank(struct tess_world *w, void *arg)
 
 	w->timeout = (int64_t)(s->seconds * 1e9);
 	st = run_random_steps(w, s, true);
-	report_status(s, me, st, tess_now(), "0", tess_error());
+	write_status_file(s, me, st, tess_now(), "0", tess_error());
 	return st;
 }
 
@@ -209,7 +209,7 @@ static int run_process_rank(const struct fault_plan *s, int32_t me)
 	int64_t when;
 
 	if (st) {
-		report_status(s, me, st, tess_now(), "0", tess_error());
+		write_status_file(s, me, st, tess_now(), "0", tess_error());
 		return 4;
 	}
 	w->timeout = (int64_t)(s->seconds * 1e9);
@@ -217,13 +217,13 @@ static int run_process_rank(const struct fault_plan *s, int32_t me)
 	when = tess_now();
 	if (st)
 		snprintf(sentence, sizeof sentence, "%s", tess_error());
-	report_status(s, me, st, when, "?", sentence); /* it may not get out */
+	write_status_file(s, me, st, when, "?", sentence); /* it may not get out */
 	if (st)
 		tess_world_fail(w, st, sentence);
 	tess_world_close(w);
 	tess_registry_quit();
 	snprintf(fds, sizeof fds, "%d", count_dir_entries("/proc/self/fd") - s->fds);
-	report_status(s, me, st, when, fds, sentence);
+	write_status_file(s, me, st, when, fds, sentence);
 	return st ? 1 : 0;
 }
 

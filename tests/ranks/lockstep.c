@@ -97,7 +97,7 @@ static void all_gather_blocks(int32_t n, const struct tess_step *const *s)
 	}
 }
 
-static void exchange_blocks(int32_t n, const struct tess_step *const *s)
+static void copy_all_to_all(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 0; r < n; r++) {
 		char *dst = s[r]->coll.dst;
@@ -146,7 +146,7 @@ static tess_status perform_collective(int32_t n, const struct tess_step *const *
 	else if (s[0]->coll.kind == TESS_ALL_GATHER)
 		all_gather_blocks(n, s);
 	else
-		exchange_blocks(n, s);
+		copy_all_to_all(n, s);
 	return TESS_OK;
 }
 

@@ -148,13 +148,13 @@ static void write_model_file(size_t odd)
 	ck_assert_msg(!fclose(f), "%s: %s", DIR, strerror(errno));
 }
 
-static void make_checkpoint(void)
+static void make_large_checkpoint(void)
 {
 	ck_assert(!mkdir(DIR, 0777) || errno == EEXIST);
 	write_model_file(0);
 }
 
-static void remove_checkpoint(void)
+static void remove_large_checkpoint(void)
 {
 	unlink(DIR "/model.safetensors");
 	unlink(DIR "/config.json");
@@ -336,7 +336,7 @@ int main(void)
 		return 77;
 	}
 	t = suite_begin("memory", 120, &r);
-	tcase_add_unchecked_fixture(t, make_checkpoint, remove_checkpoint);
+	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_large_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
 	tcase_add_test(t, nothing_twice_unaligned);
 	srunner_set_fork_status(r, CK_NOFORK);

@@ -368,7 +368,7 @@ START_TEST(refuses)
 END_TEST
 
 /* Of two ranks; free it. */
-static struct tess_program *recorded(const char *json)
+static struct tess_program *record_for_two_ranks(const char *json)
 {
 	json_t *config = json_object();
 	struct tess_source source = { .name = "random",
@@ -400,7 +400,7 @@ START_TEST(names_of_weights_count)
 		struct tess_program *p;
 
 		second = names[i];
-		p = recorded("none");
+		p = record_for_two_ranks("none");
 		hash[i] = p->hash[p->nrecords - 1];
 		tess_program_free(p);
 	}
@@ -417,7 +417,7 @@ START_TEST(moves_are_made_once)
 	int moves = 0;
 
 	module_flags = HEADS | ROPE;
-	p = recorded("{\"norm\":\"sequence_parallel\"}");
+	p = record_for_two_ranks("{\"norm\":\"sequence_parallel\"}");
 	for (int32_t i = 0; i < p->nrecords; i++)
 		moves += p->record[i]->kind == TESS_REC_MOVE && p->record[i]->in[0] == p->positions;
 	ck_assert_int_eq(moves, 1);

@@ -265,7 +265,7 @@ static tess_status check_different_plans(struct tess_world *w, void *arg)
 
 enum { STORY = 6 };
 
-struct story { /* what rank 0 is told */
+struct story { /* what rank 0 gets */
 	const char *dir;
 	int64_t max;
 	char text[512];
@@ -273,7 +273,7 @@ struct story { /* what rank 0 is told */
 	int32_t id[STORY];
 };
 
-static int hear(void *self, const char *bytes, size_t n)
+static int append_story(void *self, const char *bytes, size_t n)
 {
 	struct story *s = self;
 
@@ -283,7 +283,7 @@ static int hear(void *self, const char *bytes, size_t n)
 	return 0;
 }
 
-static tess_status tell(struct tess_world *w, void *arg)
+static tess_status generate_story(struct tess_world *w, void *arg)
 {
 	struct story *to = arg;
 	bool first = tess_world_rank(w) == 0;
@@ -293,7 +293,8 @@ static tess_status tell(struct tess_world *w, void *arg)
 	if (first)
 		to->n = 0;
 	/* the prompt of another rank is not looked at */
-	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, hear, to));
+	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, append_story,
+	                             to));
 	tess_session_close(s);
 	return TESS_OK;
 }
@@ -424,12 +425,12 @@ START_TEST(a_story_ends_at_any_end_of_text)
 	struct story story = { .dir = dir, .max = STORY };
 
 	spawn_ranks(1, learn_ids, &ids);
-	spawn_ranks(2, tell, &four);
+	spawn_ranks(2, generate_story, &four);
 	ck_assert_uint_gt(four.n, 0);
 	for (int i = 0; i < 2; i++) {
 		make_checkpoint(strcpy(dir, "/tmp/test_runner.XXXXXX"), i ? 7 : ids.id[3],
 		                i ? ids.id[3] : 7, 511);
-		spawn_ranks(2, tell, &story);
+		spawn_ranks(2, generate_story, &story);
 		ck_assert_str_eq(story.text, four.text);
 		remove_checkpoint(dir);
 	}
@@ -444,9 +445,9 @@ START_TEST(a_story_ends_with_all_that_came)
 	struct story story = { .dir = dir, .max = 4 };
 
 	spawn_ranks(1, learn_ids, &ids);
-	spawn_ranks(1, tell, &three);
+	spawn_ranks(1, generate_story, &three);
 	make_checkpoint(dir, 7, 7, ids.id[3]);
-	spawn_ranks(1, tell, &story);
+	spawn_ranks(1, generate_story, &story);
 	remove_checkpoint(dir);
 	ck_assert_uint_eq(story.n, three.n + 3);
 	ck_assert(!memcmp(story.text, three.text, three.n));

@@ -3,7 +3,7 @@
 #include "job.h"
 #include "scenario.h"
 
-#include <backends/trace/trace_file.h>
+#include "backends/trace/trace_file.h"
 #include "core/base/option.h"
 #include "core/registry/registry.h"
 #include <fcntl.h>
