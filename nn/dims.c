@@ -1,5 +1,5 @@
 /* dims.c - what a model asks before it records: the numbers of config.json, and its dimensions. */
-#include "record.h"
+#include "nn/recorder.h"
 
 #include "core/base/status.h"
 

@@ -1,5 +1,5 @@
 /* ops.c - the recording functions: each op kind with its placement rule. The table is in docs/ops.md. */
-#include "record.h"
+#include "nn/recorder.h"
 
 #include "core/base/status.h"
 

@@ -1,9 +1,11 @@
-#include "record.h"
+#include "nn/record.h"
 
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
+#include "nn/recorder.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +29,67 @@ void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *f
 	va_end(ap);
 	return tess_recorder_keep_error(r, tess_fail(why, "%s", text));
 }
+
+/* ---- what hooks may call ------------------------------------------------------------------------------ */
+
+static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
+                                     struct tess_tensor **x)
+{
+	struct tess_recorder *r = ((const struct tess_module *)s)->r;
+	struct tess_tensor *y = tess_tensor_redistribute(r, *x, *to, s->module);
+
+	if (y)
+		*x = y;
+	return r->status;
+}
+
+static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
+                             struct tess_tensor **x)
+{
+	struct tess_recorder *r = ((const struct tess_module *)s)->r;
+	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
+	struct tess_tensor *y = NULL;
+	struct tess_record *rec;
+	struct tess_place to;
+
+	if (r->status)
+		return r->status;
+	if (!*x)
+		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
+	if (tess_place_check(f->out, (*x)->ndim, s->module))
+		return TESS_EINVAL;
+	to = f->out.kind ? tess_place_normalize(f->out, (*x)->ndim) : (*x)->place;
+	if (call)
+		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to, s->module);
+	if (!y)
+		return r->status ? r->status : TESS_ENOMEM;
+	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
+	if (!call->run)
+		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
+	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: a call sees and makes finished values; redistribute first",
+		                 s->module);
+	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
+	if (!rec)
+		return r->status;
+	rec->call = call;
+	rec->style = ((const struct tess_module *)s)->style;
+	rec->state = s->state;
+	*x = y;
+	return TESS_OK;
+}
+
+static const struct tess_host recording_host = {
+	.size = sizeof recording_host,
+	.abi = TESS_ABI,
+	.fail = tess_fail,
+	.log = tess_log,
+	.option = tess_option,
+	.redistribute = host_redistribute,
+	.call = host_call,
+	.backend = tess_plugin_find_backend,
+};
 
 /* ---- modules ---------------------------------------------------------------------------------------- */
 
@@ -96,7 +159,7 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 		m->r = r;
 		m->site = (struct tess_site){ .size = sizeof m->site,
 			                      .nranks = r->p->nranks,
-			                      .host = tess_registry_host(),
+			                      .host = &recording_host,
 			                      .module = module,
 			                      .kind = kind };
 		m->before = r->modules;
@@ -322,56 +385,6 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 	return tess_tensor_redistribute(r, y, m->io.out[0], m->site.module);
 }
 
-/* ---- what hooks may call ------------------------------------------------------------------------------ */
-
-static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
-                                     struct tess_tensor **x)
-{
-	struct tess_recorder *r = ((const struct tess_module *)s)->r;
-	struct tess_tensor *y = tess_tensor_redistribute(r, *x, *to, s->module);
-
-	if (y)
-		*x = y;
-	return r->status;
-}
-
-static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
-                             struct tess_tensor **x)
-{
-	struct tess_recorder *r = ((const struct tess_module *)s)->r;
-	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
-	struct tess_tensor *y = NULL;
-	struct tess_record *rec;
-	struct tess_place to;
-
-	if (r->status)
-		return r->status;
-	if (!*x)
-		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
-	if (tess_place_check(f->out, (*x)->ndim, s->module))
-		return TESS_EINVAL;
-	to = f->out.kind ? tess_place_normalize(f->out, (*x)->ndim) : (*x)->place;
-	if (call)
-		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to, s->module);
-	if (!y)
-		return r->status ? r->status : TESS_ENOMEM;
-	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
-	if (!call->run)
-		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
-	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL,
-		                 "%s: a call sees and makes finished values; redistribute first",
-		                 s->module);
-	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
-	if (!rec)
-		return r->status;
-	rec->call = call;
-	rec->style = ((const struct tess_module *)s)->style;
-	rec->state = s->state;
-	*x = y;
-	return TESS_OK;
-}
-
 /* ---- a whole program ---------------------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
@@ -502,7 +515,6 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	r.tokens = make_tokens_dim(&r);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	tess_registry_set_recording(host_redistribute, host_call);
 	if (!r.used_rules || !r.tokens)
 		return tess_program_free(p), TESS_ENOMEM;
 	p->ids = tess_tensor_new(&r, 1, &r.tokens, tess_place_replicate(), "the ids");

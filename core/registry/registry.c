@@ -23,21 +23,6 @@ const struct tess_host *tess_registry_host(void)
 	return &registry.host;
 }
 
-/* clang-format off */
-void tess_registry_set_recording(
-	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
-	                            struct tess_tensor **x),
-	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x))
-/* clang-format on */
-{
-	pthread_mutex_lock(&registry_lock);
-	if (registry.host.redistribute != redistribute || registry.host.call != call) {
-		registry.host.redistribute = redistribute;
-		registry.host.call = call;
-	}
-	pthread_mutex_unlock(&registry_lock);
-}
-
 tess_status tess_registry_add_dir(const char *path)
 {
 	tess_status st;

@@ -44,16 +44,8 @@ static inline const char *tess_backend_wrapped(const char *name)
 	return last ? last + 1 : name;
 }
 
-/* What plugins may call. Borrowed. */
+/* What init() of a plugin gets: without the recording calls, which a site has (nn/record.c). Borrowed. */
 const struct tess_host *tess_registry_host(void);
-
-/* Installs the recording calls of that table: they come from a higher floor, before a style is asked. */
-/* clang-format off */
-void tess_registry_set_recording(
-	tess_status (*redistribute)(const struct tess_site *s, const struct tess_place *to,
-	                            struct tess_tensor **x),
-	tess_status (*call)(const struct tess_site *s, const struct tess_call *f, struct tess_tensor **x));
-/* clang-format on */
 
 /*
  * Whether the key of an option starts with the name of a plugin that is there but has not been opened: it

@@ -1,0 +1,102 @@
+/* recorder.h - a program while it is recorded: what ops.c, parameter.c and dims.c share with record.c. */
+#ifndef TESS_NN_RECORDER_H
+#define TESS_NN_RECORDER_H
+
+#include "nn/record.h"
+
+struct tess_recorder {
+	struct tess_nn nn; /* first: models see this */
+	const struct tess_record_options *options;
+	struct tess_program *p;
+	tess_status status; /* sticks: after the first error every call does nothing */
+	const char *sentence;
+	bool *used_rules; /* rules of the plan that matched */
+	int32_t depth;
+	struct tess_frame {
+		const char *module;
+		const struct tess_module *opened;
+	} path[32];
+	const struct tess_module *modules; /* all that were opened, the last first */
+	const struct tess_dim *tokens;
+	int64_t layer; /* attention records so far */
+};
+
+struct tess_module { /* a site with the style that the plan gives it */
+	struct tess_site site; /* first: host->redistribute gets it */
+	const struct tess_module *before; /* the one that was opened before it */
+	struct tess_recorder *r;
+	const struct tess_style *style;
+	const char *spec; /* "packed_colwise:parts=2,1" */
+	struct tess_io io;
+	bool hooks;
+	int32_t ndim; /* axes of the value that a hook sees */
+};
+
+/* Fails and sticks. Returns NULL always, so that a recording function can return it. */
+void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
+	TESS_PRINTF(3, 4);
+/* The same with the sentence that stands. */
+void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
+
+/* "path.of.modules.NAME"; name NULL: the module that is open. */
+const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
+/* The module's site, its style opened and asked for its layout; `ndim_in`, `ndim_out`: axes of x and y. */
+const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
+                                           const char *kind);
+
+struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
+                                    const struct tess_dim *const *dim, struct tess_place place,
+                                    const char *module);
+struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, const char *module,
+                                       int32_t nin, struct tess_tensor *const *in, int32_t nout,
+                                       struct tess_tensor *const *out, int32_t nweight,
+                                       const struct tess_weight *const *weight);
+
+/* Refuses more ranks than units. */
+bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
+                             const char *module);
+/* x where a layout asks for it: `to` as a style may write it; remembered, so that q, k and v gather x once. */
+struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
+                                             struct tess_place to, const char *module);
+/* An op may slice a replicated operand, and no more. */
+struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
+                                              struct tess_place to, const char *module);
+/* The module's input after its prepare_input and layout; its output after prepare_output and layout. */
+struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
+                                              struct tess_tensor *x);
+struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
+                                               struct tess_tensor *y);
+
+struct tess_weight_request { /* of tess_weight_add */
+	const char *leaf; /* "weight", "bias" */
+	int32_t ndim, out_dim, in_dim;
+	const struct tess_dim *dim[2];
+	bool in_out;
+};
+/* The module's parameter where its style puts it; its shape must be the checkpoint's. */
+const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
+                                          const struct tess_weight_request *request);
+/* Where the module's style would have a table that another module placed. */
+const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
+                                               const struct tess_weight *table);
+
+/* Recording functions that record nothing (dims.c). */
+int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);
+double tess_op_number(struct tess_nn *nn, const char *key, double preset);
+const char *tess_op_string(struct tess_nn *nn, const char *key, const char *preset);
+int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *preset);
+struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each);
+struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
+                                 int64_t n);
+struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
+/* n elements; its units are for the caller to say. */
+struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
+
+/* Fills in the recording functions (ops.c). */
+void tess_ops_install(struct tess_nn *nn);
+/* x of the open module's layout: enter and leave. */
+struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
+                                      ...) TESS_PRINTF(3, 4);
+struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y);
+
+#endif
