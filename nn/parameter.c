@@ -1,5 +1,5 @@
 /* parameter.c - the parameters of a program: asked of the checkpoint, placed by the module's style. */
-#include "record.h"
+#include "nn/recorder.h"
 
 #include "core/base/status.h"
 #include "core/registry/returned.h"
@@ -109,17 +109,12 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
 {
 	struct tess_program *p = r->p;
+	struct tess_weight **list =
+		tess_arena_grow(&p->arena, p->weight, (size_t)p->nweights, sizeof *list);
 
-	if ((p->nweights & (p->nweights - 1)) == 0) {
-		struct tess_weight **list = TESS_NEW(&p->arena, struct tess_weight *,
-		                                     p->nweights ? 2 * p->nweights : 1);
-
-		if (!list)
-			return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
-		if (p->nweights)
-			memcpy(list, p->weight, sizeof *list * (size_t)p->nweights);
-		p->weight = list;
-	}
+	if (!list)
+		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	p->weight = list;
 	w->index = p->nweights;
 	p->weight[p->nweights++] = w;
 	return true;
