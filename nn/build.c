@@ -60,10 +60,9 @@ void build_add_pointer(struct build *b, void **at, const struct value *v)
 	if (b->status)
 		return;
 	b->buffer[v->buffer].last_record = b->record;
-	/* the buffer's number stands for its offset until build_place_buffers */
 	build_add_patch(b, (struct tess_patch){ .pointer = at,
 	                                        .space = TESS_SPACE_STEP,
-	                                        .layer = v->buffer,
+	                                        .buffer = v->buffer,
 	                                        .offset = v->offset });
 }
 
@@ -160,7 +159,7 @@ void build_place_buffers(struct build *b)
 	}
 	for (int32_t i = 0; i < l->npatches; i++)
 		if (l->patch[i].space == TESS_SPACE_STEP)
-			l->patch[i].offset += b->buffer[l->patch[i].layer].offset;
+			l->patch[i].offset += b->buffer[l->patch[i].buffer].offset;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------- */
@@ -198,50 +197,49 @@ struct tess_view build_make_view(const struct value *v)
 		                   .stride = { v->node_stride, v->row_stride, 1 } };
 }
 
-struct tess_op *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
+struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_OP);
-	struct tess_op *op = &s->op;
 
-	*op = (struct tess_op){ .size = sizeof *op,
-		                .kind = kind,
-		                .nin = nin,
-		                .nout = nout,
-		                .where = b->p->record[b->record]->module };
-	op->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
-	op->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
-	if (!op->in || !op->out)
+	s->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
+	s->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
+	if (!s->in || !s->out)
 		b->status = TESS_ENOMEM;
-	return op;
+	s->op = (struct tess_op){ .size = sizeof s->op,
+		                  .kind = kind,
+		                  .nin = nin,
+		                  .nout = nout,
+		                  .in = s->in,
+		                  .out = s->out,
+		                  .where = b->p->record[b->record]->module };
+	return s;
 }
 
-void build_set_input(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+static void set_view(struct build *b, struct tess_view *view, const struct value *v)
 {
-	struct tess_view *view = (struct tess_view *)&op->in[i];
-
-	if (b->status)
-		return;
 	*view = build_make_view(v);
 	build_add_pointer(b, &view->data, v);
 }
 
-void build_set_output(struct build *b, struct tess_op *op, int32_t i, const struct value *v)
+void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
 {
-	struct tess_view *view = (struct tess_view *)&op->out[i];
+	if (!b->status)
+		set_view(b, &s->in[i], v);
+}
 
-	if (b->status)
-		return;
-	*view = build_make_view(v);
-	build_add_pointer(b, &view->data, v);
+void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
+{
+	if (!b->status)
+		set_view(b, &s->out[i], v);
 }
 
 void build_add_copy(struct build *b, const struct value *from, const struct value *to)
 {
-	struct tess_op *op;
+	struct tess_step *s;
 
 	if (!from->rows || !from->cols || (from->partial && !from->nodes))
 		return;
-	op = build_add_op(b, TESS_OP_COPY, 1, 1);
-	build_set_input(b, op, 0, from);
-	build_set_output(b, op, 0, to);
+	s = build_add_op(b, TESS_OP_COPY, 1, 1);
+	build_set_input(b, s, 0, from);
+	build_set_output(b, s, 0, to);
 }

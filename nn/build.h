@@ -42,10 +42,10 @@ struct value build_slice_value(const struct value *v, int64_t row, int64_t rows,
                                int64_t cols);
 
 struct tess_step *build_add_step(struct build *b, int32_t kind);
-struct tess_op *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
+struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
 struct tess_view build_make_view(const struct value *v);
-void build_set_input(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
-void build_set_output(struct build *b, struct tess_op *op, int32_t i, const struct value *v);
+void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
+void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_add_copy(struct build *b, const struct value *from, const struct value *to);
 /* *at will point to the value's memory; to what `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);

@@ -168,23 +168,23 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, b
                                const struct value *x, bool cut)
 {
 	int32_t n = 0, k = 0;
-	struct tess_op *op;
+	struct tess_step *s;
 
 	for (int32_t i = 0; i < rec->nweight; i++)
 		n += (tess_weight_role(rec->weight[i]) == TESS_ROLE_IN) == in;
 	if (!n || !x->rows)
 		return;
-	op = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
-	build_set_input(b, op, 0, x);
+	s = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
+	build_set_input(b, s, 0, x);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		const struct tess_weight *w = rec->weight[i];
 
 		if ((tess_weight_role(w) == TESS_ROLE_IN) != in)
 			continue;
-		((struct tess_view *)op->in)[1 + k] = make_weight_view(b, w);
-		build_set_output(b, op, k++, build_get_value(b, rec->out[i]));
+		s->in[1 + k] = make_weight_view(b, w);
+		build_set_output(b, s, k++, build_get_value(b, rec->out[i]));
 		if (k == 1)
-			set_trees(b, op, w->dim[w->in_dim], cut);
+			set_trees(b, &s->op, w->dim[w->in_dim], cut);
 	}
 }
 
@@ -208,7 +208,7 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	bool cut = tess_place_is(w->place.use, TESS_SHARD, 0);
 	struct value *ids = build_get_value(b, rec->in[0]);
 	double first;
-	struct tess_op *op;
+	struct tess_step *s;
 
 	if (w->dim[0]->nparts)
 		b->status =
@@ -217,30 +217,30 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 		return;
 	tess_dim_list_local_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
 	first = (double)b->runs[0].start;
-	op = build_add_op(b, TESS_OP_EMBED, 2, 1);
-	build_set_input(b, op, 0, ids);
-	((struct tess_view *)op->in)[0].ndim = 1;
-	((struct tess_view *)op->in)[1] = make_weight_view(b, w);
-	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, op, 1, &first);
+	s = build_add_op(b, TESS_OP_EMBED, 2, 1);
+	build_set_input(b, s, 0, ids);
+	s->in[0].ndim = 1;
+	s->in[1] = make_weight_view(b, w);
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, &s->op, 1, &first);
 	if (cut)
-		set_trees(b, op, w->dim[0], true);
+		set_trees(b, &s->op, w->dim[0], true);
 }
 
 static void lower_norm(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
-	struct tess_op *op;
+	struct tess_step *s;
 
 	if (!x->rows)
 		return;
-	op = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
-	build_set_input(b, op, 0, x);
+	s = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
+	build_set_input(b, s, 0, x);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
-		((struct tess_view *)op->in)[1 + i] = make_weight_view(b, rec->weight[i]);
-	build_set_output(b, op, 0, y);
-	set_numbers(b, op, 3, rec->num);
-	set_trees(b, op, rec->weight[0]->dim[0], false);
+		s->in[1 + i] = make_weight_view(b, rec->weight[i]);
+	build_set_output(b, s, 0, y);
+	set_numbers(b, &s->op, 3, rec->num);
+	set_trees(b, &s->op, rec->weight[0]->dim[0], false);
 }
 
 static void lower_bias(struct build *b, const struct tess_record *rec)
@@ -257,7 +257,7 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 		tess_dim_list_local_runs(w->dim[0], true, b->l->nranks, b->l->rank, b->runs);
 	for (int64_t i = 0; i < pieces && y->rows; i++) {
 		struct value from = build_slice_value(y, 0, y->rows, at, b->runs[i].len), to;
-		struct tess_op *op = build_add_op(b, TESS_OP_BIAS, 2, 1);
+		struct tess_step *s = build_add_op(b, TESS_OP_BIAS, 2, 1);
 
 		to = build_slice_value(out, 0, y->rows, at, b->runs[i].len);
 		part = whole;
@@ -265,10 +265,10 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 		if (part.data)
 			part.data = (char *)part.data +
 			            b->runs[i].start * (part.dtype == TESS_F32 ? 4 : 2);
-		build_set_input(b, op, 0, &from);
+		build_set_input(b, s, 0, &from);
 		if (!b->status)
-			((struct tess_view *)op->in)[1] = part;
-		build_set_output(b, op, 0, &to);
+			s->in[1] = part;
+		build_set_output(b, s, 0, &to);
 		at += b->runs[i].len;
 	}
 }
@@ -277,20 +277,20 @@ static void lower_rope(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
 	struct tess_view *table;
-	struct tess_op *op;
+	struct tess_step *s;
 
 	b->l->rope_head_size = (int64_t)rec->num[0];
 	if (!x->rows || !x->cols)
 		return;
-	op = build_add_op(b, TESS_OP_ROPE, 3, 1);
-	build_set_input(b, op, 0, x);
-	build_set_input(b, op, 1, build_get_value(b, rec->in[1]));
-	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, op, 1, rec->num);
+	s = build_add_op(b, TESS_OP_ROPE, 3, 1);
+	build_set_input(b, s, 0, x);
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, &s->op, 1, rec->num);
 	if (b->status)
 		return;
-	((struct tess_view *)op->in)[1].ndim = 1;
-	table = (struct tess_view *)&op->in[2];
+	s->in[1].ndim = 1;
+	table = &s->in[2];
 	*table = (struct tess_view){ .dtype = TESS_F32,
 		                     .ndim = 2,
 		                     .shape = { 0, b->l->rope_head_size },
@@ -306,7 +306,7 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 	bool cut = rec->in[0]->place.kind == TESS_SHARD;
 	int32_t layer = (int32_t)rec->num[2];
 	int64_t lo = 0, hi;
-	struct tess_op *op;
+	struct tess_step *s;
 
 	if (cut)
 		tess_dim_get_rank_units(q, b->l->nranks, b->l->rank, &lo, &hi);
@@ -315,15 +315,15 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 		                     k->unit_size };
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	op = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
+	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
 	for (int32_t i = 0; i < 4; i++)
-		build_set_input(b, op, i, build_get_value(b, rec->in[i]));
-	build_set_output(b, op, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, op, 5,
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	set_numbers(b, &s->op, 5,
 	            (double[]){ rec->num[0], rec->num[1], (double)q->unit_size, (double)lo,
 	                        (double)k->group });
 	for (int32_t i = 4; i < 6 && !b->status; i++) {
-		struct tess_view *v = (struct tess_view *)&op->in[i];
+		struct tess_view *v = &s->in[i];
 
 		v->dtype = TESS_F32;
 		build_add_patch(b, (struct tess_patch){ .pointer = &v->data,
@@ -333,21 +333,21 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 		                                        .view = v });
 	}
 	if (!b->status)
-		((struct tess_view *)op->in)[3].ndim = 1;
+		s->in[3].ndim = 1;
 }
 
 static void lower_elementwise(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->out[0]);
-	struct tess_op *op;
+	struct tess_step *s;
 
 	if (!y->rows || !y->cols)
 		return;
-	op = build_add_op(b, rec->kind, rec->nin, 1);
+	s = build_add_op(b, rec->kind, rec->nin, 1);
 	for (int32_t i = 0; i < rec->nin; i++)
-		build_set_input(b, op, i, build_get_value(b, rec->in[i]));
-	build_set_output(b, op, 0, y);
-	set_numbers(b, op, rec->nnum, rec->num);
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+	build_set_output(b, s, 0, y);
+	set_numbers(b, &s->op, rec->nnum, rec->num);
 }
 
 /* Parts of a value and its wanted rows are views: no step. */
@@ -522,7 +522,7 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			break;
 		case TESS_SPACE_ROPE:
 			p->view->shape[0] = m->positions;
-			*p->pointer = (void *)m->rope;
+			*p->pointer = m->rope;
 			break;
 		default:
 			set_cache_view(l, p, m->positions);

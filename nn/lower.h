@@ -21,6 +21,7 @@ struct tess_check { /* a value that a record has made, as this rank holds it */
 struct tess_step {
 	int32_t kind, record; /* the record that it is part of */
 	struct tess_op op; /* OP */
+	struct tess_view *in, *out; /* the op's views, which binding completes */
 	struct tess_coll coll; /* COLL */
 	struct tess_sum sum; /* SUM, of sum_in to sum_out */
 	const float *sum_in;
@@ -36,7 +37,9 @@ enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_KEYS, TESS_SPACE_VALUES };
 
 struct tess_patch { /* *at becomes the space's base + offset when memory is bound */
 	void **pointer;
-	int32_t space, layer; /* layer: of KEYS and VALUES */
+	int32_t space;
+	int32_t buffer; /* STEP: `offset` starts here while the program is lowered */
+	int32_t layer; /* KEYS, VALUES: whose cache */
 	uint64_t offset;
 	struct tess_view *view; /* of a cache or of the rope table: its shape is known by then */
 };
@@ -68,7 +71,7 @@ void tess_rank_program_free(struct tess_rank_program *l);
 
 struct tess_memory { /* what the steps point into; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
-	const float *rope; /* [positions][each]: cosines, then sines */
+	float *rope; /* [positions][each]: cosines, then sines */
 	void *const *keys,
 		*const *values; /* per attention record: [heads][positions / 64][each][64], [heads][positions][each] */
 	int64_t positions; /* room, a multiple of 64 */
