@@ -110,6 +110,11 @@ struct value build_slice_value(const struct value *v, int64_t row, int64_t rows,
 	return part;
 }
 
+bool build_is_dense(const struct value *v)
+{
+	return v->row_stride == v->cols || v->rows <= 1;
+}
+
 /* The lowest offset at which `me` overlaps none of those alive. */
 static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive, int32_t n)
 {

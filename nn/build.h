@@ -40,6 +40,8 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes);
 /* A block of a value, as a view. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
+/* Rows without gaps: what a collective can send or receive as it lies. */
+bool build_is_dense(const struct value *v);
 
 struct tess_step *build_add_step(struct build *b, int32_t kind);
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);

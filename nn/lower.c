@@ -219,6 +219,8 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	first = (double)b->runs[0].start;
 	s = build_add_op(b, TESS_OP_EMBED, 2, 1);
 	build_set_input(b, s, 0, ids);
+	if (b->status)
+		return;
 	s->in[0].ndim = 1;
 	s->in[1] = make_weight_view(b, w);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
@@ -443,6 +445,20 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	}
 }
 
+/* The logits without gaps: a part of a split is copied, in the last record. */
+static struct value make_dense_logits(struct build *b)
+{
+	struct value *v = build_get_value(b, b->p->logits), dense;
+
+	if (build_is_dense(v))
+		return *v;
+	b->record--;
+	dense = build_add_temporary(b, 0, v->rows, v->cols, v->dtype);
+	build_add_copy(b, v, &dense);
+	b->record++;
+	return dense;
+}
+
 /* ---- a whole program ----------------------------------------------------------------------------------- */
 
 tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
@@ -451,6 +467,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int
 	struct tess_arena arena = { 0 };
 	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
 	struct build b = { .p = p, .l = l, .weights = weights };
+	struct value logits;
 
 	if (!l)
 		return TESS_ENOMEM;
@@ -473,7 +490,8 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int
 			build_add_checks(&b, p->record[b.record]);
 	}
 	if (!b.status) { /* the inputs live from the first record on, the result past the last */
-		build_add_pointer(&b, &l->logits, build_get_value(&b, p->logits));
+		logits = make_dense_logits(&b);
+		build_add_pointer(&b, &l->logits, &logits);
 		build_place_buffers(&b);
 	}
 	if (b.status) {

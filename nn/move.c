@@ -48,12 +48,6 @@ static struct value slice_axis(const struct value *v, int32_t axis, int64_t at, 
 	            : build_slice_value(v, at, len, 0, v->cols);
 }
 
-/* Rows without gaps: what a collective can send or receive as it lies. */
-static bool is_dense(const struct value *v)
-{
-	return v->row_stride == v->cols || v->rows <= 1;
-}
-
 /* A dense block of rows x cols at element `at` of a buffer. */
 static struct value make_block(const struct value *buffer, uint64_t at, int64_t rows, int64_t cols)
 {
@@ -117,11 +111,11 @@ static struct value pack_owned(struct build *b, const struct value *x, const str
 		return *x;
 	tess_dim_get_owned_runs(a->dim, b->l->nranks, b->l->rank, own);
 	tess_dim_get_local_runs(a->dim, b->l->nranks, b->l->rank, hold);
-	if (n == (a->index ? x->cols : x->rows) && is_dense(x))
+	if (n == (a->index ? x->cols : x->rows) && build_is_dense(x))
 		return *x;
 	if (a->pieces == 1) {
 		part = slice_axis(x, a->index, tess_runs_get_local_index(hold, 1, own[0].start), n);
-		if (is_dense(&part))
+		if (build_is_dense(&part))
 			return part;
 	}
 	all = build_add_temporary(b, 0, a->index ? x->rows : n, a->index ? n : x->cols, x->dtype);

@@ -25,7 +25,9 @@ enum {
 	SECOND = 512,
 	HALF = 1024,
 	SPLIT = 2048,
-	ROPE = 4096
+	ROPE = 4096,
+	BARE = 8192,
+	TWICE = 16384
 };
 enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 9, HEAD = 6 };
 enum { GROUPS = 3, SOME = 13 };
@@ -79,6 +81,8 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	if (module_flags & HEADS)
 		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	y = nn->leave(nn, y);
+	if (module_flags & (BARE | TWICE))
+		return module_flags & TWICE ? nn->add(nn, y, y) : y;
 	return module_flags & SPLIT ? nn->glu(nn, y, NULL, TESS_RELU) : y;
 }
 
@@ -334,6 +338,34 @@ START_TEST(sums_are_of_all_parts)
 }
 END_TEST
 
+/* A part of a value has gaps between its rows: as logits it is half of what an op adds to itself. */
+START_TEST(output_may_be_a_part)
+{
+	static const char *const plans[] = {
+		"none", "{\"block.m\":\"colwise\"}",
+		"{\"block.m\":\"rowwise\",\"block\":\"prepare_output:out=shard(0)\"}"
+	};
+	float *have, *want;
+	int64_t count, other;
+
+	for (int32_t at = 0; at < 4 * 3; at++) {
+		module_flags = FUSED | SPLIT | TWICE;
+		ck_assert_msg(!run_module("none", 1, IDS, true, &want, &count), "%s", tess_error());
+		module_flags = FUSED | SPLIT | BARE;
+		ck_assert_msg(!run_module(plans[at % 3], 1 + at / 3, IDS, true, &have, &other),
+		              "%s", tess_error());
+		ck_assert(count == other);
+		for (int64_t i = 0; i < count; i++)
+			if (2 * have[i] != want[i])
+				ck_abort_msg("%s, %d ranks: element %lld is %g, not %g",
+				             plans[at % 3], (int)(1 + at / 3), (long long)i,
+				             (double)have[i], (double)want[i]);
+		free(have);
+		free(want);
+	}
+}
+END_TEST
+
 static void expect_module_refused(int how, const char *json, const char *says)
 {
 	float *logits;
@@ -526,6 +558,7 @@ int main(void)
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, alone, 0, CASES);
 	tcase_add_loop_test(t, sums_are_of_all_parts, 0, 7);
+	tcase_add_test(t, output_may_be_a_part);
 	tcase_add_test(t, refuses);
 	tcase_add_test(t, names_of_weights_count);
 	tcase_add_test(t, moves_are_made_once);
