@@ -1,4 +1,5 @@
 /* How a rank comes to its job: over a socket of its host, over TCP, or through the backend's library. */
+#include "choose.h"
 #include "core/base/clock.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/wire.h"
@@ -68,20 +69,31 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 	return st;
 }
 
-tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *seat)
+/*
+ * The backend whose own library brings ranks of several hosts together; NULL: none. A backend that cannot be
+ * used is reported later, when all ranks have met.
+ */
+static const struct tess_backend *find_bootstrap(int32_t nranks)
 {
-	const char *below = tess_backend_wrapped(tess_option("backend"));
-	const struct tess_backend *b;
+	const char *name = tess_backend_wrapped(tess_option("backend"));
+	struct tess_choice choice;
+
+	if (tess_backend_choose(name, nranks, false, true, &choice) || !choice.backend->bootstrap)
+		return NULL;
+	return choice.backend;
+}
+
+tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *env)
+{
+	const struct tess_backend *b = env->hosts ? find_bootstrap(w->size) : NULL;
 	struct tess_meeting m;
 	tess_status st;
 
-	/* one that cannot be had is spoken of when all ranks are there to hear it */
-	if (seat->hosts && strcmp(below, "auto") != 0 && !tess_plugin_find_backend(below, &b) &&
-	    b->bootstrap)
+	if (b)
 		return connect_through_backend(w, b);
-	st = tess_rank_env_meeting(seat, &m);
+	st = tess_rank_env_meeting(env, &m);
 	if (!st)
-		st = seat->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
+		st = env->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
 	if (!st && !w->rank)
 		st = w->link.set(w->link.self, "meeting", m.at.addr, strlen(m.at.addr) + 1);
 	return st;
