@@ -1,7 +1,7 @@
 /*
  * tessera/clock.h - the clock of deadlines: CLOCK_MONOTONIC, in ns.
  *
- * Only inline functions. tess_now() needs a <time.h> with the POSIX clocks: define _GNU_SOURCE or
+ * Only inline functions. tess_now() needs the POSIX clocks of <time.h>: define _GNU_SOURCE or
  * _POSIX_C_SOURCE before the first header.
  */
 #ifndef TESSERA_CLOCK_H

@@ -1,6 +1,6 @@
 /*
- * tessera/coll.h - what a struct tess_coll says: how its buffers are cut in blocks, how much of
- * them is read and written, what may be asked for at all, and the call in words.
+ * tessera/coll.h - what a struct tess_coll means: the blocks of its buffers, how much of them is
+ * read and written, which calls are valid, and the call as text.
  *
  * Only inline functions, so that every backend and the core agree.
  */
@@ -11,7 +11,7 @@
 #include <tessera/names.h>
 #include <tessera/reduce.h>
 
-/* send or recv: between this rank and `peer` alone. */
+/* send or recv: between this rank and `peer` only. */
 static inline int tess_kind_is_p2p(int32_t kind)
 {
 	return kind == TESS_SEND || kind == TESS_RECV;
@@ -24,13 +24,13 @@ static inline int tess_dtype_is_float(int32_t dtype)
 
 /* ---- blocks ---- */
 
-/* Elements of block r: `count`, or as the list says. */
+/* Elements of block r. list: send_counts or recv_counts of the call; NULL: `count` each. */
 static inline uint64_t tess_block_size(const uint64_t *list, uint64_t count, int32_t r)
 {
 	return list ? list[r] : count;
 }
 
-/* Elements before block r; r = number of ranks: of all blocks. */
+/* Elements before block r; r = number of ranks: elements of all blocks. */
 static inline uint64_t tess_block_begin(const uint64_t *list, uint64_t count, int32_t r)
 {
 	uint64_t at = 0;
@@ -46,7 +46,7 @@ static inline uint64_t tess_block_begin(const uint64_t *list, uint64_t count, in
 static inline void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks,
                                      uint64_t *src, uint64_t *dst)
 {
-	int root = rank == c->peer;
+	int root = rank == c->root;
 
 	*src = *dst = c->kind == TESS_BARRIER ? 0 : c->count;
 	switch (c->kind) {
@@ -81,7 +81,7 @@ static inline void tess_coll_extents(const struct tess_coll *c, int32_t rank, in
 	}
 }
 
-/* Bytes of the vector that the call is about, over all blocks where it has blocks. */
+/* Bytes of the vector that the call moves, over all blocks where it has blocks. */
 static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks)
 {
 	uint64_t elements = c->count;
@@ -95,7 +95,7 @@ static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks
 	return elements * tess_width(c->dtype);
 }
 
-/* ---- what may be asked for ---- */
+/* ---- valid calls ---- */
 
 /* Whether `op` is an operation on elements of `dtype`: those on bits are for integers. */
 static inline int tess_op_is_valid(int32_t op, int32_t dtype)
@@ -104,8 +104,8 @@ static inline int tess_op_is_valid(int32_t op, int32_t dtype)
 }
 
 /*
- * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else what is
- * wrong with it, a part of a sentence, in `text`.
+ * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else `text`, a
+ * part of a sentence that says what is wrong with it.
  */
 static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *text, size_t bytes)
 {
@@ -127,9 +127,9 @@ static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *
 	return text;
 }
 
-/* ---- in words ---- */
+/* ---- text ---- */
 
-/* " (sum) to rank 2": the operation, and the other rank or the root, `peer` in the world. */
+/* " (sum) to rank 2": the operation, and the peer or root, whose world rank is `peer`. */
 static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer, char *text,
                                          size_t bytes)
 {
@@ -144,7 +144,7 @@ static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer,
 	         reduces ? ")" : "", rank);
 }
 
-/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world: the world rank of each rank. */
+/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world[r]: the world rank of rank r. */
 static inline void tess_coll_format(const struct tess_coll *c, const int32_t *world, char *text,
                                     size_t bytes)
 {

@@ -1,6 +1,6 @@
 /*
- * tessera/device.h - a device computes. An op is data, as a collective is: the recorded program is a
- * list of them, and the checker, explain, the memory plan, the cost model and run() read one record.
+ * tessera/device.h - a device computes. An op is data, as a collective is: the recorded program is
+ * a list of ops, and the checker, explain, the memory plan, the cost model and run() read it.
  */
 #ifndef TESSERA_DEVICE_H
 #define TESSERA_DEVICE_H
@@ -14,21 +14,21 @@ enum { TESS_ROWS = 0, TESS_PANELS };
 struct tess_view {                      /* a value, final: never owns data */
 	void *data;
 	int32_t dtype, ndim;
-	int32_t layout, zero;           /* TESS_ROWS; TESS_PANELS: a weight [out, in] as [out/16][in][16] */
-	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* in elements; panels: stride[0] from panel to panel, 16 */
+	int32_t layout, zero;           /* TESS_PANELS: weight [out, in] as [out/16][in][16] */
+	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* elements; panels: of a panel, and 16 */
 };
 
-struct tess_tree {                      /* a value, final: a sum over units [lo, hi) of n, split.h's nodes */
+struct tess_tree {                      /* a value, final: sums units [lo, hi) of n (split.h) */
 	int64_t n, lo, hi;
 	int32_t first, terms;           /* its terms: term[first .. first + terms) */
 };
-struct tess_term {                      /* a value, final: what one operand adds to the leaves of a tree */
-	int32_t operand, zero;          /* leaf u is the first term's run of elements, then the second's, ... */
-	const int64_t *bound;           /* hi - lo + 1 offsets into the contracted axis; bound[0] need not be 0 */
+struct tess_term {                      /* a value, final: what one operand adds to the leaves */
+	int32_t operand, zero;          /* leaf u: the run of the first term, of the second, ... */
+	const int64_t *bound;           /* [hi - lo + 1] offsets into the contracted axis */
 };
 
 /*
- * What a record computes. docs/ops.md has the operands, numbers and meaning of each. Values are never
+ * What a record computes; docs/ops.md has operands, numbers and meaning of each. Values are never
  * renumbered; those of the backward are reserved here beside the op that they belong to.
  */
 enum {
@@ -38,14 +38,14 @@ enum {
 	TESS_OP_ROUTE, TESS_OP_EXPERTS, TESS_OP_ADAMW, TESS_OP_COPY, TESS_OP_FILL, TESS_OP_BIAS
 };
 
-struct tess_op {                        /* an out with one leading axis more is a Partial: [nodes, ...] */
+struct tess_op {                        /* an out [nodes, ...], with one axis more, is a Partial */
 	uint32_t size;
 	int32_t kind;
 	int32_t nin, nout, nnum, ntree, nterm, zero;
 	const struct tess_view *in;
 	const struct tess_view *out;
 	const double *num;              /* eps, base, scale, ...; integers up to 2^53 are exact */
-	const struct tess_tree *tree;   /* several (sequences, unrelated parts): each finished, then their tree */
+	const struct tess_tree *tree;   /* several: each is finished, then the tree over them */
 	const struct tess_term *term;
 	void *stream;
 	const char *where;
@@ -57,7 +57,7 @@ struct tess_device {
 	int32_t mem;                    /* TESS_HOST, TESS_CUDA */
 	const char *name, *summary;
 	/* required */
-	int32_t (*count)(void);                                         /* 0: none on this machine */
+	int32_t (*count)(void);                                 /* 0: none on this machine */
 	tess_status (*supports)(const struct tess_op *op);
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);   /* 64-byte aligned */

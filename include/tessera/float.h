@@ -1,9 +1,9 @@
 /*
- * tessera/float.h - the floating-point state in which numbers are the same everywhere: round to nearest,
- * nothing flushed to zero, no traps; and one NaN.
+ * tessera/float.h - the floating-point state that gives the same numbers everywhere (round to
+ * nearest, nothing flushed to zero, no traps), and one NaN.
  *
- * The state belongs to a thread, which has it from the one that started it; a host program, or a library
- * that it loads (built with -ffast-math), may have changed it. Who computes or adds sets it first.
+ * Each thread has its own state, inherited from the thread that started it; a host program, or a
+ * library that it loads (built with -ffast-math), may have changed it. Set it before computing.
  */
 #ifndef TESSERA_FLOAT_H
 #define TESSERA_FLOAT_H
@@ -13,9 +13,9 @@
 #include <xmmintrin.h>
 #endif
 
-enum { TESS_FLOAT_STATE = 0x1f80, TESS_FLOAT_MASK = 0xffc0 }; /* of MXCSR; flags apart */
+enum { TESS_FLOAT_STATE = 0x1f80, TESS_FLOAT_MASK = 0xffc0 }; /* of MXCSR, without its flags */
 
-/* Returns what was there, for tess_float_leave. Costs a few cycles where there is nothing to change. */
+/* Returns the state before, for tess_float_leave. A few cycles if it need not change. */
 static inline uint32_t tess_float_enter(void)
 {
 #if defined(__SSE2__)
@@ -49,7 +49,7 @@ static inline void tess_float_leave(uint32_t saved)
 #endif
 }
 
-/* x, and for every NaN the one of bits 0x7fc00000: which NaN a sum gives depends on the order of its operands. */
+/* x, or for any NaN the one of bits 0x7fc00000: which NaN a sum gives depends on operand order. */
 static inline float tess_one_nan(float x)
 {
 	return x == x ? x : __builtin_nanf("");

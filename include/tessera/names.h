@@ -1,8 +1,8 @@
 /*
- * tessera/names.h - what calls, element types and operations are called, for messages and options.
+ * tessera/names.h - names of calls, element types and operations, for messages and options.
  *
- * Only inline functions; none returns NULL: of a number that names nothing they say "no call", "no dtype",
- * "no op".
+ * Only inline functions. They never return NULL: an unknown number is "no call", "no dtype", "no
+ * op".
  */
 #ifndef TESSERA_NAMES_H
 #define TESSERA_NAMES_H

@@ -1,11 +1,12 @@
 /*
- * tessera/reduce.h - kinds of calls; elements: their width, 16-bit floats, and the seven operations over several
- * vectors.
+ * tessera/reduce.h - kinds of calls; elements: their width, 16-bit floats, and the seven operations
+ * over several vectors.
  *
- * Only inline functions, so that every backend reduces alike: 16-bit floats in f32 rounded once (to
- * nearest, ties to even), integers modulo 2^n, min and max give NaN where one part has it, every NaN is
- * one, no sum of floats is -0, and parts go together as neighbours: ((0 op 1) op (2 op 3)) op 4. Of 2^k parts that is
- * the tree of split.h: a backend that adds f32 in this way may say that it is `exact`.
+ * Only inline functions, so that every backend reduces alike: 16-bit floats in f32, rounded once
+ * (to nearest, ties to even); integers modulo 2^n; min and max give NaN where one part has it;
+ * every NaN has the same bits; no sum of floats is -0; neighbouring parts are combined first: ((0
+ * op 1) op (2 op 3)) op 4. For 2^k parts that is the tree of split.h: a backend that adds f32 so is
+ * `exact`.
  */
 #ifndef TESSERA_REDUCE_H
 #define TESSERA_REDUCE_H
@@ -20,7 +21,7 @@ static inline int tess_kind_reduces(int32_t kind)
 	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
 }
 
-/* Whether its `peer` is a root. */
+/* Whether a call of this kind has a root. */
 static inline int tess_kind_rooted(int32_t kind)
 {
 	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
@@ -71,7 +72,7 @@ static inline uint16_t tess_bf16_round(float x)
 	uint32_t u = tess_bits(x);
 
 	if ((u & 0x7fffffff) > 0x7f800000)
-		return (uint16_t)(u >> 16 | 0x40); /* a NaN stays one: quiet, its top bits kept */
+		return (uint16_t)(u >> 16 | 0x40); /* a NaN stays NaN: quiet, its top bits kept */
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
@@ -81,10 +82,7 @@ static inline float tess_f16_load(uint16_t h)
 
 	if (rest >= 0x7c00) /* infinity, NaN */
 		return tess_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-	/*
-	 * As f32 with the same exponent field it is 2^112 too small; the product is exact,
-	 * subnormals included.
-	 */
+	/* As f32 with the same exponent field it is 2^112 too small. The product is exact. */
 	return tess_float(sign | tess_bits(tess_float(rest << 13) * 0x1p112f));
 }
 
@@ -95,7 +93,7 @@ static inline uint16_t tess_f16_round(float x)
 
 	if (rest > 0x7f800000)
 		return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-	if (rest >= 0x477ff000) /* 65520: what rounds to infinity */
+	if (rest >= 0x477ff000) /* 65520 and above round to infinity */
 		return (uint16_t)(sign | 0x7c00);
 	if (rest < 0x38800000) /* subnormal: adding 0.5 leaves its bits at the bottom */
 		return (uint16_t)(sign |
@@ -124,7 +122,7 @@ static inline uint16_t tess_f16_round(float x)
 			break; \
 		} \
 	}
-/* `wide` is unsigned and as wide as int at least, so that nothing overflows but modulo 2^n */
+/* `wide` is unsigned and at least as wide as int: overflow wraps modulo 2^n */
 #define TESS_FOLD_INT(name, type, wide) \
 	static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
 	{ \
@@ -157,11 +155,11 @@ TESS_FOLD_INT(tess_fold_u8, uint8_t, uint32_t)
 #undef TESS_FOLD_FLOAT
 #undef TESS_EACH
 
-enum { TESS_REDUCE_STEP = 512 }; /* elements that are reduced before they are written */
+enum { TESS_REDUCE_STEP = 512 }; /* elements reduced at a time */
 
 union tess_acc {
 	double f64[TESS_REDUCE_STEP];
-	float f32[TESS_REDUCE_STEP]; /* of 16-bit floats, too */
+	float f32[TESS_REDUCE_STEP]; /* 16-bit floats, too */
 	int64_t i64[TESS_REDUCE_STEP];
 	int32_t i32[TESS_REDUCE_STEP];
 	int8_t i8[TESS_REDUCE_STEP];
@@ -193,7 +191,7 @@ static inline void tess_acc_store(int32_t dtype, const union tess_acc *acc, uint
 		                          : tess_f16_round(acc->f32[k]);
 }
 
-/* x: as in acc. */
+/* acc op= x, whose elements are in the format of acc. */
 static inline void tess_acc_fold(int32_t dtype, int32_t op, union tess_acc *acc, const void *x,
                                  uint32_t n)
 {
@@ -223,7 +221,7 @@ static inline void tess_acc_fold(int32_t dtype, int32_t op, union tess_acc *acc,
 	}
 }
 
-/* n elements of all parts, from byte `at` on: as many as are a power of two, op the rest. */
+/* n elements of all parts, from byte `at` on: the largest 2^k < nparts parts, op the rest. */
 static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *part,
                                   int32_t nparts, uint64_t at, uint32_t n, union tess_acc *acc)
 {
@@ -237,7 +235,7 @@ static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *
 	while (2 * first < nparts)
 		first *= 2;
 	tess_acc_parts(dtype, op, part, first, at, n, acc);
-	if (nparts - first == 1 && tess_width(dtype) != 2) { /* from where it lies */
+	if (nparts - first == 1 && tess_width(dtype) != 2) { /* in place */
 		tess_acc_fold(dtype, op, acc, (const char *)part[first] + at, n);
 		return;
 	}
@@ -245,7 +243,7 @@ static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *
 	tess_acc_fold(dtype, op, acc, &rest, n);
 }
 
-/* 16-bit floats, which are f32 here, keep a NaN's top bits. */
+/* Makes every NaN the same. 16-bit floats are f32 here, and keep the top bits when stored. */
 static inline void tess_acc_one_nan(int32_t dtype, union tess_acc *acc, uint32_t n)
 {
 	if (dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16)
@@ -257,8 +255,8 @@ static inline void tess_acc_one_nan(int32_t dtype, union tess_acc *acc, uint32_t
 }
 
 /*
- * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, and
- * overlap none otherwise. Operations on bits are for integers only.
+ * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, but
+ * may not overlap them otherwise. Operations on bits are for integers only.
  */
 static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
                                uint64_t count, void *dst)

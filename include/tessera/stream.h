@@ -1,10 +1,10 @@
 /*
  * tessera/stream.h - copies into memory that another core has read.
  *
- * A line that another core holds must be taken away from it before it can be written, and cores do
- * not do that ahead of time, as they fetch what is read: 7 ns a line, 28 where the cores belong to
- * two groups. Stores that pass the caches spare it, for 3 to 5 ns; and where the other core holds
- * the line no more, stores through the caches take 1.
+ * A cache line that another core holds must be taken from it before it is written, and cores do not
+ * prefetch for that as they do for reads: 7 ns a line, 28 where the cores are in different core
+ * complexes. Streaming stores avoid it, for 3 to 5 ns; where the other core has dropped the line,
+ * cached stores take 1.
  */
 #ifndef TESSERA_STREAM_H
 #define TESSERA_STREAM_H
@@ -17,9 +17,9 @@
 #include <emmintrin.h>
 #endif
 
-enum { TESS_STREAM_LINE = 64, TESS_STREAM_MIN = 8192 }; /* bytes below which caches are as fast */
+enum { TESS_STREAM_LINE = 64, TESS_STREAM_MIN = 8192 }; /* bytes; below, caches do as well */
 
-/* One line, to an address that is a multiple of it. */
+/* One cache line; dst is aligned to it. */
 static inline void tess_stream_one(void *dst, const void *src)
 {
 #if defined(__SSE2__)
@@ -35,7 +35,7 @@ static inline void tess_stream_one(void *dst, const void *src)
 #endif
 }
 
-/* Other ranks may be told of it after tess_stream_end: these stores are not ordered with any other. */
+/* Not ordered with other stores: call tess_stream_end before another core is let read them. */
 static inline void tess_stream(void *dst, const void *src, size_t n)
 {
 	size_t at = (size_t)(-(uintptr_t)dst % TESS_STREAM_LINE);
@@ -58,27 +58,27 @@ static inline void tess_stream_end(void)
 }
 
 /*
- * Which way is faster is measured: nothing else tells where the cores are and what they hold. Of
- * vectors of about one size some bytes are timed, written one way for a few calls and then the
- * other, as what cores hold comes from how it was written last; then all go the faster way, until
- * so many bytes have gone it that measuring again costs next to nothing. Vectors that caches do not
- * hold go past them. Zeroed before the first; each rank has its own.
+ * Which kind of store is faster is measured: only that shows where the cores are and what they
+ * hold. Of vectors of about one size some bytes are timed, streamed for a few calls and then
+ * cached, since what cores hold follows from how it was written last. Then all use the faster kind,
+ * until so many bytes have gone that measuring again costs next to nothing. Vectors that do not fit
+ * in the caches are streamed. Zeroed before the first use; each rank has its own.
  */
 struct tess_store_policy {
-	uint64_t bytes; /* since it was measured */
-	int64_t best[2]; /* ns for 1 MiB: past the caches, through them */
+	uint64_t bytes; /* since the last measurement */
+	int64_t best[2]; /* ns for 1 MiB: streaming, cached */
 	int32_t tries;
-	int32_t settles; /* first tries through the caches that do not count, unless they take too long */
+	int32_t settles; /* first cached tries, which do not count unless they take too long */
 	bool cached;
 };
 enum {
 	TESS_STORE_POLICIES = 10, /* sizes: below 16 KiB, 32 KiB, .. 8 MiB */
-	TESS_STORE_POLICY_TRIES = 4, /* of each way */
+	TESS_STORE_POLICY_TRIES = 4, /* of each kind */
 	TESS_STORE_POLICY_SAMPLE = 32 << 10, /* bytes of a try */
-	TESS_STORE_POLICY_AGAIN = 256 << 20 /* bytes after which it is measured again */
+	TESS_STORE_POLICY_AGAIN = 256 << 20 /* bytes until the next measurement */
 };
 
-/* NULL: past the caches. */
+/* The policy for vectors of `bytes`; NULL: they are streamed. */
 static inline struct tess_store_policy *tess_store_policy_for(
 	struct tess_store_policy all[TESS_STORE_POLICIES], uint64_t bytes)
 {
@@ -89,7 +89,7 @@ static inline struct tess_store_policy *tess_store_policy_for(
 	return i < TESS_STORE_POLICIES ? &all[i] : NULL;
 }
 
-/* How many of the next `bytes` are to be timed, and which way they go; the rest goes as p->cached says. */
+/* How many of the next `bytes` to time, and how to store those; p->cached is for the rest. */
 static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uint64_t bytes,
                                                 bool *cached)
 {
@@ -103,9 +103,10 @@ static inline uint64_t tess_store_policy_sample(struct tess_store_policy *p, uin
 	return bytes < TESS_STORE_POLICY_SAMPLE ? bytes : (uint64_t)TESS_STORE_POLICY_SAMPLE;
 }
 
+/* `bytes` of a sample took `ns`. */
 static inline void tess_store_policy_record(struct tess_store_policy *p, uint64_t bytes, int64_t ns)
 {
-	int32_t i = p->tries++ - TESS_STORE_POLICY_TRIES; /* tries through the caches before this */
+	int32_t i = p->tries++ - TESS_STORE_POLICY_TRIES; /* cached tries before this one */
 	int64_t *best = &p->best[i >= 0], each = (int64_t)(((uint64_t)ns << 20) / bytes);
 
 	if (i == -TESS_STORE_POLICY_TRIES || i == 0 || i == p->settles || each < *best)

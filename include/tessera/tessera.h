@@ -1,9 +1,10 @@
 /*
- * tessera/tessera.h - for programs: worlds, meshes, groups, and a checkpoint run with a plan.
+ * tessera/tessera.h - for programs: worlds, meshes, groups, and a checkpoint that runs with a plan.
  *
- * Every call that can fail returns a tess_status; after a failure tess_error() is the sentence that says
- * what, where, the rule and a way out. What comes through **out is yours, what is returned is borrowed.
- * No call blocks past its deadline: TESSERA_TIMEOUT seconds (default 300), or what the call is given.
+ * Every function that can fail returns a tess_status; after a failure tess_error() is the sentence
+ * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
+ * what is returned is borrowed. No call blocks past its deadline: TESSERA_TIMEOUT seconds (300), or
+ * what the call is given. A world and its groups are used by one thread at a time.
  */
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
@@ -17,40 +18,45 @@ const char *tess_error(void);
 /* "1.0.0" */
 const char *tess_version(void);
 
-/* ---- worlds: all ranks of a job ------------------------------------------------------------------ */
+/* ---- worlds: all ranks of a job -------------------------------------------------------------- */
 struct tess_world;
 
 /*
- * Enters the job that the environment names: tessera launch, torchrun, mpirun or srun (docs/options.md
- * has the variables); alone: a world of one rank. Blocks until all ranks are there, or the deadline has
- * passed. Collective. One call a process.
+ * Enters the job that the environment names: tessera launch, torchrun, mpirun or srun
+ * (docs/options.md has the variables); without one, a world of one rank. Collective, once per
+ * process: blocks until all ranks are there or the deadline has passed.
  */
 tess_status tess_world_open(struct tess_world **out);
 
 /*
- * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the first
- * failure; its sentence is this thread's then. For tests, and for programs that want ranks as threads.
- * After a failure each rank has TESSERA_TIMEOUT to return. One that does not, as it hangs in code of its own, is
- * said on stderr after a second, named in the sentence at the end, and left behind: its thread may still use
- * what `arg` points to, so end the process.
+ * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the
+ * first failure, with its sentence. For tests, and for programs whose ranks are threads.
+ * After a failure each rank has TESSERA_TIMEOUT to return. A rank that hangs in its own code is
+ * logged after a second; if it does not return, the sentence names it and it is left behind: its
+ * thread may still use what `arg` points to, so end the process.
  */
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg);
+tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
+                             void *arg);
 
 int32_t tess_world_rank(const struct tess_world *w);
 int32_t tess_world_size(const struct tess_world *w);
 /* The name of the backend that its groups use: "loopback", "gloo", ... Borrowed. */
 const char *tess_world_backend(const struct tess_world *w);
 
-/* Tells every rank that this one gives up, and why: their pending and later calls fail with it. */
+/*
+ * This rank gives up: pending and later calls of all ranks fail with `why` and "rank R: SENTENCE".
+ * A sentence that all ranks share, as that of tess_session_open, stays as it is. May be
+ * tess_error().
+ */
 void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence);
 
 /*
- * Leaves in order: waits, in bounded time, for works that are not finished and until all ranks are here. Closes
- * its groups. NULL: nothing.
+ * Leaves in order: waits, to the deadline, for works that are not finished and for all ranks to
+ * leave. Closes its groups. NULL: nothing.
  */
 void tess_world_close(struct tess_world *w);
 
-/* ---- groups: ranks that talk ---------------------------------------------------------------------- */
+/* ---- groups: ranks that communicate ---------------------------------------------------------- */
 struct tess_group;
 struct tess_work;
 
@@ -58,110 +64,122 @@ struct tess_work;
 struct tess_group *tess_world_group(struct tess_world *w);
 int32_t tess_group_rank(const struct tess_group *g);
 int32_t tess_group_size(const struct tess_group *g);
-/* The world rank of the group's rank `rank`; -1: it has none such. */
+/* The world rank of the group's rank `rank`; -1: there is no such rank. */
 int32_t tess_group_member(const struct tess_group *g, int32_t rank);
 /* "world", "dp/1". Borrowed. */
 const char *tess_group_name(const struct tess_group *g);
 
 /*
- * Makes groups of the ranks of `parent`: those of one colour become a group, ordered by key, then by rank
- * in the parent. A negative colour: this rank is in none, and *out is NULL. `name`: 1 to 15 letters of
- * a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split". Collective over the parent;
- * *out is yours: close it, at the latest with the world. A rank that waits in one group need not get on in
- * another: works of several groups are waited for in the same order on all ranks.
+ * Splits `parent`: its ranks of one colour become a group, ordered by key, then by rank in the
+ * parent. A negative colour: this rank is in no group, and *out is NULL. `name`: 1 to 15 letters of
+ * a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split". Collective over the
+ * parent. Close *out before the world, or the world closes it. While a rank waits in one group, its
+ * works in another need not progress: wait for the works of several groups in the same order on all
+ * ranks.
  */
-tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key, const char *name,
-                             struct tess_group **out);
+tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
+                             const char *name, struct tess_group **out);
 /*
- * This rank leaves a group that it has split off: each does by itself, and the parent may go first. Works
- * that are not finished are waited for, all are released. A member that calls it afterwards gets an error.
- * NULL: nothing.
+ * Leaves a group that was split off; not collective, and the parent may be closed first. Waits for
+ * works that are not finished, and releases all. A member that calls the group afterwards gets an
+ * error. NULL: nothing.
  */
 void tess_group_close(struct tess_group *g);
 
 /*
- * Runs one collective of host memory and blocks until it is done here. Fields that are 0 are filled in:
- * mem, op (sum), print, and the deadline (now + TESSERA_TIMEOUT). All ranks make the same calls in the
- * same order; one that does not is named in the error of every rank. Buffers stay yours but may not be
- * touched until the group is closed if the call failed.
+ * Runs one collective on host memory and blocks until it is done on this rank. Fields that are 0
+ * are filled in: mem, op (sum), fingerprint, and the deadline (now + TESSERA_TIMEOUT). All ranks
+ * make the same calls in the same order; if one does not, the error of every rank names it. Buffers
+ * remain the caller's; if the call failed, do not touch them until the group is closed.
  */
 tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
 /*
- * The same without waiting; several may be outstanding. *out is yours: release it. Buffers, lists and
- * `where` belong to the group until then. A wait whose deadline passes is a failure of the job, as its own
- * is; releasing a work that is not finished waits for it.
+ * The same without waiting; several works may be outstanding. Release *out. Buffers, lists and
+ * `where` belong to the group until then. A call that passes its own deadline, or that of a wait,
+ * fails the job. Releasing a work that is not finished waits for it.
  */
-tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c, struct tess_work **out);
+tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
+                             struct tess_work **out);
 /*
- * Starts n calls, in this order, as one work, which is done when all are. None begins if one is refused.
- * Messages of a batch may come in any order on each rank; what one rank batches another may call singly.
+ * Starts n calls, in this order, as one work, which is done when all are; if one is refused, none
+ * starts. Messages of a batch may be in any order on each rank; what is a batch on one rank may be
+ * single calls on another.
  */
 tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
                              struct tess_work **out);
-tess_status tess_work_test(struct tess_work *w);                        /* OK, PENDING or failed */
-tess_status tess_work_wait(struct tess_work *w, int64_t deadline);      /* CLOCK_MONOTONIC ns; 0: its own */
+/* Does not block: TESS_OK, TESS_PENDING or the failure. */
+tess_status tess_work_test(struct tess_work *w);
+/* deadline: CLOCK_MONOTONIC, ns; 0: that of the call. */
+tess_status tess_work_wait(struct tess_work *w, int64_t deadline);
 void tess_work_release(struct tess_work *w);
 
-/* The common ones by name. `where` goes into every message. In place where src == dst. */
+/*
+ * Common collectives by name, as tess_group_run. count: elements (all_gather: of src; dst has count
+ * times the ranks). `where` goes into every message. In place where src == dst.
+ */
 tess_status tess_barrier(struct tess_group *g, const char *where);
-tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype, int32_t root,
-                           const char *where);
-tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
-                            int32_t op, const char *where);
-tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count, int32_t dtype,
-                            const char *where);
+tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype,
+                           int32_t root, const char *where);
+tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count,
+                            int32_t dtype, int32_t op, const char *where);
+tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count,
+                            int32_t dtype, const char *where);
 
-/* ---- meshes: ranks laid out in named dimensions ------------------------------------------------------- */
+/* ---- meshes: ranks laid out in named dimensions ---------------------------------------------- */
 struct tess_mesh;
 
 /*
  * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 8
- * dimensions, whose sizes multiply to the ranks that there are. One may be left out and is computed:
- * "dp,tp=4", "tp". Opens a group along each dimension. Collective; *out is yours: close it before the world.
+ * dimensions, whose sizes multiply to the size of the world. One size may be left out: "dp,tp=4",
+ * "tp". Opens a group along each dimension. Collective. Close *out before the world.
  */
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
 /*
  * Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest.
- * Collective over the world; again for the same ones: nothing.
+ * Collective over the world. Nothing if they are open.
  */
 tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims);
 /*
- * This rank's group along a dimension, or over those of a slice that was opened; NULL: there is none. It may
+ * This rank's group along a dimension, or over those of an opened slice; NULL: there is none. May
  * be the world's own group. Borrowed, until the mesh is closed.
  */
 struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
 /*
- * How many ranks there are along dimensions, and this one's place among them, whether or not a slice of
- * them was opened; 0, -1: there are no such.
+ * The number of ranks along dimensions, and this rank's place among them, whether or not their
+ * slice is open; 0 and -1 if there are no such dimensions.
  */
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
 void tess_mesh_close(struct tess_mesh *m);
 
-/* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------------- */
+/* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------- */
 struct tess_session;
 
-struct tess_session_options {               /* zeroed but for size: the plan that the model ships with */
+struct tess_session_options {           /* zeroed but for size: the plan of the model */
 	uint32_t size;
-	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
-	const char *plan;               /* "auto" or NULL, "none", a plan of the model's, a file, or JSON text */
-	const char *const *overrides;   /* "PATTERN=STYLE", laid over the plan; ends with NULL, or NULL */
-	int32_t ignore_unexpected, zero; /* tensors that no module asks for: not an error but a warning */
+	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
+	const char *plan;               /* "auto" or NULL, "none", a plan's name, a file, or JSON */
+	const char *const *overrides;   /* "PATTERN=STYLE" over the plan; NULL, or ends with it */
+	int32_t ignore_unexpected, zero; /* 1: tensors that no module asks for are a warning only */
 };
 
 /*
- * Opens a Hugging Face directory on the ranks of a group: checks the plan, then reads this rank's part of
- * each weight. Collective. *out is yours: tess_session_close, before the world is closed.
+ * Opens a Hugging Face directory on the ranks of a group: checks the plan, then reads this rank's
+ * part of each weight. options: NULL, or read during the call. Collective; a failure on one rank is
+ * returned by all. Close *out before the world.
  */
-tess_status tess_session_open(struct tess_group *g, const char *dir, const struct tess_session_options *options,
+tess_status tess_session_open(struct tess_group *g, const char *dir,
+                              const struct tess_session_options *options,
                               struct tess_session **out);
 
 /*
- * Continues `prompt` (UTF-8; rank 0's counts) greedily by at most max_tokens ids, to the end that the model
- * chooses. On rank 0 text(self, ..) gets the bytes as they come, always whole characters; not 0: stop. Collective.
+ * Continues `prompt` (UTF-8; that of rank 0 is used) greedily by at most max_tokens ids, until the
+ * model ends the text. On rank 0 text(self, bytes, n) gets the text as it comes, always whole
+ * characters; it returns 0, or another value to stop. Collective, blocking.
  */
 tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
-                              int (*text)(void *self, const char *bytes, size_t n), void *self);
+                                  int (*text)(void *self, const char *bytes, size_t n),
+                                  void *self);
 
 void tess_session_close(struct tess_session *s);
 
