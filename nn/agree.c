@@ -1,4 +1,4 @@
-#include "agree.h"
+#include "nn/agree.h"
 
 #include "core/base/status.h"
 

@@ -1,13 +1,13 @@
-/* agree.h - what failed on one rank fails on all. */
+/* agree.h - makes a failure of one rank a failure of all. */
 #ifndef TESS_NN_AGREE_H
 #define TESS_NN_AGREE_H
 
 #include <tessera/tessera.h>
 
 /*
- * Each rank gives the status of what it did by itself; where one failed, all return the status of the lowest
- * such rank, with its sentence behind "rank N: ". Collective: called after work of a rank's own that can fail on one rank
- * alone, before the others wait for its result. The group stays usable.
+ * Collective. `st` is the status of this rank's local work; if a rank failed, every rank returns
+ * the status and sentence of the lowest such rank, after "rank N: ". Call it after work that can
+ * fail on one rank, before another rank waits for the result. The group stays usable.
  */
 tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const char *where);
 

@@ -1,5 +1,4 @@
-/* build.c - values, their memory, and steps: what records are lowered with. */
-#include "build.h"
+#include "nn/build.h"
 
 #include "core/base/status.h"
 
@@ -21,7 +20,7 @@ static int64_t count_local_nodes(const struct build *b, const struct tess_tensor
 	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
 }
 
-/* ---- memory: one buffer a value, offsets when all lifetimes are known --------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 int32_t build_add_buffer(struct build *b, uint64_t bytes)
 {
@@ -115,7 +114,7 @@ bool build_is_dense(const struct value *v)
 	return v->row_stride == v->cols || v->rows <= 1;
 }
 
-/* The lowest offset at which `me` overlaps none of those alive. */
+/* The lowest offset at which `me` overlaps no live buffer. */
 static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive, int32_t n)
 {
 	uint64_t at = 0;
@@ -136,8 +135,9 @@ static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive
 }
 
 /*
- * Widest first would pack tighter; first fit in order of birth is near enough and keeps neighbours warm. In that
- * order a buffer that has ended once is never met again.
+ * First fit, in the order of first use. Placing the largest first would pack tighter, but this
+ * comes close and keeps neighbouring records in cache. Buffers that have ended before a later one
+ * begins need not be looked at again.
  */
 void build_place_buffers(struct build *b)
 {
@@ -167,7 +167,7 @@ void build_place_buffers(struct build *b)
 			l->patch[i].offset += b->buffer[l->patch[i].buffer].offset;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 struct tess_step *build_add_step(struct build *b, int32_t kind)
 {

@@ -1,4 +1,4 @@
-/* build.h - values, their memory, and steps: what lower.c and move.c turn one rank's records with. */
+/* build.h - values, buffers and steps: what lower.c and move.c use to lower records. */
 #ifndef TESS_NN_BUILD_H
 #define TESS_NN_BUILD_H
 
@@ -7,12 +7,12 @@
 struct buffer {
 	uint64_t bytes, offset;
 	int32_t first_record, last_record;
-}; /* alive in records first..last */
+}; /* live in records first_record to last_record */
 
 struct value { /* a tensor on this rank: rows of 4-byte elements in a buffer */
 	bool allocated, partial;
 	int32_t buffer, dtype;
-	uint64_t offset; /* bytes */
+	uint64_t offset; /* bytes, from the start of the buffer */
 	int64_t nodes, rows, cols;
 	int64_t node_stride, row_stride; /* strides, in elements */
 };
@@ -23,24 +23,24 @@ struct build {
 	const struct tess_view *weights;
 	struct value *value; /* by the tensor's id */
 	struct buffer *buffer;
-	struct tess_run *runs; /* scratch, for as many pieces as a weight's axis has */
+	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
 	int32_t nbuffers, record;
-	tess_status status; /* sticks */
-	struct tess_step spare; /* written to once status is set */
+	tess_status status; /* the first error */
+	struct tess_step spare; /* returned by build_add_step after an error */
 };
 
-/* What this rank holds of an axis. */
+/* The elements of an axis that this rank holds. */
 int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
-/* The tensor's value, with a buffer of its own the first time. */
+/* The tensor's value; the first call gives it a buffer. */
 struct value *build_get_value(struct build *b, const struct tess_tensor *t);
-/* A buffer for this record alone; nodes 0: a finished value. */
+/* A value with a buffer that lives in this record only; nodes 0: not a Partial. */
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
 /* A block of a value, as a view. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
-/* Rows without gaps: what a collective can send or receive as it lies. */
+/* Whether the rows have no gaps between them, as collectives and callers need them. */
 bool build_is_dense(const struct value *v);
 
 struct tess_step *build_add_step(struct build *b, int32_t kind);
@@ -49,10 +49,10 @@ struct tess_view build_make_view(const struct value *v);
 void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_add_copy(struct build *b, const struct value *from, const struct value *to);
-/* *at will point to the value's memory; to what `p` says. */
+/* When memory is bound, *at points to the value's memory, or to where `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
 void build_add_patch(struct build *b, struct tess_patch p);
-/* Gives the buffers their offsets, when all lifetimes are known. */
+/* Assigns offsets to the buffers; call it once all lifetimes are known. */
 void build_place_buffers(struct build *b);
 
 /* The steps of a TESS_REC_MOVE (move.c). */

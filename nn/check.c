@@ -1,4 +1,4 @@
-#include "check.h"
+#include "nn/check.h"
 
 #include "core/base/status.h"
 
@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct finding { /* of one rank; moved as 5 x i64 */
+struct finding { /* of one rank; sent as 5 x i64 */
 	int64_t hash, found;
 	int64_t row, column; /* of the whole value */
-	int64_t bits; /* what lies there */
+	int64_t bits; /* of that element */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
@@ -39,7 +39,7 @@ static uint32_t load_element_bits(const struct tess_view *v, int64_t node, int64
 	return data[(a ? node * v->stride[0] : 0) + row * v->stride[a] + column];
 }
 
-/* Exponents of ones alone: NaN and Inf. */
+/* NaN and Inf have an exponent of all ones. */
 static bool is_not_finite(uint32_t bits)
 {
 	return (bits & 0x7f800000) == 0x7f800000;
@@ -53,7 +53,7 @@ int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 	return -1;
 }
 
-/* Where element `at` of this rank's part of an axis lies in the whole. */
+/* The global index of element `at` of this rank's part of an axis. */
 static int64_t map_to_global(const struct tess_check *c, int32_t axis, int64_t at)
 {
 	const struct tess_dim *d = axis < c->tensor->ndim ? c->tensor->dim[axis] : NULL;
@@ -104,18 +104,18 @@ static struct finding scan_part(const struct tess_check *c)
 	return f;
 }
 
-/* The first rank of those that have the same, of which there are most. */
+/* The lowest rank whose hash is the most frequent. */
 static int32_t find_majority(const struct finding *all, int32_t n)
 {
-	int32_t best = 0, most = 0;
+	int32_t best = 0, max_count = 0;
 
 	for (int32_t r = 0; r < n; r++) {
-		int32_t same = 0;
+		int32_t count = 0;
 
 		for (int32_t q = 0; q < n; q++)
-			same += all[q].hash == all[r].hash;
-		if (same > most) {
-			most = same;
+			count += all[q].hash == all[r].hash;
+		if (count > max_count) {
+			max_count = count;
 			best = r;
 		}
 	}
@@ -138,14 +138,15 @@ static tess_status fail_not_finite(const struct tess_check *c, const struct find
 {
 	return tess_fail(
 		TESS_EINVAL,
-		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this step that "
-		"is no finite number; look at this module's weights, and at what its style or plugin does",
+		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this "
+		"step that "
+		"is not finite; check this module's weights, and its style or plugin",
 		c->record->module, tess_record_kind_name(c->record->kind),
 		isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
 		(long long)f->column);
 }
 
-/* The first element that differs from what rank `from` has, which is sent to all. */
+/* The first element that differs from that of rank `from`, which broadcasts its value. */
 static tess_status find_difference(const struct tess_check *c, struct tess_group *g, int32_t from,
                                    uint32_t *theirs, struct finding *out)
 {
@@ -166,7 +167,7 @@ static tess_status find_difference(const struct tess_check *c, struct tess_group
 	return st;
 }
 
-/* All ranks come here: `all` says that they differ. */
+/* Collective: every rank has seen in `all` that they differ. */
 static tess_status fail_difference(const struct tess_check *c, struct tess_group *g,
                                    struct finding *all, int32_t n)
 {
@@ -185,8 +186,10 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 	if (!st)
 		st = tess_fail(
 			TESS_EMISMATCH,
-			"%s: %s gives %.9g on rank %d, and %.9g on rank %d, at row %lld, column %lld, where "
-			"all ranks are to hold the same; its style, or a plugin's function, lets ranks differ",
+			"%s: %s gives %.9g on rank %d, and %.9g on rank %d, at row %lld, column "
+			"%lld, where "
+			"all ranks must hold the same value; its style, or a plugin's function, "
+			"makes them differ",
 			c->record->module, tess_record_kind_name(c->record->kind),
 			convert_bits(c, all[odd].bits), (int)odd,
 			convert_bits(c, theirs[all[odd].row * columns + all[odd].column]),

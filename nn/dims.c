@@ -1,11 +1,11 @@
-/* dims.c - what a model asks before it records: the numbers of config.json, and its dimensions. */
+/* dims.c - what a model reads before it records: values of config.json, and its dimensions. */
 #include "nn/recorder.h"
 
 #include "core/base/status.h"
 
 #include <string.h>
 
-/* ---- config.json ------------------------------------------------------------------------------------ */
+/* ---- config.json ----------------------------------------------------------------------------- */
 
 static const json_t *get_config_entry(struct tess_recorder *r, const char *key)
 {
@@ -77,7 +77,7 @@ int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *pres
 	return 0;
 }
 
-/* ---- dims -------------------------------------------------------------------------------------------- */
+/* ---- dims ------------------------------------------------------------------------------------ */
 
 struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each)
 {

@@ -1,5 +1,6 @@
-#include "generate.h"
+#include "nn/generate.h"
 
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "nn/agree.h"
 #include "nn/check.h"
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct generation {
 	struct tess_runner *runner;
@@ -18,19 +18,11 @@ struct generation {
 	struct tess_sampler *sampler; /* rank 0 only */
 	int32_t *seen; /* prompt and text so far */
 	int64_t nseen;
-	tess_status failed; /* of a callback; told to all with the next id */
+	tess_status failed; /* of a callback; sent with the next id */
 	char sentence[1024];
 };
 
-static double read_generate_clock(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Of rank 0 alone: the others are in the next call, and hear it there. */
+/* On rank 0: the other ranks are in the next call already, and get the failure with it. */
 static void store_generate_failure(struct generation *r, tess_status st)
 {
 	r->failed = st;
@@ -38,7 +30,7 @@ static void store_generate_failure(struct generation *r, tess_status st)
 		snprintf(r->sentence, sizeof r->sentence, "%s", tess_error());
 }
 
-/* Rank 0's failure, on all ranks. */
+/* Makes rank 0's failure a failure of all ranks. */
 static tess_status share_generate_failure(struct generation *r)
 {
 	if (r->failed)
@@ -46,7 +38,7 @@ static tess_status share_generate_failure(struct generation *r)
 	return tess_group_agree_status(r->group, r->failed, "generate");
 }
 
-/* One step; with `all` its rows go to whoever asked. *last: the row that chooses the next id. */
+/* One step; with `all` its rows go to on_logits. *last: the row that chooses the next id. */
 static tess_status run_generate_step(struct generation *r, const int32_t *ids, int64_t n,
                                      const float **last)
 {
@@ -80,7 +72,7 @@ static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
 	return false;
 }
 
-/* They would choose the first id, or any. */
+/* NaN or Inf would choose an arbitrary id. */
 static tess_status check_logits(const struct generation *r, const float *logits)
 {
 	int64_t n = tess_runner_vocabulary(r->runner), at = tess_logits_find_not_finite(logits, n),
@@ -93,8 +85,9 @@ static tess_status check_logits(const struct generation *r, const float *logits)
 	return tess_fail(
 		TESS_EINVAL,
 		"%lld of the %lld logits that choose an id at position %lld are not "
-		"finite (id %lld: %s); a weight of the checkpoint is, or a value grows too "
-		"large: --check or TESSERA_CHECK=1 names the first module where that is so",
+		"finite (id %lld: %s); a weight of the checkpoint is not finite, or a value "
+		"overflows: "
+		"--check or TESSERA_CHECK=1 names the first module where that happens",
 		(long long)odd, (long long)n, (long long)r->nseen, (long long)at,
 		isnan(logits[at]) ? "NaN" : "Inf");
 }
@@ -121,7 +114,7 @@ static tess_status draw_next_id(struct generation *r, const float *logits, int64
 	return TESS_OK;
 }
 
-/* Rank 0 chooses and says whether it was the last, or failed; the others hear it. */
+/* Rank 0 chooses and broadcasts the id, and whether it is the last or rank 0 failed. */
 static tess_status choose_next_id(struct generation *r, const float *logits, int64_t step_no,
                                   int32_t *id, int32_t *finish)
 {
@@ -145,13 +138,13 @@ static tess_status choose_next_id(struct generation *r, const float *logits, int
 static tess_status generate_tokens(struct generation *r, struct tess_generate_result *out)
 {
 	struct tess_generate_result result = { 0 };
-	double start = read_generate_clock();
+	int64_t start = tess_now();
 	const float *logits = NULL;
 	int32_t id;
 	tess_status st = prefill_prompt(r, &logits);
 
-	result.prefill = read_generate_clock() - start;
-	start = read_generate_clock();
+	result.prefill = 1e-9 * (double)(tess_now() - start);
+	start = tess_now();
 	if (!st && !r->request->max_tokens) {
 		result.finish = TESS_FINISH_LENGTH;
 		st = share_generate_failure(r);
@@ -163,7 +156,7 @@ static tess_status generate_tokens(struct generation *r, struct tess_generate_re
 			st = choose_next_id(r, logits, result.ntokens, &id, &result.finish);
 		result.ntokens++;
 	}
-	result.decode = read_generate_clock() - start;
+	result.decode = 1e-9 * (double)(tess_now() - start);
 	if (!st)
 		*out = result;
 	return st;
@@ -173,17 +166,17 @@ static tess_status open_and_generate(struct tess_runner *s, const struct tess_ge
                                      struct tess_generate_result *out)
 {
 	struct generation r = { .runner = s, .group = tess_runner_group(s), .request = how };
-	int64_t room = how->nprompt + how->max_tokens;
+	int64_t capacity = how->nprompt + how->max_tokens;
 	tess_status st;
 
 	if (how->nprompt < 1)
-		return tess_fail(TESS_EINVAL, "nothing to start from: the prompt has no ids");
+		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	st = tess_sampling_check(&how->sampling);
 	if (!st)
-		st = tess_runner_reserve(s, room);
+		st = tess_runner_reserve(s, capacity);
 	if (!st && tess_group_rank(r.group) == 0)
 		st = tess_sampler_new(tess_runner_vocabulary(s), &r.sampler);
-	r.seen = st ? NULL : malloc((size_t)(room + 1) * sizeof *r.seen);
+	r.seen = st ? NULL : malloc((size_t)(capacity + 1) * sizeof *r.seen);
 	if (!st && !r.seen)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(r.group, st, "generate");
@@ -197,7 +190,7 @@ static tess_status open_and_generate(struct tess_runner *s, const struct tess_ge
 	return st;
 }
 
-/* Steps and samples in the default floating-point state, whatever the caller's is. */
+/* Runs in the default floating-point state, whatever the caller has set. */
 tess_status tess_generate_run(struct tess_runner *runner,
                               const struct tess_generate_request *request,
                               struct tess_generate_result *out)

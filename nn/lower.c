@@ -1,12 +1,12 @@
-#include "build.h"
-
-#include "check.h"
+#include "nn/lower.h"
 
 #include "core/base/status.h"
+#include "nn/build.h"
+#include "nn/check.h"
 
 #include <string.h>
 
-/* ---- shapes ------------------------------------------------------------------------------------------- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
                                  struct tess_run *runs)
@@ -19,7 +19,9 @@ int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nra
 	return n;
 }
 
-/* The distinct bases of a dim's pieces, in order: parts that share units are added in one tree. */
+/*
+ * The distinct bases of a dim's pieces, in order: parts with a common base are added in one tree.
+ */
 static int32_t list_bases(const struct tess_dim *dim, const struct tess_dim **base)
 {
 	int32_t n = 0;
@@ -52,7 +54,6 @@ int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n)
 	return count;
 }
 
-/* `num` of an op; copied. */
 static void set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
 {
 	double *copy = TESS_NEW(&b->l->arena, double, n);
@@ -67,8 +68,8 @@ static void set_numbers(struct build *b, struct tess_op *op, int32_t n, const do
 }
 
 /*
- * The trees of a contraction over `dim`: units that this rank adds, and where each unit's elements lie on
- * its local axis. What is held but not owned is in no unit.
+ * The trees of a contraction over `dim`: the units that this rank adds, and the bounds of each unit
+ * on the local axis. Elements that are held but not owned are in no unit.
  */
 static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
 {
@@ -112,9 +113,9 @@ static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim
 	op->term = term;
 }
 
-/* ---- records of each kind ------------------------------------------------------------------------------ */
+/* ---- records of each kind -------------------------------------------------------------------- */
 
-/* The elements of an axis that this rank holds of a value that is whole: a view of one run, or a copy of several. */
+/* This rank's columns of a replicated value: a view of one run, or a copy of several. */
 static struct value slice_local_cols(struct build *b, const struct value *x,
                                      const struct tess_dim *dim)
 {
@@ -163,7 +164,10 @@ static struct tess_view make_weight_view(struct build *b, const struct tess_weig
 		                   .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
 }
 
-/* The weights of one op that add alike: those cut along `in` (or those that are not), which read `x`. */
+/*
+ * One op for the weights of `rec` that are cut along `in`, or for those that are not: their trees
+ * are the same.
+ */
 static void lower_linear_group(struct build *b, const struct tess_record *rec, bool in,
                                const struct value *x, bool cut)
 {
@@ -211,8 +215,9 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	struct tess_step *s;
 
 	if (w->dim[0]->nparts)
-		b->status =
-			tess_fail(TESS_ENOTSUP, "%s: a vocabulary of several parts", rec->module);
+		b->status = tess_fail(TESS_ENOTSUP,
+		                      "%s: a vocabulary of several parts is not supported",
+		                      rec->module);
 	if (!ids->rows || b->status)
 		return;
 	tess_dim_list_local_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
@@ -352,7 +357,7 @@ static void lower_elementwise(struct build *b, const struct tess_record *rec)
 	set_numbers(b, &s->op, rec->nnum, rec->num);
 }
 
-/* Parts of a value and its wanted rows are views: no step. */
+/* The parts of a value are views, and so are its selected rows: neither needs a step. */
 static void lower_split(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
@@ -445,7 +450,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	}
 }
 
-/* The logits without gaps: a part of a split is copied, in the last record. */
+/* Logits are read as dense rows: where they are a part of a value, the last record copies them. */
 static struct value make_dense_logits(struct build *b)
 {
 	struct value *v = build_get_value(b, b->p->logits), dense;
@@ -459,7 +464,7 @@ static struct value make_dense_logits(struct build *b)
 	return dense;
 }
 
-/* ---- a whole program ----------------------------------------------------------------------------------- */
+/* ---- a whole program ------------------------------------------------------------------------- */
 
 tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out)
@@ -489,7 +494,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}
-	if (!b.status) { /* the inputs live from the first record on, the result past the last */
+	if (!b.status) { /* the logits outlive the last record */
 		logits = make_dense_logits(&b);
 		build_add_pointer(&b, &l->logits, &logits);
 		build_place_buffers(&b);

@@ -1,7 +1,8 @@
 /*
- * lower.h - what one rank does: views, cuts, sums and moves of a program, in steps with planned memory.
+ * lower.h - turns a program into the steps of one rank: ops on views, sums and collectives, in
+ * planned memory.
  *
- * Lowering knows the number of ranks and the rank; the program knows neither. No step allocates.
+ * A program does not depend on the rank; its steps do. No step allocates.
  */
 #ifndef TESS_NN_LOWER_H
 #define TESS_NN_LOWER_H
@@ -11,7 +12,7 @@
 
 enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL, TESS_STEP_CHECK };
 
-struct tess_check { /* a value that a record has made, as this rank holds it */
+struct tess_check { /* a value that a record has made: this rank's part */
 	const struct tess_record *record;
 	const struct tess_tensor *tensor;
 	int32_t nranks, rank;
@@ -21,7 +22,7 @@ struct tess_check { /* a value that a record has made, as this rank holds it */
 struct tess_step {
 	int32_t kind, record; /* the record that it is part of */
 	struct tess_op op; /* OP */
-	struct tess_view *in, *out; /* the op's views, which binding completes */
+	struct tess_view *in, *out; /* of the op; tess_rank_program_bind completes them */
 	struct tess_coll coll; /* COLL */
 	struct tess_sum sum; /* SUM, of sum_in to sum_out */
 	const float *sum_in;
@@ -35,18 +36,18 @@ struct tess_step {
 
 enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_KEYS, TESS_SPACE_VALUES };
 
-struct tess_patch { /* *at becomes the space's base + offset when memory is bound */
+struct tess_patch { /* binding sets *pointer to the base of the space + offset */
 	void **pointer;
 	int32_t space;
-	int32_t buffer; /* STEP: `offset` starts here while the program is lowered */
+	int32_t buffer; /* STEP: that `offset` is relative to until buffers have offsets */
 	int32_t layer; /* KEYS, VALUES: whose cache */
 	uint64_t offset;
-	struct tess_view *view; /* of a cache or of the rope table: its shape is known by then */
+	struct tess_view *view; /* of a cache or the rope table; binding sets its shape */
 };
 
-struct tess_cache {
+struct tess_cache { /* key-value heads that the rank holds */
 	int64_t heads, head_size;
-}; /* key-value heads that the rank holds, and their size */
+};
 
 struct tess_rank_program {
 	struct tess_arena arena;
@@ -57,32 +58,34 @@ struct tess_rank_program {
 	struct tess_cache *cache; /* per attention record */
 	int32_t ncache;
 	int64_t rope_head_size; /* 0: no rope */
-	void *ids, *positions,
-		*logits; /* set by tess_rank_program_bind; i32, i32, f32 [rows, vocabulary] */
+	/* set by tess_rank_program_bind */
+	void *ids, *positions; /* i32 */
+	void *logits; /* f32 [rows, vocabulary], dense */
 };
 
 /*
- * `weights`: what this rank holds of each of the program's weights (weights.h), NULL: not loaded, for questions only. The
- * program must outlive the result; *out is yours: tess_rank_program_free.
+ * `weights`: this rank's part of each weight (weights.h); NULL: none are loaded, and the steps can
+ * be inspected but not run. The program must outlive the result. *out is yours:
+ * tess_rank_program_free.
  */
 tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
 void tess_rank_program_free(struct tess_rank_program *l);
 
-struct tess_memory { /* what the steps point into; borrowed */
+struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
 	float *rope; /* [positions][each]: cosines, then sines */
-	void *const *keys,
-		*const *values; /* per attention record: [heads][positions / 64][each][64], [heads][positions][each] */
-	int64_t positions; /* room, a multiple of 64 */
+	void *const *keys; /* per attention record: [heads][positions / 64][each][64] */
+	void *const *values; /* per attention record: [heads][positions][each] */
+	int64_t positions; /* capacity, a multiple of 64 */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 
-/* What rank r of P holds of an axis of a value or weight: runs[tess_dim_count_pieces]; returns the elements. */
+/* The runs of an axis that `rank` holds, runs[tess_dim_count_pieces]; returns their elements. */
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
                                  struct tess_run *runs);
 
-/* The units of each tree of a Partial over `dim` (NULL: kept on one rank): n[tess_dim_list_trees]. */
+/* The units of each tree of a Partial over `dim` (NULL: one term); returns the number of trees. */
 int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n);
 enum { TESS_TREES_MAX = 16 };
 

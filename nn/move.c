@@ -1,14 +1,14 @@
 /*
- * move.c - the steps of a redistribution: pack, one collective, unpack; or a view where nothing has to move.
+ * move.c - the steps of a redistribution: pack, one collective, unpack; or a view.
  *
- *	Replicate -> Shard(a)	a slice, which is a view where it is one run
+ *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
  *	Shard(a) -> Replicate	all_gather of owned parts
  *	Shard(a) -> Shard(b)	all_to_all
- *	Partial -> Replicate	the exact sum, all of it everywhere
- *	Partial -> Shard(a)	the exact sum, each rank its share
+ *	Partial -> Replicate	the exact sum on every rank
+ *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
  */
-#include "build.h"
+#include "nn/build.h"
 
 #include "core/base/status.h"
 
@@ -100,7 +100,7 @@ static void add_slice(struct build *b, const struct value *x, const struct tess_
 	}
 }
 
-/* What this rank owns of an axis that it holds a part of, dense: as it lies, or copied. */
+/* The part of an axis that this rank owns, dense: a view where possible, else a copy. */
 static struct value pack_owned(struct build *b, const struct value *x, const struct axis *a)
 {
 	struct tess_run *own = alloc_runs(b, a->pieces), *hold = alloc_runs(b, a->pieces);
@@ -130,7 +130,10 @@ static struct value pack_owned(struct build *b, const struct value *x, const str
 	return all;
 }
 
-/* What rank q owns of an axis, which came in one dense block, to where it belongs in a value that is whole there. */
+/*
+ * Copies the dense block that rank q owns of an axis to its place in `to`, which has the whole
+ * axis.
+ */
 static void unpack_owned(struct build *b, const struct value *from, const struct axis *a, int32_t q,
                          const struct value *to)
 {
@@ -155,7 +158,10 @@ static void add_all_gather(struct build *b, const struct value *x, const struct 
 	struct axis a = get_axis(to, cut);
 	struct value *y = build_get_value(b, to), mine = pack_owned(b, x, &a), all;
 	uint64_t *recv_counts = alloc_counts(b), at = 0;
-	/* in the order of ranks is in order where rows, or the columns of one row, are cut in one piece */
+	/*
+	 * one piece of rows, or of the columns of one row: blocks in the order of ranks are in
+	 * place
+	 */
 	bool direct = a.pieces == 1 && (cut == 0 || y->rows == 1);
 	struct tess_coll *c;
 
@@ -179,7 +185,7 @@ static void add_all_gather(struct build *b, const struct value *x, const struct 
 	}
 }
 
-/* The block of `x` that rank q will hold of axis `a`, dense at element `at` of `to`. */
+/* Copies the part of axis `a` that rank q will hold to element `at` of `to`, dense. */
 static void pack_block(struct build *b, const struct value *x, const struct axis *a, int32_t q,
                        const struct value *to, uint64_t at)
 {
@@ -257,7 +263,9 @@ static struct tess_step *add_sum(struct build *b, const struct tess_tensor *from
 	return s;
 }
 
-/* Each rank its share: the nodes are packed rank after rank where the shares do not lie so by themselves. */
+/*
+ * A share of the sum to each rank: the nodes are packed in the order of ranks unless they lie so.
+ */
 static void add_reduce_scatter(struct build *b, const struct value *x,
                                const struct tess_tensor *from, const struct tess_tensor *to)
 {

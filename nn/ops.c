@@ -1,4 +1,4 @@
-/* ops.c - the recording functions: each op kind with its placement rule. The table is in docs/ops.md. */
+/* ops.c - the recording functions, with the placement rule of each op (table in docs/ops.md). */
 #include "nn/recorder.h"
 
 #include "core/base/status.h"
@@ -12,7 +12,7 @@ static struct tess_recorder *get_recorder(struct tess_nn *nn)
 	return (struct tess_recorder *)nn;
 }
 
-/* ---- embed, linear, tied ------------------------------------------------------------------------------ */
+/* ---- embed, linear, tied --------------------------------------------------------------------- */
 
 static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
                                         struct tess_tensor *ids, struct tess_dim *vocab,
@@ -39,7 +39,7 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	                                            : tess_place_shard(1);
 	if (ids->place.kind != TESS_REPLICATE && w->place.use.kind != TESS_REPLICATE)
 		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "%s: a cut table cannot look up ids that %s cut",
+		                          "%s: a cut table cannot look up ids that are cut by %s",
 		                          m->site.module, ids->module);
 	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
 	                    m->site.module);
@@ -49,7 +49,7 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	return tess_module_prepare_output(r, m, y);
 }
 
-/* As soon as the sum is finished; where a style leaves a Partial, nobody could add it once. */
+/* A bias is added to the finished sum: added to a Partial, it would count once per rank. */
 static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tess_module *m,
                                        struct tess_tensor *y, const struct tess_weight *b)
 {
@@ -75,8 +75,8 @@ static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tes
 }
 
 /*
- * Where x is moved for the weights of one op: what their layouts ask for, if that is one place; else
- * everywhere. Shard(-1) beside other weights is a view of the whole.
+ * Moves x for the weights of one op: to the place that their layouts ask for if they agree, else to
+ * Replicate. Shard(-1) beside other weights becomes a view of the replicated x.
  */
 static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct tess_tensor *x,
                                               int32_t n, const struct tess_module *const *m)
@@ -103,7 +103,10 @@ static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct te
 	return tess_tensor_redistribute(r, x, to, m[0]->site.module);
 }
 
-/* linear(x; W) -> y: R,R -> R; R,S(out) -> S(1); R,S(in) -> Partial, x is viewed; S(1),S(in) -> Partial; S(0),R -> S(0). */
+/*
+ * x, W -> y: R, R -> R; R, S(out) -> S(1); R, S(in) -> Partial, with a view of x; S(1), S(in) ->
+ * Partial; S(0), R -> S(0).
+ */
 static bool infer_linear_place(struct tess_recorder *r, const struct tess_module *m,
                                const struct tess_tensor *x, const struct tess_weight *w,
                                struct tess_place *out)
@@ -152,7 +155,7 @@ static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
 	return b ? record_bias(r, m, y, b) : y;
 }
 
-/* One op over several weights; `w` may be a tied table's view. */
+/* One op over n weights, which may include a tied table. */
 static void record_linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
                              const struct tess_module *const *m, const struct tess_weight *const *w,
                              const struct tess_linear *l, struct tess_tensor **y)
@@ -213,7 +216,7 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
 
 		if (!own_weight)
 			return;
-		if (m[i]->hooks) { /* a weight with an input of its own is an op of its own */
+		if (m[i]->hooks) { /* hooks may change the input: a separate op */
 			record_linear_op(r, x, 1, &m[i], &own_weight, &w[i], &y[i]);
 			continue;
 		}
@@ -253,14 +256,14 @@ static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, str
 	return y;
 }
 
-/* ---- rows, norm, rope, attention ---------------------------------------------------------------------- */
+/* ---- rows, norm, rope, attention ------------------------------------------------------------- */
 
-/* What makes whole rows of a value that has none. */
+/* How the user can get whole rows of x. */
 static const char *describe_gather_fix(const struct tess_tensor *x)
 {
 	return x->place.kind == TESS_PARTIAL
 	               ? "let its style (rowwise) or a gather around it finish the sum"
-	               : "use colwise_rep there (embedding_colwise for an embedding), which gathers";
+	               : "use colwise_rep there (embedding_colwise for an embedding)";
 }
 
 static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_tensor *x)
@@ -273,12 +276,12 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 		return r->status ? NULL : x;
 	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
 		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "the wanted rows: %s gives no whole rows; %s", x->module,
-		                          describe_gather_fix(x));
+		                          "the selected rows: %s gives no whole rows; %s",
+		                          x->module, describe_gather_fix(x));
 	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 	if (!rows)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	*rows = (struct tess_dim){ .name = "wanted",
+	*rows = (struct tess_dim){ .name = "selected",
 		                   .size = 1,
 		                   .nunits = x->dim[0]->nunits,
 		                   .base = rows,
@@ -287,7 +290,8 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 		                   .in_last_unit = true };
 	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place,
 	                    x->module);
-	return y && tess_record_append(r, TESS_REC_SELECT_ROWS, "wanted", 1, &x, 1, &y, 0, NULL)
+	return y && tess_record_append(r, TESS_REC_SELECT_ROWS, "select_rows", 1, &x, 1, &y, 0,
+	                               NULL)
 	               ? y
 	               : NULL;
 }
@@ -401,13 +405,13 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	rec->nnum = 3;
 	rec->num[0] = scale;
 	rec->num[1] = (double)window;
-	rec->num[2] = (double)r->p->nattention++; /* whose cache */
+	rec->num[2] = (double)r->p->nattention++; /* index of its cache */
 	return y;
 }
 
-/* ---- elementwise ---------------------------------------------------------------------------------------- */
+/* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* Two operands: the one that is not replicated decides, the other is sliced. */
+/* The operand that is not replicated decides the placement; a replicated one is sliced. */
 static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t kind,
                                               const char *what, int32_t n, struct tess_tensor **in,
                                               struct tess_tensor **y)
@@ -424,7 +428,8 @@ static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t k
 		if (in[i]->place.kind == TESS_PARTIAL)
 			return tess_recorder_fail(
 				r, TESS_EINVAL,
-				"%s: %s of an unfinished sum of %s; let its style or a gather finish it",
+				"%s: %s of an unfinished sum of %s; let its style or a gather "
+				"finish it",
 				module, what, in[i]->module);
 		if (decides->place.kind == TESS_REPLICATE)
 			decides = in[i];
@@ -445,7 +450,7 @@ static struct tess_tensor *record_glu(struct tess_nn *nn, struct tess_tensor *a,
 
 	if (r->status || !a)
 		return NULL;
-	rec = record_elementwise(r, TESS_OP_GLU, "a gate", b ? 2 : 1, in, &y);
+	rec = record_elementwise(r, TESS_OP_GLU, "a glu", b ? 2 : 1, in, &y);
 	if (!rec)
 		return NULL;
 	rec->nnum = 1;

@@ -1,4 +1,6 @@
-/* parameter.c - the parameters of a program: asked of the checkpoint, placed by the module's style. */
+/*
+ * parameter.c - the parameters of a program: found in the checkpoint, placed by the module's style.
+ */
 #include "nn/recorder.h"
 
 #include "core/base/status.h"
@@ -29,7 +31,7 @@ static bool check_shape(struct tess_recorder *r, const char *name,
 	return same;
 }
 
-/* Units of each axis, and the sizes of fused parts: what a style may look at. */
+/* What a style sees of a parameter: shape, units of each axis, sizes of fused parts. */
 static bool describe_param(struct tess_recorder *r, const struct tess_weight_request *request,
                            struct tess_param *out)
 {
@@ -57,7 +59,7 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
-/* One of the three places of a home, as the core compares it; `preset` where the style says nothing. */
+/* Checks and normalizes one place of a tess_param_place; `preset` where the style left it out. */
 static bool normalize_param_place(struct tess_recorder *r, const char *name, int32_t ndim,
                                   struct tess_place preset, struct tess_place *p)
 {
@@ -99,7 +101,8 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 	    !tess_place_equal(param_place.use, param_place.state))
 		return tess_recorder_fail(
 			       r, TESS_ENOTSUP,
-			       "%s: style %s keeps it elsewhere than it is used, which is for training",
+			       "%s: style %s stores it in another place than it uses it, which is "
+			       "for training only",
 			       w->name, m->spec) != NULL;
 	w->place = param_place;
 	return param_place.use.kind != TESS_SHARD ||
@@ -193,14 +196,15 @@ const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const st
 	w->table = table;
 	if (!place_weight(r, m, &request, w) || !append_weight(r, w))
 		return NULL;
-	if (w->place.use.kind == TESS_REPLICATE) /* asks for nothing: as the table lies */
+	if (w->place.use.kind == TESS_REPLICATE) /* follows the table */
 		w->place = table->place;
 	if (table->place.use.kind != TESS_REPLICATE &&
 	    !tess_place_equal(table->place.use, w->place.use))
 		return tess_recorder_fail(
 			r, TESS_EINVAL,
-			"%s: style %s wants the table %s, but %s (style %s) holds it %s; the table is "
-			"placed by its own module, so give both one cut",
+			"%s: style %s needs the table %s, but %s (style %s) holds it %s; the table "
+			"is "
+			"placed by its own module, so cut both alike",
 			m->site.module, m->spec, tess_place_format(w->place.use, a), table->name,
 			table->style, tess_place_format(table->place.use, b));
 	return w;

@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "nn/plan.h"
 
 #include "core/base/json.h"
 #include "core/base/option.h"
@@ -62,7 +62,7 @@ static tess_status check_mesh_dimensions(const json_t *root, const char *name)
 	return TESS_OK;
 }
 
-/* {pattern: style}, or that below the mesh dimension that is cut. */
+/* {pattern: style}, or {"tp": {pattern: style}}. */
 static tess_status add_json(struct tess_plan *p, const json_t *root, const char *name)
 {
 	const json_t *rules = json_object_get(root, "tp"), *style;
@@ -159,7 +159,7 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 			   : NULL;
 
 		if (!eq)
-			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": say PATTERN=STYLE",
+			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": use PATTERN=STYLE",
 			               overrides[i]);
 		else
 			st = pattern ? add_rule(&p, pattern, eq + 1, "--plan-override")
@@ -178,7 +178,6 @@ void tess_plan_free(struct tess_plan *p)
 		tess_arena_free(&p->arena);
 }
 
-/* Component by component; `*` is any one of them. */
 static bool matches_path(const char *pattern, const char *path)
 {
 	for (;;) {
@@ -193,7 +192,7 @@ static bool matches_path(const char *pattern, const char *path)
 	}
 }
 
-/* The less, the more specific: overrides come first, then patterns with few `*`. */
+/* Lower is more specific: overrides first, then patterns with fewer `*`. */
 static int32_t rate_rule(const struct tess_plan *p, int32_t i)
 {
 	int32_t n = i < p->nplanned ? 1 << 16 : 0;
@@ -206,21 +205,21 @@ static int32_t rate_rule(const struct tess_plan *p, int32_t i)
 tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out)
 {
 	const char *below = strchr(path, '.');
-	int32_t best = -1, rival = -1, least = INT32_MAX;
+	int32_t best = -1, rival = -1, min_rating = INT32_MAX;
 
 	for (int32_t i = 0; i < p->nrules; i++) {
 		const char *pattern = p->rule[i].pattern;
-		int32_t rate;
+		int32_t rating;
 
 		if (!matches_path(pattern, path) && !(below && matches_path(pattern, below + 1)))
 			continue;
 		used[i] = true;
-		rate = rate_rule(p, i);
-		if (rate < least) {
-			least = rate;
+		rating = rate_rule(p, i);
+		if (rating < min_rating) {
+			min_rating = rating;
 			best = i;
 			rival = -1;
-		} else if (rate == least && strcmp(p->rule[i].style, p->rule[best].style)) {
+		} else if (rating == min_rating && strcmp(p->rule[i].style, p->rule[best].style)) {
 			rival = i;
 		}
 	}

@@ -1,8 +1,9 @@
 /*
- * plan.h - which module is cut how: {pattern: style}. A pattern is a dotted path in which `*` stands for one whole
- * component, full or below the base model. Of the rules that match a module an override wins over the plan's, then
- * the one with fewer `*`; where several are left that differ the plan is refused, whatever their order. A parameter
- * without a rule of its own has its module's; what nothing matches is replicated.
+ * plan.h - how each module is cut: {pattern: style}. A pattern is a dotted path in which `*` stands
+ * for one whole component; it may leave out the path's first component. Of the rules that match a
+ * module an override wins, then the one with fewer `*`; if several different ones remain, the plan
+ * is refused, whatever their order. A parameter without a rule of its own follows its module; what
+ * no rule matches is replicated.
  */
 #ifndef TESS_NN_PLAN_H
 #define TESS_NN_PLAN_H
@@ -15,26 +16,26 @@
 struct tess_plan {
 	struct tess_arena arena;
 	const char *name; /* "tp", a file, "inline" */
-	int32_t nrules, nplanned; /* the first nplanned are the plan's, the others override */
+	int32_t nrules, nplanned; /* the first nplanned are the plan's, the rest overrides */
 	struct tess_rule *rule;
-	const char **origin; /* of each rule, for messages: the plan's name or "--plan-override" */
+	const char **origin; /* of each rule: the plan's name or "--plan-override" */
 };
 
 /*
- * `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file, or JSON text that
- * starts with '{': {pattern: style} or {"tp": {pattern: style}}. `overrides`: n texts "PATTERN=STYLE".
- * *out is yours: tess_plan_free.
+ * `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file, or JSON text
+ * that starts with '{': {pattern: style} or {"tp": {pattern: style}}. `overrides`: n texts
+ * "PATTERN=STYLE". *out is yours: tess_plan_free.
  */
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out);
 void tess_plan_free(struct tess_plan *p);
 
 /*
- * The rule of the module or parameter `path`, -1: none. Patterns that match and lose count as used: used[nrules] is set.
- * TESS_EINVAL: rules of one specificity contradict each other.
+ * The rule of the module or parameter `path`, -1: none. Sets used[nrules] of each pattern that
+ * matches, also if it loses. TESS_EINVAL: rules that are equally specific differ.
  */
 tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out);
-/* Whether a component of the pattern has `*` beside other characters, so that it matches nothing. */
+/* Whether a component mixes `*` with other characters, so that it matches nothing. */
 bool tess_pattern_is_glob(const char *pattern);
 
 #endif

@@ -1,4 +1,4 @@
-#include "program.h"
+#include "nn/program.h"
 
 #include <stddef.h>
 
@@ -14,11 +14,11 @@ const char *tess_record_kind_name(int32_t kind)
 		{ TESS_OP_BIAS, "bias" },
 		{ TESS_OP_ROPE, "rope" },
 		{ TESS_OP_ATTENTION, "attention" },
-		{ TESS_OP_GLU, "gate" },
+		{ TESS_OP_GLU, "glu" },
 		{ TESS_OP_ADD, "add" },
 		{ TESS_REC_MOVE, "move" },
 		{ TESS_REC_SPLIT, "split" },
-		{ TESS_REC_SELECT_ROWS, "wanted" },
+		{ TESS_REC_SELECT_ROWS, "select_rows" },
 		{ TESS_REC_CALL, "call" },
 	};
 

@@ -1,8 +1,8 @@
 /*
  * program.h - what is computed: a list of records with global shapes and placements.
  *
- * A program is the same on every rank; lower.h gives one rank its views, cuts and moves. Everything that
- * a program consists of lives in its arena.
+ * A program is the same on every rank; lower.h makes the steps of one rank from it. All of it lives
+ * in its arena.
  */
 #ifndef TESS_NN_PROGRAM_H
 #define TESS_NN_PROGRAM_H
@@ -14,16 +14,16 @@
 #include <tessera/device.h>
 #include <tessera/style.h>
 
-/* Records that no device runs; the others are a device's TESS_OP_... */
+/* Records that no device runs; the rest have the TESS_OP_... of devices. */
 enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_SELECT_ROWS, TESS_REC_CALL };
 
-struct tess_tensor { /* a value: who makes it, what its axes mean, where it lies */
+struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
 	const struct tess_dim *dim[2]; /* [tokens], [tokens, features] */
 	struct tess_place place;
-	const char *module; /* that placed it so: a refusal names it */
-	const struct tess_dim *sum; /* Partial: the dim that was contracted, cut over the ranks */
-	struct tess_redistributed *redistributed; /* where it was brought already */
+	const char *module; /* that placed it; for messages */
+	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
+	struct tess_redistributed *redistributed; /* placements that it already has a copy in */
 };
 
 struct tess_redistributed {
@@ -34,14 +34,13 @@ struct tess_redistributed {
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
 
 struct tess_weight { /* a parameter, as one op uses it */
-	const char *name, *style; /* "model.norm.weight"; what the plan said */
+	const char *name, *style; /* "model.norm.weight"; as in the plan */
 	int32_t index; /* among the program's weights */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
 	struct tess_param_place place;
-	bool in_out; /* a linear weight stored [in, out]: seen as [out, in] */
-	const struct tess_weight
-		*table; /* a tied head: the table that it is a view of; else NULL */
+	bool in_out; /* stored [in, out] and viewed as [out, in] */
+	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 };
 
 struct tess_record {
@@ -52,7 +51,7 @@ struct tess_record {
 	const struct tess_weight *const *weight;
 	double num[6];
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
-	const struct tess_style *style; /* that made it */
+	const struct tess_style *style; /* that made the call */
 	void *state;
 };
 
@@ -66,14 +65,13 @@ struct tess_program {
 	int32_t nranks;
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row, not of the last one only */
-	bool check; /* what each record makes is looked at when it runs */
+	bool check; /* add steps that check the outputs of each record */
 	int32_t nrecords, nweights, nattention, ntensors, nopen_styles;
 	struct tess_record **record;
-	struct tess_weight *
-		*weight; /* in the order of their first use, each name once; tied heads apart */
+	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
 	struct tess_open_style *open_styles;
 	struct tess_tensor *ids, *positions, *logits;
-	uint64_t *hash; /* of records 0 .. i: what ranks compare */
+	uint64_t *hash; /* of records 0 to i, for ranks to compare */
 };
 
 /* Frees a program and closes the states of its styles. NULL: nothing. */
@@ -85,7 +83,7 @@ const char *tess_record_kind_name(int32_t kind);
 /* What a move does: "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "keep". */
 const char *tess_move_name(struct tess_place from, struct tess_place to);
 
-/* The most pieces that an axis of a weight is cut in: room for the runs of any of them. */
+/* The largest number of pieces of an axis of any weight. */
 int64_t tess_program_max_pieces(const struct tess_program *p);
 
 /* How a linear record uses a weight: TESS_ROLE_... */

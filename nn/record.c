@@ -30,7 +30,7 @@ void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *f
 	return tess_recorder_keep_error(r, tess_fail(why, "%s", text));
 }
 
-/* ---- what hooks may call ------------------------------------------------------------------------------ */
+/* ---- what hooks may call --------------------------------------------------------------------- */
 
 static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
                                      struct tess_tensor **x)
@@ -67,9 +67,11 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	if (!call->run)
 		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
 	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL,
-		                 "%s: a call sees and makes finished values; redistribute first",
-		                 s->module);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: a call takes and returns finished values, not Partial; redistribute "
+			"first",
+			s->module);
 	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
 	if (!rec)
 		return r->status;
@@ -91,7 +93,7 @@ static const struct tess_host recording_host = {
 	.backend = tess_plugin_find_backend,
 };
 
-/* ---- modules ---------------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name)
 {
@@ -102,7 +104,7 @@ const char *tess_recorder_format_path(struct tess_recorder *r, const char *name)
 	return tess_arena_format(&r->p->arena, "%s%s%s", open, *open ? "." : "", name);
 }
 
-/* The rule for `path`, opened: the style, and what follows the colon. */
+/* The style of the rule for `path`, and the configuration after its colon. */
 static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
                                      const char *path)
 {
@@ -212,7 +214,7 @@ struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
 	return y;
 }
 
-/* ---- values and records --------------------------------------------------------------------------- */
+/* ---- values and records ---------------------------------------------------------------------- */
 
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
                                     const struct tess_dim *const *dim, struct tess_place place,
@@ -272,7 +274,7 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
 	return rec;
 }
 
-/* ---- moves -------------------------------------------------------------------------------------------- */
+/* ---- moves ----------------------------------------------------------------------------------- */
 
 bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
                              const char *module)
@@ -349,7 +351,7 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 	return tess_recorder_fail(
 		r, TESS_EABI,
 		"%s: style %s: %s() left no value (NULL), which is a defect of it; *%c "
-		"is a value that the host's calls made, or stays as it came",
+		"must be a value that the host's calls made, or be left unchanged",
 		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
 }
 
@@ -385,7 +387,7 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 	return tess_tensor_redistribute(r, y, m->io.out[0], m->site.module);
 }
 
-/* ---- a whole program ---------------------------------------------------------------------------------- */
+/* ---- a whole program ------------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 {
@@ -406,7 +408,7 @@ static uint64_t hash_tensor(uint64_t h, const struct tess_tensor *v)
 	return h;
 }
 
-/* The running hash of all records: equal on ranks that recorded the same, and the first that differs tells where. */
+/* The running hash of all records: the first that differs between ranks is where they diverge. */
 static tess_status hash_records(struct tess_program *p)
 {
 	uint64_t h = 0xcbf29ce484222325u;
@@ -437,7 +439,7 @@ static tess_status hash_records(struct tess_program *p)
 	return TESS_OK;
 }
 
-/* Of the modules that the program has, the one that is nearest to a pattern that matched none. */
+/* The module whose name is nearest to a pattern that matched none. */
 static const char *find_nearest_module(const struct tess_recorder *r, const char *pattern)
 {
 	const char *best = "";
@@ -446,7 +448,7 @@ static const char *find_nearest_module(const struct tess_recorder *r, const char
 	for (const struct tess_module *m = r->modules; m; m = m->before) {
 		size_t d = tess_edit_distance(pattern, m->site.module);
 
-		if (d <= min_distance) { /* of several the one that comes first in the model */
+		if (d <= min_distance) { /* listed last first: keeps the first of equals */
 			min_distance = d;
 			best = m->site.module;
 		}
@@ -470,11 +472,12 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		if (!r->used_rules[i])
 			tess_recorder_fail(
 				r, TESS_EINVAL,
-				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint (nearest: %s)%s",
+				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint "
+				"(nearest: %s)%s",
 				plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
 				find_nearest_module(r, plan->rule[i].pattern),
 				tess_pattern_is_glob(plan->rule[i].pattern)
-					? "; * stands for a whole component of a name, not for a part of it"
+					? "; * stands for a whole component of a name, not a part"
 					: "");
 	return r->status ? r->status : hash_records(r->p);
 }

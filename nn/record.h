@@ -1,4 +1,4 @@
-/* record.h - records a program: calls a model's forward with the recording functions, under a plan. */
+/* record.h - records a program: runs a model's forward with the recording functions and a plan. */
 #ifndef TESS_NN_RECORD_H
 #define TESS_NN_RECORD_H
 
@@ -13,12 +13,13 @@ struct tess_record_options {
 	int32_t nranks;
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row */
-	bool check; /* steps that compare ranks and look for NaN and Inf, after each record */
+	bool check; /* after each record, compare ranks and look for NaN and Inf */
 };
 
 /*
- * Records and checks; nothing is read but shapes. *out is yours: tess_program_free. A plan that cannot work
- * is TESS_EINVAL with the module, the rule, and the world sizes or the style that would work.
+ * Records and checks; reads shapes only. *out is yours: tess_program_free. TESS_EINVAL: the plan
+ * cannot work; the sentence has the module, the rule, and the numbers of ranks or the style that
+ * would work.
  */
 tess_status tess_program_record(const struct tess_record_options *options,
                                 struct tess_program **out);

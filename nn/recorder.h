@@ -1,4 +1,4 @@
-/* recorder.h - a program while it is recorded: what ops.c, parameter.c and dims.c share with record.c. */
+/* recorder.h - the state of a recording, shared by record.c, ops.c, parameter.c and dims.c. */
 #ifndef TESS_NN_RECORDER_H
 #define TESS_NN_RECORDER_H
 
@@ -8,7 +8,7 @@ struct tess_recorder {
 	struct tess_nn nn; /* first: models see this */
 	const struct tess_record_options *options;
 	struct tess_program *p;
-	tess_status status; /* sticks: after the first error every call does nothing */
+	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;
 	bool *used_rules; /* rules of the plan that matched */
 	int32_t depth;
@@ -16,14 +16,14 @@ struct tess_recorder {
 		const char *module;
 		const struct tess_module *opened;
 	} path[32];
-	const struct tess_module *modules; /* all that were opened, the last first */
+	const struct tess_module *modules; /* all, the last opened first */
 	const struct tess_dim *tokens;
 	int64_t layer; /* attention records so far */
 };
 
 struct tess_module { /* a site with the style that the plan gives it */
 	struct tess_site site; /* first: host->redistribute gets it */
-	const struct tess_module *before; /* the one that was opened before it */
+	const struct tess_module *before; /* opened before this one */
 	struct tess_recorder *r;
 	const struct tess_style *style;
 	const char *spec; /* "packed_colwise:parts=2,1" */
@@ -32,15 +32,15 @@ struct tess_module { /* a site with the style that the plan gives it */
 	int32_t ndim; /* axes of the value that a hook sees */
 };
 
-/* Fails and sticks. Returns NULL always, so that a recording function can return it. */
+/* Records the first failure. Returns NULL, so that a recording function can return it. */
 void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
 	TESS_PRINTF(3, 4);
-/* The same with the sentence that stands. */
+/* The same with this thread's current sentence. */
 void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
 
 /* "path.of.modules.NAME"; name NULL: the module that is open. */
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
-/* The module's site, its style opened and asked for its layout; `ndim_in`, `ndim_out`: axes of x and y. */
+/* Finds and opens the module's style, and asks it for its layout. */
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
@@ -52,16 +52,16 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
                                        struct tess_tensor *const *out, int32_t nweight,
                                        const struct tess_weight *const *weight);
 
-/* Refuses more ranks than units. */
+/* Fails where there are more ranks than units. */
 bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
                              const char *module);
-/* x where a layout asks for it: `to` as a style may write it; remembered, so that q, k and v gather x once. */
+/* Moves x to the place `to` of a layout. Remembered per value, so that q, k and v gather x once. */
 struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
                                              struct tess_place to, const char *module);
-/* An op may slice a replicated operand, and no more. */
+/* The same for an operand of an op, which may be sliced where it is replicated, but not moved. */
 struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
                                               struct tess_place to, const char *module);
-/* The module's input after its prepare_input and layout; its output after prepare_output and layout. */
+/* Apply the hook prepare_input or prepare_output, then the layout. */
 struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
                                               struct tess_tensor *x);
 struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
@@ -73,14 +73,14 @@ struct tess_weight_request { /* of tess_weight_add */
 	const struct tess_dim *dim[2];
 	bool in_out;
 };
-/* The module's parameter where its style puts it; its shape must be the checkpoint's. */
+/* Adds the module's parameter, placed by its style; its shape must match the checkpoint's. */
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request);
-/* Where the module's style would have a table that another module placed. */
+/* Adds the table of another module as this module's weight; their styles must agree. */
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table);
 
-/* Recording functions that record nothing (dims.c). */
+/* Functions of tess_nn that record nothing (dims.c). */
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);
 double tess_op_number(struct tess_nn *nn, const char *key, double preset);
 const char *tess_op_string(struct tess_nn *nn, const char *key, const char *preset);
@@ -89,12 +89,12 @@ struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, in
 struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                  int64_t n);
 struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
-/* n elements; its units are for the caller to say. */
+/* n elements; the caller sets its units. */
 struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
-/* Fills in the recording functions (ops.c). */
+/* Sets the functions of `nn` (ops.c). */
 void tess_ops_install(struct tess_nn *nn);
-/* x of the open module's layout: enter and leave. */
+/* tess_nn.enter and leave. */
 struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
                                       ...) TESS_PRINTF(3, 4);
 struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y);

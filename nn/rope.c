@@ -1,4 +1,4 @@
-#include "rope.h"
+#include "nn/rope.h"
 
 #include "core/base/json.h"
 #include "core/base/math.h"
@@ -11,7 +11,7 @@ static const double pi = 0x1.921fb54442d18p+1;
 
 enum { WHERE = 4096 };
 
-/* The object that holds the settings, or NULL; `where`, until now config.json, names it in sentences. */
+/* The object that holds the settings, or NULL. Appends its key to `where`, for sentences. */
 static tess_status find_settings(const json_t *config, const json_t **out, char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
@@ -32,7 +32,8 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 			if (json_is_object(value))
 				return tess_fail(
 					TESS_ENOTSUP,
-					"%s: %.64s: settings per layer type are not supported; one for all layers is",
+					"%s: %.64s: settings per layer type are not supported; one "
+					"for all layers is",
 					where, key);
 		}
 		*out = table;
@@ -41,7 +42,7 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 	return TESS_OK;
 }
 
-/* The type's name; `type` is what it was called before `rope_type`. */
+/* Older configs write `type` for `rope_type`. */
 static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out)
 {
 	json_t *name = json_object_get(table, "rope_type");
@@ -126,7 +127,8 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 	if (!st && part != 1)
 		st = tess_fail(
 			TESS_ENOTSUP,
-			"%s: partial_rotary_factor %g: only heads that are rotated as a whole (1) are "
+			"%s: partial_rotary_factor %g: only heads that are rotated as a whole (1) "
+			"are "
 			"supported",
 			where, part);
 	if (!st && r.type == TESS_ROPE_LLAMA3)
@@ -159,7 +161,8 @@ tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_
 	if (each < 2 || each % 2 || each > 1 << 20 || positions < 0 || positions > INT32_MAX)
 		return tess_fail(
 			TESS_EINVAL,
-			"rope: heads of %lld elements and %lld positions; an even number of elements and "
+			"rope: heads of %lld elements and %lld positions; an even number of "
+			"elements and "
 			"at most %d positions are needed",
 			(long long)each, (long long)positions, INT32_MAX);
 	for (int64_t i = 0; i < half; i++) {

@@ -1,4 +1,4 @@
-#include "run.h"
+#include "nn/run.h"
 
 #include "core/base/status.h"
 #include "core/registry/returned.h"

@@ -9,7 +9,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_device *device, void *self,
                                   struct tess_group *group);
 
-/* Whether the device can run every op, and which cannot: asked while a plan is checked. */
+/* Fails with the first op that the device cannot run. */
 tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
                                            const struct tess_device *device);
 

@@ -1,4 +1,4 @@
-#include "runner.h"
+#include "nn/runner.h"
 
 #include "core/base/log.h"
 #include "core/base/option.h"
@@ -20,10 +20,11 @@
 #include <tessera/float.h>
 
 const struct tess_option tess_runner_options[] = {
-	{ "device", "cpu", "what computes: cpu" },
+	{ "device", "cpu", "the device that computes: cpu" },
 	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
 	{ "check", "0",
-	  "1: after each module, compares what ranks are to hold alike, and looks for NaN and Inf" },
+	  "1: after each module, compares values that all ranks must hold alike, and looks for NaN "
+	  "and Inf" },
 	{ NULL, NULL, NULL },
 };
 
@@ -40,11 +41,11 @@ struct tess_runner {
 	int32_t rank, nranks;
 	const struct tess_device *device;
 	void *self;
-	struct shape *shapes; /* the first one recorded is last; its weights are held */
+	struct shape *shapes; /* the one recorded first is last; weights were loaded for it */
 	struct tess_rank_weights weights;
 	struct tess_rope rope;
 	void *step;
-	bool step_shared; /* the group's, not the device's */
+	bool step_shared; /* allocated by the group, not by the device */
 	uint64_t step_bytes, cache_bytes;
 	void **keys, **values;
 	int32_t ncache;
@@ -53,7 +54,7 @@ struct tess_runner {
 	bool check; /* TESSERA_CHECK */
 };
 
-/* ---- programs ------------------------------------------------------------------------------------------ */
+/* ---- programs -------------------------------------------------------------------------------- */
 
 static void free_shape(struct shape *s)
 {
@@ -104,7 +105,7 @@ static void free_step(struct tess_runner *s)
 	s->step = NULL;
 }
 
-/* Where the ranks can, they see each other's steps: then a collective copies nothing on the way. */
+/* In memory that all ranks map, where there is such: collectives then need no extra copies. */
 static tess_status alloc_step(struct tess_runner *s, uint64_t *bytes, void **out, bool *shared)
 {
 	tess_status st = TESS_ENOTSUP;
@@ -119,8 +120,9 @@ static tess_status alloc_step(struct tess_runner *s, uint64_t *bytes, void **out
 }
 
 /*
- * The step arena has room for the largest program; growing it moves all of them. All ranks come here for
- * the same programs, but need different room: memory that they share grows where it is too small for one.
+ * The step arena fits the largest program; growing it rebinds all of them. Ranks need different
+ * sizes for the same program: shared memory, which is allocated collectively, grows if it is too
+ * small for any rank.
  */
 static tess_status reserve_step(struct tess_runner *s, uint64_t bytes)
 {
@@ -174,7 +176,7 @@ static tess_status find_shape(struct tess_runner *s, int64_t ntokens, bool all, 
 	return st;
 }
 
-/* Ranks that recorded different programs would wait for each other: said before anything runs. */
+/* Ranks with different programs would wait for each other for ever: fails before anything runs. */
 static tess_status compare_programs(struct tess_runner *s, const struct tess_program *p)
 {
 	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
@@ -192,7 +194,8 @@ static tess_status compare_programs(struct tess_runner *s, const struct tess_pro
 	if (!st && other >= 0 && all[2 * other] != all[0]) {
 		st = tess_fail(
 			TESS_EMISMATCH,
-			"rank %d recorded %lld records, rank 0 %lld: they run different plans, checkpoints or "
+			"rank %d recorded %lld records, rank 0 %lld: they run different plans, "
+			"checkpoints or "
 			"versions",
 			(int)other, (long long)all[2 * other], (long long)all[0]);
 	} else if (!st && other >= 0) {
@@ -214,7 +217,7 @@ static tess_status compare_programs(struct tess_runner *s, const struct tess_pro
 	return st;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static int32_t count_share_of_cpus(const struct tess_runner *s)
 {
@@ -234,7 +237,7 @@ static tess_status find_compute_device(const struct tess_device **device, int64_
 	if (!st && !*threads)
 		st = tess_option_get_int("threads", 0, 1024, threads);
 	if (!st && (*device)->count() < 1)
-		st = tess_fail(TESS_EDEVICE, "device %s: none on this machine", (*device)->name);
+		st = tess_fail(TESS_EDEVICE, "device %s: this machine has none", (*device)->name);
 	return st;
 }
 
@@ -360,10 +363,11 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 {
 	int64_t capacity = tess_up(positions > 0 ? positions : 1, 64) * 64;
 	struct shape *k;
-	tess_status st =
-		positions <= INT32_MAX / 2
-			? TESS_OK
-			: tess_fail(TESS_EINVAL, "%lld positions asked for", (long long)positions);
+	tess_status st = positions <= INT32_MAX / 2
+	                         ? TESS_OK
+	                         : tess_fail(TESS_EINVAL,
+	                                     "%lld positions are too many; at most %d are possible",
+	                                     (long long)positions, (int)(INT32_MAX / 2));
 
 	s->next_position = 0;
 	if (st || capacity <= s->capacity)
@@ -382,7 +386,7 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 	return TESS_OK;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocab)
 {
@@ -398,7 +402,7 @@ tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t
 static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)
 {
 	if (n < 1)
-		return tess_fail(TESS_EINVAL, "a step without ids");
+		return tess_fail(TESS_EINVAL, "a step needs at least one id");
 	if (s->next_position + n > s->capacity)
 		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
 		                 (long long)(s->next_position + n - 1), (long long)s->capacity);

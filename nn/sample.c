@@ -1,4 +1,4 @@
-#include "sample.h"
+#include "nn/sample.h"
 
 #include "core/base/math.h"
 #include "core/base/status.h"
@@ -14,16 +14,16 @@ struct candidate {
 };
 
 struct tess_sampler {
-	int64_t vocab, n; /* candidates that are left, best first */
+	int64_t vocab, n; /* candidates left, best first */
 	struct candidate *list, *other;
-	double *score, *weight; /* by id; of each candidate, the best one's is 1 */
+	double *score, *weight; /* by id; of each candidate, relative to the best one */
 	float *probability;
 	bool *seen;
 };
 
 static tess_status check_range(const char *name, double v, double lo, double hi)
 {
-	if (v >= lo && v <= hi) /* NaN is in no range */
+	if (v >= lo && v <= hi) /* false for NaN */
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL, "%s %g: must be from %g to %g", name, v, lo, hi);
 }
@@ -78,7 +78,7 @@ void tess_sampler_free(struct tess_sampler *s)
 	free(s);
 }
 
-/* transformers: a positive logit is divided, a negative one multiplied, once for each id that was there. */
+/* As transformers: divides a positive logit and multiplies a negative one, once per distinct id. */
 static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen)
 {
@@ -98,7 +98,7 @@ static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sa
 	}
 }
 
-/* Rises where scores fall. */
+/* Increases as scores decrease. */
 static uint64_t make_sort_key(double score)
 {
 	uint64_t bits;
@@ -107,7 +107,7 @@ static uint64_t make_sort_key(double score)
 	return bits >> 63 ? bits : ~bits & INT64_MAX;
 }
 
-/* Best first, ties by lowest id: by some bits at a time, each time without changing the order of equals. */
+/* Radix sort: best first, ties by lowest id (each pass is stable). */
 static void sort_candidates(struct tess_sampler *s)
 {
 	enum { BITS = 11, MASK = (1 << BITS) - 1 };
@@ -131,7 +131,7 @@ static void sort_candidates(struct tess_sampler *s)
 	}
 }
 
-/* The k best of the sorted list, and all that are as good as the last of them. */
+/* The k best of the sorted list, and all that tie with the last of them. */
 static void keep_top_k(struct tess_sampler *s, int64_t k)
 {
 	if (k <= 0 || k >= s->n)
@@ -150,7 +150,7 @@ static double sum_weights(const struct tess_sampler *s)
 	return sum;
 }
 
-/* From the worst up, what together has at most 1 - p goes; the best stays. */
+/* Removes the worst whose probabilities sum to at most 1 - p; the best stays. */
 static void keep_top_p(struct tess_sampler *s, double p)
 {
 	double total, below = 0;
@@ -172,15 +172,13 @@ static void keep_min_p(struct tess_sampler *s, double p)
 		s->n--;
 }
 
-/* What is left of all ids, best first. */
 static void select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
                               const float *logits, const int32_t *seen, int64_t nseen)
 {
 	double t = sampling->temperature > 0 ? sampling->temperature : 1;
 
 	apply_penalty(s, sampling, logits, seen, nseen);
-	for (int64_t i = 0; i < s->vocab;
-	     i++) /* + 0: no score is -0, which is 0 but would come after it */
+	for (int64_t i = 0; i < s->vocab; i++) /* + 0 makes a -0, which would sort after 0, a 0 */
 		s->list[i] = (struct candidate){ s->score[i] / t + 0.0, (int32_t)i };
 	s->n = s->vocab;
 	sort_candidates(s);
@@ -206,7 +204,10 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 	return s->probability;
 }
 
-/* Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0, 1). */
+/*
+ * Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0,
+ * 1).
+ */
 static double draw_uniform(uint64_t seed, uint64_t step)
 {
 	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 },

@@ -1,7 +1,7 @@
 /*
- * sample.h - from logits to the next id: repetition penalty, temperature, top-k, top-p, min-p, in this order and
- * as transformers defines them; then one draw. The same on every machine: own exp, counter-based random
- * numbers keyed by (seed, step), ties by lowest id.
+ * sample.h - from logits to the next id: repetition penalty, temperature, top-k, top-p, min-p, in
+ * this order and as transformers defines them; then one draw. The same on every machine: an exp of
+ * its own, counter-based random numbers keyed by (seed, step), ties by lowest id.
  */
 #ifndef TESS_NN_SAMPLE_H
 #define TESS_NN_SAMPLE_H
@@ -9,8 +9,8 @@
 #include <tessera/plugin.h>
 
 struct tess_sampling { /* zeroed: greedy */
-	double temperature; /* 0: the largest logit, and nothing below matters but the penalty */
-	double top_p, min_p; /* 1 and 0: off; top_p 0: only the best */
+	double temperature; /* 0: greedy; only the penalty still has an effect */
+	double top_p, min_p; /* 1 and 0: off; top_p 0: only the best id */
 	double repetition_penalty; /* 0 or 1: off */
 	int64_t top_k; /* 0: off */
 	uint64_t seed;
@@ -19,13 +19,13 @@ struct tess_sampling { /* zeroed: greedy */
 /* TESS_EINVAL and a sentence where a number is out of its range. */
 tess_status tess_sampling_check(const struct tess_sampling *s);
 
-struct tess_sampler; /* memory for one vocabulary, so that no token allocates */
+struct tess_sampler; /* memory for one vocabulary: no draw allocates */
 tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out);
 void tess_sampler_free(struct tess_sampler *s);
 
 /*
- * Processed probabilities of all ids, f32 [vocab], 0 where one is cut; borrowed until the next call. logits
- * [vocab]; seen: the ids of prompt and text so far, for the penalty.
+ * The probabilities of all ids after processing, f32 [vocab], 0 where an id was removed; borrowed
+ * until the next call. logits [vocab]; seen: the ids of prompt and text so far, for the penalty.
  */
 const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
                                                 const struct tess_sampling *sampling,

@@ -1,4 +1,4 @@
-/* source.h - where a program's parameters come from: a checkpoint, to nn, is these few calls. */
+/* source.h - the interface through which nn reads a checkpoint. */
 #ifndef TESS_NN_SOURCE_H
 #define TESS_NN_SOURCE_H
 
@@ -11,17 +11,17 @@ struct tess_source {
 	const char *name; /* for messages: the directory */
 	const json_t *config; /* config.json */
 	/*
-	 * The parameter as stored, rows, contiguous; its data may be unaligned, is NULL where only headers were read, and
-	 * stays borrowed. TESS_ENOENT with a
-	 * sentence (nearest name) when it is not there.
+	 * The parameter as stored: contiguous rows. Its data are borrowed, may be unaligned, and
+	 * are NULL where only headers were read. TESS_ENOENT, with the nearest name, when there is
+	 * none.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);
-	/* These bytes will not be read again soon: mapped pages may go. */
+	/* These bytes will not be read again soon: mapped pages may be dropped. */
 	void (*drop)(void *self, const void *data, uint64_t bytes);
-	/* The names of all that is stored; i < count. */
+	/* The names of all stored parameters; i < count. */
 	size_t count;
 	const char *(*at)(void *self, size_t i);
-	bool ignore_unexpected; /* stored parameters that no module asks for are a warning */
+	bool ignore_unexpected; /* warn of parameters that no module uses, instead of failing */
 };
 
 #endif

@@ -1,4 +1,4 @@
-#include "unexpected.h"
+#include "nn/unexpected.h"
 
 #include "core/base/arena.h"
 #include "core/base/log.h"
@@ -29,7 +29,7 @@ static int compare_expected_names(const void *a, const void *b)
 	return strcmp(((const struct expected *)a)->name, ((const struct expected *)b)->name);
 }
 
-/* What the program reads, and what it could have instead of a tied head; in order of names. */
+/* The names that the program reads, and those of the heads that are tied; sorted. */
 static tess_status list_expected(const struct tess_program *p, struct tess_arena *arena,
                                  struct expected **out, size_t *n)
 {
@@ -64,33 +64,32 @@ static bool is_tolerated(const struct tess_model *model, const char *name)
 	return false;
 }
 
-static const char *format_names(const struct names *list, size_t room, char *out)
+static const char *format_names(const struct names *list, size_t size, char *out)
 {
 	size_t at = 0;
 
 	for (size_t i = 0; i < list->n && i < SHOWN; i++)
-		at += (size_t)snprintf(out + at, room - at, "%s%.200s",
+		at += (size_t)snprintf(out + at, size - at, "%s%.200s",
 		                       !i                 ? ""
 		                       : i + 1 == list->n ? " and "
 		                                          : ", ",
 		                       list->first[i]);
 	if (list->n > SHOWN)
-		snprintf(out + at, room - at, " and %zu more", list->n - SHOWN);
+		snprintf(out + at, size - at, " and %zu more", list->n - SHOWN);
 	return out;
 }
 
-/* The module whose parameter has the nearest name. */
 static const char *find_nearest_reader(const struct tess_program *p, const char *name,
                                        struct tess_arena *arena)
 {
 	const struct tess_weight *near = NULL;
-	size_t least = SIZE_MAX;
+	size_t min_distance = SIZE_MAX;
 
 	for (int32_t i = 0; i < p->nweights; i++) {
 		size_t d = tess_edit_distance(name, p->weight[i]->name);
 
-		if (d < least) {
-			least = d;
+		if (d < min_distance) {
+			min_distance = d;
 			near = p->weight[i];
 		}
 	}
@@ -115,7 +114,7 @@ static tess_status fail_unexpected(const struct tess_program *p, const struct te
 		module ? module : "none");
 }
 
-/* Some rows tell: a table and a head that were trained apart have none in common. */
+/* Compares some rows: a table and a head that were trained separately share none. */
 static bool has_same_values(const struct tess_view *a, const struct tess_view *b)
 {
 	int64_t rows = a->shape[0], step = rows / ROWS_COMPARED + 1;
@@ -143,8 +142,9 @@ static void warn_tied_copy(const struct tess_source *source, const struct expect
 	if (!has_same_values(&head, &table))
 		tess_log(
 			TESS_WARN, "hf",
-			"%s: %s is not %s, but config.json ties the two (tie_word_embeddings): it is "
-			"not used",
+			"%s: %s differs from %s, but config.json ties the two "
+			"(tie_word_embeddings): it "
+			"is not used",
 			source->name, e->name, e->table->name);
 	bytes = (uint64_t)(head.shape[0] * head.stride[0]) * tess_width(head.dtype);
 	source->drop(source->self, head.data, bytes);

@@ -1,4 +1,4 @@
-/* unexpected.h - parameters of a checkpoint that no module of the program asks for. */
+/* unexpected.h - finds parameters of a checkpoint that no module of the program uses. */
 #ifndef TESS_NN_UNEXPECTED_H
 #define TESS_NN_UNEXPECTED_H
 
@@ -6,10 +6,10 @@
 #include "nn/source.h"
 
 /*
- * TESS_EINVAL with the first names, how many there are and the nearest module. Allowed are those
- * that the model says may be there, the weight of a head that is tied to a table, and all where the
- * source ignores them. `warn`: logs what is ignored, and a tied head's own weight that is not its
- * table (where the source has data). Reads names only, but for that.
+ * TESS_EINVAL: there are such; the sentence has the first names, their number and the nearest
+ * module. Allowed are those that the model lists, the weight of a head that is tied to a table, and
+ * all if the source ignores them. `warn`: logs what is ignored, and a tied head's own weight that
+ * differs from its table (where the source has data; otherwise only names are read).
  */
 tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
                                   const struct tess_source *source, bool warn);

@@ -1,4 +1,4 @@
-#include "weights.h"
+#include "nn/weights.h"
 
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -12,7 +12,7 @@ enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
 
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "panels",
-	  "how linear weights lie in memory: panels (fast) or rows (as in the file)" },
+	  "layout of linear weights in memory: panels (fast) or rows (as in the file)" },
 	{ NULL, NULL, NULL },
 };
 
@@ -21,10 +21,10 @@ struct weights_loader {
 	const struct tess_source *source;
 	int32_t nranks, rank;
 	struct tess_rank_weights *weights;
-	struct tess_run *run[2]; /* of the axes of the weight at hand */
-	void *dense; /* rows that were gathered; `room` bytes */
+	struct tess_run *run[2]; /* of the axes of the current weight */
+	void *dense; /* gathered rows; dense_bytes */
 	size_t dense_bytes;
-	bool *panels; /* of each weight; NULL: rows are asked for */
+	bool *panels; /* per weight; NULL: all stay rows */
 };
 
 static size_t get_element_size(int32_t dtype)
@@ -39,8 +39,8 @@ static void *get_element(const struct tess_view *v, int64_t i, int64_t k)
 }
 
 /*
- * Which weights may lie in panels: those that linear records read, themselves or by a head that is tied to
- * them. Not a table whose head reads another part than the rank holds: panels would not start where it does.
+ * Weights that linear records read, directly or through a tied head, become panels. Not a table
+ * whose head reads another part than the rank holds: that part need not start at a panel.
  */
 static tess_status choose_panel_weights(struct weights_loader *l)
 {
@@ -77,12 +77,11 @@ static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint
 	return st ? tess_fail_in(st, "%s", l->p->weight[i]->name) : st;
 }
 
-/* What this rank holds of a stored weight. */
-struct part {
+struct part { /* what this rank holds of a stored weight */
 	struct tess_view whole;
-	uint64_t bytes; /* of the whole */
+	uint64_t bytes; /* of `whole` */
 	int64_t rows, cols;
-	bool scattered; /* several runs, or not aligned: of no use as it lies */
+	bool scattered; /* several runs, or unaligned: must be gathered */
 };
 
 static struct part get_local_part(struct weights_loader *l, const struct tess_weight *w,
@@ -103,7 +102,7 @@ static struct part get_local_part(struct weights_loader *l, const struct tess_we
 	return p;
 }
 
-/* Rows [from, from + n) of the part, dense at `to`. */
+/* Copies rows [from, from + n) of the part to `to`, dense. */
 static void gather_rows(const struct weights_loader *l, const struct tess_weight *w,
                         const struct part *p, int64_t from, int64_t n, char *to)
 {
@@ -128,7 +127,7 @@ static void gather_rows(const struct weights_loader *l, const struct tess_weight
 	}
 }
 
-/* The same as a view: of where they lie, or of l->dense. */
+/* A view of the same rows: in the mapping, or gathered in l->dense. */
 static tess_status view_rows(struct weights_loader *l, const struct tess_weight *w,
                              const struct part *p, int64_t from, int64_t n, struct tess_view *out)
 {
@@ -170,9 +169,9 @@ static void swap_axes(struct tess_view *v)
 }
 
 /*
- * Rows, or panels, in memory of our own: slab by slab, and the mapping is dropped behind, so that
- * at no time a weight is there twice. What is stored [in, out] is one slab: some of its rows are
- * not some of its panels.
+ * Copies rows, or packs panels, into allocated memory: slab by slab, dropping mapped pages once
+ * read, so that no weight is in memory twice. A weight that is stored [in, out] is one slab: panels
+ * need all of its rows.
  */
 static tess_status load_into_memory(struct weights_loader *l, int32_t i, const struct part *p,
                                     bool panels)
@@ -234,7 +233,7 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	return st;
 }
 
-/* A tied head: its table's part, or a slice of a table that is whole. */
+/* A tied head: the part of its table, or a slice of a replicated table. */
 static void load_tied_view(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
@@ -252,7 +251,6 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 	}
 }
 
-/* Room for the runs of the axis that has the most pieces. */
 static tess_status alloc_axis_runs(struct weights_loader *l)
 {
 	int64_t max_pieces = tess_program_max_pieces(l->p);
@@ -268,7 +266,7 @@ tess_status tess_weights_read_layout(bool *out)
 	const char *layout = tess_option("layout");
 
 	if (!st && strcmp(layout, "panels") && strcmp(layout, "rows"))
-		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: say panels or rows", layout);
+		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: use panels or rows", layout);
 	if (!st)
 		*out = !strcmp(layout, "panels");
 	return st;

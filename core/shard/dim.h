@@ -20,7 +20,7 @@ struct tess_dim {
 	int64_t nparts; /* 0: one piece; else each part is cut on its own */
 	const struct tess_dim *const *parts;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
-	bool in_last_unit; /* all elements lie in the last unit (the wanted row of a sequence) */
+	bool in_last_unit; /* all elements lie in the last unit (the selected row of a sequence) */
 };
 
 struct tess_run {

@@ -237,7 +237,7 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	HOLDS(!tess_runner_reserve(o.runner, 3)); /* which is room for 64 */
 	HOLDS(is_step_refused(o.runner, -1, 1, "id -1 at position 0") &&
 	      is_step_refused(o.runner, last + 1, 2, "outside the vocabulary") &&
-	      is_step_refused(o.runner, 1, 0, "without ids"));
+	      is_step_refused(o.runner, 1, 0, "at least one id"));
 	for (int i = 0; i < CACHE_POSITIONS / PROMPT; i++)
 		HOLDS(!tess_runner_step(o.runner, prompt, PROMPT, false, &rows));
 	HOLDS(is_step_refused(o.runner, last, 2, "position 64: the caches have room for 64"));
