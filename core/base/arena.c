@@ -1,6 +1,6 @@
-#include "arena.h"
+#include "core/base/arena.h"
 
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 	size_t capacity = 1 << 16;
 
 	if (bytes > SIZE_MAX / 4) {
-		tess_fail(TESS_ENOMEM, "%zu bytes asked for at once", bytes);
+		tess_fail(TESS_ENOMEM, "%zu bytes requested at once", bytes);
 		return NULL;
 	}
 	bytes = (bytes + 15) & ~(size_t)15;

@@ -1,4 +1,4 @@
-/* arena.h - memory that is freed at once: what a program, a plan or a header is made of. */
+/* arena.h - memory that is freed all at once: for programs, plans, headers. */
 #ifndef TESS_BASE_ARENA_H
 #define TESS_BASE_ARENA_H
 
@@ -10,13 +10,15 @@ struct tess_arena {
 	struct tess_block *top;
 };
 
-/* `bytes` zeroed, 16-byte aligned, valid until tess_arena_free; NULL (and a sentence) without memory. */
+/*
+ * `bytes` zeroed, 16-byte aligned, valid until tess_arena_free; NULL, with a sentence: no memory.
+ */
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes);
 /* A copy of at most `len` bytes of `s`, ended by 0. */
 char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len);
 /*
- * Room for one more entry, of `each` bytes, of a list of n: the list as it is, or, where n is a power of
- * two, a copy twice as long. NULL (and a sentence) without memory. The list begins as NULL.
+ * Grows a list of n entries of `each` bytes by one: returns the list, or, where n is 0 or a power
+ * of two, a copy of twice the capacity. NULL, with a sentence: no memory. An empty list is NULL.
  */
 void *tess_arena_grow(struct tess_arena *a, void *list, size_t n, size_t each);
 char *tess_arena_format(struct tess_arena *a, const char *fmt, ...) TESS_PRINTF(2, 3);

@@ -1,6 +1,6 @@
-/* clock.h - deadlines are absolute: CLOCK_MONOTONIC in ns. */
-#ifndef TESS_COMM_CLOCK_H
-#define TESS_COMM_CLOCK_H
+/* clock.h - deadlines: absolute CLOCK_MONOTONIC, in ns. */
+#ifndef TESS_BASE_CLOCK_H
+#define TESS_BASE_CLOCK_H
 
 #include <tessera/clock.h>
 

@@ -1,6 +1,6 @@
-#include "json.h"
+#include "core/base/json.h"
 
-#include "status.h"
+#include "core/base/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,17 +13,17 @@
 
 enum { JSON_DEPTH_MAX = 64 };
 
-/* Bytes that Jansson takes, rounded up: an object or a list that is empty, and each value in one. */
-enum { OBJECT = 256, LIST = 128, VALUE = 112 };
+/* Memory that Jansson allocates, rounded up: for an empty object or list, and each value in it. */
+enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112 };
 
 /*
- * Jansson recurses up to 2048 deep, and takes up to a hundred bytes of memory for one of text; a
- * checkpoint has no reason to. Quotes and escapes are skipped. `each`: members are freed one by one.
+ * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
+ * checkpoint needs that. Quotes and escapes are skipped. `each`: members are freed one by one.
  */
 static tess_status check_json_cost(const char *name, const char *text, size_t len, bool each)
 {
-	const uint64_t most = 512 << 20;
-	uint64_t bytes = len, most_bytes = 0;
+	const uint64_t max_bytes = 512 << 20;
+	uint64_t bytes = len, peak = 0;
 	bool quoted = false;
 	int depth = 0;
 
@@ -36,7 +36,7 @@ static tess_status check_json_cost(const char *name, const char *text, size_t le
 		} else if (text[i] == '"') {
 			quoted = true;
 		} else if (text[i] == '[' || text[i] == '{') {
-			bytes += text[i] == '{' ? OBJECT : LIST;
+			bytes += text[i] == '{' ? OBJECT_BYTES : LIST_BYTES;
 			if (++depth > JSON_DEPTH_MAX)
 				return tess_fail(TESS_EINVAL,
 				                 "%s: JSON nested deeper than %d levels", name,
@@ -44,16 +44,17 @@ static tess_status check_json_cost(const char *name, const char *text, size_t le
 		} else if (text[i] == ']' || text[i] == '}') {
 			depth--;
 		} else if (text[i] == ',') {
-			most_bytes = bytes > most_bytes ? bytes : most_bytes;
-			bytes = each && depth == 1 ? 0 : bytes + VALUE;
+			peak = bytes > peak ? bytes : peak;
+			bytes = each && depth == 1 ? 0 : bytes + VALUE_BYTES;
 		}
 	}
-	bytes = bytes > most_bytes ? bytes : most_bytes;
-	if (bytes > most)
+	bytes = bytes > peak ? bytes : peak;
+	if (bytes > max_bytes)
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: its JSON would take %llu MiB of memory; at most %llu are allowed",
-			name, (unsigned long long)(bytes >> 20), (unsigned long long)(most >> 20));
+			name, (unsigned long long)(bytes >> 20),
+			(unsigned long long)(max_bytes >> 20));
 	return TESS_OK;
 }
 
@@ -92,7 +93,7 @@ static tess_status fail_json_at(const struct scan *s, size_t at, const char *why
 	return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", s->name, line, column, why);
 }
 
-/* Whether the next character that is no space is `c`, which is passed then. */
+/* Whether the next character after white space is `c`; moves past it. */
 static bool take_char(struct scan *s, char c)
 {
 	while (s->at < s->len && memchr(" \t\r\n", s->text[s->at], 4))
@@ -103,7 +104,6 @@ static bool take_char(struct scan *s, char c)
 	return true;
 }
 
-/* The value that begins here. */
 static tess_status read_next_value(struct scan *s, json_t **out)
 {
 	json_error_t err;
@@ -176,7 +176,7 @@ static tess_status load_json(const char *path, size_t max_bytes, size_t flags, j
 	FILE *f;
 	int fd;
 
-	/* a pipe with no writer must not block */
+	/* a FIFO without a writer must not block */
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	f = fd < 0 ? NULL : fdopen(fd, "rb");
 	if (!f) {
@@ -189,7 +189,7 @@ static tess_status load_json(const char *path, size_t max_bytes, size_t flags, j
 	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
 		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
 	else if ((uint64_t)about.st_size > max_bytes)
-		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are read", path,
+		st = tess_fail(TESS_EINVAL, "%s: %lld bytes; at most %zu are allowed", path,
 		               (long long)about.st_size, max_bytes);
 	else if (!(text = malloc((size_t)about.st_size + 1)))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
@@ -213,7 +213,7 @@ tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **
 	return load_json(path, max_bytes, JSON_DECODE_INT_AS_REAL, out);
 }
 
-/* A value in a sentence: numbers as they are, anything else by its type. */
+/* For a sentence: the number, or the type of any other value. */
 static const char *describe_value(const json_t *value, char text[static 32])
 {
 	static const char *const types[] = { "an object", "a list", "text",  "",

@@ -1,4 +1,4 @@
-/* json.h - JSON from untrusted files, through Jansson: duplicate keys, deep nesting and bad UTF-8 refused. */
+/* json.h - untrusted JSON, through Jansson: refuses duplicate keys, deep nesting and bad UTF-8. */
 #ifndef TESS_BASE_JSON_H
 #define TESS_BASE_JSON_H
 
@@ -7,29 +7,29 @@
 #include <tessera/plugin.h>
 
 /*
- * Parses `len` bytes; `name` (a file) starts the sentence, which has line, column or offset and reason.
- * At most 64 levels deep, and of at most 512 MiB in memory. *out is yours: json_decref.
+ * Parses `len` bytes; `name` (a file) begins the sentence, which has line, column and reason. At
+ * most 64 levels deep and 512 MiB in memory. The caller frees *out with json_decref.
  */
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out);
 
 /*
- * Parses the object that `text` is one member at a time and hands each to `member`, until one fails: of a file
- * with many, one is in memory. `value` is borrowed. Keys that are there twice are for `member` to see.
+ * Parses an object and passes its members to `member` one at a time, until one fails, so that only
+ * one is in memory. `value` is borrowed. Duplicate keys are not detected.
  */
 tess_status tess_json_read_members(const char *name, const char *text, size_t len,
                                    tess_status (*member)(void *self, const char *key,
                                                          json_t *value),
                                    void *self);
 
-/* The whole file, of at most `most` bytes; TESS_ENOENT when it is not there. */
+/* Parses a file of at most `max_bytes`; TESS_ENOENT: no such file. */
 tess_status tess_json_load(const char *path, size_t max_bytes, json_t **out);
 
-/* The same with all numbers as reals: for files that hold whole numbers of more than 64 bits. */
+/* The same with all numbers as reals: for integers of more than 64 bits. */
 tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **out);
 
 /*
- * The value at `key` of an object; *out stays as it is where the key is missing or null. Another type, or a
- * number outside [lo, hi], is TESS_EINVAL with "where: key: ..." as its sentence.
+ * The value at `key` of an object; *out is untouched where the key is missing or null. TESS_EINVAL,
+ * "where: key: ...": another type, or a number outside [lo, hi].
  */
 tess_status tess_json_get_int(const char *where, const json_t *o, const char *key, int64_t lo,
                               int64_t hi, int64_t *out);

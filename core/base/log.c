@@ -1,7 +1,7 @@
-#include "log.h"
+#include "core/base/log.h"
 
-#include "option.h"
-#include "status.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,17 +10,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 1000 }; /* for a stderr that does not block and has no room */
+enum { WAIT_MS = 1000 }; /* for a non-blocking stderr that is full */
 
 const struct tess_option tess_log_option = {
 	"log",
 	"warn",
-	"what is said on stderr: error, warn, info or debug, then part=level by commas",
+	"levels logged to stderr: error, warn, info or debug, then part=level, separated by commas",
 };
 
 static _Thread_local int32_t thread_rank, thread_size;
 
-/* 0: no such level. */
+/* 0: unknown level. */
 static int32_t find_level(const char *name, size_t len)
 {
 	static const char *const names[] = { "", "error", "warn", "info", "debug" };
@@ -49,8 +49,8 @@ tess_status tess_log_check(void)
 		if (len && !find_level(item + at, len - at))
 			return tess_fail(
 				TESS_EINVAL,
-				"TESSERA_LOG=%s: \"%.*s\" is no level; use error, warn, info "
-				"or debug, then part=level by commas",
+				"TESSERA_LOG=%s: \"%.*s\" is not a level; use error, warn, info "
+				"or debug, then part=level, separated by commas",
 				tess_option("log"), (int)(len - at), item + at);
 		item += len + (item[len] == ',');
 	}
@@ -76,7 +76,7 @@ bool tess_log_enabled(int32_t level, const char *part)
 
 void tess_log(int32_t level, const char *part, const char *fmt, ...)
 {
-	static const char *const words[] = { "", "error: ", "warning: ", "", "debug: " };
+	static const char *const labels[] = { "", "error: ", "warning: ", "", "debug: " };
 	char line[2304];
 	int n = 0, more;
 	va_list ap;
@@ -85,7 +85,7 @@ void tess_log(int32_t level, const char *part, const char *fmt, ...)
 		return;
 	if (thread_size > 1)
 		n = snprintf(line, sizeof line, "[%d/%d] ", thread_rank, thread_size);
-	n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s", part, words[level]);
+	n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s", part, labels[level]);
 	va_start(ap, fmt);
 	more = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
 	va_end(ap);
@@ -97,7 +97,7 @@ void tess_log(int32_t level, const char *part, const char *fmt, ...)
 		struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
 
 		if (errno != EINTR && (errno != EAGAIN || poll(&p, 1, WAIT_MS) != 1))
-			return; /* nowhere is left to say it */
+			return; /* there is no other place to report it */
 	}
 }
 

@@ -1,20 +1,20 @@
-/* log.h - TESSERA_LOG=warn|info|debug[,part=level] on stderr; one write a line, "[rank/size]" prefixed. */
+/* log.h - logs to stderr by TESSERA_LOG; one write per line, with the prefix "[rank/size]". */
 #ifndef TESS_BASE_LOG_H
 #define TESS_BASE_LOG_H
 
 #include <stdbool.h>
 #include <tessera/plugin.h>
 
-/* TESSERA_LOG, which is declared from the start. */
+/* TESSERA_LOG; always declared. */
 extern const struct tess_option tess_log_option;
 
-/* TESS_EINVAL where it names a level that there is not: such a level counts as warn. */
+/* TESS_EINVAL: TESSERA_LOG has an unknown level, which acts as warn. */
 tess_status tess_log_check(void);
 
-/* `who` is the part that speaks ("gloo", "plan"); fmt has no newline. Errors and warnings by default. */
+/* `part` is the part of the program ("gloo", "plan"); fmt has no newline. */
 void tess_log(int32_t level, const char *part, const char *fmt, ...) TESS_PRINTF(3, 4);
 
-/* Whether a line would be printed: for messages that are dear to make. */
+/* Whether a line would be printed: for messages that are expensive to make. */
 bool tess_log_enabled(int32_t level, const char *part);
 
 /* The prefix of this thread's lines from now on; size <= 1: none. */

@@ -1,4 +1,4 @@
-#include "math.h"
+#include "core/base/math.h"
 
 #include <float.h>
 #include <math.h>
@@ -54,7 +54,7 @@ double tess_exp_f64(double x)
 	lo = k * LN2_LO;
 	r = hi - lo;
 	y = 1 + (r + (((hi - r) - lo) + r * r * HORNER(r, c)));
-	/* In two steps, of which the first is exact: 2^k itself may be no normal number. */
+	/* In two steps, the first one exact: 2^k may be subnormal or infinite. */
 	half = (int64_t)k / 2;
 	return y * make_power_of_two(half) * make_power_of_two((int64_t)k - half);
 }
@@ -104,18 +104,18 @@ struct angle {
 	int64_t quarter;
 };
 
-/* *hi + *lo minus b, where b is exact. */
+/* Subtracts b from *hi + *lo, exactly. */
 static void subtract_from_pair(double *hi, double *lo, double b)
 {
-	double a = *hi, d = a - b, taken = a - d;
+	double a = *hi, d = a - b, subtracted = a - d;
 
-	*lo += (a - (d + taken)) + (taken - b);
+	*lo += (a - (d + subtracted)) + (subtracted - b);
 	*hi = d;
 }
 
 /*
  * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last
- * one of 53: what is left of the angle has an error below 2^-86.
+ * one of 53: the reduced angle has an error below 2^-86.
  */
 static struct angle reduce_angle(double x)
 {

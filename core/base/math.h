@@ -1,7 +1,7 @@
 /*
  * math.h - exp, log, pow, sin, cos in double with the same bits on every machine, which libm does
- * not promise. Only +, -, *, / and integers, in the order written, without contraction, rounding to
- * nearest. exp, log, sin and cos err by less than 1 unit in the last place.
+ * not guarantee. Uses +, -, *, / and integers only, in the order written, without contraction,
+ * rounding to nearest. exp, log, sin and cos err by less than 1 unit in the last place.
  */
 #ifndef TESS_BASE_MATH_H
 #define TESS_BASE_MATH_H
@@ -19,7 +19,7 @@ double tess_log_f64(double x);
 double tess_pow_f64(double x, double y);
 
 /*
- * |x| <= 2^31, NaN beyond: angles in radians. They are reduced with an error below 2^-86, which is
+ * x in radians, |x| <= 2^31, NaN beyond. The angle is reduced with an error below 2^-86, which is
  * more than 1 unit in the last place only for results below 2^-33.
  */
 double tess_sin_f64(double x);

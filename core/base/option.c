@@ -1,7 +1,7 @@
-#include "option.h"
+#include "core/base/option.h"
 
-#include "log.h"
-#include "status.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 
 #include <ctype.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 enum { KEY_SIZE = 64, WORD_SIZE = 128 };
 
 struct value {
-	struct value *old; /* borrowed by somebody, so it stays */
+	struct value *old; /* may still be borrowed, so it is kept */
 	char text[];
 };
 
@@ -39,7 +39,7 @@ static struct entry *find_entry(const char *key)
 	return e;
 }
 
-/* "TESSERA_KEY"; false where the key is not [a-z0-9_]+ of a reasonable length. */
+/* "TESSERA_KEY"; false: the key is not [a-z0-9_]+, or too long. */
 static bool make_variable_name(const char *key, char name[static KEY_SIZE])
 {
 	size_t n = (size_t)snprintf(name, KEY_SIZE, "TESSERA_%s", key);
@@ -97,8 +97,8 @@ static tess_status add_option(const char *owner, const struct tess_option *o)
 	if (e->option != o && strcmp(e->option->preset, o->preset) != 0)
 		return tess_fail(
 			TESS_EINVAL,
-			"%s: option %s with the preset \"%s\" is declared by %s with \"%s\"; choose "
-			"another key",
+			"%s: option %s with the preset \"%s\" is declared by %s with \"%s\"; "
+			"choose another key",
 			owner, o->key, o->preset, e->owner, e->option->preset);
 	return TESS_OK;
 }
@@ -127,7 +127,7 @@ static tess_status fail_value(const char *key, const char *value, const char *ru
 	char name[KEY_SIZE];
 
 	if (!make_variable_name(key, name))
-		return tess_fail(TESS_EBUG, "\"%s\" is no key of an option", key);
+		return tess_fail(TESS_EBUG, "\"%s\" is not the key of an option", key);
 	return tess_fail(TESS_EINVAL, "%s=%s: %s is needed", name, value, rule);
 }
 
@@ -170,7 +170,7 @@ tess_status tess_option_get_seconds(const char *key, int64_t *ns)
 	return TESS_OK;
 }
 
-/* The declared key that `word` may have meant, or NULL. */
+/* The declared key nearest to `word`, or NULL. */
 static const char *find_nearest_key(const char *word)
 {
 	size_t best = TESS_NEAREST_INIT;

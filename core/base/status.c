@@ -1,4 +1,4 @@
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,10 +7,7 @@ enum { SENTENCE_SIZE = 2048 };
 
 static _Thread_local char sentence[SENTENCE_SIZE];
 
-/*
- * Keeps `text` as this thread's sentence. What it quotes may come from a hostile file: no control
- * character reaches a terminal.
- */
+/* Keeps `text`. It may quote a hostile file: no control character may reach a terminal. */
 static void store_sentence(char *text)
 {
 	for (char *c = text; *c; c++)

@@ -1,4 +1,4 @@
-/* status.h - how things fail, and the sentence that says why. The codes are in tessera/plugin.h. */
+/* status.h - reports failures: a status (tessera/plugin.h) and a sentence, kept per thread. */
 #ifndef TESS_BASE_STATUS_H
 #define TESS_BASE_STATUS_H
 
@@ -11,10 +11,10 @@ tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* Prepends "context: " to this thread's sentence on the way up, and returns `why`. */
 tess_status tess_fail_in(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
 
-/* This thread's last sentence; only to be read after a failure. Borrowed, until the next failure. */
+/* This thread's last sentence; valid only after a failure. Borrowed until the next one. */
 const char *tess_error(void);
 
-/* Forgets it, so that a call that fails without one can be told. */
+/* Clears it, to detect a call that fails without a sentence. */
 void tess_error_clear(void);
 
 /* "TESS_EINVAL"; never NULL. */

@@ -1,21 +1,22 @@
-#include "ticks.h"
+#include "core/base/ticks.h"
 
-#include "clock.h"
+#include "core/base/clock.h"
 
 #include <stdbool.h>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
 enum {
-	RATE_MIN_NS = TESS_MS, /* ns over which a rate is measured */
-	SYNC_NS = 10 * TESS_MS, /* ns between two looks: passed * rate stays below 2^64 */
-	READ_MAX_NS = 2000, /* ns between two counts that are taken as one moment with the clock */
+	RATE_MIN_NS = TESS_MS, /* the shortest measurement of a rate */
+	SYNC_NS = 10 * TESS_MS, /* between synchronizations: passed * rate stays below 2^64 */
+	READ_MAX_NS = 2000, /* both clocks read within this time count as one moment */
 	READ_TRIES = 4,
-	DRIFT_PARTS = 100 /* a rate that changes by more than one part of so many was no rate */
+	DRIFT_PARTS = 100 /* a rate that changes by more than 1 / DRIFT_PARTS is discarded */
 };
 
-/* Whether the counter runs at one speed, whatever the CPU does. */
+/* Whether the rate of the counter is constant. */
 static bool has_steady_counter(void)
 {
 #if defined(__x86_64__)
@@ -29,7 +30,7 @@ static bool has_steady_counter(void)
 #endif
 }
 
-/* Both clocks at one moment; false: this thread was held up in between. */
+/* Both clocks at one moment; false: this thread was interrupted. */
 static bool read_both_clocks(uint64_t *count, int64_t *ns)
 {
 	for (int i = 0; i < READ_TRIES; i++) {
@@ -43,7 +44,7 @@ static bool read_both_clocks(uint64_t *count, int64_t *ns)
 	return false;
 }
 
-/* How fast the counter runs, since it was measured last; from now on it is measured anew. */
+/* The rate of the counter since the last measurement; begins a new one. */
 static void measure_rate(struct tess_ticks *t, uint64_t count, int64_t ns)
 {
 	double ticks = (double)(count - t->rate_count), elapsed = (double)(ns - t->rate_ns);

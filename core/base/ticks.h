@@ -1,29 +1,29 @@
 /*
- * ticks.h - CLOCK_MONOTONIC for every call, at a third of what the system asks for it: from the
- * counter of the CPU, held against the system's clock every few ms.
+ * ticks.h - CLOCK_MONOTONIC at a third of the cost of clock_gettime(): from the counter of the CPU,
+ * synchronized with the system's clock every few ms.
  *
- * Where the CPU has no counter that runs at one speed, and until it is known how fast it runs, what
- * is said is the system's clock itself. So it is where the counter jumps: when a rank moves to a CPU
- * whose counter stands elsewhere, or when the machine was asleep.
+ * Reads the system's clock itself where the CPU has no counter of constant rate, until the rate is
+ * measured, and where the counter jumps: when a thread moves to a CPU with another counter, or the
+ * machine was suspended.
  */
-#ifndef TESS_COMM_TICKS_H
-#define TESS_COMM_TICKS_H
+#ifndef TESS_BASE_TICKS_H
+#define TESS_BASE_TICKS_H
 
 #include <stdint.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
 
-/* Zeroed before the first; used by one thread at a time. */
+/* Zeroed before the first use; used by one thread at a time. */
 struct tess_ticks {
-	uint64_t sync_count; /* the counter, when the clock was looked at last */
-	int64_t sync_ns; /* and what was said then */
-	int64_t last_ns; /* last */
-	uint64_t sync_after; /* ticks after which it is looked at again; 0: at once */
-	uint64_t rate; /* ns of a tick, times 2^32; 0: not known */
-	uint64_t rate_count; /* the counter, and the clock, from when on the rate is measured */
+	uint64_t sync_count; /* the counter at the last synchronization */
+	int64_t sync_ns; /* the time returned then */
+	int64_t last_ns; /* the time returned last */
+	uint64_t sync_after; /* ticks up to the next synchronization; 0: at once */
+	uint64_t rate; /* ns per tick, times 2^32; 0: unknown */
+	uint64_t rate_count; /* counter and clock where the measurement of the rate began */
 	int64_t rate_ns;
-	int32_t has_counter; /* -1: no, 1: yes, 0: not asked */
+	int32_t has_counter; /* -1: no, 1: yes, 0: unknown */
 };
 
 static inline uint64_t tess_ticks_count(void)
@@ -40,10 +40,10 @@ static inline uint64_t tess_ticks_count(void)
 #endif
 }
 
-/* Looks at the clock. */
+/* Reads both clocks, and returns the time. */
 int64_t tess_ticks_sync(struct tess_ticks *t);
 
-/* ns; never less than was said before, a microsecond off the clock where that was not set meanwhile. */
+/* ns; never decreases; within a microsecond of the clock unless the clock was adjusted. */
 static inline int64_t tess_ticks_now(struct tess_ticks *t)
 {
 	uint64_t passed = tess_ticks_count() - t->sync_count;
