@@ -1,8 +1,8 @@
-#include "flight.h"
+#include "core/flight/flight.h"
 
 #include "core/base/clock.h"
-
 #include "core/base/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,23 +15,24 @@
 #include <unistd.h>
 
 enum {
-	NAME = TESS_MEMBERS_KEY,
-	NOTE = sizeof(struct tess_call_desc) + 16 * sizeof(uint64_t) + TESS_WHERE
+	NAME_SIZE = TESS_MEMBERS_KEY,
+	DESC_SIZE = sizeof(struct tess_call_desc) + 16 * sizeof(uint64_t) + TESS_WHERE,
+	SLOT_WORDS = (NAME_SIZE + DESC_SIZE) / sizeof(uint64_t),
+	WAIT_NS = 100 * TESS_MS /* for calls that are being recorded */
 };
-enum { WORDS = (NAME + NOTE) / sizeof(uint64_t), ONGOING = 0, FINISHED, FAILED, STATE_BITS = 2 };
-enum { PATIENCE = 100 * TESS_MS };
+enum { ONGOING, FINISHED, FAILED, STATE_BITS = 2 };
 
 /*
- * One call. Who writes it sets `number` to 0, stores the rest, and then `number`: who reads finds the
- * same number before and after, or takes nothing. All of it is atomic, so that no copy is a race;
- * releases and acquires word by word cost nothing on x86 and need no fence. `end` holds the state and
- * how long the call took; while the call is ongoing its number, so that an end which comes when the
- * place belongs to a later call finds another word there.
+ * One call, as a sequence lock: the writer sets `number` to 0, stores the rest, then `number`; a
+ * reader takes the copy only if `number` is the same before and after. All fields are atomic, so no
+ * copy is a data race; release and acquire of each word cost nothing on x86 and need no fence.
+ * `end` is the state and the duration; while the call is ongoing, the state and its number, so that
+ * an end that arrives after the slot has been reused changes nothing.
  */
 struct flight_slot {
 	atomic_uint_least64_t number, end;
 	atomic_int_least64_t began;
-	atomic_uint_least64_t word[WORDS]; /* the name of the group, then the note */
+	atomic_uint_least64_t word[SLOT_WORDS]; /* the name of the group, then the descriptor */
 };
 
 struct tess_flight {
@@ -44,8 +45,8 @@ struct flight_call { /* a slot, read */
 	uint64_t number;
 	int64_t began, took; /* ns */
 	unsigned state;
-	char group[NAME];
-	struct tess_call_desc *note; /* room for NOTE bytes */
+	char group[NAME_SIZE];
+	struct tess_call_desc *desc; /* DESC_SIZE bytes */
 };
 
 tess_status tess_flight_open(const char *dir, struct tess_flight **out)
@@ -60,7 +61,7 @@ tess_status tess_flight_open(const char *dir, struct tess_flight **out)
 		return tess_fail(TESS_EINVAL, "TESSERA_FLIGHT: a path of %zu bytes is too long",
 		                 strlen(dir));
 	if (mkdir(dir, 0777) && errno != EEXIST)
-		return tess_fail(TESS_EIO, "TESSERA_FLIGHT: the directory %s cannot be made: %s",
+		return tess_fail(TESS_EIO, "TESSERA_FLIGHT: the directory %s cannot be created: %s",
 		                 dir, strerror(errno));
 	f = calloc(1, sizeof *f);
 	if (!f)
@@ -75,7 +76,7 @@ void tess_flight_close(struct tess_flight *f)
 	free(f);
 }
 
-/* ---- recording --------------------------------------------------------------------------------- */
+/* ---- recording ------------------------------------------------------------------------------- */
 
 static inline void store_words(struct flight_slot *s, size_t at, const void *from, size_t bytes)
 {
@@ -88,16 +89,16 @@ static inline void store_words(struct flight_slot *s, size_t at, const void *fro
 	}
 }
 
-/* Lists that do not fit are left out: what remains is the rank's own count. */
-static void store_without_lists(struct flight_slot *s, const struct tess_call_desc *n)
+/* Lists that do not fit are left out; the rank's own count remains. */
+static void store_without_lists(struct flight_slot *s, const struct tess_call_desc *d)
 {
-	size_t lists = (n->nsend + n->nrecv) * sizeof *n->list;
-	struct tess_call_desc head = *n;
+	size_t lists = (d->nsend + d->nrecv) * sizeof *d->list;
+	struct tess_call_desc head = *d;
 
 	head.nsend = head.nrecv = 0;
 	head.bytes -= (uint32_t)lists;
-	store_words(s, NAME / 8, &head, sizeof head);
-	store_words(s, (NAME + sizeof head) / 8, (const char *)n->list + lists,
+	store_words(s, NAME_SIZE / 8, &head, sizeof head);
+	store_words(s, (NAME_SIZE + sizeof head) / 8, (const char *)d->list + lists,
 	            head.bytes - sizeof head);
 }
 
@@ -107,7 +108,7 @@ uint64_t tess_flight_number(struct tess_flight *f)
 }
 
 void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_MEMBERS_KEY],
-                       const struct tess_call_desc *n, int64_t now)
+                       const struct tess_call_desc *d, int64_t now)
 {
 	struct flight_slot *s;
 
@@ -117,12 +118,12 @@ void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[
 	atomic_store_explicit(&s->number, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->end, number << STATE_BITS | ONGOING, memory_order_release);
 	atomic_store_explicit(&s->began, now, memory_order_release);
-	store_words(s, 0, group, NAME);
-	if (n->bytes <= NOTE) {
-		store_words(s, NAME / 8, n, sizeof *n);
-		store_words(s, (NAME + sizeof *n) / 8, n->list, n->bytes - sizeof *n);
+	store_words(s, 0, group, NAME_SIZE);
+	if (d->bytes <= DESC_SIZE) {
+		store_words(s, NAME_SIZE / 8, d, sizeof *d);
+		store_words(s, (NAME_SIZE + sizeof *d) / 8, d->list, d->bytes - sizeof *d);
 	} else {
-		store_without_lists(s, n);
+		store_without_lists(s, d);
 	}
 	atomic_store_explicit(&s->number, number, memory_order_release);
 }
@@ -141,20 +142,20 @@ void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int
 	                                        memory_order_release, memory_order_relaxed);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-/* What two writers at once may have left is no note. */
+/* False: two writers at once have mixed their words. */
 static bool is_valid_call(const struct flight_call *c)
 {
-	const struct tess_call_desc *n = c->note;
-	size_t lists = ((size_t)n->nsend + n->nrecv) * sizeof *n->list;
+	const struct tess_call_desc *d = c->desc;
+	size_t lists = ((size_t)d->nsend + d->nrecv) * sizeof *d->list;
 
-	return n->bytes > sizeof *n && n->bytes <= NOTE && n->bytes % 8 == 0 &&
-	       lists < n->bytes - sizeof *n && !((const char *)n)[n->bytes - 1] &&
+	return d->bytes > sizeof *d && d->bytes <= DESC_SIZE && d->bytes % 8 == 0 &&
+	       lists < d->bytes - sizeof *d && !((const char *)d)[d->bytes - 1] &&
 	       memchr(c->group, 0, sizeof c->group);
 }
 
-/* Until the call is written down, or a later one in its place, or nobody waits for it any more. */
+/* Waits until the slot has this call or a later one, or `until`. */
 static void wait_for_slot(const struct tess_flight *f, uint64_t number, int64_t until)
 {
 	const struct flight_slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
@@ -164,25 +165,25 @@ static void wait_for_slot(const struct tess_flight *f, uint64_t number, int64_t 
 		sched_yield();
 }
 
-/* False: the call is being written, or not there any more. */
+/* False: the call is being recorded, or its slot has been reused. */
 static bool load_call(const struct tess_flight *f, uint64_t number, struct flight_call *out)
 {
 	const struct flight_slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
-	uint64_t end, words[WORDS];
+	uint64_t end, words[SLOT_WORDS];
 
 	if (atomic_load_explicit(&s->number, memory_order_acquire) != number)
 		return false;
 	end = atomic_load_explicit(&s->end, memory_order_acquire);
 	out->began = atomic_load_explicit(&s->began, memory_order_acquire);
-	for (size_t i = 0; i < WORDS; i++)
+	for (size_t i = 0; i < SLOT_WORDS; i++)
 		words[i] = atomic_load_explicit(&s->word[i], memory_order_acquire);
 	if (atomic_load_explicit(&s->number, memory_order_relaxed) != number)
 		return false;
 	out->number = number;
 	out->state = end & ((1 << STATE_BITS) - 1);
 	out->took = (int64_t)(end >> STATE_BITS);
-	memcpy(out->group, words, NAME);
-	memcpy(out->note, (const char *)words + NAME, NOTE);
+	memcpy(out->group, words, NAME_SIZE);
+	memcpy(out->desc, (const char *)words + NAME_SIZE, DESC_SIZE);
 	return is_valid_call(out);
 }
 
@@ -195,7 +196,7 @@ static json_t *counts_to_json(const uint64_t *from, uint32_t n)
 	return a;
 }
 
-/* A name that is no UTF-8 is not said at all. */
+/* "" where the text is not UTF-8. */
 static json_t *text_to_json(const char *s)
 {
 	json_t *t = json_string(s);
@@ -203,61 +204,61 @@ static json_t *text_to_json(const char *s)
 	return t ? t : json_string("");
 }
 
-static json_t *call_to_json(const struct flight_call *c, const struct tess_members_lookup *who)
+static json_t *call_to_json(const struct flight_call *c, const struct tess_members_lookup *lookup)
 {
-	static const struct tess_members nobody = { 0 };
+	static const struct tess_members none = { 0 };
 	static const char *const states[] = { "started", "finished", "failed" };
-	const struct tess_call_desc *n = c->note;
-	const struct tess_members *r = who->find(who->arg, n->key.group);
-	char words[640];
+	const struct tess_call_desc *d = c->desc;
+	const struct tess_members *m = lookup->find(lookup->arg, d->key.group);
+	char text[640];
 	json_t *o;
 
-	tess_call_desc_format(n, r ? r : &nobody, words, sizeof words);
+	tess_call_desc_format(d, m ? m : &none, text, sizeof text);
 	o = json_pack("{s:I, s:o, s:i, s:I, s:s, s:s, s:o, s:o, s:I}", "index",
 	              (json_int_t)c->number, "group", text_to_json(c->group), "channel",
-	              (int)n->key.channel, "number", (json_int_t)n->key.number, "kind",
-	              tess_kind_name(n->kind), "state", states[c->state], "text",
-	              text_to_json(words), "where",
-	              text_to_json((const char *)(n->list + n->nsend + n->nrecv)), "started",
+	              (int)d->key.channel, "number", (json_int_t)d->key.number, "kind",
+	              tess_kind_name(d->kind), "state", states[c->state], "text",
+	              text_to_json(text), "where",
+	              text_to_json((const char *)(d->list + d->nsend + d->nrecv)), "started",
 	              (json_int_t)c->began);
 	if (!o)
 		return NULL;
 	if (c->state != ONGOING)
 		json_object_set_new(o, states[c->state], json_integer(c->began + c->took));
-	if (n->kind == TESS_BARRIER)
+	if (d->kind == TESS_BARRIER)
 		return o;
-	json_object_set_new(o, "dtype", json_string(tess_dtype_name(n->dtype)));
-	if (tess_kind_reduces(n->kind))
-		json_object_set_new(o, "op", json_string(tess_op_name(n->op)));
-	if (tess_kind_rooted(n->kind) || n->key.channel)
-		json_object_set_new(o, tess_kind_rooted(n->kind) ? "root" : "peer",
-		                    json_integer(n->peer));
-	json_object_set_new(o, "count", json_integer((json_int_t)n->count));
-	if (n->nsend)
-		json_object_set_new(o, "give", counts_to_json(n->list, n->nsend));
-	if (n->nrecv)
-		json_object_set_new(o, "get", counts_to_json(n->list + n->nsend, n->nrecv));
+	json_object_set_new(o, "dtype", json_string(tess_dtype_name(d->dtype)));
+	if (tess_kind_reduces(d->kind))
+		json_object_set_new(o, "op", json_string(tess_op_name(d->op)));
+	if (tess_kind_rooted(d->kind) || d->key.channel)
+		json_object_set_new(o, tess_kind_rooted(d->kind) ? "root" : "peer",
+		                    json_integer(d->peer));
+	json_object_set_new(o, "count", json_integer((json_int_t)d->count));
+	if (d->nsend)
+		json_object_set_new(o, "send_counts", counts_to_json(d->list, d->nsend));
+	if (d->nrecv)
+		json_object_set_new(o, "recv_counts", counts_to_json(d->list + d->nsend, d->nrecv));
 	return o;
 }
 
-static json_t *calls_to_json(const struct tess_flight *f, const struct tess_members_lookup *who)
+static json_t *calls_to_json(const struct tess_flight *f, const struct tess_members_lookup *lookup)
 {
 	uint64_t calls = atomic_load(&f->calls), first;
-	struct flight_call c = { .note = malloc(NOTE) };
-	int64_t until = tess_now() + PATIENCE;
-	json_t *a = c.note ? json_array() : NULL;
+	struct flight_call c = { .desc = malloc(DESC_SIZE) };
+	int64_t until = tess_now() + WAIT_NS;
+	json_t *a = c.desc ? json_array() : NULL;
 
 	first = calls > TESS_FLIGHT_CALLS ? calls - TESS_FLIGHT_CALLS : 0;
 	for (uint64_t i = first + 1; a && i <= calls; i++) {
 		wait_for_slot(f, i, until);
 		if (load_call(f, i, &c))
-			json_array_append_new(a, call_to_json(&c, who));
+			json_array_append_new(a, call_to_json(&c, lookup));
 	}
-	free(c.note);
+	free(c.desc);
 	return a;
 }
 
-/* One moment on both clocks: times of calls are those of the first one, in ns. */
+/* One moment on both clocks; times of calls are on the monotonic one, in ns. */
 static json_t *read_clocks(void)
 {
 	struct timespec t;
@@ -268,9 +269,9 @@ static json_t *read_clocks(void)
 	                 (json_int_t)t.tv_sec * 1000000000 + t.tv_nsec);
 }
 
-void tess_flight_path(const char *dir, int32_t rank, char *path, size_t room)
+void tess_flight_path(const char *dir, int32_t rank, char *path, size_t size)
 {
-	snprintf(path, room, "%s/rank-%d.json", dir, rank);
+	snprintf(path, size, "%s/rank-%d.json", dir, rank);
 }
 
 /* 0, or errno. */
@@ -289,31 +290,31 @@ static int write_text(int fd, const char *text)
 	return 0;
 }
 
-tess_status tess_flight_store(const char *path, const json_t *what)
+tess_status tess_flight_store(const char *path, const json_t *object)
 {
-	char *words = json_dumps(what, JSON_INDENT(1)); /* json_dumpfd() writes word by word */
-	char now[4096];
+	char *text = json_dumps(object, JSON_INDENT(1)); /* json_dumpfd() makes many small writes */
+	char temporary[4096];
 	int fd, err;
 
-	if (!words)
+	if (!text)
 		return tess_fail(TESS_ENOMEM, "no memory for the record %s", path);
-	snprintf(now, sizeof now, "%s.XXXXXX", path);
-	fd = mkostemp(now, O_CLOEXEC);
-	err = fd < 0 ? errno : write_text(fd, words);
-	free(words);
+	snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+	fd = mkostemp(temporary, O_CLOEXEC);
+	err = fd < 0 ? errno : write_text(fd, text);
+	free(text);
 	if (fd >= 0 && close(fd) && !err)
 		err = errno;
-	if (!err && rename(now, path))
+	if (!err && rename(temporary, path))
 		err = errno;
 	if (!err)
 		return TESS_OK;
 	if (fd >= 0)
-		unlink(now);
+		unlink(temporary);
 	return tess_fail(TESS_EIO, "the record %s cannot be written: %s", path, strerror(err));
 }
 
 tess_status tess_flight_write(struct tess_flight *f, json_t *about,
-                              const struct tess_members_lookup *who)
+                              const struct tess_members_lookup *lookup)
 {
 	char path[4096];
 	tess_status st = TESS_OK;
@@ -322,7 +323,7 @@ tess_status tess_flight_write(struct tess_flight *f, json_t *about,
 		goto out;
 	if (json_object_set_new(about, "clock", read_clocks()) ||
 	    json_object_set_new(about, "made", json_integer((json_int_t)atomic_load(&f->calls))) ||
-	    json_object_set_new(about, "calls", calls_to_json(f, who))) {
+	    json_object_set_new(about, "calls", calls_to_json(f, lookup))) {
 		st = tess_fail(TESS_ENOMEM, "no memory for the flight record");
 		goto out;
 	}

@@ -1,22 +1,23 @@
-#include "straggler.h"
-
-#include "flight.h"
+#include "core/flight/straggler.h"
 
 #include "core/base/json.h"
 #include "core/base/status.h"
+#include "core/flight/flight.h"
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORD_MOST = 4 << 20, NAMED = 8, CALLS_NAMED = 3 };
+enum { RECORD_BYTES_MAX = 4 << 20, RANKS_NAMED_MAX = 8, CALLS_NAMED_MAX = 3 };
+enum { NO_STRAGGLER = -1, CIRCULAR_WAIT = -2 };
 
 struct job_records {
 	int32_t nranks;
 	const struct tess_lost_rank *lost;
 	json_t **record; /* of each rank, or NULL */
-	int32_t *awaited; /* of each rank: whom it waits for, or -1 */
+	int32_t *awaited; /* of each rank: the rank that it waits for, or -1 */
 };
 
 static const char *get_text(const json_t *o, const char *key)
@@ -41,9 +42,9 @@ static bool is_pending(const json_t *call)
 	return strcmp(get_text(call, "state"), "finished") != 0;
 }
 
-/* ---- who waits for whom -------------------------------------------------------------------------- */
+/* ---- which rank waits for which -------------------------------------------------------------- */
 
-/* The world ranks of a group, as any rank that has it says; NULL: nobody does. */
+/* The world ranks of a group, from any record that has it; NULL: none has. */
 static const json_t *find_group_ranks(const struct job_records *v, const char *group)
 {
 	for (int32_t r = 0; r < v->nranks; r++) {
@@ -57,7 +58,7 @@ static const json_t *find_group_ranks(const struct job_records *v, const char *g
 	return NULL;
 }
 
-/* The last call of a channel that a rank has made, as far as its record reaches back. */
+/* The rank's last call in a channel; 0: none in its record. */
 static int64_t find_last_number(const struct job_records *v, int32_t rank, const char *group,
                                 int64_t channel)
 {
@@ -73,15 +74,16 @@ static int64_t find_last_number(const struct job_records *v, int32_t rank, const
 }
 
 /*
- * Whom rank `me` waits for in a call that it has not finished: who is lost first, then who is furthest behind.
- * Whose record does not reach back to that group has not made the call either: else it would be over.
+ * The rank that `me` waits for in a call that it has not finished: a lost rank, else the one with
+ * the lowest call number. A rank with no call of that group in its record has not made this one,
+ * which would be newer.
  */
 static int32_t find_awaited_in(const struct job_records *v, int32_t me, const json_t *call)
 {
 	const char *group = get_text(call, "group");
-	int64_t channel = get_number(call, "channel"), least = get_number(call, "number");
+	int64_t channel = get_number(call, "channel"), lowest = get_number(call, "number");
 	const json_t *ranks = find_group_ranks(v, group), *m;
-	int32_t who = -1;
+	int32_t awaited = -1;
 	size_t i;
 
 	json_array_foreach(ranks, i, m) {
@@ -94,33 +96,32 @@ static int32_t find_awaited_in(const struct job_records *v, int32_t me, const js
 		if (!v->record[r])
 			return r;
 		at = find_last_number(v, r, group, channel);
-		if (at < least) {
-			least = at;
-			who = r;
+		if (at < lowest) {
+			lowest = at;
+			awaited = r;
 		}
 	}
-	return who;
+	return awaited;
 }
 
 static int32_t find_awaited_by(const struct job_records *v, int32_t rank)
 {
 	const json_t *calls = get_calls(v, rank), *c;
-	int32_t who = -1;
+	int32_t awaited = -1;
 	size_t i;
 
 	json_array_foreach(calls, i, c)
-		if (who < 0 && is_pending(c))
-			who = find_awaited_in(v, rank, c);
-	return who;
+		if (awaited < 0 && is_pending(c))
+			awaited = find_awaited_in(v, rank, c);
+	return awaited;
 }
 
 /*
- * Who is lost and waited for; else the end of the chain of ranks that wait: who itself waits for nobody.
- * -1: nobody waits for another; -2: they wait in a circle.
+ * A lost rank that another waits for; else the end of the chain of ranks that wait for each other.
  */
 static int32_t find_straggler(const struct job_records *v)
 {
-	int32_t at = -1;
+	int32_t at = NO_STRAGGLER;
 
 	for (int32_t r = 0; r < v->nranks; r++)
 		if (v->awaited[r] >= 0 && !v->record[v->awaited[r]])
@@ -129,7 +130,7 @@ static int32_t find_straggler(const struct job_records *v)
 		at = v->awaited[r];
 	for (int32_t steps = 0; at >= 0 && v->awaited[at] >= 0; steps++) {
 		if (steps == v->nranks)
-			return -2;
+			return CIRCULAR_WAIT;
 		at = v->awaited[at];
 	}
 	for (int32_t r = 0; r < v->nranks && at < 0; r++)
@@ -138,11 +139,11 @@ static int32_t find_straggler(const struct job_records *v)
 	return at;
 }
 
-/* ---- what is said of it -------------------------------------------------------------------------- */
+/* ---- the sentence ---------------------------------------------------------------------------- */
 
 struct sentence_buffer {
 	char *text;
-	size_t len, room;
+	size_t len, size;
 };
 
 static void TESS_PRINTF(2, 3) append_text(struct sentence_buffer *w, const char *fmt, ...)
@@ -151,10 +152,10 @@ static void TESS_PRINTF(2, 3) append_text(struct sentence_buffer *w, const char 
 	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(w->text + w->len, w->room - w->len, fmt, ap);
+	n = vsnprintf(w->text + w->len, w->size - w->len, fmt, ap);
 	va_end(ap);
 	if (n > 0)
-		w->len = w->len + (size_t)n < w->room ? w->len + (size_t)n : w->room - 1;
+		w->len = w->len + (size_t)n < w->size ? w->len + (size_t)n : w->size - 1;
 }
 
 /* The oldest call that a rank has not finished; NULL: none. */
@@ -169,7 +170,7 @@ static const json_t *find_pending(const struct job_records *v, int32_t rank)
 	return NULL;
 }
 
-/* "barrier, call 3, at end", and the group where it is not that of all ranks. */
+/* "barrier, call 3, at end", and the group unless it has all ranks. */
 static void append_call(struct sentence_buffer *w, const json_t *call)
 {
 	const char *group = get_text(call, "group");
@@ -185,50 +186,51 @@ static bool is_same_call(const json_t *a, const json_t *b)
 	       !strcmp(get_text(a, "group"), get_text(b, "group"));
 }
 
-/* "ranks 0, 1 and 3 are in barrier, call 42, at end", of all that are in this one. */
+/* "ranks 0, 1 and 3 are in barrier, call 42, at end": all ranks in this call, except one. */
 static void append_ranks_in(struct sentence_buffer *w, const struct job_records *v,
-                            const json_t *call, int32_t but)
+                            const json_t *call, int32_t except)
 {
-	int32_t who[NAMED], n = 0;
+	int32_t rank[RANKS_NAMED_MAX], n = 0;
 
 	for (int32_t r = 0; r < v->nranks; r++)
-		if (r != but && is_same_call(find_pending(v, r), call)) {
-			if (n < NAMED)
-				who[n] = r;
+		if (r != except && is_same_call(find_pending(v, r), call)) {
+			if (n < RANKS_NAMED_MAX)
+				rank[n] = r;
 			n++;
 		}
 	append_text(w, n == 1 ? "rank " : "ranks ");
-	for (int32_t i = 0; i < n && i < NAMED; i++)
-		append_text(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", who[i]);
-	if (n > NAMED)
-		append_text(w, " and %d more", n - NAMED);
+	for (int32_t i = 0; i < n && i < RANKS_NAMED_MAX; i++)
+		append_text(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", rank[i]);
+	if (n > RANKS_NAMED_MAX)
+		append_text(w, " and %d more", n - RANKS_NAMED_MAX);
 	append_text(w, n == 1 ? " is in " : " are in ");
 	append_call(w, call);
 }
 
-/* Where the others are: a few calls, that of the first rank first. */
-static void append_other_calls(struct sentence_buffer *w, const struct job_records *v, int32_t but)
+/* The calls of the other ranks, in order of ranks: a few of them. */
+static void append_other_calls(struct sentence_buffer *w, const struct job_records *v,
+                               int32_t except)
 {
 	int32_t named = 0;
 
 	for (int32_t r = 0; r < v->nranks; r++) {
-		const json_t *call = r == but ? NULL : find_pending(v, r);
-		bool said = false;
+		const json_t *call = r == except ? NULL : find_pending(v, r);
+		bool named_before = false;
 
-		for (int32_t i = 0; i < r && !said; i++)
-			said = i != but && is_same_call(find_pending(v, i), call);
-		if (!call || said)
+		for (int32_t i = 0; i < r && !named_before; i++)
+			named_before = i != except && is_same_call(find_pending(v, i), call);
+		if (!call || named_before)
 			continue;
-		if (named++ == CALLS_NAMED) {
-			append_text(w, "; others are in other calls");
+		if (named++ == CALLS_NAMED_MAX) {
+			append_text(w, "; other ranks are in other calls");
 			return;
 		}
 		append_text(w, "; ");
-		append_ranks_in(w, v, call, but);
+		append_ranks_in(w, v, call, except);
 	}
 }
 
-/* Who has finished a call of these kinds has got something from every rank. */
+/* Whether a rank that has finished the call has received data from every rank. */
 static bool is_joint(const json_t *call)
 {
 	static const char *const kinds[] = { "barrier", "all_reduce", "all_gather",
@@ -240,7 +242,9 @@ static bool is_joint(const json_t *call)
 	return false;
 }
 
-/* The last call that others have finished with a rank that is lost; NULL: it told of it, or a later one. */
+/*
+ * The last call that others have finished with a lost rank; NULL: none after its last reported one.
+ */
 static const json_t *find_last_finished(const struct job_records *v,
                                         const struct tess_lost_rank *lost)
 {
@@ -266,12 +270,12 @@ static void append_lost_rank(struct sentence_buffer *w, const struct job_records
 
 	append_text(w, "rank %d %s and left no record; ", rank, lost->how);
 	if (last) {
-		append_text(w, "the last call that others finished with it was ");
+		append_text(w, "the last call that other ranks finished with it was ");
 		append_call(w, last);
-	} else if (*lost->told) {
-		append_text(w, "%s", lost->told);
+	} else if (*lost->last_call) {
+		append_text(w, "%s", lost->last_call);
 	} else {
-		append_text(w, "it had not come");
+		append_text(w, "it had not joined the job");
 	}
 }
 
@@ -284,7 +288,7 @@ static void append_straggler(struct sentence_buffer *w, const struct job_records
 		return;
 	}
 	last = json_array_get(calls, json_array_size(calls) - 1);
-	append_text(w, "rank %d is behind: ", rank);
+	append_text(w, "rank %d is the straggler: ", rank);
 	if (!last)
 		append_text(w, "it has made no call");
 	else
@@ -293,20 +297,22 @@ static void append_straggler(struct sentence_buffer *w, const struct job_records
 		append_call(w, find_pending(v, rank) ? find_pending(v, rank) : last);
 }
 
-static void append_summary(struct sentence_buffer *w, const struct job_records *v, int32_t behind)
+static void append_summary(struct sentence_buffer *w, const struct job_records *v,
+                           int32_t straggler)
 {
 	bool any = false;
 
 	for (int32_t r = 0; r < v->nranks; r++)
 		any |= find_pending(v, r) != NULL;
-	if (behind >= 0)
-		append_straggler(w, v, behind);
+	if (straggler >= 0)
+		append_straggler(w, v, straggler);
 	else if (any)
-		append_text(w, behind == -2 ? "ranks wait for each other" : "no rank is behind");
-	append_other_calls(w, v, behind);
+		append_text(w, straggler == CIRCULAR_WAIT ? "ranks wait for each other"
+		                                          : "no rank is a straggler");
+	append_other_calls(w, v, straggler);
 }
 
-/* ---- records -------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static bool read_records(struct job_records *v, const char *dir)
 {
@@ -315,7 +321,7 @@ static bool read_records(struct job_records *v, const char *dir)
 
 	for (int32_t r = 0; r < v->nranks; r++) {
 		tess_flight_path(dir, r, path, sizeof path);
-		if (tess_json_load(path, RECORD_MOST, &v->record[r]))
+		if (tess_json_load(path, RECORD_BYTES_MAX, &v->record[r]))
 			v->record[r] = NULL;
 		any |= v->record[r] != NULL;
 	}
@@ -324,9 +330,10 @@ static bool read_records(struct job_records *v, const char *dir)
 	return any;
 }
 
-static json_t *merge_records(const struct job_records *v, int32_t behind, const char *sentence)
+static json_t *merge_records(const struct job_records *v, int32_t straggler, const char *sentence)
 {
-	json_t *records = json_array(), *who = behind < 0 ? json_null() : json_integer(behind);
+	json_t *records = json_array(),
+	       *rank = straggler < 0 ? json_null() : json_integer(straggler);
 
 	for (int32_t r = 0; r < v->nranks; r++)
 		if (v->record[r])
@@ -334,18 +341,19 @@ static json_t *merge_records(const struct job_records *v, int32_t behind, const 
 		else
 			json_array_append_new(records,
 			                      json_pack("{s:i, s:s, s:s}", "rank", (int)r, "lost",
-			                                v->lost[r].how, "told", v->lost[r].told));
+			                                v->lost[r].how, "last_call",
+			                                v->lost[r].last_call));
 	return json_pack("{s:i, s:s, s:o, s:o}", "ranks", (int)v->nranks, "sentence", sentence,
-	                 "behind", who, "records", records);
+	                 "straggler", rank, "records", records);
 }
 
 tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct tess_lost_rank *lost,
-                                json_t **merged, char *sentence, size_t room)
+                                json_t **merged, char *sentence, size_t size)
 {
 	struct job_records v = { .nranks = nranks, .lost = lost };
-	struct sentence_buffer w = { .text = sentence, .room = room };
+	struct sentence_buffer w = { .text = sentence, .size = size };
 	tess_status st = TESS_OK;
-	int32_t behind = -1;
+	int32_t straggler = NO_STRAGGLER;
 	json_t *all;
 
 	v.record = calloc((size_t)nranks, sizeof *v.record);
@@ -356,10 +364,10 @@ tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct te
 	}
 	*sentence = '\0';
 	if (read_records(&v, dir)) {
-		behind = find_straggler(&v);
-		append_summary(&w, &v, behind);
+		straggler = find_straggler(&v);
+		append_summary(&w, &v, straggler);
 	}
-	all = merge_records(&v, behind, sentence);
+	all = merge_records(&v, straggler, sentence);
 	if (all)
 		*merged = all;
 	else

@@ -1,24 +1,25 @@
-/* behind.h - which rank the others wait for, from the records of all (flight.h). */
-#ifndef TESS_COMM_BEHIND_H
-#define TESS_COMM_BEHIND_H
+/* straggler.h - finds the rank that the others wait for, from the flight records of all ranks. */
+#ifndef TESS_FLIGHT_STRAGGLER_H
+#define TESS_FLIGHT_STRAGGLER_H
 
 #include <jansson.h>
 #include <tessera/plugin.h>
 
-/* What others know of a rank that may have left no record. */
+/* What is known of a rank that may have left no record. */
 struct tess_lost_rank {
 	char how[128]; /* "was killed by signal 9 (Killed)" */
-	uint64_t reached; /* the last call of all ranks that it told of, or 0 */
-	char told[528]; /* "the last call that it told of is ..."; "": it never came */
+	uint64_t reached; /* the last call of all ranks that it reported, or 0 */
+	char last_call[528]; /* "its last reported call is ..."; "": it never joined */
 };
 
 /*
- * Reads the records of `nranks` ranks in `dir`. The sentence names the rank that is behind, its last
- * call, and the calls in which the others are; "" where there is nothing to tell, as without a record.
- * *merged is yours: {"ranks", "sentence", "behind" (a rank, or null), "records": [of each rank its
- * record, or {"rank", "lost", "told"}]}. TESS_ENOMEM; a record that cannot be read is lost.
+ * Reads the records of `nranks` ranks in `dir`. The sentence names the straggler, its last call,
+ * and the calls in which the other ranks are; "" where no rank is in a call, or without a record.
+ * *merged is yours: {"ranks", "sentence", "straggler" (a rank, or null), "records": [the record of
+ * each rank, or {"rank", "lost", "last_call"}]}. TESS_ENOMEM; a record that cannot be read counts
+ * as lost.
  */
 tess_status tess_straggler_find(const char *dir, int32_t nranks, const struct tess_lost_rank *lost,
-                                json_t **merged, char *sentence, size_t room);
+                                json_t **merged, char *sentence, size_t size);
 
 #endif

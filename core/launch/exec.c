@@ -1,8 +1,8 @@
-#include "exec.h"
-
-#include "bind.h"
+#include "core/launch/exec.h"
 
 #include "core/base/status.h"
+#include "core/launch/bind.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -15,12 +15,13 @@
 
 extern char **environ;
 
-static bool is_given(const struct tess_exec *e, const char *var)
+static bool is_rank_var(const struct tess_exec *e, const char *var)
 {
 	size_t len = strcspn(var, "=");
 
-	for (size_t i = 0; i < TESS_GIVEN; i++)
-		if (*e->own[i] && !strncmp(e->own[i], var, len) && e->own[i][len] == '=')
+	for (size_t i = 0; i < TESS_RANK_VARS; i++)
+		if (*e->rank_vars[i] && !strncmp(e->rank_vars[i], var, len) &&
+		    e->rank_vars[i][len] == '=')
 			return true;
 	return false;
 }
@@ -33,60 +34,63 @@ tess_status tess_exec_prepare(struct tess_exec *e, const struct tess_launch *how
 
 	e->how = how;
 	e->attempt = attempt;
-	snprintf(e->own[0], sizeof e->own[0], "RANK=%d", r);
-	snprintf(e->own[1], sizeof e->own[1], "WORLD_SIZE=%d", how->nranks);
-	snprintf(e->own[2], sizeof e->own[2], "LOCAL_RANK=%d", r);
-	snprintf(e->own[3], sizeof e->own[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
-	snprintf(e->own[4], sizeof e->own[4], "TESSERA_RENDEZVOUS=%s", rendezvous);
-	snprintf(e->own[5], sizeof e->own[5], "TORCHELASTIC_RESTART_COUNT=%d", e->attempt->number);
-	snprintf(e->own[6], sizeof e->own[6], "TESSERA_FLIGHT=%s", e->attempt->records);
+	snprintf(e->rank_vars[0], sizeof e->rank_vars[0], "RANK=%d", r);
+	snprintf(e->rank_vars[1], sizeof e->rank_vars[1], "WORLD_SIZE=%d", how->nranks);
+	snprintf(e->rank_vars[2], sizeof e->rank_vars[2], "LOCAL_RANK=%d", r);
+	snprintf(e->rank_vars[3], sizeof e->rank_vars[3], "LOCAL_WORLD_SIZE=%d", how->nranks);
+	snprintf(e->rank_vars[4], sizeof e->rank_vars[4], "TESSERA_RENDEZVOUS=%s", rendezvous);
+	snprintf(e->rank_vars[5], sizeof e->rank_vars[5], "TORCHELASTIC_RESTART_COUNT=%d",
+	         e->attempt->number);
+	snprintf(e->rank_vars[6], sizeof e->rank_vars[6], "TESSERA_FLIGHT=%s", e->attempt->records);
 	if (how->backend)
-		snprintf(e->own[7], sizeof e->own[7], "TESSERA_BACKEND=%s", how->backend);
+		snprintf(e->rank_vars[7], sizeof e->rank_vars[7], "TESSERA_BACKEND=%s",
+		         how->backend);
 	if (how->timeout)
-		snprintf(e->own[8], sizeof e->own[8], "TESSERA_TIMEOUT=%s", how->timeout);
+		snprintf(e->rank_vars[8], sizeof e->rank_vars[8], "TESSERA_TIMEOUT=%s",
+		         how->timeout);
 	while (environ[n])
 		n++;
-	e->vars = calloc(n + TESS_GIVEN + 1, sizeof *e->vars);
-	if (!e->vars)
+	e->environment = calloc(n + TESS_RANK_VARS + 1, sizeof *e->environment);
+	if (!e->environment)
 		return tess_fail(TESS_ENOMEM, "no memory for the environment of a rank");
-	for (size_t i = 0; i < TESS_GIVEN; i++)
-		if (*e->own[i])
-			e->vars[at++] = e->own[i];
+	for (size_t i = 0; i < TESS_RANK_VARS; i++)
+		if (*e->rank_vars[i])
+			e->environment[at++] = e->rank_vars[i];
 	for (size_t i = 0; i < n; i++)
-		if (!is_given(e, environ[i]))
-			e->vars[at++] = environ[i];
+		if (!is_rank_var(e, environ[i]))
+			e->environment[at++] = environ[i];
 	return TESS_OK;
 }
 
 void tess_exec_free(struct tess_exec *e)
 {
-	free(e->vars);
+	free(e->environment);
 }
 
-/* It keeps to what it had where it cannot be bound. */
+/* Where binding fails the inherited affinity stays. */
 static void bind_rank(const struct tess_exec *e)
 {
 	const struct tess_launch *how = e->how;
-	cpu_set_t ours, mine;
+	cpu_set_t allowed, chosen;
 
-	if (!sched_getaffinity(0, sizeof ours, &ours) &&
-	    tess_bind(how->bind ? how->bind : "auto", e->attempt->bind_gains, &ours, e->rank,
-	              how->nranks, &mine))
-		sched_setaffinity(0, sizeof mine, &mine);
+	if (!sched_getaffinity(0, sizeof allowed, &allowed) &&
+	    tess_bind_choose(how->bind ? how->bind : "auto", e->attempt->bind_benefits, &allowed,
+	                     e->rank, how->nranks, &chosen))
+		sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
 /*
- * Signals that a launcher relies on have their defaults again, whatever it has inherited, and are let through.
- * SIGHUP stays as it was: nohup ignores it.
+ * Resets the signals of the launcher to their defaults and unblocks them. SIGHUP stays as
+ * inherited: nohup ignores it.
  */
 static void reset_signals(const struct tess_exec *e)
 {
-	static const int relied[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
+	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
 	sigset_t mask = e->attempt->mask;
 
-	for (size_t i = 0; i < sizeof relied / sizeof *relied; i++) {
-		signal(relied[i], SIG_DFL);
-		sigdelset(&mask, relied[i]);
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+		signal(signals[i], SIG_DFL);
+		sigdelset(&mask, signals[i]);
 	}
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
@@ -96,7 +100,7 @@ void tess_exec_become(const struct tess_exec *e, int out, int err)
 	const struct tess_launch *how = e->how;
 	int null, why;
 
-	/* Whatever ends the launcher ends the rank; also if it has happened since the fork. */
+	/* The end of the launcher kills the rank, also if it has ended since the fork. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != e->parent)
 		_exit(127);
 	bind_rank(e);
@@ -111,9 +115,9 @@ void tess_exec_become(const struct tess_exec *e, int out, int err)
 	}
 	reset_signals(e);
 	if (how->path)
-		execve(how->path, how->argv, e->vars);
+		execve(how->path, how->argv, e->environment);
 	else
-		execvpe(how->argv[0], how->argv, e->vars);
+		execvpe(how->argv[0], how->argv, e->environment);
 	why = errno;
 	if (write(e->report, &why, sizeof why) < 0)
 		_exit(126);

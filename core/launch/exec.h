@@ -1,10 +1,10 @@
-/* exec.h - what a process must do to become a rank of a job. */
-#ifndef TESS_COMM_EXEC_H
-#define TESS_COMM_EXEC_H
+/* exec.h - turns a new process into a rank of a job. */
+#ifndef TESS_LAUNCH_EXEC_H
+#define TESS_LAUNCH_EXEC_H
 
-#include "job.h"
+#include "core/launch/job.h"
 
-enum { TESS_GIVEN = 9 }; /* variables that a rank gets, two of them by options */
+enum { TESS_RANK_VARS = 9 }; /* variables set for a rank, two of them by options */
 
 struct tess_exec {
 	const struct tess_launch *how;
@@ -12,16 +12,19 @@ struct tess_exec {
 	int32_t rank;
 	pid_t parent;
 	int report; /* gets an errno if the program cannot be run */
-	char own[TESS_GIVEN][160]; /* the variables that are given */
-	char **vars; /* the environment */
+	char rank_vars[TESS_RANK_VARS][160]; /* "RANK=0", ...; "": not set */
+	char **environment;
 };
 
-/* The environment: ours but for what is given. Before the fork, after which malloc is not safe. */
+/*
+ * Makes the environment: that of this process, with the variables of the rank. Before the fork: it
+ * allocates.
+ */
 tess_status tess_exec_prepare(struct tess_exec *e, const struct tess_launch *how,
                               const struct tess_attempt *attempt, const char *rendezvous);
 /*
- * In the new process: only calls that are safe after a fork of a program with threads. out, err: its stdout and
- * stderr; -1: ours.
+ * In the new process: async-signal-safe calls only, as after a fork with threads. out, err: its
+ * stdout and stderr; -1: inherited.
  */
 _Noreturn void tess_exec_become(const struct tess_exec *e, int out, int err);
 void tess_exec_free(struct tess_exec *e);

@@ -1,17 +1,17 @@
-#include "job.h"
+#include "core/launch/job.h"
 
-#include "core/flight/straggler.h"
-#include "subreaper.h"
 #include "core/base/clock.h"
-#include "exec.h"
-#include "core/flight/flight.h"
-#include "core/rendezvous/coordinator.h"
-#include "output_mux.h"
-#include "records.h"
-#include "core/rendezvous/rendezvous.h"
-
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/flight/flight.h"
+#include "core/flight/straggler.h"
+#include "core/launch/exec.h"
+#include "core/launch/output_mux.h"
+#include "core/launch/records.h"
+#include "core/launch/subreaper.h"
+#include "core/rendezvous/coordinator.h"
+#include "core/rendezvous/rendezvous.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,40 +23,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LAST_WORDS_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
+enum { GRACE_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
 enum {
 	RECORDS_MS = 1000,
 	RECORDS_POLL_MS = 10
-}; /* how long records are waited for, and looked for */
+}; /* timeout for flight records, and how often to look */
 enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
 struct launched_rank {
-	pid_t pid; /* 0: not started, or gone */
-	int status; /* of waitpid, when gone */
-	bool stopped; /* it ended because we wanted so */
+	pid_t pid; /* 0: not started, or has ended */
+	int status; /* of waitpid, when it has ended */
+	bool stopped; /* ended by the launcher */
 	struct tess_output_mux out, err;
 	int log; /* a file of its own, or -1 */
 };
 
-enum job_stage { RUNNING, LAST_WORDS, TERMINATING, KILLING };
+enum job_stage { RUNNING, GRACE, TERMINATING, KILLING };
 
 struct launch_job {
 	const struct tess_launch *how;
 	const struct tess_attempt *attempt;
 	struct tess_rendezvous *rendezvous;
-	int signals, report; /* signalfd; where a rank that cannot exec says why */
+	int signals, report; /* signalfd; gets the errno of a failed exec */
 	int32_t alive;
 	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
 	int signal; /* that ended the job, or 0 */
-	int64_t records_until; /* until when those that somebody wants are waited for; 0: nobody does */
+	int64_t records_until; /* until when requested records are awaited; 0: none requested */
 	int32_t first_failed; /* the first rank that failed by itself, or -1 */
-	const char *unwritten; /* what could not be written, or NULL; why: */
-	int error;
-	struct tess_sink out, err; /* our stdout and stderr */
-	struct pollfd *poll_fds; /* signals, sinks, then the outputs in line */
+	const char *unwritten; /* which output could not be written, or NULL */
+	int error; /* its errno */
+	struct tess_sink out, err; /* stdout and stderr of the launcher */
+	struct pollfd *poll_fds; /* signals, sinks, then outputs */
 	struct tess_output_mux **outputs;
-	nfds_t turn; /* which of them is looked at first */
+	nfds_t turn; /* the output that is handled first */
 	struct launched_rank rank[];
 };
 
@@ -80,8 +80,8 @@ static tess_status open_log(const struct launch_job *j, int32_t r, int *out)
 	return TESS_OK;
 }
 
-static tess_status open_output(struct tess_output_mux *l, int32_t r, struct tess_sink *to, int log,
-                               int *end)
+static tess_status open_output(struct tess_output_mux *mux, int32_t r, struct tess_sink *to,
+                               int log, int *end)
 {
 	int fd[2];
 
@@ -89,11 +89,11 @@ static tess_status open_output(struct tess_output_mux *l, int32_t r, struct tess
 		return tess_fail(TESS_EIO, "no pipe for the output of rank %d: %s", r,
 		                 strerror(errno));
 	fcntl(fd[0], F_SETFL, O_NONBLOCK);
-	l->from = fd[0];
-	l->to = to;
-	l->log = log;
-	l->left = SIZE_MAX;
-	snprintf(l->prefix, sizeof l->prefix, "[%d] ", r);
+	mux->from = fd[0];
+	mux->to = to;
+	mux->log = log;
+	mux->left = SIZE_MAX;
+	snprintf(mux->prefix, sizeof mux->prefix, "[%d] ", r);
 	*end = fd[1];
 	return TESS_OK;
 }
@@ -134,7 +134,7 @@ out:
 	return st;
 }
 
-/* `report` ends when every rank runs its program; an errno in it is why one does not. */
+/* Reads `report` up to its end, when every rank has run exec; an errno in it: exec has failed. */
 static tess_status start_ranks(struct launch_job *j)
 {
 	const struct tess_launch *how = j->how;
@@ -159,7 +159,7 @@ static tess_status start_ranks(struct launch_job *j)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* A stopped process does not see SIGTERM before it goes on. */
+/* A stopped process handles SIGTERM only after SIGCONT. */
 static void signal_ranks(const struct launch_job *j, int sig)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -173,12 +173,12 @@ static void signal_ranks(const struct launch_job *j, int sig)
 
 static void enter_stage(struct launch_job *j, enum job_stage stage)
 {
-	static const int last[] = { 0, LAST_WORDS_MS, TERM_MS, 0 };
+	static const int duration_ms[] = { 0, GRACE_MS, TERM_MS, 0 };
 
 	if (stage <= j->stage)
 		return;
 	j->stage = stage;
-	j->until = last[stage] ? tess_now() + last[stage] * (int64_t)TESS_MS : 0;
+	j->until = duration_ms[stage] ? tess_now() + duration_ms[stage] * (int64_t)TESS_MS : 0;
 	if (stage == TERMINATING)
 		signal_ranks(j, SIGTERM);
 	if (stage == KILLING)
@@ -190,16 +190,16 @@ static bool has_failed(const struct launched_rank *rank)
 	return !rank->pid && (!WIFEXITED(rank->status) || WEXITSTATUS(rank->status));
 }
 
-static void format_exit(int status, char *text, size_t room)
+static void format_exit(int status, char *text, size_t size)
 {
 	if (WIFSIGNALED(status))
-		snprintf(text, room, "was killed by signal %d (%s)", WTERMSIG(status),
+		snprintf(text, size, "was killed by signal %d (%s)", WTERMSIG(status),
 		         strsignal(WTERMSIG(status)));
 	else
-		snprintf(text, room, "exited with status %d", WEXITSTATUS(status));
+		snprintf(text, size, "exited with status %d", WEXITSTATUS(status));
 }
 
-/* ---- where the ranks are --------------------------------------------------------------------- */
+/* ---- flight records -------------------------------------------------------------------------- */
 
 static void describe_lost_rank(const struct launch_job *j, int32_t r, struct tess_lost_rank *l)
 {
@@ -209,24 +209,24 @@ static void describe_lost_rank(const struct launch_job *j, int32_t r, struct tes
 		snprintf(l->how, sizeof l->how, "did not answer");
 	else
 		format_exit(rank->status, l->how, sizeof l->how);
-	l->reached = tess_rendezvous_last_call(j->rendezvous, r, l->told, sizeof l->told);
+	l->reached = tess_rendezvous_last_call(j->rendezvous, r, l->last_call, sizeof l->last_call);
 }
 
 static void save_flight(const struct launch_job *j, const json_t *merged)
 {
-	int32_t again = j->attempt->number;
+	int32_t restart = j->attempt->number;
 	char path[4096], number[16] = "";
 
 	if (!j->how->flight)
 		return;
-	if (again)
-		snprintf(number, sizeof number, "-%d", again);
+	if (restart)
+		snprintf(number, sizeof number, "-%d", restart);
 	snprintf(path, sizeof path, "%s/flight%s.json", j->how->flight, number);
 	if (tess_flight_store(path, merged))
 		tess_log(TESS_WARN, "launch", "%s", tess_error());
 }
 
-/* Says which rank is behind, from the records that are there. */
+/* Logs which rank is the straggler, from the records. */
 static void log_straggler(const struct launch_job *j, int32_t level)
 {
 	int32_t n = j->how->nranks;
@@ -239,7 +239,7 @@ static void log_straggler(const struct launch_job *j, int32_t level)
 	if (lost && *j->attempt->records &&
 	    !tess_straggler_find(j->attempt->records, n, lost, &merged, sentence,
 	                         sizeof sentence)) {
-		if (*sentence || level == TESS_WARN) /* somebody has asked */
+		if (*sentence || level == TESS_WARN) /* SIGUSR1 gets an answer */
 			tess_log(level, "launch", "%s",
 			         *sentence ? sentence : "no rank is in a call");
 		save_flight(j, merged);
@@ -255,7 +255,7 @@ static void request_records(struct launch_job *j)
 	j->records_until = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
 }
 
-/* The records that were wanted are there, or the time for them is over. */
+/* Uses the requested records when all have been written, or time is up. */
 static void check_records(struct launch_job *j)
 {
 	bool all = true;
@@ -268,7 +268,7 @@ static void check_records(struct launch_job *j)
 	log_straggler(j, TESS_WARN);
 }
 
-/* A rank has ended badly by itself: the others are told, and have a moment. */
+/* A rank has failed by itself: the others get the failure, and a moment to report. */
 static void report_failed_rank(struct launch_job *j, int32_t r)
 {
 	char end[96], text[160];
@@ -278,7 +278,7 @@ static void report_failed_rank(struct launch_job *j, int32_t r)
 	format_exit(j->rank[r].status, end, sizeof end);
 	snprintf(text, sizeof text, "rank %d %s", r, end);
 	tess_rendezvous_fail(j->rendezvous, r, TESS_EPEER, text);
-	enter_stage(j, LAST_WORDS);
+	enter_stage(j, GRACE);
 }
 
 static void reap_ranks(struct launch_job *j)
@@ -296,11 +296,11 @@ static void reap_ranks(struct launch_job *j)
 		if (has_failed(rank) && !rank->stopped)
 			report_failed_rank(j, r);
 		else if (r == 0 && j->signal == SIGINT)
-			enter_stage(j, LAST_WORDS); /* the one that Ctrl-C is for has ended */
+			enter_stage(j, GRACE); /* rank 0 decides when Ctrl-C ends the job */
 	}
 }
 
-/* The terminal has sent its SIGINT to the ranks as well; kill(1) has not. */
+/* SIGINT from the terminal has reached the ranks too; from kill(1) it has not. */
 static void take_signals(struct launch_job *j)
 {
 	struct signalfd_siginfo info;
@@ -330,7 +330,7 @@ static void take_signals(struct launch_job *j)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-/* Nothing of it is to be lost without a word: what cannot be written ends the job. */
+/* No output is lost silently: a failed write ends the job. */
 static void check_written(struct launch_job *j)
 {
 	const struct tess_sink *sink[] = { &j->out, &j->err };
@@ -355,7 +355,7 @@ static void check_written(struct launch_job *j)
 	enter_stage(j, TERMINATING);
 }
 
-/* The descriptors to wait for; how many. *ready: there is something to do without waiting. */
+/* Fills poll_fds; returns their number. *ready: do not wait, there is output to forward. */
 static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 {
 	struct tess_sink *sink[] = { &j->out, &j->err };
@@ -371,12 +371,12 @@ static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 		struct tess_output_mux *both[] = { &j->rank[r].out, &j->rank[r].err };
 
 		for (int i = 0; i < 2; i++) {
-			if (tess_lines_over(both[i]))
+			if (tess_output_mux_ended(both[i]))
 				continue;
 			*ready |= both[i]->full && !tess_sink_waits(both[i]->to);
 			j->outputs[n] = both[i];
 			j->poll_fds[n++] = (struct pollfd){
-				.fd = tess_lines_hungry(both[i]) ? both[i]->from : -1,
+				.fd = tess_output_mux_can_read(both[i]) ? both[i]->from : -1,
 				.events = POLLIN,
 			};
 		}
@@ -385,22 +385,22 @@ static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 }
 
 /*
- * Passes on output, a piece of each rank, until something else happens or `until`; signals first. false: no
- * rank is left, and no output.
+ * Waits, at most until `until` (0: without limit), handles signals, then forwards a chunk of output
+ * of each rank. False: no rank and no output is left.
  */
 static bool poll_job(struct launch_job *j, int64_t until)
 {
 	bool ready;
-	nfds_t n = list_descriptors(j, &ready), lines = n - FIXED;
+	nfds_t n = list_descriptors(j, &ready), outputs = n - FIXED;
 
-	if (!lines && !j->alive && !tess_sink_waits(&j->out) && !tess_sink_waits(&j->err))
+	if (!outputs && !j->alive && !tess_sink_waits(&j->out) && !tess_sink_waits(&j->err))
 		return false;
 	if (poll(j->poll_fds, n, ready ? 0 : until ? tess_ms_left(until) : -1) < 0)
 		return true;
 	if (j->poll_fds[0].revents)
 		take_signals(j);
-	for (nfds_t i = 0; i < lines; i++) { /* not always the same one finds room first */
-		nfds_t at = FIXED + (i + j->turn) % lines;
+	for (nfds_t i = 0; i < outputs; i++) { /* in turns, for the space in the sinks */
+		nfds_t at = FIXED + (i + j->turn) % outputs;
 
 		if (j->poll_fds[at].revents || j->outputs[at]->full)
 			tess_output_mux_forward(j->outputs[at]);
@@ -413,8 +413,9 @@ static bool poll_job(struct launch_job *j, int64_t until)
 }
 
 /*
- * Until no rank is left and what they wrote is passed on, however slow it is read; after a signal that has
- * an end. A child of theirs that holds a pipe is killed; one that cannot be is not waited for.
+ * Runs until all ranks have ended and their output is written, however slow its reader; after a
+ * signal at most GRACE_MS more. Children of ranks that hold a pipe are killed; those of other users
+ * are not waited for.
  */
 static void run_to_end(struct launch_job *j)
 {
@@ -435,18 +436,19 @@ static void run_to_end(struct launch_job *j)
 		;
 	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
 	for (int32_t r = 0; r < j->how->nranks; r++) {
-		tess_lines_last(&j->rank[r].out);
-		tess_lines_last(&j->rank[r].err);
+		tess_output_mux_finish(&j->rank[r].out);
+		tess_output_mux_finish(&j->rank[r].err);
 	}
 	until = 0;
 	do {
 		if (j->signal && !until)
-			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
+			until = tess_now() + GRACE_MS * (int64_t)TESS_MS;
 	} while (poll_job(j, until) && !(until && tess_now() >= until));
 }
 
 /*
- * Says who failed first, and what it said to the others if that names it; the status to exit with.
+ * Logs which rank failed first, with the job's failure where that names it; returns the exit
+ * status.
  */
 static int report_result(struct launch_job *j)
 {
@@ -460,7 +462,7 @@ static int report_result(struct launch_job *j)
 	if (r < 0)
 		return 0;
 	if (why && named >= 0 && has_failed(&j->rank[named]) && !j->rank[named].stopped)
-		r = named; /* who saw it may have ended before the one that it happened to */
+		r = named; /* a rank that saw the failure may have ended before the one at fault */
 	status = j->rank[r].status;
 	format_exit(status, end, sizeof end);
 	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
@@ -471,16 +473,16 @@ static int report_result(struct launch_job *j)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Its name at the rendezvous. */
-static void name_attempt(const struct tess_attempt *a, char *text, size_t room)
+/* The name of the attempt's rendezvous. */
+static void name_attempt(const struct tess_attempt *a, char *text, size_t size)
 {
 	if (a->number)
-		snprintf(text, room, "%s.%d", a->name, a->number);
+		snprintf(text, size, "%s.%d", a->name, a->number);
 	else
-		snprintf(text, room, "%s", a->name);
+		snprintf(text, size, "%s", a->name);
 }
 
-void tess_job_signals(sigset_t *out)
+void tess_job_list_signals(sigset_t *out)
 {
 	struct sigaction hup;
 
@@ -496,7 +498,7 @@ void tess_job_signals(sigset_t *out)
 static struct launch_job *make_job(const struct tess_launch *how,
                                    const struct tess_attempt *attempt)
 {
-	size_t n = (size_t)how->nranks, most = 2 * n + FIXED;
+	size_t n = (size_t)how->nranks, capacity = 2 * n + FIXED;
 	struct launch_job *j = calloc(1, sizeof *j + n * sizeof *j->rank);
 
 	if (!j)
@@ -509,16 +511,16 @@ static struct launch_job *make_job(const struct tess_launch *how,
 		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
 	tess_sink_open(&j->out, STDOUT_FILENO);
 	tess_sink_open(&j->err, STDERR_FILENO);
-	j->poll_fds = calloc(most, sizeof *j->poll_fds);
-	j->outputs = calloc(most, sizeof *j->outputs);
+	j->poll_fds = calloc(capacity, sizeof *j->poll_fds);
+	j->outputs = calloc(capacity, sizeof *j->outputs);
 	return j;
 }
 
 static void free_job(struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
-		tess_lines_close(&j->rank[r].out);
-		tess_lines_close(&j->rank[r].err);
+		tess_output_mux_close(&j->rank[r].out);
+		tess_output_mux_close(&j->rank[r].err);
 		if (j->rank[r].log >= 0)
 			close(j->rank[r].log);
 	}
@@ -537,8 +539,8 @@ static tess_status open_job(struct launch_job *j)
 	char name[96];
 	sigset_t set;
 
-	tess_records_clear(j->attempt->records); /* of the attempt before */
-	tess_job_signals(&set);
+	tess_records_clear(j->attempt->records); /* of the previous attempt */
+	tess_job_list_signals(&set);
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
@@ -547,7 +549,7 @@ static tess_status open_job(struct launch_job *j)
 }
 
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
-                         struct tess_end *out)
+                         struct tess_job_end *out)
 {
 	struct launch_job *j = make_job(how, attempt);
 	tess_status st;
@@ -564,7 +566,8 @@ tess_status tess_job_run(const struct tess_launch *how, const struct tess_attemp
 	if (j->signals >= 0)
 		run_to_end(j);
 	if (!st)
-		*out = (struct tess_end){ .status = report_result(j), .by_signal = j->signal != 0 };
+		*out = (struct tess_job_end){ .status = report_result(j),
+			                      .by_signal = j->signal != 0 };
 	if (!st && j->unwritten && j->error != EPIPE)
 		st = tess_fail(TESS_EIO, "%s cannot be written: %s; the job was ended",
 		               j->unwritten, strerror(j->error));

@@ -1,35 +1,34 @@
-/* job.h - one run of a job's ranks as children of this process, from the first to the last. */
-#ifndef TESS_COMM_JOB_H
-#define TESS_COMM_JOB_H
+/* job.h - runs the ranks of a job once, as children of this process. */
+#ifndef TESS_LAUNCH_JOB_H
+#define TESS_LAUNCH_JOB_H
 
-#include "launch.h"
+#include "core/launch/launch.h"
 
 #include <signal.h>
 #include <sys/types.h>
 
 struct tess_attempt {
 	int32_t number; /* from 0 */
-	sigset_t mask; /* of the ranks */
-	char name[64]; /* of the job; that of an attempt begins with it */
+	sigset_t mask; /* signal mask of the ranks */
+	char name[64]; /* of the job; the name of an attempt begins with it */
 	const char *records; /* an empty directory for the records of ranks, or "" */
-	bool bind_gains; /* ranks gain by being bound (bind.h) */
-	pid_t parent; /* ours: when it is gone the ranks are killed */
+	bool bind_benefits; /* ranks benefit from binding (bind.h) */
+	pid_t parent; /* of this process: when it ends the ranks are killed */
 };
 
-/* A signal ended the run, so there is no other. */
-struct tess_end {
+struct tess_job_end {
 	int status;
-	bool by_signal;
+	bool by_signal; /* so the job is not restarted */
 };
 
-/* The signals that a launcher takes; they are blocked, from before the first thread on. */
-void tess_job_signals(sigset_t *out);
+/* The signals that a launcher handles; to be blocked before the first thread starts. */
+void tess_job_list_signals(sigset_t *out);
 
 /*
- * As tess_launch. The signals of tess_job_signals() are blocked. No process that a rank has
+ * As tess_launch(), with the signals of tess_job_list_signals() blocked. No process that a rank has
  * started is left.
  */
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
-                         struct tess_end *out);
+                         struct tess_job_end *out);
 
 #endif

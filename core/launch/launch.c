@@ -1,22 +1,22 @@
 /*
- * A launcher is two processes: the one that is called, and its child, which runs the job (job.h).
- * Each stands guard over the other. When the first is killed the second ends all ranks; when the
- * second is killed the kernel kills the ranks, and what they have started becomes the first one's.
+ * A launcher is two processes: the caller, and its child, which runs the job (job.h). When the
+ * caller is killed the child ends all ranks; when the child is killed the kernel kills the ranks,
+ * and the caller adopts and kills the processes that they have started.
  */
-#include "launch.h"
+#include "core/launch/launch.h"
 
-#include "bind.h"
-#include "subreaper.h"
 #include "core/base/clock.h"
-#include "core/flight/flight.h"
-#include "core/rendezvous/coordinator.h"
-#include "job.h"
-#include "records.h"
-#include "core/rendezvous/wire.h"
-
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/flight/flight.h"
+#include "core/launch/bind.h"
+#include "core/launch/job.h"
+#include "core/launch/records.h"
+#include "core/launch/subreaper.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/coordinator.h"
+#include "core/rendezvous/wire.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,13 +32,13 @@
 
 enum { SWEEP_MS = 2000 };
 
-struct verdict { /* of the child, over a pipe */
+struct job_result { /* of the child, over a pipe */
 	tess_status st;
 	int exit_status;
 	char sentence[TESS_SENTENCE];
 };
 
-static const char *backend_of(const struct tess_launch *how)
+static const char *get_backend(const struct tess_launch *how)
 {
 	const char *backend = how->backend ? how->backend : getenv("TESSERA_BACKEND");
 
@@ -47,14 +47,14 @@ static const char *backend_of(const struct tess_launch *how)
 
 static tess_status check_options(const struct tess_launch *how)
 {
-	const char *backend = backend_of(how);
+	const char *backend = get_backend(how);
 	const struct tess_backend *b;
 	tess_status st;
 
 	if (how->nranks < 1 || how->nranks > TESS_RANKS_MAX)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
 		                 TESS_RANKS_MAX);
-	/* one that cannot be opened is reported by the ranks */
+	/* the ranks report a backend that cannot be opened */
 	if (strcmp(backend, "auto") != 0 && !tess_plugin_find_backend(backend, &b) &&
 	    b->reach == TESS_REACH_PROCESS)
 		return tess_fail(
@@ -65,11 +65,12 @@ static tess_status check_options(const struct tess_launch *how)
 	if (how->bind && (st = tess_bind_check(how->bind)))
 		return st;
 	if (how->log_dir && mkdir(how->log_dir, 0777) && errno != EEXIST)
-		return tess_fail(TESS_EIO, "the directory of logs %s cannot be made: %s",
+		return tess_fail(TESS_EIO, "the log directory %s cannot be created: %s",
 		                 how->log_dir, strerror(errno));
 	if (how->flight && tess_flight_on(how->flight) && mkdir(how->flight, 0777) &&
 	    errno != EEXIST)
-		return tess_fail(TESS_EIO, "the directory of records %s cannot be made: %s",
+		return tess_fail(TESS_EIO,
+		                 "the directory %s for flight records cannot be created: %s",
 		                 how->flight, strerror(errno));
 	return TESS_OK;
 }
@@ -80,7 +81,7 @@ static tess_status run_attempts(const struct tess_launch *how, struct tess_attem
                                 int *status)
 {
 	for (;; attempt->number++) {
-		struct tess_end end;
+		struct tess_job_end end;
 		tess_status st = tess_job_run(how, attempt, &end);
 
 		if (st)
@@ -96,29 +97,32 @@ static tess_status run_attempts(const struct tess_launch *how, struct tess_attem
 static _Noreturn void run_child(const struct tess_launch *how, struct tess_attempt *attempt,
                                 int report)
 {
-	struct verdict v = { .st = TESS_OK };
+	struct job_result v = { .st = TESS_OK };
 
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != attempt->parent)
 		_exit(1);
-	signal(SIGPIPE, SIG_IGN); /* output that is not read is an error of the write */
+	signal(SIGPIPE, SIG_IGN); /* write() fails with EPIPE instead */
 	tess_subreaper_set(true);
 	v.st = run_attempts(how, attempt, &v.exit_status);
 	if (v.st)
 		snprintf(v.sentence, sizeof v.sentence, "%s", tess_error());
 	if (getppid() != attempt->parent)
-		tess_records_end(attempt->records);
+		tess_records_remove(attempt->records);
 	_exit(write(report, &v, sizeof v) != sizeof v);
 }
 
-/* ---- the one that is called ------------------------------------------------------------------ */
+/* ---- the caller ------------------------------------------------------------------------------ */
 
-/* Where SIGCHLD is ignored the end of a child is never seen; the others are only blocked, and come. */
+/*
+ * An ignored SIGCHLD would hide the end of the child; other signals are read from the descriptor
+ * when blocked.
+ */
 static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd)
 {
 	const struct sigaction preset = { .sa_handler = SIG_DFL };
 	sigset_t set;
 
-	tess_job_signals(&set);
+	tess_job_list_signals(&set);
 	*fd = signalfd(-1, &set, SFD_CLOEXEC);
 	if (*fd < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
@@ -134,7 +138,7 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 	pthread_sigmask(SIG_SETMASK, mask, NULL);
 }
 
-/* Passes signals on to the child until it ends; what the terminal sends it has got itself. */
+/* Forwards signals to the child until it ends; those of the terminal reach it directly. */
 static int wait_for_child(pid_t child, int signals)
 {
 	struct signalfd_siginfo info;
@@ -149,11 +153,11 @@ static int wait_for_child(pid_t child, int signals)
 	return status;
 }
 
-/* What the child says, or how it ended without a word. */
-static tess_status read_verdict(const struct tess_attempt *attempt, int status, int report,
-                                int *exit_status)
+/* The result of the child, or how it ended without one. */
+static tess_status read_result(const struct tess_attempt *attempt, int status, int report,
+                               int *exit_status)
 {
-	struct verdict v;
+	struct job_result v;
 
 	if (read(report, &v, sizeof v) == sizeof v) {
 		if (v.st)
@@ -162,7 +166,7 @@ static tess_status read_verdict(const struct tess_attempt *attempt, int status, 
 		return TESS_OK;
 	}
 	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
-	tess_socket_sweep(attempt->name); /* of all that it has tried */
+	tess_socket_sweep(attempt->name); /* of all attempts */
 	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
 	                 WTERMSIG(status));
 }
@@ -180,8 +184,8 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 		return st;
 	snprintf(attempt.name, sizeof attempt.name, "%d-%" PRId64, (int)attempt.parent, tess_now());
 	*records = '\0';
-	attempt.bind_gains = (!how->bind || !strcmp(how->bind, "auto")) &&
-	                     tess_bind_gains(backend_of(how), how->nranks);
+	attempt.bind_benefits = (!how->bind || !strcmp(how->bind, "auto")) &&
+	                        tess_bind_benefits(get_backend(how), how->nranks);
 	if (!how->flight || tess_flight_on(how->flight))
 		lock = tess_records_make(records, sizeof records);
 	if (pipe2(report, O_CLOEXEC)) {
@@ -199,11 +203,11 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
 	else
-		st = read_verdict(&attempt, wait_for_child(child, signals), report[0], exit_status);
+		st = read_result(&attempt, wait_for_child(child, signals), report[0], exit_status);
 	tess_subreaper_set(false);
 	close(report[0]);
 out:
-	tess_records_end(records);
+	tess_records_remove(records);
 	if (lock >= 0)
 		close(lock);
 	restore_signals(&attempt.mask, &chld, signals);

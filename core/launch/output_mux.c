@@ -1,4 +1,4 @@
-#include "output_mux.h"
+#include "core/launch/output_mux.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,27 +15,27 @@
 /* ---- sinks ----------------------------------------------------------------------------------- */
 
 /*
- * Pipes and terminals are opened once more: O_NONBLOCK on the descriptor that we were given would be set for
- * all processes that share it. Where that is refused, poll() says what a page of a pipe is free for.
+ * Pipes and terminals are opened again: O_NONBLOCK on the given descriptor would apply to all
+ * processes that share it. Where that fails a write of PIPE_BUF bytes after poll() does not block.
  */
 void tess_sink_open(struct tess_sink *s, int fd)
 {
 	struct stat about = { 0 };
 	char path[32];
-	int own = -1;
+	int copy = -1;
 
 	fstat(fd, &about);
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 	if (S_ISFIFO(about.st_mode) || isatty(fd))
-		own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	s->fd = own < 0 ? fd : own;
-	s->own = own >= 0;
+		copy = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	s->fd = copy < 0 ? fd : copy;
+	s->owned = copy >= 0;
 	s->socket = S_ISSOCK(about.st_mode);
 	s->error = 0;
 	s->begin = s->end = 0;
 }
 
-/* As many whole lines as a pipe takes in one piece, so that lines of other writers stay whole beside them. */
+/* As many whole lines as a pipe takes atomically, so that lines of several writers do not mix. */
 static size_t measure_chunk(const struct tess_sink *s)
 {
 	size_t n = s->end - s->begin;
@@ -76,118 +76,118 @@ bool tess_sink_waits(const struct tess_sink *s)
 
 void tess_sink_close(struct tess_sink *s)
 {
-	if (s->own)
+	if (s->owned)
 		close(s->fd);
-	s->own = false;
+	s->owned = false;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static void write_log(struct tess_output_mux *l, const char *text, size_t len)
+static void write_log(struct tess_output_mux *mux, const char *text, size_t len)
 {
-	while (len && l->log >= 0 && !l->error) {
-		ssize_t n = write(l->log, text, len);
+	while (len && mux->log >= 0 && !mux->error) {
+		ssize_t n = write(mux->log, text, len);
 
 		if (n < 0 && errno != EINTR)
-			l->error = errno;
+			mux->error = errno;
 		text += n < 0 ? 0 : n;
 		len -= n < 0 ? 0 : (size_t)n;
 	}
 }
 
-/* False: it has no room now. */
-static bool put_line(struct tess_output_mux *l, const char *text, size_t len)
+/* False: the sink has no space now. */
+static bool put_line(struct tess_output_mux *mux, const char *text, size_t len)
 {
-	struct tess_sink *s = l->to;
-	size_t prefix = strlen(l->prefix), waits = s->end - s->begin;
+	struct tess_sink *s = mux->to;
+	size_t prefix = strlen(mux->prefix), pending = s->end - s->begin;
 	char *at;
 
-	if (prefix + len + 1 > sizeof s->text - waits)
+	if (prefix + len + 1 > sizeof s->text - pending)
 		return false;
-	memmove(s->text, s->text + s->begin, waits);
+	memmove(s->text, s->text + s->begin, pending);
 	s->begin = 0;
-	s->end = waits + prefix + len + 1;
-	at = s->text + waits;
-	memcpy(at, l->prefix, prefix);
+	s->end = pending + prefix + len + 1;
+	at = s->text + pending;
+	memcpy(at, mux->prefix, prefix);
 	memcpy(at + prefix, text, len);
 	at[prefix + len] = '\n';
-	write_log(l, at + prefix, len + 1);
+	write_log(mux, at + prefix, len + 1);
 	return true;
 }
 
-static void move_lines(struct tess_output_mux *l)
+static void move_lines(struct tess_output_mux *mux)
 {
-	char *at = l->text, *end;
+	char *at = mux->text, *end;
 
-	l->full = false;
-	while (l->len) {
+	mux->full = false;
+	while (mux->len) {
 		size_t n;
 
-		end = memchr(at, '\n', l->len);
-		if (!end && l->from >= 0 && l->len < sizeof l->text)
+		end = memchr(at, '\n', mux->len);
+		if (!end && mux->from >= 0 && mux->len < sizeof mux->text)
 			break;
-		n = end ? (size_t)(end - at) : l->len;
-		l->full = !put_line(l, at, n);
-		if (l->full)
+		n = end ? (size_t)(end - at) : mux->len;
+		mux->full = !put_line(mux, at, n);
+		if (mux->full)
 			break;
 		n += end != NULL;
 		at += n;
-		l->len -= n;
+		mux->len -= n;
 	}
-	memmove(l->text, at, l->len);
+	memmove(mux->text, at, mux->len);
 }
 
-static void end_input(struct tess_output_mux *l)
+static void end_input(struct tess_output_mux *mux)
 {
-	if (l->from >= 0)
-		close(l->from);
-	l->from = -1;
+	if (mux->from >= 0)
+		close(mux->from);
+	mux->from = -1;
 }
 
-void tess_output_mux_forward(struct tess_output_mux *l)
+void tess_output_mux_forward(struct tess_output_mux *mux)
 {
-	size_t room = sizeof l->text - l->len;
+	size_t space = sizeof mux->text - mux->len;
 	ssize_t n;
 
-	if (room > l->left)
-		room = l->left;
-	if (l->from >= 0 && room) {
-		n = read(l->from, l->text + l->len, room);
+	if (space > mux->left)
+		space = mux->left;
+	if (mux->from >= 0 && space) {
+		n = read(mux->from, mux->text + mux->len, space);
 		if (n > 0)
-			l->len += (size_t)n;
-		if (n > 0 && l->left != SIZE_MAX)
-			l->left -= (size_t)n;
-		if (!n || (n < 0 && errno != EINTR && errno != EAGAIN) || !l->left)
-			end_input(l);
+			mux->len += (size_t)n;
+		if (n > 0 && mux->left != SIZE_MAX)
+			mux->left -= (size_t)n;
+		if (!n || (n < 0 && errno != EINTR && errno != EAGAIN) || !mux->left)
+			end_input(mux);
 	}
-	move_lines(l);
+	move_lines(mux);
 }
 
-bool tess_lines_hungry(const struct tess_output_mux *l)
+bool tess_output_mux_can_read(const struct tess_output_mux *mux)
 {
-	return l->from >= 0 && l->len < sizeof l->text;
+	return mux->from >= 0 && mux->len < sizeof mux->text;
 }
 
-bool tess_lines_over(const struct tess_output_mux *l)
+bool tess_output_mux_ended(const struct tess_output_mux *mux)
 {
-	return l->from < 0 && !l->len;
+	return mux->from < 0 && !mux->len;
 }
 
-void tess_lines_last(struct tess_output_mux *l)
+void tess_output_mux_finish(struct tess_output_mux *mux)
 {
 	int bytes = 0;
 
-	if (l->from < 0)
+	if (mux->from < 0)
 		return;
-	ioctl(l->from, FIONREAD, &bytes);
-	l->left = (size_t)bytes;
+	ioctl(mux->from, FIONREAD, &bytes);
+	mux->left = (size_t)bytes;
 	if (!bytes)
-		end_input(l);
-	move_lines(l);
+		end_input(mux);
+	move_lines(mux);
 }
 
-void tess_lines_close(struct tess_output_mux *l)
+void tess_output_mux_close(struct tess_output_mux *mux)
 {
-	end_input(l);
-	l->len = 0;
+	end_input(mux);
+	mux->len = 0;
 }

@@ -1,11 +1,11 @@
-#include "records.h"
+#include "core/launch/records.h"
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 #include "core/flight/flight.h"
 #include "core/rendezvous/wire.h"
 
-#include "core/base/log.h"
-#include "core/base/status.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,11 +17,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TAIL ".records"
+#define SUFFIX ".records"
 
-enum { READ_TRIES = 100 };
+enum { LOCK_TRIES_MAX = 100 };
 
-/* The lock of the directory, taken at once or not at all; -1: it is gone, or another has the lock. */
+/* Locks the directory without waiting; -1: it has been removed, or is locked. */
 static int lock_directory(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -33,19 +33,19 @@ static int lock_directory(const char *path)
 	return -1;
 }
 
-int tess_records_make(char *path, size_t room)
+int tess_records_make(char *path, size_t size)
 {
 	int fd = -1, tries = 0;
 	tess_status st;
 	char name[64];
 
-	snprintf(name, sizeof name, "%d-%" PRId64 TAIL, (int)getpid(), tess_now());
-	st = tess_socket_path(name, path, room);
-	while (!st && fd < 0 && tries++ < READ_TRIES) {
-		if (tries > 1) /* it was swept before it was locked */
+	snprintf(name, sizeof name, "%d-%" PRId64 SUFFIX, (int)getpid(), tess_now());
+	st = tess_socket_path(name, path, size);
+	while (!st && fd < 0 && tries++ < LOCK_TRIES_MAX) {
+		if (tries > 1) /* another launcher swept it before it was locked */
 			poll(NULL, 0, 1);
 		if (mkdir(path, 0700) && errno != EEXIST)
-			st = tess_fail(TESS_EIO, "%s cannot be made: %s", path, strerror(errno));
+			st = tess_fail(TESS_EIO, "%s cannot be created: %s", path, strerror(errno));
 		else
 			fd = lock_directory(path);
 	}
@@ -72,13 +72,13 @@ void tess_records_sweep(void)
 		size_t len = strlen(e->d_name);
 		int fd;
 
-		if (len < sizeof TAIL || strcmp(e->d_name + len + 1 - sizeof TAIL, TAIL))
+		if (len < sizeof SUFFIX || strcmp(e->d_name + len + 1 - sizeof SUFFIX, SUFFIX))
 			continue;
 		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
 		fd = lock_directory(path);
 		if (fd < 0)
 			continue;
-		tess_records_end(path);
+		tess_records_remove(path);
 		close(fd);
 	}
 	if (d)
@@ -97,7 +97,7 @@ void tess_records_clear(const char *path)
 		closedir(d);
 }
 
-void tess_records_end(const char *path)
+void tess_records_remove(const char *path)
 {
 	tess_records_clear(path);
 	if (*path)

@@ -1,26 +1,26 @@
-/* records.h - the directory of a launcher in which its ranks leave their records (flight.h). */
-#ifndef TESS_COMM_RECORDS_H
-#define TESS_COMM_RECORDS_H
+/* records.h - the temporary directory of a launcher for the flight records of its ranks. */
+#ifndef TESS_LAUNCH_RECORDS_H
+#define TESS_LAUNCH_RECORDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /*
- * A new one beside the sockets of jobs (wire.h), for this user alone. "": none can be made, which is said.
- * Returns a descriptor, its lock, to be closed at the end; or -1.
+ * Makes a directory beside the sockets of jobs (core/rendezvous/wire.h), mode 0700. Returns its
+ * lock, a descriptor to close at the end; or -1, a warning and "".
  */
-int tess_records_make(char *path, size_t room);
+int tess_records_make(char *path, size_t size);
 /*
- * Removes the directories of launchers that are gone. Who makes one holds its lock until it, and all processes that
- * it has forked, have ended.
+ * Removes the directories of launchers that have ended. A lock is held until its launcher, and all
+ * processes that it has forked, have ended.
  */
 void tess_records_sweep(void);
-/* Empties it; "": nothing. */
+/* Removes the files in it; "": nothing. */
 void tess_records_clear(const char *path);
-/* Removes it with what is in it; "": nothing. */
-void tess_records_end(const char *path);
-/* Whether the record of this rank is there. */
+/* Removes it and its files; "": nothing. */
+void tess_records_remove(const char *path);
+/* Whether it has the record of this rank. */
 bool tess_records_has(const char *path, int32_t rank);
 
 #endif

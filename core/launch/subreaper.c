@@ -1,4 +1,4 @@
-#include "subreaper.h"
+#include "core/launch/subreaper.h"
 
 #include "core/base/clock.h"
 
@@ -28,7 +28,7 @@ static pid_t read_parent(const char *pid)
 	snprintf(path, sizeof path, "/proc/%s/stat", pid);
 	f = fopen(path, "re");
 	if (f && fgets(line, sizeof line, f) &&
-	    (end = strrchr(line, ')'))) /* a name may hold any */
+	    (end = strrchr(line, ')'))) /* the name may have any character */
 		sscanf(end + 1, " %*c %d", &parent);
 	if (f)
 		fclose(f);

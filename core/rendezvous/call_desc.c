@@ -1,4 +1,4 @@
-#include "call_desc.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,32 +38,32 @@ uint64_t tess_call_desc_hash(const struct tess_coll *c, int32_t nranks)
 	return tess_hash_mix(what, 0);
 }
 
-static inline void write_where(struct tess_call_desc *n, uint64_t *at, const char *where)
+static inline void write_where(struct tess_call_desc *d, uint64_t *at, const char *where)
 {
 	size_t len = where ? strnlen(where, TESS_WHERE - 1) : 0;
 	uint64_t *last = at + len / 8;
 
-	n->bytes = (uint32_t)((const char *)(last + 1) - (const char *)n);
-	*last = 0; /* what follows the last of the letters */
+	d->bytes = (uint32_t)((const char *)(last + 1) - (const char *)d);
+	*last = 0; /* the bytes after the text */
 	memcpy(at, where ? where : "", len);
 }
 
-static __attribute__((noinline)) void write_lists(struct tess_call_desc *n,
+static __attribute__((noinline)) void write_lists(struct tess_call_desc *d,
                                                   const struct tess_coll *c)
 {
 	if (c->send_counts)
-		memcpy(n->list, c->send_counts, n->nsend * sizeof *n->list);
+		memcpy(d->list, c->send_counts, d->nsend * sizeof *d->list);
 	if (c->recv_counts)
-		memcpy(n->list + n->nsend, c->recv_counts, n->nrecv * sizeof *n->list);
+		memcpy(d->list + d->nsend, c->recv_counts, d->nrecv * sizeof *d->list);
 }
 
-void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c,
+void tess_call_desc_write(struct tess_call_desc *d, const struct tess_coll *c,
                           const struct tess_call_key *key, int32_t nranks)
 {
 	uint32_t nsend = c->send_counts ? (uint32_t)nranks : 0,
 		 nrecv = c->recv_counts ? (uint32_t)nranks : 0;
 
-	*n = (struct tess_call_desc){
+	*d = (struct tess_call_desc){
 		.total = key->channel ? 2 : nranks,
 		.key = *key,
 		.fingerprint = c->fingerprint,
@@ -76,25 +76,25 @@ void tess_call_desc_write(struct tess_call_desc *n, const struct tess_coll *c,
 		.nrecv = nrecv,
 	};
 	if (nsend || nrecv)
-		write_lists(n, c);
-	write_where(n, n->list + nsend + nrecv, c->where);
+		write_lists(d, c);
+	write_where(d, d->list + nsend + nrecv, c->where);
 }
 
-void tess_call_desc_opening(struct tess_call_desc *n, uint32_t id, int32_t nranks)
+void tess_call_desc_opening(struct tess_call_desc *d, uint32_t id, int32_t nranks)
 {
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER };
 	const struct tess_call_key key = { .group = id };
 
 	c.fingerprint = tess_call_fingerprint(tess_call_desc_hash(&c, nranks), &key, nranks);
-	tess_call_desc_write(n, &c, &key, nranks);
+	tess_call_desc_write(d, &c, &key, nranks);
 }
 
-void tess_call_desc_repeat(struct tess_call_desc *n, uint64_t fingerprint, uint64_t number,
+void tess_call_desc_repeat(struct tess_call_desc *d, uint64_t fingerprint, uint64_t number,
                            const char *where)
 {
-	n->key.number = number;
-	n->fingerprint = fingerprint;
-	write_where(n, n->list, where);
+	d->key.number = number;
+	d->fingerprint = fingerprint;
+	write_where(d, d->list, where);
 }
 
 bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,
@@ -108,68 +108,68 @@ bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,
 	       b->list[rank_a] == a->list[a->nsend + (uint32_t)rank_b];
 }
 
-static size_t format_counts(const uint64_t *list, uint32_t n, char *text, size_t room)
+static size_t format_counts(const uint64_t *list, uint32_t n, char *text, size_t size)
 {
 	int len = 0;
 
-	for (uint32_t i = 0; i < n && (size_t)len + 24 < room; i++) {
+	for (uint32_t i = 0; i < n && (size_t)len + 24 < size; i++) {
 		if (i == 16)
 			return (size_t)len +
-			       (size_t)snprintf(text + len, room - (size_t)len, "+...");
-		len += snprintf(text + len, room - (size_t)len, "%s%" PRIu64, i ? "+" : "",
+			       (size_t)snprintf(text + len, size - (size_t)len, "+...");
+		len += snprintf(text + len, size - (size_t)len, "%s%" PRIu64, i ? "+" : "",
 		                list[i]);
 	}
 	return (size_t)len;
 }
 
-void tess_call_desc_format(const struct tess_call_desc *n, const struct tess_members *r, char *text,
-                           size_t room)
+void tess_call_desc_format(const struct tess_call_desc *d, const struct tess_members *m, char *text,
+                           size_t size)
 {
-	const char *where = (const char *)(n->list + n->nsend + n->nrecv);
+	const char *where = (const char *)(d->list + d->nsend + d->nrecv);
 	char count[560], how[64], group[160] = "";
-	bool member = n->peer >= 0 && n->peer < r->n;
+	bool member = d->peer >= 0 && d->peer < m->n;
 	size_t len = 0;
 
-	if (n->nsend)
-		len += format_counts(n->list, n->nsend, count, 256);
-	if (n->nsend && n->nrecv)
+	if (d->nsend)
+		len += format_counts(d->list, d->nsend, count, 256);
+	if (d->nsend && d->nrecv)
 		len += (size_t)snprintf(count + len, sizeof count - len, " for ");
-	if (n->nrecv)
-		format_counts(n->list + n->nsend, n->nrecv, count + len, 256);
-	if (!n->nsend && !n->nrecv)
-		snprintf(count, sizeof count, "%" PRIu64, n->count);
-	tess_coll_format_peer(n->kind, n->op, member ? r->member[n->peer] : n->peer, how,
+	if (d->nrecv)
+		format_counts(d->list + d->nsend, d->nrecv, count + len, 256);
+	if (!d->nsend && !d->nrecv)
+		snprintf(count, sizeof count, "%" PRIu64, d->count);
+	tess_coll_format_peer(d->kind, d->op, member ? m->member[d->peer] : d->peer, how,
 	                      sizeof how);
-	if (r->id) {
+	if (m->id) {
 		memcpy(group, " in ", 4);
-		tess_members_format(r, group + 4, sizeof group - 4);
+		tess_members_format(m, group + 4, sizeof group - 4);
 	}
-	if (!n->key.number)
-		snprintf(text, room, "the opening of %s",
-		         r->id ? group + 4 : "the group of all ranks");
-	else if (n->kind == TESS_BARRIER)
-		snprintf(text, room, "barrier, call %" PRIu64 "%s%s%s", n->key.number, group,
+	if (!d->key.number)
+		snprintf(text, size, "the opening of %s",
+		         m->id ? group + 4 : "the group of all ranks");
+	else if (d->kind == TESS_BARRIER)
+		snprintf(text, size, "barrier, call %" PRIu64 "%s%s%s", d->key.number, group,
 		         *where ? ", at " : "", where);
 	else
-		snprintf(text, room, "%s of %s %s%s, %s %" PRIu64 "%s%s%s", tess_kind_name(n->kind),
-		         count, tess_dtype_name(n->dtype), how, n->key.channel ? "message" : "call",
-		         n->key.number, group, *where ? ", at " : "", where);
+		snprintf(text, size, "%s of %s %s%s, %s %" PRIu64 "%s%s%s", tess_kind_name(d->kind),
+		         count, tess_dtype_name(d->dtype), how, d->key.channel ? "message" : "call",
+		         d->key.number, group, *where ? ", at " : "", where);
 }
 
-bool tess_call_desc_valid(const struct tess_call_desc *n, size_t bytes, int32_t nranks)
+bool tess_call_desc_valid(const struct tess_call_desc *d, size_t bytes, int32_t nranks)
 {
 	size_t lists;
 
-	if (nranks < 1 || bytes < sizeof *n + 8 || n->bytes != bytes || bytes % 8 ||
+	if (nranks < 1 || bytes < sizeof *d + 8 || d->bytes != bytes || bytes % 8 ||
 	    bytes > tess_call_desc_size(nranks))
 		return false;
-	if (n->kind == TESS_ALL_TO_ALL && !n->nsend != !n->nrecv)
+	if (d->kind == TESS_ALL_TO_ALL && !d->nsend != !d->nrecv)
 		return false; /* they are compared pair by pair */
-	if ((n->nsend && n->nsend != (uint32_t)nranks) ||
-	    (n->nrecv && n->nrecv != (uint32_t)nranks))
+	if ((d->nsend && d->nsend != (uint32_t)nranks) ||
+	    (d->nrecv && d->nrecv != (uint32_t)nranks))
 		return false;
-	lists = (n->nsend + n->nrecv) * sizeof *n->list;
-	return lists < bytes - sizeof *n && !((const char *)n)[bytes - 1] &&
-	       n->total == (n->key.channel ? 2 : nranks) &&
-	       n->key.channel <= (uint64_t)nranks * (uint64_t)nranks;
+	lists = (d->nsend + d->nrecv) * sizeof *d->list;
+	return lists < bytes - sizeof *d && !((const char *)d)[bytes - 1] &&
+	       d->total == (d->key.channel ? 2 : nranks) &&
+	       d->key.channel <= (uint64_t)nranks * (uint64_t)nranks;
 }

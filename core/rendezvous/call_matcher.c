@@ -1,4 +1,4 @@
-#include "call_matcher.h"
+#include "core/rendezvous/call_matcher.h"
 
 #include "core/base/log.h"
 
@@ -40,7 +40,7 @@ struct group_state *tess_matcher_find_group(const struct tess_job_state *s, uint
 	return g;
 }
 
-/* A group that is over lives for as long as it is a rank's last_group. */
+/* A closed group is freed when it is no rank's last_group any more. */
 static void forget_last_call(struct rank_state *r)
 {
 	struct group_state *g = r->last_group;
@@ -82,7 +82,7 @@ static bool has_key(const struct call_state *c, const struct tess_call_key *key)
 	return !memcmp(&c->by[0].desc->key, key, sizeof *key);
 }
 
-/* NULL: it is not kept. */
+/* NULL: the call is not kept. */
 static const struct call_state *find_call(const struct tess_job_state *s,
                                           const struct tess_call_key *key)
 {
@@ -111,7 +111,7 @@ static bool is_expected(const struct group_state *g, const struct tess_call_key 
 	return !key->channel || pair / n == (uint32_t)i || pair % n == (uint32_t)i;
 }
 
-/* Calls are made in order: a rank that is in a later one has made this, the opening (number 0) included. */
+/* Calls are made in order: a rank in a later call has made this one; the opening has number 0. */
 static bool has_joined(const struct call_state *c, int32_t i)
 {
 	const struct tess_call_key *key = &c->by[0].desc->key;
@@ -144,7 +144,10 @@ static void remove_call(struct tess_job_state *s, struct call_state **at)
 	free_call(c);
 }
 
-/* Calls that all have made, though not all have reported them; and all calls of the group `closed`. */
+/*
+ * Calls that all ranks have made, though some have not reported them; and all calls of the group
+ * `closed`.
+ */
 static void remove_complete_calls(struct tess_job_state *s, const struct group_state *closed)
 {
 	for (int i = 0; i < CALL_BUCKETS; i++)
@@ -158,7 +161,7 @@ static void remove_complete_calls(struct tess_job_state *s, const struct group_s
 
 /* ---- conflicts ------------------------------------------------------------------------------- */
 
-/* A rank that waits in `c` waits for one that has left the job, or the group. */
+/* Whether `c` waits for a rank that has left the job, or the group. */
 static bool find_left_rank(const struct tess_job_state *s, const struct call_state *c,
                            struct tess_conflict *out)
 {
@@ -179,7 +182,7 @@ static bool find_left_rank(const struct tess_job_state *s, const struct call_sta
 	return false;
 }
 
-/* In all calls, or those of one group. */
+/* In all calls, or, with `g`, in those of that group. */
 static bool find_left_ranks(const struct tess_job_state *s, const struct group_state *g,
                             struct tess_conflict *out)
 {
@@ -190,16 +193,16 @@ static bool find_left_ranks(const struct tess_job_state *s, const struct group_s
 	return false;
 }
 
-/* The rank that came last against all that came before it. */
+/* Compares the last rank that has joined with all before it. */
 static bool match_last(const struct tess_job_state *s, const struct call_state *c,
                        struct tess_conflict *out)
 {
 	const struct tess_members *m = c->group->members;
-	int32_t last = c->arrived - 1, mine = tess_members_find(m, c->by[last].rank);
+	int32_t last = c->arrived - 1, index = tess_members_find(m, c->by[last].rank);
 
 	for (int32_t i = 0; i < last; i++)
 		if (!tess_call_desc_match(c->by[i].desc, tess_members_find(m, c->by[i].rank),
-		                          c->by[last].desc, mine)) {
+		                          c->by[last].desc, index)) {
 			*out = (struct tess_conflict){
 				.call = c, .first = i, .second = last, .absent = -1
 			};
@@ -208,16 +211,16 @@ static bool match_last(const struct tess_job_state *s, const struct call_state *
 	return find_left_rank(s, c, out);
 }
 
-/* A call that no rank has reported yet; NULL: it cannot be kept. */
+/* NULL: the call cannot be kept. */
 static struct call_state *new_call(struct tess_job_state *s, struct group_state *g, int32_t total)
 {
 	struct call_state *c;
 
 	if (s->ncalls == CALLS_MAX && !s->incomplete) {
 		s->incomplete = true;
-		tess_log(TESS_WARN, "comm",
-		         "a rank is more than %d calls ahead of another: calls are compared in "
-		         "part from now on",
+		tess_log(TESS_WARN, "rendezvous",
+		         "a rank is more than %d calls ahead of another: from now on not all calls "
+		         "are compared",
 		         CALLS_MAX);
 	}
 	c = s->incomplete ? NULL : malloc(sizeof *c + (size_t)total * sizeof *c->by);
@@ -230,7 +233,7 @@ static struct call_state *new_call(struct tess_job_state *s, struct group_state 
 	return c;
 }
 
-/* `d` is the call's from now on, or freed. */
+/* Takes `d`: it is kept with the call, or freed. */
 static bool keep_call(struct tess_job_state *s, struct group_state *g, int32_t rank,
                       struct tess_call_desc *d, struct tess_conflict *out)
 {
@@ -244,7 +247,7 @@ static bool keep_call(struct tess_job_state *s, struct group_state *g, int32_t r
 	c = *at;
 	for (int32_t i = 0; c && i < c->arrived; i++)
 		if (c->by[i].rank == rank)
-			c = NULL; /* reported before */
+			c = NULL; /* a duplicate */
 	if (!c) {
 		free(d);
 		return false;
@@ -273,7 +276,7 @@ bool tess_matcher_add_call(struct tess_job_state *s, struct group_state *g, int3
 	return false;
 }
 
-/* All members have closed it: nothing of it is needed any more, but as a rank's last_group. */
+/* All members have closed it: it is needed only as a rank's last_group. */
 static void drop_group(struct tess_job_state *s, struct group_state *g)
 {
 	char key[TESS_MEMBERS_KEY];
@@ -324,7 +327,7 @@ void tess_matcher_free(struct tess_job_state *s)
 	}
 }
 
-/* ---- which rank is waited for ---------------------------------------------------------------- */
+/* ---- which rank is awaited ------------------------------------------------------------------- */
 
 const struct call_state *tess_matcher_find_awaited(const struct tess_job_state *s,
                                                    const struct tess_call_key *key, int32_t n)

@@ -1,11 +1,11 @@
 /*
- * call_matcher.h - compares the calls that the ranks of a job make, group by group, and finds those that can
- * never complete. What is found is data; diagnosis.h has the sentences.
+ * call_matcher.h - compares the calls that the ranks of a job make, group by group, and finds those
+ * that can never complete. The result is data; diagnosis.h has the sentences.
  */
 #ifndef TESS_RENDEZVOUS_CALL_MATCHER_H
 #define TESS_RENDEZVOUS_CALL_MATCHER_H
 
-#include "job_state.h"
+#include "core/rendezvous/job_state.h"
 
 /* Why a call can never complete. Valid until the job state is freed: a conflict ends the job. */
 struct tess_conflict {
@@ -17,24 +17,27 @@ struct tess_conflict {
 
 /* The members are copied. NULL: no memory. */
 struct group_state *tess_matcher_add_group(struct tess_job_state *s, const struct tess_members *m);
-/* NULL: there is none, or none any more. */
+/* NULL: no such group, or all its members have left it. */
 struct group_state *tess_matcher_find_group(const struct tess_job_state *s, uint32_t id);
-/* All groups and calls. */
+/* Frees all groups and calls. */
 void tess_matcher_free(struct tess_job_state *s);
 
 /*
- * The three things that happen to calls. True: *out is a conflict.
- * `rank` makes the call `d` in `g`: remembered as its last one, and compared with those of the others.
+ * These three return true where *out is a conflict. `rank` makes the call `d` in `g`: kept as its
+ * last call, and compared with those of the other members.
  */
 bool tess_matcher_add_call(struct tess_job_state *s, struct group_state *g, int32_t rank,
                            const struct tess_call_desc *d, struct tess_conflict *out);
-/* `rank` makes no further call in `g`. When all members have left it, the group and its keys are dropped. */
+/*
+ * `rank` makes no further call in `g`. When all members have left it, the group and its keys are
+ * dropped.
+ */
 bool tess_matcher_leave_group(struct tess_job_state *s, struct group_state *g, int32_t rank,
                               struct tess_conflict *out);
 /* A rank has left the job. */
 bool tess_matcher_check_left(struct tess_job_state *s, struct tess_conflict *out);
 
-/* Of these calls the first that lacks a rank; else the first that is known, or NULL. */
+/* The first of these calls that lacks a rank; else the first that is known, or NULL. */
 const struct call_state *tess_matcher_find_awaited(const struct tess_job_state *s,
                                                    const struct tess_call_key *key, int32_t n);
 /* Whether `rank` is expected in the call and has not joined it. */

@@ -1,15 +1,15 @@
 /*
- * A rank's line to its job where ranks are processes. One small thread owns the socket: it writes
- * what the others of this process put into the pipe and hears what the server says, the end of the
- * connection included. Notes of calls are not worth a wake-up each: the first one after a pause
- * goes at once, the following ones together, every few milliseconds.
+ * The link of a rank that is a process. One thread owns the socket: it writes what other threads
+ * put into the pipe, and reads frames of the server up to the end of the connection. A call
+ * descriptor is not worth a wake-up: the first one after a pause is sent at once, the next ones
+ * together, every few milliseconds.
  */
-#include "link.h"
+#include "core/rendezvous/link.h"
 
 #include "core/base/clock.h"
-#include "wire.h"
-
 #include "core/base/status.h"
+#include "core/rendezvous/wire.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -21,33 +21,33 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250, FORGET_MS = 200 };
+enum { BATCH_MS = 10, RETRY_MS = 5, ANSWER_MS = 250, REMOVE_MS = 200 };
 
-struct pending_get { /* a get() that waits */
+struct pending_get { /* a GET without its answer */
 	struct pending_get *next;
 	int32_t id;
 	void *val;
-	uint64_t room, len;
+	uint64_t capacity, len;
 	bool done;
 };
 
 struct client {
 	int fd, wake;
-	int32_t rank, nranks, ids;
+	int32_t rank, nranks, last_id;
 	bool hosted_by_launcher;
-	char path[128]; /* of the server; "": on another host */
+	char path[128]; /* of the server; "": not a Unix socket */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of all that follows */
 	pthread_cond_t changed;
 	struct tess_pipe out;
-	bool urgent, idle; /* `out` may not wait for its time; the thread sleeps without one */
-	bool welcome, gone, closing, record_requested;
+	bool urgent, idle; /* send `out` at once; the thread sleeps without a timeout */
+	bool welcome, all_left, closing, record_requested;
 	struct pending_get *pending_gets;
 	struct tess_failure_handler *handler;
 	struct tess_failure first;
 };
 
-/* ---- what is heard --------------------------------------------------------------------------- */
+/* ---- frames of the server -------------------------------------------------------------------- */
 
 static void TESS_PRINTF(4, 5)
 	post_local_failure(struct client *c, int32_t rank, tess_status why, const char *fmt, ...)
@@ -69,7 +69,7 @@ static void deliver_value(struct client *c, const struct tess_frame *f)
 	for (struct pending_get *w = c->pending_gets; w; w = w->next)
 		if (w->id == f->b && !w->done) {
 			w->len = (uint64_t)f->a;
-			if (w->len <= w->room)
+			if (w->len <= w->capacity)
 				memcpy(w->val, f->payload, w->len);
 			w->done = true;
 		}
@@ -90,8 +90,8 @@ static void handle_frame(struct client *c, const struct tess_frame *f)
 	case TESS_REFUSED:
 		post_local_failure(c, c->rank, f->b, "%s", f->payload);
 		break;
-	case TESS_GONE:
-		c->gone = true;
+	case TESS_ALL_LEFT:
+		c->all_left = true;
 		break;
 	case TESS_RECORD:
 		c->record_requested = true;
@@ -102,16 +102,16 @@ static void handle_frame(struct client *c, const struct tess_frame *f)
 
 static bool read_frames(struct client *c, struct tess_pipe *in)
 {
-	bool open = tess_pipe_fill(in, c->fd), bad, asked;
+	bool open = tess_pipe_fill(in, c->fd), bad, requested;
 	const struct tess_frame *f;
 
 	pthread_mutex_lock(&c->lock);
 	while ((f = tess_pipe_next(in, &bad)))
 		handle_frame(c, f);
-	asked = c->record_requested;
+	requested = c->record_requested;
 	c->record_requested = false;
 	pthread_mutex_unlock(&c->lock);
-	if (asked)
+	if (requested)
 		c->handler->on_record(c->handler->arg);
 	return open && !bad;
 }
@@ -119,28 +119,31 @@ static bool read_frames(struct client *c, struct tess_pipe *in)
 static void report_server_gone(struct client *c)
 {
 	pthread_mutex_lock(&c->lock);
-	if (!c->closing && !c->gone && c->hosted_by_launcher)
+	if (!c->closing && !c->all_left && c->hosted_by_launcher)
 		post_local_failure(c, -1, TESS_EPEER,
 		                   "the launcher, which hosts the rendezvous, has ended");
-	else if (!c->closing && !c->gone)
+	else if (!c->closing && !c->all_left)
 		post_local_failure(c, 0, TESS_EPEER,
 		                   "rank 0, which hosts the rendezvous, has ended");
 	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* What a rank 0 that was killed has left; a dying process lets go of its connections before its lock. */
+/*
+ * Removes the socket of a killed rank 0. A dying process closes its connections before it frees its
+ * lock.
+ */
 static void remove_dead_server(const struct client *c)
 {
-	int64_t until = tess_now() + FORGET_MS * (int64_t)TESS_MS;
+	int64_t until = tess_now() + REMOVE_MS * (int64_t)TESS_MS;
 
-	if (c->hosted_by_launcher || !*c->path || c->gone)
+	if (c->hosted_by_launcher || !*c->path || c->all_left)
 		return;
-	while (!tess_socket_forget(c->path) && tess_now() < until)
+	while (!tess_socket_remove_dead(c->path) && tess_now() < until)
 		poll(NULL, 0, RETRY_MS);
 }
 
-/* Takes what may be sent now, and says whether this was the last. */
+/* Takes what may be sent now. True: nothing is sent after it. */
 static bool take_outgoing(struct client *c, struct tess_pipe *out, bool resting)
 {
 	struct tess_pipe empty = *out;
@@ -158,16 +161,20 @@ static bool take_outgoing(struct client *c, struct tess_pipe *out, bool resting)
 	return last;
 }
 
-/* Between hosts nobody sees whether a process is alive: it says so, once all are here. Returns when to say it again. */
+/*
+ * A host does not see the end of a process on another: once all ranks have joined, each sends a
+ * heartbeat. Returns the time of the next one.
+ */
 static int64_t send_heartbeat(struct client *c, int64_t when)
 {
 	if (tess_now() < when)
 		return when;
 	pthread_mutex_lock(&c->lock);
-	if (c->welcome && !c->closing && tess_pipe_put(&c->out, TESS_ALIVE, 0, 0, NULL, 0, NULL, 0))
+	if (c->welcome && !c->closing &&
+	    tess_pipe_put(&c->out, TESS_HEARTBEAT, 0, 0, NULL, 0, NULL, 0))
 		c->urgent = true;
 	pthread_mutex_unlock(&c->lock);
-	return tess_now() + TESS_ALIVE_MS * (int64_t)TESS_MS;
+	return tess_now() + TESS_HEARTBEAT_MS * (int64_t)TESS_MS;
 }
 
 static void *run_client(void *arg)
@@ -175,8 +182,8 @@ static void *run_client(void *arg)
 	struct client *c = arg;
 	struct tess_pipe in = { 0 }, out = { 0 };
 	bool open = true, last = false;
-	int64_t rest = 0; /* nothing that can wait is sent before */
-	int64_t alive = *c->path ? INT64_MAX : 0; /* when to say that it is */
+	int64_t rest = 0; /* what can wait is not sent before */
+	int64_t heartbeat = *c->path ? INT64_MAX : 0; /* time of the next one */
 
 	while (open) {
 		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
@@ -186,7 +193,7 @@ static void *run_client(void *arg)
 		uint64_t count;
 		int64_t until;
 
-		alive = send_heartbeat(c, alive);
+		heartbeat = send_heartbeat(c, heartbeat);
 		if (empty) {
 			last = take_outgoing(c, &out, resting);
 			if (out.begin < out.end) {
@@ -199,14 +206,14 @@ static void *run_client(void *arg)
 		if (full)
 			p[0].events |= POLLOUT;
 		else if (!empty)
-			continue; /* what was left is through: look for more */
+			continue; /* all is sent: look for more */
 		else if (last)
 			break;
 		/*
-		 * the same `resting` as take() was told: a second look at the clock would sleep
-		 * over notes
+		 * the `resting` of take_outgoing(): with a newer time descriptors could be left
+		 * unsent
 		 */
-		until = full || !resting || alive < rest ? alive : rest;
+		until = full || !resting || heartbeat < rest ? heartbeat : rest;
 		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;
@@ -216,7 +223,7 @@ static void *run_client(void *arg)
 			open = read_frames(c, &in);
 	}
 	if (!open) {
-		read_frames(c, &in); /* the last words of a server that has ended already */
+		read_frames(c, &in); /* what the server sent before it ended */
 		report_server_gone(c);
 		remove_dead_server(c);
 	}
@@ -225,7 +232,7 @@ static void *run_client(void *arg)
 	return NULL;
 }
 
-/* ---- what is said ---------------------------------------------------------------------------- */
+/* ---- frames to the server -------------------------------------------------------------------- */
 
 static void wake_client(struct client *c)
 {
@@ -247,13 +254,13 @@ static void send_frame(struct client *c, uint32_t kind, int32_t a, int32_t b, co
 	wake_client(c);
 }
 
-static void client_add_call(void *self, const struct tess_call_desc *n)
+static void client_add_call(void *self, const struct tess_call_desc *d)
 {
 	struct client *c = self;
 	bool asleep;
 
 	pthread_mutex_lock(&c->lock);
-	if (!tess_pipe_put(&c->out, TESS_CALL_DESC, 0, 0, n, n->bytes, NULL, 0))
+	if (!tess_pipe_put(&c->out, TESS_CALL_DESC, 0, 0, d, d->bytes, NULL, 0))
 		post_local_failure(c, c->rank, TESS_ENOMEM, "rank %d: no memory for a message",
 		                   c->rank);
 	asleep = c->idle;
@@ -265,12 +272,12 @@ static void client_add_call(void *self, const struct tess_call_desc *n)
 
 static void client_deadline_passed(void *self, const struct tess_call_key *key, int32_t n)
 {
-	send_frame(self, TESS_LATE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
+	send_frame(self, TESS_DEADLINE, n, 0, key, (size_t)n * sizeof *key, NULL, 0);
 }
 
-static void client_add_group(void *self, const struct tess_members *r)
+static void client_add_group(void *self, const struct tess_members *m)
 {
-	send_frame(self, TESS_GROUP, 0, 0, r, r->bytes, NULL, 0);
+	send_frame(self, TESS_GROUP, 0, 0, m, m->bytes, NULL, 0);
 }
 
 static void client_leave_group(void *self, uint32_t id)
@@ -285,17 +292,17 @@ static void client_fail(void *self, tess_status why, const char *sentence)
 
 static tess_status client_set(void *self, const char *key, const void *val, uint64_t len)
 {
-	size_t words = strlen(key);
+	size_t key_len = strlen(key);
 
-	if (!words || words > TESS_KEY_MAX || len > 1 << 20)
+	if (!key_len || key_len > TESS_KEY_MAX || len > 1 << 20)
 		return tess_fail(TESS_EINVAL,
 		                 "the key %.64s: a key has 1 to %d bytes, a value 1 MiB at most",
 		                 key, TESS_KEY_MAX);
-	send_frame(self, TESS_SET, (int32_t)words, (int32_t)len, key, words, val, len);
+	send_frame(self, TESS_SET, (int32_t)key_len, (int32_t)len, key, key_len, val, len);
 	return TESS_OK;
 }
 
-/* Waits, with the lock, until *flag, the first failure or the deadline. */
+/* Waits, with the lock held, for *flag, the first failure or the deadline. */
 static void wait_for_flag(struct client *c, const bool *flag, int64_t deadline)
 {
 	struct timespec until = tess_timespec(deadline);
@@ -309,19 +316,19 @@ static tess_status client_get(void *self, const char *key, int64_t deadline, voi
                               uint64_t *len)
 {
 	struct client *c = self;
-	struct pending_get w = { .val = val, .room = *len };
-	size_t words = strlen(key);
+	struct pending_get w = { .val = val, .capacity = *len };
+	size_t key_len = strlen(key);
 	tess_status st = TESS_OK;
 
-	if (!words || words > TESS_KEY_MAX)
+	if (!key_len || key_len > TESS_KEY_MAX)
 		return tess_fail(TESS_EINVAL, "the key %.64s: a key has 1 to %d bytes", key,
 		                 TESS_KEY_MAX);
 	pthread_mutex_lock(&c->lock);
-	w.id = ++c->ids;
+	w.id = ++c->last_id;
 	w.next = c->pending_gets;
 	c->pending_gets = &w;
 	pthread_mutex_unlock(&c->lock);
-	send_frame(c, TESS_GET, (int32_t)words, w.id, key, words, NULL, 0);
+	send_frame(c, TESS_GET, (int32_t)key_len, w.id, key, key_len, NULL, 0);
 	pthread_mutex_lock(&c->lock);
 	wait_for_flag(c, &w.done, deadline);
 	for (struct pending_get **at = &c->pending_gets; *at; at = &(*at)->next)
@@ -333,11 +340,11 @@ static tess_status client_get(void *self, const char *key, int64_t deadline, voi
 		st = tess_fail(c->first.why, "%s", c->first.sentence);
 	else if (!w.done)
 		st = tess_fail(TESS_ETIMEOUT, "the key %s was not set by the deadline", key);
-	else if (w.len > w.room)
+	else if (w.len > w.capacity)
 		st = tess_fail(TESS_EINVAL,
 		               "the key %s holds %" PRIu64 " bytes, more than the %" PRIu64
 		               " expected",
-		               key, w.len, w.room);
+		               key, w.len, w.capacity);
 	else
 		*len = w.len;
 	pthread_mutex_unlock(&c->lock);
@@ -345,7 +352,7 @@ static tess_status client_get(void *self, const char *key, int64_t deadline, voi
 }
 
 /*
- * Waits for *flag; at the deadline the server is asked who is behind, and its answer becomes the
+ * Waits for *flag; at the deadline the server looks for the straggler, and its answer is the
  * failure.
  */
 static void wait_for_all(struct client *c, const bool *flag, int64_t deadline)
@@ -369,8 +376,8 @@ static void client_leave(void *self, int64_t deadline)
 {
 	struct client *c = self;
 
-	send_frame(c, TESS_BYE, 0, 0, NULL, 0, NULL, 0);
-	wait_for_all(c, &c->gone, deadline);
+	send_frame(c, TESS_LEAVE, 0, 0, NULL, 0, NULL, 0);
+	wait_for_all(c, &c->all_left, deadline);
 }
 
 static void destroy_client(struct client *c)
@@ -404,18 +411,17 @@ static tess_status connect_to_server(struct client *c, const char *path, int64_t
 		bool absent = errno == ENOENT || errno == ECONNREFUSED;
 
 		if (c->hosted_by_launcher && absent)
-			return tess_fail(
-				TESS_EPEER,
-				"the rendezvous at %s is not there: the launcher has ended, or "
-				"TESSERA_RENDEZVOUS is left over from another job",
-				path);
+			return tess_fail(TESS_EPEER,
+			                 "there is no rendezvous at %s: the launcher has ended, or "
+			                 "TESSERA_RENDEZVOUS is left over from another job",
+			                 path);
 		if (!absent && errno != EAGAIN && errno != EINTR)
 			return tess_fail(TESS_EIO, "no connection to the rendezvous at %s: %s",
 			                 path, strerror(errno));
 		if (tess_now() >= deadline)
 			return tess_fail(
 				TESS_ETIMEOUT,
-				"rank 0, which hosts the rendezvous, has not come to %s by the "
+				"rank 0, which hosts the rendezvous, has not opened %s by the "
 				"deadline of rank %d",
 				path, c->rank);
 		poll(NULL, 0, RETRY_MS);
@@ -441,7 +447,7 @@ static tess_status start_client(struct client *c)
 }
 
 static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
-                               struct tess_failure_handler *l, struct client **out)
+                               struct tess_failure_handler *handler, struct client **out)
 {
 	struct client *c = calloc(1, sizeof *c);
 	int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -462,7 +468,7 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 		              .rank = rank,
 		              .nranks = nranks,
 		              .hosted_by_launcher = hosted,
-		              .handler = l };
+		              .handler = handler };
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -472,7 +478,7 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 	return TESS_OK;
 }
 
-/* Says who this is, over the connection that is there; `c` goes into *out, or is destroyed. */
+/* Joins the job over the open connection; `c` goes into *out, or is destroyed. */
 static tess_status join_job(struct client *c, int64_t deadline, struct tess_link *out)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
@@ -506,11 +512,11 @@ static tess_status join_job(struct client *c, int64_t deadline, struct tess_link
 }
 
 tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_t nranks,
-                             int64_t deadline, struct tess_failure_handler *l,
+                             int64_t deadline, struct tess_failure_handler *handler,
                              struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make_client(hosted, rank, nranks, l, &c);
+	tess_status st = make_client(hosted, rank, nranks, handler, &c);
 
 	if (st)
 		return st;
@@ -525,10 +531,10 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 
 tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
                             int32_t rank, int32_t nranks, int64_t deadline,
-                            struct tess_failure_handler *l, struct tess_link *out)
+                            struct tess_failure_handler *handler, struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make_client(false, rank, nranks, l, &c);
+	tess_status st = make_client(false, rank, nranks, handler, &c);
 
 	if (st)
 		return st;
@@ -541,10 +547,10 @@ tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secre
 }
 
 tess_status tess_link_tunnel(int fd, int32_t rank, int32_t nranks, int64_t deadline,
-                             struct tess_failure_handler *l, struct tess_link *out)
+                             struct tess_failure_handler *handler, struct tess_link *out)
 {
 	struct client *c;
-	tess_status st = make_client(false, rank, nranks, l, &c);
+	tess_status st = make_client(false, rank, nranks, handler, &c);
 
 	if (st) {
 		close(fd);

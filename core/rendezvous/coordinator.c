@@ -1,8 +1,8 @@
-#include "coordinator.h"
+#include "core/rendezvous/coordinator.h"
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "diagnosis.h"
+#include "core/rendezvous/diagnosis.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -63,7 +63,7 @@ void tess_coordinator_close(struct tess_coordinator *c)
 
 /* ---- the first failure ----------------------------------------------------------------------- */
 
-/* With the lock. A later failure is nothing. */
+/* With the lock held. Only the first failure counts. */
 static void post_failure(struct tess_coordinator *c, const struct tess_failure *f)
 {
 	if (c->first.why)
@@ -212,7 +212,8 @@ void tess_coordinator_add_group(struct tess_coordinator *c, int32_t rank,
 		snprintf(text, sizeof text, "no memory for a group of %d ranks", m->n);
 		fail_locked(c, rank, TESS_ENOMEM, text);
 	} else if (g->members->bytes != m->bytes || memcmp(g->members, m, m->bytes)) {
-		snprintf(text, sizeof text, "rank %d has another group %s than the others", rank,
+		snprintf(text, sizeof text,
+		         "rank %d has a group %s with other members than its peers have", rank,
 		         m->name);
 		fail_locked(c, rank, TESS_EBUG, text);
 	}
@@ -288,12 +289,12 @@ tess_status tess_coordinator_join(struct tess_coordinator *c, int32_t rank, pid_
 	struct rank_state *r;
 
 	if (rank < 0 || rank >= c->state.nranks)
-		return tess_fail(TESS_EINVAL, "rank %d came to a job of %d ranks", rank,
+		return tess_fail(TESS_EINVAL, "rank %d is not in a job of %d ranks", rank,
 		                 c->state.nranks);
 	pthread_mutex_lock(&c->lock);
 	r = &c->state.rank[rank];
 	if (r->joined) {
-		st = tess_fail(TESS_EINVAL, "rank %d came twice: as process %d and as process %d",
+		st = tess_fail(TESS_EINVAL, "rank %d joined twice: as process %d and as process %d",
 		               rank, (int)r->pid, (int)pid);
 	} else {
 		r->joined = true;
@@ -307,7 +308,7 @@ tess_status tess_coordinator_join(struct tess_coordinator *c, int32_t rank, pid_
 void tess_coordinator_heartbeat(struct tess_coordinator *c, int32_t rank)
 {
 	pthread_mutex_lock(&c->lock);
-	c->state.rank[rank].heard = tess_now();
+	c->state.rank[rank].last_heard = tess_now();
 	pthread_mutex_unlock(&c->lock);
 }
 

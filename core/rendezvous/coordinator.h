@@ -1,15 +1,15 @@
 /*
- * coordinator.h - what the ranks of a job tell each other, in one place: keys, calls, the first failure.
+ * coordinator.h - the shared state of a job: keys, calls, the first failure.
  *
- * Ranks that are threads share a coordinator; ranks that are processes each have a connection to the server of
- * the rendezvous, which acts for them. So both kinds are judged by the same code. Every function may be called
- * from any thread and returns at once, except the two that take a deadline.
+ * Ranks that are threads share a coordinator; ranks that are processes each have a connection to
+ * the server of the rendezvous, which calls it for them. Every function may be called from any
+ * thread and returns at once, except the two that take a deadline.
  */
 #ifndef TESS_RENDEZVOUS_COORDINATOR_H
 #define TESS_RENDEZVOUS_COORDINATOR_H
 
-#include "failure.h"
-#include "job_state.h"
+#include "core/rendezvous/failure.h"
+#include "core/rendezvous/job_state.h"
 
 struct tess_coordinator;
 
@@ -17,27 +17,33 @@ struct tess_coordinator;
 tess_status tess_coordinator_open(int32_t nranks, struct tess_coordinator **out);
 void tess_coordinator_close(struct tess_coordinator *c); /* NULL: nothing */
 
-/* The handler stays the caller's; it is called at once if there is a failure already. */
+/* Borrows the handler, and calls it at once if the job has failed already. */
 void tess_coordinator_add_handler(struct tess_coordinator *c, struct tess_failure_handler *handler);
 void tess_coordinator_remove_handler(struct tess_coordinator *c,
                                      struct tess_failure_handler *handler);
-/* Asks all handlers for the records of their ranks. As on a failure, they must not call the coordinator. */
+/* Calls on_record of all handlers; they must not call the coordinator. */
 void tess_coordinator_request_records(struct tess_coordinator *c);
 
-/* The rank has joined the job; pid 0: it is a thread of this process. TESS_EINVAL: it has joined before, or there is no such rank. */
+/*
+ * The rank joins the job; pid 0: it is a thread of this process. TESS_EINVAL: joined before, or no
+ * such rank.
+ */
 tess_status tess_coordinator_join(struct tess_coordinator *c, int32_t rank, pid_t pid);
-int32_t tess_coordinator_joined(struct tess_coordinator *c); /* the number of ranks that have */
+int32_t tess_coordinator_joined(struct tess_coordinator *c); /* number of ranks */
 
 /*
- * Something has come from this rank, which is on another host, where the end of its process is not seen: it
- * sends something every TESS_ALIVE_MS.
+ * Data has arrived from this rank, which is on another host, where the end of its process is not
+ * seen: it sends a heartbeat every TESS_HEARTBEAT_MS.
  */
 void tess_coordinator_heartbeat(struct tess_coordinator *c, int32_t rank);
 
 /* The rank makes no further call. A failure if another rank waits for one of its calls. */
 void tess_coordinator_leave(struct tess_coordinator *c, int32_t rank);
-int32_t tess_coordinator_left(struct tess_coordinator *c); /* the number of ranks that have */
-/* Blocks until all have left, or the job has failed: its status; TESS_ETIMEOUT without a sentence. */
+int32_t tess_coordinator_left(struct tess_coordinator *c); /* number of ranks */
+/*
+ * Blocks until all ranks have left, or the job has failed: its status. TESS_ETIMEOUT has no
+ * sentence.
+ */
 tess_status tess_coordinator_wait_left(struct tess_coordinator *c, int64_t deadline);
 
 /* A key is set once. `get` blocks until the key is there, the job has failed, or the deadline. */
@@ -45,39 +51,42 @@ tess_status tess_coordinator_set(struct tess_coordinator *c, const char *key, co
                                  uint64_t len);
 tess_status tess_coordinator_get(struct tess_coordinator *c, const char *key, int64_t deadline,
                                  void *val, uint64_t *len);
-/* The value, or NULL; borrowed until the group that the key belongs to is closed by all. */
+/* The value, or NULL; borrowed until all members have closed the key's group. */
 const void *tess_coordinator_find(struct tess_coordinator *c, const char *key, uint64_t *len);
 
 /*
- * `rank` is a member of this group and makes calls in it until it leaves it. Every member reports it; the
- * members are copied. When all have left it, its keys are dropped.
+ * `rank` is a member of this group and makes calls in it until it leaves it. Every member calls
+ * this; `m` is copied. When all members have left, the keys of the group are dropped.
  */
 void tess_coordinator_add_group(struct tess_coordinator *c, int32_t rank,
                                 const struct tess_members *m);
 void tess_coordinator_leave_group(struct tess_coordinator *c, int32_t rank, uint32_t id);
-/* The number of its ranks; 0: there is no such group, or `rank` is no member. */
+/* The number of ranks in the group; 0: no such group, or `rank` is not a member. */
 int32_t tess_coordinator_group_size(struct tess_coordinator *c, int32_t rank, uint32_t id);
 
-/* `rank` makes this call, in a group that it is a member of: compared with the calls of the other members. */
+/*
+ * `rank` makes this call in a group of which it is a member; it is compared with those of the
+ * others.
+ */
 void tess_coordinator_add_call(struct tess_coordinator *c, int32_t rank,
                                const struct tess_call_desc *d);
 
 /*
- * The deadline of `rank` has passed in the `n` calls `key`, which it has reported; n 0: before all ranks had
- * joined, or after it had left. Fails the job with a sentence that names the rank that is waited for; nothing of the
- * opening of a group that all its members have reached.
+ * The deadline of `rank` has passed in the `n` calls `key`, which it has reported; n 0: before all
+ * ranks had joined, or after it had left. Fails the job with a sentence that names the straggler,
+ * except where the call is the opening of a group that all its members have reached.
  */
 void tess_coordinator_deadline_passed(struct tess_coordinator *c, int32_t rank,
                                       const struct tess_call_key *key, int32_t n);
 
 /*
- * "the last call that it told of is all_reduce ..., call 41, at ..."; "" before it has joined.
- * Returns the number of the last collective of all ranks that it has reported, or 0.
+ * "its last reported call is all_reduce ..., call 41, at ..."; "" before it has joined.
+ * Returns the number of its last reported collective over all ranks, or 0.
  */
 uint64_t tess_coordinator_last_call(struct tess_coordinator *c, int32_t rank, char *text,
                                     size_t size);
 
-/* Fails the job; the sentence names `rank` (-1: none). Only the first failure counts. */
+/* Fails the job; the sentence names `rank` (-1: none). Later failures are ignored. */
 void tess_coordinator_fail(struct tess_coordinator *c, int32_t rank, tess_status why,
                            const char *sentence);
 /* The first failure. TESS_OK: none so far, *out is untouched. */

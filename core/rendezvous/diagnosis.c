@@ -1,7 +1,7 @@
-#include "diagnosis.h"
+#include "core/rendezvous/diagnosis.h"
 
 #include "core/base/clock.h"
-#include "wire.h"
+#include "core/rendezvous/wire.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -22,12 +22,12 @@ void tess_describe_last_call(const struct tess_job_state *s, int32_t rank,
 	if (!r->joined)
 		return;
 	if (!r->last || (!r->last->key.number && !r->last_group->members->id)) {
-		snprintf(text, size, "%s%s", *state ? state : "it has told of no call yet",
+		snprintf(text, size, "%s%s", *state ? state : "it has reported no call yet",
 		         *state ? " without a call" : "");
 		return;
 	}
 	len = *state ? snprintf(text, size, "%s; its last call is ", state)
-	             : snprintf(text, size, "the last call that it told of is ");
+	             : snprintf(text, size, "its last reported call is ");
 	tess_call_desc_format(r->last, r->last_group->members, text + len, size - (size_t)len);
 }
 
@@ -67,15 +67,15 @@ void tess_diagnose_conflict(const struct tess_job_state *s, const struct tess_co
 
 /* ---- a deadline ------------------------------------------------------------------------------ */
 
-/* In the order of what counts more: a rank that cannot run is the cause of all that waits for it. */
+/* The last that applies is named: a rank that cannot run is the cause of all that waits for it. */
 enum cause { CAUSE_NONE, CAUSE_MISSING, CAUSE_CROSSED, CAUSE_SILENT, CAUSE_STOPPED };
 
-struct delay { /* what was found of a deadline that has passed */
+struct delay { /* why a deadline has passed */
 	enum cause cause;
-	int32_t rank; /* which is the cause; -1: none */
+	int32_t rank; /* the cause; -1: none */
 	int32_t nmissing; /* ranks that the call lacks */
-	int32_t waits_for; /* the rank that it waits for itself, in another group; -1: none */
-	const struct call_state *call; /* NULL: outside of calls, or the call is not kept */
+	int32_t waits_for; /* the rank that `rank` itself waits for, in another group; -1: none */
+	const struct call_state *call; /* NULL: not in a call, or the call is not kept */
 };
 
 /* Whether SIGSTOP or a debugger holds the process; pid 0: false. */
@@ -88,22 +88,22 @@ static bool is_stopped(pid_t pid)
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
 	f = pid ? fopen(path, "re") : NULL;
 	if (f && fgets(line, sizeof line, f) &&
-	    (end = strrchr(line, ')'))) /* a name may hold anything */
+	    (end = strrchr(line, ')'))) /* the name may have any character */
 		yes = end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 	if (f)
 		fclose(f);
 	return yes;
 }
 
-/* Seconds since a rank of another host should have been heard of; 0: it has been, or need not be. */
+/* Seconds since the last data of a rank on another host; 0: not too long, or not expected. */
 static double measure_silence(const struct rank_state *r)
 {
-	int64_t ns = r->heard && !r->left ? tess_now() - r->heard : 0;
+	int64_t ns = r->last_heard && !r->left ? tess_now() - r->last_heard : 0;
 
 	return ns > TESS_SILENT_MS * (int64_t)TESS_MS ? (double)ns / 1e9 : 0;
 }
 
-/* Outside of calls the job waits for ranks that have not joined, or have not left. */
+/* Without a call the job waits for ranks that have not joined, or have not left. */
 static bool is_awaited(const struct tess_job_state *s, int32_t rank)
 {
 	return s->joined < s->nranks ? !s->rank[rank].joined : !s->rank[rank].left;
@@ -123,7 +123,10 @@ static enum cause find_cause(const struct tess_job_state *s, int32_t rank, int32
 	return tess_matcher_waits_for(s, rank, waiting) ? CAUSE_CROSSED : CAUSE_MISSING;
 }
 
-/* The end of the chain of ranks that wait for each other, over ranks that `c` lacks (NULL: over any). */
+/*
+ * The end of the chain of ranks that wait for each other, among ranks that `c` lacks (NULL: among
+ * all).
+ */
 static int32_t follow_waits(const struct tess_job_state *s, const struct call_state *c,
                             int32_t rank)
 {
@@ -163,7 +166,7 @@ static struct delay find_delay(const struct tess_job_state *s, int32_t waiting,
 	return d;
 }
 
-/* What was not finished: the call, or the job. */
+/* What did not finish: the call, or the job. */
 static void describe_awaited(const struct tess_job_state *s, const struct delay *d, int32_t waiting,
                              int32_t n, char *text, size_t size)
 {
@@ -182,8 +185,8 @@ static void describe_missing(const struct tess_job_state *s, const struct delay 
                              int32_t n, const char *awaited, struct tess_failure *out)
 {
 	const char *missed = n                        ? "has not joined"
-	                     : s->joined == s->nranks ? "has not left"
-	                                              : "has not come";
+	                     : s->joined == s->nranks ? "has not left the job"
+	                                              : "has not joined the job";
 	char last[LAST_CALL_TEXT], more[48] = "", waits[48] = "";
 
 	tess_describe_last_call(s, d->rank, NULL, last, sizeof last);
@@ -219,10 +222,11 @@ bool tess_diagnose_deadline(const struct tess_job_state *s, int32_t rank,
 		            d.rank, (int)s->rank[d.rank].pid, awaited, rank);
 		break;
 	case CAUSE_SILENT:
-		set_failure(out, TESS_ETIMEOUT, d.rank,
-		            "rank %d has not been heard of for %.1f s: it has ended, is stopped or "
-		            "out of reach; %s was not finished by the deadline of rank %d",
-		            d.rank, measure_silence(&s->rank[d.rank]), awaited, rank);
+		set_failure(
+			out, TESS_ETIMEOUT, d.rank,
+			"rank %d has sent nothing for %.1f s: it has ended, is stopped or cannot "
+			"be reached; %s was not finished by the deadline of rank %d",
+			d.rank, measure_silence(&s->rank[d.rank]), awaited, rank);
 		break;
 	case CAUSE_MISSING:
 	case CAUSE_CROSSED:

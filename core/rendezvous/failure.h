@@ -4,24 +4,24 @@
 
 #include <tessera/plugin.h>
 
-enum { TESS_SENTENCE = 1536 }; /* bytes of a sentence, the 0 included */
+enum { TESS_SENTENCE = 1536 }; /* bytes of a sentence, with the 0 */
 
 struct tess_failure {
 	tess_status why; /* TESS_OK: none */
-	int32_t rank; /* the world rank that it names; -1: none */
+	int32_t rank; /* the world rank at fault; -1: none */
 	char sentence[TESS_SENTENCE];
 };
 
 /*
- * on_failure is called with the first failure, once, from any thread. The lock of the coordinator is held: it
- * must not call the coordinator.
+ * on_failure is called once, with the first failure, from any thread, under the coordinator's lock:
+ * it must not call the coordinator.
  */
 struct tess_failure_handler {
 	struct tess_failure_handler *next; /* the coordinator's */
 	void (*on_failure)(void *arg, const struct tess_failure *f);
 	/*
-	 * The rank is asked to write its flight record: by the coordinator, and, where the rank is a process, when
-	 * sigusr1_fd (-1: none) is readable.
+	 * Asks the rank to write its flight record: called by the coordinator, and, where the rank
+	 * is a process, when sigusr1_fd (-1: none) is readable.
 	 */
 	void (*on_record)(void *arg);
 	int sigusr1_fd;

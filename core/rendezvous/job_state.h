@@ -1,13 +1,13 @@
 /*
- * job_state.h - what the coordinator knows of a job: its ranks, its groups, its keys, and the calls that some
- * ranks of a group have made and others have not. It has no lock: the coordinator holds its own.
+ * job_state.h - the coordinator's view of a job: its ranks, groups, keys, and the calls that only
+ * some ranks of a group have made. Guarded by the coordinator's lock.
  */
 #ifndef TESS_RENDEZVOUS_JOB_STATE_H
 #define TESS_RENDEZVOUS_JOB_STATE_H
 
-#include "call_desc.h"
-#include "kv_store.h"
-#include "members.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/kv_store.h"
+#include "core/rendezvous/members.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -37,19 +37,19 @@ struct call_state { /* a call that some of its ranks have made */
 
 struct rank_state {
 	pid_t pid; /* 0: a thread of this process, or a process of another host */
-	int64_t heard; /* when it was heard of last, of a rank on another host; else 0 */
+	int64_t last_heard; /* time of the last data from a rank on another host; else 0 */
 	bool joined, left;
-	struct tess_call_desc *last; /* its last call that is known; NULL: none yet */
+	struct tess_call_desc *last; /* its last reported call; NULL: none yet */
 	struct group_state *last_group; /* the group of that call */
 };
 
 struct tess_job_state {
 	int32_t nranks, joined, left;
 	struct tess_kv_store keys;
-	struct group_state *groups; /* the last one is that of all ranks */
+	struct group_state *groups; /* the last one has all ranks */
 	struct call_state *calls[CALL_BUCKETS];
 	int32_t ncalls, sweep_at;
-	bool incomplete; /* a rank ran too far ahead, or there was no memory: some calls were not kept */
+	bool incomplete; /* some calls were not kept: a rank is too far ahead, or no memory */
 	struct rank_state *rank;
 };
 

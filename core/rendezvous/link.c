@@ -1,7 +1,8 @@
-/* A rank's line to its job where ranks are threads: the hub itself. */
-#include "link.h"
+/* The link of a rank that is a thread: calls the coordinator. */
+#include "core/rendezvous/link.h"
 
 #include "core/base/status.h"
+
 #include <stdlib.h>
 
 struct thread_link {
@@ -25,11 +26,11 @@ static tess_status thread_get(void *self, const char *key, int64_t deadline, voi
 	return tess_coordinator_get(l->coordinator, key, deadline, val, len);
 }
 
-static void thread_add_call(void *self, const struct tess_call_desc *n)
+static void thread_add_call(void *self, const struct tess_call_desc *d)
 {
 	struct thread_link *l = self;
 
-	tess_coordinator_add_call(l->coordinator, l->rank, n);
+	tess_coordinator_add_call(l->coordinator, l->rank, d);
 }
 
 static void thread_deadline_passed(void *self, const struct tess_call_key *key, int32_t n)
@@ -39,11 +40,11 @@ static void thread_deadline_passed(void *self, const struct tess_call_key *key, 
 	tess_coordinator_deadline_passed(l->coordinator, l->rank, key, n);
 }
 
-static void thread_add_group(void *self, const struct tess_members *r)
+static void thread_add_group(void *self, const struct tess_members *m)
 {
 	struct thread_link *l = self;
 
-	tess_coordinator_add_group(l->coordinator, l->rank, r);
+	tess_coordinator_add_group(l->coordinator, l->rank, m);
 }
 
 static void thread_leave_group(void *self, uint32_t id)
@@ -77,20 +78,20 @@ static void thread_close(void *self)
 	free(l);
 }
 
-tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank,
-                             struct tess_failure_handler *l, struct tess_link *out)
+tess_status tess_link_thread(struct tess_coordinator *c, int32_t rank,
+                             struct tess_failure_handler *handler, struct tess_link *out)
 {
 	struct thread_link *self = malloc(sizeof *self);
 	tess_status st;
 
 	if (!self)
-		return tess_fail(TESS_ENOMEM, "no memory for rank %d's line to its job", rank);
-	st = tess_coordinator_join(h, rank, 0);
+		return tess_fail(TESS_ENOMEM, "no memory for rank %d's link to its job", rank);
+	st = tess_coordinator_join(c, rank, 0);
 	if (st) {
 		free(self);
 		return st;
 	}
-	*self = (struct thread_link){ .coordinator = h, .handler = l, .rank = rank };
+	*self = (struct thread_link){ .coordinator = c, .handler = handler, .rank = rank };
 	*out = (struct tess_link){ .self = self,
 		                   .set = thread_set,
 		                   .get = thread_get,
@@ -101,6 +102,6 @@ tess_status tess_link_thread(struct tess_coordinator *h, int32_t rank,
 		                   .fail = thread_fail,
 		                   .leave = thread_leave,
 		                   .close = thread_close };
-	tess_coordinator_add_handler(h, l);
+	tess_coordinator_add_handler(c, handler);
 	return TESS_OK;
 }

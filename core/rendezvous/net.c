@@ -1,9 +1,9 @@
-#include "net.h"
+#include "core/rendezvous/net.h"
 
 #include "core/base/clock.h"
+#include "core/base/status.h"
 
 #include <arpa/inet.h>
-#include "core/base/status.h"
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS = 3, TAKEN_MS = 1000 };
+enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS_MAX = 3, IN_USE_MS = 1000 };
 
 static tess_status resolve_host(const struct tess_hosts *at, int flags, struct addrinfo **list)
 {
@@ -24,10 +24,9 @@ static tess_status resolve_host(const struct tess_hosts *at, int flags, struct a
 	if (!err)
 		return TESS_OK;
 	return tess_fail(err == EAI_AGAIN ? TESS_ETIMEOUT : TESS_EINVAL,
-	                 "MASTER_ADDR=%s is not known as a host: %s", at->addr, gai_strerror(err));
+	                 "MASTER_ADDR=%s is not a known host: %s", at->addr, gai_strerror(err));
 }
 
-/* The address stands for all addresses of a host. */
 static bool is_any_address(const struct sockaddr *sa)
 {
 	const struct sockaddr_in *four = (const void *)sa;
@@ -48,17 +47,17 @@ static bool is_loopback_address(const struct sockaddr *sa)
 	return sa->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
-/* A host that goes away without a word is noticed within half a minute. */
+/* A host that disappears is noticed within half a minute. */
 static void set_socket_options(int fd)
 {
-	int one = 1, idle = 5, gap = 5, times = 4, patience = 25000;
+	int one = 1, idle = 5, interval = 5, probes = 4, timeout_ms = 25000;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap, sizeof gap);
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */
@@ -78,10 +77,10 @@ static int try_to_listen(const struct addrinfo *a)
 	return -1;
 }
 
-/* The job before this one may not have ended quite. */
+/* The previous job may still hold the port for a moment. */
 static int listen_with_retry(const struct addrinfo *a)
 {
-	int64_t until = tess_now() + TAKEN_MS * (int64_t)TESS_MS;
+	int64_t until = tess_now() + IN_USE_MS * (int64_t)TESS_MS;
 	int fd;
 
 	while ((fd = try_to_listen(a)) < 0 && errno == EADDRINUSE && tess_now() < until)
@@ -105,7 +104,7 @@ tess_status tess_net_listen(const struct tess_hosts *at, int *out)
 			st = tess_fail(
 				TESS_EINVAL,
 				"MASTER_ADDR=%s stands for every address of this host; name one "
-				"that the other hosts reach",
+				"that the other hosts can reach",
 				at->addr);
 			break;
 		}
@@ -122,11 +121,11 @@ tess_status tess_net_listen(const struct tess_hosts *at, int *out)
 	if (!st && fd < 0 && looped)
 		st = tess_fail(TESS_EINVAL,
 		               "MASTER_ADDR=%s is a loopback address on this host, which no other "
-		               "host reaches; set it to an address of this host",
+		               "host can reach; set it to an address of this host",
 		               at->addr);
 	else if (!st && fd < 0 && err == EADDRINUSE)
 		st = tess_fail(TESS_EIO,
-		               "port %s of %s is taken, maybe by another job; set another "
+		               "port %s of %s is in use, maybe by another job; set another "
 		               "TESSERA_PORT, on all hosts",
 		               at->port, at->addr);
 	else if (!st && fd < 0)
@@ -187,7 +186,7 @@ static bool send_32_bytes(int fd, const unsigned char *bytes)
 	return send(fd, bytes, 32, MSG_NOSIGNAL | MSG_DONTWAIT) == 32;
 }
 
-/* 32 bytes; false: the connection has ended, or time is up. */
+/* False: the connection has ended, or time is up. */
 static bool receive_32_bytes(int fd, unsigned char *bytes, int64_t until)
 {
 	size_t have = 0;
@@ -202,16 +201,16 @@ static bool receive_32_bytes(int fd, unsigned char *bytes, int64_t until)
 	return have == 32;
 }
 
-enum outcome { PROVEN, LOST, REFUSED, IMPOSTOR };
+enum outcome { PROVEN, LOST, REFUSED, UNPROVEN };
 
-static enum outcome shake_hands(int fd, const struct tess_secret *s, int64_t until)
+static enum outcome authenticate_server(int fd, const struct tess_secret *s, int64_t until)
 {
 	unsigned char mine[TESS_NONCE], theirs[TESS_NONCE], proof[TESS_PROOF];
 
 	tess_nonce_make(mine);
 	if (!send_32_bytes(fd, mine) || !receive_32_bytes(fd, theirs, until))
 		return LOST;
-	/* TCP connects a port with itself where nobody listens */
+	/* without a listener TCP may connect a port to itself */
 	if (!memcmp(mine, theirs, sizeof mine))
 		return LOST;
 	tess_secret_prove(s, TESS_CLIENT, mine, theirs, proof);
@@ -219,7 +218,7 @@ static enum outcome shake_hands(int fd, const struct tess_secret *s, int64_t unt
 		return LOST;
 	if (!receive_32_bytes(fd, proof, until))
 		return REFUSED;
-	return tess_secret_check(s, TESS_SERVER, mine, theirs, proof) ? PROVEN : IMPOSTOR;
+	return tess_secret_check(s, TESS_SERVER, mine, theirs, proof) ? PROVEN : UNPROVEN;
 }
 
 static enum outcome attempt_connection(const struct tess_hosts *at, const struct tess_secret *s,
@@ -236,7 +235,7 @@ static enum outcome attempt_connection(const struct tess_hosts *at, const struct
 
 		if (fd < 0)
 			continue;
-		o = shake_hands(fd, s, until);
+		o = authenticate_server(fd, s, until);
 		if (o == PROVEN)
 			*out = fd;
 		else
@@ -258,19 +257,19 @@ tess_status tess_net_connect(const struct tess_hosts *at, const struct tess_secr
 		switch (attempt_connection(at, s, until < deadline ? until : deadline, out, &st)) {
 		case PROVEN:
 			return TESS_OK;
-		case IMPOSTOR:
+		case UNPROVEN:
 			return tess_fail(TESS_EPERM,
-			                 "whoever listens at %s, port %s does not hold the secret "
-			                 "of this job",
+			                 "the process that listens at %s, port %s does not hold "
+			                 "the secret of this job",
 			                 at->addr, at->port);
-		case REFUSED: /* or pushed aside by a crowd of strangers: then not again and again */
-			if (++refusals < REFUSALS)
+		case REFUSED: /* or evicted by a flood of connections: try a few times only */
+			if (++refusals < REFUSALS_MAX)
 				break;
 			return tess_fail(
 				TESS_EPERM,
-				"rank 0 at %s, port %s does not take this rank's proof: the files of "
+				"rank 0 at %s, port %s rejects this rank's proof: the files of "
 				"TESSERA_SECRET_FILE, or the names of the job, differ between the "
-				"hosts (is it another job's? then set another TESSERA_PORT)",
+				"hosts (if it belongs to another job, set another TESSERA_PORT)",
 				at->addr, at->port);
 		case LOST:
 			if (st == TESS_EINVAL)
@@ -280,7 +279,7 @@ tess_status tess_net_connect(const struct tess_hosts *at, const struct tess_secr
 		if (tess_now() >= deadline)
 			return tess_fail(
 				TESS_ETIMEOUT,
-				"rank 0, which hosts the rendezvous, has not come to %s, port %s by "
+				"rank 0, which hosts the rendezvous, has not opened %s, port %s by "
 				"the deadline",
 				at->addr, at->port);
 		poll(NULL, 0, RETRY_MS);

@@ -1,9 +1,9 @@
-#include "rank_env.h"
-
-#include "coordinator.h"
+#include "core/rendezvous/rank_env.h"
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/rendezvous/coordinator.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,8 +61,8 @@ static bool is_loopback_name(const char *addr)
 }
 
 /*
- * Whoever set RANK by hand may have left it over, or forgotten half of it. Under torchrun, and tessera launch,
- * the others' variables are of a job around this one.
+ * RANK set by hand may be left over, or set without WORLD_SIZE. Under torchrun and tessera launch
+ * the variables of other launchers belong to an outer job.
  */
 static tess_status check_manual_rank(void)
 {
@@ -81,14 +81,17 @@ static tess_status check_manual_rank(void)
 		if (other && n && !strcmp(n, size) && strcmp(other, rank) != 0)
 			return tess_fail(
 				TESS_EINVAL,
-				"RANK=%s and %s=%s say which of %s ranks this is; unset RANK "
-				"and WORLD_SIZE, or the other",
+				"RANK=%s and %s=%s contradict each other in a job of %s ranks; "
+				"unset RANK and WORLD_SIZE, or the other",
 				rank, launchers[i].rank, other, size);
 	}
 	return TESS_OK;
 }
 
-/* One host if all ranks are local; where that is not said, if the master's address says so. */
+/*
+ * One host if all ranks are local; where that is not set, if MASTER_ADDR is a loopback address or
+ * unset.
+ */
 static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env *env)
 {
 	const char *master = getenv("MASTER_ADDR");
@@ -108,15 +111,15 @@ static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env
 	return TESS_OK;
 }
 
-/* The first of "node[1-3,7],other", where rank 0 of a step is: "node1". */
-static void copy_first_node(const char *list, char *node, size_t room)
+/* The first of "node[1-3,7],other", which has rank 0 of a step: "node1". */
+static void copy_first_node(const char *list, char *node, size_t size)
 {
 	size_t n = 0;
 
-	for (; *list && *list != ',' && n + 1 < room; list++) {
+	for (; *list && *list != ',' && n + 1 < size; list++) {
 		if (*list == '[') {
 			list++;
-			while (*list && !strchr("-,]", *list) && n + 1 < room)
+			while (*list && !strchr("-,]", *list) && n + 1 < size)
 				node[n++] = *list++;
 			list += strcspn(list, "]");
 			if (!*list)
@@ -128,17 +131,17 @@ static void copy_first_node(const char *list, char *node, size_t room)
 	node[n] = '\0';
 }
 
-/* MASTER_ADDR, or what Slurm says. */
-static void find_master(char *addr, size_t room)
+/* MASTER_ADDR, or Slurm's first node. */
+static void find_master(char *addr, size_t size)
 {
 	const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
 	const struct launcher_env *s = find_launcher();
 
 	*addr = '\0';
-	if (master && strlen(master) < room)
-		snprintf(addr, room, "%s", master);
+	if (master && strlen(master) < size)
+		snprintf(addr, size, "%s", master);
 	else if (!master && s && s->hosts && nodes)
-		copy_first_node(nodes, addr, room);
+		copy_first_node(nodes, addr, size);
 }
 
 /* TESSERA_PORT, the one after MASTER_PORT, or one made of Slurm's job and step; 0: none. */
@@ -146,12 +149,12 @@ static tess_status find_port(int32_t *out)
 {
 	const struct launcher_env *s = find_launcher();
 	int32_t job = 0, step = 0, port = 0;
-	int64_t own = 0;
+	int64_t own_port = 0;
 	tess_status st;
 
 	if (*tess_option("port")) {
-		st = tess_option_get_int("port", 1, 65535, &own);
-		*out = (int32_t)own;
+		st = tess_option_get_int("port", 1, 65535, &own_port);
+		*out = (int32_t)own_port;
 		return st;
 	}
 	st = read_number("MASTER_PORT", 1, 65534, 0, &port);
@@ -178,41 +181,42 @@ static tess_status find_address(const struct tess_rank_env *env, struct tess_hos
 	if (!*at->addr)
 		return tess_fail(
 			TESS_EINVAL,
-			"the job's %d ranks are on several hosts and do not know where to meet; set "
-			"MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT%s",
+			"the job's %d ranks are on several hosts and have no address to meet at; "
+			"set MASTER_ADDR to an address of the host of rank 0, and TESSERA_PORT%s",
 			env->size,
 			getenv("OMPI_COMM_WORLD_SIZE")
-				? "; or take TESSERA_BACKEND=mpi, whose ranks meet through MPI"
+				? "; or use TESSERA_BACKEND=mpi, whose ranks meet through MPI"
 				: "");
 	st = find_port(&port);
 	if (!st && !port)
 		st = tess_fail(
 			TESS_EINVAL,
 			"the job's %d ranks are on several hosts and have no port to meet at; "
-			"set TESSERA_PORT, or MASTER_PORT, which it follows",
+			"set TESSERA_PORT, or MASTER_PORT, whose next port is used",
 			env->size);
 	if (!st)
 		snprintf(at->port, sizeof at->port, "%d", port);
 	return st;
 }
 
-/* Whoever started us started the others: its process id and when it began. */
-static void name_by_parent(char *job, size_t room)
+/* The parent has started all ranks: its process id and start time. */
+static void name_by_parent(char *job, size_t size)
 {
 	char path[48], line[1024], *at;
-	uint64_t began = 0;
+	uint64_t started = 0;
 	FILE *f;
 
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
 	f = fopen(path, "re");
 	at = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-	for (int field = 2; at && field < 22; field++) /* proc(5): the 22nd, counted from ") S" */
+	for (int field = 2; at && field < 22;
+	     field++) /* proc(5): starttime is the 22nd, ")" ends the 2nd */
 		at = strchr(at + 1, ' ');
 	if (at)
-		began = strtoull(at, NULL, 10);
+		started = strtoull(at, NULL, 10);
 	if (f)
 		fclose(f);
-	snprintf(job, room, "%d-%" PRIu64, (int)getppid(), began);
+	snprintf(job, size, "%d-%" PRIu64, (int)getppid(), started);
 }
 
 static const char *read_variable(const char *name)
@@ -222,14 +226,14 @@ static const char *read_variable(const char *name)
 	return text ? text : "";
 }
 
-/* What is written into a path, and a sentence. */
+/* The name becomes part of a path. */
 static void sanitize_name(char *job)
 {
-	static const char good[] =
+	static const char allowed[] =
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
 	for (; *job; job++)
-		if (!strchr(good, *job))
+		if (!strchr(allowed, *job))
 			*job = '_';
 }
 
@@ -237,26 +241,26 @@ static tess_status name_job(const struct tess_rank_env *env, struct tess_meeting
 {
 	const char *run = getenv("TORCHELASTIC_RUN_ID"), *slurm = getenv("SLURM_JOB_ID");
 	const struct launcher_env *s = find_launcher();
-	size_t room = sizeof m->job;
+	size_t size = sizeof m->job;
 	char *job = m->job;
 
 	if (*tess_option("job")) {
-		if (strlen(tess_option("job")) >= room)
+		if (strlen(tess_option("job")) >= size)
 			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes",
-			                 tess_option("job"), room - 1);
-		snprintf(job, room, "%s", tess_option("job"));
+			                 tess_option("job"), size - 1);
+		snprintf(job, size, "%s", tess_option("job"));
 	} else if (run) {
-		snprintf(job, room, "run-%.40s-%.8s-%.8s", run, read_variable("MASTER_PORT"),
+		snprintf(job, size, "run-%.40s-%.8s-%.8s", run, read_variable("MASTER_PORT"),
 		         read_variable("TORCHELASTIC_RESTART_COUNT"));
 		sanitize_name(job);
 	} else if (slurm && s && s->hosts) {
-		snprintf(job, room, "slurm-%.24s-%.12s-%.8s", slurm, read_variable("SLURM_STEP_ID"),
+		snprintf(job, size, "slurm-%.24s-%.12s-%.8s", slurm, read_variable("SLURM_STEP_ID"),
 		         read_variable("SLURM_RESTART_COUNT"));
 		sanitize_name(job);
 	} else if (env->hosts) {
-		snprintf(job, room, "port-%s", m->at.port);
+		snprintf(job, size, "port-%s", m->at.port);
 	} else {
-		name_by_parent(job, room);
+		name_by_parent(job, size);
 	}
 	return TESS_OK;
 }

@@ -1,23 +1,24 @@
 /*
- * seat.h - which rank of which job this process is, as whoever started it says in the environment.
+ * rank_env.h - which rank of which job this process is, by the environment that its launcher set.
  *
  *   tessera launch, torchrun   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
  *   mpirun (Open MPI)          OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
  *   mpiexec (Hydra)            PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
  *   srun                       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_STEP_NUM_NODES
- * The first row whose rank and size are both set counts; none: one rank, alone. Ranks of several
- * hosts meet at MASTER_ADDR, or else the first node of Slurm's step, at port TESSERA_PORT, or else
- * the one after MASTER_PORT, where torchrun itself listens, or one made of Slurm's job and step.
+ * The first row whose rank and size are both set counts; without one this is a job of one rank.
+ * Ranks of several hosts meet at MASTER_ADDR, or else the first node of Slurm's step, at port
+ * TESSERA_PORT, or else MASTER_PORT + 1 (torchrun listens at MASTER_PORT), or one made of Slurm's
+ * job and step.
  */
-#ifndef TESS_COMM_SEAT_H
-#define TESS_COMM_SEAT_H
+#ifndef TESS_RENDEZVOUS_RANK_ENV_H
+#define TESS_RENDEZVOUS_RANK_ENV_H
 
-#include "net.h"
+#include "core/rendezvous/net.h"
 
 struct tess_rank_env {
 	int32_t rank, size;
 	int32_t local; /* its index among the ranks of this host */
-	bool alone; /* nobody started it as a rank */
+	bool alone; /* not started as a rank */
 	bool hosts; /* the ranks are on several hosts */
 };
 
@@ -27,16 +28,16 @@ struct tess_meeting {
 };
 
 /*
- * TESS_EINVAL: a variable that is no number, a rank that is not below its size, half of what says so, or
- * a rank set by hand that is not that of mpirun or srun.
+ * TESS_EINVAL: a variable that is not a number, a rank that is not below its size, one of RANK and
+ * WORLD_SIZE without the other, or a RANK that contradicts mpirun or srun.
  */
 tess_status tess_rank_env_read(struct tess_rank_env *out);
 
 /*
- * TESS_EINVAL: several hosts that do not know where to meet. The job is TESSERA_JOB, else torchrun's
- * run, port and restart, else Slurm's job, step and restart, else the port of several hosts, else
- * whoever started us.
+ * TESS_EINVAL: several hosts, and no address or port to meet at. The job is TESSERA_JOB, else
+ * torchrun's run, port and restart, else Slurm's job, step and restart, else the port of several
+ * hosts, else the parent process.
  */
-tess_status tess_rank_env_meeting(const struct tess_rank_env *seat, struct tess_meeting *out);
+tess_status tess_rank_env_meeting(const struct tess_rank_env *env, struct tess_meeting *out);
 
 #endif

@@ -1,9 +1,10 @@
 /* The host's side of a rendezvous: its socket, its lock, its thread. */
-#include "core/base/clock.h"
-#include "core/launch/records.h"
-#include "server.h"
+#include "core/rendezvous/server.h"
 
+#include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/launch/records.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,8 +32,8 @@ static void wake_server(void *arg, const struct tess_failure *f)
 }
 
 /*
- * The lock of a job's name, held for its life. A file that was removed under us does not count, and whoever
- * removes what dead jobs have left (tess_socket_sweep) has it for a moment.
+ * The lock of a job's name, held until the rendezvous is closed. A lock on a file that has been
+ * removed is worth nothing; tess_socket_sweep() in another process may hold it for a moment.
  */
 static tess_status take_lock(struct tess_rendezvous *r)
 {
@@ -80,14 +81,15 @@ static tess_status make_job_socket(struct tess_rendezvous *r, const char *job)
 	st = take_lock(r);
 	if (st)
 		return st;
-	tess_socket_sweep(""); /* where all ranks are killed at once nobody is left to do it */
+	tess_socket_sweep(""); /* of jobs whose processes were all killed */
 	tess_records_sweep();
 	if (unlink(r->path) && errno != ENOENT)
-		return tess_fail(TESS_EIO, "%s, which a dead job left, cannot be removed: %s",
+		return tess_fail(TESS_EIO,
+		                 "%s is left over from a dead job and cannot be removed: %s",
 		                 r->path, strerror(errno));
 	r->listener = tess_socket_listen(r->path, r->nranks + TESS_UNAUTHENTICATED_MAX);
 	if (r->listener < 0)
-		return tess_fail(TESS_EIO, "%s cannot be made: %s", r->path, strerror(errno));
+		return tess_fail(TESS_EIO, "%s cannot be created: %s", r->path, strerror(errno));
 	return TESS_OK;
 }
 
@@ -126,18 +128,18 @@ static void destroy_rendezvous(struct tess_rendezvous *r)
 
 static tess_status make_rendezvous(int32_t nranks, struct tess_rendezvous **out)
 {
-	struct tess_coordinator *hub;
+	struct tess_coordinator *coordinator;
 	struct tess_rendezvous *r;
-	tess_status st = tess_coordinator_open(nranks, &hub);
+	tess_status st = tess_coordinator_open(nranks, &coordinator);
 
 	if (st)
 		return st;
 	r = calloc(1, sizeof *r + ((size_t)nranks + TESS_UNAUTHENTICATED_MAX) * sizeof *r->conn);
 	if (!r) {
-		tess_coordinator_close(hub);
+		tess_coordinator_close(coordinator);
 		return tess_fail(TESS_ENOMEM, "no memory for the server of the rendezvous");
 	}
-	r->coordinator = hub;
+	r->coordinator = coordinator;
 	r->nranks = nranks;
 	r->listener = r->lock = -1;
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -151,7 +153,7 @@ static tess_status make_rendezvous(int32_t nranks, struct tess_rendezvous **out)
 	return TESS_OK;
 }
 
-/* The socket is there, or `st` says why not: what remains. */
+/* The rest of opening; `st` is the result of making the socket. */
 static tess_status finish_opening(struct tess_rendezvous *r, tess_status st,
                                   struct tess_rendezvous **out)
 {
@@ -214,14 +216,14 @@ const char *tess_rendezvous_path(const struct tess_rendezvous *r)
 }
 
 tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
-                                    size_t room)
+                                    size_t size)
 {
 	struct tess_failure f;
 	tess_status why = tess_coordinator_failure(r->coordinator, &f);
 
 	if (why) {
 		*rank = f.rank;
-		snprintf(sentence, room, "%s", f.sentence);
+		snprintf(sentence, size, "%s", f.sentence);
 	}
 	return why;
 }
@@ -244,9 +246,9 @@ void tess_rendezvous_request_records(struct tess_rendezvous *r)
 	wake_server(r, NULL);
 }
 
-uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text, size_t room)
+uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text, size_t size)
 {
-	return tess_coordinator_last_call(r->coordinator, rank, text, room);
+	return tess_coordinator_last_call(r->coordinator, rank, text, size);
 }
 
 void tess_rendezvous_close(struct tess_rendezvous *r)

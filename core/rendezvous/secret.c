@@ -1,6 +1,7 @@
-#include "secret.h"
+#include "core/rendezvous/secret.h"
 
 #include "core/base/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -42,7 +43,6 @@ static tess_status check_secret_file(const char *path, int fd)
 	return TESS_OK;
 }
 
-/* The whole file, without the white space at its end. */
 static tess_status read_secret_file(const char *path, int fd, unsigned char *text, size_t *len)
 {
 	ssize_t n;
@@ -75,13 +75,13 @@ tess_status tess_secret_load(const char *path, const char *job, struct tess_secr
 	if (!*path)
 		return tess_fail(
 			TESS_EINVAL,
-			"ranks on several hosts prove to each other that they hold one secret, and "
-			"there is none; make one: "
+			"ranks on several hosts must prove that they hold the same secret, and "
+			"TESSERA_SECRET_FILE is not set; make one: "
 			"(umask 077; head -c 32 /dev/urandom | base64 >~/.tessera-secret), copy it "
 			"to every host: scp -p ~/.tessera-secret HOST: and set "
 			"TESSERA_SECRET_FILE=$HOME/.tessera-secret on each");
 	if (sodium_init() < 0)
-		return tess_fail(TESS_EIO, "libsodium finds no random numbers");
+		return tess_fail(TESS_EIO, "libsodium has no source of random numbers");
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 && errno == ELOOP)
 		return tess_fail(TESS_EPERM,

@@ -1,16 +1,17 @@
 /*
- * secret.h - two ends of a TCP connection prove to each other that they hold one secret, for one job.
+ * secret.h - both ends of a TCP connection prove that they hold the same secret, for one job.
  *
  *   to the server    32 bytes   its client's nonce
  *   to the client    32 bytes   the server's nonce
  *   to the server    32 bytes   HMAC-SHA-256(key, "client" and both nonces)
  *   to the client    32 bytes   HMAC-SHA-256(key, "server" and both nonces)
- * where key = HMAC-SHA-256(secret, the job's name). The server proves nothing to whoever has proved nothing,
- * a proof is good for one connection, and for one direction of it. What follows on the connection is neither
- * encrypted nor signed: this keeps strangers out, not whoever owns the network between the hosts.
+ * where key = HMAC-SHA-256(secret, the job's name). The server sends its proof only after the
+ * client's; a proof is valid for one connection and one direction. What follows is neither
+ * encrypted nor signed: this keeps out unauthenticated peers, not an attacker in the network
+ * between the hosts.
  */
-#ifndef TESS_COMM_SECRET_H
-#define TESS_COMM_SECRET_H
+#ifndef TESS_RENDEZVOUS_SECRET_H
+#define TESS_RENDEZVOUS_SECRET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,8 +25,9 @@ struct tess_secret { /* of one job */
 };
 
 /*
- * Reads the file, which must be regular, ours, closed to others and hold 32 bytes to 4 KiB; white space at its
- * end does not count. TESS_EINVAL: `path` is "", with how to make a secret; TESS_EPERM, TESS_ENOENT, TESS_EIO.
+ * Reads the file, which must be regular, belong to this user with no access for others, and hold 32
+ * bytes to 4 KiB without the white space at its end. TESS_EINVAL: `path` is ""; TESS_EPERM,
+ * TESS_ENOENT, TESS_EIO.
  */
 tess_status tess_secret_load(const char *path, const char *job, struct tess_secret *out);
 
@@ -33,7 +35,7 @@ void tess_nonce_make(unsigned char *nonce);
 void tess_secret_prove(const struct tess_secret *s, enum tess_side side,
                        const unsigned char *client_nonce, const unsigned char *server_nonce,
                        unsigned char *proof);
-/* Whether the proof is that of `side`; takes the same time for every wrong one. */
+/* Whether the proof is that of `side`; in constant time. */
 bool tess_secret_check(const struct tess_secret *s, enum tess_side side,
                        const unsigned char *client_nonce, const unsigned char *server_nonce,
                        const unsigned char *proof);

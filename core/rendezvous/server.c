@@ -1,17 +1,16 @@
 /*
  * The server of a rendezvous: one thread that turns frames of many connections into calls of one
- * hub.
+ * coordinator.
  *
- * A connection is a stranger's until it has said which rank it is. Between hosts it proves the
- * secret before that (secret.h), and until then nothing that it says is looked at and no memory is
- * taken for it.
+ * A connection belongs to no rank before its HELLO. Between hosts it proves the secret before that
+ * (secret.h), and until then its input is not parsed and no memory is allocated for it.
  */
-#include "server.h"
+#include "core/rendezvous/server.h"
 
 #include "core/base/clock.h"
-
 #include "core/base/log.h"
 #include "core/base/status.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -21,9 +20,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HELLO_MS = 5000, LAST_WORDS_MS = 500 };
-/* At a time; few enough that a connection is heard several times before newer ones push it out. */
-enum { ADMITTED = 8 };
+enum { HELLO_MS = 5000, FLUSH_MS = 500 };
+/* At a time: few, so that a connection is read several times before newer ones evict it. */
+enum { ACCEPTS_MAX = 8 };
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
@@ -40,10 +39,10 @@ static void refuse_connection(struct tess_conn *c, tess_status why, const char *
 	c->close_after_flush = true;
 }
 
-/* "process 12", and where it is. */
-static const char *format_peer(const struct tess_conn *c, char *text, size_t room)
+/* "process 12 of 10.0.0.2" */
+static const char *format_peer(const struct tess_conn *c, char *text, size_t size)
 {
-	snprintf(text, room, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
+	snprintf(text, size, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
 	return text;
 }
 
@@ -70,7 +69,7 @@ static void handle_hello(struct tess_rendezvous *r, struct tess_conn *c, const s
 		c->pid = h->pid;
 	if (h->version != TESS_WIRE_VERSION) {
 		snprintf(text, sizeof text,
-		         "rank %d is of another version of Tessera (rendezvous %u, this is %u)",
+		         "rank %d runs another version of Tessera (rendezvous %u, this is %u)",
 		         f->a, h->version, TESS_WIRE_VERSION);
 		st = TESS_EABI;
 	} else if (f->b != r->nranks) {
@@ -78,7 +77,7 @@ static void handle_hello(struct tess_rendezvous *r, struct tess_conn *c, const s
 		         f->a, f->b, r->nranks);
 		st = TESS_EINVAL;
 	} else if ((other = find_connection(r, f->a))) {
-		snprintf(text, sizeof text, "rank %d came twice: as %s and as %s", f->a,
+		snprintf(text, sizeof text, "rank %d joined twice: as %s and as %s", f->a,
 		         format_peer(other, one, sizeof one), format_peer(c, two, sizeof two));
 		st = TESS_EINVAL;
 	} else if ((st = tess_coordinator_join(r->coordinator, f->a, r->hosts ? 0 : c->pid))) {
@@ -86,11 +85,11 @@ static void handle_hello(struct tess_rendezvous *r, struct tess_conn *c, const s
 	}
 	if (!st) {
 		c->rank = f->a;
-		r->rank[c->rank].came = true;
+		r->rank[c->rank].joined = true;
 		return;
 	}
 	refuse_connection(c, st, text);
-	if (!r->welcomed) /* then a rank is missing, and would be waited for */
+	if (!r->welcomed) /* the job would wait for this rank */
 		tess_coordinator_fail(r->coordinator, f->a, st, text);
 }
 
@@ -118,7 +117,7 @@ static tess_status handle_set(struct tess_rendezvous *r, const struct tess_frame
 	return tess_coordinator_set(r->coordinator, key, f->payload + f->a, (uint64_t)f->b);
 }
 
-/* Who is behind is asked when all others have been heard: what they have said may lie here already. */
+/* The straggler is looked for after all connections were read: their input may be here already. */
 static void note_deadline(struct tess_conn *c, const struct tess_call_key *key, int32_t n)
 {
 	struct tess_call_key *copy = n ? malloc((size_t)n * sizeof *key) : NULL;
@@ -132,27 +131,27 @@ static void note_deadline(struct tess_conn *c, const struct tess_call_key *key, 
 	free(c->key);
 	c->key = copy;
 	c->nkeys = n;
-	c->late = true;
+	c->deadline_passed = true;
 }
 
-/* Who asks that and leaves has left for it. */
+/* A rank that has left meanwhile counts as left only now. */
 static void check_deadline(struct tess_rendezvous *r, struct tess_conn *c)
 {
-	if (!c->late)
+	if (!c->deadline_passed)
 		return;
-	c->late = false;
+	c->deadline_passed = false;
 	tess_coordinator_deadline_passed(r->coordinator, c->rank, c->key, c->nkeys);
-	if (c->bye)
+	if (c->left)
 		tess_coordinator_leave(r->coordinator, c->rank);
 }
 
-/* False: it is no such frame. */
+/* False: the frame is malformed. */
 static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
                               const struct tess_frame *f)
 {
 	size_t len = f->bytes - sizeof *f;
-	const struct tess_call_desc *n = (const void *)f->payload;
-	const struct tess_members *who = (const void *)f->payload;
+	const struct tess_call_desc *d = (const void *)f->payload;
+	const struct tess_members *m = (const void *)f->payload;
 
 	switch (f->kind) {
 	case TESS_SET:
@@ -168,22 +167,22 @@ static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
 		add_pending_get(c, f->payload, (size_t)f->a, f->b);
 		return true;
 	case TESS_CALL_DESC:
-		if (len < sizeof *n ||
+		if (len < sizeof *d ||
 		    !tess_call_desc_valid(
-			    n, len,
-			    tess_coordinator_group_size(r->coordinator, c->rank, n->key.group)))
+			    d, len,
+			    tess_coordinator_group_size(r->coordinator, c->rank, d->key.group)))
 			return false;
-		tess_coordinator_add_call(r->coordinator, c->rank, n);
+		tess_coordinator_add_call(r->coordinator, c->rank, d);
 		return true;
-	case TESS_LATE:
+	case TESS_DEADLINE:
 		if (f->a < 0 || len != (size_t)f->a * sizeof(struct tess_call_key))
 			return false;
 		note_deadline(c, (const void *)f->payload, f->a);
 		return true;
 	case TESS_GROUP:
-		if (!tess_members_valid(who, len, r->nranks) || tess_members_find(who, c->rank) < 0)
+		if (!tess_members_valid(m, len, r->nranks) || tess_members_find(m, c->rank) < 0)
 			return false;
-		tess_coordinator_add_group(r->coordinator, c->rank, who);
+		tess_coordinator_add_group(r->coordinator, c->rank, m);
 		return true;
 	case TESS_GROUP_LEAVE:
 		if (!f->a || !tess_coordinator_group_size(r->coordinator, c->rank, (uint32_t)f->a))
@@ -195,11 +194,11 @@ static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
 			return false;
 		tess_coordinator_fail(r->coordinator, c->rank, f->b, f->payload);
 		return true;
-	case TESS_ALIVE:
+	case TESS_HEARTBEAT:
 		return true;
-	case TESS_BYE:
-		c->bye = true;
-		if (!c->late)
+	case TESS_LEAVE:
+		c->left = true;
+		if (!c->deadline_passed)
 			tess_coordinator_leave(r->coordinator, c->rank);
 		return true;
 	}
@@ -222,8 +221,8 @@ static void close_connection(struct tess_rendezvous *r, struct tess_conn *c)
 }
 
 /*
- * Makes room by the stranger that is here for longest. False: there is none. Who has proven the
- * secret is no stranger, though it has not said its rank yet.
+ * Closes the oldest connection without a rank; not one that has proven the secret between hosts.
+ * False: none.
  */
 static bool evict_oldest(struct tess_rendezvous *r)
 {
@@ -243,7 +242,7 @@ static bool evict_oldest(struct tess_rendezvous *r)
 
 static void accept_connections(struct tess_rendezvous *r)
 {
-	for (int i = 0; i < ADMITTED; i++) {
+	for (int i = 0; i < ACCEPTS_MAX; i++) {
 		struct tess_conn c = { .rank = -1, .since = tess_now(), .proven = !r->hosts };
 
 		c.fd = r->hosts ? tess_net_accept(r->listener, c.from)
@@ -262,7 +261,7 @@ static void accept_connections(struct tess_rendezvous *r)
 	}
 }
 
-/* What a stranger says: a nonce, for which it gets ours, and its proof, for which it gets ours. */
+/* The handshake of secret.h, as far as its bytes have arrived. False: close the connection. */
 static bool authenticate_peer(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	unsigned char proof[TESS_PROOF];
@@ -289,16 +288,16 @@ static bool authenticate_peer(struct tess_rendezvous *r, struct tess_conn *c)
 
 static void report_lost_rank(struct tess_rendezvous *r, const struct tess_conn *c)
 {
-	char text[192], who[96];
+	char text[192], peer[96];
 
-	if (c->rank < 0 || c->bye)
+	if (c->rank < 0 || c->left)
 		return;
 	snprintf(text, sizeof text, "rank %d (%s) has ended without leaving the job", c->rank,
-	         format_peer(c, who, sizeof who));
+	         format_peer(c, peer, sizeof peer));
 	tess_coordinator_fail(r->coordinator, c->rank, TESS_EPEER, text);
 }
 
-/* Reads what is there. False: the connection is over. */
+/* Reads and handles what has arrived. False: the connection has ended. */
 static bool read_connection(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	const struct tess_frame *f;
@@ -319,7 +318,7 @@ static bool read_connection(struct tess_rendezvous *r, struct tess_conn *c)
 	}
 	if (bad && c->rank >= 0)
 		tess_coordinator_fail(r->coordinator, c->rank, TESS_EBUG,
-		                      "the rendezvous got a frame that is none");
+		                      "the rendezvous got a malformed frame");
 	return open && !bad;
 }
 
@@ -341,33 +340,33 @@ static void answer_gets(struct tess_rendezvous *r, struct tess_conn *c)
 	}
 }
 
-/* A rank whose process has ended will not come: whoever waits for it hears so. */
+/* A rank whose process has ended will not join: the ranks that wait for it get this failure. */
 static void report_missing_rank(struct tess_rendezvous *r)
 {
-	int32_t waits = -1;
+	int32_t waiting = -1;
 	char text[128];
 
 	for (int32_t i = 0; i < r->nranks; i++)
-		if (r->rank[i].came)
-			waits = i;
-	for (int32_t i = 0; i < r->nranks && waits >= 0; i++) {
-		if (r->rank[i].came || !atomic_load(&r->rank[i].ended))
+		if (r->rank[i].joined)
+			waiting = i;
+	for (int32_t i = 0; i < r->nranks && waiting >= 0; i++) {
+		if (r->rank[i].joined || !atomic_load(&r->rank[i].ended))
 			continue;
 		snprintf(text, sizeof text,
 		         "rank %d has ended without joining the job, in which rank %d waits", i,
-		         waits);
+		         waiting);
 		tess_coordinator_fail(r->coordinator, i, TESS_EPEER, text);
 		return;
 	}
 }
 
-/* What all ranks are to hear now. */
+/* Queues what all ranks have to know now. */
 static void notify_ranks(struct tess_rendezvous *r)
 {
 	struct tess_failure f;
 	bool failed = tess_coordinator_failure(r->coordinator, &f) != TESS_OK;
 	bool welcome = !r->welcomed && tess_coordinator_joined(r->coordinator) == r->nranks;
-	bool gone = !r->gone && tess_coordinator_left(r->coordinator) == r->nranks;
+	bool all_left = !r->all_left && tess_coordinator_left(r->coordinator) == r->nranks;
 	unsigned records = atomic_load(&r->records);
 
 	for (int32_t i = 0; i < r->nconns; i++) {
@@ -380,40 +379,40 @@ static void notify_ranks(struct tess_rendezvous *r)
 			queue_frame(c, TESS_WELCOME, 0, 0, NULL, 0);
 		if (welcome && r->hosts)
 			tess_coordinator_heartbeat(r->coordinator, c->rank);
-		if (gone)
-			queue_frame(c, TESS_GONE, 0, 0, NULL, 0);
+		if (all_left)
+			queue_frame(c, TESS_ALL_LEFT, 0, 0, NULL, 0);
 		if (failed && !c->reported)
 			queue_frame(c, TESS_FAILED, f.rank, f.why, f.sentence,
 			            strlen(f.sentence) + 1);
 		c->reported |= failed;
-		if (c->recorded != records)
+		if (c->records_sent != records)
 			queue_frame(c, TESS_RECORD, 0, 0, NULL, 0);
-		c->recorded = records;
+		c->records_sent = records;
 	}
 	r->welcomed |= welcome;
-	r->gone |= gone;
+	r->all_left |= all_left;
 }
 
-/* Whether it is to say soon which rank it is; until when. */
+/* Whether the HELLO of the connection has a deadline: *until. */
 static bool must_identify(const struct tess_conn *c, int64_t *until)
 {
 	*until = c->since + HELLO_MS * (int64_t)TESS_MS;
 	return c->rank < 0 && !c->expected;
 }
 
-/* A server that has not looked for news for so long has missed what ranks said. */
-static void excuse_silence(struct tess_rendezvous *r)
+/* A server that was held up may not have read heartbeats that have arrived. */
+static void refresh_heartbeats(struct tess_rendezvous *r)
 {
 	int64_t now = tess_now();
-	bool deaf = now - r->served_at > (TESS_SILENT_MS - TESS_ALIVE_MS) * (int64_t)TESS_MS;
+	bool stalled = now - r->served_at > (TESS_SILENT_MS - TESS_HEARTBEAT_MS) * (int64_t)TESS_MS;
 
-	for (int32_t i = 0; i < r->nconns && deaf; i++)
+	for (int32_t i = 0; i < r->nconns && stalled; i++)
 		if (r->conn[i].rank >= 0)
 			tess_coordinator_heartbeat(r->coordinator, r->conn[i].rank);
 	r->served_at = now;
 }
 
-/* Of connections of this process, or of all others. */
+/* Flushes the connections of this process (own), or of all other processes. */
 static void flush_all(struct tess_rendezvous *r, bool own)
 {
 	for (int32_t i = r->nconns - 1; i >= 0; i--) {
@@ -429,7 +428,7 @@ static void flush_all(struct tess_rendezvous *r, bool own)
 	}
 }
 
-/* Waits for news, at most until `deadline` (0: as long as it takes). */
+/* Waits for input and handles it, at most until `deadline` (0: without limit). */
 static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
 	int32_t n = r->nconns;
@@ -448,7 +447,7 @@ static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t dead
 	}
 	poll(p, (nfds_t)n + 2, deadline ? tess_ms_left(deadline) : -1);
 	if (r->hosts)
-		excuse_silence(r);
+		refresh_heartbeats(r);
 	if (p[0].revents) {
 		uint64_t count;
 
@@ -460,7 +459,7 @@ static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t dead
 			r->conn[i].ended = true;
 	for (int32_t i = 0; i < n; i++)
 		check_deadline(r, &r->conn[i]);
-	for (int32_t i = n - 1; i >= 0; i--) { /* dismiss() puts the last one in its place */
+	for (int32_t i = n - 1; i >= 0; i--) { /* close_connection() moves the last one here */
 		struct tess_conn *c = &r->conn[i];
 		int64_t until;
 
@@ -475,9 +474,8 @@ static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t dead
 	if (!r->welcomed)
 		report_missing_rank(r);
 	notify_ranks(r);
-	flush_all(
-		r,
-		false); /* a rank of this process may end it, and the server, when it hears of a failure */
+	/* a rank of this process comes last: at a failure it may end the process, and the server */
+	flush_all(r, false);
 	flush_all(r, true);
 }
 
@@ -503,13 +501,12 @@ void *tess_server_run(void *arg)
 	while (!r->stop)
 		serve_once(r, p, 0);
 	if (!r->hosts)
-		unlink(r->path); /* whoever comes now meets the next job of this name */
+		unlink(r->path); /* later connections go to the next job of this name */
 	if (tess_coordinator_left(r->coordinator) < tess_coordinator_joined(r->coordinator))
-		tess_coordinator_fail(
-			r->coordinator, -1, TESS_EPEER,
-			"the server of the rendezvous was closed before all ranks had left");
+		tess_coordinator_fail(r->coordinator, -1, TESS_EPEER,
+		                      "the rendezvous was closed before all ranks had left");
 	notify_ranks(r);
-	deadline = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
+	deadline = tess_now() + FLUSH_MS * (int64_t)TESS_MS;
 	for (;;) {
 		for (int32_t i = r->nconns - 1; i >= 0; i--)
 			if (!tess_pipe_flush(&r->conn[i].out, r->conn[i].fd))

@@ -1,15 +1,18 @@
-/* server.h - the inside of a rendezvous: rendezvous.c opens and closes it, server.c is its thread. */
-#ifndef TESS_COMM_SERVER_H
-#define TESS_COMM_SERVER_H
+/*
+ * server.h - the internals of a rendezvous: rendezvous.c opens and closes it, server.c is its
+ * thread.
+ */
+#ifndef TESS_RENDEZVOUS_SERVER_H
+#define TESS_RENDEZVOUS_SERVER_H
 
-#include "coordinator.h"
-#include "rendezvous.h"
-#include "wire.h"
+#include "core/rendezvous/coordinator.h"
+#include "core/rendezvous/rendezvous.h"
+#include "core/rendezvous/wire.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { TESS_UNAUTHENTICATED_MAX = 64 }; /* connections that are kept beside those of the ranks */
+enum { TESS_UNAUTHENTICATED_MAX = 64 }; /* connections beside those of the ranks */
 
 struct tess_pending_get { /* a GET that waits for its key */
 	struct tess_pending_get *next;
@@ -19,27 +22,27 @@ struct tess_pending_get { /* a GET that waits for its key */
 
 struct tess_conn {
 	int fd;
-	int32_t rank; /* -1: a stranger */
-	pid_t pid; /* as the kernel says; between hosts, as the rank says */
+	int32_t rank; /* -1: not known yet */
+	pid_t pid; /* from the kernel; between hosts from its HELLO */
 	char from[48]; /* between hosts: the peer's address */
 	int64_t since;
-	bool proven; /* it holds the secret; on one host: it is of our user */
-	bool expected; /* a rank's, whenever it comes */
+	bool proven; /* it holds the secret; on one host: same user */
+	bool expected; /* a tunnel: its HELLO has no deadline */
 	uint32_t received; /* bytes of: */
 	unsigned char greeting[TESS_NONCE + TESS_PROOF], nonce[TESS_NONCE];
-	unsigned recorded; /* how often it was asked for its record */
-	bool bye, reported, close_after_flush; /* drop: to be closed when `out` is written */
-	bool ended; /* nothing more comes from it */
-	bool late; /* its deadline has passed, in these calls: */
+	unsigned records_sent; /* requests for its record */
+	bool left, reported, close_after_flush; /* reported: it was sent the failure */
+	bool ended; /* no more input */
+	bool deadline_passed; /* in these calls: */
 	int32_t nkeys;
 	struct tess_call_key *key;
 	struct tess_pipe in, out;
 	struct tess_pending_get *pending_gets;
 };
 
-struct tess_arrival {
+struct tess_rank_presence {
 	atomic_bool ended; /* its process */
-	bool came;
+	bool joined;
 };
 
 struct tess_rendezvous {
@@ -52,10 +55,10 @@ struct tess_rendezvous {
 	struct tess_coordinator *coordinator;
 	struct tess_failure_handler handler;
 	int32_t nranks;
-	int64_t served_at; /* when it last looked for news */
-	struct tess_arrival *rank; /* of each rank */
-	bool welcomed, gone;
-	atomic_uint records; /* how often they are wanted */
+	int64_t served_at; /* when the server last read its connections */
+	struct tess_rank_presence *rank; /* of each rank */
+	bool welcomed, all_left; /* what the ranks were sent */
+	atomic_uint records; /* requests for flight records */
 	int32_t nconns;
 	struct tess_conn conn[];
 };

@@ -1,4 +1,4 @@
-#include "sigusr1.h"
+#include "core/rendezvous/sigusr1.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static void handle_sigusr1(int sig)
 
 	(void)sig;
 	if (fd >= 0 && write(fd, &one, sizeof one) < 0)
-		errno = 0; /* it has been knocked at already */
+		errno = 0; /* it is readable already */
 	errno = saved;
 }
 

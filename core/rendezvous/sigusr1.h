@@ -1,10 +1,10 @@
-/* knock.h - SIGUSR1 of this process, for a thread that waits for other things as well. */
-#ifndef TESS_COMM_KNOCK_H
-#define TESS_COMM_KNOCK_H
+/* sigusr1.h - SIGUSR1 of this process as a descriptor for poll(). */
+#ifndef TESS_RENDEZVOUS_SIGUSR1_H
+#define TESS_RENDEZVOUS_SIGUSR1_H
 
 /*
- * From now on SIGUSR1 makes the descriptor that is returned readable: an eventfd. -1: the program has a
- * handler of its own, or ignores the signal, or somebody has knock open already.
+ * Returns an eventfd that SIGUSR1 makes readable. -1: the program has a handler of its own, or
+ * ignores the signal, or one is open already.
  */
 int tess_sigusr1_open(void);
 void tess_sigusr1_close(int fd); /* -1: nothing */

@@ -1,6 +1,7 @@
-#include "wire.h"
+#include "core/rendezvous/wire.h"
 
 #include "core/base/status.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,7 @@
 
 static bool reserve_bytes(struct tess_pipe *p, size_t bytes)
 {
-	size_t room = p->capacity ? p->capacity : 4096;
+	size_t capacity = p->capacity ? p->capacity : 4096;
 	char *at;
 
 	if (p->begin) {
@@ -23,15 +24,15 @@ static bool reserve_bytes(struct tess_pipe *p, size_t bytes)
 		p->end -= p->begin;
 		p->begin = 0;
 	}
-	while (room < p->end + bytes)
-		room *= 2;
-	if (room == p->capacity)
+	while (capacity < p->end + bytes)
+		capacity *= 2;
+	if (capacity == p->capacity)
 		return true;
-	at = realloc(p->at, room);
+	at = realloc(p->at, capacity);
 	if (!at)
 		return false;
 	p->at = at;
-	p->capacity = room;
+	p->capacity = capacity;
 	return true;
 }
 
@@ -115,7 +116,7 @@ void tess_pipe_free(struct tess_pipe *p)
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-tess_status tess_socket_path(const char *job, char *path, size_t room)
+tess_status tess_socket_path(const char *job, char *path, size_t size)
 {
 	const char *base = secure_getenv("XDG_RUNTIME_DIR");
 	struct stat st;
@@ -125,16 +126,16 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 	    job[strspn(job, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")])
 		return tess_fail(
 			TESS_EINVAL,
-			"the job's name \"%s\" may hold letters, digits and . _ - only, and not "
+			"the job's name \"%s\" may have letters, digits and . _ - only, and not "
 			"start with a dot; set TESSERA_JOB",
 			job);
 	if (!base || *base != '/')
 		base = "/tmp";
-	dir = snprintf(path, room, "%s/tessera-%u", base, (unsigned)geteuid());
-	if (dir > 0 && (size_t)dir < room) {
+	dir = snprintf(path, size, "%s/tessera-%u", base, (unsigned)geteuid());
+	if (dir > 0 && (size_t)dir < size) {
 		if (mkdir(path, 0700) && errno != EEXIST)
 			return tess_fail(TESS_EIO,
-			                 "%s, where ranks meet, cannot be made: %s; set "
+			                 "%s, where ranks meet, cannot be created: %s; set "
 			                 "XDG_RUNTIME_DIR to a directory of yours",
 			                 path, strerror(errno));
 		if (lstat(path, &st))
@@ -146,13 +147,13 @@ tess_status tess_socket_path(const char *job, char *path, size_t room)
 				"XDG_RUNTIME_DIR",
 				path);
 	}
-	all = snprintf(path, room, "%s/tessera-%u/%s", base, (unsigned)geteuid(), job);
-	if (all < 0 || (size_t)all >= room ||
+	all = snprintf(path, size, "%s/tessera-%u/%s", base, (unsigned)geteuid(), job);
+	if (all < 0 || (size_t)all >= size ||
 	    (size_t)all >= sizeof((struct sockaddr_un *)0)->sun_path)
 		return tess_fail(
 			TESS_EINVAL,
-			"the socket %s/tessera-%u/%s has too long a path; set a shorter TESSERA_JOB "
-			"or XDG_RUNTIME_DIR",
+			"the path of the socket %s/tessera-%u/%s is too long; set a shorter "
+			"TESSERA_JOB or XDG_RUNTIME_DIR",
 			base, (unsigned)geteuid(), job);
 	return TESS_OK;
 }
@@ -198,7 +199,7 @@ int tess_socket_connect(const char *path)
 	return fd;
 }
 
-bool tess_socket_forget(const char *path)
+bool tess_socket_remove_dead(const char *path)
 {
 	char lock[136];
 	struct stat here, there;
@@ -220,7 +221,7 @@ bool tess_socket_forget(const char *path)
 
 void tess_socket_sweep(const char *prefix)
 {
-	static const char tail[] = ".lock"; /* a socket that is served has one */
+	static const char tail[] = ".lock"; /* of the socket of every running job */
 	char dir[128], path[400];
 	struct dirent *e;
 	DIR *d;
@@ -236,7 +237,7 @@ void tess_socket_sweep(const char *prefix)
 		    strncmp(e->d_name, prefix, strlen(prefix)))
 			continue;
 		snprintf(path, sizeof path, "%s/%.*s", dir, (int)job, e->d_name);
-		tess_socket_forget(path);
+		tess_socket_remove_dead(path);
 	}
 	if (d)
 		closedir(d);
@@ -244,10 +245,10 @@ void tess_socket_sweep(const char *prefix)
 
 pid_t tess_socket_peer(int fd)
 {
-	struct ucred who;
-	socklen_t len = sizeof who;
+	struct ucred peer;
+	socklen_t len = sizeof peer;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || who.uid != geteuid())
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) || peer.uid != geteuid())
 		return -1;
-	return who.pid;
+	return peer.pid;
 }

@@ -189,7 +189,7 @@ START_TEST(deadline_of_a_chain)
 
 	ck_assert_int_eq(tess_world_spawn(N, sleep_in_chain_of_waits, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined",
-	               "layers.5", "it has told of no call yet");
+	               "layers.5", "it has reported no call yet");
 }
 END_TEST
 
@@ -201,7 +201,7 @@ START_TEST(deadline)
 	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
 	expect_soon(began);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
-	               "it has told of no call yet");
+	               "it has reported no call yet");
 }
 END_TEST
 
@@ -290,7 +290,7 @@ START_TEST(batches)
 	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
 	               "recv of 4 f32 from rank 2, message 1, at from",
-	               "the last call that it told of is barrier");
+	               "its last reported call is barrier");
 	r.variant = 1;
 	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_EMISMATCH);
 	expect_reports(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",

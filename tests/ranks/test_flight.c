@@ -163,7 +163,7 @@ START_TEST(keeps_long_lists_out)
 	call = json_array_get(json_object_get(j, "calls"), 0);
 	ck_assert_str_eq(get_json_string(call, "where"), "experts.17:route");
 	ck_assert_int_eq(get_json_integer(call, "count"), 77);
-	ck_assert(!json_object_get(call, "give"));
+	ck_assert(!json_object_get(call, "send_counts"));
 	json_decref(j);
 	remove_flight_dir();
 }
@@ -254,7 +254,7 @@ static const struct {
 } expected_records[] = {
 	{ "sleep",
 	  2,
-	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
 	    "; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "kill",
 	  2,
@@ -266,16 +266,16 @@ static const struct {
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "differ",
 	  -1,
-	  { "no rank is behind; ranks 0, 1 and 3 are in barrier, call 301, at the.end",
+	  { "no rank is a straggler; ranks 0, 1 and 3 are in barrier, call 301, at the.end",
 	    "; rank 2 is in all_reduce of 7 f32 (sum), call 301, at the.odd" } },
 	{ "message",
 	  2,
-	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
 	    "; ranks 0 and 1 are in barrier, call 301, at the.end",
 	    "; rank 3 is in recv of 5 f32 from rank 2, message 1, at from.2" } },
 	{ "chain",
 	  2,
-	  { "rank 2 is behind: its last call was all_reduce of 64 f32 (sum), call 30",
+	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 30",
 	    "; ranks 0 and 1 are in barrier, call 30",
 	    "; rank 3 is in barrier, call 1 in group odd/1 of ranks 1, 3, at among.odd" } },
 	{ "circle",
@@ -303,7 +303,7 @@ START_TEST(names_who_is_behind)
 	if (!strcmp(expected_records[_i].role,
 	            "kill")) /* closing the world has not changed what was said */
 		ck_assert_int_eq(job_count(&j, "told: rank 2 "), 3);
-	straggler = json_object_get(all, "behind");
+	straggler = json_object_get(all, "straggler");
 	ck_assert(expected_records[_i].straggler < 0 ? json_is_null(straggler)
 	                                             : json_integer_value(straggler) == 2);
 	records = json_object_get(all, "records");
@@ -364,7 +364,7 @@ START_TEST(a_running_job_is_asked)
 	job_await(&j, "[3] waits");
 	usleep(50000);
 	kill(j.pid, SIGUSR1);
-	job_await(&j, "launch: warning: rank 2 is behind: its last call was all_reduce of 64 f32 "
+	job_await(&j, "launch: warning: rank 2 is the straggler: its last call was all_reduce of 64 f32 "
 	              "(sum), call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301");
 	snprintf(go, sizeof go, "%s/go", dir);
 	fclose(fopen(go, "w"));
@@ -478,7 +478,7 @@ START_TEST(threads_leave_records)
 	ck_assert_int_eq(tess_world_spawn(3, fail_on_rank_1, &through), TESS_EINVAL);
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(
-		strstr(sentence, "rank 1 is behind: its last call was barrier, call 1, at first"),
+		strstr(sentence, "rank 1 is the straggler: its last call was barrier, call 1, at first"),
 		"%s", sentence);
 	json_decref(all);
 
@@ -521,7 +521,7 @@ START_TEST(the_lost_come_first)
 	write_message_record(3, "recv", 12, 50, 2);
 	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
-	ck_assert_int_eq(get_json_integer(all, "behind"), 2);
+	ck_assert_int_eq(get_json_integer(all, "straggler"), 2);
 	json_decref(all);
 	ck_assert_int_eq(remove_flight_dir(), 3);
 }

@@ -85,10 +85,10 @@ START_TEST(a_rank_is_stopped)
 		process_await_line(&p[i]);
 	kill(p[1].pid, SIGSTOP);
 	unlink(hold_path);
-	job_fixture_expect_exit(&p[0], 3, "rank 1 has not been heard of for ");
-	job_fixture_expect_exit(&p[2], 3, "rank 1 has not been heard of for ");
+	job_fixture_expect_exit(&p[0], 3, "rank 1 has sent nothing for ");
+	job_fixture_expect_exit(&p[2], 3, "rank 1 has sent nothing for ");
 	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
-	job_fixture_expect_exit(&p[1], 3, "rank 1 has not been heard of for ");
+	job_fixture_expect_exit(&p[1], 3, "rank 1 has sent nothing for ");
 	job_fixture_end();
 }
 END_TEST
@@ -101,8 +101,8 @@ START_TEST(one_does_not_belong)
 	job_fixture_begin();
 	process_start(&p[0], "hurry", 0, 2);
 	process_start(&p[1], _i ? "elsewhere" : "other", 1, 2);
-	job_fixture_expect_exit(&p[1], 2, "does not take this rank's proof");
-	job_fixture_expect_exit(&p[0], 2, "rank 1 has not come by the deadline of rank 0");
+	job_fixture_expect_exit(&p[1], 2, "rejects this rank's proof");
+	job_fixture_expect_exit(&p[0], 2, "rank 1 has not joined the job by the deadline of rank 0");
 	job_fixture_end();
 }
 END_TEST
@@ -130,7 +130,7 @@ START_TEST(the_port_is_taken)
 	snprintf(at.port, sizeof at.port, "%s", job_port);
 	ck_assert_msg(!tess_net_listen(&at, &fd), "%s", tess_error());
 	process_start(&p, "work", 0, 2);
-	job_fixture_expect_exit(&p, 2, "is taken, maybe by another job");
+	job_fixture_expect_exit(&p, 2, "is in use, maybe by another job");
 	close(fd);
 	job_fixture_end();
 }
@@ -144,7 +144,7 @@ START_TEST(a_rank_comes_twice)
 	for (int i = 0; i < 3; i++)
 		process_start(&p[i], "work", i ? 1 : 0, 3);
 	for (int i = 0; i < 3; i++) {
-		job_fixture_expect_exit(&p[i], 2, "rank 1 came twice: as process ");
+		job_fixture_expect_exit(&p[i], 2, "rank 1 joined twice: as process ");
 		job_fixture_expect_text(&p[i], " of 127.0.0.1 and as process ");
 	}
 	job_fixture_end();
@@ -221,7 +221,7 @@ START_TEST(no_way_to_meet)
 		{ "127.0.0.1", NULL, "", "scp -p" },
 		{ "0.0.0.0", NULL, NULL, "stands for every address" },
 		{ "192.0.2.1", NULL, NULL, "is an address of the host of rank 0" },
-		{ "no.such.host.invalid", NULL, NULL, "is not known as a host" },
+		{ "no.such.host.invalid", NULL, NULL, "is not a known host" },
 		{ "", NULL, NULL, "set MASTER_ADDR" },
 	};
 	struct process p;
@@ -237,7 +237,7 @@ START_TEST(no_way_to_meet)
 	setenv("MASTER_ADDR", "127.0.0.1", 1);
 	process_start(&p, "hurry", 1, 2);
 	job_fixture_expect_exit(&p, 2,
-	                        "rank 0, which hosts the rendezvous, has not come to 127.0.0.1");
+	                        "rank 0, which hosts the rendezvous, has not opened 127.0.0.1");
 	job_fixture_end();
 }
 END_TEST

@@ -408,7 +408,7 @@ START_TEST(logs_of_ranks)
 	job_start(&j, &how);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 125);
-	ck_assert_int_eq(job_count(&j, "/nowhere/logs cannot be made"), 1);
+	ck_assert_int_eq(job_count(&j, "/nowhere/logs cannot be created"), 1);
 }
 END_TEST
 

@@ -251,7 +251,7 @@ START_TEST(meets_over_hosts)
 	              absent, missed);
 	for (int r = 0; r < 4; r++)
 		if (r != 1)
-			expect_failure_within(r, 4.5, "rank 1 has not been heard of for ");
+			expect_failure_within(r, 4.5, "rank 1 has sent nothing for ");
 }
 END_TEST
 

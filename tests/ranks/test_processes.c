@@ -397,7 +397,7 @@ START_TEST(the_next_job_clears_up)
 	ck_assert_msg(access(dead, F_OK), "%s is left", dead);
 	ck_assert(!access(tess_rendezvous_path(running), F_OK));
 	ck_assert(!access(alive, F_OK));
-	tess_records_end(alive);
+	tess_records_remove(alive);
 	close(held);
 	tess_rendezvous_close(next);
 	tess_rendezvous_close(running);
@@ -432,7 +432,7 @@ START_TEST(the_launcher_ends)
 	for (int i = 0; i < N; i++)
 		process_await_line(&p[i]);
 	tess_rendezvous_close(r);
-	finish_rank_processes(p, N, -1, "the server of the rendezvous was closed", "");
+	finish_rank_processes(p, N, -1, "the rendezvous was closed", "");
 	remove_runtime_dir();
 }
 END_TEST
@@ -563,8 +563,8 @@ START_TEST(a_rank_never_comes)
 			process_finish(&p[i], 3000);
 			expect_both_texts(
 				&p[i],
-				missing ? "rank 2 has not come"
-					: "rank 0, which hosts the rendezvous, has not come",
+				missing ? "rank 2 has not joined the job"
+					: "rank 0, which hosts the rendezvous, has not opened",
 				"deadline of rank");
 		}
 	tess_rendezvous_close(r);
@@ -586,7 +586,7 @@ START_TEST(ranks_that_do_not_fit)
 	for (int i = 0; i < 2; i++)
 		expect_both_texts(&p[i],
 		                  _i ? "rank 1 was started for 4 ranks, the job has 3"
-		                     : "rank 0 came twice",
+		                     : "rank 0 joined twice",
 		                  "");
 	tess_rendezvous_close(r);
 	remove_runtime_dir();

@@ -15,7 +15,7 @@ static int get_bound_cpu(const char *how, bool gains, int32_t rank, int32_t nran
 	CPU_SET(3, &ours);
 	CPU_SET(5, &ours);
 	CPU_SET(8, &ours);
-	if (!tess_bind(how, gains, &ours, rank, nranks, &out))
+	if (!tess_bind_choose(how, gains, &ours, rank, nranks, &out))
 		return -1;
 	ck_assert_int_eq(CPU_COUNT(&out), 1);
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
