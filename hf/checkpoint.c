@@ -1,4 +1,4 @@
-#include "checkpoint.h"
+#include "hf/checkpoint.h"
 
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -25,8 +25,8 @@ struct tess_checkpoint {
 	struct tess_config config;
 	struct tess_generation generation;
 	const char *config_path, *generation_path;
-	json_t *generation_root; /* NULL: there is no such file */
-	bool headers; /* only those are read */
+	json_t *generation_root; /* NULL: no such file */
+	bool headers; /* read headers only */
 	size_t nparts, n;
 	struct tess_safetensors **part;
 	struct tensor_entry *tensor; /* by name */
@@ -37,7 +37,7 @@ static const char *format_path(struct tess_checkpoint *c, const char *file)
 	return tess_arena_format(&c->arena, "%s/%s", c->dir, file);
 }
 
-/* ---- opening ---------------------------------------------------------------------------- */
+/* ---- open ---------------------------------------------------------------------------- */
 
 static tess_status load_configs(struct tess_checkpoint *c)
 {
@@ -115,7 +115,7 @@ static tess_status open_parts(struct tess_checkpoint *c, const char *path,
 	return st;
 }
 
-/* What the index names is what is found. */
+/* Only tensors that the index names can be found. */
 static tess_status index_tensors(struct tess_checkpoint *c, const char *path,
                                  const struct tess_index *ix)
 {
@@ -134,7 +134,7 @@ static tess_status index_tensors(struct tess_checkpoint *c, const char *path,
 		all += tess_safetensors_count(c->part[i]);
 	if (all > c->n)
 		tess_log(TESS_INFO, "hf",
-		         "%s: its parts hold %zu tensors that it does not name; they are not used",
+		         "%s: its parts hold %zu tensors that it does not list; they are not used",
 		         path, all - c->n);
 	return TESS_OK;
 }
@@ -168,7 +168,8 @@ static tess_status load_weights(struct tess_checkpoint *c)
 	if (!access(torch, F_OK) || !access(torch_index, F_OK))
 		return tess_fail(
 			TESS_ENOTSUP,
-			"%s: its weights are pickled (pytorch_model.bin), which is never read; save them "
+			"%s: its weights are pickled (pytorch_model.bin), which is never read; "
+			"save them "
 			"as safetensors",
 			c->dir);
 	return tess_fail(TESS_ENOENT,
@@ -176,7 +177,7 @@ static tess_status load_weights(struct tess_checkpoint *c)
 	                 c->dir);
 }
 
-/* "ORG/NAME" names a model on a hub as well. */
+/* "ORG/NAME" may also be the name of a model on a hub. */
 static bool looks_like_id(const char *path)
 {
 	const char *slash = strchr(path, '/');
@@ -251,7 +252,7 @@ void tess_checkpoint_close(struct tess_checkpoint *c)
 	free(c);
 }
 
-/* ---- reading ---------------------------------------------------------------------------- */
+/* ---- read ---------------------------------------------------------------------------- */
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c)
 {
@@ -311,7 +312,8 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
 		return tess_fail(
 			TESS_ENOTSUP,
-			"%s: tensor %s: weights of dtype %s are not supported; F32, BF16 and F16 are",
+			"%s: tensor %s: weights of dtype %s are not supported; F32, BF16 and F16 "
+			"are",
 			tess_safetensors_path(found->part), name, s->type);
 	if (s->ndim > TESS_DIMS)
 		return tess_fail(TESS_ENOTSUP,

@@ -1,4 +1,4 @@
-#include "config.h"
+#include "hf/config.h"
 
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -12,7 +12,7 @@ enum { FILE_BYTES_MAX = 16 << 20 };
 
 /* ---- config.json ------------------------------------------------------------------------ */
 
-/* Sizes in any family. A dense model may say that it has 0 experts. */
+/* Sizes in any model family; a dense model may have 0 experts. */
 static const struct {
 	const char *key;
 	int64_t min, max;
@@ -37,7 +37,7 @@ static const struct {
 	{ "num_experts_per_tok", 0, 1 << 16 },
 };
 
-/* Two sizes whose product is a matrix, and the elements that one can have. */
+/* Pairs of sizes that are the shape of a matrix. */
 static const char *const matrices[][2] = {
 	{ "vocab_size", "hidden_size" },        { "vocab_size", "n_embd" },
 	{ "intermediate_size", "hidden_size" }, { "n_inner", "n_embd" },
@@ -45,7 +45,6 @@ static const char *const matrices[][2] = {
 };
 static const int64_t elements_max = (int64_t)1 << 40;
 
-/* What is added to a variance. */
 static const char *const epsilons[] = { "rms_norm_eps", "norm_eps", "norm_epsilon",
 	                                "layer_norm_eps", "layer_norm_epsilon" };
 
@@ -71,7 +70,7 @@ static tess_status check_sizes(const char *path, const json_t *root)
 	return st;
 }
 
-/* Its numbers would be read as weights, without their scales. */
+/* Quantised weights would be read without their scales. */
 static tess_status check_quantization(const char *path, const json_t *root)
 {
 	const json_t *q = json_object_get(root, "quantization_config");
@@ -86,7 +85,7 @@ static tess_status check_quantization(const char *path, const json_t *root)
 		path, method ? " by " : "", method ? method : "");
 }
 
-/* "Qwen3MoeForCausalLM" -> "qwen3_moe": what precedes the head, a _ before each new word. */
+/* "Qwen3MoeForCausalLM" -> "qwen3_moe": the part before the head, in snake case. */
 static void derive_model_type(const char *architecture, size_t size, char *out)
 {
 	static const char *const heads[] = { "ForCausalLM", "LMHeadModel" };
@@ -165,7 +164,7 @@ void tess_config_free(struct tess_config *c)
 
 /* ---- generation_config.json ------------------------------------------------------------- */
 
-/* What changes the text and is not computed here, with the value that has no effect. */
+/* Settings that change the text and are not supported, with the value that has no effect. */
 static const struct {
 	const char *key;
 	double neutral;
@@ -210,7 +209,6 @@ static void warn_unused(const char *path, const json_t *g)
 	}
 }
 
-/* Ids are below this. */
 static int64_t get_vocab_size(const json_t *config)
 {
 	const json_t *size = json_object_get(config, "vocab_size");
@@ -230,7 +228,7 @@ static const json_t *get_id_value(const json_t *value, size_t i)
 	return json_is_array(value) ? json_array_get(value, i) : value;
 }
 
-/* An id, a list of ids, or null; *n: room, then how many. What no token has is left out. */
+/* An id, a list of ids, or null; *n: capacity, then count. Ids that no token has are left out. */
 static tess_status read_ids_key(const char *path, const json_t *o, const char *key, int64_t vocab,
                                 int32_t *n, int64_t *ids)
 {
@@ -254,7 +252,7 @@ static tess_status read_ids_key(const char *path, const json_t *o, const char *k
 	return TESS_OK;
 }
 
-/* Those of config.json are judged too where generation_config.json has its own. */
+/* Ids of config.json are checked even if generation_config.json overrides them. */
 static tess_status read_special_ids(const char *path, const json_t *generation,
                                     const char *config_path, const json_t *config,
                                     struct tess_generation *g)

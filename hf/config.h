@@ -1,4 +1,4 @@
-/* config.h - config.json and generation_config.json: what holds for all models. */
+/* config.h - config.json and generation_config.json: the keys that all models share. */
 #ifndef TESS_HF_CONFIG_H
 #define TESS_HF_CONFIG_H
 
@@ -13,9 +13,9 @@ struct tess_config {
 };
 
 /*
- * Judges config.json: a model type, weights that are not quantised, numbers in their ranges, and
- * sizes that are whole numbers and can be multiplied. Whether they fit one another is the model's business. What is in *out is yours: tess_config_free; `root`
- * is taken, failed or not.
+ * Validates config.json: a model type, weights that are not quantised, numbers in their ranges, and
+ * sizes that are whole numbers whose products do not overflow. The model checks that they fit each
+ * other. Takes `root`, also on failure. The contents of *out are yours: tess_config_free.
  */
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out);
 tess_status tess_config_load(const char *path, struct tess_config *out);
@@ -23,29 +23,28 @@ void tess_config_free(struct tess_config *c);
 
 enum { TESS_EOS_MAX = 64 };
 
-/* A value: how the checkpoint asks to be sampled. */
-struct tess_generation {
+struct tess_generation { /* the sampling that the checkpoint asks for */
 	int64_t bos, pad; /* ids; -1: none */
 	int64_t eos[TESS_EOS_MAX]; /* any of these ends the text */
 	int32_t neos;
-	bool sample; /* false: greedy, whatever the rest says */
+	bool sample; /* false: greedy; the rest is ignored */
 	double temperature, top_p, min_p, repetition_penalty; /* 1, 1, 0, 1: no effect */
 	int64_t top_k; /* 0: all */
-	int64_t max_new_tokens; /* 0: not said */
+	int64_t max_new_tokens; /* 0: not given */
 };
 
 /*
- * Of generation_config.json, or NULL where there is none. Ids that it leaves out are those of
- * config.json; other keys have the presets of transformers (top_k 50). Ids that no token has are
- * left out.
+ * `generation`: generation_config.json, or NULL. Ids that are absent there come from config.json;
+ * other absent keys have the defaults of transformers (top_k 50). Ids that no token has are left
+ * out.
  */
 tess_status tess_generation_make(const char *path, const json_t *generation,
                                  const char *config_path, const json_t *config,
                                  struct tess_generation *out);
 
 /*
- * Logs what was left out: end-of-text ids that no token has, and settings that change the text and
- * are not computed here (beams, ...).
+ * Logs what has no effect: end-of-text ids that no token has, and settings that would change the
+ * text but are not supported (beams, ...).
  */
 void tess_generation_warn_unused(const char *path, const json_t *generation,
                                  const char *config_path, const json_t *config);

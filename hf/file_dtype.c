@@ -1,4 +1,4 @@
-#include "file_dtype.h"
+#include "hf/file_dtype.h"
 
 #include <stddef.h>
 #include <string.h>

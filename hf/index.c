@@ -1,4 +1,4 @@
-#include "index.h"
+#include "hf/index.h"
 
 #include "core/base/json.h"
 #include "core/base/status.h"
@@ -19,7 +19,7 @@ static int compare_indexed_names(const void *a, const void *b)
 	              ((const struct tess_indexed *)b)->name);
 }
 
-/* An index may only name files beside it. */
+/* An index may only name files in its own directory. */
 static tess_status check_index_entry(const char *path, const char *name, const json_t *value)
 {
 	const char *part = json_string_value(value);
@@ -36,13 +36,14 @@ static tess_status check_index_entry(const char *path, const char *name, const j
 	    !strcmp(part, ".."))
 		return tess_fail(
 			TESS_EINVAL,
-			"%s: weight_map: %.200s: \"%.200s\" is not the plain name of a file in that "
+			"%s: weight_map: %.200s: \"%.200s\" is not the plain name of a file in "
+			"that "
 			"directory",
 			path, name, part);
 	return TESS_OK;
 }
 
-/* Each file's name once, in order. */
+/* The distinct names of files, sorted. */
 static tess_status make_parts(json_t *map, struct tess_index *ix)
 {
 	const char *name;

@@ -1,4 +1,4 @@
-#include "safetensors.h"
+#include "hf/safetensors.h"
 
 #include "core/base/arena.h"
 #include "core/base/json.h"
@@ -27,12 +27,12 @@ const struct tess_option tess_load_options[] = {
 struct tess_safetensors {
 	struct tess_arena arena;
 	const char *path;
-	void *map, *copy; /* the file, mapped or read; both NULL: the caller's */
+	void *map, *copy; /* the file, mapped or read; both NULL: bytes of the caller */
 	const unsigned char *bytes;
-	uint64_t len, data_start; /* start: of the data */
+	uint64_t len, data_start;
 	uint64_t copied; /* bytes of `copy` */
-	size_t n, room;
-	struct tess_slice *slice; /* by name; malloc'ed */
+	size_t n, capacity;
+	struct tess_slice *slice; /* sorted by name; malloc'ed */
 	bool metadata;
 };
 
@@ -47,7 +47,7 @@ static uint64_t parse_header_size(const unsigned char *bytes)
 	return size;
 }
 
-/* Where the header ends. */
+/* Sets data_start. */
 static tess_status check_header_size(struct tess_safetensors *f)
 {
 	const unsigned long long len = f->len;
@@ -75,7 +75,7 @@ static tess_status check_header_size(struct tess_safetensors *f)
 	return TESS_OK;
 }
 
-/* "__metadata__": text by text. */
+/* "__metadata__" maps strings to strings. */
 static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta)
 {
 	const char *key;
@@ -94,7 +94,7 @@ static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta
 static tess_status read_shape(struct tess_safetensors *f, const json_t *shape,
                               const struct tess_file_dtype *type, struct tess_slice *s)
 {
-	/* The span is the count as if no extent were 0: strides must fit too. */
+	/* The count as if no extent were 0: strides must not overflow either. */
 	uint64_t span = 1, bits;
 	bool empty = false;
 	int64_t *extent;
@@ -142,7 +142,8 @@ static tess_status read_offsets(struct tess_safetensors *f, const json_t *offset
 	if ((unsigned long long)end > available)
 		return tess_fail(
 			TESS_EINVAL,
-			"data_offsets [%lld, %lld] end outside the file, which has %llu bytes of data; "
+			"data_offsets [%lld, %lld] end outside the file, which has %llu bytes of "
+			"data; "
 			"it is truncated",
 			begin, end, available);
 	if ((unsigned long long)(end - begin) != bytes)
@@ -174,7 +175,7 @@ static tess_status read_entry(struct tess_safetensors *f, const char *name, json
 	if (json_object_size(entry) != 3)
 		return tess_fail(TESS_EINVAL, "keys other than dtype, shape and data_offsets");
 	if (!type)
-		return tess_fail(TESS_EINVAL, "dtype \"%.32s\" is none of the format",
+		return tess_fail(TESS_EINVAL, "dtype \"%.32s\" is not in the format",
 		                 dtype ? dtype : "");
 	s->type = type->name;
 	s->dtype = type->dtype;
@@ -182,14 +183,14 @@ static tess_status read_entry(struct tess_safetensors *f, const char *name, json
 	return st ? st : read_offsets(f, json_object_get(entry, "data_offsets"), s);
 }
 
-/* ---- the whole -------------------------------------------------------------------------- */
+/* ---- the whole header ------------------------------------------------------------------------ */
 
 static int compare_slice_names(const void *a, const void *b)
 {
 	return strcmp(((const struct tess_slice *)a)->name, ((const struct tess_slice *)b)->name);
 }
 
-/* By place; an empty tensor comes before the one that begins where it lies. */
+/* By offset; an empty tensor comes before one that begins at the same offset. */
 static int compare_slice_offsets(const void *a, const void *b)
 {
 	const struct tess_slice *x = a, *y = b;
@@ -199,7 +200,7 @@ static int compare_slice_offsets(const void *a, const void *b)
 	return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* All data belong to one tensor each: no overlap, no hole, nothing behind the last. */
+/* Each byte of the data belongs to exactly one tensor: no overlap, no hole, nothing at the end. */
 static tess_status check_coverage(struct tess_safetensors *f)
 {
 	const uint64_t end = f->len - f->data_start;
@@ -248,13 +249,13 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 		f->metadata = true;
 		return check_metadata(f, entry);
 	}
-	if (f->n == f->room) {
-		more = realloc(f->slice, 2 * f->room * sizeof *more);
+	if (f->n == f->capacity) {
+		more = realloc(f->slice, 2 * f->capacity * sizeof *more);
 		if (!more)
 			return tess_fail(TESS_ENOMEM, "%s: out of memory for %zu tensors", f->path,
-			                 2 * f->room);
+			                 2 * f->capacity);
 		f->slice = more;
-		f->room *= 2;
+		f->capacity *= 2;
 	}
 	f->slice[f->n] = (struct tess_slice){ 0 };
 	st = read_entry(f, name, entry, &f->slice[f->n]);
@@ -264,7 +265,7 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	return TESS_OK;
 }
 
-/* Tensor by tensor: the whole header as JSON would take ten times its text. */
+/* One tensor at a time: parsing the whole header at once would take ten times its size. */
 static tess_status read_header_members(struct tess_safetensors *f)
 {
 	tess_status st = check_header_size(f);
@@ -290,7 +291,7 @@ static tess_status read_tensors(struct tess_safetensors *f)
 	return st;
 }
 
-/* ---- opening ---------------------------------------------------------------------------- */
+/* ---- open ---------------------------------------------------------------------------- */
 
 static tess_status alloc_safetensors(const char *path, struct tess_safetensors **out)
 {
@@ -299,8 +300,8 @@ static tess_status alloc_safetensors(const char *path, struct tess_safetensors *
 	if (!f)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	f->path = tess_arena_copy(&f->arena, path, strlen(path));
-	f->room = 64;
-	f->slice = malloc(f->room * sizeof *f->slice);
+	f->capacity = 64;
+	f->slice = malloc(f->capacity * sizeof *f->slice);
 	if (!f->path || !f->slice) {
 		tess_safetensors_close(f);
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
@@ -352,7 +353,7 @@ static tess_status read_whole_file(struct tess_safetensors *f, int fd, uint64_t 
 	return TESS_OK;
 }
 
-/* Header and no data: as much as header_check will look at. */
+/* As much as check_header_size may accept. */
 static tess_status read_header_only(struct tess_safetensors *f, int fd)
 {
 	tess_status st = read_whole_file(f, fd, f->len < LENGTH ? f->len : LENGTH);
@@ -468,12 +469,12 @@ void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, u
 
 	if (!f->map || lo < map || hi > end || !bytes)
 		return;
-	/* a fault maps what lies around it too */
+	/* a page fault maps the surrounding pages as well */
 	lo = lo / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES;
 	hi = (hi + FAULT_AROUND_BYTES - 1) / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES;
 	lo = lo < map ? map : lo;
 	hi = hi > end ? end : hi;
-	madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do where it fails */
+	madvise((void *)lo, hi - lo, MADV_DONTNEED); /* only advice: failure is harmless */
 }
 
 void tess_safetensors_close(struct tess_safetensors *f)

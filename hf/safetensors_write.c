@@ -1,7 +1,6 @@
-#include "safetensors.h"
-
 #include "core/base/status.h"
 #include "hf/file_dtype.h"
+#include "hf/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +20,10 @@ struct placed_tensor {
 	uint64_t bytes;
 };
 
-/* What lies where: larger elements first, otherwise as given (insertion sort: there are few). */
+/*
+ * Assigns offsets: larger elements first, otherwise in the given order (insertion sort: few
+ * tensors).
+ */
 static tess_status order_tensors(const char *path, int32_t n, const struct tess_slice *slices,
                                  struct placed_tensor *out)
 {
@@ -49,8 +51,8 @@ static tess_status order_tensors(const char *path, int32_t n, const struct tess_
 }
 
 /*
- * The header as text, padded so that the data begin at a multiple of 8. Yours to free; NULL: a name
- * that is not UTF-8 or there twice, or no memory.
+ * The header as text, padded so that the data begin at a multiple of 8. Yours to free. NULL: a name
+ * is not UTF-8 or a duplicate, or memory is exhausted.
  */
 static char *format_header(int32_t n, const struct placed_tensor *tensors, uint64_t *len)
 {
@@ -116,7 +118,7 @@ static bool write_tensors(int fd, const char *header, uint64_t len, int32_t n,
 	return good && !fsync(fd);
 }
 
-/* So that the new name itself is on the disk. */
+/* Makes the rename durable. */
 static void sync_directory(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -132,7 +134,7 @@ static void sync_directory(const char *path)
 	}
 }
 
-/* *fd: a new file beside `path`, which takes its place when it is whole; *beside, its name, is yours: free. */
+/* Creates a file beside `path`, to be renamed when complete. *beside, its name, is yours: free. */
 static tess_status open_part_file(const char *path, char **beside, int *fd)
 {
 	struct stat about;
@@ -142,7 +144,7 @@ static tess_status open_part_file(const char *path, char **beside, int *fd)
 		return tess_fail(TESS_EINVAL, "%s: not a regular file; it would be replaced", path);
 	*fd = -1;
 	errno = EEXIST;
-	/* what a killed run of this number has left keeps its name */
+	/* a killed process with this id may have left its file */
 	for (int i = 0; *fd < 0 && errno == EEXIST && i < READ_TRIES; i++) {
 		free(*beside);
 		if (asprintf(beside, "%s.%ld-%d.part", path, (long)getpid(), i) < 0) {
@@ -186,9 +188,10 @@ tess_status tess_safetensors_write(const char *path, int32_t n, const struct tes
 		goto out;
 	header = format_header(n, tensors, &len);
 	if (!header) {
-		st = tess_fail(TESS_EINVAL,
-		               "%s: a tensor's name is not UTF-8, is there twice, or memory is out",
-		               path);
+		st = tess_fail(
+			TESS_EINVAL,
+			"%s: a tensor's name is not UTF-8 or a duplicate, or memory is exhausted",
+			path);
 		goto out;
 	}
 	st = open_part_file(path, &part_path, &fd);

@@ -1,4 +1,4 @@
-#include "session.h"
+#include "hf/session.h"
 
 #include "core/base/status.h"
 #include "core/registry/registry.h"
@@ -17,7 +17,7 @@ struct tess_session {
 	struct tess_tokenizer *tokenizer;
 };
 
-/* ---- checkpoint and plan ------------------------------------------------------------------------------- */
+/* ---- checkpoint and plan --------------------------------------------------------------------- */
 
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
                                     bool headers, struct tess_planned_model *out)
@@ -95,7 +95,7 @@ int64_t tess_planned_model_positions(const struct tess_planned_model *p)
 	return json_is_integer(n) && json_integer_value(n) > 0 ? json_integer_value(n) : 0;
 }
 
-/* ---- sessions ------------------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static tess_status open_session(struct tess_group *g, const char *dir,
                                 const struct tess_session_options *how, struct tess_session **out)
@@ -126,7 +126,9 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 	return st;
 }
 
-/* Numbers of config.json are read, and tables made, in the default state, whatever the caller's is. */
+/*
+ * Reads numbers and makes tables in the default floating-point state, whatever the caller has set.
+ */
 tess_status tess_session_open(struct tess_group *g, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {
@@ -171,7 +173,7 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
 	return st;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static tess_status encode_prompt(struct tess_session *s, const char *text, size_t len,
                                  int32_t **ids, size_t *n)
@@ -218,7 +220,7 @@ tess_status tess_session_share_prompt(struct tess_session *s, const char *text, 
 	return TESS_OK;
 }
 
-struct stream { /* rank 0's ids on their way to the caller's text */
+struct stream { /* rank 0: turns ids into the caller's text */
 	struct tess_decode_stream *decoder;
 	int (*text)(void *self, const char *bytes, size_t n);
 	void *self;

@@ -1,7 +1,6 @@
 /* dims.c - what a model reads before it records: values of config.json, and its dimensions. */
-#include "nn/recorder.h"
-
 #include "core/base/status.h"
+#include "nn/recorder.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
 #ifndef TESS_NN_GENERATE_H
 #define TESS_NN_GENERATE_H
 
-#include "nn/sample.h"
 #include "nn/runner.h"
+#include "nn/sample.h"
 
 struct tess_generate_request { /* the same on all ranks; the callbacks on rank 0 only */
 	const int32_t *prompt, *stop; /* stop: ids that end the text */

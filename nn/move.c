@@ -8,9 +8,8 @@
  *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
  */
-#include "nn/build.h"
-
 #include "core/base/status.h"
+#include "nn/build.h"
 
 struct axis { /* one axis of the value that is moved */
 	const struct tess_dim *dim;

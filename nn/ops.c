@@ -1,7 +1,6 @@
 /* ops.c - the recording functions, with the placement rule of each op (table in docs/ops.md). */
-#include "nn/recorder.h"
-
 #include "core/base/status.h"
+#include "nn/recorder.h"
 
 #include <string.h>
 

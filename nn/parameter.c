@@ -1,10 +1,9 @@
 /*
  * parameter.c - the parameters of a program: found in the checkpoint, placed by the module's style.
  */
-#include "nn/recorder.h"
-
 #include "core/base/status.h"
 #include "core/registry/returned.h"
+#include "nn/recorder.h"
 
 #include <stdio.h>
 #include <string.h>

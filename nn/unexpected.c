@@ -140,12 +140,11 @@ static void warn_tied_copy(const struct tess_source *source, const struct expect
 	    source->find(source->self, e->table->name, &table) || !head.data || !table.data)
 		return;
 	if (!has_same_values(&head, &table))
-		tess_log(
-			TESS_WARN, "hf",
-			"%s: %s differs from %s, but config.json ties the two "
-			"(tie_word_embeddings): it "
-			"is not used",
-			source->name, e->name, e->table->name);
+		tess_log(TESS_WARN, "hf",
+		         "%s: %s differs from %s, but config.json ties the two "
+		         "(tie_word_embeddings): it "
+		         "is not used",
+		         source->name, e->name, e->table->name);
 	bytes = (uint64_t)(head.shape[0] * head.stride[0]) * tess_width(head.dtype);
 	source->drop(source->self, head.data, bytes);
 }

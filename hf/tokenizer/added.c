@@ -1,4 +1,4 @@
-#include "added.h"
+#include "hf/tokenizer/added.h"
 
 #include "core/base/status.h"
 
@@ -6,7 +6,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { CONTENT_BYTES_MAX = 1024 }; /* bytes of an added token: what a place in a text may cost */
+enum {
+	CONTENT_BYTES_MAX = 1024
+}; /* bytes of an added token, which bounds the cost of a position in a text */
 
 struct tess_added_token {
 	int32_t id;
@@ -19,9 +21,9 @@ struct tess_trie_node {
 	unsigned char byte;
 };
 
-/* ---- the set ---------------------------------------------------------------------------------------- */
+/* ---- trie ------------------------------------------------------------------------------------ */
 
-/* The 256 nodes behind the root are the first bytes, so that most places cost one look. */
+/* The 256 nodes after the root are the first bytes: most positions take one lookup. */
 static tess_status grow_trie(struct tess_trie *t)
 {
 	struct tess_trie_node *node;
@@ -68,7 +70,7 @@ static tess_status insert_token(struct tess_trie *t, const char *s, size_t n, in
 	return st;
 }
 
-/* The bytes of the longest member at s, and which it is; 0: none. */
+/* The length of the longest member at s, and its token; 0: none. */
 static size_t match_longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
 {
 	size_t best = 0, i = 1;
@@ -83,7 +85,7 @@ static size_t match_longest(const struct tess_trie *t, const char *s, size_t n, 
 	}
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- parse ----------------------------------------------------------------------------------- */
 
 tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids)
 {
@@ -189,9 +191,9 @@ void tess_added_free(struct tess_added *a)
 	*a = (struct tess_added){ 0 };
 }
 
-/* ---- finding ---------------------------------------------------------------------------------------- */
+/* ---- find ------------------------------------------------------------------------------------ */
 
-/* What `tokenizers` take for part of a word: letters, marks, digits, connectors, joiners. */
+/* As in `tokenizers`: letters, marks, digits, connectors, joiners. */
 static bool is_word_char(int32_t cp)
 {
 	switch (utf8proc_category(cp)) {
@@ -207,7 +209,7 @@ static bool is_word_char(int32_t cp)
 	case UTF8PROC_CATEGORY_NL:
 	case UTF8PROC_CATEGORY_PC:
 		return true;
-	default: /* and the circled and squared letters, which are symbols */
+	default: /* circled and squared letters are symbols, but count */
 		return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) ||
 		       (cp >= 0x1f130 && cp <= 0x1f149) || (cp >= 0x1f150 && cp <= 0x1f169) ||
 		       (cp >= 0x1f170 && cp <= 0x1f189);
@@ -229,7 +231,7 @@ static bool is_inside_word(const char *s, size_t n, size_t from, size_t to)
 	return is_word_char(cp);
 }
 
-/* Moves `from` left over spaces, down to `least`; `to` right over them. */
+/* Extends [from, to) over spaces on both sides, `from` not below `min`. */
 static void extend_over_spaces(const struct tess_added_token *t, const char *s, size_t n,
                                size_t min, size_t *from, size_t *to)
 {

@@ -1,4 +1,4 @@
-#include "bpe.h"
+#include "hf/tokenizer/bpe.h"
 
 #include "core/base/status.h"
 
@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- the vocabulary --------------------------------------------------------------------------------- */
+/* ---- vocabulary ------------------------------------------------------------------------------ */
 
-/* A permutation after which each bit depends on all. */
-static uint64_t mix_bits(uint64_t x)
+/* A permutation: each bit of the result depends on all bits of x. */
+static uint64_t permute_bits(uint64_t x)
 {
 	x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
 	x = (x ^ x >> 29) * 0x9e3779b97f4a7c15u;
@@ -19,18 +19,18 @@ static uint64_t mix_bits(uint64_t x)
 
 static uint64_t hash_text(uint64_t seed, const char *s, size_t n)
 {
-	uint64_t h = mix_bits(seed ^ n), word;
+	uint64_t h = permute_bits(seed ^ n), word;
 
 	for (; n >= 8; s += 8, n -= 8) {
 		memcpy(&word, s, 8);
-		h = mix_bits(h ^ word);
+		h = permute_bits(h ^ word);
 	}
 	word = 0;
 	memcpy(&word, s, n);
-	return mix_bits(h ^ word);
+	return permute_bits(h ^ word);
 }
 
-/* Where the text is, or the free slot where it would be. */
+/* The slot of the text, or the free slot for it. */
 static uint64_t find_token_slot(const struct tess_vocab *v, const char *s, size_t n)
 {
 	uint64_t i = hash_text(v->seed, s, n) & v->mask;
@@ -49,7 +49,7 @@ int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n)
 	return v->slot[find_token_slot(v, s, n)];
 }
 
-/* Room for `tokens` tokens in all with ids below `ids`. */
+/* Memory for `tokens` tokens with ids below `ids`. */
 static tess_status alloc_vocab(struct tess_vocab *v, size_t tokens, size_t ids)
 {
 	size_t slots = 16;
@@ -157,18 +157,19 @@ tess_status tess_ids_add(struct tess_ids *ids, int32_t id)
 	return TESS_OK;
 }
 
-/* ---- merges ----------------------------------------------------------------------------------------- */
+/* ---- merges ---------------------------------------------------------------------------------- */
 
 struct tess_merge {
 	uint32_t left, right, rank;
 	int32_t id; /* -1: a free slot */
 };
 
-/* Where the merge of the pair is, or the free slot where it would be. */
+/* The merge of the pair, or the free slot for it. */
 static struct tess_merge *find_merge(const struct tess_bpe *b, int32_t left, int32_t right)
 {
-	uint64_t i = mix_bits(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ b->vocab->seed) &
-	             b->mask;
+	uint64_t i =
+		permute_bits(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ b->vocab->seed) &
+		b->mask;
 
 	while (b->merge[i].id >= 0 &&
 	       (b->merge[i].left != (uint32_t)left || b->merge[i].right != (uint32_t)right))
@@ -260,9 +261,9 @@ static tess_status parse_merges(struct tess_bpe *b, const json_t *merges)
 	return st;
 }
 
-/* ---- the model -------------------------------------------------------------------------------------- */
+/* ---- model ----------------------------------------------------------------------------------- */
 
-/* Keys that may only say that nothing is asked for. */
+/* Keys that are accepted only with a value that has no effect. */
 static tess_status refuse_unsupported(const json_t *model)
 {
 	static const char *const affix[] = { "continuing_subword_prefix", "end_of_word_suffix",
@@ -356,17 +357,16 @@ void tess_bpe_free(struct tess_bpe *b)
 	b->merge = NULL;
 }
 
-/* ---- encoding --------------------------------------------------------------------------------------- */
+/* ---- encode ---------------------------------------------------------------------------------- */
 
 struct symbol {
-	int32_t id; /* -1: merged into the one before it */
+	int32_t id; /* -1: merged into the previous symbol */
 	int32_t prev, next;
 };
 
-/* A merge to do. */
 struct pending_merge {
-	uint64_t priority; /* its rank, then its place */
-	int32_t id; /* what it makes */
+	uint64_t priority; /* rank, then position */
+	int32_t id; /* of the merged token */
 };
 
 static tess_status reserve_bpe_scratch(struct tess_bpe_scratch *scratch, size_t n)
@@ -376,7 +376,7 @@ static tess_status reserve_bpe_scratch(struct tess_bpe_scratch *scratch, size_t 
 	tess_bpe_scratch_free(scratch);
 	n += n / 2 + 64;
 	scratch->symbol = malloc(n * sizeof(struct symbol));
-	/* each merge takes one and adds two at most */
+	/* each merge removes one entry and adds at most two */
 	scratch->queue = malloc(2 * n * sizeof(struct pending_merge));
 	if (!scratch->symbol || !scratch->queue)
 		return tess_fail(TESS_ENOMEM, "out of memory: a piece of %zu bytes", n);
@@ -391,7 +391,7 @@ void tess_bpe_scratch_free(struct tess_bpe_scratch *scratch)
 	*scratch = (struct tess_bpe_scratch){ 0 };
 }
 
-/* Moves q[i] down to its place in the heap, whose nodes have four children. */
+/* Restores the heap below q[i]; nodes have four children. */
 static void sift_down(struct pending_merge *q, size_t n, size_t i)
 {
 	struct pending_merge d = q[i];
@@ -428,8 +428,9 @@ static bool get_pending_merge(const struct tess_bpe *b, const struct symbol *s, 
 }
 
 /*
- * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone is still good
- * where the pair that stands there now makes the same token: so do `tokenizers`, and ids depend on it.
+ * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone still
+ * applies if the pair now at its position makes the same token: `tokenizers` do so, and ids depend
+ * on it.
  */
 static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
                           struct pending_merge *q)
@@ -463,10 +464,10 @@ static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
 	}
 }
 
-/* The ids of the piece's characters. */
+/* Splits the piece into characters and their ids. */
 static int32_t split_symbols(const struct tess_bpe *b, const char *s, size_t n, struct symbol *out)
 {
-	bool unk = false; /* the symbol before is the unknown token */
+	bool unk = false; /* the previous symbol is the unknown token */
 	int32_t count = 0;
 
 	for (size_t i = 0, step; i < n; i += step) {

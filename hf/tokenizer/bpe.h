@@ -1,32 +1,32 @@
-/* tokenizer_bpe.h - the vocabulary, and byte pair encoding over it. */
+/* bpe.h - the vocabulary, and byte pair encoding over it. */
 #ifndef TESS_HF_TOKENIZER_BPE_H
 #define TESS_HF_TOKENIZER_BPE_H
 
-#include "text.h"
+#include "hf/tokenizer/text.h"
 
 enum { TESS_IDS_MAX = 1 << 22 }; /* ids are below this */
 
 struct tess_token {
-	uint32_t at, len; /* in the vocabulary's text; len 0: no token has this id */
+	uint32_t at, len; /* in tess_vocab.text; len 0: no token has this id */
 	uint32_t decoded_at,
-		decoded_len; /* what decoding gets: of an added token, its normalized form */
-	bool model; /* one of model.vocab, not only added */
+		decoded_len; /* what decoding uses: the normalized form of an added token */
+	bool model; /* from model.vocab, not only added */
 	bool special;
 };
 
 struct tess_vocab {
-	struct tess_text text; /* each token is ended by 0 */
+	struct tess_text text; /* each token ends with 0 */
 	struct tess_token *token; /* by id */
 	int32_t n; /* one more than the largest id */
 	int32_t *slot; /* ids by hash of their text, -1: free */
-	uint64_t mask, seed; /* the seed is random: nobody can craft tokens that collide */
+	uint64_t mask, seed; /* random seed: tokens cannot be crafted to collide */
 };
 
 /* Reads model.vocab. `more` tokens may be added to it, with ids below `ids`. */
 tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struct tess_vocab *out);
-/* Adds a token; nothing where it is there with this id. */
+/* Adds a token; does nothing if it is there with this id. */
 tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_t id);
-/* Sets what decoding gets for a token that is there. */
+/* Sets what decoding uses for an existing token. */
 tess_status tess_vocab_set_decoded(struct tess_vocab *v, int32_t id, const char *s, size_t n);
 /* The id, or -1. */
 int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n);
@@ -42,25 +42,25 @@ struct tess_bpe {
 	const struct tess_vocab *vocab;
 	struct tess_merge *merge; /* by hash of the pair */
 	uint64_t mask;
-	int32_t low[0x400]; /* ids of the first characters, which hold all of a byte alphabet */
-	int32_t byte[256]; /* ids of "<0x00>" ..., where byte_fallback */
+	int32_t low[0x400]; /* ids of the first code points, which include the byte alphabet */
+	int32_t byte[256]; /* ids of "<0x00>" ..., with byte_fallback */
 	int32_t unk; /* -1: none */
 	bool fuse_unk, byte_fallback, ignore_merges;
 };
 
-/* `model` is the object of tokenizer.json; borrows `vocab`, which has its tokens already. */
+/* `model`: the object in tokenizer.json. Borrows `vocab`, which already has its tokens. */
 tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
                            struct tess_bpe *out);
 void tess_bpe_free(struct tess_bpe *b);
 
-/* Memory of encoding, kept from piece to piece; {0}: none yet. */
+/* Memory for encoding, reused from piece to piece; {0}: none yet. */
 struct tess_bpe_scratch {
 	void *symbol, *queue;
 	size_t n;
 };
 void tess_bpe_scratch_free(struct tess_bpe_scratch *scratch);
 
-/* Appends the ids of a piece of valid UTF-8: in n log n, whatever it is. */
+/* Appends the ids of a piece of valid UTF-8; O(n log n) for any piece. */
 tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *scratch,
                             const char *s, size_t n, struct tess_ids *out);
 

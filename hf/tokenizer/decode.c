@@ -1,13 +1,12 @@
-#include "decode.h"
-
-#include "pretokenize.h"
+#include "hf/tokenizer/decode.h"
 
 #include "core/base/status.h"
+#include "hf/tokenizer/pretokenize.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define UNKNOWN "\xef\xbf\xbd" /* U+FFFD, for bytes that are no UTF-8 */
+#define UNKNOWN "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
 
 enum { SEQUENCE, BYTE_LEVEL, METASPACE, BYTE_FALLBACK, FUSE, STRIP, REPLACE, JOIN_SPACED };
 static const char *const types[] = { "Sequence", "ByteLevel", "Metaspace", "ByteFallback",
@@ -24,18 +23,18 @@ struct tess_decode_step {
 	size_t start, stop; /* Strip */
 };
 
-/* A part of a token: whether it is the first, the last, or both. */
+/* Whether a part of a token is its first, its last, or both. */
 enum { BEGIN = 1, END = 2, WHOLE = BEGIN | END };
 
 struct tess_decode_state {
-	struct tess_text parts; /* of a token that must be whole */
-	struct tess_text pending; /* bytes that are no character yet */
-	struct tess_text output; /* what is handed on */
-	size_t count; /* tokens that have come; in Strip, marks taken from this one */
-	bool started; /* a token has begun behind this step; in Strip, more may be taken */
+	struct tess_text parts; /* of a token that the step needs whole */
+	struct tess_text pending; /* bytes of an incomplete character */
+	struct tess_text output; /* passed to the next step */
+	size_t count; /* tokens so far; in Strip, marks taken off this one */
+	bool started; /* a token was passed on; in Strip, more may be taken off */
 };
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- parse ----------------------------------------------------------------------------------- */
 
 static tess_status parse_strip(const json_t *j, struct tess_decode_step *s)
 {
@@ -117,7 +116,7 @@ void tess_decoder_free(struct tess_decoder *d)
 	*d = (struct tess_decoder){ 0 };
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s, size_t n,
                                    int part);
@@ -135,7 +134,7 @@ static int parse_byte_token(const char *s, size_t n)
 	return high && low ? (int)((high - digits) % 16 * 16 + (low - digits) % 16) : -1;
 }
 
-/* The bytes so far as one token, or as so many unknown characters: a run is text as a whole or not. */
+/* Passes on the pending bytes: as text if all are UTF-8, else an unknown character for each. */
 static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
 {
 	struct tess_text *pending = &p->state[i].pending;
@@ -164,7 +163,7 @@ static tess_status decode_byte_fallback(struct tess_pipe *p, size_t i, const cha
 	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
-/* Whether n bytes begin a character of more than n. */
+/* Whether n bytes are the beginning of a longer character. */
 static bool begins_character(const char *text, size_t n)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -177,8 +176,8 @@ static bool begins_character(const char *text, size_t n)
 }
 
 /*
- * Takes a byte of the text; what is not UTF-8 becomes an unknown character for each longest part that
- * could have begun one, as Unicode recommends.
+ * Adds a byte. Invalid UTF-8 becomes one unknown character per maximal subpart of a sequence, as
+ * Unicode recommends.
  */
 static tess_status add_byte(struct tess_decode_state *state, char byte)
 {
@@ -201,7 +200,7 @@ static tess_status add_byte(struct tess_decode_state *state, char byte)
 	return st ? st : add_byte(state, byte);
 }
 
-/* A token in the byte alphabet is its bytes; any other, itself. All tokens are one text. */
+/* A token in the byte alphabet gives its bytes, any other itself; tokens are joined. */
 static tess_status decode_byte_level(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	struct tess_decode_state *state = &p->state[i];
@@ -263,7 +262,10 @@ static bool starts_with_mark(const struct tess_decode_step *step, const char *s,
 	return n >= step->mark_len && memcmp(s, step->mark, step->mark_len) == 0;
 }
 
-/* Takes up to `start` marks off a token's front, and up to `stop` off its end: then it must be whole. */
+/*
+ * Takes up to `start` marks off a token's front, and up to `stop` off its end, for which it must be
+ * whole.
+ */
 static tess_status decode_strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
@@ -295,7 +297,7 @@ static tess_status decode_spaced(struct tess_pipe *p, size_t i, const char *s, s
 	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
-/* ---- the pipe --------------------------------------------------------------------------------------- */
+/* ---- pipe ------------------------------------------------------------------------------------ */
 
 static tess_status push_whole_token(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {

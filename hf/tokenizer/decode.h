@@ -1,11 +1,11 @@
 /*
- * tokenizer_decode.h - tokens to text, as a pipe: each step takes tokens, in parts or whole, and hands
- * on what is final. A text that is pushed token by token is thus the same as one decoded at once.
+ * decode.h - tokens to text, as a pipe: each step takes tokens, in parts or whole, and passes on
+ * what is final. Decoding token by token thus gives the same text as decoding at once.
  */
 #ifndef TESS_HF_TOKENIZER_DECODE_H
 #define TESS_HF_TOKENIZER_DECODE_H
 
-#include "regex.h"
+#include "hf/tokenizer/regex.h"
 
 struct tess_decoder {
 	struct tess_decode_step *step;
@@ -16,12 +16,11 @@ struct tess_decoder {
 tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out);
 void tess_decoder_free(struct tess_decoder *d);
 
-/* A text in the making. */
-struct tess_pipe {
+struct tess_pipe { /* a text that is being decoded */
 	const struct tess_decoder *decoder;
 	struct tess_scan *scan;
 	struct tess_decode_state *state; /* of each step */
-	struct tess_text out; /* what has come out at the end */
+	struct tess_text out; /* output of the last step */
 };
 
 tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_pipe *out);

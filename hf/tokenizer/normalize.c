@@ -1,4 +1,4 @@
-#include "normalize.h"
+#include "hf/tokenizer/normalize.h"
 
 #include "core/base/status.h"
 
@@ -31,7 +31,7 @@ struct tess_norm_step {
 	size_t len;
 };
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- parse ----------------------------------------------------------------------------------- */
 
 static tess_status parse_norm_step(void *arg, const json_t *j, int type)
 {
@@ -90,7 +90,7 @@ void tess_normalizer_free(struct tess_normalizer *norm)
 	*norm = (struct tess_normalizer){ 0 };
 }
 
-/* ---- normal forms ----------------------------------------------------------------------------------- */
+/* ---- normal forms ---------------------------------------------------------------------------- */
 
 struct code_points {
 	utf8proc_int32_t *at;
@@ -127,8 +127,8 @@ static int get_combining_class(utf8proc_int32_t cp)
 }
 
 /*
- * Puts a run of marks in the order of their classes, equal ones as they came. By counting, for
- * utf8proc's own exchange of neighbours takes the square of the run.
+ * Sorts a run of marks by combining class, stably. A counting sort: utf8proc's own takes quadratic
+ * time.
  */
 static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 {
@@ -202,7 +202,7 @@ static tess_status apply_normal_form(int type, const char *s, size_t n, struct t
 	return st;
 }
 
-/* ---- the other steps -------------------------------------------------------------------------------- */
+/* ---- other steps ----------------------------------------------------------------------------- */
 
 static tess_status lowercase_text(const char *s, size_t n, struct tess_text *out)
 {
@@ -213,7 +213,7 @@ static tess_status lowercase_text(const char *s, size_t n, struct tess_text *out
 		int32_t cp;
 
 		i += tess_utf8_decode(s + i, &cp);
-		if (cp == 0x130) /* the one that becomes two */
+		if (cp == 0x130) /* the only one that becomes two */
 			st = tess_text_add(out, "i\xcc\x87", 3);
 		else
 			st = tess_text_add(out, c, tess_utf8_encode(utf8proc_tolower(cp), c));
@@ -313,7 +313,7 @@ tess_status tess_normalizer_apply(const struct tess_normalizer *norm, struct tes
 		s = old.data;
 		n = old.len;
 	}
-	swap = old; /* the last step's text is the result */
+	swap = old; /* the result of the last step */
 	old = *out;
 	*out = swap;
 	tess_text_free(&old);

@@ -1,19 +1,19 @@
-/* tokenizer_normalize.h - what is done to a text before it is cut. */
+/* normalize.h - normalizes a text before it is cut. */
 #ifndef TESS_HF_TOKENIZER_NORMALIZE_H
 #define TESS_HF_TOKENIZER_NORMALIZE_H
 
-#include "regex.h"
+#include "hf/tokenizer/regex.h"
 
 struct tess_normalizer {
 	struct tess_norm_step *step;
-	size_t n; /* 0: the text as it comes */
+	size_t n; /* 0: leaves the text as it is */
 };
 
 /* `normalizer` of tokenizer.json, or null. */
 tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out);
 void tess_normalizer_free(struct tess_normalizer *norm);
 
-/* Sets `out`, whose memory is kept. In linear time, patterns apart. */
+/* Overwrites `out`, reusing its memory. Linear time, except for patterns. */
 tess_status tess_normalizer_apply(const struct tess_normalizer *norm, struct tess_scan *scan,
                                   const char *s, size_t n, struct tess_text *out);
 

@@ -1,4 +1,4 @@
-#include "post.h"
+#include "hf/tokenizer/post.h"
 
 #include "core/base/status.h"
 
@@ -32,7 +32,7 @@ static tess_status add_special_ids(const json_t *special, const struct tess_voca
 	return st;
 }
 
-/* One item of "single"; *text: the sequence itself has come. */
+/* One item of "single"; *text: the sequence was seen. */
 static tess_status parse_template_item(const json_t *item, const json_t *specials,
                                        const struct tess_vocab *v, bool *text,
                                        struct tess_post *out)
@@ -53,8 +53,7 @@ static tess_status parse_template_item(const json_t *item, const json_t *special
 	if (sequence) {
 		st = tess_key_get_choice(sequence, "id", sequences, -1, &which);
 		if (!st && *text)
-			st = tess_fail(TESS_ENOTSUP,
-			               "Sequence: the text stands here for the second time");
+			st = tess_fail(TESS_ENOTSUP, "Sequence: the text may occur only once");
 		*text = true;
 		return st;
 	}
@@ -106,7 +105,7 @@ static tess_status parse_post_step(void *arg, const json_t *j, int type)
 
 	if (type == TEMPLATE)
 		return parse_template(j, r->vocab, r->out);
-	/* ByteLevel trims the offsets of tokens, which nobody asks for here */
+	/* ByteLevel only trims the offsets of tokens, which are not computed here */
 	return tess_keys_check(j, byte_level);
 }
 
@@ -130,9 +129,9 @@ void tess_post_free(struct tess_post *p)
 	*p = (struct tess_post){ 0 };
 }
 
-/* ---- tokenizer_config.json -------------------------------------------------------------------------- */
+/* ---- tokenizer_config.json ------------------------------------------------------------------- */
 
-/* A token as a string, or as an object with its content; null or absent: -1. */
+/* A token as a string, or an object with its content; null or absent: -1. */
 static tess_status read_config_token(const json_t *config, const char *key,
                                      const struct tess_vocab *v, int32_t *out)
 {

@@ -1,4 +1,4 @@
-#include "pretokenize.h"
+#include "hf/tokenizer/pretokenize.h"
 
 #include "core/base/status.h"
 
@@ -8,20 +8,19 @@
 /* GPT-2's own pattern, which ByteLevel uses. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* What \w means where `tokenizers` have a pattern of their own, for Whitespace. */
+/* \w in the pattern that `tokenizers` use for Whitespace. */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
 
 enum { ISOLATED, REMOVED, WITH_PREVIOUS, WITH_NEXT, CONTIGUOUS };
 static const char *const behaviours[] = { "Isolated",       "Removed",    "MergedWithPrevious",
 	                                  "MergedWithNext", "Contiguous", NULL };
 
-/* All pre-tokenizers are made of four steps. */
+/* The steps that all pre-tokenizers consist of. */
 enum { CUT, MARK, SPACE, BYTES };
 
 struct tess_pre_step {
 	int kind;
-	struct tess_regex
-		*pattern; /* CUT: at its matches, or with `invert` at what lies between them */
+	struct tess_regex *pattern; /* CUT: at its matches, or with `invert` between them */
 	int behaviour;
 	bool invert;
 	char mark[4]; /* MARK: what stands for a space */
@@ -29,7 +28,7 @@ struct tess_pre_step {
 	int prepend;
 };
 
-/* ---- reading ---------------------------------------------------------------------------------------- */
+/* ---- parse ----------------------------------------------------------------------------------- */
 
 static tess_status add_pre_step(struct tess_pretokenizer *out, struct tess_pre_step s)
 {
@@ -225,15 +224,15 @@ void tess_pretokenizer_free(struct tess_pretokenizer *pre)
 	*pre = (struct tess_pretokenizer){ 0 };
 }
 
-/* ---- cutting ---------------------------------------------------------------------------------------- */
+/* ---- cut ------------------------------------------------------------------------------------- */
 
-/* The piece that is being made: spans join it or end it. */
+/* The piece in progress: spans join it or end it. */
 struct piece_builder {
 	const struct tess_pre_step *step;
 	const char *s;
 	bool first;
 	size_t from, to;
-	bool open, match; /* match: what the last span was */
+	bool open, match; /* match: whether the last span was a match */
 	struct tess_pieces *out;
 };
 
@@ -287,7 +286,7 @@ static tess_status split_at_matches(const struct tess_pre_step *step, struct tes
 	return st ? st : flush_piece(&c);
 }
 
-/* Spaces become the mark, and one stands in front where it shall. */
+/* Replaces spaces by the mark, and prepends one where needed. */
 static tess_status mark_spaces(const struct tess_pre_step *step, const char *s, size_t n,
                                bool first, struct tess_text *text, struct tess_pieces *out)
 {

@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "regex.h"
+#include "hf/tokenizer/regex.h"
 
 #include "core/base/status.h"
 
@@ -12,10 +12,11 @@
 enum {
 	PATTERN_BYTES_MAX = 1 << 14, /* bytes of a pattern */
 	MATCH_STEPS_MAX =
-		10 * 1000 * 1000, /* a match from one place; a run of spaces may need its length */
+		10 * 1000 *
+		1000, /* of a match from one position; a run of spaces may take its length */
 	MATCH_DEPTH_MAX = 1000 * 1000,
 	MATCH_HEAP_KIB = 128 << 10, /* KiB */
-	JIT_STACK_MAX = 8 << 20, /* bytes, of compiled patterns */
+	JIT_STACK_MAX = 8 << 20, /* bytes, for compiled patterns */
 };
 
 struct tess_regex {
@@ -29,7 +30,7 @@ struct tess_scan {
 	pcre2_jit_stack *stack;
 };
 
-/* What Oniguruma means by \s and \w, the latter not in a class and in one. */
+/* \s and \w in Oniguruma, the latter outside and inside a class. */
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -86,8 +87,8 @@ static bool is_script_name(const char *name, size_t n)
 }
 
 /*
- * What follows \p, \P or \x in braces. A script's name stands for the characters of this script; to
- * PCRE2 it would be those that are used with it as well.
+ * The braces after \p, \P or \x. The name of a script means its own characters; PCRE2 would include
+ * those that are used with it.
  */
 static tess_status translate_braced_name(struct translation *t, char kind)
 {
@@ -129,7 +130,7 @@ static tess_status translate_escape(struct translation *t)
 	return !st && is_one_of(c, "pPx") && is_next(t, "{") ? translate_braced_name(t, c) : st;
 }
 
-/* A class in a class adds to it, in Oniguruma: its brackets are left out. */
+/* In Oniguruma a class inside a class adds to it: its brackets are dropped. */
 static tess_status translate_in_class(struct translation *t)
 {
 	switch (t->in[t->at]) {
@@ -199,8 +200,7 @@ static tess_status translate_outside_class(struct translation *t)
 		if (st || !is_next(t, "]"))
 			return st;
 		t->at++;
-		return append_pattern(t,
-		                      "\\]"); /* at once behind the bracket it stands for itself */
+		return append_pattern(t, "\\]"); /* first in a class it is literal */
 	default:
 		return copy_pattern(t, 1);
 	}
@@ -224,8 +224,7 @@ static tess_status compile_pattern(struct tess_regex *r, const char *pattern, si
 		return tess_fail(TESS_EINVAL, "pattern \"%.100s\", near its byte %zu: %s",
 		                 r->pattern, offset, (char *)reason);
 	}
-	pcre2_jit_compile(r->code,
-	                  PCRE2_JIT_COMPLETE); /* where it cannot, matching is interpreted */
+	pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* if that fails, matching is interpreted */
 	return TESS_OK;
 }
 
@@ -290,7 +289,7 @@ tess_status tess_regex_parse(const json_t *object, const char *key, struct tess_
 	return st ? tess_fail_in(st, "%s", key) : TESS_OK;
 }
 
-/* ---- matching --------------------------------------------------------------------------------------- */
+/* ---- match ----------------------------------------------------------------------------------- */
 
 tess_status tess_scan_open(struct tess_scan **out)
 {
@@ -308,7 +307,7 @@ tess_status tess_scan_open(struct tess_scan **out)
 	pcre2_set_match_limit(scan->context, MATCH_STEPS_MAX);
 	pcre2_set_depth_limit(scan->context, MATCH_DEPTH_MAX);
 	pcre2_set_heap_limit(scan->context, MATCH_HEAP_KIB);
-	if (scan->stack) /* NULL where PCRE2 cannot compile to machine code */
+	if (scan->stack) /* NULL: PCRE2 has no JIT here */
 		pcre2_jit_stack_assign(scan->context, NULL, scan->stack);
 	*out = scan;
 	return TESS_OK;

@@ -1,14 +1,15 @@
 /*
- * tokenizer_regex.h - patterns of a tokenizer.json. They are written for Oniguruma and run on PCRE2:
- * what both understand alike is taken, classes whose members differ are spelled out, the rest is refused.
+ * regex.h - patterns of a tokenizer.json. They are written for Oniguruma and run on PCRE2: syntax
+ * with the same meaning in both is passed on, classes with different members are spelled out, the
+ * rest is an error.
  */
 #ifndef TESS_HF_TOKENIZER_REGEX_H
 #define TESS_HF_TOKENIZER_REGEX_H
 
-#include "text.h"
+#include "hf/tokenizer/text.h"
 
-struct tess_regex; /* does not change: any thread may use it */
-struct tess_scan; /* memory of matching, for one thread */
+struct tess_regex; /* immutable: any thread may use it */
+struct tess_scan; /* memory for matching, for one thread */
 
 tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struct tess_regex **out);
 void tess_regex_close(struct tess_regex *r);
@@ -25,18 +26,18 @@ struct tess_match_iter {
 	struct tess_scan *scan;
 	const char *text;
 	size_t len;
-	size_t from, to; /* the match, where tess_match_iter_next says there is one */
+	size_t from, to; /* the match that tess_match_iter_next found */
 	size_t at;
 	bool any;
 };
 
 /*
- * The next match, which does not overlap the one before, nor is empty at its end. TESS_EINVAL where
- * the pattern takes more than its limit of steps, depth or memory.
+ * The next match, which does not overlap the previous one, and is not empty at its end.
+ * TESS_EINVAL: the pattern exceeds its limit of steps, depth or memory.
  */
 tess_status tess_match_iter_next(struct tess_match_iter *f, bool *found);
 
-/* Appends the text with each match replaced by the very bytes of `content`. */
+/* Appends the text with each match replaced by `content`, taken literally. */
 tess_status tess_regex_replace(const struct tess_regex *r, struct tess_scan *scan, const char *s,
                                size_t n, const char *content, size_t content_len,
                                struct tess_text *out);

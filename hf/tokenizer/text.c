@@ -1,4 +1,4 @@
-#include "text.h"
+#include "hf/tokenizer/text.h"
 
 #include "core/base/status.h"
 
@@ -68,7 +68,7 @@ void tess_pieces_free(struct tess_pieces *p)
 	*p = (struct tess_pieces){ 0 };
 }
 
-/* ---- characters ------------------------------------------------------------------------------------- */
+/* ---- characters ------------------------------------------------------------------------------ */
 
 size_t tess_utf8_count_valid(const char *s, size_t n)
 {
@@ -136,7 +136,7 @@ bool tess_char_is_space(int32_t cp)
 	}
 }
 
-/* Bytes that print stand for themselves; the others, in order, for U+0100 and up. */
+/* Printable bytes stand for themselves, the rest in order for U+0100 and up. */
 static bool is_printable_byte(int byte)
 {
 	return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
@@ -171,7 +171,7 @@ tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n)
 	return st;
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static void join_names(const char *const names[], char *out, size_t size)
 {

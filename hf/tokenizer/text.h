@@ -1,4 +1,4 @@
-/* tokenizer_text.h - what the parts of the tokenizer share: text that grows, pieces of it, keys of JSON. */
+/* text.h - shared by the files of the tokenizer: growing text, pieces, UTF-8, keys of JSON. */
 #ifndef TESS_HF_TOKENIZER_TEXT_H
 #define TESS_HF_TOKENIZER_TEXT_H
 
@@ -21,11 +21,11 @@ struct tess_text {
 tess_status tess_text_add(struct tess_text *t, const char *s, size_t n);
 void tess_text_free(struct tess_text *t);
 
-/* A text in pieces, one behind the other. */
+/* One of the consecutive pieces of a text. */
 struct tess_piece {
 	uint32_t start, len;
-	int32_t id; /* an added token: no later stage looks at it; -1: text */
-	bool first; /* begins where the input begins */
+	int32_t id; /* an added token, which later stages skip; -1: text */
+	bool first; /* at the beginning of the input */
 };
 struct tess_pieces {
 	struct tess_text text;
@@ -33,46 +33,50 @@ struct tess_pieces {
 	size_t n, capacity;
 };
 
-/* Adds a copy of `n` bytes; nothing where n is 0. */
+/* Adds a copy of `n` bytes; does nothing if n is 0. */
 tess_status tess_pieces_add(struct tess_pieces *p, const char *s, size_t n, int32_t id, bool first);
 void tess_pieces_clear(struct tess_pieces *p);
 void tess_pieces_free(struct tess_pieces *p);
 
-/* How many bytes of s[0..n) are UTF-8: n, or the offset of the first that is not. */
+/* n if s[0..n) is valid UTF-8, else the offset of the first invalid byte. */
 size_t tess_utf8_count_valid(const char *s, size_t n);
-/* The character at s, of text that is valid; *cp its code point. Its bytes. */
+/* Decodes the character at s, in valid text; returns its length in bytes. */
 size_t tess_utf8_decode(const char *s, int32_t *cp);
-/* The character that ends at s[n]: where it begins. n > 0. */
+/* Decodes the last character of s[0..n), n > 0; returns its offset. */
 size_t tess_utf8_decode_last(const char *s, size_t n, int32_t *cp);
 size_t tess_utf8_encode(int32_t cp, char out[4]);
 
 /* Unicode's White_Space. */
 bool tess_char_is_space(int32_t cp);
 
-/* GPT-2's alphabet: each byte as a character that can be seen. */
+/* GPT-2's byte alphabet: each byte as a printable character. */
 size_t tess_byte_encode(unsigned char byte, char out[4]);
 /* The byte that a character stands for, or -1. */
 int tess_byte_decode(int32_t cp);
 tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n);
 
 /*
- * JSON. `known` ends with NULL. Sentences name the key, and what would be accepted; callers prepend where.
- * An absent or null key is the preset; without one (tess_key_get_string) it is an error.
+ * JSON. `known` ends with NULL. Sentences name the key and what is accepted; callers prepend the
+ * location. An absent or null key gives the preset; for tess_key_get_string it is an error.
  */
 tess_status tess_keys_check(const json_t *object, const char *const known[]);
 tess_status tess_key_get_string(const json_t *object, const char *key, const char **s, size_t *n);
 tess_status tess_key_get_bool(const json_t *object, const char *key, bool preset, bool *out);
 tess_status tess_key_get_size(const json_t *object, const char *key, size_t preset, size_t max,
                               size_t *out);
-/* Which of `names` (ended by NULL) the string at `key` is; where it is absent, `preset`, unless negative. */
+/*
+ * Index in `names` (ends with NULL) of the string at `key`; if absent `preset`, or an error if that
+ * is negative.
+ */
 tess_status tess_key_get_choice(const json_t *object, const char *key, const char *const names[],
                                 int preset, int *out);
-/* A copy of the string at `key`, ended by a 0 that *len does not count; the caller's to free. */
+/* A copy of the string at `key`, ended by a 0 that *len does not count; yours to free. */
 tess_status tess_key_copy_string(const json_t *object, const char *key, char **out, size_t *len);
 
 /*
- * A stage of a tokenizer: one step, or a Sequence of such under the key `list`. step() gets each in order,
- * with the index of its type in `types` (ended by NULL), of which the first is "Sequence".
+ * A stage of a tokenizer: one step, or a Sequence of steps under the key `list`. Calls step() for
+ * each in order, with the index of its type in `types`, which begins with "Sequence" and ends with
+ * NULL.
  */
 tess_status tess_steps_parse(const json_t *stage, const char *list, const char *const types[],
                              tess_status (*step)(void *arg, const json_t *j, int type), void *arg);

@@ -1,15 +1,14 @@
-#include "tokenizer.h"
-
-#include "added.h"
-#include "bpe.h"
-#include "decode.h"
-#include "normalize.h"
-#include "post.h"
-#include "pretokenize.h"
+#include "hf/tokenizer/tokenizer.h"
 
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "hf/tokenizer/added.h"
+#include "hf/tokenizer/bpe.h"
+#include "hf/tokenizer/decode.h"
+#include "hf/tokenizer/normalize.h"
+#include "hf/tokenizer/post.h"
+#include "hf/tokenizer/pretokenize.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ struct tess_tokenizer {
 	struct tess_decoder decoder;
 };
 
-/* ---- opening ---------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static tess_status parse_tokens(struct tess_tokenizer *t, const json_t *root)
 {
@@ -56,7 +55,7 @@ static tess_status parse_tokens(struct tess_tokenizer *t, const json_t *root)
 	return st ? tess_fail_in(st, "model") : TESS_OK;
 }
 
-/* The model's type is asked for first: what else is wrong with a model of another kind is no matter. */
+/* Checks the type first: other errors in a model of another type do not matter. */
 static tess_status check_model_type(const json_t *root)
 {
 	static const char *const types[] = { "BPE", NULL };
@@ -75,7 +74,7 @@ static tess_status parse_tokenizer(const char *name, const json_t *root, struct 
 	};
 	tess_status st = tess_keys_check(root, known);
 
-	for (int i = 1; i < 3 && !st; i++) /* transformers, too, sets both anew with each call */
+	for (int i = 1; i < 3 && !st; i++) /* transformers also sets both on each call */
 		if (json_is_object(json_object_get(root, known[i])))
 			tess_log(TESS_INFO, "tokenizer", "%s: %s is not applied", name, known[i]);
 	if (!st)
@@ -175,9 +174,9 @@ void tess_tokenizer_close(struct tess_tokenizer *t)
 	free(t);
 }
 
-/* ---- encoding --------------------------------------------------------------------------------------- */
+/* ---- encode ---------------------------------------------------------------------------------- */
 
-/* Cuts the text at added tokens, as it comes and then normalized. */
+/* Cuts at added tokens, first in the original, then in the normalized text. */
 static tess_status split_added_tokens(const struct tess_tokenizer *t, struct tess_scan *scan,
                                       const char *text, size_t len, struct tess_pieces *out)
 {
@@ -268,7 +267,7 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 	return st ? tess_fail_in(st, "encoding a text") : TESS_OK;
 }
 
-/* ---- decoding --------------------------------------------------------------------------------------- */
+/* ---- decode ---------------------------------------------------------------------------------- */
 
 struct tess_decode_stream {
 	const struct tess_tokenizer *t;
@@ -293,7 +292,6 @@ tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_sp
 	return TESS_OK;
 }
 
-/* Behind what the pipe holds already. */
 static tess_status decode_id(struct tess_decode_stream *d, int32_t id)
 {
 	const struct tess_vocab *v = &d->t->vocab;
@@ -362,7 +360,7 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
 	return st;
 }
 
-/* ---- tokens ----------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 int32_t tess_tokenizer_vocab_size(const struct tess_tokenizer *t)
 {

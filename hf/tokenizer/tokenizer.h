@@ -1,13 +1,13 @@
 /*
  * tokenizer.h - text to ids and back, by a checkpoint's tokenizer.json: BPE, with byte fallback
- * (Llama 2, Mistral) and on bytes (GPT-2, Llama 3, Qwen). The ids are those of Hugging Face's
- * `tokenizers`; what a file asks for and is not known here is refused with its key.
+ * (Llama 2, Mistral) or on bytes (GPT-2, Llama 3, Qwen). The ids are those of Hugging Face's
+ * `tokenizers`; a feature that is not supported is an error that names its key.
  *
- * A tokenizer is untrusted: sizes, nesting and the steps of its patterns are limited, and going
- * beyond a limit is an error. It does not change once it is open; any number of threads may use it.
+ * Files are not trusted: sizes, nesting and the steps of patterns are limited, and exceeding a
+ * limit is an error. An open tokenizer is immutable; any number of threads may use it.
  */
-#ifndef TESS_HF_TOKENIZER_H
-#define TESS_HF_TOKENIZER_H
+#ifndef TESS_HF_TOKENIZER_TOKENIZER_H
+#define TESS_HF_TOKENIZER_TOKENIZER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,51 +17,54 @@ struct tess_tokenizer;
 struct tess_decode_stream;
 
 /*
- * Opens a directory that has a tokenizer.json, or such a file. A tokenizer_config.json beside it says
- * which tokens begin and end a text, and for the Llama family whether they are added.
- * TESS_ENOENT without tokenizer.json; the sentence has file, key and reason.
+ * Opens a directory with a tokenizer.json, or that file. A tokenizer_config.json beside it names
+ * the tokens that begin and end a text, and for the Llama family says whether they are added.
+ * TESS_ENOENT: no tokenizer.json. Sentences have the file, the key and the reason.
  */
 tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out);
 
-/* The same from memory: `len` bytes of a tokenizer.json; `name` begins the sentences. */
+/* The same from memory: `len` bytes of a tokenizer.json. Sentences begin with `name`. */
 tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
                                  struct tess_tokenizer **out);
 
 void tess_tokenizer_close(struct tess_tokenizer *t);
 
 /*
- * The ids of `len` bytes of UTF-8, which may hold zeros. With `add_special` also the ids that the file
- * puts around a text. Special tokens spelled out in the text become their ids. As in `tokenizers`, a
- * character that has no token is left out where the file names no unknown token. *ids is the caller's
- * (free) and not NULL, though *n may be 0.
+ * Encodes `len` bytes of UTF-8, which may contain zeros; with `add_special` also adds the ids that
+ * the file puts around a text. Special tokens spelled out in the text become their ids. As in
+ * `tokenizers`, a character without a token is dropped if the file names no unknown token. *ids is
+ * yours (free), and not NULL even if *n is 0.
  */
 tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *text, size_t len,
                                   bool add_special, int32_t **ids, size_t *n);
 
-/* The text of n ids, ended by a 0 that *len does not count; ids without a token have none. *text: free. */
+/*
+ * The text of n ids, ended by a 0 that *len does not count; unknown ids have no text. *text is
+ * yours: free.
+ */
 tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
                                   bool skip_special, char **text, size_t *len);
 
-/* One more than the largest id; a model may have more rows than that. */
+/* One more than the largest id; a model may have more rows. */
 int32_t tess_tokenizer_vocab_size(const struct tess_tokenizer *t);
 
-/* The token as the file spells it, ended by 0, or NULL. Borrowed. */
+/* The token as in the file, ended by 0, or NULL. Borrowed. */
 const char *tess_tokenizer_id_to_token(const struct tess_tokenizer *t, int32_t id);
 
-/* The id of a token as the file spells it, or -1. */
+/* The id of a token as in the file, or -1. */
 int32_t tess_tokenizer_token_to_id(const struct tess_tokenizer *t, const char *token);
 
-/* Whether the id is a special token: left out of text by skip_special. */
+/* Whether the id is a special token, which skip_special leaves out of the text. */
 bool tess_tokenizer_is_special(const struct tess_tokenizer *t, int32_t id);
 
-/* The tokens that begin and end a text, as tokenizer_config.json names them, or -1. */
+/* The tokens that begin and end a text, from tokenizer_config.json, or -1. */
 int32_t tess_tokenizer_bos(const struct tess_tokenizer *t);
 int32_t tess_tokenizer_eos(const struct tess_tokenizer *t);
 
 /*
- * Decoding id by id: what is pushed, and the end, give together the very text of tess_tokenizer_decode.
- * A push gives the bytes that are final: always whole characters, perhaps none. *bytes is borrowed until
- * the next call. Borrows `t`. After the end nothing may be pushed.
+ * Decodes id by id: all pushes and the end together give the text of tess_tokenizer_decode. A push
+ * gives the bytes that are final: whole characters, possibly none. *bytes is borrowed until the
+ * next call. Borrows `t`. Push nothing after the end.
  */
 tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_special,
                                     struct tess_decode_stream **out);

@@ -86,11 +86,11 @@ START_TEST(refuses_bad_headers)
 		{ "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
 		  "tensor a", "keys other" },
 		{ "{\"a\":" T("F31", "[1]", "0", "4") "}", 4, "tensor a",
-		  "\"F31\" is none of the format" },
+		  "\"F31\" is not in the format" },
 		{ "{\"a\":" T("f32", "[1]", "0", "4") "}", 4, "tensor a",
-		  "\"f32\" is none of the format" },
+		  "\"f32\" is not in the format" },
 		{ "{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor a",
-		  "none of the format" },
+		  "not in the format" },
 		{ "{\"a\":" T("F32", "4", "0", "4") "}", 4, "tensor a", "shape is not a list" },
 		{ "{\"a\":" T("F32", "[-1]", "0", "4") "}", 4, "tensor a",
 		  "shape[0] is not a whole number" },
@@ -179,7 +179,7 @@ START_TEST(quotes_no_escapes)
 	                           "tensor ?[2J?: no dtype", "");
 	expect_safetensors_refused(
 		write_safetensors("bad", "{\"a\":" T("\\u001b]0;x\\u0007", "[1]", "0", "4") "}", 4),
-		"dtype \"?]0;x?\"", "none of the format");
+		"dtype \"?]0;x?\"", "not in the format");
 }
 END_TEST
 
