@@ -1,4 +1,4 @@
-/* A backend that does nothing, with one fault by -D: a required operation or its own name. */
+/* A backend that does nothing; -D removes a required operation or changes its name. */
 #include <tessera/group.h>
 
 #ifndef BACKEND_NAME

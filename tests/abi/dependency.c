@@ -1,4 +1,4 @@
-/* A library that a plugin needs, which has a descriptor of its own. */
+/* A library that a plugin needs, and that has a descriptor itself. */
 #include <tessera/style.h>
 
 TESS_EXPORT extern const char tess_abi_dependency;

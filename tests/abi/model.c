@@ -1,4 +1,4 @@
-/* A model of two types that records nothing; by -D of none, or of one that is no type. */
+/* A model of two types that records nothing; -D gives it no type, or an invalid one. */
 #include <tessera/model.h>
 
 #ifndef TYPES

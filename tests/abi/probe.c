@@ -1,5 +1,5 @@
 /*
- * abi-probe KIND NAME, or abi-probe list: asks the registry for one plugin, or for the state of all files.
+ * abi-probe KIND NAME, or abi-probe list: opens one plugin, or lists the state of all files.
  * First line: the status; second: the sentence, or what was opened; list: a line for each file.
  */
 #include "core/base/status.h"

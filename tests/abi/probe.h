@@ -1,6 +1,6 @@
-/* probe.h - asks abi-probe, a process of its own, about plugins in a folder of the test. */
-#ifndef TESS_TESTS_PROBE_H
-#define TESS_TESTS_PROBE_H
+/* probe.h - runs abi-probe, as a separate process, on plugins in a folder of the test. */
+#ifndef TESS_TESTS_ABI_PROBE_H
+#define TESS_TESTS_ABI_PROBE_H
 
 #include "../unit/scratch.h"
 
@@ -14,12 +14,12 @@ extern char **environ;
 
 struct probe_result {
 	char text[16384];
-	char stderr_text[8192]; /* on stderr */
-	char *status, *sentence; /* the first two lines of it */
+	char stderr_text[8192];
+	char *status, *sentence; /* the first two lines of text */
 	int canary; /* how many functions of the plugin have run */
 };
 
-static char folder[1024]; /* of this test: where plugins are put */
+static char folder[1024]; /* where this test puts plugins */
 
 static inline const char *require_env(const char *name)
 {
@@ -101,7 +101,7 @@ static inline void read_pipe(int fd, char *out, size_t capacity)
 	close(fd);
 }
 
-/* What abi-probe says with these directories; `kind` NULL: of all files. */
+/* Runs abi-probe with these directories; `kind` NULL: lists all files. */
 static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
                                    const char *kind, const char *name, struct probe_result *out)
 {
@@ -135,7 +135,7 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 	out->canary = stat(canary, &about) ? 0 : (int)about.st_size;
 	out->status = out->text;
 	out->sentence = strchr(out->text, '\n');
-	ck_assert_msg(out->sentence != NULL, "abi-probe said \"%s\"", out->text);
+	ck_assert_msg(out->sentence != NULL, "abi-probe printed \"%s\"", out->text);
 	*out->sentence++ = '\0';
 }
 

@@ -1,6 +1,7 @@
 /*
- * A style with one fault: meson.build gives each module of this file a -D that breaks one thing. All
- * functions leave a canary, the file that TESS_CANARY names: a refused plugin must not have left it.
+ * A style with one fault: meson.build builds each module of this file with a -D that breaks one
+ * thing. All functions write to the file that TESS_CANARY names: no code of a refused plugin may
+ * run.
  */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,10 +1,13 @@
-/* Plugins with one fault each, and of other releases: what is said of them, before code of them runs. */
+/*
+ * Plugins with one fault each, and plugins of other releases: how they are refused before their
+ * code runs.
+ */
 #include "probe.h"
 
-/* Compiled by meson.build; each is put as tess-style-good.so, and "good" is asked for. */
+/* Modules built by meson.build; each is installed as tess-style-good.so, and "good" is opened. */
 static const struct {
 	const char *module, *status, *says;
-	int runs; /* it was judged well, so that init has run */
+	int runs; /* how many functions have run: init, once the tables are accepted */
 } faults[] = {
 	{ "abi", "TESS_EABI", "ABI 2, and this Tessera speaks ABI 1", 0 },
 	{ "size-zero", "TESS_EABI", "its descriptor says that it has 0 bytes", 0 },
@@ -83,7 +86,7 @@ START_TEST(takes_a_good_one)
 }
 END_TEST
 
-/* Fields that one side does not know are not given; those of both are. */
+/* Only fields that both sides know are passed. */
 START_TEST(mixes_releases)
 {
 	struct probe_result a;

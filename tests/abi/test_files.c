@@ -1,11 +1,13 @@
-/* Files that are no plugins, or not to be trusted; where plugins are looked for, and which one wins. */
+/*
+ * Files that are not plugins, or not trusted; where plugins are searched for, and which one wins.
+ */
 #include "probe.h"
 
 #include <elf.h>
 
 static const uid_t other_uid = 12345;
 
-/* Only root may give files away: a visible skip. */
+/* Only root may change owners; otherwise prints that the test is skipped. */
 static bool can_chown(const char *test)
 {
 	if (geteuid() == 0)
@@ -103,7 +105,7 @@ START_TEST(refuses_truncated_files)
 
 		ck_assert_int_eq(truncate(format_folder_path("tess-style-good.so"), len), 0);
 		probe_plugin("style", "good", &a);
-		/* section headers at the end are read by nobody */
+		/* section headers at the end are never read */
 		if (len < about.st_size / 2)
 			ck_assert_msg(strcmp(a.status, "TESS_OK") != 0, "%lld bytes were taken",
 			              (long long)len);
@@ -192,7 +194,7 @@ START_TEST(refuses_what_another_group_may_write)
 }
 END_TEST
 
-/* An ancestor that everybody may write to is as bad, unless it is sticky as /tmp is. */
+/* A world-writable ancestor is as bad, unless it is sticky like /tmp. */
 START_TEST(looks_at_ancestors)
 {
 	char outer[1024];
@@ -210,7 +212,7 @@ START_TEST(looks_at_ancestors)
 }
 END_TEST
 
-/* What a link points to is judged, and so is the folder that the link lies in. */
+/* Both the target of a link and the folder of the link are checked. */
 START_TEST(looks_behind_links)
 {
 	char outer[1024];
@@ -232,7 +234,7 @@ START_TEST(looks_behind_links)
 }
 END_TEST
 
-/* A relocated installation: libtessera, and tessera-1/ beside it, which nobody has named. */
+/* A relocated installation: libtessera and, beside it, tessera-1/, which the user has not named. */
 static void install_library(const char *name, char library[static 1024])
 {
 	char from[1024], to[1024];
@@ -296,7 +298,7 @@ START_TEST(refuses_folders_of_other_owners)
 	probe_plugin_in(NULL, library, "style", "good", &a);
 	expect_result(&a, "TESS_EPERM", "tessera-1 belongs to user 12345");
 	ck_assert(!a.canary);
-	/* who owns the running library is trusted already */
+	/* the owner of the running library is trusted already */
 	format_probe_path(library, "%s/../libtessera.so.1", folder);
 	ck_assert_int_eq(chown(library, other_uid, other_uid), 0);
 	format_probe_path(library, "%s/..", folder);

@@ -3,7 +3,7 @@
 #include "core/base/status.h"
 #include "probe.h"
 
-/* What `tessera info ARGUMENTS` prints, stderr included where `all`; returns its exit status. */
+/* Reads what `tessera info ARGUMENTS` prints, with stderr if `all`; returns its exit status. */
 static int run_info(const char *arguments, bool all, char *out, size_t capacity)
 {
 	char command[2048];
@@ -94,8 +94,8 @@ START_TEST(says_what_auto_chooses)
 	ck_assert_int_eq(run_info("", false, text, sizeof text), 0);
 	ck_assert_ptr_nonnull(strstr(text, "TESSERA_BACKEND=auto chooses:\n"));
 	ck_assert_ptr_nonnull(strstr(
-		text,
-		"  one rank: loopback (one rank: the first of TESSERA_BACKENDS that joins them)\n"));
+		text, "  one rank: loopback (one rank: the first of TESSERA_BACKENDS that joins "
+		      "them)\n"));
 	root = run_info_json("--json");
 	choice = json_object_get(json_object_get(root, "choices"), "processes");
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");

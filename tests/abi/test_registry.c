@@ -1,13 +1,13 @@
-/* The registry within one process: from many threads, its rules of order, and its end. */
+/* The registry in one process: many threads, order of calls, closing. */
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "probe.h"
 
 #include <pthread.h>
 
-#undef fail /* of Check: a member of struct tess_host is called so */
+#undef fail /* Check's macro; struct tess_host has a member of this name */
 
-/* A folder with a family of styles, a backend and a model, which is named by the program. */
+/* A folder with a family of styles, a backend and a model, given by the program. */
 static void register_folder(const char *name)
 {
 	unsetenv("TESSERA_PLUGIN_PATH");

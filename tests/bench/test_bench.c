@@ -1,4 +1,6 @@
-/* tessera bench comm as its user runs it: what it prints adds up, wrong data and wrong arguments are found. */
+/*
+ * tessera bench comm as users run it: its numbers agree; wrong data and wrong arguments are found.
+ */
 #include "../unit/suite.h"
 
 #include <check.h>
@@ -11,7 +13,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* Runs `tessera bench` with these arguments; returns its exit status. out: of stdout and stderr, or NULL. */
+/*
+ * Runs `tessera bench` with these arguments; returns its exit status. out: its stdout and stderr,
+ * or NULL.
+ */
 static int __attribute__((format(printf, 3, 4)))
 run_tessera_bench(char *out, size_t capacity, const char *fmt, ...)
 {
@@ -35,12 +40,12 @@ run_tessera_bench(char *out, size_t capacity, const char *fmt, ...)
 	return WEXITSTATUS(pclose(f));
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *args, *series[3];
 	int ranks;
-	double factor; /* busbw over algbw */
+	double factor; /* busbw / algbw */
 	json_int_t bytes[3]; /* of the rows */
 } bench_runs[] = {
 	{ "comm -n 2 --backend shm -b 4 -e 64K -f 128",
@@ -145,17 +150,19 @@ START_TEST(wrong_elements_are_found)
 	ck_assert_ptr_nonnull(strstr(out, "      1\n"));
 	ck_assert_ptr_nonnull(strstr(out, "elements were wrong"));
 	ck_assert_int_eq(
-		run_tessera_bench(
-			out, sizeof out,
-			"comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 --no-check"),
+		run_tessera_bench(out, sizeof out,
+	                          "comm -n 1 --backend wrong_drops_element --sum fast -b 64 -e 64 "
+	                          "--no-check"),
 		0);
 	ck_assert_ptr_nonnull(strstr(out, "      -\n"));
 }
 END_TEST
 
-/* ---- the chart ----------------------------------------------------------------------------------------------- */
+/* ---- the chart ------------------------------------------------------------------------------- */
 
-/* Whether every tag of an XML text is closed by its own name, and nothing but white space lies outside. */
+/*
+ * Whether every tag of an XML text is closed by its name, with only white space outside the root.
+ */
 static bool is_well_formed(const char *at)
 {
 	char open[32][16];
@@ -212,7 +219,7 @@ START_TEST(chart)
 }
 END_TEST
 
-/* ---- what is refused ----------------------------------------------------------------------------------------- */
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 static const struct {
 	const char *args, *words;

@@ -1,7 +1,7 @@
 /*
- * tess-backend-wrong_NAME.so: a small backend over threads, with barrier, all_reduce, all_gather, send and
- * recv, in many builds, each of which is wrong in one way (WRONG). `tessera conform` must find and name it;
- * RIGHT conforms.
+ * tess-backend-wrong_NAME.so: a small backend over threads, with barrier, all_reduce, all_gather,
+ * send and recv. Each build is wrong in one way (WRONG), which `tessera conform` must find and
+ * name; RIGHT conforms.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -78,7 +78,7 @@ static tess_status wrong_supports(const struct tess_coll *c, int32_t nranks)
 	return TESS_OK;
 }
 
-/* ---- what is moved ------------------------------------------------------------------------------------------- */
+/* ---- what is moved --------------------------------------------------------------------------- */
 
 static void add_parts_in_float(const struct tess_coll *c, const void *const *part, int32_t n,
                                double *out)
@@ -121,7 +121,7 @@ static void complete_all_reduce(struct pending_call *m, int32_t n)
 	for (int32_t r = 0; r < n; r++)
 		part[r] = m->call[r].src;
 	if (WRONG == IGNORES_IN_PLACE) {
-		for (int32_t r = 0; r < n; r++) /* over what later ranks read */
+		for (int32_t r = 0; r < n; r++) /* overwrites what later ranks read */
 			add_parts(&m->call[r], part, n, m->call[r].dst);
 	} else {
 		memset(sum, 0, bytes);
@@ -165,7 +165,7 @@ static void complete_all_gather(const struct pending_call *m, int32_t n)
 	}
 }
 
-/* Of two messages of one size that both wait for their receives, the later one comes first. */
+/* Of two messages of one size that wait for their receives, the later one is received first. */
 static void swap_equal_messages(struct wrong_context *context, struct pending_call *m)
 {
 	for (struct pending_call *late = context->pending; late; late = late->next)
@@ -201,7 +201,7 @@ static void perform_call(struct wrong_context *context, struct pending_call *m)
 	}
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static struct pending_call *find_or_add_call(struct wrong_context *context, uint64_t number,
                                              int32_t from, int32_t to, int sending)
@@ -209,7 +209,7 @@ static struct pending_call *find_or_add_call(struct wrong_context *context, uint
 	struct pending_call *m = context->pending;
 
 	if ((WRONG == OVERTAKES || (WRONG == OVERTAKES_ONCE && number == 60)) && from >= 0 &&
-	    !sending) /* the last letter first */
+	    !sending) /* the last message first */
 		for (struct pending_call *late = context->pending; late; late = late->next)
 			if (late->from == from && late->to == to && late->arrived == 1 &&
 			    late->call[from].kind)
@@ -358,7 +358,7 @@ static void wrong_abort(void *self)
 	pthread_mutex_unlock(&me->context->lock);
 }
 
-/* ---- groups ---------------------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static struct wrong_context *make_wrong_context(int32_t nranks)
 {

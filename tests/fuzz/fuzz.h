@@ -1,6 +1,6 @@
-/* fuzz.h - a target takes any bytes at all and returns 0; what must hold whatever they are, it MUSTs. */
-#ifndef TESS_TESTS_FUZZ_H
-#define TESS_TESTS_FUZZ_H
+/* fuzz.h - a target accepts any bytes and returns 0; MUST() checks what holds for all inputs. */
+#ifndef TESS_TESTS_FUZZ_FUZZ_H
+#define TESS_TESTS_FUZZ_FUZZ_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* An index: what comes out names only files beside it, and is in order. */
+/* An index: the result names only files beside it, in order. */
 #include "core/base/status.h"
 #include "hf/index.h"
 #include "fuzz.h"

@@ -1,4 +1,4 @@
-/* A whole file; or, where it begins with {, a header up to the first 0, and the data behind it. */
+/* A whole file; or, if it begins with {, a header up to the first 0, and data after it. */
 #include "core/base/status.h"
 #include "hf/safetensors.h"
 #include "fuzz.h"

@@ -1,6 +1,6 @@
 /*
- * A tokenizer.json, a zero byte, a text: whatever they are, encoding ends, ids are in range, and what is
- * decoded id by id is what is decoded at once. Without a zero the bytes are both.
+ * A tokenizer.json, a zero byte, a text. For any bytes encoding ends, ids are in range, and
+ * decoding one by one gives the same as decoding at once. Without a zero the bytes are both.
  */
 #include "core/base/status.h"
 #include "hf/tokenizer/tokenizer.h"

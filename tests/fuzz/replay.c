@@ -1,4 +1,4 @@
-/* The corpus of a target as a test: each file of a directory, once, from memory of exactly its size. */
+/* Runs a target on its corpus: each file of a directory, from memory of exactly its size. */
 #include "fuzz.h"
 
 #include <dirent.h>

@@ -41,7 +41,7 @@ static const struct conform_case sums = { .kind = TESS_ALL_REDUCE,
 	                                  .dtype = TESS_I32,
 	                                  .op = TESS_SUM };
 
-/* Whether what `from` sent to `to` (-1: to all) has come; `scratch` has room for it. */
+/* Whether what `from` sent to `to` (-1: to all) has arrived; `scratch` has the same size. */
 static tess_status check_message(int32_t from, int32_t to, uint64_t count, const int32_t *got,
                                  int32_t *scratch)
 {
@@ -51,7 +51,7 @@ static tess_status check_message(int32_t from, int32_t to, uint64_t count, const
 	               : TESS_OK;
 }
 
-/* Waits for it by looking at it, or not; then lets go of it. */
+/* Waits for it, by polling or not, and releases it. */
 static tess_status finish_work(struct tess_work *w, bool poll)
 {
 	tess_status st = TESS_PENDING;
@@ -64,7 +64,9 @@ static tess_status finish_work(struct tess_work *w, bool poll)
 	return st;
 }
 
-/* Calls in an order of the rank's own: rotated by its number, backwards on odd ones. */
+/*
+ * Lists the calls in an order that differs by rank: rotated by its number, backwards on odd ranks.
+ */
 static tess_status run_shuffled_batch(struct tess_group *g, struct tess_coll *c, uint32_t n,
                                       bool poll)
 {
@@ -102,12 +104,15 @@ static tess_status exchange_with_all(struct tess_group *g, struct exchange_buffe
 	return st;
 }
 
-/* More than any buffer on the way holds, from each to all others: none may wait until another has come. */
+/*
+ * More than any buffer on the way holds, from each rank to all: none may wait for another to
+ * arrive.
+ */
 static tess_status exchange_large(struct tess_group *g)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g);
 	int32_t *mine = malloc(LARGE_COUNT * sizeof *mine),
-		*in = malloc((size_t)n * LARGE_COUNT * sizeof *in); /* at `me` what is expected */
+		*in = malloc((size_t)n * LARGE_COUNT * sizeof *in); /* block `me`: expected */
 	struct tess_coll c[2 * LARGE_RANKS];
 	uint32_t ncalls = 0;
 	tess_status st = mine && in ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
@@ -170,7 +175,7 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 	return st;
 }
 
-/* One that is refused lets none begin; an empty one is over. */
+/* A refused batch begins no call; an empty one is done at once. */
 static tess_status check_refused_and_empty(struct tess_group *g, struct exchange_buffers *p)
 {
 	struct tess_coll c[2] = { make_sum(p->out[0], p->sum[0], 4),

@@ -1,12 +1,13 @@
-/* batches.h - calls started as one, on whatever backend a group has: played by all its ranks. */
-#ifndef TESTS_BATCHES_H
-#define TESTS_BATCHES_H
+/* batches.h - calls started as one batch, on any backend; all ranks of a group run it. */
+#ifndef TESS_TESTS_RANKS_BATCHES_H
+#define TESS_TESTS_RANKS_BATCHES_H
 
 #include <tessera/tessera.h>
 
 /*
- * Messages around a ring and between all, listed in another order on each rank; collectives; both at once;
- * some ranks batch what others call singly. TESS_EBUG: something has not come as it should.
+ * Messages around a ring and between all ranks, listed in a different order on each; collectives;
+ * both at once; a call is part of a batch on some ranks and single on the rest. TESS_EBUG: a
+ * result is wrong.
  */
 tess_status batches_run(struct tess_group *g);
 

@@ -1,4 +1,7 @@
-/* tess-style-by_hand.so: styles that communicate and compute by hand, for the tests of host->redistribute and call. */
+/*
+ * tess-style-by_hand.so: styles that communicate and compute by hand, for the tests of
+ * host->redistribute and call.
+ */
 #include <tessera/device.h>
 #include <tessera/style.h>
 
@@ -38,7 +41,7 @@ static tess_status replicate_output(const struct tess_site *s, int32_t arg, stru
 	return s->host->redistribute(s, &(struct tess_place){ .kind = TESS_REPLICATE }, y);
 }
 
-/* Through scratch memory, so that its use is seen: y = -x. */
+/* y = -x, by way of scratch memory. */
 static tess_status negate_local(const struct tess_local *at)
 {
 	const struct tess_view *x = at->in, *y = at->out;

@@ -72,7 +72,7 @@ static void start_connection(struct flood_state *s, struct flood_conn *x, enum k
 		memcpy(x->out, huge, sizeof huge);
 }
 
-/* How far it would speak now. */
+/* How many bytes the peer would send by now. */
 static size_t compute_send_limit(const struct flood_conn *x)
 {
 	switch (x->kind) {
@@ -143,7 +143,7 @@ static _Noreturn void run_flood(struct flood_state *s, int n)
 	_exit(0);
 }
 
-/* What a rank says to prove the secret, once. */
+/* Records the messages with which a rank proves the secret. */
 static bool record_handshake(struct flood_state *s, const struct tess_secret *secret)
 {
 	unsigned char nonce[TESS_NONCE], proof[TESS_PROOF];
@@ -176,7 +176,7 @@ pid_t conn_flood_start(const char *port, const struct tess_secret *secret,
 	s.to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	s.wrong_secret.key[0] = 1;
 	while (!record_handshake(&s, secret)) {
-		ck_assert_msg(tess_now() < until, "nobody listens at port %s", port);
+		ck_assert_msg(tess_now() < until, "no socket listens at port %s", port);
 		usleep(5000);
 	}
 	s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,

@@ -1,13 +1,18 @@
-/* data.h - runs a case of tools/conform/data.h in a group, on each of its ranks, and checks what came. */
-#ifndef TESS_TESTS_DATA_H
-#define TESS_TESTS_DATA_H
+/* data.h - runs a case of tools/conform/data.h on each rank of a group and checks the result. */
+#ifndef TESS_TESTS_RANKS_DATA_H
+#define TESS_TESTS_RANKS_DATA_H
 
 #include "tools/conform/data.h"
 
-/* TESS_EBUG and a sentence: which element is wrong, and what was expected; a byte that must not change. */
+/*
+ * TESS_EBUG: the sentence has the wrong element and the expected value, or the byte that changed.
+ */
 tess_status data_run(struct tess_group *g, const struct conform_case *c);
 
-/* The same without waiting: data_finish waits, checks and frees. After a failure the buffers are the group's. */
+/*
+ * The same without waiting: data_finish waits, checks and frees. After a failure the buffers are
+ * the group's.
+ */
 struct data_pending {
 	struct conform_data *data;
 	struct tess_work *work;
@@ -15,7 +20,7 @@ struct data_pending {
 tess_status data_start(struct tess_group *g, const struct conform_case *c,
                        struct data_pending *out);
 tess_status data_finish(struct data_pending *p);
-/* Of a call that is done: checks, and frees if all is right. */
+/* Checks a call that is done, and frees `d` if all is right. */
 tess_status data_check(struct conform_data *d);
 
 #endif

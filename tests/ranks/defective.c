@@ -1,6 +1,7 @@
 /*
- * tess-{style,device,backend}-defective.so: functions that return what is no status, fail without a sentence,
- * leave no value, or let ranks differ. A style's configuration says which, DEFECT to a device or backend.
+ * tess-{style,device,backend}-defective.so: functions that return an invalid status, fail without
+ * a sentence, set no value, or let ranks differ. The style's configuration, or DEFECT for a
+ * device or backend, selects one.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static tess_status defective_prepare_input(const struct tess_site *s, int32_t ar
 	return has_config(s, "input=null") ? TESS_OK : get_defect(s->config, "input");
 }
 
-/* x times `by`: one element of rank 1, of the last but one row and column 2; or everything. */
+/* x times `by`: one element of rank 1 (last row but one, column 2), or all elements. */
 static tess_status multiply_elements(const struct tess_local *at, float by, int all)
 {
 	const struct tess_view *x = at->in, *y = at->out;
@@ -87,7 +88,7 @@ static tess_status make_all_nan(const struct tess_local *at)
 	return multiply_elements(at, NAN, 1);
 }
 
-/* So small that what is computed from it is denormal. */
+/* So small that results are denormal. */
 static tess_status make_tiny(const struct tess_local *at)
 {
 	return multiply_elements(at, 1e-38f, 1);
@@ -132,7 +133,7 @@ static const struct tess_style style = { .size = sizeof style,
 	                                 .open = defective_open };
 static const struct tess_style *const styles[] = { &style, NULL };
 
-/* ---- a device and a backend that fail when they are opened ------------------------------------------- */
+/* ---- a device and a backend that fail when they are opened ----------------------------------- */
 
 static int32_t defective_device_count(void)
 {

@@ -1,10 +1,10 @@
-/* entries.h - how many names a directory holds: what a process must not gather. */
-#ifndef TESTS_ENTRIES_H
-#define TESTS_ENTRIES_H
+/* entries.h - counts the entries of a directory, to find leaks. */
+#ifndef TESS_TESTS_RANKS_ENTRIES_H
+#define TESS_TESTS_RANKS_ENTRIES_H
 
 #include <dirent.h>
 
-/* 0: it cannot be read. "." and ".." count, and of /proc/self/fd the look itself. */
+/* Includes "." and "..", and for /proc/self/fd its own descriptor. 0: cannot be read. */
 static inline int count_dir_entries(const char *path)
 {
 	DIR *dir = opendir(path);

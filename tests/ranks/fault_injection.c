@@ -1,13 +1,13 @@
 /*
- * fault_injection.c - one job of script/fault-injection: a random sequence of collectives, on data whose result is known, in
- * which one rank does a random thing at a random moment.
+ * fault_injection.c - one job of script/fault-injection: a random sequence of collectives with
+ * known results, in which one rank fails in a random way at a random moment.
  *
- *	fault_injection SEED FAULT N SECONDS DIR         as a rank of a job of N, or on N threads over loopback
+ * 	fault_injection SEED FAULT N SECONDS DIR   as a rank of N, or on N threads over loopback
  *
- * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may do one). SECONDS: what a
- * call has. In DIR each rank leaves said-R: its status, when it was told (CLOCK_MONOTONIC, ns), how many
- * descriptors more are open than before, and the sentence; the victim leaves fault: its rank, its
- * process, the moment.
+ * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may inject one).
+ * SECONDS: the deadline of a call. In DIR each rank R writes status-R: its status, when the call
+ * returned (CLOCK_MONOTONIC, ns), how many more descriptors are open than before, and the
+ * sentence. The victim writes fault: its rank, process id and the time.
  */
 #include "data.h"
 #include "../unit/draw.h"
@@ -31,13 +31,13 @@
 struct fault_plan {
 	const char *fault, *dir;
 	uint64_t seed;
-	int32_t n, victim, fault_call, calls; /* the victim's fault is at the at-th of the calls */
+	int32_t n, victim, fault_call, calls; /* fault_call: index of the call with the fault */
 	uint64_t delay_us; /* after that call has begun */
 	double seconds;
 	int fds; /* before */
 };
 
-/* ---- what is left behind --------------------------------------------------------------------------- */
+/* ---- reports ------------------------------------------------------------------------ */
 
 static void write_report(const struct fault_plan *s, const char *name, const char *text)
 {
@@ -58,7 +58,7 @@ static void write_status_file(const struct fault_plan *s, int32_t rank, tess_sta
 
 	snprintf(text, sizeof text, "%s %" PRId64 " %s %s\n", st ? tess_status_name(st) : "fine",
 	         when, fds, st ? sentence : "");
-	snprintf(name, sizeof name, "said-%d", rank);
+	snprintf(name, sizeof name, "status-%d", rank);
 	write_report(s, name, text);
 }
 
@@ -70,7 +70,7 @@ static void report_fault(const struct fault_plan *s)
 	write_report(s, "fault", text);
 }
 
-/* ---- the victim ------------------------------------------------------------------------------------- */
+/* ---- the victim ------------------------------------------------------------------------------ */
 
 static void *inject_signal(void *arg)
 {
@@ -90,7 +90,7 @@ static bool is_signal_fault(const struct fault_plan *s)
 	return !strcmp(s->fault, "kill") || !strcmp(s->fault, "stop") || !strcmp(s->fault, "exit");
 }
 
-/* A thread can only end, or give up. */
+/* A thread cannot be killed: it ends, or returns an error. */
 static tess_status fail_thread(const struct fault_plan *s)
 {
 	report_fault(s);
@@ -99,7 +99,7 @@ static tess_status fail_thread(const struct fault_plan *s)
 
 static void delay_victim(const struct fault_plan *s)
 {
-	/* before the deadline, or after it but before the launcher ends who says nothing */
+	/* before the deadline, or after it but before the launcher ends silent ranks */
 	double share = !strcmp(s->fault, "late") ? 0.4 : 1.3;
 	struct timespec pause = tess_timespec((int64_t)(s->seconds * share * 1e9));
 
@@ -107,7 +107,7 @@ static void delay_victim(const struct fault_plan *s)
 	nanosleep(&pause, NULL);
 }
 
-/* ---- the sequence ----------------------------------------------------------------------------------- */
+/* ---- the sequence ---------------------------------------------------------------------------- */
 
 static struct conform_case draw_data_case(uint64_t *state, int32_t n)
 {
@@ -124,7 +124,7 @@ static struct conform_case draw_data_case(uint64_t *state, int32_t n)
 	return c;
 }
 
-/* Several cases under way at once, waited for in another order on every other rank. */
+/* Several cases under way at once; odd ranks wait for them in another order. */
 static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 {
 	struct data_pending p[4];
@@ -142,7 +142,7 @@ static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 	return st;
 }
 
-/* The i-th step: a case or several, in the group of all ranks or in that of some; alike in the group. */
+/* Step i: one case or several, in the world's group or in a subgroup; the same on all its ranks. */
 static tess_status run_random_step(struct tess_group *all, struct tess_group *some,
                                    const struct fault_plan *s, int32_t i)
 {
@@ -217,7 +217,7 @@ static int run_process_rank(const struct fault_plan *s, int32_t me)
 	when = tess_now();
 	if (st)
 		snprintf(sentence, sizeof sentence, "%s", tess_error());
-	write_status_file(s, me, st, when, "?", sentence); /* it may not get out */
+	write_status_file(s, me, st, when, "?", sentence); /* the process may not be able to exit */
 	if (st)
 		tess_world_fail(w, st, sentence);
 	tess_world_close(w);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static float buffer[64];
-static int64_t last_deadline; /* of the last calls; 0: the job's */
+static int64_t last_deadline; /* ns; for the last calls; 0: the job's */
 
 static tess_status recv_message(struct tess_group *g, int32_t peer, uint64_t count,
                                 const char *where)
@@ -31,7 +31,7 @@ static tess_status recv_message(struct tess_group *g, int32_t peer, uint64_t cou
 static void handle_sigusr1_by_program(int sig)
 {
 	(void)sig;
-	if (write(STDOUT_FILENO, "heard it myself\n", 16) < 0)
+	if (write(STDOUT_FILENO, "handled SIGUSR1\n", 16) < 0)
 		_exit(9);
 }
 
@@ -46,7 +46,7 @@ static void wait_for_file(const char *file)
 		usleep(1000);
 }
 
-/* It says that it spins, and does so for longer than anybody waits. */
+/* Creates the file "ready", and spins for longer than any deadline. */
 static _Noreturn void spin_forever(void)
 {
 	char path[128];
@@ -59,10 +59,10 @@ static _Noreturn void spin_forever(void)
 	_exit(0);
 }
 
-/* What rank 2 does that the others do not. */
+/* What sets rank 2 apart. */
 static tess_status run_straggler(struct tess_group *g, const char *role)
 {
-	usleep(200000); /* the others are in their next call by then */
+	usleep(200000); /* the other ranks are in their next call by then */
 	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
 		usleep(1500000);
 	else if (!strcmp(role, "kill"))
@@ -78,7 +78,7 @@ static tess_status run_straggler(struct tess_group *g, const char *role)
 	return TESS_OK;
 }
 
-/* Nothing of the last calls need be over soon. */
+/* The last calls have a long deadline. */
 static bool has_no_deadline(const char *role)
 {
 	return !strcmp(role, "hold") || !strcmp(role, "fine") || !strcmp(role, "handler");
@@ -136,6 +136,6 @@ int flight_run_rank(const char *role)
 		tess_world_close(w);
 	}
 	if (st)
-		fprintf(stderr, "told: %s\n", tess_error());
+		fprintf(stderr, "failure: %s\n", tess_error());
 	return st ? 1 : 0;
 }

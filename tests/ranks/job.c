@@ -49,7 +49,7 @@ void job_start(struct test_job *j, const struct tess_launch *how)
 	job_start_to(j, how, -1);
 }
 
-/* How long a job may be silent: what the suite allows its tests, as Check does. */
+/* How long a job may print nothing: the timeout that Check applies to a test. */
 static int compute_silence_limit(void)
 {
 	const char *times = getenv("CK_TIMEOUT_MULTIPLIER");
@@ -58,7 +58,7 @@ static int compute_silence_limit(void)
 	return (int)(30000 * (by > 1 ? by : 1));
 }
 
-/* false: the end */
+/* Returns false at the end of the output. */
 static int read_job_output(struct test_job *j)
 {
 	struct pollfd on = { .fd = j->output, .events = POLLIN };

@@ -1,6 +1,6 @@
-/* job.h - runs a job as tessera launch does, in a process of its own, and keeps what it wrote. */
-#ifndef TESTS_JOB_H
-#define TESTS_JOB_H
+/* job.h - runs a job as tessera launch does, in a process of its own, and keeps its output. */
+#ifndef TESS_TESTS_RANKS_JOB_H
+#define TESS_TESTS_RANKS_JOB_H
 
 #include "core/launch/launch.h"
 #include <sys/types.h>
@@ -8,20 +8,20 @@
 struct test_job {
 	pid_t pid; /* of the launcher */
 	int output; /* its stdout and stderr */
-	char text[1 << 16]; /* what came from there, ended by 0 */
+	char text[1 << 16]; /* the output so far, ended by 0 */
 	size_t len;
 	int status; /* its exit status; -N: killed by signal N */
 	double seconds, begin;
 };
 
-/* Fails the test where something does not work that is not under test. */
+/* Fails the test if the process cannot be started. */
 void job_start(struct test_job *j, const struct tess_launch *how);
-/* The same, with its stdout there; -1: where its stderr is. */
+/* The same, with stdout redirected to `out`; -1: to the pipe of stderr. */
 void job_start_to(struct test_job *j, const struct tess_launch *how, int out);
-/* Reads until `text` was written; fails the test if the output ends or 30 s have passed. */
+/* Reads until `text` appears; fails the test if the output ends or 30 s pass. */
 void job_await(struct test_job *j, const char *text);
 void job_finish(struct test_job *j);
-/* Both. `argv` ends with NULL; argv[0] is NULL: this program again. */
+/* job_start and job_finish. `argv` ends with NULL; argv[0] is NULL: this program again. */
 void job_run(struct test_job *j, int nranks, char *const *argv);
 
 /* How often `text` is in the output. */

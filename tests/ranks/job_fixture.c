@@ -36,8 +36,8 @@ static tess_status check_sum(struct tess_world *w)
 }
 
 /*
- * Adds, says so, and adds twice more when the file TEST_HOLD is gone: who was stopped meanwhile may find all
- * that the first of them needs, and hears in the second what became of the job.
+ * Adds, prints "ready", and adds twice more when the file TEST_HOLD is gone: a rank that was
+ * stopped meanwhile may complete the first of them, and learns in the second how the job ended.
  */
 static tess_status run_work(struct tess_world *w)
 {
@@ -90,7 +90,7 @@ int job_fixture_run_rank(const char *role, const char *number, const char *n)
 	return 2;
 }
 
-/* ---- the fixture ------------------------------------------------------------------------------- */
+/* ---- the fixture ----------------------------------------------------------------------------- */
 
 char job_dir[] = "/tmp/tessera-test-XXXXXX", secret_path[64], other_secret_path[64], hold_path[64],
      job_port[8];
@@ -104,7 +104,7 @@ void job_fixture_write_file(const char *path, const char *text, int mode)
 	close(fd);
 }
 
-/* A port of 127.0.0.1 that nobody has, and that the kernel gives to nobody who asks for any. */
+/* A free port of 127.0.0.1, outside the range from which the kernel picks ephemeral ports. */
 static void find_unused_port(void)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET };
@@ -143,7 +143,7 @@ void job_fixture_begin(void)
 	setenv("TESSERA_TIMEOUT", "20", 1);
 }
 
-/* Nothing is left but the files of the test. */
+/* Only the files of the test are left. */
 void job_fixture_end(void)
 {
 	unlink(secret_path);

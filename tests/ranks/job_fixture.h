@@ -1,30 +1,32 @@
 /*
- * job_fixture.h - a job of several hosts, all of which are this one, at 127.0.0.1: its directory, secret,
- * port and environment, and what its ranks do.
+ * job_fixture.h - a job of several hosts, all of them 127.0.0.1: its directory, secret, port and
+ * environment, and what its ranks do.
  */
-#ifndef TESTS_JOB_FIXTURE_H
-#define TESTS_JOB_FIXTURE_H
+#ifndef TESS_TESTS_RANKS_JOB_FIXTURE_H
+#define TESS_TESTS_RANKS_JOB_FIXTURE_H
 
 #include "process.h"
 
 enum { TEST_TIMEOUT_MS = 30000 };
 
-/* TEST_HOLD may name `hold`, once it was put: ranks then wait in the middle of their work. */
+/*
+ * While the file that TEST_HOLD names, hold_path, exists, ranks wait in the middle of their work.
+ */
 extern char job_dir[], secret_path[64], other_secret_path[64], hold_path[64], job_port[8];
 
 void job_fixture_begin(void);
-/* Nothing is left but the files of the test. */
+/* Checks that only the files of the test are left, and removes them. */
 void job_fixture_end(void);
 void job_fixture_write_file(const char *path, const char *text, int mode);
 
 /*
- * In a started process. Roles: "work"; "hurry", with a deadline of 1 s; "other", with another
- * secret; "elsewhere", of another job. It says "ready" in the middle of its work; its status is 2
- * if it has no world, 3 if it has lost it.
+ * Runs a rank in a started process. Roles: "work"; "hurry", with a deadline of 1 s; "other", with
+ * another secret; "elsewhere", of another job. It prints "ready" in the middle of its work; its
+ * exit status is 2 if it has no world, 3 if the world failed.
  */
 int job_fixture_run_rank(const char *role, const char *number, const char *n);
 
-/* Fails the test unless it has said the text, and ended so. */
+/* Fails the test unless the process has printed the text; and exited with this status. */
 void job_fixture_expect_text(const struct process *p, const char *text);
 void job_fixture_expect_exit(struct process *p, int status, const char *text);
 

@@ -69,7 +69,7 @@ static void close_rank(struct lockstep_rank *me)
 	tess_rank_weights_free(&me->held);
 }
 
-/* Up to its next collective; NULL: the rank is done. */
+/* Runs to the next collective; NULL: the rank is done. */
 static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
 	for (; me->at < me->low->nsteps; me->at++) {
@@ -133,7 +133,7 @@ static void sum_partials(int32_t n, const struct tess_step *const *s)
 	free(out);
 }
 
-/* All ranks must stand at the same collective of the same record. */
+/* All ranks must have reached the same collective of the same record. */
 static tess_status perform_collective(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 1; r < n; r++)

@@ -1,9 +1,9 @@
 /*
- * lockstep.h - runs a program on P ranks at once in one thread: ops by scalar.c, collectives by looking at
- * all ranks' memory. No group, no backend and no device take part.
+ * lockstep.h - runs a program on P ranks at once in one thread: ops by scalar.c, collectives by
+ * reading all ranks' memory. No group, backend or device is involved.
  */
-#ifndef TESS_TEST_LOCKSTEP_H
-#define TESS_TEST_LOCKSTEP_H
+#ifndef TESS_TESTS_RANKS_LOCKSTEP_H
+#define TESS_TESTS_RANKS_LOCKSTEP_H
 
 #include "nn/plan.h"
 #include "nn/record.h"
@@ -19,12 +19,12 @@ struct lockstep {
 };
 
 /*
- * *logits: f32 [rows][vocabulary], yours to free; equal on all ranks, or a failed check. A refusal: its status, with
- * the sentence in tess_error().
+ * *logits: f32 [rows][vocabulary], to be freed by the caller. Fails the test unless all ranks
+ * have the same. Returns the status of a refusal, with its sentence in tess_error().
  */
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count);
 
-/* For a source whose tensors stay where they are. */
+/* The `drop` of a source whose tensors stay in memory. */
 void lockstep_ignore_drop(void *self, const void *data, uint64_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * tess-backend-minimal.so: what a backend must have and nothing more: barrier, send, recv between
- * threads; no abort. For tests of what the group makes of it. Messages are copied into boxes, one
- * per pair, and out of them as soon as they can be. Built again with something amiss: LACKS a kind that all must have, has no
- * THREADS, or a batch that refuses whatever it is given (BATCH).
+ * tess-backend-minimal.so: only what a backend must have: barrier, send and recv between threads;
+ * no abort. For tests of what the group emulates. Messages are copied into queues, one per pair
+ * of ranks, and out of them as soon as possible. Other builds lack a required kind (LACKS), have
+ * no THREADS, or have a batch that refuses every call (BATCH).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ struct queued_message {
 struct mailboxes {
 	pthread_mutex_t lock;
 	int32_t nranks, nopen;
-	uint64_t barriers[RANKS]; /* that each rank has come to */
+	uint64_t barriers[RANKS]; /* that each rank has reached */
 	struct queued_message *queue[RANKS][RANKS];
 	uint64_t sent[RANKS][RANKS], received[RANKS][RANKS];
 };
@@ -46,7 +46,7 @@ struct minimal_group {
 
 struct minimal_call {
 	struct tess_coll c;
-	uint64_t sequence; /* of the letter or the barrier */
+	uint64_t sequence; /* of the message or the barrier */
 	int done;
 };
 
@@ -108,7 +108,7 @@ static int take_message(struct queued_message **at, const struct minimal_call *t
 	while (*at && (*at)->sequence != t->sequence)
 		at = &(*at)->next;
 	l = *at;
-	if (!l || l->print != t->c.fingerprint) /* between calls that differ nothing moves */
+	if (!l || l->print != t->c.fingerprint) /* nothing moves between calls that differ */
 		return 0;
 	memcpy(t->c.dst, l->data, l->bytes);
 	*at = l->next;

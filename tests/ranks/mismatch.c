@@ -13,7 +13,7 @@
 #include <tessera/reduce.h>
 
 enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, PAIR, MESSAGE, MESSAGE_DTYPE, GROUP };
-enum { GROUP_EACH = 40 }; /* only a deadline ends this one: one in so many */
+enum { GROUP_EACH = 40 }; /* one in so many cases: only a deadline ends it */
 enum { COUNT_MAX = 3000, GUARD = 64, TEST_TIMEOUT_MS = 20000, DEADLINE_MS = 400 };
 static const char odd_where[] = "layers.7.odd:out", usual_where[] = "layers.3.mlp.down:out";
 
@@ -56,7 +56,7 @@ static bool can_differ(const struct mismatch *m)
 	case KIND:
 	case ORDER:
 		return true;
-	case GROUP: /* a call that no rank finishes alone */
+	case GROUP: /* a call that no rank completes alone */
 		return m->kind == TESS_ALL_REDUCE || m->kind == TESS_ALL_GATHER;
 	default:
 		return m->kind != TESS_BARRIER;
@@ -76,7 +76,7 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 	while (!can_differ(&m));
 	m.odd_kind = draw_other(&s, m.kind, TESS_BARRIER, TESS_ALL_TO_ALL + 1);
 	if (m.difference == MISSING)
-		m.odd_kind = TESS_BARRIER; /* what comes next */
+		m.odd_kind = TESS_BARRIER; /* the next call */
 	m.dtype = TESS_F32 + (int32_t)draw_below(&s, 8);
 	m.odd_dtype = draw_other(&s, m.dtype, TESS_F32, TESS_U8 + 1);
 	m.op = TESS_SUM + (int32_t)draw_below(&s, 4);
@@ -92,9 +92,9 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 	*out = m;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Of one rank: what earlier calls have brought, and the buffers of those that differ. */
+/* One rank's results of earlier calls, and the buffers of the calls that differ. */
 struct mismatch_buffers {
 	struct conform_data *earlier[2 * MISMATCH_EARLIER];
 	int32_t nearlier; /* how many are done */
@@ -143,9 +143,12 @@ void mismatch_free(struct mismatch_buffers *kept)
 	free(kept);
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Block r of rank `me`, elements: alike on all ranks, but for all_to_all, where it is that of a pair. */
+/*
+ * Elements in block r of rank `me`: the same on all ranks, except for all_to_all, where it depends
+ * on the pair.
+ */
 static uint64_t compute_list_count(const struct mismatch *m, int32_t me, int32_t r)
 {
 	return m->count + (uint64_t)(m->kind == TESS_ALL_TO_ALL ? me + r : r) % 4;
@@ -174,7 +177,7 @@ static bool is_message(const struct mismatch *m)
 	return m->difference == MESSAGE || m->difference == MESSAGE_DTYPE;
 }
 
-/* What rank `me` calls first, and second where the order differs. */
+/* The first call of rank `me`, and the second where the order differs. */
 static int32_t choose_kind(const struct mismatch *m, int32_t me, bool odd)
 {
 	if (is_message(m))
@@ -184,7 +187,7 @@ static int32_t choose_kind(const struct mismatch *m, int32_t me, bool odd)
 	               : m->kind;
 }
 
-/* The i-th buffers; the call as all others make it, or as the odd one does. */
+/* The i-th buffers; the call as the odd rank makes it, or as all other ranks do. */
 static struct tess_coll describe_call(const struct mismatch *m, int32_t me, bool odd, int i,
                                       struct mismatch_buffers *my)
 {
@@ -237,7 +240,7 @@ static tess_status make_differing_calls(struct tess_group *g, struct tess_group 
 	return tess_group_run(g, &two);
 }
 
-/* ---- the sentence --------------------------------------------------------------------------------- */
+/* ---- the sentence ---------------------------------------------------------------------------- */
 
 static bool mentions_rank(const char *sentence, int32_t rank)
 {
@@ -282,7 +285,7 @@ static tess_status check_sentence(const struct mismatch *m, tess_status st)
 	return tess_fail(TESS_EMISMATCH, "%s", s);
 }
 
-/* Whose own calls were done hears of it in one of the next. */
+/* A rank whose own calls were done gets the failure in one of the next. */
 static tess_status repeat_until_failure(struct tess_group *g, bool odd)
 {
 	int64_t until = tess_now() + TEST_TIMEOUT_MS * (int64_t)TESS_MS;
@@ -311,7 +314,7 @@ tess_status mismatch_run(struct tess_world *w, const struct mismatch *m,
 	if (m->difference == GROUP)
 		st = tess_group_split(g, 0, 0, "twin", &twin);
 	if (!st)
-		st = make_earlier_calls(g, m, my); /* who is slow may hear of it here already */
+		st = make_earlier_calls(g, m, my); /* may fail here on a slow rank */
 	if (!st)
 		st = make_differing_calls(g, twin, m, my);
 	if (!st)

@@ -1,9 +1,9 @@
 /*
- * mismatch.h - ranks whose calls do not fit, made from a seed: which rank is odd, what it does
- * otherwise, and what all have done before.
+ * mismatch.h - ranks whose calls do not match, derived from a seed: which rank is odd, how its
+ * call differs, and the earlier calls.
  */
-#ifndef TESTS_MISMATCH_H
-#define TESTS_MISMATCH_H
+#ifndef TESS_TESTS_RANKS_MISMATCH_H
+#define TESS_TESTS_RANKS_MISMATCH_H
 
 #include <tessera/tessera.h>
 
@@ -11,12 +11,12 @@ enum { MISMATCH_RANKS = 8, MISMATCH_EARLIER = 3 };
 
 struct mismatch {
 	int32_t nranks, odd_rank,
-		other_rank; /* other: a rank that is not odd; of a pair, its peer */
-	int32_t difference; /* differs: mismatch_describe() */
-	int32_t kind, dtype, op, root; /* of the call, as all others make it */
-	int32_t odd_kind, odd_dtype, odd_op; /* where they differ */
+		other_rank; /* other_rank: a rank that is not odd; of a pair, its peer */
+	int32_t difference; /* see mismatch_describe() */
+	int32_t kind, dtype, op, root; /* of the call, as all other ranks make it */
+	int32_t odd_kind, odd_dtype, odd_op; /* those of the odd rank, where they differ */
 	uint64_t count, odd_count;
-	int32_t nearlier; /* calls that fit */
+	int32_t nearlier; /* earlier calls, which match */
 };
 
 void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out);
@@ -24,10 +24,10 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out);
 const char *mismatch_describe(const struct mismatch *m);
 
 /*
- * One rank's calls. Returns TESS_EMISMATCH and the sentence that it was told, where that is as it must
- * be; TESS_EBUG and what is wrong where the sentence does not name both ranks, both calls and both
- * modules, nothing fails, or what earlier calls have brought has changed. *kept: the
- * buffers, which are the group's until the world is closed; mismatch_free them then.
+ * Makes one rank's calls. Returns TESS_EMISMATCH and the sentence of the failure, where that is
+ * right; TESS_EBUG if the sentence does not name both ranks, both calls and both modules, if
+ * nothing fails, or if results of earlier calls have changed. *kept: the buffers, which belong to
+ * the group until the world is closed; then call mismatch_free.
  */
 struct mismatch_buffers;
 tess_status mismatch_run(struct tess_world *w, const struct mismatch *m,

@@ -1,6 +1,6 @@
-/* report.h - what each rank of a job of N threads was told, and that it is what it must be. */
-#ifndef TESTS_REPORT_H
-#define TESTS_REPORT_H
+/* report.h - records what each rank of a job of N threads returned, and checks it. */
+#ifndef TESS_TESTS_RANKS_REPORT_H
+#define TESS_TESTS_RANKS_REPORT_H
 
 #include <check.h>
 #include "core/base/status.h"
@@ -17,11 +17,11 @@ enum { N = 4, SOON_MS = 2000 };
 struct rank_reports {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
-	int variant; /* which variant */
-	atomic_int nreported; /* how many have noted */
+	int variant;
+	atomic_int nreported; /* ranks that have stored theirs */
 };
 
-/* This rank was told `st`, which it returns. */
+/* Stores `st` and tess_error() for this rank; returns `st`. */
 static inline tess_status store_report(struct rank_reports *r, struct tess_world *w, tess_status st)
 {
 	int32_t me = tess_world_rank(w);
@@ -32,7 +32,7 @@ static inline tess_status store_report(struct rank_reports *r, struct tess_world
 	return st;
 }
 
-/* Whoever must come too late does so once `n` ranks were told, however slow the machine is. */
+/* Delays a rank until `n` ranks have failed, however slow the machine is. */
 static inline void wait_for_reports(struct rank_reports *r, int n)
 {
 	for (int ms = 0; atomic_load(&r->nreported) < n && ms < 10 * SOON_MS; ms++)
@@ -45,7 +45,10 @@ static inline void expect_soon(int64_t began)
 	              (long)((tess_now() - began) / TESS_MS));
 }
 
-/* Every rank but `but` has failed with `st`, and its sentence has all these words; they end with NULL. */
+/*
+ * Every rank but `but` has failed with `st`, and its sentence has all these words; they end with
+ * NULL.
+ */
 static inline void expect_report_words(const struct rank_reports *r, int but, tess_status st,
                                        const char *const *words)
 {

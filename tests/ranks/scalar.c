@@ -8,7 +8,7 @@
 
 enum { UNITS = 64 };
 
-/* ---- elements ------------------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 static float convert_f16(uint16_t h)
 {
@@ -48,9 +48,12 @@ static float *get_address(const struct tess_view *v, int64_t i, int64_t k)
 	return (float *)v->data + i * v->stride[0] + k * v->stride[1];
 }
 
-/* ---- the order of sums -------------------------------------------------------------------------------- */
+/* ---- the order of sums ----------------------------------------------------------------------- */
 
-/* Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there are. */
+/*
+ * Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there
+ * are.
+ */
 static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i,
                                  const float *leaf, float *out)
 {
@@ -72,7 +75,9 @@ static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64
 	return left + right;
 }
 
-/* One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart. */
+/*
+ * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
+ */
 static void contract_row(const struct tess_op *op, const struct tess_view *x, int64_t row,
                          const struct tess_view *w, int64_t col, bool partial, float *out,
                          int64_t step)
@@ -120,7 +125,7 @@ static void run_linear_op(const struct tess_op *op)
 	}
 }
 
-/* Which of a Partial's nodes has unit u. */
+/* The index of the Partial's node that contains unit u. */
 static int64_t find_node_of_unit(const struct tess_tree *tree, int64_t u)
 {
 	struct tess_node node;
@@ -179,7 +184,7 @@ static void run_norm_op(const struct tess_op *op)
 	}
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------ */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 static void store_keys_and_values(const struct tess_op *op, int64_t t)
 {
@@ -196,7 +201,7 @@ static void store_keys_and_values(const struct tess_op *op, int64_t t)
 	}
 }
 
-/* Sum over keys 0..last in units of 64 of 2^25: keys to come are empty units. */
+/* Sums over keys 0..last, in units of 64 of 2^25: later keys are empty units. */
 static float sum_over_keys(const float *w, const float *v, int64_t step, int64_t last)
 {
 	float leaf[UNITS] = { 0 }, part[UNITS];
@@ -250,7 +255,7 @@ static void run_attention_op(const struct tess_op *op)
 			attend_one_head(op, t, h);
 }
 
-/* ---- elementwise ---------------------------------------------------------------------------------------- */
+/* ---- elementwise ----------------------------------------------------------------------------- */
 
 static void run_rope_op(const struct tess_op *op)
 {
@@ -343,7 +348,7 @@ void scalar_run(const struct tess_op *op)
 	}
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static tess_status scalar_alloc(void *self, uint64_t bytes, void **out)
 {

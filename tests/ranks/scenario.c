@@ -17,7 +17,7 @@
 
 enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
-/* Each rank waits in an order of its own, so that the rest must get on meanwhile. */
+/* Each rank waits in a different order, so that all calls must progress in every wait. */
 static tess_status overlap_calls(struct tess_world *w)
 {
 	struct data_pending work[KINDS];
@@ -40,7 +40,7 @@ static tess_status overlap_calls(struct tess_world *w)
 	return st;
 }
 
-/* A call is polled until it is done, or released before it is: then it is done as well. */
+/* Polls a call until it is done, or releases it before: it completes in either case. */
 static tess_status poll_and_release(struct tess_world *w)
 {
 	tess_status st = TESS_OK;
@@ -62,7 +62,7 @@ static tess_status poll_and_release(struct tess_world *w)
 	return st;
 }
 
-/* Rank 1 leaves the others, in the middle of their calls. */
+/* Rank 1 ends, while the other ranks are in a call. */
 static tess_status end_rank_1(const char *how)
 {
 	if (!strncmp(how, "killed", 6))

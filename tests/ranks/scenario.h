@@ -1,24 +1,24 @@
 /*
- * scenario.h - what a rank of a test does, whatever backend moves its data: by name, in a process of its own.
+ * scenario.h - what a rank of a test does, by name, on any backend and in a process of its own.
  *
- *   several     outstanding at once, and finished in another order on each rank
- *   released    polled until they are done, or released before
+ *   several     several calls at once, finished in a different order on each rank
+ *   released    calls polled until they are done, or released before
  *   batches     calls started as one
- *   groups      groups of some ranks, and meshes
- *   splits      200 groups that come and go
- *   loop N      sums of N elements until something fails; then "[RANK] failed after SECONDS: SENTENCE"
- *   killed N    the same, but rank 1 ends itself by SIGKILL; stopped N: by SIGSTOP; exits N: by exit(0);
- *               fails N: with an error; killed_apart N: while it is in another group than the rest
- *   calls N     N sums of 100 elements, where each has the right result
+ *   groups      subgroups and meshes
+ *   splits      opens and closes 200 groups
+ *   loop N      sums of N elements until a failure; prints "[RANK] failed after SECONDS: SENTENCE"
+ *   killed N    the same, but rank 1 gets SIGKILL; stopped N: SIGSTOP; exits N: calls exit(0);
+ *               fails N: returns an error; killed_apart N: SIGKILL in another group than the rest
+ *   calls N     N sums of 100 elements, each with the right result
  */
-#ifndef TESTS_SCENARIO_H
-#define TESTS_SCENARIO_H
+#ifndef TESS_TESTS_RANKS_SCENARIO_H
+#define TESS_TESTS_RANKS_SCENARIO_H
 
 #include <tessera/tessera.h>
 
-/* Enters the job of the environment, plays, leaves. Returns the exit status. */
+/* Joins the job of the environment, runs the scenario, leaves. Returns the exit status. */
 int scenario_main(int argc, char **argv);
-/* In a world that is there. */
+/* The same in an open world. */
 tess_status scenario_run(struct tess_world *w, const char *name, const char *arg);
 
 #endif

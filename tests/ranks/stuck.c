@@ -1,12 +1,12 @@
 /*
- * stuck.c - loaded before MPI: on rank 0 an MPI_Test that has nothing to tell never returns, as it happens over
- * Open MPI's shared memory where another rank was killed while it wrote.
+ * stuck.c - loaded before MPI: on rank 0 an MPI_Test whose request is not complete never returns,
+ * as happens with Open MPI's shared memory when another rank is killed while it writes.
  */
 #include <mpi.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { GOOD = 100 }; /* so many return */
+enum { GOOD = 100 }; /* as many calls return */
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {

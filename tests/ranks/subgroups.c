@@ -17,7 +17,7 @@
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-/* The group has these world ranks in this order, and they can talk. */
+/* The group has these world ranks in this order, and collectives work in it. */
 static tess_status check_members(struct tess_group *g, const char *name, const int32_t *want,
                                  int32_t n)
 {
@@ -85,7 +85,7 @@ static tess_status split_by_parity(struct tess_world *w, bool reversed)
 	return st;
 }
 
-/* The middle ranks are in a group; the others are not, and go on. */
+/* The middle ranks are in a group; the outer ranks are not, and go on. */
 static tess_status split_without_ends(struct tess_world *w)
 {
 	int32_t me = tess_world_rank(w), n = tess_world_size(w), m = 0, want[64];
@@ -196,7 +196,7 @@ static float compute_leaf(const void *arg, const struct tess_tree *tree, int64_t
 	return (float)(int32_t)h * (h % 8 ? 1.0f : 1e-5f);
 }
 
-/* This rank's nodes go to `to`; every rank gets the sum that the definition says, to the bit. */
+/* This rank's nodes go to `to`; every rank gets the sum by the definition, to the bit. */
 static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t count, float *to,
                                       float *out)
 {
@@ -257,7 +257,10 @@ tess_status subgroups_sum_exactly(struct tess_world *w)
 
 /* ---- meshes ---------------------------------------------------------------------------------- */
 
-/* The group of the slice has the ranks that differ from this one in these strides and sizes only. */
+/*
+ * The group of the slice has the ranks that differ from this one along these strides and sizes
+ * only.
+ */
 static tess_status check_slice(const struct tess_mesh *m, const char *dims, const int32_t *size,
                                const int32_t *stride, int32_t ndims)
 {
@@ -350,7 +353,7 @@ tess_status subgroups_open_meshes(struct tess_world *w)
 tess_status subgroups_leave_early(struct tess_world *w)
 {
 	enum { COUNT = 1 << 20 };
-	static float first[2][COUNT]; /* of rank 0, whose second call outlives this function */
+	static float first[2][COUNT]; /* rank 0's: its second call outlives this function */
 	struct tess_group *g = tess_world_group(w);
 	bool leaves = tess_world_rank(w) == 0;
 	tess_status st = TESS_OK;
@@ -399,9 +402,9 @@ tess_status subgroups_run_all(struct tess_world *w)
 	return st ? st : subgroups_leave_early(w);
 }
 
-/* ---- groups that come and go ----------------------------------------------------------------- */
+/* ---- opening and closing groups -------------------------------------------------------------- */
 
-/* Two groups of which each rank is in one; odd ranks close them in the other order. */
+/* Two pairs of groups, each rank in one of a pair; odd ranks close them in the other order. */
 static tess_status open_and_close_groups(struct tess_world *w, int round)
 {
 	int32_t me = tess_world_rank(w);
@@ -424,7 +427,7 @@ static tess_status open_and_close_groups(struct tess_world *w, int round)
 	return st;
 }
 
-/* What is allocated; 0 where a sanitizer has a heap of its own, and glibc's is not to be asked. */
+/* Allocated bytes; 0 with a sanitizer, which has a heap of its own. */
 static size_t measure_heap(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -439,7 +442,10 @@ struct resource_usage {
 	int files;
 };
 
-/* What there is while all ranks are between two lives: one after the other, for counting files takes memory. */
+/*
+ * Usage while no rank has a group open; measured one rank at a time, because counting files takes
+ * memory.
+ */
 static tess_status measure_resources(struct tess_world *w, struct resource_usage *out)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "still");

@@ -1,30 +1,33 @@
 /*
- * subgroups.h - groups of some ranks, and meshes, on whatever backend a world has: each function is played by
- * all its ranks, 1 to 8 of them. TESS_EBUG: something is not as it should be.
+ * subgroups.h - subgroups and meshes, on any backend; all ranks of a world, 1 to 8, run each
+ * function. TESS_EBUG: a result is wrong.
  */
-#ifndef TESTS_SUBGROUPS_H
-#define TESTS_SUBGROUPS_H
+#ifndef TESS_TESTS_RANKS_SUBGROUPS_H
+#define TESS_TESTS_RANKS_SUBGROUPS_H
 
 #include <tessera/tessera.h>
 
-/* Who is in the groups of a split, in which order; every kind of collective in them; splits of splits. */
+/*
+ * Members of the groups of a split, and their order; every kind of collective in them; splits of
+ * splits.
+ */
 tess_status subgroups_split(struct tess_world *w);
 /*
- * Calls of three groups under way at once. Each rank begins with another group; all wait for one group after
- * the other, for the calls in it in an order of their own.
+ * Calls of three groups under way at once. Each rank begins with another group; all wait for the
+ * groups in the same order, for the calls of a group in different orders.
  */
 tess_status subgroups_overlap_calls(struct tess_world *w);
-/* Sums of a fixed order, in a part of the ranks. */
+/* Sums in a fixed order, in subgroups. */
 tess_status subgroups_sum_exactly(struct tess_world *w);
-/* Every mesh of up to three dimensions that fits the world, with its slices. */
+/* All meshes of up to three dimensions that fit the world, with their slices. */
 tess_status subgroups_open_meshes(struct tess_world *w);
 /*
- * Rank 0 closes a group, and leaves the world after this, while it is in calls that the others need it for.
+ * Rank 0 closes a group, and then leaves the world, during calls that need it.
  */
 tess_status subgroups_leave_early(struct tess_world *w);
 /* All of these. */
 tess_status subgroups_run_all(struct tess_world *w);
-/* 200 groups that come and go, in different orders, leave nothing behind. */
+/* Opening and closing 200 groups, in different orders, leaks nothing. */
 tess_status subgroups_open_and_close(struct tess_world *w);
 
 #endif

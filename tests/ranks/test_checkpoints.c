@@ -1,6 +1,6 @@
 /*
- * What is wrong with a checkpoint is one sentence, the same of explain and of generate, which starts
- * no rank for it; what of it has no effect is said once.
+ * A wrong checkpoint is refused with one sentence, the same by explain and by generate, which
+ * starts no rank; what has no effect is warned of once.
  */
 #include "../unit/scratch.h"
 #include "hf/safetensors.h"
@@ -59,7 +59,7 @@ static void write_changed_checkpoint(const char *folder, const char *config, con
 	                 TESS_OK);
 }
 
-/* The exit status, and what was said: stdout and stderr, or with `quiet` stderr. */
+/* The exit status and the output: stdout and stderr, or with `quiet` stderr. */
 static int run_on_checkpoint(const char *command, const char *folder, const char *args, bool quiet,
                              char *text)
 {
@@ -81,7 +81,7 @@ static int run_on_checkpoint(const char *command, const char *folder, const char
 
 #define STORY "-n 2 --backend shm --ids 1,403 --max-tokens 4 --temperature 0 --json"
 
-/* One line from both, which are equal but for the command's name. */
+/* Both print one line, equal but for the command's name. */
 static void expect_both_refuse(const char *folder, const char *says)
 {
 	char explained[TEXT], generated[TEXT];
@@ -100,7 +100,7 @@ static void expect_said_once(const char *text, const char *warning)
 	ck_assert_msg(at && !strstr(at + 1, warning), "not once \"%s\": %s", warning, text);
 }
 
-/* Gives the digest. `warning` comes once, from rank 0 alone; NULL: nothing is said. */
+/* Returns the digest in `digest`. `warning` appears once, from rank 0 alone; NULL: no output. */
 static void expect_accepted(const char *folder, const char *args, const char *warning,
                             char digest[65])
 {
@@ -118,9 +118,9 @@ static void expect_accepted(const char *folder, const char *args, const char *wa
 	expect_said_once(text, warning);
 }
 
-/* ---- tensors that no module asks for ---------------------------------------------------------- */
+/* ---- tensors that no module asks for --------------------------------------------------------- */
 
-START_TEST(names_what_nobody_asks_for)
+START_TEST(names_unused_tensors)
 {
 	static float zeros[64];
 	static int64_t some[] = { 64 }, four[] = { 4 };
@@ -139,19 +139,20 @@ START_TEST(names_what_nobody_asks_for)
 	expect_accepted(
 		"layers", "--ignore-unexpected",
 		"no module asks for model.layers.4.input_layernorm.weight, "
-		"model.layers.4.mlp.down_proj.weight, model.layers.4.mlp.gate_proj.weight and 6 more; "
+		"model.layers.4.mlp.down_proj.weight, model.layers.4.mlp.gate_proj.weight and 6 "
+		"more; "
 		"ignored",
 		digest);
 	ck_assert_str_ne(digest, plain);
 	ck_assert_int_eq(run_on_checkpoint("explain", "layers", "--ignore-unexpected", true, text),
 	                 0);
 	expect_said_once(text, "and 6 more; ignored");
-	/* what the model says may be there */
+	/* what the model declares optional */
 	add_test_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", four, 1, zeros);
 	write_changed_checkpoint("inv_freq", "{}", "{}");
 	expect_accepted("inv_freq", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
-	/* biases that config.json says there are not */
+	/* biases that config.json excludes */
 	add_test_tensor("model.layers.1.self_attn.q_proj.bias", some, 1, zeros);
 	write_changed_checkpoint("biases", "{}", "{}");
 	expect_both_refuse("biases",
@@ -172,7 +173,7 @@ START_TEST(names_what_nobody_asks_for)
 }
 END_TEST
 
-/* The weight of a tied head is stored in many checkpoints, and is the table. */
+/* Many checkpoints store the weight of a tied head: it equals the table. */
 START_TEST(knows_tied_heads)
 {
 	static float other[512 * 64];
@@ -187,8 +188,8 @@ START_TEST(knows_tied_heads)
 	write_changed_checkpoint("tied", "{}", "{}");
 	expect_accepted("tied", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
-	write_changed_checkpoint("told", "{\"tie_word_embeddings\": false}", "{}");
-	expect_accepted("told", "", NULL, digest);
+	write_changed_checkpoint("tied", "{\"tie_word_embeddings\": false}", "{}");
+	expect_accepted("tied", "", NULL, digest);
 	ck_assert_str_eq(digest, plain);
 	for (int i = 0; i < 512 * 64; i++)
 		other[i] = ((const float *)table->data)[i] + 1;
@@ -203,7 +204,7 @@ START_TEST(knows_tied_heads)
 }
 END_TEST
 
-/* ---- configs ---------------------------------------------------------------------------------- */
+/* ---- configs --------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *config, *generation, *says;
@@ -269,8 +270,7 @@ START_TEST(any_alignment)
 	f = fopen(scratch_format_path("moved/model.safetensors"), "rb");
 	ck_assert(f && bytes && fread(bytes, 1, size, f) == size);
 	fclose(f);
-	memcpy(&header, bytes,
-	       sizeof header); /* little-endian, as all machines that this runs on */
+	memcpy(&header, bytes, sizeof header); /* little-endian machines only */
 	for (int i = 1; i < 8; i++) {
 		uint64_t longer = header + (uint64_t)i;
 
@@ -288,7 +288,7 @@ START_TEST(any_alignment)
 }
 END_TEST
 
-/* MiB that rank 0 says its weights take. */
+/* MiB of rank 0's weights, as printed. */
 static double parse_stated_weights(const char *folder)
 {
 	char text[TEXT], *at;
@@ -301,7 +301,7 @@ static double parse_stated_weights(const char *folder)
 	return mib;
 }
 
-/* Each rank has all of a file that is read and not mapped. */
+/* Without mmap, each rank holds the whole file. */
 START_TEST(counts_what_is_copied)
 {
 	double mapped, copied;
@@ -327,7 +327,7 @@ int main(void)
 
 	scratch_make();
 	t = suite_begin("checkpoints", 60, &r);
-	tcase_add_test(t, names_what_nobody_asks_for);
+	tcase_add_test(t, names_unused_tensors);
 	tcase_add_test(t, knows_tied_heads);
 	tcase_add_loop_test(t, refuses_before_ranks_start, 0, (int)(sizeof bad / sizeof *bad));
 	tcase_add_test(t, warns_once);

@@ -1,6 +1,6 @@
 /*
- * The exact reduction: the same bits for any number of ranks, as a recursion over single units that
- * knows nothing of ranks gives them.
+ * The exact reduction: the same bits for any number of ranks, compared with a recursion over
+ * single units, without ranks.
  */
 #include "../unit/suite.h"
 #include "../unit/tree_sum.h"
@@ -27,7 +27,7 @@ struct element { /* k of the vectors of a tree */
 	uint64_t k;
 };
 
-/* Of unit u: of very different sizes, some zero of either sign. */
+/* The value of unit u: very different magnitudes, some zeros of either sign. */
 static float compute_tree_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	const struct element *e = arg;
@@ -149,7 +149,7 @@ static tess_status check_rank_sum(struct tess_world *w, void *arg)
 		               "%d trees, n = %" PRId64 ", %" PRIu64
 		               " elements%s: other bits than by definition",
 		               s.ntree, p->n[0], s.count, s.share ? ", shared out" : "");
-	if (!st) { /* after a failure they are the group's */
+	if (!st) { /* after a failure they belong to the group */
 		free(nodes);
 		free(out);
 	}
@@ -188,7 +188,7 @@ START_TEST(one_tree)
 }
 END_TEST
 
-/* More than is gathered whole, and more than is added at a time. */
+/* Larger than what is gathered whole, and than what is added at a time. */
 START_TEST(large_vectors)
 {
 	for (size_t i = 0; i < NUNITS; i += 2) {
@@ -219,7 +219,7 @@ START_TEST(several_trees)
 }
 END_TEST
 
-/* A unit of zeros of either sign, and one that is not there, give the same bits: never -0. */
+/* A unit of zeros of either sign gives the same bits as a missing unit: never -0. */
 static tess_status check_sum_of_zeros(struct tess_world *w, void *arg)
 {
 	static const int64_t n[1] = { 5 };
@@ -258,7 +258,7 @@ START_TEST(no_minus_zero)
 }
 END_TEST
 
-/* TESSERA_REDUCE=fast: near, and whole numbers exact. */
+/* TESSERA_REDUCE=fast: close, and exact for integers. */
 static tess_status check_fast_sum(struct tess_world *w, void *arg)
 {
 	static const int64_t n[2] = { 14, 3 };
@@ -290,7 +290,10 @@ START_TEST(fast_ones)
 }
 END_TEST
 
-/* Floats are added by rank, as neighbours, whoever adds them and whichever came first. */
+/*
+ * Floats are added pairwise in the order of ranks, whichever rank adds them and whichever arrives
+ * first.
+ */
 static tess_status check_order_of_sum(struct tess_world *w, void *arg)
 {
 	static const float values[] = { 1e8f, 1, -1e8f, 3, 1e-3f, 16777216, -7, 1e8f };

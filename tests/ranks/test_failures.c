@@ -1,6 +1,5 @@
 /*
- * What goes wrong between threads: each failure is an error on every rank, soon, that names who and
- * where.
+ * Failures between threads: each is soon an error on every rank, and names the rank and the place.
  */
 #include "../unit/suite.h"
 #include "report.h"
@@ -30,7 +29,7 @@ START_TEST(rank_returns_early)
 }
 END_TEST
 
-/* Rank 3 fails by itself, while the rest wait in a call, or have started several. */
+/* Rank 3 fails on its own, while the other ranks wait in a call, or have started several. */
 static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -56,7 +55,7 @@ static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 	else
 		st = tess_work_wait(b, 0);
 	store_report(r, w, st);
-	/* every later call says the same */
+	/* every later call fails with the same sentence */
 	if (tess_barrier(g, "later") != st ||
 	    strcmp(tess_error(), r->sentence[tess_world_rank(w)]) || tess_work_wait(a, 0) != st)
 		r->st[tess_world_rank(w)] = TESS_EBUG;
@@ -78,7 +77,7 @@ START_TEST(rank_gives_up)
 }
 END_TEST
 
-/* One fails while the others may still be on their way in. */
+/* A rank fails while the other ranks may still be joining. */
 static tess_status fail_before_first_call(struct tess_world *w, void *arg)
 {
 	const int *victim = arg;
@@ -161,12 +160,12 @@ START_TEST(deadline_that_is_first)
 }
 END_TEST
 
-/* Rank 3 sleeps, rank 1 waits for its message, and the others for both. */
+/* Rank 3 sleeps, rank 1 waits for its message, and ranks 0 and 2 for both. */
 static tess_status sleep_in_chain_of_waits(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
 	int32_t me = tess_world_rank(w);
-	static float x; /* the group's until it is closed */
+	static float x; /* belongs to the group until it is closed */
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	if (me == 3)
@@ -205,7 +204,7 @@ START_TEST(deadline)
 }
 END_TEST
 
-/* Rank 2 never comes back from code of its own, while the others wait for it. */
+/* Rank 2 never returns from code of its own, while the other ranks wait for it. */
 static tess_status never_return(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -246,7 +245,7 @@ START_TEST(without_abort)
 }
 END_TEST
 
-/* Rank 0 waits for a message from each of the others; rank 2 sends none, or a shorter one. */
+/* Rank 0 waits for a message from every other rank; rank 2 sends none, or a shorter one. */
 static tess_status run_incomplete_batch(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -278,7 +277,7 @@ static tess_status run_incomplete_batch(struct tess_world *w, void *arg)
 		st = tess_work_wait(work, 0);
 		tess_work_release(work);
 	}
-	/* a message may be gone before anybody sees that it differs: the next call tells */
+	/* a message may be sent before the mismatch is found: then the next call fails */
 	return store_report(r, w, st ? st : tess_barrier(g, "later"));
 }
 
@@ -299,7 +298,7 @@ START_TEST(batches)
 }
 END_TEST
 
-/* Calls that are refused before anybody hears of them; the group goes on. */
+/* Calls that are refused before another rank knows of them; the group goes on. */
 static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -376,7 +375,7 @@ static tess_status make_unsupported_calls(struct tess_world *w, void *arg)
 
 	(void)arg;
 	if (strcmp(tess_option("backend"), "batcher")) {
-		st = tess_barrier(g, "open"); /* the mailboxes are freed by the rank that closes last */
+		st = tess_barrier(g, "open"); /* the last rank to close frees the mailboxes */
 		if (st)
 			return st;
 		send.kind = TESS_SEND;

@@ -1,4 +1,4 @@
-/* The flight recorder: what ranks leave behind, and what a launcher reads from it. */
+/* The flight recorder: what ranks write, and what a launcher reads from it. */
 #include "../unit/suite.h"
 #include "flight.h"
 #include "job.h"
@@ -25,7 +25,7 @@ static void make_flight_dir(void)
 	ck_assert(mkdtemp(dir) != NULL);
 }
 
-/* Removes it, and says how many files were in it. */
+/* Removes the directory; returns how many files were in it. */
 static int remove_flight_dir(void)
 {
 	DIR *d = opendir(dir);
@@ -67,7 +67,7 @@ static const char *get_json_string(const json_t *o, const char *key)
 	return s;
 }
 
-/* ---- one record ------------------------------------------------------------------------------- */
+/* ---- one record ------------------------------------------------------------------------------ */
 
 static const struct tess_members *find_no_members(void *arg, uint32_t id)
 {
@@ -93,7 +93,9 @@ static struct tess_call_desc *make_call_desc(uint64_t call, uint64_t *storage)
 	return (void *)storage;
 }
 
-/* Of 700 calls the last 256 are there, in order; every third is not finished, every fifth has failed. */
+/*
+ * Of 700 calls the last 256 are kept, in order; every third is unfinished, every fifth has failed.
+ */
 START_TEST(keeps_the_last)
 {
 	uint64_t storage[256];
@@ -109,7 +111,7 @@ START_TEST(keeps_the_last)
 		if (i % 3)
 			tess_flight_end(f, at, i % 5 ? TESS_OK : TESS_EPEER, tess_now());
 	}
-	tess_flight_end(f, 10, TESS_OK, tess_now()); /* whose place another call has */
+	tess_flight_end(f, 10, TESS_OK, tess_now()); /* overwritten by another call */
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 3), &no_members));
 	tess_flight_close(f);
 	j = load_record("rank-3.json");
@@ -136,7 +138,7 @@ START_TEST(keeps_the_last)
 }
 END_TEST
 
-/* Lists that do not fit are left out, and the name of a place is not touched by it. */
+/* Lists that do not fit are left out, and do not damage the name of the place. */
 START_TEST(keeps_long_lists_out)
 {
 	enum { RANKS = 100 };
@@ -183,7 +185,7 @@ static void *record_calls(void *arg)
 	return NULL;
 }
 
-/* While two threads make calls: what is read is whole. */
+/* Reads entries while two threads make calls: none is torn. */
 START_TEST(is_written_meanwhile)
 {
 	struct tess_flight *f;
@@ -225,7 +227,7 @@ START_TEST(is_off)
 }
 END_TEST
 
-/* ---- jobs ------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 /* Runs `role` on 4 ranks; the merged record, or NULL where none was kept. */
 static json_t *run_flight_job(struct test_job *j, const char *role)
@@ -246,7 +248,7 @@ static json_t *run_flight_job(struct test_job *j, const char *role)
 	return access(path, F_OK) ? NULL : load_record("flight.json");
 }
 
-/* The record of each role: who is behind, and the sentence. */
+/* The record of each role: the straggler, and the sentence. */
 static const struct {
 	const char *role;
 	int straggler; /* -1: none */
@@ -254,7 +256,8 @@ static const struct {
 } expected_records[] = {
 	{ "sleep",
 	  2,
-	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at "
+	    "layers.299",
 	    "; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "kill",
 	  2,
@@ -262,7 +265,7 @@ static const struct {
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "stop",
 	  2,
-	  { "rank 2 ", /* it may still write its record, when it is ended */
+	  { "rank 2 ", /* it may still write its record when it is killed */
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "differ",
 	  -1,
@@ -270,7 +273,8 @@ static const struct {
 	    "; rank 2 is in all_reduce of 7 f32 (sum), call 301, at the.odd" } },
 	{ "message",
 	  2,
-	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at layers.299",
+	  { "rank 2 is the straggler: its last call was all_reduce of 64 f32 (sum), call 300, at "
+	    "layers.299",
 	    "; ranks 0 and 1 are in barrier, call 301, at the.end",
 	    "; rank 3 is in recv of 5 f32 from rank 2, message 1, at from.2" } },
 	{ "chain",
@@ -284,7 +288,7 @@ static const struct {
 	    "rank 1 is in recv of 1 f32 from rank 0, message 1, at b" } },
 };
 
-START_TEST(names_who_is_behind)
+START_TEST(names_the_straggler)
 {
 	struct test_job j;
 	json_t *all = run_flight_job(&j, expected_records[_i].role);
@@ -301,8 +305,8 @@ START_TEST(names_who_is_behind)
 		ck_assert_msg(strstr(j.text, get_json_string(all, "sentence")), "%s", j.text);
 	}
 	if (!strcmp(expected_records[_i].role,
-	            "kill")) /* closing the world has not changed what was said */
-		ck_assert_int_eq(job_count(&j, "told: rank 2 "), 3);
+	            "kill")) /* closing the world has not changed the sentence */
+		ck_assert_int_eq(job_count(&j, "failure: rank 2 "), 3);
 	straggler = json_object_get(all, "straggler");
 	ck_assert(expected_records[_i].straggler < 0 ? json_is_null(straggler)
 	                                             : json_integer_value(straggler) == 2);
@@ -320,7 +324,7 @@ START_TEST(names_who_is_behind)
 }
 END_TEST
 
-START_TEST(says_nothing_of_strangers)
+START_TEST(ignores_a_process_without_rank)
 {
 	struct test_job j;
 	json_t *all = run_flight_job(&j, "no.rank");
@@ -344,7 +348,7 @@ START_TEST(success_leaves_nothing)
 }
 END_TEST
 
-/* Each rank holds until it is told to go on; rank 2 makes one call less. */
+/* Each rank waits for a signal to go on; rank 2 makes one call less. */
 START_TEST(a_running_job_is_asked)
 {
 	char *argv[] = { "rank", "hold", NULL };
@@ -386,7 +390,7 @@ START_TEST(a_running_job_is_asked)
 }
 END_TEST
 
-START_TEST(nobody_is_in_a_call)
+START_TEST(no_rank_is_in_a_call)
 {
 	char *argv[] = { "sh", "-c", "echo up; sleep 1", NULL };
 	const struct tess_launch how = { .nranks = 2, .argv = argv };
@@ -401,7 +405,9 @@ START_TEST(nobody_is_in_a_call)
 }
 END_TEST
 
-/* Ranks that somebody else has started: each has its own file, also where its program never looks up. */
+/*
+ * Ranks not started by tessera launch: each writes its own file, even if its program never returns.
+ */
 START_TEST(a_rank_is_asked)
 {
 	pid_t pid[2];
@@ -443,12 +449,12 @@ START_TEST(handlers_of_programs_stay)
 
 	ck_assert(!run_flight_job(&j, "handler"));
 	ck_assert_int_eq(j.status, 0);
-	ck_assert_int_eq(job_count(&j, "heard it myself"), 4);
+	ck_assert_int_eq(job_count(&j, "handled SIGUSR1"), 4);
 	remove_flight_dir();
 }
 END_TEST
 
-/* ---- threads ---------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static tess_status fail_on_rank_1(struct tess_world *w, void *arg)
 {
@@ -462,7 +468,7 @@ static tess_status fail_on_rank_1(struct tess_world *w, void *arg)
 		return tess_barrier(tess_world_group(w), "second");
 	while (atomic_load(through) < 3)
 		usleep(1000);
-	usleep(100000); /* the others are in the second one */
+	usleep(100000); /* the other ranks are in the second one */
 	return tess_fail(TESS_EINVAL, "no more");
 }
 
@@ -482,7 +488,7 @@ START_TEST(threads_leave_records)
 		"%s", sentence);
 	json_decref(all);
 
-	/* a record that is none is lost */
+	/* an invalid record is ignored */
 	snprintf(path, sizeof path, "%s/rank-0.json", dir);
 	fclose(fopen(path, "w"));
 	snprintf(lost[0].how, sizeof lost[0].how, "went away");
@@ -493,7 +499,7 @@ START_TEST(threads_leave_records)
 }
 END_TEST
 
-/* The record of a rank that is in one message, with rank `peer` of the channel. */
+/* The record of a rank that is in one message with rank `peer` of the channel. */
 static void write_message_record(int rank, const char *kind, int channel, int number, int peer)
 {
 	char path[128];
@@ -508,7 +514,7 @@ static void write_message_record(int rank, const char *kind, int channel, int nu
 	json_decref(j);
 }
 
-/* Rank 1 is about to take another message of rank 0, but rank 3 waits for one that has died. */
+/* Rank 1 is about to receive another message of rank 0; rank 3 waits for a rank that has died. */
 START_TEST(the_lost_come_first)
 {
 	struct tess_lost_rank lost[4] = { [2] = { .how = "was killed" } };
@@ -527,7 +533,7 @@ START_TEST(the_lost_come_first)
 }
 END_TEST
 
-/* Rank 0 has the signal sent, and waits until all are written. */
+/* Rank 0 requests the records, and waits until all are written. */
 static tess_status signal_for_records(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");
@@ -566,10 +572,10 @@ int main(int argc, char **argv)
 		                       keeps_long_lists_out,
 		                       is_written_meanwhile,
 		                       is_off,
-		                       says_nothing_of_strangers,
+		                       ignores_a_process_without_rank,
 		                       success_leaves_nothing,
 		                       a_running_job_is_asked,
-		                       nobody_is_in_a_call,
+		                       no_rank_is_in_a_call,
 		                       a_rank_is_asked,
 		                       handlers_of_programs_stay,
 		                       threads_leave_records,
@@ -583,7 +589,7 @@ int main(int argc, char **argv)
 	tcase = suite_begin("flight", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
-	tcase_add_loop_test(tcase, names_who_is_behind, 0,
+	tcase_add_loop_test(tcase, names_the_straggler, 0,
 	                    sizeof expected_records / sizeof *expected_records);
 	return suite_end(runner);
 }

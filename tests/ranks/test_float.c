@@ -1,6 +1,7 @@
 /*
- * The floating-point state of the host program: whatever it is when ranks start, the logits and the sums have the
- * bits of the default state, denormals and rounding included, it is there again afterwards, and a NaN is one NaN.
+ * The floating-point state of the host program: whatever it is when ranks start, the logits and
+ * the sums have the bits of the default state, denormals and rounding included, it is there again
+ * afterwards, and a NaN is one NaN.
  */
 #include "../unit/suite.h"
 

@@ -1,6 +1,7 @@
 /*
- * tessera generate as its user runs it: one text and one digest per checkpoint and prompt, whatever the ranks, the
- * backend, the threads, the kernels, the plan and the way the prompt is fed; and what is said when a rank dies.
+ * tessera generate as users run it: one text and one digest per checkpoint and prompt for any
+ * ranks, backend, threads, kernels, plan and chunks of the prompt; and the output when a rank
+ * dies.
  */
 #include "../unit/suite.h"
 #include "core/base/clock.h"
@@ -31,7 +32,7 @@ static const int levels[FACTORS] = {
 	4, 10, 6, 2, 2, 3, 6
 }; /* kernels: auto, scalar, rows; feed: 3 x plan: 2 */
 
-/* ---- rows that have every pair of levels of every two factors ------------------------------------------------ */
+/* ---- rows that have every pair of levels of every two factors -------------------------------- */
 
 static bool seen_pairs[FACTORS][LEVELS_MAX][FACTORS][LEVELS_MAX];
 
@@ -70,9 +71,9 @@ static int make_pairwise_rows(int out[ROWS_MAX][FACTORS])
 	return n;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-/* stdout of a shell command that must end well, parsed. */
+/* The parsed stdout of a shell command that must succeed. */
 static json_t *run_for_json(const char *command)
 {
 	FILE *f = popen(command, "r");
@@ -105,14 +106,14 @@ static json_t *generate_for_row(const int *row)
 	for (size_t i = 0; i < json_array_size(ids); i++)
 		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld", i ? "," : "",
 		         (long long)json_integer_value(json_array_get(ids, i)));
-	snprintf(
-		command, sizeof command,
-		"%s%s '%s' generate '%s/%s' -n %d --backend %s --threads %d --ids %s --max-tokens %d "
-		"--temperature 0 --json --plan %s %s",
-		row[KERNELS] == 1 ? "TESSERA_CPU=scalar " : "",
-		row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT,
-		copies[row[COPY]], ranks[row[RANKS]], backends[row[BACKEND]], 1 + row[THREADS],
-		list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
+	snprintf(command, sizeof command,
+	         "%s%s '%s' generate '%s/%s' -n %d --backend %s --threads %d --ids %s "
+	         "--max-tokens %d "
+	         "--temperature 0 --json --plan %s %s",
+	         row[KERNELS] == 1 ? "TESSERA_CPU=scalar " : "",
+	         row[KERNELS] == 2 ? "TESSERA_LAYOUT=rows" : "", TESSERA, SOURCE_ROOT,
+	         copies[row[COPY]], ranks[row[RANKS]], backends[row[BACKEND]], 1 + row[THREADS],
+	         list, TOKENS, plans[row[FEED] / 3], feeds[row[FEED] % 3]);
 	said = run_for_json(command);
 	json_decref(g);
 	return said;
@@ -151,7 +152,7 @@ START_TEST(one_digest)
 }
 END_TEST
 
-/* The whole golden text, where no near tie decides it. */
+/* The whole golden text, unless a near tie decides it. */
 START_TEST(golden_text)
 {
 	int copy = _i * THIN / 10, prompt = _i * THIN % 10;
@@ -170,9 +171,8 @@ START_TEST(golden_text)
 		said = run_for_json(command);
 		have = json_object_get(said, "ids");
 		if (!strcmp(json_string_value(json_object_get(said, "finish_reason")), "stop"))
-			json_array_remove(have,
-			                  json_array_size(have) -
-			                          1); /* the golden list leaves the stop out */
+			json_array_remove(have, json_array_size(have) -
+			                                1); /* the golden list omits the stop */
 		ck_assert_int_eq(json_array_size(have), json_array_size(ids) - n);
 		for (size_t i = 0; i < json_array_size(have); i++)
 			ck_assert_int_eq(json_integer_value(json_array_get(have, i)),
@@ -184,7 +184,7 @@ START_TEST(golden_text)
 }
 END_TEST
 
-/* Looking at every value changes none; a tied head may read another part of its table than the rank holds. */
+/* --check changes no value; a tied head may read another part of its table than the rank holds. */
 static const char *const alike[][2] = {
 	{ "-n 3 --plan tp", "-n 3 --plan tp --check" },
 	{ "-n 3 --plan tp+sp", "-n 3 --plan tp+sp --check" },
@@ -209,7 +209,7 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* 96 KiB for each thread, the first one included; sanitizers need more for themselves. */
+/* 96 KiB for each thread, including the first; sanitizers need more. */
 START_TEST(small_stack)
 {
 #if !defined(__SANITIZE_ADDRESS__)
@@ -224,12 +224,12 @@ START_TEST(small_stack)
 }
 END_TEST
 
-/* ---- deaths ------------------------------------------------------------------------------------------------------ */
+/* ---- deaths ---------------------------------------------------------------------------------- */
 
 struct generate_run {
 	pid_t pid;
 	int out;
-}; /* a generate that goes on for long; its stdout and stderr */
+}; /* a long-running generate; its stdout and stderr */
 
 static struct generate_run start_generate(const char *timeout)
 {
@@ -300,7 +300,7 @@ static pid_t find_rank_process(pid_t launcher, int rank)
 	return found;
 }
 
-/* Reads what is written until the text has begun; then all ranks are at work. */
+/* Reads the output until the text has begun: then all ranks are running. */
 static void wait_for_text(const struct generate_run *r, char *text, size_t capacity)
 {
 	size_t n = 0;
@@ -348,7 +348,7 @@ static void signal_rank_2(int sig, const char *timeout, double most)
 	took = (double)(tess_now() - begin) / 1e9;
 	ck_assert_msg(took < most, "took %.2f s", took);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
-	/* the launcher and each of the three survivors name it */
+	/* named by the launcher and each of the three survivors */
 	ck_assert_msg(count_occurrences(text, "rank 2") >= 4, "%s", text);
 	for (int i = 0; i < 4; i++)
 		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still there", i);
@@ -365,7 +365,7 @@ START_TEST(stopped_rank)
 	signal_rank_2(
 		SIGSTOP, "2",
 		2 * 1.1 +
-			7); /* the deadline, then SIGTERM, which a stopped rank does not hear, 5 s, SIGKILL */
+			7); /* the deadline, SIGTERM, which a stopped rank ignores, 5 s, SIGKILL */
 }
 END_TEST
 
@@ -384,7 +384,7 @@ START_TEST(interrupted)
 }
 END_TEST
 
-/* With no stdin, stdout and stderr nothing else takes their place. */
+/* With stdin, stdout and stderr closed, no other descriptor takes their numbers. */
 START_TEST(closed_descriptors)
 {
 	char command[2048], path[64];
@@ -401,7 +401,7 @@ START_TEST(closed_descriptors)
 }
 END_TEST
 
-/* ---- bad input ----------------------------------------------------------------------------------------------------- */
+/* ---- bad input ------------------------------------------------------------------------------- */
 
 struct bad_input_case {
 	const char *args, *says;

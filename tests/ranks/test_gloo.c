@@ -1,6 +1,6 @@
 /*
- * A backend of processes: what tessera conform does not ask of it. This program is the ranks as well.
- * TEST_BACKEND names the backend; gloo if it does not.
+ * A backend of processes: what tessera conform does not test. This program also runs as the ranks.
+ * TEST_BACKEND names the backend; gloo by default.
  */
 #include "../unit/suite.h"
 #include "job.h"
@@ -64,7 +64,10 @@ START_TEST(groups_leave_nothing)
 }
 END_TEST
 
-/* Every survivor of 4 says that rank 1 is at fault; how long after its last call began the last one did. */
+/*
+ * The 3 survivors all blame rank 1. Returns the time from its last call to the last survivor's
+ * failure.
+ */
 static double measure_failure_delay(struct test_job *j, const char *scenario, int status)
 {
 	double seconds, longest = 0;
@@ -91,7 +94,7 @@ static double measure_failure_delay(struct test_job *j, const char *scenario, in
 	return longest;
 }
 
-/* They are told within a second; one of some times, on a busy machine. */
+/* Within a second, at least once in several tries: the machine may be busy. */
 static void expect_loss_reported(const char *scenario, int status)
 {
 	struct test_job j;

@@ -1,6 +1,7 @@
 /*
- * Checkpoints and logits made by transformers in float64: generate --logits on the real device, greedy ids, and one
- * digest for every number of ranks that the geometry allows; every other number is refused with those that would work.
+ * Checkpoints and logits made by transformers in float64: generate --logits on the real device,
+ * greedy ids, and one digest for every number of ranks that the geometry allows; every other
+ * number is refused, and the possible ones are named.
  */
 #include "hf/safetensors.h"
 
@@ -19,7 +20,10 @@
 enum { TOKENS = 24, RANKS_MAX = 10 };
 
 static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
-/* What prompt 1 gives: another digest is another order of sums, and a change of the specification. */
+/*
+ * The digest of prompt 1: another digest means another order of sums, which changes the
+ * specification.
+ */
 static const char *const digests[] = {
 	"b580d3ea196d7115cec5f19fe9b8bdb5be01042d34e790226e7e80f413b533e5",
 	"21c5c437f9c4964ebffbf0291326e2d11c124550c31394112e542d8c45fa9063",
@@ -60,7 +64,7 @@ static const struct tess_slice *find_golden_tensor(const struct tess_safetensors
 	return s;
 }
 
-/* What the command says with `ids`; its exit status in *status, its stderr in `said`. */
+/* Runs the command with `ids`: its exit status in *status, its stderr in `said`. */
 static json_t *run_generate_json(const char *name, const struct tess_slice *ids, int ranks,
                                  const char *more, int *status, char said[1024])
 {
@@ -176,7 +180,7 @@ START_TEST(every_number_of_ranks)
 }
 END_TEST
 
-/* That of script/demo, which README.md shows. */
+/* The digest of script/demo, shown in README.md. */
 START_TEST(documented_digest)
 {
 	static const char command[] = "'" TESSERA "' generate '" SOURCE_ROOT

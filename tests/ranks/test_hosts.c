@@ -1,6 +1,6 @@
 /*
- * Ranks of several hosts: they meet over TCP, behind a secret. The hosts are this one, and two
- * network namespaces where that is possible. This program is the ranks as well.
+ * Ranks of several hosts: they meet over TCP and prove a secret. The hosts are this one, and two
+ * network namespaces where possible. This program also runs as the ranks.
  */
 #include "../unit/suite.h"
 #include "netns.h"
@@ -25,8 +25,7 @@ START_TEST(ranks_meet)
 	struct process p[N];
 
 	job_fixture_begin();
-	for (int i = N - 1; i >= 0;
-	     i--) /* rank 0, which the others wait for, is the last to come */
+	for (int i = N - 1; i >= 0; i--) /* rank 0, which all wait for, joins last */
 		process_start(&p[i], "work", i, N);
 	for (int i = 0; i < N; i++)
 		job_fixture_expect_exit(&p[i], 0, "ready");
@@ -34,7 +33,7 @@ START_TEST(ranks_meet)
 }
 END_TEST
 
-/* How long the last of the others took to hear of it. */
+/* Returns how long it took until every other rank had failed. */
 static int64_t measure_kill_of_host_rank(int rank)
 {
 	struct process p[3];
@@ -70,7 +69,7 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
-/* Of a process on another host only its silence is seen. */
+/* A stopped process on another host is only seen to be silent. */
 START_TEST(a_rank_is_stopped)
 {
 	struct process p[3];
@@ -87,13 +86,13 @@ START_TEST(a_rank_is_stopped)
 	unlink(hold_path);
 	job_fixture_expect_exit(&p[0], 3, "rank 1 has sent nothing for ");
 	job_fixture_expect_exit(&p[2], 3, "rank 1 has sent nothing for ");
-	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
+	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
 	job_fixture_expect_exit(&p[1], 3, "rank 1 has sent nothing for ");
 	job_fixture_end();
 }
 END_TEST
 
-/* Rank 1 does not belong: it says so at once, and rank 0 names it at the deadline. */
+/* Rank 1 does not belong to the job: it fails at once, and rank 0 names it at the deadline. */
 START_TEST(one_does_not_belong)
 {
 	struct process p[2];
@@ -257,7 +256,7 @@ START_TEST(memory_is_not_shared_between_hosts)
 }
 END_TEST
 
-/* ---- who listens ----------------------------------------------------------------------------- */
+/* ---- listening sockets ----------------------------------------------------------------------- */
 
 static bool holds_inode(int pid, unsigned long inode)
 {
@@ -282,7 +281,7 @@ static bool holds_inode(int pid, unsigned long inode)
 	return found;
 }
 
-/* How many TCP sockets `pid` listens at, and how many of them at 127.0.0.1. */
+/* Counts the TCP sockets at which `pid` listens, and those of them at 127.0.0.1. */
 static void count_listeners(int pid, int *all, int *loopback)
 {
 	static const char *const files[] = { "/proc/net/tcp", "/proc/net/tcp6" };
@@ -307,8 +306,8 @@ static void count_listeners(int pid, int *all, int *loopback)
 	}
 }
 
-/* One host: nobody listens at TCP. Several: rank 0, at the one address (Gloo's own beside it). */
-START_TEST(who_listens)
+/* One host: no rank listens on TCP. Several: rank 0, at one address (besides Gloo's own). */
+START_TEST(listens_at_one_address)
 {
 	struct process p[2];
 	int all[2], loopback[2];
@@ -344,7 +343,7 @@ END_TEST
 
 /* ---- two hosts ------------------------------------------------------------------------------- */
 
-/* As a step of Slurm, which says by itself where its first node is. */
+/* As a Slurm step, whose variables name the first node. */
 static void set_slurm_env(void)
 {
 	static const char *const others[] = { "MASTER_ADDR", "TESSERA_PORT", "LOCAL_WORLD_SIZE",
@@ -407,7 +406,7 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, proofs);
 	tcase_add_test(tcase, no_way_to_meet);
 	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
-	tcase_add_loop_test(tcase, who_listens, 0, 2);
+	tcase_add_loop_test(tcase, listens_at_one_address, 0, 2);
 	tcase_add_loop_test(tcase, two_hosts, 0, 2);
 	return suite_end(runner);
 }

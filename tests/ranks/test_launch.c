@@ -1,5 +1,5 @@
 /*
- * What tessera launch promises: output, first causes, exit statuses, signals, and nothing left
+ * What tessera launch promises: output, first causes, exit statuses, signals, and no process left
  * running.
  */
 #include "../unit/suite.h"
@@ -30,7 +30,7 @@ static void start_shell(struct test_job *j, int nranks, const char *script, bool
 	job_start(j, &how);
 }
 
-/* Whether process `pid` is there; zombies are not. */
+/* Whether process `pid` runs; zombies do not. */
 static bool is_process_alive(int pid)
 {
 	char path[64], line[256] = "";
@@ -131,7 +131,7 @@ START_TEST(rank_0_may_stream)
 }
 END_TEST
 
-START_TEST(ranks_know_who_they_are)
+START_TEST(ranks_know_their_number)
 {
 	struct test_job j;
 
@@ -146,7 +146,7 @@ START_TEST(ranks_know_who_they_are)
 }
 END_TEST
 
-/* As many ranks on each CPU that there is, and each rank on one. */
+/* The same number of ranks on every CPU, and each rank on one. */
 START_TEST(ranks_are_bound)
 {
 	char *argv[] = { "sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL };
@@ -281,7 +281,7 @@ START_TEST(terminate_ends_all)
 }
 END_TEST
 
-START_TEST(nobody_reads)
+START_TEST(output_is_not_read)
 {
 	struct test_job j;
 	int pid[2], status;
@@ -334,7 +334,7 @@ static void make_test_dir(void)
 	setenv("TEST_DIR", dir, 1);
 }
 
-/* Even one that has left for a session of its own, and does not listen to signals. */
+/* Even a process in a session of its own that ignores signals. */
 static const char orphan_script[] =
 	"setsid sh -c 'trap \"\" TERM HUP INT; echo pid $$; while :; do sleep 0.05; done' & ";
 
@@ -365,8 +365,7 @@ START_TEST(no_orphans_of_ranks)
 		ck_assert_int_eq(job_count(&j, "the launcher was killed by signal 9"), 1);
 	ck_assert(j.seconds < 10);
 	snprintf(path, sizeof path, "%s/tessera-%u", getenv("TEST_DIR"), (unsigned)geteuid());
-	for (int i = 0; i < 200 && rmdir(path);
-	     i++) /* a child of a launcher that was killed sees to it */
+	for (int i = 0; i < 200 && rmdir(path); i++) /* done by a child of the killed launcher */
 		usleep(10000);
 	ck_assert_msg(!rmdir(getenv("TEST_DIR")), "something is left in %s", path);
 }
@@ -394,7 +393,7 @@ START_TEST(logs_of_ranks)
 
 	make_test_dir();
 	how.log_dir = join_test_dir("logs", path, sizeof path);
-	for (int i = 0; i < 2; i++) { /* the second time over the first */
+	for (int i = 0; i < 2; i++) { /* the second run replaces the files of the first */
 		job_start(&j, &how);
 		job_finish(&j);
 		ck_assert_int_eq(j.status, 0);
@@ -412,7 +411,7 @@ START_TEST(logs_of_ranks)
 }
 END_TEST
 
-/* _i: how many restarts are allowed of a job that succeeds the third time */
+/* _i: restarts allowed for a job that succeeds the third time */
 START_TEST(a_job_starts_again)
 {
 	char *argv[] = { "sh", "-c",
@@ -460,7 +459,7 @@ START_TEST(what_is_stopped_does_not_start_again)
 }
 END_TEST
 
-/* Rank 1 ends well, but rank 0 waits for it. */
+/* Rank 1 ends with status 0, but rank 0 waits for it. */
 START_TEST(a_rank_does_not_join)
 {
 	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
@@ -477,7 +476,7 @@ START_TEST(a_rank_does_not_join)
 }
 END_TEST
 
-/* The rendezvous is that of a job which is over. */
+/* The rendezvous belongs to a job that is over. */
 START_TEST(a_job_is_stale)
 {
 	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
@@ -503,7 +502,10 @@ START_TEST(a_childs_pipe_does_not_hold_us)
 }
 END_TEST
 
-/* A job whose ranks have ended is over: nothing is waited for. The best of some, on a busy machine. */
+/*
+ * A job whose ranks have ended is over at once. The best of several tries, as the machine may be
+ * busy.
+ */
 START_TEST(the_end_is_the_end)
 {
 	double best = 1;
@@ -541,7 +543,7 @@ START_TEST(what_cannot_be_run)
 }
 END_TEST
 
-/* As a rank: 2 if there is no world. */
+/* As a rank; exits with 2 if it cannot join. */
 static int join_as_rank(const char *role)
 {
 	struct tess_world *w;
@@ -563,7 +565,7 @@ int main(int argc, char **argv)
 	const TTest *const tests[] = { lines_have_a_prefix,
 		                       long_lines_are_whole,
 		                       rank_0_may_stream,
-		                       ranks_know_who_they_are,
+		                       ranks_know_their_number,
 		                       ranks_are_bound,
 		                       only_rank_0_reads,
 		                       first_failure_is_the_status,
@@ -573,7 +575,7 @@ int main(int argc, char **argv)
 		                       the_stopped_end_as_well,
 		                       interrupt_is_for_rank_0,
 		                       terminate_ends_all,
-		                       nobody_reads,
+		                       output_is_not_read,
 		                       no_orphans,
 		                       logs_of_ranks,
 		                       what_is_stopped_does_not_start_again,

@@ -1,8 +1,8 @@
 /*
- * Nothing is held twice. From the first byte that is read to the last token, all processes of
- * `tessera generate` together (Pss: a page that several map counts once) have at most the model,
- * and for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a
- * tensor of its own or the embedding's, and whose data may begin at an odd address.
+ * Nothing is held twice. From the first byte read to the last token, all processes of `tessera
+ * generate` together (Pss: a page mapped several times counts once) hold at most the model, and
+ * for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a tensor
+ * of its own or the embedding's, and whose data may begin at an odd address.
  */
 #include "../unit/suite.h"
 
@@ -100,7 +100,7 @@ static int64_t write_checkpoint_header(FILE *f, size_t odd)
 		fputc(' ', header);
 	fclose(header);
 	size = len;
-	fwrite(&size, 1, sizeof size, f); /* little-endian, as all machines that this runs on */
+	fwrite(&size, 1, sizeof size, f); /* little-endian machines only */
 	fwrite(text, 1, len, f);
 	free(text);
 	return at;
@@ -178,7 +178,7 @@ static int64_t read_pss(int pid)
 	return 1024 * kib;
 }
 
-/* Of a process and all that it has started, directly or not; their number is added to *processes. */
+/* Of a process and all its descendants, whose number is added to *processes. */
 static int64_t sum_pss_of_tree(int pid, int *processes)
 {
 	char path[64];
@@ -227,7 +227,7 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 	}
 }
 
-/* Bytes that --stats gives for KV caches and steps, of all ranks; and the digest. */
+/* The bytes of KV caches and steps of all ranks, according to --stats; and the digest. */
 static int64_t parse_stated_bytes(FILE *err, int ranks, char digest[65])
 {
 	double weights, cache, step, sum = 0;
@@ -311,7 +311,7 @@ START_TEST(nothing_twice)
 }
 END_TEST
 
-/* Data that begin at an odd address are nowhere twice either, and the bits are the same. */
+/* Data that begin at an odd address are not held twice either, and give the same bits. */
 START_TEST(nothing_twice_unaligned)
 {
 	char first[65] = "", digest[65] = "";

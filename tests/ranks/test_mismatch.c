@@ -1,6 +1,7 @@
 /*
- * 200 jobs in which one rank's calls do not fit those of the others: each ends in an error on every rank that
- * names both ranks, both calls and both modules, and what earlier calls have brought stays.
+ * 200 jobs in which one rank's calls do not match those of the other ranks: each ends on every
+ * rank in an error that names both ranks, both calls and both modules; results of earlier calls
+ * do not change.
  */
 #include "../unit/suite.h"
 #include "mismatch.h"
@@ -51,7 +52,10 @@ START_TEST(calls_that_do_not_fit)
 }
 END_TEST
 
-/* Counts of an all_to_all are compared pair by pair: there are both lists, or none. _i: 1: to; 2: from; 3: both */
+/*
+ * Counts of an all_to_all are compared by pairs; a rank gives both lists or none. _i: 1: to; 2:
+ * from; 3: both
+ */
 START_TEST(half_a_note)
 {
 	uint64_t room[64], counts[4] = { 1, 2, 3, 4 };

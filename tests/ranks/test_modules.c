@@ -1,6 +1,6 @@
 /*
- * Every style: its module alone on random data, uneven sizes, gives the bits of one replicated rank for 1 to 8
- * ranks. And every redistribution, by styles that ask for it.
+ * Every style: its module alone, on random data of uneven sizes, gives the bits of one replicated
+ * rank on 1 to 8 ranks. And every redistribution, by styles that request it.
  */
 #include "lockstep.h"
 
@@ -32,7 +32,10 @@ enum {
 enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 9, HEAD = 6 };
 enum { GROUPS = 3, SOME = 13 };
 
-/* ids -> table -> norm -> block { m } -> output; WHOLE: whole numbers and no norm, so that every sum is exact */
+/*
+ * ids -> table -> norm -> block { m } -> output; WHOLE: whole numbers and no norm, so that every
+ * sum is exact
+ */
 static int module_flags;
 static const char *second = "n";
 
@@ -47,7 +50,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	if (module_flags & FUSED_IN)
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, narrow, NULL });
 	if (module_flags &
-	    MIXED_IN) /* parts of unlike units: a tree of sums each, and two terms in the first */
+	    MIXED_IN) /* parts with different units: a tree each, two terms in the first */
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, nn->dim(nn, "some", SOME, 0),
 		                                              narrow, NULL });
 	if (module_flags & FUSED)
@@ -56,7 +59,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 		wide = nn->fused(nn, (struct tess_dim *[]){ wide, wide, NULL });
 	if (module_flags & HEADS)
 		wide = nn->dim(nn, "heads", NHEADS, HEAD);
-	if (module_flags & GROUPED) /* ranks hold heads that another owns */
+	if (module_flags & GROUPED) /* ranks hold heads that another rank owns */
 		wide = nn->grouped(nn, "groups", nn->dim(nn, "heads", NHEADS, HEAD), GROUPS);
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	if (!(module_flags & WHOLE))
@@ -68,7 +71,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	                                             (module_flags & IN_OUT ? TESS_IN_OUT : 0),
 	                                     0 },
 	                                   { module_flags & SECOND ? second : NULL, narrow, 0,
-	                                     0 }, /* of the same op, and not used */
+	                                     0 }, /* of the same op, unused */
 	                                   { 0 } },
 	           out);
 	y = out[0];
@@ -77,7 +80,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 		y = part[1];
 	}
 	if (module_flags & ROPE)
-		y = nn->rope(nn, nn->rope(nn, y)); /* which read their positions at one place */
+		y = nn->rope(nn, nn->rope(nn, y)); /* both read their positions at the same place */
 	if (module_flags & HEADS)
 		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	y = nn->leave(nn, y);
@@ -90,7 +93,7 @@ static const struct tess_model model = { .size = sizeof model,
 	                                 .name = "alone",
 	                                 .forward = record_module };
 
-/* ---- random parameters ------------------------------------------------------------------------------------- */
+/* ---- random parameters ----------------------------------------------------------------------- */
 
 static float hash_to_float(uint32_t i)
 {
@@ -154,7 +157,7 @@ static tess_status find_random_tensor(void *self, const char *name, struct tess_
 	return TESS_OK;
 }
 
-/* ---- cases -------------------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 struct module_case {
 	int flags;
@@ -200,8 +203,8 @@ static const struct module_case cases[] = {
 	{ BIAS, "{\"block.m\":\"colwise\",\"block\":\"all_gather\"}" },
 	{ BIAS, "{\"block\":\"isolated\"}" },
 	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"local\"}" },
-	{ BIAS,
-	  "{\"norm\":\"sequence_parallel\",\"block\":\"module_allgather\",\"block.m\":\"colwise\"}" },
+	{ BIAS, "{\"norm\":\"sequence_parallel\",\"block\":\"module_allgather\",\"block.m\":"
+	        "\"colwise\"}" },
 	/* redistributions: R->S0, S0->R, S0->S1, S1->S0, P->S0, P->S1, R->P */
 	{ BIAS, "{\"block\":\"prepare_input:in=shard(0)\"}" },
 	{ BIAS, "{\"block\":\"prepare_output:out=shard(0)\"}" },
@@ -213,7 +216,7 @@ static const struct module_case cases[] = {
 	{ 0, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(1)\"}" },
 	{ FUSED, "{\"block.m\":\"local_rowwise\",\"block\":\"prepare_output:out=shard(1)\"}" },
 	{ BIAS, "{\"block\":\"prepare_output:out=partial\"}" },
-	/* of one part of a fused value, whose rows have gaps */
+	/* one part of a fused value, whose rows have gaps */
 	{ FUSED | SPLIT, "{\"block\":\"prepare_output:out=shard(0)\"}" },
 	{ FUSED | SPLIT, "{\"block\":\"prepare_output:out=shard(1)\"}" },
 	{ FUSED | SPLIT, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
@@ -223,12 +226,12 @@ static const struct module_case cases[] = {
 	{ BIAS | IN_OUT | FUSED, "{\"block.m\":\"colwise\"}" },
 	{ BIAS | IN_OUT, "{\"block.m\":\"rowwise\"}" },
 	{ BIAS | IN_OUT | FUSED_IN, "{\"block.m\":\"rowwise\"}" },
-	/* a norm of each head, of heads that are cut */
+	/* a norm of each head, where heads are cut */
 	{ HEADS, "{\"block.m\":\"colwise\"}" },
 	{ HEADS, "{\"block.m\":\"rowwise\"}" },
 	{ HEADS | ROPE, "{\"norm\":\"sequence_parallel\"}" },
 	{ HEADS | ROPE, "{\"block.m\":\"colwise\"}" },
-	/* heads that several ranks hold and one owns: S1->R, S1->S0, P->S1, R->S1 */
+	/* heads held by several ranks and owned by one: S1->R, S1->S0, P->S1, R->S1 */
 	{ GROUPED | BIAS, "{\"block.m\":\"colwise\"}" },
 	{ GROUPED, "{\"block.m\":\"colwise_rep\"}" },
 	{ GROUPED | BIAS, "{\"block.m\":\"colwise\",\"block\":\"prepare_output:out=shard(0)\"}" },
@@ -287,7 +290,7 @@ START_TEST(alone)
 }
 END_TEST
 
-/* Not against another run, which could have the same fault, but against sums of integers. */
+/* Compared with sums of integers, not with another run, which could have the same fault. */
 START_TEST(sums_are_of_all_parts)
 {
 	static const int kinds[] = { 0,
@@ -312,7 +315,7 @@ START_TEST(sums_are_of_all_parts)
 	          !find_random_tensor(NULL, "block.m.bias", &b));
 	for (int32_t at = 0; at < 8 * 4; at++) {
 		if (at % 4 == 3 && module_flags & SECOND)
-			continue; /* which takes whole rows */
+			continue; /* needs whole rows */
 		ck_assert_msg(!run_module(plans[at % 4], 1 + at / 4, IDS, true, &have, &count),
 		              "%s", tess_error());
 		ck_assert_int_eq(count, IDS * WIDE);
@@ -399,7 +402,7 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* Of two ranks; free it. */
+/* The program for two ranks; the caller frees it. */
 static struct tess_program *record_for_two_ranks(const char *json)
 {
 	json_t *config = json_object();
@@ -421,7 +424,7 @@ static struct tess_program *record_for_two_ranks(const char *json)
 	return p;
 }
 
-/* Programs that read other weights are others, though all else is the same. */
+/* Programs that differ only in the weights that they read have different hashes. */
 START_TEST(names_of_weights_count)
 {
 	static const char *const names[] = { "n", "n", "k" };
@@ -442,7 +445,7 @@ START_TEST(names_of_weights_count)
 }
 END_TEST
 
-/* What several read at one place is moved there once. */
+/* A value that several ops read at one place is moved there once. */
 START_TEST(moves_are_made_once)
 {
 	struct tess_program *p;
@@ -457,7 +460,10 @@ START_TEST(moves_are_made_once)
 }
 END_TEST
 
-/* A weight in one rank's pocket: what is not owned must not be added twice, what is cut must be all. */
+/*
+ * A weight on one rank only: parts that are not owned must not be added twice, and the cut parts
+ * must be complete.
+ */
 START_TEST(the_check_can_fail)
 {
 	float *one, *other;
@@ -473,7 +479,7 @@ START_TEST(the_check_can_fail)
 }
 END_TEST
 
-/* ---- many layers --------------------------------------------------------------------------------------------- */
+/* ---- many layers ----------------------------------------------------------------------------- */
 
 static int nlayers;
 
@@ -533,12 +539,12 @@ static double measure_recording(int n)
 	return (double)(clock() - began) / CLOCKS_PER_SEC;
 }
 
-/* 32 times the layers: 32 times as long, not 1024. */
+/* 32 times the layers take 32 times as long, not 1024. */
 START_TEST(time_grows_with_layers)
 {
 	double few = measure_recording(500), many;
 
-	for (int i = 0; i < 4; i++) { /* the shortest: nothing else has run */
+	for (int i = 0; i < 4; i++) { /* the minimum, least disturbed by other processes */
 		double again = measure_recording(500);
 
 		few = again < few ? again : few;

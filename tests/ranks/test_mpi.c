@@ -1,6 +1,6 @@
 /*
- * The backend mpi, under the mpirun that is here: what it moves, how it fails, and that it ends. This
- * program is the ranks as well.
+ * The backend mpi under the installed mpirun: what it moves, how it fails, and that it ends. This
+ * program also runs as the ranks.
  */
 #include "../unit/suite.h"
 #include "netns.h"
@@ -19,10 +19,13 @@
 
 static char output[1 << 16];
 static double elapsed;
-static int timeout_s = 60; /* s; mpirun waits for a stopped rank as long as it is let */
+static int timeout_s = 60; /* s; mpirun waits for a stopped rank without limit */
 static char launcher[512] = "mpirun --oversubscribe";
 
-/* `mpirun ARGS COMMAND`, with what it and its ranks say in `text`. The exit status. */
+/*
+ * Runs `mpirun ARGS COMMAND`, with its output and that of its ranks in `text`. Returns the exit
+ * status.
+ */
 static int run_mpirun(const char *env, const char *args, const char *command)
 {
 	int64_t begin = tess_now();
@@ -71,7 +74,10 @@ START_TEST(does_what_conform_does_not_ask)
 }
 END_TEST
 
-/* `rank` says that it has failed, by a sentence that has `what`; after so many seconds. */
+/*
+ * `rank` prints that it failed, with a sentence that contains `what`. Returns after how many
+ * seconds.
+ */
 static double parse_failure_delay(int rank, const char *what)
 {
 	char begin[48], line[2048];
@@ -95,7 +101,7 @@ static void expect_failure_within(int rank, double most, const char *what)
 	ck_assert_msg(after <= most, "rank %d took %g s: %s", rank, after, output);
 }
 
-/* mpirun would end the rest itself: --enable-recovery lets them say what they know. */
+/* Without --enable-recovery mpirun would end the other ranks before they report. */
 START_TEST(names_a_dead_rank)
 {
 	static const char *const scenarios[] = { "killed 4000", "killed 2000000" };
@@ -120,8 +126,8 @@ START_TEST(ends_with_a_dead_rank)
 }
 END_TEST
 
-/* Rank 0 does not come back from MPI_Test: the others are told, and it ends. */
-START_TEST(ends_who_is_caught_in_mpi)
+/* Rank 0 does not return from MPI_Test: the other ranks fail, and it ends. */
+START_TEST(ends_a_rank_stuck_in_mpi)
 {
 	run_scenario_under_mpirun("TESSERA_TIMEOUT=2 LD_PRELOAD='" STUCK "'",
 	                          "--enable-recovery -n 3", "killed 4000");
@@ -131,7 +137,7 @@ START_TEST(ends_who_is_caught_in_mpi)
 }
 END_TEST
 
-/* At the deadline: one of some times, on a busy machine. */
+/* At the deadline, at least once in several tries: the machine may be busy. */
 START_TEST(names_a_stopped_rank)
 {
 	bool soon = false;
@@ -147,7 +153,7 @@ START_TEST(names_a_stopped_rank)
 }
 END_TEST
 
-/* Where it is stopped before MPI_Init_thread, in which the others wait for it. */
+/* Rank stopped before MPI_Init_thread, in which the other ranks wait for it. */
 START_TEST(names_a_rank_stopped_before_mpi)
 {
 	timeout_s = 6;
@@ -162,7 +168,7 @@ END_TEST
 
 enum { MISMATCHES = 24 };
 
-/* A rank that says what it was told of calls that do not fit, made from the seed. */
+/* A rank whose calls do not match, derived from the seed; it prints its failure. */
 static int run_mismatch_rank(const char *seed)
 {
 	struct mismatch m;
@@ -208,7 +214,7 @@ static bool is_mpi_rank(const char *rank)
 	return mine && !strcmp(mine, rank);
 }
 
-/* mpirun as if it were on the first of two hosts, between which it goes to and fro with ssh. */
+/* mpirun on the first of two simulated hosts; "ssh" switches between them. */
 static void use_two_hosts(const char *name, const char *agent)
 {
 	FILE *f = fopen(agent, "w");
@@ -227,7 +233,7 @@ static void use_two_hosts(const char *name, const char *agent)
 	         name, name, agent);
 }
 
-/* MPI carries what ranks of several hosts tell each other: neither an address nor a secret is named. */
+/* MPI carries the messages between hosts: no address and no secret is given. */
 START_TEST(meets_over_hosts)
 {
 	char name[16], agent[64], said[2048], missed[2048];
@@ -242,7 +248,7 @@ START_TEST(meets_over_hosts)
 	snprintf(said, sizeof said, "%.2000s", output);
 	absent = run_scenario_under_mpirun("TESSERA_TIMEOUT=1", "-n 4", "absent");
 	snprintf(missed, sizeof missed, "%.2000s", output);
-	timeout_s = 8; /* with --enable-recovery mpirun stays */
+	timeout_s = 8; /* with --enable-recovery mpirun does not end */
 	run_scenario_under_mpirun("TESSERA_TIMEOUT=4", "--enable-recovery -n 4", "killed 4000");
 	unlink(agent);
 	netns_delete(name);
@@ -317,7 +323,7 @@ int main(int argc, char **argv)
 	}
 	return suite_main("mpi", (const TTest *const[]){
 					 does_what_conform_does_not_ask, names_a_dead_rank,
-					 ends_with_a_dead_rank, ends_who_is_caught_in_mpi,
+					 ends_with_a_dead_rank, ends_a_rank_stuck_in_mpi,
 					 names_a_stopped_rank, names_a_rank_stopped_before_mpi,
 					 names_all_that_does_not_fit, meets_over_hosts,
 					 generates_the_same_bits, says_how_it_is_started, NULL });

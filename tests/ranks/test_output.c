@@ -1,6 +1,6 @@
 /*
- * What ranks write through a launcher: nothing is lost without a word, and no rank, no reader and no signal
- * that is ignored keeps the launcher from its job.
+ * The output of ranks through a launcher: nothing is lost silently, and no rank, slow reader or
+ * ignored signal stops the launcher.
  */
 #include "../unit/suite.h"
 #include "job.h"
@@ -32,7 +32,7 @@ static void make_output_pipe(int fd[2], int flags)
 	ck_assert(!fcntl(fd[1], F_SETFL, flags));
 }
 
-/* Reads `fd` to its end. Returns how often `c` came. */
+/* Reads `fd` to its end. Returns how often `c` occurs. */
 static long count_until_end(int fd, char c)
 {
 	static char text[1 << 16];
@@ -61,7 +61,7 @@ static void wait_until_full(int fd)
 	}
 }
 
-/* ---- signals ------------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 static const int used_signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
 enum { NSIGNALS = sizeof used_signals / sizeof *used_signals };
@@ -80,7 +80,7 @@ static unsigned long parse_signal_mask(const struct test_job *j, const char *nam
 	return strtoul(at + strlen(name), NULL, 16);
 }
 
-/* Whoever started the launcher has ignored and blocked all of them; it and its ranks have none of that. */
+/* The launcher inherits all signals ignored and blocked; it and its ranks reset them. */
 START_TEST(ignored_signals_are_relied_on)
 {
 	sigset_t all, old;
@@ -101,7 +101,7 @@ START_TEST(ignored_signals_are_relied_on)
 }
 END_TEST
 
-/* nohup: neither the job nor a rank ends by it. */
+/* nohup: SIGHUP ends neither the job nor a rank. */
 START_TEST(hangup_stays_ignored)
 {
 	struct test_job j;
@@ -117,7 +117,7 @@ START_TEST(hangup_stays_ignored)
 }
 END_TEST
 
-/* ---- much output ------------------------------------------------------------------------------- */
+/* ---- much output ----------------------------------------------------------------------------- */
 
 /* _i: 0: another rank fails; 1: SIGTERM */
 START_TEST(a_rank_writes_fast)
@@ -157,7 +157,10 @@ START_TEST(a_reader_stops)
 }
 END_TEST
 
-/* What is not read waits with its writers, in no more memory than pipes and one sink have. _i: the flags of the pipe */
+/*
+ * Writers block while their output is not read: no memory but the pipes' and one sink's. _i: flags
+ * of the pipe
+ */
 START_TEST(a_reader_is_late)
 {
 	enum { LINES = 300000 };
@@ -181,7 +184,7 @@ START_TEST(a_reader_is_late)
 }
 END_TEST
 
-/* ---- output that cannot be written --------------------------------------------------------------- */
+/* ---- output that cannot be written ----------------------------------------------------------- */
 
 START_TEST(no_space_for_output)
 {

@@ -1,6 +1,7 @@
 /*
- * Plugins with a defect, and values that no token can be chosen by: each is one sentence, the same on all ranks,
- * that names the plugin, its function and the module, or the module, the rank and the element.
+ * Defective plugins, and logits from which no token can be chosen: each gives one sentence, the
+ * same on all ranks, that names the plugin, its function and the module, or the module, the rank
+ * and the element.
  */
 #include "../unit/suite.h"
 
@@ -28,7 +29,7 @@ static int ignore_text(void *self, const char *bytes, size_t n)
 	return 0;
 }
 
-/* Each rank by itself: what one of them is told must not come from the other's tess_world_fail. */
+/* Each rank alone: its sentence must not come from another rank's tess_world_fail. */
 static tess_status generate_in_session(struct tess_world *w, void *arg)
 {
 	struct outcome *o = arg;
@@ -60,7 +61,7 @@ static struct outcome generate_on_all_ranks(const char *override, const char *pr
 	return o;
 }
 
-/* `says`: parts, with | between. */
+/* `says`: parts, separated by |. */
 static void expect_all_say(const struct outcome *o, tess_status why, const char *says)
 {
 	char parts[512];
@@ -144,9 +145,9 @@ START_TEST(backend_is_named)
 }
 END_TEST
 
-/* ---- values --------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
-/* "One day" is 3 ids with the one that begins the text: the last but one row is row 1. */
+/* "One day" is 3 ids with the initial one: the last row but one is row 1. */
 START_TEST(check_finds_what_differs)
 {
 	struct outcome o;
@@ -158,7 +159,7 @@ START_TEST(check_finds_what_differs)
 }
 END_TEST
 
-/* Columns are those of the whole value: rank 1 holds the second half of 172. */
+/* Columns count in the whole value: rank 1 holds the second half of 172. */
 START_TEST(check_finds_nan)
 {
 	struct outcome o;
@@ -179,7 +180,7 @@ START_TEST(no_token_is_chosen_by_nan)
 }
 END_TEST
 
-/* The session goes on afterwards: run() fails where it does not. */
+/* The session can be used afterwards; run() checks that. */
 START_TEST(prompt_fails_on_all_ranks)
 {
 	struct outcome o = generate_on_all_ranks(NULL, "One \xff\xfe");

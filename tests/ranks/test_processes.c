@@ -1,6 +1,6 @@
 /*
- * Ranks that are processes, over the Unix socket: they meet, and whatever becomes of one is told to
- * the rest. Without a backend; test_gloo and test_launch do the same with one.
+ * Ranks that are processes, over the Unix socket: they meet, and the end of one is reported to the
+ * rest. Without a backend; test_gloo and test_launch do the same with one.
  */
 #include "../unit/suite.h"
 #include "process.h"
@@ -45,13 +45,13 @@ static int64_t compute_deadline(int ms)
 	return tess_now() + ms * (int64_t)TESS_MS;
 }
 
-/* Says what failed, and ends with 3. */
+/* Prints the failure, and exits with 3. */
 static int wait_for_first_failure(const struct tess_link *l)
 {
 	for (int64_t until = compute_deadline(TEST_TIMEOUT_MS);
 	     !atomic_load(&has_failed) && tess_now() < until;)
 		usleep(500);
-	printf("%s\n", atomic_load(&has_failed) ? first_failure.sentence : "nothing was heard");
+	printf("%s\n", atomic_load(&has_failed) ? first_failure.sentence : "no failure");
 	l->leave(l->self, compute_deadline(TEST_TIMEOUT_MS));
 	l->close(l->self);
 	return 3;
@@ -74,7 +74,7 @@ static void post_call(const struct tess_link *l, int32_t kind, uint64_t count, u
 	l->add_call(l->self, (void *)storage);
 }
 
-/* Keys set before and after they are asked for, many notes, goodbye. */
+/* Keys set before and after a rank gets them, many call descriptors, leaving. */
 static int exchange_keys(const struct tess_link *l, int rank, int n)
 {
 	char key[32];
@@ -126,7 +126,7 @@ static int stop_before_call(const struct tess_link *l, int rank)
 	return wait_for_first_failure(l);
 }
 
-/* As a program does it, started by hand: rank 0 hosts. */
+/* As in a program started by hand: rank 0 hosts. */
 static int open_world_by_hand(const char *role, const char *rank, const char *n)
 {
 	struct tess_world *w;
@@ -190,7 +190,7 @@ static int run_link_role(const char *role, int rank, int n)
 	if (!strcmp(role, "post")) {
 		if (rank == 1)
 			(l.fail)(l.self, TESS_ENOMEM,
-			         "rank 1: no memory for it"); /* not the macro of Check */
+			         "rank 1: no memory for it"); /* not Check's macro */
 		rc = wait_for_first_failure(&l);
 	}
 	if (!strcmp(role, "stall"))
@@ -237,7 +237,7 @@ static struct tess_rendezvous *host_rendezvous(int n)
 
 static void start_rank_processes(struct process *p, const char *role, int n)
 {
-	for (int i = n - 1; i >= 0; i--) /* rank 0, who may host, is the last to come */
+	for (int i = n - 1; i >= 0; i--) /* rank 0, which may host, joins last */
 		process_start(&p[i], role, i, n);
 }
 
@@ -275,7 +275,7 @@ START_TEST(ranks_meet)
 }
 END_TEST
 
-/* Victim 3 is rank 0, who hosts. How long the last of the others took to hear of it. */
+/* Victim 3 is rank 0, the host. Returns how long it took until every other rank had failed. */
 static int64_t measure_kill_of_rank(int which)
 {
 	struct tess_rendezvous *r = NULL;
@@ -299,7 +299,7 @@ static int64_t measure_kill_of_rank(int which)
 	                                    : "rank 2");
 	for (int i = 0; i < N; i++)
 		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
-	if (!r) { /* what the dead host left is removed by the others; a job may have the name again */
+	if (!r) { /* the other ranks remove the dead host's files: its name can be reused */
 		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir,
 		         (unsigned)geteuid());
 		ck_assert_msg(access(sentence, F_OK), "%s is left", sentence);
@@ -338,8 +338,11 @@ static int count_unread_bytes(int fd)
 	return n;
 }
 
-/* The rank of the server's process may end it when it hears of a failure: the others hear of it before. */
-START_TEST(the_host_hears_last)
+/*
+ * The rank in the server's process may exit when it learns of a failure: every other rank must
+ * learn of it before.
+ */
+START_TEST(the_host_learns_last)
 {
 	for (int i = 0; i < 100; i++) {
 		struct tess_rendezvous *r;
@@ -348,7 +351,7 @@ START_TEST(the_host_hears_last)
 
 		for (int k = 0; k < N; k++) {
 			ck_assert(!socketpair(AF_UNIX, SOCK_STREAM, 0, fd[k]));
-			end[N - 1 - k] = fd[k][1]; /* the host's is the last */
+			end[N - 1 - k] = fd[k][1]; /* the host is the last */
 		}
 		ck_assert(!tess_rendezvous_open_tunnels(end, N, &r));
 		for (int k = 0; k < N; k++)
@@ -358,7 +361,8 @@ START_TEST(the_host_hears_last)
 		close(fd[1][0]);
 		while (!count_unread_bytes(fd[0][0]))
 			;
-		ck_assert_msg(count_unread_bytes(fd[2][0]) > 0, "rank 0 heard before rank 2");
+		ck_assert_msg(count_unread_bytes(fd[2][0]) > 0,
+		              "rank 0 was notified before rank 2");
 		tess_rendezvous_close(r);
 		close(fd[0][0]);
 		close(fd[2][0]);
@@ -366,7 +370,7 @@ START_TEST(the_host_hears_last)
 }
 END_TEST
 
-/* The socket and the lock of a job as a host leaves them that is killed with all its ranks. */
+/* The socket and the lock of a job whose host was killed with all its ranks. */
 static void leave_stale_socket(const char *job, char path[static 128], char lock[static 136])
 {
 	ck_assert(!tess_socket_path(job, path, 128));
@@ -376,7 +380,7 @@ static void leave_stale_socket(const char *job, char path[static 128], char lock
 	ck_assert(!access(path, F_OK) && !access(lock, F_OK));
 }
 
-/* What a dead job has left goes when the next one begins; a job that runs is left alone. */
+/* The files of a dead job are removed when the next one begins; a running job is not touched. */
 START_TEST(the_next_job_clears_up)
 {
 	struct tess_rendezvous *running, *next;
@@ -388,7 +392,7 @@ START_TEST(the_next_job_clears_up)
 	leave_stale_socket("gone", path, lock);
 	held = tess_records_make(dead, sizeof dead);
 	ck_assert_int_ge(held, 0);
-	close(held); /* as the system does it for a launcher that was killed */
+	close(held); /* as the system does for a killed launcher */
 	snprintf(record, sizeof record, "%s/rank-0.json", dead);
 	fclose(fopen(record, "w"));
 	held = tess_records_make(alive, sizeof alive);
@@ -405,7 +409,7 @@ START_TEST(the_next_job_clears_up)
 }
 END_TEST
 
-/* A job by hand whose ranks end without closing it. */
+/* A job started by hand, whose ranks exit without closing the world. */
 START_TEST(a_job_that_was_not_closed)
 {
 	struct tess_rendezvous *next;
@@ -477,8 +481,7 @@ START_TEST(something_is_wrong)
 END_TEST
 
 /*
- * Rank 1 is done without the call that the others are in: it says goodbye, and so do they when they
- * hear it.
+ * Rank 1 leaves without the call that the other ranks are in; they learn of it, and leave too.
  */
 START_TEST(a_rank_leaves_early)
 {
@@ -509,7 +512,7 @@ START_TEST(a_rank_is_stopped)
 	process_finish(&p[2], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[0], "rank 1 (process", "is stopped");
 	expect_both_texts(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
-	kill(p[1].pid, SIGCONT); /* it hears what became of the job, and ends */
+	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
 	process_finish(&p[1], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[1], "rank 1 (process", "is stopped");
 	tess_rendezvous_close(r);
@@ -517,7 +520,7 @@ START_TEST(a_rank_is_stopped)
 }
 END_TEST
 
-/* The ranks have met; one is stopped as it begins to open the group of all. _i: which */
+/* The ranks have met; rank _i is stopped when it begins to open the world's group. */
 START_TEST(a_rank_is_stopped_before_it_opens)
 {
 	struct tess_rendezvous *r;
@@ -550,7 +553,7 @@ START_TEST(a_rank_never_comes)
 {
 	struct tess_rendezvous *r = NULL;
 	struct process p[N];
-	int missing = _i ? 0 : 2; /* with a launcher; the host itself */
+	int missing = _i ? 0 : 2; /* 2: with a launcher; 0: the host itself */
 
 	make_runtime_dir();
 	if (!_i)
@@ -593,8 +596,8 @@ START_TEST(ranks_that_do_not_fit)
 }
 END_TEST
 
-/* Whoever connects and talks nonsense changes nothing. */
-START_TEST(strangers)
+/* Unauthenticated connections with malformed messages change nothing. */
+START_TEST(unauthenticated)
 {
 	struct tess_rendezvous *r;
 	struct process p[N];
@@ -627,7 +630,7 @@ START_TEST(strangers)
 }
 END_TEST
 
-/* Threads are wanted: every rank hears why not. An unknown backend too. */
+/* A backend of threads: every rank gets the reason. An unknown backend too. */
 START_TEST(worlds_that_do_not_open)
 {
 	struct process p[2];
@@ -682,7 +685,7 @@ START_TEST(places)
 	ck_assert_int_eq(symlink(dir, path), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EPERM);
 	ck_assert_int_eq(unlink(path), 0);
-	/* as a /tmp that is read-only */
+	/* like a read-only /tmp */
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", "/proc", 1), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EIO);
 	ck_assert_msg(strstr(tess_error(), "set XDG_RUNTIME_DIR") != NULL, "%s", tess_error());
@@ -712,10 +715,10 @@ int main(int argc, char **argv)
 	tcase_add_test(tcase, a_rank_leaves_early);
 	tcase_add_test(tcase, a_rank_is_stopped);
 	tcase_add_loop_test(tcase, a_rank_is_stopped_before_it_opens, 0, N);
-	tcase_add_test(tcase, the_host_hears_last);
+	tcase_add_test(tcase, the_host_learns_last);
 	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 2);
 	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
-	tcase_add_test(tcase, strangers);
+	tcase_add_test(tcase, unauthenticated);
 	tcase_add_loop_test(tcase, worlds_that_do_not_open, 0, 2);
 	tcase_add_test(tcase, ranks_that_take_two_backends);
 	tcase_add_test(tcase, places);

@@ -1,6 +1,6 @@
 /*
- * The recorded program: plans and refusals, and the same bits for any number of ranks and any plan, by an
- * interpreter that shares nothing with groups, backends and devices.
+ * The recorded program: plans and refusals, and the same bits for any number of ranks and any
+ * plan, by an interpreter that shares nothing with groups, backends and devices.
  */
 #include "lockstep.h"
 
@@ -97,7 +97,7 @@ static const struct plan_case plans[] = {
 	  "mlp.up_proj\":\"colwise\","
 	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
 };
-/* only where no bias would enter an unfinished sum */
+/* only if no bias would enter an unfinished sum */
 static const struct plan_case local_plan = { "down local_rowwise, mlp gather",
 	                                     "{" EMBED ATTENTION "\"" L
 	                                     "mlp.gate_proj\":\"colwise\","
@@ -113,7 +113,7 @@ static const struct refused_plan refusals[] = {
 	{ "down missing", "{" EMBED ATTENTION GATE_UP HEAD "}", "its style should be rowwise" },
 	{ "o missing", "{" EMBED QKV("colwise", "colwise", "colwise") MLP HEAD "}",
 	  "its style should be rowwise" },
-	{ "local_rowwise, nobody sums",
+	{ "local_rowwise, never summed",
 	  "{" EMBED ATTENTION GATE_UP "\"" L "mlp.down_proj\":\"local_rowwise\"," HEAD "}",
 	  "unfinished sum" },
 	{ "embedding_colwise, no gather",
@@ -128,7 +128,8 @@ static const struct refused_plan refusals[] = {
 	{ "an internal record is no suggestion", "{\"want\":\"replicate\"}", "(nearest: model)" },
 	{ "equally specific",
 	  "{\"model.layers.1.*.down_proj\":\"replicate\",\"" L "mlp.down_proj\":\"rowwise\"}",
-	  "model.layers.1.mlp.down_proj: the rules \"model.layers.1.*.down_proj\": \"replicate\" and "
+	  "model.layers.1.mlp.down_proj: the rules \"model.layers.1.*.down_proj\": \"replicate\" "
+	  "and "
 	  "\"model.layers.*.mlp.down_proj\": \"rowwise\" of the plan match it equally well" },
 	{ "unknown style", "{\"lm_head\":\"colwize\"}", "colwise" },
 };
@@ -162,7 +163,10 @@ static tess_status run_plan(const struct model_fixture *f, const char *json, int
 	return st;
 }
 
-/* Every world size that the plan accepts gives the bits of one replicated rank; the rest is refused by units. */
+/*
+ * Every world size that the plan accepts gives the bits of one replicated rank; the others are
+ * refused by units.
+ */
 static void check_all_rank_counts(const struct model_fixture *f, const struct plan_case *p,
                                   const int32_t *ids, int64_t n, int32_t most)
 {
@@ -246,7 +250,7 @@ END_TEST
 
 START_TEST(refuses_more)
 {
-	/* a sum that nobody finishes; a bias before it; a table cut two ways; more ranks than heads */
+	/* an unfinished sum; a bias before it; a table cut two ways; more ranks than heads */
 	expect_plan_refused("data", refusals[2].json, 2,
 	                    "model.layers.0: an addition of an unfinished sum of");
 	expect_plan_refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
@@ -260,23 +264,23 @@ START_TEST(refuses_more)
 END_TEST
 
 struct precedence {
-	const char *json, *over[3], *path, *style; /* style: what the path gets */
+	const char *json, *over[3], *path, *style; /* style: the one that the path gets */
 };
 
 #define DOWN "model.layers.1.mlp.down_proj"
 static const struct precedence precedences[] = {
 	{ "{}", { 0 }, DOWN, "" },
-	/* fewer * win, whatever the order */
+	/* fewer * win, in any order */
 	{ "{\"" DOWN "\":\"a\",\"model.layers.*.mlp.down_proj\":\"b\"}", { 0 }, DOWN, "a" },
 	{ "{\"model.layers.*.mlp.down_proj\":\"b\",\"" DOWN "\":\"a\"}", { 0 }, DOWN, "a" },
 	{ "{\"model.layers.*.mlp.*\":\"b\",\"*.layers.1.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
 	{ "{\"*.*.*.mlp.*\":\"c\",\"layers.*.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
-	/* equally specific, and of one mind */
+	/* equally specific, and equal */
 	{ "{\"model.layers.1.*.down_proj\":\"a\",\"model.layers.*.mlp.down_proj\":\"a\"}",
 	  { 0 },
 	  DOWN,
 	  "a" },
-	/* what contradicts itself does not matter where a more specific rule decides */
+	/* contradictions do not matter where a more specific rule decides */
 	{ "{\"model.*.1.mlp.down_proj\":\"b\",\"model.layers.*.mlp.down_proj\":\"c\",\"" DOWN
 	  "\":\"a\"}",
 	  { 0 },
@@ -352,7 +356,7 @@ static size_t measure_heap_bytes(void)
 	return m.uordblks + m.hblkhd;
 }
 
-/* A long plan is held once, not once for each of its rules. */
+/* A long plan is stored once, not once for each of its rules. */
 START_TEST(long_plan)
 {
 	enum { RULES = 20000, ONE = 64 };
@@ -376,7 +380,7 @@ START_TEST(long_plan)
 END_TEST
 
 /* The last row alone, and a prefix: the same bits as in the whole. */
-START_TEST(rows_do_not_depend_on_others)
+START_TEST(rows_are_independent)
 {
 	struct model_fixture f;
 	float *whole, *part;
@@ -397,7 +401,7 @@ START_TEST(rows_do_not_depend_on_others)
 }
 END_TEST
 
-/* ---- gate and up fused in one weight, as phi3 has them ------------------------------------------------------ */
+/* ---- gate and up fused in one weight, as phi3 has them --------------------------------------- */
 
 struct fused_source {
 	struct tess_source *base;
@@ -405,7 +409,7 @@ struct fused_source {
 	int32_t n;
 };
 
-/* gate_up_proj is gate_proj's rows, then up_proj's. */
+/* gate_up_proj has gate_proj's rows, then up_proj's. */
 static tess_status find_fused_tensor(void *self, const char *name, struct tess_view *out)
 {
 	struct fused_source *f = self;
@@ -433,7 +437,7 @@ static tess_status find_fused_tensor(void *self, const char *name, struct tess_v
 	return TESS_OK;
 }
 
-/* One layer's mlp between embedding and head: what fusing changes is all here. */
+/* One layer's mlp between embedding and head: everything that fusing changes. */
 static bool fuse;
 
 static struct tess_tensor *record_mlp(struct tess_nn *nn, struct tess_tensor *ids)
@@ -543,7 +547,7 @@ static int64_t hash_program(const struct model_fixture *f, const char *json, int
 	return n;
 }
 
-/* Attention's biases and those of the mlp are two questions. */
+/* Biases of attention and of the mlp are independent settings. */
 START_TEST(biases_are_asked_for_apart)
 {
 	struct model_fixture f;
@@ -556,7 +560,7 @@ START_TEST(biases_are_asked_for_apart)
 	config = json_copy((json_t *)f.source.config);
 	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
 	f.source.config = config;
-	f.source.count = 0; /* those that are not asked for are no matter here */
+	f.source.count = 0; /* tensors that no module asks for do not matter here */
 	ck_assert(!tess_plan_open(f.model, NULL, NULL, 0, &plan));
 	ck_assert_msg(!tess_program_record(&(struct tess_record_options){ f.model, &plan, &f.source,
 	                                                                  1, 3, true, false },
@@ -625,7 +629,7 @@ START_TEST(program_is_the_same_for_all)
 }
 END_TEST
 
-/* Our largest error against float64 is at most three times torch's own in float32. */
+/* The largest error against float64 is at most three times that of torch in float32. */
 static void check_golden_logits(const char *name)
 {
 	struct model_fixture f;
@@ -699,7 +703,7 @@ int main(void)
 	tcase_add_test(t, refuses_to_open);
 	tcase_add_test(t, long_plan);
 	tcase_add_loop_test(t, fused_gate_and_up, 0, 10);
-	tcase_add_test(t, rows_do_not_depend_on_others);
+	tcase_add_test(t, rows_are_independent);
 	tcase_add_loop_test(t, biases_are_asked_for_apart, 0, 2);
 	tcase_add_loop_test(t, sizes_must_fit, 0, (int)(sizeof sizes / sizeof *sizes));
 	tcase_add_test(t, program_is_the_same_for_all);

@@ -116,7 +116,7 @@ START_TEST(torchrun)
 	ck_assert(s.hosts);
 	m = read_meeting();
 	ck_assert_str_eq(m.at.addr, "node7");
-	ck_assert_str_eq(m.at.port, "29501"); /* torchrun listens at the one before */
+	ck_assert_str_eq(m.at.port, "29501"); /* torchrun listens at the port before */
 	ck_assert_str_eq(m.job, "run-a-29500-2");
 }
 END_TEST
@@ -129,7 +129,7 @@ START_TEST(by_hand)
 	a = read_meeting();
 	ENV("RANK", "1", "WORLD_SIZE", "2");
 	b = read_meeting();
-	ck_assert_str_eq(a.job, b.job); /* of one parent */
+	ck_assert_str_eq(a.job, b.job); /* the same parent */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_JOB", "mine");
 	ck_assert_str_eq(read_meeting().job, "mine");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "TESSERA_PORT", "4000");
@@ -146,7 +146,7 @@ START_TEST(by_hand)
 }
 END_TEST
 
-START_TEST(others)
+START_TEST(other_starters)
 {
 	struct tess_rank_env s;
 
@@ -201,7 +201,7 @@ START_TEST(srun)
 	ck_assert_str_eq(m.at.addr, "node1");
 	ck_assert_str_eq(m.at.port, "15984");
 	ENV(SRUN("1", "2", "node[1-2]"));
-	ck_assert_str_eq(read_meeting().at.port, "15985"); /* not where the step before listens */
+	ck_assert_str_eq(read_meeting().at.port, "15985"); /* not the port of the step before */
 	ck_assert_str_eq(read_meeting().job, "slurm-123-1-");
 	ENV(SRUN("1", "1", "node1"), "SLURM_RESTART_COUNT", "2");
 	ck_assert(!read_rank_env().hosts);
@@ -262,4 +262,4 @@ START_TEST(nonsense)
 }
 END_TEST
 
-SUITE_MAIN("rank_env", alone, torchrun, by_hand, others, srun, several_starters, nonsense)
+SUITE_MAIN("rank_env", alone, torchrun, by_hand, other_starters, srun, several_starters, nonsense)

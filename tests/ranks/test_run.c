@@ -1,6 +1,6 @@
 /*
- * Calls that are waited for at once, again and again, so that they take the short way through a backend
- * that has one: two ranks, a CPU for each. What they give, and what goes wrong in them.
+ * Repeated blocking calls, which take the short path of a backend that has one: two ranks, each
+ * on a CPU. Their results, and failures in them.
  */
 #include "../unit/draw.h"
 #include "../unit/suite.h"
@@ -11,7 +11,10 @@
 
 enum { ROUNDS = 600, COUNT_MAX = 300, MAX_REPEATS = 20 };
 
-/* Now and then a rank is late: by less than the other looks, by more, and by so much that it sleeps. */
+/*
+ * Sometimes a rank is late: by less than the other polls, by more, and by so much that the other
+ * sleeps.
+ */
 static void delay_at_random(uint64_t *seed)
 {
 	static const useconds_t us[] = { 1, 10, 100, 1000 };
@@ -21,7 +24,7 @@ static void delay_at_random(uint64_t *seed)
 		usleep(us[x]);
 }
 
-/* One call of the kind, with what must come of it: of small whole numbers, exact in any order. */
+/* One call of the kind, and its result: small integers, exact in any order. */
 static tess_status make_checked_call(struct tess_group *g, int32_t me, int32_t kind, uint64_t n,
                                      int in_place)
 {
@@ -57,7 +60,7 @@ static tess_status make_checked_call(struct tess_group *g, int32_t me, int32_t k
 	return st;
 }
 
-/* Calls of one kind and size come in rows; in some rows another one is under way meanwhile. */
+/* Calls of one kind and size come in series; in some series another call is under way meanwhile. */
 static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 {
 	static const int32_t kinds[] = { TESS_ALL_REDUCE, TESS_BARRIER, TESS_BROADCAST,
@@ -65,7 +68,7 @@ static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 	static const uint64_t counts[] = { 1, 2, 3, 10, 11, 64, 65, COUNT_MAX };
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
-	uint64_t both = 1, own = 77 + (uint64_t)me; /* what ranks agree on, and what they do not */
+	uint64_t both = 1, own = 77 + (uint64_t)me; /* the same on all ranks, and different */
 	int32_t seen = me + 1, sum;
 	struct tess_coll beside = { .size = sizeof beside,
 		                    .kind = TESS_ALL_REDUCE,
@@ -107,7 +110,7 @@ END_TEST
 
 enum { NEVER, ENDS };
 
-/* Rank 1 comes to the last call when the other has given up, or not at all. */
+/* Rank 1 makes the last call after rank 0 has given up, or not at all. */
 static tess_status miss_last_call(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;

@@ -1,6 +1,7 @@
 /*
- * A runner and the text that is generated with it, in one process: where a text ends, what is fed and given out, and
- * that it starts anew; and the same through a session. Greedy, so that ids are known.
+ * A runner and the text generated with it, in one process: where a text ends, what is fed and
+ * returned, and that it can start again; and the same through a session. Greedy, so that ids are
+ * known.
  */
 #include "hf/session.h"
 
@@ -19,7 +20,7 @@
 enum { IDS_MAX = 64, PROMPT = 7, CACHE_POSITIONS = 64 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
-struct open_runner_state { /* a runner of the checkpoint in data, on one rank */
+struct open_runner_state { /* a runner of the checkpoint in data/, on one rank */
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
 	struct tess_plan plan;
@@ -53,12 +54,12 @@ static void close_test_runner(struct open_runner_state *o)
 	tess_checkpoint_close(o->checkpoint);
 }
 
-struct generated_text { /* what rank 0 is given */
-	int64_t n, nrows, enough; /* enough: ids after which its reader has had enough; 0: never */
+struct generated_text { /* what rank 0 gets */
+	int64_t n, nrows, enough; /* enough: number of ids after which the reader stops; 0: never */
 	int32_t id[IDS_MAX];
 	float *rows; /* [nrows][vocabulary] */
 	int64_t vocabulary;
-	bool chosen_by_best; /* each id is the largest of the logits that came with it */
+	bool chosen_by_best; /* each id has the largest of its logits */
 };
 
 static int append_id(void *self, int32_t id, const float *logits)
@@ -87,7 +88,7 @@ static tess_status append_rows(void *self, const float *rows, int64_t n)
 			return tess_fail_in(TESS_EBUG, "line %d: %s", __LINE__, #condition); \
 	} while (0)
 
-/* One text; *text is empty but on rank 0. */
+/* Generates one text; *text is empty on all ranks but 0. */
 static tess_status generate_text(struct open_runner_state *o,
                                  const struct tess_generate_request *how,
                                  struct generated_text *text, struct tess_generate_result *done)
@@ -123,7 +124,7 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 	HOLDS(o.rank ? !first.n : first.n == 9 && first.chosen_by_best);
 	HOLDS(!tess_broadcast(tess_world_group(w), first.id, 9, TESS_I32, 0, "ids"));
 	for (int64_t at = 0; at < 3;
-	     at++) { /* whichever of the stops it is, and the first of them in the text */
+	     at++) { /* any of the stops ends the text, at its first occurrence */
 		memcpy(stop, (int32_t[]){ -7, -7, -7 }, sizeof stop);
 		stop[at] = first.id[4];
 		HOLDS(!generate_text(&o,
@@ -132,14 +133,14 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 		                     &text, &done));
 		HOLDS(done.finish == TESS_FINISH_STOP && done.ntokens == 5);
 		HOLDS(o.rank || (text.n == 5 && !memcmp(text.id, first.id, 5 * sizeof *text.id)));
-		/* one that is not among the `nstop` first is none */
+		/* an id after the first `nstop` is not a stop */
 		HOLDS(!generate_text(&o,
 		                     &(struct tess_generate_request){
 					     .max_tokens = 9, .stop = stop, .nstop = at },
 		                     &text, &done));
 		HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	}
-	text.enough = 5; /* where a stop comes too, its reader is asked first */
+	text.enough = 5; /* the reader is asked before the stop is checked */
 	HOLDS(!generate_text(
 		&o, &(struct tess_generate_request){ .max_tokens = 9, .stop = stop, .nstop = 3 },
 		&text, &done));
@@ -154,7 +155,7 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Prompts in chunks of any size: the same rows of logits, and the last of them chooses. */
+/* Prompts in chunks of any size give the same rows of logits; the last row decides. */
 static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
@@ -191,7 +192,7 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* An id that was in the prompt or was chosen is penalised from then on: no id comes twice. */
+/* An id of the prompt, or chosen before, is penalised: no id occurs twice. */
 static tess_status check_penalty(struct tess_world *w, void *arg)
 {
 	struct tess_generate_request how = { .max_tokens = 40,
@@ -224,7 +225,7 @@ static bool is_step_refused(struct tess_runner *r, int32_t id, int64_t n, const 
 	       strstr(tess_error(), says);
 }
 
-/* A refusal changes nothing: the next step is at the position where it would have been. */
+/* A refusal changes nothing: the next step has the same position. */
 static tess_status check_bounds(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
@@ -234,7 +235,7 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	(void)arg;
 	HOLDS(!open_test_runner(w, "tp", &o));
 	last = (int32_t)tess_runner_vocabulary(o.runner) - 1;
-	HOLDS(!tess_runner_reserve(o.runner, 3)); /* which is room for 64 */
+	HOLDS(!tess_runner_reserve(o.runner, 3)); /* rounded up to 64 */
 	HOLDS(is_step_refused(o.runner, -1, 1, "id -1 at position 0") &&
 	      is_step_refused(o.runner, last + 1, 2, "outside the vocabulary") &&
 	      is_step_refused(o.runner, 1, 0, "at least one id"));
@@ -249,7 +250,7 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Rank 1 has another plan: as many records, or more of them. */
+/* Rank 1 has another plan, with as many records, or more. */
 static tess_status check_different_plans(struct tess_world *w, void *arg)
 {
 	const char *const *plans = arg;
@@ -261,7 +262,7 @@ static tess_status check_different_plans(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* ---- sessions ----------------------------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 enum { STORY = 6 };
 
@@ -292,7 +293,7 @@ static tess_status generate_story(struct tess_world *w, void *arg)
 	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
 	if (first)
 		to->n = 0;
-	/* the prompt of another rank is not looked at */
+	/* prompts of other ranks are ignored */
 	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, append_story,
 	                             to));
 	tess_session_close(s);
@@ -335,7 +336,7 @@ static void write_json(const char *dir, const char *file, json_t *o)
 	json_decref(o);
 }
 
-/* A copy of the checkpoint with these two ends of text, in which token `id` is the byte E2. */
+/* A copy of the checkpoint with these two end ids, in which token `id` is the byte E2. */
 static void make_checkpoint(char *dir, int32_t end, int32_t other_end, int32_t id)
 {
 	static const char *const same[] = { "config.json", "model.safetensors",
@@ -408,7 +409,7 @@ START_TEST(a_step_is_refused_as_a_whole)
 }
 END_TEST
 
-START_TEST(ranks_with_other_programs_are_told)
+START_TEST(ranks_with_other_programs_are_refused)
 {
 	spawn_ranks(3, check_different_plans, (const char *[]){ "tp", "none", "rank 1 recorded" });
 	spawn_ranks(3, check_different_plans,
@@ -437,7 +438,7 @@ START_TEST(a_story_ends_at_any_end_of_text)
 }
 END_TEST
 
-/* Half a character is held back for its other half; at the end it is given out as what it is not. */
+/* An incomplete character is held back; at the end of the text it is replaced by U+FFFD. */
 START_TEST(a_story_ends_with_all_that_came)
 {
 	char dir[] = "/tmp/test_runner.XXXXXX";
@@ -457,5 +458,5 @@ END_TEST
 
 SUITE_MAIN("runner", a_text_ends_where_it_is_asked_to, a_prompt_may_come_in_chunks,
            what_was_there_is_penalised, a_step_is_refused_as_a_whole,
-           ranks_with_other_programs_are_told, a_story_ends_at_any_end_of_text,
+           ranks_with_other_programs_are_refused, a_story_ends_at_any_end_of_text,
            a_story_ends_with_all_that_came)

@@ -1,6 +1,6 @@
 /*
- * What the command prints when it fails: one mistake is one sentence, whatever the number of ranks; output that
- * cannot be written is an error, and a reader that is slow loses nothing.
+ * What the command prints when it fails: one sentence for one mistake, on any number of ranks;
+ * output that cannot be written is an error, and a slow reader loses nothing.
  */
 #include "../unit/suite.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 struct sentence {
-	const char *command; /* of the shell; $T is tessera, $GONE a pipe without a reader */
+	const char *command; /* a shell command; $T is tessera, $GONE a pipe without a reader */
 	int status, lines; /* lines: on stderr, at most */
 	const char *says; /* in the first line of stderr; "": nothing */
 };
@@ -57,13 +57,13 @@ static const struct sentence once[] = {
 	{ "$T bench comm --nosuch", 2, 1, "bench: no such option: --nosuch; see" },
 	{ "$T conform --nosuch shm", 2, 1, "conform: no such option: --nosuch; see" },
 	{ "$T launch -n 2 --nosuch -- true", 2, 1, "launch: no such option: --nosuch; see" },
-	/* a reader that has gone: 141 is SIGPIPE */
+	/* no reader: 141 is SIGPIPE */
 	{ "$T generate data -n 2 --backend loopback --max-tokens 8 >&$GONE", 141, 0, "" },
 	{ "$T generate data -n 2 --backend shm --max-tokens 8 >&$GONE", 141, 0, "" },
 	{ "$T explain data >&$GONE", 141, 0, "" },
 	{ "$T bench comm -n 2 -e 4 --samples 5 --backend shm >&$GONE", 141, 0, "" },
 	{ "trap '' PIPE; $T info >&$GONE", 1, 1, "info: stdout: Broken pipe" },
-	/* no room */
+	/* no space left */
 	{ "$T generate data --max-tokens 2 >/dev/full", 1, 1, "generate: stdout: No space left" },
 	{ "$T generate data -n 2 --backend loopback --max-tokens 2 --json >/dev/full", 1, 1,
 	  "generate: stdout: No space left" },
@@ -76,7 +76,10 @@ static const struct sentence once[] = {
 	{ "$T info --options --json >/dev/full", 1, 1, "info: stdout: No space left" },
 	{ "$T --help >/dev/full", 1, 1, "stdout: No space left" },
 	{ "$T --version >/dev/full", 1, 1, "stdout: No space left" },
-	/* a failure that all ranks return: one of them prints it, then the launcher its closing line */
+	/*
+	 * a failure that all ranks return: one of them prints it, then the launcher its closing
+	 * line
+	 */
 	{ "TESSERA_FLIGHT=off $T generate data -n 4 --backend shm "
 	  "--plan-override model.norm=defective:nan_all",
 	  1, 2, "rank 0: 512 of the 512 logits" },
@@ -85,7 +88,7 @@ static const struct sentence once[] = {
 	  1, 2, "model.layers.1.mlp.up_proj: call gives NaN on rank 1" },
 };
 
-/* The exit status of a command in the folder of the sources, and what it says on stderr. */
+/* Runs a command in the source folder. Returns its exit status, and its stderr. */
 static int run_bash(const char *command, char *text, size_t capacity)
 {
 	char number[16];
@@ -124,7 +127,7 @@ START_TEST(says_it_once)
 }
 END_TEST
 
-/* Rank 0 of several processes reads the prompt that the command has read from its stdin. */
+/* Rank 0 of several processes gets the prompt that the command read from stdin. */
 START_TEST(prompt_of_stdin)
 {
 	char text[256];
@@ -148,7 +151,9 @@ static const char *const slowly_read[] = {
 	"$T launch --help",
 };
 
-/* All that comes until the end of `fd`, at most `most` bytes at a time with a pause before each; then closes it. */
+/*
+ * Reads `fd` to its end, at most `most` bytes at a time with a pause before each read; closes it.
+ */
 static size_t read_to_end(int fd, size_t most, int pause_us, char *text, size_t capacity)
 {
 	size_t n = 0;
@@ -195,7 +200,7 @@ START_TEST(slow_reader_gets_all)
 }
 END_TEST
 
-/* What is there of the file stays until the new one is whole, and nothing is left beside it. */
+/* The old file stays until the new one is complete, and no temporary file is left. */
 START_TEST(logits_are_tried_first)
 {
 	char text[1024];
@@ -209,7 +214,10 @@ START_TEST(logits_are_tried_first)
 }
 END_TEST
 
-/* One object has both; its records name what they read and write; each column of the tables has a name. */
+/*
+ * One object has both; its records name their operands and results; each column of the tables has a
+ * name.
+ */
 START_TEST(explains)
 {
 	char text[4096];

@@ -1,7 +1,7 @@
 /*
- * What only shm has: memory that all ranks address, and what it must not leave behind. The rest is
- * tested as that of the other backends is (groups, failures, exact, gloo). This program is the
- * ranks as well.
+ * What only shm has: memory that all ranks address, and which it must not leak. The rest is
+ * tested as for the other backends (conform, subgroups, failures, exact, gloo). This program also
+ * runs as the ranks.
  */
 #include "../unit/suite.h"
 #include "data.h"
@@ -24,7 +24,7 @@
 
 enum { REGION_BYTES = 24 << 20, KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
-/* ---- rooms ----------------------------------------------------------------------------------- */
+/* ---- shared regions -------------------------------------------------------------------------- */
 
 /* Kinds x even x in place x roots, small enough for slots and too large for them. */
 static tess_status check_all_kinds(struct tess_world *w)
@@ -57,12 +57,12 @@ static tess_status check_all_kinds(struct tess_world *w)
 	return st;
 }
 
-/* All buffers of all ranks in a room; of some ranks only; of none. */
+/* Buffers in a shared region on all ranks; on some ranks only; on none. */
 static tess_status check_shared_regions(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
 	uint64_t bytes = REGION_BYTES -
-	                 4096 * (uint64_t)(tess_world_rank(w) % 3); /* as many as any asks for */
+	                 4096 * (uint64_t)(tess_world_rank(w) % 3); /* the largest request counts */
 	void *mine;
 	tess_status st;
 
@@ -75,7 +75,8 @@ static tess_status check_shared_regions(struct tess_world *w, void *arg)
 	            tess_group_find_region(g, mine, REGION_BYTES + 1) ||
 	            tess_group_find_region(g, (char *)mine + 1, REGION_BYTES) ||
 	            tess_group_find_region(g, (char *)mine - 1, 1)))
-		st = tess_fail(TESS_EBUG, "a room of %d bytes has %d", REGION_BYTES, (int)bytes);
+		st = tess_fail(TESS_EBUG, "a shared region of %d bytes has %d", REGION_BYTES,
+		               (int)bytes);
 	if (!st) {
 		conform_data_use_memory(mine, bytes);
 		st = check_all_kinds(w);
@@ -94,7 +95,7 @@ static tess_status check_shared_regions(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* Sums of nodes in rooms have the bits of sums of nodes that lie elsewhere. */
+/* Sums of nodes in shared regions have the bits of sums of nodes in other memory. */
 static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 {
 	static const int64_t units[] = { 32, 5, 25 };
@@ -128,7 +129,7 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 				(float)((k * 7919 + (uint64_t)me * 31) % 1009) / 7 - 70;
 		st = tess_group_sum(g, &s, nodes, other);
 		for (int32_t odd = 0; odd < (i < 12 ? 1 : 3) && !st;
-		     odd++) { /* of the last rank, something lies elsewhere */
+		     odd++) { /* some memory of the last rank is not shared */
 			bool last = me == n - 1;
 			float *from = odd == 1 && last ? nodes : mine + 16 * me;
 
@@ -136,7 +137,8 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 			memset(out, 0xff, len * sizeof *out);
 			st = tess_group_sum(g, &s, from, out);
 			if (!st && memcmp(out, other, len * sizeof *out))
-				st = tess_fail(TESS_EBUG, "sum %d.%d has other bits in a room", i,
+				st = tess_fail(TESS_EBUG,
+				               "sum %d.%d has other bits in a shared region", i,
 				               (int)odd);
 		}
 	}
@@ -146,7 +148,10 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* Nodes in rooms are their ranks' own again after the sum, however long another one reads them. */
+/*
+ * After the sum a rank may reuse its nodes in shared regions, however slowly another rank reads
+ * them.
+ */
 static tess_status check_region_reuse(struct tess_world *w, void *arg)
 {
 	enum { MANY = 1 << 18 };
@@ -202,7 +207,7 @@ static tess_status allocate_too_much(struct tess_world *w, void *arg)
 	return tess_barrier(tess_world_group(w), "still there");
 }
 
-/* ---- what must not add up -------------------------------------------------------------------- */
+/* ---- leaks ----------------------------------------------------------------------------------- */
 
 static long read_mapped_bytes(void)
 {
@@ -218,7 +223,7 @@ static long read_mapped_bytes(void)
 
 static atomic_bool stop_disturbing;
 
-/* Calls all sockets of the kind that shm uses, and says nothing, or nonsense. */
+/* Connects to all sockets of the kind that shm uses, and sends nothing, or malformed messages. */
 static void *disturb_sockets(void *arg)
 {
 	long *calls = arg;
@@ -276,7 +281,10 @@ static tess_status open_and_close_region_group(struct tess_world *w, int i)
 	return st;
 }
 
-/* 1000 groups, each with a room; nothing is left of them. Somebody bothers rank 0 meanwhile. */
+/*
+ * 1000 groups, each with a shared region, leak nothing, while another process connects to rank 0's
+ * sockets.
+ */
 static tess_status open_many_groups(struct tess_world *w)
 {
 	int files = 0;
@@ -292,14 +300,14 @@ static tess_status open_many_groups(struct tess_world *w)
 			before = read_mapped_bytes();
 		}
 		if (i % 50 == 0 && tess_world_rank(w) == 0)
-			fprintf(stderr, "%d groups\n", i); /* who hears nothing gives up */
+			fprintf(stderr, "%d groups\n", i); /* without output the test gives up */
 		st = open_and_close_region_group(w, i);
 	}
 	if (tess_world_rank(w) == 2) {
 		atomic_store(&stop_disturbing, true);
 		pthread_join(thread, NULL);
 		if (!st && !calls)
-			st = tess_fail(TESS_EBUG, "nobody was called");
+			st = tess_fail(TESS_EBUG, "no socket was found");
 	}
 	if (!st && count_dir_entries("/proc/self/fd") > files + 1)
 		st = tess_fail(TESS_EBUG, "%d descriptors became %d", files,
@@ -310,7 +318,7 @@ static tess_status open_many_groups(struct tess_world *w)
 	return st;
 }
 
-/* Who waits long sleeps. */
+/* A rank that waits long sleeps. */
 static tess_status measure_long_wait(struct tess_world *w, void *arg)
 {
 	struct rusage before, after;
@@ -340,9 +348,9 @@ static int run_shm_rank(const char *what)
 	tess_status st = tess_world_open(&w);
 
 	if (!st) {
-		st = !strcmp(what, "rooms")  ? check_shared_regions(w, NULL)
-		     : !strcmp(what, "sums") ? check_sums_in_regions(w, NULL)
-		                             : open_many_groups(w);
+		st = !strcmp(what, "regions") ? check_shared_regions(w, NULL)
+		     : !strcmp(what, "sums")  ? check_sums_in_regions(w, NULL)
+		                              : open_many_groups(w);
 		if (st)
 			fprintf(stderr, "%s\n", tess_error());
 		tess_world_close(w);
@@ -371,7 +379,7 @@ static tess_status run_on_threads(int n, tess_status (*fn)(struct tess_world *, 
 	return tess_world_spawn(n, fn, NULL);
 }
 
-START_TEST(rooms_of_threads)
+START_TEST(regions_of_threads)
 {
 	for (int n = 1; n <= 5; n++)
 		ck_assert_msg(!run_on_threads(n, check_shared_regions), "%d ranks: %s", n,
@@ -379,10 +387,10 @@ START_TEST(rooms_of_threads)
 }
 END_TEST
 
-START_TEST(rooms_of_processes)
+START_TEST(regions_of_processes)
 {
-	run_on_processes(2, "rooms");
-	run_on_processes(3, "rooms");
+	run_on_processes(2, "regions");
+	run_on_processes(3, "regions");
 }
 END_TEST
 
@@ -430,8 +438,8 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		return run_shm_rank(argv[1]);
 	return suite_main("shm", (const TTest *const[]){
-					 rooms_of_threads,
-					 rooms_of_processes,
+					 regions_of_threads,
+					 regions_of_processes,
 					 exact_sums,
 					 rooms_of_other_sizes,
 					 rooms_too_large,

@@ -1,4 +1,4 @@
-/* Groups of some ranks, meshes and batches, between threads: what they do, and how they fail. */
+/* Subgroups, meshes and batches between threads: their results, and their failures. */
 #include "../unit/suite.h"
 #include "batches.h"
 #include "report.h"
@@ -18,7 +18,7 @@ static tess_status open_and_close_on_thread(struct tess_world *w, void *arg)
 	return subgroups_open_and_close(w);
 }
 
-/* In the group of all ranks, and in one of some. */
+/* In the world's group, and in a subgroup. */
 static tess_status run_batches_in_groups(struct tess_world *w, void *arg)
 {
 	struct tess_group *g;
@@ -126,7 +126,7 @@ END_TEST
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* The job of fn ends soon, with what expect_reports() says of it. */
+/* The job of fn ends soon, as expect_reports() checks. */
 #define EXPECT_REPORTS(fn, r, but, status, ...) \
 	do { \
 		int64_t began = tess_now(); \
@@ -136,7 +136,9 @@ END_TEST
 		expect_reports(r, but, status, __VA_ARGS__); \
 	} while (0)
 
-/* Ranks 1 and 3 are dp/1; rank 3 asks for something else there, or sends what is not received. */
+/*
+ * Ranks 1 and 3 are dp/1; rank 3 makes another call there, or sends a message that is not received.
+ */
 static tess_status make_subgroup_calls_differ(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -160,7 +162,7 @@ static tess_status make_subgroup_calls_differ(struct tess_world *w, void *arg)
 	}
 	if (!st && me % 2)
 		st = tess_group_run(g, &c);
-	/* whoever only gives may be through with it: told at the next call */
+	/* a sender may be done already: it fails at the next call */
 	return store_report(r, w, st ? st : tess_barrier(all, "next"));
 }
 
@@ -178,7 +180,9 @@ START_TEST(calls_that_differ)
 }
 END_TEST
 
-/* Rank 3 makes the call in the group of all ranks that rank 1 makes in dp/1; the others are in neither. */
+/*
+ * Rank 3 makes a call in the world's group that rank 1 makes in dp/1; ranks 0 and 2 are in neither.
+ */
 static tess_status call_in_wrong_group(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *g;
@@ -302,7 +306,7 @@ static tess_status check_minimal(struct tess_world *w, void *arg)
 	return tess_barrier(tess_world_group(w), "chosen");
 }
 
-/* auto asks nothing but what a backend's table says: one from elsewhere is chosen where it is first. */
+/* auto decides by a backend's table alone: an out-of-tree backend is chosen where it is first. */
 START_TEST(auto_chooses_from_the_list)
 {
 	const char *dir = getenv("MINIMAL_DIR");

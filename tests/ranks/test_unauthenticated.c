@@ -1,6 +1,6 @@
 /*
- * Strangers at the TCP port where ranks of several hosts meet. This program is the ranks as well.
- * TEST_CONNECTIONS: how many; script/conn-flood has 10,000.
+ * Unauthenticated peers at the TCP port where ranks of several hosts meet. This program also runs
+ * as the ranks. TEST_CONNECTIONS: how many connections; script/conn-flood makes 10,000.
  */
 #include "../unit/suite.h"
 #include "conn_flood.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { N = 4 };
-enum { GROWTH_KIB = SANITIZED ? 1 << 20 : 1024 }; /* sanitizers keep what is freed */
+enum { GROWTH_KIB = SANITIZED ? 1 << 20 : 1024 }; /* sanitizers keep freed memory */
 
 static long read_resident_kib(int pid)
 {
@@ -40,25 +40,27 @@ static void wait_for_connections(const struct conn_flood *c, int n)
 	int64_t until = tess_now() + 60000 * (int64_t)TESS_MS;
 
 	while (conn_flood_count(c) < n) {
-		ck_assert_msg(tess_now() < until, "%d strangers came, not %d", conn_flood_count(c), n);
+		ck_assert_msg(tess_now() < until, "%d connections were made, not %d",
+		              conn_flood_count(c), n);
 		usleep(1000);
 	}
 }
 
 static int connect_to_port(void)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(job_port)) };
+	struct sockaddr_in to = { .sin_family = AF_INET,
+		                  .sin_port = htons((uint16_t)atoi(job_port)) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	for (int i = 0; connect(fd, (void *)&to, sizeof to); i++) {
-		ck_assert_msg(i < 2000, "nobody listens at port %s", job_port);
+		ck_assert_msg(i < 2000, "no socket listens at port %s", job_port);
 		usleep(5000);
 	}
 	return fd;
 }
 
-/* The other end has closed it. */
+/* Whether the peer has closed the connection. */
 static bool is_closed_by_peer(int fd)
 {
 	char byte;
@@ -76,10 +78,12 @@ static int count_open(const int *fd, int n)
 	return open;
 }
 
-/* Of strangers that say nothing the newest 64 are kept, and those for 5 seconds, drip or not. */
-START_TEST(patience)
+/*
+ * Of unauthenticated connections the newest 64 are kept, for 5 seconds, even if bytes trickle in.
+ */
+START_TEST(silent_connections)
 {
-	enum { CALLS = 100, KEPT = 64 + 1 }; /* one is the place of the rank that does not come */
+	enum { CALLS = 100, KEPT = 64 + 1 }; /* one is the slot of the missing rank */
 	struct process p;
 	int fd[CALLS], open;
 	int64_t began;
@@ -89,7 +93,8 @@ START_TEST(patience)
 	for (int i = 0; i < CALLS; i++)
 		fd[i] = connect_to_port();
 	began = tess_now();
-	while ((open = count_open(fd, CALLS)) > KEPT && tess_now() - began < 3000 * (int64_t)TESS_MS)
+	while ((open = count_open(fd, CALLS)) > KEPT &&
+	       tess_now() - began < 3000 * (int64_t)TESS_MS)
 		usleep(10000);
 	if (open != KEPT) {
 		kill(p.pid, SIGKILL);
@@ -115,8 +120,8 @@ START_TEST(patience)
 }
 END_TEST
 
-/* They come before, while and after the ranks meet. */
-START_TEST(strangers)
+/* Connections before, while and after the ranks meet. */
+START_TEST(flood_of_connections)
 {
 	const char *many = getenv("TEST_CONNECTIONS");
 	int n = many ? atoi(many) : 800;
@@ -146,7 +151,7 @@ START_TEST(strangers)
 	ready = tess_now();
 	late = read_resident_kib(p[0].pid);
 	conn_flood_finish(pid, flood);
-	printf("%d strangers: 0 accepted; rank 0 holds %ld, then %ld KiB; with the job %ld, then "
+	printf("%d connections: 0 accepted; rank 0 holds %ld, then %ld KiB; with the job %ld, then "
 	       "%ld KiB; ready in %ld ms\n",
 	       conn_flood_count(flood), before, after, late, read_resident_kib(p[0].pid),
 	       (long)((ready - began) / TESS_MS));
@@ -166,5 +171,6 @@ int main(int argc, char **argv)
 		process_die_with_parent();
 		return job_fixture_run_rank(argv[1], argv[2], argv[3]);
 	}
-	return suite_main("unauthenticated", (const TTest *const[]){ patience, strangers, NULL });
+	return suite_main("unauthenticated",
+	                  (const TTest *const[]){ silent_connections, flood_of_connections, NULL });
 }

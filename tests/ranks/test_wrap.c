@@ -1,4 +1,4 @@
-/* Backends over another one: trace, whose file is read back here, and faulty, rule by rule. */
+/* Backends that wrap another one: trace, whose file is read back here, and faulty, rule by rule. */
 #include "../unit/suite.h"
 #include "job.h"
 #include "scenario.h"
@@ -16,7 +16,7 @@
 
 enum { RANKS = 3 };
 
-static char trace_path[64]; /* of the trace */
+static char trace_path[64];
 
 static void set_trace_file(void)
 {
@@ -87,7 +87,7 @@ static int find_call_times(json_t *list, int rank, double *begin, double *end, i
 	return found;
 }
 
-/* No rank is done with a sum before all have begun it: so clocks are aligned. */
+/* No rank completes a sum before all have begun it: this checks that clocks are aligned. */
 static void expect_calls_overlap(json_t *list, int ncalls)
 {
 	double begin[RANKS][100], end[RANKS][100];
@@ -155,7 +155,7 @@ START_TEST(traces_threads)
 }
 END_TEST
 
-/* Calls that overlap lie in lanes of their own: within one, each begins when the last has ended. */
+/* Calls that overlap are in different rows: within a row, each begins after the last has ended. */
 START_TEST(draws_overlapping_calls_in_lanes)
 {
 	static struct test_job j;
@@ -219,7 +219,7 @@ START_TEST(says_where_it_cannot_write)
 }
 END_TEST
 
-/* Wherever a write was cut off, the next one leaves a whole file, and one event is lost at most. */
+/* Wherever a write was cut off, the next one leaves a valid file, and at most one event is lost. */
 START_TEST(mends_a_file)
 {
 	static const char more[] = ",\n{\"a\":2},\n{\"a\":3,\"s\":\"x\"}", last[] = ",\n{\"a\":4}";
@@ -256,7 +256,7 @@ END_TEST
 
 /* ---- faulty ---------------------------------------------------------------------------------- */
 
-/* A job of "calls 50" with these rules ends with `status` and says `text`. */
+/* A job of "calls 50" with these rules ends with `status` and prints `text`. */
 static void expect_end_by_rules(const char *rules, const char *backend, const char *timeout,
                                 int status, const char *text)
 {
@@ -290,7 +290,7 @@ START_TEST(does_what_rules_say)
 }
 END_TEST
 
-/* shm and loopback compare what the group cannot see; others wait for the deadline. */
+/* shm and loopback compare what the group cannot see; other backends wait for the deadline. */
 START_TEST(makes_calls_differ)
 {
 	expect_end_by_rules("rank=1,call=5,do=mismatch:count", "faulty:shm", "10", 1,
@@ -304,7 +304,7 @@ START_TEST(makes_calls_differ)
 }
 END_TEST
 
-/* The same seed, the same calls; another one, others. */
+/* The same seed gives the same calls; another seed, different calls. */
 START_TEST(throws_dice_by_seed)
 {
 	static struct test_job a, b, c;
@@ -327,7 +327,7 @@ START_TEST(throws_dice_by_seed)
 }
 END_TEST
 
-/* Ranks that are threads: the one that is killed makes no call any more, and the process lives on. */
+/* Ranks that are threads: a killed one makes no further call, and the process continues. */
 START_TEST(ends_threads)
 {
 	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
@@ -386,7 +386,7 @@ END_TEST
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-START_TEST(refuses_bad_stacks)
+START_TEST(refuses_bad_wrappers)
 {
 	const struct tess_backend *a, *b;
 
@@ -427,7 +427,7 @@ int main(int argc, char **argv)
 					  ends_threads,
 					  stops_threads,
 					  refuses_bad_rules,
-					  refuses_bad_stacks,
+					  refuses_bad_wrappers,
 					  NULL,
 				  });
 }

@@ -1,9 +1,9 @@
 /*
- * cpu.h - for the tests of the CPU device: opens the built plugin with a host of its own, makes
- * numbers and views, and adds in the order of docs/ops.md as plainly as can be.
+ * cpu.h - for the tests of the CPU device: opens the built plugin with its own host, makes
+ * numbers and views, and adds in the order of docs/ops.md in the simplest way.
  */
-#ifndef TESS_TESTS_CPU_H
-#define TESS_TESTS_CPU_H
+#ifndef TESS_TESTS_UNIT_CPU_H
+#define TESS_TESTS_UNIT_CPU_H
 
 #include "suite.h"
 #include "tree_sum.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <tessera/device.h>
 
-static const char *cpu_isa = "auto"; /* TESSERA_CPU of the device that is opened next */
+static const char *cpu_isa = "auto"; /* TESSERA_CPU for the next device */
 static char cpu_sentence[512];
 static const struct tess_device *cpu_device;
 
@@ -36,7 +36,7 @@ static inline const char *cpu_get_option(const char *key)
 	return cpu_isa;
 }
 
-/* A device, or NULL where this processor has not got the instructions. */
+/* A device, or NULL if this CPU lacks the instructions. */
 static inline void *cpu_open_device(const char *set, int32_t nthreads)
 {
 	static const struct tess_host host = {
@@ -60,7 +60,7 @@ static inline void *cpu_open_device(const char *set, int32_t nthreads)
 	return cpu_device->open(0, nthreads, &self) == TESS_OK ? self : NULL;
 }
 
-/* ---- what every op is tried with */
+/* ---- devices and checks */
 
 struct cpu_variant {
 	const char *isa;
@@ -72,13 +72,13 @@ static const struct cpu_variant cpu_variants[] = {
 };
 enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
 
-/* The i-th device to try, or NULL; close it. */
+/* The i-th device to test, or NULL; the caller closes it. */
 static inline void *cpu_open_variant(int i)
 {
 	return cpu_open_device(cpu_variants[i].isa, cpu_variants[i].nthreads);
 }
 
-/* Checks and runs; what must be refused is tried with cpu_device->supports. */
+/* Checks and runs `op`. For ops that must be refused call cpu_device->supports. */
 static inline void cpu_run_op(void *device, const struct tess_op *op)
 {
 	ck_assert_msg(cpu_device->supports(op) == TESS_OK, "%s", cpu_sentence);
@@ -95,7 +95,7 @@ static inline uint32_t cpu_draw_random(void)
 	return (uint32_t)(cpu_seed >> 33);
 }
 
-/* In (-1, 1), of sizes that differ much, so that the order of a sum is seen. */
+/* In (-1, 1), of very different magnitudes, so that the order of a sum matters. */
 static inline float cpu_draw_float(void)
 {
 	return ldexpf((float)(int32_t)(cpu_draw_random() << 1) / 0x1p31f,
@@ -119,7 +119,7 @@ static inline uint16_t cpu_truncate_bf16(float f)
 	return (uint16_t)(bits >> 16);
 }
 
-/* Any bits that are no infinity and no NaN. */
+/* Any finite value. */
 static inline uint16_t cpu_draw_f16(void)
 {
 	uint16_t h = (uint16_t)cpu_draw_random();
@@ -145,7 +145,7 @@ static inline int32_t cpu_choose_dtype(int i)
 	return (const int32_t[]){ TESS_F32, TESS_BF16, TESS_F16 }[i % 3];
 }
 
-/* n weights of a type, at an odd address, and what they are as floats. */
+/* n weights of a type, at an odd address, and their values as floats. */
 struct cpu_weights {
 	int32_t dtype;
 	char *memory, *data;
@@ -205,7 +205,7 @@ static inline struct tess_view cpu_make_rows(void *data, int64_t rows, int64_t c
 		                   .stride = { pitch, 1 } };
 }
 
-/* The nodes of a Partial, one after the other. */
+/* The nodes of a Partial, contiguous. */
 static inline struct tess_view cpu_make_partial(void *data, int64_t nodes, int64_t rows,
                                                 int64_t columns, int64_t pitch)
 {
@@ -233,7 +233,7 @@ static inline struct tess_view cpu_make_matrix(const struct cpu_weights *w, int6
 		                   .stride = { stride_n, stride_k } };
 }
 
-/* An op of one out; the operands and numbers stay the caller's. */
+/* An op with one result; borrows the operands and numbers. */
 static inline struct tess_op cpu_make_op(int32_t kind, const struct tess_view *in, int32_t nin,
                                          const struct tess_view *out, const double *num,
                                          int32_t nnum)
@@ -265,7 +265,7 @@ static inline struct tess_op cpu_make_sum_op(int32_t kind, const struct tess_vie
 	return op;
 }
 
-/* A weight as panels in memory of its own: free(view.data). */
+/* A weight as panels in new memory: free(view.data). */
 static inline struct tess_view cpu_pack_weight(void *device, const struct tess_view *rows)
 {
 	struct tess_view panels = { 0 };
@@ -278,7 +278,7 @@ static inline struct tess_view cpu_pack_weight(void *device, const struct tess_v
 	return panels;
 }
 
-/* ---- sums, as docs/ops.md has them */
+/* ---- sums, as docs/ops.md defines them */
 
 static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
 {
@@ -286,7 +286,7 @@ static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tr
 	return ((const float *)arg)[u];
 }
 
-/* Several finished trees are the leaves of one more. */
+/* Adds several finished trees as the leaves of one more. */
 static inline float cpu_add_trees(const float *sum, int32_t n)
 {
 	struct tess_tree over = { .n = n, .lo = 0, .hi = n };
@@ -309,7 +309,7 @@ static inline float cpu_sum_trees(const struct tess_tree *tree, int32_t ntree, t
 	return cpu_add_trees(sum, ntree);
 }
 
-/* All nodes of all trees; returns how many. */
+/* Writes all nodes of all trees; returns their number. */
 static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree, tree_leaf *leaf,
                                     const void *arg, float *out)
 {

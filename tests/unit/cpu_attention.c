@@ -1,4 +1,6 @@
-/* ATTENTION on the CPU device: against a plain one, and prefill = chunks = token by token. */
+/*
+ * ATTENTION on the CPU device: against a simple reference, and prefill = chunks = token by token.
+ */
 #include "cpu.h"
 #include "devices/cpu/mathf.h"
 
@@ -24,7 +26,7 @@ struct cache_pair {
 	float *k, *v;
 };
 
-/* Filled with NaN: what a kernel reads of keys that are not there must not be seen. */
+/* Filled with NaN: reading keys beyond the end must not affect the result. */
 static struct cache_pair make_cache_pair(const struct attention_shape *m)
 {
 	int64_t n = m->kv * m->blocks * 64 * m->d;
@@ -101,7 +103,7 @@ static void free_attention_inputs(struct attention_inputs *x)
 	free(x->position);
 }
 
-/* ---- the plain one */
+/* ---- reference */
 
 struct attention_terms {
 	const float *w, *v;
@@ -248,8 +250,8 @@ START_TEST(windows)
 END_TEST
 
 /*
- * The same prompt once more from an earlier position: what is behind it in the cache must not be
- * seen.
+ * The same prompt once more from an earlier position: later positions in the cache must have no
+ * effect.
  */
 START_TEST(rewound)
 {
@@ -274,8 +276,8 @@ START_TEST(rewound)
 END_TEST
 
 /*
- * An infinite value of a key that a query does not see stays out of it, though a tile's other
- * queries do see it.
+ * An infinite value of a key that a query does not see does not affect it, though other queries
+ * of the tile see it.
  */
 START_TEST(masked_values_are_absent)
 {
@@ -341,7 +343,7 @@ START_TEST(refuses_positions)
 }
 END_TEST
 
-/* Query heads [lo, lo + heads) in groups of `group` read as many key-value heads as there must be. */
+/* Query heads [lo, lo + heads) in groups of `group` read the right number of key-value heads. */
 START_TEST(refuses_other_heads)
 {
 	enum { D = 4 };

@@ -1,10 +1,10 @@
-/* LINEAR on the CPU device, bit for bit against one fmaf after the other. */
+/* LINEAR on the CPU device, bit for bit against a sequence of fmaf. */
 #include "cpu.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* An out for each weight. */
+/* A result for each weight. */
 static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
                                      const struct tess_view *out, const struct tess_tree *tree,
                                      int32_t ntree, const struct tess_term *term, int32_t nterm)
@@ -18,7 +18,7 @@ static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
 
 enum { TREES_MAX = 4, UNITS_MAX = 64, NODES_MAX = 64 };
 
-/* The trees of a contraction over K elements, and where they keep their bounds. */
+/* The trees of a contraction over K elements, and memory for their bounds. */
 struct contraction {
 	int64_t k;
 	int32_t ntree, nterm;
@@ -27,7 +27,7 @@ struct contraction {
 	int64_t bound[2 * TREES_MAX][UNITS_MAX + 1];
 };
 
-/* One more tree: units [lo, hi) of n, each `size` elements (and up to one more) of every term. */
+/* Adds a tree: units [lo, hi) of n, each of `size` elements (or one more) of every term. */
 static void add_contraction_tree(struct contraction *c, int64_t n, int64_t lo, int64_t hi,
                                  int32_t terms, int64_t size)
 {
@@ -70,7 +70,7 @@ struct weight {
 	int64_t n;
 };
 
-/* order 0: [out, in] as it lies; 1: [in, out]; 2: rows with something between. */
+/* order 0: [out, in], contiguous; 1: [in, out]; 2: rows with gaps. */
 static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int order)
 {
 	struct weight w = { .data = cpu_make_weights(dtype, n * (k + 3)), .n = n };
@@ -82,7 +82,7 @@ static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int o
 	return w;
 }
 
-/* The expected out of weight w: [T, N], or [nodes, T, N] where nodes > 0. */
+/* The expected result for weight w: [T, N], or [nodes, T, N] if nodes > 0. */
 static void compute_linear(const struct contraction *c, const float *x, int64_t tokens,
                            const struct weight *w, int64_t nodes, float *out)
 {
@@ -211,7 +211,7 @@ START_TEST(several_trees_and_terms)
 		add_contraction_tree(&whole, 12, 0, 12, 1, 0); /* some units are empty */
 		compare_linear(&whole, tokens_of[t], n, false, t);
 		add_contraction_tree(&part, 7, 2, 6, 2, 3);
-		add_contraction_tree(&part, 9, 4, 4, 1, 3); /* a rank that has none of them */
+		add_contraction_tree(&part, 9, 4, 4, 1, 3); /* a rank without units */
 		add_contraction_tree(&part, 28, 3, 28, 1, 5);
 		compare_linear(&part, tokens_of[t], n, true, t);
 	}
@@ -266,8 +266,8 @@ START_TEST(partials_finish_alike)
 			continue;
 		for (int64_t i = 0; i < T * N; i++) {
 			/*
-			 * A node is added as a leaf is, once its insides are gone: let its first
-			 * unit stand for it, and -0, which adds nothing, for the others.
+			 * A node is added like a leaf: put it in the place of its first unit,
+			 * and -0, which adds nothing, in the places of the others.
 			 */
 			struct tess_tree tree = { .n = UNITS, .lo = 0, .hi = UNITS };
 			struct tess_node node;
@@ -291,7 +291,7 @@ START_TEST(partials_finish_alike)
 }
 END_TEST
 
-/* fma(-1e-30, 1e-30, +0) is -0: a finished sum is not, a node may be. */
+/* fma(-1e-30, 1e-30, +0) is -0: a node may be -0, a finished sum never. */
 START_TEST(finished_sums_are_not_minus_zero)
 {
 	float x[48], w[16] = { 0 }, y[48 * 16];
@@ -366,7 +366,7 @@ START_TEST(views_of_panels)
 }
 END_TEST
 
-/* What the scratch was used for before does not enter. */
+/* Old contents of the scratch memory have no effect. */
 START_TEST(a_sum_of_nothing_is_zero)
 {
 	float x[48 * 4], w[40 * 4], y[48 * 40];
@@ -399,7 +399,7 @@ START_TEST(a_sum_of_nothing_is_zero)
 }
 END_TEST
 
-/* Where a mapping ends with the weight, nothing behind it is looked at. */
+/* Nothing is read after the end of the weight, where its mapping may end. */
 START_TEST(reads_the_weight_only)
 {
 	enum { K = 5, MOST_N = 33 };

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* The error of `got` in units of the last place of the float nearest to `want`. */
+/* The error of `got` in ulps of the float nearest to `want`. */
 static double compute_ulp_error(float got, double want)
 {
 	float near = (float)want;
@@ -16,7 +16,7 @@ static double compute_ulp_error(float got, double want)
 	return fabs((double)got - want) / ldexp(1, exponent - 24);
 }
 
-/* Every `step`-th float from `lo` to `hi`; both of one sign. */
+/* Every `step`-th float from `lo` to `hi`, which have the same sign. */
 static double find_worst_error(float (*own)(float), double (*true_one)(double), float lo, float hi,
                                uint32_t step)
 {

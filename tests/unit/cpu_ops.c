@@ -1,5 +1,5 @@
 /*
- * NORM, EMBED, BIAS, ROPE, GATE, ADD, COPY, pack and the device itself, bit for bit against plain
+ * NORM, EMBED, BIAS, ROPE, GLU, ADD, COPY, pack and the device itself, bit for bit against simple
  * loops.
  */
 #include "cpu.h"
@@ -101,11 +101,13 @@ START_TEST(norms)
 }
 END_TEST
 
-/* ---- BIAS, ADD, GATE, ROPE */
+/* ---- BIAS, ADD, GLU, ROPE */
 
 enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
 
-/* Runs op on every device with operand 0 apart and, where asked, in place; want is [tokens][N]. */
+/*
+ * Runs op on every device, out of place and, if asked, in place on operand 0; want is [tokens][N].
+ */
 static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tess_view *out,
                             const float *x, const float *want, int64_t tokens)
 {
@@ -383,7 +385,7 @@ END_TEST
 
 /* ---- the device */
 
-/* A vector of weights need not be dense: a column of a table. */
+/* A vector of weights may have gaps: a column of a table. */
 START_TEST(strided_vectors)
 {
 	enum { ROWS = 3, APART = 5 };
@@ -425,7 +427,7 @@ START_TEST(strided_vectors)
 }
 END_TEST
 
-/* Of a table of 3 positions, those are 0 to 2. */
+/* A table of 3 positions has 0 to 2. */
 START_TEST(ropes_within_the_table)
 {
 	static const int32_t tries[] = { 0, 2, 3, -1 };
@@ -473,7 +475,7 @@ START_TEST(opens)
 }
 END_TEST
 
-/* What is not supported is said with the module's name. */
+/* A refusal names the module. */
 START_TEST(refuses)
 {
 	int64_t bound[] = { 0, 4, 8 }, falls[] = { 0, 9, 8 }, beyond[] = { 0, 4, 9 };
@@ -581,7 +583,7 @@ START_TEST(rounds_to_nearest)
 }
 END_TEST
 
-/* Many small ops on more threads than cores: every share done once, and the pool always ends. */
+/* Many small ops on more threads than cores: every share runs once, and the pool always stops. */
 START_TEST(shares_work)
 {
 	enum { ROWS = 64, COLUMNS = 4096 };

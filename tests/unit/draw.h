@@ -1,6 +1,6 @@
-/* draw.h - random numbers that a seed gives again on every rank and every machine. */
-#ifndef TESTS_DRAW_H
-#define TESTS_DRAW_H
+/* draw.h - random numbers that depend only on a seed, on every rank and machine. */
+#ifndef TESS_TESTS_UNIT_DRAW_H
+#define TESS_TESTS_UNIT_DRAW_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
-/* scratch.h - a directory of the test's own: main makes it before the tests and removes it after them. */
-#ifndef TESS_TESTS_SCRATCH_H
-#define TESS_TESTS_SCRATCH_H
+/* scratch.h - a temporary directory of a test, made before its tests run and removed after them. */
+#ifndef TESS_TESTS_UNIT_SCRATCH_H
+#define TESS_TESTS_UNIT_SCRATCH_H
 
 #include "suite.h"
 
@@ -65,7 +65,7 @@ static inline void scratch_make_folder(const char *name)
 	ck_assert_int_eq(mkdir(scratch_format_path(name), 0700), 0);
 }
 
-/* A file of the checkpoint that comes with the project. */
+/* The path of a file of the checkpoint in data/; valid for the next three calls. */
 static inline const char *format_data_path(const char *name)
 {
 	static char paths[4][512];

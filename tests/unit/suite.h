@@ -1,12 +1,12 @@
-/* suite.h - main() of a unit test: one suite, one case, the tests that it names; and what many of them need. */
-#ifndef TESS_TESTS_SUITE_H
-#define TESS_TESTS_SUITE_H
+/* suite.h - main() of a unit test, with one suite and one case; and helpers for many tests. */
+#ifndef TESS_TESTS_UNIT_SUITE_H
+#define TESS_TESTS_UNIT_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ck_assert for tight loops: Check writes to a pipe at each of its own. */
+/* ck_assert for tight loops: Check's own writes to a pipe each time. */
 #define MUST(condition) \
 	do { \
 		if (!(condition)) \
@@ -22,7 +22,9 @@ static inline int count_occurrences(const char *text, const char *what)
 	return n;
 }
 
-/* A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it. */
+/*
+ * A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it.
+ */
 static inline TCase *suite_begin(const char *name, double seconds, SRunner **out)
 {
 	Suite *suite = suite_create(name);
@@ -45,7 +47,7 @@ static inline int suite_end(SRunner *runner)
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* `tests` ends with NULL; each runs in a process of its own (but with CK_FORK=no). */
+/* `tests` ends with NULL; each runs in its own process (unless CK_FORK=no). */
 static inline int suite_main(const char *name, const TTest *const *tests)
 {
 	SRunner *runner;

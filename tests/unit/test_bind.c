@@ -1,11 +1,11 @@
-/* On which CPU a rank is bound. */
+/* The CPU to which a rank is bound. */
 #include "suite.h"
 
 #include "core/base/status.h"
 #include "core/launch/bind.h"
 #include <string.h>
 
-/* The CPU of a rank, of 2, 3, 5 and 8; -1: it is not bound. */
+/* The CPU of a rank, one of 2, 3, 5 and 8; -1: not bound. */
 static int get_bound_cpu(const char *how, bool gains, int32_t rank, int32_t nranks)
 {
 	cpu_set_t ours, out;
@@ -44,7 +44,7 @@ START_TEST(only_where_it_is_better)
 	ck_assert_int_eq(get_bound_cpu("auto", false, 0, 8), -1);
 	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 4), -1); /* each may have its own */
 	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 6),
-	                 -1); /* two would have less than others */
+	                 -1); /* two ranks would have less than the rest */
 	ck_assert_int_eq(get_bound_cpu("auto", true, 11, 12), 8);
 }
 END_TEST

@@ -1,4 +1,7 @@
-/* What is known of a call before it is made: what it may be, what it reads, who is in its group; and the store's keys. */
+/*
+ * Calls before they start: checks, extents, fingerprints, members of the group; and keys of the
+ * store.
+ */
 #include "core/group/check.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/rendezvous/kv_store.h"
@@ -29,7 +32,7 @@ static struct tess_coll make_valid_call(int32_t kind)
 		                   .where = "here" };
 }
 
-/* A call of one kind, changed as `...` says, is refused with these words; NULL: it is taken. */
+/* A call of one kind, changed by `...`, is refused with these words; NULL: it is accepted. */
 #define CHECK(words, of, ...) \
 	do { \
 		struct tess_coll c = make_valid_call(of); \
@@ -104,7 +107,7 @@ START_TEST(extents)
 {
 	enum { ALL = COUNT * RANKS, LISTED = 5 + COUNT + 6 };
 	static const struct {
-		uint64_t src, dst; /* on a rank that is no root */
+		uint64_t src, dst; /* on a rank that is not the root */
 		uint64_t root_src, root_dst;
 	} want[] = {
 		[TESS_BARRIER] = { 0, 0, 0, 0 },
@@ -147,7 +150,7 @@ START_TEST(buffers)
 	CHECK("src is NULL", TESS_ALL_REDUCE, c.src = NULL);
 	CHECK("dst is NULL", TESS_ALL_REDUCE, c.dst = NULL);
 	CHECK(NULL, TESS_ALL_REDUCE, c.src = c.dst = NULL; c.count = 0);
-	CHECK(NULL, TESS_BROADCAST, c.src = NULL); /* of another root */
+	CHECK(NULL, TESS_BROADCAST, c.src = NULL); /* with another root */
 	CHECK("src is NULL", TESS_BROADCAST, c.src = NULL; c.peer = RANK);
 	CHECK(NULL, TESS_REDUCE, c.dst = NULL);
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -171,7 +174,7 @@ START_TEST(buffers)
 }
 END_TEST
 
-/* What ranks must agree on is in the number that they compare; what is a rank's own is not. */
+/* The fingerprint has what ranks must agree on, and nothing that differs by rank. */
 START_TEST(numbers_of_calls)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_ALL_TO_ALL; kind++) {
@@ -196,12 +199,12 @@ START_TEST(numbers_of_calls)
 		MUST(WHAT(*list = lists[1]) == listed);
 		MUST(WHAT(*list = own) != listed);
 		MUST(WHAT(*list = lists[0], c.count = COUNT + 1) ==
-		     listed); /* a rank's own length */
+		     listed); /* each rank's own length */
 	}
 }
 END_TEST
 
-/* What rank 0 gives rank 2 of three is what rank 2 gets, and the other way round. */
+/* Rank 0 of three sends rank 2 as much as rank 2 receives, and vice versa. */
 START_TEST(lists_of_a_pair)
 {
 	uint64_t give[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
@@ -230,7 +233,7 @@ START_TEST(lists_of_a_pair)
 }
 END_TEST
 
-/* A call is taken without a look only where it is the last one of its kind, but for its buffers. */
+/* A call skips the checks only if it equals the last one of its kind, except for its buffers. */
 START_TEST(repeated_calls)
 {
 	struct tess_coll first = make_valid_call(TESS_ALL_GATHER), c;
@@ -304,7 +307,7 @@ START_TEST(rosters)
 	r->id = 0;
 	ck_assert(!check_and_free_members(r, 0, 5));
 	r = make_members(4, 0, 2);
-	memset(r->name, 'x', sizeof r->name); /* without an end */
+	memset(r->name, 'x', sizeof r->name); /* not terminated */
 	ck_assert(!check_and_free_members(r, 0, 5));
 }
 END_TEST
@@ -331,7 +334,7 @@ START_TEST(keys)
 }
 END_TEST
 
-/* To nearest, ties to even; a NaN stays one. */
+/* To nearest, ties to even; a NaN stays a NaN. */
 START_TEST(sixteen_bits)
 {
 	static const struct {

@@ -1,4 +1,4 @@
-/* A directory: one file or parts, what is found in it, and what is refused. */
+/* A checkpoint directory, of one file or of parts: what is found, and what is refused. */
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
 #include "scratch.h"
@@ -174,7 +174,7 @@ START_TEST(judges_the_map)
 		expect_checkpoint_refused(scratch_format_path(bad[i].folder), bad[i].where,
 		                          bad[i].why);
 	}
-	/* A tensor that no map names is there for nobody. */
+	/* A tensor that the index does not list does not exist. */
 	write_sharded_checkpoint("forgotten", remove_tensor);
 	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("forgotten"), &c), "%s",
 	              tess_error());
@@ -249,7 +249,7 @@ START_TEST(refuses_directories)
 }
 END_TEST
 
-/* Weights of a type, or of a rank, that nothing here computes with. */
+/* Weights with an unsupported dtype or number of dimensions. */
 START_TEST(refuses_weights)
 {
 	static const int64_t shape[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -280,7 +280,7 @@ START_TEST(refuses_weights)
 }
 END_TEST
 
-/* A file without tensors has none; under UBSan this says too that no search gets a null pointer. */
+/* A file without tensors; with UBSan this also checks that no search gets a null pointer. */
 START_TEST(no_tensors)
 {
 	struct tess_checkpoint *c = NULL;

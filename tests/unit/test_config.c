@@ -53,7 +53,8 @@ START_TEST(refuses_configs)
 		  "neither model_type nor architectures" },
 		{ "{\"model_type\": 7}", "model_type", "text of 1 to 63 bytes" },
 		{ "{\"model_type\": \"\"}", "model_type", "text of 1 to 63 bytes" },
-		{ "{\"model_type\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
+		{ "{\"model_type\": "
+		  "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
 		  "model_type", "text of 1" },
 		{ "{\"model_type\": \"a\", \"vocab_size\": 0}", "vocab_size",
 		  "from 1 to 2147483647 is needed, not 0" },
@@ -70,7 +71,8 @@ START_TEST(refuses_configs)
 		  "not 0" },
 		{ "{\"model_type\": \"a\", \"num_local_experts\": -1}", "num_local_experts",
 		  "from 0" },
-		{ "{\"model_type\": \"a\", \"vocab_size\": 2147483647, \"hidden_size\": 2147483647}",
+		{ "{\"model_type\": \"a\", \"vocab_size\": 2147483647, \"hidden_size\": "
+		  "2147483647}",
 		  "vocab_size 2147483647 times", "more than a tensor" },
 		{ "{\"model_type\": \"a\", \"vocab_size\": 99999999999999999999}",
 		  "config.json:1:", "too big integer" },
@@ -130,9 +132,12 @@ START_TEST(reads_generation)
 	ck_assert(g.bos == 1 && g.pad == -1 && g.neos == 2 && g.eos[0] == 2 && g.eos[1] == 76);
 	ck_assert_int_eq(
 		make_generation(
-			"{\"eos_token_id\": 9, \"pad_token_id\": 0, \"do_sample\": true, \"temperature\": 0.6, "
-			"\"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, \"repetition_penalty\": 1.1, "
-			"\"max_new_tokens\": 256, \"transformers_version\": \"5.23.0\", \"num_beams\": 1}",
+			"{\"eos_token_id\": 9, \"pad_token_id\": 0, \"do_sample\": true, "
+			"\"temperature\": 0.6, "
+			"\"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, \"repetition_penalty\": "
+			"1.1, "
+			"\"max_new_tokens\": 256, \"transformers_version\": \"5.23.0\", "
+			"\"num_beams\": 1}",
 			"{\"bos_token_id\": 1, \"eos_token_id\": 2}", &g),
 		TESS_OK);
 	ck_assert(g.bos == 1 && g.pad == 0 && g.neos == 1 && g.eos[0] == 9 && g.sample &&
@@ -142,12 +147,12 @@ START_TEST(reads_generation)
 	ck_assert_int_eq(make_generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}", &g),
 	                 TESS_OK);
 	ck_assert_int_eq(g.neos, 0);
-	/* ids that no token has, in both files */
+	/* ids outside the vocabulary, in both files */
 	ck_assert_int_eq(make_generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
 	                                 "{\"vocab_size\": 512, \"pad_token_id\": -1}", &g),
 	                 TESS_OK);
 	ck_assert(g.neos == 1 && g.eos[0] == 9 && g.pad == -1);
-	/* config.json is judged too where it is not read */
+	/* config.json is checked even if its ids are not used */
 	ck_assert_int_eq(make_generation("{\"eos_token_id\": 2}", "{\"eos_token_id\": \"x\"}", &g),
 	                 TESS_EINVAL);
 	ck_assert_str_eq(tess_error(),

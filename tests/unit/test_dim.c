@@ -1,4 +1,7 @@
-/* Who holds and owns which elements of a dim, against a walk over single elements; and placements. */
+/*
+ * Which rank holds and owns which elements of a dim, against a loop over single elements; and
+ * placements.
+ */
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
 
@@ -142,7 +145,7 @@ START_TEST(pieces_are_cut_each_on_its_own)
 }
 END_TEST
 
-START_TEST(tokens_limit_nobody)
+START_TEST(tokens_limit_no_rank_count)
 {
 	struct tess_dim tokens = make_plain_dim(3, 3), last = make_plain_dim(1, 5);
 	const struct tess_dim *piece;
@@ -154,7 +157,7 @@ START_TEST(tokens_limit_nobody)
 	check_dim_on_all_ranks(&last);
 	ck_assert_int_eq(tess_dim_get_max_ranks(&tokens, &piece), INT32_MAX);
 	ck_assert_int_eq(tess_dim_get_max_ranks(&last, &piece), INT32_MAX);
-	for (int32_t n = 1; n <= RANKS; n++) /* whoever has the last of 5 tokens */
+	for (int32_t n = 1; n <= RANKS; n++) /* any rank may have the last of 5 tokens */
 		for (int32_t r = 0; r < n; r++)
 			ck_assert_int_eq(tess_dim_get_local_size(&last, n, r),
 			                 tess_edge(5, n, r) < 5 && tess_edge(5, n, r + 1) == 5);
@@ -192,4 +195,4 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 END_TEST
 
 SUITE_MAIN("dim", every_element_is_held_by_its_readers, pieces_are_cut_each_on_its_own,
-           tokens_limit_nobody, placements_are_compared_as_the_core_writes_them)
+           tokens_limit_no_rank_count, placements_are_compared_as_the_core_writes_them)

@@ -57,7 +57,7 @@ START_TEST(refuses_with_place_and_reason)
 }
 END_TEST
 
-/* `depth` arrays around a string that has brackets, quotes and escapes of its own. */
+/* `depth` arrays around a string with brackets, quotes and escapes. */
 static size_t nest_arrays(char *text, int depth)
 {
 	const char *inner = "\"\\\"[[[[\\\\\"";
@@ -120,7 +120,7 @@ START_TEST(loads_files)
 }
 END_TEST
 
-/* A list of objects that would take gigabytes is not read; so much text in one string is nothing. */
+/* A list of objects that would take gigabytes is refused; a string of the same length is not. */
 START_TEST(limits_memory)
 {
 	enum { MANY = 2 << 20, EACH = 3 };

@@ -1,4 +1,7 @@
-/* Our exp, log, pow, sin and cos against libm, and against themselves on every other machine. */
+/*
+ * exp, log, pow, sin and cos of core/base against libm, and against their results on other
+ * machines.
+ */
 #include "core/base/math.h"
 #include "suite.h"
 
@@ -18,7 +21,7 @@ static double draw_unit(void)
 	return (double)(s >> 11) * 0x1p-53;
 }
 
-/* `a` and `b` differ by at most `ulps` in the last place of b. */
+/* `a` and `b` differ by at most `ulps` ulps of b. */
 static bool is_within_ulps(double a, double b, double ulps)
 {
 	return fabs(a - b) <= ulps * (nextafter(fabs(b), INFINITY) - fabs(b));
@@ -80,7 +83,7 @@ START_TEST(powers)
 }
 END_TEST
 
-/* FNV-1a of many results: another compiler, CPU or flag that changes one bit changes it. */
+/* FNV-1a of many results: a compiler, CPU or flag that changes one bit changes it. */
 START_TEST(the_same_bits_everywhere)
 {
 	uint64_t hash = 14695981039346656037u;

@@ -177,8 +177,8 @@ static bool is_gloo_key(const char *key)
 	return !strcmp(key, "gloo_address");
 }
 
-/* Reads what tess_option_check_environment says on stderr. */
-START_TEST(warns_of_variables_that_nobody_reads)
+/* Reads what tess_option_check_environment writes to stderr. */
+START_TEST(warns_of_undeclared_variables)
 {
 	int saved = dup(STDERR_FILENO), fd[2];
 	char captured[4096], wide[300] = "TESSERA_";
@@ -240,5 +240,5 @@ START_TEST(is_safe_from_any_thread)
 END_TEST
 
 SUITE_MAIN("option", argument_over_environment_over_preset, tables_are_declared_once,
-           reads_integers, reads_seconds, asks_what_was_meant, warns_of_variables_that_nobody_reads,
+           reads_integers, reads_seconds, asks_what_was_meant, warns_of_undeclared_variables,
            is_safe_from_any_thread)

@@ -1,4 +1,4 @@
-/* Rotary settings in both spellings, what is refused, and the table. */
+/* Rotary settings in both spellings, refusals, and the table. */
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "nn/rope.h"
@@ -32,13 +32,14 @@ START_TEST(both_spellings)
 		"{\"rope_theta\": 500000, \"rope_scaling\": {}}",
 		"{\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"default\"}}",
 		"{\"rope_parameters\": {\"rope_theta\": 5e5, \"partial_rotary_factor\": 1.0}}",
-		"{\"rope_theta\": 1.0, \"rope_scaling\": {\"rope_theta\": 5e5, \"type\": \"default\"}}",
+		"{\"rope_theta\": 1.0, \"rope_scaling\": {\"rope_theta\": 5e5, \"type\": "
+		"\"default\"}}",
 	};
 	static const char *const llama3[] = {
 		"{\"rope_theta\": 5e5, \"rope_scaling\": {" LLAMA3 "}}",
 		"{\"rope_parameters\": {\"rope_theta\": 5e5, " LLAMA3 "}}",
-		"{\"rope_theta\": 5e5, \"original_max_position_embeddings\": 64, \"rope_scaling\": {" OLD
-		"}}",
+		"{\"rope_theta\": 5e5, \"original_max_position_embeddings\": 64, "
+		"\"rope_scaling\": {" OLD "}}",
 	};
 	struct tess_rope r;
 
@@ -85,10 +86,12 @@ START_TEST(refuses_with_key_and_reason)
 		  "needs factor, low_freq" },
 		{ "{\"rope_scaling\": {\"factor\": 0.5, \"rope_type\": \"llama3\"}}",
 		  "rope_scaling: factor", "from 1" },
-		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
+		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+		  "\"low_freq_factor\": 4, \"high_freq_factor\": 4, "
 		  "\"original_max_position_embeddings\": 64}}",
 		  "low_freq_factor 4", "not below high_freq_factor 4" },
-		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+		  "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
 		  "\"original_max_position_embeddings\": 6.4}}",
 		  "original_max_position_embeddings", "whole number" },
 	};
@@ -105,13 +108,13 @@ START_TEST(refuses_with_key_and_reason)
 }
 END_TEST
 
-/* In units of the last place of b, as powf's own error is. */
+/* In ulps of b, like powf's own error. */
 static double compute_ulp_distance(float a, double b)
 {
 	return fabs(a - b) / (nextafterf(fabsf((float)b), INFINITY) - fabsf((float)b));
 }
 
-/* sin(f) at position 1 gives f_i back, for it is small; here f is computed by libm in double. */
+/* At position 1 sin(f_i) is close to f_i, as f_i is small; f_i is computed by libm in double. */
 START_TEST(frequencies)
 {
 	static const double thetas[] = { 10000, 500000, 1000000 };
@@ -156,14 +159,14 @@ START_TEST(llama3_scaling)
 		ck_assert_float_eq_tol(scaled[EACH + HALF + i], (float)sin(f[i]),
 		                       1e-6f * (float)f[i]);
 	}
-	/* Its three kinds of waves are all there. */
+	/* All three kinds of wavelengths occur. */
 	ck_assert_float_eq(scaled[EACH + HALF], table[EACH + HALF]);
 	ck_assert(f[1] < pow(r.theta, -2.0 / EACH) && f[1] > pow(r.theta, -2.0 / EACH) / 8);
 	ck_assert_float_eq(scaled[EACH + EACH - 1], table[EACH + EACH - 1] / 8);
 }
 END_TEST
 
-/* Large angles: the error is that of a float32 rounding, whatever the position. */
+/* Large angles: the error is one float32 rounding at any position. */
 START_TEST(far_positions)
 {
 	enum { EACH = 8, FAR = 100000 };

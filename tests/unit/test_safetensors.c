@@ -1,4 +1,4 @@
-/* One safetensors file: good ones, every rule that can be broken, and writing. */
+/* One safetensors file: valid files, every rule that can be broken, and writing. */
 #include "core/base/status.h"
 #include "hf/safetensors.h"
 #include "scratch.h"
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
-/* A file of this header and `data` bytes that count up. *len: its length; malloc'ed. */
+/* A file with this header and `data` increasing bytes, malloc'ed. *len: its length. */
 static unsigned char *make_safetensors(const char *header, size_t data, size_t *len)
 {
 	size_t size = strlen(header);
@@ -172,7 +172,7 @@ START_TEST(refuses_bad_files)
 }
 END_TEST
 
-/* What a file says is quoted without its control characters. */
+/* Text of a file is quoted without control characters. */
 START_TEST(quotes_no_escapes)
 {
 	expect_safetensors_refused(write_safetensors("bad", "{\"\\u001b[2J\\n\":7}", 0),
@@ -258,7 +258,7 @@ START_TEST(drops_pages_that_come_back)
 	memcpy(was, s->data, s->bytes);
 	tess_safetensors_drop(f, s->data, s->bytes);
 	ck_assert_mem_eq(was, s->data, s->bytes);
-	tess_safetensors_drop(f, was, s->bytes); /* not of this file: stays */
+	tess_safetensors_drop(f, was, s->bytes); /* not of this file: it stays */
 	ck_assert_mem_eq(was, s->data, s->bytes);
 	free(was);
 	tess_safetensors_close(f);
@@ -267,6 +267,14 @@ END_TEST
 
 START_TEST(reads_all_types_and_shapes)
 {
+	static const char shapes[] =
+		"{"
+		"\"z\":{\"dtype\":\"I8\",\"shape\":[0],\"data_offsets\":[4,4]},"
+		"\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+		"\"y\":{\"dtype\":\"I8\",\"shape\":[3,0],\"data_offsets\":[0,0]},"
+		"\"x\":{\"dtype\":\"I8\",\"shape\":[0,9],\"data_offsets\":[4,4]},"
+		"\"m\":{\"dtype\":\"I8\",\"shape\":[1,1,1,1,1,1,1,1,1,2],\"data_offsets\":[4,6]}}"
+		"     ";
 	static const struct {
 		const char *type;
 		int32_t dtype, bits;
@@ -298,25 +306,14 @@ START_TEST(reads_all_types_and_shapes)
 		          ((const unsigned char *)s->data)[bytes - 1] == bytes - 1);
 		tess_safetensors_close(f);
 	}
-	/* No tensor; a scalar; nothing in a tensor, three times at one place; many dimensions; padding. */
+	/*
+	 * No tensor; a scalar; nothing in a tensor, three times at one place; many dimensions;
+	 * padding.
+	 */
 	ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", "{}", 0), &f), TESS_OK);
 	ck_assert_uint_eq(tess_safetensors_count(f), 0);
 	tess_safetensors_close(f);
-	ck_assert_int_eq(
-		tess_safetensors_open(
-			write_safetensors(
-				"good",
-				"{\"z\":" T("I8", "[0]", "4", "4") ",\"s\":" T(
-					"F32", "[]", "0",
-					"4") ",\"y\":" T("I8", "[3,0]", "0",
-	                                                 "0") ",\"x\":" T("I8", "[0,9]", "4",
-	                                                                  "4") ",\"m\":" T("I8",
-	                                                                                   "[1,1,1,1,1,1,1,1,1,2]",
-	                                                                                   "4",
-	                                                                                   "6") "}     ",
-				6),
-			&f),
-		TESS_OK);
+	ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", shapes, 6), &f), TESS_OK);
 	ck_assert_uint_eq(tess_safetensors_count(f), 5);
 	ck_assert_int_eq(tess_safetensors_find(f, "s")->ndim, 0);
 	ck_assert_int_eq(tess_safetensors_find(f, "m")->ndim, 10);
@@ -324,7 +321,7 @@ START_TEST(reads_all_types_and_shapes)
 }
 END_TEST
 
-/* Headers of 61 to 68 bytes, and an odd tensor in front: the data stay where they lie. */
+/* Headers of 61 to 68 bytes, with an odd-sized tensor first: the data are not moved. */
 START_TEST(copies_nothing)
 {
 	struct tess_safetensors *f = NULL;
@@ -373,7 +370,7 @@ START_TEST(reads_headers_alone)
 	}
 	tess_safetensors_close(all);
 	tess_safetensors_close(f);
-	/* and judges them as it does when all is read: the end of the data too */
+	/* and checks them as when all is read, including the end of the data */
 	f = NULL;
 	ck_assert_int_eq(
 		tess_safetensors_open_header(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), &f),
@@ -388,7 +385,7 @@ START_TEST(reads_headers_alone)
 }
 END_TEST
 
-/* KiB, at most so far. */
+/* The peak so far, in KiB. */
 static long get_peak_memory(void)
 {
 	struct rusage used;
@@ -413,11 +410,11 @@ START_TEST(many_tensors_cost_little)
 	fprintf(out, "}");
 	len = (uint64_t)ftell(out) - sizeof len;
 	rewind(out);
-	fwrite(&len, 1, sizeof len, out); /* little-endian, as all machines that this runs on */
+	fwrite(&len, 1, sizeof len, out); /* little-endian machines only */
 	ck_assert_int_eq(fclose(out), 0);
 	before = get_peak_memory();
 	ck_assert_msg(!tess_safetensors_open(scratch_format_path("many"), &f), "%s", tess_error());
-#ifndef __SANITIZE_ADDRESS__ /* which keeps what was freed */
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
 	ck_assert_int_lt(get_peak_memory() - before, MANY / 1024 * EACH);
 #endif
 	ck_assert_uint_eq(tess_safetensors_count(f), MANY);
@@ -492,7 +489,7 @@ START_TEST(writes_what_it_reads)
 }
 END_TEST
 
-/* What a killed run with this process's number has left is in nobody's way, and stays. */
+/* The file left by a killed process with the same id does not interfere, and stays. */
 START_TEST(writes_beside_what_was_left)
 {
 	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };

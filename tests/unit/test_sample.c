@@ -1,4 +1,6 @@
-/* Processed probabilities against transformers' own processors (tests/data/sampling.json), and draws. */
+/*
+ * Processed probabilities against transformers' processors (tests/data/sampling.json), and draws.
+ */
 #include "nn/sample.h"
 
 #include "suite.h"
@@ -89,7 +91,7 @@ START_TEST(draws_follow_the_probabilities)
 	ck_assert(again[0] == again[1] && again[1] == again[2]);
 	how.temperature = 0;
 	ck_assert_int_eq(tess_sampler_draw(s, &how, logits, NULL, 0, 9),
-	                 4); /* of equals the lowest */
+	                 4); /* the lowest of equal ones */
 	tess_sampler_free(s);
 }
 END_TEST
@@ -106,7 +108,7 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* What is just as likely as min-p asks stays. */
+/* A probability that equals the limit of min-p is kept. */
 START_TEST(min_p_keeps_its_edge)
 {
 	static const float logits[] = { 2, 1, 2, -1, 2 };

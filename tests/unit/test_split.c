@@ -10,7 +10,7 @@ static const int64_t large[] = { 172,           1000,    32000,         151936,
 	                         (1 << 25) - 1, 1 << 25, (1 << 30) - 1, 1 << 30 };
 enum { NLARGE = sizeof large / sizeof *large };
 
-/* Every n that the properties are tried on. */
+/* The sizes on which the properties are tested. */
 static int64_t get_size(int i)
 {
 	return i <= SMALL ? i : large[i - SMALL - 1];
@@ -57,7 +57,10 @@ START_TEST(parts_nest)
 }
 END_TEST
 
-/* One run: nodes cover it once and in order, each is the part it says, and none could be larger. */
+/*
+ * One run: nodes cover it once and in order, each is the part that it names, and none could be
+ * larger.
+ */
 static int64_t check_run_of_units(int64_t n, int64_t lo, int64_t hi)
 {
 	int64_t at = lo, end = lo, count = 0;
@@ -112,7 +115,10 @@ START_TEST(nodes_of_long_runs)
 	const int64_t n = 1 << 25;
 	uint64_t state = 1;
 
-	/* keys so far: units to come are empty, and the run of a prefix has a node for each of its bits */
+	/*
+	 * keys so far: later units are empty, and a prefix has a node for each set bit of its
+	 * length
+	 */
 	ck_assert_int_eq(check_run_of_units(n, 0, 5), 2);
 	ck_assert_int_eq(check_run_of_units(n, 0, n - 1), 25);
 	ck_assert_int_eq(check_run_of_units(n, n - 1, n), 1);
@@ -129,7 +135,7 @@ START_TEST(nodes_of_long_runs)
 }
 END_TEST
 
-/* What odd numbers of ranks cost: the average number of nodes that a rank holds, for P = 1..8. */
+/* The cost of odd numbers of ranks: the average number of nodes of a rank, for P = 1..8. */
 START_TEST(nodes_of_32_units)
 {
 	static const double average[] = { 1, 1, 3.0, 1, 2.6, 2.3, 2.3, 1 };

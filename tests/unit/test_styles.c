@@ -1,4 +1,4 @@
-/* What every style in the box answers, and what it refuses. */
+/* What every built-in style returns, and what it refuses. */
 #include "suite.h"
 
 #include <dlfcn.h>
@@ -85,8 +85,7 @@ static struct tess_site make_site(const char *kind, const char *config)
 static const int64_t fused[] = { 8, 2, 2, 0 }, halves[] = { 6, 6, 0 }, three[] = { 4, 4, 4, 0 };
 static const int64_t thirteen[] = { 6, 6, 1, 0 }, seven[] = { 3, 4, 0 };
 
-/* A weight whose dimensions both have these parts, or 12 elements; in and out the other way round if
- * `turned`. */
+/* A weight whose dimensions both have these parts, or 12 elements; stored [in, out] if `turned`. */
 static struct tess_param make_weight_param(const int64_t *parts, int turned)
 {
 	static int64_t shape[2];
@@ -120,7 +119,7 @@ static struct tess_param make_bias_param(const int64_t *parts)
 }
 
 static const struct row {
-	const char *family, *name, *config, *kind; /* kind: what it is tried on */
+	const char *family, *name, *config, *kind; /* kind: of the module */
 	const char *in, *out; /* layout */
 	const char *weight, *bias; /* weight [out, in]; bias NULL: none */
 } table[] = {
@@ -234,7 +233,7 @@ START_TEST(asserts_the_parts)
 		{ "parts=2,1", halves, 0 },
 		{ "parts=5,5", halves, 1 },
 		{ "parts=5,1,1", fused, 0 },
-		{ "parts=1,1", thirteen, 0 }, /* fewer than there are */
+		{ "parts=1,1", thirteen, 0 }, /* fewer than the model has */
 		{ "parts=1", thirteen, 0 },
 		{ "parts=6,6,1", thirteen, 1 },
 		{ "", seven, 0 },

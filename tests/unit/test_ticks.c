@@ -1,4 +1,4 @@
-/* The time from the CPU's counter: never back, and never far from the system's clock. */
+/* Time from the CPU's counter: monotonic, and close to the system's clock. */
 #include "suite.h"
 
 #include <check.h>
@@ -9,7 +9,10 @@
 
 enum { CLOSE = 20000 }; /* ns */
 
-/* How far it is from the clock: looked at before and after, and again where this thread was held up. */
+/*
+ * The distance from the clock, which is read before and after; repeated if the thread was
+ * interrupted.
+ */
 static int64_t measure_clock_offset(struct tess_ticks *t)
 {
 	int64_t least = INT64_MAX;
@@ -38,11 +41,13 @@ START_TEST(goes_with_the_clock)
 	}
 	ck_assert_int_lt(worst, CLOSE);
 	if (t.has_counter > 0)
-		ck_assert(t.rate && t.sync_after); /* it was measured, and is what was asked */
+		ck_assert(t.rate && t.sync_after); /* measured, and used */
 }
 END_TEST
 
-/* A counter that jumps, or that was measured wrong, is left for the clock, and measured anew. */
+/*
+ * If the counter jumps, or was measured wrong, the clock is used, and the counter measured again.
+ */
 START_TEST(leaves_a_counter_that_jumps)
 {
 	struct timespec ms = tess_timespec(2 * TESS_MS);
@@ -55,12 +60,12 @@ START_TEST(leaves_a_counter_that_jumps)
 	if (t.has_counter < 0)
 		return;
 	ck_assert(t.sync_after);
-	t.sync_count += t.sync_after; /* as if it stood behind on this CPU */
+	t.sync_count += t.sync_after; /* as if the counter lagged on this CPU */
 	last = tess_ticks_now(&t);
 	ck_assert_int_lt(measure_clock_offset(&t), CLOSE);
 	nanosleep(&ms, NULL);
 	t.sync_count -= 2 * t.sync_after;
-	t.rate_count -= 2 * t.sync_after; /* as if it had gone fast */
+	t.rate_count -= 2 * t.sync_after; /* as if the counter ran fast */
 	ck_assert_int_ge(tess_ticks_now(&t), last);
 	ck_assert_uint_eq(t.sync_after, 0);
 	ck_assert_int_lt(measure_clock_offset(&t), CLOSE);

@@ -48,7 +48,7 @@ START_TEST(gpt2_encodes_as_its_own_encoder_does)
 }
 END_TEST
 
-/* ---- each step and option --------------------------------------------------------------------------- */
+/* ---- each step and option -------------------------------------------------------------------- */
 
 static void apply_settings(json_t *root, json_t *set)
 {
@@ -126,7 +126,7 @@ START_TEST(steps_do_as_in_hugging_face)
 }
 END_TEST
 
-/* ---- properties ------------------------------------------------------------------------------------- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 /* Random text of all planes, spaces and runs. */
 static size_t make_random_text(uint64_t *seed, char *out, size_t capacity)
@@ -221,7 +221,7 @@ START_TEST(any_ids_stream_to_the_text_they_decode_to)
 }
 END_TEST
 
-/* The same `unit` over and over, a megabyte of it, takes less than the test may run. */
+/* A megabyte of the same `unit` is encoded within the timeout of the test. */
 static void expect_quick(const struct tess_tokenizer *t, const char *first, const char *unit,
                          const char *last)
 {
@@ -257,14 +257,14 @@ START_TEST(no_megabyte_is_slow)
 		expect_quick(t, "", "the ", "");
 		expect_quick(t, "", "<|", "");
 		expect_quick(t, "a", "\xcc\x81\xcc\xa3",
-		             ""); /* marks whose classes fall and rise */
+		             ""); /* marks whose combining classes fall and rise */
 	}
 	tess_tokenizer_close(stories);
 	tess_tokenizer_close(gpt2);
 }
 END_TEST
 
-/* ---- the interface ---------------------------------------------------------------------------------- */
+/* ---- the interface --------------------------------------------------------------------------- */
 
 START_TEST(tokens_have_names)
 {
@@ -358,7 +358,8 @@ START_TEST(config_says_what_begins_and_ends_a_text)
 		{ "{\"eos_token\": {\"content\": \"</s>\"}, \"model_max_length\": "
 		  "1000000000000000019884624838656}",
 		  1, -1, 2 },
-		{ "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", "
+		{ "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<s>\", "
+		  "\"eos_token\": \"</s>\", "
 		  "\"add_bos_token\": false, \"add_eos_token\": true}",
 		  -1, 2, 2 },
 		{ "{\"tokenizer_class\": \"LlamaTokenizerFast\", \"bos_token\": \"<unk>\"}", 0, -1,

@@ -1,4 +1,4 @@
-/* Tokenizers that are wrong, or meant to harm: each is refused with the file, the key and the reason. */
+/* Wrong or malicious tokenizers: each is refused with the file, the key and the reason. */
 #include "core/base/status.h"
 #include "suite.h"
 #include "tokens.h"
@@ -7,12 +7,16 @@
 #include <string.h>
 
 static const char base_json[] =
-	"{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true}],"
+	"{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\":"
+	" true}],"
 	" \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]},"
-	" \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"behavior\": \"Isolated\"},"
-	" \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}},"
+	" \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s+\"}, "
+	"\"behavior\": \"Isolated\"},"
+	" \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+	"{\"id\": \"<s>\"}},"
 	" {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [5]}}},"
-	" \"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2,"
+	" \"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0,"
+	" \"b\": 1, \"ab\": 2,"
 	" \" \": 3, \"abab\": 4}, \"merges\": [\"a b\", [\"ab\", \"ab\"]]}}";
 
 static void expect_tokenizer_refused(const char *text, size_t len, const char *where,
@@ -29,7 +33,9 @@ static void expect_tokenizer_refused(const char *text, size_t len, const char *w
 	ck_assert_msg(strstr(tess_error(), why) != NULL, "no \"%s\" in \"%s\"", why, tess_error());
 }
 
-/* The base with the value at `path` ("model.vocab.a", "" for none) replaced; NULL: the key is taken out. */
+/*
+ * The base with the value at `path` ("model.vocab.a"; "": none) replaced; NULL: the key is removed.
+ */
 static char *patch_base(const char *path, const char *value)
 {
 	json_t *root = json_loads(base_json, 0, NULL), *at = root, *made;

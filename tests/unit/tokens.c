@@ -42,7 +42,7 @@ json_t *tokens_load_json(const char *path)
 	return root;
 }
 
-/* The character that stands for a byte, and the bytes in the order of their ids. */
+/* The character that represents a byte, and the bytes in the order of their ids. */
 static size_t make_gpt2_alphabet(char out[256][4])
 {
 	static const int runs[][2] = { { 0x21, 0x7e }, { 0xa1, 0xac }, { 0xae, 0xff } };

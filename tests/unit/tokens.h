@@ -1,12 +1,12 @@
-/* tokens.h - what the tests of the tokenizer share: tokenizers made in memory, texts with known ids. */
-#ifndef TESS_TESTS_TOKENS_H
-#define TESS_TESTS_TOKENS_H
+/* tokens.h - for the tests of the tokenizer: tokenizers made in memory, texts with known ids. */
+#ifndef TESS_TESTS_UNIT_TOKENS_H
+#define TESS_TESTS_UNIT_TOKENS_H
 
 #include "hf/tokenizer/tokenizer.h"
 
 #include <jansson.h>
 
-/* The file below the directory that the environment variable names; ends the test where it is not there. */
+/* A file in the directory that the environment variable names; fails the test if it is missing. */
 char *tokens_format_path(const char *variable, const char *name);
 json_t *tokens_load_json(const char *path);
 char *tokens_load_text(const char *path, size_t *len);
@@ -14,10 +14,10 @@ char *tokens_load_text(const char *path, size_t *len);
 /* The tokenizer.json of GPT-2, made from its merges. */
 json_t *tokens_make_gpt2(void);
 
-/* Opens a tokenizer.json that is in memory, and lets go of it. */
+/* Opens a tokenizer.json that is in memory, and releases `root`. */
 struct tess_tokenizer *tokens_open(json_t *root);
 
-/* Fails the test where `text` has other ids. `want` is an array of numbers. */
+/* Fails the test if `text` has other ids. `want` is an array of numbers. */
 void tokens_expect(const struct tess_tokenizer *t, const char *what, const char *text, size_t len,
                    bool add_special, const json_t *want);
 
@@ -27,7 +27,7 @@ void tokens_check_vectors(const struct tess_tokenizer *t, const char *path);
 /* llama.cpp's pair of files, `path` without .inp and .out. */
 void tokens_check_llamacpp(const struct tess_tokenizer *t, const char *path);
 
-/* Fails the test where pushing the ids one by one gives another text, or parts of characters. */
+/* Fails the test if pushing the ids one by one gives another text, or parts of characters. */
 void tokens_check_stream(const struct tess_tokenizer *t, const int32_t *ids, size_t n,
                          bool skip_special);
 

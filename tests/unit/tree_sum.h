@@ -1,6 +1,9 @@
-/* tree_sum.h - a sum in the order of docs/ops.md, by its definition: a recursion over the units of a tree. */
-#ifndef TESS_TESTS_TREE_SUM_H
-#define TESS_TESTS_TREE_SUM_H
+/*
+ * tree_sum.h - a sum in the order of docs/ops.md, by its definition: a recursion over the units of
+ * a tree.
+ */
+#ifndef TESS_TESTS_UNIT_TREE_SUM_H
+#define TESS_TESTS_UNIT_TREE_SUM_H
 
 #include <stdbool.h>
 #include <tessera/device.h>
@@ -8,7 +11,7 @@
 /* The value of the leaf of unit u of a tree. */
 typedef float tree_leaf(const void *arg, const struct tess_tree *tree, int64_t u);
 
-/* Node `at` of depth `depth`, of the units [lo, hi) of the tree that are there. False: there are none. */
+/* Node `at` of depth `depth`, restricted to units [lo, hi). False: it has no units there. */
 static inline bool tree_sum_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
                                  int64_t at, tree_leaf *leaf, const void *arg, float *out)
 {
