@@ -197,7 +197,8 @@ START_TEST(knows_tied_heads)
 	write_changed_checkpoint("other", "{}", "{}");
 	expect_accepted(
 		"other", "",
-		"lm_head.weight differs from model.embed_tokens.weight, but config.json ties the two",
+		"lm_head.weight differs from model.embed_tokens.weight, but config.json ties the "
+		"two",
 		digest);
 	ck_assert_str_eq(digest, plain);
 	tess_safetensors_close(project_file);

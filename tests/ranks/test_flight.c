@@ -368,8 +368,10 @@ START_TEST(a_running_job_is_asked)
 	job_await(&j, "[3] waits");
 	usleep(50000);
 	kill(j.pid, SIGUSR1);
-	job_await(&j, "launch: warning: rank 2 is the straggler: its last call was all_reduce of 64 f32 "
-	              "(sum), call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301");
+	job_await(
+		&j,
+		"launch: warning: rank 2 is the straggler: its last call was all_reduce of 64 f32 "
+		"(sum), call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301");
 	snprintf(go, sizeof go, "%s/go", dir);
 	fclose(fopen(go, "w"));
 	job_finish(&j);
@@ -484,7 +486,8 @@ START_TEST(threads_leave_records)
 	ck_assert_int_eq(tess_world_spawn(3, fail_on_rank_1, &through), TESS_EINVAL);
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(
-		strstr(sentence, "rank 1 is the straggler: its last call was barrier, call 1, at first"),
+		strstr(sentence,
+	               "rank 1 is the straggler: its last call was barrier, call 1, at first"),
 		"%s", sentence);
 	json_decref(all);
 

@@ -101,7 +101,8 @@ START_TEST(one_does_not_belong)
 	process_start(&p[0], "hurry", 0, 2);
 	process_start(&p[1], _i ? "elsewhere" : "other", 1, 2);
 	job_fixture_expect_exit(&p[1], 2, "rejects this rank's proof");
-	job_fixture_expect_exit(&p[0], 2, "rank 1 has not joined the job by the deadline of rank 0");
+	job_fixture_expect_exit(&p[0], 2,
+	                        "rank 1 has not joined the job by the deadline of rank 0");
 	job_fixture_end();
 }
 END_TEST

@@ -341,7 +341,9 @@ START_TEST(sums_are_of_all_parts)
 }
 END_TEST
 
-/* A part of a value has gaps between its rows: as logits it is half of what an op adds to itself. */
+/*
+ * A part of a value has gaps between its rows: as logits it is half of what an op adds to itself.
+ */
 START_TEST(output_may_be_a_part)
 {
 	static const char *const plans[] = {

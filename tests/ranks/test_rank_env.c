@@ -227,7 +227,8 @@ START_TEST(several_starters)
 	ENV("RANK", "0", "WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE",
 	    "4");
 	expect_rank_env_refused(
-		"RANK=0 and OMPI_COMM_WORLD_RANK=2 contradict each other in a job of 4 ranks; unset RANK");
+		"RANK=0 and OMPI_COMM_WORLD_RANK=2 contradict each other in a job of 4 ranks; "
+		"unset RANK");
 	ENV("RANK", "2", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
 	expect_rank_env_refused("RANK=2 and SLURM_PROCID=4");
 	ENV("RANK", "4", "WORLD_SIZE", "6", SRUN("0", "1", "node1"));
