@@ -148,9 +148,9 @@ static double eval_cosine(struct angle a)
 		1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
 		1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000,
 	};
-	double z = a.hi * a.hi, half = z / 2, most = 1 - half;
+	double z = a.hi * a.hi, half = z / 2, rounded = 1 - half;
 
-	return most + (((1 - most) - half) + (z * z * HORNER(z, c) - a.hi * a.lo));
+	return rounded + (((1 - rounded) - half) + (z * z * HORNER(z, c) - a.hi * a.lo));
 }
 
 static double eval_sine_shifted(double x, int64_t quarters)

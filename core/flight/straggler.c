@@ -243,7 +243,8 @@ static bool is_joint(const json_t *call)
 }
 
 /*
- * The last call that others have finished with a lost rank; NULL: none after its last reported one.
+ * The last call that other ranks have finished with a lost rank; NULL: none after its last reported
+ * one.
  */
 static const json_t *find_last_finished(const struct job_records *v,
                                         const struct tess_lost_rank *lost)

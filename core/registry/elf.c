@@ -1,5 +1,7 @@
-/* Whether a file is a shared object of this machine, in words that the loader does not have. */
-#include "file.h"
+/*
+ * Checks that a file is a shared object for this machine, with clearer messages than the loader's.
+ */
+#include "core/registry/file.h"
 
 #include "core/base/status.h"
 
@@ -22,7 +24,7 @@ static const struct machine {
 	{ "s390x", EM_S390 },
 };
 
-/* Class, byte order and machine lie at the same place in every ELF header. */
+/* Class, byte order and machine have the same offset in every ELF header. */
 static const char *format_machine(const ElfW(Ehdr) * head, bool foreign, char text[static 48])
 {
 	unsigned number = foreign ? __builtin_bswap16(head->e_machine) : head->e_machine;
@@ -39,27 +41,27 @@ static const char *format_machine(const ElfW(Ehdr) * head, bool foreign, char te
 	return text;
 }
 
-/* Our own header, as the loader mapped it, says what fits. */
-static tess_status compare_machine(const ElfW(Ehdr) * theirs)
+/* Compares with the header of this library, as the loader has mapped it. */
+static tess_status compare_machine(const ElfW(Ehdr) * other)
 {
-	const ElfW(Ehdr) * ours;
+	const ElfW(Ehdr) * own;
 	char text[2][48];
 	bool foreign;
 	Dl_info info;
 
 	if (!dladdr((void *)(uintptr_t)compare_machine, &info))
 		return TESS_OK;
-	ours = info.dli_fbase;
-	foreign = theirs->e_ident[EI_DATA] != ours->e_ident[EI_DATA];
-	if (theirs->e_ident[EI_CLASS] == ours->e_ident[EI_CLASS] && !foreign &&
-	    theirs->e_machine == ours->e_machine)
+	own = info.dli_fbase;
+	foreign = other->e_ident[EI_DATA] != own->e_ident[EI_DATA];
+	if (other->e_ident[EI_CLASS] == own->e_ident[EI_CLASS] && !foreign &&
+	    other->e_machine == own->e_machine)
 		return TESS_OK;
 	return tess_fail(TESS_EABI, "built for %s, this process is %s",
-	                 format_machine(theirs, foreign, text[0]),
-	                 format_machine(ours, false, text[1]));
+	                 format_machine(other, foreign, text[0]),
+	                 format_machine(own, false, text[1]));
 }
 
-/* Mapping a file that ends before its segments do would kill the process where it touches them. */
+/* Access to a segment beyond the end of its file would kill the process with SIGBUS. */
 static tess_status check_segments(int fd, const ElfW(Ehdr) * head, uint64_t size)
 {
 	for (unsigned i = 0; i < head->e_phnum; i++) {
@@ -71,7 +73,7 @@ static tess_status check_segments(int fd, const ElfW(Ehdr) * head, uint64_t size
 		            (ssize_t)sizeof part)
 			return tess_fail(
 				TESS_EABI,
-				"truncated or damaged: %llu bytes, and no program header %u",
+				"truncated or damaged: %llu bytes, without program header %u",
 				(unsigned long long)size, i);
 		if (part.p_type != PT_LOAD)
 			continue;
@@ -97,10 +99,9 @@ static tess_status check_header(int fd)
 	if (fstat(fd, &about) || (n = pread(fd, &head, sizeof head, 0)) < 0)
 		return tess_fail(TESS_EIO, "%s", strerror(errno));
 	if (n == 0)
-		return tess_fail(TESS_EABI, "an empty file");
+		return tess_fail(TESS_EABI, "the file is empty");
 	if (n < SELFMAG || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
-		return tess_fail(TESS_EABI,
-		                 "not a shared object: it does not start as an ELF file does");
+		return tess_fail(TESS_EABI, "not a shared object: it has no ELF header");
 	if (n < (ssize_t)sizeof head && head.e_ident[EI_CLASS] != ELFCLASS32)
 		return tess_fail(TESS_EABI, "truncated: %zd bytes", n);
 	st = compare_machine(&head);
@@ -108,7 +109,7 @@ static tess_status check_header(int fd)
 		return st;
 	if (head.e_type != ET_DYN)
 		return tess_fail(TESS_EABI,
-		                 "an ELF file, but not a shared object: link it with -shared");
+		                 "an ELF file, but not a shared object; link it with -shared");
 	return check_segments(fd, &head, (uint64_t)about.st_size);
 }
 

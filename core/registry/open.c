@@ -1,5 +1,5 @@
-/* The only dlopen: a checked file is mapped, judged, pinned and asked whether it can be used here. */
-#include "file.h"
+/* The only dlopen(): maps, checks, pins and initialises a plugin. */
+#include "core/registry/file.h"
 
 #include "core/base/log.h"
 #include "core/base/option.h"
@@ -10,7 +10,7 @@
 #include <link.h>
 #include <string.h>
 
-/* A library built with -ffast-math would leave this thread without denormals, and with other bits. */
+/* A library built with -ffast-math turns off denormals in this thread: results would differ. */
 static void *map_file(const char *real, int flags)
 {
 	fenv_t before;
@@ -22,11 +22,11 @@ static void *map_file(const char *real, int flags)
 	return file;
 }
 
-/* The descriptor that is defined in this very object, and the size of its symbol. */
+/* The descriptor that this object itself defines, and the size of its symbol. */
 static tess_status find_descriptor(void *file, const struct tess_plugin **descriptor,
                                    uint64_t *size)
 {
-	struct link_map *mine = NULL, *where = NULL;
+	struct link_map *own = NULL, *where = NULL;
 	void *at = dlsym(file, "tess_plugin_v1");
 	const ElfW(Sym) *symbol = NULL;
 	Dl_info info;
@@ -34,11 +34,11 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
 	if (!at)
 		return tess_fail(TESS_EABI,
 		                 "it exports no tess_plugin_v1; declare it with TESS_PLUGIN");
-	if (dlinfo(file, RTLD_DI_LINKMAP, &mine) ||
-	    !dladdr1(at, &info, (void **)&where, RTLD_DL_LINKMAP) || where != mine)
+	if (dlinfo(file, RTLD_DI_LINKMAP, &own) ||
+	    !dladdr1(at, &info, (void **)&where, RTLD_DL_LINKMAP) || where != own)
 		return tess_fail(
 			TESS_EABI,
-			"it exports no tess_plugin_v1 of its own; the one in reach is of %s",
+			"it exports no tess_plugin_v1 of its own; the one found is that of %s",
 			where ? where->l_name : "another object");
 	if (!dladdr1(at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
 	    info.dli_saddr != at || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
@@ -49,7 +49,7 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
 	return TESS_OK;
 }
 
-/* Its options as one table, declared under its file name. */
+/* Declares its options as one table, under its file name. */
 static tess_status declare_options(const struct tess_file *f, struct tess_arena *a)
 {
 	const struct tess_option *const *list = f->plugin.options;
@@ -69,7 +69,7 @@ static tess_status declare_options(const struct tess_file *f, struct tess_arena 
 	return tess_option_add(f->name, table);
 }
 
-static tess_status init_plugin(struct tess_file *f, const struct tess_host *host)
+static tess_status call_plugin_init(struct tess_file *f, const struct tess_host *host)
 {
 	tess_status st = TESS_OK;
 
@@ -80,14 +80,12 @@ static tess_status init_plugin(struct tess_file *f, const struct tess_host *host
 	if (f->initialised)
 		return TESS_OK;
 	if (st > TESS_OK || !*tess_error())
-		tess_fail(
-			st,
-			"its init returned %d (%s) without a reason, which is a defect of the plugin",
-			st, tess_status_name(st));
+		tess_fail(st, "its init returned %d (%s) without a sentence: a bug in the plugin",
+		          st, tess_status_name(st));
 	return TESS_ENOTSUP;
 }
 
-/* Links may give one file several names, and one file may offer several kinds: it is started once. */
+/* One file may have several names (links) and several kinds: it is initialised once. */
 static tess_status init_once(struct tess_file *f, struct tess_registry *r)
 {
 	const struct tess_file *opened_before = r->opened;
@@ -102,7 +100,7 @@ static tess_status init_once(struct tess_file *f, struct tess_registry *r)
 		               ? tess_fail(opened_before->status, "%s", opened_before->why)
 		               : TESS_OK;
 	st = declare_options(f, &r->arena);
-	return st ? st : init_plugin(f, &r->host);
+	return st ? st : call_plugin_init(f, &r->host);
 }
 
 static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
@@ -120,7 +118,7 @@ static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 		return st;
 	file = map_file(real, 0);
 	if (!file)
-		return tess_fail(TESS_ENOTSUP, "the loader says: %s", dlerror());
+		return tess_fail(TESS_ENOTSUP, "the loader reports: %s", dlerror());
 	st = find_descriptor(file, &descriptor, &size);
 	if (!st)
 		st = tess_file_check_tables(f, r, descriptor, size);

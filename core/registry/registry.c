@@ -1,9 +1,9 @@
-#include "registry.h"
+#include "core/registry/registry.h"
 
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "file.h"
+#include "core/registry/file.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -32,8 +32,7 @@ tess_status tess_registry_add_dir(const char *path)
 	pthread_mutex_lock(&registry_lock);
 	if (registry.searched)
 		st = tess_fail(TESS_EINVAL,
-		               "%s: plugins have been looked up; name directories before that",
-		               path);
+		               "%s: add directories before the first lookup of a plugin", path);
 	else
 		st = tess_registry_append_dir(&registry, path, strlen(path), "program", true);
 	pthread_mutex_unlock(&registry_lock);
@@ -52,7 +51,7 @@ static bool offers_name(const struct tess_file *f, const struct tess_offer *o, c
 	return false;
 }
 
-/* The nearest name that there is: of files, or of what the files of this kind offer. */
+/* The nearest name of a file of this kind, or of what these files offer. */
 static const char *find_nearest_name(int32_t kind, const char *name)
 {
 	const char *near = NULL;
@@ -76,16 +75,16 @@ static const char *find_nearest_name(int32_t kind, const char *name)
 	return near;
 }
 
-/* The model types that there are: "; the types are gpt2, llama"; "" where there is none. */
-static const char *list_types(size_t room, char *out)
+/* "; the types are gpt2, llama": the known model types; "" without one. */
+static const char *list_types(size_t size, char *out)
 {
 	size_t at = 0;
 
 	*out = 0;
 	for (const struct tess_file *f = registry.files; f; f = f->next)
 		for (size_t i = 0; f->kind == TESS_MODELS && i < f->noffers; i++)
-			for (const char *const *t = f->offers[i].aliases; t && *t && at < room; t++)
-				at += (size_t)snprintf(out + at, room - at, "%s%.80s",
+			for (const char *const *t = f->offers[i].aliases; t && *t && at < size; t++)
+				at += (size_t)snprintf(out + at, size - at, "%s%.80s",
 				                       at ? ", " : "; the types are ", *t);
 	return out;
 }
@@ -93,7 +92,7 @@ static const char *list_types(size_t room, char *out)
 static tess_status fail_not_found(int32_t kind, const char *name)
 {
 	const char *near = find_nearest_name(kind, name), *word = tess_plugin_kind_names[kind];
-	char what[160], untaken[80] = "", types[512] = "";
+	char what[160], refused[80] = "", types[512] = "";
 	size_t n = 0;
 
 	if (!*name && kind <= TESS_DEVICES)
@@ -102,8 +101,8 @@ static tess_status fail_not_found(int32_t kind, const char *name)
 	for (const struct tess_file *f = registry.files; f; f = f->next)
 		n += f->kind == kind && f->checked && f->status && !f->shadowed;
 	if (n)
-		snprintf(untaken, sizeof untaken,
-		         "; %zu %s file%s not taken, and `tessera info` says why", n, word,
+		snprintf(refused, sizeof refused,
+		         "; %zu %s file%s refused; `tessera info` has the reasons", n, word,
 		         n == 1 ? " was" : "s were");
 	if (kind <= TESS_DEVICES)
 		snprintf(what, sizeof what, "no tess-%s-%.80s.so", word, name);
@@ -116,7 +115,7 @@ static tess_status fail_not_found(int32_t kind, const char *name)
 		list_types(sizeof types, types);
 	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s%s", word, name, what,
 	                 registry.searched_paths, near ? "; did you mean " : "", near ? near : "",
-	                 near ? "?" : "", types, untaken);
+	                 near ? "?" : "", types, refused);
 }
 
 static tess_status fail_conflict(int32_t kind, const char *name, const struct tess_file *a,
@@ -126,7 +125,7 @@ static tess_status fail_conflict(int32_t kind, const char *name, const struct te
 	                 tess_plugin_kind_names[kind], name, a->path, b->path);
 }
 
-/* The only offer of `name` in the files of a kind, all of which are opened. */
+/* Opens all files of a kind, and finds the only offer of `name`. */
 static tess_status find_offer(int32_t kind, const char *name, const void **out)
 {
 	const struct tess_file *in = NULL, *refused = NULL;
@@ -155,7 +154,7 @@ static tess_status find_offer(int32_t kind, const char *name, const void **out)
 	return TESS_OK;
 }
 
-/* The offer of the file that is called so. */
+/* Opens the file of that name, and returns its offer. */
 static tess_status open_plugin_named(int32_t kind, const char *name, const void **out)
 {
 	struct tess_file *f = registry.files;
@@ -185,9 +184,9 @@ static tess_status find_table(int32_t kind, const char *name, const void **out)
 	return st;
 }
 
-/* ---- backends over others ---------------------------------------------------------------- */
+/* ---- backends that wrap another one --------------------------------------------------------- */
 
-/* With the lock. NULL: it was not asked for yet. */
+/* With the lock held. NULL: not made yet. */
 static const struct tess_wrapper *find_wrapper(const char *name)
 {
 	const struct tess_wrapper *s = registry.wrappers;
@@ -197,17 +196,20 @@ static const struct tess_wrapper *find_wrapper(const char *name)
 	return s;
 }
 
-/* What `over` made, as far as both sides know it. With the lock; NULL: no memory. */
-static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *theirs)
+/*
+ * Copies the table that wrap() has returned, up to the smaller size. With the lock held; NULL: no
+ * memory.
+ */
+static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *table)
 {
 	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
-	uint32_t size = theirs->size;
+	uint32_t size = table->size;
 
 	if (s)
 		s->name = tess_arena_copy(&registry.arena, name, strlen(name));
 	if (!s || !s->name)
 		return NULL;
-	memcpy(&s->table, theirs, size < sizeof s->table ? size : sizeof s->table);
+	memcpy(&s->table, table, size < sizeof s->table ? size : sizeof s->table);
 	s->table.size = sizeof s->table;
 	s->table.name = s->name;
 	s->next = registry.wrappers;
@@ -215,11 +217,11 @@ static const struct tess_wrapper *store_wrapper(const char *name, const struct t
 	return s;
 }
 
-/* The plugin is asked without the lock: it asks us for the backend below. */
+/* wrap() is called without the lock: it looks up the backend `below`. */
 static tess_status open_wrapper(const struct tess_backend *top, const char *name, const char *below,
                                 const struct tess_backend **out)
 {
-	const struct tess_backend *theirs = NULL;
+	const struct tess_backend *table = NULL;
 	const struct tess_wrapper *s;
 	tess_status st;
 
@@ -227,17 +229,19 @@ static tess_status open_wrapper(const struct tess_backend *top, const char *name
 	s = find_wrapper(name);
 	pthread_mutex_unlock(&registry_lock);
 	if (!s) {
-		st = top->wrap(below, &theirs);
+		st = top->wrap(below, &table);
 		if (st)
 			return tess_fail_in(st, "backend %s", name);
-		if (!theirs || theirs->size < TESS_UPTO(tess_backend, close))
-			return tess_fail(TESS_EABI,
-			                 "backend %s: %s gave no table, which is a defect of it",
-			                 name, top->name);
+		if (!table || table->size < TESS_UPTO(tess_backend, close))
+			return tess_fail(
+				TESS_EABI,
+				"backend %s: wrap() of %s returned no valid table: a bug in "
+				"the plugin",
+				name, top->name);
 		pthread_mutex_lock(&registry_lock);
 		s = find_wrapper(name);
 		if (!s)
-			s = store_wrapper(name, theirs);
+			s = store_wrapper(name, table);
 		pthread_mutex_unlock(&registry_lock);
 	}
 	if (!s)
@@ -246,7 +250,7 @@ static tess_status open_wrapper(const struct tess_backend *top, const char *name
 	return TESS_OK;
 }
 
-/* Whether the first of the names is among the others, too. */
+/* Whether `top` is among the names in `below`. */
 static bool wraps_itself(const char *top, const char *below)
 {
 	size_t n = strlen(top);
@@ -276,12 +280,13 @@ tess_status tess_plugin_find_backend(const char *name, const struct tess_backend
 	if (!colon && !top->wrap)
 		*out = top;
 	else if (!top->wrap)
-		st = tess_fail(TESS_EINVAL, "backend %s: %s wraps no other one; name %s alone",
-		               name, first, first);
+		st = tess_fail(TESS_EINVAL,
+		               "backend %s: %s does not wrap another backend; use %s alone", name,
+		               first, first);
 	else if (!colon || !colon[1])
 		st = tess_fail(TESS_EINVAL,
-		               "backend %s wraps another one; name that after a colon: %s:NAME",
-		               first, first);
+		               "backend %s wraps another one; append its name: %s:NAME", first,
+		               first);
 	else if (wraps_itself(first, colon + 1))
 		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot wrap itself", name, first);
 	else
@@ -319,7 +324,7 @@ tess_status tess_plugin_find_model(const char *type, const struct tess_model **o
 	return st;
 }
 
-/* A name of `b` that `a` has too, or NULL. */
+/* A name that both files offer, or NULL. */
 static const char *find_common_name(const struct tess_file *a, const struct tess_file *b)
 {
 	for (size_t i = 0; i < a->noffers; i++)
@@ -335,7 +340,7 @@ static const char *find_common_name(const struct tess_file *a, const struct tess
 	return NULL;
 }
 
-/* Both files of a pair that offer one name are to say so, though the rest of them is usable. */
+/* Two files that offer one name both report it; their other names are usable. */
 static tess_status report_conflicts(void)
 {
 	for (struct tess_file *a = registry.files; a; a = a->next)

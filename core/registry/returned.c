@@ -1,21 +1,24 @@
-#include "returned.h"
+#include "core/registry/returned.h"
 
-#include "registry.h"
+#include "core/registry/registry.h"
 
 #include <stdio.h>
 
-/* "style rowsplit (/dir/tess-style-rowsplit.so)"; a table that no file offers has its name alone. */
-static void format_plugin(const void *table, const char *name, char *text, size_t room)
+/*
+ * "style rowsplit (/dir/tess-style-rowsplit.so)", or "plugin rowsplit" where no file offers the
+ * table.
+ */
+static void format_plugin(const void *table, const char *name, char *text, size_t size)
 {
 	struct tess_plugin_info info;
 
 	for (size_t i = 0; tess_registry_at(i, &info); i++)
 		for (size_t k = 0; k < info.noffers; k++)
 			if (info.offers[k].table == table) {
-				snprintf(text, room, "%s %s (%s)", info.kind, name, info.path);
+				snprintf(text, size, "%s %s (%s)", info.kind, name, info.path);
 				return;
 			}
-	snprintf(text, room, "plugin %s", name);
+	snprintf(text, size, "plugin %s", name);
 }
 
 tess_status tess_plugin_check_status(const void *table, const char *name, const char *function,
@@ -30,13 +33,13 @@ tess_status tess_plugin_check_status(const void *table, const char *name, const 
 	if (failure)
 		return tess_fail(
 			st,
-			"%s%s%s: %s() failed (%s) without a sentence, which is a defect of the plugin; it "
-			"fails by host->fail()",
+			"%s%s%s: %s() failed (%s) without a sentence: a bug in the plugin; "
+			"fail through host->fail()",
 			where ? where : "", where ? ": " : "", plugin, function,
 			tess_status_name(st));
 	return tess_fail(
 		TESS_EABI,
-		"%s%s%s: %s() returned %d, which is no status and a defect of the plugin; it returns "
+		"%s%s%s: %s() returned %d, which is not a status: a bug in the plugin; return "
 		"TESS_OK, or what host->fail() returns",
 		where ? where : "", where ? ": " : "", plugin, function, (int)st);
 }

@@ -1,8 +1,9 @@
 /*
- * Where plugins are: what the program named, TESSERA_PLUGIN_PATH, tessera-<ABI> beside libtessera, the
- * compiled-in directory. Never the current directory, $HOME, or a path taken from a checkpoint.
+ * Searches for plugins in directories of the program, TESSERA_PLUGIN_PATH, tessera-<ABI> beside
+ * libtessera, and the compiled-in directory. Never in the current directory, $HOME, or a path from
+ * a checkpoint.
  */
-#include "file.h"
+#include "core/registry/file.h"
 
 #include "core/base/log.h"
 #include "core/base/option.h"
@@ -46,7 +47,7 @@ static tess_status add_search_path(struct tess_registry *r, const char *list)
 			st = tess_registry_append_dir(r, list, len, "TESSERA_PLUGIN_PATH", true);
 		else if (len)
 			tess_log(TESS_WARN, "registry",
-			         "TESSERA_PLUGIN_PATH: \"%.*s\" is passed over: only absolute "
+			         "TESSERA_PLUGIN_PATH: \"%.*s\" is ignored: only absolute "
 			         "paths are searched",
 			         (int)len, list);
 		list += len + (list[len] == ':');
@@ -69,7 +70,7 @@ static tess_status add_library_dir(struct tess_registry *r)
 	return tess_registry_append_dir(r, path, strlen(path), "beside libtessera", false);
 }
 
-/* "tess-style-rowsplit.so" is a style, rowsplit; kind stays -1 where a name has not this form. */
+/* "tess-style-rowsplit.so" is the style rowsplit; kind -1 for a name of another form. */
 static tess_status parse_file_name(struct tess_file *f, struct tess_arena *a)
 {
 	const char *word = f->name + strlen("tess-");
@@ -92,11 +93,11 @@ static tess_status parse_file_name(struct tess_file *f, struct tess_arena *a)
 		return TESS_OK;
 	f->checked = true;
 	f->status = TESS_EINVAL;
-	f->why = tess_arena_format(
-		a,
-		"%s: refused: a plugin is called tess-KIND-NAME.so, where KIND is "
-		"backend, device, style or model, and NAME is [a-z0-9_]+",
-		f->path);
+	f->why =
+		tess_arena_format(a,
+	                          "%s: refused: a plugin is named tess-KIND-NAME.so, where KIND is "
+	                          "backend, device, style or model, and NAME is [a-z0-9_]+",
+	                          f->path);
 	return f->why ? TESS_OK : TESS_ENOMEM;
 }
 

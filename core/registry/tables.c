@@ -1,5 +1,5 @@
-/* A plugin's tables, judged as data and copied as far as both sides know them. No code of it runs. */
-#include "file.h"
+/* Checks and copies a plugin's tables as data; no code of it runs. */
+#include "core/registry/file.h"
 
 #include "core/base/status.h"
 
@@ -7,7 +7,7 @@
 
 enum { NAME_LEN_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
 
-/* All tables start like this; style and model then have a list of names. */
+/* The first fields of all tables; a style and a model then have a list of names. */
 struct table_head {
 	uint32_t size;
 	int32_t word;
@@ -37,18 +37,20 @@ static const struct plugin_kind {
 	struct required_op {
 		const char *name;
 		uint64_t at;
-	} required[REQUIRED_MAX]; /* in order of the table */
+	} required[REQUIRED_MAX]; /* in the order of the table */
 } kinds[TESS_PLUGIN_KINDS] = {
 	[TESS_BACKENDS] = {
 		offsetof(struct tess_plugin, backends), sizeof(struct tess_backend), false,
-		{ { OP(tess_backend, supports) }, { OP(tess_backend, open) }, { OP(tess_backend, start) },
-		  { OP(tess_backend, test) }, { OP(tess_backend, wait) }, { OP(tess_backend, release) },
+		{ { OP(tess_backend, supports) }, { OP(tess_backend, open) },
+		  { OP(tess_backend, start) }, { OP(tess_backend, test) },
+		  { OP(tess_backend, wait) }, { OP(tess_backend, release) },
 		  { OP(tess_backend, close) } },
 	},
 	[TESS_DEVICES] = {
 		offsetof(struct tess_plugin, devices), sizeof(struct tess_device), false,
-		{ { OP(tess_device, count) }, { OP(tess_device, supports) }, { OP(tess_device, open) },
-		  { OP(tess_device, alloc) }, { OP(tess_device, free) }, { OP(tess_device, run) },
+		{ { OP(tess_device, count) }, { OP(tess_device, supports) },
+		  { OP(tess_device, open) }, { OP(tess_device, alloc) }, { OP(tess_device, free) },
+		  { OP(tess_device, run) },
 		  { OP(tess_device, pack) }, { OP(tess_device, copy) }, { OP(tess_device, sync) },
 		  { OP(tess_device, close) } },
 	},
@@ -76,7 +78,7 @@ bool tess_name_valid(const char *name, const char *more)
 	return n > 0 && n <= NAME_LEN_MAX;
 }
 
-/* What stands in `src` as far as both sides know it, the rest zero: old and new mix both ways. */
+/* Copies the fields that both sizes have and zeroes the rest, so older and newer tables fit. */
 static void copy_table(void *dst, uint32_t dst_size, const void *src, uint32_t src_size)
 {
 	memset(dst, 0, dst_size);
@@ -93,7 +95,7 @@ static bool is_missing_op(const void *table, uint32_t size, uint64_t at)
 	return !p;
 }
 
-/* Whether the offers so far have this name: each is once in a file. */
+/* A file offers a name once. */
 static tess_status check_unique(const struct tess_file *f, const char *name)
 {
 	bool twice = false;
@@ -119,7 +121,7 @@ static tess_status check_aliases(const struct tess_file *f, const struct tess_of
 	tess_status st = TESS_OK;
 
 	if (model && !*more)
-		return tess_fail(TESS_EINVAL, "model %s is of no model_type", offer->name);
+		return tess_fail(TESS_EINVAL, "model %s has no model_type", offer->name);
 	for (; more && *more && !st; more++) {
 		if (!tess_name_valid(*more, model ? "-.ABCDEFGHIJKLMNOPQRSTUVWXYZ" : ""))
 			return tess_fail(TESS_EINVAL, "%s %s: \"%.80s\" is not %s",
@@ -138,44 +140,44 @@ static tess_status check_offer_names(const struct tess_file *f, const struct tes
 	if (f->kind <= TESS_DEVICES && strcmp(offer->name, f->stem) != 0)
 		return tess_fail(
 			TESS_EINVAL,
-			"it offers the %s %s, which nothing would find here; call the file "
-			"tess-%s-%s.so",
+			"it offers the %s %s, which cannot be found in this file; name the "
+			"file tess-%s-%s.so",
 			kind, offer->name, kind, offer->name);
 	if (f->kind != TESS_MODELS)
 		st = check_unique(f, offer->name);
 	return st ? st : check_aliases(f, offer);
 }
 
-/* One table of the list: plausible, named, complete; then our copy of it is f's next offer. */
+/* Checks one table: size, name, required operations; a copy becomes the next offer of `f`. */
 static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
-                               const struct table_head *theirs)
+                               const struct table_head *table)
 {
 	const struct plugin_kind *k = &kinds[f->kind];
 	const char *kind = tess_plugin_kind_names[f->kind];
 	struct tess_offer offer;
 	const struct required_op *op;
 	tess_status st;
-	void *ours;
+	void *copy;
 
-	if (theirs->size < offsetof(struct table_head, aliases) || theirs->size > TABLE_SIZE_MAX)
+	if (table->size < offsetof(struct table_head, aliases) || table->size > TABLE_SIZE_MAX)
 		return tess_fail(TESS_EABI, "a struct tess_%s of %u bytes; this Tessera has %u",
-		                 kind, theirs->size, k->size);
-	if (!theirs->name || !tess_name_valid(theirs->name, ""))
+		                 kind, table->size, k->size);
+	if (!table->name || !tess_name_valid(table->name, ""))
 		return tess_fail(TESS_EINVAL, "the name of a %s, \"%.80s\", is not [a-z0-9_]+",
-		                 kind, theirs->name ? theirs->name : "");
+		                 kind, table->name ? table->name : "");
 	for (op = k->required; op->name; op++)
-		if (is_missing_op(theirs, theirs->size, op->at))
+		if (is_missing_op(table, table->size, op->at))
 			return tess_fail(TESS_EABI, "%s %s lacks %s, which is required", kind,
-			                 theirs->name, op->name);
-	ours = tess_arena_alloc(&r->arena, k->size);
-	if (!ours)
+			                 table->name, op->name);
+	copy = tess_arena_alloc(&r->arena, k->size);
+	if (!copy)
 		return TESS_ENOMEM;
-	copy_table(ours, k->size, theirs, theirs->size);
+	copy_table(copy, k->size, table, table->size);
 	offer = (struct tess_offer){
-		.name = theirs->name,
-		.summary = theirs->summary ? theirs->summary : "",
-		.aliases = k->has_aliases ? ((struct table_head *)ours)->aliases : NULL,
-		.table = ours,
+		.name = table->name,
+		.summary = table->summary ? table->summary : "",
+		.aliases = k->has_aliases ? ((struct table_head *)copy)->aliases : NULL,
+		.table = copy,
 	};
 	st = check_offer_names(f, &offer);
 	if (!st)
@@ -197,7 +199,7 @@ static tess_status check_needs(const struct tess_plugin *p, const struct tess_ho
 	return TESS_OK;
 }
 
-/* The descriptor itself; `room` bytes are the plugin's symbol. */
+/* The descriptor; its symbol has `size` bytes. */
 static tess_status check_descriptor(struct tess_file *f, const struct tess_plugin *descriptor,
                                     uint64_t size)
 {
@@ -212,14 +214,14 @@ static tess_status check_descriptor(struct tess_file *f, const struct tess_plugi
 	if (descriptor->abi != TESS_ABI)
 		return tess_fail(
 			TESS_EABI,
-			"ABI %u, and this Tessera speaks ABI %u; build it with the headers of this one",
+			"built for ABI %u, and this Tessera has ABI %u; rebuild with its headers",
 			descriptor->abi, (unsigned)TESS_ABI);
 	if (descriptor->size < min_size || descriptor->size > size ||
 	    descriptor->size > TABLE_SIZE_MAX)
 		return tess_fail(
 			TESS_EABI,
-			"its descriptor says that it has %u bytes; its symbol has %llu, and ABI %u "
-			"at least %u",
+			"its descriptor has size %u; its symbol has %llu bytes, and ABI %u "
+			"requires at least %u",
 			descriptor->size, (unsigned long long)size, (unsigned)TESS_ABI, min_size);
 	return TESS_OK;
 }
@@ -230,28 +232,28 @@ static tess_status check_strings(const struct tess_plugin *p)
 		return tess_fail(TESS_EINVAL, "the plugin's name, \"%.80s\", is not [a-z0-9_]+",
 		                 p->name);
 	if (!*p->version)
-		return tess_fail(TESS_EINVAL, "plugin %s says no version", p->name);
+		return tess_fail(TESS_EINVAL, "plugin %s has no version", p->name);
 	if (!*p->license)
-		return tess_fail(TESS_EINVAL, "plugin %s says no license", p->name);
+		return tess_fail(TESS_EINVAL, "plugin %s has no license", p->name);
 	return TESS_OK;
 }
 
-/* Our copy of the descriptor; its strings are ours too, for a refused plugin is unmapped. */
+/* Copies the descriptor with its strings: a refused plugin is unmapped. */
 static tess_status copy_descriptor(struct tess_plugin *p, struct tess_arena *a,
                                    const struct tess_plugin *descriptor)
 {
-	const char **words[] = { &p->name, &p->version, &p->license, &p->summary };
-	bool enough = true;
+	const char **strings[] = { &p->name, &p->version, &p->license, &p->summary };
+	bool complete = true;
 
 	memset(p, 0, sizeof *p);
 	memcpy(p, descriptor, descriptor->size < sizeof *p ? descriptor->size : sizeof *p);
-	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-		const char *word = *words[i] ? *words[i] : "";
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+		const char *string = *strings[i] ? *strings[i] : "";
 
-		*words[i] = tess_arena_copy(a, word, strlen(word));
-		enough &= *words[i] != NULL;
+		*strings[i] = tess_arena_copy(a, string, strlen(string));
+		complete &= *strings[i] != NULL;
 	}
-	return enough ? TESS_OK : TESS_ENOMEM;
+	return complete ? TESS_OK : TESS_ENOMEM;
 }
 
 tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
@@ -273,8 +275,7 @@ tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
 	while (list && list[n])
 		n++;
 	if (!n)
-		return tess_fail(TESS_EINVAL,
-		                 "it offers no %s, and its file name says that it does",
+		return tess_fail(TESS_EINVAL, "it offers no %s, as its file name requires",
 		                 tess_plugin_kind_names[f->kind]);
 	f->offers = TESS_NEW(&r->arena, struct tess_offer, n);
 	if (!f->offers)

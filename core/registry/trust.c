@@ -1,9 +1,9 @@
 /*
- * Whose code may run here. Every component of the real path: nobody but its owner, root, the caller,
- * a group of the caller's or the owner of the running libtessera (whose code runs already) could have put another
- * file there.
+ * Whether a plugin file can be trusted. Every component of its real path is writable only by root,
+ * the caller, a group of the caller, or the owner of the running libtessera; by another owner only
+ * where the user has named the directory.
  */
-#include "file.h"
+#include "core/registry/file.h"
 
 #include "core/base/log.h"
 #include "core/base/status.h"
@@ -25,13 +25,16 @@ static uid_t get_library_owner(void)
 	return about.st_uid;
 }
 
-/* Of root, or one that the caller is in. */
+/* Group 0, or a group of the caller. */
 static bool is_own_group(gid_t gid)
 {
 	return !gid || gid == getegid() || group_member(gid);
 }
 
-/* One component. `holds`: the directory that the file itself lies in, where sticky is not enough. */
+/*
+ * Checks one component. `holds`: the directory of the file itself, where the sticky bit is not
+ * enough.
+ */
 static tess_status check_component(const char *path, bool holds, const struct tess_dir *dir,
                                    bool *warned)
 {
@@ -43,7 +46,7 @@ static tess_status check_component(const char *path, bool holds, const struct te
 	if (!S_ISDIR(about.st_mode) || holds || !(about.st_mode & S_ISVTX))
 		open = about.st_mode & (S_IWOTH | S_IWGRP);
 	if (open & S_IWOTH)
-		return tess_fail(TESS_EPERM, "%s is writable by everybody; chmod o-w it", path);
+		return tess_fail(TESS_EPERM, "%s is world-writable; chmod o-w it", path);
 	if (open && !is_own_group(about.st_gid))
 		return tess_fail(TESS_EPERM,
 		                 "%s is writable by group %u, which is not yours; chmod g-w it",
@@ -53,7 +56,7 @@ static tess_status check_component(const char *path, bool holds, const struct te
 	if (!dir->user_named)
 		return tess_fail(
 			TESS_EPERM,
-			"%s belongs to user %u, who is neither root nor you; chown it, or name "
+			"%s belongs to user %u, which is neither root nor you; chown it, or name "
 			"its directory in TESSERA_PLUGIN_PATH",
 			path, (unsigned)about.st_uid);
 	if (!*warned)
@@ -64,7 +67,7 @@ static tess_status check_component(const char *path, bool holds, const struct te
 	return TESS_OK;
 }
 
-/* A canonical path, from the root down. */
+/* Checks a canonical path from the root down. */
 static tess_status check_path(char *real, bool file, const struct tess_dir *dir, bool *warned)
 {
 	tess_status st = check_component("/", false, dir, warned);

@@ -205,20 +205,21 @@ enum outcome { PROVEN, LOST, REFUSED, UNPROVEN };
 
 static enum outcome authenticate_server(int fd, const struct tess_secret *s, int64_t until)
 {
-	unsigned char mine[TESS_NONCE], theirs[TESS_NONCE], proof[TESS_PROOF];
+	unsigned char client_nonce[TESS_NONCE], server_nonce[TESS_NONCE], proof[TESS_PROOF];
 
-	tess_nonce_make(mine);
-	if (!send_32_bytes(fd, mine) || !receive_32_bytes(fd, theirs, until))
+	tess_nonce_make(client_nonce);
+	if (!send_32_bytes(fd, client_nonce) || !receive_32_bytes(fd, server_nonce, until))
 		return LOST;
 	/* without a listener TCP may connect a port to itself */
-	if (!memcmp(mine, theirs, sizeof mine))
+	if (!memcmp(client_nonce, server_nonce, sizeof client_nonce))
 		return LOST;
-	tess_secret_prove(s, TESS_CLIENT, mine, theirs, proof);
+	tess_secret_prove(s, TESS_CLIENT, client_nonce, server_nonce, proof);
 	if (!send_32_bytes(fd, proof))
 		return LOST;
 	if (!receive_32_bytes(fd, proof, until))
 		return REFUSED;
-	return tess_secret_check(s, TESS_SERVER, mine, theirs, proof) ? PROVEN : UNPROVEN;
+	return tess_secret_check(s, TESS_SERVER, client_nonce, server_nonce, proof) ? PROVEN
+	                                                                            : UNPROVEN;
 }
 
 static enum outcome attempt_connection(const struct tess_hosts *at, const struct tess_secret *s,

@@ -34,8 +34,8 @@ static const struct launcher_env *find_launcher(void)
 }
 
 /* The variable's value in [lo, hi]; `preset` where it is not set or not named. */
-static tess_status read_number(const char *name, int32_t lo, int32_t hi, int32_t preset,
-                               int32_t *out)
+static tess_status read_env_number(const char *name, int32_t lo, int32_t hi, int32_t preset,
+                                   int32_t *out)
 {
 	const char *text = name ? getenv(name) : NULL;
 	char *end;
@@ -96,12 +96,12 @@ static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env
 {
 	const char *master = getenv("MASTER_ADDR");
 	int32_t local = env->size, hosts = 1;
-	tess_status st = read_number(s->local_size, 1, env->size, env->size, &local);
+	tess_status st = read_env_number(s->local_size, 1, env->size, env->size, &local);
 
 	if (!st)
-		st = read_number(s->local, 0, local - 1, env->rank, &env->local);
+		st = read_env_number(s->local, 0, local - 1, env->rank, &env->local);
 	if (!st)
-		st = read_number(s->hosts, 1, env->size, 1, &hosts);
+		st = read_env_number(s->hosts, 1, env->size, 1, &hosts);
 	if (st)
 		return st;
 	if ((s->local_size && getenv(s->local_size)) || (s->hosts && getenv(s->hosts)))
@@ -157,11 +157,11 @@ static tess_status find_port(int32_t *out)
 		*out = (int32_t)own_port;
 		return st;
 	}
-	st = read_number("MASTER_PORT", 1, 65534, 0, &port);
+	st = read_env_number("MASTER_PORT", 1, 65534, 0, &port);
 	if (!st && !port && s && s->hosts) {
-		st = read_number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
+		st = read_env_number("SLURM_JOB_ID", 1, INT32_MAX, 0, &job);
 		if (!st)
-			st = read_number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
+			st = read_env_number("SLURM_STEP_ID", 0, INT32_MAX, 0, &step);
 		port = job ? SLURM_PORT + (job % SLURM_PORTS * 8 + step) % SLURM_PORTS : 0;
 		*out = port;
 		return st;
@@ -277,8 +277,8 @@ tess_status tess_rank_env_read(struct tess_rank_env *out)
 		*out = env;
 		return TESS_OK;
 	}
-	if ((st = read_number(s->size, 1, TESS_RANKS_MAX, 1, &env.size)) ||
-	    (st = read_number(s->rank, 0, env.size - 1, 0, &env.rank)) ||
+	if ((st = read_env_number(s->size, 1, TESS_RANKS_MAX, 1, &env.size)) ||
+	    (st = read_env_number(s->rank, 0, env.size - 1, 0, &env.rank)) ||
 	    (st = read_hosts(s, &env)))
 		return st;
 	*out = env;

@@ -65,8 +65,8 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
                           const char *sentence);
 
 /*
- * The process of this rank has exited with status 0: the job fails if others have joined it and
- * this rank has not.
+ * The process of this rank has exited with status 0: the job fails if other ranks have joined it
+ * and this rank has not.
  */
 void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank);
 
@@ -78,8 +78,8 @@ uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char
                                    size_t size);
 
 /*
- * Ends the thread, after it has told connected ranks in bounded time, and removes the socket. NULL:
- * nothing.
+ * Ends the thread, after it has notified connected ranks in bounded time, and removes the socket.
+ * NULL: nothing.
  */
 void tess_rendezvous_close(struct tess_rendezvous *r);
 

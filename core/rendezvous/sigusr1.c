@@ -23,7 +23,7 @@ static void handle_sigusr1(int sig)
 
 int tess_sigusr1_open(void)
 {
-	struct sigaction ours = { .sa_handler = handle_sigusr1, .sa_flags = SA_RESTART }, old;
+	struct sigaction action = { .sa_handler = handle_sigusr1, .sa_flags = SA_RESTART }, old;
 	int fd, none = -1;
 
 	if (sigaction(SIGUSR1, NULL, &old) || old.sa_flags & SA_SIGINFO ||
@@ -33,7 +33,7 @@ int tess_sigusr1_open(void)
 	if (fd < 0)
 		return -1;
 	if (atomic_compare_exchange_strong(&event_fd, &none, fd) &&
-	    !sigaction(SIGUSR1, &ours, NULL))
+	    !sigaction(SIGUSR1, &action, NULL))
 		return fd;
 	none = fd;
 	atomic_compare_exchange_strong(&event_fd, &none, -1);

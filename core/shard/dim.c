@@ -1,4 +1,4 @@
-#include "dim.h"
+#include "core/shard/dim.h"
 
 int64_t tess_dim_count_pieces(const struct tess_dim *d)
 {
@@ -27,7 +27,7 @@ void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32
 	*hi = tess_edge(tess_dim_count_units(piece), nranks, rank + 1);
 }
 
-/* Where unit i of its own starts. */
+/* The start of its own unit i. */
 static int64_t get_unit_start(const struct tess_dim *piece, int64_t i)
 {
 	if (piece->in_last_unit)
@@ -48,7 +48,7 @@ void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t r
 		const struct tess_dim *p = tess_dim_get_piece(d, i, &at);
 
 		tess_dim_get_rank_units(p, nranks, rank, &lo, &hi);
-		/* a shared unit is held by every rank whose units read it */
+		/* a grouped unit is held by every rank whose units read it */
 		hi = hi > lo ? tess_up(hi, p->group) : lo / p->group;
 		lo = lo / p->group;
 		out[i].start = at + get_unit_start(p, lo);

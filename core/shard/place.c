@@ -1,4 +1,4 @@
-#include "place.h"
+#include "core/shard/place.h"
 
 #include "core/base/status.h"
 
@@ -24,13 +24,12 @@ bool tess_place_equal(struct tess_place a, struct tess_place b)
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where)
 {
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL, "%s: placement kind %d does not exist", where,
-		                 (int)p.kind);
+		return tess_fail(TESS_EINVAL, "%s: unknown placement kind %d", where, (int)p.kind);
 	if (p.kind == TESS_SHARD && (p.dim < -ndim || p.dim >= ndim))
 		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", where,
 		                 (int)p.dim, (int)ndim);
 	if (p.kind == TESS_PARTIAL && p.op && p.op != TESS_SUM)
-		return tess_fail(TESS_ENOTSUP, "%s: Partial knows sums only, not op %d", where,
+		return tess_fail(TESS_ENOTSUP, "%s: Partial supports sums only, not op %d", where,
 		                 (int)p.op);
 	return TESS_OK;
 }

@@ -21,7 +21,7 @@ static inline struct tess_place tess_place_partial(void)
 	return (struct tess_place){ .kind = TESS_PARTIAL, .op = TESS_SUM };
 }
 
-/* As a style may write it -> as the core compares it: no negative dim, op given, no flags. */
+/* Normalizes what a style has written, for comparison: no negative dim, op set, no flags. */
 struct tess_place tess_place_normalize(struct tess_place p, int32_t ndim);
 bool tess_place_equal(struct tess_place a, struct tess_place b);
 static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
@@ -29,10 +29,12 @@ static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
 	return p.kind == kind && (kind != TESS_SHARD || p.dim == dim);
 }
 
-/* TESS_EINVAL and a sentence for a kind, dim or op that does not exist for a tensor of `ndim` axes. */
+/*
+ * TESS_EINVAL: the kind, dim or op is not valid for a tensor of `ndim` axes. TESS_ENOTSUP: the op.
+ */
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where);
 
-/* "Replicate", "Shard(1)", "Partial", "as is"; into `text`, which is returned. */
+/* "Replicate", "Shard(1)", "Partial", "as is"; may use `text`. */
 enum { TESS_PLACE_SIZE = 24 };
 const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE]);
 

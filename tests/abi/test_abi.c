@@ -9,11 +9,11 @@ static const struct {
 	const char *module, *status, *says;
 	int runs; /* how many functions have run: init, once the tables are accepted */
 } faults[] = {
-	{ "abi", "TESS_EABI", "ABI 2, and this Tessera speaks ABI 1", 0 },
-	{ "size-zero", "TESS_EABI", "its descriptor says that it has 0 bytes", 0 },
-	{ "size-absurd", "TESS_EABI", "its descriptor says that it has 1073741824 bytes", 0 },
-	{ "size-small", "TESS_EABI", "its descriptor says that it has 40 bytes", 0 },
-	{ "size-beyond", "TESS_EABI", "and ABI 1 at least", 0 },
+	{ "abi", "TESS_EABI", "built for ABI 2, and this Tessera has ABI 1", 0 },
+	{ "size-zero", "TESS_EABI", "its descriptor has size 0;", 0 },
+	{ "size-absurd", "TESS_EABI", "its descriptor has size 1073741824;", 0 },
+	{ "size-small", "TESS_EABI", "its descriptor has size 40;", 0 },
+	{ "size-beyond", "TESS_EABI", "and ABI 1 requires at least", 0 },
 	{ "no-descriptor", "TESS_EABI", "it exports no tess_plugin_v1; declare it with TESS_PLUGIN",
 	  0 },
 	{ "function", "TESS_EABI", "its tess_plugin_v1 is not data", 0 },
@@ -30,9 +30,9 @@ static const struct {
 	{ "bad-plugin-name", "TESS_EINVAL", "the plugin's name, \"../abi\", is not [a-z0-9_]+", 0 },
 	{ "twice", "TESS_EINVAL", "it offers the style good twice", 0 },
 	{ "alias-twice", "TESS_EINVAL", "it offers the style good_alias twice", 0 },
-	{ "no-version", "TESS_EINVAL", "plugin abi says no version", 0 },
-	{ "no-license", "TESS_EINVAL", "plugin abi says no license", 0 },
-	{ "nothing", "TESS_EINVAL", "it offers no style, and its file name says that it does", 0 },
+	{ "no-version", "TESS_EINVAL", "plugin abi has no version", 0 },
+	{ "no-license", "TESS_EINVAL", "plugin abi has no license", 0 },
+	{ "nothing", "TESS_EINVAL", "it offers no style, as its file name requires", 0 },
 	{ "needs", "TESS_EABI", "it needs a newer Tessera: ", 0 },
 	{ "needs-nn", "TESS_EABI", "bytes of struct tess_nn", 0 },
 	{ "newer-needs", "TESS_EABI", "bytes of struct tess_host", 0 },
@@ -42,8 +42,8 @@ static const struct {
 	{ "option-key", "TESS_EINVAL", "option \"ABI_GOOD\": a key of a-z, 0-9 and _", 0 },
 	{ "option-null", "TESS_EINVAL", "option 0 has no key", 0 },
 	{ "refuses", "TESS_ENOTSUP", "not usable here: no such hardware, sorry", 1 },
-	{ "fails", "TESS_ENOTSUP", "its init returned -12 (TESS_EIO) without a reason", 1 },
-	{ "fails-oddly", "TESS_ENOTSUP", "its init returned 7 (unknown status) without a reason",
+	{ "fails", "TESS_ENOTSUP", "its init returned -12 (TESS_EIO) without a sentence", 1 },
+	{ "fails-oddly", "TESS_ENOTSUP", "its init returned 7 (unknown status) without a sentence",
 	  1 },
 };
 
@@ -145,7 +145,7 @@ START_TEST(borrows_no_descriptor)
 	format_probe_path(from, "%s/libtess-abi-dependency.so", require_env("ABI_DIR"));
 	copy_file(from, format_probe_path(to, "%s/libtess-abi-dependency.so", folder), 0755);
 	probe_plugin_in(folder, folder, "style", "good", &a);
-	expect_result(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one in reach is of ");
+	expect_result(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one found is that of ");
 	ck_assert_ptr_nonnull(strstr(a.sentence, "libtess-abi-dependency.so"));
 }
 END_TEST
@@ -174,11 +174,11 @@ START_TEST(opens_backends_by_file)
 	expect_result(&a, "TESS_EABI", "backend idle lacks wait, which is required");
 	install_module("idle-other-name", "tess-backend-idle.so");
 	probe_plugin("backend", "idle", &a);
-	expect_result(&a, "TESS_EINVAL", "call the file tess-backend-busy.so");
+	expect_result(&a, "TESS_EINVAL", "name the file tess-backend-busy.so");
 	install_module("good", "tess-backend-idle.so");
 	probe_plugin("backend", "idle", &a);
 	expect_result(&a, "TESS_EINVAL",
-	              "it offers no backend, and its file name says that it does");
+	              "it offers no backend, as its file name requires");
 	ck_assert(!a.canary);
 }
 END_TEST
@@ -200,7 +200,7 @@ START_TEST(finds_models_by_type)
 	              "model abi: not found: no file has a model of type \"abi\" in ");
 	install_module("model-no-type", "tess-model-abi.so");
 	probe_plugin("model", "abi", &a);
-	expect_result(&a, "TESS_EINVAL", "model abi is of no model_type");
+	expect_result(&a, "TESS_EINVAL", "model abi has no model_type");
 	install_module("model-bad-type", "tess-model-abi.so");
 	probe_plugin("model", "abi", &a);
 	expect_result(&a, "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
@@ -219,7 +219,7 @@ START_TEST(asks_what_was_meant)
 	              "style good_alia: not found: no file has a style good_alia in ");
 	expect_result(&a, "TESS_ENOENT", "; did you mean good_alias?");
 	expect_result(&a, "TESS_ENOENT",
-	              "; 1 style file was not taken, and `tessera info` says why");
+	              "; 1 style file was refused; `tessera info` has the reasons");
 	probe_plugin("style", "unheard_of", &a);
 	ck_assert_ptr_null(strstr(a.sentence, "did you mean"));
 }

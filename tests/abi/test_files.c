@@ -50,10 +50,10 @@ START_TEST(refuses_what_is_no_shared_object)
 	make_folder("text");
 	write_plugin_file("tess-style-good.so", text, strlen(text));
 	expect_style_file_refused("TESS_EABI",
-	                          "not a shared object: it does not start as an ELF file does");
+	                          "not a shared object: it has no ELF header");
 	make_folder("empty");
 	write_plugin_file("tess-style-good.so", "", 0);
-	expect_style_file_refused("TESS_EABI", "an empty file");
+	expect_style_file_refused("TESS_EABI", "the file is empty");
 	make_folder("dangling");
 	ck_assert_int_eq(
 		symlink("/nowhere/tess-style-good.so", format_folder_path("tess-style-good.so")),
@@ -141,7 +141,7 @@ START_TEST(says_which_library_is_missing)
 	free(image);
 	probe_plugin("style", "good", &a);
 	expect_result(&a, "TESS_ENOTSUP",
-	              "not usable here: the loader says: libtess-abi-departure_.so: ");
+	              "not usable here: the loader reports: libtess-abi-departure_.so: ");
 	ck_assert(!a.canary);
 }
 END_TEST
@@ -154,13 +154,13 @@ START_TEST(refuses_what_everybody_may_write)
 	install_module("good", "tess-style-good.so");
 	chmod(format_folder_path("tess-style-good.so"), 0757);
 	expect_style_file_refused("TESS_EPERM",
-	                          "tess-style-good.so is writable by everybody; chmod o-w it");
+	                          "tess-style-good.so is world-writable; chmod o-w it");
 	make_folder("open-folder");
 	install_module("good", "tess-style-good.so");
 	chmod(folder, 0777);
-	expect_style_file_refused("TESS_EPERM", "open-folder is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "open-folder is world-writable");
 	chmod(folder, 01777);
-	expect_style_file_refused("TESS_EPERM", "open-folder is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "open-folder is world-writable");
 	chmod(folder, 0755);
 	probe_plugin("style", "good", &a);
 	expect_result(&a, "TESS_OK", "style good");
@@ -205,7 +205,7 @@ START_TEST(looks_at_ancestors)
 	make_folder("outer/inner");
 	install_module("good", "tess-style-good.so");
 	chmod(outer, 0777);
-	expect_style_file_refused("TESS_EPERM", "outer is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "outer is world-writable");
 	chmod(outer, 01777);
 	probe_plugin("style", "good", &a);
 	expect_result(&a, "TESS_OK", "style good");
@@ -227,10 +227,10 @@ START_TEST(looks_behind_links)
 	expect_result(&a, "TESS_OK", "style good");
 	chmod(outer, 0757);
 	expect_style_file_refused("TESS_EPERM",
-	                          "target/tess-style-good.so is writable by everybody");
+	                          "target/tess-style-good.so is world-writable");
 	chmod(outer, 0755);
 	chmod(folder, 01777);
-	expect_style_file_refused("TESS_EPERM", "links is writable by everybody");
+	expect_style_file_refused("TESS_EPERM", "links is world-writable");
 }
 END_TEST
 
@@ -276,7 +276,7 @@ START_TEST(refuses_other_owners)
 	ck_assert_int_eq(chown(format_folder_path("tess-style-good.so"), other_uid, other_uid), 0);
 	probe_plugin_in(NULL, library, "style", "good", &a);
 	expect_result(&a, "TESS_EPERM",
-	              "tess-style-good.so belongs to user 12345, who is neither root nor you");
+	              "tess-style-good.so belongs to user 12345, which is neither root nor you");
 	ck_assert(!a.canary);
 	/* the user has named the folder: a warning */
 	probe_plugin("style", "good", &a);
@@ -333,7 +333,7 @@ START_TEST(shadows_by_order_of_directories)
 	probe_plugin_in(path, library, "style", "unheard_of", &a);
 	ck_assert_ptr_null(strstr(a.sentence, "relative"));
 	ck_assert_ptr_nonnull(
-		strstr(a.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is passed over"));
+		strstr(a.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is ignored"));
 	ck_assert_ptr_nonnull(
 		strstr(a.stderr_text, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file"));
 	expect_result(&a, "TESS_ENOENT", "/nowhere/at/all");
@@ -359,7 +359,7 @@ START_TEST(wants_names_of_files)
 	probe_plugin(NULL, NULL, &a);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		expect_result(&a, "TESS_OK", names[i]);
-	expect_result(&a, "TESS_OK", "refused: a plugin is called tess-KIND-NAME.so");
+	expect_result(&a, "TESS_OK", "refused: a plugin is named tess-KIND-NAME.so");
 	ck_assert_ptr_null(strstr(a.sentence, "libgood"));
 	ck_assert_ptr_null(strstr(a.sentence, ".so.1"));
 	ck_assert(!a.canary);

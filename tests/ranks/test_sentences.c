@@ -40,7 +40,7 @@ static const struct sentence once[] = {
 	{ "$T generate data -n 3 --backend shm --prompt-file data/tokenizer.json", 1, 1,
 	  "the checkpoint was made for 512 positions" },
 	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
-	  0, 1, "\"odd\" is passed over" },
+	  0, 1, "\"odd\" is ignored" },
 	{ "$T bench comm -n 3 --backend gluu", 1, 1, "backend gluu: not found: " },
 	{ "$T launch -n 3 --backend gluu -- true", 1, 1, "backend gluu: not found: " },
 	{ "$T launch -n 3 --timeout soon -- true", 1, 1, "TESSERA_TIMEOUT=soon" },
