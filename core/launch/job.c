@@ -7,9 +7,9 @@
 #include "core/flight/straggler.h"
 #include "core/launch/exec.h"
 #include "core/launch/output_mux.h"
-#include "core/launch/records.h"
 #include "core/launch/subreaper.h"
 #include "core/rendezvous/coordinator.h"
+#include "core/rendezvous/records.h"
 #include "core/rendezvous/rendezvous.h"
 
 #include <errno.h>
@@ -255,13 +255,21 @@ static void request_records(struct launch_job *j)
 	j->records_until = tess_now() + RECORDS_MS * (int64_t)TESS_MS;
 }
 
+static bool has_record(const struct launch_job *j, int32_t rank)
+{
+	char path[4096];
+
+	tess_flight_path(j->attempt->records, rank, path, sizeof path);
+	return !access(path, F_OK);
+}
+
 /* Uses the requested records when all have been written, or time is up. */
 static void check_records(struct launch_job *j)
 {
 	bool all = true;
 
 	for (int32_t r = 0; r < j->how->nranks; r++)
-		all &= !j->rank[r].pid || tess_records_has(j->attempt->records, r);
+		all &= !j->rank[r].pid || has_record(j, r);
 	if (!all && tess_now() < j->records_until)
 		return;
 	j->records_until = 0;

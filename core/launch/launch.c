@@ -11,10 +11,10 @@
 #include "core/flight/flight.h"
 #include "core/launch/bind.h"
 #include "core/launch/job.h"
-#include "core/launch/records.h"
 #include "core/launch/subreaper.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/coordinator.h"
+#include "core/rendezvous/records.h"
 #include "core/rendezvous/wire.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/launch/records.h"
+#include "core/rendezvous/records.h"
 
 #include <errno.h>
 #include <fcntl.h>

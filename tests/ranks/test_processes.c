@@ -5,10 +5,10 @@
 #include "../unit/suite.h"
 #include "process.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/rendezvous/link.h"
-#include "core/launch/records.h"
+#include "core/rendezvous/records.h"
 #include "core/rendezvous/rendezvous.h"
 #include "core/rendezvous/wire.h"
 #include <dirent.h>

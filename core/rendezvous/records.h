@@ -1,10 +1,8 @@
 /* records.h - the temporary directory of a launcher for the flight records of its ranks. */
-#ifndef TESS_LAUNCH_RECORDS_H
-#define TESS_LAUNCH_RECORDS_H
+#ifndef TESS_RENDEZVOUS_RECORDS_H
+#define TESS_RENDEZVOUS_RECORDS_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /*
  * Makes a directory beside the sockets of jobs (core/rendezvous/wire.h), mode 0700. Returns its
@@ -20,7 +18,5 @@ void tess_records_sweep(void);
 void tess_records_clear(const char *path);
 /* Removes it and its files; "": nothing. */
 void tess_records_remove(const char *path);
-/* Whether it has the record of this rank. */
-bool tess_records_has(const char *path, int32_t rank);
 
 #endif

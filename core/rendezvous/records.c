@@ -1,9 +1,8 @@
-#include "core/launch/records.h"
+#include "core/rendezvous/records.h"
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/flight/flight.h"
 #include "core/rendezvous/wire.h"
 
 #include <dirent.h>
@@ -102,12 +101,4 @@ void tess_records_remove(const char *path)
 	tess_records_clear(path);
 	if (*path)
 		rmdir(path);
-}
-
-bool tess_records_has(const char *path, int32_t rank)
-{
-	char file[4096];
-
-	tess_flight_path(path, rank, file, sizeof file);
-	return !access(file, F_OK);
 }
