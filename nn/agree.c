@@ -1,6 +1,7 @@
 #include "nn/agree.h"
 
 #include "core/base/status.h"
+#include "core/group/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +26,5 @@ tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const 
 		came = tess_broadcast(g, sentence, SENTENCE, TESS_I8, first, where);
 	if (came)
 		return came;
-	if (!st)
-		return TESS_OK;
-	return n > 1 ? tess_fail(st, "rank %d: %s", (int)first, sentence)
-	             : tess_fail(st, "%s", sentence);
+	return st ? tess_group_fail_agreed(g, first, st, sentence) : TESS_OK;
 }

@@ -2,12 +2,12 @@
 #include "call.h"
 
 #include "core/base/status.h"
+#include "core/group/emulate.h"
 #include "core/registry/returned.h"
-#include "emulate.h"
 
 #include <stdlib.h>
 
-/* As one where the backend can; else one by one. */
+/* As one work of the backend if it can; else one by one. */
 static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 {
 	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
@@ -27,7 +27,7 @@ static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 	return st;
 }
 
-/* One call of a batch: told and written down before any of them begins. */
+/* One call of a batch: described, and reported if it must be, before any of them starts. */
 static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
 	c->key = tess_call_number(g, &c->coll);
@@ -83,7 +83,7 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	w->batch = calls;
 	w->n = n;
 	st = n ? prepare_batch(w, c) : TESS_OK;
-	if (!n || st) { /* nothing is under way */
+	if (!n || st) { /* nothing was started */
 		w->state = TESS_OK;
 		if (st)
 			tess_work_drop(w);

@@ -1,18 +1,19 @@
 /*
- * call.c - the steps of a call, in their order: it is checked and completed, numbered, described, announced where
- * the other ranks need to know of it at once, started on the backend, waited for, and settled.
+ * call.c - the steps of a call, in order: it is checked and completed, numbered, described,
+ * reported if the other ranks need to know of it at once, started on the backend, waited for, and
+ * settled.
  *
- * A call like the last one of its kind, whose caller waits for it at once, takes a short path through a backend
- * that has one: its part is with the other ranks before anything is written down.
+ * A call like the last one of its kind, whose caller waits for it at once, takes a short path
+ * through a backend that has one: the other ranks have its data before it is described.
  */
 #include "call.h"
 
-#include "check.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/group/check.h"
+#include "core/group/emulate.h"
 #include "core/registry/returned.h"
-#include "emulate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,8 @@
 
 enum {
 	REPORT_INTERVAL = 1000 * TESS_MS,
-	BATCH_KEYS_MAX = 64, /* calls of a batch that the coordinator is asked about */
-	POLL_BUDGET = 2000 /* ns of a short call before it goes on as a work */
+	BATCH_KEYS_MAX = 64, /* calls of a batch that a passed deadline names */
+	POLL_BUDGET = 2000 /* ns that a short call polls before it becomes a work */
 };
 
 /* ---- works --------------------------------------------------------------------------------- */
@@ -80,8 +81,8 @@ struct tess_work *tess_work_take(struct tess_group *g)
 /* ---- checked and completed ----------------------------------------------------------------- */
 
 /*
- * Field by field: the caller has written them so, a moment ago, and a wide load of what is still on its
- * way to the cache in parts waits until all of it is there.
+ * Field by field, as the caller has just written them: a wide load over several stores that are
+ * still in the store buffer stalls until all of them have reached the cache.
  */
 static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 {
@@ -90,7 +91,7 @@ static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 	COPY(dtype);
 	COPY(op);
 	COPY(mem);
-	COPY(peer);
+	COPY(peer); /* and root */
 	COPY(src);
 	COPY(dst);
 	COPY(count);
@@ -102,7 +103,6 @@ static void copy_fields(struct tess_coll *out, const struct tess_coll *c)
 #undef COPY
 }
 
-/* Checked; *shape: that it has, if it is kept. */
 tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, int64_t now,
                                struct tess_coll *out, struct tess_call_shape **shape)
 {
@@ -134,7 +134,7 @@ tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, 
 	else if (*shape)
 		tess_call_shape_learn(*shape, c, out, g->rank, g->size);
 	if (*shape == g->described)
-		g->described = NULL; /* it is another one now */
+		g->described = NULL; /* the shape has changed */
 	return st;
 }
 
@@ -160,7 +160,7 @@ static void report_call(struct tess_group *g, const struct tess_coll *c,
                         const struct tess_call_key *key, int64_t now)
 {
 	if (g->unreported && memcmp(&g->desc->key, key, sizeof *key))
-		tess_call_report(g, now); /* of a later call, which would be forgotten */
+		tess_call_report(g, now); /* a later call, which would be lost */
 	tess_call_desc_write(g->desc, c, key, g->size);
 	g->described = NULL;
 	tess_call_report(g, now);
@@ -186,20 +186,17 @@ void tess_group_report_last(struct tess_group *g)
 		tess_call_report(g, 0);
 }
 
-/*
- * Tells the others of the call, if they are to know at once. False: nobody is to know yet, and the
- * note can be written while the call is under way.
- */
+/* Reports the call, if it is to be reported at once. False: describe it while it is under way. */
 static bool announce_call(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
-	bool tells = !g->backend->compares || w->key.channel || now >= g->report_at;
+	bool report = !g->backend->compares || w->key.channel || now >= g->report_at;
 
 	w->flight = tess_flight_number(g->world->flight);
-	w->report_at = tells ? 0 : now + TESS_SLOW;
+	w->report_at = report ? 0 : now + TESS_SLOW;
 	if (w->key.channel)
 		tess_group_report_last(g); /* messages have numbers of their own */
-	if (!tells)
+	if (!report)
 		return false;
 	tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
 	tess_call_report(g, now);
@@ -208,7 +205,7 @@ static bool announce_call(struct tess_work *w, int64_t now)
 
 /* ---- started on the backend ---------------------------------------------------------------- */
 
-/* Once in a job. */
+/* Rank 0 warns once per job. */
 static void warn_emulation(const struct tess_group *g, const struct tess_coll *c)
 {
 	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
@@ -220,14 +217,13 @@ static void warn_emulation(const struct tess_group *g, const struct tess_coll *c
 	g->world->warned = true;
 }
 
-/* *has: the backend does; else it is made of messages. */
 tess_status tess_call_query_backend(const struct tess_group *g, const struct tess_coll *c,
                                     bool *has)
 {
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
 	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
 
-	if (st != TESS_ENOTSUP) /* which needs no sentence */
+	if (st != TESS_ENOTSUP) /* ENOTSUP needs no sentence */
 		st = tess_plugin_check_returned(g->backend, g->backend->name, "supports", c->where,
 		                                st);
 	*has = !st;
@@ -257,17 +253,16 @@ static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
 
 /* ---- ended --------------------------------------------------------------------------------- */
 
-/* Of a batch, its first call. */
-static void describe_work(struct tess_work *w, char *text, size_t room)
+/* The call; of a batch, the first. */
+static void describe_work(struct tess_work *w, char *text, size_t size)
 {
 	tess_call_desc_write(w->group->desc, &w->coll, &w->key, w->group->size);
-	tess_call_desc_format(w->group->desc, w->group->members, text, room);
+	tess_call_desc_format(w->group->desc, w->group->members, text, size);
 	if (w->batch)
-		snprintf(text + strlen(text), room - strlen(text), ", the first of a batch of %u",
+		snprintf(text + strlen(text), size - strlen(text), ", the first of a batch of %u",
 		         w->n);
 }
 
-/* How it has ended, for its caller and for the recorder. */
 tess_status tess_work_settle(struct tess_work *w, tess_status st)
 {
 	struct tess_flight *f = w->group->world->flight;
@@ -280,7 +275,7 @@ tess_status tess_work_settle(struct tess_work *w, tess_status st)
 	return w->state = st;
 }
 
-/* This rank's deadline has passed: who is behind, and in which of the calls? */
+/* This rank's deadline has passed: the coordinator finds the straggler of these calls. */
 static tess_status fail_deadline(struct tess_work *w, const char *sentence)
 {
 	struct tess_call_key key[BATCH_KEYS_MAX] = { w->key };
@@ -297,7 +292,7 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	char text[560], sentence[TESS_SENTENCE];
 
 	tess_work_report(w);
-	tess_work_settle(w, why); /* before the record is written */
+	tess_work_settle(w, why); /* before the flight record is written */
 	describe_work(w, text, sizeof text);
 	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
@@ -310,7 +305,6 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	return w->state;
 }
 
-/* What has begun is the caller's; what could not stays with the group. */
 tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_work **out)
 {
 	if (w->emulation)
@@ -330,7 +324,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	int64_t now = tess_ticks_now(&g->ticks);
 	struct tess_call_shape *shape;
 	struct tess_work *w;
-	bool noted;
+	bool described;
 
 	if (st)
 		return st;
@@ -345,10 +339,10 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	}
 	w->key = tess_call_number(g, &w->coll);
 	w->coll.fingerprint = tess_call_compute_fingerprint(g, &w->coll, &w->key, shape);
-	noted = announce_call(w, now);
+	described = announce_call(w, now);
 	lost = tess_world_check(g->world);
 	st = lost ? lost : start_on_backend(g, w, shape);
-	if (!noted)
+	if (!described)
 		tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
 	if (st && !lost)
 		st = tess_work_failed(w, st, w->coll.deadline);
@@ -360,18 +354,18 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 static tess_status test_work(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
-
 	tess_status st;
 
 	if (w->emulation)
 		return tess_emulation_test(w->emulation);
 	st = g->backend->test(g->self, w->work);
-	return st == TESS_PENDING ? st : tess_group_judge(g, "test", NULL, st);
+	return st == TESS_PENDING ? st : tess_group_check_returned(g, "test", NULL, st);
 }
 
 /*
- * The backend knows two groups where the program knows one, and need not work for the one while this
- * rank is in the other: what is under way in either gets on. What fails will be found by who waits for it.
+ * With a p2p_channel the backend has two groups for one of the program, and need not progress one
+ * while this rank waits in the other: test all works. A failure is returned to the caller that
+ * waits for it.
  */
 static void progress_others(const struct tess_work *w)
 {
@@ -382,7 +376,7 @@ static void progress_others(const struct tess_work *w)
 			test_work(o);
 }
 
-/* Asks at growing pauses, and never waits in the backend, where it could be held. */
+/* Tests at growing intervals. Never waits in the backend, which may not return. */
 static tess_status poll_work(struct tess_work *w, int64_t deadline)
 {
 	int64_t pause = 0;
@@ -431,7 +425,7 @@ tess_status tess_work_test(struct tess_work *w)
 	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_settle(w, TESS_OK);
 }
 
-/* Until it is slow, and then to the end. */
+/* Waits until the call is slow, reports it, and waits to the deadline. */
 static tess_status wait_work(struct tess_work *w, int64_t deadline)
 {
 	struct tess_group *g = w->group;
@@ -480,11 +474,12 @@ struct short_call {
 	struct tess_group *group;
 	struct tess_call_shape *shape;
 	struct tess_call_key key;
-	int64_t deadline; /* as its caller has set it */
+	int64_t deadline; /* as the caller gave it */
 	uint64_t flight;
-	int64_t begun, now; /* ns; at the last look. 0: nothing is written down */
+	int64_t begun, now; /* ns; now: at the last poll. begun 0: it is not described yet */
 };
 
+/* Describes the call while its data are on the way. */
 static void book_call(struct short_call *q)
 {
 	struct tess_group *g = q->group;
@@ -498,7 +493,7 @@ static void book_call(struct short_call *q)
 		tess_call_report(g, q->now);
 }
 
-/* The clock is what a look waits for: it takes about as long as a line between two cores. */
+/* Called between polls: reading the clock takes about as long as a cache line between cores. */
 static int32_t book_and_tick(void *arg)
 {
 	struct short_call *q = arg;
@@ -510,7 +505,7 @@ static int32_t book_and_tick(void *arg)
 	return 1;
 }
 
-/* Whether the call may go the short way. The work is for when it turns out to be long. */
+/* Whether the call may take the short path, with a spare work in case it turns out to be long. */
 static bool fits_short_path(struct tess_group *g, const struct tess_coll *c,
                             struct tess_call_shape **shape)
 {
@@ -524,8 +519,8 @@ static bool fits_short_path(struct tess_group *g, const struct tess_coll *c,
 	return *shape && (*shape)->has > 0 && tess_call_shape_fits(*shape, c);
 }
 
-/* Not over at once: `st` is TESS_PENDING, or how it has failed. */
-static tess_status continue_as_work(struct short_call *q, tess_status st, void *work)
+/* The call is not done: `st` is TESS_PENDING or a failure. */
+static tess_status finish_as_work(struct short_call *q, tess_status st, void *work)
 {
 	struct tess_group *g = q->group;
 	struct tess_work *w = tess_work_take(g);
@@ -551,7 +546,7 @@ static tess_status continue_as_work(struct short_call *q, tess_status st, void *
 static tess_status run_short_path(struct tess_group *g, const struct tess_coll *c,
                                   struct tess_call_shape *shape)
 {
-	struct short_call q; /* no more of it is written than is needed */
+	struct short_call q; /* not zeroed: that takes time */
 	void *work;
 	tess_status st = tess_world_check(g->world);
 
@@ -569,7 +564,7 @@ static tess_status run_short_path(struct tess_group *g, const struct tess_coll *
 	shape->call.where = c->where;
 	st = g->backend->run(g->self, &shape->call, book_and_tick, &q, &work);
 	if (st)
-		return continue_as_work(&q, st, work);
+		return finish_as_work(&q, st, work);
 	tess_flight_end(g->world->flight, q.flight, TESS_OK, q.now);
 	return TESS_OK;
 }

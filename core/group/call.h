@@ -1,20 +1,19 @@
-/* call.h - the steps of a call (call.c), for those who make several at once or need a part of them. */
+/* call.h - the steps of a call (call.c), for batches and for the other files of core/group. */
 #ifndef TESS_GROUP_CALL_H
 #define TESS_GROUP_CALL_H
 
-#include "group.h"
+#include "core/group/group.h"
 
-enum {
-	TESS_SLOW = 5 * 1000 * 1000
-}; /* ns; a call that takes longer is reported to the other ranks */
+/* ns; a call that takes longer is reported to the coordinator */
+enum { TESS_SLOW = 5 * 1000 * 1000 };
 
-/* The shape of the last call of that kind; NULL: there is no such kind. */
+/* The shape of the last call of that kind; NULL: unknown kind. */
 static inline struct tess_call_shape *tess_group_shape(struct tess_group *g, int32_t kind)
 {
 	return kind > 0 && kind <= TESS_RECV ? &g->shape[kind] : NULL;
 }
 
-/* The next of its channel. A message has one channel per pair and direction, seen alike at both ends. */
+/* Numbers the call. Messages have one channel per pair and direction, the same at both ends. */
 static inline struct tess_call_key tess_call_number(struct tess_group *g, const struct tess_coll *c)
 {
 	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
@@ -33,8 +32,8 @@ static inline struct tess_call_key tess_call_number(struct tess_group *g, const 
 }
 
 /*
- * Writes down what the call is, for others and for the recorder, where it has the number `flight`.
- * shape: it has, or NULL.
+ * Writes the descriptor of the call, and begins it in the flight recorder as number `flight`.
+ * shape: that of the call, or NULL.
  */
 static inline void tess_call_describe(struct tess_group *g, const struct tess_coll *c,
                                       const struct tess_call_key *key,
@@ -51,46 +50,46 @@ static inline void tess_call_describe(struct tess_group *g, const struct tess_co
 }
 
 /*
- * Checks `c` and completes it with what was left out, the deadline counted from `now`. *shape: that it has, if that is
- * kept; else NULL.
+ * Checks `c` and fills in fields that are 0, the deadline counted from `now`. *shape: its shape, if
+ * that is kept; else NULL.
  */
 tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, int64_t now,
                                struct tess_coll *out, struct tess_call_shape **shape);
-/* The fingerprint of call `key`; shape: it has, or NULL. */
+/* The fingerprint of call `key`; shape: that of the call, or NULL. */
 uint64_t tess_call_compute_fingerprint(const struct tess_group *g, const struct tess_coll *c,
                                        const struct tess_call_key *key,
                                        const struct tess_call_shape *shape);
-/* *has: the backend has such calls; else they are emulated, of which rank 0 warns once. */
+/* *has: the backend has such calls; else they are emulated, and rank 0 warns once. */
 tess_status tess_call_query_backend(const struct tess_group *g, const struct tess_coll *c,
                                     bool *has);
 
 /*
- * Reports the call that was described last to the coordinator. Where the backend compares calls, only those are
- * reported that take long, from time to time (g->report_at) one that does not, and the last one: a rank that has made a
- * call has made all that come before it.
+ * Reports the call that was described last to the coordinator. If the backend compares calls, only
+ * slow calls are reported, one call a second (g->report_at), and the last one: a rank that has made
+ * a call has made all calls before it.
  */
 void tess_call_report(struct tess_group *g, int64_t now);
-/* The last call, if it is not reported yet. */
+/* Reports the last call, if it is unreported. */
 void tess_group_report_last(struct tess_group *g);
-/* All calls of the work that are not reported yet. */
+/* Reports all unreported calls of the work. */
 void tess_work_report(struct tess_work *w);
 
-/* A work for a call, among those that are under way. NULL: no memory. */
+/* A work for a call, in the group's list of live ones. NULL: no memory. */
 struct tess_work *tess_work_take(struct tess_group *g);
-/* How it has ended, for its caller and for the flight recorder; returns `st`. */
+/* Ends the work with `st`, in the flight recorder too; returns `st`. */
 tess_status tess_work_settle(struct tess_work *w, tess_status st);
 /*
- * The call has failed here, with the backend's sentence: returns the job's first failure. A backend that gives up
- * before `deadline` has heard of a cause on another rank, which is waited for.
+ * The call has failed on this rank, with the backend's sentence: returns the job's first failure. A
+ * failure before `deadline` may have its cause on another rank, for which it waits.
  */
 tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadline);
-/* What has been started becomes the caller's; what could not be stays with the group. */
+/* A started work becomes the caller's; one that could not be started stays with the group. */
 tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_work **out);
-/* The work is over. After a failure it is kept until the group is closed: a late write must find its buffers. */
+/* Recycles the work. After a failure it is kept until the group is closed, for late writes. */
 void tess_work_drop(struct tess_work *w);
-/* Gives back to the backend what it holds for the work; the memory of the work stays, for late writes. */
+/* Releases the backend's work; the memory of the work stays, for late writes. */
 void tess_work_release_backend(struct tess_work *w);
-/* What the work holds, but not itself. */
+/* Frees what the work holds, not the work. */
 void tess_work_free(struct tess_work *w);
 
 #endif

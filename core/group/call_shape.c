@@ -1,6 +1,7 @@
+/* call_shape.c - learns the shape of a call. */
 #include "call_shape.h"
 
-#include "check.h"
+#include "core/group/check.h"
 #include "core/rendezvous/call_desc.h"
 
 void tess_call_shape_learn(struct tess_call_shape *s, const struct tess_coll *given,
@@ -12,7 +13,7 @@ void tess_call_shape_learn(struct tess_call_shape *s, const struct tess_coll *gi
 		                       .op = given->op,
 		                       .mem = given->mem,
 		                       .in_place = c->src == c->dst,
-		                       .astray = width - 1,
+		                       .align_mask = width - 1,
 		                       .what = tess_call_desc_hash(c, nranks) };
 	tess_coll_extents(c, rank, nranks, &s->src, &s->dst);
 	s->src *= width;

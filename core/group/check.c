@@ -1,13 +1,14 @@
+/* check.c - the rules of tessera/group.h on kinds, lists and buffers. */
 #include "check.h"
 
+#include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
 
-#include "core/base/status.h"
 #include <inttypes.h>
 #include <stdio.h>
 
-/* No buffer is larger: far below what 64 bits count, far above what there is. */
-static const uint64_t most_bytes = UINT64_C(1) << 48;
+/* No buffer is larger; far below 2^64, so that products do not overflow. */
+static const uint64_t max_bytes = UINT64_C(1) << 48;
 
 static tess_status TESS_PRINTF(3, 4)
 	refuse_call(const struct tess_coll *c, tess_status why, const char *fmt, ...)
@@ -34,8 +35,8 @@ static tess_status check_fields(const struct tess_coll *c, int32_t rank, int32_t
 	if (tess_coll_find_fault(c, fault, sizeof fault))
 		return refuse_call(c, TESS_EINVAL, "%s", fault);
 	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
-		return refuse_call(c, TESS_EINVAL, "peer %d; the group's ranks are 0 to %d",
-		                   c->peer, nranks - 1);
+		return refuse_call(c, TESS_EINVAL, "%s %d; the group's ranks are 0 to %d",
+		                   pair ? "peer" : "root", c->peer, nranks - 1);
 	if (pair && c->peer == rank)
 		return refuse_call(c, TESS_EINVAL, "peer %d is this rank itself; copy instead",
 		                   rank);
@@ -44,9 +45,9 @@ static tess_status check_fields(const struct tess_coll *c, int32_t rank, int32_t
 
 static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t nranks)
 {
-	bool give = c->kind == TESS_SCATTER || c->kind == TESS_REDUCE_SCATTER;
-	bool get = c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER;
-	const uint64_t *mine = give ? c->send_counts : c->recv_counts;
+	bool takes_send = c->kind == TESS_SCATTER || c->kind == TESS_REDUCE_SCATTER;
+	bool takes_recv = c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER;
+	const uint64_t *mine = takes_send ? c->send_counts : c->recv_counts;
 
 	if (!c->send_counts && !c->recv_counts)
 		return TESS_OK;
@@ -55,17 +56,17 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 			return refuse_call(c, TESS_EINVAL,
 			                   "one list of counts; give both, or none");
 		mine = NULL;
-	} else if ((c->send_counts && !give) || (c->recv_counts && !get)) {
+	} else if ((c->send_counts && !takes_send) || (c->recv_counts && !takes_recv)) {
 		return refuse_call(c, TESS_EINVAL, "a list `%s`, which it does not take",
-		                   c->send_counts && !give ? "send_counts" : "recv_counts");
+		                   c->send_counts && !takes_send ? "send_counts" : "recv_counts");
 	}
 	if (mine && mine[rank] != c->count)
 		return refuse_call(c, TESS_EINVAL,
 		                   "count %" PRIu64 ", but the list has %" PRIu64 " for rank %d",
 		                   c->count, mine[rank], rank);
 	for (int32_t r = 0; r < nranks; r++)
-		if ((c->send_counts && c->send_counts[r] > most_bytes) ||
-		    (c->recv_counts && c->recv_counts[r] > most_bytes))
+		if ((c->send_counts && c->send_counts[r] > max_bytes) ||
+		    (c->recv_counts && c->recv_counts[r] > max_bytes))
 			return refuse_call(c, TESS_EINVAL,
 			                   "the count of rank %d is beyond all memory", r);
 	return TESS_OK;
@@ -76,9 +77,8 @@ static tess_status check_in_place(const struct tess_coll *c, int32_t nranks)
 	for (int32_t r = 0; c->kind == TESS_ALL_TO_ALL && c->send_counts && r < nranks; r++)
 		if (c->send_counts[r] != c->recv_counts[r])
 			return refuse_call(c, TESS_EINVAL,
-			                   "in place, but rank %d is given %" PRIu64
-			                   " elements for %" PRIu64 "; use "
-			                   "two buffers",
+			                   "in place, but rank %d gets %" PRIu64
+			                   " elements and sends %" PRIu64 "; use two buffers",
 			                   r, c->send_counts[r], c->recv_counts[r]);
 	return TESS_OK;
 }
@@ -87,22 +87,22 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 {
 	size_t width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
 	uintptr_t src = (uintptr_t)c->src, dst = (uintptr_t)c->dst;
-	uintptr_t astray =
-		width - 1; /* bits that an aligned address has not: widths are powers of 2 */
+	uintptr_t align_mask = width - 1; /* widths are powers of 2 */
 	uint64_t from, to;
 
-	if (c->count > most_bytes)
+	if (c->count > max_bytes)
 		return refuse_call(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
 		                   c->count);
 	tess_coll_extents(c, rank, nranks, &from, &to);
-	if (from > most_bytes || to > most_bytes)
+	if (from > max_bytes || to > max_bytes)
 		return refuse_call(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
 		                   from > to ? from : to);
 	if ((from && !src) || (to && !dst))
 		return refuse_call(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");
-	if ((from && src & astray) || (to && dst & astray))
+	if ((from && src & align_mask) || (to && dst & align_mask))
 		return refuse_call(c, TESS_EINVAL, "%s is not aligned to %s",
-		                   from && src & astray ? "src" : "dst", tess_dtype_name(c->dtype));
+		                   from && src & align_mask ? "src" : "dst",
+		                   tess_dtype_name(c->dtype));
 	if (!from || !to)
 		return TESS_OK;
 	if (src == dst)

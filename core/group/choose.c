@@ -1,8 +1,10 @@
+/* choose.c - which backend a world uses, and why. */
 #include "choose.h"
 
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +57,7 @@ static tess_status choose_from_list(const char *list, int32_t size, bool threads
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out)
 {
-	struct tess_choice c = { .why = "TESSERA_BACKEND says so" };
+	struct tess_choice c = { .why = "TESSERA_BACKEND names it" };
 	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option("backends"), size,
 	                                                          threads, hosts, &c)
 	                                       : tess_plugin_find_backend(name, &c.backend);

@@ -1,4 +1,4 @@
-/* The common collectives by name. */
+/* collectives.c - the common collectives by name. */
 #include <tessera/tessera.h>
 
 tess_status tess_barrier(struct tess_group *g, const char *where)
@@ -14,7 +14,7 @@ tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int3
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = TESS_BROADCAST,
 		                     .dtype = dtype,
-		                     .peer = root,
+		                     .root = root,
 		                     .src = buf,
 		                     .dst = buf,
 		                     .count = count,

@@ -1,13 +1,14 @@
-/* How a rank comes to its job: over a socket of its host, over TCP, or through the backend's library. */
-#include "choose.h"
-#include "core/base/clock.h"
-#include "core/rendezvous/rank_env.h"
-#include "core/rendezvous/wire.h"
+/* connect.c - connects a rank to its job: by a Unix socket, TCP, or the backend's library. */
 #include "world.h"
 
+#include "core/base/clock.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/choose.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/rendezvous/wire.h"
+
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,32 +47,32 @@ static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting
 	return st;
 }
 
-/* Where the backend's own library has brought the ranks together. */
+/* The backend's library has connected the ranks. */
 static tess_status connect_through_backend(struct tess_world *w, const struct tess_backend *b)
 {
 	int64_t deadline = tess_now() + w->timeout;
-	int32_t line, *end = calloc((size_t)w->size, sizeof *end);
+	int32_t fd, *ends = calloc((size_t)w->size, sizeof *ends);
 	tess_status st;
 
-	if (!end)
-		return tess_fail(TESS_ENOMEM, "no memory for the lines of %d ranks", w->size);
-	st = b->bootstrap(w->rank, w->size, deadline, &line, end);
+	if (!ends)
+		return tess_fail(TESS_ENOMEM, "no memory for the connections of %d ranks", w->size);
+	st = b->bootstrap(w->rank, w->size, deadline, &fd, ends);
 	if (st) {
-		free(end);
+		free(ends);
 		return tess_fail_in(st, "%s", b->name);
 	}
 	if (!w->rank)
-		st = tess_rendezvous_open_tunnels(end, w->size, &w->server);
-	free(end);
+		st = tess_rendezvous_open_tunnels(ends, w->size, &w->server);
+	free(ends);
 	if (!st)
-		return tess_link_tunnel(line, w->rank, w->size, deadline, &w->handler, &w->link);
-	close(line);
+		return tess_link_tunnel(fd, w->rank, w->size, deadline, &w->handler, &w->link);
+	close(fd);
 	return st;
 }
 
 /*
- * The backend whose own library brings ranks of several hosts together; NULL: none. A backend that cannot be
- * used is reported later, when all ranks have met.
+ * The backend whose own library connects ranks of several hosts; NULL: none. A backend that cannot be
+ * used fails later, in tess_world_enter, when all ranks have met.
  */
 static const struct tess_backend *find_bootstrap(int32_t nranks)
 {

@@ -1,9 +1,10 @@
+/* emulate.c - collectives made of send and recv, and batches of single calls. */
 #include "emulate.h"
 
-#include "check.h"
-
 #include "core/base/status.h"
+#include "core/group/check.h"
 #include "core/registry/returned.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,14 +17,14 @@ struct tess_emulation {
 	struct tess_emulation *next; /* of a batch */
 	struct tess_group *group;
 	const struct tess_coll *coll;
-	char *temp; /* what has come and is yet to be added, or moved */
+	char *temp; /* received elements that are still to be added or moved */
 	int32_t n, done;
-	bool whole; /* the backend has the call: one message, which is all of it */
-	bool over;
+	bool whole; /* the backend has the call: the one message is the call itself */
+	bool finished;
 	struct message message[];
 };
 
-/* The backend's group that it goes over. */
+/* The backend's group that moves the messages. */
 static void *get_backend_group(const struct tess_emulation *e)
 {
 	return e->whole || !e->group->p2p_channel ? e->group->self : e->group->p2p_channel;
@@ -34,7 +35,7 @@ static bool is_in_place(const struct tess_coll *c)
 	return c->src == c->dst;
 }
 
-/* Block r of a buffer with all blocks. */
+/* Block r of a buffer that has all blocks. */
 static char *get_block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
 {
 	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype)
@@ -72,11 +73,11 @@ static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t
 	return st;
 }
 
-/* What this rank sends to rank r: where it begins, and its count; NULL: nothing. */
+/* What this rank sends to rank r, *count elements; NULL: nothing. */
 static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
-	bool root = c->peer == e->group->rank;
+	bool root = c->root == e->group->rank;
 
 	*count = c->count;
 	switch (c->kind) {
@@ -84,7 +85,7 @@ static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *
 		return root ? (char *)c->src : NULL;
 	case TESS_REDUCE:
 	case TESS_GATHER:
-		return r == c->peer ? (char *)c->src : NULL;
+		return r == c->root ? (char *)c->src : NULL;
 	case TESS_ALL_REDUCE:
 		return (char *)c->src;
 	case TESS_ALL_GATHER:
@@ -101,18 +102,18 @@ static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *
 	return NULL;
 }
 
-/* Where what comes from rank r is to lie; NULL: nothing comes. */
+/* Where to receive the *count elements from rank r; NULL: there are none. */
 static char *find_incoming(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
-	bool root = c->peer == e->group->rank;
+	bool root = c->root == e->group->rank;
 	char *temp = e->temp + (uint64_t)r * c->count * tess_width(c->dtype);
 
 	*count = c->count;
 	switch (c->kind) {
 	case TESS_BROADCAST:
 	case TESS_SCATTER:
-		return r == c->peer ? (char *)c->dst : NULL;
+		return r == c->root ? (char *)c->dst : NULL;
 	case TESS_REDUCE:
 		return root ? temp : NULL;
 	case TESS_ALL_REDUCE:
@@ -134,7 +135,7 @@ static uint64_t count_temp_elements(const struct tess_coll *c, int32_t rank, int
 {
 	switch (c->kind) {
 	case TESS_REDUCE:
-		return rank == c->peer ? c->count * (uint64_t)nranks : 0;
+		return rank == c->root ? c->count * (uint64_t)nranks : 0;
 	case TESS_ALL_REDUCE:
 	case TESS_REDUCE_SCATTER:
 		return c->count * (uint64_t)nranks;
@@ -166,7 +167,7 @@ static void reduce_parts(struct tess_emulation *e)
 		            slice && is_in_place(c) ? own : c->dst);
 }
 
-/* All messages are through: add, and move what this rank keeps. */
+/* All messages are done: adds, and moves what this rank keeps. */
 static void finish_emulation(struct tess_emulation *e)
 {
 	const struct tess_coll *c = e->coll;
@@ -179,20 +180,20 @@ static void finish_emulation(struct tess_emulation *e)
 	if (e->whole)
 		return;
 	if (tess_kind_reduces(c->kind)) {
-		if (c->kind != TESS_REDUCE || me == c->peer)
+		if (c->kind != TESS_REDUCE || me == c->root)
 			reduce_parts(e);
 	} else if (!is_in_place(c)) {
-		if (!everywhere && me != c->peer)
+		if (!everywhere && me != c->root)
 			return;
 		own = find_outgoing(e, me, &count);
 		copy_bytes(c->kind == TESS_SCATTER ? c->dst : find_incoming(e, me, &count), own,
 		           count * width);
 	} else if (c->kind == TESS_ALL_TO_ALL) {
 		for (int32_t r = 0; r < e->group->size; r++) {
-			char *come = find_incoming(e, r, &count);
+			char *received = find_incoming(e, r, &count);
 
 			if (r != me)
-				copy_bytes(get_block(c, c->dst, c->recv_counts, r), come,
+				copy_bytes(get_block(c, c->dst, c->recv_counts, r), received,
 				           count * width);
 		}
 	}
@@ -209,10 +210,9 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 		*e = (struct tess_emulation){ .group = g, .coll = c, .temp = malloc(bytes + 1) };
 	if (!e || !e->temp) {
 		free(e);
-		return tess_fail(TESS_ENOMEM, "no memory to make %s of messages",
-		                 tess_kind_name(c->kind));
+		return tess_fail(TESS_ENOMEM, "no memory to emulate %s", tess_kind_name(c->kind));
 	}
-	*out = e; /* after a failure too: what was started has its buffers */
+	*out = e; /* after a failure too: started messages use its buffers */
 	for (int32_t i = 1; i < g->size && !st; i++) {
 		int32_t r = (g->rank + i) % g->size;
 		char *at = find_incoming(e, r, &count);
@@ -265,7 +265,7 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 	return st;
 }
 
-/* The state of one, without its batch. */
+/* The state of this one, without the rest of its batch. */
 static tess_status test_one(struct tess_emulation *e)
 {
 	const struct tess_backend *b = e->group->backend;
@@ -278,13 +278,13 @@ static tess_status test_one(struct tess_emulation *e)
 		if (st)
 			return tess_plugin_check_status(b, b->name, "test", e->coll->where, st);
 	}
-	if (!e->over)
+	if (!e->finished)
 		finish_emulation(e);
-	e->over = true;
+	e->finished = true;
 	return TESS_OK;
 }
 
-/* All are looked at, so that all get on. */
+/* Tests all, so that all progress. */
 tess_status tess_emulation_test(struct tess_emulation *e)
 {
 	tess_status all = TESS_OK;

@@ -1,13 +1,13 @@
 /*
- * The one exact reduction. The order of additions depends on the units of the trees alone: who
- * holds a node, and which way it came, does not enter.
+ * exact.c - the exact sum over ranks. The order of additions depends on the units of the trees
+ * only, not on which rank holds a node or how it was moved.
  */
 #include "exact.h"
 
 #include "core/base/clock.h"
-#include "group.h"
-
 #include "core/base/status.h"
+#include "core/group/group.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/float.h>
@@ -16,13 +16,13 @@
 
 enum {
 	TREE_LEVELS = 64, /* halvings of any number of units, and of trees */
-	STEP = 1024, /* elements that are added at a time, so that partial sums stay in cache */
-	ONE_STEP_BYTES = 64 << 10, /* bytes of a sum up to which one step is better than two */
-	ONE_STEP_SHARED_BYTES = 2 << 10, /* the same, where the second step copies nothing */
-	/* bytes of a large sum that go at once, of all ranks and of each: what is moved and added stays in cache */
+	STEP = 1024, /* elements added at a time: partial sums stay in cache */
+	ONE_STEP_BYTES = 64 << 10, /* bytes of a sum up to which one step beats two */
+	ONE_STEP_SHARED_BYTES = 2 << 10, /* the same in shared regions, which save a copy */
+	/* bytes of a large sum moved at a time, in all and of each rank: they stay in cache */
 	PIECE_BYTES = 1 << 20,
 	BYTES_PER_RANK = 512 << 10,
-	CACHELINE_FLOATS = 16 /* elements of a cache line */
+	CACHELINE_FLOATS = 16 /* elements of it */
 };
 
 int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
@@ -42,12 +42,12 @@ struct adder {
 	int32_t nranks;
 	uint64_t stride; /* elements from one node to the next */
 	const float *const *part;
-	float *scratch; /* [LEVELS][step] */
-	uint64_t step, at, n; /* elements [at, at + n) are added now */
-	int64_t next[TESS_RANKS_MAX]; /* of each rank: the first node that is not used yet */
+	float *scratch; /* [TREE_LEVELS][step] */
+	uint64_t step, at, n; /* adds elements [at, at + n) */
+	int64_t next[TESS_RANKS_MAX]; /* of each rank: the first unused node */
 };
 
-/* Elementwise, over vectors that are apart: what a compiler turns into vector instructions. */
+/* Elementwise, on vectors that do not overlap: compilers vectorise these. */
 static void add_vectors(float *restrict to, const float *restrict left, const float *restrict right,
                         uint64_t n)
 {
@@ -64,7 +64,7 @@ static void accumulate_vector(float *restrict to, const float *restrict right, u
 static void copy_finished(float *restrict to, const float *restrict sum, uint64_t n)
 {
 	for (uint64_t k = 0; k < n; k++)
-		to[k] = tess_one_nan(sum[k] + 0.0f); /* no finished sum is -0 */
+		to[k] = tess_one_nan(sum[k] + 0.0f); /* + 0.0f: no finished sum is -0 */
 }
 
 static const float *add_nodes(struct adder *a, const float *left, const float *right, int level)
@@ -92,16 +92,16 @@ static const float *finish_node(struct adder *a, const float *sum, int level)
 }
 
 /*
- * Node (depth, i) of a tree of n units; NULL: it is empty. Whoever holds it whole gave it as one
- * vector. Uses the scratch from `level` on. Visits nodes in order of units, as they lie in each
+ * Node (depth, i) of a tree of n units; NULL: it is empty. A rank that holds the whole node gave it
+ * as one vector. Uses the scratch from `level` on. Visits nodes in order of units, as in each
  * rank's part.
  */
 static const float *sum_node(struct adder *a, int64_t n, int depth, int64_t i, int level)
 {
 	int64_t lo = tess_edge(n, (int64_t)1 << depth, i),
 		hi = tess_edge(n, (int64_t)1 << depth, i + 1);
-	int64_t holder =
-		lo < hi ? lo * a->nranks / n : 0; /* the last rank that begins at lo or before */
+	/* the last rank whose units begin at lo or before */
+	int64_t holder = lo < hi ? lo * a->nranks / n : 0;
 	const float *left, *right;
 
 	if (lo >= hi)
@@ -140,7 +140,7 @@ static void add_finished(float *restrict to, const float *restrict left,
 		to[k] = tess_one_nan(left[k] + right[k] + 0.0f);
 }
 
-/* One tree over several ranks, as most sums are: its last addition and the end of it at once. */
+/* One tree over several ranks, as in most sums: its last addition and + 0.0f in one pass. */
 static void finish_tree(struct adder *a, float *out)
 {
 	int64_t n = a->s->n[0];
@@ -162,9 +162,9 @@ static void finish_trees(struct adder *a, float *out)
 		memset(out, 0, a->n * sizeof *out);
 }
 
-/* Elements [at, end) of the sums, to `nout` places: one after another while they are in cache. */
+/* Elements [at, end) of the sums, to `nout` vectors one after another, while they are in cache. */
 static void finish_range(struct adder *a, uint64_t at, uint64_t end, float *const *out,
-                         int32_t nout, bool through)
+                         int32_t nout, bool cached)
 {
 	for (a->at = at; a->at < end; a->at += STEP) {
 		a->n = end - a->at < STEP ? end - a->at : STEP;
@@ -174,21 +174,21 @@ static void finish_range(struct adder *a, uint64_t at, uint64_t end, float *cons
 		else
 			finish_trees(a, out[0] + a->at);
 		for (int32_t i = 1; i < nout; i++)
-			if (through)
+			if (cached)
 				memcpy(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
 			else
 				tess_stream(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
 	}
 }
 
-/* out[0] is this rank's, the others are written at `pace` (NULL: past the caches). */
+/* out[0] is this rank's; `policy` is for the others (NULL: streamed). */
 static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
                        const float *const *part, float *scratch, float *const *out, int32_t nout,
-                       struct tess_store_policy *pace)
+                       struct tess_store_policy *policy)
 {
-	uint64_t tried = 0;
+	uint64_t sample = 0;
 	uint32_t saved = tess_float_enter();
-	bool through;
+	bool cached;
 	struct adder a;
 
 	a.s = s;
@@ -197,16 +197,16 @@ static void finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride
 	a.part = part;
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
-	if (pace)
-		tried = tess_store_policy_sample(pace, s->count * sizeof **out, &through) /
-		        sizeof **out;
-	if (tried) {
+	if (policy)
+		sample = tess_store_policy_sample(policy, s->count * sizeof **out, &cached) /
+		         sizeof **out;
+	if (sample) {
 		int64_t begin = tess_now();
 
-		finish_range(&a, 0, tried, out, nout, through);
-		tess_store_policy_record(pace, tried * sizeof **out, tess_now() - begin);
+		finish_range(&a, 0, sample, out, nout, cached);
+		tess_store_policy_record(policy, sample * sizeof **out, tess_now() - begin);
 	}
-	finish_range(&a, tried, s->count, out, nout, pace && pace->cached);
+	finish_range(&a, sample, s->count, out, nout, policy && policy->cached);
 	tess_stream_end();
 	tess_float_leave(saved);
 }
@@ -217,41 +217,41 @@ void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *cons
 	finish_all(s, nranks, s->count, part, scratch, &out, 1, NULL);
 }
 
-/* ---- moving ---------------------------------------------------------------------------------- */
+/* ---- moving nodes ---------------------------------------------------------------------------- */
 
-struct exact_sum { /* of one sum, on one rank */
+struct exact_sum { /* on this rank */
 	struct tess_group *g;
 	const struct tess_sum *s;
 	const float *nodes;
 	float *out, *scratch;
-	uint64_t at; /* the element that the piece begins with that is summed now */
-	/* an entry for each rank, in memory of the group: a thread's stack may be small */
+	uint64_t at; /* first element of the current piece */
+	/* an entry for each rank, in g->lists: a thread's stack may be small */
 	int64_t *held; /* nodes */
-	uint64_t *slice; /* elements that it finishes */
+	uint64_t *slice; /* elements that the rank finishes */
 	uint64_t *send_counts, *recv_counts, *shared[2];
-	struct rank_regions *spot;
+	struct rank_regions *regions;
 	const float **part;
 	float **to;
 };
 
-struct region_offset { /* in a room of the group, of one rank */
-	int64_t room, at; /* 0: in none; bytes from the beginning of the rank's part */
+struct region_offset {
+	int64_t region, at; /* id, 0: in no region; bytes from the start of the rank's part */
 };
 struct rank_regions {
 	struct region_offset nodes, out;
 };
 
-static tess_status lists(struct exact_sum *w)
+static tess_status set_lists(struct exact_sum *w)
 {
 	const size_t n = (size_t)w->g->size;
-	const size_t each = 6 * sizeof *w->recv_counts + sizeof *w->spot + 2 * sizeof(void *);
+	const size_t each = 6 * sizeof *w->recv_counts + sizeof *w->regions + 2 * sizeof(void *);
 
 	if (!w->g->lists)
 		w->g->lists = calloc(n, each);
 	if (!w->g->lists)
 		return tess_fail(TESS_ENOMEM, "no memory for the lists of a sum");
-	w->spot = w->g->lists;
-	w->held = (int64_t *)(w->spot + n);
+	w->regions = w->g->lists;
+	w->held = (int64_t *)(w->regions + n);
 	w->slice = (uint64_t *)(w->held + n);
 	w->send_counts = w->slice + n;
 	w->recv_counts = w->send_counts + n;
@@ -273,7 +273,7 @@ static tess_status reserve_scratch(struct exact_sum *w, uint64_t floats)
 		g->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
 		if (!g->scratch)
 			return tess_fail(TESS_ENOMEM,
-			                 "%s: no memory for %zu bytes of sums of other ranks",
+			                 "%s: no memory for %zu bytes of other ranks' sums",
 			                 w->s->where ? w->s->where : "sum", bytes);
 		g->scratch_bytes = bytes;
 	}
@@ -299,7 +299,7 @@ static bool are_even(const uint64_t *list, int32_t n)
 }
 
 static tess_status run_collective(struct exact_sum *w, int32_t kind, const float *src, float *dst,
-                                  bool give, bool get)
+                                  bool send_list, bool recv_list)
 {
 	int32_t me = w->g->rank;
 	struct tess_coll c = {
@@ -309,15 +309,15 @@ static tess_status run_collective(struct exact_sum *w, int32_t kind, const float
 		.src = src,
 		.dst = dst,
 		.count = kind == TESS_ALL_GATHER ? w->recv_counts[me] : w->send_counts[me],
-		.send_counts = give ? w->send_counts : NULL,
-		.recv_counts = get ? w->recv_counts : NULL,
+		.send_counts = send_list ? w->send_counts : NULL,
+		.recv_counts = recv_list ? w->recv_counts : NULL,
 		.where = w->s->where,
 	};
 
 	return tess_group_run(w->g, &c);
 }
 
-/* The sum of `count` elements of every node, of which rank r's lie at from[sum of get before r]. */
+/* Sums `count` elements of every node; in `from`, rank r's follow those of lower ranks. */
 static void finish_received(struct exact_sum *w, const float *from, uint64_t count, float *scratch,
                             float *out)
 {
@@ -336,7 +336,7 @@ static uint64_t compute_scratch_size(uint64_t count)
 	return TREE_LEVELS * (count < STEP ? count : STEP);
 }
 
-/* Small: every rank gets all nodes and adds them. */
+/* A small sum: every rank gets all nodes and adds them. */
 static tess_status gather_and_add(struct exact_sum *w)
 {
 	uint64_t scratch = compute_scratch_size(w->s->count);
@@ -353,7 +353,7 @@ static tess_status gather_and_add(struct exact_sum *w)
 	return st;
 }
 
-/* Slices of several nodes, rank by rank: what all_to_all wants. One node is its slices already. */
+/* Slices of all nodes, rank by rank, for all_to_all. A single node needs no packing. */
 static const float *pack_slices(const struct exact_sum *w, float *to)
 {
 	int64_t held = w->held[w->g->rank];
@@ -373,14 +373,11 @@ static const float *pack_slices(const struct exact_sum *w, float *to)
 	return begin;
 }
 
-/*
- * Every rank gets its slice of all nodes and adds it: the end where the sum is shared out; `out`
- * is its slice.
- */
+/* Every rank gets its slice of all nodes and adds it, to `out`. With `share` that is all. */
 static tess_status exchange_and_add(struct exact_sum *w, float *out)
 {
 	int32_t me = w->g->rank, n = w->g->size;
-	uint64_t scratch = compute_scratch_size(w->slice[me]), come;
+	uint64_t scratch = compute_scratch_size(w->slice[me]), received;
 	bool lists = !are_even(w->slice, n);
 	tess_status st;
 
@@ -389,18 +386,19 @@ static tess_status exchange_and_add(struct exact_sum *w, float *out)
 		w->recv_counts[r] = (uint64_t)w->held[r] * w->slice[me];
 		lists |= w->held[r] != w->held[0];
 	}
-	come = sum_counts(w->recv_counts, n);
-	st = reserve_scratch(w, scratch + come +
+	received = sum_counts(w->recv_counts, n);
+	st = reserve_scratch(w, scratch + received +
 	                                (w->held[me] > 1 ? sum_counts(w->send_counts, n) : 0));
 	if (!st)
-		st = run_collective(w, TESS_ALL_TO_ALL, pack_slices(w, w->scratch + scratch + come),
+		st = run_collective(w, TESS_ALL_TO_ALL,
+		                    pack_slices(w, w->scratch + scratch + received),
 		                    w->scratch + scratch, lists, lists);
 	if (!st)
 		finish_received(w, w->scratch + scratch, w->slice[me], w->scratch, out);
 	return st;
 }
 
-/* What rank r finishes of a sum that all get: whole lines, so that no line is written by two. */
+/* What rank r finishes of a sum that all ranks get: whole cache lines, each written by one rank. */
 static uint64_t compute_slice(uint64_t count, int32_t nranks, int32_t r)
 {
 	int64_t lines = tess_up((int64_t)count, CACHELINE_FLOATS);
@@ -410,8 +408,8 @@ static uint64_t compute_slice(uint64_t count, int32_t nranks, int32_t r)
 	return (hi < count ? hi : count) - (lo < count ? lo : count);
 }
 
-/* Finished slices to all, of a piece: the work is the caller's, and so is `get` as long. */
-static tess_status start_all_gather(const struct exact_sum *w, uint64_t *get,
+/* Sends the finished slices of a piece to all ranks. counts: [nranks], kept as long as the work. */
+static tess_status start_all_gather(const struct exact_sum *w, uint64_t *counts,
                                     struct tess_work **work)
 {
 	int32_t n = w->g->size;
@@ -422,15 +420,15 @@ static tess_status start_all_gather(const struct exact_sum *w, uint64_t *get,
 		.src = w->out + w->at,
 		.dst = w->out + w->at,
 		.count = w->slice[w->g->rank],
-		.recv_counts = are_even(w->slice, n) ? NULL : get,
+		.recv_counts = are_even(w->slice, n) ? NULL : counts,
 		.where = w->s->where,
 	};
 
-	memcpy(get, w->slice, (size_t)n * sizeof *get);
+	memcpy(counts, w->slice, (size_t)n * sizeof *counts);
 	return tess_group_start(w->g, &c, work);
 }
 
-/* A piece is shared out while the next one comes and is added. */
+/* Sends out each piece while the next one is received and added. */
 static tess_status sum_in_pieces(struct exact_sum *w)
 {
 	int32_t n = w->g->size, me = w->g->rank, i = 0;
@@ -462,18 +460,18 @@ static tess_status sum_in_pieces(struct exact_sum *w)
 	return st;
 }
 
-/* ---- where it lies --------------------------------------------------------------------------- */
+/* ---- in shared regions ----------------------------------------------------------------------- */
 
 static struct region_offset find_region_offset(const struct tess_group *g, const float *p,
                                                uint64_t count)
 {
-	const struct tess_shared_region *room =
+	const struct tess_shared_region *region =
 		count ? tess_group_find_region(g, p, count * sizeof *p) : g->regions;
 	struct region_offset at = { 0 };
 
-	if (room) {
-		at.room = room->id;
-		at.at = count ? (const char *)p - room->mine : 0;
+	if (region) {
+		at.region = region->id;
+		at.at = count ? (const char *)p - region->mine : 0;
 	}
 	return at;
 }
@@ -481,18 +479,18 @@ static struct region_offset find_region_offset(const struct tess_group *g, const
 static float *map_region_offset(const struct tess_group *g, int32_t r,
                                 const struct region_offset *at)
 {
-	return (float *)(void *)((char *)tess_group_region_of(g, at->room)->peer[r] + at->at);
+	return (float *)(void *)((char *)tess_group_region_of(g, at->region)->peer[r] + at->at);
 }
 
 /*
- * Nodes in memory that all ranks address: each adds its slice where the nodes lie, into every
- * rank's `out`. What says where they lie says as well that they are there; a barrier says that
- * nobody reads them any more. false: a rank's are elsewhere.
+ * With nodes in memory that all ranks address, each rank adds its slice in place, into `out` of
+ * every rank. The all_gather of the offsets also says that the nodes are ready; the barrier, that
+ * all ranks have read them. *done false: a rank's nodes or `out` lie elsewhere.
  */
 static tess_status add_in_place(struct exact_sum *w, bool *done)
 {
 	int32_t me = w->g->rank, n = w->g->size, nout = 0;
-	struct rank_regions mine, *all = w->spot;
+	struct rank_regions mine, *all = w->regions;
 	const float **part = w->part;
 	float **out = w->to;
 	struct tess_sum s = *w->s;
@@ -504,7 +502,7 @@ static tess_status add_in_place(struct exact_sum *w, bool *done)
 	*done = false;
 	st = tess_all_gather(w->g, &mine, all, sizeof mine / 8, TESS_I64, s.where);
 	for (int32_t r = 0; r < n && !st; r++)
-		if (!all[r].nodes.room || !all[r].out.room)
+		if (!all[r].nodes.region || !all[r].out.region)
 			return TESS_OK;
 	s.count = w->slice[me];
 	if (!st)
@@ -527,14 +525,14 @@ static tess_status add_in_place(struct exact_sum *w, bool *done)
 	return tess_barrier(w->g, s.where);
 }
 
-/* Whether the backend adds as the tree does: 2^k ranks that have units hold one node each. */
+/* Whether the backend adds in the order of the tree: each of 2^k ranks holds one node. */
 static bool backend_adds(const struct tess_group *g, const struct tess_sum *s)
 {
 	return g->backend->exact && !(g->size & (g->size - 1)) && s->ntree == 1 &&
 	       s->n[0] >= g->size;
 }
 
-/* One vector of this rank: all of its nodes. */
+/* src: the sum of this rank's nodes. */
 static tess_status leave_to_backend(struct tess_group *g, const struct tess_sum *s,
                                     const float *src, float *out)
 {
@@ -553,7 +551,7 @@ static tess_status leave_to_backend(struct tess_group *g, const struct tess_sum 
 	return tess_group_run(g, &c);
 }
 
-/* TESSERA_REDUCE=fast: this rank's nodes in order, then as the backend likes. */
+/* TESSERA_REDUCE=fast: adds this rank's nodes in order, and leaves the rest to the backend. */
 static tess_status sum_fast(struct exact_sum *w)
 {
 	uint64_t count = w->s->count;
@@ -585,7 +583,7 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 		return leave_to_backend(g, s, nodes, out);
 	if (g->size > 1 && g->world->fast)
 		return sum_fast(&w);
-	st = lists(&w);
+	st = set_lists(&w);
 	if (st)
 		return st;
 	for (int32_t r = 0; r < g->size; r++)

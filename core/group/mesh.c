@@ -1,7 +1,7 @@
-/* The mesh: ranks laid out in named dimensions, and the groups along them. */
-#include "world.h"
-
+/* mesh.c - ranks laid out in named dimensions, and the groups along them. */
 #include "core/base/status.h"
+#include "core/group/world.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
 struct mesh_dim {
 	char name[NAME];
-	int32_t size; /* 0: left out, and not computed yet */
+	int32_t size; /* 0: left out, not computed yet */
 	int32_t stride; /* world ranks from one coordinate to the next */
 };
 
@@ -29,7 +29,7 @@ struct tess_mesh {
 	char text[TEXT]; /* with all sizes: "dp=2,tp=4" */
 };
 
-/* ---- its dimensions ------------------------------------------------------------------------------ */
+/* ---- dimensions ------------------------------------------------------------------------------ */
 
 static tess_status fail_bad_form(const char *text)
 {
@@ -48,7 +48,7 @@ static const struct mesh_dim *find_dim(const struct tess_mesh *m, const char *na
 	return NULL;
 }
 
-/* "dp=2", and moves *at to what follows. */
+/* Reads "dp=2", and moves *at past it. */
 static tess_status read_dim(struct tess_mesh *m, const char *text, const char **at)
 {
 	size_t len = strspn(*at, letters);
@@ -77,7 +77,7 @@ static tess_status read_dim(struct tess_mesh *m, const char *text, const char **
 	return TESS_OK;
 }
 
-/* The size that was left out, if one was; and whether all ranks have a place. */
+/* Computes a size that was left out, and checks that the sizes multiply to the ranks. */
 static tess_status complete_sizes(struct tess_mesh *m, const char *text)
 {
 	int32_t ranks = tess_world_size(m->world);
@@ -102,8 +102,8 @@ static tess_status complete_sizes(struct tess_mesh *m, const char *text)
 		open->size = (int32_t)(ranks / known);
 	else if (open)
 		return tess_fail(TESS_EINVAL,
-		                 "the mesh \"%.100s\" does not fit a job of %d ranks: that is no "
-		                 "multiple of %d, so there is no size for %s",
+		                 "the mesh \"%.100s\" does not fit a job of %d ranks: that is not "
+		                 "a multiple of %d, so there is no size for %s",
 		                 text, ranks, (int)known, open->name);
 	else if (known != ranks)
 		return tess_fail(
@@ -139,9 +139,9 @@ static tess_status read_mesh(struct tess_mesh *m, const char *text)
 	return TESS_OK;
 }
 
-/* ---- slices -------------------------------------------------------------------------------------- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
-struct dim_list { /* some dimensions, in an order */
+struct dim_list { /* some dimensions, as ordered in a slice */
 	int32_t n, size;
 	const struct mesh_dim *dim[DIMS];
 };
@@ -173,7 +173,7 @@ static tess_status read_dims(const struct tess_mesh *m, const char *text, struct
 	return TESS_OK;
 }
 
-/* Where a rank of the world stands in these dimensions; the last one varies fastest. */
+/* The place of a world rank in these dimensions; the last one varies fastest. */
 static int32_t compute_coordinate(const struct dim_list *a, int32_t rank)
 {
 	int32_t at = 0;
@@ -183,7 +183,7 @@ static int32_t compute_coordinate(const struct dim_list *a, int32_t rank)
 	return at;
 }
 
-/* Which of all such groups it is in: its place in the other dimensions. */
+/* The colour of its group: its place in the other dimensions. */
 static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *a, int32_t rank)
 {
 	struct dim_list rest = { .size = 1 };
@@ -199,7 +199,7 @@ static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *
 	return compute_coordinate(&rest, rank);
 }
 
-/* All ranks, in the order of the world: its group will do. */
+/* Whether they hold all ranks in the order of the world, whose group then serves. */
 static bool is_world(const struct tess_mesh *m, const struct dim_list *a)
 {
 	if (a->size != tess_world_size(m->world))
@@ -251,9 +251,9 @@ tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims)
 	return TESS_OK;
 }
 
-/* ---- the mesh ------------------------------------------------------------------------------------ */
+/* ---- the mesh -------------------------------------------------------------------------------- */
 
-/* All ranks have asked for the mesh that rank 0 has. */
+/* Fails unless all ranks open the mesh that rank 0 opens. */
 static tess_status compare_meshes(const struct tess_mesh *m)
 {
 	char first[TEXT], text[3 * TEXT];

@@ -1,15 +1,14 @@
-/* Groups come and go. */
-#include "call.h"
-
+/* open.c - opens, splits and closes groups. */
 #include "core/base/clock.h"
-
 #include "core/base/status.h"
+#include "core/group/call.h"
 #include "core/registry/returned.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LETTERS = 15 }; /* letters of a name, before its colour */
+enum { NAME_MAX_LETTERS = 15 }; /* of a name, without its colour */
 
 static void destroy_group(struct tess_group *g)
 {
@@ -30,26 +29,26 @@ static void destroy_group(struct tess_group *g)
 	free(g);
 }
 
-/* The roster becomes the group's; NULL: no memory, and it is freed. */
-static struct tess_group *make_group(struct tess_world *w, struct tess_members *who)
+/* Takes over the members. NULL: no memory, and they are freed. */
+static struct tess_group *make_group(struct tess_world *w, struct tess_members *members)
 {
 	struct tess_group *g = calloc(1, sizeof *g);
-	size_t n = who ? (size_t)who->n : 0;
+	size_t n = members ? (size_t)members->n : 0;
 
-	if (!g || !who) {
+	if (!g || !members) {
 		free(g);
-		free(who);
+		free(members);
 		return NULL;
 	}
 	*g = (struct tess_group){
-		.world = w, .backend = w->backend, .members = who, .size = who->n
+		.world = w, .backend = w->backend, .members = members, .size = members->n
 	};
-	g->rank = tess_members_find(who, w->rank);
-	tess_members_key(who, g->key);
-	tess_ticks_sync(&g->ticks); /* how fast they are is known by the time the ranks have met */
+	g->rank = tess_members_find(members, w->rank);
+	tess_members_key(members, g->key);
+	tess_ticks_sync(&g->ticks); /* their rate is known by the time the ranks have met */
 	g->sent = calloc(n, sizeof *g->sent);
 	g->received = calloc(n, sizeof *g->received);
-	g->desc = malloc(tess_call_desc_size(who->n));
+	g->desc = malloc(tess_call_desc_size(members->n));
 	if (g->sent && g->received && g->desc)
 		return g;
 	destroy_group(g);
@@ -63,8 +62,8 @@ static tess_status fail_no_memory(int32_t n)
 
 void tess_opening_post(struct tess_world *w, uint32_t id, int32_t nranks)
 {
-	uint64_t room[sizeof(struct tess_call_desc) / 8 + 1];
-	struct tess_call_desc *n = (void *)room;
+	uint64_t buffer[sizeof(struct tess_call_desc) / 8 + 1];
+	struct tess_call_desc *n = (void *)buffer;
 
 	if (nranks < 2)
 		return;
@@ -82,7 +81,7 @@ tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status w
 	return tess_world_backend_failed(w, why, sentence);
 }
 
-/* Whether the backend lacks a collective that the group makes of messages. */
+/* Whether the backend lacks a collective, which the group emulates. */
 static bool lacks_collective(const struct tess_group *g)
 {
 	struct tess_coll c = { .size = sizeof c, .mem = TESS_HOST };
@@ -97,7 +96,6 @@ static bool lacks_collective(const struct tess_group *g)
 	return false;
 }
 
-/* The backend's groups. */
 static void close_backend_groups(struct tess_group *g)
 {
 	if (g->p2p_channel)
@@ -106,10 +104,7 @@ static void close_backend_groups(struct tess_group *g)
 		g->backend->close(g->self);
 }
 
-/*
- * Together with all members; a group of one rank needs nobody. The group is the world's then, or is
- * destroyed.
- */
+/* Collective over the members. Adds the group to the world's list, or destroys it. */
 static tess_status open_backend_groups(struct tess_group *g, const struct tess_group *parent)
 {
 	struct tess_world *w = g->world;
@@ -132,7 +127,7 @@ static tess_status open_backend_groups(struct tess_group *g, const struct tess_g
 	if (!parent || g->size > 1)
 		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
 	if (!st && g->size > 1 && lacks_collective(g)) {
-		snprintf(p2p_name, sizeof p2p_name, "%s/aside", g->key);
+		snprintf(p2p_name, sizeof p2p_name, "%s/p2p", g->key);
 		how.name = p2p_name;
 		how.parent = g->self;
 		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->p2p_channel);
@@ -162,11 +157,11 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 	return st;
 }
 
-/* ---- groups of some ranks -------------------------------------------------------------------- */
+/* ---- split ----------------------------------------------------------------------------------- */
 
-struct split_request { /* what a rank says of itself */
+struct split_request { /* of one rank; gathered from all */
 	int64_t colour, key;
-	int64_t number; /* of its splits so far: what makes ids unique */
+	int64_t number; /* its splits so far: makes ids unique */
 	char name[32];
 };
 
@@ -194,7 +189,7 @@ static tess_status check_group_name(const char *name)
 		NAME_MAX_LETTERS);
 }
 
-/* All ranks of the parent have called the groups by one name, or all hear who has not. */
+/* Fails on all ranks, naming one that differs, unless all gave the groups one name. */
 static tess_status compare_names(const struct tess_group *parent, const struct split_request *all)
 {
 	char text[256];
@@ -219,7 +214,7 @@ static struct tess_members *assemble_members(const struct tess_group *parent,
 	const int32_t *world = parent->members->member;
 	const struct split_request *mine = &all[parent->rank];
 	struct split_candidate *c = calloc((size_t)parent->size, sizeof *c);
-	struct tess_members *who = NULL;
+	struct tess_members *members = NULL;
 	char name[TESS_GROUP_NAME];
 	uint32_t id, size = (uint32_t)parent->world->size;
 	int32_t n = 0;
@@ -232,12 +227,12 @@ static struct tess_members *assemble_members(const struct tess_group *parent,
 		id = 1 + (uint32_t)world[c[0].rank] + size * (uint32_t)all[c[0].rank].number;
 		snprintf(name, sizeof name, "%.*s/%d", NAME_MAX_LETTERS, mine->name,
 		         (int)mine->colour);
-		who = tess_members_new(id, name, n);
+		members = tess_members_new(id, name, n);
 	}
-	for (int32_t i = 0; who && i < n; i++)
-		who->member[i] = world[c[i].rank];
+	for (int32_t i = 0; members && i < n; i++)
+		members->member[i] = world[c[i].rank];
 	free(c);
-	return who;
+	return members;
 }
 
 tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
@@ -266,7 +261,7 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 		g = make_group(w, assemble_members(parent, all));
 		id = g ? g->members->id : 0;
 		st = g ? open_backend_groups(g, parent) : fail_no_memory(parent->size);
-		if (st) /* the others wait for this rank */
+		if (st) /* the other ranks wait for this one */
 			st = tess_opening_failed(w, id, st, tess_error());
 	}
 	free(all);
@@ -275,7 +270,7 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 	return st;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- close ----------------------------------------------------------------------------------- */
 
 void tess_group_finish(struct tess_group *g)
 {
@@ -286,13 +281,13 @@ void tess_group_finish(struct tess_group *g)
 
 void tess_group_close(struct tess_group *g)
 {
-	char said[TESS_SENTENCE];
+	char sentence[TESS_SENTENCE];
 	struct tess_world *w;
 
 	if (!g)
 		return;
 	w = g->world;
-	snprintf(said, sizeof said, "%s", tess_error());
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
 	if (!w->left)
 		tess_group_finish(g);
 	pthread_mutex_lock(&w->lock);
@@ -315,10 +310,10 @@ void tess_group_close(struct tess_group *g)
 		free(work);
 	}
 	destroy_group(g);
-	tess_fail(TESS_OK, "%s", said); /* what a backend says of works that it drops is no news */
+	tess_fail(TESS_OK, "%s", sentence); /* not what the backend said while it closed */
 }
 
-/* ---- what it is ------------------------------------------------------------------------------ */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 int32_t tess_group_rank(const struct tess_group *g)
 {

@@ -1,9 +1,10 @@
+/* shared_region.c - memory of a group that all its ranks address. */
 #include "shared_region.h"
 
-#include "group.h"
-
 #include "core/base/status.h"
+#include "core/group/group.h"
 #include "core/registry/returned.h"
+
 #include <stdlib.h>
 
 bool tess_group_has_shared_memory(const struct tess_group *g)
@@ -21,7 +22,7 @@ static struct tess_shared_region *make_region(const struct tess_group *g, uint64
 	return region;
 }
 
-/* The memory is of use only where every rank reaches every other's. */
+/* The memory is of use only if every rank can address every part. */
 static bool reaches_all(const struct tess_group *g, const struct tess_shared_region *region)
 {
 	for (int32_t r = 0; r < g->size; r++)
@@ -32,7 +33,7 @@ static bool reaches_all(const struct tess_group *g, const struct tess_shared_reg
 
 tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 {
-	int64_t most = (int64_t)*bytes;
+	int64_t max_bytes = (int64_t)*bytes;
 	struct tess_shared_region *region;
 	void *mine;
 	tess_status st;
@@ -40,12 +41,13 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	if (!tess_group_has_shared_memory(g))
 		return tess_fail(TESS_ENOTSUP, "backend %s has no memory that its ranks share",
 		                 g->backend->name);
-	st = tess_all_reduce(g, &most, &most, 1, TESS_I64, TESS_MAX, "alloc");
+	st = tess_all_reduce(g, &max_bytes, &max_bytes, 1, TESS_I64, TESS_MAX, "alloc");
 	if (st)
 		return st;
-	region = make_region(g, (uint64_t)most);
+	region = make_region(g, (uint64_t)max_bytes);
 	if (!region)
-		return tess_world_backend_failed(g->world, TESS_ENOMEM, "no memory for a room");
+		return tess_world_backend_failed(g->world, TESS_ENOMEM,
+		                                 "no memory for a shared region");
 	st = TESS_PLUGIN_CALL(g->backend, NULL, alloc, g->self, region->bytes, &mine, region->peer);
 	if (st) {
 		free(region);
@@ -57,7 +59,7 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	if (!reaches_all(g, region)) {
 		g->backend->free(g->self, mine);
 		free(region);
-		return tess_fail(TESS_ENOTSUP, "a rank is out of reach of another's memory");
+		return tess_fail(TESS_ENOTSUP, "a rank cannot address the memory of another");
 	}
 	region->next = g->regions;
 	g->regions = region;

@@ -1,9 +1,9 @@
 /*
- * room.h - memory of a group that all its ranks address, where the backend has such: what lies
- * there is read and written by the others without a copy.
+ * shared_region.h - memory of a group that all its ranks address, if the backend has such: all
+ * ranks read and write it without a copy.
  */
-#ifndef TESS_COMM_ROOM_H
-#define TESS_COMM_ROOM_H
+#ifndef TESS_GROUP_SHARED_REGION_H
+#define TESS_GROUP_SHARED_REGION_H
 
 #include <stdbool.h>
 #include <tessera/tessera.h>
@@ -13,26 +13,26 @@ struct tess_shared_region {
 	int64_t id; /* the same on all ranks, from 1 */
 	uint64_t bytes; /* of each rank */
 	char *mine;
-	void *peer[]; /* where each rank's part is seen here */
+	void *peer[]; /* the address of each rank's part in this one */
 };
 
 /* Whether the group's backend has such memory for all its ranks. */
 bool tess_group_has_shared_memory(const struct tess_group *g);
 
 /*
- * Collective, blocking. Memory aligned to 64 bytes, as much on every rank as the one that asks for
- * most: *bytes becomes that. *out is the group's until tess_group_free, or until it is closed.
- * TESS_ENOTSUP: the backend has none; TESS_ENOMEM: on all ranks, none got any.
+ * Collective, blocking. Memory aligned to 64 bytes, on every rank as large as the largest request,
+ * to which *bytes is set. The group owns *out, until tess_group_free or its close. TESS_ENOTSUP:
+ * the backend has no such memory; TESS_ENOMEM: on all ranks, and no rank has any.
  */
 tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out);
 
-/* Every rank frees it, when none uses another's part any more. NULL: nothing. */
+/* Every rank frees its part, when no rank uses it any more. NULL: nothing. */
 void tess_group_free(struct tess_group *g, void *mine);
 
-/* The room that all of [p, p + bytes) lies in; NULL: none. Borrowed. */
+/* The region that contains [p, p + bytes); NULL: none. Borrowed. */
 const struct tess_shared_region *tess_group_find_region(const struct tess_group *g, const void *p,
                                                         uint64_t bytes);
-/* The room with this id; NULL: none. */
+/* The region with this id; NULL: none. */
 const struct tess_shared_region *tess_group_region_of(const struct tess_group *g, int64_t id);
 
 #endif

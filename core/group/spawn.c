@@ -1,15 +1,15 @@
 /*
- * Ranks that are threads. Unlike a process a thread cannot be killed: one that does not come back after the job
- * has failed is left behind, with all that it may still use.
+ * spawn.c - ranks that are threads. Unlike a process, a thread cannot be killed: one that does not
+ * return after the job has failed is left behind, with all memory that it may still use.
  */
 #include "core/base/clock.h"
-#include "core/rendezvous/sigusr1.h"
-#include "world.h"
-
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/world.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/sigusr1.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -18,9 +18,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum {
-	LAST_WORDS_MS = 1000
-}; /* as a launcher gives ranks after a failure, before they are spoken of */
+/* after a failure, before a rank that has not returned is logged; the launcher gives as much */
+enum { RETURN_MS = 1000 };
 
 struct spawned_rank {
 	pthread_t thread;
@@ -28,7 +27,7 @@ struct spawned_rank {
 	int32_t rank, size;
 	tess_status (*fn)(struct tess_world *world, void *arg);
 	void *arg;
-	int event_fd; /* an eventfd: a rank has ended, or the job has failed */
+	int event_fd; /* readable: a rank has ended, or the job has failed */
 	bool started;
 	atomic_bool ended;
 	tess_status st;
@@ -56,24 +55,24 @@ static tess_status run_rank(struct spawned_rank *s)
 	return st;
 }
 
-static void wake_spawner(int news)
+static void wake_spawner(int event_fd)
 {
 	uint64_t one = 1;
 
-	if (write(news, &one, sizeof one) < 0)
-		return; /* it is awake: the count cannot be full otherwise */
+	if (write(event_fd, &one, sizeof one) < 0)
+		return; /* the count is full: it is awake */
 }
 
 static void *run_rank_thread(void *arg)
 {
 	struct spawned_rank *s = arg;
-	int news = s->event_fd;
+	int event_fd = s->event_fd;
 
 	s->st = run_rank(s);
 	if (s->st)
 		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
 	atomic_store(&s->ended, true);
-	wake_spawner(news);
+	wake_spawner(event_fd); /* s may be freed by now */
 	return NULL;
 }
 
@@ -108,36 +107,36 @@ static int32_t find_running(struct spawned_rank *s, int32_t n)
 }
 
 /*
- * Until all of them have ended, at SIGUSR1 they write their records; or one has not returned in the time that a
- * call has, after the job has failed: which.
+ * Returns -1 when all have ended, or a rank that has not returned within the timeout of a call
+ * after the job failed. At SIGUSR1 all ranks write their flight records.
  */
-static int32_t wait_for_threads(struct tess_coordinator *hub, struct spawned_rank *s, int32_t n,
-                                int knock)
+static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spawned_rank *s,
+                                int32_t n, int sigusr1_fd)
 {
 	int64_t until = 0, timeout = 0;
 	struct tess_failure first;
 	uint64_t count;
-	bool said = false;
+	bool logged = false;
 	int32_t r;
 
 	while ((r = find_running(s, n)) >= 0) {
 		struct pollfd p[2] = { { .fd = s->event_fd, .events = POLLIN },
-			               { .fd = knock, .events = POLLIN } };
+			               { .fd = sigusr1_fd, .events = POLLIN } };
 
 		poll(p, 2, until ? tess_ms_left(until) : -1);
 		if (p[0].revents && read(s->event_fd, &count, sizeof count) < 0)
 			continue;
-		if (p[1].revents && read(knock, &count, sizeof count) > 0)
-			tess_coordinator_request_records(hub);
-		if (!until && tess_coordinator_failure(hub, &first)) {
-			until = tess_now() + LAST_WORDS_MS * (int64_t)TESS_MS;
-		} else if (until && tess_now() >= until && !said) {
+		if (p[1].revents && read(sigusr1_fd, &count, sizeof count) > 0)
+			tess_coordinator_request_records(coordinator);
+		if (!until && tess_coordinator_failure(coordinator, &first)) {
+			until = tess_now() + RETURN_MS * (int64_t)TESS_MS;
+		} else if (until && tess_now() >= until && !logged) {
 			if (tess_option_get_seconds("timeout", &timeout))
 				timeout = 0;
 			tess_log(TESS_ERROR, "comm",
 			         "%s; rank %d has not returned since, and has %g s to do so",
 			         first.sentence, r, (double)timeout / 1e9);
-			said = true;
+			logged = true;
 			until = tess_now() + timeout;
 		} else if (until && tess_now() >= until) {
 			return r;
@@ -146,34 +145,34 @@ static int32_t wait_for_threads(struct tess_coordinator *hub, struct spawned_ran
 	return -1;
 }
 
-/* Starts all of them, and returns when they have ended: -1; or which was left behind. */
-static int32_t run_threads(struct tess_coordinator *hub, struct spawned_rank *s, int32_t n)
+/* Starts all ranks. Returns -1 when all have ended, or the rank that was left behind. */
+static int32_t run_threads(struct tess_coordinator *coordinator, struct spawned_rank *s, int32_t n)
 {
-	int knock = tess_flight_on(tess_option("flight")) ? tess_sigusr1_open() : -1;
-	struct tess_failure_handler ear = { .on_failure = handle_spawn_failure,
-		                            .sigusr1_fd = -1,
-		                            .arg = &s->event_fd };
+	int sigusr1_fd = tess_flight_on(tess_option("flight")) ? tess_sigusr1_open() : -1;
+	struct tess_failure_handler handler = { .on_failure = handle_spawn_failure,
+		                                .sigusr1_fd = -1,
+		                                .arg = &s->event_fd };
 	int32_t left;
 
-	tess_coordinator_add_handler(hub, &ear);
+	tess_coordinator_add_handler(coordinator, &handler);
 	start_threads(s, n);
-	left = wait_for_threads(hub, s, n, knock);
+	left = wait_for_threads(coordinator, s, n, sigusr1_fd);
 	for (int32_t r = 0; r < n; r++)
 		if (s[r].started && atomic_load(&s[r].ended))
 			pthread_join(s[r].thread, NULL);
 		else if (s[r].started)
 			pthread_detach(s[r].thread);
-	tess_coordinator_remove_handler(hub, &ear);
-	tess_sigusr1_close(knock);
+	tess_coordinator_remove_handler(coordinator, &handler);
+	tess_sigusr1_close(sigusr1_fd);
 	return left;
 }
 
-/* The job's first failure, or that of a rank. */
-static tess_status get_spawn_result(struct tess_coordinator *hub, const struct spawned_rank *s,
-                                    int32_t n, int32_t left)
+/* The job's first failure, else that of a rank. */
+static tess_status get_spawn_result(struct tess_coordinator *coordinator,
+                                    const struct spawned_rank *s, int32_t n, int32_t left)
 {
 	struct tess_failure first;
-	tess_status st = tess_coordinator_failure(hub, &first);
+	tess_status st = tess_coordinator_failure(coordinator, &first);
 
 	if (left >= 0)
 		return tess_fail(
@@ -191,18 +190,18 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
                              void *arg)
 {
 	tess_status st = tess_option_add("world", tess_world_options);
-	struct tess_coordinator *hub;
+	struct tess_coordinator *coordinator;
 	struct spawned_rank *s;
 	int32_t left;
-	int news;
+	int event_fd;
 
 	if (!st)
-		st = tess_coordinator_open(n, &hub);
+		st = tess_coordinator_open(n, &coordinator);
 	if (st)
 		return st;
 	s = calloc((size_t)n, sizeof *s);
-	news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (!s || news < 0) {
+	event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!s || event_fd < 0) {
 		st = s ? tess_fail(TESS_EIO, "no event descriptor for %d ranks: %s", n,
 		                   strerror(errno))
 		       : tess_fail(TESS_ENOMEM, "no memory for %d ranks", n);
@@ -210,23 +209,23 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 		goto out;
 	}
 	for (int32_t r = 0; r < n; r++) {
-		s[r].coordinator = hub;
+		s[r].coordinator = coordinator;
 		s[r].rank = r;
 		s[r].size = n;
 		s[r].fn = fn;
 		s[r].arg = arg;
-		s[r].event_fd = news;
+		s[r].event_fd = event_fd;
 	}
-	left = run_threads(hub, s, n);
-	st = get_spawn_result(hub, s, n, left);
-	if (left >= 0) { /* it may go on with all of this, and in plugins */
+	left = run_threads(coordinator, s, n);
+	st = get_spawn_result(coordinator, s, n, left);
+	if (left >= 0) { /* it may still use all of this, and plugins */
 		tess_registry_skip_quit();
 		return st;
 	}
 out:
-	if (news >= 0)
-		close(news);
+	if (event_fd >= 0)
+		close(event_fd);
 	free(s);
-	tess_coordinator_close(hub);
+	tess_coordinator_close(coordinator);
 	return st;
 }

@@ -1,14 +1,16 @@
-#include "group.h"
+/* world.c - opens and closes one rank's end of a job. */
+#include "world.h"
 
-#include "call.h"
-#include "choose.h"
 #include "core/base/clock.h"
-#include "core/rendezvous/sigusr1.h"
-#include "core/rendezvous/rank_env.h"
-
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/call.h"
+#include "core/group/choose.h"
+#include "core/group/group.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/rendezvous/sigusr1.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +18,27 @@
 
 const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
-	  "what moves data between ranks: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS that joins them" },
+	  "what moves data between ranks: loopback, gloo, ...; "
+	  "auto: the first of TESSERA_BACKENDS that joins them" },
 	{ "backends", "loopback,shm,gloo", "the backends that auto tries, in this order" },
 	{ "timeout", "300", "seconds that a call may take before the job fails" },
 	{ "reduce", "exact",
-	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's own)" },
+	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's "
+	  "own)" },
 	{ "job", "",
-	  "name of the job on this host; default: torchrun's run, or whoever started the ranks" },
+	  "name of the job on this host; default: torchrun's run, or the "
+	  "process that started the ranks" },
 	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
 	{ "port", "",
 	  "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
 	{ "secret_file", "",
 	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
 	{ "bind", "auto",
-	  "ranks that tessera starts on this host: cpu (each on one CPU), none; auto: cpu where it helps the backend and ranks share CPUs evenly" },
+	  "ranks that tessera starts on this host: cpu (each on one CPU), none; "
+	  "auto: cpu where it helps the backend and ranks share CPUs evenly" },
 	{ "flight", "",
-	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at SIGUSR1; off: none" },
+	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at "
+	  "SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },
 };
 
@@ -152,22 +159,22 @@ void tess_world_destroy(struct tess_world *w)
 	free(w);
 }
 
-/* Each rank takes the backend that rank 0 takes. Threads cannot differ. */
+/* Fails unless this rank uses the backend of rank 0. Threads cannot differ. */
 static tess_status compare_backends(struct tess_world *w)
 {
 	const char *mine = w->backend->name;
-	char theirs[128] = "";
-	uint64_t len = sizeof theirs - 1;
+	char first[128] = "";
+	uint64_t len = sizeof first - 1;
 	tess_status st;
 
 	if (!w->rank)
 		return w->link.set(w->link.self, "backend", mine, strlen(mine) + 1);
-	st = w->link.get(w->link.self, "backend", tess_now() + w->timeout, theirs, &len);
-	if (!st && strcmp(mine, theirs) != 0)
+	st = w->link.get(w->link.self, "backend", tess_now() + w->timeout, first, &len);
+	if (!st && strcmp(mine, first) != 0)
 		st = tess_fail(TESS_EINVAL,
-		               "it takes the backend %s, and rank 0 %s; all ranks take one, by "
-		               "TESSERA_BACKEND",
-		               mine, theirs);
+		               "it uses the backend %s, and rank 0 %s; set one TESSERA_BACKEND "
+		               "on all ranks",
+		               mine, first);
 	return st;
 }
 
@@ -194,19 +201,18 @@ static tess_status connect_single_rank(struct tess_world *w)
 tess_status tess_world_open(struct tess_world **out)
 {
 	struct tess_world *w;
-	struct tess_rank_env seat;
+	struct tess_rank_env env;
 	bool alone;
 	tess_status st = tess_option_add("world", tess_world_options);
 
-	if (st || (st = tess_rank_env_read(&seat)) ||
-	    (st = tess_world_make(seat.rank, seat.size, &w)))
+	if (st || (st = tess_rank_env_read(&env)) || (st = tess_world_make(env.rank, env.size, &w)))
 		return st;
-	alone = seat.size == 1 && !*tess_option("rendezvous");
+	alone = env.size == 1 && !*tess_option("rendezvous");
 	if (w->flight && !alone)
 		w->handler.sigusr1_fd = tess_sigusr1_open();
-	st = alone ? connect_single_rank(w) : tess_world_connect(w, &seat);
+	st = alone ? connect_single_rank(w) : tess_world_connect(w, &env);
 	if (!st)
-		st = tess_world_enter(w, false, seat.hosts);
+		st = tess_world_enter(w, false, env.hosts);
 	if (st)
 		tess_world_destroy(w);
 	else
@@ -216,18 +222,18 @@ tess_status tess_world_open(struct tess_world **out)
 
 void tess_world_close(struct tess_world *w)
 {
-	bool told;
+	bool reported;
 
 	if (!w)
 		return;
-	told = w->reported;
+	reported = w->reported;
 	tess_world_leave(w);
-	if (w->failed && !told)
+	if (w->failed && !reported)
 		tess_log(TESS_WARN, "comm", "%s", w->first.sentence);
 	tess_world_destroy(w);
 }
 
-/* ---- what it is ------------------------------------------------------------------------------ */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 int32_t tess_world_rank(const struct tess_world *w)
 {

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long a better sentence is waited for: about a tenth of what a call has, within these. */
-enum { ANSWER_MS = 250, ANSWER_MAX_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
+/* How long to wait for a better sentence: about a tenth of the timeout of a call, within these. */
+enum { ANSWER_MIN_MS = 250, ANSWER_MAX_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
 
 /* ---- the flight record --------------------------------------------------------------------- */
 
@@ -39,10 +39,10 @@ static const struct tess_members *find_members(void *arg, uint32_t id)
 	return g ? g->members : NULL;
 }
 
-/* Writes down where this rank is, with the lock; `f` is why, NULL: somebody wants to know. */
+/* Writes this rank's flight record, under the lock. f: the failure, NULL: it was requested. */
 static void write_record(struct tess_world *w, const struct tess_failure *f)
 {
-	const struct tess_members_lookup rosters = { .find = find_members, .arg = w };
+	const struct tess_members_lookup lookup = { .find = find_members, .arg = w };
 	json_t *about;
 
 	if (!w->flight)
@@ -52,7 +52,7 @@ static void write_record(struct tess_world *w, const struct tess_failure *f)
 	                  w->groups ? w->groups->backend->name : "", "groups", describe_groups(w));
 	if (about && f)
 		json_object_set_new(about, "failure", json_string(f->sentence));
-	if (!about || tess_flight_write(w->flight, about, &rosters))
+	if (!about || tess_flight_write(w->flight, about, &lookup))
 		tess_log(TESS_WARN, "comm", "%s",
 		         about ? tess_error() : "no memory for the flight record");
 }
@@ -62,7 +62,7 @@ void tess_world_handle_record(void *arg)
 	struct tess_world *w = arg;
 
 	pthread_mutex_lock(&w->lock);
-	if (!w->failed) /* then it was written, as things were */
+	if (!w->failed) /* else it was written at the failure */
 		write_record(w, NULL);
 	pthread_mutex_unlock(&w->lock);
 }
@@ -84,10 +84,10 @@ void tess_world_handle_failure(void *arg, const struct tess_failure *f)
 	pthread_mutex_lock(&w->lock);
 	if (!w->failed) {
 		w->first = *f;
-		write_record(w, f); /* before anybody hears of it, and may end */
+		write_record(w, f); /* before a caller sees the failure, and may exit */
 		for (struct tess_group *g = w->groups; g; g = g->next)
 			tess_group_abort(g);
-		atomic_store(&w->failed, f->why); /* last: who sees it finds its group aborted */
+		atomic_store(&w->failed, f->why); /* last: its group is aborted by then */
 		pthread_cond_broadcast(&w->failed_cond);
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -110,16 +110,13 @@ static void wait_for_failure(struct tess_world *w, int ms)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/*
- * What was posted comes back as the job's first failure; where nobody answers, it is that of this
- * rank.
- */
+/* A posted failure comes back as the job's first one; without an answer it is this rank's own. */
 static tess_status await_first_failure(struct tess_world *w, tess_status why, const char *sentence)
 {
 	struct tess_failure own = { .why = why, .rank = w->rank };
-	int64_t ms = w->timeout / 11 / TESS_MS; /* so that it is heard within a tenth */
+	int64_t ms = w->timeout / 11 / TESS_MS; /* so that the caller has it within a tenth */
 
-	wait_for_failure(w, ms < ANSWER_MS       ? ANSWER_MS
+	wait_for_failure(w, ms < ANSWER_MIN_MS   ? ANSWER_MIN_MS
 	                    : ms > ANSWER_MAX_MS ? ANSWER_MAX_MS
 	                                         : (int)ms);
 	if (w->size == 1)
@@ -132,14 +129,11 @@ static tess_status await_first_failure(struct tess_world *w, tess_status why, co
 	return tess_world_check(w);
 }
 
-/* A sentence that all ranks have agreed on names its rank already. */
 static void prefix_rank(const struct tess_world *w, const char *sentence, char *text)
 {
-	int rank, named = 0;
+	bool agreed = *w->agreed && !strcmp(sentence, w->agreed);
 
-	if (sscanf(sentence, "rank %d: %n", &rank, &named) == 1 && named)
-		snprintf(text, TESS_SENTENCE, "%s", sentence);
-	else if (w->size > 1)
+	if (w->size > 1 && !agreed)
 		snprintf(text, TESS_SENTENCE, "rank %d: %s", w->rank, sentence);
 	else
 		snprintf(text, TESS_SENTENCE, "%s", sentence);
@@ -168,16 +162,28 @@ tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_c
 
 tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence)
 {
-	/* of a difference a backend knows one call, or one that compares a part of both */
-	bool by_others = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
-	                 why == TESS_ETIMEOUT || why == TESS_EMISMATCH;
+	/* of two calls that differ the backend knows one, or parts of both if it compares calls */
+	bool by_peer = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
+	               why == TESS_ETIMEOUT || why == TESS_EMISMATCH;
 	bool both = why == TESS_EMISMATCH && w->backend && w->backend->compares;
 	char text[TESS_SENTENCE];
 
 	snprintf(text, sizeof text, "%s", sentence);
-	if (by_others && w->size > 1)
+	if (by_peer && w->size > 1)
 		wait_for_failure(w, both ? CALLS_MS : CAUSE_MS);
 	return w->failed ? tess_world_check(w) : tess_world_post_failure(w, why, text);
+}
+
+tess_status tess_group_fail_agreed(struct tess_group *g, int32_t rank, tess_status why,
+                                   const char *sentence)
+{
+	struct tess_world *w = g->world;
+
+	if (g->size == 1)
+		return tess_fail(why, "%s", sentence);
+	tess_fail(why, "rank %d: %s", (int)g->members->member[rank], sentence);
+	snprintf(w->agreed, sizeof w->agreed, "%s", tess_error());
+	return why;
 }
 
 void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence)

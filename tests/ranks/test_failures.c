@@ -5,6 +5,8 @@
 #include "report.h"
 
 #include "core/base/option.h"
+#include "core/group/world.h"
+
 #include <unistd.h>
 
 /* Rank 1 is done before the rest. */
@@ -83,7 +85,7 @@ static tess_status fail_before_first_call(struct tess_world *w, void *arg)
 	const int *victim = arg;
 
 	if (tess_world_rank(w) == *victim)
-		return tess_fail(TESS_EDEVICE, "no device");
+		return tess_fail(TESS_EDEVICE, "rank 9: no device");
 	return tess_barrier(tess_world_group(w), "all");
 }
 
@@ -91,11 +93,27 @@ START_TEST(rank_fails_at_once)
 {
 	for (int i = 0; i < 40; i++) {
 		int victim = i % N;
+		char expected[64];
 
+		snprintf(expected, sizeof expected, "rank %d: rank 9: no device", victim);
 		ck_assert_int_eq(tess_world_spawn(N, fail_before_first_call, &victim),
 		                 TESS_EDEVICE);
-		ck_assert_msg(strstr(tess_error(), "no device") != NULL, "%s", tess_error());
+		ck_assert_msg(strstr(tess_error(), expected) != NULL, "%s", tess_error());
 	}
+}
+END_TEST
+
+/* The sentence of rank 2, on which all ranks agree, gets no second rank. */
+static tess_status fail_agreed(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	return tess_group_fail_agreed(tess_world_group(w), 2, TESS_EDEVICE, "no device");
+}
+
+START_TEST(ranks_agree_on_a_failure)
+{
+	ck_assert_int_eq(tess_world_spawn(N, fail_agreed, NULL), TESS_EDEVICE);
+	ck_assert_str_eq(tess_error(), "rank 2: no device");
 }
 END_TEST
 
@@ -334,7 +352,7 @@ static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 	BAD("count 3", recv_counts = two, bad[n].count = 3);
 	BAD("op 55", kind = TESS_ALL_REDUCE, bad[n].op = 55);
 	BAD("on bits", kind = TESS_ALL_REDUCE, bad[n].op = TESS_BXOR);
-	BAD("peer 4", kind = TESS_BROADCAST, bad[n].peer = N);
+	BAD("root 4", kind = TESS_BROADCAST, bad[n].root = N);
 	BAD("peer -1", kind = TESS_SEND, bad[n].peer = -1);
 	BAD("itself", kind = TESS_SEND, bad[n].peer = me);
 	BAD("one list", kind = TESS_ALL_TO_ALL, bad[n].send_counts = two);
@@ -434,6 +452,7 @@ int main(void)
 
 	tcase_add_loop_test(tcase, rank_gives_up, 0, 2);
 	tcase_add_test(tcase, rank_fails_at_once);
+	tcase_add_test(tcase, ranks_agree_on_a_failure);
 	tcase_add_test(tcase, rank_returns_early);
 	tcase_add_test(tcase, deadline);
 	tcase_add_test(tcase, deadline_of_a_chain);

@@ -656,7 +656,7 @@ START_TEST(ranks_that_take_two_backends)
 		process_start(&p[i], "world", i, N);
 	}
 	finish_rank_processes(p, N, -1,
-	                      "rank 1: it takes the backend loopback, and rank 0 shm; all ranks",
+	                      "rank 1: it uses the backend loopback, and rank 0 shm; set one",
 	                      "TESSERA_BACKEND");
 	remove_runtime_dir();
 }

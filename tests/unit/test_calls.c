@@ -67,8 +67,8 @@ START_TEST(words)
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_RECV; kind++) {
 		bool peers = kind >= TESS_SEND || tess_kind_rooted(kind);
 
-		CHECK(peers ? "peer 3" : NULL, kind, c.peer = RANKS);
-		CHECK(peers ? "peer -1" : NULL, kind, c.peer = -1);
+		CHECK(kind >= TESS_SEND ? "peer 3" : peers ? "root 3" : NULL, kind, c.peer = RANKS);
+		CHECK(kind >= TESS_SEND ? "peer -1" : peers ? "root -1" : NULL, kind, c.peer = -1);
 		CHECK(NULL, kind, c.peer = RANKS - 1);
 		CHECK(kind >= TESS_SEND ? "itself" : NULL, kind, c.peer = RANK);
 	}

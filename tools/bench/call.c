@@ -75,7 +75,7 @@ void bench_call_set_count(struct bench_call *c, uint64_t count)
 		.kind = a->kind,
 		.dtype = a->kind == TESS_BARRIER ? 0 : a->dtype,
 		.op = tess_kind_reduces(a->kind) ? a->op : 0,
-		.peer = tess_kind_rooted(a->kind) ? a->root : 0,
+		.root = tess_kind_rooted(a->kind) ? a->root : 0,
 		.src = c->src,
 		.dst = c->dst,
 		.count = count,

@@ -227,7 +227,7 @@ static void plan_collective(struct conform_data *d)
 		.kind = c->kind,
 		.dtype = c->dtype,
 		.op = c->op,
-		.peer = c->root,
+		.root = c->root,
 		.src = reads_src(d) || c->shifted ? d->src : NULL,
 		.dst = writes_dst(d) || c->shifted ? d->dst : NULL,
 		.count = mine,

@@ -179,7 +179,7 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 		break;
 	case ROOT:
 		c.kind = TESS_BROADCAST;
-		c.peer = odd ? ODD : 0;
+		c.root = odd ? ODD : 0;
 		c.dst = x;
 		break;
 	case LISTS:
