@@ -9,13 +9,13 @@
  *
  * Prints the best median of all rounds for each, and what the checks add to it.
  */
-#include "core/base/status.h"
 #include "core/base/clock.h"
-#include "core/rendezvous/rank_env.h"
+#include "core/base/status.h"
 #include "core/group/group.h"
-#include <stdio.h>
-
+#include "core/rendezvous/rank_env.h"
 #include "tools/bench/measure.h"
+
+#include <stdio.h>
 
 enum { ROUNDS = 9, SAMPLES = 400 };
 

@@ -2,13 +2,11 @@
  * comm_gloo.cc - Gloo's own collectives, called as its users call them, for bench/comm. Its ranks are told by RANK
  * and WORLD_SIZE, and meet in the directory COMM_STORE.
  */
+#include "peer.h"
+
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_bcube.h>
@@ -21,8 +19,9 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
-
-#include "peer.h"
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace
 {

@@ -1,8 +1,8 @@
 /* comm_mpi.c - an MPI's own collectives, for bench/comm. Started by it, with mpirun. */
+#include "peer.h"
+
 #include <mpi.h>
 #include <string.h>
-
-#include "peer.h"
 
 static int sync_mpi_ranks(void *self)
 {

@@ -5,8 +5,9 @@
 #ifndef BENCH_PEER_H
 #define BENCH_PEER_H
 
-#include <stdio.h>
 #include "tools/bench/measure.h"
+
+#include <stdio.h>
 
 enum { PEER_SAMPLES = 200 };
 

@@ -1,14 +1,14 @@
 # bash completion of tessera(1)
 
-# those that are found, own ones too, then what stands over another one
+# the backends that are found; with an argument also trace:NAME and faulty:NAME, which wrap one
 _tessera_backends() {
-	tessera info 2>/dev/null | awk -v over="$1" '
-		$1 == "backend" && $2 != "trace" && $2 != "faulty" { print $2; if (over) print "trace:" $2 "\nfaulty:" $2 }'
+	tessera info 2>/dev/null | awk -v wrap="$1" '
+		$1 == "backend" && $2 != "trace" && $2 != "faulty" { print $2; if (wrap) print "trace:" $2 "\nfaulty:" $2 }'
 }
 
-# For the word in cur; bash takes what follows a colon for a word of its own.
+# Completes cur; for bash a word ends at a colon.
 _tessera_backend() {
-	mapfile -t COMPREPLY < <(compgen -W "auto $(_tessera_backends over)" -- "$cur")
+	mapfile -t COMPREPLY < <(compgen -W "auto $(_tessera_backends wrap)" -- "$cur")
 	[[ $cur != *:* || $COMP_WORDBREAKS != *:* ]] || COMPREPLY=("${COMPREPLY[@]#"${cur%:*}:"}")
 }
 

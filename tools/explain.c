@@ -1,9 +1,10 @@
-/* tessera explain - what each rank of a plan would hold, compute and send, without starting ranks. */
+/* explain.c - `tessera explain`: what each rank of a plan would hold and send; starts no rank. */
+#include "tool.h"
+
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/session.h"
 #include "nn/lower.h"
-#include "tool.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -13,21 +14,21 @@
 #include <tessera/reduce.h>
 
 static const char *const help =
-	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--tokens T] [--positions L] [--program] [--json] [--help]\n"
+	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE]\n"
+	"       [--ignore-unexpected] [--tokens T] [--positions L] [--program] [--json] [--help]\n"
 	"\n"
-	"Records the program of a checkpoint under a plan, checks it, and prints what each of N ranks would hold\n"
-	"and send. Starts no rank and reads no weight. What is the same in each layer is printed once, with *,\n"
-	"and how many times it is there.\n"
+	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
+	"ranks would hold and send. Starts no rank and reads no weight. Lines that are the same\n"
+	"in each layer are printed once, with * and with their number.\n"
 	"\n"
 	"  -n N            number of ranks (default 1)\n"
-	"  --plan P        auto, none, a plan of the model's (tp, tp+sp), a file, or JSON\n"
-	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
-	"  --ignore-unexpected   leaves out tensors that no module asks for, with a warning\n"
+	"  --plan P        auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
+	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
+	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
-	"  --positions L   room in the KV cache (default 2048, at most what the checkpoint was made for)\n"
-	"  --program       the records instead, with placements; with --json: the records too\n"
-	"  --json          one object on stdout\n"
+	"  --positions L   size of the KV cache (default 2048, at most that of the checkpoint)\n"
+	"  --program       prints the records with their placements instead; with --json: also\n"
+	"  --json          prints one JSON object\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
@@ -51,7 +52,7 @@ struct report {
 	struct tess_rank_program **lowered; /* per rank */
 };
 
-/* ---- numbers -------------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static int64_t get_shard_size(const struct tess_weight *w, int32_t axis, int32_t nranks,
                               int32_t rank)
@@ -90,7 +91,9 @@ static int64_t count_cache_bytes(const struct report *r, int32_t rank)
 	return sum;
 }
 
-/* What a rank sends in one step: each node to its adder and the sum to all others, or each block to its reader. */
+/*
+ * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
+ */
 static int64_t count_sent_bytes(const struct report *r, const struct tess_step *s, int32_t rank)
 {
 	int64_t n = r->options->ranks, sum = 0;
@@ -107,7 +110,7 @@ static int64_t count_sent_bytes(const struct report *r, const struct tess_step *
 	return sum;
 }
 
-/* The first step of a record or of a later one: steps are in the order of records. */
+/* The first step of `record` or of a later one: steps are in the order of records. */
 static int32_t find_step(const struct tess_rank_program *l, int32_t record)
 {
 	int32_t lo = 0, hi = l->nsteps;
@@ -123,7 +126,7 @@ static int32_t find_step(const struct tess_rank_program *l, int32_t record)
 	return lo;
 }
 
-/* The most that a rank sends for record `i`. */
+/* The most that a rank sends for `record`. */
 static int64_t find_max_sent(const struct report *r, int32_t record)
 {
 	int64_t max = 0;
@@ -152,9 +155,9 @@ static int64_t count_value_bytes(const struct tess_tensor *t)
 	       (t->ndim > 1 ? t->dim[1]->size : 1);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------ */
 
-/* "layers.3.mlp" -> "layers.*.mlp": what is the same in each layer is one line. */
+/* "layers.3.mlp" -> "layers.*.mlp", so that a line is the same in each layer. */
 static const char *make_pattern(const char *name, char out[NAME])
 {
 	size_t n = 0;
@@ -172,13 +175,13 @@ static const char *make_pattern(const char *name, char out[NAME])
 	return out;
 }
 
-struct lines { /* each different line once, with how often it came */
+struct text_lines { /* distinct lines, and how many times each was added */
 	char **text;
 	int64_t *times;
 	size_t n;
 };
 
-static void add_text_line(struct lines *l, const char *text)
+static void add_text_line(struct text_lines *l, const char *text)
 {
 	size_t i = 0;
 
@@ -188,14 +191,14 @@ static void add_text_line(struct lines *l, const char *text)
 		l->text = realloc(l->text, (l->n + 1) * sizeof *l->text);
 		l->times = realloc(l->times, (l->n + 1) * sizeof *l->times);
 		if (!l->text || !l->times)
-			abort(); /* a tool, and nothing to save */
+			abort(); /* a command that has nothing to save */
 		l->text[l->n] = strdup(text);
 		l->times[l->n++] = 0;
 	}
 	l->times[i]++;
 }
 
-static void print_lines(struct lines *l)
+static void print_lines(struct text_lines *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		printf("%s %6lld\n", l->text[i], (long long)l->times[i]);
@@ -203,7 +206,7 @@ static void print_lines(struct lines *l)
 	}
 	free(l->text);
 	free(l->times);
-	*l = (struct lines){ 0 };
+	*l = (struct text_lines){ 0 };
 }
 
 /* "344x64", or "86..87x64" where the ranks' shards differ. */
@@ -229,7 +232,7 @@ static void format_shard_shape(const struct tess_weight *w, int32_t nranks, char
 static void print_weights(const struct report *r)
 {
 	char name[NAME], shape[64], place[TESS_PLACE_SIZE], text[512];
-	struct lines l = { 0 };
+	struct text_lines l = { 0 };
 
 	printf("%-46s %-24s %-12s %-16s %12s %6s\n", "parameter", "style", "placement",
 	       "shard of a rank", "bytes of it", "times");
@@ -255,7 +258,7 @@ static void print_weights(const struct report *r)
 static void print_moves(const struct report *r)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
-	struct lines l = { 0 };
+	struct text_lines l = { 0 };
 	bool sums = false;
 
 	printf("\n%-46s %-15s %-24s %14s %14s %6s\n", "module", "collective", "from -> to",
@@ -280,9 +283,9 @@ static void print_moves(const struct report *r)
 		printf("(nothing moves)\n");
 	print_lines(&l);
 	if (sums)
-		printf("(sums keep their order: to all_reduce and to reduce_scatter a Partial, ranks "
-		       "may exchange its\nnodes by all_gather or all_to_all, which is then the call "
-		       "that a failure names)\n");
+		printf("(sums keep their order: for the all_reduce or reduce_scatter of a Partial, "
+		       "ranks may exchange its\nnodes by all_gather or all_to_all, which is then "
+		       "the call that a failure names)\n");
 }
 
 static void print_memory(const struct report *r)
@@ -322,7 +325,7 @@ static void print_program(const struct report *r)
 	}
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *make_weights_json(const struct report *r)
 {
@@ -390,7 +393,6 @@ static json_t *make_values_json(struct tess_tensor *const *v, int32_t n)
 	return all;
 }
 
-/* What --program prints. */
 static json_t *make_program_json(const struct report *r)
 {
 	json_t *all = json_array();
@@ -435,7 +437,7 @@ static void print_explain_json(const struct report *r)
 	json_decref(o);
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
@@ -494,7 +496,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		}
 	}
 	if (!st && optind + 1 != argc)
-		st = tess_fail(TESS_EINVAL, "say one MODEL: a checkpoint directory");
+		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
 	if (!st)
 		a->model = argv[optind];
 	a->ranks = (int32_t)ranks;

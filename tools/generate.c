@@ -1,4 +1,4 @@
-/* tessera generate - text from a checkpoint on N ranks: arguments, the plan's check, and who runs it. */
+/* generate.c - `tessera generate`: arguments, checks of prompt and plan, start of the ranks. */
 #include "generate.h"
 
 #include "core/base/option.h"
@@ -20,38 +20,43 @@
 static const char *const help =
 	"usage: tessera generate MODEL [-n N] [--backend B] [--threads T] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N] [--max-tokens N] [--ignore-eos]\n"
-	"       [--temperature X] [--top-k N] [--top-p X] [--min-p X] [--repetition-penalty X] [--seed S]\n"
+	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N]\n"
+	"       [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
+	"       [--min-p X] [--repetition-penalty X] [--seed S]\n"
 	"       [--json] [--stats] [--digest] [--check] [--logits FILE] [--flight DIR] [--help]\n"
 	"\n"
-	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, the rest goes to\n"
-	"stderr. The same bits for any number of ranks, any backend and any number of threads.\n"
+	"Generates text from a checkpoint directory on N ranks. The text streams to stdout; the\n"
+	"rest goes to stderr. The bits are the same for any number of ranks or threads and any\n"
+	"backend.\n"
 	"\n"
 	"ranks\n"
-	"  -n N                  number of ranks: threads with the loopback backend, else processes\n"
+	"  -n N                  number of ranks: threads over loopback, else processes\n"
 	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
-	"  --threads T           compute threads per rank (default: the CPUs, divided)\n"
+	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
 	"plan\n"
-	"  --plan P              auto, none, a plan of the model's (tp, tp+sp), a file, or JSON {\"pattern\": \"style\"}\n"
-	"  --plan-override PATTERN=STYLE   one rule on top; may be repeated\n"
-	"  --ignore-unexpected   leaves out tensors that no module asks for, with a warning\n"
+	"  --plan P              auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
+	"                        {\"pattern\": \"style\"}\n"
+	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
+	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"prompt\n"
 	"  --prompt TEXT         default: empty\n"
-	"  --prompt-file FILE    the file's bytes; - is stdin\n"
+	"  --prompt-file FILE    the bytes of a file; - is stdin\n"
 	"  --ids 1,2,3           token ids; needs no tokenizer\n"
-	"  --prefill-chunk N     the prompt in pieces of N tokens (default: at once)\n"
+	"  --prefill-chunk N     computes the prompt in chunks of N tokens (default: at once)\n"
 	"sampling\n"
-	"  --max-tokens N        at most N tokens (default: as the checkpoint says, else 256)\n"
-	"  --ignore-eos          goes on where the model would stop\n"
-	"  --temperature X       0: the most likely token (default: as the checkpoint says)\n"
+	"  --max-tokens N        at most N tokens (default: that of the checkpoint, else 256)\n"
+	"  --ignore-eos          continues where the model would stop\n"
+	"  --temperature X       0: the most likely token (default: that of the checkpoint)\n"
 	"  --top-k N  --top-p X  --min-p X  --repetition-penalty X  --seed S\n"
 	"output\n"
-	"  --check               after each module, compares ranks and looks for NaN and Inf (TESSERA_CHECK)\n"
-	"  --json                one object instead of text\n"
+	"  --check               after each module, compares ranks and searches for NaN and Inf\n"
+	"                        (TESSERA_CHECK)\n"
+	"  --json                prints one JSON object instead of text\n"
 	"  --stats               times, tokens per second, memory per rank\n"
 	"  --digest              SHA-256 over the logits that chose each token\n"
 	"  --logits FILE         the logits of every position, as safetensors\n"
-	"  --flight DIR          after a failure, the last calls of all ranks in DIR/flight.json (TESSERA_FLIGHT)\n"
+	"  --flight DIR          after a failure, writes the last calls of all ranks to\n"
+	"                        DIR/flight.json (TESSERA_FLIGHT)\n"
 	"  --help                this text\n"
 	"\n"
 	"examples:\n"
@@ -114,7 +119,7 @@ static const struct option options[] = {
 	{ 0 },
 };
 
-/* ---- arguments ---------------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static tess_status read_prompt_file(struct generate_options *a, const char *path)
 {
@@ -142,11 +147,12 @@ static tess_status read_prompt_file(struct generate_options *a, const char *path
 		fclose(f);
 	if (st || f != stdin)
 		return st;
-	/* rank 0 may be a process of its own, which reads our stdin */
+	/* rank 0 may be another process, which reads stdin again */
 	again = memfd_create("prompt", 0);
 	if (again < 0 || write(again, a->prompt, a->len) != (ssize_t)a->len ||
 	    lseek(again, 0, SEEK_SET) || dup2(again, STDIN_FILENO) < 0)
-		st = tess_fail(TESS_EIO, "--prompt-file -: it cannot be kept: %s", strerror(errno));
+		st = tess_fail(TESS_EIO, "--prompt-file -: stdin cannot be kept for rank 0: %s",
+		               strerror(errno));
 	if (again > STDIN_FILENO)
 		close(again);
 	return st;
@@ -172,7 +178,7 @@ static tess_status read_ids(struct generate_options *a, const char *text)
 		v = strtol(at, &end, 10);
 		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
 			return tess_fail(TESS_EINVAL,
-			                 "--ids %s: ids are numbers from 0 on, with commas between",
+			                 "--ids %s: ids are numbers from 0 on, separated by commas",
 			                 text);
 		a->ids[a->nids++] = (int32_t)v;
 		if (!*end)
@@ -184,7 +190,8 @@ static tess_status read_ids(struct generate_options *a, const char *text)
 static tess_status set_prompt_option(struct generate_options *a, int opt, const char *text)
 {
 	if (a->prompt || a->ids)
-		return tess_fail(TESS_EINVAL, "say one of --prompt, --prompt-file and --ids, once");
+		return tess_fail(TESS_EINVAL,
+		                 "give one of --prompt, --prompt-file and --ids, once");
 	if (opt == OPT_PROMPT_FILE)
 		return read_prompt_file(a, text);
 	if (opt == OPT_IDS)
@@ -201,7 +208,7 @@ static tess_status parse_real_option(const char *name, const char *text, double 
 	double v;
 
 	v = strtod(text, &end);
-	if (end == text || *end || !(v >= lo && v <= hi)) /* NaN is in no range */
+	if (end == text || *end || !(v >= lo && v <= hi)) /* false for NaN */
 		return tess_fail(TESS_EINVAL, "%s %s: must be a number from %g to %g", name, text,
 		                 lo, hi);
 	*out = v;
@@ -305,11 +312,10 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		             : set_generate_option(a, opt, optarg);
 	}
 	if (!st && optind + 1 != argc)
-		st = tess_fail(
-			TESS_EINVAL, "%s",
-			optind < argc
-				? "one MODEL, please: a checkpoint directory"
-				: "which MODEL? say a checkpoint directory; tessera generate --help says more");
+		st = tess_fail(TESS_EINVAL, "%s",
+		               optind < argc
+		                       ? "give one MODEL: a checkpoint directory"
+		                       : "no MODEL is given, a checkpoint directory; see --help");
 	if (!st)
 		a->model = argv[optind];
 	if (!st && a->backend)
@@ -317,9 +323,9 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 	return st;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-/* The prompt as rank 0 will read it. */
+/* Encodes the prompt as rank 0 will, and checks its ids. */
 static tess_status check_prompt_options(const struct generate_options *a,
                                         const struct tess_planned_model *p, int64_t vocab)
 {
@@ -344,8 +350,8 @@ static tess_status check_prompt_options(const struct generate_options *a,
 }
 
 /*
- * The whole plan, before a rank starts and before a weight is read; and of ranks that are processes all that each
- * of them would say again.
+ * The whole plan, before a rank starts and before a weight is read. Where ranks are processes, also
+ * the options and the prompt: each rank would report the same fault.
  */
 static tess_status check_generate_plan(const struct generate_options *a)
 {
@@ -375,7 +381,7 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 	struct tess_rank_env env;
 	tess_status st = tess_rank_env_read(&env);
 
-	/* whoever launched this rank has told it where its record goes */
+	/* a launcher has set the directory of this rank's record */
 	if (!st && a->flight && (env.alone || !*tess_option("flight")))
 		st = tess_option_set("flight", a->flight);
 	if (!st && !env.alone)

@@ -1,6 +1,6 @@
-/* generate.h - what `tessera generate` was asked for, and what one rank of it does. */
-#ifndef TESS_TOOL_GENERATE_H
-#define TESS_TOOL_GENERATE_H
+/* generate.h - the options of `tessera generate`, and one rank of it. */
+#ifndef TESS_TOOLS_GENERATE_H
+#define TESS_TOOLS_GENERATE_H
 
 #include "hf/session.h"
 
@@ -16,21 +16,21 @@ struct generate_options {
 	char *prompt; /* of `len` bytes, or NULL */
 	size_t len;
 	int32_t *ids; /* instead, or NULL */
-	int64_t nids, max_tokens, chunk; /* max_tokens -1: not said */
+	int64_t nids, max_tokens, chunk; /* max_tokens -1: not given */
 	bool ignore_eos, ignore_unexpected, json, stats, digest;
-	/* NAN or -1: as the checkpoint says */
+	/* NAN or -1: the value of the checkpoint */
 	double temperature, top_p, min_p, penalty;
 	int64_t top_k;
 	uint64_t seed;
 };
 
-/* TESS_EINVAL: a prompt of `n` ids has no room in the positions that the checkpoint was made for. */
+/* TESS_EINVAL: a prompt of `n` ids exceeds the positions of the checkpoint. */
 tess_status generate_check_length(const struct tess_planned_model *p, int64_t n);
 
-/* One rank, from checkpoint to the last token; rank 0 prints. A failure has been told to the other ranks. */
+/* One rank, from loading to the last token; rank 0 prints. Posts a failure to the other ranks. */
 tess_status generate_run_rank(struct tess_world *world, void *options);
 
-/* Ctrl-C came: the text ends with the next token. */
+/* Ctrl-C: the text ends with the next token. */
 bool generate_is_interrupted(void);
 
 #endif

@@ -1,11 +1,13 @@
 /* generate_rank.c - one rank of `tessera generate`. */
+#include "generate.h"
+
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "hf/session.h"
-#include "tools/generate.h"
-#include "tools/tool.h"
+#include "tool.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct printing { /* rank 0's */
 	const struct generate_options *options;
@@ -36,18 +37,10 @@ struct generate_state {
 	struct tess_generate_request request;
 	struct tess_generate_result result;
 	int32_t *prompt, stop[TESS_EOS_MAX];
-	double start, loaded;
+	int64_t start, loaded;
 };
 
-static double read_rank_clock(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* ---- Ctrl-C ----------------------------------------------------------------------------------------------- */
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t interrupted;
 
@@ -55,7 +48,7 @@ static void handle_interrupt(int sig)
 {
 	(void)sig;
 	interrupted = 1;
-	signal(SIGINT, SIG_DFL); /* the second one ends the process */
+	signal(SIGINT, SIG_DFL); /* a second one ends the process */
 }
 
 bool generate_is_interrupted(void)
@@ -63,7 +56,7 @@ bool generate_is_interrupted(void)
 	return interrupted != 0;
 }
 
-/* Rank 0 ends the text, the others hear it from rank 0; threads share rank 0's handler. */
+/* Rank 0 ends the text for all ranks, which ignore the signal; threads share rank 0's handler. */
 static void catch_interrupt(const struct generate_state *r)
 {
 	const struct tess_backend *b;
@@ -75,7 +68,7 @@ static void catch_interrupt(const struct generate_state *r)
 		signal(SIGINT, SIG_IGN);
 }
 
-/* ---- what rank 0 prints ------------------------------------------------------------------------------------ */
+/* ---- output of rank 0 ------------------------------------------------------------------------ */
 
 static int print_token(void *self, int32_t id, const float *logits)
 {
@@ -127,7 +120,7 @@ static tess_status open_printing(struct generate_state *r, struct printing *p)
 	if (!st)
 		st = tess_decode_stream_open(t, true, &p->decoder);
 	else if (st == TESS_ENOENT && r->options->ids)
-		st = TESS_OK; /* ids in, ids out */
+		st = TESS_OK; /* it prints ids */
 	p->options = r->options;
 	p->vocab = tess_runner_vocabulary(tess_session_runner(r->session));
 	p->ids = json_array();
@@ -158,12 +151,17 @@ static const char *get_finish_name(int32_t finish)
 	                                      : "interrupt";
 }
 
+static double compute_load_seconds(const struct generate_state *r)
+{
+	return 1e-9 * (double)(r->loaded - r->start);
+}
+
 static double compute_rate(int64_t n, double seconds)
 {
 	return seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* Memory that each rank holds, on every rank: weights, cache, step. */
+/* The bytes of weights, cache and step of each rank, on every rank. */
 static tess_status gather_memory(struct generate_state *r, int64_t **out)
 {
 	struct tess_runner_memory m = tess_runner_get_memory(tess_session_runner(r->session));
@@ -180,7 +178,7 @@ static void print_stats(const struct generate_state *r, const int64_t *memory)
 {
 	const struct tess_generate_result *d = &r->result;
 
-	fprintf(stderr, "load    %8.3f s\n", r->loaded - r->start);
+	fprintf(stderr, "load    %8.3f s\n", compute_load_seconds(r));
 	fprintf(stderr, "prefill %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->prefill,
 	        compute_rate(r->request.nprompt, d->prefill), (long long)r->request.nprompt);
 	fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->decode,
@@ -212,7 +210,7 @@ static tess_status print_generate_json(const struct generate_state *r, struct pr
 	              "text", p->json_text, (int)p->json_text_len, "finish_reason",
 	              get_finish_name(d->finish), "ranks", (int)tess_world_size(r->world),
 	              "backend", tess_world_backend(r->world), "digest", digest, "timings", "load",
-	              r->loaded - r->start, "prefill", d->prefill, "decode", d->decode,
+	              compute_load_seconds(r), "prefill", d->prefill, "decode", d->decode,
 	              "prefill_tokens_per_second", compute_rate(r->request.nprompt, d->prefill),
 	              "decode_tokens_per_second", compute_rate(d->ntokens, d->decode));
 	if (!o)
@@ -266,14 +264,14 @@ static tess_status print_end(const struct generate_state *r, struct printing *p,
 	return !st && r->options->json ? print_generate_json(r, p, digest) : st;
 }
 
-/* ---- what is generated -------------------------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 static double choose_value(double value, double preset)
 {
 	return isnan(value) ? preset : value;
 }
 
-/* What the command says, else what the checkpoint says; a checkpoint that does not sample is greedy. */
+/* Options, else the values of the checkpoint; a checkpoint without do_sample is greedy. */
 static struct tess_sampling make_sampling(const struct generate_options *a,
                                           const struct tess_generation *g)
 {
@@ -289,16 +287,16 @@ static struct tess_sampling make_sampling(const struct generate_options *a,
 
 tess_status generate_check_length(const struct tess_planned_model *p, int64_t n)
 {
-	int64_t room = tess_planned_model_positions(p);
+	int64_t positions = tess_planned_model_positions(p);
 
-	if (!room || n <= room)
+	if (!positions || n <= positions)
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
 	                 "the prompt has %lld ids, and the checkpoint was made for %lld positions",
-	                 (long long)n, (long long)room);
+	                 (long long)n, (long long)positions);
 }
 
-/* Within the positions that the checkpoint was made for: the last id needs none of its own. */
+/* Within the positions of the checkpoint: the last id is not fed back, and needs none. */
 static tess_status limit_tokens(struct generate_state *r, const struct tess_generation *g)
 {
 	const struct tess_planned_model *planned = tess_session_model(r->session);
@@ -312,11 +310,10 @@ static tess_status limit_tokens(struct generate_state *r, const struct tess_gene
 	if (positions && n > positions - r->request.nprompt + 1) {
 		n = positions - r->request.nprompt + 1;
 		if (r->options->max_tokens >= 0 && tess_world_rank(r->world) == 0)
-			tess_log(
-				TESS_WARN, "generate",
-				"the checkpoint was made for %lld positions: at most %lld tokens after "
-				"this prompt",
-				(long long)positions, (long long)n);
+			tess_log(TESS_WARN, "generate",
+			         "the checkpoint was made for %lld positions: at most %lld tokens "
+			         "after this prompt",
+			         (long long)positions, (long long)n);
 	}
 	r->request.max_tokens = n;
 	return TESS_OK;
@@ -356,7 +353,7 @@ static tess_status generate_on_rank(struct generate_state *r)
 	tess_status st = tess_session_open(tess_world_group(r->world), r->options->model,
 	                                   &session_options, &r->session);
 
-	r->loaded = read_rank_clock();
+	r->loaded = tess_now();
 	if (!st && first)
 		tess_option_check_environment(tess_registry_may_declare);
 	if (!st)
@@ -377,9 +374,7 @@ static tess_status generate_on_rank(struct generate_state *r)
 
 tess_status generate_run_rank(struct tess_world *world, void *options)
 {
-	struct generate_state r = { .world = world,
-		                    .options = options,
-		                    .start = read_rank_clock() };
+	struct generate_state r = { .world = world, .options = options, .start = tess_now() };
 	tess_status st;
 
 	catch_interrupt(&r);

@@ -1,9 +1,10 @@
-/* tessera info - what is here: plugins, where they were looked for, and options. */
+/* info.c - `tessera info`: plugins, the directories that were searched, and options. */
+#include "tool.h"
+
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
 #include "core/registry/registry.h"
-#include "tool.h"
 
 #include <ctype.h>
 #include <getopt.h>
@@ -15,11 +16,11 @@
 static const char *const help =
 	"usage: tessera info [--options] [--json] [--help]\n"
 	"\n"
-	"Lists the plugins that are found: backends, devices, styles and models, each with its file, and\n"
-	"the files that are not taken, each with the reason. All of them are opened for that. Then says\n"
-	"which backend a job takes, and why.\n"
+	"Opens and lists the plugins that are found: backends, devices, styles and models, each\n"
+	"with its file, and the files that are not used, each with the reason. Then shows which\n"
+	"backend a job gets, and why.\n"
 	"\n"
-	"  --options   list the options instead: TESSERA_<KEY>, value, where it comes from\n"
+	"  --options   list the options instead: TESSERA_<KEY>, its value and the origin of it\n"
 	"  --json      one JSON object on stdout\n"
 	"  --help      this text\n"
 	"\n"
@@ -65,7 +66,7 @@ static const struct job_kind {
 };
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-/* The backend's name, and why it; "" and why there is none. */
+/* The backend's name and the reason for it; "" and the reason why there is none. */
 static const char *choose_for_job(const struct job_kind *job, char why[static 1024])
 {
 	struct tess_choice choice;
@@ -115,11 +116,11 @@ static void show_plugins(void)
 	for (size_t i = 0; tess_registry_at(i, &p); i++) {
 		if (p.status == TESS_OK)
 			continue;
-		printf("%s%s\n", some ? "  " : "\nnot taken:\n  ", p.why);
+		printf("%s%s\n", some ? "  " : "\nnot used:\n  ", p.why);
 		some = true;
 	}
 	show_choices();
-	printf("\nlooked for in:\n");
+	printf("\nsearched:\n");
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		printf("  %s (%s)\n", path, origin);
 }
@@ -232,7 +233,8 @@ int tess_tool_info(int argc, char **argv)
 		json |= flag == 'j';
 	}
 	if (optind < argc) {
-		fprintf(stderr, "tessera info: \"%s\" is not understood; see tessera info --help\n",
+		fprintf(stderr,
+		        "tessera info: unexpected argument \"%s\"; see tessera info --help\n",
 		        argv[optind]);
 		return 2;
 	}

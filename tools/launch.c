@@ -1,9 +1,10 @@
-/* tessera launch - starts a program as N ranks of one job on this host. */
+/* launch.c - `tessera launch`: starts a program as N ranks of one job on this host. */
+#include "tool.h"
+
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/rendezvous/coordinator.h"
 #include "core/launch/launch.h"
-#include "tool.h"
+#include "core/rendezvous/coordinator.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -11,25 +12,28 @@
 #include <string.h>
 
 static const char *const help =
-	"usage: tessera launch -n N [--backend B] [--bind HOW] [--timeout S] [--max-restarts N] [--log-dir DIR]\n"
-	"       [--flight DIR] [--help] -- PROGRAM [ARGUMENT...]\n"
+	"usage: tessera launch -n N [--backend B] [--bind HOW] [--timeout S] [--max-restarts N]\n"
+	"       [--log-dir DIR] [--flight DIR] [--help] -- PROGRAM [ARGUMENT...]\n"
 	"\n"
 	"Starts PROGRAM N times on this host, each a rank of one job, and waits for all of them.\n"
-	"What a rank writes comes out line by line with [rank] before it. The first rank that\n"
-	"fails is named and the others are stopped. Its exit status is that of this command; 128 + N\n"
+	"Output of the ranks is printed line by line with [rank] before it. When a rank fails it\n"
+	"is named, the other ranks are stopped, and the exit status is that of the rank: 128 + N\n"
 	"if signal N ended it. No process that a rank has started is left.\n"
 	"\n"
-	"When the job has failed, and at SIGUSR1 while it runs, a line says which rank is behind,\n"
-	"in which call, and where the others wait.\n"
+	"After a failure, and at SIGUSR1 while the job runs, a line names the rank that is "
+	"behind,\n"
+	"its call, and the calls in which the other ranks wait.\n"
 	"\n"
 	"  -n N              how many ranks\n"
-	"  --backend B       who moves data between them: shm, gloo, ... (TESSERA_BACKEND)\n"
-	"  --bind HOW        cpu: each rank to one CPU, none; auto: cpu where ranks outnumber CPUs, share\n"
-	"                    memory and divide evenly (TESSERA_BIND)\n"
+	"  --backend B       what moves data between them: shm, gloo, ... (TESSERA_BACKEND)\n"
+	"  --bind HOW        cpu: binds each rank to one CPU; none; auto: cpu where ranks "
+	"outnumber\n"
+	"                    CPUs, share memory and divide evenly over them (TESSERA_BIND)\n"
 	"  --timeout S       seconds that a call may take before the job fails (TESSERA_TIMEOUT)\n"
-	"  --max-restarts N  start the whole job again when it has failed, up to N times\n"
-	"  --log-dir DIR     write what each rank says to DIR/rank-R.log as well\n"
-	"  --flight DIR      keep the last 256 calls of all ranks in DIR/flight.json (TESSERA_FLIGHT)\n"
+	"  --max-restarts N  start the whole job again after a failure, up to N times\n"
+	"  --log-dir DIR     write the output of each rank to DIR/rank-R.log as well\n"
+	"  --flight DIR      keep the last 256 calls of each rank in DIR/flight.json "
+	"(TESSERA_FLIGHT)\n"
 	"  --help            this text\n"
 	"\n"
 	"examples:\n"
@@ -55,7 +59,7 @@ static bool parse_count_option(const char *name, const char *text, int64_t min, 
 	return true;
 }
 
-/* What the ranks would all refuse. */
+/* Refuses once what every rank would refuse. */
 static tess_status check_launch_options(const struct tess_launch *how)
 {
 	tess_status st = how->backend ? tess_option_set("backend", how->backend) : TESS_OK;
@@ -119,7 +123,7 @@ int tess_tool_launch(int argc, char **argv)
 		}
 	}
 	if (!options_read.nranks)
-		return fail_launch_usage("how many ranks? give -n N", "");
+		return fail_launch_usage("give the number of ranks: -n N", "");
 	if (optind == argc)
 		return fail_launch_usage("no program is given", "");
 	options_read.argv = argv + optind;

@@ -35,8 +35,8 @@ static int print_usage(FILE *to)
 	fprintf(to, "usage: tessera COMMAND [arguments]\n\n");
 	for (int i = 0; i < TOOLS; i++)
 		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
-	fprintf(to,
-	        "\ntessera COMMAND --help explains the command, with examples; tessera --version prints the version.\n");
+	fprintf(to, "\ntessera COMMAND --help explains it, with examples. tessera --version: the "
+	            "version.\n");
 	return to == stdout ? tess_tool_finish_output("--help", 0) : 2;
 }
 
@@ -52,7 +52,7 @@ static int fail_unknown_command(const char *name)
 	return 2;
 }
 
-/* The next file that is opened would take the number of a missing stdin, stdout or stderr, and its data. */
+/* A missing stdin, stdout or stderr: the next file opened would take its number, and its data. */
 static bool open_missing_descriptors(void)
 {
 	int fd;
@@ -71,8 +71,8 @@ int main(int argc, char **argv)
 
 	if (!open_missing_descriptors() || !tess_tool_replace_stdout())
 		return 1;
-	fesetenv(
-		FE_DFL_ENV); /* a preloaded library may have set a mode that changes the numbers of options */
+	/* a preloaded library may have set a mode that changes how options are read */
+	fesetenv(FE_DFL_ENV);
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	if (argc < 2)
 		return print_usage(stderr);

@@ -1,4 +1,4 @@
-/* output.c - what a command writes: what stdout does not take ends it with one sentence, which its ranks say once. */
+/* output.c - stdout of a command, and its sentence on stderr, which its ranks print once. */
 #include "tool.h"
 
 #include "core/base/status.h"
@@ -15,11 +15,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A memfd that the command shares with its ranks: each reads and writes a struct shared_output at its start. */
+/* A memfd that the command and its ranks share: a struct shared_output. */
 static const char variable[] = "TESSERA_OUTPUT";
 
 struct shared_output {
-	int32_t error; /* errno of rank 0's first write to stdout that failed: the command prints the sentence */
+	/* errno of rank 0's first failed write to stdout, for the command to print */
+	int32_t error;
 	char sentence[TESS_SENTENCE]; /* the last one that a rank has printed */
 };
 
@@ -27,7 +28,7 @@ static int failure; /* errno of the first write that failed */
 static int shared_fd = -1; /* in a rank */
 static bool ignores_sigpipe; /* which would have ended the command */
 
-/* ---- stdout -------------------------------------------------------------------------------------- */
+/* ---- stdout ---------------------------------------------------------------------------------- */
 
 /* All of it: where stdout is a non-blocking pipe that is full, once its reader has made room. */
 static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
@@ -131,7 +132,7 @@ int tess_tool_finish_output(const char *command, int status)
 	if (failure == EPIPE && ignores_sigpipe)
 		return 128 + SIGPIPE;
 	if (failure == EPIPE)
-		raise(SIGPIPE); /* `| head` ends: no sentence, unless the caller ignores the signal */
+		raise(SIGPIPE); /* `| head`: no sentence, unless the caller ignores the signal */
 	fprintf(stderr, "tessera %s: stdout: %s\n", command, strerror(failure));
 	return status ? status : 1;
 }

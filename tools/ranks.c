@@ -1,4 +1,4 @@
-/* ranks.c - runs a command on ranks: as one rank of a job, on threads, or as N processes of itself. */
+/* ranks.c - runs a command on ranks: as a rank of a job, on threads, or as N processes. */
 #include "tool.h"
 
 #include "core/base/option.h"
@@ -30,7 +30,7 @@ tess_status tess_tool_check_job(int32_t n)
 	return st;
 }
 
-/* The command has searched for every plugin that its ranks open: they do not repeat the warnings. */
+/* The command has searched for all plugins of its ranks: they do not repeat its warnings. */
 static tess_status silence_registry(void)
 {
 	char *log;

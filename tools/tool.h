@@ -7,7 +7,7 @@
 
 struct tess_rank_env;
 
-/* Each gets its own arguments, argv[0] included, and returns the exit status: 0; 1: failure; 2: usage. */
+/* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
 int tess_tool_generate(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
 int tess_tool_launch(int argc, char **argv);
@@ -19,41 +19,43 @@ int tess_tool_info(int argc, char **argv);
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out);
 
-/* getopt has returned ':' or '?' for `word`: TESS_EINVAL, with the sentence that getopt does not print. */
+/* getopt has returned ':' or '?' for `word`: TESS_EINVAL, and a sentence. */
 tess_status tess_tool_fail_option(const char *command, int opt, const char *word);
 
 /*
- * Makes stdout a stream that waits where a non-blocking pipe is full, instead of losing text. Before anything is
- * written; false: no memory.
+ * Makes stdout a stream that waits where a non-blocking pipe is full, instead of losing text.
+ * Before anything is written; false: no memory.
  */
 bool tess_tool_replace_stdout(void);
 /*
- * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so that its ranks
- * leave the job in order, and tess_tool_finish_output, called last, says why and gives the exit status: `status`,
- * or 1.
+ * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so
+ * that its ranks leave the job in order, and tess_tool_finish_output, called last, says why and
+ * gives the exit status: `status`, or 1.
  */
 bool tess_tool_flush_output(void);
 int tess_tool_finish_output(const char *command, int status);
 /*
- * In a rank: from now on a reader that goes away ends the output, not the process, for which the other ranks wait.
- * Where the command has shared a descriptor, rank 0 reports the failure through it, and the command prints it.
+ * In a rank: from now on a reader that goes away ends the output, not the process, for which the
+ * other ranks wait. Where the command has shared a descriptor, rank 0 reports the failure through
+ * it, and the command prints it.
  */
 void tess_tool_open_output(void);
 tess_status tess_tool_share_output(int *fd);
 void tess_tool_receive_output_error(int fd); /* closes it */
-/* Prints tess_error(); where a job has failed, one of the ranks that share a descriptor prints its sentence. */
+/* Prints tess_error(); a sentence of all ranks that share a descriptor only once. */
 void tess_tool_print_error(const char *command);
 
-/* TESS_...: what each of `n` ranks that are processes would report about its options and its backend. */
+/* Fails as each of `n` ranks that are processes would: for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);
-/* Whether the ranks of a command with -n are threads of it: one rank, or the backend is loopback. */
+/* Whether the ranks of a command with -n are its threads: one rank, or a backend of threads. */
 bool tess_tool_has_threads(int32_t n);
-/* Runs run(world, arg) as one rank of a job that a launcher has started. n: the value of -n, or 0. */
+/* Runs run(world, arg) as a rank of a job that was launched. n: the value of -n, or 0. */
 tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
                                tess_status (*run)(struct tess_world *w, void *arg), void *arg);
 /*
- * Runs it on n ranks: threads, else processes that run this same command, with argv as main got it, and join the
- * job. What all of them would refuse is refused first. exit_status: that of the processes; threads leave it.
+ * Runs it on n ranks: threads, else processes that run this same command, with argv as main got it,
+ * and join the job. What all of them would refuse is refused first. exit_status: that of the
+ * processes; threads leave it.
  */
 tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,

@@ -225,9 +225,9 @@ static const struct {
 	const char *args, *words;
 	int status;
 } bad_arguments[] = {
-	{ "", "say comm", 2 },
-	{ "com", "all that can be measured", 2 },
-	{ "comm more", "all that can be measured", 2 },
+	{ "", "give what is measured", 2 },
+	{ "com", "only comm can be measured", 2 },
+	{ "comm more", "only comm can be measured", 2 },
 	{ "comm -n 0", "from 1 to 1024", 2 },
 	{ "comm -b 5X", "4096 or 4K", 2 },
 	{ "comm -b -4", "4096 or 4K", 2 },
@@ -238,11 +238,11 @@ static const struct {
 	{ "comm --kind recv", "all_to_all or send_recv", 2 },
 	{ "comm --dtype f23", "i8 or u8", 2 },
 	{ "comm --op add", "must be sum, prod, ", 2 },
-	{ "comm --op band", "whole numbers", 2 },
+	{ "comm --op band", "is for integers", 2 },
 	{ "comm -n 2 --kind reduce --root 2", "ranks 0 to 1", 2 },
-	{ "comm --sum exact --dtype bf16", "only all_reduce", 2 },
-	{ "comm --sum exact --in-place", "only all_reduce", 2 },
-	{ "comm --in-place --kind barrier", "nothing that could be", 2 },
+	{ "comm --sum exact --dtype bf16", "only for all_reduce", 2 },
+	{ "comm --sum exact --in-place", "only for all_reduce", 2 },
+	{ "comm --in-place --kind barrier", "no buffer that it overwrites", 2 },
 	{ "comm --svg x --kind barrier", "no sizes", 2 },
 	{ "comm --seconds 0", "more than 0", 2 },
 	{ "comm --samples 4", "from 5", 2 },

@@ -410,7 +410,7 @@ struct bad_input_case {
 };
 
 static const struct bad_input_case bad_inputs[] = {
-	{ "", "which MODEL", 2 },
+	{ "", "no MODEL is given", 2 },
 	{ "nowhere", "nowhere", 1 },
 	{ "data -n 0", "-n 0", 2 },
 	{ "data -n 9", "heads: 8 units cannot be cut for 9 ranks; use 1 to 8", 1 },

@@ -1,11 +1,11 @@
 /*
- * bench.h - `tessera bench comm`: what is asked, one call, and what was measured.
+ * bench.h - `tessera bench comm`: options, one call, and results.
  *
- * A series is one way to make the call; several are measured side by side for each size. `bytes` are those of
- * the whole vector: what a rank has before or after the call, whichever is more.
+ * A series is one way to make the call; several are measured in turn for each size. `bytes` are
+ * those of the whole vector: what a rank has before or after the call, whichever is more.
  */
-#ifndef TESS_BENCH_H
-#define TESS_BENCH_H
+#ifndef TESS_TOOLS_BENCH_BENCH_H
+#define TESS_TOOLS_BENCH_BENCH_H
 
 #include "core/group/exact.h"
 #include "core/rendezvous/coordinator.h"
@@ -15,9 +15,10 @@
 #include <tessera/tessera.h>
 
 /*
- * BENCH_EXACT: the sum whose bits do not depend on the ranks, as a session makes it. BENCH_PLAIN: the backend's
- * own. The rest is what copying alone takes: BENCH_IN reads of every other rank the part that this one needs,
- * BENCH_IN_OUT as much again, which a sum that all ranks get has to bring.
+ * BENCH_EXACT: the sum whose bits do not depend on the number of ranks, as in a session.
+ * BENCH_PLAIN: the call of the backend. The others copy only: BENCH_IN reads the part of every
+ * other rank's vector that this rank needs; BENCH_IN_OUT does so twice, as a sum needs whose result
+ * all ranks get.
  */
 enum { BENCH_EXACT, BENCH_PLAIN, BENCH_IN, BENCH_IN_OUT, BENCH_SERIES };
 enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };
@@ -25,9 +26,9 @@ enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };
 #define BENCH_SEND_RECV TESS_SEND
 
 struct bench_options {
-	int32_t ranks; /* 0: not said */
+	int32_t ranks; /* 0: not given */
 	int32_t kind, dtype, op, root, sum;
-	uint64_t min_bytes, max_bytes; /* bytes */
+	uint64_t min_bytes, max_bytes;
 	int32_t factor; /* from one size to the next */
 	double seconds; /* of each cell */
 	int32_t samples; /* of each cell, at most */
@@ -36,22 +37,22 @@ struct bench_options {
 };
 
 struct bench_cell {
-	double us, min_us; /* the median, and the least, of the slowest rank */
+	double us, min_us; /* the median and the minimum, of the slowest rank */
 	int32_t samples; /* 0: not measured */
 	int64_t wrong; /* elements, on all ranks; -1: not checked */
 };
 
 struct bench_row {
-	uint64_t bytes, count; /* count: as the call's, of one rank */
+	uint64_t bytes, count; /* count: elements of one rank, as in tess_coll */
 	struct bench_cell cell[BENCH_SERIES];
 };
 
 struct bench_result {
 	const struct bench_options *options;
 	int32_t nranks, ncpus;
-	double startup_seconds; /* seconds from the start of the command until all ranks had met; 0: not known */
+	double startup_seconds; /* of the command until all ranks had met; 0: unknown */
 	const char *backend;
-	bool shared; /* tensors lie in memory that the ranks share */
+	bool shared; /* tensors are in memory that the ranks share */
 	bool has[BENCH_SERIES];
 	struct bench_row *row;
 	size_t nrows;
@@ -66,11 +67,11 @@ struct bench_call {
 	size_t width;
 	char *src, *dst; /* equal: in place */
 	uint64_t capacity; /* bytes of each */
-	/* bench_call_set_count */
+	/* set by bench_call_set_count: */
 	uint64_t count; /* as in tess_coll */
 	struct tess_coll coll;
 	struct tess_sum sum;
-	uint64_t share[TESS_RANKS_MAX]; /* of a sum that is shared out */
+	uint64_t share[TESS_RANKS_MAX]; /* elements of each rank's part of the sum */
 };
 
 const char *bench_kind_name(int32_t kind);
@@ -78,28 +79,28 @@ const char *bench_kind_name(int32_t kind);
 uint64_t bench_count_elements(const struct bench_options *a, int32_t n, uint64_t bytes);
 /* Bytes of the whole vector. */
 uint64_t bench_get_vector_bytes(const struct bench_options *a, int32_t n, uint64_t count);
-/* Bytes that `rank` gives, and that it gets, in a call of `count`. */
+/* Bytes that `rank` sends, and that it receives, in a call of `count`. */
 uint64_t bench_get_src_bytes(const struct bench_options *a, int32_t n, int32_t rank, int32_t series,
                              uint64_t count);
 uint64_t bench_get_dst_bytes(const struct bench_options *a, int32_t n, uint64_t count);
-/* What each call of `count` is, before the first of them. */
+/* Prepares the calls of `count`. */
 void bench_call_set_count(struct bench_call *c, uint64_t count);
 tess_status bench_call_run(struct bench_call *c);
-/* Collective: fills, calls once, and counts the wrong elements of all ranks. */
+/* Collective: fills src, calls once, and counts the wrong elements of all ranks. */
 tess_status bench_call_check(struct bench_call *c, int64_t *wrong);
 
 /* ---- a rank: rank.c -------------------------------------------------------------------------- */
 
-/* Measures and, on rank 0, tells. `ask` is a struct bench_options. TESS_EBUG: elements were wrong. */
+/* Measures; rank 0 prints. `options` is a struct bench_options. TESS_EBUG: elements were wrong. */
 tess_status bench_run_rank(struct tess_world *w, void *options);
 
-/* ---- what is told: table.c, chart.c ---------------------------------------------------------- */
+/* ---- results: table.c, chart.c ---------------------------------------------------------- */
 
-/* "exact", "fast"; of kinds that have no sum, the kind. */
+/* "exact", "fast", ...; the kind where it has no sum. */
 const char *bench_series_name(const struct bench_options *a, int32_t series);
 /*
- * GB/s: `bytes` over the time, times what hardware has to carry of them, so that it can be held against the
- * speed of a link whatever the kind and the ranks.
+ * GB/s: `bytes` over the time, times the share of them that a link has to carry, so that it
+ * compares with the speed of the link for every kind and number of ranks.
  */
 double bench_compute_busbw(const struct bench_result *b, const struct bench_row *r, int32_t series);
 /* "64 KiB" */
@@ -109,7 +110,7 @@ void bench_print_head(const struct bench_result *b);
 void bench_print_row(const struct bench_result *b, const struct bench_row *r);
 void bench_print_end(const struct bench_result *b);
 tess_status bench_print_json(const struct bench_result *b);
-/* A chart of times and bus bandwidths over sizes that stands by itself. */
+/* An SVG file of times and bus bandwidths over sizes. */
 tess_status bench_write_chart(const struct bench_result *b, FILE *f);
 
 #endif

@@ -1,15 +1,15 @@
-/* One call: where its data lie, how it is made, and whether what came is right. */
+/* call.c - one call: its buffers, how it is made, and the check of its result. */
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/rendezvous/call_desc.h"
 #include "core/group/shared_region.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 
-static const int64_t units[1] = { 32 }; /* of an exact sum: as many as most dimensions have */
+static const int64_t units[1] = { 32 }; /* of an exact sum, as in most dimensions */
 
 const char *bench_kind_name(int32_t kind)
 {
@@ -26,19 +26,15 @@ static bool has_dst_blocks(int32_t kind)
 	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
 }
 
-static uint64_t count_blocks(const struct bench_options *a, int32_t n)
+uint64_t bench_get_vector_bytes(const struct bench_options *a, int32_t n, uint64_t count)
 {
-	return has_src_blocks(a->kind) || has_dst_blocks(a->kind) ? (uint64_t)n : 1;
+	return tess_coll_bytes(
+		&(struct tess_coll){ .kind = a->kind, .dtype = a->dtype, .count = count }, n);
 }
 
 uint64_t bench_count_elements(const struct bench_options *a, int32_t n, uint64_t bytes)
 {
-	return a->kind == TESS_BARRIER ? 0 : bytes / tess_width(a->dtype) / count_blocks(a, n);
-}
-
-uint64_t bench_get_vector_bytes(const struct bench_options *a, int32_t n, uint64_t count)
-{
-	return count * count_blocks(a, n) * tess_width(a->dtype);
+	return a->kind == TESS_BARRIER ? 0 : bytes / bench_get_vector_bytes(a, n, 1);
 }
 
 static int64_t count_vectors(int32_t series, int32_t n, int32_t rank)
@@ -61,7 +57,7 @@ uint64_t bench_get_dst_bytes(const struct bench_options *a, int32_t n, uint64_t 
 	return (has_dst_blocks(a->kind) ? count * (uint64_t)n : count) * tess_width(a->dtype);
 }
 
-/* ---- making it --------------------------------------------------------------------------------- */
+/* ---- making the call ------------------------------------------------------------------------- */
 
 void bench_call_set_count(struct bench_call *c, uint64_t count)
 {
@@ -83,12 +79,12 @@ void bench_call_set_count(struct bench_call *c, uint64_t count)
 	};
 	c->sum = (struct tess_sum){ .ntree = 1,
 		                    .n = units,
-		                    .count = count * count_blocks(a, c->n),
+		                    .count = bench_get_vector_bytes(a, c->n, count) / c->width,
 		                    .share = a->kind == TESS_REDUCE_SCATTER ? c->share : NULL,
 		                    .where = "bench" };
 }
 
-/* The part of every other rank's vector that this one needs, into memory of its own. */
+/* Copies the part of every other rank's vector that this rank needs to its own memory. */
 static void copy_peer_parts(const struct bench_call *c)
 {
 	const struct tess_shared_region *region =
@@ -96,9 +92,9 @@ static void copy_peer_parts(const struct bench_call *c)
 	uint64_t each = bench_get_vector_bytes(c->options, c->n, c->count) / (uint64_t)c->n;
 
 	for (int32_t i = 1; i < c->n; i++) {
-		const char *theirs = region->peer[(c->rank + i) % c->n];
+		const char *peer = region->peer[(c->rank + i) % c->n];
 
-		memcpy(c->dst + (uint64_t)i * each, theirs + (uint64_t)c->rank * each, each);
+		memcpy(c->dst + (uint64_t)i * each, peer + (uint64_t)c->rank * each, each);
 	}
 }
 
@@ -144,11 +140,11 @@ tess_status bench_call_run(struct bench_call *c)
 	}
 }
 
-/* ---- judging it -------------------------------------------------------------------------------- */
+/* ---- checking the result --------------------------------------------------------------------- */
 
 enum { CHUNK = 512 };
 
-/* Element i of a vector of `from`. What is reduced is 1 or 2: every order and type gives the same. */
+/* Element i of a vector of `from`. For sums it is 1 or 2: every order gives the same bits. */
 static void write_element(const struct bench_options *a, int32_t from, int64_t vector, uint64_t i,
                           char *to)
 {
@@ -176,7 +172,7 @@ static void write_element(const struct bench_options *a, int32_t from, int64_t v
 		half = a->dtype == TESS_BF16 ? tess_bf16_round(single) : tess_f16_round(single);
 		memcpy(to, &half, sizeof half);
 		break;
-	default: /* little-endian: its first bytes are the narrower number */
+	default: /* little-endian: the first bytes of it are the narrower number */
 		memcpy(to, &whole, tess_width(a->dtype));
 		break;
 	}
@@ -191,7 +187,7 @@ static void write_elements(const struct bench_options *a, int32_t from, int64_t 
 		write_element(a, from, vector, begin + i, to + i * width);
 }
 
-/* What `from` gives: elements [begin, begin + m) of it, all ranks' together where they are reduced. */
+/* Elements [begin, begin + m) that `from` sends, or that all ranks' are reduced to. */
 static void compute_expected(const struct bench_call *c, int32_t from, uint64_t begin, uint64_t m,
                              char *scratch, const void **part, char *expected)
 {
@@ -223,7 +219,7 @@ static int64_t count_differences(const char *a, const char *b, uint64_t n, size_
 	return wrong;
 }
 
-/* Block `b` of what came. */
+/* The wrong elements of block `b` of dst. */
 static int64_t check_block(const struct bench_call *c, uint64_t b, char *scratch, const void **part,
                            char *expected)
 {
@@ -234,12 +230,12 @@ static int64_t check_block(const struct bench_call *c, uint64_t b, char *scratch
 	               : a->kind == TESS_SEND ? (c->rank + c->n - 1) % c->n
 	                                      : a->root;
 	uint64_t begin = in ? (uint64_t)c->rank * c->count : 0;
-	/* in place a block lies where it belongs among all */
+	/* in place a block is at its own position among all */
 	uint64_t at = out ? b * c->count : in_place && in ? begin : 0;
 	int64_t wrong = 0;
 
 	if (a->kind == TESS_SCATTER && in_place && c->rank != a->root)
-		at = 0; /* only the root has them all */
+		at = 0; /* only the root has all blocks */
 	for (uint64_t i = 0; i < c->count; i += CHUNK) {
 		uint64_t m = c->count - i < CHUNK ? c->count - i : CHUNK;
 

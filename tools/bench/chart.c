@@ -1,4 +1,4 @@
-/* A chart as SVG: times and bus bandwidths over sizes, both axes logarithmic. */
+/* chart.c - times and bus bandwidths over sizes as SVG, all axes logarithmic. */
 #include "bench.h"
 
 #include "core/base/status.h"
@@ -10,8 +10,7 @@
 
 enum { WIDTH = 948, HEIGHT = 440, LEFT = 64, TOP = 72, PANEL = 380, TALL = 300, APART = 460 };
 
-/* One of the two halves. */
-struct panel {
+struct panel { /* one of the two diagrams */
 	const struct bench_result *b;
 	const char *title;
 	double (*value)(const struct bench_result *b, const struct bench_row *r, int32_t series);
@@ -124,7 +123,7 @@ static void draw_panel(struct panel *p, FILE *f)
 
 static void draw_head(const struct bench_result *b, FILE *f)
 {
-	/* which can be told apart, and from white and black */
+	/* distinct, and visible on white and on black */
 	static const char *const colors[BENCH_SERIES] = { "#2f81f7", "#d9730d", "#2da44e",
 		                                          "#a371f7" };
 	const struct bench_options *a = b->options;
@@ -132,22 +131,25 @@ static void draw_head(const struct bench_result *b, FILE *f)
 	double x = LEFT;
 
 	fprintf(f,
-	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+	        "height=\"%d\" "
 	        "role=\"img\">\n"
 	        "<style>\n"
 	        "text { font: 12px system-ui, sans-serif; fill: #1f2328; }\n"
-	        ".title { font-weight: 600; }\n.x { text-anchor: middle; }\n.y { text-anchor: end; }\n"
+	        ".title { font-weight: 600; }\n.x { text-anchor: middle; }\n.y { text-anchor: end; "
+	        "}\n"
 	        ".back { fill: #ffffff; }\n.grid { stroke: #d0d7de; fill: none; }\n"
 	        ".line { fill: none; stroke-width: 2; }\n"
-	        "@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .back { fill: #0d1117; } "
-	        ".grid { stroke: #3d444d; } }\n",
+	        "@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .back { fill: "
+	        "#0d1117; } .grid { stroke: #3d444d; } }\n",
 	        WIDTH, HEIGHT, WIDTH, HEIGHT);
 	for (int s = 0; s < BENCH_SERIES; s++)
 		fprintf(f, "path.s%d { stroke: %s; }\ncircle.s%d { fill: %s; }\n", s, colors[s], s,
 		        colors[s]);
 	fprintf(f, "</style>\n<rect class=\"back\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
 	fprintf(f,
-	        "<text class=\"title\" x=\"%d\" y=\"26\">%s of %s%s%s: %d ranks over %s, %s memory%s</text>\n",
+	        "<text class=\"title\" x=\"%d\" y=\"26\">%s of %s%s%s: %d ranks over %s, %s "
+	        "memory%s</text>\n",
 	        LEFT, bench_kind_name(a->kind), tess_dtype_name(a->dtype), reduces ? ", " : "",
 	        reduces ? tess_op_name(a->op) : "", (int)b->nranks, b->backend,
 	        b->shared ? "shared" : "own", a->in_place ? ", in place" : "");

@@ -1,4 +1,4 @@
-/* tessera bench comm - latency and bandwidth of collectives. */
+/* command.c - `tessera bench comm`: options, and the start of the ranks. */
 #include "bench.h"
 
 #include "core/base/option.h"
@@ -13,45 +13,48 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/coll.h>
 
 static const char *const help =
-	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O] [--root R] [--sum S]\n"
-	"       [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES] [-f FACTOR] [--seconds S] [--samples N]\n"
-	"       [--no-check] [--json] [--svg FILE] [--help]\n"
+	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O] [--root "
+	"R]\n"
+	"       [--sum S] [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES] [-f FACTOR]\n"
+	"       [--seconds S] [--samples N] [--no-check] [--json] [--svg FILE] [--help]\n"
 	"\n"
-	"Times a collective over sizes, as nccl-tests prints it: algbw is the vector over the time; busbw is what a\n"
-	"link carries of it, which can be held against the link's speed whatever the kind and the ranks. The\n"
-	"time is the median of the slowest rank; each sample begins with data just written and a barrier. A sum\n"
-	"of f32 is timed both exact, as sessions add, and fast, as the backend adds by itself.\n"
+	"Times a collective over sizes and prints them as nccl-tests does: algbw is the vector\n"
+	"over the time; busbw is the part of it that a link carries, which compares with the\n"
+	"speed of the link for every kind and number of ranks. The time is the median of the\n"
+	"slowest rank; each sample begins with data just written and a barrier. A sum of f32 is\n"
+	"timed both exact, as sessions add, and fast, as the backend adds.\n"
 	"\n"
 	"what\n"
 	"  -n N            ranks: processes, or threads over loopback (default 2)\n"
 	"  --backend B     shm, gloo, loopback, ... (TESSERA_BACKEND)\n"
-	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather, scatter,\n"
-	"                  reduce_scatter, all_to_all, send_recv\n"
+	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather,\n"
+	"                  scatter, reduce_scatter, all_to_all, send_recv\n"
 	"  --dtype T       f64, f32 (default), bf16, f16, i64, i32, i8, u8\n"
 	"  --op O          sum (default), prod, min, max, band, bor, bxor\n"
-	"  --root R        the root of what has one (default 0)\n"
+	"  --root R        the root of a kind that has one (default 0)\n"
 	"  --sum S         exact, fast or both (default)\n"
-	"  --in-place      the result takes the place of the data\n"
-	"  --own           memory of the program's own, also where ranks can share memory\n"
-	"  --limit         also what copying alone takes, out of memory that the ranks share\n"
+	"  --in-place      the result overwrites the data\n"
+	"  --own           private memory, also where ranks can share memory\n"
+	"  --limit         also times copying alone, from memory that the ranks share\n"
 	"sizes\n"
-	"  -b BYTES        the least (default 4); K, M and G may follow\n"
-	"  -e BYTES        the most (default 64M)\n"
-	"  -f FACTOR       from one to the next (default 4)\n"
-	"how long\n"
-	"  --seconds S     for each time that is printed (default 0.25)\n"
-	"  --samples N     for each time, at most (default 200)\n"
-	"  --no-check      do not compare what came\n"
+	"  -b BYTES        the smallest (default 4); K, M or G may follow\n"
+	"  -e BYTES        the largest (default 64M)\n"
+	"  -f FACTOR       from one size to the next (default 4)\n"
+	"duration\n"
+	"  --seconds S     of measuring for each time that is printed (default 0.25)\n"
+	"  --samples N     at most, for each time (default 200)\n"
+	"  --no-check      do not check the results\n"
 	"output\n"
-	"  --json          one object instead of the table\n"
-	"  --svg FILE      a chart as well\n"
+	"  --json          prints one JSON object instead of the table\n"
+	"  --svg FILE      also draws a chart\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
 	"  tessera bench comm -n 4\n"
-	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M -f 2\n"
+	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
 	"  tessera bench comm --limit --svg shm.svg\n";
 
 enum {
@@ -92,7 +95,7 @@ static const struct option options[] = {
 
 static const uint64_t max_bytes = UINT64_C(4) << 30;
 
-/* ---- arguments -------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static tess_status parse_integer_option(const char *name, const char *text, int64_t lo, int64_t hi,
                                         int32_t *out)
@@ -129,7 +132,7 @@ static tess_status parse_size_option(const char *name, const char *text, uint64_
 	return TESS_OK;
 }
 
-/* The number from `lo` to `hi` whose name is `text`. */
+/* Finds the number from `lo` to `hi` whose name is `text`. */
 static tess_status parse_name_option(const char *option, const char *text, int32_t lo, int32_t hi,
                                      const char *(*name)(int32_t), int32_t *out)
 {
@@ -207,7 +210,7 @@ static tess_status set_bench_option(struct bench_options *a, int opt, const char
 	}
 }
 
-/* What does not go together. */
+/* Refuses options that exclude each other. */
 static tess_status check_bench_options(const struct bench_options *a)
 {
 	bool sums = a->kind == TESS_ALL_REDUCE || a->kind == TESS_REDUCE_SCATTER;
@@ -217,20 +220,20 @@ static tess_status check_bench_options(const struct bench_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "-b is more than -e: %" PRIu64 " and %" PRIu64 " bytes",
 		                 a->min_bytes, a->max_bytes);
-	if (tess_kind_reduces(a->kind) && a->op >= TESS_BAND && a->dtype <= TESS_F16)
-		return tess_fail(TESS_EINVAL, "--op %s is for whole numbers, not for %s",
+	if (tess_kind_reduces(a->kind) && !tess_op_is_valid(a->op, a->dtype))
+		return tess_fail(TESS_EINVAL, "--op %s is for integers, not for %s",
 		                 tess_op_name(a->op), tess_dtype_name(a->dtype));
 	if (a->ranks && a->root >= a->ranks && tess_kind_rooted(a->kind))
 		return tess_fail(TESS_EINVAL, "--root %d: there are ranks 0 to %d", (int)a->root,
 		                 (int)a->ranks - 1);
 	if (a->in_place && moves)
-		return tess_fail(TESS_EINVAL, "--in-place: %s has nothing that could be",
+		return tess_fail(TESS_EINVAL, "--in-place: %s has no buffer that it overwrites",
 		                 bench_kind_name(a->kind));
 	if (a->sum == BENCH_ONLY_EXACT &&
 	    (!sums || a->dtype != TESS_F32 || a->op != TESS_SUM || a->in_place))
 		return tess_fail(TESS_EINVAL,
-		                 "--sum exact: only all_reduce and reduce_scatter of f32, "
-		                 "sum, out of place, are made that way");
+		                 "--sum exact: only for all_reduce and reduce_scatter of f32, "
+		                 "with --op sum and without --in-place");
 	if (a->svg && a->kind == TESS_BARRIER)
 		return tess_fail(TESS_EINVAL, "--svg: a barrier has no sizes to draw");
 	return TESS_OK;
@@ -253,12 +256,12 @@ static tess_status parse_bench_options(int argc, char **argv, struct bench_optio
 	}
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
-		               optind == argc ? "what is to be measured? say comm"
-		                              : "comm is all that can be measured");
+		               optind == argc ? "give what is measured: comm"
+		                              : "only comm can be measured");
 	return st ? st : check_bench_options(a);
 }
 
-/* ---- running ---------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static tess_status run_bench(struct bench_options *a, char **argv, int *exit_status)
 {

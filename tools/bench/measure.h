@@ -1,12 +1,12 @@
 /*
- * measure.h - the one way in which a collective is timed, whoever moves the bytes: ours, and the peers
- * of bench/, of which one is C++.
+ * measure.h - times a collective, in the same way for `tessera bench` and for the programs of
+ * bench/, one of which is C++.
  *
- * A sample begins with data that this core has just written, as a layer's output is, with what came
- * last read by it, as a layer's input is, and with a barrier. Tiny calls are timed several at a time.
+ * Before each sample this core writes src, as a layer writes its output, and reads dst, as a layer
+ * reads its input; then comes a barrier. Tiny calls are timed several at a time.
  */
-#ifndef TESS_BENCH_MEASURE_H
-#define TESS_BENCH_MEASURE_H
+#ifndef TESS_TOOLS_BENCH_MEASURE_H
+#define TESS_TOOLS_BENCH_MEASURE_H
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,22 +16,22 @@ enum { MEASURE_TINY = 1024, MEASURE_BATCH = 10, MEASURE_WARM = 3, MEASURE_MIN = 
 
 struct measure_target {
 	void *self;
-	void *src; /* `give` bytes, a multiple of 4, that each sample writes */
-	const void *dst; /* `get` bytes that each sample reads first */
+	void *src; /* src_bytes, a multiple of 4, that each sample writes */
+	const void *dst; /* dst_bytes that each sample reads first */
 	uint64_t src_bytes, dst_bytes;
-	int batch; /* calls that are one sample: measure_choose_batch() of the same bytes on all ranks */
-	double seconds; /* that all samples may take together */
-	double *times; /* for `most` times, 5 at least */
+	int batch; /* calls in one sample: measure_choose_batch() of the same bytes on all ranks */
+	double seconds; /* for all samples together */
+	double *times; /* max_samples of them, at least MEASURE_MIN */
 	int max_samples;
-	/* Each returns 0, or what measure() then returns at once. */
+	/* Each returns 0, or an error that measure_run() returns. */
 	int (*run)(void *self);
 	int (*barrier)(void *self);
-	int (*reduce_max)(void *self, double *x); /* of what the ranks have in *x, on all of them */
+	int (*reduce_max)(void *self, double *x); /* *x becomes the maximum of all ranks */
 	void (*progress)(void *self, int done, int all); /* may be NULL */
 };
 
 struct measure_result {
-	double us; /* the median; of the rank that had the greatest */
+	double us; /* the median of the slowest rank */
 	double min_us;
 	int samples;
 };
@@ -66,7 +66,7 @@ static int measure_run_sample(const struct measure_target *c, uint32_t i, double
 	for (uint64_t k = 0; k < c->dst_bytes; k += 64)
 		(void)dst[k];
 	for (uint64_t k = 0; k < c->src_bytes / 4; k++)
-		src[k] = UINT32_C(0x3f3f3f3f) ^ (i & 0xff); /* a normal number of every type */
+		src[k] = UINT32_C(0x3f3f3f3f) ^ (i & 0xff); /* a normal number in every type */
 	bad = c->barrier(c->self);
 	begin = measure_read_clock();
 	for (int k = 0; k < c->batch && !bad; k++)

@@ -1,9 +1,9 @@
-/* One rank of `tessera bench comm`. */
+/* rank.c - one rank of `tessera bench comm`. */
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/rendezvous/call_desc.h"
 #include "core/group/shared_region.h"
+#include "core/rendezvous/call_desc.h"
 #include "measure.h"
 
 #include <errno.h>
@@ -24,12 +24,12 @@ struct bench_rank_state {
 	struct bench_call call;
 	struct bench_result result;
 	double *times;
-	bool show_progress; /* progress is shown */
+	bool show_progress;
 	double last_shown;
 	FILE *svg;
 };
 
-/* ---- for measure() ------------------------------------------------------------------------------ */
+/* ---- for measure_run() ----------------------------------------------------------------------- */
 
 static int run_bench_call(void *self)
 {
@@ -67,9 +67,9 @@ static void show_progress(void *self, int done, int all)
 	        bench_series_name(r->options, r->call.series), done, all);
 }
 
-/* ---- start-up ------------------------------------------------------------------------------------ */
+/* ---- start-up -------------------------------------------------------------------------------- */
 
-/* Seconds since a process began, as its clock ticks tell. 0: it cannot be seen. */
+/* Seconds since a process started, in clock ticks. 0: unknown. */
 static double get_process_age(pid_t pid)
 {
 	unsigned long long ticks = 0;
@@ -84,7 +84,7 @@ static double get_process_age(pid_t pid)
 		return 0;
 	text[fread(text, 1, sizeof text - 1, f)] = '\0';
 	fclose(f);
-	/* the 2nd of its fields ends so; the 22nd is when it began, after boot */
+	/* the 2nd field ends with it; the 22nd is the start time since boot */
 	rest = strrchr(text, ')');
 	for (int field = 2; rest && field < 22; field++)
 		rest = strchr(rest + 1, ' ');
@@ -97,14 +97,14 @@ static double get_process_age(pid_t pid)
 
 static bool is_same_program(pid_t pid)
 {
-	char path[48], theirs[PATH_MAX] = "", own[PATH_MAX] = "";
+	char path[48], program[PATH_MAX] = "", own[PATH_MAX] = "";
 
 	snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
-	return readlink(path, theirs, sizeof theirs - 1) > 0 &&
-	       readlink("/proc/self/exe", own, sizeof own - 1) > 0 && !strcmp(theirs, own);
+	return readlink(path, program, sizeof program - 1) > 0 &&
+	       readlink("/proc/self/exe", own, sizeof own - 1) > 0 && !strcmp(program, own);
 }
 
-/* Until all ranks have met: since the command began, or this rank where another program has started it. */
+/* Until all ranks have met; from the start of the command, or of this rank if it was launched. */
 static tess_status time_startup(struct bench_rank_state *r)
 {
 	tess_status st = tess_barrier(r->group, "bench");
@@ -114,7 +114,7 @@ static tess_status time_startup(struct bench_rank_state *r)
 	return st;
 }
 
-/* ---- memory -------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static tess_status alloc_vector(struct bench_rank_state *r, uint64_t bytes, char **out)
 {
@@ -154,8 +154,8 @@ static tess_status alloc_vectors(struct bench_rank_state *r)
 		                         : 0;
 		max = bytes > max ? bytes : max;
 	}
-	bytes = bench_get_vector_bytes(a, r->call.n,
-	                               count); /* copying needs all of it, on both sides */
+	/* copying needs the whole vector on both sides */
+	bytes = bench_get_vector_bytes(a, r->call.n, count);
 	max = (bytes > max ? bytes : max) / 64 * 64 + 64;
 	r->call.capacity = max;
 	st = alloc_vector(r, max, &r->call.dst);
@@ -165,7 +165,7 @@ static tess_status alloc_vectors(struct bench_rank_state *r)
 	return a->in_place ? TESS_OK : alloc_vector(r, max, &r->call.src);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------ */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 static tess_status measure_cell(struct bench_rank_state *r, int32_t series, struct bench_cell *out)
 {
@@ -234,14 +234,14 @@ static tess_status measure_sizes(struct bench_rank_state *r)
 	return st;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------ */
+/* ---- the rank -------------------------------------------------------------------------------- */
 
 static bool has_copy_limit(int32_t kind)
 {
 	return kind == TESS_ALL_REDUCE || kind == TESS_ALL_GATHER || kind == TESS_REDUCE_SCATTER;
 }
 
-/* What can be asked only when the ranks and the backend are known. */
+/* What can be checked only when the ranks and the backend are known. */
 static tess_status choose_series(struct bench_rank_state *r)
 {
 	const struct bench_options *a = r->options;
@@ -261,7 +261,7 @@ static tess_status choose_series(struct bench_rank_state *r)
 			"--limit reads the memory of other ranks, for all_reduce, all_gather and "
 			"reduce_scatter; %s",
 			has_copy_limit(a->kind)
-				? "here there is none that they share: say --backend shm, without --own"
+				? "these ranks share none: use --backend shm, without --own"
 				: "choose one of them");
 	b->has[BENCH_EXACT] = sums && a->sum != BENCH_ONLY_FAST;
 	b->has[BENCH_PLAIN] = !b->has[BENCH_EXACT] || a->sum != BENCH_ONLY_EXACT;
@@ -322,7 +322,7 @@ static tess_status report_results(struct bench_rank_state *r)
 				st = tess_fail(
 					TESS_EBUG,
 					"%s over %s: elements were wrong; tessera conform %s "
-					"says which",
+					"lists the faults",
 					bench_kind_name(r->options->kind), b->backend, b->backend);
 	return st;
 }

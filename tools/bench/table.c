@@ -1,4 +1,4 @@
-/* What the user reads: a row for each size, as nccl-tests prints them, or one JSON object. */
+/* table.c - a row for each size, as nccl-tests prints them, or one JSON object. */
 #include "bench.h"
 
 #include "core/base/status.h"
@@ -30,7 +30,7 @@ void bench_format_size(uint64_t bytes, char text[static 32])
 	snprintf(text, 32, "%.4g %s", size, units[unit]);
 }
 
-/* GB/s: the bytes over the time. */
+/* GB/s */
 static double compute_algbw(const struct bench_row *r, int32_t series)
 {
 	double us = r->cell[series].us;
@@ -39,22 +39,22 @@ static double compute_algbw(const struct bench_row *r, int32_t series)
 }
 
 /*
- * nccl-tests, doc/PERFORMANCE.md: over n links of one speed a rank's own link carries 2(n-1)/n of the vector of
- * an all_reduce, and (n-1)/n where every rank keeps a part that it has already.
+ * nccl-tests, doc/PERFORMANCE.md: with n links of equal speed the link of a rank carries 2(n-1)/n
+ * of the vector of an all_reduce, and (n-1)/n where every rank already has one part.
  */
 static double get_busbw_factor(int32_t kind, int32_t n)
 {
-	double others = (double)(n - 1) / (double)n;
+	double received = (double)(n - 1) / (double)n;
 
 	switch (kind) {
 	case TESS_ALL_REDUCE:
-		return 2 * others;
+		return 2 * received;
 	case TESS_ALL_GATHER:
 	case TESS_REDUCE_SCATTER:
 	case TESS_ALL_TO_ALL:
 	case TESS_GATHER:
 	case TESS_SCATTER:
-		return others;
+		return received;
 	default:
 		return 1;
 	}
@@ -89,12 +89,12 @@ static const char *get_memory_text(const struct bench_result *b)
 	return b->shared ? "shared" : "own";
 }
 
-static bool has_price(const struct bench_result *b)
+static bool has_both_sums(const struct bench_result *b)
 {
 	return b->has[BENCH_EXACT] && b->has[BENCH_PLAIN];
 }
 
-/* ---- the table ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 void bench_print_head(const struct bench_result *b)
 {
@@ -110,8 +110,8 @@ void bench_print_head(const struct bench_result *b)
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
 			printf("  %11s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
-	printf("%s\n#%11s %12s %6s %6s %5s", has_price(b) ? "   price" : "", "(B)", "(elements)",
-	       "", "", "");
+	printf("%s\n#%11s %12s %6s %6s %5s", has_both_sums(b) ? "   price" : "", "(B)",
+	       "(elements)", "", "", "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
 			printf("  %11s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
@@ -140,7 +140,7 @@ void bench_print_row(const struct bench_result *b, const struct bench_row *r)
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
 		if (b->has[s])
 			print_bench_cell(b, r, s);
-	if (has_price(b))
+	if (has_both_sums(b))
 		printf("  %5.2fx", r->cell[BENCH_EXACT].us / r->cell[BENCH_PLAIN].us);
 	putchar('\n');
 	tess_tool_flush_output();
@@ -162,7 +162,7 @@ void bench_print_end(const struct bench_result *b)
 	putchar('\n');
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *make_cell_json(const struct bench_result *b, const struct bench_row *r, int32_t s)
 {

@@ -1,7 +1,8 @@
 /*
- * Which cases are run: a cover in pairs. A fault rarely needs more than two things to come together (a dtype
- * and a count, in place and a root), so every two values of every two factors meet in one case; kind x dtype
- * x op are a single factor, so that all three of these meet with every other value.
+ * cases.c - the cases that are run: a pairwise cover. A fault rarely needs more than two values to
+ * come together (a dtype and a count, in place and a root), so every two values of every two
+ * factors are in one case; kind x dtype x op is one factor, so that all three come with every value
+ * of the others.
  */
 #include "conform.h"
 
@@ -12,13 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/coll.h>
 
 static const uint64_t counts[] = {
 	0,  1,  2,   3,    7,    8,    15,   16,   17,    31,     63,
 	64, 65, 127, 1000, 1023, 1024, 1025, 4097, 65536, 123567, 1048577
 };
 
-/* ---- factors ------------------------------------------------------------------------------------------------ */
+/* ---- factors --------------------------------------------------------------------------------- */
 
 enum { OPERATION, COUNT, ROOT, UNEVEN, IN_PLACE, SHIFTED, SPECIAL, POLLED, FACTORS };
 enum { OPERATIONS_MAX = 256, PAIRS = OPERATIONS_MAX * 32 };
@@ -28,8 +30,8 @@ struct cover {
 	struct {
 		int32_t kind, dtype, op;
 	} operation[OPERATIONS_MAX];
-	unsigned char
-		*met[FACTORS][FACTORS]; /* [a][b][level of a * levels[b] + level of b], a < b */
+	/* [a][b][level of a * levels[b] + level of b], a < b: the pair is in a case */
+	unsigned char *met[FACTORS][FACTORS];
 	uint64_t random;
 };
 
@@ -39,7 +41,7 @@ static void list_operations(struct cover *v)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
 			for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
 				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
-				    (op >= TESS_BAND && conform_is_float(dtype)))
+				    !tess_op_is_valid(op, dtype))
 					continue;
 				v->operation[v->levels[OPERATION]].kind = kind;
 				v->operation[v->levels[OPERATION]].dtype = dtype;
@@ -59,7 +61,7 @@ static bool is_possible(const struct cover *v, const int32_t *level)
 	if (level[IN_PLACE] && kind == TESS_SEND)
 		return false;
 	return !level[SPECIAL] ||
-	       (reduces && conform_is_float(v->operation[level[OPERATION]].dtype) &&
+	       (reduces && tess_dtype_is_float(v->operation[level[OPERATION]].dtype) &&
 	        op != TESS_PROD);
 }
 
@@ -84,7 +86,7 @@ static int32_t count_new_pairs(const struct cover *v, const int32_t *level)
 	return sum;
 }
 
-/* A case that has levels x of a and y of b, and as many other new pairs as a few tries find. */
+/* A case with levels x of a and y of b, and the most other new pairs that a few tries find. */
 static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, int32_t *best)
 {
 	int32_t level[FACTORS], max_gain = 0;
@@ -92,7 +94,7 @@ static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, i
 	for (int i = 0, found = 0; i < 400 && found < 12; i++) {
 		for (int f = 0; f < FACTORS; f++)
 			level[f] = f == a ? x : f == b ? y : pick_level(v, v->levels[f]);
-		/* what is rarely possible is tried less often, or most tries were in vain */
+		/* tries levels that are rarely possible less often, or most tries would fail */
 		if (a != ROOT && b != ROOT && i % 2)
 			level[ROOT] = 0;
 		if (a != SPECIAL && b != SPECIAL && i % 4)
@@ -128,11 +130,11 @@ static struct conform_case make_case(const struct cover *v, const int32_t *level
 	};
 
 	if (blocks && c.count > 65536)
-		c.count /= (uint64_t)v->n; /* as much in all as the other kinds move */
+		c.count /= (uint64_t)v->n; /* as much in total as the other kinds move */
 	return c;
 }
 
-/* ---- the list ----------------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static bool begin_cover(struct cover *v, int32_t n, bool quick)
 {
@@ -159,7 +161,7 @@ static void end_cover(struct cover *v)
 			free(v->met[a][b]);
 }
 
-/* In 30 s every move meets every fifth count; in minutes all but the largest ones. */
+/* Operations come with every fifth count (quick), or all counts, but every fifth of the largest. */
 static bool is_skipped(const struct cover *v, int32_t i, bool quick)
 {
 	return (quick || counts[i % v->levels[COUNT]] > 65536) && (i + i / v->levels[COUNT]) % 5;

@@ -1,4 +1,4 @@
-/* tessera conform - whether a backend keeps what group.h promises. */
+/* command.c - `tessera conform`: options, and the environment of the jobs. */
 #include "conform.h"
 
 #include "core/base/option.h"
@@ -15,22 +15,27 @@ static const char *const help =
 	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND]\n"
 	"       [--help] FILE.so|NAME\n"
 	"\n"
-	"Runs a backend through what tessera/group.h promises, on 1 to N ranks of this host: all kinds, dtypes\n"
-	"and operations, to the bit, in place and not, with guards around every buffer; several calls at\n"
-	"once, several groups; misuse, mismatch, death, timeouts; a thousand lives. Each fault is told with its\n"
-	"case, its rank, what was got and expected, and the rule, and below it what the ranks wrote and logged.\n"
-	"What only took too long, as it may on a busy machine, runs up to three times. It takes minutes.\n"
+	"Checks that a backend keeps the promises of tessera/group.h, on 1 to N ranks of this\n"
+	"host: all kinds, dtypes and operations, to the bit, in place and not, with guards around\n"
+	"every buffer; several calls at a time, several groups; misuse, mismatch, death, "
+	"timeouts;\n"
+	"a thousand openings. Each fault is printed with its case, its rank, what was found and\n"
+	"expected, and the rule; below it the output of the ranks. A job that only took too long,\n"
+	"as on a busy machine, runs up to three times. It takes minutes.\n"
 	"\n"
 	"  --ranks N        at most N ranks, 2 to 8 (default 8)\n"
 	"  --quick          half a minute: fewer counts, ranks and repetitions\n"
-	"  --part PART      only this row of the table, which the last line then speaks of: gaps, open, wait, data,\n"
-	"                   barrier, several, messages, groups, extras, run, life, abort, misuse, mismatch, death, timeout\n"
+	"  --part PART      only this row of the table: gaps, open, wait, data, barrier, several,\n"
+	"                   messages, groups, extras, run, life, abort, misuse, mismatch, death,\n"
+	"                   timeout\n"
 	"  --tap            the Test Anything Protocol instead of a table\n"
-	"  --start COMMAND  the ranks are started by this command of the shell, in which $N is their number; what\n"
-	"                   it is to start is put behind it. Those of mpi are started by mpirun\n"
+	"  --start COMMAND  starts the ranks by this shell command, in which $N is their number; "
+	"the\n"
+	"                   program and its arguments are appended. Ranks of mpi: mpirun\n"
 	"  --help           this text\n"
 	"\n"
-	"Kinds that the backend lacks are listed in FILE.gaps beside it. A call has TESSERA_TIMEOUT seconds (10).\n"
+	"Kinds that the backend does not support are listed in FILE.gaps beside it. A call may\n"
+	"take TESSERA_TIMEOUT seconds (10).\n"
 	"The exit status is 0 if it conforms, 1 if not, 2 for wrong usage.\n"
 	"\n"
 	"examples:\n"
@@ -43,7 +48,7 @@ static int fail_conform_usage(const char *what, const char *arg)
 	return 2;
 }
 
-/* "/dir/tess-backend-NAME.so": the directory is the first to be searched, by the ranks too. */
+/* "/dir/tess-backend-NAME.so": the directory is searched first, by the ranks too. */
 static tess_status find_backend_file(const char *file, char name[static 128])
 {
 	static const char prefix[] = "tess-backend-";
@@ -52,7 +57,7 @@ static tess_status find_backend_file(const char *file, char name[static 128])
 	size_t len;
 
 	if (!realpath(file, real))
-		return tess_fail(TESS_ENOENT, "%s is not there", file);
+		return tess_fail(TESS_ENOENT, "%s does not exist", file);
 	base = strrchr(real, '/');
 	*base++ = '\0';
 	len = strlen(base);
@@ -83,7 +88,7 @@ static tess_status read_timeout_variable(double *out)
 	return TESS_OK;
 }
 
-/* What an outer job has told this process is not for the ranks of ours. */
+/* The ranks of the jobs do not inherit variables of a job that this process may be a rank of. */
 static void clear_job_variables(void)
 {
 	static const char *const variables[] = { "RANK",
@@ -169,9 +174,8 @@ int tess_tool_conform(int argc, char **argv)
 		}
 	}
 	if (optind + 1 != argc)
-		return fail_conform_usage(optind == argc
-		                                  ? "which backend? give its name or its file"
-		                                  : "one backend at a time, not also ",
+		return fail_conform_usage(optind == argc ? "give a backend: its name or its file"
+		                                         : "give one backend only, without ",
 		                          optind == argc ? "" : argv[optind + 1]);
 	if (options_read.part && !is_part_name(options_read.part))
 		return fail_conform_usage("there is no part ", options_read.part);

@@ -1,13 +1,13 @@
 /*
- * conform.h - whether a backend keeps what group.h promises.
+ * conform.h - checks that a backend keeps the promises of group.h.
  *
- * The command never opens the backend itself: each job is a process (its ranks are threads) or a process
- * per rank, so that a backend may hang or crash and the command goes on. What a job is to do and what
- * its ranks have found lies on a board, memory that they share with the command: a rank that dies has said
- * by then what it was doing.
+ * The command never opens the backend itself: each job is a process whose ranks are threads, or a
+ * process per rank, so that a backend may hang or crash and the command goes on. The job, and what
+ * its ranks find, are in memory that they share with the command: it shows what a rank that died
+ * was doing.
  */
-#ifndef TESS_CONFORM_H
-#define TESS_CONFORM_H
+#ifndef TESS_TOOLS_CONFORM_CONFORM_H
+#define TESS_TOOLS_CONFORM_CONFORM_H
 
 #include "data.h"
 
@@ -17,16 +17,16 @@ enum { CONFORM_FAULTS = 3, CONFORM_ACTIVITY = 256, CONFORM_TEXT = 1800 };
 enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_BXOR };
 
 struct conform_job {
-	int32_t part; /* of conform_parts */
+	int32_t part; /* index into conform_parts; -1: inspects the plugin */
 	int32_t nranks, variant;
-	uint32_t first; /* the case to begin with, after one that has broken the job */
-	bool threads, quick,
-		foreign; /* foreign: started by another launcher, which may end survivors */
-	double timeout; /* of calls, once the ranks are together; seconds */
+	uint32_t first; /* the case to begin with, after one that broke the job */
+	bool threads, quick;
+	bool foreign; /* started by another launcher, which may end survivors */
+	double timeout; /* of calls, once the ranks have met; seconds */
 };
 
 enum { CONFORM_NOT_STARTED, CONFORM_RUNNING, CONFORM_DONE };
-/* What a rank is inside of, for when it does not come back. */
+/* The call that a rank is in, in case it does not return. */
 enum {
 	CONFORM_NO_CALL,
 	CONFORM_OPEN,
@@ -42,28 +42,28 @@ struct conform_fault {
 };
 
 struct conform_rank_state { /* written by its rank only */
-	atomic_uint heartbeats; /* grows as long as the rank gets on */
+	atomic_uint heartbeats; /* grows as long as the rank makes progress */
 	atomic_int state, call;
-	atomic_uint nfaults; /* also those that `blame` has no room for */
-	atomic_uint ntime_faults; /* of these, those that only speak of time */
-	uint32_t current_case, ncases; /* the case that it is in; how many it has finished */
-	char activity[CONFORM_ACTIVITY]; /* the case in words: a dead rank's last ones */
+	atomic_uint nfaults; /* more than CONFORM_FAULTS where not all are kept */
+	atomic_uint ntime_faults; /* of these, those that are only about time */
+	uint32_t current_case, ncases; /* ncases: finished */
+	char activity[CONFORM_ACTIVITY]; /* the case in words, for when the rank dies in it */
 	struct conform_fault fault[CONFORM_FAULTS];
 };
 
-struct conform_backend_info { /* by the first job, which asks the plugin what it is */
+struct conform_backend_info { /* filled in by the first job, which opens the plugin */
 	bool opened, threads, abort, batch, alloc, bootstraps;
 	char name[64], summary[160], path[512];
-	/* Bit n of an entry: not supported by a group of n ranks. [kind][dtype][op], op 0 where none is read. */
+	/* [kind][dtype][op], op 0 where none is read. Bit n: not supported by n ranks. */
 	uint16_t unsupported[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];
 };
 
 struct conform_shared {
 	struct conform_job job;
 	struct conform_backend_info backend;
-	_Atomic int64_t died_at; /* when the victim of a scene went; CLOCK_MONOTONIC ns */
-	atomic_int victim; /* it, or -1 */
-	atomic_int mark[CONFORM_RANKS]; /* for what ranks want to know of each other */
+	_Atomic int64_t died_at; /* when the victim of a failure part died; CLOCK_MONOTONIC ns */
+	atomic_int victim; /* its rank, or -1 */
+	atomic_int mark[CONFORM_RANKS]; /* the last barrier that each rank has entered */
 	struct conform_rank_state rank_state[CONFORM_RANKS];
 };
 
@@ -78,30 +78,30 @@ struct conform_rank {
 	int32_t rank, n;
 };
 
-/* Says what the rank does now, and that it gets on. */
+/* Sets what the rank is doing, and counts a heartbeat. */
 void conform_set_activity(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
-/* Says what it calls now. */
+/* Sets the call that it is in: CONFORM_OPEN, ... */
 void conform_set_call(struct conform_rank *me, int step);
-/* The rank has found a fault in what it was doing. */
+/* Adds a fault in what the rank is doing. */
 void conform_add_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
-/* What it did took another time than it may: no fault yet, as a busy machine may be at fault. */
+/* Adds a fault that is only about time: the job runs again, as the machine may be busy. */
 void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 
-/* ---- parts ---------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 struct conform_part {
 	const char *name, *about;
 	/*
-	 * A failure ends the job and is blamed on the rank with its sentence. In a scene a failure is what
-	 * is wanted, and the rank judges it itself.
+	 * A failure ends the job and is a fault of the rank, with its sentence. Where `fails` is
+	 * set the part makes a failure, and the rank checks it.
 	 */
 	tess_status (*run)(struct conform_rank *me);
 	uint32_t ranks, quick_ranks; /* bit n: with n ranks */
-	bool scene;
-	bool threads_too; /* with ranks as threads too, where processes come first */
-	double timeout; /* of its calls, seconds; 0: that of the others */
-	int32_t variants, quick_variants, thread_variants; /* 0: there is one, without a name */
-	const char *(*variant)(int32_t i); /* its name */
+	bool fails;
+	bool threads_too; /* runs again with ranks as threads, if the others are processes */
+	double timeout; /* of its calls, seconds; 0: that of the options */
+	int32_t variants, quick_variants, thread_variants; /* 0: one, without a name */
+	const char *(*variant)(int32_t i); /* the name of variant i */
 };
 extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
@@ -126,90 +126,95 @@ const char *conform_mismatch_name(int32_t i);
 const char *conform_death_name(int32_t i);
 const char *conform_timeout_name(int32_t i);
 
-/* ---- cases ---------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 /*
- * The cases for groups of n: every kind x dtype x op, and each two values of any two of count, kind, dtype,
- * op, uneven, in place, root and the rest in one case at least (more than once unless `quick`). The same list
- * on every rank. *out is yours: free. TESS_ENOMEM.
+ * The cases for groups of n: every kind x dtype x op, and every two values of any two factors
+ * (count, uneven, root, ...) in one case at least; fewer if `quick`. The same list on every rank.
+ * *out is the caller's to free. TESS_ENOMEM.
  */
 tess_status conform_list_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
-/* Says that the rank does this case now: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
+/* Sets the activity to this case: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
 void conform_set_activity_case(struct conform_rank *me, const struct conform_case *c,
                                const char *among);
-/* The i-th of many cases of moderate size, for parts that run several at once. */
+/* The i-th of many cases of moderate size, for parts that run several at a time. */
 struct conform_case conform_pick_case(int32_t n, uint32_t i);
 
-/* ---- a group without the core's help: direct.c --------------------------------------------- */
+/* ---- groups opened without the core: direct.c --------------------------------------------- */
 
-struct conform_direct { /* opened through the backend's table */
+struct conform_direct { /* a group opened through the backend's table */
 	void *self;
-	int32_t rank, n; /* in it */
+	int32_t rank, n; /* of the group */
 };
 
-/* With the ranks of `member` (world ranks, m of them, this one among them). parent: a group or NULL. */
+/* With the m world ranks of `member`, this rank among them. parent: a group or NULL. */
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out);
 /* With all ranks. */
 tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out);
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
-/* Until it is done: wait() where the core would wait, else test(). */
+/* Until the work is done: by wait() where the core would use it, else by test(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline);
-/* Await, release. */
+/* Waits and releases. */
 tess_status conform_direct_finish(struct conform_rank *me, const struct conform_direct *g,
                                   void *work, int64_t deadline);
-/* Start, await, release. */
+/* Starts, waits and releases. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);
-/* Whether the backend does all of `d` by itself in a group of d->n. */
+/* Whether the backend itself supports the calls of `d` in a group of d->n. */
 bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d);
 
-/* ---- the command ----------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
-/* The ranks of one job: what `tessera conform @rank BOARD` runs. Returns the exit status. */
-int conform_rank_main(const char *board);
+/* The ranks of one job: `tessera conform @rank PATH`, the shared memory. The exit status. */
+int conform_rank_main(const char *path);
 
 struct conform_options {
-	const char *backend; /* its name */
+	const char *backend; /* a name */
 	const char *launcher; /* a command that starts ranks, or NULL */
 	const char *part; /* the only part, or NULL */
-	int32_t max_ranks; /* ranks */
+	int32_t max_ranks;
 	double timeout; /* of calls, seconds */
 	bool quick, tap;
 };
 
 /*
- * Runs all jobs and tells the report. The backend is found by name (TESSERA_PLUGIN_PATH). A failure is
- * one of the command itself.
+ * Runs all jobs and fills the report. The backend is found by name (TESSERA_PLUGIN_PATH). Fails
+ * only where the command itself cannot go on.
  */
 struct conform_report;
-tess_status conform_run_jobs(const struct conform_options *how, struct conform_report *r);
+tess_status conform_run_jobs(const struct conform_options *options, struct conform_report *r);
 
 /* stdout: a table with progress on a terminal, or TAP. NULL: no memory. */
-struct conform_report *conform_report_open(const struct conform_options *how);
-/* What was found, and how its ranks are made. */
+struct conform_report *conform_report_open(const struct conform_options *options);
+/* The backend, and what its ranks are: "processes, and threads". */
 void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
                                const char *ranks);
-/* A row: a part. */
+/* A row of the table: a part. */
 void conform_report_begin(struct conform_report *r, const char *part, const char *about);
 void conform_report_show_progress(struct conform_report *r, int32_t nranks, const char *variant,
                                   uint32_t cases);
-/* A job of the row begins, its faults follow, it ends. nranks 0: has none; variant NULL: has no name. */
+/* A job of the row, then its faults, then its end. nranks 0: no ranks; variant NULL: no name. */
 void conform_report_begin_job(struct conform_report *r, int32_t nranks, const char *variant);
 void conform_report_add_fault(struct conform_report *r, const char *what, const char *text);
-/* The end of what its ranks have written and logged, below its faults. */
+/* The end of the output of its ranks, below its faults. */
 void conform_report_add_output(struct conform_report *r, const char *text);
 void conform_report_end_job(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
 void conform_report_print_note(struct conform_report *r, const char *text);
-/* For the verdict; copied. */
+/* For the last line; copied. */
 void conform_report_set_gaps(struct conform_report *r, const char *gaps);
-/* Prints the verdict in a line, and frees. The exit status: 0 or 1. */
+/* Prints the result in one line, and frees. The exit status: 0 or 1. */
 int conform_report_close(struct conform_report *r);
 
-/* Compares what the backend lacks with tess-backend-NAME.gaps beside it: one job of the report. */
+/* Compares the gaps of the backend with tess-backend-NAME.gaps beside it: one job of the report. */
 tess_status conform_check_gaps(const struct conform_backend_info *f, struct conform_report *r);
+
+static inline double conform_get_seconds(int64_t ns)
+{
+	return (double)ns / 1e9;
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* The buffers of one case on one rank: filled, guarded, and judged to the byte. */
+/* data.c - the buffers of one case on one rank: filled, guarded, and checked to the byte. */
 #include "data.h"
 
 #include "core/base/status.h"
@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 
-enum { GUARD = 64, LINE = 64 };
+enum { GUARD = 64, CACHELINE = 64 };
 static const unsigned char guard = 0xa5, unset = 0x5a;
 
-/* ---- memory --------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static _Thread_local struct {
 	char *begin, *next, *end;
@@ -31,15 +31,15 @@ static char *allocate_block(uint64_t bytes)
 	char *at = pool.next;
 
 	if (!at || (uint64_t)(pool.end - at) < bytes)
-		return aligned_alloc(LINE, bytes);
+		return aligned_alloc(CACHELINE, bytes);
 	pool.next += bytes;
 	return at;
 }
 
-/* `bytes` that begin `shift` after a multiple of LINE, between two guards, which reach to its ends. */
+/* `bytes` at `shift` past a cache line, between guards that reach to the ends of the block. */
 static char *alloc_guarded(uint64_t bytes, size_t shift)
 {
-	uint64_t all = (2 * GUARD + bytes + LINE + LINE - 1) / LINE * LINE;
+	uint64_t all = (2 * GUARD + bytes + 2 * CACHELINE - 1) / CACHELINE * CACHELINE;
 	char *block = allocate_block(all);
 
 	if (!block)
@@ -62,7 +62,7 @@ static size_t get_shift(const struct conform_case *c)
 	return c->shifted ? tess_width(c->dtype) : 0;
 }
 
-/* How many bytes before or after a buffer have been written: negative before. */
+/* How many bytes past the end of a buffer were written; negative: before it. 0: none. */
 static int find_overrun(const char *at, uint64_t bytes)
 {
 	for (int i = 1; i <= GUARD; i++)
@@ -74,9 +74,9 @@ static int find_overrun(const char *at, uint64_t bytes)
 	return 0;
 }
 
-/* ---- what lies where ---------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Elements that rank a gives to rank b, or that belong to block b where that is the same for all a. */
+/* Elements that rank a sends to rank b, or of block b where they are the same for all a. */
 static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_t b)
 {
 	if (!c->uneven)
@@ -84,17 +84,8 @@ static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_
 	if (c->kind == TESS_ALL_TO_ALL)
 		return c->count + (uint64_t)(c->in_place ? a + b : a * 2 + b * 3) % 4;
 	if (b == 1 && c->count)
-		return 0; /* a rank that has nothing */
+		return 0; /* a rank with no elements */
 	return c->count + (uint64_t)(b * 3 + 1) % 4;
-}
-
-static uint64_t sum_blocks_before(const uint64_t *list, int32_t r)
-{
-	uint64_t at = 0;
-
-	for (int32_t i = 0; i < r; i++)
-		at += list[i];
-	return at;
 }
 
 static bool is_src_in_blocks(int32_t kind)
@@ -117,7 +108,7 @@ static bool writes_dst(const struct conform_data *d)
 	return (d->c.kind != TESS_REDUCE && d->c.kind != TESS_GATHER) || d->rank == d->c.root;
 }
 
-/* Kinds that only move get all bits there are: NaNs with a payload, subnormals, both zeros. */
+/* Kinds that only move get every bit pattern: NaNs with a payload, subnormals, both zeros. */
 static void write_bits(const struct conform_case *c, int32_t from, int32_t to, uint64_t bytes,
                        char *out)
 {
@@ -142,14 +133,14 @@ void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, i
 		                              : conform_make_number(c, from, to, i, n));
 }
 
-/* The same at element `at` of one of the buffers. */
+/* The same, at element `at` of a buffer. */
 static void write_block(const struct conform_data *d, char *base, uint64_t at, int32_t from,
                         int32_t to, uint64_t n)
 {
 	conform_data_write(&d->c, d->n, from, to, n, base + at * tess_width(d->c.dtype));
 }
 
-/* ---- one message to the next rank ----------------------------------------------------------------------- */
+/* ---- one message to the next rank ------------------------------------------------------------ */
 
 static void plan_message(struct conform_data *d)
 {
@@ -172,7 +163,7 @@ static void plan_message(struct conform_data *d)
 	d->ncolls = 2;
 }
 
-/* ---- one collective --------------------------------------------------------------------------------------- */
+/* ---- one collective -------------------------------------------------------------------------- */
 
 static void plan_block_counts(struct conform_data *d)
 {
@@ -202,13 +193,13 @@ static void plan_collective(struct conform_data *d)
 	bool in = is_src_in_blocks(c->kind), out = is_dst_in_blocks(c->kind),
 	     both = uses_one_buffer(d);
 	uint64_t mine = get_own_block(d);
-	/* in place, a single block lies where it belongs among all */
-	uint64_t from = both && out && !in ? sum_blocks_before(d->recv_counts, d->rank) : 0;
-	uint64_t to = both && in && !out ? sum_blocks_before(d->send_counts, d->rank) : 0;
+	/* in place, a single block is at its own position among all */
+	uint64_t from = both && out && !in ? tess_block_begin(d->recv_counts, 0, d->rank) : 0;
+	uint64_t to = both && in && !out ? tess_block_begin(d->send_counts, 0, d->rank) : 0;
 
 	if (reads_src(d) && in)
 		for (int32_t r = 0; r < d->n; r++)
-			write_block(d, d->src, sum_blocks_before(d->send_counts, r), d->rank, r,
+			write_block(d, d->src, tess_block_begin(d->send_counts, 0, r), d->rank, r,
 			            d->send_counts[r]);
 	else if (reads_src(d))
 		write_block(d, d->src, from, d->rank, -1, mine);
@@ -216,12 +207,12 @@ static void plan_collective(struct conform_data *d)
 		memcpy(d->expected, d->dst, d->dst_bytes);
 	if (writes_dst(d) && out)
 		for (int32_t r = 0; r < d->n; r++)
-			write_block(d, d->expected, sum_blocks_before(d->recv_counts, r), r,
+			write_block(d, d->expected, tess_block_begin(d->recv_counts, 0, r), r,
 			            in ? d->rank : -1, d->recv_counts[r]);
 	else if (writes_dst(d))
 		write_block(d, d->expected, to, tess_kind_reduces(c->kind) ? -1 : c->root,
 		            in ? d->rank : -1, mine);
-	/* elsewhere a buffer may be NULL, or not: it is not touched */
+	/* a buffer that is neither read nor written may be NULL */
 	d->coll[0] = (struct tess_coll){
 		.size = sizeof d->coll[0],
 		.kind = c->kind,
@@ -250,10 +241,10 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
 	*d = (struct conform_data){ .c = *c, .rank = rank, .n = n };
 	pool.next = pool.begin;
 	plan_block_counts(d);
-	d->src_bytes = (is_src_in_blocks(c->kind) ? sum_blocks_before(d->send_counts, n)
+	d->src_bytes = (is_src_in_blocks(c->kind) ? tess_block_begin(d->send_counts, 0, n)
 	                                          : get_own_block(d)) *
 	               width;
-	d->dst_bytes = (is_dst_in_blocks(c->kind) ? sum_blocks_before(d->recv_counts, n)
+	d->dst_bytes = (is_dst_in_blocks(c->kind) ? tess_block_begin(d->recv_counts, 0, n)
 	                                          : get_own_block(d)) *
 	               width;
 	max_bytes = d->src_bytes > d->dst_bytes ? d->src_bytes : d->dst_bytes;
@@ -292,7 +283,7 @@ void conform_data_free(struct conform_data *d)
 	free(d);
 }
 
-/* ---- the verdict ------------------------------------------------------------------------------------------- */
+/* ---- the check ------------------------------------------------------------------------------- */
 
 static double load_real(int32_t dtype, const void *base, uint64_t i)
 {
@@ -328,7 +319,7 @@ static void format_element(int32_t dtype, const char *base, uint64_t i, char *te
 	size_t width = tess_width(dtype), at;
 	const unsigned char *byte = (const unsigned char *)base + i * width;
 
-	if (conform_is_float(dtype))
+	if (tess_dtype_is_float(dtype))
 		at = (size_t)snprintf(text, size, "%.9g (0x", load_real(dtype, base, i));
 	else
 		at = (size_t)snprintf(text, size, "%" PRId64 " (0x", load_integer(dtype, base, i));
@@ -343,7 +334,7 @@ static bool is_same_element(const struct conform_data *d, uint64_t i)
 
 	if (!memcmp(d->dst + i * width, d->expected + i * width, width))
 		return true;
-	return tess_kind_reduces(d->c.kind) && conform_is_float(d->c.dtype) &&
+	return tess_kind_reduces(d->c.kind) && tess_dtype_is_float(d->c.dtype) &&
 	       isnan(load_real(d->c.dtype, d->dst, i)) &&
 	       isnan(load_real(d->c.dtype, d->expected, i));
 }
@@ -361,19 +352,20 @@ static bool is_still_unset(const struct conform_data *d, uint64_t i)
 static const char *get_rule(const struct conform_case *c)
 {
 	if (c->in_place)
-		return "in place (src == dst) each block lies at its own place in the one buffer, and is read before it "
-		       "is overwritten";
+		return "in place (src == dst) each block is at its own position in the one "
+		       "buffer, and is read before it is overwritten";
 	if (c->kind == TESS_SEND)
-		return "a message arrives bit by bit as it was sent, and messages from one rank in the order of its sends";
+		return "a message arrives bit by bit as it was sent, and messages from one rank "
+		       "in the order of its sends";
 	if (!tess_kind_reduces(c->kind))
 		return "block r is the run that belongs to rank r, and moves bit by bit as it is";
 	if (c->special)
 		return "a NaN gives NaN, infinities and subnormals count as they are";
 	if (tess_width(c->dtype) == 2)
 		return "16-bit floats are reduced in f32 and rounded once, in the end";
-	if (!conform_is_float(c->dtype))
+	if (!tess_dtype_is_float(c->dtype))
 		return "integers are reduced in their own type, modulo 2^n";
-	return "floats are reduced in their own type: these numbers give the same bits in every order";
+	return "floats are reduced in their own type: here every order gives the same bits";
 }
 
 static tess_status check_elements(const struct conform_data *d)

@@ -1,9 +1,9 @@
 /*
- * data.h - what a collective must give: numbers, the blocks that each rank sends and receives, and a check of the
- * result, byte by byte. For tessera conform, and for the tests.
+ * data.h - the expected results of collectives: the numbers, the blocks that each rank sends and
+ * receives, and a check byte by byte. For `tessera conform`, and for the tests.
  */
-#ifndef TESS_CONFORM_DATA_H
-#define TESS_CONFORM_DATA_H
+#ifndef TESS_TOOLS_CONFORM_DATA_H
+#define TESS_TOOLS_CONFORM_DATA_H
 
 #include <stdbool.h>
 #include <tessera/tessera.h>
@@ -16,12 +16,12 @@ struct conform_case {
 	bool uneven, in_place;
 	bool shifted; /* buffers begin one element after a multiple of 64 bytes */
 	bool special; /* NaN, infinities and subnormals among the numbers */
-	bool polled; /* asked with test() until it is done, not waited for */
+	bool polled; /* by test() until it is done, instead of wait() */
 };
 
 /*
- * The buffers of one case on one rank, with guards around them, and what must be there in the end. The
- * numbers are such that every order of adding gives the same bits. send: to the next rank, and recv from
+ * The buffers of one case on one rank, with guards around them, and the expected result. The
+ * numbers give the same bits in every order of adding. TESS_SEND: to the next rank, and a recv from
  * the one before.
  */
 struct conform_data {
@@ -36,35 +36,34 @@ struct conform_data {
 
 tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
                               struct conform_data **out);
-/* TESS_EBUG and a sentence: what is wrong where, what was expected, the rule. */
+/* TESS_EBUG: the sentence has what is wrong and where, what was expected, and the rule. */
 tess_status conform_data_check(const struct conform_data *d);
 void conform_data_free(struct conform_data *d); /* NULL: nothing */
 /*
- * Where the buffers of this thread's cases are from now on, one case at a time, while they fit: `memory` is a
- * multiple of 64. NULL: anywhere.
+ * Puts the buffers of this thread's cases into `memory`, a multiple of 64, one case at a time and
+ * while they fit. NULL: anywhere.
  */
 void conform_data_use_memory(void *memory, uint64_t bytes);
 
 /*
- * `count` elements that rank `from` sends to rank `to` (-1: to all) in a group of n; from -1: all ranks' together,
- * for a kind that reduces.
+ * Writes `count` elements that rank `from` sends to rank `to` (-1: to all) in a group of n; from
+ * -1: the result of all ranks, for a kind that reduces.
  */
 void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, int32_t to,
                         uint64_t count, void *out);
 
-/* Element i of what rank `from` gives to rank `to` (-1: to all), for a kind that reduces. */
+/* Element i that rank `from` sends to rank `to` (-1: to all), for a kind that reduces. */
 union conform_number {
 	double real;
 	uint64_t bits;
 };
 union conform_number conform_make_number(const struct conform_case *c, int32_t from, int32_t to,
                                          uint64_t i, int32_t n);
-/* All ranks' numbers together. */
+/* The result over all ranks. */
 union conform_number conform_reduce_numbers(const struct conform_case *c, int32_t to, uint64_t i,
                                             int32_t n);
 void conform_store_number(int32_t dtype, void *base, uint64_t i, union conform_number v);
-bool conform_is_float(int32_t dtype);
-/* A well-mixed number that depends on all three. */
+/* A hash of all three. */
 uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c);
 
 #endif

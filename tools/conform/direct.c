@@ -1,9 +1,9 @@
-/* A group opened through the backend's own table: what the core does not let a program do. */
+/* direct.c - groups opened through the backend's table, for calls that the core does not make. */
 #include "conform.h"
 
 #include "core/base/clock.h"
-#include "core/rendezvous/call_desc.h"
 #include "core/group/group.h"
+#include "core/rendezvous/call_desc.h"
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, struct conform_direct *out)
@@ -42,7 +42,7 @@ void conform_direct_close(struct conform_rank *me, struct conform_direct *g)
 	conform_set_call(me, CONFORM_NO_CALL);
 }
 
-/* The core never waits in a backend that cannot be aborted. */
+/* The core does not call wait() of a backend that has no abort(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline)
 {

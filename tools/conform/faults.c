@@ -1,8 +1,8 @@
-/* What goes wrong: calls that make no sense, calls that do not fit, ranks that die, stop or come late. */
+/* faults.c - invalid calls, calls that differ, and ranks that die, stop or come late. */
 #include "conform.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/group/world.h"
 
 #include <inttypes.h>
@@ -13,12 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static double convert_to_seconds(int64_t ns)
-{
-	return (double)ns / 1e9;
-}
-
-/* ---- misuse ------------------------------------------------------------------------------------------------------ */
+/* ---- misuse ---------------------------------------------------------------------------------- */
 
 static void expect_refusal(struct conform_rank *me, const char *what, struct tess_coll c)
 {
@@ -32,7 +27,8 @@ static void expect_refusal(struct conform_rank *me, const char *what, struct tes
 	if (st != TESS_EINVAL && st != TESS_ENOTSUP)
 		conform_add_fault(
 			me,
-			"it returned %s. The rule: what makes no sense is refused at once, and harms nothing",
+			"it returned %s. The rule: an invalid call is refused at once, and harms "
+			"nothing",
 			st ? tess_status_name(st) : "TESS_OK");
 	me->state->ncases++;
 }
@@ -48,7 +44,8 @@ static void expect_unsupported(struct conform_rank *me, const char *what, struct
 	if (st != TESS_ENOTSUP)
 		conform_add_fault(
 			me,
-			"it returned %s. The rule: TESS_ENOTSUP for what it does not know, which a later core may have",
+			"it returned %s. The rule: TESS_ENOTSUP for unknown numbers, which a later "
+			"core may use",
 			st ? tess_status_name(st) : "TESS_OK");
 	me->state->ncases++;
 }
@@ -59,16 +56,16 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	uint64_t list[CONFORM_RANKS] = { 3, 3 };
 	tess_status st;
 
-	expect_unsupported(me, "a kind that there is not",
+	expect_unsupported(me, "an unknown kind",
 	                   (struct tess_coll){ .kind = 99, .dtype = TESS_F32 });
-	expect_unsupported(me, "a dtype that there is not",
+	expect_unsupported(me, "an unknown dtype",
 	                   (struct tess_coll){ .kind = TESS_BROADCAST, .dtype = 99 });
 	expect_refusal(me, "no kind",
 	               (struct tess_coll){ .dtype = TESS_F32, .src = x, .dst = x, .count = 1 });
 	expect_refusal(
 		me, "no dtype",
 		(struct tess_coll){ .kind = TESS_ALL_REDUCE, .src = x, .dst = x, .count = 1 });
-	expect_refusal(me, "bits of floats",
+	expect_refusal(me, "an operation on the bits of floats",
 	               (struct tess_coll){ .kind = TESS_ALL_REDUCE,
 	                                   .dtype = TESS_F32,
 	                                   .op = TESS_BXOR,
@@ -103,7 +100,7 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	expect_refusal(me, "no buffer",
 	               (struct tess_coll){
 			       .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .dst = x, .count = 1 });
-	expect_refusal(me, "a list that says another count",
+	expect_refusal(me, "a list with another count",
 	               (struct tess_coll){ .kind = TESS_ALL_GATHER,
 	                                   .dtype = TESS_F32,
 	                                   .src = x,
@@ -113,13 +110,13 @@ tess_status conform_run_misuse(struct conform_rank *me)
 	conform_set_activity(me, "all_reduce of 1 f32 (sum), after calls that were refused");
 	st = tess_all_reduce(me->group, &one, &sum, 1, TESS_F32, TESS_SUM, "conform");
 	if (!st && sum != (float)me->n)
-		conform_add_fault(me,
-		                  "it is %g, expected %d. The rule: what was refused harms nothing",
-		                  (double)sum, (int)me->n);
+		conform_add_fault(
+			me, "it is %g, expected %d. The rule: a call that is refused harms nothing",
+			(double)sum, (int)me->n);
 	return st;
 }
 
-/* ---- calls that do not fit ------------------------------------------------------------------------------------------ */
+/* ---- calls that differ ----------------------------------------------------------------------- */
 
 enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, MESSAGE, REPEATED };
 enum { MANY = 1000, FEW = 4, ODD = 1 };
@@ -135,7 +132,7 @@ const char *conform_mismatch_name(int32_t i)
 		                             "a call is missing",
 		                             "lists",
 		                             "a message's count",
-		                             "kind, after calls alike" };
+		                             "kind, after equal calls" };
 
 	return names[i];
 }
@@ -197,7 +194,7 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 	return tess_group_run(me->group, &c);
 }
 
-/* Whether a rank's first call needs what only a rank has whose call differs. */
+/* Whether this rank's first call needs data of a rank whose call differs. */
 static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 {
 	switch (what) {
@@ -213,12 +210,12 @@ static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 		return me->rank != ODD;
 	case MESSAGE:
 		return me->rank == 0;
-	default: /* a root has all it needs, and its own listeners hear it */
+	default: /* a root has all data; the ranks that agree with it receive them */
 		return false;
 	}
 }
 
-/* What the core takes a shorter way with, where the backend has one: calls like those before. */
+/* Equal calls, for which the core takes its short path where the backend has run(). */
 static tess_status repeat_calls(struct conform_rank *me, float *x)
 {
 	tess_status st = TESS_OK;
@@ -249,8 +246,9 @@ static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, 
 	if (!st && needs_odd_rank(me, what))
 		conform_add_fault(
 			me,
-			"the call was done. The rule: between calls whose prints differ no byte moves");
-	/* ranks whose own call was in order hear of it in the next one */
+			"the call was done. The rule: between calls whose fingerprints differ no "
+			"byte moves");
+	/* a rank whose first call matched gets the failure from the next one */
 	return st ? st : tess_barrier(me->group, where);
 }
 
@@ -267,28 +265,31 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 	conform_set_activity(me, "ranks whose calls differ: %s", conform_mismatch_name(what));
 	conform_set_call(me, CONFORM_WAIT);
 	st = make_mismatched_calls(me, what, x);
-	/* a backend that only moves bytes may be done before the core has compared: then a later call tells */
+	/*
+	 * a backend that compares nothing may finish before the core has compared: a later call
+	 * fails
+	 */
 	for (int i = 0; i < 100 && !st; i++) {
 		st = tess_barrier(me->group, me->rank == ODD ? "the.odd.one" : "all.others");
 		nanosleep(&pause, NULL);
 	}
 	conform_set_call(me, CONFORM_NO_CALL);
 	if (!st)
-		conform_add_fault(
-			me,
-			"the calls were done, and more of them for a second. The rule: a mismatch is an error on every "
-			"rank");
+		conform_add_fault(me,
+		                  "the calls were done, and more of them for a second. The rule: a "
+		                  "mismatch is an error on every rank");
 	else if (st != TESS_EMISMATCH || !strstr(tess_error(), "the.odd.one") ||
 	         (!strstr(tess_error(), "all.others") && what != MESSAGE))
 		conform_add_fault(
 			me,
-			"%s: \"%s\". The rule: TESS_EMISMATCH, and a sentence that names both calls",
+			"%s: \"%s\". The rule: TESS_EMISMATCH, and a sentence that names both "
+			"calls",
 			tess_status_name(st), tess_error());
 	me->state->ncases++;
-	return st; /* x is the group's until it is closed */
+	return st; /* x belongs to the group until it is closed */
 }
 
-/* ---- a rank dies ----------------------------------------------------------------------------------------------------- */
+/* ---- a rank dies ----------------------------------------------------------------------------- */
 
 enum { BEFORE, INSIDE, AFTER };
 
@@ -355,26 +356,27 @@ static tess_status make_death_call(struct conform_rank *me, int32_t i, int32_t v
 	return tess_group_run(me->group, &c);
 }
 
-/* Whether a survivor was told soon, and of whom. */
+/* Checks that a survivor got an error soon, and that it names the victim. */
 static void check_survivor(struct conform_rank *me, int32_t victim, int64_t failed_at)
 {
 	int64_t died = atomic_load(&me->shared->died_at);
 	double limit = me->job->foreign ? me->job->timeout * 1.1 : 1,
-	       took = convert_to_seconds(failed_at - died);
+	       took = conform_get_seconds(failed_at - died);
 	char name[24];
 
 	snprintf(name, sizeof name, "rank %d", (int)victim);
 	if (!died)
-		conform_add_fault(me, "it failed before rank %d went: \"%s\"", (int)victim,
+		conform_add_fault(me, "it failed before rank %d died: \"%s\"", (int)victim,
 		                  tess_error());
 	else if (took > limit)
 		conform_add_time_fault(
 			me,
-			"the error came %.2f s after rank %d went. The rule: every survivor is told within %g s",
+			"the error came %.2f s after rank %d died. The rule: every survivor gets "
+			"it within %g s",
 			took, (int)victim, limit);
 	else if (!strstr(tess_error(), name))
 		conform_add_fault(me,
-		                  "\"%s\". The rule: the error names the rank that went, rank %d",
+		                  "\"%s\". The rule: the error names the rank that died, rank %d",
 		                  tess_error(), (int)victim);
 }
 
@@ -389,7 +391,7 @@ tess_status conform_run_death(struct conform_rank *me)
 
 	if (me->job->threads && moment == INSIDE)
 		moment = AFTER; /* a thread cannot be killed */
-	conform_set_activity(me, "rank %d goes %s", (int)victim, deaths[i].name);
+	conform_set_activity(me, "rank %d dies %s", (int)victim, deaths[i].name);
 	if (st)
 		return st;
 	if (me->rank == victim && moment == BEFORE) {
@@ -415,9 +417,9 @@ tess_status conform_run_death(struct conform_rank *me)
 	return st;
 }
 
-/* ---- a rank is late ----------------------------------------------------------------------------------------------------- */
+/* ---- a rank is late -------------------------------------------------------------------------- */
 
-enum { LATE, ABSENT, OWN, STOPPED };
+enum { LATE, ABSENT, SHORTER, STOPPED };
 
 const char *conform_timeout_name(int32_t i)
 {
@@ -438,7 +440,7 @@ static void delay_rank(const struct conform_rank *me, double share)
 tess_status conform_run_timeout(struct conform_rank *me)
 {
 	int32_t what = me->job->variant, victim = 1;
-	double limit = what == OWN ? me->job->timeout / 2 : me->job->timeout, took;
+	double limit = what == SHORTER ? me->job->timeout / 2 : me->job->timeout, took;
 	float x = 1, y = 0;
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = TESS_ALL_REDUCE,
@@ -455,43 +457,46 @@ tess_status conform_run_timeout(struct conform_rank *me)
 	if (st)
 		return st;
 	if (me->rank == victim && what != LATE)
-		atomic_store(&me->shared->victim, victim); /* whoever started it may end it */
+		atomic_store(&me->shared->victim, victim); /* its launcher may end it */
 	if (me->rank == victim && what == STOPPED)
 		raise(SIGSTOP);
 	else if (me->rank == victim)
-		delay_rank(me, what == ABSENT ? 1.25 : what == OWN ? 0.75 : 0.5);
+		delay_rank(me, what == ABSENT ? 1.25 : what == SHORTER ? 0.75 : 0.5);
 	begin = tess_now();
-	if (what == OWN)
+	if (what == SHORTER)
 		c.deadline = begin + (int64_t)(limit * 1e9);
 	conform_set_call(me, CONFORM_WAIT);
 	st = tess_group_run(me->group, &c);
-	/* who was stopped may find all that it needs there, before it hears what came meanwhile */
+	/* a rank that was stopped may have all data, and get the failure only from the next call */
 	if (!st && me->rank == victim && what == STOPPED)
 		st = tess_barrier(me->group, "conform");
 	conform_set_call(me, CONFORM_NO_CALL);
-	took = convert_to_seconds(tess_now() - begin);
+	took = conform_get_seconds(tess_now() - begin);
 	me->state->ncases++;
 	if (what == LATE) {
 		if (st)
 			conform_add_time_fault(
-				me, "\"%s\". The rule: who comes before the deadline is waited for",
+				me,
+				"\"%s\". The rule: a rank that comes before the deadline is waited "
+				"for",
 				tess_error());
 	} else if (me->rank == victim) {
 		if (!st)
 			conform_add_time_fault(
-				me,
-				"its late call was done. The rule: after a failure every later call fails");
+				me, "its late call was done. The rule: after a failure every later "
+				    "call fails");
 	} else if (!st) {
 		conform_add_time_fault(me, "the call was done, though rank %d had not come",
 		                       (int)victim);
 	} else if (took < limit - 0.02 || took > limit * 1.1 + 0.3) {
 		conform_add_time_fault(
 			me,
-			"the error came after %.2f s. The rule: at the deadline, %g s, or 10%% later at most",
+			"the error came after %.2f s. The rule: at the deadline, %g s, or 10%% "
+			"later at most",
 			took, limit);
 	} else if (!strstr(tess_error(), "rank 1")) {
 		conform_add_fault(
-			me, "\"%s\". The rule: the error names the rank that is missed, rank 1",
+			me, "\"%s\". The rule: the error names the rank that is missing, rank 1",
 			tess_error());
 	}
 	return st;

@@ -1,4 +1,4 @@
-/* Calls through the core's group, as programs make them: one after another, several at once, messages. */
+/* flow.c - calls as programs make them: in sequence, several at a time, messages. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- one call ------------------------------------------------------------------------------------------- */
+/* ---- one call -------------------------------------------------------------------------------- */
 
 struct call {
 	struct conform_data *data;
@@ -40,7 +40,7 @@ static tess_status wait_case_work(struct conform_rank *me, struct tess_work *w, 
 	return st;
 }
 
-/* Waits and judges. After a failure of the call its buffers stay: they are the group's until it is closed. */
+/* Waits and checks. After a failure the buffers stay: the group owns them until it is closed. */
 static tess_status finish_case(struct conform_rank *me, struct call *call)
 {
 	struct conform_data *d = call->data;
@@ -61,8 +61,6 @@ static tess_status finish_case(struct conform_rank *me, struct call *call)
 	return TESS_OK;
 }
 
-/* ---- nothing but a group ---- */
-
 tess_status conform_run_open(struct conform_rank *me)
 {
 	conform_set_activity(me, "a barrier");
@@ -70,7 +68,7 @@ tess_status conform_run_open(struct conform_rank *me)
 	return tess_barrier(me->group, "conform");
 }
 
-/* ---- all cases, one after another -------------------------------------------------------------------------- */
+/* ---- all cases, one after another ------------------------------------------------------------ */
 
 tess_status conform_run_data(struct conform_rank *me)
 {
@@ -92,7 +90,7 @@ tess_status conform_run_data(struct conform_rank *me)
 	return st;
 }
 
-/* ---- barriers ------------------------------------------------------------------------------------------------ */
+/* ---- barriers -------------------------------------------------------------------------------- */
 
 static void sleep_randomly(uint64_t random)
 {
@@ -118,17 +116,17 @@ tess_status conform_run_barrier(struct conform_rank *me)
 			if (atomic_load(&me->shared->mark[r]) < i)
 				conform_add_fault(
 					me,
-					"it was done before rank %d had come to it. The rule: no rank leaves a barrier "
-					"before all have come",
+					"it was done before rank %d had come to it. The rule: no "
+					"rank leaves a barrier before all have come",
 					(int)r);
 		me->state->ncases++;
 	}
 	return st;
 }
 
-/* ---- several at once ----------------------------------------------------------------------------------------- */
+/* ---- several at a time ----------------------------------------------------------------------- */
 
-/* The k-th of `n` in an order that each rank and round has of its own. */
+/* The k-th of `n` in an order that differs between ranks and rounds. */
 static uint32_t shuffle_index(uint64_t random, uint32_t k, uint32_t n)
 {
 	return (uint32_t)((k * (random & 1 ? 1 : n - 1) + random) % n);
@@ -164,33 +162,33 @@ tess_status conform_run_several(struct conform_rank *me)
 	return st;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
-/* Several of one size, which only their order tells apart; then as many small ones as a backend may keep. */
-enum { MESSAGES = 8, SMALL_LETTERS = 64 };
+/* Messages of equal size, which only their order distinguishes; then more small ones. */
+enum { MESSAGES = 8, SMALL_MESSAGES = 64 };
 
-static uint64_t get_message_size(int32_t letters, int32_t number)
+static uint64_t get_message_size(int32_t all, int32_t number)
 {
 	static const uint64_t sizes[MESSAGES] = { 1, 3000, 70000, 17, 17, 3000, 1, 70000 };
 
-	return letters == MESSAGES ? sizes[number] : 1 + (uint64_t)(number / 2 % 5);
+	return all == MESSAGES ? sizes[number] : 1 + (uint64_t)(number / 2 % 5);
 }
 
 struct message {
 	struct tess_work *work;
 	int32_t *elements;
-	int32_t peer, number, letters; /* number: of so many letters to or from the peer */
+	int32_t peer, number, all; /* message `number` of `all` to or from the peer */
 	bool out;
 };
 
 static int32_t make_message_element(int32_t from, int32_t to, int32_t number, uint64_t i)
 {
-	return ((from * CONFORM_RANKS + to) * SMALL_LETTERS + number) * 100000 + (int32_t)i;
+	return ((from * CONFORM_RANKS + to) * SMALL_MESSAGES + number) * 100000 + (int32_t)i;
 }
 
 static tess_status start_message_call(struct conform_rank *me, struct message *m)
 {
-	uint64_t n = get_message_size(m->letters, m->number);
+	uint64_t n = get_message_size(m->all, m->number);
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = m->out ? TESS_SEND : TESS_RECV,
 		               .dtype = TESS_I32,
@@ -207,7 +205,7 @@ static tess_status start_message_call(struct conform_rank *me, struct message *m
 		c.src = m->elements;
 	else
 		c.dst = m->elements;
-	conform_set_activity(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->letters,
+	conform_set_activity(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->all,
 	                     m->out ? "to" : "from", (int)m->peer);
 	conform_set_call(me, CONFORM_START);
 	return tess_group_start(me->group, &c, &m->work);
@@ -217,17 +215,17 @@ static tess_status finish_message_call(struct conform_rank *me, struct message *
 {
 	tess_status st;
 
-	conform_set_activity(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->letters,
+	conform_set_activity(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->all,
 	                     m->out ? "to" : "from", (int)m->peer);
 	st = wait_case_work(me, m->work, m->number % 2);
 	tess_work_release(m->work);
 	conform_set_call(me, CONFORM_NO_CALL);
-	for (uint64_t i = 0; !st && !m->out && i < get_message_size(m->letters, m->number); i++)
+	for (uint64_t i = 0; !st && !m->out && i < get_message_size(m->all, m->number); i++)
 		if (m->elements[i] != make_message_element(m->peer, me->rank, m->number, i)) {
 			conform_add_fault(
 				me,
-				"element %d is %d, expected %d. The rule: messages from one rank arrive in the order "
-				"of its sends, whatever their sizes",
+				"element %d is %d, expected %d. The rule: messages from one rank "
+				"arrive in the order of its sends, whatever their sizes",
 				(int)i, (int)m->elements[i],
 				(int)make_message_element(m->peer, me->rank, m->number, i));
 			break;
@@ -239,22 +237,22 @@ static tess_status finish_message_call(struct conform_rank *me, struct message *
 }
 
 /*
- * All pairs, both ways, so many messages each: the receives are there before a collective, the sends come after it;
- * finished from the last to the first.
+ * Every pair, `all` messages each way: receives start before a collective and sends after it, or
+ * the reverse. They are finished from the last to the first.
  */
-static tess_status exchange_messages(struct conform_rank *me, int32_t letters, bool receive_first)
+static tess_status exchange_messages(struct conform_rank *me, int32_t all, bool receive_first)
 {
-	struct message messages[2 * SMALL_LETTERS * CONFORM_RANKS];
+	struct message messages[2 * SMALL_MESSAGES * CONFORM_RANKS];
 	tess_status st = TESS_OK;
 	int n = 0;
 
 	for (int turn = 0; turn < 2 && !st; turn++) {
-		for (int32_t k = 0; k < letters * me->n && !st; k++) {
-			if (k / letters == me->rank)
+		for (int32_t k = 0; k < all * me->n && !st; k++) {
+			if (k / all == me->rank)
 				continue;
-			messages[n] = (struct message){ .peer = k / letters,
-				                        .number = k % letters,
-				                        .letters = letters,
+			messages[n] = (struct message){ .peer = k / all,
+				                        .number = k % all,
+				                        .all = all,
 				                        .out = receive_first ? turn : !turn };
 			st = start_message_call(me, &messages[n++]);
 		}
@@ -274,6 +272,6 @@ tess_status conform_run_messages(struct conform_rank *me)
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < rounds && !st; i++)
-		st = exchange_messages(me, i % 4 < 2 ? MESSAGES : SMALL_LETTERS, i % 2);
+		st = exchange_messages(me, i % 4 < 2 ? MESSAGES : SMALL_MESSAGES, i % 2);
 	return st;
 }

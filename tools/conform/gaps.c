@@ -1,7 +1,8 @@
 /*
- * What a backend lacks, and says so: beside tess-backend-NAME.so lies tess-backend-NAME.gaps. A line is
- * KIND [DTYPE [OP]], a word that is left out stands for all of them; # begins a comment. A gap that is not
- * listed is a fault, and so is a line for what is there: the file tells the truth.
+ * gaps.c - calls that a backend does not support: tess-backend-NAME.gaps beside
+ * tess-backend-NAME.so lists them. A line is KIND [DTYPE [OP]]; a word that is left out stands for
+ * all of them; # begins a comment. A gap that is not listed is a fault, and so is a line for a call
+ * that is supported.
  */
 #include "conform.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/coll.h>
 
 struct gap_line {
 	int32_t kind, dtype, op;
@@ -50,10 +52,10 @@ static void parse_gap_line(struct gaps *g, char *text, int number)
 	l.op = op ? find_number(op, CONFORM_OPS, tess_op_name) : 0;
 	if (l.kind < 0 || l.dtype < 0 || l.op < 0 || strtok_r(NULL, " \t\r", &rest) ||
 	    g->n == 256) {
-		snprintf(
-			text_of_fault, sizeof text_of_fault,
-			"line %d is not understood. The rule: KIND [DTYPE [OP]], as in \"all_reduce f16 prod\"",
-			number);
+		snprintf(text_of_fault, sizeof text_of_fault,
+		         "line %d cannot be read. The rule: KIND [DTYPE [OP]], as in \"all_reduce "
+		         "f16 prod\"",
+		         number);
 		conform_report_add_fault(g->report, g->path, text_of_fault);
 		return;
 	}
@@ -98,16 +100,14 @@ static bool is_required(int32_t kind)
 	return kind == TESS_BARRIER || kind == TESS_SEND || kind == TESS_RECV;
 }
 
-/* How many of a kind there are, and are lacked. */
-struct tally {
+struct tally { /* of the calls of a kind: all, and those that are gaps */
 	int32_t all, lacked, unlisted;
 	char line[48];
 };
 
-static bool is_valid_op(int32_t kind, int32_t dtype, int32_t op)
+static bool is_call(int32_t kind, int32_t dtype, int32_t op)
 {
-	return tess_kind_reduces(kind) ? op < TESS_BAND || !conform_is_float(dtype)
-	                               : op == TESS_SUM;
+	return tess_kind_reduces(kind) ? tess_op_is_valid(op, dtype) : op == TESS_SUM;
 }
 
 static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
@@ -119,7 +119,7 @@ static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
 		int32_t ops = 0, lacked = 0, unlisted = 0, last = 0;
 
 		for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
-			if (!is_valid_op(kind, dtype, op))
+			if (!is_call(kind, dtype, op))
 				continue;
 			ops++;
 			if (!g->backend->unsupported[kind][dtype][reduces ? op : 0])
@@ -150,10 +150,10 @@ static void check_kind(struct gaps *g, int32_t kind, char *gaps, size_t size)
 	if (!t.lacked)
 		return;
 	if (is_required(kind)) {
-		snprintf(
-			text, sizeof text,
-			"supports() says no to %d of %d. The rule: every backend has barrier, send and recv",
-			(int)t.lacked, (int)t.all);
+		snprintf(text, sizeof text,
+		         "supports() refuses %d of %d. The rule: every backend has barrier, send "
+		         "and recv",
+		         (int)t.lacked, (int)t.all);
 		conform_report_add_fault(g->report, tess_kind_name(kind), text);
 		return;
 	}
@@ -161,10 +161,10 @@ static void check_kind(struct gaps *g, int32_t kind, char *gaps, size_t size)
 	         t.lacked < t.all ? " of some dtypes or operations" : "");
 	if (!t.unlisted)
 		return;
-	snprintf(
-		text, sizeof text,
-		"it is lacked, and no line of %s says so. The rule: gaps are told; add the line \"%s\"",
-		g->path, t.unlisted == t.all ? tess_kind_name(kind) : t.line);
+	snprintf(text, sizeof text,
+	         "it is not supported, and %s does not list it. The rule: gaps are listed; add the "
+	         "line \"%s\"",
+	         g->path, t.unlisted == t.all ? tess_kind_name(kind) : t.line);
 	conform_report_add_fault(g->report, tess_kind_name(kind), text);
 }
 
@@ -181,8 +181,8 @@ static void check_gap_lines(struct gaps *g)
 		         l->op ? " " : "", l->op ? tess_op_name(l->op) : "");
 		conform_report_add_fault(
 			g->report, what,
-			"it is listed as a gap, but supports() says yes. The rule: the file tells "
-			"the truth; remove the line");
+			"it is listed as a gap, but supports() accepts it. The rule: only gaps are "
+			"listed; remove the line");
 	}
 }
 
@@ -196,7 +196,7 @@ tess_status conform_check_gaps(const struct conform_backend_info *f, struct conf
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	g->backend = f;
 	g->report = r;
-	conform_report_begin(r, "gaps", "what it lacks is told in a file beside it");
+	conform_report_begin(r, "gaps", "calls that it does not support are listed beside it");
 	conform_report_begin_job(r, 0, NULL);
 	st = read_gaps_file(g);
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV && !st; kind++)

@@ -1,13 +1,13 @@
 /*
- * Groups beside the group of all ranks: interleaved calls, other orders of ranks, parts of them, their opening
- * and closing a thousand times, and what a backend may offer beyond the least.
+ * groups.c - groups besides that of all ranks: interleaved calls, other orders and subsets of
+ * ranks, a thousand openings and closings; and the optional calls of a backend.
  */
 #include "conform.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
-#include "core/rendezvous/call_desc.h"
+#include "core/base/status.h"
 #include "core/group/group.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <dirent.h>
 #include <malloc.h>
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- calls in a second group ------------------------------------------------------------------------------ */
+/* ---- calls in a second group ----------------------------------------------------------------- */
 
 struct direct_case {
 	struct conform_data *data;
@@ -28,7 +28,7 @@ static tess_status start_direct_case(struct conform_rank *me, const struct confo
 {
 	tess_status st = conform_data_make(c, g->rank, g->n, &out->data);
 
-	if (!st && !conform_direct_supports(me, out->data)) { /* all can send */
+	if (!st && !conform_direct_supports(me, out->data)) { /* every backend can send */
 		struct conform_case message = {
 			.kind = TESS_SEND, .dtype = c->dtype, .op = TESS_SUM, .count = c->count
 		};
@@ -56,7 +56,8 @@ static tess_status finish_direct_case(struct conform_rank *me, const struct conf
 	if (st == TESS_ETIMEOUT)
 		tess_fail(
 			st,
-			"it was not done within %g s. The rule: what all ranks have started and wait for gets done",
+			"it was not done within %g s. The rule: a call that all ranks have started "
+			"and wait for completes",
 			me->job->timeout);
 	if (st)
 		return st;
@@ -72,8 +73,8 @@ static tess_status finish_direct_case(struct conform_rank *me, const struct conf
 }
 
 /*
- * Calls in both groups are under way at once; even ranks start them in one order, odd ranks in the other. All wait
- * in one order: a backend need not work for one group while a rank waits in another.
+ * A call in each group is under way; even ranks start them in one order, odd ranks in the other.
+ * All ranks wait in one order: a backend need not progress a group while the rank waits in another.
  */
 static tess_status interleave_groups(struct conform_rank *me, struct conform_direct *two,
                                      const char *where)
@@ -147,7 +148,7 @@ tess_status conform_run_groups(struct conform_rank *me)
 	return st;
 }
 
-/* ---- what is optional ---------------------------------------------------------------------------------------- */
+/* ---- optional calls -------------------------------------------------------------------------- */
 
 static tess_status try_batch(struct conform_rank *me, const struct conform_direct *g)
 {
@@ -187,7 +188,7 @@ static tess_status run_direct_barrier(struct conform_rank *me, const struct conf
 	return conform_direct_run(me, g, &c);
 }
 
-/* Every rank writes its number all over its memory; every rank reads that of all whom it can reach. */
+/* Every rank fills its memory with its number, and reads the memory that it can address. */
 static tess_status try_alloc(struct conform_rank *me, const struct conform_direct *g,
                              uint64_t bytes)
 {
@@ -201,7 +202,7 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	if (st)
 		return st;
 	if (!mine || (uintptr_t)mine % 64)
-		conform_add_fault(me, "mine is %p. The rule: memory that is aligned to 64 bytes",
+		conform_add_fault(me, "mine is %p. The rule: the memory is aligned to 64 bytes",
 		                  mine);
 	if (peers[g->rank] != mine)
 		conform_add_fault(me, "peers[%d], this rank's own entry, is %p, expected mine, %p",
@@ -213,8 +214,8 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 			if (((unsigned char *)peers[r])[i] != 16 + r) {
 				conform_add_fault(
 					me,
-					"byte %d of rank %d's memory is %d, expected %d. The rule: peers[r] is what rank r "
-					"was given as mine",
+					"byte %d of rank %d's memory is %d, expected %d. The "
+					"rule: peers[r] is the memory that rank r got as mine",
 					(int)i, (int)r, ((unsigned char *)peers[r])[i],
 					16 + (int)r);
 				break;
@@ -226,7 +227,7 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	return st;
 }
 
-/* Of very different sizes: the bits of a sum tell the order in which it was added. */
+/* Magnitudes differ so much that the bits of a sum show the order in which it was added. */
 static float make_rough_float(int32_t rank, uint64_t k)
 {
 	uint64_t h = conform_hash((uint64_t)rank + 1, k + 1, 7);
@@ -234,7 +235,7 @@ static float make_rough_float(int32_t rank, uint64_t k)
 	return k % 13 == 5 ? -0.0f : ldexpf((float)(int32_t)h, (int)(h >> 40) % 20);
 }
 
-/* Neighbours first, and no -0. */
+/* Adds neighbours first; never -0. */
 static float sum_rough_floats(int32_t n, uint64_t k)
 {
 	float sum[CONFORM_RANKS] = { 0 };
@@ -273,7 +274,7 @@ static tess_status try_exact(struct conform_rank *me, const struct conform_direc
 		src[k] = make_rough_float(g->rank, k);
 	st = conform_direct_run(me, g, &c);
 	if (st)
-		return st; /* a late write must find the buffers */
+		return st; /* the buffers stay, for writes that come late */
 	for (uint64_t k = 0; k < count; k++) {
 		const float *got = dst + (in_place ? at : 0);
 		float want = sum_rough_floats(g->n, at + k);
@@ -282,8 +283,8 @@ static tess_status try_exact(struct conform_rank *me, const struct conform_direc
 			continue;
 		conform_add_fault(
 			me,
-			"element %d is %a, expected %a. The rule: a backend that says that it is "
-			"exact adds the f32 of 2^k ranks as neighbours, and no sum is -0",
+			"element %d is %a, expected %a. The rule: a backend with `exact` set "
+			"adds the f32 of 2^k ranks as neighbours, and no sum is -0",
 			(int)k, (double)got[k], (double)want);
 		break;
 	}
@@ -318,7 +319,7 @@ tess_status conform_run_extras(struct conform_rank *me)
 	return st;
 }
 
-/* ---- a thousand lives ------------------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 struct resources {
 	long fds, threads, heap, mapped;
@@ -337,18 +338,18 @@ static long count_entries(const char *path)
 }
 
 /*
- * Bytes that can be touched. What is only reserved is not counted: glibc reserves 64 MiB when a thread
- * first asks for memory, which may be in any life.
+ * Accessible bytes. Reserved ones are not counted: glibc reserves 64 MiB when a thread first
+ * allocates, which may be in any round.
  */
 static long count_mapped_bytes(void)
 {
 	FILE *f = fopen("/proc/self/maps", "re");
 	unsigned long from, to;
-	char may[5];
+	char access[5];
 	long bytes = 0;
 
-	while (f && fscanf(f, "%lx-%lx %4s%*[^\n]", &from, &to, may) == 3)
-		if (strncmp(may, "---", 3) != 0)
+	while (f && fscanf(f, "%lx-%lx %4s%*[^\n]", &from, &to, access) == 3)
+		if (strncmp(access, "---", 3) != 0)
 			bytes += (long)(to - from);
 	if (f)
 		fclose(f);
@@ -366,8 +367,8 @@ static void count_resources(struct resources *b)
 }
 
 /*
- * While all ranks are between two lives. One rank after the other: counting takes memory and files, which
- * ranks that share this process would count too.
+ * Between two rounds of all ranks, one rank after the other: counting takes memory and descriptors,
+ * which ranks of the same process would count too.
  */
 static tess_status count_resources_in_turn(struct conform_rank *me, struct resources *b)
 {
@@ -381,8 +382,7 @@ static tess_status count_resources_in_turn(struct conform_rank *me, struct resou
 	return st;
 }
 
-/* What the rendezvous keeps of each key, where it is in this process. */
-struct counting_store {
+struct counting_store { /* counts what the rendezvous keeps, maybe in this process */
 	const struct tess_store *real;
 	atomic_long *bytes;
 };
@@ -409,7 +409,8 @@ static void check_growth(struct conform_rank *me, const char *what, long before,
 	if (after - before > max)
 		conform_add_fault(
 			me,
-			"%s: %ld became %ld in %d times. The rule: close gives back all that open took",
+			"%s: %ld became %ld in %d times. The rule: close releases all that open "
+			"allocated",
 			what, before, after, rounds);
 }
 
@@ -471,13 +472,13 @@ tess_status conform_run_life(struct conform_rank *me)
 		st = count_resources_in_turn(me, &after);
 	if (st)
 		return st;
-	kept = me->job->threads ? atomic_load(&stored_bytes) - kept
-	                        : 0; /* else it is in the launcher */
+	/* else the rendezvous is in the launcher */
+	kept = me->job->threads ? atomic_load(&stored_bytes) - kept : 0;
 	rounds -= warm;
 	conform_set_activity(me, "open and close");
 	check_growth(me, "open descriptors", before.fds, after.fds, 2, rounds);
 	check_growth(me, "threads", before.threads, after.threads, 2, rounds);
-	/* free blocks that glibc keeps for a thread count as used: they vary */
+	/* the free blocks that glibc caches per thread count as used, and vary */
 	check_growth(me, "bytes of heap", before.heap, after.heap, kept + rounds * 16 + (16 << 10),
 	             rounds);
 	check_growth(me, "mapped bytes", before.mapped, after.mapped, kept + (8 << 20), rounds);

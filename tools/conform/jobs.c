@@ -1,8 +1,8 @@
-/* The jobs: which there are, how they are started, watched, and what is made of what they leave. */
+/* jobs.c - the jobs: their table, their start, their watchdog, and the faults that they leave. */
 #include "conform.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/launch/launch.h"
 #include "core/rendezvous/call_desc.h"
 
@@ -24,36 +24,36 @@
 const struct conform_part conform_parts[] = {
 	{ "open", "a group of all ranks", conform_run_open, .ranks = ALL,
 	  .quick_ranks = N(1) | N(2) | N(8) },
-	{ "wait", "test and wait come back when they should", conform_run_wait,
+	{ "wait", "test and wait return when they should", conform_run_wait,
 	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3) },
 	{ "data", "every kind, dtype and operation, to the bit", conform_run_data, .ranks = ALL,
 	  .quick_ranks = N(1) | N(2) | N(3) | N(4) | N(8), .threads_too = true },
 	{ "barrier", "no rank leaves before all have come", conform_run_barrier, .ranks = ALL,
 	  .quick_ranks = N(2) | N(8) },
-	{ "several", "many calls at once, waited for in any order", conform_run_several,
+	{ "several", "many calls at a time, waited for in any order", conform_run_several,
 	  .ranks = ALL, .quick_ranks = N(2) | N(3) | N(4), .threads_too = true },
 	{ "messages", "all pairs, in order, around collectives", conform_run_messages,
 	  .ranks = ALL & ~N(1), .quick_ranks = N(2) | N(4) },
 	{ "groups", "two groups interleaved, reversed, of some ranks", conform_run_groups,
 	  .ranks = ALL & ~N(1), .quick_ranks = N(2) | N(4) },
-	{ "extras", "batch, alloc and exact sums, where they are there", conform_run_extras,
+	{ "extras", "batch, alloc and exact sums, where it has them", conform_run_extras,
 	  .ranks = ALL, .quick_ranks = N(1) | N(3) | N(4) },
-	{ "run", "calls from begin to end in one, where that is there", conform_run_run,
+	{ "run", "start and wait in one call, where it has it", conform_run_run,
 	  .ranks = N(1) | N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .threads_too = true },
 	{ "life", "opened and closed a thousand times", conform_run_life,
 	  .ranks = N(1) | N(2) | N(4), .quick_ranks = N(2) },
-	{ "abort", "ends what waits", conform_run_abort, .ranks = N(2) | N(4),
+	{ "abort", "ends calls that wait", conform_run_abort, .ranks = N(2) | N(4),
 	  .quick_ranks = N(2) },
 	{ "misuse", "is refused and harms nothing", conform_run_misuse, .ranks = N(2) | N(5),
 	  .quick_ranks = N(2) },
 	{ "mismatch", "calls that differ are named", conform_run_mismatch,
-	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .scene = true, .variants = 10,
+	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .fails = true, .variants = 10,
 	  .quick_variants = 10, .thread_variants = 10, .variant = conform_mismatch_name },
-	{ "death", "of a rank is told to all", conform_run_death, .ranks = N(2) | N(3) | N(5),
-	  .quick_ranks = N(3), .scene = true, .variants = 16, .quick_variants = 6,
+	{ "death", "of a rank is reported to all", conform_run_death, .ranks = N(2) | N(3) | N(5),
+	  .quick_ranks = N(3), .fails = true, .variants = 16, .quick_variants = 6,
 	  .thread_variants = 16, .variant = conform_death_name },
 	{ "timeout", "late ranks, deadlines", conform_run_timeout, .ranks = N(2) | N(4),
-	  .quick_ranks = N(2), .scene = true, .timeout = 2, .variants = 4, .quick_variants = 4,
+	  .quick_ranks = N(2), .fails = true, .timeout = 2, .variants = 4, .quick_variants = 4,
 	  .thread_variants = 3, .variant = conform_timeout_name },
 };
 const int32_t conform_nparts = sizeof conform_parts / sizeof *conform_parts;
@@ -70,7 +70,7 @@ enum {
 	PROGRESS_MS = 200
 };
 
-/* Where a backend's library brings the ranks together, they are started by its launcher. */
+/* Starts the ranks of a backend that has `bootstrap`. */
 static const char mpirun[] = "mpirun --oversubscribe --enable-recovery -n $N";
 
 struct conform_jobs {
@@ -79,13 +79,13 @@ struct conform_jobs {
 	struct conform_report *report;
 	struct conform_shared *shared;
 	char path[64], self[PATH_MAX];
-	int log; /* what a job writes to its stdout and stderr */
-	int broken; /* jobs that did not get through */
-	bool is_hung; /* the last one */
-	int status; /* its exit status, of waitpid */
+	int log; /* stdout and stderr of a job */
+	int broken; /* jobs that did not get to their end */
+	bool is_hung; /* the last job */
+	int status; /* of the last job, from waitpid */
 };
 
-/* ---- one process, or as many as there are ranks ------------------------------------------------------------ */
+/* ---- one job ------------------------------------------------------------ */
 
 static _Noreturn void exec_ranks(struct conform_jobs *d)
 {
@@ -146,7 +146,7 @@ static const char *get_variant_name(const struct conform_job *job)
 	return part && part->variant ? part->variant(job->variant) : NULL;
 }
 
-/* A foreign launcher waits for a rank that is stopped, for ever, when all others have ended. */
+/* A foreign launcher waits forever for a rank that is stopped, when the other ranks have ended. */
 static bool is_victim_alone(const struct conform_shared *b)
 {
 	int victim = atomic_load(&b->victim);
@@ -157,7 +157,7 @@ static bool is_victim_alone(const struct conform_shared *b)
 	return b->job.foreign && victim >= 0;
 }
 
-/* Until it has ended, or no rank has got on for longer than any call may take. */
+/* Waits until the job has ended, or no rank has made progress for longer than any call may take. */
 static void watch_job(struct conform_jobs *d, pid_t pid)
 {
 	const struct conform_job *job = &d->shared->job;
@@ -187,7 +187,7 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 		}
 		nanosleep(&nap, NULL);
 	}
-	kill(-pid, SIGKILL); /* what a foreign launcher has left */
+	kill(-pid, SIGKILL); /* processes that a foreign launcher has left */
 }
 
 static tess_status run_job(struct conform_jobs *d, const struct conform_job *job)
@@ -214,9 +214,9 @@ static tess_status run_job(struct conform_jobs *d, const struct conform_job *job
 	return TESS_OK;
 }
 
-/* ---- what it has left ----------------------------------------------------------------------------------------- */
+/* ---- its faults ------------------------------------------------------------------------------ */
 
-/* Shows the end of what the job has written and logged, in whole lines. */
+/* Reports the end of the job's output, in whole lines. */
 static void report_job_output(const struct conform_jobs *d)
 {
 	char log[LOG + 1];
@@ -234,11 +234,11 @@ static void report_job_output(const struct conform_jobs *d)
 
 static bool has_faults(const struct conform_shared *b)
 {
-	bool blamed = false;
+	bool found = false;
 
 	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		blamed = blamed || atomic_load(&b->rank_state[r].nfaults);
-	return blamed;
+		found = found || atomic_load(&b->rank_state[r].nfaults);
+	return found;
 }
 
 /* A launcher ends with the status of its rank, as a shell would give it. */
@@ -267,12 +267,11 @@ static void report_lost_job_rank(const struct conform_jobs *d, int32_t r)
 	if (!d->is_hung)
 		format_job_exit(d, end, sizeof end);
 	if (d->is_hung)
-		snprintf(
-			text, sizeof text,
-			"rank %d hangs%s%s: it has not come back since. The rule: no call outlasts its "
-			"deadline, %g s",
-			(int)r, inside ? " in " : "", inside ? steps[atomic_load(&s->call)] : "",
-			d->shared->job.timeout);
+		snprintf(text, sizeof text,
+		         "rank %d hangs%s%s: it has not returned since. The rule: no call "
+		         "outlasts its deadline, %g s",
+		         (int)r, inside ? " in " : "", inside ? steps[atomic_load(&s->call)] : "",
+		         d->shared->job.timeout);
 	else
 		snprintf(text, sizeof text, "rank %d has ended%s%s: %s", (int)r,
 		         inside ? " in " : "", inside ? steps[atomic_load(&s->call)] : "", end);
@@ -289,28 +288,28 @@ static bool is_reported(const struct conform_jobs *d, int32_t r, const char *tex
 	return false;
 }
 
-/* A rank that has ended by itself is told of first: what the others blame is that. Whether all got through. */
-static bool report_lost_ranks(struct conform_jobs *d, unsigned *said)
+/* Reports ranks that ended by themselves; other faults follow from that. Whether there are none. */
+static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 {
 	const struct conform_shared *b = d->shared;
-	bool through = true, blamed = has_faults(b);
+	bool complete = true, faulty = has_faults(b);
 
 	for (int32_t r = 0; r < b->job.nranks && b->job.part >= 0; r++) {
 		const struct conform_rank_state *s = &b->rank_state[r];
 
 		if (atomic_load(&s->state) == CONFORM_DONE || atomic_load(&b->victim) == r)
 			continue;
-		if (b->job.foreign && !d->is_hung && conform_parts[b->job.part].scene)
-			continue; /* its launcher ends all when one has ended */
-		through = false;
-		if ((!blamed || (!d->is_hung && !atomic_load(&s->nfaults))) &&
-		    (*said)++ < FAULTS_MAX)
+		if (b->job.foreign && !d->is_hung && conform_parts[b->job.part].fails)
+			continue; /* its launcher ends all ranks when one has ended */
+		complete = false;
+		if ((!faulty || (!d->is_hung && !atomic_load(&s->nfaults))) &&
+		    (*nreported)++ < FAULTS_MAX)
 			report_lost_job_rank(d, r);
 	}
-	return through;
+	return complete;
 }
 
-/* Ranks that are lost, then faults that ranks have found, each told once. Whether all got through. */
+/* Reports lost ranks, then the faults that ranks have found, each once. Whether none is lost. */
 static bool report_faults(struct conform_jobs *d)
 {
 	const struct conform_shared *b = d->shared;
@@ -321,10 +320,10 @@ static bool report_faults(struct conform_jobs *d)
 
 	for (int32_t r = 0; r < n; r++) {
 		const struct conform_rank_state *s = &b->rank_state[r];
-		unsigned blamed = atomic_load(&s->nfaults);
+		unsigned nfaults = atomic_load(&s->nfaults);
 
-		all += blamed;
-		for (unsigned i = 0; i < blamed && i < CONFORM_FAULTS && nreported < FAULTS_MAX;
+		all += nfaults;
+		for (unsigned i = 0; i < nfaults && i < CONFORM_FAULTS && nreported < FAULTS_MAX;
 		     i++) {
 			if (is_reported(d, r, s->fault[i].text))
 				continue;
@@ -344,7 +343,7 @@ static bool report_faults(struct conform_jobs *d)
 	return complete;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all jobs -------------------------------------------------------------------------------- */
 
 static uint32_t find_next_case(const struct conform_shared *b)
 {
@@ -357,24 +356,24 @@ static uint32_t find_next_case(const struct conform_shared *b)
 }
 
 /*
- * Its ranks have said that all is well, but it has not ended so: a crash at the end, or what a
- * sanitizer has found.
+ * Its ranks got to their end, but the exit status is bad: a crash while the process ended, or what
+ * a sanitizer has found.
  */
 static bool report_bad_exit(struct conform_jobs *d)
 {
 	char end[128], text[200];
 
-	if (conform_parts[d->shared->job.part].scene || !d->status)
+	if (conform_parts[d->shared->job.part].fails || !d->status)
 		return false;
 	if (has_faults(d->shared))
 		return true;
 	format_job_exit(d, end, sizeof end);
-	snprintf(text, sizeof text, "all ranks got through, then: %s", end);
+	snprintf(text, sizeof text, "all ranks got to their end, then: %s", end);
 	conform_report_add_fault(d->report, "", text);
 	return true;
 }
 
-/* Whether all that its ranks blame is that something has taken too long. */
+/* Whether all faults are only about time. */
 static bool has_only_time_faults(const struct conform_jobs *d)
 {
 	unsigned all = 0, time = 0;
@@ -386,7 +385,7 @@ static bool has_only_time_faults(const struct conform_jobs *d)
 	return all && all == time && !d->is_hung;
 }
 
-/* A busy machine may be slow once; what a backend does wrong it does again. */
+/* A busy machine may be slow once; a fault of the backend comes again. */
 static tess_status run_job_with_retries(struct conform_jobs *d, const struct conform_job *job)
 {
 	tess_status st = run_job(d, job);
@@ -396,7 +395,7 @@ static tess_status run_job_with_retries(struct conform_jobs *d, const struct con
 	return st;
 }
 
-/* A job, and again behind the case that broke it. */
+/* Runs a job; again after the case that broke it. */
 static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job)
 {
 	uint32_t done = 0;
@@ -459,7 +458,7 @@ static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, boo
 	return st;
 }
 
-/* A launcher that has started no rank: what it has written says why. */
+/* The launcher has started no rank: prints its output. */
 static tess_status fail_not_started(struct conform_jobs *d)
 {
 	char log[LOG];
@@ -467,18 +466,18 @@ static tess_status fail_not_started(struct conform_jobs *d)
 
 	if (n > 0)
 		fwrite(log, 1, (size_t)n, stderr);
-	return tess_fail(TESS_EIO, "no rank was started by \"%s\", which has ended with status %d",
+	return tess_fail(TESS_EIO, "\"%s\" has started no rank, and ended with status %d",
 	                 d->launcher, WIFEXITED(d->status) ? WEXITSTATUS(d->status) : -1);
 }
 
-/* Ranks that are processes come first, where the backend has them. */
+/* Ranks are processes, where the backend has them. */
 static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 {
 	struct conform_job job = {
 		.part = 0, .nranks = 2, .quick = true, .timeout = d->options->timeout
 	};
 	const struct conform_rank_state *state = d->shared->rank_state;
-	bool came = false;
+	bool started = false;
 	tess_status st;
 
 	*processes = true;
@@ -486,10 +485,10 @@ static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 		return TESS_OK;
 	st = run_job(d, &job);
 	for (int32_t r = 0; r < 2; r++) {
-		came = came || atomic_load(&state[r].state) || atomic_load(&state[r].nfaults);
+		started = started || atomic_load(&state[r].state) || atomic_load(&state[r].nfaults);
 		*processes = *processes && atomic_load(&state[r].state) == CONFORM_DONE;
 	}
-	if (d->launcher && !st && !came)
+	if (d->launcher && !st && !started)
 		st = fail_not_started(d);
 	*processes = *processes || d->launcher;
 	return st;
@@ -545,7 +544,7 @@ tess_status conform_run_jobs(const struct conform_options *options, struct confo
 		                  .report = r,
 		                  .shared = MAP_FAILED,
 		                  .log = memfd_create("output", MFD_CLOEXEC) };
-	int fd = memfd_create("board", MFD_CLOEXEC);
+	int fd = memfd_create("conform", MFD_CLOEXEC);
 	ssize_t len = readlink("/proc/self/exe", d.self, sizeof d.self - 1);
 	tess_status st;
 

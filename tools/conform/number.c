@@ -1,12 +1,12 @@
 /*
- * The numbers of the cases. Every partial sum and product of them, in any order, is exact in the type in
- * which it is to be made (f32 for 16-bit floats), and is not in a narrower one: a backend that adds in the
- * wrong type, or rounds more than once, gives other bits.
+ * number.c - the numbers of the cases. Every partial sum and product of them, in any order, is
+ * exact in the type in which it must be computed (f32 for 16-bit floats), and not in a narrower
+ * one: a backend that adds in the wrong type, or rounds more than once, gives other bits.
  */
 #include "data.h"
 
 #include <math.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 
 uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -17,20 +17,15 @@ uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c)
 	return x ^ x >> 31;
 }
 
-bool conform_is_float(int32_t dtype)
-{
-	return dtype >= TESS_F32 && dtype <= TESS_F16;
-}
-
-/* A whole number of at most `bits` bits, with a sign. */
+/* A signed integer of at most `bits` bits. */
 static double make_integer(uint64_t h, int bits)
 {
 	return (double)(int64_t)(h >> (63 - bits)) - (double)(UINT64_C(1) << bits);
 }
 
 /*
- * One rank has a large number whose last place is beyond the other ranks' small ones: 256 + 1 + 1 in bf16 is
- * 258 if it is rounded in the end, and 256 if it is rounded at each step.
+ * One rank has a number so large that small ones are lost in it: 256 + 1 + 1 in bf16 is 258 if it
+ * is rounded at the end, and 256 if it is rounded at each step.
  */
 static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 {
@@ -41,7 +36,7 @@ static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 	return scale * (double)(1 + (h >> 8) % 3);
 }
 
-/* Two ranks have half of the bits of the type each, all others powers of two. */
+/* Two ranks have half of the significant bits of the type each, the other ranks powers of two. */
 static double make_factor(int32_t dtype, bool full, uint64_t h)
 {
 	static const int bits[] = {
@@ -103,7 +98,7 @@ union conform_number conform_make_number(const struct conform_case *c, int32_t f
 		conform_hash((uint64_t)c->kind << 32 | (uint64_t)c->op << 16 | (uint64_t)c->dtype,
 	                     (uint64_t)(from + 1) << 32 | (uint64_t)(to + 1), i + 1);
 
-	if (conform_is_float(c->dtype))
+	if (tess_dtype_is_float(c->dtype))
 		return (union conform_number){ .real = make_real(c, from, h, i, n) };
 	return (union conform_number){ .bits = h };
 }
@@ -164,7 +159,7 @@ union conform_number conform_reduce_numbers(const struct conform_case *c, int32_
 	for (int32_t r = 1; r < n; r++) {
 		union conform_number v = conform_make_number(c, r, to, i, n);
 
-		if (conform_is_float(c->dtype))
+		if (tess_dtype_is_float(c->dtype))
 			all.real = reduce_reals(c->op, all.real, v.real);
 		else
 			all.bits = reduce_integers(c->op, c->dtype, all.bits, v.bits);

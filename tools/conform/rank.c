@@ -1,10 +1,10 @@
-/* The ranks of one job, as threads of this process or as this process; and the first job, which has none. */
+/* rank.c - a job: the plugin is inspected, or ranks run as threads or as this process. */
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/rendezvous/call_desc.h"
 #include "core/group/world.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/call_desc.h"
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <tessera/coll.h>
 #include <unistd.h>
 
 void conform_set_activity(struct conform_rank *me, const char *fmt, ...)
@@ -60,7 +61,7 @@ void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* ---- what the plugin is ------------------------------------------------------------------------------------ */
+/* ---- the plugin ------------------------------------------------------------------------------ */
 
 static void query_support(const struct tess_backend *b, struct conform_backend_info *f,
                           struct tess_coll *c)
@@ -84,7 +85,7 @@ static void query_all_support(const struct tess_backend *b, struct conform_backe
 					               .count = 64 };
 
 				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
-				    (op >= TESS_BAND && dtype <= TESS_F16))
+				    !tess_op_is_valid(op, dtype))
 					continue;
 				query_support(b, f, &c);
 			}
@@ -114,13 +115,13 @@ static int inspect_backend(struct conform_shared *shared)
 		for (size_t k = 0; k < p.noffers; k++)
 			if (p.offers[k].table == b)
 				snprintf(f->path, sizeof f->path, "%s", p.path);
-	conform_set_activity(&me, "supports(), asked without a group");
+	conform_set_activity(&me, "supports(), before a group is open");
 	query_all_support(b, f);
 	f->opened = true;
 	return 0;
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 static tess_status run_job_rank(struct tess_world *w, void *arg)
 {
@@ -139,13 +140,13 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 	atomic_store(&me.state->state, CONFORM_RUNNING);
 	if (!st)
 		st = part->run(&me);
-	if (st && !part->scene)
+	if (st && !part->fails)
 		conform_add_fault(&me, "%s", tess_error());
 	atomic_store(&me.state->state, CONFORM_DONE);
 	return st;
 }
 
-/* No world, no rank to blame it on but the one that the environment names. */
+/* Without a world, the fault is that of the rank that the environment names. */
 static int fail_not_opened(struct conform_shared *shared)
 {
 	const char *rank = getenv("RANK");
@@ -174,8 +175,8 @@ int conform_rank_main(const char *path)
 		return inspect_backend(shared);
 	if (shared->job.threads) {
 		/*
-		 * Where a sanitizer has a heap of its own, the first call makes glibc's, for the
-		 * thread that calls: two ranks at once would both take it for theirs.
+		 * Under a sanitizer glibc's heap is unused: the first mallinfo2() creates it for
+		 * the calling thread, which ranks would count.
 		 */
 		mallinfo2();
 		st = tess_world_spawn(shared->job.nranks, run_job_rank, shared);

@@ -1,4 +1,4 @@
-/* What the user sees: a table with a row a part, or TAP with a point a job; and a verdict. */
+/* report.c - a table with a row for each part, or TAP with a point for each job; the result. */
 #include "conform.h"
 
 #include "core/base/clock.h"
@@ -16,7 +16,7 @@ struct conform_report {
 	const char *backend, *only;
 	int64_t started_at, row_started_at;
 	/* the row */
-	char part[64], faulty_parts[512]; /* faulty: all parts with faults so far */
+	char part[64], faulty_parts[512]; /* faulty_parts: all parts with faults so far */
 	char text[16384]; /* its faults */
 	size_t len;
 	uint32_t ranks, cases, points;
@@ -96,7 +96,7 @@ void conform_report_begin_job(struct conform_report *r, int32_t nranks, const ch
 		snprintf(r->job + n, sizeof r->job - n, ", %s", variant);
 }
 
-/* To the row's text; what does not fit is cut. */
+/* Appends to the text of the row; cut where it is full. */
 static void TESS_PRINTF(2, 3) append_row_text(struct conform_report *r, const char *fmt, ...)
 {
 	size_t left = sizeof r->text - r->len;
@@ -135,7 +135,7 @@ void conform_report_add_output(struct conform_report *r, const char *text)
 		return;
 	while (from > text && (from[-1] != '\n' || ++lines < OUTPUT_LINES))
 		from--;
-	append_row_text(r, "%sthe end of what its ranks wrote:\n", r->tap ? "# " : "      ");
+	append_row_text(r, "%sthe end of the output of its ranks:\n", r->tap ? "# " : "      ");
 	for (size_t len; *from; from += len + (from[len] == '\n')) {
 		len = strcspn(from, "\n");
 		append_row_text(r, "%s%.*s\n", indent, (int)len, from);
@@ -199,8 +199,8 @@ int conform_report_close(struct conform_report *r)
 	if (good)
 		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->backend,
 		       r->only ? " in " : "", r->only ? r->only : "",
-		       r->quick ? ", as far as --quick looks" : "", r->all_cases, took,
-		       *r->gaps ? "; the core fills its gaps: " : "", r->gaps);
+		       r->quick ? ", with --quick" : "", r->all_cases, took,
+		       *r->gaps ? "; the core emulates its gaps: " : "", r->gaps);
 	else
 		printf("%s does not conform: %d fault%s in %s\n", r->backend, r->faults,
 		       r->faults == 1 ? "" : "s", r->faulty_parts);

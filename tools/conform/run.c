@@ -1,16 +1,16 @@
-/* Calls from begin to end in one: tess_backend.run, where it is there. */
+/* run.c - tess_backend.run, where a backend has it: starts and finishes a call in one. */
 #include "conform.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/group/world.h"
 
 #include <stdlib.h>
 
-struct meanwhile_state { /* of one call */
+struct meanwhile_state { /* of one call of run() */
 	struct tess_coll *coll;
 	int64_t timeout;
-	uint64_t max_polls; /* that the backend may take */
+	uint64_t max_polls; /* after which run() must return */
 	uint64_t polls;
 };
 
@@ -23,7 +23,7 @@ static int32_t count_meanwhile(void *arg)
 	return b->polls <= b->max_polls;
 }
 
-/* One call, in one; or, as the others of its group may do, started and waited for. */
+/* One call by run(), or by start() and wait(): ranks of a group may mix them. */
 static tess_status make_run_call(struct conform_rank *me, const struct conform_direct *g,
                                  struct conform_data *d, uint64_t random)
 {
@@ -68,7 +68,7 @@ static tess_status try_run_case(struct conform_rank *me, const struct conform_di
 			nanosleep(&pause, NULL);
 		st = make_run_call(me, g, d, random);
 		if (st)
-			return st; /* the buffers stay, as a late write must find them */
+			return st; /* the buffers stay, for writes that come late */
 		if (conform_data_check(d))
 			conform_add_fault(me, "%s", tess_error());
 		me->state->ncases++;
@@ -90,7 +90,7 @@ tess_status conform_run_run(struct conform_rank *me)
 	if (!st)
 		st = conform_direct_open_all(me, "conform.run", &g);
 	for (uint32_t i = 0; !st && i < n; i++) {
-		conform_set_activity_case(me, &list[i], "in one");
+		conform_set_activity_case(me, &list[i], "by run()");
 		st = try_run_case(me, &g, &list[i], conform_hash(i, (uint64_t)me->rank, 7));
 	}
 	if (st)

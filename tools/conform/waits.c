@@ -1,20 +1,13 @@
-/* Waiting, and being told: test() does not block, wait() comes back in time, abort() ends what waits. */
+/* waits.c - test() does not block, wait() returns in time, abort() ends calls that wait. */
 #include "conform.h"
 
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/group/world.h"
 
 #include <pthread.h>
 
-static double ns_to_seconds(int64_t ns)
-{
-	return (double)ns / 1e9;
-}
-
-/* ---- waiting and being told --------------------------------------------------------------------------------- */
-
-/* A receive of one number that nobody sends. */
+/* A receive of one number that no rank sends. */
 static struct tess_coll make_unmatched_recv(const struct conform_rank *me, int32_t *buffer)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
@@ -28,7 +21,7 @@ static struct tess_coll make_unmatched_recv(const struct conform_rank *me, int32
 		                   .deadline = tess_now() + me->world->timeout };
 }
 
-/* A receive for which nothing has been sent: test() and wait() must come back. Ends the group. */
+/* test() and wait() must return from a receive for which nothing is sent. Ends the group. */
 static tess_status wait_unmatched_recv(struct conform_rank *me, const struct conform_direct *g,
                                        void **work)
 {
@@ -38,7 +31,7 @@ static tess_status wait_unmatched_recv(struct conform_rank *me, const struct con
 	int64_t begin;
 	tess_status st = b->start(g->self, &c, work);
 
-	conform_set_activity(me, "test() of a recv that nobody sends to");
+	conform_set_activity(me, "test() of a recv without a send");
 	conform_set_call(me, CONFORM_TEST);
 	for (int i = 0; i < 10 && !st; i++) {
 		begin = tess_now();
@@ -46,32 +39,34 @@ static tess_status wait_unmatched_recv(struct conform_rank *me, const struct con
 		if (st == TESS_OK)
 			conform_add_fault(
 				me,
-				"it is done. The rule: test() returns TESS_PENDING until the call is done");
+				"it is done. The rule: test() returns TESS_PENDING until the call "
+				"is done");
 		if (tess_now() - begin > 500 * (int64_t)TESS_MS)
 			conform_add_fault(me, "it took %.2f s. The rule: test() does not block",
-			                  ns_to_seconds(tess_now() - begin));
+			                  conform_get_seconds(tess_now() - begin));
 		st = st == TESS_PENDING ? TESS_OK : st;
 	}
 	if (st || !b->abort)
 		return st;
-	conform_set_activity(me, "wait() for 0.2 s in a recv that nobody sends to");
+	conform_set_activity(me, "wait() for 0.2 s in a recv without a send");
 	conform_set_call(me, CONFORM_WAIT);
 	begin = tess_now();
 	st = b->wait(g->self, *work, begin + 200 * (int64_t)TESS_MS);
 	if (st != TESS_PENDING && st != TESS_ETIMEOUT)
 		conform_add_fault(
 			me,
-			"it returned %s. The rule: at its deadline wait() returns TESS_ETIMEOUT, or TESS_PENDING",
+			"it returned %s. The rule: at its deadline wait() returns TESS_ETIMEOUT, "
+			"or TESS_PENDING",
 			st ? tess_status_name(st) : "TESS_OK");
 	else if (tess_now() - begin < 190 * (int64_t)TESS_MS ||
 	         tess_now() - begin > 1200 * (int64_t)TESS_MS)
 		conform_add_fault(
 			me, "it returned after %.2f s. The rule: wait() returns at its deadline",
-			ns_to_seconds(tess_now() - begin));
+			conform_get_seconds(tess_now() - begin));
 	return TESS_OK;
 }
 
-/* One call of a kind that all have, or of the one that is used most. */
+/* A send, which every backend has, or an all_reduce, the kind that is used most. */
 static struct conform_case make_common_case(struct conform_rank *me, int i)
 {
 	struct conform_case c = { .kind = TESS_ALL_REDUCE,
@@ -90,7 +85,7 @@ static struct conform_case make_common_case(struct conform_rank *me, int i)
 	return c;
 }
 
-/* Many waits, each with ranks that come at other moments: a waker that was missed shows up as a late return. */
+/* Many waits, in which ranks come at random moments: wait() returns late after a lost wake-up. */
 static tess_status check_wake_ups(struct conform_rank *me, const struct conform_direct *g)
 {
 	int rounds = me->job->quick ? 400 : 4000;
@@ -104,8 +99,8 @@ static tess_status check_wake_ups(struct conform_rank *me, const struct conform_
 		struct conform_data *d;
 		void *work[2];
 
-		conform_set_activity(me, "wait() %d of %d, to which ranks come at other moments", i,
-		                     rounds);
+		conform_set_activity(me, "wait() %d of %d, to which ranks come at random moments",
+		                     i, rounds);
 		if (random >> 32 & 1)
 			nanosleep(&pause, NULL);
 		st = conform_data_make(&c, me->rank, me->n, &d);
@@ -120,13 +115,14 @@ static tess_status check_wake_ups(struct conform_rank *me, const struct conform_
 			if (st == TESS_ETIMEOUT)
 				return tess_fail(
 					st,
-					"wait() %d came back only at its deadline, 3 s after the call began%s. The rule: "
+					"wait() %d returned only at its deadline, 3 s after the "
+					"call began%s. The rule: "
 					"wait() returns as soon as the call is done",
 					i,
 					me->backend->test(g->self, work[k])
 						? ""
-						: ", though test() then says that it is "
-						  "done: a wake-up was lost");
+						: ", though test() then finds it done: "
+						  "a wake-up was lost");
 			if (!st)
 				me->backend->release(g->self, work[k]);
 		}
@@ -150,7 +146,7 @@ tess_status conform_run_wait(struct conform_rank *me)
 	if ((st = conform_direct_open_all(me, "conform.wait", &g)) ||
 	    (st = wait_unmatched_recv(me, &g, &work)))
 		return st;
-	/* nobody leaves a group that others still ask about; and as the core ends one that has failed */
+	/* no rank closes the group while another one tests; then as the core ends a failed group */
 	if ((st = tess_barrier(me->group, "conform")))
 		return st;
 	conform_set_call(me, CONFORM_RELEASE);
@@ -206,8 +202,9 @@ tess_status conform_run_abort(struct conform_rank *me)
 	else if (tess_now() - a.when > 1000 * (int64_t)TESS_MS)
 		conform_add_time_fault(
 			me,
-			"wait() returned %.2f s later. The rule: every pending call fails soon, within 1 s",
-			ns_to_seconds(tess_now() - a.when));
+			"wait() returned %.2f s later. The rule: every pending call fails soon, "
+			"within 1 s",
+			conform_get_seconds(tess_now() - a.when));
 	conform_set_call(me, CONFORM_START);
 	st = me->backend->start(g.self, &c, &more);
 	if (!st)
