@@ -1,4 +1,4 @@
-/* tess-model-llama.so: Llama as it is written down, and nothing else. */
+/* tess-model-llama.so: Llama 1 to 3. */
 #include <math.h>
 #include <tessera/model.h>
 
@@ -105,7 +105,7 @@ static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwis
 	                               { LAYER "mlp.down_proj", "rowwise" },
 	                               { "lm_head", "colwise_rep" },
 	                               { 0 } };
-/* between the blocks each rank has some of the tokens: the norms are cut too */
+/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
 static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
 	                                  { LAYER "input_layernorm", "sequence_parallel" },
 	                                  { LAYER "self_attn", "module_allgather" },
@@ -123,7 +123,7 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
 static const char *const types[] = { "llama", NULL };
-/* computed from rope_theta; older checkpoints have it too */
+/* computed from rope_theta; older checkpoints store it */
 static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
 static const struct tess_model llama = {
 	.size = sizeof llama,

@@ -1,6 +1,6 @@
 /*
- * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of y = x
- * W^T. Fused parts that the model declares are cut each on its own, by the core.
+ * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of
+ * y = x W^T. The core cuts each fused part that the model declares by itself.
  */
 #include <tessera/style.h>
 

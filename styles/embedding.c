@@ -1,7 +1,7 @@
 /*
  * tess-style-embedding.so: a table [vocabulary, hidden], cut by vocabulary (a rank gives zeros for
- * ids that are not its own, and the sum is finished) or by hidden (every rank looks up a slice of
- * every row).
+ * ids that it does not hold, and the sum is finished) or by hidden (each rank looks up a slice of
+ * each row).
  */
 #include <string.h>
 #include <tessera/style.h>
@@ -16,7 +16,7 @@ static tess_status set_embedding_layout(const struct tess_site *s, const char *s
 {
 	if (strcmp(s->kind, "embedding"))
 		return s->host->fail(TESS_EINVAL,
-		                     "%s: %s places an embedding, and this is a %s; use %s",
+		                     "%s: %s is for an embedding, and this is a %s; use %s",
 		                     s->module, style, s->kind, instead);
 	io->in[0] = whole;
 	io->out[0] = out;

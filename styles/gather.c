@@ -1,7 +1,6 @@
 /*
- * tess-style-gather.so: what leaves the module is made whole: a Partial is summed, a Shard is
- * gathered. One style: the value says which of the two it needs. (In Transformers' plans `gather`
- * means the sum.)
+ * tess-style-gather.so: replicates the output of a module: a Partial is summed, a Shard is
+ * gathered. (In plans of Transformers `gather` means the sum.)
  */
 #include <tessera/style.h>
 

@@ -1,6 +1,6 @@
 /*
- * tess-style-isolated.so: every rank computes the whole module by itself. A sum that the module
- * stands in is finished before, so its result enters once.
+ * tess-style-isolated.so: each rank computes the whole module. An enclosing sum is finished first,
+ * so that the module's result is added once.
  */
 #include <tessera/style.h>
 

@@ -1,7 +1,7 @@
 /*
- * tess-style-packed.so: colwise and rowwise of a fused weight, and the assertion that the model
- * declares the parts that the plan means: "packed_colwise:parts=4,1,1", by default two equal ones.
- * The numbers are ratios; sizes are ratios too.
+ * tess-style-packed.so: colwise and rowwise of a fused weight, which fail unless the model declares
+ * the parts that the plan names: "packed_colwise:parts=4,1,1", by default two equal ones. The
+ * numbers are ratios, so sizes work too.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static int64_t compute_gcd(int64_t a, int64_t b)
 	return b ? compute_gcd(b, a % b) : a;
 }
 
-/* The ratios that the plan asserts, in lowest terms. How many; 0: the configuration is none. */
+/* The ratios of the configuration, in lowest terms. Returns how many; 0: it is not valid. */
 static int parse_ratios(const char *config, int64_t out[PARTS_MAX])
 {
 	int64_t by = 0;
@@ -86,13 +86,13 @@ static tess_status cut_dim(const struct tess_site *s, const struct tess_param *p
 
 	for (k = 0; k < n; k++)
 		all += want[k];
-	for (k = 0; same && k < n; k++) /* stops at the 0 that ends a shorter list */
+	for (k = 0; same && k < n; k++) /* the 0 that ends a shorter list differs */
 		same = have[k] == p->shape[dim] / all * want[k];
 	if (!same || have[n])
 		return s->host->fail(
 			TESS_EINVAL,
 			"%s.%s: dimension %d does not consist of the parts that the "
-			"plan says (%s); say the model's own with :parts=, or use the style "
+			"plan names (%s); give the model's own with :parts=, or use the style "
 			"without packed_",
 			s->module, p->name, (int)dim, s->config[0] ? s->config : "two equal ones");
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim, .flags = TESS_BY_PART };

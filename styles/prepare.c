@@ -1,11 +1,11 @@
 /*
- * tess-style-prepare.so: moves what enters or leaves a module, and cuts nothing.
+ * tess-style-prepare.so: moves the inputs or outputs of a module; cuts no parameter.
  *
  *   prepare_input:in=replicate
  *   prepare_output:out=shard(0)
  *   prepare_input_output:in=replicate,out=shard(0)
  *
- * in and out are the first argument; in1 .. in3 and out1 .. out3 are the others. A placement is
+ * in and out are the first argument; in1 .. in3 and out1 .. out3 the next ones. A placement is
  * replicate, shard(DIM), where a negative DIM counts from the end, partial, or asis.
  */
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { IN = 1, OUT = 2 };
 
-/* Reads "shard(-1)" at *at and steps over it; 0: no placement. */
+/* Parses "shard(-1)" at *at and advances *at; 0: not a placement. */
 static int parse_place(const char **at, struct tess_place *out)
 {
 	static const struct {
@@ -45,7 +45,7 @@ static int parse_place(const char **at, struct tess_place *out)
 	return 1;
 }
 
-/* Reads "in=replicate,out=shard(0)" as far as `sides` allow; 0: it is something else. */
+/* Parses "in=replicate,out=shard(0)", of the sides that `sides` allows; 0: not valid. */
 static int parse_placements(const char *at, int sides, struct tess_io *io)
 {
 	for (;; at++) {
@@ -132,21 +132,21 @@ static tess_status partition_prepare(const struct tess_site *s, const struct tes
 static const struct tess_style prepare_input = {
 	.size = sizeof prepare_input,
 	.name = "prepare_input",
-	.summary = "moves what enters (:in=replicate)",
+	.summary = "moves the input (:in=replicate)",
 	.layout = layout_prepare_input,
 	.partition_param = partition_prepare,
 };
 static const struct tess_style prepare_output = {
 	.size = sizeof prepare_output,
 	.name = "prepare_output",
-	.summary = "moves what leaves (:out=shard(0))",
+	.summary = "moves the output (:out=shard(0))",
 	.layout = layout_prepare_output,
 	.partition_param = partition_prepare,
 };
 static const struct tess_style prepare_input_output = {
 	.size = sizeof prepare_input_output,
 	.name = "prepare_input_output",
-	.summary = "moves what enters and what leaves",
+	.summary = "moves input and output",
 	.layout = layout_prepare_both,
 	.partition_param = partition_prepare,
 };

@@ -1,13 +1,13 @@
 /*
- * tess-style-replicate.so: whole on every rank, and values as they come. Where such a weight is
- * read by a computation that is cut, the sum of its gradient is derived; so the names that ask for
- * it are aliases.
+ * tess-style-replicate.so: whole on every rank; values are not moved. Where a computation that is
+ * cut reads such a weight, the sum of its gradient is derived, so the names that ask for that sum
+ * are aliases.
  */
 #include <tessera/style.h>
 
 static tess_status layout_replicate(const struct tess_site *s, struct tess_io *out)
 {
-	(void)out; /* zero is "as it comes" */
+	(void)out; /* zero: as is */
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: replicate takes no configuration, not \"%s\"", s->module,

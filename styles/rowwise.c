@@ -1,10 +1,9 @@
 /*
  * tess-style-rowwise.so: row parallel. A rank holds columns of W [out, in] and adds its share of
- * every output; the sum is finished, and only then the bias, which every rank holds whole, is added
- * once.
+ * every output. The bias, which every rank holds whole, is added once, after the sum is finished.
  *
- * Input that is whole is sliced where it stands, so there is no style of its own for it
- * (rowwise_rep). On an embedding, whose input dimension is the vocabulary, the ids stay whole.
+ * A replicated input is sliced in place, so rowwise_rep needs no style of its own. For an
+ * embedding, whose input dimension is the vocabulary, the ids stay whole.
  */
 #include <string.h>
 #include <tessera/style.h>

@@ -1,6 +1,6 @@
 /*
- * ATTENTION: two passes over the keys, a tile of queries at a time. The rows of a tile are the
- * tokens of one head, or the heads of one token that share their keys: whatever fills it better.
+ * ATTENTION: two passes over the keys, one tile of queries at a time. The rows of a tile are tokens
+ * of one head, or heads of one token that share their keys, whichever fills the tile better.
  */
 #include <math.h>
 
@@ -17,20 +17,20 @@ struct attention {
 	bool by_heads;
 	int64_t rows; /* of a full tile */
 	int64_t tiles; /* of a head, or of the heads of one key-value head */
-	int64_t pitch; /* of a row of scores: all keys of the cache, and some */
+	int64_t pitch; /* of a row of scores: all keys of the cache, and LANES more */
 };
 
-/* One tile of queries: which keys each row sees. */
+/* One tile of queries, and the keys that each row sees. */
 struct tile {
 	int64_t rows, head, kv, row_of_x;
 	const float *q;
 	int64_t q_pitch;
 	int64_t first[TILE_ROWS], end[TILE_ROWS]; /* positions */
 	int64_t lo, hi; /* units of keys that any row sees */
-	float *score, *scratch; /* [rows][pitch]; room for the sums */
+	float *score, *scratch; /* [rows][pitch]; memory for the sums */
 };
 
-/* Stores k and v of the rows of local key-value heads [lo, hi). */
+/* Stores k and v of the local key-value heads [lo, hi) in the cache. */
 static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
@@ -54,7 +54,7 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* q . k of all rows and the keys of all units, times scale. */
+/* Scores: q . k * scale of all rows and keys. */
 static void compute_scores(const struct attention *a, const struct tile *t)
 {
 	const struct tess_view *keys = &a->op->in[4];
@@ -96,8 +96,8 @@ static float find_max(const float *x, int64_t n)
 }
 
 /*
- * The finished sum of n units from `first` on: chains of additions, several side by side. They start at
- * +0 and add no negative term, so no sum is -0, and the + 0.0f of a finished sum would change nothing.
+ * The finished sum of n units from `first` on, as parallel chains of additions. They start at +0
+ * and add no negative term, so no sum is -0, and the + 0.0f of a finished sum can be left out.
  */
 static float sum_key_units(const float *x, int64_t first, int64_t n)
 {
@@ -152,17 +152,16 @@ static void apply_softmax(const struct attention *a, const struct tile *t)
 	}
 }
 
-/* Weights times values: how one tile does it. */
-struct weighted_sum {
+struct weighted_sum { /* weights times values, for one tile */
 	const struct attention *a;
 	const struct tile *t;
-	tile_fn *multiply_rows, *multiply_row; /* rows together, and a row by itself */
+	tile_fn *multiply_rows, *multiply_row; /* all rows together, and one row */
 	int panels;
 	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
-	float *padded; /* [64][16]: values behind the last whole panel */
+	float *padded; /* [64][16]: values after the last whole panel */
 };
 
-/* One step of the sum of weight * value, over the positions [from, to), for rows from r on. */
+/* One step of the sum of weight * value over positions [from, to), for the rows from r on. */
 static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, int64_t r,
                              int64_t from, int64_t to, struct sum_step step)
 {
@@ -187,8 +186,8 @@ static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, in
 }
 
 /*
- * One unit. All rows go together over the keys that all of them see; the few before and behind are
- * each row's own. A row that sees none has a leaf of +0, which is as good as none.
+ * One unit. The rows go together over the keys that all of them see, and one by one over the few
+ * before and after. A row that sees no key gets a leaf of +0, which changes no sum.
  */
 static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct sum_step step)
 {
@@ -223,7 +222,7 @@ static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct su
 	add_weighted_run(m, m->multiply_rows, 0, hi, hi, step);
 }
 
-/* Copies the finished rows, which lie at level 0, to the out. */
+/* Copies the finished rows at level 0 to the out. */
 static void copy_out_rows(const struct weighted_sum *m)
 {
 	const struct tile *t = m->t;
@@ -266,7 +265,7 @@ static void sum_weighted_values(const struct attention *a, const struct tile *t)
 	copy_out_rows(&m);
 }
 
-/* Fills in tile number `i`; false where it is empty. */
+/* Sets up tile `i`; false if it is empty. */
 static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 {
 	const struct tess_view *q = &a->op->in[0];
@@ -295,7 +294,7 @@ static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 		t->first[r] = a->window && p >= a->window ? p - a->window + 1 : 0;
 		t->end[r] = p + 1;
 	}
-	t->lo = t->first[0] / KEYS; /* positions rise */
+	t->lo = t->first[0] / KEYS; /* positions increase */
 	t->hi = tess_up(t->end[t->rows - 1], KEYS);
 	return true;
 }
@@ -328,11 +327,11 @@ static tess_status check_positions(const struct tess_op *op)
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		if (position[t] < 0 || position[t] >= capacity ||
 		    (t && position[t] <= position[t - 1]))
-			return cpu_host->fail(TESS_EINVAL,
-			                      "%s: cpu: attention: position %d of row "
-			                      "%lld; they must rise and fit in a cache of %lld",
-			                      op->where, (int)position[t], (long long)t,
-			                      (long long)capacity);
+			return cpu_host->fail(
+				TESS_EINVAL,
+				"%s: cpu: attention: position %d of row "
+				"%lld; positions must increase and fit in a cache of %lld",
+				op->where, (int)position[t], (long long)t, (long long)capacity);
 	return TESS_OK;
 }
 
@@ -358,7 +357,7 @@ tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 		return st;
 	a.by_heads = share > tokens;
 	share = a.by_heads ? share : tokens;
-	/* Not so many rows in a tile that threads have nothing to do. */
+	/* Limits the rows of a tile so that all threads have work. */
 	a.rows = a.by_heads ? tess_up(share, tess_up(cpu->nthreads, kv * tokens)) : share;
 	a.rows = a.rows < TILE_ROWS ? a.rows : TILE_ROWS;
 	a.tiles = tess_up(share, a.rows);

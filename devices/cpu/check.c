@@ -1,4 +1,4 @@
-/* What the device runs: shapes, strides, types and sums of an op, by docs/ops.md. */
+/* Checks shapes, strides, types and sums of an op by docs/ops.md. */
 #include "cpu.h"
 
 enum { UNITS_MAX = 1 << 30 };
@@ -18,7 +18,7 @@ static bool is_weight(int32_t dtype)
 	return dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16;
 }
 
-/* Rows of activations, or one axis more in front: nodes. */
+/* Rows of activations, or nodes of such rows. */
 static bool is_row_view(const struct tess_view *v, int32_t ndim)
 {
 	if (v->dtype != TESS_F32 || v->layout != TESS_ROWS || v->ndim != ndim ||
@@ -37,7 +37,6 @@ static bool is_index_list(const struct tess_view *v, int64_t n)
 	       v->stride[0] == 1;
 }
 
-/* A vector of weights. */
 static bool is_vector(const struct tess_view *v, int64_t n)
 {
 	return is_weight(v->dtype) && v->layout == TESS_ROWS && v->ndim == 1 && v->shape[0] == n;
@@ -68,11 +67,14 @@ static bool is_integer(double x, double lo, double hi)
 	return x >= lo && x <= hi && x == (double)(int64_t)x;
 }
 
-/* Whether op's trees are sums over [0, length), of all their units unless partial; NULL: yes. */
+/*
+ * NULL if op's trees are sums over [0, length), of all units unless partial; else the rule they
+ * break.
+ */
 static const char *check_trees(const struct tess_op *op, int64_t length, bool partial)
 {
 	if (op->ntree < 1)
-		return "there is no tree of its sum";
+		return "it has no tree for its sum";
 	for (int32_t i = 0; i < op->ntree; i++) {
 		const struct tess_tree *t = &op->tree[i];
 
@@ -88,10 +90,10 @@ static const char *check_trees(const struct tess_op *op, int64_t length, bool pa
 			if (op->term[j].operand)
 				return "its only summed operand is 0";
 			if (!bound || bound[0] < 0 || bound[t->hi - t->lo] > length)
-				return "a unit is not inside of the contracted axis";
+				return "a unit is outside the contracted axis";
 			for (int64_t u = 0; u < t->hi - t->lo; u++)
 				if (bound[u] > bound[u + 1])
-					return "bounds of units must not fall";
+					return "bounds of units must not decrease";
 		}
 	}
 	return NULL;
@@ -154,7 +156,7 @@ static tess_status check_embed(const struct tess_op *op)
 		return refuse_op(op, "embed",
 		                 "it takes ids and a table, gives one out, and has one number");
 	if (op->in[0].ndim != 1 || !is_index_list(&op->in[0], op->in[0].shape[0]))
-		return refuse_op(op, "embed", "ids must be i32, one after the other");
+		return refuse_op(op, "embed", "ids must be a dense vector of i32");
 	if (!is_matrix(&op->in[1]) || !is_integer(op->num[0], 0, 0x1p53))
 		return refuse_op(
 			op, "embed",
@@ -199,11 +201,11 @@ static tess_status check_norm(const struct tess_op *op)
 	return TESS_OK;
 }
 
-/* BIAS, GATE, ADD: f32 rows of one shape. */
+/* BIAS, GLU, ADD: f32 rows of one shape. */
 static tess_status check_rows(const struct tess_op *op, const char *kind, int32_t nin)
 {
 	if (op->nin != nin || op->nout != 1)
-		return refuse_op(op, kind, "it has another number of operands");
+		return refuse_op(op, kind, "wrong number of operands");
 	if (!is_row_view(&op->in[0], 2) || !is_row_view(&op->out[0], 2) ||
 	    !has_same_shape(&op->in[0], &op->out[0]))
 		return refuse_op(op, kind, "operands and out must be f32 rows [T, N] of one shape");
@@ -231,9 +233,10 @@ static tess_status check_pair(const struct tess_op *op, const char *kind)
 static tess_status check_glu(const struct tess_op *op)
 {
 	if (op->nnum != 1 || !is_integer(op->num[0], 1, 4))
-		return refuse_op(op, "gate",
-		                 "its number is the act: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
-	return op->nin == 1 ? check_rows(op, "gate", 1) : check_pair(op, "gate");
+		return refuse_op(
+			op, "glu",
+			"its number is the activation: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
+	return op->nin == 1 ? check_rows(op, "glu", 1) : check_pair(op, "glu");
 }
 
 static tess_status check_rope(const struct tess_op *op)
@@ -292,7 +295,7 @@ static tess_status check_attention(const struct tess_op *op)
 		                 "the key-value heads must be those that the query heads read");
 	if (!is_index_list(&op->in[3], op->in[0].shape[0]))
 		return refuse_op(op, "attention", "positions must be i32, one for each row");
-	/* A plan is checked before there are caches. */
+	/* There are no caches yet while a plan is checked. */
 	if ((op->in[4].ndim || op->in[5].ndim) && !is_cache_pair(&op->in[4], &op->in[5], g, d))
 		return refuse_op(
 			op, "attention",
@@ -310,7 +313,7 @@ static tess_status check_copy(const struct tess_op *op)
 		return refuse_op(op, "copy", "it takes one operand and gives one out");
 	x = &op->in[0], y = &op->out[0];
 	if (x->ndim > 3 || x->layout != TESS_ROWS || y->layout != TESS_ROWS)
-		return refuse_op(op, "copy", "it has at most 3 axes and knows no panels");
+		return refuse_op(op, "copy", "it takes at most 3 axes, and no panels");
 	if (!tess_width(x->dtype) || x->dtype != y->dtype || !has_same_shape(x, y))
 		return refuse_op(op, "copy", "both sides must have one shape and one type");
 	return TESS_OK;
@@ -339,8 +342,8 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_copy(op);
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
-	                      "%s: cpu: this device has no ops of kind %d; use "
-	                      "another one, or a newer version",
+	                      "%s: cpu: ops of kind %d are not supported; use "
+	                      "another device, or a newer version",
 	                      get_where(op), (int)op->kind);
 }
 

@@ -1,4 +1,7 @@
-/* tess-device-cpu.so: computes on the processor, in one order of sums: the same bits everywhere. */
+/*
+ * tess-device-cpu.so: computes on the CPU; sums have one order, so the bits are the same
+ * everywhere.
+ */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <tessera/float.h>
@@ -10,8 +13,8 @@
 #include "cpu.h"
 
 enum { THREADS_MAX = 1024 };
-enum { HUGE_PAGE_BYTES = 1 << 20 }; /* bytes of memory that is asked for in large pages */
-enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that are packed in one go */
+enum { HUGE_PAGE_BYTES = 1 << 20 }; /* allocations from this size on ask for huge pages */
+enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that a share packs */
 
 const struct tess_host *cpu_host;
 
@@ -19,7 +22,7 @@ extern const struct cpu_kernels kernels_scalar;
 #if defined(CPU_X86)
 extern const struct cpu_kernels kernels_avx2, kernels_avx512;
 
-/* Which __builtin_cpu_supports of some compilers does not know. */
+/* Some compilers have no __builtin_cpu_supports("f16c"). */
 static bool has_f16c(void)
 {
 	unsigned int a, b, c, d;
@@ -77,7 +80,8 @@ static tess_status grow_scratch(void **data, size_t *have, size_t bytes)
 	bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
 	more = aligned_alloc(64, bytes);
 	if (!more)
-		return cpu_host->fail(TESS_ENOMEM, "cpu: no %zu bytes of scratch memory", bytes);
+		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %zu bytes of scratch",
+		                      bytes);
 	free(*data);
 	*data = more;
 	*have = bytes;
@@ -107,7 +111,7 @@ tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes)
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
 {
 	if (sum_plan(&cpu->sum, op, partial, step_max))
-		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: no memory for the steps of a sum",
+		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: out of memory for the steps of a sum",
 		                      op->where);
 	return TESS_OK;
 }
@@ -136,8 +140,7 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 	tess_status st;
 
 	if (index != 0)
-		return cpu_host->fail(TESS_EINVAL,
-		                      "cpu: there is one device, number 0, and none with number %d",
+		return cpu_host->fail(TESS_EINVAL, "cpu: no device %d; there is one, number 0",
 		                      (int)index);
 	if (nthreads < 1 || nthreads > THREADS_MAX)
 		return cpu_host->fail(TESS_EINVAL, "cpu: %d threads; use 1 to %d", (int)nthreads,
@@ -161,7 +164,7 @@ out:
 	return st;
 }
 
-/* What is read from end to end at each step is read faster in large pages, and filled faster. */
+/* Weights are read from end to end at each step: huge pages make that, and filling them, faster. */
 static void advise_huge_pages(void *p, uint64_t bytes)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
@@ -178,7 +181,7 @@ static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 	if (bytes <= SIZE_MAX - 64)
 		p = aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
 	if (!p)
-		return cpu_host->fail(TESS_ENOMEM, "cpu: no memory for %llu bytes",
+		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
 		                      (unsigned long long)bytes);
 	advise_huge_pages(p, bytes);
 	*out = p;
@@ -266,7 +269,7 @@ static tess_status device_sync(void *self, void *stream)
 	return TESS_OK;
 }
 
-/* A TESSERA_CPU that is none is refused here already: once, before there are ranks. */
+/* Rejects a wrong TESSERA_CPU once, before there are ranks. */
 static tess_status init_cpu_plugin(const struct tess_host *host)
 {
 	const struct cpu_kernels *kernels;
@@ -279,7 +282,7 @@ static const struct tess_device cpu_device = {
 	.size = sizeof cpu_device,
 	.mem = TESS_HOST,
 	.name = "cpu",
-	.summary = "the processor; the same bits on any of them, with any number of threads",
+	.summary = "the CPU; the same bits on any CPU, with any number of threads",
 	.count = count_cpu_devices,
 	.supports = cpu_check,
 	.open = device_open,
@@ -303,7 +306,7 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .name = "cpu",
 	        .version = "1.0",
 	        .license = "Apache-2.0",
-	        .summary = "computes on the processor",
+	        .summary = "computes on the CPU",
 	        .devices = devices,
 	        .options = options,
 	        .init = init_cpu_plugin };

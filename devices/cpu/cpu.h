@@ -1,13 +1,13 @@
 /*
- * cpu.h - what the files of the CPU device share.
+ * cpu.h - shared by the files of the CPU device.
  *
- * An op is checked (check.c), its sums become a list of steps (sum.c), and the kernels run it.
- * Files with kernels are compiled once for each instruction set: CPU_ISA is scalar, avx2 or avx512,
- * CPU_NAME gives their functions a name of their own, and kernels.c lists them. Same source, same
- * operations in the same order for every output: same bits.
+ * check.c checks an op, sum.c turns its sums into a list of steps, and the kernels run it. Files
+ * with kernels are compiled once per instruction set: CPU_ISA is scalar, avx2 or avx512, CPU_NAME
+ * makes names unique, and kernels.c lists them. The source is the same, and so are the operations
+ * and their order for every output: the bits do not depend on the instruction set.
  */
-#ifndef TESS_CPU_H
-#define TESS_CPU_H
+#ifndef TESS_DEVICES_CPU_CPU_H
+#define TESS_DEVICES_CPU_CPU_H
 
 #include <stdbool.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #define CPU_EXPAND(a, b) CPU_PASTE(a, b)
 #define CPU_NAME(name) CPU_EXPAND(name, CPU_ISA)
 
-/* Before a loop whose iterations do not depend on each other, even where it works in place. */
+/* Before a loop whose iterations are independent, even if it works in place. */
 #if defined(__clang__)
 #define CPU_LANES _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -31,7 +31,7 @@
 #endif
 
 enum { LANES = 16 }; /* columns of a panel */
-enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* a unit of keys, and how many units */
+enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* keys of a unit, and units of the tree */
 
 struct cpu;
 typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
@@ -39,19 +39,19 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 struct cpu_kernels {
 	const char *name;
 	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *copy;
-	pool_fn *pack; /* over panels, of a struct pack */
+	pool_fn *pack; /* over panels; arg: struct pack */
 };
 
 struct pack {
 	const struct tess_view *rows, *panels;
 };
 
-/* An opened device. One thread at a time calls it; what it keeps grows and never shrinks. */
+/* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
 struct cpu {
 	const struct cpu_kernels *kernels;
 	struct pool *pool;
 	int32_t nthreads;
-	struct sum sum; /* of the op that runs */
+	struct sum sum; /* of the current op */
 	struct {
 		void *data;
 		size_t bytes;
@@ -61,7 +61,7 @@ struct cpu {
 
 extern const struct tess_host *cpu_host;
 
-/* Scratch memory for all threads together, 64-byte aligned; valid until the next call. */
+/* Scratch memory shared by all threads, 64-byte aligned; valid until the next call. */
 tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out);
 /* `bytes` for each thread; thread i's are at cpu_get_thread_scratch(cpu, i). */
 tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes);
@@ -70,12 +70,12 @@ static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread
 	return (char *)cpu->thread_scratch.data + cpu->thread_scratch_bytes * (size_t)thread;
 }
 
-/* The steps of op's sums become cpu->sum; see sum.h. */
+/* Sets cpu->sum to the steps of op's sums (sum.h). */
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max);
 
-/* Whether the device runs `op`: all of its shapes, strides, types and sums. */
+/* Fails if the device cannot run `op`: shapes, strides, types, sums. */
 tess_status cpu_check(const struct tess_op *op);
-/* Whether `rows` can be made into panels. */
+/* Fails if `rows` cannot be packed into panels. */
 tess_status cpu_check_rows(const struct tess_view *rows);
 
 static inline float f16_widen(uint16_t h)
@@ -89,14 +89,14 @@ static inline float f16_widen(uint16_t h)
 	} else {
 		bits = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
 		if (rest > 0x7c00)
-			bits |= 1u << 22; /* quiet, as the processor makes a NaN */
+			bits |= 1u << 22; /* quiet NaN, as the processor makes it */
 	}
 	bits |= sign;
 	memcpy(&f, &bits, sizeof f);
 	return f;
 }
 
-/* Element `at` of weights of any type, which may lie at any address. */
+/* Element `at` of weights of any type, at any address. */
 static inline float load_weight_element(const void *data, int32_t dtype, int64_t at)
 {
 	uint16_t h;
@@ -116,7 +116,7 @@ static inline float *get_row(const struct tess_view *v, int64_t t)
 	return (float *)v->data + t * v->stride[0];
 }
 
-/* Whether the out has one axis more than what is finished. */
+/* Whether the out has one axis more than a finished one. */
 static inline bool is_partial(const struct tess_op *op, int32_t ndim)
 {
 	return op->out[0].ndim > ndim;

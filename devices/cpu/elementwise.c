@@ -1,15 +1,15 @@
-/* EMBED, BIAS, ROPE, GATE, ADD, COPY: every element by itself. */
+/* EMBED, BIAS, ROPE, GLU, ADD, COPY: elementwise. */
 #include "cpu.h"
 #include "mathf.h"
 
-enum { SMALL = 1 << 14 }; /* elements that are not worth a second thread */
-enum { SILU = 1, GELU, GELU_TANH, RELU }; /* the acts, as docs/ops.md numbers them */
+enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
+enum { SILU = 1, GELU, GELU_TANH, RELU }; /* numbers of the activations in docs/ops.md */
 
 struct rows {
 	const struct tess_op *op;
 };
 
-/* Runs fn over the rows of in 0, in shares that are worth it. */
+/* Runs fn over the rows of in[0], in shares of at least SMALL elements. */
 static tess_status run_over_rows(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
 {
 	struct rows arg = { op };
@@ -79,7 +79,7 @@ static inline float apply_activation(int kind, float a)
 	}
 }
 
-/* `kind` is a constant where this is inlined, so that the loops have no branch. */
+/* `kind` is constant after inlining, so that the loops have no branch. */
 static inline __attribute__((always_inline)) void apply_glu_row(int kind, const float *a,
                                                                 const float *b, int64_t n, float *y)
 {
@@ -234,7 +234,7 @@ tess_status run_embed(struct cpu *cpu, const struct tess_op *op)
 	return TESS_OK;
 }
 
-/* A copy as three loops over bytes, the innermost over what lies together. */
+/* A copy as three loops; the innermost copies contiguous bytes. */
 struct copy {
 	const char *from;
 	char *to;

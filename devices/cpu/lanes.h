@@ -1,9 +1,9 @@
 /*
- * lanes.h - sixteen floats at once, by the instruction set that the file is compiled for. A lane is
- * an output, never a term of a sum, so all of these give the same bits.
+ * lanes.h - vectors of 16 floats, for the instruction set that the file is compiled for. A lane is
+ * an output, never a term of a sum, so all instruction sets give the same bits.
  */
-#ifndef TESS_CPU_LANES_H
-#define TESS_CPU_LANES_H
+#ifndef TESS_DEVICES_CPU_LANES_H
+#define TESS_DEVICES_CPU_LANES_H
 
 #include "cpu.h"
 
@@ -54,7 +54,7 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 	return (struct lanes){ _mm512_cvtph_ps(_mm256_loadu_si256(p)) };
 }
 
-/* The upper halves of all lanes: what lanes_load_bf16 has read. */
+/* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	__m512i upper = _mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
@@ -148,7 +148,7 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 		               _mm256_cvtph_ps(_mm_loadu_si128(high)) };
 }
 
-/* The upper halves of all lanes: what lanes_load_bf16 has read. */
+/* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	__m256i lo = _mm256_srli_epi32(_mm256_castps_si256(x.lo), 16);
@@ -256,7 +256,7 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 	return x;
 }
 
-/* The upper halves of all lanes: what lanes_load_bf16 has read. */
+/* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
 	uint32_t bits;

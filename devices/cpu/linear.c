@@ -1,23 +1,25 @@
-/* LINEAR: tiles of rows times panels of columns, leaf by leaf, and the tree as leaves get ready. */
+/*
+ * LINEAR: tiles of rows times panels of columns, leaf by leaf, merging tree nodes as leaves
+ * complete.
+ */
 #include "pack.h"
 #include "tile.h"
 
-enum { LEAF = 256 }; /* elements of K in a step: a panel's fit in a cache */
-enum { ROWS = 192, FEW_ROWS = 48 }; /* rows of x that meet a panel while it is there */
-enum { PACKED_MAX = 1 << 21 }; /* elements of packed rows that are enough */
-enum { SMALL = 1 << 16 }; /* products that are not worth a second thread */
+enum { LEAF = 256 }; /* elements of K in a step: those of a panel fit in the cache */
+enum { ROWS = 192, FEW_ROWS = 48 }; /* rows of x that use a panel while it is cached */
+enum { PACKED_MAX = 1 << 21 }; /* elements of packed rows in a block */
+enum { SMALL = 1 << 16 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
 	const struct cpu *cpu;
 	const struct tess_op *op;
 	const struct sum *sum;
-	int64_t row, rows; /* the present block of rows of x */
-	float *packed; /* by step, by tile: [len][rows]; NULL: x as it lies */
+	int64_t row, rows; /* the current block of rows of x */
+	float *packed; /* by step, by tile: [len][rows]; NULL: x is not packed */
 	int32_t wide; /* panels of a wide tile */
 };
 
-/* How a weight gives its panels. */
-struct panels {
+struct panels { /* where the panels of a weight are */
 	const char *data;
 	int32_t dtype;
 	int64_t k, panel; /* bytes between elements and between panels */
@@ -32,13 +34,13 @@ static struct panels get_panels(const struct tess_view *w)
 	return (struct panels){ w->data, w->dtype, w->stride[1] * bytes, LANES * bytes };
 }
 
-/* Whether 16 columns lie together, as in panels: so they do in rows of [in, out] weights. */
+/* Whether 16 columns are contiguous: in panels, and in rows of [in, out] weights. */
 static bool is_in_panels(const struct tess_view *w, int64_t column)
 {
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
 }
 
-/* How many of the rows that are left make the next tile: about as many as the others. */
+/* Rows of the next tile: the remaining rows in tiles of about the same size. */
 static int64_t choose_tile_rows(int64_t left)
 {
 	return tess_up(left, tess_up(left, TILE_ROWS));
@@ -67,7 +69,7 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Copies a finished tile, or a node of it, to where it belongs. */
+/* Copies a finished tile, or a node of it, to y. */
 static void store_tile(const struct linear *l, const struct tess_view *y, int64_t node, int64_t row,
                        int64_t rows, int64_t column, int64_t columns, const float *tile)
 {
@@ -149,7 +151,7 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* A multiple of TILE_ROWS, but for the last block. */
+/* A multiple of TILE_ROWS, unless one block is enough. */
 static int64_t choose_block_rows(int64_t rows, int64_t elements)
 {
 	int64_t max_rows = PACKED_MAX / (elements + 1) / TILE_ROWS * TILE_ROWS;
@@ -163,7 +165,7 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0];
 	struct linear l = { .cpu = cpu, .op = op, .sum = &cpu->sum };
-	int64_t rows = x->shape[0], groups = 0, most, floats, grain;
+	int64_t rows = x->shape[0], groups = 0, block, floats, grain;
 	void *packed = NULL;
 	tess_status st;
 
@@ -172,19 +174,19 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 	st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
 	if (st)
 		return st;
-	most = choose_block_rows(rows, l.sum->elements);
+	block = choose_block_rows(rows, l.sum->elements);
 	l.wide = rows <= TILE_ROWS ? tile_get_wide_panels((int)rows) : TILE_WIDE_6;
 	for (int32_t i = 0; i < op->nout; i++)
 		groups += count_groups(&l, i);
-	floats = l.sum->levels * most * l.wide * LANES + LEAF * LANES;
+	floats = l.sum->levels * block * l.wide * LANES + LEAF * LANES;
 	st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)floats);
 	if (!st && rows > TILE_ROWS)
-		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(most * l.sum->elements),
+		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(block * l.sum->elements),
 		                            &packed);
 	if (st)
 		return st;
 	for (l.row = 0; l.row < rows; l.row += l.rows) {
-		l.rows = rows - l.row < most ? rows - l.row : most;
+		l.rows = rows - l.row < block ? rows - l.row : block;
 		l.packed = packed;
 		if (packed)
 			pool_run(cpu->pool, pack_rows, &l, l.sum->count,

@@ -1,10 +1,10 @@
 /*
- * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Straight lines
- * of rounded operations and selects, so that a compiler may do many at once without changing a bit.
- * Polynomials: interpolation at Chebyshev nodes, coefficients rounded to f32.
+ * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Branch-free
+ * sequences of rounded operations and selects, which compilers can vectorise without changing bits.
+ * Polynomials interpolate at Chebyshev nodes, with coefficients rounded to f32.
  */
-#ifndef TESS_CPU_MATHF_H
-#define TESS_CPU_MATHF_H
+#ifndef TESS_DEVICES_CPU_MATHF_H
+#define TESS_DEVICES_CPU_MATHF_H
 
 #include <math.h>
 #include <stdint.h>
@@ -32,10 +32,10 @@ static inline float mathf_pow2(int32_t n)
 	return mathf_from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* e^x; error below 0.95 ulp; 0 from -104 down, inf from 89 up, a NaN stays one. */
+/* e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
 static inline float mathf_exp(float x)
 {
-	const float round = 0x1.8p23f; /* its ulp is 1: a sum with it is an integer */
+	const float round = 0x1.8p23f; /* its ulp is 1: adding it rounds to an integer */
 	float t, n, r, p;
 	int32_t whole, half;
 
@@ -43,7 +43,7 @@ static inline float mathf_exp(float x)
 	x = x > 89.0f ? 89.0f : x;
 	t = fmaf(x, 0x1.715476p+0f, round);
 	n = t - round;
-	r = fmaf(n, -0x1.62e4p-1f, x); /* exact: ln 2 in 16 bits, and the rest */
+	r = fmaf(n, -0x1.62e4p-1f, x); /* exact: the upper 16 bits of ln 2, then the rest */
 	r = fmaf(n, -0x1.7f7d1cp-20f, r);
 	p = fmaf(0x1.6d1606p-10f, r, 0x1.12106cp-7f);
 	p = fmaf(p, r, 0x1.555516p-5f);
@@ -51,9 +51,9 @@ static inline float mathf_exp(float x)
 	p = fmaf(p, r, 0.5f);
 	p = fmaf(p, r, 1.0f);
 	p = fmaf(p, r, 1.0f);
-	/* 2^n may be no float: two factors that are, of which only the last one rounds. */
+	/* 2^n may be out of range: two factors that are not, of which only the second rounds. */
 	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
-	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* where t is a NaN */
+	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* if t is NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
 }

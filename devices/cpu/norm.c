@@ -1,11 +1,11 @@
-/* NORM: the sum over a row has few units, each one chain, so several chains run side by side. */
+/* NORM: the sum over a row has few units, each one chain, so several chains run in parallel. */
 #include <math.h>
 
 #include "cpu.h"
 
 enum { CHAINS = 8 };
-enum { SMALL = 1 << 14 }; /* elements that are not worth a second thread */
-enum { RMS = 1, LAYER }; /* the kinds, as docs/ops.md numbers them */
+enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
+enum { RMS = 1, LAYER }; /* numbers of the kinds in docs/ops.md */
 
 struct norm {
 	const struct cpu *cpu;
@@ -13,7 +13,7 @@ struct norm {
 	int64_t each, runs; /* elements of a run, and runs of a row */
 };
 
-/* The chains of n leaves, each one step: of (x - mean)^2 or of x. */
+/* The chains of n leaves, one step each, of (x - mean)^2 or x. */
 static void add_chains(const float *x, float mean, bool squares, const struct sum_step *s, int n,
                        float *leaf)
 {
@@ -38,8 +38,8 @@ static void add_chains(const float *x, float mean, bool squares, const struct su
 }
 
 /*
- * The finished sum over one run; level: room for the stack of the sum. Chains start at +0 and add plain
- * terms or squares, and +0 + x is -0 for no such x: the + 0.0f of a finished sum would change nothing.
+ * The finished sum over one run; level: memory for the stack. Chains start at +0 and are never -0,
+ * so that the + 0.0f of a finished sum can be left out.
  */
 static float sum_run(const struct sum *sum, const float *x, float mean, bool squares, float *level)
 {
@@ -60,7 +60,7 @@ static float sum_run(const struct sum *sum, const float *x, float mean, bool squ
 	return level[0];
 }
 
-/* w or b as floats: in `room` unless they are. */
+/* w or b as floats: in place, or widened into `scratch`. */
 static const float *widen_weights(const struct tess_view *v, float *scratch)
 {
 	if (v->dtype == TESS_F32 && v->stride[0] == 1 && (uintptr_t)v->data % sizeof(float) == 0)

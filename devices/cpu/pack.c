@@ -1,15 +1,15 @@
-/* Rows of weights become panels: once, bytes as they are, or widened, for a step of one op. */
+/* Packs rows of weights into panels: once, without conversion, or widened for one step of an op. */
 #include "pack.h"
 
 #include "lanes.h"
 
-/* Element (j, k) of 16 rows by 16 elements, which lie together in each row, to to[k * 16 + j]. */
+/* Transposes 16 rows of 16 contiguous elements: element (j, k) goes to to[k * 16 + j]. */
 LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, bool widen,
                                   char *to)
 {
 	struct lanes r[LANES];
 
-	/* the upper half holds any two bytes: no arithmetic follows */
+	/* any two bytes in the upper half: no arithmetic follows */
 	for (int j = 0; j < LANES; j++)
 		r[j] = lanes_widen(widen || dtype == TESS_F32 ? dtype : TESS_BF16, from + j * row);
 	lanes_transpose(r);
@@ -21,7 +21,9 @@ LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, 
 	}
 }
 
-/* One panel's elements [0, len) of K from row `column` on; what is behind the last row is zero. */
+/*
+ * Packs `len` elements of K of the panel that starts at row `column`; rows after the last are zero.
+ */
 LANES_INLINE void pack_panel(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
                              int32_t dtype, bool widen, char *to)
 {

@@ -1,6 +1,6 @@
-/* pack.h - rows of weights become panels. */
-#ifndef TESS_CPU_PACK_H
-#define TESS_CPU_PACK_H
+/* pack.h - packs rows of weights into panels. */
+#ifndef TESS_DEVICES_CPU_PACK_H
+#define TESS_DEVICES_CPU_PACK_H
 
 #include "cpu.h"
 
@@ -8,7 +8,7 @@
 #define pack_widened CPU_NAME(pack_widened)
 void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to);
 
-/* A pool_fn over panels, of a struct pack. */
+/* A pool_fn over panels; arg: struct pack. */
 #define pack_panels CPU_NAME(pack_panels)
 pool_fn pack_panels;
 

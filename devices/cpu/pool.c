@@ -13,10 +13,9 @@
 #include <immintrin.h>
 #endif
 
-enum { SPINS = 2000 }; /* some 30 us: ops follow each other faster than threads wake up */
+enum { SPINS = 2000 }; /* about 30 us: the next op comes sooner than a thread wakes up */
 
-/* What one call of pool_run shares out; on the caller's stack. */
-struct job {
+struct job { /* of one call of pool_run; on its stack */
 	pool_fn *fn;
 	void *arg;
 	int64_t count, grain;
@@ -26,8 +25,9 @@ struct job {
 struct pool {
 	int32_t nthreads, started;
 	/*
-	 * Number of the job, and how many of its shares nobody has taken yet. A thread takes one by
-	 * counting down, and only then looks at the job: until that share is done the job stays.
+	 * The number of the job, and how many of its shares are left. A thread takes a share by
+	 * decrementing it, and reads the job only then: the job stays valid until the share is
+	 * done.
 	 */
 	_Alignas(64) _Atomic uint64_t ticket;
 	_Alignas(64) _Atomic uint32_t done;
@@ -46,7 +46,7 @@ struct worker {
 	pthread_t id;
 };
 
-static void relax_cpu(void)
+static void pause_cpu(void)
 {
 #if defined(__x86_64__)
 	_mm_pause();
@@ -55,7 +55,7 @@ static void relax_cpu(void)
 #endif
 }
 
-/* Takes and does shares of the present job until none is left. */
+/* Takes and runs shares of the current job until none is left. */
 static void run_shares(struct pool *p, int32_t thread)
 {
 	uint64_t ticket = atomic_load(&p->ticket);
@@ -93,7 +93,7 @@ static void *run_worker(void *arg)
 	tess_float_enter();
 	while (!atomic_load(&p->stop)) {
 		for (int i = 0; i < SPINS && is_idle(p); i++)
-			relax_cpu();
+			pause_cpu();
 		if (is_idle(p)) {
 			pthread_mutex_lock(&p->lock);
 			atomic_fetch_add(&p->asleep, 1);
@@ -119,7 +119,7 @@ static void wake_workers(struct pool *p)
 static void wait_for_shares(struct pool *p, uint32_t shares)
 {
 	for (int i = 0; i < SPINS && atomic_load(&p->done) != shares; i++)
-		relax_cpu();
+		pause_cpu();
 	if (atomic_load(&p->done) == shares)
 		return;
 	pthread_mutex_lock(&p->lock);
@@ -151,7 +151,7 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t gra
 	wait_for_shares(p, job.shares);
 }
 
-/* Signals are for the program's own threads. */
+/* Blocks signals, which are for the program's own threads. */
 static int start_worker(struct worker *w)
 {
 	sigset_t all, old;

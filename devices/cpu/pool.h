@@ -1,22 +1,22 @@
 /* pool.h - the threads of one opened device. */
-#ifndef TESS_CPU_POOL_H
-#define TESS_CPU_POOL_H
+#ifndef TESS_DEVICES_CPU_POOL_H
+#define TESS_DEVICES_CPU_POOL_H
 
 #include <stdint.h>
 #include <tessera/plugin.h>
 
 struct pool;
 
-/* A share of the work: [lo, hi) of its count. 0 <= thread < nthreads; no two have the same. */
+/* Does the share [lo, hi) of the work. 0 <= thread < nthreads, unique among running shares. */
 typedef void pool_fn(void *arg, int64_t lo, int64_t hi, int32_t thread);
 
-/* nthreads counts the caller: 1 starts none. */
+/* nthreads includes the caller: 1 starts no thread. */
 tess_status pool_open(int32_t nthreads, struct pool **out);
 void pool_close(struct pool *p);
 
 /*
- * Runs fn over [0, count) in shares of `grain` (the last may be shorter), in any order and on any
- * thread; returns when all are done. One caller at a time.
+ * Runs fn over [0, count) in shares of `grain` (the last may be smaller), in any order on any
+ * thread, and returns when all are done. One caller at a time.
  */
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 

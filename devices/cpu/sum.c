@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-struct walk { /* over one tree, or a node of it */
+struct walk { /* over a tree or a node of it */
 	struct sum *sum;
 	const struct tess_op *op;
 	const struct tess_tree *tree;
@@ -65,7 +65,7 @@ static void append_leaf(struct walk *w, int64_t unit)
 		w->sum->levels = w->level;
 }
 
-/* Node (depth, at) of the tree, as far as it lies in [lo, hi); false where that is empty. */
+/* The part of node (depth, at) of the tree in [lo, hi); false if that is empty. */
 static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 {
 	int64_t parts = (int64_t)1 << depth;
@@ -87,7 +87,7 @@ static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 	return left || right;
 }
 
-/* Node (depth, at) of the tree over trees, each of which is finished. */
+/* Node (depth, at) of the tree over finished trees. */
 static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 {
 	int64_t parts = (int64_t)1 << depth, n = w->op->ntree;
@@ -107,10 +107,7 @@ static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 	}
 	left = visit_trees(w, depth + 1, at * 2);
 	right = visit_trees(w, depth + 1, at * 2 + 1);
-	/*
-	 * Nothing here is -0 (two numbers that are not never add up to it): no second + 0.0f is
-	 * needed.
-	 */
+	/* No operand is -0, so no sum is: a second + 0.0f is not needed. */
 	if (left && right && !w->failed) {
 		get_last_step(w)->trees++;
 		w->level--;
@@ -149,7 +146,7 @@ tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64
 		visit_nodes(&w);
 		return w.failed ? TESS_ENOMEM : TESS_OK;
 	}
-	if (!visit_trees(&w, 0, 0) && !w.failed) { /* a sum of nothing is +0.0f */
+	if (!visit_trees(&w, 0, 0) && !w.failed) { /* an empty sum is +0.0f */
 		append_step(&w);
 		if (!w.failed)
 			get_last_step(&w)->fresh = 1;

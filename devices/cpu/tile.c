@@ -1,16 +1,16 @@
 #include "tile.h"
 
-/* So that the chains lie in registers; not around calls of fmaf. Clang does it by itself. */
+/* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
 #if defined(__FP_FAST_FMAF)
 #define TILE_UNROLL _Pragma("GCC unroll 32")
 #else
 #define TILE_UNROLL
 #endif
 
-/* All but the pointers are constants where this is inlined: the chains stay in registers. */
-LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar, int64_t ak,
-                       const char *b, int64_t bk, int64_t bp, float *slot, int64_t pitch,
-                       const struct sum_step *step)
+/* After inlining only the pointers vary: the chains stay in registers. */
+LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar,
+                           int64_t ak, const char *b, int64_t bk, int64_t bp, float *slot,
+                           int64_t pitch, const struct sum_step *step)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
 	const int n = rows * panels;

@@ -1,6 +1,8 @@
-/* tile.h - the inner loop of LINEAR and ATTENTION: a step of a sum for some rows and panels. */
-#ifndef TESS_CPU_TILE_H
-#define TESS_CPU_TILE_H
+/*
+ * tile.h - the inner loop of LINEAR and ATTENTION: one step of a sum for a tile of rows and panels.
+ */
+#ifndef TESS_DEVICES_CPU_TILE_H
+#define TESS_DEVICES_CPU_TILE_H
 
 #include "lanes.h"
 
@@ -14,7 +16,7 @@ enum { TILE_WIDE_1 = 1, TILE_WIDE_3 = 1, TILE_WIDE_6 = 1 };
 #endif
 enum { TILE_WIDEST = TILE_WIDE_1 };
 
-/* Panels that a wide tile of so many rows takes at once: as many as registers hold. */
+/* Panels of a wide tile of so many rows: as many as fit in registers. */
 static inline int tile_get_wide_panels(int rows)
 {
 	return rows == 1 ? TILE_WIDE_1 : rows <= 3 ? TILE_WIDE_3 : TILE_WIDE_6;
@@ -29,8 +31,8 @@ typedef void tile_fn(const float *a, int64_t ar, const void *b, int64_t bk, int6
                      int64_t pitch, const struct sum_step *step);
 
 /*
- * 1 <= rows <= TILE_ROWS. How many panels: one, or where `wide`, tile_get_wide_panels(rows) for rows as they
- * lie and TILE_WIDE_6 for packed ones.
+ * 1 <= rows <= TILE_ROWS. The tile has one panel; if `wide`, tile_get_wide_panels(rows) for rows in
+ * place, and TILE_WIDE_6 for packed rows.
  */
 #define tile_find CPU_NAME(tile_find)
 tile_fn *tile_find(int32_t dtype, bool packed, int rows, bool wide);

@@ -210,7 +210,7 @@ static tess_status pipes_open(const struct tess_join *how, void **self)
 	return st;
 }
 
-static tess_status init_plugin(const struct tess_host *h)
+static tess_status init_pipes(const struct tess_host *h)
 {
 	host = h;
 	return TESS_OK;
@@ -240,5 +240,5 @@ TESS_PLUGIN = {
 	.version = "1.0",
 	.license = "Apache-2.0",
 	.backends = backends,
-	.init = init_plugin,
+	.init = init_pipes,
 };

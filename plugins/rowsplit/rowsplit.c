@@ -4,7 +4,8 @@
 static tess_status layout_rowsplit(const struct tess_site *s, struct tess_io *io)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: rowsplit takes no \"%s\"", s->module, s->config);
+		return s->host->fail(TESS_EINVAL, "%s: rowsplit takes no \"%s\"", s->module,
+		                     s->config);
 	io->in[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = -1 };
 	io->out[0] = (struct tess_place){ .kind = TESS_REPLICATE };
 	return TESS_OK;

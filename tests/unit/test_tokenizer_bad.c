@@ -194,7 +194,7 @@ static const struct {
 	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"B\"}}",
 	  "single[0]: id:", "supported: A" },
 	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"A\"}}",
-	  "single[1]:", "second time" },
+	  "single[1]:", "only once" },
 	{ "post_processor.special_tokens", "{}",
 	  "single[0]: special_tokens: \"<s>\": ids:", "an array" },
 	{ "post_processor.special_tokens", "{\"<s>\": {\"ids\": [77]}}",
