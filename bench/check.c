@@ -1,13 +1,14 @@
 /*
- * check.c - what the checks of a call cost: an all_reduce of f32 through a group, which checks, numbers,
- * fingerprints and tells it, beside the same call given straight to the backend; both in one run, in turn.
+ * check.c - the cost of the checks of a call: an all_reduce of f32 through a group, which checks
+ * it, numbers it, computes its fingerprint and describes it to the coordinator, and the same call
+ * made directly on the backend; both in turn in one run.
  *
- *	check [BYTES]        on 2 threads; or as a rank of a job, over its backend (TESSERA_BACKEND):
+ *	check [BYTES]        on 2 threads; or as a rank of a job, over TESSERA_BACKEND:
  *	tessera launch -n 2 --backend shm -- bench/check
  *	tessera launch -n 2 --backend gloo -- bench/check
  *	mpirun -n 2 -x TESSERA_BACKEND=mpi bench/check
  *
- * Prints the best median of all rounds for each, and what the checks add to it.
+ * Prints the best median of all rounds for each, and the difference.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -19,7 +20,7 @@
 
 enum { ROUNDS = 9, SAMPLES = 400 };
 
-struct rank_buffers { /* one rank's */
+struct rank_buffers {
 	struct tess_group *group;
 	float *src, *dst;
 	uint64_t bytes;
@@ -54,7 +55,7 @@ static int run_checked_call(void *self)
 	return tess_all_reduce(e->group, e->src, e->dst, e->bytes / 4, TESS_F32, TESS_SUM, "bench");
 }
 
-/* One fingerprint for all calls: it fits, and is compared where the backend does that by itself. */
+/* All calls have the same fingerprint, which a backend that compares them accepts. */
 static int run_unchecked_call(void *self)
 {
 	const struct rank_buffers *e = self;
@@ -107,7 +108,8 @@ static tess_status run_check_rank(struct tess_world *w, void *arg)
 		*b = i < 2 || m.us < *b ? m.us : *b;
 	}
 	if (!tess_world_rank(w))
-		printf("%-8s %d ranks, all_reduce of %llu bytes: %.2f us checked, %.2f us not: %+.1f%%\n",
+		printf("%-8s %d ranks, all_reduce of %llu bytes: %.2f us checked, %.2f us not: "
+		       "%+.1f%%\n",
 		       tess_world_backend(w), tess_world_size(w), (unsigned long long)e.bytes,
 		       best[0], best[1], 100 * (best[0] / best[1] - 1));
 	free(e.src);

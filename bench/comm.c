@@ -1,12 +1,13 @@
 /*
- * comm.c - our backends beside Gloo's own calls, torch.distributed's and Open MPI's, interleaved in one run.
+ * comm.c - our backends compared with the collectives of Gloo, torch.distributed and Open MPI, in
+ * one run.
  *
  *	comm -h
  *
- * Every round starts each contender anew, one after the other; each cell is the best median of all rounds, since
- * other work on the machine only ever adds. Of Gloo's algorithms, which are all measured, the best of each size
- * counts; since most of them work in place only, our gloo is measured so too, and the better of both counts. All
- * are timed by tools/bench/measure.h.
+ * Every round starts each contender anew, one after the other; each cell is the best median of all
+ * rounds, since other work on the machine can only slow a call down. All algorithms of Gloo are
+ * measured, and the best at each size counts. Most of them work in place only: our gloo is measured
+ * in place too, and the better of both counts. All are timed by tools/bench/measure.h.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -44,11 +45,11 @@ static struct {
 	uint64_t max_bytes;
 	int rounds;
 	char max_bytes_text[24];
-	char versions[4][256]; /* that peers have told */
+	char versions[4][256]; /* of peers */
 	int nversions;
 } options = { .kind = "all_reduce", .seconds = "0.1", .max_bytes = 64 << 20, .rounds = 3 };
 
-/* ---- what is kept ------------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static void record_time(struct results *r, int column, uint64_t bytes, double us,
                         const char *algorithm)
@@ -77,7 +78,7 @@ static void record_version(const char *text)
 		         text);
 }
 
-/* "ALGORITHM BYTES MICROSECONDS" lines of a peer, and one that tells its version. */
+/* Reads the "ALGORITHM BYTES MICROSECONDS" lines of a peer, and one with its version. */
 static int read_peer_lines(FILE *in, struct results *r, int column)
 {
 	char line[256], name[24];
@@ -97,7 +98,7 @@ static int read_peer_lines(FILE *in, struct results *r, int column)
 	return lines;
 }
 
-/* What `tessera bench comm --json` says; columns: of its series. */
+/* Reads the output of `tessera bench comm --json`; columns: for its series. */
 static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 {
 	static const char *const series[] = { "fast", "exact", "copy_in", "copy_in_out" };
@@ -108,7 +109,7 @@ static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 		for (int s = 0; s < 4; s++) {
 			json_t *cell = json_object_get(row, series[s]);
 
-			if (!cell && !s) /* of what is no sum there is one series */
+			if (!cell && !s) /* kinds without a sum have one series */
 				cell = json_object_get(row, options.kind);
 			record_time(r, columns[s],
 			            (uint64_t)json_integer_value(json_object_get(row, "bytes")),
@@ -119,7 +120,7 @@ static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 	return (int)rows;
 }
 
-/* ---- who is started ---------------------------------------------------------------------------------- */
+/* ---- contenders ------------------------------------------------------------------------------ */
 
 static const struct contender {
 	const char *name;
@@ -158,7 +159,10 @@ static void set_env_number(const char *name, int value)
 	setenv(name, text, 1);
 }
 
-/* Ours as its user starts it; the others, one process of a rank each, with what they need to find each other. */
+/*
+ * Our backends through the command; peers as one process per rank, with the variables that they
+ * need.
+ */
 static _Noreturn void exec_contender(const struct contender *c, int rank, int n, int out)
 {
 	char program[4096], ranks[16];
@@ -210,7 +214,7 @@ static int remove_entry(const char *path, const struct stat *about, int type, st
 	return remove(path);
 }
 
-/* Whether it had something to say. */
+/* Whether it has printed any times. */
 static bool run_contender(const struct contender *c, int n, struct results *r)
 {
 	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], nlines;
@@ -245,7 +249,7 @@ static bool is_in_list(const char *list, const char *name)
 	       (found && (found == list || found[-1] == ',') && strchr(",", found[strlen(name)]));
 }
 
-/* Whether a peer is here. One that is not is told once, not a failure. */
+/* Whether a peer is installed. One that is missing is printed once, and is no failure. */
 static bool is_installed(size_t i)
 {
 	static const char *const way_out[] = { [PEER_GLOO] = "libgloo is missing",
@@ -276,14 +280,14 @@ static bool run_rounds(struct results *r, int n)
 			fprintf(stderr, "comm: %d ranks, round %d of %d: %s\n", n, round + 1,
 			        options.rounds, contenders[i].name);
 			if (!run_contender(&contenders[i], n, r)) {
-				fprintf(stderr, "comm: %s has failed\n", contenders[i].name);
+				fprintf(stderr, "comm: %s failed\n", contenders[i].name);
 				return false;
 			}
 		}
 	return true;
 }
 
-/* ---- what is printed --------------------------------------------------------------------------------- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 static void print_cell(double us)
 {
@@ -293,16 +297,16 @@ static void print_cell(double us)
 		printf(" - |");
 }
 
-/* How many times `us` is as fast. */
-static void print_ratio(double them, double us)
+/* How many times as fast as a peer. */
+static void print_ratio(double peer_us, double us)
 {
-	if (them > 0 && us > 0)
-		printf(" %.*fx |", them / us < 10 ? 2 : 1, them / us);
+	if (peer_us > 0 && us > 0)
+		printf(" %.*fx |", peer_us / us < 10 ? 2 : 1, peer_us / us);
 	else
 		printf(" - |");
 }
 
-/* How near `us` is to what copying alone takes. */
+/* The time of copying alone as a share of `us`. */
 static void print_copy_share(double bound, double us)
 {
 	if (bound > 0 && us > 0)
@@ -319,7 +323,7 @@ static bool has_column(const struct results *r, int column)
 	return false;
 }
 
-/* Columns from `first` to `last`, those that were measured. */
+/* Prints the columns from `first` to `last` that were measured. */
 static void print_columns(const struct results *r, int first, int last, int size)
 {
 	for (int c = first; c <= last; c++) {
@@ -353,7 +357,8 @@ static void print_shm(const struct results *r, int n)
 {
 	printf("\n%s, f32, %d ranks:\n\n| bytes |", options.kind, n);
 	print_columns(r, SHM, IN_OUT, -1);
-	printf(" Gloo's best | Open MPI | shm : Gloo | shm : Open MPI | own : Open MPI | of in | of in, out |");
+	printf(" Gloo's best | Open MPI | shm : Gloo | shm : Open MPI | own : Open MPI | of in |");
+	printf(" of in, out |");
 	print_table_rule(count_columns(r, SHM, IN_OUT) + 8);
 	for (int s = 0; s < SIZES; s++) {
 		double us = r->cell[SHM][s].us, gloo = r->cell[PEER_GLOO][s].us,
@@ -404,7 +409,8 @@ static void print_gloo(const struct results *r, int n)
 /* The exact sum over the one in any order, both over shm. */
 static void print_exact_prices(const struct results *r, const int *ranks, int nranks)
 {
-	printf("\nThe exact sum over shm: microseconds, and its price, over those of the sum in any order:\n\n| bytes |");
+	printf("\nThe exact sum over shm: microseconds, and the ratio to the sum in any order:\n\n"
+	       "| bytes |");
 	for (int i = 0; i < nranks; i++)
 		printf(" %d ranks | price |", ranks[i]);
 	print_table_rule(2 * nranks + 1);
@@ -439,7 +445,7 @@ static void print_machine(void)
 	putchar('\n');
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 static int read_ranks(const char *list, int ranks[static RANKS_MAX])
 {
@@ -489,18 +495,20 @@ static bool compare_exact_sums(const char *list)
 }
 
 static const char usage[] =
-	"usage: comm [-n RANKS,...] [-p RANKS,...] [-r ROUNDS] [-m BYTES] [-s SECONDS] [-o KIND] [-w WHO,...]\n"
+	"usage: comm [-n RANKS,...] [-p RANKS,...] [-r ROUNDS] [-m BYTES] [-s SECONDS] [-o KIND]\n"
+	"       [-w NAME,...]\n"
 	"\n"
-	"Our backends beside Gloo's own collectives, torch.distributed's over gloo, and Open MPI's, in turn;\n"
-	"prints Markdown. What is not there is left out, with a line that says so. Five minutes.\n"
+	"Times our backends and the collectives of Gloo, torch.distributed over gloo and Open MPI\n"
+	"in turn, and prints Markdown. Peers that are missing are skipped, with a line on stderr.\n"
+	"It takes five minutes.\n"
 	"\n"
 	"  -n RANKS,...  numbers of ranks (2,4)\n"
-	"  -p RANKS,...  numbers of ranks for the price of the exact sum (2,3,4,5,6,7,8); 0: it is left out\n"
-	"  -r ROUNDS     each contender is started so often; the best median counts (3)\n"
+	"  -p RANKS,...  numbers of ranks for the cost of the exact sum (2,3,4,5,6,7,8); 0: none\n"
+	"  -r ROUNDS     times that each contender is started; the best median counts (3)\n"
 	"  -m BYTES      sizes from 4 bytes to BYTES (67108864)\n"
 	"  -s SECONDS    for each size of each series (0.1)\n"
 	"  -o KIND       the collective (all_reduce)\n"
-	"  -w WHO,...    only these of shm, own, gloo, Gloo, torch, mpi\n";
+	"  -w NAME,...   only these of shm, own, gloo, Gloo, torch, mpi\n";
 
 static bool parse_comm_options(int argc, char **argv, const char **ranks, const char **exact_ranks)
 {
@@ -552,7 +560,7 @@ int main(int argc, char **argv)
 	         (unsigned long long)options.max_bytes);
 	if (!compare_libraries(ranks))
 		return 1;
-	/* beyond that it is memory that is measured */
+	/* larger sizes would measure memory */
 	snprintf(options.max_bytes_text, sizeof options.max_bytes_text, "%d", 4 << 20);
 	return compare_exact_sums(exact_ranks) ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 /*
- * comm_gloo.cc - Gloo's own collectives, called as its users call them, for bench/comm. Its ranks are told by RANK
- * and WORLD_SIZE, and meet in the directory COMM_STORE.
+ * comm_gloo.cc - Gloo's own collectives, for bench/comm. Ranks read RANK and WORLD_SIZE, and meet
+ * in the directory COMM_STORE.
  */
 #include "peer.h"
 
@@ -60,7 +60,7 @@ int reduce_gloo_max(void *self, double *x)
 	return 0;
 }
 
-/* Those that take an options object. */
+/* Collectives that take an options object. */
 void gloo_all_reduce(Peer *p, gloo::AllreduceOptions::Algorithm algorithm)
 {
 	gloo::AllreduceOptions how(p->context);
@@ -83,7 +83,7 @@ void gloo_all_gather(Peer *p)
 	gloo::allgather(how);
 }
 
-/* Those that are make_algorithm for one buffer, in which they leave the result. */
+/* Classes that are made for one buffer, in which they leave the result. */
 template <typename T, typename... Rest>
 std::shared_ptr<gloo::Algorithm> make_algorithm(Peer *p, Rest... rest)
 {

@@ -1,4 +1,4 @@
-/* comm_mpi.c - an MPI's own collectives, for bench/comm. Started by it, with mpirun. */
+/* comm_mpi.c - MPI's own collectives, for bench/comm, which starts it with mpirun. */
 #include "peer.h"
 
 #include <mpi.h>

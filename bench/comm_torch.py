@@ -1,7 +1,8 @@
-"""comm_torch.py - torch.distributed over gloo, for bench/comm: started as comm_gloo.cc and timed as measure.h does.
+"""comm_torch.py - torch.distributed over gloo, for bench/comm.
 
-A rank reads what came last and writes new data before each sample, which a barrier begins; up to 1 KiB ten calls are
-one sample; the time is the median of the slowest rank.
+Started like comm_gloo, timed like measure.h: before each sample a rank reads the last result and
+writes new data; then comes a barrier. Up to 1 KiB ten calls are one sample. The time is the median
+of the slowest rank.
 """
 import os
 import sys
@@ -10,17 +11,17 @@ import time
 import torch
 import torch.distributed as dist
 
-WARM, LEAST, MOST, TINY, BATCH = 3, 5, 200, 1024, 10
+WARM, SAMPLES_MIN, SAMPLES_MAX, TINY, BATCH = 3, 5, 200, 1024, 10
 
 
-def greatest(x):
+def reduce_max(x):
     t = torch.tensor([x], dtype=torch.float64)
     dist.all_reduce(t, op=dist.ReduceOp.MAX)
     return t.item()
 
 
-def calls(kind, src, dst):
-    """What is called, and the tensor that has the result."""
+def make_call(kind, src, dst):
+    """A call, and the tensor that gets its result."""
     if kind == "all_reduce":  # torch has it in place only
         return lambda: dist.all_reduce(src), src
     if kind == "all_gather":
@@ -30,7 +31,7 @@ def calls(kind, src, dst):
     return lambda: dist.reduce_scatter_tensor(part, src), part
 
 
-def sample(run, src, out, batch, i):
+def time_sample(run, src, out, batch, i):
     out[::16].max()
     src.fill_(0.75 + i % 256 / 1024)
     dist.barrier()
@@ -40,28 +41,29 @@ def sample(run, src, out, batch, i):
     return (time.perf_counter() - begin) * 1e6 / batch
 
 
-def measure(run, src, out, batch, seconds):
+def measure_call(run, src, out, batch, seconds):
     for i in range(WARM):
         begin = time.perf_counter()
-        sample(run, src, out, batch, i)
-    n = min(seconds / (time.perf_counter() - begin), MOST)
-    n = max(int(greatest(n)), LEAST)
-    times = sorted(sample(run, src, out, batch, i) for i in range(n))
-    return greatest(times[n // 2])
+        time_sample(run, src, out, batch, i)
+    n = min(seconds / (time.perf_counter() - begin), SAMPLES_MAX)
+    n = max(int(reduce_max(n)), SAMPLES_MIN)
+    times = sorted(time_sample(run, src, out, batch, i) for i in range(n))
+    return reduce_max(times[n // 2])
 
 
 def main():
-    kind, most, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    kind, max_bytes, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['COMM_STORE']}/torch", rank=rank, world_size=size)
+    store = f"file://{os.environ['COMM_STORE']}/torch"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
     if rank == 0:
         print("version torch", torch.__version__, flush=True)
     nbytes = 4 if kind == "all_reduce" else 4 ** (1 + (size > 1) + (size > 4))
-    while nbytes <= most:
+    while nbytes <= max_bytes:
         src, dst = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4)
-        run, out = calls(kind, src, dst)
-        us = measure(run, src, out, BATCH if nbytes <= TINY else 1, seconds)
+        run, out = make_call(kind, src, dst)
+        us = measure_call(run, src, out, BATCH if nbytes <= TINY else 1, seconds)
         if rank == 0:
             print("torch", nbytes, f"{us:.3f}", flush=True)
         nbytes *= 4

@@ -1,8 +1,8 @@
 /*
- * kernels.c - how fast LINEAR of a device is: GB/s of weights for one token, GFLOP/s for many,
- * beside a plain read of the same memory.
+ * kernels.c - speed of a device's LINEAR: GB/s of weights for one token, GFLOP/s for many, and of a
+ * plain read of the same memory.
  *
- *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512 as everywhere
+ *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <tessera/device.h>
 #include <time.h>
 
-enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 }; /* several weights: none stays in a cache */
+enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 }; /* several weights, so that none stays in a cache */
 
 static const struct tess_device *device;
 static void *self;
@@ -130,7 +130,7 @@ static double time_linear(const struct tess_view *w, int64_t rows)
 }
 
 /*
- * GB/s of a sum over memory by eight lanes of 64 bits at a time: what a compiler makes of a loop.
+ * GB/s of a sum over memory, eight lanes of 64 bits at a time, as the compiler vectorises the loop.
  */
 static double time_memory_read(const struct tess_view *w, int64_t bytes)
 {
@@ -168,8 +168,7 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 		start = read_seconds() - start;
 	}
 	printf("%-5s plain read %5.1f GB/s | panels: decode %5.1f GB/s, prefill %5.1f GFLOP/s | "
-	       "rows: decode %5.1f GB/s, "
-	       "prefill %5.1f GFLOP/s | pack %4.1f GB/s\n",
+	       "rows: decode %5.1f GB/s, prefill %5.1f GFLOP/s | pack %4.1f GB/s\n",
 	       name, time_memory_read(rows, bytes), gb / time_linear(panels, 1),
 	       products / time_linear(panels, m), gb / time_linear(rows, 1),
 	       products / time_linear(rows, m), gb / start);

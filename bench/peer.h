@@ -1,9 +1,9 @@
 /*
- * peer.h - what the peers of bench/comm have in common: they are started with the kind, the most bytes and the
- * seconds for each time, and rank 0 prints "ALGORITHM BYTES MICROSECONDS" lines.
+ * peer.h - shared by the peers of bench/comm: their arguments are the kind, the maximum bytes and
+ * the seconds for each time; rank 0 prints "ALGORITHM BYTES MICROSECONDS" lines.
  */
-#ifndef BENCH_PEER_H
-#define BENCH_PEER_H
+#ifndef TESS_BENCH_PEER_H
+#define TESS_BENCH_PEER_H
 
 #include "tools/bench/measure.h"
 
@@ -13,7 +13,7 @@ enum { PEER_SAMPLES = 200 };
 
 struct peer {
 	const char *kind;
-	uint64_t max_bytes, bytes; /* bytes: of the call that is timed now */
+	uint64_t max_bytes, bytes; /* bytes: of the current call */
 	double seconds;
 	int rank, nranks;
 	void *src, *dst;
@@ -28,7 +28,7 @@ static void peer_parse_arguments(struct peer *p, char **argv)
 	p->dst = calloc(p->max_bytes, 1);
 }
 
-/* Times one call of p->bytes. `c` has the functions; self of them is `p`. */
+/* Times one call of p->bytes. `c` has the functions, which get `p` as self. */
 static int peer_time_call(struct peer *p, struct measure_target *c, const char *algorithm)
 {
 	static double times[PEER_SAMPLES];

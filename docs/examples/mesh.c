@@ -1,7 +1,8 @@
 /*
- * mesh.c - ranks in two dimensions: each gives its number, and gets the sum along either one and over both.
+ * mesh.c - a mesh of two dimensions: sums the ranks' numbers along each of them, and over both.
  *
- *   cc mesh.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o mesh
+ *   cc mesh.c -o mesh $(pkg-config --cflags --libs tessera) \
+ *      -Wl,-rpath,"$(pkg-config --variable=libdir tessera)"
  *   tessera launch -n 4 -- ./mesh dp=2,tp
  */
 #include <stdio.h>

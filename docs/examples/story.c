@@ -1,7 +1,8 @@
 /*
- * story.c - a checkpoint, cut by a plan over the ranks of a mesh, that tells a story.
+ * story.c - generates text from a checkpoint that is sharded by a plan over the ranks of a mesh.
  *
- *   cc story.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o story
+ *   cc story.c -o story $(pkg-config --cflags --libs tessera) \
+ *      -Wl,-rpath,"$(pkg-config --variable=libdir tessera)"
  *   tessera launch -n 2 -- ./story data 'Once upon a time'
  */
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 static int print_bytes(void *to, const char *bytes, size_t n)
 {
-	return fwrite(bytes, 1, n, to) != n || fflush(to); /* not 0: enough */
+	return fwrite(bytes, 1, n, to) != n || fflush(to); /* not 0: ends the text */
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,8 @@
 /*
- * sum.c - groups alone: each rank gives its number, all get the sum and ranks is there.
+ * sum.c - collectives without a model: every rank gets the sum of all numbers, and a list of ranks.
  *
- *   cc sum.c $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$(pkg-config --variable=libdir tessera)" -o sum
+ *   cc sum.c -o sum $(pkg-config --cflags --libs tessera) \
+ *      -Wl,-rpath,"$(pkg-config --variable=libdir tessera)"
  *   tessera launch -n 4 -- ./sum
  */
 #include <stdio.h>
