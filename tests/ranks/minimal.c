@@ -26,7 +26,7 @@ static const struct tess_host *host;
 
 struct queued_message {
 	struct queued_message *next;
-	uint64_t sequence, print;
+	uint64_t sequence, fingerprint;
 	size_t bytes;
 	char data[];
 };
@@ -93,7 +93,7 @@ static void queue_message(struct mailboxes *o, int32_t from, const struct tess_c
 
 	l->next = NULL;
 	l->sequence = ++o->sent[from][c->peer];
-	l->print = c->fingerprint;
+	l->fingerprint = c->fingerprint;
 	l->bytes = bytes;
 	memcpy(l->data, c->src, bytes);
 	while (*at)
@@ -108,7 +108,7 @@ static int take_message(struct queued_message **at, const struct minimal_call *t
 	while (*at && (*at)->sequence != t->sequence)
 		at = &(*at)->next;
 	l = *at;
-	if (!l || l->print != t->c.fingerprint) /* nothing moves between calls that differ */
+	if (!l || l->fingerprint != t->c.fingerprint) /* nothing moves between calls that differ */
 		return 0;
 	memcpy(t->c.dst, l->data, l->bytes);
 	*at = l->next;
@@ -213,7 +213,7 @@ static const struct tess_backend minimal = {
 	.size = sizeof minimal,
 	.threads = THREADS,
 	.name = NAME,
-	.summary = "the least",
+	.summary = "only what a backend must have",
 	.supports = minimal_supports,
 	.open = minimal_open,
 	.start = minimal_start,

@@ -40,8 +40,8 @@ static bool has_float_state(int state)
 {
 	static const float high[] = { 1, 1 + 0x1p-23f, 1, 1, 1 },
 			   low[] = { 1, 1, 1 - 0x1p-24f, 1 - 0x1p-24f, 1 };
-	volatile float one = 1, tiny = 0x1p-30f, least = 0x1p-126f;
-	float up = one + tiny, down = one - tiny, half = least * 0.5f;
+	volatile float one = 1, tiny = 0x1p-30f, min_normal = 0x1p-126f;
+	float up = one + tiny, down = one - tiny, half = min_normal * 0.5f;
 #if defined(__SSE2__)
 	bool flushed = state == STATES - 1;
 #else

@@ -329,7 +329,7 @@ static int finish_generate(const struct generate_run *r, char *text, size_t capa
 	return status;
 }
 
-static void signal_rank_2(int sig, const char *timeout, double most)
+static void signal_rank_2(int sig, const char *timeout, double max_seconds)
 {
 	static char text[1 << 16];
 	struct generate_run r = start_generate(timeout);
@@ -346,7 +346,7 @@ static void signal_rank_2(int sig, const char *timeout, double most)
 	ck_assert(!kill(rank, sig));
 	status = finish_generate(&r, text, sizeof text);
 	took = (double)(tess_now() - begin) / 1e9;
-	ck_assert_msg(took < most, "took %.2f s", took);
+	ck_assert_msg(took < max_seconds, "took %.2f s", took);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
 	/* named by the first survivor that prints the failure, and by the launcher */
 	ck_assert_msg(count_occurrences(text, "tessera generate: rank 2 ") == 1, "%s", text);

@@ -209,7 +209,7 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 	struct pollfd p = { .fd = out, .events = POLLIN };
 	bool running = false;
 	char text[4096];
-	int64_t now, *most;
+	int64_t now, *peak;
 	int n;
 
 	for (;;) {
@@ -220,8 +220,8 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 		}
 		n = 0;
 		now = sum_pss_of_tree(pid, &n);
-		most = running ? &seen.running : &seen.loading;
-		*most = now > *most ? now : *most;
+		peak = running ? &seen.running : &seen.loading;
+		*peak = now > *peak ? now : *peak;
 		seen.processes = n > seen.processes ? n : seen.processes;
 		seen.samples += running;
 	}
@@ -250,7 +250,7 @@ static int64_t parse_stated_bytes(FILE *err, int ranks, char digest[65])
 
 static void check_memory(bool tied, int ranks, const char *backend, char digest[65])
 {
-	int64_t model = compute_model_bytes(tied), most;
+	int64_t model = compute_model_bytes(tied), limit;
 	FILE *err = tmpfile();
 	char n[8];
 	struct memory_peaks seen;
@@ -274,13 +274,13 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	seen = watch_memory(pid, out[0]);
 	close(out[0]);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	most = model + parse_stated_bytes(err, ranks, digest) + ranks * (int64_t)RANK_EXTRA;
+	limit = model + parse_stated_bytes(err, ranks, digest) + ranks * (int64_t)RANK_EXTRA;
 	fclose(err);
 	printf("%s, %d rank%s, %-8s  model %.1f MiB, at most %.1f while loading, "
 	       "%.1f while decoding; allowed %.1f\n",
 	       tied ? "tied  " : "untied", ranks, ranks > 1 ? "s" : " ", backend,
 	       (double)model / MIB, (double)seen.loading / MIB, (double)seen.running / MIB,
-	       (double)most / MIB);
+	       (double)limit / MIB);
 	fflush(stdout);
 	ck_assert_int_eq(status, 0);
 	ck_assert_int_ge(seen.samples, 5);
@@ -289,8 +289,8 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	else
 		ck_assert_int_gt(seen.processes, ranks);
 	ck_assert_msg(seen.running > model / 2, "smaps say less than there can be");
-	ck_assert_int_le(seen.running, most);
-	ck_assert_int_le(seen.loading, most);
+	ck_assert_int_le(seen.running, limit);
+	ck_assert_int_le(seen.loading, limit);
 }
 
 START_TEST(nothing_twice)

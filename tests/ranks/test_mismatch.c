@@ -58,8 +58,8 @@ END_TEST
  */
 START_TEST(half_a_note)
 {
-	uint64_t room[64], counts[4] = { 1, 2, 3, 4 };
-	struct tess_call_desc *n = (void *)room;
+	uint64_t memory[64], counts[4] = { 1, 2, 3, 4 };
+	struct tess_call_desc *n = (void *)memory;
 	struct tess_call_key key = { .number = 1 };
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = TESS_ALL_TO_ALL,

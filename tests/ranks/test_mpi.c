@@ -93,12 +93,12 @@ static double parse_failure_delay(int rank, const char *what)
 	return after;
 }
 
-/* It does so in `most` seconds or less. */
-static void expect_failure_within(int rank, double most, const char *what)
+/* It does so within `max_seconds`. */
+static void expect_failure_within(int rank, double max_seconds, const char *what)
 {
 	double after = parse_failure_delay(rank, what);
 
-	ck_assert_msg(after <= most, "rank %d took %g s: %s", rank, after, output);
+	ck_assert_msg(after <= max_seconds, "rank %d took %g s: %s", rank, after, output);
 }
 
 /* Without --enable-recovery mpirun would end the other ranks before they report. */

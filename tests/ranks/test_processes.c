@@ -525,12 +525,12 @@ START_TEST(a_rank_is_stopped_before_it_opens)
 {
 	struct tess_rendezvous *r;
 	struct process p[N];
-	char rule[48], who[32];
+	char rule[48], victim[32];
 
 	make_runtime_dir();
 	r = host_rendezvous(N);
 	snprintf(rule, sizeof rule, "rank=%d,call=0,do=stop", _i);
-	snprintf(who, sizeof who, "rank %d (process", _i);
+	snprintf(victim, sizeof victim, "rank %d (process", _i);
 	ck_assert(!setenv("TESSERA_RENDEZVOUS", tess_rendezvous_path(r), 1));
 	ck_assert(!setenv("TESSERA_BACKEND", "faulty:shm", 1));
 	ck_assert(!setenv("TESSERA_FAULTY", rule, 1));
@@ -539,7 +539,7 @@ START_TEST(a_rank_is_stopped_before_it_opens)
 	for (int i = 0; i < N; i++)
 		if (i != _i) {
 			process_finish(&p[i], TEST_TIMEOUT_MS);
-			expect_both_texts(&p[i], who,
+			expect_both_texts(&p[i], victim,
 			                  "is stopped; the opening of the group of all ranks");
 		}
 	kill(p[_i].pid, SIGKILL);

@@ -168,7 +168,7 @@ static tess_status run_plan(const struct model_fixture *f, const char *json, int
  * refused by units.
  */
 static void check_all_rank_counts(const struct model_fixture *f, const struct plan_case *p,
-                                  const int32_t *ids, int64_t n, int32_t most)
+                                  const int32_t *ids, int64_t n, int32_t max_ranks)
 {
 	float *want, *have;
 	int64_t count, other;
@@ -177,7 +177,7 @@ static void check_all_rank_counts(const struct model_fixture *f, const struct pl
 	ck_assert_msg(
 		!run_plan(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count),
 		"%s", tess_error());
-	for (int32_t ranks = 1; ranks <= most; ranks++) {
+	for (int32_t ranks = 1; ranks <= max_ranks; ranks++) {
 		tess_status st = run_plan(f, p->json, ranks, ids, n, true, &have, &other);
 
 		if (st == TESS_EINVAL && strstr(tess_error(), "units cannot be cut"))

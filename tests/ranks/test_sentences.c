@@ -152,16 +152,17 @@ static const char *const slowly_read[] = {
 };
 
 /*
- * Reads `fd` to its end, at most `most` bytes at a time with a pause before each read; closes it.
+ * Reads `fd` to its end, at most `max_bytes` bytes at a time with a pause before each read;
+ * closes it.
  */
-static size_t read_to_end(int fd, size_t most, int pause_us, char *text, size_t capacity)
+static size_t read_to_end(int fd, size_t max_bytes, int pause_us, char *text, size_t capacity)
 {
 	size_t n = 0;
 	ssize_t k;
 
 	do {
 		usleep((useconds_t)pause_us);
-		k = read(fd, text + n, n + most < capacity ? most : capacity - n);
+		k = read(fd, text + n, n + max_bytes < capacity ? max_bytes : capacity - n);
 		n += k > 0 ? (size_t)k : 0;
 	} while (k > 0);
 	ck_assert_msg(n < capacity, "more than %zu bytes", capacity);

@@ -347,18 +347,18 @@ END_TEST
 START_TEST(refuses_other_heads)
 {
 	enum { D = 4 };
-	float room[8 * D] = { 0 };
+	float memory[8 * D] = { 0 };
 	int32_t position = 0;
 	void *device = cpu_open_device("auto", 1);
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
 		double num[] = { 1, 0, D, (double)lo, (double)group };
-		struct tess_view in[6] = { cpu_make_rows(room, 1, heads * D, heads * D),
-			                   cpu_make_rows(room, 1, g * D, g * D),
-			                   cpu_make_rows(room, 1, g * D, g * D),
+		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
+			                   cpu_make_rows(memory, 1, g * D, g * D),
+			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_list(&position, TESS_I32, 1) };
-		struct tess_view y = cpu_make_rows(room, 1, heads * D, heads * D);
+		struct tess_view y = cpu_make_rows(memory, 1, heads * D, heads * D);
 		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 5);
 		bool read[8] = { false };
 		int64_t count = 0;

@@ -21,7 +21,7 @@ static double find_worst_error(float (*own)(float), double (*true_one)(double), 
                                uint32_t step)
 {
 	uint32_t from = mathf_bits(lo), to = mathf_bits(hi), swap;
-	double most = 0, e;
+	double max = 0, e;
 
 	if (from > to) {
 		swap = from;
@@ -32,9 +32,9 @@ static double find_worst_error(float (*own)(float), double (*true_one)(double), 
 		float x = mathf_from_bits((uint32_t)b);
 
 		e = compute_ulp_error(own(x), true_one((double)x));
-		most = e > most ? e : most;
+		max = e > max ? e : max;
 	}
-	return most;
+	return max;
 }
 
 START_TEST(exponential)

@@ -168,7 +168,7 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 {
 	struct tess_place by_part = { .kind = TESS_SHARD, .dim = -1, .flags = TESS_BY_PART };
 	struct tess_place sum = { .kind = TESS_PARTIAL },
-			  most = { .kind = TESS_PARTIAL, .op = TESS_MAX };
+			  max = { .kind = TESS_PARTIAL, .op = TESS_MAX };
 	struct tess_place dim = { .kind = TESS_REPLICATE, .dim = 1 };
 	char text[TESS_PLACE_SIZE];
 
@@ -178,7 +178,7 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 	MUST(tess_place_equal(tess_place_normalize(dim, 2), tess_place_replicate()));
 	MUST(!tess_place_equal(tess_place_shard(0), tess_place_shard(1)));
 	MUST(!tess_place_equal(tess_place_replicate(), tess_place_shard(0)));
-	MUST(!tess_place_equal(tess_place_partial(), most));
+	MUST(!tess_place_equal(tess_place_partial(), max));
 	MUST(!tess_place_check(tess_place_shard(1), 2, "a") &&
 	     !tess_place_check(tess_place_shard(-2), 2, "a"));
 	MUST(tess_place_check(tess_place_shard(2), 2, "a") == TESS_EINVAL &&
@@ -187,7 +187,7 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 	MUST(tess_place_check((struct tess_place){ .kind = TESS_PARTIAL + 1 }, 2, "a") ==
 	     TESS_EINVAL);
 	MUST(tess_place_check((struct tess_place){ .kind = TESS_ASIS - 1 }, 2, "a") == TESS_EINVAL);
-	MUST(tess_place_check(most, 2, "a") == TESS_ENOTSUP && !tess_place_check(sum, 2, "a"));
+	MUST(tess_place_check(max, 2, "a") == TESS_ENOTSUP && !tess_place_check(sum, 2, "a"));
 	ck_assert_str_eq(tess_place_format(tess_place_shard(1), text), "Shard(1)");
 	ck_assert_str_eq(tess_place_format(tess_place_partial(), text), "Partial");
 	ck_assert_str_eq(tess_place_format(tess_place_replicate(), text), "Replicate");

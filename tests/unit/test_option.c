@@ -9,7 +9,7 @@
 static const struct tess_option table[] = {
 	{ "timeout", "300", "seconds until a call gives up" },
 	{ "threads", "0", "threads of a rank; 0: its share of the CPUs" },
-	{ "backend", "auto", "who moves the bytes" },
+	{ "backend", "auto", "how data moves" },
 	{ NULL, NULL, NULL },
 };
 
@@ -42,7 +42,7 @@ START_TEST(argument_over_environment_over_preset)
 	ck_assert_str_eq(info.value, "mpi");
 	ck_assert_str_eq(info.origin, "argument");
 	ck_assert_str_eq(info.owner, "test");
-	ck_assert_str_eq(info.help, "who moves the bytes");
+	ck_assert_str_eq(info.help, "how data moves");
 }
 END_TEST
 

@@ -34,14 +34,14 @@ START_TEST(parts_cover_and_differ_by_one)
 {
 	for (int s = 0; s < NSIZES; s++)
 		for (int64_t m = 1; m <= RANKS; m++) {
-			int64_t n = get_size(s), least = n / m;
+			int64_t n = get_size(s), min_size = n / m;
 
 			MUST(tess_edge(n, m, 0) == 0);
 			MUST(tess_edge(n, m, m) == n);
 			for (int64_t i = 0; i < m; i++) {
 				int64_t part = tess_edge(n, m, i + 1) - tess_edge(n, m, i);
 
-				MUST(part == least || part == least + 1);
+				MUST(part == min_size || part == min_size + 1);
 			}
 		}
 }
@@ -124,13 +124,13 @@ START_TEST(nodes_of_long_runs)
 	ck_assert_int_eq(check_run_of_units(n, n - 1, n), 1);
 	ck_assert_int_eq(check_run_of_units(n, 1, n - 1), 48);
 	for (int i = 0; i < 20000; i++) {
-		int64_t a, b, most = large[i % NLARGE];
+		int64_t a, b, size = large[i % NLARGE];
 
 		state = state * 6364136223846793005u + 1442695040888963407u;
-		a = (int64_t)(state >> 33) % (most + 1);
+		a = (int64_t)(state >> 33) % (size + 1);
 		state = state * 6364136223846793005u + 1442695040888963407u;
-		b = (int64_t)(state >> 33) % (most + 1);
-		check_run_of_units(most, a < b ? a : b, a < b ? b : a);
+		b = (int64_t)(state >> 33) % (size + 1);
+		check_run_of_units(size, a < b ? a : b, a < b ? b : a);
 	}
 }
 END_TEST
@@ -139,7 +139,7 @@ END_TEST
 START_TEST(nodes_of_32_units)
 {
 	static const double average[] = { 1, 1, 3.0, 1, 2.6, 2.3, 2.3, 1 };
-	int64_t most = 0;
+	int64_t max = 0;
 
 	for (int64_t ranks = 1; ranks <= 8; ranks++) {
 		int64_t sum = 0;
@@ -149,11 +149,11 @@ START_TEST(nodes_of_32_units)
 			                                   tess_edge(32, ranks, r + 1));
 
 			sum += count;
-			most = count > most ? count : most;
+			max = count > max ? count : max;
 		}
 		ck_assert_double_eq_tol((double)sum / (double)ranks, average[ranks - 1], 0.05);
 	}
-	ck_assert_int_eq(most, 4);
+	ck_assert_int_eq(max, 4);
 }
 END_TEST
 

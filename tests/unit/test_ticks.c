@@ -15,15 +15,15 @@ enum { CLOSE = 20000 }; /* ns */
  */
 static int64_t measure_clock_offset(struct tess_ticks *t)
 {
-	int64_t least = INT64_MAX;
+	int64_t min = INT64_MAX;
 
-	for (int i = 0; i < 100 && least > CLOSE; i++) {
+	for (int i = 0; i < 100 && min > CLOSE; i++) {
 		int64_t before = tess_now(), now = tess_ticks_now(t), after = tess_now();
 		int64_t off = now < before ? before - now : now > after ? now - after : 0;
 
-		least = off < least ? off : least;
+		min = off < min ? off : min;
 	}
-	return least;
+	return min;
 }
 
 START_TEST(goes_with_the_clock)
