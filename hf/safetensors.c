@@ -397,7 +397,7 @@ static tess_status open_safetensors_file(const char *path, bool header,
 		return st;
 	load = tess_option("load");
 	if (strcmp(load, "map") != 0 && strcmp(load, "copy") != 0)
-		return tess_fail(TESS_EINVAL, "TESSERA_LOAD=%s: map or copy is needed", load);
+		return tess_fail(TESS_EINVAL, "TESSERA_LOAD=%s: use map or copy", load);
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,

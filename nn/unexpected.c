@@ -16,10 +16,10 @@ enum { SHOWN = 3, ROWS_COMPARED = 64 };
 
 struct expected {
 	const char *name;
-	const struct tess_weight *table; /* not NULL: the weight of a head that is tied to it */
+	const struct tess_weight *table; /* of a tied head that may store this weight; else NULL */
 };
 
-struct names { /* the first of a list, and how many it has */
+struct names { /* for a message: the first names, and their number */
 	const char *first[SHOWN];
 	size_t n;
 };

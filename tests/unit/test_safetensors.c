@@ -240,7 +240,7 @@ START_TEST(reads_mapped_or_copied)
 	setenv("TESSERA_LOAD", "stream", 1);
 	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f),
 	                 TESS_EINVAL);
-	ck_assert_str_eq(tess_error(), "TESSERA_LOAD=stream: map or copy is needed");
+	ck_assert_str_eq(tess_error(), "TESSERA_LOAD=stream: use map or copy");
 	unsetenv("TESSERA_LOAD");
 }
 END_TEST
