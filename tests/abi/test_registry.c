@@ -78,7 +78,8 @@ START_TEST(wants_directories_first)
 	ck_assert_int_eq(tess_plugin_find_style("unheard_of", &style), TESS_ENOENT);
 	ck_assert_ptr_null(style);
 	ck_assert_int_eq(tess_registry_add_dir("/elsewhere"), TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "/elsewhere: add directories before the first lookup"));
+	ck_assert_ptr_nonnull(
+		strstr(tess_error(), "/elsewhere: add directories before the first lookup"));
 }
 END_TEST
 
