@@ -1,7 +1,6 @@
 /* batch.c - several calls that are started as one work. */
-#include "call.h"
-
 #include "core/base/status.h"
+#include "core/group/call.h"
 #include "core/group/emulate.h"
 #include "core/registry/returned.h"
 

@@ -6,7 +6,7 @@
  * A call like the last one of its kind, whose caller waits for it at once, takes a short path
  * through a backend that has one: the other ranks have its data before it is described.
  */
-#include "call.h"
+#include "core/group/call.h"
 
 #include "core/base/clock.h"
 #include "core/base/log.h"

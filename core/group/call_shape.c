@@ -1,5 +1,5 @@
 /* call_shape.c - learns the shape of a call. */
-#include "call_shape.h"
+#include "core/group/call_shape.h"
 
 #include "core/group/check.h"
 #include "core/rendezvous/call_desc.h"

@@ -1,5 +1,5 @@
 /* check.c - the rules of tessera/group.h on kinds, lists and buffers. */
-#include "check.h"
+#include "core/group/check.h"
 
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"

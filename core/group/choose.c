@@ -1,5 +1,5 @@
 /* choose.c - which backend a world uses, and why. */
-#include "choose.h"
+#include "core/group/choose.h"
 
 #include "core/base/option.h"
 #include "core/base/status.h"

@@ -1,10 +1,9 @@
 /* connect.c - connects a rank to its job: by a Unix socket, TCP, or the backend's library. */
-#include "world.h"
-
 #include "core/base/clock.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
+#include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/wire.h"
@@ -71,8 +70,8 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 }
 
 /*
- * The backend whose own library connects ranks of several hosts; NULL: none. A backend that cannot be
- * used fails later, in tess_world_enter, when all ranks have met.
+ * The backend whose own library connects ranks of several hosts; NULL: none. A backend that cannot
+ * be used fails later, in tess_world_enter, when all ranks have met.
  */
 static const struct tess_backend *find_bootstrap(int32_t nranks)
 {

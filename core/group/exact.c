@@ -2,7 +2,7 @@
  * exact.c - the exact sum over ranks. The order of additions depends on the units of the trees
  * only, not on which rank holds a node or how it was moved.
  */
-#include "exact.h"
+#include "core/group/exact.h"
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -262,7 +262,7 @@ static tess_status set_lists(struct exact_sum *w)
 	return TESS_OK;
 }
 
-static tess_status reserve_scratch(struct exact_sum *w, uint64_t floats)
+static tess_status reserve_sum_scratch(struct exact_sum *w, uint64_t floats)
 {
 	struct tess_group *g = w->g;
 	size_t bytes = floats * sizeof *g->scratch;
@@ -344,7 +344,7 @@ static tess_status gather_and_add(struct exact_sum *w)
 
 	for (int32_t r = 0; r < w->g->size; r++)
 		w->recv_counts[r] = (uint64_t)w->held[r] * w->s->count;
-	st = reserve_scratch(w, scratch + sum_counts(w->recv_counts, w->g->size));
+	st = reserve_sum_scratch(w, scratch + sum_counts(w->recv_counts, w->g->size));
 	if (!st)
 		st = run_collective(w, TESS_ALL_GATHER, w->nodes, w->scratch + scratch, false,
 		                    !are_even(w->recv_counts, w->g->size));
@@ -387,8 +387,8 @@ static tess_status exchange_and_add(struct exact_sum *w, float *out)
 		lists |= w->held[r] != w->held[0];
 	}
 	received = sum_counts(w->recv_counts, n);
-	st = reserve_scratch(w, scratch + received +
-	                                (w->held[me] > 1 ? sum_counts(w->send_counts, n) : 0));
+	st = reserve_sum_scratch(w, scratch + received +
+	                                    (w->held[me] > 1 ? sum_counts(w->send_counts, n) : 0));
 	if (!st)
 		st = run_collective(w, TESS_ALL_TO_ALL,
 		                    pack_slices(w, w->scratch + scratch + received),
@@ -398,7 +398,7 @@ static tess_status exchange_and_add(struct exact_sum *w, float *out)
 	return st;
 }
 
-/* What rank r finishes of a sum that all ranks get: whole cache lines, each written by one rank. */
+/* Elements that rank r finishes of a sum for all ranks: whole cache lines, each of one rank. */
 static uint64_t compute_slice(uint64_t count, int32_t nranks, int32_t r)
 {
 	int64_t lines = tess_up((int64_t)count, CACHELINE_FLOATS);
@@ -506,7 +506,7 @@ static tess_status add_in_place(struct exact_sum *w, bool *done)
 			return TESS_OK;
 	s.count = w->slice[me];
 	if (!st)
-		st = reserve_scratch(w, compute_scratch_size(s.count));
+		st = reserve_sum_scratch(w, compute_scratch_size(s.count));
 	if (st)
 		return st;
 	for (int32_t i = 0; i < n; i++) {
@@ -560,7 +560,7 @@ static tess_status sum_fast(struct exact_sum *w)
 
 	if (held == 1)
 		return leave_to_backend(w->g, w->s, w->nodes, w->out);
-	st = reserve_scratch(w, count);
+	st = reserve_sum_scratch(w, count);
 	if (st)
 		return st;
 	memset(w->scratch, 0, count * sizeof *w->scratch);
@@ -590,7 +590,7 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 		w.held[r] = tess_sum_nodes(s, g->size, r);
 	if (g->size == 1) {
 		w.recv_counts[0] = 0;
-		st = reserve_scratch(&w, compute_scratch_size(s->count));
+		st = reserve_sum_scratch(&w, compute_scratch_size(s->count));
 		if (!st)
 			finish_received(&w, nodes, s->count, w.scratch, out);
 		return st;

@@ -2,11 +2,11 @@
 #ifndef TESS_GROUP_GROUP_H
 #define TESS_GROUP_GROUP_H
 
-#include "call_shape.h"
 #include "core/base/ticks.h"
+#include "core/group/call_shape.h"
+#include "core/group/shared_region.h"
+#include "core/group/world.h"
 #include "core/registry/returned.h"
-#include "shared_region.h"
-#include "world.h"
 
 #include <tessera/stream.h>
 

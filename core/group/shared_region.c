@@ -1,5 +1,5 @@
 /* shared_region.c - memory of a group that all its ranks address. */
-#include "shared_region.h"
+#include "core/group/shared_region.h"
 
 #include "core/base/status.h"
 #include "core/group/group.h"
@@ -12,7 +12,7 @@ bool tess_group_has_shared_memory(const struct tess_group *g)
 	return g->size > 1 && g->backend->alloc && g->backend->free;
 }
 
-static struct tess_shared_region *make_region(const struct tess_group *g, uint64_t bytes)
+static struct tess_shared_region *make_shared_region(const struct tess_group *g, uint64_t bytes)
 {
 	struct tess_shared_region *region =
 		calloc(1, sizeof *region + (size_t)g->size * sizeof *region->peer);
@@ -44,7 +44,7 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	st = tess_all_reduce(g, &max_bytes, &max_bytes, 1, TESS_I64, TESS_MAX, "alloc");
 	if (st)
 		return st;
-	region = make_region(g, (uint64_t)max_bytes);
+	region = make_shared_region(g, (uint64_t)max_bytes);
 	if (!region)
 		return tess_world_backend_failed(g->world, TESS_ENOMEM,
 		                                 "no memory for a shared region");

@@ -1,5 +1,5 @@
 /* world.c - opens and closes one rank's end of a job. */
-#include "world.h"
+#include "core/group/world.h"
 
 #include "core/base/clock.h"
 #include "core/base/log.h"

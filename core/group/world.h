@@ -89,7 +89,7 @@ void tess_world_leave(struct tess_world *w);
 
 void tess_world_destroy(struct tess_world *w);
 
-/* Reports that this rank has come to the opening of group `id`. */
+/* Reports that this rank has begun to open group `id`. */
 void tess_opening_post(struct tess_world *w, uint32_t id, int32_t nranks);
 /* The opening failed: returns the job's first failure, after a deadline with a missing rank. */
 tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status why,

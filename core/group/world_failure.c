@@ -1,10 +1,9 @@
 /* world_failure.c - the first failure of a job, as one rank sees it. */
-#include "group.h"
-
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/group.h"
 
 #include <stdio.h>
 #include <string.h>

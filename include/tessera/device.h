@@ -23,7 +23,7 @@ struct tess_tree {                      /* a value, final: sums units [lo, hi) o
 	int32_t first, terms;           /* its terms: term[first .. first + terms) */
 };
 struct tess_term {                      /* a value, final: what one operand adds to the leaves */
-	int32_t operand, zero;          /* leaf u: the run of the first term, of the second, ... */
+	int32_t operand, zero;          /* leaf u: the first term's run, then the next one's */
 	const int64_t *bound;           /* [hi - lo + 1] offsets into the contracted axis */
 };
 
