@@ -5,10 +5,9 @@
  */
 #include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
-
 #include <tessera/model.h>
 #include <tessera/style.h>
+#include <unistd.h>
 
 #ifndef ABI
 #define ABI TESS_ABI

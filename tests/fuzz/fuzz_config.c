@@ -3,9 +3,9 @@
  */
 #include "core/base/json.h"
 #include "core/base/status.h"
+#include "fuzz.h"
 #include "hf/config.h"
 #include "nn/rope.h"
-#include "fuzz.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* An index: the result names only files beside it, in order. */
 #include "core/base/status.h"
-#include "hf/index.h"
 #include "fuzz.h"
+#include "hf/index.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* A whole file; or, if it begins with {, a header up to the first 0, and data after it. */
 #include "core/base/status.h"
-#include "hf/safetensors.h"
 #include "fuzz.h"
+#include "hf/safetensors.h"
 
 #include <string.h>
 

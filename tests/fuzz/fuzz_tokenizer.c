@@ -3,8 +3,8 @@
  * decoding one by one gives the same as decoding at once. Without a zero the bytes are both.
  */
 #include "core/base/status.h"
-#include "hf/tokenizer/tokenizer.h"
 #include "fuzz.h"
+#include "hf/tokenizer/tokenizer.h"
 
 #include <string.h>
 

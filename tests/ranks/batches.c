@@ -1,7 +1,7 @@
 #include "batches.h"
-
 #include "core/base/status.h"
 #include "tools/conform/data.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,10 @@
 #include "conn_flood.h"
-
 #include "../unit/draw.h"
+#include "core/base/clock.h"
+#include "core/rendezvous/wire.h"
 
 #include <arpa/inet.h>
 #include <check.h>
-#include "core/base/clock.h"
-#include "core/rendezvous/wire.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>

@@ -6,6 +6,7 @@
 #define TESS_TESTS_RANKS_CONN_FLOOD_H
 
 #include "core/rendezvous/net.h"
+
 #include <stdatomic.h>
 #include <sys/types.h>
 

@@ -1,7 +1,7 @@
 #include "data.h"
-
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
+
 #include <inttypes.h>
 
 tess_status data_start(struct tess_group *g, const struct conform_case *c, struct data_pending *out)

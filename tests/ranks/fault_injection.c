@@ -9,17 +9,17 @@
  * returned (CLOCK_MONOTONIC, ns), how many more descriptors are open than before, and the
  * sentence. The victim writes fault: its rank, process id and the time.
  */
-#include "data.h"
 #include "../unit/draw.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/group/world.h"
+#include "core/registry/registry.h"
+#include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/rank_env.h"
+#include "data.h"
 #include "entries.h"
 #include "mismatch.h"
 
-#include "core/base/status.h"
-#include "core/base/clock.h"
-#include "core/rendezvous/call_desc.h"
-#include "core/rendezvous/rank_env.h"
-#include "core/group/world.h"
-#include "core/registry/registry.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>

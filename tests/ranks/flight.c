@@ -1,7 +1,7 @@
 #include "flight.h"
-
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
+
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #include "job.h"
-
 #include "../unit/suite.h"
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

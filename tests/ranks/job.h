@@ -3,6 +3,7 @@
 #define TESS_TESTS_RANKS_JOB_H
 
 #include "core/launch/launch.h"
+
 #include <sys/types.h>
 
 struct test_job {

@@ -1,8 +1,8 @@
 #include "job_fixture.h"
-
-#include <check.h>
 #include "core/base/status.h"
 #include "core/group/world.h"
+
+#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>

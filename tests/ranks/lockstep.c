@@ -1,5 +1,4 @@
 #include "lockstep.h"
-
 #include "core/base/status.h"
 #include "nn/lower.h"
 #include "nn/rope.h"

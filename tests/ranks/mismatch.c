@@ -1,11 +1,10 @@
 #include "mismatch.h"
-
 #include "../unit/draw.h"
-
-#include "core/base/status.h"
 #include "core/base/clock.h"
-#include "tools/conform/data.h"
+#include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
+#include "tools/conform/data.h"
+
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "process.h"
+#include "core/base/clock.h"
 
 #include <check.h>
-#include "core/base/clock.h"
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>

@@ -2,10 +2,11 @@
 #ifndef TESS_TESTS_RANKS_REPORT_H
 #define TESS_TESTS_RANKS_REPORT_H
 
-#include <check.h>
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/rendezvous/coordinator.h"
+
+#include <check.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,13 +1,12 @@
 #include "scenario.h"
-
 #include "batches.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/group/world.h"
+#include "core/registry/registry.h"
 #include "data.h"
 #include "subgroups.h"
 
-#include "core/base/status.h"
-#include "core/base/clock.h"
-#include "core/group/world.h"
-#include "core/registry/registry.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

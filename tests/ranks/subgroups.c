@@ -1,14 +1,13 @@
 #include "subgroups.h"
-
 #include "../unit/tree_sum.h"
+#include "core/base/status.h"
+#include "core/group/exact.h"
+#include "core/group/shared_region.h"
+#include "core/group/world.h"
+#include "core/rendezvous/call_desc.h"
 #include "data.h"
 #include "entries.h"
 
-#include "core/base/status.h"
-#include "core/group/exact.h"
-#include "core/rendezvous/call_desc.h"
-#include "core/group/shared_region.h"
-#include "core/group/world.h"
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>

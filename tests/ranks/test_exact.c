@@ -4,9 +4,9 @@
  */
 #include "../unit/suite.h"
 #include "../unit/tree_sum.h"
-
 #include "core/base/status.h"
 #include "core/group/exact.h"
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>

@@ -2,10 +2,9 @@
  * Failures between threads: each is soon an error on every rank, and names the rank and the place.
  */
 #include "../unit/suite.h"
-#include "report.h"
-
 #include "core/base/option.h"
 #include "core/group/world.h"
+#include "report.h"
 
 #include <unistd.h>
 

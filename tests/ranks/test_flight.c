@@ -1,13 +1,13 @@
 /* The flight recorder: what ranks write, and what a launcher reads from it. */
 #include "../unit/suite.h"
+#include "core/base/clock.h"
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/flight/flight.h"
+#include "core/flight/straggler.h"
 #include "flight.h"
 #include "job.h"
 
-#include "core/base/json.h"
-#include "core/base/status.h"
-#include "core/flight/straggler.h"
-#include "core/base/clock.h"
-#include "core/flight/flight.h"
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>

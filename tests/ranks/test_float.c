@@ -4,7 +4,6 @@
  * afterwards, and a NaN is one NaN.
  */
 #include "../unit/suite.h"
-
 #include "core/base/status.h"
 #include "hf/session.h"
 

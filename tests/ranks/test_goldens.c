@@ -3,9 +3,8 @@
  * greedy ids, and one digest for every number of ranks that the geometry allows; every other
  * number is refused, and the possible ones are named.
  */
-#include "hf/safetensors.h"
-
 #include "../unit/suite.h"
+#include "hf/safetensors.h"
 
 #include <check.h>
 #include <jansson.h>

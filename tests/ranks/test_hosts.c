@@ -3,12 +3,12 @@
  * network namespaces where possible. This program also runs as the ranks.
  */
 #include "../unit/suite.h"
-#include "netns.h"
-#include "job_fixture.h"
-
-#include "core/base/status.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/rendezvous/net.h"
+#include "job_fixture.h"
+#include "netns.h"
+
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

@@ -3,11 +3,11 @@
  * running.
  */
 #include "../unit/suite.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/group/world.h"
 #include "job.h"
 
-#include "core/base/status.h"
-#include "core/base/clock.h"
-#include "core/group/world.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>

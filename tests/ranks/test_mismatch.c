@@ -4,10 +4,10 @@
  * do not change.
  */
 #include "../unit/suite.h"
-#include "mismatch.h"
-
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
+#include "mismatch.h"
+
 #include <stdio.h>
 #include <string.h>
 

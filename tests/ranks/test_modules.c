@@ -2,15 +2,13 @@
  * Every style: its module alone, on random data of uneven sizes, gives the bits of one replicated
  * rank on 1 to 8 ranks. And every redistribution, by styles that request it.
  */
-#include "lockstep.h"
-
+#include "../unit/suite.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "lockstep.h"
 #include "nn/lower.h"
 #include "nn/weights.h"
-
-#include "../unit/suite.h"
 
 #include <check.h>
 #include <stdlib.h>

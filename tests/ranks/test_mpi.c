@@ -3,13 +3,13 @@
  * program also runs as the ranks.
  */
 #include "../unit/suite.h"
-#include "netns.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
 #include "mismatch.h"
+#include "netns.h"
 #include "scenario.h"
 
-#include "core/base/status.h"
-#include "core/base/clock.h"
-#include "core/registry/registry.h"
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -3,9 +3,9 @@
  * ignored signal stops the launcher.
  */
 #include "../unit/suite.h"
+#include "core/base/clock.h"
 #include "job.h"
 
-#include "core/base/clock.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

@@ -4,7 +4,6 @@
  * and the element.
  */
 #include "../unit/suite.h"
-
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"

@@ -3,14 +3,14 @@
  * rest. Without a backend; test_gloo and test_launch do the same with one.
  */
 #include "../unit/suite.h"
-#include "process.h"
-
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/rendezvous/link.h"
 #include "core/rendezvous/records.h"
 #include "core/rendezvous/rendezvous.h"
 #include "core/rendezvous/wire.h"
+#include "process.h"
+
 #include <dirent.h>
 #include <signal.h>
 #include <stdatomic.h>

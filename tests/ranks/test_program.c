@@ -2,16 +2,14 @@
  * The recorded program: plans and refusals, and the same bits for any number of ranks and any
  * plan, by an interpreter that shares nothing with groups, backends and devices.
  */
-#include "lockstep.h"
-
+#include "../unit/suite.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "hf/checkpoint.h"
 #include "hf/safetensors.h"
+#include "lockstep.h"
 #include "nn/weights.h"
-
-#include "../unit/suite.h"
 
 #include <check.h>
 #include <malloc.h>

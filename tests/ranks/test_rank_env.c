@@ -1,10 +1,10 @@
 /* Which rank a process is: torchrun, mpirun, mpiexec and srun, by their variables. */
 #include "../unit/suite.h"
-
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/rendezvous/rank_env.h"
 #include "core/group/world.h"
+#include "core/rendezvous/rank_env.h"
+
 #include <string.h>
 
 static void set_launcher_env(const char *const *env)

@@ -3,12 +3,11 @@
  * returned, and that it can start again; and the same through a session. Greedy, so that ids are
  * known.
  */
-#include "hf/session.h"
-
 #include "../unit/suite.h"
-
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "hf/session.h"
+
 #include <check.h>
 #include <jansson.h>
 #include <stdbool.h>

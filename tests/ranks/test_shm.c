@@ -4,15 +4,15 @@
  * runs as the ranks.
  */
 #include "../unit/suite.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/group/exact.h"
+#include "core/group/group.h"
+#include "core/group/shared_region.h"
 #include "data.h"
 #include "entries.h"
 #include "job.h"
 
-#include "core/base/status.h"
-#include "core/base/clock.h"
-#include "core/group/exact.h"
-#include "core/group/shared_region.h"
-#include "core/group/group.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

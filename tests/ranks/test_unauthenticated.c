@@ -4,11 +4,11 @@
  */
 #include "../unit/suite.h"
 #include "conn_flood.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
 #include "job_fixture.h"
 
 #include <arpa/inet.h>
-#include "core/base/status.h"
-#include "core/base/clock.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>

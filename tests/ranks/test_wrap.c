@@ -1,11 +1,11 @@
 /* Backends that wrap another one: trace, whose file is read back here, and faulty, rule by rule. */
 #include "../unit/suite.h"
-#include "job.h"
-#include "scenario.h"
-
 #include "backends/trace/trace_file.h"
 #include "core/base/option.h"
 #include "core/registry/registry.h"
+#include "job.h"
+#include "scenario.h"
+
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* exp, erf and tanh of the CPU device against libm in double. */
-#include "suite.h"
 #include "devices/cpu/mathf.h"
+#include "suite.h"
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* The CPU to which a rank is bound. */
-#include "suite.h"
-
 #include "core/base/status.h"
 #include "core/launch/bind.h"
+#include "suite.h"
+
 #include <string.h>
 
 /* The CPU of a rank, one of 2, 3, 5 and 8; -1: not bound. */

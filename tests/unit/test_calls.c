@@ -2,15 +2,14 @@
  * Calls before they start: checks, extents, fingerprints, members of the group; and keys of the
  * store.
  */
+#include "core/base/status.h"
+#include "core/group/call_shape.h"
 #include "core/group/check.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/rendezvous/kv_store.h"
 #include "core/rendezvous/members.h"
-#include "core/group/call_shape.h"
-
 #include "suite.h"
 
-#include "core/base/status.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,12 +2,11 @@
  * Which rank holds and owns which elements of a dim, against a loop over single elements; and
  * placements.
  */
+#include "core/base/status.h"
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
-
 #include "suite.h"
 
-#include "core/base/status.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
  * Processed probabilities against transformers' processors (tests/data/sampling.json), and draws.
  */
 #include "nn/sample.h"
-
 #include "suite.h"
 
 #include <check.h>

@@ -1,9 +1,9 @@
 /* Time from the CPU's counter: monotonic, and close to the system's clock. */
+#include "core/base/clock.h"
+#include "core/base/ticks.h"
 #include "suite.h"
 
 #include <check.h>
-#include "core/base/clock.h"
-#include "core/base/ticks.h"
 #include <stdlib.h>
 #include <time.h>
 

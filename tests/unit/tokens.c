@@ -1,5 +1,4 @@
 #include "tokens.h"
-
 #include "core/base/status.h"
 #include "suite.h"
 
