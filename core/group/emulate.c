@@ -145,7 +145,7 @@ static uint64_t count_temp_elements(const struct tess_coll *c, int32_t rank, int
 	return 0;
 }
 
-static void copy_block(void *dst, const void *src, uint64_t bytes)
+static void copy_unless_same(void *dst, const void *src, uint64_t bytes)
 {
 	if (bytes && dst != src)
 		memcpy(dst, src, bytes);
@@ -186,15 +186,15 @@ static void finish_emulation(struct tess_emulation *e)
 		if (!everywhere && me != c->root)
 			return;
 		own = find_outgoing(e, me, &count);
-		copy_block(c->kind == TESS_SCATTER ? c->dst : find_incoming(e, me, &count), own,
-		           count * width);
+		copy_unless_same(c->kind == TESS_SCATTER ? c->dst : find_incoming(e, me, &count),
+		                 own, count * width);
 	} else if (c->kind == TESS_ALL_TO_ALL) {
 		for (int32_t r = 0; r < e->group->size; r++) {
 			char *received = find_incoming(e, r, &count);
 
 			if (r != me)
-				copy_block(get_block(c, c->dst, c->recv_counts, r), received,
-				           count * width);
+				copy_unless_same(get_block(c, c->dst, c->recv_counts, r), received,
+				                 count * width);
 		}
 	}
 }

@@ -1,7 +1,7 @@
 /*
- * memory.h - a header that Debian's package of Gloo leaves out although its headers of the TCP transport include
- * it. Only what they need: the three pointers are what libgloo takes them for, one std::shared_ptr or
- * std::weak_ptr each, and nobody here makes one from another.
+ * memory.h - a header that Debian's package of Gloo leaves out although its headers of the TCP
+ * transport include it. Only what they need: libgloo takes each of the three pointers for one
+ * std::shared_ptr or std::weak_ptr, and nothing here makes one from another.
  */
 #ifndef GLOO_MISSING_MEMORY_H
 #define GLOO_MISSING_MEMORY_H

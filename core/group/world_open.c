@@ -1,4 +1,4 @@
-/* world.c - opens and closes one rank's end of a job. */
+/* world_open.c - opens and closes one rank's end of a job. */
 #include "core/group/world.h"
 
 #include "core/base/clock.h"
