@@ -16,9 +16,8 @@
 #include <tessera/coll.h>
 
 static const char *const help =
-	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O] [--root "
-	"R]\n"
-	"       [--sum S] [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES] [-f FACTOR]\n"
+	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O]\n"
+	"       [--root R] [--sum S] [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES] [-f FACTOR]\n"
 	"       [--seconds S] [--samples N] [--no-check] [--json] [--svg FILE] [--help]\n"
 	"\n"
 	"Times a collective over sizes and prints them as nccl-tests does: algbw is the vector\n"
