@@ -18,7 +18,8 @@
 static const char *const help =
 	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O]\n"
 	"       [--root R] [--sum S] [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES]\n"
-	"       [-f FACTOR] [--seconds S] [--samples N] [--no-check] [--json] [--svg FILE] [--help]\n"
+	"       [-f FACTOR] [--seconds S] [--samples N] [--no-check] [--json]\n"
+	"       [--svg FILE] [--help]\n"
 	"\n"
 	"Times a collective over sizes and prints them as nccl-tests does: algbw is the vector\n"
 	"over the time; busbw is the part of it that a link carries, which compares with the\n"
