@@ -473,7 +473,8 @@ static int report_result(struct launch_job *j)
 		r = named; /* a rank that saw the failure may have ended before the one at fault */
 	status = j->rank[r].status;
 	format_exit(status, end, sizeof end);
-	if (why && !WIFSIGNALED(status) && !strstr(sentence, end))
+	/* the ranks of a command, whose output is ours, have printed the sentence */
+	if (why && !j->how->stream && !WIFSIGNALED(status) && !strstr(sentence, end))
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
 		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
