@@ -229,7 +229,7 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	s->in[0].ndim = 1;
 	s->in[1] = make_weight_view(b, w);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, &s->op, 1, &first);
+	set_numbers(b, &s->op, TESS_EMBED_NUMS, &first);
 	if (cut)
 		set_trees(b, &s->op, w->dim[0], true);
 }
@@ -246,7 +246,7 @@ static void lower_norm(struct build *b, const struct tess_record *rec)
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
 		s->in[1 + i] = make_weight_view(b, rec->weight[i]);
 	build_set_output(b, s, 0, y);
-	set_numbers(b, &s->op, 3, rec->num);
+	set_numbers(b, &s->op, rec->nnum, rec->num);
 	set_trees(b, &s->op, rec->weight[0]->dim[0], false);
 }
 
@@ -286,14 +286,14 @@ static void lower_rope(struct build *b, const struct tess_record *rec)
 	struct tess_view *table;
 	struct tess_step *s;
 
-	b->l->rope_head_size = (int64_t)rec->num[0];
+	b->l->rope_head_size = (int64_t)rec->num[TESS_ROPE_HEAD];
 	if (!x->rows || !x->cols)
 		return;
 	s = build_add_op(b, TESS_OP_ROPE, 3, 1);
 	build_set_input(b, s, 0, x);
 	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, &s->op, 1, rec->num);
+	set_numbers(b, &s->op, rec->nnum, rec->num);
 	if (b->status)
 		return;
 	s->in[1].ndim = 1;
@@ -311,7 +311,7 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	bool cut = rec->in[0]->place.kind == TESS_SHARD;
-	int32_t layer = (int32_t)rec->num[2];
+	int32_t layer = (int32_t)rec->num[TESS_REC_ATTENTION_CACHE];
 	int64_t lo = 0, hi;
 	struct tess_step *s;
 
@@ -326,9 +326,13 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 	for (int32_t i = 0; i < 4; i++)
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, &s->op, 5,
-	            (double[]){ rec->num[0], rec->num[1], (double)q->unit_size, (double)lo,
-	                        (double)k->group });
+	set_numbers(b, &s->op, TESS_ATTENTION_NUMS,
+	            (double[TESS_ATTENTION_NUMS]){
+			    [TESS_ATTENTION_SCALE] = rec->num[TESS_ATTENTION_SCALE],
+			    [TESS_ATTENTION_WINDOW] = rec->num[TESS_ATTENTION_WINDOW],
+			    [TESS_ATTENTION_HEAD] = (double)q->unit_size,
+			    [TESS_ATTENTION_FIRST] = (double)lo,
+			    [TESS_ATTENTION_GROUP] = (double)k->group });
 	for (int32_t i = 4; i < 6 && !b->status; i++) {
 		struct tess_view *v = &s->in[i];
 

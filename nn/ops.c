@@ -340,10 +340,10 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	        : NULL;
 	if (!rec)
 		return NULL;
-	rec->nnum = 3;
-	rec->num[0] = layer ? TESS_LAYER : TESS_RMS;
-	rec->num[1] = eps;
-	rec->num[2] = heads ? (double)x->dim[1]->unit_size : 0;
+	rec->nnum = TESS_NORM_NUMS;
+	rec->num[TESS_NORM_KIND] = layer ? TESS_LAYER : TESS_RMS;
+	rec->num[TESS_NORM_EPS] = eps;
+	rec->num[TESS_NORM_RUN] = heads ? (double)x->dim[1]->unit_size : 0;
 	return tess_module_prepare_output(r, m, y);
 }
 
@@ -372,8 +372,8 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	                 : NULL;
 	if (!rec)
 		return NULL;
-	rec->nnum = 1;
-	rec->num[0] = (double)x->dim[1]->unit_size;
+	rec->nnum = TESS_ROPE_NUMS;
+	rec->num[TESS_ROPE_HEAD] = (double)x->dim[1]->unit_size;
 	return y;
 }
 
@@ -401,10 +401,10 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
 		return NULL;
-	rec->nnum = 3;
-	rec->num[0] = scale;
-	rec->num[1] = (double)window;
-	rec->num[2] = (double)r->p->nattention++; /* index of its cache */
+	rec->nnum = TESS_REC_ATTENTION_CACHE + 1;
+	rec->num[TESS_ATTENTION_SCALE] = scale;
+	rec->num[TESS_ATTENTION_WINDOW] = (double)window;
+	rec->num[TESS_REC_ATTENTION_CACHE] = (double)r->p->nattention++;
 	return y;
 }
 
@@ -452,8 +452,8 @@ static struct tess_tensor *record_glu(struct tess_nn *nn, struct tess_tensor *a,
 	rec = record_elementwise(r, TESS_OP_GLU, "a glu", b ? 2 : 1, in, &y);
 	if (!rec)
 		return NULL;
-	rec->nnum = 1;
-	rec->num[0] = act;
+	rec->nnum = TESS_GLU_NUMS;
+	rec->num[TESS_GLU_ACTIVATION] = act;
 	return y;
 }
 

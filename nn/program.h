@@ -16,6 +16,8 @@
 
 /* Records that no device runs; the rest have the TESS_OP_... of devices. */
 enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_SELECT_ROWS, TESS_REC_CALL };
+/* An attention record has the index of its cache where the op has the head size. */
+enum { TESS_REC_ATTENTION_CACHE = TESS_ATTENTION_HEAD };
 
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;

@@ -338,16 +338,17 @@ static tess_status check_positions(const struct tess_op *op)
 #define run_attention CPU_NAME(run_attention)
 tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
-	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0], d = (int64_t)op->num[2];
+	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0],
+		d = (int64_t)op->num[TESS_ATTENTION_HEAD];
 	struct attention a = {
 		.cpu = cpu,
 		.op = op,
 		.d = d,
 		.heads = op->in[0].shape[1] / d,
-		.scale = (float)op->num[0],
-		.window = (int64_t)op->num[1],
-		.lo = (int64_t)op->num[3],
-		.group = (int64_t)op->num[4],
+		.scale = (float)op->num[TESS_ATTENTION_SCALE],
+		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
+		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],
 		.pitch = op->in[4].shape[1] * KEYS + LANES,
 	};
 	int64_t share = a.group < a.heads ? a.group : a.heads, tasks, floats;

@@ -157,7 +157,7 @@ static tess_status check_embed(const struct tess_op *op)
 		                 "it takes ids and a table, gives one out, and has one number");
 	if (op->in[0].ndim != 1 || !is_index_list(&op->in[0], op->in[0].shape[0]))
 		return refuse_op(op, "embed", "ids must be a dense vector of i32");
-	if (!is_matrix(&op->in[1]) || !is_integer(op->num[0], 0, 0x1p53))
+	if (!is_matrix(&op->in[1]) || !is_integer(op->num[TESS_EMBED_FIRST], 0, 0x1p53))
 		return refuse_op(
 			op, "embed",
 			"the table must be [V, H] in f32, bf16 or f16, the first id an integer");
@@ -175,17 +175,19 @@ static tess_status check_norm(const struct tess_op *op)
 	int64_t columns, each;
 	const char *why;
 
-	if (op->nnum != 3 || (op->num[0] != 1 && op->num[0] != 2))
+	if (op->nnum != TESS_NORM_NUMS ||
+	    (op->num[TESS_NORM_KIND] != TESS_RMS && op->num[TESS_NORM_KIND] != TESS_LAYER))
 		return refuse_op(op, "norm", "its numbers are kind (1 RMS, 2 LAYER), eps, each");
-	if (op->nout != 1 || op->nin < 2 || op->nin > 3 || (op->nin == 3 && op->num[0] != 2))
+	if (op->nout != 1 || op->nin < 2 || op->nin > 3 ||
+	    (op->nin == 3 && op->num[TESS_NORM_KIND] != TESS_LAYER))
 		return refuse_op(op, "norm", "it takes x and w, LAYER also b, and gives one out");
 	if (!is_row_view(&op->in[0], 2) || !is_row_view(&op->out[0], 2) ||
 	    !has_same_shape(&op->in[0], &op->out[0]))
 		return refuse_op(op, "norm", "x and y must be f32 rows [T, H]");
 	columns = op->in[0].shape[1];
-	if (!is_integer(op->num[2], 0, (double)columns))
+	if (!is_integer(op->num[TESS_NORM_RUN], 0, (double)columns))
 		return refuse_op(op, "norm", "runs of `each` elements must fill a row");
-	each = op->num[2] > 0 ? (int64_t)op->num[2] : columns;
+	each = op->num[TESS_NORM_RUN] > 0 ? (int64_t)op->num[TESS_NORM_RUN] : columns;
 	if (each < 1 || columns % each)
 		return refuse_op(op, "norm", "runs of `each` elements must fill a row");
 	for (int32_t i = 1; i < op->nin; i++)
@@ -232,7 +234,8 @@ static tess_status check_pair(const struct tess_op *op, const char *kind)
 
 static tess_status check_glu(const struct tess_op *op)
 {
-	if (op->nnum != 1 || !is_integer(op->num[0], 1, 4))
+	if (op->nnum != TESS_GLU_NUMS ||
+	    !is_integer(op->num[TESS_GLU_ACTIVATION], TESS_SILU, TESS_RELU))
 		return refuse_op(
 			op, "glu",
 			"its number is the activation: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
@@ -245,13 +248,14 @@ static tess_status check_rope(const struct tess_op *op)
 
 	if (st)
 		return st;
-	if (op->nnum != 1 || !is_integer(op->num[0], 2, 0x1p30) || (int64_t)op->num[0] % 2 ||
-	    op->in[0].shape[1] % (int64_t)op->num[0])
+	if (op->nnum != TESS_ROPE_NUMS || !is_integer(op->num[TESS_ROPE_HEAD], 2, 0x1p30) ||
+	    (int64_t)op->num[TESS_ROPE_HEAD] % 2 ||
+	    op->in[0].shape[1] % (int64_t)op->num[TESS_ROPE_HEAD])
 		return refuse_op(op, "rope",
 		                 "heads of `each` elements, an even number, must fill a row");
 	if (!is_index_list(&op->in[1], op->in[0].shape[0]))
 		return refuse_op(op, "rope", "positions must be i32, one for each row");
-	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[0])
+	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[TESS_ROPE_HEAD])
 		return refuse_op(op, "rope",
 		                 "the table must be f32 rows [P, each]: cosines, then sines");
 	return TESS_OK;
@@ -271,7 +275,7 @@ static tess_status check_attention(const struct tess_op *op)
 {
 	int64_t d, heads, g, lo, group;
 
-	if (op->nin != 6 || op->nout != 1 || op->nnum != 5)
+	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
 		return refuse_op(
 			op, "attention",
 			"it takes q, k, v, positions and two caches, and has five numbers");
@@ -279,12 +283,15 @@ static tess_status check_attention(const struct tess_op *op)
 		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
 			return refuse_op(op, "attention",
 			                 "q, k and v must be f32 rows of the same tokens");
-	if (!is_integer(op->num[1], 0, 0x1p31) || !is_integer(op->num[2], 1, 0x1p20) ||
-	    !is_integer(op->num[3], 0, 0x1p31) || !is_integer(op->num[4], 1, 0x1p31))
+	if (!is_integer(op->num[TESS_ATTENTION_WINDOW], 0, 0x1p31) ||
+	    !is_integer(op->num[TESS_ATTENTION_HEAD], 1, 0x1p20) ||
+	    !is_integer(op->num[TESS_ATTENTION_FIRST], 0, 0x1p31) ||
+	    !is_integer(op->num[TESS_ATTENTION_GROUP], 1, 0x1p31))
 		return refuse_op(
 			op, "attention",
 			"window, d, lo and group must be integers, d and group at least 1");
-	d = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
+	d = (int64_t)op->num[TESS_ATTENTION_HEAD], lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
+	group = (int64_t)op->num[TESS_ATTENTION_GROUP];
 	heads = op->in[0].shape[1] / d;
 	g = op->in[1].shape[1] / d;
 	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d ||

@@ -78,24 +78,6 @@ tess_status cpu_check(const struct tess_op *op);
 /* Fails if `rows` cannot be packed into panels. */
 tess_status cpu_check_rows(const struct tess_view *rows);
 
-static inline float f16_widen(uint16_t h)
-{
-	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff, bits;
-	float f;
-
-	if (rest < 0x400) { /* zero and subnormal: exact */
-		f = (float)rest * 0x1p-24f;
-		memcpy(&bits, &f, sizeof bits);
-	} else {
-		bits = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
-		if (rest > 0x7c00)
-			bits |= 1u << 22; /* quiet NaN, as the processor makes it */
-	}
-	bits |= sign;
-	memcpy(&f, &bits, sizeof f);
-	return f;
-}
-
 /* Element `at` of weights of any type, at any address. */
 static inline float load_weight_element(const void *data, int32_t dtype, int64_t at)
 {
@@ -107,7 +89,7 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 		return f;
 	}
 	memcpy(&h, (const char *)data + at * 2, sizeof h);
-	return dtype == TESS_BF16 ? tess_bf16_load(h) : f16_widen(h);
+	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
 }
 
 /* Row `t` of activations. */

@@ -3,7 +3,6 @@
 #include "mathf.h"
 
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
-enum { SILU = 1, GELU, GELU_TANH, RELU }; /* numbers of the activations in docs/ops.md */
 
 struct rows {
 	const struct tess_op *op;
@@ -68,11 +67,11 @@ static inline float apply_activation(int kind, float a)
 	float half = a * 0.5f;
 
 	switch (kind) {
-	case SILU:
+	case TESS_SILU:
 		return a * (1.0f / (1.0f + mathf_exp(-a)));
-	case GELU:
+	case TESS_GELU:
 		return half * (1.0f + mathf_erf(a * 0.70710678f));
-	case GELU_TANH:
+	case TESS_GELU_TANH:
 		return half * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
 	default:
 		return a < 0.0f ? 0.0f : a;
@@ -105,18 +104,18 @@ static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		const float *b = op->nin > 1 ? get_row(&op->in[1], t) : NULL;
 		float *y = get_row(&op->out[0], t);
 
-		switch ((int)op->num[0]) {
-		case SILU:
-			apply_glu_row(SILU, a, b, n, y);
+		switch ((int)op->num[TESS_GLU_ACTIVATION]) {
+		case TESS_SILU:
+			apply_glu_row(TESS_SILU, a, b, n, y);
 			break;
-		case GELU:
-			apply_glu_row(GELU, a, b, n, y);
+		case TESS_GELU:
+			apply_glu_row(TESS_GELU, a, b, n, y);
 			break;
-		case GELU_TANH:
-			apply_glu_row(GELU_TANH, a, b, n, y);
+		case TESS_GELU_TANH:
+			apply_glu_row(TESS_GELU_TANH, a, b, n, y);
 			break;
 		default:
-			apply_glu_row(RELU, a, b, n, y);
+			apply_glu_row(TESS_RELU, a, b, n, y);
 		}
 	}
 }
@@ -131,7 +130,7 @@ static void rotate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const int32_t *position = op->in[1].data;
-	int64_t each = (int64_t)op->num[0], half = each / 2;
+	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], half = each / 2;
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
@@ -209,7 +208,7 @@ static void embed_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0];
+		id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[TESS_EMBED_FIRST];
 		node = partial ? find_node(op, id) : 0;
 		if (id < 0 || id >= table->shape[0])
 			node = -1;

@@ -5,7 +5,6 @@
 
 enum { CHAINS = 8 };
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
-enum { RMS = 1, LAYER }; /* numbers of the kinds in docs/ops.md */
 
 struct norm {
 	const struct cpu *cpu;
@@ -73,9 +72,9 @@ static const float *widen_weights(const struct tess_view *v, float *scratch)
 static void normalize_run(const struct norm *n, const float *x, const float *w, const float *b,
                           float *level, float *y)
 {
-	float eps = (float)n->op->num[1], count = (float)n->each, mean = 0.0f, s;
+	float eps = (float)n->op->num[TESS_NORM_EPS], count = (float)n->each, mean = 0.0f, s;
 
-	if (n->op->num[0] == LAYER)
+	if (n->op->num[TESS_NORM_KIND] == TESS_LAYER)
 		mean = sum_run(&n->cpu->sum, x, 0.0f, false, level) / count;
 	s = 1.0f / sqrtf(sum_run(&n->cpu->sum, x, mean, true, level) / count + eps);
 	if (b) {
@@ -107,7 +106,7 @@ static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 {
 	int64_t rows = op->in[0].shape[0], columns = op->in[0].shape[1];
-	int64_t each = op->num[2] > 0 ? (int64_t)op->num[2] : columns;
+	int64_t each = op->num[TESS_NORM_RUN] > 0 ? (int64_t)op->num[TESS_NORM_RUN] : columns;
 	struct norm n = { .cpu = cpu, .op = op, .each = each, .runs = columns / each };
 	tess_status st;
 

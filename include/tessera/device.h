@@ -38,6 +38,16 @@ enum {
 	TESS_OP_ROUTE, TESS_OP_EXPERTS, TESS_OP_ADAMW, TESS_OP_COPY, TESS_OP_FILL, TESS_OP_BIAS
 };
 
+/* The indices of tess_op.num, by kind of op; docs/ops.md has the units. */
+enum { TESS_EMBED_FIRST, TESS_EMBED_NUMS };
+enum { TESS_NORM_KIND, TESS_NORM_EPS, TESS_NORM_RUN, TESS_NORM_NUMS };
+enum { TESS_ROPE_HEAD, TESS_ROPE_NUMS };
+enum { TESS_GLU_ACTIVATION, TESS_GLU_NUMS };
+enum {
+	TESS_ATTENTION_SCALE, TESS_ATTENTION_WINDOW, TESS_ATTENTION_HEAD, TESS_ATTENTION_FIRST,
+	TESS_ATTENTION_GROUP, TESS_ATTENTION_NUMS
+};
+
 struct tess_op {                        /* an out [nodes, ...], with one axis more, is a Partial */
 	uint32_t size;
 	int32_t kind;

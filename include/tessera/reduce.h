@@ -79,11 +79,11 @@ static inline uint16_t tess_bf16_round(float x)
 static inline float tess_f16_load(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+	uint32_t small = tess_bits((float)(int32_t)rest * 0x1p-24f); /* zero, subnormal: exact */
+	uint32_t large = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
 
-	if (rest >= 0x7c00) /* infinity, NaN */
-		return tess_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-	/* As f32 with the same exponent field it is 2^112 too small. The product is exact. */
-	return tess_float(sign | tess_bits(tess_float(rest << 13) * 0x1p112f));
+	large |= rest > 0x7c00 ? 1u << 22 : 0; /* quiet NaN, as the processor makes it */
+	return tess_float(sign | (rest < 0x400 ? small : large));
 }
 
 static inline uint16_t tess_f16_round(float x)
