@@ -2,7 +2,19 @@
 #ifndef TESS_BASE_CLOCK_H
 #define TESS_BASE_CLOCK_H
 
+#include <pthread.h>
 #include <tessera/clock.h>
+
+/* A condition whose timed waits take deadlines of tess_now(). */
+static inline void tess_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
 
 /* Milliseconds from now until `deadline` for poll(), rounded up; 0 if it has passed. */
 static inline int tess_ms_left(int64_t deadline)

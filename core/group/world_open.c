@@ -102,7 +102,6 @@ static tess_status choose_world_backend(int32_t size, bool threads, bool hosts,
 tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 {
 	struct tess_world *w = calloc(1, sizeof *w);
-	pthread_condattr_t attr;
 	tess_status st;
 
 	if (!w)
@@ -124,10 +123,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
 	};
 	pthread_mutex_init(&w->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&w->failed_cond, &attr);
-	pthread_condattr_destroy(&attr);
+	tess_cond_init(&w->failed_cond);
 	tess_log_set_rank(rank, size);
 	*out = w;
 	return TESS_OK;

@@ -451,7 +451,6 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 {
 	struct client *c = calloc(1, sizeof *c);
 	int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	pthread_condattr_t attr;
 	tess_status st;
 
 	if (!c || wake < 0) {
@@ -470,10 +469,7 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 		              .hosted_by_launcher = hosted,
 		              .handler = handler };
 	pthread_mutex_init(&c->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&c->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	tess_cond_init(&c->changed);
 	*out = c;
 	return TESS_OK;
 }

@@ -22,7 +22,6 @@ tess_status tess_coordinator_open(int32_t nranks, struct tess_coordinator **out)
 {
 	struct tess_coordinator *c;
 	struct tess_members *all;
-	pthread_condattr_t attr;
 
 	if (nranks < 1 || nranks > TESS_RANKS_MAX)
 		return tess_fail(TESS_EINVAL, "a job of %d ranks: 1 to %d are possible", nranks,
@@ -41,10 +40,7 @@ tess_status tess_coordinator_open(int32_t nranks, struct tess_coordinator **out)
 	free(all);
 	c->state.nranks = nranks;
 	pthread_mutex_init(&c->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&c->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	tess_cond_init(&c->changed);
 	*out = c;
 	return TESS_OK;
 }
