@@ -5,7 +5,6 @@
 #include "core/base/status.h"
 #include "core/rendezvous/wire.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -60,13 +59,9 @@ int tess_records_make(char *path, size_t size)
 void tess_records_sweep(void)
 {
 	char dir[128], path[400];
+	DIR *d = tess_socket_open_directory(dir, sizeof dir);
 	struct dirent *e;
-	DIR *d;
 
-	if (tess_socket_path("any", dir, sizeof dir))
-		return;
-	*strrchr(dir, '/') = '\0';
-	d = opendir(dir);
 	while (d && (e = readdir(d))) {
 		size_t len = strlen(e->d_name);
 		int fd;

@@ -2,7 +2,6 @@
 
 #include "core/base/status.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -219,17 +218,21 @@ bool tess_socket_remove_dead(const char *path)
 	return dead;
 }
 
+DIR *tess_socket_open_directory(char *dir, size_t size)
+{
+	if (tess_socket_path("any", dir, size))
+		return NULL;
+	*strrchr(dir, '/') = '\0';
+	return opendir(dir);
+}
+
 void tess_socket_sweep(const char *prefix)
 {
 	static const char tail[] = ".lock"; /* of the socket of every running job */
 	char dir[128], path[400];
+	DIR *d = tess_socket_open_directory(dir, sizeof dir);
 	struct dirent *e;
-	DIR *d;
 
-	if (tess_socket_path("any", dir, sizeof dir))
-		return;
-	*strrchr(dir, '/') = '\0';
-	d = opendir(dir);
 	while (d && (e = readdir(d))) {
 		size_t len = strlen(e->d_name), job = len - (sizeof tail - 1);
 

@@ -23,6 +23,7 @@
 #ifndef TESS_RENDEZVOUS_WIRE_H
 #define TESS_RENDEZVOUS_WIRE_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <sys/types.h>
 #include <tessera/plugin.h>
@@ -97,7 +98,12 @@ int tess_socket_connect(const char *path);
  * Removes the socket at `path` and its lock file, unless a server holds the lock. False: one does.
  */
 bool tess_socket_remove_dead(const char *path);
-/* The same for all jobs whose names begin with `prefix`. */
+/*
+ * Opens the directory of the sockets, whose path becomes `dir`; yours: closedir(). NULL: it cannot
+ * be opened.
+ */
+DIR *tess_socket_open_directory(char *dir, size_t size);
+/* Does what tess_socket_remove_dead does for all jobs whose names begin with `prefix`. */
 void tess_socket_sweep(const char *prefix);
 /* The process at the other end of a socket, if it belongs to this user; else -1. */
 pid_t tess_socket_peer(int fd);
