@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ck_assert for tight loops: Check's own writes to a pipe each time. */
 #define MUST(condition) \
@@ -12,6 +13,28 @@
 		if (!(condition)) \
 			ck_abort_msg("%s", #condition); \
 	} while (0)
+
+static inline void expect_part(const char *text, const char *part)
+{
+	ck_assert_msg(text && strstr(text, part), "\"%s\" has no \"%s\"", text ? text : "", part);
+}
+
+/* What `write_text` writes to stderr. */
+static inline void capture_stderr(void (*write_text)(void), char *out, size_t capacity)
+{
+	int saved = dup(STDERR_FILENO), fd[2];
+	ssize_t n;
+
+	ck_assert_int_eq(pipe(fd), 0);
+	dup2(fd[1], STDERR_FILENO);
+	close(fd[1]);
+	write_text();
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	n = read(fd[0], out, capacity - 1);
+	out[n < 0 ? 0 : n] = '\0';
+	close(fd[0]);
+}
 
 static inline int count_occurrences(const char *text, const char *what)
 {

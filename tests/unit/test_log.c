@@ -1,11 +1,6 @@
 #include "core/base/log.h"
 #include "suite.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 static void set_log_level(const char *spec)
 {
 	if (spec)
@@ -47,23 +42,6 @@ START_TEST(filters)
 	}
 }
 END_TEST
-
-/* What `speak` writes to stderr. */
-static void capture_stderr(void (*write_log)(void), char *out, size_t capacity)
-{
-	int saved = dup(STDERR_FILENO), fd[2];
-	ssize_t n;
-
-	ck_assert_int_eq(pipe(fd), 0);
-	dup2(fd[1], STDERR_FILENO);
-	close(fd[1]);
-	write_log();
-	dup2(saved, STDERR_FILENO);
-	close(saved);
-	n = read(fd[0], out, capacity - 1);
-	out[n < 0 ? 0 : n] = '\0';
-	close(fd[0]);
-}
 
 static void log_plain_lines(void)
 {

@@ -3,22 +3,19 @@
  * machines.
  */
 #include "core/base/math.h"
+#include "draw.h"
 #include "suite.h"
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { ROUNDS = 200000 };
 
 static double draw_unit(void)
 {
-	static uint64_t s = 88172645463325252u;
+	static uint64_t state = 1;
 
-	s ^= s << 13;
-	s ^= s >> 7;
-	s ^= s << 17;
-	return (double)(s >> 11) * 0x1p-53;
+	return (double)draw_below(&state, UINT64_C(1) << 53) * 0x1p-53;
 }
 
 /* `a` and `b` differ by at most `ulps` ulps of b. */

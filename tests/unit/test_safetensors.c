@@ -40,8 +40,8 @@ static void expect_safetensors_refused(const char *path, const char *where, cons
 	ck_assert_msg(tess_safetensors_open(path, &f) < 0 && !f, "%s: \"%s\" was accepted", path,
 	              why);
 	ck_assert_msg(!strncmp(tess_error(), path, strlen(path)), "%s", tess_error());
-	ck_assert_msg(strstr(tess_error(), where) && strstr(tess_error(), why),
-	              "\"%s\" has no \"%s\" or no \"%s\"", tess_error(), where, why);
+	expect_part(tess_error(), where);
+	expect_part(tess_error(), why);
 }
 
 #define T(dtype, shape, begin, end) \
@@ -471,10 +471,10 @@ START_TEST(writes_what_it_reads)
 	ck_assert_uint_eq(about.st_mode & 0600, 0600);
 	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[0]),
 	                 TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "tensor a: dtype 99"));
+	expect_part(tess_error(), "tensor a: dtype 99");
 	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[1]),
 	                 TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "overflow"));
+	expect_part(tess_error(), "overflow");
 	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 1, &bad[2]),
 	                 TESS_EINVAL);
 	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("unwritten"), 2, &bad[3]),
@@ -485,7 +485,7 @@ START_TEST(writes_what_it_reads)
 	scratch_make_folder("folder");
 	folder = scratch_format_path("folder");
 	ck_assert_int_eq(tess_safetensors_write(folder, 1, &slices[1]), TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "not a regular file"));
+	expect_part(tess_error(), "not a regular file");
 }
 END_TEST
 

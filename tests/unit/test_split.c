@@ -1,4 +1,5 @@
 /* Properties of split.h: parts, units, nodes. */
+#include "draw.h"
 #include "suite.h"
 
 #include <stdbool.h>
@@ -124,12 +125,10 @@ START_TEST(nodes_of_long_runs)
 	ck_assert_int_eq(check_run_of_units(n, n - 1, n), 1);
 	ck_assert_int_eq(check_run_of_units(n, 1, n - 1), 48);
 	for (int i = 0; i < 20000; i++) {
-		int64_t a, b, size = large[i % NLARGE];
+		int64_t size = large[i % NLARGE];
+		int64_t a = (int64_t)draw_below(&state, (uint64_t)size + 1),
+			b = (int64_t)draw_below(&state, (uint64_t)size + 1);
 
-		state = state * 6364136223846793005u + 1442695040888963407u;
-		a = (int64_t)(state >> 33) % (size + 1);
-		state = state * 6364136223846793005u + 1442695040888963407u;
-		b = (int64_t)(state >> 33) % (size + 1);
 		check_run_of_units(size, a < b ? a : b, a < b ? b : a);
 	}
 }

@@ -3,8 +3,6 @@
 #include "core/base/ticks.h"
 #include "suite.h"
 
-#include <check.h>
-#include <stdlib.h>
 #include <time.h>
 
 enum { CLOSE = 20000 }; /* ns */

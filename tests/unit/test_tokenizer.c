@@ -1,20 +1,13 @@
 #include "core/base/status.h"
 #include "draw.h"
-#include "suite.h"
+#include "scratch.h"
 #include "tokens.h"
-
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct tess_tokenizer *open_stories(void)
 {
 	struct tess_tokenizer *t = NULL;
-	const char *dir = getenv("DATA_DIR");
 
-	ck_assert_ptr_nonnull(dir);
-	ck_assert_msg(!tess_tokenizer_open(dir, &t), "%s", tess_error());
+	ck_assert_msg(!tess_tokenizer_open(format_data_path("."), &t), "%s", tess_error());
 	return t;
 }
 
@@ -105,8 +98,7 @@ static void check_variant(json_t *root, json_t *variant)
 
 START_TEST(steps_do_as_in_hugging_face)
 {
-	char *path = tokens_format_path("TOKENS_DIR", "variants.json"),
-	     *base = tokens_format_path("DATA_DIR", "tokenizer.json");
+	char *path = tokens_format_path("TOKENS_DIR", "variants.json");
 	json_t *file = tokens_load_json(path), *list = json_object_get(file, "variants"), *variant;
 	json_t *gpt2 = tokens_make_gpt2();
 	size_t i;
@@ -115,13 +107,13 @@ START_TEST(steps_do_as_in_hugging_face)
 	json_array_foreach(list, i, variant) {
 		const char *name = json_string_value(json_object_get(variant, "base"));
 
-		check_variant(strcmp(name, "gpt2") == 0 ? json_deep_copy(gpt2)
-		                                        : tokens_load_json(base),
+		check_variant(strcmp(name, "gpt2") == 0
+		                      ? json_deep_copy(gpt2)
+		                      : tokens_load_json(format_data_path("tokenizer.json")),
 		              variant);
 	}
 	json_decref(gpt2);
 	json_decref(file);
-	free(base);
 	free(path);
 }
 END_TEST
@@ -294,7 +286,7 @@ START_TEST(texts_that_are_no_text)
 	size_t n = 7;
 
 	ck_assert_int_eq(tess_tokenizer_encode(t, "ab\xc3(", 4, true, &ids, &n), TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "not UTF-8 at its byte 2"));
+	expect_part(tess_error(), "not UTF-8 at its byte 2");
 	ck_assert_int_eq(tess_tokenizer_encode(t, "\xed\xa0\x80", 3, true, &ids, &n), TESS_EINVAL);
 	ck_assert_ptr_null(ids);
 	ck_assert_uint_eq(n, 7);
@@ -306,44 +298,23 @@ START_TEST(texts_that_are_no_text)
 }
 END_TEST
 
-static void write_text_file(const char *dir, const char *name, const char *text, size_t len)
-{
-	char path[512];
-	FILE *f;
-
-	snprintf(path, sizeof path, "%s/%s", dir, name);
-	f = fopen(path, "wb");
-	ck_assert_ptr_nonnull(f);
-	ck_assert_uint_eq(fwrite(text, 1, len, f), len);
-	fclose(f);
-}
-
 /* The ids of "x" with data/tokenizer.json and this tokenizer_config.json. */
 static tess_status encode_with_config(const char *config, int32_t **ids, size_t *n, int32_t *eos)
 {
-	char dir[] = "/tmp/tokenizer-XXXXXX", file[512],
-	     *path = tokens_format_path("DATA_DIR", "tokenizer.json");
 	struct tess_tokenizer *t = NULL;
 	size_t len;
-	char *text = tokens_load_text(path, &len);
+	char *text = tokens_load_text(format_data_path("tokenizer.json"), &len);
+	const char *path = scratch_write("tokenizer.json", text, len);
 	tess_status st;
 
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	write_text_file(dir, "tokenizer.json", text, len);
-	write_text_file(dir, "tokenizer_config.json", config, strlen(config));
-	snprintf(file, sizeof file, "%s/tokenizer.json", dir);
-	st = tess_tokenizer_open(file, &t);
+	scratch_write_text("tokenizer_config.json", config);
+	st = tess_tokenizer_open(path, &t);
 	if (!st) {
 		ck_assert_int_eq(tess_tokenizer_encode(t, "x", 1, true, ids, n), TESS_OK);
 		*eos = tess_tokenizer_eos(t);
 	}
 	tess_tokenizer_close(t);
-	unlink(file);
-	snprintf(file, sizeof file, "%s/tokenizer_config.json", dir);
-	unlink(file);
-	rmdir(dir);
 	free(text);
-	free(path);
 	return st;
 }
 
@@ -380,7 +351,7 @@ START_TEST(config_says_what_begins_and_ends_a_text)
 	}
 	ck_assert_int_eq(encode_with_config("{\"bos_token\": \"no such\"}", &ids, &n, &eos),
 	                 TESS_EINVAL);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "tokenizer_config.json: bos_token: "));
+	expect_part(tess_error(), "tokenizer_config.json: bos_token: ");
 	ck_assert_int_eq(encode_with_config("[]", &ids, &n, &eos), TESS_EINVAL);
 }
 END_TEST
@@ -391,12 +362,12 @@ START_TEST(no_tokenizer)
 
 	ck_assert_int_eq(tess_tokenizer_open("/nowhere", &t), TESS_ENOENT);
 	ck_assert_int_eq(tess_tokenizer_open("/", &t), TESS_ENOENT);
-	ck_assert_ptr_nonnull(strstr(tess_error(), "tokenizer.json"));
+	expect_part(tess_error(), "tokenizer.json");
 	ck_assert_ptr_null(t);
 }
 END_TEST
 
-SUITE_MAIN("tokenizer", stories_encodes_as_hugging_face_does, gpt2_encodes_as_its_own_encoder_does,
-           steps_do_as_in_hugging_face, text_comes_back, any_ids_stream_to_the_text_they_decode_to,
-           no_megabyte_is_slow, tokens_have_names, texts_that_are_no_text,
-           config_says_what_begins_and_ends_a_text, no_tokenizer)
+SCRATCH_MAIN("tokenizer", stories_encodes_as_hugging_face_does,
+             gpt2_encodes_as_its_own_encoder_does, steps_do_as_in_hugging_face, text_comes_back,
+             any_ids_stream_to_the_text_they_decode_to, no_megabyte_is_slow, tokens_have_names,
+             texts_that_are_no_text, config_says_what_begins_and_ends_a_text, no_tokenizer)

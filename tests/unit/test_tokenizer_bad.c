@@ -25,12 +25,11 @@ static void expect_tokenizer_refused(const char *text, size_t len, const char *w
 	struct tess_tokenizer *t = NULL;
 	tess_status st = tess_tokenizer_parse("tok.json", text, len, &t);
 
-	ck_assert_msg(st < 0, "taken, but for \"%s\": %s", why, text);
+	ck_assert_msg(st < 0, "accepted, not refused for \"%s\": %s", why, text);
 	ck_assert_ptr_null(t);
 	ck_assert_msg(strncmp(tess_error(), "tok.json:", 9) == 0, "%s", tess_error());
-	ck_assert_msg(strstr(tess_error(), where) != NULL, "no \"%s\" in \"%s\"", where,
-	              tess_error());
-	ck_assert_msg(strstr(tess_error(), why) != NULL, "no \"%s\" in \"%s\"", why, tess_error());
+	expect_part(tess_error(), where);
+	expect_part(tess_error(), why);
 }
 
 /*
@@ -193,8 +192,7 @@ static const struct {
 	{ "post_processor.single", "[]", "TemplateProcessing: single:", "\"A\" is missing" },
 	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"B\"}}",
 	  "single[0]: id:", "supported: A" },
-	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"A\"}}",
-	  "single[1]:", "only once" },
+	{ "post_processor.single.0", "{\"Sequence\": {\"id\": \"A\"}}", "single[1]:", "only once" },
 	{ "post_processor.special_tokens", "{}",
 	  "single[0]: special_tokens: \"<s>\": ids:", "an array" },
 	{ "post_processor.special_tokens", "{\"<s>\": {\"ids\": [77]}}",
@@ -272,16 +270,15 @@ START_TEST(limits_hold)
 	ck_assert_int_eq(
 		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 64),
 		TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "encoding a text: pattern \"(a|aa)+\\z\"") != NULL, "%s",
-	              tess_error());
-	ck_assert_msg(strstr(tess_error(), "limit") != NULL, "%s", tess_error());
+	expect_part(tess_error(), "encoding a text: pattern \"(a|aa)+\\z\"");
+	expect_part(tess_error(), "limit");
 	for (int i = 0; i < 10; i++) {
 		strcat(steps, i ? "," : "");
 		strcat(steps, doubling);
 	}
 	strcat(steps, "]}");
 	ck_assert_int_eq(encode_with_patch("normalizer", steps, "a", 1), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "a text of more than") != NULL, "%s", tess_error());
+	expect_part(tess_error(), "a text of more than");
 }
 END_TEST
 
