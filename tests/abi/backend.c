@@ -1,11 +1,9 @@
-/* A backend that does nothing; -D removes a required operation or changes its name. */
+/* A backend that does nothing; -DFIELDS removes a required operation or changes its name. */
 #include <tessera/group.h>
 
-#ifndef BACKEND_NAME
-#define BACKEND_NAME "idle"
-#endif
-#ifndef WAIT
-#define WAIT idle_wait
+#pragma GCC diagnostic ignored "-Woverride-init"
+#ifndef FIELDS
+#define FIELDS .summary = "does nothing"
 #endif
 
 static tess_status idle_supports(const struct tess_coll *c, int32_t nranks)
@@ -50,15 +48,15 @@ static void idle_close(void *self)
 
 static const struct tess_backend backend = {
 	.size = sizeof backend,
-	.name = BACKEND_NAME,
-	.summary = "does nothing",
+	.name = "idle",
 	.supports = idle_supports,
 	.open = idle_open,
 	.start = idle_start,
 	.test = idle_test,
-	.wait = WAIT,
+	.wait = idle_wait,
 	.release = idle_release,
 	.close = idle_close,
+	FIELDS,
 };
 static const struct tess_backend *const backends[] = { &backend, NULL };
 

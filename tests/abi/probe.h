@@ -12,13 +12,12 @@
 
 extern char **environ;
 
-struct probe_result {
+static struct {
 	char text[16384];
 	char stderr_text[8192];
 	char *status, *sentence; /* the first two lines of text */
 	int canary; /* how many functions of the plugin have run */
-};
-
+} probed; /* what the last probe printed */
 static char folder[1024]; /* where this test puts plugins */
 
 static inline const char *require_env(const char *name)
@@ -69,13 +68,21 @@ static inline void copy_file(const char *from, const char *to, mode_t mode)
 	close(out);
 }
 
+/* Copies a file of the folder that the environment variable names into the test's folder. */
+static inline void install_file(const char *variable, const char *file, const char *as)
+{
+	char from[1024];
+
+	format_probe_path(from, "%s/%s", require_env(variable), file);
+	copy_file(from, format_folder_path(as), 0755);
+}
+
 /* Puts the module abi-<module>.so into the folder, under the name `as`. */
 static inline void install_module(const char *module, const char *as)
 {
-	char from[1024], to[1024];
+	char file[1024];
 
-	format_probe_path(from, "%s/abi-%s.so", require_env("ABI_DIR"), module);
-	copy_file(from, format_probe_path(to, "%s/%s", folder, as), 0755);
+	install_file("ABI_DIR", format_probe_path(file, "abi-%s.so", module), as);
 }
 
 static inline void set_probe_environment(const char *plugin_path, const char *library_path,
@@ -103,7 +110,7 @@ static inline void read_pipe(int fd, char *out, size_t capacity)
 
 /* Runs abi-probe with these directories; `kind` NULL: lists all files. */
 static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
-                                   const char *kind, const char *name, struct probe_result *out)
+                                   const char *kind, const char *name)
 {
 	char probe[1024], canary[1024];
 	int out_pipe[2], err_pipe[2], status;
@@ -127,27 +134,43 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 	}
 	close(out_pipe[1]);
 	close(err_pipe[1]);
-	read_pipe(out_pipe[0], out->text, sizeof out->text);
-	read_pipe(err_pipe[0], out->stderr_text, sizeof out->stderr_text);
+	read_pipe(out_pipe[0], probed.text, sizeof probed.text);
+	read_pipe(err_pipe[0], probed.stderr_text, sizeof probed.stderr_text);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "abi-probe ended with %#x: %s",
-	              status, out->stderr_text);
-	out->canary = stat(canary, &about) ? 0 : (int)about.st_size;
-	out->status = out->text;
-	out->sentence = strchr(out->text, '\n');
-	ck_assert_msg(out->sentence != NULL, "abi-probe printed \"%s\"", out->text);
-	*out->sentence++ = '\0';
+	              status, probed.stderr_text);
+	probed.canary = stat(canary, &about) ? 0 : (int)about.st_size;
+	probed.status = probed.text;
+	probed.sentence = strchr(probed.text, '\n');
+	ck_assert_msg(probed.sentence != NULL, "abi-probe printed \"%s\"", probed.text);
+	*probed.sentence++ = '\0';
 }
 
-static inline void probe_plugin(const char *kind, const char *name, struct probe_result *out)
+static inline void probe_plugin(const char *kind, const char *name)
 {
-	probe_plugin_in(folder, NULL, kind, name, out);
+	probe_plugin_in(folder, NULL, kind, name);
 }
 
-static inline void expect_result(const struct probe_result *a, const char *status, const char *part)
+static inline void expect_result(const char *status, const char *part)
 {
-	ck_assert_msg(!strcmp(a->status, status), "%s, not %s: %s", a->status, status, a->sentence);
-	ck_assert_msg(strstr(a->sentence, part) != NULL, "\"%s\" has no \"%s\"", a->sentence, part);
+	ck_assert_msg(!strcmp(probed.status, status), "%s, not %s: %s", probed.status, status,
+	              probed.sentence);
+	expect_part(probed.sentence, part);
+}
+
+/* Probes, and expects this status and a sentence with this part. */
+static inline void expect_plugin_in(const char *plugin_path, const char *library_path,
+                                    const char *kind, const char *name, const char *status,
+                                    const char *part)
+{
+	probe_plugin_in(plugin_path, library_path, kind, name);
+	expect_result(status, part);
+}
+
+static inline void expect_plugin(const char *kind, const char *name, const char *status,
+                                 const char *part)
+{
+	expect_plugin_in(folder, NULL, kind, name, status, part);
 }
 
 #endif

@@ -9,38 +9,16 @@
 #include <tessera/style.h>
 #include <unistd.h>
 
-#ifndef ABI
-#define ABI TESS_ABI
+/* The last initializer of a member holds: -D changes members of the tables below. */
+#pragma GCC diagnostic ignored "-Woverride-init"
+#ifndef FIELDS
+#define FIELDS .summary = "for tests"
 #endif
-#ifndef SIZE
-#define SIZE sizeof(struct tess_plugin)
+#ifndef STYLE_FIELDS
+#define STYLE_FIELDS .summary = "for tests"
 #endif
-#ifndef PLUGIN_NAME
-#define PLUGIN_NAME "abi"
-#endif
-#ifndef VERSION
-#define VERSION "1.0"
-#endif
-#ifndef LICENSE
-#define LICENSE "Apache-2.0"
-#endif
-#ifndef NEEDS
-#define NEEDS TESS_UPTO(tess_host, option)
-#endif
-#ifndef NEEDS_NN
-#define NEEDS_NN 0
-#endif
-#ifndef STYLE_NAME
-#define STYLE_NAME "good"
-#endif
-#ifndef STYLE_SIZE
-#define STYLE_SIZE sizeof(struct tess_style)
-#endif
-#ifndef LAYOUT
-#define LAYOUT good_layout
-#endif
-#ifndef PARTITION
-#define PARTITION good_partition_param
+#ifndef OPTION_FIELDS
+#define OPTION_FIELDS
 #endif
 #ifndef ALIASES
 #define ALIASES "good_alias", "good_other"
@@ -48,21 +26,13 @@
 #ifndef STYLES
 #define STYLES &style
 #endif
-#ifndef INIT
-#define INIT good_init
-#endif
-#ifndef KEY
-#define KEY "abi_good"
-#endif
-#ifdef UNRESOLVED
+
 void tess_nowhere(void);
-#define INIT_MORE tess_nowhere()
-#else
-#define INIT_MORE (void)0
-#endif
-#ifndef PRESET
-#define PRESET "1"
-#endif
+
+static const struct tess_option option = {
+	.key = "abi_good", .preset = "1", .help = "for tests", OPTION_FIELDS
+};
+static const struct tess_option *const options[] = { &option, NULL };
 
 static void leave_canary(void)
 {
@@ -93,8 +63,10 @@ static tess_status good_partition_param(const struct tess_site *s, const struct 
 static tess_status good_init(const struct tess_host *host)
 {
 	leave_canary();
-	INIT_MORE;
-	host->log(TESS_DEBUG, "abi", "%s", host->option(KEY));
+#ifdef UNRESOLVED
+	tess_nowhere();
+#endif
+	host->log(TESS_DEBUG, "abi", "%s", host->option(option.key));
 	return TESS_OK;
 }
 
@@ -120,16 +92,14 @@ static tess_status return_positive_status(const struct tess_host *host)
 
 static const char *const aliases[] = { ALIASES, NULL };
 static const struct tess_style style = {
-	.size = STYLE_SIZE,
-	.name = STYLE_NAME,
-	.summary = "for tests",
+	.size = sizeof style,
+	.name = "good",
 	.aliases = aliases,
-	.layout = LAYOUT,
-	.partition_param = PARTITION,
+	.layout = good_layout,
+	.partition_param = good_partition_param,
+	STYLE_FIELDS,
 };
 static const struct tess_style *const styles[] = { STYLES, NULL };
-static const struct tess_option option = { KEY, PRESET, "for tests" };
-static const struct tess_option *const options[] = { &option, NULL };
 
 #if defined(NO_DESCRIPTOR)
 TESS_EXPORT const int tess_plugin_v2 = 2;
@@ -147,19 +117,18 @@ extern const char tess_abi_dependency;
 TESS_EXPORT const char *const tess_borrowed = &tess_abi_dependency;
 #else
 TESS_PLUGIN = {
-	.abi = ABI,
-	.size = SIZE,
-	.name = PLUGIN_NAME,
-	.version = VERSION,
-	.license = LICENSE,
-	.summary = "for tests",
-	.needs = NEEDS,
-	.needs_nn = NEEDS_NN,
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "abi",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.needs = TESS_UPTO(tess_host, option),
 	.styles = styles,
 	.options = options,
-	.init = INIT,
+	.init = good_init,
 #ifndef OLDER
 	.quit = leave_canary,
 #endif
+	FIELDS,
 };
 #endif

@@ -49,7 +49,6 @@ static const struct {
 
 START_TEST(refuses_each_fault)
 {
-	struct probe_result a;
 	char name[64], file[1024];
 
 	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -57,12 +56,11 @@ START_TEST(refuses_each_fault)
 		make_folder(name);
 		install_module(faults[i].module, "tess-style-good.so");
 		format_probe_path(file, "%s/tess-style-good.so: ", folder);
-		probe_plugin("style", "good", &a);
-		expect_result(&a, faults[i].status, faults[i].says);
-		ck_assert_msg(!strncmp(a.sentence, file, strlen(file)),
-		              "\"%s\" does not name the file", a.sentence);
-		ck_assert_msg(a.canary == faults[i].runs, "%s: %d functions have run",
-		              faults[i].module, a.canary);
+		expect_plugin("style", "good", faults[i].status, faults[i].says);
+		ck_assert_msg(!strncmp(probed.sentence, file, strlen(file)),
+		              "\"%s\" does not name the file", probed.sentence);
+		ck_assert_msg(probed.canary == faults[i].runs, "%s: %d functions have run",
+		              faults[i].module, probed.canary);
 	}
 }
 END_TEST
@@ -70,158 +68,119 @@ END_TEST
 START_TEST(takes_a_good_one)
 {
 	static const char *const names[] = { "good", "good_alias", "good_other" };
-	struct probe_result a;
 
 	make_folder("good");
 	install_module("good", "tess-style-family.so");
 	for (size_t i = 0; i < 3; i++) {
-		probe_plugin("style", names[i], &a);
-		expect_result(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
-		ck_assert(a.canary);
+		expect_plugin("style", names[i], "TESS_OK",
+		              "style good, size ours, open NULL, close NULL");
+		ck_assert(probed.canary);
 	}
 	make_folder("plain");
 	install_module("no-init", "tess-style-family.so");
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin("style", "good", "TESS_OK", "style good");
 }
 END_TEST
 
 /* Only fields that both sides know are passed. */
 START_TEST(mixes_releases)
 {
-	struct probe_result a;
-
 	make_folder("newer");
 	install_module("newer", "tess-style-newer.so");
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good, size ours");
+	expect_plugin("style", "good", "TESS_OK", "style good, size ours");
 	make_folder("older");
 	install_module("older", "tess-style-older.so");
-	probe_plugin("style", "good_alias", &a);
-	expect_result(&a, "TESS_OK", "style good, size ours, open NULL, close NULL");
+	expect_plugin("style", "good_alias", "TESS_OK",
+	              "style good, size ours, open NULL, close NULL");
 }
 END_TEST
 
 START_TEST(refuses_a_name_of_two_files)
 {
-	struct probe_result a;
-
 	make_folder("clash");
 	install_module("good", "tess-style-b.so");
 	install_module("alias", "tess-style-a.so");
-	probe_plugin("style", "good_other", &a);
-	expect_result(&a, "TESS_EINVAL", "style good_other: refused: two files offer it, ");
-	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-a.so and "));
-	ck_assert_ptr_nonnull(strstr(a.sentence, "tess-style-b.so; "));
-	probe_plugin("style", "other", &a);
-	expect_result(&a, "TESS_OK", "style other");
-	probe_plugin(NULL, NULL, &a);
-	expect_result(&a, "TESS_OK", "style good_other: refused: two files offer it, ");
+	expect_plugin("style", "good_other", "TESS_EINVAL",
+	              "style good_other: refused: two files offer it, ");
+	expect_part(probed.sentence, "tess-style-a.so and ");
+	expect_part(probed.sentence, "tess-style-b.so; ");
+	expect_plugin("style", "other", "TESS_OK", "style other");
+	expect_plugin(NULL, NULL, "TESS_OK", "style good_other: refused: two files offer it, ");
 }
 END_TEST
 
 START_TEST(takes_one_file_of_two_names_once)
 {
-	char to[1024];
-	struct probe_result a;
-
 	make_folder("twins");
 	install_module("good", "tess-style-a.so");
-	ck_assert_int_eq(
-		symlink("tess-style-a.so", format_probe_path(to, "%s/tess-style-b.so", folder)), 0);
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
-	ck_assert_int_eq(a.canary, 3); /* init, layout and quit, each once */
+	ck_assert_int_eq(symlink("tess-style-a.so", format_folder_path("tess-style-b.so")), 0);
+	expect_plugin("style", "good", "TESS_OK", "style good");
+	ck_assert_int_eq(probed.canary, 3); /* init, layout and quit, each once */
 }
 END_TEST
 
 START_TEST(borrows_no_descriptor)
 {
-	char from[1024], to[1024];
-	struct probe_result a;
-
 	make_folder("borrowed");
 	install_module("borrowed", "tess-style-good.so");
-	format_probe_path(from, "%s/libtess-abi-dependency.so", require_env("ABI_DIR"));
-	copy_file(from, format_probe_path(to, "%s/libtess-abi-dependency.so", folder), 0755);
-	probe_plugin_in(folder, folder, "style", "good", &a);
-	expect_result(&a, "TESS_EABI", "no tess_plugin_v1 of its own; the one found is that of ");
-	ck_assert_ptr_nonnull(strstr(a.sentence, "libtess-abi-dependency.so"));
+	install_file("ABI_DIR", "libtess-abi-dependency.so", "libtess-abi-dependency.so");
+	expect_plugin_in(folder, folder, "style", "good", "TESS_EABI",
+	                 "no tess_plugin_v1 of its own; the one found is that of ");
+	expect_part(probed.sentence, "libtess-abi-dependency.so");
 }
 END_TEST
 
 START_TEST(opens_backends_by_file)
 {
-	struct probe_result a;
-
 	make_folder("backends");
 	install_module("idle", "tess-backend-idle.so");
-	probe_plugin("backend", "idle", &a);
-	expect_result(&a, "TESS_OK", "backend idle");
-	probe_plugin("backend", "idel", &a);
-	expect_result(&a, "TESS_ENOENT", "backend idel: not found: no tess-backend-idel.so in ");
-	expect_result(&a, "TESS_ENOENT", folder);
-	expect_result(&a, "TESS_ENOENT", "; did you mean idle?");
-	probe_plugin("backend", "IDLE", &a);
-	expect_result(&a, "TESS_ENOENT", "; did you mean idle?");
-	probe_plugin("backend", "", &a);
-	expect_result(&a, "TESS_ENOENT",
+	expect_plugin("backend", "idle", "TESS_OK", "backend idle");
+	expect_plugin("backend", "idel", "TESS_ENOENT",
+	              "backend idel: not found: no tess-backend-idel.so in ");
+	expect_result("TESS_ENOENT", folder);
+	expect_result("TESS_ENOENT", "; did you mean idle?");
+	expect_plugin("backend", "IDLE", "TESS_ENOENT", "; did you mean idle?");
+	expect_plugin("backend", "", "TESS_ENOENT",
 	              "the name of the backend is empty; name one, or unset TESSERA_BACKEND");
-	probe_plugin("device", "idle", &a);
-	expect_result(&a, "TESS_ENOENT", "no tess-device-idle.so in ");
+	expect_plugin("device", "idle", "TESS_ENOENT", "no tess-device-idle.so in ");
 	install_module("idle-no-wait", "tess-backend-idle.so");
-	probe_plugin("backend", "idle", &a);
-	expect_result(&a, "TESS_EABI", "backend idle lacks wait, which is required");
+	expect_plugin("backend", "idle", "TESS_EABI", "backend idle lacks wait, which is required");
 	install_module("idle-other-name", "tess-backend-idle.so");
-	probe_plugin("backend", "idle", &a);
-	expect_result(&a, "TESS_EINVAL", "name the file tess-backend-busy.so");
+	expect_plugin("backend", "idle", "TESS_EINVAL", "name the file tess-backend-busy.so");
 	install_module("good", "tess-backend-idle.so");
-	probe_plugin("backend", "idle", &a);
-	expect_result(&a, "TESS_EINVAL",
+	expect_plugin("backend", "idle", "TESS_EINVAL",
 	              "it offers no backend, as its file name requires");
-	ck_assert(!a.canary);
+	ck_assert(!probed.canary);
 }
 END_TEST
 
 START_TEST(finds_models_by_type)
 {
-	struct probe_result a;
-
 	make_folder("models");
 	install_module("model", "tess-model-abi.so");
-	probe_plugin("model", "abi_model", &a);
-	expect_result(&a, "TESS_OK", "model abi");
-	probe_plugin("model", "abi-Model.2", &a);
-	expect_result(&a, "TESS_OK", "model abi");
-	probe_plugin("model", "abi_modell", &a);
-	expect_result(&a, "TESS_ENOENT", "did you mean abi_model?");
-	probe_plugin("model", "abi", &a);
-	expect_result(&a, "TESS_ENOENT",
+	expect_plugin("model", "abi_model", "TESS_OK", "model abi");
+	expect_plugin("model", "abi-Model.2", "TESS_OK", "model abi");
+	expect_plugin("model", "abi_modell", "TESS_ENOENT", "did you mean abi_model?");
+	expect_plugin("model", "abi", "TESS_ENOENT",
 	              "model abi: not found: no file has a model of type \"abi\" in ");
 	install_module("model-no-type", "tess-model-abi.so");
-	probe_plugin("model", "abi", &a);
-	expect_result(&a, "TESS_EINVAL", "model abi has no model_type");
+	expect_plugin("model", "abi", "TESS_EINVAL", "model abi has no model_type");
 	install_module("model-bad-type", "tess-model-abi.so");
-	probe_plugin("model", "abi", &a);
-	expect_result(&a, "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
+	expect_plugin("model", "abi", "TESS_EINVAL", "\"../x\" is not [A-Za-z0-9_.-]+");
 }
 END_TEST
 
 START_TEST(asks_what_was_meant)
 {
-	struct probe_result a;
-
 	make_folder("near");
 	install_module("good", "tess-style-family.so");
 	install_module("abi", "tess-style-fresh.so");
-	probe_plugin("style", "good_alia", &a);
-	expect_result(&a, "TESS_ENOENT",
+	expect_plugin("style", "good_alia", "TESS_ENOENT",
 	              "style good_alia: not found: no file has a style good_alia in ");
-	expect_result(&a, "TESS_ENOENT", "; did you mean good_alias?");
-	expect_result(&a, "TESS_ENOENT",
-	              "; 1 style file was refused; `tessera info` has the reasons");
-	probe_plugin("style", "unheard_of", &a);
-	ck_assert_ptr_null(strstr(a.sentence, "did you mean"));
+	expect_result("TESS_ENOENT", "; did you mean good_alias?");
+	expect_result("TESS_ENOENT", "; 1 style file was refused; `tessera info` has the reasons");
+	probe_plugin("style", "unheard_of");
+	ck_assert_ptr_null(strstr(probed.sentence, "did you mean"));
 }
 END_TEST
 

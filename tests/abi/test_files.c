@@ -16,14 +16,6 @@ static bool can_chown(const char *test)
 	return false;
 }
 
-static void write_plugin_file(const char *name, const void *bytes, size_t len)
-{
-	FILE *f = fopen(format_folder_path(name), "wb");
-
-	ck_assert_msg(f && fwrite(bytes, 1, len, f) == len && !fclose(f), "%s",
-	              format_folder_path(name));
-}
-
 /* Overwrites bytes of a file in the folder. */
 static void patch_file(const char *name, long at, const void *bytes, size_t len)
 {
@@ -35,24 +27,18 @@ static void patch_file(const char *name, long at, const void *bytes, size_t len)
 
 static void expect_style_file_refused(const char *status, const char *says)
 {
-	struct probe_result a;
-
-	probe_plugin("style", "good", &a);
-	expect_result(&a, status, says);
-	expect_result(&a, status, format_folder_path("tess-style-good.so"));
-	ck_assert(!a.canary);
+	expect_plugin("style", "good", status, says);
+	expect_result(status, format_folder_path("tess-style-good.so"));
+	ck_assert(!probed.canary);
 }
 
 START_TEST(refuses_what_is_no_shared_object)
 {
-	const char *text = "#!/bin/sh\nexit 1\n";
-
 	make_folder("text");
-	write_plugin_file("tess-style-good.so", text, strlen(text));
-	expect_style_file_refused("TESS_EABI",
-	                          "not a shared object: it has no ELF header");
+	scratch_write_text("text/tess-style-good.so", "#!/bin/sh\nexit 1\n");
+	expect_style_file_refused("TESS_EABI", "not a shared object: it has no ELF header");
 	make_folder("empty");
-	write_plugin_file("tess-style-good.so", "", 0);
+	scratch_write_text("empty/tess-style-good.so", "");
 	expect_style_file_refused("TESS_EABI", "the file is empty");
 	make_folder("dangling");
 	ck_assert_int_eq(
@@ -101,55 +87,30 @@ START_TEST(refuses_truncated_files)
 	install_module("good", "tess-style-good.so");
 	ck_assert_int_eq(stat(format_folder_path("tess-style-good.so"), &about), 0);
 	for (off_t len = about.st_size - 1; len > 0; len = len * 3 / 4) {
-		struct probe_result a;
-
 		ck_assert_int_eq(truncate(format_folder_path("tess-style-good.so"), len), 0);
-		probe_plugin("style", "good", &a);
+		probe_plugin("style", "good");
 		/* section headers at the end are never read */
 		if (len < about.st_size / 2)
-			ck_assert_msg(strcmp(a.status, "TESS_OK") != 0, "%lld bytes were taken",
-			              (long long)len);
+			ck_assert_msg(strcmp(probed.status, "TESS_OK") != 0,
+			              "%lld bytes were accepted", (long long)len);
 		if (len < 64)
-			expect_result(&a, "TESS_EABI",
-			              len < 4 ? "not a shared object" : "truncated: ");
+			expect_result("TESS_EABI", len < 4 ? "not a shared object" : "truncated: ");
 	}
 }
 END_TEST
 
 START_TEST(says_which_library_is_missing)
 {
-	static const char name[] = "libtess-abi-dependency.so";
-	struct probe_result a;
-	char *image, *at;
-	long len;
-	FILE *f;
-
 	make_folder("missing");
 	install_module("borrowed", "tess-style-good.so");
-	f = fopen(format_folder_path("tess-style-good.so"), "r+b");
-	ck_assert_ptr_nonnull(f);
-	fseek(f, 0, SEEK_END);
-	len = ftell(f);
-	rewind(f);
-	image = malloc((size_t)len);
-	ck_assert(image && fread(image, 1, (size_t)len, f) == (size_t)len);
-	at = memmem(image, (size_t)len, name, sizeof name);
-	ck_assert_ptr_nonnull(at);
-	memcpy(at, "libtess-abi-departure_.so", sizeof name);
-	rewind(f);
-	ck_assert(fwrite(image, 1, (size_t)len, f) == (size_t)len && !fclose(f));
-	free(image);
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_ENOTSUP",
-	              "not usable here: the loader reports: libtess-abi-departure_.so: ");
-	ck_assert(!a.canary);
+	expect_plugin_in(folder, folder, "style", "good", "TESS_ENOTSUP",
+	                 "not usable here: the loader reports: libtess-abi-dependency.so: ");
+	ck_assert(!probed.canary);
 }
 END_TEST
 
 START_TEST(refuses_what_everybody_may_write)
 {
-	struct probe_result a;
-
 	make_folder("open-file");
 	install_module("good", "tess-style-good.so");
 	chmod(format_folder_path("tess-style-good.so"), 0757);
@@ -162,8 +123,7 @@ START_TEST(refuses_what_everybody_may_write)
 	chmod(folder, 01777);
 	expect_style_file_refused("TESS_EPERM", "open-folder is world-writable");
 	chmod(folder, 0755);
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin("style", "good", "TESS_OK", "style good");
 }
 END_TEST
 
@@ -174,7 +134,6 @@ START_TEST(refuses_what_another_group_may_write)
 		"tess-style-good.so is writable by group 12345, which is not yours; chmod g-w it",
 		"group is writable by group 12345, which is not yours; chmod g-w it",
 	};
-	struct probe_result a;
 
 	make_folder("group");
 	install_module("good", "tess-style-good.so");
@@ -182,8 +141,7 @@ START_TEST(refuses_what_another_group_may_write)
 		const char *what = i ? folder : format_folder_path("tess-style-good.so");
 
 		ck_assert_int_eq(chmod(what, 0775), 0);
-		probe_plugin("style", "good", &a);
-		expect_result(&a, "TESS_OK", "style good");
+		expect_plugin("style", "good", "TESS_OK", "style good");
 		if (!can_chown("refuses_what_another_group_may_write"))
 			continue;
 		ck_assert_int_eq(chown(what, 0, other_uid), 0);
@@ -198,7 +156,6 @@ END_TEST
 START_TEST(looks_at_ancestors)
 {
 	char outer[1024];
-	struct probe_result a;
 
 	make_folder("outer");
 	strcpy(outer, folder);
@@ -207,8 +164,7 @@ START_TEST(looks_at_ancestors)
 	chmod(outer, 0777);
 	expect_style_file_refused("TESS_EPERM", "outer is world-writable");
 	chmod(outer, 01777);
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin("style", "good", "TESS_OK", "style good");
 }
 END_TEST
 
@@ -216,18 +172,15 @@ END_TEST
 START_TEST(looks_behind_links)
 {
 	char outer[1024];
-	struct probe_result a;
 
 	make_folder("target");
 	install_module("good", "tess-style-good.so");
 	strcpy(outer, format_folder_path("tess-style-good.so"));
 	make_folder("links");
 	ck_assert_int_eq(symlink(outer, format_folder_path("tess-style-good.so")), 0);
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin("style", "good", "TESS_OK", "style good");
 	chmod(outer, 0757);
-	expect_style_file_refused("TESS_EPERM",
-	                          "target/tess-style-good.so is world-writable");
+	expect_style_file_refused("TESS_EPERM", "target/tess-style-good.so is world-writable");
 	chmod(outer, 0755);
 	chmod(folder, 01777);
 	expect_style_file_refused("TESS_EPERM", "links is world-writable");
@@ -237,12 +190,9 @@ END_TEST
 /* A relocated installation: libtessera and, beside it, tessera-1/, which the user has not named. */
 static void install_library(const char *name, char library[static 1024])
 {
-	char from[1024], to[1024];
-
 	make_folder(name);
 	strcpy(library, folder);
-	format_probe_path(from, "%s/libtessera.so.1", require_env("LIB_DIR"));
-	copy_file(from, format_probe_path(to, "%s/libtessera.so.1", folder), 0755);
+	install_file("LIB_DIR", "libtessera.so.1", "libtessera.so.1");
 	format_probe_path(folder, "%s/tessera-1", library);
 	ck_assert_int_eq(mkdir(folder, 0755), 0);
 	install_module("good", "tess-style-good.so");
@@ -251,66 +201,57 @@ static void install_library(const char *name, char library[static 1024])
 START_TEST(finds_what_lies_beside_the_library)
 {
 	char library[1024];
-	struct probe_result a;
 
 	install_library("installed", library);
-	probe_plugin_in(NULL, library, "style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
-	probe_plugin_in(NULL, library, NULL, NULL, &a);
-	expect_result(&a, "TESS_OK", "(beside libtessera)");
+	expect_plugin_in(NULL, library, "style", "good", "TESS_OK", "style good");
+	expect_plugin_in(NULL, library, NULL, NULL, "TESS_OK", "(beside libtessera)");
 	unlink(format_folder_path("tess-style-good.so"));
-	probe_plugin_in(NULL, library, "style", "good", &a);
-	expect_result(&a, "TESS_ENOENT", "no file has a style good in ");
-	expect_result(&a, "TESS_ENOENT", folder);
+	expect_plugin_in(NULL, library, "style", "good", "TESS_ENOENT",
+	                 "no file has a style good in ");
+	expect_result("TESS_ENOENT", folder);
 }
 END_TEST
 
 START_TEST(refuses_other_owners)
 {
 	char library[1024];
-	struct probe_result a;
 
 	if (!can_chown("refuses_other_owners"))
 		return;
 	install_library("owners", library);
 	ck_assert_int_eq(chown(format_folder_path("tess-style-good.so"), other_uid, other_uid), 0);
-	probe_plugin_in(NULL, library, "style", "good", &a);
-	expect_result(&a, "TESS_EPERM",
-	              "tess-style-good.so belongs to user 12345, which is neither root nor you");
-	ck_assert(!a.canary);
+	expect_plugin_in(NULL, library, "style", "good", "TESS_EPERM",
+	                 "tess-style-good.so belongs to user 12345, which is neither root nor you");
+	ck_assert(!probed.canary);
 	/* the user has named the folder: a warning */
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
-	ck_assert_ptr_nonnull(strstr(
-		a.stderr_text, "tess-style-good.so belongs to user 12345; it is trusted because "));
+	expect_plugin("style", "good", "TESS_OK", "style good");
+	expect_part(probed.stderr_text,
+	            "tess-style-good.so belongs to user 12345; it is trusted because ");
 }
 END_TEST
 
 START_TEST(refuses_folders_of_other_owners)
 {
 	char library[1024];
-	struct probe_result a;
 
 	if (!can_chown("refuses_folders_of_other_owners"))
 		return;
 	install_library("owner-folder", library);
 	ck_assert_int_eq(chown(folder, other_uid, other_uid), 0);
-	probe_plugin_in(NULL, library, "style", "good", &a);
-	expect_result(&a, "TESS_EPERM", "tessera-1 belongs to user 12345");
-	ck_assert(!a.canary);
+	expect_plugin_in(NULL, library, "style", "good", "TESS_EPERM",
+	                 "tessera-1 belongs to user 12345");
+	ck_assert(!probed.canary);
 	/* the owner of the running library is trusted already */
 	format_probe_path(library, "%s/../libtessera.so.1", folder);
 	ck_assert_int_eq(chown(library, other_uid, other_uid), 0);
 	format_probe_path(library, "%s/..", folder);
-	probe_plugin_in(NULL, library, "style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin_in(NULL, library, "style", "good", "TESS_OK", "style good");
 }
 END_TEST
 
 START_TEST(shadows_by_order_of_directories)
 {
 	char path[4096], first[1024], library[1024];
-	struct probe_result a;
 
 	install_library("shadow", library);
 	make_folder("first");
@@ -320,23 +261,19 @@ START_TEST(shadows_by_order_of_directories)
 	install_module("good", "tess-style-good.so");
 	install_module("model", "tess-model-abi.so");
 	snprintf(path, sizeof path, "%s:%s", folder, first);
-	probe_plugin_in(path, library, "style", "good", &a);
-	expect_result(&a, "TESS_OK", "style good");
+	expect_plugin_in(path, library, "style", "good", "TESS_OK", "style good");
 	snprintf(path, sizeof path, "%s:relative::%s:/nowhere/at/all", first, folder);
-	probe_plugin_in(path, library, "style", "good", &a);
-	expect_result(&a, "TESS_EABI", "first/tess-style-good.so: refused: ");
-	probe_plugin_in(path, library, "model", "abi_model", &a);
-	expect_result(&a, "TESS_OK", "model abi");
-	probe_plugin_in(path, library, NULL, NULL, &a);
-	expect_result(&a, "TESS_OK", "second/tess-style-good.so: shadowed by ");
-	expect_result(&a, "TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
-	probe_plugin_in(path, library, "style", "unheard_of", &a);
-	ck_assert_ptr_null(strstr(a.sentence, "relative"));
-	ck_assert_ptr_nonnull(
-		strstr(a.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is ignored"));
-	ck_assert_ptr_nonnull(
-		strstr(a.stderr_text, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file"));
-	expect_result(&a, "TESS_ENOENT", "/nowhere/at/all");
+	expect_plugin_in(path, library, "style", "good", "TESS_EABI",
+	                 "first/tess-style-good.so: refused: ");
+	expect_plugin_in(path, library, "model", "abi_model", "TESS_OK", "model abi");
+	expect_plugin_in(path, library, NULL, NULL, "TESS_OK",
+	                 "second/tess-style-good.so: shadowed by ");
+	expect_result("TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
+	probe_plugin_in(path, library, "style", "unheard_of");
+	ck_assert_ptr_null(strstr(probed.sentence, "relative"));
+	expect_part(probed.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is ignored");
+	expect_part(probed.stderr_text, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file");
+	expect_result("TESS_ENOENT", "/nowhere/at/all");
 }
 END_TEST
 
@@ -346,23 +283,21 @@ START_TEST(wants_names_of_files)
 		"tess-style-Good.so", "tess-style-.so", "tess-styles-good.so", "tess-good.so",
 		"tess-style-a-b.so",  "tess-style.so",  "tess-style-a.b.so",
 	};
-	struct probe_result a;
 
 	make_folder("names");
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		install_module("good", names[i]);
 	install_module("good", "libgood.so");
 	install_module("good", "tess-style-good.so.1");
-	probe_plugin("style", "good", &a);
-	expect_result(&a, "TESS_ENOENT", "no file has a style good");
-	ck_assert(!a.canary);
-	probe_plugin(NULL, NULL, &a);
+	expect_plugin("style", "good", "TESS_ENOENT", "no file has a style good");
+	ck_assert(!probed.canary);
+	probe_plugin(NULL, NULL);
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		expect_result(&a, "TESS_OK", names[i]);
-	expect_result(&a, "TESS_OK", "refused: a plugin is named tess-KIND-NAME.so");
-	ck_assert_ptr_null(strstr(a.sentence, "libgood"));
-	ck_assert_ptr_null(strstr(a.sentence, ".so.1"));
-	ck_assert(!a.canary);
+		expect_result("TESS_OK", names[i]);
+	expect_result("TESS_OK", "refused: a plugin is named tess-KIND-NAME.so");
+	ck_assert_ptr_null(strstr(probed.sentence, "libgood"));
+	ck_assert_ptr_null(strstr(probed.sentence, ".so.1"));
+	ck_assert(!probed.canary);
 }
 END_TEST
 
