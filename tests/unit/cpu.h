@@ -5,6 +5,7 @@
 #ifndef TESS_TESTS_UNIT_CPU_H
 #define TESS_TESTS_UNIT_CPU_H
 
+#include "draw.h"
 #include "suite.h"
 #include "tree_sum.h"
 
@@ -62,6 +63,9 @@ static inline void *cpu_open_device(const char *set, int32_t nthreads)
 
 /* ---- devices and checks */
 
+static const int64_t tokens_of[] = { 1, 2, 5, 48 };
+enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
+
 struct cpu_variant {
 	const char *isa;
 	int32_t nthreads;
@@ -72,10 +76,23 @@ static const struct cpu_variant cpu_variants[] = {
 };
 enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
 
-/* The i-th device to test, or NULL; the caller closes it. */
-static inline void *cpu_open_variant(int i)
+/* One device to test after another; all zero before the first. */
+struct cpu_devices {
+	void *now;
+	const struct cpu_variant *variant; /* of `now` */
+	int next;
+};
+
+/* Closes the device and opens the next that this CPU can run. False: there is none. */
+static inline bool cpu_open_next(struct cpu_devices *d)
 {
-	return cpu_open_device(cpu_variants[i].isa, cpu_variants[i].nthreads);
+	if (d->now)
+		cpu_device->close(d->now);
+	for (d->now = NULL; !d->now && d->next < CPU_VARIANTS; d->next++) {
+		d->variant = &cpu_variants[d->next];
+		d->now = cpu_open_device(d->variant->isa, d->variant->nthreads);
+	}
+	return d->now != NULL;
 }
 
 /* Checks and runs `op`. For ops that must be refused call cpu_device->supports. */
@@ -91,8 +108,7 @@ static uint64_t cpu_seed = 1;
 
 static inline uint32_t cpu_draw_random(void)
 {
-	cpu_seed = cpu_seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(cpu_seed >> 33);
+	return (uint32_t)draw_below(&cpu_seed, UINT64_C(1) << 31);
 }
 
 /* In (-1, 1), of very different magnitudes, so that the order of a sum matters. */
@@ -246,7 +262,7 @@ static inline struct tess_op cpu_make_op(int32_t kind, const struct tess_view *i
 		                 .in = in,
 		                 .out = out,
 		                 .num = num,
-		                 .where = "test" };
+		                 .where = "layers.0.mlp" };
 }
 
 /* The same with sums. */

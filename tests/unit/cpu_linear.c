@@ -117,7 +117,7 @@ static void compare_linear(const struct contraction *c, int64_t tokens, const in
 	struct tess_op op = make_linear_op(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
 	float *x = cpu_make_floats(tokens * c->k), *want[2], *got;
 	int64_t nodes = 0, pitch;
-	void *device;
+	struct cpu_devices d = { 0 };
 	char what[128];
 
 	for (int32_t i = 0; partial && i < c->ntree; i++)
@@ -128,33 +128,30 @@ static void compare_linear(const struct contraction *c, int64_t tokens, const in
 		want[i] = malloc(sizeof(float) * (size_t)((nodes ? nodes : 1) * tokens * n[i] + 1));
 		compute_linear(c, x, tokens, &w[i], nodes, want[i]);
 	}
-	for (int d = 0; d < 2 * CPU_VARIANTS; d++) {
-		device = cpu_open_variant(d / 2);
-		if (!device)
-			continue;
+	/* each device twice: from rows, and from panels */
+	for (int run = 0; run % 2 || cpu_open_next(&d); run++) {
 		for (int i = 0; i < 2; i++) {
-			pitch = n[i] + d % 3;
+			pitch = n[i] + run % 3;
 			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1),
 			             sizeof *got);
 			out[i] = cpu_make_rows(got, tokens, n[i], pitch);
 			if (partial)
 				out[i] = cpu_make_partial(got, nodes, tokens, n[i], pitch);
-			in[1 + i] = d % 2 ? cpu_pack_weight(device, &w[i].rows) : w[i].rows;
+			in[1 + i] = run % 2 ? cpu_pack_weight(d.now, &w[i].rows) : w[i].rows;
 		}
-		cpu_run_op(device, &op);
+		cpu_run_op(d.now, &op);
 		for (int i = 0; i < 2; i++) {
 			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s",
-			         cpu_variants[d / 2].isa, d % 2 ? "panels" : "rows",
-			         (int)cpu_variants[d / 2].nthreads, (long long)tokens, i,
+			         d.variant->isa, run % 2 ? "panels" : "rows",
+			         (int)d.variant->nthreads, (long long)tokens, i,
 			         partial ? "partial" : "finished");
 			for (int64_t r = 0; r < (nodes ? nodes : !partial) * tokens; r++)
-				cpu_expect_equal(what, (float *)out[i].data + r * (n[i] + d % 3),
+				cpu_expect_equal(what, (float *)out[i].data + r * (n[i] + run % 3),
 				                 want[i] + r * n[i], n[i]);
 			free(out[i].data);
-			if (d % 2)
+			if (run % 2)
 				free(in[1 + i].data);
 		}
-		cpu_device->close(device);
 	}
 	for (int i = 0; i < 2; i++) {
 		cpu_free_weights(&w[i].data);
@@ -162,9 +159,6 @@ static void compare_linear(const struct contraction *c, int64_t tokens, const in
 	}
 	free(x);
 }
-
-static const int64_t tokens_of[] = { 1, 2, 5, 48 };
-enum { NTOKENS = sizeof tokens_of / sizeof *tokens_of };
 
 START_TEST(finished_sums)
 {
@@ -298,29 +292,26 @@ START_TEST(finished_sums_are_not_minus_zero)
 	int64_t bound[] = { 0, 1 };
 	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
 	struct tess_term term = { .bound = bound };
+	struct cpu_devices d = { 0 };
 
 	for (int i = 0; i < 48; i++)
 		x[i] = -1e-30f;
 	for (int j = 0; j < 16; j++)
 		w[j] = 1e-30f;
-	for (int t = 0; t < NTOKENS; t++) {
-		for (int d = 0; d < CPU_VARIANTS; d++) {
-			void *device = cpu_open_variant(d);
+	while (cpu_open_next(&d)) {
+		for (int t = 0; t < NTOKENS; t++) {
 			struct tess_view in[2] = { cpu_make_rows(x, tokens_of[t], 1, 1),
 				                   cpu_make_rows(w, 16, 1, 1) };
 			struct tess_view out = cpu_make_rows(y, tokens_of[t], 16, 16);
 			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
 
-			if (!device)
-				continue;
-			cpu_run_op(device, &op);
+			cpu_run_op(d.now, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
 				MUST(cpu_is_same(y[i], 0.0f));
 			out = cpu_make_partial(y, 1, tokens_of[t], 16, 16);
-			cpu_run_op(device, &op);
+			cpu_run_op(d.now, &op);
 			for (int64_t i = 0; i < tokens_of[t] * 16; i++)
 				MUST(cpu_is_same(y[i], -0.0f));
-			cpu_device->close(device);
 		}
 	}
 }
@@ -373,13 +364,12 @@ START_TEST(a_sum_of_nothing_is_zero)
 	int64_t bound[] = { 0, 4 }, none[] = { 2 };
 	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 }, empty = { .terms = 1 };
 	struct tess_term term = { .bound = bound }, no_term = { .bound = none };
+	struct cpu_devices d = { 0 };
 
 	for (int i = 0; i < 48 * 4; i++)
 		x[i] = w[i % 160] = 1;
-	for (int d = 0; d < CPU_VARIANTS; d++) {
-		void *device = cpu_open_variant(d);
-
-		for (int t = 0; t < NTOKENS && device; t++) {
+	while (cpu_open_next(&d)) {
+		for (int t = 0; t < NTOKENS; t++) {
 			struct tess_view in[2] = { cpu_make_rows(x, tokens_of[t], 4, 4),
 				                   cpu_make_rows(w, 40, 4, 4) };
 			struct tess_view out = cpu_make_rows(y, tokens_of[t], 40, 40);
@@ -387,14 +377,12 @@ START_TEST(a_sum_of_nothing_is_zero)
 				       nothing =
 					       make_linear_op(in, 2, &out, &empty, 1, &no_term, 1);
 
-			cpu_run_op(device, &op);
+			cpu_run_op(d.now, &op);
 			MUST(y[0] == 4 && y[tokens_of[t] * 40 - 1] == 4);
-			cpu_run_op(device, &nothing);
+			cpu_run_op(d.now, &nothing);
 			for (int64_t i = 0; i < tokens_of[t] * 40; i++)
 				MUST(cpu_is_same(y[i], 0.0f));
 		}
-		if (device)
-			cpu_device->close(device);
 	}
 }
 END_TEST
@@ -410,28 +398,29 @@ START_TEST(reads_the_weight_only)
 	int64_t bound[] = { 0, K };
 	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
 	struct tess_term term = { .bound = bound };
+	struct cpu_devices d = { 0 };
 
 	ck_assert(map != MAP_FAILED && !mprotect(map + page, (size_t)page, PROT_NONE));
-	for (int i = 0; i < 3 * 2 * MOST_N * CPU_VARIANTS; i++) {
-		int64_t n = 1 + i / 6 % MOST_N, in_out = i / 3 % 2;
-		int32_t dtype = cpu_choose_dtype(i);
-		struct tess_view in[2] = { cpu_make_rows(x, 1, K, K) },
-				 out = cpu_make_rows(y, 1, n, n);
-		struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
-		void *device = cpu_open_variant(i / (6 * MOST_N));
+	while (cpu_open_next(&d)) {
+		for (int i = 0; i < 3 * 2 * MOST_N; i++) {
+			int64_t n = 1 + i / 6, in_out = i / 3 % 2;
+			int32_t dtype = cpu_choose_dtype(i);
+			struct tess_view in[2] = { cpu_make_rows(x, 1, K, K) },
+					 out = cpu_make_rows(y, 1, n, n);
+			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
 
-		if (!device)
-			continue;
-		in[1] = (struct tess_view){ .data = map + page - n * K * cpu_get_width(dtype),
-			                    .dtype = dtype,
-			                    .ndim = 2,
-			                    .shape = { n, K },
-			                    .stride = { in_out ? 1 : K, in_out ? n : 1 } };
-		memset(y, 0xff, sizeof y);
-		cpu_run_op(device, &op);
-		for (int64_t k = 0; k < n; k++)
-			MUST(y[k] == 0);
-		cpu_device->close(device);
+			in[1] = (struct tess_view){
+				.data = map + page - n * K * cpu_get_width(dtype),
+				.dtype = dtype,
+				.ndim = 2,
+				.shape = { n, K },
+				.stride = { in_out ? 1 : K, in_out ? n : 1 },
+			};
+			memset(y, 0xff, sizeof y);
+			cpu_run_op(d.now, &op);
+			for (int64_t k = 0; k < n; k++)
+				MUST(y[k] == 0);
+		}
 	}
 	munmap(map, 2 * (size_t)page);
 }
