@@ -1,43 +1,21 @@
 /*
  * tessera bench comm as users run it: its numbers agree; wrong data and wrong arguments are found.
  */
+#include "../unit/command.h"
 #include "../unit/suite.h"
 
 #include <check.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
-/*
- * Runs `tessera bench` with these arguments; returns its exit status. out: its stdout and stderr,
- * or NULL.
- */
-static int __attribute__((format(printf, 3, 4)))
-run_tessera_bench(char *out, size_t capacity, const char *fmt, ...)
+/* Runs `tessera bench` with these arguments; returns its exit status. */
+static int run_tessera_bench(char *out, size_t capacity, const char *args)
 {
-	char command[1024], rest[4096];
-	size_t len = 0, n;
-	va_list ap;
-	FILE *f;
-
-	n = (size_t)snprintf(command, sizeof command, "%s bench ", TESSERA);
-	va_start(ap, fmt);
-	vsnprintf(command + n, sizeof command - n, fmt, ap);
-	va_end(ap);
-	f = popen(command, "r");
-	ck_assert_ptr_nonnull(f);
-	while (out && len + 1 < capacity && (n = fread(out + len, 1, capacity - 1 - len, f)))
-		len += n;
-	if (out)
-		out[len] = '\0';
-	while (fread(rest, 1, sizeof rest, f))
-		;
-	return WEXITSTATUS(pclose(f));
+	return command_run(out, capacity, "%s bench %s", TESSERA, args);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -113,9 +91,9 @@ START_TEST(numbers_add_up)
 	json_error_t err;
 	size_t n = 0;
 
-	ck_assert_int_eq(
-		run_tessera_bench(out, sizeof out, "%s --seconds 0.01 --json", bench_runs[_i].args),
-		0);
+	ck_assert_int_eq(command_run(out, sizeof out, "%s bench %s --seconds 0.01 --json", TESSERA,
+	                             bench_runs[_i].args),
+	                 0);
 	all = json_loads(out, JSON_REJECT_DUPLICATES, &err);
 	ck_assert_msg(all != NULL, "%s: %s", err.text, out);
 	ck_assert_int_eq(json_integer_value(json_object_get(all, "ranks")), bench_runs[_i].ranks);
@@ -201,7 +179,7 @@ START_TEST(chart)
 	static char text[1 << 16];
 	FILE *f;
 
-	ck_assert_int_eq(run_tessera_bench(NULL, 0,
+	ck_assert_int_eq(run_tessera_bench(text, sizeof text,
 	                                   "comm -e 64K --seconds 0.01 --svg " BUILD_DIR
 	                                   "/chart.svg"),
 	                 0);
@@ -256,8 +234,9 @@ START_TEST(refused)
 {
 	char out[8192];
 
-	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s 2>&1", bad_arguments[_i].args),
-	                 bad_arguments[_i].status);
+	ck_assert_int_eq(
+		command_run(out, sizeof out, "%s bench %s 2>&1", TESSERA, bad_arguments[_i].args),
+		bad_arguments[_i].status);
 	ck_assert_msg(strstr(out, bad_arguments[_i].words) != NULL, "%s: %s",
 	              bad_arguments[_i].args, out);
 }

@@ -2,12 +2,12 @@
  * A wrong checkpoint is refused with one sentence, the same by explain and by generate, which
  * starts no rank; what has no effect is warned of once.
  */
+#include "../unit/command.h"
 #include "../unit/scratch.h"
 #include "hf/safetensors.h"
 
 #include <jansson.h>
 #include <stdbool.h>
-#include <sys/wait.h>
 
 enum { TENSORS_MAX = 64, TEXT = 8192 };
 
@@ -23,6 +23,11 @@ static void open_project_checkpoint(void)
 		TESS_OK);
 	for (size_t i = 0; i < tess_safetensors_count(project_file); i++)
 		tensors[ntensors++] = *tess_safetensors_at(project_file, i);
+}
+
+static void close_project_checkpoint(void)
+{
+	tess_safetensors_close(project_file);
 }
 
 static void add_test_tensor(const char *name, int64_t *shape, int32_t ndim, const void *data)
@@ -63,20 +68,8 @@ static void write_changed_checkpoint(const char *folder, const char *config, con
 static int run_on_checkpoint(const char *command, const char *folder, const char *args, bool quiet,
                              char *text)
 {
-	char line[2048];
-	size_t n;
-	int status;
-	FILE *f;
-
-	snprintf(line, sizeof line, "'%s' %s '%s' %s 2>&1 %s", TESSERA, command,
-	         scratch_format_path(folder), args, quiet ? ">/dev/null" : "");
-	f = popen(line, "r");
-	ck_assert_ptr_nonnull(f);
-	n = fread(text, 1, TEXT - 1, f);
-	text[n] = 0;
-	status = pclose(f);
-	ck_assert(WIFEXITED(status));
-	return WEXITSTATUS(status);
+	return command_run(text, TEXT, "'%s' %s '%s' %s 2>&1 %s", TESSERA, command,
+	                   scratch_format_path(folder), args, quiet ? ">/dev/null" : "");
 }
 
 #define STORY "-n 2 --backend shm --ids 1,403 --max-tokens 4 --temperature 0 --json"
@@ -126,7 +119,6 @@ START_TEST(names_unused_tensors)
 	static int64_t some[] = { 64 }, four[] = { 4 };
 	char plain[65], digest[65], text[TEXT];
 
-	open_project_checkpoint();
 	write_changed_checkpoint("plain", "{}", "{}");
 	expect_accepted("plain", "", NULL, plain);
 	/* more layers than config.json has */
@@ -169,7 +161,6 @@ START_TEST(names_unused_tensors)
 	expect_accepted("positions", "--ignore-unexpected",
 	                "model.embed_positions.weight and model.norm.bias; ignored", digest);
 	ck_assert_str_eq(digest, plain);
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -180,7 +171,6 @@ START_TEST(knows_tied_heads)
 	const struct tess_slice *table;
 	char plain[65], digest[65];
 
-	open_project_checkpoint();
 	write_changed_checkpoint("untied", "{}", "{}");
 	expect_accepted("untied", "", NULL, plain);
 	table = tess_safetensors_find(project_file, "model.embed_tokens.weight");
@@ -201,7 +191,6 @@ START_TEST(knows_tied_heads)
 		"two",
 		digest);
 	ck_assert_str_eq(digest, plain);
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -230,10 +219,8 @@ static const struct {
 
 START_TEST(refuses_before_ranks_start)
 {
-	open_project_checkpoint();
 	write_changed_checkpoint("bad", bad[_i].config, bad[_i].generation);
 	expect_both_refuse("bad", bad[_i].says);
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -241,7 +228,6 @@ START_TEST(warns_once)
 {
 	char digest[65], text[TEXT];
 
-	open_project_checkpoint();
 	write_changed_checkpoint("ids", "{}", "{\"eos_token_id\": [512, 2, -1], \"num_beams\": 4}");
 	expect_accepted("ids", "",
 	                "/generation_config.json: eos_token_id: no token has the id 512,", digest);
@@ -250,7 +236,6 @@ START_TEST(warns_once)
 	expect_accepted("ids", "", "/generation_config.json: num_beams is not supported", digest);
 	ck_assert_int_eq(run_on_checkpoint("explain", "ids", "", true, text), 0);
 	expect_said_once(text, "no token has the id 512,");
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -262,7 +247,6 @@ START_TEST(any_alignment)
 	struct stat about;
 	FILE *f;
 
-	open_project_checkpoint();
 	write_changed_checkpoint("moved", "{}", "{}");
 	expect_accepted("moved", "", NULL, plain);
 	ck_assert_int_eq(stat(scratch_format_path("moved/model.safetensors"), &about), 0);
@@ -285,7 +269,6 @@ START_TEST(any_alignment)
 		ck_assert_str_eq(digest, plain);
 	}
 	free(bytes);
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -308,7 +291,6 @@ START_TEST(counts_what_is_copied)
 	double mapped, copied;
 	struct stat about;
 
-	open_project_checkpoint();
 	write_changed_checkpoint("counted", "{}", "{}");
 	ck_assert_int_eq(stat(scratch_format_path("counted/model.safetensors"), &about), 0);
 	mapped = parse_stated_weights("counted");
@@ -316,7 +298,6 @@ START_TEST(counts_what_is_copied)
 	copied = parse_stated_weights("counted");
 	unsetenv("TESSERA_LOAD");
 	ck_assert_double_ge_tol(copied - mapped, (double)about.st_size / (1 << 20), 0.011);
-	tess_safetensors_close(project_file);
 }
 END_TEST
 
@@ -328,6 +309,7 @@ int main(void)
 
 	scratch_make();
 	t = suite_begin("checkpoints", 60, &r);
+	tcase_add_checked_fixture(t, open_project_checkpoint, close_project_checkpoint);
 	tcase_add_test(t, names_unused_tensors);
 	tcase_add_test(t, knows_tied_heads);
 	tcase_add_loop_test(t, refuses_before_ranks_start, 0, (int)(sizeof bad / sizeof *bad));

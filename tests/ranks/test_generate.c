@@ -402,58 +402,6 @@ START_TEST(closed_descriptors)
 }
 END_TEST
 
-/* ---- bad input ------------------------------------------------------------------------------- */
-
-struct bad_input_case {
-	const char *args, *says;
-	int status;
-};
-
-static const struct bad_input_case bad_inputs[] = {
-	{ "", "no MODEL is given", 2 },
-	{ "nowhere", "nowhere", 1 },
-	{ "data -n 0", "-n 0", 2 },
-	{ "data -n 9", "heads: 8 units cannot be cut for 9 ranks; use 1 to 8", 1 },
-	{ "data --backend glooo", "did you mean gloo", 1 },
-	{ "data --ids 1,x", "--ids 1,x", 2 },
-	{ "data --ids 1,512", "id 512", 1 },
-	{ "data --prompt a --ids 1", "one of --prompt", 2 },
-	{ "data --temperature hot", "--temperature hot", 2 },
-	{ "data --top-p 1.5 --temperature 1", "--top-p 1.5: must be a number from 0 to 1", 2 },
-	{ "data --min-p nan", "--min-p nan", 2 },
-	{ "data --repetition-penalty 0", "--repetition-penalty 0: must be", 2 },
-	{ "data --plan nosuch", "nosuch", 1 },
-	{ "data --plan '{\"a.b\":\"colwise\"}'", "matches no module", 1 },
-	{ "data --plan '{\"lm_head\":7}'", "must be a string", 1 },
-	{ "data --plan-override lm_head=colwize", "colwise", 1 },
-	{ "data --plan-override lm_head", "PATTERN=STYLE", 1 },
-	{ "data --plan-override model.layers.*.mlp.down_proj=colwise", "mlp", 1 },
-	{ "data --nosuch", "nosuch", 2 },
-	{ "data --prompt-file /nonexistent", "/nonexistent", 2 },
-	{ "tests/data/goldens/llama-odd -n 7 --ids 1",
-	  "heads: 6 units cannot be cut for 7 ranks; use 1 to 6", 1 },
-};
-
-START_TEST(bad_input)
-{
-	char command[2048], text[4096];
-	size_t n;
-	FILE *f;
-	int status;
-
-	snprintf(command, sizeof command, "cd '%s' && '%s' generate %s 2>&1", SOURCE_ROOT, TESSERA,
-	         bad_inputs[_i].args);
-	f = popen(command, "r");
-	n = fread(text, 1, sizeof text - 1, f);
-	text[n] = 0;
-	status = pclose(f);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == bad_inputs[_i].status,
-	              "%s: status %x: %s", bad_inputs[_i].args, status, text);
-	ck_assert_msg(strstr(text, bad_inputs[_i].says) != NULL, "%s: says %s", bad_inputs[_i].args,
-	              text);
-}
-END_TEST
-
 int main(void)
 {
 	SRunner *r;
@@ -467,7 +415,6 @@ int main(void)
 	tcase_add_test(t, stopped_rank);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, closed_descriptors);
-	tcase_add_loop_test(t, bad_input, 0, (int)(sizeof bad_inputs / sizeof *bad_inputs));
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
 }

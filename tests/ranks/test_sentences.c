@@ -2,6 +2,7 @@
  * What the command prints when it fails: one sentence for one mistake, on any number of ranks;
  * output that cannot be written is an error, and a slow reader loses nothing.
  */
+#include "../unit/command.h"
 #include "../unit/suite.h"
 
 #include <check.h>
@@ -35,8 +36,8 @@ static const struct sentence once[] = {
 	  "TESSERA_REDUCE=odd" },
 	{ "$T generate data -n 3 --backend shm --prompt \"$(printf 'a\\377')\"", 1, 1,
 	  "the prompt: the text is not UTF-8 at its byte 1" },
-	{ "$T generate data -n 3 --backend shm --ids 1,600", 1, 1,
-	  "id 600 at position 1 is outside the vocabulary" },
+	{ "$T generate data -n 3 --backend shm --ids 1,512", 1, 1,
+	  "id 512 at position 1 is outside the vocabulary" },
 	{ "$T generate data -n 3 --backend shm --prompt-file data/tokenizer.json", 1, 1,
 	  "the checkpoint was made for 512 positions" },
 	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
@@ -52,6 +53,27 @@ static const struct sentence once[] = {
 	  "--positions 513: the checkpoint was made for 512" },
 	{ "$T generate data --nosuch", 2, 1, "generate: no such option: --nosuch; see" },
 	{ "$T generate data --plan", 2, 1, "generate: this option needs a value: --plan" },
+	{ "$T generate ", 2, 1, "no MODEL is given" },
+	{ "$T generate nowhere", 1, 1, "nowhere" },
+	{ "$T generate data -n 0", 2, 1, "-n 0" },
+	{ "$T generate data -n 9", 1, 1, "heads: 8 units cannot be cut for 9 ranks; use 1 to 8" },
+	{ "$T generate data --backend glooo", 1, 1, "did you mean gloo" },
+	{ "$T generate data --ids 1,x", 2, 1, "--ids 1,x" },
+	{ "$T generate data --prompt a --ids 1", 2, 1, "one of --prompt" },
+	{ "$T generate data --temperature hot", 2, 1, "--temperature hot" },
+	{ "$T generate data --top-p 1.5 --temperature 1", 2, 1,
+	  "--top-p 1.5: must be a number from 0 to 1" },
+	{ "$T generate data --min-p nan", 2, 1, "--min-p nan" },
+	{ "$T generate data --repetition-penalty 0", 2, 1, "--repetition-penalty 0: must be" },
+	{ "$T generate data --plan nosuch", 1, 1, "nosuch" },
+	{ "$T generate data --plan '{\"a.b\":\"colwise\"}'", 1, 1, "matches no module" },
+	{ "$T generate data --plan '{\"lm_head\":7}'", 1, 1, "must be a string" },
+	{ "$T generate data --plan-override lm_head=colwize", 1, 1, "colwise" },
+	{ "$T generate data --plan-override lm_head", 1, 1, "PATTERN=STYLE" },
+	{ "$T generate data --plan-override model.layers.*.mlp.down_proj=colwise", 1, 1, "mlp" },
+	{ "$T generate data --prompt-file /nonexistent", 2, 1, "/nonexistent" },
+	{ "$T generate tests/data/goldens/llama-odd -n 7 --ids 1", 1, 1,
+	  "heads: 6 units cannot be cut for 7 ranks; use 1 to 6" },
 	{ "$T explain data --nosuch", 2, 1, "explain: no such option: --nosuch; see" },
 	{ "$T info --nosuch", 2, 1, "info: no such option: --nosuch; see" },
 	{ "$T bench comm --nosuch", 2, 1, "bench: no such option: --nosuch; see" },
@@ -93,8 +115,6 @@ static int run_bash(const char *command, char *text, size_t capacity)
 {
 	char number[16];
 	int gone[2], status;
-	size_t n;
-	FILE *f;
 
 	ck_assert(!chdir(SOURCE_ROOT) && !pipe(gone));
 	close(gone[0]);
@@ -102,12 +122,9 @@ static int run_bash(const char *command, char *text, size_t capacity)
 	setenv("GONE", number, 1);
 	setenv("T", TESSERA, 1);
 	setenv("COMMAND", command, 1);
-	f = popen("exec bash -c \"$COMMAND\" 2>&1 >/dev/null", "r");
-	n = fread(text, 1, capacity - 1, f);
-	text[n] = 0;
-	status = pclose(f);
+	status = command_run(text, capacity, "exec bash -c \"$COMMAND\" 2>&1 >/dev/null");
 	close(gone[1]);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	return status;
 }
 
 START_TEST(says_it_once)
