@@ -1,6 +1,7 @@
 #include "lockstep.h"
 #include "core/base/status.h"
 #include "nn/lower.h"
+#include "nn/plan.h"
 #include "nn/rope.h"
 #include "nn/weights.h"
 #include "scalar.h"
@@ -163,17 +164,29 @@ static tess_status run_ranks_in_lockstep(int32_t n, struct lockstep_rank *rank)
 	return st;
 }
 
-tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
+tess_status lockstep_record(const struct lockstep *how, struct tess_program **out)
 {
+	struct tess_plan plan;
 	struct tess_record_options rec = { .model = how->model,
-		                           .plan = how->plan,
+		                           .plan = &plan,
 		                           .source = how->source,
 		                           .nranks = how->nranks,
 		                           .ntokens = how->nids,
 		                           .all = how->all_rows };
+	tess_status st = tess_plan_open(how->model, how->plan, NULL, 0, &plan);
+
+	if (st)
+		return st;
+	st = tess_program_record(&rec, out);
+	tess_plan_free(&plan);
+	return st;
+}
+
+tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
+{
 	struct lockstep_rank rank[RANKS_MAX] = { 0 };
 	struct tess_program *p = NULL;
-	tess_status st = tess_program_record(&rec, &p);
+	tess_status st = lockstep_record(how, &p);
 
 	for (int32_t r = 0; r < how->nranks && !st; r++)
 		st = open_rank(how, p, r, &rank[r]);

@@ -5,18 +5,20 @@
 #ifndef TESS_TESTS_RANKS_LOCKSTEP_H
 #define TESS_TESTS_RANKS_LOCKSTEP_H
 
-#include "nn/plan.h"
 #include "nn/record.h"
 
 struct lockstep {
 	const struct tess_model *model;
 	const struct tess_source *source;
-	const struct tess_plan *plan;
+	const char *plan; /* JSON, a preset, or NULL: the preset of the model */
 	int32_t nranks;
 	const int32_t *ids;
 	int64_t nids;
 	bool all_rows; /* logits of all rows, or of the last */
 };
+
+/* Records the program; *out is the caller's to free. */
+tess_status lockstep_record(const struct lockstep *how, struct tess_program **out);
 
 /*
  * *logits: f32 [rows][vocabulary], to be freed by the caller. Fails the test unless all ranks

@@ -242,23 +242,16 @@ static const struct module_case cases[] = {
 enum { CASES = sizeof cases / sizeof *cases };
 static const int32_t some_ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
 
+static const struct tess_source random_source = { .name = "random",
+	                                          .find = find_random_tensor,
+	                                          .drop = lockstep_ignore_drop };
+
 static tess_status run_module(const char *json, int32_t nranks, int64_t nids, bool all,
                               float **logits, int64_t *count)
 {
-	json_t *config = json_object();
-	struct tess_source source = { .name = "random",
-		                      .config = config,
-		                      .find = find_random_tensor,
-		                      .drop = lockstep_ignore_drop };
-	struct tess_plan plan;
-	struct lockstep how = { &model, &source, &plan, nranks, some_ids, nids, all };
-	tess_status st;
+	struct lockstep how = { &model, &random_source, json, nranks, some_ids, nids, all };
 
-	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
-	st = lockstep_run(&how, logits, count);
-	tess_plan_free(&plan);
-	json_decref(config);
-	return st;
+	return lockstep_run(&how, logits, count);
 }
 
 static void expect_same_bits(const char *json, int64_t nids, bool all)
@@ -405,22 +398,10 @@ END_TEST
 /* The program for two ranks; the caller frees it. */
 static struct tess_program *record_for_two_ranks(const char *json)
 {
-	json_t *config = json_object();
-	struct tess_source source = { .name = "random",
-		                      .config = config,
-		                      .find = find_random_tensor,
-		                      .drop = lockstep_ignore_drop };
-	struct tess_plan plan;
-	struct tess_record_options how = {
-		.model = &model, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 3
-	};
+	struct lockstep how = { &model, &random_source, json, 2, NULL, 3, false };
 	struct tess_program *p;
 
-	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan) &&
-	                      !tess_program_record(&how, &p),
-	              "%s", tess_error());
-	tess_plan_free(&plan);
-	json_decref(config);
+	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	return p;
 }
 
@@ -521,21 +502,16 @@ static double measure_recording(int n)
 	const struct tess_source source = { .find = find_square_tensor,
 		                            .drop = lockstep_ignore_drop,
 		                            .name = "random" };
-	struct tess_plan plan;
-	struct tess_record_options how = {
-		.model = &many, .plan = &plan, .source = &source, .nranks = 2, .ntokens = 1
-	};
+	struct lockstep how = { &many, &source, "{\"layers.*.m\":\"rowwise\"}", 2, NULL, 1, false };
 	struct tess_program *p = NULL;
 	struct tess_rank_program *low = NULL;
 	clock_t began = clock();
 
 	nlayers = n;
-	ck_assert(!tess_plan_open(&many, "{\"layers.*.m\":\"rowwise\"}", NULL, 0, &plan));
-	ck_assert_msg(!tess_program_record(&how, &p), "%s", tess_error());
+	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	ck_assert_msg(!tess_program_lower(p, 2, 1, NULL, &low), "%s", tess_error());
 	tess_rank_program_free(low);
 	tess_program_free(p);
-	tess_plan_free(&plan);
 	return (double)(clock() - began) / CLOCKS_PER_SEC;
 }
 

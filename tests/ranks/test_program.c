@@ -9,6 +9,7 @@
 #include "hf/checkpoint.h"
 #include "hf/safetensors.h"
 #include "lockstep.h"
+#include "nn/plan.h"
 #include "nn/weights.h"
 
 #include <check.h>
@@ -151,32 +152,30 @@ static void open_model_fixture(const char *dir, struct model_fixture *f)
 static tess_status run_plan(const struct model_fixture *f, const char *json, int32_t nranks,
                             const int32_t *ids, int64_t n, bool all, float **logits, int64_t *count)
 {
-	struct tess_plan plan;
-	struct lockstep how = { f->model, &f->source, &plan, nranks, ids, n, all };
-	tess_status st = tess_plan_open(f->model, json, NULL, 0, &plan);
+	struct lockstep how = { f->model, &f->source, json, nranks, ids, n, all };
 
-	ck_assert_msg(!st, "%s", tess_error());
-	st = lockstep_run(&how, logits, count);
-	tess_plan_free(&plan);
-	return st;
+	return lockstep_run(&how, logits, count);
 }
 
+static const int32_t some_ids[] = { 1, 5, 90, 33, 5, 71, 2, 64, 17, 3, 100, 42 };
+
 /*
- * Every world size that the plan accepts gives the bits of one replicated rank; the others are
- * refused by units.
+ * Every number of ranks that the plan accepts gives the bits of one replicated rank; the others are
+ * refused by units. n: the number of ids.
  */
-static void check_all_rank_counts(const struct model_fixture *f, const struct plan_case *p,
-                                  const int32_t *ids, int64_t n, int32_t max_ranks)
+static void check_all_rank_counts(const char *dir, const struct plan_case *p, int64_t n)
 {
+	struct model_fixture f;
 	float *want, *have;
 	int64_t count, other;
 	int32_t done = 0;
 
-	ck_assert_msg(
-		!run_plan(f, "{\"model.norm\":\"replicate\"}", 1, ids, n, true, &want, &count),
-		"%s", tess_error());
-	for (int32_t ranks = 1; ranks <= max_ranks; ranks++) {
-		tess_status st = run_plan(f, p->json, ranks, ids, n, true, &have, &other);
+	open_model_fixture(dir, &f);
+	ck_assert_msg(!run_plan(&f, "{\"model.norm\":\"replicate\"}", 1, some_ids, n, true, &want,
+	                        &count),
+	              "%s", tess_error());
+	for (int32_t ranks = 1; ranks <= 8; ranks++) {
+		tess_status st = run_plan(&f, p->json, ranks, some_ids, n, true, &have, &other);
 
 		if (st == TESS_EINVAL && strstr(tess_error(), "units cannot be cut"))
 			continue;
@@ -189,37 +188,19 @@ static void check_all_rank_counts(const struct model_fixture *f, const struct pl
 	}
 	free(want);
 	ck_assert_msg(done > 1, "%s: refused for every number of ranks: %s", p->name, tess_error());
-}
-
-static const int32_t some_ids[] = { 1, 5, 90, 33, 5, 71, 2, 64, 17, 3, 100, 42 };
-
-START_TEST(same_bits_odd)
-{
-	struct model_fixture f;
-
-	open_model_fixture("tests/data/goldens/llama-odd", &f);
-	check_all_rank_counts(&f, &plans[_i], some_ids, 12, 8);
 	tess_checkpoint_close(f.checkpoint);
 }
-END_TEST
 
-START_TEST(same_bits_stories)
+START_TEST(same_bits)
 {
-	struct model_fixture f;
-
-	open_model_fixture("data", &f);
-	check_all_rank_counts(&f, &plans[_i], some_ids, 5, 8);
-	tess_checkpoint_close(f.checkpoint);
+	check_all_rank_counts("tests/data/goldens/llama-odd", &plans[_i], 12);
+	check_all_rank_counts("data", &plans[_i], 5);
 }
 END_TEST
 
 START_TEST(local_without_bias)
 {
-	struct model_fixture f;
-
-	open_model_fixture("data", &f);
-	check_all_rank_counts(&f, &local_plan, some_ids, 5, 8);
-	tess_checkpoint_close(f.checkpoint);
+	check_all_rank_counts("data", &local_plan, 5);
 }
 END_TEST
 
@@ -479,13 +460,9 @@ static tess_status run_mlp(const struct model_fixture *f, const char *json, int3
 		                      .config = f->source.config,
 		                      .find = find_fused_tensor,
 		                      .drop = lockstep_ignore_drop };
-	struct tess_plan plan;
-	struct lockstep how = { &model, &source, &plan, ranks, some_ids, 7, true };
-	tess_status st;
+	struct lockstep how = { &model, &source, json, ranks, some_ids, 7, true };
+	tess_status st = lockstep_run(&how, logits, count);
 
-	ck_assert_msg(!tess_plan_open(&model, json, NULL, 0, &plan), "%s", tess_error());
-	st = lockstep_run(&how, logits, count);
-	tess_plan_free(&plan);
 	for (int32_t i = 0; i < fused.n; i++)
 		free(fused.made[i]);
 	return st;
@@ -526,22 +503,14 @@ END_TEST
 static int64_t hash_program(const struct model_fixture *f, const char *json, int32_t ranks,
                             uint64_t *hash)
 {
-	struct tess_plan plan;
-	struct tess_record_options how = { .model = f->model,
-		                           .plan = &plan,
-		                           .source = &f->source,
-		                           .nranks = ranks,
-		                           .ntokens = 3,
-		                           .all = true };
+	struct lockstep how = { f->model, &f->source, json, ranks, NULL, 3, true };
 	struct tess_program *p;
 	int64_t n;
 
-	ck_assert(!tess_plan_open(f->model, json, NULL, 0, &plan));
-	ck_assert_msg(!tess_program_record(&how, &p), "%s", tess_error());
+	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	*hash = p->hash[p->nrecords - 1];
 	n = p->nrecords;
 	tess_program_free(p);
-	tess_plan_free(&plan);
 	return n;
 }
 
@@ -549,7 +518,6 @@ static int64_t hash_program(const struct model_fixture *f, const char *json, int
 START_TEST(biases_are_asked_for_apart)
 {
 	struct model_fixture f;
-	struct tess_plan plan;
 	struct tess_program *p;
 	json_t *config;
 	int found[2] = { 0 };
@@ -559,17 +527,14 @@ START_TEST(biases_are_asked_for_apart)
 	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
 	f.source.config = config;
 	f.source.count = 0; /* tensors that no module asks for do not matter here */
-	ck_assert(!tess_plan_open(f.model, NULL, NULL, 0, &plan));
-	ck_assert_msg(!tess_program_record(&(struct tess_record_options){ f.model, &plan, &f.source,
-	                                                                  1, 3, true, false },
-	                                   &p),
+	ck_assert_msg(!lockstep_record(
+			      &(struct lockstep){ f.model, &f.source, NULL, 1, NULL, 3, true }, &p),
 	              "%s", tess_error());
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (strstr(p->weight[i]->name, "_proj.bias"))
 			found[!!strstr(p->weight[i]->name, "mlp.")]++;
 	ck_assert_msg(found[_i] == 0 && found[!_i] > 0, "%d and %d biases", found[0], found[1]);
 	tess_program_free(p);
-	tess_plan_free(&plan);
 	json_decref(config);
 	tess_checkpoint_close(f.checkpoint);
 }
@@ -692,8 +657,7 @@ int main(void)
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_add_loop_test(t, same_bits_odd, 0, n);
-	tcase_add_loop_test(t, same_bits_stories, 0, n);
+	tcase_add_loop_test(t, same_bits, 0, n);
 	tcase_add_test(t, local_without_bias);
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
 	tcase_add_test(t, refuses_more);
