@@ -49,6 +49,14 @@ void job_start(struct test_job *j, const struct tess_launch *how)
 	job_start_to(j, how, -1);
 }
 
+void job_start_shell(struct test_job *j, int nranks, const char *script, int out)
+{
+	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
+	struct tess_launch how = { .nranks = nranks, .argv = argv };
+
+	job_start_to(j, &how, out);
+}
+
 /* How long a job may print nothing: the timeout that Check applies to a test. */
 static int compute_silence_limit(void)
 {
@@ -92,19 +100,23 @@ void job_finish(struct test_job *j)
 	j->seconds = (double)tess_now() / 1e9 - j->begin;
 }
 
-void job_run(struct test_job *j, int nranks, char *const *argv)
+void job_run(struct test_job *j, const struct tess_launch *how)
 {
-	struct tess_launch how = { .nranks = nranks, .argv = argv };
-	char *own[16] = { "rank" };
-
-	if (!argv[0]) {
-		for (int i = 1; argv[i]; i++)
-			own[i] = argv[i];
-		how.path = "/proc/self/exe";
-		how.argv = own;
-	}
-	job_start(j, &how);
+	job_start(j, how);
 	job_finish(j);
+}
+
+void job_run_self(struct test_job *j, int nranks, const char *backend, const char *timeout,
+                  const char *role, const char *arg)
+{
+	char *argv[] = { "rank", (char *)(uintptr_t)role, (char *)(uintptr_t)arg, NULL };
+	struct tess_launch how = { .nranks = nranks,
+		                   .path = "/proc/self/exe",
+		                   .argv = argv,
+		                   .backend = backend,
+		                   .timeout = timeout };
+
+	job_run(j, &how);
 }
 
 int job_count(const struct test_job *j, const char *text)

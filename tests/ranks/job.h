@@ -19,11 +19,16 @@ struct test_job {
 void job_start(struct test_job *j, const struct tess_launch *how);
 /* The same, with stdout redirected to `out`; -1: to the pipe of stderr. */
 void job_start_to(struct test_job *j, const struct tess_launch *how, int out);
+/* The same, with ranks that are `sh -c SCRIPT`. */
+void job_start_shell(struct test_job *j, int nranks, const char *script, int out);
 /* Reads until `text` appears; fails the test if the output ends or 30 s pass. */
 void job_await(struct test_job *j, const char *text);
 void job_finish(struct test_job *j);
-/* job_start and job_finish. `argv` ends with NULL; argv[0] is NULL: this program again. */
-void job_run(struct test_job *j, int nranks, char *const *argv);
+/* job_start and job_finish. */
+void job_run(struct test_job *j, const struct tess_launch *how);
+/* The same, with ranks that are `rank ROLE ARG` of this program; NULL: no backend, timeout, arg. */
+void job_run_self(struct test_job *j, int nranks, const char *backend, const char *timeout,
+                  const char *role, const char *arg);
 
 /* How often `text` is in the output. */
 int job_count(const struct test_job *j, const char *text);

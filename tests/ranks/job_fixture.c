@@ -143,6 +143,12 @@ void job_fixture_begin(void)
 	setenv("TESSERA_TIMEOUT", "20", 1);
 }
 
+void job_fixture_hold_ranks(void)
+{
+	job_fixture_write_file(hold_path, "", 0600);
+	setenv("TEST_HOLD", hold_path, 1);
+}
+
 /* Only the files of the test are left. */
 void job_fixture_end(void)
 {

@@ -9,14 +9,14 @@
 
 enum { TEST_TIMEOUT_MS = 30000 };
 
-/*
- * While the file that TEST_HOLD names, hold_path, exists, ranks wait in the middle of their work.
- */
 extern char job_dir[], secret_path[64], other_secret_path[64], hold_path[64], job_port[8];
 
+/* A checked fixture of Check. */
 void job_fixture_begin(void);
 /* Checks that only the files of the test are left, and removes them. */
 void job_fixture_end(void);
+/* Ranks that are started later wait in the middle of their work while the file hold_path exists. */
+void job_fixture_hold_ranks(void);
 void job_fixture_write_file(const char *path, const char *text, int mode);
 
 /*

@@ -33,6 +33,12 @@ void process_start(struct process *p, const char *role, int rank, int n)
 	p->out_fd = pipes[0];
 }
 
+void process_start_all(struct process *p, const char *role, int n)
+{
+	for (int i = n - 1; i >= 0; i--)
+		process_start(&p[i], role, i, n);
+}
+
 static void read_process_output(struct process *p, int64_t deadline, int line)
 {
 	size_t len = strlen(p->text);
@@ -54,6 +60,12 @@ static void read_process_output(struct process *p, int64_t deadline, int line)
 void process_await_line(struct process *p)
 {
 	read_process_output(p, tess_now() + 20000 * (int64_t)TESS_MS, 1);
+}
+
+void process_await_all(struct process *p, int n)
+{
+	for (int i = 0; i < n; i++)
+		process_await_line(&p[i]);
 }
 
 void process_finish(struct process *p, int ms)

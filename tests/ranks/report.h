@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/rendezvous/coordinator.h"
+#include "spawn.h"
 
 #include <check.h>
 #include <stdatomic.h>
@@ -65,5 +66,15 @@ static inline void expect_report_words(const struct rank_reports *r, int but, te
 }
 #define expect_reports(r, but, st, ...) \
 	expect_report_words(r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
+
+/* Runs fn on N ranks: they fail with `status` soon, as expect_reports() checks. */
+#define EXPECT_REPORTS(fn, r, but, status, ...) \
+	do { \
+		int64_t began = tess_now(); \
+\
+		ck_assert_int_eq(tess_world_spawn(N, fn, r), status); \
+		expect_soon(began); \
+		expect_reports(r, but, status, __VA_ARGS__); \
+	} while (0)
 
 #endif

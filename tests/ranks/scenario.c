@@ -7,6 +7,7 @@
 #include "data.h"
 #include "subgroups.h"
 
+#include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,4 +153,19 @@ int scenario_main(int argc, char **argv)
 	}
 	tess_registry_quit();
 	return st ? 1 : 0;
+}
+
+double scenario_parse_failure(const char *output, int rank, const char *what)
+{
+	char begin[48], line[2048];
+	const char *at;
+	double seconds;
+
+	snprintf(begin, sizeof begin, "[%d] failed after ", rank);
+	at = strstr(output, begin);
+	ck_assert_msg(at && sscanf(at + strlen(begin), "%lf", &seconds) == 1, "rank %d: %s", rank,
+	              output);
+	snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+	ck_assert_msg(strstr(line, what) != NULL, "rank %d: %s", rank, line);
+	return seconds;
 }

@@ -21,4 +21,10 @@ int scenario_main(int argc, char **argv);
 /* The same in an open world. */
 tess_status scenario_run(struct tess_world *w, const char *name, const char *arg);
 
+/*
+ * How many seconds after it began its last call the rank failed, according to `output`. Fails the
+ * test unless the rank printed its failure, with a sentence that contains `what`.
+ */
+double scenario_parse_failure(const char *output, int rank, const char *what);
+
 #endif

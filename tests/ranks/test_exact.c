@@ -6,6 +6,7 @@
 #include "../unit/tree_sum.h"
 #include "core/base/status.h"
 #include "core/group/exact.h"
+#include "spawn.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -165,8 +166,7 @@ static void check_sum_on_all_sizes(struct sum_case *p, bool share)
 	p->share = share;
 	p->want = want = compute_expected_sums(p);
 	for (int32_t n = 1; n <= RANKS_MAX; n++)
-		ck_assert_msg(!tess_world_spawn(n, check_rank_sum, p), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_rank_sum, p);
 	free(want);
 }
 
@@ -250,10 +250,8 @@ START_TEST(no_minus_zero)
 	      mixed[5] = { -0.0f, 0.0f, -0.0f, -0.0f, 0.0f };
 
 	for (int32_t n = 1; n <= RANKS_MAX; n++) {
-		ck_assert_msg(!tess_world_spawn(n, check_sum_of_zeros, minus), "%d ranks: %s", n,
-		              tess_error());
-		ck_assert_msg(!tess_world_spawn(n, check_sum_of_zeros, mixed), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_sum_of_zeros, minus);
+		spawn_ranks(n, check_sum_of_zeros, mixed);
 	}
 }
 END_TEST
@@ -285,8 +283,7 @@ START_TEST(fast_ones)
 {
 	ck_assert_int_eq(setenv("TESSERA_REDUCE", "fast", 1), 0);
 	for (int32_t n = 1; n <= RANKS_MAX; n++)
-		ck_assert_msg(!tess_world_spawn(n, check_fast_sum, NULL), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_fast_sum, NULL);
 }
 END_TEST
 
@@ -320,18 +317,15 @@ static tess_status check_order_of_sum(struct tess_world *w, void *arg)
 START_TEST(added_by_rank)
 {
 	for (int32_t n = 1; n <= RANKS_MAX; n++)
-		ck_assert_msg(!tess_world_spawn(n, check_order_of_sum, NULL), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_order_of_sum, NULL);
 }
 END_TEST
 
 START_TEST(added_by_rank_from_messages)
 {
-	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
-	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	use_minimal_backend("minimal");
 	for (int32_t n = 1; n <= RANKS_MAX; n++)
-		ck_assert_msg(!tess_world_spawn(n, check_order_of_sum, NULL), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_order_of_sum, NULL);
 }
 END_TEST
 

@@ -22,11 +22,9 @@ static tess_status return_early(struct tess_world *w, void *arg)
 START_TEST(rank_returns_early)
 {
 	struct rank_reports r = { 0 };
-	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, return_early, &r), TESS_EMISMATCH);
-	expect_soon(began);
-	expect_reports(&r, 1, TESS_EMISMATCH, "rank 1", "has left the job", "layers.7");
+	EXPECT_REPORTS(return_early, &r, 1, TESS_EMISMATCH, "rank 1", "has left the job",
+	               "layers.7");
 }
 END_TEST
 
@@ -68,13 +66,10 @@ static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 START_TEST(rank_gives_up)
 {
 	struct rank_reports r = { .variant = _i };
-	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, fail_on_rank_3, &r), TESS_ENOMEM);
+	EXPECT_REPORTS(fail_on_rank_3, &r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
 	ck_assert_msg(strstr(tess_error(), "rank 3: no memory for the cache") != NULL, "%s",
 	              tess_error());
-	expect_soon(began);
-	expect_reports(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
 }
 END_TEST
 
@@ -166,14 +161,10 @@ static tess_status wait_with_deadlines(struct tess_world *w, void *arg)
 START_TEST(deadline_that_is_first)
 {
 	struct rank_reports r = { .variant = _i };
-	int64_t began;
 
 	if (_i == OF_JOB)
 		ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "1", 1), 0);
-	began = tess_now();
-	ck_assert_int_eq(tess_world_spawn(N, wait_with_deadlines, &r), TESS_ETIMEOUT);
-	expect_soon(began);
-	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0", "layers.5");
+	EXPECT_REPORTS(wait_with_deadlines, &r, -1, TESS_ETIMEOUT, "rank 0", "layers.5");
 }
 END_TEST
 
@@ -201,7 +192,7 @@ static tess_status sleep_in_chain_of_waits(struct tess_world *w, void *arg)
 
 START_TEST(deadline_of_a_chain)
 {
-	struct rank_reports r = { .variant = 0 };
+	struct rank_reports r = { 0 };
 
 	ck_assert_int_eq(tess_world_spawn(N, sleep_in_chain_of_waits, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined",
@@ -212,12 +203,9 @@ END_TEST
 START_TEST(deadline)
 {
 	struct rank_reports r = { 0 };
-	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
-	expect_soon(began);
-	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5",
-	               "it has reported no call yet");
+	EXPECT_REPORTS(sleep_past_deadline, &r, -1, TESS_ETIMEOUT, "rank 0 has not joined",
+	               "layers.5", "it has reported no call yet");
 }
 END_TEST
 
@@ -252,8 +240,7 @@ START_TEST(without_abort)
 	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
-	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	use_minimal_backend("minimal");
 	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "no call yet");
 	ck_assert_int_eq(tess_world_spawn(N, fail_on_rank_3, &r), TESS_ENOMEM);
@@ -370,7 +357,7 @@ static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 
 START_TEST(refused_at_once)
 {
-	ck_assert_msg(!tess_world_spawn(N, make_invalid_calls, NULL), "%s", tess_error());
+	spawn_ranks(N, make_invalid_calls, NULL);
 }
 END_TEST
 
@@ -419,10 +406,9 @@ START_TEST(backends_that_lack_something)
 		{ "batcher", "", TESS_OK },
 	};
 
-	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "20", 1), 0);
 	for (size_t i = 0; i < 3; i++) {
-		ck_assert_int_eq(setenv("TESSERA_BACKEND", tries[i].backend, 1), 0);
+		use_minimal_backend(tries[i].backend);
 		ck_assert_msg(tess_world_spawn(2, make_unsupported_calls, NULL) == tries[i].st &&
 		                      strstr(tess_error(), tries[i].says),
 		              "%s: %s", tries[i].backend, tess_error());

@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/flight/flight.h"
 #include "core/flight/straggler.h"
+#include "entries.h"
 #include "flight.h"
 #include "job.h"
 
@@ -25,18 +26,20 @@ static void make_flight_dir(void)
 	ck_assert(mkdtemp(dir) != NULL);
 }
 
-/* Removes the directory; returns how many files were in it. */
-static int remove_flight_dir(void)
+static void remove_flight_dir(void)
 {
 	DIR *d = opendir(dir);
 	struct dirent *e;
-	int files = 0;
 
 	while (d && (e = readdir(d)))
-		files += *e->d_name != '.' && !unlinkat(dirfd(d), e->d_name, 0);
+		unlinkat(dirfd(d), e->d_name, 0);
 	closedir(d);
 	ck_assert_int_eq(rmdir(dir), 0);
-	return files;
+}
+
+static int count_flight_files(void)
+{
+	return count_dir_entries(dir) - 2;
 }
 
 static json_t *load_record(const char *name)
@@ -102,7 +105,6 @@ START_TEST(keeps_the_last)
 	struct tess_flight *f;
 	json_t *j, *calls;
 
-	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
 	for (uint64_t i = 1; i <= 700; i++) {
 		uint64_t at = tess_flight_number(f);
@@ -134,7 +136,7 @@ START_TEST(keeps_the_last)
 			                 get_json_integer(c, "started"));
 	}
 	json_decref(j);
-	ck_assert_int_eq(remove_flight_dir(), 1);
+	ck_assert_int_eq(count_flight_files(), 1);
 }
 END_TEST
 
@@ -155,7 +157,6 @@ START_TEST(keeps_long_lists_out)
 	const json_t *call;
 	json_t *j;
 
-	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
 	tess_call_desc_write((void *)storage, &c, &key, RANKS);
 	tess_flight_begin(f, tess_flight_number(f), world, (void *)storage, 1);
@@ -167,7 +168,6 @@ START_TEST(keeps_long_lists_out)
 	ck_assert_int_eq(get_json_integer(call, "count"), 77);
 	ck_assert(!json_object_get(call, "send_counts"));
 	json_decref(j);
-	remove_flight_dir();
 }
 END_TEST
 
@@ -191,7 +191,6 @@ START_TEST(is_written_meanwhile)
 	struct tess_flight *f;
 	pthread_t thread[2];
 
-	make_flight_dir();
 	ck_assert(!tess_flight_open(dir, &f));
 	for (int i = 0; i < 2; i++)
 		ck_assert(!pthread_create(&thread[i], NULL, record_calls, f));
@@ -209,7 +208,7 @@ START_TEST(is_written_meanwhile)
 	for (int i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
 	tess_flight_close(f);
-	ck_assert_int_eq(remove_flight_dir(), 1);
+	ck_assert_int_eq(count_flight_files(), 1);
 }
 END_TEST
 
@@ -238,10 +237,8 @@ static json_t *run_flight_job(struct test_job *j, const char *role)
 	};
 	char path[128];
 
-	make_flight_dir();
 	setenv("XDG_RUNTIME_DIR", dir, 1); /* sockets and the directory of records */
-	job_start(j, &how);
-	job_finish(j);
+	job_run(j, &how);
 	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
 	ck_assert_msg(!rmdir(path), "something is left in %s; %s", path, j->text);
 	snprintf(path, sizeof path, "%s/flight.json", dir);
@@ -320,7 +317,7 @@ START_TEST(names_the_straggler)
 		ck_assert_uint_eq(json_array_size(json_object_get(r, "calls")), 256);
 	}
 	json_decref(all);
-	ck_assert_int_eq(remove_flight_dir(), 1);
+	ck_assert_int_eq(count_flight_files(), 1);
 }
 END_TEST
 
@@ -333,7 +330,6 @@ START_TEST(ignores_a_process_without_rank)
 	ck_assert_int_eq(job_count(&j, "launch:"), 1);
 	ck_assert_str_eq(get_json_string(all, "sentence"), "");
 	json_decref(all);
-	remove_flight_dir();
 }
 END_TEST
 
@@ -344,7 +340,7 @@ START_TEST(success_leaves_nothing)
 	ck_assert(!run_flight_job(&j, "fine"));
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "launch"), 0);
-	ck_assert_int_eq(remove_flight_dir(), 0);
+	ck_assert_int_eq(count_flight_files(), 0);
 }
 END_TEST
 
@@ -359,7 +355,6 @@ START_TEST(a_running_job_is_asked)
 	struct test_job j;
 	json_t *all;
 
-	make_flight_dir();
 	setenv("GO", dir, 1);
 	job_start(&j, &how);
 	job_await(&j, "[2] holds");
@@ -388,7 +383,7 @@ START_TEST(a_running_job_is_asked)
 		ck_assert(!json_object_get(record, "failure"));
 	}
 	json_decref(all);
-	ck_assert_int_eq(remove_flight_dir(), 2);
+	ck_assert_int_eq(count_flight_files(), 2);
 }
 END_TEST
 
@@ -416,7 +411,6 @@ START_TEST(a_rank_is_asked)
 	char path[128];
 	json_t *j;
 
-	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
 	setenv("TESSERA_JOB", dir + strlen("/tmp/"), 1);
 	setenv("WORLD_SIZE", "2", 1);
@@ -441,7 +435,6 @@ START_TEST(a_rank_is_asked)
 	json_decref(j);
 	for (int r = 0; r < 2; r++)
 		kill(pid[r], SIGKILL);
-	remove_flight_dir();
 }
 END_TEST
 
@@ -452,7 +445,6 @@ START_TEST(handlers_of_programs_stay)
 	ck_assert(!run_flight_job(&j, "handler"));
 	ck_assert_int_eq(j.status, 0);
 	ck_assert_int_eq(job_count(&j, "handled SIGUSR1"), 4);
-	remove_flight_dir();
 }
 END_TEST
 
@@ -481,7 +473,6 @@ START_TEST(threads_leave_records)
 	atomic_int through = 0;
 	json_t *all;
 
-	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
 	ck_assert_int_eq(tess_world_spawn(3, fail_on_rank_1, &through), TESS_EINVAL);
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
@@ -498,7 +489,7 @@ START_TEST(threads_leave_records)
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
 	ck_assert_msg(strstr(sentence, "rank 0 went away and left no record"), "%s", sentence);
 	json_decref(all);
-	ck_assert_int_eq(remove_flight_dir(), 3);
+	ck_assert_int_eq(count_flight_files(), 3);
 }
 END_TEST
 
@@ -524,7 +515,6 @@ START_TEST(the_lost_come_first)
 	char sentence[1024];
 	json_t *all;
 
-	make_flight_dir();
 	write_message_record(0, "send", 2, 44, 1);
 	write_message_record(1, "recv", 2, 43, 0);
 	write_message_record(3, "recv", 12, 50, 2);
@@ -532,7 +522,7 @@ START_TEST(the_lost_come_first)
 	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
 	ck_assert_int_eq(get_json_integer(all, "straggler"), 2);
 	json_decref(all);
-	ck_assert_int_eq(remove_flight_dir(), 3);
+	ck_assert_int_eq(count_flight_files(), 3);
 }
 END_TEST
 
@@ -558,14 +548,13 @@ START_TEST(threads_are_asked)
 {
 	json_t *j;
 
-	make_flight_dir();
 	setenv("TESSERA_FLIGHT", dir, 1);
 	ck_assert_msg(!tess_world_spawn(3, signal_for_records, NULL), "%s", tess_error());
 	j = load_record("rank-0.json");
 	ck_assert_int_eq(get_json_integer(j, "made"), 1);
 	ck_assert_int_eq(get_json_integer(j, "ranks"), 3);
 	json_decref(j);
-	ck_assert_int_eq(remove_flight_dir(), 3);
+	ck_assert_int_eq(count_flight_files(), 3);
 }
 END_TEST
 
@@ -590,6 +579,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		return flight_run_rank(argv[1]);
 	tcase = suite_begin("flight", 120, &runner);
+	tcase_add_checked_fixture(tcase, make_flight_dir, remove_flight_dir);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
 	tcase_add_loop_test(tcase, names_the_straggler, 0,

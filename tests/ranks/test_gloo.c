@@ -17,122 +17,67 @@ static const char *get_backend_name(void)
 	return name ? name : "gloo";
 }
 
-static void run_backend_job(struct test_job *j, int n, const char *scenario, const char *arg)
-{
-	char *argv[] = { "rank", (char *)(uintptr_t)scenario, (char *)(uintptr_t)arg, NULL };
-	struct tess_launch how = {
-		.nranks = n,
-		.path = "/proc/self/exe",
-		.argv = argv,
-		.backend = get_backend_name(),
-		.timeout = "60",
-	};
+/* What ranks do without a failure. */
+static const struct {
+	int nranks;
+	const char *scenario;
+} successes[] = {
+	{ 3, "batches" }, { 3, "released" }, { 4, "released" },
+	{ 3, "groups" },  { 4, "groups" },   { 3, "splits" },
+};
 
-	job_start(j, &how);
-	job_finish(j);
-}
-
-static void expect_backend_success(int n, const char *scenario)
+START_TEST(ranks_succeed)
 {
 	struct test_job j;
 
-	run_backend_job(&j, n, scenario, "0");
-	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", scenario, n, j.status,
-	              j.text);
-}
-
-START_TEST(batches)
-{
-	expect_backend_success(3, "batches");
-}
-END_TEST
-START_TEST(calls_are_polled_and_released)
-{
-	expect_backend_success(3, "released");
-	expect_backend_success(4, "released");
-}
-END_TEST
-START_TEST(groups_of_some_ranks)
-{
-	expect_backend_success(3, "groups");
-	expect_backend_success(4, "groups");
-}
-END_TEST
-START_TEST(groups_leave_nothing)
-{
-	expect_backend_success(3, "splits");
+	job_run_self(&j, successes[_i].nranks, get_backend_name(), "60", successes[_i].scenario,
+	             "0");
+	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", successes[_i].scenario,
+	              successes[_i].nranks, j.status, j.text);
 }
 END_TEST
 
-/*
- * The 3 survivors all blame rank 1. Returns the time from its last call to the last survivor's
- * failure.
- */
-static double measure_failure_delay(struct test_job *j, const char *scenario, int status)
-{
-	double seconds, longest = 0;
-
-	run_backend_job(j, 4, scenario, "4096");
-	ck_assert_msg(j->status == status, "%s: status %d: %s", scenario, j->status, j->text);
-	for (int r = 0; r < 4; r++) {
-		char text[48];
-		const char *at, *end;
-
-		if (r == 1)
-			continue;
-		snprintf(text, sizeof text, "[%d] failed after ", r);
-		at = strstr(j->text, text);
-		ck_assert_msg(at && sscanf(at + strlen(text), "%lf", &seconds) == 1,
-		              "%s: rank %d: %s", scenario, r, j->text);
-		end = strchr(at, '\n');
-		at = strstr(at, "rank 1");
-		ck_assert_msg(at && at < end, "%s: rank %d does not name rank 1: %s", scenario, r,
-		              j->text);
-		longest = seconds > longest ? seconds : longest;
-	}
-	ck_assert_msg(!strstr(j->text, "terminate called"), "%s", j->text);
-	return longest;
-}
+/* How rank 1 of 4 is lost, and the exit status of the job. */
+static const struct {
+	const char *scenario;
+	int status;
+} losses[] = {
+	{ "killed_apart", 128 + SIGKILL },
+	{ "exits", 1 },
+	{ "fails", 1 },
+};
 
 /* Within a second, at least once in several tries: the machine may be busy. */
-static void expect_loss_reported(const char *scenario, int status)
+START_TEST(loss_of_rank_1_is_reported)
 {
 	struct test_job j;
 	double longest = 1;
 
-	for (int i = 0; i < 3 && longest >= 1; i++)
-		longest = measure_failure_delay(&j, scenario, status);
-	ck_assert_msg(longest < 1, "%s: %s", scenario, j.text);
-}
+	for (int i = 0; i < 3 && longest >= 1; i++) {
+		job_run_self(&j, 4, get_backend_name(), "60", losses[_i].scenario, "4096");
+		ck_assert_msg(j.status == losses[_i].status, "%s: status %d: %s",
+		              losses[_i].scenario, j.status, j.text);
+		ck_assert_msg(!strstr(j.text, "terminate called"), "%s", j.text);
+		longest = 0;
+		for (int r = 0; r < 4; r++) {
+			double seconds = r == 1 ? 0 : scenario_parse_failure(j.text, r, "rank 1");
 
-START_TEST(a_rank_of_another_group_is_killed)
-{
-	expect_loss_reported("killed_apart", 128 + SIGKILL);
-}
-END_TEST
-START_TEST(a_rank_exits)
-{
-	expect_loss_reported("exits", 1);
-}
-END_TEST
-START_TEST(a_rank_fails)
-{
-	expect_loss_reported("fails", 1);
+			longest = seconds > longest ? seconds : longest;
+		}
+	}
+	ck_assert_msg(longest < 1, "%s: %s", losses[_i].scenario, j.text);
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
+	SRunner *runner;
+	TCase *tcase;
+
 	if (argc > 1)
 		return scenario_main(argc, argv);
-	return suite_main(get_backend_name(), (const TTest *const[]){
-						      batches,
-						      calls_are_polled_and_released,
-						      groups_of_some_ranks,
-						      groups_leave_nothing,
-						      a_rank_of_another_group_is_killed,
-						      a_rank_exits,
-						      a_rank_fails,
-						      NULL,
-					      });
+	tcase = suite_begin(get_backend_name(), 120, &runner);
+	tcase_add_loop_test(tcase, ranks_succeed, 0, sizeof successes / sizeof *successes);
+	tcase_add_loop_test(tcase, loss_of_rank_1_is_reported, 0, sizeof losses / sizeof *losses);
+	return suite_end(runner);
 }

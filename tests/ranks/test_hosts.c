@@ -24,12 +24,9 @@ START_TEST(ranks_meet)
 {
 	struct process p[N];
 
-	job_fixture_begin();
-	for (int i = N - 1; i >= 0; i--) /* rank 0, which all wait for, joins last */
-		process_start(&p[i], "work", i, N);
+	process_start_all(p, "work", N);
 	for (int i = 0; i < N; i++)
 		job_fixture_expect_exit(&p[i], 0, "ready");
-	job_fixture_end();
 }
 END_TEST
 
@@ -39,13 +36,9 @@ static int64_t measure_kill_of_host_rank(int rank)
 	struct process p[3];
 	int64_t began, longest = 0;
 
-	job_fixture_begin();
-	job_fixture_write_file(hold_path, "", 0600);
-	setenv("TEST_HOLD", hold_path, 1);
-	for (int i = 0; i < 3; i++)
-		process_start(&p[i], "work", i, 3);
-	for (int i = 0; i < 3; i++)
-		process_await_line(&p[i]);
+	job_fixture_hold_ranks();
+	process_start_all(p, "work", 3);
+	process_await_all(p, 3);
 	began = tess_now();
 	kill(p[rank].pid, SIGKILL);
 	unlink(hold_path);
@@ -59,7 +52,6 @@ static int64_t measure_kill_of_host_rank(int rank)
 		job_fixture_expect_text(&p[i], rank == 0 ? "has ended" : "of 127.0.0.1) has ended");
 		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
 	}
-	job_fixture_end();
 	return longest;
 }
 
@@ -74,21 +66,16 @@ START_TEST(a_rank_is_stopped)
 {
 	struct process p[3];
 
-	job_fixture_begin();
-	job_fixture_write_file(hold_path, "", 0600);
-	setenv("TEST_HOLD", hold_path, 1);
+	job_fixture_hold_ranks();
 	setenv("TESSERA_TIMEOUT", "2", 1);
-	for (int i = 0; i < 3; i++)
-		process_start(&p[i], "work", i, 3);
-	for (int i = 0; i < 3; i++)
-		process_await_line(&p[i]);
+	process_start_all(p, "work", 3);
+	process_await_all(p, 3);
 	kill(p[1].pid, SIGSTOP);
 	unlink(hold_path);
 	job_fixture_expect_exit(&p[0], 3, "rank 1 has sent nothing for ");
 	job_fixture_expect_exit(&p[2], 3, "rank 1 has sent nothing for ");
 	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
 	job_fixture_expect_exit(&p[1], 3, "rank 1 has sent nothing for ");
-	job_fixture_end();
 }
 END_TEST
 
@@ -97,13 +84,11 @@ START_TEST(one_does_not_belong)
 {
 	struct process p[2];
 
-	job_fixture_begin();
 	process_start(&p[0], "hurry", 0, 2);
 	process_start(&p[1], _i ? "elsewhere" : "other", 1, 2);
 	job_fixture_expect_exit(&p[1], 2, "rejects this rank's proof");
 	job_fixture_expect_exit(&p[0], 2,
 	                        "rank 1 has not joined the job by the deadline of rank 0");
-	job_fixture_end();
 }
 END_TEST
 
@@ -111,12 +96,10 @@ START_TEST(ranks_that_do_not_fit)
 {
 	struct process p[2];
 
-	job_fixture_begin();
 	process_start(&p[0], "work", 0, 3);
 	process_start(&p[1], "work", 1, 4);
 	job_fixture_expect_exit(&p[0], 2, "rank 1 was started for 4 ranks, the job has 3");
 	job_fixture_expect_exit(&p[1], 2, "rank 1 was started for 4 ranks, the job has 3");
-	job_fixture_end();
 }
 END_TEST
 
@@ -126,13 +109,11 @@ START_TEST(the_port_is_taken)
 	struct process p;
 	int fd;
 
-	job_fixture_begin();
 	snprintf(at.port, sizeof at.port, "%s", job_port);
 	ck_assert_msg(!tess_net_listen(&at, &fd), "%s", tess_error());
 	process_start(&p, "work", 0, 2);
 	job_fixture_expect_exit(&p, 2, "is in use, maybe by another job");
 	close(fd);
-	job_fixture_end();
 }
 END_TEST
 
@@ -140,14 +121,12 @@ START_TEST(a_rank_comes_twice)
 {
 	struct process p[3];
 
-	job_fixture_begin();
 	for (int i = 0; i < 3; i++)
 		process_start(&p[i], "work", i ? 1 : 0, 3);
 	for (int i = 0; i < 3; i++) {
 		job_fixture_expect_exit(&p[i], 2, "rank 1 joined twice: as process ");
 		job_fixture_expect_text(&p[i], " of 127.0.0.1 and as process ");
 	}
-	job_fixture_end();
 }
 END_TEST
 
@@ -165,7 +144,6 @@ START_TEST(bad_secrets)
 	};
 	struct tess_secret s;
 
-	job_fixture_begin();
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		job_fixture_write_file(secret_path, cases[i].text, cases[i].mode);
 		ck_assert_int_ne(tess_secret_load(secret_path, "job", &s), TESS_OK);
@@ -179,7 +157,6 @@ START_TEST(bad_secrets)
 	ck_assert_int_eq(symlink(other_secret_path, secret_path), 0);
 	ck_assert_int_eq(tess_secret_load(secret_path, "job", &s), TESS_EPERM);
 	ck_assert_msg(strstr(tess_error(), "is a symbolic link"), "%s", tess_error());
-	job_fixture_end();
 }
 END_TEST
 
@@ -192,7 +169,6 @@ START_TEST(proofs)
 	unsigned char client[TESS_NONCE], server[TESS_NONCE], proof[TESS_PROOF];
 	struct tess_secret s, t;
 
-	job_fixture_begin();
 	ck_assert_msg(!tess_secret_load(secret_path, "tests", &s), "%s", tess_error());
 	ck_assert_msg(!tess_secret_load(secret_path, "other", &t), "%s", tess_error());
 	memset(client, 1, sizeof client);
@@ -208,7 +184,6 @@ START_TEST(proofs)
 	tess_nonce_make(client);
 	tess_nonce_make(server);
 	ck_assert_mem_ne(client, server, TESS_NONCE);
-	job_fixture_end();
 }
 END_TEST
 
@@ -226,7 +201,6 @@ START_TEST(no_way_to_meet)
 	};
 	struct process p;
 
-	job_fixture_begin();
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		setenv("MASTER_ADDR", cases[i].addr, 1);
 		setenv("TESSERA_PORT", cases[i].port ? cases[i].port : job_port, 1);
@@ -238,7 +212,6 @@ START_TEST(no_way_to_meet)
 	process_start(&p, "hurry", 1, 2);
 	job_fixture_expect_exit(&p, 2,
 	                        "rank 0, which hosts the rendezvous, has not opened 127.0.0.1");
-	job_fixture_end();
 }
 END_TEST
 
@@ -246,14 +219,11 @@ START_TEST(memory_is_not_shared_between_hosts)
 {
 	struct process p[2];
 
-	job_fixture_begin();
 	setenv("TESSERA_BACKEND", "shm", 1);
-	for (int i = 0; i < 2; i++)
-		process_start(&p[i], "work", i, 2);
+	process_start_all(p, "work", 2);
 	for (int i = 0; i < 2; i++)
 		job_fixture_expect_exit(&p[i], 2,
 		                        "those of shm share one; use TESSERA_BACKEND=auto");
-	job_fixture_end();
 }
 END_TEST
 
@@ -313,17 +283,13 @@ START_TEST(listens_at_one_address)
 	struct process p[2];
 	int all[2], loopback[2];
 
-	job_fixture_begin();
-	job_fixture_write_file(hold_path, "", 0600);
-	setenv("TEST_HOLD", hold_path, 1);
+	job_fixture_hold_ranks();
 	setenv("LOCAL_WORLD_SIZE", _i ? "1" : "2", 1);
 	setenv("TESSERA_BACKEND", _i ? "gloo" : "shm", 1);
+	process_start_all(p, "work", 2);
+	process_await_all(p, 2);
 	for (int i = 0; i < 2; i++)
-		process_start(&p[i], "work", i, 2);
-	for (int i = 0; i < 2; i++) {
-		process_await_line(&p[i]);
 		count_listeners(p[i].pid, &all[i], &loopback[i]);
-	}
 	unlink(hold_path);
 	for (int i = 0; i < 2; i++)
 		job_fixture_expect_exit(&p[i], 0, "ready");
@@ -338,7 +304,6 @@ START_TEST(listens_at_one_address)
 		snprintf(path, sizeof path, "%s/tessera-%u", job_dir, (unsigned)geteuid());
 		rmdir(path);
 	}
-	job_fixture_end();
 }
 END_TEST
 
@@ -366,15 +331,13 @@ START_TEST(two_hosts)
 	snprintf(name, sizeof name, "tt%d", (int)getpid());
 	if (!netns_create(name))
 		return;
-	job_fixture_begin();
 	setenv("TEST_NETNS", name, 1);
 	setenv("MASTER_ADDR", "10.231.7.1", 1);
 	setenv("LOCAL_WORLD_SIZE", "2", 1);
 	setenv("TESSERA_BACKEND", "auto", 1);
 	if (_i)
 		set_slurm_env();
-	for (int i = N - 1; i >= 0; i--)
-		process_start(&p[i], "work", i, N);
+	process_start_all(p, "work", N);
 	for (int i = 0; i < N; i++)
 		process_finish(&p[i], TEST_TIMEOUT_MS);
 	netns_delete(name);
@@ -382,7 +345,6 @@ START_TEST(two_hosts)
 		job_fixture_expect_text(&p[i], "ready");
 		ck_assert_int_eq(p[i].status, 0);
 	}
-	job_fixture_end();
 }
 END_TEST
 
@@ -396,6 +358,7 @@ int main(int argc, char **argv)
 		return job_fixture_run_rank(argv[1], argv[2], argv[3]);
 	}
 	tcase = suite_begin("hosts", 120, &runner);
+	tcase_add_checked_fixture(tcase, job_fixture_begin, job_fixture_end);
 	tcase_add_test(tcase, ranks_meet);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 3);
 	tcase_add_test(tcase, a_rank_is_stopped);

@@ -17,17 +17,8 @@
 
 static void run_shell(struct test_job *j, int nranks, const char *script)
 {
-	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
-
-	job_run(j, nranks, argv);
-}
-
-static void start_shell(struct test_job *j, int nranks, const char *script, bool stream)
-{
-	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
-	struct tess_launch how = { .nranks = nranks, .argv = argv, .stream = stream };
-
-	job_start(j, &how);
+	job_start_shell(j, nranks, script, -1);
+	job_finish(j);
 }
 
 /* Whether process `pid` runs; zombies do not. */
@@ -119,9 +110,12 @@ END_TEST
 
 START_TEST(rank_0_may_stream)
 {
+	char *argv[] = { "sh", "-c",
+		         "printf begin; sleep 0.2; printf ' end'; [ $RANK = 0 ] || exit 0", NULL };
+	struct tess_launch how = { .nranks = 2, .argv = argv, .stream = true };
 	struct test_job j;
 
-	start_shell(&j, 2, "printf begin; sleep 0.2; printf ' end'; [ $RANK = 0 ] || exit 0", true);
+	job_start(&j, &how);
 	job_await(&j, "begin");
 	ck_assert(!strstr(j.text, "end"));
 	job_finish(&j);
@@ -158,8 +152,7 @@ START_TEST(ranks_are_bound)
 	if (CPU_COUNT(&ours) < 2 || CPU_COUNT(&ours) > 16)
 		return; /* nothing to choose, or more ranks than a test should start */
 	how.nranks = 2 * CPU_COUNT(&ours);
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run(&j, &how);
 	ck_assert_int_eq(j.status, 0);
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
 		char text[40];
@@ -168,8 +161,7 @@ START_TEST(ranks_are_bound)
 		ck_assert_int_eq(job_count(&j, text), CPU_ISSET(cpu, &ours) ? 2 : 0);
 	}
 	how.bind = "socket";
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run(&j, &how);
 	ck_assert_int_ne(j.status, 0);
 	ck_assert(strstr(j.text, "cannot be bound as \"socket\""));
 }
@@ -189,35 +181,33 @@ START_TEST(only_rank_0_reads)
 }
 END_TEST
 
-START_TEST(first_failure_is_the_status)
+/* How a job ends; `text` is in its output once. */
+static const struct {
+	int nranks;
+	const char *script;
+	int status;
+	const char *text;
+	double max_seconds;
+} endings[] = {
+	/* the first failure is the status */
+	{ 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4", 3, "rank 1 exited with status 3", 4 },
+	{ 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20", 128 + 9, "rank 2 was killed by signal 9", 4 },
+	/* survivors have time for a last message */
+	{ 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6", 5, "[0] seen\n", 30 },
+	/* a stopped rank ends as well */
+	{ 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never", 9, "rank 1 exited", 4 },
+	/* the launcher does not wait for a child of a rank, which holds the rank's pipe */
+	{ 1, "sleep 4 & echo done", 0, "[0] done\n", 3 },
+};
+
+START_TEST(job_ends)
 {
 	struct test_job j;
 
-	run_shell(&j, 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4");
-	ck_assert_int_eq(j.status, 3);
-	ck_assert_int_eq(job_count(&j, "rank 1 exited with status 3"), 1);
-	ck_assert(j.seconds < 4);
-}
-END_TEST
-
-START_TEST(a_signal_is_named)
-{
-	struct test_job j;
-
-	run_shell(&j, 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20");
-	ck_assert_int_eq(j.status, 128 + 9);
-	ck_assert_int_eq(job_count(&j, "rank 2 was killed by signal 9"), 1);
-	ck_assert(j.seconds < 4);
-}
-END_TEST
-
-START_TEST(survivors_have_last_words)
-{
-	struct test_job j;
-
-	run_shell(&j, 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6");
-	ck_assert_int_eq(j.status, 5);
-	ck_assert_int_eq(job_count(&j, "[0] seen\n"), 1);
+	run_shell(&j, endings[_i].nranks, endings[_i].script);
+	ck_assert_int_eq(j.status, endings[_i].status);
+	ck_assert_int_eq(job_count(&j, endings[_i].text), 1);
+	ck_assert(j.seconds < endings[_i].max_seconds);
 }
 END_TEST
 
@@ -236,24 +226,14 @@ START_TEST(the_stubborn_are_killed)
 }
 END_TEST
 
-START_TEST(the_stopped_end_as_well)
-{
-	struct test_job j;
-
-	run_shell(&j, 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never");
-	ck_assert_int_eq(j.status, 9);
-	ck_assert(j.seconds < 4);
-}
-END_TEST
-
 START_TEST(interrupt_is_for_rank_0)
 {
 	struct test_job j;
 
-	start_shell(&j, 2,
-	            "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
-	            "echo up; while :; do sleep 0.05; done",
-	            false);
+	job_start_shell(&j, 2,
+	                "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
+	                "echo up; while :; do sleep 0.05; done",
+	                -1);
 	job_await(&j, "[0] up");
 	job_await(&j, "[1] up");
 	kill(j.pid, SIGINT);
@@ -270,7 +250,7 @@ START_TEST(terminate_ends_all)
 	struct test_job j;
 	int pid[2];
 
-	start_shell(&j, 2, "echo pid $$; while :; do sleep 0.05; done", false);
+	job_start_shell(&j, 2, "echo pid $$; while :; do sleep 0.05; done", -1);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	kill(j.pid, SIGTERM);
@@ -287,7 +267,7 @@ START_TEST(output_is_not_read)
 	int pid[2], status;
 
 	signal(SIGPIPE, SIG_DFL);
-	start_shell(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", false);
+	job_start_shell(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", -1);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	job_await(&j, "more");
@@ -304,7 +284,7 @@ START_TEST(no_orphans)
 	struct test_job j;
 	int pid[3];
 
-	start_shell(&j, 3, "echo pid $$; exec sleep 30", false);
+	job_start_shell(&j, 3, "echo pid $$; exec sleep 30", -1);
 	for (int r = 0; r < 3; r++) {
 		char text[32];
 
@@ -348,7 +328,7 @@ START_TEST(no_orphans_of_ranks)
 	make_test_dir();
 	setenv("XDG_RUNTIME_DIR", getenv("TEST_DIR"), 1);
 	snprintf(script, sizeof script, "%s sleep %s", orphan_script, _i ? "30" : "0.3");
-	start_shell(&j, 2, script, false);
+	job_start_shell(&j, 2, script, -1);
 	job_await(&j, "[0] pid ");
 	job_await(&j, "[1] pid ");
 	if (_i == 1)
@@ -394,8 +374,7 @@ START_TEST(logs_of_ranks)
 	make_test_dir();
 	how.log_dir = join_test_dir("logs", path, sizeof path);
 	for (int i = 0; i < 2; i++) { /* the second run replaces the files of the first */
-		job_start(&j, &how);
-		job_finish(&j);
+		job_run(&j, &how);
 		ck_assert_int_eq(j.status, 0);
 		ck_assert_int_eq(job_count(&j, "[1] out 1\n"), 1);
 	}
@@ -404,8 +383,7 @@ START_TEST(logs_of_ranks)
 	rmdir(path);
 	ck_assert_int_eq(rmdir(getenv("TEST_DIR")), 0);
 	how.log_dir = "/nowhere/logs";
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run(&j, &how);
 	ck_assert_int_eq(j.status, 125);
 	ck_assert_int_eq(job_count(&j, "/nowhere/logs cannot be created"), 1);
 }
@@ -425,8 +403,7 @@ START_TEST(a_job_starts_again)
 
 	make_test_dir();
 	how.log_dir = getenv("TEST_DIR");
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run(&j, &how);
 	ck_assert_int_eq(j.status, _i < 2 ? 7 : 0);
 	ck_assert_int_eq(job_count(&j, "starts again"), _i < 2 ? _i : 2);
 	ck_assert_int_eq(job_count(&j, "rank 0 exited with status 7"), _i < 2 ? _i + 1 : 2);
@@ -462,13 +439,9 @@ END_TEST
 /* Rank 1 ends with status 0, but rank 0 waits for it. */
 START_TEST(a_rank_does_not_join)
 {
-	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
-	char *argv[] = { "rank", "join", NULL };
 	struct test_job j;
 
-	how.argv = argv;
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run_self(&j, 2, NULL, NULL, "join", NULL);
 	ck_assert_int_eq(j.status, 2);
 	ck_assert_int_ge(job_count(&j, "rank 1 has ended without joining the job, in which rank 0"),
 	                 1);
@@ -479,26 +452,11 @@ END_TEST
 /* The rendezvous belongs to a job that is over. */
 START_TEST(a_job_is_stale)
 {
-	struct tess_launch how = { .nranks = 2, .path = "/proc/self/exe" };
-	char *argv[] = { "rank", "stale", NULL };
 	struct test_job j;
 
-	how.argv = argv;
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run_self(&j, 2, NULL, NULL, "stale", NULL);
 	ck_assert_int_eq(j.status, 2);
 	ck_assert_int_ge(job_count(&j, "TESSERA_RENDEZVOUS is left over from another job"), 1);
-}
-END_TEST
-
-START_TEST(a_childs_pipe_does_not_hold_us)
-{
-	struct test_job j;
-
-	run_shell(&j, 1, "sleep 4 & echo done");
-	ck_assert_int_eq(j.status, 0);
-	ck_assert_int_eq(job_count(&j, "[0] done\n"), 1);
-	ck_assert(j.seconds < 3);
 }
 END_TEST
 
@@ -568,11 +526,7 @@ int main(int argc, char **argv)
 		                       ranks_know_their_number,
 		                       ranks_are_bound,
 		                       only_rank_0_reads,
-		                       first_failure_is_the_status,
-		                       a_signal_is_named,
-		                       survivors_have_last_words,
 		                       the_stubborn_are_killed,
-		                       the_stopped_end_as_well,
 		                       interrupt_is_for_rank_0,
 		                       terminate_ends_all,
 		                       output_is_not_read,
@@ -581,7 +535,6 @@ int main(int argc, char **argv)
 		                       what_is_stopped_does_not_start_again,
 		                       a_rank_does_not_join,
 		                       a_job_is_stale,
-		                       a_childs_pipe_does_not_hold_us,
 		                       the_end_is_the_end,
 		                       what_cannot_be_run };
 	TCase *tcase;
@@ -592,6 +545,7 @@ int main(int argc, char **argv)
 	tcase = suite_begin("launch", 120, &runner);
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		tcase_add_test(tcase, tests[i]);
+	tcase_add_loop_test(tcase, job_ends, 0, sizeof endings / sizeof *endings);
 	tcase_add_loop_test(tcase, no_orphans_of_ranks, 0, 4);
 	tcase_add_loop_test(tcase, a_job_starts_again, 0, 4);
 	return suite_end(runner);

@@ -2,6 +2,7 @@
  * The backend mpi under the installed mpirun: what it moves, how it fails, and that it ends. This
  * program also runs as the ranks.
  */
+#include "../unit/command.h"
 #include "../unit/suite.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -29,21 +30,14 @@ static char launcher[512] = "mpirun --oversubscribe";
 static int run_mpirun(const char *env, const char *args, const char *command)
 {
 	int64_t begin = tess_now();
-	char line[2048];
-	size_t n;
-	FILE *f;
+	int status = command_run(
+		output, sizeof output,
+		"%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
+		"timeout -k 5 %d %s %s %s 2>&1 </dev/null",
+		env, timeout_s, launcher, args, command);
 
-	snprintf(line, sizeof line,
-	         "%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
-	         "timeout -k 5 %d %s %s %s 2>&1 </dev/null",
-	         env, timeout_s, launcher, args, command);
-	f = popen(line, "r");
-	MUST(f);
-	n = fread(output, 1, sizeof output - 1, f);
-	output[n] = '\0';
-	n = (size_t)pclose(f);
 	elapsed = (double)(tess_now() - begin) / 1e9;
-	return WIFEXITED((int)n) ? WEXITSTATUS((int)n) : -1;
+	return status;
 }
 
 static int run_scenario_under_mpirun(const char *env, const char *args, const char *scenario)
@@ -74,29 +68,10 @@ START_TEST(does_what_conform_does_not_ask)
 }
 END_TEST
 
-/*
- * `rank` prints that it failed, with a sentence that contains `what`. Returns after how many
- * seconds.
- */
-static double parse_failure_delay(int rank, const char *what)
-{
-	char begin[48], line[2048];
-	const char *at;
-	double after;
-
-	snprintf(begin, sizeof begin, "[%d] failed after ", rank);
-	at = strstr(output, begin);
-	ck_assert_msg(at && sscanf(at + strlen(begin), "%lf", &after) == 1, "rank %d: %s", rank,
-	              output);
-	snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
-	ck_assert_msg(strstr(line, what) != NULL, "rank %d: %s", rank, line);
-	return after;
-}
-
-/* It does so within `max_seconds`. */
+/* The rank prints within `max_seconds` that it failed, with a sentence that contains `what`. */
 static void expect_failure_within(int rank, double max_seconds, const char *what)
 {
-	double after = parse_failure_delay(rank, what);
+	double after = scenario_parse_failure(output, rank, what);
 
 	ck_assert_msg(after <= max_seconds, "rank %d took %g s: %s", rank, after, output);
 }
@@ -146,8 +121,8 @@ START_TEST(names_a_stopped_rank)
 	for (int i = 0; i < 3 && !soon; i++) {
 		run_scenario_under_mpirun("TESSERA_TIMEOUT=2", "--enable-recovery -n 3",
 		                          "stopped 4000");
-		soon = parse_failure_delay(0, "rank 1") <= 2.5;
-		soon = parse_failure_delay(2, "rank 1") <= 2.5 && soon;
+		soon = scenario_parse_failure(output, 0, "rank 1") <= 2.5;
+		soon = scenario_parse_failure(output, 2, "rank 1") <= 2.5 && soon;
 	}
 	ck_assert_msg(soon, "%s", output);
 }
@@ -275,16 +250,10 @@ START_TEST(generates_the_same_bits)
 	static const char *const command =
 		TESSERA " generate " SOURCE_ROOT "/data --digest --prompt 'Once upon a time' "
 			"--max-tokens 12";
-	char alone[96], ranks[96], line[2048];
-	FILE *f;
-	size_t n;
+	char alone[96], ranks[96];
 
-	snprintf(line, sizeof line, "%s --backend loopback -n 3 2>&1", command);
-	f = popen(line, "r");
-	ck_assert_ptr_nonnull(f);
-	n = fread(output, 1, sizeof output - 1, f);
-	output[n] = '\0';
-	ck_assert_int_eq(pclose(f), 0);
+	ck_assert_int_eq(
+		command_run(output, sizeof output, "%s --backend loopback -n 3 2>&1", command), 0);
 	copy_digest_line(output, alone);
 	ck_assert_msg(run_mpirun("", "-n 3", command) == 0, "%s", output);
 	copy_digest_line(output, ranks);
@@ -294,17 +263,10 @@ END_TEST
 
 START_TEST(says_how_it_is_started)
 {
-	char line[PATH_MAX];
-	size_t n;
-	FILE *f;
-
-	snprintf(line, sizeof line,
-	         TESSERA " generate " SOURCE_ROOT "/data -n 2 --backend mpi --prompt x 2>&1");
-	f = popen(line, "r");
-	ck_assert_ptr_nonnull(f);
-	n = fread(output, 1, sizeof output - 1, f);
-	output[n] = '\0';
-	ck_assert_int_ne(pclose(f), 0);
+	ck_assert_int_ne(command_run(output, sizeof output,
+	                             TESSERA " generate " SOURCE_ROOT
+	                                     "/data -n 2 --backend mpi --prompt x 2>&1"),
+	                 0);
 	ck_assert_msg(strstr(output, "mpirun -n 2"), "%s", output);
 }
 END_TEST

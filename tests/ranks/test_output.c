@@ -17,14 +17,6 @@
 
 enum { TEST_TIMEOUT_MS = 60000, FULL = 50000 };
 
-static void start_shell_to(struct test_job *j, int nranks, const char *script, int out)
-{
-	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
-	struct tess_launch how = { .nranks = nranks, .argv = argv };
-
-	job_start_to(j, &how, out);
-}
-
 /* A pipe for the stdout of a job. */
 static void make_output_pipe(int fd[2], int flags)
 {
@@ -89,7 +81,7 @@ START_TEST(ignored_signals_are_relied_on)
 	sigfillset(&all);
 	set_all_handlers(SIG_IGN);
 	sigprocmask(SIG_BLOCK, &all, &old);
-	start_shell_to(&j, 2, "[ $RANK = 1 ] && exit 3; exec grep Sig /proc/self/status", -1);
+	job_start_shell(&j, 2, "[ $RANK = 1 ] && exit 3; exec grep Sig /proc/self/status", -1);
 	set_all_handlers(SIG_DFL);
 	sigprocmask(SIG_SETMASK, &old, NULL);
 	job_finish(&j);
@@ -107,7 +99,7 @@ START_TEST(hangup_stays_ignored)
 	struct test_job j;
 
 	signal(SIGHUP, SIG_IGN);
-	start_shell_to(&j, 1, "kill -HUP $$ $PPID; echo up; exec sleep 60", -1);
+	job_start_shell(&j, 1, "kill -HUP $$ $PPID; echo up; exec sleep 60", -1);
 	signal(SIGHUP, SIG_DFL);
 	job_await(&j, "up");
 	kill(j.pid, SIGHUP);
@@ -127,8 +119,9 @@ START_TEST(a_rank_writes_fast)
 	int fd[2];
 
 	make_output_pipe(fd, 0);
-	start_shell_to(&j, 2, _i ? "exec yes" : "[ $RANK = 1 ] && { sleep 0.2; exit 3; }; exec yes",
-	               fd[1]);
+	job_start_shell(&j, 2,
+	                _i ? "exec yes" : "[ $RANK = 1 ] && { sleep 0.2; exit 3; }; exec yes",
+	                fd[1]);
 	close(fd[1]);
 	for (int i = 0; i < 100; i++)
 		ck_assert(read(fd[0], text, sizeof text) > 0);
@@ -147,7 +140,7 @@ START_TEST(a_reader_stops)
 	int fd[2];
 
 	make_output_pipe(fd, 0);
-	start_shell_to(&j, 2, "exec yes", fd[1]);
+	job_start_shell(&j, 2, "exec yes", fd[1]);
 	close(fd[1]);
 	wait_until_full(fd[0]);
 	kill(j.pid, SIGTERM);
@@ -170,7 +163,7 @@ START_TEST(a_reader_is_late)
 
 	make_output_pipe(fd, _i ? O_NONBLOCK : 0);
 	snprintf(script, sizeof script, "yes | head -n %d; echo through >&2", LINES);
-	start_shell_to(&j, 2, script, fd[1]);
+	job_start_shell(&j, 2, script, fd[1]);
 	close(fd[1]);
 	wait_until_full(fd[0]);
 	ck_assert(!fcntl(j.output, F_SETFL, O_NONBLOCK));
@@ -192,7 +185,7 @@ START_TEST(no_space_for_output)
 	struct test_job j;
 
 	ck_assert_int_ge(full, 0);
-	start_shell_to(&j, 2, _i ? "while echo hi; do sleep 0.01; done" : "echo hi", full);
+	job_start_shell(&j, 2, _i ? "while echo hi; do sleep 0.01; done" : "echo hi", full);
 	close(full);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 125);
@@ -211,8 +204,7 @@ START_TEST(no_space_for_logs)
 	ck_assert(mkdtemp(dir) != NULL);
 	snprintf(path, sizeof path, "%s/rank-1.log", dir);
 	ck_assert(!symlink("/dev/full", path));
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run(&j, &how);
 	unlink(path);
 	snprintf(path, sizeof path, "%s/rank-0.log", dir);
 	unlink(path);

@@ -7,6 +7,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "spawn.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +57,7 @@ static struct outcome generate_on_all_ranks(const char *override, const char *pr
 {
 	struct outcome o = { .override = override, .prompt = prompt };
 
-	ck_assert_msg(!tess_world_spawn(RANKS, generate_in_session, &o), "%s", tess_error());
+	spawn_ranks(RANKS, generate_in_session, &o);
 	return o;
 }
 

@@ -202,6 +202,7 @@ static int run_link_role(const char *role, int rank, int n)
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 static char dir[] = "/tmp/tessera-test-XXXXXX";
+static struct tess_rendezvous *hosted; /* by the test, as a launcher does; NULL: by rank 0 */
 
 static void make_runtime_dir(void)
 {
@@ -216,6 +217,7 @@ static void remove_runtime_dir(void)
 	struct dirent *e;
 	DIR *d;
 
+	tess_rendezvous_close(hosted);
 	snprintf(path, sizeof path, "%s/tessera-%u", dir, (unsigned)geteuid());
 	d = opendir(path);
 	while (d && (e = readdir(d)))
@@ -226,19 +228,24 @@ static void remove_runtime_dir(void)
 	ck_assert_int_eq(rmdir(dir), 0);
 }
 
-static struct tess_rendezvous *host_rendezvous(int n)
+static void host_rendezvous(int n)
 {
-	struct tess_rendezvous *r;
-
-	ck_assert_msg(!tess_rendezvous_open(NULL, n, &r), "%s", tess_error());
-	ck_assert_int_eq(setenv("TEST_SOCKET", tess_rendezvous_path(r), 1), 0);
-	return r;
+	ck_assert_msg(!tess_rendezvous_open(NULL, n, &hosted), "%s", tess_error());
+	ck_assert_int_eq(setenv("TEST_SOCKET", tess_rendezvous_path(hosted), 1), 0);
 }
 
-static void start_rank_processes(struct process *p, const char *role, int n)
+static void close_rendezvous(void)
 {
-	for (int i = n - 1; i >= 0; i--) /* rank 0, which may host, joins last */
-		process_start(&p[i], role, i, n);
+	tess_rendezvous_close(hosted);
+	hosted = NULL;
+}
+
+/* The rendezvous and its waiting ranks. */
+static void host_waiting_ranks(struct process *p)
+{
+	host_rendezvous(N);
+	process_start_all(p, "wait", N);
+	process_await_all(p, N);
 }
 
 static void expect_both_texts(const struct process *p, const char *a, const char *b)
@@ -259,38 +266,31 @@ static void finish_rank_processes(struct process *p, int n, int but, const char 
 /* _i: 0: hosted by the launcher; 1: by rank 0 */
 START_TEST(ranks_meet)
 {
-	struct tess_rendezvous *r = NULL;
 	struct process p[4];
 
-	make_runtime_dir();
 	if (!_i)
-		r = host_rendezvous(4);
-	start_rank_processes(p, "meet", 4);
+		host_rendezvous(4);
+	process_start_all(p, "meet", 4);
 	for (int i = 0; i < 4; i++) {
 		process_finish(&p[i], TEST_TIMEOUT_MS);
 		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
 	}
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 /* Victim 3 is rank 0, the host. Returns how long it took until every other rank had failed. */
 static int64_t measure_kill_of_rank(int which)
 {
-	struct tess_rendezvous *r = NULL;
 	struct process p[N];
 	char sentence[256];
 	int victim = which < 3 ? which : 0;
 	int64_t began, longest = 0;
 	int32_t rank = -1;
 
-	make_runtime_dir();
 	if (which < 3)
-		r = host_rendezvous(N);
-	start_rank_processes(p, "wait", N);
-	for (int i = 0; i < N; i++)
-		process_await_line(&p[i]);
+		host_rendezvous(N);
+	process_start_all(p, "wait", N);
+	process_await_all(p, N);
 	began = tess_now();
 	kill(p[victim].pid, SIGKILL);
 	finish_rank_processes(p, N, victim, "has ended",
@@ -299,18 +299,17 @@ static int64_t measure_kill_of_rank(int which)
 	                                    : "rank 2");
 	for (int i = 0; i < N; i++)
 		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
-	if (!r) { /* the other ranks remove the dead host's files: its name can be reused */
+	if (!hosted) { /* the other ranks remove the dead host's files: its name can be reused */
 		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir,
 		         (unsigned)geteuid());
 		ck_assert_msg(access(sentence, F_OK), "%s is left", sentence);
-		ck_assert_msg(!tess_rendezvous_open("tests", N, &r), "%s", tess_error());
+		ck_assert_msg(!tess_rendezvous_open("tests", N, &hosted), "%s", tess_error());
 	} else {
-		ck_assert_int_eq(tess_rendezvous_failure(r, &rank, sentence, sizeof sentence),
+		ck_assert_int_eq(tess_rendezvous_failure(hosted, &rank, sentence, sizeof sentence),
 		                 TESS_EPEER);
 		ck_assert_int_eq(rank, victim);
 	}
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
+	close_rendezvous();
 	return longest;
 }
 
@@ -387,7 +386,6 @@ START_TEST(the_next_job_clears_up)
 	char path[128], lock[136], dead[160], alive[160], record[176];
 	int held;
 
-	make_runtime_dir();
 	ck_assert(!tess_rendezvous_open("runs", N, &running));
 	leave_stale_socket("gone", path, lock);
 	held = tess_records_make(dead, sizeof dead);
@@ -405,7 +403,6 @@ START_TEST(the_next_job_clears_up)
 	close(held);
 	tess_rendezvous_close(next);
 	tess_rendezvous_close(running);
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -415,47 +412,32 @@ START_TEST(a_job_that_was_not_closed)
 	struct tess_rendezvous *next;
 	struct process p[2];
 
-	make_runtime_dir();
-	start_rank_processes(p, "exit", 2);
+	process_start_all(p, "exit", 2);
 	for (int i = 0; i < 2; i++)
 		process_finish(&p[i], TEST_TIMEOUT_MS);
 	ck_assert(!tess_rendezvous_open("next", N, &next));
 	tess_rendezvous_close(next);
-	remove_runtime_dir();
 }
 END_TEST
 
 START_TEST(the_launcher_ends)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
-	start_rank_processes(p, "wait", N);
-	for (int i = 0; i < N; i++)
-		process_await_line(&p[i]);
-	tess_rendezvous_close(r);
+	host_waiting_ranks(p);
+	close_rendezvous();
 	finish_rank_processes(p, N, -1, "the rendezvous was closed", "");
-	remove_runtime_dir();
 }
 END_TEST
 
 START_TEST(the_launcher_posts)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
-	start_rank_processes(p, "wait", N);
-	for (int i = 0; i < N; i++)
-		process_await_line(&p[i]);
-	tess_rendezvous_fail(r, 2, TESS_EPEER, "rank 2 was killed by SIGSEGV");
-	tess_rendezvous_fail(r, 1, TESS_EPEER, "rank 1 too");
+	host_waiting_ranks(p);
+	tess_rendezvous_fail(hosted, 2, TESS_EPEER, "rank 2 was killed by SIGSEGV");
+	tess_rendezvous_fail(hosted, 1, TESS_EPEER, "rank 1 too");
 	finish_rank_processes(p, N, -1, "rank 2 was killed by SIGSEGV", "");
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -468,15 +450,11 @@ START_TEST(something_is_wrong)
 		  "all_reduce of 11 f32 (sum), call 1, at layers.8" },
 		{ "post", "rank 1: no memory for it", "" },
 	};
-	struct tess_rendezvous *r;
 	struct process p[N];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
-	start_rank_processes(p, cases[_i].role, N);
+	host_rendezvous(N);
+	process_start_all(p, cases[_i].role, N);
 	finish_rank_processes(p, N, -1, cases[_i].a, cases[_i].b);
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -485,29 +463,23 @@ END_TEST
  */
 START_TEST(a_rank_leaves_early)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
+	host_rendezvous(N);
 	process_start(&p[0], "early", 0, N);
 	process_start(&p[1], "leave", 1, N);
 	process_start(&p[2], "early", 2, N);
 	finish_rank_processes(p, N, 1, "rank 1 will not join",
 	                      "all_reduce of 11 f32 (sum), call 1, at layers.8");
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 START_TEST(a_rank_is_stopped)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
-	start_rank_processes(p, "stall", N);
+	host_rendezvous(N);
+	process_start_all(p, "stall", N);
 	process_finish(&p[0], TEST_TIMEOUT_MS);
 	process_finish(&p[2], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[0], "rank 1 (process", "is stopped");
@@ -515,27 +487,23 @@ START_TEST(a_rank_is_stopped)
 	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
 	process_finish(&p[1], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[1], "rank 1 (process", "is stopped");
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 /* The ranks have met; rank _i is stopped when it begins to open the world's group. */
 START_TEST(a_rank_is_stopped_before_it_opens)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 	char rule[48], victim[32];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
+	host_rendezvous(N);
 	snprintf(rule, sizeof rule, "rank=%d,call=0,do=stop", _i);
 	snprintf(victim, sizeof victim, "rank %d (process", _i);
-	ck_assert(!setenv("TESSERA_RENDEZVOUS", tess_rendezvous_path(r), 1));
+	ck_assert(!setenv("TESSERA_RENDEZVOUS", tess_rendezvous_path(hosted), 1));
 	ck_assert(!setenv("TESSERA_BACKEND", "faulty:shm", 1));
 	ck_assert(!setenv("TESSERA_FAULTY", rule, 1));
 	ck_assert(!setenv("TESSERA_TIMEOUT", "1", 1));
-	start_rank_processes(p, "world", N);
+	process_start_all(p, "world", N);
 	for (int i = 0; i < N; i++)
 		if (i != _i) {
 			process_finish(&p[i], TEST_TIMEOUT_MS);
@@ -544,20 +512,16 @@ START_TEST(a_rank_is_stopped_before_it_opens)
 		}
 	kill(p[_i].pid, SIGKILL);
 	process_finish(&p[_i], TEST_TIMEOUT_MS);
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 START_TEST(a_rank_never_comes)
 {
-	struct tess_rendezvous *r = NULL;
 	struct process p[N];
 	int missing = _i ? 0 : 2; /* 2: with a launcher; 0: the host itself */
 
-	make_runtime_dir();
 	if (!_i)
-		r = host_rendezvous(N);
+		host_rendezvous(N);
 	for (int i = 0; i < N; i++)
 		if (i != missing)
 			process_start(&p[i], "hurry", i, N);
@@ -570,18 +534,14 @@ START_TEST(a_rank_never_comes)
 					: "rank 0, which hosts the rendezvous, has not opened",
 				"deadline of rank");
 		}
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 START_TEST(ranks_that_do_not_fit)
 {
-	struct tess_rendezvous *r;
 	struct process p[3];
 
-	make_runtime_dir();
-	r = host_rendezvous(3);
+	host_rendezvous(3);
 	process_start(&p[0], "wait", 0, 3);
 	process_start(&p[1], "wait", _i ? 1 : 0, _i ? 4 : 3);
 	process_finish(&p[0], TEST_TIMEOUT_MS);
@@ -591,25 +551,21 @@ START_TEST(ranks_that_do_not_fit)
 		                  _i ? "rank 1 was started for 4 ranks, the job has 3"
 		                     : "rank 0 joined twice",
 		                  "");
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
 /* Unauthenticated connections with malformed messages change nothing. */
 START_TEST(unauthenticated)
 {
-	struct tess_rendezvous *r;
 	struct process p[N];
 	int fd[40];
 
-	make_runtime_dir();
-	r = host_rendezvous(N);
+	host_rendezvous(N);
 	for (int i = 0; i < 40; i++) {
 		static const char junk[64] = "GET / HTTP/1.0\r\n\r\n";
 		static const unsigned int huge[4] = { 0xfffffff8, TESS_HELLO, 0, N };
 
-		fd[i] = tess_socket_connect(tess_rendezvous_path(r));
+		fd[i] = tess_socket_connect(tess_rendezvous_path(hosted));
 		ck_assert_int_ge(fd[i], 0);
 		if (i % 4 == 1)
 			ck_assert_int_gt(write(fd[i], junk, sizeof junk), 0);
@@ -618,15 +574,13 @@ START_TEST(unauthenticated)
 		if (i % 4 == 3)
 			ck_assert_int_gt(write(fd[i], junk, 5), 0);
 	}
-	start_rank_processes(p, "meet", N);
+	process_start_all(p, "meet", N);
 	for (int i = 0; i < N; i++) {
 		process_finish(&p[i], TEST_TIMEOUT_MS);
 		ck_assert_msg(p[i].status == 0, "rank %d: %s", i, p[i].text);
 	}
 	for (int i = 0; i < 40; i++)
 		close(fd[i]);
-	tess_rendezvous_close(r);
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -635,14 +589,12 @@ START_TEST(worlds_that_do_not_open)
 {
 	struct process p[2];
 
-	make_runtime_dir();
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", _i ? "lopback" : "loopback", 1), 0);
-	start_rank_processes(p, "world", 2);
+	process_start_all(p, "world", 2);
 	finish_rank_processes(p, 2, -1, _i ? "lopback" : "its ranks are threads of one process",
 	                      "rank ");
 	ck_assert_int_eq(WEXITSTATUS(p[0].status), 2);
 	ck_assert_int_eq(WEXITSTATUS(p[1].status), 2);
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -650,7 +602,6 @@ START_TEST(ranks_that_take_two_backends)
 {
 	struct process p[N];
 
-	make_runtime_dir();
 	for (int i = 0; i < N; i++) {
 		ck_assert_int_eq(setenv("TESSERA_BACKEND", i == 1 ? "loopback" : "shm", 1), 0);
 		process_start(&p[i], "world", i, N);
@@ -658,7 +609,6 @@ START_TEST(ranks_that_take_two_backends)
 	finish_rank_processes(p, N, -1,
 	                      "rank 1: it uses the backend loopback, and rank 0 shm; set one",
 	                      "TESSERA_BACKEND");
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -667,7 +617,6 @@ START_TEST(places)
 	struct tess_rendezvous *r, *again;
 	char path[128];
 
-	make_runtime_dir();
 	ck_assert_msg(!tess_rendezvous_open("tests", 1, &r), "%s", tess_error());
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &again), TESS_EIO);
 	ck_assert_msg(strstr(tess_error(), "a job is running") != NULL, "%s", tess_error());
@@ -689,7 +638,6 @@ START_TEST(places)
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", "/proc", 1), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EIO);
 	ck_assert_msg(strstr(tess_error(), "set XDG_RUNTIME_DIR") != NULL, "%s", tess_error());
-	remove_runtime_dir();
 }
 END_TEST
 
@@ -705,6 +653,7 @@ int main(int argc, char **argv)
 		return run_link_role(argv[1], atoi(argv[2]), atoi(argv[3]));
 	}
 	tcase = suite_begin("processes", 60, &runner);
+	tcase_add_checked_fixture(tcase, make_runtime_dir, remove_runtime_dir);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
 	tcase_add_test(tcase, the_next_job_clears_up);

@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "hf/session.h"
+#include "spawn.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -373,12 +374,6 @@ static void remove_checkpoint(const char *dir)
 		unlink(path);
 	}
 	rmdir(dir);
-}
-
-static void spawn_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), void *arg)
-{
-	if (tess_world_spawn(n, fn, arg))
-		ck_abort_msg("%d ranks: %s", n, tess_error());
 }
 
 START_TEST(a_text_ends_where_it_is_asked_to)

@@ -12,6 +12,7 @@
 #include "data.h"
 #include "entries.h"
 #include "job.h"
+#include "spawn.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -360,30 +361,16 @@ static int run_shm_rank(const char *what)
 
 static void run_on_processes(int n, const char *what)
 {
-	char *argv[] = { "rank", (char *)(uintptr_t)what, NULL };
-	struct tess_launch how = { .nranks = n,
-		                   .path = "/proc/self/exe",
-		                   .argv = argv,
-		                   .backend = "shm",
-		                   .timeout = "60" };
 	struct test_job j;
 
-	job_start(&j, &how);
-	job_finish(&j);
+	job_run_self(&j, n, "shm", "60", what, NULL);
 	ck_assert_msg(j.status == 0, "%s by %d ranks: status %d: %s", what, n, j.status, j.text);
-}
-
-static tess_status run_on_threads(int n, tess_status (*fn)(struct tess_world *, void *))
-{
-	setenv("TESSERA_BACKEND", "shm", 1);
-	return tess_world_spawn(n, fn, NULL);
 }
 
 START_TEST(regions_of_threads)
 {
 	for (int n = 1; n <= 5; n++)
-		ck_assert_msg(!run_on_threads(n, check_shared_regions), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_shared_regions, NULL);
 }
 END_TEST
 
@@ -397,18 +384,16 @@ END_TEST
 START_TEST(exact_sums)
 {
 	for (int n = 2; n <= 5; n++)
-		ck_assert_msg(!run_on_threads(n, check_sums_in_regions), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_sums_in_regions, NULL);
 	for (int n = 2; n <= 3; n++)
-		ck_assert_msg(!run_on_threads(n, check_region_reuse), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, check_region_reuse, NULL);
 	run_on_processes(3, "sums");
 }
 END_TEST
 
 START_TEST(rooms_of_other_sizes)
 {
-	ck_assert_int_eq(run_on_threads(3, allocate_other_sizes), TESS_EMISMATCH);
+	ck_assert_int_eq(tess_world_spawn(3, allocate_other_sizes, NULL), TESS_EMISMATCH);
 	ck_assert_msg(strstr(tess_error(), "4096") && strstr(tess_error(), "8192"), "%s",
 	              tess_error());
 }
@@ -416,7 +401,7 @@ END_TEST
 
 START_TEST(rooms_too_large)
 {
-	ck_assert_msg(!run_on_threads(3, allocate_too_much), "%s", tess_error());
+	spawn_ranks(3, allocate_too_much, NULL);
 }
 END_TEST
 
@@ -428,8 +413,8 @@ END_TEST
 
 START_TEST(long_waits_sleep)
 {
-	ck_assert_msg(!run_on_threads(2, measure_long_wait), "%s", tess_error());
-	ck_assert_msg(!run_on_threads(5, measure_long_wait), "%s", tess_error());
+	spawn_ranks(2, measure_long_wait, NULL);
+	spawn_ranks(5, measure_long_wait, NULL);
 }
 END_TEST
 
@@ -437,6 +422,7 @@ int main(int argc, char **argv)
 {
 	if (argc > 1)
 		return run_shm_rank(argv[1]);
+	setenv("TESSERA_BACKEND", "shm", 1);
 	return suite_main("shm", (const TTest *const[]){
 					 regions_of_threads,
 					 regions_of_processes,

@@ -35,8 +35,7 @@ static void spawn_all_sizes(tess_status (*fn)(struct tess_world *, void *))
 	static const int32_t sizes[] = { 1, 3, 4, 5, 7, 8 };
 
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		ck_assert_msg(!tess_world_spawn(sizes[i], fn, NULL), "%d ranks: %s", sizes[i],
-		              tess_error());
+		spawn_ranks(sizes[i], fn, NULL);
 }
 
 START_TEST(groups_and_meshes)
@@ -53,19 +52,16 @@ END_TEST
 
 START_TEST(come_and_go)
 {
-	ck_assert_msg(!tess_world_spawn(3, open_and_close_on_thread, NULL), "%s", tess_error());
+	spawn_ranks(3, open_and_close_on_thread, NULL);
 }
 END_TEST
 
 START_TEST(made_of_messages)
 {
-	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", getenv("MINIMAL_DIR"), 1), 0);
-	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	use_minimal_backend("minimal");
 	for (int32_t n = 3; n <= 6; n += 3) {
-		ck_assert_msg(!tess_world_spawn(n, run_all_on_thread, NULL), "%d ranks: %s", n,
-		              tess_error());
-		ck_assert_msg(!tess_world_spawn(n, run_batches_in_groups, NULL), "%d ranks: %s", n,
-		              tess_error());
+		spawn_ranks(n, run_all_on_thread, NULL);
+		spawn_ranks(n, run_batches_in_groups, NULL);
 	}
 }
 END_TEST
@@ -120,21 +116,11 @@ static tess_status open_bad_meshes(struct tess_world *w, void *arg)
 
 START_TEST(refused_at_once)
 {
-	ck_assert_msg(!tess_world_spawn(N, open_bad_meshes, NULL), "%s", tess_error());
+	spawn_ranks(N, open_bad_meshes, NULL);
 }
 END_TEST
 
 /* ---- failures -------------------------------------------------------------------------------- */
-
-/* The job of fn ends soon, as expect_reports() checks. */
-#define EXPECT_REPORTS(fn, r, but, status, ...) \
-	do { \
-		int64_t began = tess_now(); \
-\
-		ck_assert_int_eq(tess_world_spawn(N, fn, r), status); \
-		expect_soon(began); \
-		expect_reports(r, but, status, __VA_ARGS__); \
-	} while (0)
 
 /*
  * Ranks 1 and 3 are dp/1; rank 3 makes another call there, or sends a message that is not received.
@@ -309,11 +295,7 @@ static tess_status check_minimal(struct tess_world *w, void *arg)
 /* auto decides by a backend's table alone: an out-of-tree backend is chosen where it is first. */
 START_TEST(auto_chooses_from_the_list)
 {
-	const char *dir = getenv("MINIMAL_DIR");
-
-	ck_assert_ptr_nonnull(dir);
-	ck_assert_int_eq(setenv("TESSERA_PLUGIN_PATH", dir, 1), 0);
-	ck_assert_int_eq(setenv("TESSERA_BACKEND", "auto", 1), 0);
+	use_minimal_backend("auto");
 	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent, mpi,minimal,loopback", 1), 0);
 	ck_assert_int_eq(tess_world_spawn(3, check_minimal, NULL), TESS_OK);
 	ck_assert_int_eq(setenv("TESSERA_BACKENDS", "absent,mpi", 1), 0);

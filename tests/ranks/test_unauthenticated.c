@@ -88,7 +88,6 @@ START_TEST(silent_connections)
 	int fd[CALLS], open;
 	int64_t began;
 
-	job_fixture_begin();
 	process_start(&p, "work", 0, 2);
 	for (int i = 0; i < CALLS; i++)
 		fd[i] = connect_to_port();
@@ -116,7 +115,6 @@ START_TEST(silent_connections)
 	ck_assert(tess_now() - began < 7000 * (int64_t)TESS_MS);
 	kill(p.pid, SIGKILL);
 	process_finish(&p, TEST_TIMEOUT_MS);
-	job_fixture_end();
 }
 END_TEST
 
@@ -132,9 +130,7 @@ START_TEST(flood_of_connections)
 	int64_t began, ready;
 	pid_t pid;
 
-	job_fixture_begin();
-	job_fixture_write_file(hold_path, "", 0600);
-	setenv("TEST_HOLD", hold_path, 1);
+	job_fixture_hold_ranks();
 	ck_assert_msg(!tess_secret_load(secret_path, "tests", &s), "%s", tess_error());
 	ck_assert_msg(!tess_secret_load(secret_path, "others", &other_job), "%s", tess_error());
 	process_start(&p[0], "work", 0, N);
@@ -146,8 +142,7 @@ START_TEST(flood_of_connections)
 	began = tess_now();
 	for (int i = 1; i < N; i++)
 		process_start(&p[i], "work", i, N);
-	for (int i = 0; i < N; i++)
-		process_await_line(&p[i]);
+	process_await_all(p, N);
 	ready = tess_now();
 	late = read_resident_kib(p[0].pid);
 	conn_flood_finish(pid, flood);
@@ -161,16 +156,21 @@ START_TEST(flood_of_connections)
 	unlink(hold_path);
 	for (int i = 0; i < N; i++)
 		job_fixture_expect_exit(&p[i], 0, "ready");
-	job_fixture_end();
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
+	TCase *tcase;
+	SRunner *runner;
+
 	if (argc == 4) {
 		process_die_with_parent();
 		return job_fixture_run_rank(argv[1], argv[2], argv[3]);
 	}
-	return suite_main("unauthenticated",
-	                  (const TTest *const[]){ silent_connections, flood_of_connections, NULL });
+	tcase = suite_begin("unauthenticated", 120, &runner);
+	tcase_add_checked_fixture(tcase, job_fixture_begin, job_fixture_end);
+	tcase_add_test(tcase, silent_connections);
+	tcase_add_test(tcase, flood_of_connections);
+	return suite_end(runner);
 }

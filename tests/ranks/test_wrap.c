@@ -5,6 +5,7 @@
 #include "core/registry/registry.h"
 #include "job.h"
 #include "scenario.h"
+#include "spawn.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -22,20 +23,6 @@ static void set_trace_file(void)
 {
 	snprintf(trace_path, sizeof trace_path, "wrap-%d.json", (int)getpid());
 	setenv("TESSERA_TRACE_FILE", trace_path, 1);
-}
-
-static void run_wrapped_job(struct test_job *j, const char *backend, const char *timeout,
-                            const char *scenario, const char *arg)
-{
-	char *argv[] = { "rank", (char *)(uintptr_t)scenario, (char *)(uintptr_t)arg, NULL };
-	struct tess_launch how = { .nranks = RANKS,
-		                   .path = "/proc/self/exe",
-		                   .argv = argv,
-		                   .backend = backend,
-		                   .timeout = timeout };
-
-	job_start(j, &how);
-	job_finish(j);
 }
 
 /* ---- trace ----------------------------------------------------------------------------------- */
@@ -108,7 +95,7 @@ static void check_trace(const char *backend)
 	json_t *list, *event;
 	size_t i;
 
-	run_wrapped_job(&j, backend, "30", "calls", "50");
+	job_run_self(&j, RANKS, backend, "30", "calls", "50");
 	ck_assert_msg(j.status == 0, "%s: %s", backend, j.text);
 	list = load_events();
 	expect_calls_overlap(list, 50);
@@ -147,7 +134,7 @@ START_TEST(traces_threads)
 
 	set_trace_file();
 	setenv("TESSERA_BACKEND", "trace:loopback", 1);
-	ck_assert_msg(!tess_world_spawn(RANKS, run_calls_on_thread, NULL), "%s", tess_error());
+	spawn_ranks(RANKS, run_calls_on_thread, NULL);
 	list = load_events();
 	expect_calls_overlap(list, 50);
 	json_decref(list);
@@ -165,7 +152,7 @@ START_TEST(draws_overlapping_calls_in_lanes)
 	size_t i;
 
 	set_trace_file();
-	run_wrapped_job(&j, "trace:shm", "30", "several", "0");
+	job_run_self(&j, RANKS, "trace:shm", "30", "several", "0");
 	ck_assert_msg(j.status == 0, "%s", j.text);
 	list = load_events();
 	json_array_foreach(list, i, event) {
@@ -196,7 +183,7 @@ START_TEST(keeps_what_the_dead_have_written)
 
 	set_trace_file();
 	setenv("TESSERA_FAULTY", "every=20,do=delay:2ms;rank=1,call=300,do=kill", 1);
-	run_wrapped_job(&j, "trace:faulty:shm", "10", "calls", "400");
+	job_run_self(&j, RANKS, "trace:faulty:shm", "10", "calls", "400");
 	ck_assert_int_eq(j.status, 128 + SIGKILL);
 	list = load_events();
 	ck_assert_int_gt(find_call_times(list, 1, begin, end, 400), 20);
@@ -212,7 +199,7 @@ START_TEST(says_where_it_cannot_write)
 	static struct test_job j;
 
 	setenv("TESSERA_TRACE_FILE", "/nonexistent/trace", 1);
-	run_wrapped_job(&j, "trace:shm", "5", "calls", "1");
+	job_run_self(&j, RANKS, "trace:shm", "5", "calls", "1");
 	ck_assert_int_eq(j.status, 1);
 	ck_assert_msg(strstr(j.text, "/nonexistent/trace") && strstr(j.text, "TESSERA_TRACE_FILE"),
 	              "%s", j.text);
@@ -263,7 +250,7 @@ static void expect_end_by_rules(const char *rules, const char *backend, const ch
 	static struct test_job j;
 
 	setenv("TESSERA_FAULTY", rules, 1);
-	run_wrapped_job(&j, backend, timeout, "calls", "50");
+	job_run_self(&j, RANKS, backend, timeout, "calls", "50");
 	ck_assert_msg(j.status == status, "%s: status %d: %s", rules, j.status, j.text);
 	ck_assert_msg(!text || strstr(j.text, text), "%s: no \"%s\" in: %s", rules, text, j.text);
 }
@@ -311,10 +298,10 @@ START_TEST(throws_dice_by_seed)
 
 	setenv("TESSERA_FAULTY", "rank=1,chance=0.1,do=exit:9", 1);
 	setenv("TESSERA_LOG", "warn,faulty=info", 1);
-	run_wrapped_job(&a, "faulty:shm", "10", "calls", "500");
-	run_wrapped_job(&b, "faulty:shm", "10", "calls", "500");
+	job_run_self(&a, RANKS, "faulty:shm", "10", "calls", "500");
+	job_run_self(&b, RANKS, "faulty:shm", "10", "calls", "500");
 	setenv("TESSERA_FAULTY_SEED", "3", 1);
-	run_wrapped_job(&c, "faulty:shm", "10", "calls", "500");
+	job_run_self(&c, RANKS, "faulty:shm", "10", "calls", "500");
 	for (int i = 0; i < 3; i++) {
 		const char *text = (i == 0 ? a : i == 1 ? b : c).text;
 
@@ -328,31 +315,33 @@ START_TEST(throws_dice_by_seed)
 END_TEST
 
 /* Ranks that are threads: a killed one makes no further call, and the process continues. */
-START_TEST(ends_threads)
+static void expect_threads_end(const char *rules, const char *says)
 {
 	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
 	setenv("TESSERA_TIMEOUT", "1", 1);
-	setenv("TESSERA_FAULTY", "rank=2,call=17,do=kill;rank=1,call=40,do=stop", 1);
+	setenv("TESSERA_FAULTY", rules, 1);
 	ck_assert_int_lt(tess_world_spawn(RANKS, run_calls_on_thread, NULL), 0);
-	ck_assert_msg(strstr(tess_error(), "rank 2"), "%s", tess_error());
+	ck_assert_msg(strstr(tess_error(), says), "%s", tess_error());
+}
+
+START_TEST(ends_threads)
+{
+	expect_threads_end("rank=2,call=17,do=kill;rank=1,call=40,do=stop", "rank 2");
 }
 END_TEST
 
 START_TEST(stops_threads)
 {
-	setenv("TESSERA_BACKEND", "faulty:loopback", 1);
-	setenv("TESSERA_TIMEOUT", "1", 1);
-	setenv("TESSERA_FAULTY", "rank=1,call=40,do=stop", 1);
-	ck_assert_int_lt(tess_world_spawn(RANKS, run_calls_on_thread, NULL), 0);
-	ck_assert_msg(strstr(tess_error(), "call 40"), "%s", tess_error());
+	expect_threads_end("rank=1,call=40,do=stop", "call 40");
 }
 END_TEST
 
-static tess_status open_backend_by_name(const char *name)
+static void expect_backend_refused(const char *name, tess_status why, const char *says)
 {
 	const struct tess_backend *b;
 
-	return tess_plugin_find_backend(name, &b);
+	ck_assert_int_eq(tess_plugin_find_backend(name, &b), why);
+	ck_assert_msg(strstr(tess_error(), says), "%s: %s", name, tess_error());
 }
 
 START_TEST(refuses_bad_rules)
@@ -374,13 +363,11 @@ START_TEST(refuses_bad_rules)
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		setenv("TESSERA_FAULTY", bad[i][0], 1);
-		ck_assert_int_eq(open_backend_by_name("faulty:loopback"), TESS_EINVAL);
-		ck_assert_msg(strstr(tess_error(), bad[i][1]), "%s: %s", bad[i][0], tess_error());
+		expect_backend_refused("faulty:loopback", TESS_EINVAL, bad[i][1]);
 	}
 	setenv("TESSERA_FAULTY", "", 1);
 	setenv("TESSERA_FAULTY_SEED", "many", 1);
-	ck_assert_int_eq(open_backend_by_name("faulty:loopback"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "TESSERA_FAULTY_SEED"), "%s", tess_error());
+	expect_backend_refused("faulty:loopback", TESS_EINVAL, "TESSERA_FAULTY_SEED");
 }
 END_TEST
 
@@ -390,23 +377,19 @@ START_TEST(refuses_bad_wrappers)
 {
 	const struct tess_backend *a, *b;
 
-	ck_assert_int_eq(open_backend_by_name("trace"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "trace:NAME"), "%s", tess_error());
-	ck_assert_int_eq(open_backend_by_name("trace:"), TESS_EINVAL);
-	ck_assert_int_eq(open_backend_by_name("loopback:shm"), TESS_EINVAL);
-	ck_assert_int_eq(open_backend_by_name("trace:trace:loopback"), TESS_EINVAL);
-	ck_assert_int_eq(open_backend_by_name("trace:faulty:trace:loopback"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "cannot wrap itself"), "%s", tess_error());
-	ck_assert_int_eq(open_backend_by_name("trace:nothing"), TESS_ENOENT);
-	ck_assert_int_eq(open_backend_by_name("trace:loopbak"), TESS_ENOENT);
-	ck_assert_msg(strstr(tess_error(), "did you mean loopback"), "%s", tess_error());
+	expect_backend_refused("trace", TESS_EINVAL, "trace:NAME");
+	expect_backend_refused("trace:", TESS_EINVAL, "");
+	expect_backend_refused("loopback:shm", TESS_EINVAL, "");
+	expect_backend_refused("trace:trace:loopback", TESS_EINVAL, "");
+	expect_backend_refused("trace:faulty:trace:loopback", TESS_EINVAL, "cannot wrap itself");
+	expect_backend_refused("trace:nothing", TESS_ENOENT, "");
+	expect_backend_refused("trace:loopbak", TESS_ENOENT, "did you mean loopback");
 	ck_assert_int_eq(tess_plugin_find_backend("trace:loopback", &a), TESS_OK);
 	ck_assert_int_eq(tess_plugin_find_backend("trace:loopback", &b), TESS_OK);
 	ck_assert_ptr_eq(a, b);
 	ck_assert_str_eq(a->name, "trace:loopback");
 	ck_assert_int_eq(a->threads, 1);
-	ck_assert_int_eq(open_backend_by_name("trace:shm"), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "already"), "%s", tess_error());
+	expect_backend_refused("trace:shm", TESS_EINVAL, "already");
 }
 END_TEST
 
