@@ -1,6 +1,7 @@
 /* ranks.c - runs a command on ranks: as a rank of a job, on threads, or as N processes. */
 #include "tool.h"
 
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
@@ -30,14 +31,18 @@ tess_status tess_tool_check_job(int32_t n)
 	return st;
 }
 
-/* The command has searched for all plugins of its ranks: they do not repeat its warnings. */
+/*
+ * The command has searched for all plugins of its ranks: they do not repeat its warnings. A level
+ * for "registry" in TESSERA_LOG precedes the one added here, and counts.
+ */
 static tess_status silence_registry(void)
 {
 	char *log;
-	bool done = asprintf(&log, "%s,registry=error", tess_option("log")) >= 0 &&
-	            !setenv("TESSERA_LOG", log, 1);
 
-	if (!done)
+	if (tess_log_enabled(TESS_INFO, "registry"))
+		return TESS_OK; /* it is to log more than warnings */
+	if (asprintf(&log, "%s,registry=error", tess_option("log")) < 0 ||
+	    setenv("TESSERA_LOG", log, 1))
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	free(log);
 	return TESS_OK;

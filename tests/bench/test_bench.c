@@ -197,6 +197,41 @@ START_TEST(chart)
 }
 END_TEST
 
+/* The chart has the rows that were measured until the reader of the table went away. */
+START_TEST(ends_with_its_reader)
+{
+	static char text[1 << 16];
+	FILE *f;
+
+	ck_assert_int_eq(run_tessera_bench(NULL, 0,
+	                                   "comm --sum fast -e 64K --seconds 0.1 --samples 100000 "
+	                                   "--svg " BUILD_DIR "/ended.svg | head -1"),
+	                 0);
+	f = fopen(BUILD_DIR "/ended.svg", "r");
+	ck_assert_ptr_nonnull(f);
+	text[fread(text, 1, sizeof text - 1, f)] = '\0';
+	fclose(f);
+	ck_assert_ptr_nonnull(strstr(text, "</svg>"));
+	ck_assert_int_lt(count_occurrences(text, "<title>"), 8);
+}
+END_TEST
+
+/* Ranks log what the command logs, but warnings of the registry only once. */
+START_TEST(ranks_log_as_asked)
+{
+	static char out[1 << 16];
+	const char *args = "comm -n 2 --backend shm -e 4 --seconds 0.01 --json 2>&1";
+
+	setenv("TESSERA_LOG", "debug", 1);
+	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s", args), 0);
+	ck_assert_ptr_nonnull(strstr(out, "[1/2] registry: debug: opened "));
+	setenv("TESSERA_LOG", "warn", 1);
+	setenv("TESSERA_PLUGIN_PATH", "relative", 1);
+	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s", args), 0);
+	ck_assert_int_eq(count_occurrences(out, "only absolute paths are searched"), 1);
+}
+END_TEST
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static const struct {
@@ -250,6 +285,8 @@ int main(void)
 	tcase_add_loop_test(t, numbers_add_up, 0, (int)(sizeof bench_runs / sizeof *bench_runs));
 	tcase_add_test(t, wrong_elements_are_found);
 	tcase_add_test(t, chart);
+	tcase_add_test(t, ends_with_its_reader);
+	tcase_add_test(t, ranks_log_as_asked);
 	tcase_add_loop_test(t, refused, 0, (int)(sizeof bad_arguments / sizeof *bad_arguments));
 	return suite_end(r);
 }

@@ -5,6 +5,7 @@
 #include "core/group/shared_region.h"
 #include "core/rendezvous/call_desc.h"
 #include "measure.h"
+#include "tools/tool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -202,14 +203,22 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	return a->check && !copies ? bench_call_check(call, &out->wrong) : TESS_OK;
 }
 
+/* Whether stdout of rank 0 takes more rows: all ranks stop when its reader has gone away. */
+static tess_status check_bench_output(struct bench_rank_state *r, int32_t *writable)
+{
+	*writable = r->call.rank != 0 || tess_tool_flush_output();
+	return tess_broadcast(r->group, writable, 1, TESS_I32, 0, "bench");
+}
+
 static tess_status measure_sizes(struct bench_rank_state *r)
 {
 	const struct bench_options *a = r->options;
 	struct bench_result *b = &r->result;
 	struct bench_call *call = &r->call;
 	tess_status st = TESS_OK;
+	int32_t writable = true;
 
-	for (uint64_t bytes = a->min_bytes; bytes <= a->max_bytes && !st;
+	for (uint64_t bytes = a->min_bytes; bytes <= a->max_bytes && !st && writable;
 	     bytes *= (uint64_t)a->factor) {
 		struct bench_row *row = &b->row[b->nrows];
 
@@ -230,6 +239,7 @@ static tess_status measure_sizes(struct bench_rank_state *r)
 			bench_print_row(b, row);
 		if (a->kind == TESS_BARRIER)
 			break;
+		st = check_bench_output(r, &writable);
 	}
 	return st;
 }
