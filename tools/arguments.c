@@ -1,10 +1,15 @@
-/* arguments.c - numbers in arguments, and options that are wrong. */
+/* arguments.c - the options of commands: read by a table, or one by one. */
 #include "tool.h"
 
 #include "core/base/status.h"
 
 #include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { OPTIONS_MAX = 32 };
 
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out)
@@ -26,4 +31,82 @@ tess_status tess_tool_fail_option(const char *command, int opt, const char *word
 	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
 	                 opt == ':' ? "this option needs a value:" : "no such option:", word,
 	                 command);
+}
+
+/* Finds the number of the option whose name is `text`. */
+static tess_status parse_name_option(const struct tess_tool_option *o, const char *name,
+                                     const char *text)
+{
+	char all[160] = "";
+	size_t len = 0;
+
+	for (int32_t i = o->lo; i <= o->hi; i++) {
+		if (!strcmp(text, o->get_name(i))) {
+			*o->number = i;
+			return TESS_OK;
+		}
+		len += (size_t)snprintf(all + len, sizeof all - len, "%s%s",
+		                        i == o->lo   ? ""
+		                        : i == o->hi ? " or "
+		                                     : ", ",
+		                        o->get_name(i));
+	}
+	return tess_fail(TESS_EINVAL, "%s %s: must be %s", name, text, all);
+}
+
+static tess_status set_tool_option(const struct tess_tool_option *o, const char *text)
+{
+	char name[64];
+	int64_t v = 0;
+	tess_status st;
+
+	snprintf(name, sizeof name, "%s%s", o->name[1] ? "--" : "-", o->name);
+	if (o->parse)
+		return o->parse(name, text, o->to);
+	if (o->get_name)
+		return parse_name_option(o, name, text);
+	if (o->number) {
+		st = tess_tool_parse_integer(name, text, o->lo, o->hi, &v);
+		if (!st)
+			*o->number = (int32_t)v;
+		return st;
+	}
+	if (o->flag)
+		*o->flag = true;
+	else
+		*o->text = text;
+	return TESS_OK;
+}
+
+tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
+                                    const struct tess_tool_option *table)
+{
+	struct option names[OPTIONS_MAX] = { { "help", no_argument, NULL, 'h' } };
+	/* by what getopt_long() returns: the letter, or the place in the table from 1 on */
+	const struct tess_tool_option *options[128] = { NULL };
+	char letters[2 * OPTIONS_MAX];
+	int nletters = sprintf(letters, "%s:h", program ? "+" : ""), nnames = 1, opt;
+	tess_status st = TESS_OK;
+
+	for (int i = 0; table[i].name; i++) {
+		const struct tess_tool_option *o = &table[i];
+		bool letter = !o->name[1];
+
+		options[letter ? o->name[0] : i + 1] = o;
+		if (letter)
+			nletters += sprintf(letters + nletters, "%c:", o->name[0]);
+		else
+			names[nnames++] =
+				(struct option){ o->name, o->flag ? no_argument : required_argument,
+				                 NULL, i + 1 };
+	}
+	optind = 1;
+	while (!st && (opt = getopt_long(argc, argv, letters, names, NULL)) != -1) {
+		if (opt == 'h')
+			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		st = opt == ':' || opt == '?'
+		             ? tess_tool_fail_option(argv[0], opt, argv[optind - 1])
+		             : set_tool_option(options[opt], optarg);
+	}
+	return st;
 }

@@ -212,26 +212,18 @@ static bool show_json(json_t *object)
 
 int tess_tool_info(int argc, char **argv)
 {
-	static const struct option flags[] = {
-		{ "options", no_argument, NULL, 'o' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	bool options = false, json = false, done = true;
-	int flag;
+	const struct tess_tool_option flags[] = {
+		{ "options", .flag = &options },
+		{ "json", .flag = &json },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, flags);
 
-	while ((flag = getopt_long(argc, argv, ":h", flags, NULL)) != -1) {
-		if (flag == 'h')
-			return fputs(help, stdout) == EOF;
-		if (flag == '?' || flag == ':') {
-			tess_tool_fail_option("info", flag, argv[optind - 1]);
-			fprintf(stderr, "tessera info: %s\n", tess_error());
-			return 2;
-		}
-		options |= flag == 'o';
-		json |= flag == 'j';
-	}
+	if (st < 0)
+		tess_tool_print_error("info");
+	if (st)
+		return st < 0 ? 2 : 0;
 	if (optind < argc) {
 		fprintf(stderr,
 		        "tessera info: unexpected argument \"%s\"; see tessera info --help\n",
@@ -239,7 +231,7 @@ int tess_tool_info(int argc, char **argv)
 		return 2;
 	}
 	if (tess_tool_declare_options() || tess_registry_open_all()) {
-		fprintf(stderr, "tessera info: %s\n", tess_error());
+		tess_tool_print_error("info");
 		return 1;
 	}
 	if (json)

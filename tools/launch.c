@@ -40,9 +40,9 @@ static const char *const help =
 	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n"
 	"  tessera launch -n 8 --flight logs -- ./train & sleep 60; kill -USR1 $!\n";
 
-static int fail_launch_usage(const char *what, const char *arg)
+static int fail_launch_usage(const char *what)
 {
-	fprintf(stderr, "tessera launch: %s%s; see tessera launch --help\n", what, arg);
+	fprintf(stderr, "tessera launch: %s; see tessera launch --help\n", what);
 	return 2;
 }
 
@@ -68,64 +68,37 @@ static tess_status check_launch_options(const struct tess_launch *how)
 
 int tess_tool_launch(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "backend", required_argument, NULL, 'b' },
-		{ "bind", required_argument, NULL, 'c' },
-		{ "timeout", required_argument, NULL, 't' },
-		{ "max-restarts", required_argument, NULL, 'r' },
-		{ "log-dir", required_argument, NULL, 'l' },
-		{ "flight", required_argument, NULL, 'f' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
-	const char *flight = tess_option("flight");
+	const char *flight = tess_option("flight"), *nranks = NULL, *restarts = NULL;
 	struct tess_launch options_read = { .bind = tess_option("bind"),
 		                            .flight = *flight ? flight : NULL };
-	int status, opt;
+	const struct tess_tool_option options[] = {
+		{ "n", .text = &nranks },
+		{ "backend", .text = &options_read.backend },
+		{ "bind", .text = &options_read.bind },
+		{ "timeout", .text = &options_read.timeout },
+		{ "max-restarts", .text = &restarts },
+		{ "log-dir", .text = &options_read.log_dir },
+		{ "flight", .text = &options_read.flight },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_options(argc, argv, help, true, options);
+	int status;
 
-	optind = 1;
-	while ((opt = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			if (!parse_count_option("-n", optarg, 1, &options_read.nranks))
-				return fail_launch_usage(tess_error(), "");
-			break;
-		case 'b':
-			options_read.backend = optarg;
-			break;
-		case 'c':
-			options_read.bind = optarg;
-			break;
-		case 't':
-			options_read.timeout = optarg;
-			break;
-		case 'r':
-			if (!parse_count_option("--max-restarts", optarg, 0,
-			                        &options_read.restarts))
-				return fail_launch_usage(tess_error(), "");
-			break;
-		case 'l':
-			options_read.log_dir = optarg;
-			break;
-		case 'f':
-			options_read.flight = optarg;
-			break;
-		case 'h':
-			fputs(help, stdout);
-			return 0;
-		case ':':
-			return fail_launch_usage("this option needs a value: ", argv[optind - 1]);
-		default:
-			return fail_launch_usage("no such option: ", argv[optind - 1]);
-		}
-	}
+	if (st < 0)
+		tess_tool_print_error("launch");
+	if (st)
+		return st < 0 ? 2 : 0;
+	if ((nranks && !parse_count_option("-n", nranks, 1, &options_read.nranks)) ||
+	    (restarts &&
+	     !parse_count_option("--max-restarts", restarts, 0, &options_read.restarts)))
+		return fail_launch_usage(tess_error());
 	if (!options_read.nranks)
-		return fail_launch_usage("give the number of ranks: -n N", "");
+		return fail_launch_usage("give the number of ranks: -n N");
 	if (optind == argc)
-		return fail_launch_usage("no program is given", "");
+		return fail_launch_usage("no program is given");
 	options_read.argv = argv + optind;
 	if (check_launch_options(&options_read) || tess_launch(&options_read, &status) < 0) {
-		fprintf(stderr, "tessera launch: %s\n", tess_error());
+		tess_tool_print_error("launch");
 		return 1;
 	}
 	return status;

@@ -19,6 +19,26 @@ int tess_tool_info(int argc, char **argv);
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out);
 
+struct tess_tool_option {
+	const char *name; /* "json" for --json, "n" for -n */
+	/* what it sets, by one of these; a text is argv's, and only a flag takes no value */
+	bool *flag;
+	const char **text;
+	int32_t *number; /* from lo to hi; where get_name is set the one that has the name */
+	int32_t lo, hi;
+	const char *(*get_name)(int32_t number);
+	tess_status (*parse)(const char *name, const char *text, void *to); /* name: "--json" */
+	void *to;
+};
+
+/*
+ * Reads the options of the command argv[0], and --help and -h; optind becomes the index of the
+ * first argument. The table has at most 30 options and ends with {0}. program: the first argument
+ * ends the options. TESS_PENDING: help was printed.
+ */
+tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
+                                    const struct tess_tool_option *table);
+
 /* getopt has returned ':' or '?' for `word`: TESS_EINVAL, and a sentence. */
 tess_status tess_tool_fail_option(const char *command, int opt, const char *word);
 

@@ -32,7 +32,7 @@ struct bench_options {
 	int32_t factor; /* from one size to the next */
 	double seconds; /* of each cell */
 	int32_t samples; /* of each cell, at most */
-	bool in_place, private_memory, limit, check, json;
+	bool in_place, private_memory, limit, no_check, json;
 	const char *svg; /* a file, or NULL */
 };
 

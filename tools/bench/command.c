@@ -57,58 +57,11 @@ static const char *const help =
 	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
 	"  tessera bench comm --limit --svg shm.svg\n";
 
-enum {
-	OPT_BACKEND = 256,
-	OPT_KIND,
-	OPT_DTYPE,
-	OPT_OP,
-	OPT_ROOT,
-	OPT_SUM,
-	OPT_IN_PLACE,
-	OPT_OWN,
-	OPT_LIMIT,
-	OPT_SECONDS,
-	OPT_SAMPLES,
-	OPT_NO_CHECK,
-	OPT_JSON,
-	OPT_SVG,
-};
-
-static const struct option options[] = {
-	{ "backend", required_argument, NULL, OPT_BACKEND },
-	{ "kind", required_argument, NULL, OPT_KIND },
-	{ "dtype", required_argument, NULL, OPT_DTYPE },
-	{ "op", required_argument, NULL, OPT_OP },
-	{ "root", required_argument, NULL, OPT_ROOT },
-	{ "sum", required_argument, NULL, OPT_SUM },
-	{ "in-place", no_argument, NULL, OPT_IN_PLACE },
-	{ "own", no_argument, NULL, OPT_OWN },
-	{ "limit", no_argument, NULL, OPT_LIMIT },
-	{ "seconds", required_argument, NULL, OPT_SECONDS },
-	{ "samples", required_argument, NULL, OPT_SAMPLES },
-	{ "no-check", no_argument, NULL, OPT_NO_CHECK },
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "svg", required_argument, NULL, OPT_SVG },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
-};
-
 static const uint64_t max_bytes = UINT64_C(4) << 30;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static tess_status parse_integer_option(const char *name, const char *text, int64_t lo, int64_t hi,
-                                        int32_t *out)
-{
-	int64_t v;
-	tess_status st = tess_tool_parse_integer(name, text, lo, hi, &v);
-
-	if (!st)
-		*out = (int32_t)v;
-	return st;
-}
-
-static tess_status parse_size_option(const char *name, const char *text, uint64_t *out)
+static tess_status parse_size_option(const char *name, const char *text, void *to)
 {
 	static const char letters[] = "KMG";
 	unsigned long long v;
@@ -128,29 +81,8 @@ static tess_status parse_size_option(const char *name, const char *text, uint64_
 		                 "%s %s: must be a number of bytes from 1 to 4G, as "
 		                 "4096 or 4K",
 		                 name, text);
-	*out = (uint64_t)v << shift;
+	*(uint64_t *)to = (uint64_t)v << shift;
 	return TESS_OK;
-}
-
-/* Finds the number from `lo` to `hi` whose name is `text`. */
-static tess_status parse_name_option(const char *option, const char *text, int32_t lo, int32_t hi,
-                                     const char *(*name)(int32_t), int32_t *out)
-{
-	char all[160] = "";
-	size_t len = 0;
-
-	for (int32_t i = lo; i <= hi; i++) {
-		if (!strcmp(text, name(i))) {
-			*out = i;
-			return TESS_OK;
-		}
-		len += (size_t)snprintf(all + len, sizeof all - len, "%s%s",
-		                        i == lo   ? ""
-		                        : i == hi ? " or "
-		                                  : ", ",
-		                        name(i));
-	}
-	return tess_fail(TESS_EINVAL, "%s %s: must be %s", option, text, all);
 }
 
 static const char *get_sum_name(int32_t sum)
@@ -162,52 +94,23 @@ static const char *get_sum_name(int32_t sum)
 	return names[sum];
 }
 
-static tess_status set_bench_option(struct bench_options *a, int opt, const char *text)
+static tess_status parse_seconds_option(const char *name, const char *text, void *to)
 {
+	double *seconds = to;
 	char *end;
 
-	switch (opt) {
-	case 'n':
-		return parse_integer_option("-n", text, 1, 1024, &a->ranks);
-	case 'b':
-		return parse_size_option("-b", text, &a->min_bytes);
-	case 'e':
-		return parse_size_option("-e", text, &a->max_bytes);
-	case 'f':
-		return parse_integer_option("-f", text, 2, 1 << 20, &a->factor);
-	case OPT_BACKEND:
-		return tess_option_set("backend", text);
-	case OPT_KIND:
-		return parse_name_option("--kind", text, TESS_BARRIER, BENCH_SEND_RECV,
-		                         bench_kind_name, &a->kind);
-	case OPT_DTYPE:
-		return parse_name_option("--dtype", text, TESS_F32, TESS_U8, tess_dtype_name,
-		                         &a->dtype);
-	case OPT_OP:
-		return parse_name_option("--op", text, TESS_SUM, TESS_BXOR, tess_op_name, &a->op);
-	case OPT_ROOT:
-		return parse_integer_option("--root", text, 0, 1023, &a->root);
-	case OPT_SUM:
-		return parse_name_option("--sum", text, BENCH_BOTH, BENCH_ONLY_FAST, get_sum_name,
-		                         &a->sum);
-	case OPT_SAMPLES:
-		return parse_integer_option("--samples", text, 5, 1000000, &a->samples);
-	case OPT_SECONDS:
-		a->seconds = strtod(text, &end);
-		if (end == text || *end || !(a->seconds > 0 && a->seconds <= 3600))
-			return tess_fail(TESS_EINVAL,
-			                 "--seconds %s: must be more than 0, at most 3600", text);
-		return TESS_OK;
-	default:
-		a->in_place |= opt == OPT_IN_PLACE;
-		a->private_memory |= opt == OPT_OWN;
-		a->limit |= opt == OPT_LIMIT;
-		a->json |= opt == OPT_JSON;
-		a->check &= opt != OPT_NO_CHECK;
-		if (opt == OPT_SVG)
-			a->svg = text;
-		return TESS_OK;
-	}
+	*seconds = strtod(text, &end);
+	if (end == text || *end || !(*seconds > 0 && *seconds <= 3600))
+		return tess_fail(TESS_EINVAL, "%s %s: must be more than 0, at most 3600", name,
+		                 text);
+	return TESS_OK;
+}
+
+static tess_status set_backend_option(const char *name, const char *text, void *to)
+{
+	(void)name;
+	(void)to;
+	return tess_option_set("backend", text);
 }
 
 /* Refuses options that exclude each other. */
@@ -242,18 +145,33 @@ static tess_status check_bench_options(const struct bench_options *a)
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_bench_options(int argc, char **argv, struct bench_options *a)
 {
-	tess_status st = TESS_OK;
-	int opt;
+	const struct tess_tool_option options[] = {
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "backend", .parse = set_backend_option },
+		{ "kind", .number = &a->kind, .lo = TESS_BARRIER, .hi = BENCH_SEND_RECV,
+		  .get_name = bench_kind_name },
+		{ "dtype", .number = &a->dtype, .lo = TESS_F32, .hi = TESS_U8,
+		  .get_name = tess_dtype_name },
+		{ "op", .number = &a->op, .lo = TESS_SUM, .hi = TESS_BXOR,
+		  .get_name = tess_op_name },
+		{ "root", .number = &a->root, .lo = 0, .hi = 1023 },
+		{ "sum", .number = &a->sum, .lo = BENCH_BOTH, .hi = BENCH_ONLY_FAST,
+		  .get_name = get_sum_name },
+		{ "in-place", .flag = &a->in_place },
+		{ "own", .flag = &a->private_memory },
+		{ "limit", .flag = &a->limit },
+		{ "b", .parse = parse_size_option, .to = &a->min_bytes },
+		{ "e", .parse = parse_size_option, .to = &a->max_bytes },
+		{ "f", .number = &a->factor, .lo = 2, .hi = 1 << 20 },
+		{ "seconds", .parse = parse_seconds_option, .to = &a->seconds },
+		{ "samples", .number = &a->samples, .lo = 5, .hi = 1000000 },
+		{ "no-check", .flag = &a->no_check },
+		{ "json", .flag = &a->json },
+		{ "svg", .text = &a->svg },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, options);
 
-	optind = 1;
-	while (!st && (opt = getopt_long(argc, argv, ":n:b:e:f:h", options, NULL)) != -1) {
-		if (opt == 'h')
-			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		if (opt == ':' || opt == '?')
-			st = tess_tool_fail_option("bench", opt, argv[optind - 1]);
-		else
-			st = set_bench_option(a, opt, optarg);
-	}
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
 		               optind == argc ? "give what is measured: comm"
@@ -288,8 +206,7 @@ int tess_tool_bench(int argc, char **argv)
 		                   .max_bytes = 64 << 20,
 		                   .factor = 4,
 		                   .seconds = 0.25,
-		                   .samples = 200,
-		                   .check = true };
+		                   .samples = 200 };
 	tess_status st = parse_bench_options(argc, argv, &a);
 	int exit_status = 0;
 	bool usage = st < 0;

@@ -200,7 +200,7 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	*out = (struct bench_cell){
 		.us = m.us, .min_us = m.min_us, .samples = m.samples, .wrong = -1
 	};
-	return a->check && !copies ? bench_call_check(call, &out->wrong) : TESS_OK;
+	return !a->no_check && !copies ? bench_call_check(call, &out->wrong) : TESS_OK;
 }
 
 /* Whether stdout of rank 0 takes more rows: all ranks stop when its reader has gone away. */

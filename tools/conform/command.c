@@ -127,49 +127,31 @@ static bool is_part_name(const char *name)
 
 int tess_tool_conform(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "ranks", required_argument, NULL, 'r' },
-		{ "quick", no_argument, NULL, 'q' },
-		{ "tap", no_argument, NULL, 't' },
-		{ "start", required_argument, NULL, 's' },
-		{ "part", required_argument, NULL, 'p' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	struct conform_options options_read = { .max_ranks = CONFORM_RANKS };
+	const char *ranks = NULL;
+	const struct tess_tool_option options[] = {
+		{ "ranks", .text = &ranks },
+		{ "quick", .flag = &options_read.quick },
+		{ "tap", .flag = &options_read.tap },
+		{ "start", .text = &options_read.launcher },
+		{ "part", .text = &options_read.part },
+		{ 0 },
+	};
 	char name[128], *end;
-	int opt;
+	tess_status st;
 
 	if (argc == 3 && !strcmp(argv[1], "@rank"))
 		return conform_rank_main(argv[2]);
-	optind = 1;
-	while ((opt = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'r':
-			options_read.max_ranks = (int32_t)strtol(optarg, &end, 10);
-			if (end == optarg || *end || options_read.max_ranks < 2 ||
-			    options_read.max_ranks > CONFORM_RANKS)
-				return fail_conform_usage("--ranks needs 2 to 8, not ", optarg);
-			break;
-		case 'q':
-			options_read.quick = true;
-			break;
-		case 't':
-			options_read.tap = true;
-			break;
-		case 'p':
-			options_read.part = optarg;
-			break;
-		case 's':
-			options_read.launcher = optarg;
-			break;
-		case 'h':
-			return fputs(help, stdout) == EOF;
-		case ':':
-			return fail_conform_usage("this option needs a value: ", argv[optind - 1]);
-		default:
-			return fail_conform_usage("no such option: ", argv[optind - 1]);
-		}
+	st = tess_tool_parse_options(argc, argv, help, false, options);
+	if (st < 0)
+		tess_tool_print_error("conform");
+	if (st)
+		return st < 0 ? 2 : 0;
+	if (ranks) {
+		options_read.max_ranks = (int32_t)strtol(ranks, &end, 10);
+		if (end == ranks || *end || options_read.max_ranks < 2 ||
+		    options_read.max_ranks > CONFORM_RANKS)
+			return fail_conform_usage("--ranks needs 2 to 8, not ", ranks);
 	}
 	if (optind + 1 != argc)
 		return fail_conform_usage(optind == argc ? "give a backend: its name or its file"
