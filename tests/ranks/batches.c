@@ -45,7 +45,7 @@ static const struct conform_case sums = { .kind = TESS_ALL_REDUCE,
 static tess_status check_message(int32_t from, int32_t to, uint64_t count, const int32_t *got,
                                  int32_t *scratch)
 {
-	conform_data_write(&messages, 0, from, to, count, scratch);
+	conform_data_write(&messages, 0, from, to, 0, count, scratch);
 	return memcmp(got, scratch, count * sizeof *got)
 	               ? tess_fail(TESS_EBUG, "the message from rank %d is wrong", from)
 	               : TESS_OK;
@@ -93,7 +93,7 @@ static tess_status exchange_with_all(struct tess_group *g, struct exchange_buffe
 	for (int32_t r = 0; r < n; r++) {
 		if (r == me)
 			continue;
-		conform_data_write(&messages, n, me, r, count, p->out[r]);
+		conform_data_write(&messages, n, me, r, 0, count, p->out[r]);
 		c[ncalls++] = make_message(TESS_SEND, r, p->out[r], count);
 		c[ncalls++] = make_message(TESS_RECV, r, p->in[r], count);
 	}
@@ -118,7 +118,7 @@ static tess_status exchange_large(struct tess_group *g)
 	tess_status st = mine && in ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory");
 
 	if (!st)
-		conform_data_write(&messages, n, me, -1, LARGE_COUNT, mine);
+		conform_data_write(&messages, n, me, -1, 0, LARGE_COUNT, mine);
 	for (int32_t r = 0; r < n && !st; r++)
 		if (r != me) {
 			c[ncalls++] = make_message(TESS_SEND, r, mine, LARGE_COUNT);
@@ -154,8 +154,8 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 	if (n == 1)
 		list[1] = &c[1];
 	for (int32_t k = 0; k < 2; k++)
-		conform_data_write(&sums, n, me, k, k ? 10 : count, p->out[k]);
-	conform_data_write(&messages, n, me, -1, count, p->out[2]);
+		conform_data_write(&sums, n, me, k, 0, k ? 10 : count, p->out[k]);
+	conform_data_write(&messages, n, me, -1, 0, count, p->out[2]);
 	for (uint32_t i = 0; i < ncalls && me % 2 && !st; i++)
 		st = tess_group_start(g, list[i], &w[i]);
 	for (uint32_t i = ncalls; i-- > 0 && me % 2 && !st;)
@@ -166,7 +166,7 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 			st = finish_work(w[0], false);
 	}
 	for (int32_t k = 0; k < 2 && !st; k++) {
-		conform_data_write(&sums, n, -1, k, k ? 10 : count, p->expected);
+		conform_data_write(&sums, n, -1, k, 0, k ? 10 : count, p->expected);
 		if (memcmp(p->sum[k], p->expected, (k ? 10 : count) * sizeof *p->expected))
 			st = tess_fail(TESS_EBUG, "sum %d is wrong", k);
 	}

@@ -88,12 +88,12 @@ static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_
 	return c->count + (uint64_t)(b * 3 + 1) % 4;
 }
 
-static bool is_src_in_blocks(int32_t kind)
+bool conform_has_src_blocks(int32_t kind)
 {
 	return kind == TESS_SCATTER || kind == TESS_REDUCE_SCATTER || kind == TESS_ALL_TO_ALL;
 }
 
-static bool is_dst_in_blocks(int32_t kind)
+bool conform_has_dst_blocks(int32_t kind)
 {
 	return kind == TESS_GATHER || kind == TESS_ALL_GATHER || kind == TESS_ALL_TO_ALL;
 }
@@ -109,35 +109,37 @@ static bool writes_dst(const struct conform_data *d)
 }
 
 /* Kinds that only move get every bit pattern: NaNs with a payload, subnormals, both zeros. */
-static void write_bits(const struct conform_case *c, int32_t from, int32_t to, uint64_t bytes,
-                       char *out)
+static void write_bits(const struct conform_case *c, int32_t from, int32_t to, uint64_t first,
+                       uint64_t bytes, char *out)
 {
 	for (uint64_t i = 0; i < bytes; i += 8) {
 		uint64_t h = conform_hash((uint64_t)c->kind,
-		                          (uint64_t)from << 32 | (uint64_t)(to + 1), i + 1);
+		                          (uint64_t)from << 32 | (uint64_t)(to + 1), first + i + 1);
 
 		memcpy(out + i, &h, bytes - i < 8 ? bytes - i : 8);
 	}
 }
 
 void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, int32_t to,
-                        uint64_t count, void *out)
+                        uint64_t first, uint64_t count, void *out)
 {
+	size_t width = tess_width(c->dtype);
+
 	if (!tess_kind_reduces(c->kind)) {
-		write_bits(c, from, to, count * tess_width(c->dtype), out);
+		write_bits(c, from, to, first * width, count * width, out);
 		return;
 	}
 	for (uint64_t i = 0; i < count; i++)
 		conform_store_number(c->dtype, out, i,
-		                     from < 0 ? conform_reduce_numbers(c, to, i, n)
-		                              : conform_make_number(c, from, to, i, n));
+		                     from < 0 ? conform_reduce_numbers(c, to, first + i, n)
+		                              : conform_make_number(c, from, to, first + i, n));
 }
 
 /* The same, at element `at` of a buffer. */
 static void write_block(const struct conform_data *d, char *base, uint64_t at, int32_t from,
                         int32_t to, uint64_t n)
 {
-	conform_data_write(&d->c, d->n, from, to, n, base + at * tess_width(d->c.dtype));
+	conform_data_write(&d->c, d->n, from, to, 0, n, base + at * tess_width(d->c.dtype));
 }
 
 /* ---- one message to the next rank ------------------------------------------------------------ */
@@ -146,7 +148,11 @@ static void plan_message(struct conform_data *d)
 {
 	int32_t next = (d->rank + 1) % d->n, before = (d->rank + d->n - 1) % d->n;
 	struct tess_coll c = {
-		.size = sizeof c, .dtype = d->c.dtype, .count = d->c.count, .where = "conform"
+		.size = sizeof c,
+		.dtype = d->c.dtype,
+		.mem = TESS_HOST,
+		.count = d->c.count,
+		.where = "conform",
 	};
 
 	write_block(d, d->src, 0, d->rank, next, d->c.count);
@@ -177,7 +183,7 @@ static void plan_block_counts(struct conform_data *d)
 
 static uint64_t get_own_block(const struct conform_data *d)
 {
-	bool blocks = is_src_in_blocks(d->c.kind) || is_dst_in_blocks(d->c.kind);
+	bool blocks = conform_has_src_blocks(d->c.kind) || conform_has_dst_blocks(d->c.kind);
 
 	return blocks ? get_block_length(&d->c, d->rank, d->rank) : d->c.count;
 }
@@ -190,7 +196,7 @@ static bool uses_one_buffer(const struct conform_data *d)
 static void plan_collective(struct conform_data *d)
 {
 	const struct conform_case *c = &d->c;
-	bool in = is_src_in_blocks(c->kind), out = is_dst_in_blocks(c->kind),
+	bool in = conform_has_src_blocks(c->kind), out = conform_has_dst_blocks(c->kind),
 	     both = uses_one_buffer(d);
 	uint64_t mine = get_own_block(d);
 	/* in place, a single block is at its own position among all */
@@ -218,6 +224,7 @@ static void plan_collective(struct conform_data *d)
 		.kind = c->kind,
 		.dtype = c->dtype,
 		.op = c->op,
+		.mem = TESS_HOST,
 		.root = c->root,
 		.src = reads_src(d) || c->shifted ? d->src : NULL,
 		.dst = writes_dst(d) || c->shifted ? d->dst : NULL,
@@ -241,11 +248,11 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
 	*d = (struct conform_data){ .c = *c, .rank = rank, .n = n };
 	pool.next = pool.begin;
 	plan_block_counts(d);
-	d->src_bytes = (is_src_in_blocks(c->kind) ? tess_block_begin(d->send_counts, 0, n)
-	                                          : get_own_block(d)) *
+	d->src_bytes = (conform_has_src_blocks(c->kind) ? tess_block_begin(d->send_counts, 0, n)
+	                                                : get_own_block(d)) *
 	               width;
-	d->dst_bytes = (is_dst_in_blocks(c->kind) ? tess_block_begin(d->recv_counts, 0, n)
-	                                          : get_own_block(d)) *
+	d->dst_bytes = (conform_has_dst_blocks(c->kind) ? tess_block_begin(d->recv_counts, 0, n)
+	                                                : get_own_block(d)) *
 	               width;
 	max_bytes = d->src_bytes > d->dst_bytes ? d->src_bytes : d->dst_bytes;
 	if (uses_one_buffer(d))
@@ -299,33 +306,19 @@ static double load_real(int32_t dtype, const void *base, uint64_t i)
 	}
 }
 
-static int64_t load_integer(int32_t dtype, const void *base, uint64_t i)
+/* "258 (0x4381)" */
+static void format_element(int32_t dtype, const char *base, uint64_t i, char text[static 64])
 {
-	switch (dtype) {
-	case TESS_I64:
-		return ((const int64_t *)base)[i];
-	case TESS_I32:
-		return ((const int32_t *)base)[i];
-	case TESS_I8:
-		return ((const int8_t *)base)[i];
-	default:
-		return ((const uint8_t *)base)[i];
-	}
-}
+	size_t width = tess_width(dtype);
+	uint64_t bits = 0;
+	int at;
 
-/* "258 (0x4381)", "what was there before" */
-static void format_element(int32_t dtype, const char *base, uint64_t i, char *text, size_t size)
-{
-	size_t width = tess_width(dtype), at;
-	const unsigned char *byte = (const unsigned char *)base + i * width;
-
+	memcpy(&bits, base + i * width, width);
 	if (tess_dtype_is_float(dtype))
-		at = (size_t)snprintf(text, size, "%.9g (0x", load_real(dtype, base, i));
+		at = snprintf(text, 64, "%.9g", load_real(dtype, base, i));
 	else
-		at = (size_t)snprintf(text, size, "%" PRId64 " (0x", load_integer(dtype, base, i));
-	for (size_t k = width; k > 0; k--)
-		at += (size_t)snprintf(text + at, size - at, "%02x", byte[k - 1]);
-	snprintf(text + at, size - at, ")");
+		at = snprintf(text, 64, "%" PRId64, conform_extend_integer(dtype, bits));
+	snprintf(text + at, 64 - (size_t)at, " (0x%0*" PRIx64 ")", 2 * (int)width, bits);
 }
 
 static bool is_same_element(const struct conform_data *d, uint64_t i)
@@ -383,8 +376,8 @@ static tess_status check_elements(const struct conform_data *d)
 	}
 	if (!wrong)
 		return TESS_OK;
-	format_element(d->c.dtype, d->dst, first, got, sizeof got);
-	format_element(d->c.dtype, d->expected, first, want, sizeof want);
+	format_element(d->c.dtype, d->dst, first, got);
+	format_element(d->c.dtype, d->expected, first, want);
 	return tess_fail(TESS_EBUG,
 	                 "dst[%" PRIu64 "] is %s%s, expected %s; %" PRIu64 " of %" PRIu64
 	                 " elements are wrong. "

@@ -1,6 +1,6 @@
 /*
  * data.h - the expected results of collectives: the numbers, the blocks that each rank sends and
- * receives, and a check byte by byte. For `tessera conform`, and for the tests.
+ * receives, and a check byte by byte. For `tessera conform`, `tessera bench` and the tests.
  */
 #ifndef TESS_TOOLS_CONFORM_DATA_H
 #define TESS_TOOLS_CONFORM_DATA_H
@@ -46,11 +46,15 @@ void conform_data_free(struct conform_data *d); /* NULL: nothing */
 void conform_data_use_memory(void *memory, uint64_t bytes);
 
 /*
- * Writes `count` elements that rank `from` sends to rank `to` (-1: to all) in a group of n; from
- * -1: the result of all ranks, for a kind that reduces.
+ * Writes `count` elements that rank `from` sends to rank `to` (-1: to all) in a group of n, at most
+ * 1024; from -1: the result of all ranks, for a kind that reduces. The elements begin with number
+ * `first`, a multiple of 8. Reads kind, dtype, op and special of the case.
  */
 void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, int32_t to,
-                        uint64_t count, void *out);
+                        uint64_t first, uint64_t count, void *out);
+/* Whether src, or dst, of this kind has a block for each rank. */
+bool conform_has_src_blocks(int32_t kind);
+bool conform_has_dst_blocks(int32_t kind);
 
 /* Element i that rank `from` sends to rank `to` (-1: to all), for a kind that reduces. */
 union conform_number {
@@ -63,6 +67,8 @@ union conform_number conform_make_number(const struct conform_case *c, int32_t f
 union conform_number conform_reduce_numbers(const struct conform_case *c, int32_t to, uint64_t i,
                                             int32_t n);
 void conform_store_number(int32_t dtype, void *base, uint64_t i, union conform_number v);
+/* The integer of type `dtype` in the low bits. */
+int64_t conform_extend_integer(int32_t dtype, uint64_t bits);
 /* A hash of all three. */
 uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c);
 

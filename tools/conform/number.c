@@ -36,14 +36,19 @@ static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 	return scale * (double)(1 + (h >> 8) % 3);
 }
 
-/* Two ranks have half of the significant bits of the type each, the other ranks powers of two. */
-static double make_factor(int32_t dtype, bool full, uint64_t h)
+/*
+ * Two ranks have half of the significant bits of the type each, the other ranks powers of two: of
+ * many ranks 1 and -1, as the product of more could overflow.
+ */
+static double make_factor(int32_t dtype, bool full, bool many, uint64_t h)
 {
 	static const int bits[] = {
 		[TESS_F32] = 11, [TESS_F64] = 25, [TESS_BF16] = 7, [TESS_F16] = 10
 	};
 	double sign = h & 1 ? 1 : -1;
 
+	if (!full && many)
+		return sign;
 	if (!full)
 		return sign * ldexp(1, (int)(h >> 8) % 3 - 1);
 	return sign * ldexp((double)((UINT64_C(1) << bits[dtype]) +
@@ -70,25 +75,32 @@ static double get_smallest(int32_t dtype)
 	return ldexp(1, power[dtype]);
 }
 
+/* Whether the number of rank `from` at i differs in kind from those of the other ranks. */
+static bool has_turn(int32_t from, uint64_t i, int32_t n)
+{
+	return (int32_t)(i % (uint64_t)n) == from;
+}
+
 static double make_real(const struct conform_case *c, int32_t from, uint64_t h, uint64_t i,
                         int32_t n)
 {
-	bool mine = (int32_t)(i % (uint64_t)n) == from,
-	     next = (int32_t)((i + 1) % (uint64_t)n) == from;
+	bool many = n > CONFORM_RANKS;
+	int carries = many ? 10 : 3; /* bits by which a sum is longer than its addends */
 
 	if (c->special && i % 7 == 1)
 		return get_smallest(c->dtype) * (double)(1 + h % 15);
-	if (c->special && mine && i % 7 == 3)
+	if (c->special && i % 7 == 3 && has_turn(from, i, n))
 		return NAN;
-	if (c->special && mine && i % 7 == 5)
+	if (c->special && i % 7 == 5 && has_turn(from, i, n))
 		return c->op == TESS_MIN ? -INFINITY : INFINITY;
 	if (c->op == TESS_PROD)
-		return make_factor(c->dtype, mine || next, h);
+		return make_factor(c->dtype, has_turn(from, i, n) || has_turn(from, i + 1, n), many,
+		                   h);
 	if (c->op != TESS_SUM)
 		return make_comparand(c->dtype, h);
 	if (tess_width(c->dtype) == 2)
-		return make_addend_16(c->dtype, mine, h);
-	return make_integer(h, c->dtype == TESS_F64 ? 49 : 20);
+		return make_addend_16(c->dtype, has_turn(from, i, n), h);
+	return make_integer(h, (c->dtype == TESS_F64 ? 52 : 23) - carries);
 }
 
 union conform_number conform_make_number(const struct conform_case *c, int32_t from, int32_t to,
@@ -117,7 +129,7 @@ static double reduce_reals(int32_t op, double a, double b)
 	}
 }
 
-static int64_t extend_integer(int32_t dtype, uint64_t bits)
+int64_t conform_extend_integer(int32_t dtype, uint64_t bits)
 {
 	switch (dtype) {
 	case TESS_I32:
@@ -139,9 +151,9 @@ static uint64_t reduce_integers(int32_t op, int32_t dtype, uint64_t a, uint64_t 
 	case TESS_PROD:
 		return a * b;
 	case TESS_MIN:
-		return extend_integer(dtype, a) < extend_integer(dtype, b) ? a : b;
+		return conform_extend_integer(dtype, a) < conform_extend_integer(dtype, b) ? a : b;
 	case TESS_MAX:
-		return extend_integer(dtype, a) > extend_integer(dtype, b) ? a : b;
+		return conform_extend_integer(dtype, a) > conform_extend_integer(dtype, b) ? a : b;
 	case TESS_BAND:
 		return a & b;
 	case TESS_BOR:
@@ -182,14 +194,8 @@ void conform_store_number(int32_t dtype, void *base, uint64_t i, union conform_n
 	case TESS_F16:
 		((uint16_t *)base)[i] = tess_f16_round((float)v.real);
 		break;
-	case TESS_I64:
-		((uint64_t *)base)[i] = v.bits;
-		break;
-	case TESS_I32:
-		((uint32_t *)base)[i] = (uint32_t)v.bits;
-		break;
-	default:
-		((uint8_t *)base)[i] = (uint8_t)v.bits;
+	default: /* little-endian: the first bytes are the narrower integer */
+		memcpy((char *)base + i * tess_width(dtype), &v.bits, tess_width(dtype));
 		break;
 	}
 }
