@@ -35,13 +35,17 @@ struct cover {
 	uint64_t random;
 };
 
+bool conform_is_operation(int32_t kind, int32_t dtype, int32_t op)
+{
+	return tess_kind_reduces(kind) ? tess_op_is_valid(op, dtype) : op == TESS_SUM;
+}
+
 static void list_operations(struct cover *v)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_SEND; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
 			for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
-				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
-				    !tess_op_is_valid(op, dtype))
+				if (!conform_is_operation(kind, dtype, op))
 					continue;
 				v->operation[v->levels[OPERATION]].kind = kind;
 				v->operation[v->levels[OPERATION]].dtype = dtype;

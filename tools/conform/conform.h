@@ -87,6 +87,9 @@ void conform_add_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINT
 /* Adds a fault that is only about time: the job runs again, as the machine may be busy. */
 void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 
+/* Adds what conform_data_check() finds as a fault, and frees. */
+void conform_finish_data(struct conform_rank *me, struct conform_data *d);
+
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 struct conform_part {
@@ -134,6 +137,8 @@ const char *conform_timeout_name(int32_t i);
  * *out is the caller's to free. TESS_ENOMEM.
  */
 tess_status conform_list_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
+/* Whether calls of `kind` have this operation; without any it is TESS_SUM. */
+bool conform_is_operation(int32_t kind, int32_t dtype, int32_t op);
 /* Sets the activity to this case: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
 void conform_set_activity_case(struct conform_rank *me, const struct conform_case *c,
                                const char *among);
@@ -154,6 +159,9 @@ tess_status conform_direct_open(struct conform_rank *me, const char *name, const
 tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out);
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
+/* Starts the calls of `d`, each with a deadline in `timeout` ns. */
+tess_status conform_direct_start(struct conform_rank *me, const struct conform_direct *g,
+                                 struct conform_data *d, int64_t timeout, void *work[static 2]);
 /* Until the work is done: by wait() where the core would use it, else by test(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline);

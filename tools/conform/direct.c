@@ -42,6 +42,19 @@ void conform_direct_close(struct conform_rank *me, struct conform_direct *g)
 	conform_set_call(me, CONFORM_NO_CALL);
 }
 
+tess_status conform_direct_start(struct conform_rank *me, const struct conform_direct *g,
+                                 struct conform_data *d, int64_t timeout, void *work[static 2])
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t k = 0; k < d->ncolls && !st; k++) {
+		d->coll[k].deadline = tess_now() + timeout;
+		conform_set_call(me, CONFORM_START);
+		st = me->backend->start(g->self, &d->coll[k], &work[k]);
+	}
+	return st;
+}
+
 /* The core does not call wait() of a backend that has no abort(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline)
@@ -79,7 +92,6 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 	tess_status st;
 	void *work;
 
-	own.mem = TESS_HOST;
 	own.deadline = tess_now() + me->world->timeout;
 	conform_set_call(me, CONFORM_START);
 	st = me->backend->start(g->self, &own, &work);
@@ -88,12 +100,8 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 
 bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d)
 {
-	for (int32_t k = 0; k < d->ncolls; k++) {
-		struct tess_coll c = d->coll[k];
-
-		c.mem = TESS_HOST;
-		if (me->backend->supports(&c, d->n))
+	for (int32_t k = 0; k < d->ncolls; k++)
+		if (me->backend->supports(&d->coll[k], d->n))
 			return false;
-	}
 	return true;
 }

@@ -54,59 +54,45 @@ tess_status conform_run_misuse(struct conform_rank *me)
 {
 	float x[16] = { 1 }, sum = 0, one = 1;
 	uint64_t list[CONFORM_RANKS] = { 3, 3 };
+	const int32_t sums = TESS_ALL_REDUCE, gathers = TESS_ALL_GATHER, f32 = TESS_F32;
+	const struct {
+		const char *what;
+		struct tess_coll c;
+	} refused[] = {
+		{ "no kind", { .dtype = f32, .src = x, .dst = x, .count = 1 } },
+		{ "no dtype", { .kind = sums, .src = x, .dst = x, .count = 1 } },
+		{ "an operation on the bits of floats",
+		  { .kind = sums, .dtype = f32, .op = TESS_BXOR, .src = x, .dst = x, .count = 1 } },
+		{ "a root beyond the group",
+		  { .kind = TESS_BROADCAST,
+		    .dtype = f32,
+		    .peer = me->n,
+		    .src = x,
+		    .dst = x,
+		    .count = 1 } },
+		{ "a message to itself",
+		  { .kind = TESS_SEND, .dtype = f32, .peer = me->rank, .src = x, .count = 1 } },
+		{ "buffers that overlap",
+		  { .kind = sums, .dtype = f32, .src = x, .dst = x + 1, .count = 4 } },
+		{ "a buffer that is not aligned",
+		  { .kind = sums, .dtype = f32, .src = (char *)x + 1, .dst = x + 8, .count = 1 } },
+		{ "no buffer", { .kind = sums, .dtype = f32, .dst = x, .count = 1 } },
+		{ "a list with another count",
+		  { .kind = gathers,
+		    .dtype = f32,
+		    .src = x,
+		    .dst = x + 4,
+		    .count = 1,
+		    .recv_counts = list } },
+	};
 	tess_status st;
 
 	expect_unsupported(me, "an unknown kind",
 	                   (struct tess_coll){ .kind = 99, .dtype = TESS_F32 });
 	expect_unsupported(me, "an unknown dtype",
 	                   (struct tess_coll){ .kind = TESS_BROADCAST, .dtype = 99 });
-	expect_refusal(me, "no kind",
-	               (struct tess_coll){ .dtype = TESS_F32, .src = x, .dst = x, .count = 1 });
-	expect_refusal(
-		me, "no dtype",
-		(struct tess_coll){ .kind = TESS_ALL_REDUCE, .src = x, .dst = x, .count = 1 });
-	expect_refusal(me, "an operation on the bits of floats",
-	               (struct tess_coll){ .kind = TESS_ALL_REDUCE,
-	                                   .dtype = TESS_F32,
-	                                   .op = TESS_BXOR,
-	                                   .src = x,
-	                                   .dst = x,
-	                                   .count = 1 });
-	expect_refusal(me, "a root beyond the group",
-	               (struct tess_coll){ .kind = TESS_BROADCAST,
-	                                   .dtype = TESS_F32,
-	                                   .peer = me->n,
-	                                   .src = x,
-	                                   .dst = x,
-	                                   .count = 1 });
-	expect_refusal(me, "a message to itself",
-	               (struct tess_coll){ .kind = TESS_SEND,
-	                                   .dtype = TESS_F32,
-	                                   .peer = me->rank,
-	                                   .src = x,
-	                                   .count = 1 });
-	expect_refusal(me, "buffers that overlap",
-	               (struct tess_coll){ .kind = TESS_ALL_REDUCE,
-	                                   .dtype = TESS_F32,
-	                                   .src = x,
-	                                   .dst = x + 1,
-	                                   .count = 4 });
-	expect_refusal(me, "a buffer that is not aligned",
-	               (struct tess_coll){ .kind = TESS_ALL_REDUCE,
-	                                   .dtype = TESS_F32,
-	                                   .src = (char *)x + 1,
-	                                   .dst = x + 8,
-	                                   .count = 1 });
-	expect_refusal(me, "no buffer",
-	               (struct tess_coll){
-			       .kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .dst = x, .count = 1 });
-	expect_refusal(me, "a list with another count",
-	               (struct tess_coll){ .kind = TESS_ALL_GATHER,
-	                                   .dtype = TESS_F32,
-	                                   .src = x,
-	                                   .dst = x + 4,
-	                                   .count = 1,
-	                                   .recv_counts = list });
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+		expect_refusal(me, refused[i].what, refused[i].c);
 	conform_set_activity(me, "all_reduce of 1 f32 (sum), after calls that were refused");
 	st = tess_all_reduce(me->group, &one, &sum, 1, TESS_F32, TESS_SUM, "conform");
 	if (!st && sum != (float)me->n)
@@ -135,11 +121,6 @@ const char *conform_mismatch_name(int32_t i)
 		                             "kind, after equal calls" };
 
 	return names[i];
-}
-
-static tess_status all_reduce_floats(struct conform_rank *me, float *x, const char *where)
-{
-	return tess_all_reduce(me->group, x, x + MANY, MANY, TESS_F32, TESS_SUM, where);
 }
 
 static tess_status make_differing_call(struct conform_rank *me, int32_t what, float *x)
@@ -242,7 +223,7 @@ static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, 
 	else if (odd && what == ORDER)
 		st = tess_broadcast(me->group, x, MANY, TESS_F32, 0, where);
 	else if (!odd)
-		st = all_reduce_floats(me, x, where);
+		st = tess_all_reduce(me->group, x, x + MANY, MANY, TESS_F32, TESS_SUM, where);
 	if (!st && needs_odd_rank(me, what))
 		conform_add_fault(
 			me,
@@ -265,10 +246,7 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 	conform_set_activity(me, "ranks whose calls differ: %s", conform_mismatch_name(what));
 	conform_set_call(me, CONFORM_WAIT);
 	st = make_mismatched_calls(me, what, x);
-	/*
-	 * a backend that compares nothing may finish before the core has compared: a later call
-	 * fails
-	 */
+	/* a backend that compares nothing may be done before the core has compared the calls */
 	for (int i = 0; i < 100 && !st; i++) {
 		st = tess_barrier(me->group, me->rank == ODD ? "the.odd.one" : "all.others");
 		nanosleep(&pause, NULL);

@@ -54,9 +54,7 @@ static tess_status finish_case(struct conform_rank *me, struct call *call)
 	conform_set_call(me, CONFORM_NO_CALL);
 	if (st)
 		return st;
-	if (conform_data_check(d))
-		conform_add_fault(me, "%s", tess_error());
-	conform_data_free(d);
+	conform_finish_data(me, d);
 	me->state->ncases++;
 	return TESS_OK;
 }

@@ -105,11 +105,6 @@ struct tally { /* of the calls of a kind: all, and those that are gaps */
 	char line[48];
 };
 
-static bool is_call(int32_t kind, int32_t dtype, int32_t op)
-{
-	return tess_kind_reduces(kind) ? tess_op_is_valid(op, dtype) : op == TESS_SUM;
-}
-
 static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
 {
 	bool reduces = tess_kind_reduces(kind);
@@ -119,7 +114,7 @@ static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
 		int32_t ops = 0, lacked = 0, unlisted = 0, last = 0;
 
 		for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
-			if (!is_call(kind, dtype, op))
+			if (!conform_is_operation(kind, dtype, op))
 				continue;
 			ops++;
 			if (!g->backend->unsupported[kind][dtype][reduces ? op : 0])

@@ -36,13 +36,7 @@ static tess_status start_direct_case(struct conform_rank *me, const struct confo
 		conform_data_free(out->data);
 		st = conform_data_make(&message, g->rank, g->n, &out->data);
 	}
-	for (int32_t k = 0; !st && k < out->data->ncolls; k++) {
-		out->data->coll[k].mem = TESS_HOST;
-		out->data->coll[k].deadline = tess_now() + me->world->timeout;
-		conform_set_call(me, CONFORM_START);
-		st = me->backend->start(g->self, &out->data->coll[k], &out->work[k]);
-	}
-	return st;
+	return st ? st : conform_direct_start(me, g, out->data, me->world->timeout, out->work);
 }
 
 static tess_status finish_direct_case(struct conform_rank *me, const struct conform_direct *g,
@@ -65,9 +59,7 @@ static tess_status finish_direct_case(struct conform_rank *me, const struct conf
 	for (int32_t k = 0; k < d->ncolls; k++)
 		me->backend->release(g->self, b->work[k]);
 	conform_set_call(me, CONFORM_NO_CALL);
-	if (conform_data_check(d))
-		conform_add_fault(me, "%s", tess_error());
-	conform_data_free(d);
+	conform_finish_data(me, d);
 	me->state->ncases++;
 	return TESS_OK;
 }
@@ -164,7 +156,6 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 	if (st || !d->ncolls)
 		return st;
 	for (int k = 0; k < 2; k++) {
-		d->coll[k].mem = TESS_HOST;
 		d->coll[k].deadline = tess_now() + me->world->timeout;
 		list[k] = &d->coll[k];
 	}
@@ -175,15 +166,15 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 	if (st)
 		return st;
 	me->backend->release(g->self, work);
-	if (conform_data_check(d))
-		conform_add_fault(me, "%s", tess_error());
-	conform_data_free(d);
+	conform_finish_data(me, d);
 	return TESS_OK;
 }
 
 static tess_status run_direct_barrier(struct conform_rank *me, const struct conform_direct *g)
 {
-	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "conform" };
+	struct tess_coll c = {
+		.size = sizeof c, .kind = TESS_BARRIER, .mem = TESS_HOST, .where = "conform"
+	};
 
 	return conform_direct_run(me, g, &c);
 }

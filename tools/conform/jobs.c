@@ -120,23 +120,27 @@ static _Noreturn void exec_ranks(struct conform_jobs *d)
 	_exit(127);
 }
 
-static unsigned sum_heartbeats(const struct conform_shared *b)
+struct job_totals { /* of all ranks; cases: of the rank that has the most */
+	unsigned heartbeats, nfaults, ntime_faults;
+	uint32_t current_case, ncases;
+};
+
+static struct job_totals sum_rank_states(const struct conform_shared *b)
 {
-	unsigned sum = 0;
+	struct job_totals all = { 0 };
 
-	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		sum += atomic_load(&b->rank_state[r].heartbeats);
-	return sum;
-}
+	for (int32_t r = 0; r < CONFORM_RANKS; r++) {
+		const struct conform_rank_state *s = &b->rank_state[r];
 
-static uint32_t count_cases(const struct conform_shared *b)
-{
-	uint32_t max = 0;
-
-	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		if (b->rank_state[r].ncases > max)
-			max = b->rank_state[r].ncases;
-	return max;
+		all.heartbeats += atomic_load(&s->heartbeats);
+		all.nfaults += atomic_load(&s->nfaults);
+		all.ntime_faults += atomic_load(&s->ntime_faults);
+		if (s->current_case > all.current_case)
+			all.current_case = s->current_case;
+		if (s->ncases > all.ncases)
+			all.ncases = s->ncases;
+	}
+	return all;
 }
 
 static const char *get_variant_name(const struct conform_job *job)
@@ -169,14 +173,14 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 
 	d->is_hung = false;
 	while (waitpid(pid, &d->status, WNOHANG) != pid) {
-		unsigned now = sum_heartbeats(d->shared);
+		struct job_totals now = sum_rank_states(d->shared);
 
-		if (now != before)
+		if (now.heartbeats != before)
 			last = tess_now();
-		before = now;
+		before = now.heartbeats;
 		if (tess_now() - shown > PROGRESS_MS * (int64_t)TESS_MS && job->part >= 0) {
 			conform_report_show_progress(d->report, job->nranks, get_variant_name(job),
-			                             count_cases(d->shared));
+			                             now.ncases);
 			shown = tess_now();
 		}
 		if (is_victim_alone(d->shared))
@@ -232,15 +236,6 @@ static void report_job_output(const struct conform_jobs *d)
 	conform_report_add_output(d->report, line ? line + 1 : log);
 }
 
-static bool has_faults(const struct conform_shared *b)
-{
-	bool found = false;
-
-	for (int32_t r = 0; r < CONFORM_RANKS; r++)
-		found = found || atomic_load(&b->rank_state[r].nfaults);
-	return found;
-}
-
 /* A launcher ends with the status of its rank, as a shell would give it. */
 static void format_job_exit(const struct conform_jobs *d, char *text, size_t size)
 {
@@ -292,7 +287,7 @@ static bool is_reported(const struct conform_jobs *d, int32_t r, const char *tex
 static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 {
 	const struct conform_shared *b = d->shared;
-	bool complete = true, faulty = has_faults(b);
+	bool complete = true, faulty = sum_rank_states(b).nfaults;
 
 	for (int32_t r = 0; r < b->job.nranks && b->job.part >= 0; r++) {
 		const struct conform_rank_state *s = &b->rank_state[r];
@@ -314,7 +309,7 @@ static bool report_faults(struct conform_jobs *d)
 {
 	const struct conform_shared *b = d->shared;
 	int32_t n = b->job.nranks ? b->job.nranks : 1;
-	unsigned nreported = 0, all = 0;
+	unsigned nreported = 0, all = sum_rank_states(b).nfaults;
 	char text[CONFORM_TEXT + 64];
 	bool complete = report_lost_ranks(d, &nreported);
 
@@ -322,7 +317,6 @@ static bool report_faults(struct conform_jobs *d)
 		const struct conform_rank_state *s = &b->rank_state[r];
 		unsigned nfaults = atomic_load(&s->nfaults);
 
-		all += nfaults;
 		for (unsigned i = 0; i < nfaults && i < CONFORM_FAULTS && nreported < FAULTS_MAX;
 		     i++) {
 			if (is_reported(d, r, s->fault[i].text))
@@ -345,16 +339,6 @@ static bool report_faults(struct conform_jobs *d)
 
 /* ---- all jobs -------------------------------------------------------------------------------- */
 
-static uint32_t find_next_case(const struct conform_shared *b)
-{
-	uint32_t max_case = 0;
-
-	for (int32_t r = 0; r < b->job.nranks; r++)
-		if (b->rank_state[r].current_case > max_case)
-			max_case = b->rank_state[r].current_case;
-	return max_case + 1;
-}
-
 /*
  * Its ranks got to their end, but the exit status is bad: a crash while the process ended, or what
  * a sanitizer has found.
@@ -365,7 +349,7 @@ static bool report_bad_exit(struct conform_jobs *d)
 
 	if (conform_parts[d->shared->job.part].fails || !d->status)
 		return false;
-	if (has_faults(d->shared))
+	if (sum_rank_states(d->shared).nfaults)
 		return true;
 	format_job_exit(d, end, sizeof end);
 	snprintf(text, sizeof text, "all ranks got to their end, then: %s", end);
@@ -376,13 +360,9 @@ static bool report_bad_exit(struct conform_jobs *d)
 /* Whether all faults are only about time. */
 static bool has_only_time_faults(const struct conform_jobs *d)
 {
-	unsigned all = 0, time = 0;
+	struct job_totals all = sum_rank_states(d->shared);
 
-	for (int32_t r = 0; r < CONFORM_RANKS; r++) {
-		all += atomic_load(&d->shared->rank_state[r].nfaults);
-		time += atomic_load(&d->shared->rank_state[r].ntime_faults);
-	}
-	return all && all == time && !d->is_hung;
+	return all.nfaults && all.nfaults == all.ntime_faults && !d->is_hung;
 }
 
 /* A busy machine may be slow once; a fault of the backend comes again. */
@@ -403,20 +383,22 @@ static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job
 
 	conform_report_begin_job(d->report, job.nranks, get_variant_name(&job));
 	for (int i = 0; i <= RESTARTS_MAX; i++) {
+		struct job_totals all;
 		bool complete;
 
 		st = run_job_with_retries(d, &job);
 		if (st)
 			return st;
+		all = sum_rank_states(d->shared);
 		complete = report_faults(d);
-		done += count_cases(d->shared);
 		complete = complete && !report_bad_exit(d);
-		if (!complete || has_faults(d->shared))
+		done += all.ncases;
+		if (!complete || all.nfaults)
 			report_job_output(d);
 		if (complete)
 			break;
 		d->broken++;
-		job.first = find_next_case(d->shared);
+		job.first = all.current_case + 1;
 		if (conform_parts[job.part].run != conform_run_data || d->broken >= BROKEN_JOBS_MAX)
 			break;
 	}

@@ -61,18 +61,16 @@ void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* ---- the plugin ------------------------------------------------------------------------------ */
-
-static void query_support(const struct tess_backend *b, struct conform_backend_info *f,
-                          struct tess_coll *c)
+void conform_finish_data(struct conform_rank *me, struct conform_data *d)
 {
-	for (int32_t n = 1; n <= CONFORM_RANKS; n++)
-		if (b->supports(c, n) != TESS_OK)
-			f->unsupported[c->kind][c->dtype][tess_kind_reduces(c->kind) ? c->op : 0] |=
-				(uint16_t)(1 << n);
+	if (conform_data_check(d))
+		conform_add_fault(me, "%s", tess_error());
+	conform_data_free(d);
 }
 
-static void query_all_support(const struct tess_backend *b, struct conform_backend_info *f)
+/* ---- the plugin ------------------------------------------------------------------------------ */
+
+static void query_support(const struct tess_backend *b, struct conform_backend_info *f)
 {
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
@@ -83,11 +81,14 @@ static void query_all_support(const struct tess_backend *b, struct conform_backe
 					               .op = op,
 					               .mem = TESS_HOST,
 					               .count = 64 };
+				uint16_t *bits = &f->unsupported[kind][dtype]
+				                                [tess_kind_reduces(kind) ? op : 0];
 
-				if ((op > TESS_SUM && !tess_kind_reduces(kind)) ||
-				    !tess_op_is_valid(op, dtype))
+				if (!conform_is_operation(kind, dtype, op))
 					continue;
-				query_support(b, f, &c);
+				for (int32_t n = 1; n <= CONFORM_RANKS; n++)
+					if (b->supports(&c, n) != TESS_OK)
+						*bits |= (uint16_t)(1 << n);
 			}
 }
 
@@ -116,7 +117,7 @@ static int inspect_backend(struct conform_shared *shared)
 			if (p.offers[k].table == b)
 				snprintf(f->path, sizeof f->path, "%s", p.path);
 	conform_set_activity(&me, "supports(), before a group is open");
-	query_all_support(b, f);
+	query_support(b, f);
 	f->opened = true;
 	return 0;
 }

@@ -35,7 +35,6 @@ static tess_status make_run_call(struct conform_rank *me, const struct conform_d
 
 	if (random & 1)
 		return conform_direct_run(me, g, b.coll);
-	b.coll->mem = TESS_HOST;
 	conform_set_call(me, CONFORM_START);
 	st = me->backend->run(g->self, b.coll, count_meanwhile, &b, &work);
 	conform_set_call(me, CONFORM_NO_CALL);

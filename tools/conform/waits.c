@@ -104,12 +104,8 @@ static tess_status check_wake_ups(struct conform_rank *me, const struct conform_
 		if (random >> 32 & 1)
 			nanosleep(&pause, NULL);
 		st = conform_data_make(&c, me->rank, me->n, &d);
-		for (int32_t k = 0; k < d->ncolls && !st; k++) {
-			d->coll[k].mem = TESS_HOST;
-			d->coll[k].deadline = tess_now() + limit;
-			conform_set_call(me, CONFORM_START);
-			st = me->backend->start(g->self, &d->coll[k], &work[k]);
-		}
+		if (!st)
+			st = conform_direct_start(me, g, d, limit, work);
 		for (int32_t k = d->ncolls - 1; k >= 0 && !st; k--) {
 			st = conform_direct_wait(me, g, work[k], d->coll[k].deadline);
 			if (st == TESS_ETIMEOUT)
