@@ -203,7 +203,7 @@ START_TEST(ends_with_its_reader)
 	static char text[1 << 16];
 	FILE *f;
 
-	ck_assert_int_eq(run_tessera_bench(NULL, 0,
+	ck_assert_int_eq(run_tessera_bench(text, sizeof text,
 	                                   "comm --sum fast -e 64K --seconds 0.1 --samples 100000 "
 	                                   "--svg " BUILD_DIR "/ended.svg | head -1"),
 	                 0);
@@ -223,11 +223,11 @@ START_TEST(ranks_log_as_asked)
 	const char *args = "comm -n 2 --backend shm -e 4 --seconds 0.01 --json 2>&1";
 
 	setenv("TESSERA_LOG", "debug", 1);
-	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s", args), 0);
+	ck_assert_int_eq(run_tessera_bench(out, sizeof out, args), 0);
 	ck_assert_ptr_nonnull(strstr(out, "[1/2] registry: debug: opened "));
 	setenv("TESSERA_LOG", "warn", 1);
 	setenv("TESSERA_PLUGIN_PATH", "relative", 1);
-	ck_assert_int_eq(run_tessera_bench(out, sizeof out, "%s", args), 0);
+	ck_assert_int_eq(run_tessera_bench(out, sizeof out, args), 0);
 	ck_assert_int_eq(count_occurrences(out, "only absolute paths are searched"), 1);
 }
 END_TEST
