@@ -2,15 +2,12 @@
 #ifndef TESS_TESTS_ABI_PROBE_H
 #define TESS_TESTS_ABI_PROBE_H
 
+#include "../unit/command.h"
 #include "../unit/scratch.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <sys/wait.h>
-
-extern char **environ;
 
 static struct {
 	char text[16384];
@@ -85,61 +82,37 @@ static inline void install_module(const char *module, const char *as)
 	install_file("ABI_DIR", format_probe_path(file, "abi-%s.so", module), as);
 }
 
-static inline void set_probe_environment(const char *plugin_path, const char *library_path,
-                                         const char *canary)
+/* How many functions of plugins have written to this file. */
+static inline int count_canaries(const char *path)
 {
-	setenv("TESS_CANARY", canary, 1);
-	if (plugin_path)
-		setenv("TESSERA_PLUGIN_PATH", plugin_path, 1);
-	else
-		unsetenv("TESSERA_PLUGIN_PATH");
-	if (library_path)
-		setenv("LD_LIBRARY_PATH", library_path, 1);
-}
+	struct stat about;
 
-static inline void read_pipe(int fd, char *out, size_t capacity)
-{
-	size_t at = 0;
-	ssize_t n;
-
-	while ((n = read(fd, out + at, capacity - 1 - at)) > 0)
-		at += (size_t)n;
-	out[at] = '\0';
-	close(fd);
+	return stat(path, &about) ? 0 : (int)about.st_size;
 }
 
 /* Runs abi-probe with these directories; `kind` NULL: lists all files. */
 static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
                                    const char *kind, const char *name)
 {
-	char probe[1024], canary[1024];
-	int out_pipe[2], err_pipe[2], status;
-	struct stat about;
-	pid_t pid;
+	char words[512] = "";
+	int status;
 
-	format_probe_path(probe, "%s/abi-probe", require_env("ABI_DIR"));
-	format_probe_path(canary, "%s/canary", scratch);
-	unlink(canary);
-	ck_assert(!pipe(out_pipe) && !pipe(err_pipe));
-	pid = fork();
-	ck_assert_int_ge(pid, 0);
-	if (!pid) {
-		set_probe_environment(plugin_path, library_path, canary);
-		dup2(out_pipe[1], STDOUT_FILENO);
-		dup2(err_pipe[1], STDERR_FILENO);
-		close(out_pipe[0]);
-		close(err_pipe[0]);
-		execl(probe, "abi-probe", kind, name, (char *)NULL);
-		_exit(127);
-	}
-	close(out_pipe[1]);
-	close(err_pipe[1]);
-	read_pipe(out_pipe[0], probed.text, sizeof probed.text);
-	read_pipe(err_pipe[0], probed.stderr_text, sizeof probed.stderr_text);
-	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "abi-probe ended with %#x: %s",
-	              status, probed.stderr_text);
-	probed.canary = stat(canary, &about) ? 0 : (int)about.st_size;
+	if (kind)
+		snprintf(words, sizeof words, "'%s' '%s'", kind, name);
+	unlink(scratch_format_path("canary"));
+	setenv("TESS_CANARY", scratch_format_path("canary"), 1);
+	if (plugin_path)
+		setenv("TESSERA_PLUGIN_PATH", plugin_path, 1);
+	else
+		unsetenv("TESSERA_PLUGIN_PATH");
+	status = command_run(probed.text, sizeof probed.text, "%s%s '%s/abi-probe' %s 2>'%s'",
+	                     library_path ? "LD_LIBRARY_PATH=" : "",
+	                     library_path ? library_path : "", require_env("ABI_DIR"), words,
+	                     scratch_format_path("stderr"));
+	command_run(probed.stderr_text, sizeof probed.stderr_text, "cat '%s'",
+	            scratch_format_path("stderr"));
+	ck_assert_msg(!status, "abi-probe: exit status %d: %s", status, probed.stderr_text);
+	probed.canary = count_canaries(scratch_format_path("canary"));
 	probed.status = probed.text;
 	probed.sentence = strchr(probed.text, '\n');
 	ck_assert_msg(probed.sentence != NULL, "abi-probe printed \"%s\"", probed.text);

@@ -109,7 +109,7 @@ START_TEST(says_which_library_is_missing)
 }
 END_TEST
 
-START_TEST(refuses_what_everybody_may_write)
+START_TEST(refuses_what_is_world_writable)
 {
 	make_folder("open-file");
 	install_module("good", "tess-style-good.so");
@@ -153,7 +153,7 @@ START_TEST(refuses_what_another_group_may_write)
 END_TEST
 
 /* A world-writable ancestor is as bad, unless it is sticky like /tmp. */
-START_TEST(looks_at_ancestors)
+START_TEST(checks_ancestors)
 {
 	char outer[1024];
 
@@ -169,7 +169,7 @@ START_TEST(looks_at_ancestors)
 END_TEST
 
 /* Both the target of a link and the folder of the link are checked. */
-START_TEST(looks_behind_links)
+START_TEST(checks_both_ends_of_links)
 {
 	char outer[1024];
 
@@ -277,7 +277,7 @@ START_TEST(shadows_by_order_of_directories)
 }
 END_TEST
 
-START_TEST(wants_names_of_files)
+START_TEST(requires_names_of_files)
 {
 	static const char *const names[] = {
 		"tess-style-Good.so", "tess-style-.so", "tess-styles-good.so", "tess-good.so",
@@ -302,8 +302,8 @@ START_TEST(wants_names_of_files)
 END_TEST
 
 SCRATCH_MAIN("files", refuses_what_is_no_shared_object, refuses_other_machines,
-             refuses_truncated_files, says_which_library_is_missing,
-             refuses_what_everybody_may_write, refuses_what_another_group_may_write,
-             looks_at_ancestors, looks_behind_links, finds_what_lies_beside_the_library,
-             refuses_other_owners, refuses_folders_of_other_owners, shadows_by_order_of_directories,
-             wants_names_of_files)
+             refuses_truncated_files, says_which_library_is_missing, refuses_what_is_world_writable,
+             refuses_what_another_group_may_write, checks_ancestors, checks_both_ends_of_links,
+             finds_what_lies_beside_the_library, refuses_other_owners,
+             refuses_folders_of_other_owners, shadows_by_order_of_directories,
+             requires_names_of_files)

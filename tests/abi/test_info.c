@@ -6,17 +6,8 @@
 /* Reads what `tessera info ARGUMENTS` prints, with stderr if `all`; returns its exit status. */
 static int run_info(const char *arguments, bool all, char *out, size_t capacity)
 {
-	char command[2048];
-	size_t n;
-	FILE *f;
-
-	format_probe_path(command, "'%s' info %s %s", require_env("TOOL"), arguments,
-	                  all ? "2>&1" : "2>/dev/null");
-	f = popen(command, "r");
-	ck_assert_ptr_nonnull(f);
-	n = fread(out, 1, capacity - 1, f);
-	out[n] = '\0';
-	return WEXITSTATUS(pclose(f));
+	return command_run(out, capacity, "'%s' info %s %s", require_env("TOOL"), arguments,
+	                   all ? "2>&1" : "2>/dev/null");
 }
 
 static json_t *run_info_json(const char *arguments)
