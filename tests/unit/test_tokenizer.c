@@ -11,19 +11,11 @@ static struct tess_tokenizer *open_stories(void)
 	return t;
 }
 
-static void check_vectors_file(const struct tess_tokenizer *t, const char *name)
-{
-	char *path = tokens_format_path("TOKENS_DIR", name);
-
-	tokens_check_vectors(t, path);
-	free(path);
-}
-
 START_TEST(stories_encodes_as_hugging_face_does)
 {
 	struct tess_tokenizer *t = open_stories();
 
-	check_vectors_file(t, "stories260K-vectors.json");
+	tokens_check_vectors(t, tokens_format_path("stories260K-vectors.json"));
 	tess_tokenizer_close(t);
 }
 END_TEST
@@ -31,12 +23,10 @@ END_TEST
 START_TEST(gpt2_encodes_as_its_own_encoder_does)
 {
 	struct tess_tokenizer *t = tokens_open(tokens_make_gpt2());
-	char *path = tokens_format_path("TOKENS_DIR", "gpt-2");
 
 	ck_assert_int_eq(tess_tokenizer_vocab_size(t), 50257);
-	check_vectors_file(t, "gpt2-vectors.json");
-	tokens_check_llamacpp(t, path);
-	free(path);
+	tokens_check_vectors(t, tokens_format_path("gpt2-vectors.json"));
+	tokens_check_llamacpp(t, tokens_format_path("gpt-2"));
 	tess_tokenizer_close(t);
 }
 END_TEST
@@ -98,8 +88,8 @@ static void check_variant(json_t *root, json_t *variant)
 
 START_TEST(steps_do_as_in_hugging_face)
 {
-	char *path = tokens_format_path("TOKENS_DIR", "variants.json");
-	json_t *file = tokens_load_json(path), *list = json_object_get(file, "variants"), *variant;
+	json_t *file = tokens_load_json(tokens_format_path("variants.json")),
+	       *list = json_object_get(file, "variants"), *variant;
 	json_t *gpt2 = tokens_make_gpt2();
 	size_t i;
 
@@ -114,7 +104,6 @@ START_TEST(steps_do_as_in_hugging_face)
 	}
 	json_decref(gpt2);
 	json_decref(file);
-	free(path);
 }
 END_TEST
 
@@ -137,18 +126,7 @@ static size_t make_random_text(uint64_t *seed, char *out, size_t capacity)
 
 			if (cp == 0x2581 || (cp >= 0xd800 && cp < 0xe000))
 				continue;
-			if (cp < 0x80)
-				out[n++] = (char)cp;
-			else if (cp < 0x800)
-				n += (size_t)sprintf(out + n, "%c%c", 0xc0 | cp >> 6,
-				                     0x80 | (cp & 0x3f));
-			else if (cp < 0x10000)
-				n += (size_t)sprintf(out + n, "%c%c%c", 0xe0 | cp >> 12,
-				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
-			else
-				n += (size_t)sprintf(out + n, "%c%c%c%c", 0xf0 | cp >> 18,
-				                     0x80 | (cp >> 12 & 0x3f),
-				                     0x80 | (cp >> 6 & 0x3f), 0x80 | (cp & 0x3f));
+			n += tokens_write_utf8(cp, out + n);
 		}
 		if (draw_below(seed, 2))
 			out[n++] = ' ';

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-char *tokens_format_path(const char *variable, const char *name)
+const char *tokens_format_path(const char *name)
 {
-	const char *dir = getenv(variable);
-	char *path = NULL;
+	static char path[4096];
+	const char *dir = getenv("TOKENS_DIR");
 
-	ck_assert_msg(dir != NULL, "%s is not set", variable);
-	ck_assert_int_ge(asprintf(&path, "%s/%s", dir, name), 0);
+	ck_assert_msg(dir != NULL, "TOKENS_DIR is not set");
+	snprintf(path, sizeof path, "%s/%s", dir, name);
 	return path;
 }
 
@@ -41,25 +41,33 @@ json_t *tokens_load_json(const char *path)
 	return root;
 }
 
+size_t tokens_write_utf8(uint32_t cp, char *out)
+{
+	static const uint32_t lead[] = { 0, 0, 0xc0, 0xe0, 0xf0 };
+	size_t n = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+
+	for (size_t i = n - 1; i > 0; i--, cp >>= 6)
+		out[i] = (char)(0x80 | (cp & 0x3f));
+	out[0] = (char)(lead[n] | cp);
+	return n;
+}
+
 /* The character that represents a byte, and the bytes in the order of their ids. */
 static size_t make_gpt2_alphabet(char out[256][4])
 {
 	static const int runs[][2] = { { 0x21, 0x7e }, { 0xa1, 0xac }, { 0xae, 0xff } };
 	bool seen[256] = { false };
 	size_t n = 0;
-	int cp = 0x100;
+	uint32_t cp = 0x100;
 
 	for (size_t i = 0; i < 3; i++)
 		for (int b = runs[i][0]; b <= runs[i][1]; b++, n++) {
 			seen[b] = true;
-			snprintf(out[n], 4, b < 0x80 ? "%c" : "%c%c", b < 0x80 ? b : 0xc0 | b >> 6,
-			         0x80 | (b & 0x3f));
+			tokens_write_utf8((uint32_t)b, out[n]);
 		}
 	for (int b = 0; b < 256; b++)
-		if (!seen[b]) {
-			snprintf(out[n++], 4, "%c%c", 0xc0 | cp >> 6, 0x80 | (cp & 0x3f));
-			cp++;
-		}
+		if (!seen[b])
+			tokens_write_utf8(cp++, out[n++]);
 	return n;
 }
 
@@ -68,11 +76,11 @@ json_t *tokens_make_gpt2(void)
 	static const char bytes[] =
 		"{'type': 'ByteLevel', 'add_prefix_space': false, 'trim_offsets': true,"
 		" 'use_regex': true}";
-	char *path = tokens_format_path("TOKENS_DIR", "gpt2-vocab.bpe"), alphabet[256][4],
-	     step[sizeof bytes];
+	char alphabet[256][4] = { 0 }, step[sizeof bytes];
 	json_t *vocab = json_object(), *merges = json_array(), *root;
 	size_t len, n = make_gpt2_alphabet(alphabet);
-	char *text = tokens_load_text(path, &len), *rest = text, *line;
+	char *text = tokens_load_text(tokens_format_path("gpt2-vocab.bpe"), &len), *rest = text,
+	     *line;
 
 	for (size_t i = 0; i < n; i++)
 		json_object_set_new(vocab, alphabet[i], json_integer((json_int_t)i));
@@ -96,7 +104,6 @@ json_t *tokens_make_gpt2(void)
 	                 "type", "BPE", "vocab", vocab, "merges", merges);
 	ck_assert_ptr_nonnull(root);
 	free(text);
-	free(path);
 	return root;
 }
 
@@ -162,11 +169,11 @@ static json_t *parse_ids(const char *line)
 void tokens_check_llamacpp(const struct tess_tokenizer *t, const char *path)
 {
 	static const char between[] = "\n__ggml_vocab_test__\n";
-	char *inp, *out, *text, *lines, *rest, *line;
+	char inp[4096], out[4096], *text, *lines, *rest, *line;
 	size_t len, n = 0;
 
-	ck_assert_int_ge(asprintf(&inp, "%s.inp", path), 0);
-	ck_assert_int_ge(asprintf(&out, "%s.out", path), 0);
+	snprintf(inp, sizeof inp, "%s.inp", path);
+	snprintf(out, sizeof out, "%s.out", path);
 	text = tokens_load_text(inp, &len);
 	rest = lines = tokens_load_text(out, &len);
 	for (char *s = text, *next; s; s = next, n++) {
@@ -185,8 +192,6 @@ void tokens_check_llamacpp(const struct tess_tokenizer *t, const char *path)
 	ck_assert_int_ge(n, 40);
 	free(text);
 	free(lines);
-	free(inp);
-	free(out);
 }
 
 static bool is_utf8(const char *s, size_t n)

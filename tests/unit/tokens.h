@@ -6,10 +6,14 @@
 
 #include <jansson.h>
 
-/* A file in the directory that the environment variable names; fails the test if it is missing. */
-char *tokens_format_path(const char *variable, const char *name);
+/* The path of a file in $TOKENS_DIR; valid until the next call. */
+const char *tokens_format_path(const char *name);
+/* These fail the test if the file cannot be read. */
 json_t *tokens_load_json(const char *path);
 char *tokens_load_text(const char *path, size_t *len);
+
+/* The character as UTF-8, without a zero; returns its bytes, 1 to 4. */
+size_t tokens_write_utf8(uint32_t cp, char *out);
 
 /* The tokenizer.json of GPT-2, made from its merges. */
 json_t *tokens_make_gpt2(void);
