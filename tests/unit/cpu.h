@@ -211,14 +211,21 @@ static inline void cpu_expect_equal(const char *what, const float *got, const fl
 
 /* ---- views */
 
+static inline struct tess_view cpu_make_view(void *data, int32_t dtype, int64_t rows,
+                                             int64_t columns, int64_t stride_rows,
+                                             int64_t stride_columns)
+{
+	return (struct tess_view){ .data = data,
+		                   .dtype = dtype,
+		                   .ndim = 2,
+		                   .shape = { rows, columns },
+		                   .stride = { stride_rows, stride_columns } };
+}
+
 static inline struct tess_view cpu_make_rows(void *data, int64_t rows, int64_t columns,
                                              int64_t pitch)
 {
-	return (struct tess_view){ .data = data,
-		                   .dtype = TESS_F32,
-		                   .ndim = 2,
-		                   .shape = { rows, columns },
-		                   .stride = { pitch, 1 } };
+	return cpu_make_view(data, TESS_F32, rows, columns, pitch, 1);
 }
 
 /* The nodes of a Partial, contiguous. */
@@ -242,11 +249,7 @@ static inline struct tess_view cpu_make_list(void *data, int32_t dtype, int64_t 
 static inline struct tess_view cpu_make_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
                                                int64_t stride_n, int64_t stride_k)
 {
-	return (struct tess_view){ .data = w->data,
-		                   .dtype = w->dtype,
-		                   .ndim = 2,
-		                   .shape = { n, k },
-		                   .stride = { stride_n, stride_k } };
+	return cpu_make_view(w->data, w->dtype, n, k, stride_n, stride_k);
 }
 
 /* An op with one result; borrows the operands and numbers. */

@@ -409,13 +409,8 @@ START_TEST(reads_the_weight_only)
 					 out = cpu_make_rows(y, 1, n, n);
 			struct tess_op op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
 
-			in[1] = (struct tess_view){
-				.data = map + page - n * K * cpu_get_width(dtype),
-				.dtype = dtype,
-				.ndim = 2,
-				.shape = { n, K },
-				.stride = { in_out ? 1 : K, in_out ? n : 1 },
-			};
+			in[1] = cpu_make_view(map + page - n * K * cpu_get_width(dtype), dtype, n,
+			                      K, in_out ? 1 : K, in_out ? n : 1);
 			memset(y, 0xff, sizeof y);
 			cpu_run_op(d.now, &op);
 			for (int64_t k = 0; k < n; k++)

@@ -206,8 +206,8 @@ END_TEST
 /* Rank 0 of three sends rank 2 as much as rank 2 receives, and vice versa. */
 START_TEST(lists_of_a_pair)
 {
-	uint64_t give[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
-		 get[2][RANKS] = { { 9, 9, 6 }, { 3, 9, 9 } };
+	uint64_t send_counts[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
+		 recv_counts[2][RANKS] = { { 9, 9, 6 }, { 3, 9, 9 } };
 	struct tess_call_desc *n[2] = { malloc(tess_call_desc_size(RANKS)),
 		                        malloc(tess_call_desc_size(RANKS)) };
 	struct tess_call_key key = { 0 };
@@ -215,11 +215,11 @@ START_TEST(lists_of_a_pair)
 
 	MUST(n[0] && n[1]);
 	for (int wrong = 0; wrong < 3; wrong++) {
-		get[0][2] = wrong == 1 ? 7 : 6;
-		get[1][0] = wrong == 2 ? 4 : 3;
+		recv_counts[0][2] = wrong == 1 ? 7 : 6;
+		recv_counts[1][0] = wrong == 2 ? 4 : 3;
 		for (int i = 0; i < 2; i++) {
-			c.send_counts = give[i];
-			c.recv_counts = get[i];
+			c.send_counts = send_counts[i];
+			c.recv_counts = recv_counts[i];
 			tess_call_desc_write(n[i], &c, &key, RANKS);
 		}
 		MUST(tess_call_desc_match(n[0], 0, n[1], 2) == !wrong);
@@ -285,7 +285,7 @@ static bool check_and_free_members(struct tess_members *r, size_t more, int32_t 
 	return is;
 }
 
-START_TEST(rosters)
+START_TEST(members)
 {
 	struct tess_members *r = make_members(4, 0, 2);
 	char text[100];
@@ -360,4 +360,4 @@ START_TEST(sixteen_bits)
 END_TEST
 
 SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair,
-           repeated_calls, rosters, keys, sixteen_bits)
+           repeated_calls, members, keys, sixteen_bits)

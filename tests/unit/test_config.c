@@ -113,43 +113,39 @@ static tess_status make_generation(const char *text, const char *config, struct 
 	return st;
 }
 
-START_TEST(reads_generation)
+static struct tess_generation read_generation(const char *text, const char *config)
 {
 	struct tess_generation g;
 
-	ck_assert_int_eq(make_generation(NULL, "{}", &g), TESS_OK);
+	ck_assert_msg(!make_generation(text, config, &g), "%s", tess_error());
+	return g;
+}
+
+START_TEST(reads_generation)
+{
+	struct tess_generation g = read_generation(NULL, "{}");
+
 	ck_assert(g.bos == -1 && g.pad == -1 && g.neos == 0 && !g.sample && g.temperature == 1 &&
 	          g.top_k == 50);
 	ck_assert(g.top_p == 1 && g.min_p == 0 && g.repetition_penalty == 1 &&
 	          g.max_new_tokens == 0);
-	ck_assert_int_eq(
-		make_generation(
-			NULL,
-			"{\"bos_token_id\": 1, \"eos_token_id\": [2, 76], \"pad_token_id\": null}",
-			&g),
-		TESS_OK);
+	g = read_generation(
+		NULL, "{\"bos_token_id\": 1, \"eos_token_id\": [2, 76], \"pad_token_id\": null}");
 	ck_assert(g.bos == 1 && g.pad == -1 && g.neos == 2 && g.eos[0] == 2 && g.eos[1] == 76);
-	ck_assert_int_eq(
-		make_generation(
-			"{\"eos_token_id\": 9, \"pad_token_id\": 0, \"do_sample\": true, "
-			"\"temperature\": 0.6, "
-			"\"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, \"repetition_penalty\": "
-			"1.1, "
-			"\"max_new_tokens\": 256, \"transformers_version\": \"5.23.0\", "
-			"\"num_beams\": 1}",
-			"{\"bos_token_id\": 1, \"eos_token_id\": 2}", &g),
-		TESS_OK);
+	g = read_generation("{\"eos_token_id\": 9, \"pad_token_id\": 0, \"do_sample\": true, "
+	                    "\"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, "
+	                    "\"repetition_penalty\": 1.1, \"max_new_tokens\": 256, "
+	                    "\"transformers_version\": \"5.23.0\", \"num_beams\": 1}",
+	                    "{\"bos_token_id\": 1, \"eos_token_id\": 2}");
 	ck_assert(g.bos == 1 && g.pad == 0 && g.neos == 1 && g.eos[0] == 9 && g.sample &&
 	          g.temperature == 0.6);
 	ck_assert(g.top_p == 0.9 && g.top_k == 0 && g.min_p == 0.05 &&
 	          g.repetition_penalty == 1.1 && g.max_new_tokens == 256);
-	ck_assert_int_eq(make_generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}", &g),
-	                 TESS_OK);
-	ck_assert_int_eq(g.neos, 0);
+	ck_assert_int_eq(read_generation("{\"eos_token_id\": null}", "{\"eos_token_id\": 2}").neos,
+	                 0);
 	/* ids outside the vocabulary, in both files */
-	ck_assert_int_eq(make_generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
-	                                 "{\"vocab_size\": 512, \"pad_token_id\": -1}", &g),
-	                 TESS_OK);
+	g = read_generation("{\"eos_token_id\": [-1, 9, 512, 4294967296]}",
+	                    "{\"vocab_size\": 512, \"pad_token_id\": -1}");
 	ck_assert(g.neos == 1 && g.eos[0] == 9 && g.pad == -1);
 	/* config.json is checked even if its ids are not used */
 	ck_assert_int_eq(make_generation("{\"eos_token_id\": 2}", "{\"eos_token_id\": \"x\"}", &g),

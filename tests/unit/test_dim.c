@@ -115,10 +115,10 @@ START_TEST(every_element_is_held_by_its_readers)
 	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
 		int64_t of = groups[i][0], each = groups[i][1], group = groups[i][2];
 		struct tess_dim base = make_head_dim(of, each, 1),
-				shared = make_head_dim(of / group, each, group);
+				grouped = make_head_dim(of / group, each, group);
 
-		base.base = shared.base = &base;
-		check_dim_on_all_ranks(&shared);
+		base.base = grouped.base = &base;
+		check_dim_on_all_ranks(&grouped);
 	}
 }
 END_TEST

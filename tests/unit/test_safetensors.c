@@ -33,6 +33,14 @@ static const char *write_safetensors(const char *name, const char *header, size_
 	return path;
 }
 
+static struct tess_safetensors *open_safetensors(const char *path)
+{
+	struct tess_safetensors *f = NULL;
+
+	ck_assert_msg(!tess_safetensors_open(path, &f), "%s", tess_error());
+	return f;
+}
+
 static void expect_safetensors_refused(const char *path, const char *where, const char *why)
 {
 	struct tess_safetensors *f = NULL;
@@ -201,12 +209,10 @@ END_TEST
 
 static void check_project_file(void)
 {
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f = open_safetensors(format_data_path("model.safetensors"));
 	const struct tess_slice *s, *before = NULL;
 	uint64_t bytes = 0;
 
-	ck_assert_msg(!tess_safetensors_open(format_data_path("model.safetensors"), &f), "%s",
-	              tess_error());
 	ck_assert_uint_eq(tess_safetensors_count(f), 47);
 	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
 		s = tess_safetensors_at(f, i);
@@ -247,13 +253,10 @@ END_TEST
 
 START_TEST(drops_pages_that_come_back)
 {
-	struct tess_safetensors *f = NULL;
-	const struct tess_slice *s;
-	unsigned char *was;
+	struct tess_safetensors *f = open_safetensors(format_data_path("model.safetensors"));
+	const struct tess_slice *s = tess_safetensors_find(f, "model.embed_tokens.weight");
+	unsigned char *was = malloc(s->bytes);
 
-	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f), TESS_OK);
-	s = tess_safetensors_find(f, "model.embed_tokens.weight");
-	was = malloc(s->bytes);
 	ck_assert_ptr_nonnull(was);
 	memcpy(was, s->data, s->bytes);
 	tess_safetensors_drop(f, s->data, s->bytes);
@@ -288,7 +291,7 @@ START_TEST(reads_all_types_and_shapes)
 		{ "F8_E5M2FNUZ", 0, 8 }, { "F6_E2M3", 0, 6 },       { "F6_E3M2", 0, 6 },
 		{ "F4", 0, 4 },
 	};
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f;
 	char header[256];
 
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -298,8 +301,7 @@ START_TEST(reads_all_types_and_shapes)
 		snprintf(header, sizeof header,
 		         "{\"a\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%zu]}}",
 		         types[i].type, bytes);
-		ck_assert_msg(!tess_safetensors_open(write_safetensors("good", header, bytes), &f),
-		              "%s", tess_error());
+		f = open_safetensors(write_safetensors("good", header, bytes));
 		s = tess_safetensors_find(f, "a");
 		ck_assert_str_eq(s->type, types[i].type);
 		ck_assert(s->dtype == types[i].dtype && s->bytes == bytes &&
@@ -310,10 +312,10 @@ START_TEST(reads_all_types_and_shapes)
 	 * No tensor; a scalar; nothing in a tensor, three times at one place; many dimensions;
 	 * padding.
 	 */
-	ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", "{}", 0), &f), TESS_OK);
+	f = open_safetensors(write_safetensors("good", "{}", 0));
 	ck_assert_uint_eq(tess_safetensors_count(f), 0);
 	tess_safetensors_close(f);
-	ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", shapes, 6), &f), TESS_OK);
+	f = open_safetensors(write_safetensors("good", shapes, 6));
 	ck_assert_uint_eq(tess_safetensors_count(f), 5);
 	ck_assert_int_eq(tess_safetensors_find(f, "s")->ndim, 0);
 	ck_assert_int_eq(tess_safetensors_find(f, "m")->ndim, 10);
@@ -324,15 +326,14 @@ END_TEST
 /* Headers of 61 to 68 bytes, with an odd-sized tensor first: the data are not moved. */
 START_TEST(copies_nothing)
 {
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f;
 	char header[256] =
 		"{\"b\":" T("I8", "[3]", "0", "3") ",\"a\":" T("F64", "[2]", "3", "19") "}";
 
 	for (int pad = 0; pad < 8; pad++, strcat(header, " ")) {
 		const char *a, *b;
 
-		ck_assert_int_eq(tess_safetensors_open(write_safetensors("good", header, 19), &f),
-		                 TESS_OK);
+		f = open_safetensors(write_safetensors("good", header, 19));
 		ck_assert_uint_eq(tess_safetensors_get_memory(f), 0);
 		a = tess_safetensors_find(f, "a")->data;
 		b = tess_safetensors_find(f, "b")->data;
@@ -342,7 +343,7 @@ START_TEST(copies_nothing)
 		tess_safetensors_close(f);
 	}
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_safetensors_open(scratch_format_path("good"), &f), TESS_OK);
+	f = open_safetensors(scratch_format_path("good"));
 	ck_assert_uint_eq(tess_safetensors_get_memory(f), 8 + strlen(header) - 1 + 19);
 	tess_safetensors_close(f);
 	unsetenv("TESSERA_LOAD");
@@ -352,10 +353,10 @@ END_TEST
 START_TEST(reads_headers_alone)
 {
 	const char *path = format_data_path("model.safetensors");
-	struct tess_safetensors *all = NULL, *f = NULL;
+	struct tess_safetensors *all, *f = NULL;
 
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_safetensors_open(path, &all), TESS_OK);
+	all = open_safetensors(path);
 	ck_assert_msg(!tess_safetensors_open_header(path, &f), "%s", tess_error());
 	unsetenv("TESSERA_LOAD");
 	ck_assert_uint_eq(tess_safetensors_get_memory(f), 0);
@@ -398,7 +399,7 @@ static long get_peak_memory(void)
 START_TEST(many_tensors_cost_little)
 {
 	enum { MANY = 300000, EACH = 300 };
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f;
 	FILE *out = fopen(scratch_format_path("many"), "wb");
 	uint64_t len;
 	long before;
@@ -413,7 +414,7 @@ START_TEST(many_tensors_cost_little)
 	fwrite(&len, 1, sizeof len, out); /* little-endian machines only */
 	ck_assert_int_eq(fclose(out), 0);
 	before = get_peak_memory();
-	ck_assert_msg(!tess_safetensors_open(scratch_format_path("many"), &f), "%s", tess_error());
+	f = open_safetensors(scratch_format_path("many"));
 #ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
 	ck_assert_int_lt(get_peak_memory() - before, MANY / 1024 * EACH);
 #endif
@@ -449,12 +450,12 @@ START_TEST(writes_what_it_reads)
 		{ .name = "twice", .dtype = TESS_F32, .data = x },
 	};
 	const char *path = scratch_format_path("written"), *folder;
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f;
 	struct stat about;
 
 	for (int round = 0; round < 2; round++) /* over an older one too */
 		ck_assert_msg(!tess_safetensors_write(path, 6, slices), "%s", tess_error());
-	ck_assert_msg(!tess_safetensors_open(path, &f), "%s", tess_error());
+	f = open_safetensors(path);
 	ck_assert_uint_eq(tess_safetensors_count(f), 6);
 	for (int i = 0; i < 6; i++) {
 		const struct tess_slice *s = tess_safetensors_find(f, slices[i].name);
@@ -493,14 +494,14 @@ END_TEST
 START_TEST(writes_beside_what_was_left)
 {
 	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };
-	struct tess_safetensors *f = NULL;
+	struct tess_safetensors *f;
 	char name[64];
 
 	snprintf(name, sizeof name, "again.%ld-0.part", (long)getpid());
 	scratch_write_text(name, "half");
 	ck_assert_msg(!tess_safetensors_write(scratch_format_path("again"), 1, &one), "%s",
 	              tess_error());
-	ck_assert_int_eq(tess_safetensors_open(scratch_format_path("again"), &f), TESS_OK);
+	f = open_safetensors(scratch_format_path("again"));
 	ck_assert_mem_eq(tess_safetensors_find(f, "one")->data, "abcd", 4);
 	tess_safetensors_close(f);
 	ck_assert_int_eq(access(scratch_format_path(name), F_OK), 0);
