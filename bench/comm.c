@@ -47,7 +47,7 @@ static struct {
 	char max_bytes_text[24];
 	char versions[4][256]; /* of peers */
 	int nversions;
-} options = { .kind = "all_reduce", .seconds = "0.1", .max_bytes = 64 << 20, .rounds = 3 };
+} options = { .kind = "all_reduce", .seconds = "0.1" };
 
 /* ---- results --------------------------------------------------------------------------------- */
 
@@ -512,34 +512,23 @@ static const char usage[] =
 
 static bool parse_comm_options(int argc, char **argv, const char **ranks, const char **exact_ranks)
 {
+	const char *rounds = "3", *max_bytes = "67108864";
+	const char **texts[] = { ['n'] = ranks,
+		                 ['p'] = exact_ranks,
+		                 ['r'] = &rounds,
+		                 ['m'] = &max_bytes,
+		                 ['s'] = &options.seconds,
+		                 ['o'] = &options.kind,
+		                 ['w'] = &options.contenders };
 	int c;
 
-	while ((c = getopt(argc, argv, "n:p:r:m:s:o:w:")) != -1)
-		switch (c) {
-		case 'n':
-			*ranks = optarg;
-			break;
-		case 'p':
-			*exact_ranks = optarg;
-			break;
-		case 'r':
-			options.rounds = atoi(optarg);
-			break;
-		case 'm':
-			options.max_bytes = strtoull(optarg, NULL, 10);
-			break;
-		case 's':
-			options.seconds = optarg;
-			break;
-		case 'o':
-			options.kind = optarg;
-			break;
-		case 'w':
-			options.contenders = optarg;
-			break;
-		default:
+	while ((c = getopt(argc, argv, "n:p:r:m:s:o:w:")) != -1) {
+		if (c == '?')
 			return false;
-		}
+		*texts[c] = optarg;
+	}
+	options.rounds = atoi(rounds);
+	options.max_bytes = strtoull(max_bytes, NULL, 10);
 	return optind == argc && options.rounds > 0 && options.max_bytes >= 4 &&
 	       atof(options.seconds) > 0;
 }

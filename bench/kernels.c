@@ -59,16 +59,25 @@ static void *alloc_on_device(int64_t bytes)
 	return p;
 }
 
+static struct tess_view alloc_matrix(int32_t dtype, int64_t rows, int64_t columns)
+{
+	return (struct tess_view){ .data = alloc_on_device(rows * columns *
+		                                           (dtype == TESS_F32 ? 4 : 2)),
+		                   .dtype = dtype,
+		                   .ndim = 2,
+		                   .shape = { rows, columns },
+		                   .stride = { columns, 1 } };
+}
+
 /* Weights in (-0.5, 0.5) of the type. */
 static struct tess_view make_weight(int32_t dtype, int64_t n, int64_t k)
 {
 	int64_t bytes = dtype == TESS_F32 ? 4 : 2;
-	struct tess_view w = { .dtype = dtype, .ndim = 2, .shape = { n, k }, .stride = { k, 1 } };
+	struct tess_view w = alloc_matrix(dtype, n, k);
 	uint32_t seed = 1, bits;
-	char *at = alloc_on_device(n * k * bytes);
+	char *at = w.data;
 	float f;
 
-	w.data = at;
 	for (int64_t i = 0; i < n * k; i++) {
 		seed = seed * 1664525 + 1013904223;
 		f = (float)(seed >> 8) * 0x1p-24f - 0.5f;
@@ -88,16 +97,8 @@ static double time_linear(const struct tess_view *w, int64_t rows)
 	int64_t n = w->shape[0], k = w->shape[1], bound[UNITS + 1];
 	struct tess_tree tree = { .n = UNITS, .hi = UNITS, .terms = 1 };
 	struct tess_term term = { .bound = bound };
-	struct tess_view in[2] = { { .data = alloc_on_device(rows * k * 4),
-		                     .dtype = TESS_F32,
-		                     .ndim = 2,
-		                     .shape = { rows, k },
-		                     .stride = { k, 1 } } };
-	struct tess_view out = { .data = alloc_on_device(rows * n * 4),
-		                 .dtype = TESS_F32,
-		                 .ndim = 2,
-		                 .shape = { rows, n },
-		                 .stride = { n, 1 } };
+	struct tess_view in[2] = { alloc_matrix(TESS_F32, rows, k) };
+	struct tess_view out = alloc_matrix(TESS_F32, rows, n);
 	struct tess_op op = { .size = sizeof op,
 		              .kind = TESS_OP_LINEAR,
 		              .nin = 2,
