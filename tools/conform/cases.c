@@ -27,9 +27,7 @@ enum { OPERATIONS_MAX = 256, PAIRS = OPERATIONS_MAX * 32 };
 
 struct cover {
 	int32_t n, levels[FACTORS];
-	struct {
-		int32_t kind, dtype, op;
-	} operation[OPERATIONS_MAX];
+	struct conform_case operation[OPERATIONS_MAX]; /* kind, dtype and op of a case */
 	/* [a][b][level of a * levels[b] + level of b], a < b: the pair is in a case */
 	unsigned char *met[FACTORS][FACTORS];
 	uint64_t random;
@@ -44,29 +42,31 @@ static void list_operations(struct cover *v)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_SEND; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
-			for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++) {
-				if (!conform_is_operation(kind, dtype, op))
-					continue;
-				v->operation[v->levels[OPERATION]].kind = kind;
-				v->operation[v->levels[OPERATION]].dtype = dtype;
-				v->operation[v->levels[OPERATION]++].op = op;
-			}
+			for (int32_t op = TESS_SUM; op <= TESS_BXOR; op++)
+				if (conform_is_operation(kind, dtype, op))
+					v->operation[v->levels[OPERATION]++] =
+						(struct conform_case){ .kind = kind,
+						                       .dtype = dtype,
+						                       .op = op };
+}
+
+static bool has_blocks(int32_t kind)
+{
+	return conform_has_src_blocks(kind) || conform_has_dst_blocks(kind);
 }
 
 static bool is_possible(const struct cover *v, const int32_t *level)
 {
-	int32_t kind = v->operation[level[OPERATION]].kind, op = v->operation[level[OPERATION]].op;
-	bool reduces = tess_kind_reduces(kind);
+	const struct conform_case *c = &v->operation[level[OPERATION]];
 
-	if (level[ROOT] && !tess_kind_rooted(kind))
+	if (level[ROOT] && !tess_kind_rooted(c->kind))
 		return false;
-	if (level[UNEVEN] && (kind <= TESS_ALL_REDUCE || kind == TESS_SEND))
+	if (level[UNEVEN] && !has_blocks(c->kind))
 		return false;
-	if (level[IN_PLACE] && kind == TESS_SEND)
+	if (level[IN_PLACE] && c->kind == TESS_SEND)
 		return false;
 	return !level[SPECIAL] ||
-	       (reduces && tess_dtype_is_float(v->operation[level[OPERATION]].dtype) &&
-	        op != TESS_PROD);
+	       (tess_kind_reduces(c->kind) && tess_dtype_is_float(c->dtype) && c->op != TESS_PROD);
 }
 
 static int32_t pick_level(struct cover *v, int32_t levels)
@@ -118,22 +118,16 @@ static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, i
 
 static struct conform_case make_case(const struct cover *v, const int32_t *level)
 {
-	bool blocks = v->operation[level[OPERATION]].kind > TESS_ALL_REDUCE &&
-	              v->operation[level[OPERATION]].kind < TESS_SEND;
-	struct conform_case c = {
-		.kind = v->operation[level[OPERATION]].kind,
-		.dtype = v->operation[level[OPERATION]].dtype,
-		.op = v->operation[level[OPERATION]].op,
-		.root = level[ROOT],
-		.count = counts[level[COUNT]],
-		.uneven = level[UNEVEN],
-		.in_place = level[IN_PLACE],
-		.shifted = level[SHIFTED],
-		.special = level[SPECIAL],
-		.polled = level[POLLED],
-	};
+	struct conform_case c = v->operation[level[OPERATION]];
 
-	if (blocks && c.count > 65536)
+	c.root = level[ROOT];
+	c.count = counts[level[COUNT]];
+	c.uneven = level[UNEVEN];
+	c.in_place = level[IN_PLACE];
+	c.shifted = level[SHIFTED];
+	c.special = level[SPECIAL];
+	c.polled = level[POLLED];
+	if (has_blocks(c.kind) && c.count > 65536)
 		c.count /= (uint64_t)v->n; /* as much in total as the other kinds move */
 	return c;
 }
@@ -224,7 +218,7 @@ struct conform_case conform_pick_case(int32_t n, uint32_t i)
 		.polled = h >> 26 & 1,
 	};
 
-	c.uneven = c.kind > TESS_ALL_REDUCE && c.kind < TESS_SEND && (h >> 25 & 1);
+	c.uneven = has_blocks(c.kind) && (h >> 25 & 1);
 	c.in_place = c.in_place && c.kind != TESS_SEND;
 	c.root = tess_kind_rooted(c.kind) ? (int32_t)((h >> 32) % (uint64_t)n) : 0;
 	if (!tess_kind_reduces(c.kind))

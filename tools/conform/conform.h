@@ -67,10 +67,16 @@ struct conform_shared {
 	struct conform_rank_state rank_state[CONFORM_RANKS];
 };
 
+struct conform_direct { /* a group, called through the backend's table */
+	void *self;
+	int32_t rank, n; /* of the group */
+};
+
 /* One rank of a job. */
 struct conform_rank {
 	struct tess_world *world;
 	struct tess_group *group;
+	struct conform_direct all; /* the same group */
 	const struct tess_backend *backend;
 	struct conform_shared *shared;
 	const struct conform_job *job;
@@ -147,14 +153,13 @@ struct conform_case conform_pick_case(int32_t n, uint32_t i);
 
 /* ---- groups opened without the core: direct.c --------------------------------------------- */
 
-struct conform_direct { /* a group opened through the backend's table */
-	void *self;
-	int32_t rank, n; /* of the group */
-};
-
-/* With the m world ranks of `member`, this rank among them. parent: a group or NULL. */
+/*
+ * With the m world ranks of `member`, this rank among them. parent: a group or NULL. store NULL:
+ * the store of the world.
+ */
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
-                                int32_t m, void *parent, struct conform_direct *out);
+                                int32_t m, void *parent, const struct tess_store *store,
+                                struct conform_direct *out);
 /* With all ranks. */
 tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out);

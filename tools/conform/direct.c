@@ -6,14 +6,15 @@
 #include "core/rendezvous/call_desc.h"
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
-                                int32_t m, void *parent, struct conform_direct *out)
+                                int32_t m, void *parent, const struct tess_store *store,
+                                struct conform_direct *out)
 {
 	struct tess_join join = { .size = sizeof join,
 		                  .nranks = m,
 		                  .device = -1,
 		                  .name = name,
 		                  .world = member,
-		                  .store = &me->world->store,
+		                  .store = store ? store : &me->world->store,
 		                  .parent = parent,
 		                  .deadline = tess_now() + me->world->timeout };
 	tess_status st;
@@ -32,7 +33,7 @@ tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out)
 {
 	conform_set_activity(me, "opening a group");
-	return conform_direct_open(me, name, me->group->members->member, me->n, NULL, out);
+	return conform_direct_open(me, name, me->group->members->member, me->n, NULL, NULL, out);
 }
 
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g)

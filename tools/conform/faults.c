@@ -29,7 +29,7 @@ static void expect_refusal(struct conform_rank *me, const char *what, struct tes
 			me,
 			"it returned %s. The rule: an invalid call is refused at once, and harms "
 			"nothing",
-			st ? tess_status_name(st) : "TESS_OK");
+			tess_status_name(st));
 	me->state->ncases++;
 }
 
@@ -46,7 +46,7 @@ static void expect_unsupported(struct conform_rank *me, const char *what, struct
 			me,
 			"it returned %s. The rule: TESS_ENOTSUP for unknown numbers, which a later "
 			"core may use",
-			st ? tess_status_name(st) : "TESS_OK");
+			tess_status_name(st));
 	me->state->ncases++;
 }
 
@@ -107,20 +107,26 @@ tess_status conform_run_misuse(struct conform_rank *me)
 enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, MESSAGE, REPEATED };
 enum { MANY = 1000, FEW = 4, ODD = 1 };
 
+static const struct {
+	const char *name;
+	/* whose first call needs data of a rank whose call differs */
+	enum { NO_RANK, RANK_0, ALL_BUT_ODD, ALL_RANKS } needs_odd;
+} mismatches[] = {
+	[KIND] = { "kind", ALL_RANKS },
+	[DTYPE] = { "dtype", ALL_RANKS },
+	[OP] = { "op", ALL_RANKS },
+	[COUNT] = { "count", ALL_RANKS },
+	[ROOT] = { "root", NO_RANK }, /* a root has all data, and those that agree receive them */
+	[ORDER] = { "order", ALL_BUT_ODD },
+	[MISSING] = { "a call is missing", ALL_BUT_ODD },
+	[LISTS] = { "lists", ALL_RANKS },
+	[MESSAGE] = { "a message's count", RANK_0 },
+	[REPEATED] = { "kind, after equal calls", ALL_RANKS },
+};
+
 const char *conform_mismatch_name(int32_t i)
 {
-	static const char *const names[] = { "kind",
-		                             "dtype",
-		                             "op",
-		                             "count",
-		                             "root",
-		                             "order",
-		                             "a call is missing",
-		                             "lists",
-		                             "a message's count",
-		                             "kind, after equal calls" };
-
-	return names[i];
+	return mismatches[i].name;
 }
 
 static tess_status make_differing_call(struct conform_rank *me, int32_t what, float *x)
@@ -175,25 +181,11 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 	return tess_group_run(me->group, &c);
 }
 
-/* Whether this rank's first call needs data of a rank whose call differs. */
 static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 {
-	switch (what) {
-	case KIND:
-	case DTYPE:
-	case OP:
-	case COUNT:
-	case LISTS:
-	case REPEATED:
-		return true;
-	case ORDER:
-	case MISSING:
-		return me->rank != ODD;
-	case MESSAGE:
-		return me->rank == 0;
-	default: /* a root has all data; the ranks that agree with it receive them */
-		return false;
-	}
+	return mismatches[what].needs_odd == ALL_RANKS ||
+	       (mismatches[what].needs_odd == ALL_BUT_ODD && me->rank != ODD) ||
+	       (mismatches[what].needs_odd == RANK_0 && me->rank == 0);
 }
 
 /* Equal calls, for which the core takes its short path where the backend has run(). */

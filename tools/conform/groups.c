@@ -75,11 +75,8 @@ static tess_status interleave_groups(struct conform_rank *me, struct conform_dir
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < rounds && !st; i++) {
-		struct conform_direct all = { .self = me->world->all->self,
-			                      .rank = me->rank,
-			                      .n = me->n };
-		struct conform_direct *g[2] = { me->rank % 2 ? two : &all,
-			                        me->rank % 2 ? &all : two };
+		struct conform_direct *g[2] = { me->rank % 2 ? two : &me->all,
+			                        me->rank % 2 ? &me->all : two };
 		struct conform_case c[2];
 		struct direct_case b[2];
 
@@ -105,7 +102,7 @@ static tess_status run_with_group(struct conform_rank *me, const char *name, con
 	tess_status st;
 
 	conform_set_activity(me, "opening %s", where);
-	st = conform_direct_open(me, name, member, m, parent, &g);
+	st = conform_direct_open(me, name, member, m, parent, NULL, &g);
 	if (st)
 		return st;
 	st = interleave_groups(me, &g, where);
@@ -116,12 +113,12 @@ static tess_status run_with_group(struct conform_rank *me, const char *name, con
 
 tess_status conform_run_groups(struct conform_rank *me)
 {
-	int32_t same[CONFORM_RANKS], reversed[CONFORM_RANKS], half[CONFORM_RANKS], m = 0;
+	const int32_t *same = me->group->members->member;
+	int32_t reversed[CONFORM_RANKS], half[CONFORM_RANKS], m = 0;
 	const char *name = me->rank % 2 ? "conform.odd" : "conform.even";
 	tess_status st;
 
 	for (int32_t r = 0; r < me->n; r++) {
-		same[r] = r;
 		reversed[r] = me->n - 1 - r;
 		if (r % 2 == me->rank % 2)
 			half[m++] = r;
@@ -135,7 +132,7 @@ tess_status conform_run_groups(struct conform_rank *me)
 		                    "in one of two groups, the second of every other rank");
 	if (!st)
 		st = run_with_group(
-			me, "conform.child", same, me->n, me->world->all->self,
+			me, "conform.child", same, me->n, me->all.self,
 			"in one of two groups, the second opened with the first as parent");
 	return st;
 }
@@ -298,15 +295,14 @@ static tess_status try_sums(struct conform_rank *me, const struct conform_direct
 
 tess_status conform_run_extras(struct conform_rank *me)
 {
-	struct conform_direct all = { .self = me->world->all->self, .rank = me->rank, .n = me->n };
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < 20 && !st && me->backend->batch; i++, me->state->ncases++)
-		st = try_batch(me, &all);
+		st = try_batch(me, &me->all);
 	for (int i = 0; i < 20 && !st && me->backend->alloc; i++, me->state->ncases++)
-		st = try_alloc(me, &all, i % 2 ? 1 << 20 : 24);
+		st = try_alloc(me, &me->all, i % 2 ? 1 << 20 : 24);
 	if (!st && me->backend->exact && me->n > 1 && !(me->n & (me->n - 1)))
-		st = try_sums(me, &all);
+		st = try_sums(me, &me->all);
 	return st;
 }
 
@@ -414,25 +410,13 @@ static tess_status open_and_close_group(struct conform_rank *me, int round, bool
 		                    .self = &counting,
 		                    .set = set_counted_key,
 		                    .get = get_counted_key };
-	int32_t member[CONFORM_RANKS];
+	struct conform_direct g;
 	char name[32];
-	struct tess_join join = { .size = sizeof join,
-		                  .rank = me->rank,
-		                  .nranks = me->n,
-		                  .device = -1,
-		                  .name = name,
-		                  .world = member,
-		                  .store = &store,
-		                  .deadline = tess_now() + me->world->timeout,
-		                  .parent = parent ? me->world->all->self : NULL };
-	struct conform_direct g = { .rank = me->rank, .n = me->n };
 	tess_status st;
 
-	for (int32_t r = 0; r < me->n; r++)
-		member[r] = r;
 	snprintf(name, sizeof name, "conform.life.%d", round);
-	conform_set_call(me, CONFORM_OPEN);
-	st = me->backend->open(&join, &g.self);
+	st = conform_direct_open(me, name, me->group->members->member, me->n,
+	                         parent ? me->all.self : NULL, &store, &g);
 	if (!st)
 		st = run_direct_barrier(me, &g);
 	if (!st)

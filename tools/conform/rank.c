@@ -2,7 +2,7 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/group/group.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/call_desc.h"
 
@@ -136,6 +136,7 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 		                   .n = tess_world_size(w) };
 	tess_status st = tess_plugin_find_backend(tess_world_backend(w), &me.backend);
 
+	me.all = (struct conform_direct){ me.group->self, me.rank, me.n };
 	w->timeout = (int64_t)(shared->job.timeout * 1e9);
 	me.state = &shared->rank_state[me.rank];
 	atomic_store(&me.state->state, CONFORM_RUNNING);

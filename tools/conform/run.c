@@ -44,7 +44,7 @@ static tess_status make_run_call(struct conform_rank *me, const struct conform_d
 		conform_add_fault(me,
 		                  "run() returned %s and never called meanwhile(). The rule: it is "
 		                  "called at least once unless run fails",
-		                  st ? "TESS_PENDING" : "TESS_OK");
+		                  tess_status_name(st));
 	if (st == TESS_OK)
 		return st;
 	if (!work)

@@ -57,7 +57,7 @@ static tess_status wait_unmatched_recv(struct conform_rank *me, const struct con
 			me,
 			"it returned %s. The rule: at its deadline wait() returns TESS_ETIMEOUT, "
 			"or TESS_PENDING",
-			st ? tess_status_name(st) : "TESS_OK");
+			tess_status_name(st));
 	else if (tess_now() - begin < 190 * (int64_t)TESS_MS ||
 	         tess_now() - begin > 1200 * (int64_t)TESS_MS)
 		conform_add_fault(
@@ -194,7 +194,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 	pthread_join(thread, NULL);
 	if (st >= 0)
 		conform_add_fault(me, "wait() returned %s. The rule: every pending call fails",
-		                  st ? "TESS_PENDING" : "TESS_OK");
+		                  tess_status_name(st));
 	else if (tess_now() - a.when > 1000 * (int64_t)TESS_MS)
 		conform_add_time_fault(
 			me,
@@ -208,7 +208,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 	if (st >= 0)
 		conform_add_fault(me,
 		                  "a later call returned %s. The rule: every later call fails soon",
-		                  st ? "TESS_PENDING" : "TESS_OK");
+		                  tess_status_name(st));
 	if ((st = tess_barrier(me->group, "conform")))
 		return st;
 	conform_set_call(me, CONFORM_RELEASE);
