@@ -35,13 +35,9 @@ static inline const char *format_probe_path(char path[static 1024], const char *
 	return path;
 }
 
-/* A file in the folder; valid for the next three calls. */
 static inline const char *format_folder_path(const char *name)
 {
-	static char path[4][1024];
-	static unsigned next;
-
-	return format_probe_path(path[next++ % 4], "%s/%s", folder, name);
+	return format_path_in(folder, name);
 }
 
 static inline void make_folder(const char *name)
@@ -68,10 +64,7 @@ static inline void copy_file(const char *from, const char *to, mode_t mode)
 /* Copies a file of the folder that the environment variable names into the test's folder. */
 static inline void install_file(const char *variable, const char *file, const char *as)
 {
-	char from[1024];
-
-	format_probe_path(from, "%s/%s", require_env(variable), file);
-	copy_file(from, format_folder_path(as), 0755);
+	copy_file(format_path_in(require_env(variable), file), format_folder_path(as), 0755);
 }
 
 /* Puts the module abi-<module>.so into the folder, under the name `as`. */
@@ -117,6 +110,13 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 	probed.sentence = strchr(probed.text, '\n');
 	ck_assert_msg(probed.sentence != NULL, "abi-probe printed \"%s\"", probed.text);
 	*probed.sentence++ = '\0';
+}
+
+/* A new folder with a style of the name "good" that may be faulty. */
+static inline void make_style_folder(const char *name, const char *module)
+{
+	make_folder(name);
+	install_module(module, "tess-style-good.so");
 }
 
 static inline void probe_plugin(const char *kind, const char *name)

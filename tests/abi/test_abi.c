@@ -53,8 +53,7 @@ START_TEST(refuses_each_fault)
 
 	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
 		snprintf(name, sizeof name, "fault-%s", faults[i].module);
-		make_folder(name);
-		install_module(faults[i].module, "tess-style-good.so");
+		make_style_folder(name, faults[i].module);
 		format_probe_path(file, "%s/tess-style-good.so: ", folder);
 		expect_plugin("style", "good", faults[i].status, faults[i].says);
 		ck_assert_msg(!strncmp(probed.sentence, file, strlen(file)),
@@ -121,8 +120,7 @@ END_TEST
 
 START_TEST(borrows_no_descriptor)
 {
-	make_folder("borrowed");
-	install_module("borrowed", "tess-style-good.so");
+	make_style_folder("borrowed", "borrowed");
 	install_file("ABI_DIR", "libtess-abi-dependency.so", "libtess-abi-dependency.so");
 	expect_plugin_in(folder, folder, "style", "good", "TESS_EABI",
 	                 "no tess_plugin_v1 of its own; the one found is that of ");

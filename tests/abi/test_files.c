@@ -63,8 +63,7 @@ START_TEST(refuses_other_machines)
 	const unsigned char class32 = ELFCLASS32, big = ELFDATA2MSB;
 	Elf64_Half machine = EM_S390, swapped = __builtin_bswap16(EM_S390), type = ET_EXEC;
 
-	make_folder("machine");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("machine", "good");
 	patch_file("tess-style-good.so", offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
 	expect_style_file_refused("TESS_EABI", "built for s390x (64 bits), this process is ");
 	patch_file("tess-style-good.so", EI_DATA, &big, 1);
@@ -83,8 +82,7 @@ START_TEST(refuses_truncated_files)
 {
 	struct stat about;
 
-	make_folder("truncated");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("truncated", "good");
 	ck_assert_int_eq(stat(format_folder_path("tess-style-good.so"), &about), 0);
 	for (off_t len = about.st_size - 1; len > 0; len = len * 3 / 4) {
 		ck_assert_int_eq(truncate(format_folder_path("tess-style-good.so"), len), 0);
@@ -101,8 +99,7 @@ END_TEST
 
 START_TEST(says_which_library_is_missing)
 {
-	make_folder("missing");
-	install_module("borrowed", "tess-style-good.so");
+	make_style_folder("missing", "borrowed");
 	expect_plugin_in(folder, folder, "style", "good", "TESS_ENOTSUP",
 	                 "not usable here: the loader reports: libtess-abi-dependency.so: ");
 	ck_assert(!probed.canary);
@@ -111,13 +108,11 @@ END_TEST
 
 START_TEST(refuses_what_is_world_writable)
 {
-	make_folder("open-file");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("open-file", "good");
 	chmod(format_folder_path("tess-style-good.so"), 0757);
 	expect_style_file_refused("TESS_EPERM",
 	                          "tess-style-good.so is world-writable; chmod o-w it");
-	make_folder("open-folder");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("open-folder", "good");
 	chmod(folder, 0777);
 	expect_style_file_refused("TESS_EPERM", "open-folder is world-writable");
 	chmod(folder, 01777);
@@ -134,12 +129,11 @@ START_TEST(refuses_what_another_group_may_write)
 		"tess-style-good.so is writable by group 12345, which is not yours; chmod g-w it",
 		"group is writable by group 12345, which is not yours; chmod g-w it",
 	};
+	char what[1024];
 
-	make_folder("group");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("group", "good");
 	for (int i = 0; i < 2; i++) {
-		const char *what = i ? folder : format_folder_path("tess-style-good.so");
-
+		strcpy(what, i ? folder : format_folder_path("tess-style-good.so"));
 		ck_assert_int_eq(chmod(what, 0775), 0);
 		expect_plugin("style", "good", "TESS_OK", "style good");
 		if (!can_chown("refuses_what_another_group_may_write"))
@@ -159,8 +153,7 @@ START_TEST(checks_ancestors)
 
 	make_folder("outer");
 	strcpy(outer, folder);
-	make_folder("outer/inner");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("outer/inner", "good");
 	chmod(outer, 0777);
 	expect_style_file_refused("TESS_EPERM", "outer is world-writable");
 	chmod(outer, 01777);
@@ -173,8 +166,7 @@ START_TEST(checks_both_ends_of_links)
 {
 	char outer[1024];
 
-	make_folder("target");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("target", "good");
 	strcpy(outer, format_folder_path("tess-style-good.so"));
 	make_folder("links");
 	ck_assert_int_eq(symlink(outer, format_folder_path("tess-style-good.so")), 0);
@@ -257,8 +249,7 @@ START_TEST(shadows_by_order_of_directories)
 	make_folder("first");
 	strcpy(first, folder);
 	install_module("no-operation", "tess-style-good.so");
-	make_folder("second");
-	install_module("good", "tess-style-good.so");
+	make_style_folder("second", "good");
 	install_module("model", "tess-model-abi.so");
 	snprintf(path, sizeof path, "%s:%s", folder, first);
 	expect_plugin_in(path, library, "style", "good", "TESS_OK", "style good");

@@ -11,8 +11,7 @@
 static void register_folder(const char *name)
 {
 	unsetenv("TESSERA_PLUGIN_PATH");
-	make_folder(name);
-	install_module("good", "tess-style-good.so");
+	make_style_folder(name, "good");
 	install_module("alias", "tess-style-alias.so");
 	install_module("abi", "tess-style-abi.so");
 	install_module("idle", "tess-backend-idle.so");

@@ -35,15 +35,20 @@ static inline void scratch_remove(void)
 	nftw(scratch, scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of a file in it; valid for the next seven calls. */
-static inline const char *scratch_format_path(const char *name)
+/* The path of a file in a folder; valid for the next seven calls. */
+static inline const char *format_path_in(const char *folder, const char *name)
 {
-	static char paths[8][512];
+	static char paths[8][1280];
 	static unsigned next;
 	char *path = paths[next++ % 8];
 
-	snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+	ck_assert_int_lt(snprintf(path, sizeof paths[0], "%s/%s", folder, name), sizeof paths[0]);
 	return path;
+}
+
+static inline const char *scratch_format_path(const char *name)
+{
+	return format_path_in(scratch, name);
 }
 
 static inline const char *scratch_write(const char *name, const void *bytes, size_t len)
@@ -65,16 +70,12 @@ static inline void scratch_make_folder(const char *name)
 	ck_assert_int_eq(mkdir(scratch_format_path(name), 0700), 0);
 }
 
-/* The path of a file of the checkpoint in data/; valid for the next three calls. */
+/* The path of a file of the checkpoint in data/. */
 static inline const char *format_data_path(const char *name)
 {
-	static char paths[4][512];
-	static unsigned next;
-	char *path = paths[next++ % 4];
 	const char *folder = getenv("DATA_DIR");
 
-	snprintf(path, sizeof paths[0], "%s/%s", folder ? folder : "data", name);
-	return path;
+	return format_path_in(folder ? folder : "data", name);
 }
 
 #define SCRATCH_MAIN(name, ...) \
