@@ -268,7 +268,7 @@ static void expect_style_refused(const char *family, const char *name, const cha
 	sentence[0] = 0;
 	io.in[0].kind = io.out[0].kind = -1;
 	if (st->layout(&s, &io) != TESS_EINVAL || io.in[0].kind != -1 || io.out[0].kind != -1)
-		ck_abort_msg("%s took \"%s\" on a %s", name, config, kind);
+		ck_abort_msg("%s accepted \"%s\" on a %s", name, config, kind);
 	if (strncmp(sentence, "a.b: ", 5) || !strstr(sentence, word))
 		ck_abort_msg("%s: \"%s\" does not say %s", name, sentence, word);
 }

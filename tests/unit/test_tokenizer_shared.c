@@ -1,6 +1,6 @@
 /*
  * Tokenizers that are too large for this project, or whose licences exclude them. If they are
- * missing, the test is skipped and prints so.
+ * missing, the test is skipped and says so.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
