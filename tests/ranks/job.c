@@ -13,21 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void run_launcher(const struct tess_launch *how, int out, int err)
-{
-	int status;
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	dup2(out, STDOUT_FILENO);
-	dup2(err, STDERR_FILENO);
-	if (tess_launch(how, &status) < 0) {
-		dprintf(STDERR_FILENO, "not launched: %s\n", tess_error());
-		_exit(125);
-	}
-	_exit(status);
-}
-
-void job_start_to(struct test_job *j, const struct tess_launch *how, int out)
+/* Forks a child with its stderr in the pipe; and its stdout, unless `out` is another. */
+static pid_t fork_job(struct test_job *j, int out)
 {
 	int fd[2];
 
@@ -37,11 +24,35 @@ void job_start_to(struct test_job *j, const struct tess_launch *how, int out)
 	j->pid = fork();
 	ck_assert(j->pid >= 0);
 	if (!j->pid) {
-		close(fd[0]);
-		run_launcher(how, out < 0 ? fd[1] : out, fd[1]);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(out < 0 ? fd[1] : out, STDOUT_FILENO);
+		dup2(fd[1], STDERR_FILENO);
 	}
 	close(fd[1]);
 	j->output = fd[0];
+	return j->pid;
+}
+
+void job_start_to(struct test_job *j, const struct tess_launch *how, int out)
+{
+	int status;
+
+	if (fork_job(j, out))
+		return;
+	close(j->output);
+	if (tess_launch(how, &status) < 0) {
+		dprintf(STDERR_FILENO, "not launched: %s\n", tess_error());
+		_exit(125);
+	}
+	_exit(status);
+}
+
+void job_start_command(struct test_job *j, char *const *argv)
+{
+	if (fork_job(j, -1))
+		return;
+	execv(argv[0], argv);
+	_exit(127);
 }
 
 void job_start(struct test_job *j, const struct tess_launch *how)

@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 struct test_job {
-	pid_t pid; /* of the launcher */
+	pid_t pid; /* of the launcher, or the command */
 	int output; /* its stdout and stderr */
 	char text[1 << 16]; /* the output so far, ended by 0 */
 	size_t len;
@@ -21,6 +21,8 @@ void job_start(struct test_job *j, const struct tess_launch *how);
 void job_start_to(struct test_job *j, const struct tess_launch *how, int out);
 /* The same, with ranks that are `sh -c SCRIPT`. */
 void job_start_shell(struct test_job *j, int nranks, const char *script, int out);
+/* The same, with a command in place of the launcher; argv[0]: its path. */
+void job_start_command(struct test_job *j, char *const *argv);
 /* Reads until `text` appears; fails the test if the output ends or 30 s pass. */
 void job_await(struct test_job *j, const char *text);
 void job_finish(struct test_job *j);

@@ -1,8 +1,8 @@
 #include "job_fixture.h"
+#include "../unit/suite.h"
 #include "core/base/status.h"
 #include "core/group/world.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -20,15 +20,8 @@
 static tess_status check_sum(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w), val[2] = { tess_world_rank(w) + 1, 1 };
-	struct tess_coll c = { .size = sizeof c,
-		               .kind = TESS_ALL_REDUCE,
-		               .dtype = TESS_I32,
-		               .op = TESS_SUM,
-		               .count = 2,
-		               .src = val,
-		               .dst = val,
-		               .where = "add" };
-	tess_status st = tess_group_run(tess_world_group(w), &c);
+	tess_status st =
+		tess_all_reduce(tess_world_group(w), val, val, 2, TESS_I32, TESS_SUM, "add");
 
 	if (!st && (val[0] != n * (n + 1) / 2 || val[1] != n))
 		st = tess_fail(TESS_EBUG, "the sum is %d, %d", val[0], val[1]);
@@ -158,14 +151,9 @@ void job_fixture_end(void)
 	ck_assert_msg(!rmdir(job_dir), "%s: %s", job_dir, strerror(errno));
 }
 
-void job_fixture_expect_text(const struct process *p, const char *text)
-{
-	ck_assert_msg(strstr(p->text, text) != NULL, "it said: %s; lacks: %s", p->text, text);
-}
-
 void job_fixture_expect_exit(struct process *p, int status, const char *text)
 {
 	process_finish(p, TEST_TIMEOUT_MS);
-	job_fixture_expect_text(p, text);
+	expect_part(p->text, text);
 	ck_assert_int_eq(WEXITSTATUS(p->status), status);
 }

@@ -26,8 +26,7 @@ void job_fixture_write_file(const char *path, const char *text, int mode);
  */
 int job_fixture_run_rank(const char *role, const char *number, const char *n);
 
-/* Fails the test unless the process has printed the text; and exited with this status. */
-void job_fixture_expect_text(const struct process *p, const char *text);
+/* Waits for the process; fails the test unless it printed the text and exited with this status. */
 void job_fixture_expect_exit(struct process *p, int status, const char *text);
 
 #endif

@@ -54,6 +54,15 @@ static json_t *load_record(const char *name)
 	return j;
 }
 
+static void wait_for_flight_file(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	for (int i = 0; i < 2000 && access(path, F_OK); i++)
+		usleep(10000);
+}
+
 static json_int_t get_json_integer(const json_t *o, const char *key)
 {
 	const json_t *n = json_object_get(o, key);
@@ -222,7 +231,7 @@ START_TEST(is_off)
 	tess_flight_begin(f, 0, world, NULL, 0);
 	tess_flight_end(f, 0, TESS_OK, 0);
 	ck_assert_int_eq(tess_flight_open("/nowhere/records", &f), TESS_EIO);
-	ck_assert(strstr(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records"));
+	expect_part(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records");
 }
 END_TEST
 
@@ -299,7 +308,7 @@ START_TEST(names_the_straggler)
 			strstr(get_json_string(all, "sentence"), expected_records[_i].says[k]),
 			"%s: lacks \"%s\": %s", expected_records[_i].role,
 			expected_records[_i].says[k], get_json_string(all, "sentence"));
-		ck_assert_msg(strstr(j.text, get_json_string(all, "sentence")), "%s", j.text);
+		expect_part(j.text, get_json_string(all, "sentence"));
 	}
 	if (!strcmp(expected_records[_i].role,
 	            "kill")) /* closing the world has not changed the sentence */
@@ -408,7 +417,6 @@ END_TEST
 START_TEST(a_rank_is_asked)
 {
 	pid_t pid[2];
-	char path[128];
 	json_t *j;
 
 	setenv("TESSERA_FLIGHT", dir, 1);
@@ -422,13 +430,9 @@ START_TEST(a_rank_is_asked)
 		execl("/proc/self/exe", "rank", "spin", NULL);
 		_exit(127);
 	}
-	snprintf(path, sizeof path, "%s/ready", dir);
-	for (int i = 0; i < 2000 && access(path, F_OK); i++)
-		usleep(10000);
+	wait_for_flight_file("ready");
 	kill(pid[0], SIGUSR1);
-	snprintf(path, sizeof path, "%s/rank-0.json", dir);
-	for (int i = 0; i < 1000 && access(path, F_OK); i++)
-		usleep(10000);
+	wait_for_flight_file("rank-0.json");
 	j = load_record("rank-0.json");
 	ck_assert_int_eq(get_json_integer(j, "process"), pid[0]);
 	ck_assert_int_eq(get_json_integer(j, "made"), 300);
@@ -476,10 +480,8 @@ START_TEST(threads_leave_records)
 	setenv("TESSERA_FLIGHT", dir, 1);
 	ck_assert_int_eq(tess_world_spawn(3, fail_on_rank_1, &through), TESS_EINVAL);
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
-	ck_assert_msg(
-		strstr(sentence,
-	               "rank 1 is the straggler: its last call was barrier, call 1, at first"),
-		"%s", sentence);
+	expect_part(sentence,
+	            "rank 1 is the straggler: its last call was barrier, call 1, at first");
 	json_decref(all);
 
 	/* an invalid record is ignored */
@@ -487,7 +489,7 @@ START_TEST(threads_leave_records)
 	fclose(fopen(path, "w"));
 	snprintf(lost[0].how, sizeof lost[0].how, "went away");
 	ck_assert(!tess_straggler_find(dir, 3, lost, &all, sentence, sizeof sentence));
-	ck_assert_msg(strstr(sentence, "rank 0 went away and left no record"), "%s", sentence);
+	expect_part(sentence, "rank 0 went away and left no record");
 	json_decref(all);
 	ck_assert_int_eq(count_flight_files(), 3);
 }
@@ -519,7 +521,7 @@ START_TEST(the_lost_come_first)
 	write_message_record(1, "recv", 2, 43, 0);
 	write_message_record(3, "recv", 12, 50, 2);
 	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
-	ck_assert_msg(strstr(sentence, "rank 2 was killed and left no record"), "%s", sentence);
+	expect_part(sentence, "rank 2 was killed and left no record");
 	ck_assert_int_eq(get_json_integer(all, "straggler"), 2);
 	json_decref(all);
 	ck_assert_int_eq(count_flight_files(), 3);
@@ -530,16 +532,13 @@ END_TEST
 static tess_status signal_for_records(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");
-	char path[128];
 
 	(void)arg;
 	if (!st && !tess_world_rank(w)) {
 		kill(getpid(), SIGUSR1);
-		for (int r = 0; r < 3; r++) {
-			snprintf(path, sizeof path, "%s/rank-%d.json", dir, r);
-			for (int i = 0; i < 1000 && access(path, F_OK); i++)
-				usleep(10000);
-		}
+		wait_for_flight_file("rank-0.json");
+		wait_for_flight_file("rank-1.json");
+		wait_for_flight_file("rank-2.json");
 	}
 	return st ? st : tess_barrier(tess_world_group(w), "second");
 }

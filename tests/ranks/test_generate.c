@@ -5,6 +5,7 @@
  */
 #include "../unit/suite.h"
 #include "core/base/clock.h"
+#include "job.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -226,32 +227,19 @@ END_TEST
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
 
-struct generate_run {
-	pid_t pid;
-	int out;
-}; /* a long-running generate; its stdout and stderr */
-
-static struct generate_run start_generate(const char *timeout)
+/* Starts a long text, and waits until it has begun: then all ranks are running. */
+static void start_generate(struct test_job *j, const char *timeout)
 {
-	int p[2];
-	struct generate_run r;
+	char *argv[] = { "/bin/sh", "-c",
+		         "exec '" TESSERA "' generate '" SOURCE_ROOT
+		         "/data' -n 4 --backend gloo --threads 1 "
+		         "--max-tokens 500 --ignore-eos --temperature 0",
+		         NULL };
 
-	ck_assert(!pipe(p));
-	r.pid = fork();
-	if (r.pid == 0) {
-		dup2(p[1], STDOUT_FILENO);
-		dup2(p[1], STDERR_FILENO);
-		close(p[0]);
-		close(p[1]);
-		setenv("TESSERA_TIMEOUT", timeout, 1);
-		execl(TESSERA, TESSERA, "generate", SOURCE_ROOT "/data", "-n", "4", "--backend",
-		      "gloo", "--max-tokens", "500", "--ignore-eos", "--temperature", "0",
-		      "--threads", "1", (char *)NULL);
-		_exit(127);
-	}
-	close(p[1]);
-	r.out = p[0];
-	return r;
+	setenv("TESSERA_TIMEOUT", timeout, 1);
+	job_start_command(j, argv);
+	unsetenv("TESSERA_TIMEOUT");
+	job_await(j, "Once");
 }
 
 static pid_t get_parent_pid(pid_t pid)
@@ -300,57 +288,25 @@ static pid_t find_rank_process(pid_t launcher, int rank)
 	return found;
 }
 
-/* Reads the output until the text has begun: then all ranks are running. */
-static void wait_for_text(const struct generate_run *r, char *text, size_t capacity)
-{
-	size_t n = 0;
-	ssize_t k;
-
-	while (n + 1 < capacity && (k = read(r->out, text + n, capacity - 1 - n)) > 0) {
-		n += (size_t)k;
-		text[n] = 0;
-		if (strstr(text, "Once"))
-			return;
-	}
-	ck_abort_msg("the text did not begin: %s", n ? text : "");
-}
-
-static int finish_generate(const struct generate_run *r, char *text, size_t capacity)
-{
-	size_t n = strlen(text);
-	ssize_t k;
-	int status;
-
-	while (n + 1 < capacity && (k = read(r->out, text + n, capacity - 1 - n)) > 0)
-		n += (size_t)k;
-	text[n] = 0;
-	close(r->out);
-	ck_assert_int_eq(waitpid(r->pid, &status, 0), r->pid);
-	return status;
-}
-
 static void signal_rank_2(int sig, const char *timeout, double max_seconds)
 {
-	static char text[1 << 16];
-	struct generate_run r = start_generate(timeout);
-	pid_t rank, all[4];
+	static struct test_job j;
+	pid_t all[4];
 	int64_t begin;
 	double took;
-	int status;
 
-	wait_for_text(&r, text, sizeof text);
+	start_generate(&j, timeout);
 	for (int i = 0; i < 4; i++)
-		ck_assert((all[i] = find_rank_process(r.pid, i)) > 0);
-	rank = all[2];
+		ck_assert((all[i] = find_rank_process(j.pid, i)) > 0);
 	begin = tess_now();
-	ck_assert(!kill(rank, sig));
-	status = finish_generate(&r, text, sizeof text);
+	ck_assert(!kill(all[2], sig));
+	job_finish(&j);
 	took = (double)(tess_now() - begin) / 1e9;
 	ck_assert_msg(took < max_seconds, "took %.2f s", took);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", status);
+	ck_assert_msg(j.status > 0, "status %d", j.status);
 	/* named by the first survivor that prints the failure, and by the launcher */
-	ck_assert_msg(count_occurrences(text, "tessera generate: rank 2 ") == 1, "%s", text);
-	ck_assert_msg(strstr(text, "launch: error: rank ") != NULL, "%s", text);
+	ck_assert_msg(job_count(&j, "tessera generate: rank 2 ") == 1, "%s", j.text);
+	expect_part(j.text, "launch: error: rank ");
 	for (int i = 0; i < 4; i++)
 		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still there", i);
 }
@@ -363,25 +319,20 @@ END_TEST
 
 START_TEST(stopped_rank)
 {
-	signal_rank_2(
-		SIGSTOP, "2",
-		2 * 1.1 +
-			7); /* the deadline, SIGTERM, which a stopped rank ignores, 5 s, SIGKILL */
+	/* the deadline, SIGTERM, which a stopped rank ignores, 5 s, SIGKILL */
+	signal_rank_2(SIGSTOP, "2", 2 * 1.1 + 7);
 }
 END_TEST
 
 START_TEST(interrupted)
 {
-	static char text[1 << 16];
-	struct generate_run r = start_generate("60");
-	int status;
+	static struct test_job j;
 
-	wait_for_text(&r, text, sizeof text);
-	ck_assert(!kill(r.pid, SIGINT));
-	status = finish_generate(&r, text, sizeof text);
-	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 130, "status %x: %s", status,
-	              text);
-	ck_assert_msg(text[strlen(text) - 1] == '\n' && !strstr(text, "rank "), "%s", text);
+	start_generate(&j, "60");
+	ck_assert(!kill(j.pid, SIGINT));
+	job_finish(&j);
+	ck_assert_msg(j.status == 130, "status %d: %s", j.status, j.text);
+	ck_assert_msg(j.text[j.len - 1] == '\n' && !strstr(j.text, "rank "), "%s", j.text);
 }
 END_TEST
 

@@ -49,6 +49,17 @@ static void parse_pids(const struct test_job *j, int n, int *out)
 	}
 }
 
+/* Waits until each of the ranks has printed `text`. */
+static void await_ranks(struct test_job *j, int nranks, const char *text)
+{
+	char line[32];
+
+	for (int r = 0; r < nranks; r++) {
+		snprintf(line, sizeof line, "[%d] %s", r, text);
+		job_await(j, line);
+	}
+}
+
 /* The first child of a process. */
 static pid_t get_first_child(pid_t pid)
 {
@@ -163,7 +174,7 @@ START_TEST(ranks_are_bound)
 	how.bind = "socket";
 	job_run(&j, &how);
 	ck_assert_int_ne(j.status, 0);
-	ck_assert(strstr(j.text, "cannot be bound as \"socket\""));
+	expect_part(j.text, "cannot be bound as \"socket\"");
 }
 END_TEST
 
@@ -234,8 +245,7 @@ START_TEST(interrupt_is_for_rank_0)
 	                "[ $RANK = 0 ] && trap 'echo text so far; exit 0' INT || trap '' INT;"
 	                "echo up; while :; do sleep 0.05; done",
 	                -1);
-	job_await(&j, "[0] up");
-	job_await(&j, "[1] up");
+	await_ranks(&j, 2, "up");
 	kill(j.pid, SIGINT);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 130);
@@ -251,8 +261,7 @@ START_TEST(terminate_ends_all)
 	int pid[2];
 
 	job_start_shell(&j, 2, "echo pid $$; while :; do sleep 0.05; done", -1);
-	job_await(&j, "[0] pid ");
-	job_await(&j, "[1] pid ");
+	await_ranks(&j, 2, "pid ");
 	kill(j.pid, SIGTERM);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 128 + SIGTERM);
@@ -268,8 +277,7 @@ START_TEST(output_is_not_read)
 
 	signal(SIGPIPE, SIG_DFL);
 	job_start_shell(&j, 2, "echo pid $$; while sleep 0.01; do echo more; done", -1);
-	job_await(&j, "[0] pid ");
-	job_await(&j, "[1] pid ");
+	await_ranks(&j, 2, "pid ");
 	job_await(&j, "more");
 	close(j.output);
 	ck_assert_int_eq(waitpid(j.pid, &status, 0), j.pid);
@@ -285,12 +293,7 @@ START_TEST(no_orphans)
 	int pid[3];
 
 	job_start_shell(&j, 3, "echo pid $$; exec sleep 30", -1);
-	for (int r = 0; r < 3; r++) {
-		char text[32];
-
-		snprintf(text, sizeof text, "[%d] pid ", r);
-		job_await(&j, text);
-	}
+	await_ranks(&j, 3, "pid ");
 	job_await(&j, "\n");
 	kill(j.pid, SIGKILL);
 	job_finish(&j);
@@ -329,8 +332,7 @@ START_TEST(no_orphans_of_ranks)
 	setenv("XDG_RUNTIME_DIR", getenv("TEST_DIR"), 1);
 	snprintf(script, sizeof script, "%s sleep %s", orphan_script, _i ? "30" : "0.3");
 	job_start_shell(&j, 2, script, -1);
-	job_await(&j, "[0] pid ");
-	job_await(&j, "[1] pid ");
+	await_ranks(&j, 2, "pid ");
 	if (_i == 1)
 		kill(j.pid, SIGKILL);
 	if (_i == 2)
@@ -427,8 +429,7 @@ START_TEST(what_is_stopped_does_not_start_again)
 	struct test_job j;
 
 	job_start(&j, &how);
-	job_await(&j, "[0] up");
-	job_await(&j, "[1] up");
+	await_ranks(&j, 2, "up");
 	kill(j.pid, SIGTERM);
 	job_finish(&j);
 	ck_assert_int_eq(j.status, 143);
@@ -485,7 +486,7 @@ START_TEST(what_cannot_be_run)
 	int status = -1;
 
 	ck_assert_int_eq(tess_launch(&how, &status), TESS_ENOENT);
-	ck_assert(strstr(tess_error(), "no-such-program cannot be run"));
+	expect_part(tess_error(), "no-such-program cannot be run");
 	how.argv = directory;
 	ck_assert_int_eq(tess_launch(&how, &status), TESS_EPERM);
 	how.nranks = 0;
@@ -493,7 +494,7 @@ START_TEST(what_cannot_be_run)
 	how.nranks = 2;
 	how.backend = "loopback";
 	ck_assert_int_eq(tess_launch(&how, &status), TESS_EINVAL);
-	ck_assert(strstr(tess_error(), "threads of one process"));
+	expect_part(tess_error(), "threads of one process");
 	how.backend = NULL;
 	setenv("TESSERA_BACKEND", "loopback", 1);
 	ck_assert_int_eq(tess_launch(&how, &status), TESS_EINVAL);
