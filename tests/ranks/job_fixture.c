@@ -56,6 +56,7 @@ int job_fixture_run_rank(const char *role, const char *number, const char *n)
 	tess_status st;
 	int fd;
 
+	process_die_with_parent();
 	setenv(getenv("SLURM_JOB_ID") ? "SLURM_PROCID" : "RANK", number, 1);
 	setenv(getenv("SLURM_JOB_ID") ? "SLURM_STEP_NUM_TASKS" : "WORLD_SIZE", n, 1);
 	if (!strcmp(role, "other"))

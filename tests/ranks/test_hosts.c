@@ -354,10 +354,8 @@ int main(int argc, char **argv)
 	TCase *tcase;
 	SRunner *runner;
 
-	if (argc == 4) {
-		process_die_with_parent();
+	if (argc == 4)
 		return job_fixture_run_rank(argv[1], argv[2], argv[3]);
-	}
 	tcase = suite_begin("hosts", 120, &runner);
 	tcase_add_checked_fixture(tcase, job_fixture_begin, job_fixture_end);
 	tcase_add_test(tcase, ranks_meet);

@@ -145,40 +145,32 @@ END_TEST
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* "One day" is 3 ids with the initial one: the last row but one is row 1. */
-START_TEST(check_finds_what_differs)
+static const struct {
+	const char *check, *override, *says;
+	tess_status why;
+} bad_values[] = {
+	/* "One day" is 3 ids with the initial one: the last row but one is row 1 */
+	{ "1", MODULE "=defective:drift",
+	  MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,", TESS_EMISMATCH },
+	/* columns count in the whole value: rank 1 holds the second half of 172 */
+	{ "1", MODULE "=defective:nan",
+	  MODULE ": call gives NaN on rank 1, at row 1, column 88:", TESS_EINVAL },
+	/* no token is chosen from logits that are NaN */
+	{ "0", "model.norm=defective:nan_all",
+	  "rank 0: 512 of the 512 logits|at position 3 |NaN|--check", TESS_EINVAL },
+};
+
+START_TEST(bad_value_is_found)
 {
 	struct outcome o;
 
-	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
-	o = generate_on_all_ranks(MODULE "=defective:drift", NULL);
-	expect_all_say(&o, TESS_EMISMATCH,
-	               MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
+	ck_assert(!setenv("TESSERA_CHECK", bad_values[_i].check, 1));
+	o = generate_on_all_ranks(bad_values[_i].override, NULL);
+	expect_all_say(&o, bad_values[_i].why, bad_values[_i].says);
 }
 END_TEST
 
-/* Columns count in the whole value: rank 1 holds the second half of 172. */
-START_TEST(check_finds_nan)
-{
-	struct outcome o;
-
-	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
-	o = generate_on_all_ranks(MODULE "=defective:nan", NULL);
-	expect_all_say(&o, TESS_EINVAL, MODULE ": call gives NaN on rank 1, at row 1, column 88:");
-}
-END_TEST
-
-START_TEST(no_token_is_chosen_by_nan)
-{
-	struct outcome o;
-
-	ck_assert(!setenv("TESSERA_CHECK", "0", 1));
-	o = generate_on_all_ranks("model.norm=defective:nan_all", NULL);
-	expect_all_say(&o, TESS_EINVAL, "rank 0: 512 of the 512 logits|at position 3 |NaN|--check");
-}
-END_TEST
-
-/* The session can be used afterwards; run() checks that. */
+/* The session can be used afterwards: generate_in_session() generates again. */
 START_TEST(prompt_fails_on_all_ranks)
 {
 	struct outcome o = generate_on_all_ranks(NULL, "One \xff\xfe");
@@ -195,9 +187,7 @@ int main(void)
 	tcase_add_loop_test(tcase, style_is_named, 0, sizeof defects / sizeof *defects);
 	tcase_add_loop_test(tcase, device_is_named, 0, 2);
 	tcase_add_loop_test(tcase, backend_is_named, 0, 6);
-	tcase_add_test(tcase, check_finds_what_differs);
-	tcase_add_test(tcase, check_finds_nan);
-	tcase_add_test(tcase, no_token_is_chosen_by_nan);
+	tcase_add_loop_test(tcase, bad_value_is_found, 0, sizeof bad_values / sizeof *bad_values);
 	tcase_add_test(tcase, prompt_fails_on_all_ranks);
 	return suite_end(runner);
 }
