@@ -257,14 +257,11 @@ static bool is_installed(size_t i)
 		                               [PEER_MPI] = "Open MPI is missing" };
 	const struct contender *c = &contenders[i];
 	char path[4096];
-	bool found = true;
+	const char *program = c->columns[0] == PEER_GLOO  ? format_sibling_path("comm_gloo", path)
+	                      : c->columns[0] == PEER_MPI ? format_sibling_path("comm_mpi", path)
+	                                                  : PYTHON;
+	bool found = c->ours || !access(program, X_OK);
 
-	if (c->columns[0] == PEER_GLOO)
-		found = !access(format_sibling_path("comm_gloo", path), X_OK);
-	else if (c->columns[0] == PEER_MPI)
-		found = !access(format_sibling_path("comm_mpi", path), X_OK);
-	else if (c->columns[0] == PEER_TORCH)
-		found = !access(PYTHON, X_OK);
 	if (!found && !unavailable[i])
 		fprintf(stderr, "comm: skipped: %s (%s)\n", c->name, way_out[c->columns[0]]);
 	unavailable[i] |= !found;
@@ -323,17 +320,21 @@ static bool has_column(const struct results *r, int column)
 	return false;
 }
 
-/* Prints the columns from `first` to `last` that were measured. */
-static void print_columns(const struct results *r, int first, int last, int size)
+/* Prints the columns from `first` to `last` that were measured; returns how many they are. */
+static int print_columns(const struct results *r, int first, int last, int size)
 {
+	int n = 0;
+
 	for (int c = first; c <= last; c++) {
 		if (!has_column(r, c))
 			continue;
+		n++;
 		if (size < 0)
 			printf(" %s |", titles[c]);
 		else
 			print_cell(r->cell[c][size].us);
 	}
+	return n;
 }
 
 static void print_table_rule(int columns)
@@ -344,22 +345,15 @@ static void print_table_rule(int columns)
 	putchar('\n');
 }
 
-static int count_columns(const struct results *r, int first, int last)
-{
-	int n = 0;
-
-	for (int c = first; c <= last; c++)
-		n += has_column(r, c);
-	return n;
-}
-
 static void print_shm(const struct results *r, int n)
 {
+	int columns = 8;
+
 	printf("\n%s, f32, %d ranks:\n\n| bytes |", options.kind, n);
-	print_columns(r, SHM, IN_OUT, -1);
+	columns += print_columns(r, SHM, IN_OUT, -1);
 	printf(" Gloo's best | Open MPI | shm : Gloo | shm : Open MPI | own : Open MPI | of in |");
 	printf(" of in, out |");
-	print_table_rule(count_columns(r, SHM, IN_OUT) + 8);
+	print_table_rule(columns);
 	for (int s = 0; s < SIZES; s++) {
 		double us = r->cell[SHM][s].us, gloo = r->cell[PEER_GLOO][s].us,
 		       mpi = r->cell[PEER_MPI][s].us;
@@ -381,11 +375,13 @@ static void print_shm(const struct results *r, int n)
 
 static void print_gloo(const struct results *r, int n)
 {
+	int columns = 8;
+
 	printf("\n%s, f32, %d ranks, over TCP:\n\n| bytes |", options.kind, n);
-	print_columns(r, GLOO, GLOO_EXACT, -1);
+	columns += print_columns(r, GLOO, GLOO_EXACT, -1);
 	printf(" Gloo's best | which | torch, gloo | gloo : Gloo's best | exact : Gloo's best | "
 	       "gloo : torch | exact : torch |");
-	print_table_rule(count_columns(r, GLOO, GLOO_EXACT) + 8);
+	print_table_rule(columns);
 	for (int s = 0; s < SIZES; s++) {
 		double us = r->cell[GLOO][s].us, exact = r->cell[GLOO_EXACT][s].us;
 		const struct cell *gloo = &r->cell[PEER_GLOO][s];
