@@ -33,6 +33,12 @@ tess_status tess_tool_fail_option(const char *command, int opt, const char *word
 	                 command);
 }
 
+int tess_tool_fail_usage(const char *command, const char *what, const char *arg)
+{
+	fprintf(stderr, "tessera %s: %s%s; see tessera %s --help\n", command, what, arg, command);
+	return 2;
+}
+
 /* Finds the number of the option whose name is `text`. */
 static tess_status parse_name_option(const struct tess_tool_option *o, const char *name,
                                      const char *text)

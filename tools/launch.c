@@ -40,12 +40,6 @@ static const char *const help =
 	"  tessera launch -n 4 --max-restarts 2 --log-dir logs -- ./train --resume\n"
 	"  tessera launch -n 8 --flight logs -- ./train & sleep 60; kill -USR1 $!\n";
 
-static int fail_launch_usage(const char *what)
-{
-	fprintf(stderr, "tessera launch: %s; see tessera launch --help\n", what);
-	return 2;
-}
-
 static bool parse_count_option(const char *name, const char *text, int64_t min, int32_t *out)
 {
 	int64_t n;
@@ -91,11 +85,11 @@ int tess_tool_launch(int argc, char **argv)
 	if ((nranks && !parse_count_option("-n", nranks, 1, &options_read.nranks)) ||
 	    (restarts &&
 	     !parse_count_option("--max-restarts", restarts, 0, &options_read.restarts)))
-		return fail_launch_usage(tess_error());
+		return tess_tool_fail_usage("launch", tess_error(), "");
 	if (!options_read.nranks)
-		return fail_launch_usage("give the number of ranks: -n N");
+		return tess_tool_fail_usage("launch", "give the number of ranks: -n N", "");
 	if (optind == argc)
-		return fail_launch_usage("no program is given");
+		return tess_tool_fail_usage("launch", "no program is given", "");
 	options_read.argv = argv + optind;
 	if (check_launch_options(&options_read) || tess_launch(&options_read, &status) < 0) {
 		tess_tool_print_error("launch");

@@ -42,6 +42,9 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 /* getopt has returned ':' or '?' for `word`: TESS_EINVAL, and a sentence. */
 tess_status tess_tool_fail_option(const char *command, int opt, const char *word);
 
+/* Prints `what` and `arg`, and refers to --help. Returns the exit status. */
+int tess_tool_fail_usage(const char *command, const char *what, const char *arg);
+
 /*
  * Makes stdout a stream that waits where a non-blocking pipe is full, instead of losing text.
  * Before anything is written; false: no memory.

@@ -40,12 +40,6 @@ static const char *const help =
 	"  tessera conform shm\n"
 	"  tessera conform --quick ./tess-backend-mine.so\n";
 
-static int fail_conform_usage(const char *what, const char *arg)
-{
-	fprintf(stderr, "tessera conform: %s%s; see tessera conform --help\n", what, arg);
-	return 2;
-}
-
 /* "/dir/tess-backend-NAME.so": the directory is searched first, by the ranks too. */
 static tess_status find_backend_file(const char *file, char name[static 128])
 {
@@ -151,20 +145,21 @@ int tess_tool_conform(int argc, char **argv)
 		options_read.max_ranks = (int32_t)strtol(ranks, &end, 10);
 		if (end == ranks || *end || options_read.max_ranks < 2 ||
 		    options_read.max_ranks > CONFORM_RANKS)
-			return fail_conform_usage("--ranks needs 2 to 8, not ", ranks);
+			return tess_tool_fail_usage("conform", "--ranks needs 2 to 8, not ", ranks);
 	}
 	if (optind + 1 != argc)
-		return fail_conform_usage(optind == argc ? "give a backend: its name or its file"
-		                                         : "give one backend only, without ",
-		                          optind == argc ? "" : argv[optind + 1]);
+		return tess_tool_fail_usage("conform",
+		                            optind == argc ? "give a backend: its name or its file"
+		                                           : "give one backend only, without ",
+		                            optind == argc ? "" : argv[optind + 1]);
 	if (options_read.part && !is_part_name(options_read.part))
-		return fail_conform_usage("there is no part ", options_read.part);
+		return tess_tool_fail_usage("conform", "there is no part ", options_read.part);
 	snprintf(name, sizeof name, "%s", argv[optind]);
 	options_read.backend = name;
 	if ((strchr(argv[optind], '/') || strstr(argv[optind], ".so")) &&
 	    find_backend_file(argv[optind], name))
-		return fail_conform_usage(tess_error(), "");
+		return tess_tool_fail_usage("conform", tess_error(), "");
 	if (read_timeout_variable(&options_read.timeout))
-		return fail_conform_usage(tess_error(), "");
+		return tess_tool_fail_usage("conform", tess_error(), "");
 	return run_conform(&options_read);
 }
