@@ -9,6 +9,7 @@
 #ifndef TESS_TOOLS_CONFORM_CONFORM_H
 #define TESS_TOOLS_CONFORM_CONFORM_H
 
+#include "core/base/clock.h"
 #include "data.h"
 
 #include <stdatomic.h>
@@ -224,6 +225,13 @@ int conform_report_close(struct conform_report *r);
 
 /* Compares the gaps of the backend with tess-backend-NAME.gaps beside it: one job of the report. */
 tess_status conform_check_gaps(const struct conform_backend_info *f, struct conform_report *r);
+
+static inline void conform_sleep(int64_t ns)
+{
+	struct timespec t = tess_timespec(ns);
+
+	nanosleep(&t, NULL);
+}
 
 static inline double conform_get_seconds(int64_t ns)
 {

@@ -1,7 +1,6 @@
 /* direct.c - groups opened through the backend's table, for calls that the core does not make. */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/group/group.h"
 #include "core/rendezvous/call_desc.h"
 
@@ -61,7 +60,6 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
                                 int64_t deadline)
 {
 	const struct tess_backend *b = me->backend;
-	struct timespec pause = tess_timespec(20000);
 	tess_status st;
 
 	conform_set_call(me, b->abort ? CONFORM_WAIT : CONFORM_TEST);
@@ -69,7 +67,7 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
 		st = b->wait(g->self, work, deadline);
 	} else {
 		while ((st = b->test(g->self, work)) == TESS_PENDING && tess_now() < deadline)
-			nanosleep(&pause, NULL);
+			conform_sleep(20000);
 	}
 	conform_set_call(me, CONFORM_NO_CALL);
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;

@@ -1,7 +1,6 @@
 /* faults.c - invalid calls, calls that differ, and ranks that die, stop or come late. */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/world.h"
 
@@ -229,7 +228,6 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 {
 	int32_t what = me->job->variant;
 	size_t n = MANY * (size_t)(me->n + 2);
-	struct timespec pause = tess_timespec(10 * (int64_t)TESS_MS);
 	float *x = calloc(n, sizeof *x);
 	tess_status st = x ? tess_barrier(me->group, "conform") : TESS_ENOMEM;
 
@@ -241,7 +239,7 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 	/* a backend that compares nothing may be done before the core has compared the calls */
 	for (int i = 0; i < 100 && !st; i++) {
 		st = tess_barrier(me->group, me->rank == ODD ? "the.odd.one" : "all.others");
-		nanosleep(&pause, NULL);
+		conform_sleep(10 * (int64_t)TESS_MS);
 	}
 	conform_set_call(me, CONFORM_NO_CALL);
 	if (!st)
@@ -301,9 +299,7 @@ static void kill_rank(struct conform_rank *me)
 
 static void *kill_rank_later(void *arg)
 {
-	struct timespec pause = tess_timespec(30 * (int64_t)TESS_MS);
-
-	nanosleep(&pause, NULL);
+	conform_sleep(30 * (int64_t)TESS_MS);
 	kill_rank(arg);
 	return NULL;
 }
@@ -355,7 +351,6 @@ tess_status conform_run_death(struct conform_rank *me)
 	int32_t i = me->job->variant, victim = (i + 1) % me->n, moment = deaths[i].moment;
 	size_t n = (size_t)deaths[i].count * (size_t)me->n + 1;
 	float *src = calloc(n, sizeof *src), *dst = calloc(n, sizeof *dst);
-	struct timespec pause = tess_timespec(50 * (int64_t)TESS_MS);
 	tess_status st = src && dst ? tess_barrier(me->group, "conform") : TESS_ENOMEM;
 	pthread_t killer;
 
@@ -365,7 +360,7 @@ tess_status conform_run_death(struct conform_rank *me)
 	if (st)
 		return st;
 	if (me->rank == victim && moment == BEFORE) {
-		nanosleep(&pause, NULL);
+		conform_sleep(50 * (int64_t)TESS_MS);
 		kill_rank(me);
 		return TESS_OK;
 	}
@@ -400,13 +395,6 @@ const char *conform_timeout_name(int32_t i)
 	return names[i];
 }
 
-static void delay_rank(const struct conform_rank *me, double share)
-{
-	struct timespec pause = tess_timespec((int64_t)(me->job->timeout * share * 1e9));
-
-	nanosleep(&pause, NULL);
-}
-
 tess_status conform_run_timeout(struct conform_rank *me)
 {
 	int32_t what = me->job->variant, victim = 1;
@@ -431,7 +419,10 @@ tess_status conform_run_timeout(struct conform_rank *me)
 	if (me->rank == victim && what == STOPPED)
 		raise(SIGSTOP);
 	else if (me->rank == victim)
-		delay_rank(me, what == ABSENT ? 1.25 : what == SHORTER ? 0.75 : 0.5);
+		conform_sleep((int64_t)(me->job->timeout * 1e9 *
+		                        (what == ABSENT    ? 1.25
+		                         : what == SHORTER ? 0.75
+		                                           : 0.5)));
 	begin = tess_now();
 	if (what == SHORTER)
 		c.deadline = begin + (int64_t)(limit * 1e9);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
@@ -92,10 +91,8 @@ tess_status conform_run_data(struct conform_rank *me)
 
 static void sleep_randomly(uint64_t random)
 {
-	struct timespec t = { .tv_nsec = (long)(random % 300) * 1000 };
-
 	if (random >> 32 & 1)
-		nanosleep(&t, NULL);
+		conform_sleep((int64_t)(random % 300) * 1000);
 }
 
 tess_status conform_run_barrier(struct conform_rank *me)

@@ -4,7 +4,6 @@
  */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/group.h"
 #include "core/rendezvous/call_desc.h"

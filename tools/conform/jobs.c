@@ -1,7 +1,6 @@
 /* jobs.c - the jobs: their table, their start, their watchdog, and the faults that they leave. */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/launch/launch.h"
 #include "core/rendezvous/call_desc.h"
@@ -168,7 +167,6 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 	double longest = job->timeout > d->options->timeout ? job->timeout : d->options->timeout;
 	int64_t patience = (int64_t)((longest * 1.5 + GRACE_S) * 1e9), last = tess_now(),
 		shown = last;
-	struct timespec nap = tess_timespec(NAP_MS * (int64_t)TESS_MS);
 	unsigned before = 0;
 
 	d->is_hung = false;
@@ -189,7 +187,7 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 			d->is_hung = true;
 			kill(-pid, SIGKILL);
 		}
-		nanosleep(&nap, NULL);
+		conform_sleep(NAP_MS * (int64_t)TESS_MS);
 	}
 	kill(-pid, SIGKILL); /* processes that a foreign launcher has left */
 }

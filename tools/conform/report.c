@@ -1,8 +1,6 @@
 /* report.c - a table with a row for each part, or TAP with a point for each job; the result. */
 #include "conform.h"
 
-#include "core/base/clock.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,7 +159,7 @@ void conform_report_end_job(struct conform_report *r, uint32_t cases)
 void conform_report_end(struct conform_report *r)
 {
 	char ranks[64] = "";
-	double took = (double)(tess_now() - r->row_started_at) / 1e9;
+	double took = conform_get_seconds(tess_now() - r->row_started_at);
 
 	if (r->tap || !r->points)
 		return;
@@ -187,7 +185,7 @@ void conform_report_set_gaps(struct conform_report *r, const char *gaps)
 
 int conform_report_close(struct conform_report *r)
 {
-	double took = (double)(tess_now() - r->started_at) / 1e9;
+	double took = conform_get_seconds(tess_now() - r->started_at);
 	bool good = !r->faults;
 
 	if (r->on_terminal)

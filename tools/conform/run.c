@@ -1,7 +1,6 @@
 /* run.c - tess_backend.run, where a backend has it: starts and finishes a call in one. */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/world.h"
 
@@ -56,7 +55,6 @@ static tess_status make_run_call(struct conform_rank *me, const struct conform_d
 static tess_status try_run_case(struct conform_rank *me, const struct conform_direct *g,
                                 const struct conform_case *c, uint64_t random)
 {
-	struct timespec pause = tess_timespec((int64_t)(random >> 32 & 63) * 1000);
 	struct conform_data *d;
 	tess_status st = conform_data_make(c, g->rank, g->n, &d);
 
@@ -64,7 +62,7 @@ static tess_status try_run_case(struct conform_rank *me, const struct conform_di
 		return st;
 	if (d->ncolls == 1 && conform_direct_supports(me, d)) {
 		if (random & 2)
-			nanosleep(&pause, NULL);
+			conform_sleep((int64_t)(random >> 32 & 63) * 1000);
 		st = make_run_call(me, g, d, random);
 		if (st)
 			return st; /* the buffers stay, for writes that come late */

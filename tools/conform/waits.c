@@ -1,7 +1,6 @@
 /* waits.c - test() does not block, wait() returns in time, abort() ends calls that wait. */
 #include "conform.h"
 
-#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/world.h"
 
@@ -95,14 +94,13 @@ static tess_status check_wake_ups(struct conform_rank *me, const struct conform_
 	for (int i = 0; i < rounds && !st; i++) {
 		struct conform_case c = make_common_case(me, i);
 		uint64_t random = conform_hash((uint64_t)i, (uint64_t)me->rank, 5);
-		struct timespec pause = { .tv_nsec = (long)(random % 400) * 1000 };
 		struct conform_data *d;
 		void *work[2];
 
 		conform_set_activity(me, "wait() %d of %d, to which ranks come at random moments",
 		                     i, rounds);
 		if (random >> 32 & 1)
-			nanosleep(&pause, NULL);
+			conform_sleep((int64_t)(random % 400) * 1000);
 		st = conform_data_make(&c, me->rank, me->n, &d);
 		if (!st)
 			st = conform_direct_start(me, g, d, limit, work);
@@ -163,9 +161,8 @@ struct aborter {
 static void *abort_group_later(void *arg)
 {
 	struct aborter *a = arg;
-	struct timespec pause = tess_timespec(100 * (int64_t)TESS_MS);
 
-	nanosleep(&pause, NULL);
+	conform_sleep(100 * (int64_t)TESS_MS);
 	a->when = tess_now();
 	a->me->backend->abort(a->g->self);
 	return NULL;
