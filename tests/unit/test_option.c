@@ -41,14 +41,10 @@ END_TEST
 
 START_TEST(tables_are_declared_once)
 {
-	static const struct tess_option same[] = { { "threads", "0", "as there" },
-		                                   { NULL, NULL, NULL } };
-	static const struct tess_option other[] = { { "threads", "1", "not as there" },
-		                                    { NULL, NULL, NULL } };
-	static const struct tess_option bad[] = { { "Threads", "1", "upper case" },
-		                                  { NULL, NULL, NULL } };
-	static const struct tess_option none[] = { { "lonely", NULL, "no preset" },
-		                                   { NULL, NULL, NULL } };
+	static const struct tess_option same[] = { { "threads", "0", "as there" }, { 0 } };
+	static const struct tess_option other[] = { { "threads", "1", "not as there" }, { 0 } };
+	static const struct tess_option bad[] = { { "Threads", "1", "upper case" }, { 0 } };
+	static const struct tess_option none[] = { { "lonely", NULL, "no preset" }, { 0 } };
 	struct tess_option_info info;
 	size_t n = 0;
 

@@ -197,19 +197,19 @@ END_TEST
 
 START_TEST(cuts_a_weight_that_is_stored_in_out)
 {
+	static const char *const want[][3] = { { "colwise", "colwise", "S1" },
+		                               { "rowwise", "rowwise", "S0" },
+		                               { "packed", "packed_colwise", "by part 1" } };
 	struct tess_site s = make_site("linear", "");
 	struct tess_param w = make_weight_param(halves, 1);
-	struct tess_param_place place = { 0 };
 
-	ck_assert_int_eq(find_style("colwise", "colwise")->partition_param(&s, &w, &place),
-	                 TESS_OK);
-	expect_place("colwise", "weight [in, out]", place.use, "S1");
-	ck_assert_int_eq(find_style("rowwise", "rowwise")->partition_param(&s, &w, &place),
-	                 TESS_OK);
-	expect_place("rowwise", "weight [in, out]", place.use, "S0");
-	ck_assert_int_eq(find_style("packed", "packed_colwise")->partition_param(&s, &w, &place),
-	                 TESS_OK);
-	expect_place("packed_colwise", "weight [in, out]", place.use, "by part 1");
+	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+		const struct tess_style *st = find_style(want[i][0], want[i][1]);
+		struct tess_param_place place = { 0 };
+
+		ck_assert_int_eq(st->partition_param(&s, &w, &place), TESS_OK);
+		expect_place(st->name, "weight [in, out]", place.use, want[i][2]);
+	}
 }
 END_TEST
 
