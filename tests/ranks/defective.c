@@ -1,6 +1,6 @@
 /*
  * tess-{style,device,backend}-defective.so: functions that return an invalid status, fail without
- * a sentence, set no value, or let ranks differ. The style's configuration, or DEFECT for a
+ * a sentence, set no value, or make ranks differ. The style's configuration, or DEFECT for a
  * device or backend, selects one.
  */
 #include <math.h>

@@ -59,7 +59,7 @@ static _Noreturn void spin_forever(void)
 	_exit(0);
 }
 
-/* What sets rank 2 apart. */
+/* What rank 2 does differently. */
 static tess_status run_straggler(struct tess_group *g, const char *role)
 {
 	usleep(200000); /* the other ranks are in their next call by then */
@@ -78,7 +78,7 @@ static tess_status run_straggler(struct tess_group *g, const char *role)
 	return TESS_OK;
 }
 
-/* The last calls have a long deadline. */
+/* The last calls have the deadline of the job. */
 static bool has_no_deadline(const char *role)
 {
 	return !strcmp(role, "hold") || !strcmp(role, "fine") || !strcmp(role, "handler");

@@ -33,7 +33,7 @@ static pid_t fork_job(struct test_job *j, int out)
 	return j->pid;
 }
 
-void job_start_to(struct test_job *j, const struct tess_launch *how, int out)
+static void start_launcher(struct test_job *j, const struct tess_launch *how, int out)
 {
 	int status;
 
@@ -57,7 +57,7 @@ void job_start_command(struct test_job *j, char *const *argv)
 
 void job_start(struct test_job *j, const struct tess_launch *how)
 {
-	job_start_to(j, how, -1);
+	start_launcher(j, how, -1);
 }
 
 void job_start_shell(struct test_job *j, int nranks, const char *script, int out)
@@ -65,7 +65,7 @@ void job_start_shell(struct test_job *j, int nranks, const char *script, int out
 	char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
 	struct tess_launch how = { .nranks = nranks, .argv = argv };
 
-	job_start_to(j, &how, out);
+	start_launcher(j, &how, out);
 }
 
 /* How long a job may print nothing: the timeout that Check applies to a test. */

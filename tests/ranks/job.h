@@ -1,4 +1,4 @@
-/* job.h - runs a job as tessera launch does, in a process of its own, and keeps its output. */
+/* job.h - runs a job as tessera launch does, or a command, in a process of its own. */
 #ifndef TESS_TESTS_RANKS_JOB_H
 #define TESS_TESTS_RANKS_JOB_H
 
@@ -17,9 +17,10 @@ struct test_job {
 
 /* Fails the test if the process cannot be started. */
 void job_start(struct test_job *j, const struct tess_launch *how);
-/* The same, with stdout redirected to `out`; -1: to the pipe of stderr. */
-void job_start_to(struct test_job *j, const struct tess_launch *how, int out);
-/* The same, with ranks that are `sh -c SCRIPT`. */
+/*
+ * The same, with ranks that are `sh -c SCRIPT`, and stdout redirected to `out`; -1: to the pipe of
+ * stderr.
+ */
 void job_start_shell(struct test_job *j, int nranks, const char *script, int out);
 /* The same, with a command in place of the launcher; argv[0]: its path. */
 void job_start_command(struct test_job *j, char *const *argv);

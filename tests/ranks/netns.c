@@ -30,5 +30,5 @@ void netns_delete(const char *name)
 	snprintf(command, sizeof command, "exec 2>/dev/null; ip netns del %s0; ip netns del %s1",
 	         name, name);
 	if (system(command))
-		printf("%s0 and %s1 are not to be removed\n", name, name);
+		printf("%s0 and %s1 cannot be removed\n", name, name);
 }

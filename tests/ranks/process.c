@@ -57,15 +57,10 @@ static void read_process_output(struct process *p, int64_t deadline, int line)
 	}
 }
 
-void process_await_line(struct process *p)
-{
-	read_process_output(p, tess_now() + 20000 * (int64_t)TESS_MS, 1);
-}
-
 void process_await_all(struct process *p, int n)
 {
 	for (int i = 0; i < n; i++)
-		process_await_line(&p[i]);
+		read_process_output(&p[i], tess_now() + 20000 * (int64_t)TESS_MS, 1);
 }
 
 void process_finish(struct process *p, int ms)
@@ -82,7 +77,8 @@ void process_finish(struct process *p, int ms)
 		return;
 	kill(p->pid, SIGKILL);
 	waitpid(p->pid, &p->status, 0);
-	ck_abort_msg("process %d did not end within %d ms; it said: %s", (int)p->pid, ms, p->text);
+	ck_abort_msg("process %d did not end within %d ms; it printed: %s", (int)p->pid, ms,
+	             p->text);
 }
 
 void process_expect_within_second(int64_t (*measure)(int which), int which)

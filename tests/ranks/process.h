@@ -19,8 +19,7 @@ struct process {
 void process_start(struct process *p, const char *role, int rank, int n);
 /* Starts all n ranks; rank 0, which may host the rendezvous and which all wait for, is the last. */
 void process_start_all(struct process *p, const char *role, int n);
-/* Blocks until it has printed a line, or ended. */
-void process_await_line(struct process *p);
+/* Blocks until each has printed a line, or ended. */
 void process_await_all(struct process *p, int n);
 /* Reads the rest of its output and waits for it; fails the test if that takes longer than `ms`. */
 void process_finish(struct process *p, int ms);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { GOOD = 100 }; /* as many calls return */
+enum { GOOD = 100 }; /* calls that return in any case */
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {

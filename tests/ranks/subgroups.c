@@ -32,7 +32,7 @@ static tess_status check_members(struct tess_group *g, const char *name, const i
 	for (int32_t r = 0; r < n && !st; r++)
 		if (tess_group_member(g, r) != want[r] || got[r] != want[r])
 			st = tess_fail(TESS_EBUG,
-			               "rank %d of group %s is %d, and says %d; expected %d", r,
+			               "rank %d of group %s is %d, and sent %d; expected %d", r,
 			               name, tess_group_member(g, r), got[r], want[r]);
 	return st;
 }
@@ -132,7 +132,11 @@ static tess_status split_into_halves(struct tess_world *w)
 	return st;
 }
 
-tess_status subgroups_split(struct tess_world *w)
+/*
+ * Members of the groups of a split, and their order; every kind of collective in them; splits of
+ * splits.
+ */
+static tess_status check_splits(struct tess_world *w)
 {
 	tess_status st = check_every_kind(tess_world_group(w));
 
@@ -147,7 +151,11 @@ tess_status subgroups_split(struct tess_world *w)
 
 /* ---- several groups at once ------------------------------------------------------------------ */
 
-tess_status subgroups_overlap_calls(struct tess_world *w)
+/*
+ * Calls of three groups under way at once. Each rank begins with another group; all wait for the
+ * groups in the same order, for the calls of a group in different orders.
+ */
+static tess_status overlap_group_calls(struct tess_world *w)
 {
 	enum { GROUPS = 3, KINDS = 4, ALL = GROUPS * KINDS };
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
@@ -223,7 +231,8 @@ static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t 
 	return st;
 }
 
-tess_status subgroups_sum_exactly(struct tess_world *w)
+/* Sums in a fixed order. */
+static tess_status sum_exactly_in_subgroups(struct tess_world *w)
 {
 	enum { UNITS = 7, COUNT_MAX = 17000 };
 	uint64_t bytes = (2 * UNITS + 1) * COUNT_MAX * sizeof(float);
@@ -330,7 +339,8 @@ static tess_status check_mesh(struct tess_world *w, int32_t a, int32_t b, int32_
 	return st;
 }
 
-tess_status subgroups_open_meshes(struct tess_world *w)
+/* All meshes of up to three dimensions that fit the world, with their slices. */
+static tess_status open_all_meshes(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w);
 	struct tess_mesh *m;
@@ -349,7 +359,8 @@ tess_status subgroups_open_meshes(struct tess_world *w)
 
 /* ---- leaving while calls are under way ------------------------------------------------------- */
 
-tess_status subgroups_leave_early(struct tess_world *w)
+/* Rank 0 closes a group, and then leaves the world, during calls that need it. */
+static tess_status leave_groups_early(struct tess_world *w)
 {
 	enum { COUNT = 1 << 20 };
 	static float first[2][COUNT]; /* rank 0's: its second call outlives this function */
@@ -390,15 +401,15 @@ tess_status subgroups_leave_early(struct tess_world *w)
 
 tess_status subgroups_run_all(struct tess_world *w)
 {
-	tess_status st = subgroups_split(w);
+	tess_status st = check_splits(w);
 
 	if (!st)
-		st = subgroups_overlap_calls(w);
+		st = overlap_group_calls(w);
 	if (!st)
-		st = subgroups_sum_exactly(w);
+		st = sum_exactly_in_subgroups(w);
 	if (!st)
-		st = subgroups_open_meshes(w);
-	return st ? st : subgroups_leave_early(w);
+		st = open_all_meshes(w);
+	return st ? st : leave_groups_early(w);
 }
 
 /* ---- opening and closing groups -------------------------------------------------------------- */

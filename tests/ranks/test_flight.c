@@ -354,7 +354,7 @@ START_TEST(success_leaves_nothing)
 END_TEST
 
 /* Each rank waits for a signal to go on; rank 2 makes one call less. */
-START_TEST(a_running_job_is_asked)
+START_TEST(a_running_job_gets_sigusr1)
 {
 	char *argv[] = { "rank", "hold", NULL };
 	const struct tess_launch how = {
@@ -414,7 +414,7 @@ END_TEST
 /*
  * Ranks not started by tessera launch: each writes its own file, even if its program never returns.
  */
-START_TEST(a_rank_is_asked)
+START_TEST(a_rank_gets_sigusr1)
 {
 	pid_t pid[2];
 	json_t *j;
@@ -511,7 +511,7 @@ static void write_message_record(int rank, const char *kind, int channel, int nu
 }
 
 /* Rank 1 is about to receive another message of rank 0; rank 3 waits for a rank that has died. */
-START_TEST(the_lost_come_first)
+START_TEST(a_lost_rank_is_the_straggler)
 {
 	struct tess_lost_rank lost[4] = { [2] = { .how = "was killed" } };
 	char sentence[1024];
@@ -543,7 +543,7 @@ static tess_status signal_for_records(struct tess_world *w, void *arg)
 	return st ? st : tess_barrier(tess_world_group(w), "second");
 }
 
-START_TEST(threads_are_asked)
+START_TEST(threads_get_sigusr1)
 {
 	json_t *j;
 
@@ -565,13 +565,13 @@ int main(int argc, char **argv)
 		                       is_off,
 		                       ignores_a_process_without_rank,
 		                       success_leaves_nothing,
-		                       a_running_job_is_asked,
+		                       a_running_job_gets_sigusr1,
 		                       no_rank_is_in_a_call,
-		                       a_rank_is_asked,
+		                       a_rank_gets_sigusr1,
 		                       handlers_of_programs_stay,
 		                       threads_leave_records,
-		                       the_lost_come_first,
-		                       threads_are_asked };
+		                       a_lost_rank_is_the_straggler,
+		                       threads_get_sigusr1 };
 	TCase *tcase;
 	SRunner *runner;
 

@@ -22,7 +22,7 @@ struct seen_logits {
 	bool denormal;
 };
 
-/* FTZ and DAZ, or a way of rounding; 0: as it comes. */
+/* State 0 is the default; then a rounding mode each; the last is FTZ and DAZ. */
 static void set_float_state(int state)
 {
 	static const int round[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO,
@@ -35,7 +35,7 @@ static void set_float_state(int state)
 #endif
 }
 
-/* What the state does, by doing it: 1 + 2^-30 up, down, and half of the smallest normal number. */
+/* Tries what the state does: 1 + 2^-30, 1 - 2^-30, and half of the smallest normal number. */
 static bool has_float_state(int state)
 {
 	static const float high[] = { 1, 1 + 0x1p-23f, 1, 1, 1 },

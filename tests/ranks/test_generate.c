@@ -308,7 +308,7 @@ static void signal_rank_2(int sig, const char *timeout, double max_seconds)
 	ck_assert_msg(job_count(&j, "tessera generate: rank 2 ") == 1, "%s", j.text);
 	expect_part(j.text, "launch: error: rank ");
 	for (int i = 0; i < 4; i++)
-		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still there", i);
+		ck_assert_msg(kill(all[i], 0) && errno == ESRCH, "rank %d is still running", i);
 }
 
 START_TEST(killed_rank)

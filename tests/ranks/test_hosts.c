@@ -117,7 +117,7 @@ START_TEST(the_port_is_taken)
 }
 END_TEST
 
-START_TEST(a_rank_comes_twice)
+START_TEST(a_rank_joins_twice)
 {
 	struct process p[3];
 
@@ -188,7 +188,7 @@ START_TEST(proofs)
 }
 END_TEST
 
-START_TEST(no_way_to_meet)
+START_TEST(bad_addresses_and_secrets)
 {
 	static const struct {
 		const char *addr, *port, *file, *says;
@@ -364,10 +364,10 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tcase, one_does_not_belong, 0, 2);
 	tcase_add_test(tcase, ranks_that_do_not_fit);
 	tcase_add_test(tcase, the_port_is_taken);
-	tcase_add_test(tcase, a_rank_comes_twice);
+	tcase_add_test(tcase, a_rank_joins_twice);
 	tcase_add_test(tcase, bad_secrets);
 	tcase_add_test(tcase, proofs);
-	tcase_add_test(tcase, no_way_to_meet);
+	tcase_add_test(tcase, bad_addresses_and_secrets);
 	tcase_add_test(tcase, memory_is_not_shared_between_hosts);
 	tcase_add_loop_test(tcase, listens_at_one_address, 0, 2);
 	tcase_add_loop_test(tcase, two_hosts, 0, 2);

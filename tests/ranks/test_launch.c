@@ -80,7 +80,7 @@ static void expect_processes_gone(const int *pid, int n, int ms)
 
 	for (int i = 0; i < n; i++)
 		while (is_process_alive(pid[i])) {
-			ck_assert_msg(tess_now() < until, "process %d is still there", pid[i]);
+			ck_assert_msg(tess_now() < until, "process %d is still running", pid[i]);
 			usleep(10000);
 		}
 }
@@ -222,7 +222,7 @@ START_TEST(job_ends)
 }
 END_TEST
 
-START_TEST(the_stubborn_are_killed)
+START_TEST(ranks_that_ignore_sigterm_are_killed)
 {
 	struct test_job j;
 	int pid[2];
@@ -392,7 +392,7 @@ START_TEST(logs_of_ranks)
 END_TEST
 
 /* _i: restarts allowed for a job that succeeds the third time */
-START_TEST(a_job_starts_again)
+START_TEST(a_job_is_restarted)
 {
 	char *argv[] = { "sh", "-c",
 		         "echo at $TESSERA_RENDEZVOUS;"
@@ -422,7 +422,7 @@ START_TEST(a_job_starts_again)
 }
 END_TEST
 
-START_TEST(what_is_stopped_does_not_start_again)
+START_TEST(a_stopped_job_is_not_restarted)
 {
 	char *argv[] = { "sh", "-c", "echo up; sleep 30", NULL };
 	struct tess_launch how = { .nranks = 2, .argv = argv, .restarts = 5 };
@@ -437,7 +437,7 @@ START_TEST(what_is_stopped_does_not_start_again)
 }
 END_TEST
 
-/* Rank 1 ends with status 0, but rank 0 waits for it. */
+/* Rank 1 ends with status 0 while rank 0 waits for it. */
 START_TEST(a_rank_does_not_join)
 {
 	struct test_job j;
@@ -465,7 +465,7 @@ END_TEST
  * A job whose ranks have ended is over at once. The best of several tries, as the machine may be
  * busy.
  */
-START_TEST(the_end_is_the_end)
+START_TEST(a_job_ends_at_once)
 {
 	double best = 1;
 	struct test_job j;
@@ -479,7 +479,7 @@ START_TEST(the_end_is_the_end)
 }
 END_TEST
 
-START_TEST(what_cannot_be_run)
+START_TEST(what_cannot_be_launched)
 {
 	char *const absent[] = { "no-such-program", NULL }, *const directory[] = { "/tmp", NULL };
 	struct tess_launch how = { .nranks = 2, .argv = absent };
@@ -527,17 +527,17 @@ int main(int argc, char **argv)
 		                       ranks_know_their_number,
 		                       ranks_are_bound,
 		                       only_rank_0_reads,
-		                       the_stubborn_are_killed,
+		                       ranks_that_ignore_sigterm_are_killed,
 		                       interrupt_is_for_rank_0,
 		                       terminate_ends_all,
 		                       output_is_not_read,
 		                       no_orphans,
 		                       logs_of_ranks,
-		                       what_is_stopped_does_not_start_again,
+		                       a_stopped_job_is_not_restarted,
 		                       a_rank_does_not_join,
 		                       a_job_is_stale,
-		                       the_end_is_the_end,
-		                       what_cannot_be_run };
+		                       a_job_ends_at_once,
+		                       what_cannot_be_launched };
 	TCase *tcase;
 	SRunner *runner;
 
@@ -548,6 +548,6 @@ int main(int argc, char **argv)
 		tcase_add_test(tcase, tests[i]);
 	tcase_add_loop_test(tcase, job_ends, 0, sizeof endings / sizeof *endings);
 	tcase_add_loop_test(tcase, no_orphans_of_ranks, 0, 4);
-	tcase_add_loop_test(tcase, a_job_starts_again, 0, 4);
+	tcase_add_loop_test(tcase, a_job_is_restarted, 0, 4);
 	return suite_end(runner);
 }

@@ -244,7 +244,7 @@ static int64_t parse_stated_bytes(FILE *err, int ranks, char digest[65])
 		}
 		sscanf(line, "digest %64s", digest);
 	}
-	ck_assert_msg(n == ranks, "%d ranks of %d say what they hold: %s", n, ranks, all);
+	ck_assert_msg(n == ranks, "%d of %d ranks print what they hold: %s", n, ranks, all);
 	return (int64_t)(sum * MIB);
 }
 
@@ -288,7 +288,8 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 		ck_assert_int_eq(seen.processes, 1);
 	else
 		ck_assert_int_gt(seen.processes, ranks);
-	ck_assert_msg(seen.running > model / 2, "smaps say less than there can be");
+	ck_assert_msg(seen.running > model / 2,
+	              "less than half of the model: smaps are not read right");
 	ck_assert_int_le(seen.running, limit);
 	ck_assert_int_le(seen.loading, limit);
 }

@@ -31,7 +31,7 @@ static tess_status run_mismatch_on_thread(struct tess_world *w, void *arg)
 	return p->st[me];
 }
 
-START_TEST(calls_that_do_not_fit)
+START_TEST(calls_that_do_not_match)
 {
 	const char *seed = getenv("MISMATCH_SEED"), *cases = getenv("MISMATCH_CASES");
 	int n = cases ? atoi(cases) : CASES;
@@ -53,10 +53,10 @@ START_TEST(calls_that_do_not_fit)
 END_TEST
 
 /*
- * Counts of an all_to_all are compared by pairs; a rank gives both lists or none. _i: 1: to; 2:
- * from; 3: both
+ * Counts of an all_to_all are compared by pairs: a descriptor has both lists or none. _i: bit 0:
+ * send_counts; bit 1: recv_counts
  */
-START_TEST(half_a_note)
+START_TEST(one_list_of_an_all_to_all)
 {
 	uint64_t memory[64], counts[4] = { 1, 2, 3, 4 };
 	struct tess_call_desc *n = (void *)memory;
@@ -77,7 +77,7 @@ int main(void)
 	SRunner *runner;
 	TCase *tcase = suite_begin("mismatch", 120, &runner);
 
-	tcase_add_test(tcase, calls_that_do_not_fit);
-	tcase_add_loop_test(tcase, half_a_note, 0, 4);
+	tcase_add_test(tcase, calls_that_do_not_match);
+	tcase_add_loop_test(tcase, one_list_of_an_all_to_all, 0, 4);
 	return suite_end(runner);
 }

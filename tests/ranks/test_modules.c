@@ -440,10 +440,7 @@ START_TEST(moves_are_made_once)
 }
 END_TEST
 
-/*
- * A weight on one rank only: parts that are not owned must not be added twice, and the cut parts
- * must be complete.
- */
+/* The comparison finds a difference: modules with other weights do not give the same bits. */
 START_TEST(the_check_can_fail)
 {
 	float *one, *other;

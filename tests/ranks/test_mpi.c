@@ -59,7 +59,7 @@ static void expect_mpi_success(const char *args, const char *scenario)
 	ck_assert_msg(!strstr(output, "finalize"), "%s", output);
 }
 
-START_TEST(does_what_conform_does_not_ask)
+START_TEST(does_what_conform_does_not_test)
 {
 	expect_mpi_success("-n 3", "batches");
 	expect_mpi_success("-n 3", "released");
@@ -160,7 +160,7 @@ static int run_mismatch_rank(const char *seed)
 	return st == TESS_EMISMATCH ? 0 : 1;
 }
 
-START_TEST(names_all_that_does_not_fit)
+START_TEST(names_calls_that_do_not_match)
 {
 	char scenario[32], args[48], said[48];
 
@@ -206,7 +206,7 @@ static void use_two_hosts(const char *name, const char *agent)
 }
 
 /* MPI carries the messages between hosts: no address and no secret is given. */
-START_TEST(meets_over_hosts)
+START_TEST(joins_ranks_of_two_hosts)
 {
 	char name[16], agent[64], said[2048], missed[2048];
 	int moved, absent;
@@ -279,9 +279,9 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	return suite_main("mpi", (const TTest *const[]){
-					 does_what_conform_does_not_ask, names_a_dead_rank,
+					 does_what_conform_does_not_test, names_a_dead_rank,
 					 ends_with_a_dead_rank, ends_a_rank_stuck_in_mpi,
 					 names_a_stopped_rank, names_a_rank_stopped_before_mpi,
-					 names_all_that_does_not_fit, meets_over_hosts,
+					 names_calls_that_do_not_match, joins_ranks_of_two_hosts,
 					 generates_the_same_bits, says_how_it_is_started, NULL });
 }

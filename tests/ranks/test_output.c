@@ -73,7 +73,7 @@ static unsigned long parse_signal_mask(const struct test_job *j, const char *nam
 }
 
 /* The launcher inherits all signals ignored and blocked; it and its ranks reset them. */
-START_TEST(ignored_signals_are_relied_on)
+START_TEST(ignored_signals_are_reset)
 {
 	sigset_t all, old;
 	struct test_job j;
@@ -221,7 +221,7 @@ int main(void)
 	SRunner *runner;
 	TCase *tcase = suite_begin("output", 120, &runner);
 
-	tcase_add_test(tcase, ignored_signals_are_relied_on);
+	tcase_add_test(tcase, ignored_signals_are_reset);
 	tcase_add_test(tcase, hangup_stays_ignored);
 	tcase_add_loop_test(tcase, a_rank_writes_fast, 0, 2);
 	tcase_add_test(tcase, a_reader_stops);

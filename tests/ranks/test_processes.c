@@ -250,7 +250,7 @@ static void host_waiting_ranks(struct process *p)
 
 static void expect_both_texts(const struct process *p, const char *a, const char *b)
 {
-	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "it said: %s; lacks: %s or %s",
+	ck_assert_msg(strstr(p->text, a) && strstr(p->text, b), "\"%s\" has no \"%s\" or no \"%s\"",
 	              p->text, a, b);
 }
 
@@ -380,7 +380,7 @@ static void leave_stale_socket(const char *job, char path[static 128], char lock
 }
 
 /* The files of a dead job are removed when the next one begins; a running job is not touched. */
-START_TEST(the_next_job_clears_up)
+START_TEST(the_next_job_cleans_up)
 {
 	struct tess_rendezvous *running, *next;
 	char path[128], lock[136], dead[160], alive[160], record[176];
@@ -430,7 +430,7 @@ START_TEST(the_launcher_ends)
 }
 END_TEST
 
-START_TEST(the_launcher_posts)
+START_TEST(the_launcher_reports_a_failure)
 {
 	struct process p[N];
 
@@ -441,7 +441,7 @@ START_TEST(the_launcher_posts)
 }
 END_TEST
 
-START_TEST(something_is_wrong)
+START_TEST(ranks_report_a_failure)
 {
 	static const struct {
 		const char *role, *a, *b;
@@ -515,7 +515,7 @@ START_TEST(a_rank_is_stopped_before_it_opens)
 }
 END_TEST
 
-START_TEST(a_rank_never_comes)
+START_TEST(a_rank_never_joins)
 {
 	struct process p[N];
 	int missing = _i ? 0 : 2; /* 2: with a launcher; 0: the host itself */
@@ -612,7 +612,7 @@ START_TEST(ranks_that_take_two_backends)
 }
 END_TEST
 
-START_TEST(places)
+START_TEST(paths_of_sockets)
 {
 	struct tess_rendezvous *r, *again;
 	char path[128];
@@ -656,20 +656,20 @@ int main(int argc, char **argv)
 	tcase_add_checked_fixture(tcase, make_runtime_dir, remove_runtime_dir);
 	tcase_add_loop_test(tcase, ranks_meet, 0, 2);
 	tcase_add_loop_test(tcase, a_rank_is_killed, 0, 4);
-	tcase_add_test(tcase, the_next_job_clears_up);
+	tcase_add_test(tcase, the_next_job_cleans_up);
 	tcase_add_test(tcase, a_job_that_was_not_closed);
 	tcase_add_test(tcase, the_launcher_ends);
-	tcase_add_test(tcase, the_launcher_posts);
-	tcase_add_loop_test(tcase, something_is_wrong, 0, 2);
+	tcase_add_test(tcase, the_launcher_reports_a_failure);
+	tcase_add_loop_test(tcase, ranks_report_a_failure, 0, 2);
 	tcase_add_test(tcase, a_rank_leaves_early);
 	tcase_add_test(tcase, a_rank_is_stopped);
 	tcase_add_loop_test(tcase, a_rank_is_stopped_before_it_opens, 0, N);
 	tcase_add_test(tcase, the_host_learns_last);
-	tcase_add_loop_test(tcase, a_rank_never_comes, 0, 2);
+	tcase_add_loop_test(tcase, a_rank_never_joins, 0, 2);
 	tcase_add_loop_test(tcase, ranks_that_do_not_fit, 0, 2);
 	tcase_add_test(tcase, unauthenticated);
 	tcase_add_loop_test(tcase, worlds_that_do_not_open, 0, 2);
 	tcase_add_test(tcase, ranks_that_take_two_backends);
-	tcase_add_test(tcase, places);
+	tcase_add_test(tcase, paths_of_sockets);
 	return suite_end(runner);
 }

@@ -12,8 +12,8 @@
 enum { ROUNDS = 600, COUNT_MAX = 300, MAX_REPEATS = 20 };
 
 /*
- * Sometimes a rank is late: by less than the other polls, by more, and by so much that the other
- * sleeps.
+ * Sometimes a rank is late: by less than the time for which the other one polls, by more, or by so
+ * much that the other one sleeps.
  */
 static void delay_at_random(uint64_t *seed)
 {
@@ -102,7 +102,7 @@ static tess_status run_repeated_calls(struct tess_world *w, void *arg)
 	return st;
 }
 
-START_TEST(gives_what_it_must)
+START_TEST(results_are_right)
 {
 	spawn_ranks(2, run_repeated_calls, NULL);
 }
@@ -136,7 +136,7 @@ static tess_status miss_last_call(struct tess_world *w, void *arg)
 	return store_report(r, w, st ? st : tess_group_run(g, &c));
 }
 
-START_TEST(rank_that_does_not_come)
+START_TEST(rank_that_does_not_join)
 {
 	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
@@ -155,7 +155,7 @@ int main(void)
 	SRunner *runner;
 	TCase *tcase = suite_begin("run", 60, &runner);
 
-	tcase_add_test(tcase, gives_what_it_must);
-	tcase_add_loop_test(tcase, rank_that_does_not_come, NEVER, ENDS + 1);
+	tcase_add_test(tcase, results_are_right);
+	tcase_add_loop_test(tcase, rank_that_does_not_join, NEVER, ENDS + 1);
 	return suite_end(runner);
 }

@@ -300,7 +300,7 @@ static tess_status generate_story(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-static int note_id(void *self, int32_t id, const float *logits)
+static int store_story_id(void *self, int32_t id, const float *logits)
 {
 	struct story *s = self;
 
@@ -309,10 +309,12 @@ static int note_id(void *self, int32_t id, const float *logits)
 	return 0;
 }
 
-static tess_status learn_ids(struct tess_world *w, void *arg)
+static tess_status generate_story_ids(struct tess_world *w, void *arg)
 {
 	struct story *to = arg;
-	struct tess_generate_request how = { .max_tokens = STORY, .on_token = note_id, .self = to };
+	struct tess_generate_request how = { .max_tokens = STORY,
+		                             .on_token = store_story_id,
+		                             .self = to };
 	struct tess_generate_result done;
 	struct tess_session *s;
 	int32_t *ids;
@@ -376,7 +378,7 @@ static void remove_checkpoint(const char *dir)
 	rmdir(dir);
 }
 
-START_TEST(a_text_ends_where_it_is_asked_to)
+START_TEST(a_text_ends_where_requested)
 {
 	spawn_ranks(1, check_ends_of_text, NULL);
 	spawn_ranks(3, check_ends_of_text, NULL);
@@ -390,7 +392,7 @@ START_TEST(a_prompt_may_come_in_chunks)
 }
 END_TEST
 
-START_TEST(what_was_there_is_penalised)
+START_TEST(earlier_ids_are_penalised)
 {
 	spawn_ranks(2, check_penalty, NULL);
 }
@@ -419,7 +421,7 @@ START_TEST(a_story_ends_at_any_end_of_text)
 	struct story ids = { .dir = SOURCE_ROOT "/data" }, four = { .dir = ids.dir, .max = 4 };
 	struct story story = { .dir = dir, .max = STORY };
 
-	spawn_ranks(1, learn_ids, &ids);
+	spawn_ranks(1, generate_story_ids, &ids);
 	spawn_ranks(2, generate_story, &four);
 	ck_assert_uint_gt(four.n, 0);
 	for (int i = 0; i < 2; i++) {
@@ -433,13 +435,13 @@ START_TEST(a_story_ends_at_any_end_of_text)
 END_TEST
 
 /* An incomplete character is held back; at the end of the text it is replaced by U+FFFD. */
-START_TEST(a_story_ends_with_all_that_came)
+START_TEST(a_story_ends_with_incomplete_bytes)
 {
 	char dir[] = "/tmp/test_runner.XXXXXX";
 	struct story ids = { .dir = SOURCE_ROOT "/data" }, three = { .dir = ids.dir, .max = 3 };
 	struct story story = { .dir = dir, .max = 4 };
 
-	spawn_ranks(1, learn_ids, &ids);
+	spawn_ranks(1, generate_story_ids, &ids);
 	spawn_ranks(1, generate_story, &three);
 	make_checkpoint(dir, 7, 7, ids.id[3]);
 	spawn_ranks(1, generate_story, &story);
@@ -450,7 +452,7 @@ START_TEST(a_story_ends_with_all_that_came)
 }
 END_TEST
 
-SUITE_MAIN("runner", a_text_ends_where_it_is_asked_to, a_prompt_may_come_in_chunks,
-           what_was_there_is_penalised, a_step_is_refused_as_a_whole,
+SUITE_MAIN("runner", a_text_ends_where_requested, a_prompt_may_come_in_chunks,
+           earlier_ids_are_penalised, a_step_is_refused_as_a_whole,
            ranks_with_other_programs_are_refused, a_story_ends_at_any_end_of_text,
-           a_story_ends_with_all_that_came)
+           a_story_ends_with_incomplete_bytes)

@@ -219,7 +219,7 @@ START_TEST(slow_reader_gets_all)
 END_TEST
 
 /* The old file stays until the new one is complete, and no temporary file is left. */
-START_TEST(logits_are_tried_first)
+START_TEST(old_logits_stay_after_a_failure)
 {
 	char text[1024];
 	int status =
@@ -265,7 +265,7 @@ int main(void)
 	tcase_add_loop_test(t, slow_reader_gets_all, 0,
 	                    (int)(sizeof slowly_read / sizeof *slowly_read));
 	tcase_add_test(t, prompt_of_stdin);
-	tcase_add_test(t, logits_are_tried_first);
+	tcase_add_test(t, old_logits_stay_after_a_failure);
 	tcase_add_test(t, explains);
 	return suite_end(r);
 }

@@ -385,7 +385,7 @@ START_TEST(exact_sums)
 }
 END_TEST
 
-START_TEST(rooms_of_other_sizes)
+START_TEST(regions_of_other_sizes)
 {
 	ck_assert_int_eq(tess_world_spawn(3, allocate_other_sizes, NULL), TESS_EMISMATCH);
 	expect_part(tess_error(), "4096");
@@ -393,13 +393,13 @@ START_TEST(rooms_of_other_sizes)
 }
 END_TEST
 
-START_TEST(rooms_too_large)
+START_TEST(regions_too_large)
 {
 	spawn_ranks(3, allocate_too_much, NULL);
 }
 END_TEST
 
-START_TEST(groups_come_and_go)
+START_TEST(groups_leave_nothing)
 {
 	run_on_processes(3, "groups");
 }
@@ -421,9 +421,9 @@ int main(int argc, char **argv)
 					 regions_of_threads,
 					 regions_of_processes,
 					 exact_sums,
-					 rooms_of_other_sizes,
-					 rooms_too_large,
-					 groups_come_and_go,
+					 regions_of_other_sizes,
+					 regions_too_large,
+					 groups_leave_nothing,
 					 long_waits_sleep,
 					 NULL,
 				 });

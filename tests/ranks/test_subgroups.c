@@ -50,13 +50,13 @@ START_TEST(batches)
 }
 END_TEST
 
-START_TEST(come_and_go)
+START_TEST(groups_leave_nothing)
 {
 	spawn_ranks(3, open_and_close_on_thread, NULL);
 }
 END_TEST
 
-START_TEST(made_of_messages)
+START_TEST(emulated_by_messages)
 {
 	use_minimal_backend("minimal");
 	for (int32_t n = 3; n <= 6; n += 3) {
@@ -312,8 +312,8 @@ int main(void)
 
 	tcase_add_test(tcase, groups_and_meshes);
 	tcase_add_test(tcase, batches);
-	tcase_add_test(tcase, come_and_go);
-	tcase_add_test(tcase, made_of_messages);
+	tcase_add_test(tcase, groups_leave_nothing);
+	tcase_add_test(tcase, emulated_by_messages);
 	tcase_add_test(tcase, refused_at_once);
 	tcase_add_test(tcase, calls_that_differ);
 	tcase_add_test(tcase, call_on_the_wrong_group);

@@ -98,8 +98,9 @@ START_TEST(silent_connections)
 	if (open != KEPT) {
 		kill(p.pid, SIGKILL);
 		process_finish(&p, TEST_TIMEOUT_MS);
-		ck_abort_msg("%d of %d are still there, not %d; rank 0 ended with %d and said: %s",
-		             open, CALLS, KEPT, p.status, p.text);
+		ck_abort_msg(
+			"%d of %d are still open, not %d; rank 0 ended with %d and printed: %s",
+			open, CALLS, KEPT, p.status, p.text);
 	}
 	ck_assert(is_closed_by_peer(fd[0]) && !is_closed_by_peer(fd[CALLS - 1]));
 	while (!is_closed_by_peer(fd[CALLS - 1]) && tess_now() - began < 8000 * (int64_t)TESS_MS) {
@@ -108,7 +109,7 @@ START_TEST(silent_connections)
 		usleep(200000);
 	}
 	for (int i = 0; i < CALLS; i++) {
-		ck_assert_msg(is_closed_by_peer(fd[i]), "number %d is still there", i);
+		ck_assert_msg(is_closed_by_peer(fd[i]), "connection %d is still open", i);
 		close(fd[i]);
 	}
 	ck_assert(tess_now() - began > 4000 * (int64_t)TESS_MS);

@@ -143,7 +143,7 @@ START_TEST(traces_threads)
 END_TEST
 
 /* Calls that overlap are in different rows: within a row, each begins after the last has ended. */
-START_TEST(draws_overlapping_calls_in_lanes)
+START_TEST(puts_overlapping_calls_into_lanes)
 {
 	static struct test_job j;
 	double end[RANKS][64] = { { 0 } };
@@ -175,7 +175,7 @@ START_TEST(draws_overlapping_calls_in_lanes)
 }
 END_TEST
 
-START_TEST(keeps_what_the_dead_have_written)
+START_TEST(keeps_events_of_a_killed_rank)
 {
 	static struct test_job j;
 	double begin[400], end[400];
@@ -206,8 +206,8 @@ START_TEST(says_where_it_cannot_write)
 }
 END_TEST
 
-/* Wherever a write was cut off, the next one leaves a valid file, and at most one event is lost. */
-START_TEST(mends_a_file)
+/* Wherever a write was cut off, the next one makes the file valid; at most one event is lost. */
+START_TEST(repairs_a_file)
 {
 	static const char more[] = ",\n{\"a\":2},\n{\"a\":3,\"s\":\"x\"}", last[] = ",\n{\"a\":4}";
 	off_t whole, first;
@@ -292,7 +292,7 @@ START_TEST(makes_calls_differ)
 END_TEST
 
 /* The same seed gives the same calls; another seed, different calls. */
-START_TEST(throws_dice_by_seed)
+START_TEST(chance_depends_on_the_seed)
 {
 	static struct test_job a, b, c;
 
@@ -400,13 +400,13 @@ int main(int argc, char **argv)
 	return suite_main("wrap", (const TTest *const[]){
 					  traces_each_call_of_each_rank,
 					  traces_threads,
-					  draws_overlapping_calls_in_lanes,
-					  keeps_what_the_dead_have_written,
+					  puts_overlapping_calls_into_lanes,
+					  keeps_events_of_a_killed_rank,
 					  says_where_it_cannot_write,
-					  mends_a_file,
+					  repairs_a_file,
 					  does_what_rules_say,
 					  makes_calls_differ,
-					  throws_dice_by_seed,
+					  chance_depends_on_the_seed,
 					  ends_threads,
 					  stops_threads,
 					  refuses_bad_rules,
