@@ -214,7 +214,7 @@ static int remove_entry(const char *path, const struct stat *about, int type, st
 	return remove(path);
 }
 
-/* Whether it has printed any times. */
+/* Runs it on n ranks and records its times. Whether there are any. */
 static bool run_contender(const struct contender *c, int n, struct results *r)
 {
 	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], nlines;

@@ -52,7 +52,10 @@ static int fail_unknown_command(const char *name)
 	return 2;
 }
 
-/* A missing stdin, stdout or stderr: the next file opened would take its number, and its data. */
+/*
+ * Opens /dev/null as a missing stdin, stdout or stderr; else the next file that is opened would get
+ * its number, and its output.
+ */
 static bool open_missing_descriptors(void)
 {
 	int fd;

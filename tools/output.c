@@ -26,11 +26,11 @@ struct shared_output {
 
 static int failure; /* errno of the first write that failed */
 static int shared_fd = -1; /* in a rank */
-static bool ignores_sigpipe; /* which would have ended the command */
+static bool ignores_sigpipe; /* as inherited: a failed write does not end the command */
 
 /* ---- stdout ---------------------------------------------------------------------------------- */
 
-/* All of it: where stdout is a non-blocking pipe that is full, once its reader has made room. */
+/* Writes all bytes; waits where stdout is a non-blocking pipe that is full. */
 static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
 {
 	struct pollfd p = { .fd = STDOUT_FILENO, .events = POLLOUT };

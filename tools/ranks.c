@@ -40,7 +40,7 @@ static tess_status silence_registry(void)
 	char *log;
 
 	if (tess_log_enabled(TESS_INFO, "registry"))
-		return TESS_OK; /* it is to log more than warnings */
+		return TESS_OK; /* TESSERA_LOG asks for more than warnings */
 	if (asprintf(&log, "%s,registry=error", tess_option("log")) < 0 ||
 	    setenv("TESSERA_LOG", log, 1))
 		return tess_fail(TESS_ENOMEM, "out of memory");

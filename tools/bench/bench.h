@@ -17,8 +17,8 @@
 /*
  * BENCH_EXACT: the sum whose bits do not depend on the number of ranks, as in a session.
  * BENCH_PLAIN: the call of the backend. The others copy only: BENCH_IN reads the part of every
- * other rank's vector that this rank needs; BENCH_IN_OUT does so twice, as a sum needs whose result
- * all ranks get.
+ * other rank's vector that this rank needs; BENCH_IN_OUT does so twice, which is what a sum moves
+ * whose result all ranks get.
  */
 enum { BENCH_EXACT, BENCH_PLAIN, BENCH_IN, BENCH_IN_OUT, BENCH_SERIES };
 enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };

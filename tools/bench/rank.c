@@ -70,7 +70,7 @@ static void show_progress(void *self, int done, int all)
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
-/* Seconds since a process started, in clock ticks. 0: unknown. */
+/* Seconds since a process started, to the clock tick. 0: unknown. */
 static double get_process_age(pid_t pid)
 {
 	unsigned long long ticks = 0;
@@ -105,7 +105,10 @@ static bool is_same_program(pid_t pid)
 	       readlink("/proc/self/exe", own, sizeof own - 1) > 0 && !strcmp(program, own);
 }
 
-/* Until all ranks have met; from the start of the command, or of this rank if it was launched. */
+/*
+ * Takes the time until all ranks have met: from the start of the command, or of this rank if it was
+ * launched.
+ */
 static tess_status time_startup(struct bench_rank_state *r)
 {
 	tess_status st = tess_barrier(r->group, "bench");

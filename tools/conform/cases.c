@@ -159,7 +159,10 @@ static void end_cover(struct cover *v)
 			free(v->met[a][b]);
 }
 
-/* Operations come with every fifth count (quick), or all counts, but every fifth of the largest. */
+/*
+ * Not every operation comes with every count: of the pairs with the largest counts, and of all if
+ * `quick`, four in five are left out.
+ */
 static bool is_skipped(const struct cover *v, int32_t i, bool quick)
 {
 	return (quick || counts[i % v->levels[COUNT]] > 65536) && (i + i / v->levels[COUNT]) % 5;

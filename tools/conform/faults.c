@@ -108,7 +108,7 @@ enum { MANY = 1000, FEW = 4, ODD = 1 };
 
 static const struct {
 	const char *name;
-	/* whose first call needs data of a rank whose call differs */
+	/* the ranks whose first call needs data of a rank whose call differs */
 	enum { NO_RANK, RANK_0, ALL_BUT_ODD, ALL_RANKS } needs_odd;
 } mismatches[] = {
 	[KIND] = { "kind", ALL_RANKS },

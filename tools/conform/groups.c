@@ -353,8 +353,8 @@ static void count_resources(struct resources *b)
 }
 
 /*
- * Between two rounds of all ranks, one rank after the other: counting takes memory and descriptors,
- * which ranks of the same process would count too.
+ * Counts on one rank after the other: counting takes memory and descriptors, which other ranks of
+ * the same process would count too.
  */
 static tess_status count_resources_in_turn(struct conform_rank *me, struct resources *b)
 {
@@ -368,7 +368,7 @@ static tess_status count_resources_in_turn(struct conform_rank *me, struct resou
 	return st;
 }
 
-struct counting_store { /* counts what the rendezvous keeps, maybe in this process */
+struct counting_store { /* counts the bytes that the rendezvous keeps */
 	const struct tess_store *real;
 	atomic_long *bytes;
 };

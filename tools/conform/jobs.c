@@ -65,7 +65,7 @@ enum {
 	LOG = 4096,
 	GRACE_S = 5,
 	VICTIM_MS = 1000,
-	NAP_MS = 10,
+	POLL_MS = 10,
 	PROGRESS_MS = 200
 };
 
@@ -79,7 +79,7 @@ struct conform_jobs {
 	struct conform_shared *shared;
 	char path[64], self[PATH_MAX];
 	int log; /* stdout and stderr of a job */
-	int broken; /* jobs that did not get to their end */
+	int broken; /* jobs that did not finish */
 	bool is_hung; /* the last job */
 	int status; /* of the last job, from waitpid */
 };
@@ -165,7 +165,7 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 {
 	const struct conform_job *job = &d->shared->job;
 	double longest = job->timeout > d->options->timeout ? job->timeout : d->options->timeout;
-	int64_t patience = (int64_t)((longest * 1.5 + GRACE_S) * 1e9), last = tess_now(),
+	int64_t timeout = (int64_t)((longest * 1.5 + GRACE_S) * 1e9), last = tess_now(),
 		shown = last;
 	unsigned before = 0;
 
@@ -182,12 +182,12 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 			shown = tess_now();
 		}
 		if (is_victim_alone(d->shared))
-			patience = VICTIM_MS * (int64_t)TESS_MS;
-		if (tess_now() - last > patience) {
+			timeout = VICTIM_MS * (int64_t)TESS_MS;
+		if (tess_now() - last > timeout) {
 			d->is_hung = true;
 			kill(-pid, SIGKILL);
 		}
-		conform_sleep(NAP_MS * (int64_t)TESS_MS);
+		conform_sleep(POLL_MS * (int64_t)TESS_MS);
 	}
 	kill(-pid, SIGKILL); /* processes that a foreign launcher has left */
 }
@@ -338,8 +338,8 @@ static bool report_faults(struct conform_jobs *d)
 /* ---- all jobs -------------------------------------------------------------------------------- */
 
 /*
- * Its ranks got to their end, but the exit status is bad: a crash while the process ended, or what
- * a sanitizer has found.
+ * All ranks have finished, but the exit status is bad: a crash while the process ended, or a report
+ * of a sanitizer.
  */
 static bool report_bad_exit(struct conform_jobs *d)
 {
@@ -373,7 +373,7 @@ static tess_status run_job_with_retries(struct conform_jobs *d, const struct con
 	return st;
 }
 
-/* Runs a job; again after the case that broke it. */
+/* Runs a job, and again from the case after one that broke it. */
 static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job)
 {
 	uint32_t done = 0;

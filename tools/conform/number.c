@@ -37,8 +37,8 @@ static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 }
 
 /*
- * Two ranks have half of the significant bits of the type each, the other ranks powers of two: of
- * many ranks 1 and -1, as the product of more could overflow.
+ * Two ranks have half of the significant bits of the type each. The other ranks have powers of two;
+ * 1 or -1 if they are `many`, or the product could overflow.
  */
 static double make_factor(int32_t dtype, bool full, bool many, uint64_t h)
 {

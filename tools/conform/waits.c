@@ -140,7 +140,7 @@ tess_status conform_run_wait(struct conform_rank *me)
 	if ((st = conform_direct_open_all(me, "conform.wait", &g)) ||
 	    (st = wait_unmatched_recv(me, &g, &work)))
 		return st;
-	/* no rank closes the group while another one tests; then as the core ends a failed group */
+	/* no rank may close the group while another one tests; the core ends a failed group so */
 	if ((st = tess_barrier(me->group, "conform")))
 		return st;
 	conform_set_call(me, CONFORM_RELEASE);
