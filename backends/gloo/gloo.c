@@ -34,10 +34,7 @@ static void describe_host(char *out, size_t capacity)
 	snprintf(out, capacity, "%s %s", boot, net);
 }
 
-/*
- * The address by which this host reaches that of rank 0. A datagram socket that connects sends
- * nothing.
- */
+/* The address from which this host reaches rank 0's. Connecting a datagram socket sends nothing. */
 static tess_status find_outward_address(const struct tess_join *how, char *out, size_t capacity)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
@@ -131,11 +128,6 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 	return TESS_OK;
 }
 
-static int64_t time_left(const struct tess_join *how)
-{
-	return how->deadline - tess_now();
-}
-
 /* Connects to the peers that this rank calls, or to those that call it. */
 static tess_status connect_peers(struct group *g, const struct tess_join *how, int calls)
 {
@@ -179,7 +171,7 @@ static tess_status connect_mesh(struct group *g, const struct tess_join *how)
 
 	if (!mine)
 		return host->fail(TESS_ENOMEM, "gloo: out of memory");
-	bad = shim_open(g->address, g->rank, g->nranks, time_left(how),
+	bad = shim_open(g->address, g->rank, g->nranks, how->deadline - tess_now(),
 	                parent ? parent->mesh : NULL, &g->mesh, why);
 	for (int32_t r = 0; r < g->nranks && !bad; r++)
 		if (r != g->rank)
@@ -299,21 +291,6 @@ static tess_status gloo_test_call(void *self, void *work)
 	return gloo_work_run(self, work, 0);
 }
 
-static tess_status gloo_wait_call(void *self, void *work, int64_t deadline)
-{
-	return gloo_work_run(self, work, deadline);
-}
-
-static void gloo_release_call(void *self, void *work)
-{
-	gloo_work_release(self, work);
-}
-
-static void gloo_abort_group(void *self)
-{
-	gloo_work_abort(self);
-}
-
 static tess_status gloo_init_plugin(const struct tess_host *h)
 {
 	host = h;
@@ -329,10 +306,10 @@ static const struct tess_backend gloo = {
 	.open = gloo_open_group,
 	.start = gloo_start_call,
 	.test = gloo_test_call,
-	.wait = gloo_wait_call,
-	.release = gloo_release_call,
+	.wait = gloo_work_run,
+	.release = gloo_work_release,
 	.close = gloo_close_group,
-	.abort = gloo_abort_group,
+	.abort = gloo_work_abort,
 	.exact = 1,
 	.reach = TESS_REACH_HOSTS,
 	.mem_kinds = 1 << TESS_HOST,

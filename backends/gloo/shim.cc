@@ -268,10 +268,7 @@ static void split_address(const void *address, const void **name, size_t *len, i
 int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 {
 	try {
-		/*
-		 * The rule of tcp::Pair::connect: the greater one of (host, port as it is stored)
-		 * calls.
-		 */
+		/* The rule of tcp::Pair::connect: the greater (host, port as stored) calls. */
 		const void *a, *b;
 		size_t alen, blen;
 		int aport, bport, order;

@@ -35,10 +35,7 @@ int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why);
 int shim_connect(struct shim_mesh *m, int peer, const void *address, char *why);
 /* Drops all connections and what is on its way: from now on no memory of a message is touched. */
 void shim_cut(struct shim_mesh *m);
-/*
- * Messages that have been written still arrive; none may be on its way, unless all was cut. NULL:
- * nothing.
- */
+/* Written messages still arrive; none may be on its way, unless all was cut. NULL: nothing. */
 void shim_close(struct shim_mesh *m);
 
 /*

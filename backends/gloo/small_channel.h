@@ -219,10 +219,7 @@ struct shim_io {
 namespace shim
 {
 
-/*
- * Small messages to and from one peer. All but wake_sleepers() is for the thread that uses the
- * mesh.
- */
+/* Small messages to and from a peer. All but wake_sleepers() is for the thread of the mesh. */
 class SmallChannel
 {
       public:
@@ -347,10 +344,7 @@ class SmallChannel
 		if (io)
 			io->done = true;
 	}
-	/*
-	 * A message was taken out of `place`. What has arrived counts, even if the answer cannot be
-	 * sent.
-	 */
+	/* A message was taken out of `place`: it counts, even if no answer can be sent. */
 	void answer_place(Piece *place)
 	{
 		try {

@@ -225,9 +225,7 @@ static void recycle_work(struct group *g, struct work *w)
 	free(w);
 }
 
-/*
- * The call as data of our own: what c points to need not outlive work_start, but for the buffers.
- */
+/* A copy of the call: what c points to need not outlive work_start, but for the buffers. */
 static struct work *make_work(const struct group *g, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks,
@@ -399,8 +397,10 @@ static tess_status progress_work(struct group *g, struct work *w, int64_t deadli
 	return TESS_OK;
 }
 
-tess_status gloo_work_run(struct group *g, struct work *w, int64_t deadline)
+tess_status gloo_work_run(void *self, void *work, int64_t deadline)
 {
+	struct group *g = self;
+	struct work *w = work;
 	tess_status st = progress_work(g, w, deadline);
 
 	if (st == TESS_PENDING) { /* testing one over and over must not hold other works up */
@@ -411,8 +411,11 @@ tess_status gloo_work_run(struct group *g, struct work *w, int64_t deadline)
 	return report_status(g, st);
 }
 
-void gloo_work_release(struct group *g, struct work *w)
+void gloo_work_release(void *self, void *work)
 {
+	struct group *g = self;
+	struct work *w = work;
+
 	if (!w)
 		return;
 	if (progress_work(g, w, w->c.deadline) < 0 && g->failed == TESS_OK)
@@ -421,8 +424,10 @@ void gloo_work_release(struct group *g, struct work *w)
 	discard_work(g, w);
 }
 
-void gloo_work_abort(struct group *g)
+void gloo_work_abort(void *self)
 {
+	struct group *g = self;
+
 	pthread_mutex_lock(&g->lock);
 	g->aborted = 1;
 	for (struct work *w = g->works; w; w = w->next)

@@ -7,8 +7,7 @@ struct batch {
 	void *each[]; /* pending calls */
 };
 
-tess_status batch_start_calls(struct member *me, const struct tess_coll *const *c, uint32_t n,
-                              void **work)
+tess_status batch_start_calls(void *self, const struct tess_coll *const *c, uint32_t n, void **work)
 {
 	struct batch *b = calloc(1, sizeof *b + n * sizeof *b->each);
 	tess_status st = TESS_OK;
@@ -16,7 +15,7 @@ tess_status batch_start_calls(struct member *me, const struct tess_coll *const *
 	if (!b)
 		return loopback_host->fail(TESS_ENOMEM, "loopback: no memory for a batch");
 	for (; b->work.n < n && !st; b->work.n += !st)
-		st = call_start_one(me, c[b->work.n], &b->each[b->work.n]);
+		st = call_start_one(self, c[b->work.n], &b->each[b->work.n]);
 	if (st)
 		free(b); /* the group has failed: its calls are freed with the context */
 	else

@@ -4,7 +4,8 @@
 
 #include "call.h"
 
-tess_status batch_start_calls(struct member *me, const struct tess_coll *const *c, uint32_t n,
+/* tess_backend.batch */
+tess_status batch_start_calls(void *self, const struct tess_coll *const *c, uint32_t n,
                               void **work);
 /* Tests each call, so that all of them advance. */
 tess_status batch_test_calls(struct member *me, struct work *work);

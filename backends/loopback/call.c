@@ -23,7 +23,6 @@ static struct pending_call *make_pending_call(struct context *ctx)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&m->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	m->context = ctx;
 	return m;
 }
 
@@ -127,8 +126,9 @@ static void join_call(struct context *ctx, struct pending_call *m, int32_t rank,
 
 /* ---- one call of this rank ------------------------------------------------------------------- */
 
-tess_status call_start_one(struct member *me, const struct tess_coll *c, void **work)
+tess_status call_start_one(void *self, const struct tess_coll *c, void **work)
 {
+	struct member *me = self;
 	struct context *ctx = me->context;
 	tess_status st = TESS_OK;
 	struct pending_call *m;

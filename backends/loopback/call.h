@@ -1,6 +1,4 @@
-/*
- * call.h - calls of one rank: matched by number with those of the other ranks, moved, waited for.
- */
+/* call.h - calls of one rank: matched by number with those of other ranks, moved, waited for. */
 #ifndef LOOPBACK_CALL_H
 #define LOOPBACK_CALL_H
 
@@ -13,7 +11,8 @@ struct member { /* one rank of a context */
 	uint64_t *sent, *received; /* messages so far, by rank */
 };
 
-tess_status call_start_one(struct member *me, const struct tess_coll *c, void **work);
+/* tess_backend.start */
+tess_status call_start_one(void *self, const struct tess_coll *c, void **work);
 tess_status call_test_one(struct member *me, struct pending_call *m);
 tess_status call_wait_one(struct member *me, struct pending_call *m, int64_t deadline);
 void call_release_one(struct member *me, struct pending_call *m);

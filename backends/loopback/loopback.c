@@ -36,17 +36,6 @@ static tess_status loopback_supports_call(const struct tess_coll *c, int32_t nra
 	return TESS_OK;
 }
 
-static tess_status loopback_start_call(void *self, const struct tess_coll *c, void **work)
-{
-	return call_start_one(self, c, work);
-}
-
-static tess_status loopback_start_batch(void *self, const struct tess_coll *const *c, uint32_t n,
-                                        void **work)
-{
-	return batch_start_calls(self, c, n, work);
-}
-
 static tess_status loopback_test_call(void *self, void *work)
 {
 	return ((struct work *)work)->n ? batch_test_calls(self, work) : call_test_one(self, work);
@@ -121,12 +110,12 @@ static const struct tess_backend loopback = {
 	.summary = "threads of one process, or one rank alone",
 	.supports = loopback_supports_call,
 	.open = loopback_open_group,
-	.start = loopback_start_call,
+	.start = call_start_one,
 	.test = loopback_test_call,
 	.wait = loopback_wait_call,
 	.release = loopback_release_call,
 	.close = loopback_close_group,
-	.batch = loopback_start_batch,
+	.batch = batch_start_calls,
 	.abort = loopback_abort_group,
 	.reach = TESS_REACH_PROCESS,
 	.mem_kinds = 1 << TESS_HOST,

@@ -53,9 +53,7 @@ static void swap_piece(const struct call_piece *p, char *a, char *b, uint64_t co
 	}
 }
 
-/*
- * Adds `count` elements that begin at `offset` of every rank's src, for rank `only` (-1: for all).
- */
+/* Adds `count` elements from `offset` on of every rank's src, for rank `only` (-1: for all). */
 static void reduce_piece(const struct call_piece *p, uint64_t offset, uint64_t count, int32_t only)
 {
 	const struct tess_coll *call = p->m->colls;
@@ -80,9 +78,7 @@ static void reduce_piece(const struct call_piece *p, uint64_t offset, uint64_t c
 	}
 }
 
-/*
- * Rank `from` sends its block to rank `to`, which gets all blocks. In place it is there already.
- */
+/* Rank `from` sends its block to rank `to`, which gets all blocks; in place it is there. */
 static void copy_block(const struct call_piece *p, int32_t from, int32_t to)
 {
 	const struct tess_coll *call = p->m->colls, *c = &call[from];

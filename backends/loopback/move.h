@@ -18,7 +18,6 @@ struct work {
 struct pending_call {
 	struct work work;
 	struct pending_call *next;
-	struct context *context;
 	uint64_t number; /* of the call, or of the message from `from` to `to` */
 	int32_t from, to; /* -1: a collective */
 	int32_t expected, arrived, released;

@@ -165,10 +165,7 @@ static tess_status fail_with_mpi_error(const char *what, int err)
 
 /* ---- up -------------------------------------------------------------------------------------- */
 
-/*
- * With this MPI every rank of the job is in one MPI_COMM_WORLD of its own, unless mpirun started
- * it.
- */
+/* Without mpirun every rank of the job is alone in an MPI_COMM_WORLD of its own. */
 static bool was_started_by_mpirun(void)
 {
 	static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",

@@ -90,21 +90,6 @@ static tess_status mpi_start_call(void *self, const struct tess_coll *c, void **
 	return st;
 }
 
-static tess_status mpi_test_call(void *self, void *work)
-{
-	return mpi_work_test(self, work);
-}
-
-static tess_status mpi_wait_call(void *self, void *work, int64_t deadline)
-{
-	return mpi_work_wait(self, work, deadline);
-}
-
-static void mpi_release_call(void *self, void *work)
-{
-	mpi_work_release(self, work);
-}
-
 /* A wait checks it between two tests. */
 static void mpi_abort_group(void *self)
 {
@@ -112,12 +97,6 @@ static void mpi_abort_group(void *self)
 
 	if (!atomic_exchange(&g->aborted, true))
 		watchdog_start(g);
-}
-
-static tess_status mpi_bootstrap_job(int32_t rank, int32_t nranks, int64_t deadline, int32_t *own,
-                                     int32_t *end)
-{
-	return tunnel_open_all(rank, nranks, deadline, own, end);
 }
 
 static tess_status mpi_init_plugin(const struct tess_host *host)
@@ -133,13 +112,13 @@ static const struct tess_backend mpi = {
 	.supports = mpi_supports_call,
 	.open = mpi_open_group,
 	.start = mpi_start_call,
-	.test = mpi_test_call,
-	.wait = mpi_wait_call,
-	.release = mpi_release_call,
+	.test = mpi_work_test,
+	.wait = mpi_work_wait,
+	.release = mpi_work_release,
 	.close = mpi_close_group,
 	.abort = mpi_abort_group,
 	.exact = 1,
-	.bootstrap = mpi_bootstrap_job,
+	.bootstrap = tunnel_open_all,
 	.reach = TESS_REACH_HOSTS,
 	.mem_kinds = 1 << TESS_HOST,
 };

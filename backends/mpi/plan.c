@@ -35,9 +35,7 @@ static void lay_out_transfers(const struct group *g, struct work *w, const struc
 	}
 }
 
-/*
- * The first step of a sum: `mine` are the elements that this rank adds, `total` is where they go.
- */
+/* The first step of a sum: the elements that this rank adds, and `total`, where they go. */
 static void plan_first_sum(const struct group *g, struct work *w, struct exchange_plan *p)
 {
 	const struct tess_coll *c = &w->c;

@@ -128,9 +128,7 @@ static void poll_sockets(struct pollfd *p)
 	poll(p, (nfds_t)tunnels.n, REST_MS);
 }
 
-/*
- * Whether there is something left to be done. At the end, what other ranks still send is ignored.
- */
+/* Whether anything is left to be done. At the end, what other ranks still send is ignored. */
 static bool has_bytes_left(int64_t *until)
 {
 	bool finish = atomic_load(&tunnels.finish), open = false;

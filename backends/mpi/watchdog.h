@@ -4,9 +4,7 @@
 
 #include "member.h"
 
-/*
- * Before and after a call of MPI that should return at once, by the one thread that uses the group.
- */
+/* Before and after a call of MPI that should return at once, by the thread of the group. */
 static inline void watchdog_toggle(struct group *g)
 {
 	unsigned turn = atomic_load_explicit(&g->turn, memory_order_relaxed);

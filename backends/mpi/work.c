@@ -334,9 +334,10 @@ tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct wo
 	return TESS_OK;
 }
 
-tess_status mpi_work_test(struct group *g, struct work *w)
+tess_status mpi_work_test(void *self, void *work)
 {
-	tess_status st = progress_all_works(g, w);
+	struct group *g = self;
+	tess_status st = progress_all_works(g, work);
 
 	return st < 0 ? report_group_failure(g) : st;
 }
@@ -354,8 +355,10 @@ static void pause_polling(int turn, int64_t since)
 		nanosleep(&t, NULL);
 }
 
-tess_status mpi_work_wait(struct group *g, struct work *w, int64_t deadline)
+tess_status mpi_work_wait(void *self, void *work, int64_t deadline)
 {
+	struct group *g = self;
+	struct work *w = work;
 	int64_t since = tess_now();
 
 	for (int turn = 0;; turn++) {
@@ -372,8 +375,11 @@ tess_status mpi_work_wait(struct group *g, struct work *w, int64_t deadline)
 	}
 }
 
-void mpi_work_release(struct group *g, struct work *w)
+void mpi_work_release(void *self, void *work)
 {
+	struct group *g = self;
+	struct work *w = work;
+
 	if (!w)
 		return;
 	if (!w->done && g->failed == TESS_OK && mpi_work_wait(g, w, w->c.deadline) == TESS_ETIMEOUT)

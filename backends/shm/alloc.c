@@ -137,8 +137,9 @@ static tess_status make_region(struct group *g, uint64_t bytes, uint64_t all, st
  * Parts begin some lines after a page, so that the same offset in two of them does not
  * fall into the same set of a cache.
  */
-tess_status region_alloc(struct group *g, uint64_t bytes, void **mine, void **peers)
+tess_status region_alloc(void *self, uint64_t bytes, void **mine, void **peers)
 {
+	struct group *g = self;
 	uint64_t stride = (bytes + 4095) / 4096 * 4096 + 17 * 64;
 	struct region *region = calloc(1, sizeof *region);
 	struct map *map = NULL;

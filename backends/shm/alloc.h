@@ -5,6 +5,6 @@
 #include "state.h"
 
 /* tess_backend.alloc */
-tess_status region_alloc(struct group *g, uint64_t bytes, void **mine, void **peers);
+tess_status region_alloc(void *self, uint64_t bytes, void **mine, void **peers);
 
 #endif

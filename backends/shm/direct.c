@@ -107,10 +107,7 @@ static bool add_all_ranks(struct group *g, const struct work *w, uint64_t at, ui
 	return true;
 }
 
-/*
- * This rank's part of the sums, whole cache lines, into every dst: its own first, while the parts
- * are read.
- */
+/* This rank's part of the sums, whole cache lines, into every dst: its own first. */
 static bool add_own_part(struct group *g, const struct work *w)
 {
 	uint64_t count = w->c.count, each = CACHELINE / w->width;

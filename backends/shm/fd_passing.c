@@ -94,10 +94,7 @@ static void drop_connection(struct unauthenticated *c, int i)
 	memmove(c->fd + i, c->fd + i + 1, (size_t)(--c->n - i) * sizeof *c->fd);
 }
 
-/*
- * A connection that sends the token is a rank; one that has sent nothing is kept, any other
- * dropped.
- */
+/* A connection that sends the token is a rank; a silent one is kept, any other dropped. */
 static void read_hellos(struct group *g, struct unauthenticated *c, const struct segment_address *a)
 {
 	for (int i = c->n - 1; i >= 0; i--) {

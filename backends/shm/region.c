@@ -13,8 +13,10 @@ void region_add(struct group *g, struct region *region, struct map *map, uint64_
 	g->regions = region;
 }
 
-void region_free(struct group *g, void *mine)
+void region_free(void *self, void *mine)
 {
+	struct group *g = self;
+
 	for (struct region **at = &g->regions, *region; (region = *at); at = &region->next)
 		if (region->map->base + region->stride * (uint64_t)g->rank == mine) {
 			*at = region->next;

@@ -7,7 +7,8 @@
 /* Enters a mapped region of `bytes` for each rank, `stride` apart, into the list of the group. */
 void region_add(struct group *g, struct region *region, struct map *map, uint64_t bytes,
                 uint64_t stride);
-void region_free(struct group *g, void *mine);
+/* tess_backend.free */
+void region_free(void *self, void *mine);
 void region_free_all(struct group *g);
 /* The reference of `bytes` at `p`, if in memory that all see. */
 struct region_ref region_find(const struct group *g, const void *p, uint64_t bytes);

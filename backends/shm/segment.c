@@ -308,9 +308,7 @@ tess_status segment_open(struct group *g, const struct tess_join *how, const uns
 
 	if (st)
 		return st;
-	/*
-	 * With more ranks than CPUs, a rank that spins keeps the one that it waits for off the CPU.
-	 */
+	/* With more ranks than CPUs, a rank that spins keeps the awaited one off the CPU. */
 	g->spin = g->header->cpus < g->nranks ? 0 : SPIN;
 	g->chunk = g->header->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
 	g->slots = SLOTS / g->chunk;

@@ -93,36 +93,6 @@ static tess_status shm_start_call(void *self, const struct tess_coll *c, void **
 	return st;
 }
 
-static tess_status shm_test_call(void *self, void *work)
-{
-	return shm_work_test(self, work);
-}
-
-static tess_status shm_wait_call(void *self, void *work, int64_t deadline)
-{
-	return shm_work_wait(self, work, deadline);
-}
-
-static void shm_release_call(void *self, void *work)
-{
-	shm_work_release(self, work);
-}
-
-static tess_status shm_alloc_memory(void *self, uint64_t bytes, void **mine, void **peers)
-{
-	return region_alloc(self, bytes, mine, peers);
-}
-
-static void shm_free_memory(void *self, void *mine)
-{
-	region_free(self, mine);
-}
-
-static void shm_abort_group(void *self)
-{
-	wakeup_abort_wait(self);
-}
-
 static tess_status shm_init_plugin(const struct tess_host *h)
 {
 	host = h;
@@ -139,13 +109,13 @@ static const struct tess_backend shm = {
 	.supports = shm_supports_call,
 	.open = shm_open_group,
 	.start = shm_start_call,
-	.test = shm_test_call,
-	.wait = shm_wait_call,
-	.release = shm_release_call,
+	.test = shm_work_test,
+	.wait = shm_work_wait,
+	.release = shm_work_release,
 	.close = shm_close_group,
-	.alloc = shm_alloc_memory,
-	.free = shm_free_memory,
-	.abort = shm_abort_group,
+	.alloc = region_alloc,
+	.free = region_free,
+	.abort = wakeup_abort_wait,
 	.compares = 1,
 	.exact = 1,
 	.run = run_small_call,

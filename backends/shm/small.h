@@ -80,19 +80,14 @@ static inline void small_post_call(struct group *g, const struct tess_coll *c, u
 static inline void prefetch_for_write(const char *line)
 {
 #if defined(__x86_64__)
-	/*
-	 * __builtin_prefetch() would bring it to be read. Where the CPU lacks this it does nothing.
-	 */
+	/* __builtin_prefetch() would fetch it to be read. A CPU without this does nothing. */
 	__asm__ volatile("prefetchw %0" : : "m"(*line));
 #else
 	__builtin_prefetch(line, 1);
 #endif
 }
 
-/*
- * Two ranks' few floats; as tess_reduce does, no sum is -0. In place each is read before it is
- * written.
- */
+/* Two ranks' few floats; no sum is -0, as in tess_reduce. In place: read, then written. */
 static inline void small_add_two(const struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	const float *mine = c->src;

@@ -62,9 +62,7 @@ void staged_plan_call(const struct group *g, struct work *w)
 	case TESS_ALL_REDUCE:
 		w->bytes = most * w->width;
 		w->inlined = w->bytes <= INLINE;
-		/*
-		 * with two ranks it is as much to read all of the other's as its half of the sums
-		 */
+		/* with two ranks all of the other's data is as much as its half of the sums */
 		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
 		split_chunks(w, most, w->shares ? g->chunk * n / (n + 2) : g->chunk);
 		break;
@@ -113,10 +111,7 @@ static void stream_elements(const struct work *w, void *dst, const void *src, ui
 	tess_stream(dst, src, elements * w->width);
 }
 
-/*
- * Into this rank's slot; that of a large vector is timed now and then, once all slots have been
- * written.
- */
+/* Into this rank's slot; for a large vector timed now and then, once all slots were written. */
 static void fill_slot(struct group *g, const struct work *w, void *dst, const void *src,
                       uint64_t elements)
 {

@@ -7,10 +7,7 @@
 void staged_plan_call(const struct group *g, struct work *w);
 /* Whether this rank writes anything into its slot. */
 bool staged_sends_data(const struct group *g, const struct work *w);
-/*
- * Chunk `k`: before this round's flag is set, and after all flags are. After the last one the sums
- * follow.
- */
+/* Chunk `k`: before this round's flag is set; after all flags are. Sums follow the last chunk. */
 void staged_fill_chunk(struct group *g, const struct work *w, uint64_t k);
 void staged_drain_chunk(struct group *g, const struct work *w, uint64_t k);
 /* Copies what a rank sends to itself. */

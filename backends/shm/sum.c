@@ -124,10 +124,7 @@ static inline __attribute__((always_inline)) void add_cachelines(const float *co
 	}
 }
 
-/*
- * The loops for two ranks have constant counts, so that pointers stay in registers; of four, the
- * tree.
- */
+/* Loops for two ranks have constant counts, to keep pointers in registers; for four, the tree. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
                                                           uint64_t cachelines, float *const *dst,
                                                           int32_t ndst, bool cached)

@@ -54,10 +54,7 @@ bool wakeup_register_fence(void)
 
 static void call_futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
 {
-	/*
-	 * Shared, for the other process; woken, changed, interrupted or late: the caller checks
-	 * again.
-	 */
+	/* Not private: for other processes. However it returns, the caller checks again. */
 	syscall(SYS_futex, at, op, val, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -79,8 +76,10 @@ void wakeup_wake_sleepers(struct group *g)
 			wake_rank(rank_slot_of(g, r));
 }
 
-void wakeup_abort_wait(struct group *g)
+void wakeup_abort_wait(void *self)
 {
+	struct group *g = self;
+
 	atomic_store(&g->aborted, true);
 	wake_rank(rank_slot_of(g, g->rank));
 }
@@ -97,10 +96,7 @@ static void sleep_until_woken(struct group *g, int64_t deadline,
 	atomic_store(&s->asleep, 1);
 	atomic_fetch_add(&g->header->sleepers, 1);
 	issue_full_fence(g);
-	/*
-	 * Where this rank cannot fence the others, one of them may not see it in time: a short
-	 * sleep.
-	 */
+	/* Where this rank cannot fence the others, one may miss it: a short sleep. */
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) &&
 	    deadline > tess_now() + SHORT_SLEEP_NS)
 		deadline = tess_now() + SHORT_SLEEP_NS;
@@ -145,10 +141,7 @@ bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
 	if (p->events != g->events)
 		*p = (struct pause){ .events = g->events };
 	if (p->turn++ < (g->spin ? g->spin : TURNS_SHARED) && (g->spin || all_run_elsewhere(g))) {
-		/*
-		 * By now the store has most likely reached the other ranks, and the fence costs
-		 * little.
-		 */
+		/* By now the store has most likely reached the others: the fence costs little. */
 		if (p->turn > NOTIFY_AFTER)
 			wakeup_notify(g);
 		relax_cpu();

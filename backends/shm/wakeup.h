@@ -16,9 +16,7 @@ static inline void relax_cpu(void)
 #endif
 }
 void wakeup_wake_sleepers(struct group *g);
-/*
- * After something was posted, before this rank does anything else for long: wakes ranks that sleep.
- */
+/* After something was posted, before this rank does anything long: wakes ranks that sleep. */
 static inline void wakeup_notify(struct group *g)
 {
 	if (!g->unnotified)
@@ -41,7 +39,7 @@ struct pause {
 };
 bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
                        tess_status (*progress)(struct group *g));
-/* From any thread: ends a wait of this rank. */
-void wakeup_abort_wait(struct group *g);
+/* tess_backend.abort: ends a wait of this rank. From any thread. */
+void wakeup_abort_wait(void *self);
 
 #endif

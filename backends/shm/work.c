@@ -74,10 +74,7 @@ static tess_status check_flags(struct group *g, struct work *w)
 	for (; g->seen < g->nranks; g->seen++) {
 		const struct flag *flag = flag_of(g, g->seen, g->round);
 
-		/*
-		 * Acquire, for what the flag announces; wakeup.c has the fence for ranks that
-		 * sleep.
-		 */
+		/* Acquire, for what the flag announces; wakeup.c has the fence for sleepers. */
 		if (atomic_load_explicit(&flag->round, memory_order_acquire) != g->round)
 			return TESS_PENDING;
 		g->events++;
@@ -282,8 +279,11 @@ tess_status shm_work_start(struct group *g, const struct tess_coll *c, bool post
 	return st;
 }
 
-tess_status shm_work_test(struct group *g, struct work *w)
+tess_status shm_work_test(void *self, void *work)
 {
+	struct group *g = self;
+	struct work *w = work;
+
 	if (!w->done && !g->failed)
 		shm_progress_all(g);
 	wakeup_notify(g);
@@ -300,9 +300,7 @@ static tess_status fail_late_call(struct group *g, const struct work *w)
 		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
 }
 
-/*
- * Polls the one cache line that is waited for, for the short time that it takes between two cores.
- */
+/* Polls the one awaited cache line, for the short time that it takes between two cores. */
 static void peek_flag(const struct group *g)
 {
 	const struct flag *flag = flag_of(g, g->seen, g->round);
@@ -314,8 +312,10 @@ static void peek_flag(const struct group *g)
 	}
 }
 
-tess_status shm_work_wait(struct group *g, struct work *w, int64_t deadline)
+tess_status shm_work_wait(void *self, void *work, int64_t deadline)
 {
+	struct group *g = self;
+	struct work *w = work;
 	struct pause p = { .turn = 0 };
 	tess_status st;
 
@@ -330,8 +330,11 @@ tess_status shm_work_wait(struct group *g, struct work *w, int64_t deadline)
 	return st;
 }
 
-void shm_work_release(struct group *g, struct work *w)
+void shm_work_release(void *self, void *work)
 {
+	struct group *g = self;
+	struct work *w = work;
+
 	if (!w->done)
 		shm_work_wait(g, w, w->c.deadline);
 	if (w->done) {

@@ -7,9 +7,10 @@
 /* posted: it is small, and its flag is set already. */
 tess_status shm_work_start(struct group *g, const struct tess_coll *c, bool posted,
                            struct work **out);
-tess_status shm_work_test(struct group *g, struct work *w);
-tess_status shm_work_wait(struct group *g, struct work *w, int64_t deadline);
-void shm_work_release(struct group *g, struct work *w);
+/* tess_backend.test, wait and release */
+tess_status shm_work_test(void *self, void *work);
+tess_status shm_work_wait(void *self, void *work, int64_t deadline);
+void shm_work_release(void *self, void *work);
 void shm_work_clear(struct group *g);
 
 #endif
