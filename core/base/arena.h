@@ -10,9 +10,7 @@ struct tess_arena {
 	struct tess_block *top;
 };
 
-/*
- * `bytes` zeroed, 16-byte aligned, valid until tess_arena_free; NULL, with a sentence: no memory.
- */
+/* `bytes` zeroed, aligned to 16, valid until tess_arena_free; NULL, with a sentence: no memory. */
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes);
 /* A copy of at most `len` bytes of `s`, ended by 0. */
 char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len);

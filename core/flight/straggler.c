@@ -116,9 +116,7 @@ static int32_t find_awaited_by(const struct job_records *v, int32_t rank)
 	return awaited;
 }
 
-/*
- * A lost rank that another waits for; else the end of the chain of ranks that wait for each other.
- */
+/* A lost rank that another waits for; else the end of the chain of waiting ranks. */
 static int32_t find_straggler(const struct job_records *v)
 {
 	int32_t at = NO_STRAGGLER;
@@ -242,10 +240,7 @@ static bool is_joint(const json_t *call)
 	return false;
 }
 
-/*
- * The last call that other ranks have finished with a lost rank; NULL: none after its last reported
- * one.
- */
+/* The last call that others finished with a lost rank; NULL: none after its last reported one. */
 static const json_t *find_last_finished(const struct job_records *v,
                                         const struct tess_lost_rank *lost)
 {

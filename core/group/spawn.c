@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/base/thread.h"
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/sigusr1.h"
@@ -55,14 +56,6 @@ static tess_status run_rank(struct spawned_rank *s)
 	return st;
 }
 
-static void wake_spawner(int event_fd)
-{
-	uint64_t one = 1;
-
-	if (write(event_fd, &one, sizeof one) < 0)
-		return; /* the count is full: it is awake */
-}
-
 static void *run_rank_thread(void *arg)
 {
 	struct spawned_rank *s = arg;
@@ -72,14 +65,14 @@ static void *run_rank_thread(void *arg)
 	if (s->st)
 		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
 	atomic_store(&s->ended, true);
-	wake_spawner(event_fd); /* s may be freed by now */
+	tess_event_post(event_fd); /* s may be freed by now */
 	return NULL;
 }
 
 static void handle_spawn_failure(void *arg, const struct tess_failure *f)
 {
 	(void)f;
-	wake_spawner(*(const int *)arg);
+	tess_event_post(*(const int *)arg);
 }
 
 static void start_threads(struct spawned_rank *s, int32_t n)

@@ -16,10 +16,7 @@ struct tess_exec {
 	char **environment;
 };
 
-/*
- * Makes the environment: that of this process, with the variables of the rank. Before the fork: it
- * allocates.
- */
+/* Makes the environment: this process's and the rank's variables. Before the fork: allocates. */
 tess_status tess_exec_prepare(struct tess_exec *e, const struct tess_launch *how,
                               const struct tess_attempt *attempt, const char *rendezvous);
 /*

@@ -454,10 +454,7 @@ static void run_to_end(struct launch_job *j)
 	} while (poll_job(j, until) && !(until && tess_now() >= until));
 }
 
-/*
- * Logs which rank failed first, with the job's failure where that names it; returns the exit
- * status.
- */
+/* Logs which rank failed first, and the job's failure if it names it; returns the exit status. */
 static int report_result(struct launch_job *j)
 {
 	char end[96], sentence[TESS_SENTENCE];

@@ -1,6 +1,4 @@
-/*
- * Checks that a file is a shared object for this machine, with clearer messages than the loader's.
- */
+/* Checks that a file is a shared object for this machine; the loader's messages are less clear. */
 #include "core/registry/file.h"
 
 #include "core/base/status.h"

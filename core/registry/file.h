@@ -73,9 +73,7 @@ tess_status tess_file_check_elf(const char *real);
 tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
                                    const struct tess_plugin *descriptor, uint64_t size);
 
-/*
- * Opens a file once: checks, maps, pins, declares options, calls init. Sets f->status and f->why.
- */
+/* Opens a file once: checks, maps, pins, declares options, calls init. Sets status and why. */
 void tess_file_open(struct tess_file *f, struct tess_registry *r);
 
 /* Whether a name consists of a-z, 0-9, _ and the characters in `more`, and has at most 64 bytes. */

@@ -171,16 +171,20 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 	return TESS_OK;
 }
 
-static tess_status find_table(int32_t kind, const char *name, const void **out)
+/* *out is a pointer to the struct of that kind. */
+static tess_status find_table(int32_t kind, const char *name, void *out)
 {
+	const void *table = NULL;
 	tess_status st;
 
 	pthread_mutex_lock(&registry_lock);
 	st = tess_registry_search(&registry);
 	if (!st)
-		st = kind <= TESS_DEVICES ? open_plugin_named(kind, name, out)
-		                          : find_offer(kind, name, out);
+		st = kind <= TESS_DEVICES ? open_plugin_named(kind, name, &table)
+		                          : find_offer(kind, name, &table);
 	pthread_mutex_unlock(&registry_lock);
+	if (!st)
+		memcpy(out, &table, sizeof table);
 	return st;
 }
 
@@ -196,10 +200,7 @@ static const struct tess_wrapper *find_wrapper(const char *name)
 	return s;
 }
 
-/*
- * Copies the table that wrap() has returned, up to the smaller size. With the lock held; NULL: no
- * memory.
- */
+/* Copies a table from wrap(), up to the smaller size. With the lock held; NULL: no memory. */
 static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *table)
 {
 	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
@@ -267,16 +268,14 @@ tess_status tess_plugin_find_backend(const char *name, const struct tess_backend
 {
 	const char *colon = strchr(name, ':');
 	const struct tess_backend *top;
-	const void *table = NULL;
 	char first[128];
 	tess_status st;
 
 	snprintf(first, sizeof first, "%.*s", colon ? (int)(colon - name) : (int)strlen(name),
 	         name);
-	st = find_table(TESS_BACKENDS, first, &table);
+	st = find_table(TESS_BACKENDS, first, &top);
 	if (st)
 		return st;
-	top = table;
 	if (!colon && !top->wrap)
 		*out = top;
 	else if (!top->wrap)
@@ -296,32 +295,17 @@ tess_status tess_plugin_find_backend(const char *name, const struct tess_backend
 
 tess_status tess_plugin_find_device(const char *name, const struct tess_device **out)
 {
-	const void *table = NULL;
-	tess_status st = find_table(TESS_DEVICES, name, &table);
-
-	if (!st)
-		*out = table;
-	return st;
+	return find_table(TESS_DEVICES, name, out);
 }
 
 tess_status tess_plugin_find_style(const char *name, const struct tess_style **out)
 {
-	const void *table = NULL;
-	tess_status st = find_table(TESS_STYLES, name, &table);
-
-	if (!st)
-		*out = table;
-	return st;
+	return find_table(TESS_STYLES, name, out);
 }
 
 tess_status tess_plugin_find_model(const char *type, const struct tess_model **out)
 {
-	const void *table = NULL;
-	tess_status st = find_table(TESS_MODELS, type, &table);
-
-	if (!st)
-		*out = table;
-	return st;
+	return find_table(TESS_MODELS, type, out);
 }
 
 /* A name that both files offer, or NULL. */

@@ -4,10 +4,7 @@
 
 #include <stdio.h>
 
-/*
- * "style rowsplit (/dir/tess-style-rowsplit.so)", or "plugin rowsplit" where no file offers the
- * table.
- */
+/* "style rowsplit (/dir/tess-style-rowsplit.so)"; "plugin rowsplit" if no file offers the table. */
 static void format_plugin(const void *table, const char *name, char *text, size_t size)
 {
 	struct tess_plugin_info info;

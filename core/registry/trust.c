@@ -31,10 +31,7 @@ static bool is_own_group(gid_t gid)
 	return !gid || gid == getegid() || group_member(gid);
 }
 
-/*
- * Checks one component. `holds`: the directory of the file itself, where the sticky bit is not
- * enough.
- */
+/* Checks one component. `holds`: the file's own directory, where a sticky bit is not enough. */
 static tess_status check_component(const char *path, bool holds, const struct tess_dir *dir,
                                    bool *warned)
 {

@@ -144,10 +144,7 @@ static void remove_call(struct tess_job_state *s, struct call_state **at)
 	free_call(c);
 }
 
-/*
- * Calls that all ranks have made, though some have not reported them; and all calls of the group
- * `closed`.
- */
+/* Calls that all ranks have made, reported or not; and all calls of the group `closed`. */
 static void remove_complete_calls(struct tess_job_state *s, const struct group_state *closed)
 {
 	for (int i = 0; i < CALL_BUCKETS; i++)

@@ -28,10 +28,7 @@ void tess_matcher_free(struct tess_job_state *s);
  */
 bool tess_matcher_add_call(struct tess_job_state *s, struct group_state *g, int32_t rank,
                            const struct tess_call_desc *d, struct tess_conflict *out);
-/*
- * `rank` makes no further call in `g`. When all members have left it, the group and its keys are
- * dropped.
- */
+/* `rank` makes no further call in `g`. The last member's leave drops the group and its keys. */
 bool tess_matcher_leave_group(struct tess_job_state *s, struct group_state *g, int32_t rank,
                               struct tess_conflict *out);
 /* A rank has left the job. */

@@ -8,13 +8,12 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/base/thread.h"
 #include "core/rendezvous/wire.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,10 +128,7 @@ static void report_server_gone(struct client *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
-/*
- * Removes the socket of a killed rank 0. A dying process closes its connections before it frees its
- * lock.
- */
+/* Removes the socket of a killed rank 0. A dying process frees its lock after its connections. */
 static void remove_dead_server(const struct client *c)
 {
 	int64_t until = tess_now() + REMOVE_MS * (int64_t)TESS_MS;
@@ -209,10 +205,7 @@ static void *run_client(void *arg)
 			continue; /* all is sent: look for more */
 		else if (last)
 			break;
-		/*
-		 * the `resting` of take_outgoing(): with a newer time descriptors could be left
-		 * unsent
-		 */
+		/* as in take_outgoing(): with a newer time descriptors could be left unsent */
 		until = full || !resting || heartbeat < rest ? heartbeat : rest;
 		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
@@ -234,14 +227,6 @@ static void *run_client(void *arg)
 
 /* ---- frames to the server -------------------------------------------------------------------- */
 
-static void wake_client(struct client *c)
-{
-	uint64_t one = 1;
-
-	if (write(c->wake, &one, sizeof one) < 0)
-		return; /* it is awake: the count cannot be full otherwise */
-}
-
 static void send_frame(struct client *c, uint32_t kind, int32_t a, int32_t b, const void *one,
                        size_t len_one, const void *two, size_t len_two)
 {
@@ -251,7 +236,7 @@ static void send_frame(struct client *c, uint32_t kind, int32_t a, int32_t b, co
 		                   c->rank);
 	c->urgent = true;
 	pthread_mutex_unlock(&c->lock);
-	wake_client(c);
+	tess_event_post(c->wake);
 }
 
 static void client_add_call(void *self, const struct tess_call_desc *d)
@@ -267,7 +252,7 @@ static void client_add_call(void *self, const struct tess_call_desc *d)
 	c->idle = false;
 	pthread_mutex_unlock(&c->lock);
 	if (asleep)
-		wake_client(c);
+		tess_event_post(c->wake);
 }
 
 static void client_deadline_passed(void *self, const struct tess_call_key *key, int32_t n)
@@ -351,10 +336,7 @@ static tess_status client_get(void *self, const char *key, int64_t deadline, voi
 	return st;
 }
 
-/*
- * Waits for *flag; at the deadline the server looks for the straggler, and its answer is the
- * failure.
- */
+/* Waits for *flag; at the deadline the server's answer, the straggler, is the failure. */
 static void wait_for_all(struct client *c, const bool *flag, int64_t deadline)
 {
 	pthread_mutex_lock(&c->lock);
@@ -398,7 +380,7 @@ static void client_close(void *self)
 	pthread_mutex_lock(&c->lock);
 	c->closing = true;
 	pthread_mutex_unlock(&c->lock);
-	wake_client(c);
+	tess_event_post(c->wake);
 	pthread_join(c->thread, NULL);
 	destroy_client(c);
 }
@@ -434,13 +416,8 @@ static tess_status connect_to_server(struct client *c, const char *path, int64_t
 
 static tess_status start_client(struct client *c)
 {
-	sigset_t all, old;
-	int err;
+	int err = tess_thread_start(&c->thread, run_client, c);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&c->thread, NULL, run_client, c);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
 		return tess_fail(TESS_EIO, "no thread for the rendezvous: %s", strerror(err));
 	return TESS_OK;
@@ -474,12 +451,14 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 	return TESS_OK;
 }
 
-/* Joins the job over the open connection; `c` goes into *out, or is destroyed. */
-static tess_status join_job(struct client *c, int64_t deadline, struct tess_link *out)
+/* Joins the job over the connection, opened with status `st`. Takes `c`, even on failure. */
+static tess_status join_job(struct client *c, tess_status st, int64_t deadline,
+                            struct tess_link *out)
 {
 	struct tess_hello hello = { .version = TESS_WIRE_VERSION, .pid = (int32_t)getpid() };
-	tess_status st = start_client(c);
 
+	if (!st)
+		st = start_client(c);
 	if (st) {
 		destroy_client(c);
 		return st;
@@ -517,12 +496,7 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
 	if (st)
 		return st;
 	snprintf(c->path, sizeof c->path, "%s", path);
-	st = connect_to_server(c, path, deadline);
-	if (st) {
-		destroy_client(c);
-		return st;
-	}
-	return join_job(c, deadline, out);
+	return join_job(c, connect_to_server(c, path, deadline), deadline, out);
 }
 
 tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
@@ -534,12 +508,7 @@ tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secre
 
 	if (st)
 		return st;
-	st = tess_net_connect(at, secret, deadline, &c->fd);
-	if (st) {
-		destroy_client(c);
-		return st;
-	}
-	return join_job(c, deadline, out);
+	return join_job(c, tess_net_connect(at, secret, deadline, &c->fd), deadline, out);
 }
 
 tess_status tess_link_tunnel(int fd, int32_t rank, int32_t nranks, int64_t deadline,
@@ -553,5 +522,5 @@ tess_status tess_link_tunnel(int fd, int32_t rank, int32_t nranks, int64_t deadl
 		return st;
 	}
 	c->fd = fd;
-	return join_job(c, deadline, out);
+	return join_job(c, TESS_OK, deadline, out);
 }

@@ -24,10 +24,7 @@ void tess_coordinator_remove_handler(struct tess_coordinator *c,
 /* Calls on_record of all handlers; they must not call the coordinator. */
 void tess_coordinator_request_records(struct tess_coordinator *c);
 
-/*
- * The rank joins the job; pid 0: it is a thread of this process. TESS_EINVAL: joined before, or no
- * such rank.
- */
+/* The rank joins the job; pid 0: a thread of this process. TESS_EINVAL: twice, or no such rank. */
 tess_status tess_coordinator_join(struct tess_coordinator *c, int32_t rank, pid_t pid);
 int32_t tess_coordinator_joined(struct tess_coordinator *c); /* number of ranks */
 
@@ -40,10 +37,7 @@ void tess_coordinator_heartbeat(struct tess_coordinator *c, int32_t rank);
 /* The rank makes no further call. A failure if another rank waits for one of its calls. */
 void tess_coordinator_leave(struct tess_coordinator *c, int32_t rank);
 int32_t tess_coordinator_left(struct tess_coordinator *c); /* number of ranks */
-/*
- * Blocks until all ranks have left, or the job has failed: its status. TESS_ETIMEOUT has no
- * sentence.
- */
+/* Blocks until all ranks have left, or returns the job's failure. TESS_ETIMEOUT: no sentence. */
 tess_status tess_coordinator_wait_left(struct tess_coordinator *c, int64_t deadline);
 
 /* A key is set once. `get` blocks until the key is there, the job has failed, or the deadline. */
@@ -64,10 +58,7 @@ void tess_coordinator_leave_group(struct tess_coordinator *c, int32_t rank, uint
 /* The number of ranks in the group; 0: no such group, or `rank` is not a member. */
 int32_t tess_coordinator_group_size(struct tess_coordinator *c, int32_t rank, uint32_t id);
 
-/*
- * `rank` makes this call in a group of which it is a member; it is compared with those of the
- * others.
- */
+/* `rank` makes this call in a group that it is a member of; it is compared with other ranks'. */
 void tess_coordinator_add_call(struct tess_coordinator *c, int32_t rank,
                                const struct tess_call_desc *d);
 

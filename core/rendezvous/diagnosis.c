@@ -123,10 +123,7 @@ static enum cause find_cause(const struct tess_job_state *s, int32_t rank, int32
 	return tess_matcher_waits_for(s, rank, waiting) ? CAUSE_CROSSED : CAUSE_MISSING;
 }
 
-/*
- * The end of the chain of ranks that wait for each other, among ranks that `c` lacks (NULL: among
- * all).
- */
+/* The end of the chain of waiting ranks, among those that `c` lacks (NULL: among all). */
 static int32_t follow_waits(const struct tess_job_state *s, const struct call_state *c,
                             int32_t rank)
 {

@@ -21,9 +21,7 @@ struct tess_link {
 	void (*add_group)(void *self, const struct tess_members *m);
 	void (*leave_group)(void *self, uint32_t id);
 	void (*fail)(void *self, tess_status why, const char *sentence);
-	/*
-	 * Leaves the job and waits until all ranks have left; the handler gets failures meanwhile.
-	 */
+	/* Leaves the job, waits until all have left; the handler gets failures. */
 	void (*leave)(void *self, int64_t deadline);
 	void (*close)(void *self);
 };

@@ -88,10 +88,7 @@ static tess_status check_manual_rank(void)
 	return TESS_OK;
 }
 
-/*
- * One host if all ranks are local; where that is not set, if MASTER_ADDR is a loopback address or
- * unset.
- */
+/* One host if all ranks are local; where that is unknown, if MASTER_ADDR is loopback or unset. */
 static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env *env)
 {
 	const char *master = getenv("MASTER_ADDR");

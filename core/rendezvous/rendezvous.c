@@ -3,13 +3,13 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/base/thread.h"
 #include "core/rendezvous/records.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,11 +24,9 @@ enum { LOCK_MS = 200, RETRY_MS = 5 };
 static void wake_server(void *arg, const struct tess_failure *f)
 {
 	struct tess_rendezvous *r = arg;
-	uint64_t one = 1;
 
 	(void)f;
-	if (write(r->wake, &one, sizeof one) < 0)
-		return; /* it is awake: the count cannot be full otherwise */
+	tess_event_post(r->wake);
 }
 
 /*
@@ -95,13 +93,8 @@ static tess_status make_job_socket(struct tess_rendezvous *r, const char *job)
 
 static tess_status start_server(struct tess_rendezvous *r)
 {
-	sigset_t all, old;
-	int err;
+	int err = tess_thread_start(&r->thread, tess_server_run, r);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	err = pthread_create(&r->thread, NULL, tess_server_run, r);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (err)
 		return tess_fail(TESS_EIO, "no thread for the server of the rendezvous: %s",
 		                 strerror(err));
@@ -237,13 +230,13 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
 void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank)
 {
 	atomic_store(&r->rank[rank].ended, true);
-	wake_server(r, NULL);
+	tess_event_post(r->wake);
 }
 
 void tess_rendezvous_request_records(struct tess_rendezvous *r)
 {
 	atomic_fetch_add(&r->records, 1);
-	wake_server(r, NULL);
+	tess_event_post(r->wake);
 }
 
 uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text, size_t size)
@@ -256,7 +249,7 @@ void tess_rendezvous_close(struct tess_rendezvous *r)
 	if (!r)
 		return;
 	r->stop = true;
-	wake_server(r, NULL);
+	tess_event_post(r->wake);
 	pthread_join(r->thread, NULL);
 	destroy_rendezvous(r);
 }

@@ -40,10 +40,7 @@ tess_status tess_rendezvous_open_hosts(const struct tess_hosts *at,
                                        const struct tess_secret *secret, int32_t nranks,
                                        struct tess_rendezvous **out);
 
-/*
- * The same at the ends of tunnels to all ranks (tess_backend.bootstrap), which it takes; it accepts
- * no others.
- */
+/* The same at the ends of tunnels (tess_backend.bootstrap), which it takes; accepts no others. */
 tess_status tess_rendezvous_open_tunnels(const int32_t *end, int32_t nranks,
                                          struct tess_rendezvous **out);
 

@@ -1,7 +1,4 @@
-/*
- * server.h - the internals of a rendezvous: rendezvous.c opens and closes it, server.c is its
- * thread.
- */
+/* server.h - the inside of a rendezvous: opened by rendezvous.c, served by server.c. */
 #ifndef TESS_RENDEZVOUS_SERVER_H
 #define TESS_RENDEZVOUS_SERVER_H
 

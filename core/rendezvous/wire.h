@@ -94,14 +94,9 @@ tess_status tess_socket_path(const char *job, char *path, size_t size);
 /* A listening, or connected, socket: close-on-exec, non-blocking; -1 with errno. */
 int tess_socket_listen(const char *path, int backlog);
 int tess_socket_connect(const char *path);
-/*
- * Removes the socket at `path` and its lock file, unless a server holds the lock. False: one does.
- */
+/* Removes the socket `path` and its lock file, unless a server holds the lock. False: one does. */
 bool tess_socket_remove_dead(const char *path);
-/*
- * Opens the directory of the sockets, whose path becomes `dir`; yours: closedir(). NULL: it cannot
- * be opened.
- */
+/* Opens the directory of the sockets and sets `dir`, its path; yours: closedir(). NULL: failed. */
 DIR *tess_socket_open_directory(char *dir, size_t size);
 /* Does what tess_socket_remove_dead does for all jobs whose names begin with `prefix`. */
 void tess_socket_sweep(const char *prefix);

@@ -27,9 +27,7 @@ struct tess_run {
 	int64_t start, len;
 }; /* elements [start, start + len) */
 
-/*
- * The pieces that are cut separately, and the first element of each: the dim itself, or its parts.
- */
+/* The pieces that are cut separately, and where each begins: the dim itself, or its parts. */
 int64_t tess_dim_count_pieces(const struct tess_dim *d);
 const struct tess_dim *tess_dim_get_piece(const struct tess_dim *d, int64_t i, int64_t *at);
 
@@ -59,9 +57,7 @@ int64_t tess_dim_get_owned_size(const struct tess_dim *d, int32_t nranks, int32_
 /* The index of global element `at` on the local axis of `runs`: the held elements before it. */
 int64_t tess_runs_get_local_index(const struct tess_run *runs, int64_t n, int64_t at);
 
-/*
- * The maximum number of ranks that can cut it; tokens: INT32_MAX. *piece: the piece that limits it.
- */
+/* The most ranks that can cut it; tokens: INT32_MAX. *piece: the piece that limits it. */
 int32_t tess_dim_get_max_ranks(const struct tess_dim *d, const struct tess_dim **piece);
 
 #endif

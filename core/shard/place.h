@@ -29,9 +29,7 @@ static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
 	return p.kind == kind && (kind != TESS_SHARD || p.dim == dim);
 }
 
-/*
- * TESS_EINVAL: the kind, dim or op is not valid for a tensor of `ndim` axes. TESS_ENOTSUP: the op.
- */
+/* TESS_EINVAL: kind, dim or op is not valid for a tensor of `ndim` axes; TESS_ENOTSUP: the op. */
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where);
 
 /* "Replicate", "Shard(1)", "Partial", "as is"; may use `text`. */

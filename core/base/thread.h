@@ -1,0 +1,32 @@
+/* thread.h - threads of the library itself, and the event descriptors that wake them. */
+#ifndef TESS_BASE_THREAD_H
+#define TESS_BASE_THREAD_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <unistd.h>
+
+/* Starts a thread with all signals blocked: they are the program's. Returns 0, or an errno. */
+static inline int tess_thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(out, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err;
+}
+
+/* Makes an eventfd readable. */
+static inline void tess_event_post(int fd)
+{
+	uint64_t one = 1;
+
+	if (write(fd, &one, sizeof one) < 0)
+		return; /* it is readable: the count cannot be full otherwise */
+}
+
+#endif
