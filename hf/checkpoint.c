@@ -77,19 +77,12 @@ static tess_status alloc_tables(struct tess_checkpoint *c, size_t nparts, size_t
 	return c->part && (c->tensor || !n) ? TESS_OK : TESS_ENOMEM;
 }
 
-static tess_status open_part(const struct tess_checkpoint *c, const char *path,
-                             struct tess_safetensors **out)
-{
-	return c->headers ? tess_safetensors_open_header(path, out)
-	                  : tess_safetensors_open(path, out);
-}
-
 static tess_status load_single_file(struct tess_checkpoint *c, const char *path)
 {
 	tess_status st = alloc_tables(c, 1, 0);
 
 	if (!st)
-		st = open_part(c, path, &c->part[0]);
+		st = tess_safetensors_open(path, c->headers, &c->part[0]);
 	if (st)
 		return st;
 	c->nparts = 1;
@@ -108,7 +101,8 @@ static tess_status open_parts(struct tess_checkpoint *c, const char *path,
 	for (; !st && c->nparts < ix->nparts; c->nparts += !st) {
 		const char *part = format_path(c, ix->part[c->nparts]);
 
-		st = part ? open_part(c, part, &c->part[c->nparts]) : TESS_ENOMEM;
+		st = part ? tess_safetensors_open(part, c->headers, &c->part[c->nparts])
+		          : TESS_ENOMEM;
 		if (st == TESS_ENOENT)
 			tess_fail_in(st, "%s: weight_map names a part that is missing", path);
 	}
@@ -168,9 +162,8 @@ static tess_status load_weights(struct tess_checkpoint *c)
 	if (!access(torch, F_OK) || !access(torch_index, F_OK))
 		return tess_fail(
 			TESS_ENOTSUP,
-			"%s: its weights are pickled (pytorch_model.bin), which is never read; "
-			"save them "
-			"as safetensors",
+			"%s: its weights are pickled (pytorch_model.bin), a format that is never "
+			"read; save them as safetensors",
 			c->dir);
 	return tess_fail(TESS_ENOENT,
 	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
@@ -202,7 +195,7 @@ static tess_status check_dir(const char *dir)
 	return TESS_OK;
 }
 
-static tess_status open_checkpoint_dir(const char *dir, bool headers, struct tess_checkpoint **out)
+tess_status tess_checkpoint_open(const char *dir, bool headers, struct tess_checkpoint **out)
 {
 	tess_status st = check_dir(dir);
 	struct tess_checkpoint *c;
@@ -228,16 +221,6 @@ static tess_status open_checkpoint_dir(const char *dir, bool headers, struct tes
 	else
 		*out = c;
 	return st;
-}
-
-tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out)
-{
-	return open_checkpoint_dir(dir, false, out);
-}
-
-tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out)
-{
-	return open_checkpoint_dir(dir, true, out);
 }
 
 void tess_checkpoint_close(struct tess_checkpoint *c)

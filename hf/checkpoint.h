@@ -11,13 +11,10 @@ struct tess_checkpoint;
 /*
  * Opens the directory and validates everything but the values of weights. model.safetensors wins
  * over an index beside it, as in transformers; tensors that the index does not name are logged
- * (info) and not found. An open checkpoint is read-only and may be used from any thread: ranks that
- * are threads share one.
+ * (info) and not found. `headers`: reads only the headers of weights, whose data are NULL. An open
+ * checkpoint is read-only and may be used from any thread: ranks that are threads share one.
  */
-tess_status tess_checkpoint_open(const char *dir, struct tess_checkpoint **out);
-
-/* The same from headers only: the data of a weight is NULL. For checks that read no weight. */
-tess_status tess_checkpoint_open_headers(const char *dir, struct tess_checkpoint **out);
+tess_status tess_checkpoint_open(const char *dir, bool headers, struct tess_checkpoint **out);
 
 /* Logs what has no effect: settings that are not supported, ids that no token has. */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
-enum { FAULT_AROUND_BYTES = 64 << 10 }; /* bytes that Linux maps at one fault; whole pages */
+enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
 
 const struct tess_option tess_load_options[] = {
 	{ "load", "map", "map: checkpoints are mapped, copy: they are read into memory" },
@@ -61,8 +61,8 @@ static tess_status check_header_size(struct tess_safetensors *f)
 	size = parse_header_size(f->bytes);
 	if (size > HEADER_BYTES_MAX)
 		return tess_fail(TESS_EINVAL,
-		                 "%s: offset 0: a header of %llu bytes; %d are allowed", f->path,
-		                 (unsigned long long)size, HEADER_BYTES_MAX);
+		                 "%s: offset 0: a header of %llu bytes; at most %d are allowed",
+		                 f->path, (unsigned long long)size, HEADER_BYTES_MAX);
 	if (size > len - LENGTH)
 		return tess_fail(
 			TESS_EINVAL,
@@ -143,8 +143,7 @@ static tess_status read_offsets(struct tess_safetensors *f, const json_t *offset
 		return tess_fail(
 			TESS_EINVAL,
 			"data_offsets [%lld, %lld] end outside the file, which has %llu bytes of "
-			"data; "
-			"it is truncated",
+			"data; it is truncated",
 			begin, end, available);
 	if ((unsigned long long)(end - begin) != bytes)
 		return tess_fail(
@@ -353,7 +352,7 @@ static tess_status read_whole_file(struct tess_safetensors *f, int fd, uint64_t 
 	return TESS_OK;
 }
 
-/* As much as check_header_size may accept. */
+/* Reads no more than check_header_size() accepts. */
 static tess_status read_header_only(struct tess_safetensors *f, int fd)
 {
 	tess_status st = read_whole_file(f, fd, f->len < LENGTH ? f->len : LENGTH);
@@ -383,8 +382,7 @@ static tess_status map_whole_file(struct tess_safetensors *f, int fd)
 	return TESS_OK;
 }
 
-static tess_status open_safetensors_file(const char *path, bool header,
-                                         struct tess_safetensors **out)
+tess_status tess_safetensors_open(const char *path, bool header, struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = NULL;
 	struct stat about;
@@ -423,16 +421,6 @@ out:
 		tess_safetensors_close(f);
 	close(fd);
 	return st;
-}
-
-tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out)
-{
-	return open_safetensors_file(path, false, out);
-}
-
-tess_status tess_safetensors_open_header(const char *path, struct tess_safetensors **out)
-{
-	return open_safetensors_file(path, true, out);
 }
 
 uint64_t tess_safetensors_get_memory(const struct tess_safetensors *f)

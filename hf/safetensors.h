@@ -6,6 +6,7 @@
 #ifndef TESS_HF_SAFETENSORS_H
 #define TESS_HF_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <tessera/plugin.h>
 
@@ -26,13 +27,10 @@ extern const struct tess_option tess_load_options[];
 
 /*
  * Maps the file, or reads it with TESSERA_LOAD=copy. Truncating a mapped file kills the process
- * that reads it, so files that may still change should be copied. An open file is read-only and may
- * be used from any thread.
+ * that reads it, so files that may still change should be copied. `header`: reads only the header.
+ * An open file is read-only and may be used from any thread.
  */
-tess_status tess_safetensors_open(const char *path, struct tess_safetensors **out);
-
-/* Reads the header only. */
-tess_status tess_safetensors_open_header(const char *path, struct tess_safetensors **out);
+tess_status tess_safetensors_open(const char *path, bool header, struct tess_safetensors **out);
 
 /* The same for `bytes`, which are borrowed until the close; `path` is for messages. */
 tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t len,

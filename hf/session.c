@@ -25,8 +25,7 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	const char *const *overrides = options ? options->overrides : NULL;
 	struct tess_planned_model p = { 0 };
 	int32_t n = 0;
-	tess_status st = headers ? tess_checkpoint_open_headers(dir, &p.checkpoint)
-	                         : tess_checkpoint_open(dir, &p.checkpoint);
+	tess_status st = tess_checkpoint_open(dir, headers, &p.checkpoint);
 	struct tess_rope rope;
 
 	while (overrides && overrides[n])
@@ -126,9 +125,7 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 	return st;
 }
 
-/*
- * Reads numbers and makes tables in the default floating-point state, whatever the caller has set.
- */
+/* Reads numbers and makes tables in the default floating-point state, not that of the caller. */
 tess_status tess_session_open(struct tess_group *g, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {

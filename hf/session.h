@@ -9,10 +9,7 @@
 
 #include <tessera/tessera.h>
 
-/*
- * A checkpoint with its model and a plan, before there are ranks: what explain shows and launchers
- * check.
- */
+/* A checkpoint with its model and a plan, before there are ranks: for explain and launchers. */
 struct tess_planned_model {
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;

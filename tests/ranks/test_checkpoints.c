@@ -19,7 +19,7 @@ static int32_t ntensors;
 static void open_project_checkpoint(void)
 {
 	ck_assert_int_eq(
-		tess_safetensors_open(format_data_path("model.safetensors"), &project_file),
+		tess_safetensors_open(format_data_path("model.safetensors"), false, &project_file),
 		TESS_OK);
 	for (size_t i = 0; i < tess_safetensors_count(project_file); i++)
 		tensors[ntensors++] = *tess_safetensors_at(project_file, i);

@@ -48,7 +48,7 @@ static struct tess_safetensors *load_goldens(const char *name)
 
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT,
 	         name);
-	ck_assert_msg(!tess_safetensors_open(path, &f), "%s", tess_error());
+	ck_assert_msg(!tess_safetensors_open(path, false, &f), "%s", tess_error());
 	return f;
 }
 
@@ -125,7 +125,7 @@ START_TEST(logits)
 		ck_assert_int_eq(
 			json_integer_value(json_array_get(json_object_get(out, "ids"), (size_t)i)),
 			((const int64_t *)greedy->data)[i]);
-	ck_assert_msg(!tess_safetensors_open(path, &have), "%s", tess_error());
+	ck_assert_msg(!tess_safetensors_open(path, false, &have), "%s", tess_error());
 	rows = tess_safetensors_find(have, "logits");
 	ck_assert(rows && rows->dtype == TESS_F32 && rows->ndim == 2);
 	ck_assert_int_eq(rows->shape[0], ids->shape[0] + TOKENS - 1);

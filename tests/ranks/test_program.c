@@ -144,7 +144,7 @@ static void open_model_fixture(const char *dir, struct model_fixture *f)
 	char path[512];
 
 	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
-	ck_assert_msg(!tess_checkpoint_open(path, &f->checkpoint), "%s", tess_error());
+	ck_assert_msg(!tess_checkpoint_open(path, false, &f->checkpoint), "%s", tess_error());
 	f->source = tess_checkpoint_make_source(f->checkpoint);
 	ck_assert_msg(!tess_plugin_find_model("llama", &f->model), "%s", tess_error());
 }
@@ -603,7 +603,7 @@ static void check_golden_logits(const char *name)
 	open_model_fixture(path, &f);
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.safetensors", SOURCE_ROOT,
 	         name);
-	ck_assert_msg(!tess_safetensors_open(path, &g), "%s", tess_error());
+	ck_assert_msg(!tess_safetensors_open(path, false, &g), "%s", tess_error());
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s/golden.json", SOURCE_ROOT, name);
 	about = json_load_file(path, 0, NULL);
 	for (int p = 0; p < 3; p++) {

@@ -26,7 +26,8 @@ static void write_sharded_checkpoint(const char *folder, void (*change)(json_t *
 	char name[64], path[128];
 
 	scratch_make_folder(folder);
-	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f), TESS_OK);
+	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), false, &f),
+	                 TESS_OK);
 	for (size_t i = 0; i < tess_safetensors_count(f); i++) {
 		const struct tess_slice *s = tess_safetensors_at(f, i);
 
@@ -54,7 +55,7 @@ static struct tess_checkpoint *open_checkpoint(const char *dir)
 {
 	struct tess_checkpoint *c = NULL;
 
-	ck_assert_msg(!tess_checkpoint_open(dir, &c), "%s", tess_error());
+	ck_assert_msg(!tess_checkpoint_open(dir, false, &c), "%s", tess_error());
 	return c;
 }
 
@@ -151,7 +152,8 @@ static void expect_checkpoint_refused(const char *dir, const char *where, const 
 {
 	struct tess_checkpoint *c = NULL;
 
-	ck_assert_msg(tess_checkpoint_open(dir, &c) < 0 && !c, "%s: \"%s\" was accepted", dir, why);
+	ck_assert_msg(tess_checkpoint_open(dir, false, &c) < 0 && !c, "%s: \"%s\" was accepted",
+	              dir, why);
 	expect_part(tess_error(), dir);
 	expect_part(tess_error(), where);
 	expect_part(tess_error(), why);
@@ -309,7 +311,7 @@ START_TEST(opens_headers)
 	struct tess_view v;
 
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_checkpoint_open_headers(format_data_path("."), &c), TESS_OK);
+	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), true, &c), TESS_OK);
 	ck_assert_uint_eq(tess_checkpoint_get_memory(c), 0);
 	ck_assert_int_eq(tess_checkpoint_find(c, "model.embed_tokens.weight", &v), TESS_OK);
 	ck_assert(!v.data && v.shape[0] == 512 && v.shape[1] == 64 && v.dtype == TESS_F32);

@@ -37,7 +37,7 @@ static struct tess_safetensors *open_safetensors(const char *path)
 {
 	struct tess_safetensors *f = NULL;
 
-	ck_assert_msg(!tess_safetensors_open(path, &f), "%s", tess_error());
+	ck_assert_msg(!tess_safetensors_open(path, false, &f), "%s", tess_error());
 	return f;
 }
 
@@ -45,8 +45,8 @@ static void expect_safetensors_refused(const char *path, const char *where, cons
 {
 	struct tess_safetensors *f = NULL;
 
-	ck_assert_msg(tess_safetensors_open(path, &f) < 0 && !f, "%s: \"%s\" was accepted", path,
-	              why);
+	ck_assert_msg(tess_safetensors_open(path, false, &f) < 0 && !f, "%s: \"%s\" was accepted",
+	              path, why);
 	ck_assert_msg(!strncmp(tess_error(), path, strlen(path)), "%s", tess_error());
 	expect_part(tess_error(), where);
 	expect_part(tess_error(), why);
@@ -244,7 +244,7 @@ START_TEST(reads_mapped_or_copied)
 	                           "truncated");
 	expect_safetensors_refused(scratch_write("bad", "", 0), "0 bytes", "length of its header");
 	setenv("TESSERA_LOAD", "stream", 1);
-	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), &f),
+	ck_assert_int_eq(tess_safetensors_open(format_data_path("model.safetensors"), false, &f),
 	                 TESS_EINVAL);
 	ck_assert_str_eq(tess_error(), "TESSERA_LOAD=stream: use map or copy");
 	unsetenv("TESSERA_LOAD");
@@ -357,7 +357,7 @@ START_TEST(reads_headers_alone)
 
 	setenv("TESSERA_LOAD", "copy", 1);
 	all = open_safetensors(path);
-	ck_assert_msg(!tess_safetensors_open_header(path, &f), "%s", tess_error());
+	ck_assert_msg(!tess_safetensors_open(path, true, &f), "%s", tess_error());
 	unsetenv("TESSERA_LOAD");
 	ck_assert_uint_eq(tess_safetensors_get_memory(f), 0);
 	ck_assert_uint_eq(tess_safetensors_count(f), tess_safetensors_count(all));
@@ -374,13 +374,14 @@ START_TEST(reads_headers_alone)
 	/* and checks them as when all is read, including the end of the data */
 	f = NULL;
 	ck_assert_int_eq(
-		tess_safetensors_open_header(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), &f),
+		tess_safetensors_open(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), true, &f),
 		TESS_EINVAL);
-	ck_assert_int_eq(tess_safetensors_open_header(scratch_write("bad", "\3", 1), &f),
+	ck_assert_int_eq(tess_safetensors_open(scratch_write("bad", "\3", 1), true, &f),
 	                 TESS_EINVAL);
 	ck_assert_int_eq(
-		tess_safetensors_open_header(
-			write_safetensors("bad", "{\"a\":" T("F32", "[1]", "0", "4") "}", 3), &f),
+		tess_safetensors_open(
+			write_safetensors("bad", "{\"a\":" T("F32", "[1]", "0", "4") "}", 3), true,
+			&f),
 		TESS_EINVAL);
 	ck_assert_ptr_null(f);
 }
