@@ -15,7 +15,7 @@ struct tess_config {
 /*
  * Validates config.json: a model type, weights that are not quantised, numbers in their ranges, and
  * sizes that are whole numbers whose products do not overflow. The model checks that they fit each
- * other. Takes `root`, also on failure. The contents of *out are yours: tess_config_free.
+ * other. Takes `root`, even on failure. The contents of *out are yours: tess_config_free.
  */
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out);
 tess_status tess_config_load(const char *path, struct tess_config *out);

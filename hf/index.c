@@ -37,8 +37,7 @@ static tess_status check_index_entry(const char *path, const char *name, const j
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: weight_map: %.200s: \"%.200s\" is not the plain name of a file in "
-			"that "
-			"directory",
+			"that directory",
 			path, name, part);
 	return TESS_OK;
 }
@@ -118,9 +117,8 @@ static tess_status make_index(const char *path, const json_t *root, struct tess_
 tess_status tess_index_parse(const char *path, const char *text, size_t len, struct tess_index *out)
 {
 	json_t *root = NULL;
-	tess_status st;
+	tess_status st = tess_json_parse(path, text, len, &root);
 
-	st = tess_json_parse(path, text, len, &root);
 	if (!st)
 		st = make_index(path, root, out);
 	json_decref(root);
@@ -130,9 +128,8 @@ tess_status tess_index_parse(const char *path, const char *text, size_t len, str
 tess_status tess_index_load(const char *path, struct tess_index *out)
 {
 	json_t *root = NULL;
-	tess_status st;
+	tess_status st = tess_json_load(path, FILE_BYTES_MAX, &root);
 
-	st = tess_json_load(path, FILE_BYTES_MAX, &root);
 	if (!st)
 		st = make_index(path, root, out);
 	json_decref(root);

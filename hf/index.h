@@ -4,10 +4,10 @@
 
 #include "core/base/arena.h"
 
-/* A value. */
+/* An entry of weight_map. */
 struct tess_indexed {
 	const char *name;
-	size_t part;
+	size_t part; /* its file, in tess_index.part */
 };
 
 struct tess_index {
@@ -17,7 +17,7 @@ struct tess_index {
 	struct tess_indexed *tensor; /* in order of names */
 };
 
-/* `path` is for messages. What is in *out is yours: tess_index_free. */
+/* `path` is for messages. The contents of *out are yours: tess_index_free. */
 tess_status tess_index_parse(const char *path, const char *text, size_t len,
                              struct tess_index *out);
 tess_status tess_index_load(const char *path, struct tess_index *out);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH = 8, READ_TRIES = 1000 };
+enum { LENGTH = 8, NAME_TRIES = 1000 };
 
 struct placed_tensor {
 	const struct tess_slice *slice;
@@ -20,10 +20,7 @@ struct placed_tensor {
 	uint64_t bytes;
 };
 
-/*
- * Assigns offsets: larger elements first, otherwise in the given order (insertion sort: few
- * tensors).
- */
+/* Assigns offsets: larger elements first, then in the given order (insertion sort: few tensors). */
 static tess_status order_tensors(const char *path, int32_t n, const struct tess_slice *slices,
                                  struct placed_tensor *out)
 {
@@ -52,7 +49,7 @@ static tess_status order_tensors(const char *path, int32_t n, const struct tess_
 
 /*
  * The header as text, padded so that the data begin at a multiple of 8. Yours to free. NULL: a name
- * is not UTF-8 or a duplicate, or memory is exhausted.
+ * is a duplicate or not UTF-8, or memory is exhausted.
  */
 static char *format_header(int32_t n, const struct placed_tensor *tensors, uint64_t *len)
 {
@@ -145,7 +142,7 @@ static tess_status open_part_file(const char *path, char **beside, int *fd)
 	*fd = -1;
 	errno = EEXIST;
 	/* a killed process with this id may have left its file */
-	for (int i = 0; *fd < 0 && errno == EEXIST && i < READ_TRIES; i++) {
+	for (int i = 0; *fd < 0 && errno == EEXIST && i < NAME_TRIES; i++) {
 		free(*beside);
 		if (asprintf(beside, "%s.%ld-%d.part", path, (long)getpid(), i) < 0) {
 			*beside = NULL;
@@ -190,7 +187,7 @@ tess_status tess_safetensors_write(const char *path, int32_t n, const struct tes
 	if (!header) {
 		st = tess_fail(
 			TESS_EINVAL,
-			"%s: a tensor's name is not UTF-8 or a duplicate, or memory is exhausted",
+			"%s: a tensor's name is a duplicate or not UTF-8, or memory is exhausted",
 			path);
 		goto out;
 	}

@@ -6,9 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum {
-	CONTENT_BYTES_MAX = 1024
-}; /* bytes of an added token, which bounds the cost of a position in a text */
+/* The longest added token, in bytes: it bounds the cost of a search at each position of a text. */
+enum { CONTENT_BYTES_MAX = 1024 };
 
 struct tess_added_token {
 	int32_t id;
@@ -70,7 +69,7 @@ static tess_status insert_token(struct tess_trie *t, const char *s, size_t n, in
 	return st;
 }
 
-/* The length of the longest member at s, and its token; 0: none. */
+/* The length of the longest added token that begins at s, and which it is; 0: none. */
 static size_t match_longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
 {
 	size_t best = 0, i = 1;
@@ -128,7 +127,7 @@ static tess_status parse_added_token(const json_t *t, const struct tess_normaliz
 	if (!st)
 		st = tess_key_get_string(t, "content", &s, &n);
 	if (!st && n > CONTENT_BYTES_MAX)
-		st = tess_fail(TESS_EINVAL, "content: %zu bytes; at most %d are taken", n,
+		st = tess_fail(TESS_EINVAL, "content: %zu bytes; at most %d are allowed", n,
 		               CONTENT_BYTES_MAX);
 	if (!st)
 		st = tess_key_get_bool(t, "special", false, &special);
@@ -150,7 +149,7 @@ static tess_status parse_added_token(const json_t *t, const struct tess_normaliz
 		st = insert_token(&out->raw, s, n, (int32_t)out->n);
 	else if (!st && (!text.len || text.len > CONTENT_BYTES_MAX))
 		st = tess_fail(TESS_EINVAL,
-		               "content: \"%.64s\" is normalized to %zu bytes; 1 to %d are taken",
+		               "content: \"%.64s\" is normalized to %zu bytes; 1 to %d are allowed",
 		               s, text.len, CONTENT_BYTES_MAX);
 	else if (!st)
 		st = insert_token(&out->normal, text.data, text.len, (int32_t)out->n);
@@ -193,7 +192,7 @@ void tess_added_free(struct tess_added *a)
 
 /* ---- find ------------------------------------------------------------------------------------ */
 
-/* As in `tokenizers`: letters, marks, digits, connectors, joiners. */
+/* As in `tokenizers`: a letter, mark, digit, connector or joiner. */
 static bool is_word_char(int32_t cp)
 {
 	switch (utf8proc_category(cp)) {
@@ -209,7 +208,7 @@ static bool is_word_char(int32_t cp)
 	case UTF8PROC_CATEGORY_NL:
 	case UTF8PROC_CATEGORY_PC:
 		return true;
-	default: /* circled and squared letters are symbols, but count */
+	default: /* circled and squared letters are symbols, but count as letters */
 		return cp == 0x200c || cp == 0x200d || (cp >= 0x24b6 && cp <= 0x24e9) ||
 		       (cp >= 0x1f130 && cp <= 0x1f149) || (cp >= 0x1f150 && cp <= 0x1f169) ||
 		       (cp >= 0x1f170 && cp <= 0x1f189);
@@ -231,7 +230,7 @@ static bool is_inside_word(const char *s, size_t n, size_t from, size_t to)
 	return is_word_char(cp);
 }
 
-/* Extends [from, to) over spaces on both sides, `from` not below `min`. */
+/* Extends [from, to) over the spaces on both sides that the token strips; `from` >= min. */
 static void extend_over_spaces(const struct tess_added_token *t, const char *s, size_t n,
                                size_t min, size_t *from, size_t *to)
 {

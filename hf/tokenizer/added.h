@@ -1,4 +1,4 @@
-/* added.h - added tokens, which are found in a text before it is cut or encoded. */
+/* added.h - added tokens, which are found in a text before it is split or encoded. */
 #ifndef TESS_HF_TOKENIZER_ADDED_H
 #define TESS_HF_TOKENIZER_ADDED_H
 
@@ -20,12 +20,12 @@ struct tess_added {
 /* The number of tokens of `added_tokens`, and one more than their largest id. */
 tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids);
 
-/* Reads them, and adds them to `v`, which has room. */
+/* Reads them, and adds them to `v`, which has the capacity. */
 tess_status tess_added_parse(const json_t *list, const struct tess_normalizer *norm,
                              struct tess_scan *scan, struct tess_vocab *v, struct tess_added *out);
 void tess_added_free(struct tess_added *a);
 
-/* Cuts a text at the tokens of one of the two sets; tokens become pieces with an id. */
+/* Splits a text at the tokens of one of the two sets; tokens become pieces with an id. */
 tess_status tess_added_split(const struct tess_added *a, const struct tess_trie *set, const char *s,
                              size_t n, bool first, struct tess_pieces *out);
 

@@ -326,14 +326,9 @@ tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
 		                             "vocab",
 		                             "merges",
 		                             NULL };
-	static const char *const types[] = { "BPE", NULL };
-	tess_status st;
-	int type;
+	tess_status st = tess_keys_check(model, known);
 
 	*out = (struct tess_bpe){ .vocab = vocab };
-	st = tess_key_get_choice(model, "type", types, 0, &type);
-	if (!st)
-		st = tess_keys_check(model, known);
 	if (!st)
 		st = refuse_unsupported(model);
 	if (!st)
@@ -429,8 +424,8 @@ static bool get_pending_merge(const struct tess_bpe *b, const struct symbol *s, 
 
 /*
  * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone still
- * applies if the pair now at its position makes the same token: `tokenizers` do so, and ids depend
- * on it.
+ * applies if the pair now at its position makes the same token: `tokenizers` does so, and the ids
+ * depend on it.
  */
 static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
                           struct pending_merge *q)
@@ -464,7 +459,7 @@ static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
 	}
 }
 
-/* Splits the piece into characters and their ids. */
+/* Splits the piece into the ids of its characters; returns their number. */
 static int32_t split_symbols(const struct tess_bpe *b, const char *s, size_t n, struct symbol *out)
 {
 	bool unk = false; /* the previous symbol is the unknown token */

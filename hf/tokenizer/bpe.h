@@ -8,8 +8,8 @@ enum { TESS_IDS_MAX = 1 << 22 }; /* ids are below this */
 
 struct tess_token {
 	uint32_t at, len; /* in tess_vocab.text; len 0: no token has this id */
-	uint32_t decoded_at,
-		decoded_len; /* what decoding uses: the normalized form of an added token */
+	/* what decoding uses: the normalized form of an added token */
+	uint32_t decoded_at, decoded_len;
 	bool model; /* from model.vocab, not only added */
 	bool special;
 };
@@ -24,7 +24,7 @@ struct tess_vocab {
 
 /* Reads model.vocab. `more` tokens may be added to it, with ids below `ids`. */
 tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struct tess_vocab *out);
-/* Adds a token; does nothing if it is there with this id. */
+/* Adds a token; does nothing if it already has this id. */
 tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_t id);
 /* Sets what decoding uses for an existing token. */
 tess_status tess_vocab_set_decoded(struct tess_vocab *v, int32_t id, const char *s, size_t n);
@@ -48,7 +48,7 @@ struct tess_bpe {
 	bool fuse_unk, byte_fallback, ignore_merges;
 };
 
-/* `model`: the object in tokenizer.json. Borrows `vocab`, which already has its tokens. */
+/* `model`: the object of that key, of type BPE. Borrows `vocab`, which already has its tokens. */
 tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
                            struct tess_bpe *out);
 void tess_bpe_free(struct tess_bpe *b);

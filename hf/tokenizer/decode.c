@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNKNOWN "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
 
 enum { SEQUENCE, BYTE_LEVEL, METASPACE, BYTE_FALLBACK, FUSE, STRIP, REPLACE, JOIN_SPACED };
 static const char *const types[] = { "Sequence", "ByteLevel", "Metaspace", "ByteFallback",
@@ -30,8 +30,8 @@ struct tess_decode_state {
 	struct tess_text parts; /* of a token that the step needs whole */
 	struct tess_text pending; /* bytes of an incomplete character */
 	struct tess_text output; /* passed to the next step */
-	size_t count; /* tokens so far; in Strip, marks taken off this one */
-	bool started; /* a token was passed on; in Strip, more may be taken off */
+	size_t count; /* tokens so far; in Strip, marks stripped from this one */
+	bool started; /* a token was passed on; in Strip, more may be stripped */
 };
 
 /* ---- parse ----------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static int parse_byte_token(const char *s, size_t n)
 	return high && low ? (int)((high - digits) % 16 * 16 + (low - digits) % 16) : -1;
 }
 
-/* Passes on the pending bytes: as text if all are UTF-8, else an unknown character for each. */
+/* Passes on the pending bytes: as text if all are UTF-8, else a replacement character for each. */
 static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
 {
 	struct tess_text *pending = &p->state[i].pending;
@@ -147,7 +147,7 @@ static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
 		st = push_token_part(p, i + 1, pending->data, n, WHOLE);
 	else
 		for (size_t k = 0; k < n && !st; k++)
-			st = push_token_part(p, i + 1, UNKNOWN, 3, WHOLE);
+			st = push_token_part(p, i + 1, REPLACEMENT, 3, WHOLE);
 	pending->len = 0;
 	return st;
 }
@@ -163,7 +163,7 @@ static tess_status decode_byte_fallback(struct tess_pipe *p, size_t i, const cha
 	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
-/* Whether n bytes are the beginning of a longer character. */
+/* Whether these n bytes are the beginning of a character of more bytes. */
 static bool begins_character(const char *text, size_t n)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -176,8 +176,8 @@ static bool begins_character(const char *text, size_t n)
 }
 
 /*
- * Adds a byte. Invalid UTF-8 becomes one unknown character per maximal subpart of a sequence, as
- * Unicode recommends.
+ * Adds a byte. Invalid UTF-8 becomes one replacement character per maximal subpart of a
+ * sequence, as Unicode recommends.
  */
 static tess_status add_byte(struct tess_decode_state *state, char byte)
 {
@@ -191,7 +191,7 @@ static tess_status add_byte(struct tess_decode_state *state, char byte)
 		pending->len = 0;
 		return st;
 	}
-	st = tess_text_add(&state->output, UNKNOWN, 3);
+	st = tess_text_add(&state->output, REPLACEMENT, 3);
 	if (pending->len == 1) {
 		pending->len = 0;
 		return st;
@@ -200,7 +200,7 @@ static tess_status add_byte(struct tess_decode_state *state, char byte)
 	return st ? st : add_byte(state, byte);
 }
 
-/* A token in the byte alphabet gives its bytes, any other itself; tokens are joined. */
+/* A token in the byte alphabet stands for its bytes, any other for itself; joins tokens. */
 static tess_status decode_byte_level(struct tess_pipe *p, size_t i, const char *s, size_t n)
 {
 	struct tess_decode_state *state = &p->state[i];
@@ -263,8 +263,8 @@ static bool starts_with_mark(const struct tess_decode_step *step, const char *s,
 }
 
 /*
- * Takes up to `start` marks off a token's front, and up to `stop` off its end, for which it must be
- * whole.
+ * Strips up to `start` marks from the front of a token, and up to `stop` from its end, for which
+ * the token must be whole.
  */
 static tess_status decode_strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
 {
@@ -374,7 +374,8 @@ tess_status tess_pipe_end(struct tess_pipe *p)
 		if (type == BYTE_FALLBACK)
 			st = flush_pending_bytes(p, i);
 		else if (type == BYTE_LEVEL)
-			st = push_token_part(p, i + 1, UNKNOWN, state->pending.len ? 3 : 0, part);
+			st = push_token_part(p, i + 1, REPLACEMENT, state->pending.len ? 3 : 0,
+			                     part);
 		else if (type == FUSE)
 			st = push_token_part(p, i + 1, "", 0, part);
 	}

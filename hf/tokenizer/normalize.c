@@ -127,8 +127,8 @@ static int get_combining_class(utf8proc_int32_t cp)
 }
 
 /*
- * Sorts a run of marks by combining class, stably. A counting sort: utf8proc's own takes quadratic
- * time.
+ * Sorts a run of marks by combining class, stably. A counting sort, since that of utf8proc takes
+ * quadratic time.
  */
 static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 {
@@ -213,7 +213,7 @@ static tess_status lowercase_text(const char *s, size_t n, struct tess_text *out
 		int32_t cp;
 
 		i += tess_utf8_decode(s + i, &cp);
-		if (cp == 0x130) /* the only one that becomes two */
+		if (cp == 0x130) /* the only character whose lower case is two */
 			st = tess_text_add(out, "i\xcc\x87", 3);
 		else
 			st = tess_text_add(out, c, tess_utf8_encode(utf8proc_tolower(cp), c));

@@ -1,4 +1,4 @@
-/* normalize.h - normalizes a text before it is cut. */
+/* normalize.h - normalizes a text before it is split. */
 #ifndef TESS_HF_TOKENIZER_NORMALIZE_H
 #define TESS_HF_TOKENIZER_NORMALIZE_H
 

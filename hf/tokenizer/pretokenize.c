@@ -8,7 +8,7 @@
 /* GPT-2's own pattern, which ByteLevel uses. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* \w in the pattern that `tokenizers` use for Whitespace. */
+/* \w in the pattern that `tokenizers` uses for Whitespace. */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
 
 enum { ISOLATED, REMOVED, WITH_PREVIOUS, WITH_NEXT, CONTIGUOUS };
@@ -16,14 +16,14 @@ static const char *const behaviours[] = { "Isolated",       "Removed",    "Merge
 	                                  "MergedWithNext", "Contiguous", NULL };
 
 /* The steps that all pre-tokenizers consist of. */
-enum { CUT, MARK, SPACE, BYTES };
+enum { SPLIT, MARK, SPACE, BYTES };
 
 struct tess_pre_step {
 	int kind;
-	struct tess_regex *pattern; /* CUT: at its matches, or with `invert` between them */
+	struct tess_regex *pattern; /* SPLIT: at its matches, or with `invert` between them */
 	int behaviour;
 	bool invert;
-	char mark[4]; /* MARK: what stands for a space */
+	char mark[4]; /* MARK: the character that stands for a space */
 	size_t mark_len;
 	int prepend;
 };
@@ -43,7 +43,7 @@ static tess_status add_pre_step(struct tess_pretokenizer *out, struct tess_pre_s
 static tess_status add_split_step(struct tess_pretokenizer *out, const char *pattern, size_t len,
                                   bool literal, int behaviour, bool invert)
 {
-	struct tess_pre_step s = { .kind = CUT, .behaviour = behaviour, .invert = invert };
+	struct tess_pre_step s = { .kind = SPLIT, .behaviour = behaviour, .invert = invert };
 	tess_status st = tess_regex_open(pattern, len, literal, &s.pattern);
 
 	return st ? st : add_pre_step(out, s);
@@ -52,7 +52,7 @@ static tess_status add_split_step(struct tess_pretokenizer *out, const char *pat
 static tess_status parse_split(const json_t *j, struct tess_pretokenizer *out)
 {
 	static const char *const known[] = { "type", "pattern", "behavior", "invert", NULL };
-	struct tess_pre_step s = { .kind = CUT };
+	struct tess_pre_step s = { .kind = SPLIT };
 	tess_status st = tess_keys_check(j, known);
 
 	if (!st)
@@ -224,9 +224,9 @@ void tess_pretokenizer_free(struct tess_pretokenizer *pre)
 	*pre = (struct tess_pretokenizer){ 0 };
 }
 
-/* ---- cut ------------------------------------------------------------------------------------- */
+/* ---- split ----------------------------------------------------------------------------------- */
 
-/* The piece in progress: spans join it or end it. */
+/* The piece in progress: a span extends it or ends it. */
 struct piece_builder {
 	const struct tess_pre_step *step;
 	const char *s;
@@ -310,7 +310,7 @@ static tess_status apply_pre_step(const struct tess_pre_step *step, struct tess_
 {
 	tess_status st;
 
-	if (step->kind == CUT)
+	if (step->kind == SPLIT)
 		return split_at_matches(step, scan, s, n, first, out);
 	if (step->kind == MARK)
 		return mark_spaces(step, s, n, first, text, out);

@@ -1,4 +1,4 @@
-/* pretokenize.h - cuts a text into pieces that are encoded separately. */
+/* pretokenize.h - splits a text into pieces that are encoded separately. */
 #ifndef TESS_HF_TOKENIZER_PRETOKENIZE_H
 #define TESS_HF_TOKENIZER_PRETOKENIZE_H
 
@@ -13,14 +13,11 @@ struct tess_pretokenizer {
 tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *out);
 void tess_pretokenizer_free(struct tess_pretokenizer *pre);
 
-/* Cuts each piece further; added tokens are kept. */
+/* Splits each piece further; added tokens are kept. */
 tess_status tess_pretokenizer_apply(const struct tess_pretokenizer *pre, struct tess_scan *scan,
                                     struct tess_pieces *p);
 
-/*
- * Reads the keys of a Metaspace, also for the decoder: the mark for a space, and where to prepend
- * it.
- */
+/* Reads the keys of a Metaspace, also for the decoder: its mark, and where to prepend that. */
 enum { TESS_PREPEND_ALWAYS, TESS_PREPEND_FIRST, TESS_PREPEND_NEVER };
 tess_status tess_metaspace_parse(const json_t *j, char mark[4], size_t *len, int *prepend,
                                  bool *split);

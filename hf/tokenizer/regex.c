@@ -10,12 +10,11 @@
 #include <string.h>
 
 enum {
-	PATTERN_BYTES_MAX = 1 << 14, /* bytes of a pattern */
-	MATCH_STEPS_MAX =
-		10 * 1000 *
-		1000, /* of a match from one position; a run of spaces may take its length */
+	PATTERN_BYTES_MAX = 1 << 14,
+	/* of a match from one position: a run of spaces may take as many steps as characters */
+	MATCH_STEPS_MAX = 10 * 1000 * 1000,
 	MATCH_DEPTH_MAX = 1000 * 1000,
-	MATCH_HEAP_KIB = 128 << 10, /* KiB */
+	MATCH_HEAP_KIB = 128 << 10,
 	JIT_STACK_MAX = 8 << 20, /* bytes, for compiled patterns */
 };
 
@@ -88,7 +87,7 @@ static bool is_script_name(const char *name, size_t n)
 
 /*
  * The braces after \p, \P or \x. The name of a script means its own characters; PCRE2 would include
- * those that are used with it.
+ * characters of other scripts that are used with it.
  */
 static tess_status translate_braced_name(struct translation *t, char kind)
 {
@@ -235,7 +234,7 @@ tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struc
 	tess_status st = TESS_OK;
 
 	if (!len || len > PATTERN_BYTES_MAX)
-		return tess_fail(TESS_EINVAL, "a pattern of %zu bytes; 1 to %d are taken", len,
+		return tess_fail(TESS_EINVAL, "a pattern of %zu bytes; 1 to %d are allowed", len,
 		                 PATTERN_BYTES_MAX);
 	while (!literal && t.at < t.len && !st)
 		st = t.depth ? translate_in_class(&t) : translate_outside_class(&t);
