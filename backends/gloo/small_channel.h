@@ -126,10 +126,7 @@ class Context final : public tcp::Context
 
 	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
 	class Pair *pair_to(int peer);
-	/*
-	 * Whether `peer` has announced a place that is not used yet; it is used now. The lock of
-	 * the pair is held.
-	 */
+	/* Uses a place that `peer` has announced, if any. With the lock of the pair. */
 	bool has_place(uint64_t slot, int peer)
 	{
 		Mutator mutator(*this, slot, peer);
@@ -152,10 +149,7 @@ class Pair final : public tcp::Pair
       public:
 	using tcp::Pair::Pair;
 
-	/*
-	 * A place for a message; in the order of the messages of this slot. Known: also before it
-	 * is connected.
-	 */
+	/* A place for a message, in order in its slot. Known: also before it is connected. */
 	void expect_message(Piece *p, uint64_t slot, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);

@@ -68,10 +68,7 @@ tess_status fd_passing_connect(struct group *g, const struct segment_address *a,
 	if (fd < 0)
 		return g->host->fail(TESS_EIO, "no socket: %s", strerror(errno));
 	g->socket[0] = fd;
-	/*
-	 * a connection is complete before it is accepted; it waits only where unauthenticated
-	 * ones fill the queue
-	 */
+	/* complete before it is accepted; waits only while unauthenticated ones fill the queue */
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
 	if (connect(fd, (struct sockaddr *)&at, len))
 		return g->host->fail(

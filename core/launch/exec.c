@@ -79,10 +79,7 @@ static void bind_rank(const struct tess_exec *e)
 		sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
-/*
- * Resets the signals of the launcher to their defaults and unblocks them. SIGHUP stays as
- * inherited: nohup ignores it.
- */
+/* Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. */
 static void reset_signals(const struct tess_exec *e)
 {
 	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };

@@ -113,10 +113,7 @@ static _Noreturn void run_child(const struct tess_launch *how, struct tess_attem
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
-/*
- * An ignored SIGCHLD would hide the end of the child; other signals are read from the descriptor
- * when blocked.
- */
+/* An ignored SIGCHLD would hide the child's end; blocked signals are read from the descriptor. */
 static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd)
 {
 	const struct sigaction preset = { .sa_handler = SIG_DFL };

@@ -1,7 +1,4 @@
-/*
- * subreaper.h - adopts the processes that children leave behind (PR_SET_CHILD_SUBREAPER), in any
- * process group and session.
- */
+/* subreaper.h - adopts orphaned descendants (PR_SET_CHILD_SUBREAPER), of any group and session. */
 #ifndef TESS_LAUNCH_SUBREAPER_H
 #define TESS_LAUNCH_SUBREAPER_H
 
@@ -10,10 +7,7 @@
 
 void tess_subreaper_set(bool yes);
 
-/*
- * Kills every child of this process, and their children as they are adopted, until none is left or
- * the deadline has passed.
- */
+/* Kills every child of this process, adopted ones too, until none is left or the deadline. */
 void tess_subreaper_kill_children(int64_t deadline);
 
 #endif

@@ -50,10 +50,7 @@ static inline const char *tess_backend_wrapped(const char *name)
 /* What init() of a plugin gets; only a site has recording calls (nn/record.c). Borrowed. */
 const struct tess_host *tess_registry_host(void);
 
-/*
- * Whether a key begins with the name of a plugin that has been found and not opened, which may
- * still declare it.
- */
+/* Whether a key begins with the name of a found, unopened plugin, which may still declare it. */
 bool tess_registry_may_declare(const char *key);
 
 /* Makes tess_registry_quit() call no quit(): a thread that cannot be ended may be in a plugin. */

@@ -54,10 +54,7 @@ const char *tess_rendezvous_path(const struct tess_rendezvous *r);
 tess_status tess_rendezvous_failure(struct tess_rendezvous *r, int32_t *rank, char *sentence,
                                     size_t size);
 
-/*
- * Posts a failure that the host has seen ("rank 2 was killed by SIGSEGV"): sent to all ranks if it
- * is the first.
- */
+/* Posts a failure that the host has seen ("rank 2 was killed by SIGSEGV"), if it is the first. */
 void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status why,
                           const char *sentence);
 
@@ -74,10 +71,7 @@ void tess_rendezvous_request_records(struct tess_rendezvous *r);
 uint64_t tess_rendezvous_last_call(struct tess_rendezvous *r, int32_t rank, char *text,
                                    size_t size);
 
-/*
- * Ends the thread, after it has notified connected ranks in bounded time, and removes the socket.
- * NULL: nothing.
- */
+/* Notifies connected ranks in bounded time, ends the thread, removes the socket. NULL: nothing. */
 void tess_rendezvous_close(struct tess_rendezvous *r);
 
 #endif
