@@ -55,6 +55,9 @@ struct tess_registry {
 tess_status tess_registry_append_dir(struct tess_registry *r, const char *path, size_t len,
                                      const char *origin, bool user_named);
 
+/* The canonical path of the file that holds this code: libtessera, or a program. false: unknown. */
+bool tess_registry_find_own_file(char real[static PATH_MAX], bool *program);
+
 /* Completes the list of directories, and lists the files in them with names of plugins. Once. */
 tess_status tess_registry_search(struct tess_registry *r);
 

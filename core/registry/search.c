@@ -1,7 +1,8 @@
 /*
  * Searches for plugins in directories of the program, TESSERA_PLUGIN_PATH, tessera-<ABI> beside
- * libtessera, and the compiled-in directory. Never in the current directory, $HOME, or a path from
- * a checkpoint.
+ * libtessera (or beside a program that holds these functions itself, and in the directory of
+ * libraries that belongs to it), and the compiled-in directory. Never in the current directory,
+ * $HOME, or a path from a checkpoint.
  */
 #include "core/registry/file.h"
 
@@ -12,6 +13,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,19 +57,48 @@ static tess_status add_search_path(struct tess_registry *r, const char *list)
 	return st;
 }
 
-static tess_status add_library_dir(struct tess_registry *r)
+bool tess_registry_find_own_file(char real[static PATH_MAX], bool *program)
 {
-	char real[PATH_MAX];
-	const char *path;
+	struct link_map *own = NULL;
 	Dl_info info;
 
-	if (!dladdr((void *)(uintptr_t)add_library_dir, &info) || !realpath(info.dli_fname, real))
+	if (!dladdr1((void *)(uintptr_t)tess_registry_find_own_file, &info, (void **)&own,
+	             RTLD_DL_LINKMAP) ||
+	    !own)
+		return false;
+	*program = !*own->l_name;
+	/* of a program the loader has argv[0], which is chosen by the caller */
+	return realpath(*program ? "/proc/self/exe" : info.dli_fname, real) != NULL;
+}
+
+/* Appends `path`, relative to the folder of this code, if it is there. */
+static tess_status add_relative_dir(struct tess_registry *r, const char *folder, const char *path,
+                                    const char *origin)
+{
+	const char *whole = tess_arena_format(&r->arena, "%s/%s", folder, path);
+	char real[PATH_MAX];
+
+	if (!whole)
+		return TESS_ENOMEM;
+	return realpath(whole, real)
+	               ? tess_registry_append_dir(r, real, strlen(real), origin, false)
+	               : TESS_OK;
+}
+
+static tess_status add_own_dirs(struct tess_registry *r)
+{
+	char real[PATH_MAX];
+	tess_status st;
+	bool program;
+
+	if (!tess_registry_find_own_file(real, &program))
 		return TESS_OK;
 	*strrchr(real, '/') = '\0';
-	path = tess_arena_format(&r->arena, "%s/tessera-%d", real, TESS_ABI);
-	if (!path)
-		return TESS_ENOMEM;
-	return tess_registry_append_dir(r, path, strlen(path), "beside libtessera", false);
+	st = add_relative_dir(r, real, strrchr(TESS_PLUGIN_DIR, '/') + 1,
+	                      program ? "beside the program" : "beside libtessera");
+	return st || !program
+	               ? st
+	               : add_relative_dir(r, real, TESS_PLUGIN_FROM_BIN, "beside libtessera");
 }
 
 /* "tess-style-rowsplit.so" is the style rowsplit; kind -1 for a name of another form. */
@@ -162,7 +193,7 @@ tess_status tess_registry_search(struct tess_registry *r)
 	if (!st)
 		st = add_search_path(r, tess_option("plugin_path"));
 	if (!st)
-		st = add_library_dir(r);
+		st = add_own_dirs(r);
 	if (!st)
 		st = tess_registry_append_dir(r, TESS_PLUGIN_DIR, strlen(TESS_PLUGIN_DIR),
 		                              "compiled in", false);

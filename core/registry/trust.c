@@ -1,14 +1,13 @@
 /*
  * Whether a plugin file can be trusted. Every component of its real path is writable only by root,
- * the caller, a group of the caller, or the owner of the running libtessera; by another owner only
- * where the user has named the directory.
+ * the caller, a group of the caller, or the owner of the running libtessera or program; by another
+ * owner only where the user has named the directory.
  */
 #include "core/registry/file.h"
 
 #include "core/base/log.h"
 #include "core/base/status.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +16,11 @@
 
 static uid_t get_library_owner(void)
 {
+	char real[PATH_MAX];
 	struct stat about;
-	Dl_info info;
+	bool program;
 
-	if (!dladdr((void *)(uintptr_t)get_library_owner, &info) || stat(info.dli_fname, &about))
+	if (!tess_registry_find_own_file(real, &program) || stat(real, &about))
 		return geteuid();
 	return about.st_uid;
 }

@@ -83,11 +83,14 @@ static inline int count_canaries(const char *path)
 	return stat(path, &about) ? 0 : (int)about.st_size;
 }
 
-/* Runs abi-probe with these directories; `kind` NULL: lists all files. */
+/*
+ * Runs abi-probe, that of `library_path` if one is there, with these directories; `kind` NULL:
+ * lists all files.
+ */
 static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
                                    const char *kind, const char *name)
 {
-	char words[512] = "";
+	char words[512] = "", own[1024] = "";
 	int status;
 
 	if (kind)
@@ -98,9 +101,12 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 		setenv("TESSERA_PLUGIN_PATH", plugin_path, 1);
 	else
 		unsetenv("TESSERA_PLUGIN_PATH");
+	if (library_path)
+		format_probe_path(own, "%s/abi-probe", library_path);
 	status = command_run(probed.text, sizeof probed.text, "%s%s '%s/abi-probe' %s 2>'%s'",
 	                     library_path ? "LD_LIBRARY_PATH=" : "",
-	                     library_path ? library_path : "", require_env("ABI_DIR"), words,
+	                     library_path ? library_path : "",
+	                     access(own, X_OK) ? require_env("ABI_DIR") : library_path, words,
 	                     scratch_format_path("stderr"));
 	command_run(probed.stderr_text, sizeof probed.stderr_text, "cat '%s'",
 	            scratch_format_path("stderr"));

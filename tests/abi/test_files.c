@@ -179,26 +179,26 @@ START_TEST(checks_both_ends_of_links)
 }
 END_TEST
 
-/* A relocated installation: libtessera and, beside it, tessera-1/, which the user has not named. */
-static void install_library(const char *name, char library[static 1024])
+/* A relocated program and, beside it, tessera-1/, which the user has not named. */
+static void install_program(const char *name, char program[static 1024])
 {
 	make_folder(name);
-	strcpy(library, folder);
-	install_file("LIB_DIR", "libtessera.so.1", "libtessera.so.1");
-	format_probe_path(folder, "%s/tessera-1", library);
+	strcpy(program, folder);
+	install_file("ABI_DIR", "abi-probe", "abi-probe");
+	format_probe_path(folder, "%s/tessera-1", program);
 	ck_assert_int_eq(mkdir(folder, 0755), 0);
 	install_module("good", "tess-style-good.so");
 }
 
-START_TEST(finds_what_lies_beside_the_library)
+START_TEST(finds_what_lies_beside_the_program)
 {
-	char library[1024];
+	char program[1024];
 
-	install_library("installed", library);
-	expect_plugin_in(NULL, library, "style", "good", "TESS_OK", "style good");
-	expect_plugin_in(NULL, library, NULL, NULL, "TESS_OK", "(beside libtessera)");
+	install_program("installed", program);
+	expect_plugin_in(NULL, program, "style", "good", "TESS_OK", "style good");
+	expect_plugin_in(NULL, program, NULL, NULL, "TESS_OK", "(beside the program)");
 	unlink(format_folder_path("tess-style-good.so"));
-	expect_plugin_in(NULL, library, "style", "good", "TESS_ENOENT",
+	expect_plugin_in(NULL, program, "style", "good", "TESS_ENOENT",
 	                 "no file has a style good in ");
 	expect_result("TESS_ENOENT", folder);
 }
@@ -206,13 +206,13 @@ END_TEST
 
 START_TEST(refuses_other_owners)
 {
-	char library[1024];
+	char program[1024];
 
 	if (!can_chown("refuses_other_owners"))
 		return;
-	install_library("owners", library);
+	install_program("owners", program);
 	ck_assert_int_eq(chown(format_folder_path("tess-style-good.so"), other_uid, other_uid), 0);
-	expect_plugin_in(NULL, library, "style", "good", "TESS_EPERM",
+	expect_plugin_in(NULL, program, "style", "good", "TESS_EPERM",
 	                 "tess-style-good.so belongs to user 12345, which is neither root nor you");
 	ck_assert(!probed.canary);
 	/* the user has named the folder: a warning */
@@ -224,43 +224,42 @@ END_TEST
 
 START_TEST(refuses_folders_of_other_owners)
 {
-	char library[1024];
+	char program[1024], probe[1024];
 
 	if (!can_chown("refuses_folders_of_other_owners"))
 		return;
-	install_library("owner-folder", library);
+	install_program("owner-folder", program);
 	ck_assert_int_eq(chown(folder, other_uid, other_uid), 0);
-	expect_plugin_in(NULL, library, "style", "good", "TESS_EPERM",
+	expect_plugin_in(NULL, program, "style", "good", "TESS_EPERM",
 	                 "tessera-1 belongs to user 12345");
 	ck_assert(!probed.canary);
-	/* the owner of the running library is trusted already */
-	format_probe_path(library, "%s/../libtessera.so.1", folder);
-	ck_assert_int_eq(chown(library, other_uid, other_uid), 0);
-	format_probe_path(library, "%s/..", folder);
-	expect_plugin_in(NULL, library, "style", "good", "TESS_OK", "style good");
+	/* the owner of the running program is trusted already */
+	format_probe_path(probe, "%s/abi-probe", program);
+	ck_assert_int_eq(chown(probe, other_uid, other_uid), 0);
+	expect_plugin_in(NULL, program, "style", "good", "TESS_OK", "style good");
 }
 END_TEST
 
 START_TEST(shadows_by_order_of_directories)
 {
-	char path[4096], first[1024], library[1024];
+	char path[4096], first[1024], program[1024];
 
-	install_library("shadow", library);
+	install_program("shadow", program);
 	make_folder("first");
 	strcpy(first, folder);
 	install_module("no-operation", "tess-style-good.so");
 	make_style_folder("second", "good");
 	install_module("model", "tess-model-abi.so");
 	snprintf(path, sizeof path, "%s:%s", folder, first);
-	expect_plugin_in(path, library, "style", "good", "TESS_OK", "style good");
+	expect_plugin_in(path, program, "style", "good", "TESS_OK", "style good");
 	snprintf(path, sizeof path, "%s:relative::%s:/nowhere/at/all", first, folder);
-	expect_plugin_in(path, library, "style", "good", "TESS_EABI",
+	expect_plugin_in(path, program, "style", "good", "TESS_EABI",
 	                 "first/tess-style-good.so: refused: ");
-	expect_plugin_in(path, library, "model", "abi_model", "TESS_OK", "model abi");
-	expect_plugin_in(path, library, NULL, NULL, "TESS_OK",
+	expect_plugin_in(path, program, "model", "abi_model", "TESS_OK", "model abi");
+	expect_plugin_in(path, program, NULL, NULL, "TESS_OK",
 	                 "second/tess-style-good.so: shadowed by ");
 	expect_result("TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
-	probe_plugin_in(path, library, "style", "unheard_of");
+	probe_plugin_in(path, program, "style", "unheard_of");
 	ck_assert_ptr_null(strstr(probed.sentence, "relative"));
 	expect_part(probed.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is ignored");
 	expect_part(probed.stderr_text, "/nowhere/at/all (TESSERA_PLUGIN_PATH): No such file");
@@ -295,6 +294,6 @@ END_TEST
 SCRATCH_MAIN("files", refuses_what_is_no_shared_object, refuses_other_machines,
              refuses_truncated_files, says_which_library_is_missing, refuses_what_is_world_writable,
              refuses_what_another_group_may_write, checks_ancestors, checks_both_ends_of_links,
-             finds_what_lies_beside_the_library, refuses_other_owners,
+             finds_what_lies_beside_the_program, refuses_other_owners,
              refuses_folders_of_other_owners, shadows_by_order_of_directories,
              requires_names_of_files)
