@@ -28,12 +28,21 @@ const char *tess_record_kind_name(int32_t kind)
 	return "unknown";
 }
 
-const char *tess_move_name(struct tess_place from, struct tess_place to)
+int32_t tess_move_kind(struct tess_place from, struct tess_place to)
 {
 	if (from.kind == TESS_PARTIAL)
-		return to.kind == TESS_REPLICATE ? "all_reduce" : "reduce_scatter";
+		return to.kind == TESS_REPLICATE ? TESS_ALL_REDUCE : TESS_REDUCE_SCATTER;
 	if (from.kind == TESS_SHARD)
-		return to.kind == TESS_REPLICATE ? "all_gather" : "all_to_all";
+		return to.kind == TESS_REPLICATE ? TESS_ALL_GATHER : TESS_ALL_TO_ALL;
+	return 0;
+}
+
+const char *tess_move_name(struct tess_place from, struct tess_place to)
+{
+	int32_t kind = tess_move_kind(from, to);
+
+	if (kind)
+		return tess_kind_name(kind);
 	return to.kind == TESS_PARTIAL ? "keep" : "slice";
 }
 

@@ -82,6 +82,8 @@ void tess_program_free(struct tess_program *p);
 /* The name of a record's kind: "linear", "move". Never NULL. */
 const char *tess_record_kind_name(int32_t kind);
 
+/* The collective that a move is: TESS_ALL_GATHER, ...; 0: it needs none. */
+int32_t tess_move_kind(struct tess_place from, struct tess_place to);
 /* What a move does: "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "keep". */
 const char *tess_move_name(struct tess_place from, struct tess_place to);
 

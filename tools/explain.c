@@ -1,17 +1,12 @@
 /* explain.c - `tessera explain`: what each rank of a plan would hold and send; starts no rank. */
 #include "tool.h"
 
-#include "core/base/option.h"
-#include "core/base/status.h"
-#include "hf/session.h"
-#include "nn/lower.h"
-
 #include <getopt.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/names.h>
-#include <tessera/reduce.h>
 
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE]\n"
@@ -44,116 +39,6 @@ struct explain_options {
 	int64_t tokens, positions;
 	bool program, json, ignore_unexpected;
 };
-
-struct report {
-	const struct explain_options *options;
-	struct tess_planned_model model;
-	struct tess_program *p;
-	struct tess_rank_program **lowered; /* per rank */
-};
-
-/* ---- numbers --------------------------------------------------------------------------------- */
-
-static int64_t get_shard_size(const struct tess_weight *w, int32_t axis, int32_t nranks,
-                              int32_t rank)
-{
-	bool cut = tess_place_is(w->place.use, TESS_SHARD, axis);
-
-	return cut ? tess_dim_get_local_size(w->dim[axis], nranks, rank) : w->dim[axis]->size;
-}
-
-static int64_t count_shard_bytes(const struct tess_weight *w, int32_t nranks, int32_t rank)
-{
-	int64_t n = (int64_t)tess_width(w->dtype);
-
-	for (int32_t a = 0; a < w->ndim; a++)
-		n *= get_shard_size(w, a, nranks, rank);
-	return n;
-}
-
-static int64_t count_weight_bytes(const struct report *r, int32_t rank)
-{
-	int64_t sum = 0;
-
-	for (int32_t i = 0; i < r->p->nweights; i++)
-		if (!r->p->weight[i]->table)
-			sum += count_shard_bytes(r->p->weight[i], r->options->ranks, rank);
-	return sum;
-}
-
-static int64_t count_cache_bytes(const struct report *r, int32_t rank)
-{
-	int64_t sum = 0;
-
-	for (int32_t i = 0; i < r->lowered[rank]->ncache; i++)
-		sum += 8 * r->lowered[rank]->cache[i].heads * r->lowered[rank]->cache[i].head_size *
-		       r->options->positions;
-	return sum;
-}
-
-/*
- * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
- */
-static int64_t count_sent_bytes(const struct report *r, const struct tess_step *s, int32_t rank)
-{
-	int64_t n = r->options->ranks, sum = 0;
-
-	if (s->kind == TESS_STEP_SUM) {
-		int64_t nodes = tess_sum_nodes(&s->sum, (int32_t)n, rank);
-
-		return 4 * (int64_t)s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
-	}
-	if (s->coll.kind == TESS_ALL_GATHER)
-		return 4 * (int64_t)s->coll.count * (n - 1);
-	for (int32_t q = 0; q < n; q++)
-		sum += q == rank ? 0 : 4 * (int64_t)s->coll.send_counts[q];
-	return sum;
-}
-
-/* The first step of `record` or of a later one: steps are in the order of records. */
-static int32_t find_step(const struct tess_rank_program *l, int32_t record)
-{
-	int32_t lo = 0, hi = l->nsteps;
-
-	while (lo < hi) {
-		int32_t middle = lo + (hi - lo) / 2;
-
-		if (l->step[middle]->record < record)
-			lo = middle + 1;
-		else
-			hi = middle;
-	}
-	return lo;
-}
-
-/* The most that a rank sends for `record`. */
-static int64_t find_max_sent(const struct report *r, int32_t record)
-{
-	int64_t max = 0;
-
-	for (int32_t k = 0; k < r->options->ranks; k++) {
-		const struct tess_rank_program *l = r->lowered[k];
-		int64_t sum = 0;
-
-		for (int32_t i = find_step(l, record);
-		     i < l->nsteps && l->step[i]->record == record; i++)
-			if (l->step[i]->kind == TESS_STEP_SUM || l->step[i]->kind == TESS_STEP_COLL)
-				sum += count_sent_bytes(r, l->step[i], k);
-		max = sum > max ? sum : max;
-	}
-	return max;
-}
-
-static bool is_collective(const struct tess_record *rec)
-{
-	return rec->kind == TESS_REC_MOVE && rec->in[0]->place.kind != TESS_REPLICATE;
-}
-
-static int64_t count_value_bytes(const struct tess_tensor *t)
-{
-	return (int64_t)tess_width(t->dtype) * t->dim[0]->size *
-	       (t->ndim > 1 ? t->dim[1]->size : 1);
-}
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
@@ -209,53 +94,52 @@ static void print_lines(struct text_lines *l)
 	*l = (struct text_lines){ 0 };
 }
 
-/* "344x64", or "86..87x64" where the ranks' shards differ. */
-static void format_shard_shape(const struct tess_weight *w, int32_t nranks, char *out, size_t size)
+/* "344x64", or "86..87x64" where the ranks' shards differ; returns the bytes of the largest one. */
+static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, char *out,
+                                   size_t size)
 {
+	int64_t shape[TESS_DIMS], lo[TESS_DIMS], hi[TESS_DIMS] = { 0 };
+	uint64_t max = 0;
 	size_t n = 0;
 
-	*out = 0;
-	for (int32_t a = 0; a < w->ndim && n < size; a++) {
-		int64_t lo = INT64_MAX, hi = 0;
+	for (int32_t r = 0; r < e->nranks; r++) {
+		uint64_t bytes = tess_explanation_shard(e, i, r, shape);
 
-		for (int32_t r = 0; r < nranks; r++) {
-			int64_t k = get_shard_size(w, a, nranks, r);
-
-			lo = k < lo ? k : lo;
-			hi = k > hi ? k : hi;
+		max = bytes > max ? bytes : max;
+		for (int32_t a = 0; a < e->parameters[i]->ndim; a++) {
+			lo[a] = r && lo[a] < shape[a] ? lo[a] : shape[a];
+			hi[a] = hi[a] > shape[a] ? hi[a] : shape[a];
 		}
-		n += (size_t)snprintf(out + n, size - n, lo == hi ? "%s%lld" : "%s%lld..%lld",
-		                      a ? "x" : "", (long long)lo, (long long)hi);
 	}
+	*out = 0;
+	for (int32_t a = 0; a < e->parameters[i]->ndim && n < size; a++)
+		n += (size_t)snprintf(out + n, size - n, lo[a] == hi[a] ? "%s%lld" : "%s%lld..%lld",
+		                      a ? "x" : "", (long long)lo[a], (long long)hi[a]);
+	return max;
 }
 
-static void print_weights(const struct report *r)
+static void print_parameters(const struct tess_explanation *e)
 {
 	char name[NAME], shape[64], place[TESS_PLACE_SIZE], text[512];
 	struct text_lines l = { 0 };
 
 	printf("%-46s %-24s %-12s %-16s %12s %6s\n", "parameter", "style", "placement",
 	       "shard of a rank", "bytes of it", "times");
-	for (int32_t i = 0; i < r->p->nweights; i++) {
-		const struct tess_weight *w = r->p->weight[i];
-		int64_t max = 0;
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		uint64_t max = format_shard_shape(e, i, shape, sizeof shape);
 
-		for (int32_t k = 0; k < r->options->ranks; k++)
-			max = count_shard_bytes(w, r->options->ranks, k) > max
-			              ? count_shard_bytes(w, r->options->ranks, k)
-			              : max;
-		format_shard_shape(w, r->options->ranks, shape, sizeof shape);
-		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12lld",
-		         w->table ? "  (read again by a tied head)" : make_pattern(w->name, name),
-		         w->style, tess_place_format(w->place.use, place),
-		         tess_dtype_name(w->dtype), 15 - (int)strlen(tess_dtype_name(w->dtype)),
-		         shape, (long long)(w->table ? 0 : max));
+		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12llu",
+		         p->tied ? "  (read again by a tied head)" : make_pattern(p->name, name),
+		         p->styles[0], tess_place_format(p->places[0], place),
+		         tess_dtype_name(p->dtype), 15 - (int)strlen(tess_dtype_name(p->dtype)),
+		         shape, (unsigned long long)max);
 		add_text_line(&l, text);
 	}
 	print_lines(&l);
 }
 
-static void print_moves(const struct report *r)
+static void print_collectives(const struct tess_explanation *e)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
 	struct text_lines l = { 0 };
@@ -264,19 +148,16 @@ static void print_moves(const struct report *r)
 	printf("\n%-46s %-15s %-24s %14s %14s %6s\n", "module", "collective", "from -> to",
 	       "bytes of value", "bytes a rank", "times");
 	printf("%-46s %-15s %-24s %14s %14s\n", "", "", "", "", "sends, at most");
-	for (int32_t i = 0; i < r->p->nrecords; i++) {
-		const struct tess_record *rec = r->p->record[i];
+	for (int32_t i = 0; i < e->ncollectives; i++) {
+		const struct tess_explained_collective *c = e->collectives[i];
 		char how[2 * TESS_PLACE_SIZE + 8];
 
-		if (!is_collective(rec))
-			continue;
-		snprintf(how, sizeof how, "%s -> %s", tess_place_format(rec->in[0]->place, a),
-		         tess_place_format(rec->out[0]->place, b));
-		sums = sums || rec->in[0]->place.kind == TESS_PARTIAL;
-		snprintf(text, sizeof text, "%-46s %-15s %-24s %14lld %14lld",
-		         make_pattern(rec->module, name),
-		         tess_move_name(rec->in[0]->place, rec->out[0]->place), how,
-		         (long long)count_value_bytes(rec->in[0]), (long long)find_max_sent(r, i));
+		snprintf(how, sizeof how, "%s -> %s", tess_place_format(c->from, a),
+		         tess_place_format(c->to, b));
+		sums = sums || c->from.kind == TESS_PARTIAL;
+		snprintf(text, sizeof text, "%-46s %-15s %-24s %14llu %14llu",
+		         make_pattern(c->module, name), tess_kind_name(c->kind), how,
+		         (unsigned long long)c->bytes, (unsigned long long)c->sent);
 		add_text_line(&l, text);
 	}
 	if (!l.n)
@@ -288,150 +169,141 @@ static void print_moves(const struct report *r)
 		       "the call that a failure names)\n");
 }
 
-static void print_memory(const struct report *r)
+static void print_memory(const struct tess_explanation *e, int64_t positions)
 {
 	printf("\nbytes that a rank holds (KV cache for %lld positions, step of %lld token%s)\n\n"
 	       "%-8s %16s %16s %16s\n",
-	       (long long)r->options->positions, (long long)r->options->tokens,
-	       r->options->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
-	for (int32_t k = 0; k < r->options->ranks; k++)
-		printf("%-8d %16lld %16lld %16llu\n", (int)k, (long long)count_weight_bytes(r, k),
-		       (long long)count_cache_bytes(r, k),
-		       (unsigned long long)r->lowered[k]->bytes);
+	       (long long)positions, (long long)e->tokens, e->tokens == 1 ? "" : "s", "rank",
+	       "weights", "KV cache", "step");
+	for (int32_t k = 0; k < e->nranks; k++) {
+		const struct tess_explained_rank *r = e->ranks[k];
+
+		printf("%-8d %16llu %16llu %16llu\n", (int)k, (unsigned long long)r->weights,
+		       (unsigned long long)r->cache * (unsigned long long)positions,
+		       (unsigned long long)r->step);
+	}
 }
 
-static void print_program(const struct report *r)
+static void print_program(const struct tess_explanation *e)
 {
 	char place[TESS_PLACE_SIZE];
 
-	for (int32_t i = 0; i < r->p->nrecords; i++) {
-		const struct tess_record *rec = r->p->record[i];
+	for (int32_t i = 0; i < e->nrecords; i++) {
+		const struct tess_explained_record *rec = e->records[i];
 
-		printf("%4d %-10s %-14s %-44s", (int)i, tess_record_kind_name(rec->kind),
-		       rec->kind == TESS_REC_MOVE
-		               ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
-		               : "",
+		printf("%4d %-10s %-14s %-44s", (int)i, rec->kind, rec->move ? rec->move : "",
 		       rec->module);
-		for (int32_t k = 0; k < rec->nin; k++)
+		for (int32_t k = 0; rec->in[k]; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
-			       tess_place_format(rec->in[k]->place, place));
-		for (int32_t k = 0; k < rec->nweight; k++)
-			printf(" W:%s", tess_place_format(rec->weight[k]->place.use, place));
+			       tess_place_format(rec->in[k]->places[0], place));
+		for (int32_t k = 0; rec->parameters[k]; k++)
+			printf(" W:%s", tess_place_format(rec->parameters[k]->places[0], place));
 		printf(" ->");
-		for (int32_t k = 0; k < rec->nout; k++)
+		for (int32_t k = 0; rec->out[k]; k++)
 			printf(" v%d:%s", (int)rec->out[k]->id,
-			       tess_place_format(rec->out[k]->place, place));
+			       tess_place_format(rec->out[k]->places[0], place));
 		printf("\n");
 	}
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *make_weights_json(const struct report *r)
+static json_t *make_parameters_json(const struct tess_explanation *e)
 {
 	char place[TESS_PLACE_SIZE];
+	int64_t shape[TESS_DIMS];
 	json_t *all = json_array();
 
-	for (int32_t i = 0; i < r->p->nweights; i++) {
-		const struct tess_weight *w = r->p->weight[i];
-		json_t *ranks = json_array();
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		json_t *ranks;
 
-		if (w->table) {
-			json_decref(ranks);
+		if (p->tied)
 			continue;
-		}
-		for (int32_t k = 0; k < r->options->ranks; k++) {
-			json_t *shape = json_array();
+		ranks = json_array();
+		for (int32_t k = 0; k < e->nranks; k++) {
+			uint64_t bytes = tess_explanation_shard(e, i, k, shape);
+			json_t *sizes = json_array();
 
-			for (int32_t a = 0; a < w->ndim; a++)
-				json_array_append_new(shape, json_integer(get_shard_size(
-								     w, a, r->options->ranks, k)));
-			json_array_append_new(
-				ranks,
-				json_pack("{s:o, s:I}", "shape", shape, "bytes",
-			                  (json_int_t)count_shard_bytes(w, r->options->ranks, k)));
+			for (int32_t a = 0; a < p->ndim; a++)
+				json_array_append_new(sizes, json_integer(shape[a]));
+			json_array_append_new(ranks, json_pack("{s:o, s:I}", "shape", sizes,
+			                                       "bytes", (json_int_t)bytes));
 		}
-		json_array_append_new(
-			all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", w->name, "style",
-		                       w->style, "dtype", tess_dtype_name(w->dtype), "placement",
-		                       tess_place_format(w->place.use, place), "ranks", ranks));
+		json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", p->name,
+		                                     "style", p->styles[0], "dtype",
+		                                     tess_dtype_name(p->dtype), "placement",
+		                                     tess_place_format(p->places[0], place),
+		                                     "ranks", ranks));
 	}
 	return all;
 }
 
-static json_t *make_collectives_json(const struct report *r)
+static json_t *make_collectives_json(const struct tess_explanation *e)
 {
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 	json_t *all = json_array();
 
-	for (int32_t i = 0; i < r->p->nrecords; i++) {
-		const struct tess_record *rec = r->p->record[i];
+	for (int32_t i = 0; i < e->ncollectives; i++) {
+		const struct tess_explained_collective *c = e->collectives[i];
 
-		if (!is_collective(rec))
-			continue;
 		json_array_append_new(
-			all, json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)i,
-		                       "module", rec->module, "kind",
-		                       tess_move_name(rec->in[0]->place, rec->out[0]->place),
-		                       "from", tess_place_format(rec->in[0]->place, a), "to",
-		                       tess_place_format(rec->out[0]->place, b), "bytes",
-		                       (json_int_t)count_value_bytes(rec->in[0]), "sent",
-		                       (json_int_t)find_max_sent(r, i)));
+			all,
+			json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)c->record,
+		                  "module", c->module, "kind", tess_kind_name(c->kind), "from",
+		                  tess_place_format(c->from, a), "to", tess_place_format(c->to, b),
+		                  "bytes", (json_int_t)c->bytes, "sent", (json_int_t)c->sent));
 	}
 	return all;
 }
 
-static json_t *make_values_json(struct tess_tensor *const *v, int32_t n)
+static json_t *make_values_json(const struct tess_explained_value *const *v)
 {
 	char place[TESS_PLACE_SIZE];
 	json_t *all = json_array();
 
-	for (int32_t i = 0; i < n; i++)
+	for (; *v; v++)
 		json_array_append_new(all,
-		                      json_pack("{s:i, s:s}", "value", (int)v[i]->id, "placement",
-		                                tess_place_format(v[i]->place, place)));
+		                      json_pack("{s:i, s:s}", "value", (int)(*v)->id, "placement",
+		                                tess_place_format((*v)->places[0], place)));
 	return all;
 }
 
-static json_t *make_program_json(const struct report *r)
+static json_t *make_program_json(const struct tess_explanation *e)
 {
 	json_t *all = json_array();
 
-	for (int32_t i = 0; i < r->p->nrecords; i++) {
-		const struct tess_record *rec = r->p->record[i];
-		bool move = rec->kind == TESS_REC_MOVE;
-		json_t *weights = json_array();
+	for (int32_t i = 0; i < e->nrecords; i++) {
+		const struct tess_explained_record *rec = e->records[i];
+		json_t *parameters = json_array();
 
-		for (int32_t k = 0; k < rec->nweight; k++)
-			json_array_append_new(weights, json_string(rec->weight[k]->name));
+		for (int32_t k = 0; rec->parameters[k]; k++)
+			json_array_append_new(parameters, json_string(rec->parameters[k]->name));
 		json_array_append_new(
 			all, json_pack("{s:i, s:s, s:s, s:o, s:o, s:o}", "record", (int)i, "module",
-		                       rec->module, "kind",
-		                       move ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
-		                            : tess_record_kind_name(rec->kind),
-		                       "in", make_values_json(rec->in, rec->nin), "parameters",
-		                       weights, "out", make_values_json(rec->out, rec->nout)));
+		                       rec->module, "kind", rec->move ? rec->move : rec->kind, "in",
+		                       make_values_json(rec->in), "parameters", parameters, "out",
+		                       make_values_json(rec->out)));
 	}
 	return all;
 }
 
-static void print_explain_json(const struct report *r)
+static void print_explain_json(const struct tess_explanation *e, const struct explain_options *a)
 {
 	json_t *memory = json_array(), *o;
 
-	for (int32_t k = 0; k < r->options->ranks; k++)
+	for (int32_t k = 0; k < e->nranks; k++)
 		json_array_append_new(memory,
 		                      json_pack("{s:I, s:I, s:I}", "weights",
-		                                (json_int_t)count_weight_bytes(r, k), "cache",
-		                                (json_int_t)count_cache_bytes(r, k), "step",
-		                                (json_int_t)r->lowered[k]->bytes));
-	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", r->model.model->name,
-	              "plan", r->model.plan.name, "ranks", (int)r->options->ranks, "tokens",
-	              (json_int_t)r->options->tokens, "positions",
-	              (json_int_t)r->options->positions, "parameters", make_weights_json(r),
-	              "collectives", make_collectives_json(r), "memory", memory);
-	if (r->options->program)
-		json_object_set_new(o, "program", make_program_json(r));
+		                                (json_int_t)e->ranks[k]->weights, "cache",
+		                                (json_int_t)e->ranks[k]->cache * a->positions,
+		                                "step", (json_int_t)e->ranks[k]->step));
+	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
+	              e->plan, "ranks", (int)e->nranks, "tokens", (json_int_t)e->tokens,
+	              "positions", (json_int_t)a->positions, "parameters", make_parameters_json(e),
+	              "collectives", make_collectives_json(e), "memory", memory);
+	if (a->program)
+		json_object_set_new(o, "program", make_program_json(e));
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
@@ -503,61 +375,40 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 	return st;
 }
 
-static tess_status lower_for_ranks(struct report *r)
-{
-	tess_status st = TESS_OK;
-
-	r->lowered = calloc((size_t)r->options->ranks, sizeof *r->lowered);
-	if (!r->lowered)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (int32_t k = 0; k < r->options->ranks && !st; k++)
-		st = tess_program_lower(r->p, r->options->ranks, k, NULL, &r->lowered[k]);
-	return st;
-}
-
 static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
 	struct tess_session_options session_options = { .size = sizeof session_options,
 		                                        .plan = a->plan,
 		                                        .overrides = a->overrides,
 		                                        .ignore_unexpected = a->ignore_unexpected };
-	struct report r = { .options = a };
-	int64_t positions;
-	tess_status st = tess_planned_model_open(a->model, &session_options, true, &r.model);
+	struct tess_explanation *e;
+	char mesh[16];
+	tess_status st;
 
+	snprintf(mesh, sizeof mesh, "tp=%d", (int)a->ranks);
+	st = tess_explain(a->model, mesh, a->tokens, &session_options, &e);
 	if (st)
 		return st;
-	positions = tess_planned_model_positions(&r.model);
-	if (positions && a->positions > positions) {
+	if (e->positions && a->positions > e->positions) {
 		*usage = true;
 		st = tess_fail(TESS_EINVAL,
 		               "--positions %lld: the checkpoint was made for %lld positions",
-		               (long long)a->positions, (long long)positions);
+		               (long long)a->positions, (long long)e->positions);
 	}
 	if (!a->positions)
-		a->positions = positions && positions < 2048 ? positions : 2048;
-	if (!st)
-		st = tess_planned_model_record(&r.model, a->ranks, a->tokens, false, &r.p);
-	if (!st) {
-		tess_planned_model_warn_unused(&r.model, r.p);
-		st = lower_for_ranks(&r);
-	}
+		a->positions = e->positions && e->positions < 2048 ? e->positions : 2048;
 	if (!st && a->json) {
-		print_explain_json(&r);
+		print_explain_json(e, a);
 	} else if (!st && a->program) {
-		print_program(&r);
+		print_program(e);
 	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, r.model.model->name,
-		       r.model.plan.name, (int)a->ranks, a->ranks > 1 ? "s" : "");
-		print_weights(&r);
-		print_moves(&r);
-		print_memory(&r);
+		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, e->model, e->plan,
+		       (int)a->ranks, a->ranks > 1 ? "s" : "");
+		print_parameters(e);
+		print_collectives(e);
+		print_memory(e, a->positions);
 	}
-	for (int32_t k = 0; k < a->ranks && r.lowered; k++)
-		tess_rank_program_free(r.lowered[k]);
-	free(r.lowered);
-	tess_program_free(r.p);
-	tess_planned_model_close(&r.model);
+	tess_explanation_free(e);
 	return st;
 }
 

@@ -2,8 +2,6 @@
 
 #include "core/base/status.h"
 
-#include <stdio.h>
-
 struct tess_place tess_place_normalize(struct tess_place p, int32_t ndim)
 {
 	switch (p.kind) {
@@ -32,19 +30,4 @@ tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *wher
 		return tess_fail(TESS_ENOTSUP, "%s: Partial supports sums only, not op %d", where,
 		                 (int)p.op);
 	return TESS_OK;
-}
-
-const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
-{
-	switch (p.kind) {
-	case TESS_REPLICATE:
-		return "Replicate";
-	case TESS_PARTIAL:
-		return "Partial";
-	case TESS_SHARD:
-		snprintf(text, TESS_PLACE_SIZE, "Shard(%d)", (int)p.dim);
-		return text;
-	default:
-		return "as is";
-	}
 }

@@ -3,8 +3,7 @@
 #define TESS_SHARD_PLACE_H
 
 #include <stdbool.h>
-#include <tessera/group.h>
-#include <tessera/style.h>
+#include <tessera/names.h>
 
 static inline struct tess_place tess_place_replicate(void)
 {
@@ -31,9 +30,5 @@ static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
 
 /* TESS_EINVAL: kind, dim or op is not valid for a tensor of `ndim` axes; TESS_ENOTSUP: the op. */
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where);
-
-/* "Replicate", "Shard(1)", "Partial", "as is"; may use `text`. */
-enum { TESS_PLACE_SIZE = 24 };
-const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE]);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * tessera/names.h - names of calls, element types and operations, for messages and options.
+ * tessera/names.h - names of calls, element types, operations and placements, for messages and
+ * options.
  *
  * Only inline functions. They never return NULL: an unknown number is "no call", "no dtype", "no
  * op".
@@ -7,7 +8,9 @@
 #ifndef TESSERA_NAMES_H
 #define TESSERA_NAMES_H
 
+#include <stdio.h>
 #include <tessera/group.h>
+#include <tessera/style.h>
 
 static inline const char *tess_name_of(const char *const *names, int32_t n, int32_t i)
 {
@@ -40,6 +43,23 @@ static inline const char *tess_op_name(int32_t op) /* "sum" */
 	};
 
 	return tess_name_of(names, TESS_BXOR + 1, op);
+}
+
+/* "Replicate", "Shard(1)", "Partial", "as is"; may use `text`. */
+enum { TESS_PLACE_SIZE = 24 };
+static inline const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
+{
+	switch (p.kind) {
+	case TESS_REPLICATE:
+		return "Replicate";
+	case TESS_PARTIAL:
+		return "Partial";
+	case TESS_SHARD:
+		snprintf(text, TESS_PLACE_SIZE, "Shard(%d)", (int)p.dim);
+		return text;
+	default:
+		return "as is";
+	}
 }
 
 #endif

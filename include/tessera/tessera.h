@@ -1,5 +1,6 @@
 /*
- * tessera/tessera.h - for programs: worlds, meshes, groups, and a checkpoint that runs with a plan.
+ * tessera/tessera.h - for programs: worlds, meshes, groups, what a plan would do, and a checkpoint
+ * that runs with a plan.
  *
  * Every function that can fail returns a tess_status; after a failure tess_error() is the sentence
  * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
@@ -10,11 +11,17 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/group.h>
+#include <tessera/style.h>
 
 TESS_BEGIN
 
 /* This thread's last sentence; read it only after a failure. Borrowed, until the next failure. */
 const char *tess_error(void);
+/*
+ * Sets it and returns `why`, for a failure of the program's own that all ranks shall hear of:
+ * `return tess_fail(TESS_EINVAL, "...", ...)` in a function that tess_world_spawn runs.
+ */
+tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* "1.0.0" */
 const char *tess_version(void);
 
@@ -182,6 +189,80 @@ tess_status tess_session_generate(struct tess_session *s, const char *prompt, in
                                   void *self);
 
 void tess_session_close(struct tess_session *s);
+
+/* ---- explain: what each rank of a plan would hold, compute and send, as data ----------------- */
+
+struct tess_explained_parameter {       /* as one op uses it; lists are by mesh dimension */
+	const char *name;               /* "model.norm.weight" */
+	const char *const *styles;      /* as in the plan */
+	const struct tess_place *places;        /* while the op computes */
+	const int64_t *shape;           /* of all ranks together, as stored */
+	int32_t dtype, ndim;
+	int32_t tied;                   /* 1: a head that reads the table `name` again */
+	int32_t from_config;            /* 1: its file is absent; the shape is the model's, and the
+	                                   dtype that of config.json (none there: f32) */
+};
+
+struct tess_explained_collective {      /* a move of a value along one mesh dimension */
+	const char *module;
+	int32_t kind;                   /* TESS_ALL_GATHER, ... */
+	int32_t dim;                    /* index of the mesh dimension */
+	int32_t record, zero;           /* index of the record that makes the move */
+	struct tess_place from, to;
+	uint64_t bytes;                 /* of the value, over all ranks */
+	uint64_t sent;                  /* by a rank in one step, at most */
+};
+
+struct tess_explained_value {
+	int32_t id, zero;               /* the same value has the same id in all records */
+	const struct tess_place *places;        /* by mesh dimension */
+};
+
+struct tess_explained_record {          /* one computation or move of a step; lists end with NULL */
+	const char *module;
+	const char *kind;               /* "linear", "move" */
+	const char *move;               /* "all_reduce", "slice"; NULL: a computation */
+	const struct tess_explained_value *const *in, *const *out;
+	const struct tess_explained_parameter *const *parameters;
+};
+
+struct tess_explained_rank {            /* bytes that a rank holds */
+	uint64_t weights;
+	uint64_t cache;                 /* keys and values of one position of one sequence */
+	uint64_t step;                  /* values of a step */
+};
+
+struct tess_explanation {               /* grows at its end; all that it points to is its own */
+	const char *model, *plan;
+	int64_t tokens;                 /* rows of a step */
+	int64_t positions;              /* that the checkpoint was made for; 0: unknown */
+	int32_t nranks, ndims;          /* ndims: of the mesh, whose last dimension varies fastest */
+	const char *const *dim_names;
+	const int32_t *dim_sizes;
+	int32_t nparameters, ncollectives, nrecords;
+	int32_t from_config;            /* parameters whose files are absent */
+	const struct tess_explained_parameter *const *parameters;
+	const struct tess_explained_collective *const *collectives;    /* in order */
+	const struct tess_explained_record *const *records;            /* in order */
+	const struct tess_explained_rank *const *ranks;
+};
+
+/*
+ * Records the program of a Hugging Face directory under a plan, for steps of `tokens` rows on the
+ * ranks of a mesh, "tp=8", and checks it. Starts no rank and reads no weight: files of weights may
+ * be absent, config.json may not. TESS_EINVAL: a plan that cannot work, as tess_session_open says
+ * it. options: NULL, or read during the call. *out is yours: tess_explanation_free.
+ */
+tess_status tess_explain(const char *dir, const char *mesh, int64_t tokens,
+                         const struct tess_session_options *options,
+                         struct tess_explanation **out);
+/*
+ * The part of parameter i that a rank holds: its shape, into shape[ndim] unless NULL, and its
+ * bytes, which are returned; 0 where it is tied, since the table has them.
+ */
+uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                int64_t *shape);
+void tess_explanation_free(struct tess_explanation *e);
 
 TESS_END
 #endif

@@ -1,0 +1,336 @@
+/* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
+#include "core/base/status.h"
+#include "hf/session.h"
+#include "nn/lower.h"
+
+#include <fenv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { RANKS_MAX = 1024 }; /* of a job */
+
+struct explanation {
+	struct tess_explanation e; /* first: the caller sees this */
+	struct tess_arena arena;
+	struct tess_planned_model model;
+	struct tess_program *program;
+	const char *dim_name;
+	int32_t dim_size;
+	struct tess_explained_parameter **parameters;
+	struct tess_explained_value **values; /* by the id of the tensor */
+	uint64_t *sent; /* by record: the most that a rank sends */
+};
+
+/* ---- what a rank holds ----------------------------------------------------------------------- */
+
+uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                int64_t *shape)
+{
+	const struct tess_weight *w = ((const struct explanation *)e)->program->weight[i];
+	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
+
+	for (int32_t a = 0; a < w->ndim; a++) {
+		int64_t n = tess_place_is(w->place.use, TESS_SHARD, a)
+		                    ? tess_dim_get_local_size(w->dim[a], e->nranks, rank)
+		                    : w->dim[a]->size;
+
+		bytes *= (uint64_t)n;
+		if (shape)
+			shape[a] = n;
+	}
+	return bytes;
+}
+
+static void measure_rank(const struct explanation *x, const struct tess_rank_program *l,
+                         struct tess_explained_rank *out)
+{
+	for (int32_t i = 0; i < x->program->nweights; i++)
+		out->weights += tess_explanation_shard(&x->e, i, l->rank, NULL);
+	for (int32_t i = 0; i < l->ncache; i++)
+		out->cache += 2 * 4 * (uint64_t)(l->cache[i].heads * l->cache[i].head_size);
+	out->step = l->bytes;
+}
+
+/* ---- what a rank sends ----------------------------------------------------------------------- */
+
+/*
+ * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
+ */
+static uint64_t count_sent_bytes(const struct tess_step *s, int32_t nranks, int32_t rank)
+{
+	uint64_t n = (uint64_t)nranks, sum = 0;
+
+	if (s->kind == TESS_STEP_SUM) {
+		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, nranks, rank);
+
+		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
+	}
+	if (s->coll.kind == TESS_ALL_GATHER)
+		return 4 * s->coll.count * (n - 1);
+	for (int32_t q = 0; q < nranks; q++)
+		sum += q == rank ? 0 : 4 * s->coll.send_counts[q];
+	return sum;
+}
+
+/* Keeps the most of all ranks for each record; steps are in the order of records. */
+static void measure_sent(struct explanation *x, const struct tess_rank_program *l)
+{
+	uint64_t sum = 0;
+
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_step *s = l->step[i];
+
+		if (i && l->step[i - 1]->record != s->record)
+			sum = 0;
+		if (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL)
+			sum += count_sent_bytes(s, l->nranks, l->rank);
+		if (sum > x->sent[s->record])
+			x->sent[s->record] = sum;
+	}
+}
+
+static tess_status measure_ranks(struct explanation *x)
+{
+	int32_t n = x->e.nranks;
+	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank, n),
+				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
+	tess_status st = TESS_OK;
+
+	x->sent = TESS_NEW(&x->arena, uint64_t, x->program->nrecords);
+	if (!rank || !list || !x->sent)
+		return TESS_ENOMEM;
+	for (int32_t r = 0; r < n && !st; r++) {
+		struct tess_rank_program *lowered = NULL;
+
+		list[r] = &rank[r];
+		st = tess_program_lower(x->program, n, r, NULL, &lowered);
+		if (st)
+			break;
+		measure_rank(x, lowered, &rank[r]);
+		measure_sent(x, lowered);
+		tess_rank_program_free(lowered);
+	}
+	x->e.ranks = (const struct tess_explained_rank *const *)list;
+	return st;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static tess_status list_parameters(struct explanation *x)
+{
+	int32_t n = x->program->nweights;
+
+	x->parameters = TESS_NEW(&x->arena, struct tess_explained_parameter *, n);
+	for (int32_t i = 0; i < n && x->parameters; i++) {
+		const struct tess_weight *w = x->program->weight[i];
+		struct tess_explained_parameter *p =
+			TESS_NEW(&x->arena, struct tess_explained_parameter, 1);
+		int64_t *shape = TESS_NEW(&x->arena, int64_t, w->ndim);
+
+		if (!p || !shape)
+			return TESS_ENOMEM;
+		for (int32_t a = 0; a < w->ndim; a++)
+			shape[a] = w->dim[a]->size;
+		*p = (struct tess_explained_parameter){ .name = w->name,
+			                                .styles = &w->style,
+			                                .places = &w->place.use,
+			                                .shape = shape,
+			                                .dtype = w->dtype,
+			                                .ndim = w->ndim,
+			                                .tied = w->table != NULL };
+		x->parameters[i] = p;
+	}
+	x->e.nparameters = n;
+	x->e.parameters = (const struct tess_explained_parameter *const *)x->parameters;
+	return x->parameters ? TESS_OK : TESS_ENOMEM;
+}
+
+static uint64_t count_value_bytes(const struct tess_tensor *t)
+{
+	uint64_t bytes = tess_width(t->dtype);
+
+	for (int32_t a = 0; a < t->ndim; a++)
+		bytes *= (uint64_t)t->dim[a]->size;
+	return bytes;
+}
+
+static tess_status list_collectives(struct explanation *x)
+{
+	const struct tess_program *p = x->program;
+	struct tess_explained_collective **list =
+		TESS_NEW(&x->arena, struct tess_explained_collective *, p->nrecords);
+
+	for (int32_t i = 0; i < p->nrecords && list; i++) {
+		const struct tess_record *rec = p->record[i];
+		struct tess_explained_collective *c;
+		int32_t kind = rec->kind == TESS_REC_MOVE
+		                       ? tess_move_kind(rec->in[0]->place, rec->out[0]->place)
+		                       : 0;
+
+		if (!kind)
+			continue;
+		c = TESS_NEW(&x->arena, struct tess_explained_collective, 1);
+		if (!c)
+			return TESS_ENOMEM;
+		*c = (struct tess_explained_collective){ .module = rec->module,
+			                                 .kind = kind,
+			                                 .record = i,
+			                                 .from = rec->in[0]->place,
+			                                 .to = rec->out[0]->place,
+			                                 .bytes = count_value_bytes(rec->in[0]),
+			                                 .sent = x->sent[i] };
+		list[x->e.ncollectives++] = c;
+	}
+	x->e.collectives = (const struct tess_explained_collective *const *)list;
+	return list ? TESS_OK : TESS_ENOMEM;
+}
+
+/* The values of n tensors, then NULL. */
+static const struct tess_explained_value *const *list_values(struct explanation *x,
+                                                             struct tess_tensor *const *tensor,
+                                                             int32_t n)
+{
+	struct tess_explained_value **list =
+		TESS_NEW(&x->arena, struct tess_explained_value *, n + 1);
+
+	for (int32_t i = 0; i < n && list; i++) {
+		struct tess_explained_value **v = &x->values[tensor[i]->id];
+
+		if (!*v)
+			*v = TESS_NEW(&x->arena, struct tess_explained_value, 1);
+		if (!*v)
+			return NULL;
+		(*v)->id = tensor[i]->id;
+		(*v)->places = &tensor[i]->place;
+		list[i] = *v;
+	}
+	return (const struct tess_explained_value *const *)list;
+}
+
+static tess_status list_records(struct explanation *x)
+{
+	const struct tess_program *p = x->program;
+	struct tess_explained_record **list =
+		TESS_NEW(&x->arena, struct tess_explained_record *, p->nrecords);
+
+	x->values = TESS_NEW(&x->arena, struct tess_explained_value *, p->ntensors);
+	if (!list || !x->values)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+		const struct tess_explained_parameter **parameters = TESS_NEW(
+			&x->arena, const struct tess_explained_parameter *, rec->nweight + 1);
+
+		list[i] = TESS_NEW(&x->arena, struct tess_explained_record, 1);
+		if (!list[i] || !parameters)
+			return TESS_ENOMEM;
+		for (int32_t k = 0; k < rec->nweight; k++)
+			parameters[k] = x->parameters[rec->weight[k]->index];
+		*list[i] = (struct tess_explained_record){
+			.module = rec->module,
+			.kind = tess_record_kind_name(rec->kind),
+			.move = rec->kind == TESS_REC_MOVE
+			                ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
+			                : NULL,
+			.in = list_values(x, rec->in, rec->nin),
+			.out = list_values(x, rec->out, rec->nout),
+			.parameters = parameters,
+		};
+		if (!list[i]->in || !list[i]->out)
+			return TESS_ENOMEM;
+	}
+	x->e.nrecords = p->nrecords;
+	x->e.records = (const struct tess_explained_record *const *)list;
+	return TESS_OK;
+}
+
+/* ---- explain --------------------------------------------------------------------------------- */
+
+/* "tp=8" */
+static tess_status read_mesh_text(struct explanation *x, const char *mesh)
+{
+	long n = 0;
+	char *end = NULL;
+
+	if (!strncmp(mesh, "tp=", 3))
+		n = strtol(mesh + 3, &end, 10);
+	if (!end || *end || n < 1 || n > RANKS_MAX)
+		return tess_fail(TESS_EINVAL,
+		                 "the mesh \"%.100s\": a plan has one mesh dimension, tp; use tp=1 "
+		                 "to tp=%d",
+		                 mesh, RANKS_MAX);
+	x->dim_name = "tp";
+	x->dim_size = (int32_t)n;
+	x->e.ndims = 1;
+	x->e.dim_names = &x->dim_name;
+	x->e.dim_sizes = &x->dim_size;
+	x->e.nranks = (int32_t)n;
+	return TESS_OK;
+}
+
+static tess_status explain_program(struct explanation *x, const char *dir, int64_t tokens,
+                                   const struct tess_session_options *options)
+{
+	struct tess_session_options mine = { .size = sizeof mine };
+	tess_status st;
+
+	if (tokens < 1)
+		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has at least 1",
+		                 (long long)tokens);
+	if (options)
+		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
+	st = tess_planned_model_open(dir, &mine, true, &x->model);
+	if (!st)
+		st = tess_planned_model_record(&x->model, x->e.nranks, tokens, false, &x->program);
+	if (st)
+		return st;
+	tess_planned_model_warn_unused(&x->model, x->program);
+	x->e.model = x->model.model->name;
+	x->e.plan = x->model.plan.name;
+	x->e.tokens = tokens;
+	x->e.positions = tess_planned_model_positions(&x->model);
+	st = list_parameters(x);
+	if (!st)
+		st = measure_ranks(x);
+	if (!st)
+		st = list_collectives(x);
+	if (!st)
+		st = list_records(x);
+	return st;
+}
+
+tess_status tess_explain(const char *dir, const char *mesh, int64_t tokens,
+                         const struct tess_session_options *options, struct tess_explanation **out)
+{
+	struct explanation *x = calloc(1, sizeof *x);
+	fenv_t callers;
+	tess_status st;
+
+	if (!x)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = read_mesh_text(x, mesh);
+	if (!st)
+		st = explain_program(x, dir, tokens, options);
+	fesetenv(&callers);
+	if (st)
+		tess_explanation_free(&x->e);
+	else
+		*out = &x->e;
+	return st;
+}
+
+void tess_explanation_free(struct tess_explanation *e)
+{
+	struct explanation *x = (struct explanation *)e;
+
+	if (!x)
+		return;
+	tess_program_free(x->program);
+	tess_planned_model_close(&x->model);
+	tess_arena_free(&x->arena);
+	free(x);
+}
