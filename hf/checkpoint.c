@@ -26,7 +26,9 @@ struct tess_checkpoint {
 	struct tess_generation generation;
 	const char *config_path, *generation_path;
 	json_t *generation_root; /* NULL: no such file */
-	bool headers; /* read headers only */
+	int32_t how; /* TESS_CHECKPOINT_... */
+	int32_t absent_dtype; /* of the parameters whose files are absent, by config.json */
+	bool unnamed; /* no file says which parameters there are */
 	size_t nparts, n;
 	struct tess_safetensors **part;
 	struct tensor_entry *tensor; /* by name */
@@ -77,12 +79,17 @@ static tess_status alloc_tables(struct tess_checkpoint *c, size_t nparts, size_t
 	return c->part && (c->tensor || !n) ? TESS_OK : TESS_ENOMEM;
 }
 
+static tess_status read_absent_dtype(struct tess_checkpoint *c)
+{
+	return tess_config_get_dtype(c->config_path, &c->config, &c->absent_dtype);
+}
+
 static tess_status load_single_file(struct tess_checkpoint *c, const char *path)
 {
 	tess_status st = alloc_tables(c, 1, 0);
 
 	if (!st)
-		st = tess_safetensors_open(path, c->headers, &c->part[0]);
+		st = tess_safetensors_open(path, c->how != TESS_CHECKPOINT_WHOLE, &c->part[0]);
 	if (st)
 		return st;
 	c->nparts = 1;
@@ -101,12 +108,26 @@ static tess_status open_parts(struct tess_checkpoint *c, const char *path,
 	for (; !st && c->nparts < ix->nparts; c->nparts += !st) {
 		const char *part = format_path(c, ix->part[c->nparts]);
 
-		st = part ? tess_safetensors_open(part, c->headers, &c->part[c->nparts])
+		st = part ? tess_safetensors_open(part, c->how != TESS_CHECKPOINT_WHOLE,
+		                                  &c->part[c->nparts])
 		          : TESS_ENOMEM;
-		if (st == TESS_ENOENT)
+		if (st == TESS_ENOENT && c->how == TESS_CHECKPOINT_CONFIG)
+			st = read_absent_dtype(c);
+		else if (st == TESS_ENOENT)
 			tess_fail_in(st, "%s: weight_map names a part that is missing", path);
 	}
 	return st;
+}
+
+/* Stands for a tensor whose file is absent; NULL: no memory. */
+static const struct tess_slice *make_absent_tensor(struct tess_checkpoint *c, const char *name)
+{
+	struct tess_slice *s = TESS_NEW(&c->arena, struct tess_slice, 1);
+	const char *copy = tess_arena_copy(&c->arena, name, SIZE_MAX);
+
+	if (s && copy)
+		*s = (struct tess_slice){ .name = copy, .dtype = c->absent_dtype, .ndim = -1 };
+	return copy ? s : NULL;
 }
 
 /* Only tensors that the index names can be found. */
@@ -117,15 +138,19 @@ static tess_status index_tensors(struct tess_checkpoint *c, const char *path,
 
 	for (; c->n < ix->n; c->n++) {
 		const struct tess_indexed *t = &ix->tensor[c->n];
-		const struct tess_slice *slice = tess_safetensors_find(c->part[t->part], t->name);
+		const struct tess_safetensors *part = c->part[t->part];
+		const struct tess_slice *slice = part ? tess_safetensors_find(part, t->name)
+		                                      : make_absent_tensor(c, t->name);
 
+		if (!slice && !part)
+			return TESS_ENOMEM;
 		if (!slice)
 			return tess_fail(TESS_EINVAL, "%s: weight_map: %.200s is not in %s", path,
 			                 t->name, ix->part[t->part]);
-		c->tensor[c->n] = (struct tensor_entry){ slice, c->part[t->part] };
+		c->tensor[c->n] = (struct tensor_entry){ slice, part };
 	}
 	for (size_t i = 0; i < c->nparts; i++)
-		all += tess_safetensors_count(c->part[i]);
+		all += c->part[i] ? tess_safetensors_count(c->part[i]) : 0;
 	if (all > c->n)
 		tess_log(TESS_INFO, "hf",
 		         "%s: its parts hold %zu tensors that it does not list; they are not used",
@@ -165,6 +190,10 @@ static tess_status load_weights(struct tess_checkpoint *c)
 			"%s: its weights are pickled (pytorch_model.bin), a format that is never "
 			"read; save them as safetensors",
 			c->dir);
+	if (c->how == TESS_CHECKPOINT_CONFIG) {
+		c->unnamed = true;
+		return read_absent_dtype(c);
+	}
 	return tess_fail(TESS_ENOENT,
 	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
 	                 c->dir);
@@ -195,7 +224,7 @@ static tess_status check_dir(const char *dir)
 	return TESS_OK;
 }
 
-tess_status tess_checkpoint_open(const char *dir, bool headers, struct tess_checkpoint **out)
+tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out)
 {
 	tess_status st = check_dir(dir);
 	struct tess_checkpoint *c;
@@ -206,7 +235,7 @@ tess_status tess_checkpoint_open(const char *dir, bool headers, struct tess_chec
 	c = calloc(1, sizeof *c);
 	if (!c)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
-	c->headers = headers;
+	c->how = how;
 	while (len > 1 && dir[len - 1] == '/')
 		len--;
 	c->dir = tess_arena_copy(&c->arena, dir, len);
@@ -286,11 +315,15 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 		c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name)
 		     : NULL;
 	const struct tess_slice *s;
-	struct tess_view view = { 0 };
+	struct tess_view view = { .dtype = c->absent_dtype, .ndim = -1 };
 	int64_t stride = 1;
 
-	if (!found)
+	if (!found && !c->unnamed)
 		return fail_missing_tensor(c, name);
+	if (!found || found->slice->ndim < 0) {
+		*out = view;
+		return TESS_OK;
+	}
 	s = found->slice;
 	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
 		return tess_fail(

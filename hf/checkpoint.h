@@ -9,12 +9,18 @@
 struct tess_checkpoint;
 
 /*
+ * What is opened: all; only the headers of weights, whose data are then NULL; or these where their
+ * files are there, and else the names of the index, or without it any name.
+ */
+enum { TESS_CHECKPOINT_WHOLE, TESS_CHECKPOINT_HEADERS, TESS_CHECKPOINT_CONFIG };
+
+/*
  * Opens the directory and validates everything but the values of weights. model.safetensors wins
  * over an index beside it, as in transformers; tensors that the index does not name are logged
- * (info) and not found. `headers`: reads only the headers of weights, whose data are NULL. An open
- * checkpoint is read-only and may be used from any thread: ranks that are threads share one.
+ * (info) and not found. An open checkpoint is read-only and may be used from any thread: ranks that
+ * are threads share one.
  */
-tess_status tess_checkpoint_open(const char *dir, bool headers, struct tess_checkpoint **out);
+tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out);
 
 /* Logs what has no effect: settings that are not supported, ids that no token has. */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
@@ -28,7 +34,8 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight: contiguous rows, of any alignment, read-only though tess_view.data is not const.
+ * A weight: contiguous rows, of any alignment, read-only though tess_view.data is not const. ndim
+ * -1: its file is absent, which leaves its shape unknown and its dtype to config.json.
  * TESS_ENOENT, with the nearest name: there is none; TESS_ENOTSUP: its type is not F32, BF16 or
  * F16.
  */

@@ -162,6 +162,32 @@ void tess_config_free(struct tess_config *c)
 	c->root = NULL;
 }
 
+tess_status tess_config_get_dtype(const char *path, const struct tess_config *c, int32_t *out)
+{
+	static const struct {
+		const char *name;
+		int32_t dtype;
+	} known[] = { { "float32", TESS_F32 }, { "bfloat16", TESS_BF16 }, { "float16", TESS_F16 } };
+	const json_t *value = json_object_get(c->root, "dtype");
+	const char *name;
+
+	if (!value || json_is_null(value))
+		value = json_object_get(c->root, "torch_dtype");
+	name = json_string_value(value);
+	for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
+		if (!strcmp(known[i].name, name)) {
+			*out = known[i].dtype;
+			return TESS_OK;
+		}
+	if (value && !json_is_null(value))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: dtype \"%.64s\" of the weights is not supported; float32, "
+		                 "bfloat16 and float16 are",
+		                 path, name ? name : "(no text)");
+	*out = TESS_F32;
+	return TESS_OK;
+}
+
 /* ---- generation_config.json ------------------------------------------------------------- */
 
 /* Settings that change the text and are not supported, with the value that has no effect. */

@@ -21,6 +21,12 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 tess_status tess_config_load(const char *path, struct tess_config *out);
 void tess_config_free(struct tess_config *c);
 
+/*
+ * The dtype of the weights by `dtype` or `torch_dtype`; f32, as in transformers, if neither is
+ * there. TESS_ENOTSUP: another one than F32, BF16 or F16.
+ */
+tess_status tess_config_get_dtype(const char *path, const struct tess_config *c, int32_t *out);
+
 enum { TESS_EOS_MAX = 64 };
 
 struct tess_generation { /* the sampling that the checkpoint asks for */

@@ -4,12 +4,11 @@
 #include "nn/lower.h"
 
 #include <fenv.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { RANKS_MAX = 1024 }; /* of a job */
+enum { RANKS_MAX = 1024, ROWS_MAX = 1 << 20 }; /* of a job, of a step */
 
 struct explanation {
 	struct tess_explanation e; /* first: the caller sees this */
@@ -96,30 +95,30 @@ static tess_status measure_ranks(struct explanation *x)
 	int32_t n = x->e.nranks;
 	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank, n),
 				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
-	tess_status st = TESS_OK;
 
 	x->sent = TESS_NEW(&x->arena, uint64_t, x->program->nrecords);
 	if (!rank || !list || !x->sent)
 		return TESS_ENOMEM;
-	for (int32_t r = 0; r < n && !st; r++) {
-		struct tess_rank_program *lowered = NULL;
+	for (int32_t r = 0; r < n; r++) {
+		struct tess_rank_program *lowered;
+		tess_status st = tess_program_lower(x->program, n, r, NULL, &lowered);
 
-		list[r] = &rank[r];
-		st = tess_program_lower(x->program, n, r, NULL, &lowered);
 		if (st)
-			break;
+			return st;
+		list[r] = &rank[r];
 		measure_rank(x, lowered, &rank[r]);
 		measure_sent(x, lowered);
 		tess_rank_program_free(lowered);
 	}
 	x->e.ranks = (const struct tess_explained_rank *const *)list;
-	return st;
+	return TESS_OK;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 static tess_status list_parameters(struct explanation *x)
 {
+	const struct tess_source *source = &x->model.source;
 	int32_t n = x->program->nweights;
 
 	x->parameters = TESS_NEW(&x->arena, struct tess_explained_parameter *, n);
@@ -128,8 +127,9 @@ static tess_status list_parameters(struct explanation *x)
 		struct tess_explained_parameter *p =
 			TESS_NEW(&x->arena, struct tess_explained_parameter, 1);
 		int64_t *shape = TESS_NEW(&x->arena, int64_t, w->ndim);
+		struct tess_view stored;
 
-		if (!p || !shape)
+		if (!p || !shape || source->find(source->self, w->name, &stored))
 			return TESS_ENOMEM;
 		for (int32_t a = 0; a < w->ndim; a++)
 			shape[a] = w->dim[a]->size;
@@ -139,7 +139,9 @@ static tess_status list_parameters(struct explanation *x)
 			                                .shape = shape,
 			                                .dtype = w->dtype,
 			                                .ndim = w->ndim,
-			                                .tied = w->table != NULL };
+			                                .tied = w->table != NULL,
+			                                .from_config = stored.ndim < 0 };
+		x->e.from_config += !p->tied && p->from_config;
 		x->parameters[i] = p;
 	}
 	x->e.nparameters = n;
@@ -276,12 +278,12 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 	struct tess_session_options mine = { .size = sizeof mine };
 	tess_status st;
 
-	if (tokens < 1)
-		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has at least 1",
-		                 (long long)tokens);
+	if (tokens < 1 || tokens > ROWS_MAX)
+		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has 1 to %d",
+		                 (long long)tokens, ROWS_MAX);
 	if (options)
 		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
-	st = tess_planned_model_open(dir, &mine, true, &x->model);
+	st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_CONFIG, &x->model);
 	if (!st)
 		st = tess_planned_model_record(&x->model, x->e.nranks, tokens, false, &x->program);
 	if (st)

@@ -20,12 +20,12 @@ struct tess_session {
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
-                                    bool headers, struct tess_planned_model *out)
+                                    int32_t how, struct tess_planned_model *out)
 {
 	const char *const *overrides = options ? options->overrides : NULL;
 	struct tess_planned_model p = { 0 };
 	int32_t n = 0;
-	tess_status st = tess_checkpoint_open(dir, headers, &p.checkpoint);
+	tess_status st = tess_checkpoint_open(dir, how, &p.checkpoint);
 	struct tess_rope rope;
 
 	while (overrides && overrides[n])
@@ -108,8 +108,9 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
 	s->group = g;
-	st = tess_group_agree_status(g, tess_planned_model_open(dir, &mine, false, &s->model),
-	                             "session");
+	st = tess_group_agree_status(
+		g, tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model),
+		"session");
 	if (!st && tess_group_rank(g) == 0)
 		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {

@@ -18,11 +18,11 @@ struct tess_planned_model {
 };
 
 /*
- * Checks everything that needs no rank and no program. `headers`: reads only the headers of
- * weights. *out is yours: tess_planned_model_close.
+ * Checks everything that needs no rank and no program. `how`: TESS_CHECKPOINT_... *out is yours:
+ * tess_planned_model_close.
  */
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
-                                    bool headers, struct tess_planned_model *out);
+                                    int32_t how, struct tess_planned_model *out);
 void tess_planned_model_close(struct tess_planned_model *p);
 
 /*

@@ -12,8 +12,9 @@ struct tess_source {
 	const json_t *config; /* config.json */
 	/*
 	 * The parameter as stored: contiguous rows. Its data are borrowed, may be unaligned, and
-	 * are NULL where only headers were read. TESS_ENOENT, with the nearest name, when there is
-	 * none.
+	 * are NULL where only headers were read. ndim -1: its file is absent; the shape is that of
+	 * the model, the dtype that of config.json. TESS_ENOENT, with the nearest name, when there
+	 * is none.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);
 	/* These bytes will not be read again soon: mapped pages may be dropped. */

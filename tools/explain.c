@@ -13,8 +13,8 @@ static const char *const help =
 	"       [--ignore-unexpected] [--tokens T] [--positions L] [--program] [--json] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
-	"ranks would hold and send. Starts no rank and reads no weight. Lines that are the same\n"
-	"in each layer are printed once, with * and with their number.\n"
+	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
+	"Lines that are the same in each layer are printed once, with * and with their number.\n"
 	"\n"
 	"  -n N            number of ranks (default 1)\n"
 	"  --plan P        auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
@@ -230,11 +230,12 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 			json_array_append_new(ranks, json_pack("{s:o, s:I}", "shape", sizes,
 			                                       "bytes", (json_int_t)bytes));
 		}
-		json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", p->name,
-		                                     "style", p->styles[0], "dtype",
-		                                     tess_dtype_name(p->dtype), "placement",
-		                                     tess_place_format(p->places[0], place),
-		                                     "ranks", ranks));
+		json_array_append_new(
+			all,
+			json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",
+		                  p->styles[0], "dtype", tess_dtype_name(p->dtype), "from_config",
+		                  p->from_config ? json_true() : NULL, "placement",
+		                  tess_place_format(p->places[0], place), "ranks", ranks));
 	}
 	return all;
 }
@@ -402,8 +403,13 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	} else if (!st && a->program) {
 		print_program(e);
 	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s\n\n", a->model, e->model, e->plan,
+		printf("%s, model %s, plan %s, %d rank%s\n", a->model, e->model, e->plan,
 		       (int)a->ranks, a->ranks > 1 ? "s" : "");
+		if (e->from_config)
+			printf("(the files of %d parameters are absent: shapes are those of the "
+			       "model, dtypes that of config.json)\n",
+			       (int)e->from_config);
+		printf("\n");
 		print_parameters(e);
 		print_collectives(e);
 		print_memory(e, a->positions);

@@ -361,7 +361,8 @@ static tess_status check_generate_plan(const struct generate_options *a)
 		                                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_program *program = NULL;
 	struct tess_planned_model p;
-	tess_status st = tess_planned_model_open(a->model, &session_options, true, &p);
+	tess_status st =
+		tess_planned_model_open(a->model, &session_options, TESS_CHECKPOINT_HEADERS, &p);
 
 	if (st)
 		return st;

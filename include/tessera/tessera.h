@@ -236,7 +236,7 @@ struct tess_explanation {               /* grows at its end; all that it points 
 	const char *model, *plan;
 	int64_t tokens;                 /* rows of a step */
 	int64_t positions;              /* that the checkpoint was made for; 0: unknown */
-	int32_t nranks, ndims;          /* ndims: of the mesh, whose last dimension varies fastest */
+	int32_t nranks, ndims;          /* of the mesh, whose last dimension varies fastest */
 	const char *const *dim_names;
 	const int32_t *dim_sizes;
 	int32_t nparameters, ncollectives, nrecords;

@@ -144,7 +144,8 @@ static void open_model_fixture(const char *dir, struct model_fixture *f)
 	char path[512];
 
 	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
-	ck_assert_msg(!tess_checkpoint_open(path, false, &f->checkpoint), "%s", tess_error());
+	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &f->checkpoint), "%s",
+	              tess_error());
 	f->source = tess_checkpoint_make_source(f->checkpoint);
 	ck_assert_msg(!tess_plugin_find_model("llama", &f->model), "%s", tess_error());
 }

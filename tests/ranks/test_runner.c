@@ -32,7 +32,8 @@ static tess_status open_test_runner(struct tess_world *w, const char *plan,
                                     struct open_runner_state *o)
 {
 	struct tess_runner_parts parts = { .group = tess_world_group(w), .threads = 1 };
-	tess_status st = tess_checkpoint_open(SOURCE_ROOT "/data", false, &o->checkpoint);
+	tess_status st =
+		tess_checkpoint_open(SOURCE_ROOT "/data", TESS_CHECKPOINT_WHOLE, &o->checkpoint);
 
 	o->rank = tess_world_rank(w);
 	if (!st)

@@ -55,7 +55,7 @@ static struct tess_checkpoint *open_checkpoint(const char *dir)
 {
 	struct tess_checkpoint *c = NULL;
 
-	ck_assert_msg(!tess_checkpoint_open(dir, false, &c), "%s", tess_error());
+	ck_assert_msg(!tess_checkpoint_open(dir, TESS_CHECKPOINT_WHOLE, &c), "%s", tess_error());
 	return c;
 }
 
@@ -152,8 +152,8 @@ static void expect_checkpoint_refused(const char *dir, const char *where, const 
 {
 	struct tess_checkpoint *c = NULL;
 
-	ck_assert_msg(tess_checkpoint_open(dir, false, &c) < 0 && !c, "%s: \"%s\" was accepted",
-	              dir, why);
+	ck_assert_msg(tess_checkpoint_open(dir, TESS_CHECKPOINT_WHOLE, &c) < 0 && !c,
+	              "%s: \"%s\" was accepted", dir, why);
 	expect_part(tess_error(), dir);
 	expect_part(tess_error(), where);
 	expect_part(tess_error(), why);
@@ -311,7 +311,8 @@ START_TEST(opens_headers)
 	struct tess_view v;
 
 	setenv("TESSERA_LOAD", "copy", 1);
-	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), true, &c), TESS_OK);
+	ck_assert_int_eq(tess_checkpoint_open(format_data_path("."), TESS_CHECKPOINT_HEADERS, &c),
+	                 TESS_OK);
 	ck_assert_uint_eq(tess_checkpoint_get_memory(c), 0);
 	ck_assert_int_eq(tess_checkpoint_find(c, "model.embed_tokens.weight", &v), TESS_OK);
 	ck_assert(!v.data && v.shape[0] == 512 && v.shape[1] == 64 && v.dtype == TESS_F32);
