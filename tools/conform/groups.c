@@ -149,8 +149,12 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 	tess_status st = conform_data_make(&c, g->rank, g->n, &d);
 
 	conform_set_activity(me, "batch of a send and a recv");
-	if (st || !d->ncolls)
+	if (st)
 		return st;
+	if (!d->ncolls) { /* one rank has no peer */
+		conform_data_free(d);
+		return TESS_OK;
+	}
 	for (int k = 0; k < 2; k++) {
 		d->coll[k].deadline = tess_now() + me->world->timeout;
 		list[k] = &d->coll[k];
