@@ -13,10 +13,22 @@ struct candidate {
 	int32_t id;
 };
 
+enum { BUCKETS = 1024 };
+
+struct bucket { /* the candidates whose scores differ from the best by about as much */
+	int64_t count;
+	double weight;
+};
+
 struct tess_sampler {
 	int64_t vocab, n; /* candidates left, best first */
 	struct candidate *list, *other;
-	double *score, *weight; /* by id; of each candidate, relative to the best one */
+	double *score, *weight; /* by id; relative to the best one */
+	bool weighed; /* `weight` has all ids */
+	double best, scale; /* the best score; buckets per difference from it */
+	double rest; /* the weights that are not in the list; 0 once top-p removed them */
+	double doubt; /* how far that, added in another order, may move a probability */
+	struct bucket *bucket; /* the best first */
 	float *probability;
 	bool *seen;
 };
@@ -55,9 +67,11 @@ tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
 		s->probability = calloc((size_t)vocab, sizeof *s->probability);
 		s->score = calloc((size_t)vocab, sizeof *s->score);
 		s->weight = calloc((size_t)vocab, sizeof *s->weight);
+		s->bucket = calloc(BUCKETS, sizeof *s->bucket);
 		s->seen = calloc((size_t)vocab, sizeof *s->seen);
 	}
-	if (!s || !s->list || !s->other || !s->probability || !s->score || !s->weight || !s->seen) {
+	if (!s || !s->list || !s->other || !s->probability || !s->score || !s->weight ||
+	    !s->bucket || !s->seen) {
 		tess_sampler_free(s);
 		return tess_fail(TESS_ENOMEM, "sampling: out of memory");
 	}
@@ -74,6 +88,7 @@ void tess_sampler_free(struct tess_sampler *s)
 	free(s->probability);
 	free(s->score);
 	free(s->weight);
+	free(s->bucket);
 	free(s->seen);
 	free(s);
 }
@@ -141,52 +156,157 @@ static void keep_top_k(struct tess_sampler *s, int64_t k)
 	s->n = k;
 }
 
+/* From the least to the largest. */
 static double sum_weights(const struct tess_sampler *s)
 {
-	double sum = 0;
+	double sum = s->rest;
 
 	for (int64_t i = s->n - 1; i >= 0; i--)
-		sum += s->weight[i];
+		sum += s->weight[s->list[i].id];
 	return sum;
 }
 
-/* Removes the worst whose probabilities sum to at most 1 - p; the best stays. */
-static void keep_top_p(struct tess_sampler *s, double p)
+/*
+ * Removes the worst whose probabilities sum to at most 1 - p; the best stays. False: that depends
+ * on the order in which the rest is added.
+ */
+static bool keep_top_p(struct tess_sampler *s, double p)
 {
-	double total, below = 0;
+	double total, below;
 
 	if (p >= 1)
-		return;
+		return true;
 	total = sum_weights(s);
+	below = s->rest / total;
+	if (below > 1 - p - s->doubt)
+		return false;
 	while (s->n > 1) {
-		below += s->weight[s->n - 1] / total;
+		below += s->weight[s->list[s->n - 1].id] / total;
+		if (fabs(below - (1 - p)) < s->doubt)
+			return false;
 		if (below > 1 - p)
 			break;
 		s->n--;
 	}
+	s->rest = s->doubt = 0;
+	return true;
 }
 
 static void keep_min_p(struct tess_sampler *s, double p)
 {
-	while (p > 0 && s->n > 1 && s->weight[s->n - 1] < p)
+	while (p > 0 && s->n > 1 && s->weight[s->list[s->n - 1].id] < p)
 		s->n--;
 }
 
-static void select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
-                              const float *logits, const int32_t *seen, int64_t nseen)
+/* ---- the candidates that can be kept --------------------------------------------------------- */
+
+/* Rises with the distance from the best score, since each operation rounds to the nearest. */
+static int find_bucket(const struct tess_sampler *s, double distance)
 {
-	double t = sampling->temperature > 0 ? sampling->temperature : 1;
+	double at = distance * s->scale;
+
+	return at < BUCKETS - 1 ? (int)at : BUCKETS - 1; /* the last one for NaN, too */
+}
+
+static int find_bucket_of_id(const struct tess_sampler *s, int64_t id)
+{
+	return find_bucket(s, s->best - s->score[id]);
+}
+
+static void score_ids(struct tess_sampler *s, const struct tess_sampling *sampling,
+                      const float *logits, const int32_t *seen, int64_t nseen)
+{
+	double t = sampling->temperature > 0 ? sampling->temperature : 1, worst;
 
 	apply_penalty(s, sampling, logits, seen, nseen);
 	for (int64_t i = 0; i < s->vocab; i++) /* + 0 makes a -0, which would sort after 0, a 0 */
-		s->list[i] = (struct candidate){ s->score[i] / t + 0.0, (int32_t)i };
-	s->n = s->vocab;
+		s->score[i] = s->score[i] / t + 0.0;
+	s->weighed = false;
+	s->best = worst = s->score[0];
+	for (int64_t i = 1; i < s->vocab; i++) {
+		s->best = s->score[i] > s->best ? s->score[i] : s->best;
+		worst = s->score[i] < worst ? s->score[i] : worst;
+	}
+	s->scale = BUCKETS / (s->best - worst);
+}
+
+static int find_bucket_of_count(struct tess_sampler *s, int64_t k)
+{
+	int last = 0;
+
+	memset(s->bucket, 0, BUCKETS * sizeof *s->bucket);
+	for (int64_t i = 0; i < s->vocab; i++)
+		s->bucket[find_bucket_of_id(s, i)].count++;
+	for (; last < BUCKETS - 1 && s->bucket[last].count < k; last++)
+		k -= s->bucket[last].count;
+	return last;
+}
+
+/* The bucket that completes this share of all weights, and the weight of all that follow it. */
+static int find_bucket_of_share(struct tess_sampler *s, double share)
+{
+	double total = 0, upto = 0;
+	int last = 0;
+
+	memset(s->bucket, 0, BUCKETS * sizeof *s->bucket);
+	for (int64_t i = 0; i < s->vocab; i++) {
+		s->weight[i] = tess_exp_f64(s->score[i] - s->best);
+		s->bucket[find_bucket_of_id(s, i)].weight += s->weight[i];
+	}
+	s->weighed = true;
+	for (int i = 0; i < BUCKETS; i++)
+		total += s->bucket[i].weight;
+	/* four sums of at most 2^-53 an addend: two here, two where all candidates are sorted */
+	s->doubt = (double)s->vocab * 0x1p-50;
+	for (; last < BUCKETS - 1; last++) {
+		upto += s->bucket[last].weight;
+		if (upto >= (share + 2 * s->doubt) * total)
+			break;
+	}
+	for (int i = BUCKETS - 1; i > last; i--)
+		s->rest += s->bucket[i].weight;
+	return last;
+}
+
+/*
+ * The candidates in buckets up to that which is sure to hold the last one that can be kept or, with
+ * nothing to remove them, drawn by `u`. `all`: every candidate.
+ */
+static void collect_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                               double u, bool all)
+{
+	int last = BUCKETS - 1;
+
+	s->rest = s->doubt = 0;
+	if (all)
+		;
+	else if (sampling->top_k > 0)
+		last = find_bucket_of_count(s, sampling->top_k);
+	else if (sampling->top_p < 1 || sampling->min_p == 0)
+		last = find_bucket_of_share(s, sampling->top_p < 1 ? sampling->top_p : u);
+	else /* the weights of those that are farther are less than min_p by more than rounding */
+		last = find_bucket(s, 1e-6 - tess_log_f64(sampling->min_p));
+	s->n = 0;
+	for (int64_t i = 0; i < s->vocab; i++)
+		if (last == BUCKETS - 1 || find_bucket_of_id(s, i) <= last)
+			s->list[s->n++] = (struct candidate){ s->score[i], (int32_t)i };
+	if (last == BUCKETS - 1)
+		s->doubt = 0;
+}
+
+/* False: not without all candidates. */
+static bool select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                              double u, bool all)
+{
+	collect_candidates(s, sampling, u, all);
 	sort_candidates(s);
 	keep_top_k(s, sampling->top_k);
-	for (int64_t i = 0; i < s->n; i++)
-		s->weight[i] = tess_exp_f64(s->list[i].score - s->list[0].score);
-	keep_top_p(s, sampling->top_p);
+	for (int64_t i = 0; i < s->n && !s->weighed; i++)
+		s->weight[s->list[i].id] = tess_exp_f64(s->list[i].score - s->best);
+	if (!keep_top_p(s, sampling->top_p))
+		return false;
 	keep_min_p(s, sampling->min_p);
+	return true;
 }
 
 const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
@@ -196,11 +316,12 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 {
 	double total;
 
-	select_candidates(s, sampling, logits, seen, nseen);
+	score_ids(s, sampling, logits, seen, nseen);
+	select_candidates(s, sampling, 0, true);
 	total = sum_weights(s);
 	memset(s->probability, 0, (size_t)s->vocab * sizeof *s->probability);
 	for (int64_t i = 0; i < s->n; i++)
-		s->probability[s->list[i].id] = (float)(s->weight[i] / total);
+		s->probability[s->list[i].id] = (float)(s->weight[s->list[i].id] / total);
 	return s->probability;
 }
 
@@ -226,10 +347,26 @@ static double draw_uniform(uint64_t seed, uint64_t step)
 	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
 }
 
+/* -1: it depends on the order in which the rest is added. */
+static int32_t draw_candidate(const struct tess_sampler *s, double u)
+{
+	double total = sum_weights(s), left = u * total;
+
+	for (int64_t i = 0; i < s->n - !s->doubt; i++) {
+		left -= s->weight[s->list[i].id];
+		if (fabs(left) < s->doubt * total)
+			return -1;
+		if (left < 0)
+			return s->list[i].id;
+	}
+	return s->doubt > 0 ? -1 : s->list[s->n - 1].id;
+}
+
 int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
 {
-	double left;
+	double u = draw_uniform(sampling->seed, step);
+	int32_t id = -1;
 
 	if (sampling->temperature == 0) {
 		int64_t best = 0;
@@ -240,12 +377,9 @@ int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sa
 				best = i;
 		return (int32_t)best;
 	}
-	select_candidates(s, sampling, logits, seen, nseen);
-	left = draw_uniform(sampling->seed, step) * sum_weights(s);
-	for (int64_t i = 0; i < s->n - 1; i++) {
-		left -= s->weight[i];
-		if (left < 0)
-			return s->list[i].id;
-	}
-	return s->list[s->n - 1].id;
+	score_ids(s, sampling, logits, seen, nseen);
+	for (int all = 0; all < 2 && id < 0; all++)
+		if (select_candidates(s, sampling, u, all))
+			id = draw_candidate(s, u);
+	return id;
 }

@@ -1,6 +1,8 @@
 /*
  * Processed probabilities against transformers' processors (tests/data/sampling.json), and draws.
  */
+#include "core/base/math.h"
+#include "draw.h"
 #include "nn/sample.h"
 #include "suite.h"
 
@@ -125,6 +127,147 @@ START_TEST(min_p_keeps_its_edge)
 }
 END_TEST
 
+/* ---- against a sort of the whole vocabulary -------------------------------------------------- */
+
+struct scored {
+	double score, weight;
+	int32_t id;
+};
+
+static int compare_scored(const void *a, const void *b)
+{
+	const struct scored *x = a, *y = b;
+
+	return x->score != y->score ? (x->score < y->score) - (x->score > y->score)
+	                            : (x->id > y->id) - (x->id < y->id);
+}
+
+static double sum_scored(const struct scored *list, int64_t n)
+{
+	double sum = 0;
+
+	while (n > 0)
+		sum += list[--n].weight;
+	return sum;
+}
+
+/* Sorts everything; returns how many are among the best `top_k`, whose weights it sets. */
+static int64_t rank_all(const struct tess_sampling *how, const float *logits, int64_t n,
+                        struct scored *list)
+{
+	int64_t k = how->top_k > 0 && how->top_k < n ? how->top_k : n;
+
+	for (int64_t i = 0; i < n; i++)
+		list[i] = (struct scored){ logits[i] / how->temperature + 0.0, 0, (int32_t)i };
+	qsort(list, (size_t)n, sizeof *list, compare_scored);
+	while (k < n && list[k].score == list[k - 1].score)
+		k++;
+	for (int64_t i = 0; i < k; i++)
+		list[i].weight = tess_exp_f64(list[i].score - list[0].score);
+	return k;
+}
+
+/* The sum of the probabilities of all but the best `keep`. */
+static double sum_removed(const struct scored *list, int64_t n, int64_t keep)
+{
+	double total = sum_scored(list, n), below = 0;
+
+	while (n > keep)
+		below += list[--n].weight / total;
+	return below;
+}
+
+/* Removes candidates from the end of the list; u: what is drawn. */
+static int32_t draw_plainly(const struct tess_sampling *how, const struct scored *list, int64_t n,
+                            double u)
+{
+	double left;
+	int64_t keep = n;
+
+	while (how->top_p < 1 && keep > 1 && sum_removed(list, n, keep - 1) <= 1 - how->top_p)
+		keep--;
+	while (how->min_p > 0 && keep > 1 && list[keep - 1].weight < how->min_p)
+		keep--;
+	left = u * sum_scored(list, keep);
+	for (int64_t i = 0; i < keep - 1; i++) {
+		left -= list[i].weight;
+		if (left < 0)
+			return list[i].id;
+	}
+	return list[keep - 1].id;
+}
+
+/* Philox4x32-10 of the step under the seed: 53 bits. */
+static double draw_number(uint64_t seed, uint64_t step)
+{
+	uint32_t c0 = (uint32_t)step, c1 = (uint32_t)(step >> 32), c2 = 0, c3 = 0;
+	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+
+	for (int i = 0; i < 10; i++, k0 += 0x9E3779B9, k1 += 0xBB67AE85) {
+		uint64_t a = 0xD2511F53 * (uint64_t)c0, b = 0xCD9E8D57 * (uint64_t)c2;
+
+		c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+		c1 = (uint32_t)b;
+		c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+		c3 = (uint32_t)a;
+	}
+	return (double)(((uint64_t)c0 << 32 | c1) >> 11) * 0x1p-53;
+}
+
+enum { RANDOM, FLAT, TWO_VALUES, STEPS, SPIKE, FAR, ZEROS, CLOSE, KINDS };
+
+static void make_logits(int kind, uint64_t *seed, float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		float r = (float)draw_below(seed, 1 << 20) / (1 << 16) - 8;
+
+		x[i] = kind == RANDOM       ? r
+		       : kind == FLAT       ? 3
+		       : kind == TWO_VALUES ? (r < 7 ? -1 : 1)
+		       : kind == STEPS      ? floorf(r)
+		       : kind == SPIKE      ? (i == n / 2 ? 40 : r)
+		       : kind == FAR        ? (i % 3 ? -1e30f : 1e4f * r)
+		       : kind == ZEROS      ? (i % 2 ? -0.0f : 0.0f)
+		                            : 1 + r * 1e-7f;
+	}
+}
+
+START_TEST(a_part_draws_as_the_whole)
+{
+	static const double temperatures[] = { 1, 0.3, 4, 1e-3, 1e6 },
+			    ps[] = { 1, 0.9, 0, 0.5, 0.999999 }, mins[] = { 0, 0.05, 1, 1e-9 };
+	static const int64_t ks[] = { 0, 0, 1, 50, 1000, 5000 };
+	enum { VOCAB = 500, ROUNDS = 300 };
+	struct scored *list = malloc(VOCAB * sizeof *list);
+	float *x = malloc(VOCAB * sizeof *x);
+	uint64_t seed = (uint64_t)_i + 1;
+
+	for (uint64_t i = 0; i < ROUNDS; i++) {
+		struct tess_sampling how = { .temperature = temperatures[draw_below(&seed, 5)],
+			                     .top_p = ps[draw_below(&seed, 5)],
+			                     .min_p = mins[draw_below(&seed, 4)],
+			                     .top_k = ks[draw_below(&seed, 6)],
+			                     .seed = seed };
+		int64_t n = 1 + (int64_t)draw_below(&seed, VOCAB), kept;
+		struct tess_sampler *s;
+
+		make_logits(_i, &seed, x, n);
+		kept = rank_all(&how, x, n, list);
+		if (i % 3 == 0) /* as near as can be to what is decided by the order of a sum */
+			how.top_p = 1 - sum_removed(list, kept,
+			                            (int64_t)draw_below(&seed, (uint64_t)kept));
+		ck_assert(!tess_sampler_new(n, &s));
+		for (uint64_t step = i; step < i + 4; step++)
+			ck_assert_int_eq(
+				tess_sampler_draw(s, &how, x, NULL, 0, step),
+				draw_plainly(&how, list, kept, draw_number(how.seed, step)));
+		tess_sampler_free(s);
+	}
+	free(list);
+	free(x);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -137,6 +280,7 @@ int main(void)
 	tcase_add_test(t, draws_follow_the_probabilities);
 	tcase_add_test(t, min_p_keeps_its_edge);
 	tcase_add_loop_test(t, refuses, 0, 6);
+	tcase_add_loop_test(t, a_part_draws_as_the_whole, 0, KINDS);
 	srunner_set_fork_status(r, CK_NOFORK);
 	failed = suite_end(r);
 	json_decref(goldens);
