@@ -3,7 +3,6 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "nn/agree.h"
-#include "nn/rope.h"
 #include "nn/unexpected.h"
 
 #include <fenv.h>
@@ -26,7 +25,6 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	struct tess_planned_model p = { 0 };
 	int32_t n = 0;
 	tess_status st = tess_checkpoint_open(dir, how, &p.checkpoint);
-	struct tess_rope rope;
 
 	while (overrides && overrides[n])
 		n++;
@@ -37,8 +35,6 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
 		st = tess_fail_in(st, "%s", dir);
-	if (!st)
-		st = tess_rope_read(p.source.name, p.source.config, &rope);
 	if (!st)
 		st = tess_plan_open(p.model, options ? options->plan : NULL, overrides, n, &p.plan);
 	if (st)

@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 
 #include <string.h>
+#include <tessera/reduce.h>
 
 int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
 {
@@ -12,11 +13,13 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 	           : v->dim[axis]->size;
 }
 
-static int64_t count_local_nodes(const struct build *b, const struct tess_tensor *v)
+static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v)
 {
-	int64_t n[TESS_TREES_MAX];
-	struct tess_sum sum = { .ntree = tess_dim_list_trees(v->sum, n), .n = n };
+	struct tess_sum sum = { 0 };
 
+	sum.ntree = tess_dim_list_trees(&b->l->arena, v->sum, &sum.n);
+	if (!sum.ntree)
+		b->status = TESS_ENOMEM;
 	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
 }
 
@@ -70,7 +73,7 @@ struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, i
 {
 	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
 
-	return (struct value){ .buffer = build_add_buffer(b, 4 * count),
+	return (struct value){ .buffer = build_add_buffer(b, tess_width(dtype) * count),
 		               .dtype = dtype,
 		               .nodes = nodes,
 		               .rows = rows,
@@ -103,7 +106,7 @@ struct value build_slice_value(const struct value *v, int64_t row, int64_t rows,
 {
 	struct value part = *v;
 
-	part.offset += 4 * (uint64_t)(row * v->row_stride + col);
+	part.offset += tess_width(v->dtype) * (uint64_t)(row * v->row_stride + col);
 	part.rows = rows;
 	part.cols = cols;
 	return part;

@@ -9,7 +9,7 @@ struct buffer {
 	int32_t first_record, last_record;
 }; /* live in records first_record to last_record */
 
-struct value { /* a tensor on this rank: rows of 4-byte elements in a buffer */
+struct value { /* a tensor on this rank: rows of elements in a buffer */
 	bool allocated, partial;
 	int32_t buffer, dtype;
 	uint64_t offset; /* bytes, from the start of the buffer */

@@ -96,10 +96,20 @@ struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t
 	return d;
 }
 
+/* The largest power of two up to 128 that leaves 256 elements to a unit; at least min(32, n). */
+static int64_t count_element_units(int64_t n)
+{
+	int64_t units = 128;
+
+	while (units > 32 && n / units < 256)
+		units /= 2;
+	return units;
+}
+
 struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each)
 {
 	struct tess_dim *d = tess_dim_new((struct tess_recorder *)nn, name, n, each);
-	int64_t max_units = each == TESS_HIDDEN ? 8 : 32;
+	int64_t max_units = each == TESS_HIDDEN ? 8 : count_element_units(n);
 
 	if (!d)
 		return NULL;

@@ -5,6 +5,7 @@
 #include "nn/check.h"
 
 #include <string.h>
+#include <tessera/reduce.h>
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -20,7 +21,8 @@ int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nra
 }
 
 /*
- * The distinct bases of a dim's pieces, in order: parts with a common base are added in one tree.
+ * The distinct bases of a dim's pieces, in order, into base[tess_dim_count_pieces]: parts with a
+ * common base are added in one tree.
  */
 static int32_t list_bases(const struct tess_dim *dim, const struct tess_dim **base)
 {
@@ -33,24 +35,26 @@ static int32_t list_bases(const struct tess_dim *dim, const struct tess_dim **ba
 
 		while (k < n && base[k] != b)
 			k++;
-		if (k == n && n < TESS_TREES_MAX)
+		if (k == n)
 			base[n++] = b;
 	}
 	return n;
 }
 
-int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n)
+int32_t tess_dim_list_trees(struct tess_arena *arena, const struct tess_dim *dim, const int64_t **n)
 {
-	const struct tess_dim *base[TESS_TREES_MAX];
+	static const int64_t one = 1;
+	int64_t pieces = dim ? tess_dim_count_pieces(dim) : 0;
+	const struct tess_dim **base = TESS_NEW(arena, const struct tess_dim *, pieces);
+	int64_t *units = TESS_NEW(arena, int64_t, pieces);
 	int32_t count;
 
-	if (!dim) {
-		n[0] = 1;
-		return 1;
-	}
+	*n = dim ? units : &one;
+	if (!dim || !base || !units)
+		return dim ? 0 : 1;
 	count = list_bases(dim, base);
 	for (int32_t i = 0; i < count; i++)
-		n[i] = base[i]->nunits;
+		units[i] = base[i]->nunits;
 	return count;
 }
 
@@ -73,17 +77,18 @@ static void set_numbers(struct build *b, struct tess_op *op, int32_t n, const do
  */
 static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
 {
-	const struct tess_dim *base[TESS_TREES_MAX];
 	int64_t pieces = tess_dim_count_pieces(dim);
+	const struct tess_dim **base = TESS_NEW(&b->l->arena, const struct tess_dim *, pieces);
 	struct tess_run *runs = TESS_NEW(&b->l->arena, struct tess_run, pieces);
 	struct tess_term *term = TESS_NEW(&b->l->arena, struct tess_term, pieces);
-	int32_t n = list_bases(dim, base), nterm = 0;
-	struct tess_tree *tree = TESS_NEW(&b->l->arena, struct tess_tree, n);
+	struct tess_tree *tree = TESS_NEW(&b->l->arena, struct tess_tree, pieces);
+	int32_t n, nterm = 0;
 
-	if (!runs || !term || !tree) {
+	if (!base || !runs || !term || !tree) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
+	n = list_bases(dim, base);
 	tess_dim_list_local_runs(dim, cut, b->l->nranks, b->l->rank, runs);
 	for (int32_t t = 0; t < n; t++) {
 		tree[t].n = base[t]->nunits;
@@ -271,7 +276,7 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 		part.shape[0] = b->runs[i].len;
 		if (part.data)
 			part.data = (char *)part.data +
-			            b->runs[i].start * (part.dtype == TESS_F32 ? 4 : 2);
+			            b->runs[i].start * (int64_t)tess_width(part.dtype);
 		build_set_input(b, s, 0, &from);
 		if (!b->status)
 			s->in[1] = part;
@@ -283,27 +288,27 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 static void lower_rope(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
+	int64_t each = (int64_t)rec->num[TESS_ROPE_HEAD];
 	struct tess_view *table;
 	struct tess_step *s;
 
-	b->l->rope_head_size = (int64_t)rec->num[TESS_ROPE_HEAD];
 	if (!x->rows || !x->cols)
 		return;
 	s = build_add_op(b, TESS_OP_ROPE, 3, 1);
 	build_set_input(b, s, 0, x);
 	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
-	set_numbers(b, &s->op, rec->nnum, rec->num);
+	set_numbers(b, &s->op, TESS_ROPE_NUMS, rec->num);
 	if (b->status)
 		return;
 	s->in[1].ndim = 1;
 	table = &s->in[2];
-	*table = (struct tess_view){ .dtype = TESS_F32,
-		                     .ndim = 2,
-		                     .shape = { 0, b->l->rope_head_size },
-		                     .stride = { b->l->rope_head_size, 1 } };
+	*table = (struct tess_view){
+		.dtype = TESS_F32, .ndim = 2, .shape = { 0, each }, .stride = { each, 1 }
+	};
 	build_add_patch(b, (struct tess_patch){ .pointer = &table->data,
 	                                        .space = TESS_SPACE_ROPE,
+	                                        .layer = (int32_t)rec->num[TESS_REC_ROPE_TABLE],
 	                                        .view = table });
 }
 
@@ -549,7 +554,7 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			break;
 		case TESS_SPACE_ROPE:
 			p->view->shape[0] = m->positions;
-			*p->pointer = m->rope;
+			*p->pointer = m->rope[p->layer];
 			break;
 		default:
 			set_cache_view(l, p, m->positions);

@@ -40,7 +40,7 @@ struct tess_patch { /* binding sets *pointer to the base of the space + offset *
 	void **pointer;
 	int32_t space;
 	int32_t buffer; /* STEP: that `offset` is relative to until buffers have offsets */
-	int32_t layer; /* KEYS, VALUES: whose cache */
+	int32_t layer; /* KEYS, VALUES: whose cache; ROPE: which table */
 	uint64_t offset;
 	struct tess_view *view; /* of a cache or the rope table; binding sets its shape */
 };
@@ -57,7 +57,6 @@ struct tess_rank_program {
 	uint64_t bytes; /* of the step arena */
 	struct tess_cache *cache; /* per attention record */
 	int32_t ncache;
-	int64_t rope_head_size; /* 0: no rope */
 	/* set by tess_rank_program_bind */
 	void *ids, *positions; /* i32 */
 	void *logits; /* f32 [rows, vocabulary], dense */
@@ -74,7 +73,7 @@ void tess_rank_program_free(struct tess_rank_program *l);
 
 struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
-	float *rope; /* [positions][each]: cosines, then sines */
+	float *const *rope; /* per rope of the program: [positions][each]: cosines, then sines */
 	void *const *keys; /* per attention record: [heads][positions / 64][each][64] */
 	void *const *values; /* per attention record: [heads][positions][each] */
 	int64_t positions; /* capacity, a multiple of 64 */
@@ -85,8 +84,11 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
                                  struct tess_run *runs);
 
-/* The units of each tree of a Partial over `dim` (NULL: one term); returns the number of trees. */
-int32_t tess_dim_list_trees(const struct tess_dim *dim, int64_t *n);
-enum { TESS_TREES_MAX = 16 };
+/*
+ * The units of each tree of a Partial over `dim` (NULL: one term), in the arena; returns the number
+ * of trees, 0: no memory.
+ */
+int32_t tess_dim_list_trees(struct tess_arena *arena, const struct tess_dim *dim,
+                            const int64_t **n);
 
 #endif

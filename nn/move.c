@@ -11,6 +11,8 @@
 #include "core/base/status.h"
 #include "nn/build.h"
 
+#include <tessera/reduce.h>
+
 struct axis { /* one axis of the value that is moved */
 	const struct tess_dim *dim;
 	int32_t index; /* 0 rows, 1 columns */
@@ -52,7 +54,7 @@ static struct value make_block(const struct value *buffer, uint64_t at, int64_t 
 {
 	struct value v = *buffer;
 
-	v.offset += 4 * at;
+	v.offset += tess_width(v.dtype) * at;
 	v.rows = rows;
 	v.cols = v.row_stride = cols;
 	return v;
@@ -247,16 +249,12 @@ static struct tess_step *add_sum(struct build *b, const struct tess_tensor *from
                                  const struct value *nodes, const struct value *to)
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_SUM);
-	int64_t *n = TESS_NEW(&b->l->arena, int64_t, TESS_TREES_MAX);
 
-	if (!n) {
-		b->status = TESS_ENOMEM;
-		return s;
-	}
-	s->sum = (struct tess_sum){ .ntree = tess_dim_list_trees(from->sum, n),
-		                    .n = n,
-		                    .count = (uint64_t)nodes->node_stride,
+	s->sum = (struct tess_sum){ .count = (uint64_t)nodes->node_stride,
 		                    .where = b->p->record[b->record]->module };
+	s->sum.ntree = tess_dim_list_trees(&b->l->arena, from->sum, &s->sum.n);
+	if (!s->sum.ntree)
+		b->status = TESS_ENOMEM;
 	build_add_pointer(b, (void **)&s->sum_in, nodes);
 	build_add_pointer(b, (void **)&s->sum_out, to);
 	return s;

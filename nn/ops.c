@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { WEIGHTS_MAX = 16 };
-
 static struct tess_recorder *get_recorder(struct tess_nn *nn)
 {
 	return (struct tess_recorder *)nn;
@@ -159,10 +157,10 @@ static void record_linear_op(struct tess_recorder *r, struct tess_tensor *x, int
                              const struct tess_module *const *m, const struct tess_weight *const *w,
                              const struct tess_linear *l, struct tess_tensor **y)
 {
-	struct tess_tensor *raw[WEIGHTS_MAX];
+	struct tess_tensor **raw = TESS_NEW(&r->p->arena, struct tess_tensor *, n);
 	struct tess_place place;
 
-	x = place_linear_input(r, x, n, m);
+	x = raw ? place_linear_input(r, x, n, m) : tess_recorder_keep_error(r, TESS_ENOMEM);
 	for (int32_t i = 0; i < n && x; i++) {
 		const struct tess_dim *out = w[i]->dim[w[i]->out_dim];
 
@@ -195,20 +193,25 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
                           struct tess_tensor **y)
 {
 	struct tess_recorder *r = get_recorder(nn);
-	const struct tess_module *m[WEIGHTS_MAX], *with[WEIGHTS_MAX];
-	const struct tess_weight *weight[WEIGHTS_MAX];
-	struct tess_linear some[WEIGHTS_MAX];
-	struct tess_tensor *outputs[WEIGHTS_MAX] = { 0 };
-	int32_t n = 0, k = 0, at[WEIGHTS_MAX];
+	const struct tess_module **m;
+	const struct tess_weight **weight;
+	struct tess_linear *some;
+	struct tess_tensor **outputs;
+	int32_t n = 0, k = 0, *at;
 
-	for (; w[n].name; n++) {
-		y[n] = NULL;
-		if (n == WEIGHTS_MAX)
-			tess_recorder_fail(r, TESS_EINVAL, "%s: more than %d weights in one op",
-			                   tess_recorder_format_path(r, w[n].name), WEIGHTS_MAX);
-		if (r->status || !x || !w[n].out)
+	while (w[n].name)
+		y[n++] = NULL;
+	m = TESS_NEW(&r->p->arena, const struct tess_module *, n);
+	weight = TESS_NEW(&r->p->arena, const struct tess_weight *, n);
+	some = TESS_NEW(&r->p->arena, struct tess_linear, n);
+	outputs = TESS_NEW(&r->p->arena, struct tess_tensor *, n);
+	at = TESS_NEW(&r->p->arena, int32_t, n);
+	if (!m || !weight || !some || !outputs || !at)
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = 0; i < n; i++) {
+		if (r->status || !x || !w[i].out)
 			return;
-		m[n] = tess_module_open(r, tess_recorder_format_path(r, w[n].name), "linear");
+		m[i] = tess_module_open(r, tess_recorder_format_path(r, w[i].name), "linear");
 	}
 	for (int32_t i = 0; i < n && !r->status; i++) {
 		const struct tess_weight *own_weight = add_linear_weight(r, m[i], &w[i], x->dim[1]);
@@ -219,13 +222,13 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
 			record_linear_op(r, x, 1, &m[i], &own_weight, &w[i], &y[i]);
 			continue;
 		}
-		with[k] = m[i];
+		m[k] = m[i];
 		weight[k] = own_weight;
 		some[k] = w[i];
 		at[k++] = i;
 	}
 	if (k && !r->status)
-		record_linear_op(r, x, k, with, weight, some, outputs);
+		record_linear_op(r, x, k, m, weight, some, outputs);
 	for (int32_t i = 0; i < k; i++)
 		y[at[i]] = r->status ? NULL : outputs[i];
 }
@@ -347,11 +350,37 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	return tess_module_prepare_output(r, m, y);
 }
 
+static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
+{
+	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+	       a->low == b->low && a->high == b->high && a->original == b->original;
+}
+
+/* The index of the table for heads of `each` elements, by the checkpoint's settings; -1: failed. */
+static int32_t find_rope_table(struct tess_recorder *r, int64_t each)
+{
+	const struct tess_source *source = r->options->source;
+	struct tess_rope_use use = { .each = each }, *list;
+	struct tess_program *p = r->p;
+	tess_status st = tess_rope_read(source->name, source->config, &use.rope);
+
+	for (int32_t i = 0; i < p->nropes && !st; i++)
+		if (p->rope[i].each == each && is_same_rope(&p->rope[i].rope, &use.rope))
+			return i;
+	list = st ? NULL : tess_arena_grow(&p->arena, p->rope, (size_t)p->nropes, sizeof *list);
+	if (!list)
+		return tess_recorder_keep_error(r, st ? st : TESS_ENOMEM), -1;
+	p->rope = list;
+	list[p->nropes] = use;
+	return p->nropes++;
+}
+
 static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x)
 {
 	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[2], *y;
 	struct tess_record *rec;
+	int32_t table;
 
 	if (r->status || !x)
 		return NULL;
@@ -368,12 +397,14 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	                ? tess_tensor_redistribute(r, r->p->positions, x->place, x->module)
 	                : r->p->positions;
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
-	rec = y && in[1] ? tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL)
-	                 : NULL;
+	table = y && in[1] ? find_rope_table(r, x->dim[1]->unit_size) : -1;
+	rec = table < 0 ? NULL
+	                : tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL);
 	if (!rec)
 		return NULL;
-	rec->nnum = TESS_ROPE_NUMS;
+	rec->nnum = TESS_REC_ROPE_TABLE + 1;
 	rec->num[TESS_ROPE_HEAD] = (double)x->dim[1]->unit_size;
+	rec->num[TESS_REC_ROPE_TABLE] = table;
 	return y;
 }
 

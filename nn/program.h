@@ -10,6 +10,7 @@
 #include "core/base/arena.h"
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
+#include "nn/rope.h"
 
 #include <tessera/device.h>
 #include <tessera/style.h>
@@ -18,6 +19,8 @@
 enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_SELECT_ROWS, TESS_REC_CALL };
 /* An attention record has the index of its cache where the op has the head size. */
 enum { TESS_REC_ATTENTION_CACHE = TESS_ATTENTION_HEAD };
+/* A rope record has the index of its table after the numbers of the op. */
+enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
 
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
@@ -57,6 +60,11 @@ struct tess_record {
 	void *state;
 };
 
+struct tess_rope_use { /* a table that rope records read */
+	struct tess_rope rope;
+	int64_t each; /* elements of a head */
+};
+
 struct tess_open_style {
 	const struct tess_style *style;
 	void *state;
@@ -68,9 +76,10 @@ struct tess_program {
 	int64_t ntokens; /* rows of a step */
 	bool all; /* logits of every row, not of the last one only */
 	bool check; /* add steps that check the outputs of each record */
-	int32_t nrecords, nweights, nattention, ntensors, nopen_styles;
+	int32_t nrecords, nweights, nattention, nropes, ntensors, nopen_styles;
 	struct tess_record **record;
 	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
+	struct tess_rope_use *rope; /* one for each distinct setting */
 	struct tess_open_style *open_styles;
 	struct tess_tensor *ids, *positions, *logits;
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */

@@ -97,7 +97,7 @@ static const struct tess_host recording_host = {
 
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name)
 {
-	const char *open = r->depth ? r->path[r->depth - 1].module : "";
+	const char *open = r->path ? r->path->module : "";
 
 	if (!name)
 		return *open ? open : "the model";
@@ -182,21 +182,22 @@ struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x,
                                       ...)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
-	struct tess_frame *frame = &r->path[r->depth];
-	char name[256];
+	struct tess_frame *frame;
+	const char *name;
 	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(name, sizeof name, fmt, ap);
-	va_end(ap);
 	if (r->status || !x)
 		return NULL;
-	if (r->depth == (int32_t)(sizeof r->path / sizeof *r->path))
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: modules nested deeper than %d",
-		                          tess_recorder_format_path(r, name), r->depth);
+	va_start(ap, fmt);
+	name = tess_arena_vformat(&r->p->arena, fmt, ap);
+	va_end(ap);
+	frame = TESS_NEW(&r->p->arena, struct tess_frame, 1);
+	if (!name || !frame)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	frame->outer = r->path;
 	frame->module = tess_recorder_format_path(r, name);
 	frame->opened = tess_module_open(r, frame->module, "module");
-	r->depth++;
+	r->path = frame;
 	return frame->opened ? tess_module_prepare_input(r, frame->opened, x) : NULL;
 }
 
@@ -206,11 +207,11 @@ struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
 
 	if (r->status || !y)
 		return NULL;
-	if (!r->depth)
+	if (!r->path)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "the model leaves a module that it did not enter");
-	y = tess_module_prepare_output(r, r->path[r->depth - 1].opened, y);
-	r->depth--;
+	y = tess_module_prepare_output(r, r->path->opened, y);
+	r->path = r->path->outer;
 	return y;
 }
 
@@ -398,14 +399,33 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 	return h;
 }
 
+static uint64_t hash_dim(uint64_t h, const struct tess_dim *d)
+{
+	int64_t about[] = { d->size, d->unit_size, d->group, d->nparts,
+		            d->base ? d->base->nunits : 0 };
+
+	h = hash_bytes(h, about, sizeof about);
+	for (int64_t i = 0; i < d->nparts; i++)
+		h = hash_dim(h, d->parts[i]);
+	return h;
+}
+
 static uint64_t hash_tensor(uint64_t h, const struct tess_tensor *v)
 {
 	int32_t about[] = { v->id, v->dtype, v->ndim, v->place.kind, v->place.dim, v->place.op };
 
 	h = hash_bytes(h, about, sizeof about);
 	for (int32_t i = 0; i < v->ndim; i++)
-		h = hash_bytes(h, &v->dim[i]->size, sizeof v->dim[i]->size);
-	return h;
+		h = hash_dim(h, v->dim[i]);
+	return v->sum ? hash_dim(h, v->sum) : h;
+}
+
+static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
+{
+	double numbers[] = { u->rope.theta, u->rope.factor, u->rope.low, u->rope.high };
+	int64_t integers[] = { u->rope.type, u->rope.original, u->each };
+
+	return hash_bytes(hash_bytes(h, numbers, sizeof numbers), integers, sizeof integers);
 }
 
 /* The running hash of all records: the first that differs between ranks is where they diverge. */
@@ -422,6 +442,8 @@ static tess_status hash_records(struct tess_program *p)
 		h = hash_bytes(hash_bytes(h, &rec->kind, sizeof rec->kind), rec->module,
 		               strlen(rec->module));
 		h = hash_bytes(h, rec->num, sizeof rec->num);
+		if (rec->kind == TESS_OP_ROPE)
+			h = hash_rope(h, &p->rope[(int)rec->num[TESS_REC_ROPE_TABLE]]);
 		for (int32_t k = 0; k < rec->nin; k++)
 			h = hash_tensor(h, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)
@@ -429,6 +451,8 @@ static tess_status hash_records(struct tess_program *p)
 		for (int32_t k = 0; k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
+			for (int32_t a = 0; a < w->ndim; a++)
+				h = hash_dim(h, w->dim[a]);
 			h = hash_bytes(hash_bytes(h, w->name, strlen(w->name)), &w->place.use.dim,
 			               sizeof w->place.use.dim);
 			h = hash_bytes(hash_bytes(h, &w->dtype, sizeof w->dtype),
@@ -463,7 +487,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && !logits)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
 		                   r->options->model->name);
-	if (!r->status && r->depth)
+	if (!r->status && r->path)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
 	r->p->logits =

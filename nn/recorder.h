@@ -11,14 +11,16 @@ struct tess_recorder {
 	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;
 	bool *used_rules; /* rules of the plan that matched */
-	int32_t depth;
-	struct tess_frame {
-		const char *module;
-		const struct tess_module *opened;
-	} path[32];
+	const struct tess_frame *path; /* the innermost module that is entered; NULL: none */
 	const struct tess_module *modules; /* all, the last opened first */
 	const struct tess_dim *tokens;
 	int64_t layer; /* attention records so far */
+};
+
+struct tess_frame { /* a module that is entered */
+	const struct tess_frame *outer;
+	const char *module;
+	const struct tess_module *opened;
 };
 
 struct tess_module { /* a site with the style that the plan gives it */

@@ -9,7 +9,6 @@
 #include "nn/agree.h"
 #include "nn/lower.h"
 #include "nn/record.h"
-#include "nn/rope.h"
 #include "nn/run.h"
 #include "nn/unexpected.h"
 #include "nn/weights.h"
@@ -43,13 +42,12 @@ struct tess_runner {
 	void *self;
 	struct shape *shapes; /* the one recorded first is last; weights were loaded for it */
 	struct tess_rank_weights weights;
-	struct tess_rope rope;
 	void *step;
 	bool step_shared; /* allocated by the group, not by the device */
 	uint64_t step_bytes, cache_bytes;
 	void **keys, **values;
 	int32_t ncache;
-	float *rope_table;
+	float **rope_table; /* per rope of the programs, which are alike in that */
 	int64_t capacity, next_position;
 	bool check; /* TESSERA_CHECK */
 };
@@ -288,8 +286,6 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->nranks = tess_group_size(parts->group);
 	st = read_runner_options(&s->check);
 	if (!st)
-		st = tess_rope_read(parts->source->name, parts->source->config, &s->rope);
-	if (!st)
 		st = make_shape(s, 1, false, &s->shapes);
 	if (!st)
 		st = tess_unexpected_check(s->shapes->program, parts->model, parts->source,
@@ -323,12 +319,32 @@ static void free_kv_caches(struct tess_runner *s)
 	}
 	free(s->keys);
 	free(s->values);
+	for (int32_t i = 0; s->rope_table && s->rope_table[i]; i++)
+		free(s->rope_table[i]);
 	free(s->rope_table);
 	s->keys = s->values = NULL;
 	s->rope_table = NULL;
 	s->ncache = 0;
 	s->cache_bytes = 0;
 	s->capacity = 0;
+}
+
+/* Ends with NULL. */
+static tess_status make_rope_tables(struct tess_runner *s, const struct tess_program *p,
+                                    int64_t capacity)
+{
+	tess_status st = TESS_OK;
+
+	s->rope_table = calloc((size_t)p->nropes + 1, sizeof *s->rope_table);
+	for (int32_t i = 0; i < p->nropes && s->rope_table && !st; i++) {
+		s->rope_table[i] =
+			calloc((size_t)(capacity * p->rope[i].each), sizeof **s->rope_table);
+		if (!s->rope_table[i])
+			return tess_fail(TESS_ENOMEM, "out of memory");
+		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, capacity,
+		                          s->rope_table[i]);
+	}
+	return s->rope_table ? st : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
 static tess_status alloc_kv_caches(struct tess_runner *s, const struct tess_rank_program *lowered,
@@ -339,9 +355,7 @@ static tess_status alloc_kv_caches(struct tess_runner *s, const struct tess_rank
 	s->ncache = lowered->ncache;
 	s->keys = calloc((size_t)lowered->ncache + 1, sizeof *s->keys);
 	s->values = calloc((size_t)lowered->ncache + 1, sizeof *s->values);
-	s->rope_table =
-		calloc((size_t)(capacity * (lowered->rope_head_size + 1)), sizeof *s->rope_table);
-	if (!s->keys || !s->values || !s->rope_table)
+	if (!s->keys || !s->values)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < lowered->ncache && !st; i++) {
 		uint64_t bytes = 4 * (uint64_t)(lowered->cache[i].heads *
@@ -353,9 +367,6 @@ static tess_status alloc_kv_caches(struct tess_runner *s, const struct tess_rank
 			                      &s->values[i]);
 		s->cache_bytes += 2 * bytes;
 	}
-	if (!st && lowered->rope_head_size)
-		st = tess_rope_fill_table(&s->rope, lowered->rope_head_size, capacity,
-		                          s->rope_table);
 	return st;
 }
 
@@ -377,6 +388,8 @@ tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
 		return st;
 	free_kv_caches(s);
 	st = alloc_kv_caches(s, k->lowered, capacity);
+	if (!st)
+		st = make_rope_tables(s, k->program, capacity);
 	if (st) {
 		free_kv_caches(s);
 		return st;

@@ -2,7 +2,6 @@
 
 #include "core/base/status.h"
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,21 +60,29 @@ char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len)
 	return p;
 }
 
+char *tess_arena_vformat(struct tess_arena *a, const char *fmt, va_list ap)
+{
+	va_list again;
+	char *p;
+	int n;
+
+	va_copy(again, ap);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	p = n < 0 ? NULL : tess_arena_alloc(a, (size_t)n + 1);
+	if (p)
+		vsnprintf(p, (size_t)n + 1, fmt, again);
+	va_end(again);
+	return p;
+}
+
 char *tess_arena_format(struct tess_arena *a, const char *fmt, ...)
 {
 	va_list ap;
 	char *p;
-	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(NULL, 0, fmt, ap);
+	p = tess_arena_vformat(a, fmt, ap);
 	va_end(ap);
-	p = n < 0 ? NULL : tess_arena_alloc(a, (size_t)n + 1);
-	if (p) {
-		va_start(ap, fmt);
-		vsnprintf(p, (size_t)n + 1, fmt, ap);
-		va_end(ap);
-	}
 	return p;
 }
 

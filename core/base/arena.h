@@ -2,6 +2,7 @@
 #ifndef TESS_BASE_ARENA_H
 #define TESS_BASE_ARENA_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <tessera/plugin.h>
 
@@ -20,6 +21,7 @@ char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len);
  */
 void *tess_arena_grow(struct tess_arena *a, void *list, size_t n, size_t each);
 char *tess_arena_format(struct tess_arena *a, const char *fmt, ...) TESS_PRINTF(2, 3);
+char *tess_arena_vformat(struct tess_arena *a, const char *fmt, va_list ap) TESS_PRINTF(2, 0);
 /* Frees everything; the arena is empty and usable again. */
 void tess_arena_free(struct tess_arena *a);
 

@@ -16,7 +16,7 @@ struct lockstep_rank {
 	struct tess_rank_program *low;
 	struct tess_memory mem;
 	void **keys, **values;
-	float *rope;
+	float **rope;
 	int32_t at; /* its next step */
 };
 
@@ -24,19 +24,18 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
                              struct lockstep_rank *me)
 {
 	int64_t capacity = tess_up(how->nids, 64) * 64;
-	struct tess_rope rope;
 	tess_status st = tess_rank_weights_load(p, how->source, how->nranks, r, &scalar_device,
 	                                        NULL, &me->held);
 
 	if (!st)
 		st = tess_program_lower(p, how->nranks, r, me->held.view, &me->low);
-	if (!st)
-		st = tess_rope_read(how->source->name, how->source->config, &rope);
 	if (st)
 		return st;
-	me->rope = calloc((size_t)(capacity * (me->low->rope_head_size + 1)), sizeof *me->rope);
-	if (me->low->rope_head_size)
-		st = tess_rope_fill_table(&rope, me->low->rope_head_size, capacity, me->rope);
+	me->rope = calloc((size_t)p->nropes + 1, sizeof *me->rope); /* ends with NULL */
+	for (int32_t i = 0; i < p->nropes && !st; i++) {
+		me->rope[i] = calloc((size_t)(capacity * p->rope[i].each), sizeof **me->rope);
+		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, capacity, me->rope[i]);
+	}
 	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
 	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
 	for (int32_t i = 0; i < me->low->ncache; i++) {
@@ -63,6 +62,8 @@ static void close_rank(struct lockstep_rank *me)
 	}
 	free(me->keys);
 	free(me->values);
+	for (int32_t i = 0; me->rope && me->rope[i]; i++)
+		free(me->rope[i]);
 	free(me->rope);
 	free(me->mem.step);
 	tess_rank_program_free(me->low);

@@ -25,10 +25,11 @@ enum {
 	SPLIT = 2048,
 	ROPE = 4096,
 	BARE = 8192,
-	TWICE = 16384
+	TWICE = 16384,
+	MANY_IN = 32768
 };
 enum { VOCABULARY = 53, HIDDEN = 44, WIDE = 70, NARROW = 45, IDS = 11, NHEADS = 9, HEAD = 6 };
-enum { GROUPS = 3, SOME = 13 };
+enum { GROUPS = 3, SOME = 13, PARTS = 20, PART = 9 };
 
 /*
  * ids -> table -> norm -> block { m } -> output; WHOLE: whole numbers and no norm, so that every
@@ -36,13 +37,15 @@ enum { GROUPS = 3, SOME = 13 };
  */
 static int module_flags;
 static const char *second = "n";
+static int64_t wide_units; /* 0, TESS_HIDDEN */
 
 static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_dim *vocab = nn->dim(nn, "vocabulary", VOCABULARY, 0), *hidden, *wide, *narrow;
+	struct tess_dim *parts[PARTS + 1] = { NULL };
 	struct tess_tensor *x, *y, *out[2], *part[3] = { 0 };
 
-	wide = nn->dim(nn, "wide", WIDE, 0);
+	wide = nn->dim(nn, "wide", WIDE, wide_units);
 	narrow = nn->dim(nn, "narrow", NARROW, 0);
 	hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
 	if (module_flags & FUSED_IN)
@@ -51,6 +54,10 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	    MIXED_IN) /* parts with different units: a tree each, two terms in the first */
 		hidden = nn->fused(nn, (struct tess_dim *[]){ narrow, nn->dim(nn, "some", SOME, 0),
 		                                              narrow, NULL });
+	for (int i = 0; i < PARTS && module_flags & MANY_IN; i++)
+		parts[i] = nn->dim(nn, "part", PART, 0);
+	if (module_flags & MANY_IN) /* a tree each */
+		hidden = nn->fused(nn, parts);
 	if (module_flags & FUSED)
 		wide = nn->fused(nn, (struct tess_dim *[]){ narrow, wide, wide, NULL });
 	if (module_flags & TWINS)
@@ -105,7 +112,8 @@ static float hash_to_float(uint32_t i)
 
 static int64_t get_hidden_size(void)
 {
-	return module_flags & FUSED_IN   ? 2 * NARROW
+	return module_flags & MANY_IN    ? PARTS * PART
+	       : module_flags & FUSED_IN ? 2 * NARROW
 	       : module_flags & MIXED_IN ? 2 * NARROW + SOME
 	                                 : HIDDEN;
 }
@@ -284,13 +292,10 @@ END_TEST
 /* Compared with sums of integers, not with another run, which could have the same fault. */
 START_TEST(sums_are_of_all_parts)
 {
-	static const int kinds[] = { 0,
-		                     FUSED_IN,
-		                     MIXED_IN,
-		                     MIXED_IN | IN_OUT,
-		                     MIXED_IN | BIAS,
-		                     FUSED_IN | SECOND,
-		                     MIXED_IN | SECOND };
+	static const int kinds[] = {
+		0,       FUSED_IN,          MIXED_IN,         MIXED_IN | IN_OUT, MIXED_IN | BIAS,
+		MANY_IN, FUSED_IN | SECOND, MIXED_IN | SECOND
+	};
 	static const char *const plans[] = { "none", "{\"block.m\":\"rowwise\"}",
 		                             "{\"block.m\":\"colwise\"}",
 		                             "{\"table\":\"embedding_colwise:keep\","
@@ -394,14 +399,23 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* The program for two ranks; the caller frees it. */
-static struct tess_program *record_for_two_ranks(const char *json)
+/* The program for two ranks; the caller frees it. theta 0: not in the config. */
+static struct tess_program *record_with_theta(const char *json, double theta)
 {
-	struct lockstep how = { &model, &random_source, json, 2, NULL, 3, false };
+	json_t *config = theta > 0 ? json_pack("{s:f}", "rope_theta", theta) : NULL;
+	struct tess_source source = random_source;
+	struct lockstep how = { &model, &source, json, 2, NULL, 3, false };
 	struct tess_program *p;
 
+	source.config = config;
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
+	json_decref(config);
 	return p;
+}
+
+static struct tess_program *record_for_two_ranks(const char *json)
+{
+	return record_with_theta(json, 0);
 }
 
 /* Programs that differ only in the weights that they read have different hashes. */
@@ -422,6 +436,35 @@ START_TEST(names_of_weights_count)
 	second = "n";
 	ck_assert(hash[0] == hash[1]);
 	ck_assert(hash[0] != hash[2]);
+}
+END_TEST
+
+static uint64_t hash_with_theta(double theta)
+{
+	struct tess_program *p = record_with_theta("none", theta);
+	uint64_t hash = p->hash[p->nrecords - 1];
+
+	tess_program_free(p);
+	return hash;
+}
+
+/* So do those that differ in the settings of rope, or in the units of a dim only. */
+START_TEST(rope_and_units_count)
+{
+	uint64_t hash[2];
+
+	module_flags = HEADS | ROPE;
+	ck_assert(hash_with_theta(0) == hash_with_theta(10000)); /* as it is by default */
+	ck_assert(hash_with_theta(0) != hash_with_theta(10001));
+	module_flags = HEADS;
+	ck_assert(hash_with_theta(0) == hash_with_theta(10001));
+	for (int i = 0; i < 2; i++) {
+		wide_units = i ? TESS_HIDDEN : 0;
+		module_flags = BIAS;
+		hash[i] = hash_with_theta(0);
+	}
+	wide_units = 0;
+	ck_assert(hash[0] != hash[1]);
 }
 END_TEST
 
@@ -535,10 +578,11 @@ int main(void)
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, alone, 0, CASES);
-	tcase_add_loop_test(t, sums_are_of_all_parts, 0, 7);
+	tcase_add_loop_test(t, sums_are_of_all_parts, 0, 8);
 	tcase_add_test(t, output_may_be_a_part);
 	tcase_add_test(t, refuses);
 	tcase_add_test(t, names_of_weights_count);
+	tcase_add_test(t, rope_and_units_count);
 	tcase_add_test(t, moves_are_made_once);
 	tcase_add_test(t, the_check_can_fail);
 	tcase_add_test(t, time_grows_with_layers);

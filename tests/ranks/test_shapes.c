@@ -1,0 +1,255 @@
+/*
+ * Programs of unusual shape: what is recorded has no limit but memory, and how many units a
+ * dimension has.
+ */
+#include "../unit/draw.h"
+#include "../unit/suite.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "lockstep.h"
+#include "nn/build.h"
+#include "nn/weights.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCABULARY = 53, HIDDEN = 44, IDS = 11 };
+
+static int64_t vocabulary, rows; /* of the table; of each other weight */
+
+static tess_status find_test_tensor(void *self, const char *name, struct tess_view *out)
+{
+	static float data[1 << 16];
+	uint64_t seed = 1;
+
+	(void)self;
+	for (size_t i = 0; i < sizeof data / sizeof *data; i++)
+		data[i] = (float)draw_below(&seed, 1 << 16) / (1 << 15) - 1;
+	*out = (struct tess_view){ .data = data + 100 * *name,
+		                   .dtype = TESS_F32,
+		                   .ndim = 2,
+		                   .shape = { *name == 't' ? vocabulary : rows, HIDDEN },
+		                   .stride = { HIDDEN, 1 } };
+	return TESS_OK;
+}
+
+static struct tess_tensor *record_table(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	return nn->embed(nn, "table", ids, nn->dim(nn, "vocabulary", vocabulary, 0),
+	                 nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN));
+}
+
+static tess_status record_test_program(const struct tess_model *model, const char *plan,
+                                       const struct tess_source *source, int32_t nranks,
+                                       struct tess_program **out)
+{
+	struct lockstep how = { model, source, plan, nranks, NULL, 1, false };
+
+	return lockstep_record(&how, out);
+}
+
+/* ---- rope of several widths ------------------------------------------------------------------ */
+
+/* Which of the three values, two of them of one width, are rotated; the last one is the output. */
+static const char *rotated;
+
+static struct tess_tensor *record_ropes(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *heads = nn->dim(nn, "heads", 4, 4), *halves = nn->dim(nn, "halves", 8, 2);
+	struct tess_linear linear[] = {
+		{ "a", heads, 0, 0 }, { "b", halves, 0, 0 }, { "c", heads, 0, 0 }, { 0 }
+	};
+	struct tess_tensor *y[3] = { 0 }, *out = NULL;
+
+	nn->linear(nn, record_table(nn, ids), linear, y);
+	for (const char *at = rotated; *at; at++)
+		out = nn->rope(nn, y[*at - 'a']);
+	return out;
+}
+
+static void run_ropes(const char *which, int32_t nranks, float **logits, int64_t *count)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "ropes",
+		                                 .forward = record_ropes };
+	static const int32_t ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
+	struct tess_source source = { .name = "random",
+		                      .find = find_test_tensor,
+		                      .drop = lockstep_ignore_drop };
+	struct lockstep how = { &model, &source, "{\"*\":\"colwise\",\"table\":\"replicate\"}",
+		                nranks, ids,     IDS,
+		                true };
+
+	rotated = which;
+	ck_assert_msg(!lockstep_run(&how, logits, count), "%s", tess_error());
+}
+
+/* A value is rotated by the table of its own width, whatever else is rotated. */
+START_TEST(ropes_of_two_widths)
+{
+	static const char *const alone[] = { "a", "b", "c" }, *const among[] = { "bca", "acb",
+		                                                                 "abc" };
+	float *want, *have;
+	int64_t count, other;
+
+	vocabulary = VOCABULARY;
+	rows = 16;
+	for (int32_t i = 0; i < 6; i++) {
+		run_ropes(alone[i / 2], 1, &want, &count);
+		run_ropes(among[i / 2], 1 + i % 2, &have, &other);
+		ck_assert(count == other && !memcmp(want, have, 4 * (size_t)count));
+		free(want);
+		free(have);
+	}
+}
+END_TEST
+
+/* ---- depth, width, types --------------------------------------------------------------------- */
+
+enum { DEPTH = 100, OUTPUTS = 40, NAME = 300 };
+
+static struct tess_tensor *record_deep(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_tensor *x = record_table(nn, ids), *y[OUTPUTS];
+	struct tess_dim *out = nn->dim(nn, "out", HIDDEN, 0);
+	struct tess_linear linear[OUTPUTS + 1] = { 0 };
+
+	for (int i = 0; i < DEPTH; i++)
+		x = nn->enter(nn, x, "%0*d", i ? 1 : NAME, i);
+	for (int i = 0; i < OUTPUTS; i++)
+		linear[i] = (struct tess_linear){ "m", out, 0, 0 };
+	nn->linear(nn, x, linear, y);
+	x = y[OUTPUTS - 1];
+	for (int i = 0; i < DEPTH; i++)
+		x = nn->leave(nn, x);
+	return x;
+}
+
+START_TEST(deep_and_wide)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "deep",
+		                                 .forward = record_deep };
+	const struct tess_source source = { .name = "random", .find = find_test_tensor };
+	struct tess_program *p;
+	const char *name;
+
+	vocabulary = VOCABULARY;
+	rows = HIDDEN;
+	ck_assert_msg(!record_test_program(&model, "none", &source, 1, &p), "%s", tess_error());
+	ck_assert_int_eq(p->nweights, 1 + OUTPUTS);
+	name = p->weight[OUTPUTS]->name; /* 0...0.1.2. ... .99.m.weight */
+	ck_assert_uint_eq(strlen(name), NAME + 9 * 2 + 90 * 3 + strlen(".m.weight"));
+	ck_assert_str_eq(strrchr(name, '9'), "9.m.weight");
+	tess_program_free(p);
+}
+END_TEST
+
+/* Sizes and places in a step's memory follow the type of a value. */
+START_TEST(values_have_the_width_of_their_type)
+{
+	static const struct {
+		int32_t dtype;
+		uint64_t width;
+	} types[] = { { TESS_BF16, 2 }, { TESS_F32, 4 }, { TESS_I32, 4 }, { TESS_I64, 8 } };
+	struct tess_rank_program l = { 0 };
+	struct build b = { .l = &l };
+
+	for (int i = 0; i < 4; i++) {
+		struct value v = build_add_temporary(&b, 2, 3, 32, types[i].dtype), part;
+
+		part = build_slice_value(&v, 1, 2, 16, 16);
+		ck_assert_uint_eq(b.buffer[i].bytes, 2 * 3 * 32 * types[i].width);
+		ck_assert_uint_eq(part.offset, (32 + 16) * types[i].width);
+	}
+	tess_arena_free(&l.arena);
+}
+END_TEST
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* Up to 16383 elements, as all checkpoints of the tests have, there are at most 32. */
+START_TEST(units_of_elements)
+{
+	static const int64_t sizes[][2] = { { 1, 1 },        { 31, 31 },     { 53, 32 },
+		                            { 172, 32 },     { 512, 32 },    { 14336, 32 },
+		                            { 16383, 32 },   { 16384, 64 },  { 28672, 64 },
+		                            { 32000, 64 },   { 32767, 64 },  { 32768, 128 },
+		                            { 128256, 128 }, { 151936, 128 } };
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "table",
+		                                 .forward = record_table };
+	const struct tess_source source = { .name = "random", .find = find_test_tensor };
+	struct tess_program *p;
+
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		vocabulary = sizes[i][0];
+		ck_assert(!record_test_program(&model, "none", &source, 1, &p));
+		ck_assert_int_eq(p->weight[0]->dim[0]->nunits, sizes[i][1]);
+		tess_program_free(p);
+	}
+}
+END_TEST
+
+enum { LARGE_HIDDEN = 8192, LARGE_FFN = 28672, LARGE_VOCABULARY = 128256, LARGE_KV = 1024 };
+
+static tess_status find_large_tensor(void *self, const char *name, struct tess_view *out)
+{
+	int64_t out_size = strstr(name, "k_proj") || strstr(name, "v_proj")       ? LARGE_KV
+	                   : strstr(name, "gate_proj") || strstr(name, "up_proj") ? LARGE_FFN
+	                   : strstr(name, "embed") || strstr(name, "lm_head")     ? LARGE_VOCABULARY
+	                                                                          : LARGE_HIDDEN;
+	int64_t in_size = strstr(name, "down_proj") ? LARGE_FFN : LARGE_HIDDEN;
+
+	(void)self;
+	*out = (struct tess_view){ .dtype = TESS_BF16,
+		                   .ndim = strstr(name, "norm") ? 1 : 2,
+		                   .shape = { out_size, in_size },
+		                   .stride = { in_size, 1 } };
+	return TESS_OK;
+}
+
+/* Heads are what limits a model of 64 heads, and not its ffn. */
+START_TEST(heads_limit_ranks)
+{
+	json_t *config =
+		json_pack("{s:i,s:i,s:i,s:i,s:i,s:i}", "hidden_size", LARGE_HIDDEN,
+	                  "num_attention_heads", 64, "num_key_value_heads", 8, "intermediate_size",
+	                  LARGE_FFN, "vocab_size", LARGE_VOCABULARY, "num_hidden_layers", 1);
+	const struct tess_source source = { .name = "large",
+		                            .config = config,
+		                            .find = find_large_tensor };
+	const struct tess_model *llama;
+	struct tess_rank_program *lowered;
+	struct tess_program *p;
+	const char *plan = _i ? "tp+sp" : "tp";
+
+	ck_assert_msg(!tess_plugin_find_model("llama", &llama), "%s", tess_error());
+	ck_assert_msg(!record_test_program(llama, plan, &source, 64, &p), "%s", tess_error());
+	ck_assert_msg(!tess_program_lower(p, 64, 63, NULL, &lowered), "%s", tess_error());
+	tess_rank_program_free(lowered);
+	tess_program_free(p);
+	ck_assert_int_eq(record_test_program(llama, plan, &source, 65, &p), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "heads: 64 units cannot be cut for 65 ranks"), "%s",
+	              tess_error());
+	json_decref(config);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("shapes", 60, &r);
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_add_test(t, ropes_of_two_widths);
+	tcase_add_test(t, deep_and_wide);
+	tcase_add_test(t, values_have_the_width_of_their_type);
+	tcase_add_test(t, units_of_elements);
+	tcase_add_loop_test(t, heads_limit_ranks, 0, 2);
+	return suite_end(r);
+}
