@@ -3,6 +3,8 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/cpus.h"
+#include "core/group/group.h"
 #include "core/group/shared_region.h"
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
@@ -13,7 +15,6 @@
 #include "nn/unexpected.h"
 #include "nn/weights.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/float.h>
@@ -217,17 +218,6 @@ static tess_status compare_programs(struct tess_runner *s, const struct tess_pro
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static int32_t count_share_of_cpus(const struct tess_runner *s)
-{
-	cpu_set_t set;
-	int32_t cpus = 1, share;
-
-	if (!sched_getaffinity(0, sizeof set, &set))
-		cpus = CPU_COUNT(&set);
-	share = cpus / s->nranks;
-	return share > 1 ? share : 1;
-}
-
 static tess_status find_compute_device(const struct tess_device **device, int64_t *threads)
 {
 	tess_status st = tess_plugin_find_device(tess_option("device"), device);
@@ -243,11 +233,12 @@ static tess_status open_compute_device(struct tess_runner *s)
 {
 	int64_t threads = s->parts.threads;
 	tess_status st = find_compute_device(&s->device, &threads);
+	int32_t cpus = (int32_t)threads;
 
+	if (!st && !threads)
+		st = tess_world_count_cpus(s->parts.group->world, &cpus);
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0,
-		                      threads ? (int32_t)threads : count_share_of_cpus(s),
-		                      &s->self);
+		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0, cpus, &s->self);
 	return st;
 }
 

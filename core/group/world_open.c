@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/group/call.h"
 #include "core/group/choose.h"
+#include "core/group/cpus.h"
 #include "core/group/group.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/sigusr1.h"
@@ -182,6 +183,8 @@ tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts)
 		tess_opening_post(w, 0, w->size);
 	if (!st && !threads && w->size > 1)
 		st = compare_backends(w);
+	if (!st)
+		st = tess_world_post_cpus(w);
 	if (!st)
 		st = tess_group_open_all(w, &w->all);
 	return st ? tess_opening_failed(w, 0, st, tess_error()) : TESS_OK;

@@ -5,6 +5,7 @@
  */
 #include "../unit/suite.h"
 #include "core/base/status.h"
+#include "core/group/cpus.h"
 #include "core/registry/registry.h"
 #include "hf/session.h"
 #include "spawn.h"
@@ -379,6 +380,15 @@ static void remove_checkpoint(const char *dir)
 	rmdir(dir);
 }
 
+/* The CPUs of this process, among ranks that may all use them. */
+static tess_status check_share_of_cpus(struct tess_world *w, void *arg)
+{
+	int32_t all = *(int32_t *)arg / tess_world_size(w), share;
+
+	HOLDS(!tess_world_count_cpus(w, &share) && share == (all > 1 ? all : 1));
+	return TESS_OK;
+}
+
 START_TEST(a_text_ends_where_requested)
 {
 	spawn_ranks(1, check_ends_of_text, NULL);
@@ -403,6 +413,40 @@ START_TEST(a_step_is_refused_as_a_whole)
 {
 	spawn_ranks(1, check_bounds, NULL);
 	spawn_ranks(2, check_bounds, NULL);
+}
+END_TEST
+
+static void set_cpus(struct tess_rank_cpus *c, const char *host, int first, int n)
+{
+	*c = (struct tess_rank_cpus){ 0 };
+	strcpy(c->host, host);
+	for (int i = first; i < first + n; i++)
+		CPU_SET(i, &c->may_use);
+}
+
+/* A rank shares its CPUs with those of its host that may use them, and with no others. */
+START_TEST(cpus_are_shared_within_a_host)
+{
+	struct tess_rank_cpus all[8], mine;
+	int32_t cpus;
+
+	for (int r = 0; r < 8; r++) /* two hosts */
+		set_cpus(&all[r], r < 6 ? "a" : "b", 0, 12);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 2);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all, 8), 6);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all + 7, 1), 12);
+	for (int r = 0; r < 8; r++) /* each bound to CPUs of its own, or two to the same */
+		set_cpus(&all[r], "a", r < 7 ? 4 * r : 24, 4);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 4);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all, 8), 2);
+	for (int r = 0; r < 8; r++)
+		set_cpus(&all[r], "a", 0, 3);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 1);
+	tess_rank_cpus_read(&mine);
+	cpus = CPU_COUNT(&mine.may_use);
+	ck_assert(cpus > 0 && *mine.host);
+	spawn_ranks(1, check_share_of_cpus, &cpus);
+	spawn_ranks(3, check_share_of_cpus, &cpus);
 }
 END_TEST
 
@@ -454,6 +498,6 @@ START_TEST(a_story_ends_with_incomplete_bytes)
 END_TEST
 
 SUITE_MAIN("runner", a_text_ends_where_requested, a_prompt_may_come_in_chunks,
-           earlier_ids_are_penalised, a_step_is_refused_as_a_whole,
+           earlier_ids_are_penalised, a_step_is_refused_as_a_whole, cpus_are_shared_within_a_host,
            ranks_with_other_programs_are_refused, a_story_ends_at_any_end_of_text,
            a_story_ends_with_incomplete_bytes)

@@ -1,0 +1,70 @@
+#include "core/group/cpus.h"
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void tess_rank_cpus_read(struct tess_rank_cpus *out)
+{
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+
+	memset(out, 0, sizeof *out);
+	if (!f || !fgets(out->host, sizeof out->host, f))
+		gethostname(out->host, sizeof out->host - 1);
+	if (f)
+		fclose(f);
+	if (sched_getaffinity(0, sizeof out->may_use, &out->may_use))
+		CPU_ZERO(&out->may_use);
+}
+
+int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
+                              int32_t n)
+{
+	int32_t ranks = 0, share;
+	cpu_set_t common;
+
+	for (int32_t r = 0; r < n; r++) {
+		CPU_AND(&common, &mine->may_use, &all[r].may_use);
+		ranks += !strcmp(mine->host, all[r].host) && CPU_COUNT(&common) > 0;
+	}
+	share = CPU_COUNT(&mine->may_use) / (ranks ? ranks : 1);
+	return share > 1 ? share : 1;
+}
+
+static void format_cpus_key(int32_t rank, char key[32])
+{
+	snprintf(key, 32, "cpus/%d", (int)rank);
+}
+
+tess_status tess_world_post_cpus(struct tess_world *w)
+{
+	struct tess_rank_cpus mine;
+	char key[32];
+
+	tess_rank_cpus_read(&mine);
+	format_cpus_key(w->rank, key);
+	return w->link.set(w->link.self, key, &mine, sizeof mine);
+}
+
+tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out)
+{
+	struct tess_rank_cpus *all = calloc((size_t)w->size, sizeof *all);
+	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	char key[32];
+
+	for (int32_t r = 0; r < w->size && !st; r++) {
+		uint64_t len = sizeof *all;
+
+		format_cpus_key(r, key);
+		st = w->link.get(w->link.self, key, tess_now() + w->timeout, &all[r], &len);
+		all[r].host[sizeof all[r].host - 1] = 0;
+	}
+	if (!st)
+		*out = tess_rank_cpus_divide(&all[w->rank], all, w->size);
+	free(all);
+	return st;
+}

@@ -1,0 +1,29 @@
+/* cpus.h - which CPUs a rank may use, and its share of them beside the other ranks of its host. */
+#ifndef TESS_GROUP_CPUS_H
+#define TESS_GROUP_CPUS_H
+
+#include "core/group/world.h"
+
+#include <sched.h>
+
+struct tess_rank_cpus { /* exchanged as bytes between ranks */
+	char host[64]; /* of the running kernel: the same for ranks that have CPUs in common */
+	cpu_set_t may_use;
+};
+
+void tess_rank_cpus_read(struct tess_rank_cpus *out);
+
+/*
+ * The number of CPUs of `mine`, divided by the ranks that may use one of them; at least 1. all[n]
+ * has `mine` too.
+ */
+int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
+                              int32_t n);
+
+/* Tells the other ranks which CPUs this one may use. */
+tess_status tess_world_post_cpus(struct tess_world *w);
+
+/* This rank's share. Waits for ranks that have not yet posted theirs, until the deadline. */
+tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out);
+
+#endif
