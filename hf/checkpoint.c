@@ -308,12 +308,16 @@ static tess_status fail_missing_tensor(const struct tess_checkpoint *c, const ch
 	                 c->n, near ? "; the nearest is " : "", near ? near : "");
 }
 
+static const struct tensor_entry *find_tensor_entry(const struct tess_checkpoint *c,
+                                                    const char *name)
+{
+	return c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name) : NULL;
+}
+
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out)
 {
-	const struct tensor_entry *found =
-		c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name)
-		     : NULL;
+	const struct tensor_entry *found = find_tensor_entry(c, name);
 	const struct tess_slice *s;
 	struct tess_view view = { .dtype = c->absent_dtype, .ndim = -1 };
 	int64_t stride = 1;
@@ -354,18 +358,24 @@ void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uin
 		tess_safetensors_drop(c->part[i], data, bytes);
 }
 
-uint64_t tess_checkpoint_get_memory(const struct tess_checkpoint *c)
+tess_status tess_checkpoint_read(const struct tess_checkpoint *c, const char *name, uint64_t at,
+                                 uint64_t bytes, void *out)
 {
-	uint64_t bytes = 0;
+	const struct tensor_entry *found = find_tensor_entry(c, name);
 
-	for (size_t i = 0; i < c->nparts; i++)
-		bytes += tess_safetensors_get_memory(c->part[i]);
-	return bytes;
+	return found ? tess_safetensors_read(found->part, found->slice, at, bytes, out)
+	             : fail_missing_tensor(c, name);
 }
 
 static tess_status find_source_tensor(void *self, const char *name, struct tess_view *out)
 {
 	return tess_checkpoint_find(self, name, out);
+}
+
+static tess_status read_source_tensor(void *self, const char *name, uint64_t at, uint64_t bytes,
+                                      void *out)
+{
+	return tess_checkpoint_read(self, name, at, bytes, out);
 }
 
 static void drop_source_pages(void *self, const void *data, uint64_t bytes)
@@ -385,6 +395,7 @@ struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 		.name = c->dir,
 		.config = c->config.root,
 		.find = find_source_tensor,
+		.read = read_source_tensor,
 		.drop = drop_source_pages,
 		.count = c->n,
 		.at = get_source_name,

@@ -34,8 +34,9 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight: contiguous rows, of any alignment, read-only though tess_view.data is not const. ndim
- * -1: its file is absent, which leaves its shape unknown and its dtype to config.json.
+ * A weight: contiguous rows, of any alignment, read-only though tess_view.data is not const; the
+ * data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent, which leaves its shape unknown
+ * and its dtype to config.json.
  * TESS_ENOENT, with the nearest name: there is none; TESS_ENOTSUP: its type is not F32, BF16 or
  * F16.
  */
@@ -45,8 +46,9 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 /* Drops the whole pages in this range if the file is mapped; they are read again on demand. */
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);
 
-/* Bytes that were read into memory (TESSERA_LOAD=copy). */
-uint64_t tess_checkpoint_get_memory(const struct tess_checkpoint *c);
+/* Copies bytes [at, at + bytes) of a weight, wherever they are. */
+tess_status tess_checkpoint_read(const struct tess_checkpoint *c, const char *name, uint64_t at,
+                                 uint64_t bytes, void *out);
 
 /* The checkpoint as a source for nn; valid until the checkpoint is closed. */
 struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c);

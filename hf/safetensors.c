@@ -20,17 +20,17 @@ enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
 enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
 
 const struct tess_option tess_load_options[] = {
-	{ "load", "map", "map: checkpoints are mapped, copy: they are read into memory" },
+	{ "load", "map", "map: checkpoints are mapped, copy: each rank reads its part of them" },
 	{ 0 },
 };
 
 struct tess_safetensors {
 	struct tess_arena arena;
 	const char *path;
-	void *map, *copy; /* the file, mapped or read; both NULL: bytes of the caller */
-	const unsigned char *bytes;
+	void *map; /* the file */
+	const unsigned char *bytes; /* of the file, mapped or the caller's; else of its header */
+	int fd; /* of a file whose data are read, not mapped; else -1 */
 	uint64_t len, data_start;
-	uint64_t copied; /* bytes of `copy` */
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
 	bool metadata;
@@ -281,6 +281,7 @@ static tess_status read_header_members(struct tess_safetensors *f)
 	return st;
 }
 
+/* The tensors of a file that is in memory as a whole. */
 static tess_status read_tensors(struct tess_safetensors *f)
 {
 	tess_status st = read_header_members(f);
@@ -299,6 +300,7 @@ static tess_status alloc_safetensors(const char *path, struct tess_safetensors *
 	if (!f)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	f->path = tess_arena_copy(&f->arena, path, strlen(path));
+	f->fd = -1;
 	f->capacity = 64;
 	f->slice = malloc(f->capacity * sizeof *f->slice);
 	if (!f->path || !f->slice) {
@@ -327,45 +329,46 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
 	return st;
 }
 
-/* The first `len` bytes of the file. */
-static tess_status read_whole_file(struct tess_safetensors *f, int fd, uint64_t len)
+static tess_status read_bytes(const struct tess_safetensors *f, int fd, uint64_t at, uint64_t len,
+                              void *out)
 {
 	uint64_t done = 0;
 	ssize_t got = 1;
 
-	free(f->copy);
-	f->copy = malloc(len ? len : 1);
-	f->copied = len;
-	if (!f->copy)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory for %llu bytes", f->path,
-		                 (unsigned long long)len);
 	while (done < len && got != 0) {
-		got = pread(fd, (char *)f->copy + done, len - done, (off_t)done);
+		got = pread(fd, (char *)out + done, len - done, (off_t)(at + done));
 		if (got < 0 && errno != EINTR)
 			return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
 		done += got > 0 ? (uint64_t)got : 0;
 	}
 	if (done < len)
 		return tess_fail(TESS_EIO, "%s: ended after %llu of %llu bytes", f->path,
-		                 (unsigned long long)done, (unsigned long long)f->len);
-	f->bytes = f->copy;
+		                 (unsigned long long)(at + done), (unsigned long long)f->len);
 	return TESS_OK;
 }
 
 /* Reads no more than check_header_size() accepts. */
 static tess_status read_header_only(struct tess_safetensors *f, int fd)
 {
-	tess_status st = read_whole_file(f, fd, f->len < LENGTH ? f->len : LENGTH);
+	unsigned char first[LENGTH] = { 0 }, *header;
+	uint64_t len = f->len < LENGTH ? f->len : LENGTH;
+	tess_status st = read_bytes(f, fd, 0, len, first);
 
-	if (!st && f->len >= LENGTH && parse_header_size(f->bytes) <= HEADER_BYTES_MAX &&
-	    parse_header_size(f->bytes) <= f->len - LENGTH)
-		st = read_whole_file(f, fd, LENGTH + parse_header_size(f->bytes));
+	if (st)
+		return st;
+	if (f->len >= LENGTH && parse_header_size(first) <= HEADER_BYTES_MAX &&
+	    parse_header_size(first) <= f->len - LENGTH)
+		len += parse_header_size(first);
+	header = malloc(len + 1);
+	if (!header)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory for %llu bytes", f->path,
+		                 (unsigned long long)len);
+	st = read_bytes(f, fd, 0, len, header);
+	f->bytes = header;
 	if (!st)
 		st = read_header_members(f);
-	free(f->copy);
-	f->copy = NULL;
 	f->bytes = NULL;
-	f->copied = 0;
+	free(header);
 	return st;
 }
 
@@ -382,50 +385,64 @@ static tess_status map_whole_file(struct tess_safetensors *f, int fd)
 	return TESS_OK;
 }
 
+/* The whole file, mapped, or its header only. */
+static tess_status load_tensors(struct tess_safetensors *f, int fd, bool header)
+{
+	struct stat about;
+	tess_status st;
+
+	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
+		return tess_fail(TESS_EINVAL, "%s: not a regular file", f->path);
+	f->len = (uint64_t)about.st_size;
+	if (header)
+		return read_header_only(f, fd);
+	st = map_whole_file(f, fd);
+	return st ? st : read_tensors(f);
+}
+
 tess_status tess_safetensors_open(const char *path, bool header, struct tess_safetensors **out)
 {
 	struct tess_safetensors *f = NULL;
-	struct stat about;
 	const char *load;
 	tess_status st;
+	bool copy;
 	int fd;
 
 	st = tess_option_add("hf/safetensors.c", tess_load_options);
 	if (st)
 		return st;
 	load = tess_option("load");
-	if (strcmp(load, "map") != 0 && strcmp(load, "copy") != 0)
+	copy = !strcmp(load, "copy");
+	if (!copy && strcmp(load, "map") != 0)
 		return tess_fail(TESS_EINVAL, "TESSERA_LOAD=%s: use map or copy", load);
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,
 		                 strerror(errno));
 	st = alloc_safetensors(path, &f);
-	if (st)
-		goto out;
-	if (fstat(fd, &about) || !S_ISREG(about.st_mode)) {
-		st = tess_fail(TESS_EINVAL, "%s: not a regular file", path);
-		goto out;
-	}
-	f->len = (uint64_t)about.st_size;
-	if (header)
-		st = read_header_only(f, fd);
-	else
-		st = *load == 'c' ? read_whole_file(f, fd, f->len) : map_whole_file(f, fd);
-	if (!st && !header)
-		st = read_tensors(f);
 	if (!st)
-		*out = f;
-out:
+		st = load_tensors(f, fd, header || copy);
 	if (st)
 		tess_safetensors_close(f);
-	close(fd);
+	else
+		*out = f;
+	if (!st && copy && !header)
+		f->fd = fd;
+	else
+		close(fd);
 	return st;
 }
 
-uint64_t tess_safetensors_get_memory(const struct tess_safetensors *f)
+tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct tess_slice *s,
+                                  uint64_t at, uint64_t bytes, void *out)
 {
-	return f->copied;
+	if (at > s->bytes || bytes > s->bytes - at || (!s->data && f->fd < 0))
+		return tess_fail(TESS_EBUG, "%s: tensor %s: its data cannot be read", f->path,
+		                 s->name);
+	if (!s->data)
+		return read_bytes(f, f->fd, f->data_start + s->begin + at, bytes, out);
+	memcpy(out, (const char *)s->data + at, bytes);
+	return TESS_OK;
 }
 
 const char *tess_safetensors_path(const struct tess_safetensors *f)
@@ -471,7 +488,8 @@ void tess_safetensors_close(struct tess_safetensors *f)
 		return;
 	if (f->map)
 		munmap(f->map, f->len);
-	free(f->copy);
+	if (f->fd >= 0)
+		close(f->fd);
 	free(f->slice);
 	tess_arena_free(&f->arena);
 	free(f);

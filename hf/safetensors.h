@@ -18,7 +18,7 @@ struct tess_slice { /* one tensor as stored: contiguous rows */
 	int32_t dtype; /* TESS_BF16, ...; 0: not supported in computations */
 	int32_t ndim; /* may be above TESS_DIMS */
 	const int64_t *shape;
-	const void *data; /* of any alignment; NULL if only the header was read */
+	const void *data; /* of any alignment; NULL if they are not in memory */
 	uint64_t bytes, begin; /* begin: offset of the data after the header */
 };
 
@@ -26,9 +26,10 @@ struct tess_slice { /* one tensor as stored: contiguous rows */
 extern const struct tess_option tess_load_options[];
 
 /*
- * Maps the file, or reads it with TESSERA_LOAD=copy. Truncating a mapped file kills the process
- * that reads it, so files that may still change should be copied. `header`: reads only the header.
- * An open file is read-only and may be used from any thread.
+ * Maps the file, or with TESSERA_LOAD=copy reads its header, and its data when they are wanted
+ * (tess_safetensors_read). Truncating a mapped file kills the process that reads it; reading fails.
+ * `header`: reads only the header, and keeps nothing open. An open file is read-only and may be
+ * used from any thread.
  */
 tess_status tess_safetensors_open(const char *path, bool header, struct tess_safetensors **out);
 
@@ -43,8 +44,9 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 /* NULL: not in this file. Borrowed. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
-/* Bytes that were read into memory. */
-uint64_t tess_safetensors_get_memory(const struct tess_safetensors *f);
+/* Copies bytes [at, at + bytes) of a tensor. TESS_EIO: the file has become shorter. */
+tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct tess_slice *s,
+                                  uint64_t at, uint64_t bytes, void *out);
 
 /* Drops the pages of these bytes if the file is mapped; they are read again on demand. */
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes);

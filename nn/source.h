@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <string.h>
 #include <tessera/device.h>
 
 struct tess_source {
@@ -12,11 +13,13 @@ struct tess_source {
 	const json_t *config; /* config.json */
 	/*
 	 * The parameter as stored: contiguous rows. Its data are borrowed, may be unaligned, and
-	 * are NULL where only headers were read. ndim -1: its file is absent; the shape is that of
+	 * are NULL where they are not in memory. ndim -1: its file is absent; the shape is that of
 	 * the model, the dtype that of config.json. TESS_ENOENT, with the nearest name, when there
 	 * is none.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);
+	/* Copies bytes [at, at + bytes) of a parameter; NULL where all data are in memory. */
+	tess_status (*read)(void *self, const char *name, uint64_t at, uint64_t bytes, void *out);
 	/* These bytes will not be read again soon: mapped pages may be dropped. */
 	void (*drop)(void *self, const void *data, uint64_t bytes);
 	/* The names of all stored parameters; i < count. */
@@ -24,5 +27,16 @@ struct tess_source {
 	const char *(*at)(void *self, size_t i);
 	bool ignore_unexpected; /* warn of parameters that no module uses, instead of failing */
 };
+
+/* The same for a parameter that find() gave, whether or not its data are in memory. */
+static inline tess_status tess_source_read(const struct tess_source *s, const char *name,
+                                           const struct tess_view *v, uint64_t at, uint64_t bytes,
+                                           void *out)
+{
+	if (!v->data)
+		return s->read(s->self, name, at, bytes, out);
+	memcpy(out, (const char *)v->data + at, bytes);
+	return TESS_OK;
+}
 
 #endif

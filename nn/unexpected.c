@@ -115,31 +115,45 @@ static tess_status fail_unexpected(const struct tess_program *p, const struct te
 }
 
 /* Compares some rows: a table and a head that were trained separately share none. */
-static bool has_same_values(const struct tess_view *a, const struct tess_view *b)
+static tess_status compare_rows(const struct tess_source *source, const struct expected *e,
+                                const struct tess_view *a, const struct tess_view *b,
+                                struct tess_arena *arena, bool *same)
 {
 	int64_t rows = a->shape[0], step = rows / ROWS_COMPARED + 1;
-	size_t bytes;
+	uint64_t bytes = (uint64_t)a->shape[1] * tess_width(a->dtype);
+	tess_status st = TESS_OK;
+	char *row;
 
-	if (a->dtype != b->dtype || a->ndim != 2 || b->ndim != 2 || b->shape[0] != rows ||
-	    a->shape[1] != b->shape[1])
-		return false;
-	bytes = (size_t)a->shape[1] * tess_width(a->dtype);
-	for (int64_t i = 0; i < rows; i += step)
-		if (memcmp((const char *)a->data + (size_t)i * bytes,
-		           (const char *)b->data + (size_t)i * bytes, bytes) != 0)
-			return false;
-	return true;
+	*same = a->dtype == b->dtype && a->ndim == 2 && b->ndim == 2 && b->shape[0] == rows &&
+	        a->shape[1] == b->shape[1];
+	if (!*same)
+		return TESS_OK;
+	row = tess_arena_alloc(arena, 2 * bytes);
+	if (!row)
+		return TESS_ENOMEM;
+	for (int64_t i = 0; i < rows && *same && !st; i += step) {
+		st = tess_source_read(source, e->name, a, (uint64_t)i * bytes, bytes, row);
+		if (!st)
+			st = tess_source_read(source, e->table->name, b, (uint64_t)i * bytes, bytes,
+			                      row + bytes);
+		*same = !memcmp(row, row + bytes, bytes);
+	}
+	return st;
 }
 
-static void warn_tied_copy(const struct tess_source *source, const struct expected *e)
+static tess_status warn_tied_copy(const struct tess_source *source, const struct expected *e,
+                                  struct tess_arena *arena)
 {
 	struct tess_view head = { 0 }, table = { 0 };
 	uint64_t bytes;
+	bool same;
+	tess_status st;
 
 	if (source->find(source->self, e->name, &head) ||
-	    source->find(source->self, e->table->name, &table) || !head.data || !table.data)
-		return;
-	if (!has_same_values(&head, &table))
+	    source->find(source->self, e->table->name, &table))
+		return TESS_OK;
+	st = compare_rows(source, e, &head, &table, arena, &same);
+	if (!st && !same)
 		tess_log(TESS_WARN, "hf",
 		         "%s: %s differs from %s, but config.json ties the two "
 		         "(tie_word_embeddings): it "
@@ -147,6 +161,7 @@ static void warn_tied_copy(const struct tess_source *source, const struct expect
 		         source->name, e->name, e->table->name);
 	bytes = (uint64_t)(head.shape[0] * head.stride[0]) * tess_width(head.dtype);
 	source->drop(source->self, head.data, bytes);
+	return st;
 }
 
 tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
@@ -165,7 +180,7 @@ tess_status tess_unexpected_check(const struct tess_program *p, const struct tes
 			bsearch(&key, list, n, sizeof *list, compare_expected_names);
 
 		if (e && e->table && warn)
-			warn_tied_copy(source, e);
+			st = warn_tied_copy(source, e, &arena);
 		if (e || is_tolerated(model, key.name))
 			continue;
 		if (names.n < SHOWN)

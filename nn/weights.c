@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/reduce.h>
 
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
 
@@ -27,15 +28,10 @@ struct weights_loader {
 	bool *panels; /* per weight; NULL: all stay rows */
 };
 
-static size_t get_element_size(int32_t dtype)
+/* Bytes from the start of a stored weight. */
+static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
-	return dtype == TESS_F32 ? 4 : 2;
-}
-
-static void *get_element(const struct tess_view *v, int64_t i, int64_t k)
-{
-	return (char *)v->data +
-	       (i * v->stride[0] + k * v->stride[1]) * (int64_t)get_element_size(v->dtype);
+	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
 }
 
 /*
@@ -81,16 +77,16 @@ struct part { /* what this rank holds of a stored weight */
 	struct tess_view whole;
 	uint64_t bytes; /* of `whole` */
 	int64_t rows, cols;
-	bool scattered; /* several runs, or unaligned: must be gathered */
+	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
 };
 
 static struct part get_local_part(struct weights_loader *l, const struct tess_weight *w,
                                   const struct tess_view *whole)
 {
-	struct part p = { .whole = *whole, .bytes = get_element_size(whole->dtype), .cols = 1 };
+	struct part p = { .whole = *whole, .bytes = tess_width(whole->dtype), .cols = 1 };
 	int64_t *n[2] = { &p.rows, &p.cols };
 
-	p.scattered = (uintptr_t)whole->data % get_element_size(whole->dtype) != 0;
+	p.scattered = !whole->data || (uintptr_t)whole->data % tess_width(whole->dtype) != 0;
 	for (int32_t a = 0; a < w->ndim; a++) {
 		*n[a] = tess_dim_list_local_runs(w->dim[a],
 		                                 tess_place_is(w->place.use, TESS_SHARD, a),
@@ -102,44 +98,52 @@ static struct part get_local_part(struct weights_loader *l, const struct tess_we
 	return p;
 }
 
-/* Copies rows [from, from + n) of the part to `to`, dense. */
-static void gather_rows(const struct weights_loader *l, const struct tess_weight *w,
-                        const struct part *p, int64_t from, int64_t n, char *to)
+/* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
+static tess_status gather_rows(const struct weights_loader *l, const struct tess_weight *w,
+                               const struct part *p, int64_t from, int64_t n, char *to)
 {
 	static const struct tess_run one = { 0, 1 };
 	const struct tess_run *row = l->run[0], *col = w->ndim > 1 ? l->run[1] : &one;
 	int64_t cols = w->ndim > 1 ? tess_dim_count_pieces(w->dim[1]) : 1;
+	bool whole = cols == 1 && (w->ndim == 1 || col->len == p->whole.shape[1]);
+	tess_status st = TESS_OK;
 
 	for (int64_t a = 0; a < tess_dim_count_pieces(w->dim[0]); from -= row[a++].len) {
 		int64_t lo = from > 0 ? from : 0,
 			hi = from + n < row[a].len ? from + n : row[a].len;
+		int64_t step = whole && hi > lo ? hi - lo : 1;
 
-		for (int64_t r = lo; r < hi; r++) {
-			for (int64_t b = 0; b < cols; b++) {
-				size_t bytes =
-					(size_t)col[b].len * get_element_size(p->whole.dtype);
+		for (int64_t r = lo; r < hi; r += step) {
+			for (int64_t b = 0; b < cols && !st; b++) {
+				uint64_t bytes =
+					(uint64_t)(step * col[b].len) * tess_width(p->whole.dtype);
 
-				memcpy(to, get_element(&p->whole, row[a].start + r, col[b].start),
-				       bytes);
+				st = tess_source_read(l->source, w->name, &p->whole,
+				                      get_element_offset(&p->whole,
+				                                         row[a].start + r,
+				                                         col[b].start),
+				                      bytes, to);
 				to += bytes;
 			}
 		}
 	}
+	return st;
 }
 
 /* A view of the same rows: in the mapping, or gathered in l->dense. */
 static tess_status view_rows(struct weights_loader *l, const struct tess_weight *w,
                              const struct part *p, int64_t from, int64_t n, struct tess_view *out)
 {
-	size_t bytes = (size_t)(n * p->cols) * get_element_size(p->whole.dtype);
+	size_t bytes = (size_t)(n * p->cols) * tess_width(p->whole.dtype);
 	struct tess_view v = p->whole;
+	tess_status st;
 
 	v.shape[0] = n;
 	if (w->ndim > 1)
 		v.shape[1] = p->cols;
 	if (!p->scattered) {
-		v.data = get_element(&p->whole, l->run[0][0].start + from,
-		                     w->ndim > 1 ? l->run[1][0].start : 0);
+		v.data = (char *)v.data + get_element_offset(&v, l->run[0][0].start + from,
+		                                             w->ndim > 1 ? l->run[1][0].start : 0);
 		*out = v;
 		return TESS_OK;
 	}
@@ -150,12 +154,12 @@ static tess_status view_rows(struct weights_loader *l, const struct tess_weight 
 	}
 	if (!l->dense)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", w->name);
-	gather_rows(l, w, p, from, n, l->dense);
+	st = gather_rows(l, w, p, from, n, l->dense);
 	v.data = l->dense;
 	v.stride[0] = w->ndim > 1 ? p->cols : 1;
 	v.stride[1] = 1;
 	*out = v;
-	return TESS_OK;
+	return st;
 }
 
 static void swap_axes(struct tess_view *v)
@@ -170,8 +174,8 @@ static void swap_axes(struct tess_view *v)
 
 /*
  * Copies rows, or packs panels, into allocated memory: slab by slab, dropping mapped pages once
- * read, so that no weight is in memory twice. A weight that is stored [in, out] is one slab: panels
- * need all of its rows.
+ * read, so that no weight is in memory twice. A slab of a weight that is stored [in, out] is a run
+ * of columns of all panels.
  */
 static tess_status load_into_memory(struct weights_loader *l, int32_t i, const struct part *p,
                                     bool panels)
@@ -179,10 +183,9 @@ static tess_status load_into_memory(struct weights_loader *l, int32_t i, const s
 	const struct tess_weight *w = l->p->weight[i];
 	const struct tess_device *d = l->weights->device;
 	bool transposed = panels && w->in_out;
-	int64_t element_size = (int64_t)get_element_size(p->whole.dtype),
-		row = p->cols * element_size, n;
+	int64_t element_size = (int64_t)tess_width(p->whole.dtype), row = p->cols * element_size, n;
 	int64_t outs = transposed ? p->cols : p->rows, ins = transposed ? p->rows : p->cols;
-	int64_t step = transposed ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
+	int64_t step = tess_up(SLAB, 16 * row + 1) * 16;
 	tess_status st = alloc_weight_memory(
 		l, i, (uint64_t)((panels ? tess_up(outs, 16) * 16 : outs) * ins * element_size));
 	struct tess_view to = p->whole, rows;
@@ -202,8 +205,8 @@ static tess_status load_into_memory(struct weights_loader *l, int32_t i, const s
 			break;
 		if (transposed)
 			swap_axes(&rows);
-		to.shape[0] = rows.shape[0];
-		to.data = (char *)l->weights->allocated[i] + at * row;
+		to.data = (char *)l->weights->allocated[i] +
+		          at * (transposed ? 16 * element_size : row);
 		st = panels ? TESS_PLUGIN_CALL(d, w->name, pack, l->weights->self, &rows, &to)
 		            : TESS_PLUGIN_CALL(d, w->name, copy, l->weights->self, to.data,
 		                               rows.data, (uint64_t)(n * row), NULL);
@@ -247,7 +250,7 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 		                                       tess_place_is(w->place.use, TESS_SHARD, a),
 		                                       l->nranks, l->rank, l->run[a]);
 		v->data = (char *)v->data +
-		          l->run[a][0].start * v->stride[a] * (int64_t)get_element_size(v->dtype);
+		          l->run[a][0].start * v->stride[a] * (int64_t)tess_width(v->dtype);
 	}
 }
 

@@ -165,8 +165,7 @@ static double compute_rate(int64_t n, double seconds)
 static tess_status gather_memory(struct generate_state *r, int64_t **out)
 {
 	struct tess_runner_memory m = tess_runner_get_memory(tess_session_runner(r->session));
-	uint64_t copied = tess_checkpoint_get_memory(tess_session_model(r->session)->checkpoint);
-	int64_t mine[3] = { (int64_t)(m.weights + copied), (int64_t)m.cache, (int64_t)m.step };
+	int64_t mine[3] = { (int64_t)m.weights, (int64_t)m.cache, (int64_t)m.step };
 
 	*out = malloc((size_t)tess_world_size(r->world) * sizeof mine);
 	if (!*out)

@@ -243,7 +243,7 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 		.ndim = 2,
 		.layout = TESS_PANELS,
 		.shape = { rows->shape[0], rows->shape[1] },
-		.stride = { rows->shape[1] * LANES, LANES },
+		.stride = { panels->stride[0] ? panels->stride[0] : rows->shape[1] * LANES, LANES },
 	};
 	struct pack pack = { rows, &out };
 	tess_status st = cpu_check_rows(rows);
@@ -251,7 +251,7 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 	if (st)
 		return st;
 	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
-	         tess_up(PACK_SHARE, out.stride[0] + 1));
+	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
 	*panels = out;
 	return TESS_OK;
 }

@@ -312,6 +312,23 @@ START_TEST(nothing_twice)
 }
 END_TEST
 
+/* Nor are weights that are read, of which each rank holds its own part only. */
+START_TEST(nothing_twice_copied)
+{
+	static const char *const backends[] = { "loopback", "shm" };
+	char first[65] = "", digest[65] = "";
+
+	write_checkpoint_config(false);
+	check_memory(false, 1, "loopback", first);
+	setenv("TESSERA_LOAD", "copy", 1);
+	for (int i = 0; i < 2; i++) {
+		check_memory(false, 4, backends[i], digest);
+		ck_assert_str_eq(digest, first);
+	}
+	unsetenv("TESSERA_LOAD");
+}
+END_TEST
+
 /* Data that begin at an odd address are not held twice either, and give the same bits. */
 START_TEST(nothing_twice_unaligned)
 {
@@ -339,6 +356,7 @@ int main(void)
 	t = suite_begin("memory", 120, &r);
 	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_large_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
+	tcase_add_test(t, nothing_twice_copied);
 	tcase_add_test(t, nothing_twice_unaligned);
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);

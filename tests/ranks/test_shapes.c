@@ -168,6 +168,117 @@ START_TEST(values_have_the_width_of_their_type)
 }
 END_TEST
 
+/* ---- large weights --------------------------------------------------------------------------- */
+
+enum { LARGE_IN = 2048, LARGE_OUT = 3000, READ_MAX = 5 << 20 };
+
+static int32_t large_flags;
+static uint64_t bytes_read, most_read;
+
+static struct tess_tensor *record_large(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *in = nn->dim(nn, "in", LARGE_IN, 0),
+			*out = nn->dim(nn, "out", LARGE_OUT, 0);
+	struct tess_tensor *y;
+
+	y = nn->embed(nn, "table", ids, nn->dim(nn, "vocabulary", 1, 0), in);
+	nn->linear(nn, y, (struct tess_linear[]){ { "m", out, large_flags, 0 }, { 0 } }, &y);
+	return y;
+}
+
+/* Element i of m.weight; its pattern has no period that divides a row. */
+static float get_large_element(int64_t i)
+{
+	return (float)(i % 99991);
+}
+
+static tess_status find_unread_tensor(void *self, const char *name, struct tess_view *out)
+{
+	int64_t n = *name == 't' ? 1 : large_flags & TESS_IN_OUT ? LARGE_IN : LARGE_OUT;
+	int64_t m = *name == 'm' && large_flags & TESS_IN_OUT ? LARGE_OUT : LARGE_IN;
+
+	(void)self;
+	*out = (struct tess_view){
+		.dtype = TESS_F32, .ndim = 2, .shape = { n, m }, .stride = { m, 1 }
+	};
+	return TESS_OK;
+}
+
+static tess_status read_large_tensor(void *self, const char *name, uint64_t at, uint64_t bytes,
+                                     void *out)
+{
+	float *to = out;
+
+	(void)self;
+	for (uint64_t i = 0; i < bytes / 4; i++)
+		to[i] = get_large_element((int64_t)(at / 4 + i));
+	if (*name == 'm') {
+		bytes_read += bytes;
+		most_read = bytes > most_read ? bytes : most_read;
+	}
+	return TESS_OK;
+}
+
+/* What a rank holds of m.weight [out, in], whatever way it is stored, is in the panels. */
+static void check_panels(const struct tess_view *v, int64_t out_at, int64_t in_at)
+{
+	const float *data = v->data;
+
+	ck_assert_int_eq(v->layout, TESS_PANELS);
+	for (int64_t j = 0; j < v->shape[0]; j++)
+		for (int64_t k = 0; k < v->shape[1]; k++) {
+			int64_t o = out_at + j, i = in_at + k;
+
+			MUST(data[j / 16 * v->stride[0] + k * 16 + j % 16] ==
+			     get_large_element(large_flags & TESS_IN_OUT ? i * LARGE_OUT + o
+			                                                 : o * LARGE_IN + i));
+		}
+}
+
+/* A weight that is read is read in slabs, once, and only the part that the rank holds. */
+START_TEST(slabs_of_large_weights)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "large",
+		                                 .forward = record_large };
+	static const char *const plans[] = { "none", "{\"m\":\"colwise\"}", "{\"m\":\"rowwise\"}" };
+	const struct tess_source source = { .name = "unread",
+		                            .find = find_unread_tensor,
+		                            .read = read_large_tensor,
+		                            .drop = lockstep_ignore_drop };
+	const struct tess_device *cpu;
+	struct tess_rank_weights held;
+	struct tess_program *p;
+	struct tess_run part;
+	void *self;
+
+	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu) && !cpu->open(0, 1, &self), "%s",
+	              tess_error());
+	tess_option_set("layout", "panels");
+	large_flags = _i % 2 ? TESS_IN_OUT : 0;
+	bytes_read = most_read = 0;
+	ck_assert_msg(!record_test_program(&model, plans[_i / 2], &source, 3, &p), "%s",
+	              tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 3, 1, cpu, self, &held), "%s",
+	              tess_error());
+	part = (struct tess_run){ 0, 0 };
+	if (_i / 2)
+		tess_dim_get_local_runs(p->weight[1]->dim[_i / 2 == 1 ? p->weight[1]->out_dim
+		                                                      : p->weight[1]->in_dim],
+		                        3, 1, &part);
+	ck_assert_int_eq(held.view[1].shape[0], _i / 2 == 1 ? part.len : LARGE_OUT);
+	ck_assert_int_eq(held.view[1].shape[1], _i / 2 == 2 ? part.len : LARGE_IN);
+	check_panels(&held.view[1], _i / 2 == 1 ? part.start : 0, _i / 2 == 2 ? part.start : 0);
+	ck_assert_uint_eq(bytes_read,
+	                  4 * (uint64_t)(held.view[1].shape[0] * held.view[1].shape[1]));
+	ck_assert_uint_le(most_read, READ_MAX);
+	tess_option_set("layout", "rows");
+	tess_rank_weights_free(&held);
+	cpu->close(self);
+	tess_program_free(p);
+}
+END_TEST
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* Up to 16383 elements, as all checkpoints of the tests have, there are at most 32. */
@@ -249,6 +360,7 @@ int main(void)
 	tcase_add_test(t, ropes_of_two_widths);
 	tcase_add_test(t, deep_and_wide);
 	tcase_add_test(t, values_have_the_width_of_their_type);
+	tcase_add_loop_test(t, slabs_of_large_weights, 0, 6);
 	tcase_add_test(t, units_of_elements);
 	tcase_add_loop_test(t, heads_limit_ranks, 0, 2);
 	return suite_end(r);
