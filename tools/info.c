@@ -41,6 +41,30 @@ static void show_names(const struct tess_offer *o)
 	printf("%s", *before == ',' ? ")" : "");
 }
 
+static const char *get_layout_name(const struct tess_device *d)
+{
+	return d->layout == TESS_PANELS ? "panels" : "rows";
+}
+
+static const char *get_memory_name(const struct tess_device *d)
+{
+	return d->mem == TESS_HOST ? "host" : d->mem == TESS_CUDA ? "cuda" : "own";
+}
+
+/* The device that is offer `i` of the plugin; NULL: it is no device, or is not usable. */
+static const struct tess_device *get_offered_device(const struct tess_plugin_info *p, size_t i)
+{
+	return p->status || strcmp(p->kind, "device") ? NULL : p->offers[i].table;
+}
+
+static void show_device(const struct tess_device *d)
+{
+	int n = d->count();
+
+	printf("      %d device%s, %s memory, weights in %s, %s sums\n", n, n == 1 ? "" : "s",
+	       get_memory_name(d), get_layout_name(d), d->exact ? "exact" : "fast");
+}
+
 static void show_plugin(const struct tess_plugin_info *p)
 {
 	printf("%s %s %s, ABI %u, %s%s%s\n  %s (%s)\n", p->kind, p->name, p->version, p->abi,
@@ -49,6 +73,8 @@ static void show_plugin(const struct tess_plugin_info *p)
 		printf("    ");
 		show_names(&p->offers[i]);
 		printf("%s%s\n", *p->offers[i].summary ? ": " : "", p->offers[i].summary);
+		if (get_offered_device(p, i))
+			show_device(get_offered_device(p, i));
 	}
 	if (*p->why)
 		printf("  note: %s\n", p->why);
@@ -140,10 +166,16 @@ static json_t *make_plugin_json(const struct tess_plugin_info *p)
 
 	for (size_t i = 0; i < p->noffers; i++) {
 		const struct tess_offer *o = &p->offers[i];
+		const struct tess_device *d = get_offered_device(p, i);
+		json_t *offer = json_pack("{s:s, s:s, s:o}", "name", o->name, "summary", o->summary,
+		                          "aliases", make_string_list(o->aliases));
 
-		json_array_append_new(offers, json_pack("{s:s, s:s, s:o}", "name", o->name,
-		                                        "summary", o->summary, "aliases",
-		                                        make_string_list(o->aliases)));
+		if (d)
+			json_object_update_new(
+				offer, json_pack("{s:i, s:s, s:s, s:b}", "devices", (int)d->count(),
+			                         "memory", get_memory_name(d), "layout",
+			                         get_layout_name(d), "exact", d->exact));
+		json_array_append_new(offers, offer);
 	}
 	return json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:o}", "file",
 	                 p->path, "kind", p->kind, "origin", p->origin, "taken",

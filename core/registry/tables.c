@@ -169,6 +169,9 @@ static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
 		if (is_missing_op(table, table->size, op->at))
 			return tess_fail(TESS_EABI, "%s %s lacks %s, which is required", kind,
 			                 table->name, op->name);
+	if (f->kind == TESS_DEVICES && (table->word < TESS_HOST || table->word > TESS_MEM_MAX))
+		return tess_fail(TESS_EABI, "device %s: memory of kind %d; use %d to %d",
+		                 table->name, (int)table->word, TESS_HOST, TESS_MEM_MAX);
 	copy = tess_arena_alloc(&r->arena, k->size);
 	if (!copy)
 		return TESS_ENOMEM;

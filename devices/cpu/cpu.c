@@ -2,6 +2,7 @@
  * tess-device-cpu.so: computes on the CPU; sums have one order, so the bits are the same
  * everywhere.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <tessera/float.h>
@@ -269,6 +270,24 @@ static tess_status device_sync(void *self, void *stream)
 	return TESS_OK;
 }
 
+static tess_status get_available_bytes(void *self, uint64_t *out)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	unsigned long long kilobytes = 0;
+	char line[128];
+	bool found = false;
+
+	(void)self;
+	while (f && !found && fgets(line, sizeof line, f))
+		found = sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1;
+	if (f)
+		fclose(f);
+	if (!found)
+		return cpu_host->fail(TESS_ENOTSUP, "cpu: /proc/meminfo has no MemAvailable");
+	*out = kilobytes * 1024;
+	return TESS_OK;
+}
+
 /* Rejects a wrong TESSERA_CPU once, before there are ranks. */
 static tess_status init_cpu_plugin(const struct tess_host *host)
 {
@@ -293,6 +312,9 @@ static const struct tess_device cpu_device = {
 	.copy = device_copy,
 	.sync = device_sync,
 	.close = device_close,
+	.layout = TESS_PANELS,
+	.exact = 1,
+	.free_bytes = get_available_bytes,
 };
 static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {

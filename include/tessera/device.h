@@ -62,9 +62,14 @@ struct tess_op {                        /* an out [nodes, ...], with one axis mo
 };
 TESS_TIGHT(tess_op, where);
 
+/*
+ * Memory of alloc() is read and written by run, pack and copy only, unless `mem` is TESS_HOST. What
+ * is queued on a stream runs in order; `stream` is one of stream_open, or NULL if that is missing.
+ * Host memory of a copy must not change before sync; what run is called with may.
+ */
 struct tess_device {
 	uint32_t size;
-	int32_t mem;                    /* TESS_HOST, TESS_CUDA */
+	int32_t mem;                    /* of alloc: TESS_HOST, TESS_CUDA, or 32 to TESS_MEM_MAX */
 	const char *name, *summary;
 	/* required */
 	int32_t (*count)(void);                                 /* 0: none on this machine */
@@ -73,6 +78,7 @@ struct tess_device {
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);   /* 64-byte aligned */
 	void (*free)(void *self, void *p);
 	tess_status (*run)(void *self, const struct tess_op *op);       /* queued on op->stream */
+	/* From rows in host memory; done when it returns. */
 	tess_status (*pack)(void *self, const struct tess_view *rows, struct tess_view *panels);
 	tess_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
 	tess_status (*sync)(void *self, void *stream);
@@ -82,8 +88,12 @@ struct tess_device {
 	void (*stream_close)(void *self, void *stream);
 	tess_status (*capture)(void *self, void *stream, int32_t begin, void **graph);
 	tess_status (*replay)(void *self, void *graph, void *stream);
+	int32_t layout;                 /* of linear weights, as it wants it: TESS_ROWS, ... */
+	int32_t exact;                  /* 1: sums are in the order of split.h; 0: a Partial is one
+	                                   node, [1, ...], and the ranks' are added in any order */
+	tess_status (*free_bytes)(void *self, uint64_t *out);   /* of its memory, now */
 };
-TESS_TIGHT(tess_device, replay);
+TESS_TIGHT(tess_device, free_bytes);
 
 TESS_END
 #endif

@@ -26,7 +26,7 @@ static json_t *find_listed_plugin(json_t *root, const char *path)
 	size_t i;
 
 	json_array_foreach(json_object_get(root, "plugins"), i, plugin)
-		if (!strcmp(json_string_value(json_object_get(plugin, "file")), path))
+		if (strstr(json_string_value(json_object_get(plugin, "file")), path))
 			return plugin;
 	ck_abort_msg("%s is not listed", path);
 	return NULL;
@@ -65,6 +65,12 @@ START_TEST(lists_as_json)
 	ck_assert(json_is_true(json_object_get(p, "taken")));
 	ck_assert_str_eq(json_string_value(json_object_get(p, "kind")), "style");
 	ck_assert_str_eq(json_string_value(json_object_get(p, "origin")), "TESSERA_PLUGIN_PATH");
+	p = find_listed_plugin(root, "/tess-device-cpu.so");
+	p = json_array_get(json_object_get(p, "offers"), 0);
+	ck_assert_int_eq(json_integer_value(json_object_get(p, "devices")), 1);
+	ck_assert_str_eq(json_string_value(json_object_get(p, "memory")), "host");
+	ck_assert_str_eq(json_string_value(json_object_get(p, "layout")), "panels");
+	ck_assert(json_is_true(json_object_get(p, "exact")));
 	p = find_listed_plugin(root, format_folder_path("tess-style-zneeds.so"));
 	ck_assert(json_is_false(json_object_get(p, "taken")));
 	ck_assert_str_eq(json_string_value(json_object_get(p, "status")), "TESS_EABI");
