@@ -2,6 +2,7 @@
 #include "core/base/status.h"
 #include "core/group/call.h"
 #include "core/group/emulate.h"
+#include "core/group/staging.h"
 #include "core/registry/returned.h"
 
 #include <stdlib.h>
@@ -51,6 +52,8 @@ static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *co
 	w->report_at = 0;
 	for (uint32_t i = 0; i < w->n && !st; i++)
 		st = tess_call_complete(w->group, c[i], now, &w->batch[i].coll, &shape);
+	if (!st)
+		st = tess_work_stage(w);
 	for (uint32_t i = 0; i < w->n && !st; i++)
 		if (announce_batch_call(w->group, &w->batch[i], now))
 			w->report_at = now + TESS_SLOW;

@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/group/check.h"
 #include "core/group/emulate.h"
+#include "core/group/staging.h"
 #include "core/registry/returned.h"
 
 #include <stdio.h>
@@ -66,7 +67,7 @@ struct tess_work *tess_work_take(struct tess_group *g)
 	if (w)
 		g->spare = w->next;
 	else
-		w = malloc(sizeof *w);
+		w = calloc(1, sizeof *w);
 	if (!w)
 		return NULL;
 	w->group = g;
@@ -128,8 +129,8 @@ tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, 
 		out->deadline = now + g->world->timeout;
 	if (*shape && tess_call_shape_fits(*shape, c))
 		return TESS_OK;
-	st = tess_coll_check(out, g->rank, g->size);
-	if (st || out->send_counts || out->recv_counts)
+	st = tess_coll_check(out, g->rank, g->size, tess_group_mem_kinds(g));
+	if (st || out->send_counts || out->recv_counts || !tess_call_is_direct(g, out))
 		*shape = NULL;
 	else if (*shape)
 		tess_call_shape_learn(*shape, c, out, g->rank, g->size);
@@ -332,6 +333,8 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
 	st = tess_call_complete(g, c, now, &w->coll, &shape);
+	if (!st && w->coll.mem != TESS_HOST)
+		st = tess_work_stage(w);
 	if (st) {
 		w->state = TESS_OK;
 		tess_work_drop(w);
@@ -402,6 +405,13 @@ static tess_status poll_work(struct tess_work *w, int64_t deadline)
 	}
 }
 
+static tess_status end_work(struct tess_work *w, tess_status st, int64_t deadline)
+{
+	if (!st && w->staged)
+		st = tess_work_unstage(w);
+	return st ? tess_work_failed(w, st, deadline) : tess_work_settle(w, TESS_OK);
+}
+
 tess_status tess_work_test(struct tess_work *w)
 {
 	struct tess_group *g = w->group;
@@ -422,7 +432,7 @@ tess_status tess_work_test(struct tess_work *w)
 			return st;
 		st = TESS_ETIMEOUT;
 	}
-	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_settle(w, TESS_OK);
+	return end_work(w, st, w->coll.deadline);
 }
 
 /* Waits until the call is slow, reports it, and waits to the deadline. */
@@ -455,8 +465,7 @@ tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 		return tess_work_settle(w, st);
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
-	st = wait_work(w, deadline);
-	return st ? tess_work_failed(w, st, deadline) : tess_work_settle(w, TESS_OK);
+	return end_work(w, wait_work(w, deadline), deadline);
 }
 
 void tess_work_release(struct tess_work *w)

@@ -23,16 +23,21 @@ static tess_status TESS_PRINTF(3, 4)
 	                 tess_kind_name(c->kind), text);
 }
 
-static tess_status check_fields(const struct tess_coll *c, int32_t rank, int32_t nranks)
+static tess_status check_fields(const struct tess_coll *c, int32_t rank, int32_t nranks,
+                                uint64_t kinds)
 {
 	bool pair = tess_kind_is_p2p(c->kind),
 	     known = c->kind >= TESS_BARRIER && c->kind <= TESS_RECV;
+	struct tess_coll host = *c;
 	char fault[128];
 
-	if (known && c->mem != TESS_HOST)
-		return refuse_call(c, TESS_ENOTSUP, "memory of kind %d; a group moves host memory",
+	if (known && (c->mem < 1 || c->mem > TESS_MEM_MAX || !(kinds >> c->mem & 1)))
+		return refuse_call(c, TESS_ENOTSUP,
+		                   "memory of kind %d; this group moves host memory, and what its "
+		                   "backend or its device takes",
 		                   c->mem);
-	if (tess_coll_find_fault(c, fault, sizeof fault))
+	host.mem = TESS_HOST;
+	if (tess_coll_find_fault(&host, fault, sizeof fault))
 		return refuse_call(c, TESS_EINVAL, "%s", fault);
 	if ((pair || tess_kind_rooted(c->kind)) && (c->peer < 0 || c->peer >= nranks))
 		return refuse_call(c, TESS_EINVAL, "%s %d; the group's ranks are 0 to %d",
@@ -114,11 +119,11 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 	return TESS_OK;
 }
 
-tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks)
+tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks, uint64_t kinds)
 {
 	tess_status st;
 
-	if ((st = check_fields(c, rank, nranks)) || (st = check_lists(c, rank, nranks)))
+	if ((st = check_fields(c, rank, nranks, kinds)) || (st = check_lists(c, rank, nranks)))
 		return st;
 	return check_buffers(c, rank, nranks);
 }

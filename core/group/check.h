@@ -5,10 +5,12 @@
 #include <tessera/coll.h>
 
 /*
- * Whether rank `rank` of `nranks` may run `c`: its fields are valid, and buffers that are read or
+ * Whether rank `rank` of `nranks` may run `c` in a group that takes memory of these kinds (1 <<
+ * TESS_HOST | ...): its fields are valid, and buffers that are read or
  * written are not NULL, aligned, and overlap only in place. TESS_EINVAL or TESS_ENOTSUP otherwise,
  * with a sentence that begins with `where`.
  */
-tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks);
+tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks,
+                            uint64_t kinds);
 
 #endif

@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/group.h"
+#include "core/group/staging.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -570,6 +571,36 @@ static tess_status sum_fast(struct exact_sum *w)
 	return leave_to_backend(w->g, w->s, w->scratch, w->out);
 }
 
+/* Nodes that lie in a device's memory: the sum is made in host memory of the group. */
+static tess_status sum_staged(struct tess_group *g, const struct tess_sum *s, const float *nodes,
+                              float *out)
+{
+	uint64_t in = (uint64_t)tess_sum_nodes(s, g->size, g->rank) * s->count * sizeof *nodes;
+	uint64_t bytes = (s->share ? s->share[g->rank] : s->count) * sizeof *out;
+	struct tess_sum host = *s;
+	float *from, *to;
+	tess_status st = TESS_OK;
+
+	if (g->staging_bytes < in + bytes) {
+		free(g->staging);
+		g->staging_bytes = 0;
+		g->staging = malloc(in + bytes);
+		if (!g->staging)
+			return tess_fail(TESS_ENOMEM, "%s: no host memory for a sum of %llu bytes",
+			                 s->where ? s->where : "sum",
+			                 (unsigned long long)(in + bytes));
+		g->staging_bytes = in + bytes;
+	}
+	from = g->staging;
+	to = from + in / sizeof *from;
+	host.mem = TESS_HOST;
+	if (in)
+		st = tess_group_copy(g, s->where, s->stream, from, nodes, in);
+	if (!st)
+		st = tess_group_sum(g, &host, from, to);
+	return !st && bytes ? tess_group_copy(g, s->where, s->stream, out, to, bytes) : st;
+}
+
 tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                            float *out)
 {
@@ -579,6 +610,12 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 
 	if (!s->count)
 		return TESS_OK; /* on all ranks */
+	if (s->mem > TESS_HOST && (!g->device || s->mem != g->device->mem))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: nodes in memory of kind %d, of which the group has no device",
+		                 s->where ? s->where : "sum", (int)s->mem);
+	if (s->mem > TESS_HOST)
+		return sum_staged(g, s, nodes, out);
 	if (g->size > 1 && backend_adds(g, s))
 		return leave_to_backend(g, s, nodes, out);
 	if (g->size > 1 && g->world->fast)

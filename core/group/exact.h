@@ -19,6 +19,8 @@ struct tess_sum { /* the same on all ranks */
 	 * ranks; their total is `count`. */
 	const uint64_t *share;
 	const char *where;
+	int32_t mem; /* of nodes and out; 0: host memory */
+	void *stream;
 };
 
 /* The number of nodes that rank `rank` holds, over all trees. */
@@ -28,7 +30,7 @@ int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank);
  * Collective, blocking. nodes: [tess_sum_nodes][count] of this rank; out: [count] or [share[rank]],
  * not overlapping nodes. The group keeps the scratch memory for the next sum. With
  * TESSERA_REDUCE=fast the rank's nodes are added here, and the backend adds those sums in its own
- * order.
+ * order. Nodes in a device's memory are added in host memory.
  */
 tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                            float *out);

@@ -34,6 +34,10 @@ struct tess_group {
 	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
 	struct tess_shared_region *regions; /* newest first */
 	int64_t nregions; /* so far, for ids */
+	const struct tess_device *device; /* whose memory calls may use (staging.h), or NULL */
+	void *device_self;
+	float *staging; /* host memory of exact sums in the device's, kept between them */
+	size_t staging_bytes;
 };
 
 struct tess_work_call { /* of a batch */
@@ -51,6 +55,8 @@ struct tess_work {
 	void *work; /* the backend's; or: */
 	struct tess_emulation *emulation; /* of a call that the backend lacks */
 	uint64_t flight; /* number in the flight recorder */
+	struct tess_stage *stage; /* host memory, kept for the next call on a device's memory */
+	bool staged; /* what was received is to be copied from it */
 	struct tess_work_call *batch; /* n calls; `coll`: the first, with the earliest deadline */
 	uint32_t n;
 	int64_t report_at; /* when to report it, if it is not done; 0: it was reported */

@@ -2,6 +2,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/call.h"
+#include "core/group/staging.h"
 #include "core/registry/returned.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@ static void destroy_group(struct tess_group *g)
 {
 	for (struct tess_work *w = g->spare, *next; w; w = next) {
 		next = w->next;
+		tess_work_free_stage(w);
 		free(w);
 	}
 	for (struct tess_shared_region *region = g->regions, *next; region; region = next) {
@@ -25,6 +27,7 @@ static void destroy_group(struct tess_group *g)
 	free(g->received);
 	free(g->desc);
 	free(g->scratch);
+	free(g->staging);
 	free(g->lists);
 	free(g);
 }
@@ -307,6 +310,7 @@ void tess_group_close(struct tess_group *g)
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;
 		tess_work_free(work);
+		tess_work_free_stage(work);
 		free(work);
 	}
 	destroy_group(g);

@@ -39,6 +39,7 @@ struct tess_world {
 	atomic_uint splits; /* groups split by this rank, for ids */
 	bool left; /* tess_world_leave was called */
 	bool warned; /* that calls are emulated */
+	bool staged; /* a call went through host memory, and rank 0 has said so */
 };
 
 extern const struct tess_option tess_world_options[];

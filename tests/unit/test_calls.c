@@ -39,7 +39,7 @@ static struct tess_coll make_valid_call(int32_t kind)
 		tess_status st; \
 \
 		__VA_ARGS__; \
-		st = tess_coll_check(&c, RANK, RANKS); \
+		st = tess_coll_check(&c, RANK, RANKS, 1 << TESS_HOST); \
 		if (says ? !st || !strstr(tess_error(), says) || \
 		                    strncmp(tess_error(), "here: ", 6) \
 		         : st != TESS_OK) \

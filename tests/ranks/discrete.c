@@ -1,0 +1,504 @@
+/*
+ * tess-device-discrete.so: the cpu device behind memory of its own, as a GPU has. Addresses that
+ * the host gets are PROT_NONE; the device maps the same pages elsewhere, and translates the
+ * addresses in ops and page tables. A thread runs each stream. Not exact: a Partial is one node.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <tessera/device.h>
+#include <unistd.h>
+
+enum { DEVICES = 2, SENTENCE = 512 };
+
+struct block { /* of device memory */
+	struct block *next;
+	char *address, *mapped; /* that the host gets; where the device reads and writes */
+	uint64_t bytes;
+};
+
+struct task {
+	struct task *next;
+	struct tess_op op; /* kind 0: a copy */
+	void *dst;
+	const void *src;
+	uint64_t bytes;
+};
+
+struct discrete {
+	void *cpu;
+	pthread_mutex_t lock; /* of `cpu` */
+	pthread_mutex_t block_lock;
+	struct block *blocks;
+};
+
+struct stream {
+	struct discrete *device;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct task *first, **last;
+	bool busy, ends;
+	tess_status failed; /* the first failure */
+	char sentence[SENTENCE];
+};
+
+static const struct tess_host *host;
+static struct tess_host cpu_calls; /* what the cpu device calls */
+static const struct tess_device *cpu;
+static _Thread_local char last_sentence[SENTENCE];
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Where the device has address p; NULL: it is not the device's. */
+static void *translate_address(struct discrete *d, const void *p)
+{
+	const char *at = p;
+	void *found = NULL;
+
+	pthread_mutex_lock(&d->block_lock);
+	for (struct block *b = d->blocks; b && !found; b = b->next)
+		if (at >= b->address && at < b->address + b->bytes)
+			found = b->mapped + (at - b->address);
+	pthread_mutex_unlock(&d->block_lock);
+	return found;
+}
+
+static void unmap_block(struct block *b)
+{
+	if (b->address != MAP_FAILED)
+		munmap(b->address, b->bytes);
+	if (b->mapped != MAP_FAILED)
+		munmap(b->mapped, b->bytes);
+	free(b);
+}
+
+static tess_status alloc_block(void *self, uint64_t bytes, void **out)
+{
+	struct discrete *d = self;
+	struct block *b = calloc(1, sizeof *b);
+	int fd = memfd_create("discrete", MFD_CLOEXEC);
+
+	if (!b || fd < 0 || ftruncate(fd, (off_t)bytes)) {
+		free(b);
+		if (fd >= 0)
+			close(fd);
+		return host->fail(TESS_ENOMEM, "discrete: no memory");
+	}
+	b->bytes = bytes;
+	b->address = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+	b->mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (b->address == MAP_FAILED || b->mapped == MAP_FAILED) {
+		unmap_block(b);
+		return host->fail(TESS_ENOMEM, "discrete: no memory");
+	}
+	pthread_mutex_lock(&d->block_lock);
+	b->next = d->blocks;
+	d->blocks = b;
+	pthread_mutex_unlock(&d->block_lock);
+	*out = b->address;
+	return TESS_OK;
+}
+
+static void free_block(void *self, void *p)
+{
+	struct discrete *d = self;
+	struct block **at = &d->blocks, *b;
+
+	pthread_mutex_lock(&d->block_lock);
+	while (*at && (*at)->address != p)
+		at = &(*at)->next;
+	b = *at;
+	if (b)
+		*at = b->next;
+	pthread_mutex_unlock(&d->block_lock);
+	if (b)
+		unmap_block(b);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/* Copies `bytes` to *at, which moves on. */
+static void *append_bytes(char **at, const void *from, size_t bytes)
+{
+	void *to = *at;
+
+	if (bytes)
+		memcpy(to, from, bytes);
+	*at += (bytes + 7) / 8 * 8;
+	return to;
+}
+
+static size_t measure_op(const struct tess_op *op)
+{
+	size_t bytes = sizeof *op->in * (size_t)(op->nin + op->nout) +
+	               sizeof *op->num * (size_t)op->nnum + sizeof *op->tree * (size_t)op->ntree +
+	               sizeof *op->term * (size_t)op->nterm;
+
+	for (int32_t t = 0; t < op->ntree; t++)
+		bytes += sizeof(int64_t) * (size_t)(op->tree[t].hi - op->tree[t].lo + 1) *
+		         (size_t)op->tree[t].terms;
+	return bytes;
+}
+
+/*
+ * The op in memory of its own, as the cpu device is to run it: this rank's units of a Partial are
+ * added as a whole sum, to one node.
+ */
+static struct task *make_op_task(const struct tess_op *op)
+{
+	bool partial = (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EMBED) && op->nout &&
+	               op->out[0].ndim == 3;
+	struct task *k = calloc(1, sizeof *k + measure_op(op));
+	char *at = (char *)(k + 1);
+	struct tess_view *out;
+	struct tess_tree *tree;
+	struct tess_term *term;
+
+	if (!k)
+		return NULL;
+	k->op = *op;
+	k->op.stream = NULL;
+	k->op.in = append_bytes(&at, op->in, sizeof *op->in * (size_t)op->nin);
+	k->op.out = out = append_bytes(&at, op->out, sizeof *op->out * (size_t)op->nout);
+	k->op.num = append_bytes(&at, op->num, sizeof *op->num * (size_t)op->nnum);
+	k->op.tree = tree = append_bytes(&at, op->tree, sizeof *op->tree * (size_t)op->ntree);
+	k->op.term = term = append_bytes(&at, op->term, sizeof *op->term * (size_t)op->nterm);
+	for (int32_t t = 0; t < op->ntree; t++) {
+		int64_t units = tree[t].hi - tree[t].lo;
+
+		for (int32_t i = tree[t].first; i < tree[t].first + tree[t].terms; i++)
+			term[i].bound = append_bytes(&at, op->term[i].bound,
+			                             sizeof(int64_t) * (size_t)(units + 1));
+		if (partial)
+			tree[t] =
+				(struct tess_tree){ units, 0, units, tree[t].first, tree[t].terms };
+	}
+	for (int32_t i = 0; partial && op->kind == TESS_OP_LINEAR && i < op->nout; i++) {
+		out[i].ndim = 2;
+		memmove(out[i].shape, out[i].shape + 1, 2 * sizeof *out[i].shape);
+		memmove(out[i].stride, out[i].stride + 1, 2 * sizeof *out[i].stride);
+	}
+	return k;
+}
+
+static bool has_one_node(const struct tess_op *op)
+{
+	for (int32_t i = 0; i < op->nout; i++)
+		if (op->kind != TESS_OP_COPY && op->out[i].ndim == 3 && op->out[i].shape[0] != 1)
+			return false;
+	return true;
+}
+
+static tess_status supports_op(const struct tess_op *op)
+{
+	struct task *k = make_op_task(op);
+	tess_status st = !k ? host->fail(TESS_ENOMEM, "discrete: no memory")
+	                 : !has_one_node(op)
+	                         ? host->fail(TESS_ENOTSUP, "%s: discrete: a Partial has one node",
+	                                      op->where)
+	                         : cpu->supports(&k->op);
+
+	free(k);
+	return st;
+}
+
+static tess_status translate_views(struct discrete *d, const struct tess_op *op,
+                                   const struct tess_view *views, int32_t n)
+{
+	for (int32_t i = 0; i < n; i++) {
+		struct tess_view *v = (struct tess_view *)&views[i];
+
+		if (v->data && !(v->data = translate_address(d, v->data)))
+			return host->fail(TESS_EINVAL,
+			                  "%s: discrete: operand %d lies in host memory", op->where,
+			                  (int)i);
+	}
+	return TESS_OK;
+}
+
+/* The page table of attention with the device's own addresses; NULL: no memory. */
+static int64_t *translate_pages(struct discrete *d, const struct tess_view *v)
+{
+	int64_t n = v->shape[0] * v->shape[1];
+	int64_t *pages = calloc((size_t)n + 1, sizeof *pages);
+
+	for (int64_t i = 0; pages && i < n; i++) {
+		const int64_t *row = (const int64_t *)v->data + i / v->shape[1] * v->stride[0];
+
+		pages[i] = (int64_t)(uintptr_t)translate_address(
+			d, (const void *)(uintptr_t)row[i % v->shape[1]]);
+	}
+	return pages;
+}
+
+static tess_status run_op_task(struct discrete *d, struct task *k)
+{
+	struct tess_view *table = (struct tess_view *)&k->op.in[5];
+	int64_t *pages = NULL;
+	tess_status st;
+
+	if (k->op.kind == TESS_OP_ATTENTION) {
+		pages = translate_pages(d, table);
+		if (!pages)
+			return cpu_calls.fail(TESS_ENOMEM, "discrete: no memory");
+		table->data = pages;
+		table->stride[0] = table->shape[1];
+	}
+	pthread_mutex_lock(&d->lock);
+	st = cpu->run(d->cpu, &k->op);
+	pthread_mutex_unlock(&d->lock);
+	free(pages);
+	return st;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void *run_stream(void *arg)
+{
+	struct stream *s = arg;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->first || !s->ends) {
+		struct task *k = s->first;
+		tess_status st = s->failed;
+
+		if (!k) {
+			pthread_cond_wait(&s->changed, &s->lock);
+			continue;
+		}
+		s->first = k->next;
+		if (!s->first)
+			s->last = &s->first;
+		s->busy = true;
+		pthread_mutex_unlock(&s->lock);
+		if (!st && k->op.kind)
+			st = run_op_task(s->device, k);
+		else if (!st)
+			memcpy(k->dst, k->src, k->bytes);
+		free(k);
+		pthread_mutex_lock(&s->lock);
+		if (st && !s->failed)
+			memcpy(s->sentence, last_sentence, sizeof s->sentence);
+		s->failed = st;
+		s->busy = false;
+		pthread_cond_broadcast(&s->changed);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+static tess_status queue_task(struct stream *s, struct task *k)
+{
+	if (!s || !k) {
+		free(k);
+		return host->fail(TESS_EINVAL, "discrete: no stream, or no memory");
+	}
+	pthread_mutex_lock(&s->lock);
+	*s->last = k;
+	s->last = &k->next;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+	return TESS_OK;
+}
+
+static tess_status queue_op(void *self, const struct tess_op *op)
+{
+	struct task *k = make_op_task(op);
+	tess_status st = TESS_OK;
+
+	if (k)
+		st = translate_views(self, op, k->op.in, op->nin);
+	if (k && !st)
+		st = translate_views(self, op, k->op.out, op->nout);
+	if (!st)
+		return queue_task(op->stream, k);
+	free(k);
+	return st;
+}
+
+static tess_status queue_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	void *to = translate_address(self, dst), *from = translate_address(self, src);
+	struct task *k = calloc(1, sizeof *k);
+
+	if (k) {
+		k->dst = to ? to : dst;
+		k->src = from ? from : src;
+		k->bytes = bytes;
+	}
+	return queue_task(stream, k);
+}
+
+static tess_status sync_stream(void *self, void *stream)
+{
+	struct stream *s = stream;
+	tess_status st;
+
+	(void)self;
+	if (!s)
+		return host->fail(TESS_EINVAL, "discrete: no stream");
+	pthread_mutex_lock(&s->lock);
+	while (s->first || s->busy)
+		pthread_cond_wait(&s->changed, &s->lock);
+	st = s->failed;
+	pthread_mutex_unlock(&s->lock);
+	return st ? host->fail(st, "%s", s->sentence) : TESS_OK;
+}
+
+static tess_status open_stream(void *self, void **out)
+{
+	struct stream *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return host->fail(TESS_ENOMEM, "discrete: no memory");
+	s->device = self;
+	s->last = &s->first;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->changed, NULL);
+	if (pthread_create(&s->thread, NULL, run_stream, s)) {
+		free(s);
+		return host->fail(TESS_ENOMEM, "discrete: no thread");
+	}
+	*out = s;
+	return TESS_OK;
+}
+
+static void close_stream(void *self, void *stream)
+{
+	struct stream *s = stream;
+
+	(void)self;
+	pthread_mutex_lock(&s->lock);
+	s->ends = true;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+	pthread_join(s->thread, NULL);
+	free(s);
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static int32_t count_discrete_devices(void)
+{
+	return DEVICES;
+}
+
+static tess_status open_discrete(int32_t index, int32_t nthreads, void **self)
+{
+	struct discrete *d = calloc(1, sizeof *d);
+	tess_status st = d ? cpu->open(0, nthreads, &d->cpu) : TESS_ENOMEM;
+
+	if (st || index >= DEVICES) {
+		if (d && d->cpu)
+			cpu->close(d->cpu);
+		free(d);
+		return host->fail(TESS_EINVAL, "discrete: device %d does not open", (int)index);
+	}
+	pthread_mutex_init(&d->lock, NULL);
+	pthread_mutex_init(&d->block_lock, NULL);
+	*self = d;
+	return TESS_OK;
+}
+
+static void close_discrete(void *self)
+{
+	struct discrete *d = self;
+
+	while (d->blocks)
+		free_block(d, d->blocks->address);
+	cpu->close(d->cpu);
+	free(d);
+}
+
+static tess_status pack_into_block(void *self, const struct tess_view *rows,
+                                   struct tess_view *panels)
+{
+	struct discrete *d = self;
+	void *address = panels->data;
+	tess_status st;
+
+	panels->data = translate_address(d, address);
+	pthread_mutex_lock(&d->lock);
+	st = panels->data ? cpu->pack(d->cpu, rows, panels)
+	                  : host->fail(TESS_EINVAL, "discrete: panels in host memory");
+	pthread_mutex_unlock(&d->lock);
+	panels->data = address;
+	return st;
+}
+
+static tess_status get_free_bytes(void *self, uint64_t *out)
+{
+	(void)self;
+	*out = 1 << 30;
+	return TESS_OK;
+}
+
+static tess_status TESS_PRINTF(2, 3) remember_sentence(tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(last_sentence, sizeof last_sentence, fmt, ap);
+	va_end(ap);
+	return host->fail(why, "%s", last_sentence);
+}
+
+static const char *choose_any_instructions(const char *key)
+{
+	(void)key;
+	return "auto";
+}
+
+static tess_status init_discrete(const struct tess_host *h)
+{
+	void *file = dlopen(CPU_DEVICE, RTLD_NOW | RTLD_LOCAL);
+	const struct tess_plugin *plugin = file ? dlsym(file, "tess_plugin_v1") : NULL;
+
+	host = h;
+	if (!plugin)
+		return host->fail(TESS_ENOTSUP, "discrete: " CPU_DEVICE " does not open");
+	cpu_calls = *h;
+	cpu_calls.fail = remember_sentence;
+	cpu_calls.option = choose_any_instructions;
+	cpu = plugin->devices[0];
+	return plugin->init(&cpu_calls);
+}
+
+static const struct tess_device discrete_device = {
+	.size = sizeof discrete_device,
+	.mem = 32,
+	.name = "discrete",
+	.summary = "the cpu device behind memory of its own",
+	.count = count_discrete_devices,
+	.supports = supports_op,
+	.open = open_discrete,
+	.alloc = alloc_block,
+	.free = free_block,
+	.run = queue_op,
+	.pack = pack_into_block,
+	.copy = queue_copy,
+	.sync = sync_stream,
+	.close = close_discrete,
+	.stream_open = open_stream,
+	.stream_close = close_stream,
+	.layout = TESS_ROWS,
+	.exact = 0,
+	.free_bytes = get_free_bytes,
+};
+static const struct tess_device *const devices[] = { &discrete_device, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "discrete",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "a device with memory of its own, for tests",
+	        .devices = devices,
+	        .init = init_discrete };

@@ -1,0 +1,371 @@
+/* Memory of a device that the host cannot read: calls on it, and sums. */
+#include "../unit/suite.h"
+#include "core/group/exact.h"
+#include "core/group/staging.h"
+#include "core/registry/registry.h"
+#include "report.h"
+#include "tools/conform/data.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+enum { RANKS_MAX = 4 };
+
+struct opened { /* the test device, attached to a group */
+	const struct tess_device *device;
+	void *self, *stream;
+	struct tess_group *group;
+};
+
+static tess_status open_test_device(struct tess_group *g, struct opened *o)
+{
+	tess_status st = tess_plugin_find_device("discrete", &o->device);
+
+	o->group = g;
+	if (!st)
+		st = o->device->open(0, 1, &o->self);
+	if (!st)
+		st = o->device->stream_open(o->self, &o->stream);
+	if (!st && g)
+		tess_group_attach_device(g, o->device, o->self);
+	return st;
+}
+
+static void close_test_device(struct opened *o)
+{
+	if (o->group)
+		tess_group_detach_device(o->group, o->self);
+	o->device->stream_close(o->self, o->stream);
+	o->device->close(o->self);
+}
+
+static tess_status copy_and_wait(const struct opened *o, void *dst, const void *src, uint64_t bytes)
+{
+	tess_status st = o->device->copy(o->self, dst, src, bytes, o->stream);
+
+	return st ? st : o->device->sync(o->self, o->stream);
+}
+
+/* Device memory with these bytes; NULL stays NULL. */
+static tess_status copy_to_device(const struct opened *o, const void *from, uint64_t bytes,
+                                  void **out)
+{
+	tess_status st = from ? o->device->alloc(o->self, bytes + 1, out) : TESS_OK;
+
+	return st || !from ? st : copy_and_wait(o, *out, from, bytes);
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+struct device_case {
+	struct conform_data *data;
+	void *src, *dst;
+	struct tess_coll coll[2];
+};
+
+static tess_status make_device_case(const struct opened *o, const struct conform_case *c,
+                                    struct device_case *out)
+{
+	struct conform_data *d;
+	tess_status st =
+		conform_data_make(c, tess_group_rank(o->group), tess_group_size(o->group), &d);
+	bool one;
+
+	*out = (struct device_case){ .data = d };
+	if (st)
+		return st;
+	one = d->coll[0].src && d->coll[0].src == d->coll[0].dst;
+	st = copy_to_device(o, d->dst, d->dst_bytes, &out->dst);
+	if (!st && one)
+		out->src = out->dst;
+	else if (!st)
+		st = copy_to_device(o, d->src, d->src_bytes, &out->src);
+	for (int32_t i = 0; i < d->ncolls; i++) {
+		out->coll[i] = d->coll[i];
+		out->coll[i].mem = o->device->mem;
+		out->coll[i].stream = o->stream;
+		out->coll[i].src = d->coll[i].src ? out->src : NULL;
+		out->coll[i].dst = d->coll[i].dst ? out->dst : NULL;
+	}
+	return st;
+}
+
+static tess_status check_device_case(const struct opened *o, struct device_case *k)
+{
+	struct conform_data *d = k->data;
+	tess_status st = copy_and_wait(o, d->dst, k->dst, d->dst_bytes);
+
+	if (!st)
+		st = conform_data_check(d);
+	if (st)
+		st = tess_fail_in(st, "%s%s%s", tess_kind_name(d->c.kind),
+		                  d->c.uneven ? ", uneven" : "", d->c.in_place ? ", in place" : "");
+	if (k->src != k->dst)
+		o->device->free(o->self, k->src);
+	o->device->free(o->self, k->dst);
+	conform_data_free(d);
+	return st;
+}
+
+/* A message to the next rank is a batch; with `apart`, a call is started, and another before it. */
+static tess_status run_device_case(const struct opened *o, const struct conform_case *c, bool apart)
+{
+	struct device_case k, other;
+	const struct tess_coll *both[] = { &k.coll[0], &k.coll[1] };
+	struct tess_work *work = NULL, *before = NULL;
+	tess_status st = make_device_case(o, c, &k);
+
+	if (st)
+		return st;
+	if (k.data->ncolls == 2) {
+		st = tess_group_batch(o->group, both, 2, &work);
+	} else if (k.data->ncolls && apart) {
+		st = make_device_case(o, c, &other);
+		if (!st)
+			st = tess_group_start(o->group, &other.coll[0], &before);
+		if (!st)
+			st = tess_group_start(o->group, &k.coll[0], &work);
+	} else if (k.data->ncolls) {
+		st = tess_group_run(o->group, &k.coll[0]);
+	}
+	if (!st && work && c->polled)
+		while ((st = tess_work_test(work)) == TESS_PENDING)
+			;
+	if (!st && work)
+		st = tess_work_wait(work, 0);
+	tess_work_release(work);
+	if (!st && before)
+		st = tess_work_wait(before, 0);
+	tess_work_release(before);
+	if (!st && before)
+		st = check_device_case(o, &other);
+	return st ? st : check_device_case(o, &k);
+}
+
+static tess_status run_device_cases(struct tess_world *w, void *arg)
+{
+	struct opened o;
+	tess_status st = open_test_device(tess_world_group(w), &o);
+
+	(void)arg;
+	for (int i = 0; i < 16 && !st; i++)
+		for (int32_t kind = TESS_BROADCAST; kind <= TESS_SEND && !st; kind++) {
+			struct conform_case c = {
+				.kind = kind,
+				.dtype = i & 4 ? TESS_BF16 : TESS_F32,
+				.op = TESS_SUM,
+				.root = tess_world_size(w) - 1,
+				.count = i & 8 ? 3000 : 5,
+				.uneven = i & 1,
+				.in_place = i & 2,
+				.polled = i & 1,
+			};
+
+			st = run_device_case(&o, &c, i & 4);
+		}
+	if (!st)
+		close_test_device(&o);
+	return st;
+}
+
+START_TEST(collectives)
+{
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		spawn_ranks(n, run_device_cases, NULL);
+}
+END_TEST
+
+/* A backend of messages only, which cannot add in the device's memory either. */
+START_TEST(emulated_collectives)
+{
+	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
+	spawn_ranks(3, run_device_cases, NULL);
+}
+END_TEST
+
+static void run_logged_call(void)
+{
+	tess_world_spawn(2, run_device_cases, NULL);
+}
+
+START_TEST(staging_is_said_once)
+{
+	static char text[1 << 16];
+
+	ck_assert_int_eq(setenv("TESSERA_LOG", "info", 1), 0);
+	capture_stderr(run_logged_call, text, sizeof text);
+	ck_assert_int_eq(count_occurrences(text, "does not move memory of device discrete"), 1);
+}
+END_TEST
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+/* Sums in the device's memory have the bits of those in host memory. */
+static tess_status compare_sums(const struct opened *o, uint64_t count, bool shared_out)
+{
+	static const int64_t units[] = { 14, 3 };
+	int32_t n = tess_group_size(o->group), me = tess_group_rank(o->group);
+	uint64_t share[RANKS_MAX] = { 0 };
+	struct tess_sum s = { .ntree = 2, .n = units, .count = count, .where = "sum" };
+	uint64_t floats = (uint64_t)tess_sum_nodes(&s, n, me) * count, len = count;
+	float *nodes = calloc(floats + 1, sizeof *nodes), *want = calloc(count + 1, sizeof *want),
+	      *got = calloc(count + 1, sizeof *got);
+	void *from = NULL, *to = NULL;
+	tess_status st;
+
+	for (int32_t r = 0; r < n; r++)
+		share[r] =
+			r ? count / (uint64_t)n : count - count / (uint64_t)n * (uint64_t)(n - 1);
+	if (shared_out) {
+		s.share = share;
+		len = share[me];
+	}
+	for (uint64_t i = 0; i < floats; i++)
+		nodes[i] = 1.0f / (float)(i * 7 + (uint64_t)me + 1);
+	st = tess_group_sum(o->group, &s, nodes, want);
+	s.mem = o->device->mem;
+	s.stream = o->stream;
+	if (!st)
+		st = copy_to_device(o, nodes, floats * sizeof *nodes, &from);
+	if (!st)
+		st = copy_to_device(o, got, len * sizeof *got, &to);
+	if (!st)
+		st = tess_group_sum(o->group, &s, from, to);
+	if (!st)
+		st = copy_and_wait(o, got, to, len * sizeof *got);
+	if (!st && memcmp(got, want, len * sizeof *got))
+		st = tess_fail(TESS_EBUG, "%d ranks: a sum of %d elements differs", n, (int)count);
+	free(nodes);
+	free(want);
+	free(got);
+	return st;
+}
+
+static tess_status run_device_sums(struct tess_world *w, void *arg)
+{
+	static const uint64_t counts[] = { 1, 300, 40001 };
+	struct opened o;
+	tess_status st = open_test_device(tess_world_group(w), &o);
+
+	(void)arg;
+	for (size_t i = 0; i < sizeof counts / sizeof *counts && !st; i++)
+		for (int share = 0; share < 2 && !st; share++)
+			st = compare_sums(&o, counts[i], share);
+	if (!st)
+		close_test_device(&o);
+	return st;
+}
+
+START_TEST(sums)
+{
+	for (int32_t n = 1; n <= RANKS_MAX; n++)
+		spawn_ranks(n, run_device_sums, NULL);
+}
+END_TEST
+
+/* ---- refusals and failures ------------------------------------------------------------------- */
+
+/* Without the device, and with host memory that is said to be the device's. */
+static tess_status make_wrong_calls(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct opened o;
+	float x = 1;
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = TESS_F32,
+		               .src = &x,
+		               .dst = &x,
+		               .count = 1,
+		               .where = "here" };
+	struct tess_sum s = { .ntree = 1, .n = &(int64_t){ 4 }, .count = 1, .where = "there" };
+	tess_status st = open_test_device(NULL, &o);
+
+	(void)arg;
+	if (st)
+		return st;
+	s.mem = c.mem = o.device->mem;
+	c.stream = o.stream;
+	if (tess_group_run(g, &c) != TESS_ENOTSUP || !strstr(tess_error(), "here: all_reduce: mem"))
+		return tess_fail(TESS_EBUG, "no device: %s", tess_error());
+	if (tess_group_sum(g, &s, &x, &x) != TESS_ENOTSUP || !strstr(tess_error(), "there: nodes"))
+		return tess_fail(TESS_EBUG, "no device: %s", tess_error());
+	c.mem = TESS_MEM_MAX + 1;
+	if (tess_group_run(g, &c) != TESS_ENOTSUP)
+		return tess_fail(TESS_EBUG, "kind 64: %s", tess_error());
+	c.mem = 0;
+	st = tess_group_run(g, &c); /* the group has not failed */
+	close_test_device(&o);
+	return st;
+}
+
+START_TEST(refused)
+{
+	spawn_ranks(2, make_wrong_calls, NULL);
+}
+END_TEST
+
+/* Rank 3 makes no call: the other ranks fail at the deadline. */
+static tess_status miss_rank_3(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct conform_case c = {
+		.kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .op = TESS_SUM, .count = 1000
+	};
+	struct opened o;
+	struct device_case k;
+	tess_status st = open_test_device(g, &o);
+
+	if (!st)
+		st = make_device_case(&o, &c, &k);
+	if (st)
+		return st;
+	k.coll[0].deadline = tess_now() + 100 * TESS_MS;
+	if (tess_world_rank(w) == 3)
+		wait_for_reports(arg, 3);
+	else
+		st = store_report(arg, w, tess_group_run(g, &k.coll[0]));
+	close_test_device(&o); /* the group still has its own copy of the data */
+	return st;
+}
+
+START_TEST(deadline)
+{
+	struct rank_reports r = { 0 };
+
+	EXPECT_REPORTS(miss_rank_3, &r, 3, TESS_ETIMEOUT, "rank 3", "conform");
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* That the tests above can fail: the host cannot read the memory; the device can. */
+START_TEST(host_read_crashes)
+{
+	struct opened o;
+	volatile float *at;
+	float x = 3, y = 0;
+	void *p = NULL;
+	int status;
+	pid_t pid;
+
+	ck_assert_msg(!open_test_device(NULL, &o) && !copy_to_device(&o, &x, sizeof x, &p), "%s",
+	              tess_error());
+	at = p;
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		signal(SIGSEGV, SIG_DFL); /* not a sanitizer's */
+		_exit(*at > 0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	ck_assert(!copy_and_wait(&o, &y, p, sizeof y));
+	ck_assert(y == x);
+	close_test_device(&o);
+}
+END_TEST
+
+SUITE_MAIN("device", host_read_crashes, collectives, emulated_collectives, staging_is_said_once,
+           sums, refused, deadline)
