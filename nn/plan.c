@@ -145,6 +145,29 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	return st;
 }
 
+static int compare_patterns(const void *a, const void *b, void *plan)
+{
+	const struct tess_plan *p = plan;
+
+	return strcmp(p->rule[*(const int32_t *)a].pattern, p->rule[*(const int32_t *)b].pattern);
+}
+
+/* A plan may have a rule for each of many modules. */
+static tess_status index_rules(struct tess_plan *p)
+{
+	p->exact = TESS_NEW(&p->arena, int32_t, p->nrules);
+	p->glob = TESS_NEW(&p->arena, int32_t, p->nrules);
+	if (!p->exact || !p->glob)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nrules; i++)
+		if (strchr(p->rule[i].pattern, '*'))
+			p->glob[p->nglobs++] = i;
+		else
+			p->exact[p->nexact++] = i;
+	qsort_r(p->exact, (size_t)p->nexact, sizeof *p->exact, compare_patterns, p);
+	return TESS_OK;
+}
+
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out)
 {
@@ -165,6 +188,8 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 			st = pattern ? add_rule(&p, pattern, eq + 1, "--plan-override")
 			             : TESS_ENOMEM;
 	}
+	if (!st)
+		st = index_rules(&p);
 	if (st)
 		tess_plan_free(&p);
 	else
@@ -192,6 +217,47 @@ static bool matches_path(const char *pattern, const char *path)
 	}
 }
 
+struct rule_search { /* for the rules that may match a path: with its pattern, or with any `*` */
+	const char *name[2]; /* the path, and without its first component; NULL: done */
+	int32_t exact[2], glob; /* the next ones */
+};
+
+/* The first exact rule whose pattern is `name` or comes after it. */
+static int32_t find_exact_rule(const struct tess_plan *p, const char *name)
+{
+	int32_t lo = 0, hi = p->nexact;
+
+	while (lo < hi) {
+		int32_t mid = lo + (hi - lo) / 2;
+
+		if (strcmp(p->rule[p->exact[mid]].pattern, name) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static struct rule_search begin_rule_search(const struct tess_plan *p, const char *path)
+{
+	const char *dot = strchr(path, '.');
+	struct rule_search s = { { path, dot ? dot + 1 : NULL }, { 0 }, 0 };
+
+	for (int k = 0; k < 2; k++)
+		s.exact[k] = s.name[k] ? find_exact_rule(p, s.name[k]) : p->nexact;
+	return s;
+}
+
+/* -1: there are no more. */
+static int32_t find_next_rule(const struct tess_plan *p, struct rule_search *s)
+{
+	for (int k = 0; k < 2; k++)
+		if (s->exact[k] < p->nexact &&
+		    !strcmp(p->rule[p->exact[s->exact[k]]].pattern, s->name[k]))
+			return p->exact[s->exact[k]++];
+	return s->glob < p->nglobs ? p->glob[s->glob++] : -1;
+}
+
 /* Lower is more specific: overrides first, then patterns with fewer `*`. */
 static int32_t rate_rule(const struct tess_plan *p, int32_t i)
 {
@@ -205,9 +271,10 @@ static int32_t rate_rule(const struct tess_plan *p, int32_t i)
 tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out)
 {
 	const char *below = strchr(path, '.');
-	int32_t best = -1, rival = -1, min_rating = INT32_MAX;
+	int32_t best = -1, rival = -1, min_rating = INT32_MAX, i;
+	struct rule_search search = begin_rule_search(p, path);
 
-	for (int32_t i = 0; i < p->nrules; i++) {
+	while ((i = find_next_rule(p, &search)) >= 0) {
 		const char *pattern = p->rule[i].pattern;
 		int32_t rating;
 

@@ -19,6 +19,8 @@ struct tess_plan {
 	int32_t nrules, nplanned; /* the first nplanned are the plan's, the rest overrides */
 	struct tess_rule *rule;
 	const char **origin; /* of each rule: the plan's name or "--plan-override" */
+	int32_t nexact, nglobs; /* rules without `*`, by pattern, and the rest */
+	int32_t *exact, *glob;
 };
 
 /*

@@ -13,7 +13,6 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { BIAS = 1, FUSED = 2, TWINS = 4, FUSED_IN = 8, IN_OUT = 16, HEADS = 32 };
 enum {
@@ -499,76 +498,6 @@ START_TEST(the_check_can_fail)
 }
 END_TEST
 
-/* ---- many layers ----------------------------------------------------------------------------- */
-
-static int nlayers;
-
-static struct tess_tensor *record_many_layers(struct tess_nn *nn, struct tess_tensor *ids)
-{
-	struct tess_dim *hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
-	struct tess_tensor *x =
-		nn->embed(nn, "table", ids, nn->dim(nn, "vocabulary", VOCABULARY, 0), hidden);
-
-	for (int i = 0; i < nlayers; i++) {
-		struct tess_tensor *y;
-
-		y = nn->enter(nn, x, "layers.%d", i);
-		nn->linear(nn, y, (struct tess_linear[]){ { "m", hidden, 0, 0 }, { 0 } }, &y);
-		x = nn->add(nn, x, nn->leave(nn, y));
-	}
-	return nn->select_rows(nn, x);
-}
-
-static tess_status find_square_tensor(void *self, const char *name, struct tess_view *out)
-{
-	static float data[VOCABULARY * HIDDEN];
-
-	(void)self;
-	*out = (struct tess_view){ .data = data,
-		                   .dtype = TESS_F32,
-		                   .ndim = 2,
-		                   .shape = { *name == 't' ? VOCABULARY : HIDDEN, HIDDEN },
-		                   .stride = { HIDDEN, 1 } };
-	return TESS_OK;
-}
-
-/* CPU seconds to record and lower a model of n layers for one of two ranks. */
-static double measure_recording(int n)
-{
-	static const struct tess_model many = { .size = sizeof many,
-		                                .name = "many",
-		                                .forward = record_many_layers };
-	const struct tess_source source = { .find = find_square_tensor,
-		                            .drop = lockstep_ignore_drop,
-		                            .name = "random" };
-	struct lockstep how = { &many, &source, "{\"layers.*.m\":\"rowwise\"}", 2, NULL, 1, false };
-	struct tess_program *p = NULL;
-	struct tess_rank_program *low = NULL;
-	clock_t began = clock();
-
-	nlayers = n;
-	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
-	ck_assert_msg(!tess_program_lower(p, 2, 1, NULL, &low), "%s", tess_error());
-	tess_rank_program_free(low);
-	tess_program_free(p);
-	return (double)(clock() - began) / CLOCKS_PER_SEC;
-}
-
-/* 32 times the layers take 32 times as long, not 1024. */
-START_TEST(time_grows_with_layers)
-{
-	double few = measure_recording(500), many;
-
-	for (int i = 0; i < 4; i++) { /* the minimum, least disturbed by other processes */
-		double again = measure_recording(500);
-
-		few = again < few ? again : few;
-	}
-	many = measure_recording(16000);
-	ck_assert_msg(many < 128 * few, "%g s for 500 layers, %g s for 16000", few, many);
-}
-END_TEST
-
 int main(void)
 {
 	SRunner *r;
@@ -585,6 +514,5 @@ int main(void)
 	tcase_add_test(t, rope_and_units_count);
 	tcase_add_test(t, moves_are_made_once);
 	tcase_add_test(t, the_check_can_fail);
-	tcase_add_test(t, time_grows_with_layers);
 	return suite_end(r);
 }

@@ -254,6 +254,7 @@ static const struct precedence precedences[] = {
 	{ "{\"model.layers.*.mlp.down_proj\":\"b\",\"" DOWN "\":\"a\"}", { 0 }, DOWN, "a" },
 	{ "{\"model.layers.*.mlp.*\":\"b\",\"*.layers.1.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
 	{ "{\"*.*.*.mlp.*\":\"c\",\"layers.*.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
+	{ "{\"layers.*.mlp.down_proj\":\"b\",\"layers.1.mlp.down_proj\":\"a\"}", { 0 }, DOWN, "a" },
 	/* equally specific, and equal */
 	{ "{\"model.layers.1.*.down_proj\":\"a\",\"model.layers.*.mlp.down_proj\":\"a\"}",
 	  { 0 },
@@ -278,6 +279,7 @@ static const struct precedence precedences[] = {
 	  DOWN,
 	  NULL },
 	{ "{}", { DOWN "=a", DOWN "=b" }, DOWN, NULL },
+	{ "{\"layers.1.mlp.down_proj\":\"b\",\"" DOWN "\":\"a\"}", { 0 }, DOWN, NULL },
 };
 
 START_TEST(precedence)

@@ -1,6 +1,6 @@
 /*
- * Programs of unusual shape: what is recorded has no limit but memory, and how many units a
- * dimension has.
+ * Programs of unusual shape: what is recorded has no limit but memory, and takes time in
+ * proportion; how many units a dimension has; and weights that are read in slabs.
  */
 #include "../unit/draw.h"
 #include "../unit/suite.h"
@@ -9,11 +9,15 @@
 #include "core/registry/registry.h"
 #include "lockstep.h"
 #include "nn/build.h"
+#include "nn/unexpected.h"
 #include "nn/weights.h"
+#include "scalar.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { VOCABULARY = 53, HIDDEN = 44, IDS = 11 };
 
@@ -349,6 +353,111 @@ START_TEST(heads_limit_ranks)
 }
 END_TEST
 
+/* ---- many layers ----------------------------------------------------------------------------- */
+
+static int nlayers;
+
+static struct tess_tensor *record_many_layers(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
+	struct tess_tensor *x =
+		nn->embed(nn, "table", ids, nn->dim(nn, "vocabulary", VOCABULARY, 0), hidden);
+
+	for (int i = 0; i < nlayers; i++) {
+		struct tess_tensor *y;
+
+		y = nn->enter(nn, x, "layers.%d", i);
+		nn->linear(nn, y, (struct tess_linear[]){ { "m", hidden, 0, 0 }, { 0 } }, &y);
+		x = nn->add(nn, x, nn->leave(nn, y));
+	}
+	return nn->select_rows(nn, x);
+}
+
+static tess_status find_square_tensor(void *self, const char *name, struct tess_view *out)
+{
+	static float data[VOCABULARY * HIDDEN];
+
+	(void)self;
+	*out = (struct tess_view){ .data = data,
+		                   .dtype = TESS_F32,
+		                   .ndim = 2,
+		                   .shape = { *name == 't' ? VOCABULARY : HIDDEN, HIDDEN },
+		                   .stride = { HIDDEN, 1 } };
+	return TESS_OK;
+}
+
+static const char *get_layer_name(void *self, size_t i)
+{
+	static char name[64];
+
+	(void)self;
+	snprintf(name, sizeof name, i ? "layers.%zu.m.weight" : "table.weight", i - 1);
+	return name;
+}
+
+/* A rule for each layer. */
+static char *make_long_plan(int n)
+{
+	char *json;
+	size_t len;
+	FILE *f = open_memstream(&json, &len);
+
+	for (int i = 0; i < n; i++)
+		fprintf(f, "%s\"layers.%d.m\":\"rowwise\"", i ? "," : "{", i);
+	fputc('}', f);
+	ck_assert(!fclose(f));
+	return json;
+}
+
+/*
+ * CPU seconds to record a model of n layers, to check and load its weights and to lower it for one
+ * of two ranks.
+ */
+static double measure_recording(int n)
+{
+	static const struct tess_model many = { .size = sizeof many,
+		                                .name = "many",
+		                                .forward = record_many_layers };
+	const struct tess_source source = { .find = find_square_tensor,
+		                            .drop = lockstep_ignore_drop,
+		                            .count = (size_t)n + 1,
+		                            .at = get_layer_name,
+		                            .name = "random" };
+	char *plan = make_long_plan(n);
+	struct lockstep how = { &many, &source, plan, 2, NULL, 1, false };
+	struct tess_program *p = NULL;
+	struct tess_rank_program *low = NULL;
+	struct tess_rank_weights held;
+	clock_t began = clock();
+
+	nlayers = n;
+	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
+	ck_assert_msg(!tess_unexpected_check(p, &many, &source, true), "%s", tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 2, 1, &scalar_device, NULL, &held), "%s",
+	              tess_error());
+	ck_assert_msg(!tess_program_lower(p, 2, 1, held.view, &low), "%s", tess_error());
+	tess_rank_program_free(low);
+	tess_rank_weights_free(&held);
+	tess_program_free(p);
+	free(plan);
+	return (double)(clock() - began) / CLOCKS_PER_SEC;
+}
+
+/* 32 times the layers take 32 times as long, not 1024. */
+START_TEST(time_grows_with_layers)
+{
+	double few = measure_recording(625), many;
+
+	for (int i = 0; i < 4; i++) { /* the minimum, least disturbed by other processes */
+		double again = measure_recording(625);
+
+		few = again < few ? again : few;
+	}
+	many = measure_recording(20000);
+	ck_assert_msg(many < 128 * few, "%g s for 625 layers, %g s for 20000", few, many);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -363,5 +472,6 @@ int main(void)
 	tcase_add_loop_test(t, slabs_of_large_weights, 0, 6);
 	tcase_add_test(t, units_of_elements);
 	tcase_add_loop_test(t, heads_limit_ranks, 0, 2);
+	tcase_add_test(t, time_grows_with_layers);
 	return suite_end(r);
 }
