@@ -47,8 +47,8 @@ static void measure_rank(const struct explanation *x, const struct tess_rank_pro
 {
 	for (int32_t i = 0; i < x->program->nweights; i++)
 		out->weights += tess_explanation_shard(&x->e, i, l->rank, NULL);
-	for (int32_t i = 0; i < l->ncache; i++)
-		out->cache += 2 * 4 * (uint64_t)(l->cache[i].heads * l->cache[i].head_size);
+	for (int32_t i = 0; i < l->nclasses; i++)
+		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes;
 }
 
@@ -66,6 +66,8 @@ static uint64_t count_sent_bytes(const struct tess_step *s, int32_t nranks, int3
 
 		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
 	}
+	if (s->coll.kind == TESS_GATHER)
+		return rank == s->coll.root ? 0 : 4 * s->coll.count;
 	if (s->coll.kind == TESS_ALL_GATHER)
 		return 4 * s->coll.count * (n - 1);
 	for (int32_t q = 0; q < nranks; q++)
@@ -167,9 +169,7 @@ static tess_status list_collectives(struct explanation *x)
 	for (int32_t i = 0; i < p->nrecords && list; i++) {
 		const struct tess_record *rec = p->record[i];
 		struct tess_explained_collective *c;
-		int32_t kind = rec->kind == TESS_REC_MOVE
-		                       ? tess_move_kind(rec->in[0]->place, rec->out[0]->place)
-		                       : 0;
+		int32_t kind = rec->kind == TESS_REC_MOVE ? tess_move_kind(p, rec) : 0;
 
 		if (!kind)
 			continue;
@@ -233,9 +233,7 @@ static tess_status list_records(struct explanation *x)
 		*list[i] = (struct tess_explained_record){
 			.module = rec->module,
 			.kind = tess_record_kind_name(rec->kind),
-			.move = rec->kind == TESS_REC_MOVE
-			                ? tess_move_name(rec->in[0]->place, rec->out[0]->place)
-			                : NULL,
+			.move = rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL,
 			.in = list_values(x, rec->in, rec->nin),
 			.out = list_values(x, rec->out, rec->nout),
 			.parameters = parameters,
@@ -285,7 +283,7 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
 	st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_CONFIG, &x->model);
 	if (!st)
-		st = tess_planned_model_record(&x->model, x->e.nranks, tokens, false, &x->program);
+		st = tess_planned_model_record(&x->model, x->e.nranks, tokens, &x->program);
 	if (st)
 		return st;
 	tess_planned_model_warn_unused(&x->model, x->program);

@@ -54,14 +54,15 @@ void tess_planned_model_close(struct tess_planned_model *p)
 }
 
 tess_status tess_planned_model_record(const struct tess_planned_model *p, int32_t nranks,
-                                      int64_t ntokens, bool all, struct tess_program **out)
+                                      int64_t ntokens, struct tess_program **out)
 {
 	struct tess_record_options options = { .model = p->model,
 		                               .plan = &p->plan,
 		                               .source = &p->source,
 		                               .nranks = nranks,
 		                               .ntokens = ntokens,
-		                               .all = all };
+		                               .nselected = 1,
+		                               .logits_root = 0 };
 	struct tess_program *program;
 	tess_status st = tess_program_record(&options, &program);
 
@@ -110,8 +111,11 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 	if (!st && tess_group_rank(g) == 0)
 		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {
-		struct tess_runner_parts parts = { s->model.model, &s->model.plan, &s->model.source,
-			                           g, mine.threads };
+		struct tess_runner_parts parts = { .model = s->model.model,
+			                           .plan = &s->model.plan,
+			                           .source = &s->model.source,
+			                           .group = g,
+			                           .threads = mine.threads };
 
 		st = tess_runner_new(&parts, &s->runner);
 	}

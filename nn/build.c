@@ -63,7 +63,7 @@ void build_add_pointer(struct build *b, void **at, const struct value *v)
 		return;
 	b->buffer[v->buffer].last_record = b->record;
 	build_add_patch(b, (struct tess_patch){ .pointer = at,
-	                                        .space = TESS_SPACE_STEP,
+	                                        .space = b->buffer[v->buffer].space,
 	                                        .buffer = v->buffer,
 	                                        .offset = v->offset });
 }
@@ -156,6 +156,8 @@ void build_place_buffers(struct build *b)
 		struct buffer *me = &b->buffer[i];
 		int32_t kept = 0;
 
+		if (me->space != TESS_SPACE_STEP)
+			continue;
 		for (int32_t k = 0; k < n; k++)
 			if (alive[k]->last_record >= me->first_record)
 				alive[kept++] = alive[k];
@@ -166,7 +168,7 @@ void build_place_buffers(struct build *b)
 			l->bytes = me->offset + me->bytes;
 	}
 	for (int32_t i = 0; i < l->npatches; i++)
-		if (l->patch[i].space == TESS_SPACE_STEP)
+		if (l->patch[i].space == TESS_SPACE_STEP || l->patch[i].space == TESS_SPACE_INPUTS)
 			l->patch[i].offset += b->buffer[l->patch[i].buffer].offset;
 }
 

@@ -6,8 +6,9 @@
 
 struct buffer {
 	uint64_t bytes, offset;
-	int32_t first_record, last_record;
-}; /* live in records first_record to last_record */
+	int32_t first_record, last_record; /* between which it is live */
+	int32_t space; /* TESS_SPACE_INPUTS: not in the step arena, and `offset` is set */
+};
 
 struct value { /* a tensor on this rank: rows of elements in a buffer */
 	bool allocated, partial;

@@ -15,9 +15,11 @@ enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
 void build_add_checks(struct build *b, const struct tess_record *rec)
 {
-	bool view = rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_SELECT_ROWS;
+	/* a view of a checked value, or logits that one rank gathers of checked parts */
+	bool same = rec->kind == TESS_REC_SPLIT ||
+	            (rec->out[0] == b->p->logits && b->p->logits_root >= 0);
 
-	for (int32_t i = 0; i < rec->nout && !view && !b->status; i++) {
+	for (int32_t i = 0; i < rec->nout && !same && !b->status; i++) {
 		const struct value *v = build_get_value(b, rec->out[i]);
 		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
 

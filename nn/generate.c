@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CHUNK = 512 }; /* rows of a step, unless the request has another number */
+
 struct generation {
 	struct tess_runner *runner;
+	int32_t slot;
 	struct tess_group *group;
 	const struct tess_generate_request *request;
 	struct tess_sampler *sampler; /* rank 0 only */
@@ -38,16 +41,18 @@ static tess_status share_generate_failure(struct generation *r)
 	return tess_group_agree_status(r->group, r->failed, "generate");
 }
 
-/* One step; with `all` its rows go to on_logits. *last: the row that chooses the next id. */
+/* One step; with `all` its rows go to on_logits. *last: on rank 0 the last row of `nselected`. */
 static tess_status run_generate_step(struct generation *r, const int32_t *ids, int64_t n,
-                                     const float **last)
+                                     int64_t nselected, const float **last)
 {
+	struct tess_rows one = { r->slot, n, r->request->all ? n : nselected, ids };
 	const float *rows;
-	tess_status st = tess_runner_step(r->runner, ids, n, r->request->all, &rows);
+	tess_status st = tess_runner_step(r->runner, &one, 1, 0, &rows);
 
 	if (st)
 		return st;
-	*last = r->request->all ? rows + (n - 1) * tess_runner_vocabulary(r->runner) : rows;
+	if (rows)
+		*last = rows + (one.nselected - 1) * tess_runner_vocabulary(r->runner);
 	if (r->request->all && r->request->on_logits && r->sampler && !r->failed)
 		store_generate_failure(r, r->request->on_logits(r->request->self, rows, n));
 	return TESS_OK;
@@ -55,12 +60,12 @@ static tess_status run_generate_step(struct generation *r, const int32_t *ids, i
 
 static tess_status prefill_prompt(struct generation *r, const float **last)
 {
-	int64_t n = r->request->nprompt, chunk = r->request->chunk > 0 ? r->request->chunk : n;
+	int64_t n = r->request->nprompt, chunk = r->request->chunk > 0 ? r->request->chunk : CHUNK;
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0; at < n && !st; at += chunk)
 		st = run_generate_step(r, r->request->prompt + at, n - at < chunk ? n - at : chunk,
-		                       last);
+		                       n - at <= chunk, last);
 	return st;
 }
 
@@ -151,7 +156,7 @@ static tess_status generate_tokens(struct generation *r, struct tess_generate_re
 	}
 	while (!st && !result.finish) {
 		if (result.ntokens)
-			st = run_generate_step(r, &id, 1, &logits);
+			st = run_generate_step(r, &id, 1, 1, &logits);
 		if (!st)
 			st = choose_next_id(r, logits, result.ntokens, &id, &result.finish);
 		result.ntokens++;
@@ -172,18 +177,19 @@ static tess_status open_and_generate(struct tess_runner *s, const struct tess_ge
 	if (how->nprompt < 1)
 		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	st = tess_sampling_check(&how->sampling);
-	if (!st)
-		st = tess_runner_reserve(s, capacity);
 	if (!st && tess_group_rank(r.group) == 0)
 		st = tess_sampler_new(tess_runner_vocabulary(s), &r.sampler);
 	r.seen = st ? NULL : malloc((size_t)(capacity + 1) * sizeof *r.seen);
 	if (!st && !r.seen)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(r.group, st, "generate");
+	if (!st)
+		st = tess_runner_open_slot(s, &r.slot);
 	if (!st) {
 		memcpy(r.seen, how->prompt, (size_t)how->nprompt * sizeof *r.seen);
 		r.nseen = how->nprompt;
 		st = generate_tokens(&r, out);
+		tess_runner_close_slot(s, r.slot);
 	}
 	free(r.seen);
 	tess_sampler_free(r.sampler);

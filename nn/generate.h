@@ -11,7 +11,7 @@
 struct tess_generate_request { /* the same on all ranks; the callbacks on rank 0 only */
 	const int32_t *prompt, *stop; /* stop: ids that end the text */
 	int64_t nprompt, nstop, max_tokens;
-	int64_t chunk; /* prompt ids a step; 0: the whole prompt */
+	int64_t chunk; /* prompt ids a step; 0: 512 */
 	bool all; /* compute the logits of every position */
 	struct tess_sampling sampling;
 	void *self; /* of the callbacks; each may be NULL */

@@ -288,7 +288,7 @@ static void lower_bias(struct build *b, const struct tess_record *rec)
 static void lower_rope(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
-	int64_t each = (int64_t)rec->num[TESS_ROPE_HEAD];
+	int64_t each = (int64_t)rec->num[TESS_ROPE_HEAD], before = 0;
 	struct tess_view *table;
 	struct tess_step *s;
 
@@ -306,9 +306,11 @@ static void lower_rope(struct build *b, const struct tess_record *rec)
 	*table = (struct tess_view){
 		.dtype = TESS_F32, .ndim = 2, .shape = { 0, each }, .stride = { each, 1 }
 	};
+	for (int32_t i = 0; i < (int32_t)rec->num[TESS_REC_ROPE_TABLE]; i++)
+		before += b->p->rope[i].each;
 	build_add_patch(b, (struct tess_patch){ .pointer = &table->data,
 	                                        .space = TESS_SPACE_ROPE,
-	                                        .layer = (int32_t)rec->num[TESS_REC_ROPE_TABLE],
+	                                        .offset = (uint64_t)before,
 	                                        .view = table });
 }
 
@@ -316,19 +318,21 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	bool cut = rec->in[0]->place.kind == TESS_SHARD;
-	int32_t layer = (int32_t)rec->num[TESS_REC_ATTENTION_CACHE];
+	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
+	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, bytes;
 	int64_t lo = 0, hi;
+	struct tess_view *pages;
 	struct tess_step *s;
 
 	if (cut)
 		tess_dim_get_rank_units(q, b->l->nranks, b->l->rank, &lo, &hi);
-	b->l->cache[layer] =
-		(struct tess_cache){ build_get_value(b, rec->in[1])->cols / k->unit_size,
-		                     k->unit_size };
+	bytes = 64 * (uint64_t)build_get_value(b, rec->in[1])->cols *
+	        tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
+	*page += 2 * bytes;
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
 	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
-	for (int32_t i = 0; i < 4; i++)
+	for (int32_t i = 0; i < 5; i++)
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	set_numbers(b, &s->op, TESS_ATTENTION_NUMS,
@@ -337,19 +341,19 @@ static void lower_attention(struct build *b, const struct tess_record *rec)
 			    [TESS_ATTENTION_WINDOW] = rec->num[TESS_ATTENTION_WINDOW],
 			    [TESS_ATTENTION_HEAD] = (double)q->unit_size,
 			    [TESS_ATTENTION_FIRST] = (double)lo,
-			    [TESS_ATTENTION_GROUP] = (double)k->group });
-	for (int32_t i = 4; i < 6 && !b->status; i++) {
-		struct tess_view *v = &s->in[i];
-
-		v->dtype = TESS_F32;
-		build_add_patch(b, (struct tess_patch){ .pointer = &v->data,
-		                                        .space = i == 4 ? TESS_SPACE_KEYS
-		                                                        : TESS_SPACE_VALUES,
-		                                        .layer = layer,
-		                                        .view = v });
-	}
-	if (!b->status)
-		s->in[3].ndim = 1;
+			    [TESS_ATTENTION_GROUP] = (double)k->group,
+			    [TESS_ATTENTION_KEYS] = (double)keys,
+			    [TESS_ATTENTION_VALUES] = (double)(keys + bytes),
+			    [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE] });
+	if (b->status)
+		return;
+	s->in[3].ndim = s->in[4].ndim = 1;
+	pages = &s->in[5];
+	*pages = (struct tess_view){ .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } };
+	build_add_patch(b, (struct tess_patch){ .pointer = &pages->data,
+	                                        .space = TESS_SPACE_PAGES,
+	                                        .page_class = page_class,
+	                                        .view = pages });
 }
 
 static void lower_elementwise(struct build *b, const struct tess_record *rec)
@@ -366,7 +370,7 @@ static void lower_elementwise(struct build *b, const struct tess_record *rec)
 	set_numbers(b, &s->op, rec->nnum, rec->num);
 }
 
-/* The parts of a value are views, and so are its selected rows: neither needs a step. */
+/* The parts of a value are views, and need no step. */
 static void lower_split(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
@@ -382,10 +386,17 @@ static void lower_split(struct build *b, const struct tess_record *rec)
 
 static void lower_select_rows(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_get_value(b, rec->in[0]);
-	int64_t rows = build_get_local_size(b, rec->out[0], 0);
+	struct value *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s;
 
-	b->value[rec->out[0]->id] = build_slice_value(x, x->rows - rows, rows, 0, x->cols);
+	if (!y->rows)
+		return;
+	s = build_add_op(b, TESS_OP_SELECT_ROWS, 2, 1);
+	build_set_input(b, s, 0, build_get_value(b, rec->in[0]));
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, y);
+	if (!b->status)
+		s->in[1].ndim = 1;
 }
 
 static void lower_call(struct build *b, const struct tess_record *rec)
@@ -447,7 +458,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_SPLIT:
 		lower_split(b, rec);
 		break;
-	case TESS_REC_SELECT_ROWS:
+	case TESS_OP_SELECT_ROWS:
 		lower_select_rows(b, rec);
 		break;
 	case TESS_REC_CALL:
@@ -475,6 +486,36 @@ static struct value make_dense_logits(struct build *b)
 
 /* ---- a whole program ------------------------------------------------------------------------- */
 
+/* The inputs lie one after another in memory of their own. */
+static void place_inputs(struct build *b)
+{
+	const struct tess_program *p = b->p;
+	const struct tess_tensor *const in[] = { p->ids, p->positions, p->slots, p->rows };
+	uint64_t at = 0;
+
+	for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
+		int32_t buffer = build_get_value(b, in[i])->buffer;
+
+		if (b->status)
+			return;
+		b->buffer[buffer].space = TESS_SPACE_INPUTS;
+		b->buffer[buffer].offset = at;
+		at += 4 * (uint64_t)in[i]->dim[0]->size;
+	}
+}
+
+static void set_page_classes(struct build *b)
+{
+	struct tess_rank_program *l = b->l;
+
+	l->nclasses = b->p->nclasses;
+	l->page_class = TESS_NEW(&l->arena, struct tess_page_class, l->nclasses + 1);
+	if (!l->page_class)
+		b->status = TESS_ENOMEM;
+	for (int32_t i = 0; i < l->nclasses && l->page_class; i++)
+		l->page_class[i].window = b->p->class_window[i];
+}
+
 tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out)
 {
@@ -487,27 +528,26 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int
 		return TESS_ENOMEM;
 	l->nranks = nranks;
 	l->rank = rank;
-	l->ncache = p->nattention;
-	l->cache = TESS_NEW(&arena, struct tess_cache, p->nattention + 1);
 	b.value = TESS_NEW(&arena, struct value, p->ntensors);
 	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));
 	l->arena = arena;
-	if (!l->cache || !b.value || !b.runs)
+	if (!b.value || !b.runs)
 		b.status = TESS_ENOMEM;
-	if (!b.status) {
-		build_add_pointer(&b, &l->ids, build_get_value(&b, p->ids));
-		build_add_pointer(&b, &l->positions, build_get_value(&b, p->positions));
-	}
+	else
+		set_page_classes(&b);
+	if (!b.status)
+		place_inputs(&b);
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
 		lower_record(&b, p->record[b.record]);
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}
-	if (!b.status) { /* the logits outlive the last record */
-		logits = make_dense_logits(&b);
+	if (!b.status && (p->logits_root < 0 || p->logits_root == rank)) {
+		logits = make_dense_logits(&b); /* they outlive the last record */
 		build_add_pointer(&b, &l->logits, &logits);
-		build_place_buffers(&b);
 	}
+	if (!b.status)
+		build_place_buffers(&b);
 	if (b.status) {
 		tess_rank_program_free(l);
 		return b.status;
@@ -526,23 +566,6 @@ void tess_rank_program_free(struct tess_rank_program *l)
 	tess_arena_free(&arena);
 }
 
-static void set_cache_view(const struct tess_rank_program *l, const struct tess_patch *p,
-                           int64_t positions)
-{
-	int64_t heads = l->cache[p->layer].heads, each = l->cache[p->layer].head_size;
-
-	if (p->space == TESS_SPACE_KEYS)
-		*p->view = (struct tess_view){ .dtype = TESS_F32,
-			                       .ndim = 4,
-			                       .shape = { heads, positions / 64, each, 64 },
-			                       .stride = { positions * each, 64 * each, 64, 1 } };
-	else
-		*p->view = (struct tess_view){ .dtype = TESS_F32,
-			                       .ndim = 3,
-			                       .shape = { heads, positions, each },
-			                       .stride = { positions * each, each, 1 } };
-}
-
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
 {
 	for (int32_t i = 0; i < l->npatches; i++) {
@@ -552,14 +575,17 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 		case TESS_SPACE_STEP:
 			*p->pointer = (char *)m->step + p->offset;
 			break;
+		case TESS_SPACE_INPUTS:
+			*p->pointer = (char *)m->inputs + p->offset;
+			break;
 		case TESS_SPACE_ROPE:
-			p->view->shape[0] = m->positions;
-			*p->pointer = m->rope[p->layer];
+			p->view->shape[0] = m->rope_positions;
+			*p->pointer = m->rope + m->rope_positions * (int64_t)p->offset;
 			break;
 		default:
-			set_cache_view(l, p, m->positions);
-			*p->pointer = p->space == TESS_SPACE_KEYS ? m->keys[p->layer]
-			                                          : m->values[p->layer];
+			p->view->shape[0] = m->slots;
+			p->view->shape[1] = p->view->stride[0] = m->blocks;
+			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
 		}
 	}
 }

@@ -34,19 +34,20 @@ struct tess_step {
 	struct tess_check check; /* CHECK */
 };
 
-enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_KEYS, TESS_SPACE_VALUES };
+enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_INPUTS, TESS_SPACE_PAGES };
 
 struct tess_patch { /* binding sets *pointer to the base of the space + offset */
 	void **pointer;
 	int32_t space;
 	int32_t buffer; /* STEP: that `offset` is relative to until buffers have offsets */
-	int32_t layer; /* KEYS, VALUES: whose cache; ROPE: which table */
-	uint64_t offset;
-	struct tess_view *view; /* of a cache or the rope table; binding sets its shape */
+	int32_t page_class; /* PAGES: whose table */
+	uint64_t offset; /* ROPE: elements of a position in the tables before */
+	struct tess_view *view; /* of a page table or a rope table; binding sets its shape */
 };
 
-struct tess_cache { /* key-value heads that the rank holds */
-	int64_t heads, head_size;
+struct tess_page_class { /* layers with one window, whose keys and values share pages */
+	int64_t window; /* 0: all positions are kept */
+	uint64_t bytes; /* of a page of 64 positions: the key-value heads that the rank holds */
 };
 
 struct tess_rank_program {
@@ -55,11 +56,10 @@ struct tess_rank_program {
 	struct tess_step **step;
 	struct tess_patch *patch;
 	uint64_t bytes; /* of the step arena */
-	struct tess_cache *cache; /* per attention record */
-	int32_t ncache;
-	/* set by tess_rank_program_bind */
-	void *ids, *positions; /* i32 */
-	void *logits; /* f32 [rows, vocabulary], dense */
+	struct tess_page_class *page_class;
+	int32_t nclasses;
+	/* set by tess_rank_program_bind: f32 [selected rows, vocabulary], dense; NULL: not here */
+	void *logits;
 };
 
 /*
@@ -73,10 +73,13 @@ void tess_rank_program_free(struct tess_rank_program *l);
 
 struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
-	float *const *rope; /* per rope of the program: [positions][each]: cosines, then sines */
-	void *const *keys; /* per attention record: [heads][positions / 64][each][64] */
-	void *const *values; /* per attention record: [heads][positions][each] */
-	int64_t positions; /* capacity, a multiple of 64 */
+	/* i32, one after another: ids, positions, slots [tokens], rows [selected] */
+	void *inputs;
+	/* per rope of the program, one after another: [rope_positions][each], cosines, then sines */
+	float *rope;
+	int64_t rope_positions;
+	int64_t *pages; /* per class, one after another: [slots][blocks], addresses of pages */
+	int64_t slots, blocks;
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 

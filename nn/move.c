@@ -2,7 +2,7 @@
  * move.c - the steps of a redistribution: pack, one collective, unpack; or a view.
  *
  *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
- *	Shard(a) -> Replicate	all_gather of owned parts
+ *	Shard(a) -> Replicate	all_gather of owned parts; of logits that one rank wants, gather
  *	Shard(a) -> Shard(b)	all_to_all
  *	Partial -> Replicate	the exact sum on every rank
  *	Partial -> Shard(a)	the exact sum, a share to each rank
@@ -153,17 +153,20 @@ static void unpack_owned(struct build *b, const struct value *from, const struct
 	}
 }
 
-static void add_all_gather(struct build *b, const struct value *x, const struct tess_tensor *to,
-                           int32_t cut)
+/* Gathers to all ranks, or, the logits, to the one that asks for them. */
+static void add_gather(struct build *b, const struct value *x, const struct tess_tensor *to,
+                       int32_t cut)
 {
+	int32_t root = to == b->p->logits ? b->p->logits_root : -1;
+	bool here = root < 0 || root == b->l->rank;
 	struct axis a = get_axis(to, cut);
-	struct value *y = build_get_value(b, to), mine = pack_owned(b, x, &a), all;
+	struct value mine = pack_owned(b, x, &a), *y = here ? build_get_value(b, to) : &mine, all;
 	uint64_t *recv_counts = alloc_counts(b), at = 0;
 	/*
 	 * one piece of rows, or of the columns of one row: blocks in the order of ranks are in
 	 * place
 	 */
-	bool direct = a.pieces == 1 && (cut == 0 || y->rows == 1);
+	bool direct = !here || (a.pieces == 1 && (cut == 0 || y->rows == 1));
 	struct tess_coll *c;
 
 	if (b->status)
@@ -171,10 +174,11 @@ static void add_all_gather(struct build *b, const struct value *x, const struct 
 	for (int32_t q = 0; q < b->l->nranks; q++) {
 		int64_t n = tess_dim_get_owned_size(a.dim, b->l->nranks, q);
 
-		recv_counts[q] = (uint64_t)(cut ? y->rows * n : n * y->cols);
+		recv_counts[q] = (uint64_t)(cut ? mine.rows * n : n * mine.cols);
 	}
 	all = direct ? *y : build_add_temporary(b, 0, y->rows, y->cols, y->dtype);
-	c = add_collective(b, TESS_ALL_GATHER, &mine, &all);
+	c = add_collective(b, root < 0 ? TESS_ALL_GATHER : TESS_GATHER, &mine, &all);
+	c->root = root < 0 ? 0 : root;
 	c->count = recv_counts[b->l->rank];
 	c->recv_counts = recv_counts;
 	for (int32_t q = 0; q < b->l->nranks && !direct; q++) {
@@ -300,7 +304,9 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 
 	if (b->status)
 		return;
-	if (from->place.kind == TESS_PARTIAL && to->place.kind == TESS_REPLICATE) {
+	if (!from->dim[0]->size) /* no rows are selected */
+		build_get_value(b, to);
+	else if (from->place.kind == TESS_PARTIAL && to->place.kind == TESS_REPLICATE) {
 		add_sum(b, from, x, build_get_value(b, to));
 	} else if (from->place.kind == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
@@ -313,7 +319,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 		if (b->l->rank == 0)
 			build_add_copy(b, x, &node);
 	} else if (to->place.kind == TESS_REPLICATE) {
-		add_all_gather(b, x, to, from->place.dim);
+		add_gather(b, x, to, from->place.dim);
 	} else {
 		add_all_to_all(b, x, from, to);
 	}

@@ -271,29 +271,20 @@ static const char *describe_gather_fix(const struct tess_tensor *x)
 static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_tensor *x)
 {
 	struct tess_recorder *r = get_recorder(nn);
-	struct tess_dim *rows;
-	struct tess_tensor *y;
+	struct tess_tensor *in[2] = { x, r->p->rows }, *y;
 
-	if (r->status || !x || r->p->all)
+	if (r->status || !x || r->p->nselected == r->p->ntokens)
 		return r->status ? NULL : x;
 	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "the selected rows: %s gives no whole rows; %s",
 		                          x->module, describe_gather_fix(x));
-	rows = TESS_NEW(&r->p->arena, struct tess_dim, 1);
-	if (!rows)
-		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	*rows = (struct tess_dim){ .name = "selected",
-		                   .size = 1,
-		                   .nunits = x->dim[0]->nunits,
-		                   .base = rows,
-		                   .group = 1,
-		                   .may_be_empty = true,
-		                   .in_last_unit = true };
-	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ rows, x->dim[1] }, x->place,
-	                    x->module);
-	return y && tess_record_append(r, TESS_REC_SELECT_ROWS, "select_rows", 1, &x, 1, &y, 0,
-	                               NULL)
+	in[0] = tess_tensor_redistribute(r, x, tess_place_replicate(), "select_rows");
+	if (!in[0])
+		return NULL;
+	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ in[1]->dim[0], x->dim[1] },
+	                    in[0]->place, x->module);
+	return y && tess_record_append(r, TESS_OP_SELECT_ROWS, "select_rows", 2, in, 1, &y, 0, NULL)
 	               ? y
 	               : NULL;
 }
@@ -408,15 +399,35 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	return y;
 }
 
+/* The page class of layers with this window; -1 after an error. */
+static int32_t get_page_class(struct tess_recorder *r, int64_t window)
+{
+	struct tess_program *p = r->p;
+	int32_t i = 0;
+	int64_t *list;
+
+	while (i < p->nclasses && p->class_window[i] != window)
+		i++;
+	if (i < p->nclasses)
+		return i;
+	list = tess_arena_grow(&p->arena, p->class_window, (size_t)i, sizeof *list);
+	if (!list)
+		return tess_recorder_keep_error(r, TESS_ENOMEM), -1;
+	list[p->nclasses++] = window;
+	p->class_window = list;
+	return i;
+}
+
 static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
                                             struct tess_tensor *k, struct tess_tensor *v,
                                             double scale, int64_t window)
 {
 	struct tess_recorder *r = get_recorder(nn);
-	struct tess_tensor *in[4] = { q, k, v, r->p->positions }, *y;
+	struct tess_tensor *in[5] = { q, k, v, r->p->positions, r->p->slots }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
 	struct tess_place to = tess_place_replicate();
 	struct tess_record *rec;
+	int32_t page_class;
 
 	if (r->status || !q || !k || !v)
 		return NULL;
@@ -428,14 +439,16 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 			to = tess_place_shard(1);
 	for (int32_t i = 0; i < 3; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
+	page_class = get_page_class(r, window);
 	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
-	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 4, in, 1, &y, 0, NULL) : NULL;
+	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 5, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
 		return NULL;
-	rec->nnum = TESS_REC_ATTENTION_CACHE + 1;
+	rec->nnum = TESS_ATTENTION_NUMS;
 	rec->num[TESS_ATTENTION_SCALE] = scale;
 	rec->num[TESS_ATTENTION_WINDOW] = (double)window;
-	rec->num[TESS_REC_ATTENTION_CACHE] = (double)r->p->nattention++;
+	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
+	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
 	return y;
 }
 

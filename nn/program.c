@@ -18,7 +18,7 @@ const char *tess_record_kind_name(int32_t kind)
 		{ TESS_OP_ADD, "add" },
 		{ TESS_REC_MOVE, "move" },
 		{ TESS_REC_SPLIT, "split" },
-		{ TESS_REC_SELECT_ROWS, "select_rows" },
+		{ TESS_OP_SELECT_ROWS, "select_rows" },
 		{ TESS_REC_CALL, "call" },
 	};
 
@@ -28,22 +28,27 @@ const char *tess_record_kind_name(int32_t kind)
 	return "unknown";
 }
 
-int32_t tess_move_kind(struct tess_place from, struct tess_place to)
+int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)
 {
+	struct tess_place from = move->in[0]->place, to = move->out[0]->place;
+	bool one = move->out[0] == p->logits && p->logits_root >= 0;
+
 	if (from.kind == TESS_PARTIAL)
 		return to.kind == TESS_REPLICATE ? TESS_ALL_REDUCE : TESS_REDUCE_SCATTER;
 	if (from.kind == TESS_SHARD)
-		return to.kind == TESS_REPLICATE ? TESS_ALL_GATHER : TESS_ALL_TO_ALL;
+		return to.kind != TESS_REPLICATE ? TESS_ALL_TO_ALL
+		       : one                     ? TESS_GATHER
+		                                 : TESS_ALL_GATHER;
 	return 0;
 }
 
-const char *tess_move_name(struct tess_place from, struct tess_place to)
+const char *tess_move_name(const struct tess_program *p, const struct tess_record *move)
 {
-	int32_t kind = tess_move_kind(from, to);
+	int32_t kind = tess_move_kind(p, move);
 
 	if (kind)
 		return tess_kind_name(kind);
-	return to.kind == TESS_PARTIAL ? "keep" : "slice";
+	return move->out[0]->place.kind == TESS_PARTIAL ? "keep" : "slice";
 }
 
 int64_t tess_program_max_pieces(const struct tess_program *p)

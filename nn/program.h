@@ -16,9 +16,9 @@
 #include <tessera/style.h>
 
 /* Records that no device runs; the rest have the TESS_OP_... of devices. */
-enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_SELECT_ROWS, TESS_REC_CALL };
-/* An attention record has the index of its cache where the op has the head size. */
-enum { TESS_REC_ATTENTION_CACHE = TESS_ATTENTION_HEAD };
+enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_CALL };
+/* An attention record has the index of its page class where the op has the head size. */
+enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
 /* A rope record has the index of its table after the numbers of the op. */
 enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
 
@@ -54,7 +54,7 @@ struct tess_record {
 	struct tess_tensor *const *in;
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
-	double num[6];
+	double num[8];
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
 	void *state;
@@ -73,15 +73,18 @@ struct tess_open_style {
 struct tess_program {
 	struct tess_arena arena;
 	int32_t nranks;
-	int64_t ntokens; /* rows of a step */
-	bool all; /* logits of every row, not of the last one only */
+	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
+	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	bool check; /* add steps that check the outputs of each record */
-	int32_t nrecords, nweights, nattention, nropes, ntensors, nopen_styles;
+	int32_t nrecords, nweights, nclasses, nropes, ntensors, nopen_styles;
 	struct tess_record **record;
 	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
 	struct tess_rope_use *rope; /* one for each distinct setting */
 	struct tess_open_style *open_styles;
-	struct tess_tensor *ids, *positions, *logits;
+	int64_t *class_window; /* page classes: layers with this window share pages of the cache */
+	/* i32 inputs: [tokens], and `rows` [selected], the indices of those rows, increasing */
+	struct tess_tensor *ids, *positions, *slots, *rows;
+	struct tess_tensor *logits;
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */
 };
 
@@ -92,9 +95,9 @@ void tess_program_free(struct tess_program *p);
 const char *tess_record_kind_name(int32_t kind);
 
 /* The collective that a move is: TESS_ALL_GATHER, ...; 0: it needs none. */
-int32_t tess_move_kind(struct tess_place from, struct tess_place to);
-/* What a move does: "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "keep". */
-const char *tess_move_name(struct tess_place from, struct tess_place to);
+int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move);
+/* What a move does: the name of that collective, "slice" or "keep". */
+const char *tess_move_name(const struct tess_program *p, const struct tess_record *move);
 
 /* The largest number of pieces of an axis of any weight. */
 int64_t tess_program_max_pieces(const struct tess_program *p);

@@ -506,19 +506,46 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	return r->status ? r->status : hash_records(r->p);
 }
 
-/* Tokens of one sequence, in units of one position: a rank may hold none. */
-static const struct tess_dim *make_tokens_dim(struct tess_recorder *r)
+/* Rows in units of one: a rank may hold none. */
+static const struct tess_dim *make_rows_dim(struct tess_recorder *r, const char *name, int64_t n)
 {
 	struct tess_dim *d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
 
 	if (d)
-		*d = (struct tess_dim){ .name = "tokens",
-			                .size = r->options->ntokens,
-			                .nunits = r->options->ntokens,
+		*d = (struct tess_dim){ .name = name,
+			                .size = n,
+			                .nunits = n ? n : 1,
 			                .base = d,
 			                .group = 1,
 			                .may_be_empty = true };
 	return d;
+}
+
+static tess_status make_inputs(struct tess_recorder *r)
+{
+	const struct tess_dim *tokens = make_rows_dim(r, "tokens", r->p->ntokens);
+	const struct tess_dim *selected = make_rows_dim(r, "selected", r->p->nselected);
+	const struct {
+		struct tess_tensor **at;
+		const struct tess_dim *dim;
+		const char *name;
+	} inputs[] = { { &r->p->ids, tokens, "the ids" },
+		       { &r->p->positions, tokens, "the positions" },
+		       { &r->p->slots, tokens, "the slots" },
+		       { &r->p->rows, selected, "the selected rows" } };
+
+	if (!tokens || !selected)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+		struct tess_tensor *v = tess_tensor_new(r, 1, &inputs[i].dim,
+		                                        tess_place_replicate(), inputs[i].name);
+
+		if (!v)
+			return TESS_ENOMEM;
+		v->dtype = TESS_I32;
+		*inputs[i].at = v;
+	}
+	return TESS_OK;
 }
 
 tess_status tess_program_record(const struct tess_record_options *options,
@@ -535,20 +562,15 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	*p = bootstrap; /* the program lives in its own arena */
 	p->nranks = options->nranks;
 	p->ntokens = options->ntokens;
-	p->all = options->all;
+	p->nselected = options->nselected;
+	p->logits_root = options->logits_root;
 	p->check = options->check;
 	r.p = p;
 	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);
-	r.tokens = make_tokens_dim(&r);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	if (!r.used_rules || !r.tokens)
+	if (!r.used_rules || make_inputs(&r))
 		return tess_program_free(p), TESS_ENOMEM;
-	p->ids = tess_tensor_new(&r, 1, &r.tokens, tess_place_replicate(), "the ids");
-	p->positions = tess_tensor_new(&r, 1, &r.tokens, tess_place_replicate(), "the positions");
-	if (!p->ids || !p->positions)
-		return tess_program_free(p), TESS_ENOMEM;
-	p->ids->dtype = p->positions->dtype = TESS_I32;
 	logits = options->model->forward(&r.nn, p->ids);
 	st = finish_program(&r, logits);
 	if (st) {

@@ -11,8 +11,9 @@ struct tess_record_options {
 	const struct tess_plan *plan;
 	const struct tess_source *source; /* config, and shapes and dtypes of the parameters */
 	int32_t nranks;
-	int64_t ntokens; /* rows of a step */
-	bool all; /* logits of every row */
+	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
+	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
+	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */
 	bool check; /* after each record, compare ranks and look for NaN and Inf */
 };
 

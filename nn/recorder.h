@@ -13,8 +13,6 @@ struct tess_recorder {
 	bool *used_rules; /* rules of the plan that matched */
 	const struct tess_frame *path; /* the innermost module that is entered; NULL: none */
 	const struct tess_module *modules; /* all, the last opened first */
-	const struct tess_dim *tokens;
-	int64_t layer; /* attention records so far */
 };
 
 struct tess_frame { /* a module that is entered */

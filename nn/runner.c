@@ -9,7 +9,9 @@
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
 #include "nn/agree.h"
+#include "nn/kv_cache.h"
 #include "nn/lower.h"
+#include "nn/programs.h"
 #include "nn/record.h"
 #include "nn/run.h"
 #include "nn/unexpected.h"
@@ -28,80 +30,35 @@ const struct tess_option tess_runner_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-struct shape { /* a program for one number of rows, on this rank */
-	struct shape *next;
-	int64_t ntokens;
-	bool all;
-	struct tess_program *program;
-	struct tess_rank_program *lowered;
-};
-
 struct tess_runner {
 	struct tess_runner_parts parts;
 	int32_t rank, nranks;
 	const struct tess_device *device;
 	void *self;
-	struct shape *shapes; /* the one recorded first is last; weights were loaded for it */
+	struct tess_programs programs;
+	int64_t nsteps;
 	struct tess_rank_weights weights;
-	void *step;
+	struct tess_kv_cache *kv;
+	struct tess_memory memory;
 	bool step_shared; /* allocated by the group, not by the device */
-	uint64_t step_bytes, cache_bytes;
-	void **keys, **values;
-	int32_t ncache;
-	float **rope_table; /* per rope of the programs, which are alike in that */
-	int64_t capacity, next_position;
+	uint64_t step_bytes;
+	int32_t *inputs; /* of a step, for memory.inputs; ninputs */
+	int64_t ninputs;
+	float *logits; /* that came from the device; room for nlogits rows */
+	int64_t nlogits;
+	bool moved; /* memory has moved since the programs were bound to it */
 	bool check; /* TESSERA_CHECK */
 };
 
-/* ---- programs -------------------------------------------------------------------------------- */
-
-static void free_shape(struct shape *s)
-{
-	tess_rank_program_free(s->lowered);
-	tess_program_free(s->program);
-	free(s);
-}
-
-static tess_status make_shape(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
-{
-	struct tess_record_options options = { .model = s->parts.model,
-		                               .plan = s->parts.plan,
-		                               .source = s->parts.source,
-		                               .nranks = s->nranks,
-		                               .ntokens = ntokens,
-		                               .all = all,
-		                               .check = s->check };
-	struct shape *shape = calloc(1, sizeof *shape);
-	tess_status st = shape ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
-
-	if (!st) {
-		shape->ntokens = ntokens;
-		shape->all = all;
-		st = tess_program_record(&options, &shape->program);
-	}
-	if (st)
-		free(shape);
-	else
-		*out = shape;
-	return st;
-}
-
-static void bind_shapes(struct tess_runner *s)
-{
-	struct tess_memory m = { s->step, s->rope_table, s->keys, s->values, s->capacity };
-
-	for (struct shape *k = s->shapes; k; k = k->next)
-		if (k->lowered && s->capacity)
-			tess_rank_program_bind(k->lowered, &m);
-}
+/* ---- memory of a step ------------------------------------------------------------------------ */
 
 static void free_step(struct tess_runner *s)
 {
 	if (s->step_shared)
-		tess_group_free(s->parts.group, s->step);
-	else if (s->step)
-		s->device->free(s->self, s->step);
-	s->step = NULL;
+		tess_group_free(s->parts.group, s->memory.step);
+	else if (s->memory.step)
+		s->device->free(s->self, s->memory.step);
+	s->memory.step = NULL;
 }
 
 /* In memory that all ranks map, where there is such: collectives then need no extra copies. */
@@ -141,79 +98,10 @@ static tess_status reserve_step(struct tess_runner *s, uint64_t bytes)
 	if (st)
 		return st;
 	free_step(s);
-	s->step = more;
+	s->memory.step = more;
 	s->step_shared = shared;
 	s->step_bytes = bytes;
 	return TESS_OK;
-}
-
-static tess_status find_shape(struct tess_runner *s, int64_t ntokens, bool all, struct shape **out)
-{
-	struct shape *k = s->shapes;
-	tess_status st = TESS_OK;
-
-	while (k && (k->ntokens != ntokens || k->all != all))
-		k = k->next;
-	if (!k) {
-		st = make_shape(s, ntokens, all, &k);
-		if (st)
-			return st;
-		k->next = s->shapes;
-		s->shapes = k;
-	}
-	if (!k->lowered) {
-		st = tess_program_lower(k->program, s->nranks, s->rank, s->weights.view,
-		                        &k->lowered);
-		if (!st)
-			st = tess_rank_program_check_device(k->lowered, s->device);
-		if (!st)
-			st = reserve_step(s, k->lowered->bytes);
-		bind_shapes(s);
-	}
-	if (!st)
-		*out = k;
-	return st;
-}
-
-/* Ranks with different programs would wait for each other for ever: fails before anything runs. */
-static tess_status compare_programs(struct tess_runner *s, const struct tess_program *p)
-{
-	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
-	int64_t *all = calloc((size_t)s->nranks, sizeof mine);
-	uint64_t *hash = NULL;
-	tess_status st;
-	int32_t other = -1;
-
-	if (!all)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_all_gather(s->parts.group, mine, all, 2, TESS_I64, "program:hash");
-	for (int32_t r = 0; r < s->nranks && !st; r++)
-		if (memcmp(all + 2 * r, all, sizeof mine) && other < 0)
-			other = r;
-	if (!st && other >= 0 && all[2 * other] != all[0]) {
-		st = tess_fail(
-			TESS_EMISMATCH,
-			"rank %d recorded %lld records, rank 0 %lld: they run different plans, "
-			"checkpoints or "
-			"versions",
-			(int)other, (long long)all[2 * other], (long long)all[0]);
-	} else if (!st && other >= 0) {
-		hash = calloc((size_t)s->nranks * (size_t)p->nrecords, sizeof *hash);
-		st = hash ? tess_all_gather(s->parts.group, p->hash, hash, (uint64_t)p->nrecords,
-		                            TESS_I64, "program:hashes")
-		          : tess_fail(TESS_ENOMEM, "out of memory");
-		for (int32_t i = 0; i < p->nrecords && !st; i++)
-			if (hash[(int64_t)other * p->nrecords + i] != hash[i])
-				st = tess_fail(
-					TESS_EMISMATCH,
-					"rank %d differs from rank 0 at record %d (%s of %s)",
-					(int)other, (int)i,
-					tess_record_kind_name(p->record[i]->kind),
-					p->record[i]->module);
-	}
-	free(hash);
-	free(all);
-	return st;
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -265,6 +153,56 @@ tess_status tess_runner_check_options(int32_t threads)
 	return st ? st : tess_weights_read_layout(&answer);
 }
 
+static tess_status open_kv_cache(struct tess_runner *s)
+{
+	const struct tess_rank_program *l = s->programs.first->lowered;
+	struct tess_kv_parts parts = { .device = s->device,
+		                       .self = s->self,
+		                       .group = s->parts.group,
+		                       .page_class = l->page_class,
+		                       .nclasses = l->nclasses,
+		                       .limit = s->parts.kv_memory };
+
+	return tess_kv_cache_new(&parts, &s->kv);
+}
+
+static tess_status open_runner(struct tess_runner *s)
+{
+	const struct tess_runner_parts *parts = &s->parts;
+	struct tess_shaped_program *k;
+	tess_status st = read_runner_options(&s->check);
+
+	if (!st) {
+		s->programs.options = (struct tess_record_options){ .model = parts->model,
+			                                            .plan = parts->plan,
+			                                            .source = parts->source,
+			                                            .nranks = s->nranks,
+			                                            .kv_dtype = parts->kv_dtype,
+			                                            .check = s->check };
+		s->programs.group = parts->group;
+		st = tess_programs_record_first(&s->programs);
+	}
+	if (!st)
+		st = tess_unexpected_check(s->programs.first->program, parts->model, parts->source,
+		                           s->rank == 0);
+	st = tess_group_agree_status(parts->group, st, "program");
+	if (!st)
+		st = tess_programs_compare(&s->programs);
+	if (st)
+		return st;
+	st = open_compute_device(s);
+	if (!st)
+		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->nranks,
+		                            s->rank, s->device, s->self, &s->weights);
+	st = tess_group_agree_status(parts->group, st, "weights");
+	if (st)
+		return st;
+	s->programs.device = s->device;
+	s->programs.weights = s->weights.view;
+	st = tess_programs_find(&s->programs, s->programs.first->shape, &k);
+	return st ? st : open_kv_cache(s);
+}
+
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out)
 {
 	struct tess_runner *s = calloc(1, sizeof *s);
@@ -275,24 +213,7 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	s->parts = *parts;
 	s->rank = tess_group_rank(parts->group);
 	s->nranks = tess_group_size(parts->group);
-	st = read_runner_options(&s->check);
-	if (!st)
-		st = make_shape(s, 1, false, &s->shapes);
-	if (!st)
-		st = tess_unexpected_check(s->shapes->program, parts->model, parts->source,
-		                           s->rank == 0);
-	st = tess_group_agree_status(parts->group, st, "program");
-	if (!st)
-		st = compare_programs(s, s->shapes->program);
-	if (st) {
-		tess_runner_free(s);
-		return st;
-	}
-	st = open_compute_device(s);
-	if (!st)
-		st = tess_rank_weights_load(s->shapes->program, parts->source, s->nranks, s->rank,
-		                            s->device, s->self, &s->weights);
-	st = tess_group_agree_status(parts->group, st, "weights");
+	st = open_runner(s);
 	if (st)
 		tess_runner_free(s);
 	else
@@ -300,93 +221,132 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	return st;
 }
 
-static void free_kv_caches(struct tess_runner *s)
+static tess_status grow_inputs(struct tess_runner *s, int64_t n)
 {
-	for (int32_t i = 0; i < s->ncache; i++) {
-		if (s->keys && s->keys[i])
-			s->device->free(s->self, s->keys[i]);
-		if (s->values && s->values[i])
-			s->device->free(s->self, s->values[i]);
+	int32_t *inputs = calloc((size_t)n, sizeof *inputs);
+	void *more;
+	tess_status st = inputs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = TESS_PLUGIN_CALL(s->device, "inputs", alloc, s->self,
+		                      (uint64_t)n * sizeof *inputs, &more);
+	if (st) {
+		free(inputs);
+		return st;
 	}
-	free(s->keys);
-	free(s->values);
-	for (int32_t i = 0; s->rope_table && s->rope_table[i]; i++)
-		free(s->rope_table[i]);
-	free(s->rope_table);
-	s->keys = s->values = NULL;
-	s->rope_table = NULL;
-	s->ncache = 0;
-	s->cache_bytes = 0;
-	s->capacity = 0;
+	free(s->inputs);
+	if (s->memory.inputs)
+		s->device->free(s->self, s->memory.inputs);
+	s->inputs = inputs;
+	s->memory.inputs = more;
+	s->ninputs = n;
+	return TESS_OK;
 }
 
-/* Ends with NULL. */
-static tess_status make_rope_tables(struct tess_runner *s, const struct tess_program *p,
-                                    int64_t capacity)
+/* All tables of the programs, one after another. */
+static tess_status fill_rope_tables(const struct tess_program *p, int64_t positions, float *out)
 {
 	tess_status st = TESS_OK;
 
-	s->rope_table = calloc((size_t)p->nropes + 1, sizeof *s->rope_table);
-	for (int32_t i = 0; i < p->nropes && s->rope_table && !st; i++) {
-		s->rope_table[i] =
-			calloc((size_t)(capacity * p->rope[i].each), sizeof **s->rope_table);
-		if (!s->rope_table[i])
-			return tess_fail(TESS_ENOMEM, "out of memory");
-		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, capacity,
-		                          s->rope_table[i]);
-	}
-	return s->rope_table ? st : tess_fail(TESS_ENOMEM, "out of memory");
-}
-
-static tess_status alloc_kv_caches(struct tess_runner *s, const struct tess_rank_program *lowered,
-                                   int64_t capacity)
-{
-	tess_status st = TESS_OK;
-
-	s->ncache = lowered->ncache;
-	s->keys = calloc((size_t)lowered->ncache + 1, sizeof *s->keys);
-	s->values = calloc((size_t)lowered->ncache + 1, sizeof *s->values);
-	if (!s->keys || !s->values)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (int32_t i = 0; i < lowered->ncache && !st; i++) {
-		uint64_t bytes = 4 * (uint64_t)(lowered->cache[i].heads *
-		                                lowered->cache[i].head_size * capacity);
-
-		st = TESS_PLUGIN_CALL(s->device, "cache", alloc, s->self, bytes, &s->keys[i]);
-		if (!st)
-			st = TESS_PLUGIN_CALL(s->device, "cache", alloc, s->self, bytes,
-			                      &s->values[i]);
-		s->cache_bytes += 2 * bytes;
+	for (int32_t i = 0; i < p->nropes && !st; i++) {
+		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, positions, out);
+		out += positions * p->rope[i].each;
 	}
 	return st;
 }
 
-tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions)
+static int64_t count_rope_elements(const struct tess_runner *s)
 {
-	int64_t capacity = tess_up(positions > 0 ? positions : 1, 64) * 64;
-	struct shape *k;
-	tess_status st = positions <= INT32_MAX / 2
-	                         ? TESS_OK
-	                         : tess_fail(TESS_EINVAL,
-	                                     "%lld positions are too many; at most %d are possible",
-	                                     (long long)positions, (int)(INT32_MAX / 2));
+	const struct tess_program *p = s->programs.first->program;
+	int64_t n = 0;
 
-	s->next_position = 0;
-	if (st || capacity <= s->capacity)
-		return st;
-	st = find_shape(s, 1, false, &k);
-	if (st)
-		return st;
-	free_kv_caches(s);
-	st = alloc_kv_caches(s, k->lowered, capacity);
+	for (int32_t i = 0; i < p->nropes; i++)
+		n += p->rope[i].each;
+	return n;
+}
+
+static tess_status grow_rope_table(struct tess_runner *s, int64_t positions)
+{
+	int64_t n = 2 * s->memory.rope_positions;
+	uint64_t bytes;
+	float *table;
+	void *more = NULL;
+	tess_status st;
+
+	n = n > positions ? n : tess_up(positions, 64) * 64;
+	bytes = (uint64_t)(n * count_rope_elements(s)) * sizeof *table;
+	table = malloc(bytes);
+	st = table ? fill_rope_tables(s->programs.first->program, n, table)
+	           : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
-		st = make_rope_tables(s, k->program, capacity);
-	if (st) {
-		free_kv_caches(s);
-		return st;
+		st = TESS_PLUGIN_CALL(s->device, "rope", alloc, s->self, bytes, &more);
+	if (!st)
+		st = TESS_PLUGIN_CALL(s->device, "rope", copy, s->self, more, table, bytes, NULL);
+	if (!st)
+		st = TESS_PLUGIN_CALL(s->device, "rope", sync, s->self, NULL);
+	free(table);
+	if (!st && s->memory.rope)
+		s->device->free(s->self, s->memory.rope);
+	if (!st) {
+		s->memory.rope = more;
+		s->memory.rope_positions = n;
+	} else if (more) {
+		s->device->free(s->self, more);
 	}
-	s->capacity = capacity;
-	bind_shapes(s);
+	return st;
+}
+
+static tess_status grow_logits(struct tess_runner *s, int64_t rows)
+{
+	float *more = malloc((size_t)(rows * tess_runner_vocabulary(s)) * sizeof *more);
+
+	if (!more)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	free(s->logits);
+	s->logits = more;
+	s->nlogits = rows;
+	return TESS_OK;
+}
+
+/* Memory for a step of `like` whose positions end before `end`: all ranks grow it in one step. */
+static tess_status reserve_memory(struct tess_runner *s, const struct tess_shape *like, int64_t end)
+{
+	int64_t inputs = 3 * like->ntokens + like->nselected;
+	bool rope = s->programs.first->program->nropes && end > s->memory.rope_positions;
+	tess_status st = TESS_OK;
+
+	if (inputs <= s->ninputs && !rope && like->nselected <= s->nlogits)
+		return TESS_OK;
+	if (inputs > s->ninputs)
+		st = grow_inputs(s, inputs);
+	if (!st && rope)
+		st = grow_rope_table(s, end);
+	if (!st && like->nselected > s->nlogits)
+		st = grow_logits(s, like->nselected);
+	st = tess_group_agree_status(s->parts.group, st, "step");
+	if (st) /* some ranks may have grown it: all do so again */
+		s->ninputs = s->nlogits = s->memory.rope_positions = 0;
+	s->moved = true;
+	return st;
+}
+
+/* Pages for the rows. */
+static tess_status reserve_pages(struct tess_runner *s, const struct tess_rows *rows, int64_t n)
+{
+	struct tess_kv_tables t;
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < n && !st; i++)
+		st = tess_kv_cache_grow(s->kv, rows[i].slot, rows[i].n);
+	if (!st)
+		st = tess_kv_cache_write_tables(s->kv, NULL, &t);
+	if (st || (t.page == s->memory.pages && t.slots == s->memory.slots &&
+	           t.blocks == s->memory.blocks))
+		return st;
+	s->memory.pages = t.page;
+	s->memory.slots = t.slots;
+	s->memory.blocks = t.blocks;
+	s->moved = true;
 	return TESS_OK;
 }
 
@@ -403,36 +363,144 @@ tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t
 	return TESS_OK;
 }
 
-static tess_status check_ids(const struct tess_runner *s, const int32_t *ids, int64_t n)
+tess_status tess_runner_open_slot(struct tess_runner *s, int32_t *slot)
 {
-	if (n < 1)
-		return tess_fail(TESS_EINVAL, "a step needs at least one id");
-	if (s->next_position + n > s->capacity)
-		return tess_fail(TESS_EINVAL, "position %lld: the caches have room for %lld",
-		                 (long long)(s->next_position + n - 1), (long long)s->capacity);
-	return tess_ids_check(ids, n, s->next_position, tess_runner_vocabulary(s));
+	return tess_kv_cache_open_slot(s->kv, slot);
 }
 
-tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
-                             const float **logits)
+void tess_runner_close_slot(struct tess_runner *s, int32_t slot)
 {
-	tess_status st = check_ids(s, ids, n);
-	struct shape *k;
+	tess_kv_cache_close_slot(s->kv, slot);
+}
+
+int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot)
+{
+	return tess_kv_cache_get_length(s->kv, slot);
+}
+
+static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows *rows, int64_t i)
+{
+	const struct tess_rows *r = &rows[i];
+	int64_t length;
+
+	if (!tess_kv_cache_is_open(s->kv, r->slot))
+		return tess_fail(TESS_EINVAL, "a step of slot %d, which is not open", (int)r->slot);
+	if (!tess_kv_cache_mark_slot(s->kv, r->slot, s->nsteps))
+		return tess_fail(TESS_EINVAL, "slot %d is named twice in a step", (int)r->slot);
+	if (r->n < 1)
+		return tess_fail(TESS_EINVAL, "slot %d: a step needs at least one id",
+		                 (int)r->slot);
+	if (r->nselected < 0 || (r->nselected > 1 && r->nselected != r->n))
+		return tess_fail(TESS_EINVAL,
+		                 "slot %d: logits of %lld of %lld rows; 0, 1 or all can be had",
+		                 (int)r->slot, (long long)r->nselected, (long long)r->n);
+	length = tess_runner_get_length(s, r->slot);
+	if (r->n > INT32_MAX / 2 - length)
+		return tess_fail(TESS_EINVAL,
+		                 "%lld positions are too many; at most %d are possible",
+		                 (long long)(length + r->n), (int)(INT32_MAX / 2));
+	return tess_ids_check(r->ids, r->n, length, tess_runner_vocabulary(s));
+}
+
+/* Checks the rows of a step; its shape, and the end of its positions. */
+static tess_status measure_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                                struct tess_shape *like, int64_t *end)
+{
+	tess_status st = n > 0 ? TESS_OK : tess_fail(TESS_EINVAL, "a step has no rows");
+
+	*end = 0;
+	s->nsteps++;
+	for (int64_t i = 0; i < n && !st; i++) {
+		int64_t mine;
+
+		st = check_slot_rows(s, rows, i);
+		if (st)
+			break;
+		mine = tess_runner_get_length(s, rows[i].slot) + rows[i].n;
+		*end = mine > *end ? mine : *end;
+		like->ntokens += rows[i].n;
+		like->nselected += rows[i].nselected;
+	}
+	return st;
+}
+
+/* Writes ids, positions, slots and selected rows in the order of tess_memory.inputs. */
+static tess_status write_step_inputs(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                                     const struct tess_shaped_program *k)
+{
+	int64_t tokens = k->shape.ntokens, at = 0;
+	int32_t *id = s->inputs, *position = id + tokens, *slot = position + tokens,
+		*selected = slot + tokens;
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t first = tess_runner_get_length(s, rows[i].slot);
+
+		memcpy(id + at, rows[i].ids, sizeof *id * (size_t)rows[i].n);
+		for (int64_t j = 0; j < rows[i].n; j++, at++) {
+			position[at] = (int32_t)(first + j);
+			slot[at] = rows[i].slot;
+			if (j >= rows[i].n - rows[i].nselected)
+				*selected++ = (int32_t)at;
+		}
+	}
+	return TESS_PLUGIN_CALL(s->device, "inputs", copy, s->self, s->memory.inputs, s->inputs,
+	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *s->inputs,
+	                        NULL);
+}
+
+static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_program *k,
+                               const float **logits)
+{
+	int64_t n = k->shape.nselected * tess_runner_vocabulary(s);
+	bool here = n && k->lowered->logits;
+	tess_status st = TESS_OK;
+
+	if (here)
+		st = TESS_PLUGIN_CALL(s->device, "logits", copy, s->self, s->logits,
+		                      k->lowered->logits, (uint64_t)n * sizeof *s->logits, NULL);
+	if (!st)
+		st = TESS_PLUGIN_CALL(s->device, "step", sync, s->self, NULL);
+	if (st)
+		return st;
+	for (int64_t i = 0; here && i < n; i++)
+		s->logits[i] = tess_one_nan(s->logits[i]);
+	*logits = here ? s->logits : NULL;
+	return TESS_OK;
+}
+
+tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                             int32_t root, const float **logits)
+{
+	struct tess_shape like = { .root = root };
+	struct tess_shaped_program *k;
+	int64_t end;
+	tess_status st = measure_step(s, rows, n, &like, &end);
 
 	if (!st)
-		st = find_shape(s, n, all, &k);
+		st = reserve_pages(s, rows, n);
+	if (!st)
+		st = tess_programs_find(&s->programs, like, &k);
+	if (!st && !k->used) {
+		st = reserve_step(s, k->lowered->bytes);
+		s->moved = true;
+	}
+	if (!st)
+		st = reserve_memory(s, &like, end);
+	if (!st && s->moved) {
+		tess_programs_bind(&s->programs, &s->memory);
+		s->moved = false;
+	}
+	if (!st)
+		st = write_step_inputs(s, rows, n, k);
+	if (!st)
+		st = tess_rank_program_run(k->lowered, s->device, s->self, s->parts.group);
+	if (!st)
+		st = read_logits(s, k, logits);
 	if (st)
 		return st;
-	memcpy(k->lowered->ids, ids, sizeof *ids * (size_t)n);
+	k->used = s->nsteps;
 	for (int64_t i = 0; i < n; i++)
-		((int32_t *)k->lowered->positions)[i] = (int32_t)(s->next_position + i);
-	st = tess_rank_program_run(k->lowered, s->device, s->self, s->parts.group);
-	if (st)
-		return st;
-	for (int64_t i = 0; all && i < n * tess_runner_vocabulary(s); i++)
-		((float *)k->lowered->logits)[i] = tess_one_nan(((float *)k->lowered->logits)[i]);
-	s->next_position += n;
-	*logits = k->lowered->logits;
+		tess_kv_cache_advance(s->kv, rows[i].slot, rows[i].n);
 	return TESS_OK;
 }
 
@@ -443,27 +511,42 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 
 int64_t tess_runner_vocabulary(const struct tess_runner *s)
 {
-	return s->shapes->program->logits->dim[1]->size;
+	return s->programs.first->program->logits->dim[1]->size;
 }
 
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 {
-	return (struct tess_runner_memory){ s->weights.bytes, s->cache_bytes, s->step_bytes };
+	return (struct tess_runner_memory){ s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes,
+		                            s->step_bytes };
+}
+
+struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)
+{
+	struct tess_kv_usage u = tess_kv_cache_get_usage(s->kv);
+
+	return (struct tess_runner_room){ u.used, u.limit };
+}
+
+uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk)
+{
+	return tess_kv_cache_count_bytes(s->kv, positions, chunk);
 }
 
 void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
-	free_kv_caches(s);
-	free_step(s);
+	tess_kv_cache_free(s->kv);
+	if (s->memory.inputs)
+		s->device->free(s->self, s->memory.inputs);
+	if (s->memory.rope)
+		s->device->free(s->self, s->memory.rope);
+	free(s->inputs);
+	free(s->logits);
+	if (s->device)
+		free_step(s);
 	tess_rank_weights_free(&s->weights);
-	while (s->shapes) {
-		struct shape *k = s->shapes;
-
-		s->shapes = k->next;
-		free_shape(k);
-	}
+	tess_programs_free(&s->programs);
 	if (s->self)
 		s->device->close(s->self);
 	free(s);

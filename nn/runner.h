@@ -1,7 +1,12 @@
 /*
- * runner.h - runs a model on this rank: its weights, programs, caches and device.
+ * runner.h - runs a model on this rank: its weights, programs, KV cache and device.
  *
- * All calls are collective: every rank of the group makes the same ones in the same order.
+ * A slot holds one text: the keys and values of the ids that steps gave it. A step takes rows of
+ * any slots, and a row has the same bits whatever else is in its step.
+ *
+ * All calls but those that get something are collective: every rank of the group makes the same
+ * ones in the same order, with the same arguments, in the default floating-point state
+ * (tessera/float.h). A failure on one rank is a failure on all.
  */
 #ifndef TESS_NN_RUNNER_H
 #define TESS_NN_RUNNER_H
@@ -20,6 +25,8 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	const struct tess_source *source;
 	struct tess_group *group;
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
+	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
+	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: no limit but free memory */
 };
 
 /*
@@ -33,16 +40,31 @@ tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t
 /* Records and checks the program, compares it between ranks, and loads this rank's weights. */
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out);
 
-/* Makes room for `positions` in the caches, and empties them. */
-tess_status tess_runner_reserve(struct tess_runner *s, int64_t positions);
+/* A slot without text, numbered from 0: the lowest that is not open. There may be any number. */
+tess_status tess_runner_open_slot(struct tess_runner *s, int32_t *slot);
+/* Forgets its text, and frees its part of the KV cache for others. */
+void tess_runner_close_slot(struct tess_runner *s, int32_t slot);
+/* The number of ids that steps have given it: the position of its next row. */
+int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot);
+
+struct tess_rows { /* the next ids of one slot */
+	int32_t slot;
+	int64_t n; /* at least 1 */
+	int64_t nselected; /* rows whose logits are wanted: 0, 1 (the last) or n */
+	const int32_t *ids;
+};
 
 /*
- * Runs `n` ids at the next positions. *logits: f32 [1, vocabulary] of the last id, or with `all`
- * [n, vocabulary]; borrowed until the next step. TESS_EINVAL: an id outside the vocabulary, or no
- * room in the caches.
+ * Runs rows of n slots, each named once. *logits: f32 [selected rows, vocabulary], those of rows[0]
+ * first, on rank `root` (-1: on all ranks), borrowed until the next step; NULL elsewhere, or where
+ * no row is selected. NaNs have one bit pattern.
+ *
+ * A refusal changes no slot, and a step may follow. TESS_EINVAL: a slot that is not open or named
+ * twice, an id outside the vocabulary. TESS_ENOMEM: the KV cache has no room for these rows; close
+ * a slot, or take fewer rows.
  */
-tess_status tess_runner_step(struct tess_runner *s, const int32_t *ids, int64_t n, bool all,
-                             const float **logits);
+tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                             int32_t root, const float **logits);
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
@@ -51,6 +73,17 @@ struct tess_runner_memory { /* bytes that this rank allocated */
 	uint64_t weights, cache, step;
 };
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s);
+
+/*
+ * For who plans steps, alike on all ranks: bytes of the KV cache on the rank that needs most, in
+ * use and at most (kv_memory; INT64_MAX: no limit is known).
+ */
+struct tess_runner_room {
+	uint64_t used, limit;
+};
+struct tess_runner_room tess_runner_get_room(const struct tess_runner *s);
+/* The most of it that a text of so many positions uses, given `chunk` rows a step at most. */
+uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk);
 
 void tess_runner_free(struct tess_runner *s);
 

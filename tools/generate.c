@@ -42,7 +42,7 @@ static const char *const help =
 	"  --prompt TEXT         default: empty\n"
 	"  --prompt-file FILE    the bytes of a file; - is stdin\n"
 	"  --ids 1,2,3           token ids; needs no tokenizer\n"
-	"  --prefill-chunk N     computes the prompt in chunks of N tokens (default: at once)\n"
+	"  --prefill-chunk N     computes the prompt in chunks of N tokens (default 512)\n"
 	"sampling\n"
 	"  --max-tokens N        at most N tokens (default: that of the checkpoint, else 256)\n"
 	"  --ignore-eos          continues where the model would stop\n"
@@ -366,7 +366,7 @@ static tess_status check_generate_plan(const struct generate_options *a)
 
 	if (st)
 		return st;
-	st = tess_planned_model_record(&p, a->ranks, 1, false, &program);
+	st = tess_planned_model_record(&p, a->ranks, 1, &program);
 	if (!st && !tess_tool_has_threads(a->ranks)) {
 		st = tess_runner_check_options(a->threads);
 		if (!st)

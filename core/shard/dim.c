@@ -30,8 +30,6 @@ void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32
 /* The start of its own unit i. */
 static int64_t get_unit_start(const struct tess_dim *piece, int64_t i)
 {
-	if (piece->in_last_unit)
-		return i == piece->nunits ? piece->size : 0;
 	return piece->unit_size ? i * piece->unit_size : tess_edge(piece->size, piece->nunits, i);
 }
 

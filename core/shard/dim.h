@@ -20,7 +20,6 @@ struct tess_dim {
 	int64_t nparts; /* 0: one piece; else each part is cut separately */
 	const struct tess_dim *const *parts;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
-	bool in_last_unit; /* all elements are in the last unit (the selected row) */
 };
 
 struct tess_run {

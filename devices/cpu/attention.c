@@ -1,6 +1,7 @@
 /*
  * ATTENTION: two passes over the keys, one tile of queries at a time. The rows of a tile are tokens
- * of one head, or heads of one token that share their keys, whichever fills the tile better.
+ * of one head, or heads of one token that share their keys, whichever fills the tiles of a slot
+ * better. No tile has tokens of two slots.
  */
 #include <math.h>
 
@@ -9,19 +10,32 @@
 
 enum { LEVELS = 27 }; /* the tree of KEY_UNITS units */
 
+struct slot_rows { /* adjacent rows of one slot */
+	int64_t row, rows;
+	const int64_t *page; /* addresses of the slot's pages */
+	int64_t lo, hi; /* units of keys that they see */
+	bool by_heads;
+	int64_t tile_rows; /* of a full tile */
+	int64_t tiles; /* of a head, or of the heads of one key-value head */
+	int64_t first_task;
+};
+
 struct attention {
 	const struct cpu *cpu;
 	const struct tess_op *op;
-	int64_t d, heads, window, lo, group;
+	int64_t d, heads, kv, window, lo, group;
 	float scale;
-	bool by_heads;
-	int64_t rows; /* of a full tile */
-	int64_t tiles; /* of a head, or of the heads of one key-value head */
-	int64_t pitch; /* of a row of scores: all keys of the cache, and LANES more */
+	int32_t dtype; /* of the cache */
+	int64_t width; /* bytes of its elements */
+	int64_t keys, values; /* bytes from the start of a page */
+	const struct slot_rows *list;
+	int64_t nlist;
+	int64_t pitch; /* of a row of scores: the keys that a tile sees, and LANES more */
 };
 
 /* One tile of queries, and the keys that each row sees. */
 struct tile {
+	const struct slot_rows *of;
 	int64_t rows, head, kv, row_of_x;
 	const float *q;
 	int64_t q_pitch;
@@ -30,26 +44,46 @@ struct tile {
 	float *score, *scratch; /* [rows][pitch]; memory for the sums */
 };
 
+/* The keys or the values (at `offset` of a page) of key-value head g in unit u of a slot. */
+static char *get_cached_block(const struct attention *a, const struct slot_rows *of, int64_t u,
+                              int64_t offset, int64_t g)
+{
+	return (char *)(uintptr_t)of->page[u] + offset + g * a->d * KEYS * a->width;
+}
+
+/* Stores a head's elements `step` elements apart. */
+static void store_head(const struct attention *a, char *to, int64_t step, const float *x)
+{
+	if (a->dtype == TESS_F32)
+		for (int64_t i = 0; i < a->d; i++)
+			((float *)to)[i * step] = x[i];
+	else
+		for (int64_t i = 0; i < a->d; i++)
+			((uint16_t *)to)[i * step] = tess_bf16_round(x[i]);
+}
+
 /* Stores k and v of the local key-value heads [lo, hi) in the cache. */
 static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
-	const struct tess_view *keys = &a->op->in[4], *values = &a->op->in[5];
 	const int32_t *position = a->op->in[3].data;
 
 	(void)thread;
-	for (int64_t g = lo; g < hi; g++) {
-		for (int64_t t = 0; t < a->op->in[0].shape[0]; t++) {
-			const float *k = get_row(&a->op->in[1], t) + g * a->d;
-			const float *v = get_row(&a->op->in[2], t) + g * a->d;
-			int64_t p = position[t];
-			float *to = (float *)keys->data + g * keys->stride[0];
+	for (int64_t i = 0; i < a->nlist; i++) {
+		const struct slot_rows *of = &a->list[i];
 
-			to += p / KEYS * keys->stride[1] + p % KEYS;
-			for (int64_t i = 0; i < a->d; i++)
-				to[i * KEYS] = k[i];
-			to = (float *)values->data + g * values->stride[0] + p * values->stride[1];
-			memcpy(to, v, sizeof *v * (size_t)a->d);
+		for (int64_t t = of->row; t < of->row + of->rows; t++) {
+			int64_t u = position[t] / KEYS, at = position[t] % KEYS;
+
+			for (int64_t g = lo; g < hi; g++) {
+				store_head(a,
+				           get_cached_block(a, of, u, a->keys, g) + at * a->width,
+				           KEYS, get_row(&a->op->in[1], t) + g * a->d);
+				store_head(a,
+				           get_cached_block(a, of, u, a->values, g) +
+				                   at * a->d * a->width,
+				           1, get_row(&a->op->in[2], t) + g * a->d);
+			}
 		}
 	}
 }
@@ -57,17 +91,16 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 /* Scores: q . k * scale of all rows and keys. */
 static void compute_scores(const struct attention *a, const struct tile *t)
 {
-	const struct tess_view *keys = &a->op->in[4];
 	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
 	int panels = tile_get_wide_panels((int)t->rows);
-	tile_fn *multiply = tile_find(TESS_F32, false, (int)t->rows, panels > 1);
-	const float *k;
+	tile_fn *multiply = tile_find(a->dtype, false, (int)t->rows, panels > 1);
+	const char *k;
 
 	for (int64_t u = t->lo; u < t->hi; u++) {
-		k = (const float *)keys->data + t->kv * keys->stride[0] + u * keys->stride[1];
+		k = get_cached_block(a, t->of, u, a->keys, t->kv);
 		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
-			multiply(t->q, t->q_pitch, k + j, KEYS * sizeof *k, LANES * sizeof *k,
-			         t->scratch, 0, &step);
+			multiply(t->q, t->q_pitch, k + j * a->width, KEYS * a->width,
+			         LANES * a->width, t->scratch, 0, &step);
 			for (int64_t r = 0; r < t->rows; r++)
 				for (int64_t i = 0; i < panels * LANES; i++)
 					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
@@ -158,30 +191,34 @@ struct weighted_sum { /* weights times values, for one tile */
 	tile_fn *multiply_rows, *multiply_row; /* all rows together, and one row */
 	int panels;
 	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
-	float *padded; /* [64][16]: values after the last whole panel */
+	char *padded; /* [64][16]: values after the last whole panel */
 };
 
-/* One step of the sum of weight * value over positions [from, to), for the rows from r on. */
-static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, int64_t r,
+/*
+ * One step of the sum of weight * value over positions [from, to) of unit u, for the rows from r
+ * on.
+ */
+static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, int64_t r, int64_t u,
                              int64_t from, int64_t to, struct sum_step step)
 {
-	const struct tess_view *values = &m->a->op->in[5];
-	const float *v = (const float *)values->data + m->t->kv * values->stride[0] +
-	                 from * values->stride[1];
-	const float *w = m->t->score + r * m->a->pitch + from - m->t->lo * KEYS;
-	int64_t columns = m->panels * LANES, bk = values->stride[1], d = m->a->d;
+	const struct attention *a = m->a;
+	int64_t columns = m->panels * LANES, width = a->width, bk = a->d * width, d = a->d;
+	const char *v =
+		get_cached_block(a, m->t->of, u, a->values, m->t->kv) + (from - u * KEYS) * bk;
+	const float *w = m->t->score + r * a->pitch + from - m->t->lo * KEYS;
 	float *slots = m->t->scratch + r * columns;
 
 	step.len = (int32_t)(to - from);
 	for (int64_t j = 0; j < d; j += columns, slots += m->group_pitch) {
 		if (j + columns <= d) {
-			multiply(w, m->a->pitch, v + j, bk * 4, LANES * 4, slots, m->level_pitch,
-			         &step);
+			multiply(w, a->pitch, v + j * width, bk, LANES * width, slots,
+			         m->level_pitch, &step);
 			continue;
 		}
 		for (int64_t k = 0; k < to - from; k++)
-			memcpy(m->padded + k * LANES, v + k * bk + j, sizeof *v * (size_t)(d - j));
-		multiply(w, m->a->pitch, m->padded, LANES * 4, 0, slots, m->level_pitch, &step);
+			memcpy(m->padded + k * LANES * width, v + k * bk + j * width,
+			       (size_t)((d - j) * width));
+		multiply(w, a->pitch, m->padded, LANES * width, 0, slots, m->level_pitch, &step);
 	}
 }
 
@@ -206,20 +243,20 @@ static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct su
 	}
 	if (same) {
 		step.fresh = 1;
-		add_weighted_run(m, m->multiply_rows, 0, from[0], to[0], step);
+		add_weighted_run(m, m->multiply_rows, 0, u, from[0], to[0], step);
 		return;
 	}
 	if (shared_lo >= shared_hi)
 		shared_lo = shared_hi = hi;
 	for (int64_t r = 0; r < t->rows; r++)
-		add_weighted_run(m, m->multiply_row, r, from[r],
+		add_weighted_run(m, m->multiply_row, r, u, from[r],
 		                 to[r] < shared_lo ? to[r] : shared_lo, part);
 	part.fresh = 0;
-	add_weighted_run(m, m->multiply_rows, 0, shared_lo, shared_hi, part);
+	add_weighted_run(m, m->multiply_rows, 0, u, shared_lo, shared_hi, part);
 	for (int64_t r = 0; r < t->rows; r++)
 		if (to[r] > shared_hi)
-			add_weighted_run(m, m->multiply_row, r, shared_hi, to[r], part);
-	add_weighted_run(m, m->multiply_rows, 0, hi, hi, step);
+			add_weighted_run(m, m->multiply_row, r, u, shared_hi, to[r], part);
+	add_weighted_run(m, m->multiply_rows, 0, u, hi, hi, step);
 }
 
 /* Copies the finished rows at level 0 to the out. */
@@ -230,8 +267,8 @@ static void copy_out_rows(const struct weighted_sum *m)
 	const float *from;
 
 	for (int64_t r = 0; r < t->rows; r++) {
-		row = m->a->by_heads ? t->row_of_x : t->row_of_x + r;
-		head = m->a->by_heads ? t->head + r : t->head;
+		row = t->of->by_heads ? t->row_of_x : t->row_of_x + r;
+		head = t->of->by_heads ? t->head + r : t->head;
 		from = t->scratch + r * columns;
 		for (int64_t j = 0; j < d; j += columns, from += m->group_pitch) {
 			n = d - j < columns ? d - j : columns;
@@ -249,11 +286,11 @@ static void sum_weighted_values(const struct attention *a, const struct tile *t)
 	struct sum_step step = { .node = -1 };
 	int64_t merges, depth = 0;
 
-	m.multiply_rows = tile_find(TESS_F32, false, (int)t->rows, fits);
-	m.multiply_row = tile_find(TESS_F32, false, 1, fits);
+	m.multiply_rows = tile_find(a->dtype, false, (int)t->rows, fits);
+	m.multiply_row = tile_find(a->dtype, false, 1, fits);
 	m.level_pitch = t->rows * m.panels * LANES;
 	m.group_pitch = m.level_pitch * LEVELS;
-	m.padded = t->scratch + m.group_pitch * tess_up(a->d, m.panels * LANES);
+	m.padded = (char *)(t->scratch + m.group_pitch * tess_up(a->d, m.panels * LANES));
 	for (int64_t u = t->lo; u < t->hi; u++) {
 		merges = u + 1 < t->hi ? sum_count_merges(t->lo, u) : depth;
 		step.level = (int16_t)depth;
@@ -265,33 +302,57 @@ static void sum_weighted_values(const struct attention *a, const struct tile *t)
 	copy_out_rows(&m);
 }
 
-/* Sets up tile `i`; false if it is empty. */
+/* The rows that task i is part of: the last ones that begin at it or before. */
+static const struct slot_rows *find_slot_rows(const struct attention *a, int64_t i)
+{
+	int64_t lo = 0, hi = a->nlist;
+
+	while (hi - lo > 1) {
+		int64_t middle = lo + (hi - lo) / 2;
+
+		if (a->list[middle].first_task <= i)
+			lo = middle;
+		else
+			hi = middle;
+	}
+	return &a->list[lo];
+}
+
+static int64_t get_first_key(const struct attention *a, int64_t position)
+{
+	return a->window && position >= a->window ? position - a->window + 1 : 0;
+}
+
+/* Sets up the tile of task `i`; false if it is empty. */
 static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 {
+	const struct slot_rows *of = find_slot_rows(a, i);
 	const struct tess_view *q = &a->op->in[0];
 	const int32_t *position = a->op->in[3].data;
-	int64_t outer = i / a->tiles, at = i % a->tiles * a->rows, head, end, p;
+	int64_t outer = (i - of->first_task) / of->tiles, head, end, p;
+	int64_t at = (i - of->first_task) % of->tiles * of->tile_rows;
 
-	if (a->by_heads) { /* outer: key-value head by token */
-		t->kv = outer % a->op->in[4].shape[0];
-		t->row_of_x = outer / a->op->in[4].shape[0];
+	t->of = of;
+	if (of->by_heads) { /* outer: key-value head by token */
+		t->kv = outer % a->kv;
+		t->row_of_x = of->row + outer / a->kv;
 		head = (a->lo / a->group + t->kv) * a->group - a->lo;
 		end = head + a->group < a->heads ? head + a->group : a->heads;
 		t->head = (head > 0 ? head : 0) + at;
-		t->rows = end - t->head < a->rows ? end - t->head : a->rows;
+		t->rows = end - t->head < of->tile_rows ? end - t->head : of->tile_rows;
 	} else {
 		t->head = outer;
 		t->kv = (a->lo + t->head) / a->group - a->lo / a->group;
-		t->row_of_x = at;
-		t->rows = q->shape[0] - at < a->rows ? q->shape[0] - at : a->rows;
+		t->row_of_x = of->row + at;
+		t->rows = of->rows - at < of->tile_rows ? of->rows - at : of->tile_rows;
 	}
 	if (t->rows <= 0)
 		return false;
 	t->q = get_row(q, t->row_of_x) + t->head * a->d;
-	t->q_pitch = a->by_heads ? a->d : q->stride[0];
+	t->q_pitch = of->by_heads ? a->d : q->stride[0];
 	for (int64_t r = 0; r < t->rows; r++) {
-		p = position[a->by_heads ? t->row_of_x : t->row_of_x + r];
-		t->first[r] = a->window && p >= a->window ? p - a->window + 1 : 0;
+		p = position[of->by_heads ? t->row_of_x : t->row_of_x + r];
+		t->first[r] = get_first_key(a, p);
 		t->end[r] = p + 1;
 	}
 	t->lo = t->first[0] / KEYS; /* positions increase */
@@ -319,56 +380,109 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-static tess_status check_positions(const struct tess_op *op)
+/* Finds the rows of a slot from row t on, and checks that it has pages for the keys they see. */
+static tess_status find_slot_run(const struct attention *a, int64_t t, struct slot_rows *of)
 {
-	const int32_t *position = op->in[3].data;
-	int64_t capacity = op->in[4].shape[1] * KEYS;
+	const struct tess_op *op = a->op;
+	const struct tess_view *pages = &op->in[5];
+	const int32_t *position = op->in[3].data, *slot = op->in[4].data;
+	int64_t capacity = pages->shape[1] * KEYS, tokens = op->in[0].shape[0], p = position[t];
 
-	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		if (position[t] < 0 || position[t] >= capacity ||
-		    (t && position[t] <= position[t - 1]))
+	*of = (struct slot_rows){ .row = t };
+	for (; t < tokens && slot[t] == slot[of->row]; t++, of->rows++)
+		if (slot[t] < 0 || slot[t] >= pages->shape[0] || position[t] < 0 ||
+		    position[t] >= capacity || position[t] != p + of->rows)
 			return cpu_host->fail(
 				TESS_EINVAL,
-				"%s: cpu: attention: position %d of row "
-				"%lld; positions must increase and fit in a cache of %lld",
-				op->where, (int)position[t], (long long)t, (long long)capacity);
+				"%s: cpu: attention: row %lld: position %d of slot %d; of %lld "
+				"slots each has %lld positions, which increase by one",
+				op->where, (long long)t, (int)position[t], (int)slot[t],
+				(long long)pages->shape[0], (long long)capacity);
+	of->page = (const int64_t *)pages->data + slot[of->row] * pages->stride[0];
+	of->lo = get_first_key(a, p) / KEYS;
+	of->hi = (p + of->rows - 1) / KEYS + 1;
+	for (int64_t u = of->lo; u < of->hi; u++)
+		if (!of->page[u])
+			return cpu_host->fail(TESS_EINVAL,
+			                      "%s: cpu: attention: row %lld: slot %d has no page "
+			                      "for positions from %lld on",
+			                      op->where, (long long)of->row, (int)slot[of->row],
+			                      (long long)(u * KEYS));
 	return TESS_OK;
+}
+
+/* Chooses the tiles of a slot's rows. */
+static void choose_tiles(const struct attention *a, struct slot_rows *of)
+{
+	int64_t share = a->group < a->heads ? a->group : a->heads;
+
+	of->by_heads = share > of->rows;
+	share = of->by_heads ? share : of->rows;
+	/* Limits the rows of a tile so that all threads have work. */
+	of->tile_rows =
+		of->by_heads
+			? tess_up(share, tess_up(a->cpu->nthreads, a->kv * a->op->in[0].shape[0]))
+			: share;
+	of->tile_rows = of->tile_rows < TILE_ROWS ? of->tile_rows : TILE_ROWS;
+	of->tiles = tess_up(share, of->tile_rows);
+}
+
+/* The most units of keys that a tile of these rows sees. */
+static int64_t count_tile_units(const struct attention *a, const struct slot_rows *of)
+{
+	int64_t all = of->hi - of->lo, seen = (a->window + TILE_ROWS - 2) / KEYS + 2;
+
+	return a->window && seen < all ? seen : all;
 }
 
 #define run_attention CPU_NAME(run_attention)
 tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
-	int64_t tokens = op->in[0].shape[0], kv = op->in[4].shape[0],
-		d = (int64_t)op->num[TESS_ATTENTION_HEAD];
+	int64_t tokens = op->in[0].shape[0], d = (int64_t)op->num[TESS_ATTENTION_HEAD];
+	int32_t dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE];
 	struct attention a = {
 		.cpu = cpu,
 		.op = op,
 		.d = d,
 		.heads = op->in[0].shape[1] / d,
+		.kv = op->in[1].shape[1] / d,
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
 		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],
-		.pitch = op->in[4].shape[1] * KEYS + LANES,
+		.keys = (int64_t)op->num[TESS_ATTENTION_KEYS],
+		.values = (int64_t)op->num[TESS_ATTENTION_VALUES],
+		.dtype = dtype,
+		.width = (int64_t)tess_width(dtype),
 	};
-	int64_t share = a.group < a.heads ? a.group : a.heads, tasks, floats;
-	tess_status st = check_positions(op);
+	struct slot_rows *list;
+	int64_t tasks = 0, units = 0, floats;
+	void *memory;
+	tess_status st = cpu_get_shared_scratch(cpu, sizeof *list * (size_t)tokens, &memory);
 
+	a.list = list = memory;
+	for (int64_t t = 0; t < tokens && !st; a.nlist++) {
+		struct slot_rows *of = &list[a.nlist];
+
+		st = find_slot_run(&a, t, of);
+		if (st)
+			break;
+		choose_tiles(&a, of);
+		of->first_task = tasks;
+		tasks += (of->by_heads ? a.kv * of->rows : a.heads) * of->tiles;
+		if (count_tile_units(&a, of) > units)
+			units = count_tile_units(&a, of);
+		t += of->rows;
+	}
 	if (st || !tokens)
 		return st;
-	a.by_heads = share > tokens;
-	share = a.by_heads ? share : tokens;
-	/* Limits the rows of a tile so that all threads have work. */
-	a.rows = a.by_heads ? tess_up(share, tess_up(cpu->nthreads, kv * tokens)) : share;
-	a.rows = a.rows < TILE_ROWS ? a.rows : TILE_ROWS;
-	a.tiles = tess_up(share, a.rows);
-	tasks = a.by_heads ? kv * tokens * a.tiles : a.heads * a.tiles;
+	a.pitch = units * KEYS + LANES;
 	floats = count_scores(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES + KEYS * LANES +
 	         TILE_ROWS * TILE_WIDEST * LANES;
 	st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)floats);
 	if (st)
 		return st;
-	pool_run(cpu->pool, append_kv_cache, &a, kv, tess_up(1 << 14, tokens * d));
+	pool_run(cpu->pool, append_kv_cache, &a, a.kv, tess_up(1 << 14, tokens * d));
 	pool_run(cpu->pool, run_tiles, &a, tasks, 1);
 	return TESS_OK;
 }

@@ -261,14 +261,16 @@ static tess_status check_rope(const struct tess_op *op)
 	return TESS_OK;
 }
 
-static bool is_cache_pair(const struct tess_view *k, const struct tess_view *v, int64_t g,
-                          int64_t d)
+static bool is_page_table(const struct tess_view *v)
 {
-	return k->dtype == TESS_F32 && v->dtype == TESS_F32 && k->ndim == 4 && v->ndim == 3 &&
-	       k->shape[0] == g && v->shape[0] == g && k->shape[2] == d && k->shape[3] == KEYS &&
-	       v->shape[1] == k->shape[1] * KEYS && v->shape[2] == d && k->stride[3] == 1 &&
-	       k->stride[2] == KEYS && k->stride[1] >= d * KEYS && v->stride[2] == 1 &&
-	       v->stride[1] >= d;
+	return v->dtype == TESS_I64 && v->layout == TESS_ROWS && v->ndim == 2 && v->shape[0] >= 0 &&
+	       v->shape[1] >= 0 && v->stride[0] >= v->shape[1] && v->stride[1] == 1;
+}
+
+/* Whether a page may hold keys or values of so many elements there: aligned. */
+static bool is_page_offset(double offset, int32_t dtype)
+{
+	return is_integer(offset, 0, 0x1p53) && (int64_t)offset % (int64_t)tess_width(dtype) == 0;
 }
 
 static tess_status check_attention(const struct tess_op *op)
@@ -278,7 +280,7 @@ static tess_status check_attention(const struct tess_op *op)
 	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
 		return refuse_op(
 			op, "attention",
-			"it takes q, k, v, positions and two caches, and has five numbers");
+			"it takes q, k, v, positions, slots and pages, and has eight numbers");
 	for (int i = 0; i < 3; i++)
 		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
 			return refuse_op(op, "attention",
@@ -300,13 +302,18 @@ static tess_status check_attention(const struct tess_op *op)
 	if ((lo + heads - 1) / group - lo / group + 1 != g)
 		return refuse_op(op, "attention",
 		                 "the key-value heads must be those that the query heads read");
-	if (!is_index_list(&op->in[3], op->in[0].shape[0]))
-		return refuse_op(op, "attention", "positions must be i32, one for each row");
-	/* There are no caches yet while a plan is checked. */
-	if ((op->in[4].ndim || op->in[5].ndim) && !is_cache_pair(&op->in[4], &op->in[5], g, d))
-		return refuse_op(
-			op, "attention",
-			"the caches must be f32, [g, blocks, d, 64] and [g, blocks * 64, d]");
+	if (!is_index_list(&op->in[3], op->in[0].shape[0]) ||
+	    !is_index_list(&op->in[4], op->in[0].shape[0]))
+		return refuse_op(op, "attention",
+		                 "positions and slots must be i32, one for each row");
+	if (!is_page_table(&op->in[5]))
+		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
+	if (op->num[TESS_ATTENTION_DTYPE] != TESS_F32 && op->num[TESS_ATTENTION_DTYPE] != TESS_BF16)
+		return refuse_op(op, "attention", "the cache must be f32 or bf16");
+	if (!is_page_offset(op->num[TESS_ATTENTION_KEYS], (int32_t)op->num[TESS_ATTENTION_DTYPE]) ||
+	    !is_page_offset(op->num[TESS_ATTENTION_VALUES], (int32_t)op->num[TESS_ATTENTION_DTYPE]))
+		return refuse_op(op, "attention",
+		                 "keys and values must begin at a whole element of a page");
 	if (!is_row_view(&op->out[0], 2) || !has_same_shape(&op->in[0], &op->out[0]))
 		return refuse_op(op, "attention", "the out must be f32 rows as q");
 	return TESS_OK;
@@ -323,6 +330,19 @@ static tess_status check_copy(const struct tess_op *op)
 		return refuse_op(op, "copy", "it takes at most 3 axes, and no panels");
 	if (!tess_width(x->dtype) || x->dtype != y->dtype || !has_same_shape(x, y))
 		return refuse_op(op, "copy", "both sides must have one shape and one type");
+	return TESS_OK;
+}
+
+static tess_status check_select_rows(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *y = &op->out[0];
+
+	if (op->nin != 2 || op->nout != 1)
+		return refuse_op(op, "select_rows", "it takes x and rows, and gives one out");
+	if (!is_row_view(x, 2) || !is_row_view(y, 2) || x->shape[1] != y->shape[1])
+		return refuse_op(op, "select_rows", "x and y must be f32 rows of one length");
+	if (!is_index_list(&op->in[1], y->shape[0]))
+		return refuse_op(op, "select_rows", "rows must be i32, one for each row of y");
 	return TESS_OK;
 }
 
@@ -347,6 +367,8 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_pair(op, "add");
 	case TESS_OP_COPY:
 		return check_copy(op);
+	case TESS_OP_SELECT_ROWS:
+		return check_select_rows(op);
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "%s: cpu: ops of kind %d are not supported; use "

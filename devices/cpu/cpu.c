@@ -216,6 +216,8 @@ static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
 		return k->add;
 	case TESS_OP_COPY:
 		return k->copy;
+	case TESS_OP_SELECT_ROWS:
+		return k->select_rows;
 	}
 	return NULL;
 }

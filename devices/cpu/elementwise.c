@@ -276,3 +276,30 @@ tess_status run_copy(struct cpu *cpu, const struct tess_op *op)
 	pool_run(cpu->pool, copy_rows, &c, c.n[0], tess_up(SMALL, c.n[1] * c.n[2] + 1));
 	return TESS_OK;
 }
+
+static void select_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	const int32_t *row = op->in[1].data;
+
+	(void)thread;
+	for (int64_t i = lo; i < hi; i++)
+		memcpy(get_row(&op->out[0], i), get_row(&op->in[0], row[i]),
+		       sizeof(float) * (size_t)op->in[0].shape[1]);
+}
+
+#define run_select_rows CPU_NAME(run_select_rows)
+tess_status run_select_rows(struct cpu *cpu, const struct tess_op *op)
+{
+	const int32_t *row = op->in[1].data;
+	struct rows arg = { op };
+
+	for (int64_t i = 0; i < op->in[1].shape[0]; i++)
+		if (row[i] < 0 || row[i] >= op->in[0].shape[0])
+			return cpu_host->fail(TESS_EINVAL,
+			                      "%s: cpu: select_rows: row %d; x has %lld", op->where,
+			                      (int)row[i], (long long)op->in[0].shape[0]);
+	pool_run(cpu->pool, select_rows, &arg, op->in[1].shape[0],
+	         tess_up(SMALL, op->in[0].shape[1] + 1));
+	return TESS_OK;
+}

@@ -15,15 +15,36 @@ struct lockstep_rank {
 	struct tess_rank_weights held;
 	struct tess_rank_program *low;
 	struct tess_memory mem;
-	void **keys, **values;
-	float **rope;
 	int32_t at; /* its next step */
 };
+
+/* Pages for all positions of one slot, class by class. */
+static void make_pages(const struct tess_rank_program *low, struct tess_memory *mem)
+{
+	mem->pages = calloc((size_t)(low->nclasses * mem->blocks) + 1, sizeof *mem->pages);
+	for (int32_t i = 0; i < low->nclasses * (int32_t)mem->blocks; i++)
+		mem->pages[i] = (int64_t)(uintptr_t)calloc(
+			1, low->page_class[i / (int32_t)mem->blocks].bytes);
+}
+
+static void write_lockstep_inputs(const struct lockstep *how, int32_t *in)
+{
+	int64_t n = how->nids;
+
+	memcpy(in, how->ids, 4 * (size_t)n);
+	for (int64_t i = 0; i < n; i++) {
+		in[n + i] = (int32_t)i;
+		in[3 * n + i] = (int32_t)(how->all_rows ? i : n - 1);
+	}
+}
 
 static tess_status open_rank(const struct lockstep *how, const struct tess_program *p, int32_t r,
                              struct lockstep_rank *me)
 {
-	int64_t capacity = tess_up(how->nids, 64) * 64;
+	int64_t n = how->nids;
+	struct tess_memory *mem = &me->mem;
+	int64_t each = 0;
+	float *rope;
 	tess_status st = tess_rank_weights_load(p, how->source, how->nranks, r, &scalar_device,
 	                                        NULL, &me->held);
 
@@ -31,40 +52,31 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 		st = tess_program_lower(p, how->nranks, r, me->held.view, &me->low);
 	if (st)
 		return st;
-	me->rope = calloc((size_t)p->nropes + 1, sizeof *me->rope); /* ends with NULL */
+	*mem = (struct tess_memory){ .step = calloc(1, me->low->bytes + 64),
+		                     .inputs = calloc(4 * (size_t)n, 4),
+		                     .rope_positions = n,
+		                     .slots = 1,
+		                     .blocks = tess_up(n, 64) };
+	for (int32_t i = 0; i < p->nropes; i++)
+		each += p->rope[i].each;
+	mem->rope = rope = calloc((size_t)(n * each) + 1, sizeof *rope);
 	for (int32_t i = 0; i < p->nropes && !st; i++) {
-		me->rope[i] = calloc((size_t)(capacity * p->rope[i].each), sizeof **me->rope);
-		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, capacity, me->rope[i]);
+		st = tess_rope_fill_table(&p->rope[i].rope, p->rope[i].each, n, rope);
+		rope += n * p->rope[i].each;
 	}
-	me->keys = calloc((size_t)me->low->ncache + 1, sizeof *me->keys);
-	me->values = calloc((size_t)me->low->ncache + 1, sizeof *me->values);
-	for (int32_t i = 0; i < me->low->ncache; i++) {
-		size_t bytes = 4 * (size_t)(me->low->cache[i].heads * me->low->cache[i].head_size *
-		                            capacity);
-
-		me->keys[i] = calloc(1, bytes + 1);
-		me->values[i] = calloc(1, bytes + 1);
-	}
-	me->mem = (struct tess_memory){ calloc(1, me->low->bytes + 64), me->rope, me->keys,
-		                        me->values, capacity };
-	tess_rank_program_bind(me->low, &me->mem);
-	memcpy(me->low->ids, how->ids, 4 * (size_t)how->nids);
-	for (int64_t i = 0; i < how->nids; i++)
-		((int32_t *)me->low->positions)[i] = (int32_t)i;
+	make_pages(me->low, mem);
+	write_lockstep_inputs(how, mem->inputs);
+	tess_rank_program_bind(me->low, mem);
 	return st;
 }
 
 static void close_rank(struct lockstep_rank *me)
 {
-	for (int32_t i = 0; me->low && me->keys && i < me->low->ncache; i++) {
-		free(me->keys[i]);
-		free(me->values[i]);
-	}
-	free(me->keys);
-	free(me->values);
-	for (int32_t i = 0; me->rope && me->rope[i]; i++)
-		free(me->rope[i]);
-	free(me->rope);
+	for (int64_t i = 0; me->mem.pages && i < me->low->nclasses * me->mem.blocks; i++)
+		free((void *)(uintptr_t)me->mem.pages[i]);
+	free(me->mem.pages);
+	free(me->mem.inputs);
+	free(me->mem.rope);
 	free(me->mem.step);
 	tess_rank_program_free(me->low);
 	tess_rank_weights_free(&me->held);
@@ -173,7 +185,8 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 		                           .source = how->source,
 		                           .nranks = how->nranks,
 		                           .ntokens = how->nids,
-		                           .all = how->all_rows };
+		                           .nselected = how->all_rows ? how->nids : 1,
+		                           .logits_root = -1 };
 	tess_status st = tess_plan_open(how->model, how->plan, NULL, 0, &plan);
 
 	if (st)

@@ -186,29 +186,35 @@ static void run_norm_op(const struct tess_op *op)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+/* Element `i` of the keys or values at `offset` of the page of position p of the row's slot. */
+static float *find_cached(const struct tess_op *op, int64_t t, int64_t p, int offset, int64_t i)
+{
+	int64_t slot = ((const int32_t *)op->in[4].data)[t];
+	int64_t page = ((const int64_t *)op->in[5].data)[slot * op->in[5].stride[0] + p / 64];
+
+	return (float *)(uintptr_t)(page + (int64_t)op->num[offset]) + i;
+}
+
 static void store_keys_and_values(const struct tess_op *op, int64_t t)
 {
-	int64_t each = (int64_t)op->num[2], at = ((const int32_t *)op->in[3].data)[t];
-	const struct tess_view *k = &op->in[4], *v = &op->in[5];
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD], p = ((const int32_t *)op->in[3].data)[t];
 
-	for (int64_t h = 0; h < k->shape[0]; h++) {
-		for (int64_t i = 0; i < each; i++) {
-			((float *)k->data)[h * k->stride[0] + at / 64 * k->stride[1] + i * 64 +
-			                   at % 64] = read_element(&op->in[1], t, h * each + i);
-			((float *)v->data)[h * v->stride[0] + at * v->stride[1] + i] =
-				read_element(&op->in[2], t, h * each + i);
-		}
+	for (int64_t i = 0; i < op->in[1].shape[1]; i++) {
+		*find_cached(op, t, p, TESS_ATTENTION_KEYS, i * 64 + p % 64) =
+			read_element(&op->in[1], t, i);
+		*find_cached(op, t, p, TESS_ATTENTION_VALUES, (i / d * 64 + p % 64) * d + i % d) =
+			read_element(&op->in[2], t, i);
 	}
 }
 
-/* Sums over keys 0..last, in units of 64 of 2^25: later keys are empty units. */
-static float sum_over_keys(const float *w, const float *v, int64_t step, int64_t last)
+/* Sums terms 0..last, in units of 64 of 2^25: later keys are empty units. */
+static float sum_over_keys(const float *w, const float *v, int64_t last)
 {
 	float leaf[UNITS] = { 0 }, part[UNITS];
 	int64_t n = last / 64 + 1;
 
 	for (int64_t p = 0; p <= last; p++)
-		leaf[p / 64] = v ? fmaf(w[p], v[p * step], leaf[p / 64]) : leaf[p / 64] + w[p];
+		leaf[p / 64] = v ? fmaf(w[p], v[p], leaf[p / 64]) : leaf[p / 64] + w[p];
 	/* an empty unit adds nothing: the tree over [0, n) of 2^25 meets in one value */
 	for (int64_t m = n; m > 1; m = (m + 1) / 2) {
 		for (int64_t i = 0; i < m; i += 2)
@@ -220,29 +226,33 @@ static float sum_over_keys(const float *w, const float *v, int64_t step, int64_t
 
 static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 {
-	int64_t each = (int64_t)op->num[2], lo = (int64_t)op->num[3], group = (int64_t)op->num[4];
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD],
+		lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
+		group = (int64_t)op->num[TESS_ATTENTION_GROUP];
 	int64_t last = ((const int32_t *)op->in[3].data)[t], kv = (lo + h) / group - lo / group;
-	const struct tess_view *k = &op->in[4], *v = &op->in[5];
-	float *z = malloc(4 * (size_t)(last + 1)), top = -INFINITY, sum;
+	float *z = malloc(8 * (size_t)(last + 1)), *v = z + last + 1, top = -INFINITY, sum;
 
 	for (int64_t p = 0; p <= last; p++) {
 		z[p] = 0;
-		for (int64_t i = 0; i < each; i++)
-			z[p] = fmaf(read_element(&op->in[0], t, h * each + i),
-			            ((float *)k->data)[kv * k->stride[0] + p / 64 * k->stride[1] +
-			                               i * 64 + p % 64],
+		for (int64_t i = 0; i < d; i++)
+			z[p] = fmaf(read_element(&op->in[0], t, h * d + i),
+			            *find_cached(op, t, p, TESS_ATTENTION_KEYS,
+			                         (kv * d + i) * 64 + p % 64),
 			            z[p]);
-		z[p] *= (float)op->num[0];
+		z[p] *= (float)op->num[TESS_ATTENTION_SCALE];
 		top = z[p] > top ? z[p] : top;
 	}
 	for (int64_t p = 0; p <= last; p++)
 		z[p] = (float)exp((double)(z[p] - top));
-	sum = sum_over_keys(z, NULL, 0, last);
+	sum = sum_over_keys(z, NULL, last);
 	for (int64_t p = 0; p <= last; p++)
 		z[p] = z[p] / sum;
-	for (int64_t i = 0; i < each; i++)
-		*get_address(&op->out[0], t, h * each + i) = sum_over_keys(
-			z, (float *)v->data + kv * v->stride[0] + i, v->stride[1], last);
+	for (int64_t i = 0; i < d; i++) {
+		for (int64_t p = 0; p <= last; p++)
+			v[p] = *find_cached(op, t, p, TESS_ATTENTION_VALUES,
+			                    (kv * 64 + p % 64) * d + i);
+		*get_address(&op->out[0], t, h * d + i) = sum_over_keys(z, v, last);
+	}
 	free(z);
 }
 
@@ -317,6 +327,14 @@ static void run_copy_op(const struct tess_op *op)
 				       4);
 }
 
+static void run_select_rows_op(const struct tess_op *op)
+{
+	for (int64_t t = 0; t < op->out[0].shape[0]; t++)
+		for (int64_t k = 0; k < op->out[0].shape[1]; k++)
+			*get_address(&op->out[0], t, k) =
+				read_element(&op->in[0], ((const int32_t *)op->in[1].data)[t], k);
+}
+
 void scalar_run(const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -342,6 +360,9 @@ void scalar_run(const struct tess_op *op)
 		break;
 	case TESS_OP_COPY:
 		run_copy_op(op);
+		break;
+	case TESS_OP_SELECT_ROWS:
+		run_select_rows_op(op);
 		break;
 	default:
 		abort();

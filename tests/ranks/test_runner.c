@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IDS_MAX = 64, PROMPT = 7, CACHE_POSITIONS = 64 };
+enum { IDS_MAX = 64, PROMPT = 7 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
 struct open_runner_state { /* a runner of the checkpoint in data/, on one rank */
@@ -216,14 +216,13 @@ static tess_status check_penalty(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-static bool is_step_refused(struct tess_runner *r, int32_t id, int64_t n, const char *says)
+static bool is_step_refused(struct tess_runner *r, struct tess_rows rows, int64_t n,
+                            const char *says)
 {
-	int32_t ids[IDS_MAX];
-	const float *rows;
+	struct tess_rows list[2] = { rows, rows };
+	const float *logits;
 
-	for (int64_t i = 0; i < n; i++)
-		ids[i] = id;
-	return tess_runner_step(r, ids, n, false, &rows) == TESS_EINVAL &&
+	return tess_runner_step(r, list, n, 0, &logits) == TESS_EINVAL &&
 	       strstr(tess_error(), says);
 }
 
@@ -231,23 +230,35 @@ static bool is_step_refused(struct tess_runner *r, int32_t id, int64_t n, const 
 static tess_status check_bounds(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
-	int32_t last;
-	const float *rows;
+	int32_t slot, other, bad[2] = { 1, -1 }, after[2] = { 1 };
+	const float *logits;
 
 	(void)arg;
 	HOLDS(!open_test_runner(w, "tp", &o));
-	last = (int32_t)tess_runner_vocabulary(o.runner) - 1;
-	HOLDS(!tess_runner_reserve(o.runner, 3)); /* rounded up to 64 */
-	HOLDS(is_step_refused(o.runner, -1, 1, "id -1 at position 0") &&
-	      is_step_refused(o.runner, last + 1, 2, "outside the vocabulary") &&
-	      is_step_refused(o.runner, 1, 0, "at least one id"));
-	for (int i = 0; i < CACHE_POSITIONS / PROMPT; i++)
-		HOLDS(!tess_runner_step(o.runner, prompt, PROMPT, false, &rows));
-	HOLDS(is_step_refused(o.runner, last, 2, "position 64: the caches have room for 64"));
-	HOLDS(!tess_runner_step(o.runner, &last, 1, false, &rows));
-	HOLDS(is_step_refused(o.runner, last, 1, "position 64: the caches have room for 64"));
-	HOLDS(!tess_runner_reserve(o.runner, 3) &&
-	      !tess_runner_step(o.runner, prompt, PROMPT, false, &rows));
+	after[1] = (int32_t)tess_runner_vocabulary(o.runner);
+	HOLDS(!tess_runner_open_slot(o.runner, &slot) && !tess_runner_open_slot(o.runner, &other));
+	HOLDS(slot == 0 && other == 1);
+	HOLDS(!tess_runner_step(o.runner, &(struct tess_rows){ slot, PROMPT, 1, prompt }, 1, 0,
+	                        &logits));
+	HOLDS(is_step_refused(o.runner, (struct tess_rows){ slot, 2, 1, bad }, 1,
+	                      "id -1 at position 8") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 2, 1, after }, 1,
+	                      "outside the vocabulary") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 0, 0, prompt }, 1,
+	                      "at least one id") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 3, 2, prompt }, 1,
+	                      "2 of 3 rows") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 3, -1, prompt }, 1, "rows") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 1, 1, prompt }, 0, "no rows") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 1, 1, prompt }, 2, "twice") &&
+	      is_step_refused(o.runner, (struct tess_rows){ 2, 1, 1, prompt }, 1, "slot 2") &&
+	      is_step_refused(o.runner, (struct tess_rows){ -1, 1, 1, prompt }, 1, "slot -1"));
+	tess_runner_close_slot(o.runner, other);
+	HOLDS(is_step_refused(o.runner, (struct tess_rows){ other, 1, 1, prompt }, 1, "not open"));
+	HOLDS(tess_runner_get_length(o.runner, slot) == PROMPT);
+	HOLDS(!tess_runner_step(o.runner, &(struct tess_rows){ slot, 1, 0, prompt }, 1, 0,
+	                        &logits) &&
+	      !logits && tess_runner_get_length(o.runner, slot) == PROMPT + 1);
 	close_test_runner(&o);
 	return TESS_OK;
 }

@@ -1,12 +1,16 @@
 /*
- * ATTENTION on the CPU device: against a simple reference, and prefill = chunks = token by token.
+ * ATTENTION on the CPU device: against a simple reference, prefill = chunks = token by token, and
+ * rows of several slots = each slot alone.
  */
 #include "cpu.h"
 #include "devices/cpu/mathf.h"
 
+#include <tessera/reduce.h>
+
 struct attention_shape {
 	int64_t heads, lo, group, kv, d, window, blocks;
 	double scale;
+	int32_t dtype; /* of the cache */
 };
 
 static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, int64_t group,
@@ -19,74 +23,117 @@ static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, in
 		                         .window = window,
 		                         .blocks = blocks,
 		                         .kv = (lo + heads - 1) / group - lo / group + 1,
-		                         .scale = 1 / sqrt((double)d) };
+		                         .scale = 1 / sqrt((double)d),
+		                         .dtype = TESS_F32 };
 }
 
-struct cache_pair {
-	float *k, *v;
+/* The pages of some slots. A page has the keys at SKIP bytes, and the values as far behind them. */
+enum { SKIP = 24 };
+struct cache {
+	const struct attention_shape *m;
+	int64_t slots, bytes; /* of the keys of a page, as of its values */
+	int64_t *page; /* [slots][blocks + 1] */
 };
 
 /* Filled with NaN: reading keys beyond the end must not affect the result. */
-static struct cache_pair make_cache_pair(const struct attention_shape *m)
+static void add_page(struct cache *c, int64_t slot, int64_t block)
 {
-	int64_t n = m->kv * m->blocks * 64 * m->d;
-	struct cache_pair c = { malloc(sizeof(float) * (size_t)n),
-		                malloc(sizeof(float) * (size_t)n) };
+	size_t bytes = (size_t)(2 * (c->bytes + SKIP));
 
-	memset(c.k, 0xff, sizeof(float) * (size_t)n);
-	memset(c.v, 0xff, sizeof(float) * (size_t)n);
+	c->page[slot * (c->m->blocks + 1) + block] =
+		(int64_t)(uintptr_t)memset(malloc(bytes), 0xff, bytes);
+}
+
+static void drop_page(struct cache *c, int64_t slot, int64_t block)
+{
+	int64_t *at = &c->page[slot * (c->m->blocks + 1) + block];
+
+	free((void *)(uintptr_t)*at);
+	*at = 0;
+}
+
+/* Without pages. */
+static struct cache make_cache(const struct attention_shape *m, int64_t slots)
+{
+	struct cache c = { .m = m,
+		           .slots = slots,
+		           .bytes = m->kv * m->d * 64 * cpu_get_width(m->dtype) };
+
+	c.page = calloc((size_t)(slots * (m->blocks + 1)), sizeof *c.page);
 	return c;
 }
 
-static void free_cache_pair(struct cache_pair *c)
+static struct cache make_full_cache(const struct attention_shape *m)
 {
-	free(c->k);
-	free(c->v);
+	struct cache c = make_cache(m, 1);
+
+	for (int64_t b = 0; b < m->blocks; b++)
+		add_page(&c, 0, b);
+	return c;
+}
+
+static void free_cache(struct cache *c)
+{
+	for (int64_t i = 0; i < c->slots * (c->m->blocks + 1); i++)
+		free((void *)(uintptr_t)c->page[i]);
+	free(c->page);
 }
 
 struct attention_inputs {
 	float *q, *k, *v;
-	int32_t *position;
+	int32_t *position, *slot;
 };
 
-/* Runs tokens [from, to) of the inputs as one op. */
-static tess_status try_attention_tokens(void *device, const struct attention_shape *m,
-                                        const struct attention_inputs *x,
-                                        const struct cache_pair *c, int64_t from, int64_t to,
-                                        float *out)
+static tess_status run_attention_rows(void *device, const struct cache *c,
+                                      const struct attention_inputs *x, int64_t n, float *out)
 {
-	int64_t nq = m->heads * m->d, nk = m->kv * m->d, n = to - from,
-		stride = m->blocks * 64 * m->d;
-	double num[] = { m->scale, (double)m->window, (double)m->d, (double)m->lo,
-		         (double)m->group };
-	struct tess_view y = cpu_make_rows(out + from * nq, n, nq, nq);
+	const struct attention_shape *m = c->m;
+	int64_t nq = m->heads * m->d, nk = m->kv * m->d;
+	double num[] = { m->scale,
+		         (double)m->window,
+		         (double)m->d,
+		         (double)m->lo,
+		         (double)m->group,
+		         SKIP,
+		         (double)(2 * SKIP + c->bytes),
+		         m->dtype };
+	struct tess_view y = cpu_make_rows(out, n, nq, nq);
 	struct tess_view in[6] = {
-		cpu_make_rows(x->q + from * nq, n, nq, nq),
-		cpu_make_rows(x->k + from * nk, n, nk, nk),
-		cpu_make_rows(x->v + from * nk, n, nk, nk),
-		cpu_make_list(x->position + from, TESS_I32, n),
-		{ .data = c->k,
-		  .dtype = TESS_F32,
-		  .ndim = 4,
-		  .shape = { m->kv, m->blocks, m->d, 64 },
-		  .stride = { stride, 64 * m->d, 64, 1 } },
-		{ .data = c->v,
-		  .dtype = TESS_F32,
-		  .ndim = 3,
-		  .shape = { m->kv, m->blocks * 64, m->d },
-		  .stride = { stride, m->d, 1 } },
+		cpu_make_rows(x->q, n, nq, nq),
+		cpu_make_rows(x->k, n, nk, nk),
+		cpu_make_rows(x->v, n, nk, nk),
+		cpu_make_list(x->position, TESS_I32, n),
+		cpu_make_list(x->slot, TESS_I32, n),
+		{ .data = c->page,
+		  .dtype = TESS_I64,
+		  .ndim = 2,
+		  .shape = { c->slots, m->blocks },
+		  .stride = { m->blocks + 1, 1 } },
 	};
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 5);
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
 
 	ck_assert_msg(cpu_device->supports(&op) == TESS_OK, "%s", cpu_sentence);
 	return cpu_device->run(device, &op);
 }
 
-static void run_attention_tokens(void *device, const struct attention_shape *m,
-                                 const struct attention_inputs *x, const struct cache_pair *c,
-                                 int64_t from, int64_t to, float *out)
+/* The inputs from token t on. */
+static struct attention_inputs skip_tokens(const struct attention_shape *m,
+                                           const struct attention_inputs *x, int64_t t)
 {
-	ck_assert_msg(!try_attention_tokens(device, m, x, c, from, to, out), "%s", cpu_sentence);
+	return (struct attention_inputs){ x->q + t * m->heads * m->d, x->k + t * m->kv * m->d,
+		                          x->v + t * m->kv * m->d, x->position + t, x->slot + t };
+}
+
+/* Tokens [from, to) of the inputs as one op. */
+static void run_attention_tokens(void *device, const struct cache *c,
+                                 const struct attention_inputs *x, int64_t from, int64_t to,
+                                 float *out)
+{
+	struct attention_inputs part = skip_tokens(c->m, x, from);
+
+	ck_assert_msg(run_attention_rows(device, c, &part, to - from,
+	                                 out + from * c->m->heads * c->m->d) == TESS_OK,
+	              "%s", cpu_sentence);
 }
 
 static struct attention_inputs make_attention_inputs(const struct attention_shape *m,
@@ -95,7 +142,8 @@ static struct attention_inputs make_attention_inputs(const struct attention_shap
 	struct attention_inputs x = { cpu_make_floats(tokens * m->heads * m->d),
 		                      cpu_make_floats(tokens * m->kv * m->d),
 		                      cpu_make_floats(tokens * m->kv * m->d),
-		                      malloc(sizeof(int32_t) * (size_t)tokens) };
+		                      malloc(sizeof(int32_t) * (size_t)tokens),
+		                      calloc(sizeof(int32_t), (size_t)tokens) };
 
 	for (int64_t i = 0; i < tokens * m->heads * m->d; i++)
 		x.q[i] *= 8;
@@ -110,13 +158,14 @@ static void free_attention_inputs(struct attention_inputs *x)
 	free(x->k);
 	free(x->v);
 	free(x->position);
+	free(x->slot);
 }
 
 /* ---- reference */
 
 struct attention_terms {
 	const float *w, *v;
-	int64_t first, end, step;
+	int64_t first, end;
 };
 
 static float sum_unit_of_keys(const void *arg, const struct tess_tree *tree, int64_t u)
@@ -126,7 +175,7 @@ static float sum_unit_of_keys(const void *arg, const struct tess_tree *tree, int
 
 	(void)tree;
 	for (int64_t p = u * 64 > t->first ? u * 64 : t->first; p < t->end && p < (u + 1) * 64; p++)
-		acc = t->v ? fmaf(t->w[p], t->v[p * t->step], acc) : acc + t->w[p];
+		acc = t->v ? fmaf(t->w[p], t->v[p], acc) : acc + t->w[p];
 	return acc;
 }
 
@@ -139,20 +188,26 @@ static float sum_terms(const struct attention_terms *t)
 	return out + 0.0f;
 }
 
+/* An element of the cache. */
+static float round_cached(const struct attention_shape *m, float x)
+{
+	return m->dtype == TESS_BF16 ? tess_bf16_load(tess_bf16_round(x)) : x;
+}
+
 static void compute_attention(const struct attention_shape *m, const struct attention_inputs *x,
                               int64_t t, int64_t h, float *out)
 {
 	int64_t kv = (m->lo + h) / m->group - m->lo / m->group, nk = m->kv * m->d;
 	int64_t first = m->window && t >= m->window ? t - m->window + 1 : 0;
 	const float *q = x->q + (t * m->heads + h) * m->d;
-	float *w = malloc(sizeof *w * (size_t)(t + 1)), top = -INFINITY, all;
-	struct attention_terms terms = { .w = w, .first = first, .end = t + 1, .step = nk };
+	float *w = malloc(2 * sizeof *w * (size_t)(t + 1)), *v = w + t + 1, top = -INFINITY, all;
+	struct attention_terms terms = { .w = w, .first = first, .end = t + 1 };
 
 	for (int64_t p = first; p <= t; p++) {
 		float acc = 0.0f;
 
 		for (int64_t i = 0; i < m->d; i++)
-			acc = fmaf(q[i], x->k[p * nk + kv * m->d + i], acc);
+			acc = fmaf(q[i], round_cached(m, x->k[p * nk + kv * m->d + i]), acc);
 		w[p] = acc * (float)m->scale;
 		top = w[p] > top ? w[p] : top;
 	}
@@ -162,10 +217,20 @@ static void compute_attention(const struct attention_shape *m, const struct atte
 	for (int64_t p = first; p <= t; p++)
 		w[p] = w[p] / all;
 	for (int64_t i = 0; i < m->d; i++) {
-		terms.v = x->v + kv * m->d + i;
+		terms.v = v;
+		for (int64_t p = first; p <= t; p++)
+			v[p] = round_cached(m, x->v[p * nk + kv * m->d + i]);
 		out[i] = sum_terms(&terms);
 	}
 	free(w);
+}
+
+static void compute_text(const struct attention_shape *m, const struct attention_inputs *x,
+                         int64_t tokens, float *out)
+{
+	for (int64_t t = 0; t < tokens; t++)
+		for (int64_t h = 0; h < m->heads; h++)
+			compute_attention(m, x, t, h, out + (t * m->heads + h) * m->d);
 }
 
 /* ---- tests */
@@ -180,24 +245,22 @@ static void compare_attention(const struct attention_shape *m, int64_t tokens)
 	struct cpu_devices d = { 0 };
 	char what[128];
 
-	for (int64_t t = 0; t < tokens; t++)
-		for (int64_t h = 0; h < m->heads; h++)
-			compute_attention(m, &x, t, h, want + t * nq + h * m->d);
+	compute_text(m, &x, tokens, want);
 	while (cpu_open_next(&d)) {
 		for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
-			struct cache_pair c = make_cache_pair(m);
+			struct cache c = make_full_cache(m);
 
 			memset(got, 0, sizeof(float) * (size_t)(tokens * nq));
 			for (int64_t t = 0; t < tokens; t += chunks[k])
 				run_attention_tokens(
-					d.now, m, &x, &c, t,
+					d.now, &c, &x, t,
 					t + chunks[k] < tokens ? t + chunks[k] : tokens, got);
 			snprintf(what, sizeof what,
 			         "%s, %d threads, chunks of %lld, %lld heads of %lld, window %lld",
 			         d.variant->isa, (int)d.variant->nthreads, (long long)chunks[k],
 			         (long long)m->heads, (long long)m->d, (long long)m->window);
 			cpu_expect_equal(what, got, want, tokens * nq);
-			free_cache_pair(&c);
+			free_cache(&c);
 		}
 	}
 	free(want);
@@ -221,6 +284,8 @@ START_TEST(heads_of_a_rank)
 			make_attention_shape(cases[i].heads, cases[i].lo, cases[i].group,
 		                             cases[i].d, 0, cases[i].blocks);
 
+		compare_attention(&m, cases[i].tokens);
+		m.dtype = TESS_BF16;
 		compare_attention(&m, cases[i].tokens);
 	}
 }
@@ -247,17 +312,17 @@ START_TEST(rewound)
 	enum { N = 100, AT = 70 };
 	struct attention_shape m = make_attention_shape(2, 0, 2, 16, 0, 2);
 	struct attention_inputs x = make_attention_inputs(&m, N);
-	struct cache_pair c = make_cache_pair(&m);
+	struct cache c = make_full_cache(&m);
 	void *device = cpu_open_device("auto", 1);
 	float *got = malloc(sizeof(float) * N * 32), *want = malloc(sizeof(float) * N * 32);
 
-	run_attention_tokens(device, &m, &x, &c, 0, N, want);
-	run_attention_tokens(device, &m, &x, &c, AT, AT + 1, got);
+	run_attention_tokens(device, &c, &x, 0, N, want);
+	run_attention_tokens(device, &c, &x, AT, AT + 1, got);
 	cpu_expect_equal("rewound", got + AT * 32, want + AT * 32, 32);
-	run_attention_tokens(device, &m, &x, &c, AT + 1, N, got);
+	run_attention_tokens(device, &c, &x, AT + 1, N, got);
 	cpu_expect_equal("rewound", got + AT * 32, want + AT * 32, (N - AT) * 32);
 	cpu_device->close(device);
-	free_cache_pair(&c);
+	free_cache(&c);
 	free_attention_inputs(&x);
 	free(got);
 	free(want);
@@ -275,38 +340,171 @@ START_TEST(masked_values_are_absent)
 
 	while (cpu_open_next(&d)) {
 		struct attention_inputs x = make_attention_inputs(&m, 12);
-		struct cache_pair c = make_cache_pair(&m);
+		struct cache c = make_full_cache(&m);
 		float want[12 * 32], got[12 * 32];
 
-		run_attention_tokens(d.now, &m, &x, &c, 0, 12, want);
+		run_attention_tokens(d.now, &c, &x, 0, 12, want);
 		for (int64_t k = 7 * 32; k < 12 * 32; k++)
 			x.v[k] = INFINITY;
-		run_attention_tokens(d.now, &m, &x, &c, 0, 12, got);
+		run_attention_tokens(d.now, &c, &x, 0, 12, got);
 		cpu_expect_equal("earlier rows", got, want, 7 * 32);
 		MUST(!isfinite(got[7 * 32]));
-		free_cache_pair(&c);
+		free_cache(&c);
 		free_attention_inputs(&x);
 	}
 }
 END_TEST
 
-/* Beyond the cache, and not in order. */
-START_TEST(refuses_positions)
+/* ---- several slots */
+
+enum { SLOTS = 5, TEXT = 200 };
+
+struct text { /* of one slot */
+	struct attention_inputs x;
+	float *want, *got;
+	int64_t done;
+};
+
+static void open_text(const struct attention_shape *m, struct text *t)
 {
-	static const int32_t last[] = { 64, 1 };
+	size_t n = (size_t)(TEXT * m->heads * m->d);
+
+	t->x = make_attention_inputs(m, TEXT);
+	t->want = malloc(sizeof(float) * n);
+	t->got = malloc(sizeof(float) * n);
+	compute_text(m, &t->x, TEXT, t->want);
+}
+
+/* Appends the next n rows of a text to those of a step; pages that its window passed are freed. */
+static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int64_t n,
+                             struct attention_inputs *step, int64_t at)
+{
+	const struct attention_shape *m = c->m;
+	struct attention_inputs from = skip_tokens(m, &t->x, t->done),
+				to = skip_tokens(m, step, at);
+	int64_t first = m->window && t->done >= m->window ? t->done - m->window + 1 : 0;
+
+	for (int64_t b = 0; b < first / 64; b++)
+		drop_page(c, slot, b);
+	for (int64_t b = (t->done + 63) / 64; b * 64 < t->done + n; b++)
+		add_page(c, slot, b);
+	memcpy(to.q, from.q, sizeof(float) * (size_t)(n * m->heads * m->d));
+	memcpy(to.k, from.k, sizeof(float) * (size_t)(n * m->kv * m->d));
+	memcpy(to.v, from.v, sizeof(float) * (size_t)(n * m->kv * m->d));
+	for (int64_t i = 0; i < n; i++) {
+		to.position[i] = from.position[i];
+		to.slot[i] = slot;
+	}
+}
+
+/* Some rows of some slots, in any order of slots; returns how many texts have ended. */
+static int run_slots_step(void *device, struct cache *c, struct text *text,
+                          struct attention_inputs *step, float *out)
+{
+	int64_t row = c->m->heads * c->m->d, n[SLOTS] = { 0 }, at = 0;
+	int32_t first = (int32_t)(cpu_draw_random() % SLOTS), ended = 0, slot;
+
+	for (int32_t i = 0; i < SLOTS; i++) {
+		slot = (first + i) % SLOTS;
+		n[slot] = cpu_draw_random() % 2 ? 1 : cpu_draw_random() % 40;
+		if (n[slot] > TEXT - text[slot].done)
+			n[slot] = TEXT - text[slot].done;
+		append_text_rows(c, &text[slot], slot, n[slot], step, at);
+		at += n[slot];
+	}
+	ck_assert_msg(run_attention_rows(device, c, step, at, out) == TESS_OK, "%s", cpu_sentence);
+	at = 0;
+	for (int32_t i = 0; i < SLOTS; i++) {
+		slot = (first + i) % SLOTS;
+		memcpy(text[slot].got + text[slot].done * row, out + at * row,
+		       sizeof(float) * (size_t)(n[slot] * row));
+		at += n[slot];
+		text[slot].done += n[slot];
+		ended += text[slot].done == TEXT;
+	}
+	return ended;
+}
+
+static void compare_slots(const struct attention_shape *m)
+{
+	struct attention_inputs step = make_attention_inputs(m, SLOTS * 40);
+	float *out = malloc(sizeof(float) * (size_t)(SLOTS * 40 * m->heads * m->d));
+	struct text text[SLOTS] = { 0 };
+	struct cpu_devices d = { 0 };
+
+	for (int s = 0; s < SLOTS; s++)
+		open_text(m, &text[s]);
+	while (cpu_open_next(&d)) {
+		struct cache c = make_cache(m, SLOTS);
+
+		for (int s = 0; s < SLOTS; s++)
+			text[s].done = 0;
+		while (run_slots_step(d.now, &c, text, &step, out) < SLOTS)
+			;
+		for (int s = 0; s < SLOTS; s++)
+			cpu_expect_equal(d.variant->isa, text[s].got, text[s].want,
+			                 TEXT * m->heads * m->d);
+		free_cache(&c);
+	}
+	for (int s = 0; s < SLOTS; s++) {
+		free_attention_inputs(&text[s].x);
+		free(text[s].want);
+		free(text[s].got);
+	}
+	free_attention_inputs(&step);
+	free(out);
+}
+
+START_TEST(slots_are_apart)
+{
+	static const int64_t window[] = { 0, 70, 0, 1, 130 };
+
+	for (size_t i = 0; i < sizeof window / sizeof *window; i++) {
+		struct attention_shape m = make_attention_shape(
+			i % 2 ? 5 : 3, i % 2 ? 3 : 0, i % 2 ? 4 : 1, i > 2 ? 24 : 16, window[i], 4);
+
+		m.dtype = i < 2 ? TESS_F32 : TESS_BF16;
+		compare_slots(&m);
+	}
+}
+END_TEST
+
+static void expect_rows_refused(void *device, const struct cache *c,
+                                const struct attention_inputs *x, const char *says)
+{
+	float out[48];
+
+	ck_assert_int_eq(run_attention_rows(device, c, x, 3, out), TESS_EINVAL);
+	expect_part(cpu_sentence, says);
+	expect_part(cpu_sentence, "layers.0.mlp");
+}
+
+START_TEST(refuses_positions_and_slots)
+{
+	static const int32_t position[][3] = {
+		{ 0, 1, 64 }, { 0, 1, 1 }, { 0, 2, 3 }, { 62, 63, 64 }, { -1, 0, 1 },
+	};
 	struct attention_shape m = make_attention_shape(1, 0, 1, 16, 0, 1);
 	struct attention_inputs x = make_attention_inputs(&m, 3);
-	struct cache_pair c = make_cache_pair(&m);
+	struct cache c = make_full_cache(&m);
 	void *device = cpu_open_device("auto", 1);
 	float out[48];
 
-	for (int i = 0; i < 2; i++) {
-		x.position[2] = last[i];
-		ck_assert_int_eq(try_attention_tokens(device, &m, &x, &c, 0, 3, out), TESS_EINVAL);
-		expect_part(cpu_sentence, "layers.0.mlp");
+	for (size_t i = 0; i < sizeof position / sizeof *position; i++) {
+		memcpy(x.position, position[i], sizeof *position);
+		expect_rows_refused(device, &c, &x, i ? "position" : "position 64 of slot 0");
 	}
+	memcpy(x.position, (int32_t[]){ 61, 62, 63 }, sizeof *position);
+	ck_assert_int_eq(run_attention_rows(device, &c, &x, 3, out), TESS_OK);
+	x.slot[2] = 1;
+	expect_rows_refused(device, &c, &x, "slot 1");
+	x.slot[2] = -1;
+	expect_rows_refused(device, &c, &x, "slot -1");
+	x.slot[2] = 0;
+	drop_page(&c, 0, 0);
+	expect_rows_refused(device, &c, &x, "slot 0 has no page for positions from 0 on");
 	cpu_device->close(device);
-	free_cache_pair(&c);
+	free_cache(&c);
 	free_attention_inputs(&x);
 }
 END_TEST
@@ -321,13 +519,15 @@ START_TEST(refuses_other_heads)
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
-		double num[] = { 1, 0, D, (double)lo, (double)group };
+		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32 };
 		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
-			                   cpu_make_list(&position, TESS_I32, 1) };
+			                   cpu_make_list(&position, TESS_I32, 1),
+			                   cpu_make_list(&position, TESS_I32, 1),
+			                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
 		struct tess_view y = cpu_make_rows(memory, 1, heads * D, heads * D);
-		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 5);
+		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
 		bool read[8] = { false };
 		int64_t count = 0;
 
@@ -344,4 +544,4 @@ START_TEST(refuses_other_heads)
 END_TEST
 
 SUITE_MAIN("cpu_attention", heads_of_a_rank, windows, rewound, masked_values_are_absent,
-           refuses_positions, refuses_other_heads)
+           slots_are_apart, refuses_positions_and_slots, refuses_other_heads)

@@ -29,9 +29,7 @@ static void find_reading_units(const struct tess_dim *p, int64_t e, int64_t *fir
 {
 	int64_t u = 0;
 
-	if (p->in_last_unit)
-		u = p->nunits - 1;
-	else if (p->unit_size)
+	if (p->unit_size)
 		u = e / p->unit_size;
 	else /* unit u begins at u * size / count, rounded up */
 		while ((u + 1) * p->size <= e * p->nunits)
@@ -146,20 +144,13 @@ END_TEST
 
 START_TEST(tokens_limit_no_rank_count)
 {
-	struct tess_dim tokens = make_plain_dim(3, 3), last = make_plain_dim(1, 5);
+	struct tess_dim tokens = make_plain_dim(3, 3);
 	const struct tess_dim *piece;
 
-	tokens.may_be_empty = last.may_be_empty = last.in_last_unit = true;
+	tokens.may_be_empty = true;
 	tokens.base = &tokens;
-	last.base = &last;
 	check_dim_on_all_ranks(&tokens);
-	check_dim_on_all_ranks(&last);
 	ck_assert_int_eq(tess_dim_get_max_ranks(&tokens, &piece), INT32_MAX);
-	ck_assert_int_eq(tess_dim_get_max_ranks(&last, &piece), INT32_MAX);
-	for (int32_t n = 1; n <= RANKS; n++) /* any rank may have the last of 5 tokens */
-		for (int32_t r = 0; r < n; r++)
-			ck_assert_int_eq(tess_dim_get_local_size(&last, n, r),
-			                 tess_edge(5, n, r) < 5 && tess_edge(5, n, r + 1) == 5);
 }
 END_TEST
 
