@@ -75,7 +75,7 @@ struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
 	/* i32, one after another: ids, positions, slots [tokens], rows [selected] */
 	void *inputs;
-	/* per rope of the program, one after another: [rope_positions][each], cosines, then sines */
+	/* per rope of the program, one after another: [rope_positions][each], cosines, sines */
 	float *rope;
 	int64_t rope_positions;
 	int64_t *pages; /* per class, one after another: [slots][blocks], addresses of pages */

@@ -84,7 +84,8 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 	return st;
 }
 
-static struct tess_shaped_program **find_bucket(struct tess_programs *s, struct tess_shape shape)
+static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
+                                                      struct tess_shape shape)
 {
 	uint64_t hash =
 		(uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 + (uint64_t)shape.root;
@@ -124,7 +125,7 @@ static tess_status lower_shape(struct tess_programs *s, struct tess_shaped_progr
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out)
 {
-	struct tess_shaped_program **bucket = find_bucket(s, shape), *k = *bucket;
+	struct tess_shaped_program **bucket = find_shape_bucket(s, shape), *k = *bucket;
 	bool first = is_same_shape(s->first->shape, shape);
 	tess_status st = TESS_OK;
 

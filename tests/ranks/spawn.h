@@ -14,6 +14,13 @@ static inline void spawn_ranks(int32_t n, tess_status (*fn)(struct tess_world *,
 	ck_assert_msg(!tess_world_spawn(n, fn, arg), "%d ranks: %s", n, tess_error());
 }
 
+/* In a function that ranks run. */
+#define HOLDS(condition) \
+	do { \
+		if (!(condition)) \
+			return tess_fail_in(TESS_EBUG, "line %d: %s", __LINE__, #condition); \
+	} while (0)
+
 /* Selects a backend; those of minimal.c are found. */
 static inline void use_minimal_backend(const char *name)
 {

@@ -84,12 +84,6 @@ static tess_status append_rows(void *self, const float *rows, int64_t n)
 	return TESS_OK;
 }
 
-#define HOLDS(condition) \
-	do { \
-		if (!(condition)) \
-			return tess_fail_in(TESS_EBUG, "line %d: %s", __LINE__, #condition); \
-	} while (0)
-
 /* Generates one text; *text is empty on all ranks but 0. */
 static tess_status generate_text(struct open_runner_state *o,
                                  const struct tess_generate_request *how,
