@@ -1,163 +1,46 @@
-/* mesh.c - ranks laid out in named dimensions, and the groups along them. */
+/* mesh.c - the groups along the dimensions of a mesh. */
 #include "core/base/status.h"
+#include "core/group/mesh_shape.h"
 #include "core/group/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIMS = 8, NAME = 16, TEXT = DIMS * (NAME + 12) };
-static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
-
-struct mesh_dim {
-	char name[NAME];
-	int32_t size; /* 0: left out, not computed yet */
-	int32_t stride; /* world ranks from one coordinate to the next */
-};
-
 struct mesh_slice { /* along one dimension or several */
 	struct mesh_slice *next;
 	struct tess_group *group;
-	char text[TEXT]; /* "tp", "dp,tp" */
+	char text[TESS_MESH_TEXT]; /* "tp", "dp,tp" */
 };
 
 struct tess_mesh {
 	struct tess_world *world;
-	int32_t ndims;
-	struct mesh_dim dim[DIMS];
+	struct tess_mesh_shape shape;
 	struct mesh_slice *slices; /* the newest first */
-	char text[TEXT]; /* with all sizes: "dp=2,tp=4" */
 };
-
-/* ---- dimensions ------------------------------------------------------------------------------ */
-
-static tess_status fail_bad_form(const char *text)
-{
-	return tess_fail(
-		TESS_EINVAL,
-		"the mesh \"%.100s\" is not of the form dp=2,tp=4: 1 to %d dimensions, each a "
-		"name of 1 to %d letters of a-z 0-9 _ and a size, which one may leave out",
-		text, DIMS, NAME - 1);
-}
-
-static const struct mesh_dim *find_dim(const struct tess_mesh *m, const char *name, size_t len)
-{
-	for (int32_t i = 0; i < m->ndims; i++)
-		if (strlen(m->dim[i].name) == len && !memcmp(m->dim[i].name, name, len))
-			return &m->dim[i];
-	return NULL;
-}
-
-/* Reads "dp=2", and moves *at past it. */
-static tess_status read_dim(struct tess_mesh *m, const char *text, const char **at)
-{
-	size_t len = strspn(*at, letters);
-	struct mesh_dim *d = &m->dim[m->ndims];
-	const char *end = *at + len;
-	long size = 0;
-
-	if (!len || len >= NAME || m->ndims == DIMS)
-		return fail_bad_form(text);
-	if (*end == '=') {
-		char *after;
-
-		size = strtol(end + 1, &after, 10);
-		if (strspn(end + 1, "0123456789") != (size_t)(after - end - 1) || size < 1 ||
-		    size > TESS_RANKS_MAX)
-			return fail_bad_form(text);
-		end = after;
-	}
-	if (find_dim(m, *at, len))
-		return tess_fail(TESS_EINVAL, "the mesh \"%.100s\" has two dimensions %.*s", text,
-		                 (int)len, *at);
-	memcpy(d->name, *at, len);
-	d->size = (int32_t)size;
-	m->ndims++;
-	*at = end;
-	return TESS_OK;
-}
-
-/* Computes a size that was left out, and checks that the sizes multiply to the ranks. */
-static tess_status complete_sizes(struct tess_mesh *m, const char *text)
-{
-	int32_t ranks = tess_world_size(m->world);
-	struct mesh_dim *open = NULL;
-	int64_t known = 1;
-
-	for (int32_t i = 0; i < m->ndims; i++) {
-		struct mesh_dim *d = &m->dim[i];
-
-		if (!d->size && open)
-			return tess_fail(
-				TESS_EINVAL,
-				"the mesh \"%.100s\" leaves out the sizes of %s and %s; one of "
-				"them must be given",
-				text, open->name, d->name);
-		if (!d->size)
-			open = d;
-		else if ((known *= d->size) > TESS_RANKS_MAX)
-			known = TESS_RANKS_MAX + 1;
-	}
-	if (open && ranks % known == 0)
-		open->size = (int32_t)(ranks / known);
-	else if (open)
-		return tess_fail(TESS_EINVAL,
-		                 "the mesh \"%.100s\" does not fit a job of %d ranks: that is not "
-		                 "a multiple of %d, so there is no size for %s",
-		                 text, ranks, (int)known, open->name);
-	else if (known != ranks)
-		return tess_fail(
-			TESS_EINVAL,
-			"the mesh \"%.100s\" does not fit a job of %d ranks: its sizes must "
-			"multiply to that; one may be left out",
-			text, ranks);
-	return TESS_OK;
-}
-
-static tess_status read_mesh(struct tess_mesh *m, const char *text)
-{
-	const char *at = text;
-	int32_t stride = 1;
-	size_t len = 0;
-	tess_status st;
-
-	while (!(st = read_dim(m, text, &at)) && *at == ',')
-		at++;
-	if (!st && *at)
-		st = fail_bad_form(text);
-	if (!st)
-		st = complete_sizes(m, text);
-	if (st)
-		return st;
-	for (int32_t i = m->ndims - 1; i >= 0; i--) {
-		m->dim[i].stride = stride;
-		stride *= m->dim[i].size;
-	}
-	for (int32_t i = 0; i < m->ndims; i++)
-		len += (size_t)snprintf(m->text + len, sizeof m->text - len, "%s%s=%d",
-		                        i ? "," : "", m->dim[i].name, m->dim[i].size);
-	return TESS_OK;
-}
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
 struct dim_list { /* some dimensions, as ordered in a slice */
 	int32_t n, size;
-	const struct mesh_dim *dim[DIMS];
+	const struct tess_mesh_dim *dim[TESS_MESH_DIMS];
 };
 
 static tess_status read_dims(const struct tess_mesh *m, const char *text, struct dim_list *out)
 {
 	struct dim_list a = { .size = 1 };
+	char all[TESS_MESH_TEXT];
 
 	for (const char *at = text;; at++) {
 		size_t len = strcspn(at, ",");
-		const struct mesh_dim *d = find_dim(m, at, len);
+		int32_t found = tess_mesh_shape_find(&m->shape, at, len);
+		const struct tess_mesh_dim *d = &m->shape.dim[found < 0 ? 0 : found];
 
-		if (!d)
+		if (found < 0)
 			return tess_fail(TESS_EINVAL,
 			                 "\"%.100s\": the mesh %s has no dimension \"%.*s\"", text,
-			                 m->text, (int)(len < NAME ? len : NAME), at);
+			                 tess_mesh_shape_format(&m->shape, all),
+			                 (int)(len < TESS_MESH_NAME ? len : TESS_MESH_NAME), at);
 		for (int32_t i = 0; i < a.n; i++)
 			if (a.dim[i] == d)
 				return tess_fail(TESS_EINVAL,
@@ -188,13 +71,13 @@ static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *
 {
 	struct dim_list rest = { .size = 1 };
 
-	for (int32_t i = 0; i < m->ndims; i++) {
+	for (int32_t i = 0; i < m->shape.ndims; i++) {
 		bool other = true;
 
 		for (int32_t k = 0; k < a->n; k++)
-			other = other && a->dim[k] != &m->dim[i];
+			other = other && a->dim[k] != &m->shape.dim[i];
 		if (other)
-			rest.dim[rest.n++] = &m->dim[i];
+			rest.dim[rest.n++] = &m->shape.dim[i];
 	}
 	return compute_coordinate(&rest, rank);
 }
@@ -215,7 +98,7 @@ static tess_status open_slice_group(const struct tess_mesh *m, const struct dim_
 {
 	struct tess_group *all = tess_world_group(m->world);
 	int32_t rank = tess_world_rank(m->world);
-	char name[NAME] = "";
+	char name[TESS_MESH_NAME] = "";
 	size_t len = 0;
 
 	if (is_world(m, a)) {
@@ -256,16 +139,17 @@ tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims)
 /* Fails unless all ranks open the mesh that rank 0 opens. */
 static tess_status compare_meshes(const struct tess_mesh *m)
 {
-	char first[TEXT], text[3 * TEXT];
+	char own[TESS_MESH_TEXT] = "", first[sizeof own], text[3 * sizeof own];
 	tess_status st;
 
-	memcpy(first, m->text, sizeof first);
+	tess_mesh_shape_format(&m->shape, own);
+	memcpy(first, own, sizeof first);
 	st = tess_broadcast(tess_world_group(m->world), first, sizeof first, TESS_U8, 0,
 	                    "tess_mesh_open");
-	if (st || !strcmp(first, m->text))
+	if (st || !strcmp(first, own))
 		return st;
 	snprintf(text, sizeof text,
-	         "the mesh is \"%s\" here, but \"%s\" on rank 0; all ranks open the same", m->text,
+	         "the mesh is \"%s\" here, but \"%s\" on rank 0; all ranks open the same", own,
 	         first);
 	return tess_world_post_failure(m->world, TESS_EMISMATCH, text);
 }
@@ -278,11 +162,11 @@ tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_m
 	if (!m)
 		return tess_fail(TESS_ENOMEM, "no memory for a mesh");
 	m->world = w;
-	st = read_mesh(m, text);
+	st = tess_mesh_shape_parse(text, tess_world_size(w), &m->shape);
 	if (!st)
 		st = compare_meshes(m);
-	for (int32_t i = 0; i < m->ndims && !st; i++)
-		st = tess_mesh_slice(m, m->dim[i].name);
+	for (int32_t i = 0; i < m->shape.ndims && !st; i++)
+		st = tess_mesh_slice(m, m->shape.dim[i].name);
 	if (st)
 		tess_mesh_close(m);
 	else
@@ -310,6 +194,16 @@ int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims)
 	struct dim_list a;
 
 	return read_dims(m, dims, &a) ? -1 : compute_coordinate(&a, tess_world_rank(m->world));
+}
+
+const struct tess_mesh_shape *tess_mesh_get_shape(const struct tess_mesh *m)
+{
+	return &m->shape;
+}
+
+struct tess_world *tess_mesh_world(const struct tess_mesh *m)
+{
+	return m->world;
 }
 
 void tess_mesh_close(struct tess_mesh *m)

@@ -87,7 +87,7 @@ static tess_status open_bad_meshes(struct tess_world *w, void *arg)
 		{ "dp=2,tp=3", "job of 4 ranks" },
 		{ "dp,tp=3", "no size for dp" },
 		{ "a=1000,b=1000,c=1000,d=1000,e=1000,f=1000,g=1000", "job of 4 ranks" },
-		{ "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=4", "form" },
+		{ "a=1,b,c=1,d=1,e=1,f=1,g=1,h=1,i=1,j=1,k=1,l=1,m=1,n=1,o=1,p=1,q=1", "form" },
 	};
 	struct tess_group *g = tess_world_group(w);
 	struct tess_mesh *m;
