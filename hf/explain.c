@@ -8,15 +8,17 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { RANKS_MAX = 1024, ROWS_MAX = 1 << 20 }; /* of a job, of a step */
+enum { ROWS_MAX = 1 << 20 }; /* of a step */
 
 struct explanation {
 	struct tess_explanation e; /* first: the caller sees this */
 	struct tess_arena arena;
 	struct tess_planned_model model;
 	struct tess_program *program;
-	const char *dim_name;
-	int32_t dim_size;
+	struct tess_mesh_shape mesh; /* with dp, along which nothing is placed */
+	const char *dim_name[TESS_MESH_DIMS];
+	int32_t dim_size[TESS_MESH_DIMS];
+	int32_t program_dim[TESS_MESH_DIMS]; /* of each dimension, that of the program; -1: dp */
 	struct tess_explained_parameter **parameters;
 	struct tess_explained_value **values; /* by the id of the tensor */
 	uint64_t *sent; /* by record: the most that a rank sends */
@@ -24,16 +26,23 @@ struct explanation {
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
+/* The rank of the program that a rank of the mesh runs. */
+static int32_t get_program_rank(const struct explanation *x, int32_t rank)
+{
+	return tess_mesh_shape_project(&x->mesh, rank, &x->program->mesh);
+}
+
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape)
 {
-	const struct tess_weight *w = ((const struct explanation *)e)->program->weight[i];
+	const struct explanation *x = (const struct explanation *)e;
+	const struct tess_weight *w = x->program->weight[i];
 	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
 
 	for (int32_t a = 0; a < w->ndim; a++) {
-		int64_t n = tess_place_is(w->place.use, TESS_SHARD, a)
-		                    ? tess_dim_get_local_size(w->dim[a], e->nranks, rank)
-		                    : w->dim[a]->size;
+		struct tess_cut cut =
+			tess_program_find_cut(x->program, get_program_rank(x, rank), w->place, a);
+		int64_t n = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
 
 		bytes *= (uint64_t)n;
 		if (shape)
@@ -43,10 +52,10 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
 }
 
 static void measure_rank(const struct explanation *x, const struct tess_rank_program *l,
-                         struct tess_explained_rank *out)
+                         int32_t rank, struct tess_explained_rank *out)
 {
 	for (int32_t i = 0; i < x->program->nweights; i++)
-		out->weights += tess_explanation_shard(&x->e, i, l->rank, NULL);
+		out->weights += tess_explanation_shard(&x->e, i, rank, NULL);
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes;
@@ -57,21 +66,21 @@ static void measure_rank(const struct explanation *x, const struct tess_rank_pro
 /*
  * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
  */
-static uint64_t count_sent_bytes(const struct tess_step *s, int32_t nranks, int32_t rank)
+static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 {
-	uint64_t n = (uint64_t)nranks, sum = 0;
+	uint64_t n = (uint64_t)cut.nranks, sum = 0;
 
 	if (s->kind == TESS_STEP_SUM) {
-		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, nranks, rank);
+		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
 
 		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
 	}
 	if (s->coll.kind == TESS_GATHER)
-		return rank == s->coll.root ? 0 : 4 * s->coll.count;
+		return cut.rank == s->coll.root ? 0 : 4 * s->coll.count;
 	if (s->coll.kind == TESS_ALL_GATHER)
 		return 4 * s->coll.count * (n - 1);
-	for (int32_t q = 0; q < nranks; q++)
-		sum += q == rank ? 0 : 4 * s->coll.send_counts[q];
+	for (int32_t q = 0; q < cut.nranks; q++)
+		sum += q == cut.rank ? 0 : 4 * s->coll.send_counts[q];
 	return sum;
 }
 
@@ -86,7 +95,8 @@ static void measure_sent(struct explanation *x, const struct tess_rank_program *
 		if (i && l->step[i - 1]->record != s->record)
 			sum = 0;
 		if (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL)
-			sum += count_sent_bytes(s, l->nranks, l->rank);
+			sum += count_sent_bytes(
+				s, tess_program_get_cut(x->program, l->rank, s->along));
 		if (sum > x->sent[s->record])
 			x->sent[s->record] = sum;
 	}
@@ -103,12 +113,13 @@ static tess_status measure_ranks(struct explanation *x)
 		return TESS_ENOMEM;
 	for (int32_t r = 0; r < n; r++) {
 		struct tess_rank_program *lowered;
-		tess_status st = tess_program_lower(x->program, n, r, NULL, &lowered);
+		tess_status st =
+			tess_program_lower(x->program, get_program_rank(x, r), NULL, &lowered);
 
 		if (st)
 			return st;
 		list[r] = &rank[r];
-		measure_rank(x, lowered, &rank[r]);
+		measure_rank(x, lowered, r, &rank[r]);
 		measure_sent(x, lowered);
 		tess_rank_program_free(lowered);
 	}
@@ -117,6 +128,25 @@ static tess_status measure_ranks(struct explanation *x)
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
+
+/* Places of the program by dimension of the mesh. */
+static const struct tess_place *list_places(struct explanation *x, const struct tess_place *place)
+{
+	struct tess_place *list = TESS_NEW(&x->arena, struct tess_place, x->e.ndims);
+
+	for (int32_t i = 0; i < x->e.ndims && list; i++)
+		list[i] = x->program_dim[i] < 0 ? tess_place_replicate() : place[x->program_dim[i]];
+	return list;
+}
+
+static const char *const *list_styles(struct explanation *x, const struct tess_weight *w)
+{
+	const char **list = TESS_NEW(&x->arena, const char *, x->e.ndims);
+
+	for (int32_t i = 0; i < x->e.ndims && list; i++)
+		list[i] = x->program_dim[i] < 0 ? "replicate" : w->style[x->program_dim[i]];
+	return list;
+}
 
 static tess_status list_parameters(struct explanation *x)
 {
@@ -136,13 +166,15 @@ static tess_status list_parameters(struct explanation *x)
 		for (int32_t a = 0; a < w->ndim; a++)
 			shape[a] = w->dim[a]->size;
 		*p = (struct tess_explained_parameter){ .name = w->name,
-			                                .styles = &w->style,
-			                                .places = &w->place.use,
+			                                .styles = list_styles(x, w),
+			                                .places = list_places(x, w->place),
 			                                .shape = shape,
 			                                .dtype = w->dtype,
 			                                .ndim = w->ndim,
 			                                .tied = w->table != NULL,
 			                                .from_config = stored.ndim < 0 };
+		if (!p->styles || !p->places)
+			return TESS_ENOMEM;
 		x->e.from_config += !p->tied && p->from_config;
 		x->parameters[i] = p;
 	}
@@ -169,18 +201,21 @@ static tess_status list_collectives(struct explanation *x)
 	for (int32_t i = 0; i < p->nrecords && list; i++) {
 		const struct tess_record *rec = p->record[i];
 		struct tess_explained_collective *c;
-		int32_t kind = rec->kind == TESS_REC_MOVE ? tess_move_kind(p, rec) : 0;
+		int32_t kind = rec->kind == TESS_REC_MOVE ? tess_move_kind(p, rec) : 0, dim = 0;
 
 		if (!kind)
 			continue;
+		while (x->program_dim[dim] != rec->along)
+			dim++;
 		c = TESS_NEW(&x->arena, struct tess_explained_collective, 1);
 		if (!c)
 			return TESS_ENOMEM;
 		*c = (struct tess_explained_collective){ .module = rec->module,
 			                                 .kind = kind,
+			                                 .dim = dim,
 			                                 .record = i,
-			                                 .from = rec->in[0]->place,
-			                                 .to = rec->out[0]->place,
+			                                 .from = rec->in[0]->place[rec->along],
+			                                 .to = rec->out[0]->place[rec->along],
 			                                 .bytes = count_value_bytes(rec->in[0]),
 			                                 .sent = x->sent[i] };
 		list[x->e.ncollectives++] = c;
@@ -200,12 +235,15 @@ static const struct tess_explained_value *const *list_values(struct explanation 
 	for (int32_t i = 0; i < n && list; i++) {
 		struct tess_explained_value **v = &x->values[tensor[i]->id];
 
-		if (!*v)
+		if (!*v) {
 			*v = TESS_NEW(&x->arena, struct tess_explained_value, 1);
-		if (!*v)
+			if (!*v)
+				return NULL;
+			(*v)->id = tensor[i]->id;
+			(*v)->places = list_places(x, tensor[i]->place);
+		}
+		if (!(*v)->places)
 			return NULL;
-		(*v)->id = tensor[i]->id;
-		(*v)->places = &tensor[i]->place;
 		list[i] = *v;
 	}
 	return (const struct tess_explained_value *const *)list;
@@ -248,26 +286,32 @@ static tess_status list_records(struct explanation *x)
 
 /* ---- explain --------------------------------------------------------------------------------- */
 
-/* "tp=8" */
-static tess_status read_mesh_text(struct explanation *x, const char *mesh)
+/* "tp=8", "dp=2,tp=4"; "dp=2" has one rank along tp. */
+static tess_status read_mesh_text(struct explanation *x, const char *text, int32_t nranks)
 {
-	long n = 0;
-	char *end = NULL;
+	struct tess_mesh_shape replica;
+	char all[TESS_MESH_TEXT];
+	tess_status st = tess_mesh_shape_parse(text, nranks, &x->mesh);
 
-	if (!strncmp(mesh, "tp=", 3))
-		n = strtol(mesh + 3, &end, 10);
-	if (!end || *end || n < 1 || n > RANKS_MAX)
-		return tess_fail(TESS_EINVAL,
-		                 "the mesh \"%.100s\": a plan has one mesh dimension, tp; use tp=1 "
-		                 "to tp=%d",
-		                 mesh, RANKS_MAX);
-	x->dim_name = "tp";
-	x->dim_size = (int32_t)n;
-	x->e.ndims = 1;
-	x->e.dim_names = &x->dim_name;
-	x->e.dim_sizes = &x->dim_size;
-	x->e.nranks = (int32_t)n;
-	return TESS_OK;
+	if (st)
+		return st;
+	replica = tess_mesh_shape_remove(&x->mesh, "dp");
+	if (tess_mesh_shape_find(&x->mesh, replica.dim[0].name, strlen(replica.dim[0].name)) < 0) {
+		tess_mesh_shape_format(&x->mesh, all);
+		st = tess_mesh_shape_parse(strcat(all, ",tp=1"), nranks, &x->mesh);
+	}
+	for (int32_t i = 0; i < x->mesh.ndims; i++) {
+		const char *name = x->mesh.dim[i].name;
+
+		x->dim_name[i] = name;
+		x->dim_size[i] = x->mesh.dim[i].size;
+		x->program_dim[i] = tess_mesh_shape_find(&replica, name, strlen(name));
+	}
+	x->e.ndims = x->mesh.ndims;
+	x->e.dim_names = x->dim_name;
+	x->e.dim_sizes = x->dim_size;
+	x->e.nranks = x->mesh.nranks;
+	return st;
 }
 
 static tess_status explain_program(struct explanation *x, const char *dir, int64_t tokens,
@@ -283,7 +327,7 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
 	st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_CONFIG, &x->model);
 	if (!st)
-		st = tess_planned_model_record(&x->model, x->e.nranks, tokens, &x->program);
+		st = tess_planned_model_record(&x->model, &x->mesh, tokens, &x->program);
 	if (st)
 		return st;
 	tess_planned_model_warn_unused(&x->model, x->program);
@@ -301,7 +345,7 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 	return st;
 }
 
-tess_status tess_explain(const char *dir, const char *mesh, int64_t tokens,
+tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options, struct tess_explanation **out)
 {
 	struct explanation *x = calloc(1, sizeof *x);
@@ -312,7 +356,7 @@ tess_status tess_explain(const char *dir, const char *mesh, int64_t tokens,
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = read_mesh_text(x, mesh);
+	st = read_mesh_text(x, mesh, nranks);
 	if (!st)
 		st = explain_program(x, dir, tokens, options);
 	fesetenv(&callers);

@@ -6,12 +6,14 @@
 #include "nn/unexpected.h"
 
 #include <fenv.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct tess_session {
 	struct tess_planned_model model;
-	struct tess_group *group;
+	struct tess_group *all; /* the world's */
+	struct tess_group *alone; /* of this rank, where the mesh has no dimension but dp */
 	struct tess_runner *runner;
 	struct tess_tokenizer *tokenizer;
 };
@@ -53,13 +55,14 @@ void tess_planned_model_close(struct tess_planned_model *p)
 	*p = (struct tess_planned_model){ 0 };
 }
 
-tess_status tess_planned_model_record(const struct tess_planned_model *p, int32_t nranks,
-                                      int64_t ntokens, struct tess_program **out)
+tess_status tess_planned_model_record(const struct tess_planned_model *p,
+                                      const struct tess_mesh_shape *mesh, int64_t ntokens,
+                                      struct tess_program **out)
 {
 	struct tess_record_options options = { .model = p->model,
 		                               .plan = &p->plan,
 		                               .source = &p->source,
-		                               .nranks = nranks,
+		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
 		                               .ntokens = ntokens,
 		                               .nselected = 1,
 		                               .logits_root = 0 };
@@ -93,7 +96,34 @@ int64_t tess_planned_model_positions(const struct tess_planned_model *p)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-static tess_status open_session(struct tess_group *g, const char *dir,
+/* The groups of this rank's replica: of all dimensions of the mesh but dp. */
+static tess_status open_replica_groups(struct tess_session *s, struct tess_mesh *mesh,
+                                       struct tess_runner_parts *parts)
+{
+	const struct tess_mesh_shape *shape = tess_mesh_get_shape(mesh);
+	const struct tess_mesh_dim *dim = parts->mesh.dim;
+	char names[TESS_MESH_TEXT];
+	size_t len = 0;
+	tess_status st;
+
+	parts->all = s->all;
+	parts->mesh = tess_mesh_shape_remove(shape, "dp");
+	for (int32_t i = 0; i < parts->mesh.ndims; i++) {
+		parts->along[i] = tess_mesh_group(mesh, dim[i].name);
+		len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? "," : "",
+		                        dim[i].name);
+	}
+	if (!parts->along[0]) {
+		st = tess_group_split(s->all, tess_group_rank(s->all), 0, "tp", &s->alone);
+		parts->group = parts->along[0] = s->alone;
+		return st;
+	}
+	st = tess_mesh_slice(mesh, names);
+	parts->group = tess_mesh_group(mesh, names);
+	return st;
+}
+
+static tess_status open_session(struct tess_mesh *mesh, const char *dir,
                                 const struct tess_session_options *how, struct tess_session **out)
 {
 	struct tess_session_options mine = { .size = sizeof mine };
@@ -104,20 +134,21 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
-	s->group = g;
+	s->all = tess_world_group(tess_mesh_world(mesh));
 	st = tess_group_agree_status(
-		g, tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model),
+		s->all, tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model),
 		"session");
-	if (!st && tess_group_rank(g) == 0)
+	if (!st && tess_group_rank(s->all) == 0)
 		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {
 		struct tess_runner_parts parts = { .model = s->model.model,
 			                           .plan = &s->model.plan,
 			                           .source = &s->model.source,
-			                           .group = g,
 			                           .threads = mine.threads };
 
-		st = tess_runner_new(&parts, &s->runner);
+		st = open_replica_groups(s, mesh, &parts);
+		if (!st)
+			st = tess_runner_new(&parts, &s->runner);
 	}
 	if (st)
 		tess_session_close(s);
@@ -127,7 +158,7 @@ static tess_status open_session(struct tess_group *g, const char *dir,
 }
 
 /* Reads numbers and makes tables in the default floating-point state, not that of the caller. */
-tess_status tess_session_open(struct tess_group *g, const char *dir,
+tess_status tess_session_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {
 	fenv_t callers;
@@ -135,7 +166,7 @@ tess_status tess_session_open(struct tess_group *g, const char *dir,
 
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = open_session(g, dir, options, out);
+	st = open_session(mesh, dir, options, out);
 	fesetenv(&callers);
 	return st;
 }
@@ -146,6 +177,7 @@ void tess_session_close(struct tess_session *s)
 		return;
 	tess_tokenizer_close(s->tokenizer);
 	tess_runner_free(s->runner);
+	tess_group_close(s->alone);
 	tess_planned_model_close(&s->model);
 	free(s);
 }
@@ -185,7 +217,7 @@ static tess_status encode_prompt(struct tess_session *s, const char *text, size_
 tess_status tess_session_share_prompt(struct tess_session *s, const char *text, size_t len,
                                       const int32_t *ids, int64_t nids, int32_t **out, int64_t *n)
 {
-	bool first = tess_group_rank(s->group) == 0;
+	bool first = tess_group_rank(s->all) == 0;
 	int32_t *list = NULL;
 	size_t nmade = (size_t)nids;
 	int64_t count;
@@ -193,11 +225,11 @@ tess_status tess_session_share_prompt(struct tess_session *s, const char *text, 
 
 	if (first && !ids)
 		st = encode_prompt(s, text, len, &list, &nmade);
-	st = tess_group_agree_status(s->group, st, "prompt");
+	st = tess_group_agree_status(s->all, st, "prompt");
 	if (st)
 		return st;
 	count = (int64_t)nmade;
-	st = tess_broadcast(s->group, &count, 1, TESS_I64, 0, "prompt:length");
+	st = tess_broadcast(s->all, &count, 1, TESS_I64, 0, "prompt:length");
 	if (!st && !list) {
 		list = malloc((size_t)(count + 1) * sizeof *list);
 		if (list && first)
@@ -205,10 +237,9 @@ tess_status tess_session_share_prompt(struct tess_session *s, const char *text, 
 	}
 	if (!st)
 		st = tess_group_agree_status(
-			s->group, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"),
-			"prompt");
+			s->all, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"), "prompt");
 	if (!st)
-		st = tess_broadcast(s->group, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
+		st = tess_broadcast(s->all, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
 	if (st) {
 		free(list);
 		return st;
@@ -246,24 +277,26 @@ static tess_status stream_text(struct tess_session *s, struct tess_generate_requ
 	size_t n = 0;
 	tess_status st = TESS_OK;
 
-	if (tess_group_rank(s->group) == 0) {
+	if (tess_group_rank(s->all) == 0) {
 		st = tess_session_tokenizer(s, &t);
 		if (!st)
 			st = tess_decode_stream_open(t, true, &to->decoder);
 		request->self = to;
 		request->on_token = push_chosen_id;
 	}
-	st = tess_group_agree_status(s->group, st, "text");
+	st = tess_group_agree_status(s->all, st, "text");
 	if (st)
 		goto out;
 	st = tess_generate_run(s->runner, request, &result);
+	if (tess_group_size(tess_runner_group(s->runner)) < tess_group_size(s->all))
+		st = tess_group_agree_status(s->all, st, "text"); /* of other replicas */
 	if (st)
 		goto out;
 	if (to->decoder)
 		st = tess_decode_stream_finish(to->decoder, &bytes, &n);
 	if (!st && n)
 		to->text(to->self, bytes, n);
-	st = tess_group_agree_status(s->group, st, "text");
+	st = tess_group_agree_status(s->all, st, "text");
 out:
 	tess_decode_stream_close(to->decoder);
 	return st;

@@ -26,11 +26,13 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 void tess_planned_model_close(struct tess_planned_model *p);
 
 /*
- * Records the program for `nranks` that gives rank 0 the logits of the last row. Fails if it cannot
- * work, or does not use all parameters of the checkpoint. *out is yours: tess_program_free.
+ * Records the program of a replica on `mesh` that gives its rank 0 the logits of the last row.
+ * Fails if it cannot work, or does not use all parameters of the checkpoint. *out is yours:
+ * tess_program_free.
  */
-tess_status tess_planned_model_record(const struct tess_planned_model *p, int32_t nranks,
-                                      int64_t ntokens, struct tess_program **out);
+tess_status tess_planned_model_record(const struct tess_planned_model *p,
+                                      const struct tess_mesh_shape *mesh, int64_t ntokens,
+                                      struct tess_program **out);
 
 /* Logs what in the checkpoint has no effect; a session does so on rank 0. */
 void tess_planned_model_warn_unused(const struct tess_planned_model *p,

@@ -5,22 +5,27 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
+struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis)
 {
-	bool cut = tess_place_is(v->place, TESS_SHARD, axis);
-
-	return cut ? tess_dim_get_local_size(v->dim[axis], b->l->nranks, b->l->rank)
-	           : v->dim[axis]->size;
+	return tess_program_find_cut(b->p, b->l->rank, place, axis);
 }
 
-static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v)
+int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
 {
+	struct tess_cut cut = build_find_cut(b, v->place, axis);
+
+	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
+}
+
+static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
+{
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct tess_sum sum = { 0 };
 
 	sum.ntree = tess_dim_list_trees(&b->l->arena, v->sum, &sum.n);
 	if (!sum.ntree)
 		b->status = TESS_ENOMEM;
-	return tess_sum_nodes(&sum, b->l->nranks, b->l->rank);
+	return tess_sum_nodes(&sum, cut.nranks, cut.rank);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -84,14 +89,15 @@ struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, i
 
 struct value *build_get_value(struct build *b, const struct tess_tensor *t)
 {
+	int32_t partial = tess_places_find(t->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
 	struct value *v = &b->value[t->id];
 
 	if (v->allocated)
 		return v;
 	*v = build_add_temporary(b, 0, build_get_local_size(b, t, 0),
 	                         t->ndim > 1 ? build_get_local_size(b, t, 1) : 1, t->dtype);
-	if (t->place.kind == TESS_PARTIAL) {
-		int64_t nodes = count_local_nodes(b, t);
+	if (partial >= 0) {
+		int64_t nodes = count_local_nodes(b, t, partial);
 
 		b->nbuffers--;
 		*v = build_add_temporary(b, nodes, v->rows, v->cols, t->dtype);

@@ -30,6 +30,8 @@ struct build {
 	struct tess_step spare; /* returned by build_add_step after an error */
 };
 
+/* This rank's cut of an axis of a value or weight that is placed so. */
+struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis);
 /* The elements of an axis that this rank holds. */
 int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
 /* The tensor's value; the first call gives it a buffer. */

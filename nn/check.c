@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct finding { /* of one rank; sent as 5 x i64 */
-	int64_t hash, found;
-	int64_t row, column; /* of the whole value */
-	int64_t bits; /* of that element */
+struct finding { /* of one rank; sent as i64 */
+	int64_t hash, count; /* of its part; count: elements */
+	int64_t found, row, column; /* of the whole value */
+	int64_t bits, other; /* of that element; what another rank has in its place */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
@@ -25,7 +25,7 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 
 		s->check = (struct tess_check){ .record = rec,
 			                        .tensor = rec->out[i],
-			                        .nranks = b->l->nranks,
+			                        .program = b->p,
 			                        .rank = b->l->rank,
 			                        .view = build_make_view(v) };
 		build_add_pointer(b, &s->check.view.data, v);
@@ -62,12 +62,13 @@ static int64_t map_to_global(const struct tess_check *c, int32_t axis, int64_t a
 	struct tess_run *run;
 	int64_t i = 0;
 
-	if (!d || !tess_place_is(c->tensor->place, TESS_SHARD, axis))
+	if (!d)
 		return at;
 	run = calloc((size_t)tess_dim_count_pieces(d), sizeof *run);
 	if (!run)
 		return at;
-	tess_dim_list_local_runs(d, true, c->nranks, c->rank, run);
+	tess_dim_list_local_runs(
+		d, tess_program_find_cut(c->program, c->rank, c->tensor->place, axis), run);
 	while (at >= run[i].len)
 		at -= run[i++].len;
 	at += run[i].start;
@@ -90,7 +91,7 @@ static struct finding scan_part(const struct tess_check *c)
 	const struct tess_view *v = &c->view;
 	int32_t a = v->ndim == 3;
 	int64_t nodes = a ? v->shape[0] : 1;
-	struct finding f = { 0 };
+	struct finding f = { .count = nodes * v->shape[a] * v->shape[a + 1] };
 	uint64_t hash = 0xcbf29ce484222325u;
 
 	for (int64_t i = 0; i < nodes; i++)
@@ -106,17 +107,29 @@ static struct finding scan_part(const struct tess_check *c)
 	return f;
 }
 
-/* The lowest rank whose hash is the most frequent. */
-static int32_t find_majority(const struct finding *all, int32_t n)
+/* The lowest rank that holds what `rank` does: that is first where the value is replicated. */
+static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {
-	int32_t best = 0, max_count = 0;
+	const struct tess_mesh_shape *mesh = &c->program->mesh;
+
+	for (int32_t i = 0; i < mesh->ndims; i++)
+		if (c->tensor->place[i].kind == TESS_REPLICATE)
+			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
+	return rank;
+}
+
+/* Of the ranks that hold what `first` does, the lowest whose hash is the most frequent. */
+static int32_t find_majority(const struct tess_check *c, const struct finding *all, int32_t n,
+                             int32_t first)
+{
+	int32_t best = first, max_count = 0;
 
 	for (int32_t r = 0; r < n; r++) {
 		int32_t count = 0;
 
 		for (int32_t q = 0; q < n; q++)
-			count += all[q].hash == all[r].hash;
-		if (count > max_count) {
+			count += find_first_alike(c, q) == first && all[q].hash == all[r].hash;
+		if (find_first_alike(c, r) == first && count > max_count) {
 			max_count = count;
 			best = r;
 		}
@@ -148,39 +161,48 @@ static tess_status fail_not_finite(const struct tess_check *c, const struct find
 		(long long)f->column);
 }
 
-/* The first element that differs from that of rank `from`, which broadcasts its value. */
-static tess_status find_difference(const struct tess_check *c, struct tess_group *g, int32_t from,
-                                   uint32_t *theirs, struct finding *out)
+static uint32_t load_bits_at(const struct tess_view *v, int64_t i)
 {
-	int64_t rows = c->view.shape[0], columns = c->view.shape[1];
+	int64_t rows = v->shape[v->ndim - 2], columns = v->shape[v->ndim - 1];
+
+	return load_element_bits(v, i / columns / rows, i / columns % rows, i % columns);
+}
+
+/* The first element that differs from that of rank `from`, which broadcasts its part. */
+static tess_status find_difference(const struct tess_check *c, struct tess_group *g, int32_t from,
+                                   int64_t count, uint32_t *theirs, struct finding *out)
+{
+	int64_t rows = c->view.shape[c->view.ndim - 2], columns = c->view.shape[c->view.ndim - 1];
+	bool alike = find_first_alike(c, c->rank) == find_first_alike(c, from);
 	tess_status st;
 
-	for (int64_t i = 0; i < rows * columns; i++)
-		theirs[i] = load_element_bits(&c->view, 0, i / columns, i % columns);
-	st = tess_broadcast(g, theirs, (uint64_t)(rows * columns), TESS_I32, from,
-	                    c->record->module);
+	for (int64_t i = 0; i < count && alike; i++)
+		theirs[i] = load_bits_at(&c->view, i);
+	st = tess_broadcast(g, theirs, (uint64_t)count, TESS_I32, from, c->record->module);
 	*out = (struct finding){ 0 };
-	for (int64_t i = 0; i < rows * columns && !st && !out->found; i++) {
-		uint32_t mine = load_element_bits(&c->view, 0, i / columns, i % columns);
+	for (int64_t i = 0; i < count && !st && alike && !out->found; i++) {
+		uint32_t mine = load_bits_at(&c->view, i);
 
-		if (mine != theirs[i])
-			set_finding(c, i / columns, i % columns, mine, out);
+		if (mine == theirs[i])
+			continue;
+		set_finding(c, i / columns % rows, i % columns, mine, out);
+		out->other = theirs[i];
 	}
 	return st;
 }
 
-/* Collective: every rank has seen in `all` that they differ. */
+/* Collective: every rank has seen in `all` that some that hold what `first` does differ. */
 static tess_status fail_difference(const struct tess_check *c, struct tess_group *g,
-                                   struct finding *all, int32_t n)
+                                   struct finding *all, int32_t n, int32_t first)
 {
-	int64_t columns = c->view.shape[1], odd = 0;
-	int32_t from = find_majority(all, n);
-	uint32_t *theirs = malloc((size_t)(c->view.shape[0] * columns + 1) * sizeof *theirs);
+	int32_t from = find_majority(c, all, n, first), odd = 0;
+	int64_t count = all[from].count;
+	uint32_t *theirs = malloc((size_t)(count + 1) * sizeof *theirs);
 	struct finding mine;
 	tess_status st = theirs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
-		st = find_difference(c, g, from, theirs, &mine);
+		st = find_difference(c, g, from, count, theirs, &mine);
 	if (!st)
 		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
 	while (!st && odd < n - 1 && !all[odd].found)
@@ -193,9 +215,9 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 			"all ranks must hold the same value; its style, or a plugin's function, "
 			"makes them differ",
 			c->record->module, tess_record_kind_name(c->record->kind),
-			convert_bits(c, all[odd].bits), (int)odd,
-			convert_bits(c, theirs[all[odd].row * columns + all[odd].column]),
-			(int)from, (long long)all[odd].row, (long long)all[odd].column);
+			convert_bits(c, all[odd].bits), (int)tess_group_member(g, odd),
+			convert_bits(c, all[odd].other), (int)tess_group_member(g, from),
+			(long long)all[odd].row, (long long)all[odd].column);
 	free(theirs);
 	return st;
 }
@@ -205,17 +227,15 @@ tess_status tess_check_run(const struct tess_check *c, struct tess_group *g)
 	int32_t n = tess_group_size(g);
 	struct finding mine = scan_part(c), *all = calloc((size_t)n, sizeof *all);
 	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
-	bool same = true;
 
 	if (!st)
 		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
-	for (int32_t r = 0; r < n && !st; r++) {
+	for (int32_t r = 0; r < n && !st; r++)
 		if (all[r].found)
-			st = fail_not_finite(c, &all[r], r);
-		same = same && all[r].hash == all[0].hash;
-	}
-	if (!st && !same && c->tensor->place.kind == TESS_REPLICATE)
-		st = fail_difference(c, g, all, n);
+			st = fail_not_finite(c, &all[r], tess_group_member(g, r));
+	for (int32_t r = 0; r < n && !st; r++)
+		if (all[r].hash != all[find_first_alike(c, r)].hash)
+			st = fail_difference(c, g, all, n, find_first_alike(c, r));
 	free(all);
 	return st;
 }

@@ -9,12 +9,12 @@
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
                                  struct tess_run *runs)
 {
 	int64_t n = 0;
 
-	tess_dim_get_local_runs(d, cut ? nranks : 1, cut ? rank : 0, runs);
+	tess_dim_get_local_runs(d, cut.nranks, cut.rank, runs);
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++)
 		n += runs[i].len;
 	return n;
@@ -75,7 +75,8 @@ static void set_numbers(struct build *b, struct tess_op *op, int32_t n, const do
  * The trees of a contraction over `dim`: the units that this rank adds, and the bounds of each unit
  * on the local axis. Elements that are held but not owned are in no unit.
  */
-static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim, bool cut)
+static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim,
+                      struct tess_cut cut)
 {
 	int64_t pieces = tess_dim_count_pieces(dim);
 	const struct tess_dim **base = TESS_NEW(&b->l->arena, const struct tess_dim *, pieces);
@@ -89,10 +90,9 @@ static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim
 		return;
 	}
 	n = list_bases(dim, base);
-	tess_dim_list_local_runs(dim, cut, b->l->nranks, b->l->rank, runs);
+	tess_dim_list_local_runs(dim, cut, runs);
 	for (int32_t t = 0; t < n; t++) {
 		tree[t].n = base[t]->nunits;
-		tree[t].hi = tree[t].n;
 		tree[t].first = nterm;
 		for (int64_t i = 0; i < pieces; i++) {
 			int64_t at, *bound;
@@ -100,9 +100,8 @@ static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim
 
 			if (piece->base != base[t])
 				continue;
-			if (cut)
-				tess_dim_get_rank_units(piece, b->l->nranks, b->l->rank,
-				                        &tree[t].lo, &tree[t].hi);
+			tess_dim_get_rank_units(piece, cut.nranks, cut.rank, &tree[t].lo,
+			                        &tree[t].hi);
 			bound = TESS_NEW(&b->l->arena, int64_t, tree[t].hi - tree[t].lo + 1);
 			for (int64_t u = tree[t].lo; u <= tree[t].hi && bound; u++)
 				bound[u - tree[t].lo] = tess_runs_get_local_index(
@@ -122,7 +121,7 @@ static void set_trees(struct build *b, struct tess_op *op, const struct tess_dim
 
 /* This rank's columns of a replicated value: a view of one run, or a copy of several. */
 static struct value slice_local_cols(struct build *b, const struct value *x,
-                                     const struct tess_dim *dim)
+                                     const struct tess_dim *dim, struct tess_cut cut)
 {
 	int64_t pieces = tess_dim_count_pieces(dim), at = 0;
 	struct tess_run *run = TESS_NEW(&b->l->arena, struct tess_run, pieces);
@@ -133,7 +132,7 @@ static struct value slice_local_cols(struct build *b, const struct value *x,
 		b->status = TESS_ENOMEM;
 		return *x;
 	}
-	n = tess_dim_list_local_runs(dim, true, b->l->nranks, b->l->rank, run);
+	n = tess_dim_list_local_runs(dim, cut, run);
 	if (pieces == 1)
 		return build_slice_value(x, 0, x->rows, run[0].start, n);
 	all = build_add_temporary(b, 0, x->rows, n, x->dtype);
@@ -149,10 +148,9 @@ static struct value slice_local_cols(struct build *b, const struct value *x,
 static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
                                      int32_t axis)
 {
-	bool cut = tess_place_is(w->place.use, TESS_SHARD, axis);
+	struct tess_cut cut = build_find_cut(b, w->place, axis);
 
-	return cut ? tess_dim_get_local_size(w->dim[axis], b->l->nranks, b->l->rank)
-	           : w->dim[axis]->size;
+	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
 }
 
 static struct tess_view make_weight_view(struct build *b, const struct tess_weight *w)
@@ -169,26 +167,36 @@ static struct tess_view make_weight_view(struct build *b, const struct tess_weig
 		                   .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
 }
 
-/*
- * One op for the weights of `rec` that are cut along `in`, or for those that are not: their trees
- * are the same.
- */
-static void lower_linear_group(struct build *b, const struct tess_record *rec, bool in,
-                               const struct value *x, bool cut)
+/* The mesh dimension that cuts a weight's input; -1: none. */
+static int32_t find_input_cut(const struct build *b, const struct tess_weight *w)
 {
+	return tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, w->in_dim);
+}
+
+/*
+ * One op for the weights of `rec` whose input mesh dimension `along` cuts (-1: none does): their
+ * trees are the same.
+ */
+static void lower_linear_group(struct build *b, const struct tess_record *rec, int32_t along)
+{
+	const struct tess_tensor *x = rec->in[0];
+	struct value part = *build_get_value(b, x);
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	int32_t n = 0, k = 0;
 	struct tess_step *s;
 
 	for (int32_t i = 0; i < rec->nweight; i++)
-		n += (tess_weight_role(rec->weight[i]) == TESS_ROLE_IN) == in;
-	if (!n || !x->rows)
+		n += find_input_cut(b, rec->weight[i]) == along;
+	if (!n || !part.rows)
 		return;
+	if (along >= 0 && x->place[along].kind == TESS_REPLICATE)
+		part = slice_local_cols(b, &part, x->dim[1], cut);
 	s = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
-	build_set_input(b, s, 0, x);
+	build_set_input(b, s, 0, &part);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		const struct tess_weight *w = rec->weight[i];
 
-		if ((tess_weight_role(w) == TESS_ROLE_IN) != in)
+		if (find_input_cut(b, w) != along)
 			continue;
 		s->in[1 + k] = make_weight_view(b, w);
 		build_set_output(b, s, k++, build_get_value(b, rec->out[i]));
@@ -199,22 +207,15 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, b
 
 static void lower_linear(struct build *b, const struct tess_record *rec)
 {
-	const struct tess_tensor *x = rec->in[0];
-	struct value *v = build_get_value(b, x), part = *v;
-	bool any = false;
-
-	for (int32_t i = 0; i < rec->nweight; i++)
-		any = any || tess_weight_role(rec->weight[i]) == TESS_ROLE_IN;
-	if (any && x->place.kind == TESS_REPLICATE)
-		part = slice_local_cols(b, v, x->dim[1]);
-	lower_linear_group(b, rec, false, v, false);
-	lower_linear_group(b, rec, true, &part, true);
+	for (int32_t i = -1; i < b->p->mesh.ndims; i++)
+		lower_linear_group(b, rec, i);
 }
 
 static void lower_embed(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_weight *w = rec->weight[0];
-	bool cut = tess_place_is(w->place.use, TESS_SHARD, 0);
+	int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0);
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct value *ids = build_get_value(b, rec->in[0]);
 	double first;
 	struct tess_step *s;
@@ -225,7 +226,7 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 		                      rec->module);
 	if (!ids->rows || b->status)
 		return;
-	tess_dim_list_local_runs(w->dim[0], cut, b->l->nranks, b->l->rank, b->runs);
+	tess_dim_list_local_runs(w->dim[0], cut, b->runs);
 	first = (double)b->runs[0].start;
 	s = build_add_op(b, TESS_OP_EMBED, 2, 1);
 	build_set_input(b, s, 0, ids);
@@ -235,8 +236,8 @@ static void lower_embed(struct build *b, const struct tess_record *rec)
 	s->in[1] = make_weight_view(b, w);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	set_numbers(b, &s->op, TESS_EMBED_NUMS, &first);
-	if (cut)
-		set_trees(b, &s->op, w->dim[0], true);
+	if (along >= 0)
+		set_trees(b, &s->op, w->dim[0], cut);
 }
 
 static void lower_norm(struct build *b, const struct tess_record *rec)
@@ -252,21 +253,22 @@ static void lower_norm(struct build *b, const struct tess_record *rec)
 		s->in[1 + i] = make_weight_view(b, rec->weight[i]);
 	build_set_output(b, s, 0, y);
 	set_numbers(b, &s->op, rec->nnum, rec->num);
-	set_trees(b, &s->op, rec->weight[0]->dim[0], false);
+	set_trees(b, &s->op, rec->weight[0]->dim[0], (struct tess_cut){ 1, 0 });
 }
 
 static void lower_bias(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->in[0]), *out = build_get_value(b, rec->out[0]);
 	const struct tess_weight *w = rec->weight[0];
-	bool slice = tess_place_is(rec->in[0]->place, TESS_SHARD, 1) &&
-	             w->place.use.kind == TESS_REPLICATE;
+	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
+	bool slice =
+		cut.nranks > 1 && tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0) < 0;
 	struct tess_view whole = make_weight_view(b, w), part;
 	int64_t pieces = slice ? tess_dim_count_pieces(w->dim[0]) : 1, at = 0;
 
 	b->runs[0] = (struct tess_run){ 0, whole.shape[0] };
 	if (slice)
-		tess_dim_list_local_runs(w->dim[0], true, b->l->nranks, b->l->rank, b->runs);
+		tess_dim_list_local_runs(w->dim[0], cut, b->runs);
 	for (int64_t i = 0; i < pieces && y->rows; i++) {
 		struct value from = build_slice_value(y, 0, y->rows, at, b->runs[i].len), to;
 		struct tess_step *s = build_add_op(b, TESS_OP_BIAS, 2, 1);
@@ -317,15 +319,14 @@ static void lower_rope(struct build *b, const struct tess_record *rec)
 static void lower_attention(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
-	bool cut = rec->in[0]->place.kind == TESS_SHARD;
+	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
 	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
 	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, bytes;
-	int64_t lo = 0, hi;
+	int64_t lo, hi;
 	struct tess_view *pages;
 	struct tess_step *s;
 
-	if (cut)
-		tess_dim_get_rank_units(q, b->l->nranks, b->l->rank, &lo, &hi);
+	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
 	bytes = 64 * (uint64_t)build_get_value(b, rec->in[1])->cols *
 	        tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
 	*page += 2 * bytes;
@@ -405,6 +406,7 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 	struct value scratch =
 		build_add_temporary(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
 	struct tess_step *s = build_add_step(b, TESS_STEP_CALL);
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, rec->along);
 	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, 2);
 
 	if (!view) {
@@ -415,8 +417,8 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 	s->style = rec->style;
 	s->where = rec->module;
 	s->local = (struct tess_local){ .size = sizeof s->local,
-		                        .rank = b->l->rank,
-		                        .nranks = b->l->nranks,
+		                        .rank = cut.rank,
+		                        .nranks = cut.nranks,
 		                        .state = rec->state,
 		                        .in = &view[0],
 		                        .out = &view[1] };
@@ -516,7 +518,7 @@ static void set_page_classes(struct build *b)
 		l->page_class[i].window = b->p->class_window[i];
 }
 
-tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
+tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out)
 {
 	struct tess_arena arena = { 0 };
@@ -526,7 +528,6 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int
 
 	if (!l)
 		return TESS_ENOMEM;
-	l->nranks = nranks;
 	l->rank = rank;
 	b.value = TESS_NEW(&arena, struct value, p->ntensors);
 	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));

@@ -15,12 +15,14 @@ enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL, TESS_STE
 struct tess_check { /* a value that a record has made: this rank's part */
 	const struct tess_record *record;
 	const struct tess_tensor *tensor;
-	int32_t nranks, rank;
+	const struct tess_program *program;
+	int32_t rank;
 	struct tess_view view;
 };
 
 struct tess_step {
 	int32_t kind, record; /* the record that it is part of */
+	int32_t along; /* COLL, SUM: the mesh dimension in whose group it runs */
 	struct tess_op op; /* OP */
 	struct tess_view *in, *out; /* of the op; tess_rank_program_bind completes them */
 	struct tess_coll coll; /* COLL */
@@ -52,7 +54,7 @@ struct tess_page_class { /* layers with one window, whose keys and values share 
 
 struct tess_rank_program {
 	struct tess_arena arena;
-	int32_t nranks, rank, nsteps, npatches;
+	int32_t rank, nsteps, npatches;
 	struct tess_step **step;
 	struct tess_patch *patch;
 	uint64_t bytes; /* of the step arena */
@@ -63,11 +65,11 @@ struct tess_rank_program {
 };
 
 /*
- * `weights`: this rank's part of each weight (weights.h); NULL: none are loaded, and the steps can
- * be inspected but not run. The program must outlive the result. *out is yours:
- * tess_rank_program_free.
+ * `rank`: in the program's mesh. `weights`: this rank's part of each weight (weights.h); NULL: none
+ * are loaded, and the steps can be inspected but not run. The program must outlive the result. *out
+ * is yours: tess_rank_program_free.
  */
-tess_status tess_program_lower(const struct tess_program *p, int32_t nranks, int32_t rank,
+tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
 void tess_rank_program_free(struct tess_rank_program *l);
 
@@ -83,8 +85,8 @@ struct tess_memory { /* that the steps use; borrowed */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 
-/* The runs of an axis that `rank` holds, runs[tess_dim_count_pieces]; returns their elements. */
-int64_t tess_dim_list_local_runs(const struct tess_dim *d, bool cut, int32_t nranks, int32_t rank,
+/* The runs of an axis in a part of it, runs[tess_dim_count_pieces]; returns their elements. */
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
                                  struct tess_run *runs);
 
 /*

@@ -1,5 +1,6 @@
 /*
- * move.c - the steps of a redistribution: pack, one collective, unpack; or a view.
+ * move.c - the steps of a redistribution along one mesh dimension: pack, one collective, unpack; or
+ * a view.
  *
  *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
  *	Shard(a) -> Replicate	all_gather of owned parts; of logits that one rank wants, gather
@@ -13,15 +14,25 @@
 
 #include <tessera/reduce.h>
 
-struct axis { /* one axis of the value that is moved */
+struct axis { /* one axis of the value that is moved, and its cut before or after */
 	const struct tess_dim *dim;
 	int32_t index; /* 0 rows, 1 columns */
 	int64_t pieces;
+	struct tess_cut cut;
 };
 
-static struct axis get_axis(const struct tess_tensor *t, int32_t at)
+/* The mesh dimension of the current record. */
+static int32_t get_mesh_dim(const struct build *b)
 {
-	return (struct axis){ t->dim[at], at, tess_dim_count_pieces(t->dim[at]) };
+	return b->p->record[b->record]->along;
+}
+
+static struct axis get_axis(const struct build *b, const struct tess_tensor *t)
+{
+	int32_t along = get_mesh_dim(b), at = t->place[along].dim;
+
+	return (struct axis){ t->dim[at], at, tess_dim_count_pieces(t->dim[at]),
+		              tess_program_get_cut(b->p, b->l->rank, along) };
 }
 
 static struct tess_run *alloc_runs(struct build *b, int64_t n)
@@ -33,9 +44,9 @@ static struct tess_run *alloc_runs(struct build *b, int64_t n)
 	return run;
 }
 
-static uint64_t *alloc_counts(struct build *b)
+static uint64_t *alloc_counts(struct build *b, int32_t n)
 {
-	uint64_t *count = TESS_NEW(&b->l->arena, uint64_t, b->l->nranks);
+	uint64_t *count = TESS_NEW(&b->l->arena, uint64_t, n);
 
 	if (!count)
 		b->status = TESS_ENOMEM;
@@ -63,8 +74,10 @@ static struct value make_block(const struct value *buffer, uint64_t at, int64_t 
 static struct tess_coll *add_collective(struct build *b, int32_t kind, const struct value *src,
                                         const struct value *dst)
 {
-	struct tess_coll *c = &build_add_step(b, TESS_STEP_COLL)->coll;
+	struct tess_step *s = build_add_step(b, TESS_STEP_COLL);
+	struct tess_coll *c = &s->coll;
 
+	s->along = get_mesh_dim(b);
 	*c = (struct tess_coll){ .size = sizeof *c,
 		                 .kind = kind,
 		                 .dtype = src->dtype,
@@ -80,14 +93,14 @@ static struct tess_coll *add_collective(struct build *b, int32_t kind, const str
 
 static void add_slice(struct build *b, const struct value *x, const struct tess_tensor *to)
 {
-	struct axis a = get_axis(to, to->place.dim);
+	struct axis a = get_axis(b, to);
 	struct tess_run *run = alloc_runs(b, a.pieces);
 	struct value *y, from, part;
 	int64_t at = 0, n;
 
 	if (!run)
 		return;
-	n = tess_dim_list_local_runs(a.dim, true, b->l->nranks, b->l->rank, run);
+	n = tess_dim_list_local_runs(a.dim, a.cut, run);
 	if (a.pieces == 1) {
 		b->value[to->id] = slice_axis(x, a.index, run[0].start, n);
 		return;
@@ -105,13 +118,13 @@ static void add_slice(struct build *b, const struct value *x, const struct tess_
 static struct value pack_owned(struct build *b, const struct value *x, const struct axis *a)
 {
 	struct tess_run *own = alloc_runs(b, a->pieces), *hold = alloc_runs(b, a->pieces);
-	int64_t n = tess_dim_get_owned_size(a->dim, b->l->nranks, b->l->rank), at = 0;
+	int64_t n = tess_dim_get_owned_size(a->dim, a->cut.nranks, a->cut.rank), at = 0;
 	struct value all, from, part;
 
 	if (!own || !hold)
 		return *x;
-	tess_dim_get_owned_runs(a->dim, b->l->nranks, b->l->rank, own);
-	tess_dim_get_local_runs(a->dim, b->l->nranks, b->l->rank, hold);
+	tess_dim_get_owned_runs(a->dim, a->cut.nranks, a->cut.rank, own);
+	tess_dim_get_local_runs(a->dim, a->cut.nranks, a->cut.rank, hold);
 	if (n == (a->index ? x->cols : x->rows) && build_is_dense(x))
 		return *x;
 	if (a->pieces == 1) {
@@ -144,7 +157,7 @@ static void unpack_owned(struct build *b, const struct value *from, const struct
 
 	if (!own)
 		return;
-	tess_dim_get_owned_runs(a->dim, b->l->nranks, q, own);
+	tess_dim_get_owned_runs(a->dim, a->cut.nranks, q, own);
 	for (int64_t i = 0; i < a->pieces; i++) {
 		src = slice_axis(from, a->index, at, own[i].len);
 		dst = slice_axis(to, a->index, own[i].start, own[i].len);
@@ -153,37 +166,46 @@ static void unpack_owned(struct build *b, const struct value *from, const struct
 	}
 }
 
-/* Gathers to all ranks, or, the logits, to the one that asks for them. */
-static void add_gather(struct build *b, const struct value *x, const struct tess_tensor *to,
-                       int32_t cut)
+/* The only rank along the mesh dimension of this move that gets `to`; -1: all do. */
+static int32_t get_logits_root(const struct build *b, const struct tess_tensor *to)
 {
-	int32_t root = to == b->p->logits ? b->p->logits_root : -1;
-	bool here = root < 0 || root == b->l->rank;
-	struct axis a = get_axis(to, cut);
+	if (to != b->p->logits || b->p->logits_root < 0)
+		return -1;
+	return tess_program_get_cut(b->p, b->p->logits_root, get_mesh_dim(b)).rank;
+}
+
+/* Gathers to all ranks, or, the logits, to the one that asks for them. */
+static void add_gather(struct build *b, const struct value *x, const struct tess_tensor *from,
+                       const struct tess_tensor *to)
+{
+	struct axis a = get_axis(b, from);
+	int32_t root = get_logits_root(b, to);
+	bool here = root < 0 || root == a.cut.rank;
 	struct value mine = pack_owned(b, x, &a), *y = here ? build_get_value(b, to) : &mine, all;
-	uint64_t *recv_counts = alloc_counts(b), at = 0;
+	uint64_t *recv_counts = alloc_counts(b, a.cut.nranks), at = 0;
 	/*
 	 * one piece of rows, or of the columns of one row: blocks in the order of ranks are in
 	 * place
 	 */
-	bool direct = !here || (a.pieces == 1 && (cut == 0 || y->rows == 1));
+	bool direct = !here || (a.pieces == 1 && (a.index == 0 || y->rows == 1));
 	struct tess_coll *c;
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < b->l->nranks; q++) {
-		int64_t n = tess_dim_get_owned_size(a.dim, b->l->nranks, q);
+	for (int32_t q = 0; q < a.cut.nranks; q++) {
+		int64_t n = tess_dim_get_owned_size(a.dim, a.cut.nranks, q);
 
-		recv_counts[q] = (uint64_t)(cut ? mine.rows * n : n * mine.cols);
+		recv_counts[q] = (uint64_t)(a.index ? mine.rows * n : n * mine.cols);
 	}
 	all = direct ? *y : build_add_temporary(b, 0, y->rows, y->cols, y->dtype);
 	c = add_collective(b, root < 0 ? TESS_ALL_GATHER : TESS_GATHER, &mine, &all);
 	c->root = root < 0 ? 0 : root;
-	c->count = recv_counts[b->l->rank];
+	c->count = recv_counts[a.cut.rank];
 	c->recv_counts = recv_counts;
-	for (int32_t q = 0; q < b->l->nranks && !direct; q++) {
-		int64_t n = tess_dim_get_owned_size(a.dim, b->l->nranks, q);
-		struct value part = make_block(&all, at, cut ? y->rows : n, cut ? n : y->cols);
+	for (int32_t q = 0; q < a.cut.nranks && !direct; q++) {
+		int64_t n = tess_dim_get_owned_size(a.dim, a.cut.nranks, q);
+		struct value part =
+			make_block(&all, at, a.index ? y->rows : n, a.index ? n : y->cols);
 
 		unpack_owned(b, &part, &a, q, y);
 		at += recv_counts[q];
@@ -200,7 +222,7 @@ static void pack_block(struct build *b, const struct value *x, const struct axis
 
 	if (!hold)
 		return;
-	n = tess_dim_list_local_runs(a->dim, true, b->l->nranks, q, hold);
+	n = tess_dim_list_local_runs(a->dim, (struct tess_cut){ a->cut.nranks, q }, hold);
 	all = make_block(to, at, a->index ? x->rows : n, a->index ? n : x->cols);
 	all.node_stride = to->node_stride;
 	for (int64_t i = 0; i < a->pieces; i++) {
@@ -214,24 +236,24 @@ static void pack_block(struct build *b, const struct value *x, const struct axis
 static void add_all_to_all(struct build *b, const struct value *x, const struct tess_tensor *from,
                            const struct tess_tensor *to)
 {
-	struct axis was = get_axis(from, from->place.dim), is = get_axis(to, to->place.dim);
+	struct axis was = get_axis(b, from), is = get_axis(b, to);
+	int32_t n = is.cut.nranks;
 	struct value *y = build_get_value(b, to), mine = pack_owned(b, x, &was), out, in;
-	uint64_t *send_counts = alloc_counts(b), *recv_counts = alloc_counts(b), at = 0;
+	uint64_t *send_counts = alloc_counts(b, n), *recv_counts = alloc_counts(b, n), at = 0;
 	int64_t own = was.index ? mine.cols : mine.rows, hold = is.index ? y->cols : y->rows;
 	struct tess_coll *c;
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < b->l->nranks; q++) {
-		send_counts[q] = (uint64_t)(own * tess_dim_get_local_size(is.dim, b->l->nranks, q));
-		recv_counts[q] =
-			(uint64_t)(hold * tess_dim_get_owned_size(was.dim, b->l->nranks, q));
+	for (int32_t q = 0; q < n; q++) {
+		send_counts[q] = (uint64_t)(own * tess_dim_get_local_size(is.dim, n, q));
+		recv_counts[q] = (uint64_t)(hold * tess_dim_get_owned_size(was.dim, n, q));
 		at += send_counts[q];
 	}
 	out = build_add_temporary(b, 0, 1, (int64_t)at, x->dtype);
 	in = build_add_temporary(b, 0, y->rows, y->cols, x->dtype);
 	at = 0;
-	for (int32_t q = 0; q < b->l->nranks; q++) {
+	for (int32_t q = 0; q < n; q++) {
 		pack_block(b, &mine, &is, q, &out, at);
 		at += send_counts[q];
 	}
@@ -239,10 +261,10 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 	c->send_counts = send_counts;
 	c->recv_counts = recv_counts;
 	at = 0;
-	for (int32_t q = 0; q < b->l->nranks; q++) {
-		int64_t n = tess_dim_get_owned_size(was.dim, b->l->nranks, q);
+	for (int32_t q = 0; q < n; q++) {
+		int64_t size = tess_dim_get_owned_size(was.dim, n, q);
 		struct value part =
-			make_block(&in, at, was.index ? y->rows : n, was.index ? n : y->cols);
+			make_block(&in, at, was.index ? y->rows : size, was.index ? size : y->cols);
 
 		unpack_owned(b, &part, &was, q, y);
 		at += recv_counts[q];
@@ -254,6 +276,7 @@ static struct tess_step *add_sum(struct build *b, const struct tess_tensor *from
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_SUM);
 
+	s->along = get_mesh_dim(b);
 	s->sum = (struct tess_sum){ .count = (uint64_t)nodes->node_stride,
 		                    .where = b->p->record[b->record]->module };
 	s->sum.ntree = tess_dim_list_trees(&b->l->arena, from->sum, &s->sum.n);
@@ -270,16 +293,16 @@ static struct tess_step *add_sum(struct build *b, const struct tess_tensor *from
 static void add_reduce_scatter(struct build *b, const struct value *x,
                                const struct tess_tensor *from, const struct tess_tensor *to)
 {
-	struct axis a = get_axis(to, to->place.dim);
+	struct axis a = get_axis(b, to);
 	struct value *y = build_get_value(b, to), all = *x;
-	uint64_t *share = alloc_counts(b), at = 0;
+	uint64_t *share = alloc_counts(b, a.cut.nranks), at = 0;
 	bool direct = a.pieces == 1 && (a.index == 0 || (x->rows == 1 && a.dim->group == 1));
 	struct tess_step *s;
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < b->l->nranks; q++) {
-		int64_t n = tess_dim_get_local_size(a.dim, b->l->nranks, q);
+	for (int32_t q = 0; q < a.cut.nranks; q++) {
+		int64_t n = tess_dim_get_local_size(a.dim, a.cut.nranks, q);
 
 		share[q] = (uint64_t)(a.index ? x->rows * n : n * x->cols);
 		at += share[q];
@@ -288,7 +311,7 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 		all = build_add_temporary(b, x->nodes, 1, (int64_t)at, x->dtype);
 		all.partial = true;
 		at = 0;
-		for (int32_t q = 0; q < b->l->nranks; q++) {
+		for (int32_t q = 0; q < a.cut.nranks; q++) {
 			pack_block(b, x, &a, q, &all, at);
 			at += share[q];
 		}
@@ -301,25 +324,26 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *from = rec->in[0], *to = rec->out[0];
 	struct value *x = build_get_value(b, from);
+	int32_t was = from->place[rec->along].kind, is = to->place[rec->along].kind;
 
 	if (b->status)
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
-	else if (from->place.kind == TESS_PARTIAL && to->place.kind == TESS_REPLICATE) {
+	else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
 		add_sum(b, from, x, build_get_value(b, to));
-	} else if (from->place.kind == TESS_PARTIAL) {
+	} else if (was == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
-	} else if (from->place.kind == TESS_REPLICATE && to->place.kind == TESS_SHARD) {
+	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {
 		add_slice(b, x, to);
-	} else if (from->place.kind == TESS_REPLICATE) { /* one term, on rank 0 */
+	} else if (was == TESS_REPLICATE) { /* one term, on rank 0 */
 		struct value *y = build_get_value(b, to), node = *y;
 
 		node.partial = false;
-		if (b->l->rank == 0)
+		if (tess_program_get_cut(b->p, b->l->rank, rec->along).rank == 0)
 			build_add_copy(b, x, &node);
-	} else if (to->place.kind == TESS_REPLICATE) {
-		add_gather(b, x, to, from->place.dim);
+	} else if (is == TESS_REPLICATE) {
+		add_gather(b, x, from, to);
 	} else {
 		add_all_to_all(b, x, from, to);
 	}

@@ -9,6 +9,21 @@ static struct tess_recorder *get_recorder(struct tess_nn *nn)
 	return (struct tess_recorder *)nn;
 }
 
+/* Places for the result of an op, whose rule sets each. */
+static struct tess_place *alloc_places(struct tess_recorder *r)
+{
+	struct tess_place *place = TESS_NEW(&r->p->arena, struct tess_place, r->p->mesh.ndims);
+
+	return place ? place : tess_recorder_keep_error(r, TESS_ENOMEM);
+}
+
+/* The first mesh dimension along which x is placed so; -1: none. */
+static int32_t find_place(const struct tess_recorder *r, const struct tess_tensor *x, int32_t kind,
+                          int32_t dim)
+{
+	return tess_places_find(x->place, r->p->mesh.ndims, kind, dim);
+}
+
 /* ---- embed, linear, tied --------------------------------------------------------------------- */
 
 static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
@@ -18,7 +33,7 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	struct tess_recorder *r = get_recorder(nn);
 	const struct tess_module *m;
 	const struct tess_weight *w;
-	struct tess_place place;
+	struct tess_place *place;
 	struct tess_tensor *y;
 
 	if (r->status || !ids || !vocab || !hidden)
@@ -31,18 +46,23 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	        : NULL;
 	if (!w)
 		return NULL;
-	place = w->place.use.kind == TESS_REPLICATE ? ids->place
-	        : w->place.use.dim == 0             ? tess_place_partial()
-	                                            : tess_place_shard(1);
-	if (ids->place.kind != TESS_REPLICATE && w->place.use.kind != TESS_REPLICATE)
-		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "%s: a cut table cannot look up ids that are cut by %s",
-		                          m->site.module, ids->module);
-	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
-	                    m->site.module);
+	place = alloc_places(r);
+	for (int32_t i = 0; i < r->p->mesh.ndims && place; i++) {
+		place[i] = w->place[i].kind == TESS_REPLICATE ? ids->place[i]
+		           : w->place[i].dim == 0             ? tess_place_partial()
+		                                              : tess_place_shard(1);
+		if (ids->place[i].kind != TESS_REPLICATE && w->place[i].kind != TESS_REPLICATE)
+			return tess_recorder_fail(
+				r, TESS_EINVAL,
+				"%s: a cut table cannot look up ids that are cut by %s%s",
+				m->site.module, ids->module, tess_recorder_along(r, i));
+	}
+	y = place ? tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
+	                            m->site.module)
+	          : NULL;
 	if (!y || !tess_record_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
 		return NULL;
-	y->sum = place.kind == TESS_PARTIAL ? vocab : NULL;
+	y->sum = find_place(r, y, TESS_PARTIAL, 0) >= 0 ? vocab : NULL;
 	return tess_module_prepare_output(r, m, y);
 }
 
@@ -54,21 +74,48 @@ static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tes
 
 	if (r->status || !y || !b)
 		return NULL;
-	if (y->place.kind == TESS_PARTIAL)
-		return tess_recorder_fail(
-			r, TESS_EINVAL,
-			"%s: a bias cannot enter an unfinished sum; style %s must let its layout "
-			"finish it (rowwise does)",
-			m->site.module, m->spec);
-	if (b->place.use.kind != TESS_REPLICATE && !tess_place_is(y->place, TESS_SHARD, 1))
-		return tess_recorder_fail(
-			r, TESS_EINVAL,
-			"%s: the bias is cut, but the value is not; style %s must replicate it",
-			m->site.module, m->spec);
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		if (y->place[i].kind == TESS_PARTIAL)
+			return tess_recorder_fail(
+				r, TESS_EINVAL,
+				"%s: a bias cannot enter an unfinished sum; style %s must let its "
+				"layout finish it%s (rowwise does)",
+				m->site.module, m[i].spec, tess_recorder_along(r, i));
+		if (b->place[i].kind != TESS_REPLICATE &&
+		    !tess_place_is(y->place[i], TESS_SHARD, 1))
+			return tess_recorder_fail(
+				r, TESS_EINVAL,
+				"%s: the bias is cut%s, but the value is not; style %s must "
+				"replicate it",
+				m->site.module, tess_recorder_along(r, i), m[i].spec);
+	}
 	out = tess_tensor_new(r, 2, y->dim, y->place, m->site.module);
 	if (!out || !tess_record_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
 		return NULL;
 	return out;
+}
+
+/* The place along mesh dimension `along` that the layouts of n modules request of their input. */
+static bool combine_input_places(struct tess_recorder *r, const struct tess_tensor *x, int32_t n,
+                                 const struct tess_module *const *m, int32_t along,
+                                 struct tess_place *to)
+{
+	for (int32_t i = 0; i < n; i++) {
+		struct tess_place requested = m[i][along].io.in[0];
+
+		if (requested.kind == TESS_ASIS)
+			continue;
+		if (tess_place_check(requested, 2, m[i]->site.module))
+			return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
+		requested = tess_place_normalize(requested, 2);
+		if (tess_place_is(requested, TESS_SHARD, 1) &&
+		    !tess_place_is(x->place[along], TESS_SHARD, 1))
+			requested = tess_place_replicate();
+		*to = to->kind == TESS_ASIS || tess_place_equal(*to, requested)
+		              ? requested
+		              : tess_place_replicate();
+	}
+	return true;
 }
 
 /*
@@ -78,26 +125,15 @@ static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tes
 static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct tess_tensor *x,
                                               int32_t n, const struct tess_module *const *m)
 {
-	struct tess_place to = { 0 };
+	struct tess_place *to;
 
 	if (n == 1)
 		return tess_module_prepare_input(r, m[0], x);
-	for (int32_t i = 0; i < n; i++) {
-		struct tess_place requested = m[i]->io.in[0];
-
-		if (requested.kind == TESS_ASIS)
-			continue;
-		if (tess_place_check(requested, 2, m[i]->site.module))
-			return tess_recorder_keep_error(r, TESS_EINVAL);
-		requested = tess_place_normalize(requested, 2);
-		if (tess_place_is(requested, TESS_SHARD, 1) &&
-		    !tess_place_is(x->place, TESS_SHARD, 1))
-			requested = tess_place_replicate();
-		to = to.kind == TESS_ASIS || tess_place_equal(to, requested)
-		             ? requested
-		             : tess_place_replicate();
-	}
-	return tess_tensor_redistribute(r, x, to, m[0]->site.module);
+	to = alloc_places(r);
+	for (int32_t i = 0; i < r->p->mesh.ndims && to; i++)
+		if (!combine_input_places(r, x, n, m, i, &to[i]))
+			return NULL;
+	return to ? tess_tensor_redistribute(r, x, to, m[0]->site.module) : NULL;
 }
 
 /*
@@ -108,24 +144,26 @@ static bool infer_linear_place(struct tess_recorder *r, const struct tess_module
                                const struct tess_tensor *x, const struct tess_weight *w,
                                struct tess_place *out)
 {
-	int32_t role = tess_weight_role(w);
+	int32_t role = tess_weight_role(w, m->along);
+	struct tess_place from = x->place[m->along];
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 
-	if (x->place.kind == TESS_REPLICATE)
+	if (from.kind == TESS_REPLICATE)
 		*out = role == TESS_ROLE_WHOLE ? tess_place_replicate()
 		       : role == TESS_ROLE_OUT ? tess_place_shard(1)
 		                               : tess_place_partial();
-	else if (tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_IN)
+	else if (tess_place_is(from, TESS_SHARD, 1) && role == TESS_ROLE_IN)
 		*out = tess_place_partial();
-	else if (tess_place_is(x->place, TESS_SHARD, 0) && role == TESS_ROLE_WHOLE)
+	else if (tess_place_is(from, TESS_SHARD, 0) && role == TESS_ROLE_WHOLE)
 		*out = tess_place_shard(0);
 	else
 		return tess_recorder_fail(
 			       r, TESS_EINVAL,
-			       "%s: style %s: a weight that is %s cannot take %s from %s; %s",
-			       m->site.module, m->spec, tess_place_format(w->place.use, a),
-			       tess_place_format(x->place, b), x->module,
-			       tess_place_is(x->place, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
+			       "%s: style %s: a weight that is %s%s cannot take %s from %s; %s",
+			       m->site.module, m->spec, tess_place_format(w->place[m->along], a),
+			       tess_recorder_along(r, m->along), tess_place_format(from, b),
+			       x->module,
+			       tess_place_is(from, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
 				       ? "its style should be rowwise"
 				       : "a layout must ask for another placement") != NULL;
 	return true;
@@ -137,6 +175,7 @@ static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
                                                 const struct tess_dim *out)
 {
 	const struct tess_weight *b = NULL;
+	int32_t partial = find_place(r, y, TESS_PARTIAL, 0);
 
 	if (l->flags & TESS_BIAS) {
 		b = tess_weight_add(
@@ -144,7 +183,11 @@ static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
 		if (!b)
 			return NULL;
 	}
-	if (b && y->place.kind != TESS_PARTIAL) {
+	if (b && partial >= 0 && !m->hooks) { /* finish the sum, and only that */
+		y = tess_tensor_move(r, y, partial, m[partial].io.out[0], m->site.module);
+		partial = -1;
+	}
+	if (b && partial < 0) {
 		y = record_bias(r, m, y, b);
 		b = NULL;
 	}
@@ -158,19 +201,23 @@ static void record_linear_op(struct tess_recorder *r, struct tess_tensor *x, int
                              const struct tess_linear *l, struct tess_tensor **y)
 {
 	struct tess_tensor **raw = TESS_NEW(&r->p->arena, struct tess_tensor *, n);
-	struct tess_place place;
+	struct tess_place *place = alloc_places(r);
 
-	x = raw ? place_linear_input(r, x, n, m) : tess_recorder_keep_error(r, TESS_ENOMEM);
+	if (!raw)
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+	x = raw && place ? place_linear_input(r, x, n, m) : NULL;
 	for (int32_t i = 0; i < n && x; i++) {
 		const struct tess_dim *out = w[i]->dim[w[i]->out_dim];
 
-		if (!infer_linear_place(r, m[i], x, w[i], &place))
-			return;
+		for (int32_t k = 0; k < r->p->mesh.ndims; k++)
+			if (!infer_linear_place(r, &m[i][k], x, w[i], &place[k]))
+				return;
 		raw[i] = tess_tensor_new(r, 2, (const struct tess_dim *[]){ x->dim[0], out }, place,
 		                         m[i]->site.module);
 		if (!raw[i])
 			return;
-		raw[i]->sum = place.kind == TESS_PARTIAL ? w[i]->dim[w[i]->in_dim] : NULL;
+		raw[i]->sum = find_place(r, raw[i], TESS_PARTIAL, 0) >= 0 ? w[i]->dim[w[i]->in_dim]
+		                                                          : NULL;
 	}
 	if (!x || !tess_record_append(r, TESS_OP_LINEAR, m[0]->site.module, 1, &x, n, raw, n, w))
 		return;
@@ -261,9 +308,9 @@ static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, str
 /* ---- rows, norm, rope, attention ------------------------------------------------------------- */
 
 /* How the user can get whole rows of x. */
-static const char *describe_gather_fix(const struct tess_tensor *x)
+static const char *describe_gather_fix(const struct tess_recorder *r, const struct tess_tensor *x)
 {
-	return x->place.kind == TESS_PARTIAL
+	return find_place(r, x, TESS_PARTIAL, 0) >= 0
 	               ? "let its style (rowwise) or a gather around it finish the sum"
 	               : "use colwise_rep there (embedding_colwise for an embedding)";
 }
@@ -275,11 +322,11 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 
 	if (r->status || !x || r->p->nselected == r->p->ntokens)
 		return r->status ? NULL : x;
-	if (x->place.kind == TESS_PARTIAL || tess_place_is(x->place, TESS_SHARD, 1))
+	if (find_place(r, x, TESS_PARTIAL, 0) >= 0 || find_place(r, x, TESS_SHARD, 1) >= 0)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "the selected rows: %s gives no whole rows; %s",
-		                          x->module, describe_gather_fix(x));
-	in[0] = tess_tensor_redistribute(r, x, tess_place_replicate(), "select_rows");
+		                          x->module, describe_gather_fix(r, x));
+	in[0] = tess_tensor_redistribute(r, x, r->whole, "select_rows");
 	if (!in[0])
 		return NULL;
 	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ in[1]->dim[0], x->dim[1] },
@@ -310,6 +357,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	struct tess_record *rec;
 	struct tess_tensor *y;
 	char text[TESS_PLACE_SIZE];
+	int32_t odd;
 
 	if (r->status || !x)
 		return NULL;
@@ -325,10 +373,14 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
 	if (r->status || !x)
 		return NULL;
-	if (x->place.kind == TESS_PARTIAL || (tess_place_is(x->place, TESS_SHARD, 1) && !heads))
+	odd = find_place(r, x, TESS_PARTIAL, 0);
+	if (odd < 0 && !heads)
+		odd = find_place(r, x, TESS_SHARD, 1);
+	if (odd >= 0)
 		return tess_recorder_fail(
-			r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s; %s", m->site.module,
-			x->module, tess_place_format(x->place, text), describe_gather_fix(x));
+			r, TESS_EINVAL, "%s: needs whole rows, but %s gives %s%s; %s",
+			m->site.module, x->module, tess_place_format(x->place[odd], text),
+			tess_recorder_along(r, odd), describe_gather_fix(r, x));
 	y = tess_tensor_new(r, 2, x->dim, x->place, m->site.module);
 	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w)
 	        : NULL;
@@ -366,6 +418,17 @@ static int32_t find_rope_table(struct tess_recorder *r, int64_t each)
 	return p->nropes++;
 }
 
+/* The positions of the rows of x. */
+static struct tess_tensor *place_positions(struct tess_recorder *r, const struct tess_tensor *x)
+{
+	struct tess_place *to = alloc_places(r);
+
+	for (int32_t i = 0; i < r->p->mesh.ndims && to; i++)
+		if (tess_place_is(x->place[i], TESS_SHARD, 0))
+			to[i] = x->place[i];
+	return to ? tess_tensor_redistribute(r, r->p->positions, to, x->module) : NULL;
+}
+
 static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x)
 {
 	struct tess_recorder *r = get_recorder(nn);
@@ -375,7 +438,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 
 	if (r->status || !x)
 		return NULL;
-	if (x->place.kind == TESS_PARTIAL)
+	if (find_place(r, x, TESS_PARTIAL, 0) >= 0)
 		return tess_recorder_fail(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum",
 		                          tess_recorder_format_path(r, NULL), x->module);
 	if (x->dim[1]->unit_size <= 0 || x->dim[1]->unit_size % 2)
@@ -384,9 +447,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 		                          tess_recorder_format_path(r, NULL), x->dim[1]->name,
 		                          (long long)x->dim[1]->unit_size);
 	in[0] = x;
-	in[1] = tess_place_is(x->place, TESS_SHARD, 0)
-	                ? tess_tensor_redistribute(r, r->p->positions, x->place, x->module)
-	                : r->p->positions;
+	in[1] = place_positions(r, x);
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
 	table = y && in[1] ? find_rope_table(r, x->dim[1]->unit_size) : -1;
 	rec = table < 0 ? NULL
@@ -425,7 +486,7 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[5] = { q, k, v, r->p->positions, r->p->slots }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
-	struct tess_place to = tess_place_replicate();
+	struct tess_place *to;
 	struct tess_record *rec;
 	int32_t page_class;
 
@@ -434,10 +495,14 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->unit_size)
 		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
 		                          k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
-	for (int32_t i = 0; i < 3; i++)
-		if (tess_place_is(in[i]->place, TESS_SHARD, 1))
-			to = tess_place_shard(1);
-	for (int32_t i = 0; i < 3; i++)
+	to = alloc_places(r);
+	for (int32_t d = 0; d < r->p->mesh.ndims && to; d++) {
+		to[d] = tess_place_replicate();
+		for (int32_t i = 0; i < 3; i++)
+			if (tess_place_is(in[i]->place[d], TESS_SHARD, 1))
+				to[d] = tess_place_shard(1);
+	}
+	for (int32_t i = 0; i < 3 && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
 	page_class = get_page_class(r, window);
 	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
@@ -454,32 +519,37 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* The operand that is not replicated decides the placement; a replicated one is sliced. */
+/* Along each mesh dimension the operand that is not replicated decides; others are sliced. */
 static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t kind,
                                               const char *what, int32_t n, struct tess_tensor **in,
                                               struct tess_tensor **y)
 {
 	const char *module = tess_recorder_format_path(r, NULL), *from;
-	struct tess_tensor *decides = in[0];
+	struct tess_place *to = alloc_places(r);
 
-	for (int32_t i = 0; i < n; i++) {
+	from = in[0]->module;
+	for (int32_t i = 0; i < n && to; i++) {
 		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] ||
 		    in[i]->dim[1] != in[0]->dim[1])
 			return tess_recorder_fail(r, TESS_EINVAL,
 			                          "%s: %s of %s and %s: their dimensions differ",
 			                          module, what, in[0]->module, in[i]->module);
-		if (in[i]->place.kind == TESS_PARTIAL)
+		if (find_place(r, in[i], TESS_PARTIAL, 0) >= 0)
 			return tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: %s of an unfinished sum of %s; let its style or a gather "
 				"finish it",
 				module, what, in[i]->module);
-		if (decides->place.kind == TESS_REPLICATE)
-			decides = in[i];
+		for (int32_t d = 0; d < r->p->mesh.ndims; d++) {
+			if (i && to[d].kind != TESS_REPLICATE)
+				continue;
+			if (in[i]->place[d].kind != TESS_REPLICATE)
+				from = in[i]->module;
+			to[d] = in[i]->place[d];
+		}
 	}
-	from = decides->module;
-	for (int32_t i = 0; i < n; i++)
-		in[i] = tess_tensor_slice_operand(r, in[i], decides->place, module);
+	for (int32_t i = 0; i < n && to; i++)
+		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
 	*y = r->status ? NULL : tess_tensor_new(r, in[0]->ndim, in[0]->dim, in[0]->place, from);
 	return *y ? tess_record_append(r, kind, module, n, in, 1, y, 0, NULL) : NULL;
 }
@@ -524,7 +594,7 @@ static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_
 		                   d->name);
 		return;
 	}
-	if (x->place.kind == TESS_PARTIAL) {
+	if (find_place(r, x, TESS_PARTIAL, 0) >= 0) {
 		tess_recorder_fail(r, TESS_EINVAL, "%s: split of an unfinished sum of %s",
 		                   tess_recorder_format_path(r, NULL), x->module);
 		return;

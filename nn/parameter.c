@@ -60,23 +60,45 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
-/* Checks and normalizes one place of a tess_param_place; `preset` where the style left it out. */
-static bool normalize_param_place(struct tess_recorder *r, const char *name, int32_t ndim,
-                                  struct tess_place preset, struct tess_place *p)
+/* Where a style stores a parameter that is not in use matters to training only. */
+static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
+                          const struct tess_weight *w, const struct tess_storage *at)
 {
-	if (p->kind == TESS_ASIS)
-		*p = preset;
-	if (tess_place_check(*p, ndim, name))
-		return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
-	if (p->kind == TESS_PARTIAL)
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: a parameter cannot be Partial",
-		                          name) != NULL;
-	*p = tess_place_normalize(*p, ndim);
+	if ((at->kind != TESS_ASIS && at->kind != TESS_SHARD) ||
+	    (at->kind == TESS_SHARD && (at->dim < -w->ndim || at->dim >= w->ndim)))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: style %s stores it by kind %d, dimension %d; use "
+		                          "asis, or shard and one of its %d dimensions",
+		                          w->name, m->spec, (int)at->kind, (int)at->dim,
+		                          (int)w->ndim) != NULL;
+	if (at->kind == TESS_SHARD || (at->dtype && at->dtype != w->dtype))
+		return tess_recorder_fail(
+			       r, TESS_ENOTSUP,
+			       "%s: style %s stores it in another place or type than it uses it, "
+			       "which is for training only",
+			       w->name, m->spec) != NULL;
 	return true;
 }
 
-static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
-                         const struct tess_weight_request *request, struct tess_weight *w)
+/* Checks and normalizes what the style says of a parameter. */
+static bool normalize_use(struct tess_recorder *r, const struct tess_weight *w,
+                          struct tess_place *p)
+{
+	if (p->kind == TESS_ASIS)
+		*p = tess_place_replicate();
+	if (tess_place_check(*p, w->ndim, w->name))
+		return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
+	if (p->kind == TESS_PARTIAL)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a parameter cannot be Partial",
+		                          w->name) != NULL;
+	*p = tess_place_normalize(*p, w->ndim);
+	return true;
+}
+
+/* The place of a weight along one mesh dimension. */
+static bool place_weight_along(struct tess_recorder *r, const struct tess_module *m,
+                               const struct tess_weight_request *request,
+                               const struct tess_weight *w, struct tess_place *out)
 {
 	struct tess_param about = { .size = sizeof about,
 		                    .dtype = w->dtype,
@@ -85,29 +107,55 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 		                    .in_dim = request->in_dim,
 		                    .expert_dim = -1,
 		                    .name = request->leaf };
-	struct tess_param_place param_place = { 0 };
+	struct tess_param_place place = { 0 };
 	tess_status st;
 
 	if (!describe_param(r, request, &about))
 		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
-	st = TESS_PLUGIN_CALL(m->style, m->site.module, partition_param, &m->site, &about,
-	                      &param_place);
+	st = TESS_PLUGIN_CALL(m->style, m->site.module, partition_param, &m->site, &about, &place);
 	if (st)
 		return tess_recorder_keep_error(r, st) != NULL;
-	if (!normalize_param_place(r, w->name, w->ndim, tess_place_replicate(), &param_place.use) ||
-	    !normalize_param_place(r, w->name, w->ndim, param_place.use, &param_place.rest) ||
-	    !normalize_param_place(r, w->name, w->ndim, param_place.use, &param_place.state))
+	if (!normalize_use(r, w, &place.use) || !check_storage(r, m, w, &place.rest) ||
+	    !check_storage(r, m, w, &place.state))
 		return false;
-	if (!tess_place_equal(param_place.use, param_place.rest) ||
-	    !tess_place_equal(param_place.use, param_place.state))
-		return tess_recorder_fail(
-			       r, TESS_ENOTSUP,
-			       "%s: style %s stores it in another place than it uses it, which is "
-			       "for training only",
-			       w->name, m->spec) != NULL;
-	w->place = param_place;
-	return param_place.use.kind != TESS_SHARD ||
-	       tess_recorder_check_cut(r, w->dim[param_place.use.dim], m->site.module);
+	*out = place.use;
+	return place.use.kind != TESS_SHARD ||
+	       tess_recorder_check_cut(r, w->dim[place.use.dim], m->along, m->site.module);
+}
+
+/* One mesh dimension at most may cut an axis. */
+static bool check_axes(struct tess_recorder *r, const struct tess_weight *w)
+{
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		int32_t first = tess_places_find(w->place, i, TESS_SHARD, w->place[i].dim);
+
+		if (w->place[i].kind == TESS_SHARD && first >= 0)
+			return tess_recorder_fail_cut_twice(r, w->dim[w->place[i].dim], first, i,
+			                                    w->name);
+	}
+	return true;
+}
+
+static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
+                         const struct tess_weight_request *request, struct tess_weight *w)
+{
+	int32_t n = r->p->mesh.ndims;
+	struct tess_place *place = TESS_NEW(&r->p->arena, struct tess_place, n);
+	const char **style = TESS_NEW(&r->p->arena, const char *, n);
+
+	if (!place || !style)
+		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	for (int32_t i = 0; i < n; i++) {
+		style[i] = m[i].spec;
+		if (!place_weight_along(r, &m[i], request, w, &place[i]))
+			return false;
+		/* a replicated use of a table follows the table */
+		if (w->table && place[i].kind == TESS_REPLICATE)
+			place[i] = w->table->place[i];
+	}
+	w->place = place;
+	w->style = style;
+	return check_axes(r, w);
 }
 
 static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
@@ -124,7 +172,7 @@ static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
 	return true;
 }
 
-static struct tess_weight *alloc_weight(struct tess_recorder *r, const struct tess_module *m,
+static struct tess_weight *alloc_weight(struct tess_recorder *r,
                                         const struct tess_weight_request *request, const char *name)
 {
 	struct tess_weight *w = TESS_NEW(&r->p->arena, struct tess_weight, 1);
@@ -132,7 +180,6 @@ static struct tess_weight *alloc_weight(struct tess_recorder *r, const struct te
 	if (!w || !name)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	w->name = name;
-	w->style = m->spec;
 	w->ndim = request->ndim;
 	w->out_dim = request->out_dim;
 	w->in_dim = request->in_dim;
@@ -141,39 +188,53 @@ static struct tess_weight *alloc_weight(struct tess_recorder *r, const struct te
 	return w;
 }
 
+/* The module as its parameter `name` sees it: a rule for the parameter wins over the module's. */
+static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
+                                                       const struct tess_module *m,
+                                                       const char *name)
+{
+	int32_t n = r->p->mesh.ndims, rule;
+	struct tess_module *own = TESS_NEW(&r->p->arena, struct tess_module, n);
+	const struct tess_module *at = NULL;
+
+	if (!own)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = 0; i < n; i++) {
+		own[i] = m[i];
+		if (tess_plan_find(r->options->plan, r->p->mesh.dim[i].name, name, m->site.module,
+		                   r->used_rules, &rule))
+			return tess_recorder_keep_error(r, TESS_EINVAL);
+		if (rule < 0)
+			continue;
+		at = at ? at : tess_module_open(r, name, m->site.kind);
+		if (!at)
+			return NULL;
+		own[i] = at[i];
+		own[i].site.module = m->site.module;
+	}
+	return own;
+}
+
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request)
 {
 	const struct tess_source *src = r->options->source;
 	struct tess_view stored = { 0 };
-	struct tess_module own = *m;
 	struct tess_weight *w;
 	tess_status st;
-	int32_t rule;
 
 	if (r->status)
 		return NULL;
-	w = alloc_weight(r, m, request,
+	w = alloc_weight(r, request,
 	                 tess_arena_format(&r->p->arena, "%s.%s", m->site.module, request->leaf));
-	if (!w)
+	m = w ? apply_parameter_rules(r, m, w->name) : NULL;
+	if (!m)
 		return NULL;
-	/* a rule for the parameter itself wins over its module's */
-	if (tess_plan_find(r->options->plan, w->name, r->used_rules, &rule))
-		return tess_recorder_keep_error(r, TESS_EINVAL);
-	if (rule >= 0) {
-		const struct tess_module *at = tess_module_open(r, w->name, m->site.kind);
-
-		if (!at)
-			return NULL;
-		own = *at;
-		own.site.module = m->site.module;
-		w->style = own.spec;
-	}
 	st = src->find(src->self, w->name, &stored);
 	if (st)
 		return tess_recorder_keep_error(r, tess_fail_in(st, "%s", m->site.module));
 	w->dtype = stored.dtype;
-	if (!check_shape(r, w->name, request, &stored) || !place_weight(r, &own, request, w) ||
+	if (!check_shape(r, w->name, request, &stored) || !place_weight(r, m, request, w) ||
 	    !append_weight(r, w))
 		return NULL;
 	return w;
@@ -190,30 +251,22 @@ const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const st
 
 	if (r->status)
 		return NULL;
-	w = alloc_weight(r, m, &request, table->name);
+	w = alloc_weight(r, &request, table->name);
 	if (!w)
 		return NULL;
 	w->dtype = table->dtype;
 	w->table = table;
 	if (!place_weight(r, m, &request, w) || !append_weight(r, w))
 		return NULL;
-	if (w->place.use.kind == TESS_REPLICATE) /* follows the table */
-		w->place = table->place;
-	if (table->place.use.kind != TESS_REPLICATE &&
-	    !tess_place_equal(table->place.use, w->place.use))
-		return tess_recorder_fail(
-			r, TESS_EINVAL,
-			"%s: style %s needs the table %s, but %s (style %s) holds it %s; the table "
-			"is "
-			"placed by its own module, so cut both alike",
-			m->site.module, m->spec, tess_place_format(w->place.use, a), table->name,
-			table->style, tess_place_format(table->place.use, b));
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++)
+		if (table->place[i].kind != TESS_REPLICATE &&
+		    !tess_place_equal(table->place[i], w->place[i]))
+			return tess_recorder_fail(
+				r, TESS_EINVAL,
+				"%s: style %s needs the table %s%s, but %s (style %s) holds it %s; "
+				"the table is placed by its own module, so cut both alike",
+				m->site.module, w->style[i], tess_place_format(w->place[i], a),
+				tess_recorder_along(r, i), table->name, table->style[i],
+				tess_place_format(table->place[i], b));
 	return w;
-}
-
-int32_t tess_weight_role(const struct tess_weight *w)
-{
-	if (w->place.use.kind != TESS_SHARD)
-		return TESS_ROLE_WHOLE;
-	return w->place.use.dim == w->out_dim ? TESS_ROLE_OUT : TESS_ROLE_IN;
 }

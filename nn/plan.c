@@ -9,25 +9,26 @@
 
 enum { PLAN_BYTES = 16 << 20 };
 
-static tess_status add_rule(struct tess_plan *p, const char *pattern, const char *style,
-                            const char *origin)
+/* `dim`: the mesh dimension of a rule that names none. */
+static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pattern,
+                            const char *style, const char *origin)
 {
-	struct tess_rule *rule =
+	struct tess_plan_rule *rule =
 		tess_arena_grow(&p->arena, p->rule, (size_t)p->nrules, sizeof *rule);
-	const char **origins =
-		tess_arena_grow(&p->arena, p->origin, (size_t)p->nrules, sizeof *origins);
-	char *pattern_copy = tess_arena_copy(&p->arena, pattern, SIZE_MAX);
+	size_t len = strcspn(pattern, ":");
+	const char *after = pattern[len] ? pattern + len + 1 : pattern;
+	char *dim_copy = after == pattern ? tess_arena_copy(&p->arena, dim, SIZE_MAX)
+	                                  : tess_arena_copy(&p->arena, pattern, len);
+	char *pattern_copy = tess_arena_copy(&p->arena, after, SIZE_MAX);
 	char *style_copy = tess_arena_copy(&p->arena, style, SIZE_MAX);
 
-	if (!rule || !origins || !pattern_copy || !style_copy)
+	if (!rule || !dim_copy || !pattern_copy || !style_copy)
 		return TESS_ENOMEM;
 	if (!*pattern_copy || !*style_copy)
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
-	rule[p->nrules] = (struct tess_rule){ pattern_copy, style_copy };
-	origins[p->nrules] = origin;
+	rule[p->nrules] = (struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin };
 	p->rule = rule;
-	p->origin = origins;
 	p->nrules++;
 	return TESS_OK;
 }
@@ -38,53 +39,42 @@ static tess_status add_preset(struct tess_plan *p, const struct tess_preset *pre
 
 	p->name = preset->name;
 	for (const struct tess_rule *r = preset->rules; !st && r->pattern; r++)
-		st = add_rule(p, r->pattern, r->style, preset->name);
+		st = add_rule(p, "tp", r->pattern, r->style, preset->name);
 	return st;
 }
 
-/* A key with rules of its own is a mesh dimension. */
-static tess_status check_mesh_dimensions(const json_t *root, const char *name)
+static tess_status add_json_rules(struct tess_plan *p, const char *dim, const json_t *rules,
+                                  const char *name)
 {
-	bool tp = json_is_object(json_object_get(root, "tp"));
-	const char *odd = tp && json_object_size(root) > 1 ? "tp" : NULL;
+	tess_status st = TESS_OK;
 
-	for (void *it = json_object_iter((json_t *)root); it;
-	     it = json_object_iter_next((json_t *)root, it))
-		if (json_is_object(json_object_iter_value(it)) &&
-		    strcmp(json_object_iter_key(it), "tp") != 0)
-			odd = json_object_iter_key(it);
-	if (odd)
-		return tess_fail(
-			TESS_ENOTSUP,
-			"%s: \"%s\" has rules of its own, as a mesh dimension has; a plan has "
-			"one dimension, tp: {pattern: style} or {\"tp\": {pattern: style}}",
-			name, odd);
-	return TESS_OK;
-}
-
-/* {pattern: style}, or {"tp": {pattern: style}}. */
-static tess_status add_json(struct tess_plan *p, const json_t *root, const char *name)
-{
-	const json_t *rules = json_object_get(root, "tp"), *style;
-	const char *pattern;
-	tess_status st;
-	void *it;
-
-	if (!json_is_object(root))
-		return tess_fail(TESS_EINVAL, "%s: a plan is an object {pattern: style}", name);
-	st = check_mesh_dimensions(root, name);
-	if (!json_is_object(rules))
-		rules = root;
-	for (it = json_object_iter((json_t *)rules); it && !st;
+	for (void *it = json_object_iter((json_t *)rules); it && !st;
 	     it = json_object_iter_next((json_t *)rules, it)) {
-		pattern = json_object_iter_key(it);
-		style = json_object_iter_value(it);
-		if (!json_is_string(style))
-			return tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string",
-			                 name, pattern);
-		st = add_rule(p, pattern, json_string_value(style), name);
+		const char *key = json_object_iter_key(it);
+		const json_t *value = json_object_iter_value(it);
+
+		if (json_is_object(value) && !dim)
+			st = add_json_rules(p, key, value, name);
+		else if (!json_is_string(value))
+			st = tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string", name,
+			               key);
+		else if (dim && strchr(key, ':'))
+			st = tess_fail(TESS_EINVAL,
+			               "%s: rule \"%s\" names a mesh dimension among the rules "
+			               "of %s",
+			               name, key, dim);
+		else
+			st = add_rule(p, dim ? dim : "tp", key, json_string_value(value), name);
 	}
 	return st;
+}
+
+/* {pattern: style}, in which a key with rules of its own is a mesh dimension. */
+static tess_status add_json(struct tess_plan *p, const json_t *root, const char *name)
+{
+	if (!json_is_object(root))
+		return tess_fail(TESS_EINVAL, "%s: a plan is an object {pattern: style}", name);
+	return add_json_rules(p, NULL, root, name);
 }
 
 static const struct tess_preset *find_preset(const struct tess_model *model, const char *name)
@@ -185,7 +175,7 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": use PATTERN=STYLE",
 			               overrides[i]);
 		else
-			st = pattern ? add_rule(&p, pattern, eq + 1, "--plan-override")
+			st = pattern ? add_rule(&p, "tp", pattern, eq + 1, "--plan-override")
 			             : TESS_ENOMEM;
 	}
 	if (!st)
@@ -203,18 +193,50 @@ void tess_plan_free(struct tess_plan *p)
 		tess_arena_free(&p->arena);
 }
 
+/* The component after the one at `at`; NULL: that is the last. */
+static const char *skip_component(const char *at)
+{
+	at += strcspn(at, ".");
+	return *at ? at + 1 : NULL;
+}
+
+static bool is_component(const char *at, const char *text)
+{
+	size_t n = strlen(text);
+
+	return !strncmp(at, text, n) && (!at[n] || at[n] == '.');
+}
+
+static bool matches_component(const char *pattern, const char *path)
+{
+	size_t n = strcspn(pattern, ".");
+
+	return is_component(pattern, "*") ||
+	       (n == strcspn(path, ".") && !strncmp(pattern, path, n));
+}
+
+/* A mismatch after a `**` lets that take one component more. */
 static bool matches_path(const char *pattern, const char *path)
 {
-	for (;;) {
-		size_t a = strcspn(pattern, "."), b = strcspn(path, ".");
+	const char *after = NULL, *taken = NULL;
 
-		if ((a != 1 || *pattern != '*') && (a != b || strncmp(pattern, path, a)))
+	while (pattern || path) {
+		if (pattern && is_component(pattern, "**")) {
+			pattern = after = skip_component(pattern);
+			taken = path;
+			if (!after)
+				return true;
+		} else if (pattern && path && matches_component(pattern, path)) {
+			pattern = skip_component(pattern);
+			path = skip_component(path);
+		} else if (taken) {
+			pattern = after;
+			path = taken = skip_component(taken);
+		} else {
 			return false;
-		if (!pattern[a] || !path[b])
-			return pattern[a] == path[b];
-		pattern += a + 1;
-		path += b + 1;
+		}
 	}
+	return true;
 }
 
 struct rule_search { /* for the rules that may match a path: with its pattern, or with any `*` */
@@ -258,27 +280,46 @@ static int32_t find_next_rule(const struct tess_plan *p, struct rule_search *s)
 	return s->glob < p->nglobs ? p->glob[s->glob++] : -1;
 }
 
-/* Lower is more specific: overrides first, then patterns with fewer `*`. */
-static int32_t rate_rule(const struct tess_plan *p, int32_t i)
+/*
+ * Lower is more specific: overrides first, then patterns with fewer `**`, then with fewer `*`, and
+ * of those with `**` the longer.
+ */
+static int64_t rate_rule(const struct tess_plan *p, int32_t i)
 {
-	int32_t n = i < p->nplanned ? 1 << 16 : 0;
+	int64_t n = i < p->nplanned ? INT64_C(1) << 60 : 0, components = 0;
+	bool any = false;
 
-	for (const char *c = p->rule[i].pattern; *c; c++)
-		n += *c == '*';
-	return n;
+	for (const char *c = p->rule[i].pattern; c; c = skip_component(c)) {
+		n += is_component(c, "**")  ? INT64_C(1) << 40
+		     : is_component(c, "*") ? INT64_C(1) << 20
+		                            : 0;
+		any = any || is_component(c, "**");
+		components++;
+	}
+	return any ? n - components : n;
 }
 
-tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out)
+/* A pattern may leave out the first component of the path. */
+static bool matches_module(const char *pattern, const char *path)
 {
-	const char *below = strchr(path, '.');
-	int32_t best = -1, rival = -1, min_rating = INT32_MAX, i;
+	const char *below = skip_component(path);
+
+	return matches_path(pattern, path) || (below && matches_path(pattern, below));
+}
+
+tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const char *path,
+                           const char *module, bool *used, int32_t *out)
+{
 	struct rule_search search = begin_rule_search(p, path);
+	int32_t best = -1, rival = -1, i;
+	int64_t min_rating = INT64_MAX;
 
 	while ((i = find_next_rule(p, &search)) >= 0) {
 		const char *pattern = p->rule[i].pattern;
-		int32_t rating;
+		int64_t rating;
 
-		if (!matches_path(pattern, path) && !(below && matches_path(pattern, below + 1)))
+		if (strcmp(p->rule[i].dim, dim) != 0 || !matches_module(pattern, path) ||
+		    (module && matches_module(pattern, module)))
 			continue;
 		used[i] = true;
 		rating = rate_rule(p, i);
@@ -295,15 +336,17 @@ tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *us
 		                 "%s: the rules \"%s\": \"%s\" and \"%s\": \"%s\" of %s match it "
 		                 "equally well and differ; a rule with fewer * decides",
 		                 path, p->rule[best].pattern, p->rule[best].style,
-		                 p->rule[rival].pattern, p->rule[rival].style, p->origin[best]);
+		                 p->rule[rival].pattern, p->rule[rival].style,
+		                 p->rule[best].origin);
 	*out = best;
 	return TESS_OK;
 }
 
 bool tess_pattern_is_glob(const char *pattern)
 {
-	for (const char *at = strchr(pattern, '*'); at; at = strchr(at + 1, '*'))
-		if ((at > pattern && at[-1] != '.') || (at[1] && at[1] != '.'))
+	for (const char *c = pattern; c; c = skip_component(c))
+		if (memchr(c, '*', strcspn(c, ".")) && !is_component(c, "*") &&
+		    !is_component(c, "**"))
 			return true;
 	return false;
 }

@@ -1,9 +1,10 @@
 /*
- * plan.h - how each module is cut: {pattern: style}. A pattern is a dotted path in which `*` stands
- * for one whole component; it may leave out the path's first component. Of the rules that match a
- * module an override wins, then the one with fewer `*`; if several different ones remain, the plan
- * is refused, whatever their order. A parameter without a rule of its own follows its module; what
- * no rule matches is replicated.
+ * plan.h - how each module is cut along each mesh dimension: {dimension: {pattern: style}}. A
+ * pattern is a dotted path in which `*` stands for one whole component, and `**` for any number of
+ * them; it may leave out the path's first component. Of the rules of a dimension that match a
+ * module an override wins, then the one with fewer `**`, then with fewer `*`, and of those with
+ * `**` the longer; if several different ones remain, the plan is refused, whatever their order. A
+ * parameter without a rule of its own follows its module; what no rule matches is replicated.
  */
 #ifndef TESS_NN_PLAN_H
 #define TESS_NN_PLAN_H
@@ -13,30 +14,39 @@
 #include <stdbool.h>
 #include <tessera/model.h>
 
+struct tess_plan_rule {
+	const char *dim; /* of the mesh */
+	const char *pattern, *style;
+	const char *origin; /* the plan's name or "--plan-override" */
+};
+
 struct tess_plan {
 	struct tess_arena arena;
 	const char *name; /* "tp", a file, "inline" */
 	int32_t nrules, nplanned; /* the first nplanned are the plan's, the rest overrides */
-	struct tess_rule *rule;
-	const char **origin; /* of each rule: the plan's name or "--plan-override" */
+	struct tess_plan_rule *rule;
 	int32_t nexact, nglobs; /* rules without `*`, by pattern, and the rest */
 	int32_t *exact, *glob;
 };
 
 /*
  * `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file, or JSON text
- * that starts with '{': {pattern: style} or {"tp": {pattern: style}}. `overrides`: n texts
- * "PATTERN=STYLE". *out is yours: tess_plan_free.
+ * that starts with '{': {pattern: style} or {"tp": {pattern: style}, ...}. `overrides`: n texts
+ * "PATTERN=STYLE". A pattern may begin with its mesh dimension, "dp:PATTERN"; without one it is of
+ * tp. *out is yours: tess_plan_free.
  */
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out);
 void tess_plan_free(struct tess_plan *p);
 
 /*
- * The rule of the module or parameter `path`, -1: none. Sets used[nrules] of each pattern that
- * matches, also if it loses. TESS_EINVAL: rules that are equally specific differ.
+ * The rule of the module or parameter `path` along mesh dimension `dim`, -1: none. `module`: of a
+ * parameter, whose own rules are those that do not match its module too; else NULL. Sets
+ * used[nrules] of each pattern that matches, also if it loses. TESS_EINVAL: rules that are equally
+ * specific differ.
  */
-tess_status tess_plan_find(const struct tess_plan *p, const char *path, bool *used, int32_t *out);
+tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const char *path,
+                           const char *module, bool *used, int32_t *out);
 /* Whether a component mixes `*` with other characters, so that it matches nothing. */
 bool tess_pattern_is_glob(const char *pattern);
 

@@ -1,6 +1,6 @@
 #include "nn/program.h"
 
-#include <stddef.h>
+#include <stdio.h>
 
 const char *tess_record_kind_name(int32_t kind)
 {
@@ -30,7 +30,8 @@ const char *tess_record_kind_name(int32_t kind)
 
 int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)
 {
-	struct tess_place from = move->in[0]->place, to = move->out[0]->place;
+	struct tess_place from = move->in[0]->place[move->along];
+	struct tess_place to = move->out[0]->place[move->along];
 	bool one = move->out[0] == p->logits && p->logits_root >= 0;
 
 	if (from.kind == TESS_PARTIAL)
@@ -48,7 +49,7 @@ const char *tess_move_name(const struct tess_program *p, const struct tess_recor
 
 	if (kind)
 		return tess_kind_name(kind);
-	return move->out[0]->place.kind == TESS_PARTIAL ? "keep" : "slice";
+	return move->out[0]->place[move->along].kind == TESS_PARTIAL ? "keep" : "slice";
 }
 
 int64_t tess_program_max_pieces(const struct tess_program *p)
@@ -63,4 +64,26 @@ int64_t tess_program_max_pieces(const struct tess_program *p)
 		}
 	}
 	return max;
+}
+
+int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
+{
+	if (w->place[along].kind != TESS_SHARD)
+		return TESS_ROLE_WHOLE;
+	return w->place[along].dim == w->out_dim ? TESS_ROLE_OUT : TESS_ROLE_IN;
+}
+
+struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)
+{
+	if (along < 0)
+		return (struct tess_cut){ 1, 0 };
+	return (struct tess_cut){ p->mesh.dim[along].size,
+		                  tess_mesh_shape_coordinate(&p->mesh, along, rank) };
+}
+
+struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank,
+                                      const struct tess_place *place, int32_t axis)
+{
+	return tess_program_get_cut(p, rank,
+	                            tess_places_find(place, p->mesh.ndims, TESS_SHARD, axis));
 }

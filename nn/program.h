@@ -8,6 +8,7 @@
 #define TESS_NN_PROGRAM_H
 
 #include "core/base/arena.h"
+#include "core/group/mesh_shape.h"
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
 #include "nn/rope.h"
@@ -25,7 +26,7 @@ enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
 	const struct tess_dim *dim[2]; /* [tokens], [tokens, features] */
-	struct tess_place place;
+	const struct tess_place *place; /* along each mesh dimension; Partial along one at most */
 	const char *module; /* that placed it; for messages */
 	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
 	struct tess_redistributed *redistributed; /* placements that it already has a copy in */
@@ -39,11 +40,12 @@ struct tess_redistributed {
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
 
 struct tess_weight { /* a parameter, as one op uses it */
-	const char *name, *style; /* "model.norm.weight"; as in the plan */
+	const char *name; /* "model.norm.weight" */
+	const char *const *style; /* along each mesh dimension, as in the plan */
 	int32_t index; /* among the program's weights */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
 	const struct tess_dim *dim[2];
-	struct tess_param_place place;
+	const struct tess_place *place; /* along each mesh dimension, while it is used */
 	bool in_out; /* stored [in, out] and viewed as [out, in] */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 };
@@ -55,6 +57,7 @@ struct tess_record {
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
 	double num[8];
+	int32_t along; /* MOVE, CALL: the mesh dimension */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
 	void *state;
@@ -72,7 +75,7 @@ struct tess_open_style {
 
 struct tess_program {
 	struct tess_arena arena;
-	int32_t nranks;
+	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	bool check; /* add steps that check the outputs of each record */
@@ -102,7 +105,17 @@ const char *tess_move_name(const struct tess_program *p, const struct tess_recor
 /* The largest number of pieces of an axis of any weight. */
 int64_t tess_program_max_pieces(const struct tess_program *p);
 
-/* How a linear record uses a weight: TESS_ROLE_... */
-int32_t tess_weight_role(const struct tess_weight *w);
+/* How a linear record uses a weight along mesh dimension `along`: TESS_ROLE_... */
+int32_t tess_weight_role(const struct tess_weight *w, int32_t along);
+
+struct tess_cut { /* part `rank` of `nranks` */
+	int32_t nranks, rank;
+};
+
+/* The cut of one mesh dimension, as `rank` sees it; along -1: none, the whole. */
+struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along);
+/* The cut of an axis of a value or weight that is placed so. */
+struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank,
+                                      const struct tess_place *place, int32_t axis);
 
 #endif

@@ -45,7 +45,7 @@ tess_status tess_programs_record_first(struct tess_programs *s)
 tess_status tess_programs_compare(const struct tess_programs *s)
 {
 	const struct tess_program *p = s->first->program;
-	int32_t nranks = s->options.nranks;
+	int32_t nranks = tess_group_size(s->all);
 	int64_t mine[2] = { p->nrecords, p->nrecords ? (int64_t)p->hash[p->nrecords - 1] : 0 };
 	int64_t *all = calloc((size_t)nranks, sizeof mine);
 	uint64_t *hash = NULL;
@@ -54,7 +54,7 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 
 	if (!all)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_all_gather(s->group, mine, all, 2, TESS_I64, "program:hash");
+	st = tess_all_gather(s->all, mine, all, 2, TESS_I64, "program:hash");
 	for (int32_t r = 0; r < nranks && !st; r++)
 		if (memcmp(all + 2 * r, all, sizeof mine) && other < 0)
 			other = r;
@@ -67,8 +67,8 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 			(int)other, (long long)all[2 * other], (long long)all[0]);
 	} else if (!st && other >= 0) {
 		hash = calloc((size_t)nranks * (size_t)p->nrecords, sizeof *hash);
-		st = hash ? tess_all_gather(s->group, p->hash, hash, (uint64_t)p->nrecords,
-		                            TESS_I64, "program:hashes")
+		st = hash ? tess_all_gather(s->all, p->hash, hash, (uint64_t)p->nrecords, TESS_I64,
+		                            "program:hashes")
 		          : tess_fail(TESS_ENOMEM, "out of memory");
 		for (int32_t i = 0; i < p->nrecords && !st; i++)
 			if (hash[(int64_t)other * p->nrecords + i] != hash[i])
@@ -116,8 +116,8 @@ static void drop_oldest_program(struct tess_programs *s)
 /* Lowers a recorded program for a device that must be able to run it. */
 static tess_status lower_shape(struct tess_programs *s, struct tess_shaped_program *k)
 {
-	tess_status st = tess_program_lower(k->program, s->options.nranks,
-	                                    tess_group_rank(s->group), s->weights, &k->lowered);
+	tess_status st =
+		tess_program_lower(k->program, tess_group_rank(s->group), s->weights, &k->lowered);
 
 	return st ? st : tess_rank_program_check_device(k->lowered, s->device);
 }

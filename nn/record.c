@@ -35,8 +35,9 @@ void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *f
 static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
                                      struct tess_tensor **x)
 {
-	struct tess_recorder *r = ((const struct tess_module *)s)->r;
-	struct tess_tensor *y = tess_tensor_redistribute(r, *x, *to, s->module);
+	const struct tess_module *m = (const struct tess_module *)s;
+	struct tess_recorder *r = m->r;
+	struct tess_tensor *y = tess_tensor_move(r, *x, m->along, *to, s->module);
 
 	if (y)
 		*x = y;
@@ -46,11 +47,12 @@ static tess_status host_redistribute(const struct tess_site *s, const struct tes
 static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
                              struct tess_tensor **x)
 {
-	struct tess_recorder *r = ((const struct tess_module *)s)->r;
+	const struct tess_module *m = (const struct tess_module *)s;
+	struct tess_recorder *r = m->r;
 	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
+	struct tess_place *to = NULL;
 	struct tess_tensor *y = NULL;
 	struct tess_record *rec;
-	struct tess_place to;
 
 	if (r->status)
 		return r->status;
@@ -58,15 +60,18 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
 	if (tess_place_check(f->out, (*x)->ndim, s->module))
 		return TESS_EINVAL;
-	to = f->out.kind ? tess_place_normalize(f->out, (*x)->ndim) : (*x)->place;
-	if (call)
-		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to, s->module);
+	if (f->out.kind)
+		to = tess_tensor_replace_place(r, *x, m->along,
+		                               tess_place_normalize(f->out, (*x)->ndim));
+	if (call && (to || !f->out.kind))
+		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to ? to : (*x)->place, s->module);
 	if (!y)
 		return r->status ? r->status : TESS_ENOMEM;
 	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
 	if (!call->run)
 		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
-	if (to.kind == TESS_PARTIAL || (*x)->place.kind == TESS_PARTIAL)
+	if (tess_recorder_find_partial(r, y->place) >= 0 ||
+	    tess_recorder_find_partial(r, (*x)->place) >= 0)
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: a call takes and returns finished values, not Partial; redistribute "
@@ -75,8 +80,9 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
 	if (!rec)
 		return r->status;
+	rec->along = m->along;
 	rec->call = call;
-	rec->style = ((const struct tess_module *)s)->style;
+	rec->style = m->style;
 	rec->state = s->state;
 	*x = y;
 	return TESS_OK;
@@ -109,7 +115,8 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
                                      const char *path)
 {
 	int32_t rule;
-	tess_status st = tess_plan_find(r->options->plan, path, r->used_rules, &rule);
+	tess_status st = tess_plan_find(r->options->plan, r->p->mesh.dim[m->along].name, path, NULL,
+	                                r->used_rules, &rule);
 	const char *spec, *name;
 	size_t len;
 
@@ -126,7 +133,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
 	if (st && rule >= 0)
 		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
 		                    r->options->plan->rule[rule].pattern,
-		                    r->options->plan->origin[rule]);
+		                    r->options->plan->rule[rule].origin);
 	return st;
 }
 
@@ -149,32 +156,59 @@ static tess_status open_style_state(struct tess_recorder *r, struct tess_module 
 	return TESS_OK;
 }
 
+/* Every module has one input and one output. */
+static tess_status check_layout(const struct tess_module *m)
+{
+	for (int32_t i = 1; i < TESS_NARGS; i++)
+		if (m->io.in[i].kind || m->io.out[i].kind)
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: style %s places %s %d, but a module has one of them, number 0",
+				m->site.module, m->spec, m->io.in[i].kind ? "input" : "output",
+				(int)i);
+	return TESS_OK;
+}
+
+static tess_status open_module_along(struct tess_recorder *r, const char *module, const char *kind,
+                                     int32_t along, struct tess_module *m)
+{
+	tess_status st;
+
+	m->r = r;
+	m->along = along;
+	m->site = (struct tess_site){ .size = sizeof m->site,
+		                      .nranks = r->p->mesh.dim[along].size,
+		                      .host = &recording_host,
+		                      .module = module,
+		                      .kind = kind };
+	st = find_module_style(r, m, module);
+	if (!st)
+		st = open_style_state(r, m);
+	if (!st)
+		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
+	return st ? st : check_layout(m);
+}
+
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind)
 {
-	struct tess_module *m = TESS_NEW(&r->p->arena, struct tess_module, 1);
+	int32_t n = r->p->mesh.ndims;
+	struct tess_module *m = TESS_NEW(&r->p->arena, struct tess_module, n);
 	tess_status st = m && module ? TESS_OK : TESS_ENOMEM;
 
 	if (r->status)
 		return NULL;
 	if (!st) {
-		m->r = r;
-		m->site = (struct tess_site){ .size = sizeof m->site,
-			                      .nranks = r->p->nranks,
-			                      .host = &recording_host,
-			                      .module = module,
-			                      .kind = kind };
+		m->site.module = module;
 		m->before = r->modules;
 		r->modules = m;
-		st = find_module_style(r, m, module);
 	}
-	if (!st)
-		st = open_style_state(r, m);
-	if (!st)
-		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
+	for (int32_t i = 0; i < n && !st; i++)
+		st = open_module_along(r, module, kind, i, &m[i]);
 	if (st)
 		return tess_recorder_keep_error(r, st);
-	m->hooks = m->style->prepare_input || m->style->prepare_output;
+	for (int32_t i = 0; i < n; i++)
+		m->hooks |= m[i].style->prepare_input || m[i].style->prepare_output;
 	return m;
 }
 
@@ -218,19 +252,21 @@ struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
 /* ---- values and records ---------------------------------------------------------------------- */
 
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
-                                    const struct tess_dim *const *dim, struct tess_place place,
-                                    const char *module)
+                                    const struct tess_dim *const *dim,
+                                    const struct tess_place *place, const char *module)
 {
 	struct tess_tensor *v = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
+	struct tess_place *copy = TESS_NEW(&r->p->arena, struct tess_place, r->p->mesh.ndims);
 
-	if (!v)
+	if (!v || !copy)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	memcpy(copy, place, sizeof *copy * (size_t)r->p->mesh.ndims);
 	v->id = r->p->ntensors++;
 	v->dtype = TESS_F32;
 	v->ndim = ndim;
 	for (int32_t i = 0; i < ndim; i++)
 		v->dim[i] = dim[i];
-	v->place = place;
+	v->place = copy;
 	v->module = module;
 	return v;
 }
@@ -275,77 +311,7 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
 	return rec;
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
-
-bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
-                             const char *module)
-{
-	const struct tess_dim *piece;
-	int32_t max_ranks = tess_dim_get_max_ranks(dim, &piece);
-
-	if (r->p->nranks <= max_ranks)
-		return true;
-	tess_recorder_fail(r, TESS_EINVAL,
-	                   "%s: %s: %lld units cannot be cut for %d ranks; use 1 to %d", module,
-	                   piece->base->name, (long long)tess_dim_count_units(piece),
-	                   (int)r->p->nranks, (int)max_ranks);
-	return false;
-}
-
-static struct tess_tensor *find_redistributed(const struct tess_tensor *x, struct tess_place to)
-{
-	for (const struct tess_redistributed *m = x->redistributed; m; m = m->next)
-		if (tess_place_equal(m->to->place, to))
-			return m->to;
-	return NULL;
-}
-
-struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
-                                             struct tess_place to, const char *module)
-{
-	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
-	struct tess_redistributed *memo;
-	struct tess_tensor *y;
-
-	if (r->status || !x || to.kind == TESS_ASIS)
-		return r->status ? NULL : x;
-	if (tess_place_check(to, x->ndim, module))
-		return tess_recorder_keep_error(r, TESS_EINVAL);
-	to = tess_place_normalize(to, x->ndim);
-	if (tess_place_equal(to, x->place))
-		return x;
-	if (to.kind == TESS_PARTIAL && x->place.kind != TESS_REPLICATE)
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s of %s cannot become %s", module,
-		                          tess_place_format(x->place, a), x->module,
-		                          tess_place_format(to, b));
-	if (to.kind == TESS_SHARD && !tess_recorder_check_cut(r, x->dim[to.dim], module))
-		return NULL;
-	y = find_redistributed(x, to);
-	if (y)
-		return y;
-	y = tess_tensor_new(r, x->ndim, x->dim, to, module);
-	memo = TESS_NEW(&r->p->arena, struct tess_redistributed, 1);
-	if (!y || !memo || !tess_record_append(r, TESS_REC_MOVE, module, 1, &x, 1, &y, 0, NULL))
-		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	y->dtype = x->dtype;
-	*memo = (struct tess_redistributed){ x->redistributed, y };
-	x->redistributed = memo;
-	return y;
-}
-
-struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
-                                              struct tess_place to, const char *module)
-{
-	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
-
-	if (r->status || !x)
-		return NULL;
-	if (x->place.kind == TESS_REPLICATE || tess_place_equal(x->place, to))
-		return tess_tensor_redistribute(r, x, to, module);
-	return tess_recorder_fail(r, TESS_EINVAL, "%s: needs %s, but %s gives %s", module,
-	                          tess_place_format(to, a), x->module,
-	                          tess_place_format(x->place, b));
-}
+/* ---- hooks and layouts ----------------------------------------------------------------------- */
 
 static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m, const char *hook)
 {
@@ -356,20 +322,35 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
 }
 
+/* Moves x to the placements that the module's layouts give its input or output. */
+static struct tess_tensor *apply_layouts(struct tess_recorder *r, const struct tess_module *m,
+                                         struct tess_tensor *x, bool output)
+{
+	int32_t n = r->p->mesh.ndims;
+	struct tess_place *to = TESS_NEW(&r->p->arena, struct tess_place, n);
+
+	if (!to)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = 0; i < n; i++)
+		to[i] = output ? m[i].io.out[0] : m[i].io.in[0];
+	return tess_tensor_redistribute(r, x, to, m->site.module);
+}
+
 struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
                                               struct tess_tensor *x)
 {
 	tess_status st = TESS_OK;
 
-	if (r->status || !x)
-		return NULL;
-	if (m->style->prepare_input)
-		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_input, &m->site, 0, &x);
-	if (st)
-		return tess_recorder_keep_error(r, st);
-	if (!x && !r->status)
-		return fail_no_value(r, m, "prepare_input");
-	return tess_tensor_redistribute(r, x, m->io.in[0], m->site.module);
+	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && x; i++) {
+		if (m[i].style->prepare_input)
+			st = TESS_PLUGIN_CALL(m[i].style, m->site.module, prepare_input, &m[i].site,
+			                      0, &x);
+		if (st)
+			return tess_recorder_keep_error(r, st);
+		if (!x && !r->status)
+			return fail_no_value(r, &m[i], "prepare_input");
+	}
+	return r->status || !x ? NULL : apply_layouts(r, m, x, false);
 }
 
 struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
@@ -377,15 +358,16 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 {
 	tess_status st = TESS_OK;
 
-	if (r->status || !y)
-		return NULL;
-	if (m->style->prepare_output)
-		st = TESS_PLUGIN_CALL(m->style, m->site.module, prepare_output, &m->site, 0, &y);
-	if (st)
-		return tess_recorder_keep_error(r, st);
-	if (!y && !r->status)
-		return fail_no_value(r, m, "prepare_output");
-	return tess_tensor_redistribute(r, y, m->io.out[0], m->site.module);
+	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && y; i++) {
+		if (m[i].style->prepare_output)
+			st = TESS_PLUGIN_CALL(m[i].style, m->site.module, prepare_output,
+			                      &m[i].site, 0, &y);
+		if (st)
+			return tess_recorder_keep_error(r, st);
+		if (!y && !r->status)
+			return fail_no_value(r, &m[i], "prepare_output");
+	}
+	return r->status || !y ? NULL : apply_layouts(r, m, y, true);
 }
 
 /* ---- a whole program ------------------------------------------------------------------------- */
@@ -410,11 +392,22 @@ static uint64_t hash_dim(uint64_t h, const struct tess_dim *d)
 	return h;
 }
 
-static uint64_t hash_tensor(uint64_t h, const struct tess_tensor *v)
+static uint64_t hash_places(uint64_t h, const struct tess_program *p,
+                            const struct tess_place *place)
 {
-	int32_t about[] = { v->id, v->dtype, v->ndim, v->place.kind, v->place.dim, v->place.op };
+	for (int32_t i = 0; i < p->mesh.ndims; i++) {
+		int32_t about[] = { place[i].kind, place[i].dim, place[i].op };
 
-	h = hash_bytes(h, about, sizeof about);
+		h = hash_bytes(h, about, sizeof about);
+	}
+	return h;
+}
+
+static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const struct tess_tensor *v)
+{
+	int32_t about[] = { v->id, v->dtype, v->ndim };
+
+	h = hash_places(hash_bytes(h, about, sizeof about), p, v->place);
 	for (int32_t i = 0; i < v->ndim; i++)
 		h = hash_dim(h, v->dim[i]);
 	return v->sum ? hash_dim(h, v->sum) : h;
@@ -444,19 +437,18 @@ static tess_status hash_records(struct tess_program *p)
 		h = hash_bytes(h, rec->num, sizeof rec->num);
 		if (rec->kind == TESS_OP_ROPE)
 			h = hash_rope(h, &p->rope[(int)rec->num[TESS_REC_ROPE_TABLE]]);
+		h = hash_bytes(h, &rec->along, sizeof rec->along);
 		for (int32_t k = 0; k < rec->nin; k++)
-			h = hash_tensor(h, rec->in[k]);
+			h = hash_tensor(h, p, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)
-			h = hash_tensor(h, rec->out[k]);
+			h = hash_tensor(h, p, rec->out[k]);
 		for (int32_t k = 0; k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
 			for (int32_t a = 0; a < w->ndim; a++)
 				h = hash_dim(h, w->dim[a]);
-			h = hash_bytes(hash_bytes(h, w->name, strlen(w->name)), &w->place.use.dim,
-			               sizeof w->place.use.dim);
-			h = hash_bytes(hash_bytes(h, &w->dtype, sizeof w->dtype),
-			               &w->place.use.kind, sizeof w->place.use.kind);
+			h = hash_bytes(h, w->name, strlen(w->name));
+			h = hash_places(hash_bytes(h, &w->dtype, sizeof w->dtype), p, w->place);
 		}
 		p->hash[i] = h;
 	}
@@ -490,15 +482,14 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->path)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
-	r->p->logits =
-		tess_tensor_redistribute(r, logits, tess_place_replicate(), "the model's output");
+	r->p->logits = tess_tensor_redistribute(r, logits, r->whole, "the model's output");
 	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
 		if (!r->used_rules[i])
 			tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint "
 				"(nearest: %s)%s",
-				plan->origin[i], plan->rule[i].pattern, plan->rule[i].style,
+				plan->rule[i].origin, plan->rule[i].pattern, plan->rule[i].style,
 				find_nearest_module(r, plan->rule[i].pattern),
 				tess_pattern_is_glob(plan->rule[i].pattern)
 					? "; * stands for a whole component of a name, not a part"
@@ -537,13 +528,59 @@ static tess_status make_inputs(struct tess_recorder *r)
 	if (!tokens || !selected)
 		return TESS_ENOMEM;
 	for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-		struct tess_tensor *v = tess_tensor_new(r, 1, &inputs[i].dim,
-		                                        tess_place_replicate(), inputs[i].name);
+		struct tess_tensor *v =
+			tess_tensor_new(r, 1, &inputs[i].dim, r->whole, inputs[i].name);
 
 		if (!v)
 			return TESS_ENOMEM;
 		v->dtype = TESS_I32;
 		*inputs[i].at = v;
+	}
+	return TESS_OK;
+}
+
+static const struct tess_place *make_whole_place(struct tess_program *p)
+{
+	struct tess_place *place = TESS_NEW(&p->arena, struct tess_place, p->mesh.ndims);
+
+	for (int32_t i = 0; i < p->mesh.ndims && place; i++)
+		place[i] = tess_place_replicate();
+	return place;
+}
+
+/* A rule for a dimension that the mesh lacks would be ignored; one without rules is of no use. */
+static tess_status check_rule_dimensions(const struct tess_plan *plan,
+                                         const struct tess_mesh_shape *mesh)
+{
+	char text[TESS_MESH_TEXT];
+
+	for (int32_t i = 0; i < plan->nrules; i++) {
+		const struct tess_plan_rule *rule = &plan->rule[i];
+
+		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0)
+			continue;
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: rule \"%s\": \"%s\" is for mesh dimension %s, and the program runs on "
+			"%s%s",
+			rule->origin, rule->pattern, rule->style, rule->dim,
+			tess_mesh_shape_format(mesh, text),
+			strcmp(rule->dim, "dp") != 0
+				? ""
+				: "; replicas along dp compute apart, and take no rules");
+	}
+	for (int32_t i = 0; i < mesh->ndims; i++) {
+		const struct tess_mesh_dim *d = &mesh->dim[i];
+		int32_t k = 0;
+
+		while (k < plan->nrules && strcmp(plan->rule[k].dim, d->name) != 0)
+			k++;
+		if (k == plan->nrules && d->size > 1 && strcmp(d->name, "tp") != 0)
+			return tess_fail(TESS_EINVAL,
+			                 "plan %s has no rule for mesh dimension %s, along which "
+			                 "all ranks would compute the same; leave %s out, or name "
+			                 "it in a rule, as in %s:PATTERN=STYLE",
+			                 plan->name, d->name, d->name, d->name);
 	}
 	return TESS_OK;
 }
@@ -555,21 +592,22 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	struct tess_program bootstrap = { 0 };
 	struct tess_program *p = TESS_NEW(&bootstrap.arena, struct tess_program, 1);
 	struct tess_tensor *logits;
-	tess_status st;
+	tess_status st = check_rule_dimensions(options->plan, &options->mesh);
 
-	if (!p)
-		return TESS_ENOMEM;
+	if (st || !p)
+		return tess_arena_free(&bootstrap.arena), st ? st : TESS_ENOMEM;
 	*p = bootstrap; /* the program lives in its own arena */
-	p->nranks = options->nranks;
+	p->mesh = options->mesh;
 	p->ntokens = options->ntokens;
 	p->nselected = options->nselected;
 	p->logits_root = options->logits_root;
 	p->check = options->check;
 	r.p = p;
 	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);
+	r.whole = make_whole_place(p);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	if (!r.used_rules || make_inputs(&r))
+	if (!r.used_rules || !r.whole || make_inputs(&r))
 		return tess_program_free(p), TESS_ENOMEM;
 	logits = options->model->forward(&r.nn, p->ids);
 	st = finish_program(&r, logits);

@@ -10,7 +10,7 @@ struct tess_record_options {
 	const struct tess_model *model;
 	const struct tess_plan *plan;
 	const struct tess_source *source; /* config, and shapes and dtypes of the parameters */
-	int32_t nranks;
+	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */

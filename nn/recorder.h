@@ -13,6 +13,7 @@ struct tess_recorder {
 	bool *used_rules; /* rules of the plan that matched */
 	const struct tess_frame *path; /* the innermost module that is entered; NULL: none */
 	const struct tess_module *modules; /* all, the last opened first */
+	const struct tess_place *whole; /* Replicate along each mesh dimension */
 };
 
 struct tess_frame { /* a module that is entered */
@@ -21,10 +22,15 @@ struct tess_frame { /* a module that is entered */
 	const struct tess_module *opened;
 };
 
-struct tess_module { /* a site with the style that the plan gives it */
+/*
+ * A site along one mesh dimension, with the style that the plan gives it there. A module is an
+ * array of them, one per mesh dimension; `hooks` is that of all, in the first.
+ */
+struct tess_module {
 	struct tess_site site; /* first: host->redistribute gets it */
 	const struct tess_module *before; /* opened before this one */
 	struct tess_recorder *r;
+	int32_t along; /* the mesh dimension */
 	const struct tess_style *style;
 	const char *spec; /* "packed_colwise:parts=2,1" */
 	struct tess_io io;
@@ -40,27 +46,42 @@ void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
 
 /* "path.of.modules.NAME"; name NULL: the module that is open. */
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
-/* Finds and opens the module's style, and asks it for its layout. */
+/* " along xp" where the mesh has several dimensions, else "". */
+const char *tess_recorder_along(struct tess_recorder *r, int32_t along);
+/* Finds and opens the module's styles, and asks them for their layouts. */
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
-                                    const struct tess_dim *const *dim, struct tess_place place,
-                                    const char *module);
+                                    const struct tess_dim *const *dim,
+                                    const struct tess_place *place, const char *module);
 struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, const char *module,
                                        int32_t nin, struct tess_tensor *const *in, int32_t nout,
                                        struct tess_tensor *const *out, int32_t nweight,
                                        const struct tess_weight *const *weight);
 
-/* Fails where there are more ranks than units. */
-bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim,
+/* Fails where mesh dimension `along` has more ranks than units. */
+bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim, int32_t along,
                              const char *module);
-/* Moves x to the place `to` of a layout. Remembered per value, so that q, k and v gather x once. */
+/* Two mesh dimensions would cut one dim. Returns false. */
+bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim, int32_t a,
+                                  int32_t b, const char *module);
+/* The mesh dimension along which a value is Partial; -1: none. */
+int32_t tess_recorder_find_partial(const struct tess_recorder *r, const struct tess_place *place);
+/* The places of x, with `to` along one mesh dimension. */
+struct tess_place *tess_tensor_replace_place(struct tess_recorder *r, const struct tess_tensor *x,
+                                             int32_t along, struct tess_place to);
+/* Moves x along one mesh dimension. Remembered per value, so that q, k and v gather x once. */
+struct tess_tensor *tess_tensor_move(struct tess_recorder *r, struct tess_tensor *x, int32_t along,
+                                     struct tess_place to, const char *module);
+/*
+ * Moves x to the place `to` of a layout, along each mesh dimension; ASIS: it stays.
+ */
 struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
-                                             struct tess_place to, const char *module);
+                                             const struct tess_place *to, const char *module);
 /* The same for an operand of an op, which may be sliced where it is replicated, but not moved. */
 struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
-                                              struct tess_place to, const char *module);
+                                              const struct tess_place *to, const char *module);
 /* Apply the hook prepare_input or prepare_output, then the layout. */
 struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
                                               struct tess_tensor *x);

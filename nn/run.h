@@ -4,10 +4,15 @@
 
 #include "nn/lower.h"
 
+struct tess_run_groups { /* borrowed */
+	struct tess_group *all; /* the ranks of the program's mesh, in its order */
+	struct tess_group *const *along; /* of each mesh dimension */
+};
+
 /* Blocks until the last step is done. The sentence of a failure starts with the module. */
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_device *device, void *self,
-                                  struct tess_group *group);
+                                  const struct tess_run_groups *groups);
 
 /* Fails with the first op that the device cannot run. */
 tess_status tess_rank_program_check_device(const struct tess_rank_program *l,

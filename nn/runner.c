@@ -32,7 +32,8 @@ const struct tess_option tess_runner_options[] = {
 
 struct tess_runner {
 	struct tess_runner_parts parts;
-	int32_t rank, nranks;
+	struct tess_run_groups groups;
+	int32_t rank;
 	const struct tess_device *device;
 	void *self;
 	struct tess_programs programs;
@@ -40,6 +41,7 @@ struct tess_runner {
 	struct tess_rank_weights weights;
 	struct tess_kv_cache *kv;
 	struct tess_memory memory;
+	struct tess_group *shared; /* along the largest dimension: its sums are added in place */
 	bool step_shared; /* allocated by the group, not by the device */
 	uint64_t step_bytes;
 	int32_t *inputs; /* of a step, for memory.inputs; ninputs */
@@ -55,7 +57,7 @@ struct tess_runner {
 static void free_step(struct tess_runner *s)
 {
 	if (s->step_shared)
-		tess_group_free(s->parts.group, s->memory.step);
+		tess_group_free(s->shared, s->memory.step);
 	else if (s->memory.step)
 		s->device->free(s->self, s->memory.step);
 	s->memory.step = NULL;
@@ -66,9 +68,9 @@ static tess_status alloc_step(struct tess_runner *s, uint64_t *bytes, void **out
 {
 	tess_status st = TESS_ENOTSUP;
 
-	*shared = s->device->mem == TESS_HOST && tess_group_has_shared_memory(s->parts.group);
+	*shared = s->device->mem == TESS_HOST && tess_group_has_shared_memory(s->shared);
 	if (*shared)
-		st = tess_group_alloc(s->parts.group, bytes, out);
+		st = tess_group_alloc(s->shared, bytes, out);
 	if (st != TESS_ENOTSUP && st != TESS_ENOMEM)
 		return st;
 	*shared = false;
@@ -87,8 +89,8 @@ static tess_status reserve_step(struct tess_runner *s, uint64_t bytes)
 	bool shared;
 	tess_status st = TESS_OK;
 
-	if (tess_group_has_shared_memory(s->parts.group))
-		st = tess_all_reduce(s->parts.group, &is_short, &is_short, 1, TESS_I64, TESS_MAX,
+	if (tess_group_has_shared_memory(s->shared))
+		st = tess_all_reduce(s->shared, &is_short, &is_short, 1, TESS_I64, TESS_MAX,
 		                     "step");
 	if (st || !is_short)
 		return st;
@@ -153,6 +155,25 @@ tess_status tess_runner_check_options(int32_t threads)
 	return st ? st : tess_weights_read_layout(&answer);
 }
 
+/* A group that is alone has one dimension, tp. */
+static void set_groups(struct tess_runner *s)
+{
+	struct tess_runner_parts *p = &s->parts;
+
+	if (!p->all)
+		p->all = p->group;
+	if (!p->mesh.ndims) {
+		p->mesh = tess_mesh_shape_make("tp", tess_group_size(p->group));
+		p->along[0] = p->group;
+	}
+	s->rank = tess_group_rank(p->group);
+	s->groups = (struct tess_run_groups){ p->group, p->along };
+	s->shared = p->along[0];
+	for (int32_t i = 1; i < p->mesh.ndims; i++)
+		if (tess_group_size(p->along[i]) > tess_group_size(s->shared))
+			s->shared = p->along[i];
+}
+
 static tess_status open_kv_cache(struct tess_runner *s)
 {
 	const struct tess_rank_program *l = s->programs.first->lowered;
@@ -176,31 +197,34 @@ static tess_status open_runner(struct tess_runner *s)
 		s->programs.options = (struct tess_record_options){ .model = parts->model,
 			                                            .plan = parts->plan,
 			                                            .source = parts->source,
-			                                            .nranks = s->nranks,
+			                                            .mesh = parts->mesh,
 			                                            .kv_dtype = parts->kv_dtype,
 			                                            .check = s->check };
 		s->programs.group = parts->group;
+		s->programs.all = parts->all;
 		st = tess_programs_record_first(&s->programs);
 	}
 	if (!st)
 		st = tess_unexpected_check(s->programs.first->program, parts->model, parts->source,
-		                           s->rank == 0);
-	st = tess_group_agree_status(parts->group, st, "program");
+		                           tess_group_rank(parts->all) == 0);
+	st = tess_group_agree_status(parts->all, st, "program");
 	if (!st)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
 	st = open_compute_device(s);
 	if (!st)
-		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->nranks,
-		                            s->rank, s->device, s->self, &s->weights);
-	st = tess_group_agree_status(parts->group, st, "weights");
+		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
+		                            s->device, s->self, &s->weights);
+	st = tess_group_agree_status(parts->all, st, "weights");
 	if (st)
 		return st;
 	s->programs.device = s->device;
 	s->programs.weights = s->weights.view;
 	st = tess_programs_find(&s->programs, s->programs.first->shape, &k);
-	return st ? st : open_kv_cache(s);
+	if (!st)
+		st = open_kv_cache(s);
+	return parts->all == parts->group ? st : tess_group_agree_status(parts->all, st, "runner");
 }
 
 tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_runner **out)
@@ -211,8 +235,7 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 	if (!s)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	s->parts = *parts;
-	s->rank = tess_group_rank(parts->group);
-	s->nranks = tess_group_size(parts->group);
+	set_groups(s);
 	st = open_runner(s);
 	if (st)
 		tess_runner_free(s);
@@ -493,7 +516,7 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
 	if (!st)
-		st = tess_rank_program_run(k->lowered, s->device, s->self, s->parts.group);
+		st = tess_rank_program_run(k->lowered, s->device, s->self, &s->groups);
 	if (!st)
 		st = read_logits(s, k, logits);
 	if (st)

@@ -6,11 +6,13 @@
  *
  * All calls but those that get something are collective: every rank of the group makes the same
  * ones in the same order, with the same arguments, in the default floating-point state
- * (tessera/float.h). A failure on one rank is a failure on all.
+ * (tessera/float.h). A failure on one rank is a failure on all. The ranks of several groups open
+ * their runners together, but run apart.
  */
 #ifndef TESS_NN_RUNNER_H
 #define TESS_NN_RUNNER_H
 
+#include "core/group/mesh_shape.h"
 #include "nn/plan.h"
 #include "nn/source.h"
 
@@ -23,7 +25,10 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	const struct tess_model *model;
 	const struct tess_plan *plan;
 	const struct tess_source *source;
-	struct tess_group *group;
+	struct tess_group *group; /* that runs the program: the ranks of `mesh`, in its order */
+	struct tess_group *all; /* whose ranks open runners together; NULL: `group` */
+	struct tess_mesh_shape mesh; /* ndims 0: tp, over `group` */
+	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: no limit but free memory */

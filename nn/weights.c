@@ -20,7 +20,7 @@ const struct tess_option tess_weights_options[] = {
 struct weights_loader {
 	const struct tess_program *p;
 	const struct tess_source *source;
-	int32_t nranks, rank;
+	int32_t rank;
 	struct tess_rank_weights *weights;
 	struct tess_run *run[2]; /* of the axes of the current weight */
 	void *dense; /* gathered rows; dense_bytes */
@@ -57,7 +57,7 @@ static tess_status choose_panel_weights(struct weights_loader *l)
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i], *table = w->table;
 
-		if (table && !tess_place_equal(w->place.use, table->place.use))
+		if (table && !tess_places_equal(w->place, table->place, p->mesh.ndims))
 			l->panels[table->index] = false;
 	}
 	return TESS_OK;
@@ -88,9 +88,8 @@ static struct part get_local_part(struct weights_loader *l, const struct tess_we
 
 	p.scattered = !whole->data || (uintptr_t)whole->data % tess_width(whole->dtype) != 0;
 	for (int32_t a = 0; a < w->ndim; a++) {
-		*n[a] = tess_dim_list_local_runs(w->dim[a],
-		                                 tess_place_is(w->place.use, TESS_SHARD, a),
-		                                 l->nranks, l->rank, l->run[a]);
+		*n[a] = tess_dim_list_local_runs(
+			w->dim[a], tess_program_find_cut(l->p, l->rank, w->place, a), l->run[a]);
 		p.bytes *= (uint64_t)whole->shape[a];
 		if (tess_dim_count_pieces(w->dim[a]) > 1 && *n[a] != w->dim[a]->size)
 			p.scattered = true;
@@ -243,12 +242,13 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 	struct tess_view *v = &l->weights->view[i];
 
 	*v = l->weights->view[w->table->index];
-	if (tess_place_equal(w->place.use, w->table->place.use))
-		return;
 	for (int32_t a = 0; a < 2; a++) {
-		v->shape[a] = tess_dim_list_local_runs(w->dim[a],
-		                                       tess_place_is(w->place.use, TESS_SHARD, a),
-		                                       l->nranks, l->rank, l->run[a]);
+		int32_t along = tess_places_find(w->place, l->p->mesh.ndims, TESS_SHARD, a);
+
+		if (along < 0 || tess_place_is(w->table->place[along], TESS_SHARD, a))
+			continue;
+		v->shape[a] = tess_dim_list_local_runs(
+			w->dim[a], tess_program_get_cut(l->p, l->rank, along), l->run[a]);
 		v->data = (char *)v->data +
 		          l->run[a][0].start * v->stride[a] * (int64_t)tess_width(v->dtype);
 	}
@@ -276,13 +276,11 @@ tess_status tess_weights_read_layout(bool *out)
 }
 
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
-                                   int32_t nranks, int32_t rank, const struct tess_device *device,
-                                   void *self, struct tess_rank_weights *out)
+                                   int32_t rank, const struct tess_device *device, void *self,
+                                   struct tess_rank_weights *out)
 {
 	struct tess_rank_weights h = { .n = p->nweights, .device = device, .self = self };
-	struct weights_loader l = {
-		.p = p, .source = source, .nranks = nranks, .rank = rank, .weights = &h
-	};
+	struct weights_loader l = { .p = p, .source = source, .rank = rank, .weights = &h };
 	bool panels = false;
 	tess_status st = tess_weights_read_layout(&panels);
 

@@ -15,14 +15,14 @@ struct tess_rank_weights {
 };
 
 /*
- * Reads this rank's part of every weight of `p`. Linear weights are packed into panels (with
- * TESSERA_LAYOUT=rows they stay rows) from the mapping, whose pages are dropped once read; tables
- * that are only looked up stay in the mapping. The source and the program must outlive *out, which
- * is yours: tess_rank_weights_free.
+ * Reads the part of every weight of `p` that `rank` of its mesh holds. Linear weights are packed
+ * into panels (with TESSERA_LAYOUT=rows they stay rows) from the mapping, whose pages are dropped
+ * once read; tables that are only looked up stay in the mapping. The source and the program must
+ * outlive *out, which is yours: tess_rank_weights_free.
  */
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
-                                   int32_t nranks, int32_t rank, const struct tess_device *device,
-                                   void *self, struct tess_rank_weights *out);
+                                   int32_t rank, const struct tess_device *device, void *self,
+                                   struct tess_rank_weights *out);
 void tess_rank_weights_free(struct tess_rank_weights *h);
 
 extern const struct tess_option tess_weights_options[];

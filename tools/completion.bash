@@ -52,13 +52,13 @@ _tessera() {
 	--prompt-file | --logits | --log-dir | --flight | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	-n | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
+	-n | --mesh | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
 	esac
 
-	local plan='-n --plan --plan-override --ignore-unexpected' options=
+	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
 	'') options='bench conform explain generate info launch help --help --version' ;;
 	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens

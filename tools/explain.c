@@ -9,14 +9,16 @@
 #include <tessera/names.h>
 
 static const char *const help =
-	"usage: tessera explain MODEL [-n N] [--plan P] [--plan-override PATTERN=STYLE]\n"
-	"       [--ignore-unexpected] [--tokens T] [--positions L] [--program] [--json] [--help]\n"
+	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
+	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
+	"       [--positions L] [--program] [--json] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
 	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
 	"Lines that are the same in each layer are printed once, with * and with their number.\n"
 	"\n"
-	"  -n N            number of ranks (default 1)\n"
+	"  -n N            number of ranks (default 1, or that of the mesh)\n"
+	"  --mesh M        named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2\n"
 	"  --plan P        auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
@@ -29,12 +31,13 @@ static const char *const help =
 	"examples:\n"
 	"  tessera explain data -n 8\n"
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
+	"  tessera explain data --mesh dp=2,tp=4\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
 
 enum { OVERRIDES_MAX = 64, RANKS_MAX = 1024, NAME = 160 };
 
 struct explain_options {
-	const char *model, *plan, *overrides[OVERRIDES_MAX + 1];
+	const char *model, *mesh, *plan, *overrides[OVERRIDES_MAX + 1];
 	int32_t ranks, noverrides;
 	int64_t tokens, positions;
 	bool program, json, ignore_unexpected;
@@ -118,22 +121,53 @@ static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, 
 	return max;
 }
 
+/* "Shard(0)"; of several mesh dimensions "tp:Shard(0)", "tp:Shard(0) xp:Partial", "Replicate". */
+static const char *format_places(const struct tess_explanation *e, const struct tess_place *place,
+                                 char out[NAME])
+{
+	char one[TESS_PLACE_SIZE];
+	size_t n = 0;
+
+	snprintf(out, NAME, "%s", e->ndims > 1 ? "Replicate" : tess_place_format(place[0], one));
+	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < NAME; i++)
+		if (place[i].kind != TESS_REPLICATE)
+			n += (size_t)snprintf(out + n, NAME - n, "%s%s:%s", n ? " " : "",
+			                      e->dim_names[i], tess_place_format(place[i], one));
+	return out;
+}
+
+/* The same of styles, of which "replicate" is left out. */
+static const char *format_styles(const struct tess_explanation *e, const char *const *style,
+                                 char out[NAME])
+{
+	size_t n = 0;
+
+	snprintf(out, NAME, "%s", e->ndims > 1 ? "replicate" : style[0]);
+	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < NAME; i++)
+		if (strcmp(style[i], "replicate") != 0)
+			n += (size_t)snprintf(out + n, NAME - n, "%s%s:%s", n ? " " : "",
+			                      e->dim_names[i], style[i]);
+	return out;
+}
+
 static void print_parameters(const struct tess_explanation *e)
 {
-	char name[NAME], shape[64], place[TESS_PLACE_SIZE], text[512];
+	char name[NAME], shape[64], place[NAME], style[NAME], text[768];
+	int width = e->ndims > 1 ? 24 : 12;
 	struct text_lines l = { 0 };
 
-	printf("%-46s %-24s %-12s %-16s %12s %6s\n", "parameter", "style", "placement",
+	printf("%-46s %-24s %-*s %-16s %12s %6s\n", "parameter", "style", width, "placement",
 	       "shard of a rank", "bytes of it", "times");
 	for (int32_t i = 0; i < e->nparameters; i++) {
 		const struct tess_explained_parameter *p = e->parameters[i];
 		uint64_t max = format_shard_shape(e, i, shape, sizeof shape);
 
-		snprintf(text, sizeof text, "%-46s %-24s %-12s %s %-*s %12llu",
+		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %12llu",
 		         p->tied ? "  (read again by a tied head)" : make_pattern(p->name, name),
-		         p->styles[0], tess_place_format(p->places[0], place),
-		         tess_dtype_name(p->dtype), 15 - (int)strlen(tess_dtype_name(p->dtype)),
-		         shape, (unsigned long long)max);
+		         format_styles(e, p->styles, style), width,
+		         format_places(e, p->places, place), tess_dtype_name(p->dtype),
+		         15 - (int)strlen(tess_dtype_name(p->dtype)), shape,
+		         (unsigned long long)max);
 		add_text_line(&l, text);
 	}
 	print_lines(&l);
@@ -142,12 +176,13 @@ static void print_parameters(const struct tess_explanation *e)
 static void print_collectives(const struct tess_explanation *e)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
+	int width = e->ndims > 1 ? 16 : 0; /* of a column for several mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
 
-	printf("\n%-46s %-15s %-24s %14s %14s %6s\n", "module", "collective", "from -> to",
-	       "bytes of value", "bytes a rank", "times");
-	printf("%-46s %-15s %-24s %14s %14s\n", "", "", "", "", "sends, at most");
+	printf("\n%-46s %-15s %-*s%-24s %14s %14s %6s\n", "module", "collective", width,
+	       width ? "along" : "", "from -> to", "bytes of value", "bytes a rank", "times");
+	printf("%-46s %-15s %-*s%-24s %14s %14s\n", "", "", width, "", "", "", "sends, at most");
 	for (int32_t i = 0; i < e->ncollectives; i++) {
 		const struct tess_explained_collective *c = e->collectives[i];
 		char how[2 * TESS_PLACE_SIZE + 8];
@@ -155,9 +190,10 @@ static void print_collectives(const struct tess_explanation *e)
 		snprintf(how, sizeof how, "%s -> %s", tess_place_format(c->from, a),
 		         tess_place_format(c->to, b));
 		sums = sums || c->from.kind == TESS_PARTIAL;
-		snprintf(text, sizeof text, "%-46s %-15s %-24s %14llu %14llu",
-		         make_pattern(c->module, name), tess_kind_name(c->kind), how,
-		         (unsigned long long)c->bytes, (unsigned long long)c->sent);
+		snprintf(text, sizeof text, "%-46s %-15s %-*s%-24s %14llu %14llu",
+		         make_pattern(c->module, name), tess_kind_name(c->kind), width,
+		         width ? e->dim_names[c->dim] : "", how, (unsigned long long)c->bytes,
+		         (unsigned long long)c->sent);
 		add_text_line(&l, text);
 	}
 	if (!l.n)
@@ -186,7 +222,7 @@ static void print_memory(const struct tess_explanation *e, int64_t positions)
 
 static void print_program(const struct tess_explanation *e)
 {
-	char place[TESS_PLACE_SIZE];
+	char place[NAME];
 
 	for (int32_t i = 0; i < e->nrecords; i++) {
 		const struct tess_explained_record *rec = e->records[i];
@@ -195,13 +231,13 @@ static void print_program(const struct tess_explanation *e)
 		       rec->module);
 		for (int32_t k = 0; rec->in[k]; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
-			       tess_place_format(rec->in[k]->places[0], place));
+			       format_places(e, rec->in[k]->places, place));
 		for (int32_t k = 0; rec->parameters[k]; k++)
-			printf(" W:%s", tess_place_format(rec->parameters[k]->places[0], place));
+			printf(" W:%s", format_places(e, rec->parameters[k]->places, place));
 		printf(" ->");
 		for (int32_t k = 0; rec->out[k]; k++)
 			printf(" v%d:%s", (int)rec->out[k]->id,
-			       tess_place_format(rec->out[k]->places[0], place));
+			       format_places(e, rec->out[k]->places, place));
 		printf("\n");
 	}
 }
@@ -210,7 +246,7 @@ static void print_program(const struct tess_explanation *e)
 
 static json_t *make_parameters_json(const struct tess_explanation *e)
 {
-	char place[TESS_PLACE_SIZE];
+	char place[NAME], style[NAME];
 	int64_t shape[TESS_DIMS];
 	json_t *all = json_array();
 
@@ -231,11 +267,11 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 			                                       "bytes", (json_int_t)bytes));
 		}
 		json_array_append_new(
-			all,
-			json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",
-		                  p->styles[0], "dtype", tess_dtype_name(p->dtype), "from_config",
-		                  p->from_config ? json_true() : NULL, "placement",
-		                  tess_place_format(p->places[0], place), "ranks", ranks));
+			all, json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",
+		                       format_styles(e, p->styles, style), "dtype",
+		                       tess_dtype_name(p->dtype), "from_config",
+		                       p->from_config ? json_true() : NULL, "placement",
+		                       format_places(e, p->places, place), "ranks", ranks));
 	}
 	return all;
 }
@@ -250,23 +286,25 @@ static json_t *make_collectives_json(const struct tess_explanation *e)
 
 		json_array_append_new(
 			all,
-			json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I}", "record", (int)c->record,
-		                  "module", c->module, "kind", tess_kind_name(c->kind), "from",
+			json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I}", "record",
+		                  (int)c->record, "module", c->module, "kind",
+		                  tess_kind_name(c->kind), "along", e->dim_names[c->dim], "from",
 		                  tess_place_format(c->from, a), "to", tess_place_format(c->to, b),
 		                  "bytes", (json_int_t)c->bytes, "sent", (json_int_t)c->sent));
 	}
 	return all;
 }
 
-static json_t *make_values_json(const struct tess_explained_value *const *v)
+static json_t *make_values_json(const struct tess_explanation *e,
+                                const struct tess_explained_value *const *v)
 {
-	char place[TESS_PLACE_SIZE];
+	char place[NAME];
 	json_t *all = json_array();
 
 	for (; *v; v++)
 		json_array_append_new(all,
 		                      json_pack("{s:i, s:s}", "value", (int)(*v)->id, "placement",
-		                                tess_place_format((*v)->places[0], place)));
+		                                format_places(e, (*v)->places, place)));
 	return all;
 }
 
@@ -283,26 +321,30 @@ static json_t *make_program_json(const struct tess_explanation *e)
 		json_array_append_new(
 			all, json_pack("{s:i, s:s, s:s, s:o, s:o, s:o}", "record", (int)i, "module",
 		                       rec->module, "kind", rec->move ? rec->move : rec->kind, "in",
-		                       make_values_json(rec->in), "parameters", parameters, "out",
-		                       make_values_json(rec->out)));
+		                       make_values_json(e, rec->in), "parameters", parameters,
+		                       "out", make_values_json(e, rec->out)));
 	}
 	return all;
 }
 
 static void print_explain_json(const struct tess_explanation *e, const struct explain_options *a)
 {
-	json_t *memory = json_array(), *o;
+	json_t *memory = json_array(), *mesh = json_array(), *o;
 
+	for (int32_t i = 0; i < e->ndims; i++)
+		json_array_append_new(mesh, json_pack("{s:s, s:i}", "name", e->dim_names[i], "size",
+		                                      (int)e->dim_sizes[i]));
 	for (int32_t k = 0; k < e->nranks; k++)
 		json_array_append_new(memory,
 		                      json_pack("{s:I, s:I, s:I}", "weights",
 		                                (json_int_t)e->ranks[k]->weights, "cache",
 		                                (json_int_t)e->ranks[k]->cache * a->positions,
 		                                "step", (json_int_t)e->ranks[k]->step));
-	o = json_pack("{s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
-	              e->plan, "ranks", (int)e->nranks, "tokens", (json_int_t)e->tokens,
-	              "positions", (json_int_t)a->positions, "parameters", make_parameters_json(e),
-	              "collectives", make_collectives_json(e), "memory", memory);
+	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
+	              e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
+	              (json_int_t)e->tokens, "positions", (json_int_t)a->positions, "parameters",
+	              make_parameters_json(e), "collectives", make_collectives_json(e), "memory",
+	              memory);
 	if (a->program)
 		json_object_set_new(o, "program", make_program_json(e));
 	json_dumpf(o, stdout, JSON_INDENT(1));
@@ -315,6 +357,7 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
 	static const struct option options[] = {
+		{ "mesh", required_argument, NULL, 'm' },
 		{ "plan", required_argument, NULL, 'p' },
 		{ "plan-override", required_argument, NULL, 'o' },
 		{ "ignore-unexpected", no_argument, NULL, 'i' },
@@ -326,7 +369,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ 0 },
 	};
 	tess_status st = TESS_OK;
-	int64_t ranks = 1;
+	int64_t ranks = 0;
 	int opt;
 
 	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
@@ -340,6 +383,9 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		case 'l':
 			st = tess_tool_parse_integer("--positions", optarg, 1, 1 << 30,
 			                             &a->positions);
+			break;
+		case 'm':
+			a->mesh = optarg;
 			break;
 		case 'p':
 			a->plan = optarg;
@@ -383,11 +429,9 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		                                        .overrides = a->overrides,
 		                                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_explanation *e;
-	char mesh[16];
-	tess_status st;
+	tess_status st = tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens,
+	                              &session_options, &e);
 
-	snprintf(mesh, sizeof mesh, "tp=%d", (int)a->ranks);
-	st = tess_explain(a->model, mesh, a->tokens, &session_options, &e);
 	if (st)
 		return st;
 	if (e->positions && a->positions > e->positions) {
@@ -403,8 +447,9 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	} else if (!st && a->program) {
 		print_program(e);
 	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s\n", a->model, e->model, e->plan,
-		       (int)a->ranks, a->ranks > 1 ? "s" : "");
+		printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->model, e->model, e->plan,
+		       (int)e->nranks, e->nranks > 1 ? "s" : "", e->ndims > 1 ? ", mesh " : "",
+		       e->ndims > 1 ? a->mesh : "");
 		if (e->from_config)
 			printf("(the files of %d parameters are absent: shapes are those of the "
 			       "model, dtypes that of config.json)\n",

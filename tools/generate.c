@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 static const char *const help =
-	"usage: tessera generate MODEL [-n N] [--backend B] [--threads T] [--plan P]\n"
-	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
+	"usage: tessera generate MODEL [-n N] [--mesh M] [--backend B] [--threads T]\n"
+	"       [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
 	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N]\n"
 	"       [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
 	"       [--min-p X] [--repetition-penalty X] [--seed S]\n"
@@ -31,12 +31,15 @@ static const char *const help =
 	"\n"
 	"ranks\n"
 	"  -n N                  number of ranks: threads over loopback, else processes\n"
+	"  --mesh M              named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2;\n"
+	"                        along dp the ranks hold replicas of the model\n"
 	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
 	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
 	"plan\n"
 	"  --plan P              auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
-	"                        {\"pattern\": \"style\"}\n"
-	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
+	"                        {\"pattern\": \"style\"} or {\"tp\": {\"pattern\": \"style\"}}\n"
+	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
+	"                        for another dimension of the mesh than tp\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"prompt\n"
 	"  --prompt TEXT         default: empty\n"
@@ -65,7 +68,8 @@ static const char *const help =
 	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n";
 
 enum {
-	OPT_BACKEND = 256,
+	OPT_MESH = 256,
+	OPT_BACKEND,
 	OPT_THREADS,
 	OPT_PLAN,
 	OPT_OVERRIDE,
@@ -92,6 +96,7 @@ enum {
 };
 
 static const struct option options[] = {
+	{ "mesh", required_argument, NULL, OPT_MESH },
 	{ "backend", required_argument, NULL, OPT_BACKEND },
 	{ "threads", required_argument, NULL, OPT_THREADS },
 	{ "plan", required_argument, NULL, OPT_PLAN },
@@ -253,6 +258,9 @@ static tess_status set_number_option(struct generate_options *a, int opt, const 
 static tess_status set_generate_option(struct generate_options *a, int opt, char *text)
 {
 	switch (opt) {
+	case OPT_MESH:
+		a->mesh = text;
+		return TESS_OK;
 	case OPT_BACKEND:
 		a->backend = text;
 		return TESS_OK;
@@ -353,7 +361,8 @@ static tess_status check_prompt_options(const struct generate_options *a,
  * The whole plan, before a rank starts and before a weight is read. Where ranks are processes, also
  * the options and the prompt: each rank would report the same fault.
  */
-static tess_status check_generate_plan(const struct generate_options *a)
+static tess_status check_generate_plan(const struct generate_options *a,
+                                       const struct tess_mesh_shape *mesh)
 {
 	struct tess_session_options session_options = { .size = sizeof session_options,
 		                                        .plan = a->plan,
@@ -366,7 +375,7 @@ static tess_status check_generate_plan(const struct generate_options *a)
 
 	if (st)
 		return st;
-	st = tess_planned_model_record(&p, a->ranks, 1, &program);
+	st = tess_planned_model_record(&p, mesh, 1, &program);
 	if (!st && !tess_tool_has_threads(a->ranks)) {
 		st = tess_runner_check_options(a->threads);
 		if (!st)
@@ -379,6 +388,7 @@ static tess_status check_generate_plan(const struct generate_options *a)
 
 static tess_status run_generate(struct generate_options *a, char **argv, int *exit_status)
 {
+	struct tess_mesh_shape mesh;
 	struct tess_rank_env env;
 	tess_status st = tess_rank_env_read(&env);
 
@@ -387,12 +397,15 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 		st = tess_option_set("flight", a->flight);
 	if (!st && !env.alone)
 		return tess_tool_join_job(a->ranks, &env, generate_run_rank, a);
-	if (!st && !a->ranks)
-		a->ranks = 1;
-	if (!st && a->logits)
+	if (!st)
+		st = tess_mesh_shape_parse(a->mesh ? a->mesh : "tp", a->ranks, &mesh);
+	if (st)
+		return st;
+	a->ranks = mesh.nranks;
+	if (a->logits)
 		st = tess_safetensors_check_writable(a->logits);
 	if (!st)
-		st = check_generate_plan(a);
+		st = check_generate_plan(a, &mesh);
 	if (st)
 		return st;
 	return tess_tool_run_ranks(a->ranks, argv, generate_run_rank, a, exit_status);

@@ -10,7 +10,7 @@
 enum { OVERRIDES_MAX = 64 };
 
 struct generate_options {
-	const char *model, *backend, *plan, *logits, *flight;
+	const char *model, *backend, *mesh, *plan, *logits, *flight; /* mesh NULL: "tp" */
 	const char *overrides[OVERRIDES_MAX + 1];
 	int32_t ranks, threads, noverrides;
 	char *prompt; /* of `len` bytes, or NULL */

@@ -33,6 +33,7 @@ struct printing { /* rank 0's */
 struct generate_state {
 	struct tess_world *world;
 	const struct generate_options *options;
+	struct tess_mesh *mesh;
 	struct tess_session *session;
 	struct tess_generate_request request;
 	struct tess_generate_result result;
@@ -349,9 +350,11 @@ static tess_status generate_on_rank(struct generate_state *r)
 	bool first = tess_world_rank(r->world) == 0;
 	struct printing p = { 0 };
 	int64_t *memory = NULL;
-	tess_status st = tess_session_open(tess_world_group(r->world), r->options->model,
-	                                   &session_options, &r->session);
+	tess_status st =
+		tess_mesh_open(r->world, r->options->mesh ? r->options->mesh : "tp", &r->mesh);
 
+	if (!st)
+		st = tess_session_open(r->mesh, r->options->model, &session_options, &r->session);
 	r->loaded = tess_now();
 	if (!st && first)
 		tess_option_check_environment(tess_registry_may_declare);
@@ -382,5 +385,6 @@ tess_status generate_run_rank(struct tess_world *world, void *options)
 		tess_world_fail(world, st, tess_error());
 	free(r.prompt);
 	tess_session_close(r.session);
+	tess_mesh_close(r.mesh);
 	return st;
 }

@@ -19,6 +19,22 @@ bool tess_place_equal(struct tess_place a, struct tess_place b)
 	return a.kind == b.kind && a.dim == b.dim && a.op == b.op;
 }
 
+int32_t tess_places_find(const struct tess_place *p, int32_t n, int32_t kind, int32_t dim)
+{
+	for (int32_t i = 0; i < n; i++)
+		if (tess_place_is(p[i], kind, dim))
+			return i;
+	return -1;
+}
+
+bool tess_places_equal(const struct tess_place *a, const struct tess_place *b, int32_t n)
+{
+	for (int32_t i = 0; i < n; i++)
+		if (!tess_place_equal(a[i], b[i]))
+			return false;
+	return true;
+}
+
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where)
 {
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)

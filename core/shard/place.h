@@ -1,4 +1,4 @@
-/* place.h - placements: where the elements of a tensor are, along one mesh dimension. */
+/* place.h - placements: where the elements of a tensor are, along each mesh dimension. */
 #ifndef TESS_SHARD_PLACE_H
 #define TESS_SHARD_PLACE_H
 
@@ -27,6 +27,10 @@ static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)
 {
 	return p.kind == kind && (kind != TESS_SHARD || p.dim == dim);
 }
+
+/* Of n places, one per mesh dimension: the first that is of this kind; -1: none. */
+int32_t tess_places_find(const struct tess_place *p, int32_t n, int32_t kind, int32_t dim);
+bool tess_places_equal(const struct tess_place *a, const struct tess_place *b, int32_t n);
 
 /* TESS_EINVAL: kind, dim or op is not valid for a tensor of `ndim` axes; TESS_ENOTSUP: the op. */
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where);

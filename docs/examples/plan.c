@@ -17,7 +17,7 @@ int main(int argc, char **argv)
 	unsigned long long sent = 0;
 
 	options.plan = argc > 3 ? argv[3] : "auto";
-	if (argc < 3 || tess_explain(argv[1], argv[2], 1, &options, &e)) {
+	if (argc < 3 || tess_explain(argv[1], argv[2], 0, 1, &options, &e)) {
 		fprintf(stderr, "plan: %s\n",
 		        argc < 3 ? "usage: plan CHECKPOINT MESH [PLAN]" : tess_error());
 		return 1;

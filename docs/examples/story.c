@@ -27,7 +27,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	failed = tess_mesh_open(world, "tp", &mesh) ||
-	         tess_session_open(tess_mesh_group(mesh, "tp"), argv[1], &options, &session) ||
+	         tess_session_open(mesh, argv[1], &options, &session) ||
 	         tess_session_generate(session, argv[2], 100, print_bytes, stdout);
 	if (failed)
 		fprintf(stderr, "story: %s\n", tess_error());

@@ -136,7 +136,7 @@ tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, ui
 struct tess_mesh;
 
 /*
- * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 8
+ * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 16
  * dimensions, whose sizes multiply to the size of the world. One size may be left out: "dp,tp=4",
  * "tp". Opens a group along each dimension. Collective. Close *out before the world.
  */
@@ -166,23 +166,26 @@ struct tess_session_options {           /* zeroed but for size: the plan of the 
 	uint32_t size;
 	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
 	const char *plan;               /* "auto" or NULL, "none", a plan's name, a file, or JSON */
-	const char *const *overrides;   /* "PATTERN=STYLE" over the plan; NULL, or ends with it */
+	/* "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE" over the plan; NULL, or ends with NULL */
+	const char *const *overrides;
 	int32_t ignore_unexpected, zero; /* 1: tensors that no module asks for are a warning only */
 };
 
 /*
- * Opens a Hugging Face directory on the ranks of a group: checks the plan, then reads this rank's
- * part of each weight. options: NULL, or read during the call. Collective; a failure on one rank is
- * returned by all. Close *out before the world.
+ * Opens a Hugging Face directory on a mesh: checks the plan, whose rules name dimensions of the
+ * mesh, then reads this rank's part of each weight. The ranks along dimension `dp` hold replicas,
+ * for which a plan has no rules: the rest of the mesh runs the model. options: NULL, or read during
+ * the call. Collective over the world; a failure on one rank is returned by all. Close *out before
+ * the mesh.
  */
-tess_status tess_session_open(struct tess_group *g, const char *dir,
+tess_status tess_session_open(struct tess_mesh *m, const char *dir,
                               const struct tess_session_options *options,
                               struct tess_session **out);
 
 /*
  * Continues `prompt` (UTF-8; that of rank 0 is used) greedily by at most max_tokens ids, until the
- * model ends the text. On rank 0 text(self, bytes, n) gets the text as it comes, always whole
- * characters; it returns 0, or another value to stop. Collective, blocking.
+ * model ends the text; each replica generates it. On rank 0 text(self, bytes, n) gets the text as
+ * it comes, always whole characters; it returns 0, or another value to stop. Collective, blocking.
  */
 tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
                                   int (*text)(void *self, const char *bytes, size_t n),
@@ -249,11 +252,12 @@ struct tess_explanation {               /* grows at its end; all that it points 
 
 /*
  * Records the program of a Hugging Face directory under a plan, for steps of `tokens` rows on the
- * ranks of a mesh, "tp=8", and checks it. Starts no rank and reads no weight: files of weights may
+ * ranks of a mesh, "tp=8", "dp=2,tp=4", and checks it; one size may be left out where nranks is not
+ * 0. Starts no rank and reads no weight: files of weights may
  * be absent, config.json may not. TESS_EINVAL: a plan that cannot work, as tess_session_open says
  * it. options: NULL, or read during the call. *out is yours: tess_explanation_free.
  */
-tess_status tess_explain(const char *dir, const char *mesh, int64_t tokens,
+tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options,
                          struct tess_explanation **out);
 /*

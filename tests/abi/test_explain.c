@@ -15,7 +15,7 @@ static struct tess_explanation *explain_directory(const char *dir, const char *m
 	struct tess_session_options options = { .size = sizeof options, .plan = plan };
 	struct tess_explanation *e = NULL;
 
-	ck_assert_msg(!tess_explain(dir, mesh, 2, &options, &e), "%s", tess_error());
+	ck_assert_msg(!tess_explain(dir, mesh, 0, 2, &options, &e), "%s", tess_error());
 	return e;
 }
 
@@ -97,6 +97,50 @@ START_TEST(adds_up)
 }
 END_TEST
 
+/* Attention along tp, mlp along xp, in two replicas: what each dimension cuts and moves. */
+START_TEST(a_mesh_of_three)
+{
+	struct tess_explanation *e =
+		explain_directory(format_data_path("."), "xp=3,dp=2,tp=2",
+	                          "{\"tp\":{\"**.q_proj\":\"colwise\","
+	                          "\"**.o_proj\":\"rowwise\"},\"xp\":{\"**.gate_proj\":\"colwise\","
+	                          "\"**.up_proj\":\"colwise\",\"**.down_proj\":\"rowwise\"}}");
+	int32_t along[3] = { 0 };
+
+	ck_assert(e->nranks == 12 && e->ndims == 3 && e->dim_sizes[0] == 3);
+	ck_assert_str_eq(e->dim_names[1], "dp");
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		bool down = strstr(p->name, "down_proj"), q = strstr(p->name, "q_proj");
+
+		ck_assert_int_eq(p->places[0].kind == TESS_SHARD,
+		                 down || strstr(p->name, "up_proj") ||
+		                         strstr(p->name, "gate_proj"));
+		ck_assert_int_eq(p->places[1].kind, TESS_REPLICATE);
+		ck_assert_int_eq(p->places[2].kind == TESS_SHARD, q || strstr(p->name, "o_proj"));
+		ck_assert_str_eq(p->styles[0], down                              ? "rowwise"
+		                               : p->places[0].kind == TESS_SHARD ? "colwise"
+		                                                                 : "replicate");
+	}
+	for (int32_t i = 0; i < e->ncollectives; i++)
+		along[e->collectives[i]->dim]++;
+	ck_assert(along[0] == 5 && !along[1] && along[2] == 5);
+	expect_collectives(e);
+	for (int32_t r = 0; r < 12; r++) { /* ranks that differ in dp hold the same */
+		int32_t twin = r / 2 % 2 ? r - 2 : r + 2;
+
+		ck_assert_uint_eq(e->ranks[r]->weights, e->ranks[twin]->weights);
+	}
+	ck_assert_uint_ne(e->ranks[0]->weights, e->ranks[4]->weights);
+	tess_explanation_free(e);
+	e = explain_directory(format_data_path("."), "dp=3", NULL);
+	ck_assert(e->nranks == 3 && e->ndims == 2);
+	ck_assert_str_eq(e->dim_names[1], "tp");
+	ck_assert(e->collectives[0]->dim == 1 && !e->collectives[0]->sent);
+	tess_explanation_free(e);
+}
+END_TEST
+
 /* ---- without files of weights ---------------------------------------------------------------- */
 
 /* A directory with the project's config.json, in which dtype and torch_dtype are replaced. */
@@ -150,7 +194,7 @@ static void expect_explain_refused(const char *dir, const char *mesh, int64_t to
 {
 	struct tess_explanation *e = NULL;
 
-	ck_assert_msg(tess_explain(dir, mesh, tokens, NULL, &e) < 0 && !e, "%s: accepted", part);
+	ck_assert_msg(tess_explain(dir, mesh, 0, tokens, NULL, &e) < 0 && !e, "%s: accepted", part);
 	expect_part(tess_error(), part);
 }
 
@@ -225,15 +269,16 @@ START_TEST(refuses_arguments)
 	struct tess_explanation *e = NULL;
 
 	strcpy(data, format_data_path("."));
-	expect_explain_refused(data, "tp", 1, "the mesh \"tp\"");
 	expect_explain_refused(data, "tp=0", 1, "the mesh \"tp=0\"");
-	expect_explain_refused(data, "tp=2,dp=2", 1, "the mesh \"tp=2,dp=2\"");
+	expect_explain_refused(data, "tp=2,tp=2", 1, "two dimensions tp");
+	expect_explain_refused(data, "tp=2,xp=2", 1, "no rule for mesh dimension xp");
+	expect_explain_refused(data, "xp=2", 1, "is for mesh dimension tp");
 	expect_explain_refused(data, "tp=1025", 1, "the mesh \"tp=1025\"");
 	expect_explain_refused(data, "tp=9", 1, "cannot be cut for 9 ranks");
 	expect_explain_refused(data, "tp=2", 0, "a step of 0 rows");
 	expect_explain_refused(data, "tp=2", INT64_MAX, "a step of 9223372036854775807 rows");
 	/* a program built with an older header */
-	ck_assert_msg(!tess_explain(data, "tp=1", 1, &early, &e), "%s", tess_error());
+	ck_assert_msg(!tess_explain(data, "tp", 1, 1, &early, &e), "%s", tess_error());
 	tess_explanation_free(e);
 	tess_explanation_free(NULL);
 }
@@ -247,6 +292,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_loop_test(t, adds_up, 0, 3);
+	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, reads_config_alone);
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);

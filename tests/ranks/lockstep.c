@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS_MAX = 16 };
+enum { RANKS_MAX = 32 };
 
 struct lockstep_rank {
 	struct tess_rank_weights held;
@@ -45,11 +45,10 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 	struct tess_memory *mem = &me->mem;
 	int64_t each = 0;
 	float *rope;
-	tess_status st = tess_rank_weights_load(p, how->source, how->nranks, r, &scalar_device,
-	                                        NULL, &me->held);
+	tess_status st = tess_rank_weights_load(p, how->source, r, &scalar_device, NULL, &me->held);
 
 	if (!st)
-		st = tess_program_lower(p, how->nranks, r, me->held.view, &me->low);
+		st = tess_program_lower(p, r, me->held.view, &me->low);
 	if (st)
 		return st;
 	*mem = (struct tess_memory){ .step = calloc(1, me->low->bytes + 64),
@@ -146,33 +145,50 @@ static void sum_partials(int32_t n, const struct tess_step *const *s)
 	free(out);
 }
 
-/* All ranks must have reached the same collective of the same record. */
-static tess_status perform_collective(int32_t n, const struct tess_step *const *s)
+/* Of n ranks of one group. */
+static void perform_collective(int32_t n, const struct tess_step *const *s)
 {
-	for (int32_t r = 1; r < n; r++)
-		if (!s[r] != !s[0] ||
-		    (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind)))
-			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives",
-			                 (int)r);
 	if (s[0]->kind == TESS_STEP_SUM)
 		sum_partials(n, s);
 	else if (s[0]->coll.kind == TESS_ALL_GATHER)
 		all_gather_blocks(n, s);
 	else
 		copy_all_to_all(n, s);
+}
+
+/* In each group along the mesh dimension of the collective, which all ranks must have reached. */
+static tess_status perform_collectives(const struct tess_mesh_shape *mesh,
+                                       const struct tess_step *const *s)
+{
+	const struct tess_mesh_dim *d = &mesh->dim[s[0] ? s[0]->along : 0];
+	const struct tess_step *group[RANKS_MAX];
+
+	for (int32_t r = 1; r < mesh->nranks; r++)
+		if (!s[r] != !s[0] ||
+		    (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind ||
+		              s[r]->along != s[0]->along)))
+			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives",
+			                 (int)r);
+	for (int32_t r = 0; r < mesh->nranks && s[0]; r++) {
+		if (r / d->stride % d->size)
+			continue; /* not the first of a group */
+		for (int32_t k = 0; k < d->size; k++)
+			group[k] = s[r + k * d->stride];
+		perform_collective(d->size, group);
+	}
 	return TESS_OK;
 }
 
-static tess_status run_ranks_in_lockstep(int32_t n, struct lockstep_rank *rank)
+static tess_status run_ranks_in_lockstep(const struct tess_mesh_shape *mesh,
+                                         struct lockstep_rank *rank)
 {
 	const struct tess_step *s[RANKS_MAX];
 	tess_status st = TESS_OK;
 
 	do {
-		for (int32_t r = 0; r < n; r++)
+		for (int32_t r = 0; r < mesh->nranks; r++)
 			s[r] = run_to_collective(&rank[r]);
-		if (s[0])
-			st = perform_collective(n, s);
+		st = perform_collectives(mesh, s);
 	} while (!st && s[0]);
 	return st;
 }
@@ -183,7 +199,7 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 	struct tess_record_options rec = { .model = how->model,
 		                           .plan = &plan,
 		                           .source = how->source,
-		                           .nranks = how->nranks,
+		                           .mesh = tess_mesh_shape_make("tp", how->nranks),
 		                           .ntokens = how->nids,
 		                           .nselected = how->all_rows ? how->nids : 1,
 		                           .logits_root = -1 };
@@ -191,7 +207,10 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 
 	if (st)
 		return st;
-	st = tess_program_record(&rec, out);
+	if (how->mesh)
+		st = tess_mesh_shape_parse(how->mesh, 0, &rec.mesh);
+	if (!st)
+		st = tess_program_record(&rec, out);
 	tess_plan_free(&plan);
 	return st;
 }
@@ -202,20 +221,20 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 	struct tess_program *p = NULL;
 	tess_status st = lockstep_record(how, &p);
 
-	for (int32_t r = 0; r < how->nranks && !st; r++)
+	for (int32_t r = 0; !st && r < p->mesh.nranks; r++)
 		st = open_rank(how, p, r, &rank[r]);
 	if (!st)
-		st = run_ranks_in_lockstep(how->nranks, rank);
+		st = run_ranks_in_lockstep(&p->mesh, rank);
 	if (!st) {
 		*count = (how->all_rows ? how->nids : 1) * p->logits->dim[1]->size;
-		for (int32_t r = 1; r < how->nranks && !st; r++)
+		for (int32_t r = 1; r < p->mesh.nranks && !st; r++)
 			if (memcmp(rank[r].low->logits, rank[0].low->logits, 4 * (size_t)*count))
 				st = tess_fail(TESS_EBUG, "the logits of ranks 0 and %d differ",
 				               (int)r);
 		*logits = malloc(4 * (size_t)*count);
 		memcpy(*logits, rank[0].low->logits, 4 * (size_t)*count);
 	}
-	for (int32_t r = 0; r < how->nranks; r++)
+	for (int32_t r = 0; p && r < p->mesh.nranks; r++)
 		close_rank(&rank[r]);
 	tess_program_free(p);
 	return st;

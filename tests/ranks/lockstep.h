@@ -15,6 +15,7 @@ struct lockstep {
 	const int32_t *ids;
 	int64_t nids;
 	bool all_rows; /* logits of all rows, or of the last */
+	const char *mesh; /* "tp=2,xp=2"; NULL: nranks along tp */
 };
 
 /* Records the program; *out is the caller's to free. */

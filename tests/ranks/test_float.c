@@ -92,12 +92,16 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 	};
 	struct tess_generate_result done;
 	struct tess_session *s = NULL;
-	tess_status st = tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &s);
+	struct tess_mesh *mesh = NULL;
+	tess_status st = tess_mesh_open(w, "tp", &mesh);
 
+	if (!st)
+		st = tess_session_open(mesh, SOURCE_ROOT "/data", &how, &s);
 	if (!st)
 		st = tess_generate_run(tess_session_runner(s), &generate, &done);
 	MUST(has_float_state(ask->state));
 	tess_session_close(s);
+	tess_mesh_close(mesh);
 	return st;
 }
 

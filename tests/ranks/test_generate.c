@@ -185,11 +185,20 @@ START_TEST(golden_text)
 }
 END_TEST
 
+#define MESH_PLAN \
+	"{\"**.q_proj\":\"colwise\",\"**.k_proj\":\"colwise\",\"**.v_proj\":\"colwise\"," \
+	"\"**.o_proj\":\"rowwise\",\"xp\":{\"**.gate_proj\":\"colwise\"," \
+	"\"**.up_proj\":\"colwise\",\"**.down_proj\":\"rowwise\"}}"
+
 /* --check changes no value; a tied head may read another part of its table than the rank holds. */
 static const char *const alike[][2] = {
 	{ "-n 3 --plan tp", "-n 3 --plan tp --check" },
 	{ "-n 3 --plan tp+sp", "-n 3 --plan tp+sp --check" },
 	{ "-n 1", "-n 3 --plan-override model.embed_tokens=replicate" },
+	{ "-n 1", "--mesh dp=2,tp=2" },
+	{ "-n 1", "-n 3 --mesh dp" },
+	{ "-n 1", "--mesh xp=3,tp=2 --check --plan '" MESH_PLAN "'" },
+	{ "-n 1", "--backend shm --mesh dp=2,xp=2,tp=2 --plan '" MESH_PLAN "'" },
 };
 
 START_TEST(same_bits)

@@ -256,7 +256,7 @@ static const struct tess_source random_source = { .name = "random",
 static tess_status run_module(const char *json, int32_t nranks, int64_t nids, bool all,
                               float **logits, int64_t *count)
 {
-	struct lockstep how = { &model, &random_source, json, nranks, some_ids, nids, all };
+	struct lockstep how = { &model, &random_source, json, nranks, some_ids, nids, all, NULL };
 
 	return lockstep_run(&how, logits, count);
 }
@@ -405,7 +405,7 @@ static struct tess_program *record_with_theta(const char *json, double theta)
 {
 	json_t *config = theta > 0 ? json_pack("{s:f}", "rope_theta", theta) : NULL;
 	struct tess_source source = random_source;
-	struct lockstep how = { &model, &source, json, 2, NULL, 3, true };
+	struct lockstep how = { &model, &source, json, 2, NULL, 3, true, NULL };
 	struct tess_program *p;
 
 	source.config = config;

@@ -38,10 +38,12 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 		                            .threads = 1,
 		                            .overrides = overrides };
 	struct tess_session *session = NULL;
+	struct tess_mesh *mesh = NULL;
 	int32_t me = tess_world_rank(w);
-	tess_status st =
-		tess_session_open(tess_world_group(w), SOURCE_ROOT "/data", &how, &session);
+	tess_status st = tess_mesh_open(w, "tp", &mesh);
 
+	if (!st)
+		st = tess_session_open(mesh, SOURCE_ROOT "/data", &how, &session);
 	if (!st)
 		st = tess_session_generate(session, o->prompt ? o->prompt : "One day", 2,
 		                           ignore_text, NULL);
@@ -50,6 +52,7 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 	if (!tess_barrier(tess_world_group(w), "after the failure") && o->prompt && session)
 		st = tess_session_generate(session, "One day", 2, ignore_text, NULL);
 	tess_session_close(session);
+	tess_mesh_close(mesh);
 	return o->prompt ? st : TESS_OK;
 }
 

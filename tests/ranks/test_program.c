@@ -153,7 +153,7 @@ static void open_model_fixture(const char *dir, struct model_fixture *f)
 static tess_status run_plan(const struct model_fixture *f, const char *json, int32_t nranks,
                             const int32_t *ids, int64_t n, bool all, float **logits, int64_t *count)
 {
-	struct lockstep how = { f->model, &f->source, json, nranks, ids, n, all };
+	struct lockstep how = { f->model, &f->source, json, nranks, ids, n, all, NULL };
 
 	return lockstep_run(&how, logits, count);
 }
@@ -294,7 +294,7 @@ START_TEST(precedence)
 	while (c->over[n])
 		n++;
 	ck_assert_msg(!tess_plan_open(&model, c->json, c->over, n, &plan), "%s", tess_error());
-	st = tess_plan_find(&plan, c->path, used, &rule);
+	st = tess_plan_find(&plan, "tp", c->path, NULL, used, &rule);
 	if (!c->style)
 		ck_assert_msg(st == TESS_EINVAL && strstr(tess_error(), "equally well"), "%s: %d",
 		              c->json, (int)st);
@@ -309,10 +309,10 @@ END_TEST
 
 static const struct refused_plan bad_plans[] = {
 	{ "a name", "tpsp", "auto, none, tp, tp+sp; did you mean tp+sp?" },
-	{ "a dimension", "{\"dp\":{\"lm_head\":\"colwise\"}}", "\"dp\" has rules of its own" },
-	{ "two dimensions", "{\"dp\":{},\"tp\":{}}", "\"dp\" has rules of its own" },
-	{ "a dimension and a rule", "{\"tp\":{},\"lm_head\":\"colwise\"}",
-	  "a plan has one dimension, tp" },
+	{ "a dimension twice", "{\"tp\":{\"dp:lm_head\":\"colwise\"}}",
+	  "\"dp:lm_head\" names a mesh dimension among the rules of tp" },
+	{ "a dimension in a dimension", "{\"tp\":{\"dp\":{}}}", "the style must be a string" },
+	{ "no pattern", "{\"tp:\":\"colwise\"}", "needs a pattern and a style" },
 };
 
 START_TEST(refuses_to_open)
@@ -462,7 +462,7 @@ static tess_status run_mlp(const struct model_fixture *f, const char *json, int3
 		                      .config = f->source.config,
 		                      .find = find_fused_tensor,
 		                      .drop = lockstep_ignore_drop };
-	struct lockstep how = { &model, &source, json, ranks, some_ids, 7, true };
+	struct lockstep how = { &model, &source, json, ranks, some_ids, 7, true, NULL };
 	tess_status st = lockstep_run(&how, logits, count);
 
 	for (int32_t i = 0; i < fused.n; i++)
@@ -505,7 +505,7 @@ END_TEST
 static int64_t hash_program(const struct model_fixture *f, const char *json, int32_t ranks,
                             uint64_t *hash)
 {
-	struct lockstep how = { f->model, &f->source, json, ranks, NULL, 3, true };
+	struct lockstep how = { f->model, &f->source, json, ranks, NULL, 3, true, NULL };
 	struct tess_program *p;
 	int64_t n;
 
@@ -529,9 +529,10 @@ START_TEST(biases_are_asked_for_apart)
 	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
 	f.source.config = config;
 	f.source.count = 0; /* tensors that no module asks for do not matter here */
-	ck_assert_msg(!lockstep_record(
-			      &(struct lockstep){ f.model, &f.source, NULL, 1, NULL, 3, true }, &p),
-	              "%s", tess_error());
+	ck_assert_msg(
+		!lockstep_record(
+			&(struct lockstep){ f.model, &f.source, NULL, 1, NULL, 3, true, NULL }, &p),
+		"%s", tess_error());
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (strstr(p->weight[i]->name, "_proj.bias"))
 			found[!!strstr(p->weight[i]->name, "mlp.")]++;

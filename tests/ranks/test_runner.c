@@ -296,14 +296,16 @@ static tess_status generate_story(struct tess_world *w, void *arg)
 	struct story *to = arg;
 	bool first = tess_world_rank(w) == 0;
 	struct tess_session *s;
+	struct tess_mesh *mesh;
 
-	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
+	HOLDS(!tess_mesh_open(w, "tp", &mesh) && !tess_session_open(mesh, to->dir, NULL, &s));
 	if (first)
 		to->n = 0;
 	/* prompts of other ranks are ignored */
 	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, append_story,
 	                             to));
 	tess_session_close(s);
+	tess_mesh_close(mesh);
 	return TESS_OK;
 }
 
@@ -324,15 +326,17 @@ static tess_status generate_story_ids(struct tess_world *w, void *arg)
 		                             .self = to };
 	struct tess_generate_result done;
 	struct tess_session *s;
+	struct tess_mesh *mesh;
 	int32_t *ids;
 
-	HOLDS(!tess_session_open(tess_world_group(w), to->dir, NULL, &s));
+	HOLDS(!tess_mesh_open(w, "tp", &mesh) && !tess_session_open(mesh, to->dir, NULL, &s));
 	HOLDS(!tess_session_share_prompt(s, "Once upon a time", 16, NULL, 0, &ids, &how.nprompt));
 	how.prompt = ids;
 	how.sampling.repetition_penalty = 1;
 	HOLDS(!tess_generate_run(tess_session_runner(s), &how, &done));
 	free(ids);
 	tess_session_close(s);
+	tess_mesh_close(mesh);
 	return TESS_OK;
 }
 

@@ -49,7 +49,7 @@ static tess_status record_test_program(const struct tess_model *model, const cha
                                        const struct tess_source *source, int32_t nranks,
                                        struct tess_program **out)
 {
-	struct lockstep how = { model, source, plan, nranks, NULL, 1, false };
+	struct lockstep how = { model, source, plan, nranks, NULL, 1, false, NULL };
 
 	return lockstep_record(&how, out);
 }
@@ -84,7 +84,7 @@ static void run_ropes(const char *which, int32_t nranks, float **logits, int64_t
 		                      .drop = lockstep_ignore_drop };
 	struct lockstep how = { &model, &source, "{\"*\":\"colwise\",\"table\":\"replicate\"}",
 		                nranks, ids,     IDS,
-		                true };
+		                true,   NULL };
 
 	rotated = which;
 	ck_assert_msg(!lockstep_run(&how, logits, count), "%s", tess_error());
@@ -263,8 +263,7 @@ START_TEST(slabs_of_large_weights)
 	bytes_read = most_read = 0;
 	ck_assert_msg(!record_test_program(&model, plans[_i / 2], &source, 3, &p), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 3, 1, cpu, self, &held), "%s",
-	              tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, cpu, self, &held), "%s", tess_error());
 	part = (struct tess_run){ 0, 0 };
 	if (_i / 2)
 		tess_dim_get_local_runs(p->weight[1]->dim[_i / 2 == 1 ? p->weight[1]->out_dim
@@ -343,7 +342,7 @@ START_TEST(heads_limit_ranks)
 
 	ck_assert_msg(!tess_plugin_find_model("llama", &llama), "%s", tess_error());
 	ck_assert_msg(!record_test_program(llama, plan, &source, 64, &p), "%s", tess_error());
-	ck_assert_msg(!tess_program_lower(p, 64, 63, NULL, &lowered), "%s", tess_error());
+	ck_assert_msg(!tess_program_lower(p, 63, NULL, &lowered), "%s", tess_error());
 	tess_rank_program_free(lowered);
 	tess_program_free(p);
 	ck_assert_int_eq(record_test_program(llama, plan, &source, 65, &p), TESS_EINVAL);
@@ -424,7 +423,7 @@ static double measure_recording(int n)
 		                            .at = get_layer_name,
 		                            .name = "random" };
 	char *plan = make_long_plan(n);
-	struct lockstep how = { &many, &source, plan, 2, NULL, 1, false };
+	struct lockstep how = { &many, &source, plan, 2, NULL, 1, false, NULL };
 	struct tess_program *p = NULL;
 	struct tess_rank_program *low = NULL;
 	struct tess_rank_weights held;
@@ -433,9 +432,9 @@ static double measure_recording(int n)
 	nlayers = n;
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	ck_assert_msg(!tess_unexpected_check(p, &many, &source, true), "%s", tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 2, 1, &scalar_device, NULL, &held), "%s",
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &scalar_device, NULL, &held), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_program_lower(p, 2, 1, held.view, &low), "%s", tess_error());
+	ck_assert_msg(!tess_program_lower(p, 1, held.view, &low), "%s", tess_error());
 	tess_rank_program_free(low);
 	tess_rank_weights_free(&held);
 	tess_program_free(p);
