@@ -162,6 +162,11 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 	d->nparts = n;
 	d->parts = list;
 	for (int64_t i = 0; i < n; i++) {
+		if (parts[i]->nparts)
+			return tess_recorder_fail(r, TESS_ENOTSUP,
+			                          "%s: a part of a fused dimension that is fused "
+			                          "itself; list its parts instead",
+			                          parts[i]->name);
 		list[i] = parts[i];
 		d->size += parts[i]->size;
 		if (i)

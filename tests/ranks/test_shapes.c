@@ -151,6 +151,33 @@ START_TEST(deep_and_wide)
 }
 END_TEST
 
+static struct tess_tensor *record_fused_twice(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *one = nn->dim(nn, "one", HIDDEN, 0);
+	struct tess_dim *two = nn->fused(nn, (struct tess_dim *[]){ one, one, NULL });
+	struct tess_tensor *y = NULL;
+
+	two = nn->fused(nn, (struct tess_dim *[]){ two, one, NULL });
+	nn->linear(nn, record_table(nn, ids), (struct tess_linear[]){ { "m", two, 0, 0 }, { 0 } },
+	           &y);
+	return y;
+}
+
+START_TEST(parts_are_not_fused)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "fused",
+		                                 .forward = record_fused_twice };
+	const struct tess_source source = { .name = "random", .find = find_test_tensor };
+	struct tess_program *p;
+
+	vocabulary = VOCABULARY;
+	ck_assert_int_eq(record_test_program(&model, "none", &source, 1, &p), TESS_ENOTSUP);
+	ck_assert_str_eq(tess_error(), "one+one: a part of a fused dimension that is fused itself; "
+	                               "list its parts instead");
+}
+END_TEST
+
 /* Sizes and places in a step's memory follow the type of a value. */
 START_TEST(values_have_the_width_of_their_type)
 {
@@ -467,6 +494,7 @@ int main(void)
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_test(t, ropes_of_two_widths);
 	tcase_add_test(t, deep_and_wide);
+	tcase_add_test(t, parts_are_not_fused);
 	tcase_add_test(t, values_have_the_width_of_their_type);
 	tcase_add_loop_test(t, slabs_of_large_weights, 0, 6);
 	tcase_add_test(t, units_of_elements);
