@@ -52,7 +52,7 @@ _tessera() {
 	--prompt-file | --logits | --log-dir | --flight | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	-n | --mesh | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
+	-n | --mesh | --along | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
@@ -65,7 +65,7 @@ _tessera() {
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;
-	bench) options='-n -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
+	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;

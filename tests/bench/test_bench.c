@@ -55,6 +55,16 @@ static const struct {
 	{ "comm -n 3 --kind send_recv -b 4K -e 4K", { "send_recv" }, 3, 1, { 4096 } },
 	{ "comm -n 2 --sum fast -b 16 -e 16", { "fast" }, 2, 1, { 16 } },
 	{ "comm -n 2 --kind barrier", { "barrier" }, 2, 1, { 0 } },
+	{ "comm --mesh dp=3,tp=2 --along dp --backend loopback -b 12 -e 12",
+	  { "exact", "fast" },
+	  3,
+	  4.0 / 3,
+	  { 12 } },
+	{ "comm -n 4 --mesh dp=2,tp --backend shm -b 4K -e 4K",
+	  { "exact", "fast" },
+	  2,
+	  1,
+	  { 4096 } },
 };
 
 static double get_json_double(const json_t *o, const char *key)
@@ -260,6 +270,9 @@ static const struct {
 	{ "comm --seconds 0", "more than 0", 2 },
 	{ "comm --samples 4", "from 5", 2 },
 	{ "comm -n", "needs a value", 2 },
+	{ "comm --along tp", "give the --mesh", 2 },
+	{ "comm --mesh dp=2", "--along tp: the mesh \"dp=2\" has no such dimension", 1 },
+	{ "comm -n 3 --mesh dp=2,tp=2", "does not fit a job of 3 ranks", 1 },
 	{ "comm --limit --own", "without --own", 1 },
 	{ "comm -n 1 --kind send_recv", "another rank", 1 },
 	{ "comm -n 1 --svg /nowhere/x.svg", "/nowhere/x.svg", 1 },

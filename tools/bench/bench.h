@@ -27,6 +27,7 @@ enum { BENCH_BOTH, BENCH_ONLY_EXACT, BENCH_ONLY_FAST };
 
 struct bench_options {
 	int32_t ranks; /* 0: not given */
+	const char *mesh, *along; /* NULL: all ranks; the groups along a dimension, at a time */
 	int32_t kind, dtype, op, root, sum;
 	uint64_t min_bytes, max_bytes;
 	int32_t factor; /* from one size to the next */
@@ -49,7 +50,7 @@ struct bench_row {
 
 struct bench_result {
 	const struct bench_options *options;
-	int32_t nranks, ncpus;
+	int32_t nranks, ncpus; /* nranks: of a group that makes the calls */
 	double startup_seconds; /* of the command until all ranks had met; 0: unknown */
 	const char *backend;
 	bool shared; /* tensors are in memory that the ranks share */
@@ -91,6 +92,8 @@ tess_status bench_call_check(struct bench_call *c, int64_t *wrong);
 
 /* ---- a rank: rank.c -------------------------------------------------------------------------- */
 
+/* The mesh has no dimension --along. */
+tess_status bench_fail_along(const struct bench_options *a);
 /* Measures; rank 0 prints. `options` is a struct bench_options. TESS_EBUG: elements were wrong. */
 tess_status bench_run_rank(struct tess_world *w, void *options);
 

@@ -3,6 +3,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/mesh_shape.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/rendezvous/rank_env.h"
 #include "tools/tool.h"
@@ -16,10 +17,10 @@
 #include <tessera/coll.h>
 
 static const char *const help =
-	"usage: tessera bench comm [-n N] [--backend B] [--kind K] [--dtype T] [--op O]\n"
-	"       [--root R] [--sum S] [--in-place] [--own] [--limit] [-b BYTES] [-e BYTES]\n"
-	"       [-f FACTOR] [--seconds S] [--samples N] [--no-check] [--json]\n"
-	"       [--svg FILE] [--help]\n"
+	"usage: tessera bench comm [-n N] [--mesh M] [--along D] [--backend B] [--kind K]\n"
+	"       [--dtype T] [--op O] [--root R] [--sum S] [--in-place] [--own] [--limit]\n"
+	"       [-b BYTES] [-e BYTES] [-f FACTOR] [--seconds S] [--samples N] [--no-check]\n"
+	"       [--json] [--svg FILE] [--help]\n"
 	"\n"
 	"Times a collective over sizes and prints them as nccl-tests does: algbw is the vector\n"
 	"over the time; busbw is the part of it that a link carries, which compares with the\n"
@@ -29,6 +30,9 @@ static const char *const help =
 	"\n"
 	"what\n"
 	"  -n N            ranks: processes, or threads over loopback (default 2)\n"
+	"  --mesh M        named dimensions of the ranks: dp=2,tp=4; the groups along one call\n"
+	"                  at the same time\n"
+	"  --along D       that dimension of the mesh (default tp)\n"
 	"  --backend B     shm, gloo, loopback, ... (TESSERA_BACKEND)\n"
 	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather,\n"
 	"                  scatter, reduce_scatter, all_to_all, send_recv\n"
@@ -55,6 +59,7 @@ static const char *const help =
 	"examples:\n"
 	"  tessera bench comm -n 4\n"
 	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
+	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
 	"  tessera bench comm --limit --svg shm.svg\n";
 
 static const uint64_t max_bytes = UINT64_C(4) << 30;
@@ -126,6 +131,8 @@ static tess_status check_bench_options(const struct bench_options *a)
 	if (tess_kind_reduces(a->kind) && !tess_op_is_valid(a->op, a->dtype))
 		return tess_fail(TESS_EINVAL, "--op %s is for integers, not for %s",
 		                 tess_op_name(a->op), tess_dtype_name(a->dtype));
+	if (a->along && !a->mesh)
+		return tess_fail(TESS_EINVAL, "--along %s: give the --mesh that has it", a->along);
 	if (a->ranks && a->root >= a->ranks && tess_kind_rooted(a->kind))
 		return tess_fail(TESS_EINVAL, "--root %d: there are ranks 0 to %d", (int)a->root,
 		                 (int)a->ranks - 1);
@@ -168,6 +175,8 @@ static tess_status parse_bench_options(int argc, char **argv, struct bench_optio
 		{ "no-check", .flag = &a->no_check },
 		{ "json", .flag = &a->json },
 		{ "svg", .text = &a->svg },
+		{ "mesh", .text = &a->mesh },
+		{ "along", .text = &a->along },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_options(argc, argv, help, false, options);
@@ -181,6 +190,20 @@ static tess_status parse_bench_options(int argc, char **argv, struct bench_optio
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* Checks --mesh and --along; the ranks are those of the mesh. */
+static tess_status choose_mesh(struct bench_options *a)
+{
+	struct tess_mesh_shape mesh;
+	tess_status st = tess_mesh_shape_parse(a->mesh, a->ranks, &mesh);
+
+	if (st)
+		return st;
+	if (tess_mesh_shape_find(&mesh, a->along, strlen(a->along)) < 0)
+		return bench_fail_along(a);
+	a->ranks = mesh.nranks;
+	return TESS_OK;
+}
+
 static tess_status run_bench(struct bench_options *a, char **argv, int *exit_status)
 {
 	struct tess_rank_env env;
@@ -190,8 +213,14 @@ static tess_status run_bench(struct bench_options *a, char **argv, int *exit_sta
 		st = tess_rank_env_read(&env);
 	if (st)
 		return st;
+	if (a->mesh && !a->along)
+		a->along = "tp";
 	if (!env.alone)
 		return tess_tool_join_job(a->ranks, &env, bench_run_rank, a);
+	if (a->mesh)
+		st = choose_mesh(a);
+	if (st)
+		return st;
 	if (!a->ranks)
 		a->ranks = 2;
 	return tess_tool_run_ranks(a->ranks, argv, bench_run_rank, a, exit_status);

@@ -20,7 +20,9 @@
 enum { SHOWN_EVERY = 100000 }; /* us between two lines of progress */
 
 struct bench_rank_state {
-	struct tess_group *group;
+	struct tess_group *all, *group; /* of the world; that makes the calls */
+	struct tess_mesh *mesh; /* or NULL */
+	bool first; /* rank 0 of all, which prints */
 	const struct bench_options *options;
 	struct bench_call call;
 	struct bench_result result;
@@ -43,7 +45,7 @@ static int sync_bench_ranks(void *self)
 {
 	struct bench_rank_state *r = self;
 
-	return tess_barrier(r->group, "bench");
+	return tess_barrier(r->all, "bench");
 }
 
 static int reduce_bench_max(void *self, double *x)
@@ -51,7 +53,7 @@ static int reduce_bench_max(void *self, double *x)
 	struct bench_rank_state *r = self;
 	double mine = *x;
 
-	return tess_all_reduce(r->group, &mine, x, 1, TESS_F64, TESS_MAX, "bench");
+	return tess_all_reduce(r->all, &mine, x, 1, TESS_F64, TESS_MAX, "bench");
 }
 
 static void show_progress(void *self, int done, int all)
@@ -111,7 +113,7 @@ static bool is_same_program(pid_t pid)
  */
 static tess_status time_startup(struct bench_rank_state *r)
 {
-	tess_status st = tess_barrier(r->group, "bench");
+	tess_status st = tess_barrier(r->all, "bench");
 
 	r->result.startup_seconds =
 		get_process_age(is_same_program(getppid()) ? getppid() : getpid());
@@ -194,6 +196,7 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	};
 	bool copies = series == BENCH_IN || series == BENCH_IN_OUT;
 	struct measure_result m;
+	int64_t wrong;
 	tess_status st;
 
 	call->series = series;
@@ -203,14 +206,18 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	*out = (struct bench_cell){
 		.us = m.us, .min_us = m.min_us, .samples = m.samples, .wrong = -1
 	};
-	return !a->no_check && !copies ? bench_call_check(call, &out->wrong) : TESS_OK;
+	if (a->no_check || copies)
+		return TESS_OK;
+	st = bench_call_check(call, &wrong); /* of the group */
+	return st ? st
+	          : tess_all_reduce(r->all, &wrong, &out->wrong, 1, TESS_I64, TESS_MAX, "bench");
 }
 
 /* Whether stdout of rank 0 takes more rows: all ranks stop when its reader has gone away. */
 static tess_status check_bench_output(struct bench_rank_state *r, int32_t *writable)
 {
-	*writable = r->call.rank != 0 || tess_tool_flush_output();
-	return tess_broadcast(r->group, writable, 1, TESS_I32, 0, "bench");
+	*writable = !r->first || tess_tool_flush_output();
+	return tess_broadcast(r->all, writable, 1, TESS_I32, 0, "bench");
 }
 
 static tess_status measure_sizes(struct bench_rank_state *r)
@@ -238,7 +245,7 @@ static tess_status measure_sizes(struct bench_rank_state *r)
 		b->nrows++;
 		if (r->show_progress)
 			fputs("\r\033[K", stderr);
-		if (call->rank == 0 && !a->json)
+		if (r->first && !a->json)
 			bench_print_row(b, row);
 		if (a->kind == TESS_BARRIER)
 			break;
@@ -302,7 +309,7 @@ static tess_status prepare_bench_rank(struct bench_rank_state *r)
 		return st;
 	CPU_ZERO(&mine);
 	sched_getaffinity(0, sizeof mine, &mine);
-	st = tess_all_reduce(r->group, &mine, &cpus, sizeof mine / 8, TESS_I64, TESS_BOR, "bench");
+	st = tess_all_reduce(r->all, &mine, &cpus, sizeof mine / 8, TESS_I64, TESS_BOR, "bench");
 	if (st)
 		return st;
 	r->result.ncpus = CPU_COUNT(&cpus);
@@ -310,7 +317,7 @@ static tess_status prepare_bench_rank(struct bench_rank_state *r)
 	r->times = calloc((size_t)a->samples, sizeof *r->times);
 	if (!r->result.row || !r->times)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	if (a->svg && r->call.rank == 0) {
+	if (a->svg && r->first) {
 		r->svg = fopen(a->svg, "w");
 		if (!r->svg)
 			return tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
@@ -323,9 +330,9 @@ static tess_status report_results(struct bench_rank_state *r)
 	const struct bench_result *b = &r->result;
 	tess_status st = TESS_OK;
 
-	if (r->call.rank == 0 && r->options->json)
+	if (r->first && r->options->json)
 		st = bench_print_json(b);
-	else if (r->call.rank == 0)
+	else if (r->first)
 		bench_print_end(b);
 	if (!st && r->svg)
 		st = bench_write_chart(b, r->svg);
@@ -340,27 +347,53 @@ static tess_status report_results(struct bench_rank_state *r)
 	return st;
 }
 
+tess_status bench_fail_along(const struct bench_options *a)
+{
+	return tess_fail(TESS_EINVAL, "--along %s: the mesh \"%.100s\" has no such dimension",
+	                 a->along, a->mesh);
+}
+
+/* The group that makes the calls: all ranks, or those along a dimension of a mesh. */
+static tess_status open_bench_group(struct bench_rank_state *r, struct tess_world *w)
+{
+	const struct bench_options *a = r->options;
+	tess_status st = TESS_OK;
+
+	r->group = r->all = tess_world_group(w);
+	if (a->mesh)
+		st = tess_mesh_open(w, a->mesh, &r->mesh);
+	if (!st && a->mesh)
+		r->group = tess_mesh_group(r->mesh, a->along);
+	if (!st && !r->group)
+		st = bench_fail_along(a);
+	if (st)
+		return st;
+	r->first = tess_world_rank(w) == 0;
+	r->call = (struct bench_call){ .group = r->group,
+		                       .options = a,
+		                       .rank = tess_group_rank(r->group),
+		                       .n = tess_group_size(r->group),
+		                       .width = tess_width(a->dtype) };
+	r->result = (struct bench_result){ .options = a,
+		                           .nranks = r->call.n,
+		                           .backend = tess_world_backend(w),
+		                           .shared = !a->private_memory &&
+		                                     tess_group_has_shared_memory(r->group) };
+	r->show_progress = r->first && isatty(STDERR_FILENO);
+	return TESS_OK;
+}
+
 tess_status bench_run_rank(struct tess_world *w, void *options)
 {
 	const struct bench_options *a = options;
-	struct bench_rank_state r = { .group = tess_world_group(w), .options = a };
-	tess_status st;
+	struct bench_rank_state r = { .options = a };
+	tess_status st = open_bench_group(&r, w);
 
-	r.call = (struct bench_call){ .group = r.group,
-		                      .options = a,
-		                      .rank = tess_world_rank(w),
-		                      .n = tess_world_size(w),
-		                      .width = tess_width(a->dtype) };
-	r.result = (struct bench_result){ .options = a,
-		                          .nranks = r.call.n,
-		                          .backend = tess_world_backend(w),
-		                          .shared = !a->private_memory &&
-		                                    tess_group_has_shared_memory(r.group) };
-	r.show_progress = r.call.rank == 0 && isatty(STDERR_FILENO);
-	st = time_startup(&r);
+	if (!st)
+		st = time_startup(&r);
 	if (!st)
 		st = prepare_bench_rank(&r);
-	if (!st && r.call.rank == 0 && !a->json)
+	if (!st && r.first && !a->json)
 		bench_print_head(&r.result);
 	if (!st)
 		st = measure_sizes(&r);
@@ -369,10 +402,11 @@ tess_status bench_run_rank(struct tess_world *w, void *options)
 	if (r.svg && fclose(r.svg) && !st)
 		st = tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
 	if (!st)
-		st = tess_barrier(r.group, "bench");
+		st = tess_barrier(r.all, "bench");
 	if (!st)
 		free_vectors(&r);
 	free(r.result.row);
 	free(r.times);
+	tess_mesh_close(r.mesh);
 	return st;
 }

@@ -98,9 +98,12 @@ static bool has_both_sums(const struct bench_result *b)
 
 void bench_print_head(const struct bench_result *b)
 {
-	printf("# %s: %d ranks on %d CPUs over %s, %s memory, %s, ready in %.2f s\n",
-	       bench_kind_name(b->options->kind), (int)b->nranks, (int)b->ncpus, b->backend,
-	       get_memory_text(b), b->options->in_place ? "in place" : "out of place",
+	const char *mesh = b->options->mesh;
+
+	printf("# %s: %d ranks%s%s%s%s on %d CPUs over %s, %s memory, %s, ready in %.2f s\n",
+	       bench_kind_name(b->options->kind), (int)b->nranks, mesh ? " along " : "",
+	       mesh ? b->options->along : "", mesh ? " of " : "", mesh ? mesh : "", (int)b->ncpus,
+	       b->backend, get_memory_text(b), b->options->in_place ? "in place" : "out of place",
 	       b->startup_seconds);
 	printf("#%11s %12s %6s %6s %5s", "", "", "", "", "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++)
@@ -197,13 +200,14 @@ tess_status bench_print_json(const struct bench_result *b)
 			json_array_append_new(names, json_string(bench_series_name(a, s)));
 	for (size_t i = 0; i < b->nrows; i++)
 		json_array_append_new(rows, make_row_json(b, &b->row[i]));
-	all = json_pack("{s:s, s:s, s:i, s:i, s:f, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o}",
-	                "version", tess_version(), "kind", bench_kind_name(a->kind), "ranks",
-	                (int)b->nranks, "cpus", (int)b->ncpus, "ready", b->startup_seconds,
-	                "backend", b->backend, "memory", get_memory_text(b), "in_place",
-	                (int)a->in_place, "dtype", get_dtype_text(a), "op", get_op_text(a), "root",
-	                tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(), "series",
-	                names, "sizes", rows);
+	all = json_pack(
+		"{s:s, s:s, s:s*, s:s*, s:i, s:i, s:f, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o}",
+		"version", tess_version(), "kind", bench_kind_name(a->kind), "mesh", a->mesh,
+		"along", a->mesh ? a->along : NULL, "ranks", (int)b->nranks, "cpus", (int)b->ncpus,
+		"ready", b->startup_seconds, "backend", b->backend, "memory", get_memory_text(b),
+		"in_place", (int)a->in_place, "dtype", get_dtype_text(a), "op", get_op_text(a),
+		"root", tess_kind_rooted(a->kind) ? json_integer(a->root) : json_null(), "series",
+		names, "sizes", rows);
 	if (!all)
 		st = tess_fail(TESS_ENOMEM, "--json: out of memory");
 	json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
