@@ -233,14 +233,17 @@ tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, void *stream,
 	int64_t n = c->parts.nclasses * c->nslots * c->nblocks;
 	const struct tess_device *device = c->parts.device;
 	tess_status st = TESS_OK;
-	void *more;
+	void *more = NULL;
 
 	if (n > c->device_entries) {
 		st = TESS_PLUGIN_CALL(device, "KV cache", alloc, c->parts.self,
 		                      (uint64_t)n * sizeof *c->table, &more);
 		st = tess_group_agree_status(c->parts.group, st, "KV cache");
-		if (st)
+		if (st) {
+			if (more)
+				device->free(c->parts.self, more);
 			return st;
+		}
 		if (c->device_table)
 			device->free(c->parts.self, c->device_table);
 		c->device_table = more;

@@ -174,6 +174,22 @@ static void set_groups(struct tess_runner *s)
 			s->shared = p->along[i];
 }
 
+/* This rank's share of what is free, an eighth of which is left for the rest; 0: unknown. */
+static tess_status find_free_memory(struct tess_runner *s, uint64_t *out)
+{
+	int32_t ranks = 1;
+	uint64_t free_bytes = 0;
+	tess_status st = TESS_OK;
+
+	if (s->device->mem == TESS_HOST)
+		st = tess_world_count_host_ranks(s->parts.group->world, &ranks);
+	if (!st && s->device->free_bytes &&
+	    TESS_PLUGIN_CALL(s->device, "KV cache", free_bytes, s->self, &free_bytes))
+		tess_log(TESS_WARN, "runner", "the KV cache has no limit: %s", tess_error());
+	*out = free_bytes / 8 * 7 / (uint64_t)ranks;
+	return st;
+}
+
 static tess_status open_kv_cache(struct tess_runner *s)
 {
 	const struct tess_rank_program *l = s->programs.first->lowered;
@@ -183,8 +199,10 @@ static tess_status open_kv_cache(struct tess_runner *s)
 		                       .page_class = l->page_class,
 		                       .nclasses = l->nclasses,
 		                       .limit = s->parts.kv_memory };
+	tess_status st = parts.limit ? TESS_OK : find_free_memory(s, &parts.limit);
 
-	return tess_kv_cache_new(&parts, &s->kv);
+	st = tess_group_agree_status(s->parts.group, st, "KV cache");
+	return st ? st : tess_kv_cache_new(&parts, &s->kv);
 }
 
 static tess_status open_runner(struct tess_runner *s)

@@ -31,7 +31,7 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
-	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: no limit but free memory */
+	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 };
 
 /*
@@ -81,7 +81,7 @@ struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s);
 
 /*
  * For who plans steps, alike on all ranks: bytes of the KV cache on the rank that needs most, in
- * use and at most (kv_memory; INT64_MAX: no limit is known).
+ * use and at most (kv_memory; INT64_MAX: the device knows no limit).
  */
 struct tess_runner_room {
 	uint64_t used, limit;

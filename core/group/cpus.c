@@ -50,7 +50,8 @@ tess_status tess_world_post_cpus(struct tess_world *w)
 	return w->link.set(w->link.self, key, &mine, sizeof mine);
 }
 
-tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out)
+/* What all ranks posted; *out is yours: free. */
+static tess_status get_posted_cpus(struct tess_world *w, struct tess_rank_cpus **out)
 {
 	struct tess_rank_cpus *all = calloc((size_t)w->size, sizeof *all);
 	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
@@ -63,8 +64,35 @@ tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out)
 		st = w->link.get(w->link.self, key, tess_now() + w->timeout, &all[r], &len);
 		all[r].host[sizeof all[r].host - 1] = 0;
 	}
-	if (!st)
-		*out = tess_rank_cpus_divide(&all[w->rank], all, w->size);
-	free(all);
+	if (st)
+		free(all);
+	else
+		*out = all;
 	return st;
+}
+
+tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out)
+{
+	struct tess_rank_cpus *all;
+	tess_status st = get_posted_cpus(w, &all);
+
+	if (st)
+		return st;
+	*out = tess_rank_cpus_divide(&all[w->rank], all, w->size);
+	free(all);
+	return TESS_OK;
+}
+
+tess_status tess_world_count_host_ranks(struct tess_world *w, int32_t *out)
+{
+	struct tess_rank_cpus *all;
+	tess_status st = get_posted_cpus(w, &all);
+
+	if (st)
+		return st;
+	*out = 0;
+	for (int32_t r = 0; r < w->size; r++)
+		*out += !strcmp(all[w->rank].host, all[r].host);
+	free(all);
+	return TESS_OK;
 }
