@@ -350,3 +350,38 @@ bool tess_pattern_is_glob(const char *pattern)
 			return true;
 	return false;
 }
+
+tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess_mesh_shape *mesh)
+{
+	char text[TESS_MESH_TEXT];
+
+	for (int32_t i = 0; i < plan->nrules; i++) {
+		const struct tess_plan_rule *rule = &plan->rule[i];
+
+		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0)
+			continue;
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: rule \"%s\": \"%s\" is for mesh dimension %s, and the program runs on "
+			"%s%s",
+			rule->origin, rule->pattern, rule->style, rule->dim,
+			tess_mesh_shape_format(mesh, text),
+			strcmp(rule->dim, "dp") != 0
+				? ""
+				: "; replicas along dp compute apart, and take no rules");
+	}
+	for (int32_t i = 0; i < mesh->ndims; i++) {
+		const struct tess_mesh_dim *d = &mesh->dim[i];
+		int32_t k = 0;
+
+		while (k < plan->nrules && strcmp(plan->rule[k].dim, d->name) != 0)
+			k++;
+		if (k == plan->nrules && d->size > 1 && strcmp(d->name, "tp") != 0)
+			return tess_fail(TESS_EINVAL,
+			                 "plan %s has no rule for mesh dimension %s, along which "
+			                 "all ranks would compute the same; leave %s out, or name "
+			                 "it in a rule, as in %s:PATTERN=STYLE",
+			                 plan->name, d->name, d->name, d->name);
+	}
+	return TESS_OK;
+}

@@ -10,6 +10,7 @@
 #define TESS_NN_PLAN_H
 
 #include "core/base/arena.h"
+#include "core/group/mesh_shape.h"
 
 #include <stdbool.h>
 #include <tessera/model.h>
@@ -47,6 +48,11 @@ void tess_plan_free(struct tess_plan *p);
  */
 tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const char *path,
                            const char *module, bool *used, int32_t *out);
+/*
+ * TESS_EINVAL: the mesh lacks the dimension of a rule, which would be ignored; or it has one other
+ * than tp that no rule is for, along which all ranks would compute the same.
+ */
+tess_status tess_plan_check_mesh(const struct tess_plan *p, const struct tess_mesh_shape *mesh);
 /* Whether a component mixes `*` with other characters, so that it matches nothing. */
 bool tess_pattern_is_glob(const char *pattern);
 

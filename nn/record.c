@@ -548,43 +548,6 @@ static const struct tess_place *make_whole_place(struct tess_program *p)
 	return place;
 }
 
-/* A rule for a dimension that the mesh lacks would be ignored; one without rules is of no use. */
-static tess_status check_rule_dimensions(const struct tess_plan *plan,
-                                         const struct tess_mesh_shape *mesh)
-{
-	char text[TESS_MESH_TEXT];
-
-	for (int32_t i = 0; i < plan->nrules; i++) {
-		const struct tess_plan_rule *rule = &plan->rule[i];
-
-		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0)
-			continue;
-		return tess_fail(
-			TESS_EINVAL,
-			"%s: rule \"%s\": \"%s\" is for mesh dimension %s, and the program runs on "
-			"%s%s",
-			rule->origin, rule->pattern, rule->style, rule->dim,
-			tess_mesh_shape_format(mesh, text),
-			strcmp(rule->dim, "dp") != 0
-				? ""
-				: "; replicas along dp compute apart, and take no rules");
-	}
-	for (int32_t i = 0; i < mesh->ndims; i++) {
-		const struct tess_mesh_dim *d = &mesh->dim[i];
-		int32_t k = 0;
-
-		while (k < plan->nrules && strcmp(plan->rule[k].dim, d->name) != 0)
-			k++;
-		if (k == plan->nrules && d->size > 1 && strcmp(d->name, "tp") != 0)
-			return tess_fail(TESS_EINVAL,
-			                 "plan %s has no rule for mesh dimension %s, along which "
-			                 "all ranks would compute the same; leave %s out, or name "
-			                 "it in a rule, as in %s:PATTERN=STYLE",
-			                 plan->name, d->name, d->name, d->name);
-	}
-	return TESS_OK;
-}
-
 tess_status tess_program_record(const struct tess_record_options *options,
                                 struct tess_program **out)
 {
@@ -592,7 +555,7 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	struct tess_program bootstrap = { 0 };
 	struct tess_program *p = TESS_NEW(&bootstrap.arena, struct tess_program, 1);
 	struct tess_tensor *logits;
-	tess_status st = check_rule_dimensions(options->plan, &options->mesh);
+	tess_status st = tess_plan_check_mesh(options->plan, &options->mesh);
 
 	if (st || !p)
 		return tess_arena_free(&bootstrap.arena), st ? st : TESS_ENOMEM;

@@ -65,6 +65,23 @@ static tess_status call_negate_twice(const struct tess_site *s, int32_t arg, str
 	return st ? st : s->host->call(s, &call, y);
 }
 
+/* Stores parameters as the configuration says: cut between uses, or otherwise. */
+static tess_status store_elsewhere(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *place)
+{
+	char what = s->config[0];
+
+	place->rest = (struct tess_storage){ .kind = what == 'r'   ? TESS_SHARD
+		                                     : what == 'k' ? TESS_PARTIAL
+		                                                   : TESS_ASIS,
+		                             .dtype = p->dtype };
+	place->state =
+		(struct tess_storage){ .kind = what == 's' || what == 'd' ? TESS_SHARD : TESS_ASIS,
+		                       .dim = what == 'd' ? -9 : -1,
+		                       .dtype = what == 't' ? TESS_F64 : 0 };
+	return TESS_OK;
+}
+
 static const struct tess_style by_hand = { .size = sizeof by_hand,
 	                                   .name = "rowsplit_by_hand",
 	                                   .summary = "cuts and sums by hand",
@@ -78,7 +95,12 @@ static const struct tess_style negated = { .size = sizeof negated,
 	                                   .layout = keep_layout,
 	                                   .partition_param = replicate_param,
 	                                   .prepare_output = call_negate_twice };
-static const struct tess_style *const styles[] = { &by_hand, &negated, NULL };
+static const struct tess_style stored = { .size = sizeof stored,
+	                                  .name = "stored",
+	                                  .summary = "stores parameters elsewhere",
+	                                  .layout = keep_layout,
+	                                  .partition_param = store_elsewhere };
+static const struct tess_style *const styles[] = { &by_hand, &negated, &stored, NULL };
 
 TESS_PLUGIN = { .abi = TESS_ABI,
 	        .size = sizeof(struct tess_plugin),

@@ -74,6 +74,11 @@ static const struct mesh_plan mesh_plans[] = {
 	  "{\"tp\":{\"" L "mlp.gate_proj\":\"rowwise\",\"" L "self_attn.q_proj\":\"rowwise\"},"
 	  "\"xp\":{\"" L "mlp.up_proj\":\"rowwise\",\"" L "self_attn.v_proj\":\"rowwise\"}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
+	/* styles with hooks, which see one dimension each */
+	{ UNTIED,
+	  "{\"tp\":{" ATTENTION ",\"**.gate_proj\":\"negated_twice\"},\"xp\":{"
+	  "\"**.v_proj\":\"negated_twice\",\"**.down_proj\":\"rowsplit_by_hand\"}}",
+	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
 	/* the same in other words */
 	{ UNTIED,
 	  "{\"tp:**.self_attn.q_proj\":\"colwise\",\"model.**.o_proj\":\"rowwise\",\"xp\":{"

@@ -245,6 +245,7 @@ static const struct module_case cases[] = {
 	/* by_hand.c */
 	{ BIAS, "{\"block.m\":\"negated_twice\"}" },
 	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },
+	{ BIAS, "{\"block.m\":\"stored\"}" },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const int32_t some_ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
@@ -397,6 +398,11 @@ START_TEST(refuses)
 	expect_module_refused(0, "{\"block\":\"prepare_input:in=shard(7)\"}", "Shard(7)");
 	expect_module_refused(0, "{\"block.n\":\"colwise\"}", "nearest: block.m");
 	expect_module_refused(0, "{\"block.m\":\"colwise:gather\"}", "gather");
+	expect_module_refused(0, "{\"block.m\":\"stored:rest\"}", "for training only");
+	expect_module_refused(0, "{\"block.m\":\"stored:state\"}", "for training only");
+	expect_module_refused(0, "{\"block.m\":\"stored:type\"}", "for training only");
+	expect_module_refused(0, "{\"block.m\":\"stored:dim\"}", "by kind 2, dimension -9");
+	expect_module_refused(0, "{\"block.m\":\"stored:kind\"}", "by kind 3, dimension 0");
 }
 END_TEST
 

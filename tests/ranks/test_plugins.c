@@ -15,12 +15,13 @@
 
 #define MODULE "model.layers.1.mlp.up_proj"
 
-enum { RANKS = 2 };
+enum { RANKS = 2, RANKS_MAX = 4 };
 
 struct outcome {
-	const char *override, *prompt;
-	tess_status st[RANKS];
-	char sentence[RANKS][1200];
+	const char *mesh, *plan, *override, *prompt;
+	int32_t n; /* ranks */
+	tess_status st[RANKS_MAX];
+	char sentence[RANKS_MAX][1200];
 };
 
 static int ignore_text(void *self, const char *bytes, size_t n)
@@ -34,13 +35,13 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 {
 	struct outcome *o = arg;
 	const char *overrides[] = { o->override, NULL };
-	struct tess_session_options how = { .size = sizeof how,
-		                            .threads = 1,
-		                            .overrides = overrides };
+	struct tess_session_options how = {
+		.size = sizeof how, .threads = 1, .plan = o->plan, .overrides = overrides
+	};
 	struct tess_session *session = NULL;
 	struct tess_mesh *mesh = NULL;
 	int32_t me = tess_world_rank(w);
-	tess_status st = tess_mesh_open(w, "tp", &mesh);
+	tess_status st = tess_mesh_open(w, o->mesh, &mesh);
 
 	if (!st)
 		st = tess_session_open(mesh, SOURCE_ROOT "/data", &how, &session);
@@ -58,7 +59,7 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 
 static struct outcome generate_on_all_ranks(const char *override, const char *prompt)
 {
-	struct outcome o = { .override = override, .prompt = prompt };
+	struct outcome o = { .mesh = "tp", .n = RANKS, .override = override, .prompt = prompt };
 
 	spawn_ranks(RANKS, generate_in_session, &o);
 	return o;
@@ -69,7 +70,7 @@ static void expect_all_say(const struct outcome *o, tess_status why, const char 
 {
 	char parts[512];
 
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < o->n; r++) {
 		ck_assert_msg(o->st[r] == why, "rank %d: %s: %s", r, tess_status_name(o->st[r]),
 		              o->sentence[r]);
 		ck_assert_str_eq(o->sentence[r], o->sentence[0]);
@@ -173,6 +174,22 @@ START_TEST(bad_value_is_found)
 }
 END_TEST
 
+/* Along xp all ranks must hold what tp has cut: ranks 1 and 3 differ from 0 and 2. */
+START_TEST(bad_value_is_found_on_a_mesh)
+{
+	struct outcome o = { .mesh = "tp=2,xp=2",
+		             .n = 4,
+		             .plan = "{\"**.up_proj\":\"colwise\",\"**.gate_proj\":\"colwise\","
+		                     "\"**.down_proj\":\"rowwise\"}",
+		             .override = "xp:" MODULE "=defective:drift" };
+
+	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
+	spawn_ranks(4, generate_in_session, &o);
+	expect_all_say(&o, TESS_EMISMATCH,
+	               MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
+}
+END_TEST
+
 /* The session can be used afterwards: generate_in_session() generates again. */
 START_TEST(prompt_fails_on_all_ranks)
 {
@@ -191,6 +208,7 @@ int main(void)
 	tcase_add_loop_test(tcase, device_is_named, 0, 2);
 	tcase_add_loop_test(tcase, backend_is_named, 0, 6);
 	tcase_add_loop_test(tcase, bad_value_is_found, 0, sizeof bad_values / sizeof *bad_values);
+	tcase_add_test(tcase, bad_value_is_found_on_a_mesh);
 	tcase_add_test(tcase, prompt_fails_on_all_ranks);
 	return suite_end(runner);
 }

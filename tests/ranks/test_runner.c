@@ -274,7 +274,7 @@ static tess_status check_different_plans(struct tess_world *w, void *arg)
 enum { STORY = 6 };
 
 struct story { /* what rank 0 gets */
-	const char *dir;
+	const char *dir, *mesh; /* mesh NULL: tp */
 	int64_t max;
 	char text[512];
 	size_t n;
@@ -298,7 +298,8 @@ static tess_status generate_story(struct tess_world *w, void *arg)
 	struct tess_session *s;
 	struct tess_mesh *mesh;
 
-	HOLDS(!tess_mesh_open(w, "tp", &mesh) && !tess_session_open(mesh, to->dir, NULL, &s));
+	HOLDS(!tess_mesh_open(w, to->mesh ? to->mesh : "tp", &mesh) &&
+	      !tess_session_open(mesh, to->dir, NULL, &s));
 	if (first)
 		to->n = 0;
 	/* prompts of other ranks are ignored */
@@ -488,6 +489,22 @@ START_TEST(a_story_ends_at_any_end_of_text)
 }
 END_TEST
 
+/* Replicas generate apart; rank 0 of all gets the text. */
+START_TEST(a_story_in_replicas)
+{
+	static const char *const meshes[] = { "tp,dp=2", "dp=2,tp=2", "dp" };
+	struct story want = { .dir = SOURCE_ROOT "/data", .max = STORY };
+
+	spawn_ranks(1, generate_story, &want);
+	for (int i = 0; i < 3; i++) {
+		struct story story = { .dir = want.dir, .mesh = meshes[i], .max = STORY };
+
+		spawn_ranks(i < 2 ? 4 : 3, generate_story, &story);
+		ck_assert_str_eq(story.text, want.text);
+	}
+}
+END_TEST
+
 /* An incomplete character is held back; at the end of the text it is replaced by U+FFFD. */
 START_TEST(a_story_ends_with_incomplete_bytes)
 {
@@ -509,4 +526,4 @@ END_TEST
 SUITE_MAIN("runner", a_text_ends_where_requested, a_prompt_may_come_in_chunks,
            earlier_ids_are_penalised, a_step_is_refused_as_a_whole, cpus_are_shared_within_a_host,
            ranks_with_other_programs_are_refused, a_story_ends_at_any_end_of_text,
-           a_story_ends_with_incomplete_bytes)
+           a_story_in_replicas, a_story_ends_with_incomplete_bytes)
