@@ -40,12 +40,12 @@ struct group_state *tess_matcher_find_group(const struct tess_job_state *s, uint
 	return g;
 }
 
-/* A closed group is freed when it is no rank's last_group any more. */
+/* A dropped group is freed when it is no rank's last_group any more. */
 static void forget_last_call(struct rank_state *r)
 {
 	struct group_state *g = r->last_group;
 
-	if (g && !--g->references && g->left == g->members->n)
+	if (g && !--g->references && g->dropped)
 		free_group(g);
 	r->last_group = NULL;
 	free(r->last);
@@ -286,6 +286,7 @@ static void drop_group(struct tess_job_state *s, struct group_state *g)
 			*at = g->next;
 			break;
 		}
+	g->dropped = true;
 	if (!g->references)
 		free_group(g);
 }

@@ -19,6 +19,7 @@ struct group_state {
 	struct tess_members *members;
 	int32_t left; /* members that have closed it */
 	int32_t references; /* ranks whose last call is in it */
+	bool dropped; /* all have closed it, and no call is in it: only references keep it */
 	struct {
 		uint64_t reached; /* the number of its last collective */
 		bool left;

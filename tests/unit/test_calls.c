@@ -6,6 +6,7 @@
 #include "core/group/call_shape.h"
 #include "core/group/check.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/rendezvous/call_matcher.h"
 #include "core/rendezvous/kv_store.h"
 #include "core/rendezvous/members.h"
 #include "suite.h"
@@ -311,6 +312,40 @@ START_TEST(members)
 }
 END_TEST
 
+/* A call that waits for a rank which has closed the group keeps the group, though all close it. */
+START_TEST(closed_group_of_a_call)
+{
+	struct tess_members *all = tess_members_new(0, "world", 3), *some = make_members(0, 1, 2);
+	struct tess_job_state s = { .nranks = 3, .rank = calloc(3, sizeof *s.rank) };
+	struct tess_call_desc *d = malloc(tess_call_desc_size(3));
+	struct tess_coll c = make_valid_call(TESS_BARRIER);
+	struct tess_conflict out;
+	struct group_state *world, *g;
+
+	MUST(all && s.rank && d);
+	world = tess_matcher_add_group(&s, all);
+	g = tess_matcher_add_group(&s, some);
+	MUST(world && g);
+	tess_call_desc_write(d, &c, &(struct tess_call_key){ .number = 1, .group = 9 }, 3);
+	ck_assert(!tess_matcher_add_call(&s, g, 0, d, &out));
+	for (int32_t r = 1; r < 4; r++) {
+		ck_assert(tess_matcher_leave_group(&s, g, r % 3, &out));
+		ck_assert_int_eq(out.absent, 1);
+	}
+	tess_call_desc_write(d, &c, &(struct tess_call_key){ .number = 1 }, 3);
+	ck_assert(!tess_matcher_add_call(&s, world, 0, d,
+	                                 &out)); /* its last call, in place of that */
+	s.rank[2].left = true;
+	s.left = 1;
+	ck_assert(tess_matcher_check_left(&s, &out));
+	tess_matcher_free(&s);
+	free(s.rank);
+	free(all);
+	free(some);
+	free(d);
+}
+END_TEST
+
 START_TEST(keys)
 {
 	static const char *const names[] = { "dp", "dp/a", "dp/a/b", "dp2", "dp2/a", "d" };
@@ -360,4 +395,4 @@ START_TEST(sixteen_bits)
 END_TEST
 
 SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair,
-           repeated_calls, members, keys, sixteen_bits)
+           repeated_calls, members, closed_group_of_a_call, keys, sixteen_bits)
