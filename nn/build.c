@@ -17,11 +17,14 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
 }
 
+/* A single term (no dim is summed over) lies on rank 0. */
 static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
 {
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct tess_sum sum = { 0 };
 
+	if (v->sum && !tess_program_is_exact(b->p))
+		return 1;
 	sum.ntree = tess_dim_list_trees(&b->l->arena, v->sum, &sum.n);
 	if (!sum.ntree)
 		b->status = TESS_ENOMEM;

@@ -1,7 +1,6 @@
 #include "nn/kv_cache.h"
 
 #include "core/base/status.h"
-#include "core/registry/returned.h"
 #include "nn/agree.h"
 
 #include <stdlib.h>
@@ -55,8 +54,7 @@ struct tess_kv_cache {
 
 static void free_slab(struct tess_kv_cache *c, struct slab *s)
 {
-	if (s->memory)
-		c->parts.device->free(c->parts.self, s->memory);
+	tess_device_free(&c->parts.device, s->memory);
 	free(s);
 }
 
@@ -97,8 +95,8 @@ static tess_status allocate_slab(struct tess_kv_cache *c, int32_t index, int64_t
 	tess_status st = s ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
-		st = TESS_PLUGIN_CALL(c->parts.device, "KV cache", alloc, c->parts.self,
-		                      (uint64_t)npages * pages->bytes, &s->memory);
+		st = tess_device_alloc(&c->parts.device, "KV cache",
+		                       (uint64_t)npages * pages->bytes, &s->memory);
 	st = tess_group_agree_status(c->parts.group, st, "KV cache");
 	if (st) {
 		if (s)
@@ -227,33 +225,28 @@ static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t
 	return TESS_OK;
 }
 
-tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, void *stream,
-                                       struct tess_kv_tables *out)
+tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, struct tess_kv_tables *out)
 {
 	int64_t n = c->parts.nclasses * c->nslots * c->nblocks;
-	const struct tess_device *device = c->parts.device;
 	tess_status st = TESS_OK;
 	void *more = NULL;
 
 	if (n > c->device_entries) {
-		st = TESS_PLUGIN_CALL(device, "KV cache", alloc, c->parts.self,
-		                      (uint64_t)n * sizeof *c->table, &more);
+		st = tess_device_alloc(&c->parts.device, "KV cache", (uint64_t)n * sizeof *c->table,
+		                       &more);
 		st = tess_group_agree_status(c->parts.group, st, "KV cache");
 		if (st) {
-			if (more)
-				device->free(c->parts.self, more);
+			tess_device_free(&c->parts.device, more);
 			return st;
 		}
-		if (c->device_table)
-			device->free(c->parts.self, c->device_table);
+		tess_device_free(&c->parts.device, c->device_table);
 		c->device_table = more;
 		c->device_entries = n;
 	}
 	if (c->dirty_lo < c->dirty_hi)
-		st = TESS_PLUGIN_CALL(device, "KV cache", copy, c->parts.self,
-		                      c->device_table + c->dirty_lo, c->table + c->dirty_lo,
-		                      (uint64_t)(c->dirty_hi - c->dirty_lo) * sizeof *c->table,
-		                      stream);
+		st = tess_device_copy(&c->parts.device, "KV cache", c->device_table + c->dirty_lo,
+		                      c->table + c->dirty_lo,
+		                      (uint64_t)(c->dirty_hi - c->dirty_lo) * sizeof *c->table);
 	if (st)
 		return st;
 	c->dirty_lo = INT64_MAX;
@@ -443,8 +436,7 @@ void tess_kv_cache_free(struct tess_kv_cache *c)
 		c->slabs = s->next;
 		free_slab(c, s);
 	}
-	if (c->device_table)
-		c->parts.device->free(c->parts.self, c->device_table);
+	tess_device_free(&c->parts.device, c->device_table);
 	free(c->table);
 	free(c->page);
 	free(c->slot);

@@ -12,6 +12,7 @@
 #ifndef TESS_NN_KV_CACHE_H
 #define TESS_NN_KV_CACHE_H
 
+#include "nn/device.h"
 #include "nn/lower.h"
 
 #include <tessera/tessera.h>
@@ -19,8 +20,7 @@
 struct tess_kv_cache;
 
 struct tess_kv_parts { /* borrowed for the life of the cache */
-	const struct tess_device *device;
-	void *self; /* the opened device */
+	struct tess_opened_device device;
 	struct tess_group *group;
 	const struct tess_page_class *page_class;
 	int32_t nclasses;
@@ -52,9 +52,8 @@ struct tess_kv_tables { /* in the device's memory: per class [slots][blocks] */
 	int64_t *page;
 	int64_t slots, blocks;
 };
-/* Brings the tables in the device's memory up to date; they may move. */
-tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, void *stream,
-                                       struct tess_kv_tables *out);
+/* Brings the tables in the device's memory up to date, by a queued copy; they may move. */
+tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, struct tess_kv_tables *out);
 
 struct tess_kv_usage {
 	int64_t used_pages, free_pages; /* of all classes */

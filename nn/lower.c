@@ -589,4 +589,7 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
 		}
 	}
+	for (int32_t i = 0; i < l->nsteps; i++)
+		l->step[i]->op.stream = l->step[i]->coll.stream = l->step[i]->sum.stream =
+			m->stream;
 }

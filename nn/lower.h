@@ -82,6 +82,7 @@ struct tess_memory { /* that the steps use; borrowed */
 	int64_t rope_positions;
 	int64_t *pages; /* per class, one after another: [slots][blocks], addresses of pages */
 	int64_t slots, blocks;
+	void *stream; /* of the device, or NULL */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 

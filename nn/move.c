@@ -8,6 +8,8 @@
  *	Partial -> Replicate	the exact sum on every rank
  *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
+ *
+ * On a device whose sums are not exact a sum is one all_reduce or reduce_scatter.
  */
 #include "core/base/status.h"
 #include "nn/build.h"
@@ -82,7 +84,7 @@ static struct tess_coll *add_collective(struct build *b, int32_t kind, const str
 		                 .kind = kind,
 		                 .dtype = src->dtype,
 		                 .op = TESS_SUM,
-		                 .mem = TESS_HOST,
+		                 .mem = b->p->device ? b->p->device->mem : TESS_HOST,
 		                 .where = b->p->record[b->record]->module };
 	if (!b->status) {
 		build_add_pointer(b, (void **)&c->src, src);
@@ -271,20 +273,48 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 	}
 }
 
-static struct tess_step *add_sum(struct build *b, const struct tess_tensor *from,
-                                 const struct value *nodes, const struct value *to)
+/* One node of each rank, added by the backend in its own order; a single term is only moved. */
+static void add_fast_sum(struct build *b, const struct tess_tensor *from, const struct value *nodes,
+                         const struct value *to, const uint64_t *share)
 {
-	struct tess_step *s = build_add_step(b, TESS_STEP_SUM);
+	int32_t all = from->sum ? TESS_ALL_REDUCE : TESS_BROADCAST;
+	int32_t part = from->sum ? TESS_REDUCE_SCATTER : TESS_SCATTER;
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, get_mesh_dim(b));
+	struct value node = *to;
+	struct tess_coll *c;
 
+	if (cut.nranks == 1) {
+		node.buffer = nodes->buffer;
+		node.offset = nodes->offset;
+		node.row_stride = node.cols;
+		build_add_copy(b, &node, to);
+		return;
+	}
+	c = add_collective(b, share ? part : all, nodes, to);
+	c->count = share ? share[cut.rank] : (uint64_t)nodes->node_stride;
+	c->send_counts = share;
+}
+
+static void add_sum(struct build *b, const struct tess_tensor *from, const struct value *nodes,
+                    const struct value *to, const uint64_t *share)
+{
+	struct tess_step *s;
+
+	if (!tess_program_is_exact(b->p)) {
+		add_fast_sum(b, from, nodes, to, share);
+		return;
+	}
+	s = build_add_step(b, TESS_STEP_SUM);
 	s->along = get_mesh_dim(b);
 	s->sum = (struct tess_sum){ .count = (uint64_t)nodes->node_stride,
-		                    .where = b->p->record[b->record]->module };
+		                    .share = share,
+		                    .where = b->p->record[b->record]->module,
+		                    .mem = b->p->device ? b->p->device->mem : TESS_HOST };
 	s->sum.ntree = tess_dim_list_trees(&b->l->arena, from->sum, &s->sum.n);
 	if (!s->sum.ntree)
 		b->status = TESS_ENOMEM;
 	build_add_pointer(b, (void **)&s->sum_in, nodes);
 	build_add_pointer(b, (void **)&s->sum_out, to);
-	return s;
 }
 
 /*
@@ -297,7 +327,6 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 	struct value *y = build_get_value(b, to), all = *x;
 	uint64_t *share = alloc_counts(b, a.cut.nranks), at = 0;
 	bool direct = a.pieces == 1 && (a.index == 0 || (x->rows == 1 && a.dim->group == 1));
-	struct tess_step *s;
 
 	if (b->status)
 		return;
@@ -316,8 +345,7 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 			at += share[q];
 		}
 	}
-	s = add_sum(b, from, &all, y);
-	s->sum.share = share;
+	add_sum(b, from, &all, y, share);
 }
 
 void build_add_move(struct build *b, const struct tess_record *rec)
@@ -331,7 +359,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
 	else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
-		add_sum(b, from, x, build_get_value(b, to));
+		add_sum(b, from, x, build_get_value(b, to), NULL);
 	} else if (was == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
 	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {

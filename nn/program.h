@@ -79,6 +79,7 @@ struct tess_program {
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	bool check; /* add steps that check the outputs of each record */
+	const struct tess_device *device; /* that will run it; NULL: host memory, and exact sums */
 	int32_t nrecords, nweights, nclasses, nropes, ntensors, nopen_styles;
 	struct tess_record **record;
 	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
@@ -90,6 +91,17 @@ struct tess_program {
 	struct tess_tensor *logits;
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */
 };
+
+static inline bool tess_program_is_on_host(const struct tess_program *p)
+{
+	return !p->device || p->device->mem == TESS_HOST;
+}
+
+/* Whether sums have the order of split.h: else each rank's part of a Partial is one node. */
+static inline bool tess_program_is_exact(const struct tess_program *p)
+{
+	return !p->device || p->device->exact;
+}
 
 /* Frees a program and closes the states of its styles. NULL: nothing. */
 void tess_program_free(struct tess_program *p);

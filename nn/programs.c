@@ -119,7 +119,7 @@ static tess_status lower_shape(struct tess_programs *s, struct tess_shaped_progr
 	tess_status st =
 		tess_program_lower(k->program, tess_group_rank(s->group), s->weights, &k->lowered);
 
-	return st ? st : tess_rank_program_check_device(k->lowered, s->device);
+	return st ? st : tess_rank_program_check_device(k->lowered, s->options.device);
 }
 
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,

@@ -25,10 +25,9 @@ struct tess_shaped_program {
 
 enum { TESS_PROGRAM_BUCKETS = 64 };
 struct tess_programs { /* {0}: empty; what is borrowed, the caller sets */
-	struct tess_record_options options; /* the shape is set for each */
+	struct tess_record_options options; /* with a device; the shape is set for each */
 	struct tess_group *group; /* of the ranks of the mesh, in its order */
 	struct tess_group *all; /* those that open together */
-	const struct tess_device *device;
 	const struct tess_view *weights;
 	struct tess_shaped_program *first; /* of one row; weights are loaded for it, and it stays */
 	struct tess_shaped_program *bucket[TESS_PROGRAM_BUCKETS];

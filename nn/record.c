@@ -77,6 +77,13 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 			"%s: a call takes and returns finished values, not Partial; redistribute "
 			"first",
 			s->module);
+	if (!tess_program_is_on_host(r->p))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: style %s calls a function of its own on values in host "
+		                 "memory, and device %s has memory of its own; use another style, "
+		                 "or a device without such memory",
+		                 s->module, ((const struct tess_module *)s)->style->name,
+		                 r->p->device->name);
 	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
 	if (!rec)
 		return r->status;
@@ -565,6 +572,7 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	p->nselected = options->nselected;
 	p->logits_root = options->logits_root;
 	p->check = options->check;
+	p->device = options->device;
 	r.p = p;
 	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);
 	r.whole = make_whole_place(p);

@@ -15,6 +15,7 @@ struct tess_record_options {
 	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */
 	bool check; /* after each record, compare ranks and look for NaN and Inf */
+	const struct tess_device *device; /* NULL: host memory, and exact sums */
 };
 
 /*

@@ -2,6 +2,7 @@
 #ifndef TESS_NN_RUN_H
 #define TESS_NN_RUN_H
 
+#include "nn/device.h"
 #include "nn/lower.h"
 
 struct tess_run_groups { /* borrowed */
@@ -9,9 +10,12 @@ struct tess_run_groups { /* borrowed */
 	struct tess_group *const *along; /* of each mesh dimension */
 };
 
-/* Blocks until the last step is done. The sentence of a failure starts with the module. */
+/*
+ * Queues the steps on the device's stream; where it has none, they are done. The sentence of a
+ * failure starts with the module.
+ */
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
-                                  const struct tess_device *device, void *self,
+                                  const struct tess_opened_device *device,
                                   const struct tess_run_groups *groups);
 
 /* Fails with the first op that the device cannot run. */

@@ -6,9 +6,10 @@
 #include "core/group/cpus.h"
 #include "core/group/group.h"
 #include "core/group/shared_region.h"
-#include "core/registry/registry.h"
+#include "core/group/staging.h"
 #include "core/registry/returned.h"
 #include "nn/agree.h"
+#include "nn/device.h"
 #include "nn/kv_cache.h"
 #include "nn/lower.h"
 #include "nn/programs.h"
@@ -17,12 +18,12 @@
 #include "nn/unexpected.h"
 #include "nn/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/float.h>
 
 const struct tess_option tess_runner_options[] = {
-	{ "device", "cpu", "the device that computes: cpu" },
 	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
 	{ "check", "0",
 	  "1: after each module, compares values that all ranks must hold alike, and looks for NaN "
@@ -34,8 +35,7 @@ struct tess_runner {
 	struct tess_runner_parts parts;
 	struct tess_run_groups groups;
 	int32_t rank;
-	const struct tess_device *device;
-	void *self;
+	struct tess_opened_device device;
 	struct tess_programs programs;
 	int64_t nsteps;
 	struct tess_rank_weights weights;
@@ -58,8 +58,8 @@ static void free_step(struct tess_runner *s)
 {
 	if (s->step_shared)
 		tess_group_free(s->shared, s->memory.step);
-	else if (s->memory.step)
-		s->device->free(s->self, s->memory.step);
+	else
+		tess_device_free(&s->device, s->memory.step);
 	s->memory.step = NULL;
 }
 
@@ -68,13 +68,13 @@ static tess_status alloc_step(struct tess_runner *s, uint64_t *bytes, void **out
 {
 	tess_status st = TESS_ENOTSUP;
 
-	*shared = s->device->mem == TESS_HOST && tess_group_has_shared_memory(s->shared);
+	*shared = tess_device_is_host(&s->device) && tess_group_has_shared_memory(s->shared);
 	if (*shared)
 		st = tess_group_alloc(s->shared, bytes, out);
 	if (st != TESS_ENOTSUP && st != TESS_ENOMEM)
 		return st;
 	*shared = false;
-	return TESS_PLUGIN_CALL(s->device, "step", alloc, s->self, *bytes, out);
+	return tess_device_alloc(&s->device, "step", *bytes, out);
 }
 
 /*
@@ -108,27 +108,27 @@ static tess_status reserve_step(struct tess_runner *s, uint64_t bytes)
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static tess_status find_compute_device(const struct tess_device **device, int64_t *threads)
+/* How many threads the device gets: as given, else TESSERA_THREADS, which may be 0. */
+static tess_status read_thread_count(int32_t given, int64_t *threads)
 {
-	tess_status st = tess_plugin_find_device(tess_option("device"), device);
-
-	if (!st && !*threads)
-		st = tess_option_get_int("threads", 0, 1024, threads);
-	if (!st && (*device)->count() < 1)
-		st = tess_fail(TESS_EDEVICE, "device %s: this machine has none", (*device)->name);
-	return st;
+	*threads = given;
+	return given ? TESS_OK : tess_option_get_int("threads", 0, 1024, threads);
 }
 
-static tess_status open_compute_device(struct tess_runner *s)
+static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 {
-	int64_t threads = s->parts.threads;
-	tess_status st = find_compute_device(&s->device, &threads);
+	int64_t threads;
+	tess_status st = read_thread_count(s->parts.threads, &threads);
 	int32_t cpus = (int32_t)threads;
 
 	if (!st && !threads)
 		st = tess_world_count_cpus(s->parts.group->world, &cpus);
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, NULL, open, 0, cpus, &s->self);
+		st = tess_device_open(s->programs.options.device, index, cpus, s->parts.group,
+		                      &s->device);
+	for (int32_t i = 0; i < s->parts.mesh.ndims && !st && !tess_device_is_host(&s->device); i++)
+		tess_group_attach_device(s->parts.along[i], s->device.table, s->device.self);
+	s->memory.stream = s->device.stream;
 	return st;
 }
 
@@ -143,16 +143,19 @@ static tess_status read_runner_options(bool *check)
 	return st;
 }
 
-tess_status tess_runner_check_options(int32_t threads)
+tess_status tess_runner_check_options(const char *device_name, int32_t threads)
 {
 	const struct tess_device *device;
-	int64_t n = threads;
+	int32_t index;
+	int64_t n;
 	bool answer;
 	tess_status st = read_runner_options(&answer);
 
 	if (!st)
-		st = find_compute_device(&device, &n);
-	return st ? st : tess_weights_read_layout(&answer);
+		st = read_thread_count(threads, &n);
+	if (!st)
+		st = tess_device_find(device_name, &device, &index);
+	return st ? st : tess_weights_read_layout(device, &answer);
 }
 
 /* A group that is alone has one dimension, tp. */
@@ -175,49 +178,49 @@ static void set_groups(struct tess_runner *s)
 }
 
 /* This rank's share of what is free, an eighth of which is left for the rest; 0: unknown. */
-static tess_status find_free_memory(struct tess_runner *s, uint64_t *out)
+static uint64_t find_free_memory(const struct tess_runner *s)
 {
-	int32_t ranks = 1;
+	const struct tess_device *table = s->device.table;
 	uint64_t free_bytes = 0;
-	tess_status st = TESS_OK;
 
-	if (s->device->mem == TESS_HOST)
-		st = tess_world_count_host_ranks(s->parts.group->world, &ranks);
-	if (!st && s->device->free_bytes &&
-	    TESS_PLUGIN_CALL(s->device, "KV cache", free_bytes, s->self, &free_bytes))
+	if (table->free_bytes &&
+	    TESS_PLUGIN_CALL(table, "KV cache", free_bytes, s->device.self, &free_bytes))
 		tess_log(TESS_WARN, "runner", "the KV cache has no limit: %s", tess_error());
-	*out = free_bytes / 8 * 7 / (uint64_t)ranks;
-	return st;
+	return free_bytes / 8 * 7 / (uint64_t)s->device.nranks;
 }
 
 static tess_status open_kv_cache(struct tess_runner *s)
 {
 	const struct tess_rank_program *l = s->programs.first->lowered;
 	struct tess_kv_parts parts = { .device = s->device,
-		                       .self = s->self,
 		                       .group = s->parts.group,
 		                       .page_class = l->page_class,
 		                       .nclasses = l->nclasses,
 		                       .limit = s->parts.kv_memory };
-	tess_status st = parts.limit ? TESS_OK : find_free_memory(s, &parts.limit);
 
-	st = tess_group_agree_status(s->parts.group, st, "KV cache");
-	return st ? st : tess_kv_cache_new(&parts, &s->kv);
+	if (!parts.limit)
+		parts.limit = find_free_memory(s);
+	return tess_kv_cache_new(&parts, &s->kv);
 }
 
 static tess_status open_runner(struct tess_runner *s)
 {
 	const struct tess_runner_parts *parts = &s->parts;
 	struct tess_shaped_program *k;
+	const struct tess_device *device = NULL;
+	int32_t index = -1;
 	tess_status st = read_runner_options(&s->check);
 
+	if (!st)
+		st = tess_device_find(parts->device, &device, &index);
 	if (!st) {
 		s->programs.options = (struct tess_record_options){ .model = parts->model,
 			                                            .plan = parts->plan,
 			                                            .source = parts->source,
 			                                            .mesh = parts->mesh,
 			                                            .kv_dtype = parts->kv_dtype,
-			                                            .check = s->check };
+			                                            .check = s->check,
+			                                            .device = device };
 		s->programs.group = parts->group;
 		s->programs.all = parts->all;
 		st = tess_programs_record_first(&s->programs);
@@ -230,14 +233,13 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = open_compute_device(s);
+	st = open_runner_device(s, index);
 	if (!st)
 		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
-		                            s->device, s->self, &s->weights);
+		                            &s->device, &s->weights);
 	st = tess_group_agree_status(parts->all, st, "weights");
 	if (st)
 		return st;
-	s->programs.device = s->device;
 	s->programs.weights = s->weights.view;
 	st = tess_programs_find(&s->programs, s->programs.first->shape, &k);
 	if (!st)
@@ -269,15 +271,13 @@ static tess_status grow_inputs(struct tess_runner *s, int64_t n)
 	tess_status st = inputs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, "inputs", alloc, s->self,
-		                      (uint64_t)n * sizeof *inputs, &more);
+		st = tess_device_alloc(&s->device, "inputs", (uint64_t)n * sizeof *inputs, &more);
 	if (st) {
 		free(inputs);
 		return st;
 	}
 	free(s->inputs);
-	if (s->memory.inputs)
-		s->device->free(s->self, s->memory.inputs);
+	tess_device_free(&s->device, s->memory.inputs);
 	s->inputs = inputs;
 	s->memory.inputs = more;
 	s->ninputs = n;
@@ -320,21 +320,16 @@ static tess_status grow_rope_table(struct tess_runner *s, int64_t positions)
 	st = table ? fill_rope_tables(s->programs.first->program, n, table)
 	           : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, "rope", alloc, s->self, bytes, &more);
+		st = tess_device_alloc(&s->device, "rope", bytes, &more);
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, "rope", copy, s->self, more, table, bytes, NULL);
-	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, "rope", sync, s->self, NULL);
+		st = tess_device_move(&s->device, "rope", more, table, bytes);
 	free(table);
-	if (!st && s->memory.rope)
-		s->device->free(s->self, s->memory.rope);
-	if (!st) {
-		s->memory.rope = more;
-		s->memory.rope_positions = n;
-	} else if (more) {
-		s->device->free(s->self, more);
-	}
-	return st;
+	tess_device_free(&s->device, st ? more : s->memory.rope);
+	if (st)
+		return st;
+	s->memory.rope = more;
+	s->memory.rope_positions = n;
+	return TESS_OK;
 }
 
 static tess_status grow_logits(struct tess_runner *s, int64_t rows)
@@ -380,7 +375,7 @@ static tess_status reserve_pages(struct tess_runner *s, const struct tess_rows *
 	for (int64_t i = 0; i < n && !st; i++)
 		st = tess_kv_cache_grow(s->kv, rows[i].slot, rows[i].n);
 	if (!st)
-		st = tess_kv_cache_write_tables(s->kv, NULL, &t);
+		st = tess_kv_cache_write_tables(s->kv, &t);
 	if (st || (t.page == s->memory.pages && t.slots == s->memory.slots &&
 	           t.blocks == s->memory.blocks))
 		return st;
@@ -484,9 +479,20 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 				*selected++ = (int32_t)at;
 		}
 	}
-	return TESS_PLUGIN_CALL(s->device, "inputs", copy, s->self, s->memory.inputs, s->inputs,
-	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *s->inputs,
-	                        NULL);
+	return tess_device_copy(&s->device, "inputs", s->memory.inputs, s->inputs,
+	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *s->inputs);
+}
+
+/* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
+static void drain_device(const struct tess_runner *s)
+{
+	char sentence[TESS_SENTENCE];
+
+	if (!s->device.stream)
+		return;
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
+	s->device.table->sync(s->device.self, s->device.stream);
+	tess_fail(TESS_OK, "%s", sentence);
 }
 
 static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_program *k,
@@ -497,10 +503,10 @@ static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_p
 	tess_status st = TESS_OK;
 
 	if (here)
-		st = TESS_PLUGIN_CALL(s->device, "logits", copy, s->self, s->logits,
-		                      k->lowered->logits, (uint64_t)n * sizeof *s->logits, NULL);
+		st = tess_device_copy(&s->device, "logits", s->logits, k->lowered->logits,
+		                      (uint64_t)n * sizeof *s->logits);
 	if (!st)
-		st = TESS_PLUGIN_CALL(s->device, "step", sync, s->self, NULL);
+		st = tess_device_sync(&s->device, "step");
 	if (st)
 		return st;
 	for (int64_t i = 0; here && i < n; i++)
@@ -534,11 +540,13 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
 	if (!st)
-		st = tess_rank_program_run(k->lowered, s->device, s->self, &s->groups);
+		st = tess_rank_program_run(k->lowered, &s->device, &s->groups);
 	if (!st)
 		st = read_logits(s, k, logits);
-	if (st)
+	if (st) {
+		drain_device(s);
 		return st;
+	}
 	k->used = s->nsteps;
 	for (int64_t i = 0; i < n; i++)
 		tess_kv_cache_advance(s->kv, rows[i].slot, rows[i].n);
@@ -577,18 +585,17 @@ void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
+	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
+		tess_group_detach_device(s->parts.along[i], s->device.self);
+	drain_device(s);
 	tess_kv_cache_free(s->kv);
-	if (s->memory.inputs)
-		s->device->free(s->self, s->memory.inputs);
-	if (s->memory.rope)
-		s->device->free(s->self, s->memory.rope);
+	tess_device_free(&s->device, s->memory.inputs);
+	tess_device_free(&s->device, s->memory.rope);
 	free(s->inputs);
 	free(s->logits);
-	if (s->device)
-		free_step(s);
+	free_step(s);
 	tess_rank_weights_free(&s->weights);
 	tess_programs_free(&s->programs);
-	if (s->self)
-		s->device->close(s->self);
+	tess_device_close(&s->device);
 	free(s);
 }

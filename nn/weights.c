@@ -12,8 +12,9 @@
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
 
 const struct tess_option tess_weights_options[] = {
-	{ "layout", "panels",
-	  "layout of linear weights in memory: panels (fast) or rows (as in the file)" },
+	{ "layout", "",
+	  "layout of linear weights in memory: panels or rows (as in the file); empty: what the "
+	  "device wants" },
 	{ NULL, NULL, NULL },
 };
 
@@ -65,8 +66,8 @@ static tess_status choose_panel_weights(struct weights_loader *l)
 
 static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint64_t bytes)
 {
-	tess_status st = TESS_PLUGIN_CALL(l->weights->device, NULL, alloc, l->weights->self,
-	                                  bytes ? bytes : 64, &l->weights->allocated[i]);
+	tess_status st = tess_device_alloc(&l->weights->device, NULL, bytes ? bytes : 64,
+	                                   &l->weights->allocated[i]);
 
 	if (!st)
 		l->weights->bytes += bytes;
@@ -180,7 +181,7 @@ static tess_status load_into_memory(struct weights_loader *l, int32_t i, const s
                                     bool panels)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	const struct tess_device *d = l->weights->device;
+	const struct tess_opened_device *d = &l->weights->device;
 	bool transposed = panels && w->in_out;
 	int64_t element_size = (int64_t)tess_width(p->whole.dtype), row = p->cols * element_size, n;
 	int64_t outs = transposed ? p->cols : p->rows, ins = transposed ? p->rows : p->cols;
@@ -206,9 +207,8 @@ static tess_status load_into_memory(struct weights_loader *l, int32_t i, const s
 			swap_axes(&rows);
 		to.data = (char *)l->weights->allocated[i] +
 		          at * (transposed ? 16 * element_size : row);
-		st = panels ? TESS_PLUGIN_CALL(d, w->name, pack, l->weights->self, &rows, &to)
-		            : TESS_PLUGIN_CALL(d, w->name, copy, l->weights->self, to.data,
-		                               rows.data, (uint64_t)(n * row), NULL);
+		st = panels ? TESS_PLUGIN_CALL(d->table, w->name, pack, d->self, &rows, &to)
+		            : tess_device_move(d, w->name, to.data, rows.data, (uint64_t)(n * row));
 		l->source->drop(l->source->self, p->whole.data, p->bytes);
 	}
 	if (w->in_out && !panels)
@@ -219,7 +219,8 @@ static tess_status load_into_memory(struct weights_loader *l, int32_t i, const s
 static tess_status load_weight(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	bool panels = w->ndim == 2 && l->panels && l->panels[i];
+	bool panels = w->ndim == 2 && l->panels && l->panels[i],
+	     host = tess_device_is_host(&l->weights->device);
 	struct tess_view whole;
 	struct part p;
 	tess_status st = l->source->find(l->source->self, w->name, &whole);
@@ -227,7 +228,9 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	if (st)
 		return st;
 	p = get_local_part(l, w, &whole);
-	if (panels || p.scattered)
+	if (!host && !panels && w->ndim > 1 && p.cols < whole.shape[1])
+		p.scattered = true; /* rows are copied as they lie */
+	if (!host || panels || p.scattered)
 		return load_into_memory(l, i, &p, panels);
 	st = view_rows(l, w, &p, 0, p.rows, &l->weights->view[i]); /* stays in the mapping */
 	if (w->in_out)
@@ -263,26 +266,26 @@ static tess_status alloc_axis_runs(struct weights_loader *l)
 	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-tess_status tess_weights_read_layout(bool *out)
+tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels)
 {
 	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
 	const char *layout = tess_option("layout");
 
-	if (!st && strcmp(layout, "panels") && strcmp(layout, "rows"))
+	if (!st && *layout && strcmp(layout, "panels") && strcmp(layout, "rows"))
 		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: use panels or rows", layout);
 	if (!st)
-		*out = !strcmp(layout, "panels");
+		*panels = *layout ? !strcmp(layout, "panels") : device->layout == TESS_PANELS;
 	return st;
 }
 
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
-                                   int32_t rank, const struct tess_device *device, void *self,
+                                   int32_t rank, const struct tess_opened_device *device,
                                    struct tess_rank_weights *out)
 {
-	struct tess_rank_weights h = { .n = p->nweights, .device = device, .self = self };
+	struct tess_rank_weights h = { .n = p->nweights, .device = *device };
 	struct weights_loader l = { .p = p, .source = source, .rank = rank, .weights = &h };
 	bool panels = false;
-	tess_status st = tess_weights_read_layout(&panels);
+	tess_status st = tess_weights_read_layout(device->table, &panels);
 
 	if (!st)
 		st = alloc_axis_runs(&l);
@@ -313,8 +316,7 @@ void tess_rank_weights_free(struct tess_rank_weights *h)
 	if (!h)
 		return;
 	for (int32_t i = 0; i < h->n && h->allocated; i++)
-		if (h->allocated[i])
-			h->device->free(h->self, h->allocated[i]);
+		tess_device_free(&h->device, h->allocated[i]);
 	free(h->allocated);
 	free(h->view);
 	*h = (struct tess_rank_weights){ 0 };

@@ -2,6 +2,7 @@
 #ifndef TESS_NN_WEIGHTS_H
 #define TESS_NN_WEIGHTS_H
 
+#include "nn/device.h"
 #include "nn/program.h"
 #include "nn/source.h"
 
@@ -9,24 +10,24 @@ struct tess_rank_weights {
 	struct tess_view *view; /* per weight: linear weights as [out, in], tables as stored */
 	int32_t n;
 	uint64_t bytes; /* allocated; the rest lies in the checkpoint's mapping */
-	const struct tess_device *device;
-	void *self; /* the opened device */
+	struct tess_opened_device device; /* a copy */
 	void **allocated; /* per weight: memory to free, or NULL */
 };
 
 /*
  * Reads the part of every weight of `p` that `rank` of its mesh holds. Linear weights are packed
- * into panels (with TESSERA_LAYOUT=rows they stay rows) from the mapping, whose pages are dropped
- * once read; tables that are only looked up stay in the mapping. The source and the program must
- * outlive *out, which is yours: tess_rank_weights_free.
+ * into panels, if that is the layout of TESSERA_LAYOUT or else of the device, from the mapping,
+ * whose pages are dropped once read; the rest stays in the mapping if the device's memory is the
+ * host's, and is copied otherwise. The source and the program must outlive *out, which is yours:
+ * tess_rank_weights_free.
  */
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
-                                   int32_t rank, const struct tess_device *device, void *self,
+                                   int32_t rank, const struct tess_opened_device *device,
                                    struct tess_rank_weights *out);
 void tess_rank_weights_free(struct tess_rank_weights *h);
 
 extern const struct tess_option tess_weights_options[];
-/* TESSERA_LAYOUT: whether linear weights become panels. */
-tess_status tess_weights_read_layout(bool *out);
+/* Whether linear weights become panels. */
+tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels);
 
 #endif

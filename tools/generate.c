@@ -377,7 +377,7 @@ static tess_status check_generate_plan(const struct generate_options *a,
 		return st;
 	st = tess_planned_model_record(&p, mesh, 1, &program);
 	if (!st && !tess_tool_has_threads(a->ranks)) {
-		st = tess_runner_check_options(a->threads);
+		st = tess_runner_check_options(NULL, a->threads);
 		if (!st)
 			st = check_prompt_options(a, &p, program->logits->dim[1]->size);
 	}

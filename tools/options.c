@@ -16,6 +16,7 @@ tess_status tess_tool_declare_options(void)
 	} tables[] = {
 		{ "core/registry/search.c", tess_registry_options },
 		{ "world", tess_world_options },
+		{ "nn/device.c", tess_device_options },
 		{ "nn/runner.c", tess_runner_options },
 		{ "nn/weights.c", tess_weights_options },
 		{ "hf/safetensors.c", tess_load_options },

@@ -83,16 +83,20 @@ tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out)
 	return TESS_OK;
 }
 
-tess_status tess_world_count_host_ranks(struct tess_world *w, int32_t *out)
+tess_status tess_world_find_local_rank(struct tess_world *w, int32_t *local, int32_t *ranks)
 {
 	struct tess_rank_cpus *all;
 	tess_status st = get_posted_cpus(w, &all);
 
 	if (st)
 		return st;
-	*out = 0;
-	for (int32_t r = 0; r < w->size; r++)
-		*out += !strcmp(all[w->rank].host, all[r].host);
+	*local = *ranks = 0;
+	for (int32_t r = 0; r < w->size; r++) {
+		bool here = !strcmp(all[w->rank].host, all[r].host);
+
+		*local += here && r < w->rank;
+		*ranks += here;
+	}
 	free(all);
 	return TESS_OK;
 }

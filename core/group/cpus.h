@@ -25,7 +25,7 @@ tess_status tess_world_post_cpus(struct tess_world *w);
 
 /* This rank's share. Waits for ranks that have not yet posted theirs, until the deadline. */
 tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out);
-/* The ranks on this one's host, itself too; waits as the above. */
-tess_status tess_world_count_host_ranks(struct tess_world *w, int32_t *out);
+/* This one's number among the ranks of its host, and theirs; waits as the above. */
+tess_status tess_world_find_local_rank(struct tess_world *w, int32_t *local, int32_t *ranks);
 
 #endif

@@ -66,8 +66,8 @@ TESS_TIGHT(tess_op, where);
 
 /*
  * Memory of alloc() is read and written by run, pack and copy only, unless `mem` is TESS_HOST. What
- * is queued on a stream runs in order; `stream` is one of stream_open, or NULL if that is missing.
- * Host memory of a copy must not change before sync; what run is called with may.
+ * is queued on a stream runs in order; `stream` is one of stream_open, or NULL if that is missing
+ * or `mem` is TESS_HOST. Host memory of a copy must not change before sync; an op may.
  */
 struct tess_device {
 	uint32_t size;

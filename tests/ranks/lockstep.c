@@ -45,7 +45,8 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 	struct tess_memory *mem = &me->mem;
 	int64_t each = 0;
 	float *rope;
-	tess_status st = tess_rank_weights_load(p, how->source, r, &scalar_device, NULL, &me->held);
+	const struct tess_opened_device device = { .table = &scalar_device };
+	tess_status st = tess_rank_weights_load(p, how->source, r, &device, &me->held);
 
 	if (!st)
 		st = tess_program_lower(p, r, me->held.view, &me->low);

@@ -391,11 +391,20 @@ static tess_status scalar_copy(void *self, void *dst, const void *src, uint64_t 
 	return TESS_OK;
 }
 
+static tess_status sync_scalar(void *self, void *stream)
+{
+	(void)self, (void)stream;
+	return TESS_OK;
+}
+
 const struct tess_device scalar_device = {
 	.size = sizeof scalar_device,
 	.mem = TESS_HOST,
 	.name = "scalar",
+	.layout = TESS_PANELS,
+	.exact = 1,
 	.alloc = scalar_alloc,
 	.free = scalar_free,
 	.copy = scalar_copy,
+	.sync = sync_scalar,
 };

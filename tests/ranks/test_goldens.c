@@ -105,22 +105,26 @@ static double get_torch_error(const json_t *about, int prompt)
 		0));
 }
 
-START_TEST(logits)
+/*
+ * The logits of a prompt and of greedy ids after it are as far from those in float64 as float32's
+ * are in torch, up to a factor of 3, whatever the order of the sums: what is compared has the same
+ * sums of the same products, each rounded in float32, and errors of other orders are as large.
+ */
+static void compare_logits(const char *name, int prompt, int ranks, const char *options)
 {
-	const char *name = names[_i / 3];
-	int prompt = _i % 3, status;
+	int status;
 	struct tess_safetensors *g = load_goldens(name), *have;
 	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", prompt),
 				*want = find_golden_tensor(g, "prompt%d.logits_f64", prompt);
 	const struct tess_slice *greedy = find_golden_tensor(g, "greedy%d.ids", prompt), *rows;
 	json_t *about = load_golden_json(name, "golden.json"), *out;
-	char said[1024], path[64] = "/tmp/test_goldens.XXXXXX", more[128];
+	char said[1024], path[64] = "/tmp/test_goldens.XXXXXX", more[1024];
 	double error = 0;
 
 	close(mkstemp(path));
-	snprintf(more, sizeof more, "--logits %s --prefill-chunk 5", path);
-	out = run_generate_json(name, ids, 3, more, &status, said);
-	ck_assert_msg(!status && out, "%s", said);
+	snprintf(more, sizeof more, "--logits %s --prefill-chunk 5 %s", path, options);
+	out = run_generate_json(name, ids, ranks, more, &status, said);
+	ck_assert_msg(!status && out, "%s, %d ranks, %s: %s", name, ranks, options, said);
 	for (int64_t i = 0; i < greedy->shape[0] && i < TOKENS; i++)
 		ck_assert_int_eq(
 			json_integer_value(json_array_get(json_object_get(out, "ids"), (size_t)i)),
@@ -133,13 +137,19 @@ START_TEST(logits)
 	for (int64_t i = 0; i < want->shape[0] * want->shape[1]; i++)
 		error = fmax(error, fabs((double)((const float *)rows->data)[i] -
 		                         (double)((const float *)want->data)[i]));
-	ck_assert_msg(error <= 3 * get_torch_error(about, prompt), "error %g, torch float32 %g",
-	              error, get_torch_error(about, prompt));
+	ck_assert_msg(error <= 3 * get_torch_error(about, prompt),
+	              "%s, %d ranks, %s: error %g, torch float32 %g", name, ranks, options, error,
+	              get_torch_error(about, prompt));
 	tess_safetensors_close(have);
 	tess_safetensors_close(g);
 	unlink(path);
 	json_decref(out);
 	json_decref(about);
+}
+
+START_TEST(logits)
+{
+	compare_logits(names[_i / 3], _i % 3, 3, "");
 }
 END_TEST
 
@@ -180,6 +190,54 @@ START_TEST(every_number_of_ranks)
 }
 END_TEST
 
+/* ---- a device with memory that the host cannot read (discrete.c) ----------------------------- */
+
+static const struct {
+	int ranks;
+	const char *options, *layout;
+} device_cases[] = {
+	{ 1, "", "" },
+	{ 2, "--check", "" },
+	{ 3, "", "" },
+	{ 4, "", "" },
+	{ 2, "--backend shm", "" },
+	{ 4, "", "panels" },
+	{ 3, "--plan tp+sp", "" },
+	{ 3, "--plan-override 'model.layers.*.mlp=isolated' --check", "" },
+};
+enum { DEVICE_CASES = sizeof device_cases / sizeof *device_cases };
+
+static void use_discrete_device(void)
+{
+	ck_assert_int_eq(setenv("TESSERA_DEVICE", "discrete", 1), 0);
+}
+
+START_TEST(logits_of_a_device_with_memory)
+{
+	use_discrete_device();
+	setenv("TESSERA_LAYOUT", device_cases[_i].layout, 1);
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		compare_logits(names[i], 1, device_cases[_i].ranks, device_cases[_i].options);
+}
+END_TEST
+
+/* What a style's function would read. */
+START_TEST(functions_of_styles_need_host_memory)
+{
+	struct tess_safetensors *g = load_goldens("llama");
+	char said[1024];
+	int status;
+
+	use_discrete_device();
+	json_decref(run_generate_json("llama", find_golden_tensor(g, "prompt%d.ids", 0), 2,
+	                              "--plan-override 'model.layers.0.mlp=negated_twice'", &status,
+	                              said));
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", said);
+	expect_part(said, "model.layers.0.mlp: style negated_twice calls a function of its own");
+	tess_safetensors_close(g);
+}
+END_TEST
+
 /* The digest of script/demo, shown in README.md. */
 START_TEST(documented_digest)
 {
@@ -203,6 +261,8 @@ int main(void)
 	tcase_add_loop_test(t, logits, 0, 9);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, 3);
 	tcase_add_test(t, documented_digest);
+	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
+	tcase_add_test(t, functions_of_styles_need_host_memory);
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
 }

@@ -50,8 +50,7 @@ static const struct tess_device heap_device = { .size = sizeof heap_device,
 static tess_status open_cache(struct tess_world *w, struct heap *h, uint64_t limit,
                               struct tess_kv_cache **out)
 {
-	struct tess_kv_parts parts = { .device = &heap_device,
-		                       .self = h,
+	struct tess_kv_parts parts = { .device = { .table = &heap_device, .self = h },
 		                       .group = tess_world_group(w),
 		                       .page_class = classes,
 		                       .nclasses = CLASSES,
@@ -82,7 +81,7 @@ static tess_status check_table(struct tess_kv_cache *c, int32_t class, int64_t *
 	struct tess_kv_tables t;
 	int64_t list[SLOTS * 64], n = 0;
 
-	HOLDS(!tess_kv_cache_write_tables(c, NULL, &t) && t.blocks <= 64);
+	HOLDS(!tess_kv_cache_write_tables(c, &t) && t.blocks <= 64);
 	for (int32_t s = 0; s < t.slots; s++) {
 		bool open = tess_kv_cache_is_open(c, s);
 		int64_t length = open ? tess_kv_cache_get_length(c, s) : 0;
@@ -207,7 +206,7 @@ static tess_status refuse_memory_on_one_rank(struct tess_world *w, void *arg)
 		tess_status st = tess_kv_cache_grow(c, slot, PAGE / 2);
 
 		if (!st)
-			st = tess_kv_cache_write_tables(c, NULL, &t);
+			st = tess_kv_cache_write_tables(c, &t);
 		HOLDS(!st || (st == TESS_ENOMEM && strstr(tess_error(), "rank 1: the heap")));
 		failed += st != TESS_OK;
 		if (!st)

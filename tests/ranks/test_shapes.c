@@ -277,20 +277,20 @@ START_TEST(slabs_of_large_weights)
 		                            .find = find_unread_tensor,
 		                            .read = read_large_tensor,
 		                            .drop = lockstep_ignore_drop };
-	const struct tess_device *cpu;
+	struct tess_opened_device cpu = { 0 };
 	struct tess_rank_weights held;
 	struct tess_program *p;
 	struct tess_run part;
-	void *self;
 
-	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu) && !cpu->open(0, 1, &self), "%s",
-	              tess_error());
+	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
+	                      !cpu.table->open(0, 1, &cpu.self),
+	              "%s", tess_error());
 	tess_option_set("layout", "panels");
 	large_flags = _i % 2 ? TESS_IN_OUT : 0;
 	bytes_read = most_read = 0;
 	ck_assert_msg(!record_test_program(&model, plans[_i / 2], &source, 3, &p), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, cpu, self, &held), "%s", tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &cpu, &held), "%s", tess_error());
 	part = (struct tess_run){ 0, 0 };
 	if (_i / 2)
 		tess_dim_get_local_runs(p->weight[1]->dim[_i / 2 == 1 ? p->weight[1]->out_dim
@@ -304,7 +304,7 @@ START_TEST(slabs_of_large_weights)
 	ck_assert_uint_le(most_read, READ_MAX);
 	tess_option_set("layout", "rows");
 	tess_rank_weights_free(&held);
-	cpu->close(self);
+	cpu.table->close(cpu.self);
 	tess_program_free(p);
 }
 END_TEST
@@ -450,6 +450,7 @@ static double measure_recording(int n)
 		                            .at = get_layer_name,
 		                            .name = "random" };
 	char *plan = make_long_plan(n);
+	const struct tess_opened_device device = { .table = &scalar_device };
 	struct lockstep how = { &many, &source, plan, 2, NULL, 1, false, NULL };
 	struct tess_program *p = NULL;
 	struct tess_rank_program *low = NULL;
@@ -459,7 +460,7 @@ static double measure_recording(int n)
 	nlayers = n;
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	ck_assert_msg(!tess_unexpected_check(p, &many, &source, true), "%s", tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &scalar_device, NULL, &held), "%s",
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &device, &held), "%s",
 	              tess_error());
 	ck_assert_msg(!tess_program_lower(p, 1, held.view, &low), "%s", tess_error());
 	tess_rank_program_free(low);

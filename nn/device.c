@@ -1,0 +1,125 @@
+#include "nn/device.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/group/cpus.h"
+#include "core/group/group.h"
+#include "core/registry/registry.h"
+#include "core/registry/returned.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct tess_option tess_device_options[] = {
+	{ "device", "cpu",
+	  "the device that computes: NAME[:INDEX]; without INDEX the ranks of a host take its "
+	  "devices in turn" },
+	{ NULL, NULL, NULL },
+};
+
+static tess_status read_device_index(const char *text, const char *digits, int32_t *index)
+{
+	char *end;
+	long n = strtol(digits, &end, 10);
+
+	if (end == digits || *end || n < 0 || n > INT32_MAX || *digits < '0' || *digits > '9')
+		return tess_fail(TESS_EINVAL, "device %s: use NAME or NAME:INDEX, as in cpu:0",
+		                 text);
+	*index = (int32_t)n;
+	return TESS_OK;
+}
+
+tess_status tess_device_find(const char *text, const struct tess_device **device, int32_t *index)
+{
+	tess_status st = tess_option_add("nn/device.c", tess_device_options);
+	const char *colon;
+	int32_t at = -1, count;
+	char name[80];
+
+	if (st)
+		return st;
+	if (!text)
+		text = tess_option("device");
+	colon = strchr(text, ':');
+	snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - text : (long)strlen(text)), text);
+	if (colon)
+		st = read_device_index(text, colon + 1, &at);
+	if (!st)
+		st = tess_plugin_find_device(name, device);
+	if (st)
+		return st;
+	count = (*device)->count();
+	if (count < 1)
+		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
+	if (at >= count)
+		return tess_fail(TESS_EDEVICE, "device %s: this machine has %d; use %s:0 to %s:%d",
+		                 text, (int)count, name, name, (int)count - 1);
+	*index = at;
+	return TESS_OK;
+}
+
+tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
+                             struct tess_group *group, struct tess_opened_device *out)
+{
+	struct tess_opened_device d = { .table = device };
+	int32_t local, ranks, count = device->count();
+	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
+
+	if (!st)
+		st = TESS_PLUGIN_CALL(device, NULL, open, index < 0 ? local % count : index,
+		                      threads, &d.self);
+	if (st)
+		return st;
+	d.nranks = index < 0 ? (int32_t)tess_up(ranks, count) : ranks;
+	if (device->stream_open && device->mem != TESS_HOST)
+		st = TESS_PLUGIN_CALL(device, NULL, stream_open, d.self, &d.stream);
+	if (st)
+		tess_device_close(&d);
+	else
+		*out = d;
+	return st;
+}
+
+void tess_device_close(struct tess_opened_device *d)
+{
+	if (!d->self)
+		return;
+	if (d->stream) {
+		d->table->sync(d->self, d->stream);
+		d->table->stream_close(d->self, d->stream);
+	}
+	d->table->close(d->self);
+	*d = (struct tess_opened_device){ 0 };
+}
+
+tess_status tess_device_alloc(const struct tess_opened_device *d, const char *where, uint64_t bytes,
+                              void **out)
+{
+	return TESS_PLUGIN_CALL(d->table, where, alloc, d->self, bytes, out);
+}
+
+void tess_device_free(const struct tess_opened_device *d, void *p)
+{
+	if (p)
+		d->table->free(d->self, p);
+}
+
+tess_status tess_device_copy(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes)
+{
+	return TESS_PLUGIN_CALL(d->table, where, copy, d->self, dst, src, bytes, d->stream);
+}
+
+tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
+{
+	return TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+}
+
+tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes)
+{
+	tess_status st = tess_device_copy(d, where, dst, src, bytes);
+
+	return st ? st : tess_device_sync(d, where);
+}

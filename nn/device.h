@@ -1,0 +1,52 @@
+/* device.h - the device of a rank: which one it is, its memory through copies, its stream. */
+#ifndef TESS_NN_DEVICE_H
+#define TESS_NN_DEVICE_H
+
+#include <stdbool.h>
+#include <tessera/device.h>
+#include <tessera/tessera.h>
+
+/*
+ * `text`: NAME or NAME:INDEX; NULL: TESSERA_DEVICE. *index: -1 where it is not given. TESS_EINVAL
+ * and TESS_EDEVICE: there is no such index.
+ */
+tess_status tess_device_find(const char *text, const struct tess_device **device, int32_t *index);
+
+struct tess_opened_device { /* {0}: not opened */
+	const struct tess_device *table;
+	void *self;
+	void *stream; /* of this rank; NULL: the device has none */
+	int32_t nranks; /* of this host that use its memory, at most */
+};
+
+/*
+ * Opens device `index` with so many threads, and a stream on it. Index -1: the ranks of a host take
+ * its devices in turn.
+ */
+tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
+                             struct tess_group *group, struct tess_opened_device *out);
+/* Waits for its stream. No memory of it is used any more. */
+void tess_device_close(struct tess_opened_device *d);
+
+/* Whether addresses of the device's memory are the host's as well. */
+static inline bool tess_device_is_host(const struct tess_opened_device *d)
+{
+	return d->table->mem == TESS_HOST;
+}
+
+/* `where`: a module or what the memory is for, in the sentence of a failure. */
+tess_status tess_device_alloc(const struct tess_opened_device *d, const char *where, uint64_t bytes,
+                              void **out);
+void tess_device_free(const struct tess_opened_device *d, void *p); /* NULL: nothing */
+/* Queues a copy; host memory stays as it is until tess_device_sync. */
+tess_status tess_device_copy(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes);
+/* Waits until all is done that was queued. */
+tess_status tess_device_sync(const struct tess_opened_device *d, const char *where);
+/* A copy that is done when it returns. */
+tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes);
+
+extern const struct tess_option tess_device_options[];
+
+#endif
