@@ -24,6 +24,20 @@ static int32_t find_place(const struct tess_recorder *r, const struct tess_tenso
 	return tess_places_find(x->place, r->p->mesh.ndims, kind, dim);
 }
 
+/* Fails where the sum that makes x is not finished; `what` would read it. */
+static bool check_finished(struct tess_recorder *r, const char *what, const struct tess_tensor *x)
+{
+	int32_t partial = find_place(r, x, TESS_PARTIAL, 0);
+
+	if (partial >= 0)
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: %s of an unfinished sum of %s%s; let its style or a gather "
+		                   "finish it",
+		                   tess_recorder_format_path(r, NULL), what, x->module,
+		                   tess_recorder_along(r, partial));
+	return partial < 0;
+}
+
 /* ---- embed, linear, tied --------------------------------------------------------------------- */
 
 static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
@@ -319,13 +333,16 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 {
 	struct tess_recorder *r = get_recorder(nn);
 	struct tess_tensor *in[2] = { x, r->p->rows }, *y;
+	int32_t odd;
 
 	if (r->status || !x || r->p->nselected == r->p->ntokens)
 		return r->status ? NULL : x;
-	if (find_place(r, x, TESS_PARTIAL, 0) >= 0 || find_place(r, x, TESS_SHARD, 1) >= 0)
-		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "the selected rows: %s gives no whole rows; %s",
-		                          x->module, describe_gather_fix(r, x));
+	odd = find_place(r, x, TESS_PARTIAL, 0);
+	odd = odd < 0 ? find_place(r, x, TESS_SHARD, 1) : odd;
+	if (odd >= 0)
+		return tess_recorder_fail(
+			r, TESS_EINVAL, "the selected rows: %s gives no whole rows%s; %s",
+			x->module, tess_recorder_along(r, odd), describe_gather_fix(r, x));
 	in[0] = tess_tensor_redistribute(r, x, r->whole, "select_rows");
 	if (!in[0])
 		return NULL;
@@ -438,9 +455,8 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 
 	if (r->status || !x)
 		return NULL;
-	if (find_place(r, x, TESS_PARTIAL, 0) >= 0)
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: rope: %s gives an unfinished sum",
-		                          tess_recorder_format_path(r, NULL), x->module);
+	if (!check_finished(r, "rope", x))
+		return NULL;
 	if (x->dim[1]->unit_size <= 0 || x->dim[1]->unit_size % 2)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: rope needs heads of an even size, not %s of %lld",
@@ -534,12 +550,8 @@ static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t k
 			return tess_recorder_fail(r, TESS_EINVAL,
 			                          "%s: %s of %s and %s: their dimensions differ",
 			                          module, what, in[0]->module, in[i]->module);
-		if (find_place(r, in[i], TESS_PARTIAL, 0) >= 0)
-			return tess_recorder_fail(
-				r, TESS_EINVAL,
-				"%s: %s of an unfinished sum of %s; let its style or a gather "
-				"finish it",
-				module, what, in[i]->module);
+		if (!check_finished(r, what, in[i]))
+			return NULL;
 		for (int32_t d = 0; d < r->p->mesh.ndims; d++) {
 			if (i && to[d].kind != TESS_REPLICATE)
 				continue;
@@ -594,11 +606,8 @@ static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_
 		                   d->name);
 		return;
 	}
-	if (find_place(r, x, TESS_PARTIAL, 0) >= 0) {
-		tess_recorder_fail(r, TESS_EINVAL, "%s: split of an unfinished sum of %s",
-		                   tess_recorder_format_path(r, NULL), x->module);
+	if (!check_finished(r, "split", x))
 		return;
-	}
 	for (int64_t i = 0; i < d->nparts; i++)
 		part[i] =
 			tess_tensor_new(r, 2, (const struct tess_dim *[]){ x->dim[0], d->parts[i] },

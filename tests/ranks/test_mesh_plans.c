@@ -228,6 +228,9 @@ static const struct mesh_refusal {
 	{ "{\"tp:lm_head\":\"local_rowwise\",\"xp:lm_head\":\"colwise_rep\"}", "tp=2,xp=2",
 	  "lm_head: lm_head gives an unfinished sum along tp, which cannot become Replicate along "
 	  "xp" },
+	{ "{\"tp\":{" ATTENTION "},\"xp:**.down_proj\":\"local_rowwise\"}", "tp=2,xp=2",
+	  "model.layers.0: an addition of an unfinished sum of model.layers.0.mlp.down_proj "
+	  "along xp" },
 	{ "{\"tp\":{" ATTENTION "},\"xp:" L "mlp.up_proj\":\"colwise\"}", "tp=2,xp=2",
 	  "is Replicate along xp cannot take Shard(1) from model.layers.0.mlp.up_proj" },
 	{ "{\"tp\":{" ATTENTION "},\"xp\":{" MLP "}}", "tp=9,xp=2",
