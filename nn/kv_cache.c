@@ -190,12 +190,12 @@ static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t
 	tess_status st = TESS_OK;
 	size_t n;
 
+	if (slots <= c->nslots && blocks <= c->nblocks)
+		return TESS_OK;
 	while (c->nslots < slots)
 		c->nslots = c->nslots ? 2 * c->nslots : 1;
 	while (c->nblocks < blocks)
 		c->nblocks = c->nblocks ? 2 * c->nblocks : 8;
-	if (c->nslots == was.nslots && c->nblocks == was.nblocks)
-		return TESS_OK;
 	n = (size_t)(c->parts.nclasses * c->nslots * c->nblocks) + 1;
 	c->table = calloc(n, sizeof *c->table);
 	c->page = calloc(n, sizeof *c->page);

@@ -479,6 +479,60 @@ static void expect_rows_refused(void *device, const struct cache *c,
 	expect_part(cpu_sentence, "layers.0.mlp");
 }
 
+/* Operand `at` is another view, or, from 6 on, number `at` - 6 is the view's stride. */
+static void expect_operands_refused(const struct cache *c, int at, struct tess_view view)
+{
+	const struct attention_shape *m = c->m;
+	float x[64] = { 0 };
+	int32_t list[1] = { 0 };
+	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype };
+	struct tess_view y = cpu_make_rows(x, 1, m->d, m->d);
+	struct tess_view in[6] = { y,
+		                   y,
+		                   y,
+		                   cpu_make_list(list, TESS_I32, 1),
+		                   cpu_make_list(list, TESS_I32, 1),
+		                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
+
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
+	if (at < 6)
+		in[at] = view;
+	else
+		num[at - 6] = (double)view.stride[0];
+	ck_assert_msg(cpu_device->supports(&op) == TESS_ENOTSUP, "operand or number %d", at);
+}
+
+START_TEST(refuses_other_operands)
+{
+	struct attention_shape m = make_attention_shape(1, 0, 1, 16, 0, 1);
+	struct cache c = make_full_cache(&m);
+	struct tess_view pages = { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } };
+	int32_t list[2] = { 0 };
+	void *device = cpu_open_device("auto", 1);
+
+	for (int i = 3; i < 5; i++) {
+		expect_operands_refused(&c, i, cpu_make_list(list, TESS_I32, 2));
+		expect_operands_refused(&c, i, cpu_make_list(list, TESS_I64, 1));
+	}
+	pages.dtype = TESS_I32;
+	expect_operands_refused(&c, 5, pages);
+	pages.dtype = TESS_I64;
+	pages.shape[1] = 2;
+	expect_operands_refused(&c, 5, pages); /* rows that overlap */
+	for (int i = TESS_ATTENTION_KEYS; i <= TESS_ATTENTION_VALUES; i++) {
+		pages.stride[0] = -4;
+		expect_operands_refused(&c, 6 + i, pages);
+		pages.stride[0] = 6; /* not a whole element */
+		expect_operands_refused(&c, 6 + i, pages);
+	}
+	pages.stride[0] = TESS_F16;
+	expect_operands_refused(&c, 6 + TESS_ATTENTION_DTYPE, pages);
+	cpu_device->close(device);
+	free_cache(&c);
+}
+END_TEST
+
 START_TEST(refuses_positions_and_slots)
 {
 	static const int32_t position[][3] = {
@@ -544,4 +598,5 @@ START_TEST(refuses_other_heads)
 END_TEST
 
 SUITE_MAIN("cpu_attention", heads_of_a_rank, windows, rewound, masked_values_are_absent,
-           slots_are_apart, refuses_positions_and_slots, refuses_other_heads)
+           slots_are_apart, refuses_positions_and_slots, refuses_other_operands,
+           refuses_other_heads)

@@ -432,6 +432,37 @@ START_TEST(ropes_within_the_table)
 }
 END_TEST
 
+/* Any rows in any order, of rows that lie apart; those outside x are refused. */
+START_TEST(selects_rows)
+{
+	enum { ROWS = 5, COLUMNS = 7, APART = 9 };
+	static const int32_t list[] = { 4, 0, 0, 3 }, wrong[] = { -1, ROWS };
+	float *x = cpu_make_floats(ROWS * APART), y[4 * COLUMNS];
+	int32_t row[4];
+	struct tess_view in[2] = { cpu_make_rows(x, ROWS, COLUMNS, APART),
+		                   cpu_make_list(row, TESS_I32, 4) };
+	struct tess_view out = cpu_make_rows(y, 4, COLUMNS, COLUMNS);
+	struct tess_op op = cpu_make_op(TESS_OP_SELECT_ROWS, in, 2, &out, NULL, 0);
+	void *device = cpu_open_device("auto", 2);
+
+	memcpy(row, list, sizeof row);
+	cpu_run_op(device, &op);
+	for (int i = 0; i < 4; i++)
+		cpu_expect_equal("row", y + i * COLUMNS, x + list[i] * APART, COLUMNS);
+	for (int i = 0; i < 2; i++) {
+		row[3] = wrong[i];
+		ck_assert_int_eq(cpu_device->run(device, &op), TESS_EINVAL);
+	}
+	in[1].shape[0] = 3;
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	in[1].shape[0] = 4;
+	out.shape[1] = COLUMNS - 1;
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	cpu_device->close(device);
+	free(x);
+}
+END_TEST
+
 START_TEST(opens)
 {
 	void *device = NULL, *p = NULL;
@@ -511,6 +542,7 @@ START_TEST(refuses)
 	REFUSED(op.kind = TESS_OP_BIAS);
 	REFUSED(op.kind = TESS_OP_ADD);
 	REFUSED(op.kind = TESS_OP_COPY);
+	REFUSED(op.kind = TESS_OP_SELECT_ROWS);
 	cpu_device->close(device);
 }
 END_TEST
@@ -590,4 +622,4 @@ START_TEST(shares_work)
 END_TEST
 
 SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses,
-           rounds_to_nearest, shares_work, strided_vectors, ropes_within_the_table)
+           rounds_to_nearest, shares_work, strided_vectors, ropes_within_the_table, selects_rows)
