@@ -261,7 +261,7 @@ END_TEST
 
 #define GATE "model.layers.1.mlp.gate_proj"
 static const struct pattern_case {
-	const char *over[3], *dim, *path, *style; /* NULL: refused */
+	const char *over[4], *dim, *path, *style; /* style NULL: refused */
 } patterns[] = {
 	{ { "**=a" }, "tp", GATE, "a" },
 	{ { "**.gate_proj=a" }, "tp", GATE, "a" },
@@ -280,6 +280,11 @@ static const struct pattern_case {
 	{ { "**.mlp.*=a", "model.**.gate_proj=b" }, "tp", GATE, "b" },
 	{ { "**.mlp.gate_proj=a", "model.**.gate_proj=b" }, "tp", GATE, NULL },
 	{ { "**=a", "**.gate_proj=b" }, "tp", GATE, "b" }, /* then the longer */
+	/* rules that contradict each other before one that decides */
+	{ { "model.*.*.mlp.gate_proj=b", "model.*.1.*.gate_proj=c", "model.*.1.mlp.gate_proj=a" },
+	  "tp",
+	  GATE,
+	  "a" },
 	/* rules of another dimension do not count */
 	{ { "xp:" GATE "=a", "**=b" }, "tp", GATE, "b" },
 	{ { "xp:" GATE "=a", "**=b" }, "xp", GATE, "a" },
@@ -291,7 +296,7 @@ START_TEST(pattern_of_any_path)
 	const struct pattern_case *c = &patterns[_i];
 	static const struct tess_model model = { .name = "none" };
 	struct tess_plan plan;
-	bool used[2];
+	bool used[3];
 	int32_t n = 0, rule;
 	tess_status st;
 

@@ -54,6 +54,8 @@ static const struct sentence once[] = {
 	{ "$T generate data -n 3 --mesh dp=2,tp=2", 1, 1, "does not fit a job of 3 ranks" },
 	{ "$T explain data -n 3 --mesh dp=2,tp=2", 1, 1, "does not fit a job of 3 ranks" },
 	{ "$T generate data --mesh tp=2,tp=2", 1, 1, "has two dimensions tp" },
+	{ "$T explain data --mesh a=100,b=100", 1, 1, "\"a=100,b=100\" has more than 1024 ranks" },
+	{ "$T explain data --mesh dp,tp", 1, 1, "leaves out the sizes of dp and tp" },
 	{ "$T generate data --mesh tp=2,xp=2", 1, 1, "no rule for mesh dimension xp" },
 	{ "$T generate data --mesh dp=2 --plan-override xp:lm_head=colwise", 1, 1,
 	  "is for mesh dimension xp, and the program runs on tp=1" },
