@@ -23,7 +23,7 @@ struct tess_checkpoint {
 	struct tess_arena arena;
 	const char *dir;
 	struct tess_config config;
-	struct tess_generation generation;
+	struct tess_generation_config generation;
 	const char *config_path, *generation_path;
 	json_t *generation_root; /* NULL: no such file */
 	int32_t how; /* TESS_CHECKPOINT_... */
@@ -276,7 +276,7 @@ const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c
 	return &c->config;
 }
 
-const struct tess_generation *tess_checkpoint_generation(const struct tess_checkpoint *c)
+const struct tess_generation_config *tess_checkpoint_generation(const struct tess_checkpoint *c)
 {
 	return &c->generation;
 }

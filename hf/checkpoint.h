@@ -27,7 +27,7 @@ void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);
 const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c);
-const struct tess_generation *tess_checkpoint_generation(const struct tess_checkpoint *c);
+const struct tess_generation_config *tess_checkpoint_generation(const struct tess_checkpoint *c);
 
 /* Tensors in order of names; i < count. Borrowed. */
 size_t tess_checkpoint_count(const struct tess_checkpoint *c);

@@ -281,7 +281,7 @@ static tess_status read_ids_key(const char *path, const json_t *o, const char *k
 /* Ids of config.json are checked even if generation_config.json overrides them. */
 static tess_status read_special_ids(const char *path, const json_t *generation,
                                     const char *config_path, const json_t *config,
-                                    struct tess_generation *g)
+                                    struct tess_generation_config *g)
 {
 	static const char *const keys[] = { "bos_token_id", "pad_token_id", "eos_token_id" };
 	int64_t *const ids[] = { &g->bos, &g->pad, g->eos }, vocab = get_vocab_size(config);
@@ -329,9 +329,9 @@ void tess_generation_warn_unused(const char *path, const json_t *generation,
 
 tess_status tess_generation_make(const char *path, const json_t *generation,
                                  const char *config_path, const json_t *config,
-                                 struct tess_generation *out)
+                                 struct tess_generation_config *out)
 {
-	struct tess_generation g = {
+	struct tess_generation_config g = {
 		.bos = -1,
 		.pad = -1,
 		.temperature = 1,
@@ -363,4 +363,13 @@ tess_status tess_generation_make(const char *path, const json_t *generation,
 	if (!st)
 		*out = g;
 	return st;
+}
+
+struct tess_sampling tess_generation_config_get_sampling(const struct tess_generation_config *g)
+{
+	return (struct tess_sampling){ .temperature = g->sample ? g->temperature : 0,
+		                       .top_p = g->top_p,
+		                       .min_p = g->min_p,
+		                       .repetition_penalty = g->repetition_penalty,
+		                       .top_k = g->top_k };
 }

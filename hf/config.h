@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
-#include <tessera/plugin.h>
+#include <tessera/sampling.h>
 
 struct tess_config {
 	json_t *root;
@@ -29,7 +29,7 @@ tess_status tess_config_get_dtype(const char *path, const struct tess_config *c,
 
 enum { TESS_EOS_MAX = 64 };
 
-struct tess_generation { /* the sampling that the checkpoint asks for */
+struct tess_generation_config { /* the sampling that the checkpoint asks for */
 	int64_t bos, pad; /* ids; -1: none */
 	int64_t eos[TESS_EOS_MAX]; /* any of these ends the text */
 	int32_t neos;
@@ -46,7 +46,10 @@ struct tess_generation { /* the sampling that the checkpoint asks for */
  */
 tess_status tess_generation_make(const char *path, const json_t *generation,
                                  const char *config_path, const json_t *config,
-                                 struct tess_generation *out);
+                                 struct tess_generation_config *out);
+
+/* Greedy unless it asks for sampling. */
+struct tess_sampling tess_generation_config_get_sampling(const struct tess_generation_config *g);
 
 /*
  * Logs what has no effect: end-of-text ids that no token has, and settings that would change the

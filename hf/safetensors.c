@@ -411,7 +411,7 @@ tess_status tess_safetensors_open(const char *path, bool header, struct tess_saf
 	st = tess_option_add("hf/safetensors.c", tess_load_options);
 	if (st)
 		return st;
-	load = tess_option("load");
+	load = tess_option_get("load");
 	copy = !strcmp(load, "copy");
 	if (!copy && strcmp(load, "map") != 0)
 		return tess_fail(TESS_EINVAL, "TESSERA_LOAD=%s: use map or copy", load);

@@ -1,6 +1,7 @@
 #include "hf/session.h"
 
 #include "core/base/status.h"
+#include "core/group/mesh_shape.h"
 #include "core/registry/registry.h"
 #include "nn/agree.h"
 #include "nn/unexpected.h"
@@ -9,14 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct tess_session {
-	struct tess_planned_model model;
-	struct tess_group *all; /* the world's */
-	struct tess_group *alone; /* of this rank, where the mesh has no dimension but dp */
-	struct tess_runner *runner;
-	struct tess_tokenizer *tokenizer;
-};
 
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
@@ -135,6 +128,9 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
 	s->all = tess_world_group(tess_mesh_world(mesh));
+	s->dp_group = tess_mesh_group(mesh, "dp");
+	s->nreplicas = s->dp_group ? tess_mesh_size(mesh, "dp") : 1;
+	s->replica = s->dp_group ? tess_mesh_rank(mesh, "dp") : 0;
 	st = tess_group_agree_status(
 		s->all, tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model),
 		"session");
@@ -144,7 +140,9 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 		struct tess_runner_parts parts = { .model = s->model.model,
 			                           .plan = &s->model.plan,
 			                           .source = &s->model.source,
-			                           .threads = mine.threads };
+			                           .threads = mine.threads,
+			                           .kv_dtype = mine.kv_dtype,
+			                           .kv_memory = mine.kv_memory };
 
 		st = open_replica_groups(s, mesh, &parts);
 		if (!st)
@@ -175,6 +173,9 @@ void tess_session_close(struct tess_session *s)
 {
 	if (!s)
 		return;
+	for (int64_t i = 0; i < s->nsequences; i++)
+		tess_sequence_free(s->sequences[i]);
+	free(s->sequences);
 	tess_tokenizer_close(s->tokenizer);
 	tess_runner_free(s->runner);
 	tess_group_close(s->alone);
@@ -192,7 +193,7 @@ struct tess_runner *tess_session_runner(struct tess_session *s)
 	return s->runner;
 }
 
-tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tokenizer **out)
+tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess_tokenizer **out)
 {
 	tess_status st = TESS_OK;
 
@@ -203,122 +204,77 @@ tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tok
 	return st;
 }
 
-/* ---- text ------------------------------------------------------------------------------------ */
-
-static tess_status encode_prompt(struct tess_session *s, const char *text, size_t len,
-                                 int32_t **ids, size_t *n)
+/* What the checkpoint says. */
+static void set_checkpoint_info(const struct tess_planned_model *model, int64_t vocabulary,
+                                struct tess_session_info *out)
 {
-	const struct tess_tokenizer *t;
-	tess_status st = tess_session_tokenizer(s, &t);
+	const struct tess_generation_config *g = tess_checkpoint_generation(model->checkpoint);
 
-	return st ? st : tess_tokenizer_encode(t, text, len, true, ids, n);
+	out->vocabulary = vocabulary;
+	out->positions = tess_planned_model_positions(model);
+	out->max_tokens = g->max_new_tokens;
+	out->sampling = tess_generation_config_get_sampling(g);
 }
 
-tess_status tess_session_share_prompt(struct tess_session *s, const char *text, size_t len,
-                                      const int32_t *ids, int64_t nids, int32_t **out, int64_t *n)
+static void copy_info(const struct tess_session_info *info, struct tess_session_info *out)
 {
-	bool first = tess_group_rank(s->all) == 0;
-	int32_t *list = NULL;
-	size_t nmade = (size_t)nids;
-	int64_t count;
-	tess_status st = TESS_OK;
+	uint32_t size = out->size < sizeof *info ? out->size : sizeof *info;
 
-	if (first && !ids)
-		st = encode_prompt(s, text, len, &list, &nmade);
-	st = tess_group_agree_status(s->all, st, "prompt");
-	if (st)
-		return st;
-	count = (int64_t)nmade;
-	st = tess_broadcast(s->all, &count, 1, TESS_I64, 0, "prompt:length");
-	if (!st && !list) {
-		list = malloc((size_t)(count + 1) * sizeof *list);
-		if (list && first)
-			memcpy(list, ids, (size_t)count * sizeof *list);
-	}
+	memcpy(out, info, size);
+	out->size = size;
+}
+
+void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out)
+{
+	struct tess_runner_memory memory = tess_runner_get_memory(s->runner);
+	struct tess_runner_room room = tess_runner_get_room(s->runner);
+	struct tess_session_info info = { .replica = s->replica,
+		                          .nreplicas = s->nreplicas,
+		                          .weight_bytes = memory.weights,
+		                          .kv_bytes = memory.cache,
+		                          .step_bytes = memory.step,
+		                          .kv_used_bytes = room.used,
+		                          .kv_limit = room.limit };
+
+	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner), &info);
+	copy_info(&info, out);
+}
+
+tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
+                               const struct tess_session_options *options,
+                               struct tess_session_info *out)
+{
+	struct tess_session_info info = { .nreplicas = 1 };
+	struct tess_program *program = NULL;
+	struct tess_planned_model p;
+	struct tess_mesh_shape shape;
+	tess_status st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
+
 	if (!st)
-		st = tess_group_agree_status(
-			s->all, list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"), "prompt");
+		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_HEADERS, &p);
+	if (st)
+		return st;
+	st = tess_planned_model_record(&p, &shape, 1, &program);
 	if (!st)
-		st = tess_broadcast(s->all, list, (uint64_t)count, TESS_I32, 0, "prompt:ids");
-	if (st) {
-		free(list);
-		return st;
+		st = tess_runner_check_options(NULL, options ? options->threads : 0);
+	if (!st) {
+		set_checkpoint_info(&p, program->logits->dim[1]->size, &info);
+		copy_info(&info, out);
 	}
-	*out = list;
-	*n = count;
-	return TESS_OK;
-}
-
-struct stream { /* rank 0: turns ids into the caller's text */
-	struct tess_decode_stream *decoder;
-	int (*text)(void *self, const char *bytes, size_t n);
-	void *self;
-};
-
-static int push_chosen_id(void *self, int32_t id, const float *logits)
-{
-	struct stream *to = self;
-	const char *bytes;
-	size_t n = 0;
-	tess_status st = tess_decode_stream_push(to->decoder, id, &bytes, &n);
-
-	(void)logits;
-	if (st)
-		return st;
-	return n && to->text(to->self, bytes, n);
-}
-
-static tess_status stream_text(struct tess_session *s, struct tess_generate_request *request,
-                               struct stream *to)
-{
-	const struct tess_tokenizer *t;
-	struct tess_generate_result result;
-	const char *bytes;
-	size_t n = 0;
-	tess_status st = TESS_OK;
-
-	if (tess_group_rank(s->all) == 0) {
-		st = tess_session_tokenizer(s, &t);
-		if (!st)
-			st = tess_decode_stream_open(t, true, &to->decoder);
-		request->self = to;
-		request->on_token = push_chosen_id;
-	}
-	st = tess_group_agree_status(s->all, st, "text");
-	if (st)
-		goto out;
-	st = tess_generate_run(s->runner, request, &result);
-	if (tess_group_size(tess_runner_group(s->runner)) < tess_group_size(s->all))
-		st = tess_group_agree_status(s->all, st, "text"); /* of other replicas */
-	if (st)
-		goto out;
-	if (to->decoder)
-		st = tess_decode_stream_finish(to->decoder, &bytes, &n);
-	if (!st && n)
-		to->text(to->self, bytes, n);
-	st = tess_group_agree_status(s->all, st, "text");
-out:
-	tess_decode_stream_close(to->decoder);
+	tess_program_free(program);
+	tess_planned_model_close(&p);
 	return st;
 }
 
-tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
-                                  int (*text)(void *self, const char *bytes, size_t n), void *self)
+tess_status tess_session_check_prompt(const struct tess_session_info *info, const int32_t *ids,
+                                      int64_t n)
 {
-	const struct tess_generation *gen = tess_checkpoint_generation(s->model.checkpoint);
-	struct stream to = { .text = text, .self = self };
-	struct tess_generate_request request = { .max_tokens = max_tokens, .nstop = gen->neos };
-	int32_t *ids, stop[TESS_EOS_MAX];
-	tess_status st = tess_session_share_prompt(s, prompt, strlen(prompt), NULL, 0, &ids,
-	                                           &request.nprompt);
-
-	if (st)
-		return st;
-	for (int32_t i = 0; i < gen->neos; i++)
-		stop[i] = (int32_t)gen->eos[i];
-	request.prompt = ids;
-	request.stop = stop;
-	st = stream_text(s, &request, &to);
-	free(ids);
-	return st;
+	if (n < 1)
+		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
+	if (info->positions && n > info->positions)
+		return tess_fail(
+			TESS_EINVAL,
+			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
+			(long long)n, (long long)info->positions);
+	return tess_ids_check(ids, n, 0, info->vocabulary);
 }

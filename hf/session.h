@@ -41,16 +41,18 @@ void tess_planned_model_warn_unused(const struct tess_planned_model *p,
 /* The positions that the checkpoint was trained for; 0: unknown. */
 int64_t tess_planned_model_positions(const struct tess_planned_model *p);
 
+struct tess_session { /* on one rank */
+	struct tess_planned_model model;
+	struct tess_group *all; /* the world's */
+	struct tess_group *alone; /* of this rank, where the mesh has no dimension but dp */
+	struct tess_group *dp_group; /* along dp; NULL: there is one replica */
+	int32_t replica, nreplicas;
+	struct tess_runner *runner;
+	struct tess_tokenizer *tokenizer; /* NULL: not opened */
+	struct tess_sequence **sequences; /* by their numbers; NULL: closed */
+	int64_t nsequences;
+};
+
 const struct tess_planned_model *tess_session_model(const struct tess_session *s);
 struct tess_runner *tess_session_runner(struct tess_session *s);
-/* On rank 0; opened by the first call. TESS_ENOENT: the checkpoint has none. */
-tess_status tess_session_tokenizer(struct tess_session *s, const struct tess_tokenizer **out);
-
-/*
- * Collective. Gives all ranks the ids of the prompt: rank 0's `ids`, or, if they are NULL, its
- * encoding of `text`. *out is yours: free.
- */
-tess_status tess_session_share_prompt(struct tess_session *s, const char *text, size_t len,
-                                      const int32_t *ids, int64_t nids, int32_t **out, int64_t *n);
-
 #endif

@@ -40,7 +40,7 @@ tess_status tess_device_find(const char *text, const struct tess_device **device
 	if (st)
 		return st;
 	if (!text)
-		text = tess_option("device");
+		text = tess_option_get("device");
 	colon = strchr(text, ':');
 	snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - text : (long)strlen(text)), text);
 	if (colon)

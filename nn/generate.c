@@ -11,62 +11,209 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 512 }; /* rows of a step, unless the request has another number */
+enum { PROMPT_ROWS = 512, SENTENCE = 1024 };
+
+struct running { /* a request under way */
+	int64_t request;
+	struct tess_sequence *sequence;
+	int64_t start, first_token; /* tess_now(); 0: none is chosen yet */
+	int64_t nrows; /* of the current step */
+	uint64_t room; /* in the KV cache that it may come to use */
+	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
+	char *sentence; /* rank 0: of a failure of this request */
+};
+
+struct choice { /* what rank 0 broadcasts for each request whose logits chose an id */
+	int32_t id, finish, status;
+};
 
 struct generation {
 	struct tess_runner *runner;
-	int32_t slot;
 	struct tess_group *group;
-	const struct tess_generate_request *request;
+	const struct tess_generate_request *requests;
+	struct tess_generate_options options;
+	struct tess_generate_result *results;
+	int64_t n, next; /* requests; the first that has not started */
+	struct running *running;
+	int64_t nrunning;
+	struct tess_rows *rows;
+	struct choice *choices; /* [n + 1]: the last one is about the step */
 	struct tess_sampler *sampler; /* rank 0 only */
-	int32_t *seen; /* prompt and text so far */
-	int64_t nseen;
-	tess_status failed; /* of a callback; sent with the next id */
-	char sentence[1024];
+	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
+	bool end_all;
+	tess_status failed; /* rank 0's; sent with the next choices */
+	char sentence[SENTENCE];
 };
 
-/* On rank 0: the other ranks are in the next call already, and get the failure with it. */
-static void store_generate_failure(struct generation *r, tess_status st)
+static const struct tess_generate_request *get_request(const struct generation *g,
+                                                       const struct running *r)
 {
-	r->failed = st;
-	if (st)
-		snprintf(r->sentence, sizeof r->sentence, "%s", tess_error());
+	return &g->requests[r->request];
 }
 
-/* Makes rank 0's failure a failure of all ranks. */
-static tess_status share_generate_failure(struct generation *r)
+/* ---- callbacks, on rank 0 -------------------------------------------------------------------- */
+
+/* The other ranks are in the next call already, and get the failure with it. */
+static void store_generate_failure(struct generation *g, tess_status st)
 {
-	if (r->failed)
-		tess_fail(r->failed, "%s", r->sentence);
-	return tess_group_agree_status(r->group, r->failed, "generate");
+	if (!st || g->failed)
+		return;
+	g->failed = st;
+	snprintf(g->sentence, sizeof g->sentence, "%s", tess_error());
 }
 
-/* One step; with `all` its rows go to on_logits. *last: on rank 0 the last row of `nselected`. */
-static tess_status run_generate_step(struct generation *r, const int32_t *ids, int64_t n,
-                                     int64_t nselected, const float **last)
+/* Keeps a callback's failure, or its wish to end everything; true: to end this request. */
+static bool take_answer(struct generation *g, int answer)
 {
-	struct tess_rows one = { r->slot, n, r->request->all ? n : nselected, ids };
-	const float *rows;
-	tess_status st = tess_runner_step(r->runner, &one, 1, 0, &rows);
+	if (answer < 0)
+		store_generate_failure(g, answer);
+	g->end_all = g->end_all || answer == TESS_END_ALL;
+	return answer != TESS_GO_ON;
+}
 
+/* ---- starting and ending --------------------------------------------------------------------- */
+
+static void end_request(struct generation *g, struct running *r, int32_t finish, tess_status status)
+{
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	struct tess_generate_result *result = &g->results[r->request];
+	int64_t now = tess_now(), first = r->first_token ? r->first_token : now;
+
+	result->finish = finish;
+	result->status = status;
+	result->prefill = 1e-9 * (double)(first - r->start);
+	result->decode = 1e-9 * (double)(now - first);
+	if (r->sequence && !get_request(g, r)->sequence) { /* a caller's keeps its pages */
+		tess_sequence_free(r->sequence);
+		g->room -= r->room;
+	}
+	r->sequence = NULL;
+	if (g->sampler && c->on_end && !g->failed)
+		take_answer(g, c->on_end(c->self, r->request, result, r->sentence));
+	free(r->sentence);
+	r->sentence = NULL;
+}
+
+/* With this thread's sentence. */
+static void fail_request(struct generation *g, struct running *r, tess_status st)
+{
+	if (!r->sentence && g->sampler)
+		r->sentence = strdup(tess_error());
+	end_request(g, r, TESS_FINISH_FAILED, st);
+}
+
+/* The room in the KV cache that the request will use beyond what its sequence has. */
+static uint64_t count_request_room(const struct generation *g,
+                                   const struct tess_generate_request *q)
+{
+	int64_t before = q->sequence ? q->sequence->nids : 0;
+	/* the last id that is chosen is not computed, and needs no room */
+	int64_t positions = before + q->nprompt + (q->max_tokens ? q->max_tokens - 1 : 0);
+	uint64_t has = before ? tess_runner_count_room(g->runner, before, g->options.chunk) : 0;
+	uint64_t needs = tess_runner_count_room(g->runner, positions, g->options.chunk);
+
+	return needs > has ? needs - has : 0;
+}
+
+/*
+ * TESS_PENDING: there is no room until another request ends. Another failure is that of the request
+ * alone.
+ */
+static tess_status start_request(struct generation *g, struct running *r)
+{
+	const struct tess_generate_request *q = get_request(g, r);
+	uint64_t limit = tess_runner_get_room(g->runner).limit;
+	tess_status st = q->status ? q->status : tess_sampling_check(&q->sampling);
+
+	if (!st && q->nprompt + (q->sequence ? q->sequence->nids : 0) < 1)
+		st = tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	if (st)
 		return st;
-	if (rows)
-		*last = rows + (one.nselected - 1) * tess_runner_vocabulary(r->runner);
-	if (r->request->all && r->request->on_logits && r->sampler && !r->failed)
-		store_generate_failure(r, r->request->on_logits(r->request->self, rows, n));
-	return TESS_OK;
+	r->room = count_request_room(g, q);
+	if (g->room + r->room > limit && g->nrunning)
+		return TESS_PENDING;
+	if (g->room + r->room > limit)
+		return tess_fail(TESS_ENOMEM,
+		                 "%lld ids and %lld new ones need %.1f MiB of KV cache, and of "
+		                 "%.1f MiB %.1f are in use; use fewer, or a larger --kv-memory",
+		                 (long long)q->nprompt, (long long)q->max_tokens,
+		                 (double)r->room / 1048576, (double)limit / 1048576,
+		                 (double)g->room / 1048576);
+	r->sequence = q->sequence;
+	if (!r->sequence)
+		st = tess_sequence_new(g->runner, true, &r->sequence);
+	if (!st)
+		st = tess_sequence_append(r->sequence, q->prompt, q->nprompt);
+	if (!st)
+		g->room += r->room;
+	else if (!q->sequence)
+		tess_sequence_free(r->sequence);
+	if (st)
+		r->sequence = NULL;
+	return st;
 }
 
-static tess_status prefill_prompt(struct generation *r, const float **last)
+/* Starts requests in their order, as far as there is room. */
+static void start_requests(struct generation *g)
 {
-	int64_t n = r->request->nprompt, chunk = r->request->chunk > 0 ? r->request->chunk : CHUNK;
-	tess_status st = TESS_OK;
+	while (g->next < g->n && !g->end_all &&
+	       (!g->options.batch || g->nrunning < g->options.batch)) {
+		struct running *r = &g->running[g->nrunning];
+		tess_status st;
 
-	for (int64_t at = 0; at < n && !st; at += chunk)
-		st = run_generate_step(r, r->request->prompt + at, n - at < chunk ? n - at : chunk,
-		                       n - at <= chunk, last);
-	return st;
+		*r = (struct running){ .request = g->next, .start = tess_now() };
+		g->results[g->next] = (struct tess_generate_result){
+			.nprompt = g->requests[g->next].nprompt,
+		};
+		st = start_request(g, r);
+		if (st == TESS_PENDING)
+			return;
+		g->next++;
+		if (st)
+			fail_request(g, r, st);
+		else
+			g->nrunning++;
+	}
+}
+
+/* Frees what has ended, in place; those that run stay in their order. */
+static void remove_ended(struct generation *g)
+{
+	int64_t kept = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++)
+		if (g->running[i].sequence)
+			g->running[kept++] = g->running[i];
+	g->nrunning = kept;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Whether the last of its ids has been computed, and its logits choose the next one. */
+static bool is_computed(const struct running *r)
+{
+	return r->sequence->ncached == r->sequence->nids;
+}
+
+/* One row of each text, and rows of prompts up to the limit; returns how many took part. */
+static int32_t compose_rows(struct generation *g)
+{
+	int64_t left = g->options.chunk;
+	int32_t n = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		struct running *r = &g->running[i];
+		const struct tess_generate_request *q = get_request(g, r);
+		int64_t remaining = r->sequence->nids - r->sequence->ncached, nselected;
+
+		r->nrows = r->first_token ? remaining : remaining < left ? remaining : left;
+		left -= r->first_token ? 0 : r->nrows;
+		r->selected = r->nrows && (q->all || (r->nrows == remaining && q->max_tokens));
+		nselected = !r->selected ? 0 : q->all ? r->nrows : 1;
+		if (r->nrows)
+			g->rows[n++] = tess_sequence_get_rows(r->sequence, r->nrows, nselected);
+	}
+	return n;
 }
 
 static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
@@ -78,10 +225,10 @@ static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
 }
 
 /* NaN or Inf would choose an arbitrary id. */
-static tess_status check_logits(const struct generation *r, const float *logits)
+static tess_status check_logits(const struct running *r, const float *logits)
 {
-	int64_t n = tess_runner_vocabulary(r->runner), at = tess_logits_find_not_finite(logits, n),
-		odd = 0;
+	int64_t n = tess_runner_vocabulary(r->sequence->runner),
+		at = tess_logits_find_not_finite(logits, n), odd = 0;
 
 	for (int64_t i = at; at >= 0 && i < n; i++)
 		odd += !isfinite(logits[i]);
@@ -93,120 +240,199 @@ static tess_status check_logits(const struct generation *r, const float *logits)
 		"finite (id %lld: %s); a weight of the checkpoint is not finite, or a value "
 		"overflows: "
 		"--check or TESSERA_CHECK=1 names the first module where that happens",
-		(long long)odd, (long long)n, (long long)r->nseen, (long long)at,
+		(long long)odd, (long long)n, (long long)r->sequence->nids, (long long)at,
 		isnan(logits[at]) ? "NaN" : "Inf");
 }
 
-/* On rank 0: the id, and TESS_FINISH_... where it is the last. */
-static tess_status draw_next_id(struct generation *r, const float *logits, int64_t step_no,
-                                int32_t *id, int32_t *finish)
+/* On rank 0: the id that the logits choose, and TESS_FINISH_... where it is the last. */
+static struct choice draw_next_id(struct generation *g, struct running *r, const float *logits)
 {
-	tess_status st = check_logits(r, logits);
-	int enough = 0;
+	const struct tess_generate_request *q = get_request(g, r);
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	int64_t ntokens = g->results[r->request].ntokens;
+	struct choice word = { .status = check_logits(r, logits) };
+	bool enough = false;
 
-	if (st)
-		return st;
-	*id = tess_sampler_draw(r->sampler, &r->request->sampling, logits, r->seen, r->nseen,
-	                        (uint64_t)step_no);
-	if (r->request->on_token)
-		enough = r->request->on_token(r->request->self, *id, logits);
-	if (enough < 0)
-		return enough;
-	*finish = enough                                  ? TESS_FINISH_INTERRUPT
-	          : is_stop_id(r->request, *id)           ? TESS_FINISH_STOP
-	          : step_no + 1 == r->request->max_tokens ? TESS_FINISH_LENGTH
-	                                                  : 0;
-	return TESS_OK;
+	if (word.status) {
+		word.finish = TESS_FINISH_FAILED;
+		r->sentence = strdup(tess_error());
+		return word;
+	}
+	word.id = tess_sampler_draw(g->sampler, &q->sampling, logits, r->sequence->ids,
+	                            r->sequence->nids, (uint64_t)ntokens);
+	if (c->on_token)
+		enough = take_answer(g, c->on_token(c->self, r->request, word.id, logits));
+	word.finish = enough                         ? TESS_FINISH_INTERRUPT
+	              : is_stop_id(q, word.id)       ? TESS_FINISH_STOP
+	              : ntokens + 1 == q->max_tokens ? TESS_FINISH_LENGTH
+	                                             : 0;
+	return word;
 }
 
-/* Rank 0 chooses and broadcasts the id, and whether it is the last or rank 0 failed. */
-static tess_status choose_next_id(struct generation *r, const float *logits, int64_t step_no,
-                                  int32_t *id, int32_t *finish)
+/* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
+static void draw_next_ids(struct generation *g, const float *logits)
 {
-	int32_t word[3] = { 0, 0, 0 };
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	int64_t vocab = tess_runner_vocabulary(g->runner), k = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		struct running *r = &g->running[i];
+		int64_t rows = get_request(g, r)->all ? r->nrows : 1;
+
+		if (!r->selected)
+			continue;
+		if (get_request(g, r)->all && c->on_logits)
+			take_answer(g, c->on_logits(c->self, r->request, logits, rows));
+		logits += rows * vocab;
+		if (is_computed(r) && get_request(g, r)->max_tokens)
+			g->choices[k++] = draw_next_id(g, r, logits - vocab);
+	}
+	if (c->on_step)
+		take_answer(g, c->on_step(c->self));
+}
+
+/* Makes rank 0's failure a failure of all ranks. */
+static tess_status share_generate_failure(struct generation *g)
+{
+	if (g->failed)
+		tess_fail(g->failed, "%s", g->sentence);
+	return tess_group_agree_status(g->group, g->failed, "generate");
+}
+
+/* Gives all ranks rank 0's choices, and whether to go on. */
+static tess_status share_choices(struct generation *g, int64_t n)
+{
+	struct choice *end = &g->choices[n];
 	tess_status st;
 
-	if (r->sampler && !r->failed)
-		store_generate_failure(r, draw_next_id(r, logits, step_no, &word[0], &word[1]));
-	word[2] = r->failed != 0;
-	st = tess_broadcast(r->group, word, 3, TESS_I32, 0, "generate:next");
-	if (!st && word[2])
-		st = share_generate_failure(r);
-	if (st)
-		return st;
-	*id = word[0];
-	*finish = word[1];
-	r->seen[r->nseen++] = word[0];
-	return TESS_OK;
+	*end = (struct choice){ .finish = g->end_all, .status = g->failed };
+	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
+	                    "generate:next");
+	if (!st && end->status)
+		st = share_generate_failure(g);
+	g->end_all = end->finish != 0;
+	return st;
 }
 
-static tess_status generate_tokens(struct generation *r, struct tess_generate_result *out)
+/* What the choices do to each text, on every rank. */
+static tess_status apply_choices(struct generation *g)
 {
-	struct tess_generate_result result = { 0 };
-	int64_t start = tess_now();
-	const float *logits = NULL;
-	int32_t id;
-	tess_status st = prefill_prompt(r, &logits);
+	const struct choice *word = g->choices;
+	tess_status st = TESS_OK;
 
-	result.prefill = 1e-9 * (double)(tess_now() - start);
-	start = tess_now();
-	if (!st && !r->request->max_tokens) {
-		result.finish = TESS_FINISH_LENGTH;
-		st = share_generate_failure(r);
+	for (int64_t i = 0; i < g->nrunning && !st; i++) {
+		struct running *r = &g->running[i];
+		bool chooses = is_computed(r) && get_request(g, r)->max_tokens;
+		int32_t finish = is_computed(r) && !chooses ? TESS_FINISH_LENGTH : 0;
+
+		if (chooses && word->finish == TESS_FINISH_FAILED) {
+			end_request(g, r, TESS_FINISH_FAILED, (word++)->status);
+			continue;
+		}
+		if (chooses) {
+			st = tess_sequence_append(r->sequence, &word->id, 1);
+			finish = (word++)->finish;
+			g->results[r->request].ntokens++;
+			r->first_token = r->first_token ? r->first_token : tess_now();
+		}
+		if (finish || g->end_all)
+			end_request(g, r, finish ? finish : TESS_FINISH_INTERRUPT, TESS_OK);
 	}
-	while (!st && !result.finish) {
-		if (result.ntokens)
-			st = run_generate_step(r, &id, 1, 1, &logits);
+	return st;
+}
+
+static tess_status run_step(struct generation *g)
+{
+	int32_t n = compose_rows(g);
+	const float *logits;
+	int64_t nchoices = 0;
+	tess_status st = tess_runner_step(g->runner, g->rows, n, 0, &logits);
+
+	if (st)
+		return st;
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		struct running *r = &g->running[i];
+
+		r->sequence->ncached += r->nrows;
+		nchoices += is_computed(r) && get_request(g, r)->max_tokens;
+	}
+	if (g->sampler)
+		draw_next_ids(g, logits);
+	st = share_choices(g, nchoices);
+	return st ? st : apply_choices(g);
+}
+
+static tess_status generate_texts(struct generation *g)
+{
+	tess_status st = TESS_OK;
+
+	g->room = tess_runner_get_room(g->runner).used;
+	start_requests(g);
+	while (!st && g->nrunning) {
+		st = run_step(g);
+		remove_ended(g);
 		if (!st)
-			st = choose_next_id(r, logits, result.ntokens, &id, &result.finish);
-		result.ntokens++;
+			start_requests(g);
 	}
-	result.decode = 1e-9 * (double)(tess_now() - start);
-	if (!st)
-		*out = result;
-	return st;
+	/* what never ran: everything was ended */
+	while (!st && g->next < g->n) {
+		struct running r = { .request = g->next++, .start = tess_now() };
+
+		end_request(g, &r, TESS_FINISH_INTERRUPT, TESS_OK);
+	}
+	return st ? st : share_generate_failure(g);
 }
 
-static tess_status open_and_generate(struct tess_runner *s, const struct tess_generate_request *how,
-                                     struct tess_generate_result *out)
+static tess_status alloc_generation(struct generation *g)
 {
-	struct generation r = { .runner = s, .group = tess_runner_group(s), .request = how };
-	int64_t capacity = how->nprompt + how->max_tokens;
-	tess_status st;
+	size_t n = (size_t)g->n + 1;
+	tess_status st = TESS_OK;
 
-	if (how->nprompt < 1)
-		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
-	st = tess_sampling_check(&how->sampling);
-	if (!st && tess_group_rank(r.group) == 0)
-		st = tess_sampler_new(tess_runner_vocabulary(s), &r.sampler);
-	r.seen = st ? NULL : malloc((size_t)(capacity + 1) * sizeof *r.seen);
-	if (!st && !r.seen)
+	if (tess_group_rank(g->group) == 0)
+		st = tess_sampler_new(tess_runner_vocabulary(g->runner), &g->sampler);
+	g->running = calloc(n, sizeof *g->running);
+	g->rows = calloc(n, sizeof *g->rows);
+	g->choices = calloc(n, sizeof *g->choices);
+	if (!st && (!g->running || !g->rows || !g->choices))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_group_agree_status(r.group, st, "generate");
-	if (!st)
-		st = tess_runner_open_slot(s, &r.slot);
-	if (!st) {
-		memcpy(r.seen, how->prompt, (size_t)how->nprompt * sizeof *r.seen);
-		r.nseen = how->nprompt;
-		st = generate_tokens(&r, out);
-		tess_runner_close_slot(s, r.slot);
+	return tess_group_agree_status(g->group, st, "generate");
+}
+
+static void free_generation(struct generation *g)
+{
+	for (int64_t i = 0; g->running && i < g->nrunning; i++) {
+		if (!get_request(g, &g->running[i])->sequence)
+			tess_sequence_free(g->running[i].sequence);
+		free(g->running[i].sentence);
 	}
-	free(r.seen);
-	tess_sampler_free(r.sampler);
-	return st;
+	free(g->running);
+	free(g->rows);
+	free(g->choices);
+	tess_sampler_free(g->sampler);
 }
 
 /* Runs in the default floating-point state, whatever the caller has set. */
-tess_status tess_generate_run(struct tess_runner *runner,
-                              const struct tess_generate_request *request,
-                              struct tess_generate_result *out)
+tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_request *requests,
+                              int64_t n, const struct tess_generate_options *options,
+                              struct tess_generate_result *results)
 {
+	struct generation g = { .runner = r,
+		                .group = tess_runner_group(r),
+		                .requests = requests,
+		                .options = *options,
+		                .results = results,
+		                .n = n };
 	fenv_t callers;
 	tess_status st;
 
+	if (!g.options.chunk)
+		g.options.chunk = PROMPT_ROWS;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = open_and_generate(runner, request, out);
+	st = alloc_generation(&g);
+	if (!st)
+		st = generate_texts(&g);
+	free_generation(&g);
 	fesetenv(&callers);
 	return st;
 }

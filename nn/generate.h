@@ -1,42 +1,63 @@
 /*
- * generate.h - generates ids: the prompt in chunks, then one id a step; rank 0 samples and
- * broadcasts.
+ * generate.h - generates the texts of many requests at once (continuous batching).
+ *
+ * Each step takes one row of every text that is being written, and rows of prompts up to a limit. A
+ * request that ends makes room for the next one at once. All ranks schedule alike; rank 0 samples
+ * and broadcasts the ids. The bits of a text do not depend on what else runs.
  */
 #ifndef TESS_NN_GENERATE_H
 #define TESS_NN_GENERATE_H
 
-#include "nn/runner.h"
-#include "nn/sample.h"
+#include "nn/sequence.h"
 
-struct tess_generate_request { /* the same on all ranks; the callbacks on rank 0 only */
-	const int32_t *prompt, *stop; /* stop: ids that end the text */
+#include <tessera/session.h>
+
+struct tess_generate_request { /* the same on all ranks; borrowed */
+	struct tess_sequence *sequence; /* is continued; NULL: one of its own, freed at the end */
+	const int32_t *prompt, *stop; /* appended to the sequence; ids that end the text */
 	int64_t nprompt, nstop, max_tokens;
-	int64_t chunk; /* prompt ids a step; 0: 512 */
-	bool all; /* compute the logits of every position */
+	bool all; /* give the logits of every position to on_logits */
+	tess_status status; /* not TESS_OK: it cannot run, and ends with this */
 	struct tess_sampling sampling;
-	void *self; /* of the callbacks; each may be NULL */
-	/*
-	 * Called with each chosen id, also a stop id, and its logits [vocabulary]. Returns 0 to go
-	 * on, 1 to stop, or a tess_status, which fails all ranks.
-	 */
-	int (*on_token)(void *self, int32_t id, const float *logits);
-	/* With `all`: logits [n, vocabulary] of the next n positions. A failure fails all ranks. */
-	tess_status (*on_logits)(void *self, const float *rows, int64_t n);
 };
 
-enum { TESS_FINISH_LENGTH = 1, TESS_FINISH_STOP, TESS_FINISH_INTERRUPT };
-
 struct tess_generate_result {
-	int32_t finish;
-	int64_t ntokens; /* chosen, a stop id included */
-	double prefill, decode; /* seconds */
+	int32_t finish; /* TESS_FINISH_... */
+	tess_status status; /* of TESS_FINISH_FAILED */
+	int64_t nprompt, ntokens; /* given; chosen, a stop id included */
+	double prefill, decode; /* seconds to the first id, and from there to the end */
 };
 
 /*
- * Collective; starts at position 0. TESS_EINVAL: the logits that choose an id hold NaN or Inf. A
- * failure of one rank fails all, with its sentence.
+ * Called on rank 0; each may be NULL. They return TESS_GO_ON, TESS_END_ONE, TESS_END_ALL or a
+ * failure, which fails all ranks.
  */
-tess_status tess_generate_run(struct tess_runner *s, const struct tess_generate_request *request,
-                              struct tess_generate_result *out);
+struct tess_generate_callbacks {
+	void *self;
+	/* Each chosen id of request i, also a stop id, and its logits [vocabulary]. */
+	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits);
+	/* Of a request with `all`: logits [n, vocabulary] of its next n positions. */
+	int (*on_logits)(void *self, int64_t i, const float *logits, int64_t n);
+	/* Request i has ended; `sentence`: of one that failed, else NULL. */
+	int (*on_end)(void *self, int64_t i, const struct tess_generate_result *result,
+	              const char *sentence);
+	/* After each step: whether to go on. */
+	int (*on_step)(void *self);
+};
+
+struct tess_generate_options { /* the same on all ranks; zeroed: presets */
+	int64_t chunk; /* rows of prompts in a step; 0: 512 */
+	int64_t batch; /* requests that run at once; 0: as many as the KV cache has room for */
+	struct tess_generate_callbacks callbacks;
+};
+
+/*
+ * Collective. Runs n requests, starting them in their order. A request that cannot run (its prompt,
+ * its memory, logits that are not finite) ends alone, with TESS_FINISH_FAILED; what fails a rank or
+ * a callback fails all ranks, with one sentence. results [n], on all ranks.
+ */
+tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_request *requests,
+                              int64_t n, const struct tess_generate_options *options,
+                              struct tess_generate_result *results);
 
 #endif

@@ -426,9 +426,9 @@ static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows
 	if (r->n < 1)
 		return tess_fail(TESS_EINVAL, "slot %d: a step needs at least one id",
 		                 (int)r->slot);
-	if (r->nselected < 0 || (r->nselected > 1 && r->nselected != r->n))
+	if (r->nselected < 0 || r->nselected > r->n)
 		return tess_fail(TESS_EINVAL,
-		                 "slot %d: logits of %lld of %lld rows; 0, 1 or all can be had",
+		                 "slot %d: logits of %lld of %lld rows; use 0 to all of them",
 		                 (int)r->slot, (long long)r->nselected, (long long)r->n);
 	length = tess_runner_get_length(s, r->slot);
 	if (r->n > INT32_MAX / 2 - length)

@@ -56,7 +56,7 @@ int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot);
 struct tess_rows { /* the next ids of one slot */
 	int32_t slot;
 	int64_t n; /* at least 1 */
-	int64_t nselected; /* rows whose logits are wanted: 0, 1 (the last) or n */
+	int64_t nselected; /* the last rows, 0 to n, whose logits are wanted */
 	const int32_t *ids;
 };
 

@@ -1,27 +1,8 @@
-/*
- * sample.h - from logits to the next id: repetition penalty, temperature, top-k, top-p, min-p, in
- * this order and as transformers defines them; then one draw. The same on every machine: an exp of
- * its own, counter-based random numbers keyed by (seed, step), ties by lowest id.
- */
+/* sample.h - what tests need of a sampler beyond tessera/sampling.h. */
 #ifndef TESS_NN_SAMPLE_H
 #define TESS_NN_SAMPLE_H
 
-#include <tessera/plugin.h>
-
-struct tess_sampling { /* zeroed: greedy */
-	double temperature; /* 0: greedy; only the penalty still has an effect */
-	double top_p, min_p; /* 1 and 0: off; top_p 0: only the best id */
-	double repetition_penalty; /* 0 or 1: off */
-	int64_t top_k; /* 0: off */
-	uint64_t seed;
-};
-
-/* TESS_EINVAL and a sentence where a number is out of its range. */
-tess_status tess_sampling_check(const struct tess_sampling *s);
-
-struct tess_sampler; /* memory for one vocabulary: no draw allocates */
-tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out);
-void tess_sampler_free(struct tess_sampler *s);
+#include <tessera/sampling.h>
 
 /*
  * The probabilities of all ids after processing, f32 [vocab], 0 where an id was removed; borrowed
@@ -31,9 +12,5 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
                                                 const struct tess_sampling *sampling,
                                                 const float *logits, const int32_t *seen,
                                                 int64_t nseen);
-
-/* The id of step `step` (0: the first generated). */
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
-                          const float *logits, const int32_t *seen, int64_t nseen, uint64_t step);
 
 #endif

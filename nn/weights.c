@@ -269,7 +269,7 @@ static tess_status alloc_axis_runs(struct weights_loader *l)
 tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels)
 {
 	tess_status st = tess_option_add("nn/weights.c", tess_weights_options);
-	const char *layout = tess_option("layout");
+	const char *layout = tess_option_get("layout");
 
 	if (!st && *layout && strcmp(layout, "panels") && strcmp(layout, "rows"))
 		st = tess_fail(TESS_EINVAL, "TESSERA_LAYOUT=%s: use panels or rows", layout);

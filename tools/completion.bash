@@ -49,10 +49,14 @@ _tessera() {
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
-	--prompt-file | --logits | --log-dir | --flight | --svg)
+	--prompt-file | --prompts | --logits | --log-dir | --flight | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
-	-n | --mesh | --along | --threads | --plan-override | --prompt | --ids | --prefill-chunk | --max-tokens | --temperature | \
+	--kv)
+		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
+		return ;;
+	-n | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
+	--max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
@@ -61,7 +65,8 @@ _tessera() {
 	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
 	'') options='bench conform explain generate info launch help --help --version' ;;
-	generate) options="$plan --backend --threads --prompt --prompt-file --ids --prefill-chunk --max-tokens
+	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
+		--kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;

@@ -1,51 +1,52 @@
 /* generate.c - `tessera generate`: arguments, checks of prompt and plan, start of the ranks. */
 #include "generate.h"
 
-#include "core/base/option.h"
-#include "core/base/status.h"
-#include "core/rendezvous/rank_env.h"
-#include "hf/safetensors.h"
-#include "hf/session.h"
 #include "tool.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static const char *const help =
 	"usage: tessera generate MODEL [-n N] [--mesh M] [--backend B] [--threads T]\n"
-	"       [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3] [--prefill-chunk N]\n"
+	"       [--device D] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
+	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3 | --prompts FILE]\n"
+	"       [--prefill-chunk N] [--batch N] [--kv DTYPE] [--kv-memory SIZE]\n"
 	"       [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
 	"       [--min-p X] [--repetition-penalty X] [--seed S]\n"
 	"       [--json] [--stats] [--digest] [--check] [--logits FILE] [--flight DIR] [--help]\n"
 	"\n"
 	"Generates text from a checkpoint directory on N ranks. The text streams to stdout; the\n"
-	"rest goes to stderr. The bits are the same for any number of ranks or threads and any\n"
-	"backend.\n"
+	"rest goes to stderr. The bits are the same for any number of ranks or threads, any\n"
+	"backend, and whatever else is generated at the same time.\n"
 	"\n"
 	"ranks\n"
 	"  -n N                  number of ranks: threads over loopback, else processes\n"
 	"  --mesh M              named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2;\n"
-	"                        along dp the ranks hold replicas of the model\n"
+	"                        along dp the ranks hold replicas, which share the prompts\n"
 	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
 	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
+	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
 	"plan\n"
 	"  --plan P              auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
 	"                        {\"pattern\": \"style\"} or {\"tp\": {\"pattern\": \"style\"}}\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
 	"                        for another dimension of the mesh than tp\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
-	"prompt\n"
-	"  --prompt TEXT         default: empty\n"
-	"  --prompt-file FILE    the bytes of a file; - is stdin\n"
-	"  --ids 1,2,3           token ids; needs no tokenizer\n"
-	"  --prefill-chunk N     computes the prompt in chunks of N tokens (default 512)\n"
+	"prompts; all of them run at once, as far as memory allows\n"
+	"  --prompt TEXT         default: empty; may be repeated: texts come in this order\n"
+	"  --prompt-file FILE    the bytes of a file; - is stdin; may be repeated\n"
+	"  --ids 1,2,3           token ids; needs no tokenizer; may be repeated\n"
+	"  --prompts FILE        JSON lines {\"prompt\": TEXT} or {\"ids\": [1,2,3]}, with\n"
+	"                        max_tokens, temperature, top_k, top_p, min_p,\n"
+	"                        repetition_penalty and seed of their own; - is stdin. Prints\n"
+	"                        the object of --json as each text ends, with its index\n"
+	"  --prefill-chunk N     at most N tokens of prompts a step (default 512)\n"
+	"  --batch N             at most N texts at once (default: what the KV cache can hold)\n"
+	"  --kv DTYPE            f32 or bf16: the type of keys and values in the cache\n"
+	"  --kv-memory SIZE      bytes of KV cache per rank, as in 512M or 4G\n"
 	"sampling\n"
 	"  --max-tokens N        at most N tokens (default: that of the checkpoint, else 256)\n"
 	"  --ignore-eos          continues where the model would stop\n"
@@ -56,8 +57,8 @@ static const char *const help =
 	"                        (TESSERA_CHECK)\n"
 	"  --json                prints one JSON object instead of text\n"
 	"  --stats               times, tokens per second, memory per rank\n"
-	"  --digest              SHA-256 over the logits that chose each token\n"
-	"  --logits FILE         the logits of every position, as safetensors\n"
+	"  --digest              SHA-256 over the logits that chose each token of a text\n"
+	"  --logits FILE         the logits of every position of one prompt, as safetensors\n"
 	"  --flight DIR          after a failure, writes the last calls of all ranks to\n"
 	"                        DIR/flight.json (TESSERA_FLIGHT)\n"
 	"  --help                this text\n"
@@ -65,154 +66,16 @@ static const char *const help =
 	"examples:\n"
 	"  tessera generate data --prompt 'Once upon a time' --temperature 0\n"
 	"  tessera generate data -n 4 --backend gloo --digest --prompt 'Once upon a time'\n"
+	"  tessera generate data -n 4 --mesh dp=2,tp=2 --prompts prompts.jsonl\n"
 	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n";
-
-enum {
-	OPT_MESH = 256,
-	OPT_BACKEND,
-	OPT_THREADS,
-	OPT_PLAN,
-	OPT_OVERRIDE,
-	OPT_IGNORE_UNEXPECTED,
-	OPT_PROMPT,
-	OPT_PROMPT_FILE,
-	OPT_IDS,
-	OPT_CHUNK,
-	OPT_MAX,
-	OPT_IGNORE_EOS,
-	OPT_TEMPERATURE,
-	OPT_TOP_K,
-	OPT_TOP_P,
-	OPT_MIN_P,
-	OPT_PENALTY,
-	OPT_SEED,
-	OPT_CHECK,
-	OPT_JSON,
-	OPT_STATS,
-	OPT_DIGEST,
-	OPT_LOGITS,
-	OPT_FLIGHT,
-	OPT_HELP
-};
-
-static const struct option options[] = {
-	{ "mesh", required_argument, NULL, OPT_MESH },
-	{ "backend", required_argument, NULL, OPT_BACKEND },
-	{ "threads", required_argument, NULL, OPT_THREADS },
-	{ "plan", required_argument, NULL, OPT_PLAN },
-	{ "plan-override", required_argument, NULL, OPT_OVERRIDE },
-	{ "ignore-unexpected", no_argument, NULL, OPT_IGNORE_UNEXPECTED },
-	{ "prompt", required_argument, NULL, OPT_PROMPT },
-	{ "prompt-file", required_argument, NULL, OPT_PROMPT_FILE },
-	{ "ids", required_argument, NULL, OPT_IDS },
-	{ "prefill-chunk", required_argument, NULL, OPT_CHUNK },
-	{ "max-tokens", required_argument, NULL, OPT_MAX },
-	{ "ignore-eos", no_argument, NULL, OPT_IGNORE_EOS },
-	{ "temperature", required_argument, NULL, OPT_TEMPERATURE },
-	{ "top-k", required_argument, NULL, OPT_TOP_K },
-	{ "top-p", required_argument, NULL, OPT_TOP_P },
-	{ "min-p", required_argument, NULL, OPT_MIN_P },
-	{ "repetition-penalty", required_argument, NULL, OPT_PENALTY },
-	{ "seed", required_argument, NULL, OPT_SEED },
-	{ "check", no_argument, NULL, OPT_CHECK },
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "stats", no_argument, NULL, OPT_STATS },
-	{ "digest", no_argument, NULL, OPT_DIGEST },
-	{ "logits", required_argument, NULL, OPT_LOGITS },
-	{ "flight", required_argument, NULL, OPT_FLIGHT },
-	{ "help", no_argument, NULL, OPT_HELP },
-	{ 0 },
-};
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static tess_status read_prompt_file(struct generate_options *a, const char *path)
-{
-	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-	size_t capacity = 0, n = 1;
-	int again;
-	tess_status st =
-		f ? TESS_OK : tess_fail(TESS_ENOENT, "--prompt-file %s: %s", path, strerror(errno));
-
-	while (!st && n) {
-		char *more = capacity - a->len < 65536
-		                     ? realloc(a->prompt, capacity += 65536 + capacity)
-		                     : a->prompt;
-
-		if (!more)
-			st = tess_fail(TESS_ENOMEM, "--prompt-file %s: out of memory", path);
-		else
-			a->prompt = more;
-		n = st ? 0 : fread(a->prompt + a->len, 1, capacity - a->len, f);
-		a->len += n;
-	}
-	if (!st && ferror(f))
-		st = tess_fail(TESS_EIO, "--prompt-file %s: %s", path, strerror(errno));
-	if (f && f != stdin)
-		fclose(f);
-	if (st || f != stdin)
-		return st;
-	/* rank 0 may be another process, which reads stdin again */
-	again = memfd_create("prompt", 0);
-	if (again < 0 || write(again, a->prompt, a->len) != (ssize_t)a->len ||
-	    lseek(again, 0, SEEK_SET) || dup2(again, STDIN_FILENO) < 0)
-		st = tess_fail(TESS_EIO, "--prompt-file -: stdin cannot be kept for rank 0: %s",
-		               strerror(errno));
-	if (again > STDIN_FILENO)
-		close(again);
-	return st;
-}
-
-static tess_status read_ids(struct generate_options *a, const char *text)
-{
-	const char *at = text;
-	int64_t n = 1;
-
-	for (const char *c = text; *c; c++)
-		n += *c == ',';
-	free(a->ids);
-	a->nids = 0;
-	a->ids = malloc((size_t)n * sizeof *a->ids);
-	if (!a->ids)
-		return tess_fail(TESS_ENOMEM, "--ids: out of memory");
-	for (;;) {
-		char *end;
-		long v;
-
-		errno = 0;
-		v = strtol(at, &end, 10);
-		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
-			return tess_fail(TESS_EINVAL,
-			                 "--ids %s: ids are numbers from 0 on, separated by commas",
-			                 text);
-		a->ids[a->nids++] = (int32_t)v;
-		if (!*end)
-			return TESS_OK;
-		at = end + 1;
-	}
-}
-
-static tess_status set_prompt_option(struct generate_options *a, int opt, const char *text)
-{
-	if (a->prompt || a->ids)
-		return tess_fail(TESS_EINVAL,
-		                 "give one of --prompt, --prompt-file and --ids, once");
-	if (opt == OPT_PROMPT_FILE)
-		return read_prompt_file(a, text);
-	if (opt == OPT_IDS)
-		return read_ids(a, text);
-	a->prompt = strdup(text);
-	a->len = strlen(text);
-	return a->prompt ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
-}
-
-static tess_status parse_real_option(const char *name, const char *text, double lo, double hi,
-                                     double *out)
+static tess_status parse_real(const char *name, const char *text, double lo, double hi, double *out)
 {
 	char *end;
-	double v;
+	double v = strtod(text, &end);
 
-	v = strtod(text, &end);
 	if (end == text || *end || !(v >= lo && v <= hi)) /* false for NaN */
 		return tess_fail(TESS_EINVAL, "%s %s: must be a number from %g to %g", name, text,
 		                 lo, hi);
@@ -220,105 +83,125 @@ static tess_status parse_real_option(const char *name, const char *text, double 
 	return TESS_OK;
 }
 
-static tess_status set_number_option(struct generate_options *a, int opt, const char *text)
+static tess_status parse_temperature(const char *name, const char *text, void *to)
 {
-	int64_t v = 0;
-	tess_status st;
-
-	switch (opt) {
-	case 'n':
-		st = tess_tool_parse_integer("-n", text, 1, 1024, &v);
-		a->ranks = (int32_t)v;
-		return st;
-	case OPT_THREADS:
-		st = tess_tool_parse_integer("--threads", text, 1, 1024, &v);
-		a->threads = (int32_t)v;
-		return st;
-	case OPT_SEED:
-		st = tess_tool_parse_integer("--seed", text, 0, INT64_MAX, &v);
-		a->seed = (uint64_t)v;
-		return st;
-	case OPT_CHUNK:
-		return tess_tool_parse_integer("--prefill-chunk", text, 1, INT32_MAX, &a->chunk);
-	case OPT_MAX:
-		return tess_tool_parse_integer("--max-tokens", text, 0, INT32_MAX, &a->max_tokens);
-	case OPT_TOP_K:
-		return tess_tool_parse_integer("--top-k", text, 0, INT32_MAX, &a->top_k);
-	case OPT_TEMPERATURE:
-		return parse_real_option("--temperature", text, 0, 1e6, &a->temperature);
-	case OPT_TOP_P:
-		return parse_real_option("--top-p", text, 0, 1, &a->top_p);
-	case OPT_MIN_P:
-		return parse_real_option("--min-p", text, 0, 1, &a->min_p);
-	default:
-		return parse_real_option("--repetition-penalty", text, 1e-6, 1e6, &a->penalty);
-	}
+	return parse_real(name, text, 0, 1e6, to);
 }
 
-static tess_status set_generate_option(struct generate_options *a, int opt, char *text)
+static tess_status parse_share(const char *name, const char *text, void *to)
 {
-	switch (opt) {
-	case OPT_MESH:
-		a->mesh = text;
-		return TESS_OK;
-	case OPT_BACKEND:
-		a->backend = text;
-		return TESS_OK;
-	case OPT_PLAN:
-		a->plan = text;
-		return TESS_OK;
-	case OPT_LOGITS:
-		a->logits = text;
-		return TESS_OK;
-	case OPT_FLIGHT:
-		a->flight = text;
-		return TESS_OK;
-	case OPT_IGNORE_UNEXPECTED:
-		a->ignore_unexpected = true;
-		return TESS_OK;
-	case OPT_IGNORE_EOS:
-		a->ignore_eos = true;
-		return TESS_OK;
-	case OPT_CHECK:
-		return tess_option_set("check", "1");
-	case OPT_JSON:
-		a->json = true;
-		return TESS_OK;
-	case OPT_STATS:
-		a->stats = true;
-		return TESS_OK;
-	case OPT_DIGEST:
-		a->digest = true;
-		return TESS_OK;
-	case OPT_PROMPT:
-	case OPT_PROMPT_FILE:
-	case OPT_IDS:
-		return set_prompt_option(a, opt, text);
-	case OPT_OVERRIDE:
-		if (a->noverrides == OVERRIDES_MAX)
-			return tess_fail(TESS_EINVAL,
-			                 "--plan-override: at most %d; put them into a plan file",
-			                 OVERRIDES_MAX);
-		a->overrides[a->noverrides++] = text;
-		return TESS_OK;
-	default:
-		return set_number_option(a, opt, text);
-	}
+	return parse_real(name, text, 0, 1, to);
+}
+
+static tess_status parse_penalty(const char *name, const char *text, void *to)
+{
+	return parse_real(name, text, 1e-6, 1e6, to);
+}
+
+static tess_status parse_seed(const char *name, const char *text, void *to)
+{
+	return tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+}
+
+/* "512M": bytes. */
+static tess_status parse_size(const char *name, const char *text, void *to)
+{
+	static const char units[] = "KMGT";
+	char *end;
+	double v = strtod(text, &end);
+	const char *unit = *end ? strchr(units, *end) : NULL;
+
+	if (end == text || !(v > 0) || v > 1e15 || (*end && (!unit || end[1])))
+		return tess_fail(TESS_EINVAL, "%s %s: must be a size, as in 512M or 4G", name,
+		                 text);
+	v *= (double)(UINT64_C(1) << (unit ? 10 * (unit - units + 1) : 0));
+	*(uint64_t *)to = (uint64_t)v;
+	return TESS_OK;
+}
+
+static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
+{
+	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+
+	*(int32_t *)to = dtype;
+	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
+}
+
+static tess_status parse_override(const char *name, const char *text, void *to)
+{
+	struct generate_options *a = to;
+
+	if (a->noverrides == OVERRIDES_MAX)
+		return tess_fail(TESS_EINVAL, "%s: at most %d; put them into a plan file", name,
+		                 OVERRIDES_MAX);
+	a->overrides[a->noverrides++] = text;
+	return TESS_OK;
+}
+
+static tess_status set_option(const char *name, const char *text, void *to)
+{
+	(void)to;
+	return tess_option_set(name + 2, text);
+}
+
+static tess_status parse_prompt(const char *name, const char *text, void *to)
+{
+	struct prompts *p = to;
+
+	if (p->lines || (p->n && !strcmp(name, "--prompts")))
+		return tess_fail(TESS_EINVAL, "--prompts holds all prompts: give it alone, once");
+	if (!strcmp(name, "--prompt-file"))
+		return prompts_add_file(p, text);
+	if (!strcmp(name, "--prompts"))
+		return prompts_add_lines(p, text);
+	if (!strcmp(name, "--ids"))
+		return prompts_add_ids(p, text);
+	return prompts_add_text(p, text, strlen(text));
 }
 
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_generate_options(int argc, char **argv, struct generate_options *a)
 {
-	tess_status st = TESS_OK;
-	int opt;
+	bool check = false;
+	const struct tess_tool_option table[] = {
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "mesh", .text = &a->mesh },
+		{ "backend", .parse = set_option },
+		{ "device", .parse = set_option },
+		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
+		{ "plan", .text = &a->plan },
+		{ "plan-override", .parse = parse_override, .to = a },
+		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
+		{ "prompt", .parse = parse_prompt, .to = &a->prompts },
+		{ "prompt-file", .parse = parse_prompt, .to = &a->prompts },
+		{ "ids", .parse = parse_prompt, .to = &a->prompts },
+		{ "prompts", .parse = parse_prompt, .to = &a->prompts },
+		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
+		{ "batch", .number = &a->batch, .lo = 1, .hi = INT32_MAX },
+		{ "kv", .parse = parse_kv_dtype, .to = &a->kv_dtype },
+		{ "kv-memory", .parse = parse_size, .to = &a->kv_memory },
+		{ "max-tokens", .number = &a->max_tokens, .lo = 0, .hi = INT32_MAX },
+		{ "ignore-eos", .flag = &a->ignore_eos },
+		{ "temperature", .parse = parse_temperature, .to = &a->temperature },
+		{ "top-k", .number = &a->top_k, .lo = 0, .hi = INT32_MAX },
+		{ "top-p", .parse = parse_share, .to = &a->top_p },
+		{ "min-p", .parse = parse_share, .to = &a->min_p },
+		{ "repetition-penalty", .parse = parse_penalty, .to = &a->penalty },
+		{ "seed", .parse = parse_seed, .to = &a->seed },
+		{ "check", .flag = &check },
+		{ "json", .flag = &a->json },
+		{ "stats", .flag = &a->stats },
+		{ "digest", .flag = &a->digest },
+		{ "logits", .text = &a->logits },
+		{ "flight", .text = &a->flight },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
 
-	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
-		if (opt == 'h' || opt == OPT_HELP)
-			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == '?' || opt == ':'
-		             ? tess_tool_fail_option("generate", opt, argv[optind - 1])
-		             : set_generate_option(a, opt, optarg);
-	}
+	if (st)
+		return st;
+	if (check)
+		st = tess_option_set("check", "1");
 	if (!st && optind + 1 != argc)
 		st = tess_fail(TESS_EINVAL, "%s",
 		               optind < argc
@@ -326,86 +209,77 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		                       : "no MODEL is given, a checkpoint directory; see --help");
 	if (!st)
 		a->model = argv[optind];
-	if (!st && a->backend)
-		st = tess_option_set("backend", a->backend);
+	if (!st && !a->prompts.n && !a->prompts.lines)
+		st = prompts_add_text(&a->prompts, "", 0);
+	if (!st && a->logits && (a->prompts.n != 1 || a->prompts.lines))
+		st = tess_fail(TESS_EINVAL, "--logits: give one prompt, not --prompts");
 	return st;
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Encodes the prompt as rank 0 will, and checks its ids. */
-static tess_status check_prompt_options(const struct generate_options *a,
-                                        const struct tess_planned_model *p, int64_t vocab)
+struct tess_session_options generate_get_session_options(const struct generate_options *a)
 {
+	return (struct tess_session_options){ .size = sizeof(struct tess_session_options),
+		                              .threads = a->threads,
+		                              .plan = a->plan,
+		                              .overrides = a->overrides,
+		                              .ignore_unexpected = a->ignore_unexpected,
+		                              .kv_dtype = a->kv_dtype,
+		                              .kv_memory = a->kv_memory };
+}
+
+/* A single prompt, as rank 0 will encode it, before weights are read. */
+static tess_status check_prompt(const struct generate_options *a,
+                                const struct tess_session_info *info)
+{
+	const struct prompt *p = a->prompts.list;
 	struct tess_tokenizer *t = NULL;
 	int32_t *made = NULL;
-	size_t n = (size_t)a->nids;
+	size_t n = (size_t)p->nids;
 	tess_status st = TESS_OK;
 
-	if (!a->ids)
-		st = tess_tokenizer_open(tess_checkpoint_dir(p->checkpoint), &t);
+	if (!p->ids)
+		st = tess_tokenizer_open(a->model, &t);
 	if (t)
-		st = tess_tokenizer_encode(t, a->prompt, a->len, true, &made, &n);
+		st = tess_tokenizer_encode(t, p->text, p->len, true, &made, &n);
 	if (t && st)
-		st = tess_fail_in(st, "the prompt");
+		st = tess_fail(st, "the prompt: %s", tess_error());
 	if (!st)
-		st = tess_ids_check(made ? made : a->ids, (int64_t)n, 0, vocab);
-	if (!st)
-		st = generate_check_length(p, (int64_t)n);
+		st = tess_session_check_prompt(info, made ? made : p->ids, (int64_t)n);
 	tess_tokenizer_close(t);
 	free(made);
 	return st;
 }
 
-/*
- * The whole plan, before a rank starts and before a weight is read. Where ranks are processes, also
- * the options and the prompt: each rank would report the same fault.
- */
-static tess_status check_generate_plan(const struct generate_options *a,
-                                       const struct tess_mesh_shape *mesh)
+/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
+static tess_status check_generate_options(const struct generate_options *a)
 {
-	struct tess_session_options session_options = { .size = sizeof session_options,
-		                                        .plan = a->plan,
-		                                        .overrides = a->overrides,
-		                                        .ignore_unexpected = a->ignore_unexpected };
-	struct tess_program *program = NULL;
-	struct tess_planned_model p;
-	tess_status st =
-		tess_planned_model_open(a->model, &session_options, TESS_CHECKPOINT_HEADERS, &p);
+	struct tess_session_options options = generate_get_session_options(a);
+	struct tess_session_info info = { .size = sizeof info };
+	tess_status st = tess_session_check(a->model, a->mesh, a->ranks, &options, &info);
 
-	if (st)
-		return st;
-	st = tess_planned_model_record(&p, mesh, 1, &program);
-	if (!st && !tess_tool_has_threads(a->ranks)) {
-		st = tess_runner_check_options(NULL, a->threads);
-		if (!st)
-			st = check_prompt_options(a, &p, program->logits->dim[1]->size);
-	}
-	tess_program_free(program);
-	tess_planned_model_close(&p);
+	if (!st && a->logits)
+		st = tess_logits_check_writable(a->logits);
+	if (!st && a->prompts.n == 1 && !a->prompts.lines)
+		st = check_prompt(a, &info);
 	return st;
 }
 
 static tess_status run_generate(struct generate_options *a, char **argv, int *exit_status)
 {
-	struct tess_mesh_shape mesh;
-	struct tess_rank_env env;
-	tess_status st = tess_rank_env_read(&env);
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
 
 	/* a launcher has set the directory of this rank's record */
-	if (!st && a->flight && (env.alone || !*tess_option("flight")))
+	if (!st && a->flight && (!launched || !*tess_option_get("flight")))
 		st = tess_option_set("flight", a->flight);
-	if (!st && !env.alone)
-		return tess_tool_join_job(a->ranks, &env, generate_run_rank, a);
+	if (!st && launched)
+		return tess_tool_join_job(a->ranks, generate_run_rank, a);
+	if (!st && !a->ranks)
+		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
 	if (!st)
-		st = tess_mesh_shape_parse(a->mesh ? a->mesh : "tp", a->ranks, &mesh);
-	if (st)
-		return st;
-	a->ranks = mesh.nranks;
-	if (a->logits)
-		st = tess_safetensors_check_writable(a->logits);
-	if (!st)
-		st = check_generate_plan(a, &mesh);
+		st = check_generate_options(a);
 	if (st)
 		return st;
 	return tess_tool_run_ranks(a->ranks, argv, generate_run_rank, a, exit_status);
@@ -427,9 +301,10 @@ int tess_tool_generate(int argc, char **argv)
 		st = run_generate(&a, argv, &exit_status);
 	if (st < 0)
 		tess_tool_print_error("generate");
-	free(a.prompt);
-	free(a.ids);
+	prompts_free(&a.prompts);
 	if (st < 0)
 		return usage ? 2 : 1;
-	return exit_status ? exit_status : generate_is_interrupted() ? 130 : 0;
+	if (exit_status || generate_is_interrupted())
+		return exit_status ? exit_status : 130;
+	return tess_tool_share_status(generate_has_failed());
 }

@@ -1,33 +1,24 @@
-/* generate_rank.c - one rank of `tessera generate`. */
+/* generate_rank.c - one rank of `tessera generate`: opens the session, runs the prompts, prints. */
 #include "generate.h"
-
-#include "core/base/clock.h"
-#include "core/base/log.h"
-#include "core/base/option.h"
-#include "core/base/status.h"
-#include "core/registry/registry.h"
-#include "hf/session.h"
 #include "tool.h"
 
-#include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/clock.h>
 
-struct printing { /* rank 0's */
-	const struct generate_options *options;
-	struct tess_decode_stream *decoder; /* NULL: no tokenizer, ids are printed */
-	FILE *text; /* stdout, or memory for --json */
-	char *json_text;
-	size_t json_text_len;
+struct text { /* of a request, on the rank that prints it */
+	FILE *out; /* stdout, or memory where it must wait */
+	char *held;
+	size_t nheld;
 	crypto_hash_sha256_state digest;
 	json_t *ids;
-	float *rows; /* of --logits */
-	int64_t nrows, capacity, vocab;
-	tess_status failed;
+	bool begun, ended;
+	bool decodes; /* there is a tokenizer: text is printed, else ids */
 };
 
 struct generate_state {
@@ -35,15 +26,23 @@ struct generate_state {
 	const struct generate_options *options;
 	struct tess_mesh *mesh;
 	struct tess_session *session;
-	struct tess_generate_request request;
-	struct tess_generate_result result;
-	int32_t *prompt, stop[TESS_EOS_MAX];
+	struct tess_session_info info;
+	const struct prompt **prompt; /* that can be run */
+	struct tess_request *requests;
+	const struct tess_request **list;
+	struct tess_sampling *sampling;
+	struct text *text;
+	int64_t n, next; /* requests; the first whose text has not been printed */
+	struct tess_result *results;
+	float *rows; /* of --logits */
+	int64_t nrows, capacity;
 	int64_t start, loaded;
 };
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t failed;
 
 static void handle_interrupt(int sig)
 {
@@ -57,104 +56,107 @@ bool generate_is_interrupted(void)
 	return interrupted != 0;
 }
 
-/* Rank 0 ends the text for all ranks, which ignore the signal; threads share rank 0's handler. */
-static void catch_interrupt(const struct generate_state *r)
+bool generate_has_failed(void)
 {
-	const struct tess_backend *b;
+	return failed != 0;
+}
 
-	if (tess_world_rank(r->world) == 0)
+/* Rank 0 ends the texts for all ranks, which ignore the signal; threads share rank 0's handler. */
+static void catch_interrupt(const struct generate_state *s)
+{
+	if (tess_world_rank(s->world) == 0)
 		signal(SIGINT, handle_interrupt);
-	else if (!tess_plugin_find_backend(tess_world_backend(r->world), &b) &&
-	         b->reach != TESS_REACH_PROCESS)
+	else if (!tess_tool_has_threads(tess_world_size(s->world)))
 		signal(SIGINT, SIG_IGN);
 }
 
-/* ---- output of rank 0 ------------------------------------------------------------------------ */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
-static int print_token(void *self, int32_t id, const float *logits)
+/* The text that is next streams to stdout; others, and JSON, are held until they have ended. */
+static tess_status begin_text(struct generate_state *s, int64_t i)
 {
-	struct printing *p = self;
-	const char *bytes = NULL;
-	size_t n = 0;
+	const struct tess_tokenizer *tokenizer;
+	struct text *t = &s->text[i];
+	bool streams;
 
-	if (p->options->digest || p->options->json)
-		crypto_hash_sha256_update(&p->digest, (const unsigned char *)logits,
-		                          (uint64_t)p->vocab * sizeof *logits);
-	json_array_append_new(p->ids, json_integer(id));
-	if (p->decoder)
-		p->failed = tess_decode_stream_push(p->decoder, id, &bytes, &n);
-	else
-		fprintf(p->text, "%s%d", json_array_size(p->ids) > 1 ? "," : "", (int)id);
-	if (n)
-		fwrite(bytes, 1, n, p->text);
-	if (p->failed)
-		return p->failed;
-	return generate_is_interrupted() || (p->text == stdout && !tess_tool_flush_output());
+	if (t->begun)
+		return TESS_OK;
+	t->begun = true;
+	t->decodes = !tess_session_get_tokenizer(s->session, &tokenizer);
+	t->ids = json_array();
+	crypto_hash_sha256_init(&t->digest);
+	streams = s->info.nreplicas == 1 && !s->options->json && !s->options->prompts.lines;
+	t->out = streams && i == s->next ? stdout : open_memstream(&t->held, &t->nheld);
+	return t->ids && t->out ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-static tess_status store_logit_rows(void *self, const float *rows, int64_t n)
+static void free_text(struct text *t)
 {
-	struct printing *p = self;
-	int64_t capacity = p->capacity;
+	if (t->out && t->out != stdout)
+		fclose(t->out);
+	free(t->held);
+	json_decref(t->ids);
+	*t = (struct text){ .ended = t->ended };
+}
+
+static int print_token(void *self, int64_t i, int32_t id, const float *logits, const char *bytes,
+                       uint64_t n)
+{
+	struct generate_state *s = self;
+	struct text *t = &s->text[i];
+	tess_status st = begin_text(s, i);
+
+	if (st)
+		return st;
+	if (s->options->digest || s->options->json || s->options->prompts.lines)
+		crypto_hash_sha256_update(&t->digest, (const unsigned char *)logits,
+		                          (uint64_t)s->info.vocabulary * sizeof *logits);
+	json_array_append_new(t->ids, json_integer(id));
+	if (!t->decodes)
+		fprintf(t->out, "%s%d", json_array_size(t->ids) > 1 ? "," : "", (int)id);
+	if (n)
+		fwrite(bytes, 1, n, t->out);
+	if (t->out == stdout && !tess_tool_flush_output())
+		return TESS_END_ALL;
+	return generate_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
+}
+
+static int check_interrupt(void *self)
+{
+	(void)self;
+	return generate_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
+}
+
+static int store_logits(void *self, int64_t i, const float *rows, int64_t n)
+{
+	struct generate_state *s = self;
+	int64_t capacity = s->capacity, vocab = s->info.vocabulary;
 	float *more;
 
-	while (capacity < p->nrows + n)
+	(void)i; /* --logits takes one prompt */
+	while (capacity < s->nrows + n)
 		capacity = capacity ? 2 * capacity : 64;
-	if (capacity != p->capacity) {
-		more = realloc(p->rows, (size_t)(capacity * p->vocab) * sizeof *more);
+	if (capacity != s->capacity) {
+		more = realloc(s->rows, (size_t)(capacity * vocab) * sizeof *more);
 		if (!more)
 			return tess_fail(TESS_ENOMEM, "--logits: out of memory for %lld rows",
 			                 (long long)capacity);
-		p->rows = more;
-		p->capacity = capacity;
+		s->rows = more;
+		s->capacity = capacity;
 	}
-	memcpy(p->rows + p->nrows * p->vocab, rows, (size_t)(n * p->vocab) * sizeof *rows);
-	p->nrows += n;
-	return TESS_OK;
+	memcpy(s->rows + s->nrows * vocab, rows, (size_t)(n * vocab) * sizeof *rows);
+	s->nrows += n;
+	return TESS_GO_ON;
 }
 
-static tess_status open_printing(struct generate_state *r, struct printing *p)
-{
-	const struct tess_tokenizer *t;
-	tess_status st = tess_session_tokenizer(r->session, &t);
-
-	if (!st)
-		st = tess_decode_stream_open(t, true, &p->decoder);
-	else if (st == TESS_ENOENT && r->options->ids)
-		st = TESS_OK; /* it prints ids */
-	p->options = r->options;
-	p->vocab = tess_runner_vocabulary(tess_session_runner(r->session));
-	p->ids = json_array();
-	p->text = r->options->json ? open_memstream(&p->json_text, &p->json_text_len) : stdout;
-	if (!st && (!p->ids || !p->text))
-		st = tess_fail(TESS_ENOMEM, "out of memory");
-	crypto_hash_sha256_init(&p->digest);
-	r->request.self = p;
-	r->request.on_token = print_token;
-	r->request.on_logits = store_logit_rows;
-	return st;
-}
-
-static void close_printing(struct printing *p)
-{
-	if (p->text && p->text != stdout)
-		fclose(p->text);
-	tess_decode_stream_close(p->decoder);
-	json_decref(p->ids);
-	free(p->json_text);
-	free(p->rows);
-}
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static const char *get_finish_name(int32_t finish)
 {
 	return finish == TESS_FINISH_STOP     ? "stop"
 	       : finish == TESS_FINISH_LENGTH ? "length"
+	       : finish == TESS_FINISH_FAILED ? "error"
 	                                      : "interrupt";
-}
-
-static double compute_load_seconds(const struct generate_state *r)
-{
-	return 1e-9 * (double)(r->loaded - r->start);
 }
 
 static double compute_rate(int64_t n, double seconds)
@@ -162,31 +164,9 @@ static double compute_rate(int64_t n, double seconds)
 	return seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* The bytes of weights, cache and step of each rank, on every rank. */
-static tess_status gather_memory(struct generate_state *r, int64_t **out)
+static double compute_load_seconds(const struct generate_state *s)
 {
-	struct tess_runner_memory m = tess_runner_get_memory(tess_session_runner(r->session));
-	int64_t mine[3] = { (int64_t)m.weights, (int64_t)m.cache, (int64_t)m.step };
-
-	*out = malloc((size_t)tess_world_size(r->world) * sizeof mine);
-	if (!*out)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	return tess_all_gather(tess_world_group(r->world), mine, *out, 3, TESS_I64, "stats:memory");
-}
-
-static void print_stats(const struct generate_state *r, const int64_t *memory)
-{
-	const struct tess_generate_result *d = &r->result;
-
-	fprintf(stderr, "load    %8.3f s\n", compute_load_seconds(r));
-	fprintf(stderr, "prefill %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->prefill,
-	        compute_rate(r->request.nprompt, d->prefill), (long long)r->request.nprompt);
-	fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", d->decode,
-	        compute_rate(d->ntokens, d->decode), (long long)d->ntokens);
-	for (int32_t i = 0; i < tess_world_size(r->world); i++)
-		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n",
-		        (int)i, (double)memory[3 * i] / 1048576,
-		        (double)memory[3 * i + 1] / 1048576, (double)memory[3 * i + 2] / 1048576);
+	return 1e-9 * (double)(s->loaded - s->start);
 }
 
 static json_t *make_id_list(const int32_t *list, int64_t n)
@@ -198,193 +178,316 @@ static json_t *make_id_list(const int32_t *list, int64_t n)
 	return a;
 }
 
-static tess_status print_generate_json(const struct generate_state *r, struct printing *p,
-                                       const char *digest)
+static tess_status print_json_line(json_t *o)
 {
-	const struct tess_generate_result *d = &r->result;
-	json_t *o;
+	char *line = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+	size_t n = line ? strlen(line) : 0;
 
-	fflush(p->text);
-	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}}",
-	              "prompt_ids", make_id_list(r->prompt, r->request.nprompt), "ids", p->ids,
-	              "text", p->json_text, (int)p->json_text_len, "finish_reason",
-	              get_finish_name(d->finish), "ranks", (int)tess_world_size(r->world),
-	              "backend", tess_world_backend(r->world), "digest", digest, "timings", "load",
-	              compute_load_seconds(r), "prefill", d->prefill, "decode", d->decode,
-	              "prefill_tokens_per_second", compute_rate(r->request.nprompt, d->prefill),
-	              "decode_tokens_per_second", compute_rate(d->ntokens, d->decode));
-	if (!o)
-		return tess_fail(TESS_ENOMEM, "--json: out of memory");
-	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-	putchar('\n');
-	tess_tool_flush_output();
 	json_decref(o);
+	if (!line)
+		return tess_fail(TESS_ENOMEM, "--json: out of memory");
+	line[n] = '\n'; /* in the place of its end */
+	tess_tool_print_lines(line, n + 1);
+	free(line);
 	return TESS_OK;
 }
 
-static tess_status save_logits(const struct printing *p)
-{
-	int64_t shape[2] = { p->nrows, p->vocab };
-	struct tess_slice logits = { .name = "logits",
-		                     .dtype = TESS_F32,
-		                     .ndim = 2,
-		                     .shape = shape,
-		                     .data = p->rows,
-		                     .bytes = (uint64_t)(p->nrows * p->vocab) * sizeof *p->rows };
-
-	return tess_safetensors_write(p->options->logits, 1, &logits);
-}
-
-static tess_status print_end(const struct generate_state *r, struct printing *p,
-                             const int64_t *memory)
+static void format_digest(struct text *t, char out[2 * crypto_hash_sha256_BYTES + 1])
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
-	char digest[2 * sizeof hash + 1];
-	const char *bytes;
-	size_t n = 0;
-	tess_status st = p->failed;
 
-	if (!st && p->decoder)
-		st = tess_decode_stream_finish(p->decoder, &bytes, &n);
+	crypto_hash_sha256_final(&t->digest, hash);
+	sodium_bin2hex(out, 2 * sizeof hash + 1, hash, sizeof hash);
+}
+
+static tess_status print_result_json(const struct generate_state *s, int64_t i,
+                                     const struct tess_result *r, const char *digest)
+{
+	struct text *t = &s->text[i];
+	json_t *o;
+
+	fflush(t->out);
+	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}}",
+	              "prompt_ids", make_id_list(r->prompt, r->nprompt), "ids", t->ids, "text",
+	              t->held ? t->held : "", (int)t->nheld, "finish_reason",
+	              get_finish_name(r->finish), "ranks", (int)tess_world_size(s->world),
+	              "backend", tess_world_backend(s->world), "digest", digest, "timings", "load",
+	              compute_load_seconds(s), "prefill", r->prefill, "decode", r->decode,
+	              "prefill_tokens_per_second", compute_rate(r->nprompt, r->prefill),
+	              "decode_tokens_per_second", compute_rate(r->ntokens, r->decode));
+	if (o && (s->options->prompts.lines || s->n > 1))
+		json_object_set_new(o, "index", json_integer(s->prompt[i]->index));
+	if (o && r->sentence)
+		json_object_set_new(o, "error", json_string(r->sentence));
+	return print_json_line(o);
+}
+
+/* ---- the end of a text ----------------------------------------------------------------------- */
+
+static void report_failed_prompt(const struct generate_state *s, int64_t i, const char *sentence)
+{
+	failed = 1;
+	if (s->n > 1)
+		fprintf(stderr, "tessera generate: prompt %lld: %s\n",
+		        (long long)s->prompt[i]->index, sentence);
+	else
+		fprintf(stderr, "tessera generate: %s\n", sentence);
+}
+
+/* What was held of the texts that have ended, in the order of the prompts. */
+static void print_ended_texts(struct generate_state *s)
+{
+	struct text *t = &s->text[s->next];
+
+	while (s->next < s->n && t->ended) {
+		if (t->out != stdout) {
+			fflush(t->out);
+			tess_tool_print_lines(t->held, t->nheld);
+		} else {
+			tess_tool_flush_output();
+		}
+		free_text(t);
+		t = &s->text[++s->next];
+	}
+	if (s->next < s->n && t->out) { /* from now on it streams */
+		fflush(t->out);
+		tess_tool_print_lines(t->held, t->nheld);
+		fclose(t->out);
+		t->out = stdout;
+	}
+}
+
+/* With replicas this rank has some of the texts, and prints them as they end. */
+static void print_own_text(struct text *t)
+{
+	fflush(t->out);
+	tess_tool_print_lines(t->held, t->nheld);
+	free_text(t);
+}
+
+static int end_text(void *self, int64_t i, const struct tess_result *r, const char *bytes,
+                    uint64_t n)
+{
+	struct generate_state *s = self;
+	bool json = s->options->json || s->options->prompts.lines;
+	char digest[2 * crypto_hash_sha256_BYTES + 1];
+	struct text *t = &s->text[i];
+	tess_status st = begin_text(s, i);
+
 	if (st)
 		return st;
-	fwrite(n ? bytes : "", 1, n, p->text);
-	if (!r->options->json) {
-		putchar('\n');
-		tess_tool_flush_output();
-	}
-	crypto_hash_sha256_final(&p->digest, hash);
-	sodium_bin2hex(digest, sizeof digest, hash, sizeof hash);
-	if (r->options->stats)
-		print_stats(r, memory);
-	if (r->options->digest)
+	s->results[i] = *r;
+	t->ended = true;
+	if (n)
+		fwrite(bytes, 1, n, t->out);
+	format_digest(t, digest);
+	if (r->sentence)
+		report_failed_prompt(s, i, r->sentence);
+	if (s->options->digest && s->n > 1)
+		fprintf(stderr, "digest %lld %s\n", (long long)s->prompt[i]->index, digest);
+	else if (s->options->digest)
 		fprintf(stderr, "digest %s\n", digest);
-	if (r->options->logits)
-		st = save_logits(p);
-	return !st && r->options->json ? print_generate_json(r, p, digest) : st;
-}
-
-/* ---- the request ----------------------------------------------------------------------------- */
-
-static double choose_value(double value, double preset)
-{
-	return isnan(value) ? preset : value;
-}
-
-/* Options, else the values of the checkpoint; a checkpoint without do_sample is greedy. */
-static struct tess_sampling make_sampling(const struct generate_options *a,
-                                          const struct tess_generation *g)
-{
-	return (struct tess_sampling){
-		.temperature = choose_value(a->temperature, g->sample ? g->temperature : 0),
-		.top_p = choose_value(a->top_p, g->top_p),
-		.min_p = choose_value(a->min_p, g->min_p),
-		.repetition_penalty = choose_value(a->penalty, g->repetition_penalty),
-		.top_k = a->top_k < 0 ? g->top_k : a->top_k,
-		.seed = a->seed
-	};
-}
-
-tess_status generate_check_length(const struct tess_planned_model *p, int64_t n)
-{
-	int64_t positions = tess_planned_model_positions(p);
-
-	if (!positions || n <= positions)
-		return TESS_OK;
-	return tess_fail(TESS_EINVAL,
-	                 "the prompt has %lld ids, and the checkpoint was made for %lld positions",
-	                 (long long)n, (long long)positions);
-}
-
-/* Within the positions of the checkpoint: the last id is not fed back, and needs none. */
-static tess_status limit_tokens(struct generate_state *r, const struct tess_generation *g)
-{
-	const struct tess_planned_model *planned = tess_session_model(r->session);
-	int64_t positions = tess_planned_model_positions(planned), n = r->options->max_tokens;
-	tess_status st = generate_check_length(planned, r->request.nprompt);
-
-	if (st)
+	if (json) {
+		st = print_result_json(s, i, r, digest);
+		free_text(t);
 		return st;
-	if (n < 0)
-		n = g->max_new_tokens ? g->max_new_tokens : 256;
-	if (positions && n > positions - r->request.nprompt + 1) {
-		n = positions - r->request.nprompt + 1;
-		if (r->options->max_tokens >= 0 && tess_world_rank(r->world) == 0)
-			tess_log(TESS_WARN, "generate",
-			         "the checkpoint was made for %lld positions: at most %lld tokens "
-			         "after this prompt",
-			         (long long)positions, (long long)n);
 	}
-	r->request.max_tokens = n;
+	fputc('\n', t->out);
+	if (s->info.nreplicas > 1)
+		print_own_text(t);
+	else
+		print_ended_texts(s);
 	return TESS_OK;
 }
 
-static tess_status prepare_request(struct generate_state *r)
+/* ---- the requests ---------------------------------------------------------------------------- */
+
+static double choose_real(double own, double all, double preset)
 {
-	const struct tess_generation *g =
-		tess_checkpoint_generation(tess_session_model(r->session)->checkpoint);
-	tess_status st = tess_session_share_prompt(r->session, r->options->prompt, r->options->len,
-	                                           r->options->ids, r->options->nids, &r->prompt,
-	                                           &r->request.nprompt);
+	return !isnan(own) ? own : !isnan(all) ? all : preset;
+}
+
+static int64_t choose_integer(int64_t own, int64_t all, int64_t preset)
+{
+	return own >= 0 ? own : all >= 0 ? all : preset;
+}
+
+static void add_request(struct generate_state *s, const struct prompt *p)
+{
+	static const int32_t none = 0;
+	const struct generate_options *a = s->options;
+	int64_t i = s->n++;
+	const struct tess_sampling *preset = &s->info.sampling;
+	int64_t max_tokens = p->max_tokens >= 0 ? p->max_tokens : a->max_tokens;
+
+	s->sampling[i] = (struct tess_sampling){
+		.temperature = choose_real(p->temperature, a->temperature, preset->temperature),
+		.top_p = choose_real(p->top_p, a->top_p, preset->top_p),
+		.min_p = choose_real(p->min_p, a->min_p, preset->min_p),
+		.repetition_penalty =
+			choose_real(p->penalty, a->penalty, preset->repetition_penalty),
+		.top_k = choose_integer(p->top_k, a->top_k, preset->top_k),
+		.seed = (uint64_t)(p->seed >= 0 ? p->seed : a->seed),
+	};
+	s->requests[i] = (struct tess_request){
+		.size = sizeof s->requests[i],
+		.flags = a->logits ? TESS_ALL_LOGITS : 0,
+		.text = p->text,
+		.ntext = p->len,
+		.ids = p->ids,
+		.nids = p->nids,
+		.sampling = &s->sampling[i],
+		.stop = a->ignore_eos ? &none : NULL,
+		.max_tokens = max_tokens < 0 ? 0
+		              : max_tokens   ? max_tokens
+		                             : -1,
+	};
+	s->list[i] = &s->requests[i];
+	s->prompt[i] = p;
+}
+
+/* A line of --prompts that is no prompt: the others run. */
+static tess_status report_bad_line(const struct prompt *p)
+{
+	failed = 1;
+	fprintf(stderr, "tessera generate: --prompts: line %lld: %s\n", (long long)p->index + 1,
+	        p->error);
+	return print_json_line(
+		json_pack("{s:I, s:s}", "index", (json_int_t)p->index, "error", p->error));
+}
+
+/* On every rank, which may print; rank 0's run. */
+static tess_status make_requests(struct generate_state *s)
+{
+	const struct prompts *p = &s->options->prompts;
+	size_t n = (size_t)p->n + 1;
+	tess_status st = TESS_OK;
+
+	s->prompt = calloc(n, sizeof *s->prompt);
+	s->requests = calloc(n, sizeof *s->requests);
+	s->list = calloc(n, sizeof *s->list);
+	s->sampling = calloc(n, sizeof *s->sampling);
+	s->text = calloc(n, sizeof *s->text);
+	s->results = calloc(n, sizeof *s->results);
+	if (!s->prompt || !s->requests || !s->list || !s->sampling || !s->text || !s->results)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < p->n && !st; i++) {
+		if (!p->list[i].error)
+			add_request(s, &p->list[i]);
+		else if (tess_world_rank(s->world) == 0)
+			st = report_bad_line(&p->list[i]);
+	}
+	return st;
+}
+
+/* ---- the whole run --------------------------------------------------------------------------- */
+
+/* The bytes of weights, cache and step of each rank, on every rank. */
+static tess_status gather_memory(struct generate_state *s, int64_t **out)
+{
+	int64_t mine[3] = { (int64_t)s->info.weight_bytes, (int64_t)s->info.kv_bytes,
+		            (int64_t)s->info.step_bytes };
+
+	*out = malloc((size_t)tess_world_size(s->world) * sizeof mine);
+	if (!*out)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	return tess_all_gather(tess_world_group(s->world), mine, *out, 3, TESS_I64, "stats:memory");
+}
+
+static void print_stats(const struct generate_state *s, const int64_t *memory)
+{
+	int64_t nprompt = 0, ntokens = 0;
+	double prefill = 0, decode = 0;
+
+	for (int64_t i = 0; i < s->n; i++) {
+		nprompt += s->results[i].nprompt;
+		ntokens += s->results[i].ntokens;
+		prefill = s->results[i].prefill;
+		decode = s->results[i].decode;
+	}
+	fprintf(stderr, "load    %8.3f s\n", compute_load_seconds(s));
+	if (s->n == 1) {
+		fprintf(stderr, "prefill %8.3f s  %9.1f tok/s  (%lld tokens)\n", prefill,
+		        compute_rate(nprompt, prefill), (long long)nprompt);
+		fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", decode,
+		        compute_rate(ntokens, decode), (long long)ntokens);
+	} else {
+		double seconds = 1e-9 * (double)(tess_now() - s->loaded);
+
+		fprintf(stderr,
+		        "run     %8.3f s  %9.1f tok/s  (%lld texts; tokens: %lld of prompts, "
+		        "%lld generated)\n",
+		        seconds, compute_rate(ntokens, seconds), (long long)s->n,
+		        (long long)nprompt, (long long)ntokens);
+	}
+	for (int32_t i = 0; i < tess_world_size(s->world); i++)
+		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n",
+		        (int)i, (double)memory[3 * i] / 1048576,
+		        (double)memory[3 * i + 1] / 1048576, (double)memory[3 * i + 2] / 1048576);
+}
+
+static tess_status generate_on_rank(struct generate_state *s)
+{
+	struct tess_session_options options = generate_get_session_options(s->options);
+	struct tess_generation how = { .size = sizeof how,
+		                       .batch = s->options->batch,
+		                       .chunk = s->options->chunk,
+		                       .self = s,
+		                       .on_token = print_token,
+		                       .on_logits = store_logits,
+		                       .on_end = end_text,
+		                       .on_step = check_interrupt };
+	bool first = tess_world_rank(s->world) == 0;
+	int64_t *memory = NULL;
+	tess_status st = tess_session_open(s->mesh, s->options->model, &options, &s->session);
 
 	if (st)
 		return st;
-	for (int32_t i = 0; i < g->neos && !r->options->ignore_eos; i++)
-		r->stop[r->request.nstop++] = (int32_t)g->eos[i];
-	r->request.prompt = r->prompt;
-	r->request.stop = r->stop;
-	r->request.chunk = r->options->chunk;
-	r->request.all = r->options->logits != NULL;
-	r->request.sampling = make_sampling(r->options, g);
-	return limit_tokens(r, g);
-}
-
-static tess_status generate_on_rank(struct generate_state *r)
-{
-	struct tess_session_options session_options = { .size = sizeof session_options,
-		                                        .threads = r->options->threads,
-		                                        .plan = r->options->plan,
-		                                        .overrides = r->options->overrides,
-		                                        .ignore_unexpected =
-		                                                r->options->ignore_unexpected };
-	bool first = tess_world_rank(r->world) == 0;
-	struct printing p = { 0 };
-	int64_t *memory = NULL;
-	tess_status st =
-		tess_mesh_open(r->world, r->options->mesh ? r->options->mesh : "tp", &r->mesh);
-
-	if (!st)
-		st = tess_session_open(r->mesh, r->options->model, &session_options, &r->session);
-	r->loaded = tess_now();
-	if (!st && first)
-		tess_option_check_environment(tess_registry_may_declare);
-	if (!st)
-		st = prepare_request(r);
-	if (!st && first)
-		st = open_printing(r, &p);
-	if (!st)
-		st = tess_generate_run(tess_session_runner(r->session), &r->request, &r->result);
-	if (!st)
-		st = gather_memory(r, &memory);
-	if (!st && first)
-		st = print_end(r, &p, memory);
+	s->loaded = tess_now();
 	if (first)
-		close_printing(&p);
+		tess_tool_check_environment();
+	s->info.size = sizeof s->info;
+	tess_session_get_info(s->session, &s->info);
+	st = make_requests(s);
+	if (!st)
+		st = tess_session_generate(s->session, s->list, s->n, &how);
+	tess_session_get_info(s->session, &s->info);
+	if (!st)
+		st = gather_memory(s, &memory);
+	if (!st && first && s->options->stats)
+		print_stats(s, memory);
+	if (!st && first && s->options->logits)
+		st = tess_logits_save(s->options->logits, s->rows, s->nrows, s->info.vocabulary);
 	free(memory);
 	return st;
 }
 
+static void free_state(struct generate_state *s)
+{
+	for (int64_t i = 0; i < s->n; i++)
+		free_text(&s->text[i]);
+	free(s->prompt);
+	free(s->requests);
+	free(s->list);
+	free(s->sampling);
+	free(s->text);
+	free(s->results);
+	free(s->rows);
+	tess_session_close(s->session);
+	tess_mesh_close(s->mesh);
+}
+
 tess_status generate_run_rank(struct tess_world *world, void *options)
 {
-	struct generate_state r = { .world = world, .options = options, .start = tess_now() };
+	struct generate_state s = { .world = world, .options = options, .start = tess_now() };
 	tess_status st;
 
-	catch_interrupt(&r);
-	st = generate_on_rank(&r);
+	catch_interrupt(&s);
+	st = tess_mesh_open(world, s.options->mesh ? s.options->mesh : "tp", &s.mesh);
+	if (!st)
+		st = generate_on_rank(&s);
 	if (st)
 		tess_world_fail(world, st, tess_error());
-	free(r.prompt);
-	tess_session_close(r.session);
-	tess_mesh_close(r.mesh);
+	free_state(&s);
 	return st;
 }

@@ -96,7 +96,7 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 static const char *choose_for_job(const struct job_kind *job, char why[static 1024])
 {
 	struct tess_choice choice;
-	tess_status st = tess_backend_choose(tess_option("backend"), job->size, job->threads,
+	tess_status st = tess_backend_choose(tess_option_get("backend"), job->size, job->threads,
 	                                     job->hosts, &choice);
 
 	snprintf(why, 1024, "%s", st ? tess_error() : choice.why);
@@ -107,7 +107,7 @@ static void show_choices(void)
 {
 	char why[1024];
 
-	printf("\nTESSERA_BACKEND=%s chooses:\n", tess_option("backend"));
+	printf("\nTESSERA_BACKEND=%s chooses:\n", tess_option_get("backend"));
 	for (int i = 0; i < JOBS; i++) {
 		const char *name = choose_for_job(&jobs[i], why);
 

@@ -62,8 +62,8 @@ static tess_status check_launch_options(const struct tess_launch *how)
 
 int tess_tool_launch(int argc, char **argv)
 {
-	const char *flight = tess_option("flight"), *nranks = NULL, *restarts = NULL;
-	struct tess_launch options_read = { .bind = tess_option("bind"),
+	const char *flight = tess_option_get("flight"), *nranks = NULL, *restarts = NULL;
+	struct tess_launch options_read = { .bind = tess_option_get("bind"),
 		                            .flight = *flight ? flight : NULL };
 	const struct tess_tool_option options[] = {
 		{ "n", .text = &nranks },

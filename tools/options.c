@@ -27,3 +27,8 @@ tess_status tess_tool_declare_options(void)
 		st = tess_option_add(tables[i].owner, tables[i].table);
 	return st;
 }
+
+void tess_tool_check_environment(void)
+{
+	tess_option_check_environment(tess_registry_may_declare);
+}

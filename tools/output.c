@@ -21,6 +21,7 @@ static const char variable[] = "TESSERA_OUTPUT";
 struct shared_output {
 	/* errno of rank 0's first failed write to stdout, for the command to print */
 	int32_t error;
+	int32_t status; /* with which the command ends, though its ranks ended in order */
 	char sentence[TESS_SENTENCE]; /* the last one that a rank has printed */
 };
 
@@ -91,33 +92,61 @@ tess_status tess_tool_share_output(int *fd)
 	return TESS_OK;
 }
 
-void tess_tool_receive_output_error(int fd)
+int tess_tool_receive_output_error(int fd)
 {
-	int32_t error;
+	struct shared_output shared = { 0 };
 
-	if (pread(fd, &error, sizeof error, 0) == sizeof error)
-		failure = error;
+	if (pread(fd, &shared, sizeof shared, 0) >= (ssize_t)sizeof shared.error)
+		failure = shared.error;
 	close(fd);
+	return shared.status;
+}
+
+int tess_tool_share_status(int status)
+{
+	const int32_t shared = status;
+	bool told = status && shared_fd >= 0 &&
+	            pwrite(shared_fd, &shared, sizeof shared,
+	                   offsetof(struct shared_output, status)) > 0;
+
+	return told ? 0 : status;
+}
+
+/* Of this process, for the ranks that share a descriptor; F_WRLCK or F_UNLCK. */
+static void lock_output(short type)
+{
+	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
+
+	while (shared_fd >= 0 && fcntl(shared_fd, F_SETLKW, &lock) && errno == EINTR)
+		;
+}
+
+bool tess_tool_print_lines(const char *text, size_t n)
+{
+	bool written;
+
+	lock_output(F_WRLCK);
+	flockfile(stdout); /* ranks may be threads */
+	fwrite(text, 1, n, stdout);
+	written = tess_tool_flush_output();
+	funlockfile(stdout);
+	lock_output(F_UNLCK);
+	return written;
 }
 
 void tess_tool_print_error(const char *command)
 {
-	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET }; /* this process's */
 	const off_t at = offsetof(struct shared_output, sentence);
 	char printed[TESS_SENTENCE] = "";
 
-	if (shared_fd >= 0) {
-		while (fcntl(shared_fd, F_SETLKW, &lock) && errno == EINTR)
-			;
-		if (pread(shared_fd, printed, sizeof printed, at) < 0)
-			*printed = '\0';
-	}
+	lock_output(F_WRLCK);
+	if (shared_fd >= 0 && pread(shared_fd, printed, sizeof printed, at) < 0)
+		*printed = '\0';
 	if (strncmp(printed, tess_error(), sizeof printed - 1) != 0)
 		fprintf(stderr, "tessera %s: %s\n", command, tess_error());
 	snprintf(printed, sizeof printed, "%s", tess_error());
-	lock.l_type = F_UNLCK;
-	if (shared_fd >= 0 && pwrite(shared_fd, printed, sizeof printed, at) >= 0)
-		fcntl(shared_fd, F_SETLK, &lock); /* else it is unlocked as the rank ends */
+	if (shared_fd < 0 || pwrite(shared_fd, printed, sizeof printed, at) >= 0)
+		lock_output(F_UNLCK); /* else it is unlocked as the rank ends */
 }
 
 int tess_tool_finish_output(const char *command, int status)

@@ -22,7 +22,7 @@ tess_status tess_tool_check_job(int32_t n)
 	tess_status st = tess_world_check_options();
 
 	if (!st)
-		st = tess_backend_choose(tess_option("backend"), n, false, false, &choice);
+		st = tess_backend_choose(tess_option_get("backend"), n, false, false, &choice);
 	if (!st && choice.backend->bootstrap)
 		st = tess_fail(TESS_EINVAL,
 		               "the ranks of backend %s are started by its own launcher, as in "
@@ -41,7 +41,7 @@ static tess_status silence_registry(void)
 
 	if (tess_log_enabled(TESS_INFO, "registry"))
 		return TESS_OK; /* TESSERA_LOG asks for more than warnings */
-	if (asprintf(&log, "%s,registry=error", tess_option("log")) < 0 ||
+	if (asprintf(&log, "%s,registry=error", tess_option_get("log")) < 0 ||
 	    setenv("TESSERA_LOG", log, 1))
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	free(log);
@@ -50,18 +50,18 @@ static tess_status silence_registry(void)
 
 static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
 {
-	const char *flight = tess_option("flight");
+	const char *flight = tess_option_get("flight");
 	struct tess_launch options = { .nranks = n,
-		                       .backend = tess_option("backend"),
+		                       .backend = tess_option_get("backend"),
 		                       .stream = true,
-		                       .bind = tess_option("bind"),
+		                       .bind = tess_option_get("bind"),
 		                       .flight = *flight ? flight : NULL };
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 	size_t args = 0;
 	char **full;
 	tess_status st;
-	int output;
+	int output, shared;
 
 	if (len < 0)
 		return tess_fail(TESS_EIO,
@@ -79,21 +79,35 @@ static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
 	st = tess_tool_share_output(&output);
 	if (!st)
 		st = tess_launch(&options, exit_status);
-	tess_tool_receive_output_error(output);
+	shared = tess_tool_receive_output_error(output);
+	if (!st && !*exit_status)
+		*exit_status = shared;
 	free(full);
 	return st;
 }
 
-tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
-                               tess_status (*run)(struct tess_world *w, void *arg), void *arg)
+tess_status tess_tool_is_launched(bool *out)
+{
+	struct tess_rank_env env;
+	tess_status st = tess_rank_env_read(&env);
+
+	if (!st)
+		*out = !env.alone;
+	return st;
+}
+
+tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
+                               void *arg)
 {
 	struct tess_world *world;
-	tess_status st;
+	struct tess_rank_env env;
+	tess_status st = tess_rank_env_read(&env);
 
-	if (n && n != env->size)
-		return tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)n,
-		                 (int)env->rank, (int)env->size);
-	st = tess_world_open(&world);
+	if (!st && n && n != env.size)
+		st = tess_fail(TESS_EINVAL, "-n %d, but this is rank %d of a job of %d", (int)n,
+		               (int)env.rank, (int)env.size);
+	if (!st)
+		st = tess_world_open(&world);
 	if (st)
 		return st;
 	tess_tool_open_output();
@@ -104,7 +118,7 @@ tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
 
 bool tess_tool_has_threads(int32_t n)
 {
-	const char *name = tess_option("backend");
+	const char *name = tess_option_get("backend");
 	const struct tess_backend *b;
 
 	return n == 1 || (strcmp(name, "auto") != 0 && !tess_plugin_find_backend(name, &b) &&

@@ -5,8 +5,6 @@
 #include <stdbool.h>
 #include <tessera/tessera.h>
 
-struct tess_rank_env;
-
 /* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
 int tess_tool_generate(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
@@ -56,6 +54,8 @@ bool tess_tool_replace_stdout(void);
  * gives the exit status: `status`, or 1.
  */
 bool tess_tool_flush_output(void);
+/* Prints whole lines at once, though other ranks print too; false as above. */
+bool tess_tool_print_lines(const char *text, size_t n);
 int tess_tool_finish_output(const char *command, int status);
 /*
  * In a rank: from now on a reader that goes away ends the output, not the process, for which the
@@ -64,7 +64,9 @@ int tess_tool_finish_output(const char *command, int status);
  */
 void tess_tool_open_output(void);
 tess_status tess_tool_share_output(int *fd);
-void tess_tool_receive_output_error(int fd); /* closes it */
+int tess_tool_receive_output_error(int fd); /* closes it; returns a status that a rank shared */
+/* In a rank that ends in order: gives its command the exit status; returns that of the process. */
+int tess_tool_share_status(int status);
 /* Prints tess_error(); a sentence of all ranks that share a descriptor only once. */
 void tess_tool_print_error(const char *command);
 
@@ -72,9 +74,11 @@ void tess_tool_print_error(const char *command);
 tess_status tess_tool_check_job(int32_t n);
 /* Whether the ranks of a command with -n are its threads: one rank, or a backend of threads. */
 bool tess_tool_has_threads(int32_t n);
+/* Whether this process is a rank of a job that tessera launch, torchrun, mpirun or srun started. */
+tess_status tess_tool_is_launched(bool *out);
 /* Runs run(world, arg) as a rank of a job that was launched. n: the value of -n, or 0. */
-tess_status tess_tool_join_job(int32_t n, const struct tess_rank_env *env,
-                               tess_status (*run)(struct tess_world *w, void *arg), void *arg);
+tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
+                               void *arg);
 /*
  * Runs it on n ranks: threads, else processes that run this same command, with argv as main got it,
  * and join the job. What all of them would refuse is refused first. exit_status: that of the
@@ -84,6 +88,8 @@ tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status);
 
+/* Warns of TESSERA_* variables that no option has; once the plugins of a run are loaded. */
+void tess_tool_check_environment(void);
 /* Declares every option of the library, for lists of options and warnings about misspelt ones. */
 tess_status tess_tool_declare_options(void);
 

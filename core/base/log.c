@@ -40,7 +40,7 @@ static int32_t parse_level(const char *name, size_t len)
 
 tess_status tess_log_check(void)
 {
-	const char *item = tess_option("log");
+	const char *item = tess_option_get("log");
 
 	while (*item) {
 		size_t len = strcspn(item, ","), name = strcspn(item, "=,"),
@@ -51,7 +51,7 @@ tess_status tess_log_check(void)
 				TESS_EINVAL,
 				"TESSERA_LOG=%s: \"%.*s\" is not a level; use error, warn, info "
 				"or debug, then part=level, separated by commas",
-				tess_option("log"), (int)(len - at), item + at);
+				tess_option_get("log"), (int)(len - at), item + at);
 		item += len + (item[len] == ',');
 	}
 	return TESS_OK;
@@ -59,7 +59,7 @@ tess_status tess_log_check(void)
 
 bool tess_log_enabled(int32_t level, const char *part)
 {
-	const char *spec = tess_option("log"), *item = spec;
+	const char *spec = tess_option_get("log"), *item = spec;
 	int32_t limit = TESS_WARN;
 
 	while (*item) {

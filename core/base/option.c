@@ -114,7 +114,7 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table)
 	return st;
 }
 
-const char *tess_option(const char *key)
+const char *tess_option_get(const char *key)
 {
 	struct entry *e = find_entry(key);
 	const char *origin;
@@ -133,7 +133,7 @@ static tess_status fail_value(const char *key, const char *value, const char *ru
 
 tess_status tess_option_get_int(const char *key, int64_t lo, int64_t hi, int64_t *out)
 {
-	const char *text = tess_option(key), *p = text + (*text == '-');
+	const char *text = tess_option_get(key), *p = text + (*text == '-');
 	bool fits = isdigit((unsigned char)*p);
 	int64_t value = 0;
 	char rule[96];
@@ -153,7 +153,7 @@ tess_status tess_option_get_int(const char *key, int64_t lo, int64_t hi, int64_t
 tess_status tess_option_get_seconds(const char *key, int64_t *ns)
 {
 	const int64_t max_seconds = 1000000000, second = 1000000000;
-	const char *text = tess_option(key), *p = text;
+	const char *text = tess_option_get(key), *p = text;
 	int64_t whole = 0, part = 0, unit = second;
 
 	for (; isdigit((unsigned char)*p) && whole <= max_seconds; p++)

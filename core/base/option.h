@@ -19,7 +19,7 @@
 tess_status tess_option_add(const char *owner, const struct tess_option *table);
 
 /* The value of a declared key. Never NULL: "" for an undeclared key, which is a bug. Borrowed. */
-const char *tess_option(const char *key);
+const char *tess_option_get(const char *key);
 
 /*
  * The value as an integer in [lo, hi], or as seconds ("300", "0.5") in nanoseconds. TESS_EINVAL

@@ -58,7 +58,7 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bo
                                 struct tess_choice *out)
 {
 	struct tess_choice c = { .why = "TESSERA_BACKEND names it" };
-	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option("backends"), size,
+	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option_get("backends"), size,
 	                                                          threads, hosts, &c)
 	                                       : tess_plugin_find_backend(name, &c.backend);
 

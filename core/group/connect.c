@@ -15,7 +15,7 @@
 
 static tess_status connect_job(struct tess_world *w, const char *job)
 {
-	const char *given = tess_option("rendezvous");
+	const char *given = tess_option_get("rendezvous");
 	char path[128];
 	tess_status st = TESS_OK;
 
@@ -35,7 +35,7 @@ static tess_status connect_job(struct tess_world *w, const char *job)
 static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting *m)
 {
 	struct tess_secret secret;
-	tess_status st = tess_secret_load(tess_option("secret_file"), m->job, &secret);
+	tess_status st = tess_secret_load(tess_option_get("secret_file"), m->job, &secret);
 
 	if (!st && !w->rank)
 		st = tess_rendezvous_open_hosts(&m->at, &secret, w->size, &w->server);
@@ -75,7 +75,7 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
  */
 static const struct tess_backend *find_bootstrap(int32_t nranks)
 {
-	const char *name = tess_backend_wrapped(tess_option("backend"));
+	const char *name = tess_backend_wrapped(tess_option_get("backend"));
 	struct tess_choice choice;
 
 	if (tess_backend_choose(name, nranks, false, true, &choice) || !choice.backend->bootstrap)

@@ -175,3 +175,13 @@ int32_t tess_mesh_shape_project(const struct tess_mesh_shape *s, int32_t rank,
 	}
 	return at;
 }
+
+tess_status tess_mesh_count_ranks(const char *text, int32_t *out)
+{
+	struct tess_mesh_shape shape = { .nranks = 1 };
+	tess_status st = text ? tess_mesh_shape_parse(text, 0, &shape) : TESS_OK;
+
+	if (!st)
+		*out = shape.nranks;
+	return st;
+}

@@ -141,7 +141,7 @@ static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spa
 /* Starts all ranks. Returns -1 when all have ended, or the rank that was left behind. */
 static int32_t run_threads(struct tess_coordinator *coordinator, struct spawned_rank *s, int32_t n)
 {
-	int sigusr1_fd = tess_flight_on(tess_option("flight")) ? tess_sigusr1_open() : -1;
+	int sigusr1_fd = tess_flight_on(tess_option_get("flight")) ? tess_sigusr1_open() : -1;
 	struct tess_failure_handler handler = { .on_failure = handle_spawn_failure,
 		                                .sigusr1_fd = -1,
 		                                .arg = &s->event_fd };

@@ -123,7 +123,7 @@ static tess_status await_first_failure(struct tess_world *w, tess_status why, co
 	else
 		snprintf(own.sentence, sizeof own.sentence,
 		         "%.1400s; %s, which hosts the rendezvous, does not answer", sentence,
-		         *tess_option("rendezvous") ? "the launcher" : "rank 0");
+		         *tess_option_get("rendezvous") ? "the launcher" : "rank 0");
 	tess_world_handle_failure(w, &own);
 	return tess_world_check(w);
 }

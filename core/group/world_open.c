@@ -71,8 +71,8 @@ static tess_status read_options(struct tess_world *w)
 		return st;
 	if (w->timeout <= 0)
 		return tess_fail(TESS_EINVAL, "TESSERA_TIMEOUT=%s: must be more than 0 seconds",
-		                 tess_option("timeout"));
-	reduce = tess_option("reduce");
+		                 tess_option_get("timeout"));
+	reduce = tess_option_get("reduce");
 	w->fast = !strcmp(reduce, "fast");
 	if (!w->fast && strcmp(reduce, "exact"))
 		return tess_fail(TESS_EINVAL, "TESSERA_REDUCE=%s: must be exact or fast", reduce);
@@ -90,7 +90,8 @@ static tess_status choose_world_backend(int32_t size, bool threads, bool hosts,
                                         const struct tess_backend **out)
 {
 	struct tess_choice choice;
-	tess_status st = tess_backend_choose(tess_option("backend"), size, threads, hosts, &choice);
+	tess_status st =
+		tess_backend_choose(tess_option_get("backend"), size, threads, hosts, &choice);
 
 	if (st)
 		return st;
@@ -109,7 +110,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 		return tess_fail(TESS_ENOMEM, "no memory for a world");
 	st = read_options(w);
 	if (!st)
-		st = tess_flight_open(tess_option("flight"), &w->flight);
+		st = tess_flight_open(tess_option_get("flight"), &w->flight);
 	if (st) {
 		free(w);
 		return st;
@@ -206,7 +207,7 @@ tess_status tess_world_open(struct tess_world **out)
 
 	if (st || (st = tess_rank_env_read(&env)) || (st = tess_world_make(env.rank, env.size, &w)))
 		return st;
-	alone = env.size == 1 && !*tess_option("rendezvous");
+	alone = env.size == 1 && !*tess_option_get("rendezvous");
 	if (w->flight && !alone)
 		w->handler.sigusr1_fd = tess_sigusr1_open();
 	st = alone ? connect_single_rank(w) : tess_world_connect(w, &env);

@@ -109,11 +109,10 @@ static tess_status start_rank(struct launch_job *j, int32_t r)
 
 	if (!st)
 		st = open_log(j, r, &rank->log);
-	if (!st && !(j->how->stream && r == 0)) {
+	if (!st && !j->how->stream)
 		st = open_output(&rank->out, r, &j->out, rank->log, &out);
-		if (!st)
-			st = open_output(&rank->err, r, &j->err, rank->log, &err);
-	}
+	if (!st && !(j->how->stream && r == 0))
+		st = open_output(&rank->err, r, &j->err, rank->log, &err);
 	if (st)
 		goto out;
 	pid = fork();

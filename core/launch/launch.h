@@ -12,7 +12,7 @@ struct tess_launch {
 	const char *backend; /* TESSERA_BACKEND of the ranks; NULL: inherited */
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: inherited */
 	const char *bind; /* to CPUs: auto, cpu or none (bind.h); NULL: auto */
-	bool stream; /* rank 0 inherits stdout and stderr, without a prefix */
+	bool stream; /* all ranks inherit stdout, and rank 0 stderr: without a prefix */
 	const char *log_dir; /* gets rank-R.log, the output of each rank; NULL: none */
 	const char *flight; /* directory for flight.json; NULL: not kept; "off": not recorded */
 	int32_t restarts; /* how often a failed job is started again, at most */

@@ -12,7 +12,7 @@
 static struct tess_registry registry = {
 	.host = {
 		.size = sizeof(struct tess_host), .abi = TESS_ABI,
-		.fail = tess_fail, .log = tess_log, .option = tess_option,
+		.fail = tess_fail, .log = tess_log, .option = tess_option_get,
 		.backend = tess_plugin_find_backend,
 	},
 };

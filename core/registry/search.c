@@ -191,7 +191,7 @@ tess_status tess_registry_search(struct tess_registry *r)
 		return TESS_OK;
 	st = tess_option_add("core/registry/search.c", tess_registry_options);
 	if (!st)
-		st = add_search_path(r, tess_option("plugin_path"));
+		st = add_search_path(r, tess_option_get("plugin_path"));
 	if (!st)
 		st = add_own_dirs(r);
 	if (!st)

@@ -73,7 +73,7 @@ static tess_status check_manual_rank(void)
 		return tess_fail(TESS_EINVAL, "%s=%s is set, and %s is not; set both or neither",
 		                 rank ? hand->rank : hand->size, rank ? rank : size,
 		                 rank ? hand->size : hand->rank);
-	if (!rank || getenv("TORCHELASTIC_RUN_ID") || *tess_option("rendezvous"))
+	if (!rank || getenv("TORCHELASTIC_RUN_ID") || *tess_option_get("rendezvous"))
 		return TESS_OK;
 	for (size_t i = 1; i < sizeof launchers / sizeof *launchers; i++) {
 		const char *other = getenv(launchers[i].rank), *n = getenv(launchers[i].size);
@@ -149,7 +149,7 @@ static tess_status find_port(int32_t *out)
 	int64_t own_port = 0;
 	tess_status st;
 
-	if (*tess_option("port")) {
+	if (*tess_option_get("port")) {
 		st = tess_option_get_int("port", 1, 65535, &own_port);
 		*out = (int32_t)own_port;
 		return st;
@@ -241,11 +241,11 @@ static tess_status name_job(const struct tess_rank_env *env, struct tess_meeting
 	size_t size = sizeof m->job;
 	char *job = m->job;
 
-	if (*tess_option("job")) {
-		if (strlen(tess_option("job")) >= size)
+	if (*tess_option_get("job")) {
+		if (strlen(tess_option_get("job")) >= size)
 			return tess_fail(TESS_EINVAL, "TESSERA_JOB=%s: longer than %zu bytes",
-			                 tess_option("job"), size - 1);
-		snprintf(job, size, "%s", tess_option("job"));
+			                 tess_option_get("job"), size - 1);
+		snprintf(job, size, "%s", tess_option_get("job"));
 	} else if (run) {
 		snprintf(job, size, "run-%.40s-%.8s-%.8s", run, read_variable("MASTER_PORT"),
 		         read_variable("TORCHELASTIC_RESTART_COUNT"));

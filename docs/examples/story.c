@@ -6,16 +6,24 @@
  *   tessera launch -n 2 -- ./story data 'Once upon a time'
  */
 #include <stdio.h>
+#include <string.h>
 #include <tessera/tessera.h>
 
-static int print_bytes(void *to, const char *bytes, size_t n)
+static int print_story(void *to, int64_t i, int32_t id, const float *logits, const char *text,
+                       uint64_t n)
 {
-	return fwrite(bytes, 1, n, to) != n || fflush(to); /* not 0: ends the text */
+	(void)i, (void)id, (void)logits;
+	return fwrite(text, 1, n, to) != n || fflush(to) ? TESS_END_ALL : TESS_GO_ON;
 }
 
 int main(int argc, char **argv)
 {
 	struct tess_session_options options = { .size = sizeof options, .plan = "auto" };
+	struct tess_request request = { .size = sizeof request, .max_tokens = 100 };
+	const struct tess_request *const requests[] = { &request };
+	struct tess_generation how = { .size = sizeof how,
+		                       .self = stdout,
+		                       .on_token = print_story };
 	struct tess_session *session = NULL;
 	struct tess_world *world;
 	struct tess_mesh *mesh = NULL;
@@ -26,9 +34,11 @@ int main(int argc, char **argv)
 		        argc != 3 ? "usage: story CHECKPOINT PROMPT" : tess_error());
 		return 1;
 	}
+	request.text = argv[2];
+	request.ntext = strlen(argv[2]);
 	failed = tess_mesh_open(world, "tp", &mesh) ||
 	         tess_session_open(mesh, argv[1], &options, &session) ||
-	         tess_session_generate(session, argv[2], 100, print_bytes, stdout);
+	         tess_session_generate(session, requests, 1, &how);
 	if (failed)
 		fprintf(stderr, "story: %s\n", tess_error());
 	else if (tess_world_rank(world) == 0)

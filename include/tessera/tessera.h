@@ -1,6 +1,6 @@
 /*
- * tessera/tessera.h - for programs: worlds, meshes, groups, what a plan would do, and a checkpoint
- * that runs with a plan.
+ * tessera/tessera.h - for programs: worlds, meshes, groups, what a plan would do; with
+ * tessera/session.h, a checkpoint that runs with a plan.
  *
  * Every function that can fail returns a tess_status; after a failure tess_error() is the sentence
  * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
@@ -11,7 +11,9 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/group.h>
+#include <tessera/session.h>
 #include <tessera/style.h>
+#include <tessera/tokenizer.h>
 
 TESS_BEGIN
 
@@ -24,6 +26,14 @@ const char *tess_error(void);
 tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* "1.0.0" */
 const char *tess_version(void);
+
+/*
+ * Options: TESSERA_<KEY> of the environment, unless the program has set the key ("backend",
+ * "threads"); `tessera info --options` lists them. The value is borrowed, "" for an unknown key.
+ * TESS_EINVAL: the key is unknown.
+ */
+const char *tess_option_get(const char *key);
+tess_status tess_option_set(const char *key, const char *value);
 
 /* ---- worlds: all ranks of a job -------------------------------------------------------------- */
 struct tess_world;
@@ -141,6 +151,8 @@ struct tess_mesh;
  * "tp". Opens a group along each dimension. Collective. Close *out before the world.
  */
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
+/* The ranks that the sizes of such a text make, one size left out being 1. NULL: 1. No ranks. */
+tess_status tess_mesh_count_ranks(const char *text, int32_t *out);
 /*
  * Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest.
  * Collective over the world. Nothing if they are open.
@@ -158,40 +170,6 @@ struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
 void tess_mesh_close(struct tess_mesh *m);
-
-/* ---- sessions: a checkpoint, cut by a plan, that runs ---------------------------------------- */
-struct tess_session;
-
-struct tess_session_options {           /* zeroed but for size: the plan of the model */
-	uint32_t size;
-	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
-	const char *plan;               /* "auto" or NULL, "none", a plan's name, a file, or JSON */
-	/* "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE" over the plan; NULL, or ends with NULL */
-	const char *const *overrides;
-	int32_t ignore_unexpected, zero; /* 1: tensors that no module asks for are a warning only */
-};
-
-/*
- * Opens a Hugging Face directory on a mesh: checks the plan, whose rules name dimensions of the
- * mesh, then reads this rank's part of each weight. The ranks along dimension `dp` hold replicas,
- * for which a plan has no rules: the rest of the mesh runs the model. options: NULL, or read during
- * the call. Collective over the world; a failure on one rank is returned by all. Close *out before
- * the mesh.
- */
-tess_status tess_session_open(struct tess_mesh *m, const char *dir,
-                              const struct tess_session_options *options,
-                              struct tess_session **out);
-
-/*
- * Continues `prompt` (UTF-8; that of rank 0 is used) greedily by at most max_tokens ids, until the
- * model ends the text; each replica generates it. On rank 0 text(self, bytes, n) gets the text as
- * it comes, always whole characters; it returns 0, or another value to stop. Collective, blocking.
- */
-tess_status tess_session_generate(struct tess_session *s, const char *prompt, int64_t max_tokens,
-                                  int (*text)(void *self, const char *bytes, size_t n),
-                                  void *self);
-
-void tess_session_close(struct tess_session *s);
 
 /* ---- explain: what each rank of a plan would hold, compute and send, as data ----------------- */
 

@@ -28,7 +28,7 @@ static void check_rope_table(const json_t *root)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	struct tess_config c = { .root = NULL };
-	struct tess_generation g;
+	struct tess_generation_config g;
 	json_t *root = NULL;
 
 	if (tess_json_parse("file", (const char *)bytes, len, &root))

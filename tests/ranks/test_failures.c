@@ -376,7 +376,7 @@ static tess_status make_unsupported_calls(struct tess_world *w, void *arg)
 	tess_status st;
 
 	(void)arg;
-	if (strcmp(tess_option("backend"), "batcher")) {
+	if (strcmp(tess_option_get("backend"), "batcher")) {
 		st = tess_barrier(g, "open"); /* the last rank to close frees the mailboxes */
 		if (st)
 			return st;

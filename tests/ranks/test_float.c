@@ -51,11 +51,11 @@ static bool has_float_state(int state)
 	return up == high[state] && down == low[state] && (half == 0) == flushed;
 }
 
-static int hash_logits(void *self, int32_t id, const float *logits)
+static int hash_logits(void *self, int64_t request, int32_t id, const float *logits)
 {
 	struct seen_logits *seen = self;
 
-	(void)id;
+	(void)request, (void)id;
 	for (int i = 0; i < 512; i++) {
 		uint32_t bits;
 
@@ -87,21 +87,20 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 		.nprompt = 5,
 		.max_tokens = TOKENS,
 		.sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
-		.self = &ask->seen,
-		.on_token = hash_logits
 	};
+	struct tess_generate_options options = { .callbacks = { .self = &ask->seen,
+		                                                .on_token = hash_logits } };
 	struct tess_generate_result done;
 	struct tess_session *s = NULL;
-	struct tess_mesh *mesh = NULL;
+	struct tess_mesh *mesh;
 	tess_status st = tess_mesh_open(w, "tp", &mesh);
 
 	if (!st)
 		st = tess_session_open(mesh, SOURCE_ROOT "/data", &how, &s);
 	if (!st)
-		st = tess_generate_run(tess_session_runner(s), &generate, &done);
+		st = tess_generate_run(tess_session_runner(s), &generate, 1, &options, &done);
 	MUST(has_float_state(ask->state));
 	tess_session_close(s);
-	tess_mesh_close(mesh);
 	return st;
 }
 

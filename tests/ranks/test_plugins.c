@@ -24,10 +24,34 @@ struct outcome {
 	char sentence[RANKS_MAX][1200];
 };
 
-static int ignore_text(void *self, const char *bytes, size_t n)
+struct failure { /* on rank 0: of a request, which the other ranks do not hear of */
+	tess_status st;
+	char sentence[1024];
+};
+
+static int keep_failure(void *self, int64_t i, const struct tess_result *r, const char *text,
+                        uint64_t n)
 {
-	(void)self, (void)bytes, (void)n;
-	return 0;
+	struct failure *f = self;
+
+	(void)i, (void)text, (void)n;
+	f->st = r->status;
+	if (r->sentence)
+		snprintf(f->sentence, sizeof f->sentence, "%s", r->sentence);
+	return TESS_GO_ON;
+}
+
+static tess_status generate_two_ids(struct tess_session *s, const char *prompt)
+{
+	struct tess_request ask = {
+		.size = sizeof ask, .text = prompt, .ntext = strlen(prompt), .max_tokens = 2
+	};
+	const struct tess_request *const list[] = { &ask };
+	struct failure f = { 0 };
+	struct tess_generation how = { .size = sizeof how, .self = &f, .on_end = keep_failure };
+	tess_status st = tess_session_generate(s, list, 1, &how);
+
+	return st || !f.st ? st : tess_fail(f.st, "%s", f.sentence);
 }
 
 /* Each rank alone: its sentence must not come from another rank's tess_world_fail. */
@@ -39,19 +63,18 @@ static tess_status generate_in_session(struct tess_world *w, void *arg)
 		.size = sizeof how, .threads = 1, .plan = o->plan, .overrides = overrides
 	};
 	struct tess_session *session = NULL;
-	struct tess_mesh *mesh = NULL;
 	int32_t me = tess_world_rank(w);
+	struct tess_mesh *mesh = NULL;
 	tess_status st = tess_mesh_open(w, o->mesh, &mesh);
 
 	if (!st)
 		st = tess_session_open(mesh, SOURCE_ROOT "/data", &how, &session);
 	if (!st)
-		st = tess_session_generate(session, o->prompt ? o->prompt : "One day", 2,
-		                           ignore_text, NULL);
+		st = generate_two_ids(session, o->prompt ? o->prompt : "One day");
 	o->st[me] = st;
 	snprintf(o->sentence[me], sizeof o->sentence[me], "%s", st ? tess_error() : "");
 	if (!tess_barrier(tess_world_group(w), "after the failure") && o->prompt && session)
-		st = tess_session_generate(session, "One day", 2, ignore_text, NULL);
+		st = generate_two_ids(session, "One day");
 	tess_session_close(session);
 	tess_mesh_close(mesh);
 	return o->prompt ? st : TESS_OK;
@@ -66,11 +89,11 @@ static struct outcome generate_on_all_ranks(const char *override, const char *pr
 }
 
 /* `says`: parts, separated by |. */
-static void expect_all_say(const struct outcome *o, tess_status why, const char *says)
+static void expect_ranks_say(const struct outcome *o, int n, tess_status why, const char *says)
 {
 	char parts[512];
 
-	for (int r = 0; r < o->n; r++) {
+	for (int r = 0; r < n; r++) {
 		ck_assert_msg(o->st[r] == why, "rank %d: %s: %s", r, tess_status_name(o->st[r]),
 		              o->sentence[r]);
 		ck_assert_str_eq(o->sentence[r], o->sentence[0]);
@@ -78,6 +101,11 @@ static void expect_all_say(const struct outcome *o, tess_status why, const char 
 		for (char *p = strtok(parts, "|"); p; p = strtok(NULL, "|"))
 			expect_part(o->sentence[r], p);
 	}
+}
+
+static void expect_all_say(const struct outcome *o, tess_status why, const char *says)
+{
+	expect_ranks_say(o, o->n, why, says);
 }
 
 static const struct defect {
@@ -159,9 +187,6 @@ static const struct {
 	/* columns count in the whole value: rank 1 holds the second half of 172 */
 	{ "1", MODULE "=defective:nan",
 	  MODULE ": call gives NaN on rank 1, at row 1, column 88:", TESS_EINVAL },
-	/* no token is chosen from logits that are NaN */
-	{ "0", "model.norm=defective:nan_all",
-	  "rank 0: 512 of the 512 logits|at position 3 |NaN|--check", TESS_EINVAL },
 };
 
 START_TEST(bad_value_is_found)
@@ -190,12 +215,18 @@ START_TEST(bad_value_is_found_on_a_mesh)
 }
 END_TEST
 
-/* The session can be used afterwards: generate_in_session() generates again. */
-START_TEST(prompt_fails_on_all_ranks)
+/* What fails one request is told on rank 0. */
+START_TEST(request_fails_alone)
 {
-	struct outcome o = generate_on_all_ranks(NULL, "One \xff\xfe");
+	struct outcome o = generate_on_all_ranks("model.norm=defective:nan_all", NULL);
 
-	expect_all_say(&o, TESS_EINVAL, "rank 0: the text is not UTF-8 at its byte 4");
+	/* no token is chosen from logits that are NaN */
+	expect_ranks_say(&o, 1, TESS_EINVAL, "512 of the 512 logits|at position 3 |NaN|--check");
+	ck_assert_int_eq(o.st[1], TESS_OK);
+	/* the session can be used afterwards: generate_in_session() generates again */
+	o = generate_on_all_ranks(NULL, "One \xff\xfe");
+	expect_ranks_say(&o, 1, TESS_EINVAL, "the text is not UTF-8 at its byte 4");
+	ck_assert_int_eq(o.st[1], TESS_OK);
 }
 END_TEST
 
@@ -209,6 +240,6 @@ int main(void)
 	tcase_add_loop_test(tcase, backend_is_named, 0, 6);
 	tcase_add_loop_test(tcase, bad_value_is_found, 0, sizeof bad_values / sizeof *bad_values);
 	tcase_add_test(tcase, bad_value_is_found_on_a_mesh);
-	tcase_add_test(tcase, prompt_fails_on_all_ranks);
+	tcase_add_test(tcase, request_fails_alone);
 	return suite_end(runner);
 }

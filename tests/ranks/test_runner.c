@@ -64,20 +64,22 @@ struct generated_text { /* what rank 0 gets */
 	bool chosen_by_best; /* each id has the largest of its logits */
 };
 
-static int append_id(void *self, int32_t id, const float *logits)
+static int append_id(void *self, int64_t i, int32_t id, const float *logits)
 {
 	struct generated_text *t = self;
 
-	for (int64_t i = 0; i < t->vocabulary; i++)
-		t->chosen_by_best = t->chosen_by_best && logits[i] <= logits[id];
+	(void)i;
+	for (int64_t k = 0; k < t->vocabulary; k++)
+		t->chosen_by_best = t->chosen_by_best && logits[k] <= logits[id];
 	t->id[t->n++] = id;
-	return t->n == t->enough;
+	return t->n == t->enough ? TESS_END_ONE : TESS_GO_ON;
 }
 
-static tess_status append_rows(void *self, const float *rows, int64_t n)
+static int append_rows(void *self, int64_t i, const float *rows, int64_t n)
 {
 	struct generated_text *t = self;
 
+	(void)i;
 	memcpy(t->rows + t->nrows * t->vocabulary, rows,
 	       sizeof *rows * (size_t)(n * t->vocabulary));
 	t->nrows += n;
@@ -85,10 +87,15 @@ static tess_status append_rows(void *self, const float *rows, int64_t n)
 }
 
 /* Generates one text; *text is empty on all ranks but 0. */
-static tess_status generate_text(struct open_runner_state *o,
-                                 const struct tess_generate_request *how,
-                                 struct generated_text *text, struct tess_generate_result *done)
+static tess_status generate_text_in_chunks(struct open_runner_state *o, int64_t chunk,
+                                           const struct tess_generate_request *how,
+                                           struct generated_text *text,
+                                           struct tess_generate_result *done)
 {
+	struct tess_generate_options options = {
+		.chunk = chunk,
+		.callbacks = { .self = text, .on_token = append_id, .on_logits = append_rows }
+	};
 	struct tess_generate_request ask = *how;
 
 	*text = (struct generated_text){ .vocabulary = tess_runner_vocabulary(o->runner),
@@ -99,10 +106,14 @@ static tess_status generate_text(struct open_runner_state *o,
 		ask.sampling.repetition_penalty = 1;
 	ask.prompt = prompt;
 	ask.nprompt = PROMPT;
-	ask.self = text;
-	ask.on_token = o->rank ? NULL : append_id;
-	ask.on_logits = o->rank ? NULL : append_rows;
-	return tess_generate_run(o->runner, &ask, done);
+	return tess_generate_run(o->runner, &ask, 1, &options, done);
+}
+
+static tess_status generate_text(struct open_runner_state *o,
+                                 const struct tess_generate_request *how,
+                                 struct generated_text *text, struct tess_generate_result *done)
+{
+	return generate_text_in_chunks(o, 0, how, text, done);
 }
 
 static tess_status check_ends_of_text(struct tess_world *w, void *arg)
@@ -170,17 +181,16 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 	HOLDS(o.rank || (want.nrows == PROMPT + 3 && want.chosen_by_best));
 	for (int64_t chunk = 1; chunk <= PROMPT + 1; chunk++) {
 		memset(have.rows, 0, bytes);
-		HOLDS(!generate_text(&o,
-		                     &(struct tess_generate_request){
-					     .max_tokens = 4, .all = true, .chunk = chunk },
-		                     &have, &done));
+		HOLDS(!generate_text_in_chunks(
+			&o, chunk, &(struct tess_generate_request){ .max_tokens = 4, .all = true },
+			&have, &done));
 		HOLDS(done.ntokens == 4 && have.n == want.n && have.nrows == want.nrows &&
 		      have.chosen_by_best);
 		HOLDS(!memcmp(have.id, want.id, sizeof want.id) &&
 		      !memcmp(have.rows, want.rows, bytes));
 	}
-	HOLDS(!generate_text(&o, &(struct tess_generate_request){ .max_tokens = 4, .chunk = 4 },
-	                     &have, &done));
+	HOLDS(!generate_text_in_chunks(&o, 4, &(struct tess_generate_request){ .max_tokens = 4 },
+	                               &have, &done));
 	HOLDS(!have.nrows && !memcmp(have.id, want.id, sizeof want.id));
 	free(want.rows);
 	free(have.rows);
@@ -240,8 +250,8 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	                      "outside the vocabulary") &&
 	      is_step_refused(o.runner, (struct tess_rows){ slot, 0, 0, prompt }, 1,
 	                      "at least one id") &&
-	      is_step_refused(o.runner, (struct tess_rows){ slot, 3, 2, prompt }, 1,
-	                      "2 of 3 rows") &&
+	      is_step_refused(o.runner, (struct tess_rows){ slot, 3, 4, prompt }, 1,
+	                      "4 of 3 rows") &&
 	      is_step_refused(o.runner, (struct tess_rows){ slot, 3, -1, prompt }, 1, "rows") &&
 	      is_step_refused(o.runner, (struct tess_rows){ slot, 1, 1, prompt }, 0, "no rows") &&
 	      is_step_refused(o.runner, (struct tess_rows){ slot, 1, 1, prompt }, 2, "twice") &&
@@ -277,23 +287,50 @@ struct story { /* what rank 0 gets */
 	const char *dir, *mesh; /* mesh NULL: tp */
 	int64_t max;
 	char text[512];
-	size_t n;
+	size_t n, nids;
 	int32_t id[STORY];
 };
 
-static int append_story(void *self, const char *bytes, size_t n)
+static int append_story(void *self, int64_t i, int32_t id, const float *logits, const char *bytes,
+                        uint64_t n)
 {
 	struct story *s = self;
 
-	memcpy(s->text + s->n, bytes, n);
+	(void)i, (void)logits;
+	s->id[s->nids++ % STORY] = id;
+	if (n)
+		memcpy(s->text + s->n, bytes, n);
 	s->n += n;
 	s->text[s->n] = 0;
-	return 0;
+	return TESS_GO_ON;
+}
+
+static int end_story(void *self, int64_t i, const struct tess_result *r, const char *bytes,
+                     uint64_t n)
+{
+	struct story *s = self;
+
+	(void)i, (void)r;
+	if (n)
+		memcpy(s->text + s->n, bytes, n);
+	s->n += n;
+	s->text[s->n] = 0;
+	return TESS_GO_ON;
 }
 
 static tess_status generate_story(struct tess_world *w, void *arg)
 {
+	static const struct tess_sampling greedy = { .repetition_penalty = 1 };
 	struct story *to = arg;
+	struct tess_request ask = { .size = sizeof ask,
+		                    .text = "Once upon a time",
+		                    .ntext = 16,
+		                    .max_tokens = to->max,
+		                    .sampling = &greedy };
+	const struct tess_request *const list[] = { &ask };
+	struct tess_generation how = {
+		.size = sizeof how, .self = to, .on_token = append_story, .on_end = end_story
+	};
 	bool first = tess_world_rank(w) == 0;
 	struct tess_session *s;
 	struct tess_mesh *mesh;
@@ -301,41 +338,9 @@ static tess_status generate_story(struct tess_world *w, void *arg)
 	HOLDS(!tess_mesh_open(w, to->mesh ? to->mesh : "tp", &mesh) &&
 	      !tess_session_open(mesh, to->dir, NULL, &s));
 	if (first)
-		to->n = 0;
-	/* prompts of other ranks are ignored */
-	HOLDS(!tess_session_generate(s, first ? "Once upon a time" : "\xff", to->max, append_story,
-	                             to));
-	tess_session_close(s);
-	tess_mesh_close(mesh);
-	return TESS_OK;
-}
-
-static int store_story_id(void *self, int32_t id, const float *logits)
-{
-	struct story *s = self;
-
-	(void)logits;
-	s->id[s->n++] = id;
-	return 0;
-}
-
-static tess_status generate_story_ids(struct tess_world *w, void *arg)
-{
-	struct story *to = arg;
-	struct tess_generate_request how = { .max_tokens = STORY,
-		                             .on_token = store_story_id,
-		                             .self = to };
-	struct tess_generate_result done;
-	struct tess_session *s;
-	struct tess_mesh *mesh;
-	int32_t *ids;
-
-	HOLDS(!tess_mesh_open(w, "tp", &mesh) && !tess_session_open(mesh, to->dir, NULL, &s));
-	HOLDS(!tess_session_share_prompt(s, "Once upon a time", 16, NULL, 0, &ids, &how.nprompt));
-	how.prompt = ids;
-	how.sampling.repetition_penalty = 1;
-	HOLDS(!tess_generate_run(tess_session_runner(s), &how, &done));
-	free(ids);
+		to->n = 0, to->nids = 0;
+	/* requests of other ranks are ignored */
+	HOLDS(!tess_session_generate(s, first ? list : NULL, first, &how));
 	tess_session_close(s);
 	tess_mesh_close(mesh);
 	return TESS_OK;
@@ -473,10 +478,11 @@ END_TEST
 START_TEST(a_story_ends_at_any_end_of_text)
 {
 	char dir[] = "/tmp/test_runner.XXXXXX";
-	struct story ids = { .dir = SOURCE_ROOT "/data" }, four = { .dir = ids.dir, .max = 4 };
+	struct story ids = { .dir = SOURCE_ROOT "/data", .max = STORY };
+	struct story four = { .dir = ids.dir, .max = 4 };
 	struct story story = { .dir = dir, .max = STORY };
 
-	spawn_ranks(1, generate_story_ids, &ids);
+	spawn_ranks(1, generate_story, &ids);
 	spawn_ranks(2, generate_story, &four);
 	ck_assert_uint_gt(four.n, 0);
 	for (int i = 0; i < 2; i++) {
@@ -509,10 +515,11 @@ END_TEST
 START_TEST(a_story_ends_with_incomplete_bytes)
 {
 	char dir[] = "/tmp/test_runner.XXXXXX";
-	struct story ids = { .dir = SOURCE_ROOT "/data" }, three = { .dir = ids.dir, .max = 3 };
+	struct story ids = { .dir = SOURCE_ROOT "/data", .max = STORY };
+	struct story three = { .dir = ids.dir, .max = 3 };
 	struct story story = { .dir = dir, .max = 4 };
 
-	spawn_ranks(1, generate_story_ids, &ids);
+	spawn_ranks(1, generate_story, &ids);
 	spawn_ranks(1, generate_story, &three);
 	make_checkpoint(dir, 7, 7, ids.id[3]);
 	spawn_ranks(1, generate_story, &story);

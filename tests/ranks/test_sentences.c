@@ -67,7 +67,7 @@ static const struct sentence once[] = {
 	{ "$T generate data -n 9", 1, 1, "heads: 8 units cannot be cut for 9 ranks; use 1 to 8" },
 	{ "$T generate data --backend glooo", 1, 1, "did you mean gloo" },
 	{ "$T generate data --ids 1,x", 2, 1, "--ids 1,x" },
-	{ "$T generate data --prompt a --ids 1", 2, 1, "one of --prompt" },
+	{ "$T generate data --prompt a --prompts data/x", 2, 1, "--prompts holds all prompts" },
 	{ "$T generate data --temperature hot", 2, 1, "--temperature hot" },
 	{ "$T generate data --top-p 1.5 --temperature 1", 2, 1,
 	  "--top-p 1.5: must be a number from 0 to 1" },
@@ -112,7 +112,7 @@ static const struct sentence once[] = {
 	 */
 	{ "TESSERA_FLIGHT=off $T generate data -n 4 --backend shm "
 	  "--plan-override model.norm=defective:nan_all",
-	  1, 2, "rank 0: 512 of the 512 logits" },
+	  1, 1, "generate: 512 of the 512 logits" },
 	{ "TESSERA_FLIGHT=off $T generate data -n 2 --backend shm --check --prompt 'One day' "
 	  "--plan-override model.layers.1.mlp.up_proj=defective:nan",
 	  1, 2, "model.layers.1.mlp.up_proj: call gives NaN on rank 1" },

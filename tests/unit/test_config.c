@@ -102,7 +102,8 @@ START_TEST(refuses_configs)
 }
 END_TEST
 
-static tess_status make_generation(const char *text, const char *config, struct tess_generation *g)
+static tess_status make_generation(const char *text, const char *config,
+                                   struct tess_generation_config *g)
 {
 	json_t *own = text ? parse_text(text) : NULL, *root = parse_text(config);
 	tess_status st =
@@ -113,9 +114,9 @@ static tess_status make_generation(const char *text, const char *config, struct 
 	return st;
 }
 
-static struct tess_generation read_generation(const char *text, const char *config)
+static struct tess_generation_config read_generation(const char *text, const char *config)
 {
-	struct tess_generation g;
+	struct tess_generation_config g;
 
 	ck_assert_msg(!make_generation(text, config, &g), "%s", tess_error());
 	return g;
@@ -123,7 +124,7 @@ static struct tess_generation read_generation(const char *text, const char *conf
 
 START_TEST(reads_generation)
 {
-	struct tess_generation g = read_generation(NULL, "{}");
+	struct tess_generation_config g = read_generation(NULL, "{}");
 
 	ck_assert(g.bos == -1 && g.pad == -1 && g.neos == 0 && !g.sample && g.temperature == 1 &&
 	          g.top_k == 50);
@@ -176,7 +177,7 @@ START_TEST(refuses_generation)
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		struct tess_generation g = { .bos = 99 };
+		struct tess_generation_config g = { .bos = 99 };
 
 		ck_assert_msg(make_generation(bad[i].text, "{}", &g) < 0 && g.bos == 99, "%s",
 		              bad[i].text);

@@ -18,15 +18,15 @@ START_TEST(argument_over_environment_over_preset)
 	const char *held;
 
 	unsetenv("TESSERA_BACKEND");
-	ck_assert_str_eq(tess_option("backend"), "");
+	ck_assert_str_eq(tess_option_get("backend"), "");
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
-	ck_assert_str_eq(tess_option("backend"), "auto");
+	ck_assert_str_eq(tess_option_get("backend"), "auto");
 	setenv("TESSERA_BACKEND", "gloo", 1);
-	ck_assert_str_eq(tess_option("backend"), "gloo");
+	ck_assert_str_eq(tess_option_get("backend"), "gloo");
 	ck_assert_int_eq(tess_option_set("backend", "loopback"), TESS_OK);
-	held = tess_option("backend");
+	held = tess_option_get("backend");
 	ck_assert_int_eq(tess_option_set("backend", "mpi"), TESS_OK);
-	ck_assert_str_eq(tess_option("backend"), "mpi");
+	ck_assert_str_eq(tess_option_get("backend"), "mpi");
 	ck_assert_str_eq(held, "loopback");
 	for (size_t i = 0; tess_option_at(i, &info) && strcmp(info.key, "backend") != 0; i++)
 		;
@@ -200,7 +200,7 @@ static void *set_option_repeatedly(void *key)
 	for (int i = 0; i < 1000; i++) {
 		if (tess_option_add("test", table) || tess_option_set(key, i % 2 ? "1" : "2"))
 			return "failed";
-		if (strlen(tess_option("threads")) != 1)
+		if (strlen(tess_option_get("threads")) != 1)
 			return "torn";
 	}
 	return NULL;

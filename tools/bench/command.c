@@ -5,7 +5,6 @@
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "core/rendezvous/call_desc.h"
-#include "core/rendezvous/rank_env.h"
 #include "tools/tool.h"
 
 #include <errno.h>
@@ -206,17 +205,17 @@ static tess_status choose_mesh(struct bench_options *a)
 
 static tess_status run_bench(struct bench_options *a, char **argv, int *exit_status)
 {
-	struct tess_rank_env env;
+	bool launched;
 	tess_status st = tess_option_set("reduce", "exact");
 
 	if (!st)
-		st = tess_rank_env_read(&env);
+		st = tess_tool_is_launched(&launched);
 	if (st)
 		return st;
 	if (a->mesh && !a->along)
 		a->along = "tp";
-	if (!env.alone)
-		return tess_tool_join_job(a->ranks, &env, bench_run_rank, a);
+	if (launched)
+		return tess_tool_join_job(a->ranks, bench_run_rank, a);
 	if (a->mesh)
 		st = choose_mesh(a);
 	if (st)

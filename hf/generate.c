@@ -1,0 +1,327 @@
+/* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
+#include "core/base/status.h"
+#include "hf/requests.h"
+#include "hf/session.h"
+#include "nn/agree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+tess_status tess_sequence_open(struct tess_session *s, struct tess_sequence **out)
+{
+	struct tess_sequence **list = realloc(s->sequences,
+	                                      (size_t)(s->nsequences + 1) * sizeof *list),
+			     *q = NULL;
+	int32_t replica = (int32_t)(s->nsequences % s->nreplicas);
+	tess_status st = TESS_OK;
+
+	if (list)
+		s->sequences = list;
+	else
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		st = tess_sequence_new(s->runner, replica == s->replica, &q);
+	st = tess_group_agree_status(s->all, st, "sequence");
+	if (st) {
+		tess_sequence_free(q);
+		return st;
+	}
+	q->owner = s;
+	q->number = s->nsequences;
+	q->replica = replica;
+	s->sequences[s->nsequences++] = q;
+	*out = q;
+	return TESS_OK;
+}
+
+void tess_sequence_close(struct tess_sequence *q)
+{
+	struct tess_session *s;
+
+	if (!q)
+		return;
+	s = q->owner;
+	s->sequences[q->number] = NULL;
+	tess_sequence_free(q);
+}
+
+const int32_t *tess_sequence_ids(const struct tess_sequence *q, int64_t *n)
+{
+	*n = q->nids;
+	return q->ids;
+}
+
+static struct tess_sequence *find_sequence(struct tess_session *s, const struct tess_sequence *q)
+{
+	for (int64_t i = 0; i < s->nsequences; i++)
+		if (s->sequences[i] == q)
+			return s->sequences[i];
+	return NULL;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Everything about an input that can be refused, before anything is changed. */
+static tess_status check_input(struct tess_session *s, const struct tess_input *in)
+{
+	struct tess_sequence *q = find_sequence(s, in->sequence);
+
+	if (!q)
+		return tess_fail(TESS_EINVAL, "the sequence is not open in this session");
+	if (in->n < 0 || (in->nselected && in->nselected != 1 && in->nselected != in->n))
+		return tess_fail(TESS_EINVAL, "logits of %lld of %lld ids; use 0, 1 or all",
+		                 (long long)in->nselected, (long long)in->n);
+	return tess_ids_check(in->ids, in->n, q->nids, tess_runner_vocabulary(s->runner));
+}
+
+tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
+                              int32_t root, const float **logits)
+{
+	struct tess_rows *rows = calloc((size_t)n + 1, sizeof *rows);
+	tess_status st = rows ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	int32_t nrows = 0;
+
+	for (int32_t i = 0; i < n && !st; i++)
+		st = check_input(s, &inputs[i]);
+	for (int32_t i = 0; i < n && !st; i++) {
+		struct tess_sequence *q = inputs[i].sequence;
+		int64_t pending;
+
+		st = tess_sequence_append(q, inputs[i].ids, inputs[i].n);
+		pending = q->nids - q->ncached; /* the last id of a generation among them */
+		if (st || q->slot < 0 || !pending)
+			continue;
+		rows[nrows++] = tess_sequence_get_rows(
+			q, pending, inputs[i].nselected > 1 ? inputs[i].n : inputs[i].nselected);
+		q->ncached += pending;
+	}
+	*logits = NULL;
+	if (!st && nrows)
+		st = tess_runner_step(s->runner, rows, nrows, root, logits);
+	free(rows);
+	return st;
+}
+
+tess_status tess_logits_save(const char *path, const float *logits, int64_t n, int64_t vocabulary)
+{
+	int64_t shape[2] = { n, vocabulary };
+	struct tess_slice slice = { .name = "logits",
+		                    .dtype = TESS_F32,
+		                    .ndim = 2,
+		                    .shape = shape,
+		                    .data = logits,
+		                    .bytes = (uint64_t)(n * vocabulary) * sizeof *logits };
+
+	return tess_safetensors_write(path, 1, &slice);
+}
+
+tess_status tess_logits_check_writable(const char *path)
+{
+	return tess_safetensors_check_writable(path);
+}
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+struct text { /* on rank 0 of a replica: a request of this replica */
+	int64_t request; /* its index in the caller's list */
+	struct tess_decode_stream *decoder;
+};
+
+struct session_generation {
+	struct tess_session *s;
+	struct tess_generation how;
+	struct tess_shared_request *shared; /* [n] */
+	int64_t n, nmine;
+	struct text *text; /* [nmine] */
+	struct tess_generate_request *mine;
+	struct tess_generate_result *results;
+};
+
+static int push_token(void *self, int64_t i, int32_t id, const float *logits)
+{
+	struct session_generation *g = self;
+	struct text *t = &g->text[i];
+	const char *bytes = NULL;
+	size_t n = 0;
+	tess_status st = TESS_OK;
+
+	if (g->s->tokenizer && !t->decoder)
+		st = tess_decode_stream_open(g->s->tokenizer, true, &t->decoder);
+	if (!st && t->decoder)
+		st = tess_decode_stream_push(t->decoder, id, &bytes, &n);
+	if (st || !g->how.on_token)
+		return st;
+	return g->how.on_token(g->how.self, t->request, id, logits, bytes, n);
+}
+
+static int push_logits(void *self, int64_t i, const float *logits, int64_t n)
+{
+	struct session_generation *g = self;
+
+	return g->how.on_logits ? g->how.on_logits(g->how.self, g->text[i].request, logits, n) : 0;
+}
+
+static int end_request_text(void *self, int64_t i, const struct tess_generate_result *r,
+                            const char *sentence)
+{
+	struct session_generation *g = self;
+	struct text *t = &g->text[i];
+	const struct tess_shared_request *shared = &g->shared[t->request];
+	const char *bytes = NULL;
+	size_t n = 0;
+	tess_status st = t->decoder ? tess_decode_stream_finish(t->decoder, &bytes, &n) : TESS_OK;
+	struct tess_result result = { .size = sizeof result,
+		                      .finish = r->finish,
+		                      .status = shared->status ? shared->status : r->status,
+		                      .sentence = shared->status ? shared->sentence : sentence,
+		                      .prompt = shared->ids,
+		                      .nprompt = shared->nids,
+		                      .ntokens = r->ntokens,
+		                      .prefill = r->prefill,
+		                      .decode = r->decode };
+	int answer = st;
+
+	if (!st && g->how.on_end)
+		answer = g->how.on_end(g->how.self, t->request, &result, bytes, n);
+	tess_decode_stream_close(t->decoder);
+	t->decoder = NULL;
+	return answer;
+}
+
+static int end_step(void *self)
+{
+	struct session_generation *g = self;
+
+	return g->how.on_step ? g->how.on_step(g->how.self) : TESS_GO_ON;
+}
+
+static int64_t find_shared_sequence(void *self, const struct tess_sequence *q, int32_t *replica,
+                                    int64_t *nids)
+{
+	const struct tess_sequence *open = find_sequence(self, q);
+
+	if (!open)
+		return -1;
+	*replica = open->replica;
+	*nids = open->nids;
+	return open->number;
+}
+
+/* On rank 0: completes the requests. The ranks that print text need the tokenizer. */
+static tess_status prepare_requests(struct session_generation *g, struct tess_arena *arena,
+                                    const struct tess_request *const *requests)
+{
+	struct tess_session *s = g->s;
+	const struct tess_tokenizer *tokenizer = NULL;
+	struct tess_request_source source = {
+		.generation = tess_checkpoint_generation(s->model.checkpoint),
+		.positions = tess_planned_model_positions(&s->model),
+		.vocabulary = tess_runner_vocabulary(s->runner),
+		.nreplicas = s->nreplicas,
+		.find_sequence = find_shared_sequence,
+		.self = s,
+	};
+	tess_status st = TESS_OK;
+
+	if (tess_group_rank(tess_runner_group(s->runner)) == 0)
+		st = tess_session_get_tokenizer(s, &tokenizer);
+	if (st == TESS_ENOENT)
+		st = TESS_OK; /* requests of ids run without one */
+	source.tokenizer = tokenizer;
+	if (!st && tess_group_rank(s->all) == 0)
+		st = tess_requests_prepare(arena, &source, requests, g->n, &g->shared);
+	return st;
+}
+
+/* This replica's requests, as nn runs them. */
+static tess_status select_requests(struct session_generation *g, struct tess_arena *arena)
+{
+	struct tess_session *s = g->s;
+
+	g->text = TESS_NEW(arena, struct text, g->n + 1);
+	g->mine = TESS_NEW(arena, struct tess_generate_request, g->n + 1);
+	g->results = TESS_NEW(arena, struct tess_generate_result, g->n + 1);
+	if (!g->text || !g->mine || !g->results)
+		return TESS_ENOMEM;
+	for (int64_t i = 0; i < g->n; i++) {
+		const struct tess_shared_request *r = &g->shared[i];
+
+		if (r->replica != s->replica)
+			continue;
+		g->text[g->nmine].request = i;
+		g->mine[g->nmine++] = (struct tess_generate_request){
+			.sequence = r->sequence < 0 ? NULL : s->sequences[r->sequence],
+			.prompt = r->ids,
+			.nprompt = r->nids,
+			.stop = r->stop,
+			.nstop = r->nstop,
+			.max_tokens = r->max_tokens,
+			.all = r->flags & TESS_ALL_LOGITS,
+			.status = r->status,
+			.sampling = r->sampling,
+		};
+	}
+	return TESS_OK;
+}
+
+/* The new ids of a caller's sequences, for the ranks of the other replicas. */
+static tess_status share_sequences(struct session_generation *g)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < g->n && !st && g->s->nreplicas > 1; i++) {
+		struct tess_sequence *q;
+		int64_t n;
+
+		if (g->shared[i].sequence < 0)
+			continue;
+		q = g->s->sequences[g->shared[i].sequence];
+		n = q->nids;
+		st = tess_broadcast(g->s->dp_group, &n, 1, TESS_I64, q->replica, "sequence:size");
+		if (!st)
+			st = tess_sequence_resize(q, n);
+		st = tess_group_agree_status(g->s->dp_group, st, "sequence");
+		if (!st && n)
+			st = tess_broadcast(g->s->dp_group, q->ids, (uint64_t)n, TESS_I32,
+			                    q->replica, "sequence:ids");
+	}
+	return st;
+}
+
+static tess_status run_requests(struct session_generation *g)
+{
+	struct tess_generate_options options = {
+		.chunk = g->how.chunk,
+		.batch = g->how.batch,
+		.callbacks = { g, push_token, push_logits, end_request_text, end_step },
+	};
+	tess_status st = tess_generate_run(g->s->runner, g->mine, g->nmine, &options, g->results);
+
+	for (int64_t i = 0; i < g->nmine; i++) /* after a failure */
+		tess_decode_stream_close(g->text[i].decoder);
+	if (g->s->nreplicas > 1)
+		st = tess_group_agree_status(g->s->all, st, "generate");
+	return st ? st : share_sequences(g);
+}
+
+tess_status tess_session_generate(struct tess_session *s,
+                                  const struct tess_request *const *requests, int64_t n,
+                                  const struct tess_generation *how)
+{
+	struct session_generation g = { .s = s, .n = n };
+	struct tess_arena arena = { 0 };
+	tess_status st;
+
+	memcpy(&g.how, how, how->size < sizeof g.how ? how->size : sizeof g.how);
+	st = tess_group_agree_status(s->all, prepare_requests(&g, &arena, requests), "requests");
+	if (!st)
+		st = tess_requests_share(&arena, s->all, &g.n, &g.shared);
+	if (!st)
+		st = tess_group_agree_status(s->all, select_requests(&g, &arena), "requests");
+	if (!st)
+		st = run_requests(&g);
+	tess_arena_free(&arena);
+	return st;
+}

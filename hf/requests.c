@@ -1,0 +1,235 @@
+#include "hf/requests.h"
+
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "nn/agree.h"
+
+#include <string.h>
+
+enum { MAX_TOKENS = 256 }; /* where neither the caller nor the checkpoint says */
+
+/* ---- preparing, on rank 0 -------------------------------------------------------------------- */
+
+/* A copy whose missing fields are zero. */
+static struct tess_request copy_request(const struct tess_request *r)
+{
+	struct tess_request copy = { 0 };
+
+	memcpy(&copy, r, r->size < sizeof copy ? r->size : sizeof copy);
+	return copy;
+}
+
+static tess_status encode_request(struct tess_arena *arena,
+                                  const struct tess_request_source *source,
+                                  const struct tess_request *r, struct tess_shared_request *out)
+{
+	int32_t *made = NULL, *ids;
+	size_t n = (size_t)r->nids;
+	tess_status st = TESS_OK;
+
+	if (r->ids && r->text)
+		return tess_fail(TESS_EINVAL, "a prompt is a text or ids, not both");
+	if (!r->ids && !source->tokenizer)
+		return tess_fail(TESS_ENOENT, "the checkpoint has no tokenizer; give ids");
+	if (!r->ids)
+		st = tess_tokenizer_encode(source->tokenizer, r->text ? r->text : "", r->ntext,
+		                           !r->sequence, &made, &n);
+	if (st)
+		return tess_fail_in(st, "the prompt");
+	ids = TESS_NEW(arena, int32_t, n + 1);
+	if (ids && n)
+		memcpy(ids, made ? made : r->ids, n * sizeof *ids);
+	free(made);
+	out->ids = ids;
+	out->nids = (int64_t)n;
+	return ids ? TESS_OK : TESS_ENOMEM;
+}
+
+static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_request_source *source,
+                                 const struct tess_request *r, struct tess_shared_request *out)
+{
+	int64_t n = r->stop ? r->nstop : source->generation->neos;
+	int32_t *stop = TESS_NEW(arena, int32_t, n + 1);
+
+	for (int64_t i = 0; i < n && stop; i++)
+		stop[i] = r->stop ? r->stop[i] : (int32_t)source->generation->eos[i];
+	out->stop = stop;
+	out->nstop = n;
+	return stop ? TESS_OK : TESS_ENOMEM;
+}
+
+/* Within the positions of the checkpoint: the last id is not fed back, and needs none. */
+static tess_status limit_tokens(const struct tess_request_source *source,
+                                const struct tess_request *r, int64_t before,
+                                struct tess_shared_request *out)
+{
+	int64_t preset = source->generation->max_new_tokens, n = before + out->nids;
+	int64_t want = r->max_tokens > 0 ? r->max_tokens : preset ? preset : MAX_TOKENS;
+
+	out->max_tokens = r->max_tokens < 0 ? 0 : want;
+	if (!source->positions || n + out->max_tokens <= source->positions + 1)
+		return TESS_OK;
+	if (n > source->positions)
+		return tess_fail(
+			TESS_EINVAL,
+			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
+			(long long)n, (long long)source->positions);
+	out->max_tokens = source->positions - n + 1;
+	if (r->max_tokens > 0)
+		tess_log(TESS_WARN, "generate",
+		         "the checkpoint was made for %lld positions: at most %lld tokens "
+		         "after this prompt",
+		         (long long)source->positions, (long long)out->max_tokens);
+	return TESS_OK;
+}
+
+static tess_status prepare_request(struct tess_arena *arena,
+                                   const struct tess_request_source *source,
+                                   const struct tess_request *r, struct tess_shared_request *out)
+{
+	int64_t before = 0;
+	tess_status st;
+
+	out->sampling = r->sampling ? *r->sampling
+	                            : tess_generation_config_get_sampling(source->generation);
+	out->flags = r->flags;
+	out->sequence = -1;
+	out->replica = -1;
+	if (r->sequence) {
+		out->sequence =
+			source->find_sequence(source->self, r->sequence, &out->replica, &before);
+		if (out->sequence < 0)
+			return tess_fail(TESS_EINVAL, "the sequence is not open in this session");
+	}
+	st = tess_sampling_check(&out->sampling);
+	if (!st)
+		st = encode_request(arena, source, r, out);
+	if (!st)
+		st = tess_ids_check(out->ids, out->nids, before, source->vocabulary);
+	if (!st && before + out->nids < 1)
+		st = tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
+	if (!st)
+		st = copy_stop_ids(arena, source, r, out);
+	return st ? st : limit_tokens(source, r, before, out);
+}
+
+/* To the replica that has the fewest ids so far. */
+static void deal_request(int64_t *load, int32_t nreplicas, struct tess_shared_request *r)
+{
+	int32_t least = 0;
+
+	for (int32_t k = 1; k < nreplicas; k++)
+		if (load[k] < load[least])
+			least = k;
+	if (r->replica < 0)
+		r->replica = least;
+	load[r->replica] += r->nids + r->max_tokens;
+}
+
+tess_status tess_requests_prepare(struct tess_arena *arena,
+                                  const struct tess_request_source *source,
+                                  const struct tess_request *const *requests, int64_t n,
+                                  struct tess_shared_request **out)
+{
+	struct tess_shared_request *list = TESS_NEW(arena, struct tess_shared_request, n + 1);
+	int64_t *load = TESS_NEW(arena, int64_t, source->nreplicas);
+
+	if (!list || !load)
+		return TESS_ENOMEM;
+	for (int64_t i = 0; i < n; i++) {
+		struct tess_request r = copy_request(requests[i]);
+
+		list[i].status = prepare_request(arena, source, &r, &list[i]);
+		if (list[i].status) {
+			list[i].nids = list[i].nstop = list[i].max_tokens = 0;
+			list[i].sentence = tess_arena_copy(arena, tess_error(), SIZE_MAX);
+		}
+		if (list[i].status && !list[i].sentence)
+			return TESS_ENOMEM;
+		deal_request(load, source->nreplicas, &list[i]);
+	}
+	*out = list;
+	return TESS_OK;
+}
+
+/* ---- sharing --------------------------------------------------------------------------------- */
+
+/* The requests, then the ids, stop ids and sentence of each: pointers are set by read_requests. */
+static char *write_requests(struct tess_arena *arena, const struct tess_shared_request *list,
+                            int64_t n, uint64_t *bytes)
+{
+	char *all, *at;
+
+	*bytes = (uint64_t)n * sizeof *list;
+	for (int64_t i = 0; i < n; i++)
+		*bytes += (uint64_t)(list[i].nids + list[i].nstop) * 4 +
+		          (list[i].sentence ? strlen(list[i].sentence) + 1 : 0);
+	all = TESS_NEW(arena, char, *bytes + 1);
+	if (!all)
+		return NULL;
+	memcpy(all, list, (size_t)n * sizeof *list);
+	at = all + (size_t)n * sizeof *list;
+	for (int64_t i = 0; i < n; i++) {
+		const struct tess_shared_request *r = &list[i];
+
+		if (r->nids)
+			memcpy(at, r->ids, (size_t)r->nids * 4);
+		at += r->nids * 4;
+		if (r->nstop)
+			memcpy(at, r->stop, (size_t)r->nstop * 4);
+		at += r->nstop * 4;
+	}
+	for (int64_t i = 0; i < n; i++)
+		if (list[i].sentence)
+			at = stpcpy(at, list[i].sentence) + 1;
+	return all;
+}
+
+static struct tess_shared_request *read_requests(char *all, int64_t n)
+{
+	struct tess_shared_request *list = (struct tess_shared_request *)(void *)all;
+	int32_t *ids = (int32_t *)(void *)(list + n);
+	const char *text;
+
+	for (int64_t i = 0; i < n; i++) {
+		list[i].ids = ids;
+		list[i].stop = ids + list[i].nids;
+		ids += list[i].nids + list[i].nstop;
+	}
+	text = (const char *)ids;
+	for (int64_t i = 0; i < n; i++) {
+		if (!list[i].sentence)
+			continue;
+		list[i].sentence = text;
+		text += strlen(text) + 1;
+	}
+	return list;
+}
+
+tess_status tess_requests_share(struct tess_arena *arena, struct tess_group *g, int64_t *n,
+                                struct tess_shared_request **list)
+{
+	int64_t head[2] = { *n, 0 };
+	char *all = NULL;
+	tess_status st;
+
+	if (tess_group_rank(g) == 0) {
+		uint64_t bytes;
+
+		all = write_requests(arena, *list, *n, &bytes);
+		head[1] = (int64_t)bytes;
+	}
+	st = tess_broadcast(g, head, 2, TESS_I64, 0, "requests:size");
+	if (st)
+		return st;
+	if (!all)
+		all = TESS_NEW(arena, char, head[1] + 1);
+	st = tess_group_agree_status(g, all ? TESS_OK : TESS_ENOMEM, "requests");
+	if (!st)
+		st = tess_broadcast(g, all, (uint64_t)head[1], TESS_I8, 0, "requests");
+	if (st)
+		return st;
+	*n = head[0];
+	*list = read_requests(all, *n);
+	return TESS_OK;
+}

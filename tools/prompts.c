@@ -1,0 +1,295 @@
+#include "prompts.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static struct prompt *add_prompt(struct prompts *p)
+{
+	struct prompt *more = realloc(p->list, (size_t)(p->n + 1) * sizeof *more), *last;
+
+	if (!more)
+		return NULL;
+	p->list = more;
+	last = &p->list[p->n];
+	*last = (struct prompt){ .index = p->n,
+		                 .temperature = NAN,
+		                 .top_p = NAN,
+		                 .min_p = NAN,
+		                 .penalty = NAN,
+		                 .top_k = -1,
+		                 .seed = -1,
+		                 .max_tokens = -1 };
+	p->n++;
+	return last;
+}
+
+tess_status prompts_add_text(struct prompts *p, const char *text, size_t len)
+{
+	struct prompt *last = add_prompt(p);
+
+	if (last)
+		last->text = malloc(len + 1);
+	if (!last || !last->text)
+		return tess_fail(TESS_ENOMEM, "--prompt: out of memory");
+	memcpy(last->text, text, len);
+	last->text[len] = '\0';
+	last->len = len;
+	return TESS_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Rank 0 may be another process, which reads stdin again. */
+static tess_status keep_stdin(const char *option, const char *bytes, size_t len)
+{
+	int again = memfd_create("prompt", 0);
+	tess_status st = TESS_OK;
+
+	if (again < 0 || write(again, bytes, len) != (ssize_t)len || lseek(again, 0, SEEK_SET) ||
+	    dup2(again, STDIN_FILENO) < 0)
+		st = tess_fail(TESS_EIO, "%s -: stdin cannot be kept for rank 0: %s", option,
+		               strerror(errno));
+	if (again > STDIN_FILENO)
+		close(again);
+	return st;
+}
+
+/* *out ends with a 0 that *len does not count; free it, also after a failure. */
+static tess_status read_file(const char *option, const char *path, char **out, size_t *len)
+{
+	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+	size_t capacity = 0, n = 1;
+	tess_status st =
+		f ? TESS_OK : tess_fail(TESS_ENOENT, "%s %s: %s", option, path, strerror(errno));
+
+	*out = NULL;
+	*len = 0;
+	while (!st && n) {
+		char *more = capacity - *len < 65536 ? realloc(*out, capacity += 65536 + capacity)
+		                                     : *out;
+
+		if (!more)
+			st = tess_fail(TESS_ENOMEM, "%s %s: out of memory", option, path);
+		else
+			*out = more;
+		n = st ? 0 : fread(*out + *len, 1, capacity - *len - 1, f);
+		*len += n;
+	}
+	if (!st && ferror(f))
+		st = tess_fail(TESS_EIO, "%s %s: %s", option, path, strerror(errno));
+	if (!st)
+		(*out)[*len] = '\0';
+	if (!st && f == stdin)
+		st = keep_stdin(option, *out, *len);
+	if (f && f != stdin)
+		fclose(f);
+	return st;
+}
+
+tess_status prompts_add_file(struct prompts *p, const char *path)
+{
+	char *text;
+	size_t len;
+	tess_status st = read_file("--prompt-file", path, &text, &len);
+
+	if (!st)
+		st = prompts_add_text(p, text, len);
+	free(text);
+	return st;
+}
+
+/* ---- ids ------------------------------------------------------------------------------------- */
+
+tess_status prompts_add_ids(struct prompts *p, const char *text)
+{
+	struct prompt *last = add_prompt(p);
+	const char *at = text;
+	int64_t n = 1;
+
+	for (const char *c = text; *c; c++)
+		n += *c == ',';
+	if (last)
+		last->ids = malloc((size_t)n * sizeof *last->ids);
+	if (!last || !last->ids)
+		return tess_fail(TESS_ENOMEM, "--ids: out of memory");
+	for (;;) {
+		char *end;
+		long v;
+
+		errno = 0;
+		v = strtol(at, &end, 10);
+		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
+			return tess_fail(TESS_EINVAL,
+			                 "--ids %s: ids are numbers from 0 on, separated by commas",
+			                 text);
+		last->ids[last->nids++] = (int32_t)v;
+		if (!*end)
+			return TESS_OK;
+		at = end + 1;
+	}
+}
+
+/* ---- lines of JSON --------------------------------------------------------------------------- */
+
+/* TESS_EINVAL: not a number within [lo, hi]; an absent one is left. */
+static tess_status read_real(const json_t *o, const char *key, double lo, double hi, double *out)
+{
+	const json_t *v = json_object_get(o, key);
+
+	if (!v)
+		return TESS_OK;
+	if (!json_is_number(v) || !(json_number_value(v) >= lo && json_number_value(v) <= hi))
+		return tess_fail(TESS_EINVAL, "\"%s\" must be a number from %g to %g", key, lo, hi);
+	*out = json_number_value(v);
+	return TESS_OK;
+}
+
+static tess_status read_integer(const json_t *o, const char *key, int64_t hi, int64_t *out)
+{
+	const json_t *v = json_object_get(o, key);
+
+	if (!v)
+		return TESS_OK;
+	if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > hi)
+		return tess_fail(TESS_EINVAL, "\"%s\" must be a whole number from 0 to %lld", key,
+		                 (long long)hi);
+	*out = json_integer_value(v);
+	return TESS_OK;
+}
+
+static tess_status read_id_list(const json_t *list, struct prompt *p)
+{
+	size_t n = json_array_size(list);
+
+	if (!json_is_array(list))
+		return tess_fail(TESS_EINVAL, "\"ids\" must be a list of numbers");
+	p->ids = malloc((n + 1) * sizeof *p->ids);
+	if (!p->ids)
+		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(list, i);
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+		    json_integer_value(v) > INT32_MAX)
+			return tess_fail(TESS_EINVAL,
+			                 "\"ids\" must be a list of numbers from 0 on");
+		p->ids[p->nids++] = (int32_t)json_integer_value(v);
+	}
+	return TESS_OK;
+}
+
+static tess_status check_keys(const json_t *o)
+{
+	static const char *const known[] = { "prompt", "ids",   "max_tokens", "temperature",
+		                             "top_k",  "top_p", "min_p",      "repetition_penalty",
+		                             "seed" };
+	const char *key;
+	json_t *value;
+
+	json_object_foreach((json_t *)o, key, value) {
+		size_t i = 0;
+
+		while (i < sizeof known / sizeof *known && strcmp(known[i], key) != 0)
+			i++;
+		if (i == sizeof known / sizeof *known)
+			return tess_fail(TESS_EINVAL,
+			                 "\"%.64s\" is not a key of a prompt; use prompt or ids, "
+			                 "max_tokens, temperature, top_k, top_p, min_p, "
+			                 "repetition_penalty, seed",
+			                 key);
+	}
+	return TESS_OK;
+}
+
+static tess_status read_object(const json_t *o, struct prompt *p)
+{
+	const json_t *text = json_object_get(o, "prompt"), *ids = json_object_get(o, "ids");
+	tess_status st;
+
+	if (!json_is_object(o) || !text == !ids)
+		return tess_fail(TESS_EINVAL,
+		                 "a line is an object with \"prompt\" or \"ids\", as in "
+		                 "{\"prompt\": \"Once\"}");
+	st = check_keys(o);
+	if (!st && text && !json_is_string(text))
+		st = tess_fail(TESS_EINVAL, "\"prompt\" must be text");
+	if (!st && ids)
+		st = read_id_list(ids, p);
+	if (!st)
+		st = read_real(o, "temperature", 0, 1e6, &p->temperature);
+	if (!st)
+		st = read_real(o, "top_p", 0, 1, &p->top_p);
+	if (!st)
+		st = read_real(o, "min_p", 0, 1, &p->min_p);
+	if (!st)
+		st = read_real(o, "repetition_penalty", 1e-6, 1e6, &p->penalty);
+	if (!st)
+		st = read_integer(o, "top_k", INT32_MAX, &p->top_k);
+	if (!st)
+		st = read_integer(o, "seed", INT64_MAX, &p->seed);
+	if (!st)
+		st = read_integer(o, "max_tokens", INT32_MAX, &p->max_tokens);
+	if (st || !text)
+		return st;
+	p->len = json_string_length(text);
+	p->text = malloc(p->len + 1);
+	if (!p->text)
+		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	memcpy(p->text, json_string_value(text), p->len + 1);
+	return TESS_OK;
+}
+
+static tess_status add_line(struct prompts *p, const char *line, size_t len, int64_t number)
+{
+	struct prompt *last = add_prompt(p);
+	json_error_t error;
+	json_t *o;
+	tess_status st;
+
+	if (!last)
+		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	last->index = number;
+	o = json_loadb(line, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+	st = o ? read_object(o, last) : tess_fail(TESS_EINVAL, "%s", error.text);
+	json_decref(o);
+	if (st != TESS_EINVAL)
+		return st;
+	last->error = strdup(tess_error());
+	return last->error ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+}
+
+tess_status prompts_add_lines(struct prompts *p, const char *path)
+{
+	char *text;
+	size_t len;
+	int64_t number = 0;
+	tess_status st = read_file("--prompts", path, &text, &len);
+
+	p->lines = true;
+	for (size_t at = 0, n; !st && at < len; at += n + 1, number++) {
+		const char *end = memchr(text + at, '\n', len - at);
+
+		n = end ? (size_t)(end - text) - at : len - at;
+		if (strspn(text + at, " \t\r") < n)
+			st = add_line(p, text + at, n, number);
+	}
+	free(text);
+	return st;
+}
+
+void prompts_free(struct prompts *p)
+{
+	for (int64_t i = 0; i < p->n; i++) {
+		free(p->list[i].text);
+		free(p->list[i].ids);
+		free(p->list[i].error);
+	}
+	free(p->list);
+	*p = (struct prompts){ 0 };
+}
