@@ -406,12 +406,13 @@ tess_status tess_runner_open_slot(struct tess_runner *s, int32_t *slot)
 
 void tess_runner_close_slot(struct tess_runner *s, int32_t slot)
 {
-	tess_kv_cache_close_slot(s->kv, slot);
+	if (tess_kv_cache_is_open(s->kv, slot))
+		tess_kv_cache_close_slot(s->kv, slot);
 }
 
 int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot)
 {
-	return tess_kv_cache_get_length(s->kv, slot);
+	return tess_kv_cache_is_open(s->kv, slot) ? tess_kv_cache_get_length(s->kv, slot) : 0;
 }
 
 static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows *rows, int64_t i)
@@ -523,12 +524,16 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	int64_t end;
 	tess_status st = measure_step(s, rows, n, &like, &end);
 
+	if (!st && (root < -1 || root >= tess_group_size(s->parts.group)))
+		st = tess_fail(TESS_EINVAL, "logits for rank %d of %d", (int)root,
+		               (int)tess_group_size(s->parts.group));
 	if (!st)
 		st = reserve_pages(s, rows, n);
 	if (!st)
 		st = tess_programs_find(&s->programs, like, &k);
 	if (!st && !k->used) {
 		st = reserve_step(s, k->lowered->bytes);
+		st = tess_group_agree_status(s->parts.group, st, "step");
 		s->moved = true;
 	}
 	if (!st)

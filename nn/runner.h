@@ -48,9 +48,9 @@ tess_status tess_runner_new(const struct tess_runner_parts *parts, struct tess_r
 
 /* A slot without text, numbered from 0: the lowest that is not open. There may be any number. */
 tess_status tess_runner_open_slot(struct tess_runner *s, int32_t *slot);
-/* Forgets its text, and frees its part of the KV cache for others. */
+/* Forgets its text, and frees its part of the KV cache for others. Not open: nothing. */
 void tess_runner_close_slot(struct tess_runner *s, int32_t slot);
-/* The number of ids that steps have given it: the position of its next row. */
+/* The number of ids that steps have given it: the position of its next row. Not open: 0. */
 int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot);
 
 struct tess_rows { /* the next ids of one slot */

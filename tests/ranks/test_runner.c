@@ -258,6 +258,10 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	      is_step_refused(o.runner, (struct tess_rows){ 2, 1, 1, prompt }, 1, "slot 2") &&
 	      is_step_refused(o.runner, (struct tess_rows){ -1, 1, 1, prompt }, 1, "slot -1"));
 	tess_runner_close_slot(o.runner, other);
+	tess_runner_close_slot(o.runner, other);
+	HOLDS(!tess_runner_get_length(o.runner, other) && !tess_runner_get_length(o.runner, -1));
+	HOLDS(tess_runner_step(o.runner, &(struct tess_rows){ slot, 1, 1, prompt }, 1,
+	                       tess_world_size(w), &logits) == TESS_EINVAL);
 	HOLDS(is_step_refused(o.runner, (struct tess_rows){ other, 1, 1, prompt }, 1, "not open"));
 	HOLDS(tess_runner_get_length(o.runner, slot) == PROMPT);
 	HOLDS(!tess_runner_step(o.runner, &(struct tess_rows){ slot, 1, 0, prompt }, 1, 0,

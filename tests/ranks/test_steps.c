@@ -223,7 +223,7 @@ static int64_t draw_rows(struct mixing *m, struct tess_rows *rows, int32_t *of)
 		if (count && draw_below(&m->seed, 4) == 0)
 			continue;
 		if (draw_below(&m->seed, 2))
-			n += (int64_t)draw_below(&m->seed, 90);
+			n += (int64_t)draw_below(&m->seed, 40);
 		n = n < m->test->n[k] - done ? n : m->test->n[k] - done;
 		of[count] = at;
 		rows[count++] = (struct tess_rows){ m->slot[at], n,
