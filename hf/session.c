@@ -256,7 +256,7 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 		return st;
 	st = tess_planned_model_record(&p, &shape, 1, &program);
 	if (!st)
-		st = tess_runner_check_options(NULL, options ? options->threads : 0);
+		st = tess_runner_check_options(options ? options->threads : 0);
 	if (!st) {
 		set_checkpoint_info(&p, program->logits->dim[1]->size, &info);
 		copy_info(&info, out);

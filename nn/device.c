@@ -30,18 +30,15 @@ static tess_status read_device_index(const char *text, const char *digits, int32
 	return TESS_OK;
 }
 
-tess_status tess_device_find(const char *text, const struct tess_device **device, int32_t *index)
+tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 {
 	tess_status st = tess_option_add("nn/device.c", tess_device_options);
-	const char *colon;
+	const char *text = tess_option_get("device"), *colon = strchr(text, ':');
 	int32_t at = -1, count;
 	char name[80];
 
 	if (st)
 		return st;
-	if (!text)
-		text = tess_option_get("device");
-	colon = strchr(text, ':');
 	snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - text : (long)strlen(text)), text);
 	if (colon)
 		st = read_device_index(text, colon + 1, &at);
@@ -53,8 +50,8 @@ tess_status tess_device_find(const char *text, const struct tess_device **device
 	if (count < 1)
 		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
 	if (at >= count)
-		return tess_fail(TESS_EDEVICE, "device %s: this machine has %d; use %s:0 to %s:%d",
-		                 text, (int)count, name, name, (int)count - 1);
+		return tess_fail(TESS_EDEVICE, "device %s: this machine has %d, numbered from 0",
+		                 text, (int)count);
 	*index = at;
 	return TESS_OK;
 }

@@ -6,11 +6,8 @@
 #include <tessera/device.h>
 #include <tessera/tessera.h>
 
-/*
- * `text`: NAME or NAME:INDEX; NULL: TESSERA_DEVICE. *index: -1 where it is not given. TESS_EINVAL
- * and TESS_EDEVICE: there is no such index.
- */
-tess_status tess_device_find(const char *text, const struct tess_device **device, int32_t *index);
+/* TESSERA_DEVICE. *index: -1 where it has none. TESS_EDEVICE: the machine has no such device. */
+tess_status tess_device_find(const struct tess_device **device, int32_t *index);
 
 struct tess_opened_device { /* {0}: not opened */
 	const struct tess_device *table;

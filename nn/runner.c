@@ -143,7 +143,7 @@ static tess_status read_runner_options(bool *check)
 	return st;
 }
 
-tess_status tess_runner_check_options(const char *device_name, int32_t threads)
+tess_status tess_runner_check_options(int32_t threads)
 {
 	const struct tess_device *device;
 	int32_t index;
@@ -154,7 +154,7 @@ tess_status tess_runner_check_options(const char *device_name, int32_t threads)
 	if (!st)
 		st = read_thread_count(threads, &n);
 	if (!st)
-		st = tess_device_find(device_name, &device, &index);
+		st = tess_device_find(&device, &index);
 	return st ? st : tess_weights_read_layout(device, &answer);
 }
 
@@ -212,7 +212,7 @@ static tess_status open_runner(struct tess_runner *s)
 	tess_status st = read_runner_options(&s->check);
 
 	if (!st)
-		st = tess_device_find(parts->device, &device, &index);
+		st = tess_device_find(&device, &index);
 	if (!st) {
 		s->programs.options = (struct tess_record_options){ .model = parts->model,
 			                                            .plan = parts->plan,

@@ -29,17 +29,16 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	struct tess_group *all; /* whose ranks open runners together; NULL: `group` */
 	struct tess_mesh_shape mesh; /* ndims 0: tp, over `group` */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
-	const char *device; /* NAME or NAME:INDEX; NULL: TESSERA_DEVICE */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 };
 
 /*
- * Checks TESSERA_DEVICE and TESSERA_THREADS (unless they are given), TESSERA_CHECK and
+ * Checks TESSERA_DEVICE, TESSERA_THREADS (unless `threads` is given), TESSERA_CHECK and
  * TESSERA_LAYOUT as tess_runner_new does, before there is a group.
  */
-tess_status tess_runner_check_options(const char *device_name, int32_t threads);
+tess_status tess_runner_check_options(int32_t threads);
 /* TESS_EINVAL: an id outside the vocabulary. `first`: the position of ids[0], for the sentence. */
 tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocab);
 

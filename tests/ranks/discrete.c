@@ -31,6 +31,7 @@ struct task {
 };
 
 struct discrete {
+	int32_t index; /* first: tests read it */
 	void *cpu;
 	pthread_mutex_t lock; /* of `cpu` */
 	pthread_mutex_t block_lock;
@@ -241,9 +242,12 @@ static int64_t *translate_pages(struct discrete *d, const struct tess_view *v)
 static tess_status run_op_task(struct discrete *d, struct task *k)
 {
 	struct tess_view *table = (struct tess_view *)&k->op.in[5];
+	const char *fails = getenv("DISCRETE_FAILS"); /* a module */
 	int64_t *pages = NULL;
 	tess_status st;
 
+	if (fails && !strcmp(k->op.where, fails))
+		return cpu_calls.fail(TESS_EDEVICE, "%s: discrete: a kernel failed", k->op.where);
 	if (k->op.kind == TESS_OP_ATTENTION) {
 		pages = translate_pages(d, table);
 		if (!pages)
@@ -403,6 +407,7 @@ static tess_status open_discrete(int32_t index, int32_t nthreads, void **self)
 	}
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->block_lock, NULL);
+	d->index = index;
 	*self = d;
 	return TESS_OK;
 }

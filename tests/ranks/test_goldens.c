@@ -192,6 +192,9 @@ END_TEST
 
 /* ---- a device with memory that the host cannot read (discrete.c) ----------------------------- */
 
+#define OVERRIDE(rule) "--plan-override 'model.layers.*." rule "' "
+#define ONE_TERM OVERRIDE("post_attention_layernorm=prepare_output:out=partial")
+
 static const struct {
 	int ranks;
 	const char *options, *layout;
@@ -201,9 +204,10 @@ static const struct {
 	{ 3, "", "" },
 	{ 4, "", "" },
 	{ 2, "--backend shm", "" },
-	{ 4, "", "panels" },
+	{ 4, "--device discrete:1", "panels" },
 	{ 3, "--plan tp+sp", "" },
-	{ 3, "--plan-override 'model.layers.*.mlp=isolated' --check", "" },
+	{ 3, ONE_TERM "--check", "" },
+	{ 3, ONE_TERM OVERRIDE("mlp=prepare_input:in=shard(-1)"), "" },
 };
 enum { DEVICE_CASES = sizeof device_cases / sizeof *device_cases };
 
@@ -238,6 +242,24 @@ START_TEST(functions_of_styles_need_host_memory)
 }
 END_TEST
 
+/* It fails when the host waits for it, in the step of its op; the job ends with that. */
+START_TEST(kernel_that_fails)
+{
+	struct tess_safetensors *g = load_goldens("llama");
+	char said[1024];
+	int status;
+
+	use_discrete_device();
+	setenv("DISCRETE_FAILS", "model.layers.1.mlp.down_proj", 1);
+	json_decref(run_generate_json("llama", find_golden_tensor(g, "prompt%d.ids", 0), 2, "",
+	                              &status, said));
+	unsetenv("DISCRETE_FAILS");
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", said);
+	expect_part(said, "model.layers.1.mlp.down_proj: discrete: a kernel failed");
+	tess_safetensors_close(g);
+}
+END_TEST
+
 /* The digest of script/demo, shown in README.md. */
 START_TEST(documented_digest)
 {
@@ -262,6 +284,7 @@ int main(void)
 	tcase_add_loop_test(t, every_number_of_ranks, 0, 3);
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
+	tcase_add_test(t, kernel_that_fails);
 	tcase_add_test(t, functions_of_styles_need_host_memory);
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
