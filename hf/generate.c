@@ -63,14 +63,20 @@ static struct tess_sequence *find_sequence(struct tess_session *s, const struct 
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Everything about an input that can be refused, before anything is changed. */
-static tess_status check_input(struct tess_session *s, const struct tess_input *in)
+/* Everything about input i that can be refused, before anything is changed. */
+static tess_status check_input(struct tess_session *s, const struct tess_input *inputs, int32_t i)
 {
+	const struct tess_input *in = &inputs[i];
 	struct tess_sequence *q = find_sequence(s, in->sequence);
 
 	if (!q)
 		return tess_fail(TESS_EINVAL, "the sequence is not open in this session");
-	if (in->n < 0 || (in->nselected && in->nselected != 1 && in->nselected != in->n))
+	for (int32_t k = 0; k < i; k++)
+		if (inputs[k].sequence == q)
+			return tess_fail(TESS_EINVAL, "inputs %d and %d are of one sequence",
+			                 (int)k, (int)i);
+	if (in->n < 0 || (in->nselected && in->nselected != 1 && in->nselected != in->n) ||
+	    in->nselected > in->n + q->nids - q->ncached)
 		return tess_fail(TESS_EINVAL, "logits of %lld of %lld ids; use 0, 1 or all",
 		                 (long long)in->nselected, (long long)in->n);
 	return tess_ids_check(in->ids, in->n, q->nids, tess_runner_vocabulary(s->runner));
@@ -81,25 +87,36 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
 {
 	struct tess_rows *rows = calloc((size_t)n + 1, sizeof *rows);
 	tess_status st = rows ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
-	int32_t nrows = 0;
+	int32_t nrows = 0, nappended = 0;
 
 	for (int32_t i = 0; i < n && !st; i++)
-		st = check_input(s, &inputs[i]);
-	for (int32_t i = 0; i < n && !st; i++) {
-		struct tess_sequence *q = inputs[i].sequence;
+		st = check_input(s, inputs, i);
+	while (nappended < n && !st) {
+		const struct tess_input *in = &inputs[nappended];
+		struct tess_sequence *q = in->sequence;
 		int64_t pending;
 
-		st = tess_sequence_append(q, inputs[i].ids, inputs[i].n);
+		st = tess_sequence_append(q, in->ids, in->n);
 		pending = q->nids - q->ncached; /* the last id of a generation among them */
-		if (st || q->slot < 0 || !pending)
-			continue;
-		rows[nrows++] = tess_sequence_get_rows(
-			q, pending, inputs[i].nselected > 1 ? inputs[i].n : inputs[i].nselected);
-		q->ncached += pending;
+		if (st)
+			break;
+		nappended++;
+		if (q->slot >= 0 && pending)
+			rows[nrows++] = tess_sequence_get_rows(q, pending, in->nselected);
 	}
 	*logits = NULL;
 	if (!st && nrows)
 		st = tess_runner_step(s->runner, rows, nrows, root, logits);
+	if (s->nreplicas > 1)
+		st = tess_group_agree_status(s->all, st, "step");
+	for (int32_t i = 0; i < nappended; i++) {
+		struct tess_sequence *q = inputs[i].sequence;
+
+		if (st)
+			q->nids -= inputs[i].n;
+		else
+			q->ncached = q->nids;
+	}
 	free(rows);
 	return st;
 }
@@ -273,19 +290,21 @@ static tess_status share_sequences(struct session_generation *g)
 
 	for (int64_t i = 0; i < g->n && !st && g->s->nreplicas > 1; i++) {
 		struct tess_sequence *q;
-		int64_t n;
+		int64_t n[2];
 
 		if (g->shared[i].sequence < 0)
 			continue;
 		q = g->s->sequences[g->shared[i].sequence];
-		n = q->nids;
-		st = tess_broadcast(g->s->dp_group, &n, 1, TESS_I64, q->replica, "sequence:size");
+		n[0] = q->nids;
+		n[1] = q->ncached;
+		st = tess_broadcast(g->s->dp_group, n, 2, TESS_I64, q->replica, "sequence:size");
 		if (!st)
-			st = tess_sequence_resize(q, n);
+			st = tess_sequence_resize(q, n[0]);
 		st = tess_group_agree_status(g->s->dp_group, st, "sequence");
-		if (!st && n)
-			st = tess_broadcast(g->s->dp_group, q->ids, (uint64_t)n, TESS_I32,
+		if (!st && n[0])
+			st = tess_broadcast(g->s->dp_group, q->ids, (uint64_t)n[0], TESS_I32,
 			                    q->replica, "sequence:ids");
+		q->ncached = n[1];
 	}
 	return st;
 }

@@ -106,11 +106,20 @@ static tess_status prepare_request(struct tess_arena *arena,
 		st = encode_request(arena, source, r, out);
 	if (!st)
 		st = tess_ids_check(out->ids, out->nids, before, source->vocabulary);
-	if (!st && before + out->nids < 1)
-		st = tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	if (!st)
 		st = copy_stop_ids(arena, source, r, out);
 	return st ? st : limit_tokens(source, r, before, out);
+}
+
+static tess_status check_sequence(const struct tess_shared_request *list, int64_t i)
+{
+	for (int64_t k = 0; k < i && list[i].sequence >= 0; k++)
+		if (!list[k].status && list[k].sequence == list[i].sequence)
+			return tess_fail(TESS_EINVAL,
+			                 "requests %lld and %lld go on with one sequence; give the "
+			                 "second after the first has ended",
+			                 (long long)k, (long long)i);
+	return TESS_OK;
 }
 
 /* To the replica that has the fewest ids so far. */
@@ -140,6 +149,8 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 		struct tess_request r = copy_request(requests[i]);
 
 		list[i].status = prepare_request(arena, source, &r, &list[i]);
+		if (!list[i].status)
+			list[i].status = check_sequence(list, i);
 		if (list[i].status) {
 			list[i].nids = list[i].nstop = list[i].max_tokens = 0;
 			list[i].sentence = tess_arena_copy(arena, tess_error(), SIZE_MAX);

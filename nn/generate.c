@@ -41,7 +41,8 @@ struct generation {
 	struct tess_sampler *sampler; /* rank 0 only */
 	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
 	bool end_all;
-	tess_status failed; /* rank 0's; sent with the next choices */
+	bool end_wanted; /* rank 0: by a callback; sent with the next choices */
+	tess_status failed; /* the same */
 	char sentence[SENTENCE];
 };
 
@@ -67,7 +68,7 @@ static bool take_answer(struct generation *g, int answer)
 {
 	if (answer < 0)
 		store_generate_failure(g, answer);
-	g->end_all = g->end_all || answer == TESS_END_ALL;
+	g->end_wanted = g->end_wanted || answer == TESS_END_ALL;
 	return answer != TESS_GO_ON;
 }
 
@@ -125,7 +126,7 @@ static tess_status start_request(struct generation *g, struct running *r)
 	uint64_t limit = tess_runner_get_room(g->runner).limit;
 	tess_status st = q->status ? q->status : tess_sampling_check(&q->sampling);
 
-	if (!st && q->nprompt + (q->sequence ? q->sequence->nids : 0) < 1)
+	if (!st && q->nprompt + (q->sequence ? q->sequence->nids - q->sequence->ncached : 0) < 1)
 		st = tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	if (st)
 		return st;
@@ -275,7 +276,7 @@ static void draw_next_ids(struct generation *g, const float *logits)
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	int64_t vocab = tess_runner_vocabulary(g->runner), k = 0;
 
-	for (int64_t i = 0; i < g->nrunning; i++) {
+	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
 		struct running *r = &g->running[i];
 		int64_t rows = get_request(g, r)->all ? r->nrows : 1;
 
@@ -287,7 +288,7 @@ static void draw_next_ids(struct generation *g, const float *logits)
 		if (is_computed(r) && get_request(g, r)->max_tokens)
 			g->choices[k++] = draw_next_id(g, r, logits - vocab);
 	}
-	if (c->on_step)
+	if (c->on_step && !g->failed)
 		take_answer(g, c->on_step(c->self));
 }
 
@@ -305,7 +306,7 @@ static tess_status share_choices(struct generation *g, int64_t n)
 	struct choice *end = &g->choices[n];
 	tess_status st;
 
-	*end = (struct choice){ .finish = g->end_all, .status = g->failed };
+	*end = (struct choice){ .finish = g->end_wanted, .status = g->failed };
 	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
 	                    "generate:next");
 	if (!st && end->status)
