@@ -21,16 +21,20 @@ struct text { /* of a request, on the rank that prints it */
 	bool decodes; /* there is a tokenizer: text is printed, else ids */
 };
 
+struct rank_stats { /* bytes; ids of the texts that this rank printed */
+	int64_t weights, cache, step, nprompt, ntokens;
+};
+
 struct generate_state {
 	struct tess_world *world;
 	const struct generate_options *options;
 	struct tess_mesh *mesh;
 	struct tess_session *session;
 	struct tess_session_info info;
-	const struct prompt **prompt; /* that can be run */
-	struct tess_request *requests;
+	struct tess_request *requests; /* on rank 0: of the prompts that can be run */
 	const struct tess_request **list;
 	struct tess_sampling *sampling;
+	int64_t *index; /* of the prompts, on all ranks */
 	struct text *text;
 	int64_t n, next; /* requests; the first whose text has not been printed */
 	struct tess_result *results;
@@ -61,13 +65,11 @@ bool generate_has_failed(void)
 	return failed != 0;
 }
 
-/* Rank 0 ends the texts for all ranks, which ignore the signal; threads share rank 0's handler. */
+/* Rank 0 of each replica ends its texts for all ranks; threads share rank 0's handler. */
 static void catch_interrupt(const struct generate_state *s)
 {
-	if (tess_world_rank(s->world) == 0)
+	if (tess_world_rank(s->world) == 0 || !tess_tool_has_threads(tess_world_size(s->world)))
 		signal(SIGINT, handle_interrupt);
-	else if (!tess_tool_has_threads(tess_world_size(s->world)))
-		signal(SIGINT, SIG_IGN);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -216,7 +218,7 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 	              "prefill_tokens_per_second", compute_rate(r->nprompt, r->prefill),
 	              "decode_tokens_per_second", compute_rate(r->ntokens, r->decode));
 	if (o && (s->options->prompts.lines || s->n > 1))
-		json_object_set_new(o, "index", json_integer(s->prompt[i]->index));
+		json_object_set_new(o, "index", json_integer(s->index[i]));
 	if (o && r->sentence)
 		json_object_set_new(o, "error", json_string(r->sentence));
 	return print_json_line(o);
@@ -227,9 +229,9 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 static void report_failed_prompt(const struct generate_state *s, int64_t i, const char *sentence)
 {
 	failed = 1;
-	if (s->n > 1)
-		fprintf(stderr, "tessera generate: prompt %lld: %s\n",
-		        (long long)s->prompt[i]->index, sentence);
+	if (s->n > 1 || s->options->prompts.lines)
+		fprintf(stderr, "tessera generate: prompt %lld: %s\n", (long long)s->index[i],
+		        sentence);
 	else
 		fprintf(stderr, "tessera generate: %s\n", sentence);
 }
@@ -257,14 +259,6 @@ static void print_ended_texts(struct generate_state *s)
 	}
 }
 
-/* With replicas this rank has some of the texts, and prints them as they end. */
-static void print_own_text(struct text *t)
-{
-	fflush(t->out);
-	tess_tool_print_lines(t->held, t->nheld);
-	free_text(t);
-}
-
 static int end_text(void *self, int64_t i, const struct tess_result *r, const char *bytes,
                     uint64_t n)
 {
@@ -284,20 +278,53 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	if (r->sentence)
 		report_failed_prompt(s, i, r->sentence);
 	if (s->options->digest && s->n > 1)
-		fprintf(stderr, "digest %lld %s\n", (long long)s->prompt[i]->index, digest);
+		fprintf(stderr, "digest %lld %s\n", (long long)s->index[i], digest);
 	else if (s->options->digest)
 		fprintf(stderr, "digest %s\n", digest);
 	if (json) {
 		st = print_result_json(s, i, r, digest);
 		free_text(t);
-		return st;
+	} else {
+		fputc('\n', t->out);
+		if (s->info.nreplicas == 1)
+			print_ended_texts(s);
 	}
-	fputc('\n', t->out);
-	if (s->info.nreplicas > 1)
-		print_own_text(t);
-	else
-		print_ended_texts(s);
-	return TESS_OK;
+	return st ? st : tess_tool_flush_output() ? TESS_GO_ON : TESS_END_ALL;
+}
+
+/* With replicas: rank 0 prints the texts of all, in the order of the prompts. */
+static tess_status print_texts_of_replicas(struct generate_state *s)
+{
+	struct tess_group *g = tess_world_group(s->world);
+	int64_t *size = calloc((size_t)s->n, sizeof *size), total = 0, at = 0;
+	char *all = NULL;
+	tess_status st = size ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	for (int64_t i = 0; i < s->n && !st; i++) {
+		if (s->text[i].ended && fflush(s->text[i].out))
+			st = tess_fail(TESS_ENOMEM, "out of memory");
+		size[i] = s->text[i].ended ? (int64_t)s->text[i].nheld : 0;
+	}
+	if (!st)
+		st = tess_all_reduce(g, size, size, (uint64_t)s->n, TESS_I64, TESS_SUM,
+		                     "generate:sizes");
+	for (int64_t i = 0; i < s->n && !st; i++)
+		total += size[i];
+	if (!st)
+		all = calloc((size_t)total + 1, 1);
+	if (!st && !all)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < s->n && !st; at += size[i++])
+		if (s->text[i].ended)
+			memcpy(all + at, s->text[i].held, s->text[i].nheld);
+	if (!st) /* each byte is 0 but on one rank */
+		st = tess_all_reduce(g, all, all, (uint64_t)total, TESS_I8, TESS_SUM,
+		                     "generate:texts");
+	if (!st && tess_world_rank(s->world) == 0)
+		tess_tool_print_lines(all, (size_t)total);
+	free(size);
+	free(all);
+	return st;
 }
 
 /* ---- the requests ---------------------------------------------------------------------------- */
@@ -343,7 +370,7 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 		                             : -1,
 	};
 	s->list[i] = &s->requests[i];
-	s->prompt[i] = p;
+	s->index[i] = p->index;
 }
 
 /* A line of --prompts that is no prompt: the others run. */
@@ -356,54 +383,62 @@ static tess_status report_bad_line(const struct prompt *p)
 		json_pack("{s:I, s:s}", "index", (json_int_t)p->index, "error", p->error));
 }
 
-/* On every rank, which may print; rank 0's run. */
+/* Rank 0's prompts run; the other ranks, which may print their texts, know their indices. */
 static tess_status make_requests(struct generate_state *s)
 {
 	const struct prompts *p = &s->options->prompts;
-	size_t n = (size_t)p->n + 1;
-	tess_status st = TESS_OK;
+	struct tess_group *g = tess_world_group(s->world);
+	bool first = tess_world_rank(s->world) == 0;
+	int64_t count = p->n;
+	tess_status st = tess_broadcast(g, &count, 1, TESS_I64, 0, "prompts:count");
+	size_t n = (size_t)count + 1;
 
-	s->prompt = calloc(n, sizeof *s->prompt);
+	s->index = calloc(n, sizeof *s->index);
 	s->requests = calloc(n, sizeof *s->requests);
 	s->list = calloc(n, sizeof *s->list);
 	s->sampling = calloc(n, sizeof *s->sampling);
 	s->text = calloc(n, sizeof *s->text);
 	s->results = calloc(n, sizeof *s->results);
-	if (!s->prompt || !s->requests || !s->list || !s->sampling || !s->text || !s->results)
+	if (!s->index || !s->requests || !s->list || !s->sampling || !s->text || !s->results)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (int64_t i = 0; i < p->n && !st; i++) {
+	for (int64_t i = 0; i < p->n && first && !st; i++) {
 		if (!p->list[i].error)
 			add_request(s, &p->list[i]);
-		else if (tess_world_rank(s->world) == 0)
+		else
 			st = report_bad_line(&p->list[i]);
 	}
-	return st;
+	if (!st)
+		st = tess_broadcast(g, &s->n, 1, TESS_I64, 0, "prompts:count");
+	return st ? st : tess_broadcast(g, s->index, n, TESS_I64, 0, "prompts:index");
 }
 
 /* ---- the whole run --------------------------------------------------------------------------- */
 
-/* The bytes of weights, cache and step of each rank, on every rank. */
-static tess_status gather_memory(struct generate_state *s, int64_t **out)
+/* What --stats prints of each rank, on every rank. */
+static tess_status gather_stats(struct generate_state *s, struct rank_stats **out)
 {
-	int64_t mine[3] = { (int64_t)s->info.weight_bytes, (int64_t)s->info.kv_bytes,
-		            (int64_t)s->info.step_bytes };
+	struct rank_stats mine = { (int64_t)s->info.weight_bytes, (int64_t)s->info.kv_bytes,
+		                   (int64_t)s->info.step_bytes, 0, 0 };
 
+	for (int64_t i = 0; i < s->n; i++) {
+		mine.nprompt += s->results[i].nprompt;
+		mine.ntokens += s->results[i].ntokens;
+	}
 	*out = malloc((size_t)tess_world_size(s->world) * sizeof mine);
 	if (!*out)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	return tess_all_gather(tess_world_group(s->world), mine, *out, 3, TESS_I64, "stats:memory");
+	return tess_all_gather(tess_world_group(s->world), &mine, *out,
+	                       sizeof mine / sizeof(int64_t), TESS_I64, "stats");
 }
 
-static void print_stats(const struct generate_state *s, const int64_t *memory)
+static void print_stats(const struct generate_state *s, const struct rank_stats *stats)
 {
+	double prefill = s->n ? s->results[0].prefill : 0, decode = s->n ? s->results[0].decode : 0;
 	int64_t nprompt = 0, ntokens = 0;
-	double prefill = 0, decode = 0;
 
-	for (int64_t i = 0; i < s->n; i++) {
-		nprompt += s->results[i].nprompt;
-		ntokens += s->results[i].ntokens;
-		prefill = s->results[i].prefill;
-		decode = s->results[i].decode;
+	for (int32_t i = 0; i < tess_world_size(s->world); i++) {
+		nprompt += stats[i].nprompt;
+		ntokens += stats[i].ntokens;
 	}
 	fprintf(stderr, "load    %8.3f s\n", compute_load_seconds(s));
 	if (s->n == 1) {
@@ -422,8 +457,8 @@ static void print_stats(const struct generate_state *s, const int64_t *memory)
 	}
 	for (int32_t i = 0; i < tess_world_size(s->world); i++)
 		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n",
-		        (int)i, (double)memory[3 * i] / 1048576,
-		        (double)memory[3 * i + 1] / 1048576, (double)memory[3 * i + 2] / 1048576);
+		        (int)i, (double)stats[i].weights / 1048576,
+		        (double)stats[i].cache / 1048576, (double)stats[i].step / 1048576);
 }
 
 static tess_status generate_on_rank(struct generate_state *s)
@@ -438,7 +473,7 @@ static tess_status generate_on_rank(struct generate_state *s)
 		                       .on_end = end_text,
 		                       .on_step = check_interrupt };
 	bool first = tess_world_rank(s->world) == 0;
-	int64_t *memory = NULL;
+	struct rank_stats *stats = NULL;
 	tess_status st = tess_session_open(s->mesh, s->options->model, &options, &s->session);
 
 	if (st)
@@ -452,13 +487,15 @@ static tess_status generate_on_rank(struct generate_state *s)
 	if (!st)
 		st = tess_session_generate(s->session, s->list, s->n, &how);
 	tess_session_get_info(s->session, &s->info);
+	if (!st && s->info.nreplicas > 1 && s->n && !s->options->json && !s->options->prompts.lines)
+		st = print_texts_of_replicas(s);
 	if (!st)
-		st = gather_memory(s, &memory);
+		st = gather_stats(s, &stats);
 	if (!st && first && s->options->stats)
-		print_stats(s, memory);
+		print_stats(s, stats);
 	if (!st && first && s->options->logits)
 		st = tess_logits_save(s->options->logits, s->rows, s->nrows, s->info.vocabulary);
-	free(memory);
+	free(stats);
 	return st;
 }
 
@@ -466,7 +503,7 @@ static void free_state(struct generate_state *s)
 {
 	for (int64_t i = 0; i < s->n; i++)
 		free_text(&s->text[i]);
-	free(s->prompt);
+	free(s->index);
 	free(s->requests);
 	free(s->list);
 	free(s->sampling);
