@@ -229,7 +229,10 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 static void report_failed_prompt(const struct generate_state *s, int64_t i, const char *sentence)
 {
 	failed = 1;
-	if (s->n > 1 || s->options->prompts.lines)
+	if (s->options->prompts.lines)
+		fprintf(stderr, "tessera generate: --prompts: line %lld: %s\n",
+		        (long long)s->index[i] + 1, sentence);
+	else if (s->n > 1)
 		fprintf(stderr, "tessera generate: prompt %lld: %s\n", (long long)s->index[i],
 		        sentence);
 	else

@@ -236,19 +236,31 @@ END_TEST
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
 
-/* Starts a long text, and waits until it has begun: then all ranks are running. */
-static void start_generate(struct test_job *j, const char *timeout)
-{
-	char *argv[] = { "/bin/sh", "-c",
-		         "exec '" TESSERA "' generate '" SOURCE_ROOT
-		         "/data' -n 4 --backend gloo --threads 1 "
-		         "--max-tokens 500 --ignore-eos --temperature 0",
-		         NULL };
+/* Long texts: one, several in their order, and several on replicas, of which one ends at once. */
+static const struct {
+	const char *arguments, *begun; /* begun: is printed when all ranks are running */
+	int texts; /* lines that the command prints when it is interrupted */
+} long_runs[] = {
+	{ "--backend gloo -n 4", "Once", 1 },
+	{ "--backend gloo -n 4 --mesh dp=2,tp=2 --prompts '" SOURCE_ROOT
+	  "/tests/data/prompts.jsonl'",
+	  "\"index\":0", 6 },
+	{ "--backend loopback -n 2 --prompt '' --prompt '' --batch 2", "Once", 2 },
+};
 
+/* Starts one of them, and waits until it has begun. */
+static void start_generate(struct test_job *j, int which, const char *timeout)
+{
+	char command[1024], *argv[] = { "/bin/sh", "-c", command, NULL };
+
+	snprintf(command, sizeof command,
+	         "exec '%s' generate '%s/data' %s --threads 1 --max-tokens 500 --ignore-eos "
+	         "--temperature 0",
+	         TESSERA, SOURCE_ROOT, long_runs[which].arguments);
 	setenv("TESSERA_TIMEOUT", timeout, 1);
 	job_start_command(j, argv);
 	unsetenv("TESSERA_TIMEOUT");
-	job_await(j, "Once");
+	job_await(j, long_runs[which].begun);
 }
 
 static pid_t get_parent_pid(pid_t pid)
@@ -297,14 +309,14 @@ static pid_t find_rank_process(pid_t launcher, int rank)
 	return found;
 }
 
-static void signal_rank_2(int sig, const char *timeout, double max_seconds)
+static void signal_rank_2(int which, int sig, const char *timeout, double max_seconds)
 {
 	static struct test_job j;
 	pid_t all[4];
 	int64_t begin;
 	double took;
 
-	start_generate(&j, timeout);
+	start_generate(&j, which, timeout);
 	for (int i = 0; i < 4; i++)
 		ck_assert((all[i] = find_rank_process(j.pid, i)) > 0);
 	begin = tess_now();
@@ -322,14 +334,14 @@ static void signal_rank_2(int sig, const char *timeout, double max_seconds)
 
 START_TEST(killed_rank)
 {
-	signal_rank_2(SIGKILL, "60", 2);
+	signal_rank_2(_i, SIGKILL, "60", 2);
 }
 END_TEST
 
 START_TEST(stopped_rank)
 {
 	/* the deadline, SIGTERM, which a stopped rank ignores, 5 s, SIGKILL */
-	signal_rank_2(SIGSTOP, "2", 2 * 1.1 + 7);
+	signal_rank_2(0, SIGSTOP, "2", 2 * 1.1 + 7);
 }
 END_TEST
 
@@ -337,11 +349,17 @@ START_TEST(interrupted)
 {
 	static struct test_job j;
 
-	start_generate(&j, "60");
+	start_generate(&j, _i, "60");
 	ck_assert(!kill(j.pid, SIGINT));
 	job_finish(&j);
 	ck_assert_msg(j.status == 130, "status %d: %s", j.status, j.text);
 	ck_assert_msg(j.text[j.len - 1] == '\n' && !strstr(j.text, "rank "), "%s", j.text);
+	ck_assert_msg(job_count(&j, "\n") == long_runs[_i].texts, "%s", j.text);
+	/* what there was of each text */
+	if (_i == 1)
+		ck_assert_msg(job_count(&j, "\"interrupt\"") == 5, "%s", j.text);
+	else
+		ck_assert_msg(job_count(&j, "Once") == long_runs[_i].texts, "%s", j.text);
 }
 END_TEST
 
@@ -371,9 +389,9 @@ int main(void)
 	tcase_add_loop_test(t, golden_text, 0, 40 / THIN);
 	tcase_add_loop_test(t, same_bits, 0, sizeof alike / sizeof *alike);
 	tcase_add_loop_test(t, small_stack, 0, 2);
-	tcase_add_test(t, killed_rank);
+	tcase_add_loop_test(t, killed_rank, 0, 2);
 	tcase_add_test(t, stopped_rank);
-	tcase_add_test(t, interrupted);
+	tcase_add_loop_test(t, interrupted, 0, sizeof long_runs / sizeof *long_runs);
 	tcase_add_test(t, closed_descriptors);
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);

@@ -72,6 +72,18 @@ static const struct sentence once[] = {
 	{ "$T generate data --backend glooo", 1, 1, "did you mean gloo" },
 	{ "$T generate data --ids 1,x", 2, 1, "--ids 1,x" },
 	{ "$T generate data --prompt a --prompts data/x", 2, 1, "--prompts holds all prompts" },
+	{ "$T generate data --prompts /nonexistent", 2, 1, "--prompts /nonexistent: No such file" },
+	{ "$T generate data --prompt a --prompt b --logits x", 2, 1, "--logits: give one prompt" },
+	{ "$T generate data --batch 0", 2, 1, "--batch 0: must be a whole number from 1" },
+	{ "$T generate data --kv f16", 2, 1, "--kv f16: use f32 or bf16" },
+	{ "$T generate data --kv-memory 4Q", 2, 1, "--kv-memory 4Q: must be a size, as in 512M" },
+	{ "$T generate data --kv-memory 1K --prompt a", 1, 1, "of KV cache, and of 0.0 MiB" },
+	{ "$T generate data -n 3 --mesh dp=2,tp=2 --backend shm", 1, 1,
+	  "\"dp=2,tp=2\" does not fit a job of 3 ranks: its sizes must multiply to that" },
+	{ "$T generate data --mesh xp=2,tp=2", 1, 1,
+	  "plan tp has no rule for mesh dimension xp, along which" },
+	{ "$T generate data --mesh tp=2,tp=2", 1, 1, "has two dimensions tp" },
+	{ "$T generate data --mesh dp=0", 1, 1, "\"dp=0\" is not of the form dp=2,tp=4" },
 	{ "$T generate data --temperature hot", 2, 1, "--temperature hot" },
 	{ "$T generate data --top-p 1.5 --temperature 1", 2, 1,
 	  "--top-p 1.5: must be a number from 0 to 1" },
@@ -94,6 +106,8 @@ static const struct sentence once[] = {
 	/* no reader: 141 is SIGPIPE */
 	{ "$T generate data -n 2 --backend loopback --max-tokens 8 >&$GONE", 141, 0, "" },
 	{ "$T generate data -n 2 --backend shm --max-tokens 8 >&$GONE", 141, 0, "" },
+	{ "$T generate data -n 2 --backend shm --prompts tests/data/prompts.jsonl >&$GONE", 141, 0,
+	  "" },
 	{ "$T explain data >&$GONE", 141, 0, "" },
 	{ "$T bench comm -n 2 -e 4 --samples 5 --backend shm >&$GONE", 141, 0, "" },
 	{ "trap '' PIPE; $T info >&$GONE", 1, 1, "info: stdout: Broken pipe" },
@@ -167,6 +181,42 @@ START_TEST(prompt_of_stdin)
 	                 text, sizeof text);
 
 	ck_assert_msg(!status, "%s", text);
+}
+END_TEST
+
+/* The first and the last line of the file can run: what fails a line fails no other. */
+static const char *const odd_line_runs[] = { "", "-n 2 --backend shm",
+	                                     "-n 4 --backend shm --mesh dp=2,tp=2" };
+
+START_TEST(odd_lines_fail_alone)
+{
+	static const char *const says[] = {
+		"line 2: '[' or '{' expected near 'oops'",
+		"line 4: id 512 at position 1 is outside the vocabulary",
+		"line 5: \"top_q\" is not a key of a prompt; use prompt or ids",
+		"line 6: a line is an object with \"prompt\" or \"ids\"",
+		"line 7: \"temperature\" must be a number from 0 to",
+		"line 8: the prompt has 513 ids, and the checkpoint was made for 512 positions",
+		"line 9: the prompt is empty: it has no ids",
+		"line 10: duplicate object key",
+		"line 11: unable to decode byte 0xff",
+	};
+	const int n = (int)(sizeof says / sizeof *says);
+	char command[512], text[16384];
+
+	snprintf(command, sizeof command,
+	         "{ $T generate data %s --prompts - <tests/data/odd_prompts.jsonl || "
+	         "echo status $?; } >&2",
+	         odd_line_runs[_i]);
+	ck_assert_int_eq(run_bash(command, text, sizeof text), 0);
+	for (int i = 0; i < n; i++)
+		expect_part(text, says[i]);
+	expect_part(text, "status 1\n");
+	ck_assert_msg(count_occurrences(text, "tessera generate: --prompts: line ") == n, "%s",
+	              text);
+	ck_assert_msg(count_occurrences(text, "\"index\":") == n + 2, "%s", text);
+	ck_assert_msg(count_occurrences(text, "\"finish_reason\":\"length\"") == 2, "%s", text);
+	ck_assert_msg(!strstr(text, "launch: "), "%s", text);
 }
 END_TEST
 
@@ -277,6 +327,8 @@ int main(void)
 	tcase_add_loop_test(t, slow_reader_gets_all, 0,
 	                    (int)(sizeof slowly_read / sizeof *slowly_read));
 	tcase_add_test(t, prompt_of_stdin);
+	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
+	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
 	tcase_add_test(t, old_logits_stay_after_a_failure);
 	tcase_add_test(t, explains);
 	return suite_end(r);
