@@ -10,7 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PROMPTS = 64 / THIN, PROMPT_MAX = 200, NEW_MAX = 6, SCHEDULES = 17, TEXT_PAGES = 4, PAGE = 64 };
+enum {
+	PROMPTS = 64 / THIN,
+	PROMPT_MAX = 200,
+	NEW_MAX = 6,
+	SCHEDULES = 17,
+	TEXT_PAGES = 4,
+	PAGE = 64
+};
 
 static const char *const copies[] = { SOURCE_ROOT "/data",
 	                              SOURCE_ROOT "/tests/data/stories260K-bf16",
@@ -76,7 +83,7 @@ static void make_prompts(void)
 }
 
 /* FNV-1a over 32-bit words. */
-static void hash_logits(uint64_t *hash, const float *logits)
+static void hash_row(uint64_t *hash, const float *logits)
 {
 	for (int i = 0; i < VOCABULARY; i++) {
 		uint32_t bits;
@@ -101,7 +108,7 @@ static int keep_token(void *self, int64_t i, int32_t id, const float *logits, co
 
 	(void)bytes, (void)n;
 	t->id[t->n++] = id;
-	hash_logits(&t->hash, logits);
+	hash_row(&t->hash, logits);
 	return get_answer(b, "on_token");
 }
 
@@ -110,7 +117,7 @@ static int keep_rows(void *self, int64_t i, const float *rows, int64_t n)
 	struct batch *b = self;
 
 	for (int64_t k = 0; k < n; k++)
-		hash_logits(&b->text[b->base + i].rows, rows + k * VOCABULARY);
+		hash_row(&b->text[b->base + i].rows, rows + k * VOCABULARY);
 	return get_answer(b, "on_logits");
 }
 
@@ -139,7 +146,7 @@ static int keep_step(void *self)
 }
 
 /* Several replicas share `to`: they have different texts, and none may count steps. */
-static struct tess_generation make_generation(struct batch *to, bool steps)
+static struct tess_generation make_batch_generation(struct batch *to, bool steps)
 {
 	return (struct tess_generation){ .size = sizeof(struct tess_generation),
 		                         .self = to,
@@ -197,7 +204,7 @@ struct schedule {
 static tess_status run_schedule(struct tess_session *s, bool first, void *arg)
 {
 	struct schedule *c = arg;
-	struct tess_generation how = make_generation(&c->got, false);
+	struct tess_generation how = make_batch_generation(&c->got, false);
 	const struct tess_request *list[PROMPTS];
 
 	for (int i = 0; i < c->n; i++)
@@ -210,7 +217,7 @@ static tess_status run_schedule(struct tess_session *s, bool first, void *arg)
 static tess_status run_each_alone(struct tess_session *s, bool first, void *arg)
 {
 	struct batch *b = arg;
-	struct tess_generation how = make_generation(b, false);
+	struct tess_generation how = make_batch_generation(b, false);
 
 	(void)first;
 	for (; b->base < PROMPTS; b->base++) {
@@ -259,7 +266,7 @@ static struct schedule draw_schedule(uint64_t seed)
 		              .n = 1 + (int)draw_below(&seed, PROMPTS),
 		              .plan = plans[draw_below(&seed, 3)] };
 	int tp = c.nranks, dp = 1 + (int)draw_below(&seed, 4);
-	uint64_t page; /* stories260K: 5 layers, 4 key-value heads of 8 */
+	uint64_t page;
 
 	draw_order(&c, &seed);
 	strcpy(c.mesh, "tp");
@@ -269,6 +276,7 @@ static struct schedule draw_schedule(uint64_t seed)
 	}
 	c.chunk = (int64_t)draw_below(&seed, 1 + draw_below(&seed, 600));
 	c.batch = (int32_t)draw_below(&seed, 1 + draw_below(&seed, PROMPTS));
+	/* stories260K: 5 layers, 4 key-value heads of 8 */
 	page = (uint64_t)(c.plan && !strcmp(c.plan, "none") ? 4 : (4 + tp - 1) / tp) * 5 * 2 * 8 *
 	       PAGE * (c.kv ? 2 : 4);
 	if (draw_below(&seed, 2))
@@ -296,15 +304,15 @@ START_TEST(texts_do_not_depend_on_the_schedule)
 		for (int i = 0; i < c.n; i++) {
 			const struct batch_text *a = &c.got.text[i], *b = &want[c.order[i]];
 
-			ck_assert_msg(a->finish == b->finish && a->n == b->n && a->hash == b->hash &&
-			                      !memcmp(a->id, b->id, sizeof a->id),
-			              "schedule %d: %s -n %d --mesh %s --plan %s --batch %d "
-			              "--prefill-chunk %d --kv-memory %llu: text %d of %d, "
-			              "prompt %d, differs %s",
-			              (int)k, copies[c.copy], c.nranks, c.mesh,
-			              c.plan ? c.plan : "auto", (int)c.batch, (int)c.chunk,
-			              (unsigned long long)c.kv_memory, i, c.n, c.order[i],
-			              a->sentence);
+			ck_assert_msg(
+				a->finish == b->finish && a->n == b->n && a->hash == b->hash &&
+					!memcmp(a->id, b->id, sizeof a->id),
+				"schedule %d: %s -n %d --mesh %s --plan %s --batch %d "
+				"--prefill-chunk %d --kv-memory %llu: text %d of %d, "
+				"prompt %d, differs %s",
+				(int)k, copies[c.copy], c.nranks, c.mesh, c.plan ? c.plan : "auto",
+				(int)c.batch, (int)c.chunk, (unsigned long long)c.kv_memory, i, c.n,
+				c.order[i], a->sentence);
 		}
 	}
 }
@@ -365,20 +373,14 @@ START_TEST(memory_is_that_of_the_pages)
 }
 END_TEST
 
-struct limit_test {
-	int64_t pages, nfailed;
-	struct batch got;
-};
-
-/* Of one rank, in pages. */
-static tess_status check_kv_limit(struct tess_session *s, bool first, void *arg)
+static tess_status run_all_prompts(struct tess_session *s, bool first, void *arg)
 {
-	struct limit_test *l = arg;
-	struct tess_generation how = make_generation(&l->got, true);
+	struct batch *got = arg;
+	struct tess_generation how = make_batch_generation(got, true);
 	const struct tess_request *list[PROMPTS];
 
 	(void)first;
-	l->got.session = s;
+	got->session = s;
 	for (int i = 0; i < PROMPTS; i++)
 		list[i] = &prompts[i].request;
 	return tess_session_generate(s, list, PROMPTS, &how);
@@ -391,28 +393,29 @@ START_TEST(texts_wait_for_memory)
 	uint64_t page = UINT64_C(4) * 5 * 2 * 8 * PAGE * 4;
 
 	for (int pages = 2; pages <= TEXT_PAGES; pages++) {
-		static struct limit_test l;
+		static struct batch got;
 		struct batch_job job = { .dir = copies[0],
 			                 .mesh = "tp",
 			                 .options.kv_memory = page * (uint64_t)pages,
-			                 .run = check_kv_limit,
-			                 .arg = &l };
+			                 .run = run_all_prompts,
+			                 .arg = &got };
+		int nfailed = 0;
 
-		l = (struct limit_test){ 0 };
+		got = (struct batch){ .nsteps = 0 };
 		spawn_ranks(1, run_job_on_rank, &job);
-		ck_assert(l.got.used <= page * (uint64_t)pages && l.got.used > page);
+		ck_assert(got.used <= page * (uint64_t)pages && got.used > page);
 		for (int i = 0; i < PROMPTS; i++) {
 			const struct tess_request *r = &prompts[i].request;
-			const struct batch_text *t = &l.got.text[i];
+			const struct batch_text *t = &got.text[i];
 			bool fits = r->nids + r->max_tokens - 1 <= (int64_t)pages * PAGE;
 
 			ck_assert_int_eq(t->finish, fits ? want[i].finish : TESS_FINISH_FAILED);
 			ck_assert(!fits || (t->n == want[i].n && t->hash == want[i].hash));
 			if (!fits)
 				expect_part(t->sentence, "MiB of KV cache");
-			l.nfailed += !fits;
+			nfailed += !fits;
 		}
-		ck_assert(pages == TEXT_PAGES ? !l.nfailed : l.nfailed > 0 && l.nfailed < PROMPTS);
+		ck_assert(pages == TEXT_PAGES ? !nfailed : nfailed > 0 && nfailed < PROMPTS);
 	}
 }
 END_TEST
@@ -425,11 +428,11 @@ struct callback_case {
 };
 
 static const struct callback_case callback_cases[] = {
-	{ "on_token", 5, TESS_EIO },       { "on_logits", 2, TESS_EIO },
-	{ "on_end", 1, TESS_EIO },         { "on_end", 3, TESS_EIO },
-	{ "on_step", 2, TESS_EIO },        { "on_token", 5, TESS_END_ONE },
-	{ "on_token", 5, TESS_END_ALL },   { "on_logits", 2, TESS_END_ALL },
-	{ "on_end", 1, TESS_END_ALL },     { "on_end", 2, TESS_END_ALL },
+	{ "on_token", 5, TESS_EIO },     { "on_logits", 2, TESS_EIO },
+	{ "on_end", 1, TESS_EIO },       { "on_end", 3, TESS_EIO },
+	{ "on_step", 2, TESS_EIO },      { "on_token", 5, TESS_END_ONE },
+	{ "on_token", 5, TESS_END_ALL }, { "on_logits", 2, TESS_END_ALL },
+	{ "on_end", 1, TESS_END_ALL },   { "on_end", 2, TESS_END_ALL },
 	{ "on_step", 2, TESS_END_ALL },
 };
 
@@ -440,7 +443,7 @@ static tess_status check_callback(struct tess_session *s, bool first, void *arg)
 	const struct callback_case *c = arg;
 	static struct batch got;
 	struct batch_text *t = got.text;
-	struct tess_generation how = make_generation(&got, true);
+	struct tess_generation how = make_batch_generation(&got, true);
 	struct tess_request r[ASKED];
 	const struct tess_request *list[ASKED];
 	static const int32_t odd = VOCABULARY, none;
@@ -483,10 +486,9 @@ static tess_status check_callback(struct tess_session *s, bool first, void *arg)
 START_TEST(callbacks_decide)
 {
 	const struct callback_case *c = &callback_cases[_i];
-	struct batch_job job = { .dir = copies[0],
-		                 .mesh = "tp",
-		                 .run = check_callback,
-		                 .arg = (void *)(uintptr_t)c };
+	struct batch_job job = {
+		.dir = copies[0], .mesh = "tp", .run = check_callback, .arg = (void *)(uintptr_t)c
+	};
 
 	spawn_ranks(1 + 2 * (_i % 2), run_job_on_rank, &job);
 }
@@ -500,7 +502,7 @@ enum { TURN = 20 };
 static tess_status generate_one(struct tess_session *s, const struct tess_request *r,
                                 struct batch *to)
 {
-	struct tess_generation how = make_generation(to, true);
+	struct tess_generation how = make_batch_generation(to, true);
 
 	if (to)
 		*to = (struct batch){ .nsteps = 0 };
@@ -548,9 +550,7 @@ static tess_status check_chat(struct tess_session *s, bool first, void *arg)
 START_TEST(a_turn_computes_what_is_new)
 {
 	static struct batch got;
-	struct batch_job job = {
-		.dir = copies[0], .mesh = "tp", .run = check_chat, .arg = &got
-	};
+	struct batch_job job = { .dir = copies[0], .mesh = "tp", .run = check_chat, .arg = &got };
 
 	for (int n = 1; n <= 3; n++)
 		spawn_ranks(n, run_job_on_rank, &job);
@@ -569,7 +569,7 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 		                    { .ids = odd, .n = 2 } };
 	struct tess_request r[2] = { { .size = sizeof *r }, { .size = sizeof *r } };
 	const struct tess_request *list[] = { &r[0], &r[1] };
-	struct tess_generation how = make_generation(got, false);
+	struct tess_generation how = make_batch_generation(got, false);
 	const float *logits, *one;
 	int64_t n;
 
@@ -631,8 +631,7 @@ int main(void)
 	tcase_add_test(t, texts_do_not_depend_on_the_schedule);
 	tcase_add_test(t, memory_is_that_of_the_pages);
 	tcase_add_test(t, texts_wait_for_memory);
-	tcase_add_loop_test(t, callbacks_decide, 0,
-	                    sizeof callback_cases / sizeof *callback_cases);
+	tcase_add_loop_test(t, callbacks_decide, 0, sizeof callback_cases / sizeof *callback_cases);
 	tcase_add_test(t, a_turn_computes_what_is_new);
 	tcase_add_test(t, refusals_change_nothing);
 	return suite_end(r);
