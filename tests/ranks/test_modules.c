@@ -245,6 +245,7 @@ static const struct module_case cases[] = {
 	/* by_hand.c */
 	{ BIAS, "{\"block.m\":\"negated_twice\"}" },
 	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },
+	{ BIAS, "{\"block.m\":\"rowsplit_by_hand\"}" },
 	{ BIAS, "{\"block.m\":\"stored\"}" },
 };
 enum { CASES = sizeof cases / sizeof *cases };
