@@ -359,7 +359,8 @@ static tess_status miss_rank_3(struct tess_world *w, void *arg)
 		wait_for_reports(arg, 3);
 	else
 		st = store_report(arg, w, tess_group_run(g, &k.coll[0]));
-	close_test_device(&o); /* the group still has its own copy of the data */
+	conform_data_free(k.data); /* the group has its own copy, and keeps it */
+	close_test_device(&o);
 	return st;
 }
 
