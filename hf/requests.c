@@ -21,7 +21,8 @@ static struct tess_request copy_request(const struct tess_request *r)
 
 static tess_status encode_request(struct tess_arena *arena,
                                   const struct tess_request_source *source,
-                                  const struct tess_request *r, struct tess_shared_request *out)
+                                  const struct tess_request *r, int64_t before,
+                                  struct tess_shared_request *out)
 {
 	int32_t *made = NULL, *ids;
 	size_t n = (size_t)r->nids;
@@ -33,7 +34,7 @@ static tess_status encode_request(struct tess_arena *arena,
 		return tess_fail(TESS_ENOENT, "the checkpoint has no tokenizer; give ids");
 	if (!r->ids)
 		st = tess_tokenizer_encode(source->tokenizer, r->text ? r->text : "", r->ntext,
-		                           !r->sequence, &made, &n);
+		                           !before, &made, &n);
 	if (st)
 		return tess_fail_in(st, "the prompt");
 	ids = TESS_NEW(arena, int32_t, n + 1);
@@ -103,7 +104,7 @@ static tess_status prepare_request(struct tess_arena *arena,
 	}
 	st = tess_sampling_check(&out->sampling);
 	if (!st)
-		st = encode_request(arena, source, r, out);
+		st = encode_request(arena, source, r, before, out);
 	if (!st)
 		st = tess_ids_check(out->ids, out->nids, before, source->vocabulary);
 	if (!st)

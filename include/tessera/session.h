@@ -110,7 +110,8 @@ enum { TESS_ALL_LOGITS = 1 };
 struct tess_request {                   /* zeroed but for size: the empty text, by the checkpoint */
 	uint32_t size;
 	int32_t flags;                  /* TESS_ALL_LOGITS: those of every position to on_logits */
-	const char *text;               /* UTF-8, ntext bytes; or ids */
+	const char *text;               /* UTF-8, ntext bytes; or ids. A text that begins gets the
+	                                   tokenizer's special ids, one that goes on does not */
 	uint64_t ntext;
 	const int32_t *ids;
 	int64_t nids;

@@ -23,6 +23,8 @@ static const char *const copies[] = { SOURCE_ROOT "/data",
 	                              SOURCE_ROOT "/tests/data/stories260K-bf16",
 	                              SOURCE_ROOT "/tests/data/stories260K-f16",
 	                              SOURCE_ROOT "/tests/data/stories260K-sharded" };
+/* bytes on one rank: f32, 5 layers, keys and values, 4 heads of 8 */
+enum { ONE_PAGE = 4 * 5 * 2 * 4 * 8 * PAGE };
 enum { COPIES = sizeof copies / sizeof *copies, VOCABULARY = 512, POSITIONS = 512 };
 
 /* ---- prompts and what became of them --------------------------------------------------------- */
@@ -390,7 +392,7 @@ static tess_status run_all_prompts(struct tess_session *s, bool first, void *arg
 START_TEST(texts_wait_for_memory)
 {
 	const struct batch_text *want = get_texts_alone(0, 0);
-	uint64_t page = UINT64_C(4) * 5 * 2 * 8 * PAGE * 4;
+	const uint64_t page = ONE_PAGE;
 
 	for (int pages = 2; pages <= TEXT_PAGES; pages++) {
 		static struct batch got;
@@ -583,7 +585,10 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 	in[1].sequence = q[1];
 	HOLDS(tess_session_step(s, in, 2, -1, &logits) == TESS_EINVAL);
 	HOLDS(strstr(tess_error(), "id 512 at position 1"));
-	in[1] = (struct tess_input){ .sequence = q[1], .ids = prompts[1].id, .n = 1 << 20 };
+	in[1] = (struct tess_input){ .sequence = q[1], .ids = prompts[1].id, .n = PROMPT_MAX };
+	HOLDS(tess_session_step(s, in, 2, -1, &logits) == TESS_ENOMEM);
+	tess_sequence_ids(q[1], &n);
+	HOLDS(!n);
 	in[0].nselected = 2;
 	HOLDS(tess_session_step(s, in, 1, -1, &logits) == TESS_EINVAL);
 	in[0].nselected = 1;
@@ -596,14 +601,16 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 	in[0].n = 0;
 	HOLDS(tess_session_step(s, in, 1, -1, &one) == TESS_EINVAL);
 	for (int i = 0; i < 2; i++)
-		r[i] = (struct tess_request){ .size = sizeof *r, .ids = odd, .sequence = q[i] };
+		r[i] = (struct tess_request){
+			.size = sizeof *r, .ids = odd, .sequence = q[i], .max_tokens = 2
+		};
 	HOLDS(!tess_session_generate(s, list, 2, &how));
 	for (int i = 0; i < 2; i++)
 		HOLDS(!first || strstr(got->text[i].sentence, "the prompt is empty"));
 	r[1].sequence = q[0];
 	r[0].nids = r[1].nids = 1;
 	HOLDS(!tess_session_generate(s, list, 2, &how));
-	HOLDS(!first || got->text[0].finish == TESS_FINISH_LENGTH);
+	HOLDS(!first || got->text[0].finish != TESS_FINISH_FAILED);
 	HOLDS(!first || strstr(got->text[1].sentence, "requests 0 and 1 go on with one sequence"));
 	for (int i = 0; i < 2; i++)
 		tess_sequence_close(q[i]);
@@ -613,12 +620,16 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 START_TEST(refusals_change_nothing)
 {
 	static struct batch got;
-	struct batch_job job = {
-		.dir = copies[0], .mesh = "tp", .run = check_refusals, .arg = &got
-	};
+	struct batch_job job = { .dir = copies[0],
+		                 .mesh = "tp",
+		                 .options.kv_memory = ONE_PAGE,
+		                 .run = check_refusals,
+		                 .arg = &got };
 
 	for (int n = 1; n <= 2; n++)
 		spawn_ranks(n, run_job_on_rank, &job);
+	job.mesh = "dp=2,tp";
+	spawn_ranks(2, run_job_on_rank, &job);
 }
 END_TEST
 
