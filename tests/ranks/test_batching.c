@@ -262,6 +262,8 @@ static void draw_order(struct schedule *c, uint64_t *seed)
 static struct schedule draw_schedule(uint64_t seed)
 {
 	static const char *const plans[] = { NULL, "none", "tp+sp" };
+	/* key-value heads of the rank with the most of them, by tp */
+	static const uint64_t kv_heads[] = { 4, 4, 2, 2, 1, 2, 2, 2, 1 };
 	struct schedule c = { .copy = (int)draw_below(&seed, COPIES),
 		              .kv = (int)draw_below(&seed, 2),
 		              .nranks = 1 + (int)draw_below(&seed, 8),
@@ -279,8 +281,8 @@ static struct schedule draw_schedule(uint64_t seed)
 	c.chunk = (int64_t)draw_below(&seed, 1 + draw_below(&seed, 600));
 	c.batch = (int32_t)draw_below(&seed, 1 + draw_below(&seed, PROMPTS));
 	/* stories260K: 5 layers, 4 key-value heads of 8 */
-	page = (uint64_t)(c.plan && !strcmp(c.plan, "none") ? 4 : (4 + tp - 1) / tp) * 5 * 2 * 8 *
-	       PAGE * (c.kv ? 2 : 4);
+	page = (c.plan && !strcmp(c.plan, "none") ? 4 : kv_heads[tp]) * 5 * 2 * 8 * PAGE *
+	       (c.kv ? 2 : 4);
 	if (draw_below(&seed, 2))
 		c.kv_memory = page * (TEXT_PAGES + draw_below(&seed, 60));
 	return c;
