@@ -134,12 +134,13 @@ static tess_status start_request(struct generation *g, struct running *r)
 	if (g->room + r->room > limit && g->nrunning)
 		return TESS_PENDING;
 	if (g->room + r->room > limit)
-		return tess_fail(TESS_ENOMEM,
-		                 "%lld ids and %lld new ones need %.1f MiB of KV cache, and of "
-		                 "%.1f MiB %.1f are in use; use fewer, or a larger --kv-memory",
-		                 (long long)q->nprompt, (long long)q->max_tokens,
-		                 (double)r->room / 1048576, (double)limit / 1048576,
-		                 (double)g->room / 1048576);
+		return tess_fail(
+			TESS_ENOMEM,
+			"a prompt of %lld ids and %lld tokens need %.2f MiB of KV cache, and "
+			"%.2f of %.2f MiB are free; use fewer, or a larger --kv-memory",
+			(long long)q->nprompt, (long long)q->max_tokens, (double)r->room / 1048576,
+			g->room < limit ? (double)(limit - g->room) / 1048576 : 0,
+			(double)limit / 1048576);
 	r->sequence = q->sequence;
 	if (!r->sequence)
 		st = tess_sequence_new(g->runner, true, &r->sequence);

@@ -278,12 +278,6 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	if (n)
 		fwrite(bytes, 1, n, t->out);
 	format_digest(t, digest);
-	if (r->sentence)
-		report_failed_prompt(s, i, r->sentence);
-	if (s->options->digest && s->n > 1)
-		fprintf(stderr, "digest %lld %s\n", (long long)s->index[i], digest);
-	else if (s->options->digest)
-		fprintf(stderr, "digest %s\n", digest);
 	if (json) {
 		st = print_result_json(s, i, r, digest);
 		free_text(t);
@@ -292,6 +286,13 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 		if (s->info.nreplicas == 1)
 			print_ended_texts(s);
 	}
+	tess_tool_flush_output(); /* the text comes before what is said of it */
+	if (r->sentence)
+		report_failed_prompt(s, i, r->sentence);
+	if (s->options->digest && s->n > 1)
+		fprintf(stderr, "digest %lld %s\n", (long long)s->index[i], digest);
+	else if (s->options->digest)
+		fprintf(stderr, "digest %s\n", digest);
 	return st ? st : tess_tool_flush_output() ? TESS_GO_ON : TESS_END_ALL;
 }
 
