@@ -1,7 +1,8 @@
 /*
- * tess-device-discrete.so: the cpu device behind memory of its own, as a GPU has. Addresses that
- * the host gets are PROT_NONE; the device maps the same pages elsewhere, and translates the
- * addresses in ops and page tables. A thread runs each stream. Not exact: a Partial is one node.
+ * tess-device-discrete.so and -discrete_exact.so: the cpu device behind memory of its own, as a GPU
+ * has. Addresses that the host gets are PROT_NONE; the device maps the same pages elsewhere, and
+ * translates the addresses in ops and page tables. A thread runs each stream. Where sums are not
+ * EXACT, a Partial is one node.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -154,8 +155,8 @@ static size_t measure_op(const struct tess_op *op)
  */
 static struct task *make_op_task(const struct tess_op *op)
 {
-	bool partial = (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EMBED) && op->nout &&
-	               op->out[0].ndim == 3;
+	bool partial = !EXACT && (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EMBED) &&
+	               op->nout && op->out[0].ndim == 3;
 	struct task *k = calloc(1, sizeof *k + measure_op(op));
 	char *at = (char *)(k + 1);
 	struct tess_view *out;
@@ -192,7 +193,8 @@ static struct task *make_op_task(const struct tess_op *op)
 static bool has_one_node(const struct tess_op *op)
 {
 	for (int32_t i = 0; i < op->nout; i++)
-		if (op->kind != TESS_OP_COPY && op->out[i].ndim == 3 && op->out[i].shape[0] != 1)
+		if (!EXACT && op->kind != TESS_OP_COPY && op->out[i].ndim == 3 &&
+		    op->out[i].shape[0] != 1)
 			return false;
 	return true;
 }
@@ -479,7 +481,7 @@ static tess_status init_discrete(const struct tess_host *h)
 static const struct tess_device discrete_device = {
 	.size = sizeof discrete_device,
 	.mem = 32,
-	.name = "discrete",
+	.name = NAME,
 	.summary = "the cpu device behind memory of its own",
 	.count = count_discrete_devices,
 	.supports = supports_op,
@@ -494,7 +496,7 @@ static const struct tess_device discrete_device = {
 	.stream_open = open_stream,
 	.stream_close = close_stream,
 	.layout = TESS_ROWS,
-	.exact = 0,
+	.exact = EXACT,
 	.free_bytes = get_free_bytes,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };

@@ -242,6 +242,27 @@ START_TEST(functions_of_styles_need_host_memory)
 }
 END_TEST
 
+/* One with exact sums has the bits of the cpu: its nodes are added in host memory. */
+START_TEST(digests_of_an_exact_device)
+{
+	setenv("TESSERA_LAYOUT", "", 1);
+	for (int i = 0; i < 3; i++) {
+		struct tess_safetensors *g = load_goldens(names[i]);
+		char said[1024];
+		int status;
+		json_t *out = run_generate_json(
+			names[i], find_golden_tensor(g, "prompt%d.ids", 1), 3,
+			_i ? "--device discrete_exact --plan tp+sp" : "--device discrete_exact",
+			&status, said);
+
+		ck_assert_msg(!status && out, "%s", said);
+		ck_assert_str_eq(json_string_value(json_object_get(out, "digest")), digests[i]);
+		json_decref(out);
+		tess_safetensors_close(g);
+	}
+}
+END_TEST
+
 /* It fails when the host waits for it, in the step of its op; the job ends with that. */
 START_TEST(kernel_that_fails)
 {
@@ -284,6 +305,7 @@ int main(void)
 	tcase_add_loop_test(t, every_number_of_ranks, 0, 3);
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
+	tcase_add_loop_test(t, digests_of_an_exact_device, 0, 2);
 	tcase_add_test(t, kernel_that_fails);
 	tcase_add_test(t, functions_of_styles_need_host_memory);
 	srunner_set_fork_status(r, CK_NOFORK);
