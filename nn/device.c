@@ -24,8 +24,7 @@ static tess_status read_device_index(const char *text, const char *digits, int32
 	long n = strtol(digits, &end, 10);
 
 	if (end == digits || *end || n < 0 || n > INT32_MAX || *digits < '0' || *digits > '9')
-		return tess_fail(TESS_EINVAL, "device %s: use NAME or NAME:INDEX, as in cpu:0",
-		                 text);
+		return tess_fail(TESS_EINVAL, "device %s: use NAME or NAME:INDEX, from 0", text);
 	*index = (int32_t)n;
 	return TESS_OK;
 }
@@ -68,7 +67,7 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 		                      threads, &d.self);
 	if (st)
 		return st;
-	d.nranks = index < 0 ? (int32_t)tess_up(ranks, count) : ranks;
+	d.nranks = index < 0 && device->mem != TESS_HOST ? (int32_t)tess_up(ranks, count) : ranks;
 	if (device->stream_open && device->mem != TESS_HOST)
 		st = TESS_PLUGIN_CALL(device, NULL, stream_open, d.self, &d.stream);
 	if (st)
