@@ -20,6 +20,7 @@ struct running { /* a request under way */
 	int64_t nrows; /* of the current step */
 	uint64_t room; /* in the KV cache that it may come to use */
 	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
+	bool end_wanted; /* rank 0: with the next id */
 	char *sentence; /* rank 0: of a failure of this request */
 };
 
@@ -253,7 +254,7 @@ static struct choice draw_next_id(struct generation *g, struct running *r, const
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	int64_t ntokens = g->results[r->request].ntokens;
 	struct choice word = { .status = check_logits(r, logits) };
-	bool enough = false;
+	bool enough = r->end_wanted;
 
 	if (word.status) {
 		word.finish = TESS_FINISH_FAILED;
@@ -263,7 +264,7 @@ static struct choice draw_next_id(struct generation *g, struct running *r, const
 	word.id = tess_sampler_draw(g->sampler, &q->sampling, logits, r->sequence->ids,
 	                            r->sequence->nids, (uint64_t)ntokens);
 	if (c->on_token)
-		enough = take_answer(g, c->on_token(c->self, r->request, word.id, logits));
+		enough |= take_answer(g, c->on_token(c->self, r->request, word.id, logits));
 	word.finish = enough                         ? TESS_FINISH_INTERRUPT
 	              : is_stop_id(q, word.id)       ? TESS_FINISH_STOP
 	              : ntokens + 1 == q->max_tokens ? TESS_FINISH_LENGTH
@@ -284,7 +285,8 @@ static void draw_next_ids(struct generation *g, const float *logits)
 		if (!r->selected)
 			continue;
 		if (get_request(g, r)->all && c->on_logits)
-			take_answer(g, c->on_logits(c->self, r->request, logits, rows));
+			r->end_wanted |=
+				take_answer(g, c->on_logits(c->self, r->request, logits, rows));
 		logits += rows * vocab;
 		if (is_computed(r) && get_request(g, r)->max_tokens)
 			g->choices[k++] = draw_next_id(g, r, logits - vocab);

@@ -139,7 +139,7 @@ TESS_TIGHT(tess_result, decode);
 
 /*
  * Called on rank 0 of the replica that runs request i; each may be NULL. They return TESS_GO_ON,
- * TESS_END_ONE (this request), TESS_END_ALL, or a failure, which fails all ranks.
+ * TESS_END_ONE (this request, with its next id), TESS_END_ALL, or a failure, which fails all ranks.
  */
 enum { TESS_GO_ON, TESS_END_ONE, TESS_END_ALL };
 struct tess_generation {

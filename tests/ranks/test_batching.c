@@ -432,12 +432,12 @@ struct callback_case {
 };
 
 static const struct callback_case callback_cases[] = {
-	{ "on_token", 5, TESS_EIO },     { "on_logits", 2, TESS_EIO },
-	{ "on_end", 1, TESS_EIO },       { "on_end", 3, TESS_EIO },
-	{ "on_step", 2, TESS_EIO },      { "on_token", 5, TESS_END_ONE },
-	{ "on_token", 5, TESS_END_ALL }, { "on_logits", 2, TESS_END_ALL },
-	{ "on_end", 1, TESS_END_ALL },   { "on_end", 2, TESS_END_ALL },
-	{ "on_step", 2, TESS_END_ALL },
+	{ "on_token", 5, TESS_EIO },      { "on_logits", 2, TESS_EIO },
+	{ "on_end", 1, TESS_EIO },        { "on_end", 3, TESS_EIO },
+	{ "on_step", 2, TESS_EIO },       { "on_token", 5, TESS_END_ONE },
+	{ "on_logits", 1, TESS_END_ONE }, { "on_token", 5, TESS_END_ALL },
+	{ "on_logits", 2, TESS_END_ALL }, { "on_end", 1, TESS_END_ALL },
+	{ "on_end", 2, TESS_END_ALL },    { "on_step", 2, TESS_END_ALL },
 };
 
 enum { ASKED = 5 }; /* the first cannot run */

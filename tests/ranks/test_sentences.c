@@ -205,8 +205,8 @@ START_TEST(odd_lines_fail_alone)
 	char command[512], text[16384];
 
 	snprintf(command, sizeof command,
-	         "{ $T generate data %s --prompts - <tests/data/odd_prompts.jsonl || "
-	         "echo status $?; } >&2",
+	         "cat tests/data/odd_prompts.jsonl | "
+	         "{ $T generate data %s --prompts - || echo status $?; } >&2",
 	         odd_line_runs[_i]);
 	ck_assert_int_eq(run_bash(command, text, sizeof text), 0);
 	for (int i = 0; i < n; i++)
