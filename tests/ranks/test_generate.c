@@ -242,7 +242,7 @@ static const struct {
 	int texts; /* lines that the command prints when it is interrupted */
 } long_runs[] = {
 	{ "--backend gloo -n 4", "Once", 1 },
-	{ "--backend gloo -n 4 --mesh dp=2,tp=2 --prompts '" SOURCE_ROOT
+	{ "--backend shm -n 4 --mesh dp=2,tp=2 --prompts '" SOURCE_ROOT
 	  "/tests/data/prompts.jsonl'",
 	  "\"index\":0", 6 },
 	{ "--backend loopback -n 2 --prompt '' --prompt '' --batch 2", "Once", 2 },
