@@ -128,11 +128,15 @@ static int64_t count_used_pages(const struct tess_kv_cache *c)
 	return n;
 }
 
-/* A slab of the usual size, else of one page, else once unused slabs have been released. */
+/*
+ * A slab of the usual size, else of one page, else once unused slabs have been released. Where there
+ * are several classes a slab is one page: the free pages of a slab that is partly used would be lost
+ * to the other classes, and the limit is promised to texts in pages.
+ */
 static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 {
 	struct page_class *pages = &c->page_class[index];
-	int64_t n = pages->npages / SLAB_SHARE;
+	int64_t n = c->parts.nclasses > 1 ? 1 : pages->npages / SLAB_SHARE;
 	tess_status st;
 
 	do {

@@ -3,8 +3,8 @@
  *
  * A slot holds one text. A page holds 64 positions of one slot for all layers of one class, those
  * with the same window. Pages are allocated as texts grow, in slabs of a sixteenth of those that
- * there are, and are used again when a text ends or a window has passed them. All memory is the
- * device's, and is written by its copy().
+ * there are (of one page where there are several classes), and are used again when a text ends or a
+ * window has passed them. All memory is the device's, and is written by its copy().
  *
  * Every rank makes the same calls in the same order, and decides alike: what has a limit is counted
  * in the bytes of the rank that needs most. Calls that allocate agree on it and are collective.

@@ -190,6 +190,44 @@ START_TEST(classes_share_a_limit)
 }
 END_TEST
 
+/* A limit bounds the pages that are used: free ones of one class are no loss to the other. */
+static tess_status use_all_that_is_allowed(struct tess_world *w, void *arg)
+{
+	struct heap h = { 0 };
+	struct tess_kv_cache *c;
+	uint64_t seed = 3, limit = 60 * (4096 + 1024);
+	int nfull = 0;
+
+	(void)arg;
+	HOLDS(!open_cache(w, &h, limit, &c));
+	for (int i = 0; i < 3000; i++) {
+		int32_t slot = (int32_t)draw_below(&seed, SLOTS);
+		int64_t n = 1 + (int64_t)draw_below(&seed, 300), length, blocks;
+
+		if (!tess_kv_cache_is_open(c, slot))
+			HOLDS(!tess_kv_cache_open_slot(c, &slot));
+		length = tess_kv_cache_get_length(c, slot);
+		blocks = tess_up(length + n, PAGE) - tess_up(length, PAGE);
+		if (tess_kv_cache_get_usage(c).used + (uint64_t)blocks * (4096 + 1024) > limit) {
+			nfull++;
+			tess_kv_cache_close_slot(c, slot);
+			continue;
+		}
+		HOLDS(!tess_kv_cache_grow(c, slot, n));
+		HOLDS(tess_kv_cache_get_usage(c).bytes <= limit);
+		tess_kv_cache_advance(c, slot, n);
+	}
+	HOLDS(nfull > 100);
+	tess_kv_cache_free(c);
+	return TESS_OK;
+}
+
+START_TEST(a_limit_bounds_pages_that_are_used)
+{
+	spawn_ranks(1, use_all_that_is_allowed, NULL);
+}
+END_TEST
+
 /* Rank 1 is refused memory once: no rank gets a page, and then all do. */
 static tess_status refuse_memory_on_one_rank(struct tess_world *w, void *arg)
 {
@@ -228,4 +266,4 @@ START_TEST(one_rank_without_memory_stops_all)
 END_TEST
 
 SUITE_MAIN("kv_cache", each_text_has_the_pages_that_it_sees, classes_share_a_limit,
-           one_rank_without_memory_stops_all)
+           a_limit_bounds_pages_that_are_used, one_rank_without_memory_stops_all)
