@@ -77,7 +77,7 @@ static const struct sentence once[] = {
 	{ "$T generate data --batch 0", 2, 1, "--batch 0: must be a whole number from 1" },
 	{ "$T generate data --kv f16", 2, 1, "--kv f16: use f32 or bf16" },
 	{ "$T generate data --kv-memory 4Q", 2, 1, "--kv-memory 4Q: must be a size, as in 512M" },
-	{ "$T generate data --kv-memory 1K --prompt a", 1, 1, "of KV cache, and of 0.0 MiB" },
+	{ "$T generate data --kv-memory 1K --prompt a", 1, 1, "of KV cache, and 0.00 of 0.00 MiB are free" },
 	{ "$T generate data -n 3 --mesh dp=2,tp=2 --backend shm", 1, 1,
 	  "\"dp=2,tp=2\" does not fit a job of 3 ranks: its sizes must multiply to that" },
 	{ "$T generate data --mesh xp=2,tp=2", 1, 1,
