@@ -129,9 +129,9 @@ static int64_t count_used_pages(const struct tess_kv_cache *c)
 }
 
 /*
- * A slab of the usual size, else of one page, else once unused slabs have been released. Where there
- * are several classes a slab is one page: the free pages of a slab that is partly used would be lost
- * to the other classes, and the limit is promised to texts in pages.
+ * A slab of the usual size, else of one page, else once unused slabs have been released. Where
+ * there are several classes a slab is one page: the free pages of a slab that is partly used would
+ * be lost to the other classes, and the limit is promised to texts in pages.
  */
 static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 {
