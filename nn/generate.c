@@ -137,7 +137,7 @@ static tess_status start_request(struct generation *g, struct running *r)
 	if (g->room + r->room > limit)
 		return tess_fail(
 			TESS_ENOMEM,
-			"a prompt of %lld ids and %lld tokens need %.2f MiB of KV cache, and "
+			"a prompt of %lld ids and %lld tokens needs %.2f MiB of KV cache, and "
 			"%.2f of %.2f MiB are free; use fewer, or a larger --kv-memory",
 			(long long)q->nprompt, (long long)q->max_tokens, (double)r->room / 1048576,
 			g->room < limit ? (double)(limit - g->room) / 1048576 : 0,
