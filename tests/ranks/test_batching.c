@@ -424,6 +424,34 @@ START_TEST(texts_wait_for_memory)
 }
 END_TEST
 
+/* A chunk counts rows of prompts only: a text that is being written delays no prompt. */
+static tess_status check_steps(struct tess_session *s, bool first, void *arg)
+{
+	static const int32_t none = -1;
+	struct batch *got = arg;
+	struct tess_generation how = make_batch_generation(got, true);
+	struct tess_request r[2] = { prompts[0].request, prompts[1].request };
+	const struct tess_request *list[] = { &r[0], &r[1] };
+
+	r[0].stop = r[1].stop = &none;
+	r[0].max_tokens = NEW_MAX;
+	r[1].nids = 20;
+	r[1].max_tokens = 2;
+	how.chunk = 1;
+	HOLDS(!tess_session_generate(s, list, 2, &how));
+	HOLDS(!first || got->nsteps == r[0].nids + r[1].nids + 1);
+	return TESS_OK;
+}
+
+START_TEST(prompts_enter_beside_texts)
+{
+	static struct batch got;
+	struct batch_job job = { .dir = copies[0], .mesh = "tp", .run = check_steps, .arg = &got };
+
+	spawn_ranks(2, run_job_on_rank, &job);
+}
+END_TEST
+
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
 struct callback_case {
@@ -644,6 +672,7 @@ int main(void)
 	tcase_add_test(t, texts_do_not_depend_on_the_schedule);
 	tcase_add_test(t, memory_is_that_of_the_pages);
 	tcase_add_test(t, texts_wait_for_memory);
+	tcase_add_test(t, prompts_enter_beside_texts);
 	tcase_add_loop_test(t, callbacks_decide, 0, sizeof callback_cases / sizeof *callback_cases);
 	tcase_add_test(t, a_turn_computes_what_is_new);
 	tcase_add_test(t, refusals_change_nothing);
