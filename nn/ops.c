@@ -413,7 +413,8 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
-	       a->low == b->low && a->high == b->high && a->original == b->original;
+	       a->low == b->low && a->high == b->high && a->original == b->original &&
+	       a->scale == b->scale && a->fractions == b->fractions;
 }
 
 /* The index of the table for heads of `each` elements, by the checkpoint's settings; -1: failed. */

@@ -422,8 +422,9 @@ static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const stru
 
 static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
 {
-	double numbers[] = { u->rope.theta, u->rope.factor, u->rope.low, u->rope.high };
-	int64_t integers[] = { u->rope.type, u->rope.original, u->each };
+	double numbers[] = { u->rope.theta, u->rope.factor, u->rope.low, u->rope.high,
+		             u->rope.scale };
+	int64_t integers[] = { u->rope.type, u->rope.original, u->rope.fractions, u->each };
 
 	return hash_bytes(hash_bytes(h, numbers, sizeof numbers), integers, sizeof integers);
 }

@@ -4,6 +4,7 @@
 #include "core/base/math.h"
 #include "core/base/status.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,6 +46,14 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 /* Older configs write `type` for `rope_type`. */
 static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out)
 {
+	static const struct {
+		const char *name;
+		int32_t type;
+	} known[] = { { "default", TESS_ROPE_DEFAULT },
+		      { "linear", TESS_ROPE_LINEAR },
+		      { "llama3", TESS_ROPE_LLAMA3 },
+		      { "yarn", TESS_ROPE_YARN } };
+	static const char *const growing[] = { "dynamic", "longrope", "su" };
 	json_t *name = json_object_get(table, "rope_type");
 	const char *text;
 
@@ -57,34 +66,47 @@ static tess_status read_rope_type(const json_t *table, const char *where, int32_
 	text = json_string_value(name);
 	if (!text)
 		return tess_fail(TESS_EINVAL, "%s: rope_type: text is needed", where);
-	if (!strcmp(text, "default"))
-		*out = TESS_ROPE_DEFAULT;
-	else if (!strcmp(text, "llama3"))
-		*out = TESS_ROPE_LLAMA3;
-	else
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: rope_type \"%.64s\" is not supported; default and llama3 are",
-		                 where, text);
-	return TESS_OK;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (!strcmp(text, known[i].name)) {
+			*out = known[i].type;
+			return TESS_OK;
+		}
+	for (size_t i = 0; i < sizeof growing / sizeof *growing; i++)
+		if (!strcmp(text, growing[i]))
+			return tess_fail(TESS_ENOTSUP,
+			                 "%s: rope_type \"%s\": its table depends on the length of "
+			                 "the text so far, which is not supported; default, "
+			                 "linear, llama3 and yarn are",
+			                 where, text);
+	return tess_fail(TESS_ENOTSUP,
+	                 "%s: rope_type \"%.64s\" is not supported; default, linear, llama3 and "
+	                 "yarn are",
+	                 where, text);
+}
+
+static const double number_min = 1e-9, number_max = 1e9;
+
+/* As transformers 5 does: that of the table, or that of config.json. */
+static tess_status read_original_length(const char *path, const json_t *config, const json_t *table,
+                                        const char *where, int64_t *out)
+{
+	static const char key[] = "original_max_position_embeddings";
+	tess_status st = tess_json_get_int(path, config, key, 1, INT32_MAX, out);
+
+	return st ? st : tess_json_get_int(where, table, key, 1, INT32_MAX, out);
 }
 
 static tess_status read_llama3(const char *path, const json_t *config, const json_t *table,
                                const char *where, struct tess_rope *r)
 {
-	const double max = 1e9;
 	tess_status st;
 
-	st = tess_json_get_number(where, table, "factor", 1, max, &r->factor);
+	st = tess_json_get_number(where, table, "low_freq_factor", number_min, number_max, &r->low);
 	if (!st)
-		st = tess_json_get_number(where, table, "low_freq_factor", 1e-9, max, &r->low);
+		st = tess_json_get_number(where, table, "high_freq_factor", number_min, number_max,
+		                          &r->high);
 	if (!st)
-		st = tess_json_get_number(where, table, "high_freq_factor", 1e-9, max, &r->high);
-	if (!st)
-		st = tess_json_get_int(path, config, "original_max_position_embeddings", 1,
-		                       INT32_MAX, &r->original);
-	if (!st)
-		st = tess_json_get_int(where, table, "original_max_position_embeddings", 1,
-		                       INT32_MAX, &r->original);
+		st = read_original_length(path, config, table, where, &r->original);
 	if (st)
 		return st;
 	if (r->factor == 0 || r->low == 0 || r->high == 0 || r->original == 0)
@@ -100,10 +122,85 @@ static tess_status read_llama3(const char *path, const json_t *config, const jso
 	return TESS_OK;
 }
 
+/* What attention grows by, of a text that is `factor` times as long as in the training. */
+static double compute_mscale(double factor, double mscale)
+{
+	return factor <= 1 ? 1 : 0.1 * mscale * tess_log_f64(factor) + 1;
+}
+
+static tess_status read_yarn_scale(const json_t *table, const char *where, struct tess_rope *r)
+{
+	double mscale = 0, all = 0, scale = 0;
+	tess_status st;
+
+	st = tess_json_get_number(where, table, "attention_factor", number_min, number_max, &scale);
+	if (!st)
+		st = tess_json_get_number(where, table, "mscale", 0, number_max, &mscale);
+	if (!st)
+		st = tess_json_get_number(where, table, "mscale_all_dim", 0, number_max, &all);
+	r->scale = scale != 0 ? scale
+	           : mscale != 0 && all != 0
+	                   ? compute_mscale(r->factor, mscale) / compute_mscale(r->factor, all)
+	                   : compute_mscale(r->factor, 1);
+	return st;
+}
+
+static tess_status read_yarn(const char *path, const json_t *config, const json_t *table,
+                             const char *where, struct tess_rope *r)
+{
+	bool truncate = true;
+	tess_status st;
+
+	r->low = 1;
+	r->high = 32;
+	st = tess_json_get_number(where, table, "beta_slow", number_min, number_max, &r->low);
+	if (!st)
+		st = tess_json_get_number(where, table, "beta_fast", number_min, number_max,
+		                          &r->high);
+	if (!st)
+		st = tess_json_get_int(path, config, "max_position_embeddings", 1, INT32_MAX,
+		                       &r->original);
+	if (!st)
+		st = read_original_length(path, config, table, where, &r->original);
+	if (!st)
+		st = tess_json_get_bool(where, table, "truncate", &truncate);
+	if (!st)
+		st = read_yarn_scale(table, where, r);
+	r->fractions = !truncate;
+	if (st)
+		return st;
+	if (r->factor == 0 || r->original == 0)
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: rope_type yarn needs factor, and original_max_position_embeddings or "
+			"max_position_embeddings",
+			where);
+	if (r->low >= r->high || r->theta <= 1)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: rope_type yarn needs a beta_slow (%g) below beta_fast (%g) "
+		                 "and a rope_theta (%g) above 1",
+		                 where, r->low, r->high, r->theta);
+	return TESS_OK;
+}
+
+static tess_status read_scaling(const char *path, const json_t *config, const json_t *table,
+                                const char *where, struct tess_rope *r)
+{
+	tess_status st = tess_json_get_number(where, table, "factor", 1, number_max, &r->factor);
+
+	if (!st && r->type == TESS_ROPE_LLAMA3)
+		return read_llama3(path, config, table, where, r);
+	if (!st && r->type == TESS_ROPE_YARN)
+		return read_yarn(path, config, table, where, r);
+	if (!st && r->factor == 0)
+		return tess_fail(TESS_EINVAL, "%s: rope_type linear needs factor", where);
+	return st;
+}
+
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
-	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000 };
+	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1 };
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
 	double part = 1;
@@ -131,11 +228,46 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 			"are "
 			"supported",
 			where, part);
-	if (!st && r.type == TESS_ROPE_LLAMA3)
-		st = read_llama3(path, config, table, where, &r);
+	if (!st && r.type != TESS_ROPE_DEFAULT)
+		st = read_scaling(path, config, table, where, &r);
 	if (!st)
 		*out = r;
 	return st;
+}
+
+static float scale_llama3(const struct tess_rope *r, float f)
+{
+	float wave = 1 / f * (float)(2 * pi), smooth;
+
+	if (wave < (float)((double)r->original / r->high))
+		return f;
+	if (wave > (float)((double)r->original / r->low))
+		return f / (float)r->factor;
+	smooth = (1 / wave * (float)r->original - (float)r->low) / (float)(r->high - r->low);
+	return (1 - smooth) * f / (float)r->factor + smooth * f;
+}
+
+/* The i, as a real number, whose angle turns this often in the length of the training. */
+static double find_index_of_turns(const struct tess_rope *r, double turns, int64_t each)
+{
+	return (double)each * tess_log_f64((double)r->original / (turns * 2 * pi)) /
+	       (2 * tess_log_f64(r->theta));
+}
+
+/* Fast angles stay, slow ones are divided by the factor, with a ramp between; 1 / f is `power`. */
+static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64_t each)
+{
+	double low = find_index_of_turns(r, r->high, each),
+	       high = find_index_of_turns(r, r->low, each);
+	float ramp, keep;
+
+	low = fmax(r->fractions ? low : floor(low), 0);
+	high = fmin(r->fractions ? high : ceil(high), (double)(each - 1));
+	if (low == high)
+		high += 0.001;
+	ramp = ((float)i - (float)low) / (float)(high - low);
+	keep = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+	return 1 / ((float)r->factor * power) * (1 - keep) + 1 / power * keep;
 }
 
 /* f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
@@ -143,14 +275,17 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 {
 	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),
 	      f = 1 / power;
-	float wave = 1 / f * (float)(2 * pi), smooth;
 
-	if (r->type != TESS_ROPE_LLAMA3 || wave < (float)((double)r->original / r->high))
-		return f;
-	if (wave > (float)((double)r->original / r->low))
+	switch (r->type) {
+	case TESS_ROPE_LINEAR:
 		return f / (float)r->factor;
-	smooth = (1 / wave * (float)r->original - (float)r->low) / (float)(r->high - r->low);
-	return (1 - smooth) * f / (float)r->factor + smooth * f;
+	case TESS_ROPE_LLAMA3:
+		return scale_llama3(r, f);
+	case TESS_ROPE_YARN:
+		return scale_yarn(r, power, i, each);
+	default:
+		return f;
+	}
 }
 
 tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,
@@ -169,8 +304,9 @@ tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_
 		double f = compute_frequency(r, i, each);
 
 		for (int64_t at = 0; at < positions; at++) {
-			out[at * each + i] = (float)tess_cos_f64((double)at * f);
-			out[at * each + half + i] = (float)tess_sin_f64((double)at * f);
+			out[at * each + i] = (float)(r->scale * tess_cos_f64((double)at * f));
+			out[at * each + half + i] =
+				(float)(r->scale * tess_sin_f64((double)at * f));
 		}
 	}
 	return TESS_OK;

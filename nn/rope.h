@@ -5,20 +5,27 @@
 #include <jansson.h>
 #include <tessera/plugin.h>
 
-enum { TESS_ROPE_DEFAULT = 1, TESS_ROPE_LLAMA3 };
+enum { TESS_ROPE_DEFAULT = 1, TESS_ROPE_LLAMA3, TESS_ROPE_LINEAR, TESS_ROPE_YARN };
 
 /* A value. */
 struct tess_rope {
 	int32_t type;
-	double theta, factor, low, high; /* factor, low and high of llama3 only */
-	int64_t original; /* llama3: positions of the training before the scaling */
+	int32_t fractions; /* yarn: the ramp's ends are not rounded to whole numbers (truncate) */
+	double theta, factor; /* factor: not of default */
+	/*
+	 * Between slow and fast angles: llama3: low_freq_factor, high_freq_factor; yarn: beta_slow,
+	 * beta_fast.
+	 */
+	double low, high;
+	double scale; /* of the cosines and sines: yarn's attention factor, else 1 */
+	int64_t original; /* llama3, yarn: positions of the training before the scaling */
 };
 
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
- * which wins as it does there); neither: theta 10000. What is not computed here (other types, a
- * part of each head, one setting per layer type) is TESS_ENOTSUP with a sentence, which begins with
- * the path of config.json in `dir`.
+ * which wins as it does there); neither: theta 10000. What is not computed here (types whose table
+ * depends on the length so far, a part of each head, one setting per layer type) is TESS_ENOTSUP
+ * with a sentence, which begins with the path of config.json in `dir`.
  */
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
 

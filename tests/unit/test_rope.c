@@ -24,6 +24,8 @@ static tess_status read_rope_text(const char *text, struct tess_rope *out)
 
 #define OLD "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"type\": \"llama3\""
 
+#define YARN "\"factor\": 4.0, \"original_max_position_embeddings\": 64, \"rope_type\": \"yarn\""
+
 START_TEST(both_spellings)
 {
 	static const char *const plain[] = {
@@ -72,10 +74,28 @@ START_TEST(refuses_with_key_and_reason)
 		  "an object or null" },
 		{ "{\"rope_scaling\": {\"rope_type\": 3}}", "rope_scaling: rope_type",
 		  "text is needed" },
-		{ "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
-		  "rope_scaling: rope_type \"linear\"", "default and llama3 are" },
-		{ "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}",
-		  "rope_parameters: rope_type \"yarn\"", "default" },
+		{ "{\"rope_scaling\": {\"type\": \"ntk\", \"factor\": 2}}",
+		  "rope_scaling: rope_type \"ntk\"", "default, linear, llama3 and yarn are" },
+		{ "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+		  "rope_scaling: rope_type \"dynamic\"",
+		  "depends on the length of the text so far" },
+		{ "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}",
+		  "rope_parameters: rope_type \"longrope\"",
+		  "depends on the length of the text so far" },
+		{ "{\"rope_parameters\": {\"rope_type\": \"linear\"}}", "rope_parameters",
+		  "linear needs factor" },
+		{ "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}}",
+		  "rope_parameters", "yarn needs factor, and original_max" },
+		{ "{\"max_position_embeddings\": 64, \"rope_scaling\": {\"type\": \"yarn\"}}",
+		  "rope_scaling", "yarn needs factor, and original_max" },
+		{ "{\"rope_scaling\": {" YARN ", \"beta_fast\": 1, \"beta_slow\": 1}}",
+		  "rope_scaling", "a beta_slow (1) below beta_fast (1)" },
+		{ "{\"rope_theta\": 1, \"rope_scaling\": {" YARN "}}", "rope_scaling",
+		  "a rope_theta (1) above 1" },
+		{ "{\"rope_scaling\": {" YARN ", \"attention_factor\": 0}}",
+		  "rope_scaling: attention_factor", "not 0" },
+		{ "{\"rope_scaling\": {" YARN ", \"truncate\": 1}}", "rope_scaling: truncate",
+		  "true or false" },
 		{ "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
 		  "rope_parameters: full_attention", "per layer type" },
 		{ "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5",
@@ -122,7 +142,9 @@ START_TEST(frequencies)
 
 	for (size_t t = 0; t < 3; t++)
 		for (int64_t each = 8; each <= EACH_MAX; each += 2) {
-			struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = thetas[t] };
+			struct tess_rope r = { .type = TESS_ROPE_DEFAULT,
+				               .theta = thetas[t],
+				               .scale = 1 };
 
 			ck_assert_int_eq(tess_rope_fill_table(&r, each, 2, table), TESS_OK);
 			for (int64_t i = 0; i < each / 2; i++) {
@@ -139,8 +161,8 @@ END_TEST
 
 START_TEST(llama3_scaling)
 {
-	struct tess_rope r = { TESS_ROPE_LLAMA3, 500000, 8, 1, 4, 64 },
-			 plain = { .type = TESS_ROPE_DEFAULT, .theta = 500000 };
+	struct tess_rope r = { TESS_ROPE_LLAMA3, 0, 500000, 8, 1, 4, 1, 64 },
+			 plain = { .type = TESS_ROPE_DEFAULT, .theta = 500000, .scale = 1 };
 	enum { EACH = 12, HALF = EACH / 2 };
 	float scaled[2 * EACH], table[2 * EACH];
 	double f[HALF], smooth;
@@ -165,11 +187,94 @@ START_TEST(llama3_scaling)
 }
 END_TEST
 
+/* The first row of the table after position 0, for heads of `each`, as config.json has it. */
+static void fill_row(const char *config, int64_t each, float *row)
+{
+	float table[2 * 128];
+	struct tess_rope r;
+
+	ck_assert_msg(!read_rope_text(config, &r), "%s: %s", config, tess_error());
+	ck_assert_int_eq(tess_rope_fill_table(&r, each, 2, table), TESS_OK);
+	memcpy(row, table + each, sizeof *row * (size_t)each);
+}
+
+START_TEST(linear_scaling)
+{
+	enum { EACH = 12, HALF = EACH / 2 };
+	float row[EACH];
+
+	fill_row("{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.5}}", EACH, row);
+	for (int i = 0; i < HALF; i++) {
+		double f = pow(10000, -2.0 * i / EACH) / 2.5;
+
+		ck_assert_float_eq_tol(row[i], (float)cos(f), 1e-7f);
+		ck_assert_float_eq_tol(row[HALF + i], (float)sin(f), 1e-6f * (float)f);
+	}
+}
+END_TEST
+
+/*
+ * In double, from the paper (YaRN: Efficient Context Window Extension, section 3): angle i of a
+ * head turns L / wavelength times in the training's L positions; above beta_fast turns it stays,
+ * below beta_slow it is divided by the factor, with a ramp between that is linear in i, whose ends
+ * transformers rounds outwards. Cosine and sine grow by 0.1 ln(factor) + 1.
+ */
+static const struct yarn_case {
+	const char *more;
+	double fast, slow, scale;
+	bool fractions;
+} yarn_cases[] = {
+	{ "", 32, 1, 1.1386294361119891, false },
+	{ ", \"attention_factor\": 0.75", 32, 1, 0.75, false },
+	{ ", \"beta_fast\": 8, \"beta_slow\": 0.25", 8, 0.25, 1.1386294361119891, false },
+	{ ", \"truncate\": false", 32, 1, 1.1386294361119891, true },
+	{ ", \"truncate\": true, \"mscale\": 0.5", 32, 1, 1.1386294361119891, false },
+	{ ", \"mscale\": 0.707, \"mscale_all_dim\": 0.5", 32, 1,
+	  (0.0707 * 1.3862943611198906 + 1) / (0.05 * 1.3862943611198906 + 1), false },
+};
+
+static void check_yarn_case(const struct yarn_case *c, const char *length)
+{
+	enum { EACH = 64, HALF = EACH / 2, LENGTH = 1024, THETA = 10000 };
+	double end[2], turns[2] = { c->fast, c->slow };
+	char config[512];
+	float row[EACH];
+
+	snprintf(config, sizeof config,
+	         "{%s \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4%s}}", length,
+	         c->more);
+	fill_row(config, EACH, row);
+	for (int k = 0; k < 2; k++) { /* THETA^(-2i / EACH) * LENGTH = 2 pi turns */
+		end[k] = HALF * log(LENGTH / (2 * M_PI * turns[k])) / log(THETA);
+		if (!c->fractions)
+			end[k] = k ? ceil(end[k]) : floor(end[k]);
+	}
+	ck_assert(end[0] > 2 && end[1] < HALF - 2);
+	for (int i = 0; i < HALF; i++) {
+		double slow = fmin(fmax((i - end[0]) / (end[1] - end[0]), 0), 1),
+		       f = pow(THETA, -2.0 * i / EACH) * (slow / 4 + 1 - slow);
+
+		ck_assert_float_eq_tol(row[i], (float)(cos(f) * c->scale), 2e-7f);
+		ck_assert_float_eq_tol(row[HALF + i], (float)(sin(f) * c->scale), 2e-6f * (float)f);
+	}
+}
+
+START_TEST(yarn_scaling)
+{
+	for (size_t i = 0; i < sizeof yarn_cases / sizeof *yarn_cases; i++) {
+		/* without a length of the training, that of the model */
+		check_yarn_case(&yarn_cases[i], "\"max_position_embeddings\": 1024,");
+		check_yarn_case(&yarn_cases[i], "\"max_position_embeddings\": 99, "
+		                                "\"original_max_position_embeddings\": 1024,");
+	}
+}
+END_TEST
+
 /* Large angles: the error is one float32 rounding at any position. */
 START_TEST(far_positions)
 {
 	enum { EACH = 8, FAR = 100000 };
-	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000 };
+	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1 };
 	float *table = malloc(sizeof *table * EACH * FAR);
 
 	ck_assert_ptr_nonnull(table);
@@ -184,4 +289,4 @@ START_TEST(far_positions)
 END_TEST
 
 SUITE_MAIN("rope", both_spellings, refuses_with_key_and_reason, frequencies, llama3_scaling,
-           far_positions)
+           linear_scaling, yarn_scaling, far_positions)
