@@ -2,15 +2,34 @@
 #include "core/base/status.h"
 #include "nn/recorder.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
+/* NULL without the key; LIST.3 is element 3 of a list. */
+static const json_t *find_config_entry(struct tess_recorder *r, const char *key)
+{
+	const json_t *config = r->options->source->config;
+	const char *dot = strchr(key, '.');
+
+	return dot ? json_array_get(json_object_getn(config, key, (size_t)(dot - key)),
+	                            strtoul(dot + 1, NULL, 10))
+	           : json_object_get(config, key);
+}
+
 static const json_t *get_config_entry(struct tess_recorder *r, const char *key)
 {
-	const json_t *v = json_object_get(r->options->source->config, key);
+	const json_t *v = find_config_entry(r, key);
 
 	return json_is_null(v) ? NULL : v;
+}
+
+int32_t tess_op_has(struct tess_nn *nn, const char *key)
+{
+	return find_config_entry((struct tess_recorder *)nn, key) != NULL;
 }
 
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset)
@@ -73,6 +92,30 @@ int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *pres
 	                   "%s: config.json: \"%s\": \"%s\" is not known; use silu, gelu, "
 	                   "gelu_pytorch_tanh or relu",
 	                   ((struct tess_recorder *)nn)->options->source->name, key, name);
+	return 0;
+}
+
+int32_t tess_op_choice(struct tess_nn *nn, const char *const *names, const char *fmt, ...)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+	char key[64], list[256] = "";
+	const char *text;
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(key, sizeof key, fmt, args);
+	va_end(args);
+	text = json_string_value(get_config_entry(r, key));
+	for (int32_t i = 0; names[i]; i++) {
+		size_t len = strlen(list);
+
+		if (text && !strcmp(text, names[i]))
+			return i;
+		snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", names[i]);
+	}
+	tess_recorder_fail(r, TESS_ENOTSUP,
+	                   "%s: config.json: %s: \"%.64s\" is not supported here; use %s",
+	                   r->options->source->name, key, text ? text : "(no text)", list);
 	return 0;
 }
 

@@ -637,4 +637,6 @@ void tess_ops_install(struct tess_nn *nn)
 	nn->glu = record_glu;
 	nn->add = record_add;
 	nn->split = record_split;
+	nn->has = tess_op_has;
+	nn->choice = tess_op_choice;
 }

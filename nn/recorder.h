@@ -106,6 +106,9 @@ int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);
 double tess_op_number(struct tess_nn *nn, const char *key, double preset);
 const char *tess_op_string(struct tess_nn *nn, const char *key, const char *preset);
 int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *preset);
+int32_t tess_op_has(struct tess_nn *nn, const char *key);
+int32_t tess_op_choice(struct tess_nn *nn, const char *const *names, const char *fmt, ...)
+	TESS_PRINTF(3, 4);
 struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, int64_t each);
 struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                  int64_t n);

@@ -210,11 +210,12 @@ static const struct {
 	{ "{\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}", "{}",
 	  "/config.json: rope_scaling: rope_type \"dynamic\": its table depends on the length" },
 	{ "{\"rope_parameters\": {\"type\": \"linear\"}}", "{}",
-	  "/config.json: rope_parameters: rope_type \"linear\" is not supported" },
+	  "/config.json: rope_parameters: rope_type linear needs factor" },
 	{ "{\"rope_scaling\": {\"rope_type\": \"llama3\"}}", "{}",
 	  "/config.json: rope_scaling: rope_type llama3 needs" },
 	{ "{\"partial_rotary_factor\": 0.5}", "{}", "/config.json: partial_rotary_factor 0.5" },
-	{ "{\"model_type\": \"lama\"}", "{}", "did you mean llama?; the types are llama" },
+	{ "{\"model_type\": \"lama\"}", "{}", "did you mean llama?; the types are llama, mistral, "
+	                                   "qwen2, qwen3" },
 };
 
 START_TEST(refuses_before_ranks_start)

@@ -19,7 +19,10 @@
 
 enum { TOKENS = 24, RANKS_MAX = 10 };
 
-static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
+static const char *const names[] = {
+	"llama", "llama-odd", "llama-bf16", "mistral", "qwen2", "qwen3"
+};
+enum { NAMES = sizeof names / sizeof *names };
 /*
  * The digest of prompt 1: another digest means another order of sums, which changes the
  * specification.
@@ -27,7 +30,10 @@ static const char *const names[] = { "llama", "llama-odd", "llama-bf16" };
 static const char *const digests[] = {
 	"b580d3ea196d7115cec5f19fe9b8bdb5be01042d34e790226e7e80f413b533e5",
 	"21c5c437f9c4964ebffbf0291326e2d11c124550c31394112e542d8c45fa9063",
-	"9d3956f484f182b93703d4a6808e33165df81323ca9c310b291fd4b445d6ae67"
+	"9d3956f484f182b93703d4a6808e33165df81323ca9c310b291fd4b445d6ae67",
+	"759bce8bf601ad60d3890049156bcb122d54440bedcff1ecfe6a563cedb19f7f",
+	"ad8d3f248b3fe5d48a136d2d03d88678390d994add5fc55898341147bb1ab826",
+	"67c04b154b6edb7578490d2a535123322046346910f9482fd4fdb89c023517b9"
 };
 
 static json_t *load_golden_json(const char *name, const char *file)
@@ -64,27 +70,32 @@ static const struct tess_slice *find_golden_tensor(const struct tess_safetensors
 	return s;
 }
 
-/* Runs the command with `ids`: its exit status in *status, its stderr in `said`. */
+/*
+ * Runs the command with `ids` as the last text: the object of the text that ended last, the exit
+ * status in *status, stderr in `said`.
+ */
 static json_t *run_generate_json(const char *name, const struct tess_slice *ids, int ranks,
                                  const char *more, int *status, char said[1024])
 {
 	char command[4096], errors[64] = "/tmp/test_goldens.XXXXXX";
 	int fd = mkstemp(errors);
-	json_t *o;
+	json_t *o = NULL, *next;
 	size_t n;
 	FILE *f;
 
 	ck_assert(fd >= 0);
-	snprintf(
-		command, sizeof command,
-		"'%s' generate '%s/tests/data/goldens/%s' -n %d --backend loopback --temperature 0 "
-		"--ignore-eos --max-tokens %d --json %s 2>%s --ids ",
-		TESSERA, SOURCE_ROOT, name, ranks, TOKENS, more, errors);
+	snprintf(command, sizeof command,
+	         "cd '%s/tests/data/goldens' && '%s' generate '%s' -n %d --backend loopback "
+	         "--temperature 0 --ignore-eos --max-tokens %d --json %s 2>%s --ids ",
+	         SOURCE_ROOT, TESSERA, name, ranks, TOKENS, more, errors);
 	for (int64_t i = 0; i < ids->shape[0]; i++)
 		snprintf(command + strlen(command), sizeof command - strlen(command), "%s%lld",
 		         i ? "," : "", (long long)((const int64_t *)ids->data)[i]);
 	f = popen(command, "r");
-	o = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL);
+	while ((next = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL))) {
+		json_decref(o);
+		o = next;
+	}
 	*status = pclose(f);
 	f = fdopen(fd, "r");
 	n = fread(said, 1, 1023, f);
@@ -190,6 +201,72 @@ START_TEST(every_number_of_ranks)
 }
 END_TEST
 
+/* The digest of the text that comes last, which is prompt 2. */
+static void get_last_digest(const char *name, const char *folder, int ranks, const char *options,
+                            char out[65])
+{
+	struct tess_safetensors *g = load_goldens(name);
+	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", 2);
+	char said[1024];
+	int status;
+	json_t *o = run_generate_json(folder, ids, ranks, options, &status, said);
+
+	ck_assert_msg(!status && o, "%s, %d ranks, %s: %s", name, ranks, options, said);
+	ck_assert_int_eq(json_array_size(json_object_get(o, "prompt_ids")), ids->shape[0]);
+	snprintf(out, 65, "%s", json_string_value(json_object_get(o, "digest")));
+	json_decref(o);
+	tess_safetensors_close(g);
+}
+
+/* Plans, backends, chunks and other texts change no bit of a text that outgrows any window. */
+START_TEST(every_way)
+{
+	static const struct {
+		int ranks;
+		const char *options;
+	} ways[] = {
+		{ 2, "--plan tp+sp" },
+		{ 3, "--plan tp+sp --backend shm --prefill-chunk 7" },
+		{ 4, "--plan tp --backend shm --prefill-chunk 1" },
+		{ 4, "--mesh dp=2,tp=2" },
+		{ 2, "--ids 7,8,9,1,2,3 --ids 1 --prefill-chunk 9" },
+	};
+	char want[65], have[65];
+
+	get_last_digest(names[_i], names[_i], 1, "", want);
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		get_last_digest(names[_i], names[_i], ways[i].ranks, ways[i].options, have);
+		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", names[_i], ways[i].ranks,
+		              ways[i].options);
+	}
+}
+END_TEST
+
+/* config.json in the spelling of transformers 4 makes the same program. */
+START_TEST(older_config)
+{
+	static const char *const files[] = { "model.safetensors", "generation_config.json" };
+	char from[512], to[512], want[65], have[65], folder[64] = "/tmp/test_goldens.XXXXXX";
+	const char *name = names[3 + _i];
+
+	ck_assert(mkdtemp(folder));
+	for (int i = 0; i < 3; i++) {
+		snprintf(from, sizeof from, "%s/tests/data/goldens/%s/%s", SOURCE_ROOT, name,
+		         i < 2 ? files[i] : "config_v4.json");
+		snprintf(to, sizeof to, "%s/%s", folder, i < 2 ? files[i] : "config.json");
+		ck_assert_int_eq(symlink(from, to), 0);
+	}
+	get_last_digest(name, name, 1, "", want);
+	get_last_digest(name, folder, 2, "", have);
+	ck_assert_str_eq(want, have);
+	for (int i = 0; i < 3; i++) {
+		snprintf(to, sizeof to, "%s/%s", folder, i < 2 ? files[i] : "config.json");
+		unlink(to);
+	}
+	rmdir(folder);
+}
+END_TEST
+
 /* ---- a device with memory that the host cannot read (discrete.c) ----------------------------- */
 
 #define OVERRIDE(rule) "--plan-override 'model.layers.*." rule "' "
@@ -220,7 +297,7 @@ START_TEST(logits_of_a_device_with_memory)
 {
 	use_discrete_device();
 	setenv("TESSERA_LAYOUT", device_cases[_i].layout, 1);
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+	for (size_t i = 0; i < NAMES; i++)
 		compare_logits(names[i], 1, device_cases[_i].ranks, device_cases[_i].options);
 }
 END_TEST
@@ -301,8 +378,10 @@ int main(void)
 	SRunner *r;
 	TCase *t = suite_begin("goldens", 120, &r);
 
-	tcase_add_loop_test(t, logits, 0, 9);
-	tcase_add_loop_test(t, every_number_of_ranks, 0, 3);
+	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
+	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
+	tcase_add_loop_test(t, every_way, 0, NAMES);
+	tcase_add_loop_test(t, older_config, 0, 3);
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
 	tcase_add_loop_test(t, digests_of_an_exact_device, 0, 2);

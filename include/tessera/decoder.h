@@ -1,0 +1,183 @@
+/*
+ * tessera/decoder.h - what decoders of Llama's form share, recorded through tessera/model.h.
+ *
+ * A family's file holds what is its own: its biases, its windows, how it attends. All here is
+ * inline: it uses nothing but struct tess_nn, and a plugin keeps what it was compiled with.
+ */
+#ifndef TESSERA_DECODER_H
+#define TESSERA_DECODER_H
+
+#include <math.h>
+#include <tessera/model.h>
+
+TESS_BEGIN
+
+struct tess_decoder {
+	int64_t layers;
+	double eps, scale;              /* of the norms; of the scores: 1 / sqrt(size of a head) */
+	int32_t act, qkv_bias, out_bias, mlp_bias;      /* biases: TESS_BIAS, or 0 */
+	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
+};
+
+/* Attention of layer `layer` (module self_attn): x [tokens, hidden], already normed -> the same. */
+typedef struct tess_tensor *tess_attend(struct tess_nn *nn, const struct tess_decoder *c,
+                                        int64_t layer, struct tess_tensor *x);
+
+/* Reads config.json; `head`: the size of a head that has no head_dim (0: hidden / heads). */
+static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
+{
+	struct tess_decoder c;
+	int64_t hidden = nn->integer(nn, "hidden_size", 0);
+	int64_t heads = nn->integer(nn, "num_attention_heads", 0);
+
+	if (!head && heads > 0)
+		head = hidden / heads;
+	head = nn->integer(nn, "head_dim", head);
+	c.layers = nn->integer(nn, "num_hidden_layers", 0);
+	c.eps = nn->number(nn, "rms_norm_eps", 1e-6);
+	c.scale = 1 / sqrt((double)head);
+	c.act = nn->activation(nn, "hidden_act", "silu");
+	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
+	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
+	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
+	c.heads = nn->dim(nn, "heads", heads, head);
+	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
+	                         nn->integer(nn, "num_key_value_heads", heads));
+	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
+	return c;
+}
+
+/* sliding_window of config.json: 0 (all keys) if null; `missing` if the key is not there. */
+static inline int64_t tess_decoder_read_window(struct tess_nn *nn, int64_t missing)
+{
+	return nn->integer(nn, "sliding_window", nn->has(nn, "sliding_window") ? 0 : missing);
+}
+
+/*
+ * The window of a layer where use_sliding_window switches it on: of those that layer_types calls
+ * sliding_attention; without that list, of those from max_window_layers on.
+ */
+static inline int64_t tess_decoder_select_window(struct tess_nn *nn, int64_t layer)
+{
+	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
+	static const char *const full[] = { "full_attention", NULL };
+	int64_t window = 0;
+
+	if (nn->integer(nn, "use_sliding_window", 0))
+		window = tess_decoder_read_window(nn, 4096);
+	if (nn->has(nn, "layer_types.0"))
+		return nn->choice(nn, window ? kinds : full, "layer_types.%d", (int)layer) ? window
+		                                                                           : 0;
+	return layer >= nn->integer(nn, "max_window_layers", 28) ? window : 0;
+}
+
+/* Enters self_attn: q, k and v of x. */
+static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_decoder *c,
+                                        struct tess_tensor *x, struct tess_tensor *qkv[3])
+{
+	const struct tess_linear w[] = { { "q_proj", c->heads, c->qkv_bias, 0 },
+	                                 { "k_proj", c->kv_heads, c->qkv_bias, 0 },
+	                                 { "v_proj", c->kv_heads, c->qkv_bias, 0 },
+	                                 { NULL, NULL, 0, 0 } };
+
+	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, qkv);
+}
+
+/* Attends with q and k rotated, and leaves self_attn; window 0: all keys. */
+static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
+                                                      const struct tess_decoder *c,
+                                                      struct tess_tensor *qkv[3], int64_t window)
+{
+	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
+	                                 { NULL, NULL, 0, 0 } };
+	struct tess_tensor *q = nn->rope(nn, qkv[0]), *k = nn->rope(nn, qkv[1]), *y;
+
+	y = nn->attention(nn, q, k, qkv[2], c->scale, window);
+	nn->linear(nn, y, w, &y);
+	return nn->leave(nn, y);
+}
+
+/* down_proj(act(gate_proj(x)) * up_proj(x)), module mlp */
+static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const struct tess_decoder *c,
+                                                   struct tess_tensor *x)
+{
+	const struct tess_linear in[] = { { "gate_proj", c->ffn, c->mlp_bias, 0 },
+	                                  { "up_proj", c->ffn, c->mlp_bias, 0 },
+	                                  { NULL, NULL, 0, 0 } };
+	const struct tess_linear out[] = { { "down_proj", c->hidden, c->mlp_bias, 0 },
+	                                   { NULL, NULL, 0, 0 } };
+	struct tess_tensor *h[2], *y;
+
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, h);
+	y = nn->glu(nn, h[0], h[1], c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
+/* The rows that are wanted through lm_head, which may be the embedding's table. */
+static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
+                                                    const struct tess_decoder *c,
+                                                    struct tess_tensor *x)
+{
+	const struct tess_linear w[] = { { "lm_head", c->vocab, 0, 0 }, { NULL, NULL, 0, 0 } };
+	struct tess_tensor *y;
+
+	x = nn->select_rows(nn, x);
+	if (nn->integer(nn, "tie_word_embeddings", 0))
+		return nn->tied(nn, "lm_head", x, "model.embed_tokens");
+	nn->linear(nn, x, w, &y);
+	return y;
+}
+
+/* The whole model, with norms before the blocks: ids [tokens] -> logits. */
+static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
+                                                      const struct tess_decoder *c,
+                                                      struct tess_tensor *ids,
+                                                      tess_attend *attend)
+{
+	struct tess_tensor *x, *y;
+
+	ids = nn->enter(nn, ids, "model");
+	x = nn->embed(nn, "embed_tokens", ids, c->vocab, c->hidden);
+	for (int64_t i = 0; i < c->layers; i++) {
+		x = nn->enter(nn, x, "layers.%d", (int)i);
+		y = attend(nn, c, i, nn->norm(nn, "input_layernorm", x, TESS_RMS, c->eps));
+		x = nn->add(nn, x, y);
+		y = nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c->eps);
+		x = nn->leave(nn, nn->add(nn, x, tess_decoder_mlp(nn, c, y)));
+	}
+	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c->eps));
+	return tess_decoder_head(nn, c, x);
+}
+
+/* The rules of the presets tp and tp+sp: to be followed by a family's own, and by { 0 }. */
+#define TESS_DECODER_LAYER "model.layers.*."
+#define TESS_DECODER_TP \
+	{ "model.embed_tokens", "embedding_rowwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
+	{ TESS_DECODER_LAYER "mlp.gate_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise" }, \
+	{ "lm_head", "colwise_rep" }
+/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
+#define TESS_DECODER_TP_SP \
+	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
+	{ TESS_DECODER_LAYER "mlp.gate_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise_reduce_scatter" }, \
+	{ "model.norm", "sequence_parallel" }, \
+	{ "lm_head", "colwise_rep" }
+
+TESS_END
+#endif

@@ -1,0 +1,43 @@
+/* tess-model-mistral.so: Mistral: each position sees the last sliding_window keys. */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_mistral(struct tess_nn *nn, const struct tess_decoder *c,
+                                             int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	(void)layer;
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, tess_decoder_read_window(nn, 4096));
+}
+
+static struct tess_tensor *forward_mistral(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+
+	return tess_decoder_record(nn, &c, ids, attend_as_mistral);
+}
+
+static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP, { 0 } };
+static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const char *const types[] = { "mistral", NULL };
+/* computed from rope_theta; older checkpoints store it */
+static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+static const struct tess_model mistral = {
+	.size = sizeof mistral,
+	.name = "mistral",
+	.summary = "Mistral: Llama with a sliding window",
+	.types = types,
+	.presets = presets,
+	.forward = forward_mistral,
+	.unexpected = unexpected,
+};
+static const struct tess_model *const models[] = { &mistral, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "mistral",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };

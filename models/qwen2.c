@@ -1,0 +1,43 @@
+/* tess-model-qwen2.so: Qwen 2 and 2.5: q, k and v have biases; some layers may have a window. */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_qwen2(struct tess_nn *nn, const struct tess_decoder *c,
+                                           int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, tess_decoder_select_window(nn, layer));
+}
+
+static struct tess_tensor *forward_qwen2(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+
+	c.qkv_bias = TESS_BIAS;
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen2);
+}
+
+static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP, { 0 } };
+static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const char *const types[] = { "qwen2", NULL };
+/* computed from rope_theta; older checkpoints store it */
+static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+static const struct tess_model qwen2 = {
+	.size = sizeof qwen2,
+	.name = "qwen2",
+	.summary = "Qwen 2 and 2.5: biases of q, k and v",
+	.types = types,
+	.presets = presets,
+	.forward = forward_qwen2,
+	.unexpected = unexpected,
+};
+static const struct tess_model *const models[] = { &qwen2, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "qwen2",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };

@@ -1,0 +1,50 @@
+/* tess-model-qwen3.so: Qwen 3: each head of q and k is normed; some layers may have a window. */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_qwen3(struct tess_nn *nn, const struct tess_decoder *c,
+                                           int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	tess_decoder_project(nn, c, x, qkv);
+	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS | TESS_HEADS, c->eps);
+	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS | TESS_HEADS, c->eps);
+	return tess_decoder_attend(nn, c, qkv, tess_decoder_select_window(nn, layer));
+}
+
+static struct tess_tensor *forward_qwen3(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 128);
+
+	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen3);
+}
+
+#define HEAD_NORM(name) \
+	{ \
+		TESS_DECODER_LAYER "self_attn." name, "replicated_with_grad_allreduce" \
+	}
+static const struct tess_rule tp[] = {
+	TESS_DECODER_TP, HEAD_NORM("q_norm"), HEAD_NORM("k_norm"), { 0 }
+};
+static const struct tess_rule tp_sp[] = {
+	TESS_DECODER_TP_SP, HEAD_NORM("q_norm"), HEAD_NORM("k_norm"), { 0 }
+};
+static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const char *const types[] = { "qwen3", NULL };
+static const struct tess_model qwen3 = {
+	.size = sizeof qwen3,
+	.name = "qwen3",
+	.summary = "Qwen 3: q and k are normed, head by head",
+	.types = types,
+	.presets = presets,
+	.forward = forward_qwen3,
+};
+static const struct tess_model *const models[] = { &qwen3, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "qwen3",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };

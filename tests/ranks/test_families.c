@@ -1,0 +1,170 @@
+/*
+ * What config.json makes of each family: the window of each layer, biases, the size of heads; what
+ * is missing is as in its class in transformers.
+ */
+#include "../unit/suite.h"
+#include "core/registry/registry.h"
+#include "hf/checkpoint.h"
+#include "lockstep.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 2 };
+
+/* Records the golden checkpoint's model with `change` of config.json; `without`: a key or NULL. */
+static tess_status record_changed_model(const char *name, const char *change, const char *without,
+                                        struct tess_program **out)
+{
+	json_t *config, *more = json_loads(change, 0, NULL);
+	struct tess_checkpoint *checkpoint;
+	const struct tess_model *model;
+	struct tess_source source;
+	char path[512];
+	tess_status st;
+
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, name);
+	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &checkpoint), "%s",
+	              tess_error());
+	ck_assert_msg(!tess_plugin_find_model(name, &model), "%s", tess_error());
+	source = tess_checkpoint_make_source(checkpoint);
+	source.count = 0; /* tensors that no module asks for do not matter here */
+	source.config = config = json_copy((json_t *)source.config);
+	ck_assert_msg(more && !json_object_update(config, more), "%s", change);
+	if (without)
+		json_object_del(config, without);
+	st = lockstep_record(&(struct lockstep){ model, &source, NULL, 1, NULL, 3, true, NULL },
+	                     out);
+	json_decref(more);
+	json_decref(config);
+	tess_checkpoint_close(checkpoint);
+	return st;
+}
+
+#define WINDOWS "\"sliding_window\": 5, \"use_sliding_window\": true"
+
+static const struct {
+	const char *model, *change, *without;
+	int window[LAYERS];
+} windows[] = {
+	{ "llama", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "mistral", "{}", NULL, { 16, 16 } },
+	{ "mistral", "{\"sliding_window\": null}", NULL, { 0, 0 } },
+	{ "mistral", "{}", "sliding_window", { 4096, 4096 } },
+	{ "qwen2", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "qwen2", "{\"sliding_window\": 5, \"max_window_layers\": 0}", "layer_types", { 0, 0 } },
+	{ "qwen2", "{" WINDOWS "}", NULL, { 0, 0 } },
+	{ "qwen2", "{" WINDOWS "}", "layer_types", { 0, 0 } },
+	{ "qwen2", "{" WINDOWS ", \"max_window_layers\": 0}", "layer_types", { 5, 5 } },
+	{ "qwen2", "{" WINDOWS ", \"max_window_layers\": 1}", "layer_types", { 0, 5 } },
+	{ "qwen2",
+	  "{" WINDOWS ", \"max_window_layers\": 1, \"layer_types\": null}",
+	  NULL,
+	  { 0, 5 } },
+	{ "qwen2",
+	  "{\"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": []}",
+	  "sliding_window",
+	  { 4096, 4096 } },
+	{ "qwen2",
+	  "{\"use_sliding_window\": true, \"max_window_layers\": 0}",
+	  "layer_types",
+	  { 0, 0 } },
+	{ "qwen2",
+	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+	  NULL,
+	  { 5, 0 } },
+	{ "qwen3", "{" WINDOWS ", \"max_window_layers\": 1}", "layer_types", { 0, 5 } },
+	{ "qwen3",
+	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+	  NULL,
+	  { 5, 0 } },
+};
+
+START_TEST(windows_of_layers)
+{
+	struct tess_program *p;
+	int layer = 0;
+
+	ck_assert_msg(!record_changed_model(windows[_i].model, windows[_i].change,
+	                                    windows[_i].without, &p),
+	              "%s", tess_error());
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		if (rec->kind == TESS_OP_ATTENTION)
+			ck_assert_msg(rec->num[TESS_ATTENTION_WINDOW] ==
+			                      windows[_i].window[layer++],
+			              "case %d, layer %d: a window of %g", _i, layer - 1,
+			              rec->num[TESS_ATTENTION_WINDOW]);
+	}
+	ck_assert_int_eq(layer, LAYERS);
+	tess_program_free(p);
+}
+END_TEST
+
+static const struct {
+	const char *model, *change, *without, *says;
+} refusals[] = {
+	/* transformers has no mask for such a layer either */
+	{ "qwen2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}", NULL,
+	  "config.json: layer_types.1: \"sliding_attention\" is not supported here; use "
+	  "full_attention" },
+	{ "qwen3", "{" WINDOWS ", \"layer_types\": [\"chunked_attention\", \"full_attention\"]}",
+	  NULL,
+	  "layer_types.0: \"chunked_attention\" is not supported here; use full_attention, "
+	  "sliding_attention" },
+	{ "qwen2", "{\"layer_types\": [\"full_attention\"]}", NULL,
+	  "config.json: layer_types.1: \"(no text)\"" },
+	{ "qwen2", "{\"layer_types\": [3, 4]}", NULL, "config.json: layer_types.0: \"(no text)\"" },
+	{ "mistral", "{\"sliding_window\": \"16\"}", NULL,
+	  "config.json: \"sliding_window\" must be an integer" },
+	{ "qwen3", "{\"attention_bias\": true}", NULL, "model.layers.0.self_attn.q_proj.bias" },
+	{ "qwen3", "{}", "head_dim",
+	  "model.layers.0.self_attn.q_proj.weight: shape [96, 48], but config.json makes it "
+	  "[768, 48]" },
+};
+
+START_TEST(refuses)
+{
+	struct tess_program *p;
+
+	ck_assert(record_changed_model(refusals[_i].model, refusals[_i].change,
+	                               refusals[_i].without, &p) < 0);
+	expect_part(tess_error(), refusals[_i].says);
+}
+END_TEST
+
+/* These families ignore the keys, as transformers does. */
+START_TEST(biases_are_the_family_s_own)
+{
+	static const char *const models[] = { "mistral", "qwen2" };
+	int qkv = 0, others = 0;
+	struct tess_program *p;
+
+	ck_assert_msg(!record_changed_model(models[_i],
+	                                    "{\"attention_bias\": true, \"mlp_bias\": true}", NULL,
+	                                    &p),
+	              "%s", tess_error());
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (strstr(p->weight[i]->name, ".bias"))
+			*(strstr(p->weight[i]->name, "o_proj") || strstr(p->weight[i]->name, "mlp")
+			          ? &others
+			          : &qkv) += 1;
+	ck_assert_int_eq(qkv, _i ? 3 * LAYERS : 0);
+	ck_assert_int_eq(others, 0);
+	tess_program_free(p);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("families", 60, &r);
+
+	tcase_add_loop_test(t, windows_of_layers, 0, (int)(sizeof windows / sizeof *windows));
+	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
+	tcase_add_loop_test(t, biases_are_the_family_s_own, 0, 2);
+	return suite_end(r);
+}
