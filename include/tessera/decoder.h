@@ -2,7 +2,8 @@
  * tessera/decoder.h - what decoders of Llama's form share, recorded through tessera/model.h.
  *
  * A family's file holds what is its own: its biases, its windows, how it attends. All here is
- * inline: it uses nothing but struct tess_nn, and a plugin keeps what it was compiled with.
+ * inline: it uses nothing but struct tess_nn, and a plugin keeps what it was compiled with. Its
+ * needs_nn is TESS_UPTO(tess_nn, choice).
  */
 #ifndef TESSERA_DECODER_H
 #define TESSERA_DECODER_H
