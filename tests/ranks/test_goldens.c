@@ -19,9 +19,8 @@
 
 enum { TOKENS = 24, RANKS_MAX = 10 };
 
-static const char *const names[] = {
-	"llama", "llama-odd", "llama-bf16", "mistral", "qwen2", "qwen3"
-};
+static const char *const names[] = { "llama", "llama-odd", "llama-bf16", "mistral",
+	                             "qwen2", "qwen3",     "olmo2" };
 enum { NAMES = sizeof names / sizeof *names };
 /*
  * The digest of prompt 1: another digest means another order of sums, which changes the
@@ -33,7 +32,8 @@ static const char *const digests[] = {
 	"9d3956f484f182b93703d4a6808e33165df81323ca9c310b291fd4b445d6ae67",
 	"759bce8bf601ad60d3890049156bcb122d54440bedcff1ecfe6a563cedb19f7f",
 	"ad8d3f248b3fe5d48a136d2d03d88678390d994add5fc55898341147bb1ab826",
-	"67c04b154b6edb7578490d2a535123322046346910f9482fd4fdb89c023517b9"
+	"67c04b154b6edb7578490d2a535123322046346910f9482fd4fdb89c023517b9",
+	"1ef84c1b092d0916eded46d1c2b324d9c42869c86dbb261566bd9308979d7eb5"
 };
 
 static json_t *load_golden_json(const char *name, const char *file)
@@ -295,9 +295,12 @@ static void use_discrete_device(void)
 
 START_TEST(logits_of_a_device_with_memory)
 {
+	/* olmo2 adds what that norm gives, which must be finished: the rule does not fit it */
+	size_t names_that_fit = NAMES - (strstr(device_cases[_i].options, ONE_TERM) != NULL);
+
 	use_discrete_device();
 	setenv("TESSERA_LAYOUT", device_cases[_i].layout, 1);
-	for (size_t i = 0; i < NAMES; i++)
+	for (size_t i = 0; i < names_that_fit; i++)
 		compare_logits(names[i], 1, device_cases[_i].ranks, device_cases[_i].options);
 }
 END_TEST
@@ -381,7 +384,7 @@ int main(void)
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
-	tcase_add_loop_test(t, older_config, 0, 3);
+	tcase_add_loop_test(t, older_config, 0, NAMES - 3);
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
 	tcase_add_loop_test(t, digests_of_an_exact_device, 0, 2);

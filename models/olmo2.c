@@ -1,0 +1,83 @@
+/*
+ * tess-model-olmo2.so: OLMo 2: norms after the blocks instead of before them, and of all heads of q
+ * and of k together, for which each rank needs all of them: it attends on every rank.
+ */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_olmo2(struct tess_nn *nn, const struct tess_decoder *c,
+                                           struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	tess_decoder_project(nn, c, x, qkv);
+	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS, c->eps);
+	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS, c->eps);
+	return tess_decoder_attend(nn, c, qkv, 0);
+}
+
+static struct tess_tensor *forward_olmo2(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+	struct tess_tensor *x, *y;
+
+	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
+	ids = nn->enter(nn, ids, "model");
+	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
+	for (int64_t i = 0; i < c.layers; i++) {
+		x = nn->enter(nn, x, "layers.%d", (int)i);
+		y = attend_as_olmo2(nn, &c, x);
+		x = nn->add(nn, x, nn->norm(nn, "post_attention_layernorm", y, TESS_RMS, c.eps));
+		y = tess_decoder_mlp(nn, &c, x);
+		y = nn->norm(nn, "post_feedforward_layernorm", y, TESS_RMS, c.eps);
+		x = nn->leave(nn, nn->add(nn, x, y));
+	}
+	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c.eps));
+	return tess_decoder_head(nn, &c, x);
+}
+
+#define LAYER TESS_DECODER_LAYER
+static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwise" },
+	                               { LAYER "self_attn.q_proj", "colwise_gather_output" },
+	                               { LAYER "self_attn.k_proj", "colwise_gather_output" },
+	                               { LAYER "self_attn.v_proj", "colwise_gather_output" },
+	                               { LAYER "self_attn.o_proj", "rowwise_split_input" },
+	                               { LAYER "mlp.gate_proj", "colwise" },
+	                               { LAYER "mlp.up_proj", "colwise" },
+	                               { LAYER "mlp.down_proj", "rowwise" },
+	                               { "lm_head", "colwise_rep" },
+	                               { 0 } };
+/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
+static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
+	                                  { LAYER "self_attn", "module_allgather" },
+	                                  { LAYER "self_attn.q_proj", "colwise_gather_output" },
+	                                  { LAYER "self_attn.k_proj", "colwise_gather_output" },
+	                                  { LAYER "self_attn.v_proj", "colwise_gather_output" },
+	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
+	                                  { LAYER "mlp", "module_allgather" },
+	                                  { LAYER "mlp.gate_proj", "colwise" },
+	                                  { LAYER "mlp.up_proj", "colwise" },
+	                                  { LAYER "mlp.down_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_feedforward_layernorm",
+	                                    "sequence_parallel" },
+	                                  { "model.norm", "sequence_parallel" },
+	                                  { "lm_head", "colwise_rep" },
+	                                  { 0 } };
+static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const char *const types[] = { "olmo2", NULL };
+static const struct tess_model olmo2 = {
+	.size = sizeof olmo2,
+	.name = "olmo2",
+	.summary = "OLMo 2: norms after the blocks, and of q and k",
+	.types = types,
+	.presets = presets,
+	.forward = forward_olmo2,
+};
+static const struct tess_model *const models[] = { &olmo2, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "olmo2",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };
