@@ -92,7 +92,7 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 		                                                .on_token = hash_logits } };
 	struct tess_generate_result done;
 	struct tess_session *s = NULL;
-	struct tess_mesh *mesh;
+	struct tess_mesh *mesh = NULL;
 	tess_status st = tess_mesh_open(w, "tp", &mesh);
 
 	if (!st)
@@ -101,6 +101,7 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 		st = tess_generate_run(tess_session_runner(s), &generate, 1, &options, &done);
 	MUST(has_float_state(ask->state));
 	tess_session_close(s);
+	tess_mesh_close(mesh);
 	return st;
 }
 
