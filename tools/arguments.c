@@ -26,11 +26,23 @@ tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t 
 	return TESS_OK;
 }
 
-tess_status tess_tool_fail_option(const char *command, int opt, const char *word)
+/* getopt has returned ':' or '?' for `word`. */
+static tess_status fail_option(const char *command, int opt, const char *word)
 {
 	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
 	                 opt == ':' ? "this option needs a value:" : "no such option:", word,
 	                 command);
+}
+
+tess_status tess_tool_parse_override(const char *name, const char *text, void *to)
+{
+	struct tess_tool_overrides *o = to;
+
+	if (o->n == TESS_TOOL_OVERRIDES)
+		return tess_fail(TESS_EINVAL, "%s: at most %d; put them into a plan file", name,
+		                 TESS_TOOL_OVERRIDES);
+	o->text[o->n++] = text;
+	return TESS_OK;
 }
 
 int tess_tool_fail_usage(const char *command, const char *what, const char *arg)
@@ -110,9 +122,8 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 	while (!st && (opt = getopt_long(argc, argv, letters, names, NULL)) != -1) {
 		if (opt == 'h')
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == ':' || opt == '?'
-		             ? tess_tool_fail_option(argv[0], opt, argv[optind - 1])
-		             : set_tool_option(options[opt], optarg);
+		st = opt == ':' || opt == '?' ? fail_option(argv[0], opt, argv[optind - 1])
+		                              : set_tool_option(options[opt], optarg);
 	}
 	return st;
 }

@@ -34,12 +34,12 @@ static const char *const help =
 	"  tessera explain data --mesh dp=2,tp=4\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
 
-enum { OVERRIDES_MAX = 64, RANKS_MAX = 1024, NAME = 160 };
+enum { RANKS_MAX = 1024, NAME = 160 };
 
 struct explain_options {
-	const char *model, *mesh, *plan, *overrides[OVERRIDES_MAX + 1];
-	int32_t ranks, noverrides;
-	int64_t tokens, positions;
+	const char *model, *mesh, *plan;
+	struct tess_tool_overrides overrides;
+	int32_t ranks, tokens, positions;
 	bool program, json, ignore_unexpected;
 };
 
@@ -356,69 +356,24 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
-	static const struct option options[] = {
-		{ "mesh", required_argument, NULL, 'm' },
-		{ "plan", required_argument, NULL, 'p' },
-		{ "plan-override", required_argument, NULL, 'o' },
-		{ "ignore-unexpected", no_argument, NULL, 'i' },
-		{ "tokens", required_argument, NULL, 't' },
-		{ "positions", required_argument, NULL, 'l' },
-		{ "program", no_argument, NULL, 'r' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
+	const struct tess_tool_option table[] = {
+		{ "n", .number = &a->ranks, .lo = 1, .hi = RANKS_MAX },
+		{ "mesh", .text = &a->mesh },
+		{ "plan", .text = &a->plan },
+		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
+		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
+		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 20 },
+		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
+		{ "program", .flag = &a->program },
+		{ "json", .flag = &a->json },
 		{ 0 },
 	};
-	tess_status st = TESS_OK;
-	int64_t ranks = 0;
-	int opt;
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
 
-	while (!st && (opt = getopt_long(argc, argv, ":n:h", options, NULL)) != -1) {
-		switch (opt) {
-		case 'n':
-			st = tess_tool_parse_integer("-n", optarg, 1, RANKS_MAX, &ranks);
-			break;
-		case 't':
-			st = tess_tool_parse_integer("--tokens", optarg, 1, 1 << 20, &a->tokens);
-			break;
-		case 'l':
-			st = tess_tool_parse_integer("--positions", optarg, 1, 1 << 30,
-			                             &a->positions);
-			break;
-		case 'm':
-			a->mesh = optarg;
-			break;
-		case 'p':
-			a->plan = optarg;
-			break;
-		case 'i':
-			a->ignore_unexpected = true;
-			break;
-		case 'r':
-			a->program = true;
-			break;
-		case 'j':
-			a->json = true;
-			break;
-		case 'h':
-			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		case 'o':
-			if (a->noverrides == OVERRIDES_MAX)
-				st = tess_fail(
-					TESS_EINVAL,
-					"--plan-override: at most %d; put them into a plan file",
-					OVERRIDES_MAX);
-			else
-				a->overrides[a->noverrides++] = optarg;
-			break;
-		default:
-			st = tess_tool_fail_option("explain", opt, argv[optind - 1]);
-		}
-	}
 	if (!st && optind + 1 != argc)
 		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
 	if (!st)
 		a->model = argv[optind];
-	a->ranks = (int32_t)ranks;
 	return st;
 }
 
@@ -426,7 +381,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
 	struct tess_session_options session_options = { .size = sizeof session_options,
 		                                        .plan = a->plan,
-		                                        .overrides = a->overrides,
+		                                        .overrides = a->overrides.text,
 		                                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_explanation *e;
 	tess_status st = tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens,
@@ -441,7 +396,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		               (long long)a->positions, (long long)e->positions);
 	}
 	if (!a->positions)
-		a->positions = e->positions && e->positions < 2048 ? e->positions : 2048;
+		a->positions = e->positions && e->positions < 2048 ? (int32_t)e->positions : 2048;
 	if (!st && a->json) {
 		print_explain_json(e, a);
 	} else if (!st && a->program) {

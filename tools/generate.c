@@ -1,8 +1,6 @@
 /* generate.c - `tessera generate`: arguments, checks of prompt and plan, start of the ranks. */
 #include "generate.h"
 
-#include "tool.h"
-
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -127,17 +125,6 @@ static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
 	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
 }
 
-static tess_status parse_override(const char *name, const char *text, void *to)
-{
-	struct generate_options *a = to;
-
-	if (a->noverrides == OVERRIDES_MAX)
-		return tess_fail(TESS_EINVAL, "%s: at most %d; put them into a plan file", name,
-		                 OVERRIDES_MAX);
-	a->overrides[a->noverrides++] = text;
-	return TESS_OK;
-}
-
 static tess_status set_option(const char *name, const char *text, void *to)
 {
 	(void)to;
@@ -170,7 +157,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "device", .parse = set_option },
 		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
 		{ "plan", .text = &a->plan },
-		{ "plan-override", .parse = parse_override, .to = a },
+		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
 		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
 		{ "prompt", .parse = parse_prompt, .to = &a->prompts },
 		{ "prompt-file", .parse = parse_prompt, .to = &a->prompts },
@@ -223,7 +210,7 @@ struct tess_session_options generate_get_session_options(const struct generate_o
 	return (struct tess_session_options){ .size = sizeof(struct tess_session_options),
 		                              .threads = a->threads,
 		                              .plan = a->plan,
-		                              .overrides = a->overrides,
+		                              .overrides = a->overrides.text,
 		                              .ignore_unexpected = a->ignore_unexpected,
 		                              .kv_dtype = a->kv_dtype,
 		                              .kv_memory = a->kv_memory };

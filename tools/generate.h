@@ -3,13 +3,12 @@
 #define TESS_TOOLS_GENERATE_H
 
 #include "prompts.h"
-
-enum { OVERRIDES_MAX = 64 };
+#include "tool.h"
 
 struct generate_options {
 	const char *model, *mesh, *plan, *logits, *flight;
-	const char *overrides[OVERRIDES_MAX + 1];
-	int32_t ranks, threads, noverrides, batch, kv_dtype;
+	struct tess_tool_overrides overrides;
+	int32_t ranks, threads, batch, kv_dtype;
 	uint64_t kv_memory; /* bytes; 0: of the free memory */
 	struct prompts prompts;
 	int32_t max_tokens, top_k; /* -1: not given */

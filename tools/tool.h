@@ -37,8 +37,13 @@ struct tess_tool_option {
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table);
 
-/* getopt has returned ':' or '?' for `word`: TESS_EINVAL, and a sentence. */
-tess_status tess_tool_fail_option(const char *command, int opt, const char *word);
+enum { TESS_TOOL_OVERRIDES = 64 };
+struct tess_tool_overrides { /* of --plan-override; the list ends with NULL */
+	const char *text[TESS_TOOL_OVERRIDES + 1];
+	int32_t n;
+};
+/* The function `parse` of that option; to: a struct tess_tool_overrides. */
+tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
 
 /* Prints `what` and `arg`, and refers to --help. Returns the exit status. */
 int tess_tool_fail_usage(const char *command, const char *what, const char *arg);
