@@ -1,6 +1,5 @@
 /* generate_rank.c - one rank of `tessera generate`: opens the session, runs the prompts, prints. */
 #include "generate.h"
-#include "tool.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -16,8 +15,8 @@ struct text { /* of a request, on the rank that prints it */
 	char *held;
 	size_t nheld;
 	crypto_hash_sha256_state digest;
-	json_t *ids;
-	bool begun, ended;
+	json_t *ids; /* NULL: not begun */
+	bool ended;
 	bool decodes; /* there is a tokenizer: text is printed, else ids */
 };
 
@@ -81,9 +80,8 @@ static tess_status begin_text(struct generate_state *s, int64_t i)
 	struct text *t = &s->text[i];
 	bool streams;
 
-	if (t->begun)
+	if (t->ids)
 		return TESS_OK;
-	t->begun = true;
 	t->decodes = !tess_session_get_tokenizer(s->session, &tokenizer);
 	t->ids = json_array();
 	crypto_hash_sha256_init(&t->digest);
@@ -248,8 +246,6 @@ static void print_ended_texts(struct generate_state *s)
 		if (t->out != stdout) {
 			fflush(t->out);
 			tess_tool_print_lines(t->held, t->nheld);
-		} else {
-			tess_tool_flush_output();
 		}
 		free_text(t);
 		t = &s->text[++s->next];
@@ -270,6 +266,7 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	char digest[2 * crypto_hash_sha256_BYTES + 1];
 	struct text *t = &s->text[i];
 	tess_status st = begin_text(s, i);
+	bool written;
 
 	if (st)
 		return st;
@@ -286,14 +283,14 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 		if (s->info.nreplicas == 1)
 			print_ended_texts(s);
 	}
-	tess_tool_flush_output(); /* the text comes before what is said of it */
+	written = tess_tool_flush_output(); /* the text comes before what is said of it */
 	if (r->sentence)
 		report_failed_prompt(s, i, r->sentence);
 	if (s->options->digest && s->n > 1)
 		fprintf(stderr, "digest %lld %s\n", (long long)s->index[i], digest);
 	else if (s->options->digest)
 		fprintf(stderr, "digest %s\n", digest);
-	return st ? st : tess_tool_flush_output() ? TESS_GO_ON : TESS_END_ALL;
+	return st ? st : written ? TESS_GO_ON : TESS_END_ALL;
 }
 
 /* With replicas: rank 0 prints the texts of all, in the order of the prompts. */
