@@ -288,7 +288,7 @@ static tess_status share_sequences(struct session_generation *g)
 {
 	tess_status st = TESS_OK;
 
-	for (int64_t i = 0; i < g->n && !st && g->s->nreplicas > 1; i++) {
+	for (int64_t i = 0; i < g->n && !st; i++) {
 		struct tess_sequence *q;
 		int64_t n[2];
 
@@ -320,8 +320,9 @@ static tess_status run_requests(struct session_generation *g)
 
 	for (int64_t i = 0; i < g->nmine; i++) /* after a failure */
 		tess_decode_stream_close(g->text[i].decoder);
-	if (g->s->nreplicas > 1)
-		st = tess_group_agree_status(g->s->all, st, "generate");
+	if (g->s->nreplicas == 1)
+		return st;
+	st = tess_group_agree_status(g->s->all, st, "generate");
 	return st ? st : share_sequences(g);
 }
 

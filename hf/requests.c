@@ -8,6 +8,15 @@
 
 enum { MAX_TOKENS = 256 }; /* where neither the caller nor the checkpoint says */
 
+tess_status tess_prompt_check_length(int64_t n, int64_t positions)
+{
+	if (!positions || n <= positions)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "the prompt has %lld ids, and the checkpoint was made for %lld positions",
+	                 (long long)n, (long long)positions);
+}
+
 /* ---- preparing, on rank 0 -------------------------------------------------------------------- */
 
 /* A copy whose missing fields are zero. */
@@ -70,11 +79,8 @@ static tess_status limit_tokens(const struct tess_request_source *source,
 	out->max_tokens = r->max_tokens < 0 ? 0 : want;
 	if (!source->positions || n + out->max_tokens <= source->positions + 1)
 		return TESS_OK;
-	if (n > source->positions)
-		return tess_fail(
-			TESS_EINVAL,
-			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
-			(long long)n, (long long)source->positions);
+	if (tess_prompt_check_length(n, source->positions))
+		return TESS_EINVAL;
 	out->max_tokens = source->positions - n + 1;
 	if (r->max_tokens > 0)
 		tess_log(TESS_WARN, "generate",
@@ -234,7 +240,7 @@ tess_status tess_requests_share(struct tess_arena *arena, struct tess_group *g, 
 	st = tess_broadcast(g, head, 2, TESS_I64, 0, "requests:size");
 	if (st)
 		return st;
-	if (!all)
+	if (tess_group_rank(g) != 0)
 		all = TESS_NEW(arena, char, head[1] + 1);
 	st = tess_group_agree_status(g, all ? TESS_OK : TESS_ENOMEM, "requests");
 	if (!st)

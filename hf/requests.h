@@ -29,6 +29,9 @@ struct tess_request_source { /* on rank 0: what presets and checks need */
 	void *self;
 };
 
+/* TESS_EINVAL: a text of n ids is longer than the checkpoint's positions (0: unknown). */
+tess_status tess_prompt_check_length(int64_t n, int64_t positions);
+
 /*
  * Encodes and completes rank 0's requests, and deals them to replicas: each to the one that has the
  * fewest ids so far. *out [n] lies in the arena.

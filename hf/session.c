@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "core/registry/registry.h"
+#include "hf/requests.h"
 #include "nn/agree.h"
 #include "nn/unexpected.h"
 
@@ -183,11 +184,6 @@ void tess_session_close(struct tess_session *s)
 	free(s);
 }
 
-const struct tess_planned_model *tess_session_model(const struct tess_session *s)
-{
-	return &s->model;
-}
-
 struct tess_runner *tess_session_runner(struct tess_session *s)
 {
 	return s->runner;
@@ -269,12 +265,10 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 tess_status tess_session_check_prompt(const struct tess_session_info *info, const int32_t *ids,
                                       int64_t n)
 {
+	tess_status st;
+
 	if (n < 1)
 		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
-	if (info->positions && n > info->positions)
-		return tess_fail(
-			TESS_EINVAL,
-			"the prompt has %lld ids, and the checkpoint was made for %lld positions",
-			(long long)n, (long long)info->positions);
-	return tess_ids_check(ids, n, 0, info->vocabulary);
+	st = tess_prompt_check_length(n, info->positions);
+	return st ? st : tess_ids_check(ids, n, 0, info->vocabulary);
 }

@@ -53,6 +53,5 @@ struct tess_session { /* on one rank */
 	int64_t nsequences;
 };
 
-const struct tess_planned_model *tess_session_model(const struct tess_session *s);
 struct tess_runner *tess_session_runner(struct tess_session *s);
 #endif

@@ -192,10 +192,16 @@ static void remove_ended(struct generation *g)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Whether the last of its ids has been computed, and its logits choose the next one. */
+/* Whether the last of its ids has been computed. */
 static bool is_computed(const struct running *r)
 {
 	return r->sequence->ncached == r->sequence->nids;
+}
+
+/* Whether the step that was computed chooses the next id of the text. */
+static bool chooses_id(const struct generation *g, const struct running *r)
+{
+	return is_computed(r) && get_request(g, r)->max_tokens;
 }
 
 /* One row of each text, and rows of prompts up to the limit; returns how many took part. */
@@ -288,7 +294,7 @@ static void draw_next_ids(struct generation *g, const float *logits)
 			r->end_wanted |=
 				take_answer(g, c->on_logits(c->self, r->request, logits, rows));
 		logits += rows * vocab;
-		if (is_computed(r) && get_request(g, r)->max_tokens)
+		if (chooses_id(g, r))
 			g->choices[k++] = draw_next_id(g, r, logits - vocab);
 	}
 	if (c->on_step && !g->failed)
@@ -326,7 +332,7 @@ static tess_status apply_choices(struct generation *g)
 
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {
 		struct running *r = &g->running[i];
-		bool chooses = is_computed(r) && get_request(g, r)->max_tokens;
+		bool chooses = chooses_id(g, r);
 		int32_t finish = is_computed(r) && !chooses ? TESS_FINISH_LENGTH : 0;
 
 		if (chooses && word->finish == TESS_FINISH_FAILED) {
@@ -358,7 +364,7 @@ static tess_status run_step(struct generation *g)
 		struct running *r = &g->running[i];
 
 		r->sequence->ncached += r->nrows;
-		nchoices += is_computed(r) && get_request(g, r)->max_tokens;
+		nchoices += chooses_id(g, r);
 	}
 	if (g->sampler)
 		draw_next_ids(g, logits);
