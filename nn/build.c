@@ -216,6 +216,28 @@ struct tess_view build_make_view(const struct value *v)
 		                   .stride = { v->node_stride, v->row_stride, 1 } };
 }
 
+static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
+                                     int32_t axis)
+{
+	struct tess_cut cut = build_find_cut(b, w->place, axis);
+
+	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
+}
+
+struct tess_view build_make_weight_view(struct build *b, const struct tess_weight *w)
+{
+	int64_t n[2];
+
+	if (b->weights)
+		return b->weights[w->index];
+	n[0] = get_weight_local_size(b, w, w->in_out);
+	n[1] = w->ndim < 2 ? 0 : get_weight_local_size(b, w, !w->in_out);
+	return (struct tess_view){ .dtype = w->dtype,
+		                   .ndim = w->ndim,
+		                   .shape = { n[0], n[1] },
+		                   .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
+}
+
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_OP);
@@ -250,6 +272,19 @@ void build_set_output(struct build *b, struct tess_step *s, int32_t i, const str
 {
 	if (!b->status)
 		set_view(b, &s->out[i], v);
+}
+
+void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
+{
+	double *copy = TESS_NEW(&b->l->arena, double, n);
+
+	if (!copy) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	memcpy(copy, num, sizeof *copy * (size_t)n);
+	op->nnum = n;
+	op->num = copy;
 }
 
 void build_add_copy(struct build *b, const struct value *from, const struct value *to)

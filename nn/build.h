@@ -1,4 +1,4 @@
-/* build.h - values, buffers and steps: what lower.c and move.c use to lower records. */
+/* build.h - values, buffers and steps: what lower*.c and move.c use to lower records. */
 #ifndef TESS_NN_BUILD_H
 #define TESS_NN_BUILD_H
 
@@ -49,8 +49,17 @@ bool build_is_dense(const struct value *v);
 struct tess_step *build_add_step(struct build *b, int32_t kind);
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
 struct tess_view build_make_view(const struct value *v);
+/* This rank's part of a weight; without data where none are loaded. */
+struct tess_view build_make_weight_view(struct build *b, const struct tess_weight *w);
 void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
+void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num);
+/*
+ * The trees of a contraction over `dim`: the units that this rank adds, and the bounds of each unit
+ * on the local axis. Elements that are held but not owned are in no unit.
+ */
+void build_set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim,
+                     struct tess_cut cut);
 void build_add_copy(struct build *b, const struct value *from, const struct value *to);
 /* When memory is bound, *at points to the value's memory, or to where `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
@@ -58,7 +67,14 @@ void build_add_patch(struct build *b, struct tess_patch p);
 /* Assigns offsets to the buffers; call it once all lifetimes are known. */
 void build_place_buffers(struct build *b);
 
-/* The steps of a TESS_REC_MOVE (move.c). */
+/* The steps of a TESS_REC_MOVE (move.c), */
 void build_add_move(struct build *b, const struct tess_record *rec);
+/* of records that read a matrix or a table (lower_linear.c), */
+void build_add_linear(struct build *b, const struct tess_record *rec);
+void build_add_embed(struct build *b, const struct tess_record *rec);
+void build_add_bias(struct build *b, const struct tess_record *rec);
+/* and of those that know positions (lower_attention.c). */
+void build_add_rope(struct build *b, const struct tess_record *rec);
+void build_add_attention(struct build *b, const struct tess_record *rec);
 
 #endif

@@ -1,4 +1,4 @@
-/* recorder.h - the state of a recording, shared by record.c, ops.c, parameter.c and dims.c. */
+/* recorder.h - the state of a recording, shared by record.c, ops*.c, parameter.c and dims.c. */
 #ifndef TESS_NN_RECORDER_H
 #define TESS_NN_RECORDER_H
 
@@ -38,6 +38,7 @@ struct tess_module {
 	int32_t ndim; /* axes of the value that a hook sees */
 };
 
+struct tess_recorder *tess_recorder_get(struct tess_nn *nn);
 /* Records the first failure. Returns NULL, so that a recording function can return it. */
 void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
 	TESS_PRINTF(3, 4);
@@ -68,6 +69,17 @@ bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim
                                   int32_t b, const char *module);
 /* The mesh dimension along which a value is Partial; -1: none. */
 int32_t tess_recorder_find_partial(const struct tess_recorder *r, const struct tess_place *place);
+/* Places for the result of an op, whose rule sets each. */
+struct tess_place *tess_recorder_alloc_places(struct tess_recorder *r);
+/* The first mesh dimension along which x is placed so; -1: none. */
+int32_t tess_recorder_find_place(const struct tess_recorder *r, const struct tess_tensor *x,
+                                 int32_t kind, int32_t dim);
+/* Fails where the sum that makes x is not finished; `what` would read it. */
+bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
+                                  const struct tess_tensor *x);
+/* How the user can get whole rows of x. */
+const char *tess_recorder_describe_gather(const struct tess_recorder *r,
+                                          const struct tess_tensor *x);
 /* The places of x, with `to` along one mesh dimension. */
 struct tess_place *tess_tensor_replace_place(struct tess_recorder *r, const struct tess_tensor *x,
                                              int32_t along, struct tess_place to);
@@ -116,8 +128,10 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 /* n elements; the caller sets its units. */
 struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
-/* Sets the functions of `nn` (ops.c). */
+/* Sets the functions of `nn`: all (ops.c), and those of one file. */
 void tess_ops_install(struct tess_nn *nn);
+void tess_ops_install_linear(struct tess_nn *nn);
+void tess_ops_install_attention(struct tess_nn *nn);
 /* tess_nn.enter and leave. */
 struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
                                       ...) TESS_PRINTF(3, 4);

@@ -1,0 +1,74 @@
+/* lower_attention.c - the steps of rope and attention. */
+#include "nn/build.h"
+
+#include <tessera/reduce.h>
+
+void build_add_rope(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]);
+	int64_t each = (int64_t)rec->num[TESS_ROPE_HEAD], before = 0;
+	struct tess_view *table;
+	struct tess_step *s;
+
+	if (!x->rows || !x->cols)
+		return;
+	s = build_add_op(b, TESS_OP_ROPE, 3, 1);
+	build_set_input(b, s, 0, x);
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	build_set_numbers(b, &s->op, TESS_ROPE_NUMS, rec->num);
+	if (b->status)
+		return;
+	s->in[1].ndim = 1;
+	table = &s->in[2];
+	*table = (struct tess_view){
+		.dtype = TESS_F32, .ndim = 2, .shape = { 0, each }, .stride = { each, 1 }
+	};
+	for (int32_t i = 0; i < (int32_t)rec->num[TESS_REC_ROPE_TABLE]; i++)
+		before += b->p->rope[i].each;
+	build_add_patch(b, (struct tess_patch){ .pointer = &table->data,
+	                                        .space = TESS_SPACE_ROPE,
+	                                        .offset = (uint64_t)before,
+	                                        .view = table });
+}
+
+void build_add_attention(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
+	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
+	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
+	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, bytes;
+	int64_t lo, hi;
+	struct tess_view *pages;
+	struct tess_step *s;
+
+	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
+	bytes = 64 * (uint64_t)build_get_value(b, rec->in[1])->cols *
+	        tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
+	*page += 2 * bytes;
+	if (!build_get_value(b, rec->in[0])->rows)
+		return;
+	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
+	for (int32_t i = 0; i < 5; i++)
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	build_set_numbers(b, &s->op, TESS_ATTENTION_NUMS,
+	                  (double[TESS_ATTENTION_NUMS]){
+				  [TESS_ATTENTION_SCALE] = rec->num[TESS_ATTENTION_SCALE],
+				  [TESS_ATTENTION_WINDOW] = rec->num[TESS_ATTENTION_WINDOW],
+				  [TESS_ATTENTION_HEAD] = (double)q->unit_size,
+				  [TESS_ATTENTION_FIRST] = (double)lo,
+				  [TESS_ATTENTION_GROUP] = (double)k->group,
+				  [TESS_ATTENTION_KEYS] = (double)keys,
+				  [TESS_ATTENTION_VALUES] = (double)(keys + bytes),
+				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE] });
+	if (b->status)
+		return;
+	s->in[3].ndim = s->in[4].ndim = 1;
+	pages = &s->in[5];
+	*pages = (struct tess_view){ .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } };
+	build_add_patch(b, (struct tess_patch){ .pointer = &pages->data,
+	                                        .space = TESS_SPACE_PAGES,
+	                                        .page_class = page_class,
+	                                        .view = pages });
+}

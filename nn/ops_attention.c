@@ -1,0 +1,133 @@
+/* ops_attention.c - records attention and the rotation of its heads by position. */
+#include "core/base/status.h"
+#include "nn/recorder.h"
+
+static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
+{
+	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+	       a->low == b->low && a->high == b->high && a->original == b->original &&
+	       a->scale == b->scale && a->fractions == b->fractions;
+}
+
+/* The index of the table for heads of `each` elements, by the checkpoint's settings; -1: failed. */
+static int32_t find_rope_table(struct tess_recorder *r, int64_t each)
+{
+	const struct tess_source *source = r->options->source;
+	struct tess_rope_use use = { .each = each }, *list;
+	struct tess_program *p = r->p;
+	tess_status st = tess_rope_read(source->name, source->config, &use.rope);
+
+	for (int32_t i = 0; i < p->nropes && !st; i++)
+		if (p->rope[i].each == each && is_same_rope(&p->rope[i].rope, &use.rope))
+			return i;
+	list = st ? NULL : tess_arena_grow(&p->arena, p->rope, (size_t)p->nropes, sizeof *list);
+	if (!list)
+		return tess_recorder_keep_error(r, st ? st : TESS_ENOMEM), -1;
+	p->rope = list;
+	list[p->nropes] = use;
+	return p->nropes++;
+}
+
+/* The positions of the rows of x. */
+static struct tess_tensor *place_positions(struct tess_recorder *r, const struct tess_tensor *x)
+{
+	struct tess_place *to = tess_recorder_alloc_places(r);
+
+	for (int32_t i = 0; i < r->p->mesh.ndims && to; i++)
+		if (tess_place_is(x->place[i], TESS_SHARD, 0))
+			to[i] = x->place[i];
+	return to ? tess_tensor_redistribute(r, r->p->positions, to, x->module) : NULL;
+}
+
+static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *in[2], *y;
+	struct tess_record *rec;
+	int32_t table;
+
+	if (r->status || !x)
+		return NULL;
+	if (!tess_recorder_check_finished(r, "rope", x))
+		return NULL;
+	if (x->dim[1]->unit_size <= 0 || x->dim[1]->unit_size % 2)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: rope needs heads of an even size, not %s of %lld",
+		                          tess_recorder_format_path(r, NULL), x->dim[1]->name,
+		                          (long long)x->dim[1]->unit_size);
+	in[0] = x;
+	in[1] = place_positions(r, x);
+	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
+	table = y && in[1] ? find_rope_table(r, x->dim[1]->unit_size) : -1;
+	rec = table < 0 ? NULL
+	                : tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL);
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_REC_ROPE_TABLE + 1;
+	rec->num[TESS_ROPE_HEAD] = (double)x->dim[1]->unit_size;
+	rec->num[TESS_REC_ROPE_TABLE] = table;
+	return y;
+}
+
+/* The page class of layers with this window; -1 after an error. */
+static int32_t get_page_class(struct tess_recorder *r, int64_t window)
+{
+	struct tess_program *p = r->p;
+	int32_t i = 0;
+	int64_t *list;
+
+	while (i < p->nclasses && p->class_window[i] != window)
+		i++;
+	if (i < p->nclasses)
+		return i;
+	list = tess_arena_grow(&p->arena, p->class_window, (size_t)i, sizeof *list);
+	if (!list)
+		return tess_recorder_keep_error(r, TESS_ENOMEM), -1;
+	list[p->nclasses++] = window;
+	p->class_window = list;
+	return i;
+}
+
+static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
+                                            struct tess_tensor *k, struct tess_tensor *v,
+                                            double scale, int64_t window)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *in[5] = { q, k, v, r->p->positions, r->p->slots }, *y;
+	const char *module = tess_recorder_format_path(r, NULL);
+	struct tess_place *to;
+	struct tess_record *rec;
+	int32_t page_class;
+
+	if (r->status || !q || !k || !v)
+		return NULL;
+	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->unit_size)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
+		                          k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
+	to = tess_recorder_alloc_places(r);
+	for (int32_t d = 0; d < r->p->mesh.ndims && to; d++) {
+		to[d] = tess_place_replicate();
+		for (int32_t i = 0; i < 3; i++)
+			if (tess_place_is(in[i]->place[d], TESS_SHARD, 1))
+				to[d] = tess_place_shard(1);
+	}
+	for (int32_t i = 0; i < 3 && to; i++)
+		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
+	page_class = get_page_class(r, window);
+	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
+	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 5, in, 1, &y, 0, NULL) : NULL;
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_ATTENTION_NUMS;
+	rec->num[TESS_ATTENTION_SCALE] = scale;
+	rec->num[TESS_ATTENTION_WINDOW] = (double)window;
+	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
+	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
+	return y;
+}
+
+void tess_ops_install_attention(struct tess_nn *nn)
+{
+	nn->rope = record_rope;
+	nn->attention = record_attention;
+}
