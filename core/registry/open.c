@@ -1,4 +1,4 @@
-/* The only dlopen(): maps, checks, pins and initialises a plugin. */
+/* The only dlopen() of plugins: maps, checks, pins and initialises a plugin. */
 #include "core/registry/file.h"
 
 #include "core/base/log.h"
