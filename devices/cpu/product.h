@@ -1,0 +1,59 @@
+/*
+ * product.h - rows of x times a weight: tiles of rows times panels of columns, leaf by leaf,
+ * merging tree nodes as leaves complete.
+ */
+#ifndef TESS_DEVICES_CPU_PRODUCT_H
+#define TESS_DEVICES_CPU_PRODUCT_H
+
+#include "tile.h"
+
+enum { LEAF = 256 }; /* elements of K in a step: those of a panel fit in the cache */
+
+struct product {
+	const struct sum *sum; /* over K */
+	struct tess_view w; /* [N, K], rows or panels */
+	const float *x; /* [rows][K], `pitch` floats between rows; or packed by product_pack */
+	int64_t pitch, rows;
+	bool packed;
+	float *y; /* [nodes][rows][N] */
+	int64_t y_pitch, node_pitch; /* floats between rows, and between nodes */
+	int32_t wide; /* panels of a wide tile: product_choose_wide */
+};
+
+/* Rows of the next tile: the remaining rows in tiles of about the same size. */
+static inline int64_t product_choose_tile_rows(int64_t left)
+{
+	return tess_up(left, tess_up(left, TILE_ROWS));
+}
+
+/* More than TILE_ROWS rows have to be packed. */
+static inline int32_t product_choose_wide(int64_t rows)
+{
+	return rows <= TILE_ROWS ? tile_get_wide_panels((int)rows) : TILE_WIDE_6;
+}
+
+/* Groups of `wide` panels, the shares of work. */
+static inline int64_t product_count_groups(int64_t columns, int32_t wide)
+{
+	return tess_up(columns, wide * LANES);
+}
+
+/* Floats of a thread's scratch for up to `rows` rows. */
+static inline int64_t product_count_scratch(const struct sum *sum, int64_t rows)
+{
+	return sum->levels * rows * TILE_WIDEST * LANES + LEAF * LANES;
+}
+
+/*
+ * Packs the elements of one step, of rows x, x + pitch, ... or, if `index`, x + index[i] * pitch;
+ * `to` is the start of the packed rows: by step, by tile: [len][rows].
+ */
+#define product_pack CPU_NAME(product_pack)
+void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const int32_t *index,
+                  int64_t rows, float *to);
+
+/* The columns of one group of all rows. */
+#define product_multiply CPU_NAME(product_multiply)
+void product_multiply(const struct product *p, int64_t group, float *scratch);
+
+#endif
