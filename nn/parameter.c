@@ -201,7 +201,7 @@ static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	for (int32_t i = 0; i < n; i++) {
 		own[i] = m[i];
-		if (tess_plan_find(r->options->plan, r->p->mesh.dim[i].name, name, m->site.module,
+		if (tess_plan_find(r->options->plan, &r->p->mesh, i, name, m->site.module,
 		                   r->used_rules, &rule))
 			return tess_recorder_keep_error(r, TESS_EINVAL);
 		if (rule < 0)

@@ -28,6 +28,7 @@ static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pa
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
 	rule[p->nrules] = (struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin };
+	p->has_ep = p->has_ep || !strcmp(dim_copy, "ep");
 	p->rule = rule;
 	p->nrules++;
 	return TESS_OK;
@@ -307,8 +308,9 @@ static bool matches_module(const char *pattern, const char *path)
 	return matches_path(pattern, path) || (below && matches_path(pattern, below));
 }
 
-tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const char *path,
-                           const char *module, bool *used, int32_t *out)
+/* The rule of `path` among those of one mesh dimension. */
+static tess_status find_rule(const struct tess_plan *p, const char *dim, const char *path,
+                             const char *module, bool *used, int32_t *out)
 {
 	struct rule_search search = begin_rule_search(p, path);
 	int32_t best = -1, rival = -1, i;
@@ -342,6 +344,49 @@ tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const cha
 	return TESS_OK;
 }
 
+/* Whether a module that `path` lies in has a rule of dimension ep. */
+static tess_status find_expert_rule_above(const struct tess_plan *p, const char *path, bool *used,
+                                          bool *out)
+{
+	char *above = strdup(path), *dot;
+	int32_t rule = -1;
+	tess_status st = above ? TESS_OK : TESS_ENOMEM;
+
+	while (!st && rule < 0 && (dot = strrchr(above, '.'))) {
+		*dot = 0;
+		st = find_rule(p, "ep", above, NULL, used, &rule);
+	}
+	free(above);
+	*out = rule >= 0;
+	return st;
+}
+
+tess_status tess_plan_find(const struct tess_plan *p, const struct tess_mesh_shape *mesh,
+                           int32_t along, const char *path, const char *module, bool *used,
+                           int32_t *out)
+{
+	const char *dim = mesh->dim[along].name;
+	int32_t rule = -1, expert_rule;
+	bool above;
+	tess_status st, expert_st;
+
+	st = find_rule(p, dim, path, module, used, &rule);
+	if (p->has_ep && !strcmp(dim, "tp") && tess_mesh_shape_find(mesh, "ep", 2) < 0) {
+		expert_st = find_rule(p, "ep", path, module, used, &expert_rule);
+		if (!expert_st && expert_rule < 0)
+			expert_st = find_expert_rule_above(p, path, used, &above);
+		else
+			above = true;
+		if (expert_st || above) {
+			st = expert_st;
+			rule = expert_rule;
+		}
+	}
+	if (!st)
+		*out = rule;
+	return st;
+}
+
 bool tess_pattern_is_glob(const char *pattern)
 {
 	for (const char *c = pattern; c; c = skip_component(c))
@@ -357,18 +402,24 @@ tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess
 
 	for (int32_t i = 0; i < plan->nrules; i++) {
 		const struct tess_plan_rule *rule = &plan->rule[i];
+		const char *ranks = strcmp(rule->dim, "ep") ? rule->dim : "tp";
 
-		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0)
+		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0 ||
+		    tess_mesh_shape_find(mesh, ranks, strlen(ranks)) >= 0)
 			continue;
+		if (!strcmp(rule->dim, "dp"))
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: rule \"%s\": \"%s\" is for mesh dimension dp; replicas "
+				"along dp compute apart, and take no rules",
+				rule->origin, rule->pattern, rule->style);
 		return tess_fail(
 			TESS_EINVAL,
 			"%s: rule \"%s\": \"%s\" is for mesh dimension %s, and the program runs on "
-			"%s%s",
+			"%s; add %s to the mesh, if only as %s=1, or name one of its dimensions "
+			"before the pattern",
 			rule->origin, rule->pattern, rule->style, rule->dim,
-			tess_mesh_shape_format(mesh, text),
-			strcmp(rule->dim, "dp") != 0
-				? ""
-				: "; replicas along dp compute apart, and take no rules");
+			tess_mesh_shape_format(mesh, text), rule->dim, rule->dim);
 	}
 	for (int32_t i = 0; i < mesh->ndims; i++) {
 		const struct tess_mesh_dim *d = &mesh->dim[i];

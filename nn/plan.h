@@ -26,6 +26,7 @@ struct tess_plan {
 	const char *name; /* "tp", a file, "inline" */
 	int32_t nrules, nplanned; /* the first nplanned are the plan's, the rest overrides */
 	struct tess_plan_rule *rule;
+	bool has_ep; /* a rule of dimension ep */
 	int32_t nexact, nglobs; /* rules without `*`, by pattern, and the rest */
 	int32_t *exact, *glob;
 };
@@ -33,7 +34,7 @@ struct tess_plan {
 /*
  * `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file, or JSON text
  * that starts with '{': {pattern: style} or {"tp": {pattern: style}, ...}. `overrides`: n texts
- * "PATTERN=STYLE". A pattern may begin with its mesh dimension, "dp:PATTERN"; without one it is of
+ * "PATTERN=STYLE". A pattern may begin with its mesh dimension, "xp:PATTERN"; without one it is of
  * tp. *out is yours: tess_plan_free.
  */
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
@@ -41,16 +42,19 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 void tess_plan_free(struct tess_plan *p);
 
 /*
- * The rule of the module or parameter `path` along mesh dimension `dim`, -1: none. `module`: of a
+ * The rule of the module or parameter `path` along mesh dimension `along`, -1: none. `module`: of a
  * parameter, whose own rules are those that do not match its module too; else NULL. Sets
- * used[nrules] of each pattern that matches, also if it loses. TESS_EINVAL: rules that are equally
- * specific differ.
+ * used[nrules] of each pattern that matches, also if it loses. Where the mesh has no dimension ep,
+ * rules of ep are for tp: a module that has one, and what is below it, takes no rule of tp.
+ * TESS_EINVAL: rules that are equally specific differ.
  */
-tess_status tess_plan_find(const struct tess_plan *p, const char *dim, const char *path,
-                           const char *module, bool *used, int32_t *out);
+tess_status tess_plan_find(const struct tess_plan *p, const struct tess_mesh_shape *mesh,
+                           int32_t along, const char *path, const char *module, bool *used,
+                           int32_t *out);
 /*
  * TESS_EINVAL: the mesh lacks the dimension of a rule, which would be ignored; or it has one other
- * than tp that no rule is for, along which all ranks would compute the same.
+ * than tp that no rule is for, along which all ranks would compute the same. Rules of ep may take
+ * tp's ranks.
  */
 tess_status tess_plan_check_mesh(const struct tess_plan *p, const struct tess_mesh_shape *mesh);
 /* Whether a component mixes `*` with other characters, so that it matches nothing. */

@@ -122,7 +122,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
                                      const char *path)
 {
 	int32_t rule;
-	tess_status st = tess_plan_find(r->options->plan, r->p->mesh.dim[m->along].name, path, NULL,
+	tess_status st = tess_plan_find(r->options->plan, &r->p->mesh, m->along, path, NULL,
 	                                r->used_rules, &rule);
 	const char *spec, *name;
 	size_t len;

@@ -74,6 +74,11 @@ static const struct mesh_plan mesh_plans[] = {
 	  "{\"tp\":{\"" L "mlp.gate_proj\":\"rowwise\",\"" L "self_attn.q_proj\":\"rowwise\"},"
 	  "\"xp\":{\"" L "mlp.up_proj\":\"rowwise\",\"" L "self_attn.v_proj\":\"rowwise\"}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
+	/* rules of ep, over those of tp where the mesh has no ep */
+	{ ODD,
+	  "{" ATTENTION "," MLP ",\"ep:" L "mlp\":\"isolated\",\"ep:" L
+	  "self_attn.q_proj\":\"rowwise\"}",
+	  { "tp=2", "tp=3", "tp=2,ep=2", "ep=3,tp=2" } },
 	/* styles with hooks, which see one dimension each */
 	{ UNTIED,
 	  "{\"tp\":{" ATTENTION ",\"**.gate_proj\":\"negated_twice\"},\"xp\":{"
@@ -218,6 +223,10 @@ static const struct mesh_refusal {
 	{ "{\"xp\":{" MLP "}}", "tp=2", "is for mesh dimension xp, and the program runs on tp=2" },
 	{ "auto", "xp=2", "is for mesh dimension tp, and the program runs on xp=2" },
 	{ "{\"dp\":{" MLP "}}", "tp=2", "replicas along dp compute apart" },
+	{ "{\"ep\":{" MLP "}}", "xp=2",
+	  "is for mesh dimension ep, and the program runs on xp=2; add ep to the mesh" },
+	{ "{\"tp\":{" ATTENTION "},\"ep\":{" ATTENTION "}}", "tp=2,ep=2",
+	  "model.layers.0.self_attn.q_proj.weight: heads cannot be cut along both tp and ep" },
 	{ "auto", "tp=2,xp=2", "no rule for mesh dimension xp, along which all ranks" },
 	{ "{\"tp:lm_head\":\"colwise_rep\",\"xp:lm_head\":\"colwise_rep\"}", "tp=2,xp=2",
 	  "lm_head.weight: vocabulary cannot be cut along both tp and xp" },
@@ -260,8 +269,8 @@ END_TEST
 /* ---- patterns -------------------------------------------------------------------------------- */
 
 #define GATE "model.layers.1.mlp.gate_proj"
-static const struct pattern_case {
-	const char *over[4], *dim, *path, *style; /* style NULL: refused */
+static const struct pattern_case { /* along the first dimension; style NULL: refused */
+	const char *over[4], *mesh, *path, *style;
 } patterns[] = {
 	{ { "**=a" }, "tp", GATE, "a" },
 	{ { "**.gate_proj=a" }, "tp", GATE, "a" },
@@ -289,12 +298,28 @@ static const struct pattern_case {
 	{ { "xp:" GATE "=a", "**=b" }, "tp", GATE, "b" },
 	{ { "xp:" GATE "=a", "**=b" }, "xp", GATE, "a" },
 	{ { "tp:" GATE "=a", "xp:" GATE "=b" }, "tp", GATE, "a" },
+	/* those of ep take tp's ranks, and win on a module and what is below it */
+	{ { "ep:" GATE "=a", GATE "=b" }, "tp", GATE, "a" },
+	{ { "ep:**=a", GATE "=b" }, "tp", GATE, "a" },
+	{ { "ep:**.mlp=a", GATE "=b" }, "tp", GATE, "" },
+	{ { "ep:layers.*=a", GATE "=b" }, "tp", GATE, "" },
+	{ { "ep:**.mlp=a", GATE "=b" }, "xp", GATE, "" },
+	{ { "ep:**.self_attn=a", GATE "=b" }, "tp", GATE, "b" },
+	{ { "ep:" GATE ".weight=a", GATE "=b" }, "tp", GATE, "b" },
+	{ { "ep:" GATE "=a", GATE "=b", GATE "=c" }, "tp", GATE, "a" },
+	{ { "ep:" GATE "=a", "ep:" GATE "=c", GATE "=b" }, "tp", GATE, NULL },
+	{ { "ep:**.mlp=a", "ep:**.mlp=c", GATE "=b" }, "tp", GATE, NULL },
+	/* but have their own where the mesh has them */
+	{ { "ep:**.mlp=a", GATE "=b" }, "tp=2,ep=2", GATE, "b" },
+	{ { "ep:**.mlp=a", GATE "=b" }, "ep=2,tp=2", GATE, "" },
+	{ { "ep:" GATE "=a", GATE "=b" }, "ep=2,tp=2", GATE, "a" },
 };
 
 START_TEST(pattern_of_any_path)
 {
 	const struct pattern_case *c = &patterns[_i];
 	static const struct tess_model model = { .name = "none" };
+	struct tess_mesh_shape mesh;
 	struct tess_plan plan;
 	bool used[3];
 	int32_t n = 0, rule;
@@ -303,7 +328,9 @@ START_TEST(pattern_of_any_path)
 	while (c->over[n])
 		n++;
 	ck_assert_msg(!tess_plan_open(&model, "none", c->over, n, &plan), "%s", tess_error());
-	st = tess_plan_find(&plan, c->dim, c->path, NULL, used, &rule);
+	ck_assert(!tess_mesh_shape_parse(c->mesh, 0, &mesh) ||
+	          !tess_mesh_shape_parse(c->mesh, 2, &mesh));
+	st = tess_plan_find(&plan, &mesh, 0, c->path, NULL, used, &rule);
 	ck_assert_msg(!st == !!c->style, "%s: %d", c->over[0], (int)st);
 	if (!st)
 		ck_assert_str_eq(rule < 0 ? "" : plan.rule[rule].style, c->style);
