@@ -284,6 +284,35 @@ static tess_status list_records(struct explanation *x)
 	return TESS_OK;
 }
 
+/* ---- totals ---------------------------------------------------------------------------------- */
+
+static struct tess_explained_plan measure_plan(const struct explanation *x)
+{
+	struct tess_explained_plan t = { 0 };
+
+	for (int32_t i = 0; i < x->program->nrecords; i++)
+		t.sent += x->sent[i];
+	for (int32_t r = 0; r < x->e.nranks; r++)
+		if (x->e.ranks[r]->weights > t.weights)
+			t.weights = x->e.ranks[r]->weights;
+	return t;
+}
+
+/* What Transformers' plan would take on this mesh, unless the model has none or it is refused. */
+static void measure_hf_plan(struct explanation *x)
+{
+	struct explanation hf = { .model = x->model, .mesh = x->mesh, .e.nranks = x->e.nranks };
+
+	if (tess_plan_open(x->model.model, "hf", NULL, 0, &hf.model.plan))
+		return;
+	if (!tess_planned_model_record(&hf.model, &x->mesh, x->e.tokens, &hf.program) &&
+	    !measure_ranks(&hf))
+		x->e.hf = measure_plan(&hf);
+	tess_program_free(hf.program);
+	tess_plan_free(&hf.model.plan);
+	tess_arena_free(&hf.arena);
+}
+
 /* ---- explain --------------------------------------------------------------------------------- */
 
 /* "tp=8", "dp=2,tp=4"; "dp=2" has one rank along tp. */
@@ -342,7 +371,11 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 		st = list_collectives(x);
 	if (!st)
 		st = list_records(x);
-	return st;
+	if (st)
+		return st;
+	x->e.total = measure_plan(x);
+	measure_hf_plan(x);
+	return TESS_OK;
 }
 
 tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,

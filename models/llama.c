@@ -22,7 +22,9 @@ static struct tess_tensor *forward_llama(struct tess_nn *nn, struct tess_tensor 
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
 static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP, { 0 } };
-static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
+};
 static const char *const types[] = { "llama", NULL };
 /* computed from rope_theta; older checkpoints store it */
 static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };

@@ -44,7 +44,7 @@ static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwis
 	                               { LAYER "mlp.gate_proj", "colwise" },
 	                               { LAYER "mlp.up_proj", "colwise" },
 	                               { LAYER "mlp.down_proj", "rowwise" },
-	                               { "lm_head", "colwise_rep" },
+	                               { "lm_head", "colwise_gather_output" },
 	                               { 0 } };
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
 static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
@@ -61,9 +61,11 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { LAYER "post_feedforward_layernorm",
 	                                    "sequence_parallel" },
 	                                  { "model.norm", "sequence_parallel" },
-	                                  { "lm_head", "colwise_rep" },
+	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
-static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
+};
 static const char *const types[] = { "olmo2", NULL };
 static const struct tess_model olmo2 = {
 	.size = sizeof olmo2,

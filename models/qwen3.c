@@ -30,7 +30,9 @@ static const struct tess_rule tp[] = {
 static const struct tess_rule tp_sp[] = {
 	TESS_DECODER_TP_SP, HEAD_NORM("q_norm"), HEAD_NORM("k_norm"), { 0 }
 };
-static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
+};
 static const char *const types[] = { "qwen3", NULL };
 static const struct tess_model qwen3 = {
 	.size = sizeof qwen3,

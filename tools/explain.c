@@ -19,7 +19,7 @@ static const char *const help =
 	"\n"
 	"  -n N            number of ranks (default 1, or that of the mesh)\n"
 	"  --mesh M        named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2\n"
-	"  --plan P        auto, none, a plan of the model (tp, tp+sp), a file, or JSON\n"
+	"  --plan P        auto, none, a plan of the model (tp, tp+sp, hf), a file, or JSON\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
@@ -220,6 +220,22 @@ static void print_memory(const struct tess_explanation *e, int64_t positions)
 	}
 }
 
+static void print_plan(const char *name, const struct tess_explained_plan *p)
+{
+	printf("%-8.8s %22llu %16llu\n", name, (unsigned long long)p->sent,
+	       (unsigned long long)p->weights);
+}
+
+/* Of the plan and, to compare, of Transformers'. */
+static void print_plans(const struct tess_explanation *e)
+{
+	printf("\n%-8s %22s %16s\n%-8s %22s %16s\n", "plan", "bytes a rank sends", "weights", "",
+	       "in a step, at most", "of a rank");
+	print_plan(e->plan, &e->total);
+	if (e->hf.weights && strcmp(e->plan, "hf") != 0)
+		print_plan("hf", &e->hf);
+}
+
 static void print_program(const struct tess_explanation *e)
 {
 	char place[NAME];
@@ -327,6 +343,12 @@ static json_t *make_program_json(const struct tess_explanation *e)
 	return all;
 }
 
+static json_t *make_plan_json(const struct tess_explained_plan *p)
+{
+	return json_pack("{s:I, s:I}", "sent", (json_int_t)p->sent, "weights",
+	                 (json_int_t)p->weights);
+}
+
 static void print_explain_json(const struct tess_explanation *e, const struct explain_options *a)
 {
 	json_t *memory = json_array(), *mesh = json_array(), *o;
@@ -347,6 +369,9 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 	              memory);
 	if (a->program)
 		json_object_set_new(o, "program", make_program_json(e));
+	json_object_set_new(o, "total", make_plan_json(&e->total));
+	if (e->hf.weights)
+		json_object_set_new(o, "hf", make_plan_json(&e->hf));
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
@@ -413,6 +438,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		print_parameters(e);
 		print_collectives(e);
 		print_memory(e, a->positions);
+		print_plans(e);
 	}
 	tess_explanation_free(e);
 	return st;

@@ -162,7 +162,7 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ TESS_DECODER_LAYER "mlp.gate_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise" }, \
-	{ "lm_head", "colwise_rep" }
+	{ "lm_head", "colwise_gather_output" }
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
 #define TESS_DECODER_TP_SP \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
@@ -178,7 +178,7 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise_reduce_scatter" }, \
 	{ "model.norm", "sequence_parallel" }, \
-	{ "lm_head", "colwise_rep" }
+	{ "lm_head", "colwise_gather_output" }
 
 TESS_END
 #endif

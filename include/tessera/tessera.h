@@ -213,6 +213,11 @@ struct tess_explained_rank {            /* bytes that a rank holds */
 	uint64_t step;                  /* values of a step */
 };
 
+struct tess_explained_plan {            /* bytes, of the rank that has most */
+	uint64_t sent;                  /* in a step */
+	uint64_t weights;               /* 0: there is no such plan, or it cannot run here */
+};
+
 struct tess_explanation {               /* grows at its end; all that it points to is its own */
 	const char *model, *plan;
 	int64_t tokens;                 /* rows of a step */
@@ -226,6 +231,7 @@ struct tess_explanation {               /* grows at its end; all that it points 
 	const struct tess_explained_collective *const *collectives;    /* in order */
 	const struct tess_explained_record *const *records;            /* in order */
 	const struct tess_explained_rank *const *ranks;
+	struct tess_explained_plan total, hf;   /* of the plan; of "hf", as Transformers ships it */
 };
 
 /*

@@ -286,6 +286,7 @@ START_TEST(precedence)
 {
 	const struct precedence *c = &precedences[_i];
 	static const struct tess_model model = { .name = "none" };
+	const struct tess_mesh_shape mesh = tess_mesh_shape_make("tp", 2);
 	bool used[4] = { false };
 	struct tess_plan plan;
 	int32_t n = 0, rule;
@@ -294,7 +295,7 @@ START_TEST(precedence)
 	while (c->over[n])
 		n++;
 	ck_assert_msg(!tess_plan_open(&model, c->json, c->over, n, &plan), "%s", tess_error());
-	st = tess_plan_find(&plan, "tp", c->path, NULL, used, &rule);
+	st = tess_plan_find(&plan, &mesh, 0, c->path, NULL, used, &rule);
 	if (!c->style)
 		ck_assert_msg(st == TESS_EINVAL && strstr(tess_error(), "equally well"), "%s: %d",
 		              c->json, (int)st);
@@ -308,7 +309,7 @@ START_TEST(precedence)
 END_TEST
 
 static const struct refused_plan bad_plans[] = {
-	{ "a name", "tpsp", "auto, none, tp, tp+sp; did you mean tp+sp?" },
+	{ "a name", "tpsp", "auto, none, tp, tp+sp, hf; did you mean tp+sp?" },
 	{ "a dimension twice", "{\"tp\":{\"dp:lm_head\":\"colwise\"}}",
 	  "\"dp:lm_head\" names a mesh dimension among the rules of tp" },
 	{ "a dimension in a dimension", "{\"tp\":{\"dp\":{}}}", "the style must be a string" },
