@@ -32,16 +32,14 @@ static int32_t get_program_rank(const struct explanation *x, int32_t rank)
 	return tess_mesh_shape_project(&x->mesh, rank, &x->program->mesh);
 }
 
-uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
-                                int64_t *shape)
+/* The part of a weight that a rank of the program holds: its bytes, and its shape unless NULL. */
+static uint64_t measure_shard(const struct tess_program *p, const struct tess_weight *w,
+                              int32_t rank, int64_t *shape)
 {
-	const struct explanation *x = (const struct explanation *)e;
-	const struct tess_weight *w = x->program->weight[i];
 	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
 
 	for (int32_t a = 0; a < w->ndim; a++) {
-		struct tess_cut cut =
-			tess_program_find_cut(x->program, get_program_rank(x, rank), w->place, a);
+		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
 		int64_t n = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
 
 		bytes *= (uint64_t)n;
@@ -51,11 +49,19 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
 	return bytes;
 }
 
+uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                int64_t *shape)
+{
+	const struct explanation *x = (const struct explanation *)e;
+
+	return measure_shard(x->program, x->program->weight[i], get_program_rank(x, rank), shape);
+}
+
 static void measure_rank(const struct explanation *x, const struct tess_rank_program *l,
-                         int32_t rank, struct tess_explained_rank *out)
+                         struct tess_explained_rank *out)
 {
 	for (int32_t i = 0; i < x->program->nweights; i++)
-		out->weights += tess_explanation_shard(&x->e, i, rank, NULL);
+		out->weights += measure_shard(x->program, x->program->weight[i], l->rank, NULL);
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes;
@@ -104,27 +110,33 @@ static void measure_sent(struct explanation *x, const struct tess_rank_program *
 
 static tess_status measure_ranks(struct explanation *x)
 {
-	int32_t n = x->e.nranks;
-	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank, n),
+	int32_t n = x->e.nranks, nprogram = x->program->mesh.nranks;
+	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank,
+	                                            nprogram),
 				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
+	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram);
+	tess_status st;
 
 	x->sent = TESS_NEW(&x->arena, uint64_t, x->program->nrecords);
-	if (!rank || !list || !x->sent)
+	if (!rank || !list || !first || !x->sent)
 		return TESS_ENOMEM;
-	for (int32_t r = 0; r < n; r++) {
+	st = tess_program_find_alike(x->program, first);
+	for (int32_t r = 0; r < nprogram && !st; r++) {
 		struct tess_rank_program *lowered;
-		tess_status st =
-			tess_program_lower(x->program, get_program_rank(x, r), NULL, &lowered);
 
+		if (first[r] != r)
+			continue;
+		st = tess_program_lower(x->program, r, NULL, &lowered);
 		if (st)
-			return st;
-		list[r] = &rank[r];
-		measure_rank(x, lowered, r, &rank[r]);
+			break;
+		measure_rank(x, lowered, &rank[r]);
 		measure_sent(x, lowered);
 		tess_rank_program_free(lowered);
 	}
+	for (int32_t r = 0; r < n; r++)
+		list[r] = &rank[first[get_program_rank(x, r)]];
 	x->e.ranks = (const struct tess_explained_rank *const *)list;
-	return TESS_OK;
+	return st;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */

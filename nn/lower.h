@@ -73,6 +73,12 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
 void tess_rank_program_free(struct tess_rank_program *l);
 
+/*
+ * Into first[p->mesh.nranks]: the lowest rank whose steps are alike: as many, of as many bytes,
+ * moving as many. TESS_ENOMEM.
+ */
+tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first);
+
 struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
 	/* i32, one after another: ids, positions, slots [tokens], rows [selected] */

@@ -263,24 +263,31 @@ static void print_program(const struct tess_explanation *e)
 static json_t *make_parameters_json(const struct tess_explanation *e)
 {
 	char place[NAME], style[NAME];
-	int64_t shape[TESS_DIMS];
+	int64_t shape[TESS_DIMS] = { 0 }, before[TESS_DIMS];
 	json_t *all = json_array();
 
 	for (int32_t i = 0; i < e->nparameters; i++) {
 		const struct tess_explained_parameter *p = e->parameters[i];
-		json_t *ranks;
+		json_t *ranks, *last = NULL;
 
 		if (p->tied)
 			continue;
 		ranks = json_array();
 		for (int32_t k = 0; k < e->nranks; k++) {
 			uint64_t bytes = tess_explanation_shard(e, i, k, shape);
-			json_t *sizes = json_array();
+			json_t *sizes;
+
+			if (last && !memcmp(shape, before, sizeof *shape * (size_t)p->ndim)) {
+				json_array_append(ranks, last); /* as the rank before */
+				continue;
+			}
+			memcpy(before, shape, sizeof before);
+			sizes = json_array();
 
 			for (int32_t a = 0; a < p->ndim; a++)
 				json_array_append_new(sizes, json_integer(shape[a]));
-			json_array_append_new(ranks, json_pack("{s:o, s:I}", "shape", sizes,
-			                                       "bytes", (json_int_t)bytes));
+			last = json_pack("{s:o, s:I}", "shape", sizes, "bytes", (json_int_t)bytes);
+			json_array_append_new(ranks, last);
 		}
 		json_array_append_new(
 			all, json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",

@@ -216,6 +216,43 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 	return st;
 }
 
+/* What a step moves along its mesh dimension, besides its own block. */
+static uint64_t count_moved(const struct tess_program *p, int32_t rank, const struct tess_step *s)
+{
+	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
+	uint64_t sum = s->coll.count;
+
+	if (s->kind == TESS_STEP_SUM)
+		return s->sum.count * (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
+	for (int32_t q = 0; s->kind == TESS_STEP_COLL && s->coll.send_counts && q < cut.nranks; q++)
+		sum += q == cut.rank ? 0 : s->coll.send_counts[q];
+	return sum;
+}
+
+/* Ranks that tess_program_find_alike calls alike have steps alike. */
+static tess_status check_alike(const struct tess_program *p, const struct lockstep_rank *rank)
+{
+	int32_t first[RANKS_MAX];
+	tess_status st = tess_program_find_alike(p, first);
+
+	for (int32_t r = 0; r < p->mesh.nranks && !st; r++) {
+		const struct tess_rank_program *a = rank[r].low, *b = rank[first[r]].low;
+		bool same = a->bytes == b->bytes && a->nsteps == b->nsteps;
+
+		for (int32_t i = 0; i < a->nclasses; i++)
+			same = same && a->page_class[i].bytes == b->page_class[i].bytes;
+		for (int32_t i = 0; i < a->nsteps && same; i++)
+			same = a->step[i]->kind == b->step[i]->kind &&
+			       a->step[i]->record == b->step[i]->record &&
+			       count_moved(p, r, a->step[i]) ==
+			               count_moved(p, first[r], b->step[i]);
+		if (!same || first[r] > r)
+			st = tess_fail(TESS_EBUG, "ranks %d and %d are not alike", (int)first[r],
+			               (int)r);
+	}
+	return st;
+}
+
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count)
 {
 	struct lockstep_rank rank[RANKS_MAX] = { 0 };
@@ -224,6 +261,8 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 
 	for (int32_t r = 0; !st && r < p->mesh.nranks; r++)
 		st = open_rank(how, p, r, &rank[r]);
+	if (!st)
+		st = check_alike(p, rank);
 	if (!st)
 		st = run_ranks_in_lockstep(&p->mesh, rank);
 	if (!st) {
