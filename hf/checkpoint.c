@@ -330,11 +330,10 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 	}
 	s = found->slice;
 	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
-		return tess_fail(
-			TESS_ENOTSUP,
-			"%s: tensor %s: weights of dtype %s are not supported; F32, BF16 and F16 "
-			"are",
-			tess_safetensors_path(found->part), name, s->type);
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s: its weights are %s, which is not computed "
+		                 "with; " TESS_UNPACKED_WEIGHTS,
+		                 tess_safetensors_path(found->part), name, s->type);
 	if (s->ndim > TESS_DIMS)
 		return tess_fail(TESS_ENOTSUP,
 		                 "%s: tensor %s: %d dimensions; at most %d are supported",

@@ -73,16 +73,21 @@ static tess_status check_sizes(const char *path, const json_t *root)
 /* Quantised weights would be read without their scales. */
 static tess_status check_quantization(const char *path, const json_t *root)
 {
-	const json_t *q = json_object_get(root, "quantization_config");
-	const char *method = json_string_value(json_object_get(q, "quant_method"));
+	static const char *const keys[] = { "quantization_config", "compression_config",
+		                            "quantization" };
 
-	if (!q || json_is_null(q) || (json_is_object(q) && !json_object_size(q)))
-		return TESS_OK;
-	return tess_fail(
-		TESS_ENOTSUP,
-		"%s: quantization_config: the weights are quantised%s%.64s, a format that is "
-		"not read; use a checkpoint whose weights are F32, BF16 or F16",
-		path, method ? " by " : "", method ? method : "");
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		const json_t *q = json_object_get(root, keys[i]);
+		const char *method = json_string_value(json_object_get(q, "quant_method"));
+
+		if (!q || json_is_null(q) || (json_is_object(q) && !json_object_size(q)))
+			continue;
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: %s: the weights are quantised%s%.64s, a format that is not "
+		                 "read; " TESS_UNPACKED_WEIGHTS,
+		                 path, keys[i], method ? " by " : "", method ? method : "");
+	}
+	return TESS_OK;
 }
 
 /* "Qwen3MoeForCausalLM" -> "qwen3_moe": the part before the head, in snake case. */

@@ -6,6 +6,11 @@
 #include <stdbool.h>
 #include <tessera/sampling.h>
 
+/* For sentences about packed weights: what else can be done. */
+#define TESS_UNPACKED_WEIGHTS \
+	"use a checkpoint whose weights are F32, BF16 or F16, or dequantize this one with the " \
+	"library that made it (transformers: model.dequantize(), save_pretrained)"
+
 struct tess_config {
 	json_t *root;
 	/* model_type; without one, made of architectures[0]: Qwen3MoeForCausalLM is qwen3_moe. */

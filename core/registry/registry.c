@@ -75,7 +75,7 @@ static const char *find_nearest_name(int32_t kind, const char *name)
 	return near;
 }
 
-/* "; the types are gpt2, llama": the known model types; "" without one. */
+/* "; the types are gpt2, llama; ...": the known model types, and a way out; "" without one. */
 static const char *list_types(size_t size, char *out)
 {
 	size_t at = 0;
@@ -86,6 +86,8 @@ static const char *list_types(size_t size, char *out)
 			for (const char *const *t = f->offers[i].aliases; t && *t && at < size; t++)
 				at += (size_t)snprintf(out + at, size - at, "%s%.80s",
 				                       at ? ", " : "; the types are ", *t);
+	if (at && at < size)
+		snprintf(out + at, size - at, "; a plugin adds others (docs/model-tutorial.md)");
 	return out;
 }
 
