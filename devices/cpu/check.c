@@ -346,6 +346,34 @@ static tess_status check_select_rows(const struct tess_op *op)
 	return TESS_OK;
 }
 
+static tess_status check_head_linear(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
+	struct tess_view head;
+	int64_t heads;
+
+	if (op->nin != 2 || op->nout != 1)
+		return refuse_op(op, "head_linear", "it takes x and a weight, and gives one out");
+	head = (struct tess_view){ .dtype = w->dtype,
+		                   .ndim = w->ndim - 1,
+		                   .layout = w->layout,
+		                   .shape = { w->shape[1], w->shape[2] },
+		                   .stride = { w->stride[1], w->stride[2] } };
+	heads = w->shape[0];
+	if (!is_matrix(&head) || heads < 1 || !head.shape[0] || !head.shape[1])
+		return refuse_op(op, "head_linear",
+		                 "the weight must be [heads, N, K] in f32, bf16 or f16, each head "
+		                 "in rows, or in panels of strides that fit");
+	if (!is_row_view(x, 2) || !is_row_view(y, 2) || x->shape[0] != y->shape[0])
+		return refuse_op(op, "head_linear", "x and y must be f32 rows of the same tokens");
+	if (x->shape[1] % heads || y->shape[1] % heads || x->shape[1] / heads < head.shape[1] ||
+	    x->shape[1] / heads - head.shape[1] != y->shape[1] / heads - head.shape[0])
+		return refuse_op(op, "head_linear",
+		                 "a head of x must have K elements and a rest, and one of y N "
+		                 "elements and the same rest");
+	return TESS_OK;
+}
+
 tess_status cpu_check(const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -369,6 +397,8 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_copy(op);
 	case TESS_OP_SELECT_ROWS:
 		return check_select_rows(op);
+	case TESS_OP_HEAD_LINEAR:
+		return check_head_linear(op);
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "%s: cpu: ops of kind %d are not supported; use "

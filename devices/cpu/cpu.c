@@ -218,6 +218,8 @@ static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
 		return k->copy;
 	case TESS_OP_SELECT_ROWS:
 		return k->select_rows;
+	case TESS_OP_HEAD_LINEAR:
+		return k->head_linear;
 	}
 	return NULL;
 }
