@@ -9,15 +9,15 @@
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* NULL without the key; LIST.3 is element 3 of a list. */
+/* NULL without the key; LIST.3 is element 3 of a list, OBJECT.KEY a key of an object. */
 static const json_t *find_config_entry(struct tess_recorder *r, const char *key)
 {
 	const json_t *config = r->options->source->config;
 	const char *dot = strchr(key, '.');
+	const json_t *in = dot ? json_object_getn(config, key, (size_t)(dot - key)) : config;
 
-	return dot ? json_array_get(json_object_getn(config, key, (size_t)(dot - key)),
-	                            strtoul(dot + 1, NULL, 10))
-	           : json_object_get(config, key);
+	return json_is_array(in) ? json_array_get(in, strtoul(dot + 1, NULL, 10))
+	                         : json_object_get(in, dot ? dot + 1 : key);
 }
 
 static const json_t *get_config_entry(struct tess_recorder *r, const char *key)
@@ -82,6 +82,7 @@ int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *pres
 		{ "gelu_new", TESS_GELU_TANH },
 		{ "gelu_pytorch_tanh", TESS_GELU_TANH },
 		{ "relu", TESS_RELU },
+		{ "tanh", TESS_TANH },
 	};
 	const char *name = tess_op_string(nn, key, preset);
 
@@ -90,7 +91,7 @@ int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *pres
 			return known[i].act;
 	tess_recorder_fail((struct tess_recorder *)nn, TESS_ENOTSUP,
 	                   "%s: config.json: \"%s\": \"%s\" is not known; use silu, gelu, "
-	                   "gelu_pytorch_tanh or relu",
+	                   "gelu_pytorch_tanh, relu or tanh",
 	                   ((struct tess_recorder *)nn)->options->source->name, key, name);
 	return 0;
 }

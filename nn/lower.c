@@ -117,6 +117,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 		break;
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
+	case TESS_OP_SCALE:
 		lower_elementwise(b, rec);
 		break;
 	case TESS_REC_MOVE:

@@ -6,7 +6,7 @@
 void build_add_rope(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
-	int64_t each = (int64_t)rec->num[TESS_ROPE_HEAD], before = 0;
+	int64_t width = (int64_t)rec->num[TESS_ROPE_WIDTH], before = 0;
 	struct tess_view *table;
 	struct tess_step *s;
 
@@ -22,7 +22,7 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	s->in[1].ndim = 1;
 	table = &s->in[2];
 	*table = (struct tess_view){
-		.dtype = TESS_F32, .ndim = 2, .shape = { 0, each }, .stride = { each, 1 }
+		.dtype = TESS_F32, .ndim = 2, .shape = { 0, width }, .stride = { width, 1 }
 	};
 	for (int32_t i = 0; i < (int32_t)rec->num[TESS_REC_ROPE_TABLE]; i++)
 		before += b->p->rope[i].each;
@@ -61,7 +61,8 @@ void build_add_attention(struct build *b, const struct tess_record *rec)
 				  [TESS_ATTENTION_GROUP] = (double)k->group,
 				  [TESS_ATTENTION_KEYS] = (double)keys,
 				  [TESS_ATTENTION_VALUES] = (double)(keys + bytes),
-				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE] });
+				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE],
+				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP] });
 	if (b->status)
 		return;
 	s->in[3].ndim = s->in[4].ndim = 1;

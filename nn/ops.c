@@ -83,7 +83,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
                                        int32_t kind, double eps)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	bool heads = kind & TESS_HEADS, layer = (kind & ~TESS_HEADS) == TESS_LAYER;
+	bool heads = kind & TESS_HEADS, layer = (kind & ~(TESS_HEADS | TESS_OFFSET)) == TESS_LAYER;
 	const struct tess_weight *w[2] = { 0 };
 	const struct tess_module *m;
 	const struct tess_dim *over;
@@ -123,6 +123,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	rec->num[TESS_NORM_KIND] = layer ? TESS_LAYER : TESS_RMS;
 	rec->num[TESS_NORM_EPS] = eps;
 	rec->num[TESS_NORM_RUN] = heads ? (double)x->dim[1]->unit_size : 0;
+	rec->num[TESS_NORM_OFFSET] = kind & TESS_OFFSET ? 1 : 0;
 	return tess_module_prepare_output(r, m, y);
 }
 
@@ -187,6 +188,22 @@ static struct tess_tensor *record_add(struct tess_nn *nn, struct tess_tensor *a,
 	return record_elementwise(r, TESS_OP_ADD, "an addition", 2, in, &y) ? y : NULL;
 }
 
+static struct tess_tensor *record_scale(struct tess_nn *nn, struct tess_tensor *x, double factor)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_record *rec;
+	struct tess_tensor *y;
+
+	if (r->status || !x)
+		return NULL;
+	rec = record_elementwise(r, TESS_OP_SCALE, "a scale", 1, &x, &y);
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_SCALE_NUMS;
+	rec->num[TESS_SCALE_FACTOR] = factor;
+	return y;
+}
+
 static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
@@ -226,6 +243,7 @@ void tess_ops_install(struct tess_nn *nn)
 	nn->split = record_split;
 	nn->has = tess_op_has;
 	nn->choice = tess_op_choice;
+	nn->scale = record_scale;
 	tess_ops_install_linear(nn);
 	tess_ops_install_attention(nn);
 }

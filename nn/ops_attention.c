@@ -2,6 +2,8 @@
 #include "core/base/status.h"
 #include "nn/recorder.h"
 
+#include <string.h>
+
 static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
@@ -9,14 +11,22 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 	       a->scale == b->scale && a->fractions == b->fractions;
 }
 
-/* The index of the table for heads of `each` elements, by the checkpoint's settings; -1: failed. */
-static int32_t find_rope_table(struct tess_recorder *r, int64_t each)
+/*
+ * The index of the table for `each` rotated elements of heads of `all`, by the checkpoint's
+ * settings; -1: failed.
+ */
+static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t all)
 {
 	const struct tess_source *source = r->options->source;
 	struct tess_rope_use use = { .each = each }, *list;
 	struct tess_program *p = r->p;
 	tess_status st = tess_rope_read(source->name, source->config, &use.rope);
 
+	if (!st && use.rope.part != 1 && each == all)
+		st = tess_fail(TESS_ENOTSUP,
+		               "%s/config.json: partial_rotary_factor %g: the model rotates whole "
+		               "heads (1)",
+		               source->name, use.rope.part);
 	for (int32_t i = 0; i < p->nropes && !st; i++)
 		if (p->rope[i].each == each && is_same_rope(&p->rope[i].rope, &use.rope))
 			return i;
@@ -39,32 +49,53 @@ static struct tess_tensor *place_positions(struct tess_recorder *r, const struct
 	return to ? tess_tensor_redistribute(r, r->p->positions, to, x->module) : NULL;
 }
 
-static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x)
+/* `how` as a record has it: what it does not say is filled in. */
+static bool complete_rotary(struct tess_recorder *r, const struct tess_dim *heads,
+                            const struct tess_rotary *how, struct tess_rotary *out)
+{
+	*out = (struct tess_rotary){ 0 };
+	if (how)
+		memcpy(out, how, how->size < sizeof *out ? how->size : sizeof *out);
+	if (!out->width)
+		out->width = heads->unit_size - out->first;
+	if (!heads->unit_size || out->width <= 0 || out->width % 2 || out->first < 0 ||
+	    out->first > heads->unit_size - out->width)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: rope needs an even number of elements inside each "
+		                          "head, not %lld from %lld on of %s of %lld",
+		                          tess_recorder_format_path(r, NULL), (long long)out->width,
+		                          (long long)out->first, heads->name,
+		                          (long long)heads->unit_size) != NULL;
+	return true;
+}
+
+static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x,
+                                       const struct tess_rotary *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
 	struct tess_tensor *in[2], *y;
+	struct tess_rotary part;
 	struct tess_record *rec;
 	int32_t table;
 
 	if (r->status || !x)
 		return NULL;
-	if (!tess_recorder_check_finished(r, "rope", x))
+	if (!tess_recorder_check_finished(r, "rope", x) ||
+	    !complete_rotary(r, x->dim[1], how, &part))
 		return NULL;
-	if (x->dim[1]->unit_size <= 0 || x->dim[1]->unit_size % 2)
-		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "%s: rope needs heads of an even size, not %s of %lld",
-		                          tess_recorder_format_path(r, NULL), x->dim[1]->name,
-		                          (long long)x->dim[1]->unit_size);
 	in[0] = x;
 	in[1] = place_positions(r, x);
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
-	table = y && in[1] ? find_rope_table(r, x->dim[1]->unit_size) : -1;
+	table = y && in[1] ? find_rope_table(r, part.width, x->dim[1]->unit_size) : -1;
 	rec = table < 0 ? NULL
 	                : tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL);
 	if (!rec)
 		return NULL;
 	rec->nnum = TESS_REC_ROPE_TABLE + 1;
 	rec->num[TESS_ROPE_HEAD] = (double)x->dim[1]->unit_size;
+	rec->num[TESS_ROPE_FIRST] = (double)part.first;
+	rec->num[TESS_ROPE_WIDTH] = (double)part.width;
+	rec->num[TESS_ROPE_INTERLEAVED] = part.flags & TESS_INTERLEAVED ? 1 : 0;
 	rec->num[TESS_REC_ROPE_TABLE] = table;
 	return y;
 }
@@ -88,18 +119,39 @@ static int32_t get_page_class(struct tess_recorder *r, int64_t window)
 	return i;
 }
 
+static bool read_attention_options(struct tess_recorder *r, const char *module,
+                                   const struct tess_tensor *v, const struct tess_attention *how,
+                                   struct tess_attention *out)
+{
+	*out = (struct tess_attention){ 0 };
+	if (how)
+		memcpy(out, how, how->size < sizeof *out ? how->size : sizeof *out);
+	if (out->scale == 0 || out->softcap < 0 || out->window < 0)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: attention needs a scale, and a softcap and a window "
+		                          "of 0 or more; not %g, %g and %lld",
+		                          module, out->scale, out->softcap,
+		                          (long long)out->window) != NULL;
+	if (!v)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: attention without values is not supported; give v",
+		                          module) != NULL;
+	return true;
+}
+
 static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
                                             struct tess_tensor *k, struct tess_tensor *v,
-                                            double scale, int64_t window)
+                                            const struct tess_attention *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
 	struct tess_tensor *in[5] = { q, k, v, r->p->positions, r->p->slots }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
+	struct tess_attention wanted;
 	struct tess_place *to;
 	struct tess_record *rec;
 	int32_t page_class;
 
-	if (r->status || !q || !k || !v)
+	if (r->status || !q || !k || !read_attention_options(r, module, v, how, &wanted))
 		return NULL;
 	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->unit_size)
 		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
@@ -113,21 +165,28 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	}
 	for (int32_t i = 0; i < 3 && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
-	page_class = get_page_class(r, window);
+	page_class = get_page_class(r, wanted.window);
 	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
 	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 5, in, 1, &y, 0, NULL) : NULL;
 	if (!rec)
 		return NULL;
 	rec->nnum = TESS_ATTENTION_NUMS;
-	rec->num[TESS_ATTENTION_SCALE] = scale;
-	rec->num[TESS_ATTENTION_WINDOW] = (double)window;
+	rec->num[TESS_ATTENTION_SCALE] = wanted.scale;
+	rec->num[TESS_ATTENTION_WINDOW] = (double)wanted.window;
+	rec->num[TESS_ATTENTION_SOFTCAP] = wanted.softcap;
 	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
 	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
 	return y;
 }
 
+static struct tess_tensor *get_positions(struct tess_nn *nn)
+{
+	return tess_recorder_get(nn)->p->positions;
+}
+
 void tess_ops_install_attention(struct tess_nn *nn)
 {
+	nn->positions = get_positions;
 	nn->rope = record_rope;
 	nn->attention = record_attention;
 }

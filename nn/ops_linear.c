@@ -16,6 +16,8 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 
 	if (r->status || !ids || !vocab || !hidden)
 		return NULL;
+	if (ids == r->p->positions && (!r->p->max_positions || vocab->size < r->p->max_positions))
+		r->p->max_positions = vocab->size;
 	m = tess_module_open(r, tess_recorder_format_path(r, name), "embedding");
 	ids = m ? tess_module_prepare_input(r, m, ids) : NULL;
 	w = ids ? tess_weight_add(r, m,

@@ -56,7 +56,7 @@ struct tess_record {
 	struct tess_tensor *const *in;
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
-	double num[8];
+	double num[12];
 	int32_t along; /* MOVE, CALL: the mesh dimension */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
@@ -77,6 +77,7 @@ struct tess_program {
 	struct tess_arena arena;
 	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
+	int64_t max_positions; /* of a text: the smallest table of positions has no more; 0: any */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
 	bool check; /* add steps that check the outputs of each record */
 	const struct tess_device *device; /* that will run it; NULL: host memory, and exact sums */

@@ -200,10 +200,9 @@ static tess_status read_scaling(const char *path, const json_t *config, const js
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
-	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1 };
+	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1, .part = 1 };
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
-	double part = 1;
 	tess_status st;
 
 	snprintf(path, sizeof path, "%.3900s/config.json", dir);
@@ -218,16 +217,9 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 		st = tess_json_get_number(where, table, "rope_theta", min_theta, max_theta,
 		                          &r.theta);
 	if (!st)
-		st = tess_json_get_number(path, config, "partial_rotary_factor", 0, 1, &part);
+		st = tess_json_get_number(path, config, "partial_rotary_factor", 0, 1, &r.part);
 	if (!st)
-		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &part);
-	if (!st && part != 1)
-		st = tess_fail(
-			TESS_ENOTSUP,
-			"%s: partial_rotary_factor %g: only heads that are rotated as a whole (1) "
-			"are "
-			"supported",
-			where, part);
+		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &r.part);
 	if (!st && r.type != TESS_ROPE_DEFAULT)
 		st = read_scaling(path, config, table, where, &r);
 	if (!st)

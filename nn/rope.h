@@ -19,20 +19,22 @@ struct tess_rope {
 	double low, high;
 	double scale; /* of the cosines and sines: yarn's attention factor, else 1 */
 	int64_t original; /* llama3, yarn: positions of the training before the scaling */
+	double part; /* of a head that is rotated (partial_rotary_factor) */
 };
 
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
  * which wins as it does there); neither: theta 10000. What is not computed here (types whose table
- * depends on the length so far, a part of each head, one setting per layer type) is TESS_ENOTSUP
+ * depends on the length so far, one setting per layer type) is TESS_ENOTSUP
  * with a sentence, which begins with the path of config.json in `dir`.
  */
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
 
 /*
- * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles: the rows
- * of docs/ops.md. An angle is, in double, position * f_i; f_i = theta^(-2i / each) is the float32
- * number that transformers computes, up to the last place of its powf, llama3 scaling included.
+ * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles, where
+ * `each` elements of a head are rotated: the rows of docs/ops.md. An angle is, in double,
+ * position * f_i; f_i = theta^(-2i / each) is the float32 number that transformers computes, up to
+ * the last place of its powf, llama3 scaling included.
  * `each` is even.
  */
 tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,

@@ -24,7 +24,7 @@ struct attention {
 	const struct cpu *cpu;
 	const struct tess_op *op;
 	int64_t d, heads, kv, window, lo, group;
-	float scale;
+	float scale, softcap;
 	int32_t dtype; /* of the cache */
 	int64_t width; /* bytes of its elements */
 	int64_t keys, values; /* bytes from the start of a page */
@@ -88,11 +88,12 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Scores: q . k * scale of all rows and keys. */
+/* Scores: q . k * scale, capped, of all rows and keys. */
 static void compute_scores(const struct attention *a, const struct tile *t)
 {
 	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
 	int panels = tile_get_wide_panels((int)t->rows);
+	int64_t n = (t->hi - t->lo) * KEYS;
 	tile_fn *multiply = tile_find(a->dtype, false, (int)t->rows, panels > 1);
 	const char *k;
 
@@ -106,6 +107,13 @@ static void compute_scores(const struct attention *a, const struct tile *t)
 					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
 						t->scratch[r * panels * LANES + i] * a->scale;
 		}
+	}
+	for (int64_t r = 0; r < t->rows && a->softcap > 0; r++) {
+		float *z = t->score + r * a->pitch;
+
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			z[i] = a->softcap * mathf_tanh(z[i] / a->softcap);
 	}
 }
 
@@ -447,6 +455,7 @@ tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 		.heads = op->in[0].shape[1] / d,
 		.kv = op->in[1].shape[1] / d,
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
+		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
 		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],

@@ -176,8 +176,11 @@ static tess_status check_norm(const struct tess_op *op)
 	const char *why;
 
 	if (op->nnum != TESS_NORM_NUMS ||
-	    (op->num[TESS_NORM_KIND] != TESS_RMS && op->num[TESS_NORM_KIND] != TESS_LAYER))
-		return refuse_op(op, "norm", "its numbers are kind (1 RMS, 2 LAYER), eps, each");
+	    (op->num[TESS_NORM_KIND] != TESS_RMS && op->num[TESS_NORM_KIND] != TESS_LAYER) ||
+	    !is_integer(op->num[TESS_NORM_OFFSET], 0, 1))
+		return refuse_op(
+			op, "norm",
+			"its numbers are kind (1 RMS, 2 LAYER), eps, each, offset (0 or 1)");
 	if (op->nout != 1 || op->nin < 2 || op->nin > 3 ||
 	    (op->nin == 3 && op->num[TESS_NORM_KIND] != TESS_LAYER))
 		return refuse_op(op, "norm", "it takes x and w, LAYER also b, and gives one out");
@@ -235,29 +238,44 @@ static tess_status check_pair(const struct tess_op *op, const char *kind)
 static tess_status check_glu(const struct tess_op *op)
 {
 	if (op->nnum != TESS_GLU_NUMS ||
-	    !is_integer(op->num[TESS_GLU_ACTIVATION], TESS_SILU, TESS_RELU))
+	    !is_integer(op->num[TESS_GLU_ACTIVATION], TESS_SILU, TESS_TANH))
 		return refuse_op(
 			op, "glu",
-			"its number is the activation: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu");
+			"its number is the activation: 1 silu, 2 gelu, 3 gelu_tanh, 4 relu, 5 "
+			"tanh");
 	return op->nin == 1 ? check_rows(op, "glu", 1) : check_pair(op, "glu");
+}
+
+static tess_status check_scale(const struct tess_op *op)
+{
+	if (op->nnum != TESS_SCALE_NUMS)
+		return refuse_op(op, "scale", "its number is the factor");
+	return check_rows(op, "scale", 1);
 }
 
 static tess_status check_rope(const struct tess_op *op)
 {
 	tess_status st = check_rows(op, "rope", 3);
+	double each;
 
 	if (st)
 		return st;
 	if (op->nnum != TESS_ROPE_NUMS || !is_integer(op->num[TESS_ROPE_HEAD], 2, 0x1p30) ||
-	    (int64_t)op->num[TESS_ROPE_HEAD] % 2 ||
 	    op->in[0].shape[1] % (int64_t)op->num[TESS_ROPE_HEAD])
+		return refuse_op(op, "rope", "heads of `each` elements must fill a row");
+	each = op->num[TESS_ROPE_HEAD];
+	if (!is_integer(op->num[TESS_ROPE_WIDTH], 2, each) ||
+	    (int64_t)op->num[TESS_ROPE_WIDTH] % 2 ||
+	    !is_integer(op->num[TESS_ROPE_FIRST], 0, each - op->num[TESS_ROPE_WIDTH]) ||
+	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1))
 		return refuse_op(op, "rope",
-		                 "heads of `each` elements, an even number, must fill a row");
+		                 "`width` elements from `first` on, an even number, must lie in a "
+		                 "head; interleaved is 0 or 1");
 	if (!is_index_list(&op->in[1], op->in[0].shape[0]))
 		return refuse_op(op, "rope", "positions must be i32, one for each row");
-	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[TESS_ROPE_HEAD])
+	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[TESS_ROPE_WIDTH])
 		return refuse_op(op, "rope",
-		                 "the table must be f32 rows [P, each]: cosines, then sines");
+		                 "the table must be f32 rows [P, width]: cosines, then sines");
 	return TESS_OK;
 }
 
@@ -280,7 +298,7 @@ static tess_status check_attention(const struct tess_op *op)
 	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
 		return refuse_op(
 			op, "attention",
-			"it takes q, k, v, positions, slots and pages, and has eight numbers");
+			"it takes q, k, v, positions, slots and pages, and has ten numbers");
 	for (int i = 0; i < 3; i++)
 		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
 			return refuse_op(op, "attention",
@@ -308,6 +326,9 @@ static tess_status check_attention(const struct tess_op *op)
 		                 "positions and slots must be i32, one for each row");
 	if (!is_page_table(&op->in[5]))
 		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
+	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0) || op->num[TESS_ATTENTION_VALUE] != 0)
+		return refuse_op(op, "attention",
+		                 "the softcap must not be negative, and the values not shared");
 	if (op->num[TESS_ATTENTION_DTYPE] != TESS_F32 && op->num[TESS_ATTENTION_DTYPE] != TESS_BF16)
 		return refuse_op(op, "attention", "the cache must be f32 or bf16");
 	if (!is_page_offset(op->num[TESS_ATTENTION_KEYS], (int32_t)op->num[TESS_ATTENTION_DTYPE]) ||
@@ -393,6 +414,8 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_glu(op);
 	case TESS_OP_ADD:
 		return check_pair(op, "add");
+	case TESS_OP_SCALE:
+		return check_scale(op);
 	case TESS_OP_COPY:
 		return check_copy(op);
 	case TESS_OP_SELECT_ROWS:

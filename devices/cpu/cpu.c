@@ -214,6 +214,8 @@ static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
 		return k->glu;
 	case TESS_OP_ADD:
 		return k->add;
+	case TESS_OP_SCALE:
+		return k->scale;
 	case TESS_OP_COPY:
 		return k->copy;
 	case TESS_OP_SELECT_ROWS:

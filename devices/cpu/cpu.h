@@ -38,8 +38,8 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
 	const char *name;
-	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *copy, *select_rows,
-		*head_linear;
+	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *scale, *copy,
+		*select_rows, *head_linear;
 	pool_fn *pack; /* over panels; arg: struct pack */
 };
 

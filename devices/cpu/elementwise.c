@@ -1,4 +1,4 @@
-/* EMBED, BIAS, ROPE, GLU, ADD, COPY: elementwise. */
+/* EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY: elementwise. */
 #include "cpu.h"
 #include "mathf.h"
 
@@ -62,6 +62,28 @@ tess_status run_add(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, add_rows);
 }
 
+static void scale_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	float factor = (float)op->num[TESS_SCALE_FACTOR];
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *x = get_row(&op->in[0], t);
+		float *y = get_row(&op->out[0], t);
+
+		CPU_LANES
+		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+			y[i] = x[i] * factor;
+	}
+}
+
+#define run_scale CPU_NAME(run_scale)
+tess_status run_scale(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_rows(cpu, op, scale_rows);
+}
+
 static inline float apply_activation(int kind, float a)
 {
 	float half = a * 0.5f;
@@ -73,6 +95,8 @@ static inline float apply_activation(int kind, float a)
 		return half * (1.0f + mathf_erf(a * 0.70710678f));
 	case TESS_GELU_TANH:
 		return half * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	case TESS_TANH:
+		return mathf_tanh(a);
 	default:
 		return a < 0.0f ? 0.0f : a;
 	}
@@ -114,6 +138,9 @@ static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		case TESS_GELU_TANH:
 			apply_glu_row(TESS_GELU_TANH, a, b, n, y);
 			break;
+		case TESS_TANH:
+			apply_glu_row(TESS_TANH, a, b, n, y);
+			break;
 		default:
 			apply_glu_row(TESS_RELU, a, b, n, y);
 		}
@@ -126,28 +153,41 @@ tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, apply_glu_rows);
 }
 
+/* Pair i of a head is elements i * step and i * step + apart of x. */
+static void rotate_pairs(const float *x, const float *c, int64_t half, int64_t step, int64_t apart,
+                         float *y)
+{
+	const float *s = c + half;
+	float a, b;
+
+	CPU_LANES
+	for (int64_t i = 0; i < half; i++) {
+		a = x[i * step];
+		b = x[i * step + apart];
+		y[i * step] = a * c[i] - b * s[i];
+		y[i * step + apart] = b * c[i] + a * s[i];
+	}
+}
+
 static void rotate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
 	const int32_t *position = op->in[1].data;
-	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], half = each / 2;
+	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], first = (int64_t)op->num[TESS_ROPE_FIRST];
+	int64_t width = (int64_t)op->num[TESS_ROPE_WIDTH], half = width / 2;
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
-		const float *c = get_row(&op->in[2], position[t]), *s = c + half;
+		const float *c = get_row(&op->in[2], position[t]), *x = get_row(&op->in[0], t);
+		float *y = get_row(&op->out[0], t);
 
-		for (int64_t h = 0; h < op->in[0].shape[1]; h += each) {
-			const float *x = get_row(&op->in[0], t) + h;
-			float *y = get_row(&op->out[0], t) + h, a, b;
-
-			CPU_LANES
-			for (int64_t i = 0; i < half; i++) {
-				a = x[i];
-				b = x[i + half];
-				y[i] = a * c[i] - b * s[i];
-				y[i + half] = b * c[i] + a * s[i];
-			}
-		}
+		if (y != x && width < each)
+			memcpy(y, x, sizeof *y * (size_t)op->in[0].shape[1]);
+		for (int64_t h = first; h < op->in[0].shape[1]; h += each)
+			if (op->num[TESS_ROPE_INTERLEAVED] != 0)
+				rotate_pairs(x + h, c, half, 2, 1, y + h);
+			else
+				rotate_pairs(x + h, c, half, 1, half, y + h);
 	}
 }
 

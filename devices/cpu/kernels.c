@@ -3,7 +3,8 @@
 
 cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias),
 	CPU_NAME(run_rope), CPU_NAME(run_attention), CPU_NAME(run_glu), CPU_NAME(run_add),
-	CPU_NAME(run_copy), CPU_NAME(run_select_rows), CPU_NAME(run_head_linear);
+	CPU_NAME(run_scale), CPU_NAME(run_copy), CPU_NAME(run_select_rows),
+	CPU_NAME(run_head_linear);
 
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
@@ -19,6 +20,7 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.attention = CPU_NAME(run_attention),
 	.glu = CPU_NAME(run_glu),
 	.add = CPU_NAME(run_add),
+	.scale = CPU_NAME(run_scale),
 	.copy = CPU_NAME(run_copy),
 	.select_rows = CPU_NAME(run_select_rows),
 	.head_linear = CPU_NAME(run_head_linear),

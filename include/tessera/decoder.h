@@ -15,9 +15,10 @@ TESS_BEGIN
 
 struct tess_decoder {
 	int64_t layers;
-	double eps, scale;              /* of the norms; of the scores: 1 / sqrt(size of a head) */
+	double eps, scale, softcap;     /* of norms; of scores: 1 / sqrt(size of a head), none */
 	int32_t act, qkv_bias, out_bias, mlp_bias;      /* biases: TESS_BIAS, or 0 */
 	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
+	struct tess_rotary rotary;      /* of heads: whole */
 };
 
 /* Attention of layer `layer` (module self_attn): x [tokens, hidden], already normed -> the same. */
@@ -27,6 +28,7 @@ typedef struct tess_tensor *tess_attend(struct tess_nn *nn, const struct tess_de
 /* Reads config.json; `head`: the size of a head that has no head_dim (0: hidden / heads). */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
+	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", 0);
 	int64_t heads = nn->integer(nn, "num_attention_heads", 0);
@@ -37,8 +39,10 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.layers = nn->integer(nn, "num_hidden_layers", 0);
 	c.eps = nn->number(nn, "rms_norm_eps", 1e-6);
 	c.scale = 1 / sqrt((double)head);
-	c.act = nn->activation(nn, "hidden_act", "silu");
+	c.softcap = 0;
+	c.rotary = whole;
 	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
+	c.act = nn->activation(nn, "hidden_act", "silu");
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
@@ -91,9 +95,11 @@ static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
 {
 	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
 	                                 { NULL, NULL, 0, 0 } };
-	struct tess_tensor *q = nn->rope(nn, qkv[0]), *k = nn->rope(nn, qkv[1]), *y;
+	const struct tess_attention how = { sizeof how, 0, c->scale, c->softcap, window, 0 };
+	struct tess_tensor *q = nn->rope(nn, qkv[0], &c->rotary);
+	struct tess_tensor *k = nn->rope(nn, qkv[1], &c->rotary), *y;
 
-	y = nn->attention(nn, q, k, qkv[2], c->scale, window);
+	y = nn->attention(nn, q, k, qkv[2], &how);
 	nn->linear(nn, y, w, &y);
 	return nn->leave(nn, y);
 }

@@ -164,22 +164,41 @@ static void run_embed_op(const struct tess_op *op)
 	}
 }
 
+/* The finished sum over `each` elements of row t from h on, less `mean`: of squares, or of x. */
+static float sum_row_run(const struct tess_op *op, int64_t t, int64_t h, int64_t each, float mean,
+                         bool squares)
+{
+	float *d = malloc(4 * (size_t)each), sum;
+	struct tess_view v = { .data = d, .dtype = TESS_F32, .stride = { 0, 1 } };
+
+	for (int64_t k = 0; k < each; k++)
+		d[k] = read_element(&op->in[0], t, h + k) - mean;
+	contract_row(op, &v, 0, squares ? &v : NULL, 0, false, &sum, 0);
+	free(d);
+	return sum;
+}
+
 static void run_norm_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
-	int64_t each = op->num[2] > 0 ? (int64_t)op->num[2] : x->shape[1];
+	int64_t each = op->num[TESS_NORM_RUN] > 0 ? (int64_t)op->num[TESS_NORM_RUN] : x->shape[1];
+	bool layer = op->num[TESS_NORM_KIND] == TESS_LAYER;
+	float mean, scale, weight, v;
 
 	for (int64_t t = 0; t < x->shape[0]; t++) {
 		for (int64_t h = 0; h < x->shape[1]; h += each) {
-			struct tess_view v = *x;
-			float square, scale;
-
-			v.data = (float *)x->data + h;
-			contract_row(op, &v, t, &v, t, false, &square, 0);
-			scale = 1.0f / sqrtf(square / (float)each + (float)op->num[1]);
-			for (int64_t k = 0; k < each; k++)
-				*get_address(y, t, h + k) = read_element(x, t, h + k) * scale *
-				                            load_element(w, k * w->stride[0]);
+			mean = layer ? sum_row_run(op, t, h, each, 0, false) / (float)each : 0;
+			scale = 1.0f / sqrtf(sum_row_run(op, t, h, each, mean, true) / (float)each +
+			                     (float)op->num[TESS_NORM_EPS]);
+			for (int64_t k = 0; k < each; k++) {
+				weight = load_element(w, k * w->stride[0]);
+				if (op->num[TESS_NORM_OFFSET] != 0)
+					weight = 1.0f + weight;
+				v = (read_element(x, t, h + k) - mean) * scale * weight;
+				if (op->nin > 2)
+					v = v + load_element(&op->in[2], k * op->in[2].stride[0]);
+				*get_address(y, t, h + k) = v;
+			}
 		}
 	}
 }
@@ -207,51 +226,68 @@ static void store_keys_and_values(const struct tess_op *op, int64_t t)
 	}
 }
 
-/* Sums terms 0..last, in units of 64 of 2^25: later keys are empty units. */
-static float sum_over_keys(const float *w, const float *v, int64_t last)
+/* The node over units [a, b), of which [lo, hi) are present. */
+static float sum_present_units(const float *leaf, int64_t lo, int64_t hi, int64_t a, int64_t b)
 {
-	float leaf[UNITS] = { 0 }, part[UNITS];
-	int64_t n = last / 64 + 1;
+	int64_t middle = a + (b - a) / 2;
 
-	for (int64_t p = 0; p <= last; p++)
+	if (b - a == 1)
+		return leaf[a];
+	if (hi <= middle)
+		return sum_present_units(leaf, lo, hi, a, middle);
+	if (lo >= middle)
+		return sum_present_units(leaf, lo, hi, middle, b);
+	return sum_present_units(leaf, lo, hi, a, middle) +
+	       sum_present_units(leaf, lo, hi, middle, b);
+}
+
+/* Sums terms first to last, in units of 64 of 2^25. */
+static float sum_over_keys(const float *w, const float *v, int64_t first, int64_t last)
+{
+	float leaf[UNITS] = { 0 };
+
+	for (int64_t p = first; p <= last; p++)
 		leaf[p / 64] = v ? fmaf(w[p], v[p], leaf[p / 64]) : leaf[p / 64] + w[p];
-	/* an empty unit adds nothing: the tree over [0, n) of 2^25 meets in one value */
-	for (int64_t m = n; m > 1; m = (m + 1) / 2) {
-		for (int64_t i = 0; i < m; i += 2)
-			part[i / 2] = i + 1 < m ? leaf[i] + leaf[i + 1] : leaf[i];
-		memcpy(leaf, part, sizeof leaf);
-	}
-	return leaf[0] + 0.0f;
+	return sum_present_units(leaf, first / 64, last / 64 + 1, 0, 1 << 25) + 0.0f;
+}
+
+static float score_key(const struct tess_op *op, int64_t t, int64_t h, int64_t kv, int64_t p)
+{
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
+	float z = 0, cap = (float)op->num[TESS_ATTENTION_SOFTCAP];
+
+	for (int64_t i = 0; i < d; i++)
+		z = fmaf(read_element(&op->in[0], t, h * d + i),
+		         *find_cached(op, t, p, TESS_ATTENTION_KEYS, (kv * d + i) * 64 + p % 64),
+		         z);
+	z *= (float)op->num[TESS_ATTENTION_SCALE];
+	return cap > 0 ? cap * (float)tanh((double)(z / cap)) : z;
 }
 
 static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 {
 	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD],
 		lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
-		group = (int64_t)op->num[TESS_ATTENTION_GROUP];
+		group = (int64_t)op->num[TESS_ATTENTION_GROUP],
+		window = (int64_t)op->num[TESS_ATTENTION_WINDOW];
 	int64_t last = ((const int32_t *)op->in[3].data)[t], kv = (lo + h) / group - lo / group;
+	int64_t first = window && last >= window ? last - window + 1 : 0;
 	float *z = malloc(8 * (size_t)(last + 1)), *v = z + last + 1, top = -INFINITY, sum;
 
-	for (int64_t p = 0; p <= last; p++) {
-		z[p] = 0;
-		for (int64_t i = 0; i < d; i++)
-			z[p] = fmaf(read_element(&op->in[0], t, h * d + i),
-			            *find_cached(op, t, p, TESS_ATTENTION_KEYS,
-			                         (kv * d + i) * 64 + p % 64),
-			            z[p]);
-		z[p] *= (float)op->num[TESS_ATTENTION_SCALE];
+	for (int64_t p = first; p <= last; p++) {
+		z[p] = score_key(op, t, h, kv, p);
 		top = z[p] > top ? z[p] : top;
 	}
-	for (int64_t p = 0; p <= last; p++)
+	for (int64_t p = first; p <= last; p++)
 		z[p] = (float)exp((double)(z[p] - top));
-	sum = sum_over_keys(z, NULL, last);
-	for (int64_t p = 0; p <= last; p++)
+	sum = sum_over_keys(z, NULL, first, last);
+	for (int64_t p = first; p <= last; p++)
 		z[p] = z[p] / sum;
 	for (int64_t i = 0; i < d; i++) {
-		for (int64_t p = 0; p <= last; p++)
+		for (int64_t p = first; p <= last; p++)
 			v[p] = *find_cached(op, t, p, TESS_ATTENTION_VALUES,
 			                    (kv * 64 + p % 64) * d + i);
-		*get_address(&op->out[0], t, h * d + i) = sum_over_keys(z, v, last);
+		*get_address(&op->out[0], t, h * d + i) = sum_over_keys(z, v, first, last);
 	}
 	free(z);
 }
@@ -270,21 +306,44 @@ static void run_attention_op(const struct tess_op *op)
 static void run_rope_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-	int64_t each = (int64_t)op->num[0], half = each / 2;
+	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], first = (int64_t)op->num[TESS_ROPE_FIRST],
+		half = (int64_t)op->num[TESS_ROPE_WIDTH] / 2;
+	bool pairs = op->num[TESS_ROPE_INTERLEAVED] != 0;
 
 	for (int64_t t = 0; t < x->shape[0]; t++) {
 		const float *row = (float *)op->in[2].data +
 		                   ((const int32_t *)op->in[1].data)[t] * op->in[2].stride[0];
 
-		for (int64_t at = 0; at < x->shape[1]; at += each) {
-			for (int64_t i = 0; i < half; i++) {
-				float a = read_element(x, t, at + i),
-				      b = read_element(x, t, at + i + half);
+		for (int64_t k = 0; k < x->shape[1]; k++) {
+			int64_t at = k % each - first, i = pairs ? at / 2 : at % half;
+			bool second = pairs ? at % 2 : at >= half;
+			float a = read_element(x, t, k), b;
 
-				*get_address(y, t, at + i) = a * row[i] - b * row[half + i];
-				*get_address(y, t, at + i + half) = b * row[i] + a * row[half + i];
+			if (at >= 0 && at < 2 * half) {
+				b = read_element(x, t, k + (pairs ? 1 : half) * (second ? -1 : 1));
+				a = second ? a * row[i] + b * row[half + i]
+				           : a * row[i] - b * row[half + i];
 			}
+			*get_address(y, t, k) = a;
 		}
+	}
+}
+
+static float activate_element(int32_t act, float v)
+{
+	switch (act) {
+	case TESS_SILU:
+		return v * (1.0f / (1.0f + (float)exp((double)-v)));
+	case TESS_GELU:
+		return v * 0.5f * (1.0f + (float)erf((double)(v * 0.70710678f)));
+	case TESS_GELU_TANH:
+		v = v * 0.5f *
+		    (1.0f + (float)tanh((double)(0.79788456f * (v + 0.044715f * (v * v * v)))));
+		return v;
+	case TESS_TANH:
+		return (float)tanh((double)v);
+	default:
+		return v < 0 ? 0 : v;
 	}
 }
 
@@ -301,7 +360,9 @@ static void run_elementwise_op(const struct tess_op *op)
 			                                     : read_element(b, t, k);
 
 			if (op->kind == TESS_OP_GLU)
-				v = v * (1.0f / (1.0f + (float)exp((double)-v))) * (b ? o : 1);
+				v = activate_element((int32_t)op->num[0], v) * (b ? o : 1);
+			else if (op->kind == TESS_OP_SCALE)
+				v = v * (float)op->num[TESS_SCALE_FACTOR];
 			else
 				v = v + o;
 			*get_address(y, t, k) = v;
@@ -356,6 +417,7 @@ void scalar_run(const struct tess_op *op)
 	case TESS_OP_BIAS:
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
+	case TESS_OP_SCALE:
 		run_elementwise_op(op);
 		break;
 	case TESS_OP_COPY:

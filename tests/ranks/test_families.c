@@ -125,6 +125,10 @@ static const struct {
 	{ "mistral", "{\"sliding_window\": \"16\"}", NULL,
 	  "config.json: \"sliding_window\" must be an integer" },
 	{ "qwen3", "{\"attention_bias\": true}", NULL, "model.layers.0.self_attn.q_proj.bias" },
+	{ "llama", "{\"partial_rotary_factor\": 0.5}", NULL,
+	  "config.json: partial_rotary_factor 0.5: the model rotates whole heads (1)" },
+	{ "llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
+	  "config.json: partial_rotary_factor 0.25" },
 	{ "qwen3", "{}", "head_dim",
 	  "model.layers.0.self_attn.q_proj.weight: shape [96, 48], but config.json makes it "
 	  "[768, 48]" },

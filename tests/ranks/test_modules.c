@@ -84,7 +84,8 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 		y = part[1];
 	}
 	if (module_flags & ROPE)
-		y = nn->rope(nn, nn->rope(nn, y)); /* both read their positions at the same place */
+		y = nn->rope(nn, nn->rope(nn, y, NULL),
+		             NULL); /* both read their positions at the same place */
 	if (module_flags & HEADS)
 		y = nn->norm(nn, "head_norm", y, TESS_RMS | TESS_HEADS, 1e-5);
 	y = nn->leave(nn, y);

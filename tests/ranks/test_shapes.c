@@ -69,7 +69,7 @@ static struct tess_tensor *record_ropes(struct tess_nn *nn, struct tess_tensor *
 
 	nn->linear(nn, record_table(nn, ids), linear, y);
 	for (const char *at = rotated; *at; at++)
-		out = nn->rope(nn, y[*at - 'a']);
+		out = nn->rope(nn, y[*at - 'a'], NULL);
 	return out;
 }
 
@@ -460,8 +460,7 @@ static double measure_recording(int n)
 	nlayers = n;
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	ck_assert_msg(!tess_unexpected_check(p, &many, &source, true), "%s", tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &device, &held), "%s",
-	              tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &device, &held), "%s", tess_error());
 	ck_assert_msg(!tess_program_lower(p, 1, held.view, &low), "%s", tess_error());
 	tess_rank_program_free(low);
 	tess_rank_weights_free(&held);

@@ -26,6 +26,9 @@ static struct tess_tensor *record_layer(struct tess_nn *nn, struct tess_tensor *
                                         struct tess_dim *heads, struct tess_dim *groups,
                                         struct tess_dim *hidden)
 {
+	const struct tess_attention how = { .size = sizeof how,
+		                            .scale = 0.9,
+		                            .window = windows[i] };
 	struct tess_tensor *h[3], *y;
 
 	x = nn->enter(nn, x, "layers.%d", i);
@@ -35,7 +38,7 @@ static struct tess_tensor *record_layer(struct tess_nn *nn, struct tess_tensor *
 		(struct tess_linear[]){
 			{ "q", heads, 0, 0 }, { "k", groups, 0, 0 }, { "v", groups, 0, 0 }, { 0 } },
 		h);
-	y = nn->attention(nn, nn->rope(nn, h[0]), nn->rope(nn, h[1]), h[2], 0.9, windows[i]);
+	y = nn->attention(nn, nn->rope(nn, h[0], NULL), nn->rope(nn, h[1], NULL), h[2], &how);
 	nn->linear(nn, y, (struct tess_linear[]){ { "o", hidden, 0, 0 }, { 0 } }, &y);
 	return nn->leave(nn, nn->add(nn, x, nn->leave(nn, y)));
 }

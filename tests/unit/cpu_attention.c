@@ -9,7 +9,7 @@
 
 struct attention_shape {
 	int64_t heads, lo, group, kv, d, window, blocks;
-	double scale;
+	double scale, softcap;
 	int32_t dtype; /* of the cache */
 };
 
@@ -96,7 +96,9 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		         (double)m->group,
 		         SKIP,
 		         (double)(2 * SKIP + c->bytes),
-		         m->dtype };
+		         m->dtype,
+		         m->softcap,
+		         0 };
 	struct tess_view y = cpu_make_rows(out, n, nq, nq);
 	struct tess_view in[6] = {
 		cpu_make_rows(x->q, n, nq, nq),
@@ -110,7 +112,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		  .shape = { c->slots, m->blocks },
 		  .stride = { m->blocks + 1, 1 } },
 	};
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
 
 	ck_assert_msg(cpu_device->supports(&op) == TESS_OK, "%s", cpu_sentence);
 	return cpu_device->run(device, &op);
@@ -209,6 +211,8 @@ static void compute_attention(const struct attention_shape *m, const struct atte
 		for (int64_t i = 0; i < m->d; i++)
 			acc = fmaf(q[i], round_cached(m, x->k[p * nk + kv * m->d + i]), acc);
 		w[p] = acc * (float)m->scale;
+		if (m->softcap > 0)
+			w[p] = (float)m->softcap * mathf_tanh(w[p] / (float)m->softcap);
 		top = w[p] > top ? w[p] : top;
 	}
 	for (int64_t p = first; p <= t; p++)
@@ -285,6 +289,7 @@ START_TEST(heads_of_a_rank)
 		                             cases[i].d, 0, cases[i].blocks);
 
 		compare_attention(&m, cases[i].tokens);
+		m.softcap = 0.9;
 		m.dtype = TESS_BF16;
 		compare_attention(&m, cases[i].tokens);
 	}
@@ -298,6 +303,7 @@ START_TEST(windows)
 	for (size_t i = 0; i < sizeof window / sizeof *window; i++) {
 		struct attention_shape m = make_attention_shape(3, 0, 3, 16, window[i], 5);
 
+		m.softcap = i % 2 ? 1.7 : 0;
 		compare_attention(&m, 300);
 	}
 }
@@ -485,7 +491,7 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 	const struct attention_shape *m = c->m;
 	float x[64] = { 0 };
 	int32_t list[1] = { 0 };
-	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype };
+	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, 0 };
 	struct tess_view y = cpu_make_rows(x, 1, m->d, m->d);
 	struct tess_view in[6] = { y,
 		                   y,
@@ -493,7 +499,7 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 		                   cpu_make_list(list, TESS_I32, 1),
 		                   cpu_make_list(list, TESS_I32, 1),
 		                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
 
 	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
 	if (at < 6)
@@ -528,6 +534,8 @@ START_TEST(refuses_other_operands)
 	}
 	pages.stride[0] = TESS_F16;
 	expect_operands_refused(&c, 6 + TESS_ATTENTION_DTYPE, pages);
+	pages.stride[0] = -1;
+	expect_operands_refused(&c, 6 + TESS_ATTENTION_SOFTCAP, pages);
 	cpu_device->close(device);
 	free_cache(&c);
 }
@@ -573,7 +581,7 @@ START_TEST(refuses_other_heads)
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
-		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32 };
+		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, 0 };
 		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
@@ -581,7 +589,7 @@ START_TEST(refuses_other_heads)
 			                   cpu_make_list(&position, TESS_I32, 1),
 			                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
 		struct tess_view y = cpu_make_rows(memory, 1, heads * D, heads * D);
-		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 8);
+		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
 		bool read[8] = { false };
 		int64_t count = 0;
 

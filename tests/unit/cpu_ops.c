@@ -1,6 +1,6 @@
 /*
- * NORM, EMBED, BIAS, ROPE, GLU, ADD, COPY, pack and the device itself, bit for bit against simple
- * loops.
+ * NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, pack and the device itself, bit for bit against
+ * simple loops.
  */
 #include "cpu.h"
 #include "devices/cpu/mathf.h"
@@ -38,15 +38,18 @@ static void compute_norm_row(const struct tess_tree *tree, const int64_t *bound,
 		r.mean = cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n;
 	r.squares = true;
 	s = 1.0f / sqrtf(cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n + (float)num[1]);
-	for (int64_t i = 0; i < n; i++)
-		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * w[i] + b[i] : x[i] * s * w[i];
+	for (int64_t i = 0; i < n; i++) {
+		float scale = num[3] != 0 ? 1.0f + w[i] : w[i];
+
+		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * scale + b[i] : x[i] * s * scale;
+	}
 }
 
 static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
                          bool in_place, int dtype)
 {
 	int64_t columns = runs * each, bound[65];
-	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0 };
+	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0, dtype % 2 };
 	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
 	struct tess_term term = { .bound = bound };
 	struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), each),
@@ -55,7 +58,7 @@ static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, i
 	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
 	struct tess_view in[3], out;
 	struct tess_op op =
-		cpu_make_sum_op(TESS_OP_NORM, in, kind + 1, &out, num, 3, &tree, 1, &term, 1);
+		cpu_make_sum_op(TESS_OP_NORM, in, kind + 1, &out, num, 4, &tree, 1, &term, 1);
 	struct cpu_devices d = { 0 };
 
 	for (int64_t u = 0; u <= units; u++)
@@ -94,7 +97,7 @@ START_TEST(norms)
 }
 END_TEST
 
-/* ---- BIAS, ADD, GLU, ROPE */
+/* ---- BIAS, ADD, SCALE, GLU, ROPE */
 
 enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
 
@@ -117,14 +120,16 @@ static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tes
 	}
 }
 
-START_TEST(bias_and_add)
+START_TEST(bias_add_and_scale)
 {
 	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N),
 	      want[TOKENS_MAX * N];
+	double factor = 0.1; /* which f32 rounds */
 	struct tess_view in[2], out;
 
 	for (int t = 0; t < NTOKENS; t++) {
 		struct tess_op bias = cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0),
+			       scale = cpu_make_op(TESS_OP_SCALE, in, 1, &out, &factor, 1),
 			       add = cpu_make_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
 		struct cpu_weights b = cpu_make_weights(cpu_choose_dtype(t), N);
 
@@ -136,6 +141,9 @@ START_TEST(bias_and_add)
 			want[i] = x[i] + z[i];
 		in[1] = cpu_make_rows(z, tokens_of[t], N, N);
 		compare_rows_op(&add, in, &out, x, want, tokens_of[t]);
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] * 0.1f;
+		compare_rows_op(&scale, in, &out, x, want, tokens_of[t]);
 		cpu_free_weights(&b);
 	}
 	free(x);
@@ -151,6 +159,8 @@ static float compute_activation(int kind, float a)
 		return a * 0.5f * (1.0f + mathf_erf(a * 0.70710678f));
 	if (kind == 3)
 		return a * 0.5f * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	if (kind == 5)
+		return mathf_tanh(a);
 	return a < 0 ? 0 : a;
 }
 
@@ -166,7 +176,7 @@ START_TEST(gates)
 		x[i] *= 20;
 	memcpy(x, special, sizeof special);
 	for (int t = 0; t < NTOKENS; t++) {
-		for (int kind = 1; kind <= 4; kind++) {
+		for (int kind = 1; kind <= 5; kind++) {
 			double num = kind;
 			struct tess_op alone = cpu_make_op(TESS_OP_GLU, in, 1, &out, &num, 1);
 			struct tess_op pair = cpu_make_op(TESS_OP_GLU, in, 2, &out, &num, 1);
@@ -185,35 +195,76 @@ START_TEST(gates)
 }
 END_TEST
 
+/* Row `r` of heads of EACH, of which `width` elements from `first` on are rotated. */
+static void compute_rope_row(const float *x, const float *c, int each, int first, int width,
+                             bool pairs, float *y)
+{
+	memcpy(y, x, sizeof *y * N);
+	for (int h = first; h < N; h += each) {
+		for (int i = 0; i < width / 2; i++) {
+			int a = h + (pairs ? 2 * i : i), b = a + (pairs ? 1 : width / 2);
+
+			y[a] = x[a] * c[i] - x[b] * c[width / 2 + i];
+			y[b] = x[b] * c[i] + x[a] * c[width / 2 + i];
+		}
+	}
+}
+
 START_TEST(ropes)
 {
 	enum { EACH = 10, P = 70 };
+	static const int part[][2] = { { 0, EACH }, { 0, 4 }, { 6, 4 }, { 3, 6 }, { 8, 2 } };
 	float *x = cpu_make_floats(TOKENS_MAX * N), *table = cpu_make_floats(P * EACH),
 	      want[TOKENS_MAX * N];
 	int32_t position[TOKENS_MAX];
-	double each = EACH;
 	struct tess_view in[3], out;
-	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, &each, 1);
 
-	for (int t = 0; t < NTOKENS; t++) {
-		for (int64_t r = 0; r < tokens_of[t]; r++) {
-			position[r] = (int32_t)(r + 7 * t);
-			for (int64_t i = 0; i < N; i++) {
-				const float *c = table + position[r] * EACH + i % (EACH / 2),
-					    *at = x + r * N + i;
-				bool first = i % EACH < EACH / 2;
-				float own = at[0] * c[0],
-				      other = at[first ? EACH / 2 : -(EACH / 2)] * c[EACH / 2];
+	for (int i = 0; i < 10 * NTOKENS; i++) {
+		int first = part[i / 2 % 5][0], width = part[i / 2 % 5][1];
+		int64_t tokens = tokens_of[i / 10];
+		double num[] = { EACH, first, width, i % 2 };
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, 4);
 
-				want[r * N + i] = first ? own - other : own + other;
-			}
+		for (int64_t r = 0; r < tokens; r++) {
+			position[r] = (int32_t)(r + 7 * (i / 10));
+			compute_rope_row(x + r * N, table + position[r] * width, EACH, first, width,
+			                 i % 2, want + r * N);
 		}
-		in[1] = cpu_make_list(position, TESS_I32, tokens_of[t]);
-		in[2] = cpu_make_rows(table, P, EACH, EACH);
-		compare_rows_op(&op, in, &out, x, want, tokens_of[t]);
+		in[1] = cpu_make_list(position, TESS_I32, tokens);
+		in[2] = cpu_make_rows(table, P, width, width);
+		compare_rows_op(&op, in, &out, x, want, tokens);
 	}
 	free(x);
 	free(table);
+}
+END_TEST
+
+/* What is rotated lies in a head, and has the width of the table. */
+START_TEST(ropes_within_the_heads)
+{
+	static const double good[] = { 10, 2, 8, 0 };
+	static const struct {
+		int at;
+		double value;
+	} wrong[] = { { 0, 12 }, { 0, 8 },  { 1, 3 }, { 1, -1 },
+		      { 2, 7 },  { 2, 10 }, { 2, 6 }, { 3, 2 } };
+	float x[20] = { 0 };
+	int32_t position = 0;
+	struct tess_view in[3] = { cpu_make_rows(x, 1, 20, 20),
+		                   cpu_make_list(&position, TESS_I32, 1),
+		                   cpu_make_rows(x, 2, 8, 8) };
+	double num[4];
+	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, in, num, 4);
+	void *device = cpu_open_device("auto", 1);
+
+	memcpy(num, good, sizeof num);
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		memcpy(num, good, sizeof num);
+		num[wrong[i].at] = wrong[i].value;
+		ck_assert_msg(cpu_device->supports(&op) == TESS_ENOTSUP, "number %zu", i);
+	}
+	cpu_device->close(device);
 }
 END_TEST
 
@@ -373,7 +424,7 @@ END_TEST
 START_TEST(strided_vectors)
 {
 	enum { ROWS = 3, APART = 5 };
-	static const double num[] = { 2, 1e-5, 0 };
+	static const double num[] = { 2, 1e-5, 0, 0 };
 	float *x = cpu_make_floats(ROWS * N), *table = cpu_make_floats(N * APART), y[ROWS * N],
 	      want[ROWS * N];
 	float w[N], b[N];
@@ -391,7 +442,7 @@ START_TEST(strided_vectors)
 		struct tess_view in[3] = { cpu_make_rows(x, ROWS, N, N) },
 				 out = cpu_make_rows(want, ROWS, N, N);
 		struct tess_op op = i % 2 ? cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0)
-		                          : cpu_make_sum_op(TESS_OP_NORM, in, 3, &out, num, 3,
+		                          : cpu_make_sum_op(TESS_OP_NORM, in, 3, &out, num, 4,
 		                                            &tree, 1, &term, 1);
 
 		in[1] = cpu_make_list(w, TESS_F32, N);
@@ -413,7 +464,7 @@ END_TEST
 START_TEST(ropes_within_the_table)
 {
 	static const int32_t tries[] = { 0, 2, 3, -1 };
-	static const double each[] = { 4 };
+	static const double num[] = { 4, 0, 4, 0 };
 	float x[8] = { 0 }, y[8], table[3 * 4] = { 0 };
 	void *device = cpu_open_device("auto", 1);
 
@@ -423,7 +474,7 @@ START_TEST(ropes_within_the_table)
 			                   cpu_make_list(position, TESS_I32, 2),
 			                   cpu_make_rows(table, 3, 4, 4) };
 		struct tess_view out = cpu_make_rows(y, 2, 4, 4);
-		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, each, 1);
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, 4);
 
 		position[i / 4] = 1;
 		ck_assert_int_eq(cpu_device->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
@@ -541,6 +592,7 @@ START_TEST(refuses)
 	REFUSED(op.kind = TESS_OP_GLU);
 	REFUSED(op.kind = TESS_OP_BIAS);
 	REFUSED(op.kind = TESS_OP_ADD);
+	REFUSED(op.kind = TESS_OP_SCALE);
 	REFUSED(op.kind = TESS_OP_COPY);
 	REFUSED(op.kind = TESS_OP_SELECT_ROWS);
 	cpu_device->close(device);
@@ -621,5 +673,6 @@ START_TEST(shares_work)
 }
 END_TEST
 
-SUITE_MAIN("cpu_ops", norms, bias_and_add, gates, ropes, embeddings, copies, packs, opens, refuses,
-           rounds_to_nearest, shares_work, strided_vectors, ropes_within_the_table, selects_rows)
+SUITE_MAIN("cpu_ops", norms, bias_add_and_scale, gates, ropes, embeddings, copies, packs, opens,
+           refuses, rounds_to_nearest, shares_work, strided_vectors, ropes_within_the_table,
+           ropes_within_the_heads, selects_rows)

@@ -98,10 +98,8 @@ START_TEST(refuses_with_key_and_reason)
 		  "true or false" },
 		{ "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
 		  "rope_parameters: full_attention", "per layer type" },
-		{ "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor 0.5",
-		  "rotated as a whole" },
-		{ "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}",
-		  "partial_rotary_factor 0.25", "as a whole" },
+		{ "{\"rope_parameters\": {\"partial_rotary_factor\": 1.5}}",
+		  "rope_parameters: partial_rotary_factor", "to 1" },
 		{ "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", "rope_scaling",
 		  "needs factor, low_freq" },
 		{ "{\"rope_scaling\": {\"factor\": 0.5, \"rope_type\": \"llama3\"}}",
@@ -161,7 +159,7 @@ END_TEST
 
 START_TEST(llama3_scaling)
 {
-	struct tess_rope r = { TESS_ROPE_LLAMA3, 0, 500000, 8, 1, 4, 1, 64 },
+	struct tess_rope r = { TESS_ROPE_LLAMA3, 0, 500000, 8, 1, 4, 1, 64, 1 },
 			 plain = { .type = TESS_ROPE_DEFAULT, .theta = 500000, .scale = 1 };
 	enum { EACH = 12, HALF = EACH / 2 };
 	float scaled[2 * EACH], table[2 * EACH];
