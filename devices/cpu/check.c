@@ -67,36 +67,42 @@ static bool is_integer(double x, double lo, double hi)
 	return x >= lo && x <= hi && x == (double)(int64_t)x;
 }
 
+/* NULL if the tree is a sum over [0, length) of an operand, of all units unless partial. */
+static const char *check_tree(const struct tess_op *op, const struct tess_tree *t, int32_t operand,
+                              int64_t length, bool partial)
+{
+	if (t->n < 0 || t->n > UNITS_MAX || t->lo < 0 || t->lo > t->hi || t->hi > t->n)
+		return "a tree is not a run of at most 2^30 units";
+	if (!partial && (t->lo > 0 || t->hi < t->n))
+		return "a sum that is finished here must be over all units";
+	if (t->terms < 1 || t->first < 0 || t->first > op->nterm - t->terms)
+		return "a tree has no terms";
+	for (int32_t j = t->first; j < t->first + t->terms; j++) {
+		const int64_t *bound = op->term[j].bound;
+
+		if (op->term[j].operand != operand)
+			return operand ? "a tree is over another operand than its own"
+			               : "its only summed operand is 0";
+		if (!bound || bound[0] < 0 || bound[t->hi - t->lo] > length)
+			return "a unit is outside the contracted axis";
+		for (int64_t u = 0; u < t->hi - t->lo; u++)
+			if (bound[u] > bound[u + 1])
+				return "bounds of units must not decrease";
+	}
+	return NULL;
+}
+
 /*
- * NULL if op's trees are sums over [0, length), of all units unless partial; else the rule they
- * break.
+ * NULL if op's trees are sums over [0, length) of operand 0, of all units unless partial; else the
+ * rule they break.
  */
 static const char *check_trees(const struct tess_op *op, int64_t length, bool partial)
 {
-	if (op->ntree < 1)
-		return "it has no tree for its sum";
-	for (int32_t i = 0; i < op->ntree; i++) {
-		const struct tess_tree *t = &op->tree[i];
+	const char *why = op->ntree < 1 ? "it has no tree for its sum" : NULL;
 
-		if (t->n < 0 || t->n > UNITS_MAX || t->lo < 0 || t->lo > t->hi || t->hi > t->n)
-			return "a tree is not a run of at most 2^30 units";
-		if (!partial && (t->lo > 0 || t->hi < t->n))
-			return "a sum that is finished here must be over all units";
-		if (t->terms < 1 || t->first < 0 || t->first > op->nterm - t->terms)
-			return "a tree has no terms";
-		for (int32_t j = t->first; j < t->first + t->terms; j++) {
-			const int64_t *bound = op->term[j].bound;
-
-			if (op->term[j].operand)
-				return "its only summed operand is 0";
-			if (!bound || bound[0] < 0 || bound[t->hi - t->lo] > length)
-				return "a unit is outside the contracted axis";
-			for (int64_t u = 0; u < t->hi - t->lo; u++)
-				if (bound[u] > bound[u + 1])
-					return "bounds of units must not decrease";
-		}
-	}
-	return NULL;
+	for (int32_t i = 0; i < op->ntree && !why; i++)
+		why = check_tree(op, &op->tree[i], 0, length, partial);
+	return why;
 }
 
 static int64_t count_nodes(const struct tess_op *op)
@@ -375,11 +381,7 @@ static tess_status check_head_linear(const struct tess_op *op)
 
 	if (op->nin != 2 || op->nout != 1)
 		return refuse_op(op, "head_linear", "it takes x and a weight, and gives one out");
-	head = (struct tess_view){ .dtype = w->dtype,
-		                   .ndim = w->ndim - 1,
-		                   .layout = w->layout,
-		                   .shape = { w->shape[1], w->shape[2] },
-		                   .stride = { w->stride[1], w->stride[2] } };
+	head = get_matrix(w, 0);
 	heads = w->shape[0];
 	if (!is_matrix(&head) || heads < 1 || !head.shape[0] || !head.shape[1])
 		return refuse_op(op, "head_linear",
@@ -392,6 +394,114 @@ static tess_status check_head_linear(const struct tess_op *op)
 		return refuse_op(op, "head_linear",
 		                 "a head of x must have K elements and a rest, and one of y N "
 		                 "elements and the same rest");
+	return TESS_OK;
+}
+
+static tess_status check_route(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0];
+	int64_t n = x->shape[1], groups;
+
+	if (op->nin < 1 || op->nin > 2 || op->nout != 1 || op->nnum != TESS_ROUTE_NUMS)
+		return refuse_op(op, "route",
+		                 "it takes logits, and a correction or not, and has six numbers");
+	if (!is_row_view(x, 2) || !is_row_view(&op->out[0], 2) || !has_same_shape(x, &op->out[0]) ||
+	    (op->nin > 1 && !is_vector(&op->in[1], n)))
+		return refuse_op(op, "route",
+		                 "logits and weights must be f32 rows [T, E], a correction [E]");
+	if (!is_integer(op->num[TESS_ROUTE_FLAGS], 0, 3) ||
+	    !is_integer(op->num[TESS_ROUTE_GROUPS], 0, (double)n) ||
+	    !is_integer(op->num[TESS_ROUTE_TOP], 1, (double)n))
+		return refuse_op(op, "route", "flags, groups and top must be integers, at most E");
+	groups = (int64_t)op->num[TESS_ROUTE_GROUPS];
+	if (groups > 1 &&
+	    (n % groups || n / groups < 2 ||
+	     !is_integer(op->num[TESS_ROUTE_GROUPS_KEPT], 1, (double)groups) ||
+	     op->num[TESS_ROUTE_GROUPS_KEPT] * (double)(n / groups) < op->num[TESS_ROUTE_TOP]))
+		return refuse_op(op, "route",
+		                 "groups must be equal, of two or more experts, and those that are "
+		                 "kept must have `top` of them");
+	return TESS_OK;
+}
+
+/* Whether an out of EXPERTS or COMBINE has these columns, and in a Partial the nodes of a tree. */
+static bool is_combined(const struct tess_op *op, const struct tess_tree *t, int64_t columns)
+{
+	const struct tess_view *y = &op->out[0];
+	bool partial = y->ndim == 3;
+
+	return is_row_view(y, partial ? 3 : 2) && y->shape[partial] == op->in[0].shape[0] &&
+	       y->shape[y->ndim - 1] == columns &&
+	       (!partial || y->shape[0] == tess_node_count(t->n, t->lo, t->hi));
+}
+
+/* NULL if tree `i` has a unit for each column of the weights, operand 1. */
+static const char *check_expert_tree(const struct tess_op *op, int32_t i, bool partial)
+{
+	const struct tess_tree *t = &op->tree[i];
+	const char *why = check_tree(op, t, 1, op->in[1].shape[1], partial);
+
+	return why ? why : t->hi - t->lo == op->in[1].shape[1] ? NULL : "an expert must be a unit";
+}
+
+static tess_status check_experts(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *a = &op->in[2], *b = &op->in[3];
+	struct tess_view gate_up, down;
+	bool partial, slots;
+	const char *why;
+
+	if (op->nin != 4 || op->nout != 1 || op->nnum != TESS_EXPERTS_NUMS || op->ntree != 3)
+		return refuse_op(op, "experts",
+		                 "it takes x, weights, gate_up and down, gives one out, and has "
+		                 "two numbers and three trees");
+	gate_up = get_matrix(a, 0);
+	down = get_matrix(b, 0);
+	if (!is_row_view(x, 2) || !is_row_view(&op->in[1], 2) ||
+	    x->shape[0] != op->in[1].shape[0] || !is_matrix(&gate_up) || !is_matrix(&down) ||
+	    a->shape[0] != op->in[1].shape[1] || b->shape[0] != a->shape[0] ||
+	    gate_up.shape[1] != x->shape[1] || gate_up.shape[0] != 2 * down.shape[1])
+		return refuse_op(op, "experts",
+		                 "x must be f32 rows [T, K], weights [T, e], gate_up [e, 2F, K] "
+		                 "and down [e, H, F] in f32, bf16 or f16, in rows or panels");
+	if (!is_integer(op->num[TESS_EXPERTS_ACTIVATION], TESS_SILU, TESS_TANH) ||
+	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 0, 0x1p20))
+		return refuse_op(op, "experts",
+		                 "its numbers are the activation, as a glu has it, and the slots");
+	partial = op->out[0].ndim == 3;
+	slots = op->num[TESS_EXPERTS_SLOTS] > 0;
+	why = check_tree(op, &op->tree[0], 0, x->shape[1], false);
+	why = why ? why : check_tree(op, &op->tree[1], 3, down.shape[1], partial && slots);
+	why = why ? why : check_expert_tree(op, 2, partial || slots);
+	if (why)
+		return refuse_op(op, "experts", why);
+	if (!is_combined(op, &op->tree[slots ? 1 : 2],
+	                 down.shape[0] * (slots ? (int64_t)op->num[TESS_EXPERTS_SLOTS] : 1)))
+		return refuse_op(op, "experts",
+		                 "the out must be f32 rows [T, H] or [nodes, T, H], or with s "
+		                 "slots [T, s*H] or [nodes, T, s*H]");
+	return TESS_OK;
+}
+
+static tess_status check_combine(const struct tess_op *op)
+{
+	const struct tess_view *w = &op->in[1], *y = &op->out[0];
+	const char *why;
+
+	if (op->nin != 2 || op->nout != 1 || op->ntree != 1)
+		return refuse_op(op, "combine",
+		                 "it takes the experts of rows and their weights, and has a tree");
+	if (!is_row_view(&op->in[0], 2) || !is_row_view(w, 2) || op->in[0].shape[0] != w->shape[0])
+		return refuse_op(op, "combine",
+		                 "both operands must be f32 rows of the same tokens");
+	why = check_expert_tree(op, 0, y->ndim == 3);
+	if (why)
+		return refuse_op(op, "combine", why);
+	if (!is_combined(op, &op->tree[0], y->shape[y->ndim - 1]) ||
+	    (y->shape[y->ndim - 1] && op->in[0].shape[1] % y->shape[y->ndim - 1]))
+		return refuse_op(op, "combine",
+		                 "the out must be f32 rows [T, H] or [nodes, T, H], and the slots "
+		                 "of a row have H elements each");
 	return TESS_OK;
 }
 
@@ -420,6 +530,12 @@ tess_status cpu_check(const struct tess_op *op)
 		return check_copy(op);
 	case TESS_OP_SELECT_ROWS:
 		return check_select_rows(op);
+	case TESS_OP_ROUTE:
+		return check_route(op);
+	case TESS_OP_EXPERTS:
+		return check_experts(op);
+	case TESS_OP_COMBINE:
+		return check_combine(op);
 	case TESS_OP_HEAD_LINEAR:
 		return check_head_linear(op);
 	}

@@ -109,12 +109,28 @@ tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes)
 	return st;
 }
 
-tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
+static tess_status plan_op_sum(struct sum *sum, const struct tess_op *op, bool partial,
+                               int64_t step_max)
 {
-	if (sum_plan(&cpu->sum, op, partial, step_max))
+	if (sum_plan(sum, op, partial, step_max))
 		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: out of memory for the steps of a sum",
 		                      op->where);
 	return TESS_OK;
+}
+
+tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
+{
+	return plan_op_sum(&cpu->sum, op, partial, step_max);
+}
+
+tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
+                          int64_t step_max)
+{
+	struct tess_op one = *op;
+
+	one.tree += tree;
+	one.ntree = 1;
+	return plan_op_sum(sum, &one, partial, step_max);
 }
 
 static int32_t count_cpu_devices(void)
@@ -130,6 +146,7 @@ static void device_close(void *self)
 		return;
 	pool_close(cpu->pool);
 	sum_free(&cpu->sum);
+	sum_free(&cpu->second);
 	free(cpu->shared_scratch.data);
 	free(cpu->thread_scratch.data);
 	free(cpu);
@@ -220,6 +237,12 @@ static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
 		return k->copy;
 	case TESS_OP_SELECT_ROWS:
 		return k->select_rows;
+	case TESS_OP_ROUTE:
+		return k->route;
+	case TESS_OP_EXPERTS:
+		return k->experts;
+	case TESS_OP_COMBINE:
+		return k->combine;
 	case TESS_OP_HEAD_LINEAR:
 		return k->head_linear;
 	}

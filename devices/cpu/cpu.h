@@ -40,6 +40,7 @@ struct cpu_kernels {
 	const char *name;
 	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *scale, *copy,
 		*select_rows, *head_linear;
+	cpu_run *route, *experts, *combine;
 	pool_fn *pack; /* over panels; arg: struct pack */
 };
 
@@ -52,7 +53,7 @@ struct cpu {
 	const struct cpu_kernels *kernels;
 	struct pool *pool;
 	int32_t nthreads;
-	struct sum sum; /* of the current op */
+	struct sum sum, second; /* of the current op */
 	struct {
 		void *data;
 		size_t bytes;
@@ -73,6 +74,9 @@ static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread
 
 /* Sets cpu->sum to the steps of op's sums (sum.h). */
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max);
+/* Sets *sum to the steps of one tree, by itself. */
+tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
+                          int64_t step_max);
 
 /* Fails if the device cannot run `op`: shapes, strides, types, sums. */
 tess_status cpu_check(const struct tess_op *op);
@@ -91,6 +95,20 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 	}
 	memcpy(&h, (const char *)data + at * 2, sizeof h);
 	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
+}
+
+/* Matrix `i` of a weight of several, without data if there is none. */
+static inline struct tess_view get_matrix(const struct tess_view *w, int64_t i)
+{
+	return (struct tess_view){
+		.data = w->data ? (char *)w->data + i * w->stride[0] * (int64_t)tess_width(w->dtype)
+		                : NULL,
+		.dtype = w->dtype,
+		.ndim = w->ndim - 1,
+		.layout = w->layout,
+		.shape = { w->shape[1], w->shape[2] },
+		.stride = { w->stride[1], w->stride[2] },
+	};
 }
 
 /* Row `t` of activations. */

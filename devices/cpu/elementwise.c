@@ -1,5 +1,6 @@
 /* EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY: elementwise. */
-#include "cpu.h"
+#include "elementwise.h"
+
 #include "mathf.h"
 
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
@@ -117,6 +118,26 @@ static inline __attribute__((always_inline)) void apply_glu_row(int kind, const 
 	}
 }
 
+void glu_row(int kind, const float *a, const float *b, int64_t n, float *y)
+{
+	switch (kind) {
+	case TESS_SILU:
+		apply_glu_row(TESS_SILU, a, b, n, y);
+		break;
+	case TESS_GELU:
+		apply_glu_row(TESS_GELU, a, b, n, y);
+		break;
+	case TESS_GELU_TANH:
+		apply_glu_row(TESS_GELU_TANH, a, b, n, y);
+		break;
+	case TESS_TANH:
+		apply_glu_row(TESS_TANH, a, b, n, y);
+		break;
+	default:
+		apply_glu_row(TESS_RELU, a, b, n, y);
+	}
+}
+
 static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tess_op *op = ((struct rows *)arg)->op;
@@ -128,22 +149,7 @@ static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		const float *b = op->nin > 1 ? get_row(&op->in[1], t) : NULL;
 		float *y = get_row(&op->out[0], t);
 
-		switch ((int)op->num[TESS_GLU_ACTIVATION]) {
-		case TESS_SILU:
-			apply_glu_row(TESS_SILU, a, b, n, y);
-			break;
-		case TESS_GELU:
-			apply_glu_row(TESS_GELU, a, b, n, y);
-			break;
-		case TESS_GELU_TANH:
-			apply_glu_row(TESS_GELU_TANH, a, b, n, y);
-			break;
-		case TESS_TANH:
-			apply_glu_row(TESS_TANH, a, b, n, y);
-			break;
-		default:
-			apply_glu_row(TESS_RELU, a, b, n, y);
-		}
+		glu_row((int)op->num[TESS_GLU_ACTIVATION], a, b, n, y);
 	}
 }
 

@@ -36,12 +36,7 @@ static struct product make_head_product(const struct head_linear *m, int64_t h)
 
 	return (struct product){
 		.sum = &m->cpu->sum,
-		.w = { .data = (char *)w->data + h * w->stride[0] * (int64_t)tess_width(w->dtype),
-		       .dtype = w->dtype,
-		       .ndim = 2,
-		       .layout = w->layout,
-		       .shape = { w->shape[1], w->shape[2] },
-		       .stride = { w->stride[1], w->stride[2] } },
+		.w = get_matrix(w, h),
 		.x = m->packed ? m->packed + h * m->rows * elements
 		               : get_row(x, m->row) + h * m->x_head,
 		.pitch = x->stride[0],

@@ -4,7 +4,8 @@
 cpu_run CPU_NAME(run_linear), CPU_NAME(run_embed), CPU_NAME(run_norm), CPU_NAME(run_bias),
 	CPU_NAME(run_rope), CPU_NAME(run_attention), CPU_NAME(run_glu), CPU_NAME(run_add),
 	CPU_NAME(run_scale), CPU_NAME(run_copy), CPU_NAME(run_select_rows),
-	CPU_NAME(run_head_linear);
+	CPU_NAME(run_head_linear), CPU_NAME(run_route), CPU_NAME(run_experts),
+	CPU_NAME(run_combine);
 
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
@@ -24,5 +25,8 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.copy = CPU_NAME(run_copy),
 	.select_rows = CPU_NAME(run_select_rows),
 	.head_linear = CPU_NAME(run_head_linear),
+	.route = CPU_NAME(run_route),
+	.experts = CPU_NAME(run_experts),
+	.combine = CPU_NAME(run_combine),
 	.pack = pack_panels,
 };

@@ -297,6 +297,29 @@ static inline struct tess_view cpu_pack_weight(void *device, const struct tess_v
 	return panels;
 }
 
+/* The same for matrices [n, out, in], each packed by itself. */
+static inline struct tess_view cpu_pack_matrices(void *device, const struct tess_view *rows)
+{
+	int64_t each = tess_up(rows->shape[1], 16) * 16 * rows->shape[2],
+		width = cpu_get_width(rows->dtype);
+	struct tess_view to = *rows, one;
+
+	to.data = malloc((size_t)(rows->shape[0] * each * width) + 1);
+	to.layout = TESS_PANELS;
+	to.stride[0] = each;
+	to.stride[1] = 16 * rows->shape[2];
+	to.stride[2] = 16;
+	for (int64_t i = 0; i < rows->shape[0]; i++) {
+		struct tess_view panels = { .data = (char *)to.data + i * each * width };
+
+		one = cpu_make_view((char *)rows->data + i * rows->stride[0] * width, rows->dtype,
+		                    rows->shape[1], rows->shape[2], rows->stride[1],
+		                    rows->stride[2]);
+		ck_assert_int_eq(cpu_device->pack(device, &one, &panels), TESS_OK);
+	}
+	return to;
+}
+
 /* ---- sums, as docs/ops.md defines them */
 
 static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)

@@ -33,29 +33,13 @@ static struct tess_view make_heads(void *device, const struct head_shape *m,
                                    const struct cpu_weights *w, int layout)
 {
 	bool columns = layout == COLUMNS || layout == PACKED_COLUMNS;
-	int64_t panels = tess_up(m->n, 16) * 16 * m->k, width = cpu_get_width(w->dtype);
 	struct tess_view v = { .data = w->data,
 		               .dtype = w->dtype,
 		               .ndim = 3,
 		               .shape = { m->heads, m->n, m->k },
 		               .stride = { m->n * m->k, columns ? 1 : m->k, columns ? m->n : 1 } };
-	struct tess_view rows = cpu_make_view(w->data, w->dtype, m->n, m->k, v.stride[1],
-	                                      v.stride[2]),
-			 to = { 0 };
 
-	if (layout < PACKED_ROWS)
-		return v;
-	v.data = malloc((size_t)(m->heads * panels * width));
-	v.layout = TESS_PANELS;
-	v.stride[0] = panels;
-	v.stride[1] = 16 * m->k;
-	v.stride[2] = 16;
-	for (int64_t h = 0; h < m->heads; h++) {
-		rows.data = w->data + h * m->n * m->k * width;
-		to = (struct tess_view){ .data = (char *)v.data + h * panels * width };
-		ck_assert_int_eq(cpu_device->pack(device, &rows, &to), TESS_OK);
-	}
-	return v;
+	return layout < PACKED_ROWS ? v : cpu_pack_matrices(device, &v);
 }
 
 static void compare_heads(const struct head_shape *m, int64_t tokens, int32_t dtype)
