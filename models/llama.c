@@ -17,7 +17,7 @@ static struct tess_tensor *forward_llama(struct tess_nn *nn, struct tess_tensor 
 
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
 	c.mlp_bias = nn->integer(nn, "mlp_bias", 0) ? TESS_BIAS : 0;
-	return tess_decoder_record(nn, &c, ids, attend_as_llama);
+	return tess_decoder_record(nn, &c, ids, attend_as_llama, tess_decoder_mlp);
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };

@@ -15,7 +15,7 @@ static struct tess_tensor *forward_mistral(struct tess_nn *nn, struct tess_tenso
 {
 	struct tess_decoder c = tess_decoder_read(nn, 0);
 
-	return tess_decoder_record(nn, &c, ids, attend_as_mistral);
+	return tess_decoder_record(nn, &c, ids, attend_as_mistral, tess_decoder_mlp);
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };

@@ -27,7 +27,7 @@ static struct tess_tensor *forward_olmo2(struct tess_nn *nn, struct tess_tensor 
 		x = nn->enter(nn, x, "layers.%d", (int)i);
 		y = attend_as_olmo2(nn, &c, x);
 		x = nn->add(nn, x, nn->norm(nn, "post_attention_layernorm", y, TESS_RMS, c.eps));
-		y = tess_decoder_mlp(nn, &c, x);
+		y = tess_decoder_mlp(nn, &c, i, x);
 		y = nn->norm(nn, "post_feedforward_layernorm", y, TESS_RMS, c.eps);
 		x = nn->leave(nn, nn->add(nn, x, y));
 	}

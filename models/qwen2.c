@@ -15,7 +15,7 @@ static struct tess_tensor *forward_qwen2(struct tess_nn *nn, struct tess_tensor 
 	struct tess_decoder c = tess_decoder_read(nn, 0);
 
 	c.qkv_bias = TESS_BIAS;
-	return tess_decoder_record(nn, &c, ids, attend_as_qwen2);
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen2, tess_decoder_mlp);
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };

@@ -17,7 +17,7 @@ static struct tess_tensor *forward_qwen3(struct tess_nn *nn, struct tess_tensor 
 	struct tess_decoder c = tess_decoder_read(nn, 128);
 
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
-	return tess_decoder_record(nn, &c, ids, attend_as_qwen3);
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen3, tess_decoder_mlp);
 }
 
 #define HEAD_NORM(name) \

@@ -14,16 +14,17 @@
 TESS_BEGIN
 
 struct tess_decoder {
-	int64_t layers;
+	int64_t layers, head;           /* head: elements of one */
 	double eps, scale, softcap;     /* of norms; of scores: 1 / sqrt(size of a head), none */
 	int32_t act, qkv_bias, out_bias, mlp_bias;      /* biases: TESS_BIAS, or 0 */
+	int32_t tied;                   /* lm_head is the table of embed_tokens */
 	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
 	struct tess_rotary rotary;      /* of heads: whole */
 };
 
-/* Attention of layer `layer` (module self_attn): x [tokens, hidden], already normed -> the same. */
-typedef struct tess_tensor *tess_attend(struct tess_nn *nn, const struct tess_decoder *c,
-                                        int64_t layer, struct tess_tensor *x);
+/* self_attn or mlp of layer `layer`: x [tokens, hidden], already normed -> the same. */
+typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_decoder *c,
+                                       int64_t layer, struct tess_tensor *x);
 
 /* Reads config.json; `head`: the size of a head that has no head_dim (0: hidden / heads). */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
@@ -36,10 +37,12 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	if (!head && heads > 0)
 		head = hidden / heads;
 	head = nn->integer(nn, "head_dim", head);
+	c.head = head;
 	c.layers = nn->integer(nn, "num_hidden_layers", 0);
 	c.eps = nn->number(nn, "rms_norm_eps", 1e-6);
 	c.scale = 1 / sqrt((double)head);
 	c.softcap = 0;
+	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 0);
 	c.rotary = whole;
 	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
 	c.act = nn->activation(nn, "hidden_act", "silu");
@@ -104,9 +107,9 @@ static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
 	return nn->leave(nn, y);
 }
 
-/* down_proj(act(gate_proj(x)) * up_proj(x)), module mlp */
+/* down_proj(act(gate_proj(x)) * up_proj(x)), module mlp: a tess_block */
 static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const struct tess_decoder *c,
-                                                   struct tess_tensor *x)
+                                                   int64_t layer, struct tess_tensor *x)
 {
 	const struct tess_linear in[] = { { "gate_proj", c->ffn, c->mlp_bias, 0 },
 	                                  { "up_proj", c->ffn, c->mlp_bias, 0 },
@@ -115,6 +118,7 @@ static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const str
 	                                   { NULL, NULL, 0, 0 } };
 	struct tess_tensor *h[2], *y;
 
+	(void)layer;
 	nn->linear(nn, nn->enter(nn, x, "mlp"), in, h);
 	y = nn->glu(nn, h[0], h[1], c->act);
 	nn->linear(nn, y, out, &y);
@@ -130,7 +134,7 @@ static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
 	struct tess_tensor *y;
 
 	x = nn->select_rows(nn, x);
-	if (nn->integer(nn, "tie_word_embeddings", 0))
+	if (c->tied)
 		return nn->tied(nn, "lm_head", x, "model.embed_tokens");
 	nn->linear(nn, x, w, &y);
 	return y;
@@ -140,7 +144,7 @@ static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
 static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *ids,
-                                                      tess_attend *attend)
+                                                      tess_block *attend, tess_block *mlp)
 {
 	struct tess_tensor *x, *y;
 
@@ -151,7 +155,7 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 		y = attend(nn, c, i, nn->norm(nn, "input_layernorm", x, TESS_RMS, c->eps));
 		x = nn->add(nn, x, y);
 		y = nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c->eps);
-		x = nn->leave(nn, nn->add(nn, x, tess_decoder_mlp(nn, c, y)));
+		x = nn->leave(nn, nn->add(nn, x, mlp(nn, c, i, y)));
 	}
 	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c->eps));
 	return tess_decoder_head(nn, c, x);

@@ -14,7 +14,10 @@
 
 enum { LAYERS = 2 };
 
-/* Records the golden checkpoint's model with `change` of config.json; `without`: a key or NULL. */
+/*
+ * Records the model of the golden checkpoint MODEL or MODEL-KIND with `change` of config.json;
+ * `without`: a key or NULL.
+ */
 static tess_status record_changed_model(const char *name, const char *change, const char *without,
                                         struct tess_program **out)
 {
@@ -22,13 +25,14 @@ static tess_status record_changed_model(const char *name, const char *change, co
 	struct tess_checkpoint *checkpoint;
 	const struct tess_model *model;
 	struct tess_source source;
-	char path[512];
+	char path[512], family[16];
 	tess_status st;
 
 	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, name);
 	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &checkpoint), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_plugin_find_model(name, &model), "%s", tess_error());
+	snprintf(family, sizeof family, "%.*s", (int)strcspn(name, "-"), name);
+	ck_assert_msg(!tess_plugin_find_model(family, &model), "%s", tess_error());
 	source = tess_checkpoint_make_source(checkpoint);
 	source.count = 0; /* tensors that no module asks for do not matter here */
 	source.config = config = json_copy((json_t *)source.config);
@@ -79,6 +83,15 @@ static const struct {
 	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
 	  NULL,
 	  { 5, 0 } },
+	{ "gemma2", "{}", NULL, { 12, 0 } },
+	{ "gemma2", "{}", "layer_types", { 12, 0 } },
+	{ "gemma2",
+	  "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+	  "sliding_window",
+	  { 0, 4096 } },
+	{ "gpt2", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "phi3-partial", "{\"sliding_window\": 5}", NULL, { 5, 5 } },
+	{ "phi3-partial", "{}", "sliding_window", { 0, 0 } },
 	{ "qwen3", "{" WINDOWS ", \"max_window_layers\": 1}", "layer_types", { 0, 5 } },
 	{ "qwen3",
 	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
@@ -122,6 +135,14 @@ static const struct {
 	{ "qwen2", "{\"layer_types\": [\"full_attention\"]}", NULL,
 	  "config.json: layer_types.1: \"(no text)\"" },
 	{ "qwen2", "{\"layer_types\": [3, 4]}", NULL, "config.json: layer_types.0: \"(no text)\"" },
+	{ "gemma2", "{\"layer_types\": [\"chunked_attention\", \"full_attention\"]}", NULL,
+	  "layer_types.0: \"chunked_attention\" is not supported here; use full_attention, "
+	  "sliding_attention" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
+	  "rope needs an even number of elements inside each head, not 3 from 0 on of heads of "
+	  "12" },
+	{ "gpt2", "{\"n_positions\": 79}", NULL,
+	  "transformer.wpe.weight: shape [80, 48], but config.json makes it [79, 48]" },
 	{ "mistral", "{\"sliding_window\": \"16\"}", NULL,
 	  "config.json: \"sliding_window\" must be an integer" },
 	{ "qwen3", "{\"attention_bias\": true}", NULL, "model.layers.0.self_attn.q_proj.bias" },
@@ -141,6 +162,67 @@ START_TEST(refuses)
 	ck_assert(record_changed_model(refusals[_i].model, refusals[_i].change,
 	                               refusals[_i].without, &p) < 0);
 	expect_part(tess_error(), refusals[_i].says);
+}
+END_TEST
+
+static const struct tess_record *find_record(const struct tess_program *p, int32_t kind, int nth)
+{
+	for (int32_t i = 0; i < p->nrecords; i++)
+		if (p->record[i]->kind == kind && !nth--)
+			return p->record[i];
+	ck_abort_msg("no such record of kind %d", (int)kind);
+}
+
+/* Number `at` of record `nth` of a kind, with config.json as it is changed. */
+static const struct {
+	const char *model, *change, *without;
+	int kind, nth, at;
+	double want;
+} numbers[] = {
+	{ "gemma2", "{}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR, 6.928203105926514 },
+	{ "gemma2", "{\"dtype\": \"bfloat16\"}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR,
+	  6.9375 },
+	{ "gemma2", "{\"torch_dtype\": \"float16\"}", "dtype", TESS_OP_SCALE, 0, TESS_SCALE_FACTOR,
+	  6.9296875 },
+	{ "gemma2", "{}", "final_logit_softcapping", TESS_OP_SCALE, 2, TESS_SCALE_FACTOR, 30 },
+	{ "gemma2", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_SOFTCAP, 4 },
+	{ "gemma2", "{}", "attn_logit_softcapping", TESS_OP_ATTENTION, 1, TESS_ATTENTION_SOFTCAP,
+	  50 },
+	{ "gemma2", "{\"attn_logit_softcapping\": null}", NULL, TESS_OP_ATTENTION, 1,
+	  TESS_ATTENTION_SOFTCAP, 0 },
+	{ "gemma2", "{}", "query_pre_attn_scalar", TESS_OP_ATTENTION, 0, TESS_ATTENTION_SCALE,
+	  1 / 16. },
+	{ "gemma2", "{\"hidden_activation\": \"silu\"}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_SILU },
+	{ "gemma2", "{}", "hidden_activation", TESS_OP_GLU, 1, TESS_GLU_ACTIVATION,
+	  TESS_GELU_TANH },
+	{ "gpt2", "{\"scale_attn_weights\": false}", NULL, TESS_OP_ATTENTION, 1,
+	  TESS_ATTENTION_SCALE, 1 },
+	{ "gpt2", "{\"scale_attn_weights\": false, \"scale_attn_by_inverse_layer_idx\": true}",
+	  NULL, TESS_OP_ATTENTION, 1, TESS_ATTENTION_SCALE, 0.5 },
+	{ "gpt2", "{}", "activation_function", TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_GELU_TANH },
+	{ "gpt2", "{\"activation_function\": \"gelu\"}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_GELU },
+	{ "gpt2", "{}", "layer_norm_epsilon", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "phi3-partial", "{}", NULL, TESS_OP_ROPE, 0, TESS_ROPE_WIDTH, 6 },
+	{ "phi3-partial", "{\"partial_rotary_factor\": 0.34}", "rope_parameters", TESS_OP_ROPE, 0,
+	  TESS_ROPE_WIDTH, 4 },
+	{ "phi3-partial", "{}", "rope_parameters", TESS_OP_ROPE, 0, TESS_ROPE_WIDTH, 12 },
+	{ "phi3-partial", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+};
+
+START_TEST(numbers_of_records)
+{
+	struct tess_program *p;
+	double have;
+
+	ck_assert_msg(!record_changed_model(numbers[_i].model, numbers[_i].change,
+	                                    numbers[_i].without, &p),
+	              "%s", tess_error());
+	have = find_record(p, numbers[_i].kind, numbers[_i].nth)->num[numbers[_i].at];
+	ck_assert_msg(have == numbers[_i].want, "case %d: %.17g", _i, have);
+	tess_program_free(p);
 }
 END_TEST
 
@@ -173,6 +255,7 @@ int main(void)
 
 	tcase_add_loop_test(t, windows_of_layers, 0, (int)(sizeof windows / sizeof *windows));
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
+	tcase_add_loop_test(t, numbers_of_records, 0, (int)(sizeof numbers / sizeof *numbers));
 	tcase_add_loop_test(t, biases_are_the_family_s_own, 0, 2);
 	return suite_end(r);
 }

@@ -1,0 +1,102 @@
+/*
+ * tess-model-gemma2.so: Gemma 2: norms before and after the blocks, which scale by 1 + w; soft caps
+ * of scores and logits; a scaled embedding; a window in every other layer.
+ */
+#include <tessera/decoder.h>
+#include <tessera/reduce.h>
+
+enum { NORM = TESS_RMS | TESS_OFFSET };
+
+/* sqrt(hidden size), in the type of the checkpoint. */
+static double read_embedding_scale(struct tess_nn *nn)
+{
+	const char *dtype = nn->string(nn, "dtype", nn->string(nn, "torch_dtype", "float32"));
+	float scale = (float)sqrt((double)nn->integer(nn, "hidden_size", 0));
+
+	if (!strcmp(dtype, "bfloat16"))
+		return tess_bf16_load(tess_bf16_round(scale));
+	return !strcmp(dtype, "float16") ? tess_f16_load(tess_f16_round(scale)) : scale;
+}
+
+static struct tess_tensor *attend_as_gemma2(struct tess_nn *nn, const struct tess_decoder *c,
+                                            int64_t layer, struct tess_tensor *x)
+{
+	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
+	int32_t slides = layer % 2 == 0;
+	struct tess_tensor *qkv[3];
+
+	if (nn->has(nn, "layer_types.0"))
+		slides = nn->choice(nn, kinds, "layer_types.%d", (int)layer);
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, slides ? tess_decoder_read_window(nn, 4096) : 0);
+}
+
+/* cap * tanh(x / cap); cap 0: x */
+static struct tess_tensor *cap_logits(struct tess_nn *nn, struct tess_tensor *x, double cap)
+{
+	if (cap == 0)
+		return x;
+	return nn->scale(nn, nn->glu(nn, nn->scale(nn, x, 1 / cap), NULL, TESS_TANH), cap);
+}
+
+/* Both are of the class where the key is missing; null: none. */
+static double read_cap(struct tess_nn *nn, const char *key, double missing)
+{
+	return nn->number(nn, key, nn->has(nn, key) ? 0 : missing);
+}
+
+static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 256);
+	struct tess_tensor *x, *y;
+
+	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
+	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 1);
+	c.act = nn->activation(nn, "hidden_activation", "gelu_pytorch_tanh");
+	c.scale = 1 / sqrt(nn->number(nn, "query_pre_attn_scalar", 256));
+	c.softcap = read_cap(nn, "attn_logit_softcapping", 50);
+	ids = nn->enter(nn, ids, "model");
+	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
+	x = nn->scale(nn, x, read_embedding_scale(nn));
+	for (int64_t i = 0; i < c.layers; i++) {
+		x = nn->enter(nn, x, "layers.%d", (int)i);
+		y = nn->norm(nn, "input_layernorm", x, NORM, c.eps);
+		y = attend_as_gemma2(nn, &c, i, y);
+		x = nn->add(nn, x, nn->norm(nn, "post_attention_layernorm", y, NORM, c.eps));
+		y = nn->norm(nn, "pre_feedforward_layernorm", x, NORM, c.eps);
+		y = tess_decoder_mlp(nn, &c, i, y);
+		y = nn->norm(nn, "post_feedforward_layernorm", y, NORM, c.eps);
+		x = nn->leave(nn, nn->add(nn, x, y));
+	}
+	x = nn->leave(nn, nn->norm(nn, "norm", x, NORM, c.eps));
+	return cap_logits(nn, tess_decoder_head(nn, &c, x),
+	                  read_cap(nn, "final_logit_softcapping", 30));
+}
+
+static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
+static const struct tess_rule tp_sp[] = {
+	TESS_DECODER_TP_SP,
+	{ TESS_DECODER_LAYER "pre_feedforward_layernorm", "sequence_parallel" },
+	{ TESS_DECODER_LAYER "post_feedforward_layernorm", "sequence_parallel" },
+	{ 0 }
+};
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
+};
+static const char *const types[] = { "gemma2", NULL };
+static const struct tess_model gemma2 = {
+	.size = sizeof gemma2,
+	.name = "gemma2",
+	.summary = "Gemma 2: norms around the blocks, soft caps",
+	.types = types,
+	.presets = presets,
+	.forward = forward_gemma2,
+};
+static const struct tess_model *const models[] = { &gemma2, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "gemma2",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };

@@ -1,0 +1,95 @@
+/*
+ * tess-model-phi3.so: Phi 3: q, k and v are one weight, and so are gate and up; a part of each head
+ * may be rotated.
+ */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_phi3(struct tess_nn *nn, const struct tess_decoder *c,
+                                          int64_t layer, struct tess_tensor *x)
+{
+	struct tess_dim *const parts[] = { c->heads, c->kv_heads, c->kv_heads, NULL };
+	const struct tess_linear w[] = { { "qkv_proj", nn->fused(nn, parts), 0, 0 }, { 0 } };
+	struct tess_tensor *qkv[3] = { 0 }, *y;
+
+	(void)layer;
+	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, &y);
+	nn->split(nn, y, qkv);
+	return tess_decoder_attend(nn, c, qkv, tess_decoder_read_window(nn, 0));
+}
+
+static struct tess_tensor *feed_as_phi3(struct tess_nn *nn, const struct tess_decoder *c,
+                                        int64_t layer, struct tess_tensor *x)
+{
+	struct tess_dim *const parts[] = { c->ffn, c->ffn, NULL };
+	const struct tess_linear in[] = { { "gate_up_proj", nn->fused(nn, parts), 0, 0 }, { 0 } };
+	const struct tess_linear out[] = { { "down_proj", c->hidden, 0, 0 }, { 0 } };
+	struct tess_tensor *h[2] = { 0 }, *y;
+
+	(void)layer;
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
+	nn->split(nn, y, h);
+	y = nn->glu(nn, h[0], h[1], c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
+static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+	double part = nn->number(nn, "partial_rotary_factor", 1);
+
+	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
+	c.eps = nn->number(nn, "rms_norm_eps", 1e-5);
+	c.rotary.width = (int64_t)(part * (double)c.head);
+	return tess_decoder_record(nn, &c, ids, attend_as_phi3, feed_as_phi3);
+}
+
+#define LAYER TESS_DECODER_LAYER
+static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwise" },
+	                               { LAYER "self_attn.qkv_proj", "colwise" },
+	                               { LAYER "self_attn.o_proj", "rowwise" },
+	                               { LAYER "mlp.gate_up_proj", "colwise" },
+	                               { LAYER "mlp.down_proj", "rowwise" },
+	                               { "lm_head", "colwise_gather_output" },
+	                               { 0 } };
+/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
+static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
+	                                  { LAYER "input_layernorm", "sequence_parallel" },
+	                                  { LAYER "self_attn", "module_allgather" },
+	                                  { LAYER "self_attn.qkv_proj", "colwise" },
+	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
+	                                  { LAYER "mlp", "module_allgather" },
+	                                  { LAYER "mlp.gate_up_proj", "colwise" },
+	                                  { LAYER "mlp.down_proj", "rowwise_reduce_scatter" },
+	                                  { "model.norm", "sequence_parallel" },
+	                                  { "lm_head", "colwise_gather_output" },
+	                                  { 0 } };
+/* Attention and activation run on every rank. */
+static const struct tess_rule hf[] = { { "model.embed_tokens", "embedding_rowwise" },
+	                               { LAYER "self_attn.qkv_proj", "colwise_gather_output" },
+	                               { LAYER "self_attn.o_proj", "rowwise_split_input" },
+	                               { LAYER "mlp.gate_up_proj", "colwise_gather_output" },
+	                               { LAYER "mlp.down_proj", "rowwise_split_input" },
+	                               { "lm_head", "colwise_gather_output" },
+	                               { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", hf }, { 0 }
+};
+static const char *const types[] = { "phi3", NULL };
+static const struct tess_model phi3 = {
+	.size = sizeof phi3,
+	.name = "phi3",
+	.summary = "Phi 3: q, k, v are one weight, and gate, up another",
+	.types = types,
+	.presets = presets,
+	.forward = forward_phi3,
+};
+static const struct tess_model *const models[] = { &phi3, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "phi3",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .models = models };
