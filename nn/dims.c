@@ -165,25 +165,45 @@ struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, in
 	return d;
 }
 
-struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
-                                 int64_t n)
+struct tess_dim *tess_dim_new_heads(struct tess_recorder *r, const char *name,
+                                    const struct tess_dim *of, int64_t n, int64_t each)
 {
-	struct tess_recorder *r = (struct tess_recorder *)nn;
-	struct tess_dim *d = of ? tess_dim_new(r, name, n, of->unit_size) : NULL;
+	struct tess_dim *d = tess_dim_new(r, name, n, each);
 
 	if (!d)
 		return NULL;
-	if (of->nunits % n)
+	if (of->nparts || of->nunits % n)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: config.json: %lld %s do not divide %lld %s",
 		                          r->options->source->name, (long long)n, name,
 		                          (long long)of->nunits, of->name);
 	d->nunits = n;
-	d->unit_size = of->unit_size;
-	d->size = n * of->unit_size;
-	d->base = of;
-	d->group = of->nunits / n;
+	d->unit_size = each;
+	d->size = n * each;
+	d->base = of->base;
+	d->group = of->group * (of->nunits / n);
 	return d;
+}
+
+struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
+                                 int64_t n)
+{
+	return of ? tess_dim_new_heads((struct tess_recorder *)nn, name, of, n, of->unit_size)
+	          : NULL;
+}
+
+struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n,
+                               int64_t each)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+
+	if (r->status || !of)
+		return NULL;
+	if (each <= 0)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: config.json: %s: heads of %lld elements",
+		                          r->options->source->name, name, (long long)each);
+	return tess_dim_new_heads(r, name, of, n, each);
 }
 
 struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts)

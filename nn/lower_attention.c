@@ -37,20 +37,23 @@ void build_add_attention(struct build *b, const struct tess_record *rec)
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
 	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
-	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, bytes;
+	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, width, bytes;
+	bool has_values = rec->nin == 5; /* else they are the beginnings of the keys */
 	int64_t lo, hi;
 	struct tess_view *pages;
 	struct tess_step *s;
 
 	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
-	bytes = 64 * (uint64_t)build_get_value(b, rec->in[1])->cols *
-	        tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
-	*page += 2 * bytes;
+	width = 64 * tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
+	bytes = width * (uint64_t)build_get_value(b, rec->in[1])->cols;
+	*page += bytes;
+	if (has_values)
+		*page += width * (uint64_t)build_get_value(b, rec->in[2])->cols;
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
 	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
-	for (int32_t i = 0; i < 5; i++)
-		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+	for (int32_t i = 0; i < rec->nin; i++)
+		build_set_input(b, s, i < 2 ? i : i + 5 - rec->nin, build_get_value(b, rec->in[i]));
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	build_set_numbers(b, &s->op, TESS_ATTENTION_NUMS,
 	                  (double[TESS_ATTENTION_NUMS]){
@@ -62,7 +65,8 @@ void build_add_attention(struct build *b, const struct tess_record *rec)
 				  [TESS_ATTENTION_KEYS] = (double)keys,
 				  [TESS_ATTENTION_VALUES] = (double)(keys + bytes),
 				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE],
-				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP] });
+				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP],
+				  [TESS_ATTENTION_VALUE] = rec->num[TESS_ATTENTION_VALUE] });
 	if (b->status)
 		return;
 	s->in[3].ndim = s->in[4].ndim = 1;

@@ -120,8 +120,7 @@ static int32_t get_page_class(struct tess_recorder *r, int64_t window)
 }
 
 static bool read_attention_options(struct tess_recorder *r, const char *module,
-                                   const struct tess_tensor *v, const struct tess_attention *how,
-                                   struct tess_attention *out)
+                                   const struct tess_attention *how, struct tess_attention *out)
 {
 	*out = (struct tess_attention){ 0 };
 	if (how)
@@ -132,11 +131,40 @@ static bool read_attention_options(struct tess_recorder *r, const char *module,
 		                          "of 0 or more; not %g, %g and %lld",
 		                          module, out->scale, out->softcap,
 		                          (long long)out->window) != NULL;
-	if (!v)
-		return tess_recorder_fail(r, TESS_ENOTSUP,
-		                          "%s: attention without values is not supported; give v",
-		                          module) != NULL;
 	return true;
+}
+
+/* Heads of k, and of v if there is one, must be shared by runs of q's heads. */
+static bool check_attention_heads(struct tess_recorder *r, const char *module,
+                                  const struct tess_dim *q, const struct tess_dim *k,
+                                  const struct tess_dim *v, int64_t value)
+{
+	if (!q->unit_size || q->group != 1 || k->base != q->base || k->unit_size != q->unit_size ||
+	    (v && (v->base != q->base || v->group != k->group)))
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
+		                          k->name, v ? v->name : "no values", q->name) != NULL;
+	if (value <= 0 || (!v && value > k->unit_size))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: values of %lld elements, of keys of %lld; without "
+		                          "v, `value` is from 1 to the elements of a key",
+		                          module, (long long)value,
+		                          (long long)k->unit_size) != NULL;
+	return true;
+}
+
+/* Along each mesh dimension heads are cut where any operand's are. */
+static struct tess_place *place_heads(struct tess_recorder *r, struct tess_tensor *const *in,
+                                      int32_t n)
+{
+	struct tess_place *to = tess_recorder_alloc_places(r);
+
+	for (int32_t d = 0; d < r->p->mesh.ndims && to; d++) {
+		to[d] = tess_place_replicate();
+		for (int32_t i = 0; i < n; i++)
+			if (tess_place_is(in[i]->place[d], TESS_SHARD, 1))
+				to[d] = tess_place_shard(1);
+	}
+	return to;
 }
 
 static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
@@ -144,36 +172,42 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
                                             const struct tess_attention *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	struct tess_tensor *in[5] = { q, k, v, r->p->positions, r->p->slots }, *y;
+	struct tess_tensor *in[5] = { q, k, v }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
 	struct tess_attention wanted;
+	const struct tess_dim *out;
+	int32_t page_class, n = v ? 3 : 2;
 	struct tess_place *to;
 	struct tess_record *rec;
-	int32_t page_class;
 
-	if (r->status || !q || !k || !read_attention_options(r, module, v, how, &wanted))
+	if (r->status || !q || !k || !read_attention_options(r, module, how, &wanted))
 		return NULL;
-	if (k->dim[1] != v->dim[1] || k->dim[1]->base != q->dim[1]->base || !q->dim[1]->unit_size)
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s and %s do not fit %s", module,
-		                          k->dim[1]->name, v->dim[1]->name, q->dim[1]->name);
-	to = tess_recorder_alloc_places(r);
-	for (int32_t d = 0; d < r->p->mesh.ndims && to; d++) {
-		to[d] = tess_place_replicate();
-		for (int32_t i = 0; i < 3; i++)
-			if (tess_place_is(in[i]->place[d], TESS_SHARD, 1))
-				to[d] = tess_place_shard(1);
-	}
-	for (int32_t i = 0; i < 3 && to; i++)
+	if (v)
+		wanted.value = v->dim[1]->unit_size;
+	if (!check_attention_heads(r, module, q->dim[1], k->dim[1], v ? v->dim[1] : NULL,
+	                           wanted.value))
+		return NULL;
+	out = q->dim[1]->unit_size == wanted.value
+	              ? q->dim[1]
+	              : tess_dim_new_heads(r, "values", q->dim[1], q->dim[1]->nunits, wanted.value);
+	to = place_heads(r, in, n);
+	for (int32_t i = 0; i < n && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
 	page_class = get_page_class(r, wanted.window);
-	y = r->status ? NULL : tess_tensor_new(r, 2, q->dim, to, module);
-	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, 5, in, 1, &y, 0, NULL) : NULL;
+	y = r->status ? NULL
+	              : tess_tensor_new(r, 2, (const struct tess_dim *[]){ q->dim[0], out }, to,
+	                                module);
+	in[n] = r->p->positions;
+	in[n + 1] = r->p->slots;
+	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, n + 2, in, 1, &y, 0, NULL)
+	        : NULL;
 	if (!rec)
 		return NULL;
 	rec->nnum = TESS_ATTENTION_NUMS;
 	rec->num[TESS_ATTENTION_SCALE] = wanted.scale;
 	rec->num[TESS_ATTENTION_WINDOW] = (double)wanted.window;
 	rec->num[TESS_ATTENTION_SOFTCAP] = wanted.softcap;
+	rec->num[TESS_ATTENTION_VALUE] = (double)wanted.value;
 	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
 	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
 	return y;

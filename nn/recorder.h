@@ -128,6 +128,12 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 /* n elements; the caller sets its units. */
 struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
+/* n heads of `each` elements, each shared by a run of units of `of` and cut with it. */
+struct tess_dim *tess_dim_new_heads(struct tess_recorder *r, const char *name,
+                                    const struct tess_dim *of, int64_t n, int64_t each);
+struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n,
+                               int64_t each);
+
 /* Sets the functions of `nn`: all (ops.c), and those of one file. */
 void tess_ops_install(struct tess_nn *nn);
 void tess_ops_install_linear(struct tess_nn *nn);

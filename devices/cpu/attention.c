@@ -3,62 +3,20 @@
  * of one head, or heads of one token that share their keys, whichever fills the tiles of a slot
  * better. No tile has tokens of two slots.
  */
+#include "attention.h"
+
 #include <math.h>
 
 #include "mathf.h"
-#include "tile.h"
 
-enum { LEVELS = 27 }; /* the tree of KEY_UNITS units */
-
-struct slot_rows { /* adjacent rows of one slot */
-	int64_t row, rows;
-	const int64_t *page; /* addresses of the slot's pages */
-	int64_t lo, hi; /* units of keys that they see */
-	bool by_heads;
-	int64_t tile_rows; /* of a full tile */
-	int64_t tiles; /* of a head, or of the heads of one key-value head */
-	int64_t first_task;
-};
-
-struct attention {
-	const struct cpu *cpu;
-	const struct tess_op *op;
-	int64_t d, heads, kv, window, lo, group;
-	float scale, softcap;
-	int32_t dtype; /* of the cache */
-	int64_t width; /* bytes of its elements */
-	int64_t keys, values; /* bytes from the start of a page */
-	const struct slot_rows *list;
-	int64_t nlist;
-	int64_t pitch; /* of a row of scores: the keys that a tile sees, and LANES more */
-};
-
-/* One tile of queries, and the keys that each row sees. */
-struct tile {
-	const struct slot_rows *of;
-	int64_t rows, head, kv, row_of_x;
-	const float *q;
-	int64_t q_pitch;
-	int64_t first[TILE_ROWS], end[TILE_ROWS]; /* positions */
-	int64_t lo, hi; /* units of keys that any row sees */
-	float *score, *scratch; /* [rows][pitch]; memory for the sums */
-};
-
-/* The keys or the values (at `offset` of a page) of key-value head g in unit u of a slot. */
-static char *get_cached_block(const struct attention *a, const struct slot_rows *of, int64_t u,
-                              int64_t offset, int64_t g)
-{
-	return (char *)(uintptr_t)of->page[u] + offset + g * a->d * KEYS * a->width;
-}
-
-/* Stores a head's elements `step` elements apart. */
-static void store_head(const struct attention *a, char *to, int64_t step, const float *x)
+void attention_store_head(const struct attention *a, char *to, int64_t step, const float *x,
+                          int64_t n)
 {
 	if (a->dtype == TESS_F32)
-		for (int64_t i = 0; i < a->d; i++)
+		for (int64_t i = 0; i < n; i++)
 			((float *)to)[i * step] = x[i];
 	else
-		for (int64_t i = 0; i < a->d; i++)
+		for (int64_t i = 0; i < n; i++)
 			((uint16_t *)to)[i * step] = tess_bf16_round(x[i]);
 }
 
@@ -76,44 +34,39 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 			int64_t u = position[t] / KEYS, at = position[t] % KEYS;
 
 			for (int64_t g = lo; g < hi; g++) {
-				store_head(a,
-				           get_cached_block(a, of, u, a->keys, g) + at * a->width,
-				           KEYS, get_row(&a->op->in[1], t) + g * a->d);
-				store_head(a,
-				           get_cached_block(a, of, u, a->values, g) +
-				                   at * a->d * a->width,
-				           1, get_row(&a->op->in[2], t) + g * a->d);
+				char *k = get_cached_block(a, of, u, a->keys, g, a->d),
+				     *v = get_cached_block(a, of, u, a->values, g, a->value);
+
+				attention_store_head(a, k + at * a->width, KEYS,
+				                     get_row(&a->op->in[1], t) + g * a->d, a->d);
+				attention_store_head(a, v + at * a->value * a->width, 1,
+				                     get_row(&a->op->in[2], t) + g * a->value,
+				                     a->value);
 			}
 		}
 	}
 }
 
-/* Scores: q . k * scale, capped, of all rows and keys. */
+/* Scores: q . k * scale of all rows and keys. */
 static void compute_scores(const struct attention *a, const struct tile *t)
 {
 	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
 	int panels = tile_get_wide_panels((int)t->rows);
-	int64_t n = (t->hi - t->lo) * KEYS;
 	tile_fn *multiply = tile_find(a->dtype, false, (int)t->rows, panels > 1);
+	const float *q = get_row(&a->op->in[0], get_tile_token(t, 0)) + get_tile_head(t, 0) * a->d;
+	int64_t q_pitch = t->of->by_heads ? a->d : a->op->in[0].stride[0];
 	const char *k;
 
 	for (int64_t u = t->lo; u < t->hi; u++) {
-		k = get_cached_block(a, t->of, u, a->keys, t->kv);
+		k = get_cached_block(a, t->of, u, a->keys, t->kv, a->d);
 		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
-			multiply(t->q, t->q_pitch, k + j * a->width, KEYS * a->width,
-			         LANES * a->width, t->scratch, 0, &step);
+			multiply(q, q_pitch, k + j * a->width, KEYS * a->width, LANES * a->width,
+			         t->scratch, 0, &step);
 			for (int64_t r = 0; r < t->rows; r++)
 				for (int64_t i = 0; i < panels * LANES; i++)
 					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
 						t->scratch[r * panels * LANES + i] * a->scale;
 		}
-	}
-	for (int64_t r = 0; r < t->rows && a->softcap > 0; r++) {
-		float *z = t->score + r * a->pitch;
-
-		CPU_LANES
-		for (int64_t i = 0; i < n; i++)
-			z[i] = a->softcap * mathf_tanh(z[i] / a->softcap);
 	}
 }
 
@@ -143,7 +96,7 @@ static float find_max(const float *x, int64_t n)
 static float sum_key_units(const float *x, int64_t first, int64_t n)
 {
 	enum { CHAINS = 8 };
-	float level[LEVELS], leaf[CHAINS], at;
+	float level[KEY_LEVELS], leaf[CHAINS], at;
 	int64_t depth = 0;
 	int chains;
 
@@ -170,8 +123,8 @@ static float sum_key_units(const float *x, int64_t first, int64_t n)
 	return at;
 }
 
-/* Scores become weights. A masked key has e = +0, which adds nothing. */
-static void apply_softmax(const struct attention *a, const struct tile *t)
+/* A masked key has e = +0, which adds nothing. */
+void attention_apply_softmax(const struct attention *a, const struct tile *t)
 {
 	int64_t n = (t->hi - t->lo) * KEYS, first, end;
 	float *z, m, s;
@@ -180,6 +133,11 @@ static void apply_softmax(const struct attention *a, const struct tile *t)
 		z = t->score + r * a->pitch;
 		first = t->first[r] - t->lo * KEYS;
 		end = t->end[r] - t->lo * KEYS;
+		if (a->softcap > 0) {
+			CPU_LANES
+			for (int64_t i = 0; i < n; i++)
+				z[i] = a->softcap * mathf_tanh(z[i] / a->softcap);
+		}
 		fill_floats(z, 0, first, -INFINITY);
 		fill_floats(z, end, n, -INFINITY);
 		m = find_max(z, n);
@@ -198,6 +156,7 @@ struct weighted_sum { /* weights times values, for one tile */
 	const struct tile *t;
 	tile_fn *multiply_rows, *multiply_row; /* all rows together, and one row */
 	int panels;
+	int64_t from, to; /* elements of the out */
 	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
 	char *padded; /* [64][16]: values after the last whole panel */
 };
@@ -210,22 +169,22 @@ static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, in
                              int64_t from, int64_t to, struct sum_step step)
 {
 	const struct attention *a = m->a;
-	int64_t columns = m->panels * LANES, width = a->width, bk = a->d * width, d = a->d;
-	const char *v =
-		get_cached_block(a, m->t->of, u, a->values, m->t->kv) + (from - u * KEYS) * bk;
+	int64_t columns = m->panels * LANES, width = a->width, bk = a->value_step * width;
+	const char *v = get_cached_block(a, m->t->of, u, a->values, m->t->kv, a->value_step) +
+	                (from - u * KEYS) * bk;
 	const float *w = m->t->score + r * a->pitch + from - m->t->lo * KEYS;
 	float *slots = m->t->scratch + r * columns;
 
 	step.len = (int32_t)(to - from);
-	for (int64_t j = 0; j < d; j += columns, slots += m->group_pitch) {
-		if (j + columns <= d) {
+	for (int64_t j = m->from; j < m->to; j += columns, slots += m->group_pitch) {
+		if (j + columns <= m->to) {
 			multiply(w, a->pitch, v + j * width, bk, LANES * width, slots,
 			         m->level_pitch, &step);
 			continue;
 		}
 		for (int64_t k = 0; k < to - from; k++)
 			memcpy(m->padded + k * LANES * width, v + k * bk + j * width,
-			       (size_t)((d - j) * width));
+			       (size_t)((m->to - j) * width));
 		multiply(w, a->pitch, m->padded, LANES * width, 0, slots, m->level_pitch, &step);
 	}
 }
@@ -271,43 +230,58 @@ static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct su
 static void copy_out_rows(const struct weighted_sum *m)
 {
 	const struct tile *t = m->t;
-	int64_t columns = m->panels * LANES, d = m->a->d, row, head, n;
+	int64_t columns = m->panels * LANES, n;
 	const float *from;
+	float *to;
 
 	for (int64_t r = 0; r < t->rows; r++) {
-		row = t->of->by_heads ? t->row_of_x : t->row_of_x + r;
-		head = t->of->by_heads ? t->head + r : t->head;
+		to = get_row(&m->a->op->out[0], get_tile_token(t, r)) +
+		     get_tile_head(t, r) * m->a->value;
 		from = t->scratch + r * columns;
-		for (int64_t j = 0; j < d; j += columns, from += m->group_pitch) {
-			n = d - j < columns ? d - j : columns;
-			memcpy(get_row(&m->a->op->out[0], row) + head * d + j, from,
-			       sizeof *from * (size_t)n);
+		for (int64_t j = m->from; j < m->to; j += columns, from += m->group_pitch) {
+			n = m->to - j < columns ? m->to - j : columns;
+			memcpy(to + j, from, sizeof *from * (size_t)n);
 		}
 	}
 }
 
-static void sum_weighted_values(const struct attention *a, const struct tile *t)
+static struct weighted_sum make_weighted_sum(const struct attention *a, const struct tile *t,
+                                             int64_t from, int64_t to)
 {
 	int wide = tile_get_wide_panels((int)t->rows);
-	bool fits = wide == TILE_WIDE_1 && a->d % (wide * LANES) == 0;
-	struct weighted_sum m = { .a = a, .t = t, .panels = fits ? wide : 1 };
-	struct sum_step step = { .node = -1 };
-	int64_t merges, depth = 0;
+	bool fits = wide == TILE_WIDE_1 && (to - from) % (wide * LANES) == 0;
+	struct weighted_sum m = {
+		.a = a, .t = t, .panels = fits ? wide : 1, .from = from, .to = to
+	};
 
 	m.multiply_rows = tile_find(a->dtype, false, (int)t->rows, fits);
 	m.multiply_row = tile_find(a->dtype, false, 1, fits);
 	m.level_pitch = t->rows * m.panels * LANES;
-	m.group_pitch = m.level_pitch * LEVELS;
-	m.padded = (char *)(t->scratch + m.group_pitch * tess_up(a->d, m.panels * LANES));
+	m.group_pitch = m.level_pitch * KEY_LEVELS;
+	m.padded = (char *)(t->scratch + m.group_pitch * tess_up(to - from, m.panels * LANES));
+	return m;
+}
+
+void attention_sum_values(const struct attention *a, const struct tile *t, int64_t n, int64_t from,
+                          int64_t to)
+{
+	struct weighted_sum m[BLOCK_TILES];
+	struct sum_step step = { .node = -1 };
+	int64_t merges, depth = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		m[i] = make_weighted_sum(a, &t[i], from, to);
 	for (int64_t u = t->lo; u < t->hi; u++) {
 		merges = u + 1 < t->hi ? sum_count_merges(t->lo, u) : depth;
 		step.level = (int16_t)depth;
 		step.merge = (int16_t)merges;
 		step.finish = u + 1 == t->hi;
-		add_weighted_unit(&m, u, step);
+		for (int64_t i = 0; i < n; i++)
+			add_weighted_unit(&m[i], u, step);
 		depth += 1 - merges;
 	}
-	copy_out_rows(&m);
+	for (int64_t i = 0; i < n; i++)
+		copy_out_rows(&m[i]);
 }
 
 /* The rows that task i is part of: the last ones that begin at it or before. */
@@ -326,45 +300,45 @@ static const struct slot_rows *find_slot_rows(const struct attention *a, int64_t
 	return &a->list[lo];
 }
 
-static int64_t get_first_key(const struct attention *a, int64_t position)
+void attention_see_keys(const struct attention *a, struct tile *t)
 {
-	return a->window && position >= a->window ? position - a->window + 1 : 0;
+	const int32_t *position = a->op->in[3].data;
+	int64_t p;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		p = position[get_tile_token(t, r)];
+		t->first[r] = get_first_key(a, p);
+		t->end[r] = p + 1;
+	}
+	t->lo = t->first[0] / KEYS; /* positions increase */
+	t->hi = tess_up(t->end[t->rows - 1], KEYS);
 }
 
 /* Sets up the tile of task `i`; false if it is empty. */
 static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 {
 	const struct slot_rows *of = find_slot_rows(a, i);
-	const struct tess_view *q = &a->op->in[0];
-	const int32_t *position = a->op->in[3].data;
-	int64_t outer = (i - of->first_task) / of->tiles, head, end, p;
-	int64_t at = (i - of->first_task) % of->tiles * of->tile_rows;
+	int64_t outer = (i - of->first_task) / of->tiles, left;
 
 	t->of = of;
+	t->at = (i - of->first_task) % of->tiles * of->tile_rows;
 	if (of->by_heads) { /* outer: key-value head by token */
 		t->kv = outer % a->kv;
-		t->row_of_x = of->row + outer / a->kv;
-		head = (a->lo / a->group + t->kv) * a->group - a->lo;
-		end = head + a->group < a->heads ? head + a->group : a->heads;
-		t->head = (head > 0 ? head : 0) + at;
-		t->rows = end - t->head < of->tile_rows ? end - t->head : of->tile_rows;
+		t->token = of->row + outer / a->kv;
+		t->head = find_first_head(a, t->kv);
+		t->share = find_end_head(a, t->kv) - t->head;
+		left = t->share - t->at;
 	} else {
 		t->head = outer;
 		t->kv = (a->lo + t->head) / a->group - a->lo / a->group;
-		t->row_of_x = of->row + at;
-		t->rows = of->rows - at < of->tile_rows ? of->rows - at : of->tile_rows;
+		t->token = of->row;
+		t->share = 1;
+		left = of->rows - t->at;
 	}
+	t->rows = left < of->tile_rows ? left : of->tile_rows;
 	if (t->rows <= 0)
 		return false;
-	t->q = get_row(q, t->row_of_x) + t->head * a->d;
-	t->q_pitch = of->by_heads ? a->d : q->stride[0];
-	for (int64_t r = 0; r < t->rows; r++) {
-		p = position[of->by_heads ? t->row_of_x : t->row_of_x + r];
-		t->first[r] = get_first_key(a, p);
-		t->end[r] = p + 1;
-	}
-	t->lo = t->first[0] / KEYS; /* positions increase */
-	t->hi = tess_up(t->end[t->rows - 1], KEYS);
+	attention_see_keys(a, t);
 	return true;
 }
 
@@ -383,8 +357,8 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		if (!load_tile(a, i, &t))
 			continue;
 		compute_scores(a, &t);
-		apply_softmax(a, &t);
-		sum_weighted_values(a, &t);
+		attention_apply_softmax(a, &t);
+		attention_sum_values(a, &t, 1, 0, a->value);
 	}
 }
 
@@ -435,63 +409,71 @@ static void choose_tiles(const struct attention *a, struct slot_rows *of)
 	of->tiles = tess_up(share, of->tile_rows);
 }
 
-/* The most units of keys that a tile of these rows sees. */
-static int64_t count_tile_units(const struct attention *a, const struct slot_rows *of)
+tess_status attention_list_slots(struct attention *a, struct slot_rows *list)
 {
-	int64_t all = of->hi - of->lo, seen = (a->window + TILE_ROWS - 2) / KEYS + 2;
+	tess_status st = TESS_OK;
 
-	return a->window && seen < all ? seen : all;
+	a->list = list;
+	a->nlist = 0;
+	for (int64_t t = 0; t < a->op->in[0].shape[0] && !st; t += list[a->nlist++].rows)
+		st = find_slot_run(a, t, &list[a->nlist]);
+	return st;
+}
+
+static tess_status run_all_tiles(struct attention *a)
+{
+	int64_t tokens = a->op->in[0].shape[0], tasks = 0, units = 0, floats;
+	struct slot_rows *list;
+	void *memory;
+	tess_status st = cpu_get_shared_scratch(a->cpu, sizeof *list * (size_t)tokens, &memory);
+
+	list = memory;
+	if (!st)
+		st = attention_list_slots(a, list);
+	if (st || !tokens)
+		return st;
+	for (int64_t i = 0; i < a->nlist; i++) {
+		choose_tiles(a, &list[i]);
+		list[i].first_task = tasks;
+		tasks += (list[i].by_heads ? a->kv * list[i].rows : a->heads) * list[i].tiles;
+		if (attention_count_units(a, &list[i], TILE_ROWS) > units)
+			units = attention_count_units(a, &list[i], TILE_ROWS);
+	}
+	a->pitch = units * KEYS + LANES;
+	floats = count_scores(a) + attention_count_scratch(a->value) +
+	         TILE_ROWS * TILE_WIDEST * LANES;
+	st = cpu_grow_thread_scratch(a->cpu, sizeof(float) * (size_t)floats);
+	if (st)
+		return st;
+	pool_run(a->cpu->pool, append_kv_cache, a, a->kv, tess_up(1 << 14, tokens * a->d));
+	pool_run(a->cpu->pool, run_tiles, a, tasks, 1);
+	return TESS_OK;
 }
 
 #define run_attention CPU_NAME(run_attention)
 tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
-	int64_t tokens = op->in[0].shape[0], d = (int64_t)op->num[TESS_ATTENTION_HEAD];
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
 	int32_t dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE];
+	bool latent = !op->in[2].ndim; /* a value is the beginning of its key */
 	struct attention a = {
 		.cpu = cpu,
 		.op = op,
 		.d = d,
 		.heads = op->in[0].shape[1] / d,
 		.kv = op->in[1].shape[1] / d,
+		.value = (int64_t)op->num[TESS_ATTENTION_VALUE],
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
 		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],
 		.keys = (int64_t)op->num[TESS_ATTENTION_KEYS],
-		.values = (int64_t)op->num[TESS_ATTENTION_VALUES],
+		.values = (int64_t)op->num[latent ? TESS_ATTENTION_KEYS : TESS_ATTENTION_VALUES],
 		.dtype = dtype,
 		.width = (int64_t)tess_width(dtype),
 	};
-	struct slot_rows *list;
-	int64_t tasks = 0, units = 0, floats;
-	void *memory;
-	tess_status st = cpu_get_shared_scratch(cpu, sizeof *list * (size_t)tokens, &memory);
 
-	a.list = list = memory;
-	for (int64_t t = 0; t < tokens && !st; a.nlist++) {
-		struct slot_rows *of = &list[a.nlist];
-
-		st = find_slot_run(&a, t, of);
-		if (st)
-			break;
-		choose_tiles(&a, of);
-		of->first_task = tasks;
-		tasks += (of->by_heads ? a.kv * of->rows : a.heads) * of->tiles;
-		if (count_tile_units(&a, of) > units)
-			units = count_tile_units(&a, of);
-		t += of->rows;
-	}
-	if (st || !tokens)
-		return st;
-	a.pitch = units * KEYS + LANES;
-	floats = count_scores(&a) + TILE_ROWS * LEVELS * tess_up(d, LANES) * LANES + KEYS * LANES +
-	         TILE_ROWS * TILE_WIDEST * LANES;
-	st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)floats);
-	if (st)
-		return st;
-	pool_run(cpu->pool, append_kv_cache, &a, a.kv, tess_up(1 << 14, tokens * d));
-	pool_run(cpu->pool, run_tiles, &a, tasks, 1);
-	return TESS_OK;
+	a.value_step = latent ? a.d : a.value;
+	return latent ? attention_run_latent(&a) : run_all_tiles(&a);
 }

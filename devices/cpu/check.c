@@ -297,6 +297,18 @@ static bool is_page_offset(double offset, int32_t dtype)
 	return is_integer(offset, 0, 0x1p53) && (int64_t)offset % (int64_t)tess_width(dtype) == 0;
 }
 
+/* Whether v has g values in a row, or there is none and a value is the beginning of its key. */
+static bool check_values(const struct tess_op *op, int64_t g)
+{
+	const struct tess_view *v = &op->in[2];
+	double value = op->num[TESS_ATTENTION_VALUE];
+
+	if (!v->ndim)
+		return is_integer(value, 1, op->num[TESS_ATTENTION_HEAD]);
+	return is_row_view(v, 2) && v->shape[0] == op->in[0].shape[0] &&
+	       is_integer(value, 1, 0x1p20) && v->shape[1] == g * (int64_t)value;
+}
+
 static tess_status check_attention(const struct tess_op *op)
 {
 	int64_t d, heads, g, lo, group;
@@ -305,10 +317,10 @@ static tess_status check_attention(const struct tess_op *op)
 		return refuse_op(
 			op, "attention",
 			"it takes q, k, v, positions, slots and pages, and has ten numbers");
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 2; i++)
 		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
 			return refuse_op(op, "attention",
-			                 "q, k and v must be f32 rows of the same tokens");
+			                 "q and k must be f32 rows of the same tokens");
 	if (!is_integer(op->num[TESS_ATTENTION_WINDOW], 0, 0x1p31) ||
 	    !is_integer(op->num[TESS_ATTENTION_HEAD], 1, 0x1p20) ||
 	    !is_integer(op->num[TESS_ATTENTION_FIRST], 0, 0x1p31) ||
@@ -320,9 +332,12 @@ static tess_status check_attention(const struct tess_op *op)
 	group = (int64_t)op->num[TESS_ATTENTION_GROUP];
 	heads = op->in[0].shape[1] / d;
 	g = op->in[1].shape[1] / d;
-	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d ||
-	    !has_same_shape(&op->in[1], &op->in[2]))
-		return refuse_op(op, "attention", "heads of d elements must fill q, k and v");
+	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d)
+		return refuse_op(op, "attention", "heads of d elements must fill q and k");
+	if (!check_values(op, g))
+		return refuse_op(op, "attention",
+		                 "v must be f32 rows of the same tokens, g heads of `value` "
+		                 "elements; without v, `value` is at most d");
 	if ((lo + heads - 1) / group - lo / group + 1 != g)
 		return refuse_op(op, "attention",
 		                 "the key-value heads must be those that the query heads read");
@@ -332,17 +347,20 @@ static tess_status check_attention(const struct tess_op *op)
 		                 "positions and slots must be i32, one for each row");
 	if (!is_page_table(&op->in[5]))
 		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
-	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0) || op->num[TESS_ATTENTION_VALUE] != 0)
-		return refuse_op(op, "attention",
-		                 "the softcap must not be negative, and the values not shared");
+	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0))
+		return refuse_op(op, "attention", "the softcap must not be negative");
 	if (op->num[TESS_ATTENTION_DTYPE] != TESS_F32 && op->num[TESS_ATTENTION_DTYPE] != TESS_BF16)
 		return refuse_op(op, "attention", "the cache must be f32 or bf16");
 	if (!is_page_offset(op->num[TESS_ATTENTION_KEYS], (int32_t)op->num[TESS_ATTENTION_DTYPE]) ||
 	    !is_page_offset(op->num[TESS_ATTENTION_VALUES], (int32_t)op->num[TESS_ATTENTION_DTYPE]))
 		return refuse_op(op, "attention",
 		                 "keys and values must begin at a whole element of a page");
-	if (!is_row_view(&op->out[0], 2) || !has_same_shape(&op->in[0], &op->out[0]))
-		return refuse_op(op, "attention", "the out must be f32 rows as q");
+	if (!is_row_view(&op->out[0], 2) || op->out[0].shape[0] != op->in[0].shape[0] ||
+	    op->out[0].shape[1] != heads * (int64_t)op->num[TESS_ATTENTION_VALUE])
+		return refuse_op(
+			op, "attention",
+			"the out must be f32 rows of the same tokens, `value` elements for "
+			"each head of q");
 	return TESS_OK;
 }
 

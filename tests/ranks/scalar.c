@@ -125,6 +125,26 @@ static void run_linear_op(const struct tess_op *op)
 	}
 }
 
+static void run_head_linear_op(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
+	int64_t heads = w->shape[0], n = w->shape[1], k = w->shape[2];
+	int64_t from = x->shape[1] / heads, to = y->shape[1] / heads;
+
+	for (int64_t i = 0; i < x->shape[0] * y->shape[1]; i++) {
+		int64_t t = i / y->shape[1], h = i % y->shape[1] / to, j = i % to;
+		float sum = 0;
+
+		for (int64_t e = 0; e < k && j < n; e++)
+			sum = fmaf(read_element(x, t, h * from + e),
+			           load_element(w, h * w->stride[0] + j * w->stride[1] +
+			                                   e * w->stride[2]),
+			           sum);
+		*get_address(y, t, h * to + j) =
+			j < n ? sum + 0.0f : read_element(x, t, h * from + k + j - n);
+	}
+}
+
 /* The index of the Partial's node that contains unit u. */
 static int64_t find_node_of_unit(const struct tess_tree *tree, int64_t u)
 {
@@ -214,16 +234,35 @@ static float *find_cached(const struct tess_op *op, int64_t t, int64_t p, int of
 	return (float *)(uintptr_t)(page + (int64_t)op->num[offset]) + i;
 }
 
+/* Element i of key kv of position p. */
+static float *find_key(const struct tess_op *op, int64_t t, int64_t p, int64_t kv, int64_t i)
+{
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
+
+	return find_cached(op, t, p, TESS_ATTENTION_KEYS,
+	                   op->in[2].ndim ? (kv * d + i) * 64 + p % 64
+	                                  : (kv * 64 + p % 64) * d + i);
+}
+
+static float *find_value(const struct tess_op *op, int64_t t, int64_t p, int64_t kv, int64_t i)
+{
+	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
+
+	if (!op->in[2].ndim)
+		return find_key(op, t, p, kv, i);
+	return find_cached(op, t, p, TESS_ATTENTION_VALUES, (kv * 64 + p % 64) * value + i);
+}
+
 static void store_keys_and_values(const struct tess_op *op, int64_t t)
 {
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD], p = ((const int32_t *)op->in[3].data)[t];
+	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD],
+		value = (int64_t)op->num[TESS_ATTENTION_VALUE];
+	int64_t p = ((const int32_t *)op->in[3].data)[t];
 
-	for (int64_t i = 0; i < op->in[1].shape[1]; i++) {
-		*find_cached(op, t, p, TESS_ATTENTION_KEYS, i * 64 + p % 64) =
-			read_element(&op->in[1], t, i);
-		*find_cached(op, t, p, TESS_ATTENTION_VALUES, (i / d * 64 + p % 64) * d + i % d) =
-			read_element(&op->in[2], t, i);
-	}
+	for (int64_t i = 0; i < op->in[1].shape[1]; i++)
+		*find_key(op, t, p, i / d, i % d) = read_element(&op->in[1], t, i);
+	for (int64_t i = 0; op->in[2].ndim && i < op->in[2].shape[1]; i++)
+		*find_value(op, t, p, i / value, i % value) = read_element(&op->in[2], t, i);
 }
 
 /* The node over units [a, b), of which [lo, hi) are present. */
@@ -257,16 +296,14 @@ static float score_key(const struct tess_op *op, int64_t t, int64_t h, int64_t k
 	float z = 0, cap = (float)op->num[TESS_ATTENTION_SOFTCAP];
 
 	for (int64_t i = 0; i < d; i++)
-		z = fmaf(read_element(&op->in[0], t, h * d + i),
-		         *find_cached(op, t, p, TESS_ATTENTION_KEYS, (kv * d + i) * 64 + p % 64),
-		         z);
+		z = fmaf(read_element(&op->in[0], t, h * d + i), *find_key(op, t, p, kv, i), z);
 	z *= (float)op->num[TESS_ATTENTION_SCALE];
 	return cap > 0 ? cap * (float)tanh((double)(z / cap)) : z;
 }
 
 static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 {
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD],
+	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE],
 		lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 		group = (int64_t)op->num[TESS_ATTENTION_GROUP],
 		window = (int64_t)op->num[TESS_ATTENTION_WINDOW];
@@ -283,11 +320,10 @@ static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 	sum = sum_over_keys(z, NULL, first, last);
 	for (int64_t p = first; p <= last; p++)
 		z[p] = z[p] / sum;
-	for (int64_t i = 0; i < d; i++) {
+	for (int64_t i = 0; i < value; i++) {
 		for (int64_t p = first; p <= last; p++)
-			v[p] = *find_cached(op, t, p, TESS_ATTENTION_VALUES,
-			                    (kv * 64 + p % 64) * d + i);
-		*get_address(&op->out[0], t, h * d + i) = sum_over_keys(z, v, first, last);
+			v[p] = *find_value(op, t, p, kv, i);
+		*get_address(&op->out[0], t, h * value + i) = sum_over_keys(z, v, first, last);
 	}
 	free(z);
 }
@@ -297,7 +333,8 @@ static void run_attention_op(const struct tess_op *op)
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
 		store_keys_and_values(op, t);
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		for (int64_t h = 0; h < op->in[0].shape[1] / (int64_t)op->num[2]; h++)
+		for (int64_t h = 0; h < op->in[0].shape[1] / (int64_t)op->num[TESS_ATTENTION_HEAD];
+		     h++)
 			attend_one_head(op, t, h);
 }
 
@@ -401,6 +438,9 @@ void scalar_run(const struct tess_op *op)
 	switch (op->kind) {
 	case TESS_OP_LINEAR:
 		run_linear_op(op);
+		break;
+	case TESS_OP_HEAD_LINEAR:
+		run_head_linear_op(op);
 		break;
 	case TESS_OP_EMBED:
 		run_embed_op(op);

@@ -8,9 +8,10 @@
 #include <tessera/reduce.h>
 
 struct attention_shape {
-	int64_t heads, lo, group, kv, d, window, blocks;
+	int64_t heads, lo, group, kv, d, value, window, blocks;
 	double scale, softcap;
 	int32_t dtype; /* of the cache */
+	bool latent; /* a value is the beginning of its key */
 };
 
 static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, int64_t group,
@@ -20,6 +21,7 @@ static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, in
 		                         .lo = lo,
 		                         .group = group,
 		                         .d = d,
+		                         .value = d,
 		                         .window = window,
 		                         .blocks = blocks,
 		                         .kv = (lo + heads - 1) / group - lo / group + 1,
@@ -57,7 +59,8 @@ static struct cache make_cache(const struct attention_shape *m, int64_t slots)
 {
 	struct cache c = { .m = m,
 		           .slots = slots,
-		           .bytes = m->kv * m->d * 64 * cpu_get_width(m->dtype) };
+		           .bytes = m->kv * (m->d > m->value ? m->d : m->value) * 64 *
+		                    cpu_get_width(m->dtype) };
 
 	c.page = calloc((size_t)(slots * (m->blocks + 1)), sizeof *c.page);
 	return c;
@@ -84,11 +87,16 @@ struct attention_inputs {
 	int32_t *position, *slot;
 };
 
+static int64_t get_out_row(const struct attention_shape *m)
+{
+	return m->heads * m->value;
+}
+
 static tess_status run_attention_rows(void *device, const struct cache *c,
                                       const struct attention_inputs *x, int64_t n, float *out)
 {
 	const struct attention_shape *m = c->m;
-	int64_t nq = m->heads * m->d, nk = m->kv * m->d;
+	int64_t nq = m->heads * m->d, nk = m->kv * m->d, nv = m->kv * m->value;
 	double num[] = { m->scale,
 		         (double)m->window,
 		         (double)m->d,
@@ -98,12 +106,12 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		         (double)(2 * SKIP + c->bytes),
 		         m->dtype,
 		         m->softcap,
-		         0 };
-	struct tess_view y = cpu_make_rows(out, n, nq, nq);
+		         (double)m->value };
+	struct tess_view y = cpu_make_rows(out, n, get_out_row(m), get_out_row(m));
 	struct tess_view in[6] = {
 		cpu_make_rows(x->q, n, nq, nq),
 		cpu_make_rows(x->k, n, nk, nk),
-		cpu_make_rows(x->v, n, nk, nk),
+		m->latent ? (struct tess_view){ 0 } : cpu_make_rows(x->v, n, nv, nv),
 		cpu_make_list(x->position, TESS_I32, n),
 		cpu_make_list(x->slot, TESS_I32, n),
 		{ .data = c->page,
@@ -123,7 +131,8 @@ static struct attention_inputs skip_tokens(const struct attention_shape *m,
                                            const struct attention_inputs *x, int64_t t)
 {
 	return (struct attention_inputs){ x->q + t * m->heads * m->d, x->k + t * m->kv * m->d,
-		                          x->v + t * m->kv * m->d, x->position + t, x->slot + t };
+		                          x->v + t * m->kv * m->value, x->position + t,
+		                          x->slot + t };
 }
 
 /* Tokens [from, to) of the inputs as one op. */
@@ -134,7 +143,7 @@ static void run_attention_tokens(void *device, const struct cache *c,
 	struct attention_inputs part = skip_tokens(c->m, x, from);
 
 	ck_assert_msg(run_attention_rows(device, c, &part, to - from,
-	                                 out + from * c->m->heads * c->m->d) == TESS_OK,
+	                                 out + from * get_out_row(c->m)) == TESS_OK,
 	              "%s", cpu_sentence);
 }
 
@@ -143,7 +152,7 @@ static struct attention_inputs make_attention_inputs(const struct attention_shap
 {
 	struct attention_inputs x = { cpu_make_floats(tokens * m->heads * m->d),
 		                      cpu_make_floats(tokens * m->kv * m->d),
-		                      cpu_make_floats(tokens * m->kv * m->d),
+		                      cpu_make_floats(tokens * m->kv * m->value),
 		                      malloc(sizeof(int32_t) * (size_t)tokens),
 		                      calloc(sizeof(int32_t), (size_t)tokens) };
 
@@ -200,6 +209,8 @@ static void compute_attention(const struct attention_shape *m, const struct atte
                               int64_t t, int64_t h, float *out)
 {
 	int64_t kv = (m->lo + h) / m->group - m->lo / m->group, nk = m->kv * m->d;
+	const float *values = m->latent ? x->k + kv * m->d : x->v + kv * m->value;
+	int64_t nv = m->latent ? nk : m->kv * m->value;
 	int64_t first = m->window && t >= m->window ? t - m->window + 1 : 0;
 	const float *q = x->q + (t * m->heads + h) * m->d;
 	float *w = malloc(2 * sizeof *w * (size_t)(t + 1)), *v = w + t + 1, top = -INFINITY, all;
@@ -220,10 +231,10 @@ static void compute_attention(const struct attention_shape *m, const struct atte
 	all = sum_terms(&terms);
 	for (int64_t p = first; p <= t; p++)
 		w[p] = w[p] / all;
-	for (int64_t i = 0; i < m->d; i++) {
+	for (int64_t i = 0; i < m->value; i++) {
 		terms.v = v;
 		for (int64_t p = first; p <= t; p++)
-			v[p] = round_cached(m, x->v[p * nk + kv * m->d + i]);
+			v[p] = round_cached(m, values[p * nv + i]);
 		out[i] = sum_terms(&terms);
 	}
 	free(w);
@@ -234,7 +245,7 @@ static void compute_text(const struct attention_shape *m, const struct attention
 {
 	for (int64_t t = 0; t < tokens; t++)
 		for (int64_t h = 0; h < m->heads; h++)
-			compute_attention(m, x, t, h, out + (t * m->heads + h) * m->d);
+			compute_attention(m, x, t, h, out + (t * m->heads + h) * m->value);
 }
 
 /* ---- tests */
@@ -242,7 +253,7 @@ static void compute_text(const struct attention_shape *m, const struct attention
 static void compare_attention(const struct attention_shape *m, int64_t tokens)
 {
 	static const int64_t chunks[] = { 1 << 20, 1, 5, 29 };
-	int64_t nq = m->heads * m->d;
+	int64_t nq = get_out_row(m);
 	struct attention_inputs x = make_attention_inputs(m, tokens);
 	float *want = malloc(sizeof(float) * (size_t)(tokens * nq)),
 	      *got = malloc(sizeof(float) * (size_t)(tokens * nq));
@@ -260,9 +271,11 @@ static void compare_attention(const struct attention_shape *m, int64_t tokens)
 					d.now, &c, &x, t,
 					t + chunks[k] < tokens ? t + chunks[k] : tokens, got);
 			snprintf(what, sizeof what,
-			         "%s, %d threads, chunks of %lld, %lld heads of %lld, window %lld",
+			         "%s, %d threads, chunks of %lld, %lld heads of %lld, values of "
+			         "%lld, window %lld",
 			         d.variant->isa, (int)d.variant->nthreads, (long long)chunks[k],
-			         (long long)m->heads, (long long)m->d, (long long)m->window);
+			         (long long)m->heads, (long long)m->d, (long long)m->value,
+			         (long long)m->window);
 			cpu_expect_equal(what, got, want, tokens * nq);
 			free_cache(&c);
 		}
@@ -291,6 +304,37 @@ START_TEST(heads_of_a_rank)
 		compare_attention(&m, cases[i].tokens);
 		m.softcap = 0.9;
 		m.dtype = TESS_BF16;
+		compare_attention(&m, cases[i].tokens);
+	}
+}
+END_TEST
+
+/* Values of another width than keys, and values that are the beginnings of keys. */
+START_TEST(widths_of_values)
+{
+	static const struct {
+		int64_t heads, lo, group, d, value, window, blocks, tokens;
+		int32_t dtype;
+	} cases[] = {
+		{ 4, 0, 2, 24, 16, 0, 3, 150, TESS_F32 },
+		{ 3, 2, 4, 16, 40, 70, 3, 130, TESS_BF16 },
+		{ 16, 0, 16, 80, 64, 0, 3, 150, TESS_F32 }, /* as in the attention of a latent */
+		{ 5, 3, 4, 28, 12, 0, 3, 130, TESS_BF16 }, /* heads of two groups */
+		{ 70, 0, 70, 20, 17, 30, 2, 70, TESS_F32 },
+		{ 1, 0, 1, 8, 8, 1, 5, 300, TESS_BF16 },
+		{ 12, 0, 12, 16, 5, 0, 7, 400, TESS_F32 },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct attention_shape m =
+			make_attention_shape(cases[i].heads, cases[i].lo, cases[i].group,
+		                             cases[i].d, cases[i].window, cases[i].blocks);
+
+		m.value = cases[i].value;
+		m.dtype = cases[i].dtype;
+		m.softcap = i % 3 == 1 ? 1.3 : 0;
+		compare_attention(&m, cases[i].tokens);
+		m.latent = m.value <= m.d;
 		compare_attention(&m, cases[i].tokens);
 	}
 }
@@ -373,7 +417,7 @@ struct text { /* of one slot */
 
 static void open_text(const struct attention_shape *m, struct text *t)
 {
-	size_t n = (size_t)(TEXT * m->heads * m->d);
+	size_t n = (size_t)(TEXT * get_out_row(m));
 
 	t->x = make_attention_inputs(m, TEXT);
 	t->want = malloc(sizeof(float) * n);
@@ -396,7 +440,7 @@ static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int6
 		add_page(c, slot, b);
 	memcpy(to.q, from.q, sizeof(float) * (size_t)(n * m->heads * m->d));
 	memcpy(to.k, from.k, sizeof(float) * (size_t)(n * m->kv * m->d));
-	memcpy(to.v, from.v, sizeof(float) * (size_t)(n * m->kv * m->d));
+	memcpy(to.v, from.v, sizeof(float) * (size_t)(n * m->kv * m->value));
 	for (int64_t i = 0; i < n; i++) {
 		to.position[i] = from.position[i];
 		to.slot[i] = slot;
@@ -407,7 +451,7 @@ static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int6
 static int run_slots_step(void *device, struct cache *c, struct text *text,
                           struct attention_inputs *step, float *out)
 {
-	int64_t row = c->m->heads * c->m->d, n[SLOTS] = { 0 }, at = 0;
+	int64_t row = get_out_row(c->m), n[SLOTS] = { 0 }, at = 0;
 	int32_t first = (int32_t)(cpu_draw_random() % SLOTS), ended = 0, slot;
 
 	for (int32_t i = 0; i < SLOTS; i++) {
@@ -434,7 +478,7 @@ static int run_slots_step(void *device, struct cache *c, struct text *text,
 static void compare_slots(const struct attention_shape *m)
 {
 	struct attention_inputs step = make_attention_inputs(m, SLOTS * 40);
-	float *out = malloc(sizeof(float) * (size_t)(SLOTS * 40 * m->heads * m->d));
+	float *out = malloc(sizeof(float) * (size_t)(SLOTS * 40 * get_out_row(m)));
 	struct text text[SLOTS] = { 0 };
 	struct cpu_devices d = { 0 };
 
@@ -449,7 +493,7 @@ static void compare_slots(const struct attention_shape *m)
 			;
 		for (int s = 0; s < SLOTS; s++)
 			cpu_expect_equal(d.variant->isa, text[s].got, text[s].want,
-			                 TEXT * m->heads * m->d);
+			                 TEXT * get_out_row(m));
 		free_cache(&c);
 	}
 	for (int s = 0; s < SLOTS; s++) {
@@ -463,13 +507,17 @@ static void compare_slots(const struct attention_shape *m)
 
 START_TEST(slots_are_apart)
 {
-	static const int64_t window[] = { 0, 70, 0, 1, 130 };
+	static const int64_t window[] = { 0, 70, 0, 1, 130, 0 };
 
 	for (size_t i = 0; i < sizeof window / sizeof *window; i++) {
 		struct attention_shape m = make_attention_shape(
 			i % 2 ? 5 : 3, i % 2 ? 3 : 0, i % 2 ? 4 : 1, i > 2 ? 24 : 16, window[i], 4);
 
 		m.dtype = i < 2 ? TESS_F32 : TESS_BF16;
+		if (i >= 4) {
+			m.latent = true;
+			m.value = 10;
+		}
 		compare_slots(&m);
 	}
 }
@@ -491,7 +539,7 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 	const struct attention_shape *m = c->m;
 	float x[64] = { 0 };
 	int32_t list[1] = { 0 };
-	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, 0 };
+	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, (double)m->value };
 	struct tess_view y = cpu_make_rows(x, 1, m->d, m->d);
 	struct tess_view in[6] = { y,
 		                   y,
@@ -501,6 +549,8 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 		                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
 
+	if (m->latent)
+		in[2] = (struct tess_view){ 0 };
 	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
 	if (at < 6)
 		in[at] = view;
@@ -536,6 +586,12 @@ START_TEST(refuses_other_operands)
 	expect_operands_refused(&c, 6 + TESS_ATTENTION_DTYPE, pages);
 	pages.stride[0] = -1;
 	expect_operands_refused(&c, 6 + TESS_ATTENTION_SOFTCAP, pages);
+	for (int i = 0; i < 2; i++) { /* v, or a value as wide as a key */
+		pages.stride[0] = i ? 17 : 0;
+		expect_operands_refused(&c, 6 + TESS_ATTENTION_VALUE, pages);
+		expect_operands_refused(&c, 2, cpu_make_rows(list, 1, i ? 17 : 15, 17));
+		m.latent = true;
+	}
 	cpu_device->close(device);
 	free_cache(&c);
 }
@@ -581,7 +637,7 @@ START_TEST(refuses_other_heads)
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
-		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, 0 };
+		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, D };
 		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
@@ -605,6 +661,6 @@ START_TEST(refuses_other_heads)
 }
 END_TEST
 
-SUITE_MAIN("cpu_attention", heads_of_a_rank, windows, rewound, masked_values_are_absent,
-           slots_are_apart, refuses_positions_and_slots, refuses_other_operands,
-           refuses_other_heads)
+SUITE_MAIN("cpu_attention", heads_of_a_rank, widths_of_values, windows, rewound,
+           masked_values_are_absent, slots_are_apart, refuses_positions_and_slots,
+           refuses_other_operands, refuses_other_heads)

@@ -1,0 +1,131 @@
+/*
+ * attention.h - shared by the files of ATTENTION: attention.c, with values of their own, and
+ * latent.c, whose values are the first elements of their keys.
+ */
+#ifndef TESS_DEVICES_CPU_ATTENTION_H
+#define TESS_DEVICES_CPU_ATTENTION_H
+
+#include "tile.h"
+
+enum { KEY_LEVELS = 27 }; /* the tree of KEY_UNITS units */
+enum { BLOCK_TILES = 11 }; /* tiles whose sums go on together */
+
+struct slot_rows { /* adjacent rows of one slot */
+	int64_t row, rows;
+	const int64_t *page; /* addresses of the slot's pages */
+	int64_t lo, hi; /* units of keys that they see */
+	bool by_heads;
+	int64_t tile_rows; /* of a full tile */
+	int64_t tiles; /* of a head, or of the heads of one key-value head */
+	int64_t first_task;
+};
+
+struct attention {
+	struct cpu *cpu;
+	const struct tess_op *op;
+	int64_t d, heads, kv, window, lo, group;
+	int64_t value, value_step; /* elements of a value, and between those of two positions */
+	float scale, softcap;
+	int32_t dtype; /* of the cache */
+	int64_t width; /* bytes of its elements */
+	int64_t keys, values; /* bytes from the start of a page */
+	const struct slot_rows *list;
+	int64_t nlist;
+	int64_t pitch; /* of a row of scores: the keys that a tile sees, and LANES more */
+};
+
+/* One tile of queries, and the keys that each row sees. */
+struct tile {
+	const struct slot_rows *of;
+	int64_t rows, kv;
+	/* row r: head `head` + (at + r) % share of token `token` + (at + r) / share */
+	int64_t token, head, at, share;
+	int64_t first[TILE_ROWS], end[TILE_ROWS]; /* positions */
+	int64_t lo, hi; /* units of keys that any row sees */
+	float *score, *scratch; /* [rows][pitch]; memory for the sums */
+};
+
+static inline int64_t get_tile_token(const struct tile *t, int64_t r)
+{
+	return t->token + (t->at + r) / t->share;
+}
+
+static inline int64_t get_tile_head(const struct tile *t, int64_t r)
+{
+	return t->head + (t->at + r) % t->share;
+}
+
+/*
+ * Those of key-value head g in unit u of a slot, `each` elements a position: the keys or the values
+ * (at `offset` of a page).
+ */
+static inline char *get_cached_block(const struct attention *a, const struct slot_rows *of,
+                                     int64_t u, int64_t offset, int64_t g, int64_t each)
+{
+	return (char *)(uintptr_t)of->page[u] + offset + g * each * KEYS * a->width;
+}
+
+/* Stores a head's n elements `step` elements apart. */
+#define attention_store_head CPU_NAME(attention_store_head)
+void attention_store_head(const struct attention *a, char *to, int64_t step, const float *x,
+                          int64_t n);
+
+/* The first local head that reads key-value head g. */
+static inline int64_t find_first_head(const struct attention *a, int64_t g)
+{
+	int64_t head = (a->lo / a->group + g) * a->group - a->lo;
+
+	return head > 0 ? head : 0;
+}
+
+static inline int64_t find_end_head(const struct attention *a, int64_t g)
+{
+	int64_t end = (a->lo / a->group + g + 1) * a->group - a->lo;
+
+	return end < a->heads ? end : a->heads;
+}
+
+/* The first position that is seen from `position`. */
+static inline int64_t get_first_key(const struct attention *a, int64_t position)
+{
+	return a->window && position >= a->window ? position - a->window + 1 : 0;
+}
+
+/* The most units of keys that `rows` queries of a slot see, of as many tokens at most. */
+static inline int64_t attention_count_units(const struct attention *a, const struct slot_rows *of,
+                                            int64_t rows)
+{
+	int64_t all = of->hi - of->lo, seen = (a->window + rows - 2) / KEYS + 2;
+
+	return a->window && seen < all ? seen : all;
+}
+
+/* Finds the rows of each slot, into list[tokens], and checks that they have pages. */
+#define attention_list_slots CPU_NAME(attention_list_slots)
+tess_status attention_list_slots(struct attention *a, struct slot_rows *list);
+
+/* Sets the keys that the rows see. */
+#define attention_see_keys CPU_NAME(attention_see_keys)
+void attention_see_keys(const struct attention *a, struct tile *t);
+
+/* Scores become weights: capped, then softmax. */
+#define attention_apply_softmax CPU_NAME(attention_apply_softmax)
+void attention_apply_softmax(const struct attention *a, const struct tile *t);
+
+/*
+ * Elements [from, to) of the out of n <= BLOCK_TILES tiles, which see keys of the same units. The
+ * scratch of each has attention_count_scratch(to - from) floats.
+ */
+#define attention_sum_values CPU_NAME(attention_sum_values)
+void attention_sum_values(const struct attention *a, const struct tile *t, int64_t n, int64_t from,
+                          int64_t to);
+
+static inline int64_t attention_count_scratch(int64_t columns)
+{
+	return TILE_ROWS * KEY_LEVELS * tess_up(columns, LANES) * LANES + KEYS * LANES;
+}
+
+#define attention_run_latent CPU_NAME(attention_run_latent)
+tess_status attention_run_latent(struct attention *a);
+
+#endif
