@@ -1,6 +1,7 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
 #include "core/base/status.h"
 #include "hf/session.h"
+#include "nn/cut_logits.h"
 #include "nn/lower.h"
 
 #include <fenv.h>
@@ -296,6 +297,28 @@ static tess_status list_records(struct explanation *x)
 	return TESS_OK;
 }
 
+/* ---- logits that stay cut -------------------------------------------------------------------- */
+
+static void measure_logits(struct explanation *x)
+{
+	const struct tess_program *p = x->program;
+	struct tess_cut cut;
+
+	x->e.logits_dim = -1;
+	if (p->vocabulary_along < 0)
+		return;
+	while (x->program_dim[++x->e.logits_dim] != p->vocabulary_along)
+		;
+	cut = tess_program_get_cut(p, 0, p->vocabulary_along);
+	x->e.greedy_bytes = tess_cut_logits_count_greedy_bytes(cut.nranks);
+	for (int32_t r = 1; r < cut.nranks; r++) { /* rank 0 gets the row */
+		uint64_t bytes =
+			4 * (uint64_t)tess_dim_get_local_size(p->logits->dim[1], cut.nranks, r);
+
+		x->e.row_bytes = bytes > x->e.row_bytes ? bytes : x->e.row_bytes;
+	}
+}
+
 /* ---- totals ---------------------------------------------------------------------------------- */
 
 static struct tess_explained_plan measure_plan(const struct explanation *x)
@@ -304,6 +327,9 @@ static struct tess_explained_plan measure_plan(const struct explanation *x)
 
 	for (int32_t i = 0; i < x->program->nrecords; i++)
 		t.sent += x->sent[i];
+	if (x->program->vocabulary_along >= 0)
+		t.sent += tess_cut_logits_count_greedy_bytes(
+			tess_program_get_cut(x->program, 0, x->program->vocabulary_along).nranks);
 	for (int32_t r = 0; r < x->e.nranks; r++)
 		if (x->e.ranks[r]->weights > t.weights)
 			t.weights = x->e.ranks[r]->weights;
@@ -385,6 +411,7 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 		st = list_records(x);
 	if (st)
 		return st;
+	measure_logits(x);
 	x->e.total = measure_plan(x);
 	measure_hf_plan(x);
 	return TESS_OK;

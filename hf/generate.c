@@ -276,6 +276,7 @@ static tess_status select_requests(struct session_generation *g, struct tess_are
 			.nstop = r->nstop,
 			.max_tokens = r->max_tokens,
 			.all = r->flags & TESS_ALL_LOGITS,
+			.logits = r->flags & TESS_TOKEN_LOGITS,
 			.status = r->status,
 			.sampling = r->sampling,
 		};

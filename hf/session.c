@@ -59,7 +59,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
 		                               .ntokens = ntokens,
 		                               .nselected = 1,
-		                               .logits_root = 0 };
+		                               .logits_root = TESS_LOGITS_CUT };
 	struct tess_program *program;
 	tess_status st = tess_program_record(&options, &program);
 

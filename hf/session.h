@@ -26,7 +26,8 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 void tess_planned_model_close(struct tess_planned_model *p);
 
 /*
- * Records the program of a replica on `mesh` that gives its rank 0 the logits of the last row.
+ * Records the program of a replica on `mesh` that gives the logits of the last row: its rank 0, or,
+ * where they are cut by vocabulary, each rank its part.
  * Fails if it cannot work, or does not use all parameters of the checkpoint. *out is yours:
  * tess_program_free.
  */

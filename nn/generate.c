@@ -3,10 +3,10 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "nn/agree.h"
-#include "nn/check.h"
+#include "nn/cut_logits.h"
+#include "nn/program.h"
 
 #include <fenv.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,8 @@ struct generation {
 	struct tess_rows *rows;
 	struct choice *choices; /* [n + 1]: the last one is about the step */
 	struct tess_sampler *sampler; /* rank 0 only */
+	struct tess_cut_logits *cut; /* NULL: rank 0 gets whole rows */
+	struct tess_cut_row *cut_rows; /* of the texts that are selected, in order */
 	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
 	bool end_all;
 	bool end_wanted; /* rank 0: by a callback; sent with the next choices */
@@ -233,15 +235,14 @@ static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
 	return false;
 }
 
-/* NaN or Inf would choose an arbitrary id. */
-static tess_status check_logits(const struct running *r, const float *logits)
+/* NaN or Inf would choose an arbitrary id. `logits` NULL: there are candidates. */
+static tess_status check_logits(const struct running *r, const struct tess_cut_row *row,
+                                const float *logits)
 {
-	int64_t n = tess_runner_vocabulary(r->sequence->runner),
-		at = tess_logits_find_not_finite(logits, n), odd = 0;
+	int64_t n = tess_runner_vocabulary(r->sequence->runner);
+	struct tess_odd_logits odd = logits ? tess_logits_find_odd(logits, n) : row->odd;
 
-	for (int64_t i = at; at >= 0 && i < n; i++)
-		odd += !isfinite(logits[i]);
-	if (at < 0)
+	if (!odd.count)
 		return TESS_OK;
 	return tess_fail(
 		TESS_EINVAL,
@@ -249,17 +250,21 @@ static tess_status check_logits(const struct running *r, const float *logits)
 		"finite (id %lld: %s); a weight of the checkpoint is not finite, or a value "
 		"overflows: "
 		"--check or TESSERA_CHECK=1 names the first module where that happens",
-		(long long)odd, (long long)n, (long long)r->sequence->nids, (long long)at,
-		isnan(logits[at]) ? "NaN" : "Inf");
+		(long long)odd.count, (long long)n, (long long)r->sequence->nids, (long long)odd.id,
+		odd.is_nan ? "NaN" : "Inf");
 }
 
-/* On rank 0: the id that the logits choose, and TESS_FINISH_... where it is the last. */
-static struct choice draw_next_id(struct generation *g, struct running *r, const float *logits)
+/* On rank 0: the id that the last row chooses, and TESS_FINISH_... where it is the last. */
+static struct choice draw_next_id(struct generation *g, struct running *r,
+                                  const struct tess_cut_row *row)
 {
+	const float *logits =
+		row->logits ? row->logits + (row->nrows - 1) * tess_runner_vocabulary(g->runner)
+			    : NULL;
 	const struct tess_generate_request *q = get_request(g, r);
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	int64_t ntokens = g->results[r->request].ntokens;
-	struct choice word = { .status = check_logits(r, logits) };
+	struct choice word = { .status = check_logits(r, row, logits) };
 	bool enough = r->end_wanted;
 
 	if (word.status) {
@@ -267,10 +272,13 @@ static struct choice draw_next_id(struct generation *g, struct running *r, const
 		r->sentence = strdup(tess_error());
 		return word;
 	}
-	word.id = tess_sampler_draw(g->sampler, &q->sampling, logits, r->sequence->ids,
-	                            r->sequence->nids, (uint64_t)ntokens);
+	word.id = logits ? tess_sampler_draw(g->sampler, &q->sampling, logits, r->sequence->ids,
+	                                     r->sequence->nids, (uint64_t)ntokens)
+	                 : tess_sampler_draw_candidates(g->sampler, &q->sampling, row->candidates,
+	                                                row->ncandidates, (uint64_t)ntokens);
 	if (c->on_token)
-		enough |= take_answer(g, c->on_token(c->self, r->request, word.id, logits));
+		enough |= take_answer(
+			g, c->on_token(c->self, r->request, word.id, q->logits ? logits : NULL));
 	word.finish = enough                         ? TESS_FINISH_INTERRUPT
 	              : is_stop_id(q, word.id)       ? TESS_FINISH_STOP
 	              : ntokens + 1 == q->max_tokens ? TESS_FINISH_LENGTH
@@ -279,23 +287,23 @@ static struct choice draw_next_id(struct generation *g, struct running *r, const
 }
 
 /* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
-static void draw_next_ids(struct generation *g, const float *logits)
+static void draw_next_ids(struct generation *g)
 {
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
-	int64_t vocab = tess_runner_vocabulary(g->runner), k = 0;
+	const struct tess_cut_row *row = g->cut_rows;
+	int64_t k = 0;
 
 	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
 		struct running *r = &g->running[i];
-		int64_t rows = get_request(g, r)->all ? r->nrows : 1;
 
 		if (!r->selected)
 			continue;
 		if (get_request(g, r)->all && c->on_logits)
-			r->end_wanted |=
-				take_answer(g, c->on_logits(c->self, r->request, logits, rows));
-		logits += rows * vocab;
+			r->end_wanted |= take_answer(
+				g, c->on_logits(c->self, r->request, row->logits, row->nrows));
 		if (chooses_id(g, r))
-			g->choices[k++] = draw_next_id(g, r, logits - vocab);
+			g->choices[k++] = draw_next_id(g, r, row);
+		row++;
 	}
 	if (c->on_step && !g->failed)
 		take_answer(g, c->on_step(c->self));
@@ -351,12 +359,38 @@ static tess_status apply_choices(struct generation *g)
 	return st;
 }
 
+/* What the logits of the step are for, and where they are: whole on rank 0, or in parts. */
+static tess_status find_logits(struct generation *g, const float *logits)
+{
+	int64_t n = 0, vocab = tess_runner_vocabulary(g->runner);
+
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		const struct running *r = &g->running[i];
+		const struct tess_generate_request *q = get_request(g, r);
+		struct tess_cut_row *row = &g->cut_rows[n];
+
+		if (!r->selected)
+			continue;
+		*row = (struct tess_cut_row){ .nrows = q->all ? r->nrows : 1,
+			                      .sampling = chooses_id(g, r) ? &q->sampling : NULL,
+			                      .seen = r->sequence->ids,
+			                      .nseen = r->sequence->nids,
+			                      .whole = q->all || q->logits,
+			                      .logits = logits };
+		if (logits)
+			logits += row->nrows * (g->cut ? 0 : vocab);
+		n++;
+	}
+	return g->cut ? tess_cut_logits_read(g->cut, logits, g->cut_rows, n) : TESS_OK;
+}
+
 static tess_status run_step(struct generation *g)
 {
 	int32_t n = compose_rows(g);
 	const float *logits;
 	int64_t nchoices = 0;
-	tess_status st = tess_runner_step(g->runner, g->rows, n, 0, &logits);
+	tess_status st =
+		tess_runner_step(g->runner, g->rows, n, g->cut ? TESS_LOGITS_CUT : 0, &logits);
 
 	if (st)
 		return st;
@@ -366,8 +400,11 @@ static tess_status run_step(struct generation *g)
 		r->sequence->ncached += r->nrows;
 		nchoices += chooses_id(g, r);
 	}
+	st = find_logits(g, logits);
+	if (st)
+		return st;
 	if (g->sampler)
-		draw_next_ids(g, logits);
+		draw_next_ids(g);
 	st = share_choices(g, nchoices);
 	return st ? st : apply_choices(g);
 }
@@ -395,6 +432,7 @@ static tess_status generate_texts(struct generation *g)
 
 static tess_status alloc_generation(struct generation *g)
 {
+	struct tess_vocabulary_cut cut = tess_runner_get_vocabulary_cut(g->runner);
 	size_t n = (size_t)g->n + 1;
 	tess_status st = TESS_OK;
 
@@ -403,9 +441,11 @@ static tess_status alloc_generation(struct generation *g)
 	g->running = calloc(n, sizeof *g->running);
 	g->rows = calloc(n, sizeof *g->rows);
 	g->choices = calloc(n, sizeof *g->choices);
-	if (!st && (!g->running || !g->rows || !g->choices))
+	g->cut_rows = calloc(n, sizeof *g->cut_rows);
+	if (!st && (!g->running || !g->rows || !g->choices || !g->cut_rows))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
-	return tess_group_agree_status(g->group, st, "generate");
+	st = tess_group_agree_status(g->group, st, "generate");
+	return st || !cut.group ? st : tess_cut_logits_new(&cut, &g->cut);
 }
 
 static void free_generation(struct generation *g)
@@ -418,6 +458,8 @@ static void free_generation(struct generation *g)
 	free(g->running);
 	free(g->rows);
 	free(g->choices);
+	free(g->cut_rows);
+	tess_cut_logits_free(g->cut);
 	tess_sampler_free(g->sampler);
 }
 

@@ -17,6 +17,7 @@ struct tess_generate_request { /* the same on all ranks; borrowed */
 	const int32_t *prompt, *stop; /* appended to the sequence; ids that end the text */
 	int64_t nprompt, nstop, max_tokens;
 	bool all; /* give the logits of every position to on_logits */
+	bool logits; /* give those that choose an id to on_token */
 	tess_status status; /* not TESS_OK: it cannot run, and ends with this */
 	struct tess_sampling sampling;
 };
@@ -34,7 +35,7 @@ struct tess_generate_result {
  */
 struct tess_generate_callbacks {
 	void *self;
-	/* Each chosen id of request i, also a stop id, and its logits [vocabulary]. */
+	/* Each chosen id of request i, also a stop id; with `logits` those [vocabulary]. */
 	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits);
 	/* Of a request with `all`: logits [n, vocabulary] of its next n positions. */
 	int (*on_logits)(void *self, int64_t i, const float *logits, int64_t n);

@@ -37,6 +37,9 @@ struct tess_redistributed {
 	struct tess_tensor *to;
 };
 
+/* The `logits_root` of steps that leave logits cut by vocabulary; 0 where the head does not so. */
+enum { TESS_LOGITS_CUT = -2 };
+
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
 
 struct tess_weight { /* a parameter, as one op uses it */
@@ -78,7 +81,10 @@ struct tess_program {
 	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
 	int64_t max_positions; /* of a text: the smallest table of positions has no more; 0: any */
-	int32_t logits_root; /* the only rank that gets the logits; -1: all do */
+	int32_t logits_root; /* the only rank that gets the logits; -1: all; TESS_LOGITS_CUT */
+	/* the mesh dimension that cuts the logits by vocabulary before a step gathers them; -1:
+	 * none does */
+	int32_t vocabulary_along;
 	bool check; /* add steps that check the outputs of each record */
 	const struct tess_device *device; /* that will run it; NULL: host memory, and exact sums */
 	int32_t nrecords, nweights, nclasses, nropes, ntensors, nopen_styles;

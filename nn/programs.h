@@ -12,7 +12,7 @@
 
 struct tess_shape { /* a value: of a step */
 	int64_t ntokens, nselected;
-	int32_t root; /* that gets the logits; -1: all */
+	int32_t root; /* that gets the logits; -1: all; TESS_LOGITS_CUT */
 };
 
 struct tess_shaped_program {

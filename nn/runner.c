@@ -496,10 +496,21 @@ static void drain_device(const struct tess_runner *s)
 	tess_fail(TESS_OK, "%s", sentence);
 }
 
+/* Of a row, on this rank. */
+static int64_t count_logits(const struct tess_runner *s, int32_t root)
+{
+	struct tess_vocabulary_cut cut = tess_runner_get_vocabulary_cut(s);
+
+	return root == TESS_LOGITS_CUT
+	               ? tess_dim_get_local_size(cut.vocabulary, tess_group_size(cut.group),
+	                                         tess_group_rank(cut.group))
+	               : tess_runner_vocabulary(s);
+}
+
 static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_program *k,
                                const float **logits)
 {
-	int64_t n = k->shape.nselected * tess_runner_vocabulary(s);
+	int64_t n = k->shape.nselected * count_logits(s, k->shape.root);
 	bool here = n && k->lowered->logits;
 	tess_status st = TESS_OK;
 
@@ -524,7 +535,8 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	int64_t end;
 	tess_status st = measure_step(s, rows, n, &like, &end);
 
-	if (!st && (root < -1 || root >= tess_group_size(s->parts.group)))
+	if (!st && (root < -1 || root >= tess_group_size(s->parts.group)) &&
+	    (root != TESS_LOGITS_CUT || !tess_runner_get_vocabulary_cut(s).group))
 		st = tess_fail(TESS_EINVAL, "logits for rank %d of %d", (int)root,
 		               (int)tess_group_size(s->parts.group));
 	if (!st)
@@ -566,6 +578,15 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 int64_t tess_runner_vocabulary(const struct tess_runner *s)
 {
 	return s->programs.first->program->logits->dim[1]->size;
+}
+
+struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runner *s)
+{
+	const struct tess_program *p = s->programs.first->program;
+	int32_t along = p->vocabulary_along;
+
+	return (struct tess_vocabulary_cut){ along < 0 ? NULL : s->parts.along[along],
+		                             p->logits->dim[1] };
 }
 
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)

@@ -62,7 +62,8 @@ struct tess_rows { /* the next ids of one slot */
 /*
  * Runs rows of n slots, each named once. *logits: f32 [selected rows, vocabulary], those of rows[0]
  * first, on rank `root` (-1: on all ranks), borrowed until the next step; NULL elsewhere, or where
- * no row is selected. NaNs have one bit pattern.
+ * no row is selected. NaNs have one bit pattern. TESS_LOGITS_CUT, where logits are cut: each rank
+ * gets its part of each row.
  *
  * A refusal changes no slot, and a step may follow. TESS_EINVAL: a slot that is not open or named
  * twice, an id outside the vocabulary. TESS_ENOMEM: the KV cache has no room for these rows; close
@@ -70,6 +71,12 @@ struct tess_rows { /* the next ids of one slot */
  */
 tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                              int32_t root, const float **logits);
+
+struct tess_vocabulary_cut { /* a value: how the head leaves the logits */
+	struct tess_group *group; /* whose ranks have the parts of a row, in order; NULL: whole */
+	const struct tess_dim *vocabulary;
+};
+struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runner *s);
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);

@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct candidate {
-	double score;
-	int32_t id;
-};
-
 enum { BUCKETS = 1024 };
 
 struct bucket { /* the candidates whose scores differ from the best by about as much */
@@ -21,8 +16,9 @@ struct bucket { /* the candidates whose scores differ from the best by about as 
 };
 
 struct tess_sampler {
-	int64_t vocab, n; /* candidates left, best first */
-	struct candidate *list, *other;
+	int64_t first, vocab; /* ids [first, first + vocab), which arrays count from 0 */
+	int64_t n; /* candidates left, best first */
+	struct tess_candidate *list, *other;
 	double *score, *weight; /* by id; relative to the best one */
 	bool weighed; /* `weight` has all ids */
 	double best, scale; /* the best score; buckets per difference from it */
@@ -58,9 +54,15 @@ tess_status tess_sampling_check(const struct tess_sampling *s)
 
 tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
 {
+	return tess_sampler_new_part(0, vocab, out);
+}
+
+tess_status tess_sampler_new_part(int64_t first, int64_t vocab, struct tess_sampler **out)
+{
 	struct tess_sampler *s = calloc(1, sizeof *s);
 
 	if (s) {
+		s->first = first;
 		s->vocab = vocab;
 		s->list = calloc((size_t)vocab, sizeof *s->list);
 		s->other = calloc((size_t)vocab, sizeof *s->other);
@@ -105,11 +107,12 @@ static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sa
 		return;
 	memset(s->seen, 0, (size_t)s->vocab * sizeof *s->seen);
 	for (int64_t i = 0; i < nseen; i++) {
-		if (s->seen[seen[i]])
+		int64_t at = seen[i] - s->first;
+
+		if (at < 0 || at >= s->vocab || s->seen[at])
 			continue;
-		s->seen[seen[i]] = true;
-		s->score[seen[i]] =
-			s->score[seen[i]] < 0 ? s->score[seen[i]] * p : s->score[seen[i]] / p;
+		s->seen[at] = true;
+		s->score[at] = s->score[at] < 0 ? s->score[at] * p : s->score[at] / p;
 	}
 }
 
@@ -129,7 +132,7 @@ static void sort_candidates(struct tess_sampler *s)
 	int64_t at[MASK + 1];
 
 	for (int shift = 0; shift < 64; shift += BITS) {
-		struct candidate *from = s->list, *to = s->other;
+		struct tess_candidate *from = s->list, *to = s->other;
 		int64_t sum = 0, n;
 
 		memset(at, 0, sizeof at);
@@ -289,16 +292,14 @@ static void collect_candidates(struct tess_sampler *s, const struct tess_samplin
 	s->n = 0;
 	for (int64_t i = 0; i < s->vocab; i++)
 		if (last == BUCKETS - 1 || find_bucket_of_id(s, i) <= last)
-			s->list[s->n++] = (struct candidate){ s->score[i], (int32_t)i };
+			s->list[s->n++] = (struct tess_candidate){ s->score[i], i };
 	if (last == BUCKETS - 1)
 		s->doubt = 0;
 }
 
 /* False: not without all candidates. */
-static bool select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
-                              double u, bool all)
+static bool filter_candidates(struct tess_sampler *s, const struct tess_sampling *sampling)
 {
-	collect_candidates(s, sampling, u, all);
 	sort_candidates(s);
 	keep_top_k(s, sampling->top_k);
 	for (int64_t i = 0; i < s->n && !s->weighed; i++)
@@ -307,6 +308,13 @@ static bool select_candidates(struct tess_sampler *s, const struct tess_sampling
 		return false;
 	keep_min_p(s, sampling->min_p);
 	return true;
+}
+
+static bool select_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                              double u, bool all)
+{
+	collect_candidates(s, sampling, u, all);
+	return filter_candidates(s, sampling);
 }
 
 const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
@@ -357,9 +365,20 @@ static int32_t draw_candidate(const struct tess_sampler *s, double u)
 		if (fabs(left) < s->doubt * total)
 			return -1;
 		if (left < 0)
-			return s->list[i].id;
+			return (int32_t)s->list[i].id;
 	}
-	return s->doubt > 0 ? -1 : s->list[s->n - 1].id;
+	return s->doubt > 0 ? -1 : (int32_t)s->list[s->n - 1].id;
+}
+
+/* The index of the best score; the lowest of several. */
+static int64_t find_best(const struct tess_sampler *s)
+{
+	int64_t best = 0;
+
+	for (int64_t i = 1; i < s->vocab; i++)
+		if (s->score[i] > s->score[best])
+			best = i;
+	return best;
 }
 
 int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
@@ -369,17 +388,55 @@ int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sa
 	int32_t id = -1;
 
 	if (sampling->temperature == 0) {
-		int64_t best = 0;
-
 		apply_penalty(s, sampling, logits, seen, nseen);
-		for (int64_t i = 1; i < s->vocab; i++)
-			if (s->score[i] > s->score[best])
-				best = i;
-		return (int32_t)best;
+		return (int32_t)find_best(s);
 	}
 	score_ids(s, sampling, logits, seen, nseen);
 	for (int all = 0; all < 2 && id < 0; all++)
 		if (select_candidates(s, sampling, u, all))
 			id = draw_candidate(s, u);
 	return id;
+}
+
+/* ---- a vocabulary in parts ------------------------------------------------------------------- */
+
+int64_t tess_sampler_find_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                     const float *logits, const int32_t *seen, int64_t nseen,
+                                     struct tess_candidate *out)
+{
+	int64_t n;
+
+	if (sampling->temperature == 0) {
+		apply_penalty(s, sampling, logits, seen, nseen);
+		n = find_best(s);
+		*out = (struct tess_candidate){ s->score[n], s->first + n };
+		return 1;
+	}
+	score_ids(s, sampling, logits, seen, nseen);
+	collect_candidates(s, sampling, 0, false);
+	sort_candidates(s);
+	keep_top_k(s, sampling->top_k);
+	n = s->n < sampling->top_k ? s->n : sampling->top_k;
+	for (int64_t i = 0; i < n; i++)
+		out[i] = (struct tess_candidate){ s->list[i].score, s->first + s->list[i].id };
+	return s->n;
+}
+
+int32_t tess_sampler_draw_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                     const struct tess_candidate *list, int64_t n, uint64_t step)
+{
+	const struct tess_candidate *best = list;
+
+	for (int64_t i = 1; i < n; i++)
+		if (list[i].score > best->score)
+			best = &list[i];
+	if (sampling->temperature == 0)
+		return (int32_t)best->id;
+	s->n = n;
+	s->best = best->score;
+	s->rest = s->doubt = 0;
+	s->weighed = false;
+	memcpy(s->list, list, (size_t)n * sizeof *list);
+	filter_candidates(s, sampling);
+	return draw_candidate(s, draw_uniform(sampling->seed, step));
 }

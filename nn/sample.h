@@ -1,4 +1,4 @@
-/* sample.h - what tests need of a sampler beyond tessera/sampling.h. */
+/* sample.h - what is needed of a sampler beyond tessera/sampling.h. */
 #ifndef TESS_NN_SAMPLE_H
 #define TESS_NN_SAMPLE_H
 
@@ -12,5 +12,26 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
                                                 const struct tess_sampling *sampling,
                                                 const float *logits, const int32_t *seen,
                                                 int64_t nseen);
+
+/*
+ * A vocabulary in parts, as ranks have it: each finds the candidates of its part, of which one of
+ * them draws the id that tess_sampler_draw would draw from the whole row.
+ */
+struct tess_candidate {
+	double score;
+	int64_t id;
+};
+/* A sampler of ids [first, first + n). */
+tess_status tess_sampler_new_part(int64_t first, int64_t n, struct tess_sampler **out);
+/*
+ * logits [n], of the part. Greedy: the best id. With a top_k: its top_k best, best first; returns
+ * how many there are with those that tie with the last one. Else there are no candidates.
+ */
+int64_t tess_sampler_find_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                     const float *logits, const int32_t *seen, int64_t nseen,
+                                     struct tess_candidate *out);
+/* On a sampler of all ids: from the candidates of all parts, in the order of the parts. */
+int32_t tess_sampler_draw_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                     const struct tess_candidate *list, int64_t n, uint64_t step);
 
 #endif

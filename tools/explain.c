@@ -199,6 +199,12 @@ static void print_collectives(const struct tess_explanation *e)
 	if (!l.n)
 		printf("(nothing moves)\n");
 	print_lines(&l);
+	if (e->logits_dim >= 0)
+		printf("(logits stay cut by vocabulary along %s: for a greedy id a rank sends %llu "
+		       "bytes; for a row that is\nasked for, or sampled without a small top-k, "
+		       "%llu at most)\n",
+		       e->dim_names[e->logits_dim], (unsigned long long)e->greedy_bytes,
+		       (unsigned long long)e->row_bytes);
 	if (sums)
 		printf("(sums keep their order: for the all_reduce or reduce_scatter of a Partial, "
 		       "ranks may exchange its\nnodes by all_gather or all_to_all, which is then "
@@ -376,6 +382,12 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 	              memory);
 	if (a->program)
 		json_object_set_new(o, "program", make_program_json(e));
+	if (e->logits_dim >= 0)
+		json_object_set_new(o, "logits",
+		                    json_pack("{s:s, s:I, s:I}", "cut_along",
+		                              e->dim_names[e->logits_dim], "greedy",
+		                              (json_int_t)e->greedy_bytes, "row",
+		                              (json_int_t)e->row_bytes));
 	json_object_set_new(o, "total", make_plan_json(&e->total));
 	if (e->hf.weights)
 		json_object_set_new(o, "hf", make_plan_json(&e->hf));

@@ -108,7 +108,7 @@ static int print_token(void *self, int64_t i, int32_t id, const float *logits, c
 
 	if (st)
 		return st;
-	if (s->options->digest || s->options->json || s->options->prompts.lines)
+	if (logits)
 		crypto_hash_sha256_update(&t->digest, (const unsigned char *)logits,
 		                          (uint64_t)s->info.vocabulary * sizeof *logits);
 	json_array_append_new(t->ids, json_integer(id));
@@ -359,7 +359,8 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 	};
 	s->requests[i] = (struct tess_request){
 		.size = sizeof s->requests[i],
-		.flags = a->logits ? TESS_ALL_LOGITS : 0,
+		.flags = (a->logits ? TESS_ALL_LOGITS : 0) |
+		         (a->digest || a->json || a->prompts.lines ? TESS_TOKEN_LOGITS : 0),
 		.text = p->text,
 		.ntext = p->len,
 		.ids = p->ids,

@@ -105,11 +105,12 @@ tess_status tess_logits_check_writable(const char *path);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
-enum { TESS_ALL_LOGITS = 1 };
+enum { TESS_ALL_LOGITS = 1, TESS_TOKEN_LOGITS = 2 };
 
 struct tess_request {                   /* zeroed but for size: the empty text, by the checkpoint */
 	uint32_t size;
-	int32_t flags;                  /* TESS_ALL_LOGITS: those of every position to on_logits */
+	int32_t flags;                  /* TESS_ALL_LOGITS: those of every position to on_logits;
+	                                   TESS_TOKEN_LOGITS: those of each id to on_token */
 	const char *text;               /* UTF-8, ntext bytes; or ids. A text that begins gets the
 	                                   tokenizer's special ids, one that goes on does not */
 	uint64_t ntext;
@@ -147,8 +148,8 @@ struct tess_generation {
 	int32_t batch;                  /* requests at once; 0: what the KV cache has room for */
 	int64_t chunk;                  /* rows of prompts in a step; 0: 512 */
 	void *self;
-	/* Each chosen id, its logits [vocabulary], and the bytes that it completes: whole
-	 * characters, often none; no ids beside a tokenizer: NULL, 0. */
+	/* Each chosen id, with TESS_TOKEN_LOGITS its logits [vocabulary] (else NULL), and the
+	 * bytes that it completes: whole characters, often none; without a tokenizer NULL, 0. */
 	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits, const char *text,
 	                uint64_t n);
 	int (*on_logits)(void *self, int64_t i, const float *logits, int64_t n);

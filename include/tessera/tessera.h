@@ -231,6 +231,10 @@ struct tess_explanation {               /* grows at its end; all that it points 
 	const struct tess_explained_collective *const *collectives;    /* in order */
 	const struct tess_explained_record *const *records;            /* in order */
 	const struct tess_explained_rank *const *ranks;
+	/* the mesh dimension along which logits stay cut by vocabulary (-1: rank 0 gets rows);
+	 * bytes that a rank sends, at most, for a greedy id, and for a row that is asked for */
+	int32_t logits_dim, zero;
+	uint64_t greedy_bytes, row_bytes;
 	struct tess_explained_plan total, hf;   /* of the plan; of "hf", as Transformers ships it */
 };
 

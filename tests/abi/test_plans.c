@@ -90,4 +90,28 @@ START_TEST(compared_with_hf)
 }
 END_TEST
 
-SCRATCH_MAIN("plans", hf_is_what_transformers_ships, compared_with_hf)
+/* Logits that stay cut move as candidates, or a row on demand. */
+START_TEST(logits_stay_cut)
+{
+	static const char *const styles[] = { "loss_parallel", "colwise_loss_parallel", "colwise" };
+	const char *dir = make_config_folder("llama");
+	struct tess_explanation *tp = explain_for_two_ranks(dir, "tp"), *cut;
+	char plan[64];
+
+	ck_assert(tp->logits_dim == -1 && !tp->greedy_bytes && !tp->row_bytes);
+	ck_assert_str_eq(tp->collectives[tp->ncollectives - 1]->module, "lm_head");
+	for (size_t i = 0; i < sizeof styles / sizeof *styles; i++) {
+		snprintf(plan, sizeof plan, "{\"lm_head\":\"%s\"}", styles[i]);
+		cut = explain_for_two_ranks(dir, plan);
+		ck_assert(cut->logits_dim == 0 && !cut->ncollectives && cut->greedy_bytes &&
+		          cut->greedy_bytes < cut->row_bytes);
+		/* a vocabulary of 211 in 32 units */
+		ck_assert_uint_eq(cut->row_bytes, tp->collectives[tp->ncollectives - 1]->sent);
+		ck_assert_uint_eq(cut->total.sent, cut->greedy_bytes);
+		tess_explanation_free(cut);
+	}
+	tess_explanation_free(tp);
+}
+END_TEST
+
+SCRATCH_MAIN("plans", hf_is_what_transformers_ships, compared_with_hf, logits_stay_cut)

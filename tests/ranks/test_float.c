@@ -86,6 +86,7 @@ static tess_status generate_in_state(struct tess_world *w, void *arg)
 		.prompt = prompt,
 		.nprompt = 5,
 		.max_tokens = TOKENS,
+		.logits = true,
 		.sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 },
 	};
 	struct tess_generate_options options = { .callbacks = { .self = &ask->seen,

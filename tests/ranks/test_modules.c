@@ -198,6 +198,8 @@ static const struct module_case cases[] = {
 	{ BIAS, "{\"table\":\"vocab_reduce_scatter\"}" },
 	{ BIAS, "{\"table\":\"embedding_colwise\"}" },
 	{ BIAS | FUSED_IN, "{\"table\":\"embedding_colwise\"}" },
+	{ BIAS, "{\"block.m\":\"loss_parallel\"}" },
+	{ FUSED, "{\"block.m\":\"colwise_loss_parallel\"}" },
 	{ BIAS, "{\"block.m\":\"replicate\"}" },
 	{ BIAS, "{\"block.m\":\"replicated_with_grad_allreduce\"}" },
 	{ BIAS, "{\"block.m\":\"mla_kv_a_proj\"}" },

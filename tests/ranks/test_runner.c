@@ -106,6 +106,7 @@ static tess_status generate_text_in_chunks(struct open_runner_state *o, int64_t 
 		ask.sampling.repetition_penalty = 1;
 	ask.prompt = prompt;
 	ask.nprompt = PROMPT;
+	ask.logits = true;
 	return tess_generate_run(o->runner, &ask, 1, &options, done);
 }
 

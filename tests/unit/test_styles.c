@@ -145,6 +145,8 @@ static const struct row {
 	{ "embedding", "embedding_colwise", "", "embedding", "R", "R", "S0", NULL },
 	{ "embedding", "embedding_colwise", "gather", "embedding", "R", "R", "S0", NULL },
 	{ "embedding", "embedding_colwise", "keep", "embedding", "R", "S-1", "S0", NULL },
+	{ "loss", "loss_parallel", "", "linear", "R", "S-1", "S0", "S0" },
+	{ "loss", "colwise_loss_parallel", "", "linear", "R", "S-1", "S0", "S0" },
 	{ "replicate", "replicate", "", "norm", "as is", "as is", "R", "R" },
 	{ "replicate", "replicated_with_grad_allreduce", "", "norm", "as is", "as is", "R", "R" },
 	{ "replicate", "mla_kv_a_proj", "", "linear", "as is", "as is", "R", "R" },
@@ -309,6 +311,7 @@ START_TEST(refuses_what_it_does_not_know)
 		                     "prepare_input:in=replicate");
 	expect_style_refused("prepare", "prepare_output", "module", "in=replicate",
 	                     "prepare_output:out=shard(0)");
+	expect_style_refused("loss", "loss_parallel", "embedding", "", "name lm_head");
 	expect_style_refused("embedding", "embedding_rowwise", "linear", "", "use rowwise");
 	expect_style_refused("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
 }

@@ -1,0 +1,50 @@
+/*
+ * tess-style-loss.so: the head of a model, cut by vocabulary, whose logits stay cut: ids are chosen
+ * from the candidates of each rank.
+ */
+#include <string.h>
+#include <tessera/style.h>
+
+static tess_status layout_loss_parallel(const struct tess_site *s, struct tess_io *out)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: loss_parallel takes no configuration, not \"%s\"",
+		                     s->module, s->config);
+	if (strcmp(s->kind, "linear"))
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: loss_parallel is for the linear module that gives the "
+		                     "logits, and this is a %s; name lm_head",
+		                     s->module, s->kind);
+	out->in[0] = (struct tess_place){ .kind = TESS_REPLICATE };
+	out->out[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = -1 };
+	return TESS_OK;
+}
+
+static tess_status partition_loss_parallel(const struct tess_site *s, const struct tess_param *p,
+                                           struct tess_param_place *out)
+{
+	(void)s;
+	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = p->out_dim };
+	return TESS_OK;
+}
+
+static const struct tess_style loss_parallel = {
+	.size = sizeof loss_parallel,
+	.name = "loss_parallel",
+	.summary = "cut by output, for lm_head; logits stay cut",
+	.aliases = (const char *const[]){ "colwise_loss_parallel", NULL },
+	.layout = layout_loss_parallel,
+	.partition_param = partition_loss_parallel,
+};
+static const struct tess_style *const styles[] = { &loss_parallel, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "loss",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "logits that stay cut by vocabulary",
+	.styles = styles,
+};
