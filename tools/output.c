@@ -45,8 +45,10 @@ static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
 			done += (size_t)k;
 		else if (errno == EAGAIN)
 			poll(&p, 1, -1);
-		else if (errno != EINTR)
+		else if (errno != EINTR) {
+			failure = errno; /* which what is printed next may change */
 			return 0;
+		}
 	}
 	return (ssize_t)n;
 }
