@@ -366,6 +366,13 @@ tess_status tess_checkpoint_read(const struct tess_checkpoint *c, const char *na
 	             : fail_missing_tensor(c, name);
 }
 
+static bool has_source_tensor(void *self, const char *name)
+{
+	const struct tess_checkpoint *c = self;
+
+	return c->unnamed || find_tensor_entry(c, name);
+}
+
 static tess_status find_source_tensor(void *self, const char *name, struct tess_view *out)
 {
 	return tess_checkpoint_find(self, name, out);
@@ -394,6 +401,7 @@ struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 		.name = c->dir,
 		.config = c->config.root,
 		.find = find_source_tensor,
+		.has = has_source_tensor,
 		.read = read_source_tensor,
 		.drop = drop_source_pages,
 		.count = c->n,

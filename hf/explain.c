@@ -163,7 +163,6 @@ static const char *const *list_styles(struct explanation *x, const struct tess_w
 
 static tess_status list_parameters(struct explanation *x)
 {
-	const struct tess_source *source = &x->model.source;
 	int32_t n = x->program->nweights;
 
 	x->parameters = TESS_NEW(&x->arena, struct tess_explained_parameter *, n);
@@ -172,9 +171,8 @@ static tess_status list_parameters(struct explanation *x)
 		struct tess_explained_parameter *p =
 			TESS_NEW(&x->arena, struct tess_explained_parameter, 1);
 		int64_t *shape = TESS_NEW(&x->arena, int64_t, w->ndim);
-		struct tess_view stored;
 
-		if (!p || !shape || source->find(source->self, w->name, &stored))
+		if (!p || !shape)
 			return TESS_ENOMEM;
 		for (int32_t a = 0; a < w->ndim; a++)
 			shape[a] = w->dim[a]->size;
@@ -185,7 +183,7 @@ static tess_status list_parameters(struct explanation *x)
 			                                .dtype = w->dtype,
 			                                .ndim = w->ndim,
 			                                .tied = w->table != NULL,
-			                                .from_config = stored.ndim < 0 };
+			                                .from_config = w->absent };
 		if (!p->styles || !p->places)
 			return TESS_ENOMEM;
 		x->e.from_config += !p->tied && p->from_config;

@@ -8,19 +8,39 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The shape in the checkpoint, if it is known, must be what the model's dims say. */
-static bool check_shape(struct tess_recorder *r, const char *name,
-                        const struct tess_weight_request *request, const struct tess_view *v)
+/* "NAME", or "NAME (FILE in files)" */
+static const char *format_name(struct tess_recorder *r, const char *name, const char *file)
 {
+	return strcmp(name, file) ? tess_arena_format(&r->p->arena, "%s (%s in files)", name, file)
+	                          : name;
+}
+
+/* What file `part` of an expert, or of all, must have along an axis. */
+static int64_t get_file_size(const struct tess_weight_request *request,
+                             const struct tess_files *files, int32_t part, int32_t axis)
+{
+	const struct tess_dim *d = request->dim[axis];
+
+	return files->nparts > 1 && axis == request->out_dim ? d->parts[part]->size : d->size;
+}
+
+/* The shape of a file, if it is known, must be what the model's dims say. */
+static bool check_shape(struct tess_recorder *r, const char *name,
+                        const struct tess_weight_request *request, const struct tess_files *files,
+                        int32_t part, const struct tess_view *v)
+{
+	int32_t first = files->by_expert, n = request->ndim - first;
 	char want[64] = "", have[96] = "";
-	bool same = v->ndim == request->ndim;
+	bool same = v->ndim == n;
 
 	if (v->ndim < 0)
 		return true;
-	for (int32_t i = 0; i < request->ndim; i++) {
-		same = same && v->shape[i] == request->dim[i]->size;
+	for (int32_t i = 0; i < n; i++) {
+		int64_t size = get_file_size(request, files, part, first + i);
+
+		same = same && v->shape[i] == size;
 		snprintf(want + strlen(want), sizeof want - strlen(want), "%s%lld", i ? ", " : "",
-		         (long long)request->dim[i]->size);
+		         (long long)size);
 	}
 	for (int32_t i = 0; i < v->ndim && i < 4; i++)
 		snprintf(have + strlen(have), sizeof have - strlen(have), "%s%lld", i ? ", " : "",
@@ -30,6 +50,60 @@ static bool check_shape(struct tess_recorder *r, const char *name,
 		                   "%s: %s: shape [%s], but config.json makes it [%s]",
 		                   r->options->source->name, name, have, want);
 	return same;
+}
+
+static bool check_file(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight_request *request, struct tess_weight *w,
+                       int64_t expert, int32_t part)
+{
+	const struct tess_source *src = r->options->source;
+	struct tess_view stored = { 0 };
+	char text[TESS_FILE_NAME];
+	const char *file = tess_files_format(&w->files, expert, part, text);
+	tess_status st = src->find(src->self, file, &stored);
+
+	if (st)
+		return tess_recorder_keep_error(
+			       r, tess_fail_in(st, "%s",
+		                               strcmp(file, w->name) ? w->name : m->site.module)) !=
+		       NULL;
+	if (!expert && !part) {
+		w->dtype = stored.dtype;
+		w->absent = stored.ndim < 0;
+	}
+	if (stored.dtype != w->dtype)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: %s has another dtype than %s; all files of a "
+		                          "parameter must have one",
+		                          src->name, format_name(r, w->name, file),
+		                          w->files.pattern[0]) != NULL;
+	return check_shape(r, strcmp(file, w->name) ? format_name(r, w->name, file) : file, request,
+	                   &w->files, part, &stored);
+}
+
+/* Finds the files of a parameter; all must be there, and fit. */
+static bool find_files(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight_request *request, struct tess_weight *w)
+{
+	const struct tess_dim *out = request->out_dim < 0 ? NULL : request->dim[request->out_dim];
+	tess_status st = tess_files_find(&r->p->arena, r->options->model->stored,
+	                                 r->options->source, w->name, &w->files);
+	int64_t n = w->files.by_expert ? request->dim[0]->size : 1;
+
+	if (st)
+		return tess_recorder_keep_error(r, st) != NULL;
+	if ((w->files.by_expert && request->ndim != 3) ||
+	    (w->files.nparts > 1 && (!out || out->nparts != w->files.nparts)))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: model %s stores it in %d files%s, which its "
+		                          "dimensions do not have as parts",
+		                          w->name, r->options->model->name, (int)w->files.nparts,
+		                          w->files.by_expert ? " of each expert" : "") != NULL;
+	for (int64_t e = 0; e < n; e++)
+		for (int32_t i = 0; i < w->files.nparts; i++)
+			if (!check_file(r, m, request, w, e, i))
+				return false;
+	return true;
 }
 
 /* What a style sees of a parameter: shape, units of each axis, sizes of fused parts. */
@@ -105,7 +179,7 @@ static bool place_weight_along(struct tess_recorder *r, const struct tess_module
 		                    .ndim = request->ndim,
 		                    .out_dim = request->out_dim,
 		                    .in_dim = request->in_dim,
-		                    .expert_dim = -1,
+		                    .expert_dim = request->ndim == 3 ? 0 : -1,
 		                    .name = request->leaf };
 	struct tess_param_place place = { 0 };
 	tess_status st;
@@ -218,23 +292,14 @@ static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request)
 {
-	const struct tess_source *src = r->options->source;
-	struct tess_view stored = { 0 };
 	struct tess_weight *w;
-	tess_status st;
 
 	if (r->status)
 		return NULL;
 	w = alloc_weight(r, request,
 	                 tess_arena_format(&r->p->arena, "%s.%s", m->site.module, request->leaf));
 	m = w ? apply_parameter_rules(r, m, w->name) : NULL;
-	if (!m)
-		return NULL;
-	st = src->find(src->self, w->name, &stored);
-	if (st)
-		return tess_recorder_keep_error(r, tess_fail_in(st, "%s", m->site.module));
-	w->dtype = stored.dtype;
-	if (!check_shape(r, w->name, request, &stored) || !place_weight(r, m, request, w) ||
+	if (!m || !find_files(r, m, request, w) || !place_weight(r, m, request, w) ||
 	    !append_weight(r, w))
 		return NULL;
 	return w;
@@ -255,6 +320,7 @@ const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const st
 	if (!w)
 		return NULL;
 	w->dtype = table->dtype;
+	w->absent = table->absent;
 	w->table = table;
 	if (!place_weight(r, m, &request, w) || !append_weight(r, w))
 		return NULL;

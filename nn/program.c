@@ -16,6 +16,9 @@ const char *tess_record_kind_name(int32_t kind)
 		{ TESS_OP_ATTENTION, "attention" },
 		{ TESS_OP_GLU, "glu" },
 		{ TESS_OP_ADD, "add" },
+		{ TESS_OP_ROUTE, "route" },
+		{ TESS_OP_EXPERTS, "experts" },
+		{ TESS_OP_COMBINE, "combine" },
 		{ TESS_REC_MOVE, "move" },
 		{ TESS_REC_SPLIT, "split" },
 		{ TESS_OP_SELECT_ROWS, "select_rows" },
@@ -70,7 +73,9 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 {
 	if (w->place[along].kind != TESS_SHARD)
 		return TESS_ROLE_WHOLE;
-	return w->place[along].dim == w->out_dim ? TESS_ROLE_OUT : TESS_ROLE_IN;
+	return w->place[along].dim == w->out_dim  ? TESS_ROLE_OUT
+	       : w->place[along].dim == w->in_dim ? TESS_ROLE_IN
+	                                          : TESS_ROLE_EXPERTS;
 }
 
 struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)

@@ -12,6 +12,7 @@
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
 #include "nn/rope.h"
+#include "nn/stored.h"
 
 #include <tessera/device.h>
 #include <tessera/style.h>
@@ -40,16 +41,18 @@ struct tess_redistributed {
 /* The `logits_root` of steps that leave logits cut by vocabulary; 0 where the head does not so. */
 enum { TESS_LOGITS_CUT = -2 };
 
-enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN };
+enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN, TESS_ROLE_EXPERTS };
 
 struct tess_weight { /* a parameter, as one op uses it */
 	const char *name; /* "model.norm.weight" */
 	const char *const *style; /* along each mesh dimension, as in the plan */
 	int32_t index; /* among the program's weights */
-	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none */
-	const struct tess_dim *dim[2];
+	struct tess_files files; /* where it is stored */
+	bool absent; /* these are not there: its dtype is that of config.json */
+	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none. Three: 0 is the expert */
+	const struct tess_dim *dim[3];
 	const struct tess_place *place; /* along each mesh dimension, while it is used */
-	bool in_out; /* stored [in, out] and viewed as [out, in] */
+	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 };
 
@@ -124,7 +127,7 @@ const char *tess_move_name(const struct tess_program *p, const struct tess_recor
 /* The largest number of pieces of an axis of any weight. */
 int64_t tess_program_max_pieces(const struct tess_program *p);
 
-/* How a linear record uses a weight along mesh dimension `along`: TESS_ROLE_... */
+/* The part of a weight that a rank has along mesh dimension `along`: TESS_ROLE_... */
 int32_t tess_weight_role(const struct tess_weight *w, int32_t along);
 
 struct tess_cut { /* part `rank` of `nranks` */

@@ -102,8 +102,8 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 
 struct tess_weight_request { /* of tess_weight_add */
 	const char *leaf; /* "weight", "bias" */
-	int32_t ndim, out_dim, in_dim;
-	const struct tess_dim *dim[2];
+	int32_t ndim, out_dim, in_dim; /* three axes: 0 is the expert */
+	const struct tess_dim *dim[3];
 	bool in_out;
 };
 /* Adds the module's parameter, placed by its style; its shape must match the checkpoint's. */

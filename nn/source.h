@@ -22,6 +22,8 @@ struct tess_source {
 	tess_status (*read)(void *self, const char *name, uint64_t at, uint64_t bytes, void *out);
 	/* These bytes will not be read again soon: mapped pages may be dropped. */
 	void (*drop)(void *self, const void *data, uint64_t bytes);
+	/* Whether find() finds it; NULL: every parameter has its own name in files. */
+	bool (*has)(void *self, const char *name);
 	/* The names of all stored parameters; i < count. */
 	size_t count;
 	const char *(*at)(void *self, size_t i);

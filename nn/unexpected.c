@@ -14,9 +14,15 @@
 
 enum { SHOWN = 3, ROWS_COMPARED = 64 };
 
-struct expected {
+struct expected { /* a file */
 	const char *name;
 	const struct tess_weight *table; /* of a tied head that may store this weight; else NULL */
+};
+
+struct expected_list {
+	struct tess_arena arena;
+	struct expected *file; /* sorted */
+	size_t n;
 };
 
 struct names { /* for a message: the first names, and their number */
@@ -29,31 +35,54 @@ static int compare_expected_names(const void *a, const void *b)
 	return strcmp(((const struct expected *)a)->name, ((const struct expected *)b)->name);
 }
 
-/* The names that the program reads, and those of the heads that are tied; sorted. */
-static tess_status list_expected(const struct tess_program *p, struct tess_arena *arena,
-                                 struct expected **out, size_t *n)
+static int64_t count_files(const struct tess_weight *w)
 {
-	struct expected *list = TESS_NEW(arena, struct expected, p->nweights + p->nrecords);
+	return w->files.nparts * (w->files.by_expert ? w->dim[0]->size : 1);
+}
 
-	if (!list)
-		return TESS_ENOMEM;
-	*n = 0;
+static tess_status add_expected(struct expected_list *l, const char *name,
+                                const struct tess_weight *table)
+{
+	l->file[l->n] = (struct expected){ tess_arena_copy(&l->arena, name, SIZE_MAX), table };
+	return l->file[l->n++].name ? TESS_OK : TESS_ENOMEM;
+}
+
+/* The files that the program reads, and those of the heads that are tied. */
+static tess_status list_expected(const struct tess_program *p, const struct tess_model *model,
+                                 const struct tess_source *source, struct expected_list *l)
+{
+	char text[TESS_FILE_NAME];
+	struct tess_files files;
+	int64_t most = p->nrecords;
+	tess_status st = TESS_OK;
+
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (!p->weight[i]->table)
-			list[(*n)++].name = p->weight[i]->name;
-	for (int32_t i = 0; i < p->nrecords; i++) {
+		most += p->weight[i]->table ? 0 : count_files(p->weight[i]);
+	l->file = TESS_NEW(&l->arena, struct expected, most);
+	if (!l->file)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		for (int64_t k = 0; !w->table && !st && k < count_files(w); k++)
+			st = add_expected(l,
+			                  tess_files_format(&w->files, k / w->files.nparts,
+			                                    (int32_t)(k % w->files.nparts), text),
+			                  NULL);
+	}
+	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
 
 		if (!rec->nweight || !rec->weight[0]->table)
 			continue;
-		list[*n] = (struct expected){ tess_arena_format(arena, "%s.weight", rec->module),
-			                      rec->weight[0]->table };
-		if (!list[(*n)++].name)
-			return TESS_ENOMEM;
+		st = tess_files_find(&l->arena, model->stored, source,
+		                     tess_arena_format(&l->arena, "%s.weight", rec->module),
+		                     &files);
+		if (!st)
+			st = add_expected(l, files.pattern[0], rec->weight[0]->table);
 	}
-	qsort(list, *n, sizeof *list, compare_expected_names);
-	*out = list;
-	return TESS_OK;
+	qsort(l->file, l->n, sizeof *l->file, compare_expected_names);
+	return st;
 }
 
 static bool is_tolerated(const struct tess_model *model, const char *name)
@@ -134,8 +163,8 @@ static tess_status compare_rows(const struct tess_source *source, const struct e
 	for (int64_t i = 0; i < rows && *same && !st; i += step) {
 		st = tess_source_read(source, e->name, a, (uint64_t)i * bytes, bytes, row);
 		if (!st)
-			st = tess_source_read(source, e->table->name, b, (uint64_t)i * bytes, bytes,
-			                      row + bytes);
+			st = tess_source_read(source, e->table->files.pattern[0], b,
+			                      (uint64_t)i * bytes, bytes, row + bytes);
 		*same = !memcmp(row, row + bytes, bytes);
 	}
 	return st;
@@ -150,7 +179,7 @@ static tess_status warn_tied_copy(const struct tess_source *source, const struct
 	tess_status st;
 
 	if (source->find(source->self, e->name, &head) ||
-	    source->find(source->self, e->table->name, &table))
+	    source->find(source->self, e->table->files.pattern[0], &table))
 		return TESS_OK;
 	st = compare_rows(source, e, &head, &table, arena, &same);
 	if (!st && !same)
@@ -167,20 +196,18 @@ static tess_status warn_tied_copy(const struct tess_source *source, const struct
 tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
                                   const struct tess_source *source, bool warn)
 {
-	struct tess_arena arena = { 0 };
-	struct expected *list = NULL;
+	struct expected_list l = { 0 };
 	struct names names = { 0 };
 	char text[1024];
-	size_t n = 0;
-	tess_status st = list_expected(p, &arena, &list, &n);
+	tess_status st = list_expected(p, model, source, &l);
 
 	for (size_t i = 0; i < source->count && !st; i++) {
 		const struct expected key = { source->at(source->self, i), NULL };
 		const struct expected *e =
-			bsearch(&key, list, n, sizeof *list, compare_expected_names);
+			bsearch(&key, l.file, l.n, sizeof *l.file, compare_expected_names);
 
 		if (e && e->table && warn)
-			st = warn_tied_copy(source, e, &arena);
+			st = warn_tied_copy(source, e, &l.arena);
 		if (e || is_tolerated(model, key.name))
 			continue;
 		if (names.n < SHOWN)
@@ -188,10 +215,10 @@ tess_status tess_unexpected_check(const struct tess_program *p, const struct tes
 		names.n++;
 	}
 	if (!st && names.n && !source->ignore_unexpected)
-		st = fail_unexpected(p, model, source, &names, &arena);
+		st = fail_unexpected(p, model, source, &names, &l.arena);
 	else if (!st && names.n && warn)
 		tess_log(TESS_WARN, "hf", "%s: no module asks for %s; ignored", source->name,
 		         format_names(&names, sizeof text, text));
-	tess_arena_free(&arena);
+	tess_arena_free(&l.arena);
 	return st;
 }

@@ -23,13 +23,14 @@ struct weights_loader {
 	const struct tess_source *source;
 	int32_t rank;
 	struct tess_rank_weights *weights;
-	struct tess_run *run[2]; /* of the axes of the current weight */
+	struct tess_run *run[2]; /* of the axes of the current weight, or of its expert */
+	struct file *file; /* that the current weight, or its expert, is stored in */
 	void *dense; /* gathered rows; dense_bytes */
 	size_t dense_bytes;
 	bool *panels; /* per weight; NULL: all stay rows */
 };
 
-/* Bytes from the start of a stored weight. */
+/* Bytes from the start of a stored matrix. */
 static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
 	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
@@ -49,7 +50,9 @@ static tess_status choose_panel_weights(struct weights_loader *l)
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
 
-		for (int32_t k = 0; rec->kind == TESS_OP_LINEAR && k < rec->nweight; k++) {
+		bool matrices = rec->kind == TESS_OP_LINEAR || rec->kind == TESS_OP_EXPERTS;
+
+		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
 			l->panels[w->table ? w->table->index : w->index] = true;
@@ -74,41 +77,102 @@ static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint
 	return st ? tess_fail_in(st, "%s", l->p->weight[i]->name) : st;
 }
 
-struct part { /* what this rank holds of a stored weight */
-	struct tess_view whole;
-	uint64_t bytes; /* of `whole` */
+struct file { /* a matrix, or a vector, that is stored in it */
+	struct tess_view view; /* its data: all that find() gave */
+	uint64_t at; /* bytes of it before the matrix, of other experts */
+	char text[TESS_FILE_NAME];
+	const char *name;
+};
+
+struct part { /* what this rank holds of a weight, or of one of its experts */
+	const struct tess_weight *w;
+	int32_t axis, out, nfiles; /* its first axis; which of its axes is the out dim's */
 	int64_t rows, cols;
+	int32_t dtype;
+	struct file *file; /* [nfiles]: the parts of the out dim */
 	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
 };
 
-static struct part get_local_part(struct weights_loader *l, const struct tess_weight *w,
-                                  const struct tess_view *whole)
+/* Finds a file; of experts that are stored together, the matrix of one. */
+static tess_status find_file(const struct weights_loader *l, const struct tess_weight *w,
+                             int64_t expert, int32_t part, struct file *f)
 {
-	struct part p = { .whole = *whole, .bytes = tess_width(whole->dtype), .cols = 1 };
-	int64_t *n[2] = { &p.rows, &p.cols };
+	tess_status st;
 
-	p.scattered = !whole->data || (uintptr_t)whole->data % tess_width(whole->dtype) != 0;
-	for (int32_t a = 0; a < w->ndim; a++) {
-		*n[a] = tess_dim_list_local_runs(
-			w->dim[a], tess_program_find_cut(l->p, l->rank, w->place, a), l->run[a]);
-		p.bytes *= (uint64_t)whole->shape[a];
-		if (tess_dim_count_pieces(w->dim[a]) > 1 && *n[a] != w->dim[a]->size)
-			p.scattered = true;
+	*f = (struct file){ .name = tess_files_format(&w->files, expert, part, f->text) };
+	st = l->source->find(l->source->self, f->name, &f->view);
+	if (st || w->ndim < 3 || w->files.by_expert)
+		return st;
+	f->at = (uint64_t)(expert * f->view.stride[0]) * tess_width(f->view.dtype);
+	f->view = (struct tess_view){ .data = f->view.data,
+		                      .dtype = f->view.dtype,
+		                      .ndim = 2,
+		                      .shape = { f->view.shape[1], f->view.shape[2] },
+		                      .stride = { f->view.stride[1], 1 } };
+	return TESS_OK;
+}
+
+/* The expert's part of a weight of several, else the weight's. */
+static tess_status find_local_part(struct weights_loader *l, const struct tess_weight *w,
+                                   int64_t expert, struct part *p)
+{
+	int32_t axis = w->ndim == 3, n = w->files.nparts;
+	int64_t size[2] = { 1, 1 };
+	tess_status st = TESS_OK;
+
+	*p = (struct part){ .w = w,
+		            .axis = axis,
+		            .out = w->out_dim - axis,
+		            .nfiles = n,
+		            .dtype = w->dtype,
+		            .file = l->file,
+		            .scattered = n > 1 };
+	for (int32_t i = 0; i < n && !st; i++) {
+		st = find_file(l, w, expert, i, &p->file[i]);
+		p->scattered = p->scattered || !p->file[i].view.data ||
+		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
 	}
-	return p;
+	for (int32_t a = axis; a < w->ndim; a++) {
+		size[a - axis] = tess_dim_list_local_runs(
+			w->dim[a], tess_program_find_cut(l->p, l->rank, w->place, a),
+			l->run[a - axis]);
+		if (tess_dim_count_pieces(w->dim[a]) > 1 && size[a - axis] != w->dim[a]->size)
+			p->scattered = true;
+	}
+	p->rows = size[0];
+	p->cols = size[1];
+	return st;
+}
+
+/* Copies a run of a row of the whole to `to`; `row` and `col` are the pieces of that. */
+static tess_status read_run(const struct weights_loader *l, const struct part *p, int64_t row,
+                            int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
+{
+	const struct file *f = p->file;
+	int64_t before;
+
+	if (p->nfiles > 1) { /* a piece is a file: count from its start */
+		f += p->out ? col : row;
+		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
+		*(p->out ? &at_col : &at_row) -= before;
+	}
+	return tess_source_read(l->source, f->name, &f->view,
+	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
 }
 
 /* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
-static tess_status gather_rows(const struct weights_loader *l, const struct tess_weight *w,
-                               const struct part *p, int64_t from, int64_t n, char *to)
+static tess_status gather_rows(const struct weights_loader *l, const struct part *p, int64_t from,
+                               int64_t n, char *to)
 {
 	static const struct tess_run one = { 0, 1 };
-	const struct tess_run *row = l->run[0], *col = w->ndim > 1 ? l->run[1] : &one;
-	int64_t cols = w->ndim > 1 ? tess_dim_count_pieces(w->dim[1]) : 1;
-	bool whole = cols == 1 && (w->ndim == 1 || col->len == p->whole.shape[1]);
+	bool matrix = p->w->ndim > 1;
+	const struct tess_dim *rows = p->w->dim[p->axis];
+	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
+	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
+	bool whole = cols == 1 && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
 	tess_status st = TESS_OK;
 
-	for (int64_t a = 0; a < tess_dim_count_pieces(w->dim[0]); from -= row[a++].len) {
+	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
 		int64_t lo = from > 0 ? from : 0,
 			hi = from + n < row[a].len ? from + n : row[a].len;
 		int64_t step = whole && hi > lo ? hi - lo : 1;
@@ -116,13 +180,10 @@ static tess_status gather_rows(const struct weights_loader *l, const struct tess
 		for (int64_t r = lo; r < hi; r += step) {
 			for (int64_t b = 0; b < cols && !st; b++) {
 				uint64_t bytes =
-					(uint64_t)(step * col[b].len) * tess_width(p->whole.dtype);
+					(uint64_t)(step * col[b].len) * tess_width(p->dtype);
 
-				st = tess_source_read(l->source, w->name, &p->whole,
-				                      get_element_offset(&p->whole,
-				                                         row[a].start + r,
-				                                         col[b].start),
-				                      bytes, to);
+				st = read_run(l, p, a, row[a].start + r, b, col[b].start, bytes,
+				              to);
 				to += bytes;
 			}
 		}
@@ -131,19 +192,21 @@ static tess_status gather_rows(const struct weights_loader *l, const struct tess
 }
 
 /* A view of the same rows: in the mapping, or gathered in l->dense. */
-static tess_status view_rows(struct weights_loader *l, const struct tess_weight *w,
-                             const struct part *p, int64_t from, int64_t n, struct tess_view *out)
+static tess_status view_rows(struct weights_loader *l, const struct part *p, int64_t from,
+                             int64_t n, struct tess_view *out)
 {
-	size_t bytes = (size_t)(n * p->cols) * tess_width(p->whole.dtype);
-	struct tess_view v = p->whole;
+	size_t bytes = (size_t)(n * p->cols) * tess_width(p->dtype);
+	bool matrix = p->w->ndim > 1;
+	struct tess_view v = p->file[0].view;
 	tess_status st;
 
 	v.shape[0] = n;
-	if (w->ndim > 1)
+	if (matrix)
 		v.shape[1] = p->cols;
 	if (!p->scattered) {
-		v.data = (char *)v.data + get_element_offset(&v, l->run[0][0].start + from,
-		                                             w->ndim > 1 ? l->run[1][0].start : 0);
+		v.data = (char *)v.data + p->file[0].at +
+		         get_element_offset(&v, l->run[0][0].start + from,
+		                            matrix ? l->run[1][0].start : 0);
 		*out = v;
 		return TESS_OK;
 	}
@@ -153,88 +216,155 @@ static tess_status view_rows(struct weights_loader *l, const struct tess_weight 
 		l->dense_bytes = bytes;
 	}
 	if (!l->dense)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", w->name);
-	st = gather_rows(l, w, p, from, n, l->dense);
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
+	st = gather_rows(l, p, from, n, l->dense);
 	v.data = l->dense;
-	v.stride[0] = w->ndim > 1 ? p->cols : 1;
+	v.stride[0] = matrix ? p->cols : 1;
 	v.stride[1] = 1;
 	*out = v;
 	return st;
 }
 
-static void swap_axes(struct tess_view *v)
+static void swap_axes(struct tess_view *v, int32_t axis)
 {
-	int64_t shape = v->shape[0], stride = v->stride[0];
+	int64_t shape = v->shape[axis], stride = v->stride[axis];
 
-	v->shape[0] = v->shape[1];
-	v->stride[0] = v->stride[1];
-	v->shape[1] = shape;
-	v->stride[1] = stride;
+	v->shape[axis] = v->shape[axis + 1];
+	v->stride[axis] = v->stride[axis + 1];
+	v->shape[axis + 1] = shape;
+	v->stride[axis + 1] = stride;
+}
+
+/* The file's pages will not be read again soon. */
+static void drop_files(const struct weights_loader *l, const struct part *p)
+{
+	for (int32_t i = 0; i < p->nfiles; i++) {
+		const struct tess_view *v = &p->file[i].view;
+		uint64_t bytes = tess_width(v->dtype);
+
+		for (int32_t a = 0; a < v->ndim; a++)
+			bytes *= (uint64_t)v->shape[a];
+		if (v->data)
+			l->source->drop(l->source->self, (char *)v->data + p->file[i].at, bytes);
+	}
+}
+
+/* A part in memory: of [outs, ins], by elements and, if not in panels, as stored. */
+static struct tess_view make_loaded_view(const struct part *p, bool panels)
+{
+	bool transposed = panels && p->w->in_out;
+	struct tess_view to = { .dtype = p->dtype,
+		                .ndim = p->w->ndim - p->axis,
+		                .layout = panels ? TESS_PANELS : TESS_ROWS,
+		                .shape = { transposed ? p->cols : p->rows } };
+
+	if (to.ndim > 1)
+		to.shape[1] = transposed ? p->rows : p->cols;
+	to.stride[0] = panels ? 16 * to.shape[1] : to.ndim > 1 ? to.shape[1] : 1;
+	to.stride[1] = panels ? 16 : 1;
+	return to;
+}
+
+static int64_t count_loaded_elements(const struct tess_view *v)
+{
+	return (v->layout == TESS_PANELS ? tess_up(v->shape[0], 16) * 16 : v->shape[0]) *
+	       (v->ndim > 1 ? v->shape[1] : 1);
 }
 
 /*
- * Copies rows, or packs panels, into allocated memory: slab by slab, dropping mapped pages once
- * read, so that no weight is in memory twice. A slab of a weight that is stored [in, out] is a run
- * of columns of all panels.
+ * Copies rows, or packs panels, to `to`, which is in memory of its own: slab by slab, dropping
+ * mapped pages once read, so that no weight is in memory twice. A slab of a weight that is stored
+ * [in, out] is a run of columns of all panels.
  */
-static tess_status load_into_memory(struct weights_loader *l, int32_t i, const struct part *p,
-                                    bool panels)
+static tess_status load_into_memory(struct weights_loader *l, const struct part *p,
+                                    struct tess_view to)
 {
-	const struct tess_weight *w = l->p->weight[i];
 	const struct tess_opened_device *d = &l->weights->device;
-	bool transposed = panels && w->in_out;
-	int64_t element_size = (int64_t)tess_width(p->whole.dtype), row = p->cols * element_size, n;
-	int64_t outs = transposed ? p->cols : p->rows, ins = transposed ? p->rows : p->cols;
+	bool panels = to.layout == TESS_PANELS, transposed = panels && p->w->in_out;
+	int64_t element_size = (int64_t)tess_width(p->dtype), row = p->cols * element_size, n;
 	int64_t step = tess_up(SLAB, 16 * row + 1) * 16;
-	tess_status st = alloc_weight_memory(
-		l, i, (uint64_t)((panels ? tess_up(outs, 16) * 16 : outs) * ins * element_size));
-	struct tess_view to = p->whole, rows;
+	const char *name = p->w->name;
+	char *start = to.data;
+	struct tess_view rows;
+	tess_status st = TESS_OK;
 
-	to.layout = panels ? TESS_PANELS : TESS_ROWS;
-	to.shape[0] = outs;
-	if (w->ndim > 1)
-		to.shape[1] = ins;
-	to.stride[0] = panels ? 16 * ins : w->ndim > 1 ? ins : 1;
-	to.stride[1] = panels ? 16 : 1;
-	to.data = l->weights->allocated[i];
-	l->weights->view[i] = to;
 	for (int64_t at = 0; at < p->rows && !st; at += n) {
 		n = p->rows - at < step ? p->rows - at : step;
-		st = view_rows(l, w, p, at, n, &rows);
+		st = view_rows(l, p, at, n, &rows);
 		if (st)
 			break;
 		if (transposed)
-			swap_axes(&rows);
-		to.data = (char *)l->weights->allocated[i] +
-		          at * (transposed ? 16 * element_size : row);
-		st = panels ? TESS_PLUGIN_CALL(d->table, w->name, pack, d->self, &rows, &to)
-		            : tess_device_move(d, w->name, to.data, rows.data, (uint64_t)(n * row));
-		l->source->drop(l->source->self, p->whole.data, p->bytes);
+			swap_axes(&rows, 0);
+		to.data = start + at * (transposed ? 16 * element_size : row);
+		st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
+		            : tess_device_move(d, name, to.data, rows.data, (uint64_t)(n * row));
+		drop_files(l, p);
 	}
+	return st;
+}
+
+/* One matrix after another: of this rank's experts, each of which may be in files of its own. */
+static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
+{
+	const struct tess_weight *w = l->p->weight[i];
+	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
+	struct tess_run experts;
+	struct tess_view *v = &l->weights->view[i], one;
+	struct part p;
+	int64_t each = 0, width = (int64_t)tess_width(w->dtype);
+	tess_status st = TESS_OK;
+
+	tess_dim_get_local_runs(w->dim[0], cut.nranks, cut.rank, &experts);
+	for (int64_t e = 0; e < experts.len && !st; e++) {
+		st = find_local_part(l, w, experts.start + e, &p);
+		one = make_loaded_view(&p, panels);
+		each = count_loaded_elements(&one);
+		if (!st && !e)
+			st = alloc_weight_memory(l, i, (uint64_t)(experts.len * each * width));
+		if (st)
+			return st;
+		one.data = (char *)l->weights->allocated[i] + e * each * width;
+		st = load_into_memory(l, &p, one);
+	}
+	*v = (struct tess_view){ .data = l->weights->allocated[i],
+		                 .dtype = w->dtype,
+		                 .ndim = 3,
+		                 .layout = one.layout,
+		                 .shape = { experts.len, one.shape[0], one.shape[1] },
+		                 .stride = { each, one.stride[0], one.stride[1] } };
 	if (w->in_out && !panels)
-		swap_axes(&l->weights->view[i]);
+		swap_axes(v, 1);
 	return st;
 }
 
 static tess_status load_weight(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	bool panels = w->ndim == 2 && l->panels && l->panels[i],
+	bool panels = w->ndim > 1 && l->panels && l->panels[i],
 	     host = tess_device_is_host(&l->weights->device);
-	struct tess_view whole;
+	struct tess_view *v = &l->weights->view[i];
 	struct part p;
-	tess_status st = l->source->find(l->source->self, w->name, &whole);
+	tess_status st;
 
+	if (w->ndim == 3)
+		return load_stack(l, i, panels);
+	st = find_local_part(l, w, 0, &p);
 	if (st)
 		return st;
-	p = get_local_part(l, w, &whole);
-	if (!host && !panels && w->ndim > 1 && p.cols < whole.shape[1])
+	if (!host && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
 		p.scattered = true; /* rows are copied as they lie */
-	if (!host || panels || p.scattered)
-		return load_into_memory(l, i, &p, panels);
-	st = view_rows(l, w, &p, 0, p.rows, &l->weights->view[i]); /* stays in the mapping */
-	if (w->in_out)
-		swap_axes(&l->weights->view[i]);
+	if (!host || panels || p.scattered) {
+		*v = make_loaded_view(&p, panels);
+		st = alloc_weight_memory(l, i,
+		                         (uint64_t)count_loaded_elements(v) * tess_width(w->dtype));
+		v->data = l->weights->allocated[i];
+		if (!st)
+			st = load_into_memory(l, &p, *v);
+	} else {
+		st = view_rows(l, &p, 0, p.rows, v); /* stays in the mapping */
+	}
+	if (w->in_out && !panels)
+		swap_axes(v, 0);
 	return st;
 }
 
@@ -263,7 +393,8 @@ static tess_status alloc_axis_runs(struct weights_loader *l)
 
 	l->run[0] = calloc((size_t)max_pieces * 2, sizeof *l->run[0]);
 	l->run[1] = l->run[0] ? l->run[0] + max_pieces : NULL;
-	return l->run[0] ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	l->file = calloc((size_t)max_pieces, sizeof *l->file);
+	return l->run[0] && l->file ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
 tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels)
@@ -302,6 +433,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 			st = load_weight(&l, i);
 	}
 	free(l.run[0]);
+	free(l.file);
 	free(l.dense);
 	free(l.panels);
 	if (st)
