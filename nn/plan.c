@@ -17,9 +17,10 @@ static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pa
 		tess_arena_grow(&p->arena, p->rule, (size_t)p->nrules, sizeof *rule);
 	size_t len = strcspn(pattern, ":");
 	const char *after = pattern[len] ? pattern + len + 1 : pattern;
+	bool optional = *after == '?';
 	char *dim_copy = after == pattern ? tess_arena_copy(&p->arena, dim, SIZE_MAX)
 	                                  : tess_arena_copy(&p->arena, pattern, len);
-	char *pattern_copy = tess_arena_copy(&p->arena, after, SIZE_MAX);
+	char *pattern_copy = tess_arena_copy(&p->arena, after + optional, SIZE_MAX);
 	char *style_copy = tess_arena_copy(&p->arena, style, SIZE_MAX);
 
 	if (!rule || !dim_copy || !pattern_copy || !style_copy)
@@ -27,7 +28,8 @@ static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pa
 	if (!*pattern_copy || !*style_copy)
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
-	rule[p->nrules] = (struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin };
+	rule[p->nrules] = (struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin,
+		                                   optional };
 	p->has_ep = p->has_ep || !strcmp(dim_copy, "ep");
 	p->rule = rule;
 	p->nrules++;

@@ -19,6 +19,7 @@ struct tess_plan_rule {
 	const char *dim; /* of the mesh */
 	const char *pattern, *style;
 	const char *origin; /* the plan's name or "--plan-override" */
+	bool optional; /* it may match no module */
 };
 
 struct tess_plan {
@@ -35,7 +36,7 @@ struct tess_plan {
  * `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file, or JSON text
  * that starts with '{': {pattern: style} or {"tp": {pattern: style}, ...}. `overrides`: n texts
  * "PATTERN=STYLE". A pattern may begin with its mesh dimension, "xp:PATTERN"; without one it is of
- * tp. *out is yours: tess_plan_free.
+ * tp; a `?` before it says that it may match no module. *out is yours: tess_plan_free.
  */
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out);

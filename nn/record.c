@@ -521,7 +521,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
 	r->p->logits = place_logits(r, logits);
 	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
-		if (!r->used_rules[i])
+		if (!r->used_rules[i] && !plan->rule[i].optional)
 			tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint "
