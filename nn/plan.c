@@ -28,8 +28,8 @@ static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pa
 	if (!*pattern_copy || !*style_copy)
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
-	rule[p->nrules] = (struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin,
-		                                   optional };
+	rule[p->nrules] =
+		(struct tess_plan_rule){ dim_copy, pattern_copy, style_copy, origin, optional };
 	p->has_ep = p->has_ep || !strcmp(dim_copy, "ep");
 	p->rule = rule;
 	p->nrules++;

@@ -92,7 +92,7 @@ static const struct plan_case plans[] = {
 	  "{\"model.embed_tokens\":\"embedding_colwise\"," ATTENTION MLP
 	  "\"lm_head\":\"rowwise\"}" },
 	{ "rules that may match nothing",
-	  "{\"?" L "mlp.gate_proj\":\"colwise\",\"?" L "self_attn.q_b_proj\":\"colwise\"}" },
+	  "{\"?" L "mlp.gate_proj\":\"colwise_rep\",\"?" L "self_attn.q_b_proj\":\"colwise\"}" },
 	{ "packed of one part",
 	  "{" EMBED ATTENTION "\"" L "mlp.gate_proj\":\"packed_colwise:parts=1\",\"" L
 	  "mlp.up_proj\":\"colwise\","
