@@ -351,6 +351,19 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 	return TESS_OK;
 }
 
+const char *tess_checkpoint_find_unlisted(const struct tess_checkpoint *c)
+{
+	for (size_t i = 0; i < c->nparts; i++)
+		for (size_t k = 0; c->part[i] && k < tess_safetensors_count(c->part[i]); k++) {
+			const struct tess_slice *s = tess_safetensors_at(c->part[i], k);
+			const struct tensor_entry *found = find_tensor_entry(c, s->name);
+
+			if (!found || found->slice != s)
+				return s->name;
+		}
+	return NULL;
+}
+
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes)
 {
 	for (size_t i = 0; i < c->nparts; i++)

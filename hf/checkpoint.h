@@ -43,6 +43,9 @@ const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, siz
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out);
 
+/* The first tensor of the files that the index does not list there; NULL: none. Borrowed. */
+const char *tess_checkpoint_find_unlisted(const struct tess_checkpoint *c);
+
 /* Drops the whole pages in this range if the file is mapped; they are read again on demand. */
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);
 

@@ -59,6 +59,16 @@ void tess_safetensors_close(struct tess_safetensors *f);
  * aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
+/*
+ * Where the tensors of such a file go: reads name, shape and dtype (0: `type`), and sets type,
+ * bytes and begin. *header, the first *len bytes of the file, is yours: free.
+ */
+tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
+                                    char **header, uint64_t *len);
+/* Writes at byte `at` of a file; false, with errno: it failed. */
+bool tess_file_write(int fd, const void *bytes, uint64_t len, uint64_t at);
+/* Makes the names in the directory of `path` durable. */
+void tess_directory_sync(const char *path);
 /* Fails if no file can be written at `path`, which is left as it is. */
 tess_status tess_safetensors_check_writable(const char *path);
 

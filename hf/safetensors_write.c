@@ -14,109 +14,107 @@
 
 enum { LENGTH = 8, NAME_TRIES = 1000 };
 
-struct placed_tensor {
-	const struct tess_slice *slice;
-	const struct tess_file_dtype *type;
-	uint64_t bytes;
-};
-
-/* Assigns offsets: larger elements first, then in the given order (insertion sort: few tensors). */
-static tess_status order_tensors(const char *path, int32_t n, const struct tess_slice *slices,
-                                 struct placed_tensor *out)
+/* Sets type, bytes and begin: larger elements first, then in the given order. */
+static tess_status place_tensors(const char *path, int32_t n, struct tess_slice *slices)
 {
-	for (int32_t i = 0; i < n; i++) {
-		struct placed_tensor one = { &slices[i], tess_file_dtype_of(slices[i].dtype), 0 };
-		uint64_t bytes;
-		int32_t at = i;
+	static const int32_t widths[] = { 64, 32, 16, 8, 6, 4 };
+	uint64_t at = 0;
 
-		if (!one.type)
+	for (int32_t i = 0; i < n; i++) {
+		struct tess_slice *s = &slices[i];
+		const struct tess_file_dtype *type = s->dtype || !s->type
+		                                             ? tess_file_dtype_of(s->dtype)
+		                                             : tess_file_dtype_by_name(s->type);
+
+		if (!type)
 			return tess_fail(TESS_EINVAL, "%s: tensor %s: dtype %d cannot be written",
-			                 path, slices[i].name, slices[i].dtype);
-		bytes = (uint64_t)one.type->bits / 8;
-		for (int32_t d = 0; d < slices[i].ndim; d++)
-			if (slices[i].shape[d] < 0 ||
-			    __builtin_mul_overflow(bytes, (uint64_t)slices[i].shape[d], &bytes))
+			                 path, s->name, s->dtype);
+		s->type = type->name;
+		s->bytes = (uint64_t)type->bits;
+		for (int32_t d = 0; d < s->ndim; d++)
+			if (s->shape[d] < 0 ||
+			    __builtin_mul_overflow(s->bytes, (uint64_t)s->shape[d], &s->bytes))
 				return tess_fail(TESS_EINVAL,
 				                 "%s: tensor %s: shape: its bytes overflow 64 bits",
-				                 path, slices[i].name);
-		one.bytes = bytes;
-		for (; at > 0 && out[at - 1].type->bits < one.type->bits; at--)
-			out[at] = out[at - 1];
-		out[at] = one;
+				                 path, s->name);
+		s->bytes /= 8;
 	}
+	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+		for (int32_t i = 0; i < n; i++)
+			if (tess_file_dtype_by_name(slices[i].type)->bits == widths[w]) {
+				slices[i].begin = at;
+				at += slices[i].bytes;
+			}
 	return TESS_OK;
 }
 
-/*
- * The header as text, padded so that the data begin at a multiple of 8. Yours to free. NULL: a name
- * is a duplicate or not UTF-8, or memory is exhausted.
- */
-static char *format_header(int32_t n, const struct placed_tensor *tensors, uint64_t *len)
+/* Length and header, padded to a multiple of 8. NULL: no memory, or a name is not UTF-8. */
+static char *pack_header(const json_t *root, uint64_t *len)
 {
-	json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-	char *text = NULL, *padded = NULL;
-	uint64_t at = 0;
-	bool good = true;
+	char *text = json_dumps(root, JSON_COMPACT), *packed = NULL;
+	uint64_t size = text ? (strlen(text) + 7) / 8 * 8 : 0;
 
-	for (int32_t i = 0; good && i < n; i++) {
-		json_t *shape = json_array();
-
-		for (int32_t d = 0; d < tensors[i].slice->ndim; d++)
-			json_array_append_new(shape, json_integer(tensors[i].slice->shape[d]));
-		good = !json_object_get(root, tensors[i].slice->name) &&
-		       !json_object_set_new(root, tensors[i].slice->name,
-		                            json_pack("{s:s, s:O, s:[I, I]}", "dtype",
-		                                      tensors[i].type->name, "shape", shape,
-		                                      "data_offsets", (json_int_t)at,
-		                                      (json_int_t)(at + tensors[i].bytes)));
-		json_decref(shape);
-		at += tensors[i].bytes;
-	}
-	text = good ? json_dumps(root, JSON_COMPACT) : NULL;
-	json_decref(root);
-	if (text) {
-		*len = (strlen(text) + 7) / 8 * 8;
-		padded = malloc(*len + 1);
-	}
-	if (padded) {
-		memset(padded, ' ', *len);
-		memcpy(padded, text, strlen(text));
+	if (text)
+		packed = malloc(LENGTH + size);
+	if (packed) {
+		for (int i = 0; i < LENGTH; i++)
+			packed[i] = (char)(unsigned char)(size >> 8 * i);
+		memset(packed + LENGTH, ' ', size);
+		memcpy(packed + LENGTH, text, strlen(text));
+		*len = LENGTH + size;
 	}
 	free(text);
-	return padded;
+	return packed;
 }
 
-static bool write_bytes(int fd, const void *bytes, uint64_t len)
+tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
+                                    char **header, uint64_t *len)
 {
-	const char *at = bytes;
+	json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+	tess_status st = place_tensors(path, n, slices);
+	bool good = true;
+
+	for (int32_t i = 0; good && !st && i < n; i++) {
+		json_t *shape = json_array();
+
+		for (int32_t d = 0; d < slices[i].ndim; d++)
+			json_array_append_new(shape, json_integer(slices[i].shape[d]));
+		good = !json_object_get(root, slices[i].name) &&
+		       !json_object_set_new(
+			       root, slices[i].name,
+			       json_pack("{s:s, s:O, s:[I, I]}", "dtype", slices[i].type, "shape",
+		                         shape, "data_offsets", (json_int_t)slices[i].begin,
+		                         (json_int_t)(slices[i].begin + slices[i].bytes)));
+		json_decref(shape);
+	}
+	*header = good && !st ? pack_header(root, len) : NULL;
+	json_decref(root);
+	if (!st && !*header)
+		st = tess_fail(
+			TESS_EINVAL,
+			"%s: a tensor's name is a duplicate or not UTF-8, or memory is exhausted",
+			path);
+	return st;
+}
+
+bool tess_file_write(int fd, const void *bytes, uint64_t len, uint64_t at)
+{
+	const char *from = bytes;
 
 	while (len) {
-		ssize_t done = write(fd, at, len);
+		ssize_t done = pwrite(fd, from, len, (off_t)at);
 
 		if (done < 0 && errno != EINTR)
 			return false;
-		at += done > 0 ? done : 0;
-		len -= done > 0 ? (uint64_t)done : 0;
+		done = done > 0 ? done : 0;
+		from += done;
+		at += (uint64_t)done;
+		len -= (uint64_t)done;
 	}
 	return true;
 }
 
-static bool write_tensors(int fd, const char *header, uint64_t len, int32_t n,
-                          const struct placed_tensor *tensors)
-{
-	unsigned char length[LENGTH];
-	bool good;
-
-	for (int i = 0; i < LENGTH; i++)
-		length[i] = (unsigned char)(len >> 8 * i);
-	good = write_bytes(fd, length, LENGTH) && write_bytes(fd, header, len);
-	for (int32_t i = 0; good && i < n; i++)
-		good = write_bytes(fd, tensors[i].slice->data, tensors[i].bytes);
-	return good && !fsync(fd);
-}
-
-/* Makes the rename durable. */
-static void sync_directory(const char *path)
+void tess_directory_sync(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char folder[4096] = ".";
@@ -170,41 +168,39 @@ tess_status tess_safetensors_check_writable(const char *path)
 
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices)
 {
-	struct placed_tensor *tensors = calloc((size_t)n + 1, sizeof *tensors);
+	struct tess_slice *placed = calloc((size_t)n + 1, sizeof *placed);
 	char *header = NULL, *part_path = NULL;
 	tess_status st = TESS_OK;
 	uint64_t len = 0;
+	bool good;
 	int fd = -1;
 
-	if (!tensors) {
+	if (!placed) {
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 		goto out;
 	}
-	st = order_tensors(path, n, slices, tensors);
+	memcpy(placed, slices, (size_t)n * sizeof *placed);
+	for (int32_t i = 0; i < n; i++)
+		placed[i].type = NULL;
+	st = tess_safetensors_layout(path, n, placed, &header, &len);
+	if (!st)
+		st = open_part_file(path, &part_path, &fd);
 	if (st)
 		goto out;
-	header = format_header(n, tensors, &len);
-	if (!header) {
-		st = tess_fail(
-			TESS_EINVAL,
-			"%s: a tensor's name is a duplicate or not UTF-8, or memory is exhausted",
-			path);
-		goto out;
-	}
-	st = open_part_file(path, &part_path, &fd);
-	if (st)
-		goto out;
-	if (!write_tensors(fd, header, len, n, tensors) || rename(part_path, path)) {
+	good = tess_file_write(fd, header, len, 0);
+	for (int32_t i = 0; good && i < n; i++)
+		good = tess_file_write(fd, placed[i].data, placed[i].bytes, len + placed[i].begin);
+	if (!good || fsync(fd) || rename(part_path, path)) {
 		st = tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 		unlink(part_path);
 		goto out;
 	}
-	sync_directory(path);
+	tess_directory_sync(path);
 out:
 	if (fd >= 0)
 		close(fd);
 	free(header);
 	free(part_path);
-	free(tensors);
+	free(placed);
 	return st;
 }

@@ -38,7 +38,7 @@ _tessera() {
 			reduce_scatter all_to_all send_recv' -- "$cur")
 		return ;;
 	--dtype)
-		mapfile -t COMPREPLY < <(compgen -W 'f64 f32 bf16 f16 i64 i32 i8 u8' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16 $([[ $command == convert ]] || echo f64 i64 i32 i8 u8)" -- "$cur")
 		return ;;
 	--op)
 		mapfile -t COMPREPLY < <(compgen -W 'sum prod min max band bor bxor' -- "$cur")
@@ -55,7 +55,7 @@ _tessera() {
 	--kv)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
-	-n | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
+	-n | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
 	--max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
@@ -64,7 +64,7 @@ _tessera() {
 
 	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
-	'') options='bench conform explain generate info launch help --help --version' ;;
+	'') options='bench conform convert explain generate info launch help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
 		--kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
@@ -72,6 +72,7 @@ _tessera() {
 	explain) options="$plan --tokens --positions --program --json --help" ;;
 	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
+	convert) options='-n --dtype --max-shard-size --help' ;;
 	conform) options='--ranks --quick --part --tap --start --help' ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;

@@ -101,22 +101,6 @@ static tess_status parse_seed(const char *name, const char *text, void *to)
 	return tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
 }
 
-/* "512M": bytes. */
-static tess_status parse_size(const char *name, const char *text, void *to)
-{
-	static const char units[] = "KMGT";
-	char *end;
-	double v = strtod(text, &end);
-	const char *unit = *end ? strchr(units, *end) : NULL;
-
-	if (end == text || !(v > 0) || v > 1e15 || (*end && (!unit || end[1])))
-		return tess_fail(TESS_EINVAL, "%s %s: must be a size, as in 512M or 4G", name,
-		                 text);
-	v *= (double)(UINT64_C(1) << (unit ? 10 * (unit - units + 1) : 0));
-	*(uint64_t *)to = (uint64_t)v;
-	return TESS_OK;
-}
-
 static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
 {
 	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
@@ -166,7 +150,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
 		{ "batch", .number = &a->batch, .lo = 1, .hi = INT32_MAX },
 		{ "kv", .parse = parse_kv_dtype, .to = &a->kv_dtype },
-		{ "kv-memory", .parse = parse_size, .to = &a->kv_memory },
+		{ "kv-memory", .parse = tess_tool_parse_size, .to = &a->kv_memory },
 		{ "max-tokens", .number = &a->max_tokens, .lo = 0, .hi = INT32_MAX },
 		{ "ignore-eos", .flag = &a->ignore_eos },
 		{ "temperature", .parse = parse_temperature, .to = &a->temperature },

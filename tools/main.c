@@ -22,6 +22,8 @@ static const struct {
 	{ "generate", "text from a checkpoint on N ranks", tess_tool_generate },
 	{ "explain", "what each rank of a plan would hold and send, without starting ranks",
 	  tess_tool_explain },
+	{ "convert", "a checkpoint in another dtype, or in files of another size",
+	  tess_tool_convert },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
 	{ "bench", "latency and bandwidth of collectives", tess_tool_bench },
 	{ "conform", "checks that a backend keeps the promises of its interface",

@@ -8,6 +8,7 @@
 /* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
 int tess_tool_generate(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
+int tess_tool_convert(int argc, char **argv);
 int tess_tool_launch(int argc, char **argv);
 int tess_tool_bench(int argc, char **argv);
 int tess_tool_conform(int argc, char **argv);
@@ -16,6 +17,12 @@ int tess_tool_info(int argc, char **argv);
 /* The value `text` of the argument `name`: a whole number, lo to hi. */
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out);
+
+/*
+ * Bytes, into *(uint64_t *)to: "512M" and "512MiB" are 512 * 2^20, "512MB" is 512 * 10^6. A `parse`
+ * of an option.
+ */
+tess_status tess_tool_parse_size(const char *name, const char *text, void *to);
 
 struct tess_tool_option {
 	const char *name; /* "json" for --json, "n" for -n */

@@ -1,0 +1,449 @@
+/* convert.c - which bytes of which files a conversion writes, and the rank that writes them. */
+#include "hf/convert.h"
+
+#include "core/base/arena.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "nn/agree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fenv.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 20 }; /* elements at a time */
+enum { ROUND = 256 << 20 }; /* bytes that a rank writes until it hears of the other ranks */
+
+struct output_file {
+	const char *name;
+	char *header;
+	uint64_t header_bytes, bytes; /* bytes: of its tensors */
+	uint64_t at; /* of its tensors, among those of all files */
+	size_t first, n; /* its tensors */
+};
+
+struct conversion {
+	struct tess_arena arena;
+	const struct tess_convert_options *options;
+	struct tess_checkpoint *from;
+	struct tess_slice *tensor; /* as they will be, in the order of the checkpoint */
+	struct output_file *file;
+	size_t ntensors, nfiles;
+	uint64_t bytes; /* of all tensors */
+	uint64_t infinite; /* values that became so on this rank, the first one in this tensor */
+	const char *first_infinite;
+	void *in, *out; /* [PIECE] elements */
+	float *middle;
+	char path[PATH_MAX], part[PATH_MAX]; /* of the result, and where it is made */
+};
+
+/* ---- what is written ------------------------------------------------------------------------- */
+
+/* Decides which experts are asked for: transformers keeps its dtype too. */
+static bool is_kept(const char *name)
+{
+	static const char end[] = "e_score_correction_bias";
+	size_t len = strlen(name);
+
+	return len >= sizeof end - 1 && !strcmp(name + len - (sizeof end - 1), end);
+}
+
+static bool is_float(const struct tess_slice *s)
+{
+	return s->dtype == TESS_F64 || s->dtype == TESS_F32 || s->dtype == TESS_BF16 ||
+	       s->dtype == TESS_F16;
+}
+
+static tess_status place_tensor(struct conversion *c, size_t i)
+{
+	const struct tess_slice *s = tess_checkpoint_at(c->from, i);
+	bool changes = c->options->dtype && is_float(s) && !is_kept(s->name);
+
+	if (c->options->dtype && *s->type == 'F' && !is_float(s))
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s: tensor %s: its values are packed as %s; " TESS_UNPACKED_WEIGHTS,
+			tess_checkpoint_dir(c->from), s->name, s->type);
+	c->tensor[i] = *s;
+	c->tensor[i].data = NULL;
+	if (changes) {
+		c->tensor[i].dtype = c->options->dtype;
+		c->tensor[i].bytes =
+			s->bytes / tess_width(s->dtype) * tess_width(c->options->dtype);
+	}
+	return TESS_OK;
+}
+
+/* Divides the tensors into files, in their order. */
+static tess_status divide_tensors(struct conversion *c)
+{
+	uint64_t most = c->options->file_bytes;
+	struct output_file *f = NULL;
+
+	c->file = TESS_NEW(&c->arena, struct output_file, c->ntensors + 1);
+	if (!c->file)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < c->ntensors; i++) {
+		uint64_t bytes = c->tensor[i].bytes;
+
+		if (!f || (f->bytes && (bytes > most || f->bytes > most - bytes))) {
+			f = &c->file[c->nfiles++];
+			f->first = i;
+		}
+		f->bytes += bytes;
+		f->n++;
+	}
+	return TESS_OK;
+}
+
+static tess_status lay_out_file(struct conversion *c, struct output_file *f)
+{
+	int number = (int)(f - c->file) + 1;
+
+	f->at = c->bytes;
+	c->bytes += f->bytes;
+	f->name = c->nfiles == 1 ? "model.safetensors"
+	                         : tess_arena_format(&c->arena, "model-%05d-of-%05d.safetensors",
+	                                             number, (int)c->nfiles);
+	return f->name ? tess_safetensors_layout(f->name, (int32_t)f->n, &c->tensor[f->first],
+	                                         &f->header, &f->header_bytes)
+	               : TESS_ENOMEM;
+}
+
+static tess_status plan_files(struct conversion *c)
+{
+	const char *lost = tess_checkpoint_find_unlisted(c->from);
+	tess_status st = TESS_OK;
+
+	if (lost)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: model.safetensors.index.json does not list tensor %.200s of "
+		                 "its parts, which would be lost; list it, or remove it from there",
+		                 tess_checkpoint_dir(c->from), lost);
+	c->ntensors = tess_checkpoint_count(c->from);
+	c->tensor = TESS_NEW(&c->arena, struct tess_slice, c->ntensors + 1);
+	if (!c->tensor)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < c->ntensors && !st; i++)
+		st = place_tensor(c, i);
+	if (!st)
+		st = divide_tensors(c);
+	for (size_t i = 0; i < c->nfiles && !st; i++)
+		st = lay_out_file(c, &c->file[i]);
+	return st;
+}
+
+static tess_status open_conversion(struct conversion *c, const char *dir, const char *out, bool run)
+{
+	int32_t how = run ? TESS_CHECKPOINT_WHOLE : TESS_CHECKPOINT_HEADERS;
+	tess_status st = tess_checkpoint_open(dir, how, &c->from);
+
+	if (!st)
+		st = tess_convert_find_output(dir, out, c->path);
+	if (!st)
+		st = plan_files(c);
+	if (st || !run)
+		return st;
+	c->in = malloc(PIECE * sizeof(double));
+	c->out = malloc(PIECE * sizeof(float));
+	c->middle = malloc(PIECE * sizeof(float));
+	return c->in && c->out && c->middle ? TESS_OK
+	                                    : tess_fail(TESS_ENOMEM, "%s: out of memory", out);
+}
+
+static void close_conversion(struct conversion *c)
+{
+	for (size_t i = 0; i < c->nfiles; i++)
+		free(c->file[i].header);
+	free(c->in);
+	free(c->out);
+	free(c->middle);
+	tess_checkpoint_close(c->from);
+	tess_arena_free(&c->arena);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* To f32; returns how many became infinite. */
+static uint64_t load_values(int32_t dtype, const void *from, size_t n, float *to)
+{
+	const uint16_t *half = from;
+	const double *wide = from;
+	uint64_t infinite = 0;
+
+	for (size_t i = 0; i < n && dtype == TESS_F64; i++) {
+		to[i] = (float)wide[i];
+		infinite += isinf(to[i]) && !isinf(wide[i]);
+	}
+	for (size_t i = 0; i < n && dtype == TESS_BF16; i++)
+		to[i] = tess_bf16_load(half[i]);
+	for (size_t i = 0; i < n && dtype == TESS_F16; i++)
+		to[i] = tess_f16_load(half[i]);
+	if (dtype == TESS_F32)
+		memcpy(to, from, n * sizeof *to);
+	return infinite;
+}
+
+static uint64_t round_values(int32_t dtype, const float *from, size_t n, void *to)
+{
+	uint16_t *half = to;
+	uint64_t infinite = 0;
+
+	for (size_t i = 0; i < n && dtype == TESS_BF16; i++) {
+		half[i] = tess_bf16_round(from[i]);
+		infinite += (half[i] & 0x7fff) == 0x7f80 && !isinf(from[i]);
+	}
+	for (size_t i = 0; i < n && dtype == TESS_F16; i++) {
+		half[i] = tess_f16_round(from[i]);
+		infinite += (half[i] & 0x7fff) == 0x7c00 && !isinf(from[i]);
+	}
+	if (dtype == TESS_F32)
+		memcpy(to, from, n * sizeof *from);
+	return infinite;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static tess_status fail_output(const struct conversion *c, const char *name)
+{
+	return tess_fail(TESS_EIO, "%s/%s: cannot be written: %s", c->path, name, strerror(errno));
+}
+
+/* -1, with errno: it cannot be opened. */
+static int open_output_file(const struct conversion *c, const struct output_file *f)
+{
+	char path[PATH_MAX + 64];
+
+	snprintf(path, sizeof path, "%s/%s", c->part, f->name);
+	return open(path, O_WRONLY | O_CLOEXEC);
+}
+
+/* Bytes [lo, hi) of a tensor, whole elements. */
+static tess_status write_tensor_piece(struct conversion *c, const struct output_file *f, int fd,
+                                      size_t i, uint64_t lo, uint64_t hi)
+{
+	const struct tess_slice *from = tess_checkpoint_at(c->from, i), *to = &c->tensor[i];
+	bool same = from->dtype == to->dtype;
+	uint64_t width = same ? 1 : tess_width(to->dtype), n = (hi - lo) / width, start, bytes;
+	tess_status st;
+
+	start = lo / width * (same ? 1 : tess_width(from->dtype));
+	bytes = n * (same ? 1 : tess_width(from->dtype));
+	st = tess_checkpoint_read(c->from, from->name, start, bytes, c->in);
+	if (from->data)
+		tess_checkpoint_drop(c->from, (const char *)from->data + start, bytes);
+	if (!st && !same) {
+		uint64_t infinite = load_values(from->dtype, c->in, n, c->middle);
+
+		infinite += round_values(to->dtype, c->middle, n, c->out);
+		if (infinite && !c->infinite)
+			c->first_infinite = to->name;
+		c->infinite += infinite;
+	}
+	if (!st &&
+	    !tess_file_write(fd, same ? c->in : c->out, hi - lo, f->header_bytes + to->begin + lo))
+		st = fail_output(c, f->name);
+	if (!st && c->options->progress)
+		st = c->options->progress(c->options->self, hi - lo, c->bytes);
+	return st;
+}
+
+/* The part of a tensor in bytes [lo, hi) of all tensors; a cut inside an element is moved up. */
+static tess_status write_tensor(struct conversion *c, const struct output_file *f, int fd, size_t i,
+                                uint64_t lo, uint64_t hi)
+{
+	const struct tess_slice *t = &c->tensor[i];
+	uint64_t width = t->dtype ? tess_width(t->dtype) : 1, start = f->at + t->begin;
+	uint64_t a = lo > start ? lo - start : 0, b = hi > start ? hi - start : 0;
+	tess_status st = TESS_OK;
+
+	a = a < t->bytes ? (a + width - 1) / width * width : t->bytes;
+	b = b < t->bytes ? (b + width - 1) / width * width : t->bytes;
+	while (a < b && !st) {
+		uint64_t n = b - a < PIECE * width ? b - a : PIECE * width;
+
+		st = write_tensor_piece(c, f, fd, i, a, a + n);
+		a += n;
+	}
+	return st;
+}
+
+static tess_status write_range(struct conversion *c, uint64_t lo, uint64_t hi)
+{
+	tess_status st = TESS_OK;
+
+	for (const struct output_file *f = c->file; f < c->file + c->nfiles && !st; f++) {
+		int fd;
+
+		if (f->at >= hi || f->at + f->bytes <= lo)
+			continue;
+		fd = open_output_file(c, f);
+		if (fd < 0)
+			return tess_fail(TESS_EIO,
+			                 "%s/%s: %s; all ranks need the file system of rank 0",
+			                 c->part, f->name, strerror(errno));
+		for (size_t i = 0; i < f->n && !st; i++)
+			st = write_tensor(c, f, fd, f->first + i, lo, hi);
+		if (!st && fdatasync(fd))
+			st = fail_output(c, f->name);
+		close(fd);
+	}
+	return st;
+}
+
+/* Rank r of n writes part r of all bytes; none goes on for long after another has failed. */
+static tess_status write_share(struct conversion *c, struct tess_group *g)
+{
+	uint64_t n = (uint64_t)tess_group_size(g), r = (uint64_t)tess_group_rank(g);
+	uint64_t share = c->bytes / n + 1, end = (r + 1) * share, lo, hi;
+	tess_status st = TESS_OK;
+
+	for (uint64_t done = 0; done < share && !st; done += ROUND) {
+		lo = r * share + done;
+		hi = lo + ROUND < end ? lo + ROUND : end;
+		st = write_range(c, lo, hi < c->bytes ? hi : c->bytes);
+		st = tess_group_agree_status(g, st, "convert");
+	}
+	return st;
+}
+
+/* ---- what rank 0 does alone ------------------------------------------------------------------ */
+
+/* Creates the files with their headers, and takes their room on the disk where it can. */
+static tess_status create_files(struct conversion *c)
+{
+	tess_status st = tess_convert_make_part(c->path, c->part);
+
+	for (struct output_file *f = c->file; f < c->file + c->nfiles && !st; f++) {
+		uint64_t bytes = f->header_bytes + f->bytes;
+		int fd;
+
+		st = tess_convert_write_file(c->part, f->name, f->header, f->header_bytes);
+		fd = st ? -1 : open_output_file(c, f);
+		if (!st && (fd < 0 || (fallocate(fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP) ||
+		            ftruncate(fd, (off_t)bytes)))
+			st = tess_fail(TESS_EIO, "%s/%s: %llu bytes cannot be written: %s", c->path,
+			               f->name, (unsigned long long)bytes, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+	}
+	return st;
+}
+
+static tess_status write_weight_map(const struct conversion *c)
+{
+	json_t *map = json_object(), *root;
+	int64_t elements = 0;
+	size_t len = 0;
+	char *text;
+	tess_status st;
+
+	for (const struct output_file *f = c->file; f < c->file + c->nfiles; f++)
+		for (size_t i = f->first; i < f->first + f->n; i++) {
+			int64_t count = 1;
+
+			for (int32_t d = 0; d < c->tensor[i].ndim; d++)
+				count *= c->tensor[i].shape[d];
+			elements += count;
+			json_object_set_new(map, c->tensor[i].name, json_string(f->name));
+		}
+	root = json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters",
+	                 (json_int_t)elements, "total_size", (json_int_t)c->bytes, "weight_map",
+	                 map);
+	text = json_dumps(root, JSON_INDENT(2));
+	json_decref(root);
+	if (!text)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", c->path);
+	len = strlen(text);
+	text[len] = '\n'; /* in place of the terminating 0 */
+	st = tess_convert_write_file(c->part, "model.safetensors.index.json", text, len + 1);
+	free(text);
+	return st;
+}
+
+static tess_status finish_output(const struct conversion *c)
+{
+	tess_status st =
+		tess_convert_copy_files(tess_checkpoint_dir(c->from), c->part, c->options->dtype);
+
+	if (!st && c->nfiles > 1)
+		st = write_weight_map(c);
+	return st ? st : tess_convert_rename_part(c->part, c->path);
+}
+
+/* ---- convert --------------------------------------------------------------------------------- */
+
+static tess_status warn_infinite(const struct conversion *c, struct tess_group *g)
+{
+	int64_t mine = (int64_t)c->infinite, all;
+	tess_status st = tess_all_reduce(g, &mine, &all, 1, TESS_I64, TESS_SUM, "convert");
+
+	if (!st && mine)
+		tess_log(TESS_WARN, "hf",
+		         "%lld values of %lld are too large for the dtype and became infinite, the "
+		         "first in tensor %s",
+		         (long long)mine, (long long)all, c->first_infinite);
+	return st;
+}
+
+static tess_status run_conversion(struct conversion *c, struct tess_group *g)
+{
+	bool first = tess_group_rank(g) == 0;
+	tess_status st = first ? create_files(c) : TESS_OK;
+
+	st = tess_group_agree_status(g, st, "convert");
+	if (!st)
+		st = tess_broadcast(g, c->part, sizeof c->part, TESS_I8, 0, "convert");
+	if (!st)
+		st = write_share(c, g);
+	if (!st)
+		st = warn_infinite(c, g);
+	if (!st)
+		st = tess_group_agree_status(g, first ? finish_output(c) : TESS_OK, "convert");
+	return st;
+}
+
+tess_status tess_convert(struct tess_world *w, const char *dir, const char *out,
+                         const struct tess_convert_options *options)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct conversion *c = calloc(1, sizeof *c);
+	fenv_t callers;
+	tess_status st;
+
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	if (c)
+		c->options = options;
+	st = c ? open_conversion(c, dir, out, true) : tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_group_agree_status(g, st, "convert");
+	if (!st)
+		st = run_conversion(c, g);
+	if (st && c && *c->part && tess_group_rank(g) == 0)
+		tess_convert_remove_part(c->part);
+	if (c)
+		close_conversion(c);
+	free(c);
+	fesetenv(&callers);
+	return st;
+}
+
+tess_status tess_convert_check(const char *dir, const char *out,
+                               const struct tess_convert_options *options)
+{
+	struct conversion *c = calloc(1, sizeof *c);
+	tess_status st;
+
+	if (!c)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", out);
+	c->options = options;
+	st = open_conversion(c, dir, out, false);
+	close_conversion(c);
+	free(c);
+	return st;
+}

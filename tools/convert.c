@@ -1,0 +1,141 @@
+/* convert.c - `tessera convert`: a checkpoint in another dtype, or in files of another size. */
+#include "tool.h"
+
+#include "core/base/status.h"
+#include "hf/convert.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <tessera/clock.h>
+#include <unistd.h>
+
+static const char *const help =
+	"usage: tessera convert MODEL OUT [-n N] [--dtype DTYPE]\n"
+	"       [--max-shard-size SIZE] [--help]\n"
+	"\n"
+	"Writes the checkpoint directory MODEL again as the directory OUT, which must not exist,\n"
+	"or be empty: weights in another dtype, in files of another size, and all that belongs\n"
+	"to them. OUT is there whole, or not at all. Transformers and safetensors read it.\n"
+	"\n"
+	"  -n N            number of ranks, each of which writes its share (default 1)\n"
+	"  --dtype DTYPE   bf16, f16 or f32, rounded to nearest (default: that of each tensor)\n"
+	"  --max-shard-size SIZE  bytes of tensors in a file, as in 5GB, 512MB or 1GiB\n"
+	"                  (default 5GB)\n"
+	"  --help          this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera convert llama llama-bf16 --dtype bf16 -n 4\n"
+	"  tessera convert data small --max-shard-size 500KB\n";
+
+enum { SHOWN_EVERY = 100000000 }; /* ns between two lines of progress */
+
+struct convert_command {
+	const char *model, *out;
+	struct tess_convert_options options;
+	int32_t ranks, dtype;
+	bool show;
+	atomic_ullong done;
+	_Atomic int64_t shown;
+};
+
+static volatile sig_atomic_t stopped_by;
+
+static void handle_stop(int sig)
+{
+	stopped_by = sig;
+	signal(sig, SIG_DFL); /* a second one ends the process */
+}
+
+static tess_status count_progress(void *self, uint64_t bytes, uint64_t all)
+{
+	struct convert_command *a = self;
+	unsigned long long done = atomic_fetch_add(&a->done, bytes) + bytes;
+	int64_t now = tess_now(), last = atomic_load(&a->shown);
+
+	if (stopped_by)
+		return tess_fail(TESS_EABORTED, "stopped by signal %d (%s); %s is not written",
+		                 (int)stopped_by, strsignal(stopped_by), a->out);
+	if (a->show && now - last >= SHOWN_EVERY &&
+	    atomic_compare_exchange_strong(&a->shown, &last, now))
+		fprintf(stderr, "\r\033[K  %.1f of %.1f MB", (double)done / 1e6, (double)all / 1e6);
+	return TESS_OK;
+}
+
+static const char *get_dtype_name(int32_t i)
+{
+	static const char *const names[] = { "bf16", "f16", "f32" };
+
+	return names[i];
+}
+
+static tess_status parse_convert_options(int argc, char **argv, struct convert_command *a)
+{
+	const struct tess_tool_option table[] = {
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "dtype", .number = &a->dtype, .lo = 0, .hi = 2, .get_name = get_dtype_name },
+		{ "max-shard-size", .parse = tess_tool_parse_size, .to = &a->options.file_bytes },
+		{ 0 },
+	};
+	static const int32_t dtypes[] = { TESS_BF16, TESS_F16, TESS_F32 };
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+
+	if (!st && optind + 2 != argc)
+		st = tess_fail(TESS_EINVAL, "give MODEL, a checkpoint directory, and OUT, the "
+		                            "directory to be made; see --help");
+	if (st)
+		return st;
+	a->model = argv[optind];
+	a->out = argv[optind + 1];
+	a->options.dtype = a->dtype < 0 ? 0 : dtypes[a->dtype];
+	return TESS_OK;
+}
+
+static tess_status run_convert_rank(struct tess_world *w, void *arg)
+{
+	const struct convert_command *a = arg;
+
+	return tess_convert(w, a->model, a->out, &a->options);
+}
+
+/* Ranks of its own are threads: they move bytes between files, and nothing between each other. */
+static tess_status run_convert(struct convert_command *a)
+{
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
+
+	if (st)
+		return st;
+	if (launched)
+		return tess_tool_join_job(a->ranks, run_convert_rank, a);
+	a->show = isatty(STDERR_FILENO);
+	st = tess_convert_check(a->model, a->out, &a->options);
+	if (!st)
+		st = tess_world_spawn(a->ranks ? a->ranks : 1, run_convert_rank, a);
+	if (a->show)
+		fprintf(stderr, "\r\033[K");
+	return st;
+}
+
+int tess_tool_convert(int argc, char **argv)
+{
+	struct convert_command a = { .dtype = -1, .options = { .file_bytes = 5000000000 } };
+	tess_status st = parse_convert_options(argc, argv, &a);
+	bool usage = st < 0;
+
+	a.options.progress = count_progress;
+	a.options.self = &a;
+	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */
+	if (signal(SIGINT, handle_stop) == SIG_IGN)
+		signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, handle_stop);
+	if (!st)
+		st = run_convert(&a);
+	if (st < 0)
+		tess_tool_print_error("convert");
+	if (st < 0 && stopped_by)
+		return 128 + stopped_by;
+	return st < 0 ? usage ? 2 : 1 : 0;
+}
