@@ -10,7 +10,11 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float mathf_from_bits(uint32_t bits)
+#ifndef MATHF /* the cuda device has its own */
+#define MATHF static inline
+#endif
+
+MATHF float mathf_from_bits(uint32_t bits)
 {
 	float f;
 
@@ -18,7 +22,7 @@ static inline float mathf_from_bits(uint32_t bits)
 	return f;
 }
 
-static inline uint32_t mathf_bits(float f)
+MATHF uint32_t mathf_bits(float f)
 {
 	uint32_t bits;
 
@@ -27,13 +31,13 @@ static inline uint32_t mathf_bits(float f)
 }
 
 /* 2^n for -126 <= n <= 127 */
-static inline float mathf_pow2(int32_t n)
+MATHF float mathf_pow2(int32_t n)
 {
 	return mathf_from_bits((uint32_t)(n + 127) << 23);
 }
 
 /* e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
-static inline float mathf_exp(float x)
+MATHF float mathf_exp(float x)
 {
 	const float round = 0x1.8p23f; /* its ulp is 1: adding it rounds to an integer */
 	float t, n, r, p;
@@ -59,7 +63,7 @@ static inline float mathf_exp(float x)
 }
 
 /* Error below 2 ulp. */
-static inline float mathf_tanh(float x)
+MATHF float mathf_tanh(float x)
 {
 	float a = fabsf(x), z = x * x, p, large;
 
@@ -74,7 +78,7 @@ static inline float mathf_tanh(float x)
 }
 
 /* Error below 2 ulp. */
-static inline float mathf_erf(float x)
+MATHF float mathf_erf(float x)
 {
 	float a = fabsf(x), z = x * x, p, q;
 

@@ -1,0 +1,112 @@
+/* Launches attention: keys and values are stored, then rows and tiles of rows are computed. */
+#include "gpu.h"
+
+enum { PARTS_MAX = 32 };
+
+/* So many parts of the keys that each multiprocessor has two blocks, if there are few rows. */
+static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
+{
+	int64_t blocks = a->rows * a->kv * a->head_blocks, parts = 2 * g->processors / blocks;
+
+	parts = parts < a->blocks ? parts : a->blocks;
+	return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : (int32_t)parts;
+}
+
+static struct attention_args make_attention_args(const struct gpu *g, const struct tess_op *op)
+{
+	const struct tess_view *q = &op->in[0], *k = &op->in[1], *v = &op->in[2];
+	const struct tess_view *pages = &op->in[5];
+	int32_t d = (int32_t)op->num[TESS_ATTENTION_HEAD];
+	struct attention_args a = {
+		.q = q->data,
+		.k = k->data,
+		.v = v->ndim ? v->data : NULL,
+		.out = op->out[0].data,
+		.position = op->in[3].data,
+		.slot = op->in[4].data,
+		.page = pages->data,
+		.fault = g->fault,
+		.q_pitch = q->stride[0],
+		.k_pitch = k->stride[0],
+		.v_pitch = v->ndim ? v->stride[0] : 0,
+		.out_pitch = op->out[0].stride[0],
+		.page_pitch = pages->stride[0],
+		.keys = (int64_t)op->num[TESS_ATTENTION_KEYS],
+		.values = (int64_t)op->num[TESS_ATTENTION_VALUES],
+		.rows = q->shape[0],
+		.slots = pages->shape[0],
+		.blocks = pages->shape[1],
+		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.heads = (int32_t)(q->shape[1] / d),
+		.kv = (int32_t)(k->shape[1] / d),
+		.group = (int32_t)op->num[TESS_ATTENTION_GROUP],
+		.first_head = (int32_t)op->num[TESS_ATTENTION_FIRST],
+		.d = d,
+		.dv = v->ndim ? d : (int32_t)op->num[TESS_ATTENTION_VALUE],
+		.dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE],
+		.scale = (float)op->num[TESS_ATTENTION_SCALE],
+		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
+	};
+
+	a.head_blocks = (int32_t)tess_up(a.group < a.heads ? a.group : a.heads, ATTEND_HEADS);
+	a.tiled = a.rows >= TILED_ROWS_MIN && a.v && d <= TILED_HEAD_MAX;
+	a.parts = a.rows ? choose_parts(g, &a) : 1;
+	return a;
+}
+
+static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
+                               const struct attention_args *a)
+{
+	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (KEYS + 2 + a->dv);
+	struct launch rows = { .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
+		                                              : KERNEL_attend_rows_bf16,
+		               .blocks = { a->rows, a->kv * a->head_blocks, a->parts },
+		               .threads = ATTEND_THREADS,
+		               .shared = floats * (int32_t)sizeof(float),
+		               .args = a };
+	struct launch merge = { .kernel = KERNEL_merge_parts,
+		                .blocks = { a->rows, a->heads, 1 },
+		                .threads = ATTEND_THREADS,
+		                .args = a };
+	tess_status st = op_launch(g, op, rows);
+
+	return st || a->parts == 1 ? st : op_launch(g, op, merge);
+}
+
+static tess_status launch_tiles(struct gpu *g, const struct tess_op *op,
+                                const struct attention_args *a)
+{
+	int32_t each = a->d <= 64 ? 64 : a->d <= 128 ? 128 : 256;
+	struct launch tiles = { .kernel = each == 64    ? KERNEL_attend_tiles_64
+		                          : each == 128 ? KERNEL_attend_tiles_128
+		                                        : KERNEL_attend_tiles_256,
+		                .blocks = { tess_up(a->rows, TILE_ROWS), a->heads, 1 },
+		                .threads = ATTEND_THREADS,
+		                .shared = (each * (TILE_ROWS + KEYS) + KEYS * TILE_ROWS) *
+		                          (int32_t)sizeof(float),
+		                .args = a };
+
+	return op_launch(g, op, tiles);
+}
+
+tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
+{
+	struct attention_args a = make_attention_args(g, op);
+	struct launch store = { .kernel = KERNEL_store_keys,
+		                .blocks = { a.rows, a.kv, 1 },
+		                .threads = ATTEND_THREADS,
+		                .args = &a };
+	void *part = NULL;
+	tess_status st = TESS_OK;
+
+	if (a.parts > 1)
+		st = memory_get_scratch(
+			g, (uint64_t)(a.rows * a.heads * a.parts * (a.dv + 2)) * sizeof(float),
+			&part);
+	a.part = part;
+	if (!st)
+		st = op_launch(g, op, store);
+	if (!st)
+		st = launch_rows(g, op, &a);
+	return st || !a.tiled ? st : launch_tiles(g, op, &a);
+}

@@ -1,0 +1,620 @@
+/*
+ * attention.cuh - attention over KV pages, in f32. A page has the keys of 64 positions as [d, 64],
+ * and their values as [64, dv]; sums over keys are made online: maximum, sum, weighted values.
+ *
+ * attend_rows: a block for one row, the query heads that share its keys, and a part of the keys,
+ * so that one text fills the GPU; merge_parts adds the parts in order. attend_tiles: a block for 32
+ * adjacent rows of a text and one head.
+ */
+
+/* Adjacent rows with the slot of row t, up to TILED_ROWS_MIN. */
+DEVICE int count_run(const struct attention_args *a, int64_t t)
+{
+	int32_t slot = a->slot[t];
+	int n = 1;
+
+	for (int64_t i = t - 1; i >= 0 && n < TILED_ROWS_MIN && a->slot[i] == slot; i--)
+		n++;
+	for (int64_t i = t + 1; i < a->rows && n < TILED_ROWS_MIN && a->slot[i] == slot; i++)
+		n++;
+	return n;
+}
+
+DEVICE int is_tiled(const struct attention_args *a, int64_t t)
+{
+	return a->tiled && count_run(a, t) == TILED_ROWS_MIN;
+}
+
+/* Whether row t has a slot and a position in its pages. */
+DEVICE int has_place(const struct attention_args *a, int64_t t)
+{
+	return a->slot[t] >= 0 && a->slot[t] < a->slots && a->position[t] >= 0 &&
+	       a->position[t] < a->blocks * KEYS;
+}
+
+/* The page with block u of row t's slot; NULL, and a fault: there is none. */
+DEVICE char *find_page(const struct attention_args *a, int64_t t, int64_t u)
+{
+	char *page = (char *)(uintptr_t)a->page[a->slot[t] * a->page_pitch + u];
+
+	if (!page)
+		*a->fault = FAULT_ATTENTION;
+	return page;
+}
+
+DEVICE int64_t find_first_key(const struct attention_args *a, int64_t position)
+{
+	return a->window && position >= a->window ? position - a->window + 1 : 0;
+}
+
+DEVICE void store_cached(char *p, int32_t dtype, int64_t at, float x)
+{
+	if (dtype == PORT_F32)
+		((float *)p)[at] = x;
+	else
+		((uint16_t *)p)[at] = round_bf16(x);
+}
+
+KERNEL(ATTEND_THREADS, store_keys, attention_args)
+{
+	int64_t t = blockIdx.x, g = blockIdx.y, width = a.dtype == PORT_F32 ? 4 : 2, at;
+	char *page;
+
+	if (!has_place(&a, t)) {
+		*a.fault = FAULT_ATTENTION;
+		return;
+	}
+	at = a.position[t] % KEYS;
+	page = find_page(&a, t, a.position[t] / KEYS);
+	if (!page)
+		return;
+	for (int64_t i = threadIdx.x; i < a.d; i += ATTEND_THREADS)
+		store_cached(page + a.keys + g * a.d * KEYS * width, a.dtype, i * KEYS + at,
+		             a.k[t * a.k_pitch + g * a.d + i]);
+	for (int64_t i = threadIdx.x; a.v && i < a.dv; i += ATTEND_THREADS)
+		store_cached(page + a.values + g * a.dv * KEYS * width, a.dtype, at * a.dv + i,
+		             a.v[t * a.v_pitch + g * a.dv + i]);
+}
+
+/* 16 bytes of the cache, of which `n` elements from `at` on are there. */
+DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, float *out)
+{
+	const int width = dtype == PORT_F32 ? 4 : 2, per = 16 / width;
+
+	if (n >= per && ((uintptr_t)p + at * width) % 16 == 0) {
+		widen_quad(load_quad(p + at * width), dtype, out);
+		return;
+	}
+	UNROLL
+	for (int i = 0; i < per; i++)
+		out[i] = i < n ? widen_element(p, dtype, at + i) : 0.0f;
+}
+
+DEVICE float scale_score(const struct attention_args *a, float z)
+{
+	z *= a->scale;
+	return a->softcap != 0.0f ? a->softcap * mathf_tanh(z / a->softcap) : z;
+}
+
+/* e^(x - max); 0 for what no key has been seen of. */
+DEVICE float weigh_score(float x, float max)
+{
+	return x == -INFINITY ? 0.0f : mathf_exp(x - max);
+}
+
+struct row_state { /* of the heads of a warp */
+	float max[ATTEND_HEADS], sum[ATTEND_HEADS];
+};
+
+/*
+ * The scores of one page: weights of its keys [first, end) go to p[heads][KEYS], and the factors of
+ * what was added before to `factor`.
+ */
+DEVICE void score_page(const struct attention_args *a, int32_t dtype, const char *keys,
+                       const float *q, int64_t base, int64_t first, int64_t end,
+                       struct row_state *s, float *p, float *factor)
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
+	int lane = threadIdx.x % WARP, at = lane % cover * per;
+	float z[ATTEND_HEADS][8], k[8];
+
+	UNROLL
+	for (int h = 0; h < ATTEND_HEADS; h++)
+		UNROLL
+	for (int j = 0; j < per; j++)
+		z[h][j] = 0.0f;
+	UNROLL_BY(4)
+	for (int i = lane / cover; i < a->d; i += WARP / cover) {
+		load_cached(keys, dtype, (int64_t)i * KEYS + at, per, k);
+		UNROLL
+		for (int h = 0; h < ATTEND_HEADS; h++)
+			UNROLL
+		for (int j = 0; j < per; j++)
+			z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
+	}
+	UNROLL
+	for (int h = 0; h < ATTEND_HEADS; h++) {
+		float max = -INFINITY, sum = 0.0f;
+
+		UNROLL
+		for (int j = 0; j < per; j++) {
+			int64_t key = base + at + j;
+
+			UNROLL
+			for (int mask = cover; mask < WARP; mask *= 2)
+				z[h][j] += shuffle_xor(z[h][j], mask);
+			z[h][j] = key >= first && key < end ? scale_score(a, z[h][j]) : -INFINITY;
+			max = z[h][j] > max ? z[h][j] : max;
+		}
+		UNROLL
+		for (int mask = 1; mask < cover; mask *= 2) {
+			float other = shuffle_xor(max, mask);
+
+			max = other > max ? other : max;
+		}
+		max = s->max[h] > max ? s->max[h] : max;
+		UNROLL
+		for (int j = 0; j < per; j++) {
+			z[h][j] = weigh_score(z[h][j], max);
+			sum += z[h][j];
+		}
+		UNROLL
+		for (int mask = 1; mask < cover; mask *= 2)
+			sum += shuffle_xor(sum, mask);
+		factor[h] = weigh_score(s->max[h], max);
+		s->sum[h] = s->sum[h] * factor[h] + sum;
+		s->max[h] = max;
+		UNROLL
+		for (int j = 0; j < per; j++)
+			if (lane < cover)
+				p[h * KEYS + at + j] = z[h][j];
+	}
+	sync_warp();
+}
+
+/* Where a lane adds values: positions row, row + rows, ..; elements at + [0, per) of each chunk. */
+struct value_lane {
+	int row, rows, at, active;
+};
+
+DEVICE struct value_lane place_lane(const struct attention_args *a, const int per)
+{
+	int lane = threadIdx.x % WARP, cover = (a->dv + per - 1) / per;
+	struct value_lane l = { 0, 1, lane * per, 1 };
+
+	if (cover <= WARP) {
+		l.rows = WARP / cover;
+		l.row = lane / cover;
+		l.at = lane % cover * per;
+		l.active = l.row < l.rows;
+	}
+	return l;
+}
+
+enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* of f32; of bf16 half as many, each twice */
+
+/* Adds the weighted values of keys [first, end) of a page to the lane's sums. */
+DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char *values,
+                       const float *p, int64_t base, int64_t first, int64_t end,
+                       const struct value_lane *l, float sum[][ATTEND_HEADS][8])
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, chunks = VALUE_MAX / (per * WARP);
+	int64_t lo = first > base ? first - base : 0, hi = end - base < KEYS ? end - base : KEYS;
+	float v[8];
+
+	if (!l->active)
+		return;
+	UNROLL_BY(2)
+	for (int64_t j = lo + l->row; j < hi; j += l->rows) {
+		UNROLL
+		for (int c = 0; c < chunks; c++) {
+			int at = l->at + c * per * WARP;
+
+			if (at >= a->dv)
+				break;
+			load_cached(values, dtype, j * a->dv + at, a->dv - at, v);
+			UNROLL
+			for (int h = 0; h < ATTEND_HEADS; h++)
+				UNROLL
+			for (int i = 0; i < per; i++)
+				sum[c][h][i] = fmaf(p[h * KEYS + j], v[i], sum[c][h][i]);
+		}
+	}
+}
+
+/* The same where values are elements of keys: `total` is [heads][dv] of this warp. */
+DEVICE void add_key_values(const struct attention_args *a, int32_t dtype, const char *keys,
+                           const float *p, int64_t base, int64_t first, int64_t end,
+                           const float *factor, float *total)
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
+	int lane = threadIdx.x % WARP, at = lane % cover * per;
+	float k[8];
+
+	for (int i0 = 0; i0 < a->dv; i0 += WARP / cover) {
+		int i = i0 + lane / cover;
+
+		load_cached(keys, dtype, (int64_t)(i < a->dv ? i : 0) * KEYS + at, per, k);
+		UNROLL
+		for (int j = 0; j < per; j++) /* the rest of the page may hold anything */
+			k[j] = base + at + j >= first && base + at + j < end ? k[j] : 0.0f;
+		UNROLL
+		for (int h = 0; h < ATTEND_HEADS; h++) {
+			float x = 0.0f;
+
+			UNROLL
+			for (int j = 0; j < per; j++)
+				x = fmaf(p[h * KEYS + at + j], k[j], x);
+			UNROLL
+			for (int mask = 1; mask < cover; mask *= 2)
+				x += shuffle_xor(x, mask);
+			if (i < a->dv && lane % cover == 0)
+				total[h * a->dv + i] = total[h * a->dv + i] * factor[h] + x;
+		}
+	}
+}
+
+/* Adds the lanes' sums of a warp to total[heads][dv], one row of lanes after another. */
+DEVICE void add_lanes(const struct attention_args *a, const int per, const struct value_lane *l,
+                      float sum[][ATTEND_HEADS][8], float *total)
+{
+	const int chunks = VALUE_MAX / (per * WARP);
+
+	for (int row = 0; row < l->rows; row++) {
+		UNROLL
+		for (int c = 0; c < chunks; c++) {
+			int at = l->at + c * per * WARP;
+
+			UNROLL
+			for (int h = 0; h < ATTEND_HEADS; h++)
+				UNROLL
+			for (int i = 0; i < per; i++)
+				if (l->active && l->row == row && at + i < a->dv)
+					total[h * a->dv + at + i] += sum[c][h][i];
+		}
+		sync_warp();
+	}
+}
+
+/* The query heads of block `at` of those that read key-value head g: the first, and how many. */
+DEVICE int find_heads(const struct attention_args *a, int g, int at, int *first)
+{
+	int begin = (a->first_head / a->group + g) * a->group - a->first_head,
+	    end = begin + a->group;
+
+	*first = (begin > 0 ? begin : 0) + at * ATTEND_HEADS;
+	end = (end < a->heads ? end : a->heads) - *first;
+	return end < ATTEND_HEADS ? end : ATTEND_HEADS;
+}
+
+/* Writes one head's result, or what its part of the keys gives. */
+DEVICE void write_head(const struct attention_args *a, int64_t t, int head, int part,
+                       const float *total, const float *max, const float *sum)
+{
+	float *to = a->part + ((t * a->heads + head) * a->parts + part) * (a->dv + 2);
+	float m = -INFINITY, s = 0.0f, x;
+
+	for (int w = 0; w < ATTEND_WARPS; w++)
+		m = max[w * ATTEND_HEADS] > m ? max[w * ATTEND_HEADS] : m;
+	for (int w = 0; w < ATTEND_WARPS; w++)
+		s += sum[w * ATTEND_HEADS] * weigh_score(max[w * ATTEND_HEADS], m);
+	for (int i = threadIdx.x; i < a->dv; i += ATTEND_THREADS) {
+		x = 0.0f;
+		for (int w = 0; w < ATTEND_WARPS; w++)
+			x += total[w * ATTEND_HEADS * a->dv + i] *
+			     weigh_score(max[w * ATTEND_HEADS], m);
+		if (a->parts == 1)
+			a->out[t * a->out_pitch + head * a->dv + i] = x / s;
+		else
+			to[2 + i] = x;
+	}
+	if (a->parts > 1 && threadIdx.x == 0) {
+		to[0] = m;
+		to[1] = s;
+	}
+}
+
+DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, width = 16 / per;
+	DYNAMIC_SHARED(shared);
+	float *q = shared, *p = q + ATTEND_HEADS * a->d,
+	      *max = p + ATTEND_THREADS / WARP * ATTEND_HEADS * KEYS;
+	float *sum = max + ATTEND_WARPS * ATTEND_HEADS, *total = sum + ATTEND_WARPS * ATTEND_HEADS;
+	int64_t t = blockIdx.x, own, first, lo, hi, each;
+	int g = blockIdx.y / a->head_blocks, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+	int head, heads = find_heads(a, g, blockIdx.y % a->head_blocks, &head);
+	struct value_lane l = place_lane(a, per);
+	struct row_state s;
+	float acc[VALUE_CHUNKS][ATTEND_HEADS][8], factor[ATTEND_HEADS];
+
+	if (heads < 1 || !has_place(a, t) || is_tiled(a, t))
+		return;
+	own = a->position[t];
+	first = find_first_key(a, own);
+	each = (own / KEYS + 1 - first / KEYS + a->parts - 1) / a->parts;
+	lo = first / KEYS + blockIdx.z * each;
+	hi = lo + each < own / KEYS + 1 ? lo + each : own / KEYS + 1;
+	for (int i = threadIdx.x; i < ATTEND_HEADS * a->d; i += ATTEND_THREADS)
+		q[i] = i < heads * a->d ? a->q[t * a->q_pitch + head * a->d + i] : 0.0f;
+	p += warp * ATTEND_HEADS * KEYS;
+	total += warp * ATTEND_HEADS * a->dv;
+	for (int i = lane; i < ATTEND_HEADS * a->dv; i += WARP)
+		total[i] = 0.0f;
+	UNROLL
+	for (int h = 0; h < ATTEND_HEADS; h++) {
+		s.max[h] = -INFINITY;
+		s.sum[h] = 0.0f;
+		UNROLL
+		for (int c = 0; c < VALUE_CHUNKS; c++)
+			UNROLL
+		for (int i = 0; i < 8; i++)
+			acc[c][h][i] = 0.0f;
+	}
+	sync_block();
+	for (int64_t u = lo + warp; u < hi; u += ATTEND_WARPS) {
+		const char *page = find_page(a, t, u), *keys, *values;
+
+		if (!page)
+			break;
+		keys = page + a->keys + (int64_t)g * a->d * KEYS * width;
+		values = page + a->values + (int64_t)g * a->dv * KEYS * width;
+		score_page(a, dtype, keys, q, u * KEYS, first, own + 1, &s, p, factor);
+		if (!a->v) {
+			add_key_values(a, dtype, keys, p, u * KEYS, first, own + 1, factor, total);
+			sync_warp();
+			continue;
+		}
+		UNROLL
+		for (int c = 0; c < VALUE_CHUNKS; c++)
+			UNROLL
+		for (int h = 0; h < ATTEND_HEADS; h++)
+			UNROLL
+		for (int i = 0; i < 8; i++)
+			acc[c][h][i] *= factor[h];
+		add_values(a, dtype, values, p, u * KEYS, first, own + 1, &l, acc);
+		sync_warp();
+	}
+	if (a->v)
+		add_lanes(a, per, &l, acc, total);
+	UNROLL
+	for (int h = 0; h < ATTEND_HEADS; h++) {
+		max[warp * ATTEND_HEADS + h] = s.max[h];
+		sum[warp * ATTEND_HEADS + h] = s.sum[h];
+	}
+	sync_block();
+	total -= warp * ATTEND_HEADS * a->dv;
+	for (int h = 0; h < heads; h++)
+		write_head(a, t, head + h, blockIdx.z, total + h * a->dv, max + h, sum + h);
+}
+
+KERNEL(ATTEND_THREADS, attend_rows_f32, attention_args)
+{
+	attend_row(&a, PORT_F32);
+}
+
+KERNEL(ATTEND_THREADS, attend_rows_bf16, attention_args)
+{
+	attend_row(&a, PORT_BF16);
+}
+
+/* A block adds the parts of one row's head, in order. */
+KERNEL(ATTEND_THREADS, merge_parts, attention_args)
+{
+	int64_t t = blockIdx.x, step = a.dv + 2;
+	const float *from = a.part + (t * a.heads + blockIdx.y) * a.parts * step;
+	float max = -INFINITY, sum = 0.0f;
+
+	if (!has_place(&a, t) || is_tiled(&a, t))
+		return;
+	for (int i = 0; i < a.parts; i++)
+		max = from[i * step] > max ? from[i * step] : max;
+	for (int i = 0; i < a.parts; i++)
+		sum += from[i * step + 1] * weigh_score(from[i * step], max);
+	for (int j = threadIdx.x; j < a.dv; j += ATTEND_THREADS) {
+		float x = 0.0f;
+
+		for (int i = 0; i < a.parts; i++)
+			x += from[i * step + 2 + j] * weigh_score(from[i * step], max);
+		a.out[t * a.out_pitch + blockIdx.y * a.dv + j] = x / sum;
+	}
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+enum { TILE_EACH = 4 }; /* rows, and keys or elements, of a thread's square */
+
+struct tile { /* rows [from, to) of the 32 from `row` on, which are of one slot */
+	int64_t row, position; /* of the tile's row 0, as if it were of that slot */
+	int from, to, head, g;
+	int64_t first, end; /* keys that any row sees */
+	float *q, *kv, *p; /* [D][32]; keys [D][64], or values [64][D]; weights [64][32] */
+};
+
+/* Keys or values of block u, with zeros where there are none: in shared memory, all threads. */
+DEVICE void load_page(const struct attention_args *a, const struct tile *t, const int D, int64_t u,
+                      const char *page, int values)
+{
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2;
+	const char *from = page + (values ? a->values : a->keys) + t->g * a->d * KEYS * width;
+
+	sync_block(); /* what was there has been used */
+	for (int at = threadIdx.x; at < D * KEYS; at += ATTEND_THREADS) {
+		int key = values ? at / D : at % KEYS, i = values ? at % D : at / KEYS;
+		int there = i < a->d && u * KEYS + key >= t->first && u * KEYS + key < t->end;
+
+		t->kv[at] =
+			there ? widen_element(from, a->dtype, values ? (int64_t)key * a->d + i : at)
+			      : 0.0f;
+	}
+	sync_block();
+}
+
+DEVICE void multiply_square(const float *rows, const float *columns, float sum[][TILE_EACH])
+{
+	UNROLL
+	for (int r = 0; r < TILE_EACH; r++)
+		UNROLL
+	for (int c = 0; c < TILE_EACH; c++)
+		sum[r][c] = fmaf(rows[r], columns[c], sum[r][c]);
+}
+
+/* Scores of the thread's square become weights; row by row, 16 lanes have all keys of a row. */
+DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, int64_t u,
+                         float z[][TILE_EACH], float *max, float *sum, float *factor)
+{
+	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
+
+	UNROLL
+	for (int r = 0; r < TILE_EACH; r++) {
+		int64_t own = t->position + r0 + r, first = find_first_key(a, own);
+		float m = max[r], s = 0.0f;
+
+		UNROLL
+		for (int c = 0; c < TILE_EACH; c++) {
+			int64_t key = u * KEYS + c0 + c;
+			int seen =
+				r0 + r >= t->from && r0 + r < t->to && key >= first && key <= own;
+
+			z[r][c] = seen ? scale_score(a, z[r][c]) : -INFINITY;
+			m = z[r][c] > m ? z[r][c] : m;
+		}
+		UNROLL
+		for (int mask = 1; mask < 16; mask *= 2) {
+			float other = shuffle_xor(m, mask);
+
+			m = other > m ? other : m;
+		}
+		UNROLL
+		for (int c = 0; c < TILE_EACH; c++) {
+			z[r][c] = weigh_score(z[r][c], m);
+			s += z[r][c];
+			t->p[(c0 + c) * TILE_ROWS + r0 + r] = z[r][c];
+		}
+		UNROLL
+		for (int mask = 1; mask < 16; mask *= 2)
+			s += shuffle_xor(s, mask);
+		factor[r] = weigh_score(max[r], m);
+		sum[r] = sum[r] * factor[r] + s;
+		max[r] = m;
+	}
+}
+
+/* Rows [from, to) of a tile, D elements a head at most. */
+DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, const int D)
+{
+	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
+	float acc[TILED_HEAD_MAX / KEYS][TILE_EACH][TILE_EACH], max[TILE_EACH], sum[TILE_EACH];
+
+	UNROLL
+	for (int r = 0; r < TILE_EACH; r++) {
+		max[r] = -INFINITY;
+		sum[r] = 0.0f;
+		UNROLL
+		for (int c = 0; c < TILE_EACH; c++)
+			UNROLL
+		for (int j = 0; j < D / KEYS; j++)
+			acc[j][r][c] = 0.0f;
+	}
+	sync_block();
+	for (int at = threadIdx.x; at < D * TILE_ROWS; at += ATTEND_THREADS) {
+		int r = at / D, i = at % D;
+
+		t->q[i * TILE_ROWS + r] =
+			r >= t->from && r < t->to && i < a->d
+				? a->q[(t->row + r) * a->q_pitch + t->head * a->d + i]
+				: 0.0f;
+	}
+	for (int64_t u = t->first / KEYS; u * KEYS < t->end; u++) {
+		const char *page = find_page(a, t->row + t->from, u);
+		float z[TILE_EACH][TILE_EACH], factor[TILE_EACH];
+
+		if (!page)
+			return;
+		load_page(a, t, D, u, page, 0);
+		UNROLL
+		for (int r = 0; r < TILE_EACH; r++)
+			UNROLL
+		for (int c = 0; c < TILE_EACH; c++)
+			z[r][c] = 0.0f;
+		UNROLL_BY(4)
+		for (int i = 0; i < a->d; i++) {
+			float q[TILE_EACH], k[TILE_EACH];
+
+			widen_quad(load_quad(t->q + i * TILE_ROWS + r0), PORT_F32, q);
+			widen_quad(load_quad(t->kv + i * KEYS + c0), PORT_F32, k);
+			multiply_square(q, k, z);
+		}
+		weigh_square(a, t, u, z, max, sum, factor);
+		UNROLL
+		for (int j = 0; j < D / KEYS; j++)
+			UNROLL
+		for (int r = 0; r < TILE_EACH; r++)
+			UNROLL
+		for (int c = 0; c < TILE_EACH; c++)
+			acc[j][r][c] *= factor[r];
+		load_page(a, t, D, u, page, 1);
+		UNROLL_BY(4)
+		for (int key = 0; key < KEYS; key++) {
+			float p[TILE_EACH], v[TILE_EACH];
+
+			widen_quad(load_quad(t->p + key * TILE_ROWS + r0), PORT_F32, p);
+			UNROLL
+			for (int j = 0; j < D / KEYS; j++) {
+				widen_quad(load_quad(t->kv + key * D + j * KEYS + c0), PORT_F32, v);
+				multiply_square(p, v, acc[j]);
+			}
+		}
+	}
+	UNROLL
+	for (int j = 0; j < D / KEYS; j++)
+		UNROLL
+	for (int r = 0; r < TILE_EACH; r++)
+		UNROLL
+	for (int c = 0; c < TILE_EACH; c++) {
+		int i = j * KEYS + c0 + c;
+
+		if (r0 + r >= t->from && r0 + r < t->to && i < a->d)
+			a->out[(t->row + r0 + r) * a->out_pitch + t->head * a->d + i] =
+				acc[j][r][c] / sum[r];
+	}
+}
+
+/* The runs of one slot in a tile, one after another; the last tiles, with most keys, go first. */
+DEVICE void attend_runs(const struct attention_args *a, const int D)
+{
+	DYNAMIC_SHARED(shared);
+	struct tile t;
+	int rows;
+
+	t.row = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+	t.head = blockIdx.y;
+	t.g = (a->first_head + t.head) / a->group - a->first_head / a->group;
+	t.q = shared;
+	t.kv = t.q + D * TILE_ROWS;
+	t.p = t.kv + D * KEYS;
+	rows = a->rows - t.row < TILE_ROWS ? (int)(a->rows - t.row) : TILE_ROWS;
+	for (t.from = 0; t.from < rows; t.from = t.to) {
+		int64_t at = t.row + t.from, last;
+
+		for (t.to = t.from + 1; t.to < rows && a->slot[t.row + t.to] == a->slot[at];)
+			t.to++;
+		last = t.row + t.to - 1;
+		if (!has_place(a, at) || !has_place(a, last) || !is_tiled(a, at))
+			continue;
+		t.position = a->position[at] - t.from;
+		t.first = find_first_key(a, a->position[at]);
+		t.end = a->position[last] + 1;
+		attend_tile(a, &t, D);
+	}
+}
+
+#define ATTEND_TILES(D) \
+	KERNEL(ATTEND_THREADS, attend_tiles_##D, attention_args) \
+	{ \
+		attend_runs(&a, D); \
+	}
+
+ATTEND_TILES(64)
+ATTEND_TILES(128)
+ATTEND_TILES(256)

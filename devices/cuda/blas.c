@@ -1,0 +1,230 @@
+/* Products by cuBLASLt, whose choice for each shape is kept: equal products get equal bits. */
+#include "gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORKSPACE_BYTES = 32 << 20, BUCKETS = 64, ALIGN_MAX = 256 };
+
+struct key { /* without gaps, compared as bytes */
+	int64_t rows, columns, k, x_pitch, y_pitch, w_stride[2];
+	int32_t dtype, tf32, accumulate, x_align, w_align, y_align;
+};
+
+struct plan {
+	struct plan *next;
+	struct key key;
+	bool usable; /* false: cuBLASLt has nothing for it */
+	cublasLtMatmulDesc_t product;
+	cublasLtMatrixLayout_t w, x, y;
+	cublasLtMatmulAlgo_t algo;
+};
+
+struct blas {
+	cublasLtHandle_t handle;
+	void *workspace;
+	struct plan *bucket[BUCKETS];
+};
+
+static tess_status fail_blas(const struct tess_op *op, const char *call, cublasStatus_t why)
+{
+	return cuda_host->fail(TESS_EDEVICE, "%s: cuda: %s: cuBLASLt status %d", op->where, call,
+	                       (int)why);
+}
+
+static tess_status open_blas(struct gpu *g, const struct tess_op *op)
+{
+	struct blas *b = calloc(1, sizeof *b);
+	cublasStatus_t result;
+	tess_status st;
+
+	if (!b)
+		return cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
+	g->blas = b;
+	result = cuda.cublasLtCreate(&b->handle);
+	if (result != CUBLAS_STATUS_SUCCESS)
+		st = fail_blas(op, "cublasLtCreate", result);
+	else
+		st = memory_alloc(g, WORKSPACE_BYTES, &b->workspace);
+	if (st)
+		blas_close(g);
+	return st;
+}
+
+static void free_plan(struct plan *p)
+{
+	if (p->product)
+		cuda.cublasLtMatmulDescDestroy(p->product);
+	if (p->w)
+		cuda.cublasLtMatrixLayoutDestroy(p->w);
+	if (p->x)
+		cuda.cublasLtMatrixLayoutDestroy(p->x);
+	if (p->y)
+		cuda.cublasLtMatrixLayoutDestroy(p->y);
+	free(p);
+}
+
+void blas_close(struct gpu *g)
+{
+	struct blas *b = g->blas;
+
+	if (!b)
+		return;
+	for (int i = 0; i < BUCKETS; i++) {
+		for (struct plan *p = b->bucket[i], *next; p; p = next) {
+			next = p->next;
+			free_plan(p);
+		}
+	}
+	if (b->handle)
+		cuda.cublasLtDestroy(b->handle);
+	memory_free(g, b->workspace);
+	free(b);
+	g->blas = NULL;
+}
+
+static int32_t find_alignment(const void *p)
+{
+	int32_t align = 1;
+
+	while (align < ALIGN_MAX && (uintptr_t)p % (2 * (uintptr_t)align) == 0)
+		align *= 2;
+	return align;
+}
+
+static struct key make_key(const struct product *p)
+{
+	struct key k;
+
+	memset(&k, 0, sizeof k);
+	k.rows = p->rows;
+	k.columns = p->columns;
+	k.k = p->k;
+	k.x_pitch = p->x_pitch;
+	k.y_pitch = p->y_pitch;
+	memcpy(k.w_stride, p->w_stride, sizeof k.w_stride);
+	k.dtype = p->dtype;
+	k.tf32 = p->tf32;
+	k.accumulate = p->accumulate;
+	k.x_align = find_alignment(p->x);
+	k.w_align = find_alignment(p->w);
+	k.y_align = find_alignment(p->y);
+	return k;
+}
+
+/*
+ * cuBLASLt's matrices are column-major: y' [columns, rows] = w' x', where W in rows is a transposed
+ * [k, columns], and x' is [k, rows].
+ */
+static cublasStatus_t describe_product(struct plan *p)
+{
+	const struct key *k = &p->key;
+	cudaDataType_t in = k->dtype == TESS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+	cublasOperation_t turn = k->w_stride[1] == 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
+	uint64_t high = (uint64_t)(turn == CUBLAS_OP_T ? k->k : k->columns);
+	uint64_t wide = (uint64_t)(turn == CUBLAS_OP_T ? k->columns : k->k);
+	int64_t ld = turn == CUBLAS_OP_T ? k->w_stride[0] : k->w_stride[1];
+	cublasStatus_t st = cuda.cublasLtMatmulDescCreate(
+		&p->product, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+		CUDA_R_32F);
+
+	if (!st)
+		st = cuda.cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA,
+		                                         &turn, sizeof turn);
+	if (!st)
+		st = cuda.cublasLtMatrixLayoutCreate(&p->w, in, high, wide, ld);
+	if (!st)
+		st = cuda.cublasLtMatrixLayoutCreate(&p->x, in, (uint64_t)k->k, (uint64_t)k->rows,
+		                                     k->x_pitch);
+	if (!st)
+		st = cuda.cublasLtMatrixLayoutCreate(&p->y, CUDA_R_32F, (uint64_t)k->columns,
+		                                     (uint64_t)k->rows, k->y_pitch);
+	return st;
+}
+
+/* Its first choice that adds without atomics: partial sums, if any, go through the workspace. */
+static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
+{
+	uint64_t bytes = WORKSPACE_BYTES;
+	uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align[3];
+	cublasLtMatmulHeuristicResult_t found;
+	cublasLtMatmulPreference_t wish;
+	cublasStatus_t st = cuda.cublasLtMatmulPreferenceCreate(&wish);
+	const struct {
+		cublasLtMatmulPreferenceAttributes_t name;
+		const void *value;
+		size_t bytes;
+	} set[] = {
+		{ CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes },
+		{ CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction },
+		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof align[0] },
+		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1], sizeof align[1] },
+		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2], sizeof align[2] },
+		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof align[2] },
+	};
+	int n = 0;
+
+	if (st)
+		return st;
+	align[0] = (uint32_t)p->key.w_align;
+	align[1] = (uint32_t)p->key.x_align;
+	align[2] = (uint32_t)p->key.y_align;
+	for (size_t i = 0; i < sizeof set / sizeof *set && !st; i++)
+		st = cuda.cublasLtMatmulPreferenceSetAttribute(wish, set[i].name, set[i].value,
+		                                               set[i].bytes);
+	if (!st)
+		st = cuda.cublasLtMatmulAlgoGetHeuristic(b->handle, p->product, p->w, p->x, p->y,
+		                                         p->y, wish, 1, &found, &n);
+	cuda.cublasLtMatmulPreferenceDestroy(wish);
+	p->usable = !st && n == 1 && found.state == CUBLAS_STATUS_SUCCESS;
+	if (p->usable)
+		p->algo = found.algo;
+	return st == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : st;
+}
+
+static tess_status find_plan(struct blas *b, const struct tess_op *op, const struct product *p,
+                             struct plan **out)
+{
+	struct key key = make_key(p);
+	struct plan **at = &b->bucket[(key.rows * 7 + key.columns * 3 + key.k) % BUCKETS], *made;
+	cublasStatus_t st;
+
+	for (; *at; at = &(*at)->next) {
+		if (!memcmp(&(*at)->key, &key, sizeof key)) {
+			*out = *at;
+			return TESS_OK;
+		}
+	}
+	made = calloc(1, sizeof *made);
+	if (!made)
+		return cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
+	made->key = key;
+	st = describe_product(made);
+	if (!st)
+		st = choose_algorithm(b, made);
+	if (st) {
+		free_plan(made);
+		return fail_blas(op, "cublasLtMatmulAlgoGetHeuristic", st);
+	}
+	*at = *out = made;
+	return TESS_OK;
+}
+
+tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p)
+{
+	const float one = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
+	struct plan *plan = NULL;
+	cublasStatus_t result;
+	tess_status st = g->blas ? TESS_OK : open_blas(g, op);
+
+	if (!st)
+		st = find_plan(g->blas, op, p, &plan);
+	if (st)
+		return st;
+	if (!plan->usable)
+		return TESS_ENOTSUP;
+	result = cuda.cublasLtMatmul(g->blas->handle, plan->product, &one, p->w, plan->w, p->x,
+	                             plan->x, &beta, p->y, plan->y, p->y, plan->y, &plan->algo,
+	                             g->blas->workspace, WORKSPACE_BYTES, op->stream);
+	return result == CUBLAS_STATUS_SUCCESS ? TESS_OK : fail_blas(op, "cublasLtMatmul", result);
+}

@@ -1,0 +1,337 @@
+/* tess-device-cuda.so: computes on NVIDIA GPUs. It links nothing of CUDA (table.h). */
+#include "foreign.h"
+#include "gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef NAME
+#define NAME "cuda"
+#endif
+enum { COMPUTE_MAJOR = 8 }; /* the oldest compute capability that kernels are made for */
+
+const struct tess_host *cuda_host;
+const struct tess_host *cpu_host; /* of check.c */
+static int gpus;
+
+tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
+{
+	const char *name = NULL, *text = NULL;
+
+	cuda.cuGetErrorName(why, &name);
+	cuda.cuGetErrorString(why, &text);
+	return cuda_host->fail(why == CUDA_ERROR_OUT_OF_MEMORY ? TESS_ENOMEM : TESS_EDEVICE,
+	                       "%s%scuda: %s: %s (%s)", where ? where : "", where ? ": " : "", call,
+	                       text ? text : "unknown error", name ? name : "no name");
+}
+
+static int32_t count_gpus(void)
+{
+	return gpus;
+}
+
+static tess_status read_option(const char *key, const char *const *values, int32_t *out)
+{
+	const char *text = cuda_host->option(key);
+
+	for (int32_t i = 0; values[i]; i++) {
+		if (!strcmp(text, values[i])) {
+			*out = i;
+			return TESS_OK;
+		}
+	}
+	return cuda_host->fail(TESS_EINVAL, "TESSERA_%s=%s: use %s, %s%s%s",
+	                       values[2] ? "CUDA_MATH" : "CUDA_SYNC", text, values[0], values[1],
+	                       values[2] ? " or " : "", values[2] ? values[2] : "");
+}
+
+static tess_status read_cuda_options(int32_t *math, int32_t *sync_ops)
+{
+	static const char *const maths[] = { "auto", "f32", "tf32", NULL };
+	static const char *const syncs[] = { "0", "1", NULL };
+	tess_status st = read_option("cuda_math", maths, math);
+
+	return st ? st : read_option("cuda_sync", syncs, sync_ops);
+}
+
+/* Kernels are compiled for GPUs of 8.0 and newer. */
+static tess_status check_gpu(const struct gpu *g, int32_t index)
+{
+	int major = 0, minor = 0;
+	char name[96] = "";
+
+	cuda.cuDeviceGetName(name, sizeof name, g->device);
+	cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, g->device);
+	cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, g->device);
+	if (major < COMPUTE_MAJOR)
+		return cuda_host->fail(TESS_ENOTSUP,
+		                       "cuda: GPU %d, %s, has compute capability %d.%d; %d.0 or "
+		                       "newer is needed",
+		                       (int)index, name, major, minor, COMPUTE_MAJOR);
+	return TESS_OK;
+}
+
+static tess_status load_kernels(struct gpu *g)
+{
+#define KERNEL_NAME(name, args) #name,
+	static const char *const names[] = { CUDA_KERNELS(KERNEL_NAME) };
+	extern const char cuda_fatbin[];
+	tess_status st = CUDA_CALL(NULL, cuModuleLoadData, &g->module, cuda_fatbin);
+
+	for (int32_t i = 0; i < KERNELS && !st; i++)
+		st = CUDA_CALL(names[i], cuModuleGetFunction, &g->kernel[i], g->module, names[i]);
+	for (int32_t i = KERNEL_attend_rows_f32; i < KERNELS && !st; i++)
+		st = CUDA_CALL(names[i], cuFuncSetAttribute, g->kernel[i],
+		               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, g->shared_max);
+	return st;
+}
+
+static tess_status set_up_gpu(struct gpu *g, int32_t index)
+{
+	int processors = 0, shared = 0;
+	tess_status st = CUDA_CALL(NULL, cuDeviceGet, &g->device, index);
+
+	if (!st)
+		st = check_gpu(g, index);
+	if (!st)
+		st = CUDA_CALL(NULL, cuDevicePrimaryCtxRetain, &g->context, g->device);
+	if (!st)
+		st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+	if (!st)
+		st = CUDA_CALL(NULL, cuDeviceGetAttribute, &processors,
+		               CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device);
+	if (!st)
+		st = CUDA_CALL(NULL, cuDeviceGetAttribute, &shared,
+		               CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, g->device);
+	g->processors = processors;
+	g->shared_max = shared;
+	if (!st)
+		st = load_kernels(g);
+	if (!st)
+		st = CUDA_CALL(NULL, cuStreamCreate, &g->memory, CU_STREAM_NON_BLOCKING);
+	if (!st)
+		st = CUDA_CALL(NULL, cuMemHostAlloc, (void **)&g->fault, sizeof *g->fault,
+		               CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+	if (!st)
+		*g->fault = 0;
+	return st;
+}
+
+static void close_gpu(void *self)
+{
+	struct gpu *g = self;
+
+	if (!g)
+		return;
+	if (g->context)
+		cuda.cuCtxSetCurrent(g->context);
+	memory_close(g);
+	blas_close(g);
+	if (g->fault)
+		cuda.cuMemFreeHost(g->fault);
+	if (g->memory)
+		cuda.cuStreamDestroy(g->memory);
+	if (g->module)
+		cuda.cuModuleUnload(g->module);
+	if (g->context)
+		cuda.cuDevicePrimaryCtxRelease(g->device);
+	free(g);
+}
+
+static tess_status open_gpu(int32_t index, int32_t nthreads, void **self)
+{
+	struct gpu *g;
+	int32_t sync_ops = 0;
+	tess_status st;
+
+	(void)nthreads;
+	if (index < 0 || index >= gpus)
+		return cuda_host->fail(TESS_EINVAL, "cuda: no GPU %d; there are %d, from 0 on",
+		                       (int)index, gpus);
+	g = calloc(1, sizeof *g);
+	if (!g)
+		return cuda_host->fail(TESS_ENOMEM, "cuda: out of memory");
+	st = read_cuda_options(&g->math, &sync_ops);
+	g->sync_ops = sync_ops;
+	if (!st)
+		st = cuda_loader.load_blas();
+	if (!st)
+		st = set_up_gpu(g, index);
+	if (st)
+		close_gpu(g);
+	else
+		*self = g;
+	return st;
+}
+
+static tess_status open_gpu_stream(void *self, void **stream)
+{
+	struct gpu *g = self;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+	int i = 0;
+
+	while (i < STREAMS_MAX && g->streams[i])
+		i++;
+	if (i == STREAMS_MAX)
+		return cuda_host->fail(TESS_ENOTSUP, "cuda: a rank has at most %d streams",
+		                       STREAMS_MAX);
+	if (!st)
+		st = CUDA_CALL(NULL, cuStreamCreate, &g->streams[i], CU_STREAM_NON_BLOCKING);
+	if (!st)
+		*stream = g->streams[i];
+	return st;
+}
+
+static void close_gpu_stream(void *self, void *stream)
+{
+	struct gpu *g = self;
+
+	cuda.cuCtxSetCurrent(g->context);
+	cuda.cuStreamDestroy(stream);
+	for (int i = 0; i < STREAMS_MAX; i++)
+		if (g->streams[i] == stream)
+			g->streams[i] = NULL;
+}
+
+/* What a kernel found wrong is known when it has run. */
+static tess_status check_fault(struct gpu *g)
+{
+	static const char *const why[] = {
+		[FAULT_ROPE] = "rope: a position is outside the table",
+		[FAULT_SELECT_ROWS] = "select_rows: there is no such row",
+		[FAULT_ATTENTION] = "attention: a row has no slot, or a position no page",
+	};
+	int32_t fault = *(volatile int32_t *)g->fault;
+
+	*g->fault = 0;
+	return fault ? cuda_host->fail(TESS_EINVAL, "%s or before: cuda: %s", g->where, why[fault])
+	             : TESS_OK;
+}
+
+static tess_status sync_gpu_stream(void *self, void *stream)
+{
+	struct gpu *g = self;
+	char where[WHERE + 64];
+	CUresult result;
+
+	cuda.cuCtxSetCurrent(g->context);
+	result = cuda.cuStreamSynchronize(stream);
+	if (result == CUDA_SUCCESS)
+		return check_fault(g);
+	snprintf(where, sizeof where, "%s or an op before it (TESSERA_CUDA_SYNC=1 tells which)",
+	         *g->where ? g->where : "a copy");
+	return cuda_fail_call(where, "cuStreamSynchronize", result);
+}
+
+static tess_status refuse_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
+{
+	(void)self, (void)rows, (void)panels;
+	return cuda_host->fail(TESS_ENOTSUP,
+	                       "cuda: weights lie in rows; TESSERA_LAYOUT=panels is for the cpu");
+}
+
+/* What is queued between the two calls becomes a graph. */
+static tess_status capture_graph(void *self, void *stream, int32_t begin, void **graph)
+{
+	struct gpu *g = self;
+	CUgraph captured = NULL;
+	CUgraphExec exec = NULL;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+
+	if (!st && begin) {
+		st = CUDA_CALL(NULL, cuStreamBeginCapture, stream,
+		               CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+		g->capturing = !st;
+		return st;
+	}
+	g->capturing = false;
+	if (!st)
+		st = CUDA_CALL(NULL, cuStreamEndCapture, stream, &captured);
+	if (!st)
+		st = CUDA_CALL(NULL, cuGraphInstantiate, &exec, captured, 0);
+	if (captured)
+		cuda.cuGraphDestroy(captured);
+	if (!st)
+		*graph = exec;
+	return st;
+}
+
+static tess_status replay_graph(void *self, void *graph, void *stream)
+{
+	struct gpu *g = self;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+
+	return st ? st : CUDA_CALL(g->where, cuGraphLaunch, graph, stream);
+}
+
+/* Also tells why there is no GPU, before there are ranks. */
+static tess_status init_cuda_plugin(const struct tess_host *host)
+{
+	int32_t math, sync_ops;
+	int version = 0;
+	tess_status st;
+
+	cuda_host = cpu_host = host;
+	st = read_cuda_options(&math, &sync_ops);
+	if (!st)
+		st = cuda_loader.load_driver();
+	if (st)
+		return st;
+	if (cuda.cuInit(0) != CUDA_SUCCESS || cuda.cuDeviceGetCount(&gpus) != CUDA_SUCCESS ||
+	    gpus < 1)
+		return cuda_host->fail(TESS_ENOTSUP,
+		                       "cuda: NVIDIA's driver finds no GPU; see nvidia-smi, and "
+		                       "CUDA_VISIBLE_DEVICES if it is set");
+	cuda.cuDriverGetVersion(&version);
+	if (version / 1000 < CUDA_VERSION / 1000)
+		return cuda_host->fail(
+			TESS_ENOTSUP,
+			"cuda: NVIDIA's driver supports CUDA %d.%d, this build needs "
+			"%d.0; install a newer driver, or build with CUDA %d",
+			version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, version / 1000);
+	return TESS_OK;
+}
+
+static const struct tess_device cuda_device = {
+	.size = sizeof cuda_device,
+	.mem = TESS_CUDA,
+	.name = NAME,
+	.summary = "NVIDIA GPUs",
+	.count = count_gpus,
+	.supports = op_check,
+	.open = open_gpu,
+	.alloc = memory_alloc,
+	.free = memory_free,
+	.run = op_run,
+	.pack = refuse_pack,
+	.copy = memory_copy,
+	.sync = sync_gpu_stream,
+	.close = close_gpu,
+	.stream_open = open_gpu_stream,
+	.stream_close = close_gpu_stream,
+	.capture = capture_graph,
+	.replay = replay_graph,
+	.layout = TESS_ROWS,
+	.free_bytes = memory_get_free_bytes,
+};
+static const struct tess_device *const devices[] = { &cuda_device, NULL };
+static const struct tess_option math_option = {
+	"cuda_math", "auto",
+	"products of many rows on the cuda device: auto (as precise as the weights), f32 or tf32"
+};
+static const struct tess_option sync_option = {
+	"cuda_sync", "0", "1: the cuda device waits for each op, so that a failure names it"
+};
+static const struct tess_option *const options[] = { &math_option, &sync_option, &foreign_option,
+	                                             NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = NAME,
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .summary = "computes on NVIDIA GPUs",
+	        .devices = devices,
+	        .options = options,
+	        .init = init_cuda_plugin };

@@ -1,0 +1,221 @@
+/* Memory of a GPU: allocations of its stream-ordered pool, copies, scratch memory. */
+#include "gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAGED_MIN = 1 << 16 }; /* the driver itself stages smaller copies, and does not wait */
+
+tess_status memory_get_free_bytes(void *self, uint64_t *out)
+{
+	struct gpu *g = self;
+	size_t free_bytes = 0, total = 0;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+
+	if (!st)
+		st = CUDA_CALL(NULL, cuMemGetInfo, &free_bytes, &total);
+	if (!st)
+		*out = free_bytes;
+	return st;
+}
+
+static tess_status fail_allocation(uint64_t bytes, CUresult why)
+{
+	size_t free_bytes = 0, total = 0;
+
+	if (why != CUDA_ERROR_OUT_OF_MEMORY ||
+	    cuda.cuMemGetInfo(&free_bytes, &total) != CUDA_SUCCESS)
+		return cuda_fail_call(NULL, "cuMemAllocAsync", why);
+	return cuda_host->fail(TESS_ENOMEM,
+	                       "cuda: no room for %llu MiB: %llu of %llu MiB of the GPU are free; "
+	                       "use more GPUs (-n), or less memory for the KV cache (--kv-memory)",
+	                       (unsigned long long)tess_up((int64_t)bytes, 1 << 20),
+	                       (unsigned long long)(free_bytes >> 20),
+	                       (unsigned long long)(total >> 20));
+}
+
+/* Any stream may use the memory at once: the allocation is waited for. */
+tess_status memory_alloc(void *self, uint64_t bytes, void **out)
+{
+	struct gpu *g = self;
+	CUdeviceptr p = 0;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+	CUresult result;
+
+	if (st)
+		return st;
+	result = cuda.cuMemAllocAsync(&p, bytes ? bytes : 1, g->memory);
+	if (result != CUDA_SUCCESS)
+		return fail_allocation(bytes, result);
+	st = CUDA_CALL(NULL, cuStreamSynchronize, g->memory);
+	if (!st)
+		*out = (void *)(uintptr_t)p;
+	return st;
+}
+
+/*
+ * Only this rank's streams are waited for: the work of another rank in this process may wait for
+ * this one.
+ */
+void memory_free(void *self, void *p)
+{
+	struct gpu *g = self;
+
+	if (!p)
+		return;
+	cuda.cuCtxSetCurrent(g->context);
+	for (int i = 0; i < STREAMS_MAX; i++)
+		if (g->streams[i])
+			cuda.cuStreamSynchronize(g->streams[i]);
+	cuda.cuMemFreeAsync((CUdeviceptr)(uintptr_t)p, g->memory);
+	cuda.cuStreamSynchronize(g->memory);
+}
+
+tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out)
+{
+	struct scratch *s = g->scratch;
+	tess_status st;
+
+	if (s && s->bytes >= bytes) {
+		*out = s->data;
+		return TESS_OK;
+	}
+	if (g->capturing)
+		return cuda_host->fail(TESS_EBUG,
+		                       "%s: cuda: an op of a graph needs %llu bytes of scratch "
+		                       "memory: run it once before it is captured",
+		                       g->where, (unsigned long long)bytes);
+	bytes = s && bytes < 2 * s->bytes ? 2 * s->bytes : bytes;
+	s = calloc(1, sizeof *s);
+	st = s ? memory_alloc(g, bytes, &s->data) : cuda_host->fail(TESS_ENOMEM, "out of memory");
+	if (st) {
+		free(s);
+		return st;
+	}
+	s->bytes = bytes;
+	s->next = g->scratch; /* graphs use it */
+	g->scratch = s;
+	*out = s->data;
+	return TESS_OK;
+}
+
+void memory_close(struct gpu *g)
+{
+	struct scratch *s;
+
+	while ((s = g->scratch)) {
+		g->scratch = s->next;
+		memory_free(g, s->data);
+		free(s);
+	}
+	for (int i = 0; i < STAGES; i++) {
+		if (g->stage[i].done)
+			cuda.cuEventDestroy(g->stage[i].done);
+		if (g->stage[i].host)
+			cuda.cuMemFreeHost(g->stage[i].host);
+	}
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static tess_status open_stages(struct gpu *g)
+{
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < STAGES && !st; i++) {
+		struct stage *s = &g->stage[i];
+
+		if (!s->host)
+			st = CUDA_CALL(NULL, cuMemHostAlloc, &s->host, STAGE_BYTES, 0);
+		if (!st && !s->done)
+			st = CUDA_CALL(NULL, cuEventCreate, &s->done, CU_EVENT_DISABLE_TIMING);
+	}
+	return st;
+}
+
+/* Host memory that the driver does not know: a copy of it would not overlap with anything. */
+static bool is_pageable(const void *p)
+{
+	CUmemorytype type = 0;
+
+	return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+	                                  (CUdeviceptr)(uintptr_t)p) != CUDA_SUCCESS ||
+	       !type;
+}
+
+static uint64_t get_chunk(uint64_t bytes, uint64_t i)
+{
+	uint64_t left = bytes - i * STAGE_BYTES;
+
+	return left < STAGE_BYTES ? left : STAGE_BYTES;
+}
+
+static tess_status queue_memcpy(struct gpu *g, void *dst, const void *src, uint64_t bytes,
+                                struct stage *s, CUstream stream)
+{
+	tess_status st = CUDA_CALL(g->where, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)dst,
+	                           (CUdeviceptr)(uintptr_t)src, bytes, stream);
+
+	return st || !s ? st : CUDA_CALL(g->where, cuEventRecord, s->done, stream);
+}
+
+/* A chunk is copied to a stage while the ones before it go to the GPU. */
+static tess_status send_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
+                               CUstream stream)
+{
+	tess_status st = TESS_OK;
+
+	for (uint64_t i = 0; i * STAGE_BYTES < bytes && !st; i++) {
+		struct stage *s = &g->stage[i % STAGES];
+
+		st = CUDA_CALL(g->where, cuEventSynchronize, s->done);
+		if (st)
+			break;
+		memcpy(s->host, src + i * STAGE_BYTES, get_chunk(bytes, i));
+		st = queue_memcpy(g, dst + i * STAGE_BYTES, s->host, get_chunk(bytes, i), s,
+		                  stream);
+	}
+	return st;
+}
+
+/* The next chunks come from the GPU while one is copied from its stage. */
+static tess_status receive_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
+                                  CUstream stream)
+{
+	uint64_t n = (bytes + STAGE_BYTES - 1) / STAGE_BYTES, ahead = STAGES - 1;
+	tess_status st = TESS_OK;
+
+	for (uint64_t i = 0; i < n + ahead && !st; i++) {
+		if (i < n)
+			st = queue_memcpy(g, g->stage[i % STAGES].host, src + i * STAGE_BYTES,
+			                  get_chunk(bytes, i), &g->stage[i % STAGES], stream);
+		if (st || i < ahead)
+			continue;
+		st = CUDA_CALL(g->where, cuEventSynchronize, g->stage[(i - ahead) % STAGES].done);
+		if (!st)
+			memcpy(dst + (i - ahead) * STAGE_BYTES, g->stage[(i - ahead) % STAGES].host,
+			       get_chunk(bytes, i - ahead));
+	}
+	return st;
+}
+
+tess_status memory_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	struct gpu *g = self;
+	bool send, receive;
+	tess_status st = CUDA_CALL(g->where, cuCtxSetCurrent, g->context);
+
+	if (st || !bytes)
+		return st;
+	if (bytes < STAGED_MIN || g->capturing)
+		return queue_memcpy(g, dst, src, bytes, NULL, stream);
+	send = is_pageable(src);
+	receive = is_pageable(dst);
+	if (send == receive)
+		return queue_memcpy(g, dst, src, bytes, NULL, stream);
+	st = open_stages(g);
+	if (st)
+		return st;
+	return send ? send_chunks(g, dst, src, bytes, stream)
+	            : receive_chunks(g, dst, src, bytes, stream);
+}

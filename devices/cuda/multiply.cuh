@@ -1,0 +1,149 @@
+/*
+ * multiply.cuh - products with few rows: every weight is read once, at the speed of memory, and
+ * added in f32. A warp adds columns of y, its lanes 16 bytes of a row of W at a time.
+ */
+
+/* `T` rows, `R` columns a warp, `U` loads a column under way. All but `a` are constants. */
+DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
+                          const int U)
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, bytes = dtype == PORT_F32 ? 4 : 2;
+	int of = a->nweights - 1, lane = threadIdx.x % WARP;
+	int64_t column;
+	float sum[MULTIPLY_ROWS][4];
+	const char *w[4];
+
+	while (of > 0 && (int)blockIdx.x < a->of[of].first_block)
+		of--;
+	column = ((int64_t)(blockIdx.x - a->of[of].first_block) * (MULTIPLY_THREADS / WARP) +
+	          threadIdx.x / WARP) *
+	         R;
+	if (column >= a->of[of].columns)
+		return;
+	UNROLL
+	for (int r = 0; r < R; r++) {
+		int64_t at = column + r < a->of[of].columns ? column + r : column;
+
+		w[r] = (const char *)a->of[of].w + at * a->of[of].stride[0] * bytes;
+		UNROLL
+		for (int t = 0; t < T; t++)
+			sum[t][r] = 0.0f;
+	}
+	for (int64_t k0 = (int64_t)lane * per; k0 < a->k; k0 += U * WARP * per) {
+		struct quad v[4][4];
+
+		UNROLL
+		for (int u = 0; u < U; u++) {
+			int64_t k = k0 + u * WARP * per;
+
+			UNROLL
+			for (int r = 0; r < R; r++)
+				if (k < a->k)
+					v[u][r] = load_stream(w[r] + k * bytes);
+		}
+		UNROLL
+		for (int u = 0; u < U; u++) {
+			int64_t k = k0 + u * WARP * per;
+			float f[4][8];
+
+			if (k >= a->k)
+				break;
+			UNROLL
+			for (int r = 0; r < R; r++)
+				widen_quad(v[u][r], dtype, f[r]);
+			UNROLL
+			for (int t = 0; t < T; t++) {
+				const float *x = a->x + (t < a->rows ? t : 0) * a->x_pitch + k;
+				float q[8];
+
+				UNROLL
+				for (int i = 0; i < per; i += 4)
+					widen_quad(load_quad(x + i), PORT_F32, q + i);
+				UNROLL
+				for (int r = 0; r < R; r++)
+					UNROLL
+				for (int i = 0; i < per; i++)
+					sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
+			}
+		}
+	}
+	UNROLL
+	for (int r = 0; r < R; r++) {
+		UNROLL
+		for (int t = 0; t < T; t++) {
+			float x = sum[t][r], *y;
+
+			UNROLL
+			for (int mask = WARP / 2; mask; mask /= 2)
+				x += shuffle_xor(x, mask);
+			if (lane || t >= a->rows || column + r >= a->of[of].columns)
+				continue;
+			y = a->of[of].y + t * a->of[of].y_pitch + column + r;
+			*y = a->accumulate ? *y + x : x + 0.0f;
+		}
+	}
+}
+
+#define MULTIPLY(type, dtype) \
+	KERNEL(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 1, 1, 4); \
+	} \
+	KERNEL(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 2, 2, 2); \
+	} \
+	KERNEL(MULTIPLY_THREADS, multiply_##type##_4, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 4, 2, 2); \
+	} \
+	KERNEL(MULTIPLY_THREADS, multiply_##type##_8, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 8, 4, 1); \
+	}
+
+MULTIPLY(f32, PORT_F32)
+MULTIPLY(bf16, PORT_BF16)
+MULTIPLY(f16, PORT_F16)
+
+/*
+ * Weights of any strides and addresses, [in, out] ones among them: a lane has a column, a warp a
+ * part of k, and the warps' sums are added in order.
+ */
+KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
+{
+	SHARED float part[MULTIPLY_ROWS][MULTIPLY_THREADS];
+	int of = a.nweights - 1, warps = MULTIPLY_THREADS / WARP, warp = threadIdx.x / WARP;
+	int64_t each = (a.k + warps - 1) / warps, lo = warp * each, column;
+	int64_t hi = lo + each < a.k ? lo + each : a.k;
+	float sum[MULTIPLY_ROWS];
+
+	while (of > 0 && (int)blockIdx.x < a.of[of].first_block)
+		of--;
+	column = (int64_t)(blockIdx.x - a.of[of].first_block) * WARP + threadIdx.x % WARP;
+	UNROLL
+	for (int t = 0; t < MULTIPLY_ROWS; t++)
+		sum[t] = 0.0f;
+	for (int64_t k = lo; k < hi && column < a.of[of].columns; k++) {
+		float w = widen_element(a.of[of].w, a.dtype,
+		                       column * a.of[of].stride[0] + k * a.of[of].stride[1]);
+
+		UNROLL
+		for (int t = 0; t < MULTIPLY_ROWS; t++)
+			if (t < a.rows)
+				sum[t] = fmaf(a.x[t * a.x_pitch + k], w, sum[t]);
+	}
+	UNROLL
+	for (int t = 0; t < MULTIPLY_ROWS; t++)
+		part[t][threadIdx.x] = sum[t];
+	sync_block();
+	if (column >= a.of[of].columns)
+		return;
+	for (int t = warp; t < a.rows; t += warps) {
+		float *y = a.of[of].y + t * a.of[of].y_pitch + column, x = 0.0f;
+
+		for (int i = 0; i < warps; i++)
+			x += part[t][i * WARP + threadIdx.x % WARP];
+		*y = a.accumulate ? *y + x : x + 0.0f;
+	}
+}

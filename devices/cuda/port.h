@@ -1,0 +1,113 @@
+/*
+ * port.h - what the kernels need beyond C, as nvcc has it. Tests compile the same kernels as C for
+ * the CPU, and give their own (emulator.h).
+ */
+#ifndef TESS_DEVICES_CUDA_PORT_H
+#define TESS_DEVICES_CUDA_PORT_H
+
+#include "kernels.h"
+
+enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plugin.h */
+
+#ifdef __CUDACC__
+#define DEVICE static __device__ __forceinline__
+#define MATHF static __device__ __forceinline__
+#define KERNEL(threads, name, args) \
+	extern "C" __global__ void __launch_bounds__(threads) \
+		name(const __grid_constant__ struct args a)
+#define SHARED __shared__
+#define DYNAMIC_SHARED(name) extern __shared__ float name[]
+#define UNROLL _Pragma("unroll")
+#define PORT_TEXT(x) #x
+#define UNROLL_BY(n) _Pragma(PORT_TEXT(unroll n))
+#define shuffle_xor(x, mask) __shfl_xor_sync(0xffffffffu, x, mask)
+#define sync_warp() __syncwarp()
+#define sync_block() __syncthreads()
+
+struct quad { /* 16 bytes */
+	uint32_t at[4];
+};
+
+/* Weights are read once: they leave the first cache to the activations. */
+DEVICE struct quad load_stream(const void *p)
+{
+	struct quad v;
+
+	asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+	    : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
+	    : "l"(p));
+	return v;
+}
+
+DEVICE struct quad load_quad(const void *p)
+{
+	uint4 u = *(const uint4 *)p;
+	struct quad v = { { u.x, u.y, u.z, u.w } };
+
+	return v;
+}
+
+DEVICE float widen_f16(uint16_t h)
+{
+	float f;
+
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+	return f;
+}
+
+DEVICE float unpack_float(uint32_t bits)
+{
+	return __uint_as_float(bits);
+}
+
+DEVICE uint32_t pack_float(float f)
+{
+	return __float_as_uint(f);
+}
+#else
+#include "emulator.h"
+#endif
+
+DEVICE float widen_bf16(uint16_t h)
+{
+	return unpack_float((uint32_t)h << 16);
+}
+
+/* To nearest even; a NaN stays NaN. */
+DEVICE uint16_t round_bf16(float f)
+{
+	uint32_t u = pack_float(f);
+
+	if ((u & 0x7fffffffu) > 0x7f800000u)
+		return (uint16_t)(u >> 16 | 0x40);
+	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* Element `at` of weights of any type. */
+DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
+{
+	if (dtype == PORT_F32)
+		return ((const float *)data)[at];
+	if (dtype == PORT_BF16)
+		return widen_bf16(((const uint16_t *)data)[at]);
+	return widen_f16(((const uint16_t *)data)[at]);
+}
+
+/* The elements of 16 bytes: 4 f32, or 8 of 16 bits. */
+DEVICE void widen_quad(struct quad v, int32_t dtype, float *out)
+{
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		if (dtype == PORT_F32) {
+			out[i] = unpack_float(v.at[i]);
+		} else if (dtype == PORT_BF16) {
+			out[2 * i] = unpack_float(v.at[i] << 16);
+			out[2 * i + 1] = unpack_float(v.at[i] & 0xffff0000u);
+		} else {
+			out[2 * i] = widen_f16((uint16_t)v.at[i]);
+			out[2 * i + 1] = widen_f16((uint16_t)(v.at[i] >> 16));
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,270 @@
+/*
+ * LINEAR: few rows by kernels that read each weight once, in f32; more by cuBLASLt, as precisely as
+ * TESSERA_CUDA_MATH wants:
+ *
+ *   weights   auto                       f32    tf32
+ *   f32       f32                        f32    TF32
+ *   bf16      x rounded to bf16          f32    TF32
+ *   f16       TF32, which holds f16      f32    TF32
+ *
+ * Weights of 16 bits that are not multiplied as they are become f32 in scratch memory, a slab at a
+ * time.
+ */
+#include "gpu.h"
+
+enum { FEW_ROWS = MULTIPLY_ROWS };
+enum { SLAB_BYTES = 64 << 20 };
+
+struct run { /* elements of K that are added, of x and of each weight */
+	int64_t at, len;
+	bool accumulate;
+};
+
+static bool is_aligned(const void *p, int64_t pitch, int64_t width)
+{
+	return (uintptr_t)p % 16 == 0 && pitch * width % 16 == 0;
+}
+
+static const void *get_weight(const struct tess_view *w, const struct run *r)
+{
+	return (const char *)w->data + r->at * w->stride[1] * (int64_t)tess_width(w->dtype);
+}
+
+/* Whether each lane can read 16 bytes of x and of a row of W at a time. */
+static bool can_read_wide(const struct tess_op *op, const struct run *r)
+{
+	const struct tess_view *x = &op->in[0];
+	int64_t width = (int64_t)tess_width(op->in[1].dtype);
+
+	if (!r->len || !is_aligned((const float *)x->data + r->at, x->stride[0], 4) ||
+	    r->len * width % 16)
+		return false;
+	for (int32_t i = 0; i < op->nout; i++)
+		if (op->in[1 + i].stride[1] != 1 || op->in[1 + i].dtype != op->in[1].dtype ||
+		    !is_aligned(get_weight(&op->in[1 + i], r), op->in[1 + i].stride[0], width))
+			return false;
+	return true;
+}
+
+static int32_t choose_kernel(int32_t dtype, int64_t rows)
+{
+	static const int32_t first[] = { [TESS_F32] = KERNEL_multiply_f32_1,
+		                         [TESS_BF16] = KERNEL_multiply_bf16_1,
+		                         [TESS_F16] = KERNEL_multiply_f16_1 };
+
+	return first[dtype] + (rows > 4 ? 3 : rows > 2 ? 2 : rows > 1 ? 1 : 0);
+}
+
+/* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS. */
+static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const struct run *r,
+                                int32_t from, int32_t n, int64_t row, int64_t rows, bool wide)
+{
+	const struct tess_view *x = &op->in[0];
+	int64_t each = !wide ? WARP : MULTIPLY_THREADS / WARP * (rows > 4 ? 4 : rows > 1 ? 2 : 1);
+	struct multiply_args a = { .x = get_gpu_row(x, row) + r->at,
+		                   .x_pitch = x->stride[0],
+		                   .k = r->len,
+		                   .rows = (int32_t)rows,
+		                   .nweights = n,
+		                   .dtype = op->in[1 + from].dtype,
+		                   .accumulate = r->accumulate };
+	struct launch l = { .kernel = wide ? choose_kernel(a.dtype, rows) : KERNEL_multiply_any,
+		            .blocks = { 0, 1, 1 },
+		            .threads = MULTIPLY_THREADS,
+		            .args = &a };
+
+	for (int32_t i = 0; i < n; i++) {
+		const struct tess_view *w = &op->in[1 + from + i], *y = &op->out[from + i];
+
+		a.of[i].w = get_weight(w, r);
+		a.of[i].y = get_gpu_row(y, row);
+		a.of[i].stride[0] = w->stride[0];
+		a.of[i].stride[1] = w->stride[1];
+		a.of[i].y_pitch = y->stride[y->ndim - 2];
+		a.of[i].columns = w->shape[0];
+		a.of[i].first_block = (int32_t)l.blocks[0];
+		l.blocks[0] += tess_up(w->shape[0], each);
+	}
+	return op_launch(g, op, l);
+}
+
+/* Weights [from, from + n), of one type if there are several. */
+static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, const struct run *r,
+                                    int32_t from, int32_t n)
+{
+	int64_t rows = op->in[0].shape[0];
+	bool wide = can_read_wide(op, r);
+	tess_status st = TESS_OK;
+
+	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
+		st = multiply_few(g, op, r, from, n, t, rows - t < FEW_ROWS ? rows - t : FEW_ROWS,
+		                  wide);
+	return st;
+}
+
+static tess_status launch_cast(struct gpu *g, const struct tess_op *op, int32_t kernel,
+                               const struct cast_args *a)
+{
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = kernel,
+	                                  .blocks = { tess_up(a->columns, MAP_THREADS),
+	                                              a->rows < 65535 ? a->rows : 65535, 1 },
+	                                  .threads = MAP_THREADS,
+	                                  .args = a });
+}
+
+static struct product describe_linear(const struct tess_op *op, int32_t i, const struct run *r)
+{
+	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i], *y = &op->out[i];
+
+	return (struct product){ .x = (const float *)x->data + r->at,
+		                 .w = get_weight(w, r),
+		                 .y = y->data,
+		                 .rows = x->shape[0],
+		                 .columns = w->shape[0],
+		                 .k = r->len,
+		                 .x_pitch = x->stride[0],
+		                 .y_pitch = y->stride[y->ndim - 2],
+		                 .w_stride = { w->stride[0], w->stride[1] },
+		                 .dtype = w->dtype,
+		                 .accumulate = r->accumulate };
+}
+
+/* x rounded to bf16, once for all weights of the op. */
+static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const struct run *r,
+                                 int32_t i, const void **rounded)
+{
+	struct product p = describe_linear(op, i, r);
+	struct cast_args a = { .x = p.x,
+		               .x_stride = { p.x_pitch, 1 },
+		               .y_pitch = tess_up(p.k, 8) * 8,
+		               .rows = p.rows,
+		               .columns = p.k };
+	tess_status st = TESS_OK;
+
+	if (!*rounded) {
+		st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
+		if (!st)
+			st = launch_cast(g, op, KERNEL_round_rows, &a);
+		*rounded = st ? NULL : a.y;
+	}
+	p.x = *rounded;
+	p.x_pitch = a.y_pitch;
+	return st ? st : blas_multiply(g, op, &p);
+}
+
+/* Weights of 16 bits as f32, as many columns of y at a time as fit in a slab. */
+static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, const struct run *r,
+                                    int32_t i, bool tf32)
+{
+	struct product p = describe_linear(op, i, r), part = p;
+	int64_t slab = SLAB_BYTES / 4 / (p.k + 1) + 1;
+	struct cast_args a = { .x_stride = { p.w_stride[0], p.w_stride[1] },
+		               .y_pitch = p.k,
+		               .columns = p.k,
+		               .dtype = p.dtype };
+	tess_status st;
+
+	slab = slab < p.columns ? slab : p.columns;
+	st = memory_get_scratch(g, (uint64_t)(slab * p.k * 4), &a.y);
+	for (int64_t at = 0; at < p.columns && !st; at += slab) {
+		a.x = (const char *)p.w + at * p.w_stride[0] * 2;
+		a.rows = p.columns - at < slab ? p.columns - at : slab;
+		st = launch_cast(g, op, KERNEL_widen_rows, &a);
+		part.w = a.y;
+		part.w_stride[0] = p.k;
+		part.w_stride[1] = 1;
+		part.y = p.y + at;
+		part.columns = a.rows;
+		part.dtype = TESS_F32;
+		part.tf32 = tf32;
+		if (!st)
+			st = blas_multiply(g, op, &part);
+	}
+	return st;
+}
+
+static tess_status multiply_f32(struct gpu *g, const struct tess_op *op, const struct run *r,
+                                int32_t i)
+{
+	struct product p = describe_linear(op, i, r);
+
+	p.tf32 = g->math == MATH_TF32;
+	return blas_multiply(g, op, &p);
+}
+
+/* Many rows by cuBLASLt; where it has nothing, a few rows at a time. */
+static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const struct run *r)
+{
+	const void *rounded = NULL;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < op->nout && !st; i++) {
+		const struct tess_view *w = &op->in[1 + i];
+		bool has_unit_stride = w->stride[0] == 1 || w->stride[1] == 1;
+
+		if (!w->shape[0])
+			continue;
+		if (!r->len || !has_unit_stride)
+			st = TESS_ENOTSUP;
+		else if (w->dtype == TESS_F32)
+			st = multiply_f32(g, op, r, i);
+		else if (w->dtype == TESS_BF16 && g->math == MATH_AUTO)
+			st = multiply_bf16(g, op, r, i, &rounded);
+		else {
+			rounded = NULL; /* the scratch memory is used again */
+			st = multiply_widened(g, op, r, i, g->math != MATH_F32);
+		}
+		if (st == TESS_ENOTSUP)
+			st = multiply_by_rows(g, op, r, i, 1);
+	}
+	return st;
+}
+
+static bool has_one_dtype(const struct tess_op *op)
+{
+	for (int32_t i = 1; i < op->nout; i++)
+		if (op->in[1 + i].dtype != op->in[1].dtype)
+			return false;
+	return true;
+}
+
+static tess_status multiply_run(struct gpu *g, const struct tess_op *op, const struct run *r)
+{
+	int32_t n = has_one_dtype(op) ? MULTIPLY_WEIGHTS : 1;
+	tess_status st = TESS_OK;
+
+	if (op->in[0].shape[0] > FEW_ROWS)
+		return multiply_many(g, op, r);
+	for (int32_t i = 0; i < op->nout && !st; i += n)
+		st = multiply_by_rows(g, op, r, i, op->nout - i < n ? op->nout - i : n);
+	return st;
+}
+
+/* Adds the units of all trees: neighbours in K are one run. No unit: y is 0. */
+tess_status op_run_linear(struct gpu *g, const struct tess_op *op)
+{
+	struct run r = { 0 };
+	tess_status st = TESS_OK;
+
+	if (!op->in[0].shape[0])
+		return TESS_OK;
+	for (int32_t i = 0; i < op->ntree && !st; i++) {
+		const struct tess_tree *t = &op->tree[i];
+
+		for (int32_t j = t->first; j < t->first + t->terms && !st; j++) {
+			int64_t lo = op->term[j].bound[0], hi = op->term[j].bound[t->hi - t->lo];
+
+			if (lo == r.at + r.len || !r.len) {
+				r.at = r.len ? r.at : lo;
+				r.len += hi - lo;
+				continue;
+			}
+			if (hi == lo)
+				continue;
+			st = multiply_run(g, op, &r);
+			r = (struct run){ lo, hi - lo, true };
+		}
+	}
+	return st ? st : multiply_run(g, op, &r);
+}

@@ -1,0 +1,211 @@
+/* rows.cuh - kernels over rows of activations. Arithmetic and its order as docs/ops.md has it. */
+#include "mathf.h"
+
+#define COLUMN ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
+
+DEVICE float activate(int32_t kind, float a)
+{
+	float half = a * 0.5f;
+
+	switch (kind) {
+	case 1:
+		return a * (1.0f / (1.0f + mathf_exp(-a)));
+	case 2:
+		return half * (1.0f + mathf_erf(a * 0.70710678f));
+	case 3:
+		return half * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	case 4:
+		return a < 0.0f ? 0.0f : a;
+	default:
+		return mathf_tanh(a);
+	}
+}
+
+KERNEL(MAP_THREADS, map_elements, map_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		float x = a.a[t * a.a_pitch + i], b = 0.0f;
+
+		if (a.kind == MAP_BIAS)
+			b = widen_element(a.b, a.b_dtype, i * a.b_pitch);
+		else if (a.b)
+			b = ((const float *)a.b)[t * a.b_pitch + i];
+		if (a.kind == MAP_GLU)
+			x = a.b ? activate(a.activation, x) * b : activate(a.activation, x);
+		else
+			x = a.kind == MAP_SCALE ? x * a.factor : x + b;
+		a.y[t * a.y_pitch + i] = x;
+	}
+}
+
+/* One thread turns one pair of a head, or copies an element that does not turn. */
+KERNEL(MAP_THREADS, rotate_pairs, rope_args)
+{
+	int64_t half = a.width / 2, each = a.each - half, head = COLUMN / each * a.each;
+	int64_t i = COLUMN % each, lo = a.first + i, hi = lo + half;
+
+	if (head >= a.columns)
+		return;
+	if (i >= half) {
+		lo = i - half < a.first ? i - half : i + half;
+	} else if (a.interleaved) {
+		lo = a.first + 2 * i;
+		hi = lo + 1;
+	}
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		const float *x = a.x + t * a.x_pitch + head, *c;
+		float *y = a.y + t * a.y_pitch + head, p = x[lo], q;
+		int64_t at = a.position[t];
+
+		if (at < 0 || at >= a.positions) {
+			*a.fault = FAULT_ROPE;
+			return;
+		}
+		if (i >= half) {
+			y[lo] = p;
+			continue;
+		}
+		c = a.table + at * a.table_pitch;
+		q = x[hi];
+		y[lo] = p * c[i] - q * c[i + half];
+		y[hi] = q * c[i] + p * c[i + half];
+	}
+}
+
+/* The sum over all threads of a block; `scratch` has room for one float a warp. */
+DEVICE float add_block(float x, float *scratch)
+{
+	int warps = blockDim.x / WARP;
+
+	UNROLL
+	for (int mask = WARP / 2; mask; mask /= 2)
+		x += shuffle_xor(x, mask);
+	if (warps == 1)
+		return x;
+	sync_block(); /* the last sum has been read */
+	if (threadIdx.x % WARP == 0)
+		scratch[threadIdx.x / WARP] = x;
+	sync_block();
+	x = 0.0f;
+	for (int i = 0; i < warps; i++)
+		x += scratch[i];
+	return x;
+}
+
+KERNEL(NORM_THREADS_MAX, normalize_runs, norm_args)
+{
+	SHARED float scratch[NORM_THREADS_MAX / WARP];
+	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
+	const float *x = a.x + t * a.x_pitch + run * a.each;
+	float *y = a.y + t * a.y_pitch + run * a.each, mean = 0.0f, sum = 0.0f, s, d;
+
+	if (a.layer) {
+		for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x)
+			sum += x[i];
+		mean = add_block(sum, scratch) / (float)a.each;
+		sum = 0.0f;
+	}
+	for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x) {
+		d = x[i] - mean;
+		sum = fmaf(d, d, sum);
+	}
+	s = 1.0f / sqrtf(add_block(sum, scratch) / (float)a.each + a.eps);
+	for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x) {
+		float w = widen_element(a.w, a.w_dtype, i * a.w_stride);
+
+		d = (x[i] - mean) * s * (a.offset != 0.0f ? a.offset + w : w);
+		y[i] = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
+	}
+}
+
+KERNEL(MAP_THREADS, look_up_rows, embed_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		int64_t at = a.id[t] - a.first;
+		float x = 0.0f;
+
+		if (at >= a.lo && at < a.hi && at < a.entries)
+			x = widen_element(a.table, a.dtype, at * a.stride[0] + i * a.stride[1]) +
+			    0.0f;
+		a.y[t * a.y_pitch + i] = x;
+	}
+}
+
+KERNEL(MAP_THREADS, gather_rows, gather_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		int64_t from = a.row[t];
+
+		if (from < 0 || from >= a.x_rows) {
+			*a.fault = FAULT_SELECT_ROWS;
+			return;
+		}
+		a.y[t * a.y_pitch + i] = a.x[from * a.x_pitch + i];
+	}
+}
+
+DEVICE void copy_element(char *to, const char *from, int32_t width)
+{
+	switch (width) {
+	case 1:
+		*to = *from;
+		break;
+	case 2:
+		*(uint16_t *)to = *(const uint16_t *)from;
+		break;
+	case 4:
+		*(uint32_t *)to = *(const uint32_t *)from;
+		break;
+	default:
+		*(uint64_t *)to = *(const uint64_t *)from;
+	}
+}
+
+KERNEL(MAP_THREADS, copy_elements, copy_args)
+{
+	int64_t k = COLUMN;
+
+	if (k >= a.n[2])
+		return;
+	for (int64_t row = blockIdx.y; row < a.n[0] * a.n[1]; row += gridDim.y) {
+		int64_t i = row / a.n[1], j = row % a.n[1];
+
+		copy_element(a.to + i * a.to_step[0] + j * a.to_step[1] + k * a.to_step[2],
+		             a.from + i * a.from_step[0] + j * a.from_step[1] + k * a.from_step[2],
+		             a.width);
+	}
+}
+
+KERNEL(MAP_THREADS, round_rows, cast_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y)
+		((uint16_t *)a.y)[t * a.y_pitch + i] =
+			round_bf16(((const float *)a.x)[t * a.x_stride[0] + i * a.x_stride[1]]);
+}
+
+KERNEL(MAP_THREADS, widen_rows, cast_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y)
+		((float *)a.y)[t * a.y_pitch + i] =
+			widen_element(a.x, a.dtype, t * a.x_stride[0] + i * a.x_stride[1]);
+}
