@@ -1,0 +1,16 @@
+/* emulated_kernels.h - the kernels of devices/cuda for the emulator, found by name. */
+#ifndef TESS_TESTS_GPU_EMULATED_KERNELS_H
+#define TESS_TESTS_GPU_EMULATED_KERNELS_H
+
+#include "emulator.h"
+
+#include <stddef.h>
+
+struct emulated_entry {
+	const char *name; /* NULL: the end */
+	emulated_kernel *kernel;
+	size_t bytes; /* of its arguments */
+};
+extern const struct emulated_entry emulated_entries[];
+
+#endif

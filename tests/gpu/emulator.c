@@ -1,0 +1,185 @@
+#undef _FORTIFY_SOURCE /* its longjmp takes another stack for an error */
+#include "emulator.h"
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#else
+#define __sanitizer_start_switch_fiber(save, bottom, size) (void)(bottom)
+#define __sanitizer_finish_switch_fiber(saved, bottom, size) ((void)(saved), (void)scheduler_size)
+#endif
+
+enum { THREADS = 1024, WARP = 32, STACK = 64 << 10, SHARED_BYTES = 227 << 10 };
+
+struct barrier {
+	int alive, arrived;
+	unsigned generation;
+};
+
+struct thread { /* a coroutine; it runs one thread after another */
+	jmp_buf at;
+	void *stack, *fake;
+	bool started, done;
+};
+
+struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+float emulated_shared[SHARED_BYTES / sizeof(float)];
+
+static struct thread threads[THREADS];
+static struct barrier block_barrier, warp_barrier[THREADS / WARP];
+static float lanes[THREADS];
+static jmp_buf scheduler;
+static void *scheduler_fake;
+static const void *scheduler_stack;
+static size_t scheduler_size;
+static emulated_kernel *running;
+static const void *arguments;
+static bool progress; /* since the scheduler last looked */
+
+/* ---- coroutines ------------------------------------------------------------------------------ */
+
+static void leave_thread(struct thread *t)
+{
+	if (!_setjmp(t->at)) {
+		__sanitizer_start_switch_fiber(&t->fake, scheduler_stack, scheduler_size);
+		_longjmp(scheduler, 1);
+	}
+	__sanitizer_finish_switch_fiber(t->fake, &scheduler_stack, &scheduler_size);
+}
+
+static void release_barrier(struct barrier *b)
+{
+	if (b->arrived < b->alive)
+		return;
+	b->arrived = 0;
+	b->generation++;
+}
+
+static void run_coroutine(void)
+{
+	struct thread *t = &threads[threadIdx.x];
+
+	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_size);
+	for (;;) {
+		unsigned x = threadIdx.x;
+
+		running(arguments);
+		t->done = progress = true;
+		block_barrier.alive--;
+		warp_barrier[x / WARP].alive--;
+		release_barrier(&block_barrier);
+		release_barrier(&warp_barrier[x / WARP]);
+		leave_thread(t);
+	}
+}
+
+static void enter_thread(unsigned x)
+{
+	struct thread *t = &threads[x];
+	ucontext_t context;
+
+	threadIdx.x = x;
+	if (!t->stack) {
+		t->stack = malloc(STACK);
+		if (!t->stack)
+			abort();
+	}
+	if (!_setjmp(scheduler)) {
+		__sanitizer_start_switch_fiber(&scheduler_fake, t->stack, STACK);
+		if (t->started)
+			_longjmp(t->at, 1);
+		t->started = true;
+		getcontext(&context);
+		context.uc_stack.ss_sp = t->stack;
+		context.uc_stack.ss_size = STACK;
+		context.uc_link = NULL;
+		makecontext(&context, run_coroutine, 0);
+		setcontext(&context);
+	}
+	__sanitizer_finish_switch_fiber(scheduler_fake, NULL, NULL);
+}
+
+static void wait_at_barrier(struct barrier *b)
+{
+	struct thread *t = &threads[threadIdx.x];
+	unsigned generation = b->generation;
+
+	b->arrived++;
+	progress = true;
+	release_barrier(b);
+	while (b->generation == generation)
+		leave_thread(t);
+}
+
+void emulator_sync_block(void)
+{
+	wait_at_barrier(&block_barrier);
+}
+
+void emulator_sync_warp(void)
+{
+	wait_at_barrier(&warp_barrier[threadIdx.x / WARP]);
+}
+
+float emulator_shuffle_xor(float x, int mask)
+{
+	unsigned other = threadIdx.x ^ (unsigned)mask;
+	float got;
+
+	lanes[threadIdx.x] = x;
+	emulator_sync_warp();
+	got = lanes[other];
+	emulator_sync_warp();
+	return got;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void run_block(unsigned n, unsigned shared)
+{
+	unsigned done = 0;
+
+	block_barrier = (struct barrier){ .alive = (int)n };
+	for (unsigned w = 0; w < (n + WARP - 1) / WARP; w++)
+		warp_barrier[w] =
+			(struct barrier){ .alive = n - w * WARP < WARP ? (int)(n - w * WARP)
+			                                               : WARP };
+	memset(emulated_shared, 0xff, shared); /* NaN */
+	for (unsigned x = 0; x < n; x++)
+		threads[x].done = false;
+	while (done < n) {
+		progress = false;
+		done = 0;
+		for (unsigned x = 0; x < n; x++) {
+			if (!threads[x].done)
+				enter_thread(x);
+			done += threads[x].done;
+		}
+		if (!progress && done < n) {
+			fprintf(stderr,
+			        "emulator: threads of a block wait at different barriers\n");
+			abort();
+		}
+	}
+}
+
+void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_index grid,
+                  struct emulated_index block, unsigned shared)
+{
+	running = kernel;
+	arguments = args;
+	gridDim = grid;
+	blockDim = block;
+	for (unsigned z = 0; z < grid.z; z++) {
+		for (unsigned y = 0; y < grid.y; y++) {
+			for (unsigned x = 0; x < grid.x; x++) {
+				blockIdx = (struct emulated_index){ x, y, z };
+				run_block(block.x, shared);
+			}
+		}
+	}
+}

@@ -1,0 +1,643 @@
+/*
+ * fake_cuda.c - stands for NVIDIA's driver and cuBLASLt in the table of the CUDA device: memory of
+ * the host, kernels run by the emulator at once, products as plain loops. A GPU would run them
+ * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail, FAKE_CUDA_MEMORY limits memory
+ * to so many bytes, FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's.
+ */
+#include "emulated_kernels.h"
+#include "gpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { GPUS = 2 };
+
+struct block { /* of device memory */
+	struct block *next;
+	char *data;
+	uint64_t bytes;
+};
+
+struct task { /* of a graph */
+	struct task *next;
+	const struct emulated_entry *kernel; /* NULL: a product */
+	struct emulated_index grid, block;
+	unsigned shared;
+	char args[512];
+	struct cublasLtMatmulDesc *product;
+	struct layout *w, *x, *y;
+	const float *wp, *xp;
+	float *yp, beta;
+};
+
+struct CUstream_st {
+	bool captures;
+	struct CUgraph_st *graph; /* that is captured */
+};
+
+struct CUgraph_st { /* also as CUgraphExec */
+	struct task *first, **last;
+};
+
+struct cublasLtMatmulDesc {
+	cublasComputeType_t compute;
+	cublasOperation_t turn_w;
+};
+
+struct layout {
+	cudaDataType type;
+	uint64_t rows, cols;
+	int64_t ld;
+};
+
+struct cuda_table cuda;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and of the emulator */
+static struct block *blocks;
+static uint64_t used;
+
+static bool is_to_fail(const char *call)
+{
+	const char *name = getenv("FAKE_CUDA_FAILS");
+
+	return name && !strcmp(name, call);
+}
+#define FAIL_IF_TOLD(call) \
+	if (is_to_fail(#call)) \
+	return CUDA_ERROR_ILLEGAL_ADDRESS
+
+static uint64_t get_environment_number(const char *variable, uint64_t otherwise)
+{
+	const char *text = getenv(variable);
+
+	return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* ---- the driver ------------------------------------------------------------------------------ */
+
+static CUresult fake_init(unsigned flags)
+{
+	(void)flags;
+	return is_to_fail("cuInit") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+
+static CUresult fake_get_version(int *version)
+{
+	*version = (int)get_environment_number("FAKE_CUDA_VERSION", CUDA_VERSION);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_count(int *count)
+{
+	*count = GPUS;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_device(CUdevice *device, int index)
+{
+	*device = index;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_name(char *name, int size, CUdevice device)
+{
+	snprintf(name, (size_t)size, "Fake %d", device);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_attribute(int *value, CUdevice_attribute what, CUdevice device)
+{
+	int compute = (int)get_environment_number("FAKE_CUDA_COMPUTE", 90);
+
+	(void)device;
+	switch ((int)what) {
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+		*value = compute / 10;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+		*value = compute % 10;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+		*value = 8;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+		*value = 227 << 10;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+static CUresult fake_retain_context(CUcontext *context, CUdevice device)
+{
+	*context = (CUcontext)(uintptr_t)(device + 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_release_context(CUdevice device)
+{
+	(void)device;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_set_context(CUcontext context)
+{
+	return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult fake_get_error_name(CUresult error, const char **name)
+{
+	*name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_error_string(CUresult error, const char **text)
+{
+	*text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "it was told to fail";
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_load_module(CUmodule *module, const void *image)
+{
+	FAIL_IF_TOLD(cuModuleLoadData);
+	*module = (CUmodule)(uintptr_t)image;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_unload_module(CUmodule module)
+{
+	(void)module;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_function(CUfunction *function, CUmodule module, const char *name)
+{
+	(void)module;
+	for (const struct emulated_entry *e = emulated_entries; e->name; e++) {
+		if (!strcmp(e->name, name)) {
+			*function = (CUfunction)(uintptr_t)e;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult fake_set_function(CUfunction function, CUfunction_attribute what, int value)
+{
+	(void)function, (void)what, (void)value;
+	return CUDA_SUCCESS;
+}
+
+static void run_task(const struct task *k);
+
+/* Runs it, or adds a copy to the graph that the stream captures. */
+static CUresult take_task(CUstream stream, const struct task *k)
+{
+	struct task *copy;
+
+	if (!stream)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!stream->captures) {
+		pthread_mutex_lock(&lock);
+		run_task(k);
+		pthread_mutex_unlock(&lock);
+		return CUDA_SUCCESS;
+	}
+	copy = malloc(sizeof *copy);
+	if (!copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*copy = *k;
+	copy->next = NULL;
+	*stream->graph->last = copy;
+	stream->graph->last = &copy->next;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                            unsigned by, unsigned bz, unsigned shared, CUstream stream, void **args,
+                            void **extra)
+{
+	struct task k = { .kernel = (const struct emulated_entry *)(const void *)function,
+		          .grid = { gx, gy, gz },
+		          .block = { bx, by, bz },
+		          .shared = shared };
+
+	FAIL_IF_TOLD(cuLaunchKernel);
+	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || bx > 1024 || by != 1 || bz != 1 ||
+	    shared > 227 << 10 || extra || k.kernel->bytes > sizeof k.args)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(k.args, args[0], k.kernel->bytes);
+	return take_task(stream, &k);
+}
+
+static CUresult fake_create_stream(CUstream *stream, unsigned flags)
+{
+	*stream = flags == CU_STREAM_NON_BLOCKING ? calloc(1, sizeof **stream) : NULL;
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_destroy_stream(CUstream stream)
+{
+	free(stream);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_sync_stream(CUstream stream)
+{
+	FAIL_IF_TOLD(cuStreamSynchronize);
+	return !stream || stream->captures ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+static CUresult fake_begin_capture(CUstream stream, CUstreamCaptureMode mode)
+{
+	(void)mode;
+	FAIL_IF_TOLD(cuStreamBeginCapture);
+	stream->graph = calloc(1, sizeof *stream->graph);
+	if (!stream->graph)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	stream->graph->last = &stream->graph->first;
+	stream->captures = true;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_end_capture(CUstream stream, CUgraph *graph)
+{
+	*graph = stream->graph;
+	stream->captures = false;
+	return CUDA_SUCCESS;
+}
+
+/* The exec takes the tasks over. */
+static CUresult fake_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	struct CUgraph_st *copy = malloc(sizeof *copy);
+
+	(void)flags;
+	if (!copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	copy->first = graph->first;
+	graph->first = NULL;
+	*exec = (CUgraphExec)(void *)copy;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_launch_graph(CUgraphExec exec, CUstream stream)
+{
+	const struct CUgraph_st *graph = (const struct CUgraph_st *)(const void *)exec;
+	CUresult result = CUDA_SUCCESS;
+
+	FAIL_IF_TOLD(cuGraphLaunch);
+	for (const struct task *k = graph->first; k && !result; k = k->next)
+		result = take_task(stream, k);
+	return result;
+}
+
+static CUresult fake_destroy_graph(CUgraph graph)
+{
+	for (struct task *k = graph->first, *next; k; k = next) {
+		next = k->next;
+		free(k);
+	}
+	free(graph);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_destroy_exec(CUgraphExec exec)
+{
+	return fake_destroy_graph((CUgraph)(void *)exec);
+}
+
+static CUresult fake_create_event(CUevent *event, unsigned flags)
+{
+	(void)flags;
+	*event = malloc(1);
+	return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_destroy_event(CUevent event)
+{
+	free(event);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_record_event(CUevent event, CUstream stream)
+{
+	return event && stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult fake_sync_event(CUevent event)
+{
+	return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult fake_get_memory(size_t *free_bytes, size_t *total)
+{
+	*total = get_environment_number("FAKE_CUDA_MEMORY", UINT64_C(1) << 30);
+	*free_bytes = *total - used;
+	return CUDA_SUCCESS;
+}
+
+/* New memory is full of NaN. */
+static CUresult fake_alloc(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	struct block *b = calloc(1, sizeof *b);
+	size_t size = (bytes + 255) / 256 * 256, free_bytes, total;
+
+	fake_get_memory(&free_bytes, &total);
+	if (!b || !stream || stream->captures || size > free_bytes) {
+		free(b);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	b->bytes = size;
+	b->data = aligned_alloc(256, size);
+	if (!b->data)
+		abort();
+	memset(b->data, 0xff, size);
+	pthread_mutex_lock(&lock);
+	b->next = blocks;
+	blocks = b;
+	used += size;
+	pthread_mutex_unlock(&lock);
+	*out = (CUdeviceptr)(uintptr_t)b->data;
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_free(CUdeviceptr p, CUstream stream)
+{
+	struct block **at = &blocks, *b;
+
+	(void)stream;
+	pthread_mutex_lock(&lock);
+	while (*at && (CUdeviceptr)(uintptr_t)(*at)->data != p)
+		at = &(*at)->next;
+	b = *at;
+	if (b) {
+		*at = b->next;
+		used -= b->bytes;
+		free(b->data);
+		free(b);
+	}
+	pthread_mutex_unlock(&lock);
+	return b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	FAIL_IF_TOLD(cuMemcpyAsync);
+	if (!stream || stream->captures)
+		return CUDA_ERROR_INVALID_HANDLE;
+	memcpy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_alloc_host(void **out, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	*out = malloc(bytes);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult fake_free_host(void *p)
+{
+	free(p);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_get_pointer(void *value, CUpointer_attribute what, CUdeviceptr p)
+{
+	bool found = false;
+
+	(void)what;
+	pthread_mutex_lock(&lock);
+	for (const struct block *b = blocks; b && !found; b = b->next)
+		found = p >= (CUdeviceptr)(uintptr_t)b->data &&
+		        p < (CUdeviceptr)(uintptr_t)b->data + b->bytes;
+	pthread_mutex_unlock(&lock);
+	*(CUmemorytype *)value = CU_MEMORYTYPE_DEVICE;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- cuBLASLt -------------------------------------------------------------------------------- */
+
+static cublasStatus_t fake_open_blas(cublasLtHandle_t *handle)
+{
+	*handle = malloc(1);
+	return is_to_fail("cublasLtCreate") ? CUBLAS_STATUS_NOT_INITIALIZED : CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t free_pointer(void *p)
+{
+	free(p);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_close_blas(cublasLtHandle_t handle)
+{
+	return free_pointer(handle);
+}
+
+static cublasStatus_t fake_create_product(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                          cudaDataType_t scale)
+{
+	struct cublasLtMatmulDesc *d = calloc(1, sizeof *d);
+
+	if (!d || scale != CUDA_R_32F)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	d->compute = compute;
+	*out = (cublasLtMatmulDesc_t)(void *)d;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_destroy_product(cublasLtMatmulDesc_t d)
+{
+	return free_pointer(d);
+}
+
+static cublasStatus_t fake_set_product(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
+                                       const void *value, size_t bytes)
+{
+	if (what != CUBLASLT_MATMUL_DESC_TRANSA || bytes != sizeof(cublasOperation_t))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memcpy(&((struct cublasLtMatmulDesc *)(void *)d)->turn_w, value, bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_create_wish(cublasLtMatmulPreference_t *out)
+{
+	*out = malloc(1);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_destroy_wish(cublasLtMatmulPreference_t wish)
+{
+	return free_pointer(wish);
+}
+
+static cublasStatus_t fake_set_wish(cublasLtMatmulPreference_t wish,
+                                    cublasLtMatmulPreferenceAttributes_t what, const void *value,
+                                    size_t bytes)
+{
+	(void)wish, (void)what, (void)value, (void)bytes;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_create_layout(cublasLtMatrixLayout_t *out, cudaDataType type,
+                                         uint64_t rows, uint64_t cols, int64_t ld)
+{
+	struct layout *l = malloc(sizeof *l);
+
+	if (!l || ld < (int64_t)rows) {
+		free(l);
+		return CUBLAS_STATUS_INVALID_VALUE;
+	}
+	*l = (struct layout){ type, rows, cols, ld };
+	*out = (cublasLtMatrixLayout_t)(void *)l;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_destroy_layout(cublasLtMatrixLayout_t l)
+{
+	return free_pointer(l);
+}
+
+/* FAKE_CUDA_FAILS=heuristic: there is no algorithm. */
+static cublasStatus_t fake_choose(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                  cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                  cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                  cublasLtMatmulPreference_t wish, int wanted,
+                                  cublasLtMatmulHeuristicResult_t *result, int *found)
+{
+	(void)handle, (void)product, (void)a, (void)b, (void)c, (void)d, (void)wish;
+	*found = wanted && !is_to_fail("heuristic");
+	memset(result, 0, sizeof *result);
+	return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* Element (row, col) of a column-major matrix; TF32 keeps 10 bits after the point. */
+static float load_matrix(const struct layout *l, const void *data, uint64_t row, uint64_t col,
+                         bool tf32)
+{
+	int64_t at = (int64_t)row + (int64_t)col * l->ld;
+	float x;
+
+	if (l->type == CUDA_R_16BF)
+		return tess_bf16_load(((const uint16_t *)data)[at]);
+	x = ((const float *)data)[at];
+	return tf32 ? tess_float((tess_bits(x) + 0x1000) & 0xffffe000u) : x;
+}
+
+static void multiply_matrices(const struct task *k)
+{
+	bool turn = k->product->turn_w == CUBLAS_OP_T,
+	     tf32 = k->product->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+	uint64_t depth = turn ? k->w->rows : k->w->cols;
+
+	for (uint64_t col = 0; col < k->y->cols; col++) {
+		for (uint64_t row = 0; row < k->y->rows; row++) {
+			float *y = k->yp + (int64_t)row + (int64_t)col * k->y->ld, sum = 0;
+
+			for (uint64_t i = 0; i < depth; i++)
+				sum = fmaf(load_matrix(k->w, k->wp, turn ? i : row, turn ? row : i,
+				                       tf32),
+				           load_matrix(k->x, k->xp, i, col, tf32), sum);
+			*y = k->beta == 0 ? sum : *y * k->beta + sum;
+		}
+	}
+}
+
+static void run_task(const struct task *k)
+{
+	if (k->kernel)
+		emulator_run(k->kernel->kernel, k->args, k->grid, k->block, k->shared);
+	else
+		multiply_matrices(k);
+}
+
+static cublasStatus_t fake_multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                    const void *alpha, const void *a, cublasLtMatrixLayout_t al,
+                                    const void *b, cublasLtMatrixLayout_t bl, const void *beta,
+                                    const void *c, cublasLtMatrixLayout_t cl, void *d,
+                                    cublasLtMatrixLayout_t dl, const cublasLtMatmulAlgo_t *algo,
+                                    void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+	struct task k = { .product = (struct cublasLtMatmulDesc *)(void *)product,
+		          .w = (struct layout *)(void *)al,
+		          .x = (struct layout *)(void *)bl,
+		          .y = (struct layout *)(void *)dl,
+		          .wp = a,
+		          .xp = b,
+		          .yp = d,
+		          .beta = *(const float *)beta };
+
+	if (!handle || !algo || !workspace || !workspace_bytes || c != d || cl != dl ||
+	    *(const float *)alpha != 1 || is_to_fail("cublasLtMatmul"))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	return take_task((CUstream)stream, &k) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
+	                                                       : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+const char cuda_fatbin[] = "none: kernels are found by name";
+
+static tess_status fill_fake_table(void)
+{
+	cuda = (struct cuda_table){
+		.cuInit = fake_init,
+		.cuDriverGetVersion = fake_get_version,
+		.cuDeviceGetCount = fake_get_count,
+		.cuDeviceGet = fake_get_device,
+		.cuDeviceGetName = fake_get_name,
+		.cuDeviceGetAttribute = fake_get_attribute,
+		.cuDevicePrimaryCtxRetain = fake_retain_context,
+		.cuDevicePrimaryCtxRelease = fake_release_context,
+		.cuCtxSetCurrent = fake_set_context,
+		.cuGetErrorName = fake_get_error_name,
+		.cuGetErrorString = fake_get_error_string,
+		.cuModuleLoadData = fake_load_module,
+		.cuModuleUnload = fake_unload_module,
+		.cuModuleGetFunction = fake_get_function,
+		.cuFuncSetAttribute = fake_set_function,
+		.cuLaunchKernel = fake_launch,
+		.cuStreamCreate = fake_create_stream,
+		.cuStreamDestroy = fake_destroy_stream,
+		.cuStreamSynchronize = fake_sync_stream,
+		.cuStreamBeginCapture = fake_begin_capture,
+		.cuStreamEndCapture = fake_end_capture,
+		.cuGraphInstantiate = fake_instantiate,
+		.cuGraphLaunch = fake_launch_graph,
+		.cuGraphDestroy = fake_destroy_graph,
+		.cuGraphExecDestroy = fake_destroy_exec,
+		.cuEventCreate = fake_create_event,
+		.cuEventDestroy = fake_destroy_event,
+		.cuEventRecord = fake_record_event,
+		.cuEventSynchronize = fake_sync_event,
+		.cuMemAllocAsync = fake_alloc,
+		.cuMemFreeAsync = fake_free,
+		.cuMemcpyAsync = fake_copy,
+		.cuMemGetInfo = fake_get_memory,
+		.cuMemHostAlloc = fake_alloc_host,
+		.cuMemFreeHost = fake_free_host,
+		.cuPointerGetAttribute = fake_get_pointer,
+		.cublasLtCreate = fake_open_blas,
+		.cublasLtDestroy = fake_close_blas,
+		.cublasLtMatmul = fake_multiply,
+		.cublasLtMatmulAlgoGetHeuristic = fake_choose,
+		.cublasLtMatmulDescCreate = fake_create_product,
+		.cublasLtMatmulDescDestroy = fake_destroy_product,
+		.cublasLtMatmulDescSetAttribute = fake_set_product,
+		.cublasLtMatmulPreferenceCreate = fake_create_wish,
+		.cublasLtMatmulPreferenceDestroy = fake_destroy_wish,
+		.cublasLtMatmulPreferenceSetAttribute = fake_set_wish,
+		.cublasLtMatrixLayoutCreate = fake_create_layout,
+		.cublasLtMatrixLayoutDestroy = fake_destroy_layout,
+	};
+	return TESS_OK;
+}
+
+static tess_status find_fake_blas(void)
+{
+	return TESS_OK;
+}
+
+const struct cuda_loader cuda_loader = { fill_fake_table, find_fake_blas };
