@@ -399,7 +399,7 @@ static tess_status explain_program(struct explanation *x, const char *dir, int64
 	x->e.model = x->model.model->name;
 	x->e.plan = x->model.plan.name;
 	x->e.tokens = tokens;
-	x->e.positions = tess_planned_model_positions(&x->model);
+	x->e.positions = x->program->max_positions;
 	st = list_parameters(x);
 	if (!st)
 		st = measure_ranks(x);

@@ -234,7 +234,7 @@ static tess_status prepare_requests(struct session_generation *g, struct tess_ar
 	const struct tess_tokenizer *tokenizer = NULL;
 	struct tess_request_source source = {
 		.generation = tess_checkpoint_generation(s->model.checkpoint),
-		.positions = tess_planned_model_positions(&s->model),
+		.positions = tess_runner_positions(s->runner),
 		.vocabulary = tess_runner_vocabulary(s->runner),
 		.nreplicas = s->nreplicas,
 		.find_sequence = find_shared_sequence,

@@ -13,7 +13,8 @@ tess_status tess_prompt_check_length(int64_t n, int64_t positions)
 	if (!positions || n <= positions)
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
-	                 "the prompt has %lld ids, and the checkpoint was made for %lld positions",
+	                 "the prompt has %lld ids, and a text has at most %lld positions, as the "
+	                 "checkpoint was made or the session opened",
 	                 (long long)n, (long long)positions);
 }
 
@@ -68,7 +69,7 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
 	return stop ? TESS_OK : TESS_ENOMEM;
 }
 
-/* Within the positions of the checkpoint: the last id is not fed back, and needs none. */
+/* Within the positions of a text: the last id is not fed back, and needs none. */
 static tess_status limit_tokens(const struct tess_request_source *source,
                                 const struct tess_request *r, int64_t before,
                                 struct tess_shared_request *out)
@@ -84,8 +85,7 @@ static tess_status limit_tokens(const struct tess_request_source *source,
 	out->max_tokens = source->positions - n + 1;
 	if (r->max_tokens > 0)
 		tess_log(TESS_WARN, "generate",
-		         "the checkpoint was made for %lld positions: at most %lld tokens "
-		         "after this prompt",
+		         "a text has at most %lld positions: at most %lld tokens after this prompt",
 		         (long long)source->positions, (long long)out->max_tokens);
 	return TESS_OK;
 }

@@ -19,7 +19,7 @@ struct tess_shared_request { /* complete: nothing is left to a preset */
 
 struct tess_request_source { /* on rank 0: what presets and checks need */
 	const struct tess_generation_config *generation;
-	int64_t positions; /* of the checkpoint; 0: unknown */
+	int64_t positions; /* of a text; 0: any */
 	int64_t vocabulary;
 	const struct tess_tokenizer *tokenizer; /* NULL: there is none */
 	int32_t nreplicas;
@@ -29,7 +29,7 @@ struct tess_request_source { /* on rank 0: what presets and checks need */
 	void *self;
 };
 
-/* TESS_EINVAL: a text of n ids is longer than the checkpoint's positions (0: unknown). */
+/* TESS_EINVAL: a text of n ids has more than these positions (0: any). */
 tess_status tess_prompt_check_length(int64_t n, int64_t positions);
 
 /*

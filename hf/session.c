@@ -14,6 +14,19 @@
 
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
+/* What the checkpoint was made for, and at most those of the options. */
+static int64_t choose_positions(const struct tess_checkpoint *checkpoint,
+                                const struct tess_session_options *options)
+{
+	const json_t *root = tess_checkpoint_config(checkpoint)->root;
+	int64_t n = json_integer_value(json_object_get(root, "max_position_embeddings"));
+	int64_t most = options && TESS_HAS(options, tess_session_options, positions)
+	                       ? options->positions
+	                       : 0;
+
+	return most > 0 && (most < n || !n) ? most : n;
+}
+
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
                                     int32_t how, struct tess_planned_model *out)
 {
@@ -27,6 +40,7 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	if (st)
 		return st;
 	p.source = tess_checkpoint_make_source(p.checkpoint);
+	p.positions = choose_positions(p.checkpoint, options);
 	p.source.ignore_unexpected = options && options->ignore_unexpected;
 	st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
@@ -58,6 +72,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .source = &p->source,
 		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
 		                               .ntokens = ntokens,
+		                               .positions = p->positions,
 		                               .nselected = 1,
 		                               .logits_root = TESS_LOGITS_CUT };
 	struct tess_program *program;
@@ -78,14 +93,6 @@ void tess_planned_model_warn_unused(const struct tess_planned_model *p,
 {
 	tess_checkpoint_warn_unused(p->checkpoint);
 	tess_unexpected_check(program, p->model, &p->source, true);
-}
-
-int64_t tess_planned_model_positions(const struct tess_planned_model *p)
-{
-	const json_t *n = json_object_get(tess_checkpoint_config(p->checkpoint)->root,
-	                                  "max_position_embeddings");
-
-	return json_is_integer(n) && json_integer_value(n) > 0 ? json_integer_value(n) : 0;
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -141,6 +148,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 		struct tess_runner_parts parts = { .model = s->model.model,
 			                           .plan = &s->model.plan,
 			                           .source = &s->model.source,
+			                           .positions = s->model.positions,
 			                           .threads = mine.threads,
 			                           .kv_dtype = mine.kv_dtype,
 			                           .kv_memory = mine.kv_memory };
@@ -202,12 +210,12 @@ tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess
 
 /* What the checkpoint says. */
 static void set_checkpoint_info(const struct tess_planned_model *model, int64_t vocabulary,
-                                struct tess_session_info *out)
+                                int64_t positions, struct tess_session_info *out)
 {
 	const struct tess_generation_config *g = tess_checkpoint_generation(model->checkpoint);
 
 	out->vocabulary = vocabulary;
-	out->positions = tess_planned_model_positions(model);
+	out->positions = positions;
 	out->max_tokens = g->max_new_tokens;
 	out->sampling = tess_generation_config_get_sampling(g);
 }
@@ -232,7 +240,8 @@ void tess_session_get_info(const struct tess_session *s, struct tess_session_inf
 		                          .kv_used_bytes = room.used,
 		                          .kv_limit = room.limit };
 
-	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner), &info);
+	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner),
+	                    tess_runner_positions(s->runner), &info);
 	copy_info(&info, out);
 }
 
@@ -254,7 +263,8 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 	if (!st)
 		st = tess_runner_check_options(options ? options->threads : 0);
 	if (!st) {
-		set_checkpoint_info(&p, program->logits->dim[1]->size, &info);
+		set_checkpoint_info(&p, program->logits->dim[1]->size, program->max_positions,
+		                    &info);
 		copy_info(&info, out);
 	}
 	tess_program_free(program);

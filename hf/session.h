@@ -15,6 +15,7 @@ struct tess_planned_model {
 	struct tess_source source;
 	const struct tess_model *model;
 	struct tess_plan plan;
+	int64_t positions; /* of a text, at most; 0: any */
 };
 
 /*
@@ -38,9 +39,6 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 /* Logs what in the checkpoint has no effect; a session does so on rank 0. */
 void tess_planned_model_warn_unused(const struct tess_planned_model *p,
                                     const struct tess_program *program);
-
-/* The positions that the checkpoint was trained for; 0: unknown. */
-int64_t tess_planned_model_positions(const struct tess_planned_model *p);
 
 struct tess_session { /* on one rank */
 	struct tess_planned_model model;

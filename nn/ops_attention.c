@@ -8,7 +8,7 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
-	       a->scale == b->scale && a->fractions == b->fractions;
+	       a->scale == b->scale && a->fractions == b->fractions && a->factors == b->factors;
 }
 
 /*
@@ -22,6 +22,8 @@ static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t al
 	struct tess_program *p = r->p;
 	tess_status st = tess_rope_read(source->name, source->config, &use.rope);
 
+	if (!st)
+		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
 	if (!st && use.rope.part != 1 && each == all)
 		st = tess_fail(TESS_ENOTSUP,
 		               "%s/config.json: partial_rotary_factor %g: the model rotates whole "

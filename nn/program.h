@@ -83,7 +83,7 @@ struct tess_program {
 	struct tess_arena arena;
 	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
-	int64_t max_positions; /* of a text: the smallest table of positions has no more; 0: any */
+	int64_t max_positions; /* of a text, for which the tables of positions are made; 0: any */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all; TESS_LOGITS_CUT */
 	/* the mesh dimension that cuts the logits by vocabulary before a step gathers them; -1:
 	 * none does */

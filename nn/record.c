@@ -425,7 +425,14 @@ static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
 	double numbers[] = { u->rope.theta, u->rope.factor, u->rope.low, u->rope.high,
 		             u->rope.scale };
 	int64_t integers[] = { u->rope.type, u->rope.original, u->rope.fractions, u->each };
+	const json_t *factor;
+	size_t i;
 
+	json_array_foreach(u->rope.factors, i, factor) {
+		double value = json_number_value(factor);
+
+		h = hash_bytes(h, &value, sizeof value);
+	}
 	return hash_bytes(hash_bytes(h, numbers, sizeof numbers), integers, sizeof integers);
 }
 
@@ -602,6 +609,7 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	p->nselected = options->nselected;
 	p->logits_root = options->logits_root;
 	p->vocabulary_along = -1;
+	p->max_positions = options->positions;
 	p->check = options->check;
 	p->device = options->device;
 	r.p = p;

@@ -13,6 +13,7 @@ struct tess_record_options {
 	struct tess_mesh_shape mesh;
 	int64_t ntokens, nselected; /* rows of a step, and those whose logits are wanted */
 	int32_t logits_root; /* the only rank that gets the logits; -1: all; TESS_LOGITS_CUT */
+	int64_t positions; /* of a text, at most; 0: any */
 	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */
 	bool check; /* after each record, compare ranks and look for NaN and Inf */
 	const struct tess_device *device; /* NULL: host memory, and exact sums */

@@ -44,16 +44,15 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 }
 
 /* Older configs write `type` for `rope_type`. */
-static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out)
+static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out,
+                                  bool *dynamic)
 {
 	static const struct {
 		const char *name;
 		int32_t type;
-	} known[] = { { "default", TESS_ROPE_DEFAULT },
-		      { "linear", TESS_ROPE_LINEAR },
-		      { "llama3", TESS_ROPE_LLAMA3 },
-		      { "yarn", TESS_ROPE_YARN } };
-	static const char *const growing[] = { "dynamic", "longrope", "su" };
+	} known[] = { { "default", TESS_ROPE_DEFAULT },   { "linear", TESS_ROPE_LINEAR },
+		      { "llama3", TESS_ROPE_LLAMA3 },     { "yarn", TESS_ROPE_YARN },
+		      { "longrope", TESS_ROPE_LONGROPE }, { "su", TESS_ROPE_LONGROPE } };
 	json_t *name = json_object_get(table, "rope_type");
 	const char *text;
 
@@ -69,31 +68,32 @@ static tess_status read_rope_type(const json_t *table, const char *where, int32_
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(text, known[i].name)) {
 			*out = known[i].type;
+			/* as early Phi 3 checkpoints call it */
+			if (*out == TESS_ROPE_YARN && json_object_get(table, "short_factor"))
+				*out = TESS_ROPE_LONGROPE;
 			return TESS_OK;
 		}
-	for (size_t i = 0; i < sizeof growing / sizeof *growing; i++)
-		if (!strcmp(text, growing[i]))
-			return tess_fail(TESS_ENOTSUP,
-			                 "%s: rope_type \"%s\": its table depends on the length of "
-			                 "the text so far, which is not supported; default, "
-			                 "linear, llama3 and yarn are",
-			                 where, text);
+	if (!strcmp(text, "dynamic")) { /* to the length of the training as without scaling */
+		*out = TESS_ROPE_DEFAULT;
+		*dynamic = true;
+		return TESS_OK;
+	}
 	return tess_fail(TESS_ENOTSUP,
-	                 "%s: rope_type \"%.64s\" is not supported; default, linear, llama3 and "
-	                 "yarn are",
+	                 "%s: rope_type \"%.64s\" is not supported; default, linear, dynamic, "
+	                 "llama3, yarn and longrope are",
 	                 where, text);
 }
 
 static const double number_min = 1e-9, number_max = 1e9;
 
-/* As transformers 5 does: that of the table, or that of config.json. */
+/* As transformers 5 does: that of config.json, or that of the table. */
 static tess_status read_original_length(const char *path, const json_t *config, const json_t *table,
                                         const char *where, int64_t *out)
 {
 	static const char key[] = "original_max_position_embeddings";
-	tess_status st = tess_json_get_int(path, config, key, 1, INT32_MAX, out);
+	tess_status st = tess_json_get_int(where, table, key, 1, INT32_MAX, out);
 
-	return st ? st : tess_json_get_int(where, table, key, 1, INT32_MAX, out);
+	return st ? st : tess_json_get_int(path, config, key, 1, INT32_MAX, out);
 }
 
 static tess_status read_llama3(const char *path, const json_t *config, const json_t *table,
@@ -183,6 +183,43 @@ static tess_status read_yarn(const char *path, const json_t *config, const json_
 	return TESS_OK;
 }
 
+/* A number for each angle; another list (long_factor) is for texts longer than in the training. */
+static tess_status read_longrope(const char *path, const json_t *config, const json_t *table,
+                                 const char *where, struct tess_rope *r)
+{
+	int64_t max = 0;
+	size_t i;
+	json_t *number;
+	tess_status st =
+		tess_json_get_int(path, config, "max_position_embeddings", 1, INT32_MAX, &max);
+
+	r->original = max;
+	if (!st)
+		st = read_original_length(path, config, table, where, &r->original);
+	if (!st)
+		st = tess_json_get_number(where, table, "attention_factor", number_min, number_max,
+		                          &r->scale);
+	if (st)
+		return st;
+	r->factors = json_object_get(table, "short_factor");
+	json_array_foreach(r->factors, i, number)
+		if (json_number_value(number) < number_min)
+			r->factors = NULL;
+	if (!json_is_array(r->factors) || r->original < 2)
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: rope_type longrope needs short_factor, a list of numbers above "
+			"0, and original_max_position_embeddings or "
+			"max_position_embeddings",
+			where);
+	if (r->factor == 0 && max)
+		r->factor = (double)max / (double)r->original;
+	if (!json_object_get(table, "attention_factor") && r->factor > 1)
+		r->scale = sqrt(1 + tess_log_f64(r->factor) / tess_log_f64((double)r->original));
+	r->limit = r->original;
+	return TESS_OK;
+}
+
 static tess_status read_scaling(const char *path, const json_t *config, const json_t *table,
                                 const char *where, struct tess_rope *r)
 {
@@ -192,6 +229,8 @@ static tess_status read_scaling(const char *path, const json_t *config, const js
 		return read_llama3(path, config, table, where, r);
 	if (!st && r->type == TESS_ROPE_YARN)
 		return read_yarn(path, config, table, where, r);
+	if (!st && r->type == TESS_ROPE_LONGROPE)
+		return read_longrope(path, config, table, where, r);
 	if (!st && r->factor == 0)
 		return tess_fail(TESS_EINVAL, "%s: rope_type linear needs factor", where);
 	return st;
@@ -203,13 +242,14 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1, .part = 1 };
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
+	bool dynamic = false;
 	tess_status st;
 
 	snprintf(path, sizeof path, "%.3900s/config.json", dir);
 	memcpy(where, path, sizeof where);
 	st = find_settings(config, &table, where);
 	if (!st)
-		st = read_rope_type(table, where, &r.type);
+		st = read_rope_type(table, where, &r.type, &dynamic);
 	if (!st)
 		st = tess_json_get_number(path, config, "rope_theta", min_theta, max_theta,
 		                          &r.theta);
@@ -222,9 +262,34 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &r.part);
 	if (!st && r.type != TESS_ROPE_DEFAULT)
 		st = read_scaling(path, config, table, where, &r);
+	if (!st && dynamic)
+		st = tess_json_get_int(path, config, "max_position_embeddings", 1, INT32_MAX,
+		                       &r.limit);
+	if (!st && dynamic && !r.limit)
+		st = tess_fail(TESS_EINVAL, "%s: rope_type dynamic needs max_position_embeddings",
+		               where);
 	if (!st)
 		*out = r;
 	return st;
+}
+
+tess_status tess_rope_check(const char *dir, const struct tess_rope *r, int64_t each,
+                            int64_t positions)
+{
+	if (r->limit && (!positions || positions > r->limit))
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s/config.json: rope_type %s: beyond %lld positions the table "
+			"depends on the length of the text so far, which is not supported; "
+			"reserve no more for a text (--positions %lld)",
+			dir, r->factors ? "longrope" : "dynamic", (long long)r->limit,
+			(long long)r->limit);
+	if (r->factors && (int64_t)json_array_size(r->factors) != each / 2)
+		return tess_fail(TESS_EINVAL,
+		                 "%s/config.json: short_factor has %zu numbers, and %lld angles "
+		                 "are rotated",
+		                 dir, json_array_size(r->factors), (long long)(each / 2));
+	return TESS_OK;
 }
 
 static float scale_llama3(const struct tess_rope *r, float f)
@@ -275,6 +340,9 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 		return scale_llama3(r, f);
 	case TESS_ROPE_YARN:
 		return scale_yarn(r, power, i, each);
+	case TESS_ROPE_LONGROPE:
+		return 1 /
+		       ((float)json_number_value(json_array_get(r->factors, (size_t)i)) * power);
 	default:
 		return f;
 	}

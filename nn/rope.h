@@ -5,7 +5,13 @@
 #include <jansson.h>
 #include <tessera/plugin.h>
 
-enum { TESS_ROPE_DEFAULT = 1, TESS_ROPE_LLAMA3, TESS_ROPE_LINEAR, TESS_ROPE_YARN };
+enum {
+	TESS_ROPE_DEFAULT = 1,
+	TESS_ROPE_LLAMA3,
+	TESS_ROPE_LINEAR,
+	TESS_ROPE_YARN,
+	TESS_ROPE_LONGROPE
+};
 
 /* A value. */
 struct tess_rope {
@@ -17,18 +23,26 @@ struct tess_rope {
 	 * beta_fast.
 	 */
 	double low, high;
-	double scale; /* of the cosines and sines: yarn's attention factor, else 1 */
-	int64_t original; /* llama3, yarn: positions of the training before the scaling */
+	double scale; /* of the cosines and sines: an attention factor, else 1 */
+	int64_t original; /* llama3, yarn, longrope: positions of the training before the scaling */
+	int64_t limit; /* a text with more positions has another table; 0: none has */
+	const json_t *factors; /* longrope: of each angle; borrowed from the config */
 	double part; /* of a head that is rotated (partial_rotary_factor) */
 };
 
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
- * which wins as it does there); neither: theta 10000. What is not computed here (types whose table
- * depends on the length so far, one setting per layer type) is TESS_ENOTSUP
+ * which wins as it does there); neither: theta 10000. One setting per layer type is TESS_ENOTSUP
  * with a sentence, which begins with the path of config.json in `dir`.
  */
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
+
+/*
+ * Whether one table serves all texts of at most `positions` (0: any), of which `each` elements of a
+ * head are rotated.
+ */
+tess_status tess_rope_check(const char *dir, const struct tess_rope *r, int64_t each,
+                            int64_t positions);
 
 /*
  * out[positions][each]: of each position the cosines, then the sines, of each / 2 angles, where

@@ -218,6 +218,7 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .plan = parts->plan,
 			                                            .source = parts->source,
 			                                            .mesh = parts->mesh,
+			                                            .positions = parts->positions,
 			                                            .kv_dtype = parts->kv_dtype,
 			                                            .check = s->check,
 			                                            .device = device };
@@ -418,7 +419,7 @@ int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot)
 static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows *rows, int64_t i)
 {
 	const struct tess_rows *r = &rows[i];
-	int64_t length;
+	int64_t length, limit;
 
 	if (!tess_kv_cache_is_open(s->kv, r->slot))
 		return tess_fail(TESS_EINVAL, "a step of slot %d, which is not open", (int)r->slot);
@@ -432,10 +433,12 @@ static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows
 		                 "slot %d: logits of %lld of %lld rows; use 0 to all of them",
 		                 (int)r->slot, (long long)r->nselected, (long long)r->n);
 	length = tess_runner_get_length(s, r->slot);
-	if (r->n > INT32_MAX / 2 - length)
+	limit = tess_runner_positions(s);
+	limit = limit && limit < INT32_MAX / 2 ? limit : INT32_MAX / 2;
+	if (r->n > limit - length)
 		return tess_fail(TESS_EINVAL,
-		                 "%lld positions are too many; at most %d are possible",
-		                 (long long)(length + r->n), (int)(INT32_MAX / 2));
+		                 "%lld positions are too many; at most %lld are possible",
+		                 (long long)(length + r->n), (long long)limit);
 	return tess_ids_check(r->ids, r->n, length, tess_runner_vocabulary(s));
 }
 
@@ -587,6 +590,11 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 
 	return (struct tess_vocabulary_cut){ along < 0 ? NULL : s->parts.along[along],
 		                             p->logits->dim[1] };
+}
+
+int64_t tess_runner_positions(const struct tess_runner *s)
+{
+	return s->programs.first->program->max_positions;
 }
 
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)

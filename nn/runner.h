@@ -30,6 +30,7 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	struct tess_mesh_shape mesh; /* ndims 0: tp, over `group` */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
+	int64_t positions; /* of a text, at most; 0: any */
 	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 };
@@ -66,8 +67,8 @@ struct tess_rows { /* the next ids of one slot */
  * gets its part of each row.
  *
  * A refusal changes no slot, and a step may follow. TESS_EINVAL: a slot that is not open or named
- * twice, an id outside the vocabulary. TESS_ENOMEM: the KV cache has no room for these rows; close
- * a slot, or take fewer rows.
+ * twice, an id outside the vocabulary, too many positions. TESS_ENOMEM: the KV cache has no room
+ * for these rows; close a slot, or take fewer rows.
  */
 tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                              int32_t root, const float **logits);
@@ -80,6 +81,8 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
+/* The most positions that a text can have; 0: any. */
+int64_t tess_runner_positions(const struct tess_runner *s);
 
 struct tess_runner_memory { /* bytes that this rank allocated */
 	uint64_t weights, cache, step;

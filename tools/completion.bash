@@ -66,7 +66,7 @@ _tessera() {
 	case $command in
 	'') options='bench conform convert explain generate info launch help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
-		--kv --kv-memory --max-tokens
+		--positions --kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
 	explain) options="$plan --tokens --positions --program --json --help" ;;

@@ -23,7 +23,8 @@ static const char *const help =
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
-	"  --positions L   size of the KV cache (default 2048, at most that of the checkpoint)\n"
+	"  --positions L   of a text, at most; size of the KV cache (default 2048, or that of the\n"
+	"                  checkpoint if it is less)\n"
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
 	"  --help          this text\n"
@@ -424,6 +425,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
 	struct tess_session_options session_options = { .size = sizeof session_options,
+		                                        .positions = a->positions,
 		                                        .plan = a->plan,
 		                                        .overrides = a->overrides.text,
 		                                        .ignore_unexpected = a->ignore_unexpected };

@@ -11,7 +11,7 @@ static const char *const help =
 	"usage: tessera generate MODEL [-n N] [--mesh M] [--backend B] [--threads T]\n"
 	"       [--device D] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
 	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3 | --prompts FILE]\n"
-	"       [--prefill-chunk N] [--batch N] [--kv DTYPE] [--kv-memory SIZE]\n"
+	"       [--prefill-chunk N] [--batch N] [--positions L] [--kv DTYPE] [--kv-memory SIZE]\n"
 	"       [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
 	"       [--min-p X] [--repetition-penalty X] [--seed S]\n"
 	"       [--json] [--stats] [--digest] [--check] [--logits FILE] [--flight DIR] [--help]\n"
@@ -43,6 +43,7 @@ static const char *const help =
 	"                        the object of --json as each text ends, with its index\n"
 	"  --prefill-chunk N     at most N tokens of prompts a step (default 512)\n"
 	"  --batch N             at most N texts at once (default: what the KV cache can hold)\n"
+	"  --positions L         of a text, at most (default: as the checkpoint was made)\n"
 	"  --kv DTYPE            f32 or bf16: the type of keys and values in the cache\n"
 	"  --kv-memory SIZE      bytes of KV cache per rank, as in 512M or 4G\n"
 	"sampling\n"
@@ -149,6 +150,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "prompts", .parse = parse_prompt, .to = &a->prompts },
 		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
 		{ "batch", .number = &a->batch, .lo = 1, .hi = INT32_MAX },
+		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
 		{ "kv", .parse = parse_kv_dtype, .to = &a->kv_dtype },
 		{ "kv-memory", .parse = tess_tool_parse_size, .to = &a->kv_memory },
 		{ "max-tokens", .number = &a->max_tokens, .lo = 0, .hi = INT32_MAX },
@@ -197,7 +199,8 @@ struct tess_session_options generate_get_session_options(const struct generate_o
 		                              .overrides = a->overrides.text,
 		                              .ignore_unexpected = a->ignore_unexpected,
 		                              .kv_dtype = a->kv_dtype,
-		                              .kv_memory = a->kv_memory };
+		                              .kv_memory = a->kv_memory,
+		                              .positions = a->positions };
 }
 
 /* A single prompt, as rank 0 will encode it, before weights are read. */
@@ -230,6 +233,10 @@ static tess_status check_generate_options(const struct generate_options *a)
 	struct tess_session_info info = { .size = sizeof info };
 	tess_status st = tess_session_check(a->model, a->mesh, a->ranks, &options, &info);
 
+	if (!st && info.positions && a->positions > info.positions)
+		st = tess_fail(TESS_EINVAL,
+		               "--positions %d: the checkpoint was made for %lld positions",
+		               (int)a->positions, (long long)info.positions);
 	if (!st && a->logits)
 		st = tess_logits_check_writable(a->logits);
 	if (!st && a->prompts.n == 1 && !a->prompts.lines)

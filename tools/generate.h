@@ -12,7 +12,7 @@ struct generate_options {
 	uint64_t kv_memory; /* bytes; 0: of the free memory */
 	struct prompts prompts;
 	int32_t max_tokens, top_k; /* -1: not given */
-	int32_t chunk;
+	int32_t chunk, positions;
 	bool ignore_eos, ignore_unexpected, json, stats, digest;
 	double temperature, top_p, min_p, penalty; /* NAN: the value of the checkpoint */
 	int64_t seed;

@@ -25,8 +25,9 @@ struct tess_session_options {           /* zeroed but for size: the plan of the 
 	int32_t ignore_unexpected;      /* 1: tensors that no module asks for are a warning only */
 	int32_t kv_dtype;               /* of the KV cache: 0 or TESS_F32; TESS_BF16 */
 	uint64_t kv_memory;             /* bytes of KV cache per rank; 0: of the free memory */
+	int64_t positions;              /* of a text, at most; 0: as the checkpoint says */
 };
-TESS_TIGHT(tess_session_options, kv_memory);
+TESS_TIGHT(tess_session_options, positions);
 
 /*
  * Opens a Hugging Face directory on a mesh: checks the plan, whose rules name dimensions of the
@@ -45,7 +46,7 @@ struct tess_session_info {              /* of this rank; the caller sets size */
 	int32_t replica, nreplicas;     /* along dp */
 	int32_t zero;
 	int64_t vocabulary;
-	int64_t positions;              /* that the checkpoint was made for; 0: unknown */
+	int64_t positions;              /* of a text, at most; 0: any */
 	int64_t max_tokens;             /* after a prompt, by the checkpoint; 0: it does not say */
 	struct tess_sampling sampling;  /* by the checkpoint */
 	uint64_t weight_bytes, kv_bytes, step_bytes;    /* allocated */
@@ -93,7 +94,8 @@ struct tess_input {                     /* a value: the next ids of a text, in a
  * Appends ids to several texts and computes them in one step; a text may occur once. *logits: f32
  * [sum of nselected, vocabulary] in the order of the inputs, on rank `root` of the replica (-1: on
  * all of its ranks), else NULL; borrowed until the next call. Inputs of texts of another replica
- * are skipped, their rows too. TESS_EINVAL: an id outside the vocabulary; TESS_ENOMEM: no pages.
+ * are skipped, their rows too. TESS_EINVAL: an id outside the vocabulary, a text that is too long;
+ * TESS_ENOMEM: no pages.
  */
 tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
                               int32_t root, const float **logits);

@@ -221,7 +221,7 @@ struct tess_explained_plan {            /* bytes, of the rank that has most */
 struct tess_explanation {               /* grows at its end; all that it points to is its own */
 	const char *model, *plan;
 	int64_t tokens;                 /* rows of a step */
-	int64_t positions;              /* that the checkpoint was made for; 0: unknown */
+	int64_t positions;              /* of a text, at most; 0: any */
 	int32_t nranks, ndims;          /* of the mesh, whose last dimension varies fastest */
 	const char *const *dim_names;
 	const int32_t *dim_sizes;

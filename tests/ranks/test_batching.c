@@ -683,6 +683,54 @@ START_TEST(refusals_change_nothing)
 }
 END_TEST
 
+/* A text has at most the positions that the session was opened with. */
+static tess_status check_positions(struct tess_session *s, bool first, void *arg)
+{
+	enum { LONGEST = 5 };
+	struct batch *got = arg;
+	struct tess_session_info info = { .size = sizeof info };
+	struct tess_input in = { .ids = prompts[1].id, .n = LONGEST + 1 };
+	struct tess_request r[2] = { { .size = sizeof *r, .ids = in.ids, .nids = LONGEST + 1 },
+		                     { .size = sizeof *r, .ids = in.ids, .nids = 3 } };
+	const struct tess_request *list[] = { &r[0], &r[1] };
+	struct tess_generation how = make_batch_generation(got, false);
+	const float *logits;
+	int64_t n;
+
+	if (first)
+		*got = (struct batch){ .nsteps = 0 };
+	tess_session_get_info(s, &info);
+	HOLDS(info.positions == LONGEST);
+	HOLDS(!tess_sequence_open(s, &in.sequence));
+	HOLDS(tess_session_step(s, &in, 1, -1, &logits) == TESS_EINVAL);
+	HOLDS(strstr(tess_error(), "6 positions are too many; at most 5"));
+	in.n = LONGEST;
+	HOLDS(!tess_session_step(s, &in, 1, -1, &logits));
+	in.n = 1;
+	HOLDS(tess_session_step(s, &in, 1, -1, &logits) == TESS_EINVAL);
+	tess_sequence_ids(in.sequence, &n);
+	HOLDS(n == LONGEST);
+	tess_sequence_close(in.sequence);
+	HOLDS(!tess_session_generate(s, list, 2, &how));
+	HOLDS(!first || strstr(got->text[0].sentence, "a text has at most 5 positions"));
+	HOLDS(!first ||
+	      (got->text[1].finish == TESS_FINISH_LENGTH && got->text[1].n == LONGEST + 1 - 3));
+	return TESS_OK;
+}
+
+START_TEST(texts_have_the_positions_of_the_session)
+{
+	static struct batch got;
+	struct batch_job job = { .dir = copies[0],
+		                 .mesh = "tp",
+		                 .options.positions = 5,
+		                 .run = check_positions,
+		                 .arg = &got };
+
+	spawn_ranks(2, run_job_on_rank, &job);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -696,5 +744,6 @@ int main(void)
 	tcase_add_loop_test(t, callbacks_decide, 0, sizeof callback_cases / sizeof *callback_cases);
 	tcase_add_test(t, a_turn_computes_what_is_new);
 	tcase_add_test(t, refusals_change_nothing);
+	tcase_add_test(t, texts_have_the_positions_of_the_session);
 	return suite_end(r);
 }

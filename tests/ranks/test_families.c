@@ -141,6 +141,12 @@ static const struct {
 	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
 	  "rope needs an even number of elements inside each head, not 3 from 0 on of heads of "
 	  "12" },
+	{ "phi3-partial",
+	  "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1], "
+	  "\"partial_rotary_factor\": 0.5}, \"original_max_position_embeddings\": 64}",
+	  NULL,
+	  "rope_type longrope: beyond 64 positions the table depends on the length of the text so "
+	  "far, which is not supported; reserve no more for a text (--positions 64)" },
 	{ "gpt2", "{\"n_positions\": 79}", NULL,
 	  "transformer.wpe.weight: shape [80, 48], but config.json makes it [79, 48]" },
 	{ "mistral", "{\"sliding_window\": \"16\"}", NULL,

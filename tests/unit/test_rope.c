@@ -7,15 +7,15 @@
 #include <math.h>
 #include <string.h>
 
+/* *out borrows from the text until the next call. */
 static tess_status read_rope_text(const char *text, struct tess_rope *out)
 {
-	json_t *root = NULL;
-	tess_status st;
+	static json_t *root;
 
-	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
-	st = tess_rope_read("dir", root, out);
 	json_decref(root);
-	return st;
+	root = NULL;
+	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
+	return tess_rope_read("dir", root, out);
 }
 
 #define LLAMA3 \
@@ -75,13 +75,16 @@ START_TEST(refuses_with_key_and_reason)
 		{ "{\"rope_scaling\": {\"rope_type\": 3}}", "rope_scaling: rope_type",
 		  "text is needed" },
 		{ "{\"rope_scaling\": {\"type\": \"ntk\", \"factor\": 2}}",
-		  "rope_scaling: rope_type \"ntk\"", "default, linear, llama3 and yarn are" },
+		  "rope_scaling: rope_type \"ntk\"", "default, linear, dynamic, llama3, yarn and" },
 		{ "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
-		  "rope_scaling: rope_type \"dynamic\"",
-		  "depends on the length of the text so far" },
+		  "rope_scaling: rope_type dynamic", "needs max_position_embeddings" },
 		{ "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}",
-		  "rope_parameters: rope_type \"longrope\"",
-		  "depends on the length of the text so far" },
+		  "rope_parameters: rope_type longrope", "needs short_factor" },
+		{ "{\"max_position_embeddings\": 64, \"rope_parameters\": {\"rope_type\": "
+		  "\"longrope\", \"short_factor\": [1, 0]}}",
+		  "rope_parameters: rope_type longrope", "needs short_factor" },
+		{ "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 2]}}",
+		  "rope_parameters: rope_type longrope", "and original_max" },
 		{ "{\"rope_parameters\": {\"rope_type\": \"linear\"}}", "rope_parameters",
 		  "linear needs factor" },
 		{ "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}}",
@@ -159,7 +162,13 @@ END_TEST
 
 START_TEST(llama3_scaling)
 {
-	struct tess_rope r = { TESS_ROPE_LLAMA3, 0, 500000, 8, 1, 4, 1, 64, 1 },
+	struct tess_rope r = { .type = TESS_ROPE_LLAMA3,
+		               .theta = 500000,
+		               .factor = 8,
+		               .low = 1,
+		               .high = 4,
+		               .scale = 1,
+		               .original = 64 },
 			 plain = { .type = TESS_ROPE_DEFAULT, .theta = 500000, .scale = 1 };
 	enum { EACH = 12, HALF = EACH / 2 };
 	float scaled[2 * EACH], table[2 * EACH];
@@ -268,6 +277,74 @@ START_TEST(yarn_scaling)
 }
 END_TEST
 
+/* Like yarn's cases: what is added to the settings, and the attention factor. */
+static const struct {
+	const char *length, *more;
+	double scale;
+} longropes[] = {
+	{ "\"max_position_embeddings\": 256", "\"original_max_position_embeddings\": 64", 0 },
+	{ "\"max_position_embeddings\": 256, \"original_max_position_embeddings\": 64",
+	  "\"original_max_position_embeddings\": 32", 0 },
+	{ "\"max_position_embeddings\": 64", "\"factor\": 4", 0 },
+	{ "\"max_position_embeddings\": 64", "\"attention_factor\": 0.75", 0.75 },
+	{ "\"max_position_embeddings\": 64", "\"type\": \"yarn\"", 1 },
+};
+
+START_TEST(longrope_scaling)
+{
+	enum { EACH = 6, HALF = EACH / 2 };
+	static const double factors[HALF] = { 1.25, 2, 3.5 };
+	char config[512];
+	float row[EACH];
+
+	for (size_t i = 0; i < sizeof longropes / sizeof *longropes; i++) {
+		double scale = longropes[i].scale;
+
+		if (scale == 0)
+			scale = sqrt(1 + log(4) / log(64));
+		snprintf(config, sizeof config,
+		         "{%s, \"rope_scaling\": {%s, \"short_factor\": [1.25, 2, 3.5]%s}}",
+		         longropes[i].length, longropes[i].more,
+		         strstr(longropes[i].more, "type") ? "" : ", \"type\": \"su\"");
+		fill_row(config, EACH, row);
+		for (int k = 0; k < HALF; k++) {
+			double f = pow(10000, -2.0 * k / EACH) / factors[k];
+
+			ck_assert_float_eq_tol(row[k], (float)(cos(f) * scale), 2e-7f);
+			ck_assert_float_eq_tol(row[HALF + k], (float)(sin(f) * scale),
+			                       2e-6f * (float)f);
+		}
+	}
+}
+END_TEST
+
+/* A table that would grow with the text serves texts that stay below where it begins to. */
+START_TEST(lengths_that_fix_a_table)
+{
+	static const char *const growing[] = {
+		"{\"max_position_embeddings\": 64, \"rope_scaling\": {\"type\": \"dynamic\", "
+		"\"factor\": 2}}",
+		"{\"max_position_embeddings\": 256, \"rope_parameters\": {\"rope_type\": "
+		"\"longrope\", \"short_factor\": [1, 2, 3], "
+		"\"original_max_position_embeddings\": 64}}",
+	};
+	struct tess_rope r;
+
+	for (int i = 0; i < 2; i++) {
+		ck_assert_msg(!read_rope_text(growing[i], &r), "%s", tess_error());
+		ck_assert_int_eq(tess_rope_check("dir", &r, 6, 64), TESS_OK);
+		ck_assert_int_eq(tess_rope_check("dir", &r, 6, 65), TESS_ENOTSUP);
+		expect_part(tess_error(), i ? "longrope: beyond 64" : "dynamic: beyond 64");
+		expect_part(tess_error(), "(--positions 64)");
+		ck_assert_int_eq(tess_rope_check("dir", &r, 6, 0), TESS_ENOTSUP);
+	}
+	ck_assert_int_eq(tess_rope_check("dir", &r, 8, 64), TESS_EINVAL);
+	expect_part(tess_error(), "short_factor has 3 numbers, and 4 angles");
+	ck_assert_int_eq(read_rope_text("{}", &r), TESS_OK);
+	ck_assert_int_eq(tess_rope_check("dir", &r, 6, 0), TESS_OK);
+}
+END_TEST
+
 /* Large angles: the error is one float32 rounding at any position. */
 START_TEST(far_positions)
 {
@@ -287,4 +364,4 @@ START_TEST(far_positions)
 END_TEST
 
 SUITE_MAIN("rope", both_spellings, refuses_with_key_and_reason, frequencies, llama3_scaling,
-           linear_scaling, yarn_scaling, far_positions)
+           linear_scaling, yarn_scaling, longrope_scaling, lengths_that_fix_a_table, far_positions)
