@@ -20,26 +20,25 @@ int32_t tess_recorder_find_place(const struct tess_recorder *r, const struct tes
 	return tess_places_find(x->place, r->p->mesh.ndims, kind, dim);
 }
 
-bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
-                                  const struct tess_tensor *x)
-{
-	int32_t partial = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
-
-	if (partial >= 0)
-		tess_recorder_fail(r, TESS_EINVAL,
-		                   "%s: %s of an unfinished sum of %s%s; let its style or a gather "
-		                   "finish it",
-		                   tess_recorder_format_path(r, NULL), what, x->module,
-		                   tess_recorder_along(r, partial));
-	return partial < 0;
-}
-
 const char *tess_recorder_describe_gather(const struct tess_recorder *r,
                                           const struct tess_tensor *x)
 {
 	return tess_recorder_find_place(r, x, TESS_PARTIAL, 0) >= 0
 	               ? "let its style (rowwise) or a gather around it finish the sum"
 	               : "use colwise_rep there (embedding_colwise for an embedding)";
+}
+
+bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
+                                  const struct tess_tensor *x)
+{
+	int32_t partial = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
+
+	if (partial >= 0)
+		tess_recorder_fail(r, TESS_EINVAL, "%s: %s of an unfinished sum of %s%s; %s",
+		                   tess_recorder_format_path(r, NULL), what, x->module,
+		                   tess_recorder_along(r, partial),
+		                   tess_recorder_describe_gather(r, x));
+	return partial < 0;
 }
 
 /* ---- rows, norm ------------------------------------------------------------------------------ */
@@ -50,8 +49,8 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 	struct tess_tensor *in[2] = { x, r->p->rows }, *y;
 	int32_t odd;
 
-	if (r->status || !x || r->p->nselected == r->p->ntokens)
-		return r->status ? NULL : x;
+	if (r->status || !x)
+		return NULL;
 	odd = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
 	odd = odd < 0 ? tess_recorder_find_place(r, x, TESS_SHARD, 1) : odd;
 	if (odd >= 0)
@@ -59,6 +58,8 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 		                          "the selected rows: %s gives no whole rows%s; %s",
 		                          x->module, tess_recorder_along(r, odd),
 		                          tess_recorder_describe_gather(r, x));
+	if (r->p->nselected == r->p->ntokens)
+		return x;
 	in[0] = tess_tensor_redistribute(r, x, r->whole, "select_rows");
 	if (!in[0])
 		return NULL;

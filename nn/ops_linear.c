@@ -34,7 +34,8 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 		if (ids->place[i].kind != TESS_REPLICATE && w->place[i].kind != TESS_REPLICATE)
 			return tess_recorder_fail(
 				r, TESS_EINVAL,
-				"%s: a cut table cannot look up ids that are cut by %s%s",
+				"%s: a cut table cannot look up ids that are cut by %s%s; leave "
+				"the ids whole, or replicate the table",
 				m->site.module, ids->module, tess_recorder_along(r, i));
 	}
 	y = place ? tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
@@ -65,9 +66,9 @@ static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tes
 		    !tess_place_is(y->place[i], TESS_SHARD, 1))
 			return tess_recorder_fail(
 				r, TESS_EINVAL,
-				"%s: the bias is cut%s, but the value is not; style %s must "
-				"replicate it",
-				m->site.module, tess_recorder_along(r, i), m[i].spec);
+				"%s: style %s: the bias is cut%s, but the value is not; cut both, "
+				"or replicate the bias",
+				b->name, b->style[i], tess_recorder_along(r, i));
 	}
 	out = tess_tensor_new(r, 2, y->dim, y->place, m->site.module);
 	if (!out || !tess_record_append(r, TESS_OP_BIAS, m->site.module, 1, &y, 1, &out, 1, &b))
@@ -127,6 +128,7 @@ static bool infer_linear_place(struct tess_recorder *r, const struct tess_module
 	int32_t role = tess_weight_role(w, m->along);
 	struct tess_place from = x->place[m->along];
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
+	const char *style = w->style[m->along]; /* that of the module, or of a rule of its own */
 
 	if (from.kind == TESS_REPLICATE)
 		*out = role == TESS_ROLE_WHOLE ? tess_place_replicate()
@@ -140,12 +142,15 @@ static bool infer_linear_place(struct tess_recorder *r, const struct tess_module
 		return tess_recorder_fail(
 			       r, TESS_EINVAL,
 			       "%s: style %s: a weight that is %s%s cannot take %s from %s; %s",
-			       m->site.module, m->spec, tess_place_format(w->place[m->along], a),
+			       strcmp(style, m->spec) ? w->name : m->site.module, style,
+			       tess_place_format(w->place[m->along], a),
 			       tess_recorder_along(r, m->along), tess_place_format(from, b),
 			       x->module,
-			       tess_place_is(from, TESS_SHARD, 1) && role == TESS_ROLE_WHOLE
+			       from.kind == TESS_PARTIAL ? tess_recorder_describe_gather(r, x)
+			       : tess_place_is(from, TESS_SHARD, 1)
 				       ? "its style should be rowwise"
-				       : "a layout must ask for another placement") != NULL;
+				       : "its style should ask for whole rows, as colwise does") !=
+		       NULL;
 	return true;
 }
 

@@ -198,14 +198,15 @@ static bool place_weight_along(struct tess_recorder *r, const struct tess_module
 }
 
 /* One mesh dimension at most may cut an axis. */
-static bool check_axes(struct tess_recorder *r, const struct tess_weight *w)
+static bool check_axes(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight *w)
 {
 	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
 		int32_t first = tess_places_find(w->place, i, TESS_SHARD, w->place[i].dim);
 
 		if (w->place[i].kind == TESS_SHARD && first >= 0)
-			return tess_recorder_fail_cut_twice(r, w->dim[w->place[i].dim], first, i,
-			                                    w->name);
+			return tess_recorder_fail_cut_twice(r, w->dim[w->place[i].dim], w->name,
+			                                    first, i, m->site.module);
 	}
 	return true;
 }
@@ -229,7 +230,7 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 	}
 	w->place = place;
 	w->style = style;
-	return check_axes(r, w);
+	return check_axes(r, m, w);
 }
 
 static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
@@ -330,7 +331,8 @@ const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const st
 			return tess_recorder_fail(
 				r, TESS_EINVAL,
 				"%s: style %s needs the table %s%s, but %s (style %s) holds it %s; "
-				"the table is placed by its own module, so cut both alike",
+				"cut both alike: embedding_rowwise with colwise_rep, or "
+				"embedding_colwise with rowwise",
 				m->site.module, w->style[i], tess_place_format(w->place[i], a),
 				tess_recorder_along(r, i), table->name, table->style[i],
 				tess_place_format(table->place[i], b));

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { PLAN_BYTES = 16 << 20 };
 
@@ -113,6 +114,7 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 {
 	const struct tess_preset *preset;
 	json_t *root = NULL;
+	struct stat about;
 	tess_status st;
 
 	if (spec && !strcmp(spec, "none")) {
@@ -125,6 +127,8 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	if (!spec || !strcmp(spec, "auto"))
 		return tess_fail(TESS_ENOTSUP, "model %s ships no plan; name one with --plan",
 		                 model->name);
+	if (spec[0] != '{' && !stat(spec, &about) && S_ISDIR(about.st_mode))
+		return fail_plan_name(p, model, spec); /* a folder may have any name: "hf" */
 	p->name = spec[0] == '{' ? "the plan" : tess_arena_copy(&p->arena, spec, SIZE_MAX);
 	if (spec[0] == '{')
 		st = tess_json_parse(p->name, spec, strlen(spec), &root);
@@ -338,10 +342,11 @@ static tess_status find_rule(const struct tess_plan *p, const char *dim, const c
 	if (rival >= 0)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: the rules \"%s\": \"%s\" and \"%s\": \"%s\" of %s match it "
-		                 "equally well and differ; a rule with fewer * decides",
+		                 "equally well and differ; %s",
 		                 path, p->rule[best].pattern, p->rule[best].style,
-		                 p->rule[rival].pattern, p->rule[rival].style,
-		                 p->rule[best].origin);
+		                 p->rule[rival].pattern, p->rule[rival].style, p->rule[best].origin,
+		                 strchr(p->rule[best].pattern, '*') ? "a rule with fewer * decides"
+		                                                    : "leave one of them out");
 	*out = best;
 	return TESS_OK;
 }

@@ -135,6 +135,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
 	if (!name)
 		return TESS_ENOMEM;
 	m->spec = spec;
+	m->rule = rule < 0 ? NULL : &r->options->plan->rule[rule];
 	m->site.config = spec + len + (spec[len] == ':');
 	st = tess_plugin_find_style(name, &m->style);
 	if (st && rule >= 0)
@@ -470,23 +471,6 @@ static tess_status hash_records(struct tess_program *p)
 	return TESS_OK;
 }
 
-/* The module whose name is nearest to a pattern that matched none. */
-static const char *find_nearest_module(const struct tess_recorder *r, const char *pattern)
-{
-	const char *best = "";
-	size_t min_distance = SIZE_MAX;
-
-	for (const struct tess_module *m = r->modules; m; m = m->before) {
-		size_t d = tess_edit_distance(pattern, m->site.module);
-
-		if (d <= min_distance) { /* listed last first: keeps the first of equals */
-			min_distance = d;
-			best = m->site.module;
-		}
-	}
-	return best;
-}
-
 /*
  * Finishes the logits: a cut by vocabulary stays until last, or for good, if no rank asks for whole
  * rows; rows that are not cut are rank 0's then.
@@ -518,8 +502,6 @@ static struct tess_tensor *place_logits(struct tess_recorder *r, struct tess_ten
 
 static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *logits)
 {
-	const struct tess_plan *plan = r->options->plan;
-
 	if (!r->status && !logits)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
 		                   r->options->model->name);
@@ -527,17 +509,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
 	r->p->logits = place_logits(r, logits);
-	for (int32_t i = 0; !r->status && i < plan->nrules; i++)
-		if (!r->used_rules[i] && !plan->rule[i].optional)
-			tess_recorder_fail(
-				r, TESS_EINVAL,
-				"%s: rule \"%s\": \"%s\" matches no module of this checkpoint "
-				"(nearest: %s)%s",
-				plan->rule[i].origin, plan->rule[i].pattern, plan->rule[i].style,
-				find_nearest_module(r, plan->rule[i].pattern),
-				tess_pattern_is_glob(plan->rule[i].pattern)
-					? "; * stands for a whole component of a name, not a part"
-					: "");
+	if (!r->status)
+		tess_recorder_check_rules(r);
 	return r->status ? r->status : hash_records(r->p);
 }
 
@@ -622,6 +595,7 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	logits = options->model->forward(&r.nn, p->ids);
 	st = finish_program(&r, logits);
 	if (st) {
+		tess_recorder_name_rules(&r);
 		tess_fail(st, "%s", r.sentence ? r.sentence : "out of memory");
 		tess_program_free(p);
 		return st;

@@ -33,6 +33,7 @@ struct tess_module {
 	int32_t along; /* the mesh dimension */
 	const struct tess_style *style;
 	const char *spec; /* "packed_colwise:parts=2,1" */
+	const struct tess_plan_rule *rule; /* NULL: the plan has none, and it is replicated */
 	struct tess_io io;
 	bool hooks;
 	int32_t ndim; /* axes of the value that a hook sees */
@@ -44,6 +45,11 @@ void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *f
 	TESS_PRINTF(3, 4);
 /* The same with this thread's current sentence. */
 void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
+
+/* Fails if a rule of the plan matched nothing (refuse.c). */
+void tess_recorder_check_rules(struct tess_recorder *r);
+/* Adds to the sentence of a failure the rules of the plan for the modules that it names. */
+void tess_recorder_name_rules(struct tess_recorder *r);
 
 /* "path.of.modules.NAME"; name NULL: the module that is open. */
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
@@ -64,9 +70,9 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
 /* Fails where mesh dimension `along` has more ranks than units. */
 bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim, int32_t along,
                              const char *module);
-/* Two mesh dimensions would cut one dim. Returns false. */
-bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim, int32_t a,
-                                  int32_t b, const char *module);
+/* Two mesh dimensions would cut one dim of what module `of` gives. Returns false. */
+bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim,
+                                  const char *of, int32_t a, int32_t b, const char *module);
 /* The mesh dimension along which a value is Partial; -1: none. */
 int32_t tess_recorder_find_partial(const struct tess_recorder *r, const struct tess_place *place);
 /* Places for the result of an op, whose rule sets each. */

@@ -49,13 +49,13 @@ bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim
 	return false;
 }
 
-bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim, int32_t a,
-                                  int32_t b, const char *module)
+bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim,
+                                  const char *of, int32_t a, int32_t b, const char *module)
 {
 	return tess_recorder_fail(r, TESS_EINVAL,
-	                          "%s: %s cannot be cut along both %s and %s; only one mesh "
+	                          "%s: %s of %s cannot be cut along both %s and %s; only one mesh "
 	                          "dimension may cut a dimension of a value or parameter",
-	                          module, dim->name, r->p->mesh.dim[a].name,
+	                          module, dim->name, of, r->p->mesh.dim[a].name,
 	                          r->p->mesh.dim[b].name) != NULL;
 }
 
@@ -93,7 +93,8 @@ static bool check_move(struct tess_recorder *r, const struct tess_tensor *x, int
 		return true;
 	cut = tess_places_find(x->place, r->p->mesh.ndims, TESS_SHARD, to.dim);
 	if (cut >= 0)
-		return tess_recorder_fail_cut_twice(r, x->dim[to.dim], cut, along, module);
+		return tess_recorder_fail_cut_twice(r, x->dim[to.dim], x->module, cut, along,
+		                                    module);
 	return tess_recorder_check_cut(r, x->dim[to.dim], along, module);
 }
 
@@ -156,9 +157,13 @@ struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct te
 	for (int32_t i = 0; i < r->p->mesh.ndims && x; i++)
 		if (!r->status && x->place[i].kind != TESS_REPLICATE &&
 		    !tess_place_equal(x->place[i], to[i]))
-			return tess_recorder_fail(r, TESS_EINVAL, "%s: needs %s%s, but %s gives %s",
-			                          module, tess_place_format(to[i], a),
-			                          tess_recorder_along(r, i), x->module,
-			                          tess_place_format(x->place[i], b));
+			return tess_recorder_fail(
+				r, TESS_EINVAL, "%s: needs %s%s, but %s gives %s; %s", module,
+				tess_place_format(to[i], a), tess_recorder_along(r, i), x->module,
+				tess_place_format(x->place[i], b),
+				tess_place_is(x->place[i], TESS_SHARD, 0)
+					? "give it a style that leaves tokens whole, such as "
+					  "colwise or rowwise"
+					: tess_recorder_describe_gather(r, x));
 	return tess_tensor_redistribute(r, x, to, module);
 }

@@ -2,6 +2,7 @@
  * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of
  * y = x W^T. The core cuts each fused part that the model declares by itself.
  */
+#include <string.h>
 #include <tessera/style.h>
 
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
@@ -13,6 +14,11 @@ static tess_status set_colwise_layout(const struct tess_site *s, const char *sty
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
+	if (!strcmp(s->kind, "module"))
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s cuts a weight, and this module has none of its own; "
+		                     "name the linear modules in it",
+		                     s->module, style);
 	io->in[0] = whole;
 	io->out[0] = out;
 	return TESS_OK;

@@ -16,8 +16,10 @@ static tess_status set_embedding_layout(const struct tess_site *s, const char *s
 {
 	if (strcmp(s->kind, "embedding"))
 		return s->host->fail(TESS_EINVAL,
-		                     "%s: %s is for an embedding, and this is a %s; use %s",
-		                     s->module, style, s->kind, instead);
+		                     "%s: %s is for an embedding, not for a module of kind "
+		                     "%s; use %s",
+		                     s->module, style, s->kind,
+		                     strcmp(s->kind, "linear") ? "replicate" : instead);
 	io->in[0] = whole;
 	io->out[0] = out;
 	return TESS_OK;

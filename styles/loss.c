@@ -14,7 +14,7 @@ static tess_status layout_loss_parallel(const struct tess_site *s, struct tess_i
 	if (strcmp(s->kind, "linear"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: loss_parallel is for the linear module that gives the "
-		                     "logits, and this is a %s; name lm_head",
+		                     "logits, lm_head, not for a module of kind %s",
 		                     s->module, s->kind);
 	out->in[0] = (struct tess_place){ .kind = TESS_REPLICATE };
 	out->out[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = -1 };

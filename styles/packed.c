@@ -3,6 +3,7 @@
  * the parts that the plan names: "packed_colwise:parts=4,1,1", by default two equal ones. The
  * numbers are ratios, so sizes work too.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/style.h>
@@ -55,6 +56,11 @@ static tess_status set_packed_layout(const struct tess_site *s, const char *styl
 		                     "%s: %s takes parts= and at most %d positive numbers, "
 		                     "as in parts=4,1,1, not \"%s\"",
 		                     s->module, style, PARTS_MAX, s->config);
+	if (!strcmp(s->kind, "module"))
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s cuts a weight, and this module has none of its own; "
+		                     "name the linear modules in it",
+		                     s->module, style);
 	io->in[0] = in;
 	io->out[0] = out;
 	return TESS_OK;
@@ -82,19 +88,24 @@ static tess_status cut_dim(const struct tess_site *s, const struct tess_param *p
 	const int64_t one[] = { p->shape[dim], 0 };
 	const int64_t *have = p->parts && p->parts[dim] ? p->parts[dim] : one;
 	int64_t want[PARTS_MAX], all = 0;
+	char parts[16 * PARTS_MAX] = "";
 	int n = parse_ratios(s->config, want), same = 1, k;
 
 	for (k = 0; k < n; k++)
 		all += want[k];
 	for (k = 0; same && k < n; k++) /* the 0 that ends a shorter list differs */
 		same = have[k] == p->shape[dim] / all * want[k];
+	for (k = 0; have[k] && k < PARTS_MAX; k++)
+		snprintf(parts + strlen(parts), sizeof parts - strlen(parts), "%s%lld",
+		         k ? "," : "", (long long)have[k]);
 	if (!same || have[n])
 		return s->host->fail(
 			TESS_EINVAL,
-			"%s.%s: dimension %d does not consist of the parts that the "
-			"plan names (%s); give the model's own with :parts=, or use the style "
-			"without packed_",
-			s->module, p->name, (int)dim, s->config[0] ? s->config : "two equal ones");
+			"%s.%s: dimension %d consists of %s %s, and not of the parts that the plan "
+			"names (%s); use %s%s%s without packed_",
+			s->module, p->name, (int)dim, k > 1 ? "the parts" : "one part,", parts,
+			s->config[0] ? s->config : "two equal ones", k > 1 ? ":parts=" : "",
+			k > 1 ? parts : "", k > 1 ? ", or the style" : "the style");
 	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim, .flags = TESS_BY_PART };
 	return TESS_OK;
 }

@@ -19,6 +19,11 @@ static tess_status set_rowwise_layout(const struct tess_site *s, const char *sty
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
 		                     s->module, style, s->config);
+	if (!strcmp(s->kind, "module"))
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s cuts a weight, and this module has none of its own; "
+		                     "name the linear modules in it",
+		                     s->module, style);
 	io->in[0] = strcmp(s->kind, "embedding") ? columns : whole;
 	io->out[0] = out;
 	return TESS_OK;

@@ -46,8 +46,10 @@ static tess_status read_dim(struct tess_mesh_shape *s, const char *text, const c
 		end = after;
 	}
 	if (tess_mesh_shape_find(s, *at, len) >= 0)
-		return tess_fail(TESS_EINVAL, "the mesh \"%.100s\" has two dimensions %.*s", text,
-		                 (int)len, *at);
+		return tess_fail(
+			TESS_EINVAL,
+			"the mesh \"%.100s\" has two dimensions %.*s; give each a name of its own",
+			text, (int)len, *at);
 	memcpy(d->name, *at, len);
 	d->size = (int32_t)size;
 	s->ndims++;

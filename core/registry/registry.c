@@ -115,6 +115,8 @@ static tess_status fail_not_found(int32_t kind, const char *name)
 		         name);
 	if (kind == TESS_MODELS)
 		list_types(sizeof types, types);
+	if (kind == TESS_STYLES && !near)
+		snprintf(types, sizeof types, "; `tessera info` lists the styles");
 	return tess_fail(TESS_ENOENT, "%s %.80s: not found: %s in %s%s%s%s%s%s", word, name, what,
 	                 registry.searched_paths, near ? "; did you mean " : "", near ? near : "",
 	                 near ? "?" : "", types, refused);

@@ -40,8 +40,9 @@ tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *wher
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)
 		return tess_fail(TESS_EINVAL, "%s: unknown placement kind %d", where, (int)p.kind);
 	if (p.kind == TESS_SHARD && (p.dim < -ndim || p.dim >= ndim))
-		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor with %d axes", where,
-		                 (int)p.dim, (int)ndim);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: Shard(%d) of a tensor with %d axes; use %d to %d", where,
+		                 (int)p.dim, (int)ndim, -(int)ndim, (int)ndim - 1);
 	if (p.kind == TESS_PARTIAL && p.op && p.op != TESS_SUM)
 		return tess_fail(TESS_ENOTSUP, "%s: Partial supports sums only, not op %d", where,
 		                 (int)p.op);

@@ -68,7 +68,9 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	if (!(module_flags & WHOLE))
 		x = nn->norm(nn, "norm", x, TESS_RMS, 1e-5);
-	x = nn->enter(nn, nn->select_rows(nn, x), "block");
+	if (!(module_flags & WHOLE)) /* which takes rows that are cut too */
+		x = nn->select_rows(nn, x);
+	x = nn->enter(nn, x, "block");
 	nn->linear(nn, x,
 	           (struct tess_linear[]){ { "m", wide,
 	                                     (module_flags & BIAS ? TESS_BIAS : 0) |

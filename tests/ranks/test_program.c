@@ -237,7 +237,7 @@ START_TEST(refuses_more)
 	expect_plan_refused("tests/data/goldens/llama-odd", local_plan.json, 2, "bias");
 	expect_plan_refused("tests/data/goldens/llama-odd",
 	                    "{" EMBED ATTENTION MLP "\"lm_head\":\"rowwise\"}", 2,
-	                    "the table is placed by");
+	                    "cut both alike");
 	expect_plan_refused("tests/data/goldens/llama-odd", plans[0].json, 7,
 	                    "heads: 6 units cannot be cut for 7 ranks; use 1 to 6");
 	expect_plan_refused("data", plans[0].json, 12, "use 1 to 8");

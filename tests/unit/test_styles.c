@@ -311,7 +311,7 @@ START_TEST(refuses_what_it_does_not_know)
 		                     "prepare_input:in=replicate");
 	expect_style_refused("prepare", "prepare_output", "module", "in=replicate",
 	                     "prepare_output:out=shard(0)");
-	expect_style_refused("loss", "loss_parallel", "embedding", "", "name lm_head");
+	expect_style_refused("loss", "loss_parallel", "embedding", "", "lm_head, not for a module");
 	expect_style_refused("embedding", "embedding_rowwise", "linear", "", "use rowwise");
 	expect_style_refused("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
 }
