@@ -1,10 +1,12 @@
 /*
  * Plans by what explain says of them, of libtessera.so, for directories that have a config.json
- * only: the plans that Transformers ships.
+ * only: the plans that Transformers ships, and wrong plans, of which docs/errors.md has the
+ * sentences.
  */
 #include "../unit/scratch.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <tessera/tessera.h>
 
 static json_t *load_plans(const char *name)
@@ -114,4 +116,124 @@ START_TEST(logits_stay_cut)
 }
 END_TEST
 
-SCRATCH_MAIN("plans", hf_is_what_transformers_ships, compared_with_hf, logits_stay_cut)
+/* ---- wrong plans ----------------------------------------------------------------------------- */
+
+static const char *get_row_text(const json_t *row, const char *key, const char *preset)
+{
+	const char *text = json_string_value(json_object_get(row, key));
+
+	return text ? text : preset;
+}
+
+/* The refusal; folders of plugins are left out: " in /a, /b; did you" -> " in ...; did you". */
+static const char *refuse_plan(const json_t *row, const char *family, char *out, size_t size)
+{
+	const char *overrides[4] = { NULL }, *at;
+	const json_t *list = json_object_get(row, "over");
+	struct tess_session_options options = { .size = sizeof options,
+		                                .plan = get_row_text(row, "plan", "tp"),
+		                                .overrides = overrides };
+	struct tess_explanation *e;
+
+	for (size_t i = 0; i < json_array_size(list) && i < 3; i++)
+		overrides[i] = json_string_value(json_array_get(list, i));
+	ck_assert_msg(tess_explain(make_config_folder(family), get_row_text(row, "mesh", "tp=2"), 0,
+	                           1, &options, &e) < 0,
+	              "%s: not refused: %s", family, get_row_text(row, "what", ""));
+	at = strstr(tess_error(), " in /");
+	if (at)
+		snprintf(out, size, "%.*s in ...%s", (int)(at - tess_error()), tess_error(),
+		         at + strcspn(at, ";"));
+	else
+		snprintf(out, size, "%s", tess_error());
+	return out;
+}
+
+/* Names the module, what is wrong with it, and what would work. */
+static void expect_names(const json_t *row, const char *family, const char *sentence)
+{
+	const json_t *names = json_object_get(row, "names");
+
+	ck_assert_msg(json_array_size(names) > 0, "%s", get_row_text(row, "what", ""));
+	for (size_t i = 0; i < json_array_size(names); i++) {
+		const char *name = json_string_value(json_array_get(names, i));
+
+		ck_assert_msg(strstr(sentence, name) != NULL, "%s: %s: \"%s\" is not in: %s",
+		              family, get_row_text(row, "what", ""), name, sentence);
+	}
+}
+
+static void print_row(FILE *out, const json_t *row, const char *family, const char *sentence)
+{
+	const char *mark = strchr(sentence, '`') ? "``" : "`";
+	const json_t *list = json_object_get(row, "over");
+
+	fprintf(out, "| %s: ", get_row_text(row, "what", ""));
+	if (!list || json_object_get(row, "plan"))
+		fprintf(out, "`%s`%s", get_row_text(row, "plan", "tp"), list ? ", " : "");
+	for (size_t i = 0; i < json_array_size(list); i++)
+		fprintf(out, "%s`%s`", i ? ", " : "", json_string_value(json_array_get(list, i)));
+	fprintf(out, " (%.*s, %s) | %s%s%s |\n", (int)strcspn(family, "-"), family,
+	        get_row_text(row, "mesh", "tp=2"), mark, sentence, mark);
+}
+
+/* Replaces what lies between the two marks in the document; false: it is the same. */
+static bool update_document(const char *path, const char *table, bool write)
+{
+	static const char begin[] = "<!-- the test `plans` writes this table -->\n",
+			  end[] = "<!-- its end -->\n";
+	static char text[1 << 20];
+	FILE *f = fopen(path, "r");
+	size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+	char *from, *to;
+	bool same;
+
+	text[n] = 0;
+	ck_assert_msg(f && !fclose(f), "%s", path);
+	from = strstr(text, begin);
+	to = strstr(text, end);
+	ck_assert_msg(from && to && from < to, "%s: no marks of the table", path);
+	from += strlen(begin);
+	same = strlen(table) == (size_t)(to - from) && !memcmp(from, table, strlen(table));
+	if (!same && write) {
+		f = fopen(path, "w");
+		ck_assert(f && fprintf(f, "%.*s%s%s", (int)(from - text), text, table, to) > 0 &&
+		          !fclose(f));
+	}
+	return !same;
+}
+
+/* Each is refused without a weight, and docs/errors.md has the sentence. */
+START_TEST(wrong_plans)
+{
+	json_t *rows = load_plans("wrong.json"), *also;
+	bool write = getenv("REWRITE") != NULL;
+	char sentence[2048], *table;
+	size_t size, i, k;
+	FILE *out = open_memstream(&table, &size);
+	json_t *row;
+
+	fprintf(out, "\n| plan | is refused with |\n|---|---|\n");
+	json_array_foreach(rows, i, row) {
+		const char *family = get_row_text(row, "model", "llama");
+
+		refuse_plan(row, family, sentence, sizeof sentence);
+		expect_names(row, family, sentence);
+		print_row(out, row, family, sentence);
+		json_array_foreach(json_object_get(row, "also"), k, also) {
+			family = json_string_value(also);
+			refuse_plan(row, family, sentence, sizeof sentence);
+			expect_names(row, family, sentence);
+		}
+	}
+	ck_assert_uint_ge(i, 60);
+	ck_assert(fprintf(out, "\n") > 0 && !fclose(out));
+	ck_assert_msg(!update_document(getenv("ERRORS"), table, write) || write,
+	              "docs/errors.md has other sentences; REWRITE=1 meson test -C BUILD plans "
+	              "writes these");
+	free(table);
+	json_decref(rows);
+}
+END_TEST
+
+SCRATCH_MAIN("plans", hf_is_what_transformers_ships, compared_with_hf, logits_stay_cut, wrong_plans)
