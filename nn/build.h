@@ -73,6 +73,10 @@ void build_add_move(struct build *b, const struct tess_record *rec);
 void build_add_linear(struct build *b, const struct tess_record *rec);
 void build_add_embed(struct build *b, const struct tess_record *rec);
 void build_add_bias(struct build *b, const struct tess_record *rec);
+/* inside each head (lower_heads.c), */
+void build_add_split_heads(struct build *b, const struct tess_record *rec);
+void build_add_join(struct build *b, const struct tess_record *rec);
+void build_add_head_linear(struct build *b, const struct tess_record *rec);
 /* and of those that know positions (lower_attention.c). */
 void build_add_rope(struct build *b, const struct tess_record *rec);
 void build_add_attention(struct build *b, const struct tess_record *rec);

@@ -126,6 +126,15 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_SPLIT:
 		lower_split(b, rec);
 		break;
+	case TESS_REC_SPLIT_HEADS:
+		build_add_split_heads(b, rec);
+		break;
+	case TESS_REC_JOIN:
+		build_add_join(b, rec);
+		break;
+	case TESS_OP_HEAD_LINEAR:
+		build_add_head_linear(b, rec);
+		break;
 	case TESS_OP_SELECT_ROWS:
 		lower_select_rows(b, rec);
 		break;

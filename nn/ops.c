@@ -247,4 +247,5 @@ void tess_ops_install(struct tess_nn *nn)
 	nn->scale = record_scale;
 	tess_ops_install_linear(nn);
 	tess_ops_install_attention(nn);
+	tess_ops_install_heads(nn);
 }

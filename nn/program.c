@@ -8,21 +8,15 @@ const char *tess_record_kind_name(int32_t kind)
 		int32_t kind;
 		const char *name;
 	} names[] = {
-		{ TESS_OP_LINEAR, "linear" },
-		{ TESS_OP_EMBED, "embed" },
-		{ TESS_OP_NORM, "norm" },
-		{ TESS_OP_BIAS, "bias" },
-		{ TESS_OP_ROPE, "rope" },
-		{ TESS_OP_ATTENTION, "attention" },
-		{ TESS_OP_GLU, "glu" },
-		{ TESS_OP_ADD, "add" },
-		{ TESS_OP_ROUTE, "route" },
-		{ TESS_OP_EXPERTS, "experts" },
-		{ TESS_OP_COMBINE, "combine" },
-		{ TESS_REC_MOVE, "move" },
-		{ TESS_REC_SPLIT, "split" },
-		{ TESS_OP_SELECT_ROWS, "select_rows" },
-		{ TESS_REC_CALL, "call" },
+		{ TESS_OP_LINEAR, "linear" },   { TESS_OP_EMBED, "embed" },
+		{ TESS_OP_NORM, "norm" },       { TESS_OP_BIAS, "bias" },
+		{ TESS_OP_ROPE, "rope" },       { TESS_OP_ATTENTION, "attention" },
+		{ TESS_OP_GLU, "glu" },         { TESS_OP_ADD, "add" },
+		{ TESS_OP_ROUTE, "route" },     { TESS_OP_EXPERTS, "experts" },
+		{ TESS_OP_COMBINE, "combine" }, { TESS_REC_MOVE, "move" },
+		{ TESS_REC_SPLIT, "split" },    { TESS_OP_SELECT_ROWS, "select_rows" },
+		{ TESS_REC_CALL, "call" },      { TESS_REC_SPLIT_HEADS, "split_heads" },
+		{ TESS_REC_JOIN, "join" },      { TESS_OP_HEAD_LINEAR, "head_linear" },
 	};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -91,4 +85,17 @@ struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank
 {
 	return tess_program_get_cut(p, rank,
 	                            tess_places_find(place, p->mesh.ndims, TESS_SHARD, axis));
+}
+
+int64_t tess_head_parts_count(const struct tess_head_parts *heads, int32_t n, int64_t in)
+{
+	int64_t sum = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		const struct tess_head_part *p = &heads->part[i];
+
+		sum += p->in_out ? tess_up(in, 16) * 16 * p->count
+		                 : tess_up(p->count, 16) * 16 * in;
+	}
+	return sum;
 }

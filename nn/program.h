@@ -18,11 +18,20 @@
 #include <tessera/style.h>
 
 /* Records that no device runs; the rest have the TESS_OP_... of devices. */
-enum { TESS_REC_MOVE = 1000, TESS_REC_SPLIT, TESS_REC_CALL };
+enum {
+	TESS_REC_MOVE = 1000,
+	TESS_REC_SPLIT,
+	TESS_REC_CALL,
+	TESS_REC_SPLIT_HEADS,
+	TESS_REC_JOIN
+};
 /* An attention record has the index of its page class where the op has the head size. */
 enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
 /* A rope record has the index of its table after the numbers of the op. */
 enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
+
+/* A head_linear record has the index of the part of its weight. */
+enum { TESS_REC_HEAD_PART };
 
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
@@ -43,6 +52,18 @@ enum { TESS_LOGITS_CUT = -2 };
 
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN, TESS_ROLE_EXPERTS };
 
+enum { TESS_HEAD_PARTS = 4 };
+struct tess_head_part { /* rows of each head of a weight, that are contracted over, or outputs */
+	int64_t first, count;
+	bool in_out; /* contracted over */
+};
+struct tess_head_parts { /* that records read; in panels they follow each other, head by head */
+	int32_t n;
+	struct tess_head_part part[TESS_HEAD_PARTS];
+};
+/* Elements of the first n parts of a head of a weight [.., in], in panels. */
+int64_t tess_head_parts_count(const struct tess_head_parts *heads, int32_t n, int64_t in);
+
 struct tess_weight { /* a parameter, as one op uses it */
 	const char *name; /* "model.norm.weight" */
 	const char *const *style; /* along each mesh dimension, as in the plan */
@@ -54,6 +75,7 @@ struct tess_weight { /* a parameter, as one op uses it */
 	const struct tess_place *place; /* along each mesh dimension, while it is used */
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
+	struct tess_head_parts *heads; /* of head_linear; else NULL */
 };
 
 struct tess_record {

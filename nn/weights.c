@@ -50,7 +50,8 @@ static tess_status choose_panel_weights(struct weights_loader *l)
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
 
-		bool matrices = rec->kind == TESS_OP_LINEAR || rec->kind == TESS_OP_EXPERTS;
+		bool matrices = rec->kind == TESS_OP_LINEAR || rec->kind == TESS_OP_EXPERTS ||
+		                rec->kind == TESS_OP_HEAD_LINEAR;
 
 		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
@@ -337,6 +338,40 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 	return st;
 }
 
+/* Packs the parts of each head by themselves, as the records that read them want them. */
+static tess_status load_heads(struct weights_loader *l, int32_t i, const struct part *p)
+{
+	const struct tess_opened_device *d = &l->weights->device;
+	const struct tess_head_parts *parts = p->w->heads;
+	int64_t each = p->w->dim[0]->unit_size, width = (int64_t)tess_width(p->dtype);
+	int64_t head = tess_head_parts_count(parts, parts->n, p->cols);
+	tess_status st = alloc_weight_memory(l, i, (uint64_t)(p->rows / each * head * width));
+	struct tess_view rows, part, to;
+
+	l->weights->view[i] = make_loaded_view(p, true);
+	l->weights->view[i].stride[0] = head;
+	l->weights->view[i].data = l->weights->allocated[i];
+	for (int64_t at = 0; at < p->rows && !st; at += each) {
+		st = view_rows(l, p, at, each, &rows);
+		for (int32_t k = 0; k < parts->n && !st; k++) {
+			int64_t before =
+				at / each * head + tess_head_parts_count(parts, k, p->cols);
+
+			part = rows;
+			part.shape[0] = parts->part[k].count;
+			part.data =
+				(char *)rows.data + parts->part[k].first * rows.stride[0] * width;
+			if (parts->part[k].in_out)
+				swap_axes(&part, 0);
+			to = (struct tess_view){ .data = (char *)l->weights->allocated[i] +
+				                         before * width };
+			st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &part, &to);
+		}
+		drop_files(l, p);
+	}
+	return st;
+}
+
 static tess_status load_weight(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
@@ -351,6 +386,8 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	st = find_local_part(l, w, 0, &p);
 	if (st)
 		return st;
+	if (panels && w->heads)
+		return load_heads(l, i, &p);
 	if (!host && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
 		p.scattered = true; /* rows are copied as they lie */
 	if (!host || panels || p.scattered) {

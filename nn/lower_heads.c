@@ -1,0 +1,93 @@
+/* lower_heads.c - the steps of records inside each head: split_heads, join, head_linear. */
+#include "nn/build.h"
+
+#include <tessera/reduce.h>
+
+/* Copies: the heads of a part are apart in x. */
+void build_add_split_heads(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]);
+	int64_t each = rec->in[0]->dim[1]->unit_size, at = 0;
+
+	for (int32_t i = 0; i < rec->nout; i++) {
+		struct value *y = build_get_value(b, rec->out[i]), from = *x, to = *y;
+		int64_t n = rec->out[i]->dim[1]->unit_size;
+
+		/* [rows, heads, n], as the nodes of a Partial */
+		from.offset += tess_width(x->dtype) * (uint64_t)at;
+		from.partial = to.partial = true;
+		from.nodes = to.nodes = x->rows;
+		from.rows = to.rows = x->cols / each;
+		from.cols = to.cols = n;
+		from.node_stride = x->row_stride;
+		from.row_stride = each;
+		to.node_stride = y->row_stride;
+		to.row_stride = n;
+		build_add_copy(b, &from, &to);
+		at += n;
+	}
+}
+
+void build_add_join(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_get_value(b, rec->out[0]), part;
+	int64_t at = 0;
+
+	for (int32_t i = 0; i < rec->nin; i++) {
+		struct value *x = build_get_value(b, rec->in[i]);
+
+		part = build_slice_value(y, 0, y->rows, at, x->cols);
+		build_add_copy(b, x, &part);
+		at += x->cols;
+	}
+}
+
+/* The weights [heads, N, K] of the part of the heads from `lo` on that the rank holds. */
+static struct tess_view make_head_part_view(const struct tess_weight *w, const struct tess_view *v,
+                                            int32_t part, int64_t lo, int64_t heads)
+{
+	const struct tess_head_part *p = &w->heads->part[part];
+	int64_t each = w->dim[0]->unit_size, in = w->dim[1]->size, at;
+	struct tess_view out = { .dtype = v->dtype,
+		                 .ndim = 3,
+		                 .layout = v->layout,
+		                 .shape = { heads, p->in_out ? in : p->count,
+		                            p->in_out ? p->count : in } };
+
+	if (v->layout == TESS_PANELS) {
+		out.stride[0] = tess_head_parts_count(w->heads, w->heads->n, in);
+		out.stride[1] = 16 * out.shape[2];
+		out.stride[2] = 16;
+		at = lo * out.stride[0] + tess_head_parts_count(w->heads, part, in);
+	} else {
+		out.stride[0] = each * v->stride[0];
+		out.stride[1] = v->stride[p->in_out];
+		out.stride[2] = v->stride[!p->in_out];
+		at = (lo * each + p->first) * v->stride[0];
+	}
+	if (v->data)
+		out.data = (char *)v->data + at * (int64_t)tess_width(v->dtype);
+	return out;
+}
+
+void build_add_head_linear(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0];
+	struct value *x = build_get_value(b, rec->in[0]);
+	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
+	bool cut_alike = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0) >= 0;
+	struct tess_view v = build_make_weight_view(b, w);
+	int64_t lo, hi;
+	struct tess_step *s;
+
+	if (!x->rows || !x->cols)
+		return;
+	tess_dim_get_rank_units(rec->in[0]->dim[1], cut.nranks, cut.rank, &lo, &hi);
+	s = build_add_op(b, TESS_OP_HEAD_LINEAR, 2, 1);
+	build_set_input(b, s, 0, x);
+	if (!b->status)
+		s->in[1] = make_head_part_view(w, &v, (int32_t)rec->num[TESS_REC_HEAD_PART],
+		                               cut_alike ? 0 : lo / w->dim[0]->group,
+		                               x->cols / rec->in[0]->dim[1]->unit_size);
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+}
