@@ -120,6 +120,8 @@ static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, 
 static const char *const types[] = { "gpt2", NULL };
 /* masks that older checkpoints store */
 static const char *const unexpected[] = { "*.attn.bias", "*.attn.masked_bias", NULL };
+static const char *const bare[] = { "**", NULL };
+static const struct tess_stored stored[] = { { "transformer.**", bare }, { 0 } };
 static const struct tess_model gpt2 = {
 	.size = sizeof gpt2,
 	.name = "gpt2",
@@ -128,6 +130,7 @@ static const struct tess_model gpt2 = {
 	.presets = presets,
 	.forward = forward_gpt2,
 	.unexpected = unexpected,
+	.stored = stored,
 };
 static const struct tess_model *const models[] = { &gpt2, NULL };
 

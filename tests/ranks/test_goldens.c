@@ -273,6 +273,38 @@ START_TEST(older_config)
 }
 END_TEST
 
+/* GPT2Model's own checkpoints have no `transformer.` before the names: white space instead. */
+START_TEST(names_without_prefix)
+{
+	static const char prefix[] = "\"transformer.";
+	char from[512], to[512], want[65], have[65], folder[64] = "/tmp/test_goldens.XXXXXX", *at;
+	const size_t len = sizeof prefix - 1;
+	static char bytes[1 << 20];
+	size_t n;
+	FILE *f;
+
+	ck_assert(mkdtemp(folder));
+	snprintf(from, sizeof from, "%s/tests/data/goldens/gpt2/config.json", SOURCE_ROOT);
+	snprintf(to, sizeof to, "%s/config.json", folder);
+	ck_assert_int_eq(symlink(from, to), 0);
+	snprintf(from, sizeof from, "%s/tests/data/goldens/gpt2/model.safetensors", SOURCE_ROOT);
+	f = fopen(from, "r");
+	n = fread(bytes, 1, sizeof bytes, f);
+	fclose(f);
+	while ((at = memmem(bytes, n, prefix, len)))
+		memcpy(at, "            \"", len);
+	snprintf(from, sizeof from, "%s/model.safetensors", folder);
+	f = fopen(from, "w");
+	ck_assert(fwrite(bytes, 1, n, f) == n && !fclose(f));
+	get_last_digest("gpt2", "gpt2", 1, "", want);
+	get_last_digest("gpt2", folder, 2, "", have);
+	ck_assert_str_eq(want, have);
+	unlink(from);
+	unlink(to);
+	rmdir(folder);
+}
+END_TEST
+
 /* ---- a device with memory that the host cannot read (discrete.c) ----------------------------- */
 
 #define OVERRIDE(rule) "--plan-override 'model.layers.*." rule "' "
@@ -391,6 +423,7 @@ int main(void)
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
 	tcase_add_loop_test(t, older_config, 0, NAMES);
+	tcase_add_test(t, names_without_prefix);
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
 	tcase_add_loop_test(t, digests_of_an_exact_device, 0, 2);

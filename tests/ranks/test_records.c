@@ -1,0 +1,233 @@
+/*
+ * What the options of rope, attention, scale and positions record: the same bits on any number of
+ * ranks, and refusals that say what is wrong.
+ */
+#include "../unit/draw.h"
+#include "../unit/suite.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "lockstep.h"
+#include "nn/weights.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCABULARY = 53, HIDDEN = 44, HEADS = 6, HEAD = 6, IDS = 11, TABLE = 17 };
+enum { RANDOM = 1 << 14 };
+
+static const int32_t ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
+
+static tess_status find_block_tensor(void *self, const char *name, struct tess_view *out)
+{
+	static float data[2 * RANDOM];
+	int64_t rows = strstr(name, "words")       ? VOCABULARY
+	               : strstr(name, "places")    ? TABLE
+	               : strstr(name, "norm")      ? 0
+	               : !strcmp(name, "o.weight") ? HIDDEN
+	                                           : HEADS * HEAD;
+	int64_t columns = !strcmp(name, "o.weight") ? HEADS * HEAD : HIDDEN;
+	uint64_t seed = 1;
+
+	(void)self;
+	for (int i = 0; i < 2 * RANDOM; i++)
+		data[i] = (float)draw_below(&seed, 1 << 16) / (1 << 15) - 1;
+	*out = (struct tess_view){ .data = data + 100 * *name,
+		                   .dtype = TESS_F32,
+		                   .ndim = rows ? 2 : 1,
+		                   .shape = { rows ? rows : HIDDEN, columns },
+		                   .stride = { rows ? columns : 1, 1 } };
+	return TESS_OK;
+}
+
+static struct tess_attention attention;
+static struct tess_rotary rotary;
+static int32_t norm;
+
+static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *words)
+{
+	struct tess_dim *vocab = nn->dim(nn, "vocabulary", VOCABULARY, 0);
+	struct tess_dim *hidden = nn->dim(nn, "hidden", HIDDEN, TESS_HIDDEN);
+	struct tess_dim *heads = nn->dim(nn, "heads", HEADS, HEAD);
+	const struct tess_linear qkv[] = {
+		{ "q", heads, 0, 0 }, { "k", heads, 0, 0 }, { "v", heads, 0, 0 }, { 0 }
+	};
+	const struct tess_linear o[] = { { "o", hidden, 0, 0 }, { 0 } };
+	struct tess_tensor *h[3], *x, *y;
+
+	x = nn->embed(nn, "words", words, vocab, hidden);
+	x = nn->add(nn, x,
+	            nn->embed(nn, "places", nn->positions(nn), nn->dim(nn, "positions", TABLE, 0),
+	                      hidden));
+	x = nn->norm(nn, "norm", nn->scale(nn, x, 0.7), norm, 1e-5);
+	nn->linear(nn, x, qkv, h);
+	y = nn->attention(nn, nn->rope(nn, h[0], &rotary), nn->rope(nn, h[1], &rotary), h[2],
+	                  attention.size ? &attention : NULL);
+	nn->linear(nn, nn->scale(nn, y, 3), o, &y);
+	return nn->select_rows(nn, y);
+}
+
+static const struct tess_model model = { .size = sizeof model,
+	                                 .name = "options",
+	                                 .forward = record_block };
+static const struct tess_source source = { .name = "random",
+	                                   .find = find_block_tensor,
+	                                   .drop = lockstep_ignore_drop };
+
+static void reset_options(void)
+{
+	attention = (struct tess_attention){ .size = sizeof attention, .scale = 0.4 };
+	rotary = (struct tess_rotary){ .size = sizeof rotary };
+	norm = TESS_RMS;
+}
+
+static tess_status run_options_block(const char *plan, int32_t nranks, float **logits,
+                                     int64_t *count)
+{
+	struct lockstep how = { &model, &source, plan, nranks, ids, IDS, true, NULL };
+
+	return lockstep_run(&how, logits, count);
+}
+
+#define COLWISE "\"q\":\"colwise\",\"k\":\"colwise\",\"v\":\"colwise\","
+static const char *const plans[] = {
+	"{" COLWISE "\"o\":\"rowwise\",\"words\":\"embedding_rowwise\"}",
+	"{" COLWISE "\"o\":\"rowwise\",\"words\":\"embedding_rowwise\","
+	"\"places\":\"embedding_rowwise\"}",
+	"{" COLWISE "\"o\":\"rowwise_reduce_scatter\",\"words\":\"vocab_reduce_scatter\","
+	"\"places\":\"sequence_parallel\",\"norm\":\"sequence_parallel\"}",
+	"{" COLWISE "\"o\":\"rowwise\",\"places\":\"embedding_colwise\"}",
+};
+
+static void expect_one_result(float **first)
+{
+	int64_t count, other;
+
+	ck_assert_msg(!run_options_block("none", 1, first, &count), "%s", tess_error());
+	for (int32_t i = 0; i < 4 * 4; i++) {
+		float *have;
+
+		ck_assert_msg(!run_options_block(plans[i % 4], 2 + i / 4, &have, &other),
+		              "%s, %d: %s", plans[i % 4], (int)(2 + i / 4), tess_error());
+		ck_assert(count == other);
+		ck_assert_msg(!memcmp(*first, have, 4 * (size_t)count), "%s: other bits with %d",
+		              plans[i % 4], (int)(2 + i / 4));
+		free(have);
+	}
+}
+
+static const struct {
+	struct tess_attention attention;
+	struct tess_rotary rotary;
+	int32_t norm;
+} options[] = {
+	{ { .scale = 0.4 }, { 0 }, TESS_RMS },
+	{ { .scale = 0.4 }, { 0 }, TESS_RMS | TESS_OFFSET },
+	{ { .scale = 0.4 }, { 0 }, TESS_LAYER },
+	{ { .scale = 0.4, .softcap = 0.3 }, { 0 }, TESS_RMS },
+	{ { .scale = 0.4, .window = 4 }, { 0 }, TESS_RMS },
+	{ { .scale = 0.4 }, { .flags = TESS_INTERLEAVED }, TESS_RMS },
+	{ { .scale = 0.4 }, { .width = 4 }, TESS_RMS },
+	{ { .scale = 0.4 }, { .first = 2 }, TESS_RMS },
+	{ { .scale = 0.4 }, { .first = 1, .width = 4, .flags = TESS_INTERLEAVED }, TESS_RMS },
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+/* Each option changes the result, which does not depend on ranks and plans. */
+START_TEST(options_on_any_ranks)
+{
+	float *result[OPTIONS];
+
+	for (int i = 0; i < OPTIONS; i++) {
+		attention = options[i].attention;
+		attention.size = sizeof attention;
+		rotary = options[i].rotary;
+		rotary.size = sizeof rotary;
+		norm = options[i].norm;
+		expect_one_result(&result[i]);
+		for (int k = 0; k < i; k++)
+			ck_assert_msg(memcmp(result[i], result[k], 4 * IDS * HIDDEN),
+			              "cases %d and %d give the same", k, i);
+	}
+	for (int i = 0; i < OPTIONS; i++)
+		free(result[i]);
+}
+END_TEST
+
+/* A plugin that knows fewer fields than the core leaves the later ones as they are by default. */
+START_TEST(options_may_be_shorter)
+{
+	float *want, *have;
+	int64_t count;
+
+	reset_options();
+	ck_assert(!run_options_block("none", 1, &want, &count));
+	attention.softcap = 0.3;
+	attention.size = TESS_UPTO(tess_attention, scale);
+	rotary.first = 4;
+	rotary.size = TESS_UPTO(tess_rotary, flags);
+	ck_assert(!run_options_block("none", 1, &have, &count));
+	ck_assert(!memcmp(want, have, 4 * (size_t)count));
+	free(want);
+	free(have);
+}
+END_TEST
+
+static void expect_block_refused(const char *plan, const char *says)
+{
+	float *logits;
+	int64_t count;
+
+	ck_assert_msg(run_options_block(plan, 2, &logits, &count) < 0, "not refused: %s", says);
+	expect_part(tess_error(), says);
+	reset_options();
+}
+
+START_TEST(refuses)
+{
+	reset_options();
+	rotary.first = 3;
+	rotary.width = 4;
+	expect_block_refused("none",
+	                     "rope needs an even number of elements inside each head, not 4 "
+	                     "from 3 on of heads of 6");
+	rotary.width = 3;
+	expect_block_refused("none", "not 3 from 0 on");
+	rotary.first = -2;
+	expect_block_refused("none", "not 8 from -2 on");
+	attention.size = 0;
+	expect_block_refused("none", "attention needs a scale");
+	attention.softcap = -1;
+	expect_block_refused("none", "not 0.4, -1 and 0");
+	attention.window = -1;
+	expect_block_refused("none", "not 0.4, 0 and -1");
+	expect_block_refused("{\"q\":\"local_rowwise\"}", "rope of an unfinished sum of q");
+}
+END_TEST
+
+/* A text may have as many positions as the table. */
+START_TEST(positions_have_an_end)
+{
+	struct lockstep how = { &model, &source, "none", 1, NULL, 3, false, NULL };
+	struct tess_program *p;
+
+	reset_options();
+	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
+	ck_assert_int_eq(p->max_positions, TABLE);
+	tess_program_free(p);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("records", 60, &r);
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	tcase_add_test(t, options_on_any_ranks);
+	tcase_add_test(t, options_may_be_shorter);
+	tcase_add_test(t, refuses);
+	tcase_add_test(t, positions_have_an_end);
+	return suite_end(r);
+}
