@@ -226,16 +226,18 @@ static int64_t get_weight_local_size(const struct build *b, const struct tess_we
 
 struct tess_view build_make_weight_view(struct build *b, const struct tess_weight *w)
 {
-	int64_t n[2];
+	int32_t first = w->ndim == 3;
+	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
 
 	if (b->weights)
 		return b->weights[w->index];
-	n[0] = get_weight_local_size(b, w, w->in_out);
-	n[1] = w->ndim < 2 ? 0 : get_weight_local_size(b, w, !w->in_out);
-	return (struct tess_view){ .dtype = w->dtype,
-		                   .ndim = w->ndim,
-		                   .shape = { n[0], n[1] },
-		                   .stride = { w->ndim < 2 ? 1 : n[1], 1 } };
+	for (int32_t a = 0; a < w->ndim; a++)
+		v.shape[a] = get_weight_local_size(b, w,
+		                                   a < first || !w->in_out ? a : 2 * first + 1 - a);
+	v.stride[w->ndim - 1] = 1;
+	for (int32_t a = w->ndim - 1; a > 0; a--)
+		v.stride[a - 1] = v.stride[a] * v.shape[a];
+	return v;
 }
 
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)

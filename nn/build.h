@@ -80,5 +80,9 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec);
 /* and of those that know positions (lower_attention.c). */
 void build_add_rope(struct build *b, const struct tess_record *rec);
 void build_add_attention(struct build *b, const struct tess_record *rec);
+/* Of mixtures of experts (lower_experts.c). */
+void build_add_route(struct build *b, const struct tess_record *rec);
+void build_add_experts(struct build *b, const struct tess_record *rec);
+void build_add_combine(struct build *b, const struct tess_record *rec);
 
 #endif

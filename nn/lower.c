@@ -115,6 +115,15 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_OP_ATTENTION:
 		build_add_attention(b, rec);
 		break;
+	case TESS_OP_ROUTE:
+		build_add_route(b, rec);
+		break;
+	case TESS_OP_EXPERTS:
+		build_add_experts(b, rec);
+		break;
+	case TESS_OP_COMBINE:
+		build_add_combine(b, rec);
+		break;
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
 	case TESS_OP_SCALE:

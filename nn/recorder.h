@@ -145,6 +145,7 @@ void tess_ops_install(struct tess_nn *nn);
 void tess_ops_install_linear(struct tess_nn *nn);
 void tess_ops_install_attention(struct tess_nn *nn);
 void tess_ops_install_heads(struct tess_nn *nn);
+void tess_ops_install_experts(struct tess_nn *nn);
 /* tess_nn.enter and leave. */
 struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
                                       ...) TESS_PRINTF(3, 4);

@@ -100,7 +100,8 @@ static tess_status find_file(const struct weights_loader *l, const struct tess_w
 {
 	tess_status st;
 
-	*f = (struct file){ .name = tess_files_format(&w->files, expert, part, f->text) };
+	f->at = 0;
+	f->name = tess_files_format(&w->files, expert, part, f->text);
 	st = l->source->find(l->source->self, f->name, &f->view);
 	if (st || w->ndim < 3 || w->files.by_expert)
 		return st;
@@ -318,6 +319,8 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 	tess_dim_get_local_runs(w->dim[0], cut.nranks, cut.rank, &experts);
 	for (int64_t e = 0; e < experts.len && !st; e++) {
 		st = find_local_part(l, w, experts.start + e, &p);
+		if (!panels && p.cols < w->dim[2]->size)
+			p.scattered = true; /* rows are copied as they lie */
 		one = make_loaded_view(&p, panels);
 		each = count_loaded_elements(&one);
 		if (!st && !e)

@@ -49,6 +49,7 @@ void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t r
 		/* a grouped unit is held by every rank whose units read it */
 		hi = hi > lo ? tess_up(hi, p->group) : lo / p->group;
 		lo = lo / p->group;
+		hi = p->slots && hi - lo > p->slots ? lo + p->slots : hi;
 		out[i].start = at + get_unit_start(p, lo);
 		out[i].len = get_unit_start(p, hi) - get_unit_start(p, lo);
 	}

@@ -19,6 +19,8 @@ struct tess_dim {
 	int64_t group; /* units of the base that share one unit of this dim */
 	int64_t nparts; /* 0: one piece; else each part is cut separately */
 	const struct tess_dim *const *parts;
+	/* 0, or the most units that a rank has room for: it has no more than its own units */
+	int64_t slots;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
 };
 
