@@ -157,6 +157,11 @@ static const struct row {
 	{ "gather", "gather", "", "module", "as is", "R", "R", "R" },
 	{ "gather", "all_reduce", "", "module", "as is", "R", "R", "R" },
 	{ "gather", "all_gather", "", "module", "as is", "R", "R", "R" },
+	{ "experts", "moe_tp_experts", "", "experts", "R", "R", "R", "R" },
+	{ "experts", "moe_experts_allreduce", "", "module", "R", "R", "R", "R" },
+	{ "experts", "moe_experts_reduce_scatter", "", "experts", "R", "S0", "R", "R" },
+	{ "experts", "ep_dispatch_experts", "", "experts", "R", "R", "R", "R" },
+	{ "experts", "moe_identity_expert", "", "module", "R", "R", "R", "R" },
 	{ "isolated", "local", "", "module", "R", "R", "R", "R" },
 	{ "isolated", "isolated", "", "module", "R", "R", "R", "R" },
 	{ "prepare", "prepare_input", "in=replicate", "module", "R", "as is", "R", "R" },
@@ -211,6 +216,63 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 
 		ck_assert_int_eq(st->partition_param(&s, &w, &place), TESS_OK);
 		expect_place(st->name, "weight [in, out]", place.use, want[i][2]);
+	}
+}
+END_TEST
+
+/* [experts, gate | up, in], or [experts, in, gate | up] if `turned`. */
+static struct tess_param make_stack_param(int turned)
+{
+	static const int64_t shape[2][3] = { { 4, 12, 12 }, { 4, 12, 12 } }, units[] = { 4, 6, 6 };
+	static const int64_t *const parts[2][3] = { { NULL, halves, NULL },
+		                                    { NULL, NULL, halves } };
+
+	return (struct tess_param){ .size = sizeof(struct tess_param),
+		                    .dtype = TESS_F32,
+		                    .ndim = 3,
+		                    .out_dim = 1 + turned,
+		                    .in_dim = 2 - turned,
+		                    .expert_dim = 0,
+		                    .name = "gate_up_proj",
+		                    .shape = shape[turned],
+		                    .units = units,
+		                    .parts = parts[turned] };
+}
+
+START_TEST(cuts_stacked_experts)
+{
+	static const char *const want[][4] = {
+		{ "experts", "grouped_gemm", "S0", "S0" },
+		{ "experts", "moe_tp_gate_up_colwise", "S1", "S2" },
+		{ "experts", "moe_tp_down_rowwise", "S2", "S1" },
+		{ "experts", "moe_tp_experts", "R", "R" },
+		{ "experts", "ep_dispatch_experts", "R", "R" },
+		{ "packed", "packed_colwise", "by part 1", "by part 2" },
+		{ "colwise", "colwise", "S1", "S2" },
+		{ "rowwise", "rowwise", "S2", "S1" },
+	};
+	struct tess_site s = make_site("experts", "");
+	struct tess_param flat = make_weight_param(halves, 0);
+
+	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+		const struct tess_style *st = find_style(want[i][0], want[i][1]);
+		struct tess_io io = { 0 };
+
+		ck_assert_int_eq(st->layout(&s, &io), TESS_OK);
+		for (int turned = 0; turned < 2; turned++) {
+			struct tess_param w = make_stack_param(turned);
+			struct tess_param_place place = { 0 };
+
+			ck_assert_int_eq(st->partition_param(&s, &w, &place), TESS_OK);
+			expect_place(st->name, "experts", place.use, want[i][2 + turned]);
+		}
+		if (i > 2)
+			continue;
+		expect_place(st->name, "in", io.in[0], "R");
+		expect_place(st->name, "out", io.out[0], "R");
+		ck_assert_int_eq(st->partition_param(&s, &flat, &(struct tess_param_place){ 0 }),
+		                 TESS_EINVAL);
+		expect_part(sentence, "a.b.weight: not a weight of several experts");
 	}
 }
 END_TEST
@@ -311,6 +373,8 @@ START_TEST(refuses_what_it_does_not_know)
 		                     "prepare_input:in=replicate");
 	expect_style_refused("prepare", "prepare_output", "module", "in=replicate",
 	                     "prepare_output:out=shard(0)");
+	expect_style_refused("experts", "grouped_gemm", "linear", "", "is for experts");
+	expect_style_refused("experts", "moe_tp_experts", "norm", "", "is for experts");
 	expect_style_refused("loss", "loss_parallel", "embedding", "", "lm_head, not for a module");
 	expect_style_refused("embedding", "embedding_rowwise", "linear", "", "use rowwise");
 	expect_style_refused("embedding", "embedding_colwise", "linear", "", "use colwise_rep");
@@ -340,5 +404,5 @@ START_TEST(refuses_a_parameter_without_the_dimension)
 END_TEST
 
 SUITE_MAIN("styles", places_what_the_table_says, cuts_a_weight_that_is_stored_in_out,
-           asserts_the_parts, refuses_what_it_does_not_know,
+           cuts_stacked_experts, asserts_the_parts, refuses_what_it_does_not_know,
            refuses_a_parameter_without_the_dimension)

@@ -1,0 +1,163 @@
+/*
+ * tess-style-experts.so: mixtures of experts. The weights [experts, out, in] of a module are cut by
+ * expert, or inside each; rows come whole to all ranks, and what the ranks compute of a row is
+ * summed. Names are those of Transformers' plans, where rules for the two parameters cut them and a
+ * rule for the module sums its output.
+ */
+#include <string.h>
+#include <tessera/style.h>
+
+static const struct tess_place whole = { .kind = TESS_REPLICATE };
+static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
+
+static tess_status set_experts_layout(const struct tess_site *s, const char *style,
+                                      struct tess_place out, struct tess_io *io)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, style, s->config);
+	if (strcmp(s->kind, "experts") != 0 && strcmp(s->kind, "module") != 0)
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s is for experts, not for a module of kind %s",
+		                     s->module, style, s->kind);
+	io->in[0] = whole;
+	io->out[0] = out;
+	return TESS_OK;
+}
+
+static tess_status layout_sum(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "moe_tp_experts", whole, out);
+}
+
+static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "moe_experts_reduce_scatter", tokens, out);
+}
+
+static tess_status layout_dispatch(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "ep_dispatch_experts", whole, out);
+}
+
+static tess_status layout_identity(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "moe_identity_expert", whole, out);
+}
+
+static tess_status layout_grouped(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "grouped_gemm", whole, out);
+}
+
+static tess_status layout_gate_up(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "moe_tp_gate_up_colwise", whole, out);
+}
+
+static tess_status layout_down(const struct tess_site *s, struct tess_io *out)
+{
+	return set_experts_layout(s, "moe_tp_down_rowwise", whole, out);
+}
+
+/* The parameters have rules of their own. */
+static tess_status partition_none(const struct tess_site *s, const struct tess_param *p,
+                                  struct tess_param_place *out)
+{
+	(void)s, (void)p;
+	out->use = whole;
+	return TESS_OK;
+}
+
+static tess_status cut_axis(const struct tess_site *s, const struct tess_param *p, int32_t dim,
+                            struct tess_param_place *out)
+{
+	if (p->expert_dim < 0 || dim < 0)
+		return s->host->fail(TESS_EINVAL,
+		                     "%s.%s: not a weight of several experts; use colwise, rowwise "
+		                     "or replicate",
+		                     s->module, p->name);
+	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim };
+	return TESS_OK;
+}
+
+static tess_status partition_experts(const struct tess_site *s, const struct tess_param *p,
+                                     struct tess_param_place *out)
+{
+	return cut_axis(s, p, p->expert_dim, out);
+}
+
+static tess_status partition_inside_out(const struct tess_site *s, const struct tess_param *p,
+                                        struct tess_param_place *out)
+{
+	return cut_axis(s, p, p->out_dim, out);
+}
+
+static tess_status partition_inside_in(const struct tess_site *s, const struct tess_param *p,
+                                       struct tess_param_place *out)
+{
+	return cut_axis(s, p, p->in_dim, out);
+}
+
+static const struct tess_style grouped = {
+	.size = sizeof grouped,
+	.name = "grouped_gemm",
+	.summary = "cut by expert; y is summed",
+	.layout = layout_grouped,
+	.partition_param = partition_experts,
+};
+static const struct tess_style dispatch = {
+	.size = sizeof dispatch,
+	.name = "ep_dispatch_experts",
+	.summary = "rows go to all ranks, y is summed; parameters by their own rules",
+	.layout = layout_dispatch,
+	.partition_param = partition_none,
+};
+static const struct tess_style sum = {
+	.size = sizeof sum,
+	.name = "moe_tp_experts",
+	.summary = "y is summed; parameters by their own rules",
+	.aliases = (const char *const[]){ "moe_experts_allreduce", NULL },
+	.layout = layout_sum,
+	.partition_param = partition_none,
+};
+static const struct tess_style reduce_scatter = {
+	.size = sizeof reduce_scatter,
+	.name = "moe_experts_reduce_scatter",
+	.summary = "y is summed and cut by tokens; parameters by their own rules",
+	.layout = layout_reduce_scatter,
+	.partition_param = partition_none,
+};
+static const struct tess_style gate_up = {
+	.size = sizeof gate_up,
+	.name = "moe_tp_gate_up_colwise",
+	.summary = "gate_up_proj of experts: each is cut by its output",
+	.layout = layout_gate_up,
+	.partition_param = partition_inside_out,
+};
+static const struct tess_style down = {
+	.size = sizeof down,
+	.name = "moe_tp_down_rowwise",
+	.summary = "down_proj of experts: each is cut by its input",
+	.layout = layout_down,
+	.partition_param = partition_inside_in,
+};
+static const struct tess_style identity = {
+	.size = sizeof identity,
+	.name = "moe_identity_expert",
+	.summary = "experts without weights: every rank computes all, added once",
+	.layout = layout_identity,
+	.partition_param = partition_none,
+};
+static const struct tess_style *const styles[] = { &grouped, &dispatch, &sum,      &reduce_scatter,
+	                                           &gate_up, &down,     &identity, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "experts",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "mixtures of experts",
+	.styles = styles,
+};
