@@ -3,7 +3,7 @@
  *
  * A family's file holds what is its own: its biases, its windows, how it attends. All here is
  * inline: it uses nothing but struct tess_nn, and a plugin keeps what it was compiled with. Its
- * needs_nn is TESS_UPTO(tess_nn, choice).
+ * needs_nn is TESS_UPTO(tess_nn, experts).
  */
 #ifndef TESSERA_DECODER_H
 #define TESSERA_DECODER_H
@@ -20,6 +20,8 @@ struct tess_decoder {
 	int32_t tied;                   /* lm_head is the table of embed_tokens */
 	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
 	struct tess_rotary rotary;      /* of heads: whole */
+	struct tess_route route;        /* of mixtures of experts, with what follows: not read */
+	struct tess_dim *experts, *expert_ffn;
 };
 
 /* self_attn or mlp of layer `layer`: x [tokens, hidden], already normed -> the same. */
@@ -30,6 +32,7 @@ typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_dec
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
 	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
+	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", 0);
 	int64_t heads = nn->integer(nn, "num_attention_heads", 0);
@@ -44,6 +47,8 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.softcap = 0;
 	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 0);
 	c.rotary = whole;
+	c.route = none;
+	c.experts = c.expert_ffn = NULL;
 	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
 	c.act = nn->activation(nn, "hidden_act", "silu");
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
@@ -125,6 +130,27 @@ static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const str
 	return nn->leave(nn, y);
 }
 
+/* Inside module mlp: what the experts that gate chooses make of each row of x. */
+static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
+                                                       const struct tess_decoder *c,
+                                                       struct tess_tensor *x)
+{
+	const struct tess_linear gate[] = { { "gate", c->experts, 0, 0 }, { NULL, NULL, 0, 0 } };
+	const struct tess_experts how = { sizeof how, 0, c->act, 0, c->expert_ffn };
+	struct tess_tensor *y;
+
+	nn->linear(nn, x, gate, &y);
+	return nn->experts(nn, "experts", x, nn->route(nn, y, &c->route), &how);
+}
+
+/* A mixture of experts, module mlp: a tess_block */
+static inline struct tess_tensor *tess_decoder_moe(struct tess_nn *nn, const struct tess_decoder *c,
+                                                   int64_t layer, struct tess_tensor *x)
+{
+	(void)layer;
+	return nn->leave(nn, tess_decoder_experts(nn, c, nn->enter(nn, x, "mlp")));
+}
+
 /* The rows that are wanted through lm_head, which may be the embedding's table. */
 static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
                                                     const struct tess_decoder *c,
@@ -163,18 +189,31 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 
 /* The rules of the presets tp and tp+sp: to be followed by a family's own, and by { 0 }. */
 #define TESS_DECODER_LAYER "model.layers.*."
-#define TESS_DECODER_TP \
+#define TESS_DECODER_TP_ATTENTION \
 	{ "model.embed_tokens", "embedding_rowwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
-	{ TESS_DECODER_LAYER "mlp.gate_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise" }, \
 	{ "lm_head", "colwise_gather_output" }
+/* layer: TESS_DECODER_LAYER, or TESS_DECODER_SOME where there may be none */
+#define TESS_DECODER_SOME "?" TESS_DECODER_LAYER
+#define TESS_DECODER_TP_MLP(layer) \
+	{ layer "mlp.gate_proj", "colwise" }, \
+	{ layer "mlp.up_proj", "colwise" }, \
+	{ layer "mlp.down_proj", "rowwise" }
+#define TESS_DECODER_TP TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_MLP(TESS_DECODER_LAYER)
+/* mixtures of experts: cut inside each, or by expert */
+#define TESS_DECODER_TP_EXPERTS \
+	{ TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "packed_colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.experts.down_proj", "rowwise" }, \
+	{ TESS_DECODER_LAYER "mlp.experts", "moe_tp_experts" }
+#define TESS_DECODER_EP_EXPERTS \
+	{ "ep:" TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "grouped_gemm" }, \
+	{ "ep:" TESS_DECODER_LAYER "mlp.experts.down_proj", "grouped_gemm" }, \
+	{ "ep:" TESS_DECODER_LAYER "mlp.experts", "ep_dispatch_experts" }
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
-#define TESS_DECODER_TP_SP \
+#define TESS_DECODER_TP_SP_ATTENTION \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
 	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
 	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
@@ -184,11 +223,17 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
 	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
 	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
-	{ TESS_DECODER_LAYER "mlp.gate_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.up_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.down_proj", "rowwise_reduce_scatter" }, \
 	{ "model.norm", "sequence_parallel" }, \
 	{ "lm_head", "colwise_gather_output" }
+#define TESS_DECODER_TP_SP_MLP(layer) \
+	{ layer "mlp.gate_proj", "colwise" }, \
+	{ layer "mlp.up_proj", "colwise" }, \
+	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
+#define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
+#define TESS_DECODER_TP_SP_EXPERTS \
+	{ TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "packed_colwise" }, \
+	{ TESS_DECODER_LAYER "mlp.experts.down_proj", "rowwise" }, \
+	{ TESS_DECODER_LAYER "mlp.experts", "moe_experts_reduce_scatter" }
 
 TESS_END
 #endif

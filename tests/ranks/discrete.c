@@ -155,8 +155,7 @@ static size_t measure_op(const struct tess_op *op)
  */
 static struct task *make_op_task(const struct tess_op *op)
 {
-	bool partial = !EXACT && (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EMBED) &&
-	               op->nout && op->out[0].ndim == 3;
+	bool partial = !EXACT && op->kind != TESS_OP_COPY && op->nout && op->out[0].ndim == 3;
 	struct task *k = calloc(1, sizeof *k + measure_op(op));
 	char *at = (char *)(k + 1);
 	struct tess_view *out;
@@ -182,7 +181,7 @@ static struct task *make_op_task(const struct tess_op *op)
 			tree[t] =
 				(struct tess_tree){ units, 0, units, tree[t].first, tree[t].terms };
 	}
-	for (int32_t i = 0; partial && op->kind == TESS_OP_LINEAR && i < op->nout; i++) {
+	for (int32_t i = 0; partial && op->kind != TESS_OP_EMBED && i < op->nout; i++) {
 		out[i].ndim = 2;
 		memmove(out[i].shape, out[i].shape + 1, 2 * sizeof *out[i].shape);
 		memmove(out[i].stride, out[i].stride + 1, 2 * sizeof *out[i].stride);

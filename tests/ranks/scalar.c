@@ -38,7 +38,7 @@ static float load_element(const struct tess_view *v, int64_t at)
 	return f;
 }
 
-static float read_element(const struct tess_view *v, int64_t i, int64_t k)
+float scalar_read(const struct tess_view *v, int64_t i, int64_t k)
 {
 	return load_element(v, i * v->stride[0] + k * v->stride[1]);
 }
@@ -78,9 +78,8 @@ static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64
 /*
  * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
  */
-static void contract_row(const struct tess_op *op, const struct tess_view *x, int64_t row,
-                         const struct tess_view *w, int64_t col, bool partial, float *out,
-                         int64_t step)
+void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
+                     const struct tess_view *w, int64_t col, bool partial, float *out, int64_t step)
 {
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
@@ -94,8 +93,8 @@ static void contract_row(const struct tess_op *op, const struct tess_view *x, in
 			for (int32_t j = tree->first; j < tree->first + tree->terms; j++)
 				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1];
 				     k++)
-					leaf[u] = fmaf(read_element(x, row, k),
-					               w ? read_element(w, col, k) : 1, leaf[u]);
+					leaf[u] = fmaf(scalar_read(x, row, k),
+					               w ? scalar_read(w, col, k) : 1, leaf[u]);
 		}
 		count = sum_largest_nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
 		for (int64_t i = 0; i < count && partial; i++)
@@ -120,8 +119,8 @@ static void run_linear_op(const struct tess_op *op)
 
 		for (int64_t t = 0; t < rows; t++)
 			for (int64_t j = 0; j < cols; j++)
-				contract_row(op, x, t, w, j, partial,
-				             (float *)y->data + t * row + j, y->stride[0]);
+				scalar_contract(op, x, t, w, j, partial,
+				                (float *)y->data + t * row + j, y->stride[0]);
 	}
 }
 
@@ -136,12 +135,12 @@ static void run_head_linear_op(const struct tess_op *op)
 		float sum = 0;
 
 		for (int64_t e = 0; e < k && j < n; e++)
-			sum = fmaf(read_element(x, t, h * from + e),
+			sum = fmaf(scalar_read(x, t, h * from + e),
 			           load_element(w, h * w->stride[0] + j * w->stride[1] +
 			                                   e * w->stride[2]),
 			           sum);
 		*get_address(y, t, h * to + j) =
-			j < n ? sum + 0.0f : read_element(x, t, h * from + k + j - n);
+			j < n ? sum + 0.0f : scalar_read(x, t, h * from + k + j - n);
 	}
 }
 
@@ -180,7 +179,7 @@ static void run_embed_op(const struct tess_op *op)
 		}
 		for (int64_t k = 0; k < table->shape[1]; k++)
 			((float *)y->data)[(partial ? node * y->stride[0] : 0) + t * row + k] =
-				read_element(table, id, k) + 0.0f;
+				scalar_read(table, id, k) + 0.0f;
 	}
 }
 
@@ -192,8 +191,8 @@ static float sum_row_run(const struct tess_op *op, int64_t t, int64_t h, int64_t
 	struct tess_view v = { .data = d, .dtype = TESS_F32, .stride = { 0, 1 } };
 
 	for (int64_t k = 0; k < each; k++)
-		d[k] = read_element(&op->in[0], t, h + k) - mean;
-	contract_row(op, &v, 0, squares ? &v : NULL, 0, false, &sum, 0);
+		d[k] = scalar_read(&op->in[0], t, h + k) - mean;
+	scalar_contract(op, &v, 0, squares ? &v : NULL, 0, false, &sum, 0);
 	free(d);
 	return sum;
 }
@@ -214,7 +213,7 @@ static void run_norm_op(const struct tess_op *op)
 				weight = load_element(w, k * w->stride[0]);
 				if (op->num[TESS_NORM_OFFSET] != 0)
 					weight = 1.0f + weight;
-				v = (read_element(x, t, h + k) - mean) * scale * weight;
+				v = (scalar_read(x, t, h + k) - mean) * scale * weight;
 				if (op->nin > 2)
 					v = v + load_element(&op->in[2], k * op->in[2].stride[0]);
 				*get_address(y, t, h + k) = v;
@@ -260,9 +259,9 @@ static void store_keys_and_values(const struct tess_op *op, int64_t t)
 	int64_t p = ((const int32_t *)op->in[3].data)[t];
 
 	for (int64_t i = 0; i < op->in[1].shape[1]; i++)
-		*find_key(op, t, p, i / d, i % d) = read_element(&op->in[1], t, i);
+		*find_key(op, t, p, i / d, i % d) = scalar_read(&op->in[1], t, i);
 	for (int64_t i = 0; op->in[2].ndim && i < op->in[2].shape[1]; i++)
-		*find_value(op, t, p, i / value, i % value) = read_element(&op->in[2], t, i);
+		*find_value(op, t, p, i / value, i % value) = scalar_read(&op->in[2], t, i);
 }
 
 /* The node over units [a, b), of which [lo, hi) are present. */
@@ -296,7 +295,7 @@ static float score_key(const struct tess_op *op, int64_t t, int64_t h, int64_t k
 	float z = 0, cap = (float)op->num[TESS_ATTENTION_SOFTCAP];
 
 	for (int64_t i = 0; i < d; i++)
-		z = fmaf(read_element(&op->in[0], t, h * d + i), *find_key(op, t, p, kv, i), z);
+		z = fmaf(scalar_read(&op->in[0], t, h * d + i), *find_key(op, t, p, kv, i), z);
 	z *= (float)op->num[TESS_ATTENTION_SCALE];
 	return cap > 0 ? cap * (float)tanh((double)(z / cap)) : z;
 }
@@ -354,10 +353,10 @@ static void run_rope_op(const struct tess_op *op)
 		for (int64_t k = 0; k < x->shape[1]; k++) {
 			int64_t at = k % each - first, i = pairs ? at / 2 : at % half;
 			bool second = pairs ? at % 2 : at >= half;
-			float a = read_element(x, t, k), b;
+			float a = scalar_read(x, t, k), b;
 
 			if (at >= 0 && at < 2 * half) {
-				b = read_element(x, t, k + (pairs ? 1 : half) * (second ? -1 : 1));
+				b = scalar_read(x, t, k + (pairs ? 1 : half) * (second ? -1 : 1));
 				a = second ? a * row[i] + b * row[half + i]
 				           : a * row[i] - b * row[half + i];
 			}
@@ -391,10 +390,10 @@ static void run_elementwise_op(const struct tess_op *op)
 
 	for (int64_t t = 0; t < y->shape[0]; t++) {
 		for (int64_t k = 0; k < y->shape[1]; k++) {
-			float v = read_element(a, t, k),
+			float v = scalar_read(a, t, k),
 			      o = !b                         ? 0
 			          : op->kind == TESS_OP_BIAS ? load_element(b, k * b->stride[0])
-			                                     : read_element(b, t, k);
+			                                     : scalar_read(b, t, k);
 
 			if (op->kind == TESS_OP_GLU)
 				v = activate_element((int32_t)op->num[0], v) * (b ? o : 1);
@@ -430,7 +429,7 @@ static void run_select_rows_op(const struct tess_op *op)
 	for (int64_t t = 0; t < op->out[0].shape[0]; t++)
 		for (int64_t k = 0; k < op->out[0].shape[1]; k++)
 			*get_address(&op->out[0], t, k) =
-				read_element(&op->in[0], ((const int32_t *)op->in[1].data)[t], k);
+				scalar_read(&op->in[0], ((const int32_t *)op->in[1].data)[t], k);
 }
 
 void scalar_run(const struct tess_op *op)
@@ -465,6 +464,11 @@ void scalar_run(const struct tess_op *op)
 		break;
 	case TESS_OP_SELECT_ROWS:
 		run_select_rows_op(op);
+		break;
+	case TESS_OP_ROUTE:
+	case TESS_OP_EXPERTS:
+	case TESS_OP_COMBINE:
+		scalar_run_experts(op);
 		break;
 	default:
 		abort();

@@ -20,8 +20,9 @@
 enum { TOKENS = 24, RANKS_MAX = 10 };
 
 /* OTHERS: no rule fits the norm after their attention as it does in the families before. */
-static const char *const names[] = { "llama", "llama-odd", "llama-bf16",   "mistral", "qwen2",
-	                             "qwen3", "olmo2",     "phi3-partial", "gemma2",  "gpt2" };
+static const char *const names[] = { "llama",  "llama-odd", "llama-bf16",   "mistral",
+	                             "qwen2",  "qwen3",     "olmo2",        "phi3-partial",
+	                             "gemma2", "gpt2",      "mixtral-bf16", "qwen3_moe" };
 enum { NAMES = sizeof names / sizeof *names, OTHERS = 6 };
 /*
  * The digest of prompt 1: another digest means another order of sums, which changes the
@@ -38,6 +39,8 @@ static const char *const digests[] = {
 	"efc52768a1fe9d7d5371c30886dc341e2d9fa329a4c33ae12aed9876c22c40cd",
 	"483030c902852cde73a03ae64153209d63c9c4edf892595d49636c5ce4c1b774",
 	"08360d96e6f14c0942b5986633e69b9e4393d841e4003431882034370245ad21",
+	"6b53617df4dba32def70e9d205af700d69354ab3a968de70ab05a9893b75e746",
+	"527ca7e24f6bd7acb7f9797957e98bbe80e7528930a00312b71d726136fdb6f7",
 };
 
 static json_t *load_golden_json(const char *name, const char *file)
@@ -248,6 +251,57 @@ START_TEST(every_way)
 }
 END_TEST
 
+#define RULE(pattern, style) "\"" pattern "\":\"" style "\""
+#define BY_EXPERT(style) \
+	RULE("ep:**.experts.gate_up_proj", "grouped_gemm") \
+	"," RULE("ep:**.experts.down_proj", "grouped_gemm") "," RULE("ep:**.experts", style)
+#define INSIDE(up, down, style) \
+	RULE("**.experts.gate_up_proj", up) \
+	"," RULE("**.experts.down_proj", down) "," RULE("**.experts", style)
+#define SEQUENCE(style) \
+	RULE("**.self_attn", style) \
+	"," RULE("**.mlp", style) "," RULE("**.input_layernorm", "sequence_parallel") "," RULE( \
+		"model.norm", "sequence_parallel") "," RULE("**.embed_tokens", \
+	                                                    "vocab_reduce_scatter")
+
+/* The same of mixtures of experts: by expert, inside each, and both. */
+START_TEST(every_way_of_experts)
+{
+	static const struct {
+		int ranks;
+		const char *options;
+	} ways[] = {
+		{ 2, "--plan ep" },
+		{ 3, "--plan ep --backend shm --prefill-chunk 7" },
+		{ 4, "--plan ep --mesh ep=4,tp=1 --prefill-chunk 1" },
+		{ 6, "--plan ep --mesh ep=3,tp=2 --check" },
+		{ 8, "--mesh ep=4,tp=2 --plan '{" BY_EXPERT("ep_dispatch_experts") "," INSIDE(
+			     "packed_colwise", "rowwise", "moe_tp_experts") "}'" },
+		/* the result of one is cut by tokens, of the other summed */
+		{ 6,
+		  "--mesh tp=3,ep=2 --check --prefill-chunk 3 --plan "
+		  "'{" BY_EXPERT("moe_experts_reduce_scatter") "," INSIDE(
+			  "moe_tp_gate_up_colwise", "moe_tp_down_rowwise",
+			  "moe_experts_allreduce") "," RULE("ep:**.mlp",
+		                                            "prepare_output:out=replicate") "}'" },
+		{ 5, "--plan '{" SEQUENCE("module_allgather_split") "," RULE("**.experts",
+		                                                             "grouped_gemm") "}'" },
+		/* each rank computes all experts of some rows */
+		{ 3, "--plan '{" RULE("**.mlp",
+		                      "prepare_input_output:in=shard(0),out=replicate") "}'" },
+	};
+	char want[65], have[65];
+	int name = NAMES - 2 + _i;
+
+	get_last_digest(names[name], names[name], 1, "", want);
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		get_last_digest(names[name], names[name], ways[i].ranks, ways[i].options, have);
+		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", names[name], ways[i].ranks,
+		              ways[i].options);
+	}
+}
+END_TEST
+
 /* config.json in the spelling of transformers 4 makes the same program. */
 START_TEST(older_config)
 {
@@ -422,6 +476,7 @@ int main(void)
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
+	tcase_add_loop_test(t, every_way_of_experts, 0, 2);
 	tcase_add_loop_test(t, older_config, 0, NAMES);
 	tcase_add_test(t, names_without_prefix);
 	tcase_add_test(t, documented_digest);

@@ -1,0 +1,64 @@
+/* tess-model-mixtral.so: Mixtral: Mistral with a mixture of experts in each layer. */
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_mixtral(struct tess_nn *nn, const struct tess_decoder *c,
+                                             int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	(void)layer;
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, tess_decoder_read_window(nn, 0));
+}
+
+static struct tess_tensor *forward_mixtral(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+
+	c.eps = nn->number(nn, "rms_norm_eps", 1e-5);
+	c.experts = nn->dim(nn, "experts", nn->integer(nn, "num_local_experts", 8), 1);
+	c.expert_ffn = c.ffn;
+	c.route.flags = TESS_NORMALIZE;
+	c.route.top = nn->integer(nn, "num_experts_per_tok", 2);
+	return tess_decoder_record(nn, &c, ids, attend_as_mixtral, tess_decoder_moe);
+}
+
+static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_EXPERTS, { 0 } };
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
+	                                  TESS_DECODER_TP_SP_EXPERTS,
+	                                  { 0 } };
+static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION, TESS_DECODER_EP_EXPERTS, { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
+};
+#define MOE "model.layers.*.block_sparse_moe."
+static const struct tess_stored stored[] = {
+	{ "model.layers.*.mlp.gate.weight", (const char *const[]){ MOE "gate.weight", NULL } },
+	{ "model.layers.*.mlp.experts.gate_up_proj",
+	  (const char *const[]){ MOE "experts.#.w1.weight", MOE "experts.#.w3.weight", NULL } },
+	{ "model.layers.*.mlp.experts.down_proj",
+	  (const char *const[]){ MOE "experts.#.w2.weight", NULL } },
+	{ 0 }
+};
+static const char *const types[] = { "mixtral", NULL };
+/* computed from rope_theta; older checkpoints store it */
+static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+static const struct tess_model mixtral = {
+	.size = sizeof mixtral,
+	.name = "mixtral",
+	.summary = "Mixtral: Mistral with experts",
+	.types = types,
+	.presets = presets,
+	.forward = forward_mixtral,
+	.unexpected = unexpected,
+	.stored = stored,
+};
+static const struct tess_model *const models[] = { &mixtral, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "mixtral",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .needs_nn = TESS_UPTO(tess_nn, experts),
+	        .models = models };

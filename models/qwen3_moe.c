@@ -1,0 +1,96 @@
+/* tess-model-qwen3_moe.so: Qwen 3 with mixtures of experts in some or all layers. */
+#include <stdio.h>
+#include <tessera/decoder.h>
+
+static struct tess_tensor *attend_as_qwen3_moe(struct tess_nn *nn, const struct tess_decoder *c,
+                                               int64_t layer, struct tess_tensor *x)
+{
+	int64_t window = nn->integer(nn, "use_sliding_window", 0);
+	struct tess_tensor *qkv[3];
+
+	(void)layer;
+	tess_decoder_project(nn, c, x, qkv);
+	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS | TESS_HEADS, c->eps);
+	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS | TESS_HEADS, c->eps);
+	return tess_decoder_attend(nn, c, qkv, window ? tess_decoder_read_window(nn, 4096) : 0);
+}
+
+/* Layers that mlp_only_layers lists, or between each decoder_sparse_step, have no experts. */
+static struct tess_tensor *record_sparse_mlp(struct tess_nn *nn, const struct tess_decoder *c,
+                                             int64_t layer, struct tess_tensor *x)
+{
+	int64_t step = nn->integer(nn, "decoder_sparse_step", 1);
+	int32_t dense = step < 1 || (layer + 1) % step;
+	char key[64];
+
+	for (int i = 0; !dense; i++) {
+		snprintf(key, sizeof key, "mlp_only_layers.%d", i);
+		if (!nn->has(nn, key))
+			break;
+		dense = nn->integer(nn, key, -1) == layer;
+	}
+	return (dense ? tess_decoder_mlp : tess_decoder_moe)(nn, c, layer, x);
+}
+
+static struct tess_tensor *forward_qwen3_moe(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_decoder c = tess_decoder_read(nn, 0);
+	int64_t experts = nn->integer(nn, "num_experts", 128);
+
+	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
+	c.experts = nn->dim(nn, "experts", nn->integer(nn, "num_local_experts", experts), 1);
+	c.expert_ffn = nn->dim(nn, "expert ffn", nn->integer(nn, "moe_intermediate_size", 768), 0);
+	c.route.flags = nn->integer(nn, "norm_topk_prob", 0) ? TESS_NORMALIZE : 0;
+	c.route.top = nn->integer(nn, "num_experts_per_tok", 8);
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen3_moe, record_sparse_mlp);
+}
+
+#define HEAD_NORMS \
+	{ TESS_DECODER_LAYER "self_attn.q_norm", "replicated_with_grad_allreduce" }, \
+	{ \
+		TESS_DECODER_LAYER "self_attn.k_norm", "replicated_with_grad_allreduce" \
+	}
+static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION,
+	                               TESS_DECODER_TP_EXPERTS,
+	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
+	                               HEAD_NORMS,
+	                               { 0 } };
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
+	                                  TESS_DECODER_TP_SP_EXPERTS,
+	                                  TESS_DECODER_TP_SP_MLP(TESS_DECODER_SOME),
+	                                  HEAD_NORMS,
+	                                  { 0 } };
+static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
+	                               TESS_DECODER_EP_EXPERTS,
+	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
+	                               HEAD_NORMS,
+	                               { 0 } };
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
+};
+#define EXPERTS "model.layers.*.mlp.experts."
+static const struct tess_stored stored[] = {
+	{ EXPERTS "gate_up_proj",
+	  (const char *const[]){ EXPERTS "#.gate_proj.weight", EXPERTS "#.up_proj.weight", NULL } },
+	{ EXPERTS "down_proj", (const char *const[]){ EXPERTS "#.down_proj.weight", NULL } },
+	{ 0 }
+};
+static const char *const types[] = { "qwen3_moe", NULL };
+static const struct tess_model qwen3_moe = {
+	.size = sizeof qwen3_moe,
+	.name = "qwen3_moe",
+	.summary = "Qwen 3 with experts",
+	.types = types,
+	.presets = presets,
+	.forward = forward_qwen3_moe,
+	.stored = stored,
+};
+static const struct tess_model *const models[] = { &qwen3_moe, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "qwen3_moe",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .needs_nn = TESS_UPTO(tess_nn, experts),
+	        .models = models };
