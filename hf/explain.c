@@ -58,6 +58,26 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
 	return measure_shard(x->program, x->program->weight[i], get_program_rank(x, rank), shape);
 }
 
+int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                   int32_t axis, int64_t (*run)[2], int64_t most)
+{
+	const struct explanation *x = (const struct explanation *)e;
+	const struct tess_weight *w = x->program->weight[i];
+	struct tess_cut cut =
+		tess_program_find_cut(x->program, get_program_rank(x, rank), w->place, axis);
+	int64_t n = tess_dim_count_pieces(w->dim[axis]), at;
+
+	for (int64_t k = 0; k < n && k < most; k++) {
+		const struct tess_dim *piece = tess_dim_get_piece(w->dim[axis], k, &at);
+		struct tess_run held;
+
+		tess_dim_get_local_runs(piece, cut.nranks, cut.rank, &held);
+		run[k][0] = at + held.start;
+		run[k][1] = run[k][0] + held.len;
+	}
+	return n;
+}
+
 static void measure_rank(const struct explanation *x, const struct tess_rank_program *l,
                          struct tess_explained_rank *out)
 {

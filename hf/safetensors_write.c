@@ -179,9 +179,10 @@ tess_status tess_safetensors_write(const char *path, int32_t n, const struct tes
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 		goto out;
 	}
-	memcpy(placed, slices, (size_t)n * sizeof *placed);
-	for (int32_t i = 0; i < n; i++)
+	for (int32_t i = 0; i < n; i++) {
+		placed[i] = slices[i];
 		placed[i].type = NULL;
+	}
 	st = tess_safetensors_layout(path, n, placed, &header, &len);
 	if (!st)
 		st = open_part_file(path, &part_path, &fd);

@@ -1,6 +1,7 @@
 /* explain.c - `tessera explain`: what each rank of a plan would hold and send; starts no rank. */
-#include "tool.h"
+#include "explain.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
-	"       [--positions L] [--program] [--json] [--help]\n"
+	"       [--positions L] [--program] [--json] [--svg FILE] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
 	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
@@ -27,6 +28,7 @@ static const char *const help =
 	"                  checkpoint if it is less)\n"
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
+	"  --svg FILE      also draws who holds what and what moves, module by module\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
@@ -35,10 +37,10 @@ static const char *const help =
 	"  tessera explain data --mesh dp=2,tp=4\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
 
-enum { RANKS_MAX = 1024, NAME = 160 };
+enum { RANKS_MAX = 1024, NAME = EXPLAIN_NAME };
 
 struct explain_options {
-	const char *model, *mesh, *plan;
+	const char *model, *mesh, *plan, *svg;
 	struct tess_tool_overrides overrides;
 	int32_t ranks, tokens, positions;
 	bool program, json, ignore_unexpected;
@@ -123,8 +125,8 @@ static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, 
 }
 
 /* "Shard(0)"; of several mesh dimensions "tp:Shard(0)", "tp:Shard(0) xp:Partial", "Replicate". */
-static const char *format_places(const struct tess_explanation *e, const struct tess_place *place,
-                                 char out[NAME])
+const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
+                                  char out[NAME])
 {
 	char one[TESS_PLACE_SIZE];
 	size_t n = 0;
@@ -137,9 +139,8 @@ static const char *format_places(const struct tess_explanation *e, const struct 
 	return out;
 }
 
-/* The same of styles, of which "replicate" is left out. */
-static const char *format_styles(const struct tess_explanation *e, const char *const *style,
-                                 char out[NAME])
+const char *explain_format_styles(const struct tess_explanation *e, const char *const *style,
+                                  char out[NAME])
 {
 	size_t n = 0;
 
@@ -165,8 +166,8 @@ static void print_parameters(const struct tess_explanation *e)
 
 		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %12llu",
 		         p->tied ? "  (read again by a tied head)" : make_pattern(p->name, name),
-		         format_styles(e, p->styles, style), width,
-		         format_places(e, p->places, place), tess_dtype_name(p->dtype),
+		         explain_format_styles(e, p->styles, style), width,
+		         explain_format_places(e, p->places, place), tess_dtype_name(p->dtype),
 		         15 - (int)strlen(tess_dtype_name(p->dtype)), shape,
 		         (unsigned long long)max);
 		add_text_line(&l, text);
@@ -254,13 +255,14 @@ static void print_program(const struct tess_explanation *e)
 		       rec->module);
 		for (int32_t k = 0; rec->in[k]; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
-			       format_places(e, rec->in[k]->places, place));
+			       explain_format_places(e, rec->in[k]->places, place));
 		for (int32_t k = 0; rec->parameters[k]; k++)
-			printf(" W:%s", format_places(e, rec->parameters[k]->places, place));
+			printf(" W:%s",
+			       explain_format_places(e, rec->parameters[k]->places, place));
 		printf(" ->");
 		for (int32_t k = 0; rec->out[k]; k++)
 			printf(" v%d:%s", (int)rec->out[k]->id,
-			       format_places(e, rec->out[k]->places, place));
+			       explain_format_places(e, rec->out[k]->places, place));
 		printf("\n");
 	}
 }
@@ -298,10 +300,10 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 		}
 		json_array_append_new(
 			all, json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",
-		                       format_styles(e, p->styles, style), "dtype",
+		                       explain_format_styles(e, p->styles, style), "dtype",
 		                       tess_dtype_name(p->dtype), "from_config",
 		                       p->from_config ? json_true() : NULL, "placement",
-		                       format_places(e, p->places, place), "ranks", ranks));
+		                       explain_format_places(e, p->places, place), "ranks", ranks));
 	}
 	return all;
 }
@@ -334,7 +336,7 @@ static json_t *make_values_json(const struct tess_explanation *e,
 	for (; *v; v++)
 		json_array_append_new(all,
 		                      json_pack("{s:i, s:s}", "value", (int)(*v)->id, "placement",
-		                                format_places(e, (*v)->places, place)));
+		                                explain_format_places(e, (*v)->places, place)));
 	return all;
 }
 
@@ -411,6 +413,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
 		{ "program", .flag = &a->program },
 		{ "json", .flag = &a->json },
+		{ "svg", .text = &a->svg },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
@@ -419,6 +422,19 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
 	if (!st)
 		a->model = argv[optind];
+	return st;
+}
+
+static tess_status write_picture(const struct tess_explanation *e, const struct explain_options *a)
+{
+	FILE *f = fopen(a->svg, "w");
+	tess_status st = f ? explain_draw(e, a->model, f) : TESS_OK;
+	bool written = f && !fflush(f) && !ferror(f);
+
+	if (!st && !written)
+		st = tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
+	if (f)
+		fclose(f);
 	return st;
 }
 
@@ -443,6 +459,8 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	}
 	if (!a->positions)
 		a->positions = e->positions && e->positions < 2048 ? (int32_t)e->positions : 2048;
+	if (!st && a->svg)
+		st = write_picture(e, a);
 	if (!st && a->json) {
 		print_explain_json(e, a);
 	} else if (!st && a->program) {

@@ -254,6 +254,12 @@ tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int6
  */
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape);
+/*
+ * Which elements of an axis of parameter i a rank holds: the begin and end of each run, in order,
+ * into at most `most` of run. Returns the number of runs: one for each part of a fused dim.
+ */
+int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                   int32_t axis, int64_t (*run)[2], int64_t most);
 void tess_explanation_free(struct tess_explanation *e);
 
 TESS_END

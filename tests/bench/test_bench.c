@@ -3,6 +3,7 @@
  */
 #include "../unit/command.h"
 #include "../unit/suite.h"
+#include "../unit/xml.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -147,42 +148,6 @@ START_TEST(wrong_elements_are_found)
 END_TEST
 
 /* ---- the chart ------------------------------------------------------------------------------- */
-
-/*
- * Whether every tag of an XML text is closed by its name, with only white space outside the root.
- */
-static bool is_well_formed(const char *at)
-{
-	char open[32][16];
-	int depth = 0, roots = 0;
-
-	while (*at) {
-		size_t len;
-
-		if (*at != '<') {
-			if (*at == '&' || *at == '>' || (!depth && !strchr(" \n", *at)))
-				return false;
-			at++;
-			continue;
-		}
-		len = strcspn(at + 1, " />\n");
-		if (at[1] == '/') {
-			len = strcspn(at + 2, ">");
-			if (!depth-- || strlen(open[depth]) != len ||
-			    strncmp(open[depth], at + 2, len) != 0)
-				return false;
-		} else {
-			const char *end = strchr(at, '>');
-
-			if (!len || len > 15 || depth == 32 || !end || (!depth && roots++))
-				return false;
-			if (end[-1] != '/')
-				snprintf(open[depth++], sizeof *open, "%.*s", (int)len, at + 1);
-		}
-		at = strchr(at, '>') + 1;
-	}
-	return !depth && roots == 1;
-}
 
 START_TEST(chart)
 {

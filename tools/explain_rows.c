@@ -1,0 +1,430 @@
+/* explain_rows.c - rows of the picture: ranks, parameters, moves. */
+#include "explain_picture.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/names.h>
+#include <tessera/reduce.h>
+
+enum { FIRST_COLUMNS = 12, RUNS_MAX = 32, GROUPS_MAX = 4 };
+enum { RANKS = MARGIN + LABEL + 20, SPACE = 960 };
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* Bytes of the UTF-8 character at s; 1 where it is none. */
+static size_t measure_character(const char *s)
+{
+	unsigned char c = (unsigned char)*s;
+	size_t n = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
+
+	for (size_t i = 1; i < n; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 1;
+	return n;
+}
+
+static void put_character(const char *s, size_t n, FILE *f)
+{
+	unsigned char c = (unsigned char)*s;
+
+	if (c == '<' || c == '>' || c == '&' || c == '"')
+		fprintf(f, "&#%d;", c);
+	else if (n > 1 || (c >= ' ' && c < 0x7f))
+		fwrite(s, 1, n, f);
+	else
+		fputc('?', f);
+}
+
+/* Escaped; of a longer text the middle is left out. */
+static void put_text(const char *text, size_t most, FILE *f)
+{
+	size_t all = 0, i = 0, n;
+
+	for (const char *s = text; *s; s += measure_character(s))
+		all++;
+	for (const char *s = text; *s; s += n, i++) {
+		n = measure_character(s);
+		if (all <= most || i < most / 2 || i >= all - (most - most / 2 - 1))
+			put_character(s, n, f);
+		else if (i == most / 2)
+			fputs("…", f);
+	}
+}
+
+void picture_draw_label(const struct picture *p, double x, double y, const char *class, size_t most,
+                        const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	fprintf(p->f, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", class, x, y);
+	put_text(text, most, p->f);
+	fputs("</text>\n", p->f);
+}
+
+const char *picture_format_bytes(uint64_t bytes, char out[16])
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+	double v = (double)bytes;
+	int unit = 0;
+
+	for (; v >= 1000 && unit < 4; unit++)
+		v /= 1024;
+	snprintf(out, 16, "%.*f %s", !unit || v >= 100 ? 0 : v >= 10 ? 1 : 2, v, units[unit]);
+	return out;
+}
+
+int32_t picture_parse_layer(const char *name, const char **rest)
+{
+	for (const char *s = name; *s; s += strcspn(s, "."), s += *s == '.') {
+		size_t digits = strspn(s, "0123456789");
+
+		*rest = s + digits + (s[digits] == '.');
+		if (digits && (s[digits] == '.' || !s[digits]))
+			return (int32_t)strtol(s, NULL, 10);
+	}
+	*rest = name;
+	return -1;
+}
+
+/* ---- columns --------------------------------------------------------------------------------- */
+
+void picture_choose_columns(struct picture *p)
+{
+	int32_t n = p->e->nranks;
+
+	p->ncolumns = n < PICTURE_COLUMNS ? n : PICTURE_COLUMNS;
+	for (int32_t c = 0; c < p->ncolumns; c++)
+		p->column[c] = n <= PICTURE_COLUMNS || c < FIRST_COLUMNS ? c : n - p->ncolumns + c;
+	if (n > PICTURE_COLUMNS)
+		p->column[FIRST_COLUMNS] = -1;
+	p->each = (double)SPACE / p->ncolumns;
+	p->each = p->each > 180 ? 180 : p->each;
+	p->gap = p->each < 80 ? 6 : 10;
+}
+
+double picture_get_x(const struct picture *p, int32_t column)
+{
+	return RANKS + column * p->each;
+}
+
+double picture_get_end(const struct picture *p)
+{
+	return picture_get_x(p, p->ncolumns) + 12;
+}
+
+int picture_get_color(const struct tess_explanation *e, int32_t dim)
+{
+	int color = 0;
+
+	for (int32_t d = 0; d < dim; d++)
+		color += strcmp(e->dim_names[d], "dp") != 0;
+	return strcmp(e->dim_names[dim], "dp") != 0 ? color % (COLORS - 1) : COLORS - 1;
+}
+
+static int32_t get_stride(const struct tess_explanation *e, int32_t dim)
+{
+	int32_t stride = 1;
+
+	for (int32_t i = e->ndims - 1; i > dim; i--)
+		stride *= e->dim_sizes[i];
+	return stride;
+}
+
+static int32_t get_coordinate(const struct tess_explanation *e, int32_t dim, int32_t rank)
+{
+	return rank / get_stride(e, dim) % e->dim_sizes[dim];
+}
+
+/* The lowest rank of the group along `dim` that has `rank`. */
+static int32_t get_group(const struct tess_explanation *e, int32_t dim, int32_t rank)
+{
+	return rank - get_coordinate(e, dim, rank) * get_stride(e, dim);
+}
+
+/* The columns from `c` on that are alike: up to the next one with another value of `of`. */
+static int32_t find_last_column(const struct picture *p, int32_t c, int32_t dim,
+                                int32_t (*of)(const struct tess_explanation *, int32_t, int32_t))
+{
+	int32_t value = of(p->e, dim, p->column[c]), last = c;
+
+	for (int32_t k = c + 1; k < p->ncolumns; k++) {
+		if (p->column[k] < 0)
+			continue;
+		if (of(p->e, dim, p->column[k]) != value)
+			break;
+		last = k;
+	}
+	return last;
+}
+
+void picture_draw_ranks(struct picture *p)
+{
+	const struct tess_explanation *e = p->e;
+
+	for (int32_t d = 0; d + 1 < e->ndims; d++) {
+		for (int32_t c = 0; c < p->ncolumns; c++) {
+			int32_t last;
+			double x = picture_get_x(p, c), w;
+
+			if (p->column[c] < 0)
+				continue;
+			last = find_last_column(p, c, d, get_coordinate);
+			w = picture_get_x(p, last + 1) - x - p->gap;
+			fprintf(p->f,
+			        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+			        "height=\"18\" rx=\"4\"/>\n",
+			        picture_get_color(e, d), x, p->y, w);
+			picture_draw_label(p, x + w / 2, p->y + 13, "mid", (size_t)(w / 7), "%s %d",
+			                   e->dim_names[d],
+			                   (int)get_coordinate(e, d, p->column[c]));
+			c = last;
+		}
+		p->y += 22;
+	}
+	for (int32_t c = 0; c < p->ncolumns; c++) {
+		double x = picture_get_x(p, c) + (p->each - p->gap) / 2;
+		int32_t r = p->column[c], hidden = e->nranks - p->ncolumns + 1;
+
+		if (r < 0) {
+			picture_draw_label(p, x, p->y + 13, "mid soft", 20, "%s", "…");
+			picture_draw_label(p, x, p->y + 28, "mid soft", 20, "%d more", (int)hidden);
+			continue;
+		}
+		picture_draw_label(p, x, p->y + 13, "mid head", 20, p->each < 56 ? "%d" : "rank %d",
+		                   (int)r);
+		if (e->ndims > 1)
+			picture_draw_label(p, x, p->y + 28, "mid soft", 20, "%s %d",
+			                   e->dim_names[e->ndims - 1],
+			                   (int)get_coordinate(e, e->ndims - 1, r));
+	}
+	p->y += e->ndims > 1 || e->nranks > p->ncolumns ? 40 : 24;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* The axes that are cut, and along which mesh dimensions: at most two. Returns their number. */
+static int find_cuts(const struct tess_explanation *e, const struct tess_explained_parameter *q,
+                     int32_t axis[2], int32_t dim[2])
+{
+	int n = 0;
+
+	for (int32_t d = 0; d < e->ndims && n < 2; d++)
+		if (q->places[d].kind == TESS_SHARD && e->dim_sizes[d] > 1) {
+			axis[n] = q->places[d].dim;
+			dim[n++] = d;
+		}
+	return n;
+}
+
+/* What rank r holds of it: a band of the box for each run, as high as its share of a second cut. */
+static void draw_held(const struct picture *p, int32_t i, int32_t r, double x, double height)
+{
+	const struct tess_explained_parameter *q = p->e->parameters[i];
+	double width = p->each - p->gap, top = 0, high = 1;
+	int32_t axis[2], dim[2];
+	int64_t run[RUNS_MAX][2] = { { 0, 1 } }, n = 1, size = 1;
+	int cuts = find_cuts(p->e, q, axis, dim);
+
+	if (cuts > 1) {
+		tess_explanation_list_runs(p->e, i, r, axis[1], run, 1);
+		top = (double)run[0][0] / (double)q->shape[axis[1]];
+		high = (double)run[0][1] / (double)q->shape[axis[1]] - top;
+	}
+	if (cuts) {
+		size = q->shape[axis[0]];
+		n = tess_explanation_list_runs(p->e, i, r, axis[0], run, RUNS_MAX);
+	}
+	for (int64_t k = 0; k < n && k < RUNS_MAX; k++) {
+		double from = width * (double)run[k][0] / (double)size;
+		double w = width * (double)(run[k][1] - run[k][0]) / (double)size;
+
+		if (w <= 0)
+			continue;
+		if (cuts)
+			fprintf(p->f, "<rect class=\"d%d\"", picture_get_color(p->e, dim[0]));
+		else
+			fprintf(p->f, "<rect class=\"whole\"");
+		fprintf(p->f,
+		        " x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" rx=\"1.5\"/>\n",
+		        x + from, p->y + 6 + top * height, w < 1 ? 1 : w, high * height);
+	}
+}
+
+static void draw_holdings(const struct picture *p, int32_t i, double height)
+{
+	const struct tess_explained_parameter *q = p->e->parameters[i];
+	int64_t shape[TESS_DIMS];
+	char bytes[16];
+
+	for (int32_t c = 0; c < p->ncolumns; c++) {
+		int32_t r = p->column[c];
+		double x = picture_get_x(p, c);
+
+		if (r < 0) {
+			picture_draw_label(p, x + (p->each - p->gap) / 2, p->y + 6 + height / 2 + 3,
+			                   "mid soft", 3, "%s", "…");
+			continue;
+		}
+		fprintf(p->f, "<g><title>rank %d: ", (int)r);
+		tess_explanation_shard(p->e, i, r, shape);
+		for (int32_t a = 0; a < q->ndim; a++)
+			fprintf(p->f, "%s%lld of %lld", a ? ", " : "", (long long)shape[a],
+			        (long long)q->shape[a]);
+		fprintf(p->f, ": %s</title>\n",
+		        picture_format_bytes(tess_explanation_shard(p->e, i, r, NULL), bytes));
+		fprintf(p->f,
+		        "<rect class=\"box%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+		        "height=\"%.1f\" rx=\"2\"/>\n",
+		        q->tied ? " tied" : "", x, p->y + 6, p->each - p->gap, height);
+		if (!q->tied)
+			draw_held(p, i, r, x, height);
+		fprintf(p->f, "</g>\n");
+	}
+}
+
+void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
+{
+	const struct tess_explained_parameter *q = p->e->parameters[i];
+	bool vector = q->ndim < 2;
+	double height = vector ? 8 : 22;
+	char style[EXPLAIN_NAME], name[256], shape[96] = "", most[16], all[16];
+	uint64_t max = 0, min = UINT64_MAX, total = tess_width(q->dtype);
+	const char *rest;
+	size_t len = 0;
+
+	picture_parse_layer(q->tied ? module : q->name, &rest);
+	snprintf(name, sizeof name, "%s", rest);
+	if (strlen(name) > 7 && !strcmp(name + strlen(name) - 7, ".weight"))
+		name[strlen(name) - 7] = 0;
+	for (int32_t a = 0; a < q->ndim; a++) {
+		total *= (uint64_t)q->shape[a];
+		len += (size_t)snprintf(shape + len, sizeof shape - len, "%s%lld", a ? " × " : "",
+		                        (long long)q->shape[a]);
+	}
+	for (int32_t r = 0; r < p->e->nranks; r++) {
+		uint64_t bytes = tess_explanation_shard(p->e, i, r, NULL);
+
+		max = bytes > max ? bytes : max;
+		min = bytes < min ? bytes : min;
+	}
+	picture_format_bytes(max, most);
+	picture_format_bytes(total, all);
+	explain_format_styles(p->e, q->styles, style);
+	draw_holdings(p, i, height);
+	picture_draw_label(p, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? 26 : 40, "%s",
+	                   name);
+	if (vector) {
+		picture_draw_label(p, MARGIN + LABEL, p->y + 14, "end soft", 20, "%s", style);
+	} else {
+		picture_draw_label(p, MARGIN, p->y + 29, "soft", 48, "%s · %s %s", style, shape,
+		                   tess_dtype_name(q->dtype));
+	}
+	if (q->tied)
+		picture_draw_label(p, picture_get_end(p), p->y + 15, "soft", 34,
+		                   "reads the table above again");
+	else if (max == total)
+		picture_draw_label(p, picture_get_end(p), p->y + (vector ? 14 : 21), "soft", 34,
+		                   min == max ? "%s on each rank" : "%s at most", all);
+	else
+		picture_draw_label(p, picture_get_end(p), p->y + (vector ? 14 : 21), "note", 34,
+		                   "%s%s of %s", min == max ? "" : "≤ ", most, all);
+	p->y += vector ? 20 : 38;
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* Bands where the ranks of a group are neighbours. */
+static void draw_bands(const struct picture *p, const struct tess_explained_collective *m)
+{
+	char bytes[16];
+
+	picture_format_bytes(m->bytes, bytes);
+	for (int32_t c = 0; c < p->ncolumns; c++) {
+		int32_t last;
+		double x = picture_get_x(p, c), w;
+
+		if (p->column[c] < 0)
+			continue;
+		last = find_last_column(p, c, m->dim, get_group);
+		w = picture_get_x(p, last + 1) - x - p->gap;
+		fprintf(p->f,
+		        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+		        "height=\"20\" rx=\"10\"/>\n<rect class=\"e%d\" x=\"%.1f\" y=\"%.1f\" "
+		        "width=\"%.1f\" height=\"20\" rx=\"10\"/>\n",
+		        picture_get_color(p->e, m->dim), x, p->y + 6, w,
+		        picture_get_color(p->e, m->dim), x, p->y + 6, w);
+		if (w > 150)
+			picture_draw_label(p, x + w / 2, p->y + 20, "mid", (size_t)(w / 7),
+			                   "%s · %s", tess_kind_name(m->kind), bytes);
+		else
+			picture_draw_label(p, x + w / 2, p->y + 20, "mid", (size_t)(w / 7), "%s",
+			                   bytes);
+		c = last;
+	}
+}
+
+/* A line for each group, with a dot at each of its ranks; returns their height. */
+static double draw_group_lines(const struct picture *p, const struct tess_explained_collective *m)
+{
+	int32_t group[PICTURE_COLUMNS], n = 0;
+
+	for (int32_t c = 0; c < p->ncolumns; c++) {
+		int32_t g = p->column[c] < 0 ? -1 : get_group(p->e, m->dim, p->column[c]), k = 0;
+		int32_t last = c;
+
+		while (k < n && group[k] != g)
+			k++;
+		if (g < 0 || k < n || n == GROUPS_MAX)
+			continue;
+		group[n++] = g;
+		for (int32_t to = c; to < p->ncolumns; to++)
+			if (p->column[to] >= 0 && get_group(p->e, m->dim, p->column[to]) == g) {
+				last = to;
+				fprintf(p->f,
+				        "<circle class=\"d%d\" cx=\"%.1f\" cy=\"%.1f\" "
+				        "r=\"3.5\"/>\n",
+				        picture_get_color(p->e, m->dim),
+				        picture_get_x(p, to) + (p->each - p->gap) / 2,
+				        p->y + 3 + 10 * n);
+			}
+		fprintf(p->f, "<path class=\"e%d\" d=\"M%.1f %.1fH%.1f\"/>\n",
+		        picture_get_color(p->e, m->dim),
+		        picture_get_x(p, c) + (p->each - p->gap) / 2, p->y + 3 + 10 * n,
+		        picture_get_x(p, last) + (p->each - p->gap) / 2);
+	}
+	return 10 * n;
+}
+
+void picture_draw_move(struct picture *p, const struct tess_explained_collective *m)
+{
+	char from[TESS_PLACE_SIZE], to[TESS_PLACE_SIZE], sent[16], bytes[16];
+	double height = 20;
+	const char *module;
+
+	picture_parse_layer(m->module, &module);
+	module = *module ? module : m->module;
+	fprintf(p->f, "<g><title>");
+	put_text(module, 200, p->f);
+	fprintf(p->f, "</title>\n");
+	if (get_stride(p->e, m->dim) == 1)
+		draw_bands(p, m);
+	else
+		height = draw_group_lines(p, m);
+	height = height < 20 ? 20 : height;
+	fprintf(p->f, "</g>\n");
+	picture_draw_label(p, MARGIN + 12, p->y + 15, "move", 48, "%s along %s, %s → %s",
+	                   tess_kind_name(m->kind), p->e->dim_names[m->dim],
+	                   tess_place_format(m->from, from), tess_place_format(m->to, to));
+	picture_draw_label(p, MARGIN + 12, p->y + 29, "soft", 44, "%s", module);
+	picture_draw_label(p, picture_get_end(p), p->y + 15, "note", 34, "a rank sends %s",
+	                   picture_format_bytes(m->sent, sent));
+	picture_draw_label(p, picture_get_end(p), p->y + 29, "soft", 34, "of a value of %s",
+	                   picture_format_bytes(m->bytes, bytes));
+	p->y += height + 19;
+}

@@ -1,0 +1,300 @@
+/* explain_svg.c - a picture of a layer over the ranks: columns are ranks, rows are modules. */
+#include "explain_picture.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct layer_kind { /* layers that look alike */
+	char *drawn, *layers; /* the picture of one, from 0 down, and "0 to 2, 5" */
+	double height;
+	int32_t n, last; /* how many, and the highest */
+};
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* The index of a parameter of a record. */
+static int32_t find_parameter(const struct tess_explanation *e,
+                              const struct tess_explained_parameter *q)
+{
+	int32_t i = 0;
+
+	while (i < e->nparameters && e->parameters[i] != q)
+		i++;
+	return i;
+}
+
+/* Records [from, to): their parameters and moves, in order. */
+static void draw_records(struct picture *p, int32_t from, int32_t to)
+{
+	const struct tess_explanation *e = p->e;
+	int32_t c = 0;
+
+	for (int32_t i = from; i < to; i++) {
+		while (c < e->ncollectives && e->collectives[c]->record < i)
+			c++;
+		if (c < e->ncollectives && e->collectives[c]->record == i)
+			picture_draw_move(p, e->collectives[c]);
+		for (int32_t k = 0; e->records[i]->parameters[k]; k++)
+			picture_draw_parameter(p, find_parameter(e, e->records[i]->parameters[k]),
+			                       e->records[i]->module);
+	}
+}
+
+/* "0", "0 to 2", "0 to 2, 5" */
+static char *append_layer(char *list, int32_t last, int32_t layer)
+{
+	char *more = NULL;
+	const char *end = list ? strrchr(list, ' ') : NULL;
+
+	if (!list)
+		(void)!asprintf(&more, "%d", (int)layer);
+	else if (layer != last + 1)
+		(void)!asprintf(&more, "%s, %d", list, (int)layer);
+	else if (end && end - list >= 3 && !strncmp(end - 3, " to", 3))
+		(void)!asprintf(&more, "%.*s %d", (int)(end - list), list, (int)layer);
+	else
+		(void)!asprintf(&more, "%s to %d", list, (int)layer);
+	free(list);
+	return more;
+}
+
+/* Draws one layer by itself, and adds it to the kinds; false: no memory. */
+static bool add_layer(const struct picture *p, int32_t layer, int32_t from, int32_t to,
+                      struct layer_kind *kinds, int32_t *n)
+{
+	struct picture one = *p;
+	char *drawn = NULL;
+	size_t len;
+	int32_t k = 0;
+
+	one.y = 0;
+	one.f = open_memstream(&drawn, &len);
+	if (!one.f)
+		return false;
+	draw_records(&one, from, to);
+	if (fclose(one.f))
+		return false;
+	while (k < *n && strcmp(kinds[k].drawn, drawn) != 0)
+		k++;
+	if (k == *n)
+		kinds[(*n)++] = (struct layer_kind){ .drawn = drawn, .height = one.y };
+	else
+		free(drawn);
+	kinds[k].layers = append_layer(kinds[k].layers, kinds[k].last, layer);
+	kinds[k].last = layer;
+	kinds[k].n++;
+	return kinds[k].layers;
+}
+
+static void draw_title(struct picture *p, const char *title)
+{
+	fprintf(p->f, "<path class=\"rule\" d=\"M%d %.1fH%.1f\"/>\n", MARGIN, p->y + 8,
+	        picture_get_end(p) + NOTE);
+	picture_draw_label(p, MARGIN, p->y + 27, "head", 120, "%s", title);
+	p->y += 36;
+}
+
+static void draw_kinds(struct picture *p, struct layer_kind *kinds, int32_t n)
+{
+	char title[256];
+
+	for (int32_t k = 0; k < n; k++) {
+		struct layer_kind *l = &kinds[k];
+
+		snprintf(title, sizeof title, l->n > 1 ? "layers %.150s: %d alike" : "layer %.150s",
+		         l->layers, (int)l->n);
+		draw_title(p, title);
+		fprintf(p->f, "<g transform=\"translate(0 %.1f)\">\n%s</g>\n", p->y, l->drawn);
+		p->y += l->height;
+		free(l->drawn);
+		free(l->layers);
+	}
+}
+
+static bool draw_modules(struct picture *p)
+{
+	const struct tess_explanation *e = p->e;
+	struct layer_kind *kinds = calloc((size_t)e->nrecords + 1, sizeof *kinds);
+	int32_t n = 0, to;
+	bool good = kinds;
+	const char *rest;
+
+	for (int32_t from = 0; from < e->nrecords && good; from = to) {
+		int32_t layer = picture_parse_layer(e->records[from]->module, &rest);
+
+		to = from + 1;
+		while (to < e->nrecords &&
+		       picture_parse_layer(e->records[to]->module, &rest) == layer)
+			to++;
+		if (layer >= 0) {
+			good = add_layer(p, layer, from, to, kinds, &n);
+			continue;
+		}
+		draw_kinds(p, kinds, n);
+		n = 0;
+		draw_title(p, !from ? "before the layers" : "after the layers");
+		draw_records(p, from, to);
+	}
+	if (good)
+		draw_kinds(p, kinds, n);
+	free(kinds);
+	return good;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static uint64_t get_weights(const struct tess_explained_rank *r)
+{
+	return r->weights;
+}
+
+static uint64_t get_cache(const struct tess_explained_rank *r)
+{
+	return r->cache;
+}
+
+static uint64_t get_step(const struct tess_explained_rank *r)
+{
+	return r->step;
+}
+
+static void draw_memory(struct picture *p)
+{
+	static const struct {
+		const char *name;
+		uint64_t (*get)(const struct tess_explained_rank *);
+	} rows[] = { { "weights, of all layers", get_weights },
+		     { "KV cache, of one position", get_cache },
+		     { "values of a step", get_step } };
+	char bytes[16];
+
+	draw_title(p, "what a rank holds");
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		uint64_t max = 1;
+
+		for (int32_t r = 0; r < p->e->nranks; r++)
+			max = rows[i].get(p->e->ranks[r]) > max ? rows[i].get(p->e->ranks[r]) : max;
+		picture_draw_label(p, MARGIN, p->y + 16, "name", 40, "%s", rows[i].name);
+		for (int32_t c = 0; c < p->ncolumns; c++) {
+			double x = picture_get_x(p, c), w = p->each - p->gap;
+			uint64_t v = p->column[c] < 0 ? 0 : rows[i].get(p->e->ranks[p->column[c]]);
+
+			if (p->column[c] < 0)
+				continue;
+			fprintf(p->f,
+			        "<rect class=\"box\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+			        "height=\"6\" rx=\"2\"/>\n<rect class=\"whole\" x=\"%.1f\" "
+			        "y=\"%.1f\" width=\"%.1f\" height=\"6\" rx=\"2\"/>\n",
+			        x, p->y + 4, w, x, p->y + 4, w * (double)v / (double)max);
+			picture_draw_label(p, x + w / 2, p->y + 23, "mid soft", 12, "%s",
+			                   picture_format_bytes(v, bytes));
+		}
+		p->y += 32;
+	}
+}
+
+static void draw_legend(struct picture *p)
+{
+	const struct tess_explanation *e = p->e;
+	double x = MARGIN;
+
+	fprintf(p->f, "<path class=\"rule\" d=\"M%d %.1fH%.1f\"/>\n", MARGIN, p->y + 8,
+	        picture_get_end(p) + NOTE);
+	p->y += 22;
+	fprintf(p->f, "<rect class=\"box\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n", x,
+	        p->y);
+	picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "the whole parameter");
+	x += 170;
+	fprintf(p->f, "<rect class=\"whole\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n",
+	        x, p->y);
+	picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "held whole");
+	x += 125;
+	for (int32_t d = 0; d < e->ndims; d++) {
+		if (e->dim_sizes[d] < 2 || !strcmp(e->dim_names[d], "dp"))
+			continue;
+		fprintf(p->f,
+		        "<rect class=\"d%d\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n",
+		        picture_get_color(e, d), x, p->y);
+		picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "held, cut along %s",
+		                   e->dim_names[d]);
+		x += 165;
+		fprintf(p->f,
+		        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\" "
+		        "rx=\"6\"/>\n",
+		        picture_get_color(e, d), x, p->y);
+		picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "moves along %s",
+		                   e->dim_names[d]);
+		x += 150;
+	}
+	p->y += 26;
+}
+
+static void draw_heading(const struct picture *p, const char *model, double height, FILE *f)
+{
+	/* distinct, and visible on white and on black */
+	static const char *const colors[COLORS] = { "#2f81f7", "#2da44e", "#a371f7", "#d9730d" };
+	double width = picture_get_end(p) + NOTE + MARGIN;
+	const struct tess_explanation *e = p->e;
+	struct picture head = *p;
+	char mesh[256] = "", sent[16];
+	size_t len = 0;
+
+	fprintf(f,
+	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+	        "width=\"%.0f\" height=\"%.0f\" role=\"img\">\n<style>\n"
+	        "text { font: 12px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328; }\n"
+	        ".title { font-size: 18px; font-weight: 600; }\n.head { font-weight: 600; }\n"
+	        ".mid { text-anchor: middle; font-size: 11px; }\n.end { text-anchor: end; }\n"
+	        ".soft { font-size: 11px; fill: #656d76; }\n.move { font-size: 11px; }\n"
+	        ".note { font-size: 11px; }\n.back { fill: #ffffff; }\n"
+	        ".box { fill: #eaeef2; }\n.tied { fill: none; stroke: #8c959f; "
+	        "stroke-dasharray: 3; }\n.whole { fill: #afb8c1; }\n"
+	        ".tint { fill-opacity: 0.18; }\n.rule { stroke: #d0d7de; }\n"
+	        "@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .soft { fill: "
+	        "#9198a1; } .back { fill: #0d1117; } .box { fill: #262c36; } .whole { fill: "
+	        "#656c76; } .rule { stroke: #3d444d; } }\n",
+	        width, height, width, height);
+	for (int c = 0; c < COLORS; c++)
+		fprintf(f, ".d%d { fill: %s; }\n.e%d { fill: none; stroke: %s; }\n", c, colors[c],
+		        c, colors[c]);
+	fprintf(f, "</style>\n<rect class=\"back\" width=\"%.0f\" height=\"%.0f\"/>\n", width,
+	        height);
+	for (int32_t d = 0; d < e->ndims && len < sizeof mesh; d++)
+		len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%d", d ? "," : "",
+		                        e->dim_names[d], (int)e->dim_sizes[d]);
+	head.f = f;
+	picture_draw_label(&head, MARGIN, 36, "title", 80, "%s", model);
+	picture_draw_label(&head, MARGIN, 56, "soft", 160,
+	                   "%s, %s%s on %s: %d rank%s; in a step of %lld token%s a rank sends %s%s",
+	                   e->model, strncmp(e->plan, "the ", 4) ? "plan " : "", e->plan, mesh,
+	                   (int)e->nranks, e->nranks == 1 ? "" : "s", (long long)e->tokens,
+	                   e->tokens == 1 ? "" : "s",
+	                   e->total.sent ? picture_format_bytes(e->total.sent, sent) : "nothing",
+	                   e->total.sent ? ", at most" : "");
+}
+
+tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f)
+{
+	struct picture p = { .e = e, .y = 72 };
+	char *body = NULL;
+	size_t len;
+	bool good;
+
+	picture_choose_columns(&p);
+	p.f = open_memstream(&body, &len);
+	if (!p.f)
+		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
+	picture_draw_ranks(&p);
+	good = draw_modules(&p);
+	draw_memory(&p);
+	draw_legend(&p);
+	if (fclose(p.f) || !good) {
+		free(body);
+		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
+	}
+	draw_heading(&p, model, p.y + 8, f);
+	fprintf(f, "%s</svg>\n", body);
+	free(body);
+	return TESS_OK;
+}
