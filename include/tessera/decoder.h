@@ -112,22 +112,31 @@ static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
 	return nn->leave(nn, y);
 }
 
-/* down_proj(act(gate_proj(x)) * up_proj(x)), module mlp: a tess_block */
-static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const struct tess_decoder *c,
-                                                   int64_t layer, struct tess_tensor *x)
+/* down_proj(act(gate_proj(x)) * up_proj(x)), module `name` */
+static inline struct tess_tensor *tess_decoder_gated(struct tess_nn *nn,
+                                                     const struct tess_decoder *c,
+                                                     const char *name, struct tess_dim *ffn,
+                                                     struct tess_tensor *x)
 {
-	const struct tess_linear in[] = { { "gate_proj", c->ffn, c->mlp_bias, 0 },
-	                                  { "up_proj", c->ffn, c->mlp_bias, 0 },
+	const struct tess_linear in[] = { { "gate_proj", ffn, c->mlp_bias, 0 },
+	                                  { "up_proj", ffn, c->mlp_bias, 0 },
 	                                  { NULL, NULL, 0, 0 } };
 	const struct tess_linear out[] = { { "down_proj", c->hidden, c->mlp_bias, 0 },
 	                                   { NULL, NULL, 0, 0 } };
 	struct tess_tensor *h[2], *y;
 
-	(void)layer;
-	nn->linear(nn, nn->enter(nn, x, "mlp"), in, h);
+	nn->linear(nn, nn->enter(nn, x, "%s", name), in, h);
 	y = nn->glu(nn, h[0], h[1], c->act);
 	nn->linear(nn, y, out, &y);
 	return nn->leave(nn, y);
+}
+
+/* That of c->ffn, module mlp: a tess_block */
+static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const struct tess_decoder *c,
+                                                   int64_t layer, struct tess_tensor *x)
+{
+	(void)layer;
+	return tess_decoder_gated(nn, c, "mlp", c->ffn, x);
 }
 
 /* Inside module mlp: what the experts that gate chooses make of each row of x. */
