@@ -77,7 +77,8 @@ static bool check_move(struct tess_recorder *r, const struct tess_tensor *x, int
 	bool slices = x->place[along].kind == TESS_REPLICATE && to.kind == TESS_SHARD;
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 
-	if (to.kind == TESS_PARTIAL && x->place[along].kind != TESS_REPLICATE)
+	if (to.kind == TESS_PARTIAL &&
+	    (x->place[along].kind != TESS_REPLICATE || x->dtype != TESS_F32)) /* ids are no sum */
 		return tess_recorder_fail(r, TESS_EINVAL, "%s: %s of %s cannot become %s%s", module,
 		                          tess_place_format(x->place[along], a), x->module,
 		                          tess_place_format(to, b),
