@@ -47,9 +47,12 @@ static double read_cap(struct tess_nn *nn, const char *key, double missing)
 
 static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor *ids)
 {
+	static const char *const causal[] = { "false", NULL };
 	struct tess_decoder c = tess_decoder_read(nn, 256);
 	struct tess_tensor *x, *y;
 
+	if (nn->integer(nn, "use_bidirectional_attention", 0))
+		nn->choice(nn, causal, "use_bidirectional_attention");
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
 	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 1);
 	c.act = nn->activation(nn, "hidden_activation", "gelu_pytorch_tanh");

@@ -138,6 +138,8 @@ static const struct {
 	{ "gemma2", "{\"layer_types\": [\"chunked_attention\", \"full_attention\"]}", NULL,
 	  "layer_types.0: \"chunked_attention\" is not supported here; use full_attention, "
 	  "sliding_attention" },
+	{ "gemma2", "{\"use_bidirectional_attention\": true}", NULL,
+	  "use_bidirectional_attention: \"(no text)\" is not supported here; use false" },
 	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
 	  "rope needs an even number of elements inside each head, not 3 from 0 on of heads of "
 	  "12" },
