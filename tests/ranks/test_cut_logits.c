@@ -9,6 +9,7 @@
 #include "spawn.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STEPS = 100, TEXTS = 5, ROWS_MAX = 3, VOCABULARY_MAX = 700, SEEN = 40 };
@@ -77,6 +78,51 @@ static void cut_step(const struct drawn_step *s, int32_t nranks, int32_t rank, f
 			       (size_t)run.len * sizeof *out);
 }
 
+static int compare_floats(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+
+	return (x < y) - (x > y);
+}
+
+/* Whether candidates do not decide: a part has more than k that tie with the k best of all. */
+static bool needs_whole_row(const struct drawn_step *s, const float *row, int64_t k, int32_t nranks)
+{
+	static float sorted[VOCABULARY_MAX];
+	bool needs = false;
+
+	memcpy(sorted, row, (size_t)s->vocabulary.size * sizeof *row);
+	qsort(sorted, (size_t)s->vocabulary.size, sizeof *row, compare_floats);
+	for (int32_t q = 0; q < nranks; q++) {
+		struct tess_run run;
+		int64_t n = 0;
+
+		tess_dim_get_local_runs(&s->vocabulary, nranks, q, &run);
+		for (int64_t i = 0; i < run.len; i++)
+			n += row[run.start + i] >= sorted[k - 1];
+		needs = needs || n > k;
+	}
+	return needs;
+}
+
+/* A greedy id needs none; without a penalty, scores are in the order of logits. */
+static tess_status check_gathered(const struct drawn_step *s, const struct drawn_text *t,
+                                  const float *row, int32_t nranks)
+{
+	int64_t k = t->sampling.top_k;
+	bool small = k > 0 && k <= s->vocabulary.size / (4 * nranks * nranks);
+
+	if (t->row.whole || !t->row.sampling || tess_logits_find_odd(row, s->vocabulary.size).count)
+		return TESS_OK;
+	if (t->sampling.temperature == 0)
+		HOLDS(t->row.k == 1);
+	else if (!small)
+		HOLDS(!t->row.k);
+	else if (!t->sampling.repetition_penalty)
+		HOLDS(!t->row.k == needs_whole_row(s, row, k, nranks));
+	return TESS_OK;
+}
+
 /* On rank 0. */
 static tess_status check_row(const struct drawn_step *s, const struct drawn_text *t,
                              struct tess_sampler *sampler, uint64_t step)
@@ -129,7 +175,12 @@ static tess_status check_cut_steps(struct tess_world *w, void *arg)
 		st = tess_cut_logits_read(c, part, rows, TEXTS);
 		for (int k = 0; k < TEXTS && !st && !tess_world_rank(w); k++) {
 			s->text[k].row = rows[k];
-			st = check_row(s, &s->text[k], sampler, i);
+			st = check_gathered(s, &s->text[k],
+			                    s->text[k].logits +
+			                            (rows[k].nrows - 1) * s->vocabulary.size,
+			                    tess_world_size(w));
+			if (!st)
+				st = check_row(s, &s->text[k], sampler, i);
 		}
 	}
 	tess_sampler_free(sampler);
@@ -169,6 +220,54 @@ START_TEST(ties_of_two_parts)
 }
 END_TEST
 
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+enum { IDS = 9, SESSION_VOCABULARY = 512 };
+
+struct stepped { /* of a rank */
+	const char *const *overrides;
+	float logits[(IDS + 1) * SESSION_VOCABULARY];
+};
+
+/* Steps give whole rows, to all ranks or to one, whatever the plan. */
+static tess_status step_session(struct tess_world *w, void *arg)
+{
+	static const int32_t ids[IDS] = { 1, 403, 407, 261, 378, 5, 17, 99, 300 };
+	struct stepped *to = arg;
+	struct tess_session_options how = { .size = sizeof how, .overrides = to->overrides };
+	struct tess_input in = { .ids = ids, .n = IDS, .nselected = IDS };
+	struct tess_session *s;
+	struct tess_mesh *mesh;
+	const float *logits;
+
+	HOLDS(!tess_mesh_open(w, "tp", &mesh) &&
+	      !tess_session_open(mesh, SOURCE_ROOT "/data", &how, &s));
+	HOLDS(!tess_sequence_open(s, &in.sequence) && !tess_session_step(s, &in, 1, -1, &logits));
+	HOLDS(logits != NULL);
+	if (!tess_world_rank(w))
+		memcpy(to->logits, logits, IDS * SESSION_VOCABULARY * sizeof *logits);
+	in.n = in.nselected = 1;
+	HOLDS(!tess_session_step(s, &in, 1, 0, &logits));
+	HOLDS(!logits == (tess_world_rank(w) != 0));
+	if (logits)
+		memcpy(to->logits + IDS * SESSION_VOCABULARY, logits,
+		       SESSION_VOCABULARY * sizeof *logits);
+	tess_session_close(s);
+	tess_mesh_close(mesh);
+	return TESS_OK;
+}
+
+START_TEST(steps_give_whole_rows)
+{
+	static const char *const cut[] = { "lm_head=loss_parallel", NULL };
+	static struct stepped whole, parts = { .overrides = cut };
+
+	spawn_ranks(1, step_session, &whole);
+	spawn_ranks(3, step_session, &parts);
+	ck_assert(!memcmp(whole.logits, parts.logits, sizeof whole.logits));
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -176,5 +275,6 @@ int main(void)
 
 	tcase_add_loop_test(t, chooses_as_whole_rows_do, 0, 16);
 	tcase_add_test(t, ties_of_two_parts);
+	tcase_add_test(t, steps_give_whole_rows);
 	return suite_end(r);
 }
