@@ -23,9 +23,26 @@ int32_t tess_recorder_find_place(const struct tess_recorder *r, const struct tes
 const char *tess_recorder_describe_gather(const struct tess_recorder *r,
                                           const struct tess_tensor *x)
 {
-	return tess_recorder_find_place(r, x, TESS_PARTIAL, 0) >= 0
-	               ? "let its style (rowwise) or a gather around it finish the sum"
-	               : "use colwise_rep there (embedding_colwise for an embedding)";
+	static const struct {
+		const char *kind, *sum, *gather;
+	} ways[] = {
+		{ "linear", "use rowwise there, or a gather around it, to finish the sum",
+		  "use colwise_rep there" },
+		{ "embedding", "use embedding_rowwise there to finish the sum",
+		  "use embedding_colwise there" },
+		{ "experts", "use moe_tp_experts there to finish the sum",
+		  "use moe_tp_experts there" },
+		{ NULL, "use gather there to finish the sum", "use gather there" },
+	};
+	bool partial = tess_recorder_find_place(r, x, TESS_PARTIAL, 0) >= 0;
+	const struct tess_module *m = r->modules;
+	size_t i = 0;
+
+	while (m && strcmp(m->site.module, x->module) != 0)
+		m = m->before;
+	while (ways[i].kind && (!m || strcmp(ways[i].kind, m->site.kind) != 0))
+		i++;
+	return partial ? ways[i].sum : ways[i].gather;
 }
 
 bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,

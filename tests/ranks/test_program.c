@@ -119,7 +119,7 @@ static const struct refused_plan refusals[] = {
 	  "unfinished sum" },
 	{ "embedding_colwise, no gather",
 	  "{\"model.embed_tokens\":\"embedding_colwise:keep\"," ATTENTION MLP HEAD "}",
-	  "use colwise_rep there (embedding_colwise for an embedding)" },
+	  "use embedding_colwise there" },
 	{ "norm sequence only",
 	  "{\"" L "input_layernorm\":\"sequence_parallel\",\"model.norm\":\"sequence_parallel\"}",
 	  "needs" },
