@@ -145,18 +145,50 @@ static int32_t draw_gpt2(uint64_t *seed, json_t *config)
 	return (int32_t)heads;
 }
 
-const char *const geometry_families[] = { "llama", "mistral", "qwen2",  "qwen3", "olmo2",
-	                                  "phi3",  "gpt2",    "gemma2", NULL };
+/* Returns their number. */
+static int32_t draw_experts(uint64_t *seed, json_t *config, const char *key)
+{
+	int64_t n = draw_between(seed, 3, 10);
 
+	set_integer(config, key, n);
+	set_integer(config, "num_experts_per_tok", draw_between(seed, 1, n < 4 ? n : 4));
+	set_integer(config, "moe_intermediate_size", draw_between(seed, 8, 90));
+	set_bool(config, "norm_topk_prob", draw_one_in(seed, 2));
+	return (int32_t)n;
+}
+
+static int32_t draw_mixtral(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_local_experts");
+
+	return heads < experts ? heads : experts;
+}
+
+static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_experts");
+
+	/* of one layer all: the plans have rules for experts */
+	if (json_integer_value(json_object_get(config, "num_hidden_layers")) > 1)
+		set_integer(config, "decoder_sparse_step", draw_between(seed, 1, 2));
+	return heads < experts ? heads : experts;
+}
+
+const char *const geometry_families[] = { "llama",   "mistral",   "qwen2", "qwen3",
+	                                  "olmo2",   "phi3",      "gpt2",  "gemma2",
+	                                  "mixtral", "qwen3_moe", NULL };
+
+/* Returns how many ranks can run it at most. */
 static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 {
 	static const struct {
 		const char *family;
 		int32_t (*draw)(uint64_t *seed, json_t *config);
-	} own[] = { { "qwen2", draw_qwen2 },
-		    { "phi3", draw_phi3 },
-		    { "gpt2", draw_gpt2 },
-		    { "gemma2", draw_gemma2 } };
+	} own[] = { { "qwen2", draw_qwen2 },     { "phi3", draw_phi3 },
+		    { "gpt2", draw_gpt2 },       { "gemma2", draw_gemma2 },
+		    { "mixtral", draw_mixtral }, { "qwen3_moe", draw_qwen3_moe } };
 
 	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
 		if (!strcmp(own[i].family, family))
@@ -228,7 +260,7 @@ tess_status geometry_open(const char *family, uint64_t seed, struct geometry *g)
 
 	*g = (struct geometry){ .config = json_object() };
 	g->dtype = dtypes[draw_below(&seed, 3)];
-	g->heads = draw_config(family, &seed, g->config);
+	g->most_ranks = draw_config(family, &seed, g->config);
 	set_text(g->config, "dtype", g->dtype == TESS_BF16 ? "bfloat16" : "float32");
 	g->vocabulary = json_integer_value(json_object_get(g->config, "vocab_size"));
 	g->source = (struct tess_source){ .self = g,

@@ -14,7 +14,7 @@ struct geometry {
 	json_t *config;
 	struct tess_source source;
 	int32_t dtype; /* of the parameters */
-	int32_t heads; /* at least 1 */
+	int32_t most_ranks; /* that can run it */
 	int64_t vocabulary;
 	struct geometry_tensor { /* by name */
 		char *name;

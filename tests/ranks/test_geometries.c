@@ -121,7 +121,7 @@ static const char *choose_isa(uint64_t *seed)
 
 static struct way draw_way(const struct geometry *g, uint64_t *seed)
 {
-	int32_t most = g->heads < 8 ? g->heads : 8, npresets = 0;
+	int32_t most = g->most_ranks < 8 ? g->most_ranks : 8, npresets = 0;
 	struct way w = { .nranks = 1 + (int32_t)draw_below(seed, (uint64_t)most),
 		         .threads = 1 + (int32_t)draw_below(seed, 2),
 		         .isa = choose_isa(seed),
