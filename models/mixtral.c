@@ -23,11 +23,15 @@ static struct tess_tensor *forward_mixtral(struct tess_nn *nn, struct tess_tenso
 	return tess_decoder_record(nn, &c, ids, attend_as_mixtral, tess_decoder_moe);
 }
 
-static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_EXPERTS, { 0 } };
+static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION,
+	                               TESS_DECODER_TP_EXPERTS(TESS_DECODER_LAYER),
+	                               { 0 } };
 static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
-	                                  TESS_DECODER_TP_SP_EXPERTS,
+	                                  TESS_DECODER_TP_SP_EXPERTS(TESS_DECODER_LAYER),
 	                                  { 0 } };
-static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION, TESS_DECODER_EP_EXPERTS, { 0 } };
+static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
+	                               TESS_DECODER_EP_EXPERTS(TESS_DECODER_LAYER),
+	                               { 0 } };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
 };

@@ -51,17 +51,17 @@ static struct tess_tensor *forward_qwen3_moe(struct tess_nn *nn, struct tess_ten
 		TESS_DECODER_LAYER "self_attn.k_norm", "replicated_with_grad_allreduce" \
 	}
 static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION,
-	                               TESS_DECODER_TP_EXPERTS,
+	                               TESS_DECODER_TP_EXPERTS(TESS_DECODER_LAYER),
 	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
 	                               HEAD_NORMS,
 	                               { 0 } };
 static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
-	                                  TESS_DECODER_TP_SP_EXPERTS,
+	                                  TESS_DECODER_TP_SP_EXPERTS(TESS_DECODER_LAYER),
 	                                  TESS_DECODER_TP_SP_MLP(TESS_DECODER_SOME),
 	                                  HEAD_NORMS,
 	                                  { 0 } };
 static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
-	                               TESS_DECODER_EP_EXPERTS,
+	                               TESS_DECODER_EP_EXPERTS(TESS_DECODER_LAYER),
 	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
 	                               HEAD_NORMS,
 	                               { 0 } };

@@ -213,14 +213,14 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.down_proj", "rowwise" }
 #define TESS_DECODER_TP TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_MLP(TESS_DECODER_LAYER)
 /* mixtures of experts: cut inside each, or by expert */
-#define TESS_DECODER_TP_EXPERTS \
-	{ TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "packed_colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.experts.down_proj", "rowwise" }, \
-	{ TESS_DECODER_LAYER "mlp.experts", "moe_tp_experts" }
-#define TESS_DECODER_EP_EXPERTS \
-	{ "ep:" TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "grouped_gemm" }, \
-	{ "ep:" TESS_DECODER_LAYER "mlp.experts.down_proj", "grouped_gemm" }, \
-	{ "ep:" TESS_DECODER_LAYER "mlp.experts", "ep_dispatch_experts" }
+#define TESS_DECODER_TP_EXPERTS(layer) \
+	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
+	{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ layer "mlp.experts", "moe_tp_experts" }
+#define TESS_DECODER_EP_EXPERTS(layer) \
+	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
+	{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
+	{ "ep:" layer "mlp.experts", "ep_dispatch_experts" }
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
 #define TESS_DECODER_TP_SP_ATTENTION \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
@@ -239,10 +239,10 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.up_proj", "colwise" }, \
 	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
-#define TESS_DECODER_TP_SP_EXPERTS \
-	{ TESS_DECODER_LAYER "mlp.experts.gate_up_proj", "packed_colwise" }, \
-	{ TESS_DECODER_LAYER "mlp.experts.down_proj", "rowwise" }, \
-	{ TESS_DECODER_LAYER "mlp.experts", "moe_experts_reduce_scatter" }
+#define TESS_DECODER_TP_SP_EXPERTS(layer) \
+	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
+	{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ layer "mlp.experts", "moe_experts_reduce_scatter" }
 
 TESS_END
 #endif

@@ -9,6 +9,7 @@
 
 #include <check.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -124,6 +125,16 @@ END_TEST
 static const struct {
 	const char *model, *change, *without, *says;
 } refusals[] = {
+	{ "deepseek_v3", "{\"q_lora_rank\": null}", NULL, "model.layers.0.self_attn.q_proj" },
+	{ "deepseek_v3", "{}", "q_lora_rank",
+	  "model.layers.0.self_attn.q_a_proj.weight: shape [16, 32], but config.json makes it "
+	  "[1536, 32]" },
+	{ "deepseek_v3", "{\"attention_bias\": true}", NULL,
+	  "model.layers.0.self_attn.q_a_proj.bias" },
+	{ "deepseek_v3", "{}", "first_k_dense_replace", "model.layers.1.mlp.gate_proj" },
+	{ "deepseek_v3", "{\"v_head_dim\": 7}", NULL,
+	  "model.layers.0.self_attn.kv_b_proj.weight: shape [56, 12], but config.json makes it "
+	  "[60, 12]" },
 	/* transformers has no mask for such a layer either */
 	{ "qwen2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}", NULL,
 	  "config.json: layer_types.1: \"sliding_attention\" is not supported here; use "
@@ -181,12 +192,37 @@ static const struct tess_record *find_record(const struct tess_program *p, int32
 	ck_abort_msg("no such record of kind %d", (int)kind);
 }
 
+#define YARN \
+	"\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1, \"mscale_all_dim\": 0.5, " \
+	"\"original_max_position_embeddings\": 64"
+#define SCALE_12 0.2886751345948129 /* 1 / sqrt(12) */
+#define YARN_2 (1.1844439727056968 * 1.1844439727056968) /* 0.05 * log(40) + 1 */
+
 /* Number `at` of record `nth` of a kind, with config.json as it is changed. */
 static const struct {
 	const char *model, *change, *without;
 	int kind, nth, at;
 	double want;
 } numbers[] = {
+	{ "deepseek_v3", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_VALUE, 12 },
+	{ "deepseek_v3", "{\"rope_scaling\": {\"factor\": 8, \"mscale_all_dim\": 0}}", NULL,
+	  TESS_OP_ATTENTION, 0, TESS_ATTENTION_SCALE, SCALE_12 },
+	{ "deepseek_v3", "{\"rope_scaling\": {" YARN "}}", NULL, TESS_OP_ATTENTION, 0,
+	  TESS_ATTENTION_SCALE, YARN_2 *SCALE_12 },
+	{ "deepseek_v3", "{\"rope_parameters\": {" YARN "}}", NULL, TESS_OP_ATTENTION, 2,
+	  TESS_ATTENTION_SCALE, YARN_2 *SCALE_12 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 0, TESS_NORM_EPS, 0.5 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 1, TESS_NORM_EPS, 1e-6 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 2, TESS_NORM_EPS, 1e-6 },
+	{ "deepseek_v3", "{}", "rope_interleave", TESS_OP_ROPE, 0, TESS_ROPE_INTERLEAVED, 1 },
+	{ "deepseek_v3", "{\"rope_interleave\": false}", NULL, TESS_OP_ROPE, 1,
+	  TESS_ROPE_INTERLEAVED, 0 },
+	{ "deepseek_v3", "{}", NULL, TESS_OP_ROPE, 1, TESS_ROPE_FIRST, 8 },
+	{ "deepseek_v3", "{}", "norm_topk_prob", TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID | TESS_NORMALIZE },
+	{ "deepseek_v3", "{\"norm_topk_prob\": false}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID },
+	{ "deepseek_v3", "{}", "routed_scaling_factor", TESS_OP_ROUTE, 0, TESS_ROUTE_SCALE, 2.5 },
 	{ "gemma2", "{}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR, 6.928203105926514 },
 	{ "gemma2", "{\"dtype\": \"bfloat16\"}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR,
 	  6.9375 },
@@ -229,7 +265,8 @@ START_TEST(numbers_of_records)
 	                                    numbers[_i].without, &p),
 	              "%s", tess_error());
 	have = find_record(p, numbers[_i].kind, numbers[_i].nth)->num[numbers[_i].at];
-	ck_assert_msg(have == numbers[_i].want, "case %d: %.17g", _i, have);
+	ck_assert_msg(fabs(have - numbers[_i].want) <= 1e-15 * fabs(have), "case %d: %.17g", _i,
+	              have);
 	tess_program_free(p);
 }
 END_TEST

@@ -1,0 +1,220 @@
+/*
+ * tess-model-deepseek_v3.so: DeepSeek V3: attention over a latent, which is cached with one rotated
+ * key for all heads; after the first layers, mixtures of experts beside shared ones.
+ */
+#include <tessera/decoder.h>
+
+struct deepseek {
+	struct tess_decoder c; /* first: blocks get it */
+	int64_t dense; /* layers without experts */
+	int64_t nope, rotated, value, rank; /* elements: of a head, and of the latent */
+	struct tess_dim *q_latent, *latent, *key, *latent_key, *latent_query, *rows, *values;
+	struct tess_dim *shared_ffn;
+};
+
+/* What yarn multiplies q and k by, as the text becomes longer than in the training. */
+static double read_mscale(struct tess_nn *nn)
+{
+	double factor = nn->number(nn, "rope_parameters.factor", 1);
+	double all = nn->number(nn, "rope_parameters.mscale_all_dim", 0);
+
+	factor = nn->number(nn, "rope_scaling.factor", factor);
+	all = nn->number(nn, "rope_scaling.mscale_all_dim", all);
+	return factor <= 1 ? 1 : 0.1 * all * log(factor) + 1;
+}
+
+static void read_attention(struct tess_nn *nn, struct deepseek *m)
+{
+	struct tess_decoder *c = &m->c;
+	int64_t heads = nn->integer(nn, "num_attention_heads", 128);
+	int64_t rank = nn->integer(nn, "q_lora_rank", nn->has(nn, "q_lora_rank") ? 0 : 1536);
+	double mscale = read_mscale(nn);
+
+	m->nope = nn->integer(nn, "qk_nope_head_dim", 128);
+	m->rotated = nn->integer(nn, "qk_rope_head_dim", 64);
+	m->value = nn->integer(nn, "v_head_dim", 128);
+	m->rank = nn->integer(nn, "kv_lora_rank", 512);
+	c->scale = mscale * mscale / sqrt((double)(m->nope + m->rotated));
+	c->qkv_bias = c->out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
+	c->rotary.flags = nn->integer(nn, "rope_interleave", 1) ? TESS_INTERLEAVED : 0;
+	c->heads = nn->dim(nn, "heads", heads, m->nope + m->rotated);
+	m->q_latent = rank ? nn->dim(nn, "query latent", rank, TESS_HIDDEN) : NULL;
+	m->latent = nn->dim(nn, "latent", m->rank, TESS_HIDDEN);
+	m->key = nn->heads(nn, "rotated key", c->heads, 1, m->rotated);
+	m->latent_key = nn->heads(nn, "latent key", c->heads, 1, m->rank + m->rotated);
+	m->latent_query = nn->heads(nn, "latent queries", c->heads, heads, m->rank + m->rotated);
+	m->rows = nn->heads(nn, "rows of heads", c->heads, heads, m->nope + m->value);
+	m->values = nn->heads(nn, "values", c->heads, heads, m->value);
+}
+
+static void read_experts(struct tess_nn *nn, struct deepseek *m)
+{
+	int64_t ffn = nn->integer(nn, "moe_intermediate_size", 2048);
+
+	m->dense = nn->integer(nn, "first_k_dense_replace", 3);
+	m->shared_ffn = nn->dim(nn, "shared ffn", ffn * nn->integer(nn, "n_shared_experts", 1), 0);
+	m->c.expert_ffn = nn->dim(nn, "expert ffn", ffn, 0);
+	m->c.experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", 256), 1);
+	m->c.route = (struct tess_route){
+		.size = sizeof m->c.route,
+		.flags = TESS_SIGMOID | (nn->integer(nn, "norm_topk_prob", 1) ? TESS_NORMALIZE : 0),
+		.top = nn->integer(nn, "num_experts_per_tok", 8),
+		.groups = nn->integer(nn, "n_group", 8),
+		.groups_kept = nn->integer(nn, "topk_group", 4),
+		.eps = 1e-20,
+		.scale = nn->number(nn, "routed_scaling_factor", 2.5),
+		.correction = "gate.e_score_correction_bias",
+	};
+}
+
+/* q, and the latent with the rotated key, of x. */
+static void project_latents(struct tess_nn *nn, const struct deepseek *m, struct tess_tensor *x,
+                            struct tess_tensor *q_kv[2])
+{
+	struct tess_dim *const parts[] = { m->latent, m->key, NULL };
+	const struct tess_linear q = { "q_proj", m->c.heads, 0, 0 },
+				 q_a = { "q_a_proj", m->q_latent, m->c.qkv_bias, 0 },
+				 kv_a = { "kv_a_proj_with_mqa", nn->fused(nn, parts), m->c.qkv_bias,
+		                          0 };
+	const struct tess_linear w[] = { m->q_latent ? q_a : q, kv_a, { 0 } };
+	const struct tess_linear q_b[] = { { "q_b_proj", m->c.heads, 0, 0 }, { 0 } };
+
+	nn->linear(nn, x, w, q_kv);
+	if (m->q_latent)
+		nn->linear(nn, nn->norm(nn, "q_a_layernorm", q_kv[0], TESS_RMS, 1e-6), q_b, q_kv);
+}
+
+/*
+ * Scores and values are of the latent: kv_b_proj takes the queries into it, and each head's values
+ * out of it, so that nothing is cached for a head. The latents' norms have an eps of their own.
+ */
+static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct tess_decoder *c,
+                                              int64_t layer, struct tess_tensor *x)
+{
+	const struct deepseek *m = (const struct deepseek *)c;
+	const struct tess_head_linear up = { sizeof up, TESS_IN_OUT,     "kv_b_proj", m->rows,
+		                             m->latent, m->latent_query, 0,           m->nope };
+	const struct tess_head_linear down = { sizeof down, 0,         "kv_b_proj", m->rows,
+		                               m->latent,   m->values, m->nope,     m->value };
+	const struct tess_linear out[] = { { "o_proj", c->hidden, c->out_bias, 0 }, { 0 } };
+	const struct tess_rotary end = { sizeof end, c->rotary.flags, m->nope, m->rotated };
+	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank };
+	struct tess_tensor *q_kv[2] = { 0 }, *kv[2] = { 0 }, *q, *y;
+
+	(void)layer;
+	project_latents(nn, m, nn->enter(nn, x, "self_attn"), q_kv);
+	nn->split(nn, q_kv[1], kv);
+	kv[0] = nn->norm(nn, "kv_a_layernorm", kv[0], TESS_RMS, 1e-6);
+	kv[1] = nn->rope(nn, kv[1], &c->rotary);
+	q = nn->head_linear(nn, nn->rope(nn, q_kv[0], &end), &up);
+	y = nn->attention(nn, q, nn->join(nn, kv, 2, m->latent_key), NULL, &how);
+	nn->linear(nn, nn->head_linear(nn, y, &down), out, &y);
+	return nn->leave(nn, y);
+}
+
+static struct tess_tensor *feed_as_deepseek(struct tess_nn *nn, const struct tess_decoder *c,
+                                            int64_t layer, struct tess_tensor *x)
+{
+	const struct deepseek *m = (const struct deepseek *)c;
+	struct tess_tensor *y;
+
+	if (layer < m->dense)
+		return tess_decoder_mlp(nn, c, layer, x);
+	x = nn->enter(nn, x, "mlp");
+	y = tess_decoder_experts(nn, c, x);
+	x = tess_decoder_gated(nn, c, "shared_experts", m->shared_ffn, x);
+	return nn->leave(nn, nn->add(nn, y, x));
+}
+
+static struct tess_tensor *forward_deepseek(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct deepseek m = { .c = tess_decoder_read(nn, 0) };
+
+	read_attention(nn, &m);
+	read_experts(nn, &m);
+	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, feed_as_deepseek);
+}
+
+#define LAYER TESS_DECODER_LAYER
+#define SOME TESS_DECODER_SOME
+#define ENDS \
+	{ "model.embed_tokens", "embedding_rowwise" }, \
+	{ \
+		"lm_head", "colwise_gather_output" \
+	}
+/* q_proj without a latent of the queries, else q_b_proj */
+#define HEADS \
+	{ SOME "self_attn.q_proj", "colwise" }, { SOME "self_attn.q_b_proj", "colwise" }, \
+	{ \
+		LAYER "self_attn.kv_b_proj", "colwise" \
+	}
+#define SHARED(down) \
+	{ SOME "mlp.shared_experts.gate_proj", "colwise" }, \
+		{ SOME "mlp.shared_experts.up_proj", "colwise" }, \
+	{ \
+		SOME "mlp.shared_experts.down_proj", down \
+	}
+static const struct tess_rule tp[] = { ENDS,
+	                               HEADS,
+	                               { LAYER "self_attn.o_proj", "rowwise" },
+	                               TESS_DECODER_TP_MLP(SOME),
+	                               TESS_DECODER_TP_EXPERTS(SOME),
+	                               SHARED("rowwise"),
+	                               { 0 } };
+/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
+static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
+	                                  { LAYER "input_layernorm", "sequence_parallel" },
+	                                  { LAYER "self_attn", "module_allgather" },
+	                                  HEADS,
+	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
+	                                  { LAYER "mlp", "module_allgather" },
+	                                  TESS_DECODER_TP_SP_MLP(SOME),
+	                                  TESS_DECODER_TP_SP_EXPERTS(SOME),
+	                                  SHARED("rowwise_reduce_scatter"),
+	                                  { "model.norm", "sequence_parallel" },
+	                                  { "lm_head", "colwise_gather_output" },
+	                                  { 0 } };
+static const struct tess_rule ep[] = { ENDS,
+	                               HEADS,
+	                               { LAYER "self_attn.o_proj", "rowwise" },
+	                               TESS_DECODER_TP_MLP(SOME),
+	                               TESS_DECODER_EP_EXPERTS(SOME),
+	                               SHARED("rowwise"),
+	                               { 0 } };
+/* attention is not cut */
+static const struct tess_rule hf[] = {
+	ENDS, TESS_DECODER_TP_MLP(SOME), TESS_DECODER_TP_EXPERTS(SOME), SHARED("rowwise"), { 0 }
+};
+static const struct tess_preset presets[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", hf }, { 0 }
+};
+#define EXPERTS "model.layers.*.mlp.experts."
+static const struct tess_stored stored[] = {
+	{ EXPERTS "gate_up_proj",
+	  (const char *const[]){ EXPERTS "#.gate_proj.weight", EXPERTS "#.up_proj.weight", NULL } },
+	{ EXPERTS "down_proj", (const char *const[]){ EXPERTS "#.down_proj.weight", NULL } },
+	{ 0 }
+};
+/* a layer that predicts several tokens, of which only training makes use */
+static const char *const unexpected[] = { "model.layers.61.*", NULL };
+static const char *const types[] = { "deepseek_v3", NULL };
+static const struct tess_model deepseek_v3 = {
+	.size = sizeof deepseek_v3,
+	.name = "deepseek_v3",
+	.summary = "DeepSeek V3: attention over a cached latent, and experts",
+	.types = types,
+	.presets = presets,
+	.forward = forward_deepseek,
+	.unexpected = unexpected,
+	.stored = stored,
+};
+static const struct tess_model *const models[] = { &deepseek_v3, NULL };
+
+TESS_PLUGIN = { .abi = TESS_ABI,
+	        .size = sizeof(struct tess_plugin),
+	        .name = "deepseek_v3",
+	        .version = "1.0",
+	        .license = "Apache-2.0",
+	        .needs_nn = TESS_UPTO(tess_nn, head_linear),
+	        .models = models };
