@@ -116,11 +116,9 @@ static int64_t count_nodes(const struct tess_op *op)
 {
 	int64_t nodes = 0;
 
-	if (!CHECK_EXACT)
-		return 1;
 	for (int32_t i = 0; i < op->ntree; i++)
 		nodes += tess_node_count(op->tree[i].n, op->tree[i].lo, op->tree[i].hi);
-	return nodes;
+	return CHECK_EXACT ? nodes : 1;
 }
 
 /* Whether y is [rows, columns], or the op's nodes of that. */
@@ -459,7 +457,7 @@ static bool is_combined(const struct tess_op *op, const struct tess_tree *t, int
 
 	return is_row_view(y, partial ? 3 : 2) && y->shape[partial] == op->in[0].shape[0] &&
 	       y->shape[y->ndim - 1] == columns &&
-	       (!partial || y->shape[0] == tess_node_count(t->n, t->lo, t->hi));
+	       (!partial || y->shape[0] == (CHECK_EXACT ? tess_node_count(t->n, t->lo, t->hi) : 1));
 }
 
 /* NULL if tree `i` has a unit for each column of the weights, operand 1. */

@@ -42,14 +42,14 @@ static struct attention_args make_attention_args(const struct gpu *g, const stru
 		.group = (int32_t)op->num[TESS_ATTENTION_GROUP],
 		.first_head = (int32_t)op->num[TESS_ATTENTION_FIRST],
 		.d = d,
-		.dv = v->ndim ? d : (int32_t)op->num[TESS_ATTENTION_VALUE],
+		.dv = (int32_t)op->num[TESS_ATTENTION_VALUE],
 		.dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE],
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
 	};
 
 	a.head_blocks = (int32_t)tess_up(a.group < a.heads ? a.group : a.heads, ATTEND_HEADS);
-	a.tiled = a.rows >= TILED_ROWS_MIN && a.v && d <= TILED_HEAD_MAX;
+	a.tiled = a.rows >= TILED_ROWS_MIN && a.v && d <= TILED_HEAD_MAX && a.dv <= TILED_HEAD_MAX;
 	a.parts = a.rows ? choose_parts(g, &a) : 1;
 	return a;
 }
@@ -76,7 +76,9 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 static tess_status launch_tiles(struct gpu *g, const struct tess_op *op,
                                 const struct attention_args *a)
 {
-	int32_t each = a->d <= 64 ? 64 : a->d <= 128 ? 128 : 256;
+	int32_t most = a->d > a->dv ? a->d : a->dv, each = most <= 64    ? 64
+	                                                   : most <= 128 ? 128
+	                                                                 : 256;
 	struct launch tiles = { .kernel = each == 64    ? KERNEL_attend_tiles_64
 		                          : each == 128 ? KERNEL_attend_tiles_128
 		                                        : KERNEL_attend_tiles_256,

@@ -1,6 +1,7 @@
 /*
  * attention.cuh - attention over KV pages, in f32. A page has the keys of 64 positions as [d, 64],
- * and their values as [64, dv]; sums over keys are made online: maximum, sum, weighted values.
+ * and their values as [64, dv]; or keys as [64, d], whose first dv elements are the values. Sums over
+ * keys are made online: maximum, sum, weighted values.
  *
  * attend_rows: a block for one row, the query heads that share its keys, and a part of the keys,
  * so that one text fills the GPU; merge_parts adds the parts in order. attend_tiles: a block for 32
@@ -69,8 +70,8 @@ KERNEL(ATTEND_THREADS, store_keys, attention_args)
 	if (!page)
 		return;
 	for (int64_t i = threadIdx.x; i < a.d; i += ATTEND_THREADS)
-		store_cached(page + a.keys + g * a.d * KEYS * width, a.dtype, i * KEYS + at,
-		             a.k[t * a.k_pitch + g * a.d + i]);
+		store_cached(page + a.keys + g * a.d * KEYS * width, a.dtype,
+		             a.v ? i * KEYS + at : at * a.d + i, a.k[t * a.k_pitch + g * a.d + i]);
 	for (int64_t i = threadIdx.x; a.v && i < a.dv; i += ATTEND_THREADS)
 		store_cached(page + a.values + g * a.dv * KEYS * width, a.dtype, at * a.dv + i,
 		             a.v[t * a.v_pitch + g * a.dv + i]);
@@ -85,8 +86,7 @@ DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, flo
 		widen_quad(load_quad(p + at * width), dtype, out);
 		return;
 	}
-	UNROLL
-	for (int i = 0; i < per; i++)
+	EACH(i, per)
 		out[i] = i < n ? widen_element(p, dtype, at + i) : 0.0f;
 }
 
@@ -106,70 +106,104 @@ struct row_state { /* of the heads of a warp */
 	float max[ATTEND_HEADS], sum[ATTEND_HEADS];
 };
 
-/*
- * The scores of one page: weights of its keys [first, end) go to p[heads][KEYS], and the factors of
- * what was added before to `factor`.
- */
-DEVICE void score_page(const struct attention_args *a, int32_t dtype, const char *keys,
-                       const float *q, int64_t base, int64_t first, int64_t end,
-                       struct row_state *s, float *p, float *factor)
+/* q * k of the lane's keys: of keys [d, 64] those from `at` on, with every WARP / cover-th element. */
+DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const char *keys,
+                          const float *q, int at, float z[][8])
 {
 	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
-	int lane = threadIdx.x % WARP, at = lane % cover * per;
-	float z[ATTEND_HEADS][8], k[8];
+	float k[8];
 
-	UNROLL
-	for (int h = 0; h < ATTEND_HEADS; h++)
-		UNROLL
-	for (int j = 0; j < per; j++)
-		z[h][j] = 0.0f;
 	UNROLL_BY(4)
-	for (int i = lane / cover; i < a->d; i += WARP / cover) {
+	for (int i = threadIdx.x % WARP / cover; i < a->d; i += WARP / cover) {
 		load_cached(keys, dtype, (int64_t)i * KEYS + at, per, k);
-		UNROLL
-		for (int h = 0; h < ATTEND_HEADS; h++)
-			UNROLL
-		for (int j = 0; j < per; j++)
-			z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
+		EACH(h, ATTEND_HEADS)
+			EACH(j, per)
+				z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
 	}
-	UNROLL
-	for (int h = 0; h < ATTEND_HEADS; h++) {
+	EACH(h, ATTEND_HEADS)
+		EACH(j, per)
+			EACH_MASK(mask, cover, WARP)
+				z[h][j] += shuffle_xor(z[h][j], mask);
+}
+
+/* The same of keys [64, d]: the two from `at` on, all of them. */
+DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, const char *keys,
+                              const float *q, int at, float z[][8])
+{
+	const int per = dtype == PORT_F32 ? 4 : 8;
+	float k[8];
+
+	for (int i = 0; i < a->d; i += per) {
+		EACH(j, 2) {
+			load_cached(keys, dtype, (int64_t)(at + j) * a->d + i, a->d - i, k);
+			EACH(e, per)
+				EACH(h, ATTEND_HEADS)
+					if (i + e < a->d)
+						z[h][j] = fmaf(q[h * a->d + i + e], k[e], z[h][j]);
+		}
+	}
+}
+
+/*
+ * The scores of `per` keys a lane, which `cover` lanes have of the page, become weights: those of
+ * keys [first, end) go to p[heads][KEYS], and the factors of what was added before to `factor`.
+ */
+DEVICE void weigh_page(const struct attention_args *a, const int per, const int cover, int64_t base,
+                       int64_t first, int64_t end, float z[][8], struct row_state *s, float *p,
+                       float *factor)
+{
+	int at = threadIdx.x % WARP % cover * per;
+
+	EACH(h, ATTEND_HEADS) {
 		float max = -INFINITY, sum = 0.0f;
 
-		UNROLL
-		for (int j = 0; j < per; j++) {
+		EACH(j, per) {
 			int64_t key = base + at + j;
 
-			UNROLL
-			for (int mask = cover; mask < WARP; mask *= 2)
-				z[h][j] += shuffle_xor(z[h][j], mask);
 			z[h][j] = key >= first && key < end ? scale_score(a, z[h][j]) : -INFINITY;
 			max = z[h][j] > max ? z[h][j] : max;
 		}
-		UNROLL
-		for (int mask = 1; mask < cover; mask *= 2) {
+		EACH_MASK(mask, 1, cover) {
 			float other = shuffle_xor(max, mask);
 
 			max = other > max ? other : max;
 		}
 		max = s->max[h] > max ? s->max[h] : max;
-		UNROLL
-		for (int j = 0; j < per; j++) {
+		EACH(j, per) {
 			z[h][j] = weigh_score(z[h][j], max);
 			sum += z[h][j];
 		}
-		UNROLL
-		for (int mask = 1; mask < cover; mask *= 2)
+		EACH_MASK(mask, 1, cover)
 			sum += shuffle_xor(sum, mask);
 		factor[h] = weigh_score(s->max[h], max);
 		s->sum[h] = s->sum[h] * factor[h] + sum;
 		s->max[h] = max;
-		UNROLL
-		for (int j = 0; j < per; j++)
-			if (lane < cover)
+		EACH(j, per)
+			if ((int)(threadIdx.x % WARP) < cover)
 				p[h * KEYS + at + j] = z[h][j];
 	}
 	sync_warp();
+}
+
+/* One page: its weights, and the factors of what was added before. */
+DEVICE void score_page(const struct attention_args *a, int32_t dtype, const char *keys,
+                       const float *q, int64_t base, int64_t first, int64_t end,
+                       struct row_state *s, float *p, float *factor)
+{
+	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
+	int lane = threadIdx.x % WARP;
+	float z[ATTEND_HEADS][8];
+
+	EACH(h, ATTEND_HEADS)
+		EACH(j, per)
+			z[h][j] = 0.0f;
+	if (a->v) {
+		multiply_keys(a, dtype, keys, q, lane % cover * per, z);
+		weigh_page(a, per, cover, base, first, end, z, s, p, factor);
+	} else {
+		multiply_key_rows(a, dtype, keys, q, lane * 2, z);
+		weigh_page(a, 2, WARP, base, first, end, z, s, p, factor);
+	}
 }
 
 /* Where a lane adds values: positions row, row + rows, ..; elements at + [0, per) of each chunk. */
@@ -200,56 +234,22 @@ DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char
 {
 	const int per = dtype == PORT_F32 ? 4 : 8, chunks = VALUE_MAX / (per * WARP);
 	int64_t lo = first > base ? first - base : 0, hi = end - base < KEYS ? end - base : KEYS;
+	int64_t pitch = a->v ? a->dv : a->d;
 	float v[8];
 
 	if (!l->active)
 		return;
 	UNROLL_BY(2)
 	for (int64_t j = lo + l->row; j < hi; j += l->rows) {
-		UNROLL
-		for (int c = 0; c < chunks; c++) {
+		EACH(c, chunks) {
 			int at = l->at + c * per * WARP;
 
 			if (at >= a->dv)
 				break;
-			load_cached(values, dtype, j * a->dv + at, a->dv - at, v);
-			UNROLL
-			for (int h = 0; h < ATTEND_HEADS; h++)
-				UNROLL
-			for (int i = 0; i < per; i++)
-				sum[c][h][i] = fmaf(p[h * KEYS + j], v[i], sum[c][h][i]);
-		}
-	}
-}
-
-/* The same where values are elements of keys: `total` is [heads][dv] of this warp. */
-DEVICE void add_key_values(const struct attention_args *a, int32_t dtype, const char *keys,
-                           const float *p, int64_t base, int64_t first, int64_t end,
-                           const float *factor, float *total)
-{
-	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
-	int lane = threadIdx.x % WARP, at = lane % cover * per;
-	float k[8];
-
-	for (int i0 = 0; i0 < a->dv; i0 += WARP / cover) {
-		int i = i0 + lane / cover;
-
-		load_cached(keys, dtype, (int64_t)(i < a->dv ? i : 0) * KEYS + at, per, k);
-		UNROLL
-		for (int j = 0; j < per; j++) /* the rest of the page may hold anything */
-			k[j] = base + at + j >= first && base + at + j < end ? k[j] : 0.0f;
-		UNROLL
-		for (int h = 0; h < ATTEND_HEADS; h++) {
-			float x = 0.0f;
-
-			UNROLL
-			for (int j = 0; j < per; j++)
-				x = fmaf(p[h * KEYS + at + j], k[j], x);
-			UNROLL
-			for (int mask = 1; mask < cover; mask *= 2)
-				x += shuffle_xor(x, mask);
-			if (i < a->dv && lane % cover == 0)
-				total[h * a->dv + i] = total[h * a->dv + i] * factor[h] + x;
+			load_cached(values, dtype, j * pitch + at, a->dv - at, v);
+			EACH(h, ATTEND_HEADS)
+				EACH(i, per)
+					sum[c][h][i] = fmaf(p[h * KEYS + j], v[i], sum[c][h][i]);
 		}
 	}
 }
@@ -261,16 +261,13 @@ DEVICE void add_lanes(const struct attention_args *a, const int per, const struc
 	const int chunks = VALUE_MAX / (per * WARP);
 
 	for (int row = 0; row < l->rows; row++) {
-		UNROLL
-		for (int c = 0; c < chunks; c++) {
+		EACH(c, chunks) {
 			int at = l->at + c * per * WARP;
 
-			UNROLL
-			for (int h = 0; h < ATTEND_HEADS; h++)
-				UNROLL
-			for (int i = 0; i < per; i++)
-				if (l->active && l->row == row && at + i < a->dv)
-					total[h * a->dv + at + i] += sum[c][h][i];
+			EACH(h, ATTEND_HEADS)
+				EACH(i, per)
+					if (l->active && l->row == row && at + i < a->dv)
+						total[h * a->dv + at + i] += sum[c][h][i];
 		}
 		sync_warp();
 	}
@@ -341,15 +338,12 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 	total += warp * ATTEND_HEADS * a->dv;
 	for (int i = lane; i < ATTEND_HEADS * a->dv; i += WARP)
 		total[i] = 0.0f;
-	UNROLL
-	for (int h = 0; h < ATTEND_HEADS; h++) {
+	EACH(h, ATTEND_HEADS) {
 		s.max[h] = -INFINITY;
 		s.sum[h] = 0.0f;
-		UNROLL
-		for (int c = 0; c < VALUE_CHUNKS; c++)
-			UNROLL
-		for (int i = 0; i < 8; i++)
-			acc[c][h][i] = 0.0f;
+		EACH(c, VALUE_CHUNKS)
+			EACH(i, 8)
+				acc[c][h][i] = 0.0f;
 	}
 	sync_block();
 	for (int64_t u = lo + warp; u < hi; u += ATTEND_WARPS) {
@@ -358,27 +352,17 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 		if (!page)
 			break;
 		keys = page + a->keys + (int64_t)g * a->d * KEYS * width;
-		values = page + a->values + (int64_t)g * a->dv * KEYS * width;
+		values = a->v ? page + a->values + (int64_t)g * a->dv * KEYS * width : keys;
 		score_page(a, dtype, keys, q, u * KEYS, first, own + 1, &s, p, factor);
-		if (!a->v) {
-			add_key_values(a, dtype, keys, p, u * KEYS, first, own + 1, factor, total);
-			sync_warp();
-			continue;
-		}
-		UNROLL
-		for (int c = 0; c < VALUE_CHUNKS; c++)
-			UNROLL
-		for (int h = 0; h < ATTEND_HEADS; h++)
-			UNROLL
-		for (int i = 0; i < 8; i++)
-			acc[c][h][i] *= factor[h];
+		EACH(c, VALUE_CHUNKS)
+			EACH(h, ATTEND_HEADS)
+				EACH(i, 8)
+					acc[c][h][i] *= factor[h];
 		add_values(a, dtype, values, p, u * KEYS, first, own + 1, &l, acc);
 		sync_warp();
 	}
-	if (a->v)
-		add_lanes(a, per, &l, acc, total);
-	UNROLL
-	for (int h = 0; h < ATTEND_HEADS; h++) {
+	add_lanes(a, per, &l, acc, total);
+	EACH(h, ATTEND_HEADS) {
 		max[warp * ATTEND_HEADS + h] = s.max[h];
 		sum[warp * ATTEND_HEADS + h] = s.sum[h];
 	}
@@ -436,15 +420,16 @@ DEVICE void load_page(const struct attention_args *a, const struct tile *t, cons
                       const char *page, int values)
 {
 	int64_t width = a->dtype == PORT_F32 ? 4 : 2;
-	const char *from = page + (values ? a->values : a->keys) + t->g * a->d * KEYS * width;
+	int n = values ? a->dv : a->d;
+	const char *from = page + (values ? a->values : a->keys) + (int64_t)t->g * n * KEYS * width;
 
 	sync_block(); /* what was there has been used */
 	for (int at = threadIdx.x; at < D * KEYS; at += ATTEND_THREADS) {
 		int key = values ? at / D : at % KEYS, i = values ? at % D : at / KEYS;
-		int there = i < a->d && u * KEYS + key >= t->first && u * KEYS + key < t->end;
+		int there = i < n && u * KEYS + key >= t->first && u * KEYS + key < t->end;
 
 		t->kv[at] =
-			there ? widen_element(from, a->dtype, values ? (int64_t)key * a->d + i : at)
+			there ? widen_element(from, a->dtype, values ? (int64_t)key * n + i : at)
 			      : 0.0f;
 	}
 	sync_block();
@@ -452,11 +437,9 @@ DEVICE void load_page(const struct attention_args *a, const struct tile *t, cons
 
 DEVICE void multiply_square(const float *rows, const float *columns, float sum[][TILE_EACH])
 {
-	UNROLL
-	for (int r = 0; r < TILE_EACH; r++)
-		UNROLL
-	for (int c = 0; c < TILE_EACH; c++)
-		sum[r][c] = fmaf(rows[r], columns[c], sum[r][c]);
+	EACH(r, TILE_EACH)
+		EACH(c, TILE_EACH)
+			sum[r][c] = fmaf(rows[r], columns[c], sum[r][c]);
 }
 
 /* Scores of the thread's square become weights; row by row, 16 lanes have all keys of a row. */
@@ -465,13 +448,11 @@ DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, i
 {
 	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
 
-	UNROLL
-	for (int r = 0; r < TILE_EACH; r++) {
+	EACH(r, TILE_EACH) {
 		int64_t own = t->position + r0 + r, first = find_first_key(a, own);
 		float m = max[r], s = 0.0f;
 
-		UNROLL
-		for (int c = 0; c < TILE_EACH; c++) {
+		EACH(c, TILE_EACH) {
 			int64_t key = u * KEYS + c0 + c;
 			int seen =
 				r0 + r >= t->from && r0 + r < t->to && key >= first && key <= own;
@@ -479,20 +460,17 @@ DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, i
 			z[r][c] = seen ? scale_score(a, z[r][c]) : -INFINITY;
 			m = z[r][c] > m ? z[r][c] : m;
 		}
-		UNROLL
-		for (int mask = 1; mask < 16; mask *= 2) {
+		EACH_MASK(mask, 1, 16) {
 			float other = shuffle_xor(m, mask);
 
 			m = other > m ? other : m;
 		}
-		UNROLL
-		for (int c = 0; c < TILE_EACH; c++) {
+		EACH(c, TILE_EACH) {
 			z[r][c] = weigh_score(z[r][c], m);
 			s += z[r][c];
 			t->p[(c0 + c) * TILE_ROWS + r0 + r] = z[r][c];
 		}
-		UNROLL
-		for (int mask = 1; mask < 16; mask *= 2)
+		EACH_MASK(mask, 1, 16)
 			s += shuffle_xor(s, mask);
 		factor[r] = weigh_score(max[r], m);
 		sum[r] = sum[r] * factor[r] + s;
@@ -506,15 +484,12 @@ DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, co
 	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
 	float acc[TILED_HEAD_MAX / KEYS][TILE_EACH][TILE_EACH], max[TILE_EACH], sum[TILE_EACH];
 
-	UNROLL
-	for (int r = 0; r < TILE_EACH; r++) {
+	EACH(r, TILE_EACH) {
 		max[r] = -INFINITY;
 		sum[r] = 0.0f;
-		UNROLL
-		for (int c = 0; c < TILE_EACH; c++)
-			UNROLL
-		for (int j = 0; j < D / KEYS; j++)
-			acc[j][r][c] = 0.0f;
+		EACH(c, TILE_EACH)
+			EACH(j, D / KEYS)
+				acc[j][r][c] = 0.0f;
 	}
 	sync_block();
 	for (int at = threadIdx.x; at < D * TILE_ROWS; at += ATTEND_THREADS) {
@@ -532,11 +507,9 @@ DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, co
 		if (!page)
 			return;
 		load_page(a, t, D, u, page, 0);
-		UNROLL
-		for (int r = 0; r < TILE_EACH; r++)
-			UNROLL
-		for (int c = 0; c < TILE_EACH; c++)
-			z[r][c] = 0.0f;
+		EACH(r, TILE_EACH)
+			EACH(c, TILE_EACH)
+				z[r][c] = 0.0f;
 		UNROLL_BY(4)
 		for (int i = 0; i < a->d; i++) {
 			float q[TILE_EACH], k[TILE_EACH];
@@ -546,38 +519,31 @@ DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, co
 			multiply_square(q, k, z);
 		}
 		weigh_square(a, t, u, z, max, sum, factor);
-		UNROLL
-		for (int j = 0; j < D / KEYS; j++)
-			UNROLL
-		for (int r = 0; r < TILE_EACH; r++)
-			UNROLL
-		for (int c = 0; c < TILE_EACH; c++)
-			acc[j][r][c] *= factor[r];
+		EACH(j, D / KEYS)
+			EACH(r, TILE_EACH)
+				EACH(c, TILE_EACH)
+					acc[j][r][c] *= factor[r];
 		load_page(a, t, D, u, page, 1);
 		UNROLL_BY(4)
 		for (int key = 0; key < KEYS; key++) {
 			float p[TILE_EACH], v[TILE_EACH];
 
 			widen_quad(load_quad(t->p + key * TILE_ROWS + r0), PORT_F32, p);
-			UNROLL
-			for (int j = 0; j < D / KEYS; j++) {
+			EACH(j, D / KEYS) {
 				widen_quad(load_quad(t->kv + key * D + j * KEYS + c0), PORT_F32, v);
 				multiply_square(p, v, acc[j]);
 			}
 		}
 	}
-	UNROLL
-	for (int j = 0; j < D / KEYS; j++)
-		UNROLL
-	for (int r = 0; r < TILE_EACH; r++)
-		UNROLL
-	for (int c = 0; c < TILE_EACH; c++) {
-		int i = j * KEYS + c0 + c;
+	EACH(j, D / KEYS)
+		EACH(r, TILE_EACH)
+			EACH(c, TILE_EACH) {
+				int i = j * KEYS + c0 + c;
 
-		if (r0 + r >= t->from && r0 + r < t->to && i < a->d)
-			a->out[(t->row + r0 + r) * a->out_pitch + t->head * a->d + i] =
-				acc[j][r][c] / sum[r];
-	}
+				if (r0 + r >= t->from && r0 + r < t->to && i < a->dv)
+					a->out[(t->row + r0 + r) * a->out_pitch + t->head * a->dv +
+					       i] = acc[j][r][c] / sum[r];
+			}
 }
 
 /* The runs of one slot in a tile, one after another; the last tiles, with most keys, go first. */

@@ -265,6 +265,14 @@ static tess_status replay_graph(void *self, void *graph, void *stream)
 	return st ? st : CUDA_CALL(g->where, cuGraphLaunch, graph, stream);
 }
 
+static void close_graph(void *self, void *graph)
+{
+	struct gpu *g = self;
+
+	cuda.cuCtxSetCurrent(g->context);
+	cuda.cuGraphExecDestroy(graph);
+}
+
 /* Also tells why there is no GPU, before there are ranks. */
 static tess_status init_cuda_plugin(const struct tess_host *host)
 {
@@ -314,6 +322,7 @@ static const struct tess_device cuda_device = {
 	.replay = replay_graph,
 	.layout = TESS_ROWS,
 	.free_bytes = memory_get_free_bytes,
+	.graph_close = close_graph,
 };
 static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {

@@ -1,8 +1,8 @@
 /*
  * gpu.h - shared by the host files of the CUDA device.
  *
- * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c and
- * attention.c launch the kernels of an op, product.c and blas.c multiply matrices.
+ * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c, attention.c
+ * and experts.c launch the kernels of an op, product.c and blas.c multiply matrices.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -75,7 +75,7 @@ tess_status memory_get_free_bytes(void *self, uint64_t *out);
 tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out);
 void memory_close(struct gpu *g);
 
-/* ---- ops.c, attention.c, product.c */
+/* ---- ops.c, attention.c, product.c, experts.c */
 tess_status op_check(const struct tess_op *op);
 tess_status op_run(void *self, const struct tess_op *op);
 struct launch { /* a value */
@@ -87,6 +87,12 @@ struct launch { /* a value */
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);
 tess_status op_run_attention(struct gpu *g, const struct tess_op *op);
 tess_status op_run_linear(struct gpu *g, const struct tess_op *op);
+tess_status op_run_head_linear(struct gpu *g, const struct tess_op *op);
+tess_status op_run_route(struct gpu *g, const struct tess_op *op);
+tess_status op_run_experts(struct gpu *g, const struct tess_op *op);
+tess_status op_run_combine(struct gpu *g, const struct tess_op *op);
+/* What the device lacks for a valid ROUTE or EXPERTS; NULL: nothing. */
+const char *op_find_experts_limit(const struct tess_op *op);
 
 /* ---- blas.c */
 struct product { /* y [rows, columns] = x [rows, k] w', or is added to y */

@@ -6,3 +6,5 @@
 #include "multiply.cuh"
 
 #include "attention.cuh"
+
+#include "experts.cuh"

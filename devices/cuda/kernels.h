@@ -38,7 +38,13 @@
 	KERNEL(merge_parts, attention_args) \
 	KERNEL(attend_tiles_64, attention_args) \
 	KERNEL(attend_tiles_128, attention_args) \
-	KERNEL(attend_tiles_256, attention_args)
+	KERNEL(attend_tiles_256, attention_args) \
+	KERNEL(route_experts, route_args) \
+	KERNEL(list_expert_rows, experts_args) \
+	KERNEL(multiply_gate_up, experts_args) \
+	KERNEL(multiply_down, experts_args) \
+	KERNEL(combine_experts, experts_args) \
+	KERNEL(multiply_heads, heads_args)
 
 #define CUDA_KERNEL_INDEX(name, args) KERNEL_##name,
 enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
@@ -128,7 +134,7 @@ enum { KEYS = 64, ATTEND_HEADS = 4, ATTEND_WARPS = ATTEND_THREADS / WARP, TILE_R
 /* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
 struct attention_args {
-	const float *q, *k, *v; /* v NULL: values are the first elements of keys */
+	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */
 	float *out;
 	const int32_t *position, *slot;
 	const int64_t *page;
@@ -143,6 +149,38 @@ struct attention_args {
 	int32_t tiled; /* runs of at least TILED_ROWS_MIN rows are left to attend_tiles */
 	int32_t wide; /* 16 bytes of keys, and of values, can be read at once */
 	float scale, softcap;
+};
+
+struct heads_args { /* y_h = x_h W_h', and the last `rest` elements of each head as they are */
+	const float *x;
+	const void *w;
+	float *y;
+	int64_t x_pitch, y_pitch, stride[3], rows, n, k, rest;
+	int32_t dtype;
+};
+
+enum { EXPERTS_MAX = 1024 };
+struct route_args {
+	const float *x;
+	const void *b; /* NULL: none */
+	float *y;
+	int64_t x_pitch, y_pitch, b_stride;
+	int32_t b_dtype, experts, top, groups, kept, sigmoid, normalize;
+	float eps, scale;
+};
+
+struct experts_args {
+	const float *x, *weights;
+	const void *gate_up, *down;
+	float *y;
+	int64_t x_pitch, weights_pitch, y_pitch, gate_up_stride[3], down_stride[3];
+	int64_t rows, columns, ffn;
+	int64_t k_first, k, f_first, f; /* elements that are added */
+	int32_t experts, slots, activation, dtype;
+	/* begin[experts + 1]: the first row of each expert in row[]; place[rows][experts]: where a
+	 * row is there, or -1; hidden and z: [listed rows][ffn], [columns] */
+	int32_t *begin, *row, *place; /* COMBINE: no place, x has the slots */
+	float *hidden, *z;
 };
 
 #endif

@@ -20,61 +20,48 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	         R;
 	if (column >= a->of[of].columns)
 		return;
-	UNROLL
-	for (int r = 0; r < R; r++) {
+	EACH(r, R) {
 		int64_t at = column + r < a->of[of].columns ? column + r : column;
 
 		w[r] = (const char *)a->of[of].w + at * a->of[of].stride[0] * bytes;
-		UNROLL
-		for (int t = 0; t < T; t++)
+		EACH(t, T)
 			sum[t][r] = 0.0f;
 	}
 	for (int64_t k0 = (int64_t)lane * per; k0 < a->k; k0 += U * WARP * per) {
 		struct quad v[4][4];
 
-		UNROLL
-		for (int u = 0; u < U; u++) {
+		EACH(u, U) {
 			int64_t k = k0 + u * WARP * per;
 
-			UNROLL
-			for (int r = 0; r < R; r++)
+			EACH(r, R)
 				if (k < a->k)
 					v[u][r] = load_stream(w[r] + k * bytes);
 		}
-		UNROLL
-		for (int u = 0; u < U; u++) {
+		EACH(u, U) {
 			int64_t k = k0 + u * WARP * per;
 			float f[4][8];
 
 			if (k >= a->k)
 				break;
-			UNROLL
-			for (int r = 0; r < R; r++)
+			EACH(r, R)
 				widen_quad(v[u][r], dtype, f[r]);
-			UNROLL
-			for (int t = 0; t < T; t++) {
+			EACH(t, T) {
 				const float *x = a->x + (t < a->rows ? t : 0) * a->x_pitch + k;
 				float q[8];
 
-				UNROLL
-				for (int i = 0; i < per; i += 4)
-					widen_quad(load_quad(x + i), PORT_F32, q + i);
-				UNROLL
-				for (int r = 0; r < R; r++)
-					UNROLL
-				for (int i = 0; i < per; i++)
-					sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
+				EACH(i, per / 4)
+					widen_quad(load_quad(x + 4 * i), PORT_F32, q + 4 * i);
+				EACH(r, R)
+					EACH(i, per)
+						sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
 			}
 		}
 	}
-	UNROLL
-	for (int r = 0; r < R; r++) {
-		UNROLL
-		for (int t = 0; t < T; t++) {
+	EACH(r, R) {
+		EACH(t, T) {
 			float x = sum[t][r], *y;
 
-			UNROLL
-			for (int mask = WARP / 2; mask; mask /= 2)
+			EACH_MASK(mask, 1, WARP)
 				x += shuffle_xor(x, mask);
 			if (lane || t >= a->rows || column + r >= a->of[of].columns)
 				continue;
@@ -121,20 +108,17 @@ KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 	while (of > 0 && (int)blockIdx.x < a.of[of].first_block)
 		of--;
 	column = (int64_t)(blockIdx.x - a.of[of].first_block) * WARP + threadIdx.x % WARP;
-	UNROLL
-	for (int t = 0; t < MULTIPLY_ROWS; t++)
+	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;
 	for (int64_t k = lo; k < hi && column < a.of[of].columns; k++) {
 		float w = widen_element(a.of[of].w, a.dtype,
-		                       column * a.of[of].stride[0] + k * a.of[of].stride[1]);
+		                        column * a.of[of].stride[0] + k * a.of[of].stride[1]);
 
-		UNROLL
-		for (int t = 0; t < MULTIPLY_ROWS; t++)
+		EACH(t, MULTIPLY_ROWS)
 			if (t < a.rows)
 				sum[t] = fmaf(a.x[t * a.x_pitch + k], w, sum[t]);
 	}
-	UNROLL
-	for (int t = 0; t < MULTIPLY_ROWS; t++)
+	EACH(t, MULTIPLY_ROWS)
 		part[t][threadIdx.x] = sum[t];
 	sync_block();
 	if (column >= a.of[of].columns)

@@ -189,6 +189,14 @@ static tess_status run_kind(struct gpu *g, const struct tess_op *op)
 		return launch_copy(g, op);
 	case TESS_OP_SELECT_ROWS:
 		return launch_select_rows(g, op);
+	case TESS_OP_HEAD_LINEAR:
+		return op_run_head_linear(g, op);
+	case TESS_OP_ROUTE:
+		return op_run_route(g, op);
+	case TESS_OP_EXPERTS:
+		return op_run_experts(g, op);
+	case TESS_OP_COMBINE:
+		return op_run_combine(g, op);
 	default:
 		return op_check(op);
 	}
@@ -211,16 +219,13 @@ tess_status op_run(void *self, const struct tess_op *op)
 static const char *find_limit(const struct tess_op *op)
 {
 	switch (op->kind) {
-	case TESS_OP_HEAD_LINEAR:
 	case TESS_OP_ROUTE:
 	case TESS_OP_EXPERTS:
-	case TESS_OP_COMBINE:
-		return "it has no kernel for this op yet; use --device cpu";
+		return op_find_experts_limit(op);
 	case TESS_OP_ATTENTION:
-		if (op->num[TESS_ATTENTION_HEAD] > (op->in[2].ndim ? VALUE_MAX : HEAD_MAX) ||
+		if (op->num[TESS_ATTENTION_HEAD] > HEAD_MAX ||
 		    op->num[TESS_ATTENTION_VALUE] > VALUE_MAX)
-			return "attention: heads have at most 512 elements, keys that hold their "
-			       "values 1024";
+			return "attention: keys have at most 1024 elements, and values 512";
 		return NULL;
 	default:
 		return NULL;
@@ -229,8 +234,8 @@ static const char *find_limit(const struct tess_op *op)
 
 tess_status op_check(const struct tess_op *op)
 {
-	const char *limit = find_limit(op);
+	tess_status st = cpu_check(op);
+	const char *limit = st ? NULL : find_limit(op);
 
-	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit)
-	             : cpu_check(op);
+	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit) : st;
 }

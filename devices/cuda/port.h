@@ -68,6 +68,10 @@ DEVICE uint32_t pack_float(float f)
 #include "emulator.h"
 #endif
 
+/* Loops that are unrolled, so that what they index can lie in registers. */
+#define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
+#define EACH_MASK(mask, from, end) UNROLL for (int mask = (from); mask < (end); mask *= 2)
+
 DEVICE float widen_bf16(uint16_t h)
 {
 	return unpack_float((uint32_t)h << 16);
@@ -96,8 +100,7 @@ DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
 /* The elements of 16 bytes: 4 f32, or 8 of 16 bits. */
 DEVICE void widen_quad(struct quad v, int32_t dtype, float *out)
 {
-	UNROLL
-	for (int i = 0; i < 4; i++) {
+	EACH(i, 4) {
 		if (dtype == PORT_F32) {
 			out[i] = unpack_float(v.at[i]);
 		} else if (dtype == PORT_BF16) {

@@ -81,8 +81,7 @@ DEVICE float add_block(float x, float *scratch)
 {
 	int warps = blockDim.x / WARP;
 
-	UNROLL
-	for (int mask = WARP / 2; mask; mask /= 2)
+	EACH_MASK(mask, 1, WARP)
 		x += shuffle_xor(x, mask);
 	if (warps == 1)
 		return x;

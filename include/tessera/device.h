@@ -102,8 +102,9 @@ struct tess_device {
 	int32_t exact;                  /* 1: sums are in the order of split.h; 0: a Partial is one
 	                                   node, [1, ...], and the ranks' are added in any order */
 	tess_status (*free_bytes)(void *self, uint64_t *out);   /* of its memory, now */
+	void (*graph_close)(void *self, void *graph);           /* of capture */
 };
-TESS_TIGHT(tess_device, free_bytes);
+TESS_TIGHT(tess_device, graph_close);
 
 TESS_END
 #endif

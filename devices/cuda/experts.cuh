@@ -1,0 +1,271 @@
+/*
+ * experts.cuh - mixtures of experts, and heads with weights of their own: products of rows that are
+ * found on the GPU, in f32. A warp has a column of a weight, and up to 8 rows of x at a time.
+ */
+
+/* Elements [k, k + 8) of a row: of a weight in steps of `step`, or of x. Behind `n` are zeros. */
+DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, int64_t n, float *out)
+{
+	const char *at = p + k * (dtype == PORT_F32 ? 4 : 2);
+
+	if (step == 1 && n - k >= 8 && (uintptr_t)at % 16 == 0) {
+		widen_quad(load_quad(at), dtype, out);
+		if (dtype == PORT_F32)
+			widen_quad(load_quad(at + 16), dtype, out + 4);
+		return;
+	}
+	EACH(i, 8)
+		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
+}
+
+/* sum[t] = x_t * w over k elements, in all lanes of the warp, for n rows. */
+DEVICE void multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
+                            const float *const *x, int n, float *sum)
+{
+	EACH(t, MULTIPLY_ROWS)
+		sum[t] = 0.0f;
+	for (int64_t at = threadIdx.x % WARP * 8; at < k; at += WARP * 8) {
+		float f[8], q[8];
+
+		load_eight(w, dtype, step, at, k, f);
+		EACH(t, MULTIPLY_ROWS) {
+			if (t >= n)
+				break;
+			load_eight((const char *)x[t], PORT_F32, 1, at, k, q);
+			EACH(i, 8)
+				sum[t] = fmaf(q[i], f[i], sum[t]);
+		}
+	}
+	EACH(t, MULTIPLY_ROWS)
+		EACH_MASK(mask, 1, WARP)
+			sum[t] += shuffle_xor(sum[t], mask);
+}
+
+KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
+{
+	int64_t column = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
+	int64_t h = blockIdx.y, width = a.dtype == PORT_F32 ? 4 : 2;
+	const char *w = (const char *)a.w + (h * a.stride[0] + column * a.stride[1]) * width;
+
+	for (int64_t t = (int64_t)blockIdx.z * MULTIPLY_ROWS; t < a.rows;
+	     t += (int64_t)gridDim.z * MULTIPLY_ROWS) {
+		int n = a.rows - t < MULTIPLY_ROWS ? (int)(a.rows - t) : MULTIPLY_ROWS;
+		const float *x[MULTIPLY_ROWS];
+		float sum[MULTIPLY_ROWS];
+
+		if (blockIdx.x == 0)
+			for (int r = 0; r < n; r++)
+				for (int64_t i = threadIdx.x; i < a.rest; i += MULTIPLY_THREADS)
+					a.y[(t + r) * a.y_pitch + h * (a.n + a.rest) + a.n + i] =
+						a.x[(t + r) * a.x_pitch + h * (a.k + a.rest) + a.k +
+					            i];
+		if (column >= a.n)
+			continue;
+		EACH(r, MULTIPLY_ROWS)
+			x[r] = a.x + (t + (r < n ? r : 0)) * a.x_pitch + h * (a.k + a.rest);
+		multiply_column(w, a.dtype, a.stride[2], a.k, x, n, sum);
+		EACH(r, MULTIPLY_ROWS)
+			if (r < n && threadIdx.x % WARP == 0)
+				a.y[(t + r) * a.y_pitch + h * (a.n + a.rest) + column] =
+					sum[r] + 0.0f;
+	}
+}
+
+/* ---- ROUTE ----------------------------------------------------------------------------------- */
+
+/* A NaN is larger than any number. */
+DEVICE int is_larger_score(float a, float b)
+{
+	return a > b || (a != a && b == b);
+}
+
+/* Marks the `count` largest of the n values with mark 0, the lowest index of equal ones. */
+DEVICE void mark_largest_scores(const float *value, int n, int count, int *mark)
+{
+	for (int k = 0; k < count; k++) {
+		int best = -1;
+
+		for (int i = 0; i < n; i++)
+			if (!mark[i] && (best < 0 || is_larger_score(value[i], value[best])))
+				best = i;
+		if (best >= 0)
+			mark[best] = 1;
+	}
+}
+
+/* Marks the experts of the groups that are not kept -1. */
+DEVICE void exclude_expert_groups(const struct route_args *a, const float *choice, float *best,
+                                  int *kept, int *mark)
+{
+	int each = a->experts / a->groups;
+
+	for (int g = 0; g < a->groups; g++) {
+		const float *c = choice + g * each;
+		int first = 0, second = -1;
+
+		kept[g] = 0;
+		for (int i = 1; i < each; i++)
+			first = is_larger_score(c[i], c[first]) ? i : first;
+		for (int i = 0; i < each; i++)
+			if (i != first && (second < 0 || is_larger_score(c[i], c[second])))
+				second = i;
+		best[g] = c[first] + c[second];
+	}
+	mark_largest_scores(best, a->groups, a->kept, kept);
+	for (int i = 0; i < a->experts; i++)
+		mark[i] = kept[i / each] ? 0 : -1;
+}
+
+/* A warp has a row: its lanes the exponentials, the first one what has an order. */
+KERNEL(WARP, route_experts, route_args)
+{
+	DYNAMIC_SHARED(score);
+	float *choice = score + a.experts, *best = choice + a.experts;
+	int *mark = (int *)(best + a.groups), *kept = mark + a.experts;
+	int64_t t = blockIdx.x;
+	const float *x = a.x + t * a.x_pitch;
+	float max = -INFINITY, sum = 0.0f;
+
+	for (int i = 0; i < a.experts; i++)
+		max = x[i] > max ? x[i] : max;
+	for (int i = threadIdx.x; i < a.experts; i += WARP)
+		score[i] = a.sigmoid ? 1.0f / (1.0f + mathf_exp(-x[i])) : mathf_exp(x[i] - max);
+	sync_warp();
+	if (!a.sigmoid)
+		for (int i = 0; i < a.experts; i++)
+			sum += score[i];
+	sync_warp();
+	for (int i = threadIdx.x; i < a.experts; i += WARP) {
+		score[i] = a.sigmoid ? score[i] : score[i] / sum;
+		choice[i] =
+			a.b ? score[i] + widen_element(a.b, a.b_dtype, i * a.b_stride) : score[i];
+		mark[i] = 0;
+	}
+	sync_warp();
+	if (threadIdx.x == 0) {
+		if (a.groups > 1)
+			exclude_expert_groups(&a, choice, best, kept, mark);
+		mark_largest_scores(choice, a.experts, a.top, mark);
+	}
+	sync_warp();
+	sum = 0.0f;
+	for (int i = 0; i < a.experts; i++)
+		sum = mark[i] == 1 ? sum + score[i] : sum;
+	for (int i = threadIdx.x; i < a.experts; i += WARP)
+		a.y[t * a.y_pitch + i] = mark[i] != 1  ? 0.0f
+		                         : a.normalize ? score[i] / (sum + a.eps) * a.scale
+		                                       : score[i] * a.scale;
+}
+
+/* ---- EXPERTS, COMBINE ------------------------------------------------------------------------ */
+
+/*
+ * Lists the rows of each expert, one expert after another: a block, and a thread an expert. Where a
+ * row does not ask for an expert, `place` is -1.
+ */
+KERNEL(EXPERTS_MAX, list_expert_rows, experts_args)
+{
+	SHARED int count[EXPERTS_MAX];
+	int e = threadIdx.x, n = 0;
+
+	for (int64_t t = 0; t < a.rows && e < a.experts; t++)
+		n += a.weights[t * a.weights_pitch + e] != 0.0f;
+	count[e] = n;
+	sync_block();
+	if (e >= a.experts)
+		return;
+	n = 0;
+	for (int i = 0; i < e; i++)
+		n += count[i];
+	a.begin[e] = n;
+	if (e == a.experts - 1)
+		a.begin[a.experts] = n + count[e];
+	for (int64_t t = 0; t < a.rows; t++) {
+		int asked = a.weights[t * a.weights_pitch + e] != 0.0f;
+
+		a.place[t * a.experts + e] = asked ? n : -1;
+		if (asked)
+			a.row[n++] = (int32_t)t;
+	}
+}
+
+/* h = act(gate) * up, for the listed rows: a warp has column j of both. */
+KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
+{
+	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP, e = blockIdx.y;
+	int64_t width = a.dtype == PORT_F32 ? 4 : 2;
+	const char *w =
+		(const char *)a.gate_up + (e * a.gate_up_stride[0] + j * a.gate_up_stride[1] +
+	                                   a.k_first * a.gate_up_stride[2]) *
+						  width;
+
+	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.ffn; at += MULTIPLY_ROWS) {
+		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
+		const float *x[MULTIPLY_ROWS];
+		float gate[MULTIPLY_ROWS], up[MULTIPLY_ROWS];
+
+		EACH(r, MULTIPLY_ROWS)
+			x[r] = a.x + a.row[at + (r < n ? r : 0)] * a.x_pitch + a.k_first;
+		multiply_column(w, a.dtype, a.gate_up_stride[2], a.k, x, n, gate);
+		multiply_column(w + a.ffn * a.gate_up_stride[1] * width, a.dtype,
+		                a.gate_up_stride[2], a.k, x, n, up);
+		EACH(r, MULTIPLY_ROWS)
+			if (r < n && threadIdx.x % WARP == 0)
+				a.hidden[(at + r) * a.ffn + j] =
+					activate(a.activation, gate[r]) * up[r];
+	}
+}
+
+/* z = h * down, for the listed rows. */
+KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
+{
+	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP, e = blockIdx.y;
+	int64_t width = a.dtype == PORT_F32 ? 4 : 2;
+	const char *w = (const char *)a.down + (e * a.down_stride[0] + j * a.down_stride[1] +
+	                                        a.f_first * a.down_stride[2]) *
+	                                               width;
+
+	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.columns; at += MULTIPLY_ROWS) {
+		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
+		const float *x[MULTIPLY_ROWS];
+		float sum[MULTIPLY_ROWS];
+
+		EACH(r, MULTIPLY_ROWS)
+			x[r] = a.hidden + (at + (r < n ? r : 0)) * a.ffn + a.f_first;
+		multiply_column(w, a.dtype, a.down_stride[2], a.f, x, n, sum);
+		EACH(r, MULTIPLY_ROWS)
+			if (r < n && threadIdx.x % WARP == 0)
+				a.z[(at + r) * a.columns + j] = sum[r] + 0.0f;
+	}
+}
+
+/* The experts of a row are added in their order; with slots they are written one after another. */
+KERNEL(MAP_THREADS, combine_experts, experts_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		float *y = a.y + t * a.y_pitch + i, sum = 0.0f;
+		int64_t slot = 0;
+
+		for (int e = 0; e < a.experts; e++) {
+			float w = a.weights[t * a.weights_pitch + e], z;
+
+			if (w == 0.0f)
+				continue;
+			z = a.place ? a.z[a.place[t * a.experts + e] * a.columns + i]
+			            : a.x[t * a.x_pitch + slot * a.columns + i];
+			if (a.slots)
+				y[slot * a.columns] = z;
+			else
+				sum += w * z;
+			slot++;
+		}
+		for (; slot < a.slots; slot++)
+			y[slot * a.columns] = 0.0f;
+		if (!a.slots)
+			*y = sum;
+	}
+}
