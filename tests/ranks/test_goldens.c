@@ -473,11 +473,51 @@ START_TEST(documented_digest)
 }
 END_TEST
 
+/* ---- a GPU, or an emulated one (GPU_DEVICE) -------------------------------------------------- */
+
+enum { EXIT_SKIPPED = 77 };
+static const int gpu_ranks[] = { 1, 3 };
+
+/* Steps have at most 8 rows: weights of 16 bits are then multiplied in f32, too. */
+START_TEST(logits_of_a_gpu)
+{
+	compare_logits(names[_i % NAMES], 1, gpu_ranks[(_i + _i / NAMES) % 2], "");
+}
+END_TEST
+
+static bool is_gpu_usable(void)
+{
+	char command[1024], said[512] = "";
+	FILE *f;
+
+	snprintf(command, sizeof command,
+	         "'%s' generate '%s/data' --ids 1 --max-tokens 1 2>&1 >/dev/null", TESSERA,
+	         SOURCE_ROOT);
+	f = popen(command, "r");
+	if (!f || !fgets(said, sizeof said, f) || !strstr(said, "not usable here"))
+		said[0] = 0;
+	if (f)
+		pclose(f);
+	fprintf(stderr, "%s%s", *said ? "skipped: " : "", said);
+	return !*said;
+}
+
 int main(void)
 {
 	SRunner *r;
+	const char *gpu = getenv("GPU_DEVICE");
 	TCase *t = suite_begin("goldens", 120, &r);
 
+	srunner_set_fork_status(r, CK_NOFORK);
+	if (gpu) {
+		setenv("TESSERA_DEVICE", gpu, 1);
+		if (!is_gpu_usable())
+			return EXIT_SKIPPED;
+		/* an emulated one is slow: each checkpoint on one number of ranks */
+		tcase_add_loop_test(t, logits_of_a_gpu, 0,
+		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
+		return suite_end(r);
+	}
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
@@ -489,6 +529,5 @@ int main(void)
 	tcase_add_loop_test(t, digests_of_an_exact_device, 0, 2);
 	tcase_add_test(t, kernel_that_fails);
 	tcase_add_test(t, functions_of_styles_need_host_memory);
-	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);
 }

@@ -1,0 +1,260 @@
+/*
+ * device.h - for the tests of ops: runs an op on the device under test and on the CPU. Operands are
+ * in host memory that add_buffer() names; the device has copies of it.
+ */
+#ifndef TESS_TESTS_GPU_DEVICE_H
+#define TESS_TESTS_GPU_DEVICE_H
+
+#include "../unit/cpu.h"
+
+#include <sys/wait.h>
+#include <tessera/reduce.h>
+
+enum { BUFFERS = 32, EXIT_SKIPPED = 77 };
+
+struct buffer {
+	char *host;
+	void *device;
+	uint64_t bytes;
+	bool pages; /* addresses of host memory in other buffers, i64 */
+};
+
+static const char *gpu_file; /* of the plugin */
+static const char *gpu_math = "auto"; /* TESSERA_CUDA_MATH of the next device */
+static const struct tess_device *gpu_table;
+static void *gpu, *gpu_stream;
+static struct buffer buffers[BUFFERS];
+static int nbuffers;
+
+static inline const char *get_gpu_option(const char *key)
+{
+	const char *libs = getenv("TESSERA_CUDA_LIBS");
+
+	if (!strcmp(key, "cuda_math"))
+		return gpu_math;
+	if (!strcmp(key, "cuda_sync"))
+		return "1";
+	return !strcmp(key, "cuda_libs") && libs ? libs : "";
+}
+
+/* The status of the plugin's init; its sentence is in cpu_sentence. */
+static inline tess_status load_gpu_plugin(void)
+{
+	static const struct tess_host host = {
+		.size = sizeof host,
+		.abi = TESS_ABI,
+		.fail = cpu_keep_sentence,
+		.option = get_gpu_option,
+	};
+	const struct tess_plugin *plugin;
+	void *file = dlopen(gpu_file, RTLD_NOW | RTLD_LOCAL);
+
+	if (!file)
+		return cpu_keep_sentence(TESS_ENOTSUP, "%s", dlerror());
+	plugin = dlsym(file, "tess_plugin_v1");
+	gpu_table = plugin->devices[0];
+	return plugin->init(&host);
+}
+
+#define EXPECT_OK(call) \
+	do { \
+		tess_status status_ = (call); \
+		ck_assert_msg(status_ == TESS_OK, "%s: %s", #call, cpu_sentence); \
+	} while (0)
+
+static inline void open_gpu_device(const char *math)
+{
+	gpu_math = math;
+	EXPECT_OK(load_gpu_plugin());
+	EXPECT_OK(gpu_table->open(0, 1, &gpu));
+	EXPECT_OK(gpu_table->stream_open(gpu, &gpu_stream));
+}
+
+static inline void close_gpu_device(void)
+{
+	gpu_table->stream_close(gpu, gpu_stream);
+	gpu_table->close(gpu);
+}
+
+static inline void *add_buffer(void *host, uint64_t bytes)
+{
+	struct buffer *b = &buffers[nbuffers++];
+
+	ck_assert_int_lt(nbuffers, BUFFERS);
+	*b = (struct buffer){ .host = host, .bytes = bytes };
+	EXPECT_OK(gpu_table->alloc(gpu, bytes, &b->device));
+	return host;
+}
+
+static inline void free_buffers(void)
+{
+	for (; nbuffers; nbuffers--)
+		gpu_table->free(gpu, buffers[nbuffers - 1].device);
+}
+
+/* Where the device has what is at a host address. */
+static inline void *find_copy(const void *host)
+{
+	for (int i = 0; i < nbuffers; i++)
+		if ((const char *)host >= buffers[i].host &&
+		    (const char *)host < buffers[i].host + buffers[i].bytes)
+			return (char *)buffers[i].device + ((const char *)host - buffers[i].host);
+	ck_abort_msg("an operand is in no buffer");
+	return NULL;
+}
+
+static inline void copy_buffer(struct buffer *b, bool back)
+{
+	void *from = b->host;
+
+	if (b->pages && back)
+		return;
+	if (b->pages) {
+		int64_t *list = malloc(b->bytes), n = (int64_t)(b->bytes / sizeof *list);
+
+		for (int64_t i = 0; i < n; i++) {
+			void *page = (void *)(uintptr_t)((int64_t *)(void *)b->host)[i];
+
+			list[i] = page ? (int64_t)(uintptr_t)find_copy(page) : 0;
+		}
+		from = list;
+	}
+	EXPECT_OK(gpu_table->copy(gpu, back ? b->host : b->device, back ? b->device : from,
+	                          b->bytes, gpu_stream));
+	EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
+	if (b->pages)
+		free(from);
+}
+
+/* Copies all buffers to the device, runs the op, and copies them back. */
+static inline tess_status run_on_gpu(const struct tess_op *op)
+{
+	struct tess_view in[8], out[8];
+	struct tess_op moved = *op;
+	tess_status st = gpu_table->supports(op);
+
+	if (st)
+		return st;
+	for (int i = 0; i < nbuffers; i++)
+		copy_buffer(&buffers[i], false);
+	for (int32_t i = 0; i < op->nin; i++) {
+		in[i] = op->in[i];
+		in[i].data = in[i].ndim ? find_copy(in[i].data) : NULL;
+	}
+	for (int32_t i = 0; i < op->nout; i++) {
+		out[i] = op->out[i];
+		out[i].data = find_copy(out[i].data);
+	}
+	moved.in = in;
+	moved.out = out;
+	moved.stream = gpu_stream;
+	st = gpu_table->run(gpu, &moved);
+	if (!st)
+		st = gpu_table->sync(gpu, gpu_stream);
+	for (int i = 0; i < nbuffers && !st; i++)
+		copy_buffer(&buffers[i], true);
+	return st;
+}
+
+/* Returns what the CPU makes of the op in `out`, of `bytes`, which then has what the GPU makes. */
+static inline void *run_on_both(void *cpu, const struct tess_op *op, void *out, uint64_t bytes,
+                                const void *before)
+{
+	void *want = malloc(bytes);
+
+	memcpy(out, before, bytes);
+	cpu_run_op(cpu, op);
+	memcpy(want, out, bytes);
+	memcpy(out, before, bytes);
+	ck_assert_msg(run_on_gpu(op) == TESS_OK, "%s", cpu_sentence);
+	return want;
+}
+
+/* ---- operands on both devices */
+
+static void *cpu;
+
+static inline void set_up_devices(const char *math)
+{
+	cpu = cpu_open_device("auto", 1);
+	ck_assert_ptr_nonnull(cpu);
+	open_gpu_device(math);
+}
+
+static inline void tear_down_devices(void)
+{
+	close_gpu_device();
+	cpu_device->close(cpu);
+}
+
+/* n floats that the device has too; NaN if `fill` is not. */
+static inline float *make_buffer(int64_t n, bool fill)
+{
+	float *f = cpu_make_floats(n);
+
+	if (!fill)
+		memset(f, 0xff, sizeof *f * (size_t)n);
+	return add_buffer(f, sizeof *f * (uint64_t)(n ? n : 1));
+}
+
+/* n weights of a type, aligned, that the device has too; their values are in *value, if given. */
+static inline void *make_weight_buffer(int32_t dtype, int64_t n, float **value)
+{
+	struct cpu_weights w = cpu_make_weights(dtype, n);
+	void *aligned = malloc((size_t)(n * 4 + 4));
+
+	memcpy(aligned, w.data, (size_t)(n * cpu_get_width(dtype)));
+	for (int64_t i = 0; i < n && dtype == TESS_F16; i++) { /* no large ones: sums stay finite */
+		uint16_t *h = (uint16_t *)aligned + i;
+
+		*h = (uint16_t)((*h & 0x83ff) | (10 + *h % 5) << 10);
+		w.value[i] = (float)cpu_convert_f16(*h);
+	}
+	free(w.memory);
+	if (value)
+		*value = w.value;
+	else
+		free(w.value);
+	return add_buffer(aligned, (uint64_t)(n * 4 + 4));
+}
+
+static inline void free_host_buffers(void)
+{
+	for (int i = 0; i < nbuffers; i++)
+		free(buffers[i].host);
+	free_buffers();
+}
+
+/* Runs an op on both, whose only out begins at `out`; they must be equal. */
+static inline void expect_same(const char *what, const struct tess_op *op, void *out,
+                               uint64_t bytes)
+{
+	void *before = memcpy(malloc(bytes), out, bytes);
+	float *want = run_on_both(cpu, op, out, bytes, before);
+
+	cpu_expect_equal(what, out, want, (int64_t)(bytes / sizeof *want));
+	free(want);
+	free(before);
+}
+
+/*
+ * Whether the device is not usable, as on a machine without a GPU. Asked in another process: the
+ * driver does not survive a fork, and each test is one.
+ */
+static inline bool is_gpu_missing(const char *file)
+{
+	int status = 0;
+	pid_t pid;
+
+	gpu_file = file;
+	pid = fork();
+	if (pid == 0) {
+		if (load_gpu_plugin() == TESS_OK)
+			_exit(0);
+		fprintf(stderr, "skipped: %s\n", cpu_sentence);
+		_exit(1);
+	}
+	return waitpid(pid, &status, 0) != pid || status != 0;
+}
+
+#endif

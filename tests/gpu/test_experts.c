@@ -1,0 +1,192 @@
+/*
+ * test_experts PLUGIN: ROUTE, EXPERTS, COMBINE and HEAD_LINEAR of the CUDA device against the CPU:
+ * which experts a row gets is equal, and so are their weights; sums are close.
+ */
+#include "device.h"
+
+/* The out of an op on both, whose rows have `n` elements and 3 more: within 2e-6 of the largest. */
+static void expect_close(const char *what, const struct tess_op *op, float *y, int64_t rows,
+                         int64_t n)
+{
+	uint64_t bytes = sizeof *y * (uint64_t)(rows * (n + 3));
+	void *before = memcpy(malloc(bytes), y, bytes);
+	float *want = run_on_both(cpu, op, y, bytes, before), max = 0;
+
+	for (int64_t i = 0; i < rows * (n + 3); i++)
+		max = i % (n + 3) < n ? fmaxf(max, fabsf(want[i])) : max;
+	ck_assert_msg(max > 0 && isfinite(max), "%s: the largest is %g", what, (double)max);
+	for (int64_t i = 0; i < rows * (n + 3); i++)
+		if (i % (n + 3) >= n ? !cpu_is_same(y[i], want[i])
+		                     : !(fabsf(y[i] - want[i]) <= 2e-6f * max))
+			ck_abort_msg("%s: row %d, element %d: %g, not %g", what, (int)(i / (n + 3)),
+			             (int)(i % (n + 3)), (double)y[i], (double)want[i]);
+	free(before);
+	free(want);
+}
+
+/* ---- ROUTE ----------------------------------------------------------------------------------- */
+
+static void test_route_op(int64_t experts, int64_t top, int flags, int64_t groups, bool correction)
+{
+	int64_t rows = 5, n = experts, kept = groups > 1 ? groups / 2 + 1 : 0;
+	double num[] = { (double)top, flags, 1e-20, 2.5, (double)groups, (double)kept };
+	float *x = make_buffer(rows * n, true), *y = make_buffer(rows * n, false);
+	struct tess_view in[] = {
+		cpu_make_rows(x, rows, n, n),
+		cpu_make_list(make_weight_buffer(TESS_F32, n, NULL), TESS_F32, n),
+	};
+	struct tess_view out = cpu_make_rows(y, rows, n, n);
+	struct tess_op op =
+		cpu_make_op(TESS_OP_ROUTE, in, correction ? 2 : 1, &out, num, TESS_ROUTE_NUMS);
+
+	for (int64_t i = 0; i < rows * n; i++) /* several are equal */
+		x[i] = roundf(x[i] * 8) / 4;
+	expect_same("route", &op, y, sizeof *y * (uint64_t)(rows * n));
+	free_host_buffers();
+}
+
+START_TEST(routes)
+{
+	set_up_devices("auto");
+	for (int flags = 0; flags < 4; flags++) {
+		test_route_op(4, 2, flags, 0, false);
+		test_route_op(60, 6, flags, 0, true);
+		test_route_op(64, 5, flags, 8, true);
+		test_route_op(12, 3, flags, 3, false);
+		test_route_op(130, 130, flags, 1, false);
+	}
+	tear_down_devices();
+}
+END_TEST
+
+/* ---- EXPERTS, COMBINE ------------------------------------------------------------------------ */
+
+struct experts_case {
+	int32_t dtype, act;
+	int64_t rows, k, ffn, h, experts, asked;
+	bool turned; /* weights are stored [experts, in, out] */
+	int64_t slots;
+};
+
+static struct tess_view make_weight_stack(const struct experts_case *c, int64_t n, int64_t k)
+{
+	void *data = make_weight_buffer(c->dtype, c->experts * n * k, NULL);
+
+	return (struct tess_view){ .data = data,
+		                   .dtype = c->dtype,
+		                   .ndim = 3,
+		                   .shape = { c->experts, n, k },
+		                   .stride = { n * k, c->turned ? 1 : k, c->turned ? n : 1 } };
+}
+
+/* Row t asks for `asked` experts from t on; row 2 for none. */
+static float *make_routing(const struct experts_case *c)
+{
+	float *w = make_buffer(c->rows * c->experts, true);
+
+	for (int64_t i = 0; i < c->rows * c->experts; i++) {
+		int64_t t = i / c->experts, from = (t * 3 + 1) % c->experts;
+		int64_t at = (i % c->experts + c->experts - from) % c->experts;
+
+		w[i] = at < c->asked && t != 2 ? fabsf(w[i]) + 0.1f : 0.0f;
+	}
+	return w;
+}
+
+static void test_experts_op(const struct experts_case *c)
+{
+	int64_t n = c->h * (c->slots ? c->slots : 1), e = c->experts;
+	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[33];
+	struct tess_tree tree[] = { { 1, 0, 1, 0, 1 }, { 1, 0, 1, 1, 1 }, { e, 0, e, 2, 1 } };
+	struct tess_term term[] = { { 0, 0, k_bound }, { 3, 0, f_bound }, { 1, 0, e_bound } };
+	double num[] = { c->act, (double)c->slots };
+	struct tess_view in[4], out, mid[2];
+	struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, TESS_EXPERTS_NUMS,
+	                                    tree, 3, term, 3);
+	float *y;
+
+	for (int64_t i = 0; i <= e; i++)
+		e_bound[i] = i;
+	in[0] = cpu_make_rows(make_buffer(c->rows * (c->k + 4), true), c->rows, c->k, c->k + 4);
+	in[1] = cpu_make_rows(make_routing(c), c->rows, e, e);
+	in[2] = make_weight_stack(c, 2 * c->ffn, c->k);
+	in[3] = make_weight_stack(c, c->h, c->ffn);
+	y = make_buffer(c->rows * (n + 3), false);
+	out = cpu_make_rows(y, c->rows, n, n + 3);
+	expect_close("experts", &op, y, c->rows, n);
+	if (c->slots) {
+		mid[0] = out;
+		mid[1] = in[1];
+		tree[2].first = 0;
+		y = make_buffer(c->rows * (c->h + 3), false);
+		out = cpu_make_rows(y, c->rows, c->h, c->h + 3);
+		op = cpu_make_sum_op(TESS_OP_COMBINE, mid, 2, &out, NULL, 0, &tree[2], 1, &term[2],
+		                     1);
+		expect_close("combine", &op, y, c->rows, c->h);
+	}
+	free_host_buffers();
+}
+
+START_TEST(experts)
+{
+	static const struct experts_case cases[] = {
+		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0 },
+		{ TESS_BF16, TESS_SILU, 5, 264, 40, 64, 4, 2, false, 0 },
+		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0 },
+		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0 },
+		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4 },
+		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 6, 2, true, 2 },
+	};
+
+	set_up_devices("auto");
+	test_experts_op(&cases[_i]);
+	tear_down_devices();
+}
+END_TEST
+
+/* ---- HEAD_LINEAR ----------------------------------------------------------------------------- */
+
+static void test_head_linear_op(int32_t dtype, int64_t rows, int64_t heads, int64_t n, int64_t k,
+                                int64_t rest, bool turned)
+{
+	int64_t xn = heads * (k + rest), yn = heads * (n + rest);
+	struct tess_view in[] = {
+		cpu_make_rows(make_buffer(rows * (xn + 4), true), rows, xn, xn + 4),
+		{ .data = make_weight_buffer(dtype, heads * n * k, NULL),
+		  .dtype = dtype,
+		  .ndim = 3,
+		  .shape = { heads, n, k },
+		  .stride = { n * k, turned ? 1 : k, turned ? n : 1 } },
+	};
+	float *y = make_buffer(rows * (yn + 3), false);
+	struct tess_view out = cpu_make_rows(y, rows, yn, yn + 3);
+	struct tess_op op = cpu_make_op(TESS_OP_HEAD_LINEAR, in, 2, &out, NULL, 0);
+
+	expect_close("head_linear", &op, y, rows, yn);
+	free_host_buffers();
+}
+
+START_TEST(head_linears)
+{
+	set_up_devices("auto");
+	for (int i = 0; i < 6; i++) {
+		test_head_linear_op(cpu_choose_dtype(i), 1, 4, 32, 16, 8, i >= 3);
+		test_head_linear_op(cpu_choose_dtype(i), 11, 3, 13, 300, 0, i >= 3);
+		test_head_linear_op(cpu_choose_dtype(i), 8, 2, 5, 7, 3, i >= 3);
+	}
+	tear_down_devices();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	SRunner *r;
+	TCase *t = suite_begin("gpu_experts", 300, &r);
+
+	if (argc < 2 || is_gpu_missing(argv[1]))
+		return argc < 2 ? 2 : EXIT_SKIPPED;
+	tcase_add_test(t, routes);
+	tcase_add_loop_test(t, experts, 0, 6);
+	tcase_add_test(t, head_linears);
+	return suite_end(r);
+}

@@ -1,0 +1,584 @@
+/*
+ * test_ops PLUGIN: the ops of the CUDA device against those of the CPU, on a GPU or on an emulated
+ * one. What is rounded in the same order is equal; sums, which are added in another, differ by as
+ * much as docs/devices.md says.
+ */
+#include "device.h"
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void test_map_op(int32_t kind, int32_t dtype, const double *num, int32_t nnum, int32_t nin,
+                        int64_t rows, bool in_place)
+{
+	int64_t n = 300, pitch = n + 7;
+	float *x = make_buffer(rows * pitch, true);
+	float *y = in_place ? x : make_buffer(rows * pitch, false);
+	void *b = kind == TESS_OP_BIAS ? make_weight_buffer(dtype, n, NULL)
+	                               : make_buffer(rows * pitch, true);
+	struct tess_view in[] = { cpu_make_rows(x, rows, n, pitch),
+		                  kind == TESS_OP_BIAS ? cpu_make_list(b, dtype, n)
+		                                       : cpu_make_rows(b, rows, n, pitch) };
+	struct tess_view out = cpu_make_rows(y, rows, n, pitch);
+	struct tess_op op = cpu_make_op(kind, in, nin, &out, num, nnum);
+
+	expect_same("map", &op, y, sizeof *y * (uint64_t)(rows * pitch));
+	free_host_buffers();
+}
+
+START_TEST(maps)
+{
+	static const int64_t row_counts[] = { 1, 3, 40 };
+
+	set_up_devices("auto");
+	for (int i = 0; i < 6; i++) {
+		int64_t rows = row_counts[i / 2];
+
+		for (int32_t d = 0; d < 3; d++)
+			test_map_op(TESS_OP_BIAS, cpu_choose_dtype(d), NULL, 0, 2, rows, i % 2);
+		test_map_op(TESS_OP_ADD, 0, NULL, 0, 2, rows, i % 2);
+		test_map_op(TESS_OP_SCALE, 0, (double[]){ 1.7 }, 1, 1, rows, i % 2);
+		for (int32_t act = TESS_SILU; act <= TESS_TANH; act++)
+			for (int32_t nin = 1; nin <= 2; nin++)
+				test_map_op(TESS_OP_GLU, 0, (double[]){ act }, 1, nin, rows, i % 2);
+	}
+	tear_down_devices();
+}
+END_TEST
+
+static void test_rope_op(int64_t each, int64_t first, int64_t width, int interleaved, bool in_place)
+{
+	int64_t rows = 5, n = 3 * each, positions = 40;
+	float *x = make_buffer(rows * n, true), *table = make_buffer(positions * width, true);
+	float *y = in_place ? x : make_buffer(rows * n, false);
+	int32_t *position = malloc(4 * (size_t)rows);
+	struct tess_view in[] = {
+		cpu_make_rows(x, rows, n, n),
+		cpu_make_list(add_buffer(position, 4 * (uint64_t)rows), TESS_I32, rows),
+		cpu_make_rows(table, positions, width, width),
+	};
+	struct tess_view out = cpu_make_rows(y, rows, n, n);
+	double num[] = { (double)each, (double)first, (double)width, interleaved };
+	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
+
+	for (int64_t t = 0; t < rows; t++)
+		position[t] = (int32_t)(cpu_draw_random() % (uint32_t)positions);
+	expect_same("rope", &op, y, sizeof *y * (uint64_t)(rows * n));
+	position[rows - 1] = (int32_t)positions;
+	ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
+	expect_part(cpu_sentence, "rope: a position is outside the table");
+	free_host_buffers();
+}
+
+START_TEST(ropes)
+{
+	set_up_devices("auto");
+	for (int i = 0; i < 4; i++) {
+		test_rope_op(64, 0, 64, i % 2, i / 2);
+		test_rope_op(20, 0, 6, i % 2, i / 2);
+		test_rope_op(27, 11, 16, i % 2, i / 2);
+	}
+	tear_down_devices();
+}
+END_TEST
+
+static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, int64_t runs)
+{
+	const int64_t rows = 3, n = each * runs, pitch = n + 5;
+	double num[] = { kind, 1e-5, (double)(runs > 1 ? each : 0), offset };
+	struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	struct tess_term term = { 0, 0, (int64_t[]){ 0, each } };
+	float *x = make_buffer(rows * pitch, true), *y = make_buffer(rows * pitch, false), *before,
+	      *want, max = 0;
+	struct tess_view in[] = {
+		cpu_make_rows(x, rows, n, pitch),
+		cpu_make_list(make_weight_buffer(dtype, each, NULL), dtype, each),
+		cpu_make_list(make_weight_buffer(dtype, each, NULL), dtype, each),
+	};
+	struct tess_view out = cpu_make_rows(y, rows, n, pitch);
+	struct tess_op op = cpu_make_sum_op(TESS_OP_NORM, in, kind == TESS_LAYER ? 3 : 2, &out, num,
+	                                    TESS_NORM_NUMS, &tree, 1, &term, 1);
+
+	before = memcpy(malloc(sizeof *y * (size_t)(rows * pitch)), y,
+	                sizeof *y * (size_t)(rows * pitch));
+	want = run_on_both(cpu, &op, y, sizeof *y * (uint64_t)(rows * pitch), before);
+	for (int64_t i = 0; i < rows * pitch; i++)
+		if (i % pitch < n)
+			max = fmaxf(max, fabsf(want[i]));
+	for (int64_t i = 0; i < rows * pitch; i++)
+		if (i % pitch >= n)
+			MUST(cpu_is_same(y[i], want[i]));
+		else
+			MUST(fabsf(y[i] - want[i]) <= 2e-6f * max);
+	free(before);
+	free(want);
+	free_host_buffers();
+}
+
+START_TEST(norms)
+{
+	set_up_devices("auto");
+	for (int i = 0; i < 6; i++) {
+		int32_t dtype = cpu_choose_dtype(i), kind = i % 2 ? TESS_LAYER : TESS_RMS;
+
+		test_norm_op(kind, dtype, i == 2 || i == 5, 2048, 1);
+		test_norm_op(kind, dtype, i == 4, 300, 1);
+		test_norm_op(kind, dtype, 0, 64, 5);
+		test_norm_op(kind, dtype, 0, 6, 2);
+	}
+	tear_down_devices();
+}
+END_TEST
+
+/* The table as it is, or stored [H, V]; Partial: only entries [lo, hi) are this rank's. */
+static void test_embed_op(int32_t dtype, bool turned, bool partial)
+{
+	int64_t rows = 9, entries = 50, n = 70;
+	struct tess_tree tree = { 4, 1, 3, 0, 1 };
+	struct tess_term term = { 0, 0, (int64_t[]){ 8, 20, 33 } };
+	int32_t *id = malloc(4 * (size_t)rows);
+	float *y = make_buffer(rows * n, false), *value;
+	struct tess_view in[] = {
+		cpu_make_list(add_buffer(id, 4 * (uint64_t)rows), TESS_I32, rows),
+		cpu_make_view(make_weight_buffer(dtype, entries * n, &value), dtype, entries, n,
+		              turned ? 1 : n, turned ? entries : 1),
+	};
+	struct tess_view out =
+		partial ? cpu_make_partial(y, 1, rows, n, n) : cpu_make_rows(y, rows, n, n);
+	double first = 100;
+	struct tess_op op = cpu_make_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
+
+	op.tree = &tree;
+	op.term = &term;
+	op.ntree = op.nterm = partial;
+	for (int64_t t = 0; t < rows; t++)
+		id[t] = 98 + (int32_t)(cpu_draw_random() % 55);
+	ck_assert_msg(run_on_gpu(&op) == TESS_OK, "%s", cpu_sentence);
+	for (int64_t i = 0; i < rows * n; i++) {
+		int64_t at = id[i / n] - 100;
+		bool here = at >= (partial ? 8 : 0) && at < (partial ? 33 : entries);
+		float want = here ? value[turned ? i % n * entries + at : at * n + i % n] : 0.0f;
+
+		MUST(y[i] == want);
+	}
+	free(value);
+	free_host_buffers();
+}
+
+START_TEST(embeddings)
+{
+	set_up_devices("auto");
+	for (int i = 0; i < 12; i++)
+		test_embed_op(cpu_choose_dtype(i), i & 4, i & 8);
+	tear_down_devices();
+}
+END_TEST
+
+START_TEST(copies)
+{
+	static const int32_t dtypes[] = { TESS_U8, TESS_BF16, TESS_F32, TESS_I64 };
+	int64_t bytes = 6 * 40 * 50 * 8;
+
+	set_up_devices("auto");
+	for (int i = 0; i < 24; i++) {
+		int32_t dtype = dtypes[i % 4], ndim = i % 3 + 1;
+		float *x = make_buffer(bytes / 4, true), *y = make_buffer(bytes / 4, false);
+		struct tess_view in = { .data = x, .dtype = dtype, .ndim = ndim };
+		struct tess_view out = { .data = y, .dtype = dtype, .ndim = ndim };
+		struct tess_op op = cpu_make_op(TESS_OP_COPY, &in, 1, &out, NULL, 0);
+
+		for (int32_t a = 0; a < ndim; a++) { /* the out is turned in every other case */
+			in.shape[a] = out.shape[a] = 1 + cpu_draw_random() % 5;
+			in.stride[a] = a == 0 ? 2000 : a == 1 ? 50 : 1 + i % 2;
+			out.stride[a] = i & 8 ? (a == 0 ? 1 : a == 1 ? 40 : 2000) : in.stride[a];
+		}
+		expect_same("copy", &op, y, (uint64_t)bytes);
+		free_host_buffers();
+	}
+	tear_down_devices();
+}
+END_TEST
+
+START_TEST(selected_rows)
+{
+	static int32_t row[] = { 3, 0, 3, 6 };
+	float *x, *y;
+	struct tess_view in[2], out;
+	struct tess_op op = cpu_make_op(TESS_OP_SELECT_ROWS, in, 2, &out, NULL, 0);
+
+	set_up_devices("auto");
+	x = make_buffer(7 * 300, true);
+	y = make_buffer(4 * 310, false);
+	in[0] = cpu_make_rows(x, 7, 299, 300);
+	in[1] = cpu_make_list(add_buffer(row, sizeof row), TESS_I32, 4);
+	out = cpu_make_rows(y, 4, 299, 310);
+	expect_same("select_rows", &op, y, sizeof *y * 4 * 310);
+	row[1] = 7;
+	ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
+	expect_part(cpu_sentence, "there is no such row");
+	free_buffers();
+	tear_down_devices();
+}
+END_TEST
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+struct linear_case {
+	int32_t dtype, nweights;
+	int64_t rows, k, n[5];
+	bool turned; /* weights are stored [in, out] */
+	int64_t skip; /* columns of x and of W before the first; odd ones are not aligned */
+	const int64_t *bound; /* of two terms, four numbers; NULL: all of K */
+};
+
+/* |got - want| <= rounding * the sum of |x * w|, and what adding in another order makes of it. */
+static void test_linear_op(const struct linear_case *c, double rounding)
+{
+	int64_t pitch = c->k + 8, xn = c->rows * pitch + 8;
+	int64_t whole[] = { 0, c->k };
+	struct tess_tree tree = { 1, 0, 1, 0, c->bound ? 2 : 1 };
+	struct tess_term term[] = { { 0, 0, c->bound ? c->bound : whole },
+		                    { 0, 0, c->bound ? c->bound + 2 : NULL } };
+	float *x = make_buffer(xn, true), *y[5], *w[5];
+	struct tess_view in[6], out[5];
+	struct tess_op op = cpu_make_sum_op(TESS_OP_LINEAR, in, c->nweights + 1, out, NULL, 0,
+	                                    &tree, 1, term, c->bound ? 2 : 1);
+	double bound;
+
+	op.nout = c->nweights;
+	in[0] = cpu_make_rows(x + c->skip, c->rows, c->k, pitch);
+	for (int32_t i = 0; i < c->nweights; i++) {
+		int64_t n = c->n[i], wide = c->turned ? n + 3 : pitch;
+		char *data =
+			make_weight_buffer(c->dtype, wide * (c->turned ? pitch : n) + 8, &w[i]);
+
+		data += c->skip * (c->turned ? wide : 1) * cpu_get_width(c->dtype);
+		in[1 + i] = cpu_make_view(data, c->dtype, n, c->k, c->turned ? 1 : wide,
+		                          c->turned ? wide : 1);
+		y[i] = make_buffer(c->rows * (n + 5), false);
+		out[i] = c->bound ? cpu_make_partial(y[i], 1, c->rows, n, n + 5)
+		                  : cpu_make_rows(y[i], c->rows, n, n + 5);
+	}
+	ck_assert_msg(run_on_gpu(&op) == TESS_OK, "%s", cpu_sentence);
+	bound = rounding + (double)c->k * 0x1p-24;
+	for (int32_t i = 0; i < c->nweights; i++) {
+		for (int64_t at = 0; at < c->rows * c->n[i]; at++) {
+			int64_t t = at / c->n[i], j = at % c->n[i],
+				wide = c->turned ? c->n[i] + 3 : pitch;
+			double sum = 0, all = 0;
+
+			for (int64_t k = 0; k < c->k; k++) {
+				int64_t m = k + c->skip;
+				double p = (double)x[t * pitch + m] *
+				           (double)w[i][c->turned ? m * wide + j : j * wide + m];
+				bool here = !c->bound || (k >= c->bound[0] && k < c->bound[1]) ||
+				            (k >= c->bound[2] && k < c->bound[3]);
+
+				sum += here ? p : 0;
+				all += here ? fabs(p) : 0;
+			}
+			if (!(fabs((double)y[i][t * (c->n[i] + 5) + j] - sum) <= bound * all))
+				ck_abort_msg("%d rows, k %d, weight %d [%d, %d]: %g, not %g +- %g",
+				             (int)c->rows, (int)c->k, (int)i, (int)t, (int)j,
+				             (double)y[i][t * (c->n[i] + 5) + j], sum, bound * all);
+		}
+		for (int64_t t = 0; t < c->rows; t++) /* what lies behind a row is not written */
+			MUST(isnan(y[i][t * (c->n[i] + 5) + c->n[i]]));
+		free(w[i]);
+	}
+	free_host_buffers();
+}
+
+/* Products with at most 8 rows are not rounded; those with more as docs/devices.md says. */
+static double find_rounding(int32_t dtype, int64_t rows, const char *math)
+{
+	if (rows <= 8 || !strcmp(math, "f32") || (!strcmp(math, "auto") && dtype == TESS_F32))
+		return 0;
+	return !strcmp(math, "auto") && dtype == TESS_BF16 ? 0x1p-8
+	       : dtype == TESS_F32                         ? 0x1p-9
+	                                                   : 0x1p-10;
+}
+
+static void check_linears(const char *math)
+{
+	static const int64_t rows[] = { 1, 2, 3, 5, 8, 9, 21 };
+
+	set_up_devices(math);
+	for (int i = 0; i < 7 * 3; i++) {
+		int32_t dtype = cpu_choose_dtype(i);
+		double rounding = find_rounding(dtype, rows[i / 3], math);
+		struct linear_case c = {
+			.dtype = dtype, .nweights = 1, .rows = rows[i / 3], .k = 1288, .n = { 37 }
+		};
+
+		test_linear_op(&c, rounding); /* 16 bytes at a time */
+		c.skip = 1;
+		test_linear_op(&c, rounding);
+		c.turned = true;
+		test_linear_op(&c, rounding);
+		c = (struct linear_case){ .dtype = dtype,
+			                  .nweights = 5,
+			                  .rows = rows[i / 3],
+			                  .k = 24,
+			                  .n = { 40, 5, 1, 33, 7 } };
+		test_linear_op(&c, rounding);
+		c.bound = (int64_t[]){ 0, 8, 8, 24 };
+		test_linear_op(&c, rounding);
+		c.bound = (int64_t[]){ 1, 6, 8, 23 };
+		test_linear_op(&c, rounding);
+		c.bound = (int64_t[]){ 3, 3, 5, 5 };
+		test_linear_op(&c, rounding);
+	}
+	tear_down_devices();
+}
+
+START_TEST(linear_auto)
+{
+	check_linears("auto");
+}
+END_TEST
+
+START_TEST(linear_f32)
+{
+	check_linears("f32");
+}
+END_TEST
+
+START_TEST(linear_tf32)
+{
+	check_linears("tf32");
+}
+END_TEST
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+struct attention_case {
+	int64_t heads, lo, group, d, window;
+	int32_t dtype;
+	double softcap;
+	int64_t value; /* elements; 0: d; negative: that are the first of their key */
+	int64_t slots, before; /* positions that a slot has at first */
+	const int *rows; /* of each slot in turn, 0: the end */
+};
+
+/* The step of a case: rows[i] more rows of slot i % slots, in turn. */
+struct attention_step {
+	const struct attention_case *c;
+	int64_t kv, value, tokens, blocks; /* blocks: of each slot */
+	int64_t keys, values,
+		page; /* bytes of a page: its keys, its values, all with a gap before */
+	int64_t *table;
+	int32_t *position, *slot;
+	char *pages;
+	uint64_t bytes; /* of all pages */
+};
+
+enum { GAP = 16 };
+
+static struct attention_step make_attention_step(const struct attention_case *c)
+{
+	struct attention_step s = { .c = c, .value = c->value ? labs(c->value) : c->d };
+	int64_t length[8], at = 0, width = cpu_get_width(c->dtype);
+
+	s.kv = (c->lo + c->heads - 1) / c->group - c->lo / c->group + 1;
+	for (int i = 0; c->rows[i]; i++)
+		s.tokens += c->rows[i];
+	s.blocks = (c->before + s.tokens) / 64 + 1;
+	s.keys = s.kv * c->d * 64 * width;
+	s.values = c->value < 0 ? 0 : s.kv * s.value * 64 * width;
+	s.page = GAP + s.keys + s.values;
+	s.bytes = (uint64_t)(c->slots * s.blocks * s.page);
+	s.position = malloc(4 * (size_t)s.tokens);
+	s.slot = malloc(4 * (size_t)s.tokens);
+	for (int64_t i = 0; i < c->slots; i++)
+		length[i] = c->before;
+	for (int i = 0; c->rows[i]; i++)
+		for (int j = 0; j < c->rows[i]; j++, at++) {
+			s.slot[at] = (int32_t)(i % c->slots);
+			s.position[at] = (int32_t)length[i % c->slots]++;
+		}
+	return s;
+}
+
+static void store_random(char *to, int32_t dtype)
+{
+	float x = cpu_draw_float();
+	uint16_t h = tess_bf16_round(x);
+
+	memcpy(to, dtype == TESS_F32 ? (void *)&x : (void *)&h, (size_t)cpu_get_width(dtype));
+}
+
+/* Keys and values of `before` positions; after them, and where a window has passed, is NaN. */
+static void fill_pages(struct attention_step *s)
+{
+	const struct attention_case *c = s->c;
+	int64_t width = cpu_get_width(c->dtype), passed = 0;
+
+	if (c->window && c->before > c->window)
+		passed = (c->before - c->window + 1) / 64;
+	s->table = calloc((size_t)(c->slots * s->blocks), sizeof *s->table);
+	s->pages = malloc(s->bytes);
+	memset(s->pages, 0xff, s->bytes);
+	for (int64_t i = 0; i < c->slots * s->blocks; i++) {
+		char *page = s->pages + i * s->page, *keys = page + GAP, *values = keys + s->keys;
+		int64_t left = c->before - i % s->blocks * 64;
+
+		if (i % s->blocks < passed)
+			continue;
+		s->table[i] = (int64_t)(uintptr_t)page;
+		for (int64_t e = 0; e < s->keys / width; e++)
+			if ((c->value < 0 ? e / c->d % 64 : e % 64) < left)
+				store_random(keys + e * width, c->dtype);
+		for (int64_t e = 0; e < s->values / width; e++)
+			if (e / s->value % 64 < left)
+				store_random(values + e * width, c->dtype);
+	}
+}
+
+/* The op on the CPU and twice on the device: outs within 1e-5, caches and second outs equal. */
+static void compare_attention_runs(const struct attention_step *s, const struct tess_op *op,
+                                   float *y)
+{
+	int64_t n = s->tokens * s->c->heads * s->value;
+	size_t bytes = sizeof *y * (size_t)n;
+	char *before = memcpy(malloc(s->bytes), s->pages, s->bytes), *cache = malloc(s->bytes);
+	float *want = malloc(bytes), *first = malloc(bytes), max = 0;
+
+	cpu_run_op(cpu, op);
+	memcpy(want, y, bytes);
+	memcpy(cache, s->pages, s->bytes);
+	for (int again = 0; again < 2; again++) {
+		memset(y, 0xff, bytes);
+		memcpy(s->pages, before, s->bytes);
+		ck_assert_msg(run_on_gpu(op) == TESS_OK, "%s", cpu_sentence);
+		ck_assert_msg(!memcmp(s->pages, cache, s->bytes), "the cache differs");
+		ck_assert_msg(!again || !memcmp(first, y, bytes), "a second run has other bits");
+		memcpy(first, y, bytes);
+	}
+	for (int64_t i = 0; i < n; i++)
+		max = fmaxf(max, fabsf(want[i]));
+	for (int64_t i = 0; i < n; i++)
+		if (!(fabsf(y[i] - want[i]) <= 1e-5f * max))
+			ck_abort_msg("row %d of %d, element %d: %g, not %g",
+			             (int)(i / (n / s->tokens)), (int)s->tokens,
+			             (int)(i % (n / s->tokens)), (double)y[i], (double)want[i]);
+	free(before);
+	free(cache);
+	free(want);
+	free(first);
+}
+
+static void test_attention_op(const struct attention_case *c)
+{
+	struct attention_step s = make_attention_step(c);
+	int64_t n = s.tokens, nq = c->heads * c->d, nk = s.kv * c->d, nv = s.kv * s.value;
+	int64_t slots = c->slots * s.blocks;
+	double num[] = { 3 / sqrt((double)c->d), (double)c->window, (double)c->d,
+		         (double)c->lo,          (double)c->group,  GAP,
+		         (double)(GAP + s.keys), c->dtype,          c->softcap,
+		         (double)s.value };
+	struct tess_view in[6], out;
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &out, num, TESS_ATTENTION_NUMS);
+	float *y;
+
+	fill_pages(&s);
+	add_buffer(s.pages, s.bytes);
+	add_buffer(s.table, 8 * (uint64_t)slots);
+	buffers[nbuffers - 1].pages = true;
+	in[0] = cpu_make_rows(make_buffer(n * nq, true), n, nq, nq);
+	in[1] = cpu_make_rows(make_buffer(n * nk, true), n, nk, nk);
+	in[2] = cpu_make_rows(make_buffer(n * nv, true), n, nv, nv);
+	if (c->value < 0)
+		in[2] = (struct tess_view){ 0 };
+	in[3] = cpu_make_list(add_buffer(s.position, 4 * (uint64_t)n), TESS_I32, n);
+	in[4] = cpu_make_list(add_buffer(s.slot, 4 * (uint64_t)n), TESS_I32, n);
+	in[5] = cpu_make_view(s.table, TESS_I64, c->slots, s.blocks, s.blocks, 1);
+	y = make_buffer(n * c->heads * s.value, false);
+	out = cpu_make_rows(y, n, c->heads * s.value, c->heads * s.value);
+	compare_attention_runs(&s, &op, y);
+	free_host_buffers();
+}
+
+static const int one_row[] = { 1, 0 }, some_rows[] = { 1, 3, 1, 7, 2, 0 }, prompt[] = { 70, 0 },
+		 mixed[] = { 1, 45, 1, 17, 3, 20, 0 }, batch[] = { 1, 1, 1, 1, 1, 0 };
+
+START_TEST(attention)
+{
+	static const struct attention_case cases[] = {
+		{ 4, 0, 2, 64, 0, TESS_F32, 0, 0, 1, 0, one_row },
+		{ 4, 0, 2, 64, 0, TESS_BF16, 0, 0, 1, 500, one_row },
+		{ 8, 0, 8, 128, 0, TESS_BF16, 0, 0, 1, 330, one_row },
+		{ 3, 1, 2, 6, 0, TESS_F32, 0, 0, 5, 70, some_rows },
+		{ 5, 2, 3, 20, 33, TESS_BF16, 0, 28, 5, 200, some_rows },
+		{ 4, 0, 4, 80, 100, TESS_F32, 3, 0, 5, 300, batch },
+		{ 2, 0, 1, 256, 0, TESS_BF16, 0, 0, 1, 130, some_rows },
+		{ 2, 0, 2, 512, 0, TESS_F32, 0, 0, 1, 63, one_row },
+		{ 4, 0, 2, 64, 0, TESS_F32, 0, 0, 1, 0, prompt },
+		{ 4, 0, 2, 64, 0, TESS_BF16, 2, 0, 1, 90, prompt },
+		{ 3, 1, 2, 20, 50, TESS_F32, 0, 76, 1, 150, prompt },
+		{ 2, 0, 1, 128, 0, TESS_BF16, 0, 0, 6, 40, mixed },
+		{ 2, 0, 2, 160, 70, TESS_F32, 0, 100, 6, 100, mixed },
+		{ 1, 0, 1, 320, 0, TESS_F32, 0, 0, 1, 10, prompt },
+		{ 6, 0, 6, 40, 0, TESS_F32, 0, -32, 2, 100, some_rows },
+		{ 5, 0, 5, 576, 0, TESS_BF16, 0, -512, 1, 200, some_rows },
+		{ 3, 0, 3, 27, 60, TESS_BF16, 0, -19, 1, 140, prompt },
+	};
+
+	set_up_devices("auto");
+	test_attention_op(&cases[_i]);
+	tear_down_devices();
+}
+END_TEST
+
+/* A position without a page is found where the op has run. */
+START_TEST(attention_without_page)
+{
+	float *x;
+	int64_t none[2] = { 0, 0 };
+	int32_t position[] = { 3 }, slot[] = { 0 };
+	double num[TESS_ATTENTION_NUMS] = { 1, 0, 8, 0, 1, 0, 2048, TESS_F32, 0, 8 };
+	struct tess_view in[6], out;
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &out, num, TESS_ATTENTION_NUMS);
+
+	set_up_devices("auto");
+	x = make_buffer(4 * 8, true);
+	for (int i = 0; i < 3; i++)
+		in[i] = cpu_make_rows(x + 8 * i, 1, 8, 8);
+	out = cpu_make_rows(x + 24, 1, 8, 8);
+	in[3] = cpu_make_list(add_buffer(position, 4), TESS_I32, 1);
+	in[4] = cpu_make_list(add_buffer(slot, 4), TESS_I32, 1);
+	in[5] = (struct tess_view){ .data = add_buffer(none, sizeof none),
+		                    .dtype = TESS_I64,
+		                    .ndim = 2,
+		                    .shape = { 1, 2 },
+		                    .stride = { 2, 1 } };
+	for (int i = 0; i < 3; i++) {
+		ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
+		expect_part(cpu_sentence,
+		            "layers.0.mlp or before: cuda: attention: a row has no slot");
+		position[0] = i ? 128 : -1; /* then outside the pages */
+	}
+	free_buffers();
+	tear_down_devices();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	SRunner *r;
+	TCase *t = suite_begin("gpu_ops", 300, &r);
+
+	if (argc < 2 || is_gpu_missing(argv[1]))
+		return argc < 2 ? 2 : EXIT_SKIPPED;
+	tcase_add_test(t, maps);
+	tcase_add_test(t, ropes);
+	tcase_add_test(t, norms);
+	tcase_add_test(t, embeddings);
+	tcase_add_test(t, copies);
+	tcase_add_test(t, selected_rows);
+	tcase_add_test(t, linear_auto);
+	tcase_add_test(t, linear_f32);
+	tcase_add_test(t, linear_tf32);
+	tcase_add_loop_test(t, attention, 0, 17);
+	tcase_add_test(t, attention_without_page);
+	return suite_end(r);
+}
