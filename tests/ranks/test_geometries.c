@@ -6,6 +6,7 @@
  * script/geometries sets them.
  */
 #include "../unit/draw.h"
+#include "core/group/mesh_shape.h"
 #include "geometry.h"
 #include "nn/plan.h"
 #include "nn/runner.h"
@@ -21,6 +22,7 @@ enum { TEXTS = 3, LENGTH_MAX = 90, WAYS = 5 };
 struct way {
 	int32_t nranks, threads;
 	const char *plan, *isa;
+	char mesh[32];
 	int64_t chunk; /* rows of a text in a step */
 	bool together; /* rows of all texts in a step */
 };
@@ -85,17 +87,25 @@ static tess_status run_geometry_on_rank(struct tess_world *w, void *arg)
 	struct tess_runner *s = NULL;
 	struct tess_plan plan;
 	int32_t slot;
+	struct tess_mesh *mesh = NULL;
 	tess_status st = tess_plan_open(parts.model, job->way.plan, NULL, 0, &plan);
 
 	if (st)
 		return st;
 	parts.plan = &plan;
-	st = tess_runner_new(&parts, &s);
+	st = tess_mesh_open(w, job->way.mesh, &mesh);
+	if (!st)
+		parts.mesh = *tess_mesh_get_shape(mesh);
+	for (int32_t i = 0; i < parts.mesh.ndims; i++)
+		parts.along[i] = tess_mesh_group(mesh, parts.mesh.dim[i].name);
+	if (!st)
+		st = tess_runner_new(&parts, &s);
 	for (int i = 0; i < TEXTS && !st; i++)
 		st = tess_runner_open_slot(s, &slot);
 	for (int i = 0; i < (job->way.together ? 1 : TEXTS) && !st; i++)
 		st = run_texts(job, s, first_rank, i, job->way.together ? TEXTS : i + 1);
 	tess_runner_free(s);
+	tess_mesh_close(mesh);
 	tess_plan_free(&plan);
 	return st;
 }
@@ -132,13 +142,16 @@ static struct way draw_way(const struct geometry *g, uint64_t *seed)
 	while (g->model->presets[npresets].name)
 		npresets++;
 	w.plan = g->model->presets[draw_below(seed, (uint64_t)npresets)].name;
+	strcpy(w.mesh, "tp");
+	if (!strcmp(w.plan, "ep") && w.nranks % 2 == 0 && draw_below(seed, 2))
+		snprintf(w.mesh, sizeof w.mesh, "ep=2,tp=%d", (int)w.nranks / 2);
 	return w;
 }
 
 static void draw_geometry_job(struct geometry_job *job, const struct geometry *g, uint64_t *seed)
 {
 	*job = (struct geometry_job){ .g = g,
-		                      .way = { 1, 1, "none", "auto", LENGTH_MAX, false },
+		                      .way = { 1, 1, "none", "auto", "tp", LENGTH_MAX, false },
 		                      .kv_dtype = draw_below(seed, 3) ? TESS_F32 : TESS_BF16 };
 	for (int i = 0; i < TEXTS; i++) {
 		job->length[i] = 1 + (int64_t)draw_below(seed, i ? 20 : LENGTH_MAX);
@@ -189,17 +202,17 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 		struct way *w = &job.way;
 
 		*w = draw_way(&g, &state);
-		ck_assert_msg(!run_way(&job), "%s: %d ranks, plan %s: %s: %s", about,
-		              (int)w->nranks, w->plan, tess_error(), config);
+		ck_assert_msg(!run_way(&job), "%s: %d ranks, %s, plan %s: %s: %s", about,
+		              (int)w->nranks, w->mesh, w->plan, tess_error(), config);
 		for (int i = 0; i < TEXTS; i++)
 			ck_assert_msg(
 				!memcmp(want[i], job.logits[i],
 			                4 * (size_t)(job.length[i] * g.vocabulary)),
 				"%s: text %d of %d has other bits with %d ranks of %d threads, "
-				"plan %s, %s, chunks of %d, %s: %s",
+				"%s, plan %s, %s, chunks of %d, %s: %s",
 				about, i, (int)job.length[i], (int)w->nranks, (int)w->threads,
-				w->plan, w->isa, (int)w->chunk, w->together ? "together" : "alone",
-				config);
+				w->mesh, w->plan, w->isa, (int)w->chunk,
+				w->together ? "together" : "alone", config);
 	}
 	for (int i = 0; i < TEXTS; i++) {
 		free(want[i]);
@@ -219,7 +232,7 @@ static uint64_t read_environment_number(const char *key, uint64_t preset)
 START_TEST(bits_of_one_rank)
 {
 	uint64_t first = read_environment_number("GEOMETRY_FIRST", 0),
-		 n = read_environment_number("GEOMETRIES", 20);
+		 n = read_environment_number("GEOMETRIES", 20 / THIN);
 
 	for (uint64_t i = first; i < first + n; i++)
 		compare_ways(geometry_families[_i], read_environment_number("GEOMETRY_SEED", 1), i);
