@@ -160,8 +160,9 @@ tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 }
 
 /* Pair i of a head is elements i * step and i * step + apart of x. */
-static void rotate_pairs(const float *x, const float *c, int64_t half, int64_t step, int64_t apart,
-                         float *y)
+static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *c,
+                                                               int64_t half, int64_t step,
+                                                               int64_t apart, float *y)
 {
 	const float *s = c + half;
 	float a, b;
