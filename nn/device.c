@@ -2,6 +2,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/cpus.h"
 #include "core/group/group.h"
 #include "core/registry/registry.h"
@@ -62,11 +63,12 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 	int32_t local, ranks, count = device->count();
 	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
 
+	d.index = st ? 0 : index < 0 ? local % count : index;
 	if (!st)
-		st = TESS_PLUGIN_CALL(device, NULL, open, index < 0 ? local % count : index,
-		                      threads, &d.self);
+		st = TESS_PLUGIN_CALL(device, NULL, open, d.index, threads, &d.self);
 	if (st)
 		return st;
+	d.world = group->world;
 	d.nranks = index < 0 && device->mem != TESS_HOST ? (int32_t)tess_up(ranks, count) : ranks;
 	if (device->stream_open && device->mem != TESS_HOST)
 		st = TESS_PLUGIN_CALL(device, NULL, stream_open, d.self, &d.stream);
@@ -82,6 +84,7 @@ void tess_device_close(struct tess_opened_device *d)
 	if (!d->self)
 		return;
 	if (d->stream) {
+		tess_world_drain_device(d->world, d->self);
 		d->table->sync(d->self, d->stream);
 		d->table->stream_close(d->self, d->stream);
 	}
@@ -109,7 +112,9 @@ tess_status tess_device_copy(const struct tess_opened_device *d, const char *whe
 
 tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
 {
-	return TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+	tess_status st = tess_world_drain_device(d->world, d->self);
+
+	return st ? st : TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
 }
 
 tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,

@@ -13,7 +13,8 @@ struct tess_opened_device { /* {0}: not opened */
 	const struct tess_device *table;
 	void *self;
 	void *stream; /* of this rank; NULL: the device has none */
-	int32_t nranks; /* of this host that use its memory, at most */
+	struct tess_world *world; /* whose calls may be queued on the stream */
+	int32_t index, nranks; /* nranks: of this host that use its memory, at most */
 };
 
 /*

@@ -3,10 +3,10 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/cpus.h"
 #include "core/group/group.h"
 #include "core/group/shared_region.h"
-#include "core/group/staging.h"
 #include "core/registry/returned.h"
 #include "nn/agree.h"
 #include "nn/device.h"
@@ -126,9 +126,30 @@ static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 	if (!st)
 		st = tess_device_open(s->programs.options.device, index, cpus, s->parts.group,
 		                      &s->device);
-	for (int32_t i = 0; i < s->parts.mesh.ndims && !st && !tess_device_is_host(&s->device); i++)
-		tess_group_attach_device(s->parts.along[i], s->device.table, s->device.self);
 	s->memory.stream = s->device.stream;
+	return st;
+}
+
+/* Collective. The groups of several dimensions are split from that of all their ranks. */
+static tess_status attach_runner_device(struct tess_runner *s)
+{
+	const struct tess_opened_device *d = &s->device;
+	const struct tess_mesh_shape *mesh = &s->parts.mesh;
+	struct tess_group *all = s->parts.group;
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d))
+		return TESS_OK;
+	if (mesh->ndims > 1)
+		st = tess_group_attach_device(all, d->table, d->self, d->index, NULL, 0);
+	for (int32_t i = 0; i < mesh->ndims && !st; i++) {
+		int32_t at = tess_mesh_shape_coordinate(mesh, i, s->rank);
+
+		if (s->parts.along[i] != all || mesh->ndims == 1)
+			st = tess_group_attach_device(s->parts.along[i], d->table, d->self,
+			                              d->index, mesh->ndims > 1 ? all : NULL,
+			                              s->rank - at * mesh->dim[i].stride);
+	}
 	return st;
 }
 
@@ -234,7 +255,10 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = open_runner_device(s, index);
+	st = tess_group_agree_status(parts->all, open_runner_device(s, index), "device");
+	if (st)
+		return st;
+	st = attach_runner_device(s);
 	if (!st)
 		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
 		                            &s->device, &s->weights);
@@ -495,7 +519,7 @@ static void drain_device(const struct tess_runner *s)
 	if (!s->device.stream)
 		return;
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
-	s->device.table->sync(s->device.self, s->device.stream);
+	tess_device_sync(&s->device, NULL);
 	tess_fail(TESS_OK, "%s", sentence);
 }
 
@@ -621,6 +645,8 @@ void tess_runner_free(struct tess_runner *s)
 		return;
 	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
 		tess_group_detach_device(s->parts.along[i], s->device.self);
+	if (s->device.self)
+		tess_group_detach_device(s->parts.group, s->device.self);
 	drain_device(s);
 	tess_kv_cache_free(s->kv);
 	tess_device_free(&s->device, s->memory.inputs);

@@ -1,6 +1,7 @@
 /* batch.c - several calls that are started as one work. */
 #include "core/base/status.h"
 #include "core/group/call.h"
+#include "core/group/carrier.h"
 #include "core/group/emulate.h"
 #include "core/group/staging.h"
 #include "core/registry/returned.h"
@@ -12,15 +13,16 @@ static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 {
 	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
 	tess_status st = c ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for %u calls", w->n);
-	bool whole = g->self && g->backend->batch, has;
+	bool whole = w->by.self && w->by.backend->batch, has;
 
 	for (uint32_t i = 0; i < w->n && !st; i++) {
 		c[i] = &w->batch[i].coll;
 		st = tess_call_query_backend(g, c[i], &has);
-		whole = whole && !st && has;
+		whole = whole && !st && has && tess_call_carrier(g, c[i]).self == w->by.self;
 	}
 	if (!st && whole)
-		st = TESS_PLUGIN_CALL(g->backend, w->coll.where, batch, g->self, c, w->n, &w->work);
+		st = TESS_PLUGIN_CALL(w->by.backend, w->coll.where, batch, w->by.self, c, w->n,
+		                      &w->work);
 	else if (!st)
 		st = tess_emulation_batch(g, c, w->n, &w->emulation);
 	free(c);
@@ -32,7 +34,8 @@ static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, 
 {
 	c->key = tess_call_number(g, &c->coll);
 	c->coll.fingerprint = tess_call_compute_fingerprint(g, &c->coll, &c->key, NULL);
-	c->unreported = g->backend->compares && !c->key.channel && now < g->report_at;
+	c->unreported = tess_call_carrier(g, &c->coll).backend->compares && !c->key.channel &&
+	                now < g->report_at;
 	if (c->key.channel)
 		tess_group_report_last(g); /* messages have numbers of their own */
 	c->flight = tess_flight_number(g->world->flight);
@@ -60,6 +63,7 @@ static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *co
 	if (st)
 		return st;
 	w->coll = w->batch->coll;
+	w->by = tess_call_carrier(w->group, &w->coll);
 	w->key = w->batch->key;
 	for (uint32_t i = 1; i < w->n; i++)
 		if (w->batch[i].coll.deadline < w->coll.deadline)

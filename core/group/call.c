@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/check.h"
 #include "core/group/emulate.h"
 #include "core/group/staging.h"
@@ -33,7 +34,8 @@ void tess_work_release_backend(struct tess_work *w)
 	if (w->emulation)
 		tess_emulation_release(w->emulation);
 	else if (w->work)
-		w->group->backend->release(w->group->self, w->work);
+		w->by.backend->release(w->by.self, w->work);
+	w->work = NULL;
 }
 
 void tess_work_free(struct tess_work *w)
@@ -74,6 +76,8 @@ struct tess_work *tess_work_take(struct tess_group *g)
 	w->work = NULL;
 	w->emulation = NULL;
 	w->batch = NULL;
+	w->queued = false;
+	w->by = (struct tess_carrier){ g->backend, g->self };
 	w->state = TESS_PENDING;
 	w->next = g->live;
 	return g->live = w;
@@ -130,7 +134,8 @@ tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, 
 	if (*shape && tess_call_shape_fits(*shape, c))
 		return TESS_OK;
 	st = tess_coll_check(out, g->rank, g->size, tess_group_mem_kinds(g));
-	if (st || out->send_counts || out->recv_counts || !tess_call_is_direct(g, out))
+	if (st || out->send_counts || out->recv_counts || !tess_call_is_direct(g, out) ||
+	    tess_call_carrier(g, out).self != g->self)
 		*shape = NULL;
 	else if (*shape)
 		tess_call_shape_learn(*shape, c, out, g->rank, g->size);
@@ -191,7 +196,7 @@ void tess_group_report_last(struct tess_group *g)
 static bool announce_call(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
-	bool report = !g->backend->compares || w->key.channel || now >= g->report_at;
+	bool report = !w->by.backend->compares || w->key.channel || now >= g->report_at;
 
 	w->flight = tess_flight_number(g->world->flight);
 	w->report_at = report ? 0 : now + TESS_SLOW;
@@ -222,10 +227,11 @@ tess_status tess_call_query_backend(const struct tess_group *g, const struct tes
                                     bool *has)
 {
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
-	tess_status st = g->self ? g->backend->supports(c, g->size) : TESS_ENOTSUP;
+	struct tess_carrier by = tess_call_carrier(g, c);
+	tess_status st = by.self ? by.backend->supports(c, g->size) : TESS_ENOTSUP;
 
 	if (st != TESS_ENOTSUP) /* ENOTSUP needs no sentence */
-		st = tess_plugin_check_returned(g->backend, g->backend->name, "supports", c->where,
+		st = tess_plugin_check_returned(by.backend, by.backend->name, "supports", c->where,
 		                                st);
 	*has = !st;
 	if (st != TESS_ENOTSUP)
@@ -248,7 +254,8 @@ static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
 		return st;
 	if (shape)
 		shape->has = has ? 1 : -1;
-	return has ? TESS_PLUGIN_CALL(g->backend, w->coll.where, start, g->self, &w->coll, &w->work)
+	return has ? TESS_PLUGIN_CALL(w->by.backend, w->coll.where, start, w->by.self, &w->coll,
+	                              &w->work)
 	           : tess_emulation_start(g, &w->coll, &w->emulation);
 }
 
@@ -299,7 +306,7 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
 		w->state = fail_deadline(w, sentence);
 	} else {
-		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->group->backend->name,
+		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->by.backend->name,
 		         tess_error());
 		w->state = tess_world_backend_failed(world, why, sentence);
 	}
@@ -340,6 +347,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 		tess_work_drop(w);
 		return st;
 	}
+	w->by = tess_call_carrier(g, &w->coll);
 	w->key = tess_call_number(g, &w->coll);
 	w->coll.fingerprint = tess_call_compute_fingerprint(g, &w->coll, &w->key, shape);
 	described = announce_call(w, now);
@@ -356,26 +364,36 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 
 static tess_status test_work(struct tess_work *w)
 {
-	struct tess_group *g = w->group;
-	tess_status st;
+	return w->emulation ? tess_emulation_test(w->emulation)
+	                    : tess_carrier_test(&w->by, w->work, NULL);
+}
 
-	if (w->emulation)
-		return tess_emulation_test(w->emulation);
-	st = g->backend->test(g->self, w->work);
-	return st == TESS_PENDING ? st : tess_group_check_returned(g, "test", NULL, st);
+/* Whether a call on host memory is under way while `w`, on the device's, is waited for. */
+static bool has_host_works(const struct tess_work *w)
+{
+	const struct tess_group *g = w->group;
+	bool device = g->carrier.self && w->by.self == g->carrier.self;
+
+	for (const struct tess_work *o = device ? g->live : NULL; o; o = o->next)
+		if (o->state == TESS_PENDING && o->by.self != w->by.self)
+			return true;
+	return false;
 }
 
 /*
- * With a p2p_channel the backend has two groups for one of the program, and need not progress one
- * while this rank waits in the other: test all works. A failure is returned to the caller that
- * waits for it.
+ * With a p2p_channel or a carrier of the device one group of the program is two of backends, which
+ * need not progress one while this rank waits in the other: test the works there. Not those on the
+ * device while this rank waits for the host's: what they start too early may block a stream. A
+ * failure is returned to the caller that waits for it.
  */
 static void progress_others(const struct tess_work *w)
 {
 	const struct tess_group *g = w->group;
+	bool any = g->p2p_channel || has_host_works(w);
 
-	for (struct tess_work *o = g->p2p_channel ? g->live : NULL; o; o = o->next)
-		if (o != w && o->state == TESS_PENDING)
+	for (struct tess_work *o = any ? g->live : NULL; o; o = o->next)
+		if (o != w && o->state == TESS_PENDING &&
+		    (o->by.self == w->by.self || o->by.self != g->carrier.self))
 			test_work(o);
 }
 
@@ -438,20 +456,19 @@ tess_status tess_work_test(struct tess_work *w)
 /* Waits until the call is slow, reports it, and waits to the deadline. */
 static tess_status wait_work(struct tess_work *w, int64_t deadline)
 {
-	struct tess_group *g = w->group;
 	tess_status st;
 
-	if (!g->backend->abort || g->p2p_channel)
+	if (!w->by.backend->abort || w->group->p2p_channel || has_host_works(w))
 		return poll_work(w, deadline);
 	if (w->emulation)
 		return tess_emulation_wait(w->emulation, deadline);
 	if (!w->report_at || w->report_at >= deadline)
-		return tess_group_wait_work(g, g->self, w->work, deadline);
-	st = tess_group_wait_work(g, g->self, w->work, w->report_at);
+		return tess_carrier_wait(&w->by, w->work, deadline);
+	st = tess_carrier_wait(&w->by, w->work, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
 	tess_work_report(w);
-	return tess_group_wait_work(g, g->self, w->work, deadline);
+	return tess_carrier_wait(&w->by, w->work, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
@@ -589,6 +606,8 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	st = tess_group_start(g, c, &w);
 	if (st)
 		return st;
+	if (tess_work_is_ordered(w))
+		return tess_work_queue(w);
 	st = tess_work_wait(w, 0);
 	tess_work_drop(w);
 	return st;

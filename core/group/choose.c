@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "core/registry/returned.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,9 +26,27 @@ static bool can_join_ranks(const struct tess_backend *b, int32_t size, bool thre
 	return b->reach != TESS_REACH_PROCESS;
 }
 
-/* The first name of the list that can be opened and joins these ranks. */
+static bool moves_memory(const struct tess_backend *b, int32_t mem)
+{
+	return mem == TESS_HOST && !b->mem_kinds ? true : b->mem_kinds >> mem & 1;
+}
+
+/* A backend of a device's memory may need libraries: it says so when it is asked. */
+static tess_status ask_backend(const struct tess_backend *b, int32_t size, int32_t mem)
+{
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = TESS_ALL_REDUCE,
+		                     .dtype = TESS_F32,
+		                     .op = TESS_SUM,
+		                     .mem = mem,
+		                     .count = 1 };
+
+	return mem == TESS_HOST ? TESS_OK : TESS_PLUGIN_CALL(b, NULL, supports, &c, size);
+}
+
+/* The first name of the list that can be opened, moves the memory and joins these ranks. */
 static tess_status choose_from_list(const char *list, int32_t size, bool threads, bool hosts,
-                                    struct tess_choice *c)
+                                    int32_t mem, struct tess_choice *c)
 {
 	const char *ranks = describe_ranks(size, threads, hosts);
 	char name[128], refused[448] = "";
@@ -39,29 +58,56 @@ static tess_status choose_from_list(const char *list, int32_t size, bool threads
 		snprintf(name, sizeof name, "%.*s", (int)len, at);
 		at += len;
 		st = tess_plugin_find_backend(name, &c->backend);
-		if (!st && can_join_ranks(c->backend, size, threads, hosts)) {
+		if (!st && (!moves_memory(c->backend, mem) ||
+		            !can_join_ranks(c->backend, size, threads, hosts)))
+			continue;
+		if (!st)
+			st = ask_backend(c->backend, size, mem);
+		if (!st) {
 			snprintf(c->why, sizeof c->why,
 			         "%s: the first of TESSERA_BACKENDS that joins them%s%s", ranks,
 			         *refused ? "; " : "", refused);
 			return TESS_OK;
 		}
-		c->second = c->second || st;
-		if (st)
-			snprintf(refused, sizeof refused, "%s cannot be used: %s", name,
-			         st == TESS_ENOENT ? "it is not installed" : tess_error());
+		c->second = true;
+		snprintf(refused, sizeof refused, "%s cannot be used: %s", name,
+		         st == TESS_ENOENT ? "it is not installed" : tess_error());
 	}
 	return tess_fail(TESS_ENOENT, "TESSERA_BACKENDS=%s has no backend that joins %s%s%s", list,
 	                 ranks, *refused ? "; " : "", refused);
+}
+
+tess_status tess_backend_choose_for_memory(const char *name, int32_t mem, int32_t size,
+                                           bool threads, bool hosts, struct tess_choice *out)
+{
+	struct tess_choice c = { .why = "TESSERA_BACKEND names it", .named = true };
+	tess_status st;
+
+	if (!strcmp(name, "auto")) {
+		c.named = false;
+		st = choose_from_list(tess_option_get("backends"), size, threads, hosts, mem, &c);
+	} else {
+		st = tess_plugin_find_backend(name, &c.backend);
+		c.named = !st && !moves_memory(c.backend, TESS_HOST);
+		if (!st && !moves_memory(c.backend, mem))
+			st = tess_fail(TESS_ENOENT, "%s does not move this memory", name);
+		else if (!st)
+			st = ask_backend(c.backend, size, mem);
+	}
+	*out = c;
+	return st;
 }
 
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out)
 {
 	struct tess_choice c = { .why = "TESSERA_BACKEND names it" };
-	tess_status st = !strcmp(name, "auto") ? choose_from_list(tess_option_get("backends"), size,
-	                                                          threads, hosts, &c)
-	                                       : tess_plugin_find_backend(name, &c.backend);
+	bool listed = !strcmp(name, "auto");
+	tess_status st = listed ? TESS_OK : tess_plugin_find_backend(name, &c.backend);
 
+	if (!st && (listed || !moves_memory(c.backend, TESS_HOST)))
+		st = choose_from_list(tess_option_get("backends"), size, threads, hosts, TESS_HOST,
+		                      &c);
 	if (!st && threads && !c.backend->threads)
 		st = tess_fail(
 			TESS_EINVAL,

@@ -13,6 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
+tess_status tess_world_set_meeting(struct tess_world *w, const char *address)
+{
+	return w->rank ? TESS_OK
+	               : w->link.set(w->link.self, "meeting", address, strlen(address) + 1);
+}
+
 static tess_status connect_job(struct tess_world *w, const char *job)
 {
 	const char *given = tess_option_get("rendezvous");
@@ -63,10 +69,12 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 	if (!w->rank)
 		st = tess_rendezvous_open_tunnels(ends, w->size, &w->server);
 	free(ends);
-	if (!st)
-		return tess_link_tunnel(fd, w->rank, w->size, deadline, &w->handler, &w->link);
-	close(fd);
-	return st;
+	if (st) {
+		close(fd);
+		return st;
+	}
+	st = tess_link_tunnel(fd, w->rank, w->size, deadline, &w->handler, &w->link);
+	return st ? st : tess_world_set_meeting(w, "?");
 }
 
 /*
@@ -94,7 +102,5 @@ tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env 
 	st = tess_rank_env_meeting(env, &m);
 	if (!st)
 		st = env->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
-	if (!st && !w->rank)
-		st = w->link.set(w->link.self, "meeting", m.at.addr, strlen(m.at.addr) + 1);
-	return st;
+	return st ? st : tess_world_set_meeting(w, m.at.addr);
 }

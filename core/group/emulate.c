@@ -2,6 +2,7 @@
 #include "core/group/emulate.h"
 
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/check.h"
 #include "core/registry/returned.h"
 
@@ -16,6 +17,7 @@ struct message {
 struct tess_emulation {
 	struct tess_emulation *next; /* of a batch */
 	struct tess_group *group;
+	struct tess_carrier by; /* what moves the messages */
 	const struct tess_coll *coll;
 	char *temp; /* received elements that are still to be added or moved */
 	int32_t n, done;
@@ -23,12 +25,6 @@ struct tess_emulation {
 	bool finished;
 	struct message message[];
 };
-
-/* The backend's group that moves the messages. */
-static void *get_backend_group(const struct tess_emulation *e)
-{
-	return e->whole || !e->group->p2p_channel ? e->group->self : e->group->p2p_channel;
-}
 
 static bool is_in_place(const struct tess_coll *c)
 {
@@ -45,10 +41,9 @@ static char *get_block(const struct tess_coll *c, const void *base, const uint64
 static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t peer, char *at,
                                  uint64_t count)
 {
-	struct tess_group *g = e->group;
 	struct message *m = &e->message[e->n];
-	uint64_t from = (uint64_t)(kind == TESS_SEND ? g->rank : peer);
-	uint64_t to = (uint64_t)(kind == TESS_SEND ? peer : g->rank);
+	uint64_t from = (uint64_t)(kind == TESS_SEND ? e->group->rank : peer);
+	uint64_t to = (uint64_t)(kind == TESS_SEND ? peer : e->group->rank);
 	tess_status st;
 
 	if (!count)
@@ -66,8 +61,7 @@ static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = TESS_PLUGIN_CALL(g->backend, m->coll.where, start, get_backend_group(e), &m->coll,
-	                      &m->work);
+	st = TESS_PLUGIN_CALL(e->by.backend, m->coll.where, start, e->by.self, &m->coll, &m->work);
 	if (!st)
 		e->n++;
 	return st;
@@ -207,7 +201,11 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 	tess_status st = TESS_OK;
 
 	if (e)
-		*e = (struct tess_emulation){ .group = g, .coll = c, .temp = malloc(bytes + 1) };
+		*e = (struct tess_emulation){ .group = g,
+			                      .by = { g->backend,
+			                              g->p2p_channel ? g->p2p_channel : g->self },
+			                      .coll = c,
+			                      .temp = malloc(bytes + 1) };
 	if (!e || !e->temp) {
 		free(e);
 		return tess_fail(TESS_ENOMEM, "no memory to emulate %s", tess_kind_name(c->kind));
@@ -240,10 +238,11 @@ static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
 	if (!e)
 		return tess_fail(TESS_ENOMEM, "no memory for a call of a batch");
 	e->group = g;
+	e->by = tess_call_carrier(g, c);
 	e->coll = c;
 	e->whole = true;
 	*out = e;
-	st = TESS_PLUGIN_CALL(g->backend, c->where, start, g->self, c, &e->message->work);
+	st = TESS_PLUGIN_CALL(e->by.backend, c->where, start, e->by.self, c, &e->message->work);
 	if (!st)
 		e->n = 1;
 	return st;
@@ -255,7 +254,9 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 	tess_status st = TESS_OK;
 
 	for (uint32_t i = 0; i < n && !st; i++) {
-		if (g->self && !g->backend->supports(c[i], g->size))
+		struct tess_carrier by = tess_call_carrier(g, c[i]);
+
+		if (by.self && !by.backend->supports(c[i], g->size))
 			st = start_whole(g, c[i], out);
 		else
 			st = tess_emulation_start(g, c[i], out);
@@ -268,15 +269,12 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 /* The state of this one, without the rest of its batch. */
 static tess_status test_one(struct tess_emulation *e)
 {
-	const struct tess_backend *b = e->group->backend;
-
 	for (; e->done < e->n; e->done++) {
-		tess_status st = b->test(get_backend_group(e), e->message[e->done].work);
+		tess_status st =
+			tess_carrier_test(&e->by, e->message[e->done].work, e->coll->where);
 
-		if (st == TESS_PENDING)
-			return st;
 		if (st)
-			return tess_plugin_check_status(b, b->name, "test", e->coll->where, st);
+			return st;
 	}
 	if (!e->finished)
 		finish_emulation(e);
@@ -304,8 +302,8 @@ tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline)
 {
 	for (; e; e = e->next) {
 		for (; e->done < e->n; e->done++) {
-			tess_status st = tess_group_wait_work(e->group, get_backend_group(e),
-			                                      e->message[e->done].work, deadline);
+			tess_status st =
+				tess_carrier_wait(&e->by, e->message[e->done].work, deadline);
 
 			if (st)
 				return st;
@@ -319,7 +317,7 @@ void tess_emulation_release(struct tess_emulation *e)
 {
 	for (; e; e = e->next) {
 		for (int32_t i = 0; i < e->n; i++)
-			e->group->backend->release(get_backend_group(e), e->message[i].work);
+			e->by.backend->release(e->by.self, e->message[i].work);
 		e->n = 0;
 	}
 }

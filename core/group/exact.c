@@ -6,8 +6,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/group.h"
-#include "core/group/staging.h"
 
 #include <stdlib.h>
 #include <string.h>

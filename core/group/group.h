@@ -10,6 +10,11 @@
 
 #include <tessera/stream.h>
 
+struct tess_carrier { /* what moves the memory of a call */
+	const struct tess_backend *backend;
+	void *self; /* its group; NULL: there is none */
+};
+
 struct tess_group {
 	struct tess_group *next; /* in the world */
 	struct tess_world *world;
@@ -34,8 +39,11 @@ struct tess_group {
 	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
 	struct tess_shared_region *regions; /* newest first */
 	int64_t nregions; /* so far, for ids */
-	const struct tess_device *device; /* whose memory calls may use (staging.h), or NULL */
+	const struct tess_device *device; /* whose memory calls may use (carrier.h), or NULL */
 	void *device_self;
+	struct tess_carrier carrier; /* of the device's memory, beside the backend */
+	int32_t ncarriers; /* so far, for names */
+	int32_t nqueued; /* works that the device's streams order */
 	float *staging; /* host memory of exact sums in the device's, kept between them */
 	size_t staging_bytes;
 };
@@ -52,6 +60,8 @@ struct tess_work {
 	struct tess_group *group;
 	struct tess_coll coll; /* complete, as the backend gets it */
 	struct tess_call_key key;
+	struct tess_carrier by; /* what it runs on */
+	bool queued; /* the caller does not wait: see tess_group_drain */
 	void *work; /* the backend's; or: */
 	struct tess_emulation *emulation; /* of a call that the backend lacks */
 	uint64_t flight; /* number in the flight recorder */
@@ -70,26 +80,27 @@ void tess_group_finish(struct tess_group *g);
 /* Makes every wait in the group return soon. From any thread. */
 void tess_group_abort(struct tess_group *g);
 
-/* Checks the status that a function of the group's backend has returned. */
-static inline tess_status tess_group_check_returned(const struct tess_group *g,
-                                                    const char *function, const char *where,
-                                                    tess_status st)
+/* Tests a work of the carrier. */
+static inline tess_status tess_carrier_test(const struct tess_carrier *by, void *work,
+                                            const char *where)
 {
-	return tess_plugin_check_returned(g->backend, g->backend->name, function, where, st);
+	tess_status st = by->backend->test(by->self, work);
+
+	return st == TESS_PENDING ? st
+	                          : tess_plugin_check_returned(by->backend, by->backend->name,
+	                                                       "test", where, st);
 }
 
-/*
- * One wait in `self`, one of the backend's groups; returns soon after a failure of the world.
- * TESS_ETIMEOUT: the deadline has passed.
- */
-static inline tess_status tess_group_wait_work(const struct tess_group *g, void *self, void *work,
-                                               int64_t deadline)
+/* One wait; returns soon after a failure of the world. TESS_ETIMEOUT: the deadline has passed. */
+static inline tess_status tess_carrier_wait(const struct tess_carrier *by, void *work,
+                                            int64_t deadline)
 {
-	tess_status st = g->backend->wait(self, work, deadline);
+	tess_status st = by->backend->wait(by->self, work, deadline);
 
 	return st == TESS_PENDING || st == TESS_ETIMEOUT
 	               ? TESS_ETIMEOUT
-	               : tess_group_check_returned(g, "wait", NULL, st);
+	               : tess_plugin_check_returned(by->backend, by->backend->name, "wait", NULL,
+	                                            st);
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/group/call.h"
+#include "core/group/carrier.h"
 #include "core/group/staging.h"
 #include "core/registry/returned.h"
 
@@ -306,6 +307,7 @@ void tess_group_close(struct tess_group *g)
 		tess_group_report_last(g);
 		w->link.leave_group(w->link.self, g->members->id);
 	}
+	tess_carrier_close(g);
 	close_backend_groups(g);
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;

@@ -46,6 +46,8 @@ static tess_status run_rank(struct spawned_rank *s)
 	}
 	st = tess_link_thread(s->coordinator, s->rank, &w->handler, &w->link);
 	if (!st)
+		st = tess_world_set_meeting(w, "");
+	if (!st)
 		st = tess_world_enter(w, true, false);
 	if (!st && (st = s->fn(w, s->arg)))
 		tess_world_fail(w, st, tess_error());

@@ -3,6 +3,7 @@
 
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 
 #include <stdlib.h>
 #include <tessera/coll.h>
@@ -21,41 +22,6 @@ struct tess_stage {
 	char *host;
 	uint64_t bytes; /* at `host` */
 };
-
-void tess_group_attach_device(struct tess_group *g, const struct tess_device *device, void *self)
-{
-	g->device = device;
-	g->device_self = self;
-}
-
-void tess_group_detach_device(struct tess_group *g, const void *self)
-{
-	if (g->device_self != self)
-		return;
-	tess_group_finish(g);
-	tess_group_attach_device(g, NULL, NULL);
-}
-
-tess_status tess_group_copy(const struct tess_group *g, const char *where, void *stream, void *dst,
-                            const void *src, uint64_t bytes)
-{
-	tess_status st =
-		TESS_PLUGIN_CALL(g->device, where, copy, g->device_self, dst, src, bytes, stream);
-
-	return st ? st : TESS_PLUGIN_CALL(g->device, where, sync, g->device_self, stream);
-}
-
-uint64_t tess_group_mem_kinds(const struct tess_group *g)
-{
-	return UINT64_C(1) << TESS_HOST | (g->self ? g->backend->mem_kinds : 0) |
-	       (g->device ? UINT64_C(1) << g->device->mem : 0);
-}
-
-bool tess_call_is_direct(const struct tess_group *g, const struct tess_coll *c)
-{
-	return c->mem == TESS_HOST || (g->self && g->backend->mem_kinds >> c->mem & 1 &&
-	                               !g->backend->supports(c, g->size));
-}
 
 static struct tess_coll *get_call(struct tess_work *w, uint32_t i)
 {

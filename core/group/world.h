@@ -21,6 +21,7 @@ struct tess_world {
 	int32_t rank, size;
 	int64_t timeout; /* of a call, ns */
 	bool fast; /* TESSERA_REDUCE: sums in any order */
+	bool threads, hosts; /* the ranks are threads; on several hosts */
 	const struct tess_backend *backend;
 	struct tess_store store; /* the link's keys, for backends */
 	struct tess_link link;
@@ -78,6 +79,9 @@ tess_status tess_group_fail_agreed(struct tess_group *g, int32_t rank, tess_stat
 
 /* Opens the link to the job, and on rank 0 the server if no launcher hosts it. Collective. */
 tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *env);
+
+/* For backends, on rank 0: its address; "": one host, "?": a library connects the ranks. */
+tess_status tess_world_set_meeting(struct tess_world *w, const char *address);
 
 /* A world without a link. TESS_EINVAL: an option is invalid. */
 tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out);

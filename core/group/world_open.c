@@ -21,7 +21,7 @@ const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
 	  "what moves data between ranks: loopback, gloo, ...; "
 	  "auto: the first of TESSERA_BACKENDS that joins them" },
-	{ "backends", "loopback,shm,gloo", "the backends that auto tries, in this order" },
+	{ "backends", "loopback,shm,gloo,nccl", "the backends that auto tries, in this order" },
 	{ "timeout", "300", "seconds that a call may take before the job fails" },
 	{ "reduce", "exact",
 	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's "
@@ -180,6 +180,8 @@ tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts)
 {
 	tess_status st = choose_world_backend(w->size, threads, hosts, &w->backend);
 
+	w->threads = threads;
+	w->hosts = hosts;
 	if (!st)
 		tess_opening_post(w, 0, w->size);
 	if (!st && !threads && w->size > 1)
@@ -195,7 +197,9 @@ static tess_status connect_single_rank(struct tess_world *w)
 {
 	tess_status st = tess_coordinator_open(1, &w->coordinator);
 
-	return st ? st : tess_link_thread(w->coordinator, 0, &w->handler, &w->link);
+	if (!st)
+		st = tess_link_thread(w->coordinator, 0, &w->handler, &w->link);
+	return st ? st : tess_world_set_meeting(w, "");
 }
 
 tess_status tess_world_open(struct tess_world **out)

@@ -1,7 +1,7 @@
 /* Memory of a device that the host cannot read: calls on it, and sums. */
 #include "../unit/suite.h"
+#include "core/group/carrier.h"
 #include "core/group/exact.h"
-#include "core/group/staging.h"
 #include "core/registry/registry.h"
 #include "nn/device.h"
 #include "report.h"
@@ -29,7 +29,7 @@ static tess_status open_test_device(struct tess_group *g, struct opened *o)
 	if (!st)
 		st = o->device->stream_open(o->self, &o->stream);
 	if (!st && g)
-		tess_group_attach_device(g, o->device, o->self);
+		st = tess_group_attach_device(g, o->device, o->self, 0, NULL, 0);
 	return st;
 }
 
