@@ -73,7 +73,7 @@ _tessera() {
 	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
 	convert) options='-n --dtype --max-shard-size --help' ;;
-	conform) options='--ranks --quick --part --tap --start --help' ;;
+	conform) options='--ranks --quick --part --tap --start --device --help' ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;
 	esac

@@ -13,7 +13,7 @@
 
 static const char *const help =
 	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND]\n"
-	"       [--help] FILE.so|NAME\n"
+	"       [--device NAME] [--help] FILE.so|NAME\n"
 	"\n"
 	"Checks that a backend keeps the promises of tessera/group.h, on 1 to N ranks of this\n"
 	"host: all kinds, dtypes and operations, to the bit, in place and not, with guards\n"
@@ -30,6 +30,8 @@ static const char *const help =
 	"  --tap            the Test Anything Protocol instead of a table\n"
 	"  --start COMMAND  starts the ranks by this shell command, in which $N is their number;\n"
 	"                   the program and its arguments are appended. Ranks of mpi: mpirun\n"
+	"  --device NAME    the calls use memory of this device, each rank its own in turn: for a\n"
+	"                   backend of such memory, as nccl (cuda)\n"
 	"  --help           this text\n"
 	"\n"
 	"Kinds that the backend does not support are listed in FILE.gaps beside it. A call may\n"
@@ -129,6 +131,7 @@ int tess_tool_conform(int argc, char **argv)
 		{ "tap", .flag = &options_read.tap },
 		{ "start", .text = &options_read.launcher },
 		{ "part", .text = &options_read.part },
+		{ "device", .text = &options_read.device },
 		{ 0 },
 	};
 	char name[128], *end;

@@ -22,6 +22,7 @@ struct conform_job {
 	int32_t nranks, variant;
 	uint32_t first; /* the case to begin with, after one that broke the job */
 	bool threads, quick;
+	char device[64]; /* whose memory the calls use; "": the host's */
 	bool foreign; /* started by another launcher, which may end survivors */
 	double timeout; /* of calls, once the ranks have met; seconds */
 };
@@ -79,6 +80,7 @@ struct conform_rank {
 	struct tess_group *group;
 	struct conform_direct all; /* the same group */
 	const struct tess_backend *backend;
+	struct conform_memory memory; /* of the calls */
 	struct conform_shared *shared;
 	const struct conform_job *job;
 	struct conform_rank_state *state;
@@ -96,6 +98,22 @@ void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_
 
 /* Adds what conform_data_check() finds as a fault, and frees. */
 void conform_finish_data(struct conform_rank *me, struct conform_data *d);
+
+/* ---- the memory of the calls: memory.c --------------------------------------------------- */
+
+/* "": host memory. Collective. Calls of conform_data use it from now on. */
+tess_status conform_open_memory(struct conform_rank *me, const char *device);
+void conform_close_memory(struct conform_rank *me);
+/* Sets where the buffers are, and the stream. */
+void conform_place_call(const struct conform_rank *me, struct tess_coll *c);
+/* Zeros; NULL: no memory. */
+void *conform_alloc(const struct conform_rank *me, uint64_t bytes);
+void conform_free(const struct conform_rank *me, void *p);
+/* Between host memory and that of the calls. Waits. */
+tess_status conform_copy(const struct conform_rank *me, void *to, const void *from, uint64_t bytes);
+/* A call of the core on this memory, until it is done. */
+tess_status conform_run_call(struct conform_rank *me, const struct tess_coll *c);
+tess_status conform_run_barrier_call(struct conform_rank *me, const char *where);
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
@@ -188,6 +206,7 @@ int conform_rank_main(const char *path);
 struct conform_options {
 	const char *backend; /* a name */
 	const char *launcher; /* a command that starts ranks, or NULL */
+	const char *device; /* whose memory the calls use, or NULL: the host's */
 	const char *part; /* the only part, or NULL */
 	int32_t max_ranks;
 	double timeout; /* of calls, seconds */

@@ -36,10 +36,15 @@ static char *allocate_block(uint64_t bytes)
 	return at;
 }
 
+static uint64_t get_block_bytes(uint64_t bytes)
+{
+	return (2 * GUARD + bytes + 2 * CACHELINE - 1) / CACHELINE * CACHELINE;
+}
+
 /* `bytes` at `shift` past a cache line, between guards that reach to the ends of the block. */
 static char *alloc_guarded(uint64_t bytes, size_t shift)
 {
-	uint64_t all = (2 * GUARD + bytes + 2 * CACHELINE - 1) / CACHELINE * CACHELINE;
+	uint64_t all = get_block_bytes(bytes);
 	char *block = allocate_block(all);
 
 	if (!block)
@@ -72,6 +77,92 @@ static int find_overrun(const char *at, uint64_t bytes)
 		if ((unsigned char)at[bytes + (uint64_t)i - 1] != guard)
 			return i;
 	return 0;
+}
+
+/* ---- memory of a device ---------------------------------------------------------------------- */
+
+static _Thread_local const struct conform_memory *device_memory;
+
+void conform_data_use_device(const struct conform_memory *m)
+{
+	device_memory = m;
+}
+
+tess_status conform_memory_copy(const struct conform_memory *m, void *dst, const void *src,
+                                uint64_t bytes)
+{
+	tess_status st = m->device->copy(m->self, dst, src, bytes, m->copies);
+
+	return st ? st : m->device->sync(m->self, m->copies);
+}
+
+/* A copy of a buffer and its guards in device memory. */
+static tess_status mirror_guarded(const struct conform_memory *m, const char *at, uint64_t bytes,
+                                  size_t shift, char **out)
+{
+	uint64_t all = get_block_bytes(bytes);
+	void *block;
+	tess_status st = m->device->alloc(m->self, all, &block);
+
+	if (st)
+		return st;
+	*out = (char *)((uintptr_t)block + GUARD + shift);
+	return conform_memory_copy(m, block, at - GUARD - shift, all);
+}
+
+static void *get_mirror_block(const char *mirror, size_t shift)
+{
+	return (void *)((uintptr_t)mirror - GUARD - shift);
+}
+
+static tess_status fetch_guarded(const struct conform_memory *m, const char *mirror, char *at,
+                                 uint64_t bytes, size_t shift)
+{
+	return conform_memory_copy(m, at - GUARD - shift, get_mirror_block(mirror, shift),
+	                           get_block_bytes(bytes));
+}
+
+/* The calls use copies of the buffers in the device's memory. */
+static tess_status move_to_device(struct conform_data *d, const struct conform_memory *m)
+{
+	size_t shift = get_shift(&d->c);
+	tess_status st = mirror_guarded(m, d->dst, d->dst_bytes, shift, &d->device_dst);
+
+	d->memory = m;
+	if (!st && d->src == d->dst)
+		d->device_src = d->device_dst;
+	else if (!st)
+		st = mirror_guarded(m, d->src, d->src_bytes, shift, &d->device_src);
+	for (int32_t i = 0; i < d->ncolls && !st; i++) {
+		struct tess_coll *c = &d->coll[i];
+
+		c->mem = m->device->mem;
+		c->stream = m->stream;
+		c->src = c->src ? d->device_src : NULL;
+		c->dst = c->dst ? d->device_dst : NULL;
+	}
+	return st;
+}
+
+static tess_status fetch_from_device(const struct conform_data *d)
+{
+	size_t shift = get_shift(&d->c);
+	tess_status st = fetch_guarded(d->memory, d->device_dst, d->dst, d->dst_bytes, shift);
+
+	if (!st && d->src != d->dst)
+		st = fetch_guarded(d->memory, d->device_src, d->src, d->src_bytes, shift);
+	return st;
+}
+
+static void free_mirrors(struct conform_data *d)
+{
+	const struct conform_memory *m = d->memory;
+	size_t shift = get_shift(&d->c);
+
+	if (m && d->device_src && d->device_src != d->device_dst)
+		m->device->free(m->self, get_mirror_block(d->device_src, shift));
+	if (m && d->device_dst)
+		m->device->free(m->self, get_mirror_block(d->device_dst, shift));
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -242,6 +333,7 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
 	struct conform_data *d = calloc(1, sizeof *d);
 	size_t width = tess_width(c->dtype), shift = get_shift(c);
 	uint64_t max_bytes;
+	tess_status st = TESS_OK;
 
 	if (!d)
 		return tess_fail(TESS_ENOMEM, "no memory for a case");
@@ -271,8 +363,13 @@ tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_
 	else
 		plan_collective(d);
 	memcpy(d->copy, d->src, d->src_bytes);
-	*out = d;
-	return TESS_OK;
+	if (device_memory)
+		st = move_to_device(d, device_memory);
+	if (st)
+		conform_data_free(d);
+	else
+		*out = d;
+	return st;
 }
 
 void conform_data_free(struct conform_data *d)
@@ -281,6 +378,7 @@ void conform_data_free(struct conform_data *d)
 
 	if (!d)
 		return;
+	free_mirrors(d);
 	shift = get_shift(&d->c);
 	if (d->src != d->dst)
 		free_guarded(d->src, shift);
@@ -402,8 +500,10 @@ static tess_status check_guards(const char *name, const char *at, uint64_t bytes
 
 tess_status conform_data_check(const struct conform_data *d)
 {
-	tess_status st = d->ncolls || d->c.kind != TESS_SEND ? check_elements(d) : TESS_OK;
+	tess_status st = d->memory ? fetch_from_device(d) : TESS_OK;
 
+	if (!st && (d->ncolls || d->c.kind != TESS_SEND))
+		st = check_elements(d);
 	if (!st)
 		st = check_guards("dst", d->dst, d->dst_bytes);
 	if (!st)

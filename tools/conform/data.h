@@ -6,9 +6,17 @@
 #define TESS_TOOLS_CONFORM_DATA_H
 
 #include <stdbool.h>
+#include <tessera/device.h>
 #include <tessera/tessera.h>
 
 enum { CONFORM_RANKS = 8 };
+
+struct conform_memory { /* of a device; {0}: host memory */
+	const struct tess_device *device;
+	void *self;
+	void *stream, *copies; /* of calls, and of copies: those wait for no call */
+	int32_t index;
+};
 
 struct conform_case {
 	int32_t kind, dtype, op, root;
@@ -32,18 +40,25 @@ struct conform_data {
 	uint64_t send_counts[CONFORM_RANKS], recv_counts[CONFORM_RANKS];
 	char *src, *dst, *expected, *copy;
 	uint64_t src_bytes, dst_bytes; /* bytes */
+	const struct conform_memory *memory; /* of the calls, with copies of src and dst; or NULL */
+	char *device_src, *device_dst;
 };
 
 tess_status conform_data_make(const struct conform_case *c, int32_t rank, int32_t n,
                               struct conform_data **out);
 /* TESS_EBUG: the sentence has what is wrong and where, what was expected, and the rule. */
-tess_status conform_data_check(const struct conform_data *d);
+tess_status conform_data_check(const struct conform_data *d); /* reads the device's memory */
 void conform_data_free(struct conform_data *d); /* NULL: nothing */
 /*
  * Puts the buffers of this thread's cases into `memory`, a multiple of 64, one case at a time and
  * while they fit. NULL: anywhere.
  */
 void conform_data_use_memory(void *memory, uint64_t bytes);
+/* Lets the calls of this thread's cases use memory of a device; NULL: the host's. Borrowed. */
+void conform_data_use_device(const struct conform_memory *m);
+/* Between host memory and the device's, or in it. Waits. */
+tess_status conform_memory_copy(const struct conform_memory *m, void *dst, const void *src,
+                                uint64_t bytes);
 
 /*
  * Writes `count` elements that rank `from` sends to rank `to` (-1: to all) in a group of n, at most

@@ -10,7 +10,7 @@ tess_status conform_direct_open(struct conform_rank *me, const char *name, const
 {
 	struct tess_join join = { .size = sizeof join,
 		                  .nranks = m,
-		                  .device = -1,
+		                  .device = me->memory.device ? me->memory.index : -1,
 		                  .name = name,
 		                  .world = member,
 		                  .store = store ? store : &me->world->store,

@@ -171,20 +171,37 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 		break;
 	case MESSAGE:
 		if (me->rank > ODD)
-			return tess_barrier(me->group, where);
+			return conform_run_barrier_call(me, where);
 		c.kind = odd ? TESS_SEND : TESS_RECV;
 		c.peer = odd ? 0 : ODD;
 		c.count = odd ? MANY / 2 : MANY;
 		break;
 	}
-	return tess_group_run(me->group, &c);
+	return conform_run_call(me, &c);
 }
 
 static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 {
+	if (me->memory.device && !me->backend->compares)
+		return false; /* only the coordinator compares, while the device is at it */
 	return mismatches[what].needs_odd == ALL_RANKS ||
 	       (mismatches[what].needs_odd == ALL_BUT_ODD && me->rank != ODD) ||
 	       (mismatches[what].needs_odd == RANK_0 && me->rank == 0);
+}
+
+/* A call on x, to what follows the MANY elements there; a broadcast from rank 0, in place. */
+static tess_status make_simple_call(struct conform_rank *me, int32_t kind, float *x, uint64_t count,
+                                    const char *where)
+{
+	const struct tess_coll c = { .size = sizeof c,
+		                     .kind = kind,
+		                     .dtype = TESS_F32,
+		                     .src = x,
+		                     .dst = kind == TESS_BROADCAST ? x : x + MANY,
+		                     .count = count,
+		                     .where = where };
+
+	return conform_run_call(me, &c);
 }
 
 /* Equal calls, for which the core takes its short path where the backend has run(). */
@@ -192,11 +209,9 @@ static tess_status repeat_calls(struct conform_rank *me, float *x)
 {
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < 5 && !st; i++) {
-		st = tess_all_reduce(me->group, x, x + MANY, FEW, TESS_F32, TESS_SUM, "conform");
-		if (!st)
-			st = tess_all_gather(me->group, x, x + MANY, FEW, TESS_F32, "conform");
-	}
+	for (int i = 0; i < 10 && !st; i++)
+		st = make_simple_call(me, i % 2 ? TESS_ALL_GATHER : TESS_ALL_REDUCE, x, FEW,
+		                      "conform");
 	return st;
 }
 
@@ -212,24 +227,23 @@ static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, 
 	if (what != ORDER && what != MISSING)
 		st = make_differing_call(me, what, x);
 	else if (odd && what == ORDER)
-		st = tess_broadcast(me->group, x, MANY, TESS_F32, 0, where);
+		st = make_simple_call(me, TESS_BROADCAST, x, MANY, where);
 	else if (!odd)
-		st = tess_all_reduce(me->group, x, x + MANY, MANY, TESS_F32, TESS_SUM, where);
+		st = make_simple_call(me, TESS_ALL_REDUCE, x, MANY, where);
 	if (!st && needs_odd_rank(me, what))
 		conform_add_fault(
 			me,
 			"the call was done. The rule: between calls whose fingerprints differ no "
 			"byte moves");
 	/* a rank whose first call matched gets the failure from the next one */
-	return st ? st : tess_barrier(me->group, where);
+	return st ? st : conform_run_barrier_call(me, where);
 }
 
 tess_status conform_run_mismatch(struct conform_rank *me)
 {
 	int32_t what = me->job->variant;
-	size_t n = MANY * (size_t)(me->n + 2);
-	float *x = calloc(n, sizeof *x);
-	tess_status st = x ? tess_barrier(me->group, "conform") : TESS_ENOMEM;
+	float *x = conform_alloc(me, MANY * (size_t)(me->n + 2) * sizeof *x);
+	tess_status st = x ? conform_run_barrier_call(me, "conform") : TESS_ENOMEM;
 
 	if (st)
 		return st;
@@ -238,7 +252,7 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 	st = make_mismatched_calls(me, what, x);
 	/* a backend that compares nothing may be done before the core has compared the calls */
 	for (int i = 0; i < 100 && !st; i++) {
-		st = tess_barrier(me->group, me->rank == ODD ? "the.odd.one" : "all.others");
+		st = conform_run_barrier_call(me, me->rank == ODD ? "the.odd.one" : "all.others");
 		conform_sleep(10 * (int64_t)TESS_MS);
 	}
 	conform_set_call(me, CONFORM_NO_CALL);
@@ -319,7 +333,7 @@ static tess_status make_death_call(struct conform_rank *me, int32_t i, int32_t v
 
 	if (c.kind == TESS_RECV && me->rank == victim)
 		return TESS_OK;
-	return tess_group_run(me->group, &c);
+	return conform_run_call(me, &c);
 }
 
 /* Checks that a survivor got an error soon, and that it names the victim. */
@@ -350,8 +364,8 @@ tess_status conform_run_death(struct conform_rank *me)
 {
 	int32_t i = me->job->variant, victim = (i + 1) % me->n, moment = deaths[i].moment;
 	size_t n = (size_t)deaths[i].count * (size_t)me->n + 1;
-	float *src = calloc(n, sizeof *src), *dst = calloc(n, sizeof *dst);
-	tess_status st = src && dst ? tess_barrier(me->group, "conform") : TESS_ENOMEM;
+	float *src = conform_alloc(me, n * sizeof *src), *dst = conform_alloc(me, n * sizeof *dst);
+	tess_status st = src && dst ? conform_run_barrier_call(me, "conform") : TESS_ENOMEM;
 	pthread_t killer;
 
 	if (me->job->threads && moment == INSIDE)
@@ -399,16 +413,16 @@ tess_status conform_run_timeout(struct conform_rank *me)
 {
 	int32_t what = me->job->variant, victim = 1;
 	double limit = what == SHORTER ? me->job->timeout / 2 : me->job->timeout, took;
-	float x = 1, y = 0;
+	float *x = conform_alloc(me, 2 * sizeof *x); /* the group's until it is closed */
 	struct tess_coll c = { .size = sizeof c,
 		               .kind = TESS_ALL_REDUCE,
 		               .dtype = TESS_F32,
 		               .op = TESS_SUM,
 		               .count = 1,
-		               .src = &x,
-		               .dst = &y,
+		               .src = x,
+		               .dst = x + 1,
 		               .where = "conform" };
-	tess_status st = tess_barrier(me->group, "conform");
+	tess_status st = x ? conform_run_barrier_call(me, "conform") : TESS_ENOMEM;
 	int64_t begin;
 
 	conform_set_activity(me, "%s", conform_timeout_name(what));
@@ -427,10 +441,10 @@ tess_status conform_run_timeout(struct conform_rank *me)
 	if (what == SHORTER)
 		c.deadline = begin + (int64_t)(limit * 1e9);
 	conform_set_call(me, CONFORM_WAIT);
-	st = tess_group_run(me->group, &c);
+	st = conform_run_call(me, &c);
 	/* a rank that was stopped may have all data, and get the failure only from the next call */
 	if (!st && me->rank == victim && what == STOPPED)
-		st = tess_barrier(me->group, "conform");
+		st = conform_run_barrier_call(me, "conform");
 	conform_set_call(me, CONFORM_NO_CALL);
 	took = conform_get_seconds(tess_now() - begin);
 	me->state->ncases++;

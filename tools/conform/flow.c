@@ -62,7 +62,7 @@ tess_status conform_run_open(struct conform_rank *me)
 {
 	conform_set_activity(me, "a barrier");
 	me->state->ncases++;
-	return tess_barrier(me->group, "conform");
+	return conform_run_barrier_call(me, "conform");
 }
 
 /* ---- all cases, one after another ------------------------------------------------------------ */
@@ -105,7 +105,7 @@ tess_status conform_run_barrier(struct conform_rank *me)
 		sleep_randomly(conform_hash((uint64_t)i, (uint64_t)me->rank, 3));
 		atomic_store(&me->shared->mark[me->rank], i);
 		conform_set_call(me, CONFORM_WAIT);
-		st = tess_barrier(me->group, "conform");
+		st = conform_run_barrier_call(me, "conform");
 		conform_set_call(me, CONFORM_NO_CALL);
 		for (int32_t r = 0; r < me->n && !st; r++)
 			if (atomic_load(&me->shared->mark[r]) < i)
@@ -171,7 +171,8 @@ static uint64_t get_message_size(int32_t all, int32_t number)
 
 struct message {
 	struct tess_work *work;
-	int32_t *elements;
+	int32_t *elements; /* in host memory */
+	void *buffer; /* in the memory of the calls */
 	int32_t peer, number, all; /* message `number` of `all` to or from the peer */
 	bool out;
 };
@@ -190,16 +191,22 @@ static tess_status start_message_call(struct conform_rank *me, struct message *m
 		               .peer = m->peer,
 		               .count = n,
 		               .where = "conform" };
+	tess_status st;
 
 	m->elements = calloc(n, sizeof *m->elements);
-	if (!m->elements)
+	m->buffer = conform_alloc(me, n * sizeof *m->elements);
+	if (!m->elements || !m->buffer)
 		return tess_fail(TESS_ENOMEM, "no memory for a message");
 	for (uint64_t i = 0; m->out && i < n; i++)
 		m->elements[i] = make_message_element(me->rank, m->peer, m->number, i);
+	st = conform_copy(me, m->buffer, m->elements, n * sizeof *m->elements);
+	if (st)
+		return st;
 	if (m->out)
-		c.src = m->elements;
+		c.src = m->buffer;
 	else
-		c.dst = m->elements;
+		c.dst = m->buffer;
+	conform_place_call(me, &c);
 	conform_set_activity(me, "message %d of %d %s rank %d", (int)m->number + 1, (int)m->all,
 	                     m->out ? "to" : "from", (int)m->peer);
 	conform_set_call(me, CONFORM_START);
@@ -215,6 +222,9 @@ static tess_status finish_message_call(struct conform_rank *me, struct message *
 	st = wait_case_work(me, m->work, m->number % 2);
 	tess_work_release(m->work);
 	conform_set_call(me, CONFORM_NO_CALL);
+	if (!st)
+		st = conform_copy(me, m->elements, m->buffer,
+		                  get_message_size(m->all, m->number) * sizeof *m->elements);
 	for (uint64_t i = 0; !st && !m->out && i < get_message_size(m->all, m->number); i++)
 		if (m->elements[i] != make_message_element(m->peer, me->rank, m->number, i)) {
 			conform_add_fault(
@@ -225,8 +235,10 @@ static tess_status finish_message_call(struct conform_rank *me, struct message *
 				(int)make_message_element(m->peer, me->rank, m->number, i));
 			break;
 		}
-	if (!st)
+	if (!st) {
+		conform_free(me, m->buffer);
 		free(m->elements);
+	}
 	me->state->ncases++;
 	return st;
 }

@@ -65,6 +65,7 @@ static tess_status finish_direct_case(struct conform_rank *me, const struct conf
 
 /*
  * A call in each group is under way; even ranks start them in one order, odd ranks in the other.
+ * But calls on a stream run in the order of their start, which is then that of all ranks.
  * All ranks wait in one order: a backend need not progress a group while the rank waits in another.
  */
 static tess_status interleave_groups(struct conform_rank *me, struct conform_direct *two,
@@ -74,8 +75,8 @@ static tess_status interleave_groups(struct conform_rank *me, struct conform_dir
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < rounds && !st; i++) {
-		struct conform_direct *g[2] = { me->rank % 2 ? two : &me->all,
-			                        me->rank % 2 ? &me->all : two };
+		int swaps = me->memory.device ? 0 : me->rank % 2;
+		struct conform_direct *g[2] = { swaps ? two : &me->all, swaps ? &me->all : two };
 		struct conform_case c[2];
 		struct direct_case b[2];
 
@@ -85,7 +86,7 @@ static tess_status interleave_groups(struct conform_rank *me, struct conform_dir
 			st = start_direct_case(me, g[k], &c[k], &b[k]);
 		}
 		for (int k = 0; k < 2 && !st; k++) {
-			int j = (i + me->rank) % 2 ? 1 - k : k;
+			int j = (i + swaps) % 2 ? 1 - k : k;
 
 			conform_set_activity_case(me, &c[j], where);
 			st = finish_direct_case(me, g[j], &b[j]);
@@ -176,6 +177,7 @@ static tess_status run_direct_barrier(struct conform_rank *me, const struct conf
 		.size = sizeof c, .kind = TESS_BARRIER, .mem = TESS_HOST, .where = "conform"
 	};
 
+	conform_place_call(me, &c);
 	return conform_direct_run(me, g, &c);
 }
 
@@ -184,6 +186,7 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
                              uint64_t bytes)
 {
 	void *peers[CONFORM_RANKS] = { NULL }, *mine = NULL;
+	unsigned char *found;
 	tess_status st;
 
 	conform_set_activity(me, "alloc of %d bytes", (int)bytes);
@@ -198,19 +201,27 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	if (peers[g->rank] != mine)
 		conform_add_fault(me, "peers[%d], this rank's own entry, is %p, expected mine, %p",
 		                  (int)g->rank, peers[g->rank], mine);
-	memset(mine, 16 + (int)g->rank, bytes);
-	st = run_direct_barrier(me, g);
-	for (int32_t r = 0; r < g->n && !st; r++)
-		for (uint64_t i = 0; peers[r] && i < bytes; i++)
-			if (((unsigned char *)peers[r])[i] != 16 + r) {
+	found = malloc(bytes);
+	if (!found)
+		return tess_fail(TESS_ENOMEM, "no memory for %d bytes", (int)bytes);
+	memset(found, 16 + (int)g->rank, bytes);
+	st = conform_copy(me, mine, found, bytes);
+	if (!st)
+		st = run_direct_barrier(me, g);
+	for (int32_t r = 0; r < g->n && !st; r++) {
+		if (peers[r])
+			st = conform_copy(me, found, peers[r], bytes);
+		for (uint64_t i = 0; peers[r] && i < bytes && !st; i++)
+			if (found[i] != 16 + r) {
 				conform_add_fault(
 					me,
 					"byte %d of rank %d's memory is %d, expected %d. The "
 					"rule: peers[r] is the memory that rank r got as mine",
-					(int)i, (int)r, ((unsigned char *)peers[r])[i],
-					16 + (int)r);
+					(int)i, (int)r, found[i], 16 + (int)r);
 				break;
 			}
+	}
+	free(found);
 	if (!st)
 		st = run_direct_barrier(me, g);
 	if (!st && me->backend->free)

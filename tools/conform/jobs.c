@@ -404,6 +404,13 @@ static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job
 	return st;
 }
 
+static void set_job_device(const struct conform_jobs *d, struct conform_job *job)
+{
+	const char *device = d->options->device;
+
+	snprintf(job->device, sizeof job->device, "%s", device ? device : "");
+}
+
 static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, bool again)
 {
 	const struct conform_options *options = d->options;
@@ -431,6 +438,7 @@ static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, boo
 				                                      ? part->timeout
 				                                      : options->timeout };
 
+			set_job_device(d, &job);
 			if (d->broken < BROKEN_JOBS_MAX)
 				st = run_job_to_end(d, job);
 		}
@@ -460,6 +468,7 @@ static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 	bool started = false;
 	tess_status st;
 
+	set_job_device(d, &job);
 	*processes = true;
 	if (!d->shared->backend.threads && !d->launcher)
 		return TESS_OK;
@@ -482,6 +491,7 @@ static tess_status run_parts(struct conform_jobs *d)
 	char rank_kinds[256];
 	tess_status st;
 
+	set_job_device(d, &job);
 	if ((st = run_job(d, &job)))
 		return st;
 	if (f->bootstraps && !d->launcher)

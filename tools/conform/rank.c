@@ -70,7 +70,7 @@ void conform_finish_data(struct conform_rank *me, struct conform_data *d)
 
 /* ---- the plugin ------------------------------------------------------------------------------ */
 
-static void query_support(const struct tess_backend *b, struct conform_backend_info *f)
+static void query_support(const struct tess_backend *b, int32_t mem, struct conform_backend_info *f)
 {
 	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV; kind++)
 		for (int32_t dtype = TESS_F32; dtype <= TESS_U8; dtype++)
@@ -79,7 +79,7 @@ static void query_support(const struct tess_backend *b, struct conform_backend_i
 					               .kind = kind,
 					               .dtype = dtype,
 					               .op = op,
-					               .mem = TESS_HOST,
+					               .mem = mem,
 					               .count = 64 };
 				uint16_t *bits = &f->unsupported[kind][dtype]
 				                                [tess_kind_reduces(kind) ? op : 0];
@@ -97,11 +97,13 @@ static int inspect_backend(struct conform_shared *shared)
 	struct conform_backend_info *f = &shared->backend;
 	const char *name = getenv("TESSERA_BACKEND");
 	const struct tess_backend *b;
+	const struct tess_device *device = NULL;
 	struct tess_plugin_info p;
 	struct conform_rank me = { .state = &shared->rank_state[0] };
 
 	conform_set_activity(&me, "opening the plugin");
-	if (!name || tess_plugin_find_backend(name, &b)) {
+	if (!name || tess_plugin_find_backend(name, &b) ||
+	    (*shared->job.device && tess_plugin_find_device(shared->job.device, &device))) {
 		conform_add_fault(&me, "%s", tess_error());
 		return 1;
 	}
@@ -117,7 +119,7 @@ static int inspect_backend(struct conform_shared *shared)
 			if (p.offers[k].table == b)
 				snprintf(f->path, sizeof f->path, "%s", p.path);
 	conform_set_activity(&me, "supports(), before a group is open");
-	query_support(b, f);
+	query_support(b, device ? device->mem : TESS_HOST, f);
 	f->opened = true;
 	return 0;
 }
@@ -134,16 +136,22 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 		                   .job = &shared->job,
 		                   .rank = tess_world_rank(w),
 		                   .n = tess_world_size(w) };
-	tess_status st = tess_plugin_find_backend(tess_world_backend(w), &me.backend);
+	bool opened;
+	const char *name = *shared->job.device ? getenv("TESSERA_BACKEND") : tess_world_backend(w);
+	tess_status st = tess_plugin_find_backend(name, &me.backend);
 
 	me.all = (struct conform_direct){ me.group->self, me.rank, me.n };
 	w->timeout = (int64_t)(shared->job.timeout * 1e9);
 	me.state = &shared->rank_state[me.rank];
 	atomic_store(&me.state->state, CONFORM_RUNNING);
 	if (!st)
+		st = conform_open_memory(&me, shared->job.device);
+	opened = !st;
+	if (!st)
 		st = part->run(&me);
-	if (st && !part->fails)
+	if (st && (!part->fails || !opened))
 		conform_add_fault(&me, "%s", tess_error());
+	conform_close_memory(&me);
 	atomic_store(&me.state->state, CONFORM_DONE);
 	return st;
 }

@@ -7,28 +7,29 @@
 #include <pthread.h>
 
 /* A receive of one number that no rank sends. */
-static struct tess_coll make_unmatched_recv(const struct conform_rank *me, int32_t *buffer)
+static struct tess_coll make_unmatched_recv(const struct conform_rank *me)
 {
-	return (struct tess_coll){ .size = sizeof(struct tess_coll),
-		                   .kind = TESS_RECV,
-		                   .dtype = TESS_I32,
-		                   .mem = TESS_HOST,
-		                   .count = 1,
-		                   .peer = (me->rank + 1) % me->n,
-		                   .dst = buffer,
-		                   .where = "conform",
-		                   .deadline = tess_now() + me->world->timeout };
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_RECV,
+		               .dtype = TESS_I32,
+		               .mem = TESS_HOST,
+		               .count = 1,
+		               .peer = (me->rank + 1) % me->n,
+		               .dst = conform_alloc(me, sizeof(int32_t)), /* for late writes */
+		               .where = "conform",
+		               .deadline = tess_now() + me->world->timeout };
+
+	conform_place_call(me, &c);
+	return c;
 }
 
 /* test() and wait() must return from a receive for which nothing is sent. Ends the group. */
 static tess_status wait_unmatched_recv(struct conform_rank *me, const struct conform_direct *g,
-                                       void **work)
+                                       const struct tess_coll *c, void **work)
 {
-	static _Thread_local int32_t buffer;
 	const struct tess_backend *b = me->backend;
-	struct tess_coll c = make_unmatched_recv(me, &buffer);
 	int64_t begin;
-	tess_status st = b->start(g->self, &c, work);
+	tess_status st = b->start(g->self, c, work);
 
 	conform_set_activity(me, "test() of a recv without a send");
 	conform_set_call(me, CONFORM_TEST);
@@ -79,6 +80,7 @@ static struct conform_case make_common_case(struct conform_rank *me, int i)
 		                  .mem = TESS_HOST,
 		                  .count = c.count };
 
+	conform_place_call(me, &coll);
 	if (i % 2 || me->backend->supports(&coll, me->n))
 		c.kind = TESS_SEND;
 	return c;
@@ -131,6 +133,7 @@ static tess_status check_wake_ups(struct conform_rank *me, const struct conform_
 tess_status conform_run_wait(struct conform_rank *me)
 {
 	struct conform_direct g;
+	struct tess_coll c = make_unmatched_recv(me);
 	void *work = NULL;
 	tess_status st = conform_direct_open_all(me, "conform.wake", &g);
 
@@ -138,7 +141,7 @@ tess_status conform_run_wait(struct conform_rank *me)
 		return st;
 	conform_direct_close(me, &g);
 	if ((st = conform_direct_open_all(me, "conform.wait", &g)) ||
-	    (st = wait_unmatched_recv(me, &g, &work)))
+	    (st = wait_unmatched_recv(me, &g, &c, &work)))
 		return st;
 	/* no rank may close the group while another one tests; the core ends a failed group so */
 	if ((st = tess_barrier(me->group, "conform")))
@@ -148,6 +151,7 @@ tess_status conform_run_wait(struct conform_rank *me)
 		me->backend->abort(g.self);
 	me->backend->release(g.self, work);
 	conform_direct_close(me, &g);
+	conform_free(me, c.dst);
 	me->state->ncases++;
 	return TESS_OK;
 }
@@ -172,8 +176,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 {
 	struct conform_direct g;
 	struct aborter a = { .me = me, .g = &g };
-	int32_t buffer = 0;
-	struct tess_coll c = make_unmatched_recv(me, &buffer);
+	struct tess_coll c = make_unmatched_recv(me);
 	void *work = NULL, *more = NULL;
 	pthread_t thread;
 	tess_status st;
@@ -213,6 +216,7 @@ tess_status conform_run_abort(struct conform_rank *me)
 	if (more)
 		me->backend->release(g.self, more);
 	conform_direct_close(me, &g);
+	conform_free(me, c.dst);
 	me->state->ncases++;
 	return TESS_OK;
 }
