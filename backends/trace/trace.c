@@ -180,13 +180,17 @@ static tess_status send_clock(struct group *g, int32_t kind, int32_t peer, int64
 
 /*
  * Rank 0's clock less ours. The round with the shortest way there and back counts; a difference
- * smaller than half of that way is none: the clocks are one.
+ * smaller than half of that way is none: the clocks are one. Unknown, and 0, where the wrapped
+ * backend moves no host memory.
  */
 static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *offset)
 {
 	int64_t best = INT64_MAX, found = 0, theirs = 0;
 	tess_status st = TESS_OK;
 
+	*offset = 0;
+	if (wrapped.mem_kinds && !(wrapped.mem_kinds >> TESS_HOST & 1))
+		return TESS_OK;
 	if (wrapped.internal)
 		wrapped.internal(g->self, 1);
 	for (int32_t r = 1; r < g->nranks && !st; r++) {

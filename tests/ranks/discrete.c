@@ -2,7 +2,8 @@
  * tess-device-discrete.so and -discrete_exact.so: the cpu device behind memory of its own, as a GPU
  * has. Addresses that the host gets are PROT_NONE; the device maps the same pages elsewhere, and
  * translates the addresses in ops and page tables. A thread runs each stream. Where sums are not
- * EXACT, a Partial is one node.
+ * EXACT, a Partial is one node. -discrete_cuda says that its memory is that of a CUDA device: the
+ * driver and NCCL of tests/nccl queue their work on its streams.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,7 +16,7 @@
 #include <tessera/device.h>
 #include <unistd.h>
 
-enum { DEVICES = 2, SENTENCE = 512 };
+enum { SENTENCE = 512 };
 
 struct block { /* of device memory */
 	struct block *next;
@@ -25,7 +26,8 @@ struct block { /* of device memory */
 
 struct task {
 	struct task *next;
-	struct tess_op op; /* kind 0: a copy */
+	struct tess_op op; /* kind 0: a copy, or: */
+	void (*foreign)(void *arg);
 	void *dst;
 	const void *src;
 	uint64_t bytes;
@@ -285,6 +287,8 @@ static void *run_stream(void *arg)
 		pthread_mutex_unlock(&s->lock);
 		if (!st && k->op.kind)
 			st = run_op_task(s->device, k);
+		else if (k->foreign)
+			k->foreign(k->dst);
 		else if (!st)
 			memcpy(k->dst, k->src, k->bytes);
 		free(k);
@@ -311,6 +315,24 @@ static tess_status queue_task(struct stream *s, struct task *k)
 	pthread_cond_broadcast(&s->changed);
 	pthread_mutex_unlock(&s->lock);
 	return TESS_OK;
+}
+
+/* Queues foreign(arg). 0: done. */
+TESS_EXPORT int discrete_queue(void *stream, void (*foreign)(void *arg), void *arg)
+{
+	struct task *k = stream ? calloc(1, sizeof *k) : NULL;
+
+	if (!k)
+		return 1;
+	k->foreign = foreign;
+	k->dst = arg;
+	return queue_task(stream, k) != TESS_OK;
+}
+
+/* Where the memory at `p` is mapped; NULL: it is not that of the stream's device. */
+TESS_EXPORT void *discrete_translate(void *stream, const void *p)
+{
+	return translate_address(((struct stream *)stream)->device, p);
 }
 
 static tess_status queue_op(void *self, const struct tess_op *op)
@@ -479,7 +501,7 @@ static tess_status init_discrete(const struct tess_host *h)
 
 static const struct tess_device discrete_device = {
 	.size = sizeof discrete_device,
-	.mem = 32,
+	.mem = MEM,
 	.name = NAME,
 	.summary = "the cpu device behind memory of its own",
 	.count = count_discrete_devices,

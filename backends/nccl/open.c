@@ -1,0 +1,554 @@
+/* open.c - opens and closes a group: which GPUs, the unique id, the communicator and its end. */
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "work.h"
+
+enum { CLOSE_NS = 2000000000, ABORT_S = 1, POLL_NS = 50000, LONG_PAUSE_NS = 100000000 };
+enum { SHARED_CTAS = 8 }; /* thread blocks of a rank that shares its GPU */
+
+/* ---- locking and failures -------------------------------------------------------------------- */
+
+void group_lock(struct group *g)
+{
+	pthread_mutex_lock(&g->lock);
+	g->calls->context_push(g->context);
+}
+
+void group_abort_locked(struct group *g)
+{
+	void *comm = g->comm;
+
+	g->comm = NULL;
+	if (comm)
+		g->calls->comm_abort(comm);
+	if (!g->failed)
+		group_fail(g, TESS_EABORTED, "group %s over nccl was aborted", g->name);
+}
+
+void group_unlock(struct group *g)
+{
+	void *context;
+
+	if (atomic_load(&g->aborted) && g->comm)
+		group_abort_locked(g);
+	g->calls->context_pop(&context);
+	pthread_mutex_unlock(&g->lock);
+}
+
+tess_status group_fail(struct group *g, tess_status why, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!g->failed) {
+		va_start(ap, fmt);
+		vsnprintf(g->why, sizeof g->why, fmt, ap);
+		va_end(ap);
+		g->failed = why;
+	}
+	return group_check(g);
+}
+
+tess_status group_check(const struct group *g)
+{
+	return g->failed ? g->host->fail(g->failed, "%s", g->why) : TESS_OK;
+}
+
+tess_status group_fail_nccl(struct group *g, int result, const char *what)
+{
+	const char *more = g->calls->get_last_error(g->comm);
+	tess_status why = result == NCCL_REMOTE_ERROR || result == NCCL_TIMEOUT ? TESS_EPEER
+	                  : result == NCCL_SYSTEM_ERROR                         ? TESS_EIO
+	                                                                        : TESS_EDEVICE;
+
+	return group_fail(g, why, "group %s over nccl: %s: %s (%d)%s%.400s", g->name, what,
+	                  g->calls->get_error_string(result), result, more && *more ? ": " : "",
+	                  more ? more : "");
+}
+
+tess_status group_fail_cuda(struct group *g, int result, const char *what)
+{
+	const char *text = "unknown error";
+
+	g->calls->cuda_get_error(result, &text);
+	return group_fail(g, TESS_EDEVICE, "group %s over nccl: %s on device %d: %s (%d)", g->name,
+	                  what, g->device, text, result);
+}
+
+tess_status group_poll(struct group *g)
+{
+	int state = NCCL_SUCCESS, bad;
+
+	if (!g->comm)
+		return group_check(g);
+	bad = g->calls->get_async_error(g->comm, &state);
+	if (bad || (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS))
+		return group_fail_nccl(g, bad ? bad : state, "ncclCommGetAsyncError");
+	return g->starting && state == NCCL_IN_PROGRESS ? TESS_PENDING : TESS_OK;
+}
+
+/* ---- which GPUs, and which network ----------------------------------------------------------- */
+
+struct card { /* of a rank; published for all */
+	int32_t version, shares; /* of NCCL; that NCCL may share GPUs */
+	char host[64], bus[32];
+};
+
+static void read_boot_id(char *out, size_t capacity)
+{
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+	if (!f || !fgets(out, (int)capacity, f))
+		gethostname(out, capacity);
+	if (f)
+		fclose(f);
+	out[strcspn(out, "\n")] = '\0';
+}
+
+static tess_status describe_card(struct group *g, int version, struct card *card)
+{
+	const char *shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+	int bad;
+
+	card->version = version;
+	card->shares = version >= NCCL_SHARES_GPUS && (!shares || !strcmp(shares, "1"));
+	read_boot_id(card->host, sizeof card->host);
+	bad = g->calls->device_bus_id(card->bus, sizeof card->bus, g->device);
+	return bad ? group_fail_cuda(g, bad, "cuDeviceGetPCIBusId") : TESS_OK;
+}
+
+static tess_status get_key(const struct group *g, const struct tess_join *how, const char *what,
+                           int32_t r, void *val, uint64_t len)
+{
+	char key[256];
+	tess_status st;
+
+	snprintf(key, sizeof key, "%s/nccl/%s/%d", g->name, what, (int)r);
+	st = how->store->get(how->store->self, key, how->deadline, val, &len);
+	if (st == TESS_ETIMEOUT)
+		return g->host->fail(st,
+		                     "group %s over nccl: rank %d did not come until the "
+		                     "deadline",
+		                     g->name, (int)g->world[r]);
+	return st;
+}
+
+static tess_status set_key(const struct group *g, const struct tess_join *how, const char *what,
+                           const void *val, uint64_t len)
+{
+	char key[256];
+
+	snprintf(key, sizeof key, "%s/nccl/%s/%d", g->name, what, (int)g->rank);
+	return how->store->set(how->store->self, key, val, len);
+}
+
+/* Every rank judges the same cards: all ranks refuse, or none. */
+static tess_status judge_cards(const struct group *g, const struct card *card, bool *shared)
+{
+	char first[24], other[24];
+
+	*shared = false;
+	for (int32_t r = 0; r < g->nranks; r++) {
+		library_format_version(card[0].version, first);
+		library_format_version(card[r].version, other);
+		if (card[r].version != card[0].version)
+			return g->host->fail(
+				TESS_ENOTSUP,
+				"rank %d has NCCL %s, and rank %d NCCL %s; install one "
+				"version for all ranks",
+				(int)g->world[0], first, (int)g->world[r], other);
+		for (int32_t q = 0; q < r; q++) {
+			if (strcmp(card[q].bus, card[r].bus) || strcmp(card[q].host, card[r].host))
+				continue;
+			*shared = true;
+			if (card[q].shares && card[r].shares)
+				continue;
+			return g->host->fail(
+				TESS_ENOTSUP,
+				"ranks %d and %d are on one GPU (%s), which NCCL %s does not "
+				"allow; use one rank a GPU, or NCCL 2.30 or newer with "
+				"NCCL_MULTI_RANK_GPU_ENABLE=1",
+				(int)g->world[q], (int)g->world[r], card[r].bus, other);
+		}
+	}
+	return TESS_OK;
+}
+
+static tess_status exchange_cards(struct group *g, const struct tess_join *how, int version,
+                                  bool *shared)
+{
+	struct card mine = { 0 }, *all = calloc((size_t)g->nranks, sizeof *all);
+	tess_status st = all ? describe_card(g, version, &mine)
+	                     : g->host->fail(TESS_ENOMEM, "nccl: out of memory");
+
+	if (!st)
+		st = set_key(g, how, "card", &mine, sizeof mine);
+	for (int32_t r = 0; r < g->nranks && !st; r++)
+		st = get_key(g, how, "card", r, &all[r], sizeof *all);
+	if (!st)
+		st = judge_cards(g, all, shared);
+	free(all);
+	return st;
+}
+
+/* The interface with the address from which this host reaches rank 0's. Nothing is sent. */
+static bool find_outward_interface(const char *meeting, char name[static IF_NAMESIZE])
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
+	struct sockaddr_storage own = { 0 };
+	socklen_t len = sizeof own;
+	struct ifaddrs *all = NULL;
+	bool found = false;
+	int fd;
+
+	if (getaddrinfo(meeting, "1", &hints, &list))
+		return false;
+	fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && !connect(fd, list->ai_addr, list->ai_addrlen) &&
+	    !getsockname(fd, (struct sockaddr *)&own, &len) && !getifaddrs(&all))
+		for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+			size_t at = own.ss_family == AF_INET
+			                    ? offsetof(struct sockaddr_in, sin_addr)
+			                    : offsetof(struct sockaddr_in6, sin6_addr);
+			size_t bytes = own.ss_family == AF_INET ? 4 : 16;
+
+			found = i->ifa_addr && i->ifa_addr->sa_family == own.ss_family &&
+			        !memcmp((char *)i->ifa_addr + at, (char *)&own + at, bytes);
+			if (found)
+				snprintf(name, IF_NAMESIZE, "%s", i->ifa_name);
+		}
+	if (fd >= 0)
+		close(fd);
+	freeifaddrs(all);
+	freeaddrinfo(list);
+	return found;
+}
+
+/*
+ * NCCL takes the network of its connections from the environment, once: what the user has not set
+ * is set before its first communicator. Where ranks share a GPU it needs a switch, and no NVLS.
+ */
+static tess_status set_environment(const struct tess_join *how, bool shared)
+{
+	char meeting[256] = "", name[IF_NAMESIZE] = "lo", value[IF_NAMESIZE + 1];
+	uint64_t len = sizeof meeting - 1;
+	tess_status st = how->store->get(how->store->self, "meeting", how->deadline, meeting, &len);
+
+	if (st)
+		return st;
+	if (!*meeting || find_outward_interface(meeting, name)) {
+		snprintf(value, sizeof value, "=%s", name);
+		setenv("NCCL_SOCKET_IFNAME", value, 0);
+	}
+	if (shared) {
+		setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+		setenv("NCCL_NVLS_ENABLE", "0", 0);
+	}
+	return TESS_OK;
+}
+
+/* ---- the communicator ------------------------------------------------------------------------ */
+
+/* Waits for a key that no rank sets: a failure of another rank ends it. */
+static tess_status pause_for_failure(const struct group *g, const struct tess_join *how)
+{
+	uint64_t len = 0;
+	char key[256];
+	tess_status st;
+
+	snprintf(key, sizeof key, "%s/nccl/never", g->name);
+	st = how->store->get(how->store->self, key, tess_now() + LONG_PAUSE_NS, key, &len);
+	return st == TESS_ETIMEOUT ? TESS_OK : st;
+}
+
+/*
+ * Polls `comm` until NCCL has finished what it does in the background. how: NULL after open, when
+ * failures of other ranks come through abort().
+ */
+static tess_status await_comm(struct group *g, void *comm, const struct tess_join *how,
+                              int64_t deadline, const char *what)
+{
+	const struct timespec pause = { .tv_nsec = POLL_NS };
+	int state = NCCL_IN_PROGRESS, bad = 0;
+	int64_t begin = tess_now();
+	tess_status st = TESS_OK;
+
+	while (!st && !(bad = g->calls->get_async_error(comm, &state)) &&
+	       state == NCCL_IN_PROGRESS) {
+		if (atomic_load(&g->aborted) || tess_now() >= deadline)
+			st = group_fail(g, TESS_ETIMEOUT,
+			                "group %s over nccl: %s was not done by the deadline",
+			                g->name, what);
+		else if (how && tess_now() - begin > LONG_PAUSE_NS)
+			st = pause_for_failure(g, how);
+		else
+			nanosleep(&pause, NULL);
+	}
+	return st ? st : bad || state ? group_fail_nccl(g, bad ? bad : state, what) : TESS_OK;
+}
+
+static tess_status init_comm(struct group *g, const struct tess_join *how,
+                             struct nccl_config *config)
+{
+	struct nccl_id id = { { 0 } };
+	tess_status st = TESS_OK;
+	int result;
+
+	if (g->rank == 0) {
+		result = g->calls->get_unique_id(&id);
+		st = result ? group_fail_nccl(g, result, "ncclGetUniqueId")
+		            : set_key(g, how, "id", &id, sizeof id);
+	} else {
+		st = get_key(g, how, "id", 0, &id, sizeof id);
+	}
+	if (st)
+		return st;
+	result = g->calls->comm_init(&g->comm, g->nranks, id, g->rank, config);
+	if (result && result != NCCL_IN_PROGRESS)
+		return group_fail_nccl(g, result, "ncclCommInitRankConfig");
+	return await_comm(g, g->comm, how, how->deadline, "ncclCommInitRankConfig");
+}
+
+/* The new communicator is there when the parent has finished; then it is still being set up. */
+static tess_status split_communicator(struct group *g, const struct tess_join *how,
+                                      struct nccl_config *config)
+{
+	struct group *parent = how->parent;
+	tess_status st;
+	int result;
+
+	result = parent->comm ? g->calls->comm_split(parent->comm, how->colour, g->rank, &g->comm,
+	                                             config)
+	                      : NCCL_INVALID_USAGE;
+	if (result && result != NCCL_IN_PROGRESS)
+		return group_fail_nccl(g, result, "ncclCommSplit");
+	st = await_comm(g, parent->comm, how, how->deadline, "ncclCommSplit");
+	if (!st && !g->comm)
+		st = group_fail_nccl(g, NCCL_INVALID_USAGE, "ncclCommSplit");
+	return st ? st : await_comm(g, g->comm, how, how->deadline, "ncclCommSplit");
+}
+
+static tess_status make_communicator(struct group *g, const struct tess_join *how, int version)
+{
+	struct nccl_config config = { .size = sizeof config,
+		                      .magic = NCCL_MAGIC,
+		                      .version = NCCL_OLDEST,
+		                      .blocking = 0,
+		                      .cga_cluster = NCCL_UNSET,
+		                      .min_ctas = NCCL_UNSET,
+		                      .max_ctas = NCCL_UNSET,
+		                      .split_share = NCCL_UNSET };
+	bool shared;
+	tess_status st = exchange_cards(g, how, version, &shared);
+
+	if (!st)
+		st = set_environment(how, shared);
+	if (st)
+		return st;
+	if (shared)
+		config.max_ctas = SHARED_CTAS;
+	if (how->parent && TESS_HAS(how, tess_join, colour) && how->splits)
+		return split_communicator(g, how, &config);
+	return init_comm(g, how, &config);
+}
+
+static tess_status open_device(struct group *g, int32_t index)
+{
+	int n = 0, bad = g->calls->device_count(&n);
+
+	if (!bad && (index < 0 || index >= n))
+		return g->host->fail(TESS_EDEVICE,
+		                     "nccl: CUDA device %d of %d; ranks of nccl compute on GPUs",
+		                     (int)index, n);
+	if (!bad)
+		bad = g->calls->device_get(&g->device, index);
+	if (!bad)
+		bad = g->calls->context_retain(&g->context, g->device);
+	return bad ? group_fail_cuda(g, bad, "cuDevicePrimaryCtxRetain") : TESS_OK;
+}
+
+static tess_status open_comm(struct group *g, const struct tess_join *how, int version)
+{
+	tess_status st;
+	int bad;
+
+	group_lock(g);
+	bad = g->calls->cuda_alloc(&g->word, sizeof(int32_t));
+	st = bad ? group_fail_cuda(g, bad, "cuMemAlloc") : make_communicator(g, how, version);
+	group_unlock(g);
+	return st;
+}
+
+tess_status group_open(const struct tess_join *how, const struct tess_host *host, void **self)
+{
+	const struct nccl_calls *calls;
+	struct group *g;
+	int version;
+	tess_status st = library_get_calls(host, &calls, &version);
+
+	if (st)
+		return st;
+	g = calloc(1, sizeof *g);
+	if (!g)
+		return host->fail(TESS_ENOMEM, "nccl: out of memory");
+	pthread_mutex_init(&g->lock, NULL);
+	g->host = host;
+	g->calls = calls;
+	g->rank = how->rank;
+	g->nranks = how->nranks;
+	g->name = strdup(how->name);
+	g->world = malloc((size_t)how->nranks * sizeof *g->world);
+	if (!g->name || !g->world)
+		st = host->fail(TESS_ENOMEM, "nccl: out of memory");
+	for (int32_t r = 0; r < g->nranks && !st; r++)
+		g->world[r] = how->world ? how->world[r] : r;
+	if (!st)
+		st = open_device(g, how->device);
+	if (!st)
+		st = open_comm(g, how, version);
+	if (st)
+		group_close(g);
+	else
+		*self = g;
+	return st;
+}
+
+/* ---- memory that NCCL knows ------------------------------------------------------------------ */
+
+static void free_registered(struct group *g, struct registered **at)
+{
+	struct registered *m = *at;
+
+	*at = m->next;
+	if (g->comm && m->handle)
+		g->calls->comm_deregister(g->comm, m->handle);
+	if (m->of_nccl)
+		g->calls->mem_free(m->memory);
+	else
+		g->calls->cuda_free((uintptr_t)m->memory);
+	free(m);
+}
+
+static tess_status alloc_locked(struct group *g, uint64_t bytes, struct registered *m)
+{
+	const struct nccl_calls *n = g->calls;
+	unsigned long long p = 0;
+	tess_status st = group_check(g);
+
+	if (st)
+		return st;
+	m->of_nccl = n->mem_alloc && n->mem_free && !n->mem_alloc(&m->memory, bytes);
+	if (!m->of_nccl && n->cuda_alloc(&p, bytes))
+		return g->host->fail(TESS_ENOMEM, "nccl: no %llu bytes of device memory",
+		                     (unsigned long long)bytes);
+	if (!m->of_nccl)
+		m->memory = (void *)(uintptr_t)p;
+	/* it spares NCCL its own buffers; where it is not taken, it is memory like any */
+	if (!n->comm_register || !n->comm_deregister ||
+	    n->comm_register(g->comm, m->memory, bytes, &m->handle))
+		m->handle = NULL;
+	m->next = g->registered;
+	g->registered = m;
+	return TESS_OK;
+}
+
+tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers)
+{
+	struct group *g = self;
+	struct registered *m = calloc(1, sizeof *m);
+	tess_status st;
+
+	if (!m)
+		return g->host->fail(TESS_ENOMEM, "nccl: out of memory");
+	group_lock(g);
+	st = alloc_locked(g, bytes, m);
+	group_unlock(g);
+	if (st) {
+		free(m);
+		return st;
+	}
+	*mine = m->memory;
+	for (int32_t r = 0; r < g->nranks; r++)
+		peers[r] = r == g->rank ? m->memory : NULL;
+	return TESS_OK;
+}
+
+void group_free(void *self, void *mine)
+{
+	struct group *g = self;
+	struct registered **at = &g->registered;
+
+	group_lock(g);
+	while (*at && (*at)->memory != mine)
+		at = &(*at)->next;
+	if (*at)
+		free_registered(g, at);
+	group_unlock(g);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void group_abort(void *self)
+{
+	struct group *g = self;
+	struct timespec until;
+
+	atomic_store(&g->aborted, true);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ABORT_S;
+	/* else the thread that is inside NCCL does it when it leaves */
+	if (!pthread_mutex_timedlock(&g->lock, &until)) {
+		g->calls->context_push(g->context);
+		group_unlock(g);
+	}
+}
+
+/* Orderly if all works are done; a rank that does not come to the end is not waited for. */
+static void close_comm(struct group *g)
+{
+	bool idle = !g->failed;
+	int result;
+
+	for (const struct work *w = g->works; w; w = w->next)
+		idle = idle && w->state == WORK_DONE;
+	if (idle && g->comm) {
+		result = g->calls->comm_finalize(g->comm);
+		idle = result == NCCL_SUCCESS ||
+		       (result == NCCL_IN_PROGRESS &&
+		        !await_comm(g, g->comm, NULL, tess_now() + CLOSE_NS, "ncclCommFinalize"));
+	}
+	if (idle && g->comm)
+		g->calls->comm_destroy(g->comm);
+	else if (g->comm)
+		g->calls->comm_abort(g->comm);
+	g->comm = NULL;
+}
+
+void group_close(void *self)
+{
+	struct group *g = self;
+
+	if (g->context) {
+		group_lock(g);
+		while (g->registered)
+			free_registered(g, &g->registered);
+		close_comm(g);
+		work_free_all(g);
+		if (g->word)
+			g->calls->cuda_free(g->word);
+		group_unlock(g);
+		g->calls->context_release(g->device);
+	}
+	pthread_mutex_destroy(&g->lock);
+	free(g->world);
+	free(g->name);
+	free(g);
+}

@@ -1,0 +1,424 @@
+/* The backend nccl over the driver and the NCCL of this folder, with ranks that are threads. */
+#include "../ranks/report.h"
+#include "../unit/command.h"
+#include "core/group/carrier.h"
+#include "core/registry/registry.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+
+enum { COUNT = 5000 };
+
+static char log_path[64]; /* of the fake's calls */
+
+static void begin_test(void)
+{
+	snprintf(log_path, sizeof log_path, "/tmp/test-nccl-%d", (int)getpid());
+	setenv("FAKE_NCCL_LOG", log_path, 1);
+	setenv("TESSERA_LOG", "info", 1);
+}
+
+static void end_test(void)
+{
+	unlink(log_path);
+}
+
+/* How many lines of the log begin with `what`. */
+static int count_fake_calls(const char *what)
+{
+	char text[1 << 16] = "\n";
+	int fd = open(log_path, O_RDONLY);
+	char line[64];
+	ssize_t n = fd < 0 ? 0 : read(fd, text + 1, sizeof text - 2);
+
+	if (fd >= 0)
+		close(fd);
+	text[n < 0 ? 1 : n + 1] = '\0';
+	snprintf(line, sizeof line, "\n%s", what);
+	return count_occurrences(text, line);
+}
+
+/* ---- a device in a group --------------------------------------------------------------------- */
+
+struct opened {
+	const struct tess_device *table;
+	void *self, *stream;
+	float *x; /* COUNT elements of device memory */
+};
+
+static tess_status open_card(struct tess_group *g, int32_t index, const struct tess_group *parent,
+                             int32_t colour, struct opened *o)
+{
+	void *x;
+	tess_status st = TESS_OK;
+
+	if (!o->self) {
+		st = tess_plugin_find_device("discrete_cuda", &o->table);
+		if (!st)
+			st = o->table->open(index, 1, &o->self);
+		if (!st)
+			st = o->table->stream_open(o->self, &o->stream);
+		if (!st)
+			st = o->table->alloc(o->self, COUNT * sizeof(float), &x);
+		if (!st)
+			o->x = x;
+	}
+	return st ? st : tess_group_attach_device(g, o->table, o->self, index, parent, colour);
+}
+
+static void close_card(struct opened *o)
+{
+	o->table->stream_close(o->self, o->stream);
+	o->table->close(o->self);
+}
+
+static struct tess_coll make_card_sum(const struct opened *o)
+{
+	return (struct tess_coll){ .size = sizeof(struct tess_coll),
+		                   .kind = TESS_ALL_REDUCE,
+		                   .dtype = TESS_F32,
+		                   .mem = o->table->mem,
+		                   .stream = o->stream,
+		                   .src = o->x,
+		                   .dst = o->x,
+		                   .count = COUNT,
+		                   .where = "here" };
+}
+
+static tess_status write_card(struct tess_group *g, const struct opened *o, float value)
+{
+	float host[COUNT];
+
+	for (int i = 0; i < COUNT; i++)
+		host[i] = value + (float)i;
+	return tess_group_copy(g, "write", o->stream, o->x, host, sizeof host);
+}
+
+/* Waits for the stream. Fails unless element i is value + n * i. */
+static tess_status check_card(struct tess_group *g, const struct opened *o, float value, int n)
+{
+	float host[COUNT] = { 0 };
+	tess_status st = tess_group_copy(g, "read", o->stream, host, o->x, sizeof host);
+
+	for (int i = 0; i < COUNT && !st; i++)
+		HOLDS(host[i] == value + (float)(n * i));
+	return st;
+}
+
+/* ---- calls on a stream ----------------------------------------------------------------------- */
+
+static tess_status run_late_rank(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w), n = tess_world_size(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	int64_t begin;
+	tess_status st = open_card(g, me, NULL, 0, &o);
+
+	(void)arg;
+	if (st)
+		return st;
+	HOLDS(g->carrier.self && !strcmp(g->carrier.backend->name, "nccl"));
+	st = write_card(g, &o, (float)me);
+	c = make_card_sum(&o);
+	for (int i = 0; i < 2 && !st; i++) { /* after one call NCCL has connected the ranks */
+		if (i && me == 1)
+			usleep(300000);
+		begin = tess_now();
+		st = tess_group_run(g, &c);
+		if (!st && i && me == 0 && tess_now() - begin > 200 * TESS_MS)
+			return tess_fail(TESS_EBUG, "the host waited for rank 1");
+	}
+	if (!st)
+		HOLDS(g->nqueued == 2);
+	if (!st)
+		st = check_card(g, &o, (float)(n * (n - 1) / 2 * n), n * n);
+	HOLDS(st || g->nqueued == 0);
+	tess_group_detach_device(g, o.self);
+	HOLDS(!g->carrier.self);
+	close_card(&o);
+	return st;
+}
+
+/* The host queues calls, and waits when it reads: results are those of all calls before. */
+START_TEST(host_does_not_wait)
+{
+	begin_test();
+	spawn_ranks(3, run_late_rank, NULL);
+	ck_assert_int_eq(count_fake_calls("group"), 6);
+	ck_assert_int_eq(count_fake_calls("destroy"), 3);
+	ck_assert_int_eq(count_fake_calls("abort"), 0);
+	ck_assert_int_eq(count_fake_calls("=lo 0"), 1);
+	end_test();
+}
+END_TEST
+
+/* A host that never waits is stopped before works fill memory. */
+static tess_status run_many_calls(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	tess_status st = open_card(g, tess_world_rank(w), NULL, 0, &o);
+
+	(void)arg;
+	if (st)
+		return st;
+	c = make_card_sum(&o);
+	c.count = 1;
+	for (int i = 0; i < 600 && !st; i++) {
+		st = tess_group_run(g, &c);
+		HOLDS(g->nqueued < 512);
+	}
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(queue_is_bounded)
+{
+	setenv("FAKE_NCCL_POLLS", "0", 1);
+	spawn_ranks(2, run_many_calls, NULL);
+}
+END_TEST
+
+/* ---- split ----------------------------------------------------------------------------------- */
+
+/* Ranks 0 1 and 2 3, from the communicator of all. */
+static tess_status run_split_groups(struct tess_world *w, void *arg)
+{
+	struct tess_group *all = tess_world_group(w), *half;
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	tess_status st = tess_group_split(all, me / 2, -me, "half", &half);
+
+	(void)arg;
+	if (!st)
+		st = open_card(all, me, NULL, 0, &o);
+	if (!st)
+		st = open_card(half, me, all, me / 2, &o);
+	if (!st)
+		st = write_card(all, &o, (float)me);
+	c = make_card_sum(&o);
+	if (!st)
+		st = tess_group_run(half, &c);
+	if (!st)
+		st = tess_group_run(all, &c);
+	if (!st)
+		st = check_card(all, &o, 12, 8);
+	if (st)
+		return st;
+	tess_group_detach_device(half, o.self);
+	tess_group_detach_device(all, o.self);
+	tess_group_close(half);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(groups_are_split)
+{
+	begin_test();
+	spawn_ranks(4, run_split_groups, NULL);
+	ck_assert_int_eq(count_fake_calls("split"), 4);
+	ck_assert_int_eq(count_fake_calls("init"), 4);
+	ck_assert_int_eq(count_fake_calls("destroy"), 8);
+	end_test();
+}
+END_TEST
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* Rank 3 makes no call; the other ranks have queued theirs, and read. */
+static tess_status skip_third_rank(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	tess_status st = open_card(g, tess_world_rank(w), NULL, 0, &o);
+
+	if (st)
+		return st;
+	c = make_card_sum(&o);
+	c.deadline = tess_now() + 200 * TESS_MS;
+	if (tess_world_rank(w) == 3) {
+		wait_for_reports(arg, 3);
+	} else {
+		st = tess_group_run(g, &c);
+		st = store_report(arg, w, st ? st : check_card(g, &o, 0, 0));
+	}
+	o.table->sync(o.self, o.stream); /* the abort has ended what ran there */
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(deadline)
+{
+	struct rank_reports r = { 0 };
+
+	begin_test();
+	EXPECT_REPORTS(skip_third_rank, &r, 3, TESS_ETIMEOUT, "rank 3", "here");
+	ck_assert_int_ge(count_fake_calls("abort"), 3);
+	end_test();
+}
+END_TEST
+
+static tess_status fail_in_nccl(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	tess_status st = open_card(g, tess_world_rank(w), NULL, 0, &o);
+
+	c = make_card_sum(&o);
+	for (int i = 0; i < 4 && !st; i++)
+		st = tess_group_run(g, &c);
+	if (!st)
+		st = check_card(g, &o, 0, 0);
+	store_report(arg, w, st);
+	o.table->sync(o.self, o.stream);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(error_in_the_background)
+{
+	struct rank_reports r = { 0 };
+
+	setenv("FAKE_NCCL_FAILS", "2 3 6", 1);
+	EXPECT_REPORTS(fail_in_nccl, &r, -1, TESS_EPEER, "rank 2", "here",
+	               "remote process exited (6): a failure of the fake NCCL");
+}
+END_TEST
+
+/* ---- where it cannot be used ----------------------------------------------------------------- */
+
+struct refusal {
+	const char *version, *backend, *libraries; /* NULL: as they are */
+	bool one_card;
+	bool refused; /* the calls fail; else the group passes nccl over */
+	const char *words; /* of the warning or the failure; NULL: NCCL is used */
+};
+
+static tess_status use_cards(struct tess_world *w, void *arg)
+{
+	const struct refusal *f = arg;
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	struct tess_coll c;
+	tess_status st = open_card(g, f->one_card ? 0 : me, NULL, 0, &o);
+
+	if (st)
+		return st;
+	HOLDS(!f->words == (g->carrier.self != NULL));
+	st = write_card(g, &o, (float)me);
+	c = make_card_sum(&o);
+	if (!st)
+		st = tess_group_run(g, &c);
+	if (!st)
+		st = check_card(g, &o, 1, 2);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+static struct refusal refusals[] = {
+	{ .version = "21700", .words = "NCCL 2.17.0 is too old; 2.18.0 is the oldest" },
+	{ .version = "2804", .words = "NCCL before 2.9 is too old" },
+	{ .version = "21700",
+	  .backend = "nccl",
+	  .refused = true,
+	  .words = "NCCL 2.17.0 is too old" },
+	{ .one_card = true, .words = "ranks 0 and 1 are on one GPU (0000:00:00.0)" },
+	{ .one_card = true, .backend = "nccl", .refused = true, .words = "NCCL 2.30 or newer" },
+	{ .version = "23001", .one_card = true },
+	{ .backend = "nccl" },
+	{ .backend = "trace:nccl" },
+	{ .libraries = "/nonexistent", .words = "libcuda.so.1 was not found" },
+	{ .libraries = "/nonexistent",
+	  .backend = "nccl",
+	  .refused = true,
+	  .words = "set TESSERA_CUDA_LIBS to the folder" },
+};
+
+static int refusal; /* the current one */
+static tess_status spawned;
+
+static void run_refused(void)
+{
+	spawned = tess_world_spawn(2, use_cards, &refusals[refusal]);
+}
+
+START_TEST(usable_or_not)
+{
+	const struct refusal *f = &refusals[_i];
+	static char text[1 << 16];
+	void *real = f->libraries ? dlopen("libcuda.so.1", RTLD_LAZY) : NULL;
+
+	if (real)
+		return; /* this machine has a driver */
+	begin_test();
+	refusal = _i;
+	setenv("TESSERA_TRACE_FILE", "/dev/null", 1);
+	if (f->version)
+		setenv("FAKE_NCCL_VERSION", f->version, 1);
+	if (f->backend)
+		setenv("TESSERA_BACKEND", f->backend, 1);
+	if (f->libraries)
+		setenv("TESSERA_CUDA_LIBS", f->libraries, 1);
+	capture_stderr(run_refused, text, sizeof text);
+	ck_assert_msg((spawned != TESS_OK) == f->refused, "%s", tess_error());
+	if (f->refused)
+		expect_part(tess_error(), f->words);
+	else if (f->words)
+		expect_part(text, f->words);
+	else
+		expect_part(text, "nccl moves memory of device discrete_cuda");
+	if (f->words && !f->refused)
+		ck_assert_int_eq(count_occurrences(text, "go through host memory"), 2);
+	end_test();
+}
+END_TEST
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* One rank, ranks over NCCL, and a mesh give the same text. */
+START_TEST(generated_text)
+{
+	static const char *const ranks[] = { "-n 1", "-n 3", "-n 4 --mesh dp=2,tp=2" };
+	char text[3][4096];
+
+	begin_test();
+	for (int i = 0; i < 3; i++) {
+		int status = command_run(text[i], sizeof text[i],
+		                         "%s generate %s --device discrete_cuda %s --prompt 'Once "
+		                         "upon a time' --temperature 0 --max-tokens 20 2>&1",
+		                         TESSERA, DATA, ranks[i]);
+
+		ck_assert_msg(!status, "%s: %s", ranks[i], text[i]);
+	}
+	expect_part(text[1], strstr(text[0], ", there was"));
+	expect_part(text[2], strstr(text[0], ", there was"));
+	ck_assert_int_eq(count_fake_calls("init"), 7);
+	end_test();
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("nccl", 60, &r);
+
+	tcase_add_test(t, host_does_not_wait);
+	tcase_add_test(t, queue_is_bounded);
+	tcase_add_test(t, groups_are_split);
+	tcase_add_test(t, deadline);
+	tcase_add_test(t, error_in_the_background);
+	tcase_add_loop_test(t, usable_or_not, 0, sizeof refusals / sizeof *refusals);
+	tcase_add_test(t, generated_text);
+	return suite_end(r);
+}
