@@ -176,9 +176,36 @@ static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
-const char *const geometry_families[] = { "llama",   "mistral",   "qwen2", "qwen3",
-	                                  "olmo2",   "phi3",      "gpt2",  "gemma2",
-	                                  "mixtral", "qwen3_moe", NULL };
+static int32_t draw_deepseek_v3(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "n_routed_experts");
+	int64_t groups = draw_between(seed, 1, 3), kept = draw_between(seed, 1, groups);
+
+	if (groups > 1) /* of two or more */
+		experts = (int32_t)(groups * draw_between(seed, 2, 4));
+	set_integer(config, "n_routed_experts", experts);
+	set_integer(config, "n_group", groups);
+	set_integer(config, "topk_group", kept);
+	set_integer(
+		config, "num_experts_per_tok",
+		draw_between(seed, 1, kept * experts / groups < 4 ? kept * experts / groups : 4));
+	set_integer(config, "n_shared_experts", draw_between(seed, 1, 2));
+	set_integer(config, "first_k_dense_replace", draw_between(seed, 0, 3));
+	set_integer(config, "qk_nope_head_dim", draw_between(seed, 1, 20));
+	set_integer(config, "qk_rope_head_dim", 2 * draw_between(seed, 1, 9));
+	set_integer(config, "v_head_dim", draw_between(seed, 1, 35));
+	set_integer(config, "kv_lora_rank", draw_between(seed, 1, 70));
+	json_object_set_new(config, "q_lora_rank",
+	                    draw_one_in(seed, 2) ? json_null()
+	                                         : json_integer(draw_between(seed, 1, 40)));
+	set_bool(config, "rope_interleave", draw_one_in(seed, 2));
+	return heads < experts ? heads : experts;
+}
+
+const char *const geometry_families[] = { "llama",   "mistral",   "qwen2",       "qwen3",
+	                                  "olmo2",   "phi3",      "gpt2",        "gemma2",
+	                                  "mixtral", "qwen3_moe", "deepseek_v3", NULL };
 
 /* Returns how many ranks can run it at most. */
 static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
@@ -186,9 +213,13 @@ static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 	static const struct {
 		const char *family;
 		int32_t (*draw)(uint64_t *seed, json_t *config);
-	} own[] = { { "qwen2", draw_qwen2 },     { "phi3", draw_phi3 },
-		    { "gpt2", draw_gpt2 },       { "gemma2", draw_gemma2 },
-		    { "mixtral", draw_mixtral }, { "qwen3_moe", draw_qwen3_moe } };
+	} own[] = { { "qwen2", draw_qwen2 },
+		    { "phi3", draw_phi3 },
+		    { "gpt2", draw_gpt2 },
+		    { "gemma2", draw_gemma2 },
+		    { "mixtral", draw_mixtral },
+		    { "qwen3_moe", draw_qwen3_moe },
+		    { "deepseek_v3", draw_deepseek_v3 } };
 
 	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
 		if (!strcmp(own[i].family, family))
