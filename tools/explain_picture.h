@@ -11,7 +11,7 @@ enum { MARGIN = 24, LABEL = 300, NOTE = 200 };
 struct picture {
 	const struct tess_explanation *e;
 	FILE *f;
-	int32_t column[PICTURE_COLUMNS]; /* its rank; -1: ranks that are not shown */
+	int32_t column[PICTURE_COLUMNS]; /* its rank */
 	int32_t ncolumns;
 	double each, gap; /* widths of a column; between two */
 	double y; /* of what is drawn next */
@@ -25,12 +25,12 @@ const char *picture_format_bytes(uint64_t bytes, char out[16]);
 /* The number of its layer: the first component that is a number; -1: none. `rest`: what follows. */
 int32_t picture_parse_layer(const char *name, const char **rest);
 
-/* All ranks, or the first and the last of them. */
+/* All ranks, or along each mesh dimension the first and the last of them. */
 void picture_choose_columns(struct picture *p);
 double picture_get_x(const struct picture *p, int32_t column);
 /* The end of the columns: notes begin. */
 double picture_get_end(const struct picture *p);
-/* tp has the first colour wherever it stands; along dp nothing moves in a forward pass. */
+/* The first is that of tp, the last that of dp, wherever they stand in the mesh. */
 int picture_get_color(const struct tess_explanation *e, int32_t dim);
 
 /* A row at p->y, which becomes that of the next one. */

@@ -8,7 +8,7 @@
 #include <tessera/names.h>
 #include <tessera/reduce.h>
 
-enum { FIRST_COLUMNS = 12, RUNS_MAX = 32, GROUPS_MAX = 4 };
+enum { RUNS_MAX = 32, GROUPS_MAX = PICTURE_COLUMNS / 2, DIMS_MAX = 16 };
 enum { RANKS = MARGIN + LABEL + 20, SPACE = 960 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -94,20 +94,6 @@ int32_t picture_parse_layer(const char *name, const char **rest)
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-void picture_choose_columns(struct picture *p)
-{
-	int32_t n = p->e->nranks;
-
-	p->ncolumns = n < PICTURE_COLUMNS ? n : PICTURE_COLUMNS;
-	for (int32_t c = 0; c < p->ncolumns; c++)
-		p->column[c] = n <= PICTURE_COLUMNS || c < FIRST_COLUMNS ? c : n - p->ncolumns + c;
-	if (n > PICTURE_COLUMNS)
-		p->column[FIRST_COLUMNS] = -1;
-	p->each = (double)SPACE / p->ncolumns;
-	p->each = p->each > 180 ? 180 : p->each;
-	p->gap = p->each < 80 ? 6 : 10;
-}
-
 double picture_get_x(const struct picture *p, int32_t column)
 {
 	return RANKS + column * p->each;
@@ -120,11 +106,15 @@ double picture_get_end(const struct picture *p)
 
 int picture_get_color(const struct tess_explanation *e, int32_t dim)
 {
-	int color = 0;
+	int others = 0;
 
+	if (!strcmp(e->dim_names[dim], "tp"))
+		return 0;
+	if (!strcmp(e->dim_names[dim], "dp"))
+		return COLORS - 1;
 	for (int32_t d = 0; d < dim; d++)
-		color += strcmp(e->dim_names[d], "dp") != 0;
-	return strcmp(e->dim_names[dim], "dp") != 0 ? color % (COLORS - 1) : COLORS - 1;
+		others += strcmp(e->dim_names[d], "tp") != 0 && strcmp(e->dim_names[d], "dp") != 0;
+	return 1 + others % (COLORS - 2);
 }
 
 static int32_t get_stride(const struct tess_explanation *e, int32_t dim)
@@ -141,6 +131,55 @@ static int32_t get_coordinate(const struct tess_explanation *e, int32_t dim, int
 	return rank / get_stride(e, dim) % e->dim_sizes[dim];
 }
 
+/* How many ranks along each dimension are drawn: as alike as can be; of replicas two. */
+static void divide_columns(const struct tess_explanation *e, int32_t n[DIMS_MAX])
+{
+	int32_t all = 1, best;
+
+	for (int32_t d = 0; d < e->ndims; d++)
+		n[d] = 1;
+	do {
+		best = -1;
+		for (int32_t d = 0; d < e->ndims; d++) {
+			int32_t most = e->dim_sizes[d];
+
+			if (!strcmp(e->dim_names[d], "dp") && most > 2 &&
+			    e->nranks > PICTURE_COLUMNS)
+				most = 2;
+			if (n[d] < most && all / n[d] * (n[d] + 1) <= PICTURE_COLUMNS &&
+			    (best < 0 || n[d] <= n[best]))
+				best = d;
+		}
+		if (best >= 0)
+			all = all / n[best] * (n[best] + 1);
+		if (best >= 0)
+			n[best]++;
+	} while (best >= 0);
+}
+
+void picture_choose_columns(struct picture *p)
+{
+	const struct tess_explanation *e = p->e;
+	int32_t n[DIMS_MAX];
+
+	divide_columns(e, n);
+	for (int32_t r = 0; r < e->nranks; r++) {
+		bool drawn = true;
+
+		for (int32_t d = 0; d < e->ndims && drawn; d++) {
+			int32_t at = get_coordinate(e, d, r);
+
+			drawn = at < n[d] - 1 ||
+			        at == (n[d] < e->dim_sizes[d] ? e->dim_sizes[d] : n[d]) - 1;
+		}
+		if (drawn)
+			p->column[p->ncolumns++] = r;
+	}
+	p->each = (double)SPACE / p->ncolumns;
+	p->each = p->each > 180 ? 180 : p->each;
+	p->gap = p->each < 80 ? 6 : 10;
+}
+
 /* The lowest rank of the group along `dim` that has `rank`. */
 static int32_t get_group(const struct tess_explanation *e, int32_t dim, int32_t rank)
 {
@@ -154,8 +193,6 @@ static int32_t find_last_column(const struct picture *p, int32_t c, int32_t dim,
 	int32_t value = of(p->e, dim, p->column[c]), last = c;
 
 	for (int32_t k = c + 1; k < p->ncolumns; k++) {
-		if (p->column[k] < 0)
-			continue;
 		if (of(p->e, dim, p->column[k]) != value)
 			break;
 		last = k;
@@ -168,12 +205,9 @@ void picture_draw_ranks(struct picture *p)
 	const struct tess_explanation *e = p->e;
 
 	for (int32_t d = 0; d + 1 < e->ndims; d++) {
-		for (int32_t c = 0; c < p->ncolumns; c++) {
-			int32_t last;
+		for (int32_t c = 0, last; c < p->ncolumns; c = last + 1) {
 			double x = picture_get_x(p, c), w;
 
-			if (p->column[c] < 0)
-				continue;
 			last = find_last_column(p, c, d, get_coordinate);
 			w = picture_get_x(p, last + 1) - x - p->gap;
 			fprintf(p->f,
@@ -183,19 +217,13 @@ void picture_draw_ranks(struct picture *p)
 			picture_draw_label(p, x + w / 2, p->y + 13, "mid", (size_t)(w / 7), "%s %d",
 			                   e->dim_names[d],
 			                   (int)get_coordinate(e, d, p->column[c]));
-			c = last;
 		}
 		p->y += 22;
 	}
 	for (int32_t c = 0; c < p->ncolumns; c++) {
 		double x = picture_get_x(p, c) + (p->each - p->gap) / 2;
-		int32_t r = p->column[c], hidden = e->nranks - p->ncolumns + 1;
+		int32_t r = p->column[c];
 
-		if (r < 0) {
-			picture_draw_label(p, x, p->y + 13, "mid soft", 20, "%s", "…");
-			picture_draw_label(p, x, p->y + 28, "mid soft", 20, "%d more", (int)hidden);
-			continue;
-		}
 		picture_draw_label(p, x, p->y + 13, "mid head", 20, p->each < 56 ? "%d" : "rank %d",
 		                   (int)r);
 		if (e->ndims > 1)
@@ -203,7 +231,7 @@ void picture_draw_ranks(struct picture *p)
 			                   e->dim_names[e->ndims - 1],
 			                   (int)get_coordinate(e, e->ndims - 1, r));
 	}
-	p->y += e->ndims > 1 || e->nranks > p->ncolumns ? 40 : 24;
+	p->y += e->ndims > 1 ? 40 : 24;
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -266,11 +294,6 @@ static void draw_holdings(const struct picture *p, int32_t i, double height)
 		int32_t r = p->column[c];
 		double x = picture_get_x(p, c);
 
-		if (r < 0) {
-			picture_draw_label(p, x + (p->each - p->gap) / 2, p->y + 6 + height / 2 + 3,
-			                   "mid soft", 3, "%s", "…");
-			continue;
-		}
 		fprintf(p->f, "<g><title>rank %d: ", (int)r);
 		tess_explanation_shard(p->e, i, r, shape);
 		for (int32_t a = 0; a < q->ndim; a++)
@@ -346,12 +369,9 @@ static void draw_bands(const struct picture *p, const struct tess_explained_coll
 	char bytes[16];
 
 	picture_format_bytes(m->bytes, bytes);
-	for (int32_t c = 0; c < p->ncolumns; c++) {
-		int32_t last;
+	for (int32_t c = 0, last; c < p->ncolumns; c = last + 1) {
 		double x = picture_get_x(p, c), w;
 
-		if (p->column[c] < 0)
-			continue;
 		last = find_last_column(p, c, m->dim, get_group);
 		w = picture_get_x(p, last + 1) - x - p->gap;
 		fprintf(p->f,
@@ -366,40 +386,35 @@ static void draw_bands(const struct picture *p, const struct tess_explained_coll
 		else
 			picture_draw_label(p, x + w / 2, p->y + 20, "mid", (size_t)(w / 7), "%s",
 			                   bytes);
-		c = last;
 	}
 }
 
 /* A line for each group, with a dot at each of its ranks; returns their height. */
 static double draw_group_lines(const struct picture *p, const struct tess_explained_collective *m)
 {
-	int32_t group[PICTURE_COLUMNS], n = 0;
+	int32_t group[GROUPS_MAX], n = 0, color = picture_get_color(p->e, m->dim);
+	double half = (p->each - p->gap) / 2, step = p->ncolumns > 8 ? 8 : 10;
 
 	for (int32_t c = 0; c < p->ncolumns; c++) {
-		int32_t g = p->column[c] < 0 ? -1 : get_group(p->e, m->dim, p->column[c]), k = 0;
-		int32_t last = c;
+		int32_t g = get_group(p->e, m->dim, p->column[c]), k = 0, last = c;
+		double y = p->y + 3 + step * (n + 1);
 
 		while (k < n && group[k] != g)
 			k++;
-		if (g < 0 || k < n || n == GROUPS_MAX)
+		if (k < n || n == GROUPS_MAX)
 			continue;
 		group[n++] = g;
-		for (int32_t to = c; to < p->ncolumns; to++)
-			if (p->column[to] >= 0 && get_group(p->e, m->dim, p->column[to]) == g) {
-				last = to;
-				fprintf(p->f,
-				        "<circle class=\"d%d\" cx=\"%.1f\" cy=\"%.1f\" "
-				        "r=\"3.5\"/>\n",
-				        picture_get_color(p->e, m->dim),
-				        picture_get_x(p, to) + (p->each - p->gap) / 2,
-				        p->y + 3 + 10 * n);
-			}
-		fprintf(p->f, "<path class=\"e%d\" d=\"M%.1f %.1fH%.1f\"/>\n",
-		        picture_get_color(p->e, m->dim),
-		        picture_get_x(p, c) + (p->each - p->gap) / 2, p->y + 3 + 10 * n,
-		        picture_get_x(p, last) + (p->each - p->gap) / 2);
+		for (int32_t to = c; to < p->ncolumns; to++) {
+			if (get_group(p->e, m->dim, p->column[to]) != g)
+				continue;
+			last = to;
+			fprintf(p->f, "<circle class=\"d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n",
+			        color, picture_get_x(p, to) + half, y);
+		}
+		fprintf(p->f, "<path class=\"e%d\" d=\"M%.1f %.1fH%.1f\"/>\n", color,
+		        picture_get_x(p, c) + half, y, picture_get_x(p, last) + half);
 	}
-	return 10 * n;
+	return step * n;
 }
 
 void picture_draw_move(struct picture *p, const struct tess_explained_collective *m)

@@ -178,10 +178,8 @@ static void draw_memory(struct picture *p)
 		picture_draw_label(p, MARGIN, p->y + 16, "name", 40, "%s", rows[i].name);
 		for (int32_t c = 0; c < p->ncolumns; c++) {
 			double x = picture_get_x(p, c), w = p->each - p->gap;
-			uint64_t v = p->column[c] < 0 ? 0 : rows[i].get(p->e->ranks[p->column[c]]);
+			uint64_t v = rows[i].get(p->e->ranks[p->column[c]]);
 
-			if (p->column[c] < 0)
-				continue;
 			fprintf(p->f,
 			        "<rect class=\"box\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
 			        "height=\"6\" rx=\"2\"/>\n<rect class=\"whole\" x=\"%.1f\" "
@@ -237,7 +235,7 @@ static void draw_heading(const struct picture *p, const char *model, double heig
 	double width = picture_get_end(p) + NOTE + MARGIN;
 	const struct tess_explanation *e = p->e;
 	struct picture head = *p;
-	char mesh[256] = "", sent[16];
+	char mesh[256] = "", sent[16], drawn[40] = "";
 	size_t len = 0;
 
 	fprintf(f,
@@ -263,15 +261,17 @@ static void draw_heading(const struct picture *p, const char *model, double heig
 	for (int32_t d = 0; d < e->ndims && len < sizeof mesh; d++)
 		len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%d", d ? "," : "",
 		                        e->dim_names[d], (int)e->dim_sizes[d]);
+	if (e->nranks > p->ncolumns)
+		snprintf(drawn, sizeof drawn, ", %d of them drawn", (int)p->ncolumns);
 	head.f = f;
 	picture_draw_label(&head, MARGIN, 36, "title", 80, "%s", model);
-	picture_draw_label(&head, MARGIN, 56, "soft", 160,
-	                   "%s, %s%s on %s: %d rank%s; in a step of %lld token%s a rank sends %s%s",
-	                   e->model, strncmp(e->plan, "the ", 4) ? "plan " : "", e->plan, mesh,
-	                   (int)e->nranks, e->nranks == 1 ? "" : "s", (long long)e->tokens,
-	                   e->tokens == 1 ? "" : "s",
-	                   e->total.sent ? picture_format_bytes(e->total.sent, sent) : "nothing",
-	                   e->total.sent ? ", at most" : "");
+	picture_draw_label(
+		&head, MARGIN, 56, "soft", 160,
+		"%s, %s%s on %s: %d rank%s%s; in a step of %lld token%s a rank sends %s%s",
+		e->model, strncmp(e->plan, "the ", 4) ? "plan " : "", e->plan, mesh, (int)e->nranks,
+		e->nranks == 1 ? "" : "s", drawn, (long long)e->tokens, e->tokens == 1 ? "" : "s",
+		e->total.sent ? picture_format_bytes(e->total.sent, sent) : "nothing",
+		e->total.sent ? ", at most" : "");
 }
 
 tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f)
