@@ -27,7 +27,7 @@ _tessera() {
 		_tessera_backend
 		return ;;
 	--plan)
-		mapfile -t COMPREPLY < <(compgen -W 'auto none tp tp+sp' -- "$cur"; compgen -f -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'auto none tp tp+sp ep hf' -- "$cur"; compgen -f -- "$cur")
 		return ;;
 	--part)
 		mapfile -t COMPREPLY < <(compgen -W 'gaps open wait data barrier several messages groups extras run life
