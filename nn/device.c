@@ -112,7 +112,8 @@ tess_status tess_device_copy(const struct tess_opened_device *d, const char *whe
 
 tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
 {
-	tess_status st = tess_world_drain_device(d->world, d->self);
+	/* without a world no call is queued */
+	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
 	return st ? st : TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
 }

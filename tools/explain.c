@@ -20,7 +20,7 @@ static const char *const help =
 	"\n"
 	"  -n N            number of ranks (default 1, or that of the mesh)\n"
 	"  --mesh M        named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2\n"
-	"  --plan P        auto, none, a plan of the model (tp, tp+sp, ep, hf), a file, or JSON\n"
+	"  --plan P        auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"

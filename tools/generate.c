@@ -28,7 +28,7 @@ static const char *const help =
 	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
 	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
 	"plan\n"
-	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), a file, or JSON\n"
+	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
 	"                        {\"pattern\": \"style\"} or {\"tp\": {\"pattern\": \"style\"}}\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
 	"                        for another dimension of the mesh than tp\n"
