@@ -339,13 +339,13 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 	picture_format_bytes(max, most);
 	picture_format_bytes(total, all);
 	explain_format_styles(p->e, q->styles, style);
-	len = strlen(name);
+	len = strlen(style) < 18 ? 44 - strlen(style) : 26; /* characters of the name */
+	len = strlen(name) < len ? strlen(name) : len;
 	draw_holdings(p, i, height);
-	picture_draw_label(p, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? 26 : 40, "%s",
+	picture_draw_label(p, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? len : 40, "%s",
 	                   name);
 	if (vector)
-		picture_draw_label(p, MARGIN + LABEL, p->y + 14, "end soft",
-		                   46 - (len > 26 ? 26 : len), "%s", style);
+		picture_draw_label(p, MARGIN + LABEL, p->y + 14, "end soft", 46 - len, "%s", style);
 	else
 		picture_draw_label(p, MARGIN, p->y + 29, "soft", 48, "%s · %s %s", style, shape,
 		                   tess_dtype_name(q->dtype));

@@ -24,6 +24,17 @@ static int32_t find_parameter(const struct tess_explanation *e,
 	return i;
 }
 
+/* Whether records [from, to) use a parameter. */
+static bool is_used(const struct tess_explanation *e, int32_t from, int32_t to,
+                    const struct tess_explained_parameter *q)
+{
+	for (int32_t i = from; i < to; i++)
+		for (int32_t k = 0; e->records[i]->parameters[k]; k++)
+			if (e->records[i]->parameters[k] == q)
+				return true;
+	return false;
+}
+
 /* Records [from, to): their parameters and moves, in order. */
 static void draw_records(struct picture *p, int32_t from, int32_t to)
 {
@@ -36,8 +47,10 @@ static void draw_records(struct picture *p, int32_t from, int32_t to)
 		if (c < e->ncollectives && e->collectives[c]->record == i)
 			picture_draw_move(p, e->collectives[c]);
 		for (int32_t k = 0; e->records[i]->parameters[k]; k++)
-			picture_draw_parameter(p, find_parameter(e, e->records[i]->parameters[k]),
-			                       e->records[i]->module);
+			if (!is_used(e, from, i, e->records[i]->parameters[k]))
+				picture_draw_parameter(
+					p, find_parameter(e, e->records[i]->parameters[k]),
+					e->records[i]->module);
 	}
 }
 

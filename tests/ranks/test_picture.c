@@ -132,6 +132,7 @@ static const struct {
 	  "model.layers.2.mlp.down_proj=replicate",
 	  "02", "layer 2", 2, 1 },
 	{ "tests/data/goldens/qwen3_moe --mesh tp=2,ep=3 --plan ep", "01", "layer 1", 6, 0 },
+	{ "tests/data/goldens/deepseek_v3 -n 3 --plan ep", "01", "layers 1 to 2: 2 alike", 3, 0 },
 	{ "data", "0", "layers 0 to 4: 5 alike", 1, 1 },
 };
 enum { CASES = sizeof cases / sizeof *cases };
