@@ -2,7 +2,6 @@
 
 #include "core/base/status.h"
 #include "nn/agree.h"
-#include "nn/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@ enum { PROGRAMS_MAX = 32 };
 
 static void free_shaped_program(struct tess_shaped_program *k)
 {
+	tess_graphs_close(&k->graphs);
 	tess_rank_program_free(k->lowered);
 	tess_program_free(k->program);
 	free(k);
@@ -159,8 +159,10 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
 {
 	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
-		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
+		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next) {
+			tess_graphs_close(&k->graphs);
 			tess_rank_program_bind(k->lowered, m);
+		}
 }
 
 void tess_programs_free(struct tess_programs *s)

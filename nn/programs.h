@@ -7,6 +7,7 @@
 
 #include "nn/lower.h"
 #include "nn/record.h"
+#include "nn/run.h"
 
 #include <tessera/tessera.h>
 
@@ -19,6 +20,7 @@ struct tess_shaped_program {
 	struct tess_shape shape;
 	struct tess_program *program;
 	struct tess_rank_program *lowered; /* NULL: only recorded */
+	struct tess_graphs graphs;
 	int64_t used; /* the last step that ran it, set by the caller; 0: none */
 	struct tess_shaped_program *next; /* in its bucket */
 };

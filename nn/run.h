@@ -10,13 +10,23 @@ struct tess_run_groups { /* borrowed */
 	struct tess_group *const *along; /* of each mesh dimension */
 };
 
+/* Of one program, bound to the memory that it has. {0}: it has not run since. */
+struct tess_graphs {
+	const struct tess_opened_device *device; /* borrowed */
+	void **graph; /* of each run of ops; NULL: the device made none */
+	int32_t n, runs; /* room for graphs; runs of the program */
+};
+/* Before the program is bound to other memory, or freed. */
+void tess_graphs_close(struct tess_graphs *g);
+
 /*
  * Queues the steps on the device's stream; where it has none, they are done. The sentence of a
- * failure starts with the module.
+ * failure starts with the module. With `graphs` (NULL: without) each run of ops is queued at once,
+ * as a graph, from the second time on; if the device can.
  */
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,
-                                  const struct tess_run_groups *groups);
+                                  const struct tess_run_groups *groups, struct tess_graphs *graphs);
 
 /* Fails with the first op that the device cannot run. */
 tess_status tess_rank_program_check_device(const struct tess_rank_program *l,

@@ -31,6 +31,8 @@ const struct tess_option tess_runner_options[] = {
 	{ NULL, NULL, NULL },
 };
 
+enum { GRAPH_ROWS = 64 }; /* of a step: more take longer than it takes to queue their ops */
+
 struct tess_runner {
 	struct tess_runner_parts parts;
 	struct tess_run_groups groups;
@@ -584,7 +586,8 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
 	if (!st)
-		st = tess_rank_program_run(k->lowered, &s->device, &s->groups);
+		st = tess_rank_program_run(k->lowered, &s->device, &s->groups,
+		                           k->shape.ntokens <= GRAPH_ROWS ? &k->graphs : NULL);
 	if (!st)
 		st = read_logits(s, k, logits);
 	if (st) {
