@@ -13,7 +13,7 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define DEVICE static __device__ __forceinline__
 #define MATHF static __device__ __forceinline__
 #define KERNEL(threads, name, args) \
-	extern "C" __global__ void __launch_bounds__(threads) \
+	extern "C" __global__ void __launch_bounds__(threads, 1) \
 		name(const __grid_constant__ struct args a)
 #define SHARED __shared__
 #define DYNAMIC_SHARED(name) extern __shared__ float name[]
