@@ -239,6 +239,8 @@ static tess_status capture_graph(void *self, void *stream, int32_t begin, void *
 	CUgraphExec exec = NULL;
 	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
 
+	if (g->sync_ops)
+		return cuda_host->fail(TESS_ENOTSUP, "cuda: TESSERA_CUDA_SYNC=1 waits for each op");
 	if (!st && begin) {
 		st = CUDA_CALL(NULL, cuStreamBeginCapture, stream,
 		               CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);

@@ -20,7 +20,7 @@ struct buffer {
 };
 
 static const char *gpu_file; /* of the plugin */
-static const char *gpu_math = "auto"; /* TESSERA_CUDA_MATH of the next device */
+static const char *gpu_math = "auto", *gpu_sync = "1"; /* options of the next device */
 static const struct tess_device *gpu_table;
 static void *gpu, *gpu_stream;
 static struct buffer buffers[BUFFERS];
@@ -33,7 +33,7 @@ static inline const char *get_gpu_option(const char *key)
 	if (!strcmp(key, "cuda_math"))
 		return gpu_math;
 	if (!strcmp(key, "cuda_sync"))
-		return "1";
+		return gpu_sync;
 	return !strcmp(key, "cuda_libs") && libs ? libs : "";
 }
 

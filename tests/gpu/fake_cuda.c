@@ -24,7 +24,7 @@ struct task { /* of a graph */
 	const struct emulated_entry *kernel; /* NULL: a product */
 	struct emulated_index grid, block;
 	unsigned shared;
-	char args[512];
+	_Alignas(16) char args[512];
 	struct cublasLtMatmulDesc *product;
 	struct layout *w, *x, *y;
 	const float *wp, *xp;

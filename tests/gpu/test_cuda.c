@@ -245,6 +245,11 @@ START_TEST(graphs)
 	void *graph = NULL;
 
 	open_gpu_device("auto");
+	expect_sentence(gpu_table->capture(gpu, gpu_stream, 1, NULL), TESS_ENOTSUP,
+	                "TESSERA_CUDA_SYNC=1 waits for each op");
+	close_gpu_device();
+	gpu_sync = "0";
+	open_gpu_device("auto");
 	op = moved = make_linear(in, &out, TESS_BF16);
 	y = out.data;
 	moved.in = moved_in;

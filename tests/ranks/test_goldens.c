@@ -485,6 +485,25 @@ START_TEST(logits_of_a_gpu)
 }
 END_TEST
 
+/* A step is queued as a graph from its second time on; without graphs op by op. */
+START_TEST(graphs_of_a_gpu)
+{
+	struct tess_safetensors *g = load_goldens("llama");
+	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", 1);
+	char said[1024];
+	int status;
+
+	setenv("FAKE_CUDA_FAILS", "cuGraphLaunch", 1);
+	json_decref(run_generate_json("llama", ids, 1, "", &status, said));
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", said);
+	expect_part(said, "cuda: cuGraphLaunch: it was told to fail");
+	setenv("FAKE_CUDA_FAILS", "cuStreamBeginCapture", 1);
+	compare_logits("llama", 1, 1, "");
+	unsetenv("FAKE_CUDA_FAILS");
+	tess_safetensors_close(g);
+}
+END_TEST
+
 static bool is_gpu_usable(void)
 {
 	char command[1024], said[512] = "";
@@ -516,6 +535,8 @@ int main(void)
 		/* an emulated one is slow: each checkpoint on one number of ranks */
 		tcase_add_loop_test(t, logits_of_a_gpu, 0,
 		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
+		if (strstr(gpu, "emulated"))
+			tcase_add_test(t, graphs_of_a_gpu);
 		return suite_end(r);
 	}
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
