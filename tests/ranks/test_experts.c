@@ -319,6 +319,68 @@ START_TEST(every_way)
 }
 END_TEST
 
+/* ---- what moves ------------------------------------------------------------------------------ */
+
+/* The collectives of the experts, and the columns of each that rank 0 has. */
+static void list_moves(const struct tess_program *p, char *out, size_t size)
+{
+	size_t at = 0;
+
+	out[0] = 0;
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+		struct tess_cut cut;
+
+		if (rec->kind != TESS_REC_MOVE || !tess_move_kind(p, rec) ||
+		    strcmp(rec->module, "mlp.experts") != 0)
+			continue;
+		cut = tess_program_find_cut(p, 0, rec->in[0]->place, 1);
+		at += (size_t)snprintf(
+			out + at, size - at, "%s %s %d;", p->mesh.dim[rec->along].name,
+			tess_move_name(p, rec),
+			(int)tess_dim_get_local_size(rec->in[0]->dim[1], cut.nranks, cut.rank));
+	}
+}
+
+/* Inside, k times the rows; but not more than the experts of the rank. */
+START_TEST(what_moves)
+{
+	static const struct {
+		int shape;
+		const char *plan, *mesh, *moves;
+	} cases[] = {
+		{ 0, "{" BY_EXPERT("", "ep_dispatch_experts") "}", "tp=3", "tp all_reduce 12;" },
+		{ 0, "{" BY_EXPERT("", "moe_experts_reduce_scatter") "}", "tp=3",
+		  "tp reduce_scatter 12;" },
+		{ 0, "{" INSIDE("", "moe_tp_experts") "}", "tp=3", "tp all_reduce 24;" },
+		{ 0, "{" INSIDE("", "moe_experts_reduce_scatter") "}", "tp=3",
+		  "tp reduce_scatter 24;" },
+		{ 1,
+		  "{" BY_EXPERT("ep:", "ep_dispatch_experts") "," INSIDE("", "moe_tp_experts") "}",
+		  "ep=3,tp=2", "tp all_reduce 32;ep all_reduce 8;" },
+		{ 1,
+		  "{" BY_EXPERT("ep:", "ep_dispatch_experts") "," INSIDE("", "moe_tp_experts") "}",
+		  "ep=2,tp=2", "tp all_reduce 40;ep all_reduce 8;" },
+	};
+	struct tess_source source;
+	struct tess_program *p;
+	char moves[128];
+	struct store *s;
+
+	shape = &shapes[cases[_i].shape];
+	s = make_store(false);
+	source = make_source(s);
+	ck_assert_msg(!lockstep_record(&(struct lockstep){ &mixture_model, &source, cases[_i].plan,
+	                                                   1, NULL, 7, true, cases[_i].mesh },
+	                               &p),
+	              "%s", tess_error());
+	list_moves(p, moves, sizeof moves);
+	ck_assert_str_eq(moves, cases[_i].moves);
+	tess_program_free(p);
+	free_store(s);
+}
+END_TEST
+
 /* ---- what a rank reads ----------------------------------------------------------------------- */
 
 static struct tess_program *record_on(struct store *s, const char *plan, const char *mesh)
@@ -686,6 +748,7 @@ int main(void)
 
 	setenv("TESSERA_LAYOUT", "rows", 1);
 	tcase_add_loop_test(t, every_way, 0, SHAPES);
+	tcase_add_loop_test(t, what_moves, 0, 6);
 	tcase_add_loop_test(t, a_rank_reads_its_own, 0, 8);
 	tcase_add_test(t, many_experts);
 	tcase_add_loop_test(t, refuses_plans, 0, (int)(sizeof wrong_plans / sizeof *wrong_plans));

@@ -499,6 +499,8 @@ START_TEST(odd_weights)
 	m.weight[2] = 1;
 	m.weight[m.e] = -0.0f;
 	m.weight[m.e + 3] = -2;
+	m.weight[2 * m.e + 5] = -1; /* of a result of 0 */
+	memset(m.x + 2 * m.k, 0, sizeof *m.x * (size_t)m.k);
 	compare_experts(&m);
 	ck_assert(isnan(m.want[0]));
 	free_moe(&m);
