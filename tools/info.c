@@ -103,6 +103,36 @@ static const char *choose_for_job(const struct job_kind *job, char why[static 10
 	return st ? "" : choice.backend->name;
 }
 
+/* What moves the memory of the device between ranks; "": none, and why. */
+static const char *choose_for_device(const struct tess_device *d, char why[static 1024])
+{
+	struct tess_choice choice;
+	tess_status st = tess_backend_choose_for_memory(tess_option_get("backend"), d->mem, 2,
+	                                                false, false, &choice);
+
+	snprintf(why, 1024, "%s%s", st ? "through host memory: " : "",
+	         st ? tess_error() : choice.why);
+	return st ? "" : choice.backend->name;
+}
+
+static void show_device_choices(void)
+{
+	struct tess_plugin_info p;
+	char why[1024];
+
+	for (size_t i = 0; tess_registry_at(i, &p); i++)
+		for (size_t k = 0; k < p.noffers; k++) {
+			const struct tess_device *d = get_offered_device(&p, k);
+			const char *name;
+
+			if (!d || d->mem == TESS_HOST || d->count() < 1)
+				continue;
+			name = choose_for_device(d, why);
+			printf("  memory of device %s: %s (%s)\n", d->name, *name ? name : "none",
+			       why);
+		}
+}
+
 static void show_choices(void)
 {
 	char why[1024];
@@ -113,6 +143,7 @@ static void show_choices(void)
 
 		printf("  %s: %s (%s)\n", jobs[i].text, *name ? name : "none", why);
 	}
+	show_device_choices();
 }
 
 static json_t *make_choices_json(void)

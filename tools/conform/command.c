@@ -22,7 +22,7 @@ static const char *const help =
 	"found and expected, and the rule; below it the output of the ranks. A job that only\n"
 	"took too long, as on a busy machine, runs up to three times. It takes minutes.\n"
 	"\n"
-	"  --ranks N        at most N ranks, 2 to 8 (default 8)\n"
+	"  --ranks N        at most N ranks, 1 to 8 (default 8)\n"
 	"  --quick          half a minute: fewer counts, ranks and repetitions\n"
 	"  --part PART      only this row of the table: gaps, open, wait, data, barrier, several,\n"
 	"                   messages, groups, extras, run, life, abort, misuse, mismatch, death,\n"
@@ -146,9 +146,9 @@ int tess_tool_conform(int argc, char **argv)
 		return st < 0 ? 2 : 0;
 	if (ranks) {
 		options_read.max_ranks = (int32_t)strtol(ranks, &end, 10);
-		if (end == ranks || *end || options_read.max_ranks < 2 ||
+		if (end == ranks || *end || options_read.max_ranks < 1 ||
 		    options_read.max_ranks > CONFORM_RANKS)
-			return tess_tool_fail_usage("conform", "--ranks needs 2 to 8, not ", ranks);
+			return tess_tool_fail_usage("conform", "--ranks needs 1 to 8, not ", ranks);
 	}
 	if (optind + 1 != argc)
 		return tess_tool_fail_usage("conform",

@@ -462,7 +462,10 @@ static tess_status fail_not_started(struct conform_jobs *d)
 static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 {
 	struct conform_job job = {
-		.part = 0, .nranks = 2, .quick = true, .timeout = d->options->timeout
+		.part = 0,
+		.nranks = d->options->max_ranks < 2 ? 1 : 2,
+		.quick = true,
+		.timeout = d->options->timeout,
 	};
 	const struct conform_rank_state *state = d->shared->rank_state;
 	bool started = false;
@@ -473,7 +476,7 @@ static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 	if (!d->shared->backend.threads && !d->launcher)
 		return TESS_OK;
 	st = run_job(d, &job);
-	for (int32_t r = 0; r < 2; r++) {
+	for (int32_t r = 0; r < job.nranks; r++) {
 		started = started || atomic_load(&state[r].state) || atomic_load(&state[r].nfaults);
 		*processes = *processes && atomic_load(&state[r].state) == CONFORM_DONE;
 	}
