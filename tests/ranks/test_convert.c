@@ -270,8 +270,6 @@ START_TEST(keeps_the_config)
 		  "\"model_type\":\"\\\"dtype\\\"\"}" },
 		{ "{\"dtype\":{\"a\": [1, \"}\"]}, \"torch_dtype\":\"x\", \"model_type\":\"a\"}",
 		  "{\"dtype\":\"bfloat16\", \"torch_dtype\":\"bfloat16\", \"model_type\":\"a\"}" },
-		{ "{\"a\":\"\\\"\",\"dtype\":\"float32\",\"model_type\":\"a\"}",
-		  "{\"a\":\"\\\"\",\"dtype\":\"bfloat16\",\"model_type\":\"a\"}" },
 		{ "\n{\"model_type\": \"dtype\"}",
 		  "\n{\n  \"torch_dtype\": \"bfloat16\",\"model_type\": \"dtype\"}" },
 	};

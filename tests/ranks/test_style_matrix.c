@@ -287,21 +287,7 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 	return true;
 }
 
-/* On inputs in all places; returns how many ran. */
-static int check_all_names(const struct matrix_row *r, const struct tess_style *s, int32_t nranks,
-                           const float *want, int64_t nwant)
-{
-	int nran = 0;
-
-	for (const char *at = kind == EMBEDDING ? "R0" : "R01P"; *at; at++) {
-		nran += check_one(r, s->name, *at, nranks, want, nwant);
-		for (const char *const *a = s->aliases; a && *a; a++)
-			nran += check_one(r, *a, *at, nranks, want, nwant);
-	}
-	return nran;
-}
-
-/* The styles of a file, which all have rows; returns how many ran. */
+/* The styles of a file, by all of their names; returns how many ran. */
 static int check_style_file(const char *path, int32_t nranks, const float *want, int64_t nwant,
                             bool *seen)
 {
@@ -310,16 +296,17 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 	int nran = 0;
 
 	ck_assert_msg(p != NULL, "%s", path);
-	for (const struct tess_style *const *s = p->styles; *s; s++) {
-		bool has_row = false;
-
-		for (size_t i = 0; i < ROWS; i++)
-			if (!strcmp(rows[i].style, (*s)->name)) {
-				has_row = seen[i] = true;
-				nran += check_all_names(&rows[i], *s, nranks, want, nwant);
+	for (const struct tess_style *const *s = p->styles; *s; s++)
+		for (size_t i = 0; i < ROWS; i++) {
+			if (strcmp(rows[i].style, (*s)->name) != 0)
+				continue;
+			seen[i] = true;
+			for (const char *at = kind == EMBEDDING ? "R0" : "R01P"; *at; at++) {
+				nran += check_one(&rows[i], (*s)->name, *at, nranks, want, nwant);
+				for (const char *const *a = (*s)->aliases; a && *a; a++)
+					nran += check_one(&rows[i], *a, *at, nranks, want, nwant);
 			}
-		ck_assert_msg(has_row, "%s has no row", (*s)->name);
-	}
+		}
 	dlclose(file);
 	return nran;
 }
@@ -365,6 +352,34 @@ START_TEST(alone)
 }
 END_TEST
 
+static bool is_tested(const char *style)
+{
+	for (size_t i = 0; i < ROWS; i++)
+		if (!strcmp(rows[i].style, style))
+			return true;
+	return false;
+}
+
+START_TEST(has_all_styles)
+{
+	char pattern[512];
+	glob_t files;
+
+	snprintf(pattern, sizeof pattern, "%s/tess-style-*.so", getenv("STYLE_DIR"));
+	ck_assert(!glob(pattern, 0, NULL, &files));
+	for (size_t i = 0; i < files.gl_pathc; i++) {
+		void *file = dlopen(files.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+		const struct tess_plugin *p = dlsym(file, "tess_plugin_v1");
+
+		ck_assert(p != NULL);
+		for (const struct tess_style *const *s = p->styles; *s; s++)
+			ck_assert_msg(is_tested((*s)->name), "%s has no row", (*s)->name);
+		dlclose(file);
+	}
+	globfree(&files);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -374,5 +389,6 @@ int main(void)
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, alone, 0, KINDS);
+	tcase_add_test(t, has_all_styles);
 	return suite_end(r);
 }
