@@ -3,6 +3,30 @@
 
 enum { PARTS_MAX = 32 };
 
+/* The kernel of f32 tiles for heads of so many elements, and its shared memory. */
+static struct launch choose_tile_kernel(const struct attention_args *a)
+{
+	int32_t most = a->d > a->dv ? a->d : a->dv, each = most <= 64    ? 64
+	                                                   : most <= 128 ? 128
+	                                                                 : 256;
+
+	return (struct launch){ .kernel = each == 64    ? KERNEL_attend_tiles_64
+		                          : each == 128 ? KERNEL_attend_tiles_128
+		                                        : KERNEL_attend_tiles_256,
+		                .blocks = { tess_up(a->rows, TILE_ROWS), a->heads, 1 },
+		                .threads = ATTEND_THREADS,
+		                .shared = (each * (TILE_ROWS + KEYS) + KEYS * TILE_ROWS) *
+		                          (int32_t)sizeof(float),
+		                .args = a };
+}
+
+/* Keys that hold their values, large heads and what has too little shared memory go row by row. */
+static bool can_use_tiles(const struct gpu *g, const struct attention_args *a)
+{
+	return a->rows >= TILED_ROWS_MIN && a->v && a->d <= TILED_HEAD_MAX &&
+	       a->dv <= TILED_HEAD_MAX && choose_tile_kernel(a).shared <= g->shared_max;
+}
+
 /* So many parts of the keys that each multiprocessor has two blocks, if there are few rows. */
 static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 {
@@ -49,7 +73,7 @@ static struct attention_args make_attention_args(const struct gpu *g, const stru
 	};
 
 	a.head_blocks = (int32_t)tess_up(a.group < a.heads ? a.group : a.heads, ATTEND_HEADS);
-	a.tiled = a.rows >= TILED_ROWS_MIN && a.v && d <= TILED_HEAD_MAX && a.dv <= TILED_HEAD_MAX;
+	a.tiled = can_use_tiles(g, &a);
 	a.parts = a.rows ? choose_parts(g, &a) : 1;
 	return a;
 }
@@ -73,19 +97,23 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 	return st || a->parts == 1 ? st : op_launch(g, op, merge);
 }
 
-static tess_status launch_tiles(struct gpu *g, const struct tess_op *op,
-                                const struct attention_args *a)
+/* Tensor cores read keys and values as they lie, 16 bytes and 16 elements at a time. */
+static bool can_use_tensor_cores(const struct gpu *g, const struct attention_args *a)
 {
-	int32_t most = a->d > a->dv ? a->d : a->dv, each = most <= 64    ? 64
-	                                                   : most <= 128 ? 128
-	                                                                 : 256;
-	struct launch tiles = { .kernel = each == 64    ? KERNEL_attend_tiles_64
-		                          : each == 128 ? KERNEL_attend_tiles_128
-		                                        : KERNEL_attend_tiles_256,
-		                .blocks = { tess_up(a->rows, TILE_ROWS), a->heads, 1 },
+	return g->math != MATH_F32 && a->dtype == TESS_BF16 && a->d <= TENSOR_HEAD_MAX &&
+	       a->dv <= TENSOR_HEAD_MAX && a->d % 16 == 0 && a->dv % 16 == 0 && a->keys % 16 == 0 &&
+	       a->values % 16 == 0;
+}
+
+static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
+                                       const struct attention_args *a)
+{
+	int32_t each = a->d <= 64 && a->dv <= 64 ? 64 : 128;
+	struct launch tiles = { .kernel = each == 64 ? KERNEL_attend_tensor_64
+		                                     : KERNEL_attend_tensor_128,
+		                .blocks = { tess_up(a->rows, TENSOR_ROWS), a->heads, 1 },
 		                .threads = ATTEND_THREADS,
-		                .shared = (each * (TILE_ROWS + KEYS) + KEYS * TILE_ROWS) *
-		                          (int32_t)sizeof(float),
+		                .shared = 2 * 2 * each * KEYS * 2, /* stages, keys and values */
 		                .args = a };
 
 	return op_launch(g, op, tiles);
@@ -110,5 +138,8 @@ tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
 		st = op_launch(g, op, store);
 	if (!st)
 		st = launch_rows(g, op, &a);
-	return st || !a.tiled ? st : launch_tiles(g, op, &a);
+	if (st || !a.tiled)
+		return st;
+	return can_use_tensor_cores(g, &a) ? launch_tensor_tiles(g, op, &a)
+	                                   : op_launch(g, op, choose_tile_kernel(&a));
 }

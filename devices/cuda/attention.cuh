@@ -408,7 +408,7 @@ KERNEL(ATTEND_THREADS, merge_parts, attention_args)
 
 enum { TILE_EACH = 4 }; /* rows, and keys or elements, of a thread's square */
 
-struct tile { /* rows [from, to) of the 32 from `row` on, which are of one slot */
+struct tile { /* rows [from, to) of those from `row` on, which are of one slot */
 	int64_t row, position; /* of the tile's row 0, as if it were of that slot */
 	int from, to, head, g;
 	int64_t first, end; /* keys that any row sees */
@@ -479,11 +479,15 @@ DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, i
 }
 
 /* Rows [from, to) of a tile, D elements a head at most. */
-DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, const int D)
+DEVICE void attend_tile(const struct attention_args *a, struct tile *t, const int D)
 {
+	DYNAMIC_SHARED(shared);
 	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
 	float acc[TILED_HEAD_MAX / KEYS][TILE_EACH][TILE_EACH], max[TILE_EACH], sum[TILE_EACH];
 
+	t->q = shared;
+	t->kv = t->q + D * TILE_ROWS;
+	t->p = t->kv + D * KEYS;
 	EACH(r, TILE_EACH) {
 		max[r] = -INFINITY;
 		sum[r] = 0.0f;
@@ -545,42 +549,3 @@ DEVICE void attend_tile(const struct attention_args *a, const struct tile *t, co
 					       i] = acc[j][r][c] / sum[r];
 			}
 }
-
-/* The runs of one slot in a tile, one after another; the last tiles, with most keys, go first. */
-DEVICE void attend_runs(const struct attention_args *a, const int D)
-{
-	DYNAMIC_SHARED(shared);
-	struct tile t;
-	int rows;
-
-	t.row = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-	t.head = blockIdx.y;
-	t.g = (a->first_head + t.head) / a->group - a->first_head / a->group;
-	t.q = shared;
-	t.kv = t.q + D * TILE_ROWS;
-	t.p = t.kv + D * KEYS;
-	rows = a->rows - t.row < TILE_ROWS ? (int)(a->rows - t.row) : TILE_ROWS;
-	for (t.from = 0; t.from < rows; t.from = t.to) {
-		int64_t at = t.row + t.from, last;
-
-		for (t.to = t.from + 1; t.to < rows && a->slot[t.row + t.to] == a->slot[at];)
-			t.to++;
-		last = t.row + t.to - 1;
-		if (!has_place(a, at) || !has_place(a, last) || !is_tiled(a, at))
-			continue;
-		t.position = a->position[at] - t.from;
-		t.first = find_first_key(a, a->position[at]);
-		t.end = a->position[last] + 1;
-		attend_tile(a, &t, D);
-	}
-}
-
-#define ATTEND_TILES(D) \
-	KERNEL(ATTEND_THREADS, attend_tiles_##D, attention_args) \
-	{ \
-		attend_runs(&a, D); \
-	}
-
-ATTEND_TILES(64)
-ATTEND_TILES(128)
-ATTEND_TILES(256)

@@ -81,7 +81,8 @@ static tess_status load_kernels(struct gpu *g)
 
 	for (int32_t i = 0; i < KERNELS && !st; i++)
 		st = CUDA_CALL(names[i], cuModuleGetFunction, &g->kernel[i], g->module, names[i]);
-	for (int32_t i = KERNEL_attend_rows_f32; i < KERNELS && !st; i++)
+	/* the others have static shared memory, or little */
+	for (int32_t i = KERNEL_attend_rows_f32; i <= KERNEL_attend_tensor_128 && !st; i++)
 		st = CUDA_CALL(names[i], cuFuncSetAttribute, g->kernel[i],
 		               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, g->shared_max);
 	return st;

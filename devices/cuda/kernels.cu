@@ -7,4 +7,8 @@
 
 #include "attention.cuh"
 
+#include "tensor.cuh"
+
+#include "tiles.cuh"
+
 #include "experts.cuh"

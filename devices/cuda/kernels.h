@@ -39,6 +39,8 @@
 	KERNEL(attend_tiles_64, attention_args) \
 	KERNEL(attend_tiles_128, attention_args) \
 	KERNEL(attend_tiles_256, attention_args) \
+	KERNEL(attend_tensor_64, attention_args) \
+	KERNEL(attend_tensor_128, attention_args) \
 	KERNEL(route_experts, route_args) \
 	KERNEL(list_expert_rows, experts_args) \
 	KERNEL(multiply_gate_up, experts_args) \
@@ -133,6 +135,7 @@ struct multiply_args { /* y_i = x W_i', or is added to y_i */
 enum { KEYS = 64, ATTEND_HEADS = 4, ATTEND_WARPS = ATTEND_THREADS / WARP, TILE_ROWS = 32 };
 /* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
+enum { TENSOR_ROWS = 64, TENSOR_HEAD_MAX = 128 }; /* of a tile on tensor cores */
 struct attention_args {
 	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */
 	float *out;

@@ -16,7 +16,7 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 	extern "C" __global__ void __launch_bounds__(threads, 1) \
 		name(const __grid_constant__ struct args a)
 #define SHARED __shared__
-#define DYNAMIC_SHARED(name) extern __shared__ float name[]
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) float name[]
 #define UNROLL _Pragma("unroll")
 #define PORT_TEXT(x) #x
 #define UNROLL_BY(n) _Pragma(PORT_TEXT(unroll n))
@@ -45,6 +45,53 @@ DEVICE struct quad load_quad(const void *p)
 	struct quad v = { { u.x, u.y, u.z, u.w } };
 
 	return v;
+}
+
+/* Copies 16 bytes to shared memory, or zeros (bytes 0), while the thread goes on. */
+DEVICE void copy_async(void *to, const void *from, int bytes)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+	             :
+	             : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes)
+	             : "memory");
+}
+#define commit_copies() asm volatile("cp.async.commit_group;" ::: "memory")
+#define wait_copies(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+/* Four 8 x 8 matrices of 16 bits, turned; lane i gives the address of row i % 8 of matrix i / 8. */
+DEVICE void load_matrices(const void *row, uint32_t *out)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+	             : "r"((uint32_t)__cvta_generic_to_shared(row))
+	             : "memory");
+}
+
+/* c [16, 8] += a [16, 16] * b [16, 8], of bf16, added in f32. */
+DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two floats to nearest even, the first in the lower half. */
+DEVICE uint32_t pack_bf16(float low, float high)
+{
+	uint32_t x;
+
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+	return x;
+}
+
+/* e^x, x <= 0: its error is a few units in the last place of what 2^(x log2 e) has. */
+DEVICE float exp_fast(float x)
+{
+	float y;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p+0f));
+	return y;
 }
 
 DEVICE float widen_f16(uint16_t h)

@@ -1,0 +1,187 @@
+/*
+ * tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a cache in
+ * bf16, queries and weights rounded to bf16, sums in f32.
+ *
+ * A warp has 16 rows. Keys [d, 64] and values [64, dv] of a page are the right sides of products as
+ * they lie; the next page is copied while one is multiplied. In shared memory 16 bytes of row r are
+ * at place `chunk ^ (r & 7)`, so that no two of eight rows that are loaded at once share banks.
+ */
+
+enum { TENSOR_KEYS_CHUNKS = KEYS / 8 }; /* of 16 bytes, in a row of keys */
+
+/* Copies block u of the keys and values to a stage; keys that no row sees have values of 0. */
+DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, const int D,
+                       const char *page, int64_t u, char *stage)
+{
+	const char *keys = page + a->keys + (int64_t)t->g * a->d * KEYS * 2;
+	const char *values = page + a->values + (int64_t)t->g * a->dv * KEYS * 2;
+	int chunks = a->dv / 8;
+
+	for (int at = threadIdx.x; at < a->d * TENSOR_KEYS_CHUNKS; at += ATTEND_THREADS) {
+		int row = at / TENSOR_KEYS_CHUNKS, chunk = at % TENSOR_KEYS_CHUNKS;
+
+		copy_async(stage + (row * TENSOR_KEYS_CHUNKS + (chunk ^ (row & 7))) * 16,
+		           keys + at * 16, 16);
+	}
+	stage += D * KEYS * 2;
+	for (int at = threadIdx.x; at < KEYS * chunks; at += ATTEND_THREADS) {
+		int row = at / chunks, chunk = at % chunks;
+		int seen = u * KEYS + row >= t->first && u * KEYS + row < t->end;
+
+		copy_async(stage + (row * (D / 8) + (chunk ^ (row & 7))) * 16, values + at * 16,
+		           seen ? 16 : 0);
+	}
+}
+
+/* The address that this lane gives of 16 x 16 elements: four times 8 rows of 16 bytes. */
+DEVICE const char *find_matrix_row(const char *stage, int chunks, int row, int chunk)
+{
+	int lane = threadIdx.x % WARP;
+
+	row += lane % 16;
+	chunk += lane / 16;
+	return stage + (row * chunks + (chunk ^ (row & 7))) * 16;
+}
+
+/* The queries of rows r0 and r0 + 8 as left sides, 0 outside the run. */
+DEVICE void load_queries(const struct attention_args *a, const struct tile *t, const int D, int r0,
+                         uint32_t q[][4])
+{
+	int column = threadIdx.x % 4 * 2;
+
+	EACH(i, D / 16) {
+		EACH(j, 4) {
+			int r = r0 + j % 2 * 8, at = i * 16 + j / 2 * 8 + column;
+			const float *x = a->q + (t->row + r) * a->q_pitch + t->head * a->d + at;
+			int there = r >= t->from && r < t->to && at < a->d;
+
+			q[i][j] = there ? pack_bf16(x[0], x[1]) : 0;
+		}
+	}
+}
+
+/* Scores of rows r0 (elements 0 and 1 of each product) and r0 + 8 (2 and 3) become weights. */
+DEVICE void weigh_products(const struct attention_args *a, const struct tile *t, int64_t u, int r0,
+                           float z[][4], float *max, float *sum, float *factor)
+{
+	EACH(half, 2) {
+		int r = r0 + half * 8;
+		int64_t own = t->position + r, first = find_first_key(a, own);
+		int64_t base = u * KEYS + threadIdx.x % 4 * 2;
+		float m = max[half], s = 0.0f;
+
+		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
+			int64_t key = base + i / 2 * 8 + i % 2;
+			int seen = r >= t->from && r < t->to && key >= first && key <= own;
+			float *at = &z[i / 2][half * 2 + i % 2];
+
+			*at = seen ? scale_score(a, *at) : -INFINITY;
+			m = *at > m ? *at : m;
+		}
+		EACH_MASK(mask, 1, 4) {
+			float other = shuffle_xor(m, mask);
+
+			m = other > m ? other : m;
+		}
+		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
+			float *at = &z[i / 2][half * 2 + i % 2];
+
+			*at = *at == -INFINITY ? 0.0f : exp_fast(*at - m);
+			s += *at;
+		}
+		factor[half] = max[half] == -INFINITY ? 0.0f : exp_fast(max[half] - m);
+		sum[half] = sum[half] * factor[half] + s;
+		max[half] = m;
+	}
+}
+
+DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t, const int D,
+                           int64_t u, const char *stage, int r0, uint32_t q[][4], float *max,
+                           float *sum, float out[][4])
+{
+	float z[TENSOR_KEYS_CHUNKS][4], factor[2];
+	uint32_t b[4], p[4];
+
+	EACH(j, TENSOR_KEYS_CHUNKS)
+		EACH(i, 4)
+			z[j][i] = 0.0f;
+	EACH(i, D / 16) {
+		if (i * 16 >= a->d)
+			break;
+		EACH(j, KEYS / 16) {
+			load_matrices(find_matrix_row(stage, TENSOR_KEYS_CHUNKS, i * 16, j * 2), b);
+			multiply_matrices(z[2 * j], q[i], b[0], b[1]);
+			multiply_matrices(z[2 * j + 1], q[i], b[2], b[3]);
+		}
+	}
+	weigh_products(a, t, u, r0, z, max, sum, factor);
+	EACH(j, D / 8)
+		EACH(i, 4)
+			out[j][i] *= factor[i / 2];
+	stage += D * KEYS * 2;
+	EACH(k, KEYS / 16) {
+		EACH(i, 4)
+			p[i] = pack_bf16(z[2 * k + i / 2][i % 2 * 2],
+			                 z[2 * k + i / 2][i % 2 * 2 + 1]);
+		EACH(j, D / 16) {
+			if (j * 16 >= a->dv)
+				break;
+			load_matrices(find_matrix_row(stage, D / 8, k * 16, j * 2), b);
+			multiply_matrices(out[2 * j], p, b[0], b[1]);
+			multiply_matrices(out[2 * j + 1], p, b[2], b[3]);
+		}
+	}
+}
+
+DEVICE void write_products(const struct attention_args *a, const struct tile *t, const int D,
+                           int r0, const float *sum, float out[][4])
+{
+	EACH(half, 2) {
+		int r = r0 + half * 8;
+		float s = sum[half];
+
+		EACH_MASK(mask, 1, 4)
+			s += shuffle_xor(s, mask);
+		EACH(i, D / 4) {
+			int at = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+
+			if (r >= t->from && r < t->to && at < a->dv)
+				a->out[(t->row + r) * a->out_pitch + t->head * a->dv + at] =
+					out[i / 2][half * 2 + i % 2] / s;
+		}
+	}
+}
+
+/* Rows [from, to) of a tile of 64. */
+DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile *t, const int D)
+{
+	DYNAMIC_SHARED(shared);
+	char *stage = (char *)shared;
+	const int bytes = 2 * D * KEYS * 2;
+	int r0 = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+	int64_t u = t->first / KEYS, end = (t->end + KEYS - 1) / KEYS;
+	uint32_t q[TENSOR_HEAD_MAX / 16][4];
+	float out[TENSOR_HEAD_MAX / 8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+	const char *page = find_page(a, t->row + t->from, u);
+
+	EACH(j, D / 8)
+		EACH(i, 4)
+			out[j][i] = 0.0f;
+	load_queries(a, t, D, r0, q);
+	sync_block(); /* the stages of the run before have been used */
+	if (page)
+		copy_stage(a, t, D, page, u, stage);
+	commit_copies();
+	for (int n = 0; page && u < end; u++, n ^= 1) {
+		page = u + 1 < end ? find_page(a, t->row + t->from, u + 1) : page;
+		if (page && u + 1 < end)
+			copy_stage(a, t, D, page, u + 1, stage + (n ^ 1) * bytes);
+		commit_copies();
+		wait_copies(1); /* all but the newest */
+		sync_block();
+		multiply_stage(a, t, D, u, stage + n * bytes, r0, q, max, sum, out);
+		sync_block();
+	}
+	wait_copies(0);
+	write_products(a, t, D, r0, sum, out);
+}
