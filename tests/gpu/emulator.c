@@ -27,11 +27,13 @@ struct thread { /* a coroutine; it runs one thread after another */
 };
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-float emulated_shared[SHARED_BYTES / sizeof(float)];
+_Alignas(128) float emulated_shared[SHARED_BYTES / sizeof(float)];
 
 static struct thread threads[THREADS];
 static struct barrier block_barrier, warp_barrier[THREADS / WARP];
 static float lanes[THREADS];
+static const uint16_t *rows[THREADS];
+static uint32_t sides[THREADS][6];
 static jmp_buf scheduler;
 static void *scheduler_fake;
 static const void *scheduler_stack;
@@ -135,6 +137,45 @@ float emulator_shuffle_xor(float x, int mask)
 	got = lanes[other];
 	emulator_sync_warp();
 	return got;
+}
+
+void emulator_load_matrices(const void *row, uint32_t *out)
+{
+	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+
+	rows[threadIdx.x] = row;
+	emulator_sync_warp();
+	for (unsigned m = 0; m < 4; m++) {
+		const uint16_t *const *at = &rows[warp + m * 8 + lane % 4 * 2];
+
+		out[m] = at[0][lane / 4] | (uint32_t)at[1][lane / 4] << 16;
+	}
+	emulator_sync_warp();
+}
+
+/* Half `i` of two bf16. */
+static float get_half(uint32_t pair, unsigned i)
+{
+	return tess_bf16_load((uint16_t)(pair >> 16 * i));
+}
+
+void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+
+	memcpy(sides[threadIdx.x], (uint32_t[]){ a[0], a[1], a[2], a[3], b0, b1 }, sizeof *sides);
+	emulator_sync_warp();
+	for (unsigned i = 0; i < 4; i++) {
+		unsigned row = lane / 4, column = lane % 4 * 2 + i % 2;
+
+		for (unsigned k = 0; k < 16; k++) {
+			unsigned owner = k % 8 / 2, high = k / 8;
+
+			c[i] += get_half(sides[warp + row * 4 + owner][i / 2 + 2 * high], k % 2) *
+			        get_half(sides[warp + column * 4 + owner][4 + high], k % 2);
+		}
+	}
+	emulator_sync_warp();
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -24,6 +24,9 @@ void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_ind
 void emulator_sync_block(void);
 void emulator_sync_warp(void);
 float emulator_shuffle_xor(float x, int mask);
+/* Of a warp, as a GPU's ldmatrix.x4.trans and mma.m16n8k16 have them. */
+void emulator_load_matrices(const void *row, uint32_t *out);
+void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 
 #ifdef EMULATED_KERNELS /* port.h */
 #define DEVICE static inline
@@ -51,6 +54,25 @@ static inline struct quad emulator_load_quad(const void *p)
 }
 #define load_quad emulator_load_quad
 #define load_stream emulator_load_quad
+#define load_matrices emulator_load_matrices
+#define multiply_matrices emulator_multiply_matrices
+#define commit_copies() (void)0
+#define wait_copies(n) (void)0
+#define exp_fast expf
+#define copy_async emulator_copy_async
+#define pack_bf16 emulator_pack_bf16
+
+static inline void emulator_copy_async(void *to, const void *from, int bytes)
+{
+	static const struct quad zero;
+
+	*(struct quad *)__builtin_assume_aligned(to, 16) = bytes ? load_quad(from) : zero;
+}
+
+static inline uint32_t emulator_pack_bf16(float low, float high)
+{
+	return (uint32_t)tess_bf16_round(low) | (uint32_t)tess_bf16_round(high) << 16;
+}
 #endif
 
 #endif

@@ -2,7 +2,8 @@
  * fake_cuda.c - stands for NVIDIA's driver and cuBLASLt in the table of the CUDA device: memory of
  * the host, kernels run by the emulator at once, products as plain loops. A GPU would run them
  * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail, FAKE_CUDA_MEMORY limits memory
- * to so many bytes, FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's.
+ * to so many bytes, FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and
+ * FAKE_CUDA_SHARED the shared memory of a block.
  */
 #include "emulated_kernels.h"
 #include "gpu.h"
@@ -11,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { GPUS = 2 };
+enum { GPUS = 2, SHARED_MAX = 227 << 10 };
 
 struct block { /* of device memory */
 	struct block *next;
@@ -121,7 +122,7 @@ static CUresult fake_get_attribute(int *value, CUdevice_attribute what, CUdevice
 		*value = 8;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-		*value = 227 << 10;
+		*value = (int)get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX);
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
@@ -184,7 +185,12 @@ static CUresult fake_get_function(CUfunction *function, CUmodule module, const c
 
 static CUresult fake_set_function(CUfunction function, CUfunction_attribute what, int value)
 {
-	(void)function, (void)what, (void)value;
+	const struct emulated_entry *e = (const struct emulated_entry *)(const void *)function;
+
+	/* the other kernels have static shared memory, which counts, too */
+	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > SHARED_MAX ||
+	    (strncmp(e->name, "attend_", 7) != 0 && strncmp(e->name, "merge_", 6) != 0))
+		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }
 
@@ -224,7 +230,8 @@ static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsig
 
 	FAIL_IF_TOLD(cuLaunchKernel);
 	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || bx > 1024 || by != 1 || bz != 1 ||
-	    shared > 227 << 10 || extra || k.kernel->bytes > sizeof k.args)
+	    shared > get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX) || extra ||
+	    k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
 	return take_task(stream, &k);
@@ -526,7 +533,7 @@ static float load_matrix(const struct layout *l, const void *data, uint64_t row,
 	return tf32 ? tess_float((tess_bits(x) + 0x1000) & 0xffffe000u) : x;
 }
 
-static void multiply_matrices(const struct task *k)
+static void run_product(const struct task *k)
 {
 	bool turn = k->product->turn_w == CUBLAS_OP_T,
 	     tf32 = k->product->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -550,7 +557,7 @@ static void run_task(const struct task *k)
 	if (k->kernel)
 		emulator_run(k->kernel->kernel, k->args, k->grid, k->block, k->shared);
 	else
-		multiply_matrices(k);
+		run_product(k);
 }
 
 static cublasStatus_t fake_multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
