@@ -485,6 +485,35 @@ START_TEST(logits_of_a_gpu)
 }
 END_TEST
 
+/* Prompts in one step, whose activations are rounded to bf16, as the weights are: the same ids. */
+START_TEST(prompts_of_a_gpu)
+{
+	static const char *const rounded[] = { "llama-bf16", "mixtral-bf16" };
+	struct tess_safetensors *g = load_goldens(rounded[_i]);
+	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", 1);
+	const struct tess_slice *greedy = find_golden_tensor(g, "greedy%d.ids", 1);
+	json_t *first = NULL, *out;
+	char said[1024];
+	int status;
+
+	for (int again = 0; again < 2; again++) {
+		out = run_generate_json(rounded[_i], ids, 1, "--prefill-chunk 512", &status, said);
+		ck_assert_msg(!status && out, "%s", said);
+		for (int64_t i = 0; i < greedy->shape[0] && i < TOKENS; i++)
+			ck_assert_int_eq(json_integer_value(json_array_get(
+						 json_object_get(out, "ids"), (size_t)i)),
+			                 ((const int64_t *)greedy->data)[i]);
+		if (!first)
+			first = json_incref(out);
+		ck_assert(json_equal(json_object_get(first, "digest"),
+		                     json_object_get(out, "digest")));
+		json_decref(out);
+	}
+	json_decref(first);
+	tess_safetensors_close(g);
+}
+END_TEST
+
 /* A step is queued as a graph from its second time on; without graphs op by op. */
 START_TEST(graphs_of_a_gpu)
 {
@@ -535,6 +564,7 @@ int main(void)
 		/* an emulated one is slow: each checkpoint on one number of ranks */
 		tcase_add_loop_test(t, logits_of_a_gpu, 0,
 		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
+		tcase_add_loop_test(t, prompts_of_a_gpu, 0, 2);
 		if (strstr(gpu, "emulated"))
 			tcase_add_test(t, graphs_of_a_gpu);
 		return suite_end(r);
