@@ -111,6 +111,12 @@ void blas_close(struct gpu *g);
 extern const struct tess_host *cpu_host;
 tess_status cpu_check(const struct tess_op *op);
 
+/* Whether 16 bytes of each row can be read at once. */
+static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)
+{
+	return (uintptr_t)p % 16 == 0 && pitch * width % 16 == 0;
+}
+
 /* Row t of activations. */
 static inline float *get_gpu_row(const struct tess_view *v, int64_t t)
 {

@@ -64,6 +64,7 @@ struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	float *y;
 	int64_t a_pitch, b_pitch, y_pitch, rows, columns;
 	int32_t kind, activation, b_dtype;
+	int32_t wide; /* 16 bytes of each row can be read and written at once */
 	float factor;
 };
 
@@ -115,7 +116,7 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 	const void *x;
 	void *y;
 	int64_t x_stride[2], y_pitch, rows, columns;
-	int32_t dtype;
+	int32_t dtype, wide; /* wide: 16 bytes of a row of x can be read at once */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };

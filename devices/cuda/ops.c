@@ -48,7 +48,10 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op, int32_t k
 		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
 	if (kind == MAP_SCALE)
 		a.factor = (float)op->num[TESS_SCALE_FACTOR];
-	return launch_over_rows(g, op, KERNEL_map_elements, a.rows, a.columns, &a);
+	a.wide = is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
+	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
+	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
+	return launch_over_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
 }
 
 static tess_status launch_rope(struct gpu *g, const struct tess_op *op)

@@ -39,6 +39,11 @@ DEVICE struct quad load_stream(const void *p)
 	return v;
 }
 
+DEVICE void store_quad(void *p, struct quad v)
+{
+	*(uint4 *)p = make_uint4(v.at[0], v.at[1], v.at[2], v.at[3]);
+}
+
 DEVICE struct quad load_quad(const void *p)
 {
 	uint4 u = *(const uint4 *)p;

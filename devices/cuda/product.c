@@ -20,11 +20,6 @@ struct run { /* elements of K that are added, of x and of each weight */
 	bool accumulate;
 };
 
-static bool is_aligned(const void *p, int64_t pitch, int64_t width)
-{
-	return (uintptr_t)p % 16 == 0 && pitch * width % 16 == 0;
-}
-
 static const void *get_weight(const struct tess_view *w, const struct run *r)
 {
 	return (const char *)w->data + r->at * w->stride[1] * (int64_t)tess_width(w->dtype);
@@ -36,12 +31,12 @@ static bool can_read_wide(const struct tess_op *op, const struct run *r)
 	const struct tess_view *x = &op->in[0];
 	int64_t width = (int64_t)tess_width(op->in[1].dtype);
 
-	if (!r->len || !is_aligned((const float *)x->data + r->at, x->stride[0], 4) ||
+	if (!r->len || !is_row_aligned((const float *)x->data + r->at, x->stride[0], 4) ||
 	    r->len * width % 16)
 		return false;
 	for (int32_t i = 0; i < op->nout; i++)
 		if (op->in[1 + i].stride[1] != 1 || op->in[1 + i].dtype != op->in[1].dtype ||
-		    !is_aligned(get_weight(&op->in[1 + i], r), op->in[1 + i].stride[0], width))
+		    !is_row_aligned(get_weight(&op->in[1 + i], r), op->in[1 + i].stride[0], width))
 			return false;
 	return true;
 }
@@ -102,12 +97,13 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, con
 	return st;
 }
 
+/* `each`: the elements of a thread. */
 static tess_status launch_cast(struct gpu *g, const struct tess_op *op, int32_t kernel,
-                               const struct cast_args *a)
+                               int64_t each, const struct cast_args *a)
 {
 	return op_launch(g, op,
 	                 (struct launch){ .kernel = kernel,
-	                                  .blocks = { tess_up(a->columns, MAP_THREADS),
+	                                  .blocks = { tess_up(a->columns, each * MAP_THREADS),
 	                                              a->rows < 65535 ? a->rows : 65535, 1 },
 	                                  .threads = MAP_THREADS,
 	                                  .args = a });
@@ -139,13 +135,14 @@ static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const 
 		               .x_stride = { p.x_pitch, 1 },
 		               .y_pitch = tess_up(p.k, 8) * 8,
 		               .rows = p.rows,
-		               .columns = p.k };
+		               .columns = p.k,
+		               .wide = is_row_aligned(p.x, p.x_pitch, sizeof(float)) };
 	tess_status st = TESS_OK;
 
 	if (!*rounded) {
 		st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
 		if (!st)
-			st = launch_cast(g, op, KERNEL_round_rows, &a);
+			st = launch_cast(g, op, KERNEL_round_rows, 4, &a);
 		*rounded = st ? NULL : a.y;
 	}
 	p.x = *rounded;
@@ -170,7 +167,7 @@ static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, con
 	for (int64_t at = 0; at < p.columns && !st; at += slab) {
 		a.x = (const char *)p.w + at * p.w_stride[0] * 2;
 		a.rows = p.columns - at < slab ? p.columns - at : slab;
-		st = launch_cast(g, op, KERNEL_widen_rows, &a);
+		st = launch_cast(g, op, KERNEL_widen_rows, 1, &a);
 		part.w = a.y;
 		part.w_stride[0] = p.k;
 		part.w_stride[1] = 1;

@@ -21,24 +21,52 @@ DEVICE float activate(int32_t kind, float a)
 	}
 }
 
+/* Four elements from i on of a row of n, at once where `wide` says that they are aligned. */
+DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out)
+{
+	if (wide && i + 4 <= n)
+		widen_quad(load_quad(p + i), PORT_F32, out);
+	else
+		EACH(j, 4)
+			out[j] = i + j < n ? p[i + j] : 0.0f;
+}
+
+DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
+{
+	struct quad v;
+
+	EACH(j, 4)
+		v.at[j] = pack_float(x[j]);
+	if (wide && i + 4 <= n)
+		store_quad(p + i, v);
+	else
+		EACH(j, 4)
+			if (i + j < n)
+				p[i + j] = x[j];
+}
+
+/* A thread has four elements of a row. */
 KERNEL(MAP_THREADS, map_elements, map_args)
 {
-	int64_t i = COLUMN;
+	int64_t i = COLUMN * 4;
+	float x[4], b[4] = { 0, 0, 0, 0 };
 
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		float x = a.a[t * a.a_pitch + i], b = 0.0f;
-
-		if (a.kind == MAP_BIAS)
-			b = widen_element(a.b, a.b_dtype, i * a.b_pitch);
-		else if (a.b)
-			b = ((const float *)a.b)[t * a.b_pitch + i];
-		if (a.kind == MAP_GLU)
-			x = a.b ? activate(a.activation, x) * b : activate(a.activation, x);
-		else
-			x = a.kind == MAP_SCALE ? x * a.factor : x + b;
-		a.y[t * a.y_pitch + i] = x;
+		load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
+		if (a.kind != MAP_BIAS && a.b)
+			load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide, b);
+		EACH(j, 4) {
+			if (a.kind == MAP_BIAS && i + j < a.columns)
+				b[j] = widen_element(a.b, a.b_dtype, (i + j) * a.b_pitch);
+			if (a.kind == MAP_GLU)
+				x[j] = a.b ? activate(a.activation, x[j]) * b[j]
+				           : activate(a.activation, x[j]);
+			else
+				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
+		}
+		store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
 	}
 }
 
@@ -187,15 +215,21 @@ KERNEL(MAP_THREADS, copy_elements, copy_args)
 	}
 }
 
+/* f32 rows, whose elements follow each other, to bf16: y has a pitch of 8 elements. */
 KERNEL(MAP_THREADS, round_rows, cast_args)
 {
-	int64_t i = COLUMN;
+	int64_t i = COLUMN * 4;
+	float x[4];
 
 	if (i >= a.columns)
 		return;
-	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y)
-		((uint16_t *)a.y)[t * a.y_pitch + i] =
-			round_bf16(((const float *)a.x)[t * a.x_stride[0] + i * a.x_stride[1]]);
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		uint32_t *y = (uint32_t *)((uint16_t *)a.y + t * a.y_pitch + i);
+
+		load_four((const float *)a.x + t * a.x_stride[0], i, a.columns, a.wide, x);
+		y[0] = pack_bf16(x[0], x[1]);
+		y[1] = pack_bf16(x[2], x[3]);
+	}
 }
 
 KERNEL(MAP_THREADS, widen_rows, cast_args)

@@ -52,7 +52,12 @@ static inline struct quad emulator_load_quad(const void *p)
 {
 	return *(const struct quad *)__builtin_assume_aligned(p, 16);
 }
+static inline void emulator_store_quad(void *p, struct quad v)
+{
+	*(struct quad *)__builtin_assume_aligned(p, 16) = v;
+}
 #define load_quad emulator_load_quad
+#define store_quad emulator_store_quad
 #define load_stream emulator_load_quad
 #define load_matrices emulator_load_matrices
 #define multiply_matrices emulator_multiply_matrices
