@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "mathf.h"
 
+enum { SIGMOID = 1, NORMALIZE = 2 }; /* flags */
 enum { SMALL = 1 << 12 }; /* logits of the smallest share: fewer are not worth a thread */
 
 struct route {
@@ -86,7 +87,7 @@ static void route_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	for (int64_t t = lo; t < hi; t++) {
 		float *y = get_row(&op->out[0], t), sum = 0.0f;
 
-		score_row(get_row(&op->in[0], t), r->n, flags & 1, score);
+		score_row(get_row(&op->in[0], t), r->n, flags & SIGMOID, score);
 		for (int64_t i = 0; i < r->n; i++)
 			choice[i] = b ? score[i] + load_weight_element(b->data, b->dtype,
 			                                               i * b->stride[0])
@@ -98,9 +99,9 @@ static void route_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		for (int64_t i = 0; i < r->n; i++)
 			sum = mark[i] == 1 ? sum + score[i] : sum;
 		for (int64_t i = 0; i < r->n; i++)
-			y[i] = mark[i] != 1 ? 0.0f
-			       : flags & 2  ? score[i] / (sum + eps) * scale
-			                    : score[i] * scale;
+			y[i] = mark[i] != 1        ? 0.0f
+			       : flags & NORMALIZE ? score[i] / (sum + eps) * scale
+			                           : score[i] * scale;
 	}
 }
 
