@@ -141,6 +141,37 @@ START_TEST(a_mesh_of_three)
 }
 END_TEST
 
+/* The runs of an axis rise, are as long as the shard, and begin and end with the whole. */
+START_TEST(runs_of_fused_weights)
+{
+	struct tess_explanation *e = explain_directory(
+		format_data_path("../tests/data/goldens/phi3-partial"), "tp=2", "tp");
+	int64_t shape[TESS_DIMS], run[8][2], most = 0;
+
+	for (int32_t i = 0; i < e->nparameters; i++)
+		for (int32_t r = 0; r < 2; r++) {
+			const struct tess_explained_parameter *p = e->parameters[i];
+
+			tess_explanation_shard(e, i, r, shape);
+			for (int32_t a = 0; a < p->ndim; a++) {
+				int64_t n = tess_explanation_list_runs(e, i, r, a, run, 8), sum = 0;
+
+				ck_assert(n >= 1 && n <= 3 && (r || !run[0][0]) &&
+				          (!r || run[n - 1][1] == p->shape[a]));
+				for (int64_t k = 0; k < n; k++) {
+					ck_assert(run[k][0] < run[k][1] &&
+					          (!k || run[k][0] >= run[k - 1][1]));
+					sum += run[k][1] - run[k][0];
+				}
+				ck_assert_int_eq(sum, shape[a]);
+				most = n > most ? n : most;
+			}
+		}
+	ck_assert_int_eq(most, 3); /* q, k and v */
+	tess_explanation_free(e);
+}
+END_TEST
+
 /* ---- without files of weights ---------------------------------------------------------------- */
 
 /* A directory with the project's config.json, in which dtype and torch_dtype are replaced. */
@@ -293,6 +324,7 @@ int main(void)
 	scratch_make();
 	tcase_add_loop_test(t, adds_up, 0, 3);
 	tcase_add_test(t, a_mesh_of_three);
+	tcase_add_test(t, runs_of_fused_weights);
 	tcase_add_test(t, reads_config_alone);
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);
