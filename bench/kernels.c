@@ -1,11 +1,14 @@
 /*
  * kernels.c - speed of a device's LINEAR: GB/s of weights for one token, GFLOP/s for many, and of a
- * plain read of the same memory.
+ * plain read of the same memory; and of attention over a latent, against keys and values of every
+ * head: milliseconds of what a layer does between its projections.
  *
  *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512
  */
 #include <dlfcn.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +166,7 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 
 	for (int i = 0; i < WEIGHTS; i++) {
 		rows[i] = make_weight(dtype, n, k);
-		panels[i].data = alloc_on_device(bytes + 64 * k);
+		panels[i] = (struct tess_view){ .data = alloc_on_device(bytes + 64 * k) };
 		start = read_seconds();
 		exit_on_device_error(device->pack(self, &rows[i], &panels[i]));
 		start = read_seconds() - start;
@@ -177,6 +180,158 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 		device->free(self, rows[i].data);
 		device->free(self, panels[i].data);
 	}
+}
+
+/* ---- attention over a latent ----------------------------------------------------------------- */
+
+enum { HEADS = 16, NOPE = 128, ROTATED = 64, VALUE = 128, RANK = 512, KEYS = 2048, PAGE = 64 };
+
+struct layer { /* of DeepSeek's attention, in one of its forms */
+	bool latent;
+	int64_t d, value, kv; /* of a key and of a value, and the heads that have them */
+	struct tess_view x; /* queries, or what keys and values are made of */
+	struct tess_view q, k, v, out, w, w_out; /* out: of attention; w: parts of kv_b_proj */
+	struct tess_view positions, slots, pages;
+};
+
+static struct tess_view take_rows(struct tess_view v, int64_t first, int64_t rows)
+{
+	v.data = (char *)v.data + first * v.stride[0] * 4;
+	v.shape[0] = rows;
+	return v;
+}
+
+static void run_op(int32_t kind, const struct tess_view *in, int32_t nin,
+                   const struct tess_view *out, const double *num, int32_t nnum)
+{
+	const int64_t bound[2] = { 0, RANK };
+	const struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
+	const struct tess_term term = { .bound = bound };
+	struct tess_op op = { .size = sizeof op,
+		              .kind = kind,
+		              .nin = nin,
+		              .nout = 1,
+		              .nnum = nnum,
+		              .ntree = kind == TESS_OP_LINEAR,
+		              .nterm = kind == TESS_OP_LINEAR,
+		              .in = in,
+		              .out = out,
+		              .num = num,
+		              .tree = &tree,
+		              .term = &term,
+		              .where = "bench" };
+
+	exit_on_device_error(device->supports(&op));
+	exit_on_device_error(device->run(self, &op));
+}
+
+/*
+ * Rows [first, first + rows) of a text: queries into the latent, attention, and values out of it;
+ * or keys and values out of the latent, and attention, without the copies that lay them out.
+ */
+static void run_layer(const struct layer *l, int64_t first, int64_t rows)
+{
+	int32_t project = l->latent ? TESS_OP_HEAD_LINEAR : TESS_OP_LINEAR;
+	struct tess_view out = take_rows(l->out, first, rows), v = take_rows(l->v, first, rows);
+	struct tess_view made = take_rows(l->latent ? l->q : l->v, first, rows);
+	double num[TESS_ATTENTION_NUMS] = { [TESS_ATTENTION_SCALE] = 1 / sqrt(NOPE + ROTATED),
+		                            [TESS_ATTENTION_HEAD] = (double)l->d,
+		                            [TESS_ATTENTION_GROUP] = (double)(HEADS / l->kv),
+		                            [TESS_ATTENTION_VALUES] =
+		                                    (double)(l->kv * l->d * PAGE * 4),
+		                            [TESS_ATTENTION_DTYPE] = TESS_F32,
+		                            [TESS_ATTENTION_VALUE] = (double)l->value };
+	struct tess_view in[6] = {
+		take_rows(l->q, first, rows),         take_rows(l->k, first, rows),     v,
+		take_rows(l->positions, first, rows), take_rows(l->slots, first, rows), l->pages
+	};
+
+	run_op(project, (struct tess_view[]){ take_rows(l->x, first, rows), l->w }, 2, &made, NULL,
+	       0);
+	if (l->latent)
+		in[2].ndim = 0;
+	else
+		in[2].shape[1] = HEADS * VALUE;
+	run_op(TESS_OP_ATTENTION, in, 6, &out, num, TESS_ATTENTION_NUMS);
+	if (l->latent)
+		run_op(project, (struct tess_view[]){ out, l->w_out }, 2, &v, NULL, 0);
+}
+
+/* bf16 in panels; of each head if `heads` > 1. */
+static struct tess_view make_panels(int64_t heads, int64_t n, int64_t k)
+{
+	struct tess_view rows = make_weight(TESS_BF16, heads * n, k);
+	struct tess_view v = { .data = alloc_on_device(heads * n * k * 2) };
+
+	exit_on_device_error(device->pack(self, &rows, &v));
+	if (heads > 1) {
+		v.ndim = 3;
+		memcpy(v.shape, (int64_t[]){ heads, n, k }, 3 * sizeof *v.shape);
+		memcpy(v.stride, (int64_t[]){ n * k, 16 * k, 16 }, 3 * sizeof *v.stride);
+	}
+	return v;
+}
+
+static struct layer make_layer(bool latent)
+{
+	static int32_t position[KEYS], slot[KEYS];
+	struct layer l = { .latent = latent,
+		           .d = (latent ? RANK : NOPE) + ROTATED,
+		           .value = latent ? RANK : VALUE,
+		           .kv = latent ? 1 : HEADS };
+	int64_t *page = calloc(KEYS / PAGE, sizeof *page);
+	int64_t floats = l.kv * l.d + (latent ? 0 : HEADS * VALUE); /* of a position */
+
+	l.x = make_weight(TESS_F32, KEYS, latent ? HEADS * (NOPE + ROTATED) : RANK);
+	l.q = make_weight(TESS_F32, KEYS, HEADS * l.d);
+	l.k = make_weight(TESS_F32, KEYS, l.kv * l.d);
+	l.v = make_weight(TESS_F32, KEYS, HEADS * (latent ? VALUE : NOPE + VALUE));
+	l.out = make_weight(TESS_F32, KEYS, HEADS * l.value);
+	l.w = latent ? make_panels(HEADS, RANK, NOPE)
+	             : make_panels(1, HEADS * (NOPE + VALUE), RANK);
+	l.w_out = make_panels(HEADS, VALUE, RANK);
+	for (int i = 0; i < KEYS; i++)
+		position[i] = i;
+	for (int i = 0; i < KEYS / PAGE; i++)
+		page[i] = (int64_t)(uintptr_t)make_weight(TESS_F32, PAGE, floats).data;
+	l.positions = l.slots = (struct tess_view){
+		.data = position, .dtype = TESS_I32, .ndim = 1, .shape = { KEYS }, .stride = { 1 }
+	};
+	l.slots.data = slot;
+	l.pages = (struct tess_view){ .data = page,
+		                      .dtype = TESS_I64,
+		                      .ndim = 2,
+		                      .shape = { 1, KEYS / PAGE },
+		                      .stride = { KEYS / PAGE, 1 } };
+	run_layer(&l, 0, KEYS); /* fills the cache */
+	return l;
+}
+
+/* Milliseconds of the fastest round. */
+static double time_rows(const struct layer *l, int64_t first, int64_t rows)
+{
+	double best = 1e9, start;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		start = read_seconds();
+		run_layer(l, first, rows);
+		start = read_seconds() - start;
+		best = start < best ? start : best;
+	}
+	return 1e3 * best;
+}
+
+static void measure_latent(void)
+{
+	static const int64_t parts[][2] = { { 0, 512 }, { KEYS - 512, 512 }, { KEYS - 1, 1 } };
+	struct layer latent = make_layer(true), heads = make_layer(false);
+
+	for (int i = 0; i < 3; i++)
+		printf("%d heads, %3lld rows that end at %4lld keys: over the latent %7.2f ms, "
+		       "decompressed %7.2f ms\n",
+		       HEADS, (long long)parts[i][1], (long long)(parts[i][0] + parts[i][1]),
+		       time_rows(&latent, parts[i][0], parts[i][1]),
+		       time_rows(&heads, parts[i][0], parts[i][1]));
 }
 
 int main(int argc, char **argv)
@@ -202,6 +357,7 @@ int main(int argc, char **argv)
 	measure_kernels("f32", TESS_F32, m, n, k);
 	measure_kernels("bf16", TESS_BF16, m, n, k);
 	measure_kernels("f16", TESS_F16, m, n, k);
+	measure_latent();
 	device->close(self);
 	return EXIT_SUCCESS;
 }

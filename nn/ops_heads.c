@@ -4,6 +4,12 @@
 
 #include <string.h>
 
+/* Whether two dims have the same heads, of any size. */
+static bool has_same_heads(const struct tess_dim *a, const struct tess_dim *b)
+{
+	return a->unit_size && b->unit_size && a->base == b->base && a->nunits == b->nunits;
+}
+
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 static void record_split_heads(struct tess_nn *nn, struct tess_tensor *x,
@@ -14,20 +20,15 @@ static void record_split_heads(struct tess_nn *nn, struct tess_tensor *x,
 	int64_t sum = 0;
 	int32_t n = 0;
 
-	for (; !r->status && x && dims[n]; n++) {
-		bool fits =
-			d->unit_size && dims[n]->base == d->base && dims[n]->nunits == d->nunits;
-
-		sum += fits ? dims[n]->unit_size : d->size;
-	}
+	for (; !r->status && x && dims[n]; n++)
+		sum += has_same_heads(dims[n], d) ? dims[n]->unit_size : d->size;
 	if (r->status || !x || !tess_recorder_check_finished(r, "split_heads", x))
 		return;
 	if (sum != d->unit_size) {
-		tess_recorder_fail(
-			r, TESS_EINVAL,
-			"%s: %s of %lld elements a head: its parts are not as many heads, "
-			"or not as many elements",
-			x->module, d->name, (long long)d->unit_size);
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: %s of %lld elements cannot be split so; each part has as "
+		                   "many heads, and together they fill them",
+		                   x->module, d->name, (long long)d->unit_size);
 		return;
 	}
 	for (int32_t i = 0; i < n; i++)
@@ -45,10 +46,10 @@ static struct tess_tensor *record_join(struct tess_nn *nn, struct tess_tensor *c
 	struct tess_tensor **in = TESS_NEW(&r->p->arena, struct tess_tensor *, n), *y;
 	int64_t sum = 0;
 
+	if (r->status || !dim || !in || !to)
+		return r->status || !dim ? NULL : tess_recorder_keep_error(r, TESS_ENOMEM);
 	for (int32_t i = 0; i < n; i++) {
-		if (r->status || !x[i] || !dim || !in || !to)
-			return r->status ? NULL : tess_recorder_keep_error(r, TESS_ENOMEM);
-		if (!tess_recorder_check_finished(r, "a join", x[i]))
+		if (!x[i] || !tess_recorder_check_finished(r, "a join", x[i]))
 			return NULL;
 		sum += x[i]->dim[1]->size;
 		for (int32_t d = 0; d < r->p->mesh.ndims; d++)
@@ -76,12 +77,6 @@ static struct tess_tensor *record_join(struct tess_nn *nn, struct tess_tensor *c
 }
 
 /* ---- head_linear ----------------------------------------------------------------------------- */
-
-/* Whether two dims have the same heads, of any size. */
-static bool has_same_heads(const struct tess_dim *a, const struct tess_dim *b)
-{
-	return a->unit_size && b->unit_size && a->base == b->base && a->nunits == b->nunits;
-}
 
 static bool check_head_sizes(struct tess_recorder *r, const char *module, const struct tess_dim *x,
                              const struct tess_head_linear *how)

@@ -171,7 +171,7 @@ START_TEST(refuses_wrong_heads)
 		int change;
 		const char *plan, *says;
 	} cases[] = {
-		{ SIZES, "none", "heads of 7 elements a head: its parts" },
+		{ SIZES, "none", "table: heads of 7 elements cannot be split so" },
 		{ COUNT, "none",
 		  "w: heads of 4 elements become heads of 5, but the first 4 of each "
 		  "become 3" },
