@@ -408,6 +408,19 @@ START_TEST(generated_text)
 }
 END_TEST
 
+START_TEST(info_says_what_is_used)
+{
+	static char text[1 << 16];
+
+	ck_assert_int_eq(command_run(text, sizeof text, "%s info", TESSERA), 0);
+	expect_part(text, "memory of device discrete_cuda: nccl (ranks that share this host");
+	setenv("FAKE_NCCL_VERSION", "21400", 1);
+	ck_assert_int_eq(command_run(text, sizeof text, "%s info", TESSERA), 0);
+	expect_part(text, "memory of device discrete_cuda: none (through host memory: ");
+	expect_part(text, "NCCL 2.14.0 is too old");
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -420,5 +433,6 @@ int main(void)
 	tcase_add_test(t, error_in_the_background);
 	tcase_add_loop_test(t, usable_or_not, 0, sizeof refusals / sizeof *refusals);
 	tcase_add_test(t, generated_text);
+	tcase_add_test(t, info_says_what_is_used);
 	return suite_end(r);
 }

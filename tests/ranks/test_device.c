@@ -14,97 +14,67 @@
 enum { RANKS_MAX = 4 };
 
 struct opened { /* the test device, attached to a group */
-	const struct tess_device *device;
-	void *self, *stream;
+	struct conform_memory memory;
 	struct tess_group *group;
 };
 
 static tess_status open_test_device(struct tess_group *g, struct opened *o)
 {
-	tess_status st = tess_plugin_find_device("discrete", &o->device);
+	struct conform_memory *m = &o->memory;
+	tess_status st = tess_plugin_find_device("discrete", &m->device);
 
 	o->group = g;
 	if (!st)
-		st = o->device->open(0, 1, &o->self);
+		st = m->device->open(0, 1, &m->self);
 	if (!st)
-		st = o->device->stream_open(o->self, &o->stream);
+		st = m->device->stream_open(m->self, &m->stream);
+	m->copies = m->stream;
 	if (!st && g)
-		st = tess_group_attach_device(g, o->device, o->self, 0, NULL, 0);
+		st = tess_group_attach_device(g, m->device, m->self, 0, NULL, 0);
+	conform_data_use_device(m);
 	return st;
 }
 
 static void close_test_device(struct opened *o)
 {
+	const struct conform_memory *m = &o->memory;
+
 	if (o->group)
-		tess_group_detach_device(o->group, o->self);
-	o->device->stream_close(o->self, o->stream);
-	o->device->close(o->self);
+		tess_group_detach_device(o->group, m->self);
+	m->device->stream_close(m->self, m->stream);
+	m->device->close(m->self);
+	conform_data_use_device(NULL);
 }
 
 static tess_status copy_and_wait(const struct opened *o, void *dst, const void *src, uint64_t bytes)
 {
-	tess_status st = o->device->copy(o->self, dst, src, bytes, o->stream);
-
-	return st ? st : o->device->sync(o->self, o->stream);
+	return conform_memory_copy(&o->memory, dst, src, bytes);
 }
 
-/* Device memory with these bytes; NULL stays NULL. */
+/* Device memory with these bytes. */
 static tess_status copy_to_device(const struct opened *o, const void *from, uint64_t bytes,
                                   void **out)
 {
-	tess_status st = from ? o->device->alloc(o->self, bytes + 1, out) : TESS_OK;
+	tess_status st = o->memory.device->alloc(o->memory.self, bytes + 1, out);
 
-	return st || !from ? st : copy_and_wait(o, *out, from, bytes);
+	return st ? st : copy_and_wait(o, *out, from, bytes);
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-struct device_case {
-	struct conform_data *data;
-	void *src, *dst;
-	struct tess_coll coll[2];
-};
-
 static tess_status make_device_case(const struct opened *o, const struct conform_case *c,
-                                    struct device_case *out)
+                                    struct conform_data **out)
 {
-	struct conform_data *d;
-	tess_status st =
-		conform_data_make(c, tess_group_rank(o->group), tess_group_size(o->group), &d);
-	bool one;
-
-	*out = (struct device_case){ .data = d };
-	if (st)
-		return st;
-	one = d->coll[0].src && d->coll[0].src == d->coll[0].dst;
-	st = copy_to_device(o, d->dst, d->dst_bytes, &out->dst);
-	if (!st && one)
-		out->src = out->dst;
-	else if (!st)
-		st = copy_to_device(o, d->src, d->src_bytes, &out->src);
-	for (int32_t i = 0; i < d->ncolls; i++) {
-		out->coll[i] = d->coll[i];
-		out->coll[i].mem = o->device->mem;
-		out->coll[i].stream = o->stream;
-		out->coll[i].src = d->coll[i].src ? out->src : NULL;
-		out->coll[i].dst = d->coll[i].dst ? out->dst : NULL;
-	}
-	return st;
+	return conform_data_make(c, tess_group_rank(o->group), tess_group_size(o->group), out);
 }
 
-static tess_status check_device_case(const struct opened *o, struct device_case *k)
+static tess_status check_device_case(struct conform_data *d)
 {
-	struct conform_data *d = k->data;
-	tess_status st = copy_and_wait(o, d->dst, k->dst, d->dst_bytes);
+	tess_status st = conform_data_check(d);
 
-	if (!st)
-		st = conform_data_check(d);
 	if (st)
 		st = tess_fail_in(st, "%s%s%s", tess_kind_name(d->c.kind),
 		                  d->c.uneven ? ", uneven" : "", d->c.in_place ? ", in place" : "");
-	if (k->src != k->dst)
-		o->device->free(o->self, k->src);
-	o->device->free(o->self, k->dst);
 	conform_data_free(d);
 	return st;
 }
@@ -112,23 +82,24 @@ static tess_status check_device_case(const struct opened *o, struct device_case 
 /* A message to the next rank is a batch; with `apart`, a call is started, and another before it. */
 static tess_status run_device_case(const struct opened *o, const struct conform_case *c, bool apart)
 {
-	struct device_case k, other;
-	const struct tess_coll *both[] = { &k.coll[0], &k.coll[1] };
+	struct conform_data *k, *other;
 	struct tess_work *work = NULL, *before = NULL;
 	tess_status st = make_device_case(o, c, &k);
 
 	if (st)
 		return st;
-	if (k.data->ncolls == 2) {
+	if (k->ncolls == 2) {
+		const struct tess_coll *both[] = { &k->coll[0], &k->coll[1] };
+
 		st = tess_group_batch(o->group, both, 2, &work);
-	} else if (k.data->ncolls && apart) {
+	} else if (k->ncolls && apart) {
 		st = make_device_case(o, c, &other);
 		if (!st)
-			st = tess_group_start(o->group, &other.coll[0], &before);
+			st = tess_group_start(o->group, &other->coll[0], &before);
 		if (!st)
-			st = tess_group_start(o->group, &k.coll[0], &work);
-	} else if (k.data->ncolls) {
-		st = tess_group_run(o->group, &k.coll[0]);
+			st = tess_group_start(o->group, &k->coll[0], &work);
+	} else if (k->ncolls) {
+		st = tess_group_run(o->group, &k->coll[0]);
 	}
 	if (!st && work && c->polled)
 		while ((st = tess_work_test(work)) == TESS_PENDING)
@@ -140,8 +111,8 @@ static tess_status run_device_case(const struct opened *o, const struct conform_
 		st = tess_work_wait(before, 0);
 	tess_work_release(before);
 	if (!st && before)
-		st = check_device_case(o, &other);
-	return st ? st : check_device_case(o, &k);
+		st = check_device_case(other);
+	return st ? st : check_device_case(k);
 }
 
 static tess_status run_device_cases(struct tess_world *w, void *arg)
@@ -226,8 +197,8 @@ static tess_status compare_sums(const struct opened *o, uint64_t count, bool sha
 	for (uint64_t i = 0; i < floats; i++)
 		nodes[i] = 1.0f / (float)(i * 7 + (uint64_t)me + 1);
 	st = tess_group_sum(o->group, &s, nodes, want);
-	s.mem = o->device->mem;
-	s.stream = o->stream;
+	s.mem = o->memory.device->mem;
+	s.stream = o->memory.stream;
 	if (!st)
 		st = copy_to_device(o, nodes, floats * sizeof *nodes, &from);
 	if (!st)
@@ -318,8 +289,8 @@ static tess_status make_wrong_calls(struct tess_world *w, void *arg)
 	(void)arg;
 	if (st)
 		return st;
-	s.mem = c.mem = o.device->mem;
-	c.stream = o.stream;
+	s.mem = c.mem = o.memory.device->mem;
+	c.stream = o.memory.stream;
 	if (tess_group_run(g, &c) != TESS_ENOTSUP || !strstr(tess_error(), "here: all_reduce: mem"))
 		return tess_fail(TESS_EBUG, "no device: %s", tess_error());
 	if (tess_group_sum(g, &s, &x, &x) != TESS_ENOTSUP || !strstr(tess_error(), "there: nodes"))
@@ -347,19 +318,19 @@ static tess_status miss_rank_3(struct tess_world *w, void *arg)
 		.kind = TESS_ALL_REDUCE, .dtype = TESS_F32, .op = TESS_SUM, .count = 1000
 	};
 	struct opened o;
-	struct device_case k;
+	struct conform_data *k;
 	tess_status st = open_test_device(g, &o);
 
 	if (!st)
 		st = make_device_case(&o, &c, &k);
 	if (st)
 		return st;
-	k.coll[0].deadline = tess_now() + 100 * TESS_MS;
+	k->coll[0].deadline = tess_now() + 100 * TESS_MS;
 	if (tess_world_rank(w) == 3)
 		wait_for_reports(arg, 3);
 	else
-		st = store_report(arg, w, tess_group_run(g, &k.coll[0]));
-	conform_data_free(k.data); /* the group has its own copy, and keeps it */
+		st = store_report(arg, w, tess_group_run(g, &k->coll[0]));
+	conform_data_free(k); /* the group has its own copy, and keeps it */
 	close_test_device(&o);
 	return st;
 }
