@@ -4,7 +4,8 @@
  * keys are made online: maximum, sum, weighted values.
  *
  * attend_rows: a block for one row, the query heads that share its keys, and a part of the keys,
- * so that one text fills the GPU; merge_parts adds the parts in order. attend_tiles: a block for 32
+ * so that one text fills the GPU; a warp has a quarter of each page, and merge_parts adds the parts
+ * in order. attend_tiles: a block for 32
  * adjacent rows of a text and one head.
  */
 
@@ -106,19 +107,37 @@ struct row_state { /* of the heads of a warp */
 	float max[ATTEND_HEADS], sum[ATTEND_HEADS];
 };
 
-/* q * k of the lane's keys: of keys [d, 64] those from `at` on, with every WARP / cover-th element. */
+/*
+ * q * k of the lane's keys, of keys [d, 64] those from `at` on, with every WARP / cover-th element;
+ * several loads are under way at a time where they are aligned.
+ */
 DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const char *keys,
                           const float *q, int at, float z[][8])
 {
-	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
-	float k[8];
+	const int width = dtype == PORT_F32 ? 4 : 2, per = 16 / width, cover = SPAN / per;
+	const int step = WARP / cover;
+	int wide = (uintptr_t)keys % 16 == 0;
 
-	UNROLL_BY(4)
-	for (int i = threadIdx.x % WARP / cover; i < a->d; i += WARP / cover) {
-		load_cached(keys, dtype, (int64_t)i * KEYS + at, per, k);
-		EACH(h, ATTEND_HEADS)
-			EACH(j, per)
-				z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
+	for (int i0 = threadIdx.x % WARP / cover; i0 < a->d; i0 += step * LOADS) {
+		struct quad v[LOADS];
+		float k[8];
+
+		EACH(n, LOADS)
+			if (wide && i0 + n * step < a->d)
+				v[n] = load_quad(keys + ((i0 + n * step) * KEYS + at) * width);
+		EACH(n, LOADS) {
+			int i = i0 + n * step;
+
+			if (i >= a->d)
+				break;
+			if (wide)
+				widen_quad(v[n], dtype, k);
+			else
+				load_cached(keys, dtype, (int64_t)i * KEYS + at, per, k);
+			EACH(h, ATTEND_HEADS)
+				EACH(j, per)
+					z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
+		}
 	}
 	EACH(h, ATTEND_HEADS)
 		EACH(j, per)
@@ -126,29 +145,30 @@ DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const c
 				z[h][j] += shuffle_xor(z[h][j], mask);
 }
 
-/* The same of keys [64, d]: the two from `at` on, all of them. */
-DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, const char *keys,
-                              const float *q, int at, float z[][8])
+/* The same of keys [64, d]: the one at `at`, with the other half of the warp. */
+DEVICE void multiply_key_row(const struct attention_args *a, int32_t dtype, const char *keys,
+                             const float *q, int at, float z[][8])
 {
 	const int per = dtype == PORT_F32 ? 4 : 8;
 	float k[8];
 
-	for (int i = 0; i < a->d; i += per) {
-		EACH(j, 2) {
-			load_cached(keys, dtype, (int64_t)(at + j) * a->d + i, a->d - i, k);
-			EACH(e, per)
-				EACH(h, ATTEND_HEADS)
-					if (i + e < a->d)
-						z[h][j] = fmaf(q[h * a->d + i + e], k[e], z[h][j]);
-		}
+	UNROLL_BY(4)
+	for (int i = threadIdx.x % WARP / SPAN * per; i < a->d; i += WARP / SPAN * per) {
+		load_cached(keys, dtype, (int64_t)at * a->d + i, a->d - i, k);
+		EACH(e, per)
+			EACH(h, ATTEND_HEADS)
+				if (i + e < a->d)
+					z[h][0] = fmaf(q[h * a->d + i + e], k[e], z[h][0]);
 	}
+	EACH(h, ATTEND_HEADS)
+		z[h][0] += shuffle_xor(z[h][0], SPAN);
 }
 
 /*
- * The scores of `per` keys a lane, which `cover` lanes have of the page, become weights: those of
- * keys [first, end) go to p[heads][KEYS], and the factors of what was added before to `factor`.
+ * The scores of `per` keys a lane, of which `cover` lanes have the span, become weights: those of
+ * keys [first, end) go to p[heads][SPAN], and the factors of what was added before to `factor`.
  */
-DEVICE void weigh_page(const struct attention_args *a, const int per, const int cover, int64_t base,
+DEVICE void weigh_span(const struct attention_args *a, const int per, const int cover, int64_t base,
                        int64_t first, int64_t end, float z[][8], struct row_state *s, float *p,
                        float *factor)
 {
@@ -180,29 +200,29 @@ DEVICE void weigh_page(const struct attention_args *a, const int per, const int 
 		s->max[h] = max;
 		EACH(j, per)
 			if ((int)(threadIdx.x % WARP) < cover)
-				p[h * KEYS + at + j] = z[h][j];
+				p[h * SPAN + at + j] = z[h][j];
 	}
 	sync_warp();
 }
 
-/* One page: its weights, and the factors of what was added before. */
-DEVICE void score_page(const struct attention_args *a, int32_t dtype, const char *keys,
+/* The span of a page: its weights, and the factors of what was added before. */
+DEVICE void score_span(const struct attention_args *a, int32_t dtype, const char *keys,
                        const float *q, int64_t base, int64_t first, int64_t end,
                        struct row_state *s, float *p, float *factor)
 {
-	const int per = dtype == PORT_F32 ? 4 : 8, cover = KEYS / per;
-	int lane = threadIdx.x % WARP;
+	const int per = dtype == PORT_F32 ? 4 : 8, cover = SPAN / per;
+	int lane = threadIdx.x % WARP, at = base % KEYS;
 	float z[ATTEND_HEADS][8];
 
 	EACH(h, ATTEND_HEADS)
 		EACH(j, per)
 			z[h][j] = 0.0f;
 	if (a->v) {
-		multiply_keys(a, dtype, keys, q, lane % cover * per, z);
-		weigh_page(a, per, cover, base, first, end, z, s, p, factor);
+		multiply_keys(a, dtype, keys, q, at + lane % cover * per, z);
+		weigh_span(a, per, cover, base, first, end, z, s, p, factor);
 	} else {
-		multiply_key_rows(a, dtype, keys, q, lane * 2, z);
-		weigh_page(a, 2, WARP, base, first, end, z, s, p, factor);
+		multiply_key_row(a, dtype, keys, q, at + lane % SPAN, z);
+		weigh_span(a, 1, SPAN, base, first, end, z, s, p, factor);
 	}
 }
 
@@ -227,29 +247,45 @@ DEVICE struct value_lane place_lane(const struct attention_args *a, const int pe
 
 enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* of f32; of bf16 half as many, each twice */
 
-/* Adds the weighted values of keys [first, end) of a page to the lane's sums. */
+/* Adds the weighted values of keys [first, end) of a span, which begins at `values`. */
 DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char *values,
                        const float *p, int64_t base, int64_t first, int64_t end,
                        const struct value_lane *l, float sum[][ATTEND_HEADS][8])
 {
-	const int per = dtype == PORT_F32 ? 4 : 8, chunks = VALUE_MAX / (per * WARP);
-	int64_t lo = first > base ? first - base : 0, hi = end - base < KEYS ? end - base : KEYS;
-	int64_t pitch = a->v ? a->dv : a->d;
-	float v[8];
+	const int width = dtype == PORT_F32 ? 4 : 2, per = 16 / width;
+	int lo = first > base ? (int)(first - base) : 0,
+	    hi = end - base < SPAN ? (int)(end - base) : SPAN;
+	int pitch = a->v ? a->dv : a->d;
+	int wide = (uintptr_t)values % 16 == 0 && pitch % per == 0 && a->dv % per == 0;
 
-	if (!l->active)
-		return;
-	UNROLL_BY(2)
-	for (int64_t j = lo + l->row; j < hi; j += l->rows) {
-		EACH(c, chunks) {
-			int at = l->at + c * per * WARP;
+	EACH(c, VALUE_MAX / (per * WARP)) {
+		int at = l->at + c * per * WARP;
 
-			if (at >= a->dv)
-				break;
-			load_cached(values, dtype, j * pitch + at, a->dv - at, v);
-			EACH(h, ATTEND_HEADS)
-				EACH(i, per)
-					sum[c][h][i] = fmaf(p[h * KEYS + j], v[i], sum[c][h][i]);
+		if (!l->active || at >= a->dv)
+			break;
+		for (int j0 = lo + l->row; j0 < hi; j0 += l->rows * LOADS) {
+			struct quad quads[LOADS];
+			float v[8];
+
+			EACH(n, LOADS)
+				if (wide && j0 + n * l->rows < hi)
+					quads[n] = load_quad(
+						values + ((j0 + n * l->rows) * pitch + at) * width);
+			EACH(n, LOADS) {
+				int j = j0 + n * l->rows;
+
+				if (j >= hi)
+					break;
+				if (wide)
+					widen_quad(quads[n], dtype, v);
+				else
+					load_cached(values, dtype, (int64_t)j * pitch + at,
+					            a->dv - at, v);
+				EACH(h, ATTEND_HEADS)
+					EACH(i, per)
+						sum[c][h][i] =
+							fmaf(p[h * SPAN + j], v[i], sum[c][h][i]);
+			}
 		}
 	}
 }
@@ -316,7 +352,7 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 	const int per = dtype == PORT_F32 ? 4 : 8, width = 16 / per;
 	DYNAMIC_SHARED(shared);
 	float *q = shared, *p = q + ATTEND_HEADS * a->d,
-	      *max = p + ATTEND_THREADS / WARP * ATTEND_HEADS * KEYS;
+	      *max = p + ATTEND_WARPS * ATTEND_HEADS * SPAN;
 	float *sum = max + ATTEND_WARPS * ATTEND_HEADS, *total = sum + ATTEND_WARPS * ATTEND_HEADS;
 	int64_t t = blockIdx.x, own, first, lo, hi, each;
 	int g = blockIdx.y / a->head_blocks, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -334,7 +370,7 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 	hi = lo + each < own / KEYS + 1 ? lo + each : own / KEYS + 1;
 	for (int i = threadIdx.x; i < ATTEND_HEADS * a->d; i += ATTEND_THREADS)
 		q[i] = i < heads * a->d ? a->q[t * a->q_pitch + head * a->d + i] : 0.0f;
-	p += warp * ATTEND_HEADS * KEYS;
+	p += warp * ATTEND_HEADS * SPAN;
 	total += warp * ATTEND_HEADS * a->dv;
 	for (int i = lane; i < ATTEND_HEADS * a->dv; i += WARP)
 		total[i] = 0.0f;
@@ -346,19 +382,24 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 				acc[c][h][i] = 0.0f;
 	}
 	sync_block();
-	for (int64_t u = lo + warp; u < hi; u += ATTEND_WARPS) {
-		const char *page = find_page(a, t, u), *keys, *values;
+	for (int64_t base = lo * KEYS + warp * SPAN; base < hi * KEYS && base <= own;
+	     base += KEYS) {
+		const char *page, *keys, *values;
 
+		if (base + SPAN <= first)
+			continue;
+		page = find_page(a, t, base / KEYS);
 		if (!page)
 			break;
 		keys = page + a->keys + (int64_t)g * a->d * KEYS * width;
 		values = a->v ? page + a->values + (int64_t)g * a->dv * KEYS * width : keys;
-		score_page(a, dtype, keys, q, u * KEYS, first, own + 1, &s, p, factor);
+		values += base % KEYS * (a->v ? a->dv : a->d) * width;
+		score_span(a, dtype, keys, q, base, first, own + 1, &s, p, factor);
 		EACH(c, VALUE_CHUNKS)
 			EACH(h, ATTEND_HEADS)
 				EACH(i, 8)
 					acc[c][h][i] *= factor[h];
-		add_values(a, dtype, values, p, u * KEYS, first, own + 1, &l, acc);
+		add_values(a, dtype, values, p, base, first, own + 1, &l, acc);
 		sync_warp();
 	}
 	add_lanes(a, per, &l, acc, total);
