@@ -97,6 +97,20 @@ START_TEST(adds_up)
 }
 END_TEST
 
+/* Of a position: a latent of 12 and a rotated key of 4 in f32, in each of 3 layers. */
+START_TEST(a_latent_is_cached_once)
+{
+	struct tess_explanation *e = explain_directory(
+		format_data_path("../tests/data/goldens/deepseek_v3"), "tp=3", "tp");
+
+	for (int r = 0; r < 3; r++)
+		ck_assert_uint_eq(e->ranks[r]->cache, 3 * 4 * (12 + 4));
+	for (int32_t i = 0, n = 0; i < e->nparameters; i++)
+		ck_assert(!strstr(e->parameters[i]->name, "kv_b_proj") || ++n <= 3);
+	tess_explanation_free(e);
+}
+END_TEST
+
 /* Attention along tp, mlp along xp, in two replicas: what each dimension cuts and moves. */
 START_TEST(a_mesh_of_three)
 {
@@ -323,6 +337,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_loop_test(t, adds_up, 0, 3);
+	tcase_add_test(t, a_latent_is_cached_once);
 	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, runs_of_fused_weights);
 	tcase_add_test(t, reads_config_alone);
