@@ -183,6 +183,58 @@ START_TEST(queue_is_bounded)
 }
 END_TEST
 
+/* Messages that a test has started, which NCCL is still putting on the stream, and then a sum. */
+static tess_status run_messages_first(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	struct tess_work *work[2] = { NULL };
+	struct tess_coll c;
+	tess_status st = open_card(g, me, NULL, 0, &o);
+
+	(void)arg;
+	if (!st)
+		st = write_card(g, &o, (float)me);
+	for (int i = 0; i < 2 && !st; i++) {
+		c = make_card_sum(&o);
+		c.kind = i ? TESS_RECV : TESS_SEND;
+		c.peer = 1 - me;
+		c.count = COUNT / 2;
+		c.src = i ? NULL : o.x;
+		c.dst = i ? o.x + COUNT / 2 : NULL;
+		st = tess_group_start(g, &c, &work[i]);
+	}
+	if (!st)
+		st = tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
+	c = make_card_sum(&o);
+	c.src = c.dst = o.x + COUNT / 2;
+	c.count = COUNT / 2;
+	if (!st)
+		st = tess_group_run(g, &c);
+	for (int i = 0; i < 2 && !st; i++)
+		st = tess_work_wait(work[i], 0);
+	if (!st) {
+		float host[COUNT] = { 0 };
+
+		st = tess_group_copy(g, "read", o.stream, host, o.x, sizeof host);
+		for (int i = 0; i < COUNT / 2 && !st; i++)
+			HOLDS(host[COUNT / 2 + i] == (float)(1 + 2 * i));
+	}
+	for (int i = 0; i < 2; i++)
+		tess_work_release(work[i]);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(one_start_at_a_time)
+{
+	setenv("FAKE_NCCL_POLLS", "100", 1);
+	spawn_ranks(2, run_messages_first, NULL);
+}
+END_TEST
+
 /* ---- split ----------------------------------------------------------------------------------- */
 
 /* Ranks 0 1 and 2 3, from the communicator of all. */
@@ -428,6 +480,7 @@ int main(void)
 
 	tcase_add_test(t, host_does_not_wait);
 	tcase_add_test(t, queue_is_bounded);
+	tcase_add_test(t, one_start_at_a_time);
 	tcase_add_test(t, groups_are_split);
 	tcase_add_test(t, deadline);
 	tcase_add_test(t, error_in_the_background);
