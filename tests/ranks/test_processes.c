@@ -38,7 +38,8 @@ static void store_first_failure(void *arg, const struct tess_failure *f)
 	atomic_store(&has_failed, 1);
 }
 
-static struct tess_failure_handler failure_handler = { .on_failure = store_first_failure };
+static struct tess_failure_handler failure_handler = { .on_failure = store_first_failure,
+	                                               .sigusr1_fd = -1 };
 
 static int64_t compute_deadline(int ms)
 {
