@@ -42,9 +42,9 @@ static tess_status resolve_output(const char *out, char path[PATH_MAX])
 		return tess_fail(TESS_EIO, "%s: cannot be written: %s: %s", out, parent,
 		                 strerror(errno));
 	len = strlen(path);
-	if (len + strlen(name) + 2 > PATH_MAX)
+	if (snprintf(path + len, PATH_MAX - len, "%s%s", len > 1 ? "/" : "", name) >=
+	    (int)(PATH_MAX - len))
 		return tess_fail(TESS_EINVAL, "%s: the path is too long", out);
-	sprintf(path + len, "%s%s", len > 1 ? "/" : "", name);
 	return TESS_OK;
 }
 
