@@ -294,10 +294,11 @@ END_TEST
 int main(int argc, char **argv)
 {
 	SRunner *r;
-	TCase *t = suite_begin("cuda", 60, &r);
+	TCase *t;
 
 	if (argc < 2 || is_gpu_missing(argv[1]))
 		return argc < 2 ? 2 : EXIT_SKIPPED;
+	t = suite_begin("cuda", 60, &r);
 	tcase_add_test(t, machines);
 	tcase_add_test(t, memory);
 	tcase_add_test(t, unsupported_ops);

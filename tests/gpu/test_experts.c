@@ -181,10 +181,11 @@ END_TEST
 int main(int argc, char **argv)
 {
 	SRunner *r;
-	TCase *t = suite_begin("gpu_experts", 300, &r);
+	TCase *t;
 
 	if (argc < 2 || is_gpu_missing(argv[1]))
 		return argc < 2 ? 2 : EXIT_SKIPPED;
+	t = suite_begin("gpu_experts", 300, &r);
 	tcase_add_test(t, routes);
 	tcase_add_loop_test(t, experts, 0, 6);
 	tcase_add_test(t, head_linears);

@@ -559,8 +559,10 @@ int main(void)
 	srunner_set_fork_status(r, CK_NOFORK);
 	if (gpu) {
 		setenv("TESSERA_DEVICE", gpu, 1);
-		if (!is_gpu_usable())
+		if (!is_gpu_usable()) {
+			srunner_free(r);
 			return EXIT_SKIPPED;
+		}
 		/* an emulated one is slow: each checkpoint on one number of ranks */
 		tcase_add_loop_test(t, logits_of_a_gpu, 0,
 		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
