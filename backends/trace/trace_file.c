@@ -32,9 +32,16 @@ static bool write_at(int fd, const char *text, size_t len, off_t at)
 int trace_file_create(const char *path, const char *event)
 {
 	size_t capacity = strlen(path) + 8, len = sizeof head + sizeof tail + strlen(event);
-	char *name = malloc(capacity), *text = malloc(len);
+	char *name, *text;
+	struct stat about;
 	int fd = -1, err;
 
+	if (!stat(path, &about) && !S_ISREG(about.st_mode)) {
+		errno = EINVAL; /* a rename would put a file in the place of /dev/null */
+		return -1;
+	}
+	name = malloc(capacity);
+	text = malloc(len);
 	if (name && text) {
 		snprintf(name, capacity, "%s.new", path);
 		snprintf(text, len, "%s%s%s", head, event, tail);

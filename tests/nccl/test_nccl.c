@@ -409,13 +409,15 @@ START_TEST(usable_or_not)
 {
 	const struct refusal *f = &refusals[_i];
 	static char text[1 << 16];
+	char trace[64];
 	void *real = f->libraries ? dlopen("libcuda.so.1", RTLD_LAZY) : NULL;
 
 	if (real)
 		return; /* this machine has a driver */
 	begin_test();
 	refusal = _i;
-	setenv("TESSERA_TRACE_FILE", "/dev/null", 1);
+	snprintf(trace, sizeof trace, "/tmp/test_nccl.%ld.json", (long)getpid());
+	setenv("TESSERA_TRACE_FILE", trace, 1);
 	if (f->version)
 		setenv("FAKE_NCCL_VERSION", f->version, 1);
 	if (f->backend)
@@ -423,6 +425,7 @@ START_TEST(usable_or_not)
 	if (f->libraries)
 		setenv("TESSERA_CUDA_LIBS", f->libraries, 1);
 	capture_stderr(run_refused, text, sizeof text);
+	unlink(trace);
 	ck_assert_msg((spawned != TESS_OK) == f->refused, "%s", tess_error());
 	if (f->refused)
 		expect_part(tess_error(), f->words);

@@ -206,6 +206,21 @@ START_TEST(says_where_it_cannot_write)
 }
 END_TEST
 
+START_TEST(leaves_what_is_no_file)
+{
+	static struct test_job j;
+	struct stat about;
+
+	set_trace_file();
+	ck_assert_int_eq(mkfifo(trace_path, 0600), 0);
+	job_run_self(&j, RANKS, "trace:shm", "5", "calls", "1");
+	ck_assert_int_eq(j.status, 1);
+	expect_part(j.text, "TESSERA_TRACE_FILE");
+	ck_assert(!lstat(trace_path, &about) && S_ISFIFO(about.st_mode));
+	unlink(trace_path);
+}
+END_TEST
+
 /* Wherever a write was cut off, the next one makes the file valid; at most one event is lost. */
 START_TEST(repairs_a_file)
 {
@@ -403,6 +418,7 @@ int main(int argc, char **argv)
 					  puts_overlapping_calls_into_lanes,
 					  keeps_events_of_a_killed_rank,
 					  says_where_it_cannot_write,
+					  leaves_what_is_no_file,
 					  repairs_a_file,
 					  does_what_rules_say,
 					  makes_calls_differ,
