@@ -57,7 +57,7 @@ static void test_rope_op(int64_t each, int64_t first, int64_t width, int interle
 		cpu_make_rows(table, positions, width, width),
 	};
 	struct tess_view out = cpu_make_rows(y, rows, n, n);
-	double num[] = { (double)each, (double)first, (double)width, interleaved };
+	double num[TESS_ROPE_NUMS] = { (double)each, (double)first, (double)width, interleaved };
 	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
 	for (int64_t t = 0; t < rows; t++)

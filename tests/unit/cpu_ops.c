@@ -222,8 +222,8 @@ START_TEST(ropes)
 	for (int i = 0; i < 10 * NTOKENS; i++) {
 		int first = part[i / 2 % 5][0], width = part[i / 2 % 5][1];
 		int64_t tokens = tokens_of[i / 10];
-		double num[] = { EACH, first, width, i % 2 };
-		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, 4);
+		double num[TESS_ROPE_NUMS] = { EACH, first, width, i % 2 };
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
 		for (int64_t r = 0; r < tokens; r++) {
 			position[r] = (int32_t)(r + 7 * (i / 10));
