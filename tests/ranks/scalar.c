@@ -222,121 +222,6 @@ static void run_norm_op(const struct tess_op *op)
 	}
 }
 
-/* ---- attention ------------------------------------------------------------------------------- */
-
-/* Element `i` of the keys or values at `offset` of the page of position p of the row's slot. */
-static float *find_cached(const struct tess_op *op, int64_t t, int64_t p, int offset, int64_t i)
-{
-	int64_t slot = ((const int32_t *)op->in[4].data)[t];
-	int64_t page = ((const int64_t *)op->in[5].data)[slot * op->in[5].stride[0] + p / 64];
-
-	return (float *)(uintptr_t)(page + (int64_t)op->num[offset]) + i;
-}
-
-/* Element i of key kv of position p. */
-static float *find_key(const struct tess_op *op, int64_t t, int64_t p, int64_t kv, int64_t i)
-{
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
-
-	return find_cached(op, t, p, TESS_ATTENTION_KEYS,
-	                   op->in[2].ndim ? (kv * d + i) * 64 + p % 64
-	                                  : (kv * 64 + p % 64) * d + i);
-}
-
-static float *find_value(const struct tess_op *op, int64_t t, int64_t p, int64_t kv, int64_t i)
-{
-	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
-
-	if (!op->in[2].ndim)
-		return find_key(op, t, p, kv, i);
-	return find_cached(op, t, p, TESS_ATTENTION_VALUES, (kv * 64 + p % 64) * value + i);
-}
-
-static void store_keys_and_values(const struct tess_op *op, int64_t t)
-{
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD],
-		value = (int64_t)op->num[TESS_ATTENTION_VALUE];
-	int64_t p = ((const int32_t *)op->in[3].data)[t];
-
-	for (int64_t i = 0; i < op->in[1].shape[1]; i++)
-		*find_key(op, t, p, i / d, i % d) = scalar_read(&op->in[1], t, i);
-	for (int64_t i = 0; op->in[2].ndim && i < op->in[2].shape[1]; i++)
-		*find_value(op, t, p, i / value, i % value) = scalar_read(&op->in[2], t, i);
-}
-
-/* The node over units [a, b), of which [lo, hi) are present. */
-static float sum_present_units(const float *leaf, int64_t lo, int64_t hi, int64_t a, int64_t b)
-{
-	int64_t middle = a + (b - a) / 2;
-
-	if (b - a == 1)
-		return leaf[a];
-	if (hi <= middle)
-		return sum_present_units(leaf, lo, hi, a, middle);
-	if (lo >= middle)
-		return sum_present_units(leaf, lo, hi, middle, b);
-	return sum_present_units(leaf, lo, hi, a, middle) +
-	       sum_present_units(leaf, lo, hi, middle, b);
-}
-
-/* Sums terms first to last, in units of 64 of 2^25. */
-static float sum_over_keys(const float *w, const float *v, int64_t first, int64_t last)
-{
-	float leaf[UNITS] = { 0 };
-
-	for (int64_t p = first; p <= last; p++)
-		leaf[p / 64] = v ? fmaf(w[p], v[p], leaf[p / 64]) : leaf[p / 64] + w[p];
-	return sum_present_units(leaf, first / 64, last / 64 + 1, 0, 1 << 25) + 0.0f;
-}
-
-static float score_key(const struct tess_op *op, int64_t t, int64_t h, int64_t kv, int64_t p)
-{
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
-	float z = 0, cap = (float)op->num[TESS_ATTENTION_SOFTCAP];
-
-	for (int64_t i = 0; i < d; i++)
-		z = fmaf(scalar_read(&op->in[0], t, h * d + i), *find_key(op, t, p, kv, i), z);
-	z *= (float)op->num[TESS_ATTENTION_SCALE];
-	return cap > 0 ? cap * (float)tanh((double)(z / cap)) : z;
-}
-
-static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
-{
-	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE],
-		lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
-		group = (int64_t)op->num[TESS_ATTENTION_GROUP],
-		window = (int64_t)op->num[TESS_ATTENTION_WINDOW];
-	int64_t last = ((const int32_t *)op->in[3].data)[t], kv = (lo + h) / group - lo / group;
-	int64_t first = window && last >= window ? last - window + 1 : 0;
-	float *z = malloc(8 * (size_t)(last + 1)), *v = z + last + 1, top = -INFINITY, sum;
-
-	for (int64_t p = first; p <= last; p++) {
-		z[p] = score_key(op, t, h, kv, p);
-		top = z[p] > top ? z[p] : top;
-	}
-	for (int64_t p = first; p <= last; p++)
-		z[p] = (float)exp((double)(z[p] - top));
-	sum = sum_over_keys(z, NULL, first, last);
-	for (int64_t p = first; p <= last; p++)
-		z[p] = z[p] / sum;
-	for (int64_t i = 0; i < value; i++) {
-		for (int64_t p = first; p <= last; p++)
-			v[p] = *find_value(op, t, p, kv, i);
-		*get_address(&op->out[0], t, h * value + i) = sum_over_keys(z, v, first, last);
-	}
-	free(z);
-}
-
-static void run_attention_op(const struct tess_op *op)
-{
-	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		store_keys_and_values(op, t);
-	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
-		for (int64_t h = 0; h < op->in[0].shape[1] / (int64_t)op->num[TESS_ATTENTION_HEAD];
-		     h++)
-			attend_one_head(op, t, h);
-}
-
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
 static void run_rope_op(const struct tess_op *op)
@@ -451,7 +336,8 @@ void scalar_run(const struct tess_op *op)
 		run_rope_op(op);
 		break;
 	case TESS_OP_ATTENTION:
-		run_attention_op(op);
+	case TESS_OP_ATTENTION_D:
+		scalar_run_attention(op);
 		break;
 	case TESS_OP_BIAS:
 	case TESS_OP_GLU:

@@ -15,6 +15,8 @@ extern const struct tess_device scalar_device;
 
 /* ROUTE, EXPERTS and COMBINE (scalar_experts.c). */
 void scalar_run_experts(const struct tess_op *op);
+/* ATTENTION and ATTENTION_D (scalar_attention.c). */
+void scalar_run_attention(const struct tess_op *op);
 
 /* An element of a matrix, widened. */
 float scalar_read(const struct tess_view *v, int64_t i, int64_t k);
