@@ -188,7 +188,7 @@ START_TEST(every_number_of_ranks)
 	char said[1024], want[64];
 
 	snprintf(want, sizeof want, "use 1 to %d", heads);
-	for (int n = 1; n <= RANKS_MAX; n++) {
+	for (int n = 1; n <= RANKS_MAX; n += 1 + THIN / 2) {
 		int status;
 		/* on some ranks the head is cut and its table is not */
 		const char *plan = n % 2 ? "" : "--plan '{\"lm_head\":\"colwise_rep\"}'";
