@@ -10,6 +10,7 @@
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
 
+#include <tessera/dataset.h>
 #include <tessera/group.h>
 #include <tessera/session.h>
 #include <tessera/style.h>

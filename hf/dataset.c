@@ -1,0 +1,496 @@
+/* dataset.c - sequences of ids to train on, from packed files and from lines of texts. */
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "hf/tokenizer/tokenizer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <tessera/dataset.h>
+#include <unistd.h>
+
+enum { LLMC_HEADER = 1024, SAMPLES = 64, SAMPLE_BYTES = 4096 };
+
+struct data_file {
+	const char *path; /* a copy */
+	int fd; /* of a packed file, -1: of texts */
+	int64_t id_bytes, begin; /* begin: bytes before the first id */
+	int64_t nids, first, nsequences; /* first: the index of its first sequence */
+	int32_t *ids; /* of texts */
+	int64_t (*run)[2]; /* of separate texts: where in ids each sequence begins and ends */
+};
+
+struct tess_dataset {
+	struct tess_dataset_options options;
+	struct data_file *file;
+	int32_t nfiles;
+	struct tess_tokenizer *tokenizer;
+	struct tess_dataset_info info;
+};
+
+static uint64_t hash_more(uint64_t h, const void *data, size_t len)
+{
+	const unsigned char *p = data;
+
+	for (size_t i = 0; i < len; i++)
+		h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
+	return h;
+}
+
+static bool ends_with(const char *path, const char *end)
+{
+	size_t len = strlen(path), n = strlen(end);
+
+	return len > n && !strcmp(path + len - n, end);
+}
+
+/* ---- packed ids ------------------------------------------------------------------------------ */
+
+static tess_status read_file_bytes(const struct data_file *f, void *out, int64_t len, int64_t at)
+{
+	char *to = out;
+
+	while (len) {
+		ssize_t n = pread(f->fd, to, (size_t)len, (off_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return tess_fail(TESS_EIO, "%s: cannot be read at byte %lld: %s", f->path,
+			                 (long long)at,
+			                 n ? strerror(errno) : "it has become shorter");
+		to += n;
+		at += n;
+		len -= n;
+	}
+	return TESS_OK;
+}
+
+/* Copies ids of a packed file. */
+static tess_status read_packed_ids(const struct data_file *f, int64_t first, int64_t n,
+                                   int32_t *ids)
+{
+	tess_status st = read_file_bytes(f, ids, n * f->id_bytes, f->begin + first * f->id_bytes);
+	const uint16_t *narrow = (const uint16_t *)ids;
+
+	if (!st && f->id_bytes == 2) /* from the last one on, in place */
+		for (int64_t i = n; i-- > 0;) {
+			uint16_t id;
+
+			memcpy(&id, narrow + i, sizeof id);
+			ids[i] = id;
+		}
+	return st;
+}
+
+/* llm.c's: 256 numbers, of which the first three are a mark, a version and the number of ids. */
+static tess_status read_llmc_header(struct data_file *f, int64_t bytes)
+{
+	static const struct {
+		uint32_t mark, version;
+		int64_t id_bytes;
+	} known[] = { { 20240520, 1, 2 }, { 20240801, 7, 4 } };
+	uint32_t header[3];
+	tess_status st = TESS_OK;
+
+	if (bytes >= LLMC_HEADER)
+		st = read_file_bytes(f, header, sizeof header, 0);
+	for (size_t i = 0; i < 2 && !st && bytes >= LLMC_HEADER; i++)
+		if (header[0] == known[i].mark && header[1] == known[i].version &&
+		    LLMC_HEADER + header[2] * known[i].id_bytes == bytes) {
+			f->begin = LLMC_HEADER;
+			f->id_bytes = known[i].id_bytes;
+		}
+	return st;
+}
+
+/*
+ * Ids of 4 bytes that are read as ones of 2 would be half zeros, and pass for ids of any
+ * vocabulary.
+ */
+static tess_status check_id_bytes(const struct data_file *f)
+{
+	int32_t ids[256];
+	int64_t n = f->nids < 256 ? f->nids : 256, zeros = 0, others = 0;
+	tess_status st = read_packed_ids(f, 0, n, ids);
+
+	for (int64_t i = 0; i < n; i++) {
+		zeros += i % 2 && !ids[i];
+		others += !(i % 2) && ids[i];
+	}
+	if (!st && n >= 16 && zeros == n / 2 && others)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: every second id of 2 bytes is 0: it seems to hold ids of 4 "
+		                 "bytes; say which (--token-dtype u32 or u16)",
+		                 f->path);
+	return st;
+}
+
+/* guessed: by the vocabulary. */
+static tess_status choose_id_bytes(const struct tess_dataset_options *o, struct data_file *f,
+                                   bool *guessed)
+{
+	*guessed = false;
+	if (f->begin)
+		return TESS_OK;
+	f->id_bytes = ends_with(f->path, ".u32") ? 4 : ends_with(f->path, ".u16") ? 2 : o->id_bytes;
+	if (f->id_bytes)
+		return TESS_OK;
+	if (!ends_with(f->path, ".bin"))
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: what it holds is not known by its name: texts are in .jsonl "
+			"files, {\"text\": ...} a line, ids in .bin, .u16 or .u32 files, or "
+			"say --token-dtype u16 or u32",
+			f->path);
+	*guessed = true;
+	f->id_bytes = o->vocabulary > 65536 ? 4 : 2;
+	return TESS_OK;
+}
+
+static tess_status open_packed_file(const struct tess_dataset_options *o, struct data_file *f)
+{
+	struct stat about;
+	bool guessed;
+	int64_t bytes;
+	tess_status st;
+
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	if (f->fd < 0 || fstat(f->fd, &about))
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
+		                 strerror(errno));
+	if (!S_ISREG(about.st_mode))
+		return tess_fail(TESS_EINVAL, "%s: ids are read from a regular file", f->path);
+	bytes = (int64_t)about.st_size;
+	st = read_llmc_header(f, bytes);
+	if (st)
+		return st;
+	st = choose_id_bytes(o, f, &guessed);
+	if (st)
+		return st;
+	if ((bytes - f->begin) % f->id_bytes)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: %lld bytes are no whole number of ids of %lld bytes; choose "
+		                 "with --token-dtype u16 or u32",
+		                 f->path, (long long)bytes, (long long)f->id_bytes);
+	f->nids = (bytes - f->begin) / f->id_bytes;
+	return guessed && f->id_bytes == 2 ? check_id_bytes(f) : TESS_OK;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* Room for n more; `capacity` is that of *list. */
+static tess_status grow_ids(int32_t **list, int64_t *capacity, int64_t nids, int64_t n)
+{
+	int64_t more = *capacity ? *capacity : 1 << 16;
+	int32_t *bigger;
+
+	if (nids + n <= *capacity)
+		return TESS_OK;
+	while (more < nids + n)
+		more *= 2;
+	bigger = realloc(*list, (size_t)more * sizeof *bigger);
+	if (!bigger)
+		return tess_fail(TESS_ENOMEM, "out of memory for %lld ids", (long long)more);
+	*list = bigger;
+	*capacity = more;
+	return TESS_OK;
+}
+
+/* Encodes one text; *ids has room for one id more. */
+static tess_status encode_text(const struct tess_dataset *d, const char *name, const json_t *o,
+                               int32_t **ids, size_t *n)
+{
+	const json_t *text = json_object_get(o, "text");
+	int32_t end = tess_tokenizer_eos(d->tokenizer), *more;
+	tess_status st;
+
+	if (!json_is_string(text))
+		return tess_fail(TESS_EINVAL, "%s: an object with a \"text\" is needed", name);
+	st = tess_tokenizer_encode(d->tokenizer, json_string_value(text), json_string_length(text),
+	                           true, ids, n);
+	if (st)
+		return tess_fail_in(st, "%s", name);
+	for (size_t i = 0; i < *n && !st; i++)
+		if ((*ids)[i] >= d->options.vocabulary)
+			st = tess_fail(TESS_EINVAL,
+			               "%s: the tokenizer gives id %d, and the model has ids below "
+			               "%lld",
+			               name, (int)(*ids)[i], (long long)d->options.vocabulary);
+	if (!st && end >= 0 && end < d->options.vocabulary && (!*n || (*ids)[*n - 1] != end)) {
+		more = realloc(*ids, (*n + 1) * sizeof *more);
+		if (!more) {
+			st = tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+		} else {
+			*ids = more;
+			more[(*n)++] = end;
+		}
+	}
+	if (st) {
+		free(*ids);
+		*ids = NULL;
+	}
+	return st;
+}
+
+/* Text i of a file becomes sequences of its own; one id by itself predicts nothing. */
+static tess_status add_separate_text(struct tess_dataset *d, struct data_file *f, int64_t n)
+{
+	int64_t at = f->nids, each = d->options.sequence;
+
+	for (int64_t end = f->nids + n; end - at > 1; at += each) {
+		int64_t(*more)[2] = realloc(f->run, (size_t)(f->nsequences + 1) * sizeof *more);
+
+		if (!more)
+			return tess_fail(TESS_ENOMEM, "%s: out of memory", f->path);
+		f->run = more;
+		more[f->nsequences][0] = at;
+		more[f->nsequences++][1] = at + each < end ? at + each : end;
+	}
+	return TESS_OK;
+}
+
+static tess_status encode_line(struct tess_dataset *d, struct data_file *f, const char *line,
+                               size_t len, int64_t number, int64_t *capacity)
+{
+	char name[4200];
+	json_t *o = NULL;
+	int32_t *ids = NULL;
+	size_t n = 0;
+	tess_status st;
+
+	snprintf(name, sizeof name, "%.4096s: line %lld", f->path, (long long)number);
+	st = tess_json_parse(name, line, len, &o);
+	if (!st)
+		st = encode_text(d, name, o, &ids, &n);
+	json_decref(o);
+	if (!st)
+		st = grow_ids(&f->ids, capacity, f->nids, (int64_t)n);
+	if (!st)
+		memcpy(f->ids + f->nids, ids, n * sizeof *ids);
+	free(ids);
+	if (!st && d->options.separate)
+		st = add_separate_text(d, f, (int64_t)n);
+	f->nids += st ? 0 : (int64_t)n;
+	return st;
+}
+
+static tess_status open_text_file(struct tess_dataset *d, struct data_file *f)
+{
+	FILE *in = fopen(f->path, "re");
+	char *line = NULL;
+	size_t size = 0;
+	int64_t capacity = 0, number = 0;
+	ssize_t len;
+	tess_status st = TESS_OK;
+
+	if (!in)
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
+		                 strerror(errno));
+	if (!d->tokenizer && !d->options.tokenizer)
+		st = tess_fail(TESS_EINVAL, "%s: its texts need a tokenizer", f->path);
+	else if (!d->tokenizer)
+		st = tess_tokenizer_open(d->options.tokenizer, &d->tokenizer);
+	if (!st) /* of no text, and for 0 ids */
+		st = grow_ids(&f->ids, &capacity, 0, 1);
+	while (!st && (len = getline(&line, &size, in)) >= 0) {
+		number++;
+		if (strspn(line, " \t\r\n") < (size_t)len)
+			st = encode_line(d, f, line, (size_t)len, number, &capacity);
+	}
+	if (!st && ferror(in))
+		st = tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
+	free(line);
+	fclose(in);
+	return st;
+}
+
+/* ---- the data set ---------------------------------------------------------------------------- */
+
+static tess_status hash_file(const struct data_file *f, uint64_t *hash)
+{
+	int64_t bytes = f->nids * (f->ids ? (int64_t)sizeof *f->ids : f->id_bytes);
+	int64_t n = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+	char sample[SAMPLE_BYTES];
+	tess_status st = TESS_OK;
+
+	*hash = hash_more(*hash, &f->nids, sizeof f->nids);
+	if (f->run)
+		*hash = hash_more(*hash, f->run, (size_t)f->nsequences * sizeof *f->run);
+	if (f->ids) {
+		*hash = hash_more(*hash, f->ids, (size_t)bytes);
+		return TESS_OK;
+	}
+	for (int64_t i = 0; i < SAMPLES && !st; i++) {
+		st = read_file_bytes(f, sample, n, f->begin + (bytes - n) / SAMPLES * i);
+		*hash = hash_more(*hash, sample, st ? 0 : (size_t)n);
+	}
+	return st;
+}
+
+static tess_status add_data_file(struct tess_dataset *d, const char *path)
+{
+	struct data_file *f = &d->file[d->nfiles++];
+	bool texts = ends_with(path, ".jsonl");
+	tess_status st;
+
+	*f = (struct data_file){ .path = strdup(path), .fd = -1, .first = d->info.sequences };
+	if (!f->path)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	st = texts ? open_text_file(d, f) : open_packed_file(&d->options, f);
+	if (st)
+		return st;
+	if (!texts || !d->options.separate)
+		f->nsequences = f->nids / d->options.sequence;
+	d->info.sequences += f->nsequences;
+	d->info.ids += f->run ? f->nids : f->nsequences * d->options.sequence;
+	return hash_file(f, &d->info.hash);
+}
+
+static tess_status check_dataset_options(const struct tess_dataset_options *o)
+{
+	if (o->size < sizeof *o)
+		return tess_fail(TESS_EINVAL, "a data set: its options have an unknown size");
+	if (o->sequence < 2 || o->sequence > INT32_MAX)
+		return tess_fail(TESS_EINVAL,
+		                 "sequences of %lld ids: they need 2 or more, as each id is "
+		                 "predicted from those before it",
+		                 (long long)o->sequence);
+	if (o->vocabulary < 1 || o->vocabulary > INT32_MAX)
+		return tess_fail(TESS_EINVAL, "a data set: a vocabulary of %lld ids",
+		                 (long long)o->vocabulary);
+	if (o->id_bytes && o->id_bytes != 2 && o->id_bytes != 4)
+		return tess_fail(TESS_EINVAL, "packed ids have 2 or 4 bytes, not %d",
+		                 (int)o->id_bytes);
+	return TESS_OK;
+}
+
+tess_status tess_dataset_open(const char *const *files, int32_t n,
+                              const struct tess_dataset_options *options, struct tess_dataset **out)
+{
+	struct tess_dataset *d;
+	tess_status st = check_dataset_options(options);
+
+	if (st)
+		return st;
+	d = calloc(1, sizeof *d);
+	if (d)
+		d->file = calloc((size_t)n + 1, sizeof *d->file);
+	if (!d || !d->file) {
+		free(d);
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	}
+	d->options = *options;
+	d->info.hash = hash_more(0xcbf29ce484222325u, &options->sequence, sizeof options->sequence);
+	for (int32_t i = 0; i < n && !st; i++)
+		st = add_data_file(d, files[i]);
+	if (!st && !d->info.sequences)
+		st = tess_fail(TESS_EINVAL,
+		               "%s%s: %lld ids are less than one sequence of %lld; use more text, "
+		               "or a smaller --sequence",
+		               n ? files[0] : "no file", n > 1 ? " and the others" : "",
+		               (long long)(n ? d->file[0].nids : 0), (long long)options->sequence);
+	tess_tokenizer_close(d->tokenizer);
+	d->tokenizer = NULL;
+	d->options.tokenizer = NULL;
+	if (st)
+		tess_dataset_close(d);
+	else
+		*out = d;
+	return st;
+}
+
+void tess_dataset_close(struct tess_dataset *d)
+{
+	if (!d)
+		return;
+	for (int32_t i = 0; i < d->nfiles; i++) {
+		if (d->file[i].fd >= 0)
+			close(d->file[i].fd);
+		free(d->file[i].ids);
+		free(d->file[i].run);
+		free((char *)d->file[i].path);
+	}
+	free(d->file);
+	free(d);
+}
+
+void tess_dataset_get_info(const struct tess_dataset *d, struct tess_dataset_info *out)
+{
+	*out = d->info;
+}
+
+tess_status tess_dataset_read(const struct tess_dataset *d, int64_t i, int32_t *ids, int64_t *n)
+{
+	const struct data_file *f = d->file;
+	int64_t at, count = d->options.sequence;
+	tess_status st = TESS_OK;
+
+	if (i < 0 || i >= d->info.sequences)
+		return tess_fail(TESS_EINVAL, "a data set of %lld sequences has no number %lld",
+		                 (long long)d->info.sequences, (long long)i);
+	while (i >= f->first + f->nsequences)
+		f++;
+	at = (i - f->first) * count;
+	if (f->run) {
+		at = f->run[i - f->first][0];
+		count = f->run[i - f->first][1] - at;
+	}
+	if (f->ids)
+		memcpy(ids, f->ids + at, (size_t)count * sizeof *ids);
+	else
+		st = read_packed_ids(f, at, count, ids);
+	for (int64_t k = 0; k < count && !st; k++)
+		if (ids[k] < 0 || ids[k] >= d->options.vocabulary)
+			st = tess_fail(
+				TESS_EINVAL,
+				"%s: id %u, number %lld of the file, is outside of the "
+				"vocabulary: ids are below %lld; is it of another tokenizer, or "
+				"of another --token-dtype?",
+				f->path, (unsigned)ids[k], (long long)(at + k),
+				(long long)d->options.vocabulary);
+	if (!st)
+		*n = count;
+	return st;
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+/* A 64-bit hash: the finish of SplitMix64. */
+static uint64_t scramble_bits(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/*
+ * A permutation of [0, 4^half): a Feistel network of 8 rounds. Numbers that it puts outside of
+ * [0, n) are put through it again until they are inside, which is a permutation of [0, n).
+ */
+int64_t tess_dataset_shuffle(const struct tess_dataset *d, uint64_t seed, int64_t position)
+{
+	uint64_t n = (uint64_t)d->info.sequences, epoch = (uint64_t)position / n;
+	uint64_t key = scramble_bits(scramble_bits(seed + 0x9e3779b97f4a7c15u) + epoch), mask;
+	uint64_t x = (uint64_t)position % n;
+	int half = 1;
+
+	while (n > (uint64_t)1 << 2 * half)
+		half++;
+	mask = ((uint64_t)1 << half) - 1;
+	do {
+		uint64_t left = x >> half, right = x & mask, was;
+
+		for (uint64_t round = 0; round < 8; round++) {
+			was = right;
+			right = left ^ (scramble_bits(key ^ (round << 56 | right)) & mask);
+			left = was;
+		}
+		x = left << half | right;
+	} while (x >= n);
+	return (int64_t)x;
+}
