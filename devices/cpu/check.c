@@ -280,10 +280,12 @@ static tess_status check_rope(const struct tess_op *op)
 	if (!is_integer(op->num[TESS_ROPE_WIDTH], 2, each) ||
 	    (int64_t)op->num[TESS_ROPE_WIDTH] % 2 ||
 	    !is_integer(op->num[TESS_ROPE_FIRST], 0, each - op->num[TESS_ROPE_WIDTH]) ||
-	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1))
+	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1) ||
+	    !is_integer(op->num[TESS_ROPE_INVERSE], 0, CHECK_EXACT ? 1 : 0))
 		return refuse_op(op, "rope",
 		                 "`width` elements from `first` on, an even number, must lie in a "
-		                 "head; interleaved is 0 or 1");
+		                 "head; interleaved is 0 or 1, and so is inverse on a device "
+		                 "that trains");
 	if (!is_index_list(&op->in[1], op->in[0].shape[0]))
 		return refuse_op(op, "rope", "positions must be i32, one for each row");
 	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[TESS_ROPE_WIDTH])

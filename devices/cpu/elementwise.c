@@ -159,10 +159,11 @@ tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, apply_glu_rows);
 }
 
-/* Pair i of a head is elements i * step and i * step + apart of x. */
+/* Pair i of a head is elements i * step and i * step + apart of x; sign: of the angle, 1 or -1. */
 static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *c,
-                                                               int64_t half, int64_t step,
-                                                               int64_t apart, float *y)
+                                                               float sign, int64_t half,
+                                                               int64_t step, int64_t apart,
+                                                               float *y)
 {
 	const float *s = c + half;
 	float a, b;
@@ -171,8 +172,8 @@ static inline __attribute__((always_inline)) void rotate_pairs(const float *x, c
 	for (int64_t i = 0; i < half; i++) {
 		a = x[i * step];
 		b = x[i * step + apart];
-		y[i * step] = a * c[i] - b * s[i];
-		y[i * step + apart] = b * c[i] + a * s[i];
+		y[i * step] = a * c[i] - b * (sign * s[i]);
+		y[i * step + apart] = b * c[i] + a * (sign * s[i]);
 	}
 }
 
@@ -182,6 +183,7 @@ static void rotate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	const int32_t *position = op->in[1].data;
 	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], first = (int64_t)op->num[TESS_ROPE_FIRST];
 	int64_t width = (int64_t)op->num[TESS_ROPE_WIDTH], half = width / 2;
+	float sign = op->num[TESS_ROPE_INVERSE] != 0 ? -1.0f : 1.0f;
 
 	(void)thread;
 	for (int64_t t = lo; t < hi; t++) {
@@ -192,9 +194,9 @@ static void rotate_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 			memcpy(y, x, sizeof *y * (size_t)op->in[0].shape[1]);
 		for (int64_t h = first; h < op->in[0].shape[1]; h += each)
 			if (op->num[TESS_ROPE_INTERLEAVED] != 0)
-				rotate_pairs(x + h, c, half, 2, 1, y + h);
+				rotate_pairs(x + h, c, sign, half, 2, 1, y + h);
 			else
-				rotate_pairs(x + h, c, half, 1, half, y + h);
+				rotate_pairs(x + h, c, sign, half, 1, half, y + h);
 	}
 }
 

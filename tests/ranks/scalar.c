@@ -75,6 +75,11 @@ static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64
 	return left + right;
 }
 
+int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, float *out)
+{
+	return sum_largest_nodes(n, lo, hi, 0, 0, leaf, out);
+}
+
 /*
  * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
  */
@@ -230,6 +235,7 @@ static void run_rope_op(const struct tess_op *op)
 	int64_t each = (int64_t)op->num[TESS_ROPE_HEAD], first = (int64_t)op->num[TESS_ROPE_FIRST],
 		half = (int64_t)op->num[TESS_ROPE_WIDTH] / 2;
 	bool pairs = op->num[TESS_ROPE_INTERLEAVED] != 0;
+	float sign = op->num[TESS_ROPE_INVERSE] != 0 ? -1 : 1;
 
 	for (int64_t t = 0; t < x->shape[0]; t++) {
 		const float *row = (float *)op->in[2].data +
@@ -242,27 +248,25 @@ static void run_rope_op(const struct tess_op *op)
 
 			if (at >= 0 && at < 2 * half) {
 				b = scalar_read(x, t, k + (pairs ? 1 : half) * (second ? -1 : 1));
-				a = second ? a * row[i] + b * row[half + i]
-				           : a * row[i] - b * row[half + i];
+				b *= sign * row[half + i];
+				a = second ? a * row[i] + b : a * row[i] - b;
 			}
 			*get_address(y, t, k) = a;
 		}
 	}
 }
 
-static float activate_element(int32_t act, float v)
+float scalar_activate(int32_t act, float v)
 {
 	switch (act) {
 	case TESS_SILU:
-		return v * (1.0f / (1.0f + (float)exp((double)-v)));
+		return v * (1.0f / (1.0f + mathf_exp(-v)));
 	case TESS_GELU:
-		return v * 0.5f * (1.0f + (float)erf((double)(v * 0.70710678f)));
+		return v * 0.5f * (1.0f + mathf_erf(v * 0.70710678f));
 	case TESS_GELU_TANH:
-		v = v * 0.5f *
-		    (1.0f + (float)tanh((double)(0.79788456f * (v + 0.044715f * (v * v * v)))));
-		return v;
+		return v * 0.5f * (1.0f + mathf_tanh(0.79788456f * (v + 0.044715f * (v * v * v))));
 	case TESS_TANH:
-		return (float)tanh((double)v);
+		return mathf_tanh(v);
 	default:
 		return v < 0 ? 0 : v;
 	}
@@ -281,7 +285,7 @@ static void run_elementwise_op(const struct tess_op *op)
 			                                     : scalar_read(b, t, k);
 
 			if (op->kind == TESS_OP_GLU)
-				v = activate_element((int32_t)op->num[0], v) * (b ? o : 1);
+				v = scalar_activate((int32_t)op->num[0], v) * (b ? o : 1);
 			else if (op->kind == TESS_OP_SCALE)
 				v = v * (float)op->num[TESS_SCALE_FACTOR];
 			else
@@ -357,7 +361,8 @@ void scalar_run(const struct tess_op *op)
 		scalar_run_experts(op);
 		break;
 	default:
-		abort();
+		if (!scalar_run_backward(op))
+			abort();
 	}
 }
 

@@ -5,8 +5,19 @@
 #ifndef TESS_TESTS_RANKS_SCALAR_H
 #define TESS_TESTS_RANKS_SCALAR_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <tessera/device.h>
+
+/* Of libm; a test that expects the bits of a device has the device's functions: -DSCALAR_MATH. */
+#ifdef SCALAR_MATH
+#include SCALAR_MATH
+#else
+#define mathf_exp(x) ((float)exp((double)(x)))
+#define mathf_log(x) ((float)log((double)(x)))
+#define mathf_tanh(x) ((float)tanh((double)(x)))
+#define mathf_erf(x) ((float)erf((double)(x)))
+#endif
 
 void scalar_run(const struct tess_op *op);
 
@@ -18,8 +29,15 @@ void scalar_run_experts(const struct tess_op *op);
 /* ATTENTION and ATTENTION_D (scalar_attention.c). */
 void scalar_run_attention(const struct tess_op *op);
 
+/* The ops of training (scalar_backward.c); false: op is none of them. */
+bool scalar_run_backward(const struct tess_op *op);
+
+/* act(v) of GLU. */
+float scalar_activate(int32_t act, float v);
 /* An element of a matrix, widened. */
 float scalar_read(const struct tess_view *v, int64_t i, int64_t k);
+/* The largest nodes of the run [lo, hi) of n units: out[0, 1, ...], of leaf[0 to hi - lo - 1]. */
+int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, float *out);
 /* One sum of x[row] * w[col]: finished, or its nodes, `step` elements apart. */
 void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
                      const struct tess_view *w, int64_t col, bool partial, float *out,

@@ -195,17 +195,22 @@ START_TEST(gates)
 }
 END_TEST
 
-/* Row `r` of heads of EACH, of which `width` elements from `first` on are rotated. */
-static void compute_rope_row(const float *x, const float *c, int each, int first, int width,
-                             bool pairs, float *y)
+/* Row `r` of heads of EACH, of which `width` elements from `first` on are rotated, or back. */
+static void compute_rope_row(const float *x, const float *c, const double *num, bool back, float *y)
 {
+	int each = (int)num[TESS_ROPE_HEAD], first = (int)num[TESS_ROPE_FIRST],
+	    width = (int)num[TESS_ROPE_WIDTH];
+	bool pairs = num[TESS_ROPE_INTERLEAVED] != 0;
+	float s;
+
 	memcpy(y, x, sizeof *y * N);
 	for (int h = first; h < N; h += each) {
 		for (int i = 0; i < width / 2; i++) {
 			int a = h + (pairs ? 2 * i : i), b = a + (pairs ? 1 : width / 2);
 
-			y[a] = x[a] * c[i] - x[b] * c[width / 2 + i];
-			y[b] = x[b] * c[i] + x[a] * c[width / 2 + i];
+			s = back ? -c[width / 2 + i] : c[width / 2 + i];
+			y[a] = x[a] * c[i] - x[b] * s;
+			y[b] = x[b] * c[i] + x[a] * s;
 		}
 	}
 }
@@ -219,16 +224,16 @@ START_TEST(ropes)
 	int32_t position[TOKENS_MAX];
 	struct tess_view in[3], out;
 
-	for (int i = 0; i < 10 * NTOKENS; i++) {
+	for (int i = 0; i < 20 * NTOKENS; i++) {
 		int first = part[i / 2 % 5][0], width = part[i / 2 % 5][1];
-		int64_t tokens = tokens_of[i / 10];
-		double num[TESS_ROPE_NUMS] = { EACH, first, width, i % 2 };
+		int64_t tokens = tokens_of[i / 20];
+		double num[TESS_ROPE_NUMS] = { EACH, first, width, i % 2, i / 10 % 2 };
 		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
 		for (int64_t r = 0; r < tokens; r++) {
-			position[r] = (int32_t)(r + 7 * (i / 10));
-			compute_rope_row(x + r * N, table + position[r] * width, EACH, first, width,
-			                 i % 2, want + r * N);
+			position[r] = (int32_t)(r + 7 * (i / 20));
+			compute_rope_row(x + r * N, table + position[r] * width, num, i / 10 % 2,
+			                 want + r * N);
 		}
 		in[1] = cpu_make_list(position, TESS_I32, tokens);
 		in[2] = cpu_make_rows(table, P, width, width);
@@ -242,19 +247,19 @@ END_TEST
 /* What is rotated lies in a head, and has the width of the table. */
 START_TEST(ropes_within_the_heads)
 {
-	static const double good[] = { 10, 2, 8, 0 };
+	static const double good[TESS_ROPE_NUMS] = { 10, 2, 8 };
 	static const struct {
 		int at;
 		double value;
 	} wrong[] = { { 0, 12 }, { 0, 8 },  { 1, 3 }, { 1, -1 },
-		      { 2, 7 },  { 2, 10 }, { 2, 6 }, { 3, 2 } };
+		      { 2, 7 },  { 2, 10 }, { 2, 6 }, { 3, 2 }, { 4, 2 } };
 	float x[20] = { 0 };
 	int32_t position = 0;
 	struct tess_view in[3] = { cpu_make_rows(x, 1, 20, 20),
 		                   cpu_make_list(&position, TESS_I32, 1),
 		                   cpu_make_rows(x, 2, 8, 8) };
-	double num[4];
-	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, in, num, 4);
+	double num[TESS_ROPE_NUMS];
+	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, in, num, TESS_ROPE_NUMS);
 	void *device = cpu_open_device("auto", 1);
 
 	memcpy(num, good, sizeof num);
@@ -464,7 +469,7 @@ END_TEST
 START_TEST(ropes_within_the_table)
 {
 	static const int32_t tries[] = { 0, 2, 3, -1 };
-	static const double num[] = { 4, 0, 4, 0 };
+	static const double num[TESS_ROPE_NUMS] = { 4, 0, 4 };
 	float x[8] = { 0 }, y[8], table[3 * 4] = { 0 };
 	void *device = cpu_open_device("auto", 1);
 
@@ -474,7 +479,7 @@ START_TEST(ropes_within_the_table)
 			                   cpu_make_list(position, TESS_I32, 2),
 			                   cpu_make_rows(table, 3, 4, 4) };
 		struct tess_view out = cpu_make_rows(y, 2, 4, 4);
-		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, 4);
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
 		position[i / 4] = 1;
 		ck_assert_int_eq(cpu_device->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
