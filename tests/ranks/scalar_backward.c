@@ -1,4 +1,4 @@
-/* scalar_backward.c - the ops of training as their definitions have them: sums, losses, optimisers. */
+/* scalar_backward.c - the ops of training as docs/ops.md defines them: sums, losses, optimisers. */
 #include "scalar.h"
 
 #include <math.h>
@@ -204,8 +204,8 @@ static float average_run(const struct tess_op *op, const float *u, const float *
 }
 
 /* Sets h to the normalised elements [at, at + each) of row t; returns what they were scaled by. */
-static float normalize_run(const struct tess_op *op, const double *num, int64_t t, int64_t at,
-                           int64_t each, float *h)
+static float normalize_elements(const struct tess_op *op, const double *num, int64_t t, int64_t at,
+                                int64_t each, float *h)
 {
 	float mean, scale;
 
@@ -235,7 +235,7 @@ static void run_norm_d_op(const struct tess_op *op)
 	for (int64_t i = 0; i < x->shape[0] * x->shape[1] && each; i += each) {
 		int64_t t = i / x->shape[1], at = i % x->shape[1];
 
-		scale = normalize_run(op, op->num, t, at, each, h);
+		scale = normalize_elements(op, op->num, t, at, each, h);
 		for (int64_t k = 0; k < each; k++) {
 			w = scalar_read(&op->in[1], k, 0);
 			w = op->num[TESS_NORM_OFFSET] != 0 ? 1.0f + w : w;
@@ -266,7 +266,7 @@ static void run_norm_dw_op(const struct tess_op *op)
 	float *h = calloc((size_t)n + 1, sizeof *h);
 
 	for (int64_t i = 0; i < n; i += each)
-		normalize_run(op, num, i / x->shape[1], i % x->shape[1], each, h + i);
+		normalize_elements(op, num, i / x->shape[1], i % x->shape[1], each, h + i);
 	sum_elements(op, true, 1, add_norm_dw, h);
 	free(h);
 }
@@ -401,7 +401,7 @@ static void run_loss_d_op(const struct tess_op *op)
 
 /* ---- optimisers ------------------------------------------------------------------------------ */
 
-static uint16_t round_bf16(float f)
+static uint16_t convert_to_bf16(float f)
 {
 	uint32_t bits;
 
@@ -411,7 +411,7 @@ static uint16_t round_bf16(float f)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static uint16_t round_f16(float f)
+static uint16_t convert_to_f16(float f)
 {
 	uint16_t sign = signbit(f) ? 0x8000 : 0;
 	float a = fabsf(f);
@@ -428,7 +428,7 @@ static uint16_t round_f16(float f)
 
 static void store_rounded(const struct tess_view *v, int64_t i, float w)
 {
-	uint16_t h = v->dtype == TESS_BF16 ? round_bf16(w) : round_f16(w);
+	uint16_t h = v->dtype == TESS_BF16 ? convert_to_bf16(w) : convert_to_f16(w);
 
 	memcpy((char *)v->data + 2 * i, &h, sizeof h);
 }
