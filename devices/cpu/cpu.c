@@ -212,47 +212,10 @@ static void device_free(void *self, void *p)
 	free(p);
 }
 
-static cpu_run *find_kernel(const struct cpu_kernels *k, int32_t kind)
-{
-	switch (kind) {
-	case TESS_OP_LINEAR:
-		return k->linear;
-	case TESS_OP_EMBED:
-		return k->embed;
-	case TESS_OP_NORM:
-		return k->norm;
-	case TESS_OP_BIAS:
-		return k->bias;
-	case TESS_OP_ROPE:
-		return k->rope;
-	case TESS_OP_ATTENTION:
-		return k->attention;
-	case TESS_OP_GLU:
-		return k->glu;
-	case TESS_OP_ADD:
-		return k->add;
-	case TESS_OP_SCALE:
-		return k->scale;
-	case TESS_OP_COPY:
-		return k->copy;
-	case TESS_OP_SELECT_ROWS:
-		return k->select_rows;
-	case TESS_OP_ROUTE:
-		return k->route;
-	case TESS_OP_EXPERTS:
-		return k->experts;
-	case TESS_OP_COMBINE:
-		return k->combine;
-	case TESS_OP_HEAD_LINEAR:
-		return k->head_linear;
-	}
-	return NULL;
-}
-
 static tess_status device_run(void *self, const struct tess_op *op)
 {
 	struct cpu *cpu = self;
-	cpu_run *run = find_kernel(cpu->kernels, op->kind);
+	cpu_run *run = op->kind > 0 && op->kind < KINDS ? cpu->kernels->run[op->kind] : NULL;
 	uint32_t saved;
 	tess_status st;
 

@@ -31,6 +31,7 @@
 #endif
 
 enum { LANES = 16 }; /* columns of a panel */
+enum { KINDS = 64 }; /* more than there are kinds of ops */
 enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* keys of a unit, and units of the tree */
 
 struct cpu;
@@ -38,9 +39,7 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
 	const char *name;
-	cpu_run *linear, *embed, *norm, *bias, *rope, *attention, *glu, *add, *scale, *copy,
-		*select_rows, *head_linear;
-	cpu_run *route, *experts, *combine;
+	cpu_run *run[KINDS];
 	pool_fn *pack; /* over panels; arg: struct pack */
 };
 
