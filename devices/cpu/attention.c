@@ -362,37 +362,6 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Finds the rows of a slot from row t on, and checks that it has pages for the keys they see. */
-static tess_status find_slot_run(const struct attention *a, int64_t t, struct slot_rows *of)
-{
-	const struct tess_op *op = a->op;
-	const struct tess_view *pages = &op->in[5];
-	const int32_t *position = op->in[3].data, *slot = op->in[4].data;
-	int64_t capacity = pages->shape[1] * KEYS, tokens = op->in[0].shape[0], p = position[t];
-
-	*of = (struct slot_rows){ .row = t };
-	for (; t < tokens && slot[t] == slot[of->row]; t++, of->rows++)
-		if (slot[t] < 0 || slot[t] >= pages->shape[0] || position[t] < 0 ||
-		    position[t] >= capacity || position[t] != p + of->rows)
-			return cpu_host->fail(
-				TESS_EINVAL,
-				"%s: cpu: attention: row %lld: position %d of slot %d; of %lld "
-				"slots each has %lld positions, which increase by one",
-				op->where, (long long)t, (int)position[t], (int)slot[t],
-				(long long)pages->shape[0], (long long)capacity);
-	of->page = (const int64_t *)pages->data + slot[of->row] * pages->stride[0];
-	of->lo = get_first_key(a, p) / KEYS;
-	of->hi = (p + of->rows - 1) / KEYS + 1;
-	for (int64_t u = of->lo; u < of->hi; u++)
-		if (!of->page[u])
-			return cpu_host->fail(TESS_EINVAL,
-			                      "%s: cpu: attention: row %lld: slot %d has no page "
-			                      "for positions from %lld on",
-			                      op->where, (long long)of->row, (int)slot[of->row],
-			                      (long long)(u * KEYS));
-	return TESS_OK;
-}
-
 /* Chooses the tiles of a slot's rows. */
 static void choose_tiles(const struct attention *a, struct slot_rows *of)
 {
@@ -409,29 +378,18 @@ static void choose_tiles(const struct attention *a, struct slot_rows *of)
 	of->tiles = tess_up(share, of->tile_rows);
 }
 
-tess_status attention_list_slots(struct attention *a, struct slot_rows *list)
-{
-	tess_status st = TESS_OK;
-
-	a->list = list;
-	a->nlist = 0;
-	for (int64_t t = 0; t < a->op->in[0].shape[0] && !st; t += list[a->nlist++].rows)
-		st = find_slot_run(a, t, &list[a->nlist]);
-	return st;
-}
-
 static tess_status run_all_tiles(struct attention *a)
 {
 	int64_t tokens = a->op->in[0].shape[0], tasks = 0, units = 0, floats;
 	struct slot_rows *list;
 	void *memory;
-	tess_status st = cpu_get_shared_scratch(a->cpu, sizeof *list * (size_t)tokens, &memory);
+	tess_status st = cpu_get_shared_scratch(a->cpu, attention_count_list_bytes(a), &memory);
 
-	list = memory;
 	if (!st)
-		st = attention_list_slots(a, list);
+		st = attention_list_slots(a, memory);
 	if (st || !tokens)
 		return st;
+	list = memory;
 	for (int64_t i = 0; i < a->nlist; i++) {
 		choose_tiles(a, &list[i]);
 		list[i].first_task = tasks;
@@ -453,27 +411,7 @@ static tess_status run_all_tiles(struct attention *a)
 #define run_attention CPU_NAME(run_attention)
 tess_status run_attention(struct cpu *cpu, const struct tess_op *op)
 {
-	int64_t d = (int64_t)op->num[TESS_ATTENTION_HEAD];
-	int32_t dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE];
-	bool latent = !op->in[2].ndim; /* a value is the beginning of its key */
-	struct attention a = {
-		.cpu = cpu,
-		.op = op,
-		.d = d,
-		.heads = op->in[0].shape[1] / d,
-		.kv = op->in[1].shape[1] / d,
-		.value = (int64_t)op->num[TESS_ATTENTION_VALUE],
-		.scale = (float)op->num[TESS_ATTENTION_SCALE],
-		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
-		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
-		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
-		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],
-		.keys = (int64_t)op->num[TESS_ATTENTION_KEYS],
-		.values = (int64_t)op->num[latent ? TESS_ATTENTION_KEYS : TESS_ATTENTION_VALUES],
-		.dtype = dtype,
-		.width = (int64_t)tess_width(dtype),
-	};
+	struct attention a = attention_read(cpu, op);
 
-	a.value_step = latent ? a.d : a.value;
-	return latent ? attention_run_latent(&a) : run_all_tiles(&a);
+	return op->in[2].ndim ? run_all_tiles(&a) : attention_run_latent(&a);
 }

@@ -1,6 +1,6 @@
 /*
  * attention.h - shared by the files of ATTENTION: attention.c, with values of their own, and
- * latent.c, whose values are the first elements of their keys.
+ * latent.c, whose values are the first elements of their keys; and by attention_d.c, the backward.
  */
 #ifndef TESS_DEVICES_CPU_ATTENTION_H
 #define TESS_DEVICES_CPU_ATTENTION_H
@@ -29,7 +29,8 @@ struct attention {
 	int32_t dtype; /* of the cache */
 	int64_t width; /* bytes of its elements */
 	int64_t keys, values; /* bytes from the start of a page */
-	const struct slot_rows *list;
+	int64_t blocks; /* of the pages that it makes for texts without; 0: it is given pages */
+	struct slot_rows *list;
 	int64_t nlist;
 	int64_t pitch; /* of a row of scores: the keys that a tile sees, and LANES more */
 };
@@ -100,9 +101,17 @@ static inline int64_t attention_count_units(const struct attention *a, const str
 	return a->window && seen < all ? seen : all;
 }
 
-/* Finds the rows of each slot, into list[tokens], and checks that they have pages. */
+/* What an op says; no slots yet. */
+#define attention_read CPU_NAME(attention_read)
+struct attention attention_read(struct cpu *cpu, const struct tess_op *op);
+
+/* Bytes of the list of slots, which is followed by the pages that are made, a multiple of 64. */
+#define attention_count_list_bytes CPU_NAME(attention_count_list_bytes)
+size_t attention_count_list_bytes(const struct attention *a);
+
+/* Finds the rows of each slot, and their pages, which it makes where the op has none. */
 #define attention_list_slots CPU_NAME(attention_list_slots)
-tess_status attention_list_slots(struct attention *a, struct slot_rows *list);
+tess_status attention_list_slots(struct attention *a, void *memory);
 
 /* Sets the keys that the rows see. */
 #define attention_see_keys CPU_NAME(attention_see_keys)

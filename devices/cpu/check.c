@@ -318,14 +318,35 @@ static bool check_values(const struct tess_op *op, int64_t g)
 	       is_integer(value, 1, 0x1p20) && v->shape[1] == g * (int64_t)value;
 }
 
-static tess_status check_attention(const struct tess_op *op)
+/* Whether v has `value` elements for each head of q. */
+static bool is_values_of_queries(const struct tess_op *op, const struct tess_view *v)
+{
+	return is_row_view(v, 2) && v->shape[0] == op->in[0].shape[0] &&
+	       v->shape[1] == op->in[0].shape[1] / (int64_t)op->num[TESS_ATTENTION_HEAD] *
+	                              (int64_t)op->num[TESS_ATTENTION_VALUE];
+}
+
+/* The table of pages, and what lies where in one. Only exact devices go without. */
+static tess_status check_pages(const struct tess_op *op)
+{
+	if (!op->in[5].ndim && CHECK_EXACT)
+		return TESS_OK;
+	if (!is_page_table(&op->in[5]))
+		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
+	if (op->num[TESS_ATTENTION_DTYPE] != TESS_F32 && op->num[TESS_ATTENTION_DTYPE] != TESS_BF16)
+		return refuse_op(op, "attention", "the cache must be f32 or bf16");
+	if (!is_page_offset(op->num[TESS_ATTENTION_KEYS], (int32_t)op->num[TESS_ATTENTION_DTYPE]) ||
+	    !is_page_offset(op->num[TESS_ATTENTION_VALUES], (int32_t)op->num[TESS_ATTENTION_DTYPE]))
+		return refuse_op(op, "attention",
+		                 "keys and values must begin at a whole element of a page");
+	return TESS_OK;
+}
+
+/* q, k, v, positions, slots and numbers of ATTENTION and of its backward. */
+static tess_status check_query_heads(const struct tess_op *op)
 {
 	int64_t d, heads, g, lo, group;
 
-	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
-		return refuse_op(
-			op, "attention",
-			"it takes q, k, v, positions, slots and pages, and has ten numbers");
 	for (int i = 0; i < 2; i++)
 		if (!is_row_view(&op->in[i], 2) || op->in[i].shape[0] != op->in[0].shape[0])
 			return refuse_op(op, "attention",
@@ -354,23 +375,27 @@ static tess_status check_attention(const struct tess_op *op)
 	    !is_index_list(&op->in[4], op->in[0].shape[0]))
 		return refuse_op(op, "attention",
 		                 "positions and slots must be i32, one for each row");
-	if (!is_page_table(&op->in[5]))
-		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
 	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0))
 		return refuse_op(op, "attention", "the softcap must not be negative");
-	if (op->num[TESS_ATTENTION_DTYPE] != TESS_F32 && op->num[TESS_ATTENTION_DTYPE] != TESS_BF16)
-		return refuse_op(op, "attention", "the cache must be f32 or bf16");
-	if (!is_page_offset(op->num[TESS_ATTENTION_KEYS], (int32_t)op->num[TESS_ATTENTION_DTYPE]) ||
-	    !is_page_offset(op->num[TESS_ATTENTION_VALUES], (int32_t)op->num[TESS_ATTENTION_DTYPE]))
-		return refuse_op(op, "attention",
-		                 "keys and values must begin at a whole element of a page");
-	if (!is_row_view(&op->out[0], 2) || op->out[0].shape[0] != op->in[0].shape[0] ||
-	    op->out[0].shape[1] != heads * (int64_t)op->num[TESS_ATTENTION_VALUE])
+	return TESS_OK;
+}
+
+static tess_status check_attention(const struct tess_op *op)
+{
+	tess_status st;
+
+	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
+		return refuse_op(
+			op, "attention",
+			"it takes q, k, v, positions, slots and pages, and has ten numbers");
+	st = check_query_heads(op);
+	st = st ? st : check_pages(op);
+	if (!st && !is_values_of_queries(op, &op->out[0]))
 		return refuse_op(
 			op, "attention",
 			"the out must be f32 rows of the same tokens, `value` elements for "
 			"each head of q");
-	return TESS_OK;
+	return st;
 }
 
 static tess_status check_copy(const struct tess_op *op)

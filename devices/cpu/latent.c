@@ -47,20 +47,20 @@ static void load_block_tile(const struct latent *l, const struct block *b, int64
 static void append_latent_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
-	const struct tess_view *k = &a->op->in[1], *pages = &a->op->in[5];
-	const int32_t *position = a->op->in[3].data, *slot = a->op->in[4].data;
+	const int32_t *position = a->op->in[3].data;
 
 	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		int64_t page =
-			((const int64_t *)
-		                 pages->data)[slot[t] * pages->stride[0] + position[t] / KEYS];
-		char *to = (char *)(uintptr_t)page + a->keys;
+	for (int64_t i = 0; i < a->nlist; i++) {
+		const struct slot_rows *of = &a->list[i];
+		int64_t end = of->row + of->rows < hi ? of->row + of->rows : hi;
 
-		for (int64_t g = 0; g < a->kv; g++)
-			attention_store_head(a,
-			                     to + (g * KEYS + position[t] % KEYS) * a->d * a->width,
-			                     1, get_row(k, t) + g * a->d, a->d);
+		for (int64_t t = of->row > lo ? of->row : lo; t < end; t++)
+			for (int64_t g = 0; g < a->kv; g++)
+				attention_store_head(a,
+				                     get_cached_block(a, of, position[t] / KEYS,
+				                                      a->keys, g, a->d) +
+				                             position[t] % KEYS * a->d * a->width,
+				                     1, get_row(&a->op->in[1], t) + g * a->d, a->d);
 	}
 }
 
@@ -266,7 +266,7 @@ static int64_t count_latent_scratch(const struct attention *a)
 tess_status attention_run_latent(struct attention *a)
 {
 	int64_t tokens = a->op->in[0].shape[0], blocks, each;
-	size_t bytes = sizeof(struct slot_rows) * (size_t)tokens;
+	size_t bytes = attention_count_list_bytes(a);
 	struct latent l = { .a = a };
 	void *memory;
 	tess_status st = cpu_get_shared_scratch(a->cpu, bytes, &memory);
@@ -276,7 +276,6 @@ tess_status attention_run_latent(struct attention *a)
 	if (st || !tokens)
 		return st;
 	each = choose_blocks(a, &blocks);
-	bytes = (bytes + 63) / 64 * 64;
 	st = cpu_get_shared_scratch(a->cpu, bytes + sizeof(float) * (size_t)(blocks * each),
 	                            &memory);
 	if (!st)

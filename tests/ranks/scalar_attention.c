@@ -111,7 +111,7 @@ static float score_key(const struct tess_op *op, int64_t t, int64_t h, int64_t k
 	for (int64_t i = 0; i < d; i++)
 		z = fmaf(scalar_read(&op->in[0], t, h * d + i), *find_key(op, t, p, kv, i), z);
 	z *= (float)op->num[TESS_ATTENTION_SCALE];
-	return cap > 0 ? cap * (float)tanh((double)(z / cap)) : z;
+	return cap > 0 ? cap * mathf_tanh(z / cap) : z;
 }
 
 static int64_t find_kv_head(const struct tess_op *op, int64_t h)
@@ -140,7 +140,7 @@ static void weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z,
 		top = z[p] > top ? z[p] : top;
 	}
 	for (int64_t p = first; p <= last; p++)
-		w[p] = (float)exp((double)(z[p] - top));
+		w[p] = mathf_exp(z[p] - top);
 	sum = sum_positions(w, NULL, first, last, KEYS);
 	for (int64_t p = first; p <= last; p++)
 		w[p] = w[p] / sum;

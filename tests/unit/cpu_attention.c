@@ -116,7 +116,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		cpu_make_list(x->slot, TESS_I32, n),
 		{ .data = c->page,
 		  .dtype = TESS_I64,
-		  .ndim = 2,
+		  .ndim = c->page ? 2 : 0,
 		  .shape = { c->slots, m->blocks },
 		  .stride = { m->blocks + 1, 1 } },
 	};
@@ -278,6 +278,13 @@ static void compare_attention(const struct attention_shape *m, int64_t tokens)
 			         (long long)m->window);
 			cpu_expect_equal(what, got, want, tokens * nq);
 			free_cache(&c);
+		}
+		if (m->dtype == TESS_F32) {
+			struct cache none = { .m = m };
+
+			memset(got, 0, sizeof(float) * (size_t)(tokens * nq));
+			run_attention_tokens(d.now, &none, &x, 0, tokens, got);
+			cpu_expect_equal("without pages", got, want, tokens * nq);
 		}
 	}
 	free(want);
@@ -604,7 +611,7 @@ START_TEST(refuses_positions_and_slots)
 	};
 	struct attention_shape m = make_attention_shape(1, 0, 1, 16, 0, 1);
 	struct attention_inputs x = make_attention_inputs(&m, 3);
-	struct cache c = make_full_cache(&m);
+	struct cache c = make_full_cache(&m), none = { .m = &m };
 	void *device = cpu_open_device("auto", 1);
 	float out[48];
 
@@ -621,6 +628,10 @@ START_TEST(refuses_positions_and_slots)
 	x.slot[2] = 0;
 	drop_page(&c, 0, 0);
 	expect_rows_refused(device, &c, &x, "slot 0 has no page for positions from 0 on");
+	for (int32_t i = 0; i < 2; i++) {
+		memcpy(x.position, (int32_t[]){ i, 1 + i, 3 }, sizeof *position);
+		expect_rows_refused(device, &none, &x, i ? "position 1 of" : "position 3 of");
+	}
 	cpu_device->close(device);
 	free_cache(&c);
 	free_attention_inputs(&x);
