@@ -33,6 +33,11 @@ static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, i
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+static uint64_t align_to_line(uint64_t bytes)
+{
+	return (bytes + 63) & ~(uint64_t)63;
+}
+
 int32_t build_add_buffer(struct build *b, uint64_t bytes)
 {
 	struct buffer *list =
@@ -43,9 +48,9 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes)
 		return 0;
 	}
 	b->buffer = list;
-	b->buffer[b->nbuffers] = (struct buffer){ .bytes = (bytes + 63) & ~(uint64_t)63,
-		                                  .first_record = b->record,
-		                                  .last_record = b->record };
+	b->buffer[b->nbuffers] =
+		(struct buffer){ .life = { .bytes = align_to_line(bytes), .first = INT32_MAX },
+		                 .in_place = -1 };
 	return b->nbuffers++;
 }
 
@@ -67,9 +72,14 @@ void build_add_patch(struct build *b, struct tess_patch p)
 
 void build_add_pointer(struct build *b, void **at, const struct value *v)
 {
+	int32_t now = b->l->nsteps ? b->l->nsteps - 1 : 0;
+	struct tess_lifetime *life;
+
 	if (b->status)
 		return;
-	b->buffer[v->buffer].last_record = b->record;
+	life = &b->buffer[v->buffer].life;
+	life->first = now < life->first ? now : life->first;
+	life->last = now;
 	build_add_patch(b, (struct tess_patch){ .pointer = at,
 	                                        .space = b->buffer[v->buffer].space,
 	                                        .buffer = v->buffer,
@@ -126,59 +136,75 @@ bool build_is_dense(const struct value *v)
 	return v->row_stride == v->cols || v->rows <= 1;
 }
 
-/* The lowest offset at which `me` overlaps no live buffer. */
-static uint64_t find_offset(const struct buffer *me, struct buffer *const *alive, int32_t n)
+static bool is_whole_buffer(const struct build *b, const struct value *v)
 {
-	uint64_t at = 0;
-	bool moved = true;
+	uint64_t bytes = align_to_line(tess_width(v->dtype) * (uint64_t)(v->rows * v->cols));
 
-	while (moved) {
-		moved = false;
-		for (int32_t k = 0; k < n; k++) {
-			const struct buffer *o = alive[k];
-
-			if (o->bytes && at < o->offset + o->bytes && o->offset < at + me->bytes) {
-				at = o->offset + o->bytes;
-				moved = true;
-			}
-		}
-	}
-	return at;
+	return !v->partial && !v->offset && build_is_dense(v) &&
+	       bytes == b->buffer[v->buffer].life.bytes &&
+	       b->buffer[v->buffer].space == TESS_SPACE_STEP;
 }
 
-/*
- * First fit, in the order of first use. Placing the largest first would pack tighter, but this
- * comes close and keeps neighbouring records in cache. Buffers that have ended before a later one
- * begins need not be looked at again.
- */
-void build_place_buffers(struct build *b)
+void build_allow_in_place(struct build *b, const struct value *from, const struct value *to)
 {
-	struct tess_rank_program *l = b->l;
-	struct buffer **alive = TESS_NEW(&l->arena, struct buffer *, b->nbuffers + 1);
-	int32_t n = 0;
+	struct in_place *list;
 
-	if (!alive) {
+	if (b->status || !is_whole_buffer(b, from) || !is_whole_buffer(b, to) ||
+	    from->rows != to->rows || from->cols != to->cols || from->dtype != to->dtype)
+		return;
+	list = tess_arena_grow(&b->l->arena, b->in_place, (size_t)b->nin_place, sizeof *list);
+	if (!list) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	for (int32_t i = 0; i < b->nbuffers; i++) {
-		struct buffer *me = &b->buffer[i];
-		int32_t kept = 0;
+	b->in_place = list;
+	b->in_place[b->nin_place++] = (struct in_place){ from->buffer, to->buffer };
+}
 
-		if (me->space != TESS_SPACE_STEP)
+/* The buffer whose memory `i` has. */
+static int32_t find_memory(const struct build *b, int32_t i)
+{
+	while (b->buffer[i].in_place >= 0)
+		i = b->buffer[i].in_place;
+	return i;
+}
+
+/* Gives outs the memory of operands that the same step reads last. */
+static void join_buffers(struct build *b)
+{
+	for (int32_t i = 0; i < b->nin_place; i++) {
+		int32_t memory = find_memory(b, b->in_place[i].from), to = b->in_place[i].to;
+		struct tess_lifetime *was = &b->buffer[memory].life, *is = &b->buffer[to].life;
+
+		if (b->buffer[to].in_place >= 0 || was->last != is->first ||
+		    is->last == is->first || was->bytes != is->bytes)
 			continue;
-		for (int32_t k = 0; k < n; k++)
-			if (alive[k]->last_record >= me->first_record)
-				alive[kept++] = alive[k];
-		n = kept;
-		me->offset = find_offset(me, alive, n);
-		alive[n++] = me;
-		if (me->offset + me->bytes > l->bytes)
-			l->bytes = me->offset + me->bytes;
+		b->buffer[to].in_place = memory;
+		was->last = is->last;
 	}
-	for (int32_t i = 0; i < l->npatches; i++)
+}
+
+void build_place_buffers(struct build *b)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_lifetime *life = TESS_NEW(&l->arena, struct tess_lifetime, b->nbuffers);
+
+	if (!life) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	join_buffers(b);
+	for (int32_t i = 0; i < b->nbuffers; i++)
+		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
+		    b->buffer[i].life.first <= b->buffer[i].life.last)
+			life[i] = b->buffer[i].life;
+	b->status = tess_memory_plan_place(life, b->nbuffers, &l->bytes);
+	for (int32_t i = 0; i < b->nbuffers && !b->status; i++)
+		if (b->buffer[i].space == TESS_SPACE_STEP)
+			b->buffer[i].life.offset = life[find_memory(b, i)].offset;
+	for (int32_t i = 0; i < l->npatches && !b->status; i++)
 		if (l->patch[i].space == TESS_SPACE_STEP || l->patch[i].space == TESS_SPACE_INPUTS)
-			l->patch[i].offset += b->buffer[l->patch[i].buffer].offset;
+			l->patch[i].offset += b->buffer[l->patch[i].buffer].life.offset;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

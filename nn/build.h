@@ -3,11 +3,16 @@
 #define TESS_NN_BUILD_H
 
 #include "nn/lower.h"
+#include "nn/memory_plan.h"
 
 struct buffer {
-	uint64_t bytes, offset;
-	int32_t first_record, last_record; /* between which it is live */
-	int32_t space; /* TESS_SPACE_INPUTS: not in the step arena, and `offset` is set */
+	struct tess_lifetime life; /* from the first step that has its address to the last */
+	int32_t space; /* TESS_SPACE_INPUTS: not in the step arena, and the offset is set */
+	int32_t in_place; /* the buffer whose memory it takes over; -1: none */
+};
+
+struct in_place { /* buffers of an op whose out may have the memory of an operand */
+	int32_t from, to;
 };
 
 struct value { /* a tensor on this rank: rows of elements in a buffer */
@@ -24,8 +29,9 @@ struct build {
 	const struct tess_view *weights;
 	struct value *value; /* by the tensor's id */
 	struct buffer *buffer;
+	struct in_place *in_place; /* in the order of steps */
 	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
-	int32_t nbuffers, record;
+	int32_t nbuffers, nin_place, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
 };
@@ -36,7 +42,7 @@ struct tess_cut build_find_cut(const struct build *b, const struct tess_place *p
 int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
 /* The tensor's value; the first call gives it a buffer. */
 struct value *build_get_value(struct build *b, const struct tess_tensor *t);
-/* A value with a buffer that lives in this record only; nodes 0: not a Partial. */
+/* A value with a buffer for the steps that are given it; nodes 0: not a Partial. */
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
@@ -64,6 +70,11 @@ void build_add_copy(struct build *b, const struct value *from, const struct valu
 /* When memory is bound, *at points to the value's memory, or to where `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
 void build_add_patch(struct build *b, struct tess_patch p);
+/*
+ * The op of the last step may work in place: `to` gets the memory of its operand `from` if both are
+ * whole buffers of one shape and no later step has the address of `from`.
+ */
+void build_allow_in_place(struct build *b, const struct value *from, const struct value *to);
 /* Assigns offsets to the buffers; call it once all lifetimes are known. */
 void build_place_buffers(struct build *b);
 

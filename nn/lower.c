@@ -18,6 +18,7 @@ static void lower_norm(struct build *b, const struct tess_record *rec)
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
 		s->in[1 + i] = build_make_weight_view(b, rec->weight[i]);
 	build_set_output(b, s, 0, y);
+	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 	build_set_trees(b, &s->op, rec->weight[0]->dim[0], (struct tess_cut){ 1, 0 });
 }
@@ -30,8 +31,10 @@ static void lower_elementwise(struct build *b, const struct tess_record *rec)
 	if (!y->rows || !y->cols)
 		return;
 	s = build_add_op(b, rec->kind, rec->nin, 1);
-	for (int32_t i = 0; i < rec->nin; i++)
+	for (int32_t i = 0; i < rec->nin; i++) {
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+		build_allow_in_place(b, build_get_value(b, rec->in[i]), y);
+	}
 	build_set_output(b, s, 0, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 }
@@ -185,7 +188,7 @@ static void place_inputs(struct build *b)
 		if (b->status)
 			return;
 		b->buffer[buffer].space = TESS_SPACE_INPUTS;
-		b->buffer[buffer].offset = at;
+		b->buffer[buffer].life.offset = at;
 		at += 4 * (uint64_t)in[i]->dim[0]->size;
 	}
 }

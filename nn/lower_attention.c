@@ -5,7 +5,7 @@
 
 void build_add_rope(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_get_value(b, rec->in[0]);
+	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
 	int64_t width = (int64_t)rec->num[TESS_ROPE_WIDTH], before = 0;
 	struct tess_view *table;
 	struct tess_step *s;
@@ -15,7 +15,8 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	s = build_add_op(b, TESS_OP_ROPE, 3, 1);
 	build_set_input(b, s, 0, x);
 	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
-	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	build_set_output(b, s, 0, y);
+	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, TESS_ROPE_NUMS, rec->num);
 	if (b->status)
 		return;

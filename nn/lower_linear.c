@@ -130,6 +130,7 @@ void build_add_bias(struct build *b, const struct tess_record *rec)
 		if (!b->status)
 			s->in[1] = part;
 		build_set_output(b, s, 0, &to);
+		build_allow_in_place(b, &from, &to); /* of one piece */
 		at += b->runs[i].len;
 	}
 }

@@ -242,16 +242,18 @@ static void run_rope_op(const struct tess_op *op)
 		                   ((const int32_t *)op->in[1].data)[t] * op->in[2].stride[0];
 
 		for (int64_t k = 0; k < x->shape[1]; k++) {
-			int64_t at = k % each - first, i = pairs ? at / 2 : at % half;
-			bool second = pairs ? at % 2 : at >= half;
-			float a = scalar_read(x, t, k), b;
+			int64_t at = k % each - first, i = pairs ? at / 2 : at,
+				other = k + (pairs ? 1 : half);
+			float a = scalar_read(x, t, k), b, sin;
 
-			if (at >= 0 && at < 2 * half) {
-				b = scalar_read(x, t, k + (pairs ? 1 : half) * (second ? -1 : 1));
-				b *= sign * row[half + i];
-				a = second ? a * row[i] + b : a * row[i] - b;
+			if (at < 0 || at >= 2 * half) {
+				*get_address(y, t, k) = a;
+			} else if (pairs ? at % 2 == 0 : at < half) { /* a pair: y may be x */
+				b = scalar_read(x, t, other);
+				sin = sign * row[half + i];
+				*get_address(y, t, k) = a * row[i] - b * sin;
+				*get_address(y, t, other) = b * row[i] + a * sin;
 			}
-			*get_address(y, t, k) = a;
 		}
 	}
 }

@@ -192,7 +192,7 @@ START_TEST(values_have_the_width_of_their_type)
 		struct value v = build_add_temporary(&b, 2, 3, 32, types[i].dtype), part;
 
 		part = build_slice_value(&v, 1, 2, 16, 16);
-		ck_assert_uint_eq(b.buffer[i].bytes, 2 * 3 * 32 * types[i].width);
+		ck_assert_uint_eq(b.buffer[i].life.bytes, 2 * 3 * 32 * types[i].width);
 		ck_assert_uint_eq(part.offset, (32 + 16) * types[i].width);
 	}
 	tess_arena_free(&l.arena);
