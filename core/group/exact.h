@@ -36,6 +36,22 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
                            float *out);
 
 /*
+ * The same, started: collective, in the order of the group's calls, and so is tess_sum_wait. Until
+ * that nodes, out and the lists of *s belong to the sum, in which this rank adds only there and
+ * where it starts later sums; other calls of the group may come between. A deadline counts from the
+ * start of each call of the sum. Sums in a device's memory, and of one rank, are done at once.
+ */
+struct tess_sum_work;
+tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const float *nodes,
+                           float *out, struct tess_sum_work **work);
+/* Moves what is under way on backends that need it. TESS_PENDING; TESS_OK: wait takes no longer. */
+tess_status tess_sum_test(struct tess_sum_work *w);
+/* Ends the work, also by a failure; nodes and out then belong to the group until it is closed. */
+tess_status tess_sum_wait(struct tess_sum_work *w);
+/* When the group is closed. */
+void tess_group_free_sums(struct tess_group *g);
+
+/*
  * The same addition where all Partials lie in this process: part[r] is rank r's nodes. Needs no
  * group. scratch: 64 * count f32. tess_group_sum and the interpreter of the tests share it.
  */

@@ -33,9 +33,7 @@ struct tess_group {
 	bool unreported; /* `desc` is */
 	int64_t report_at; /* when the next call is to be reported */
 	struct tess_work *live, *spare;
-	float *scratch; /* of exact sums, kept between them */
-	size_t scratch_bytes;
-	void *lists; /* of exact sums: entries for each rank */
+	struct tess_sum_work *sums, *idle_sums; /* exact: under way, oldest first; for later */
 	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
 	struct tess_shared_region *regions; /* newest first */
 	int64_t nregions; /* so far, for ids */

@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/group/call.h"
 #include "core/group/carrier.h"
+#include "core/group/exact.h"
 #include "core/group/staging.h"
 #include "core/registry/returned.h"
 
@@ -27,9 +28,8 @@ static void destroy_group(struct tess_group *g)
 	free(g->sent);
 	free(g->received);
 	free(g->desc);
-	free(g->scratch);
 	free(g->staging);
-	free(g->lists);
+	tess_group_free_sums(g);
 	free(g);
 }
 

@@ -126,6 +126,33 @@ static void make_shares(uint64_t count, int32_t nranks, uint64_t *share)
 	}
 }
 
+/* Two sums under way, waited for out of order, with a call of the group between them. */
+static tess_status check_started_sums(struct tess_group *g, const struct tess_sum *s,
+                                      const float *nodes, const float *want, uint64_t len)
+{
+	float *out[2] = { malloc(len * sizeof **out + 4), malloc(len * sizeof **out + 4) };
+	struct tess_sum_work *work[2] = { NULL };
+	int32_t zero = 0;
+	tess_status st = TESS_OK, tested;
+
+	for (int i = 0; i < 2 && !st; i++) {
+		memset(out[i], 0xff, len * sizeof **out);
+		st = tess_sum_start(g, s, nodes, out[i], &work[i]);
+	}
+	if (!st)
+		st = tess_all_reduce(g, &zero, &zero, 1, TESS_I32, TESS_SUM, "tests:between");
+	while (!st && (tested = tess_sum_test(work[1])))
+		st = tested == TESS_PENDING ? TESS_OK : tested;
+	for (int i = 1; i >= 0 && !st; i--) {
+		st = tess_sum_wait(work[i]);
+		if (!st && memcmp(out[i], want, len * sizeof **out))
+			st = tess_fail(TESS_EBUG, "sum %d that was started: other bits", i);
+		if (!st)
+			free(out[i]);
+	}
+	return st;
+}
+
 static tess_status check_rank_sum(struct tess_world *w, void *arg)
 {
 	const struct sum_case *p = arg;
@@ -150,6 +177,8 @@ static tess_status check_rank_sum(struct tess_world *w, void *arg)
 		               "%d trees, n = %" PRId64 ", %" PRIu64
 		               " elements%s: other bits than by definition",
 		               s.ntree, p->n[0], s.count, s.share ? ", shared out" : "");
+	if (!st)
+		st = check_started_sums(tess_world_group(w), &s, nodes, p->want + at, len);
 	if (!st) { /* after a failure they belong to the group */
 		free(nodes);
 		free(out);
@@ -197,6 +226,16 @@ START_TEST(large_vectors)
 		check_sum_on_all_sizes(&p, i % 4 == 0);
 		check_sum_on_all_sizes(&p, i % 4 != 0);
 	}
+}
+END_TEST
+
+START_TEST(started_over_messages)
+{
+	struct sum_case p = { .sum = { .ntree = 1, .count = 20001 }, .n = { 25 } };
+
+	use_minimal_backend("minimal");
+	check_sum_on_all_sizes(&p, false);
+	check_sum_on_all_sizes(&p, true);
 }
 END_TEST
 
@@ -329,5 +368,5 @@ START_TEST(added_by_rank_from_messages)
 }
 END_TEST
 
-SUITE_MAIN("exact", one_tree, large_vectors, several_trees, no_minus_zero, fast_ones, added_by_rank,
-           added_by_rank_from_messages)
+SUITE_MAIN("exact", one_tree, large_vectors, several_trees, started_over_messages, no_minus_zero,
+           fast_ones, added_by_rank, added_by_rank_from_messages)

@@ -3,6 +3,7 @@
  */
 #include "../unit/suite.h"
 #include "core/base/option.h"
+#include "core/group/exact.h"
 #include "core/group/world.h"
 #include "report.h"
 
@@ -300,6 +301,55 @@ START_TEST(batches)
 }
 END_TEST
 
+enum { SUM_LATE, SUM_DIFFERS, SUM_FAILED, SUM_VARIANTS };
+
+/* Of the second of two started sums rank 2 is late, has another length, or fails on its own. */
+static tess_status start_incomplete_sums(struct tess_world *w, void *arg)
+{
+	static const int64_t n[1] = { 40 };
+	static float nodes[N][3 * 20000], out[2][N][20000]; /* the group's after a failure */
+	struct rank_reports *r = arg;
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	bool odd = me == 2;
+	struct tess_sum s = { .ntree = 1, .n = n, .count = 20000, .where = "layers.6" };
+	struct tess_sum_work *a, *b;
+	tess_status st = tess_sum_start(g, &s, nodes[me], out[0][me], &a);
+
+	if (st)
+		return store_report(r, w, st);
+	if (odd && r->variant == SUM_FAILED) {
+		usleep(20000);
+		return store_report(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
+	}
+	if (odd && r->variant == SUM_LATE) {
+		while (tess_sum_test(a) == TESS_PENDING)
+			usleep(1000);
+		wait_for_reports(r, N - 1);
+	}
+	if (odd && r->variant == SUM_DIFFERS)
+		s.count--;
+	s.where = "layers.5";
+	st = tess_sum_start(g, &s, nodes[me], out[1][me], &b);
+	if (!st) {
+		st = tess_sum_wait(b);
+		tess_sum_wait(a); /* it may have been done before */
+	}
+	return store_report(r, w, st);
+}
+
+START_TEST(started_sums)
+{
+	static const tess_status want[] = { TESS_ETIMEOUT, TESS_EMISMATCH, TESS_ENOMEM };
+	static const char *const words[] = { "has not joined", "layers.5", "no memory" };
+	struct rank_reports r = { .variant = _i };
+
+	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
+	ck_assert_int_eq(tess_world_spawn(N, start_incomplete_sums, &r), want[_i]);
+	expect_reports(&r, _i == SUM_DIFFERS ? -1 : 2, want[_i], "rank 2", words[_i]);
+}
+END_TEST
+
 /* Calls that are refused before another rank knows of them; the group goes on. */
 static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 {
@@ -441,6 +491,7 @@ int main(void)
 	tcase_add_test(tcase, deadline_of_a_chain);
 	tcase_add_test(tcase, rank_hangs);
 	tcase_add_test(tcase, batches);
+	tcase_add_loop_test(tcase, started_sums, 0, SUM_VARIANTS);
 	tcase_add_test(tcase, without_abort);
 	tcase_add_loop_test(tcase, deadline_that_is_first, 0, DEADLINES);
 	tcase_add_test(tcase, refused_at_once);

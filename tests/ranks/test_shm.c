@@ -99,6 +99,7 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 	int32_t me = tess_world_rank(w), n = tess_world_size(w);
 	uint64_t bytes = REGION_BYTES, share[8];
 	float *mine, *nodes, *out, *other, *apart;
+	struct tess_sum_work *work;
 	tess_status st = tess_group_alloc(g, &bytes, (void **)&mine);
 
 	(void)arg;
@@ -134,6 +135,15 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 			if (!st && memcmp(out, other, len * sizeof *out))
 				st = tess_fail(TESS_EBUG,
 				               "sum %d.%d has other bits in a shared region", i,
+				               (int)odd);
+			memset(out, 0xff, len * sizeof *out);
+			if (!st)
+				st = tess_sum_start(g, &s, from, out, &work);
+			if (!st)
+				st = tess_sum_wait(work);
+			if (!st && memcmp(out, other, len * sizeof *out))
+				st = tess_fail(TESS_EBUG,
+				               "sum %d.%d, started, has other bits there", i,
 				               (int)odd);
 		}
 	}
