@@ -100,16 +100,29 @@ struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, i
 		               .node_stride = rows * cols };
 }
 
+bool build_is_vector(const struct tess_tensor *t)
+{
+	return t->ndim == 1 && !t->dim[0]->may_be_empty;
+}
+
 struct value *build_get_value(struct build *b, const struct tess_tensor *t)
 {
 	int32_t partial = tess_places_find(t->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
 	struct value *v = &b->value[t->id];
+	int64_t rows = 1, cols = 1;
 
 	if (v->allocated)
 		return v;
-	*v = build_add_temporary(b, 0, build_get_local_size(b, t, 0),
-	                         t->ndim > 1 ? build_get_local_size(b, t, 1) : 1, t->dtype);
-	if (partial >= 0) {
+	for (int32_t i = 0; i < t->ndim; i++) {
+		int64_t n = build_get_local_size(b, t, i);
+
+		if (i < t->ndim - 1 || (i == 0 && !build_is_vector(t)))
+			rows *= n;
+		else
+			cols = n;
+	}
+	*v = build_add_temporary(b, 0, rows, cols, t->dtype);
+	if (partial >= 0 && t->place[partial].op != TESS_MAX) {
 		int64_t nodes = count_local_nodes(b, t, partial);
 
 		b->nbuffers--;
@@ -203,7 +216,9 @@ void build_place_buffers(struct build *b)
 		if (b->buffer[i].space == TESS_SPACE_STEP)
 			b->buffer[i].life.offset = life[find_memory(b, i)].offset;
 	for (int32_t i = 0; i < l->npatches && !b->status; i++)
-		if (l->patch[i].space == TESS_SPACE_STEP || l->patch[i].space == TESS_SPACE_INPUTS)
+		if (l->patch[i].space == TESS_SPACE_STEP ||
+		    l->patch[i].space == TESS_SPACE_INPUTS ||
+		    l->patch[i].space == TESS_SPACE_GRADIENTS)
 			l->patch[i].offset += b->buffer[l->patch[i].buffer].life.offset;
 }
 

@@ -7,7 +7,8 @@
 
 struct buffer {
 	struct tess_lifetime life; /* from the first step that has its address to the last */
-	int32_t space; /* TESS_SPACE_INPUTS: not in the step arena, and the offset is set */
+	/* TESS_SPACE_INPUTS, _GRADIENTS: not in the step arena, and the offset is set */
+	int32_t space;
 	int32_t in_place; /* the buffer whose memory it takes over; -1: none */
 };
 
@@ -31,6 +32,7 @@ struct build {
 	struct buffer *buffer;
 	struct in_place *in_place; /* in the order of steps */
 	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
+	int32_t *gradient_buffer; /* of training, by weight: in the memory of gradients */
 	int32_t nbuffers, nin_place, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
@@ -40,7 +42,9 @@ struct build {
 struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis);
 /* The elements of an axis that this rank holds. */
 int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis);
-/* The tensor's value; the first call gives it a buffer. */
+/* Whether a value is one row: the gradient of a vector, not a number for each token. */
+bool build_is_vector(const struct tess_tensor *t);
+/* The tensor's value; the first call gives it a buffer. Of three axes the first two are rows. */
 struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 /* A value with a buffer for the steps that are given it; nodes 0: not a Partial. */
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
@@ -80,6 +84,9 @@ void build_place_buffers(struct build *b);
 
 /* The steps of a TESS_REC_MOVE (move.c), */
 void build_add_move(struct build *b, const struct tess_record *rec);
+/* the sum of the nodes of all ranks along a mesh dimension, of which `from` is Partial, */
+void build_add_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+                   const struct value *nodes, const struct value *to);
 /* of records that read a matrix or a table (lower_linear.c), */
 void build_add_linear(struct build *b, const struct tess_record *rec);
 void build_add_embed(struct build *b, const struct tess_record *rec);
@@ -95,5 +102,9 @@ void build_add_attention(struct build *b, const struct tess_record *rec);
 void build_add_route(struct build *b, const struct tess_record *rec);
 void build_add_experts(struct build *b, const struct tess_record *rec);
 void build_add_combine(struct build *b, const struct tess_record *rec);
+/* Of the backward (lower_backward.c): gives each gradient its place in their memory, before */
+void build_place_gradients(struct build *b);
+/* the records. */
+void build_add_gradient(struct build *b, const struct tess_record *rec);
 
 #endif

@@ -153,6 +153,9 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_CALL:
 		lower_call(b, rec);
 		break;
+	case TESS_REC_GRADIENT:
+		build_add_gradient(b, rec);
+		break;
 	default:
 		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
 		                      rec->module, (int)rec->kind);
@@ -179,10 +182,11 @@ static struct value make_dense_logits(struct build *b)
 static void place_inputs(struct build *b)
 {
 	const struct tess_program *p = b->p;
-	const struct tess_tensor *const in[] = { p->ids, p->positions, p->slots, p->rows };
+	const struct tess_tensor *const in[] = { p->ids,  p->positions, p->slots,
+		                                 p->rows, p->labels,    p->count };
 	uint64_t at = 0;
 
-	for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
+	for (size_t i = 0; i < sizeof in / sizeof *in && in[i]; i++) {
 		int32_t buffer = build_get_value(b, in[i])->buffer;
 
 		if (b->status)
@@ -225,12 +229,16 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 		set_page_classes(&b);
 	if (!b.status)
 		place_inputs(&b);
+	if (!b.status && p->training)
+		build_place_gradients(&b);
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
 		lower_record(&b, p->record[b.record]);
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}
-	if (!b.status && (p->logits_root < 0 || p->logits_root == rank)) {
+	if (!b.status && p->training)
+		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
+	else if (!b.status && (p->logits_root < 0 || p->logits_root == rank)) {
 		logits = make_dense_logits(&b); /* they outlive the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}
@@ -265,6 +273,9 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			break;
 		case TESS_SPACE_INPUTS:
 			*p->pointer = (char *)m->inputs + p->offset;
+			break;
+		case TESS_SPACE_GRADIENTS:
+			*p->pointer = (char *)m->gradients + p->offset;
 			break;
 		case TESS_SPACE_ROPE:
 			p->view->shape[0] = m->rope_positions;

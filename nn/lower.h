@@ -36,7 +36,13 @@ struct tess_step {
 	struct tess_check check; /* CHECK */
 };
 
-enum { TESS_SPACE_STEP, TESS_SPACE_ROPE, TESS_SPACE_INPUTS, TESS_SPACE_PAGES };
+enum {
+	TESS_SPACE_STEP,
+	TESS_SPACE_ROPE,
+	TESS_SPACE_INPUTS,
+	TESS_SPACE_PAGES,
+	TESS_SPACE_GRADIENTS
+};
 
 struct tess_patch { /* binding sets *pointer to the base of the space + offset */
 	void **pointer;
@@ -62,6 +68,11 @@ struct tess_rank_program {
 	int32_t nclasses;
 	/* set by tess_rank_program_bind: f32 [selected rows, vocabulary], dense; NULL: not here */
 	void *logits;
+	/* of training: bytes of the gradients, and by weight f32 [n], flat, whose data binding
+	 * sets; ndim 0: the weight has none */
+	uint64_t gradient_bytes;
+	struct tess_view *gradient;
+	void *loss; /* set by tess_rank_program_bind: f32 [tokens]; NULL: no training */
 };
 
 /*
@@ -81,13 +92,15 @@ tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first
 
 struct tess_memory { /* that the steps use; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
-	/* i32, one after another: ids, positions, slots [tokens], rows [selected] */
+	/* i32, one after another: ids, positions, slots [tokens], rows [selected]; of training no
+	 * rows, then labels [tokens], and f32 the count of labels */
 	void *inputs;
 	/* per rope of the program, one after another: [rope_positions][each], cosines, sines */
 	float *rope;
 	int64_t rope_positions;
 	int64_t *pages; /* per class, one after another: [slots][blocks], addresses of pages */
 	int64_t slots, blocks;
+	void *gradients; /* tess_rank_program.gradient_bytes, 64-byte aligned; NULL: no training */
 	void *stream; /* of the device, or NULL */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);

@@ -33,7 +33,8 @@ static struct axis get_axis(const struct build *b, const struct tess_tensor *t)
 {
 	int32_t along = get_mesh_dim(b), at = t->place[along].dim;
 
-	return (struct axis){ t->dim[at], at, tess_dim_count_pieces(t->dim[at]),
+	return (struct axis){ t->dim[at], build_is_vector(t) ? 1 : at,
+		              tess_dim_count_pieces(t->dim[at]),
 		              tess_program_get_cut(b->p, b->l->rank, along) };
 }
 
@@ -73,13 +74,13 @@ static struct value make_block(const struct value *buffer, uint64_t at, int64_t 
 	return v;
 }
 
-static struct tess_coll *add_collective(struct build *b, int32_t kind, const struct value *src,
-                                        const struct value *dst)
+static struct tess_coll *add_collective(struct build *b, int32_t along, int32_t kind,
+                                        const struct value *src, const struct value *dst)
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_COLL);
 	struct tess_coll *c = &s->coll;
 
-	s->along = get_mesh_dim(b);
+	s->along = along;
 	*c = (struct tess_coll){ .size = sizeof *c,
 		                 .kind = kind,
 		                 .dtype = src->dtype,
@@ -200,7 +201,8 @@ static void add_gather(struct build *b, const struct value *x, const struct tess
 		recv_counts[q] = (uint64_t)(a.index ? mine.rows * n : n * mine.cols);
 	}
 	all = direct ? *y : build_add_temporary(b, 0, y->rows, y->cols, y->dtype);
-	c = add_collective(b, root < 0 ? TESS_ALL_GATHER : TESS_GATHER, &mine, &all);
+	c = add_collective(b, get_mesh_dim(b), root < 0 ? TESS_ALL_GATHER : TESS_GATHER, &mine,
+	                   &all);
 	c->root = root < 0 ? 0 : root;
 	c->count = recv_counts[a.cut.rank];
 	c->recv_counts = recv_counts;
@@ -259,7 +261,7 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 		pack_block(b, &mine, &is, q, &out, at);
 		at += send_counts[q];
 	}
-	c = add_collective(b, TESS_ALL_TO_ALL, &out, &in);
+	c = add_collective(b, get_mesh_dim(b), TESS_ALL_TO_ALL, &out, &in);
 	c->send_counts = send_counts;
 	c->recv_counts = recv_counts;
 	at = 0;
@@ -274,12 +276,12 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 }
 
 /* One node of each rank, added by the backend in its own order; a single term is only moved. */
-static void add_fast_sum(struct build *b, const struct tess_tensor *from, const struct value *nodes,
-                         const struct value *to, const uint64_t *share)
+static void add_fast_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+                         const struct value *nodes, const struct value *to, const uint64_t *share)
 {
 	int32_t all = from->sum ? TESS_ALL_REDUCE : TESS_BROADCAST;
 	int32_t part = from->sum ? TESS_REDUCE_SCATTER : TESS_SCATTER;
-	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, get_mesh_dim(b));
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct value node = *to;
 	struct tess_coll *c;
 
@@ -290,22 +292,22 @@ static void add_fast_sum(struct build *b, const struct tess_tensor *from, const 
 		build_add_copy(b, &node, to);
 		return;
 	}
-	c = add_collective(b, share ? part : all, nodes, to);
+	c = add_collective(b, along, share ? part : all, nodes, to);
 	c->count = share ? share[cut.rank] : (uint64_t)nodes->node_stride;
 	c->send_counts = share;
 }
 
-static void add_sum(struct build *b, const struct tess_tensor *from, const struct value *nodes,
-                    const struct value *to, const uint64_t *share)
+static void add_shared_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+                           const struct value *nodes, const struct value *to, const uint64_t *share)
 {
 	struct tess_step *s;
 
 	if (!tess_program_is_exact(b->p)) {
-		add_fast_sum(b, from, nodes, to, share);
+		add_fast_sum(b, along, from, nodes, to, share);
 		return;
 	}
 	s = build_add_step(b, TESS_STEP_SUM);
-	s->along = get_mesh_dim(b);
+	s->along = along;
 	s->sum = (struct tess_sum){ .count = (uint64_t)nodes->node_stride,
 		                    .share = share,
 		                    .where = b->p->record[b->record]->module,
@@ -315,6 +317,12 @@ static void add_sum(struct build *b, const struct tess_tensor *from, const struc
 		b->status = TESS_ENOMEM;
 	build_add_pointer(b, (void **)&s->sum_in, nodes);
 	build_add_pointer(b, (void **)&s->sum_out, to);
+}
+
+void build_add_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+                   const struct value *nodes, const struct value *to)
+{
+	add_shared_sum(b, along, from, nodes, to, NULL);
 }
 
 /*
@@ -345,7 +353,7 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 			at += share[q];
 		}
 	}
-	add_sum(b, from, &all, y, share);
+	add_shared_sum(b, get_mesh_dim(b), from, &all, y, share);
 }
 
 void build_add_move(struct build *b, const struct tess_record *rec)
@@ -359,7 +367,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
 	else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
-		add_sum(b, from, x, build_get_value(b, to), NULL);
+		build_add_sum(b, rec->along, from, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
 	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {

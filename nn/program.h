@@ -23,8 +23,13 @@ enum {
 	TESS_REC_SPLIT,
 	TESS_REC_CALL,
 	TESS_REC_SPLIT_HEADS,
-	TESS_REC_JOIN
+	TESS_REC_JOIN,
+	TESS_REC_GRADIENT, /* a value into the gradient memory of its weight */
+	TESS_REC_EXCHANGE, /* query heads to the ranks that hold their key-value head */
+	TESS_REC_SEQUENCE_SUM /* sums of tokens that ranks share, over the sequences of a step */
 };
+/* A gradient record's number: 1 where it is added to what is there. */
+enum { TESS_REC_GRADIENT_ADDED };
 /* An attention record has the index of its page class where the op has the head size. */
 enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
 /* A rope record has the index of its table after the numbers of the op. */
@@ -35,7 +40,8 @@ enum { TESS_REC_HEAD_PART };
 
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
-	const struct tess_dim *dim[2]; /* [tokens], [tokens, features] */
+	/* [tokens], [tokens, features]; a gradient of a weight: its axes as stored */
+	const struct tess_dim *dim[3];
 	const struct tess_place *place; /* along each mesh dimension; Partial along one at most */
 	const char *module; /* that placed it; for messages */
 	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
@@ -85,7 +91,7 @@ struct tess_record {
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
 	double num[12];
-	int32_t along; /* MOVE, CALL: the mesh dimension */
+	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM: the mesh dimension */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
 	void *state;
@@ -96,9 +102,23 @@ struct tess_rope_use { /* a table that rope records read */
 	int64_t each; /* elements of a head */
 };
 
+struct tess_gradient { /* of a weight, as its first gradient record has it */
+	const struct tess_weight *weight;
+	struct tess_tensor *value;
+};
+
 struct tess_open_style {
 	const struct tess_style *style;
 	void *state;
+};
+
+struct tess_training { /* a step of one replica */
+	const int64_t *lengths; /* of its sequences; the rows of the step are their positions */
+	int64_t nsequences;
+	int64_t all_sequences, first; /* of the whole step, over dp; the index of its first */
+	bool accumulate; /* gradients are added to those that are there */
+	const char *const *recompute; /* patterns of modules; ends with NULL; NULL: none */
+	double balance; /* factor of the load balancing loss; 0: none */
 };
 
 struct tess_program {
@@ -121,6 +141,15 @@ struct tess_program {
 	/* i32 inputs: [tokens], and `rows` [selected], the indices of those rows, increasing */
 	struct tess_tensor *ids, *positions, *slots, *rows;
 	struct tess_tensor *logits;
+	const struct tess_training *training; /* NULL: inference */
+	/* of training: i32 [tokens], -100: no loss; f32 [1], how many of the step are not */
+	struct tess_tensor *labels, *count;
+	struct tess_tensor *loss; /* f32 [tokens], of each */
+	/* [tokens]; of training with a part for each sequence, and all sequences of the step */
+	const struct tess_dim *tokens, *sequences;
+	int32_t data_along; /* mesh dimension dp of training, if it has several ranks; else -1 */
+	int32_t ngradients;
+	struct tess_gradient *gradient; /* one for each weight, in the order of its records */
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */
 };
 

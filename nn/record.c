@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
+#include "nn/backward.h"
 #include "nn/recorder.h"
 
 #include <stdio.h>
@@ -186,6 +187,7 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 	m->along = along;
 	m->site = (struct tess_site){ .size = sizeof m->site,
 		                      .nranks = r->p->mesh.dim[along].size,
+		                      .training = r->options->training != NULL,
 		                      .host = &recording_host,
 		                      .module = module,
 		                      .kind = kind };
@@ -411,14 +413,22 @@ static uint64_t hash_places(uint64_t h, const struct tess_program *p,
 	return h;
 }
 
+/* A dim of a value; replicas have tokens of other sequences, and otherwise the same records. */
+static uint64_t hash_axis(uint64_t h, const struct tess_program *p, const struct tess_dim *d)
+{
+	if (!p->training || d != p->tokens)
+		return hash_dim(h, d);
+	return hash_bytes(h, &p->training->all_sequences, sizeof p->training->all_sequences);
+}
+
 static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const struct tess_tensor *v)
 {
 	int32_t about[] = { v->id, v->dtype, v->ndim };
 
 	h = hash_places(hash_bytes(h, about, sizeof about), p, v->place);
 	for (int32_t i = 0; i < v->ndim; i++)
-		h = hash_dim(h, v->dim[i]);
-	return v->sum ? hash_dim(h, v->sum) : h;
+		h = hash_axis(h, p, v->dim[i]);
+	return v->sum ? hash_axis(h, p, v->sum) : h;
 }
 
 static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
@@ -508,52 +518,16 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->path)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
+	if (r->p->training) /* the loss reads logits that are cut as they are */
+		r->p->logits_root = TESS_LOGITS_CUT;
 	r->p->logits = place_logits(r, logits);
 	if (!r->status)
 		tess_recorder_check_rules(r);
-	return r->status ? r->status : hash_records(r->p);
-}
-
-/* Rows in units of one: a rank may hold none. */
-static const struct tess_dim *make_rows_dim(struct tess_recorder *r, const char *name, int64_t n)
-{
-	struct tess_dim *d = TESS_NEW(&r->p->arena, struct tess_dim, 1);
-
-	if (d)
-		*d = (struct tess_dim){ .name = name,
-			                .size = n,
-			                .nunits = n ? n : 1,
-			                .base = d,
-			                .group = 1,
-			                .may_be_empty = true };
-	return d;
-}
-
-static tess_status make_inputs(struct tess_recorder *r)
-{
-	const struct tess_dim *tokens = make_rows_dim(r, "tokens", r->p->ntokens);
-	const struct tess_dim *selected = make_rows_dim(r, "selected", r->p->nselected);
-	const struct {
-		struct tess_tensor **at;
-		const struct tess_dim *dim;
-		const char *name;
-	} inputs[] = { { &r->p->ids, tokens, "the ids" },
-		       { &r->p->positions, tokens, "the positions" },
-		       { &r->p->slots, tokens, "the slots" },
-		       { &r->p->rows, selected, "the selected rows" } };
-
-	if (!tokens || !selected)
-		return TESS_ENOMEM;
-	for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-		struct tess_tensor *v =
-			tess_tensor_new(r, 1, &inputs[i].dim, r->whole, inputs[i].name);
-
-		if (!v)
-			return TESS_ENOMEM;
-		v->dtype = TESS_I32;
-		*inputs[i].at = v;
+	if (!r->status && r->p->training) {
+		r->p->logits_root = -1;
+		tess_program_record_backward(r);
 	}
-	return TESS_OK;
+	return r->status ? r->status : hash_records(r->p);
 }
 
 static const struct tess_place *make_whole_place(struct tess_program *p)
@@ -590,8 +564,9 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	r.whole = make_whole_place(p);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	if (!r.used_rules || !r.whole || make_inputs(&r))
-		return tess_program_free(p), TESS_ENOMEM;
+	st = r.used_rules && r.whole ? tess_inputs_make(&r) : TESS_ENOMEM;
+	if (st)
+		return tess_program_free(p), st;
 	logits = options->model->forward(&r.nn, p->ids);
 	st = finish_program(&r, logits);
 	if (st) {

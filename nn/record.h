@@ -17,6 +17,9 @@ struct tess_record_options {
 	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */
 	bool check; /* after each record, compare ranks and look for NaN and Inf */
 	const struct tess_device *device; /* NULL: host memory, and exact sums */
+	/* NULL: inference. It is copied; the sum of its lengths is ntokens, and all rows are
+	 * selected. The mesh may have dp. */
+	const struct tess_training *training;
 };
 
 /*

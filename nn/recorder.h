@@ -59,6 +59,9 @@ const char *tess_recorder_along(struct tess_recorder *r, int32_t along);
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
+/* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
+tess_status tess_inputs_make(struct tess_recorder *r);
+
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
                                     const struct tess_dim *const *dim,
                                     const struct tess_place *place, const char *module);

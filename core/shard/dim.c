@@ -27,9 +27,11 @@ void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32
 	*hi = tess_edge(tess_dim_count_units(piece), nranks, rank + 1);
 }
 
-/* The start of its own unit i. */
+/* The start of its own unit i; the last unit of a sequence may be short. */
 static int64_t get_unit_start(const struct tess_dim *piece, int64_t i)
 {
+	if (piece->may_be_empty && i == piece->nunits)
+		return piece->size;
 	return piece->unit_size ? i * piece->unit_size : tess_edge(piece->size, piece->nunits, i);
 }
 

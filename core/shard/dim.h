@@ -13,7 +13,9 @@ struct tess_dim {
 	const char *name;
 	int64_t size; /* elements */
 	int64_t nunits; /* its own units; 0 if it has parts */
-	int64_t unit_size; /* elements of a unit (heads); 0: units by the split rule */
+	/* elements of a unit (heads), the last of tokens may have fewer; 0: units by the split
+	 * rule */
+	int64_t unit_size;
 	const struct tess_dim
 		*base; /* cut with the units of this one, often itself; NULL if it has parts */
 	int64_t group; /* units of the base that share one unit of this dim */

@@ -1,0 +1,334 @@
+#include "nn/backward.h"
+
+#include "core/base/status.h"
+
+struct tess_contribution { /* to the gradient of a value, by one of its consumers */
+	struct tess_contribution *next;
+	struct tess_tensor *d;
+};
+
+/* ---- gradients of values --------------------------------------------------------------------- */
+
+static struct tess_place *make_gradient_place(struct tess_backward *b, const struct tess_tensor *x)
+{
+	struct tess_place *to = tess_recorder_alloc_places(b->r);
+
+	for (int32_t i = 0; i < b->r->p->mesh.ndims && to; i++)
+		to[i] = x->place[i].kind == TESS_SHARD ? x->place[i] : tess_place_replicate();
+	return to;
+}
+
+struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
+                                            const struct tess_place *place, const char *module)
+{
+	return b->r->status || !place ? NULL
+	                              : tess_tensor_new(b->r, x->ndim, x->dim, place, module);
+}
+
+void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d)
+{
+	struct tess_contribution *c;
+
+	if (b->r->status || !d || x->dtype != TESS_F32)
+		return;
+	c = TESS_NEW(&b->r->p->arena, struct tess_contribution, 1);
+	if (!c) {
+		tess_recorder_keep_error(b->r, TESS_ENOMEM);
+		return;
+	}
+	*c = (struct tess_contribution){ b->given[x->id], d };
+	b->given[x->id] = c; /* the last consumer gives first */
+}
+
+static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_tensor *one,
+                                         struct tess_tensor *other)
+{
+	struct tess_tensor *in[2] = { one, other };
+	struct tess_tensor *y = tess_backward_make_like(b, one, one->place, one->module);
+
+	return y && tess_record_append(b->r, TESS_OP_ADD, one->module, 2, in, 1, &y, 0, NULL)
+	               ? y
+	               : NULL;
+}
+
+struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y)
+{
+	struct tess_contribution *c = b->given[y->id];
+	struct tess_place *to = c ? make_gradient_place(b, y) : NULL;
+	struct tess_tensor *sum = NULL;
+
+	b->given[y->id] = NULL;
+	for (; c && to; c = c->next) {
+		struct tess_tensor *d = tess_tensor_redistribute(b->r, c->d, to, y->module);
+
+		if (!d)
+			return NULL;
+		sum = sum ? add_gradients(b, sum, d) : d;
+	}
+	return b->r->status ? NULL : sum;
+}
+
+/* ---- gradients of weights -------------------------------------------------------------------- */
+
+struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
+                                                   const char *module, int32_t nin,
+                                                   struct tess_tensor *const *in, int32_t ndim,
+                                                   const struct tess_dim *const *dim,
+                                                   struct tess_place *place)
+{
+	struct tess_program *p = b->r->p;
+	struct tess_tensor *y;
+	int32_t cut;
+
+	if (b->r->status || !place)
+		return NULL;
+	cut = tess_recorder_find_place(b->r, in[nin - 1], TESS_SHARD, 0);
+	if (cut >= 0 || p->data_along >= 0)
+		place[cut >= 0 ? cut : p->data_along] = tess_place_partial();
+	y = tess_tensor_new(b->r, ndim, dim, place, module);
+	if (!y)
+		return NULL;
+	y->sum = cut >= 0 ? p->tokens : p->data_along >= 0 ? p->sequences : NULL;
+	return tess_record_append(b->r, kind, module, nin, in, 1, &y, 0, NULL);
+}
+
+/* Sums of tokens that ranks share: each sequence is finished, and is then a term along dp. */
+static struct tess_tensor *add_sequence_sum(struct tess_backward *b, struct tess_tensor *d,
+                                            int32_t along)
+{
+	struct tess_program *p = b->r->p;
+	struct tess_place *to = tess_tensor_replace_place(b->r, d, along, tess_place_replicate());
+	struct tess_record *rec;
+	struct tess_tensor *y;
+
+	if (!to)
+		return NULL;
+	to[p->data_along] = tess_place_partial();
+	y = tess_backward_make_like(b, d, to, d->module);
+	rec = y ? tess_record_append(b->r, TESS_REC_SEQUENCE_SUM, d->module, 1, &d, 1, &y, 0, NULL)
+	        : NULL;
+	if (!rec)
+		return NULL;
+	y->sum = p->sequences;
+	rec->along = along;
+	return y;
+}
+
+/* The gradient d at the place of its weight, but that it may be Partial along dp. */
+static struct tess_tensor *place_weight_gradient(struct tess_backward *b,
+                                                 const struct tess_weight *w, struct tess_tensor *d)
+{
+	struct tess_program *p = b->r->p;
+	int32_t partial = tess_recorder_find_partial(b->r, d->place), i = 0;
+
+	if (partial >= 0 && partial != p->data_along) {
+		d = d->sum == p->tokens && p->data_along >= 0
+		            ? add_sequence_sum(b, d, partial)
+		            : tess_tensor_move(b->r, d, partial, tess_place_replicate(), w->name);
+		if (!d)
+			return NULL;
+	}
+	while (i < p->mesh.ndims &&
+	       (i == p->data_along || tess_place_equal(d->place[i], w->place[i])))
+		i++;
+	return i == p->mesh.ndims ? d : tess_tensor_redistribute(b->r, d, w->place, w->name);
+}
+
+void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
+                               struct tess_tensor *d)
+{
+	struct tess_program *p = b->r->p;
+	const struct tess_weight *home = w->table ? w->table : w;
+	struct tess_gradient *list;
+	struct tess_record *rec;
+	bool added;
+
+	d = b->r->status || !d ? NULL : place_weight_gradient(b, home, d);
+	rec = d ? tess_record_append(b->r, TESS_REC_GRADIENT, home->name, 1, &d, 0, NULL, 1, &home)
+	        : NULL;
+	if (!rec)
+		return;
+	added = b->recorded[home->index];
+	rec->nnum = TESS_REC_GRADIENT_ADDED + 1;
+	rec->num[TESS_REC_GRADIENT_ADDED] = added || p->training->accumulate;
+	if (added)
+		return;
+	list = tess_arena_grow(&p->arena, p->gradient, (size_t)p->ngradients, sizeof *list);
+	if (!list) {
+		tess_recorder_keep_error(b->r, TESS_ENOMEM);
+		return;
+	}
+	p->gradient = list;
+	list[p->ngradients++] = (struct tess_gradient){ home, d };
+	b->recorded[home->index] = true;
+}
+
+/* ---- records that need no file of their own -------------------------------------------------- */
+
+void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec)
+{
+	tess_recorder_fail(b->r, TESS_ENOTSUP,
+	                   "%s: %s has no backward, so a model that has it cannot be trained",
+	                   rec->module, tess_record_kind_name(rec->kind));
+}
+
+static void reverse_move(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_contribution *c = b->given[rec->out[0]->id];
+
+	/* one contribution goes straight to the place of the move's source */
+	tess_backward_give(b, rec->in[0],
+	                   c && !c->next ? c->d : tess_backward_take(b, rec->out[0]));
+	b->given[rec->out[0]->id] = NULL;
+}
+
+static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *d = tess_backward_take(b, rec->out[0]);
+
+	for (int32_t i = rec->nin - 1; i >= 0; i--)
+		tess_backward_give(b, rec->in[i], d);
+}
+
+static void reverse_scale(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *g = tess_backward_take(b, rec->out[0]);
+	struct tess_tensor *d = g ? tess_backward_make_like(b, g, g->place, rec->module) : NULL;
+	struct tess_record *scale =
+		d ? tess_record_append(b->r, TESS_OP_SCALE, rec->module, 1, &g, 1, &d, 0, NULL)
+		  : NULL;
+
+	if (!scale)
+		return;
+	scale->nnum = rec->nnum;
+	scale->num[TESS_SCALE_FACTOR] = rec->num[TESS_SCALE_FACTOR];
+	tess_backward_give(b, rec->in[0], d);
+}
+
+static void reverse_glu(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->nin > 1 ? rec->in[1] : NULL }, *out[2];
+	struct tess_record *d;
+
+	in[rec->nin] = tess_backward_take(b, rec->out[0]);
+	for (int32_t i = 0; i < rec->nin; i++)
+		out[i] = tess_backward_make_like(b, rec->in[i], rec->in[i]->place, rec->module);
+	d = tess_record_append(b->r, TESS_OP_GLU_D, rec->module, rec->nin + 1, in, rec->nin, out, 0,
+	                       NULL);
+	if (!d)
+		return;
+	d->nnum = rec->nnum;
+	d->num[TESS_GLU_ACTIVATION] = rec->num[TESS_GLU_ACTIVATION];
+	for (int32_t i = 0; i < rec->nin; i++)
+		tess_backward_give(b, rec->in[i], out[i]);
+}
+
+static void reverse_split(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor **in = TESS_NEW(&b->r->p->arena, struct tess_tensor *, rec->nout), *d;
+
+	if (!in) {
+		tess_recorder_keep_error(b->r, TESS_ENOMEM);
+		return;
+	}
+	for (int32_t i = 0; i < rec->nout; i++) {
+		in[i] = tess_backward_take(b, rec->out[i]);
+		if (!in[i]) {
+			tess_recorder_fail(b->r, TESS_ENOTSUP,
+			                   "%s: part %d of a split is not used, so its gradient is "
+			                   "not known; the model must use all parts to be trained",
+			                   rec->module, (int)i);
+			return;
+		}
+	}
+	d = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);
+	if (d &&
+	    tess_record_append(b->r, TESS_REC_JOIN, rec->module, rec->nout, in, 1, &d, 0, NULL))
+		tess_backward_give(b, rec->in[0], d);
+}
+
+/* The plugin's own function again, whose operands are x, y and the gradient of y. */
+static void reverse_call(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->out[0] }, *d;
+	struct tess_record *grad;
+
+	if (!rec->call->grad) {
+		tess_recorder_fail(b->r, TESS_ENOTSUP,
+		                   "%s: style %s calls a function that has no gradient (grad is "
+		                   "NULL), so a plan with it cannot train; use another style there",
+		                   rec->module, rec->style->name);
+		return;
+	}
+	in[2] = tess_backward_take(b, rec->out[0]);
+	d = in[2] ? tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module) : NULL;
+	grad = d ? tess_record_append(b->r, TESS_REC_CALL, rec->module, 3, in, 1, &d, 0, NULL)
+	         : NULL;
+	if (!grad)
+		return;
+	grad->along = rec->along;
+	grad->call = rec->call;
+	grad->style = rec->style;
+	grad->state = rec->state;
+	tess_backward_give(b, rec->in[0], d);
+}
+
+/* ---- a whole program ------------------------------------------------------------------------- */
+
+static const struct {
+	int32_t kind;
+	void (*record)(struct tess_backward *b, const struct tess_record *rec);
+} backwards[] = {
+	{ TESS_REC_MOVE, reverse_move },
+	{ TESS_OP_ADD, reverse_add },
+	{ TESS_OP_SCALE, reverse_scale },
+	{ TESS_OP_GLU, reverse_glu },
+	{ TESS_REC_SPLIT, reverse_split },
+	{ TESS_REC_CALL, reverse_call },
+	{ TESS_OP_EMBED, tess_backward_record_embed },
+	{ TESS_OP_LINEAR, tess_backward_record_linear },
+	{ TESS_OP_BIAS, tess_backward_record_bias },
+	{ TESS_OP_NORM, tess_backward_record_norm },
+	{ TESS_OP_ROPE, tess_backward_record_rope },
+	{ TESS_OP_ATTENTION, tess_backward_record_attention },
+	{ TESS_REC_SPLIT_HEADS, tess_backward_record_split_heads },
+	{ TESS_REC_JOIN, tess_backward_record_join },
+	{ TESS_OP_HEAD_LINEAR, tess_backward_record_head_linear },
+	{ TESS_OP_ROUTE, tess_backward_record_route },
+	{ TESS_OP_EXPERTS, tess_backward_record_experts },
+	{ TESS_OP_COMBINE, tess_backward_record_combine },
+};
+
+static void reverse_record(struct tess_backward *b, const struct tess_record *rec)
+{
+	bool reached = false;
+	size_t i = 0, n = sizeof backwards / sizeof *backwards;
+
+	for (int32_t k = 0; k < rec->nout; k++)
+		reached |= b->given[rec->out[k]->id] != NULL;
+	if (!reached)
+		return;
+	while (i < n && backwards[i].kind != rec->kind)
+		i++;
+	if (i < n)
+		backwards[i].record(b, rec);
+	else
+		tess_backward_refuse(b, rec);
+}
+
+void tess_program_record_backward(struct tess_recorder *r)
+{
+	struct tess_program *p = r->p;
+	int32_t nforward = p->nrecords;
+	struct tess_backward b = { .r = r };
+
+	b.given = TESS_NEW(&p->arena, struct tess_contribution *, p->ntensors);
+	b.recorded = TESS_NEW(&p->arena, bool, p->nweights);
+	if (!b.given || !b.recorded) {
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+		return;
+	}
+	tess_backward_record_loss(&b);
+	for (int32_t i = nforward - 1; i >= 0 && !r->status; i--)
+		reverse_record(&b, p->record[i]);
+}

@@ -1,0 +1,76 @@
+/*
+ * backward.h - appends the records of the backward to those of a step of training.
+ *
+ * Records are visited in reverse; what each appends is in docs/ops.md. Where a gradient is placed
+ * follows from its value, never from a style: Shard stays, all else is Replicate.
+ */
+#ifndef TESS_NN_BACKWARD_H
+#define TESS_NN_BACKWARD_H
+
+#include "nn/recorder.h"
+
+struct tess_contribution;
+
+struct tess_backward {
+	struct tess_recorder *r;
+	struct tess_contribution **given; /* by value, in the order of the consumers */
+	bool *recorded; /* by weight: whether a gradient of it is */
+};
+
+/* The loss and all of the backward, at the end of a recording. Failures are the recorder's. */
+void tess_program_record_backward(struct tess_recorder *r);
+
+/*
+ * The finished gradient of y, at its place (S(a) -> S(a); R, Partial -> R); NULL: nothing reaches
+ * it, or the recording has failed.
+ */
+struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y);
+/*
+ * Adds d to the gradient of x; NULL: nothing. Contributions are finished to x's gradient place, and
+ * then added in the order of the consumers. What is given to ids and the like is dropped.
+ */
+void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d);
+/*
+ * d: the gradient of w as its op left it: [axes of w as stored], Partial or not. It is finished,
+ * first over tokens along the other mesh dimensions, then along dp, and put into the memory of
+ * gradients (TESS_REC_GRADIENT).
+ */
+void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
+                               struct tess_tensor *d);
+
+/* A new value of `place` for the gradient of x. */
+struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
+                                            const struct tess_place *place, const char *module);
+/*
+ * Appends an op that adds over the tokens of its last operand, to a value of these dims. The caller
+ * sets `place` along each mesh dimension; it becomes Partial where one cuts the tokens, else along
+ * dp. The caller sets the numbers after `sequences` and `first`.
+ */
+struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
+                                                   const char *module, int32_t nin,
+                                                   struct tess_tensor *const *in, int32_t ndim,
+                                                   const struct tess_dim *const *dim,
+                                                   struct tess_place *place);
+
+/* Of records of one kind. */
+void tess_backward_record_embed(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_linear(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_bias(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_norm(struct tess_backward *b, const struct tess_record *rec);
+/* Those of the loss, and the gradient of the logits (backward_loss.c). */
+void tess_backward_record_loss(struct tess_backward *b);
+/* backward_attention.c */
+void tess_backward_record_rope(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_split_heads(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_join(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec);
+/* backward_experts.c */
+void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_experts(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec);
+
+/* Refuses a plan of training: the record's kind has no backward. */
+void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec);
+
+#endif
