@@ -220,7 +220,7 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	tess_status st;
 
 	if (!run)
-		return cpu_check(op);
+		return cpu_supports(op);
 	saved = tess_float_enter();
 	st = run(cpu, op);
 	tess_float_leave(saved);
@@ -295,7 +295,7 @@ static const struct tess_device cpu_device = {
 	.name = "cpu",
 	.summary = "the CPU; the same bits on any CPU, with any number of threads",
 	.count = count_cpu_devices,
-	.supports = cpu_check,
+	.supports = cpu_supports,
 	.open = device_open,
 	.alloc = device_alloc,
 	.free = device_free,

@@ -78,6 +78,8 @@ tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tre
                           int64_t step_max);
 
 /* Fails if the device cannot run `op`: shapes, strides, types, sums. */
+tess_status cpu_supports(const struct tess_op *op);
+/* The same of what is no op of training (check.c). */
 tess_status cpu_check(const struct tess_op *op);
 /* Fails if `rows` cannot be packed into panels. */
 tess_status cpu_check_rows(const struct tess_view *rows);
