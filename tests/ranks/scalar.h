@@ -32,8 +32,12 @@ void scalar_run_attention(const struct tess_op *op);
 /* The ops of training (scalar_backward.c); false: op is none of them. */
 bool scalar_run_backward(const struct tess_op *op);
 
-/* act(v) of GLU. */
+/* Those of mixtures of experts (scalar_experts_backward.c); false: op is none of them. */
+bool scalar_run_experts_backward(const struct tess_op *op);
+
+/* act(v) of GLU, and u * act'(a) of GLU_D. */
 float scalar_activate(int32_t act, float v);
+float scalar_derive_activation(int32_t act, float a, float u);
 /* An element of a matrix, widened. */
 float scalar_read(const struct tess_view *v, int64_t i, int64_t k);
 /* The largest nodes of the run [lo, hi) of n units: out[0, 1, ...], of leaf[0 to hi - lo - 1]. */
@@ -42,5 +46,10 @@ int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, f
 void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
                      const struct tess_view *w, int64_t col, bool partial, float *out,
                      int64_t step);
+/* A sum over tokens of u[row], or of u[row] * v[row], in the same way. */
+void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v, bool partial,
+                       float *out, int64_t step);
+/* Matrix e of a weight of experts. */
+struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e);
 
 #endif

@@ -192,6 +192,16 @@ static float add_pair(const void *arg, int32_t operand, int64_t at, float sum)
 	return p->v ? fmaf(p->u[at], p->v[at], sum) : sum + p->u[at];
 }
 
+void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v, bool partial,
+                       float *out, int64_t step)
+{
+	struct pair p = { u, v };
+	struct sum s = make_token_sum(op, 0, add_pair, &p);
+
+	s.partial = partial;
+	compute_sum(&s, out, step);
+}
+
 /* The finished sum over a run of the first tree, divided by its elements. */
 static float average_run(const struct tess_op *op, const float *u, const float *v, int64_t each)
 {
@@ -273,25 +283,28 @@ static void run_norm_dw_op(const struct tess_op *op)
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-static float derive_activation(int32_t act, float a)
+float scalar_derive_activation(int32_t act, float a, float u)
 {
 	float s, t, inner;
 
 	switch (act) {
+	case TESS_RELU:
+		return a <= 0 ? 0 : u;
 	case TESS_SILU:
 		s = 1.0f / (1.0f + mathf_exp(-a));
-		return s * (1.0f + a * (1.0f - s));
+		return u * (s * (1.0f + a * (1.0f - s)));
 	case TESS_GELU:
-		return 0.5f * (1.0f + mathf_erf(a * 0.70710678f)) +
-		       a * (0.39894228f * mathf_exp((a * a) * -0.5f));
+		return u * (0.5f * (1.0f + mathf_erf(a * 0.70710678f)) +
+		            a * (0.39894228f * mathf_exp((a * a) * -0.5f)));
 	case TESS_GELU_TANH:
 		inner = 0.79788456f * (a + 0.044715f * ((a * a) * a));
 		t = mathf_tanh(inner);
-		return (1.0f + t) * 0.5f +
-		       ((a * 0.5f) * (1.0f - t * t)) * (0.79788456f * (1.0f + 0.134145f * (a * a)));
+		return u *
+		       ((1.0f + t) * 0.5f + ((a * 0.5f) * (1.0f - t * t)) *
+		                                    (0.79788456f * (1.0f + 0.134145f * (a * a))));
 	default:
 		t = mathf_tanh(a);
-		return 1.0f - t * t;
+		return u * (1.0f - t * t);
 	}
 }
 
@@ -307,8 +320,7 @@ static void run_glu_d_op(const struct tess_op *op)
 			g = scalar_read(&op->in[2], t, k);
 			u = gated ? g * scalar_read(&op->in[1], t, k) : g;
 			db = gated ? g * scalar_activate(act, a) : 0;
-			*get_out_element(&op->out[0], t, k) =
-				act == TESS_RELU ? (a <= 0 ? 0 : u) : u * derive_activation(act, a);
+			*get_out_element(&op->out[0], t, k) = scalar_derive_activation(act, a, u);
 			if (gated)
 				*get_out_element(&op->out[1], t, k) = db;
 		}
@@ -519,5 +531,5 @@ bool scalar_run_backward(const struct tess_op *op)
 		run_sgd_op(op);
 		return true;
 	}
-	return false;
+	return scalar_run_experts_backward(op);
 }

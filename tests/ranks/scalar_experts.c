@@ -35,11 +35,11 @@ static void run_route_op(const struct tess_op *op)
 		for (int64_t i = 0; i < n; i++)
 			m = fmaxf(m, scalar_read(&op->in[0], t, i));
 		for (int64_t i = 0; i < n; i++)
-			sum += s[i] = (float)exp((double)(scalar_read(&op->in[0], t, i) - m));
+			sum += s[i] = mathf_exp(scalar_read(&op->in[0], t, i) - m);
 		for (int64_t i = 0; i < n; i++) {
 			float x = scalar_read(&op->in[0], t, i);
 
-			s[i] = flags & TESS_SIGMOID ? 1 / (1 + (float)exp((double)-x)) : s[i] / sum;
+			s[i] = flags & TESS_SIGMOID ? 1 / (1 + mathf_exp(-x)) : s[i] / sum;
 			choice[i] = s[i] + (op->nin > 1 ? scalar_read(&op->in[1], i, 0) : 0);
 		}
 		for (int64_t g = 0; g < groups; g++) {
@@ -69,7 +69,7 @@ static void run_route_op(const struct tess_op *op)
 	free(in);
 }
 
-static struct tess_view get_expert(const struct tess_view *w, int64_t e)
+struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e)
 {
 	struct tess_view one = { .data = w->data, .dtype = w->dtype, .ndim = 2 };
 
@@ -92,7 +92,8 @@ static struct tess_op take_tree(const struct tess_op *op, int32_t i)
 /* Expert e of row t: h columns, finished, or NODES_MAX apart their nodes. */
 static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool nodes, float *z)
 {
-	struct tess_view up = get_expert(&op->in[2], e), down = get_expert(&op->in[3], e), mid;
+	struct tess_view up = scalar_get_expert(&op->in[2], e),
+			 down = scalar_get_expert(&op->in[3], e), mid;
 	struct tess_op over_k = take_tree(op, 0), over_f = take_tree(op, 1);
 	int64_t f = down.shape[1];
 	float *h = malloc(sizeof *h * (size_t)(2 * f + 1));
@@ -100,7 +101,7 @@ static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool 
 	for (int64_t j = 0; j < 2 * f; j++)
 		scalar_contract(&over_k, &op->in[0], t, &up, j, false, &h[j], 0);
 	for (int64_t j = 0; j < f; j++)
-		h[j] = h[j] * (1.0f / (1.0f + (float)exp((double)-h[j]))) * h[f + j];
+		h[j] = scalar_activate((int32_t)op->num[TESS_EXPERTS_ACTIVATION], h[j]) * h[f + j];
 	mid = (struct tess_view){
 		.data = h, .dtype = TESS_F32, .ndim = 2, .shape = { 1, f }, .stride = { f, 1 }
 	};
