@@ -1,0 +1,86 @@
+/* experts_rows.h - rows grouped by expert, in waves: of EXPERTS and its backward. */
+#ifndef TESS_DEVICES_CPU_EXPERTS_ROWS_H
+#define TESS_DEVICES_CPU_EXPERTS_ROWS_H
+
+#include "combine.h"
+#include "product.h"
+
+enum { EXPERTS_ROWS = 192 }; /* of a wave, and of the largest group */
+enum { EXPERTS_SHARE = 1 << 14 }; /* elements of the smallest share of a copy or an activation */
+
+struct group { /* rows [first, first + rows) of the list */
+	int64_t expert, first, rows;
+	bool packed;
+};
+
+struct expert_rows { /* that the weights, in[1] of an op, ask for */
+	const struct cpu *cpu;
+	const struct tess_op *op;
+	int64_t tokens, experts, total;
+	int32_t *token; /* by row of the list, which is in the order of experts, then of tokens */
+	int32_t *expert, *slot; /* of a row: its expert; its index among those of its token */
+	int32_t *begin, *row; /* of a token: the first of its `row`, which are rows of the list */
+	struct group *group, *wave;
+	int64_t ngroups, count, rows, tiles; /* of groups; groups, rows and tiles of the wave */
+};
+
+struct expert_product { /* the rows of a wave, each times the matrix of its expert */
+	const struct expert_rows *e;
+	const struct sum *sum;
+	const struct tess_view *w; /* [e, N, K] */
+	const float *x; /* [rows][pitch], of groups that are not packed */
+	const float *packed; /* [rows][width], of those that are: by product_pack */
+	int64_t pitch, width;
+	float *y; /* [rows][y_pitch], or nodes of that, node_pitch apart */
+	int64_t y_pitch, node_pitch;
+};
+
+static inline void *experts_take_bytes(char *base, size_t *at, int64_t count, size_t each)
+{
+	void *p = base ? base + *at : NULL;
+
+	*at += ((size_t)count * each + 63) / 64 * 64;
+	return p;
+}
+
+/* Sets tokens, experts and total; fails where a row asks for more than `slots`; 0: any. */
+#define experts_count_rows CPU_NAME(experts_count_rows)
+tess_status experts_count_rows(struct expert_rows *e, int64_t slots);
+/* Sets e's pointers into `base` from *at on, if that is not NULL; moves *at behind. */
+#define experts_lay_out_rows CPU_NAME(experts_lay_out_rows)
+void experts_lay_out_rows(struct expert_rows *e, char *base, size_t *at);
+/* Lists the rows of all experts, and groups of them. */
+#define experts_list_rows CPU_NAME(experts_list_rows)
+void experts_list_rows(struct expert_rows *e);
+/* From group `at` on, as many as fit; returns the next. */
+#define experts_choose_wave CPU_NAME(experts_choose_wave)
+int64_t experts_choose_wave(struct expert_rows *e, int64_t at);
+/* The place of a group's rows among those of the wave. */
+static inline int64_t experts_get_offset(const struct expert_rows *e, const struct group *g)
+{
+	return g->first - e->wave[0].first;
+}
+
+/* The wave's rows of `from`, to [rows][width]: packed where the group is, else as they are. */
+#define experts_gather CPU_NAME(experts_gather)
+void experts_gather(const struct expert_rows *e, const struct sum *sum,
+                    const struct tess_view *from, float *to);
+/* n columns of rows [row, row + n) of a packed group to `to`, [rows of the wave][width]. */
+#define experts_pack_tile CPU_NAME(experts_pack_tile)
+void experts_pack_tile(const struct expert_rows *e, const struct group *g, const struct sum *sum,
+                       const float *from, int64_t pitch, int64_t row, int64_t n, float *to,
+                       int64_t width);
+/* Runs fn over the tiles of the wave. */
+typedef void expert_tile(void *arg, const struct group *g, int64_t row, int64_t n);
+#define experts_run_tiles CPU_NAME(experts_run_tiles)
+void experts_run_tiles(const struct expert_rows *e, expert_tile *fn, void *arg, int64_t columns);
+#define experts_multiply CPU_NAME(experts_multiply)
+void experts_multiply(const struct expert_product *p);
+/* The wave's z, [nodes][EXPERTS_ROWS][columns], to the slots of out[0]. */
+#define experts_store_slots CPU_NAME(experts_store_slots)
+void experts_store_slots(const struct expert_rows *e, const float *z, int64_t columns);
+/* Slots of out[0] that no expert fills. */
+#define experts_clear_slots CPU_NAME(experts_clear_slots)
+void experts_clear_slots(const struct expert_rows *e, int64_t slots, int64_t columns);
+
+#endif
