@@ -1,6 +1,7 @@
 #include "nn/backward.h"
 
 #include "core/base/status.h"
+#include "nn/recompute.h"
 
 struct tess_contribution { /* to the gradient of a value, by one of its consumers */
 	struct tess_contribution *next;
@@ -25,6 +26,12 @@ struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struc
 	                              : tess_tensor_new(b->r, x->ndim, x->dim, place, module);
 }
 
+/* A value that is computed again has the gradient of the first. */
+static struct tess_contribution **find_given(struct tess_backward *b, const struct tess_tensor *x)
+{
+	return &b->given[x->repeats ? x->repeats->id : x->id];
+}
+
 void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d)
 {
 	struct tess_contribution *c;
@@ -36,8 +43,8 @@ void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct t
 		tess_recorder_keep_error(b->r, TESS_ENOMEM);
 		return;
 	}
-	*c = (struct tess_contribution){ b->given[x->id], d };
-	b->given[x->id] = c; /* the last consumer gives first */
+	*c = (struct tess_contribution){ *find_given(b, x), d };
+	*find_given(b, x) = c; /* the last consumer gives first */
 }
 
 static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_tensor *one,
@@ -53,11 +60,11 @@ static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_te
 
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y)
 {
-	struct tess_contribution *c = b->given[y->id];
+	struct tess_contribution *c = *find_given(b, y);
 	struct tess_place *to = c ? make_gradient_place(b, y) : NULL;
 	struct tess_tensor *sum = NULL;
 
-	b->given[y->id] = NULL;
+	*find_given(b, y) = NULL;
 	for (; c && to; c = c->next) {
 		struct tess_tensor *d = tess_tensor_redistribute(b->r, c->d, to, y->module);
 
@@ -174,12 +181,12 @@ void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec
 
 static void reverse_move(struct tess_backward *b, const struct tess_record *rec)
 {
-	struct tess_contribution *c = b->given[rec->out[0]->id];
+	struct tess_contribution *c = *find_given(b, rec->out[0]);
 
 	/* one contribution goes straight to the place of the move's source */
 	tess_backward_give(b, rec->in[0],
 	                   c && !c->next ? c->d : tess_backward_take(b, rec->out[0]));
-	b->given[rec->out[0]->id] = NULL;
+	*find_given(b, rec->out[0]) = NULL;
 }
 
 static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
@@ -305,7 +312,7 @@ static void reverse_record(struct tess_backward *b, const struct tess_record *re
 	size_t i = 0, n = sizeof backwards / sizeof *backwards;
 
 	for (int32_t k = 0; k < rec->nout; k++)
-		reached |= b->given[rec->out[k]->id] != NULL;
+		reached |= *find_given(b, rec->out[k]) != NULL;
 	if (!reached)
 		return;
 	while (i < n && backwards[i].kind != rec->kind)
@@ -321,7 +328,9 @@ void tess_program_record_backward(struct tess_recorder *r)
 	struct tess_program *p = r->p;
 	int32_t nforward = p->nrecords;
 	struct tess_backward b = { .r = r };
+	struct tess_recompute again;
 
+	tess_recompute_begin(r, &again);
 	b.given = TESS_NEW(&p->arena, struct tess_contribution *, p->ntensors);
 	b.recorded = TESS_NEW(&p->arena, bool, p->nweights);
 	if (!b.given || !b.recorded) {
@@ -330,5 +339,6 @@ void tess_program_record_backward(struct tess_recorder *r)
 	}
 	tess_backward_record_loss(&b);
 	for (int32_t i = nforward - 1; i >= 0 && !r->status; i--)
-		reverse_record(&b, p->record[i]);
+		reverse_record(&b, tess_recompute_get(&again, i));
+	tess_recompute_end(&again);
 }

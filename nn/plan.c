@@ -306,8 +306,7 @@ static int64_t rate_rule(const struct tess_plan *p, int32_t i)
 	return any ? n - components : n;
 }
 
-/* A pattern may leave out the first component of the path. */
-static bool matches_module(const char *pattern, const char *path)
+bool tess_pattern_matches(const char *pattern, const char *path)
 {
 	const char *below = skip_component(path);
 
@@ -326,8 +325,8 @@ static tess_status find_rule(const struct tess_plan *p, const char *dim, const c
 		const char *pattern = p->rule[i].pattern;
 		int64_t rating;
 
-		if (strcmp(p->rule[i].dim, dim) != 0 || !matches_module(pattern, path) ||
-		    (module && matches_module(pattern, module)))
+		if (strcmp(p->rule[i].dim, dim) != 0 || !tess_pattern_matches(pattern, path) ||
+		    (module && tess_pattern_matches(pattern, module)))
 			continue;
 		used[i] = true;
 		rating = rate_rule(p, i);

@@ -58,6 +58,8 @@ tess_status tess_plan_find(const struct tess_plan *p, const struct tess_mesh_sha
  * take tp's ranks.
  */
 tess_status tess_plan_check_mesh(const struct tess_plan *p, const struct tess_mesh_shape *mesh);
+/* Whether a pattern matches the path of a module, whose first component it may leave out. */
+bool tess_pattern_matches(const char *pattern, const char *path);
 /* Whether a component mixes `*` with other characters, so that it matches nothing. */
 bool tess_pattern_is_glob(const char *pattern);
 

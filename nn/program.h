@@ -46,6 +46,7 @@ struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	const char *module; /* that placed it; for messages */
 	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
 	struct tess_redistributed *redistributed; /* placements that it already has a copy in */
+	const struct tess_tensor *repeats; /* the value that is computed again as this one, or NULL */
 };
 
 struct tess_redistributed {
@@ -95,6 +96,7 @@ struct tess_record {
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
 	void *state;
+	const struct tess_record *repeats; /* the record that runs again as this one, or NULL */
 };
 
 struct tess_rope_use { /* a table that rope records read */
