@@ -46,7 +46,7 @@ struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	const char *module; /* that placed it; for messages */
 	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
 	struct tess_redistributed *redistributed; /* placements that it already has a copy in */
-	const struct tess_tensor *repeats; /* the value that is computed again as this one, or NULL */
+	const struct tess_tensor *repeats; /* what is computed again as this value, or NULL */
 };
 
 struct tess_redistributed {
