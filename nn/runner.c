@@ -47,7 +47,8 @@ static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 	if (!st)
 		st = tess_device_open(s->programs.options.device, index, cpus, s->parts.group,
 		                      &s->device);
-	s->memory.stream = s->device.stream;
+	s->step.device = &s->device;
+	s->step.at.stream = s->device.stream;
 	return st;
 }
 
@@ -113,10 +114,10 @@ static void set_groups(struct tess_runner *s)
 	}
 	s->rank = tess_group_rank(p->group);
 	s->groups = (struct tess_run_groups){ p->group, p->along };
-	s->shared = p->along[0];
+	s->step.shared = p->along[0];
 	for (int32_t i = 1; i < p->mesh.ndims; i++)
-		if (tess_group_size(p->along[i]) > tess_group_size(s->shared))
-			s->shared = p->along[i];
+		if (tess_group_size(p->along[i]) > tess_group_size(s->step.shared))
+			s->step.shared = p->along[i];
 }
 
 /* This rank's share of what is free, an eighth of which is left for the rest; 0: unknown. */
@@ -292,7 +293,7 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
                                      const struct tess_shaped_program *k)
 {
 	int64_t tokens = k->shape.ntokens, at = 0;
-	int32_t *id = s->inputs, *position = id + tokens, *slot = position + tokens,
+	int32_t *id = s->step.inputs, *position = id + tokens, *slot = position + tokens,
 		*selected = slot + tokens;
 
 	for (int64_t i = 0; i < n; i++) {
@@ -306,8 +307,9 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 				*selected++ = (int32_t)at;
 		}
 	}
-	return tess_device_copy(&s->device, "inputs", s->memory.inputs, s->inputs,
-	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *s->inputs);
+	return tess_device_copy(&s->device, "inputs", s->step.at.inputs, s->step.inputs,
+	                        (uint64_t)(3 * tokens + k->shape.nselected) *
+	                                sizeof *s->step.inputs);
 }
 
 /* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
@@ -370,15 +372,15 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = tess_programs_find(&s->programs, like, &k);
 	if (!st && !k->used) {
-		st = tess_runner_reserve_step(s, k->lowered->bytes);
+		st = tess_step_memory_reserve(&s->step, k->lowered->bytes);
 		st = tess_group_agree_status(s->parts.group, st, "step");
-		s->moved = true;
+		s->step.moved = true;
 	}
 	if (!st)
 		st = tess_runner_reserve_buffers(s, &like, end);
-	if (!st && s->moved) {
-		tess_programs_bind(&s->programs, &s->memory);
-		s->moved = false;
+	if (!st && s->step.moved) {
+		tess_programs_bind(&s->programs, &s->step.at);
+		s->step.moved = false;
 	}
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
@@ -424,7 +426,7 @@ int64_t tess_runner_positions(const struct tess_runner *s)
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 {
 	return (struct tess_runner_memory){ s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes,
-		                            s->step_bytes };
+		                            s->step.bytes };
 }
 
 struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)
@@ -449,7 +451,8 @@ void tess_runner_free(struct tess_runner *s)
 		tess_group_detach_device(s->parts.group, s->device.self);
 	drain_device(s);
 	tess_kv_cache_free(s->kv);
-	tess_runner_free_memory(s);
+	tess_step_memory_free(&s->step);
+	free(s->logits);
 	tess_rank_weights_free(&s->weights);
 	tess_programs_free(&s->programs);
 	tess_device_close(&s->device);

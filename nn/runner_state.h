@@ -8,6 +8,7 @@
 #include "nn/programs.h"
 #include "nn/run.h"
 #include "nn/runner.h"
+#include "nn/step_memory.h"
 #include "nn/weights.h"
 
 struct tess_runner {
@@ -19,33 +20,20 @@ struct tess_runner {
 	int64_t nsteps;
 	struct tess_rank_weights weights;
 	struct tess_kv_cache *kv;
-	struct tess_memory memory;
-	struct tess_group *shared; /* along the largest dimension: its sums are added in place */
-	bool step_shared; /* allocated by the group, not by the device */
-	uint64_t step_bytes;
-	int32_t *inputs; /* of a step, for memory.inputs; ninputs */
-	int64_t ninputs;
+	struct tess_step_memory step;
 	float *logits; /* that came from the device; room for nlogits rows */
 	int64_t nlogits;
-	bool moved; /* memory has moved since the programs were bound to it */
 	bool check; /* TESSERA_CHECK */
 };
 
 /*
- * Memory for a step, by collective calls that set `moved` where it moves. First, pages for the
+ * Memory for a step, by collective calls that set `step.moved` where it moves. First, pages for the
  * rows. TESS_ENOMEM: those that a slot got already stay its own.
  */
 tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_rows *rows,
                                       int64_t n);
-/*
- * The step arena, for a program that no step has run: it fits the largest. The caller agrees on the
- * status with the other ranks, and sets `moved`: this program must be bound in any case.
- */
-tess_status tess_runner_reserve_step(struct tess_runner *s, uint64_t bytes);
 /* Inputs, rope tables and logits, for a step of `like` whose positions end before `end`. */
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end);
-/* All but the pages, which are the KV cache's. */
-void tess_runner_free_memory(struct tess_runner *s);
 
 #endif
