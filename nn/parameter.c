@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <tessera/names.h>
 
 /* "NAME", or "NAME (FILE in files)" */
 static const char *format_name(struct tess_recorder *r, const char *name, const char *file)
@@ -134,23 +135,47 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
-/* Where a style stores a parameter that is not in use matters to training only. */
+/* Where a style stores a parameter that is not in use, or what the optimizer keeps of it. */
 static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
-                          const struct tess_weight *w, const struct tess_storage *at)
+                          const struct tess_weight *w, const struct tess_storage *at, int32_t dtype)
 {
-	if ((at->kind != TESS_ASIS && at->kind != TESS_SHARD) ||
-	    (at->kind == TESS_SHARD && (at->dim < -w->ndim || at->dim >= w->ndim)))
+	if (at->kind != TESS_ASIS && at->kind != TESS_SHARD)
 		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "%s: style %s stores it by kind %d, dimension %d; use "
-		                          "asis, or shard and one of its %d dimensions",
-		                          w->name, m->spec, (int)at->kind, (int)at->dim,
-		                          (int)w->ndim) != NULL;
-	if (at->kind == TESS_SHARD || (at->dtype && at->dtype != w->dtype))
+		                          "%s: style %s stores it by kind %d; use asis or shard",
+		                          w->name, m->spec, (int)at->kind) != NULL;
+	if (at->dtype && at->dtype != dtype)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: style %s stores it as %s, where it is %s; leave "
+		                          "dtype 0",
+		                          w->name, m->spec, tess_dtype_name(at->dtype),
+		                          tess_dtype_name(dtype)) != NULL;
+	if (at->kind == TESS_SHARD && !m->site.data)
 		return tess_recorder_fail(
 			       r, TESS_ENOTSUP,
-			       "%s: style %s stores it in another place or type than it uses it, "
-			       "which is for training only",
+			       "%s: style %s stores a share of what it uses on each rank, which is "
+			       "for mesh dimension dp in training only",
 			       w->name, m->spec) != NULL;
+	return true;
+}
+
+/* A weight that is cut at rest has a state that is cut alike. */
+static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
+                        const struct tess_param_place *place, struct tess_weight *w)
+{
+	bool rest = place->rest.kind == TESS_SHARD, state = place->state.kind == TESS_SHARD;
+
+	if (!check_storage(r, m, w, &place->rest, w->dtype) ||
+	    !check_storage(r, m, w, &place->state, TESS_F32))
+		return false;
+	if (rest && !state)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: style %s keeps a share of it, and the state of all "
+		                          "of it; use shard for the state too",
+		                          w->name, m->spec) != NULL;
+	if (m->along != r->p->data_along)
+		return true;
+	w->rest_cut = rest;
+	w->state_cut = state;
 	return true;
 }
 
@@ -171,8 +196,8 @@ static bool normalize_use(struct tess_recorder *r, const struct tess_weight *w,
 
 /* The place of a weight along one mesh dimension. */
 static bool place_weight_along(struct tess_recorder *r, const struct tess_module *m,
-                               const struct tess_weight_request *request,
-                               const struct tess_weight *w, struct tess_place *out)
+                               const struct tess_weight_request *request, struct tess_weight *w,
+                               struct tess_place *out)
 {
 	struct tess_param about = { .size = sizeof about,
 		                    .dtype = w->dtype,
@@ -189,9 +214,10 @@ static bool place_weight_along(struct tess_recorder *r, const struct tess_module
 	st = TESS_PLUGIN_CALL(m->style, m->site.module, partition_param, &m->site, &about, &place);
 	if (st)
 		return tess_recorder_keep_error(r, st) != NULL;
-	if (!normalize_use(r, w, &place.use) || !check_storage(r, m, w, &place.rest) ||
-	    !check_storage(r, m, w, &place.state))
+	if (!normalize_use(r, w, &place.use) || !set_storage(r, m, &place, w))
 		return false;
+	if (tess_module_check_data(m, place.use))
+		return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
 	*out = place.use;
 	return place.use.kind != TESS_SHARD ||
 	       tess_recorder_check_cut(r, w->dim[place.use.dim], m->along, m->site.module);
@@ -230,6 +256,10 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 	}
 	w->place = place;
 	w->style = style;
+	if (w->table) { /* one memory, one storage */
+		w->rest_cut = w->table->rest_cut;
+		w->state_cut = w->table->state_cut;
+	}
 	return check_axes(r, m, w);
 }
 

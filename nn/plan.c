@@ -416,8 +416,9 @@ tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess
 		if (!strcmp(rule->dim, "dp"))
 			return tess_fail(
 				TESS_EINVAL,
-				"%s: rule \"%s\": \"%s\" is for mesh dimension dp; replicas "
-				"along dp compute apart, and take no rules",
+				"%s: rule \"%s\": \"%s\" is for mesh dimension dp, whose rules "
+				"are for training on a mesh that has it; without training the "
+				"replicas along dp compute apart, and take no rules",
 				rule->origin, rule->pattern, rule->style);
 		return tess_fail(
 			TESS_EINVAL,

@@ -80,6 +80,9 @@ struct tess_weight { /* a parameter, as one op uses it */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none. Three: 0 is the expert */
 	const struct tess_dim *dim[3];
 	const struct tess_place *place; /* along each mesh dimension, while it is used */
+	/* of training, along data_along: kept is a share of its local part between uses; and of
+	 * the gradient and the optimizer's state */
+	bool rest_cut, state_cut;
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 	struct tess_head_parts *heads; /* of head_linear; else NULL */

@@ -31,6 +31,16 @@ void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *f
 	return tess_recorder_keep_error(r, tess_fail(why, "%s", text));
 }
 
+tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place)
+{
+	if (!m->site.data || place.kind == TESS_ASIS || place.kind == TESS_REPLICATE)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "%s: style %s cuts along %s, where each rank has sequences of its own; "
+	                 "along it use ddp, zero1 or zero3",
+	                 m->site.module, m->spec, m->r->p->mesh.dim[m->along].name);
+}
+
 /* ---- what hooks may call --------------------------------------------------------------------- */
 
 static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
@@ -38,8 +48,11 @@ static tess_status host_redistribute(const struct tess_site *s, const struct tes
 {
 	const struct tess_module *m = (const struct tess_module *)s;
 	struct tess_recorder *r = m->r;
-	struct tess_tensor *y = tess_tensor_move(r, *x, m->along, *to, s->module);
+	struct tess_tensor *y;
 
+	if (tess_module_check_data(m, *to))
+		return TESS_EINVAL;
+	y = tess_tensor_move(r, *x, m->along, *to, s->module);
 	if (y)
 		*x = y;
 	return r->status;
@@ -168,6 +181,12 @@ static tess_status open_style_state(struct tess_recorder *r, struct tess_module 
 /* Every module has one input and one output. */
 static tess_status check_layout(const struct tess_module *m)
 {
+	tess_status st = tess_module_check_data(m, m->io.in[0]);
+
+	if (!st)
+		st = tess_module_check_data(m, m->io.out[0]);
+	if (st)
+		return st;
 	for (int32_t i = 1; i < TESS_NARGS; i++)
 		if (m->io.in[i].kind || m->io.out[i].kind)
 			return tess_fail(
@@ -188,6 +207,8 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 	m->site = (struct tess_site){ .size = sizeof m->site,
 		                      .nranks = r->p->mesh.dim[along].size,
 		                      .training = r->options->training != NULL,
+		                      .data = r->options->training &&
+		                              !strcmp(r->p->mesh.dim[along].name, "dp"),
 		                      .host = &recording_host,
 		                      .module = module,
 		                      .kind = kind };

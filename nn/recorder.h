@@ -62,6 +62,9 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
+/* TESS_EINVAL: along a dimension of data no value or weight has such a place. */
+tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place);
+
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
                                     const struct tess_dim *const *dim,
                                     const struct tess_place *place, const char *module);

@@ -75,10 +75,8 @@ static tess_status store_elsewhere(const struct tess_site *s, const struct tess_
 		                                     : what == 'k' ? TESS_PARTIAL
 		                                                   : TESS_ASIS,
 		                             .dtype = p->dtype };
-	place->state =
-		(struct tess_storage){ .kind = what == 's' || what == 'd' ? TESS_SHARD : TESS_ASIS,
-		                       .dim = what == 'd' ? -9 : -1,
-		                       .dtype = what == 't' ? TESS_F64 : 0 };
+	place->state = (struct tess_storage){ .kind = what == 's' ? TESS_SHARD : TESS_ASIS,
+		                              .dtype = what == 't' ? TESS_F64 : 0 };
 	return TESS_OK;
 }
 

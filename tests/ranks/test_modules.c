@@ -381,11 +381,11 @@ START_TEST(refuses)
 	expect_module_refused(0, "{\"block\":\"prepare_input:in=shard(7)\"}", "Shard(7)");
 	expect_module_refused(0, "{\"block.n\":\"colwise\"}", "nearest: block.m");
 	expect_module_refused(0, "{\"block.m\":\"colwise:gather\"}", "gather");
-	expect_module_refused(0, "{\"block.m\":\"stored:rest\"}", "for training only");
-	expect_module_refused(0, "{\"block.m\":\"stored:state\"}", "for training only");
-	expect_module_refused(0, "{\"block.m\":\"stored:type\"}", "for training only");
-	expect_module_refused(0, "{\"block.m\":\"stored:dim\"}", "by kind 2, dimension -9");
-	expect_module_refused(0, "{\"block.m\":\"stored:kind\"}", "by kind 3, dimension 0");
+	expect_module_refused(0, "{\"block.m\":\"stored:rest\"}", "dp in training only");
+	expect_module_refused(0, "{\"block.m\":\"stored:state\"}", "dp in training only");
+	expect_module_refused(0, "{\"block.m\":\"stored:type\"}",
+	                      "stores it as f64, where it is f32");
+	expect_module_refused(0, "{\"block.m\":\"stored:kind\"}", "by kind 3; use asis or shard");
 }
 END_TEST
 

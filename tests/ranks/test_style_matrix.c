@@ -111,6 +111,10 @@ static const struct matrix_row {
 	{ "moe_tp_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_experts_reduce_scatter", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_identity_expert", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
+	/* for mesh dimension dp in training: test_data_parallel.c */
+	{ "ddp", "", { "", "", "", "", "", "", "" }, "", "" },
+	{ "zero1", "", { "", "", "", "", "", "", "" }, "", "" },
+	{ "zero3", "", { "", "", "", "", "", "", "" }, "", "" },
 	/* of one of the two parameters: the other must follow by a rule of its own */
 	{ "moe_tp_gate_up_colwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
 	{ "moe_tp_down_rowwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },

@@ -1,0 +1,95 @@
+/*
+ * tess-style-data.so: data parallel. The ranks along the dimension compute with whole parameters on
+ * sequences of their own; what differs is which elements of a parameter each of them keeps.
+ */
+#include <tessera/style.h>
+
+static tess_status check_data_site(const struct tess_site *s, const char *style)
+{
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, style, s->config);
+	if (!s->data)
+		return s->host->fail(TESS_EINVAL,
+		                     "%s: %s is for ranks that train on different sequences; use "
+		                     "it along mesh dimension dp, in training",
+		                     s->module, style);
+	return TESS_OK;
+}
+
+static tess_status layout_ddp(const struct tess_site *s, struct tess_io *out)
+{
+	(void)out; /* zero: as is */
+	return check_data_site(s, "ddp");
+}
+
+static tess_status layout_zero1(const struct tess_site *s, struct tess_io *out)
+{
+	(void)out;
+	return check_data_site(s, "zero1");
+}
+
+static tess_status layout_zero3(const struct tess_site *s, struct tess_io *out)
+{
+	(void)out;
+	return check_data_site(s, "zero3");
+}
+
+static tess_status partition_ddp(const struct tess_site *s, const struct tess_param *p,
+                                 struct tess_param_place *out)
+{
+	(void)s;
+	(void)p;
+	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
+	return TESS_OK;
+}
+
+static tess_status partition_zero1(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *out)
+{
+	out->state = (struct tess_storage){ .kind = TESS_SHARD };
+	return partition_ddp(s, p, out);
+}
+
+static tess_status partition_zero3(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *out)
+{
+	out->rest = (struct tess_storage){ .kind = TESS_SHARD };
+	return partition_zero1(s, p, out);
+}
+
+static const struct tess_style ddp = {
+	.size = sizeof ddp,
+	.name = "ddp",
+	.summary = "whole on every rank, also between steps",
+	.layout = layout_ddp,
+	.partition_param = partition_ddp,
+};
+static const struct tess_style zero1 = {
+	.size = sizeof zero1,
+	.name = "zero1",
+	.summary = "gradients and optimizer state cut by elements",
+	/* a gradient is finished once, where its share is kept: there is no stage 1 without 2 */
+	.aliases = (const char *const[]){ "zero2", NULL },
+	.layout = layout_zero1,
+	.partition_param = partition_zero1,
+};
+static const struct tess_style zero3 = {
+	.size = sizeof zero3,
+	.name = "zero3",
+	.summary = "parameters too, gathered before use",
+	.aliases = (const char *const[]){ "fsdp", NULL },
+	.layout = layout_zero3,
+	.partition_param = partition_zero3,
+};
+static const struct tess_style *const styles[] = { &ddp, &zero1, &zero3, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "data",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "data parallel: what each rank keeps of a parameter",
+	.styles = styles,
+};
