@@ -1,20 +1,22 @@
 /*
- * parameters.h - what a rank keeps of each weight to train it: weight, master, gradient, moments.
+ * parameters.h - what a rank keeps of each weight to train it: weight, master, gradient, moments;
+ * in host memory.
  */
 #ifndef TESS_NN_PARAMETERS_H
 #define TESS_NN_PARAMETERS_H
 
+#include "nn/lower.h"
 #include "nn/storage.h"
 #include "nn/weights.h"
 
-struct tess_parameter { /* of one weight; NULL: there is no such thing */
-	void *weight; /* writable, in its dtype: the span kept at rest */
-	/* f32, each the span kept as state; of an f32 weight whose two spans are one `master` is
-	 * `weight` */
-	float *master, *gradient, *moment[2];
+struct tess_parameter { /* of one weight, whose spans are those of nn/storage.h */
 	struct tess_run rest, state;
-	int64_t gradient_at; /* f32 elements before it in the memory of gradients */
-	bool trained;
+	bool trained; /* else there is nothing but the weight */
+	void *weight; /* in its dtype */
+	/* of an f32 weight the span of `weight` that is the state's, else memory of its own */
+	float *master;
+	float *gradient; /* of the last step */
+	float *moment[2];
 };
 
 struct tess_parameters {
@@ -22,26 +24,36 @@ struct tess_parameters {
 	int32_t rank;
 	struct tess_rank_weights weights; /* views for tess_program_lower */
 	struct tess_parameter *each; /* by index of the weight; of a tied head: of its table */
-	float *gradients; /* tess_memory.gradients */
-	struct tess_opened_device device; /* a copy */
-	struct tess_arena arena;
-	struct tess_stored_tensor *tensor;
+	struct tess_stored_tensor *tensor; /* of the files */
 	int64_t ntensors;
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
+	float *state, *gradients; /* what `each` points into */
+	struct tess_arena arena;
 };
 
 /*
- * Reads this rank's part of the weights of a training program; gradients and moments are zero.
- * moments: 0 to 2 for each weight. Program and device must outlive *out, which is yours:
+ * Reads this rank's part of the weights of a training program, which gets `moments` values of state
+ * for each element, 0 at first. Program and device must outlive *out, which is yours:
  * tess_parameters_free.
  */
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, struct tess_parameters *out);
+/* Memory of gradients, as the steps of a lowered program need it. */
+tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
+                                            const struct tess_rank_program *l);
 void tess_parameters_free(struct tess_parameters *s);
 
-/* The memory of a weight that `what` (TESS_WEIGHT, ...) names; NULL: none. The span is *kept. */
+/*
+ * What `what` (TESS_WEIGHT, ...) names of a weight: *kept elements of *dtype, of TESS_REST for the
+ * weight and else of TESS_STATE. NULL: it has no such thing.
+ */
 void *tess_parameter_find(const struct tess_parameters *s, const struct tess_weight *w,
-                          int32_t what, struct tess_run *kept, int32_t *dtype);
+                          int32_t what, int32_t *dtype, int64_t *kept);
+
+/* tess_trainer_gather, over the group of all ranks of the program's mesh. */
+tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_group *group,
+                                   int32_t what, int64_t i, int64_t first, int64_t n, int32_t root,
+                                   void *out);
 
 #endif

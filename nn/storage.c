@@ -29,8 +29,7 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 static bool is_first_copy(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {
 	for (int32_t i = 0; i < p->mesh.ndims; i++)
-		if (w->place[i].kind != TESS_SHARD &&
-		    tess_mesh_shape_coordinate(&p->mesh, i, rank))
+		if (w->place[i].kind != TESS_SHARD && tess_mesh_shape_coordinate(&p->mesh, i, rank))
 			return false;
 	return true;
 }
@@ -63,8 +62,8 @@ static tess_status add_tensor(struct tess_arena *arena, const struct tess_progra
 		return TESS_ENOMEM;
 	for (int32_t a = files->by_expert; a < w->ndim; a++) {
 		bool cut = files->nparts > 1 && a == w->out_dim;
-		const struct tess_dim *d = cut ? tess_dim_get_piece(w->dim[a], part, &at)
-		                               : w->dim[a];
+		const struct tess_dim *d =
+			cut ? tess_dim_get_piece(w->dim[a], part, &at) : w->dim[a];
 
 		about.shape[about.ndim++] = d->size;
 		about.size *= d->size;

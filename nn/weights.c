@@ -28,6 +28,7 @@ struct weights_loader {
 	void *dense; /* gathered rows; dense_bytes */
 	size_t dense_bytes;
 	bool *panels; /* per weight; NULL: all stay rows */
+	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
 };
 
 /* Bytes from the start of a stored matrix. */
@@ -378,8 +379,7 @@ static tess_status load_heads(struct weights_loader *l, int32_t i, const struct 
 static tess_status load_weight(struct weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	bool panels = w->ndim > 1 && l->panels && l->panels[i],
-	     host = tess_device_is_host(&l->weights->device);
+	bool panels = w->ndim > 1 && l->panels && l->panels[i];
 	struct tess_view *v = &l->weights->view[i];
 	struct part p;
 	tess_status st;
@@ -391,9 +391,9 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 		return st;
 	if (panels && w->heads)
 		return load_heads(l, i, &p);
-	if (!host && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
+	if (!l->in_mapping && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
 		p.scattered = true; /* rows are copied as they lie */
-	if (!host || panels || p.scattered) {
+	if (!l->in_mapping || panels || p.scattered) {
 		*v = make_loaded_view(&p, panels);
 		st = alloc_weight_memory(l, i,
 		                         (uint64_t)count_loaded_elements(v) * tess_width(w->dtype));
@@ -460,7 +460,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 
 	if (!st)
 		st = alloc_axis_runs(&l);
-	if (!st && panels)
+	l.in_mapping = !p->training && tess_device_is_host(device);
+	if (!st && panels && !p->training)
 		st = choose_panel_weights(&l);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
 	h.allocated = calloc((size_t)p->nweights + 1, sizeof *h.allocated);

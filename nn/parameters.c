@@ -1,0 +1,289 @@
+#include "nn/parameters.h"
+
+#include "core/base/status.h"
+#include "nn/agree.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { ALIGNED = 16 }; /* elements of a cache line, in which each weight's part begins */
+
+/* ---- load ------------------------------------------------------------------------------------ */
+
+static char *address_element(void *data, int32_t dtype, int64_t i)
+{
+	return (char *)data + (uint64_t)i * tess_width(dtype);
+}
+
+/* Whether the weight itself is what the optimizer changes. */
+static bool is_own_master(const struct tess_weight *w, const struct tess_parameter *a)
+{
+	return w->dtype == TESS_F32 && a->rest.start <= a->state.start &&
+	       a->state.start + a->state.len <= a->rest.start + a->rest.len;
+}
+
+static void find_spans(struct tess_parameters *s)
+{
+	const struct tess_program *p = s->program;
+
+	for (int32_t i = 0; i < p->ngradients; i++)
+		s->each[p->gradient[i].weight->index].trained = true;
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+		struct tess_parameter *a = &s->each[i];
+
+		if (w->table)
+			continue;
+		a->rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
+		a->state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
+		a->weight = s->weights.view[i].data;
+		if (a->trained && is_own_master(w, a))
+			a->master = (float *)a->weight + (a->state.start - a->rest.start);
+	}
+}
+
+/* Hands out f32 for the state of each weight, `slot` by `slot`; base NULL: only counts them. */
+static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *base)
+{
+	int64_t n = 0;
+
+	for (int32_t i = 0; i < s->program->nweights; i++) {
+		struct tess_parameter *a = &s->each[i];
+		bool own = a->trained && is_own_master(s->program->weight[i], a);
+
+		for (int32_t k = own ? 1 : 0; a->trained && k <= moments; k++) {
+			if (base)
+				*(k ? &a->moment[k - 1] : &a->master) = base + n;
+			n += tess_up(a->state.len, ALIGNED) * ALIGNED;
+		}
+	}
+	return n;
+}
+
+/* Masters that have memory of their own, from the weights of this rank's local parts. */
+static void fill_masters(struct tess_parameters *s)
+{
+	for (int32_t i = 0; i < s->program->nweights; i++) {
+		const struct tess_parameter *a = &s->each[i];
+		int32_t dtype = s->program->weight[i]->dtype;
+		const char *from;
+
+		if (!a->trained || is_own_master(s->program->weight[i], a))
+			continue;
+		from = address_element(a->weight, dtype, a->state.start - a->rest.start);
+		for (int64_t at = 0; at < a->state.len; at += TESS_REDUCE_STEP) {
+			int64_t n = a->state.len - at;
+			union tess_acc acc;
+
+			n = n < TESS_REDUCE_STEP ? n : TESS_REDUCE_STEP;
+			tess_acc_load(dtype, from + (uint64_t)at * tess_width(dtype), (uint32_t)n,
+			              &acc);
+			memcpy(a->master + at, acc.f32, (size_t)n * sizeof *a->master);
+		}
+	}
+}
+
+static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes, float **out)
+{
+	void *memory;
+	tess_status st = tess_device_alloc(&s->weights.device, "training", bytes + 64, &memory);
+
+	if (st)
+		return st;
+	memset(memory, 0, bytes);
+	*out = memory;
+	return TESS_OK;
+}
+
+tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
+                                 int32_t rank, const struct tess_opened_device *device,
+                                 int32_t moments, struct tess_parameters *out)
+{
+	struct tess_parameters s = { .program = p, .rank = rank };
+	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
+
+	if (st)
+		return st;
+	s.weight_bytes = s.weights.bytes;
+	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
+	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
+	if (!st) {
+		find_spans(&s);
+		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
+		st = alloc_floats(&s, s.state_bytes, &s.state);
+	}
+	if (!st) {
+		lay_out_state(&s, moments, s.state);
+		fill_masters(&s);
+		*out = s;
+	} else {
+		tess_parameters_free(&s);
+	}
+	return st;
+}
+
+tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
+                                            const struct tess_rank_program *l)
+{
+	tess_status st = alloc_floats(s, l->gradient_bytes, &s->gradients);
+
+	if (!st)
+		s->gradient_bytes = l->gradient_bytes;
+	return st;
+}
+
+void tess_parameters_free(struct tess_parameters *s)
+{
+	struct tess_arena arena = s->arena;
+
+	tess_device_free(&s->weights.device, s->state);
+	tess_device_free(&s->weights.device, s->gradients);
+	tess_rank_weights_free(&s->weights);
+	tess_arena_free(&arena);
+	*s = (struct tess_parameters){ 0 };
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+void *tess_parameter_find(const struct tess_parameters *s, const struct tess_weight *w,
+                          int32_t what, int32_t *dtype, int64_t *kept)
+{
+	const struct tess_parameter *a = &s->each[w->index];
+
+	*dtype = what == TESS_WEIGHT ? w->dtype : TESS_F32;
+	*kept = what == TESS_WEIGHT ? a->rest.len : a->state.len;
+	switch (what) {
+	case TESS_WEIGHT:
+		return a->weight;
+	case TESS_GRADIENT:
+		return a->gradient;
+	case TESS_MASTER:
+		return a->master;
+	case TESS_MOMENT1:
+	case TESS_MOMENT2:
+		return a->moment[what - TESS_MOMENT1];
+	default:
+		return NULL;
+	}
+}
+
+struct gather { /* elements [first, first + n) of a tensor */
+	const struct tess_parameters *s;
+	const struct tess_stored_tensor *tensor;
+	int64_t first, n;
+	int32_t what, dtype, storage;
+	char *kept; /* that this rank keeps */
+	char *mine, *all; /* owned elements of this rank, of all ranks one after another */
+	uint64_t *counts; /* of each rank */
+};
+
+/* Copies what `rank` owns of them: from what it keeps to `packed`, or from there to `out`. */
+static void copy_owned_runs(const struct gather *g, int32_t rank, char *packed, char *out)
+{
+	uint64_t width = tess_width(g->dtype);
+	struct tess_kept_walk w;
+	struct tess_kept_run run;
+
+	tess_kept_walk_begin(&w, g->s->program, g->tensor, rank, g->storage, TESS_OWNED);
+	while (tess_kept_walk_next(&w, &run)) {
+		int64_t lo = run.stored > g->first ? run.stored : g->first;
+		int64_t end = g->first + g->n, hi = run.stored + run.n;
+		uint64_t bytes;
+
+		hi = hi < end ? hi : end;
+		if (lo >= hi)
+			continue;
+		bytes = (uint64_t)(hi - lo) * width;
+		if (out)
+			memcpy(out + (uint64_t)(lo - g->first) * width, packed, bytes);
+		else
+			memcpy(packed, g->kept + (uint64_t)(run.kept + lo - run.stored) * width,
+			       bytes);
+		packed += bytes;
+	}
+}
+
+static tess_status check_gather(const struct gather *g, int64_t i, int32_t nranks, int32_t root)
+{
+	const struct tess_trained *about;
+
+	if (i < 0 || i >= g->s->ntensors)
+		return tess_fail(TESS_EINVAL, "tensor %lld; there are 0 to %lld", (long long)i,
+		                 (long long)g->s->ntensors - 1);
+	about = &g->s->tensor[i].about;
+	if (g->first < 0 || g->n < 0 || g->first > about->size || g->n > about->size - g->first)
+		return tess_fail(TESS_EINVAL, "%s: elements %lld to %lld; it has %lld", about->name,
+		                 (long long)g->first, (long long)(g->first + g->n),
+		                 (long long)about->size);
+	if (root < -1 || root >= nranks)
+		return tess_fail(TESS_EINVAL, "%s: gathered to rank %d of %d", about->name,
+		                 (int)root, (int)nranks);
+	return TESS_OK;
+}
+
+/* Finds what this rank keeps of the tensor, and memory; packs what it owns. */
+static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool receives)
+{
+	const struct tess_trained *about = &g->tensor->about;
+	int64_t kept;
+
+	g->kept = tess_parameter_find(g->s, g->tensor->weight, g->what, &g->dtype, &kept);
+	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
+	if (!g->kept)
+		return tess_fail(TESS_EINVAL,
+		                 "%s has no such state: it is not trained, or the "
+		                 "optimizer keeps none",
+		                 about->name);
+	g->counts = calloc((size_t)nranks, sizeof *g->counts);
+	if (!g->counts)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", about->name);
+	for (int32_t r = 0; r < nranks; r++)
+		g->counts[r] = (uint64_t)tess_kept_count(g->s->program, g->tensor, r, g->storage,
+		                                         TESS_OWNED, g->first, g->n);
+	g->mine = malloc(g->counts[g->s->rank] * tess_width(g->dtype) + 1);
+	g->all = receives ? malloc((uint64_t)g->n * tess_width(g->dtype) + 1) : NULL;
+	if (!g->mine || (receives && !g->all))
+		return tess_fail(TESS_ENOMEM, "%s: no memory to gather %lld elements", about->name,
+		                 (long long)g->n);
+	copy_owned_runs(g, g->s->rank, g->mine, NULL);
+	return TESS_OK;
+}
+
+tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_group *group,
+                                   int32_t what, int64_t i, int64_t first, int64_t n, int32_t root,
+                                   void *out)
+{
+	struct gather g = { .s = s, .first = first, .n = n, .what = what };
+	int32_t nranks = tess_group_size(group);
+	bool receives = root < 0 || root == s->rank;
+	tess_status st = check_gather(&g, i, nranks, root);
+
+	if (st)
+		return st;
+	g.tensor = &s->tensor[i];
+	st = pack_owned_elements(&g, nranks, receives);
+	st = tess_group_agree_status(group, st, g.tensor->about.name);
+	if (!st) {
+		struct tess_coll c = { .size = sizeof c,
+			               .kind = root < 0 ? TESS_ALL_GATHER : TESS_GATHER,
+			               .dtype = g.dtype,
+			               .root = root < 0 ? 0 : root,
+			               .src = g.mine,
+			               .dst = g.all,
+			               .count = g.counts[s->rank],
+			               .recv_counts = g.counts,
+			               .where = g.tensor->about.name };
+		char *at = g.all;
+
+		st = tess_group_run(group, &c);
+		for (int32_t r = 0; r < nranks && !st && receives; r++) {
+			copy_owned_runs(&g, r, at, out);
+			at += g.counts[r] * tess_width(g.dtype);
+		}
+	}
+	free(g.counts);
+	free(g.mine);
+	free(g.all);
+	return st;
+}
