@@ -53,6 +53,11 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes);
 /* A block of a value, as a view. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
+/* This rank's columns of a replicated value: a view of one run, or a copy of several. */
+struct value build_slice_local_cols(struct build *b, const struct value *x,
+                                    const struct tess_dim *dim, struct tess_cut cut);
+/* A dense block of rows x cols at element `at` of a value's memory. */
+struct value build_make_block(const struct value *v, uint64_t at, int64_t rows, int64_t cols);
 /* Whether the rows have no gaps between them, as collectives and callers need them. */
 bool build_is_dense(const struct value *v);
 
@@ -70,6 +75,22 @@ void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const dou
  */
 void build_set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim,
                      struct tess_cut cut);
+struct build_operand { /* of a contraction: the axis, and the part of it that is here */
+	const struct tess_dim *dim;
+	struct tess_cut held;
+};
+/*
+ * The same over the axes of several operands, laid end to end; `cut`: the units that this rank
+ * adds. They follow the trees that the op has.
+ */
+void build_add_trees(struct build *b, struct tess_op *op, int32_t n, const struct build_operand *x,
+                     struct tess_cut cut);
+/*
+ * The trees over the tokens of `over`, after those that the op has, and its numbers: `sequences`
+ * and `first` for a sum that becomes `out`, then n of `num`.
+ */
+void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_tensor *over,
+                         const struct tess_tensor *out, int32_t n, const double *num);
 void build_add_copy(struct build *b, const struct value *from, const struct value *to);
 /* When memory is bound, *at points to the value's memory, or to where `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
@@ -84,8 +105,11 @@ void build_place_buffers(struct build *b);
 
 /* The steps of a TESS_REC_MOVE (move.c), */
 void build_add_move(struct build *b, const struct tess_record *rec);
-/* the sum of the nodes of all ranks along a mesh dimension, of which `from` is Partial, */
-void build_add_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+/* a collective of memory along a mesh dimension, whose counts the caller sets, */
+struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
+                                       const struct value *src, const struct value *dst);
+/* the sum over a dim of the nodes of all ranks along a mesh dimension (NULL: of one term), */
+void build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
                    const struct value *nodes, const struct value *to);
 /* of records that read a matrix or a table (lower_linear.c), */
 void build_add_linear(struct build *b, const struct tess_record *rec);
@@ -104,7 +128,20 @@ void build_add_experts(struct build *b, const struct tess_record *rec);
 void build_add_combine(struct build *b, const struct tess_record *rec);
 /* Of the backward (lower_backward.c): gives each gradient its place in their memory, before */
 void build_place_gradients(struct build *b);
-/* the records. */
+/* the records; */
 void build_add_gradient(struct build *b, const struct tess_record *rec);
+void build_add_linear_dx(struct build *b, const struct tess_record *rec);
+void build_add_linear_dw(struct build *b, const struct tess_record *rec);
+void build_add_embed_dw(struct build *b, const struct tess_record *rec);
+void build_add_bias_dw(struct build *b, const struct tess_record *rec);
+void build_add_norm_d(struct build *b, const struct tess_record *rec);
+void build_add_norm_dw(struct build *b, const struct tess_record *rec);
+void build_add_glu_d(struct build *b, const struct tess_record *rec);
+/* what ranks add or exchange (lower_shared.c); */
+void build_add_head_sum(struct build *b, const struct tess_record *rec);
+void build_add_sequence_sum(struct build *b, const struct tess_record *rec);
+void build_add_exchange(struct build *b, const struct tess_record *rec);
+/* the loss (lower_loss.c). */
+void build_add_loss(struct build *b, const struct tess_record *rec);
 
 #endif

@@ -70,31 +70,68 @@ static void lower_select_rows(struct build *b, const struct tess_record *rec)
 
 static void lower_call(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
+	struct value *y = build_get_value(b, rec->out[0]);
 	struct value scratch =
 		build_add_temporary(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
 	struct tess_step *s = build_add_step(b, TESS_STEP_CALL);
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, rec->along);
-	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, 2);
+	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, rec->nin + 1);
 
 	if (!view) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	s->call = rec->call;
+	s->backward = rec->nin > 1;
+	s->call = s->backward ? rec->call->grad : rec->call->run;
 	s->style = rec->style;
 	s->where = rec->module;
 	s->local = (struct tess_local){ .size = sizeof s->local,
 		                        .rank = cut.rank,
 		                        .nranks = cut.nranks,
 		                        .state = rec->state,
-		                        .in = &view[0],
-		                        .out = &view[1] };
-	view[0] = build_make_view(x);
-	view[1] = build_make_view(y);
-	build_add_pointer(b, &view[0].data, x);
-	build_add_pointer(b, &view[1].data, y);
+		                        .in = view,
+		                        .out = &view[rec->nin] };
+	for (int32_t i = 0; i <= rec->nin; i++) {
+		struct value *v = i < rec->nin ? build_get_value(b, rec->in[i]) : y;
+
+		view[i] = build_make_view(v);
+		build_add_pointer(b, &view[i].data, v);
+	}
 	build_add_pointer(b, &s->local.scratch, &scratch);
+}
+
+static void lower_backward_record(struct build *b, const struct tess_record *rec)
+{
+	static const struct {
+		int32_t kind;
+		void (*add)(struct build *b, const struct tess_record *rec);
+	} lowerings[] = {
+		{ TESS_REC_GRADIENT, build_add_gradient },
+		{ TESS_REC_SEQUENCE_SUM, build_add_sequence_sum },
+		{ TESS_REC_EXCHANGE, build_add_exchange },
+		{ TESS_OP_LINEAR_DX, build_add_linear_dx },
+		{ TESS_OP_LINEAR_DW, build_add_linear_dw },
+		{ TESS_OP_EMBED_DW, build_add_embed_dw },
+		{ TESS_OP_BIAS_DW, build_add_bias_dw },
+		{ TESS_OP_NORM_D, build_add_norm_d },
+		{ TESS_OP_NORM_DW, build_add_norm_dw },
+		{ TESS_OP_GLU_D, build_add_glu_d },
+		{ TESS_OP_HEAD_SUM, build_add_head_sum },
+		{ TESS_OP_LOSS_MAX, build_add_loss },
+		{ TESS_OP_LOSS_SUM, build_add_loss },
+		{ TESS_OP_LOSS_PICK, build_add_loss },
+		{ TESS_OP_LOSS, build_add_loss },
+		{ TESS_OP_LOSS_D, build_add_loss },
+	};
+	size_t i = 0, n = sizeof lowerings / sizeof *lowerings;
+
+	while (i < n && lowerings[i].kind != rec->kind)
+		i++;
+	if (i < n)
+		lowerings[i].add(b, rec);
+	else
+		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
+		                      rec->module, (int)rec->kind);
 }
 
 static void lower_record(struct build *b, const struct tess_record *rec)
@@ -153,12 +190,8 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_CALL:
 		lower_call(b, rec);
 		break;
-	case TESS_REC_GRADIENT:
-		build_add_gradient(b, rec);
-		break;
 	default:
-		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
-		                      rec->module, (int)rec->kind);
+		lower_backward_record(b, rec);
 	}
 }
 

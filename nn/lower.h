@@ -29,7 +29,8 @@ struct tess_step {
 	struct tess_sum sum; /* SUM, of sum_in to sum_out */
 	const float *sum_in;
 	float *sum_out;
-	const struct tess_call *call; /* CALL, of a module's style */
+	tess_status (*call)(const struct tess_local *at); /* CALL, of a module's style */
+	bool backward; /* CALL: it is the gradient */
 	const struct tess_style *style;
 	const char *where;
 	struct tess_local local;

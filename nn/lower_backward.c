@@ -1,4 +1,4 @@
-/* lower_backward.c - the steps of the backward: gradients, and the sums that make them. */
+/* lower_backward.c - the steps of gradients, and of the ops that make them. */
 #include "core/base/status.h"
 #include "nn/build.h"
 
@@ -77,10 +77,223 @@ void build_add_gradient(struct build *b, const struct tess_record *rec)
 
 	if (v->partial) {
 		d = added ? build_add_temporary(b, 0, v->rows, v->cols, v->dtype) : to;
-		build_add_sum(b, b->p->data_along, rec->in[0], v, &d);
+		build_add_sum(b, b->p->data_along, rec->in[0]->sum, v, &d);
 	}
 	if (added)
 		add_to_gradient(b, &d, &to);
 	else if (d.buffer != to.buffer)
 		build_add_copy(b, &d, &to);
+}
+
+/* ---- sums over tokens ------------------------------------------------------------------------ */
+
+void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_tensor *over,
+                         const struct tess_tensor *out, int32_t n, const double *num)
+{
+	const struct tess_program *p = b->p;
+	struct tess_cut cut = build_find_cut(b, over->place, 0);
+	double all[TESS_TOKENS_NUMS + 8] = { 0 };
+
+	if (out->sum == p->sequences) { /* this replica's part of the step */
+		all[TESS_TOKENS_SEQUENCES] = (double)p->training->all_sequences;
+		all[TESS_TOKENS_FIRST] = (double)p->training->first;
+	} else if (out->sum != p->tokens) { /* else each sequence is a tree of its own */
+		all[TESS_TOKENS_SEQUENCES] = (double)p->training->nsequences;
+	}
+	for (int32_t i = 0; i < n; i++)
+		all[TESS_TOKENS_NUMS + i] = num[i];
+	build_set_numbers(b, op, TESS_TOKENS_NUMS + n, all);
+	build_set_trees(b, op, p->tokens, cut);
+}
+
+/* A sum over the tokens of rec's last operand, of operands that are `in`, to the view `out`. */
+static struct tess_step *add_token_sum(struct build *b, const struct tess_record *rec,
+                                       const struct value *in)
+{
+	struct value *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s = build_add_op(b, rec->kind, rec->nin, 1);
+
+	for (int32_t i = 0; i < rec->nin; i++)
+		build_set_input(b, s, i, &in[i]);
+	build_set_output(b, s, 0, y);
+	return s;
+}
+
+/* Whether a rank without tokens has nothing to add: its Partial has no nodes. */
+static bool is_empty_sum(struct build *b, const struct tess_record *rec)
+{
+	const struct value *y = build_get_value(b, rec->out[0]);
+
+	return y->partial && !y->nodes;
+}
+
+void build_add_linear_dw(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0];
+	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
+	int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, w->in_dim), a;
+	struct tess_step *s;
+	struct tess_view *v;
+
+	if (is_empty_sum(b, rec))
+		return;
+	if (along >= 0 && rec->in[0]->place[along].kind == TESS_REPLICATE)
+		in[0] = build_slice_local_cols(b, &in[0], w->dim[w->in_dim],
+		                               tess_program_get_cut(b->p, b->l->rank, along));
+	s = add_token_sum(b, rec, in);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 0, NULL);
+	if (b->status || !w->in_out)
+		return;
+	v = &s->out[0]; /* as [out, in] */
+	a = v->ndim - 2;
+	v->shape[a] = in[1].cols;
+	v->shape[a + 1] = in[0].cols;
+	v->stride[a + 1] = v->stride[a];
+	v->stride[a] = 1;
+}
+
+void build_add_embed_dw(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0];
+	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
+	double first;
+	struct tess_step *s;
+
+	if (is_empty_sum(b, rec))
+		return;
+	tess_dim_list_local_runs(w->dim[0], build_find_cut(b, w->place, 0), b->runs);
+	first = (double)b->runs[0].start;
+	s = add_token_sum(b, rec, in);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_EMBED_NUMS, &first);
+	if (!b->status)
+		s->in[0].ndim = 1;
+}
+
+void build_add_bias_dw(struct build *b, const struct tess_record *rec)
+{
+	struct tess_step *s;
+
+	if (is_empty_sum(b, rec))
+		return;
+	s = add_token_sum(b, rec, build_get_value(b, rec->in[0]));
+	build_set_token_sum(b, &s->op, rec->in[0], rec->out[0], 0, NULL);
+}
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+/* The columns of w that dx has: all of them, or, of a whole weight, those of this rank. */
+static struct tess_view view_dx_weight(struct build *b, const struct tess_weight *w,
+                                       const struct tess_tensor *dx)
+{
+	struct tess_view v = build_make_weight_view(b, w);
+	int32_t along = tess_places_find(dx->place, b->p->mesh.ndims, TESS_SHARD, 1);
+
+	if (along < 0 || tess_weight_role(w, along) == TESS_ROLE_IN)
+		return v;
+	if (tess_dim_count_pieces(w->dim[w->in_dim]) > 1) {
+		b->status = tess_fail(TESS_ENOTSUP,
+		                      "%s: an input of several parts that other weights cut is not "
+		                      "supported in training; cut this weight as them",
+		                      w->name);
+		return v;
+	}
+	v.shape[1] = tess_dim_list_local_runs(
+		w->dim[w->in_dim], tess_program_get_cut(b->p, b->l->rank, along), b->runs);
+	if (v.data)
+		v.data = (char *)v.data +
+		         b->runs[0].start * v.stride[1] * (int64_t)tess_width(v.dtype);
+	return v;
+}
+
+void build_add_linear_dx(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_tensor *dx = rec->out[0];
+	struct build_operand *over = TESS_NEW(&b->l->arena, struct build_operand, rec->nweight);
+	int32_t n = rec->nweight, partial;
+	struct value *y = build_get_value(b, dx);
+	struct tess_step *s;
+
+	if (!over) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	if (!y->rows || (y->partial && !y->nodes))
+		return;
+	partial = tess_places_find(dx->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
+	s = build_add_op(b, TESS_OP_LINEAR_DX, 2 * n, 1);
+	for (int32_t i = 0; i < n && !b->status; i++) {
+		const struct tess_weight *w = rec->weight[i];
+
+		over[i] = (struct build_operand){ w->dim[w->out_dim],
+			                          build_find_cut(b, w->place, w->out_dim) };
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+		s->in[n + i] = view_dx_weight(b, w, dx);
+	}
+	build_set_output(b, s, 0, y);
+	if (!b->status)
+		build_add_trees(b, &s->op, n, over,
+		                tess_program_get_cut(b->p, b->l->rank, partial));
+}
+
+/* ---- norm, glu ------------------------------------------------------------------------------- */
+
+/* The trees of a norm: over rows, or over the elements of each head. */
+static void set_norm_trees(struct build *b, struct tess_op *op, const struct tess_dim *row,
+                           const double *norm)
+{
+	struct tess_dim *head = TESS_NEW(&b->l->arena, struct tess_dim, 1);
+	int64_t each = (int64_t)norm[TESS_NORM_RUN];
+
+	if (!head) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	*head = (struct tess_dim){ .size = each, .nunits = 1, .base = head, .group = 1 };
+	build_set_trees(b, op, each ? head : row, (struct tess_cut){ 1, 0 });
+}
+
+void build_add_norm_d(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s;
+
+	if (!x->rows)
+		return;
+	s = build_add_op(b, TESS_OP_NORM_D, 3, 1);
+	build_set_input(b, s, 0, x);
+	if (!b->status)
+		s->in[1] = build_make_weight_view(b, rec->weight[0]);
+	build_set_input(b, s, 2, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, y);
+	build_set_numbers(b, &s->op, rec->nnum, rec->num);
+	set_norm_trees(b, &s->op, rec->in[0]->dim[1], rec->num);
+}
+
+void build_add_norm_dw(struct build *b, const struct tess_record *rec)
+{
+	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
+	const double *norm = rec->num + TESS_TOKENS_NUMS;
+	struct tess_step *s;
+
+	if (is_empty_sum(b, rec))
+		return;
+	s = add_token_sum(b, rec, in);
+	set_norm_trees(b, &s->op, rec->in[0]->dim[1], norm);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_NORM_NUMS, norm);
+}
+
+void build_add_glu_d(struct build *b, const struct tess_record *rec)
+{
+	struct value *g = build_get_value(b, rec->in[rec->nin - 1]);
+	struct tess_step *s;
+
+	if (!g->rows || !g->cols)
+		return;
+	s = build_add_op(b, TESS_OP_GLU_D, 3, 2);
+	build_set_input(b, s, 2, g);
+	for (int32_t i = 0; i < rec->nout; i++) {
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+		build_set_output(b, s, i, build_get_value(b, rec->out[i]));
+	}
+	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 }

@@ -4,9 +4,8 @@
 
 #include <tessera/reduce.h>
 
-/* This rank's columns of a replicated value: a view of one run, or a copy of several. */
-static struct value slice_local_cols(struct build *b, const struct value *x,
-                                     const struct tess_dim *dim, struct tess_cut cut)
+struct value build_slice_local_cols(struct build *b, const struct value *x,
+                                    const struct tess_dim *dim, struct tess_cut cut)
 {
 	int64_t pieces = tess_dim_count_pieces(dim), at = 0;
 	struct tess_run *run = TESS_NEW(&b->l->arena, struct tess_run, pieces);
@@ -53,7 +52,7 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, i
 	if (!n || !part.rows)
 		return;
 	if (along >= 0 && x->place[along].kind == TESS_REPLICATE)
-		part = slice_local_cols(b, &part, x->dim[1], cut);
+		part = build_slice_local_cols(b, &part, x->dim[1], cut);
 	s = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
 	build_set_input(b, s, 0, &part);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {

@@ -5,7 +5,7 @@
  *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
  *	Shard(a) -> Replicate	all_gather of owned parts; of logits that one rank wants, gather
  *	Shard(a) -> Shard(b)	all_to_all
- *	Partial -> Replicate	the exact sum on every rank
+ *	Partial -> Replicate	the exact sum on every rank; the maximum of one value of each
  *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
  *
@@ -63,8 +63,7 @@ static struct value slice_axis(const struct value *v, int32_t axis, int64_t at, 
 	            : build_slice_value(v, at, len, 0, v->cols);
 }
 
-/* A dense block of rows x cols at element `at` of a buffer. */
-static struct value make_block(const struct value *buffer, uint64_t at, int64_t rows, int64_t cols)
+struct value build_make_block(const struct value *buffer, uint64_t at, int64_t rows, int64_t cols)
 {
 	struct value v = *buffer;
 
@@ -74,8 +73,8 @@ static struct value make_block(const struct value *buffer, uint64_t at, int64_t 
 	return v;
 }
 
-static struct tess_coll *add_collective(struct build *b, int32_t along, int32_t kind,
-                                        const struct value *src, const struct value *dst)
+struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
+                                       const struct value *src, const struct value *dst)
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_COLL);
 	struct tess_coll *c = &s->coll;
@@ -201,15 +200,15 @@ static void add_gather(struct build *b, const struct value *x, const struct tess
 		recv_counts[q] = (uint64_t)(a.index ? mine.rows * n : n * mine.cols);
 	}
 	all = direct ? *y : build_add_temporary(b, 0, y->rows, y->cols, y->dtype);
-	c = add_collective(b, get_mesh_dim(b), root < 0 ? TESS_ALL_GATHER : TESS_GATHER, &mine,
-	                   &all);
+	c = build_add_collective(b, get_mesh_dim(b), root < 0 ? TESS_ALL_GATHER : TESS_GATHER,
+	                         &mine, &all);
 	c->root = root < 0 ? 0 : root;
 	c->count = recv_counts[a.cut.rank];
 	c->recv_counts = recv_counts;
 	for (int32_t q = 0; q < a.cut.nranks && !direct; q++) {
 		int64_t n = tess_dim_get_owned_size(a.dim, a.cut.nranks, q);
 		struct value part =
-			make_block(&all, at, a.index ? y->rows : n, a.index ? n : y->cols);
+			build_make_block(&all, at, a.index ? y->rows : n, a.index ? n : y->cols);
 
 		unpack_owned(b, &part, &a, q, y);
 		at += recv_counts[q];
@@ -227,7 +226,7 @@ static void pack_block(struct build *b, const struct value *x, const struct axis
 	if (!hold)
 		return;
 	n = tess_dim_list_local_runs(a->dim, (struct tess_cut){ a->cut.nranks, q }, hold);
-	all = make_block(to, at, a->index ? x->rows : n, a->index ? n : x->cols);
+	all = build_make_block(to, at, a->index ? x->rows : n, a->index ? n : x->cols);
 	all.node_stride = to->node_stride;
 	for (int64_t i = 0; i < a->pieces; i++) {
 		from = slice_axis(x, a->index, hold[i].start, hold[i].len);
@@ -261,14 +260,14 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 		pack_block(b, &mine, &is, q, &out, at);
 		at += send_counts[q];
 	}
-	c = add_collective(b, get_mesh_dim(b), TESS_ALL_TO_ALL, &out, &in);
+	c = build_add_collective(b, get_mesh_dim(b), TESS_ALL_TO_ALL, &out, &in);
 	c->send_counts = send_counts;
 	c->recv_counts = recv_counts;
 	at = 0;
 	for (int32_t q = 0; q < n; q++) {
 		int64_t size = tess_dim_get_owned_size(was.dim, n, q);
-		struct value part =
-			make_block(&in, at, was.index ? y->rows : size, was.index ? size : y->cols);
+		struct value part = build_make_block(&in, at, was.index ? y->rows : size,
+		                                     was.index ? size : y->cols);
 
 		unpack_owned(b, &part, &was, q, y);
 		at += recv_counts[q];
@@ -276,11 +275,11 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 }
 
 /* One node of each rank, added by the backend in its own order; a single term is only moved. */
-static void add_fast_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+static void add_fast_sum(struct build *b, int32_t along, const struct tess_dim *over,
                          const struct value *nodes, const struct value *to, const uint64_t *share)
 {
-	int32_t all = from->sum ? TESS_ALL_REDUCE : TESS_BROADCAST;
-	int32_t part = from->sum ? TESS_REDUCE_SCATTER : TESS_SCATTER;
+	int32_t all = over ? TESS_ALL_REDUCE : TESS_BROADCAST;
+	int32_t part = over ? TESS_REDUCE_SCATTER : TESS_SCATTER;
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct value node = *to;
 	struct tess_coll *c;
@@ -292,18 +291,18 @@ static void add_fast_sum(struct build *b, int32_t along, const struct tess_tenso
 		build_add_copy(b, &node, to);
 		return;
 	}
-	c = add_collective(b, along, share ? part : all, nodes, to);
+	c = build_add_collective(b, along, share ? part : all, nodes, to);
 	c->count = share ? share[cut.rank] : (uint64_t)nodes->node_stride;
 	c->send_counts = share;
 }
 
-static void add_shared_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+static void add_shared_sum(struct build *b, int32_t along, const struct tess_dim *over,
                            const struct value *nodes, const struct value *to, const uint64_t *share)
 {
 	struct tess_step *s;
 
 	if (!tess_program_is_exact(b->p)) {
-		add_fast_sum(b, along, from, nodes, to, share);
+		add_fast_sum(b, along, over, nodes, to, share);
 		return;
 	}
 	s = build_add_step(b, TESS_STEP_SUM);
@@ -312,17 +311,17 @@ static void add_shared_sum(struct build *b, int32_t along, const struct tess_ten
 		                    .share = share,
 		                    .where = b->p->record[b->record]->module,
 		                    .mem = b->p->device ? b->p->device->mem : TESS_HOST };
-	s->sum.ntree = tess_dim_list_trees(&b->l->arena, from->sum, &s->sum.n);
+	s->sum.ntree = tess_dim_list_trees(&b->l->arena, over, &s->sum.n);
 	if (!s->sum.ntree)
 		b->status = TESS_ENOMEM;
 	build_add_pointer(b, (void **)&s->sum_in, nodes);
 	build_add_pointer(b, (void **)&s->sum_out, to);
 }
 
-void build_add_sum(struct build *b, int32_t along, const struct tess_tensor *from,
+void build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
                    const struct value *nodes, const struct value *to)
 {
-	add_shared_sum(b, along, from, nodes, to, NULL);
+	add_shared_sum(b, along, over, nodes, to, NULL);
 }
 
 /*
@@ -353,7 +352,16 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 			at += share[q];
 		}
 	}
-	add_shared_sum(b, get_mesh_dim(b), from, &all, y, share);
+	add_shared_sum(b, get_mesh_dim(b), from->sum, &all, y, share);
+}
+
+/* Maxima have one value in any order. */
+static void add_maximum(struct build *b, const struct value *x, const struct value *y)
+{
+	struct tess_coll *c = build_add_collective(b, get_mesh_dim(b), TESS_ALL_REDUCE, x, y);
+
+	c->op = TESS_MAX;
+	c->count = (uint64_t)(y->rows * y->cols);
 }
 
 void build_add_move(struct build *b, const struct tess_record *rec)
@@ -366,8 +374,10 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
-	else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
-		build_add_sum(b, rec->along, from, x, build_get_value(b, to));
+	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
+		add_maximum(b, x, build_get_value(b, to));
+	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
+		build_add_sum(b, rec->along, from->sum, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
 	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {

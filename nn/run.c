@@ -45,8 +45,9 @@ static tess_status run_program_step(const struct tess_step *s, const struct tess
 		return run_check_step(&s->check, d, groups->all);
 	default:
 		tess_error_clear();
-		return tess_plugin_check_returned(s->style, s->style->name, "run", s->where,
-		                                  s->call->run(&s->local));
+		return tess_plugin_check_returned(s->style, s->style->name,
+		                                  s->backward ? "grad" : "run", s->where,
+		                                  s->call(&s->local));
 	}
 }
 

@@ -91,7 +91,7 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 		if (s->kind == TESS_STEP_OP)
 			scalar_run(&s->op);
 		else if (s->kind == TESS_STEP_CALL)
-			s->call->run(&s->local);
+			s->call(&s->local);
 		else
 			return me->low->step[me->at++];
 	}
