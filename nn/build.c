@@ -265,20 +265,47 @@ static int64_t get_weight_local_size(const struct build *b, const struct tess_we
 	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
 }
 
-struct tess_view build_make_weight_view(struct build *b, const struct tess_weight *w)
+/* Dense in the order of the axes as stored; in that of the rows of its table, if it is tied. */
+static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
 {
-	int32_t first = w->ndim == 3;
+	const struct tess_weight *home = w->table ? w->table : w;
 	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
+	int64_t each = 1;
 
-	if (b->weights)
-		return b->weights[w->index];
-	for (int32_t a = 0; a < w->ndim; a++)
-		v.shape[a] = get_weight_local_size(b, w,
-		                                   a < first || !w->in_out ? a : 2 * first + 1 - a);
-	v.stride[w->ndim - 1] = 1;
-	for (int32_t a = w->ndim - 1; a > 0; a--)
-		v.stride[a - 1] = v.stride[a] * v.shape[a];
+	for (int32_t a = w->ndim - 1; a >= 0; a--) {
+		int32_t to = w->in_out && a >= w->ndim - 2 ? 2 * w->ndim - 3 - a : a;
+
+		v.shape[to] = get_weight_local_size(b, w, a);
+		v.stride[to] = each;
+		each *= get_weight_local_size(b, home, a);
+	}
 	return v;
+}
+
+struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w)
+{
+	struct tess_view v = b->weights ? b->weights[w->index] : describe_dense_weight(b, w);
+
+	v.data = NULL;
+	return v;
+}
+
+void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
+                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+{
+	if (b->status)
+		return;
+	s->in[i] = *part;
+	if (b->weights)
+		s->in[i].data =
+			(char *)b->weights[w->index].data + at * (int64_t)tess_width(w->dtype);
+}
+
+void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w)
+{
+	struct tess_view whole = build_describe_weight(b, w);
+
+	build_set_weight_part(b, s, i, w, &whole, 0);
 }
 
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)

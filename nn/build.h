@@ -64,8 +64,15 @@ bool build_is_dense(const struct value *v);
 struct tess_step *build_add_step(struct build *b, int32_t kind);
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
 struct tess_view build_make_view(const struct value *v);
-/* This rank's part of a weight; without data where none are loaded. */
-struct tess_view build_make_weight_view(struct build *b, const struct tess_weight *w);
+/*
+ * This rank's part of a weight as ops read it, without data: of linear weights [out, in]. Only
+ * build_set_weight and build_set_weight_part know where it lies.
+ */
+struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w);
+/* This rank's part of w becomes operand i; or `part` of it, which begins at element `at`. */
+void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w);
+void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
+                           const struct tess_weight *w, const struct tess_view *part, int64_t at);
 void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num);

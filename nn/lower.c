@@ -15,8 +15,8 @@ static void lower_norm(struct build *b, const struct tess_record *rec)
 		return;
 	s = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
 	build_set_input(b, s, 0, x);
-	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
-		s->in[1 + i] = build_make_weight_view(b, rec->weight[i]);
+	for (int32_t i = 0; i < rec->nweight; i++)
+		build_set_weight(b, s, 1 + i, rec->weight[i]);
 	build_set_output(b, s, 0, y);
 	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);

@@ -182,27 +182,26 @@ void build_add_bias_dw(struct build *b, const struct tess_record *rec)
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 /* The columns of w that dx has: all of them, or, of a whole weight, those of this rank. */
-static struct tess_view view_dx_weight(struct build *b, const struct tess_weight *w,
-                                       const struct tess_tensor *dx)
+static void set_dx_weight(struct build *b, struct tess_step *s, int32_t i,
+                          const struct tess_weight *w, const struct tess_tensor *dx)
 {
-	struct tess_view v = build_make_weight_view(b, w);
+	struct tess_view v = build_describe_weight(b, w);
 	int32_t along = tess_places_find(dx->place, b->p->mesh.ndims, TESS_SHARD, 1);
 
-	if (along < 0 || tess_weight_role(w, along) == TESS_ROLE_IN)
-		return v;
+	if (along < 0 || tess_weight_role(w, along) == TESS_ROLE_IN) {
+		build_set_weight(b, s, i, w);
+		return;
+	}
 	if (tess_dim_count_pieces(w->dim[w->in_dim]) > 1) {
 		b->status = tess_fail(TESS_ENOTSUP,
 		                      "%s: an input of several parts that other weights cut is not "
 		                      "supported in training; cut this weight as them",
 		                      w->name);
-		return v;
+		return;
 	}
 	v.shape[1] = tess_dim_list_local_runs(
 		w->dim[w->in_dim], tess_program_get_cut(b->p, b->l->rank, along), b->runs);
-	if (v.data)
-		v.data = (char *)v.data +
-		         b->runs[0].start * v.stride[1] * (int64_t)tess_width(v.dtype);
-	return v;
+	build_set_weight_part(b, s, i, w, &v, b->runs[0].start * v.stride[1]);
 }
 
 void build_add_linear_dx(struct build *b, const struct tess_record *rec)
@@ -227,7 +226,7 @@ void build_add_linear_dx(struct build *b, const struct tess_record *rec)
 		over[i] = (struct build_operand){ w->dim[w->out_dim],
 			                          build_find_cut(b, w->place, w->out_dim) };
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
-		s->in[n + i] = view_dx_weight(b, w, dx);
+		set_dx_weight(b, s, n + i, w, dx);
 	}
 	build_set_output(b, s, 0, y);
 	if (!b->status)
@@ -261,8 +260,7 @@ void build_add_norm_d(struct build *b, const struct tess_record *rec)
 		return;
 	s = build_add_op(b, TESS_OP_NORM_D, 3, 1);
 	build_set_input(b, s, 0, x);
-	if (!b->status)
-		s->in[1] = build_make_weight_view(b, rec->weight[0]);
+	build_set_weight(b, s, 1, rec->weight[0]);
 	build_set_input(b, s, 2, build_get_value(b, rec->in[1]));
 	build_set_output(b, s, 0, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);

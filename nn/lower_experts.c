@@ -45,8 +45,8 @@ void build_add_route(struct build *b, const struct tess_record *rec)
 		return;
 	s = build_add_op(b, TESS_OP_ROUTE, 1 + rec->nweight, 1);
 	build_set_input(b, s, 0, x);
-	if (rec->nweight && !b->status)
-		s->in[1] = build_make_weight_view(b, rec->weight[0]);
+	if (rec->nweight)
+		build_set_weight(b, s, 1, rec->weight[0]);
 	build_set_output(b, s, 0, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 }
@@ -67,8 +67,8 @@ void build_add_experts(struct build *b, const struct tess_record *rec)
 	alloc_trees(b, &s->op);
 	if (b->status)
 		return;
-	s->in[2] = build_make_weight_view(b, up);
-	s->in[3] = build_make_weight_view(b, down);
+	build_set_weight(b, s, 2, up);
+	build_set_weight(b, s, 3, down);
 	num[TESS_EXPERTS_ACTIVATION] = rec->num[TESS_EXPERTS_ACTIVATION];
 	/* a rank that has fewer experts has fewer slots */
 	num[TESS_EXPERTS_SLOTS] =

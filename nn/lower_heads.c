@@ -42,12 +42,12 @@ void build_add_join(struct build *b, const struct tess_record *rec)
 	}
 }
 
-/* The weights [heads, N, K] of the part of the heads from `lo` on that the rank holds. */
+/* The weights [heads, N, K] of the part of the heads from `lo` on, `*at` elements into v. */
 static struct tess_view make_head_part_view(const struct tess_weight *w, const struct tess_view *v,
-                                            int32_t part, int64_t lo, int64_t heads)
+                                            int32_t part, int64_t lo, int64_t heads, int64_t *at)
 {
 	const struct tess_head_part *p = &w->heads->part[part];
-	int64_t each = w->dim[0]->unit_size, in = w->dim[1]->size, at;
+	int64_t each = w->dim[0]->unit_size, in = w->dim[1]->size;
 	struct tess_view out = { .dtype = v->dtype,
 		                 .ndim = 3,
 		                 .layout = v->layout,
@@ -58,15 +58,13 @@ static struct tess_view make_head_part_view(const struct tess_weight *w, const s
 		out.stride[0] = tess_head_parts_count(w->heads, w->heads->n, in);
 		out.stride[1] = 16 * out.shape[2];
 		out.stride[2] = 16;
-		at = lo * out.stride[0] + tess_head_parts_count(w->heads, part, in);
+		*at = lo * out.stride[0] + tess_head_parts_count(w->heads, part, in);
 	} else {
 		out.stride[0] = each * v->stride[0];
 		out.stride[1] = v->stride[p->in_out];
 		out.stride[2] = v->stride[!p->in_out];
-		at = (lo * each + p->first) * v->stride[0];
+		*at = (lo * each + p->first) * v->stride[0];
 	}
-	if (v->data)
-		out.data = (char *)v->data + at * (int64_t)tess_width(v->dtype);
 	return out;
 }
 
@@ -76,8 +74,8 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec)
 	struct value *x = build_get_value(b, rec->in[0]);
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
 	bool cut_alike = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0) >= 0;
-	struct tess_view v = build_make_weight_view(b, w);
-	int64_t lo, hi;
+	struct tess_view v = build_describe_weight(b, w);
+	int64_t lo, hi, at;
 	struct tess_step *s;
 
 	if (!x->rows || !x->cols)
@@ -85,9 +83,9 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec)
 	tess_dim_get_rank_units(rec->in[0]->dim[1], cut.nranks, cut.rank, &lo, &hi);
 	s = build_add_op(b, TESS_OP_HEAD_LINEAR, 2, 1);
 	build_set_input(b, s, 0, x);
-	if (!b->status)
-		s->in[1] = make_head_part_view(w, &v, (int32_t)rec->num[TESS_REC_HEAD_PART],
-		                               cut_alike ? 0 : lo / w->dim[0]->group,
-		                               x->cols / rec->in[0]->dim[1]->unit_size);
+	v = make_head_part_view(w, &v, (int32_t)rec->num[TESS_REC_HEAD_PART],
+	                        cut_alike ? 0 : lo / w->dim[0]->group,
+	                        x->cols / rec->in[0]->dim[1]->unit_size, &at);
+	build_set_weight_part(b, s, 1, w, &v, at);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 }

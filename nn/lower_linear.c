@@ -60,7 +60,7 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, i
 
 		if (find_input_cut(b, w) != along)
 			continue;
-		s->in[1 + k] = build_make_weight_view(b, w);
+		build_set_weight(b, s, 1 + k, w);
 		build_set_output(b, s, k++, build_get_value(b, rec->out[i]));
 		if (k == 1)
 			build_set_trees(b, &s->op, w->dim[w->in_dim], cut);
@@ -95,7 +95,7 @@ void build_add_embed(struct build *b, const struct tess_record *rec)
 	if (b->status)
 		return;
 	s->in[0].ndim = 1;
-	s->in[1] = build_make_weight_view(b, w);
+	build_set_weight(b, s, 1, w);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	build_set_numbers(b, &s->op, TESS_EMBED_NUMS, &first);
 	if (along >= 0)
@@ -109,10 +109,10 @@ void build_add_bias(struct build *b, const struct tess_record *rec)
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
 	bool slice =
 		cut.nranks > 1 && tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0) < 0;
-	struct tess_view whole = build_make_weight_view(b, w), part;
+	struct tess_view part = build_describe_weight(b, w);
 	int64_t pieces = slice ? tess_dim_count_pieces(w->dim[0]) : 1, at = 0;
 
-	b->runs[0] = (struct tess_run){ 0, whole.shape[0] };
+	b->runs[0] = (struct tess_run){ 0, part.shape[0] };
 	if (slice)
 		tess_dim_list_local_runs(w->dim[0], cut, b->runs);
 	for (int64_t i = 0; i < pieces && y->rows; i++) {
@@ -120,14 +120,9 @@ void build_add_bias(struct build *b, const struct tess_record *rec)
 		struct tess_step *s = build_add_op(b, TESS_OP_BIAS, 2, 1);
 
 		to = build_slice_value(out, 0, y->rows, at, b->runs[i].len);
-		part = whole;
 		part.shape[0] = b->runs[i].len;
-		if (part.data)
-			part.data = (char *)part.data +
-			            b->runs[i].start * (int64_t)tess_width(part.dtype);
 		build_set_input(b, s, 0, &from);
-		if (!b->status)
-			s->in[1] = part;
+		build_set_weight_part(b, s, 1, w, &part, b->runs[i].start);
 		build_set_output(b, s, 0, &to);
 		build_allow_in_place(b, &from, &to); /* of one piece */
 		at += b->runs[i].len;
