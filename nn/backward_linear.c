@@ -140,8 +140,10 @@ void tess_backward_record_linear(struct tess_backward *b, const struct tess_reco
 		dw = append_weight_sum(b, TESS_OP_LINEAR_DW, rec, 2,
 		                       (struct tess_tensor *[]){ rec->in[0], g[i] },
 		                       rec->weight[i]);
-		if (dw)
-			tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
+		if (!dw)
+			return;
+		dw->num[TESS_REC_LINEAR_DW_IN_OUT] = rec->weight[i]->in_out;
+		tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
 	}
 	tess_backward_give(b, rec->in[0], record_dx(b, rec, g));
 }

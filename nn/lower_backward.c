@@ -129,20 +129,21 @@ static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 
 void build_add_linear_dw(struct build *b, const struct tess_record *rec)
 {
-	const struct tess_weight *w = rec->weight[0];
+	struct tess_tensor *dw = rec->out[0];
 	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
-	int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, w->in_dim), a;
+	bool in_out = rec->num[TESS_REC_LINEAR_DW_IN_OUT] != 0;
+	int32_t along = tess_places_find(dw->place, b->p->mesh.ndims, TESS_SHARD, !in_out), a;
 	struct tess_step *s;
 	struct tess_view *v;
 
 	if (is_empty_sum(b, rec))
 		return;
 	if (along >= 0 && rec->in[0]->place[along].kind == TESS_REPLICATE)
-		in[0] = build_slice_local_cols(b, &in[0], w->dim[w->in_dim],
+		in[0] = build_slice_local_cols(b, &in[0], dw->dim[!in_out],
 		                               tess_program_get_cut(b->p, b->l->rank, along));
 	s = add_token_sum(b, rec, in);
-	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 0, NULL);
-	if (b->status || !w->in_out)
+	build_set_token_sum(b, &s->op, rec->in[1], dw, 0, NULL);
+	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* as [out, in] */
 	a = v->ndim - 2;
@@ -154,14 +155,14 @@ void build_add_linear_dw(struct build *b, const struct tess_record *rec)
 
 void build_add_embed_dw(struct build *b, const struct tess_record *rec)
 {
-	const struct tess_weight *w = rec->weight[0];
+	const struct tess_tensor *dw = rec->out[0];
 	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
 	double first;
 	struct tess_step *s;
 
 	if (is_empty_sum(b, rec))
 		return;
-	tess_dim_list_local_runs(w->dim[0], build_find_cut(b, w->place, 0), b->runs);
+	tess_dim_list_local_runs(dw->dim[0], build_find_cut(b, dw->place, 0), b->runs);
 	first = (double)b->runs[0].start;
 	s = add_token_sum(b, rec, in);
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_EMBED_NUMS, &first);

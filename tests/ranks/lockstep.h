@@ -27,6 +27,32 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
  */
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count);
 
+struct lockstep_step { /* of training; `how->ids` has all sequences, one after another */
+	const struct lockstep *how; /* a mesh may have dp */
+	const int64_t *lengths;
+	int64_t nsequences;
+	const int32_t *labels; /* of each id; shifted */
+	int32_t times; /* steps whose gradients are added; 0: one */
+};
+struct lockstep_gradients { /* a weight's, whole and as stored; NULL: it has none */
+	int32_t n;
+	char **name;
+	int64_t *count;
+	float **data;
+	int64_t nloss;
+	float *loss; /* of each id */
+};
+/*
+ * Runs a step of training: a program for each replica along dp. Fails the test unless what all
+ * ranks must have alike is so. *out is the caller's: lockstep_free_gradients. Returns the status of
+ * a refusal.
+ */
+tess_status lockstep_train(const struct lockstep_step *step, struct lockstep_gradients *out);
+void lockstep_free_gradients(struct lockstep_gradients *g);
+/* Fails the test unless the loss and all gradients have the same bits. */
+void lockstep_compare_gradients(const char *what, const struct lockstep_gradients *want,
+                                const struct lockstep_gradients *have);
+
 /* The `drop` of a source whose tensors stay in memory. */
 void lockstep_ignore_drop(void *self, const void *data, uint64_t bytes);
 

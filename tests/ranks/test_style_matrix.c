@@ -1,8 +1,8 @@
 /*
  * Every style by every of its names, alone: on each kind of module, for each placement of its
  * input, on 1 to 8 ranks, with sizes smaller than, equal to, a multiple of, and prime to the ranks.
- * It gives the bits of one replicated rank, or is refused as the table says, with a sentence that
- * names the module and the style.
+ * It gives the bits of one replicated rank, in training those of the gradients too, or is refused
+ * as the table says, with a sentence that names the module and the style.
  */
 #include "../unit/suite.h"
 #include "core/base/option.h"
@@ -206,20 +206,40 @@ static tess_status find_drawn_tensor(void *self, const char *name, struct tess_v
 	return TESS_OK;
 }
 
+static const struct tess_model model = { .size = sizeof model,
+	                                 .name = "one",
+	                                 .forward = record_one_module };
+static const struct tess_source drawn = { .name = "drawn",
+	                                  .find = find_drawn_tensor,
+	                                  .drop = lockstep_ignore_drop };
+
 static tess_status run_one_module(const char *plan, int32_t nranks, float **y, int64_t *count)
 {
-	static const struct tess_model model = { .size = sizeof model,
-		                                 .name = "one",
-		                                 .forward = record_one_module };
-	static const struct tess_source source = { .name = "drawn",
-		                                   .find = find_drawn_tensor,
-		                                   .drop = lockstep_ignore_drop };
 	int32_t ids[32];
-	struct lockstep how = { &model, &source, plan, nranks, ids, size[TOKENS], true, NULL };
+	struct lockstep how = { &model, &drawn, plan, nranks, ids, size[TOKENS], true, NULL };
 
 	for (int32_t i = 0; i < 32; i++)
 		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
 	return lockstep_run(&how, y, count);
+}
+
+/* Three sequences, which ranks that cut tokens have in several units, in one, or not at all. */
+static tess_status train_one_module(const char *plan, int32_t nranks,
+                                    struct lockstep_gradients *out)
+{
+	const int64_t lengths[] = { 75, size[TOKENS], 33 };
+	int64_t n = lengths[0] + lengths[1] + lengths[2];
+	int64_t width = (kind == FUSED ? 2 : 1) *
+	                size[kind == LINEAR || kind == BIASED || kind == FUSED ? OUT : IN];
+	int32_t ids[128], labels[128];
+	struct lockstep how = { &model, &drawn, plan, nranks, ids, n, true, NULL };
+	struct lockstep_step step = { &how, lengths, 3, labels, 0 };
+
+	for (int32_t i = 0; i < n; i++) {
+		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
+		labels[i] = i % 5 ? i * 11 % (int32_t)width : -100;
+	}
+	return lockstep_train(&step, out);
 }
 
 /* ---- what is expected ------------------------------------------------------------------------ */
@@ -291,9 +311,24 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 	return true;
 }
 
+/* Training gives the loss and the gradients of one replicated rank, wherever the style runs. */
+static void check_training(const struct matrix_row *r, char place, int32_t nranks,
+                           const struct lockstep_gradients *want)
+{
+	struct lockstep_gradients have;
+	char plan[256];
+
+	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s%s%s\"}",
+	         get_source_style(place), r->style, *r->config ? ":" : "", r->config);
+	ck_assert_msg(!train_one_module(plan, nranks, &have), "%s: kind %d, %d ranks: %s", plan,
+	              kind, (int)nranks, tess_error());
+	lockstep_compare_gradients(plan, want, &have);
+	lockstep_free_gradients(&have);
+}
+
 /* The styles of a file, by all of their names; returns how many ran. */
 static int check_style_file(const char *path, int32_t nranks, const float *want, int64_t nwant,
-                            bool *seen)
+                            const struct lockstep_gradients *gradients, bool *seen)
 {
 	void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	const struct tess_plugin *p = file ? dlsym(file, "tess_plugin_v1") : NULL;
@@ -306,7 +341,12 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 				continue;
 			seen[i] = true;
 			for (const char *at = kind == EMBEDDING ? "R0" : "R01P"; *at; at++) {
-				nran += check_one(&rows[i], (*s)->name, *at, nranks, want, nwant);
+				bool ran =
+					check_one(&rows[i], (*s)->name, *at, nranks, want, nwant);
+
+				nran += ran;
+				if (ran && gradients->n)
+					check_training(&rows[i], *at, nranks, gradients);
 				for (const char *const *a = (*s)->aliases; a && *a; a++)
 					nran += check_one(&rows[i], *a, *at, nranks, want, nwant);
 			}
@@ -336,6 +376,7 @@ START_TEST(alone)
 	for (size_t n = 0; n < sizeof all_ranks / sizeof *all_ranks; n++)
 		for (int turn = 0; turn < 5; turn += 1 + THIN / 2) {
 			bool seen[ROWS] = { false };
+			struct lockstep_gradients gradients = { 0 };
 			int64_t count;
 			float *want;
 			int nran = 0;
@@ -344,9 +385,13 @@ START_TEST(alone)
 			set_sizes(all_ranks[n], turn);
 			ck_assert_msg(!run_one_module("none", 1, &want, &count), "%s",
 			              tess_error());
+			if (kind != EXPERTS && turn % 3 == 0)
+				ck_assert_msg(!train_one_module("none", 1, &gradients), "%s",
+				              tess_error());
 			for (size_t i = 0; i < files.gl_pathc; i++)
 				nran += check_style_file(files.gl_pathv[i], all_ranks[n], want,
-				                         count, seen);
+				                         count, &gradients, seen);
+			lockstep_free_gradients(&gradients);
 			for (size_t i = 0; i < ROWS; i++)
 				ck_assert_msg(seen[i], "no file has %s", rows[i].style);
 			ck_assert_int_gt(nran, 10);
