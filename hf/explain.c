@@ -1,61 +1,24 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
 #include "core/base/status.h"
-#include "hf/session.h"
+#include "hf/explaining.h"
 #include "nn/cut_logits.h"
-#include "nn/lower.h"
 
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { ROWS_MAX = 1 << 20 }; /* of a step */
-
-struct explanation {
-	struct tess_explanation e; /* first: the caller sees this */
-	struct tess_arena arena;
-	struct tess_planned_model model;
-	struct tess_program *program;
-	struct tess_mesh_shape mesh; /* with dp, along which nothing is placed */
-	const char *dim_name[TESS_MESH_DIMS];
-	int32_t dim_size[TESS_MESH_DIMS];
-	int32_t program_dim[TESS_MESH_DIMS]; /* of each dimension, that of the program; -1: dp */
-	struct tess_explained_parameter **parameters;
-	struct tess_explained_value **values; /* by the id of the tensor */
-	uint64_t *sent; /* by record: the most that a rank sends */
-};
+enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* of a step; of a sequence */
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
-
-/* The rank of the program that a rank of the mesh runs. */
-static int32_t get_program_rank(const struct explanation *x, int32_t rank)
-{
-	return tess_mesh_shape_project(&x->mesh, rank, &x->program->mesh);
-}
-
-/* The part of a weight that a rank of the program holds: its bytes, and its shape unless NULL. */
-static uint64_t measure_shard(const struct tess_program *p, const struct tess_weight *w,
-                              int32_t rank, int64_t *shape)
-{
-	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
-
-	for (int32_t a = 0; a < w->ndim; a++) {
-		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
-		int64_t n = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
-
-		bytes *= (uint64_t)n;
-		if (shape)
-			shape[a] = n;
-	}
-	return bytes;
-}
 
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape)
 {
 	const struct explanation *x = (const struct explanation *)e;
 
-	return measure_shard(x->program, x->program->weight[i], get_program_rank(x, rank), shape);
+	return tess_explaining_measure_shard(x->program, x->program->weight[i],
+	                                     tess_explaining_get_program_rank(x, rank), shape);
 }
 
 int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, int32_t rank,
@@ -63,8 +26,8 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
 {
 	const struct explanation *x = (const struct explanation *)e;
 	const struct tess_weight *w = x->program->weight[i];
-	struct tess_cut cut =
-		tess_program_find_cut(x->program, get_program_rank(x, rank), w->place, axis);
+	struct tess_cut cut = tess_program_find_cut(
+		x->program, tess_explaining_get_program_rank(x, rank), w->place, axis);
 	int64_t n = tess_dim_count_pieces(w->dim[axis]), at;
 
 	for (int64_t k = 0; k < n && k < most; k++) {
@@ -76,88 +39,6 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
 		run[k][1] = run[k][0] + held.len;
 	}
 	return n;
-}
-
-static void measure_rank(const struct explanation *x, const struct tess_rank_program *l,
-                         struct tess_explained_rank *out)
-{
-	for (int32_t i = 0; i < x->program->nweights; i++)
-		out->weights += measure_shard(x->program, x->program->weight[i], l->rank, NULL);
-	for (int32_t i = 0; i < l->nclasses; i++)
-		out->cache += l->page_class[i].bytes / 64;
-	out->step = l->bytes;
-}
-
-/* ---- what a rank sends ----------------------------------------------------------------------- */
-
-/*
- * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
- */
-static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
-{
-	uint64_t n = (uint64_t)cut.nranks, sum = 0;
-
-	if (s->kind == TESS_STEP_SUM) {
-		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
-
-		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
-	}
-	if (s->coll.kind == TESS_GATHER)
-		return cut.rank == s->coll.root ? 0 : 4 * s->coll.count;
-	if (s->coll.kind == TESS_ALL_GATHER)
-		return 4 * s->coll.count * (n - 1);
-	for (int32_t q = 0; q < cut.nranks; q++)
-		sum += q == cut.rank ? 0 : 4 * s->coll.send_counts[q];
-	return sum;
-}
-
-/* Keeps the most of all ranks for each record; steps are in the order of records. */
-static void measure_sent(struct explanation *x, const struct tess_rank_program *l)
-{
-	uint64_t sum = 0;
-
-	for (int32_t i = 0; i < l->nsteps; i++) {
-		const struct tess_step *s = l->step[i];
-
-		if (i && l->step[i - 1]->record != s->record)
-			sum = 0;
-		if (s->kind == TESS_STEP_SUM || s->kind == TESS_STEP_COLL)
-			sum += count_sent_bytes(
-				s, tess_program_get_cut(x->program, l->rank, s->along));
-		if (sum > x->sent[s->record])
-			x->sent[s->record] = sum;
-	}
-}
-
-static tess_status measure_ranks(struct explanation *x)
-{
-	int32_t n = x->e.nranks, nprogram = x->program->mesh.nranks;
-	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank,
-	                                            nprogram),
-				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
-	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram);
-	tess_status st;
-
-	x->sent = TESS_NEW(&x->arena, uint64_t, x->program->nrecords);
-	if (!rank || !list || !first || !x->sent)
-		return TESS_ENOMEM;
-	st = tess_program_find_alike(x->program, first);
-	for (int32_t r = 0; r < nprogram && !st; r++) {
-		struct tess_rank_program *lowered;
-
-		if (first[r] != r)
-			continue;
-		st = tess_program_lower(x->program, r, NULL, &lowered);
-		if (st)
-			break;
-		measure_rank(x, lowered, &rank[r]);
-		measure_sent(x, lowered);
-		tess_rank_program_free(lowered);
-	}
-	for (int32_t r = 0; r < n; r++)
-		list[r] = &rank[first[get_program_rank(x, r)]];
-	x->e.ranks = (const struct tess_explained_rank *const *)list;
-	return st;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -223,36 +104,85 @@ static uint64_t count_value_bytes(const struct tess_tensor *t)
 	return bytes;
 }
 
+static uint64_t count_weight_bytes(const struct tess_record *rec)
+{
+	uint64_t sum = 0;
+
+	for (int32_t i = 0; i < rec->nweight; i++) {
+		uint64_t bytes = tess_width(rec->weight[i]->dtype);
+
+		for (int32_t a = 0; a < rec->weight[i]->ndim; a++)
+			bytes *= (uint64_t)rec->weight[i]->dim[a]->size;
+		sum += bytes;
+	}
+	return sum;
+}
+
+/* What record i sends along a dimension of the program, which is not a move of a value alone. */
+static struct tess_explained_collective describe_collective(const struct explanation *x, int32_t i,
+                                                            int32_t along)
+{
+	const struct tess_record *rec = x->program->record[i];
+	int32_t kind = x->sent[i * x->program->mesh.ndims + along].kind;
+	struct tess_place shard = tess_place_shard(0), whole = tess_place_replicate();
+	bool sum = kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
+
+	return (struct tess_explained_collective){
+		.kind = kind,
+		.from = sum ? tess_place_partial() : shard,
+		.to = kind == TESS_ALL_REDUCE || kind == TESS_ALL_GATHER ? whole : shard,
+		.bytes = rec->nweight && !sum ? count_weight_bytes(rec)
+		                              : count_value_bytes(rec->in[0]),
+	};
+}
+
+static tess_status add_collective(struct explanation *x, int32_t i, int32_t along,
+                                  const struct tess_explained_collective *about)
+{
+	struct tess_explained_collective *c =
+		TESS_NEW(&x->arena, struct tess_explained_collective, 1);
+	struct tess_explained_collective **list =
+		tess_arena_grow(&x->arena, x->collectives, (size_t)x->e.ncollectives, sizeof *list);
+
+	if (!c || !list)
+		return TESS_ENOMEM;
+	*c = *about;
+	while (x->program_dim[c->dim] != along)
+		c->dim++;
+	c->module = x->program->record[i]->module;
+	c->record = i;
+	c->sent = x->sent[i * x->program->mesh.ndims + along].bytes;
+	x->collectives = list;
+	list[x->e.ncollectives++] = c;
+	return TESS_OK;
+}
+
 static tess_status list_collectives(struct explanation *x)
 {
 	const struct tess_program *p = x->program;
-	struct tess_explained_collective **list =
-		TESS_NEW(&x->arena, struct tess_explained_collective *, p->nrecords);
+	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < p->nrecords && list; i++) {
+	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
-		struct tess_explained_collective *c;
-		int32_t kind = rec->kind == TESS_REC_MOVE ? tess_move_kind(p, rec) : 0, dim = 0;
+		int32_t kind = rec->kind == TESS_REC_MOVE ? tess_move_kind(p, rec) : 0;
 
-		if (!kind)
-			continue;
-		while (x->program_dim[dim] != rec->along)
-			dim++;
-		c = TESS_NEW(&x->arena, struct tess_explained_collective, 1);
-		if (!c)
-			return TESS_ENOMEM;
-		*c = (struct tess_explained_collective){ .module = rec->module,
-			                                 .kind = kind,
-			                                 .dim = dim,
-			                                 .record = i,
-			                                 .from = rec->in[0]->place[rec->along],
-			                                 .to = rec->out[0]->place[rec->along],
-			                                 .bytes = count_value_bytes(rec->in[0]),
-			                                 .sent = x->sent[i] };
-		list[x->e.ncollectives++] = c;
+		for (int32_t along = 0; along < p->mesh.ndims && !st; along++) {
+			struct tess_explained_collective about;
+
+			if (rec->kind == TESS_REC_MOVE ? !kind || along != rec->along
+			                               : !x->sent[i * p->mesh.ndims + along].kind)
+				continue;
+			about = describe_collective(x, i, along);
+			if (kind) {
+				about.kind = kind;
+				about.from = rec->in[0]->place[along];
+				about.to = rec->out[0]->place[along];
+			}
+			st = add_collective(x, i, along, &about);
+		}
 	}
-	x->e.collectives = (const struct tess_explained_collective *const *)list;
-	return list ? TESS_OK : TESS_ENOMEM;
+	x->e.collectives = (const struct tess_explained_collective *const *)x->collectives;
+	return st;
 }
 
 /* The values of n tensors, then NULL. */
@@ -339,34 +269,80 @@ static void measure_logits(struct explanation *x)
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-static struct tess_explained_plan measure_plan(const struct explanation *x)
+/* The same mesh and step with another plan, or without recomputing; 0 where that is refused. */
+static struct tess_explained_plan measure_other(const struct explanation *x,
+                                                const struct tess_plan *plan,
+                                                const struct tess_trainer_options *training)
 {
+	struct explanation other = {
+		.model = x->model,
+		.mesh = x->mesh,
+		.training = training,
+		.moments = x->moments,
+		.e = { .nranks = x->e.nranks, .tokens = x->e.tokens, .sequences = x->e.sequences }
+	};
 	struct tess_explained_plan t = { 0 };
 
-	for (int32_t i = 0; i < x->program->nrecords; i++)
-		t.sent += x->sent[i];
-	if (x->program->vocabulary_along >= 0)
-		t.sent += tess_cut_logits_count_greedy_bytes(
-			tess_program_get_cut(x->program, 0, x->program->vocabulary_along).nranks);
-	for (int32_t r = 0; r < x->e.nranks; r++)
-		if (x->e.ranks[r]->weights > t.weights)
-			t.weights = x->e.ranks[r]->weights;
+	other.model.plan = *plan;
+	if (!tess_explaining_record(&other, 0, &other.program) &&
+	    !tess_explaining_measure_ranks(&other))
+		t = tess_explaining_measure_plan(&other);
+	tess_program_free(other.program);
+	tess_arena_free(&other.arena);
 	return t;
 }
 
 /* What Transformers' plan would take on this mesh, unless the model has none or it is refused. */
 static void measure_hf_plan(struct explanation *x)
 {
-	struct explanation hf = { .model = x->model, .mesh = x->mesh, .e.nranks = x->e.nranks };
+	struct tess_plan plan;
 
-	if (tess_plan_open(x->model.model, "hf", NULL, 0, &hf.model.plan))
+	if (tess_plan_open(x->model.model, "hf", NULL, 0, &plan))
 		return;
-	if (!tess_planned_model_record(&hf.model, &x->mesh, x->e.tokens, &hf.program) &&
-	    !measure_ranks(&hf))
-		x->e.hf = measure_plan(&hf);
-	tess_program_free(hf.program);
-	tess_plan_free(&hf.model.plan);
-	tess_arena_free(&hf.arena);
+	x->e.hf = measure_other(x, &plan, x->training);
+	tess_plan_free(&plan);
+}
+
+/* What it would take if no module were computed again. */
+static void measure_kept(struct explanation *x)
+{
+	struct tess_trainer_options kept;
+
+	if (!x->training || !x->training->recompute)
+		return;
+	kept = *x->training;
+	kept.recompute = NULL;
+	x->e.kept = measure_other(x, &x->model.plan, &kept);
+}
+
+/* Bytes that a rank sends along each dimension, by the part of the step. */
+static tess_status measure_traffic(struct explanation *x)
+{
+	const struct tess_program *p = x->program;
+	struct tess_explained_traffic *t =
+		TESS_NEW(&x->arena, struct tess_explained_traffic, x->e.ndims);
+	int32_t forward = 0;
+
+	if (!t)
+		return TESS_ENOMEM;
+	while (forward < p->nrecords && p->record[forward]->kind != TESS_OP_LOSS_MAX)
+		forward++;
+	for (int32_t i = 0; i < p->nrecords; i++)
+		for (int32_t d = 0; d < x->e.ndims; d++) {
+			int32_t along = x->program_dim[d];
+			uint64_t bytes = along < 0 ? 0 : x->sent[i * p->mesh.ndims + along].bytes;
+
+			if (p->record[i]->kind == TESS_REC_GRADIENT)
+				t[d].gradients += bytes;
+			else if (p->record[i]->repeats)
+				t[d].repeated += bytes;
+			else if (i < forward)
+				t[d].forward += bytes;
+			else
+				t[d].backward += bytes;
+		}
+	x->e.traffic = t;
+	return TESS_OK;
 }
 
 /* ---- explain --------------------------------------------------------------------------------- */
@@ -380,7 +356,7 @@ static tess_status read_mesh_text(struct explanation *x, const char *text, int32
 
 	if (st)
 		return st;
-	replica = tess_mesh_shape_remove(&x->mesh, "dp");
+	replica = tess_mesh_shape_remove(&x->mesh, "dp"); /* at least "tp=1" */
 	if (tess_mesh_shape_find(&x->mesh, replica.dim[0].name, strlen(replica.dim[0].name)) < 0) {
 		tess_mesh_shape_format(&x->mesh, all);
 		st = tess_mesh_shape_parse(strcat(all, ",tp=1"), nranks, &x->mesh);
@@ -390,7 +366,8 @@ static tess_status read_mesh_text(struct explanation *x, const char *text, int32
 
 		x->dim_name[i] = name;
 		x->dim_size[i] = x->mesh.dim[i].size;
-		x->program_dim[i] = tess_mesh_shape_find(&replica, name, strlen(name));
+		x->program_dim[i] =
+			x->training ? i : tess_mesh_shape_find(&replica, name, strlen(name));
 	}
 	x->e.ndims = x->mesh.ndims;
 	x->e.dim_names = x->dim_name;
@@ -399,46 +376,70 @@ static tess_status read_mesh_text(struct explanation *x, const char *text, int32
 	return st;
 }
 
-static tess_status explain_program(struct explanation *x, const char *dir, int64_t tokens,
-                                   const struct tess_session_options *options)
+static tess_status explain_program(struct explanation *x)
 {
-	struct tess_session_options mine = { .size = sizeof mine };
-	tess_status st;
+	tess_status st = tess_explaining_record(x, 0, &x->program);
 
-	if (tokens < 1 || tokens > ROWS_MAX)
-		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has 1 to %d",
-		                 (long long)tokens, ROWS_MAX);
-	if (options)
-		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
-	st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_CONFIG, &x->model);
-	if (!st)
-		st = tess_planned_model_record(&x->model, &x->mesh, tokens, &x->program);
 	if (st)
 		return st;
 	tess_planned_model_warn_unused(&x->model, x->program);
 	x->e.model = x->model.model->name;
 	x->e.plan = x->model.plan.name;
-	x->e.tokens = tokens;
 	x->e.positions = x->program->max_positions;
 	st = list_parameters(x);
 	if (!st)
-		st = measure_ranks(x);
+		st = tess_explaining_measure_ranks(x);
 	if (!st)
 		st = list_collectives(x);
 	if (!st)
 		st = list_records(x);
+	if (!st)
+		st = measure_traffic(x);
 	if (st)
 		return st;
 	measure_logits(x);
-	x->e.total = measure_plan(x);
+	x->e.total = tess_explaining_measure_plan(x);
 	measure_hf_plan(x);
+	measure_kept(x);
 	return TESS_OK;
 }
 
-tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
-                         const struct tess_session_options *options, struct tess_explanation **out)
+/* The rows of a step: `length`, or as many of each sequence. */
+static tess_status choose_rows(struct explanation *x, int64_t length)
 {
-	struct explanation *x = calloc(1, sizeof *x);
+	int64_t sequences = x->training ? x->e.sequences : 1, most = x->model.positions;
+
+	if (x->training && !length)
+		length = most && most < PRESET_LENGTH ? most : PRESET_LENGTH;
+	if (x->training && most && length > most)
+		return tess_fail(TESS_EINVAL,
+		                 "a sequence of %lld tokens; the checkpoint was made for %lld "
+		                 "positions",
+		                 (long long)length, (long long)most);
+	if (sequences < 1 || length < 1 || sequences > ROWS_MAX || length > ROWS_MAX / sequences)
+		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has 1 to %d",
+		                 (long long)(sequences * length), ROWS_MAX);
+	x->e.tokens = sequences * length;
+	return TESS_OK;
+}
+
+static tess_status explain_checkpoint(struct explanation *x, const char *dir, const char *mesh,
+                                      int32_t nranks, int64_t length,
+                                      const struct tess_session_options *options)
+{
+	tess_status st = read_mesh_text(x, mesh, nranks);
+
+	if (!st)
+		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
+	if (!st)
+		st = choose_rows(x, length);
+	return st ? st : explain_program(x);
+}
+
+static tess_status make_explanation(const char *dir, const char *mesh, int32_t nranks,
+                                    int64_t length, const struct tess_session_options *options,
+                                    struct explanation *x, struct tess_explanation **out)
+{
 	fenv_t callers;
 	tess_status st;
 
@@ -446,15 +447,53 @@ tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int6
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = read_mesh_text(x, mesh, nranks);
-	if (!st)
-		st = explain_program(x, dir, tokens, options);
+	st = explain_checkpoint(x, dir, mesh, nranks, length, options);
 	fesetenv(&callers);
+	x->training = NULL; /* is the caller's */
 	if (st)
 		tess_explanation_free(&x->e);
 	else
 		*out = &x->e;
 	return st;
+}
+
+tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
+                         const struct tess_session_options *options, struct tess_explanation **out)
+{
+	struct tess_session_options mine = { .size = sizeof mine };
+
+	if (options)
+		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
+	return make_explanation(dir, mesh, nranks, tokens, &mine,
+	                        calloc(1, sizeof(struct explanation)), out);
+}
+
+tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,
+                                  int64_t sequences, int64_t length,
+                                  const struct tess_trainer_options *options,
+                                  struct tess_explanation **out)
+{
+	struct tess_trainer_options mine = { .size = sizeof mine };
+	struct tess_session_options session = { .size = sizeof session };
+	struct explanation *x = calloc(1, sizeof *x);
+	struct tess_optimizer optimizer;
+
+	if (options)
+		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
+	session.plan = mine.plan;
+	session.overrides = mine.overrides;
+	session.ignore_unexpected = mine.ignore_unexpected;
+	session.positions = mine.positions;
+	if (tess_optimizer_read(&mine, &optimizer)) {
+		free(x);
+		return TESS_EINVAL;
+	}
+	if (x) {
+		x->training = &mine;
+		x->moments = tess_optimizer_count_moments(&optimizer);
+		x->e.sequences = sequences;
+	}
+	return make_explanation(dir, mesh, nranks, length, &session, x, out);
 }
 
 void tess_explanation_free(struct tess_explanation *e)

@@ -63,6 +63,23 @@ void tess_planned_model_close(struct tess_planned_model *p)
 	*p = (struct tess_planned_model){ 0 };
 }
 
+static tess_status record_checked(const struct tess_planned_model *p,
+                                  const struct tess_record_options *options,
+                                  struct tess_program **out)
+{
+	struct tess_program *program;
+	tess_status st = tess_program_record(options, &program);
+
+	if (st)
+		return st;
+	st = tess_unexpected_check(program, p->model, &p->source, false);
+	if (st)
+		tess_program_free(program);
+	else
+		*out = program;
+	return st;
+}
+
 tess_status tess_planned_model_record(const struct tess_planned_model *p,
                                       const struct tess_mesh_shape *mesh, int64_t ntokens,
                                       struct tess_program **out)
@@ -75,17 +92,26 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .positions = p->positions,
 		                               .nselected = 1,
 		                               .logits_root = TESS_LOGITS_CUT };
-	struct tess_program *program;
-	tess_status st = tess_program_record(&options, &program);
 
-	if (st)
-		return st;
-	st = tess_unexpected_check(program, p->model, &p->source, false);
-	if (st)
-		tess_program_free(program);
-	else
-		*out = program;
-	return st;
+	return record_checked(p, &options, out);
+}
+
+tess_status tess_planned_model_record_training(const struct tess_planned_model *p,
+                                               const struct tess_mesh_shape *mesh,
+                                               const struct tess_training *training,
+                                               struct tess_program **out)
+{
+	struct tess_record_options options = { .model = p->model,
+		                               .plan = &p->plan,
+		                               .source = &p->source,
+		                               .mesh = *mesh,
+		                               .positions = p->positions,
+		                               .training = training };
+
+	for (int64_t i = 0; i < training->nsequences; i++)
+		options.ntokens += training->lengths[i];
+	options.nselected = options.ntokens;
+	return record_checked(p, &options, out);
 }
 
 void tess_planned_model_warn_unused(const struct tess_planned_model *p,

@@ -36,6 +36,12 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
                                       const struct tess_mesh_shape *mesh, int64_t ntokens,
                                       struct tess_program **out);
 
+/* The same for the steps of training of one replica, on a mesh with dp. */
+tess_status tess_planned_model_record_training(const struct tess_planned_model *p,
+                                               const struct tess_mesh_shape *mesh,
+                                               const struct tess_training *training,
+                                               struct tess_program **out);
+
 /* Logs what in the checkpoint has no effect; a session does so on rank 0. */
 void tess_planned_model_warn_unused(const struct tess_planned_model *p,
                                     const struct tess_program *program);

@@ -25,6 +25,17 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 	return (struct tess_run){ 0, tess_weight_count_local(p, w, rank) };
 }
 
+uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struct tess_weight *w,
+                                       int32_t rank, int32_t moments)
+{
+	struct tess_run rest = tess_weight_get_kept(p, w, rank, TESS_REST);
+	struct tess_run state = tess_weight_get_kept(p, w, rank, TESS_STATE);
+	bool own = w->dtype == TESS_F32 && rest.start <= state.start &&
+	           state.start + state.len <= rest.start + rest.len;
+
+	return 64 * (uint64_t)(tess_up(state.len, 16) * (moments + !own));
+}
+
 /* Of ranks that keep the same elements of a weight, whether this is the first. */
 static bool is_first_copy(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {

@@ -23,6 +23,13 @@ int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_
 struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct tess_weight *w,
                                      int32_t rank, int32_t storage);
 
+/*
+ * Bytes of what the optimizer keeps of a weight that is trained: `moments` values of each element,
+ * and a master unless the weight can be its own.
+ */
+uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struct tess_weight *w,
+                                       int32_t rank, int32_t moments);
+
 struct tess_stored_tensor { /* a tensor in the checkpoint's files */
 	struct tess_trained about;
 	const struct tess_weight *weight; /* that it is, or is a part of */

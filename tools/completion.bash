@@ -69,7 +69,9 @@ _tessera() {
 		--positions --kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
-	explain) options="$plan --tokens --positions --program --json --svg --help" ;;
+	explain)
+		options="$plan --tokens --positions --program --json --svg --train --batch --sequence --optimizer --recompute --help"
+		;;
 	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
 	convert) options='-n --dtype --max-shard-size --help' ;;

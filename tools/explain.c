@@ -8,11 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/names.h>
+#include <tessera/train.h>
 
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
-	"       [--positions L] [--program] [--json] [--svg FILE] [--help]\n"
+	"       [--positions L] [--program] [--json] [--svg FILE]\n"
+	"       [--train] [--batch N] [--sequence L] [--optimizer NAME] [--recompute PATTERN]\n"
+	"       [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
 	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
@@ -29,21 +32,27 @@ static const char *const help =
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
 	"  --svg FILE      also draws who holds what and what moves, module by module\n"
+	"  --train         a step of training instead, along with its gradients and optimizer\n"
+	"  --batch N       sequences of a step, of all ranks together (default 8)\n"
+	"  --sequence L    tokens of each (default 1024, or that of the checkpoint if it is less)\n"
+	"  --optimizer NAME   adamw or sgd, without momentum (default adamw)\n"
+	"  --recompute PATTERN   modules whose values are computed again; may be repeated\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
 	"  tessera explain data -n 8\n"
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
 	"  tessera explain data --mesh dp=2,tp=4\n"
+	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
 
 enum { RANKS_MAX = 1024, NAME = EXPLAIN_NAME };
 
 struct explain_options {
 	const char *model, *mesh, *plan, *svg;
-	struct tess_tool_overrides overrides;
-	int32_t ranks, tokens, positions;
-	bool program, json, ignore_unexpected;
+	struct tess_tool_overrides overrides, recompute;
+	int32_t ranks, tokens, positions, batch, sequence, optimizer;
+	bool program, json, ignore_unexpected, train;
 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -359,30 +368,32 @@ static json_t *make_program_json(const struct tess_explanation *e)
 	return all;
 }
 
-static json_t *make_plan_json(const struct tess_explained_plan *p)
+static json_t *make_memory_json(const struct tess_explanation *e, int64_t positions)
 {
-	return json_pack("{s:I, s:I}", "sent", (json_int_t)p->sent, "weights",
-	                 (json_int_t)p->weights);
+	json_t *memory = json_array();
+
+	for (int32_t k = 0; k < e->nranks; k++)
+		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights",
+		                                        (json_int_t)e->ranks[k]->weights, "cache",
+		                                        (json_int_t)e->ranks[k]->cache * positions,
+		                                        "step", (json_int_t)e->ranks[k]->step));
+	return memory;
 }
 
 static void print_explain_json(const struct tess_explanation *e, const struct explain_options *a)
 {
-	json_t *memory = json_array(), *mesh = json_array(), *o;
+	json_t *mesh = json_array(), *o;
 
 	for (int32_t i = 0; i < e->ndims; i++)
 		json_array_append_new(mesh, json_pack("{s:s, s:i}", "name", e->dim_names[i], "size",
 		                                      (int)e->dim_sizes[i]));
-	for (int32_t k = 0; k < e->nranks; k++)
-		json_array_append_new(memory,
-		                      json_pack("{s:I, s:I, s:I}", "weights",
-		                                (json_int_t)e->ranks[k]->weights, "cache",
-		                                (json_int_t)e->ranks[k]->cache * a->positions,
-		                                "step", (json_int_t)e->ranks[k]->step));
 	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
 	              e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
 	              (json_int_t)e->tokens, "positions", (json_int_t)a->positions, "parameters",
 	              make_parameters_json(e), "collectives", make_collectives_json(e), "memory",
-	              memory);
+	              make_memory_json(e, a->positions));
+	if (e->sequences)
+		explain_add_training_json(e, o);
 	if (a->program)
 		json_object_set_new(o, "program", make_program_json(e));
 	if (e->logits_dim >= 0)
@@ -391,15 +402,20 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 		                              e->dim_names[e->logits_dim], "greedy",
 		                              (json_int_t)e->greedy_bytes, "row",
 		                              (json_int_t)e->row_bytes));
-	json_object_set_new(o, "total", make_plan_json(&e->total));
+	json_object_set_new(o, "total", explain_make_plan_json(e, &e->total));
 	if (e->hf.weights)
-		json_object_set_new(o, "hf", make_plan_json(&e->hf));
+		json_object_set_new(o, "hf", explain_make_plan_json(e, &e->hf));
 	json_dumpf(o, stdout, JSON_INDENT(1));
 	printf("\n");
 	json_decref(o);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
+
+static const char *name_optimizer(int32_t kind)
+{
+	return kind == TESS_ADAMW ? "adamw" : "sgd";
+}
 
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
@@ -414,6 +430,12 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "program", .flag = &a->program },
 		{ "json", .flag = &a->json },
 		{ "svg", .text = &a->svg },
+		{ "train", .flag = &a->train },
+		{ "batch", .number = &a->batch, .lo = 1, .hi = 1 << 20 },
+		{ "sequence", .number = &a->sequence, .lo = 1, .hi = 1 << 20 },
+		{ "optimizer", .number = &a->optimizer, .lo = TESS_ADAMW, .hi = TESS_SGD,
+		  .get_name = name_optimizer },
+		{ "recompute", .parse = tess_tool_parse_override, .to = &a->recompute },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
@@ -422,6 +444,14 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
 	if (!st)
 		a->model = argv[optind];
+	if (!st && !a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
+		st = tess_fail(TESS_EINVAL,
+		               "--batch, --sequence, --optimizer and --recompute are of a step of "
+		               "training; add --train");
+	if (!st && a->train && a->tokens)
+		st = tess_fail(TESS_EINVAL,
+		               "--tokens is of a step of inference; with --train give --batch and "
+		               "--sequence");
 	return st;
 }
 
@@ -438,16 +468,59 @@ static tess_status write_picture(const struct tess_explanation *e, const struct 
 	return st;
 }
 
+static tess_status explain_training(const struct explain_options *a, struct tess_explanation **out)
+{
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .positions = a->positions,
+		                                .plan = a->plan,
+		                                .overrides = a->overrides.text,
+		                                .ignore_unexpected = a->ignore_unexpected,
+		                                .optimizer = a->optimizer,
+		                                .recompute =
+		                                        a->recompute.n ? a->recompute.text : NULL };
+
+	return tess_explain_training(a->model, a->mesh ? a->mesh : "tp", a->ranks,
+	                             a->batch ? a->batch : 8, a->sequence, &options, out);
+}
+
+static tess_status explain_inference(const struct explain_options *a, struct tess_explanation **out)
+{
+	struct tess_session_options options = { .size = sizeof options,
+		                                .positions = a->positions,
+		                                .plan = a->plan,
+		                                .overrides = a->overrides.text,
+		                                .ignore_unexpected = a->ignore_unexpected };
+
+	return tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens ? a->tokens : 1,
+	                    &options, out);
+}
+
+static void print_explanation(const struct tess_explanation *e, const struct explain_options *a)
+{
+	printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->model, e->model, e->plan,
+	       (int)e->nranks, e->nranks > 1 ? "s" : "", e->ndims > 1 ? ", mesh " : "",
+	       e->ndims > 1 ? a->mesh : "");
+	if (e->from_config)
+		printf("(the files of %d parameters are absent: shapes are those of the "
+		       "model, dtypes that of config.json)\n",
+		       (int)e->from_config);
+	printf("\n");
+	print_parameters(e);
+	print_collectives(e);
+	if (e->sequences) {
+		explain_print_training_memory(e);
+		explain_print_traffic(e);
+		explain_print_training_plans(e);
+	} else {
+		print_memory(e, a->positions);
+		print_plans(e);
+	}
+}
+
 static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
-	struct tess_session_options session_options = { .size = sizeof session_options,
-		                                        .positions = a->positions,
-		                                        .plan = a->plan,
-		                                        .overrides = a->overrides.text,
-		                                        .ignore_unexpected = a->ignore_unexpected };
 	struct tess_explanation *e;
-	tess_status st = tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens,
-	                              &session_options, &e);
+	tess_status st = a->train ? explain_training(a, &e) : explain_inference(a, &e);
 
 	if (st)
 		return st;
@@ -461,31 +534,19 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		a->positions = e->positions && e->positions < 2048 ? (int32_t)e->positions : 2048;
 	if (!st && a->svg)
 		st = write_picture(e, a);
-	if (!st && a->json) {
+	if (!st && a->json)
 		print_explain_json(e, a);
-	} else if (!st && a->program) {
+	else if (!st && a->program)
 		print_program(e);
-	} else if (!st) {
-		printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->model, e->model, e->plan,
-		       (int)e->nranks, e->nranks > 1 ? "s" : "", e->ndims > 1 ? ", mesh " : "",
-		       e->ndims > 1 ? a->mesh : "");
-		if (e->from_config)
-			printf("(the files of %d parameters are absent: shapes are those of the "
-			       "model, dtypes that of config.json)\n",
-			       (int)e->from_config);
-		printf("\n");
-		print_parameters(e);
-		print_collectives(e);
-		print_memory(e, a->positions);
-		print_plans(e);
-	}
+	else if (!st)
+		print_explanation(e, a);
 	tess_explanation_free(e);
 	return st;
 }
 
 int tess_tool_explain(int argc, char **argv)
 {
-	struct explain_options a = { .tokens = 1 };
+	struct explain_options a = { 0 };
 	tess_status st = parse_explain_options(argc, argv, &a);
 	bool usage = st < 0;
 

@@ -4,6 +4,7 @@
 
 #include "tool.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 enum { EXPLAIN_NAME = 160 };
@@ -20,5 +21,14 @@ const char *explain_format_styles(const struct tess_explanation *e, const char *
  * look alike once. `model`: its directory. TESS_ENOMEM; whether it was written `f` says.
  */
 tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f);
+
+/* Of a step of training (explain_train.c): what ranks hold, what they send, and of other plans. */
+void explain_print_training_memory(const struct tess_explanation *e);
+void explain_print_traffic(const struct tess_explanation *e);
+void explain_print_training_plans(const struct tess_explanation *e);
+/* The same, into the object of `--json`. */
+void explain_add_training_json(const struct tess_explanation *e, json_t *o);
+json_t *explain_make_plan_json(const struct tess_explanation *e,
+                               const struct tess_explained_plan *p);
 
 #endif

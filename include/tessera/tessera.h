@@ -212,11 +212,20 @@ struct tess_explained_rank {            /* bytes that a rank holds */
 	uint64_t weights;
 	uint64_t cache;                 /* keys and values of one position of one sequence */
 	uint64_t step;                  /* values of a step */
+	uint64_t gradients, state;      /* of training; state: moments, and masters of weights */
+	uint64_t total;                 /* of all these, without the cache */
 };
 
 struct tess_explained_plan {            /* bytes, of the rank that has most */
 	uint64_t sent;                  /* in a step */
 	uint64_t weights;               /* 0: there is no such plan, or it cannot run here */
+	uint64_t step, total;
+};
+
+struct tess_explained_traffic {         /* bytes that a rank sends in a step, at most */
+	uint64_t forward, backward;     /* backward: the loss too */
+	uint64_t repeated;              /* forward once more, before the backward */
+	uint64_t gradients;             /* sums over replicas */
 };
 
 struct tess_explanation {               /* grows at its end; all that it points to is its own */
@@ -237,6 +246,9 @@ struct tess_explanation {               /* grows at its end; all that it points 
 	int32_t logits_dim, zero;
 	uint64_t greedy_bytes, row_bytes;
 	struct tess_explained_plan total, hf;   /* of the plan; of "hf", as Transformers ships it */
+	int64_t sequences;              /* of a step of training; 0: inference */
+	const struct tess_explained_traffic *traffic;   /* by mesh dimension */
+	struct tess_explained_plan kept;        /* if no module were computed again */
 };
 
 /*
@@ -249,6 +261,16 @@ struct tess_explanation {               /* grows at its end; all that it points 
 tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options,
                          struct tess_explanation **out);
+struct tess_trainer_options;            /* tessera/train.h */
+/*
+ * The same for steps of training: of `sequences` of `length` tokens each (0: 1024, or the positions
+ * of the checkpoint if fewer), which dimension `dp` of the mesh deals out to replicas. options:
+ * NULL, or read during the call.
+ */
+tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,
+                                  int64_t sequences, int64_t length,
+                                  const struct tess_trainer_options *options,
+                                  struct tess_explanation **out);
 /*
  * The part of parameter i that a rank holds: its shape, into shape[ndim] unless NULL, and its
  * bytes, which are returned; 0 where it is tied, since the table has them.

@@ -1,0 +1,258 @@
+/* explain_measure.c - what each rank of a plan holds and sends, from the steps of its program. */
+#include "core/base/status.h"
+#include "hf/explaining.h"
+#include "nn/cut_logits.h"
+#include "nn/lower.h"
+#include "nn/storage.h"
+
+#include <string.h>
+#include <tessera/reduce.h>
+#include <tessera/split.h>
+
+/* ---- what a rank holds ----------------------------------------------------------------------- */
+
+uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struct tess_weight *w,
+                                       int32_t rank, int64_t *shape)
+{
+	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
+
+	for (int32_t a = 0; a < w->ndim; a++) {
+		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
+		int64_t n = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
+
+		bytes *= (uint64_t)n;
+		if (shape)
+			shape[a] = n;
+	}
+	return bytes;
+}
+
+/* Weights at rest, and what training keeps beside them. */
+static void measure_parameters(const struct explanation *x, const struct tess_program *p,
+                               int32_t rank, struct tess_explained_rank *out)
+{
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		if (!w->table)
+			out->weights += tess_width(w->dtype) *
+			                (uint64_t)tess_weight_get_kept(p, w, rank, TESS_REST).len;
+	}
+	for (int32_t i = 0; i < p->ngradients; i++)
+		out->state +=
+			tess_weight_count_state_bytes(p, p->gradient[i].weight, rank, x->moments);
+}
+
+static void measure_rank(const struct explanation *x, const struct tess_program *p,
+                         const struct tess_rank_program *l, struct tess_explained_rank *out)
+{
+	measure_parameters(x, p, l->rank, out);
+	for (int32_t i = 0; i < l->nclasses; i++)
+		out->cache += l->page_class[i].bytes / 64;
+	out->step = l->bytes;
+	out->gradients = l->gradient_bytes;
+	out->total = out->weights + out->gradients + out->state + out->step;
+}
+
+/* ---- what a rank sends ----------------------------------------------------------------------- */
+
+/*
+ * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
+ */
+static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
+{
+	uint64_t n = (uint64_t)cut.nranks, sum = 0, width = tess_width(s->coll.dtype);
+
+	if (s->kind == TESS_STEP_SUM) {
+		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
+
+		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
+	}
+	switch (s->coll.kind) {
+	case TESS_GATHER:
+		return cut.rank == s->coll.root ? 0 : width * s->coll.count;
+	case TESS_ALL_GATHER:
+		return width * s->coll.count * (n - 1);
+	case TESS_ALL_REDUCE:
+		return 2 * width * s->coll.count * (n - 1) / n;
+	default:
+		for (int32_t q = 0; q < cut.nranks; q++)
+			sum += q == cut.rank ? 0 : width * s->coll.send_counts[q];
+		return sum;
+	}
+}
+
+/* Keeps the most of all ranks for each record; steps are in the order of records. */
+static void measure_sent(struct explanation *x, const struct tess_program *p,
+                         const struct tess_rank_program *l)
+{
+	int32_t ndims = p->mesh.ndims;
+	uint64_t sum[TESS_MESH_DIMS] = { 0 };
+
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_step *s = l->step[i];
+		struct explained_sent *sent;
+
+		if (i && l->step[i - 1]->record != s->record)
+			memset(sum, 0, sizeof sum);
+		if (s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL)
+			continue;
+		sum[s->along] += count_sent_bytes(s, tess_program_get_cut(p, l->rank, s->along));
+		sent = &x->sent[s->record * ndims + s->along];
+		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
+		sent->kind = s->kind == TESS_STEP_COLL ? s->coll.kind
+		             : s->sum.share            ? TESS_REDUCE_SCATTER
+		                                       : TESS_ALL_REDUCE;
+	}
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+int32_t tess_explaining_get_program_rank(const struct explanation *x, int32_t rank)
+{
+	return x->training ? rank : tess_mesh_shape_project(&x->mesh, rank, &x->program->mesh);
+}
+
+/* The mesh dimension whose ranks have programs of their own; -1: none has. */
+static int32_t find_replica_dim(const struct explanation *x)
+{
+	return x->training ? tess_mesh_shape_find(&x->mesh, "dp", 2) : -1;
+}
+
+static int32_t count_replicas(const struct explanation *x)
+{
+	int32_t dp = find_replica_dim(x);
+
+	return dp < 0 ? 1 : x->mesh.dim[dp].size;
+}
+
+tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
+                                   struct tess_program **out)
+{
+	int64_t n = x->e.sequences, replicas = count_replicas(x);
+	int64_t first = tess_edge(n, replicas, dp), end = tess_edge(n, replicas, dp + 1);
+	struct tess_training t = { .nsequences = end - first, .all_sequences = n, .first = first };
+	struct tess_arena arena = { 0 };
+	int64_t *lengths;
+	tess_status st;
+
+	if (!x->training)
+		return tess_planned_model_record(&x->model, &x->mesh, x->e.tokens, out);
+	lengths = TESS_NEW(&arena, int64_t, end - first);
+	for (int64_t i = 0; i < end - first && lengths; i++)
+		lengths[i] = x->e.tokens / n;
+	t.lengths = lengths;
+	t.recompute = x->training->recompute;
+	t.balance = x->training->balance;
+	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, out)
+	             : TESS_ENOMEM;
+	tess_arena_free(&arena);
+	return st;
+}
+
+/* Whether replicas a and b have as many sequences, and nodes of the sums over all. */
+static bool match_replicas(const struct explanation *x, int32_t a, int32_t b)
+{
+	int64_t n = x->e.sequences, all = count_replicas(x);
+	int64_t lo[2] = { tess_edge(n, all, a), tess_edge(n, all, b) };
+	int64_t hi[2] = { tess_edge(n, all, a + 1), tess_edge(n, all, b + 1) };
+
+	return hi[0] - lo[0] == hi[1] - lo[1] &&
+	       tess_node_count(n, lo[0], hi[0]) == tess_node_count(n, lo[1], hi[1]);
+}
+
+/* The first replica whose ranks hold as much as those of replica `at`; the first is apart. */
+static int32_t find_first_replica(const struct explanation *x, int32_t at)
+{
+	int32_t first = 1;
+
+	while (first < at && !match_replicas(x, first, at))
+		first++;
+	return at ? first : 0;
+}
+
+/* The ranks of a replica, rank[] by rank of the program; those that others are like only. */
+static tess_status measure_replica(struct explanation *x, int32_t dp, const int32_t *first,
+                                   struct tess_explained_rank *rank)
+{
+	int32_t along = find_replica_dim(x);
+	struct tess_program *p = x->program;
+	tess_status st = dp ? tess_explaining_record(x, dp, &p) : TESS_OK;
+
+	for (int32_t r = 0; r < x->program->mesh.nranks && !st; r++) {
+		struct tess_rank_program *lowered;
+
+		if (first[r] != r ||
+		    (along >= 0 && tess_mesh_shape_coordinate(&x->mesh, along, r) != dp))
+			continue;
+		st = tess_program_lower(p, r, NULL, &lowered);
+		if (st)
+			break;
+		measure_rank(x, p, lowered, &rank[r]);
+		measure_sent(x, p, lowered);
+		tess_rank_program_free(lowered);
+	}
+	if (dp)
+		tess_program_free(p);
+	return st;
+}
+
+/* Into first[ranks of the program]: the rank that holds and sends as much. */
+static tess_status find_alike(const struct explanation *x, int32_t *first)
+{
+	int32_t along = find_replica_dim(x);
+	tess_status st = tess_program_find_alike(x->program, first);
+
+	for (int32_t r = 0; r < x->program->mesh.nranks && !st && along >= 0; r++) {
+		int32_t at = tess_mesh_shape_coordinate(&x->mesh, along, r);
+		int32_t was = tess_mesh_shape_coordinate(&x->mesh, along, first[r]);
+
+		first[r] += (find_first_replica(x, at) - was) * x->mesh.dim[along].stride;
+	}
+	return st;
+}
+
+tess_status tess_explaining_measure_ranks(struct explanation *x)
+{
+	int32_t n = x->e.nranks, nprogram = x->program->mesh.nranks, replicas = count_replicas(x);
+	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank,
+	                                            nprogram),
+				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
+	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram);
+	tess_status st;
+
+	x->sent = TESS_NEW(&x->arena, struct explained_sent,
+	                   x->program->nrecords * x->program->mesh.ndims);
+	if (!rank || !list || !first || !x->sent)
+		return TESS_ENOMEM;
+	st = find_alike(x, first);
+	for (int32_t dp = 0; dp < replicas && !st; dp++)
+		if (find_first_replica(x, dp) == dp)
+			st = measure_replica(x, dp, first, rank);
+	for (int32_t r = 0; r < n; r++)
+		list[r] = &rank[first[tess_explaining_get_program_rank(x, r)]];
+	x->e.ranks = (const struct tess_explained_rank *const *)list;
+	return st;
+}
+
+/* ---- totals ---------------------------------------------------------------------------------- */
+
+struct tess_explained_plan tess_explaining_measure_plan(const struct explanation *x)
+{
+	const struct tess_program *p = x->program;
+	struct tess_explained_plan t = { 0 };
+
+	for (int32_t i = 0; i < p->nrecords * p->mesh.ndims; i++)
+		t.sent += x->sent[i].bytes;
+	if (p->vocabulary_along >= 0 && !x->training)
+		t.sent += tess_cut_logits_count_greedy_bytes(
+			tess_program_get_cut(p, 0, p->vocabulary_along).nranks);
+	for (int32_t r = 0; r < x->e.nranks; r++) {
+		const struct tess_explained_rank *k = x->e.ranks[r];
+
+		t.weights = k->weights > t.weights ? k->weights : t.weights;
+		t.step = k->step > t.step ? k->step : t.step;
+		t.total = k->total > t.total ? k->total : t.total;
+	}
+	return t;
+}
