@@ -29,17 +29,20 @@ static tess_status record_shape(struct tess_programs *s, struct tess_shape shape
 	options.ntokens = shape.ntokens;
 	options.nselected = shape.nselected;
 	options.logits_root = shape.root;
+	options.training = shape.training;
 	st = tess_program_record(&options, &k->program);
-	if (st)
+	if (st) {
 		free(k);
-	else
-		*out = k;
-	return st;
+		return st;
+	}
+	k->shape.training = k->program->training; /* its copy */
+	*out = k;
+	return TESS_OK;
 }
 
-tess_status tess_programs_record_first(struct tess_programs *s)
+tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape)
 {
-	return record_shape(s, (struct tess_shape){ .ntokens = 1, .nselected = 1 }, &s->first);
+	return record_shape(s, shape, &s->first);
 }
 
 tess_status tess_programs_compare(const struct tess_programs *s)
@@ -87,15 +90,24 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
                                                       struct tess_shape shape)
 {
-	uint64_t hash =
-		(uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 + (uint64_t)shape.root;
+	uint64_t hash = (uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 +
+	                (uint64_t)shape.root + shape.key;
 
 	return &s->bucket[hash % TESS_PROGRAM_BUCKETS];
 }
 
+static bool is_same_training(const struct tess_training *a, const struct tess_training *b)
+{
+	return a->nsequences == b->nsequences && a->all_sequences == b->all_sequences &&
+	       a->first == b->first && a->accumulate == b->accumulate &&
+	       !memcmp(a->lengths, b->lengths, sizeof *a->lengths * (size_t)a->nsequences);
+}
+
+/* All shapes are of training, or none. */
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
-	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root;
+	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&
+	       a.key == b.key && (!a.training || is_same_training(a.training, b.training));
 }
 
 /* Frees the program that no step has run for the longest time. */

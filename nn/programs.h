@@ -14,6 +14,8 @@
 struct tess_shape { /* a value: of a step */
 	int64_t ntokens, nselected;
 	int32_t root; /* that gets the logits; -1: all; TESS_LOGITS_CUT */
+	const struct tess_training *training; /* NULL: inference */
+	uint64_t key; /* of training: of the shapes of all replicas, so that all decide alike */
 };
 
 struct tess_shaped_program {
@@ -31,13 +33,12 @@ struct tess_programs { /* {0}: empty; what is borrowed, the caller sets */
 	struct tess_group *group; /* of the ranks of the mesh, in its order */
 	struct tess_group *all; /* those that open together */
 	const struct tess_view *weights;
-	struct tess_shaped_program *first; /* of one row; weights are loaded for it, and it stays */
+	struct tess_shaped_program *first; /* weights are loaded for it, and it stays */
 	struct tess_shaped_program *bucket[TESS_PROGRAM_BUCKETS];
 	int32_t n;
 };
 
-/* Records the program of one row. */
-tess_status tess_programs_record_first(struct tess_programs *s);
+tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape);
 /*
  * Collective. TESS_EMISMATCH: ranks have different first programs, and would wait for each other
  * for ever.

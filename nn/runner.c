@@ -36,17 +36,24 @@ static tess_status read_thread_count(int32_t given, int64_t *threads)
 	return given ? TESS_OK : tess_option_get_int("threads", 0, 1024, threads);
 }
 
-static tess_status open_runner_device(struct tess_runner *s, int32_t index)
+tess_status tess_runner_open_device(const struct tess_device *device, int32_t index,
+                                    int32_t nthreads, struct tess_group *group,
+                                    struct tess_opened_device *out)
 {
 	int64_t threads;
-	tess_status st = read_thread_count(s->parts.threads, &threads);
+	tess_status st = read_thread_count(nthreads, &threads);
 	int32_t cpus = (int32_t)threads;
 
 	if (!st && !threads)
-		st = tess_world_count_cpus(s->parts.group->world, &cpus);
-	if (!st)
-		st = tess_device_open(s->programs.options.device, index, cpus, s->parts.group,
-		                      &s->device);
+		st = tess_world_count_cpus(group->world, &cpus);
+	return st ? st : tess_device_open(device, index, cpus, group, out);
+}
+
+static tess_status open_runner_device(struct tess_runner *s, int32_t index)
+{
+	tess_status st = tess_runner_open_device(s->programs.options.device, index,
+	                                         s->parts.threads, s->parts.group, &s->device);
+
 	s->step.device = &s->device;
 	s->step.at.stream = s->device.stream;
 	return st;
@@ -151,6 +158,7 @@ static tess_status open_runner(struct tess_runner *s)
 	const struct tess_runner_parts *parts = &s->parts;
 	struct tess_shaped_program *k;
 	const struct tess_device *device = NULL;
+	const struct tess_shape one_row = { .ntokens = 1, .nselected = 1 };
 	int32_t index = -1;
 	tess_status st = read_runner_options(&s->check);
 
@@ -167,7 +175,7 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .device = device };
 		s->programs.group = parts->group;
 		s->programs.all = parts->all;
-		st = tess_programs_record_first(&s->programs);
+		st = tess_programs_record_first(&s->programs, one_row);
 	}
 	if (!st)
 		st = tess_unexpected_check(s->programs.first->program, parts->model, parts->source,

@@ -13,6 +13,7 @@
 #define TESS_NN_RUNNER_H
 
 #include "core/group/mesh_shape.h"
+#include "nn/device.h"
 #include "nn/plan.h"
 #include "nn/source.h"
 
@@ -40,6 +41,10 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
  * TESSERA_LAYOUT as tess_runner_new does, before there is a group.
  */
 tess_status tess_runner_check_options(int32_t threads);
+/* tess_device_open with `nthreads`, or as TESSERA_THREADS says (0: a share of the CPUs). */
+tess_status tess_runner_open_device(const struct tess_device *device, int32_t index,
+                                    int32_t nthreads, struct tess_group *group,
+                                    struct tess_opened_device *out);
 /* TESS_EINVAL: an id outside the vocabulary. `first`: the position of ids[0], for the sentence. */
 tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocab);
 

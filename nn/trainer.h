@@ -16,7 +16,8 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	struct tess_group *group; /* of all ranks of `mesh`, in its order */
 	struct tess_mesh_shape mesh; /* with dp */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
-	const struct tess_trainer_options *options; /* read during the call but for lists */
+	int64_t positions; /* of a sequence, at most; 0: any */
+	const struct tess_trainer_options *options; /* read during the call */
 	/* closed with the trainer, after it; NULL: nothing */
 	void (*close_parts)(void *self);
 	void *self;

@@ -1,6 +1,6 @@
 /*
  * tessera/tessera.h - for programs: worlds, meshes, groups, what a plan would do; with
- * tessera/session.h, a checkpoint that runs with a plan.
+ * tessera/session.h, a checkpoint that runs with a plan, and tessera/train.h, one that is trained.
  *
  * Every function that can fail returns a tess_status; after a failure tess_error() is the sentence
  * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
@@ -15,6 +15,7 @@
 #include <tessera/session.h>
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>
+#include <tessera/train.h>
 
 TESS_BEGIN
 

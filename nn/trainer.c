@@ -1,0 +1,394 @@
+#include "nn/trainer.h"
+
+#include "core/base/status.h"
+#include "nn/agree.h"
+#include "nn/runner.h"
+#include "nn/trainer_state.h"
+#include "nn/unexpected.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/clock.h>
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static void set_trainer_groups(struct tess_trainer *t)
+{
+	const struct tess_mesh_shape *mesh = &t->parts.mesh;
+	int32_t dp = tess_mesh_shape_find(mesh, "dp", 2);
+
+	t->groups = (struct tess_run_groups){ t->parts.group, t->parts.along };
+	t->rank = tess_group_rank(t->parts.group);
+	t->nreplicas = 1;
+	if (dp >= 0 && mesh->dim[dp].size > 1) {
+		t->replicas = t->parts.along[dp];
+		t->nreplicas = mesh->dim[dp].size;
+		t->replica = tess_group_rank(t->replicas);
+	}
+	t->memory.shared = t->parts.along[0];
+	for (int32_t i = 1; i < mesh->ndims; i++)
+		if (tess_group_size(t->parts.along[i]) > tess_group_size(t->memory.shared))
+			t->memory.shared = t->parts.along[i];
+}
+
+/* One sequence of one id for each replica, by which the parameters are known. */
+static struct tess_shape make_first_shape(const struct tess_trainer *t, int64_t *lengths,
+                                          struct tess_training *training)
+{
+	const struct tess_batch batch = { .nsequences = t->nreplicas, .lengths = lengths };
+
+	for (int32_t i = 0; i < t->nreplicas; i++)
+		lengths[i] = 1;
+	return tess_trainer_make_shape(t, &batch, false, training);
+}
+
+static tess_status record_first_program(struct tess_trainer *t, const struct tess_device *device)
+{
+	const struct tess_trainer_parts *parts = &t->parts;
+	int64_t *lengths = calloc((size_t)t->nreplicas, sizeof *lengths);
+	struct tess_training training;
+	tess_status st;
+
+	t->programs.options = (struct tess_record_options){ .model = parts->model,
+		                                            .plan = parts->plan,
+		                                            .source = parts->source,
+		                                            .mesh = parts->mesh,
+		                                            .positions = parts->positions,
+		                                            .device = device };
+	t->programs.group = t->programs.all = parts->group;
+	if (!lengths)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_programs_record_first(&t->programs, make_first_shape(t, lengths, &training));
+	free(lengths);
+	if (st)
+		return st;
+	/* the program's copy of the lists, in place of the caller's */
+	t->training.recompute = t->programs.first->program->training->recompute;
+	return tess_unexpected_check(t->programs.first->program, parts->model, parts->source,
+	                             t->rank == 0);
+}
+
+static tess_status read_trainer_options(struct tess_trainer *t)
+{
+	const struct tess_trainer_options *o = t->parts.options;
+
+	t->clip = o->clip;
+	t->training.recompute = o->recompute;
+	t->training.balance = o->balance;
+	return tess_optimizer_read(o, &t->optimizer);
+}
+
+/* Collective. What the optimizer needs of each weight, and the program that knows its place. */
+static tess_status load_parameters(struct tess_trainer *t)
+{
+	struct tess_shaped_program *first;
+	tess_status st = tess_parameters_load(
+		t->programs.first->program, t->parts.source, t->rank, &t->device,
+		tess_optimizer_count_moments(&t->optimizer), &t->parameters);
+
+	st = tess_group_agree_status(t->parts.group, st, "weights");
+	if (st)
+		return st;
+	t->programs.weights = t->parameters.weights.view;
+	st = tess_trainer_prepare(t, t->programs.first->shape, &first);
+	for (int32_t i = 0; i < first->program->nweights && !st; i++)
+		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
+	return st;
+}
+
+static tess_status record_and_load(struct tess_trainer *t)
+{
+	const struct tess_device *device = NULL;
+	int32_t index = -1;
+	tess_status st = read_trainer_options(t);
+
+	if (!st)
+		st = tess_runner_check_options(t->parts.options->threads);
+	if (!st)
+		st = tess_device_find(&device, &index);
+	if (!st && (device->mem != TESS_HOST || !device->exact))
+		st = tess_fail(TESS_ENOTSUP, "device %s cannot train yet; use TESSERA_DEVICE=cpu",
+		               device->name);
+	if (!st)
+		st = record_first_program(t, device);
+	st = tess_group_agree_status(t->parts.group, st, "program");
+	if (!st)
+		st = tess_programs_compare(&t->programs);
+	if (st)
+		return st;
+	st = tess_runner_open_device(device, index, t->parts.options->threads, t->parts.group,
+	                             &t->device);
+	t->memory.device = &t->device;
+	st = tess_group_agree_status(t->parts.group, st, "device");
+	return st ? st : load_parameters(t);
+}
+
+tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess_trainer **out)
+{
+	struct tess_trainer *t = calloc(1, sizeof *t);
+	tess_status st;
+
+	if (!t)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->parts = *parts;
+	t->parts.close_parts = NULL;
+	set_trainer_groups(t);
+	st = record_and_load(t);
+	t->parts.options = NULL; /* was the caller's */
+	if (st) {
+		tess_trainer_close(t);
+		return st;
+	}
+	t->parts.close_parts = parts->close_parts;
+	*out = t;
+	return TESS_OK;
+}
+
+void tess_trainer_close(struct tess_trainer *t)
+{
+	if (!t)
+		return;
+	tess_step_memory_free(&t->memory);
+	tess_parameters_free(&t->parameters);
+	tess_programs_free(&t->programs);
+	tess_device_close(&t->device);
+	if (t->parts.close_parts)
+		t->parts.close_parts(t->parts.self);
+	free(t);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Over all ranks of the group, in any order; NULL: there is one. */
+static tess_status add_accumulators(struct tess_group *group, struct tess_accumulator *a,
+                                    const char *where)
+{
+	int64_t fields[TESS_ACCUMULATOR_FIELDS];
+	tess_status st;
+
+	if (!group)
+		return TESS_OK;
+	memcpy(fields, a, sizeof fields);
+	st = tess_all_reduce(group, fields, fields, TESS_ACCUMULATOR_FIELDS, TESS_I64, TESS_SUM,
+	                     where);
+	memcpy(a, fields, sizeof fields);
+	return st;
+}
+
+/* Of the elements that this rank owns; runs that follow one another are added at once. */
+static void add_owned_squares(const struct tess_trainer *t, const struct tess_stored_tensor *tensor,
+                              struct tess_accumulator *sum)
+{
+	const float *gradient = t->parameters.each[tensor->weight->index].gradient;
+	struct tess_kept_run run, more = { 0 };
+	struct tess_kept_walk w;
+
+	tess_kept_walk_begin(&w, t->parameters.program, tensor, t->rank, TESS_STATE, TESS_OWNED);
+	while (tess_kept_walk_next(&w, &run)) {
+		if (run.kept == more.kept + more.n) {
+			more.n += run.n;
+			continue;
+		}
+		tess_accumulator_add_squares(sum, gradient + more.kept, more.n);
+		more = run;
+	}
+	tess_accumulator_add_squares(sum, gradient + more.kept, more.n);
+}
+
+static tess_status measure_norm(struct tess_trainer *t, double *norm)
+{
+	struct tess_accumulator sum = { 0 };
+	tess_status st;
+
+	for (int64_t i = 0; i < t->parameters.ntensors; i++)
+		if (t->parameters.tensor[i].about.trained)
+			add_owned_squares(t, &t->parameters.tensor[i], &sum);
+	st = add_accumulators(t->parts.group, &sum, "norm");
+	*norm = sqrt(tess_accumulator_round(&sum));
+	return st;
+}
+
+struct step { /* under way */
+	const struct tess_batch *micro;
+	int64_t n;
+	struct tess_batch_totals totals;
+	int32_t *odd; /* of each sequence, in the order of the batches: its loss is not finite */
+	double loss, norm;
+};
+
+static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
+{
+	struct tess_accumulator loss = { 0 };
+	int64_t at = 0;
+	tess_status st = TESS_OK;
+
+	s->odd = calloc((size_t)s->totals.nsequences, sizeof *s->odd);
+	st = s->odd ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_group_agree_status(t->parts.group, st, "step");
+	for (int64_t i = 0; i < s->n && !st; at += s->micro[i++].nsequences)
+		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, s->totals.nlabels, &loss,
+		                            s->odd + at);
+	if (!st)
+		st = add_accumulators(t->replicas, &loss, "loss");
+	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels;
+	return st ? st : measure_norm(t, &s->norm);
+}
+
+/* "sequences 0, 3 of 8" whose losses are not finite, which replicas tell each other. */
+static tess_status refuse_odd_loss(struct tess_trainer *t, struct step *s)
+{
+	char list[128] = "";
+	int64_t found = 0;
+	tess_status st = TESS_OK;
+
+	if (t->replicas)
+		st = tess_all_reduce(t->replicas, s->odd, s->odd, (uint64_t)s->totals.nsequences,
+		                     TESS_I32, TESS_MAX, "loss");
+	if (st)
+		return st;
+	for (int64_t i = 0; i < s->totals.nsequences; i++)
+		if (s->odd[i] && found++ < 8)
+			snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld",
+			         found > 1 ? ", " : "", (long long)i);
+	return tess_fail(TESS_EINVAL,
+	                 "step %lld: the loss of sequence%s %s%s of %lld (counted from 0) is not "
+	                 "finite, so no weight has changed; use a lower learning rate, a longer "
+	                 "warm-up or clipping, and look at the ids of %s; TESSERA_CHECK=1 names "
+	                 "the first module that computes NaN or Inf",
+	                 (long long)t->step + 1, found > 1 ? "s" : "", list,
+	                 found > 8 ? ", ..." : "", (long long)s->totals.nsequences,
+	                 found > 1 ? "these sequences" : "this sequence");
+}
+
+static tess_status check_finite(struct tess_trainer *t, struct step *s)
+{
+	if (!isfinite(s->loss))
+		return refuse_odd_loss(t, s);
+	if (!isfinite(s->norm))
+		return tess_fail(TESS_EINVAL,
+		                 "step %lld: the gradient is not finite, though the loss, %g, is; "
+		                 "no weight has changed; use a lower learning rate or a longer "
+		                 "warm-up, or skip this batch; TESSERA_CHECK=1 names the first "
+		                 "module that computes NaN or Inf",
+		                 (long long)t->step + 1, s->loss);
+	return TESS_OK;
+}
+
+static void copy_result(const struct step *s, bool updated, int64_t began,
+                        struct tess_training_result *out)
+{
+	struct tess_training_result r = { .updated = updated,
+		                          .loss = s->loss,
+		                          .norm = s->norm,
+		                          .ntokens = s->totals.ntokens,
+		                          .nlabels = s->totals.nlabels,
+		                          .seconds = (double)(tess_now() - began) * 1e-9 };
+
+	r.size = out->size < sizeof r ? out->size : sizeof r;
+	memcpy(out, &r, r.size);
+}
+
+static tess_status compute_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
+                                const double *lr, struct tess_training_result *out)
+{
+	struct step s = { .micro = micro, .n = n };
+	int64_t began = tess_now();
+	tess_status st = tess_trainer_check_batches(t, micro, n, &s.totals);
+
+	if (!st)
+		st = compute_gradients(t, &s);
+	if (!st && lr)
+		st = check_finite(t, &s);
+	if (!st && lr) {
+		double factor = t->clip > 0 ? t->clip / (s.norm + 1e-6) : 1;
+
+		st = tess_optimizer_update(&t->optimizer, &t->parameters, *lr,
+		                           factor < 1 ? factor : 1, t->step + 1);
+		st = tess_group_agree_status(t->parts.group, st, "optimizer");
+		t->step += !st;
+	}
+	free(s.odd);
+	if (!st && out)
+		copy_result(&s, lr != NULL, began, out);
+	return st;
+}
+
+/* In the default floating-point state, not that of the caller. lr NULL: without the optimizer. */
+static tess_status run_training_step(struct tess_trainer *t, const struct tess_batch *micro,
+                                     int64_t n, const double *lr, struct tess_training_result *out)
+{
+	fenv_t callers;
+	tess_status st;
+
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = compute_step(t, micro, n, lr, out);
+	fesetenv(&callers);
+	return st;
+}
+
+tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
+                              double lr, struct tess_training_result *out)
+{
+	return run_training_step(t, micro, n, &lr, out);
+}
+
+tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct tess_batch *micro,
+                                           int64_t n, struct tess_training_result *out)
+{
+	return run_training_step(t, micro, n, NULL, out);
+}
+
+/* ---- tensors and information ----------------------------------------------------------------- */
+
+int64_t tess_trainer_count_tensors(const struct tess_trainer *t)
+{
+	return t->parameters.ntensors;
+}
+
+const struct tess_trained *tess_trainer_get_tensor(const struct tess_trainer *t, int64_t i)
+{
+	return &t->parameters.tensor[i].about;
+}
+
+int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
+{
+	for (int64_t i = 0; i < t->parameters.ntensors; i++)
+		if (!strcmp(t->parameters.tensor[i].about.name, name))
+			return i;
+	return -1;
+}
+
+tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i, int64_t first,
+                                int64_t n, int32_t root, void *out)
+{
+	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
+}
+
+void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out)
+{
+	const struct tess_program *p = t->programs.first->program;
+	struct tess_trainer_info info = { .step = t->step,
+		                          .vocabulary = p->logits->dim[1]->size,
+		                          .positions = p->max_positions,
+		                          .weight_bytes = t->parameters.weight_bytes,
+		                          .gradient_bytes = t->parameters.gradient_bytes,
+		                          .state_bytes = t->parameters.state_bytes,
+		                          .step_bytes = t->memory.bytes };
+
+	info.size = out->size < sizeof info ? out->size : sizeof info;
+	memcpy(out, &info, info.size);
+}
+
+struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)
+{
+	return &t->parameters;
+}
+
+void tess_trainer_set_step(struct tess_trainer *t, int64_t step)
+{
+	t->step = step;
+}

@@ -1,0 +1,288 @@
+/* trainer_batch.c - batches: what they must be, and how a replica runs its part of one. */
+#include "core/base/status.h"
+#include "nn/agree.h"
+#include "nn/runner.h"
+#include "nn/trainer_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static int64_t count_tokens(const struct tess_batch *b)
+{
+	int64_t n = 0;
+
+	for (int64_t i = 0; i < b->nsequences; i++)
+		n += b->lengths[i] > 0 ? b->lengths[i] : 0;
+	return n;
+}
+
+static uint64_t mix_bytes(uint64_t h, const void *data, size_t bytes)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ at[i]) * UINT64_C(1099511628211);
+	return h;
+}
+
+static int64_t hash_batches(const struct tess_batch *micro, int64_t n)
+{
+	uint64_t h = mix_bytes(UINT64_C(14695981039346656037), &n, sizeof n);
+
+	for (int64_t i = 0; i < n; i++) {
+		const struct tess_batch *b = &micro[i];
+		size_t tokens = (size_t)count_tokens(b);
+
+		h = mix_bytes(h, &b->nsequences, sizeof b->nsequences);
+		if (b->nsequences > 0)
+			h = mix_bytes(h, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
+		h = mix_bytes(h, b->ids, tokens * sizeof *b->ids);
+		h = b->labels ? mix_bytes(h, b->labels, tokens * sizeof *b->labels) : h;
+	}
+	return (int64_t)h;
+}
+
+/* Other batches on a rank would be other rows of one sum. */
+static tess_status compare_batches(struct tess_trainer *t, const struct tess_batch *micro,
+                                   int64_t n)
+{
+	int32_t nranks = tess_group_size(t->parts.group);
+	int64_t mine = hash_batches(micro, n), *all = calloc((size_t)nranks, sizeof *all);
+	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = tess_all_gather(t->parts.group, &mine, all, 1, TESS_I64, "batch");
+	for (int32_t r = 0; r < nranks && !st; r++)
+		if (all[r] != all[0])
+			st = tess_fail(TESS_EMISMATCH,
+			               "rank %d passes other sequences to the step than rank 0; "
+			               "all ranks must pass the same batch, of which each takes "
+			               "its part",
+			               (int)r);
+	free(all);
+	return st;
+}
+
+static tess_status check_batch_sequence(const struct tess_trainer *t, const struct tess_batch *b,
+                                        int64_t i, int64_t at)
+{
+	const struct tess_program *p = t->programs.first->program;
+	int64_t n = b->lengths[i], vocabulary = p->logits->dim[1]->size;
+	tess_status st;
+
+	if (n < 1)
+		return tess_fail(TESS_EINVAL, "sequence %lld is empty", (long long)i);
+	if (p->max_positions && n > p->max_positions)
+		return tess_fail(TESS_EINVAL,
+		                 "sequence %lld has %lld ids; at most %lld positions are possible",
+		                 (long long)i, (long long)n, (long long)p->max_positions);
+	st = tess_ids_check(b->ids + at, n, 0, vocabulary);
+	if (st)
+		return tess_fail_in(st, "sequence %lld", (long long)i);
+	for (int64_t k = 0; b->labels && k < n; k++) {
+		int32_t label = b->labels[at + k];
+
+		if (label != IGNORED && (label < 0 || label >= vocabulary))
+			return tess_fail(TESS_EINVAL,
+			                 "sequence %lld: label %d at position %lld is outside the "
+			                 "vocabulary; use 0 to %lld, or -100 where none is to be "
+			                 "predicted",
+			                 (long long)i, (int)label, (long long)k,
+			                 (long long)vocabulary - 1);
+	}
+	return TESS_OK;
+}
+
+/* The label of row `at`, whose sequence ends before row `end`. */
+static int32_t get_shifted_label(const struct tess_batch *b, int64_t at, int64_t end)
+{
+	return at + 1 >= end ? IGNORED : b->labels ? b->labels[at + 1] : b->ids[at + 1];
+}
+
+static tess_status check_batch(const struct tess_trainer *t, const struct tess_batch *b,
+                               struct tess_batch_totals *totals)
+{
+	int64_t at = 0;
+
+	if (b->nsequences < t->nreplicas)
+		return tess_fail(TESS_EINVAL,
+		                 "%lld sequences cannot be cut for %d ranks along dp; give a "
+		                 "batch more of them",
+		                 (long long)b->nsequences, (int)t->nreplicas);
+	for (int64_t i = 0; i < b->nsequences; i++) {
+		tess_status st = check_batch_sequence(t, b, i, at);
+		int64_t end = st ? at : at + b->lengths[i];
+
+		if (st)
+			return st;
+		for (; at < end; at++)
+			totals->nlabels += get_shifted_label(b, at, end) != IGNORED;
+	}
+	totals->nsequences += b->nsequences;
+	totals->ntokens += at;
+	return TESS_OK;
+}
+
+tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess_batch *micro,
+                                       int64_t n, struct tess_batch_totals *out)
+{
+	tess_status st = compare_batches(t, micro, n);
+
+	*out = (struct tess_batch_totals){ 0 };
+	if (!st && n < 1)
+		st = tess_fail(TESS_EINVAL, "a step has no batch");
+	for (int64_t i = 0; i < n && !st; i++)
+		st = check_batch(t, &micro[i], out);
+	if (!st && !out->nlabels)
+		st = tess_fail(TESS_EINVAL, "no label of the step counts: each is -100, or the "
+		                            "first of its sequence");
+	return st;
+}
+
+/* ---- a replica's part ------------------------------------------------------------------------ */
+
+struct tess_batch_part tess_trainer_cut_batch(const struct tess_trainer *t,
+                                              const struct tess_batch *b)
+{
+	int64_t lo = tess_edge(b->nsequences, t->nreplicas, t->replica),
+		hi = tess_edge(b->nsequences, t->nreplicas, t->replica + 1);
+	struct tess_batch_part part = { .sequences = { lo, hi - lo } };
+
+	for (int64_t i = 0; i < hi; i++)
+		*(i < lo ? &part.tokens.start : &part.tokens.len) += b->lengths[i];
+	return part;
+}
+
+static tess_status reserve_buffers(struct tess_trainer *t, int64_t ntokens, int64_t positions)
+{
+	const struct tess_program *p = t->programs.first->program;
+	tess_status st = TESS_OK;
+
+	if (4 * ntokens + 1 > t->memory.ninputs)
+		st = tess_step_memory_grow_inputs(&t->memory, 4 * ntokens + 1);
+	if (!st && p->nropes && positions > t->memory.at.rope_positions)
+		st = tess_step_memory_grow_rope(&t->memory, p, positions);
+	return st;
+}
+
+struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const struct tess_batch *b,
+                                          bool accumulate, struct tess_training *training)
+{
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	uint64_t key =
+		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
+
+	*training = t->training;
+	training->lengths = b->lengths + part.sequences.start;
+	training->nsequences = part.sequences.len;
+	training->all_sequences = b->nsequences;
+	training->first = part.sequences.start;
+	training->accumulate = accumulate;
+	return (struct tess_shape){ .ntokens = part.tokens.len,
+		                    .nselected = part.tokens.len,
+		                    .root = TESS_LOGITS_CUT,
+		                    .training = training,
+		                    .key = key };
+}
+
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape,
+                                 struct tess_shaped_program **out)
+{
+	struct tess_step_memory *m = &t->memory;
+	const struct tess_memory before = m->at;
+	struct tess_shaped_program *k;
+	int64_t longest = 0;
+	tess_status st = tess_programs_find(&t->programs, shape, &k);
+
+	if (st || k->used) {
+		*out = st ? NULL : k;
+		return st;
+	}
+	for (int64_t i = 0; i < shape.training->nsequences; i++)
+		if (shape.training->lengths[i] > longest)
+			longest = shape.training->lengths[i];
+	if (!t->parameters.gradients)
+		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
+	if (!st)
+		st = reserve_buffers(t, shape.ntokens, longest);
+	st = tess_group_agree_status(t->parts.group, st, "step");
+	if (!st) {
+		st = tess_step_memory_reserve(m, k->lowered->bytes);
+		st = tess_group_agree_status(t->parts.group, st, "step");
+	}
+	if (st)
+		return st;
+	m->at.gradients = t->parameters.gradients;
+	if (memcmp(&before, &m->at, sizeof before))
+		tess_programs_bind(&t->programs, &m->at);
+	else
+		tess_rank_program_bind(k->lowered, &m->at);
+	*out = k;
+	return TESS_OK;
+}
+
+/* In the order of tess_memory.inputs; there are no selected rows. */
+static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch *b,
+                                const struct tess_batch_part *part, int64_t nlabels)
+{
+	int64_t n = part->tokens.len, row = 0;
+	int32_t *id = t->memory.inputs, *position = id + n, *slot = position + n, *label = slot + n;
+	float count = (float)nlabels;
+
+	memcpy(id, b->ids + part->tokens.start, sizeof *id * (size_t)n);
+	for (int64_t i = 0; i < part->sequences.len; i++) {
+		int64_t length = b->lengths[part->sequences.start + i];
+
+		for (int64_t k = 0; k < length; k++, row++) {
+			int64_t at = part->tokens.start + row;
+
+			position[row] = (int32_t)k;
+			slot[row] = (int32_t)i;
+			label[row] = get_shifted_label(b, at, at + length - k);
+		}
+	}
+	memcpy(label + n, &count, sizeof count);
+	return tess_device_copy(&t->device, "inputs", t->memory.at.inputs, t->memory.inputs,
+	                        (uint64_t)(4 * n + 1) * sizeof *id);
+}
+
+/* Whether the loss of each sequence is finite. */
+static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_part *part,
+                            const float *loss, int32_t *odd)
+{
+	for (int64_t i = 0; i < part->sequences.len; i++) {
+		int64_t s = part->sequences.start + i;
+
+		for (int64_t k = 0; k < b->lengths[s]; k++)
+			odd[s] |= !isfinite(*loss++);
+	}
+}
+
+tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
+                                   bool accumulate, int64_t nlabels, struct tess_accumulator *loss,
+                                   int32_t *odd)
+{
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	struct tess_training training;
+	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
+	struct tess_shaped_program *k;
+	tess_status st = tess_trainer_prepare(t, shape, &k);
+
+	if (!st)
+		st = write_inputs(t, b, &part, nlabels);
+	if (!st)
+		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
+	if (!st)
+		st = tess_device_sync(&t->device, "step");
+	if (st)
+		return st;
+	k->used = ++t->nruns;
+	tess_accumulator_add(loss, k->lowered->loss, part.tokens.len);
+	find_odd_losses(b, &part, k->lowered->loss, odd);
+	return TESS_OK;
+}

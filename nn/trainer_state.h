@@ -1,0 +1,61 @@
+/* trainer_state.h - the inside of a trainer, and one micro-batch of it (trainer_batch.c). */
+#ifndef TESS_NN_TRAINER_STATE_H
+#define TESS_NN_TRAINER_STATE_H
+
+#include "core/base/accumulator.h"
+#include "nn/programs.h"
+#include "nn/step_memory.h"
+#include "nn/trainer.h"
+
+struct tess_trainer {
+	struct tess_trainer_parts parts;
+	struct tess_run_groups groups;
+	int32_t rank, replica, nreplicas;
+	struct tess_group *replicas; /* along dp; NULL: there is one */
+	struct tess_optimizer optimizer;
+	double clip;
+	struct tess_training training; /* of every program; the rest is set for each */
+	struct tess_opened_device device;
+	struct tess_programs programs;
+	struct tess_step_memory memory;
+	struct tess_parameters parameters;
+	int64_t step; /* those that have changed weights */
+	int64_t nruns; /* of programs */
+};
+
+/* What the micro-batches of a step have in common. */
+struct tess_batch_totals {
+	int64_t nsequences, ntokens, nlabels;
+};
+/*
+ * Collective. Fails alike on all ranks: TESS_EMISMATCH where they pass different batches,
+ * TESS_EINVAL where these cannot be trained on.
+ */
+tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess_batch *micro,
+                                       int64_t n, struct tess_batch_totals *out);
+
+/* The part of a micro-batch that this rank's replica runs: its sequences, and their tokens. */
+struct tess_batch_part {
+	struct tess_run sequences, tokens;
+};
+struct tess_batch_part tess_trainer_cut_batch(const struct tess_trainer *t,
+                                              const struct tess_batch *micro);
+
+/* Its shape; training->lengths are those of the batch. */
+struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t,
+                                          const struct tess_batch *micro, bool accumulate,
+                                          struct tess_training *training);
+/* The program of a shape, with memory and bound to it, until the next call. Collective. */
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape,
+                                 struct tess_shaped_program **out);
+
+/*
+ * Runs one micro-batch, whose gradients are added to those before it where `accumulate`; adds the
+ * losses of this replica's rows to *loss, and sets odd[i] where one of its sequence i is not
+ * finite. nlabels: of the whole step. Collective.
+ */
+tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *micro,
+                                   bool accumulate, int64_t nlabels, struct tess_accumulator *loss,
+                                   int32_t *odd);
+
+#endif
