@@ -264,6 +264,8 @@ void build_add_norm_d(struct build *b, const struct tess_record *rec)
 	build_set_weight(b, s, 1, rec->weight[0]);
 	build_set_input(b, s, 2, build_get_value(b, rec->in[1]));
 	build_set_output(b, s, 0, y);
+	build_allow_in_place(b, build_get_value(b, rec->in[1]), y);
+	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 	set_norm_trees(b, &s->op, rec->in[0]->dim[1], rec->num);
 }
@@ -293,6 +295,9 @@ void build_add_glu_d(struct build *b, const struct tess_record *rec)
 	for (int32_t i = 0; i < rec->nout; i++) {
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
 		build_set_output(b, s, i, build_get_value(b, rec->out[i]));
+		build_allow_in_place(b, build_get_value(b, rec->in[i]),
+		                     build_get_value(b, rec->out[i]));
+		build_allow_in_place(b, g, build_get_value(b, rec->out[i]));
 	}
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 }

@@ -27,6 +27,9 @@ void build_add_loss(struct build *b, const struct tess_record *rec)
 		first = (double)b->runs[0].start;
 		build_set_numbers(b, &s->op, TESS_LOSS_NUMS, &first);
 	}
+	if (rec->kind == TESS_OP_LOSS_D)
+		build_allow_in_place(b, build_get_value(b, rec->in[0]),
+		                     build_get_value(b, rec->out[0]));
 	if (rec->kind == TESS_OP_LOSS_SUM ||
 	    (rec->kind == TESS_OP_LOSS_PICK && build_get_value(b, rec->out[0])->partial))
 		build_set_trees(b, &s->op, vocab, cut);
