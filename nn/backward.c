@@ -230,25 +230,30 @@ static void reverse_glu(struct tess_backward *b, const struct tess_record *rec)
 		tess_backward_give(b, rec->in[i], out[i]);
 }
 
-static void reverse_split(struct tess_backward *b, const struct tess_record *rec)
+struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
+                                              const struct tess_record *rec)
 {
-	struct tess_tensor **in = TESS_NEW(&b->r->p->arena, struct tess_tensor *, rec->nout), *d;
+	struct tess_tensor **in = TESS_NEW(&b->r->p->arena, struct tess_tensor *, rec->nout);
 
-	if (!in) {
-		tess_recorder_keep_error(b->r, TESS_ENOMEM);
-		return;
-	}
+	if (!in)
+		return tess_recorder_keep_error(b->r, TESS_ENOMEM);
 	for (int32_t i = 0; i < rec->nout; i++) {
 		in[i] = tess_backward_take(b, rec->out[i]);
-		if (!in[i]) {
-			tess_recorder_fail(b->r, TESS_ENOTSUP,
-			                   "%s: part %d of a split is not used, so its gradient is "
-			                   "not known; the model must use all parts to be trained",
-			                   rec->module, (int)i);
-			return;
-		}
+		if (!in[i])
+			return tess_recorder_fail(
+				b->r, TESS_ENOTSUP,
+				"%s: part %d of a split is not used, so its gradient is not known; "
+				"the model must use all parts to be trained",
+				rec->module, (int)i);
 	}
-	d = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);
+	return in;
+}
+
+static void reverse_split(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor **in = tess_backward_take_parts(b, rec), *d;
+
+	d = in ? tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module) : NULL;
 	if (d &&
 	    tess_record_append(b->r, TESS_REC_JOIN, rec->module, rec->nout, in, 1, &d, 0, NULL))
 		tess_backward_give(b, rec->in[0], d);
@@ -333,7 +338,8 @@ void tess_program_record_backward(struct tess_recorder *r)
 	tess_recompute_begin(r, &again);
 	b.given = TESS_NEW(&p->arena, struct tess_contribution *, p->ntensors);
 	b.recorded = TESS_NEW(&p->arena, bool, p->nweights);
-	if (!b.given || !b.recorded) {
+	b.heads = TESS_NEW(&p->arena, struct tess_head_gradient, p->nweights);
+	if (!b.given || !b.recorded || !b.heads) {
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}

@@ -11,10 +11,17 @@
 
 struct tess_contribution;
 
+struct tess_head_gradient { /* of a weight of heads, whose parts several records make */
+	struct tess_tensor *d;
+	const struct tess_place *place; /* of the operands that it is made from */
+	uint32_t made; /* bit i: part i */
+};
+
 struct tess_backward {
 	struct tess_recorder *r;
 	struct tess_contribution **given; /* by value, in the order of the consumers */
 	bool *recorded; /* by weight: whether a gradient of it is */
+	struct tess_head_gradient *heads; /* by weight */
 };
 
 /* The loss and all of the backward, at the end of a recording. Failures are the recorder's. */
@@ -25,6 +32,9 @@ void tess_program_record_backward(struct tess_recorder *r);
  * it, or the recording has failed.
  */
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y);
+/* Those of all outs of a record that takes x apart; NULL: failed, where an out is not used too. */
+struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
+                                              const struct tess_record *rec);
 /*
  * Adds d to the gradient of x; NULL: nothing. Contributions are finished to x's gradient place, and
  * then added in the order of the consumers. What is given to ids and the like is dropped.

@@ -122,13 +122,15 @@ void build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
 void build_add_linear(struct build *b, const struct tess_record *rec);
 void build_add_embed(struct build *b, const struct tess_record *rec);
 void build_add_bias(struct build *b, const struct tess_record *rec);
-/* inside each head (lower_heads.c), */
+/* inside each head (lower_heads.c): split_heads or join_heads, */
 void build_add_split_heads(struct build *b, const struct tess_record *rec);
 void build_add_join(struct build *b, const struct tess_record *rec);
 void build_add_head_linear(struct build *b, const struct tess_record *rec);
+void build_add_head_linear_dw(struct build *b, const struct tess_record *rec);
 /* and of those that know positions (lower_attention.c). */
 void build_add_rope(struct build *b, const struct tess_record *rec);
 void build_add_attention(struct build *b, const struct tess_record *rec);
+void build_add_attention_d(struct build *b, const struct tess_record *rec);
 /* Of mixtures of experts (lower_experts.c). */
 void build_add_route(struct build *b, const struct tess_record *rec);
 void build_add_experts(struct build *b, const struct tess_record *rec);

@@ -15,9 +15,12 @@ enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
 void build_add_checks(struct build *b, const struct tess_record *rec)
 {
-	/* a view of a checked value, or logits that one rank gathers of checked parts */
-	bool same = rec->kind == TESS_REC_SPLIT ||
-	            (rec->out[0] == b->p->logits && b->p->logits_root >= 0);
+	/* a view of a checked value, logits that one rank gathers of checked parts, and a value
+	 * of which later records make the rest */
+	bool same =
+		rec->kind == TESS_REC_SPLIT ||
+		(rec->kind == TESS_OP_HEAD_LINEAR_DW && rec->num[TESS_REC_HEAD_COMPLETE] == 0) ||
+		(rec->out[0] == b->p->logits && b->p->logits_root >= 0);
 
 	for (int32_t i = 0; i < rec->nout && !same && !b->status; i++) {
 		const struct value *v = build_get_value(b, rec->out[i]);

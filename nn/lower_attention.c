@@ -33,29 +33,18 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	                                        .view = table });
 }
 
-void build_add_attention(struct build *b, const struct tess_record *rec)
+/* Operands 0 to 4 and the numbers of attention, or of its backward. */
+static void set_attention(struct build *b, struct tess_step *s, const struct tess_record *rec,
+                          bool has_values, uint64_t keys, uint64_t values)
 {
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
-	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
-	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, width, bytes;
-	bool has_values = rec->nin == 5; /* else they are the beginnings of the keys */
+	int32_t n = has_values ? 5 : 4;
 	int64_t lo, hi;
-	struct tess_view *pages;
-	struct tess_step *s;
 
 	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
-	width = 64 * tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
-	bytes = width * (uint64_t)build_get_value(b, rec->in[1])->cols;
-	*page += bytes;
-	if (has_values)
-		*page += width * (uint64_t)build_get_value(b, rec->in[2])->cols;
-	if (!build_get_value(b, rec->in[0])->rows)
-		return;
-	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
-	for (int32_t i = 0; i < rec->nin; i++)
-		build_set_input(b, s, i < 2 ? i : i + 5 - rec->nin, build_get_value(b, rec->in[i]));
-	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	for (int32_t i = 0; i < n; i++)
+		build_set_input(b, s, i < 2 ? i : i + 5 - n, build_get_value(b, rec->in[i]));
 	build_set_numbers(b, &s->op, TESS_ATTENTION_NUMS,
 	                  (double[TESS_ATTENTION_NUMS]){
 				  [TESS_ATTENTION_SCALE] = rec->num[TESS_ATTENTION_SCALE],
@@ -64,17 +53,51 @@ void build_add_attention(struct build *b, const struct tess_record *rec)
 				  [TESS_ATTENTION_FIRST] = (double)lo,
 				  [TESS_ATTENTION_GROUP] = (double)k->group,
 				  [TESS_ATTENTION_KEYS] = (double)keys,
-				  [TESS_ATTENTION_VALUES] = (double)(keys + bytes),
+				  [TESS_ATTENTION_VALUES] = (double)values,
 				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE],
 				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP],
 				  [TESS_ATTENTION_VALUE] = rec->num[TESS_ATTENTION_VALUE] });
-	if (b->status)
+	if (!b->status)
+		s->in[3].ndim = s->in[4].ndim = 1;
+}
+
+void build_add_attention(struct build *b, const struct tess_record *rec)
+{
+	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
+	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, width, bytes;
+	bool has_values = rec->nin == 5; /* else they are the beginnings of the keys */
+	struct tess_view *pages;
+	struct tess_step *s;
+
+	width = 64 * tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
+	bytes = width * (uint64_t)build_get_value(b, rec->in[1])->cols;
+	*page += bytes;
+	if (has_values)
+		*page += width * (uint64_t)build_get_value(b, rec->in[2])->cols;
+	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	s->in[3].ndim = s->in[4].ndim = 1;
+	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
+	set_attention(b, s, rec, has_values, keys, keys + bytes);
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	if (b->status || b->p->training) /* no cache */
+		return;
 	pages = &s->in[5];
 	*pages = (struct tess_view){ .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } };
 	build_add_patch(b, (struct tess_patch){ .pointer = &pages->data,
 	                                        .space = TESS_SPACE_PAGES,
 	                                        .page_class = page_class,
 	                                        .view = pages });
+}
+
+void build_add_attention_d(struct build *b, const struct tess_record *rec)
+{
+	struct tess_step *s;
+
+	if (!build_get_value(b, rec->in[0])->rows)
+		return;
+	s = build_add_op(b, TESS_OP_ATTENTION_D, 6, 3);
+	set_attention(b, s, rec, rec->nin == 6, 0, 0);
+	build_set_input(b, s, 5, build_get_value(b, rec->in[rec->nin - 1]));
+	for (int32_t i = 0; i < rec->nout; i++)
+		build_set_output(b, s, i, build_get_value(b, rec->out[i]));
 }

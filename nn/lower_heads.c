@@ -3,27 +3,30 @@
 
 #include <tessera/reduce.h>
 
-/* Copies: the heads of a part are apart in x. */
+/* Copies: the heads of a part are apart in x, which is the in or, of join_heads, the out. */
 void build_add_split_heads(struct build *b, const struct tess_record *rec)
 {
-	struct value *x = build_get_value(b, rec->in[0]);
-	int64_t each = rec->in[0]->dim[1]->unit_size, at = 0;
+	bool join = rec->kind == TESS_REC_JOIN_HEADS;
+	const struct tess_tensor *whole = join ? rec->out[0] : rec->in[0];
+	struct value *x = build_get_value(b, whole);
+	int64_t each = whole->dim[1]->unit_size, at = 0;
 
-	for (int32_t i = 0; i < rec->nout; i++) {
-		struct value *y = build_get_value(b, rec->out[i]), from = *x, to = *y;
-		int64_t n = rec->out[i]->dim[1]->unit_size;
+	for (int32_t i = 0; i < (join ? rec->nin : rec->nout); i++) {
+		const struct tess_tensor *part = join ? rec->in[i] : rec->out[i];
+		struct value *y = build_get_value(b, part), in = *x, out = *y;
+		int64_t n = part->dim[1]->unit_size;
 
 		/* [rows, heads, n], as the nodes of a Partial */
-		from.offset += tess_width(x->dtype) * (uint64_t)at;
-		from.partial = to.partial = true;
-		from.nodes = to.nodes = x->rows;
-		from.rows = to.rows = x->cols / each;
-		from.cols = to.cols = n;
-		from.node_stride = x->row_stride;
-		from.row_stride = each;
-		to.node_stride = y->row_stride;
-		to.row_stride = n;
-		build_add_copy(b, &from, &to);
+		in.offset += tess_width(x->dtype) * (uint64_t)at;
+		in.partial = out.partial = true;
+		in.nodes = out.nodes = x->rows;
+		in.rows = out.rows = x->cols / each;
+		in.cols = out.cols = n;
+		in.node_stride = x->row_stride;
+		in.row_stride = each;
+		out.node_stride = y->row_stride;
+		out.row_stride = n;
+		build_add_copy(b, join ? &out : &in, join ? &in : &out);
 		at += n;
 	}
 }
@@ -68,6 +71,16 @@ static struct tess_view make_head_part_view(const struct tess_weight *w, const s
 	return out;
 }
 
+static void turn_matrix(struct tess_view *v, int32_t a)
+{
+	int64_t shape = v->shape[a], stride = v->stride[a];
+
+	v->shape[a] = v->shape[a + 1];
+	v->stride[a] = v->stride[a + 1];
+	v->shape[a + 1] = shape;
+	v->stride[a + 1] = stride;
+}
+
 void build_add_head_linear(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_weight *w = rec->weight[0];
@@ -86,6 +99,40 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec)
 	v = make_head_part_view(w, &v, (int32_t)rec->num[TESS_REC_HEAD_PART],
 	                        cut_alike ? 0 : lo / w->dim[0]->group,
 	                        x->cols / rec->in[0]->dim[1]->unit_size, &at);
+	if (rec->num[TESS_REC_HEAD_BACK] != 0)
+		turn_matrix(&v, 1);
 	build_set_weight_part(b, s, 1, w, &v, at);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+}
+
+/* The out is the gradient of all parts, of which the record makes one. */
+void build_add_head_linear_dw(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0];
+	const struct tess_head_part *p = &w->heads->part[(int32_t)rec->num[TESS_REC_HEAD_PART]];
+	struct value *y = build_get_value(b, rec->out[0]), at;
+	struct tess_view *v;
+	struct tess_step *s;
+	int32_t a;
+
+	if (y->partial && !y->nodes)
+		return;
+	at = build_slice_value(y, p->first, y->rows, 0, y->cols);
+	s = build_add_op(b, TESS_OP_HEAD_LINEAR_DW, 2, 1);
+	build_set_input(b, s, 0, build_get_value(b, rec->in[0]));
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, &at);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 0, NULL);
+	if (b->status)
+		return;
+	v = &s->out[0];
+	a = v->ndim++ - 1; /* rows become heads and rows of the part */
+	v->shape[a + 1] = v->shape[a];
+	v->stride[a + 1] = v->stride[a];
+	v->shape[a] = p->count;
+	v->stride[a] = y->row_stride;
+	v->shape[a - 1] = y->rows / w->dim[0]->unit_size;
+	v->stride[a - 1] = w->dim[0]->unit_size * y->row_stride;
+	if (p->in_out)
+		turn_matrix(v, a);
 }

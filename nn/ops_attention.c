@@ -195,7 +195,7 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	to = place_heads(r, in, n);
 	for (int32_t i = 0; i < n && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
-	page_class = get_page_class(r, wanted.window);
+	page_class = r->p->training ? 0 : get_page_class(r, wanted.window);
 	y = r->status ? NULL
 	              : tess_tensor_new(r, 2, (const struct tess_dim *[]){ q->dim[0], out }, to,
 	                                module);

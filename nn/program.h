@@ -24,6 +24,7 @@ enum {
 	TESS_REC_CALL,
 	TESS_REC_SPLIT_HEADS,
 	TESS_REC_JOIN,
+	TESS_REC_JOIN_HEADS, /* the backward of split_heads */
 	TESS_REC_GRADIENT, /* a value into the gradient memory of its weight */
 	TESS_REC_EXCHANGE, /* query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM /* sums of tokens that ranks share, over the sequences of a step */
@@ -37,8 +38,11 @@ enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
 /* A rope record has the index of its table after the numbers of the op. */
 enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
 
-/* A head_linear record has the index of the part of its weight. */
-enum { TESS_REC_HEAD_PART };
+/*
+ * Of head_linear: the index of the part of its weight, and 1 where its inputs and outputs are
+ * exchanged, in the backward. Of head_linear_dw: that index, and 1 where the out is complete.
+ */
+enum { TESS_REC_HEAD_PART, TESS_REC_HEAD_BACK, TESS_REC_HEAD_COMPLETE = TESS_REC_HEAD_BACK };
 
 struct tess_tensor { /* a value: what its axes mean, and where it is placed */
 	int32_t id, dtype, ndim;
