@@ -322,8 +322,9 @@ static struct tess_training get_replica(const struct lockstep_step *step, int32_
 	return t;
 }
 
-static tess_status record_replica(const struct lockstep_step *step, struct tess_record_options *rec,
-                                  int32_t nreplicas, int32_t replica, struct tess_program **out)
+static tess_status record_replica(const struct lockstep_step *step, const char *const *recompute,
+                                  struct tess_record_options *rec, int32_t nreplicas,
+                                  int32_t replica, struct tess_program **out)
 {
 	int64_t row;
 	struct tess_training t = get_replica(step, nreplicas, replica, &row);
@@ -334,12 +335,13 @@ static tess_status record_replica(const struct lockstep_step *step, struct tess_
 		rec->ntokens += t.lengths[i];
 	rec->nselected = rec->ntokens;
 	t.accumulate = step->times > 1;
+	t.recompute = recompute;
 	return tess_program_record(rec, out);
 }
 
 /* One program for each replica, which have the same records. */
-static tess_status record_replicas(const struct lockstep_step *step, struct tess_program **p,
-                                   int32_t *nreplicas)
+static tess_status record_replicas(const struct lockstep_step *step, const char *const *recompute,
+                                   struct tess_program **p, int32_t *nreplicas)
 {
 	const struct lockstep *how = step->how;
 	struct tess_plan plan;
@@ -358,7 +360,7 @@ static tess_status record_replicas(const struct lockstep_step *step, struct tess
 	dp = tess_mesh_shape_find(&rec.mesh, "dp", 2);
 	*nreplicas = dp < 0 || rec.mesh.dim[dp].size > step->nsequences ? 1 : rec.mesh.dim[dp].size;
 	for (int32_t i = 0; i < *nreplicas && !st; i++)
-		st = record_replica(step, &rec, *nreplicas, i, &p[i]);
+		st = record_replica(step, recompute, &rec, *nreplicas, i, &p[i]);
 	tess_plan_free(&plan);
 	for (int32_t i = 1; i < *nreplicas && !st; i++)
 		if (p[i]->nrecords != p[0]->nrecords ||
@@ -533,10 +535,16 @@ static tess_status collect_loss(const struct lockstep_step *step, struct tess_pr
 
 tess_status lockstep_train(const struct lockstep_step *step, struct lockstep_gradients *out)
 {
+	return lockstep_train_again(step, NULL, out);
+}
+
+tess_status lockstep_train_again(const struct lockstep_step *step, const char *const *recompute,
+                                 struct lockstep_gradients *out)
+{
 	struct lockstep_rank rank[RANKS_MAX] = { 0 };
 	struct tess_program *p[RANKS_MAX] = { 0 };
 	int32_t nreplicas = 0, n = 0;
-	tess_status st = record_replicas(step, p, &nreplicas);
+	tess_status st = record_replicas(step, recompute, p, &nreplicas);
 
 	*out = (struct lockstep_gradients){ 0 };
 	for (; !st && n < p[0]->mesh.nranks; n++) {

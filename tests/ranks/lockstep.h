@@ -48,6 +48,9 @@ struct lockstep_gradients { /* a weight's, whole and as stored; NULL: it has non
  * a refusal.
  */
 tess_status lockstep_train(const struct lockstep_step *step, struct lockstep_gradients *out);
+/* The same, computing modules again in the backward: patterns, then NULL. */
+tess_status lockstep_train_again(const struct lockstep_step *step, const char *const *recompute,
+                                 struct lockstep_gradients *out);
 void lockstep_free_gradients(struct lockstep_gradients *g);
 /* Fails the test unless the loss and all gradients have the same bits. */
 void lockstep_compare_gradients(const char *what, const struct lockstep_gradients *want,
