@@ -77,11 +77,10 @@ struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tens
 
 /* ---- gradients of weights -------------------------------------------------------------------- */
 
-struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
-                                                   const char *module, int32_t nin,
-                                                   struct tess_tensor *const *in, int32_t ndim,
-                                                   const struct tess_dim *const *dim,
-                                                   struct tess_place *place)
+struct tess_tensor *tess_backward_make_token_sum(struct tess_backward *b,
+                                                 const struct tess_tensor *of, const char *module,
+                                                 int32_t ndim, const struct tess_dim *const *dim,
+                                                 struct tess_place *place)
 {
 	struct tess_program *p = b->r->p;
 	struct tess_tensor *y;
@@ -89,14 +88,26 @@ struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int3
 
 	if (b->r->status || !place)
 		return NULL;
-	cut = tess_recorder_find_place(b->r, in[nin - 1], TESS_SHARD, 0);
+	cut = tess_recorder_find_place(b->r, of, TESS_SHARD, 0);
 	if (cut >= 0 || p->data_along >= 0)
 		place[cut >= 0 ? cut : p->data_along] = tess_place_partial();
 	y = tess_tensor_new(b->r, ndim, dim, place, module);
-	if (!y)
-		return NULL;
-	y->sum = cut >= 0 ? p->tokens : p->data_along >= 0 ? p->sequences : NULL;
-	return tess_record_append(b->r, kind, module, nin, in, 1, &y, 0, NULL);
+	if (y)
+		y->sum = cut >= 0 ? p->tokens : p->data_along >= 0 ? p->sequences : NULL;
+	return y;
+}
+
+struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
+                                                   const char *module, int32_t nin,
+                                                   struct tess_tensor *const *in, int32_t ndim,
+                                                   const struct tess_dim *const *dim,
+                                                   struct tess_place *place)
+{
+	struct tess_tensor *y = b->r->status ? NULL
+	                                     : tess_backward_make_token_sum(b, in[nin - 1], module,
+	                                                                    ndim, dim, place);
+
+	return y ? tess_record_append(b->r, kind, module, nin, in, 1, &y, 0, NULL) : NULL;
 }
 
 /* Sums of tokens that ranks share: each sequence is finished, and is then a term along dp. */
@@ -121,20 +132,29 @@ static struct tess_tensor *add_sequence_sum(struct tess_backward *b, struct tess
 	return y;
 }
 
+struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct tess_tensor *d,
+                                                const char *module)
+{
+	struct tess_program *p = b->r->p;
+	int32_t partial = tess_recorder_find_partial(b->r, d->place);
+
+	if (partial < 0 || partial == p->data_along)
+		return d;
+	return d->sum == p->tokens && p->data_along >= 0
+	               ? add_sequence_sum(b, d, partial)
+	               : tess_tensor_move(b->r, d, partial, tess_place_replicate(), module);
+}
+
 /* The gradient d at the place of its weight, but that it may be Partial along dp. */
 static struct tess_tensor *place_weight_gradient(struct tess_backward *b,
                                                  const struct tess_weight *w, struct tess_tensor *d)
 {
 	struct tess_program *p = b->r->p;
-	int32_t partial = tess_recorder_find_partial(b->r, d->place), i = 0;
+	int32_t i = 0;
 
-	if (partial >= 0 && partial != p->data_along) {
-		d = d->sum == p->tokens && p->data_along >= 0
-		            ? add_sequence_sum(b, d, partial)
-		            : tess_tensor_move(b->r, d, partial, tess_place_replicate(), w->name);
-		if (!d)
-			return NULL;
-	}
+	d = tess_backward_finish_tokens(b, d, w->name);
+	if (!d)
+		return NULL;
 	while (i < p->mesh.ndims &&
 	       (i == p->data_along || tess_place_equal(d->place[i], w->place[i])))
 		i++;
@@ -307,7 +327,6 @@ static const struct {
 	{ TESS_REC_JOIN, tess_backward_record_join },
 	{ TESS_OP_HEAD_LINEAR, tess_backward_record_head_linear },
 	{ TESS_OP_ROUTE, tess_backward_record_route },
-	{ TESS_OP_EXPERTS, tess_backward_record_experts },
 	{ TESS_OP_COMBINE, tess_backward_record_combine },
 };
 
@@ -344,6 +363,8 @@ void tess_program_record_backward(struct tess_recorder *r)
 		return;
 	}
 	tess_backward_record_loss(&b);
+	if (p->training->balance > 0 && !r->status)
+		tess_backward_record_balance(&b, nforward);
 	for (int32_t i = nforward - 1; i >= 0 && !r->status; i--)
 		reverse_record(&b, tess_recompute_get(&again, i));
 	tess_recompute_end(&again);

@@ -52,9 +52,19 @@ void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight
 struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
                                             const struct tess_place *place, const char *module);
 /*
- * Appends an op that adds over the tokens of its last operand, to a value of these dims. The caller
- * sets `place` along each mesh dimension; it becomes Partial where one cuts the tokens, else along
- * dp. The caller sets the numbers after `sequences` and `first`.
+ * A value of these dims for a sum over the tokens of `of`. The caller sets `place` along each mesh
+ * dimension; it becomes Partial where one cuts the tokens, else along dp.
+ */
+struct tess_tensor *tess_backward_make_token_sum(struct tess_backward *b,
+                                                 const struct tess_tensor *of, const char *module,
+                                                 int32_t ndim, const struct tess_dim *const *dim,
+                                                 struct tess_place *place);
+/* Finishes it along all mesh dimensions but dp. */
+struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct tess_tensor *d,
+                                                const char *module);
+/*
+ * Appends an op that adds over the tokens of its last operand, to such a value. The caller sets the
+ * numbers after `sequences` and `first`.
  */
 struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
                                                    const char *module, int32_t nin,
@@ -75,10 +85,11 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 void tess_backward_record_split_heads(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_join(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec);
-/* backward_experts.c */
+/* backward_experts.c; that of COMBINE has the experts' */
 void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_experts(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec);
+/* The sums of the load balancing loss, over the mixtures of the first n records. */
+void tess_backward_record_balance(struct tess_backward *b, int32_t n);
 
 /* Refuses a plan of training: the record's kind has no backward. */
 void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec);

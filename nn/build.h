@@ -135,6 +135,10 @@ void build_add_attention_d(struct build *b, const struct tess_record *rec);
 void build_add_route(struct build *b, const struct tess_record *rec);
 void build_add_experts(struct build *b, const struct tess_record *rec);
 void build_add_combine(struct build *b, const struct tess_record *rec);
+void build_add_combine_d(struct build *b, const struct tess_record *rec);
+void build_add_experts_d(struct build *b, const struct tess_record *rec);
+void build_add_route_d(struct build *b, const struct tess_record *rec); /* and BALANCE_D */
+void build_add_balance(struct build *b, const struct tess_record *rec);
 /* Of the backward (lower_backward.c): gives each gradient its place in their memory, before */
 void build_place_gradients(struct build *b);
 /* the records; */

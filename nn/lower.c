@@ -120,6 +120,11 @@ static void lower_backward_record(struct build *b, const struct tess_record *rec
 		{ TESS_OP_HEAD_LINEAR_DW, build_add_head_linear_dw },
 		{ TESS_OP_ATTENTION_D, build_add_attention_d },
 		{ TESS_REC_JOIN_HEADS, build_add_split_heads },
+		{ TESS_OP_ROUTE_D, build_add_route_d },
+		{ TESS_OP_COMBINE_D, build_add_combine_d },
+		{ TESS_OP_EXPERTS_D, build_add_experts_d },
+		{ TESS_OP_BALANCE, build_add_balance },
+		{ TESS_OP_BALANCE_D, build_add_route_d },
 		{ TESS_OP_LOSS_MAX, build_add_loss },
 		{ TESS_OP_LOSS_SUM, build_add_loss },
 		{ TESS_OP_LOSS_PICK, build_add_loss },
@@ -274,7 +279,9 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	}
 	if (!b.status && p->training)
 		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
-	else if (!b.status && (p->logits_root < 0 || p->logits_root == rank)) {
+	if (!b.status && p->balance)
+		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
+	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
 		logits = make_dense_logits(&b); /* they outlive the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}

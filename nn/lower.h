@@ -74,6 +74,8 @@ struct tess_rank_program {
 	uint64_t gradient_bytes;
 	struct tess_view *gradient;
 	void *loss; /* set by tess_rank_program_bind: f32 [tokens]; NULL: no training */
+	/* the same, for tess_program_compute_balance; NULL: no load balancing loss */
+	void *balance;
 };
 
 /*

@@ -241,11 +241,13 @@ static struct tess_tensor *append_experts(struct tess_recorder *r, const struct 
 	return y;
 }
 
-/* Each expert of a row is finished over the ranks that cut inside, and only then weighted. */
+/*
+ * Each expert of a row is finished over the ranks that cut inside, if any, and only then weighted.
+ */
 static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixture *e)
 {
 	const struct tess_dim *experts = e->routing->dim[1];
-	struct tess_place *place = tess_recorder_alloc_places(r), to = e->m[e->inside].io.out[0];
+	struct tess_place *place = tess_recorder_alloc_places(r), to;
 	int64_t top = find_top(r, e->routing);
 	const char *module = e->m->site.module;
 	struct tess_tensor *in[2], *y = NULL;
@@ -260,10 +262,13 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 	in[0] = place ? append_experts(r, e, make_slots_dim(r, e, top), top, place,
 	                               e->w[1]->dim[e->w[1]->in_dim])
 	              : NULL;
-	if (!tess_place_is(tess_place_normalize(to, 2), TESS_SHARD, 0))
-		to = tess_place_replicate();
-	e->out[e->inside] = e->routing_place[e->inside] = tess_place_normalize(to, 2);
-	in[0] = tess_tensor_move(r, in[0], e->inside, to, module);
+	if (e->inside >= 0) {
+		to = tess_place_normalize(e->m[e->inside].io.out[0], 2);
+		if (!tess_place_is(to, TESS_SHARD, 0))
+			to = tess_place_replicate();
+		e->out[e->inside] = e->routing_place[e->inside] = to;
+		in[0] = tess_tensor_move(r, in[0], e->inside, to, module);
+	}
 	in[1] = tess_tensor_slice_operand(r, e->routing, e->routing_place, module);
 	if (in[0] && in[1])
 		y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ e->x->dim[0], e->x->dim[1] },
@@ -300,8 +305,9 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 			return NULL;
 	if (r->status)
 		return NULL;
-	y = e.inside < 0 ? append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1])
-	                 : combine_experts(r, &e);
+	y = e.inside >= 0 || r->p->training
+	            ? combine_experts(r, &e)
+	            : append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1]);
 	return tess_module_prepare_output(r, e.m, y);
 }
 

@@ -156,6 +156,10 @@ struct tess_program {
 	/* of training: i32 [tokens], -100: no loss; f32 [1], how many of the step are not */
 	struct tess_tensor *labels, *count;
 	struct tess_tensor *loss; /* f32 [tokens], of each */
+	/* of training with a load balancing loss: sums over the tokens of the step, [rows,
+	 * experts] as BALANCE has them, and the experts of a token; else NULL */
+	struct tess_tensor *balance;
+	double balance_top;
 	/* [tokens]; of training with a part for each sequence, and all sequences of the step */
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp of training, if it has several ranks; else -1 */
@@ -174,6 +178,9 @@ static inline bool tess_program_is_exact(const struct tess_program *p)
 {
 	return !p->device || p->device->exact;
 }
+
+/* The load balancing loss of a step, times its factor, from p->balance; 0: there is none. */
+double tess_program_compute_balance(const struct tess_program *p, const float *totals);
 
 /* Frees a program and closes the states of its styles. NULL: nothing. */
 void tess_program_free(struct tess_program *p);
