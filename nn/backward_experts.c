@@ -1,9 +1,9 @@
 /*
  * backward_experts.c - the backward of mixtures of experts, and their load balancing loss.
  *
- * In training the experts of a row stay apart in slots until COMBINE weights them: the gradient of a
- * weight needs its expert's finished result. What x gets from each expert goes the same way: it is
- * finished where ranks cut inside the experts, and COMBINE weights and adds it.
+ * In training the experts of a row stay apart in slots until COMBINE weights them: the gradient of
+ * a weight needs its expert's finished result. What x gets from each expert goes the same way: it
+ * is finished where ranks cut inside the experts, and COMBINE weights and adds it.
  */
 #include "nn/backward.h"
 

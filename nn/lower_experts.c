@@ -1,4 +1,4 @@
-/* lower_experts.c - the steps of mixtures of experts: route, experts, combine, and their backward. */
+/* lower_experts.c - the steps of route, experts, combine, and of their backward. */
 #include "nn/build.h"
 
 /* Adds the tree over `dim`, which is an axis of `operand`. */

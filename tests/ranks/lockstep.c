@@ -183,41 +183,53 @@ static void perform_collective(int32_t n, const struct tess_step *const *s)
 		copy_all_to_all(n, s);
 }
 
-/* In each group along the mesh dimension of the collective, which all ranks must have reached. */
-static tess_status perform_collectives(const struct tess_mesh_shape *mesh,
-                                       const struct tess_step *const *s)
+/* The steps of the group that rank r is the first of, if all of it stands at one collective. */
+static bool find_ready_group(const struct tess_mesh_shape *mesh, const struct tess_step *const *s,
+                             int32_t r, const struct tess_step **group)
 {
-	const struct tess_mesh_dim *d = &mesh->dim[s[0] ? s[0]->along : 0];
-	const struct tess_step *group[RANKS_MAX];
+	const struct tess_mesh_dim *d = s[r] ? &mesh->dim[s[r]->along] : NULL;
 
-	for (int32_t r = 1; r < mesh->nranks; r++)
-		if (!s[r] != !s[0] ||
-		    (s[0] && (s[r]->record != s[0]->record || s[r]->kind != s[0]->kind ||
-		              s[r]->along != s[0]->along)))
-			return tess_fail(TESS_EBUG, "ranks 0 and %d stand at different collectives",
-			                 (int)r);
-	for (int32_t r = 0; r < mesh->nranks && s[0]; r++) {
-		if (r / d->stride % d->size)
-			continue; /* not the first of a group */
-		for (int32_t k = 0; k < d->size; k++)
-			group[k] = s[r + k * d->stride];
-		perform_collective(d->size, group);
+	if (!d || r / d->stride % d->size)
+		return false;
+	for (int32_t k = 0; k < d->size; k++) {
+		group[k] = s[r + k * d->stride];
+		if (!group[k] || group[k]->record != s[r]->record || group[k]->kind != s[r]->kind ||
+		    group[k]->along != s[r]->along)
+			return false;
 	}
-	return TESS_OK;
+	return true;
 }
 
+/* Each collective when all ranks of its group have reached it: replicas may differ in sequences. */
 static tess_status run_ranks_in_lockstep(const struct tess_mesh_shape *mesh,
                                          struct lockstep_rank *rank)
 {
-	const struct tess_step *s[RANKS_MAX];
-	tess_status st = TESS_OK;
+	const struct tess_step *s[RANKS_MAX], *group[RANKS_MAX];
+	bool moved = true;
 
-	do {
-		for (int32_t r = 0; r < mesh->nranks; r++)
-			s[r] = run_to_collective(&rank[r]);
-		st = perform_collectives(mesh, s);
-	} while (!st && s[0]);
-	return st;
+	for (int32_t r = 0; r < mesh->nranks; r++)
+		s[r] = run_to_collective(&rank[r]);
+	while (moved) {
+		moved = false;
+		for (int32_t r = 0; r < mesh->nranks; r++) {
+			const struct tess_mesh_dim *d;
+
+			if (!find_ready_group(mesh, s, r, group))
+				continue;
+			d = &mesh->dim[s[r]->along];
+			perform_collective(d->size, group);
+			for (int32_t k = r; k < r + d->size * d->stride; k += d->stride)
+				s[k] = run_to_collective(&rank[k]);
+			moved = true;
+		}
+	}
+	for (int32_t r = 0; r < mesh->nranks; r++)
+		if (s[r])
+			return tess_fail(TESS_EBUG,
+			                 "rank %d stands at a collective of record %d that the "
+			                 "others of its group do not reach",
+			                 (int)r, (int)s[r]->record);
+	return TESS_OK;
 }
 
 tess_status lockstep_record(const struct lockstep *how, struct tess_program **out)
@@ -311,7 +323,7 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 static struct tess_training get_replica(const struct lockstep_step *step, int32_t nreplicas,
                                         int32_t replica, int64_t *row)
 {
-	struct tess_training t = { .all_sequences = step->nsequences };
+	struct tess_training t = { .all_sequences = step->nsequences, .balance = step->balance };
 
 	t.first = tess_edge(step->nsequences, nreplicas, replica);
 	t.nsequences = tess_edge(step->nsequences, nreplicas, replica + 1) - t.first;
@@ -520,13 +532,16 @@ static tess_status collect_loss(const struct lockstep_step *step, struct tess_pr
 	for (int32_t r = 0; r < p[0]->mesh.nranks && !st; r++) {
 		int32_t replica = find_replica(&p[0]->mesh, r);
 		const float *loss = rank[r].low->loss;
+		double balance = tess_program_compute_balance(p[replica], rank[r].low->balance);
 		int64_t row;
 
 		get_replica(step, nreplicas, replica, &row);
-		if (seen[row] && memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens))
+		if ((seen[row] && memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens)) ||
+		    (r && memcmp(&out->balance, &balance, sizeof balance)))
 			st = tess_fail(TESS_EBUG, "the losses of ranks differ, as on rank %d",
 			               (int)r);
 		memcpy(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens);
+		out->balance = balance;
 		seen[row] = 1;
 	}
 	free(seen);
@@ -595,8 +610,9 @@ void lockstep_compare_gradients(const char *what, const struct lockstep_gradient
 {
 	ck_assert_msg(want->n == have->n && want->nloss == have->nloss, "%s: %d weights, not %d",
 	              what, (int)have->n, (int)want->n);
-	ck_assert_msg(!memcmp(want->loss, have->loss, 4 * (size_t)want->nloss), "%s: another loss",
-	              what);
+	ck_assert_msg(!memcmp(want->loss, have->loss, 4 * (size_t)want->nloss) &&
+	                      !memcmp(&want->balance, &have->balance, sizeof want->balance),
+	              "%s: another loss", what);
 	for (int32_t i = 0; i < want->n; i++) {
 		ck_assert_msg(!want->data[i] == !have->data[i] && want->count[i] == have->count[i],
 		              "%s: %s: %lld elements, not %lld", what, want->name[i],

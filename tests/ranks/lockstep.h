@@ -33,6 +33,7 @@ struct lockstep_step { /* of training; `how->ids` has all sequences, one after a
 	int64_t nsequences;
 	const int32_t *labels; /* of each id; shifted */
 	int32_t times; /* steps whose gradients are added; 0: one */
+	double balance; /* factor of the load balancing loss */
 };
 struct lockstep_gradients { /* a weight's, whole and as stored; NULL: it has none */
 	int32_t n;
@@ -41,6 +42,7 @@ struct lockstep_gradients { /* a weight's, whole and as stored; NULL: it has non
 	float **data;
 	int64_t nloss;
 	float *loss; /* of each id */
+	double balance; /* the load balancing loss, times its factor */
 };
 /*
  * Runs a step of training: a program for each replica along dp. Fails the test unless what all

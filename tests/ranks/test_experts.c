@@ -71,6 +71,61 @@ START_TEST(every_way)
 }
 END_TEST
 
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* Of several units, of one, and of one that is not whole. */
+static const int64_t lengths[] = { 70, 3, 33 };
+enum { SEQUENCES = 3, TOKENS_OF_ALL = 106 };
+
+static tess_status train_mixture(struct store *s, const char *plan, const char *mesh,
+                                 struct lockstep_gradients *out)
+{
+	struct tess_source source = store_make_source(s);
+	int32_t ids[TOKENS_OF_ALL], labels[TOKENS_OF_ALL];
+	struct lockstep how = { &mixture_model, &source, plan, 1, ids, TOKENS_OF_ALL, true, mesh };
+	bool softmax = !(mixture->route.flags & TESS_SIGMOID);
+	struct lockstep_step step = { &how, lengths, SEQUENCES, labels, 0, softmax ? 0.3 : 0 };
+
+	for (int32_t i = 0; i < TOKENS_OF_ALL; i++) {
+		ids[i] = i * i % VOCABULARY;
+		labels[i] = i % 7 ? i * 5 % VOCABULARY : -100;
+	}
+	return lockstep_train(&step, out);
+}
+
+static void expect_gradients(struct store *s, const char *plan, const char *mesh,
+                             const struct lockstep_gradients *want)
+{
+	struct lockstep_gradients have;
+	char what[512];
+
+	snprintf(what, sizeof what, "%s on %s", plan, mesh);
+	ck_assert_msg(!train_mixture(s, plan, mesh, &have), "%s: %s", what, tess_error());
+	lockstep_compare_gradients(what, want, &have);
+	lockstep_free_gradients(&have);
+}
+
+START_TEST(every_way_to_train)
+{
+	struct lockstep_gradients want;
+	struct store *s;
+	char mesh[64];
+
+	mixture = &mixtures[_i];
+	s = store_make(false);
+	ck_assert_msg(!train_mixture(s, "none", "tp=1", &want), "%s", tess_error());
+	ck_assert(want.balance > 0 || mixture->route.flags & TESS_SIGMOID);
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		for (int k = 0; k < 4 && ways[i].mesh[k]; k++)
+			expect_gradients(s, ways[i].plan, ways[i].mesh[k], &want);
+		snprintf(mesh, sizeof mesh, "dp=%d,%s", (int)(2 + i % 2), ways[i].mesh[0]);
+		expect_gradients(s, ways[i].plan, mesh, &want);
+	}
+	lockstep_free_gradients(&want);
+	store_free(s);
+}
+END_TEST
+
 /* ---- what moves ------------------------------------------------------------------------------ */
 
 /* The collectives of the experts, and the columns of each that rank 0 has. */
@@ -206,6 +261,7 @@ int main(void)
 
 	setenv("TESSERA_LAYOUT", "rows", 1);
 	tcase_add_loop_test(t, every_way, 0, MIXTURES);
+	tcase_add_loop_test(t, every_way_to_train, 0, MIXTURES);
 	tcase_add_loop_test(t, what_moves, 0, 6);
 	tcase_add_loop_test(t, refuses_plans, 0, (int)(sizeof wrong_plans / sizeof *wrong_plans));
 	tcase_add_loop_test(t, refuses_routes, 0, 5);
