@@ -1,4 +1,4 @@
-/* check.h - what check.c and check_backward.c ask of operands and sums. */
+/* check.h - what check*.c ask of operands and sums. */
 #ifndef TESS_DEVICES_CPU_CHECK_H
 #define TESS_DEVICES_CPU_CHECK_H
 
@@ -141,6 +141,9 @@ static inline bool is_values_of_queries(const struct tess_op *op, const struct t
 	       v->shape[1] == op->in[0].shape[1] / (int64_t)op->num[TESS_ATTENTION_HEAD] *
 	                              (int64_t)op->num[TESS_ATTENTION_VALUE];
 }
+
+/* The loss and the optimisers; then what cpu_check checks. */
+tess_status cpu_check_training(const struct tess_op *op);
 
 /* q, k, v, positions, slots and numbers of ATTENTION and ATTENTION_D. */
 tess_status cpu_check_query_heads(const struct tess_op *op);

@@ -109,18 +109,22 @@ tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes)
 	return st;
 }
 
-static tess_status plan_op_sum(struct sum *sum, const struct tess_op *op, bool partial,
-                               int64_t step_max)
+static tess_status report_plan(const struct tess_op *op, tess_status st)
 {
-	if (sum_plan(sum, op, partial, step_max))
-		return cpu_host->fail(TESS_ENOMEM, "%s: cpu: out of memory for the steps of a sum",
-		                      op->where);
-	return TESS_OK;
+	if (st)
+		cpu_host->fail(st, "%s: cpu: out of memory for the steps of a sum", op->where);
+	return st;
 }
 
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
 {
-	return plan_op_sum(&cpu->sum, op, partial, step_max);
+	return report_plan(op, sum_plan(&cpu->sum, op, partial, step_max));
+}
+
+tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t tree,
+                            int64_t step_max)
+{
+	return report_plan(op, sum_plan_tokens(&cpu->sum, op, tree, step_max));
 }
 
 tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
@@ -130,7 +134,7 @@ tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tre
 
 	one.tree += tree;
 	one.ntree = 1;
-	return plan_op_sum(sum, &one, partial, step_max);
+	return report_plan(op, sum_plan(sum, &one, partial, step_max));
 }
 
 static int32_t count_cpu_devices(void)

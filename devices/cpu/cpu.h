@@ -73,6 +73,9 @@ static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread
 
 /* Sets cpu->sum to the steps of op's sums (sum.h). */
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max);
+/* The same of a sum over tokens, of op's trees from `tree` on. */
+tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t tree,
+                            int64_t step_max);
 /* Sets *sum to the steps of one tree, by itself. */
 tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
                           int64_t step_max);

@@ -1,4 +1,4 @@
-/* EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY: elementwise. */
+/* EMBED, BIAS, ROPE, GLU, GLU_D, ADD, SCALE, COPY: elementwise. */
 #include "elementwise.h"
 
 #include "mathf.h"
@@ -157,6 +157,91 @@ static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 {
 	return run_over_rows(cpu, op, apply_glu_rows);
+}
+
+/* u * act'(a) */
+static inline float derive_activation(int kind, float a, float u)
+{
+	float s, t;
+
+	switch (kind) {
+	case TESS_SILU:
+		s = 1.0f / (1.0f + mathf_exp(-a));
+		return u * (s * (1.0f + a * (1.0f - s)));
+	case TESS_GELU:
+		return u * (0.5f * (1.0f + mathf_erf(a * 0.70710678f)) +
+		            a * (0.39894228f * mathf_exp((a * a) * -0.5f)));
+	case TESS_GELU_TANH:
+		t = mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a)));
+		return u *
+		       ((1.0f + t) * 0.5f + ((a * 0.5f) * (1.0f - t * t)) *
+		                                    (0.79788456f * (1.0f + 0.134145f * (a * a))));
+	case TESS_TANH:
+		t = mathf_tanh(a);
+		return u * (1.0f - t * t);
+	default:
+		return a <= 0.0f ? 0.0f : u;
+	}
+}
+
+/* One row of GLU_D; b and db may be NULL. */
+static inline __attribute__((always_inline)) void derive_glu_row(int kind, const float *a,
+                                                                 const float *b, const float *g,
+                                                                 int64_t n, float *da, float *db)
+{
+	if (b) {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++) {
+			float x = a[i], y = g[i], u = y * b[i];
+
+			da[i] = derive_activation(kind, x, u);
+			db[i] = y * apply_activation(kind, x);
+		}
+	} else {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			da[i] = derive_activation(kind, a[i], g[i]);
+	}
+}
+
+void glu_derive_row(int kind, const float *a, const float *b, const float *g, int64_t n, float *da,
+                    float *db)
+{
+	switch (kind) {
+	case TESS_SILU:
+		derive_glu_row(TESS_SILU, a, b, g, n, da, db);
+		break;
+	case TESS_GELU:
+		derive_glu_row(TESS_GELU, a, b, g, n, da, db);
+		break;
+	case TESS_GELU_TANH:
+		derive_glu_row(TESS_GELU_TANH, a, b, g, n, da, db);
+		break;
+	case TESS_TANH:
+		derive_glu_row(TESS_TANH, a, b, g, n, da, db);
+		break;
+	default:
+		derive_glu_row(TESS_RELU, a, b, g, n, da, db);
+	}
+}
+
+static void derive_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+	bool gated = op->in[1].ndim > 0;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++)
+		glu_derive_row((int)op->num[TESS_GLU_ACTIVATION], get_row(&op->in[0], t),
+		               gated ? get_row(&op->in[1], t) : NULL, get_row(&op->in[2], t),
+		               op->in[0].shape[1], get_row(&op->out[0], t),
+		               gated ? get_row(&op->out[1], t) : NULL);
+}
+
+#define run_glu_d CPU_NAME(run_glu_d)
+tess_status run_glu_d(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_rows(cpu, op, derive_glu_rows);
 }
 
 /* Pair i of a head is elements i * step and i * step + apart of x; sign: of the angle, 1 or -1. */

@@ -2,6 +2,22 @@
 #include "pack.h"
 
 extern cpu_run CPU_NAME(run_linear);
+extern cpu_run CPU_NAME(run_linear_dx);
+extern cpu_run CPU_NAME(run_linear_dw);
+extern cpu_run CPU_NAME(run_bias_dw);
+extern cpu_run CPU_NAME(run_embed_dw);
+extern cpu_run CPU_NAME(run_norm_d);
+extern cpu_run CPU_NAME(run_norm_dw);
+extern cpu_run CPU_NAME(run_head_sum);
+extern cpu_run CPU_NAME(run_sequence_sum);
+extern cpu_run CPU_NAME(run_glu_d);
+extern cpu_run CPU_NAME(run_loss_max);
+extern cpu_run CPU_NAME(run_loss_sum);
+extern cpu_run CPU_NAME(run_loss_pick);
+extern cpu_run CPU_NAME(run_loss);
+extern cpu_run CPU_NAME(run_loss_d);
+extern cpu_run CPU_NAME(run_adamw);
+extern cpu_run CPU_NAME(run_sgd);
 extern cpu_run CPU_NAME(run_embed);
 extern cpu_run CPU_NAME(run_norm);
 extern cpu_run CPU_NAME(run_bias);
@@ -25,6 +41,22 @@ extern const struct cpu_kernels CPU_NAME(kernels);
 const struct cpu_kernels CPU_NAME(kernels) = {
 	.name = NAME(CPU_ISA),
 	.run[TESS_OP_LINEAR] = CPU_NAME(run_linear),
+	.run[TESS_OP_LINEAR_DX] = CPU_NAME(run_linear_dx),
+	.run[TESS_OP_LINEAR_DW] = CPU_NAME(run_linear_dw),
+	.run[TESS_OP_BIAS_DW] = CPU_NAME(run_bias_dw),
+	.run[TESS_OP_EMBED_DW] = CPU_NAME(run_embed_dw),
+	.run[TESS_OP_NORM_D] = CPU_NAME(run_norm_d),
+	.run[TESS_OP_NORM_DW] = CPU_NAME(run_norm_dw),
+	.run[TESS_OP_HEAD_SUM] = CPU_NAME(run_head_sum),
+	.run[TESS_OP_SEQUENCE_SUM] = CPU_NAME(run_sequence_sum),
+	.run[TESS_OP_GLU_D] = CPU_NAME(run_glu_d),
+	.run[TESS_OP_LOSS_MAX] = CPU_NAME(run_loss_max),
+	.run[TESS_OP_LOSS_SUM] = CPU_NAME(run_loss_sum),
+	.run[TESS_OP_LOSS_PICK] = CPU_NAME(run_loss_pick),
+	.run[TESS_OP_LOSS] = CPU_NAME(run_loss),
+	.run[TESS_OP_LOSS_D] = CPU_NAME(run_loss_d),
+	.run[TESS_OP_ADAMW] = CPU_NAME(run_adamw),
+	.run[TESS_OP_SGD] = CPU_NAME(run_sgd),
 	.run[TESS_OP_EMBED] = CPU_NAME(run_embed),
 	.run[TESS_OP_NORM] = CPU_NAME(run_norm),
 	.run[TESS_OP_BIAS] = CPU_NAME(run_bias),

@@ -1,44 +1,70 @@
-/* LINEAR: blocks of rows of x times each weight. */
+/* LINEAR, LINEAR_DX, LINEAR_DW: blocks of rows times each weight. */
 #include "product.h"
 
-enum { ROWS = 192, FEW_ROWS = 48 }; /* rows of x that use a panel while it is cached */
-enum { PACKED_MAX = 1 << 21 }; /* elements of packed rows in a block */
+enum { ROWS = 192, FEW_ROWS = 48 }; /* rows that use panels while these are cached */
+enum { PACKED_MAX = 1 << 22 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
 enum { SMALL = 1 << 16 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
 	const struct cpu *cpu;
-	const struct tess_op *op;
 	const struct sum *sum;
-	int64_t row, rows; /* the current block of rows of x */
-	float *packed; /* NULL: x is not packed */
+	const struct tess_view *x; /* [rows, K], of each operand of the sum */
+	bool columns; /* the rows are the columns of x */
+	const struct tess_view *w; /* [N, K], of each out */
+	const struct tess_view *operand; /* of the product, or NULL */
+	const struct tess_view *y; /* [rows, N] or [nodes, rows, N]; or with N before the rows */
+	int32_t nout;
+	int64_t row, rows, total; /* of the current pass, and of all */
+	int64_t block, blocks; /* rows of a block, and blocks of a pass */
+	float *packed; /* of each block; NULL: one block that is not packed */
 	int32_t wide; /* panels of a wide tile */
 };
 
-/* Packs the steps [lo, hi) of the block of rows. */
+static int64_t count_block_rows(const struct linear *l, int64_t i)
+{
+	return l->rows - i * l->block < l->block ? l->rows - i * l->block : l->block;
+}
+
+/* Packs [lo, hi) of the steps of all blocks. */
 static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
-	const struct tess_view *x = &l->op->in[0];
+	int64_t block, row, rows;
+	float *to;
 
 	(void)thread;
-	for (int64_t s = lo; s < hi; s++)
-		product_pack(&l->sum->step[s], get_row(x, l->row), x->stride[0], NULL, l->rows,
-		             l->packed);
+	for (int64_t i = lo; i < hi; i++) {
+		const struct sum_step *s = &l->sum->step[i / l->blocks];
+		const struct tess_view *x = &l->x[s->operand];
+
+		block = i % l->blocks;
+		row = l->row + block * l->block;
+		rows = count_block_rows(l, block);
+		to = l->packed + block * l->block * l->sum->elements;
+		if (l->columns)
+			product_pack_columns(s, (const float *)x->data + row, x->stride[0], rows,
+			                     to);
+		else
+			product_pack(s, get_row(x, row), x->stride[0], NULL, rows, to);
+	}
 }
 
-/* The current block times one weight. */
-static struct product make_product(const struct linear *l, int32_t weight)
+/* A block of the current pass times one weight. */
+static struct product make_product(const struct linear *l, int32_t weight, int64_t block)
 {
-	const struct tess_view *x = &l->op->in[0], *y = &l->op->out[weight];
-	int64_t pitch = y->stride[y->ndim - 2];
+	const struct tess_view *y = &l->y[weight];
+	int64_t row = l->row + block * l->block, pitch = y->stride[y->ndim - 2];
 
+	pitch = y->stride[y->ndim - 1] == 1 ? pitch : y->stride[y->ndim - 1];
 	return (struct product){ .sum = l->sum,
-		                 .w = l->op->in[1 + weight],
-		                 .x = l->packed ? l->packed : get_row(x, l->row),
-		                 .pitch = x->stride[0],
-		                 .rows = l->rows,
+		                 .w = l->w[weight],
+		                 .operand = l->operand,
+		                 .x = l->packed ? l->packed + block * l->block * l->sum->elements
+		                                : get_row(l->x, row),
+		                 .pitch = l->x->stride[0],
+		                 .rows = count_block_rows(l, block),
 		                 .packed = l->packed != NULL,
-		                 .y = (float *)y->data + l->row * pitch,
+		                 .y = (float *)y->data + row * pitch,
 		                 .y_pitch = pitch,
 		                 .node_pitch = y->ndim == 3 ? y->stride[0] : 0,
 		                 .wide = l->wide };
@@ -46,10 +72,10 @@ static struct product make_product(const struct linear *l, int32_t weight)
 
 static int64_t count_groups(const struct linear *l, int32_t weight)
 {
-	return product_count_groups(l->op->in[1 + weight].shape[0], l->wide);
+	return product_count_groups(l->w[weight].shape[0], l->wide);
 }
 
-/* Groups [lo, hi), counted over all weights. */
+/* [lo, hi) of the groups of all weights, times each block: neighbours read the same panels. */
 static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
@@ -57,56 +83,118 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	struct product p;
 	int64_t base = 0, n;
 
-	for (int32_t i = 0; i < l->op->nout; base += n, i++) {
-		n = count_groups(l, i);
-		p = make_product(l, i);
-		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++)
-			product_multiply(&p, g, scratch);
+	for (int32_t i = 0; i < l->nout; base += n, i++) {
+		n = count_groups(l, i) * l->blocks;
+		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++) {
+			p = make_product(l, i, g % l->blocks);
+			product_multiply(&p, g / l->blocks, scratch);
+		}
 	}
 }
 
-/* A multiple of TILE_ROWS, unless one block is enough. */
-static int64_t choose_block_rows(int64_t rows, int64_t elements)
+/* Cuts the rows into passes of blocks of about the same size. */
+static void choose_pass_blocks(struct linear *l, bool packed)
 {
-	int64_t max_rows = PACKED_MAX / (elements + 1) / TILE_ROWS * TILE_ROWS;
+	int64_t most = PACKED_MAX / (l->sum->elements + 1);
 
-	max_rows = max_rows > ROWS ? ROWS : max_rows < FEW_ROWS ? FEW_ROWS : max_rows;
-	return rows < max_rows ? rows : max_rows;
+	if (!packed || l->total < most)
+		most = l->total;
+	most = most < FEW_ROWS && packed ? FEW_ROWS : most;
+	l->block = tess_up(most, tess_up(most, ROWS));
+	if (packed)
+		l->block = tess_up(l->block, TILE_ROWS) * TILE_ROWS;
+	l->blocks = most > l->block ? most / l->block : 1;
+	l->blocks += l->blocks * l->block < most && most == l->total;
+}
+
+static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
+{
+	int64_t groups = 0, pass;
+	void *packed = NULL;
+	tess_status st;
+
+	choose_pass_blocks(l, pack);
+	l->wide = pack ? TILE_WIDE_6 : product_choose_wide(l->total);
+	for (int32_t i = 0; i < l->nout; i++)
+		groups += count_groups(l, i);
+	st = cpu_grow_thread_scratch(cpu, sizeof(float) *
+	                                          (size_t)product_count_scratch(l->sum, l->block));
+	pass = l->block * l->blocks;
+	if (!st && pack)
+		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(pass * l->sum->elements),
+		                            &packed);
+	if (st)
+		return st;
+	l->packed = packed;
+	for (l->row = 0; l->row < l->total; l->row += l->rows) {
+		l->rows = l->total - l->row < pass ? l->total - l->row : pass;
+		l->blocks = tess_up(l->rows, l->block);
+		if (pack)
+			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
+			         tess_up(SMALL, l->block * LEAF));
+		pool_run(cpu->pool, multiply_groups, l, groups * l->blocks,
+		         tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
+	}
+	return TESS_OK;
 }
 
 #define run_linear CPU_NAME(run_linear)
 tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0];
-	struct linear l = { .cpu = cpu, .op = op, .sum = &cpu->sum };
-	int64_t rows = x->shape[0], groups = 0, block, grain;
-	void *packed = NULL;
-	tess_status st;
+	struct linear l = { .cpu = cpu,
+		            .sum = &cpu->sum,
+		            .x = &op->in[0],
+		            .w = &op->in[1],
+		            .y = op->out,
+		            .nout = op->nout,
+		            .total = op->in[0].shape[0] };
+	tess_status st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
 
-	if (!rows)
-		return TESS_OK;
-	st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
-	if (st)
-		return st;
-	block = choose_block_rows(rows, l.sum->elements);
-	l.wide = product_choose_wide(rows);
-	for (int32_t i = 0; i < op->nout; i++)
-		groups += count_groups(&l, i);
-	st = cpu_grow_thread_scratch(cpu,
-	                             sizeof(float) * (size_t)product_count_scratch(l.sum, block));
-	if (!st && rows > TILE_ROWS)
-		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(block * l.sum->elements),
-		                            &packed);
-	if (st)
-		return st;
-	for (l.row = 0; l.row < rows; l.row += l.rows) {
-		l.rows = rows - l.row < block ? rows - l.row : block;
-		l.packed = packed;
-		if (packed)
-			pool_run(cpu->pool, pack_rows, &l, l.sum->count,
-			         tess_up(SMALL, l.rows * LEAF));
-		grain = tess_up(SMALL, l.rows * l.wide * LANES * (l.sum->elements + 1));
-		pool_run(cpu->pool, multiply_groups, &l, groups, grain);
-	}
-	return TESS_OK;
+	return st || !l.total ? st : multiply_rows(cpu, &l, l.total > TILE_ROWS);
+}
+
+/* [K, N] of [N, K] */
+static struct tess_view transpose_view(const struct tess_view *v)
+{
+	struct tess_view t = *v;
+
+	t.shape[0] = v->shape[1], t.shape[1] = v->shape[0];
+	t.stride[0] = v->stride[1], t.stride[1] = v->stride[0];
+	return t;
+}
+
+#define run_linear_dx CPU_NAME(run_linear_dx)
+tess_status run_linear_dx(struct cpu *cpu, const struct tess_op *op)
+{
+	const struct tess_view *weights = &op->in[op->nin / 2], w = transpose_view(weights);
+	struct linear l = { .cpu = cpu,
+		            .sum = &cpu->sum,
+		            .x = op->in,
+		            .w = &w,
+		            .operand = weights,
+		            .y = op->out,
+		            .nout = 1,
+		            .total = op->in[0].shape[0] };
+	tess_status st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
+
+	return st || !l.total ? st : multiply_rows(cpu, &l, true);
+}
+
+/* The rows of the out are contiguous: those of dW, or of its transpose. */
+#define run_linear_dw CPU_NAME(run_linear_dw)
+tess_status run_linear_dw(struct cpu *cpu, const struct tess_op *op)
+{
+	bool as_stored = op->out[0].stride[op->out[0].ndim - 1] == 1;
+	const struct tess_view w = transpose_view(&op->in[as_stored ? 0 : 1]);
+	struct linear l = { .cpu = cpu,
+		            .sum = &cpu->sum,
+		            .x = &op->in[as_stored ? 1 : 0],
+		            .columns = true,
+		            .w = &w,
+		            .y = op->out,
+		            .nout = 1 };
+	tess_status st = cpu_plan_tokens(cpu, op, 0, LEAF);
+
+	l.total = l.x->shape[1];
+	return st || !l.total ? st : multiply_rows(cpu, &l, true);
 }

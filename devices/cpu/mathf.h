@@ -1,5 +1,5 @@
 /*
- * mathf.h - exp, erf and tanh in f32 without libm, which differs between machines. Branch-free
+ * mathf.h - exp, log, erf and tanh in f32 without libm, which differs between machines. Branch-free
  * sequences of rounded operations and selects, which compilers can vectorise without changing bits.
  * Polynomials interpolate at Chebyshev nodes, with coefficients rounded to f32.
  */
@@ -60,6 +60,33 @@ MATHF float mathf_exp(float x)
 	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* if t is NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
+}
+
+/* ln x of x > 0; error below 0.51 ulp: x = 2^k * (1 + f), log(1 + f) = 2 artanh(f / (2 + f)). */
+MATHF float mathf_log(float x)
+{
+	uint64_t bits;
+	double y = (double)x, k, f, s, z, p;
+
+	if (!(x > 0.0f) || x > 0x1.fffffep127f)
+		return x == 0.0f ? -INFINITY : x < 0.0f ? NAN : x;
+	memcpy(&bits, &y, sizeof bits);
+	k = (double)((int64_t)(bits >> 52) - 1023);
+	bits = (bits & 0xfffffffffffff) | (uint64_t)1023 << 52;
+	memcpy(&f, &bits, sizeof f);
+	if (f > 0x1.6a09e667f3bcdp0) {
+		f = f / 2;
+		k = k + 1;
+	}
+	s = (f - 1) / (f + 1);
+	z = s * s;
+	p = 2.0 / 13 * z + 2.0 / 11;
+	p = p * z + 2.0 / 9;
+	p = p * z + 2.0 / 7;
+	p = p * z + 2.0 / 5;
+	p = p * z + 2.0 / 3;
+	p = p * z + 2.0;
+	return (float)(k * 0x1.62e42fefa39efp-1 + s * p);
 }
 
 /* Error below 2 ulp. */

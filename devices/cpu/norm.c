@@ -1,7 +1,7 @@
-/* NORM: the sum over a row has few units, each one chain, so several chains run in parallel. */
-#include <math.h>
+/* NORM, NORM_D: a sum over a row has few units, each a chain: several chains run in parallel. */
+#include "norm.h"
 
-#include "cpu.h"
+#include <math.h>
 
 enum { CHAINS = 8 };
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
@@ -12,35 +12,37 @@ struct norm {
 	int64_t each, runs; /* elements of a run, and runs of a row */
 };
 
-/* The chains of n leaves, one step each, of (x - mean)^2 or x. */
-static void add_chains(const float *x, float mean, bool squares, const struct sum_step *s, int n,
+/* The chains of n leaves, one step each. */
+static void add_chains(const float *x, const float *v, float mean, const struct sum_step *s, int n,
                        float *leaf)
 {
 	int32_t shared = n == CHAINS ? s[0].len : 0;
 	float acc[CHAINS] = { 0 }, d;
+	bool squares = v == x;
 
 	for (int i = 1; i < n; i++)
 		shared = s[i].len < shared ? s[i].len : shared;
 	for (int32_t k = 0; k < shared; k++) {
 		for (int i = 0; i < CHAINS; i++) {
 			d = x[s[i].at + k] - mean;
-			acc[i] = squares ? fmaf(d, d, acc[i]) : acc[i] + d;
+			acc[i] = v ? fmaf(d, squares ? d : v[s[i].at + k], acc[i]) : acc[i] + d;
 		}
 	}
 	for (int i = 0; i < n; i++) {
 		for (int32_t k = shared; k < s[i].len; k++) {
 			d = x[s[i].at + k] - mean;
-			acc[i] = squares ? fmaf(d, d, acc[i]) : acc[i] + d;
+			acc[i] = v ? fmaf(d, squares ? d : v[s[i].at + k], acc[i]) : acc[i] + d;
 		}
 		leaf[i] = acc[i];
 	}
 }
 
 /*
- * The finished sum over one run; level: memory for the stack. Chains start at +0 and are never -0,
- * so that the + 0.0f of a finished sum can be left out.
+ * The finished sum over one run of x - mean, or of their squares if v is x, or of their products
+ * with v; level: memory for the stack.
  */
-static float sum_run(const struct sum *sum, const float *x, float mean, bool squares, float *level)
+static float sum_run(const struct sum *sum, const float *x, const float *v, float mean,
+                     float *level)
 {
 	const struct sum_step *s = sum->step, *end = s + sum->count;
 	float leaf[CHAINS], at;
@@ -48,7 +50,7 @@ static float sum_run(const struct sum *sum, const float *x, float mean, bool squ
 
 	for (; s < end; s += n) {
 		n = end - s < CHAINS ? (int)(end - s) : CHAINS;
-		add_chains(x, mean, squares, s, n, leaf);
+		add_chains(x, v, mean, s, n, leaf);
 		for (int i = 0; i < n; i++) {
 			at = leaf[i];
 			for (int m = 1; m <= s[i].merge; m++)
@@ -56,7 +58,19 @@ static float sum_run(const struct sum *sum, const float *x, float mean, bool squ
 			level[s[i].level - s[i].merge] = at;
 		}
 	}
-	return level[0];
+	return level[0] + 0.0f;
+}
+
+struct norm_moments norm_measure(const struct sum *sum, const double *num, const float *x,
+                                 int64_t each, float *level)
+{
+	float eps = (float)num[TESS_NORM_EPS], count = (float)each;
+	struct norm_moments m = { 0 };
+
+	if (num[TESS_NORM_KIND] == TESS_LAYER)
+		m.mean = sum_run(sum, x, NULL, 0.0f, level) / count;
+	m.scale = 1.0f / sqrtf(sum_run(sum, x, x, m.mean, level) / count + eps);
+	return m;
 }
 
 /* w + offset, or b, as floats: in place, or widened into `scratch`. */
@@ -76,11 +90,9 @@ static const float *widen_weights(const struct tess_view *v, bool offset, float 
 static void normalize_run(const struct norm *n, const float *x, const float *w, const float *b,
                           float *level, float *y)
 {
-	float eps = (float)n->op->num[TESS_NORM_EPS], count = (float)n->each, mean = 0.0f, s;
+	struct norm_moments m = norm_measure(&n->cpu->sum, n->op->num, x, n->each, level);
+	float mean = m.mean, s = m.scale;
 
-	if (n->op->num[TESS_NORM_KIND] == TESS_LAYER)
-		mean = sum_run(&n->cpu->sum, x, 0.0f, false, level) / count;
-	s = 1.0f / sqrtf(sum_run(&n->cpu->sum, x, mean, true, level) / count + eps);
 	if (b) {
 		CPU_LANES
 		for (int64_t i = 0; i < n->each; i++)
@@ -106,8 +118,43 @@ static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 			              get_row(&op->out[0], t) + i * n->each);
 }
 
-#define run_norm CPU_NAME(run_norm)
-tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
+/* dx of a run; u: scratch for `each` elements, and h: those normalised. */
+static void derive_run(const struct norm *n, const float *x, const float *w, const float *g,
+                       float *u, float *h, float *level, float *dx)
+{
+	const struct sum *sum = &n->cpu->sum;
+	struct norm_moments m = norm_measure(sum, n->op->num, x, n->each, level);
+	float count = (float)n->each, a = 0.0f, c;
+
+	CPU_LANES
+	for (int64_t i = 0; i < n->each; i++) {
+		h[i] = (x[i] - m.mean) * m.scale;
+		u[i] = g[i] * w[i];
+	}
+	if (n->op->num[TESS_NORM_KIND] == TESS_LAYER)
+		a = sum_run(sum, u, NULL, 0.0f, level) / count;
+	c = sum_run(sum, u, h, 0.0f, level) / count;
+	CPU_LANES
+	for (int64_t i = 0; i < n->each; i++)
+		dx[i] = m.scale * ((u[i] - a) - h[i] * c);
+}
+
+static void derive_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct norm *n = arg;
+	const struct tess_op *op = n->op;
+	float *scratch = cpu_get_thread_scratch(n->cpu, thread), *u = scratch + n->each;
+	const float *w = widen_weights(&op->in[1], op->num[TESS_NORM_OFFSET] != 0, scratch);
+
+	for (int64_t t = lo; t < hi; t++)
+		for (int64_t i = 0; i < n->runs; i++)
+			derive_run(n, get_row(&op->in[0], t) + i * n->each, w,
+			           get_row(&op->in[2], t) + i * n->each, u, u + n->each,
+			           u + 2 * n->each, get_row(&op->out[0], t) + i * n->each);
+}
+
+/* Runs fn over the rows; a thread's scratch has three runs and a stack. */
+static tess_status run_over_runs(struct cpu *cpu, const struct tess_op *op, pool_fn *fn)
 {
 	int64_t rows = op->in[0].shape[0], columns = op->in[0].shape[1];
 	int64_t each = op->num[TESS_NORM_RUN] > 0 ? (int64_t)op->num[TESS_NORM_RUN] : columns;
@@ -117,9 +164,21 @@ tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 	st = cpu_plan_sum(cpu, op, false, INT32_MAX);
 	if (!st)
 		st = cpu_grow_thread_scratch(cpu,
-		                             sizeof(float) * (size_t)(2 * each + cpu->sum.levels));
+		                             sizeof(float) * (size_t)(3 * each + cpu->sum.levels));
 	if (st)
 		return st;
-	pool_run(cpu->pool, normalize_rows, &n, rows, tess_up(SMALL, columns + 1));
+	pool_run(cpu->pool, fn, &n, rows, tess_up(SMALL, columns + 1));
 	return TESS_OK;
+}
+
+#define run_norm CPU_NAME(run_norm)
+tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_runs(cpu, op, normalize_rows);
+}
+
+#define run_norm_d CPU_NAME(run_norm_d)
+tess_status run_norm_d(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_runs(cpu, op, derive_rows);
 }

@@ -33,6 +33,10 @@ LANES_INLINE void pack_panel(const struct tess_view *w, int64_t column, int64_t 
 	float f;
 
 	data += (column * w->stride[0] + at * w->stride[1]) * bytes;
+	if (w->stride[0] == 1 && rows == LANES && (widen || dtype == TESS_F32))
+		for (; k < len; k++)
+			lanes_store((float *)to + k * LANES,
+			            lanes_widen(dtype, data + k * w->stride[1] * bytes));
 	if (w->stride[1] == 1 && rows == LANES)
 		for (; k + LANES <= len; k += LANES)
 			transpose_block(data + k * bytes, w->stride[0] * bytes, dtype, widen,

@@ -39,6 +39,20 @@ void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const
 	}
 }
 
+void product_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
+                          float *to)
+{
+	float *at = to + s->before * rows;
+	int64_t n;
+
+	for (int64_t r = 0; r < rows; r += n) {
+		n = product_choose_tile_rows(rows - r);
+		for (int64_t k = 0; k < s->len; k++)
+			for (int64_t i = 0; i < n; i++)
+				*at++ = x[(s->at + k) * pitch + r + i];
+	}
+}
+
 /* Copies a finished tile, or a node of it, to y. */
 static void store_tile(const struct product *p, int64_t node, int64_t row, int64_t rows,
                        int64_t column, int64_t columns, const float *tile)
@@ -51,37 +65,100 @@ static void store_tile(const struct product *p, int64_t node, int64_t row, int64
 		       sizeof(float) * (size_t)(left < columns ? left : columns));
 }
 
-/* All rows times `panels` panels from `column` on, 1 or p->wide. */
-static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots)
+static struct tess_view get_operand(const struct product *p, const struct sum_step *s)
 {
-	int64_t columns = panels * LANES, pitch = p->rows * columns, n, bk, bp;
-	float *fetched = slots + p->sum->levels * p->rows * p->wide * LANES, *slot;
-	bool direct = is_in_panels(&p->w, column + columns - LANES);
-	struct panels w = get_panels(&p->w);
+	struct tess_view w = p->w;
+
+	if (p->operand) {
+		w = p->operand[s->operand];
+		w.shape[0] = p->w.shape[0];
+		w.shape[1] = p->operand[s->operand].shape[0];
+		w.stride[0] = p->operand[s->operand].stride[1];
+		w.stride[1] = p->operand[s->operand].stride[0];
+	}
+	return w;
+}
+
+struct group { /* of panels */
+	int64_t column, columns;
+	int32_t panels; /* 1 or p->wide */
+	bool direct; /* read where they are; else they are packed into `fetched` */
+	float *slots, *fetched;
+};
+
+/* The end of the steps from s on that are run one tile after another: panels of LEAF elements. */
+static const struct sum_step *find_chunk_end(const struct sum *sum, const struct sum_step *s)
+{
+	const struct sum_step *end = s + 1;
+
+	while (end < sum->step + sum->count && end->before + end->len - s->before <= LEAF)
+		end++;
+	return end;
+}
+
+static void fetch_panels(const struct product *p, const struct group *g, const struct sum_step *s,
+                         const struct sum_step *end)
+{
+	int64_t first = s->before;
+
+	for (; s < end; s++) {
+		struct tess_view w = get_operand(p, s);
+
+		for (int32_t i = 0; i < g->panels; i++)
+			pack_widened(&w, g->column + i * LANES, s->at, s->len,
+			             g->fetched + (i * LEAF + s->before - first) * LANES);
+	}
+}
+
+/* Rows [row, row + n) of a group, the steps [first, end). */
+static void multiply_tile(const struct product *p, const struct group *g,
+                          const struct sum_step *first, const struct sum_step *end, int64_t row,
+                          int64_t n)
+{
+	int64_t pitch = p->rows * g->columns, bk = LANES * (int64_t)sizeof(float), bp = LEAF * bk;
+	tile_fn *run =
+		tile_find(g->direct ? p->w.dtype : TESS_F32, p->packed, (int)n, g->panels > 1);
+	float *slot = g->slots + row * g->columns;
+	struct panels w = { 0 };
 	const float *a;
 	const char *b;
 
-	w.data += column / LANES * w.panel;
-	for (const struct sum_step *s = p->sum->step; s < p->sum->step + p->sum->count; s++) {
-		b = w.data + s->at * w.k;
+	if (g->direct) {
+		w = get_panels(&p->w);
+		w.data += g->column / LANES * w.panel;
 		bk = w.k;
 		bp = w.panel;
-		if (!direct) {
-			pack_widened(&p->w, column, s->at, s->len, fetched);
-			b = (const char *)fetched;
-			bk = LANES * (int64_t)sizeof(float);
-			bp = 0;
-		}
+	}
+	for (const struct sum_step *s = first; s < end; s++) {
+		b = g->direct ? w.data + s->at * bk
+		              : (const char *)g->fetched + (s->before - first->before) * bk;
+		a = p->packed ? p->x + s->before * p->rows + row * s->len
+		              : p->x + row * p->pitch + s->at;
+		run(a, p->pitch, b, bk, bp, slot, pitch, s);
+		if (s->node >= 0)
+			store_tile(p, s->node, row, n, g->column, g->columns,
+			           slot + (s->level - s->merge - s->trees) * pitch);
+	}
+}
+
+/* All rows times `panels` panels from `column` on, 1 or p->wide. */
+static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots)
+{
+	struct group g = { .column = column, .columns = panels * LANES, .panels = panels };
+	const struct sum_step *end;
+	int64_t n;
+
+	g.direct = p->w.layout == TESS_PANELS ||
+	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
+	g.slots = slots;
+	g.fetched = slots + p->sum->levels * p->rows * p->wide * LANES;
+	for (const struct sum_step *s = p->sum->step; s < p->sum->step + p->sum->count; s = end) {
+		end = find_chunk_end(p->sum, s);
+		if (!g.direct)
+			fetch_panels(p, &g, s, end);
 		for (int64_t r = 0; r < p->rows; r += n) {
 			n = product_choose_tile_rows(p->rows - r);
-			a = p->packed ? p->x + s->before * p->rows + r * s->len
-			              : p->x + r * p->pitch + s->at;
-			slot = slots + r * columns;
-			tile_find(direct ? p->w.dtype : TESS_F32, p->packed, (int)n,
-			          panels > 1)(a, p->pitch, b, bk, bp, slot, pitch, s);
-			if (s->node >= 0)
-				store_tile(p, s->node, r, n, column, columns,
-				           slot + (s->level - s->merge - s->trees) * pitch);
+			multiply_tile(p, &g, s, end, r, n);
 		}
 	}
 }
@@ -90,7 +167,8 @@ void product_multiply(const struct product *p, int64_t group, float *scratch)
 {
 	int64_t column = group * p->wide * LANES, end = column + p->wide * LANES;
 
-	if (tess_up(p->w.shape[0], LANES) * LANES >= end && is_in_panels(&p->w, end - LANES)) {
+	if (tess_up(p->w.shape[0], LANES) * LANES >= end &&
+	    (p->packed || is_in_panels(&p->w, end - LANES))) {
 		multiply_panels(p, column, p->wide, scratch);
 		return;
 	}

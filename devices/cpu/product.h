@@ -12,6 +12,8 @@ enum { LEAF = 256 }; /* elements of K in a step: those of a panel fit in the cac
 struct product {
 	const struct sum *sum; /* over K */
 	struct tess_view w; /* [N, K], rows or panels */
+	/* of a sum over several operands, that of each, whose rows are the elements: [K_i, N] */
+	const struct tess_view *operand;
 	const float *x; /* [rows][K], `pitch` floats between rows; or packed by product_pack */
 	int64_t pitch, rows;
 	bool packed;
@@ -41,7 +43,7 @@ static inline int64_t product_count_groups(int64_t columns, int32_t wide)
 /* Floats of a thread's scratch for up to `rows` rows. */
 static inline int64_t product_count_scratch(const struct sum *sum, int64_t rows)
 {
-	return sum->levels * rows * TILE_WIDEST * LANES + LEAF * LANES;
+	return sum->levels * rows * TILE_WIDEST * LANES + LEAF * TILE_WIDEST * LANES;
 }
 
 /*
@@ -51,6 +53,11 @@ static inline int64_t product_count_scratch(const struct sum *sum, int64_t rows)
 #define product_pack CPU_NAME(product_pack)
 void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const int32_t *index,
                   int64_t rows, float *to);
+
+/* The same for rows that are the columns of x: element k of row i is x[k * pitch + i]. */
+#define product_pack_columns CPU_NAME(product_pack_columns)
+void product_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
+                          float *to);
 
 /* The columns of one group of all rows. */
 #define product_multiply CPU_NAME(product_multiply)

@@ -7,6 +7,7 @@ struct walk { /* over a tree or a node of it */
 	struct sum *sum;
 	const struct tess_op *op;
 	const struct tess_tree *tree;
+	int64_t trees, first; /* units of the tree over trees, and that of op's first tree */
 	int64_t lo, hi, step_max;
 	int32_t level;
 	bool failed;
@@ -51,6 +52,7 @@ static void append_leaf(struct walk *w, int64_t unit)
 			if (w->failed)
 				return;
 			step->at = at;
+			step->operand = term[i].operand;
 			step->len = (int32_t)(end - at < w->step_max ? end - at : w->step_max);
 			w->sum->elements += step->len;
 		}
@@ -87,17 +89,17 @@ static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 	return left || right;
 }
 
-/* Node (depth, at) of the tree over finished trees. */
-static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
+/* The part of node (depth, at) of the tree over finished trees in [lo, hi). */
+static bool visit_trees(struct walk *w, int64_t lo, int64_t hi, int32_t depth, int64_t at)
 {
-	int64_t parts = (int64_t)1 << depth, n = w->op->ntree;
-	int64_t a = tess_edge(n, parts, at), b = tess_edge(n, parts, at + 1);
+	int64_t parts = (int64_t)1 << depth;
+	int64_t a = tess_edge(w->trees, parts, at), b = tess_edge(w->trees, parts, at + 1);
 	bool left, right;
 
-	if (a >= b || w->failed)
+	if (a >= b || b <= lo || a >= hi || w->failed)
 		return false;
 	if (b - a == 1) {
-		w->tree = &w->op->tree[a];
+		w->tree = &w->op->tree[a - w->first];
 		w->lo = w->tree->lo;
 		w->hi = w->tree->hi;
 		if (!visit_node(w, 0, 0) || w->failed)
@@ -105,8 +107,8 @@ static bool visit_trees(struct walk *w, int32_t depth, int64_t at)
 		get_last_step(w)->finish = 1;
 		return true;
 	}
-	left = visit_trees(w, depth + 1, at * 2);
-	right = visit_trees(w, depth + 1, at * 2 + 1);
+	left = visit_trees(w, lo, hi, depth + 1, at * 2);
+	right = visit_trees(w, lo, hi, depth + 1, at * 2 + 1);
 	/* No operand is -0, so no sum is: a second + 0.0f is not needed. */
 	if (left && right && !w->failed) {
 		get_last_step(w)->trees++;
@@ -135,27 +137,57 @@ static void visit_nodes(struct walk *w)
 	}
 }
 
-tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max)
+/* The next node of the out: the finished trees [lo, hi). */
+static void finish_node_of_trees(struct walk *w, int64_t lo, int64_t hi)
 {
-	struct walk w = { .sum = s, .op = op, .step_max = step_max };
+	if (!visit_trees(w, lo, hi, 0, 0) && !w->failed) { /* an empty sum is +0.0f */
+		append_step(w);
+		if (!w->failed)
+			get_last_step(w)->fresh = 1;
+	}
+	if (!w->failed)
+		get_last_step(w)->node = w->sum->nodes++;
+	w->level = 0;
+}
 
+static void clear_sum(struct sum *s)
+{
 	s->count = s->elements = 0;
 	s->levels = 1;
 	s->nodes = 0;
-	if (partial) {
+}
+
+tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max)
+{
+	struct walk w = { .sum = s, .op = op, .trees = op->ntree, .step_max = step_max };
+
+	clear_sum(s);
+	if (partial)
 		visit_nodes(&w);
-		return w.failed ? TESS_ENOMEM : TESS_OK;
-	}
-	if (!visit_trees(&w, 0, 0) && !w.failed) { /* an empty sum is +0.0f */
-		append_step(&w);
-		if (!w.failed)
-			get_last_step(&w)->fresh = 1;
-	}
-	if (w.failed)
-		return TESS_ENOMEM;
-	get_last_step(&w)->node = 0;
-	s->nodes = 1;
-	return TESS_OK;
+	else
+		finish_node_of_trees(&w, 0, w.trees);
+	return w.failed ? TESS_ENOMEM : TESS_OK;
+}
+
+tess_status sum_plan_tokens(struct sum *s, const struct tess_op *op, int32_t tree, int64_t step_max)
+{
+	struct tess_op trees = *op;
+	struct walk w = { .sum = s,
+		          .op = &trees,
+		          .trees = (int64_t)op->num[TESS_TOKENS_SEQUENCES],
+		          .first = (int64_t)op->num[TESS_TOKENS_FIRST],
+		          .step_max = step_max };
+	struct tess_node node;
+	int64_t at = w.first;
+
+	trees.tree += tree;
+	trees.ntree -= tree;
+	if (op->out[0].ndim < 3 || !w.trees)
+		return sum_plan(s, &trees, op->out[0].ndim == 3, step_max);
+	clear_sum(s);
+	while (!w.failed && tess_node_next(w.trees, w.first, w.first + trees.ntree, &at, &node))
+		finish_node_of_trees(&w, node.lo, node.hi);
+	return w.failed ? TESS_ENOMEM : TESS_OK;
 }
 
 void sum_free(struct sum *s)

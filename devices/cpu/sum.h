@@ -13,6 +13,7 @@ struct sum_step {
 	int64_t at, before; /* first element; elements of all earlier steps */
 	int32_t len;
 	int32_t node; /* the node of the out that it completes; -1: none */
+	int32_t operand; /* that of the term */
 	int16_t level; /* of the chain */
 	int16_t merge; /* then merges with so many levels below */
 	int16_t trees; /* then, in the tree over trees, so many more */
@@ -32,6 +33,12 @@ struct sum {
  * stops at the nodes of each tree; else the sum is finished. TESS_ENOMEM has no sentence.
  */
 tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max);
+/*
+ * The same for a sum over tokens, whose trees are op's from `tree` on, finished or not as out[0]
+ * is; the first numbers of op are TESS_TOKENS_*.
+ */
+tess_status sum_plan_tokens(struct sum *s, const struct tess_op *op, int32_t tree,
+                            int64_t step_max);
 void sum_free(struct sum *s);
 
 /* The number of merges after unit u of KEY_UNITS units, where those before `first` are absent. */

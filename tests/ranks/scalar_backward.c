@@ -166,7 +166,7 @@ static void run_sequence_sum_op(const struct tess_op *op)
 
 	for (int64_t k = 0; k < x->shape[1]; k++) {
 		for (int64_t i = 0; i < n; i++)
-			leaf[i] = scalar_read(x, i, k);
+			leaf[i] = 0.0f + scalar_read(x, i, k);
 		part[0] = 0;
 		count = scalar_sum_nodes((int64_t)op->num[TESS_TOKENS_SEQUENCES], first, first + n,
 		                         leaf, part);

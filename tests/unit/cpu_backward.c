@@ -1,0 +1,520 @@
+/*
+ * The ops of training on the CPU device, bit for bit against the scalar reference of lockstep, on
+ * every instruction set that this processor has: odd shapes, strides and addresses, several
+ * sequences, Partials, rows of none, NaN.
+ */
+#include "cpu.h"
+#include "tests/ranks/scalar.h"
+
+#include <tessera/model.h>
+
+enum { ROUNDS = 24, OUTS = 4, TREES = 6, BOUNDS = 256 };
+
+static int64_t draw_from(int64_t lo, int64_t hi)
+{
+	return lo + cpu_draw_random() % (hi - lo + 1);
+}
+
+/* ---- comparing */
+
+static int64_t count_elements(const struct tess_view *v)
+{
+	int64_t last = 0;
+
+	for (int32_t i = 0; i < v->ndim; i++) {
+		if (!v->shape[i])
+			return 0;
+		last += (v->shape[i] - 1) * v->stride[i];
+	}
+	return v->ndim ? last + 1 : 0;
+}
+
+/* Points out, and the operands in the same memory, to copies of what it has; returns the copies. */
+static void copy_outs(struct tess_op *op, struct tess_view *in, struct tess_view *out,
+                      const struct tess_op *from)
+{
+	memcpy(in, from->in, sizeof *in * (size_t)from->nin);
+	memcpy(out, from->out, sizeof *out * (size_t)from->nout);
+	for (int32_t i = 0; i < from->nout; i++) {
+		size_t bytes = (size_t)(count_elements(&out[i]) * cpu_get_width(out[i].dtype));
+
+		if (!out[i].ndim)
+			continue;
+		out[i].data = memcpy(malloc(bytes + 1), out[i].data, bytes);
+		for (int32_t j = 0; j < from->nin; j++)
+			if (in[j].data == from->out[i].data)
+				in[j].data = out[i].data;
+	}
+	*op = *from;
+	op->in = in;
+	op->out = out;
+}
+
+static void expect_outs(const char *isa, const struct tess_op *got, const struct tess_op *want)
+{
+	for (int32_t i = 0; i < got->nout; i++) {
+		int64_t n = count_elements(&got->out[i]);
+
+		if (got->out[i].dtype == TESS_F32)
+			cpu_expect_equal(isa, got->out[i].data, want->out[i].data, n);
+		else
+			MUST(!memcmp(got->out[i].data, want->out[i].data, (size_t)n * 2));
+	}
+}
+
+static void free_outs(const struct tess_op *op)
+{
+	for (int32_t i = 0; i < op->nout; i++)
+		if (op->out[i].ndim)
+			free(op->out[i].data);
+}
+
+/* What is between the rows of an out must stay: the copies are compared from end to end. */
+static void compare_op(const struct tess_op *op)
+{
+	struct tess_view in[2][8], out[2][OUTS];
+	struct tess_op want, got;
+	struct cpu_devices d = { 0 };
+
+	copy_outs(&want, in[0], out[0], op);
+	scalar_run(&want);
+	while (cpu_open_next(&d)) {
+		copy_outs(&got, in[1], out[1], op);
+		cpu_run_op(d.now, &got);
+		expect_outs(d.variant->isa, &got, &want);
+		free_outs(&got);
+	}
+	free_outs(&want);
+}
+
+/* Rows at a pitch, in memory of their own; a few are NaN, -0 or infinite if `special`. */
+static struct tess_view make_test_rows(int64_t rows, int64_t columns, bool special)
+{
+	int64_t pitch = columns + draw_from(0, 5), n = rows * pitch + 1;
+	float *x = cpu_make_floats(n);
+
+	for (int64_t i = 0; special && i < 3; i++)
+		x[draw_from(0, n - 1)] = (float[]){ NAN, -0.0f, INFINITY }[i];
+	return cpu_make_rows(x, rows, columns, pitch);
+}
+
+static struct tess_view make_nodes(int64_t nodes, int64_t rows, int64_t columns)
+{
+	struct tess_view v = make_test_rows(nodes * (rows + 1), columns, false);
+
+	v.ndim = 3;
+	memcpy(v.shape, (int64_t[]){ nodes, rows, columns }, 3 * sizeof *v.shape);
+	memcpy(v.stride, (int64_t[]){ (rows + 1) * v.stride[0], v.stride[0], 1 },
+	       3 * sizeof *v.stride);
+	return v;
+}
+
+/* ---- sums */
+
+struct sums { /* trees of one term each, or of several terms */
+	struct tess_tree tree[TREES + 1];
+	struct tess_term term[4 * TREES];
+	int64_t bound[4 * TREES][BOUNDS];
+	double num[TESS_TOKENS_NUMS + 4];
+	int32_t ntree, nterm;
+	int64_t rows, nodes; /* of tokens; nodes: 0 if finished */
+};
+
+/* Appends a tree over [lo, hi) of n units, each of `unit` elements; the last one is shorter. */
+static void append_tree(struct sums *s, int64_t n, int64_t lo, int64_t hi, int64_t from,
+                        int64_t unit, int64_t end)
+{
+	int64_t *bound = s->bound[s->nterm];
+
+	for (int64_t u = 0; u <= hi - lo; u++)
+		bound[u] = from + u * unit < end ? from + u * unit : end;
+	s->term[s->nterm] = (struct tess_term){ .bound = bound };
+	s->tree[s->ntree++] = (struct tess_tree){ n, lo, hi, s->nterm++, 1 };
+}
+
+/* A sum over tokens: finished, a part of the sequences of a step, or runs of each sequence. */
+static void make_token_sums(struct sums *s, int how)
+{
+	int64_t sequences = how == 3 ? 0 : draw_from(1, TREES), unit = 32, n, lo, hi, length;
+
+	memset(s, 0, sizeof *s);
+	for (int64_t i = 0; i < sequences; i++) {
+		length = draw_from(1, i ? 70 : 300);
+		n = tess_up(length, unit);
+		lo = how == 2 ? draw_from(0, n) : 0;
+		hi = how == 2 ? draw_from(lo, n) : n;
+		length = (hi * unit < length ? hi * unit : length) - lo * unit;
+		length = length > 0 ? length : 0;
+		append_tree(s, n, lo, hi, s->rows, unit, s->rows + length);
+		s->nodes += how == 2 ? tess_node_count(n, lo, hi) : 0;
+		s->rows += length;
+	}
+	if (how == 1) { /* of a step of more */
+		s->num[TESS_TOKENS_FIRST] = (double)draw_from(0, 3);
+		s->num[TESS_TOKENS_SEQUENCES] =
+			s->num[TESS_TOKENS_FIRST] + (double)(sequences + draw_from(0, 3));
+		s->nodes = tess_node_count((int64_t)s->num[TESS_TOKENS_SEQUENCES],
+		                           (int64_t)s->num[TESS_TOKENS_FIRST],
+		                           (int64_t)s->num[TESS_TOKENS_FIRST] + sequences);
+	} else if (how == 0) {
+		s->num[TESS_TOKENS_SEQUENCES] = (double)sequences;
+	}
+}
+
+static struct tess_view make_out(const struct sums *s, int64_t rows, int64_t columns)
+{
+	return s->nodes ? make_nodes(s->nodes, rows, columns)
+	                : make_test_rows(rows, columns, false);
+}
+
+static struct tess_op make_summed_op(int32_t kind, const struct sums *s, const struct tess_view *in,
+                                     int32_t nin, const struct tess_view *out, int32_t nnum)
+{
+	return cpu_make_sum_op(kind, in, nin, out, s->num, nnum, s->tree, s->ntree, s->term,
+	                       s->nterm);
+}
+
+static void free_views(const struct tess_view *v, int n)
+{
+	for (int i = 0; i < n; i++)
+		free(v[i].data);
+}
+
+START_TEST(weight_gradients)
+{
+	static struct sums s;
+	struct tess_view in[2], out, y;
+
+	for (int i = 0; i < 3 * ROUNDS; i++) {
+		int64_t n = draw_from(1, i % 3 ? 40 : 430), k = draw_from(1, i % 3 ? 150 : 20);
+
+		make_token_sums(&s, i % 4);
+		if (i % 4 == 2 && !s.nodes)
+			continue;
+		in[0] = make_test_rows(s.rows, k, i % 5 == 0);
+		in[1] = make_test_rows(s.rows, n, i % 5 == 1);
+		out = y = i / 4 % 2 ? make_out(&s, k, n) : make_out(&s, n, k);
+		if (i / 4 % 2) { /* as [out, in] */
+			int a = out.ndim - 2;
+
+			out.shape[a] = y.shape[a + 1], out.shape[a + 1] = y.shape[a];
+			out.stride[a] = y.stride[a + 1], out.stride[a + 1] = y.stride[a];
+		}
+		struct tess_op op =
+			make_summed_op(TESS_OP_LINEAR_DW, &s, in, 2, &out, TESS_TOKENS_NUMS);
+		compare_op(&op);
+		free_views(in, 2);
+		free_views(&out, 1);
+	}
+}
+END_TEST
+
+/* Several gradients: units of the tree have a run of each. */
+START_TEST(input_gradients)
+{
+	static struct sums s;
+	struct cpu_weights w[3];
+	struct tess_view in[6], out;
+
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		int64_t rows = draw_from(0, i % 6 ? 20 : 220), k = draw_from(1, 150);
+		int32_t n = (int32_t)draw_from(1, 3);
+
+		memset(&s, 0, sizeof s);
+		for (int t = 0; t < 2 - i % 2; t++) { /* trees that follow each other */
+			int64_t units = draw_from(1, 12), lo = i % 3 ? 0 : draw_from(0, units),
+				hi = i % 3 ? units : draw_from(lo, units);
+
+			s.tree[s.ntree++] = (struct tess_tree){ units, lo, hi, s.nterm, n };
+			s.nodes += i % 3 ? 0 : tess_node_count(units, lo, hi);
+			for (int32_t j = 0; j < n; j++, s.nterm++) {
+				int64_t *bound = s.bound[s.nterm];
+
+				bound[0] = t ? s.bound[j][BOUNDS - 1] : draw_from(0, 2);
+				for (int64_t u = 0; u < hi - lo; u++)
+					bound[u + 1] = bound[u] + draw_from(0, i % 5 ? 9 : 300);
+				s.bound[j][BOUNDS - 1] = bound[hi - lo];
+				s.term[s.nterm] = (struct tess_term){ j, 0, bound };
+			}
+		}
+		if (i % 3 == 0 && !s.nodes)
+			continue;
+		for (int32_t j = 0; j < n; j++) {
+			int64_t length = s.bound[j][BOUNDS - 1] + draw_from(0, 2);
+
+			in[j] = make_test_rows(rows, length, i % 7 == 0);
+			w[j] = cpu_make_weights(cpu_choose_dtype(i + j), (length + 1) * (k + 3));
+			in[n + j] = i % 4 ? cpu_make_matrix(&w[j], length, k, k + 3, 1)
+			                  : cpu_make_matrix(&w[j], length, k, 1, length + 1);
+		}
+		out = make_out(&s, rows, k);
+		struct tess_op op = make_summed_op(TESS_OP_LINEAR_DX, &s, in, 2 * n, &out, 0);
+		compare_op(&op);
+		free_views(in, n);
+		free_views(&out, 1);
+		for (int32_t j = 0; j < n; j++)
+			cpu_free_weights(&w[j]);
+	}
+}
+END_TEST
+
+START_TEST(vector_gradients)
+{
+	static struct sums s;
+	struct tess_view in[2], out;
+
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		int64_t n = draw_from(1, 200), v = draw_from(1, 60);
+
+		make_token_sums(&s, i % 4);
+		if (i % 4 == 2 && !s.nodes)
+			continue;
+		int32_t *id = calloc((size_t)s.rows + 1, sizeof *id);
+
+		in[0] = make_test_rows(s.rows, n, i % 5 == 0);
+		out = make_out(&s, 1, n);
+		struct tess_op op =
+			make_summed_op(TESS_OP_BIAS_DW, &s, in, 1, &out, TESS_TOKENS_NUMS);
+		compare_op(&op);
+		free_views(&out, 1);
+
+		for (int64_t t = 0; t < s.rows; t++)
+			id[t] = (int32_t)draw_from(8, 14 + v); /* some are not here */
+		in[1] = in[0];
+		in[0] = cpu_make_list(id, TESS_I32, s.rows);
+		s.num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST] = 10;
+		out = make_out(&s, v, n);
+		op = make_summed_op(TESS_OP_EMBED_DW, &s, in, 2, &out,
+		                    TESS_TOKENS_NUMS + TESS_EMBED_NUMS);
+		compare_op(&op);
+		free_views(&out, 1);
+		free_views(in, 2);
+	}
+}
+END_TEST
+
+START_TEST(norm_gradients)
+{
+	static struct sums s, norm;
+	struct tess_view in[3], out;
+
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		int64_t runs = i % 3 ? 1 : draw_from(1, 5), each = draw_from(1, 130);
+		double num[TESS_NORM_NUMS] = { i % 2 ? TESS_RMS : TESS_LAYER, 1e-5,
+			                       i % 3 ? 0 : (double)each, i / 2 % 2 };
+		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(i), each);
+		struct tess_view *g = &in[2];
+
+		make_token_sums(&s, i % 4);
+		if (i % 4 == 2 && !s.nodes)
+			continue;
+		memset(&norm, 0, sizeof norm);
+		append_tree(&norm, i % 3 ? tess_up(each, 17) : 1, 0, i % 3 ? tess_up(each, 17) : 1,
+		            0, i % 3 ? 17 : each, each);
+		in[0] = make_test_rows(s.rows, runs * each, i % 7 == 0);
+		in[1] = cpu_make_list(w.data, w.dtype, each);
+		*g = make_test_rows(s.rows, runs * each, i % 7 == 1);
+		memcpy(norm.num, num, sizeof num);
+		out = i % 4 == 3 ? *g : make_test_rows(s.rows, runs * each, false);
+		struct tess_op op =
+			make_summed_op(TESS_OP_NORM_D, &norm, in, 3, &out, TESS_NORM_NUMS);
+		compare_op(&op);
+		if (i % 4 != 3)
+			free_views(&out, 1);
+
+		/* the tree of the norm goes before those of the tokens */
+		for (int32_t t = 0; t < s.ntree; t++)
+			s.tree[s.ntree - t] = s.tree[s.ntree - 1 - t];
+		s.tree[0] = norm.tree[0];
+		s.tree[0].first = s.nterm;
+		s.term[s.nterm++] = norm.term[0];
+		s.ntree++;
+		memcpy(s.num + TESS_TOKENS_NUMS, num, sizeof num);
+		in[1] = *g;
+		out = make_out(&s, 1, runs * each);
+		op = make_summed_op(TESS_OP_NORM_DW, &s, in, 2, &out,
+		                    TESS_TOKENS_NUMS + TESS_NORM_NUMS);
+		compare_op(&op);
+		free_views(&out, 1);
+		free_views(in, 2);
+		cpu_free_weights(&w);
+	}
+}
+END_TEST
+
+START_TEST(sums_of_heads_and_sequences)
+{
+	static struct sums s;
+	struct tess_view in, out;
+
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		int64_t group = draw_from(1, 9), width = draw_from(1, 40), rows = draw_from(0, 9);
+		int64_t runs = i % 2 ? 1 : draw_from(1, 4), lo = i % 2 ? draw_from(0, 5) : 0;
+		int64_t n = lo + group + (i % 2 ? draw_from(0, 4) : 0);
+
+		memset(&s, 0, sizeof s);
+		append_tree(&s, n, lo, lo + group, 0, 1, group);
+		s.nodes = i % 2 ? tess_node_count(n, lo, lo + group) : 0;
+		s.num[TESS_HEAD_SUM_WIDTH] = (double)width;
+		s.num[TESS_HEAD_SUM_GROUP] = (double)group;
+		in = make_test_rows(rows, runs * group * width, i % 5 == 0);
+		out = make_out(&s, rows, runs * width);
+		struct tess_op op =
+			make_summed_op(TESS_OP_HEAD_SUM, &s, &in, 1, &out, TESS_HEAD_SUM_NUMS);
+		compare_op(&op);
+		free_views(&in, 1);
+		free_views(&out, 1);
+
+		s.num[TESS_TOKENS_SEQUENCES] = (double)n;
+		s.num[TESS_TOKENS_FIRST] = (double)lo;
+		in = make_test_rows(group, 3 * width, i % 5 == 0);
+		out = make_out(&s, 1, 3 * width);
+		op = cpu_make_op(TESS_OP_SEQUENCE_SUM, &in, 1, &out, s.num, TESS_TOKENS_NUMS);
+		compare_op(&op);
+		free_views(&in, 1);
+		free_views(&out, 1);
+	}
+}
+END_TEST
+
+/* ---- elementwise */
+
+START_TEST(gate_gradients)
+{
+	struct tess_view in[3], out[2];
+
+	for (int i = 0; i < 4 * ROUNDS; i++) {
+		double activation = TESS_SILU + i % 5;
+		int64_t rows = draw_from(0, 9), n = draw_from(1, 90);
+		bool gated = i / 5 % 2, in_place = i / 10 % 2;
+		struct tess_op op = cpu_make_op(TESS_OP_GLU_D, in, 3, out, &activation, 1);
+
+		for (int j = 0; j < 3; j++)
+			in[j] = make_test_rows(rows, n, i % 3 == 0);
+		if (rows)
+			((float *)in[0].data)[0] = 0;
+		for (int64_t k = 1; rows && k < n; k += 3) /* far out, too */
+			((float *)in[0].data)[k] *= 100;
+		out[0] = in_place ? in[0] : make_test_rows(rows, n, false);
+		out[1] = in_place ? in[2] : make_test_rows(rows, n, false);
+		struct tess_view b = in[1], db = out[1];
+
+		if (!gated)
+			in[1] = out[1] = (struct tess_view){ 0 };
+		op.nout = 2;
+		compare_op(&op);
+		in[1] = b;
+		free_views(in, 3);
+		if (!in_place)
+			free(out[0].data), free(db.data);
+	}
+}
+END_TEST
+
+START_TEST(losses)
+{
+	static struct sums s;
+
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		int64_t rows = draw_from(0, 12), n = draw_from(1, i % 4 ? 90 : 900);
+		int64_t units = draw_from(1, n < 40 ? n : 40), unit = tess_up(n, units), lo, hi;
+		struct tess_view z = make_test_rows(rows, n, i % 5 == 0), of[5], out, dz;
+		struct tess_op op = cpu_make_op(TESS_OP_LOSS_MAX, &z, 1, &of[1], NULL, 0);
+		int32_t label[12];
+		double first = 7;
+		float count = 5;
+
+		units = tess_up(n, unit);
+		lo = i % 2 ? draw_from(0, units - 1) : 0;
+		hi = i % 2 ? draw_from(lo + 1, units) : units;
+		memset(&s, 0, sizeof s);
+		append_tree(&s, units, lo, hi, i % 2 ? 0 : 0, unit, n);
+		s.nodes = i % 2 ? tess_node_count(units, lo, hi) : 0;
+		for (int64_t t = 0; t < rows; t++)
+			label[t] = draw_from(0, 3) ? (int32_t)draw_from(6, n + 8) : -100;
+		for (int64_t k = 0; i % 7 == 3 && k < n && rows; k++)
+			((float *)z.data)[k] = k % 2 ? -0.0f : -INFINITY;
+		of[0] = z;
+		of[1] = make_test_rows(rows, 1, false);
+		compare_op(&op);
+		scalar_run(&op);
+
+		of[2] = make_out(&s, rows, 1);
+		op = make_summed_op(TESS_OP_LOSS_SUM, &s, of, 2, &of[2], 0);
+		compare_op(&op);
+
+		struct tess_view picked[2] = { z, cpu_make_list(label, TESS_I32, rows) };
+
+		out = make_out(&s, rows, 1);
+		op = make_summed_op(TESS_OP_LOSS_PICK, &s, picked, 2, &out, 1);
+		op.num = &first;
+		compare_op(&op);
+		free_views(&out, 1);
+
+		free_views(&of[2], 1);
+		of[2] = make_test_rows(rows, 1, false);
+		for (int64_t t = 0; t < rows; t++)
+			((float *)of[2].data)[t * of[2].stride[0]] =
+				1 + (float)draw_from(0, 900) / 7;
+		out = make_test_rows(rows, 1, false);
+		struct tess_view lost[4] = { of[1], of[2], of[1], picked[1] };
+
+		op = cpu_make_op(TESS_OP_LOSS, lost, 4, &out, NULL, 0);
+		compare_op(&op);
+
+		of[3] = picked[1];
+		of[4] = cpu_make_list(&count, TESS_F32, 1);
+		dz = i % 3 ? z : make_test_rows(rows, n, false);
+		op = cpu_make_op(TESS_OP_LOSS_D, of, 5, &dz, &first, 1);
+		compare_op(&op);
+		if (dz.data != z.data)
+			free_views(&dz, 1);
+		free_views(&out, 1);
+		free_views(of, 3);
+	}
+}
+END_TEST
+
+START_TEST(updates)
+{
+	static const int32_t types[] = { 0, TESS_BF16, TESS_F16 };
+
+	for (int i = 0; i < ROUNDS; i++) {
+		int64_t n = i % 4 ? draw_from(0, 600) : 40000;
+		double adamw[TESS_ADAMW_NUMS] = {
+			1e-3, 0.9, 0.95, 1e-8, 0.1, 1 - 0.9 * 0.9, 1 - 0.95 * 0.95, 0.37
+		};
+		double sgd[TESS_SGD_NUMS] = { 0.03, 0.9, 0.01, 0.37 };
+		struct tess_view g, out[OUTS];
+		struct tess_op op = cpu_make_op(TESS_OP_ADAMW, &g, 1, out, adamw, TESS_ADAMW_NUMS);
+
+		g = cpu_make_list(make_test_rows(1, n, i % 3 == 0).data, TESS_F32, n);
+		for (int j = 0; j < OUTS; j++)
+			out[j] = cpu_make_list(cpu_make_floats(n), j == 3 ? types[i % 3] : TESS_F32,
+			                       n);
+		for (int64_t k = 0; k < n; k++) {
+			((float *)out[0].data)[k] *= k % 5 ? 1 : 1e-5f;
+			((float *)out[2].data)[k] = fabsf(((float *)out[2].data)[k]);
+		}
+		op.nout = 4;
+		void *rounded = out[3].data;
+
+		if (!types[i % 3])
+			out[3] = (struct tess_view){ 0 };
+		compare_op(&op);
+
+		struct tess_view with[3] = { out[0], i % 2 ? out[1] : (struct tess_view){ 0 },
+			                     out[3] };
+
+		op = cpu_make_op(TESS_OP_SGD, &g, 1, with, sgd, TESS_SGD_NUMS);
+		op.nout = 3;
+		compare_op(&op);
+		free(rounded);
+		free_views(out, 3);
+		free(g.data);
+	}
+}
+END_TEST
+
+SUITE_MAIN("cpu_backward", weight_gradients, input_gradients, vector_gradients, norm_gradients,
+           sums_of_heads_and_sequences, gate_gradients, losses, updates)
