@@ -75,8 +75,8 @@ static tess_status record_step(const struct checkpoint_fixture *f, const char *s
 	return st;
 }
 
-static uint64_t measure_step(const struct checkpoint_fixture *f, const char *plan,
-                             const char *const *recompute)
+static uint64_t measure_step_bytes(const struct checkpoint_fixture *f, const char *plan,
+                                   const char *const *recompute)
 {
 	struct tess_program *p;
 	struct tess_rank_program *l;
@@ -132,12 +132,12 @@ START_TEST(takes_less_memory)
 
 	open_checkpoint_fixture("data", &f);
 	for (size_t i = 0; i < 3; i++) {
-		kept = measure_step(&f, runs[i].plan, NULL);
-		by_layers = measure_step(&f, runs[i].plan, layers);
-		by_blocks = measure_step(&f, runs[i].plan, blocks);
+		kept = measure_step_bytes(&f, runs[i].plan, NULL);
+		by_layers = measure_step_bytes(&f, runs[i].plan, layers);
+		by_blocks = measure_step_bytes(&f, runs[i].plan, blocks);
 		ck_assert_uint_lt(by_layers, kept / 10 * 6);
 		ck_assert_uint_lt(by_blocks, kept / 10 * 9);
-		ck_assert_uint_eq(by_layers, measure_step(&f, runs[i].plan, nested));
+		ck_assert_uint_eq(by_layers, measure_step_bytes(&f, runs[i].plan, nested));
 	}
 	tess_checkpoint_close(f.checkpoint);
 }
