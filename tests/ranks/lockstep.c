@@ -103,7 +103,7 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 		if (s->kind == TESS_STEP_OP)
 			scalar_run(&s->op);
 		else if (s->kind == TESS_STEP_CALL)
-			s->call(&s->local);
+			ck_assert_int_eq(s->call(&s->local), TESS_OK);
 		else
 			return me->low->step[me->at++];
 	}
@@ -484,20 +484,23 @@ static tess_status merge_gradient(const struct tess_program *p, int32_t r,
 	return st;
 }
 
-static tess_status collect_gradient(struct tess_program *const *program,
-                                    const struct lockstep_rank *rank, int32_t i,
-                                    struct lockstep_gradients *out)
+int64_t lockstep_count_elements(const struct tess_weight *w)
 {
-	const struct tess_program *p = program[0];
+	int64_t n = 1;
+
+	for (int32_t a = 0; a < w->ndim; a++)
+		n *= w->dim[a]->size;
+	return n;
+}
+
+static tess_status collect_gradient(const struct tess_program *p, const struct lockstep_rank *rank,
+                                    int32_t i, struct lockstep_gradients *out)
+{
 	const struct tess_weight *w = p->weight[i];
-	int64_t count = 1;
+	int64_t count = lockstep_count_elements(w);
 	char *seen;
 	tess_status st = TESS_OK;
 
-	for (int32_t a = 0; a < w->ndim; a++)
-		count *= w->dim[a]->size;
-	out->name[i] = strdup(w->name);
-	out->count[i] = count;
 	if (!rank[0].low->gradient[i].data)
 		return TESS_OK;
 	out->data[i] = calloc((size_t)count, 4);
@@ -575,18 +578,16 @@ tess_status lockstep_train_again(const struct lockstep_step *step, const char *c
 		st = run_ranks_in_lockstep(&p[0]->mesh, rank);
 	}
 	if (!st) {
-		out->n = p[0]->nweights;
-		out->name = calloc((size_t)out->n, sizeof *out->name);
-		out->count = calloc((size_t)out->n, sizeof *out->count);
-		out->data = calloc((size_t)out->n, sizeof *out->data);
+		out->data = calloc((size_t)p[0]->nweights, sizeof *out->data);
 		st = collect_loss(step, p, nreplicas, rank, out);
 	}
-	for (int32_t i = 0; i < out->n && !st; i++)
-		st = collect_gradient(p, rank, i, out);
+	for (int32_t i = 0; !st && i < p[0]->nweights; i++)
+		st = collect_gradient(p[0], rank, i, out);
 	for (int32_t r = 0; r < n; r++)
 		close_rank(&rank[r]);
-	for (int32_t i = 0; i < nreplicas; i++)
+	for (int32_t i = 1; i < nreplicas; i++)
 		tess_program_free(p[i]);
+	out->program = p[0];
 	if (st)
 		lockstep_free_gradients(out);
 	return st;
@@ -594,34 +595,33 @@ tess_status lockstep_train_again(const struct lockstep_step *step, const char *c
 
 void lockstep_free_gradients(struct lockstep_gradients *g)
 {
-	for (int32_t i = 0; i < g->n; i++) {
-		free(g->name[i]);
+	for (int32_t i = 0; g->data && i < g->program->nweights; i++)
 		free(g->data[i]);
-	}
-	free(g->name);
-	free(g->count);
 	free(g->data);
 	free(g->loss);
+	tess_program_free(g->program);
 	*g = (struct lockstep_gradients){ 0 };
 }
 
 void lockstep_compare_gradients(const char *what, const struct lockstep_gradients *want,
                                 const struct lockstep_gradients *have)
 {
-	ck_assert_msg(want->n == have->n && want->nloss == have->nloss, "%s: %d weights, not %d",
-	              what, (int)have->n, (int)want->n);
+	ck_assert_msg(want->program->nweights == have->program->nweights &&
+	                      want->nloss == have->nloss,
+	              "%s: %d weights, not %d", what, (int)have->program->nweights,
+	              (int)want->program->nweights);
 	ck_assert_msg(!memcmp(want->loss, have->loss, 4 * (size_t)want->nloss) &&
 	                      !memcmp(&want->balance, &have->balance, sizeof want->balance),
 	              "%s: another loss", what);
-	for (int32_t i = 0; i < want->n; i++) {
-		ck_assert_msg(!want->data[i] == !have->data[i] && want->count[i] == have->count[i],
-		              "%s: %s: %lld elements, not %lld", what, want->name[i],
-		              (long long)have->count[i], (long long)want->count[i]);
-		for (int64_t k = 0; want->data[i] && k < want->count[i]; k++)
-			if (memcmp(&want->data[i][k], &have->data[i][k], 4))
+	for (int32_t i = 0; i < want->program->nweights; i++) {
+		const struct tess_weight *w = want->program->weight[i];
+		const float *a = want->data[i], *b = have->data[i];
+
+		ck_assert_msg(!a == !b, "%s: %s: one has no gradient", what, w->name);
+		for (int64_t k = 0; a && k < lockstep_count_elements(w); k++)
+			if (memcmp(&a[k], &b[k], 4))
 				ck_abort_msg("%s: %s: element %lld is %.9g, not %.9g", what,
-				             want->name[i], (long long)k, (double)have->data[i][k],
-				             (double)want->data[i][k]);
+				             w->name, (long long)k, (double)b[k], (double)a[k]);
 	}
 }
 

@@ -35,15 +35,15 @@ struct lockstep_step { /* of training; `how->ids` has all sequences, one after a
 	int32_t times; /* steps whose gradients are added; 0: one */
 	double balance; /* factor of the load balancing loss */
 };
-struct lockstep_gradients { /* a weight's, whole and as stored; NULL: it has none */
-	int32_t n;
-	char **name;
-	int64_t *count;
-	float **data;
+struct lockstep_gradients { /* of weights, whole and as stored; NULL: it has none */
+	struct tess_program *program; /* of the first replica */
+	float **data; /* by weight */
 	int64_t nloss;
 	float *loss; /* of each id */
 	double balance; /* the load balancing loss, times its factor */
 };
+/* Elements of a weight. */
+int64_t lockstep_count_elements(const struct tess_weight *w);
 /*
  * Runs a step of training: a program for each replica along dp. Fails the test unless what all
  * ranks must have alike is so. *out is the caller's: lockstep_free_gradients. Returns the status of

@@ -312,7 +312,7 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 }
 
 /* Training gives the loss and the gradients of one replicated rank, wherever the style runs. */
-static void check_training(const struct matrix_row *r, char place, int32_t nranks,
+static void check_gradients(const struct matrix_row *r, char place, int32_t nranks,
                            const struct lockstep_gradients *want)
 {
 	struct lockstep_gradients have;
@@ -346,8 +346,8 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 					check_one(&rows[i], (*s)->name, *at, nranks, want, nwant);
 
 				nran += ran;
-				if (ran && gradients->n)
-					check_training(&rows[i], *at, nranks, gradients);
+				if (ran && gradients->program)
+					check_gradients(&rows[i], *at, nranks, gradients);
 				for (const char *const *a = (*s)->aliases; a && *a; a++)
 					nran += check_one(&rows[i], *a, *at, nranks, want, nwant);
 			}

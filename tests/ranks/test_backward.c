@@ -1,0 +1,395 @@
+/*
+ * The backward of whole models, in lockstep: gradients against those of torch in float64, which are
+ * no further away than three times torch's own in float32; and their bits on several ranks, in any
+ * plan, with replicas or without, against those of one rank.
+ */
+#include "../unit/suite.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "hf/checkpoint.h"
+#include "hf/safetensors.h"
+#include "lockstep.h"
+#include "nn/weights.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a checkpoint and its data --------------------------------------------------------------- */
+
+struct opened { /* a golden checkpoint */
+	char path[512];
+	struct tess_checkpoint *checkpoint;
+	struct tess_source source;
+	const struct tess_model *model;
+};
+
+static void open_golden(const char *name, struct opened *o)
+{
+	char family[16];
+
+	snprintf(o->path, sizeof o->path, "%s/tests/data/goldens/%s", SOURCE_ROOT, name);
+	ck_assert_msg(!tess_checkpoint_open(o->path, TESS_CHECKPOINT_WHOLE, &o->checkpoint), "%s",
+	              tess_error());
+	snprintf(family, sizeof family, "%.*s", (int)strcspn(name, "-"), name);
+	ck_assert_msg(!tess_plugin_find_model(family, &o->model), "%s", tess_error());
+	o->source = tess_checkpoint_make_source(o->checkpoint);
+}
+
+static const struct tess_slice *find_tensor(const struct tess_safetensors *f, const char *name)
+{
+	const struct tess_slice *s = tess_safetensors_find(f, name);
+
+	ck_assert_msg(s != NULL, "%s: no %s", tess_safetensors_path(f), name);
+	return s;
+}
+
+/* What golden.json says of torch's float32: the largest error of `name`. */
+static double get_torch_error(const struct opened *o, const char *name)
+{
+	char path[600];
+	json_t *about;
+	double error;
+
+	snprintf(path, sizeof path, "%s/golden.json", o->path);
+	about = json_load_file(path, 0, NULL);
+	error = json_number_value(json_array_get(
+		json_object_get(json_object_get(about, "float32_torch_error_max_abs_and_relative"),
+	                        name),
+		0));
+	json_decref(about);
+	return error;
+}
+
+/* ---- against torch --------------------------------------------------------------------------- */
+
+static const char *const families[] = { "llama",   "llama-odd", "gpt2",         "qwen2",  "qwen3",
+	                                "mistral", "phi3",      "phi3-partial", "gemma2", "olmo2" };
+enum { FAMILIES = sizeof families / sizeof *families };
+
+/* The labels of a golden are not shifted. */
+static void shift_labels(const int64_t *labels, int64_t rows, int64_t length, int32_t *out)
+{
+	for (int64_t i = 0; i < rows * length; i++)
+		out[i] = (i + 1) % length ? (int32_t)labels[i + 1] : -100;
+}
+
+static void check_gradient_file(const struct opened *o, const struct tess_safetensors *golden,
+                                const char *name, const float *have, int64_t n)
+{
+	char key[600];
+	const struct tess_slice *want;
+	double most = 0, allowed;
+
+	snprintf(key, sizeof key, "grad.%s", name);
+	want = find_tensor(golden, key);
+	allowed = 3 * get_torch_error(o, key);
+	ck_assert_msg(want->bytes == 4 * (uint64_t)n, "%s: %lld elements", key, (long long)n);
+	for (int64_t i = 0; i < n; i++) {
+		float x;
+
+		memcpy(&x, (const char *)want->data + 4 * i, 4);
+		most = fmax(most, fabs((double)x - (double)have[i]));
+		ck_assert_msg(isfinite(have[i]), "%s: element %lld is %g", key, (long long)i,
+		              (double)have[i]);
+	}
+	ck_assert_msg(most <= allowed, "%s: %s: an error of %g, but at most %g", o->path, key, most,
+	              allowed);
+}
+
+/* The files of a weight follow each other in it: experts, and of each its fused parts. */
+static int64_t check_weight(const struct opened *o, const struct tess_safetensors *golden,
+                            const struct tess_weight *w, const float *have)
+{
+	int64_t experts = w->files.by_expert ? w->dim[0]->size : 1, nfiles = 0;
+	int64_t rest = 1, at = 0;
+	char text[TESS_FILE_NAME];
+
+	for (int32_t a = w->files.by_expert ? 2 : 1; a < w->ndim; a++)
+		rest *= w->dim[a]->size;
+	for (int64_t e = 0; e < experts; e++)
+		for (int32_t i = 0; i < w->files.nparts; i++, nfiles++) {
+			const struct tess_dim *d = w->dim[w->files.by_expert];
+			int64_t n = rest * (w->files.nparts > 1 ? d->parts[i]->size : d->size);
+
+			check_gradient_file(o, golden, tess_files_format(&w->files, e, i, text),
+			                    have + at, n);
+			at += n;
+		}
+	return nfiles;
+}
+
+static void check_loss(const struct opened *o, const struct tess_safetensors *golden,
+                       const int32_t *labels, const struct lockstep_gradients *g)
+{
+	double sum = 0, count = 0, want;
+
+	for (int64_t i = 0; i < g->nloss; i++) {
+		sum += (double)g->loss[i];
+		count += labels[i] != -100;
+		ck_assert(labels[i] != -100 || g->loss[i] == 0);
+	}
+	memcpy(&want, find_tensor(golden, "train.loss_f64")->data, 8);
+	ck_assert_msg(fabs(sum / count - want) <= 3 * get_torch_error(o, "train.loss"),
+	              "%s: a loss of %.9g, not %.9g", o->path, sum / count, want);
+}
+
+START_TEST(gradients_are_those_of_torch)
+{
+	struct opened o;
+	char path[600];
+	struct tess_safetensors *golden;
+	struct lockstep_gradients g;
+	const struct tess_slice *ids;
+	int64_t n, lengths[8], nfiles = 0, ngolden = 0, *wide;
+	int32_t *in, *labels;
+
+	open_golden(families[_i], &o);
+	snprintf(path, sizeof path, "%s/golden.safetensors", o.path);
+	ck_assert_msg(!tess_safetensors_open(path, false, &golden), "%s", tess_error());
+	ids = find_tensor(golden, "train.ids");
+	n = ids->shape[0] * ids->shape[1];
+	wide = malloc(8 * (size_t)n);
+	in = malloc(8 * (size_t)n);
+	labels = in + n;
+	memcpy(wide, find_tensor(golden, "train.labels")->data, 8 * (size_t)n);
+	shift_labels(wide, ids->shape[0], ids->shape[1], labels);
+	memcpy(wide, ids->data, 8 * (size_t)n);
+	for (int64_t i = 0; i < n; i++)
+		in[i] = (int32_t)wide[i];
+	for (int64_t i = 0; i < ids->shape[0]; i++)
+		lengths[i] = ids->shape[1];
+	struct lockstep how = { o.model, &o.source, "none", 1, in, n, true, NULL };
+
+	ck_assert_msg(!lockstep_train(&(struct lockstep_step){ .how = &how,
+	                                                       .lengths = lengths,
+	                                                       .nsequences = ids->shape[0],
+	                                                       .labels = labels },
+	                              &g),
+	              "%s", tess_error());
+	check_loss(&o, golden, labels, &g);
+	for (int32_t i = 0; i < g.program->nweights; i++)
+		if (!g.program->weight[i]->table && g.data[i])
+			nfiles += check_weight(&o, golden, g.program->weight[i], g.data[i]);
+	for (size_t i = 0; i < tess_safetensors_count(golden); i++)
+		ngolden += !strncmp(tess_safetensors_at(golden, i)->name, "grad.", 5);
+	ck_assert_int_eq(nfiles, ngolden);
+	lockstep_free_gradients(&g);
+	free(wide);
+	free(in);
+	tess_safetensors_close(golden);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
+/* ---- against one rank ------------------------------------------------------------------------ */
+
+#define LAYER "model.layers.*."
+#define STYLE(module, style) ",\"" module "\":\"" style "\""
+#define EMBED STYLE("model.embed_tokens", "embedding_rowwise")
+#define HEAD STYLE("lm_head", "colwise_rep")
+#define ATTENTION(style) STYLE(LAYER "self_attn." style)
+#define Q STYLE(LAYER "self_attn.q_proj", "colwise")
+#define KV STYLE(LAYER "self_attn.k_proj", "colwise") STYLE(LAYER "self_attn.v_proj", "colwise")
+#define O STYLE(LAYER "self_attn.o_proj", "rowwise")
+#define GATE STYLE(LAYER "mlp.gate_proj", "colwise")
+#define UP STYLE(LAYER "mlp.up_proj", "colwise")
+#define DOWN STYLE(LAYER "mlp.down_proj", "rowwise")
+#define MLP GATE UP DOWN
+#define NORMS \
+	STYLE(LAYER "input_layernorm", "sequence_parallel") \
+	STYLE(LAYER "post_attention_layernorm", "sequence_parallel") \
+	STYLE("model.norm", "sequence_parallel")
+#define SCATTERS \
+	STYLE("model.embed_tokens", "vocab_reduce_scatter") \
+	STYLE(LAYER "self_attn.o_proj", "rowwise_reduce_scatter") \
+	STYLE(LAYER "mlp.down_proj", "rowwise_reduce_scatter")
+#define GATHERS \
+	STYLE(LAYER "self_attn", "module_allgather") \
+	STYLE(LAYER "mlp", "module_allgather")
+#define NO_SPLIT_KV \
+	STYLE(LAYER "self_attn.k_proj", "replicate") \
+	STYLE(LAYER "self_attn.v_proj", "replicate")
+#define ROWS_QKV \
+	STYLE(LAYER "self_attn.q_proj", "rowwise") \
+	STYLE(LAYER "self_attn.k_proj", "rowwise") \
+	STYLE(LAYER "self_attn.v_proj", "rowwise")
+#define PLAN(styles) "{\"?none\":\"replicate\"" styles "}"
+#define SEQUENCE_PARALLEL PLAN(Q KV GATE UP HEAD NORMS SCATTERS GATHERS)
+
+static const struct {
+	const char *mesh, *plan;
+} plans[] = {
+	{ "tp", PLAN(EMBED HEAD Q KV O MLP) },
+	{ "tp", PLAN(EMBED HEAD Q NO_SPLIT_KV O MLP) },
+	{ "tp", PLAN(EMBED HEAD KV O MLP) },
+	{ "tp", SEQUENCE_PARALLEL },
+	{ "tp", PLAN(Q KV GATE UP HEAD NORMS SCATTERS) },
+	{ "tp", PLAN(Q GATE UP HEAD NORMS SCATTERS GATHERS) },
+	{ "tp", PLAN(EMBED HEAD Q KV O STYLE(LAYER "mlp", "isolated")) },
+	{ "tp", PLAN() },
+	{ "tp", PLAN(STYLE("model.embed_tokens", "embedding_colwise:gather") Q KV O MLP) },
+	{ "tp", PLAN(HEAD Q KV O MLP) },
+	{ "tp", PLAN(EMBED HEAD Q KV O STYLE(LAYER "mlp.gate_proj", "rowwise")
+	                     STYLE(LAYER "mlp.up_proj", "rowwise") DOWN) },
+	{ "tp", PLAN(EMBED HEAD ROWS_QKV O MLP) },
+	{ "tp", PLAN(EMBED HEAD STYLE(LAYER "self_attn.q_proj", "rowwise") O MLP) },
+	{ "tp", PLAN(EMBED HEAD Q KV O UP DOWN) },
+	{ "tp", PLAN(STYLE("lm_head", "rowwise") Q KV O MLP) },
+	{ "tp", PLAN(EMBED STYLE("lm_head", "loss_parallel") Q KV O MLP) },
+	{ "tp", PLAN(EMBED HEAD Q KV O MLP STYLE(LAYER "mlp", "negated_twice")) },
+	{ "tp=1,dp", PLAN() },
+	{ "dp=2,tp", PLAN(EMBED STYLE("lm_head", "loss_parallel") Q KV O MLP) },
+	{ "dp=3,tp", SEQUENCE_PARALLEL },
+	{ "tp=2,dp", SEQUENCE_PARALLEL },
+};
+enum { PLANS = sizeof plans / sizeof *plans };
+
+enum { SEQUENCES = 3, TOKENS = 40 + 5 + 20 };
+static const int64_t some_lengths[SEQUENCES] = { 40, 5, 20 };
+
+static tess_status train_some(const struct opened *o, const char *plan, const char *mesh,
+                              int32_t times, struct lockstep_gradients *out)
+{
+	const char *name = json_object_get(o->source.config, "n_vocab") ? "n_vocab" : "vocab_size";
+	int64_t vocab = json_integer_value(json_object_get(o->source.config, name));
+	int32_t ids[TOKENS], labels[TOKENS];
+	struct lockstep how = { o->model, &o->source, plan, 1, ids, TOKENS, true, mesh };
+	uint32_t state = 1;
+
+	for (int i = 0; i < TOKENS; i++) {
+		state = state * 1664525 + 1013904223;
+		ids[i] = (int32_t)((state >> 8) % (uint32_t)vocab);
+		labels[i] = state >> 28 ? (int32_t)((state >> 5) % (uint32_t)vocab) : -100;
+	}
+	return lockstep_train(&(struct lockstep_step){ .how = &how,
+	                                               .lengths = some_lengths,
+	                                               .nsequences = SEQUENCES,
+	                                               .labels = labels,
+	                                               .times = times },
+	                      out);
+}
+
+static struct opened odd; /* llama-odd */
+static struct lockstep_gradients want; /* of it on one rank */
+
+static void train_on_one_rank(void)
+{
+	open_golden("llama-odd", &odd);
+	ck_assert_msg(!train_some(&odd, "none", NULL, 0, &want), "%s", tess_error());
+}
+
+static void close_one_rank(void)
+{
+	lockstep_free_gradients(&want);
+	tess_checkpoint_close(odd.checkpoint);
+}
+
+/* The geometry has 6 heads, 3 key-value heads, and sizes that no number of ranks divides. */
+START_TEST(ranks_give_the_bits_of_one)
+{
+	static const int32_t ranks[] = { 3, 4, 2, 5, 6 };
+	struct lockstep_gradients have;
+	char mesh[64], what[2048];
+
+	for (int i = 0; i < (_i < 4 && THIN == 1 ? 5 : 2); i++) {
+		snprintf(mesh, sizeof mesh, "%s=%d", plans[_i].mesh, (int)ranks[i]);
+		snprintf(what, sizeof what, "%s on %s", plans[_i].plan, mesh);
+		if (train_some(&odd, plans[_i].plan, mesh, 0, &have)) {
+			ck_assert_msg(i > 0, "%s: %s", what, tess_error());
+			expect_part(tess_error(), "cannot be cut for");
+			continue;
+		}
+		lockstep_compare_gradients(what, &want, &have);
+		lockstep_free_gradients(&have);
+	}
+}
+END_TEST
+
+START_TEST(families_give_the_bits_of_one)
+{
+	struct lockstep_gradients one, have;
+	struct opened o;
+
+	open_golden(families[_i], &o);
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
+	for (int i = 0; i < 2; i++) {
+		const char *plan = i ? "tp" : "tp+sp", *mesh = i ? "tp=2" : "dp=2,tp=2";
+
+		ck_assert_msg(!train_some(&o, plan, mesh, 0, &have), "%s: %s", o.path,
+		              tess_error());
+		lockstep_compare_gradients(o.path, &one, &have);
+		lockstep_free_gradients(&have);
+	}
+	lockstep_free_gradients(&one);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
+/* Gradients of several steps are added in their order; here to the same ones. */
+START_TEST(steps_accumulate)
+{
+	static const char *const meshes[] = { "tp=1", "dp=2,tp=2" };
+	struct lockstep_gradients one, have;
+	struct opened o;
+
+	open_golden("llama", &o);
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
+	for (int32_t i = 0; i < one.program->nweights; i++)
+		for (int64_t k = 0; k < lockstep_count_elements(one.program->weight[i]); k++)
+			one.data[i][k] += one.data[i][k];
+	for (int i = 0; i < 2; i++) {
+		ck_assert_msg(!train_some(&o, "tp", meshes[i], 2, &have), "%s", tess_error());
+		lockstep_compare_gradients(meshes[i], &one, &have);
+		lockstep_free_gradients(&have);
+	}
+	lockstep_free_gradients(&one);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
+static const struct {
+	const char *model, *mesh, *plan, *says;
+} refused[] = {
+	{ "llama", "tp=2", PLAN(EMBED HEAD KV O MLP STYLE(LAYER "self_attn.q_proj", "rowwise")),
+	  "and both read one value" },
+	{ "llama", "dp=4,tp=1", PLAN(), "3 sequences cannot be cut for 4 ranks along dp" },
+	{ "qwen3", "tp=2",
+	  PLAN(STYLE(LAYER "self_attn.q_norm", "prepare_input_output:in=shard(0),out=replicate")),
+	  "a norm over heads of tokens that are cut" },
+	{ "llama", "tp=2", PLAN(STYLE(LAYER "mlp", "negated_twice:inference")),
+	  "style negated_twice calls a function that has no gradient" },
+};
+
+START_TEST(refuses)
+{
+	struct lockstep_gradients have;
+	struct opened o;
+
+	open_golden(refused[_i].model, &o);
+	ck_assert_msg(train_some(&o, refused[_i].plan, refused[_i].mesh, 0, &have) < 0,
+	              "%s: not refused", refused[_i].plan);
+	expect_part(tess_error(), refused[_i].says);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("backward", 120, &r);
+
+	tess_option_add("weights", tess_weights_options);
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_add_unchecked_fixture(t, train_on_one_rank, close_one_rank);
+	tcase_add_loop_test(t, gradients_are_those_of_torch, 0, FAMILIES);
+	tcase_add_loop_test(t, ranks_give_the_bits_of_one, 0, PLANS);
+	tcase_add_loop_test(t, families_give_the_bits_of_one, 0, FAMILIES);
+	tcase_add_test(t, steps_accumulate);
+	tcase_add_loop_test(t, refuses, 0, sizeof refused / sizeof *refused);
+	return suite_end(r);
+}
