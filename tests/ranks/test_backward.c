@@ -40,7 +40,7 @@ static void open_golden(const char *name, struct opened *o)
 	o->source = tess_checkpoint_make_source(o->checkpoint);
 }
 
-static const struct tess_slice *find_tensor(const struct tess_safetensors *f, const char *name)
+static const struct tess_slice *require_tensor(const struct tess_safetensors *f, const char *name)
 {
 	const struct tess_slice *s = tess_safetensors_find(f, name);
 
@@ -49,7 +49,7 @@ static const struct tess_slice *find_tensor(const struct tess_safetensors *f, co
 }
 
 /* What golden.json says of torch's float32: the largest error of `name`. */
-static double get_torch_error(const struct opened *o, const char *name)
+static double read_torch_error(const struct opened *o, const char *name)
 {
 	char path[600];
 	json_t *about;
@@ -86,8 +86,8 @@ static void check_gradient_file(const struct opened *o, const struct tess_safete
 	double most = 0, allowed;
 
 	snprintf(key, sizeof key, "grad.%s", name);
-	want = find_tensor(golden, key);
-	allowed = 3 * get_torch_error(o, key);
+	want = require_tensor(golden, key);
+	allowed = 3 * read_torch_error(o, key);
 	ck_assert_msg(want->bytes == 4 * (uint64_t)n, "%s: %lld elements", key, (long long)n);
 	for (int64_t i = 0; i < n; i++) {
 		float x;
@@ -133,8 +133,8 @@ static void check_loss(const struct opened *o, const struct tess_safetensors *go
 		count += labels[i] != -100;
 		ck_assert(labels[i] != -100 || g->loss[i] == 0);
 	}
-	memcpy(&want, find_tensor(golden, "train.loss_f64")->data, 8);
-	ck_assert_msg(fabs(sum / count - want) <= 3 * get_torch_error(o, "train.loss"),
+	memcpy(&want, require_tensor(golden, "train.loss_f64")->data, 8);
+	ck_assert_msg(fabs(sum / count - want) <= 3 * read_torch_error(o, "train.loss"),
 	              "%s: a loss of %.9g, not %.9g", o->path, sum / count, want);
 }
 
@@ -151,12 +151,12 @@ START_TEST(gradients_are_those_of_torch)
 	open_golden(families[_i], &o);
 	snprintf(path, sizeof path, "%s/golden.safetensors", o.path);
 	ck_assert_msg(!tess_safetensors_open(path, false, &golden), "%s", tess_error());
-	ids = find_tensor(golden, "train.ids");
+	ids = require_tensor(golden, "train.ids");
 	n = ids->shape[0] * ids->shape[1];
 	wide = malloc(8 * (size_t)n);
 	in = malloc(8 * (size_t)n);
 	labels = in + n;
-	memcpy(wide, find_tensor(golden, "train.labels")->data, 8 * (size_t)n);
+	memcpy(wide, require_tensor(golden, "train.labels")->data, 8 * (size_t)n);
 	shift_labels(wide, ids->shape[0], ids->shape[1], labels);
 	memcpy(wide, ids->data, 8 * (size_t)n);
 	for (int64_t i = 0; i < n; i++)
