@@ -60,6 +60,18 @@ void tess_safetensors_close(struct tess_safetensors *f);
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
 /*
+ * The same in pieces, of which `put` writes one of tensor i, any number of times, in any order;
+ * slices: name, dtype, ndim, shape. Close *out, which removes a file that is not finished.
+ */
+struct tess_safetensors_writer;
+tess_status tess_safetensors_writer_open(const char *path, int32_t n,
+                                         const struct tess_slice *slices,
+                                         struct tess_safetensors_writer **out);
+tess_status tess_safetensors_writer_put(struct tess_safetensors_writer *w, int32_t i, uint64_t at,
+                                        uint64_t bytes, const void *data);
+tess_status tess_safetensors_writer_finish(struct tess_safetensors_writer *w);
+void tess_safetensors_writer_close(struct tess_safetensors_writer *w); /* NULL: nothing */
+/*
  * Where the tensors of such a file go: reads name, shape and dtype (0: `type`), and sets type,
  * bytes and begin. *header, the first *len bytes of the file, is yours: free.
  */

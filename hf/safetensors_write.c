@@ -166,42 +166,96 @@ tess_status tess_safetensors_check_writable(const char *path)
 	return st;
 }
 
+/* ---- a file, in pieces ----------------------------------------------------------------------- */
+
+struct tess_safetensors_writer {
+	char *path, *part_path; /* part_path NULL: the file has its name, or is not there */
+	struct tess_slice *slice;
+	int fd;
+	uint64_t header;
+};
+
+static tess_status fail_write(const struct tess_safetensors_writer *w)
+{
+	return tess_fail(TESS_EIO, "%s: cannot be written: %s", w->path, strerror(errno));
+}
+
+tess_status tess_safetensors_writer_open(const char *path, int32_t n,
+                                         const struct tess_slice *slices,
+                                         struct tess_safetensors_writer **out)
+{
+	struct tess_safetensors_writer *w = calloc(1, sizeof *w);
+	char *header = NULL;
+	tess_status st = TESS_OK;
+
+	if (w) {
+		w->fd = -1;
+		w->path = strdup(path);
+		w->slice = calloc((size_t)n + 1, sizeof *w->slice);
+	}
+	if (!w || !w->path || !w->slice)
+		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	for (int32_t i = 0; i < n && !st; i++) {
+		w->slice[i] = slices[i];
+		w->slice[i].type = NULL;
+	}
+	if (!st)
+		st = tess_safetensors_layout(path, n, w->slice, &header, &w->header);
+	if (!st)
+		st = open_part_file(path, &w->part_path, &w->fd);
+	if (!st && !tess_file_write(w->fd, header, w->header, 0))
+		st = fail_write(w);
+	free(header);
+	if (st)
+		tess_safetensors_writer_close(w);
+	else
+		*out = w;
+	return st;
+}
+
+tess_status tess_safetensors_writer_put(struct tess_safetensors_writer *w, int32_t i, uint64_t at,
+                                        uint64_t bytes, const void *data)
+{
+	return tess_file_write(w->fd, data, bytes, w->header + w->slice[i].begin + at)
+	               ? TESS_OK
+	               : fail_write(w);
+}
+
+tess_status tess_safetensors_writer_finish(struct tess_safetensors_writer *w)
+{
+	if (fsync(w->fd) || rename(w->part_path, w->path))
+		return fail_write(w);
+	free(w->part_path);
+	w->part_path = NULL;
+	tess_directory_sync(w->path);
+	return TESS_OK;
+}
+
+void tess_safetensors_writer_close(struct tess_safetensors_writer *w)
+{
+	if (!w)
+		return;
+	if (w->fd >= 0)
+		close(w->fd);
+	if (w->part_path && w->fd >= 0)
+		unlink(w->part_path);
+	free(w->part_path);
+	free(w->path);
+	free(w->slice);
+	free(w);
+}
+
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices)
 {
-	struct tess_slice *placed = calloc((size_t)n + 1, sizeof *placed);
-	char *header = NULL, *part_path = NULL;
-	tess_status st = TESS_OK;
-	uint64_t len = 0;
-	bool good;
-	int fd = -1;
+	struct tess_safetensors_writer *w;
+	tess_status st = tess_safetensors_writer_open(path, n, slices, &w);
 
-	if (!placed) {
-		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
-		goto out;
-	}
-	for (int32_t i = 0; i < n; i++) {
-		placed[i] = slices[i];
-		placed[i].type = NULL;
-	}
-	st = tess_safetensors_layout(path, n, placed, &header, &len);
-	if (!st)
-		st = open_part_file(path, &part_path, &fd);
 	if (st)
-		goto out;
-	good = tess_file_write(fd, header, len, 0);
-	for (int32_t i = 0; good && i < n; i++)
-		good = tess_file_write(fd, placed[i].data, placed[i].bytes, len + placed[i].begin);
-	if (!good || fsync(fd) || rename(part_path, path)) {
-		st = tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
-		unlink(part_path);
-		goto out;
-	}
-	tess_directory_sync(path);
-out:
-	if (fd >= 0)
-		close(fd);
-	free(header);
-	free(part_path);
-	free(placed);
+		return st;
+	for (int32_t i = 0; i < n && !st; i++)
+		st = tess_safetensors_writer_put(w, i, 0, w->slice[i].bytes, slices[i].data);
+	if (!st)
+		st = tess_safetensors_writer_finish(w);
+	tess_safetensors_writer_close(w);
 	return st;
 }

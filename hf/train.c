@@ -8,10 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct trained_model {
+	struct tess_planned_model model;
+	struct tess_group *alone; /* of this rank: along tp, where the mesh has dp only */
+};
+
 static void close_model(void *self)
 {
-	tess_planned_model_close(self);
-	free(self);
+	struct trained_model *m = self;
+
+	tess_group_close(m->alone);
+	tess_planned_model_close(&m->model);
+	free(m);
+}
+
+/* The dimensions of the mesh, and tp=1 where it has none but dp. */
+static tess_status set_mesh(struct tess_mesh *mesh, struct trained_model *m,
+                            struct tess_trainer_parts *parts)
+{
+	struct tess_mesh_shape *shape = &parts->mesh;
+	tess_status st = TESS_OK;
+
+	*shape = *tess_mesh_get_shape(mesh);
+	for (int32_t i = 0; i < shape->ndims; i++)
+		parts->along[i] = tess_mesh_group(mesh, shape->dim[i].name);
+	if (shape->ndims == 1 && !strcmp(shape->dim[0].name, "dp")) {
+		shape->dim[shape->ndims] = tess_mesh_shape_make("tp", 1).dim[0];
+		st = tess_group_split(parts->group, tess_group_rank(parts->group), 0, "tp",
+		                      &m->alone);
+		parts->along[shape->ndims++] = m->alone;
+	}
+	return st;
 }
 
 static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
@@ -19,13 +46,11 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
                                        struct tess_trainer **out)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine };
-	struct tess_group *all = tess_world_group(tess_mesh_world(mesh));
-	struct tess_trainer_parts parts = { .group = all,
-		                            .mesh = *tess_mesh_get_shape(mesh),
+	struct tess_trainer_parts parts = { .group = tess_world_group(tess_mesh_world(mesh)),
 		                            .options = &mine,
 		                            .close_parts = close_model };
-	struct tess_planned_model *p = calloc(1, sizeof *p);
-	tess_status st = p ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	struct trained_model *m = calloc(1, sizeof *m);
+	tess_status st = m ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (how)
 		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
@@ -36,23 +61,23 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 			                                .ignore_unexpected = mine.ignore_unexpected,
 			                                .positions = mine.positions };
 
-		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_WHOLE, p);
+		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_WHOLE, &m->model);
 	}
-	st = tess_group_agree_status(all, st, "trainer");
+	st = tess_group_agree_status(parts.group, st, "trainer");
+	if (!st)
+		st = set_mesh(mesh, m, &parts);
 	if (!st) {
-		parts.self = p;
-		parts.model = p->model;
-		parts.plan = &p->plan;
-		parts.source = &p->source;
-		parts.positions = p->positions;
-		for (int32_t i = 0; i < parts.mesh.ndims; i++)
-			parts.along[i] = tess_mesh_group(mesh, parts.mesh.dim[i].name);
-		if (tess_group_rank(all) == 0)
-			tess_checkpoint_warn_unused(p->checkpoint);
+		parts.self = m;
+		parts.model = m->model.model;
+		parts.plan = &m->model.plan;
+		parts.source = &m->model.source;
+		parts.positions = m->model.positions;
+		if (tess_group_rank(parts.group) == 0)
+			tess_checkpoint_warn_unused(m->model.checkpoint);
 		st = tess_trainer_new(&parts, out);
 	}
-	if (st && p)
-		close_model(p);
+	if (st && m)
+		close_model(m);
 	return st;
 }
 

@@ -94,7 +94,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
 	st = tess_trainer_prepare(t, t->programs.first->shape, &first);
-	for (int32_t i = 0; i < first->program->nweights && !st; i++)
+	for (int32_t i = 0; !st && i < first->program->nweights; i++)
 		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
 	return st;
 }

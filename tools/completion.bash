@@ -49,14 +49,14 @@ _tessera() {
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
-	--prompt-file | --prompts | --logits | --log-dir | --flight | --svg)
+	--ids-file | --out | --prompt-file | --prompts | --logits | --log-dir | --flight | --svg)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	--kv)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
 	-n | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
-	--max-tokens | --temperature | \
+	--micro-batches | --aux-loss | --recompute | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
@@ -64,7 +64,7 @@ _tessera() {
 
 	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
-	'') options='bench conform convert explain generate info launch help --help --version' ;;
+	'') options='bench conform convert explain generate grad info launch help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
 		--positions --kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
@@ -72,6 +72,7 @@ _tessera() {
 	explain)
 		options="$plan --tokens --positions --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
+	grad) options="$plan --ids-file --out --backend --threads --micro-batches --aux-loss --recompute --check --help" ;;
 	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help' ;;
 	convert) options='-n --dtype --max-shard-size --help' ;;

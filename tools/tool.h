@@ -9,6 +9,7 @@
 int tess_tool_generate(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
 int tess_tool_convert(int argc, char **argv);
+int tess_tool_grad(int argc, char **argv);
 int tess_tool_launch(int argc, char **argv);
 int tess_tool_bench(int argc, char **argv);
 int tess_tool_conform(int argc, char **argv);

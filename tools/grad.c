@@ -1,0 +1,369 @@
+/* grad.c - `tessera grad`: loss and gradients of one step, as a file. */
+#include "tool.h"
+
+#include "core/base/status.h"
+#include "hf/safetensors.h"
+
+#include <getopt.h>
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/split.h>
+
+static const char *const help =
+	"usage: tessera grad MODEL --ids-file FILE [--out FILE] [-n N] [--mesh M] [--backend B]\n"
+	"       [--threads T] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
+	"       [--micro-batches N] [--aux-loss X] [--recompute PATTERN] [--check] [--help]\n"
+	"\n"
+	"Computes the loss of a batch and the gradient of every parameter on N ranks, and\n"
+	"changes no weight. Prints loss, norm and a digest, which are the same for any number of\n"
+	"ranks, backend, mesh and plan. For tests of a model, a plan or a style.\n"
+	"\n"
+	"  --ids-file FILE       safetensors: `ids` and `labels`, I64 [sequences, ids]; labels as\n"
+	"                        Transformers has them, not shifted; -100 is not predicted\n"
+	"  --out FILE            safetensors with `loss` and the gradients, f32, by the names of\n"
+	"                        the checkpoint's files: experts apart, a tied table once\n"
+	"  -n N                  number of ranks: threads over loopback, else processes\n"
+	"  --mesh M              tp=4 (default tp=N), dp=2,tp=2: dp shares out the sequences\n"
+	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
+	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
+	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
+	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
+	"                        for another dimension than tp, as in 'dp:**=zero3'\n"
+	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
+	"  --micro-batches N     parts of the batch, one after the other (default 1); their\n"
+	"                        gradients are added in this order\n"
+	"  --aux-loss X          adds X times the load balancing loss of the experts\n"
+	"  --recompute PATTERN   modules whose values are computed again; may be repeated\n"
+	"  --check               after each module, compares ranks and searches for NaN and Inf\n"
+	"                        (TESSERA_CHECK)\n"
+	"  --help                this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera grad llama --ids-file batch.safetensors --out whole.safetensors\n"
+	"  tessera grad llama --ids-file batch.safetensors -n 4 --mesh dp=2,tp=2\n";
+
+enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at a time */
+
+struct grad_command {
+	const char *model, *ids_file, *out, *mesh, *plan;
+	struct tess_tool_overrides overrides, recompute;
+	int32_t ranks, threads, micro;
+	bool ignore_unexpected;
+	double aux_loss;
+	/* of the file */
+	int32_t *ids, *labels;
+	int64_t nsequences, *lengths;
+};
+
+static tess_status set_run_option(const char *name, const char *text, void *to)
+{
+	(void)to;
+	return tess_option_set(name + 2, text);
+}
+
+static tess_status parse_factor(const char *name, const char *text, void *to)
+{
+	char *end;
+	double v = strtod(text, &end);
+
+	if (end == text || *end || !(v >= 0 && isfinite(v)))
+		return tess_fail(TESS_EINVAL, "%s %s: must be a number, 0 or more", name, text);
+	*(double *)to = v;
+	return TESS_OK;
+}
+
+/* TESS_PENDING: --help was printed. */
+static tess_status parse_grad_options(int argc, char **argv, struct grad_command *a)
+{
+	bool check = false;
+	const struct tess_tool_option table[] = {
+		{ "ids-file", .text = &a->ids_file },
+		{ "out", .text = &a->out },
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "mesh", .text = &a->mesh },
+		{ "backend", .parse = set_run_option },
+		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
+		{ "plan", .text = &a->plan },
+		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
+		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
+		{ "micro-batches", .number = &a->micro, .lo = 1, .hi = INT32_MAX },
+		{ "aux-loss", .parse = parse_factor, .to = &a->aux_loss },
+		{ "recompute", .parse = tess_tool_parse_override, .to = &a->recompute },
+		{ "check", .flag = &check },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+
+	if (st)
+		return st;
+	if (check)
+		st = tess_option_set("check", "1");
+	if (!st && (optind + 1 != argc || !a->ids_file))
+		st = tess_fail(
+			TESS_EINVAL,
+			"give one MODEL, a checkpoint directory, and --ids-file; see --help");
+	a->model = st ? NULL : argv[optind];
+	return st;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+static const struct tess_slice *find_ids(const struct tess_safetensors *f, const char *name)
+{
+	const struct tess_slice *s = tess_safetensors_find(f, name);
+
+	if (!s)
+		tess_fail(TESS_EINVAL,
+		          "%s: has no tensor \"%s\"; it needs ids and labels, I64 "
+		          "[sequences, ids]",
+		          tess_safetensors_path(f), name);
+	else if (s->dtype != TESS_I64 || s->ndim != 2)
+		tess_fail(TESS_EINVAL, "%s: %s is %s of %d axes, but must be I64 [sequences, ids]",
+		          tess_safetensors_path(f), name, s->type, (int)s->ndim);
+	else
+		return s;
+	return NULL;
+}
+
+/* Values that fit no id stay outside of any vocabulary. */
+static tess_status read_ids(const struct tess_safetensors *f, const struct tess_slice *s,
+                            int32_t **out)
+{
+	int64_t n = s->shape[0] * s->shape[1], *wide = malloc(s->bytes + 8);
+	int32_t *ids = malloc((size_t)n * sizeof *ids + 4);
+	tess_status st = wide && ids ? tess_safetensors_read(f, s, 0, s->bytes, wide)
+	                             : tess_fail(TESS_ENOMEM, "out of memory");
+
+	for (int64_t i = 0; i < n && !st; i++)
+		ids[i] = wide[i] < INT32_MIN   ? INT32_MIN
+		         : wide[i] > INT32_MAX ? INT32_MAX
+		                               : (int32_t)wide[i];
+	free(wide);
+	*out = ids;
+	return st;
+}
+
+static tess_status read_batch(struct grad_command *a)
+{
+	struct tess_safetensors *f;
+	const struct tess_slice *ids, *labels;
+	tess_status st = tess_safetensors_open(a->ids_file, false, &f);
+
+	if (st)
+		return st;
+	ids = find_ids(f, "ids");
+	labels = ids ? find_ids(f, "labels") : NULL;
+	st = labels ? TESS_OK : TESS_EINVAL;
+	if (!st && memcmp(ids->shape, labels->shape, 2 * sizeof *ids->shape))
+		st = tess_fail(TESS_EINVAL,
+		               "%s: ids are [%lld, %lld], but labels [%lld, %lld]; each id has a "
+		               "label, -100 where it is not to be predicted",
+		               a->ids_file, (long long)ids->shape[0], (long long)ids->shape[1],
+		               (long long)labels->shape[0], (long long)labels->shape[1]);
+	if (!st)
+		st = read_ids(f, ids, &a->ids);
+	if (!st)
+		st = read_ids(f, labels, &a->labels);
+	a->nsequences = st ? 0 : ids->shape[0];
+	a->lengths = calloc((size_t)a->nsequences + 1, sizeof *a->lengths);
+	if (!st && !a->lengths)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < a->nsequences; i++)
+		a->lengths[i] = ids->shape[1];
+	tess_safetensors_close(f);
+	return st;
+}
+
+/* ---- a rank ---------------------------------------------------------------------------------- */
+
+static tess_status compute_batch(const struct grad_command *a, struct tess_trainer *t,
+                                 struct tess_training_result *r)
+{
+	int64_t n = a->micro ? a->micro : 1, length = a->nsequences ? a->lengths[0] : 0;
+	struct tess_batch *micro = calloc((size_t)n, sizeof *micro);
+	tess_status st = micro ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	for (int64_t i = 0; i < n && !st; i++) {
+		int64_t first = tess_edge(a->nsequences, n, i);
+
+		micro[i] =
+			(struct tess_batch){ tess_edge(a->nsequences, n, i + 1) - first, a->lengths,
+			                     a->ids + first * length, a->labels + first * length };
+	}
+	if (!st)
+		st = tess_trainer_compute_gradients(t, micro, n, r);
+	free(micro);
+	return st;
+}
+
+struct output { /* on rank 0 */
+	struct tess_safetensors_writer *file; /* NULL: none is wanted */
+	crypto_hash_sha256_state digest;
+	int32_t *place; /* of each tensor in the file */
+};
+
+/* Loss, and the gradients of all tensors that have one. */
+static tess_status open_gradient_file(const struct grad_command *a, const struct tess_trainer *t,
+                                      const struct tess_training_result *r, struct output *o)
+{
+	static const int64_t one = 1;
+	int64_t n = tess_trainer_count_tensors(t);
+	struct tess_slice *slices = calloc((size_t)n + 1, sizeof *slices);
+	int32_t used = 1;
+	tess_status st = TESS_OK;
+
+	crypto_hash_sha256_init(&o->digest);
+	crypto_hash_sha256_update(&o->digest, (const unsigned char *)&r->loss, sizeof r->loss);
+	o->place = calloc((size_t)n + 1, sizeof *o->place);
+	if (!slices || !o->place)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < n && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+
+		if (!about->trained)
+			continue;
+		o->place[i] = used;
+		slices[used++] = (struct tess_slice){ .name = about->name,
+			                              .dtype = TESS_F32,
+			                              .ndim = about->ndim,
+			                              .shape = about->shape };
+	}
+	if (!st && a->out) {
+		slices[0] = (struct tess_slice){
+			.name = "loss", .dtype = TESS_F64, .ndim = 1, .shape = &one
+		};
+		st = tess_safetensors_writer_open(a->out, used, slices, &o->file);
+		if (!st)
+			st = tess_safetensors_writer_put(o->file, 0, 0, sizeof r->loss, &r->loss);
+	}
+	free(slices);
+	return st;
+}
+
+static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at, int64_t n,
+                                        const float *piece)
+{
+	uint64_t bytes = (uint64_t)n * sizeof *piece;
+
+	crypto_hash_sha256_update(&o->digest, (const unsigned char *)piece, bytes);
+	return o->file ? tess_safetensors_writer_put(o->file, o->place[i],
+	                                             (uint64_t)at * sizeof *piece, bytes, piece)
+	               : TESS_OK;
+}
+
+/* A tensor at a time, and of that a piece. `o` NULL: another rank writes them. */
+static tess_status write_gradients(struct tess_trainer *t, struct output *o)
+{
+	float *piece = o ? malloc(PIECE * sizeof *piece) : NULL;
+	tess_status st = !o || piece ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+
+		for (int64_t at = 0; at < about->size && about->trained && !st; at += PIECE) {
+			int64_t n = about->size - at < PIECE ? about->size - at : PIECE;
+
+			st = tess_trainer_gather(t, TESS_GRADIENT, i, at, n, 0, piece);
+			if (!st && o)
+				st = write_gradient_piece(o, i, at, n, piece);
+		}
+	}
+	free(piece);
+	return st;
+}
+
+static tess_status print_grad_result(const struct tess_training_result *r, struct output *o)
+{
+	unsigned char hash[crypto_hash_sha256_BYTES];
+	char hex[2 * sizeof hash + 1], line[256];
+	int n;
+
+	crypto_hash_sha256_final(&o->digest, hash);
+	sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
+	n = snprintf(line, sizeof line, "loss    %.17g\nnorm    %.17g\nlabels  %lld\ndigest  %s\n",
+	             r->loss, r->norm, (long long)r->nlabels, hex);
+	tess_tool_print_lines(line, (size_t)n);
+	return TESS_OK;
+}
+
+static tess_status compute_and_write(const struct grad_command *a, struct tess_mesh *mesh,
+                                     bool first, struct tess_trainer **t)
+{
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .threads = a->threads,
+		                                .plan = a->plan,
+		                                .overrides = a->overrides.text,
+		                                .ignore_unexpected = a->ignore_unexpected,
+		                                .balance = a->aux_loss,
+		                                .dropout = -1,
+		                                .recompute = a->recompute.text };
+	struct tess_training_result r = { .size = sizeof r };
+	struct output o = { 0 };
+	tess_status st = tess_trainer_open(mesh, a->model, &options, t);
+
+	if (!st)
+		st = compute_batch(a, *t, &r);
+	if (!st && first)
+		st = open_gradient_file(a, *t, &r, &o);
+	if (!st)
+		st = write_gradients(*t, first ? &o : NULL);
+	if (!st && o.file)
+		st = tess_safetensors_writer_finish(o.file);
+	if (!st && first)
+		st = print_grad_result(&r, &o);
+	tess_safetensors_writer_close(o.file);
+	free(o.place);
+	return st;
+}
+
+static tess_status run_grad_rank(struct tess_world *world, void *arg)
+{
+	const struct grad_command *a = arg;
+	struct tess_mesh *mesh = NULL;
+	struct tess_trainer *t = NULL;
+	tess_status st = tess_mesh_open(world, a->mesh ? a->mesh : "tp", &mesh);
+
+	if (!st)
+		st = compute_and_write(a, mesh, tess_world_rank(world) == 0, &t);
+	if (st)
+		tess_world_fail(world, st, tess_error());
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
+{
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
+
+	if (!st)
+		st = read_batch(a);
+	if (!st && launched)
+		return tess_tool_join_job(a->ranks, run_grad_rank, a);
+	if (!st && !a->ranks)
+		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+	if (!st && a->out)
+		st = tess_safetensors_check_writable(a->out);
+	return st ? st : tess_tool_run_ranks(a->ranks, argv, run_grad_rank, a, exit_status);
+}
+
+int tess_tool_grad(int argc, char **argv)
+{
+	struct grad_command a = { 0 };
+	tess_status st = parse_grad_options(argc, argv, &a);
+	int exit_status = 0;
+	bool usage = st < 0;
+
+	if (!st)
+		st = run_grad(&a, argv, &exit_status);
+	if (st < 0)
+		tess_tool_print_error("grad");
+	free(a.ids);
+	free(a.labels);
+	free(a.lengths);
+	return st < 0 ? usage ? 2 : 1 : exit_status;
+}
