@@ -148,4 +148,11 @@ tess_status cpu_check_training(const struct tess_op *op);
 /* q, k, v, positions, slots and numbers of ATTENTION and ATTENTION_D. */
 tess_status cpu_check_query_heads(const struct tess_op *op);
 
+/* The rule that the token sum of op's trees from `first` on breaks, over operand 0; or NULL. */
+const char *cpu_check_token_sum(const struct tess_op *op, int32_t first);
+/* Whether the out of such a sum is [rows, columns], or the nodes of that. */
+bool cpu_is_token_sum(const struct tess_op *op, int32_t first, int64_t rows, int64_t columns);
+/* Ops of training of mixtures of experts, and others. */
+tess_status cpu_check_experts(const struct tess_op *op);
+
 #endif

@@ -3,8 +3,7 @@
 
 /* ---- sums over tokens */
 
-/* The rule that the token sum of op's trees from `first` on breaks, over operand 0; or NULL. */
-static const char *check_token_sum(const struct tess_op *op, int32_t first)
+const char *cpu_check_token_sum(const struct tess_op *op, int32_t first)
 {
 	double sequences = op->num[TESS_TOKENS_SEQUENCES], start = op->num[TESS_TOKENS_FIRST];
 	bool partial = op->out[0].ndim == 3, nodes = partial && sequences == 0;
@@ -32,8 +31,7 @@ static int64_t count_token_nodes(const struct tess_op *op, int32_t first)
 	return nodes;
 }
 
-/* Whether the out is [rows, columns], or the nodes of that. */
-static bool is_token_sum(const struct tess_op *op, int32_t first, int64_t rows, int64_t columns)
+bool cpu_is_token_sum(const struct tess_op *op, int32_t first, int64_t rows, int64_t columns)
 {
 	const struct tess_view *y = &op->out[0];
 	bool partial = y->ndim == 3;
@@ -100,7 +98,7 @@ static tess_status check_linear_dw(const struct tess_op *op)
 		return refuse_op(op, "linear_dw", "it takes x and g, and has two numbers");
 	if (!is_rows_of_tokens(op, 0) || !is_rows_of_tokens(op, 1))
 		return refuse_op(op, "linear_dw", "x and g must be f32 rows of the same tokens");
-	why = check_token_sum(op, 0);
+	why = cpu_check_token_sum(op, 0);
 	if (why)
 		return refuse_op(op, "linear_dw", why);
 	if (y.stride[a + 1] != 1) { /* its transpose */
@@ -108,7 +106,7 @@ static tess_status check_linear_dw(const struct tess_op *op)
 		y.stride[a] = op->out[0].stride[a + 1], y.stride[a + 1] = op->out[0].stride[a];
 	}
 	as_rows.out = &y;
-	if (!is_token_sum(&as_rows, 0, y.shape[a], y.shape[a + 1]) ||
+	if (!cpu_is_token_sum(&as_rows, 0, y.shape[a], y.shape[a + 1]) ||
 	    op->out[0].shape[a] != op->in[1].shape[1] ||
 	    op->out[0].shape[a + 1] != op->in[0].shape[1])
 		return refuse_op(op, "linear_dw",
@@ -124,8 +122,8 @@ static tess_status check_bias_dw(const struct tess_op *op)
 	if (op->nin != 1 || op->nout != 1 || op->nnum != TESS_TOKENS_NUMS ||
 	    !is_rows_of_tokens(op, 0))
 		return refuse_op(op, "bias_dw", "it takes f32 rows [T, N], and has two numbers");
-	why = check_token_sum(op, 0);
-	if (!why && !is_token_sum(op, 0, 1, op->in[0].shape[1]))
+	why = cpu_check_token_sum(op, 0);
+	if (!why && !cpu_is_token_sum(op, 0, 1, op->in[0].shape[1]))
 		why = "the out must be f32 rows [1, N] or [nodes, 1, N]";
 	return why ? refuse_op(op, "bias_dw", why) : TESS_OK;
 }
@@ -141,9 +139,9 @@ static tess_status check_embed_dw(const struct tess_op *op)
 		return refuse_op(op, "embed_dw",
 		                 "it takes i32 ids [T] and f32 rows [T, H], and has three numbers, "
 		                 "the last one the first id");
-	why = check_token_sum(op, 0);
+	why = cpu_check_token_sum(op, 0);
 	if (!why &&
-	    (y->ndim < 2 || !is_token_sum(op, 0, y->shape[y->ndim - 2], op->in[1].shape[1])))
+	    (y->ndim < 2 || !cpu_is_token_sum(op, 0, y->shape[y->ndim - 2], op->in[1].shape[1])))
 		why = "the out must be f32 rows [V, H] or [nodes, V, H]";
 	return why ? refuse_op(op, "embed_dw", why) : TESS_OK;
 }
@@ -195,8 +193,8 @@ static tess_status check_norm_dw(const struct tess_op *op)
 	    !has_same_shape(&op->in[0], &op->in[1]))
 		return refuse_op(op, "norm_dw", "x and g must be f32 rows [T, H]");
 	why = check_norm_sum(op, op->num + TESS_TOKENS_NUMS);
-	why = why ? why : check_token_sum(op, 1);
-	if (!why && !is_token_sum(op, 1, 1, op->in[0].shape[1]))
+	why = why ? why : cpu_check_token_sum(op, 1);
+	if (!why && !cpu_is_token_sum(op, 1, 1, op->in[0].shape[1]))
 		why = "the out must be f32 rows [1, H] or [nodes, 1, H]";
 	return why ? refuse_op(op, "norm_dw", why) : TESS_OK;
 }

@@ -136,5 +136,5 @@ tess_status cpu_check_training(const struct tess_op *op)
 	case TESS_OP_SGD:
 		return check_update(op, "sgd", 1, TESS_SGD_NUMS, true);
 	}
-	return cpu_check(op);
+	return cpu_check_experts(op);
 }

@@ -98,6 +98,15 @@ tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out)
 	return st;
 }
 
+tess_status cpu_get_row_scratch(struct cpu *cpu, size_t bytes, void **out)
+{
+	tess_status st = grow_scratch(&cpu->row_scratch.data, &cpu->row_scratch.bytes, bytes);
+
+	if (!st)
+		*out = cpu->row_scratch.data;
+	return st;
+}
+
 tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes)
 {
 	size_t each = (bytes + 63) / 64 * 64;
@@ -151,7 +160,9 @@ static void device_close(void *self)
 	pool_close(cpu->pool);
 	sum_free(&cpu->sum);
 	sum_free(&cpu->second);
+	sum_free(&cpu->third);
 	free(cpu->shared_scratch.data);
+	free(cpu->row_scratch.data);
 	free(cpu->thread_scratch.data);
 	free(cpu);
 }

@@ -52,11 +52,11 @@ struct cpu {
 	const struct cpu_kernels *kernels;
 	struct pool *pool;
 	int32_t nthreads;
-	struct sum sum, second; /* of the current op */
+	struct sum sum, second, third; /* of the current op */
 	struct {
 		void *data;
 		size_t bytes;
-	} shared_scratch, thread_scratch;
+	} shared_scratch, row_scratch, thread_scratch;
 	size_t thread_scratch_bytes;
 };
 
@@ -64,6 +64,8 @@ extern const struct tess_host *cpu_host;
 
 /* Scratch memory shared by all threads, 64-byte aligned; valid until the next call. */
 tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out);
+/* The same, which ops that other ops consist of do not use. */
+tess_status cpu_get_row_scratch(struct cpu *cpu, size_t bytes, void **out);
 /* `bytes` for each thread; thread i's are at cpu_get_thread_scratch(cpu, i). */
 tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes);
 static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread)

@@ -33,6 +33,12 @@ extern cpu_run CPU_NAME(run_head_linear);
 extern cpu_run CPU_NAME(run_route);
 extern cpu_run CPU_NAME(run_experts);
 extern cpu_run CPU_NAME(run_combine);
+extern cpu_run CPU_NAME(run_route_d);
+extern cpu_run CPU_NAME(run_combine_d);
+extern cpu_run CPU_NAME(run_experts_d);
+extern cpu_run CPU_NAME(run_experts_dw);
+extern cpu_run CPU_NAME(run_balance);
+extern cpu_run CPU_NAME(run_balance_d);
 
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
@@ -72,5 +78,11 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_ROUTE] = CPU_NAME(run_route),
 	.run[TESS_OP_EXPERTS] = CPU_NAME(run_experts),
 	.run[TESS_OP_COMBINE] = CPU_NAME(run_combine),
+	.run[TESS_OP_ROUTE_D] = CPU_NAME(run_route_d),
+	.run[TESS_OP_COMBINE_D] = CPU_NAME(run_combine_d),
+	.run[TESS_OP_EXPERTS_D] = CPU_NAME(run_experts_d),
+	.run[TESS_OP_EXPERTS_DW] = CPU_NAME(run_experts_dw),
+	.run[TESS_OP_BALANCE] = CPU_NAME(run_balance),
+	.run[TESS_OP_BALANCE_D] = CPU_NAME(run_balance_d),
 	.pack = pack_panels,
 };

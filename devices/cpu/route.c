@@ -1,4 +1,4 @@
-/* ROUTE: which experts a row asks for, and with what weight. */
+/* ROUTE: which experts a row asks for, with what weight; its backward; the loss that balances. */
 #include "cpu.h"
 #include "mathf.h"
 
@@ -120,4 +120,160 @@ tess_status run_route(struct cpu *cpu, const struct tess_op *op)
 	if (!st)
 		pool_run(cpu->pool, route_rows, &r, op->in[0].shape[0], tess_up(SMALL, r.n));
 	return st;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* d of the logits of a softmax s, from q of s. */
+static void derive_softmax(const float *s, const float *q, int64_t n, float *d)
+{
+	float r = 0.0f;
+
+	for (int64_t i = 0; i < n; i++)
+		r = fmaf(q[i], s[i], r);
+	for (int64_t i = 0; i < n; i++)
+		d[i] = s[i] * (q[i] - r);
+}
+
+/* q of the scores of the experts that a row asks for; of the others 0. */
+static void derive_scores(const struct tess_op *op, int64_t t, int64_t n, const float *score,
+                          float *q)
+{
+	bool normalize = (int32_t)op->num[TESS_ROUTE_FLAGS] & NORMALIZE;
+	float scale = (float)op->num[TESS_ROUTE_SCALE], sum = 0.0f, c = 0.0f;
+	const float *w = get_row(&op->in[1], t), *g = get_row(&op->in[2], t);
+
+	for (int64_t i = 0; i < n; i++)
+		sum = w[i] != 0.0f ? sum + score[i] : sum;
+	sum = sum + (float)op->num[TESS_ROUTE_EPS];
+	for (int64_t i = 0; i < n; i++) {
+		q[i] = w[i] != 0.0f ? g[i] * scale : 0.0f;
+		c = w[i] != 0.0f ? fmaf(q[i], score[i] / sum, c) : c;
+	}
+	for (int64_t i = 0; i < n && normalize; i++)
+		q[i] = w[i] != 0.0f ? (q[i] - c) / sum : 0.0f;
+}
+
+static void derive_route_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct route *r = arg;
+	const struct tess_op *op = r->op;
+	bool sigmoid = (int32_t)op->num[TESS_ROUTE_FLAGS] & SIGMOID;
+	float *s = cpu_get_thread_scratch(r->cpu, thread), *q = s + r->n;
+
+	for (int64_t t = lo; t < hi; t++) {
+		const float *w = get_row(&op->in[1], t);
+		float *d = get_row(&op->out[0], t);
+
+		score_row(get_row(&op->in[0], t), r->n, sigmoid, s);
+		derive_scores(op, t, r->n, s, q);
+		if (!sigmoid)
+			derive_softmax(s, q, r->n, d);
+		for (int64_t i = 0; i < r->n && sigmoid; i++)
+			d[i] = w[i] != 0.0f ? q[i] * (s[i] * (1.0f - s[i])) : 0.0f;
+	}
+}
+
+#define run_route_d CPU_NAME(run_route_d)
+tess_status run_route_d(struct cpu *cpu, const struct tess_op *op)
+{
+	struct route r = { .cpu = cpu, .op = op, .n = op->in[0].shape[1] };
+	tess_status st = cpu_grow_thread_scratch(cpu, (size_t)(2 * r.n) * sizeof(float));
+
+	if (!st)
+		pool_run(cpu->pool, derive_route_rows, &r, op->in[0].shape[0], tess_up(SMALL, r.n));
+	return st;
+}
+
+/* ---- the load balancing loss ----------------------------------------------------------------- */
+
+struct balance {
+	const struct cpu *cpu;
+	const struct tess_op *op;
+	int64_t n;
+	float *rows; /* BALANCE: [T, 2L * E]; BALANCE_D: q [E] */
+};
+
+/* The terms of the sums of BALANCE. */
+static void count_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct balance *b = arg;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		float *to = b->rows + t * b->op->nin * b->n;
+
+		for (int32_t l = 0; l < b->op->nin; l += 2, to += 2 * b->n) {
+			const float *w = get_row(&b->op->in[l + 1], t);
+
+			for (int64_t i = 0; i < b->n; i++)
+				to[i] = w[i] != 0.0f ? 1.0f : 0.0f;
+			score_row(get_row(&b->op->in[l], t), b->n, false, to + b->n);
+		}
+	}
+}
+
+#define run_balance CPU_NAME(run_balance)
+tess_status run_balance(struct cpu *cpu, const struct tess_op *op)
+{
+	int64_t rows = op->in[0].shape[0], n = op->in[0].shape[1], columns = op->nin * n;
+	struct tess_view in = {
+		.dtype = TESS_F32, .ndim = 2, .shape = { rows, columns }, .stride = { columns, 1 }
+	};
+	struct tess_view out = op->out[0];
+	struct balance b = { cpu, op, n, NULL };
+	struct tess_op sum = *op;
+	tess_status st =
+		cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(rows * columns), &in.data);
+
+	if (st)
+		return st;
+	b.rows = in.data;
+	pool_run(cpu->pool, count_rows, &b, rows, tess_up(SMALL, columns));
+	/* the rows of the out follow each other: as one */
+	out.shape[out.ndim - 2] = 1;
+	out.shape[out.ndim - 1] = columns;
+	sum.nin = 1;
+	sum.in = &in;
+	sum.out = &out;
+	sum.kind = TESS_OP_BIAS_DW;
+	return cpu->kernels->run[TESS_OP_BIAS_DW](cpu, &sum);
+}
+
+static void derive_balance_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct balance *b = arg;
+	float *s = cpu_get_thread_scratch(b->cpu, thread);
+
+	for (int64_t t = lo; t < hi; t++) {
+		score_row(get_row(&b->op->in[0], t), b->n, false, s);
+		derive_softmax(s, b->rows, b->n, get_row(&b->op->out[0], t));
+	}
+}
+
+#define run_balance_d CPU_NAME(run_balance_d)
+tess_status run_balance_d(struct cpu *cpu, const struct tess_op *op)
+{
+	struct balance b = { cpu, op, op->in[0].shape[1], NULL };
+	float factor = (float)op->num[TESS_BALANCE_FACTOR] * (float)b.n, tokens = 0.0f;
+	tess_status st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)b.n);
+	void *q = NULL;
+
+	if (!st)
+		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)b.n, &q);
+	if (st)
+		return st;
+	b.rows = q;
+	for (int64_t i = 0; i < b.n; i++) {
+		b.rows[i] = 0.0f;
+		for (int64_t l = 0; l < op->in[1].shape[0]; l += 2)
+			b.rows[i] = b.rows[i] + get_row(&op->in[1], l)[i];
+	}
+	for (int64_t i = 0; i < b.n; i++)
+		tokens = tokens + b.rows[i];
+	tokens = tokens / (float)op->num[TESS_BALANCE_TOP];
+	for (int64_t i = 0; i < b.n; i++)
+		b.rows[i] = factor * (b.rows[i] / tokens) / tokens;
+	pool_run(cpu->pool, derive_balance_rows, &b, op->in[0].shape[0], tess_up(SMALL, b.n));
+	return TESS_OK;
 }

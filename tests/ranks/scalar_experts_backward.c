@@ -31,7 +31,7 @@ static void compute_softmax(const float *x, int64_t n, float *s)
 }
 
 /* d of the logits of a softmax s, from q of s. */
-static void derive_softmax(const float *s, const float *q, int64_t n, float *d)
+static void differentiate_softmax(const float *s, const float *q, int64_t n, float *d)
 {
 	float r = 0;
 
@@ -66,7 +66,7 @@ static void run_route_d_op(const struct tess_op *op)
 			       : flags & TESS_NORMALIZE ? (g[i] * scale - c) / sum
 			                                : g[i] * scale;
 		if (!(flags & TESS_SIGMOID))
-			derive_softmax(s, q, n, d);
+			differentiate_softmax(s, q, n, d);
 		for (int64_t i = 0; i < n && flags & TESS_SIGMOID; i++)
 			d[i] = w[i] == 0 ? 0 : q[i] * (s[i] * (1 - s[i]));
 	}
@@ -111,7 +111,7 @@ static void run_balance_d_op(const struct tess_op *op)
 		q[i] = factor * (c[i] / tokens) / tokens;
 	for (int64_t t = 0; t < op->in[0].shape[0]; t++) {
 		compute_softmax(find_row(&op->in[0], t), n, s);
-		derive_softmax(s, q, n, find_row(&op->out[0], t));
+		differentiate_softmax(s, q, n, find_row(&op->out[0], t));
 	}
 	free(c);
 }
