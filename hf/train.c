@@ -22,16 +22,28 @@ static void close_model(void *self)
 	free(m);
 }
 
-/* The dimensions of the mesh, and tp=1 where it has none but dp. */
+/*
+ * Collective. The dimensions of the mesh, of which ddp and dp are one, and tp=1 where it has none
+ * but these; and a group for each.
+ */
 static tess_status set_mesh(struct tess_mesh *mesh, struct trained_model *m,
                             struct tess_trainer_parts *parts)
 {
 	struct tess_mesh_shape *shape = &parts->mesh;
-	tess_status st = TESS_OK;
+	int32_t shards;
+	tess_status st = tess_mesh_shape_train(tess_mesh_get_shape(mesh), shape, &shards);
 
-	*shape = *tess_mesh_get_shape(mesh);
-	for (int32_t i = 0; i < shape->ndims; i++)
-		parts->along[i] = tess_mesh_group(mesh, shape->dim[i].name);
+	if (!st && shards)
+		st = tess_mesh_slice(mesh, "ddp,dp");
+	if (st)
+		return st;
+	parts->shards = shards ? tess_mesh_group(mesh, "dp") : NULL;
+	for (int32_t i = 0; i < shape->ndims; i++) {
+		const char *name = shape->dim[i].name;
+
+		parts->along[i] =
+			tess_mesh_group(mesh, shards && !strcmp(name, "dp") ? "ddp,dp" : name);
+	}
 	if (shape->ndims == 1 && !strcmp(shape->dim[0].name, "dp")) {
 		shape->dim[shape->ndims] = tess_mesh_shape_make("tp", 1).dim[0];
 		st = tess_group_split(parts->group, tess_group_rank(parts->group), 0, "tp",

@@ -86,6 +86,12 @@ void build_add_pointer(struct build *b, void **at, const struct value *v)
 	                                        .offset = v->offset });
 }
 
+void build_keep_value(struct build *b, const struct value *v)
+{
+	if (!b->status)
+		b->buffer[v->buffer].life.last = b->l->nsteps - 1;
+}
+
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype)
 {
@@ -242,6 +248,11 @@ struct tess_step *build_add_step(struct build *b, int32_t kind)
 	return s;
 }
 
+void build_add_wait(struct build *b, struct tess_step *started)
+{
+	build_add_step(b, TESS_STEP_WAIT)->of = started;
+}
+
 struct tess_view build_make_view(const struct value *v)
 {
 	struct tess_view w = { .dtype = v->dtype,
@@ -284,7 +295,8 @@ static struct tess_view describe_dense_weight(const struct build *b, const struc
 
 struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w)
 {
-	struct tess_view v = b->weights ? b->weights[w->index] : describe_dense_weight(b, w);
+	struct tess_view v =
+		b->weights && !w->rest_cut ? b->weights[w->index] : describe_dense_weight(b, w);
 
 	v.data = NULL;
 	return v;
@@ -296,7 +308,9 @@ void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
 	if (b->status)
 		return;
 	s->in[i] = *part;
-	if (b->weights)
+	if (w->rest_cut)
+		build_add_gathered_pointer(b, &s->in[i].data, w, at);
+	else if (b->weights)
 		s->in[i].data =
 			(char *)b->weights[w->index].data + at * (int64_t)tess_width(w->dtype);
 }

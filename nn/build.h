@@ -32,7 +32,8 @@ struct build {
 	struct buffer *buffer;
 	struct in_place *in_place; /* in the order of steps */
 	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
-	int32_t *gradient_buffer; /* of training, by weight: in the memory of gradients */
+	struct build_gradients *gradients; /* of training */
+	struct build_gathers *gathers;
 	int32_t nbuffers, nin_place, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
@@ -102,6 +103,10 @@ void build_add_copy(struct build *b, const struct value *from, const struct valu
 /* When memory is bound, *at points to the value's memory, or to where `p` says. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
 void build_add_patch(struct build *b, struct tess_patch p);
+/* Waits for a step that was started. */
+void build_add_wait(struct build *b, struct tess_step *started);
+/* The value is in use until after the last step. */
+void build_keep_value(struct build *b, const struct value *v);
 /*
  * The op of the last step may work in place: `to` gets the memory of its operand `from` if both are
  * whole buffers of one shape and no later step has the address of `from`.
@@ -139,10 +144,22 @@ void build_add_combine_d(struct build *b, const struct tess_record *rec);
 void build_add_experts_d(struct build *b, const struct tess_record *rec);
 void build_add_route_d(struct build *b, const struct tess_record *rec); /* and BALANCE_D */
 void build_add_balance(struct build *b, const struct tess_record *rec);
-/* Of the backward (lower_backward.c): gives each gradient its place in their memory, before */
+/*
+ * Gradients into their memory (lower_gradient.c): plans it, before the records; after them waits
+ * for the sums that are under way.
+ */
 void build_place_gradients(struct build *b);
-/* the records; */
 void build_add_gradient(struct build *b, const struct tess_record *rec);
+void build_finish_gradients(struct build *b);
+/*
+ * Weights that are cut at rest (lower_gather.c): plans when they are gathered, before the records;
+ * before each record gathers what it needs; then *at will point to an element of w.
+ */
+void build_plan_gathers(struct build *b);
+void build_gather_weights(struct build *b);
+void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
+                                int64_t element);
+/* Of the backward (lower_backward.c): */
 void build_add_linear_dx(struct build *b, const struct tess_record *rec);
 void build_add_linear_dw(struct build *b, const struct tess_record *rec);
 void build_add_embed_dw(struct build *b, const struct tess_record *rec);

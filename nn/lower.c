@@ -272,11 +272,17 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 		place_inputs(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
+	if (!b.status && p->training)
+		build_plan_gathers(&b);
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
+		if (p->training)
+			build_gather_weights(&b);
 		lower_record(&b, p->record[b.record]);
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}
+	if (!b.status && p->training)
+		build_finish_gradients(&b);
 	if (!b.status && p->training)
 		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
 	if (!b.status && p->balance)

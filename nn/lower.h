@@ -10,7 +10,14 @@
 #include "core/group/exact.h"
 #include "nn/program.h"
 
-enum { TESS_STEP_OP = 1, TESS_STEP_COLL, TESS_STEP_SUM, TESS_STEP_CALL, TESS_STEP_CHECK };
+enum {
+	TESS_STEP_OP = 1,
+	TESS_STEP_COLL,
+	TESS_STEP_SUM,
+	TESS_STEP_CALL,
+	TESS_STEP_CHECK,
+	TESS_STEP_WAIT /* for a COLL or SUM that was started */
+};
 
 struct tess_check { /* a value that a record has made: this rank's part */
 	const struct tess_record *record;
@@ -23,6 +30,9 @@ struct tess_check { /* a value that a record has made: this rank's part */
 struct tess_step {
 	int32_t kind, record; /* the record that it is part of */
 	int32_t along; /* COLL, SUM: the mesh dimension in whose group it runs */
+	bool among_shards; /* in that of the ranks along it which keep the shares of one weight */
+	bool started; /* its memory is in use until the step that waits for it */
+	struct tess_step *of; /* WAIT: for this one */
 	struct tess_op op; /* OP */
 	struct tess_view *in, *out; /* of the op; tess_rank_program_bind completes them */
 	struct tess_coll coll; /* COLL */
@@ -35,6 +45,10 @@ struct tess_step {
 	const char *where;
 	struct tess_local local;
 	struct tess_check check; /* CHECK */
+	/* while it is under way: the calls of a COLL, of a SUM, and the step started before it */
+	struct tess_work *work;
+	struct tess_sum_work *sum_work;
+	struct tess_step *under_way;
 };
 
 enum {

@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/returned.h"
 #include "nn/recorder.h"
+#include "nn/storage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
 		                          "%s: style %s keeps a share of it, and the state of all "
 		                          "of it; use shard for the state too",
 		                          w->name, m->spec) != NULL;
-	if (m->along != r->p->data_along)
+	if (m->along != r->p->data_along || tess_program_count_shards(r->p) == 1)
 		return true;
 	w->rest_cut = rest;
 	w->state_cut = state;

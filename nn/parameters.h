@@ -42,6 +42,11 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 /* Memory of gradients, as the steps of a lowered program need it. */
 tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
                                             const struct tess_rank_program *l);
+/*
+ * After the optimizer: weights that are whole at rest, of which each rank has changed the share
+ * that is its state. Collective over the ranks that keep the shares; blocking.
+ */
+tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards);
 void tess_parameters_free(struct tess_parameters *s);
 
 /*

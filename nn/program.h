@@ -123,6 +123,8 @@ struct tess_open_style {
 	void *state;
 };
 
+enum { TESS_BUCKET_BYTES = 25 << 20 };
+
 struct tess_training { /* a step of one replica */
 	const int64_t *lengths; /* of its sequences; the rows of the step are their positions */
 	int64_t nsequences;
@@ -130,6 +132,12 @@ struct tess_training { /* a step of one replica */
 	bool accumulate; /* gradients are added to those that are there */
 	const char *const *recompute; /* patterns of modules; ends with NULL; NULL: none */
 	double balance; /* factor of the load balancing loss; 0: none */
+	/* of gradients that are added at once along dp, and of weights that are gathered at once;
+	 * 0: TESS_BUCKET_BYTES */
+	uint64_t bucket;
+	/* neighbours along dp that keep the shares of one copy of the weights that are cut at rest
+	 * or in state; 0: all ranks along it */
+	int32_t shards;
 };
 
 struct tess_program {

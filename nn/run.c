@@ -31,16 +31,72 @@ static tess_status run_check_step(const struct tess_check *c, const struct tess_
 	return st;
 }
 
-static tess_status run_program_step(const struct tess_step *s, const struct tess_opened_device *d,
-                                    const struct tess_run_groups *groups)
+/* ---- steps that are started ------------------------------------------------------------------ */
+
+static struct tess_group *get_step_group(const struct tess_run_groups *g, const struct tess_step *s)
+{
+	return s->among_shards && g->shards ? g->shards : g->along[s->along];
+}
+
+/* under_way: the steps that were started and not waited for, the last one first. */
+static tess_status start_step(struct tess_step *s, const struct tess_run_groups *groups,
+                              struct tess_step **under_way)
+{
+	struct tess_group *g = get_step_group(groups, s);
+	tess_status st = s->kind == TESS_STEP_SUM
+	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
+	                         : tess_group_start(g, &s->coll, &s->work);
+
+	if (!st) {
+		s->under_way = *under_way;
+		*under_way = s;
+	}
+	return st;
+}
+
+/* After a failure what is under way stays with the groups. */
+static tess_status wait_for_step(struct tess_step *s, struct tess_step **under_way)
+{
+	tess_status st;
+
+	while (*under_way != s)
+		under_way = &(*under_way)->under_way;
+	*under_way = s->under_way;
+	if (s->kind == TESS_STEP_SUM)
+		return tess_sum_wait(s->sum_work);
+	st = tess_work_wait(s->work, 0);
+	tess_work_release(s->work);
+	return st;
+}
+
+/* Some backends move data only while they are called. A failure is found at the wait. */
+static void test_steps(const struct tess_step *s)
+{
+	for (; s; s = s->under_way)
+		if (s->kind == TESS_STEP_SUM)
+			tess_sum_test(s->sum_work);
+		else
+			tess_work_test(s->work);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static tess_status run_program_step(struct tess_step *s, const struct tess_opened_device *d,
+                                    const struct tess_run_groups *groups,
+                                    struct tess_step **under_way)
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
 		return TESS_PLUGIN_CALL(d->table, s->op.where, run, d->self, &s->op);
 	case TESS_STEP_COLL:
-		return tess_group_run(groups->along[s->along], &s->coll);
+		return s->started ? start_step(s, groups, under_way)
+		                  : tess_group_run(get_step_group(groups, s), &s->coll);
 	case TESS_STEP_SUM:
-		return tess_group_sum(groups->along[s->along], &s->sum, s->sum_in, s->sum_out);
+		return s->started ? start_step(s, groups, under_way)
+		                  : tess_group_sum(get_step_group(groups, s), &s->sum, s->sum_in,
+		                                   s->sum_out);
+	case TESS_STEP_WAIT:
+		return wait_for_step(s->of, under_way);
 	case TESS_STEP_CHECK:
 		return run_check_step(&s->check, d, groups->all);
 	default:
@@ -51,14 +107,13 @@ static tess_status run_program_step(const struct tess_step *s, const struct tess
 	}
 }
 
-static tess_status run_steps(const struct tess_rank_program *l, int32_t from, int32_t to,
-                             const struct tess_opened_device *device,
-                             const struct tess_run_groups *groups)
+static tess_status queue_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
+                             const struct tess_opened_device *device)
 {
 	tess_status st = TESS_OK;
 
 	for (int32_t i = from; i < to && !st; i++)
-		st = run_program_step(l->step[i], device, groups);
+		st = run_program_step(l->step[i], device, NULL, NULL);
 	return st;
 }
 
@@ -73,7 +128,7 @@ static void *capture_ops(const struct tess_rank_program *l, int32_t from, int32_
 		    ended;
 
 	if (!st) {
-		st = run_steps(l, from, to, d, NULL);
+		st = queue_ops(l, from, to, d);
 		if (st)
 			tess_log(TESS_INFO, "runner", "no graph: %s", tess_error());
 		ended = TESS_PLUGIN_CALL(d->table, "graph", capture, d->self, d->stream, 0, &graph);
@@ -96,7 +151,7 @@ static tess_status run_ops(const struct tess_rank_program *l, int32_t from, int3
 		g->graph[n] = capture_ops(l, from, to, d);
 	return g->graph[n] ? TESS_PLUGIN_CALL(d->table, l->step[from]->op.where, replay, d->self,
 	                                      g->graph[n], d->stream)
-	                   : run_steps(l, from, to, d, NULL);
+	                   : queue_ops(l, from, to, d);
 }
 
 /* Whether runs of ops are to be graphs now: what the ops allocate is there after one run. */
@@ -129,6 +184,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs)
 {
 	bool graph = use_graphs(l, device, graphs);
+	struct tess_step *under_way = NULL;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0, end, n = 0; i < l->nsteps && !st; i = end) {
@@ -138,7 +194,8 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 			st = run_ops(l, i, end, device, graphs, n++);
 		} else {
 			end = i + 1;
-			st = run_program_step(l->step[i], device, groups);
+			st = run_program_step(l->step[i], device, groups, &under_way);
+			test_steps(under_way);
 		}
 	}
 	return st;

@@ -8,6 +8,8 @@
 struct tess_run_groups { /* borrowed */
 	struct tess_group *all; /* the ranks of the program's mesh, in its order */
 	struct tess_group *const *along; /* of each mesh dimension */
+	/* of the ranks along dp that keep the shares of one copy of weights; NULL: all of them */
+	struct tess_group *shards;
 };
 
 /* Of one program, bound to the memory that it has. {0}: it has not run since. */

@@ -120,7 +120,7 @@ static void set_groups(struct tess_runner *s)
 		p->along[0] = p->group;
 	}
 	s->rank = tess_group_rank(p->group);
-	s->groups = (struct tess_run_groups){ p->group, p->along };
+	s->groups = (struct tess_run_groups){ .all = p->group, .along = p->along };
 	s->step.shared = p->along[0];
 	for (int32_t i = 1; i < p->mesh.ndims; i++)
 		if (tess_group_size(p->along[i]) > tess_group_size(s->step.shared))

@@ -5,6 +5,41 @@
 
 #include <string.h>
 
+tess_status tess_mesh_shape_train(const struct tess_mesh_shape *s, struct tess_mesh_shape *out,
+                                  int32_t *shards)
+{
+	int32_t ddp = tess_mesh_shape_find(s, "ddp", 3);
+	char text[TESS_MESH_TEXT];
+
+	*shards = 0;
+	*out = *s;
+	if (ddp < 0)
+		return TESS_OK;
+	if (tess_mesh_shape_find(s, "dp", 2) != ddp + 1)
+		return tess_fail(TESS_EINVAL,
+		                 "mesh %s: ddp, whose ranks hold copies of what those along dp "
+		                 "share, comes directly before dp: ddp=2,dp=2",
+		                 tess_mesh_shape_format(s, text));
+	*shards = s->dim[ddp + 1].size;
+	*out = tess_mesh_shape_merge(s, ddp);
+	return TESS_OK;
+}
+
+int32_t tess_program_count_shards(const struct tess_program *p)
+{
+	if (p->data_along < 0)
+		return 1;
+	return p->training->shards ? p->training->shards : p->mesh.dim[p->data_along].size;
+}
+
+struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, int32_t coordinate)
+{
+	int32_t shards = tess_program_count_shards(p), i = coordinate % shards;
+	int64_t at = tess_edge(n, shards, i);
+
+	return (struct tess_run){ at, tess_edge(n, shards, i + 1) - at };
+}
+
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank)
 {
@@ -18,11 +53,19 @@ int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_
 	return n;
 }
 
+static bool is_cut(const struct tess_weight *w, int32_t storage)
+{
+	return storage == TESS_REST ? w->rest_cut : w->state_cut;
+}
+
 struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct tess_weight *w,
                                      int32_t rank, int32_t storage)
 {
-	(void)storage;
-	return (struct tess_run){ 0, tess_weight_count_local(p, w, rank) };
+	int64_t n = tess_weight_count_local(p, w, rank);
+
+	if (!is_cut(w, storage))
+		return (struct tess_run){ 0, n };
+	return tess_program_get_share(p, n, tess_program_get_cut(p, rank, p->data_along).rank);
 }
 
 uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struct tess_weight *w,
@@ -37,11 +80,17 @@ uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struc
 }
 
 /* Of ranks that keep the same elements of a weight, whether this is the first. */
-static bool is_first_copy(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
+static bool is_first_copy(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
+                          int32_t storage)
 {
-	for (int32_t i = 0; i < p->mesh.ndims; i++)
-		if (w->place[i].kind != TESS_SHARD && tess_mesh_shape_coordinate(&p->mesh, i, rank))
+	for (int32_t i = 0; i < p->mesh.ndims; i++) {
+		bool shares = i == p->data_along && is_cut(w, storage);
+
+		if (w->place[i].kind != TESS_SHARD &&
+		    tess_mesh_shape_coordinate(&p->mesh, i, rank) >=
+		            (shares ? tess_program_count_shards(p) : 1))
 			return false;
+	}
 	return true;
 }
 
@@ -193,7 +242,7 @@ void tess_kept_walk_begin(struct tess_kept_walk *w, const struct tess_program *p
 		                      .ownership = ownership,
 		                      .kept = tess_weight_get_kept(p, tensor->weight, rank,
 		                                                   storage) };
-	w->done = ownership == TESS_OWNED && !is_first_copy(p, tensor->weight, rank);
+	w->done = ownership == TESS_OWNED && !is_first_copy(p, tensor->weight, rank, storage);
 }
 
 bool tess_kept_walk_next(struct tess_kept_walk *w, struct tess_kept_run *out)

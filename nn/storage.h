@@ -16,6 +16,19 @@
 
 enum { TESS_REST, TESS_STATE }; /* the weight between steps; gradient, master and moments */
 
+/*
+ * The mesh of a program of training on ranks laid out so: ddp and dp, side by side, are one
+ * dimension of data, whose neighbours along dp keep the shares of one copy. *shards: so many, for
+ * tess_training.shards; 0: there is no ddp. TESS_EINVAL: ddp is elsewhere.
+ */
+tess_status tess_mesh_shape_train(const struct tess_mesh_shape *s, struct tess_mesh_shape *out,
+                                  int32_t *shards);
+
+/* Ranks along dp that keep the shares of one copy; 1: nothing is cut. */
+int32_t tess_program_count_shards(const struct tess_program *p);
+/* Of n elements the share of a rank, by its coordinate along dp. */
+struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, int32_t coordinate);
+
 /* Elements of the local part. */
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank);

@@ -20,7 +20,9 @@ static void set_trainer_groups(struct tess_trainer *t)
 	const struct tess_mesh_shape *mesh = &t->parts.mesh;
 	int32_t dp = tess_mesh_shape_find(mesh, "dp", 2);
 
-	t->groups = (struct tess_run_groups){ t->parts.group, t->parts.along };
+	t->groups = (struct tess_run_groups){ .all = t->parts.group,
+		                              .along = t->parts.along,
+		                              .shards = t->parts.shards };
 	t->rank = tess_group_rank(t->parts.group);
 	t->nreplicas = 1;
 	if (dp >= 0 && mesh->dim[dp].size > 1) {
@@ -78,6 +80,8 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
 	t->training.balance = o->balance;
+	t->training.bucket = o->bucket;
+	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
 	return tess_optimizer_read(o, &t->optimizer);
 }
 
@@ -308,6 +312,9 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 		st = tess_optimizer_update(&t->optimizer, &t->parameters, *lr,
 		                           factor < 1 ? factor : 1, t->step + 1);
 		st = tess_group_agree_status(t->parts.group, st, "optimizer");
+		if (!st)
+			st = tess_parameters_share(&t->parameters,
+			                           t->parts.shards ? t->parts.shards : t->replicas);
 		t->step += !st;
 	}
 	free(s.odd);

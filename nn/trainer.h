@@ -16,6 +16,8 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	struct tess_group *group; /* of all ranks of `mesh`, in its order */
 	struct tess_mesh_shape mesh; /* with dp */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
+	/* of the neighbours along dp that share one copy of what is cut; NULL: all along it */
+	struct tess_group *shards;
 	int64_t positions; /* of a sequence, at most; 0: any */
 	const struct tess_trainer_options *options; /* read during the call */
 	/* closed with the trainer, after it; NULL: nothing */

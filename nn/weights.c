@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/returned.h"
 #include "nn/lower.h"
+#include "nn/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -408,6 +409,31 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	return st;
 }
 
+/* Of what was loaded, this rank's share; a view of one axis. */
+static tess_status keep_share(struct weights_loader *l, int32_t i)
+{
+	const struct tess_weight *w = l->p->weight[i];
+	struct tess_run kept = tess_weight_get_kept(l->p, w, l->rank, TESS_REST);
+	uint64_t width = tess_width(w->dtype), n = (uint64_t)kept.len * width;
+	void *whole = l->weights->allocated[i];
+	tess_status st = alloc_weight_memory(l, i, n);
+
+	if (st) {
+		l->weights->allocated[i] = whole;
+		return st;
+	}
+	st = tess_device_move(&l->weights->device, w->name, l->weights->allocated[i],
+	                      (char *)whole + (uint64_t)kept.start * width, n);
+	tess_device_free(&l->weights->device, whole);
+	l->weights->bytes -= (uint64_t)tess_weight_count_local(l->p, w, l->rank) * width;
+	l->weights->view[i] = (struct tess_view){ .data = l->weights->allocated[i],
+		                                  .dtype = w->dtype,
+		                                  .ndim = 1,
+		                                  .shape = { kept.len },
+		                                  .stride = { 1 } };
+	return st;
+}
+
 /* A tied head: the part of its table, or a slice of a replicated table. */
 static void load_tied_view(struct weights_loader *l, int32_t i)
 {
@@ -415,7 +441,7 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 	struct tess_view *v = &l->weights->view[i];
 
 	*v = l->weights->view[w->table->index];
-	for (int32_t a = 0; a < 2; a++) {
+	for (int32_t a = 0; a < 2 && !w->rest_cut; a++) {
 		int32_t along = tess_places_find(w->place, l->p->mesh.ndims, TESS_SHARD, a);
 
 		if (along < 0 || tess_place_is(w->table->place[along], TESS_SHARD, a))
@@ -472,6 +498,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 			load_tied_view(&l, i);
 		else
 			st = load_weight(&l, i);
+		if (!st && p->weight[i]->rest_cut && !p->weight[i]->table)
+			st = keep_share(&l, i);
 	}
 	free(l.run[0]);
 	free(l.file);

@@ -149,6 +149,15 @@ struct tess_mesh_shape tess_mesh_shape_remove(const struct tess_mesh_shape *s, c
 	return left;
 }
 
+struct tess_mesh_shape tess_mesh_shape_merge(const struct tess_mesh_shape *s, int32_t i)
+{
+	struct tess_mesh_shape merged = tess_mesh_shape_remove(s, s->dim[i].name);
+
+	merged.dim[i].size *= s->dim[i].size;
+	set_strides(&merged);
+	return merged;
+}
+
 const char *tess_mesh_shape_format(const struct tess_mesh_shape *s, char text[TESS_MESH_TEXT])
 {
 	size_t len = 0;

@@ -27,6 +27,8 @@ tess_status tess_mesh_shape_parse(const char *text, int32_t nranks, struct tess_
 struct tess_mesh_shape tess_mesh_shape_make(const char *name, int32_t n);
 /* What is left without dimension `name`, if the mesh has it; nothing: "tp=1". */
 struct tess_mesh_shape tess_mesh_shape_remove(const struct tess_mesh_shape *s, const char *name);
+/* Dimension i and the one after it as one, which has the latter's name: the ranks stay. */
+struct tess_mesh_shape tess_mesh_shape_merge(const struct tess_mesh_shape *s, int32_t i);
 /* "dp=2,tp=4" */
 const char *tess_mesh_shape_format(const struct tess_mesh_shape *s, char text[TESS_MESH_TEXT]);
 

@@ -104,7 +104,9 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 			scalar_run(&s->op);
 		else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
-		else
+		else if (s->kind == TESS_STEP_WAIT) /* as late as it may be */
+			return me->low->step[me->at++]->of;
+		else if (!s->started)
 			return me->low->step[me->at++];
 	}
 	return NULL;

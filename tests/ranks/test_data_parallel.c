@@ -1,0 +1,197 @@
+/*
+ * Data parallel in training: what each rank keeps of a parameter (ddp, zero1, zero3), alone and
+ * with the other dimensions of a mesh. Losses, gradients, weights and the optimizer's state have
+ * the bits of one rank.
+ */
+#include "../unit/suite.h"
+#include "core/base/status.h"
+#include "spawn.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <tessera/train.h>
+
+enum { SEQUENCES = 8, STEPS = 2, TEXT = 240 };
+
+/* Of the sequences of batch i those from i on; 33 and 64 end after and at a unit of 32. */
+static const int64_t lengths[SEQUENCES + 2 * STEPS] = { 33, 5, 40, 2, 64, 32, 1, 7, 9, 20, 3, 31 };
+
+struct job { /* of all ranks */
+	const char *model, *mesh;
+	const char *const *overrides; /* end with NULL */
+	uint64_t bucket;
+	int64_t nsequences;
+	uint64_t hash; /* of all that must not depend on the mesh; set by rank 0 */
+	struct tess_trainer_info info; /* of rank 0 */
+};
+
+static const char *format_model(const struct job *j, char *path, size_t size)
+{
+	snprintf(path, size, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
+	return path;
+}
+
+static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < n; i++)
+		*hash = (*hash ^ at[i]) * 0x100000001b3u;
+}
+
+/* Gradients, weights and moments by name, whole. */
+static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to, uint64_t *hash)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+		float *whole = calloc((size_t)about->size, sizeof *whole);
+
+		for (int32_t what = from; what <= to && !st; what++) {
+			st = tess_trainer_gather(t, what, i, 0, about->size, 0, whole);
+			mix_into_hash(hash, whole, (size_t)about->size * sizeof *whole);
+		}
+		free(whole);
+	}
+	return st;
+}
+
+static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_batch *batch)
+{
+	int64_t n = 0;
+
+	for (int64_t i = 0; i < nsequences; i++)
+		n += lengths[index + i];
+	for (int64_t i = 0; i < n; i++)
+		ids[i] = (int32_t)((i * 37 + i / 7 * 11 + index * 29) % 96);
+	*batch = (struct tess_batch){ nsequences, lengths + index, ids, NULL };
+}
+
+/* The second step has two micro-batches. */
+static tess_status train_steps(struct tess_trainer *t, struct job *j, uint64_t *hash)
+{
+	int32_t ids[2][TEXT];
+	struct tess_batch micro[2];
+	struct tess_training_result r = { .size = sizeof r };
+	tess_status st = TESS_OK;
+
+	for (int step = 0; step < STEPS && !st; step++) {
+		make_batch(j->nsequences, 2 * step, ids[0], &micro[0]);
+		make_batch(j->nsequences, 2 * step + 1, ids[1], &micro[1]);
+		st = tess_trainer_step(t, micro, step + 1, 1e-2, &r);
+		mix_into_hash(hash, &r.loss, sizeof r.loss);
+		mix_into_hash(hash, &r.norm, sizeof r.norm);
+		if (!st)
+			st = hash_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
+	}
+	return st ? st : hash_tensors(t, TESS_WEIGHT, TESS_MOMENT2, hash);
+}
+
+static tess_status train_on_rank(struct tess_world *w, void *arg)
+{
+	struct job *j = arg;
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .threads = 1,
+		                                .overrides = j->overrides,
+		                                .bucket = j->bucket,
+		                                .weight_decay = 0.1,
+		                                .clip = 1 };
+	struct tess_trainer *t = NULL;
+	struct tess_mesh *mesh = NULL;
+	uint64_t hash = 0xcbf29ce484222325u;
+	char path[512];
+	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+
+	if (!st)
+		st = tess_trainer_open(mesh, format_model(j, path, sizeof path), &options, &t);
+	if (!st)
+		st = train_steps(t, j, &hash);
+	if (!st && tess_world_rank(w) == 0) {
+		j->hash = hash;
+		j->info.size = sizeof j->info;
+		tess_trainer_get_info(t, &j->info);
+	}
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static tess_status run_training_job(struct job *j)
+{
+	int32_t n;
+
+	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
+	return tess_world_spawn(n, train_on_rank, j);
+}
+
+#define OVER(...) \
+	(const char *const[]) \
+	{ \
+		__VA_ARGS__, NULL \
+	}
+
+static const struct layout {
+	const char *mesh;
+	const char *const *overrides;
+	int64_t nsequences;
+	uint64_t bucket; /* bytes; 0: all gradients at once */
+} layouts[] = {
+	{ "dp=2,tp=1", NULL, 3, 0 },
+	{ "dp=3", NULL, 3, 9000 },
+	{ "dp=2,tp=1", OVER("dp:**=zero1"), 3, 9000 },
+	{ "dp=2,tp=1", OVER("dp:**=zero3"), 3, 0 },
+	{ "dp=2,tp=1", OVER("dp:**=fsdp"), 3, 9000 },
+	{ "dp=3,tp=1", OVER("dp:**=zero3"), 3, 1 },
+	{ "dp=2,tp=1", OVER("dp:**=zero2", "dp:**.mlp.**=zero3", "dp:?**.norm=ddp"), 3, 20000 },
+	{ "dp=2,tp=2", OVER("dp:**=zero3"), 3, 9000 },
+	{ "ddp=2,dp=2", OVER("dp:**=zero1"), 8, 0 },
+	{ "ddp=2,dp=2,tp=1", OVER("dp:**=zero3"), 8, 9000 },
+	{ "dp=3,tp=2", OVER("dp:**=zero1"), 8, 9000 },
+	{ "dp=6,tp=1", OVER("dp:**=zero3"), 8, 9000 },
+	{ "ddp=2,dp=2,tp=2", OVER("dp:**=zero3"), 8, 9000 },
+	{ "dp=8,tp=1", OVER("dp:**=zero3"), 8, 9000 },
+	{ "dp=8,tp=1", NULL, 8, 0 },
+	{ NULL, NULL, 0, 0 },
+};
+
+static void check_model(const char *model)
+{
+	uint64_t want[SEQUENCES + 1] = { 0 };
+
+	for (const struct layout *l = layouts; l->mesh; l++) {
+		struct job one = { .model = model, .mesh = "tp=1", .nsequences = l->nsequences };
+		struct job j = { .model = model,
+			         .mesh = l->mesh,
+			         .overrides = l->overrides,
+			         .bucket = l->bucket,
+			         .nsequences = l->nsequences };
+
+		if (!want[l->nsequences])
+			ck_assert_msg(!run_training_job(&one), "%s: %s", model, tess_error());
+		if (!want[l->nsequences])
+			want[l->nsequences] = one.hash;
+		ck_assert_msg(!run_training_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
+		ck_assert_msg(j.hash == want[l->nsequences],
+		              "%s on %s (%s): other bits than one rank", model, l->mesh,
+		              l->overrides ? l->overrides[0] : "no rule");
+	}
+}
+
+START_TEST(same_bits)
+{
+	static const char *const models[] = { "llama", "gpt2", "llama-bf16", "qwen3" };
+
+	check_model(models[_i]);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("data_parallel", 120, &r);
+
+	tcase_add_loop_test(t, same_bits, 0, 4);
+	return suite_end(r);
+}
