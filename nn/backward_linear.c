@@ -61,23 +61,26 @@ static bool infer_dx_place(struct tess_backward *b, const struct tess_record *re
 	return true;
 }
 
+/* dx has no room for two mesh dimensions that cut it along one axis, or that leave sums. */
 static struct tess_place *infer_dx_places(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_place *place = tess_recorder_alloc_places(b->r);
 	const struct tess_mesh_dim *dim = b->r->p->mesh.dim;
-	int32_t partial = -1;
 
 	for (int32_t i = 0; i < b->r->p->mesh.ndims && place; i++) {
+		int32_t first;
+
 		if (!infer_dx_place(b, rec, i, &place[i]))
 			return NULL;
-		if (place[i].kind == TESS_PARTIAL && partial >= 0)
+		first = tess_places_find(place, i, place[i].kind, place[i].dim);
+		if (place[i].kind != TESS_REPLICATE && first >= 0)
 			return tess_recorder_fail(
 				b->r, TESS_ENOTSUP,
-				"%s: weights that read one value are cut along their outputs by "
-				"both %s and %s, so a plan with both cannot train; cut them along "
-				"one mesh dimension",
-				rec->module, dim[partial].name, dim[i].name);
-		partial = place[i].kind == TESS_PARTIAL ? i : partial;
+				"%s: weights that read one value are cut along their %s by both %s "
+				"and %s, so a plan with both cannot train; cut them along one mesh "
+				"dimension",
+				rec->module, place[i].kind == TESS_PARTIAL ? "outputs" : "inputs",
+				dim[first].name, dim[i].name);
 	}
 	return place;
 }
