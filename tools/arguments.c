@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTIONS_MAX = 32 };
+enum { OPTIONS_MAX = 62 };
 
 tess_status tess_tool_parse_size(const char *name, const char *text, void *to)
 {
@@ -44,6 +44,30 @@ tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t 
 	return TESS_OK;
 }
 
+tess_status tess_tool_parse_real(const char *name, const char *text, double lo, double hi,
+                                 double *out)
+{
+	char *end;
+	double v = strtod(text, &end);
+
+	if (end == text || *end || !(v >= lo && v <= hi)) /* false for NaN */
+		return tess_fail(TESS_EINVAL, "%s %s: must be a number from %g to %g", name, text,
+		                 lo, hi);
+	*out = v;
+	return TESS_OK;
+}
+
+tess_status tess_tool_parse_seed(const char *name, const char *text, void *to)
+{
+	return tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+}
+
+tess_status tess_tool_set_option(const char *name, const char *text, void *to)
+{
+	(void)to;
+	return tess_option_set(name + 2, text);
+}
+
 /* getopt has returned ':' or '?' for `word`. */
 static tess_status fail_option(const char *command, int opt, const char *word)
 {
@@ -57,8 +81,9 @@ tess_status tess_tool_parse_override(const char *name, const char *text, void *t
 	struct tess_tool_overrides *o = to;
 
 	if (o->n == TESS_TOOL_OVERRIDES)
-		return tess_fail(TESS_EINVAL, "%s: at most %d; put them into a plan file", name,
-		                 TESS_TOOL_OVERRIDES);
+		return tess_fail(TESS_EINVAL, "%s: at most %d%s", name, TESS_TOOL_OVERRIDES,
+		                 strcmp(name, "--plan-override") ? ""
+		                                                 : "; put them into a plan file");
 	o->text[o->n++] = text;
 	return TESS_OK;
 }

@@ -70,36 +70,19 @@ static const char *const help =
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-static tess_status parse_real(const char *name, const char *text, double lo, double hi, double *out)
-{
-	char *end;
-	double v = strtod(text, &end);
-
-	if (end == text || *end || !(v >= lo && v <= hi)) /* false for NaN */
-		return tess_fail(TESS_EINVAL, "%s %s: must be a number from %g to %g", name, text,
-		                 lo, hi);
-	*out = v;
-	return TESS_OK;
-}
-
 static tess_status parse_temperature(const char *name, const char *text, void *to)
 {
-	return parse_real(name, text, 0, 1e6, to);
+	return tess_tool_parse_real(name, text, 0, 1e6, to);
 }
 
 static tess_status parse_share(const char *name, const char *text, void *to)
 {
-	return parse_real(name, text, 0, 1, to);
+	return tess_tool_parse_real(name, text, 0, 1, to);
 }
 
 static tess_status parse_penalty(const char *name, const char *text, void *to)
 {
-	return parse_real(name, text, 1e-6, 1e6, to);
-}
-
-static tess_status parse_seed(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+	return tess_tool_parse_real(name, text, 1e-6, 1e6, to);
 }
 
 static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
@@ -108,12 +91,6 @@ static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
 
 	*(int32_t *)to = dtype;
 	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
-}
-
-static tess_status set_option(const char *name, const char *text, void *to)
-{
-	(void)to;
-	return tess_option_set(name + 2, text);
 }
 
 static tess_status parse_prompt(const char *name, const char *text, void *to)
@@ -138,8 +115,8 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 	const struct tess_tool_option table[] = {
 		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
 		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = set_option },
-		{ "device", .parse = set_option },
+		{ "backend", .parse = tess_tool_set_option },
+		{ "device", .parse = tess_tool_set_option },
 		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
 		{ "plan", .text = &a->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
@@ -160,7 +137,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "top-p", .parse = parse_share, .to = &a->top_p },
 		{ "min-p", .parse = parse_share, .to = &a->min_p },
 		{ "repetition-penalty", .parse = parse_penalty, .to = &a->penalty },
-		{ "seed", .parse = parse_seed, .to = &a->seed },
+		{ "seed", .parse = tess_tool_parse_seed, .to = &a->seed },
 		{ "check", .flag = &check },
 		{ "json", .flag = &a->json },
 		{ "stats", .flag = &a->stats },

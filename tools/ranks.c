@@ -48,14 +48,15 @@ static tess_status silence_registry(void)
 	return TESS_OK;
 }
 
-static tess_status launch_ranks(int32_t n, char **argv, int *exit_status)
+static tess_status launch_ranks(int32_t n, int32_t restarts, char **argv, int *exit_status)
 {
 	const char *flight = tess_option_get("flight");
 	struct tess_launch options = { .nranks = n,
 		                       .backend = tess_option_get("backend"),
 		                       .stream = true,
 		                       .bind = tess_option_get("bind"),
-		                       .flight = *flight ? flight : NULL };
+		                       .flight = *flight ? flight : NULL,
+		                       .restarts = restarts };
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 	size_t args = 0;
@@ -129,12 +130,15 @@ tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status)
 {
-	tess_status st;
+	return tess_tool_has_threads(n) ? tess_world_spawn(n, run, arg)
+	                                : tess_tool_run_processes(n, 0, argv, exit_status);
+}
 
-	if (tess_tool_has_threads(n))
-		return tess_world_spawn(n, run, arg);
-	st = tess_tool_check_job(n);
+tess_status tess_tool_run_processes(int32_t n, int32_t restarts, char **argv, int *exit_status)
+{
+	tess_status st = tess_tool_check_job(n);
+
 	if (!st)
 		st = silence_registry();
-	return st ? st : launch_ranks(n, argv, exit_status);
+	return st ? st : launch_ranks(n, restarts, argv, exit_status);
 }

@@ -7,6 +7,7 @@
 
 /* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
 int tess_tool_generate(int argc, char **argv);
+int tess_tool_train(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
 int tess_tool_convert(int argc, char **argv);
 int tess_tool_grad(int argc, char **argv);
@@ -18,6 +19,15 @@ int tess_tool_info(int argc, char **argv);
 /* The value `text` of the argument `name`: a whole number, lo to hi. */
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out);
+
+/* A number from lo to hi. */
+tess_status tess_tool_parse_real(const char *name, const char *text, double lo, double hi,
+                                 double *out);
+
+/* Functions `parse` of options: a whole number from 0 on, into *(int64_t *)to; */
+tess_status tess_tool_parse_seed(const char *name, const char *text, void *to);
+/* an option of the library, as --backend. */
+tess_status tess_tool_set_option(const char *name, const char *text, void *to);
 
 /*
  * Bytes, into *(uint64_t *)to: "512M" and "512MiB" are 512 * 2^20, "512MB" is 512 * 10^6. A `parse`
@@ -39,18 +49,18 @@ struct tess_tool_option {
 
 /*
  * Reads the options of the command argv[0], and --help and -h; optind becomes the index of the
- * first argument. The table has at most 30 options and ends with {0}. program: the first argument
+ * first argument. The table has at most 60 options and ends with {0}. program: the first argument
  * ends the options. TESS_PENDING: help was printed.
  */
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table);
 
-enum { TESS_TOOL_OVERRIDES = 64 };
-struct tess_tool_overrides { /* of --plan-override; the list ends with NULL */
+enum { TESS_TOOL_OVERRIDES = 256 };
+struct tess_tool_overrides { /* of an option that may be repeated; the list ends with NULL */
 	const char *text[TESS_TOOL_OVERRIDES + 1];
 	int32_t n;
 };
-/* The function `parse` of that option; to: a struct tess_tool_overrides. */
+/* The function `parse` of such an option; to: a struct tess_tool_overrides. */
 tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
 
 /* Prints `what` and `arg`, and refers to --help. Returns the exit status. */
@@ -100,6 +110,8 @@ tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *
 tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status);
+/* The same on processes, which are started again after a failure, up to `restarts` times. */
+tess_status tess_tool_run_processes(int32_t n, int32_t restarts, char **argv, int *exit_status);
 
 /* Warns of TESSERA_* variables that no option has; once the plugins of a run are loaded. */
 void tess_tool_check_environment(void);
