@@ -319,19 +319,9 @@ static tess_status create_files(struct conversion *c)
 {
 	tess_status st = tess_convert_make_part(c->path, c->part);
 
-	for (struct output_file *f = c->file; f < c->file + c->nfiles && !st; f++) {
-		uint64_t bytes = f->header_bytes + f->bytes;
-		int fd;
-
-		st = tess_convert_write_file(c->part, f->name, f->header, f->header_bytes);
-		fd = st ? -1 : open_output_file(c, f);
-		if (!st && (fd < 0 || (fallocate(fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP) ||
-		            ftruncate(fd, (off_t)bytes)))
-			st = tess_fail(TESS_EIO, "%s/%s: %llu bytes cannot be written: %s", c->path,
-			               f->name, (unsigned long long)bytes, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-	}
+	for (struct output_file *f = c->file; f < c->file + c->nfiles && !st; f++)
+		st = tess_convert_create_file(c->path, c->part, f->name, f->header, f->header_bytes,
+		                              f->header_bytes + f->bytes);
 	return st;
 }
 

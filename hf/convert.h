@@ -43,6 +43,9 @@ tess_status tess_convert_find_output(const char *dir, const char *out, char path
 tess_status tess_convert_make_part(const char *path, char part[PATH_MAX]);
 /* Copies what is not weights; dtype 0: config.json stays as it is. */
 tess_status tess_convert_copy_files(const char *dir, const char *part, int32_t dtype);
+/* Creates a file of `bytes` that begins with a header; takes its room on the disk if it can. */
+tess_status tess_convert_create_file(const char *path, const char *part, const char *name,
+                                     const void *header, uint64_t len, uint64_t bytes);
 tess_status tess_convert_write_file(const char *part, const char *name, const void *bytes,
                                     uint64_t len);
 /* Names `part` `path`, durably. */

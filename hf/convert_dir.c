@@ -2,6 +2,7 @@
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/convert.h"
+#include "hf/save.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -128,7 +129,7 @@ void tess_convert_remove_part(const char *part)
 
 /* ---- what is copied -------------------------------------------------------------------------- */
 
-/* In this or another format, or the index of such files. */
+/* In this or another format, or the index of such files; or the state of a training. */
 static bool is_weights(const char *name)
 {
 	static const char *const ends[] = { ".safetensors", ".index.json", ".bin",  ".pt",
@@ -136,6 +137,8 @@ static bool is_weights(const char *name)
 		                            ".msgpack",     ".onnx",       ".npz" };
 	size_t len = strlen(name);
 
+	if (!strcmp(name, TESS_SAVED_STATE))
+		return true;
 	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
 		if (len > strlen(ends[i]) && !strcmp(name + len - strlen(ends[i]), ends[i]))
 			return true;
@@ -167,6 +170,23 @@ tess_status tess_convert_write_file(const char *part, const char *name, const vo
 		return st;
 	if (!tess_file_write(fd, bytes, len, 0) || fsync(fd))
 		st = fail_to_write(part, name);
+	close(fd);
+	return st;
+}
+
+tess_status tess_convert_create_file(const char *path, const char *part, const char *name,
+                                     const void *header, uint64_t len, uint64_t bytes)
+{
+	int fd;
+	tess_status st = open_new_file(part, name, &fd);
+
+	if (st)
+		return st;
+	if (!tess_file_write(fd, header, len, 0) ||
+	    (fallocate(fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP) ||
+	    ftruncate(fd, (off_t)bytes))
+		st = tess_fail(TESS_EIO, "%s/%s: %llu bytes cannot be written: %s", path, name,
+		               (unsigned long long)bytes, strerror(errno));
 	close(fd);
 	return st;
 }

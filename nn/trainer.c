@@ -395,6 +395,16 @@ struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)
 	return &t->parameters;
 }
 
+const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t)
+{
+	return &t->parts;
+}
+
+const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_trainer *t)
+{
+	return &t->optimizer;
+}
+
 void tess_trainer_set_step(struct tess_trainer *t, int64_t step)
 {
 	t->step = step;

@@ -30,6 +30,8 @@ tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess
 
 /* For saving and resuming. Borrowed. */
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);
+const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t);
+const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_trainer *t);
 /* Steps that have changed weights: the optimizer's next is this + 1. */
 void tess_trainer_set_step(struct tess_trainer *t, int64_t step);
 
