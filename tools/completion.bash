@@ -49,8 +49,17 @@ _tessera() {
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
-	--ids-file | --out | --prompt-file | --prompts | --logits | --log-dir | --flight | --svg)
+	--ids-file | --out | --prompt-file | --prompts | --logits | --log-dir | --flight | --svg | --data | --eval-data | --save | --resume | --log | --curve)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		return ;;
+	--token-dtype)
+		mapfile -t COMPREPLY < <(compgen -W 'u16 u32' -- "$cur")
+		return ;;
+	--optimizer)
+		mapfile -t COMPREPLY < <(compgen -W 'adamw sgd' -- "$cur")
+		return ;;
+	--schedule)
+		mapfile -t COMPREPLY < <(compgen -W 'constant cosine' -- "$cur")
 		return ;;
 	--kv)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
@@ -58,17 +67,22 @@ _tessera() {
 	-n | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
 	--micro-batches | --aux-loss | --recompute | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
+	--bucket | --sequence | --eval-every | --steps | --lr | --min-lr | --warmup | --betas | --eps | \
+	--momentum | --weight-decay | --clip | --dropout | --save-every | --keep | \
 	--ranks | --start | -b | -e | -f | --root | --seconds | --samples)
 		return ;;
 	esac
 
 	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
-	'') options='bench conform convert explain generate grad info launch help --help --version' ;;
+	'') options='bench conform convert explain generate grad info launch train help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
 		--positions --kv --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
+	train) options="$plan --backend --threads --device --max-restarts --bucket --recompute --data --sequence --separate --token-dtype
+		--eval-data --eval-every --steps --batch --micro-batches --seed --optimizer --lr --min-lr --warmup --schedule --betas --eps
+		--momentum --weight-decay --clip --aux-loss --dropout --save --save-every --keep --resume --log --curve --digest --flight --help" ;;
 	explain)
 		options="$plan --tokens --positions --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;

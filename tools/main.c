@@ -20,6 +20,7 @@ static const struct {
 	int (*run)(int argc, char **argv);
 } tools[] = {
 	{ "generate", "text from a checkpoint on N ranks", tess_tool_generate },
+	{ "train", "trains a checkpoint on N ranks", tess_tool_train },
 	{ "explain", "what each rank of a plan would hold and send, without starting ranks",
 	  tess_tool_explain },
 	{ "convert", "a checkpoint in another dtype, or in files of another size",

@@ -1,0 +1,349 @@
+/*
+ * tessera train as users run it: the same losses and weights on any mesh, killed and resumed on
+ * another one too; what it saves is a checkpoint; what cannot be saved or resumed leaves what was.
+ */
+#include "../unit/command.h"
+#include "../unit/scratch.h"
+#include "../unit/xml.h"
+#include "core/base/status.h"
+#include "hf/checkpoint.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { TEXT = 65536, STEPS = 12 };
+
+#define STORIES SOURCE_ROOT "/data/texts/stories.jsonl"
+/* of every run that is compared */
+#define STEPPED "--batch 4 --sequence 40 --lr 2e-4 --warmup 4 --schedule cosine --weight-decay 0.1"
+
+/* Runs it in the scratch directory; the exit status. `text`: its stderr. */
+static int train_model(char text[TEXT], const char *model, const char *before, const char *args)
+{
+	return command_run(text, TEXT, "cd '%s' && %s '%s' train '%s' --data '" STORIES "' %s 2>&1",
+	                   scratch, before, TESSERA, model, args);
+}
+
+/* The digests that it prints, as a text. */
+static void read_digests(const char *text, char digests[160])
+{
+	const char *at = strstr(text, "losses  ");
+
+	ck_assert_msg(at && strlen(at) >= 2 * 73, "%s", text);
+	snprintf(digests, 160, "%.145s", at);
+}
+
+static void expect_digests(const char *model, const char *before, const char *args,
+                           const char *wanted)
+{
+	char text[TEXT], have[160];
+
+	ck_assert_msg(!train_model(text, model, before, args), "%s: %s", args, text);
+	read_digests(text, have);
+	ck_assert_msg(!strcmp(have, wanted), "%s:\n%s\ninstead of\n%s", args, have, wanted);
+}
+
+/* Of STEPS steps on one rank. */
+static void make_digests(const char *model, const char *args, char digests[160])
+{
+	char text[TEXT], all[512];
+
+	snprintf(all, sizeof all, STEPPED " --steps %d --digest %s", STEPS, args);
+	ck_assert_msg(!train_model(text, model, "", all), "%s", text);
+	read_digests(text, digests);
+}
+
+/* Whether the scratch directory has it. */
+static bool is_there(const char *name)
+{
+	return !access(scratch_format_path(name), F_OK);
+}
+
+static void expect_failed(const char *args, int status, const char *part)
+{
+	char text[TEXT];
+
+	ck_assert_msg(train_model(text, format_data_path(""), "", args) == status, "%s: %s", args,
+	              text);
+	expect_part(text, part);
+	ck_assert_int_eq(count_occurrences(text, part), 1);
+}
+
+static void train_steps(const char *args, int steps)
+{
+	char text[TEXT], all[512];
+
+	snprintf(all, sizeof all, STEPPED " --steps %d %s", steps, args);
+	ck_assert_msg(!train_model(text, format_data_path(""), "", all), "%s", text);
+}
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+START_TEST(meshes_have_one_digest)
+{
+	static const char *const how[] = {
+		"-n 2 --backend loopback --plan tp+sp",
+		"-n 2 --backend shm --mesh dp=2 --plan-override 'dp:**=zero3' --threads 2",
+		"-n 4 --backend loopback --mesh dp=2,tp=2 --plan-override 'dp:**=zero1'",
+		"-n 4 --backend shm --mesh tp=2,dp=2 --plan tp+sp",
+	};
+	char wanted[160], args[512];
+
+	make_digests(format_data_path(""), "--threads 1", wanted);
+	for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+		snprintf(args, sizeof args, STEPPED " --steps %d --digest %s", STEPS, how[i]);
+		expect_digests(format_data_path(""), "", args, wanted);
+	}
+}
+END_TEST
+
+/* A rank is killed; the ranks that are started again, and then those of other meshes, go on. */
+START_TEST(killed_and_resumed)
+{
+	char wanted[160], text[TEXT], args[512];
+
+	make_digests(format_data_path(""), "", wanted);
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d --digest -n 2 --backend faulty:shm --save-every 3 --save "
+	                 "first --max-restarts 9",
+	         STEPS);
+	expect_digests(format_data_path(""), "TESSERA_FAULTY=rank=1,call=400,do=kill", args,
+	               wanted);
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d -n 2 --backend faulty:shm --mesh dp=2 --save-every 2 --save "
+	                 "killed --log log",
+	         STEPS);
+	ck_assert_int_ne(train_model(text, format_data_path(""),
+	                             "TESSERA_FAULTY=rank=1,call=300,do=kill", args),
+	                 0);
+	expect_part(text, "rank 1 was killed by signal 9");
+	ck_assert(is_there("killed"));
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d --digest -n 4 --backend loopback --mesh dp=2,tp=2 "
+	                 "--plan-override 'dp:**=zero3' --save killed --resume killed --log log",
+	         STEPS);
+	expect_digests(format_data_path(""), "", args, wanted);
+}
+END_TEST
+
+/* Weights of 16 bits have f32 masters, which a save keeps. */
+START_TEST(resumed_from_masters)
+{
+	char wanted[160], text[TEXT], args[512], half[1280];
+
+	snprintf(half, sizeof half, "%s", scratch_format_path("half"));
+	ck_assert(!command_run(text, TEXT, "'%s' convert '%s' '%s' --dtype bf16", TESSERA,
+	                       format_data_path(""), half));
+	make_digests(half, "", wanted);
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d -n 2 --backend loopback --mesh dp=2 --save out --save-every "
+	                 "5 --keep 0",
+	         STEPS);
+	ck_assert_msg(!train_model(text, half, "", args), "%s", text);
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d --digest -n 2 --backend loopback --resume out/step-5", STEPS);
+	expect_digests(half, "", args, wanted);
+}
+END_TEST
+
+/* ---- what is saved --------------------------------------------------------------------------- */
+
+/* A checkpoint like the one that was trained, but for the values; and nothing more. */
+START_TEST(saves_a_checkpoint)
+{
+	struct tess_checkpoint *have, *want;
+	char text[TEXT];
+	bool changed = false;
+
+	train_steps("-n 2 --backend loopback --save saved", 2);
+	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("saved/step-2"),
+	                                    TESS_CHECKPOINT_WHOLE, &have),
+	              "%s", tess_error());
+	ck_assert(!tess_checkpoint_open(format_data_path(""), TESS_CHECKPOINT_WHOLE, &want));
+	ck_assert_uint_eq(tess_checkpoint_count(have), tess_checkpoint_count(want));
+	for (size_t i = 0; i < tess_checkpoint_count(have); i++) {
+		const struct tess_slice *a = tess_checkpoint_at(have, i);
+		const struct tess_slice *b = tess_checkpoint_at(want, i);
+
+		ck_assert_str_eq(a->name, b->name);
+		ck_assert(a->dtype == b->dtype && a->bytes == b->bytes && a->ndim == b->ndim &&
+		          !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape));
+		changed = changed || memcmp(a->data, b->data, a->bytes) != 0;
+	}
+	ck_assert(changed);
+	tess_checkpoint_close(have);
+	tess_checkpoint_close(want);
+	command_run(text, TEXT, "cd '%s' && ls saved/*", scratch);
+	ck_assert_str_eq(text, "README.md\nconfig.json\ngeneration_config.json\ngolden.json\n"
+	                       "model.safetensors\noptimizer.safetensors\ntokenizer.json\n"
+	                       "tokenizer_config.json\ntraining.json\n");
+	ck_assert_msg(!command_run(text, TEXT,
+	                           "'%s' generate '%s' --prompt Once --max-tokens 4 2>&1", TESSERA,
+	                           scratch_format_path("saved/step-2")),
+	              "%s", text);
+}
+END_TEST
+
+START_TEST(keeps_the_newest)
+{
+	train_steps("--save kept --save-every 1", 4);
+	ck_assert(!is_there("kept/step-1") && !is_there("kept/step-2"));
+	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
+	/* another run does not mix its saves with these */
+	expect_failed("--steps 5 --save kept", 1,
+	              "--save kept: has kept/step-4 already, which this run does not go on from");
+	expect_failed("--steps 5 --save kept --resume kept/step-3 " STEPPED, 1,
+	              "has kept/step-4 already");
+}
+END_TEST
+
+/* A file that cannot grow stands for a full disk: one of less than the state of the optimizer. */
+START_TEST(full_disk_leaves_the_last_save)
+{
+	char text[TEXT], wanted[160], args[512];
+
+	make_digests(format_data_path(""), "", wanted);
+	snprintf(args, sizeof args, STEPPED " --steps %d --digest --save full --save-every 4",
+	         STEPS);
+	ck_assert_int_eq(train_model(text, format_data_path(""), "ulimit -f 3000 &&", args), 1);
+	expect_part(text, "full/step-4/optimizer.safetensors: 2090224 ");
+	expect_part(text, "bytes cannot be written: File too large");
+	command_run(text, TEXT, "ls '%s'", scratch_format_path("full"));
+	ck_assert_str_eq(text, "");
+	snprintf(args, sizeof args,
+	         STEPPED " --steps %d --save full --save-every 4 --max-restarts 1 -n 2 --backend "
+	                 "faulty:shm",
+	         STEPS);
+	ck_assert_int_ne(train_model(text, format_data_path(""),
+	                             "TESSERA_FAULTY=rank=1,call=400,do=kill", args),
+	                 0);
+	snprintf(args, sizeof args, STEPPED " --steps %d --digest --save full --resume full",
+	         STEPS);
+	ck_assert_int_ne(train_model(text, format_data_path(""), "ulimit -f 3000 &&", args), 0);
+	expect_digests(format_data_path(""), "", args, wanted);
+}
+END_TEST
+
+/* ---- how a run ends -------------------------------------------------------------------------- */
+
+/* The step that is under way ends, and is saved. */
+START_TEST(interrupted)
+{
+	long status, saved, lines;
+	char text[TEXT], *at;
+
+	command_run(text, TEXT,
+	            "cd '%s'; '%s' train '%s' --data '" STORIES "' --batch 4 --sequence 40 "
+	            "--steps 100000 --save stopped --log lines -n 2 --backend shm 2>err & pid=$!; "
+	            "while kill -0 $pid && [ ! -s lines ]; do sleep 0.02; done; kill -INT $pid; "
+	            "wait $pid; echo status $?; ls stopped; echo lines $(wc -l <lines); cat err",
+	            scratch, TESSERA, format_data_path(""));
+	at = strstr(text, "status ");
+	ck_assert_msg(
+		at && sscanf(at, "status %ld\nstep-%ld\nlines %ld", &status, &saved, &lines) == 3,
+		"%s", text);
+	ck_assert_msg(status == 130 && saved == lines, "%s", text);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+	char text[TEXT], path[1400];
+
+	train_steps("--save good", 2);
+	expect_failed("--resume none", 1, "none: nothing is saved there");
+	expect_failed("--steps 9 --resume good --sequence 41", 1,
+	              "good/step-2: was saved from other data");
+	expect_failed("--steps 9 --resume good --optimizer sgd --sequence 40", 1,
+	              "good/step-2: was saved with the optimizer adamw, and this is sgd");
+	ck_assert(!command_run(text, TEXT, "'%s' convert '%s' '%s' --dtype bf16", TESSERA,
+	                       format_data_path(""), scratch_format_path("other")));
+	snprintf(path, sizeof path, "%s", scratch_format_path("other"));
+	ck_assert_int_eq(train_model(text, path, "", "--steps 9 --resume good --sequence 40"), 1);
+	expect_part(text, "good/step-2: was saved from another model than /");
+	expect_failed("--batch 6 --micro-batches 4", 2, "cannot be cut into 4 micro-batches");
+	expect_failed("--save-every 5", 2, "--save-every needs a directory");
+	expect_failed("--data none.bin", 1, "none.bin: No such file");
+	/* a loss that is not finite: the weights are not saved over good ones */
+	expect_failed(STEPPED " --steps 9 --resume good --save good --lr 1e30 --warmup 0 --clip 0 "
+	                      "--schedule constant --save-every 5",
+	              1, "finite");
+	command_run(text, TEXT, "ls '%s'", scratch_format_path("good"));
+	ck_assert_str_eq(text, "step-2\n");
+}
+END_TEST
+
+/* ---- log and curve --------------------------------------------------------------------------- */
+
+struct logged {
+	double loss, evaluation;
+};
+
+/* The lines of a log, which has steps 1 to STEPS. */
+static void read_log(const char *name, struct logged logged[STEPS])
+{
+	FILE *f = fopen(scratch_format_path(name), "r");
+	char line[4096];
+
+	ck_assert_ptr_nonnull(f);
+	for (int i = 0; i < STEPS; i++) {
+		json_t *o = fgets(line, sizeof line, f) ? json_loads(line, 0, NULL) : NULL;
+
+		ck_assert_int_eq(json_integer_value(json_object_get(o, "step")), i + 1);
+		logged[i].loss = json_number_value(json_object_get(o, "loss"));
+		logged[i].evaluation = json_number_value(json_object_get(o, "eval_loss"));
+		MUST(logged[i].loss > 0 && json_number_value(json_object_get(o, "norm")) > 0 &&
+		     json_integer_value(json_object_get(o, "tokens")) == 160 &&
+		     json_integer_value(json_object_get(o, "labels")) == 156);
+		ck_assert((logged[i].evaluation > 0) == ((i + 1) % 4 == 0));
+		json_decref(o);
+	}
+	ck_assert_ptr_null(fgets(line, sizeof line, f));
+	fclose(f);
+}
+
+/* How many of `what` an element of the curve has that begins with `begin`. */
+static int count_in_element(const char *curve, const char *begin, char what)
+{
+	const char *at = strstr(curve, begin);
+	int n = 0;
+
+	ck_assert_ptr_nonnull(at);
+	for (; *at != '>'; at++)
+		n += *at == what;
+	return n;
+}
+
+/* A run that is resumed before the last line of its log makes these steps and lines again. */
+START_TEST(log_and_curve)
+{
+	static char curve[1 << 18];
+	struct logged whole[STEPS], parts[STEPS];
+	FILE *f;
+
+	train_steps("--log log --eval-data '" STORIES "' --eval-every 4 --save a --save-every 5 "
+	            "--keep 0",
+	            STEPS);
+	read_log("log", whole);
+	ck_assert(whole[STEPS - 1].evaluation < whole[3].evaluation); /* it learns */
+	train_steps("--log log --eval-data '" STORIES "' --eval-every 4 --resume a/step-5 -n 2 "
+	            "--backend loopback --curve curve.svg",
+	            STEPS);
+	read_log("log", parts);
+	ck_assert(!memcmp(whole, parts, sizeof whole));
+	f = fopen(scratch_format_path("curve.svg"), "r");
+	ck_assert_ptr_nonnull(f);
+	curve[fread(curve, 1, sizeof curve - 1, f)] = 0;
+	fclose(f);
+	ck_assert(is_well_formed(curve) && !strstr(curve, "nan") && !strstr(curve, "inf"));
+	ck_assert_int_eq(count_occurrences(curve, "<circle class=\"eval\""), STEPS / 4 + 1);
+	/* from the first step at the left to the last at the right */
+	ck_assert_int_eq(count_in_element(curve, "<path class=\"loss\" d=\"M64.0 ", 'L'),
+	                 STEPS - 1);
+	expect_part(curve, "L876.0 ");
+}
+END_TEST
+
+SCRATCH_MAIN("train_command", meshes_have_one_digest, killed_and_resumed, resumed_from_masters,
+             saves_a_checkpoint, keeps_the_newest, full_disk_leaves_the_last_save, interrupted,
+             refusals, log_and_curve)

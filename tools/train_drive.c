@@ -1,0 +1,376 @@
+/* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
+#include "train.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DIGEST = 2 * crypto_hash_sha256_BYTES + 1 };
+
+struct drive {
+	struct train_run *run;
+	struct tess_dataset *data, *evaluation; /* evaluation: NULL: none */
+	struct tess_dataset_info info;
+	struct train_report report;
+	int64_t step, steps; /* made; in all */
+	int64_t position; /* sequences that were taken, of the endless order */
+	unsigned char losses[crypto_hash_sha256_BYTES]; /* of each step's and of those before it */
+	char saved[TRAIN_TEXT]; /* the last save; "": none */
+	int64_t saved_step;
+};
+
+/* ---- what a save keeps of a run -------------------------------------------------------------- */
+
+/* The options that decide the bits of what follows. */
+static json_t *list_kept_options(const struct drive *d)
+{
+	const struct train_options *a = d->run->options;
+	bool sgd = a->optimizer == TESS_SGD;
+
+	return json_pack(
+		"{s:i, s:i, s:I, s:f, s:f, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+		"batch", (int)a->batch, "micro-batches", (int)a->micro, "seed", (json_int_t)a->seed,
+		"lr", a->lr, "min-lr", a->min_lr, "warmup", (int)a->warmup, "steps",
+		(json_int_t)(a->schedule == TESS_COSINE ? d->steps : 0), "beta1", a->betas[0],
+		"beta2", a->betas[1], "eps", a->eps, "momentum", sgd ? a->momentum : 0,
+		"weight-decay", a->weight_decay, "clip", a->clip, "aux-loss", a->aux_loss,
+		"dropout", a->dropout);
+}
+
+static char *format_hash(uint64_t hash, char out[17])
+{
+	snprintf(out, 17, "%016llx", (unsigned long long)hash);
+	return out;
+}
+
+static tess_status make_state(struct drive *d)
+{
+	char losses[DIGEST], hash[17];
+	json_t *o;
+
+	sodium_bin2hex(losses, sizeof losses, d->losses, sizeof d->losses);
+	o = json_pack("{s:I, s:I, s:s, s:s, s:o}", "position", (json_int_t)d->position, "sequences",
+	              (json_int_t)d->info.sequences, "data", format_hash(d->info.hash, hash),
+	              "losses", losses, "options", list_kept_options(d));
+	free(d->run->state);
+	d->run->state = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	json_decref(o);
+	return d->run->state ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+}
+
+/* Options that differ are used as they are now given. */
+static void warn_changed_options(const struct drive *d, const json_t *saved)
+{
+	json_t *now = list_kept_options(d), *value;
+	const char *key;
+
+	json_object_foreach(now, key, value) {
+		const json_t *old = json_object_get(saved, key);
+
+		if (old && !json_equal(old, value))
+			fprintf(stderr,
+			        "tessera train: %s was %.10g in %s, and is %.10g: what follows "
+			        "is not what would have followed there\n",
+			        key, json_number_value(old), d->saved, json_number_value(value));
+	}
+	json_decref(now);
+}
+
+static tess_status resume_state(struct drive *d)
+{
+	json_t *o = json_loads(d->run->state, 0, NULL);
+	const char *losses = json_string_value(json_object_get(o, "losses"));
+	const char *data = json_string_value(json_object_get(o, "data"));
+	char hash[17];
+	size_t n = 0;
+	tess_status st = TESS_OK;
+
+	d->position = json_integer_value(json_object_get(o, "position"));
+	if (!losses || !data || d->position < 0 ||
+	    sodium_hex2bin(d->losses, sizeof d->losses, losses, strlen(losses), NULL, &n, NULL) ||
+	    n != sizeof d->losses)
+		st = tess_fail(TESS_EINVAL, "%s: was not saved by tessera train", d->saved);
+	else if (strcmp(data, format_hash(d->info.hash, hash)) != 0)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: was saved from other data: it had %lld sequences, and these "
+		               "files have %lld of %lld ids; resume with the same --data, in the "
+		               "same order, and the same --sequence",
+		               d->saved,
+		               (long long)json_integer_value(json_object_get(o, "sequences")),
+		               (long long)d->info.sequences, (long long)d->run->sequence);
+	else
+		warn_changed_options(d, json_object_get(o, "options"));
+	json_decref(o);
+	return st;
+}
+
+/* ---- begin or resume ------------------------------------------------------------------------- */
+
+static tess_status open_data_files(const struct drive *d, const struct tess_tool_overrides *files,
+                                   struct tess_dataset **out)
+{
+	const struct train_options *a = d->run->options;
+	const struct tess_dataset_options options = { .size = sizeof options,
+		                                      .id_bytes = a->id_bytes,
+		                                      .separate = a->separate,
+		                                      .sequence = d->run->sequence,
+		                                      .vocabulary = d->run->info.vocabulary,
+		                                      .tokenizer = a->model };
+
+	return tess_dataset_open(files->text, files->n, &options, out);
+}
+
+static tess_status open_data_sets(struct drive *d)
+{
+	const struct train_options *a = d->run->options;
+	struct tess_dataset_info info;
+	tess_status st = open_data_files(d, &a->data, &d->data);
+
+	if (st)
+		return st;
+	tess_dataset_get_info(d->data, &d->info);
+	d->steps = a->steps ? a->steps : (d->info.sequences + a->batch - 1) / a->batch;
+	if (!a->eval_data.n)
+		return TESS_OK;
+	st = open_data_files(d, &a->eval_data, &d->evaluation);
+	if (st)
+		return st;
+	tess_dataset_get_info(d->evaluation, &info);
+	return info.sequences >= a->batch
+	               ? TESS_OK
+	               : tess_fail(TESS_EINVAL,
+	                           "--eval-data: %lld sequences are less than one batch of %d",
+	                           (long long)info.sequences, (int)a->batch);
+}
+
+/* The save to go on from, into d->saved; "": none. A job that was started again has its own. */
+static tess_status find_resumed(struct drive *d)
+{
+	const struct train_options *a = d->run->options;
+	const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"), *from = a->resume;
+	char *path = NULL;
+	tess_status st;
+
+	if (a->save && restarts && atoi(restarts) > 0 && !tess_save_find(a->save, &path))
+		from = a->save;
+	if (!from)
+		return TESS_OK;
+	st = path ? TESS_OK : tess_save_find(from, &path);
+	if (!st && snprintf(d->saved, sizeof d->saved, "%s", path) >= (int)sizeof d->saved)
+		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
+	free(path);
+	return st;
+}
+
+/* Saves of another run would be taken for those of this one. */
+static tess_status check_save_directory(const struct drive *d)
+{
+	const char *save = d->run->options->save, *name;
+	char *path = NULL;
+	tess_status st = TESS_OK;
+
+	if (!save)
+		return TESS_OK;
+	if ((mkdir(save, 0777) && errno != EEXIST) || access(save, W_OK))
+		return tess_fail(TESS_EIO, "--save %s: %s", save, strerror(errno));
+	if (tess_save_find(save, &path))
+		return TESS_OK;
+	name = strrchr(path, '/');
+	if (!name || strncmp(name, "/step-", 6) != 0 || atoll(name + 6) > d->step)
+		st = tess_fail(TESS_EINVAL,
+		               "--save %s: has %s already, which this run does not go on from: "
+		               "--resume %s, or save in another directory",
+		               save, path, save);
+	free(path);
+	return st;
+}
+
+static tess_status begin_run(struct drive *d)
+{
+	struct train_command c = { .kind = TRAIN_LOAD };
+	tess_status st = open_data_sets(d);
+
+	if (!st)
+		st = find_resumed(d);
+	if (!st && *d->saved) {
+		memcpy(c.text, d->saved, sizeof c.text);
+		st = train_run_command(d->run, &c);
+		if (!st)
+			st = resume_state(d);
+		tess_trainer_get_info(d->run->trainer, &d->run->info);
+		d->step = d->saved_step = d->run->info.step;
+	}
+	if (!st)
+		st = check_save_directory(d);
+	if (!st)
+		st = train_open_report(d->run->options, d->step, d->steps, &d->report);
+	if (!st)
+		tess_tool_check_environment();
+	return st;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Sequences from `first` on: of the order of training, or as the files of `d` have them. */
+static tess_status read_sequences(struct drive *d, const struct tess_dataset *from, int64_t first,
+                                  struct train_command *c)
+{
+	const struct train_options *a = d->run->options;
+	tess_status st = TESS_OK;
+
+	c->nsequences = a->batch;
+	c->nmicro = a->micro;
+	c->nids = 0;
+	for (int64_t i = 0; i < a->batch && !st; i++) {
+		int64_t which = first + i;
+
+		if (from == d->data)
+			which = tess_dataset_shuffle(from, (uint64_t)a->seed, which);
+		st = tess_dataset_read(from, which, d->run->ids + c->nids, &d->run->lengths[i]);
+		c->nids += d->run->lengths[i];
+	}
+	return st;
+}
+
+/* The mean over the labels of all whole batches, in the order of the files. */
+static tess_status evaluate_model(struct drive *d, double *out)
+{
+	struct train_command c = { .kind = TRAIN_EVALUATE };
+	int32_t batch = d->run->options->batch;
+	struct tess_dataset_info info;
+	double sum = 0, labels = 0;
+	tess_status st = TESS_OK;
+
+	tess_dataset_get_info(d->evaluation, &info);
+	for (int64_t at = 0; at + batch <= info.sequences && !st && !train_is_interrupted();
+	     at += batch) {
+		st = read_sequences(d, d->evaluation, at, &c);
+		if (!st)
+			st = train_run_command(d->run, &c);
+		sum += d->run->result.loss * (double)d->run->result.nlabels;
+		labels += (double)d->run->result.nlabels;
+	}
+	if (!st && !train_is_interrupted())
+		*out = sum / labels;
+	return st;
+}
+
+static tess_status save_run(struct drive *d)
+{
+	struct train_command c = { .kind = TRAIN_SAVE };
+	tess_status st = make_state(d);
+
+	if (!st)
+		st = train_run_command(d->run, &c);
+	if (!st)
+		st = train_write_curve(&d->report);
+	if (st)
+		return st;
+	snprintf(d->saved, sizeof d->saved, "%s/step-%lld", d->run->options->save,
+	         (long long)d->step);
+	d->saved_step = d->step;
+	return TESS_OK;
+}
+
+/* Each loss enters the digest of those before it, which a save can keep. */
+static void hash_loss(struct drive *d, double loss)
+{
+	crypto_hash_sha256_state h;
+
+	crypto_hash_sha256_init(&h);
+	crypto_hash_sha256_update(&h, d->losses, sizeof d->losses);
+	crypto_hash_sha256_update(&h, (const unsigned char *)&loss, sizeof loss);
+	crypto_hash_sha256_final(&h, d->losses);
+}
+
+static bool is_due(int64_t step, int32_t every)
+{
+	return every && step % every == 0;
+}
+
+static tess_status make_step(struct drive *d)
+{
+	const struct train_options *a = d->run->options;
+	const struct tess_schedule schedule = { .kind = a->schedule,
+		                                .lr = a->lr,
+		                                .least = a->min_lr,
+		                                .warmup = a->warmup,
+		                                .steps = d->steps };
+	struct train_command c = { .kind = TRAIN_STEP,
+		                   .lr = tess_schedule_get(&schedule, d->step) };
+	struct tess_training_result result;
+	double evaluation = NAN;
+	tess_status st = read_sequences(d, d->data, d->position, &c);
+
+	if (!st)
+		st = train_run_command(d->run, &c);
+	if (st)
+		return st;
+	d->step++;
+	d->position += a->batch;
+	result = d->run->result;
+	hash_loss(d, result.loss);
+	tess_trainer_get_info(d->run->trainer, &d->run->info);
+	if (d->evaluation && (is_due(d->step, a->eval_every) || d->step == d->steps))
+		st = evaluate_model(d, &evaluation);
+	if (!st)
+		st = train_report_step(&d->report, d->step, c.lr, evaluation, &result,
+		                       &d->run->info);
+	if (!st && a->save && is_due(d->step, a->save_every))
+		st = save_run(d);
+	return st;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static tess_status print_digests(struct drive *d)
+{
+	struct train_command c = { .kind = TRAIN_HASH };
+	unsigned char hash[crypto_hash_sha256_BYTES];
+	char losses[DIGEST], weights[DIGEST];
+	tess_status st = train_run_command(d->run, &c);
+
+	if (st)
+		return st;
+	crypto_hash_sha256_final(&d->run->weights, hash);
+	sodium_bin2hex(weights, sizeof weights, hash, sizeof hash);
+	sodium_bin2hex(losses, sizeof losses, d->losses, sizeof d->losses);
+	fprintf(stderr, "losses  %s\nweights %s\n", losses, weights);
+	return TESS_OK;
+}
+
+static tess_status drive_run(struct drive *d)
+{
+	const struct train_options *a = d->run->options;
+	tess_status st = begin_run(d);
+
+	while (!st && d->step < d->steps && !train_is_interrupted())
+		st = make_step(d);
+	if (!st && a->save && (!*d->saved || d->saved_step < d->step))
+		st = save_run(d);
+	if (!st)
+		st = train_write_curve(&d->report);
+	if (!st && a->digest && !train_is_interrupted())
+		st = print_digests(d);
+	return st;
+}
+
+tess_status train_drive(struct train_run *r)
+{
+	struct drive d = { .run = r };
+	struct train_command c = { .kind = TRAIN_END };
+	tess_status st = drive_run(&d);
+
+	train_close_report(&d.report, *d.saved ? d.saved : NULL);
+	tess_dataset_close(d.data);
+	tess_dataset_close(d.evaluation);
+	if (r->failed) /* on all ranks */
+		return st;
+	c.status = st;
+	if (st)
+		snprintf(c.text, sizeof c.text, "%s", tess_error());
+	return train_run_command(r, &c);
+}

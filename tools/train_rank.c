@@ -1,0 +1,206 @@
+/* train_rank.c - one rank of `tessera train`: it does what rank 0 asks for. */
+#include "train.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASHED_AT_ONCE = 1 << 20, SEQUENCE = 1024 };
+
+/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupted;
+
+static void handle_train_interrupt(int sig)
+{
+	(void)sig;
+	interrupted = 1;
+	signal(SIGINT, SIG_DFL); /* a second one ends the process */
+}
+
+bool train_is_interrupted(void)
+{
+	return interrupted != 0;
+}
+
+/* Rank 0 ends the run for all; threads share its handler. */
+static void catch_train_interrupt(const struct train_run *r)
+{
+	if (tess_world_rank(r->world) == 0 || !tess_tool_has_threads(tess_world_size(r->world)))
+		signal(SIGINT, handle_train_interrupt);
+	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+/* The lengths and ids of a batch, from rank 0, as micro-batches of the same number of sequences. */
+static tess_status share_batch(struct train_run *r, const struct train_command *c)
+{
+	struct tess_group *g = tess_world_group(r->world);
+	int64_t each = c->nsequences / c->nmicro, at = 0;
+	tess_status st = tess_broadcast(g, r->lengths, (uint64_t)c->nsequences, TESS_I64, 0,
+	                                "train:lengths");
+
+	if (!st)
+		st = tess_broadcast(g, r->ids, (uint64_t)c->nids, TESS_I32, 0, "train:ids");
+	for (int64_t i = 0; i < c->nsequences && !st; at += r->lengths[i++])
+		if (i % each == 0)
+			r->micro[i / each] = (struct tess_batch){ .nsequences = each,
+				                                  .lengths = r->lengths + i,
+				                                  .ids = r->ids + at };
+	return st;
+}
+
+/* Of all weights, by their names, as rank 0 gets them. */
+static tess_status hash_weights(struct train_run *r)
+{
+	bool first = tess_world_rank(r->world) == 0;
+	unsigned char *part = malloc(first ? HASHED_AT_ONCE * sizeof(float) : 1);
+	tess_status st = part ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	crypto_hash_sha256_init(&r->weights);
+	for (int64_t i = 0; i < tess_trainer_count_tensors(r->trainer) && !st; i++) {
+		const struct tess_trained *t = tess_trainer_get_tensor(r->trainer, i);
+		int64_t width = t->dtype == TESS_F32 ? 4 : 2, n;
+
+		crypto_hash_sha256_update(&r->weights, (const unsigned char *)t->name,
+		                          strlen(t->name) + 1);
+		for (int64_t at = 0; at < t->size && !st; at += n) {
+			n = t->size - at < HASHED_AT_ONCE ? t->size - at : HASHED_AT_ONCE;
+			st = tess_trainer_gather(r->trainer, TESS_WEIGHT, i, at, n, 0, part);
+			if (!st && first)
+				crypto_hash_sha256_update(&r->weights, part,
+				                          (unsigned long long)(n * width));
+		}
+	}
+	free(part);
+	return st;
+}
+
+static tess_status perform_command(struct train_run *r, const struct train_command *c)
+{
+	const struct train_options *a = r->options;
+	char *state;
+	tess_status st;
+
+	switch (c->kind) {
+	case TRAIN_STEP:
+	case TRAIN_EVALUATE:
+		st = share_batch(r, c);
+		if (!st && c->kind == TRAIN_STEP)
+			return tess_trainer_step(r->trainer, r->micro, c->nmicro, c->lr,
+			                         &r->result);
+		return st ? st
+		          : tess_trainer_compute_gradients(r->trainer, r->micro, c->nmicro,
+		                                           &r->result);
+	case TRAIN_LOAD:
+		st = tess_trainer_load(r->trainer, c->text, &state);
+		if (!st) {
+			free(r->state);
+			r->state = state;
+		}
+		return st;
+	case TRAIN_SAVE:
+		return tess_trainer_save(r->trainer, a->save, a->keep, r->state ? r->state : "{}");
+	case TRAIN_HASH:
+		return hash_weights(r);
+	default:
+		return c->status ? tess_fail((tess_status)c->status, "%s", c->text) : TESS_OK;
+	}
+}
+
+tess_status train_run_command(struct train_run *r, struct train_command *c)
+{
+	tess_status st = tess_broadcast(tess_world_group(r->world), c, sizeof *c, TESS_I8, 0,
+	                                "train:command");
+
+	if (!st)
+		st = perform_command(r, c);
+	r->failed = st != TESS_OK;
+	return st;
+}
+
+/* Until the last one, or one that fails, as it does on all ranks. */
+static tess_status follow_commands(struct train_run *r)
+{
+	struct train_command c = { .kind = TRAIN_STEP };
+	tess_status st = TESS_OK;
+
+	while (!st && c.kind != TRAIN_END)
+		st = train_run_command(r, &c);
+	return st;
+}
+
+/* ---- the rank -------------------------------------------------------------------------------- */
+
+static double choose_given(double value, double preset)
+{
+	return value > 0 ? value : preset;
+}
+
+struct tess_trainer_options train_make_options(const struct train_options *a)
+{
+	return (struct tess_trainer_options){
+		.size = sizeof(struct tess_trainer_options),
+		.threads = a->threads,
+		.plan = a->plan,
+		.overrides = a->overrides.text,
+		.ignore_unexpected = a->ignore_unexpected,
+		.optimizer = a->optimizer,
+		.beta1 = choose_given(a->betas[0], -1),
+		.beta2 = choose_given(a->betas[1], -1),
+		.eps = choose_given(a->eps, -1),
+		.momentum = a->momentum,
+		.weight_decay = a->weight_decay,
+		.clip = a->clip,
+		.balance = a->aux_loss,
+		.dropout = a->dropout < 0 ? 0 : choose_given(a->dropout, -1),
+		.seed = (uint64_t)a->seed,
+		.bucket = a->bucket,
+		.recompute = a->recompute.n ? a->recompute.text : NULL,
+	};
+}
+
+static tess_status open_train_run(struct train_run *r)
+{
+	const struct train_options *a = r->options;
+	struct tess_trainer_options options = train_make_options(a);
+	tess_status st = tess_mesh_open(r->world, a->mesh ? a->mesh : "tp", &r->mesh);
+
+	if (!st)
+		st = tess_trainer_open(r->mesh, a->model, &options, &r->trainer);
+	if (st)
+		return st;
+	r->info.size = sizeof r->info;
+	r->result.size = sizeof r->result;
+	tess_trainer_get_info(r->trainer, &r->info);
+	r->sequence = a->sequence                                         ? a->sequence
+	              : r->info.positions && r->info.positions < SEQUENCE ? r->info.positions
+	                                                                  : SEQUENCE;
+	r->lengths = calloc((size_t)a->batch, sizeof *r->lengths);
+	r->ids = calloc((size_t)(a->batch * r->sequence), sizeof *r->ids);
+	r->micro = calloc((size_t)a->micro, sizeof *r->micro);
+	return r->lengths && r->ids && r->micro
+	               ? TESS_OK
+	               : tess_fail(TESS_ENOMEM, "out of memory for a batch");
+}
+
+tess_status train_run_rank(struct tess_world *world, void *options)
+{
+	struct train_run r = { .options = options, .world = world };
+	tess_status st;
+
+	catch_train_interrupt(&r);
+	st = open_train_run(&r);
+	if (!st)
+		st = tess_world_rank(world) == 0 ? train_drive(&r) : follow_commands(&r);
+	if (st)
+		tess_world_fail(world, st, tess_error());
+	free(r.lengths);
+	free(r.ids);
+	free(r.micro);
+	free(r.state);
+	tess_trainer_close(r.trainer);
+	tess_mesh_close(r.mesh);
+	return st;
+}

@@ -1,0 +1,176 @@
+/* train_report.c - what a run tells: a line of progress, the log, the curve. */
+#include "train.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/clock.h>
+#include <unistd.h>
+
+/* ns between two lines: on a terminal, where the last is drawn over, and elsewhere */
+static const int64_t redrawn_every = 100000000, printed_every = 10000000000;
+
+static tess_status add_point(struct train_report *p, int64_t step, double loss, double evaluation)
+{
+	int64_t capacity = p->capacity ? p->capacity : 1024;
+	struct train_point *more;
+
+	if (!p->options->curve)
+		return TESS_OK;
+	if (p->npoints == p->capacity) {
+		capacity *= p->capacity ? 2 : 1;
+		more = realloc(p->points, (size_t)capacity * sizeof *more);
+		if (!more)
+			return tess_fail(TESS_ENOMEM, "--curve: out of memory");
+		p->points = more;
+		p->capacity = capacity;
+	}
+	p->points[p->npoints++] = (struct train_point){ step, loss, evaluation };
+	return TESS_OK;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+/* Reads lines of steps up to p->first, and cuts what follows: those steps are made again. */
+static tess_status keep_log(struct train_report *p)
+{
+	char *line = NULL;
+	size_t size = 0;
+	long at = 0;
+	ssize_t len;
+	tess_status st = TESS_OK;
+
+	while (!st && (len = getline(&line, &size, p->log)) > 0 && line[len - 1] == '\n') {
+		json_t *o = json_loads(line, 0, NULL), *evaluation;
+		int64_t step = json_integer_value(json_object_get(o, "step"));
+
+		evaluation = json_object_get(o, "eval_loss");
+		if (o && step <= p->first)
+			st = add_point(p, step, json_number_value(json_object_get(o, "loss")),
+			               evaluation ? json_number_value(evaluation) : NAN);
+		json_decref(o);
+		if (!o || step > p->first)
+			break;
+		at += len;
+	}
+	free(line);
+	if (!st && (fseek(p->log, at, SEEK_SET) || ftruncate(fileno(p->log), at)))
+		st = tess_fail(TESS_EIO, "--log %s: %s", p->options->log, strerror(errno));
+	return st;
+}
+
+tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
+                              struct train_report *out)
+{
+	*out = (struct train_report){ .options = a,
+		                      .shows = isatty(STDERR_FILENO),
+		                      .began = tess_now(),
+		                      .first = first,
+		                      .steps = steps };
+	if (a->curve) { /* whether it can be written */
+		FILE *f = fopen(a->curve, "ae");
+
+		if (!f)
+			return tess_fail(TESS_EIO, "--curve %s: %s", a->curve, strerror(errno));
+		fclose(f);
+	}
+	if (!a->log)
+		return TESS_OK;
+	out->log = first ? fopen(a->log, "r+e") : NULL;
+	if (out->log)
+		return keep_log(out);
+	out->log = fopen(a->log, "we");
+	return out->log ? TESS_OK : tess_fail(TESS_EIO, "--log %s: %s", a->log, strerror(errno));
+}
+
+static tess_status write_log_line(struct train_report *p, int64_t step, double lr,
+                                  double evaluation, const struct tess_training_result *r)
+{
+	json_t *o = json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "step", (json_int_t)step,
+	                      "loss", r->loss, "lr", lr, "norm", r->norm, "tokens",
+	                      (json_int_t)r->ntokens, "labels", (json_int_t)r->nlabels, "seconds",
+	                      r->seconds, "communication", r->communication);
+	char *line;
+
+	if (o && p->options->aux_loss > 0)
+		json_object_set_new(o, "aux_loss", json_real(r->balance));
+	if (o && !isnan(evaluation))
+		json_object_set_new(o, "eval_loss", json_real(evaluation));
+	line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	json_decref(o);
+	if (!line)
+		return tess_fail(TESS_EIO, "--log %s: step %lld has a number that is not finite",
+		                 p->options->log, (long long)step);
+	fprintf(p->log, "%s\n", line);
+	free(line);
+	return fflush(p->log)
+	               ? tess_fail(TESS_EIO, "--log %s: %s", p->options->log, strerror(errno))
+	               : TESS_OK;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void print_progress(struct train_report *p, int64_t step, double evaluation,
+                           const struct tess_training_result *r,
+                           const struct tess_trainer_info *info)
+{
+	uint64_t bytes =
+		info->weight_bytes + info->gradient_bytes + info->state_bytes + info->step_bytes;
+	int64_t now = tess_now();
+	bool last = step == p->steps || !isnan(evaluation);
+
+	if (!last && p->shown && now - p->shown < (p->shows ? redrawn_every : printed_every))
+		return;
+	p->shown = now;
+	fprintf(stderr, "%sstep %lld/%lld  loss %.4f  ", p->shows ? "\r\033[K" : "",
+	        (long long)step, (long long)p->steps, r->loss);
+	if (!isnan(evaluation))
+		fprintf(stderr, "eval %.4f  ", evaluation);
+	fprintf(stderr, "%.0f tok/s  %.1f ms  %.0f%% communication  %.1f MiB%s",
+	        r->seconds > 0 ? (double)r->ntokens / r->seconds : 0, 1e3 * r->seconds,
+	        r->seconds > 0 ? 100 * r->communication / r->seconds : 0, (double)bytes / 1048576,
+	        p->shows && step < p->steps && isnan(evaluation) ? "" : "\n");
+}
+
+tess_status train_report_step(struct train_report *p, int64_t step, double lr, double evaluation,
+                              const struct tess_training_result *result,
+                              const struct tess_trainer_info *info)
+{
+	tess_status st = add_point(p, step, result->loss, evaluation);
+
+	p->ntokens += result->ntokens;
+	print_progress(p, step, evaluation, result, info);
+	return st || !p->log ? st : write_log_line(p, step, lr, evaluation, result);
+}
+
+tess_status train_write_curve(const struct train_report *p)
+{
+	const char *path = p->options->curve;
+	FILE *f;
+	bool written;
+
+	if (!path || !p->npoints)
+		return TESS_OK;
+	f = fopen(path, "we");
+	if (f)
+		train_draw_curve(p->points, p->npoints, f);
+	written = f && !fflush(f) && !ferror(f);
+	if (f)
+		fclose(f);
+	return written ? TESS_OK : tess_fail(TESS_EIO, "--curve %s: %s", path, strerror(errno));
+}
+
+void train_close_report(struct train_report *p, const char *saved)
+{
+	double seconds = 1e-9 * (double)(tess_now() - p->began);
+
+	if (p->shows && p->shown)
+		fprintf(stderr, "\n");
+	if (p->ntokens)
+		fprintf(stderr, "%lld tokens in %.1f s%s%s\n", (long long)p->ntokens, seconds,
+		        saved ? "; saved as " : "", saved ? saved : "");
+	if (p->log)
+		fclose(p->log);
+	free(p->points);
+}
