@@ -67,27 +67,26 @@ static double read_torch_error(const struct opened *o, const char *name)
 
 /* ---- against torch --------------------------------------------------------------------------- */
 
-static const char *const families[] = { "llama",   "llama-odd", "gpt2",         "qwen2",  "qwen3",
-	                                "mistral", "phi3",      "phi3-partial", "gemma2", "olmo2" };
+static const char *const families[] = { "llama",  "llama-odd", "gpt2",    "qwen2",
+	                                "qwen3",  "mistral",   "phi3",    "phi3-partial",
+	                                "gemma2", "olmo2",     "mixtral", "qwen3_moe" };
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* The labels of a golden are not shifted. */
-static void shift_labels(const int64_t *labels, int64_t rows, int64_t length, int32_t *out)
-{
-	for (int64_t i = 0; i < rows * length; i++)
-		out[i] = (i + 1) % length ? (int32_t)labels[i + 1] : -100;
-}
-
-static void check_gradient_file(const struct opened *o, const struct tess_safetensors *golden,
-                                const char *name, const float *have, int64_t n)
+/* Returns whether the golden has it; of gradients with the balancing loss, the routers' alone. */
+static bool check_gradient_file(const struct opened *o, const struct tess_safetensors *golden,
+                                const char *kind, const char *name, const float *have, int64_t n)
 {
 	char key[600];
 	const struct tess_slice *want;
 	double most = 0, allowed;
 
 	snprintf(key, sizeof key, "grad.%s", name);
-	want = require_tensor(golden, key);
 	allowed = 3 * read_torch_error(o, key);
+	snprintf(key, sizeof key, "%s.%s", kind, name);
+	want = tess_safetensors_find(golden, key);
+	if (!want && strcmp(kind, "grad") != 0)
+		return false;
+	want = require_tensor(golden, key);
 	ck_assert_msg(want->bytes == 4 * (uint64_t)n, "%s: %lld elements", key, (long long)n);
 	for (int64_t i = 0; i < n; i++) {
 		float x;
@@ -99,11 +98,12 @@ static void check_gradient_file(const struct opened *o, const struct tess_safete
 	}
 	ck_assert_msg(most <= allowed, "%s: %s: an error of %g, but at most %g", o->path, key, most,
 	              allowed);
+	return true;
 }
 
 /* The files of a weight follow each other in it: experts, and of each its fused parts. */
 static int64_t check_weight(const struct opened *o, const struct tess_safetensors *golden,
-                            const struct tess_weight *w, const float *have)
+                            const char *kind, const struct tess_weight *w, const float *have)
 {
 	int64_t experts = w->files.by_expert ? w->dim[0]->size : 1, nfiles = 0;
 	int64_t rest = 1, at = 0;
@@ -112,77 +112,120 @@ static int64_t check_weight(const struct opened *o, const struct tess_safetensor
 	for (int32_t a = w->files.by_expert ? 2 : 1; a < w->ndim; a++)
 		rest *= w->dim[a]->size;
 	for (int64_t e = 0; e < experts; e++)
-		for (int32_t i = 0; i < w->files.nparts; i++, nfiles++) {
+		for (int32_t i = 0; i < w->files.nparts; i++) {
 			const struct tess_dim *d = w->dim[w->files.by_expert];
 			int64_t n = rest * (w->files.nparts > 1 ? d->parts[i]->size : d->size);
 
-			check_gradient_file(o, golden, tess_files_format(&w->files, e, i, text),
-			                    have + at, n);
+			nfiles += check_gradient_file(o, golden, kind,
+			                              tess_files_format(&w->files, e, i, text),
+			                              have + at, n);
 			at += n;
 		}
 	return nfiles;
 }
 
-static void check_loss(const struct opened *o, const struct tess_safetensors *golden,
-                       const int32_t *labels, const struct lockstep_gradients *g)
+struct golden { /* of a checkpoint */
+	struct opened o;
+	struct tess_safetensors *file;
+	int32_t *ids, *labels; /* shifted */
+	int64_t n, lengths[8], nsequences;
+};
+
+static int32_t *read_ids(const struct tess_safetensors *f, const char *name, int64_t n)
+{
+	int32_t *out = malloc(4 * (size_t)n);
+	int64_t wide;
+
+	for (int64_t i = 0; i < n; i++) {
+		memcpy(&wide, (const char *)require_tensor(f, name)->data + 8 * i, 8);
+		out[i] = (int32_t)wide;
+	}
+	return out;
+}
+
+static void read_golden(const char *name, struct golden *g)
+{
+	const struct tess_slice *ids;
+	char path[600];
+
+	open_golden(name, &g->o);
+	snprintf(path, sizeof path, "%s/golden.safetensors", g->o.path);
+	ck_assert_msg(!tess_safetensors_open(path, false, &g->file), "%s", tess_error());
+	ids = require_tensor(g->file, "train.ids");
+	g->nsequences = ids->shape[0];
+	g->n = ids->shape[0] * ids->shape[1];
+	g->ids = read_ids(g->file, "train.ids", g->n);
+	g->labels = read_ids(g->file, "train.labels", g->n);
+	for (int64_t i = 0; i < g->n; i++) /* those of a golden are not shifted */
+		g->labels[i] = (i + 1) % ids->shape[1] ? g->labels[i + 1] : -100;
+	for (int64_t i = 0; i < ids->shape[0]; i++)
+		g->lengths[i] = ids->shape[1];
+}
+
+static void close_golden(struct golden *g)
+{
+	free(g->ids);
+	free(g->labels);
+	tess_safetensors_close(g->file);
+	tess_checkpoint_close(g->o.checkpoint);
+}
+
+static void compare_loss(const struct golden *golden, const char *name,
+                         const struct lockstep_gradients *g)
 {
 	double sum = 0, count = 0, want;
 
 	for (int64_t i = 0; i < g->nloss; i++) {
 		sum += (double)g->loss[i];
-		count += labels[i] != -100;
-		ck_assert(labels[i] != -100 || g->loss[i] == 0);
+		count += golden->labels[i] != -100;
+		ck_assert(golden->labels[i] != -100 || g->loss[i] == 0);
 	}
-	memcpy(&want, require_tensor(golden, "train.loss_f64")->data, 8);
-	ck_assert_msg(fabs(sum / count - want) <= 3 * read_torch_error(o, "train.loss"),
-	              "%s: a loss of %.9g, not %.9g", o->path, sum / count, want);
+	memcpy(&want, require_tensor(golden->file, name)->data, 8);
+	ck_assert_msg(fabs(sum / count + g->balance - want) <=
+	                      3 * read_torch_error(&golden->o, "train.loss"),
+	              "%s: %s: %.9g, not %.9g", golden->o.path, name, sum / count + g->balance,
+	              want);
+}
+
+/* A step whose loss is `loss`, and whose gradients are `kind`.NAME. */
+static void check_step(const struct golden *golden, double balance, const char *loss,
+                       const char *kind)
+{
+	struct lockstep how = { golden->o.model, &golden->o.source, "none", 1,
+		                golden->ids,     golden->n,         true,   NULL };
+	struct lockstep_step step = { .how = &how,
+		                      .lengths = golden->lengths,
+		                      .nsequences = golden->nsequences,
+		                      .labels = golden->labels,
+		                      .balance = balance };
+	struct lockstep_gradients g;
+	int64_t nfiles = 0, ngolden = 0;
+	size_t dot = strlen(kind);
+
+	ck_assert_msg(!lockstep_train(&step, &g), "%s", tess_error());
+	compare_loss(golden, loss, &g);
+	for (int32_t i = 0; i < g.program->nweights; i++)
+		if (!g.program->weight[i]->table && g.data[i])
+			nfiles += check_weight(&golden->o, golden->file, kind, g.program->weight[i],
+			                       g.data[i]);
+	for (size_t i = 0; i < tess_safetensors_count(golden->file); i++) {
+		const char *name = tess_safetensors_at(golden->file, i)->name;
+
+		ngolden += !strncmp(name, kind, dot) && name[dot] == '.';
+	}
+	ck_assert_int_eq(nfiles, ngolden);
+	lockstep_free_gradients(&g);
 }
 
 START_TEST(gradients_are_those_of_torch)
 {
-	struct opened o;
-	char path[600];
-	struct tess_safetensors *golden;
-	struct lockstep_gradients g;
-	const struct tess_slice *ids;
-	int64_t n, lengths[8], nfiles = 0, ngolden = 0, *wide;
-	int32_t *in, *labels;
+	struct golden golden;
 
-	open_golden(families[_i], &o);
-	snprintf(path, sizeof path, "%s/golden.safetensors", o.path);
-	ck_assert_msg(!tess_safetensors_open(path, false, &golden), "%s", tess_error());
-	ids = require_tensor(golden, "train.ids");
-	n = ids->shape[0] * ids->shape[1];
-	wide = malloc(8 * (size_t)n);
-	in = malloc(8 * (size_t)n);
-	labels = in + n;
-	memcpy(wide, require_tensor(golden, "train.labels")->data, 8 * (size_t)n);
-	shift_labels(wide, ids->shape[0], ids->shape[1], labels);
-	memcpy(wide, ids->data, 8 * (size_t)n);
-	for (int64_t i = 0; i < n; i++)
-		in[i] = (int32_t)wide[i];
-	for (int64_t i = 0; i < ids->shape[0]; i++)
-		lengths[i] = ids->shape[1];
-	struct lockstep how = { o.model, &o.source, "none", 1, in, n, true, NULL };
-
-	ck_assert_msg(!lockstep_train(&(struct lockstep_step){ .how = &how,
-	                                                       .lengths = lengths,
-	                                                       .nsequences = ids->shape[0],
-	                                                       .labels = labels },
-	                              &g),
-	              "%s", tess_error());
-	check_loss(&o, golden, labels, &g);
-	for (int32_t i = 0; i < g.program->nweights; i++)
-		if (!g.program->weight[i]->table && g.data[i])
-			nfiles += check_weight(&o, golden, g.program->weight[i], g.data[i]);
-	for (size_t i = 0; i < tess_safetensors_count(golden); i++)
-		ngolden += !strncmp(tess_safetensors_at(golden, i)->name, "grad.", 5);
-	ck_assert_int_eq(nfiles, ngolden);
-	lockstep_free_gradients(&g);
-	free(wide);
-	free(in);
-	tess_safetensors_close(golden);
-	tess_checkpoint_close(o.checkpoint);
+	read_golden(families[_i], &golden);
+	check_step(&golden, 0, "train.loss_f64", "grad");
+	if (tess_safetensors_find(golden.file, "train.loss_with_aux_f64"))
+		check_step(&golden, 0.02, "train.loss_with_aux_f64", "grad_with_aux");
+	close_golden(&golden);
 }
 END_TEST
 
