@@ -61,7 +61,9 @@ int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 /* The global index of element `at` of this rank's part of an axis. */
 static int64_t map_to_global(const struct tess_check *c, int32_t axis, int64_t at)
 {
-	const struct tess_dim *d = axis < c->tensor->ndim ? c->tensor->dim[axis] : NULL;
+	/* of three axes a row is one of the first two, of this rank's part */
+	const struct tess_dim *d =
+		axis < c->tensor->ndim && c->tensor->ndim < 3 ? c->tensor->dim[axis] : NULL;
 	struct tess_run *run;
 	int64_t i = 0;
 
@@ -83,8 +85,8 @@ static void set_finding(const struct tess_check *c, int64_t row, int64_t column,
                         struct finding *out)
 {
 	out->found = 1;
-	out->row = map_to_global(c, 0, row);
-	out->column = map_to_global(c, 1, column);
+	out->row = build_is_vector(c->tensor) ? 0 : map_to_global(c, 0, row);
+	out->column = map_to_global(c, build_is_vector(c->tensor) ? 0 : 1, column);
 	out->bits = bits;
 }
 
@@ -110,13 +112,18 @@ static struct finding scan_part(const struct tess_check *c)
 	return f;
 }
 
-/* The lowest rank that holds what `rank` does: that is first where the value is replicated. */
+/*
+ * The lowest rank that holds what `rank` does: that is first where the value is replicated. Along
+ * dp each has tokens of its own.
+ */
 static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {
 	const struct tess_mesh_shape *mesh = &c->program->mesh;
+	bool tokens = c->tensor->dim[0] == c->program->tokens;
 
 	for (int32_t i = 0; i < mesh->ndims; i++)
-		if (c->tensor->place[i].kind == TESS_REPLICATE)
+		if (c->tensor->place[i].kind == TESS_REPLICATE &&
+		    !(tokens && c->program->training && i == c->program->data_along))
 			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
 	return rank;
 }
