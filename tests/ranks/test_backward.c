@@ -221,49 +221,11 @@ START_TEST(gradients_are_those_of_torch)
 {
 	struct golden golden;
 
-<<<<<<< HEAD
 	read_golden(families[_i], &golden);
 	check_step(&golden, 0, "train.loss_f64", "grad");
 	if (tess_safetensors_find(golden.file, "train.loss_with_aux_f64"))
 		check_step(&golden, 0.02, "train.loss_with_aux_f64", "grad_with_aux");
 	close_golden(&golden);
-=======
-	open_golden(families[_i], &o);
-	snprintf(path, sizeof path, "%s/golden.safetensors", o.path);
-	ck_assert_msg(!tess_safetensors_open(path, false, &golden), "%s", tess_error());
-	ids = require_tensor(golden, "train.ids");
-	n = ids->shape[0] * ids->shape[1];
-	wide = malloc(8 * (size_t)n);
-	in = malloc(8 * (size_t)n);
-	labels = in + n;
-	memcpy(wide, require_tensor(golden, "train.labels")->data, 8 * (size_t)n);
-	shift_labels(wide, ids->shape[0], ids->shape[1], labels);
-	memcpy(wide, ids->data, 8 * (size_t)n);
-	for (int64_t i = 0; i < n; i++)
-		in[i] = (int32_t)wide[i];
-	for (int64_t i = 0; i < ids->shape[0]; i++)
-		lengths[i] = ids->shape[1];
-	struct lockstep how = { o.model, &o.source, "none", 1, in, n, true, NULL };
-
-	ck_assert_msg(!lockstep_train(&(struct lockstep_step){ .how = &how,
-	                                                       .lengths = lengths,
-	                                                       .nsequences = ids->shape[0],
-	                                                       .labels = labels },
-	                              &g),
-	              "%s", tess_error());
-	compare_loss(&o, golden, labels, &g);
-	for (int32_t i = 0; i < g.program->nweights; i++)
-		if (!g.program->weight[i]->table && g.data[i])
-			nfiles += check_weight(&o, golden, g.program->weight[i], g.data[i]);
-	for (size_t i = 0; i < tess_safetensors_count(golden); i++)
-		ngolden += !strncmp(tess_safetensors_at(golden, i)->name, "grad.", 5);
-	ck_assert_int_eq(nfiles, ngolden);
-	lockstep_free_gradients(&g);
-	free(wide);
-	free(in);
-	tess_safetensors_close(golden);
-	tess_checkpoint_close(o.checkpoint);
->>>>>>> a91e72c (nn: check values of training on replicas by themselves)
 }
 END_TEST
 
