@@ -5,7 +5,6 @@
 #include "hf/safetensors.h"
 
 #include <getopt.h>
-#include <math.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,21 +57,9 @@ struct grad_command {
 	int64_t nsequences, *lengths;
 };
 
-static tess_status set_run_option(const char *name, const char *text, void *to)
-{
-	(void)to;
-	return tess_option_set(name + 2, text);
-}
-
 static tess_status parse_factor(const char *name, const char *text, void *to)
 {
-	char *end;
-	double v = strtod(text, &end);
-
-	if (end == text || *end || !(v >= 0 && isfinite(v)))
-		return tess_fail(TESS_EINVAL, "%s %s: must be a number, 0 or more", name, text);
-	*(double *)to = v;
-	return TESS_OK;
+	return tess_tool_parse_real(name, text, 0, 1e30, to);
 }
 
 /* TESS_PENDING: --help was printed. */
@@ -84,7 +71,7 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 		{ "out", .text = &a->out },
 		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
 		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = set_run_option },
+		{ "backend", .parse = tess_tool_set_option },
 		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
 		{ "plan", .text = &a->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
@@ -129,8 +116,8 @@ static const struct tess_slice *find_ids(const struct tess_safetensors *f, const
 }
 
 /* Values that fit no id stay outside of any vocabulary. */
-static tess_status read_ids(const struct tess_safetensors *f, const struct tess_slice *s,
-                            int32_t **out)
+static tess_status read_wide_ids(const struct tess_safetensors *f, const struct tess_slice *s,
+                                 int32_t **out)
 {
 	int64_t n = s->shape[0] * s->shape[1], *wide = malloc(s->bytes + 8);
 	int32_t *ids = malloc((size_t)n * sizeof *ids + 4);
@@ -164,9 +151,9 @@ static tess_status read_batch(struct grad_command *a)
 		               a->ids_file, (long long)ids->shape[0], (long long)ids->shape[1],
 		               (long long)labels->shape[0], (long long)labels->shape[1]);
 	if (!st)
-		st = read_ids(f, ids, &a->ids);
+		st = read_wide_ids(f, ids, &a->ids);
 	if (!st)
-		st = read_ids(f, labels, &a->labels);
+		st = read_wide_ids(f, labels, &a->labels);
 	a->nsequences = st ? 0 : ids->shape[0];
 	a->lengths = calloc((size_t)a->nsequences + 1, sizeof *a->lengths);
 	if (!st && !a->lengths)
