@@ -130,6 +130,30 @@ static float add_linear_dw(const void *arg, int32_t operand, int64_t at, float s
 	            scalar_read(&e->op->in[0], at, e->column), sum);
 }
 
+/* linear_dw of each head. */
+static void run_head_linear_dw_op(const struct tess_op *op)
+{
+	const struct tess_view *y = &op->out[0];
+	struct tess_view in[2] = { op->in[0], op->in[1] }, out = *y;
+	int32_t a = y->ndim - 3; /* the axis of heads */
+	struct tess_op one = *op;
+
+	one.in = in;
+	one.out = &out;
+	out.ndim--;
+	for (int32_t i = a; i < out.ndim; i++) {
+		out.shape[i] = y->shape[i + 1];
+		out.stride[i] = y->stride[i + 1];
+	}
+	for (int64_t h = 0; h < y->shape[a]; h++) {
+		for (int i = 0; i < 2; i++)
+			in[i].data =
+				(float *)op->in[i].data + h * (op->in[i].shape[1] / y->shape[a]);
+		out.data = (float *)y->data + h * y->stride[a];
+		sum_elements(&one, true, 0, add_linear_dw, NULL);
+	}
+}
+
 static float add_bias_dw(const void *arg, int32_t operand, int64_t at, float sum)
 {
 	const struct element *e = arg;
@@ -487,6 +511,9 @@ bool scalar_run_backward(const struct tess_op *op)
 		return true;
 	case TESS_OP_LINEAR_DW:
 		sum_elements(op, true, 0, add_linear_dw, NULL);
+		return true;
+	case TESS_OP_HEAD_LINEAR_DW:
+		run_head_linear_dw_op(op);
 		return true;
 	case TESS_OP_BIAS_DW:
 		sum_elements(op, true, 0, add_bias_dw, NULL);
